@@ -1,5 +1,5 @@
-//! Plan against truth on a card: each line of `cards.toml` is planned and made, and what the process held of the card at the end
-//! must not be above its plan, nor the plan far above it.
+//! Plan against truth on a card: plans and runs each line of `cards.toml`. What the process held of the card must not
+//! exceed the plan, nor be far below it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,29 +11,29 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 const TABLE: &str = include_str!("cards.toml");
-/// The plan may exceed the truth by 1 in `SHARE` parts from `SMALL_BYTES` on, and by `SLACK_BYTES` below that.
+/// The plan may exceed the truth by 1 / `SHARE` from `SMALL_BYTES` on, and by `SLACK_BYTES` below that.
 const SHARE: u64 = 100;
 const SMALL_BYTES: u64 = 1 << 30;
 const SLACK_BYTES: u64 = 100 << 20;
-/// The steps of a run of `train`.
+/// Steps of a `train` run.
 const STEPS: u32 = 2;
 
-/// What one line used of the card.
+/// Measured use of the card by one line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     pub planned: u64,
     pub used: u64,
     /// The card and its driver's kernels, as the program names them.
     pub machine: String,
-    /// Of the whole command.
+    /// Duration of the whole command.
     pub seconds: f64,
 }
 
-/// Rows by their lines; a line that did not end well has its words instead.
+/// Rows by line; a failed line has its error text instead.
 pub type Rows = BTreeMap<String, Result<Row, String>>;
 
 impl Row {
-    /// What the row breaks of the promise; none if nothing.
+    /// Returns how the row breaks the promise; `None` if it holds.
     pub fn fault(&self) -> Option<String> {
         let (planned, used) = (self.planned, self.used);
         let slack = if planned < SMALL_BYTES { SLACK_BYTES } else { planned / SHARE };
@@ -51,7 +51,7 @@ struct Lines {
     train: Vec<String>,
 }
 
-/// Returns every line: its words, and whether it is a run of `train`.
+/// Returns every line, and whether it is a `train` run.
 fn lines() -> Vec<(String, bool)> {
     let lines: Lines = toml::from_str(TABLE).expect("the table is part of this program");
     let named = |verb: &str, line: &str| (format!("{verb} {line}"), verb == "train");
@@ -59,7 +59,7 @@ fn lines() -> Vec<(String, bool)> {
     bench.chain(lines.train.iter().map(|line| named("train", line))).collect()
 }
 
-/// Makes every line that has `only` in it. `keep` gets each row at once: the time on a card may end before the lines do.
+/// Runs every line that contains `only`. `keep` gets each row at once: time on a card may end before the lines do.
 pub fn measure(
     plimsoll: &Path,
     folder: &Path,
@@ -97,7 +97,7 @@ fn fault_words(row: &Row) -> String {
 fn make(plimsoll: &Path, place: &Path, line: &str, is_run: bool) -> Result<Row, String> {
     fs::create_dir_all(place).map_err(|err| format!("{}: {err}", place.display()))?;
     let mut command = Command::new(plimsoll);
-    // Compiled kernels and what was noted of the driver stay for the next line, as they do for a user's next run.
+    // Compiled kernels and notes on the driver stay for the next line, as for a user's next run.
     command.current_dir(place).env("XDG_CACHE_HOME", place.with_file_name("cache"));
     let mut parts = line.split_whitespace().skip(1);
     let (what, shape) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
@@ -131,7 +131,7 @@ fn make(plimsoll: &Path, place: &Path, line: &str, is_run: bool) -> Result<Row, 
     })
 }
 
-/// Returns the run file of a method: two steps of bytes on random weights.
+/// Returns a method's run file: two steps of bytes on random weights.
 fn run_file(method: &str, shape: &str) -> String {
     let samples = !matches!(method, "sft" | "dpo" | "reward_model");
     let rollout = if samples { "group_size = 4\nmax_new_tokens = 48\n" } else { "" };
@@ -156,7 +156,7 @@ fn rows_of_data() -> String {
         .collect()
 }
 
-/// Reads rows that were measured earlier; lines that the table no longer has are left out.
+/// Reads rows measured earlier; drops lines that the table no longer has.
 pub fn earlier(text: &str) -> Rows {
     let mut rows: Rows = serde_json::from_str(text).unwrap_or_default();
     let known: Vec<String> = lines().into_iter().map(|(line, _)| line).collect();
@@ -164,12 +164,12 @@ pub fn earlier(text: &str) -> Rows {
     rows
 }
 
-/// Counts the rows that broke the promise or did not end well.
+/// Counts the rows that failed or broke the promise.
 pub fn faults(rows: &Rows) -> usize {
     rows.values().filter(|row| row.as_ref().map_or(true, |row| row.fault().is_some())).count()
 }
 
-/// Returns the table for people, in the order of `cards.toml`.
+/// Returns the table in Markdown, in the order of `cards.toml`.
 pub fn markdown(rows: &Rows) -> String {
     let made: Vec<&Row> = rows.values().flatten().collect();
     let machines: std::collections::BTreeSet<&str> = made.iter().map(|row| row.machine.as_str()).collect();

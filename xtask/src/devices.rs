@@ -1,4 +1,4 @@
-//! Where code may know which device it has: in the device crates, and in `devices`, whose row of each says what others ask.
+//! Where code may tell devices apart: in the device crates, and in `devices`, whose row per device answers others.
 
 use crate::finding::Finding;
 use crate::rooms::room_of;
@@ -14,7 +14,7 @@ const WORDS: [(&str, &[&str]); 6] = [
     ("= = \"cuda\"", &["devices"]),
 ];
 
-/// Reports product code of another room that tells devices apart.
+/// Reports product code in other rooms that tells devices apart.
 pub fn check(source: &Source) -> Vec<Finding> {
     let Some((room, _)) = room_of(&source.path) else { return Vec::new() };
     let refused = WORDS.iter().filter(|(_, rooms)| !rooms.contains(&room));

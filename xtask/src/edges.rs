@@ -1,5 +1,5 @@
-//! Which crate may depend on which. A crate exists because of what it must not be able to reach, so an edge that this
-//! table lacks is a change of the architecture: edit the table here and in ARCHITECTURE.md, and say why in the commit.
+//! Which crate may depend on which. A crate exists because of what it must not reach, so an edge that this table lacks
+//! changes the architecture: edit the table here and in ARCHITECTURE.md, and say why in the commit.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use crate::finding::Finding;
 use crate::manifest;
 use crate::tree::Tree;
 
-/// The table, in the notation of ARCHITECTURE.md: `left <- what it may depend on`.
+/// The table, in ARCHITECTURE.md's notation: `left <- its allowed dependencies`.
 pub const ALLOWED: &str = "
     arch     <- base
     memory   <- base
@@ -48,7 +48,7 @@ type Table = BTreeMap<String, BTreeSet<String>>;
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let table = parse(ALLOWED);
     let mut findings = Vec::new();
-    // Examples are crates of users, who may depend on what they like; fuzz reads with every crate that parses.
+    // Examples are users' crates, which may depend on anything; fuzz uses every crate that parses.
     let ours = |path: &str| !path.starts_with("examples/") && !path.starts_with("fuzz/");
     for (path, text) in tree.texts("/Cargo.toml").filter(|(path, _)| ours(path)) {
         let owner = path.strip_suffix("/Cargo.toml").expect("the suffix was asked for");
@@ -82,7 +82,7 @@ fn workspace_crate(package: &str) -> Option<&str> {
     if package == "plimsoll" { Some(package) } else { package.strip_prefix("plimsoll-") }
 }
 
-/// The first finding about the table that the document holds in its indented or fenced lines.
+/// Returns the first finding about the table in the document's indented or fenced lines.
 fn check_document(table: &Table, text: &str) -> Option<Finding> {
     const PATH: &str = "ARCHITECTURE.md";
     let is_row = |line: &str| line.contains("<-") && !line.contains('`');
@@ -98,7 +98,7 @@ fn check_document(table: &Table, text: &str) -> Option<Finding> {
     Some(Finding::new(PATH, line, format!("the edges of {differs} differ from xtask/src/edges.rs")))
 }
 
-/// Reads rows of `a, b <- c d`, several to a line with two or more spaces between them.
+/// Parses rows `a, b <- c d`, several per line if separated by two or more spaces.
 pub fn parse(text: &str) -> Table {
     let mut table = Table::new();
     for line in text.lines() {

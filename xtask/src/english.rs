@@ -1,10 +1,10 @@
 //! Phrases that a native engineer would not write, and what to write instead: the list of STYLE.md, rule 20.
 //!
-//! It reads prose: comments and texts of code, and Markdown without what stands in backticks or fences, which is output.
+//! It reads prose: comments and strings of code, and Markdown outside backticks and fences, which hold output.
 
 use crate::{finding::Finding, tree::Tree};
 
-/// A phrase, what to write instead, and longer phrases in which it is right.
+/// A phrase, its replacement, and longer phrases in which it is correct.
 struct Phrase(&'static str, &'static str, &'static [&'static str]);
 
 const PHRASES: [Phrase; 18] = [
@@ -42,10 +42,10 @@ const PHRASES: [Phrase; 18] = [
     Phrase("stood", "was", &[]),
 ];
 
-/// Files of prose and of code with comments.
+/// Suffixes of prose, and of code with comments.
 const SUFFIXES: [&str; 9] = [".rs", ".md", ".toml", ".py", ".sh", ".cu", ".cuh", ".yml", ".js"];
 
-/// Files that hold the list, and tables that commands write.
+/// Files with the list itself, and tables that commands write.
 const EXEMPT: [&str; 4] = ["STYLE.md", "docs/style.md", "xtask/src/english.rs", "bench/results/"];
 
 pub fn check(tree: &Tree) -> Vec<Finding> {
@@ -78,14 +78,14 @@ fn faults(suffix: &str, line: &str) -> impl Iterator<Item = String> {
     })
 }
 
-/// Returns what a line says to a reader: comments and texts of code; Markdown without what is in backticks.
+/// Returns the prose of a line: comments and strings of code; Markdown without code spans.
 fn prose(suffix: &str, line: &str) -> String {
     let mark = match suffix {
         ".md" => return line.split('`').step_by(2).collect::<Vec<_>>().join("`"),
         ".rs" | ".cu" | ".cuh" | ".js" => "//",
         _ => "#",
     };
-    // A line that begins in the middle of a text has no quote or one: it is read whole.
+    // A line that begins inside a string has zero or one quotes: it is read whole.
     if line.matches('"').count() == 1 {
         return line.to_string();
     }
@@ -94,7 +94,7 @@ fn prose(suffix: &str, line: &str) -> String {
     format!("{} {comment}", texts.join(" "))
 }
 
-/// Whether the words of `phrase` are in `line`, as whole words.
+/// Returns true if `line` has the words of `phrase`, as whole words.
 pub fn has(line: &str, phrase: &str) -> bool {
     let is_letter = |c: char| c.is_alphanumeric() || c == '_';
     line.match_indices(phrase).any(|(start, _)| {

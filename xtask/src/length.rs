@@ -1,4 +1,4 @@
-//! How long a file and a function may be. A function fits on a screen; a file of 600 lines is two subjects.
+//! Length limits of files and functions. A function fits on a screen; a file of 600 lines is two subjects.
 
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};

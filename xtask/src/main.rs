@@ -1,10 +1,9 @@
-//! Checks of the repository itself: `cargo xtask tidy`, which never changes a file, and `cargo xtask truth`, which writes
-//! `bench/results/plan_truth.*`, on a card `plan_truth_cuda.*`; of the binary under faults: `cargo xtask soak`; of every parser under hostile files, and of
-//! the verifiers under hostile text: `cargo xtask fuzz`; of two binaries against each other:
-//! `cargo xtask same-bits`; of every key of the run file for an effect: `cargo xtask keys`. `cargo xtask index` writes the list of error pages and of what imports leave out, `cargo xtask pages` the numbers and
-//! pictures of the docs, `cargo xtask book` builds them.
-//! `cargo xtask dist` packs a release. `cargo xtask cycles` and `rooms` print what two of tidy's checks measure, `touched` how many product files
-//! commits touched. `cargo xtask dependencies` checks licences and sources of all that is locked.
+//! Checks of the repository: `cargo xtask tidy`, which changes no file; of plans, `truth`, which writes
+//! `bench/results/plan_truth.*`, on a card `plan_truth_cuda.*`; of the binary under faults, `soak`; of parsers and
+//! verifiers under hostile input, `fuzz`; of two binaries against each other, `same-bits`; of every run file key for an
+//! effect, `keys`. `index` writes the lists of error pages and of what imports leave out, `pages` the docs' numbers and
+//! pictures, `book` builds them, `dist` packs a release. `cycles` and `rooms` print what two of tidy's checks measure,
+//! `touched` the number of product files that commits touched, and `dependencies` checks licences and sources of crates.
 
 mod book;
 mod cards;
@@ -75,7 +74,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Reads the repository for a command called `name`; exit code 2 if it cannot be read.
+/// Reads the repository for command `name`; exit code 2 if that fails.
 fn with_tree(name: &str, work: impl Fn(&Tree) -> io::Result<ExitCode>) -> ExitCode {
     Tree::read(repository_root()).and_then(|tree| work(&tree)).unwrap_or_else(|err| {
         eprintln!("{name}: {err}");
@@ -90,7 +89,7 @@ fn run_tidy(tree: &Tree) -> ExitCode {
     if findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Prints what `report` says of the repository.
+/// Prints a report on the repository.
 fn print(report: impl Fn(&Tree) -> String) -> ExitCode {
     with_tree("xtask", |tree| {
         print!("{}", report(tree));
@@ -109,15 +108,15 @@ fn cargo(words: &[&str], arguments: &[String]) -> ExitCode {
 /// Writes the page of what imports leave out.
 const LOSSES: [&str; 9] =
     ["test", "-q", "-p", "plimsoll-stacks", "--test", "it", "the_page_is_written", "--", "--ignored"];
-/// Compiles every kernel for every architecture; NVRTC must be there.
+/// Compiles every kernel for every architecture; requires NVRTC.
 const KERNELS: [&str; 7] = ["test", "-p", "plimsoll-cuda", "--test", "it", "kernels::", "--"];
-/// Reads mutated files with every parser, and grades mutated texts with every verifier, with overflow checks on.
+/// Runs every parser on mutated files and every verifier on mutated texts, with overflow checks.
 const FUZZ: [&str; 5] = ["run", "-q", "-p", "fuzz", "--"];
 
-/// Writes the numbers and pictures of the docs.
+/// Writes numbers and pictures of the docs.
 const PAGES: [&str; 9] =
     ["test", "-p", "plimsoll", "--test", "docs", "pages_are_written", "--", "--ignored", "--nocapture"];
-/// The same with a release build, whose rates and whose binary are those that users see.
+/// Writes them with a release build, whose rates and binary size are those that users see.
 const PAGES_RELEASE: [&str; 10] = [
     "test",
     "--release",
@@ -147,8 +146,7 @@ fn usage() -> ExitCode {
     ExitCode::from(2)
 }
 
-/// The workspace, which is the folder above this package.
-/// Returns the repository that this was built in; where that is not there, as on a machine with a card, the working directory.
+/// Returns the repository that this was built in, or the working directory if it is missing, as on card machines.
 fn repository_root() -> &'static Path {
     let built_in =
         Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is a folder of the workspace");

@@ -1,17 +1,17 @@
-//! What a crate's manifest says: its dependencies, and that it has a description and a licence.
+//! Checks a crate's manifest: its dependencies, and that it has a description and a licence.
 
 use toml::de::{DeTable, DeValue};
 
 use crate::finding::Finding;
 use crate::tree::Tree;
 
-/// Something that a crate is built with. Those of tests do not count.
+/// A dependency of a crate, other than of its tests.
 pub struct Dependency {
     pub name: String,
     pub line: usize,
 }
 
-/// Returns the dependencies of a manifest; none if it is not TOML, which cargo reports.
+/// Returns a manifest's dependencies; none if it is not TOML, which cargo reports.
 pub fn dependencies(text: &str) -> Vec<Dependency> {
     let manifest = DeTable::parse(text).map(toml::Spanned::into_inner).unwrap_or_default();
     let targets = table(&manifest, "target").into_iter().flat_map(DeTable::values);

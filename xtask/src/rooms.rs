@@ -1,5 +1,4 @@
-//! How large the product is: lines of Rust and CUDA below `src/`, without tests, by crate. No crate may be a house of its
-//! own, and the whole may not grow unnoticed.
+//! Size of the product: Rust and CUDA lines in `src/` by crate, without tests. Limits a crate's share and the whole.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -10,10 +9,10 @@ use crate::tree::Tree;
 /// Product lines of all crates: raised only with a page in docs/decisions, last by 73.
 const PRODUCT_LINES_MAX: usize = 162_550;
 
-/// What names of product files end in.
+/// Suffixes of product files.
 const SUFFIXES: [&str; 3] = [".rs", ".cu", ".cuh"];
 
-/// Share of the product that one crate may have, in percent.
+/// Largest share of the product for one crate, in percent.
 const CRATE_PERCENT_MAX: usize = 16;
 
 /// Functions of the workspace that may have more arguments than clippy's limit.
@@ -27,7 +26,7 @@ struct Room {
     longest: (usize, String),
 }
 
-/// Reports a crate, a product or a number of exceptions above its limit.
+/// Reports crates, a product or a number of exceptions above the limit.
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let rooms = rooms(tree);
     let total: usize = rooms.values().map(|room| room.lines).sum();
@@ -51,7 +50,7 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// The table of crates, largest first, with the totals below.
+/// Returns the table of crates, largest first, with totals.
 pub fn report(tree: &Tree) -> String {
     let rooms = rooms(tree);
     let total: usize = rooms.values().map(|room| room.lines).sum();
@@ -79,7 +78,7 @@ fn rooms(tree: &Tree) -> BTreeMap<&str, Room> {
     rooms
 }
 
-/// Returns the crate of a product file, and its path there; `None` of any other file.
+/// Returns the crate of a product file and its path there; `None` for other files.
 pub fn room_of(path: &str) -> Option<(&str, &str)> {
     let (name, file) = path.strip_prefix("crates/")?.split_once("/src/")?;
     let is_test =
@@ -87,7 +86,7 @@ pub fn room_of(path: &str) -> Option<(&str, &str)> {
     (!is_test && SUFFIXES.iter().any(|suffix| path.ends_with(suffix))).then_some((name, file))
 }
 
-/// Returns the number of lines without the items that `#[cfg(test)]` marks. Relies on rustfmt's indentation.
+/// Counts lines outside items marked `#[cfg(test)]`. Relies on rustfmt's indentation.
 fn product_lines(text: &str) -> usize {
     let (mut lines, mut count) = (text.lines(), 0);
     while let Some(line) = lines.next() {

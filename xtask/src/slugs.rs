@@ -1,7 +1,7 @@
-//! Every error slug has a page `docs/errors/<slug>.md`, and every page is the page of a slug.
+//! Every error slug has a page `docs/errors/<slug>.md`, and every page belongs to a slug.
 //!
-//! A slug is the string literal that the constructor of an `Error` or of a check gets first, the value of a field `slug`,
-//! a constant of `base::slugs`, or a class of the doctor's data. Tests make up slugs, so they are not read.
+//! A slug is the first string literal in a constructor of an `Error` or a check, the value of a field `slug`, a
+//! constant of `base::slugs`, or a class in the doctor's data. Tests invent slugs, so they are skipped.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::finding::Finding;
 use crate::source::Source;
 use crate::tree::Tree;
 
-/// Tokens that a slug follows: the constructors, `error` of those that know the place in a run file, and the doctor's checks.
+/// Tokens before a slug: constructors, `error` of types that know the place in a run file, and the doctor's checks.
 const CONSTRUCTORS: [&str; 7] = [
     "Error : : new (",
     "Error : : usage (",
@@ -19,9 +19,9 @@ const CONSTRUCTORS: [&str; 7] = [
     ". error (",
     "Check : : of (",
 ];
-/// Classes that the doctor names, which are data.
+/// Failure classes that the doctor names, as data.
 const SIGNATURES: &str = "crates/doctor/data/signatures/";
-/// Slugs that code matches, each a constant.
+/// Slugs that code matches on, each a constant.
 const CONSTANTS: &str = "crates/base/src/slugs.rs";
 
 const PAGES: &str = "docs/errors/";
@@ -39,7 +39,7 @@ pub fn check(tree: &Tree, sources: &[Source]) -> Vec<Finding> {
     }
     for (path, text) in tree.texts(".md") {
         let Some(slug) = path.strip_prefix(PAGES).and_then(|name| name.strip_suffix(".md")) else { continue };
-        // The list of the pages is no page.
+        // The list of pages is not a page.
         if slug == "README" {
             continue;
         }
@@ -53,7 +53,7 @@ pub fn check(tree: &Tree, sources: &[Source]) -> Vec<Finding> {
     findings
 }
 
-/// The doctor's classes: each `slug = "..."` of its data, with its place.
+/// Returns the doctor's classes: each `slug = "..."` of its data, with its place.
 pub fn classes(tree: &Tree) -> impl Iterator<Item = (String, (String, usize))> {
     let files = tree.texts(".toml").filter(|(path, _)| path.starts_with(SIGNATURES));
     files.flat_map(|(path, text)| {
@@ -64,7 +64,7 @@ pub fn classes(tree: &Tree) -> impl Iterator<Item = (String, (String, usize))> {
     })
 }
 
-/// Each slug with the place where it is first used.
+/// Returns each slug with the place of its first use.
 fn slugs(sources: &[Source]) -> BTreeMap<String, (String, usize)> {
     let mut slugs = BTreeMap::new();
     let is_library =

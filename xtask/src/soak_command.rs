@@ -1,10 +1,10 @@
-//! `cargo xtask soak`: runs the soak on a binary that is built, prints its table, and writes `bench/results/soak.md`.
+//! `cargo xtask soak`: runs the soak on a built binary, prints its table, and writes `bench/results/soak.md`.
 
 use crate::soak::{self, Options};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Runs it with the arguments after its name; none if they are not its own.
+/// Runs the command; `None` if the arguments are not its own.
 pub fn run(arguments: &[String], root: &Path) -> Option<ExitCode> {
     options(arguments, root).map(|options| make(&options, root))
 }
@@ -59,7 +59,7 @@ fn make(options: &Options, root: &Path) -> ExitCode {
             let _ = std::fs::remove_dir_all(&options.folder);
             let table = soak::table(options, &report);
             print!("{table}");
-            // Without the faults it is not the table.
+            // Without the faults it is not the full table.
             let path = root.join("bench/results/soak.md");
             match if options.faults { std::fs::write(&path, table) } else { Ok(()) } {
                 Ok(()) => ExitCode::SUCCESS,
@@ -89,7 +89,7 @@ fn make_ranks(options: &Options, root: &Path) -> ExitCode {
     };
     let made = made.and_then(|(name, table)| {
         print!("{table}");
-        // A part is not the table.
+        // A part is not the full table.
         let write = || std::fs::write(root.join("bench/results").join(name), &table);
         if options.only.is_empty() { write().map_err(|err| err.to_string()) } else { Ok(()) }
     });

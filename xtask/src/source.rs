@@ -9,7 +9,7 @@ pub struct Source {
     pub path: String,
     pub text: String,
     pub file: syn::File,
-    /// All tokens in order, with the delimiters of groups. A doc comment is an attribute with a string.
+    /// All tokens in order, including group delimiters. A doc comment is an attribute with a string.
     pub tokens: Vec<Token>,
 }
 
@@ -19,7 +19,7 @@ pub struct Token {
 }
 
 impl Source {
-    /// Parses a file. Errors: a text that is not Rust.
+    /// Parses a file. Errors: text that is not Rust.
     pub fn new(path: &str, text: &str) -> Result<Source, Finding> {
         let refuse = |line, message: String| Finding::new(path, line, format!("not Rust: {message}"));
         let stream: TokenStream = text.parse().map_err(|err: LexError| refuse(1, err.to_string()))?;
@@ -29,7 +29,7 @@ impl Source {
         Ok(Source { path: path.to_string(), text: text.to_string(), file, tokens })
     }
 
-    /// Returns each place of `words` (tokens with spaces between them) before the tests: what begins there.
+    /// Returns the tokens from each occurrence of `words` (tokens separated by spaces) before the tests.
     pub fn find(&self, words: &str) -> Vec<&[Token]> {
         let end = find(&self.tokens, "# [ cfg ( test ) ]").next().unwrap_or(self.tokens.len());
         find(&self.tokens[..end], words).map(|start| &self.tokens[start..end]).collect()
@@ -44,7 +44,7 @@ fn find(tokens: &[Token], words: &str) -> impl Iterator<Item = usize> {
         .map(|(start, _)| start)
 }
 
-/// Returns the tokens of a macro or an attribute, one after the other.
+/// Returns the tokens of a macro or an attribute, flattened.
 pub fn words(stream: TokenStream) -> Vec<String> {
     let mut tokens = Vec::new();
     flatten(stream, &mut tokens);

@@ -4,7 +4,7 @@ use crate::finding::Finding;
 use crate::tree::{FILE_BYTES_MAX, Tree};
 use crate::{book, cycles, devices, edges, english, length, manifest, rooms, slugs, unsafety, words};
 
-/// All findings, by path and line.
+/// Runs all checks. Returns findings by path and line.
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let (sources, mut findings) = tree.sources();
     findings.extend(edges::check(tree));

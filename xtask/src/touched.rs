@@ -1,6 +1,5 @@
-//! `cargo xtask touched [COMMITS]`: how many product files each commit touched. A capability that changes many files lacks a room.
-//!
-//! It owns the count; what a product file is `rooms` says.
+//! `cargo xtask touched [COMMITS]`: product files (see `rooms`) touched per commit. A capability that changes many
+//! files lacks a room.
 
 use std::io;
 use std::path::Path;
@@ -8,13 +7,13 @@ use std::process::Command;
 
 use crate::rooms;
 
-/// Files that a capability may change besides those that it adds.
+/// Existing files that a capability may change.
 const CHANGED_MAX: usize = 20;
 
-/// Without arguments: what a branch usually holds.
+/// Default range of commits, about a branch.
 const LAST: &str = "-20";
 
-/// A commit, and what it did to product files.
+/// A commit, and its changes to product files.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Touched {
     commit: String,
@@ -24,9 +23,9 @@ struct Touched {
     deleted_lines: u64,
 }
 
-/// Returns a row for each commit of `commits`, as `git log` takes them; merges have none.
+/// Returns a row for each of `commits`, in `git log`'s notation; merges have none.
 ///
-/// Errors: those of starting git, and what it says.
+/// Errors: those of starting git, and its own.
 pub fn report(commits: &[String], root: &Path) -> io::Result<String> {
     let mut git = Command::new("git");
     git.args(["log", "--no-merges", "--no-renames", "--format=commit %h %s", "--numstat", "--summary"]);
@@ -46,7 +45,7 @@ pub fn report(commits: &[String], root: &Path) -> io::Result<String> {
     Ok(text)
 }
 
-/// Reads what git wrote: a line for each commit, then for each file its lines and, of a new one, its mode.
+/// Parses git's output: a line per commit, then each file's line counts and, if new, its mode.
 fn read(log: &str) -> Vec<Touched> {
     let mut rows: Vec<Touched> = Vec::new();
     for line in log.lines() {

@@ -6,12 +6,12 @@ use std::path::Path;
 use crate::finding::Finding;
 use crate::source::Source;
 
-/// Files above this do not belong into a repository; their text is not read.
+/// Larger files do not belong in a repository; their text is not read.
 pub const FILE_BYTES_MAX: u64 = 4 << 20;
 
-/// Folders that git ignores, by their path from the root.
+/// Folders that git ignores, by path from the root.
 const IGNORED: [&str; 6] = [".git", "target", "dist", "runs/out", "bench/.venv", "bench/.cache"];
-/// Folders that git ignores wherever they are.
+/// Folders that git ignores at any depth.
 const IGNORED_ANYWHERE: [&str; 2] = ["target", "__pycache__"];
 
 pub struct File {
@@ -39,7 +39,7 @@ impl Tree {
         self.files.iter().find(|file| file.path == path)?.text.as_deref()
     }
 
-    /// Files whose path ends with `suffix`, with their texts.
+    /// Returns files whose path ends with `suffix`, with their texts.
     pub fn texts<'a>(&'a self, suffix: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
         self.files
             .iter()
@@ -47,7 +47,7 @@ impl Tree {
             .filter_map(|file| Some((file.path.as_str(), file.text.as_deref()?)))
     }
 
-    /// Parses every Rust file; a finding for each that is not Rust.
+    /// Parses every Rust file; returns a finding for each that is not Rust.
     pub fn sources(&self) -> (Vec<Source>, Vec<Finding>) {
         let (mut sources, mut findings) = (Vec::new(), Vec::new());
         for (path, text) in self.texts(".rs") {
@@ -60,7 +60,7 @@ impl Tree {
     }
 }
 
-/// Returns every file below a folder that no tidy reads, by its path from there, sorted.
+/// Returns all files below a folder that tidy does not read, by relative path, sorted.
 pub fn files_below(folder: &Path) -> io::Result<Vec<String>> {
     let mut files = Vec::new();
     for entry in folder.read_dir()? {
@@ -98,7 +98,7 @@ fn walk(root: &Path, folder: &str, files: &mut Vec<File>) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether `path` is another folder that only begins like `ignored` (`.github` like `.git`).
+/// Returns true if `path` is another folder whose name only begins with `ignored` (`.github` and `.git`).
 fn is_longer_name(path: &str, ignored: &str) -> bool {
     let rest = &path[ignored.len()..];
     // `bench/.venv*` is ignored with any suffix.

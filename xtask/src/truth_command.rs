@@ -1,11 +1,11 @@
-//! `cargo xtask truth`: builds the program, holds random runs against their plans, writes `bench/results/plan_truth.*`; with
-//! `--device cuda` the lines of `cards.toml` on this machine's card, in `plan_truth_cuda.*`.
+//! `cargo xtask truth`: builds the program, compares random runs with their plans and writes
+//! `bench/results/plan_truth.*`; with `--device cuda`, `cards.toml`'s lines on this card, in `plan_truth_cuda.*`.
 
 use crate::{cards, truth};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-/// What is to be measured.
+/// What to measure.
 #[derive(Debug, PartialEq)]
 struct Options {
     runs: usize,
@@ -13,13 +13,13 @@ struct Options {
     on_card: bool,
     /// The program; a release build if absent.
     binary: Option<PathBuf>,
-    /// Of the lines of a card: those with these words.
+    /// Only the lines of a card that contain this.
     only: String,
-    /// Where the results are written.
+    /// Folder for the results.
     out: Option<PathBuf>,
 }
 
-/// Runs it with the arguments after its name; none if they are not its own.
+/// Runs the command; `None` if the arguments are not its own.
 pub fn run(arguments: &[String], root: &Path) -> Option<ExitCode> {
     let options = options(arguments)?;
     let done = match options.on_card {
@@ -49,14 +49,14 @@ fn options(arguments: &[String]) -> Option<Options> {
     Some(options)
 }
 
-/// Returns the program: the one that was named, or a release build.
+/// Returns the program: the given one, or a release build.
 fn program(options: &Options, root: &Path) -> Result<PathBuf, String> {
     if let Some(binary) = &options.binary {
         return binary.canonicalize().map_err(|err| format!("{}: {err}", binary.display()));
     }
     let mut cargo = Command::new(option_env!("CARGO").unwrap_or("cargo"));
     cargo.args(["build", "--release", "--package", "plimsoll"]).current_dir(root);
-    // What `cargo run` says of this package is not meant for the build scripts of others: they would all run again.
+    // `cargo run` sets these for this package; other packages' build scripts would see changes and all run again.
     let is_ours = |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(is_ours)) {
         cargo.env_remove(name);
@@ -68,7 +68,7 @@ fn program(options: &Options, root: &Path) -> Result<PathBuf, String> {
     Ok(target.join("release/plimsoll"))
 }
 
-/// The folder of results.
+/// Returns the folder of results.
 fn results(options: &Options, root: &Path) -> PathBuf {
     options.out.clone().unwrap_or_else(|| root.join("bench/results"))
 }
@@ -86,7 +86,7 @@ fn scratch() -> PathBuf {
     std::env::temp_dir().join(format!("plimsoll-truth-{}", std::process::id()))
 }
 
-/// Measures the lines of a card; what was measured before stays for those that are not made now.
+/// Measures the lines of a card; keeps earlier results of lines not run now.
 fn make_on_card(options: &Options, root: &Path) -> Result<ExitCode, String> {
     let (binary, folder) = (program(options, root)?, scratch());
     let mut rows = cards::earlier(
@@ -103,14 +103,14 @@ fn make_on_card(options: &Options, root: &Path) -> Result<ExitCode, String> {
     Ok(if faults == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Measures the plans of runs drawn at random; writes both result files.
+/// Measures the plans of random runs; writes both result files.
 fn make(options: &Options, root: &Path) -> Result<ExitCode, String> {
     let (binary, folder, (runs, seed)) = (program(options, root)?, scratch(), (options.runs, options.seed));
     let tell = |index: usize, run: &truth::Run| {
         println!("{:>3}  {:.3}  {}", index + 1, run.ratio(), run.what);
         run.faults().iter().for_each(|fault| println!("     {fault}"));
     };
-    // What a broken run left is the evidence; it stays where the message says.
+    // A failed run's files are the evidence; they stay where the message says.
     let measured = truth::measure(&binary, &folder, runs, seed, tell)?;
     let _ = std::fs::remove_dir_all(&folder);
     let files = [

@@ -1,5 +1,5 @@
-//! Where `unsafe` may stand, and that each declaration says what its caller must keep. Blocks are clippy's:
-//! `undocumented_unsafe_blocks` asks for their comments.
+//! Where `unsafe` is allowed, and that each declaration documents what its caller must uphold. Blocks are left to
+//! clippy: `undocumented_unsafe_blocks` requires their comments.
 
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
@@ -26,13 +26,13 @@ pub fn check(source: &Source) -> Vec<Finding> {
     uses.map(|(_, token)| Finding::new(&source.path, token.line, message)).collect()
 }
 
-/// Whether what follows `unsafe` makes it part of a function pointer's type or of an attribute.
+/// Returns true if the tokens after `unsafe` make it part of a function pointer type or an attribute.
 fn is_type(after: &[Token]) -> bool {
     let after: Vec<&str> = after.iter().take(4).map(|token| token.text.as_str()).collect();
     matches!(after[..], ["(", ..] | ["fn", "(", ..] | ["extern", "fn", "(", ..] | ["extern", _, "fn", "("])
 }
 
-/// Reads `unsafe fn`, `unsafe trait` and `unsafe extern`. The promise of a trait's method is documented at the trait.
+/// Visits `unsafe fn`, `unsafe trait` and `unsafe extern`. A trait documents the promises of its methods.
 struct Declarations<'s> {
     source: &'s Source,
     findings: Vec<Finding>,

@@ -1,12 +1,11 @@
-//! What must not stand in the repository: unfinished work, paths of one machine, hosts of package registries. And what
-//! must: a Rust file opens with what it owns.
+//! Refuses unfinished work, machine paths and registry hosts; requires that Rust files open with what they own.
 
 use crate::{english, finding::Finding, tree::Tree};
 
-/// Files read for words. Data and lock files are not prose.
+/// Suffixes of files that are checked. Data and lock files are not prose.
 const SUFFIXES: [&str; 8] = [".rs", ".md", ".toml", ".py", ".sh", ".cu", ".cuh", ".yml"];
 
-/// Written in parts, so that this file passes its own check.
+/// Split, so that this file passes its own check.
 const UNFINISHED: &str = concat!("TO", "DO");
 const MACHINE_PATH: &str = concat!("/wo", "rk/");
 const HOSTS: [&str; 4] = [
@@ -16,7 +15,7 @@ const HOSTS: [&str; 4] = [
     concat!("hugging", "face.co"),
 ];
 
-/// The one place that may name a host: the default endpoint of the model hub.
+/// The only place that may name a host: the default endpoint of the model hub.
 const ENDPOINT_FOLDER: &str = "crates/files/src/";
 
 pub fn check(tree: &Tree) -> Vec<Finding> {

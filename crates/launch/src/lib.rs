@@ -1,8 +1,6 @@
-//! The files one submits to start a run on several hosts: one module per launcher, each a pure function from a job to
-//! files.
+//! The files to submit for a run on several hosts: one module per launcher, each a pure function from a job to files.
 //!
-//! It owns what launchers are asked for, and quoting. It reads no run file, and does not plan, write, start or
-//! schedule.
+//! It owns launchers' requirements and quoting. It reads no run file, and does not plan, write, start or schedule.
 
 mod command;
 pub mod k8s;
@@ -55,7 +53,6 @@ pub struct HostNeeds {
     pub cpus: u32,
 }
 
-/// A file to write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct File {
     pub name: String,

@@ -4,8 +4,7 @@
 const DOTS: [[u32; 4]; 2] = [[0x01, 0x02, 0x04, 0x40], [0x08, 0x10, 0x20, 0x80]];
 const BLANK: u32 = 0x2800;
 
-/// Draws `points` in `width` by `height` characters, with the highest and lowest value at the left. Steps in one column
-/// are averaged; without points the chart is empty.
+/// Draws `points` in `width` by `height` characters, extremes at the left. Averages each column; no points, no chart.
 pub fn chart(points: &[(u32, f64)], width: usize, height: usize) -> Vec<String> {
     let points: Vec<(u32, f64)> = points.iter().copied().filter(|(_, value)| value.is_finite()).collect();
     let (Some(first), Some(last)) = (points.first(), points.last()) else { return Vec::new() };

@@ -19,8 +19,7 @@ pub enum Group {
 impl Group {
     pub const ALL: [Group; 3] = [Group::Error, Group::Log, Group::Machine];
 
-    /// Returns the group of a page. One that is both an error and a class, such as `disk-full`, has the error as its
-    /// example and is listed with the errors.
+    /// Returns the group of a page. A page of both an error and a class, such as `disk-full`, counts as an error.
     pub fn of(slug: &str) -> Group {
         let is_error = page(slug).is_some_and(|page| page.contains(&format!("\nerror[{slug}]")));
         match slug {
@@ -119,8 +118,7 @@ fn section<'p>(page: &'p str, heading: &str) -> impl Iterator<Item = &'p str> {
     lines.take_while(|line| !line.starts_with("## "))
 }
 
-/// Finds pages with all words, ignoring case, each with a line that has the first word. Pages with words in their names
-/// come first, then those with the most matches.
+/// Finds pages with all words, ignoring case, each with a line of the first; matches in names first, then most matches.
 pub fn search(words: &[String]) -> Vec<(&'static str, &'static str)> {
     let words: Vec<String> =
         words.iter().flat_map(|word| word.split_whitespace()).map(str::to_lowercase).collect();

@@ -1,5 +1,4 @@
-//! SIGINT, SIGTERM and SIGHUP ask a run to stop after its step; a second one ends it at once. In the supervisor they
-//! become bytes in pipes, which its loop forwards.
+//! SIGINT, SIGTERM and SIGHUP stop a run after its step, a second one at once. Supervisors forward them from pipes.
 
 use crate::{output, terminal};
 use plimsoll_base::{Error, Exit, Result};

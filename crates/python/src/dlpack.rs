@@ -186,7 +186,7 @@ unsafe extern "C" fn delete_unversioned(managed: *mut Unversioned) {
 ///
 /// `capsule` is from `__dlpack__`; the interpreter calls this as it frees it.
 unsafe extern "C" fn drop_versioned(capsule: *mut pyo3::ffi::PyObject) {
-    // SAFETY: the caller passes a capsule from `__dlpack__`. A consumed one is renamed; its tensor belongs to others.
+    // SAFETY: the caller passes a capsule from `__dlpack__`. A consumed one is renamed; others still own their tensor.
     unsafe {
         if pyo3::ffi::PyCapsule_IsValid(capsule, VERSIONED.as_ptr()) == 1 {
             delete_versioned(pyo3::ffi::PyCapsule_GetPointer(capsule, VERSIONED.as_ptr()).cast());

@@ -297,8 +297,7 @@ fn mpich(get: Get<'_>, flags: &Flags<'_>) -> Result<Option<Set>> {
     Ok(Some(Set { launch, read: shown(get, &NAMES) }))
 }
 
-/// Returns a launch whose launcher names no address: this host if all ranks are on it, else MASTER_ADDR or the known
-/// host of rank 0, and a port derived from the job's id.
+/// Returns a launch without an address: this host if all ranks are here, else MASTER_ADDR or `first`; port by job id.
 fn anywhere(
     get: Get<'_>,
     launcher: Launcher,

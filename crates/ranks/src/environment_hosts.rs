@@ -1,5 +1,4 @@
-//! Launchers that start one process per host, which starts the ranks of its host: by flags, or by the variables of
-//! Kubernetes jobs, SkyPilot and dstack.
+//! Launchers that start one process per host to start its ranks, by flags or variables: Kubernetes, SkyPilot, dstack.
 //!
 //! Sources: kubeflow/trainer `pkg/runtime/framework/plugins/torch/torch.go`; kubeflow/training-operator
 //! `pkg/controller.v1/pytorch/envvar.go`; kubernetes-sigs/jobset; kubernetes-sigs/lws `pkg/utils/pod/pod_utils.go`;

@@ -1,12 +1,10 @@
-//! The group: how trainers exchange bytes of host memory, within a host through the window. It never sums: the caller
-//! adds, in order.
+//! The group: how trainers exchange host memory, on one host by the window. Never sums: callers add, in order.
 //!
 //! With several hosts, their first ranks exchange the bytes of their hosts and pass on what they get: two levels.
 //!
 //! The window is 64-bit words. Word 0 holds the flag by which supervisors end trainers, and the mark of a trainer that
-//! failed. Each rank counts its arrivals in its own word, so a barrier compares counters; a message goes piece by piece
-//! through a mailbox that only its rank writes. Its waiting time is next to its arrivals, where supervisors read it to
-//! tell a computing rank from those that wait for it.
+//! failed. Each rank counts its arrivals in its own word, so a barrier compares counters; messages go piece by piece
+//! through a mailbox that only its rank writes. Its waiting time is next to it, for supervisors to tell who computes.
 
 use crate::hosts::{Between, Callers, Door, Letter, Memory, OPEN_MAX, Reach};
 use crate::place::Place;
@@ -445,7 +443,7 @@ impl Waits {
     }
 }
 
-/// Returns the words of a window. `near`: the ranks of the host.
+/// Returns the number of words of a window. `near`: the ranks of the host.
 fn words(ranks: usize, near: usize) -> usize {
     STRIDE * (1 + ranks) + near * MAILBOX
 }

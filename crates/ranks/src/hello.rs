@@ -191,8 +191,7 @@ pub(crate) fn admit(joined: &[&Hello], new: &Hello) -> Result<()> {
     }
 }
 
-/// Returns warnings about a rank of another host that was let in: its clock differs from this one, or its packet size
-/// from that of `interface`, which leads to it.
+/// Returns warnings about a rank of another host: its clock, and its packet size against that of `interface`.
 pub(crate) fn oddities(new: &Hello, interface: &Interface, now_micros: u64) -> Vec<String> {
     let (who, mut found) = (new.words(), Vec::new());
     let seconds = (new.clock_micros as f64 - now_micros as f64) * 1e-6;

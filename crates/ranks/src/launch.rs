@@ -39,8 +39,7 @@ pub struct Start<'a> {
     pub child_ended: BorrowedFd<'a>,
 }
 
-/// Starts the ranks and waits for them to end. Returns the exit code of the rank that first failed for its own reason,
-/// else 0.
+/// Starts the ranks and waits for their ends. Returns the code of the first that failed for its own reason, else 0.
 ///
 /// Errors: `rank-not-started`; `ranks-token` if several hosts have no secret.
 pub fn launch(start: &Start<'_>) -> Result<u8> {

@@ -36,7 +36,7 @@ const VERDICT_MAX: Duration = Duration::from_secs(5);
 const ENDING_MAX: Duration = Duration::from_secs(11);
 /// Time for the last messages.
 const FAREWELL: Duration = Duration::from_secs(1);
-/// A gap of this thread this long is a pause of its own; see `verdict.rs`.
+/// A gap in this thread that counts as its own pause; see `verdict.rs`.
 const OWN_PAUSE: Duration = Duration::from_secs(1);
 
 /// An instruction to a supervisor.

@@ -45,7 +45,6 @@ impl Place {
         Place::of(&|name| std::env::var(name).ok())
     }
 
-    /// Returns a place where all ranks are on one host.
     pub fn on_one_host(rank: u32, ranks: u32, window: PathBuf) -> Place {
         Place { rank, ranks, hosts: vec![0; ranks as usize], window, away: None }
     }

@@ -461,8 +461,7 @@ fn check(waiting: &mut Waiting<'_>, doing: &str) -> Result<()> {
     (waiting.stopped)().map_or(Ok(()), |signal| Err(interrupted(signal, doing)))
 }
 
-/// Dials all addresses at once and exchanges proofs, so that a silent one does not delay the others. Takes as long as a
-/// handshake may, or until `end` if that is sooner.
+/// Dials all addresses at once and exchanges proofs, none delaying another, for a handshake's time or until `end`.
 fn dial(addresses: &[SocketAddr], token: &Token, end: Instant, waiting: &mut Waiting<'_>) -> Result<Found> {
     let mut dialled = Vec::with_capacity(addresses.len());
     let left = || end.saturating_duration_since(Instant::now());
@@ -500,7 +499,6 @@ fn dial(addresses: &[SocketAddr], token: &Token, end: Instant, waiting: &mut Wai
     Ok(found)
 }
 
-/// Returns the wall clock in microseconds.
 fn clock_micros() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros() as u64
 }

@@ -18,7 +18,6 @@ pub(crate) const PROOF_BYTES: usize = 32;
 pub(crate) type Nonce = [u8; NONCE_BYTES];
 pub(crate) type Proof = [u8; PROOF_BYTES];
 
-/// The side that proves.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Side {
     Listener,

@@ -95,7 +95,6 @@ pub struct Saving<'s> {
     pub savers: Savers,
 }
 
-/// The ranks that save.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Savers {
     /// Every rank takes part.
@@ -292,8 +291,7 @@ impl<'scope> Lead<'_, '_, 'scope, '_> {
         self.watch.begin(doing, step, || (self.begun.card)());
     }
 
-    /// Records the results of a step. By then the previous step's checkpoint is complete or has failed; this step
-    /// counts as done and is reported in either case.
+    /// Records a step, which counts as done and is reported even if the previous step's checkpoint failed.
     ///
     /// Errors: those of the save; those of `DeadSteps` after too many dead steps in a row.
     pub fn step_done(&mut self, step: u32, updates: u64, mut stepped: Stepped) -> Result<()> {
@@ -364,8 +362,7 @@ impl<'scope> Lead<'_, '_, 'scope, '_> {
         }
     }
 
-    /// Saves the run after checking that its weights give finite numbers, so every checkpoint is usable. The save may
-    /// continue during the following rollout; `settle` waits for it.
+    /// Saves the run if its weights give finite numbers: every checkpoint is usable. It may run on until `settle`.
     fn save(&mut self, job: &mut dyn Job<'scope>, savers: Savers) -> Result<()> {
         let step = self.progress.step;
         if self.progress.saved_step == Some(step) {

@@ -1,5 +1,4 @@
-//! A supervisor's end of the link to the other ranks' supervisors: what it tells them of its trainer, and, at rank 0,
-//! the file that shows all ranks to `watch` and `doctor`.
+//! A supervisor's link to those of other ranks: what it tells them, and, at rank 0, the file for `watch` and `doctor`.
 
 use crate::supervise::{Death, place, read_note};
 use plimsoll_base::{Error, Exit};
@@ -226,7 +225,7 @@ fn write(dir: &Path, rows: &[Row], verdict: Option<&Verdict>) {
     }
 }
 
-/// Returns the process that a trainer waits for: among its leaf descendants one that is awake, else the first.
+/// Returns the process that a trainer waits for: among its deepest descendants one that is awake, or the first.
 fn worker_of(trainer: u32) -> Option<String> {
     let mut level = vec![trainer];
     let mut leaves = Vec::new();

@@ -1,8 +1,6 @@
-//! The load line during a run: planned and measured memory of each part of a step, growth over the steps, and the note
-//! that the supervisor reads if the trainer is killed.
+//! The load line during a run: planned and measured memory of each part of a step, growth, and the supervisor's note.
 //!
-//! It reads /proc once at each boundary between parts. Everything it keeps is bounded and has a row in the plan. It
-//! measures itself: `spent` is the cost of watching.
+//! It reads /proc once at each boundary between parts. All it keeps is bounded and planned. `spent` is its own cost.
 
 use crate::events::{Event, MemoryEvent, PartMemory, TrendEvent, WarningEvent};
 use crate::status::{Doing, StatusWriter};

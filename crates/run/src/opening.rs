@@ -67,7 +67,7 @@ impl Opening {
         self.earlier.as_ref()?.checkpoint.as_ref()
     }
 
-    /// True if an earlier process's episodes and cuts are discarded.
+    /// Returns true if an earlier process's episodes and cuts are discarded.
     pub fn replans(&self) -> bool {
         self.earlier.as_ref().is_some_and(|earlier| earlier.replan)
     }

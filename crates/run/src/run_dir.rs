@@ -297,8 +297,7 @@ fn write_json(path: &Path, value: &Value) -> Result<()> {
     write_atomic(path, text.as_bytes())
 }
 
-/// Refuses links and pipes at the names a run opens, and links in place of `folders`, which it writes or removes: a
-/// link would redirect writes, a pipe would block them.
+/// Refuses links and pipes at names a run opens, and links at `folders`: a link would redirect it, a pipe block it.
 fn refuse_links(path: &Path, folders: &[&str]) -> Result<()> {
     for folder in folders.iter().map(|name| path.join(name)) {
         if folder.symlink_metadata().is_ok_and(|meta| meta.is_symlink()) {

@@ -1,6 +1,5 @@
-//! A rank of several, as its supervisor: what it tells the others at the start, its threads, how they learn of its
-//! trainer's end, and how it acts on the verdict. `linked.rs` has what it tells them meanwhile. Only rank 0's
-//! supervisor writes into the run directory.
+//! A rank of several, as its supervisor: what it tells the others at the start and at its trainer's end (`linked.rs` in
+//! between), and how it acts on the verdict. Only rank 0's supervisor writes into the run directory.
 
 use crate::ending::run_dir_path;
 pub use crate::linked::User;
@@ -110,8 +109,7 @@ pub fn check_others() -> Result<()> {
     }
 }
 
-/// Returns what must be equal on all ranks: build, processor, the card's driver, and every key of the run file except
-/// the number of threads, on which no bit depends.
+/// Returns what all ranks must share: build, processor, driver, and the run file but threads, which change no bit.
 pub fn alike(loaded: &Loaded) -> Vec<(String, String)> {
     let mut alike = alike_processes();
     let keys: Vec<(String, String)> = loaded

@@ -168,7 +168,6 @@ impl Death<'_> {
         matches!(self.verdict().cause, Cause::ContainerOom | Cause::KernelOom)
     }
 
-    /// Writes `crash.json`.
     pub(crate) fn write_crash(&self, dir: &Path, error: &Error) -> Result<PathBuf> {
         let verdict = self.verdict();
         let crash = json!({

@@ -1,5 +1,4 @@
-//! Progress of the current part of a step: responses or episodes ended, of those begun. Only a terminal shows it. One
-//! per process: a trainer does one part at a time.
+//! Progress of a step's current part: responses or episodes ended, of those begun. For terminals; one per process.
 
 use crate::status::Doing;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};

@@ -1,5 +1,4 @@
-//! What all processes of a worker may hold together: memory, and disk space in the worker's folder. Where the kernel
-//! does not enforce the limit, the keeper counts.
+//! Limits on all of a worker's processes: memory, and disk in its folder. The keeper counts where the kernel does not.
 
 use crate::folder::{Held, Room};
 use crate::procs;

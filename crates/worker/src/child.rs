@@ -112,7 +112,7 @@ fn drop_capabilities() -> std::io::Result<()> {
     let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: kept };
     rustix::thread::set_capabilities(None, sets)?;
     if !kept.is_empty() {
-        // Exec keeps what is ambient.
+        // Exec keeps ambient capabilities.
         rustix::thread::configure_capability_in_ambient_set(CapabilitySet::DAC_READ_SEARCH, true)?;
     }
     Ok(())

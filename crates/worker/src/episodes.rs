@@ -109,7 +109,6 @@ struct Reset<'a> {
     row: Option<&'a Columns>,
 }
 
-/// Episodes that Python plays.
 pub struct PythonEpisodes {
     pool: Pool,
     name: String,
@@ -179,8 +178,7 @@ impl PythonEpisodes {
         messages(&reply?).ok_or_else(|| self.bad_reply("a line that is no answer to `reset`"))
     }
 
-    /// Passes a turn of the model to the episode in a slot, with its calls: objects with `name` and `arguments`. `None`
-    /// if the worker that held it has ended.
+    /// Passes a model's turn and calls (`name`, `arguments`) to a slot's episode. `None` if its worker has ended.
     ///
     /// Errors: as `reset`.
     pub fn step(&mut self, slot: usize, response: &str, calls: &[Value]) -> Result<Option<Turn>> {

@@ -98,8 +98,7 @@ impl GroupHome {
         let set = |file: &str, value: String| write_to(&made.group.dir.join(file), &value);
         if self.version == 2 {
             set("memory.max", memory.0.to_string())?;
-            // Without swap the limit covers all memory held; this file is missing without swap in kernel or machine. A
-            // worker cannot continue after one of its processes is killed.
+            // No swap, so the limit covers all memory; the file may be missing. No worker outlives a killed process.
             let _ = set("memory.swap.max", "0".into());
             let _ = set("memory.oom.group", "1".into());
         } else {
@@ -160,7 +159,6 @@ impl WorkerGroup {
         Some(GroupKill { fact, by_own_limit })
     }
 
-    /// Returns the ids of its processes.
     pub fn processes(&self) -> Vec<u32> {
         processes(&self.group.dir)
     }
@@ -196,8 +194,7 @@ fn candidates(groups: &[MemoryGroup]) -> Option<GroupHome> {
     if own.version == 1 || hands_memory_on(&own.dir) {
         return home(&own.dir);
     }
-    // A version 2 group with processes cannot pass controllers on, so new groups can only be siblings, not bound by
-    // limits of this process's group: it must have none.
+    // Version 2 groups with processes pass no controllers on: new groups are siblings, so this one must have no limit.
     let is_unlimited = own.limits().iter().all(|(_, value)| value.bytes().is_none());
     let above = groups.get(1).filter(|_| is_unlimited)?;
     if !hands_memory_on(&above.dir) && is_delegated(&above.dir) {

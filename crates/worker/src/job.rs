@@ -4,7 +4,6 @@ use crate::budget::Over;
 use crate::child::Bounds;
 use serde::{Deserialize, Serialize};
 
-/// An order to a keeper.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Order {
     /// Starts a worker; its standard input, output and error come with the message.
@@ -29,7 +28,7 @@ pub(crate) struct Job {
 pub(crate) enum Report {
     /// Process id of the worker's first process.
     Started(u32),
-    /// It could not be started, in the system's words.
+    /// It could not be started, with the system's message.
     Refused(String),
     Ended(JobEnd),
 }

@@ -1,10 +1,8 @@
-//! The process between this program and other people's code: it owns all processes that the code starts, answers their
-//! questions, and ends them.
+//! The process between this program and other people's code: owns its processes, answers for them, and ends them.
 //!
 //! The signal at a parent's death reaches children but not grandchildren. So the keeper stays: it adopts orphans of the
-//! worker, ends when the worker or its own parent has ended, and first kills everything below itself, including
-//! processes in other sessions. It does not hold the worker's pipes, and releases this program's pages once the worker
-//! runs: it costs a megabyte.
+//! worker, ends when the worker or its own parent has ended, and first kills everything below itself, in any session.
+//! It does not hold the worker's pipes, and releases this program's pages once the worker runs: it costs a megabyte.
 //!
 //! Two verbs make a process a keeper. `env-worker` keeps one interpreter and ends as it did (`enter.rs`). `keeper` runs
 //! the programs it is sent, one after the other, and reports how each ended.

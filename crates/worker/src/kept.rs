@@ -16,7 +16,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// Longest report: the system's words on why a program did not start.
+/// Longest report: the system's message on why a program did not start.
 const REPORT_BYTES_MAX: usize = 4 << 10;
 /// Time for a keeper to start a program.
 const START_TIME: Duration = Duration::from_secs(60);
@@ -71,7 +71,7 @@ impl Keeper {
 
     /// Starts a program with these pipes as its standard input, output and error. Returns its process id.
     ///
-    /// Errors: the program cannot be started, in the system's words.
+    /// Errors: the program cannot be started, with the system's message.
     pub(crate) fn run(&mut self, job: Job, pipes: [BorrowedFd<'_>; 3]) -> std::io::Result<u32> {
         assert!(!self.is_busy, "a keeper runs one program at a time");
         let lost = || Error::other("its keeper has ended");

@@ -2,14 +2,13 @@
 //!
 //! Between this process and a worker is its keeper (`keeper.rs`), a verb of this binary. It starts the worker in its
 //! own session under limits (`child.rs`, `sandbox.rs`, `landlock.rs`), answers the calls that its filter asks about
-//! (`desk.rs`), counts what all its processes hold (`budget.rs`), ends them together and removes what they left
+//! (`desk.rs`), counts what its processes hold (`budget.rs`), ends them together and removes what they left
 //! (`tree.rs`). The worker dies with its keeper, and the keeper with the process that started it. A worker of rewards
 //! answers in lines on stdout (`process.rs`, `pool.rs`), a program for a test runs once (`once.rs`), apart from its
 //! tests (`judged.rs`), and a worker of environments is a session (`session.rs`) with a message socket and shared
-//! memory; each has its own memory cgroup where possible (`groups.rs`). A failure has a name and the last words of the
-//! worker's stderr; restarts are bounded. `agents.rs` runs programs that play episodes on their own; `supervisor.rs`
-//! starts a run's trainer, forwards signals and reports its end. Waits have deadlines. Only `python.rs` and
-//! `episodes.rs` know what lines mean.
+//! memory; each has its own memory cgroup where possible (`groups.rs`). A failure has a name and the worker's last
+//! words; restarts are bounded. `agents.rs` runs programs that play episodes; `supervisor.rs` runs the trainer. Waits
+//! have deadlines. Only `python.rs` and `episodes.rs` know what lines mean.
 
 mod agents;
 mod bell;

@@ -1,8 +1,8 @@
 """Loads a user's file. Every script of a worker begins with these lines."""
 import sys
 
-# First of all: a file in the folder of this script or in the working directory, which is "" here, may have the name of
-# a module that the imports below need. The user's code gets the working directory back.
+# First of all: a file next to this script or in the working directory, which is "" here, may have the name of a module
+# that the imports below need. The user's code gets the working directory back.
 _here = globals().get("__file__", "").rpartition("/")[0]
 _by_command = "" in sys.path[:1]
 sys.path[:] = [entry for entry in sys.path if entry not in ("", _here)]
@@ -12,7 +12,7 @@ import importlib.util
 import os
 import traceback
 
-# Characters of an exception's words, and of its frames, that are sent.
+# Most characters sent of an exception's message, and of its frames.
 _WORDS, _FRAMES = 10_000, 20_000
 
 

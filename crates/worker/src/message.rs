@@ -16,7 +16,6 @@ pub const MESSAGE_BYTES_MAX: usize = 64 << 10;
 /// Most descriptors with a message: standard input, output and error.
 const DESCRIPTORS_MAX: usize = 3;
 
-/// The result of receiving.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Received {
     /// A message of this many bytes.

@@ -37,7 +37,6 @@ struct Reply {
     flags: u32,
 }
 
-/// The answer to a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     /// The kernel executes it.

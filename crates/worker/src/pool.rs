@@ -38,7 +38,6 @@ impl Stop {
     }
 }
 
-/// A request to one worker.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// Whole lines, each ended by a line feed.

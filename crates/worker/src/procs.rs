@@ -141,7 +141,7 @@ pub fn anonymous_bytes(pids: &[u32]) -> Bytes {
     resident_bytes(pids).0
 }
 
-/// Sums the memory of processes that is not file pages. Shared pages count once per process.
+/// Sums the memory of processes, except file pages. Shared pages count once per process.
 pub(crate) fn own_bytes(pids: &[u32]) -> Bytes {
     let host = Host::this();
     Bytes(pids.iter().filter_map(|&pid| host.rss_of(pid)).map(|rss| rss.anon.0 + rss.shmem.0).sum())

@@ -41,7 +41,6 @@ pub struct Batch {
     /// The messages of a response that is a conversation; absent, or shorter than `responses`, if it is one message.
     pub completions: Vec<Option<Value>>,
     pub response_ids: Vec<Vec<u32>>,
-    /// The answer column.
     pub answers: Vec<Value>,
     pub columns: Vec<Columns>,
     /// The step and the number of steps; 0 outside a run.

@@ -2,9 +2,8 @@
 //! outlive it, sockets beyond this machine's own processes, and the GPU driver. A program that a model wrote is also
 //! refused changes to files other than writing, and everything that a program for a test does not need.
 //!
-//! A seccomp filter, set between fork and exec and inherited by all child processes. It needs no privilege and no
-//! namespace, so it works in containers too. What it cannot decide by numbers alone, the keeper answers (`desk.rs`). A
-//! worker is confined, but not a virtual machine.
+//! A seccomp filter, set between fork and exec and inherited by all children. It needs no privilege or namespace, so it
+//! works in containers. The keeper answers what numbers cannot decide (`desk.rs`). It is no virtual machine.
 
 use crate::calls::{self, *};
 use crate::filter::{Check, Condition, Filter, Instruction, Verdict};

@@ -97,7 +97,7 @@ def main():
         return
     reply(out, {"ready": True})
     about = {"tools": first.tools, "scores_at_end": first.scores_at_end}
-    # The object that was made to see its form plays the first episode.
+    # The object that was made to learn its form plays the first episode.
     spare = [first]
     slots = {}
     for line in sys.stdin:

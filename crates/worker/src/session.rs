@@ -232,8 +232,7 @@ pub fn ending(status: Option<ExitStatus>) -> String {
     }
 }
 
-/// Finds the interpreter `python`: an executable, a name in PATH, or the folder of a virtual environment. `None` means
-/// that of `$VIRTUAL_ENV`, else `python3` in PATH.
+/// Finds the interpreter: a path, name or virtual environment; by default `$VIRTUAL_ENV`'s, else `python3` in PATH.
 ///
 /// Errors: `env-python-missing`, with the places searched.
 pub fn find_python(python: Option<&str>) -> Result<PathBuf> {

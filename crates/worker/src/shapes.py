@@ -11,7 +11,7 @@ import types
 import typing
 
 REPLY_BYTES_MAX = 1 << 20
-# Of one tool's result. The tokens between two turns have their own limit, which is lower.
+# Characters of one tool's result. Tokens between two turns have their own, lower limit.
 RESULT_CHARS_MAX = 1 << 16
 
 

@@ -20,11 +20,9 @@ pub struct SharedMemory {
 unsafe impl Send for SharedMemory {}
 
 impl SharedMemory {
-    /// Allocates `bytes` bytes of zeros at once and maps them. The returned descriptor is for the worker. Neither side
-    /// can change the size, so no access falls past the end.
+    /// Maps `bytes` zeros, allocated at once. The descriptor is for the worker. The size is sealed: no access past it.
     ///
-    /// Errors: `env-shared-memory-full` if the system has no room. That is checked first: a kernel without room does
-    /// not refuse single pages but kills a process for them.
+    /// Errors: `env-shared-memory-full`, checked first: a full kernel kills a process instead of refusing a page.
     pub fn new(bytes: Bytes) -> Result<(SharedMemory, OwnedFd)> {
         let full = |why: String| {
             Error::new("env-shared-memory-full", format!("{bytes} of shared memory for one worker: {why}"))

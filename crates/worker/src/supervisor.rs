@@ -33,8 +33,7 @@ const EXITING: u64 = 0x4;
 const ENDING_MAX: Duration = Duration::from_secs(10);
 /// Time stopped before it is reported: a shell continues the processes of a job one by one.
 const STOPPED_TIME: Duration = Duration::from_secs(2);
-/// The trainer's out-of-memory score, added to the supervisor's old one: of two equally large processes the trainer is
-/// killed first. One point is a thousandth of the memory.
+/// Out-of-memory points of the trainer above its supervisor's: at equal size it dies first. A point is 0.1 % of memory.
 const TRAINER_OOM_POINTS: i32 = 10;
 /// The supervisor is never chosen, even if a container kills all its processes together.
 const NEVER_KILLED: i32 = -1000;
@@ -103,16 +102,14 @@ pub trait Others {
     /// Records the state of the trainer. Returns orders for it.
     fn look(&self, trainer: Trainer) -> Vec<Order>;
 
-    /// Records that the trainer is dying of a signal no supervisor sent: once, before it can be reaped. That may take
-    /// seconds more, while a driver frees a card's memory.
+    /// Records, once and before reaping, that the trainer dies of an outside signal. Its driver may take seconds more.
     fn dies(&self, ended: &Ended);
 }
 
 /// Runs this program again with `args` and `env` as the trainer, and waits for its end.
 ///
-/// `forward`: signals to forward; `child_ended` becomes readable on SIGCHLD. The trainer shares standard input and
-/// output; its stderr comes through a pipe. It dies with the supervisor. `report` gets observations; `others`: in a run
-/// of several ranks.
+/// `forward`: signals to forward; `child_ended` becomes readable on SIGCHLD. The trainer shares stdin and stdout; its
+/// stderr comes through a pipe. It dies with the supervisor. `report` gets observations; `others`: other ranks.
 pub fn supervise(
     args: &[OsString],
     env: &[(String, String)],
@@ -279,8 +276,7 @@ impl Stat {
         Stat::parse(&text)
     }
 
-    /// Parses the fields after the name, which may hold anything: 3 is the state, 9 the flags, 52 the exit code, if
-    /// this user may see it. Source: proc_pid_stat(5).
+    /// Parses fields after the name: 3 state, 9 flags, 52 exit code, if this user may see it. Source: proc_pid_stat(5).
     fn parse(text: &str) -> Stat {
         let fields: Vec<&str> =
             text.rsplit_once(')').map_or(Vec::new(), |(_, rest)| rest.split_whitespace().collect());
@@ -309,8 +305,7 @@ fn start(args: &[OsString], env: &[(String, String)], page: Option<&StatusPage>)
     command.env(VARIABLE, page.map_or_else(StatusPage::none, StatusPage::variable));
     let keep = page.map(|page| page.fd().as_raw_fd());
     let parent = rustix::process::getpid();
-    // SAFETY: `become_trainer` only makes system calls; it neither allocates nor takes a lock, as required between fork
-    // and exec.
+    // SAFETY: `become_trainer` only makes system calls: no allocation and no lock between fork and exec.
     unsafe { command.pre_exec(move || become_trainer(parent, keep, trainer_points.as_bytes())) };
     command.spawn().map_err(|err| not_started(&err))
 }

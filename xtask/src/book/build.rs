@@ -1,7 +1,7 @@
-//! `cargo xtask book`: mdBook's pages, with links out of the book led to the repository, and a look at what was built.
+//! `cargo xtask book`: builds mdBook's pages, redirects links out of the book to the repository, and checks the result.
 //!
-//! mdBook knows `docs/` alone. A page may link to any file of the repository, which works where the page is read as a file;
-//! in the book such a link becomes one to the repository's host. It refuses pages that would load anything from elsewhere.
+//! mdBook knows only `docs/`. A page may link to any file of the repository, which works when it is read as a file; in
+//! the book such a link goes to the repository's host. Pages that load anything from elsewhere are refused.
 
 use super::links::{folders, joined};
 use crate::tree::{Tree, files_below};
@@ -14,10 +14,10 @@ use std::{fs, io};
 const BOOK: &str = "target/book";
 /// Where `INSTALL` puts mdBook, from the root.
 const INSTALLED: &str = "target/mdbook/bin/mdbook";
-/// What a book is built with.
+/// Installs mdBook.
 const INSTALL: &str = "cargo install mdbook --version 0.5.4 --locked --no-default-features --features search --root target/mdbook";
 
-/// Builds the book; exit code 3 where mdBook is not there.
+/// Builds the book; exit code 3 without mdBook.
 pub fn run(root: &Path) -> ExitCode {
     let installed = root.join(INSTALLED);
     let program = if installed.exists() { installed.as_os_str() } else { "mdbook".as_ref() };
@@ -43,7 +43,7 @@ pub fn run(root: &Path) -> ExitCode {
     }
 }
 
-/// Leads links on, and looks at every page and style sheet; the number of pages, and what is wrong.
+/// Rewrites links and checks every page and style sheet. Returns the number of pages, and what is wrong.
 fn finish(root: &Path) -> io::Result<(usize, Vec<String>)> {
     let tree = Tree::read(root)?;
     let files = files_below(&root.join(BOOK))?;
@@ -75,7 +75,7 @@ fn repository_url(manifest: &str) -> String {
     line.unwrap_or_default().trim_end_matches('"').to_string()
 }
 
-/// The folder from which the links of a page are seen: that of its source, or of the file that its source includes.
+/// Returns the folder that a page's links are relative to: its source's, or that of the file its source includes.
 fn source_folder(page: &str, tree: &Tree) -> String {
     let source = format!("docs/{}.md", page.trim_end_matches(".html"));
     let folder = source.rsplit_once('/').map_or("", |(folder, _)| folder).to_string();
@@ -87,7 +87,7 @@ fn source_folder(page: &str, tree: &Tree) -> String {
     }
 }
 
-/// Addresses from which a page would load something by itself.
+/// Returns addresses from which a page would load something by itself.
 fn loads(text: &str) -> impl Iterator<Item = String> {
     let marks = ["src=\"http", "src=\"//", "url(http", "url(\"http", "url('http", "@import"];
     let direct = marks.iter().filter(|mark| text.contains(**mark)).map(ToString::to_string);
@@ -96,17 +96,17 @@ fn loads(text: &str) -> impl Iterator<Item = String> {
     direct.chain(outside.map(str::to_string)).collect::<Vec<String>>().into_iter()
 }
 
-/// What a link may lead to.
+/// Valid targets of links.
 struct Sites {
     book: BTreeSet<String>,
     /// Files and folders of the repository.
     repository: BTreeSet<String>,
-    /// Where the repository is read.
+    /// URL of the repository.
     url: String,
 }
 
 impl Sites {
-    /// Returns the page with links and pictures that work, and those that cannot.
+    /// Returns the page with working links and pictures, and the dead ones.
     fn rewritten(&self, html: &str, page: &str, source_folder: &str) -> (String, Vec<String>) {
         let (mut text, mut dead) = (html.to_string(), Vec::new());
         for attribute in [" href=\"", " src=\""] {
@@ -125,7 +125,7 @@ impl Sites {
         (text, dead)
     }
 
-    /// Where a link leads from a page; `None` if nowhere.
+    /// Returns where a link leads from a page; `None` if nowhere.
     fn led(&self, link: &str, page: &str, source_folder: &str) -> Option<String> {
         if link.is_empty() || link.starts_with('#') || link.contains("://") || link.starts_with("mailto:") {
             return Some(link.to_string());

@@ -12,9 +12,9 @@ const SUMMARY: &str = "docs/SUMMARY.md";
 
 pub const INDEX: &str = "docs/errors/README.md";
 
-/// The line of the table of contents below which all error pages stand.
+/// Line of the table of contents above all error pages.
 const ERRORS: &str = "- [Errors](errors/README.md)";
-/// What makes them agree.
+/// The command that updates both.
 const HOW: &str = "run `cargo xtask index`";
 
 const INTRODUCTION: &str = "\
@@ -26,14 +26,14 @@ that [`plimsoll doctor --log`](../doctor.md) finds in the logs of other framewor
 checks on a machine.
 ";
 
-/// Writes what `check` wants to see.
+/// Writes the lists that `check` expects.
 pub fn write(tree: &Tree, root: &Path) -> io::Result<()> {
     fs::write(root.join(INDEX), list(tree))?;
     let summary = tree.text(SUMMARY).unwrap_or_default();
     fs::write(root.join(SUMMARY), with_errors(summary, tree))
 }
 
-/// That both lists are those of the pages, and that every page of the book is in the table of contents, once.
+/// Checks both lists against the pages, and that each page of the book is in the table of contents once.
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     let Some(summary) = tree.text(SUMMARY) else { return findings };
@@ -67,12 +67,12 @@ fn list(tree: &Tree) -> String {
     text
 }
 
-/// The table of contents with the pages below its line for errors.
+/// Returns the table of contents with the pages below its line for errors.
 fn with_errors(summary: &str, tree: &Tree) -> String {
     let mut lines: Vec<String> = Vec::new();
     let mut is_below = false;
     for line in summary.lines() {
-        // What is indented below the line is ours.
+        // Indented lines below it are our own.
         is_below &= line.starts_with(' ');
         if !is_below {
             lines.push(line.to_string());

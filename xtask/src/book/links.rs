@@ -1,12 +1,12 @@
-//! Links of Markdown files: a relative one points to a file or folder of the repository, an anchor to a heading.
+//! Checks links of Markdown files: a relative one points to a file or folder of the repository, an anchor to a heading.
 
 use crate::{finding::Finding, tree::Tree};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Folders whose pages are checked, as well as those at the root.
+/// Folders whose pages are checked, in addition to the root's.
 const FOLDERS: [&str; 4] = ["docs/", "bench/", "crates/", "examples/"];
 
-/// What an included file is named by.
+/// Begins an inclusion of a file.
 const INCLUDE: &str = "{{#include ";
 
 pub fn check(tree: &Tree) -> Vec<Finding> {
@@ -38,12 +38,12 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Where a link points.
+/// Target of a link.
 #[derive(Debug, PartialEq, Eq)]
 enum Place {
     /// Another host.
     Elsewhere,
-    /// Above the root, or a path of a machine.
+    /// Above the root, or an absolute path.
     Outside,
     /// A path from the root, and an anchor in it.
     Here(String, Option<String>),
@@ -70,7 +70,7 @@ fn place(page: &str, target: &str) -> Place {
     }
 }
 
-/// `path` as seen from `folder`, both from the root; `None` above it.
+/// Resolves `path` relative to `folder`, both from the root; `None` above it.
 pub fn joined(folder: &str, path: &str) -> Option<String> {
     let mut parts: Vec<&str> = folder.split('/').filter(|part| !part.is_empty()).collect();
     for part in path.split('/') {
@@ -85,7 +85,7 @@ pub fn joined(folder: &str, path: &str) -> Option<String> {
     Some(parts.join("/"))
 }
 
-/// (line, target) of each link, picture and inclusion outside of code.
+/// Returns (line, target) of each link, picture and inclusion outside code.
 pub fn links(text: &str) -> Vec<(usize, String)> {
     let mut links = Vec::new();
     for (number, line) in prose(text) {
@@ -100,7 +100,7 @@ pub fn links(text: &str) -> Vec<(usize, String)> {
     links
 }
 
-/// Lines that are no code, without their code spans, by number from 1.
+/// Returns lines outside code, without their code spans, numbered from 1.
 fn prose(text: &str) -> impl Iterator<Item = (usize, String)> {
     let mut is_fenced = false;
     text.lines().enumerate().filter_map(move |(index, line)| {
@@ -119,7 +119,7 @@ pub fn folders(tree: &Tree) -> BTreeSet<String> {
     tree.files.iter().flat_map(|file| ends(&file.path)).collect()
 }
 
-/// The anchors of pages, read when they are asked for.
+/// The anchors of pages, read on demand.
 struct Headings<'t> {
     tree: &'t Tree,
     known: BTreeMap<String, BTreeSet<String>>,
@@ -141,7 +141,7 @@ impl Headings<'_> {
     }
 }
 
-/// What headings are called in an address: lower case, hyphens for spaces, without what is no letter, digit, `-` or `_`.
+/// Returns the anchors of headings: lower case, hyphens for spaces, only letters, digits, `-` and `_`.
 fn anchors(text: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let mut is_fenced = false;

@@ -1,4 +1,4 @@
-//! The book that is made of `docs/`: its table of contents, the list of error pages in it, its links, and how it is built.
+//! The book made from `docs/`: its table of contents, the list of error pages, its links, and its build.
 
 pub mod build;
 pub mod index;
@@ -8,7 +8,7 @@ pub mod themes;
 
 use crate::{finding::Finding, tree::Tree};
 
-/// Links, that the table of contents holds every page once, and the parts of error pages.
+/// Checks links, the table of contents, and the parts of error pages.
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings = links::check(tree);
     findings.extend(index::check(tree));

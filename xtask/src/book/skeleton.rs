@@ -1,10 +1,10 @@
-//! The parts of an error page, in their order: what happened, Example, Why it happens, What to do, and, where they help,
-//! What the fix costs and See also. It refuses any other heading, and a part without content.
+//! The parts of an error page, in order: what happened, Example, Why it happens, What to do, and optionally What the
+//! fix costs and See also. Other headings and empty parts are refused.
 
 use super::{index::INDEX, themes::PAGES};
 use crate::{finding::Finding, tree::Tree};
 
-/// (heading, must it be there).
+/// (heading, required).
 const PARTS: [(&str, bool); 5] = [
     ("Example", true),
     ("Why it happens", true),
@@ -12,12 +12,12 @@ const PARTS: [(&str, bool); 5] = [
     ("What the fix costs", false),
     ("See also", false),
 ];
-/// Beginning of the pages of the doctor's checks, which report a state and no event.
+/// Prefix of pages on the doctor's checks, which report a state and not an event.
 const CHECKS: &str = "docs/errors/machine-";
-/// Their second heading.
+/// The second heading of those pages.
 const WHY_OF_A_CHECK: &str = "Why it matters";
 
-/// Compares the headings of every error page with the parts, and looks into each part.
+/// Checks the headings of every error page, and the content of each part.
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let pages = tree.texts(".md").filter(|(path, _)| path.starts_with(PAGES) && *path != INDEX);
     pages.flat_map(|(path, text)| faults(path, text).map(|message| Finding::new(path, 1, message))).collect()

@@ -1,10 +1,10 @@
-//! Which theme an error page is under. A theme is a list of beginnings of slugs; the longest one that fits decides.
+//! The theme of an error page. A theme is a list of slug prefixes; the longest match wins.
 
 use crate::{slugs, tree::Tree};
 
 pub const PAGES: &str = "docs/errors/";
 
-/// A title with what it holds.
+/// A title and the slug prefixes under it.
 pub struct Theme {
     pub title: &'static str,
     starts: &'static [&'static str],
@@ -14,7 +14,7 @@ const fn theme(title: &'static str, starts: &'static [&'static str]) -> Theme {
     Theme { title, starts }
 }
 
-/// Errors of Plimsoll. The last one takes what no other does.
+/// Themes of Plimsoll's errors. The last one takes the rest.
 const ERRORS: [Theme; 10] = [
     theme(
         "Memory: the plan and the load line",
@@ -103,7 +103,7 @@ const ERRORS: [Theme; 10] = [
     theme("Everything else", &[""]),
 ];
 
-/// First causes that `doctor --log` names.
+/// Themes of first causes that `doctor --log` names.
 const LOGS: [Theme; 7] = [
     theme(
         "In a log: GPU memory",
@@ -184,13 +184,13 @@ const LOGS: [Theme; 7] = [
 
 const MACHINE: Theme = theme("Checks of this machine", &["machine-"]);
 
-/// Every theme with the slugs of its pages, in order; none is empty.
+/// Returns every theme with the slugs of its pages, in order; none is empty.
 pub fn themes(tree: &Tree) -> Vec<(&'static str, Vec<String>)> {
     let classes: Vec<String> = slugs::classes(tree).map(|(slug, _)| slug).collect();
     let titles = ERRORS.iter().chain(&LOGS).chain([&MACHINE]).map(|theme| theme.title);
     let mut themes: Vec<(&'static str, Vec<String>)> = titles.map(|title| (title, Vec::new())).collect();
     for slug in pages(tree) {
-        // A page of both an error of Plimsoll and a class, as `disk-full`, shows the error.
+        // A page of both an error and a class, such as `disk-full`, shows the error.
         let text = tree.text(&format!("{PAGES}{slug}.md")).unwrap_or_default();
         let is_class = classes.contains(&slug) && !text.contains(&format!("\nerror[{slug}]"));
         let title = match (slug.starts_with("machine-"), is_class) {

@@ -2,7 +2,7 @@
 
 use super::names::Edges;
 
-/// Returns the components of more than one file, largest first, their files in order.
+/// Returns the components of more than one file, largest first, with sorted files.
 pub fn components(graph: &Edges) -> Vec<Vec<String>> {
     let files: Vec<&String> = graph.keys().collect();
     let index = |file: &String| files.binary_search(&file).expect("every file is a key");
@@ -21,7 +21,7 @@ pub fn components(graph: &Edges) -> Vec<Vec<String>> {
     found
 }
 
-/// Which files `start` reaches over one edge or more.
+/// Returns the files that `start` reaches over one or more edges.
 fn reached(next: &[Vec<usize>], start: usize) -> Vec<bool> {
     let (mut seen, mut open) = (vec![false; next.len()], vec![start]);
     while let Some(file) = open.pop() {

@@ -1,7 +1,7 @@
-//! Import cycles between the files of a crate: no file may need, by way of others, a file that needs it.
+//! Import cycles between files of a crate: no file may depend, even indirectly, on a file that depends on it.
 //!
-//! An edge goes from a file to each file whose items its code names, with re-exports followed to the file that defines
-//! the item. `mod x;` alone is no edge, nor is a method call, and tests do not count.
+//! An edge goes from a file to each file whose items its code names, with re-exports followed to the defining file.
+//! `mod x;` alone is not an edge, nor is a method call, and tests do not count.
 
 mod components;
 mod names;
@@ -16,10 +16,10 @@ use crate::tree::Tree;
 use components::components;
 use names::{Crate, Edges};
 
-/// Files of an allowed component.
+/// Most files of an allowed component.
 const COMPONENT_FILES_MAX: usize = 2;
 
-/// Components that may stay, with the reason. Each is one true mutual recursion.
+/// Allowed components, with the reason. Each is a true mutual recursion.
 const ALLOWED_CYCLES: &[(&str, &[&str], &str)] = &[
     (
         "cpu",
@@ -63,7 +63,7 @@ const ALLOWED_CYCLES: &[(&str, &[&str], &str)] = &[
     ),
 ];
 
-/// Reports each component that is too large or not in the list, and each row of the list that is gone.
+/// Reports components that are too large or not listed, and listed ones that no longer exist.
 pub fn check(sources: &[Source]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (name, graph) in &graphs(sources) {
@@ -94,7 +94,7 @@ pub fn check(sources: &[Source]) -> Vec<Finding> {
     findings
 }
 
-/// The components of one crate or of all, with their edges: file -> file: names.
+/// Returns the components of one crate or all, with their edges: file -> file: names.
 pub fn report(tree: &Tree, only: Option<&str>) -> String {
     let (sources, _) = tree.sources();
     let (mut text, mut num_components) = (String::new(), 0);
@@ -114,7 +114,7 @@ pub fn report(tree: &Tree, only: Option<&str>) -> String {
     text
 }
 
-/// The graph of each crate by its folder's name.
+/// Returns the graph of each crate, by folder name.
 fn graphs(sources: &[Source]) -> BTreeMap<&str, Edges> {
     let mut by_crate: BTreeMap<&str, Vec<&Source>> = BTreeMap::new();
     for source in sources {
@@ -132,7 +132,7 @@ fn graphs(sources: &[Source]) -> BTreeMap<&str, Edges> {
     by_crate.into_iter().map(|(name, sources)| (name, edges(sources))).collect()
 }
 
-/// A path below `src/`.
+/// Returns a path relative to `src/`.
 fn short(path: &str) -> &str {
     path.split_once("/src/").map_or(path, |(_, file)| file)
 }

@@ -1,7 +1,6 @@
-//! What the modules of a crate define and import, and which file's items each file's code names.
+//! What the modules of a crate define and import, and the files whose items each file's code names.
 //!
-//! Not a compiler: it knows modules, items, `use` and paths. A name that it cannot find in a module counts as defined in
-//! that module's file, as those that a macro defines are.
+//! Not a compiler: it knows modules, items, `use` and paths. Other names count as defined in the module's file.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,11 +13,11 @@ pub type Path = Vec<String>;
 
 pub struct Crate {
     modules: BTreeMap<Path, Module>,
-    /// What a name means in a module, for each that was looked up.
+    /// Cached meanings of names in modules.
     known: RefCell<BTreeMap<(Path, String), BTreeSet<Target>>>,
 }
 
-/// What one module brings into scope.
+/// Names that a module brings into scope.
 #[derive(Default)]
 pub struct Module {
     pub file: String,
@@ -29,11 +28,11 @@ pub struct Module {
     pub mentions: BTreeSet<Path>,
 }
 
-/// What a path leads to.
+/// The meaning of a path.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Target {
     Module(Path),
-    /// Something that a file defines.
+    /// An item that a file defines.
     Item {
         file: String,
         name: String,
@@ -45,7 +44,7 @@ impl Crate {
         Crate { modules, known: RefCell::default() }
     }
 
-    /// Returns every file with the files that it needs.
+    /// Returns every file with the files that it depends on.
     pub fn edges(&self) -> Edges {
         let mut edges: Edges = self.modules.values().map(|m| (m.file.clone(), BTreeMap::new())).collect();
         for (path, module) in &self.modules {
@@ -61,7 +60,7 @@ impl Crate {
         edges
     }
 
-    /// Returns what `path` means in `module`; several where a function and a module have one name.
+    /// Returns what `path` means in `module`; several if a function and a module share a name.
     fn resolve(&self, module: &Path, path: &[String]) -> BTreeSet<Target> {
         let Some((first, rest)) = path.split_first() else { return BTreeSet::new() };
         let here = match first.as_str() {
@@ -89,7 +88,7 @@ impl Crate {
         leading_on(found, further).into_iter().flat_map(|target| self.follow(target, further)).collect()
     }
 
-    /// Returns what a name means in a module. A name that leads to itself means nothing more.
+    /// Returns what a name means in a module. A name that leads to itself adds nothing.
     fn lookup(&self, path: &Path, name: &str) -> BTreeSet<Target> {
         let Some(module) = self.modules.get(path) else { return BTreeSet::new() };
         let key = (path.clone(), name.to_string());
@@ -104,7 +103,7 @@ impl Crate {
         if module.items.contains(name) {
             found.insert(Target::Item { file: module.file.clone(), name: name.to_string() });
         }
-        // Known so far, for imports that begin with their own name: `use plan::plan;`.
+        // Cached before imports that begin with their own name are resolved: `use plan::plan;`.
         self.known.borrow_mut().insert(key.clone(), found.clone());
         for (_, import) in module.imports.iter().filter(|(alias, _)| alias == name) {
             found.extend(self.resolve(path, import));
@@ -121,7 +120,7 @@ impl Crate {
     }
 }
 
-/// Leaves out functions of a module's name where a path goes on: `plan::ledger` is in the module.
+/// Drops functions with a module's name if the path continues: `plan::ledger` is in the module.
 fn leading_on(mut found: BTreeSet<Target>, rest: &[String]) -> BTreeSet<Target> {
     if !rest.is_empty() && found.iter().any(|target| matches!(target, Target::Module(_))) {
         found.retain(|target| matches!(target, Target::Module(_)));

@@ -1,4 +1,4 @@
-//! Reads one file's modules: items, imports, and the paths that code, macros and attributes name. Tests are left out.
+//! Reads the modules of a file: items, imports, and the paths that code, macros and attributes name, without tests.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use syn::{Attribute, Item, UseTree, Visibility};
 use super::names::{Module, Path};
 use crate::source::{Source, words};
 
-/// Adds the modules of a file: its own and those in its braces.
+/// Adds the modules of a file: its own and inline ones.
 pub fn read(source: &Source, modules: &mut BTreeMap<Path, Module>) {
     let path = module_of(&source.path);
     let mut reader = Reader { path, file: &source.path, modules };
@@ -16,7 +16,7 @@ pub fn read(source: &Source, modules: &mut BTreeMap<Path, Module>) {
     reader.visit_file(&source.file);
 }
 
-/// Returns the module that a file is: `src/a/b.rs` is `a::b`, `src/a/mod.rs` is `a`.
+/// Returns the module of a file: `src/a/b.rs` is `a::b`, `src/a/mod.rs` is `a`.
 fn module_of(path: &str) -> Path {
     let file = path.split_once("/src/").map_or(path, |(_, file)| file).trim_end_matches(".rs");
     let mut names: Path = file.split('/').map(str::to_string).collect();
@@ -27,7 +27,7 @@ fn module_of(path: &str) -> Path {
 }
 
 struct Reader<'a> {
-    /// Of the module that is being read.
+    /// Path of the module being read.
     path: Path,
     file: &'a str,
     modules: &'a mut BTreeMap<Path, Module>,
@@ -38,7 +38,7 @@ impl Reader<'_> {
         self.modules.entry(self.path.clone()).or_default()
     }
 
-    /// Adds what a `use` imports; its paths are mentions unless it only hands them on.
+    /// Adds the imports of a `use`; its paths are mentions unless it only re-exports them.
     fn import(&mut self, tree: &UseTree, mut path: Path, is_re_export: bool) {
         let (name, alias) = match tree {
             UseTree::Path(inner) => {
@@ -141,7 +141,7 @@ impl<'s> Visit<'s> for Reader<'_> {
     }
 }
 
-/// Whether `#[cfg(test)]` or `#[cfg(all(test, ..))]` marks an item.
+/// Returns true if `#[cfg(test)]` or `#[cfg(all(test, ..))]` marks an item.
 fn is_test(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| match &attribute.meta {
         syn::Meta::List(list) if list.path.is_ident("cfg") => {
@@ -152,7 +152,7 @@ fn is_test(attributes: &[Attribute]) -> bool {
     })
 }
 
-/// The attributes of an item, and the name that it brings into its module.
+/// Returns an item's attributes, and the name that it brings into its module.
 fn parts(item: &Item) -> (&[Attribute], Option<&syn::Ident>) {
     match item {
         Item::Const(item) => (&item.attrs, Some(&item.ident)),

@@ -1,14 +1,14 @@
-//! The archive of a release, in the form that cargo-binstall expects: one folder, named as the archive is.
+//! The archive of a release, in cargo-binstall's layout: one folder, named like the archive.
 
 use super::files::{File, Kind};
 use super::package::{Package, Packed, TARGET};
 use flate2::{Compression, GzBuilder};
 use tar::{Builder, EntryType, Header};
 
-/// Packs the files, in their order, with the time `epoch`.
+/// Packs the files in order, with timestamp `epoch`.
 pub fn pack(package: &Package, files: &[File], epoch: i64) -> Result<Packed, String> {
     let folder = format!("{}-{}-{TARGET}", package.name, package.version);
-    // Compressed at level 9, without a name and a time of its own.
+    // Compressed at level 9, without a name or a timestamp of its own.
     let mut archive = Builder::new(GzBuilder::new().write(Vec::new(), Compression::best()));
     for file in files {
         let mut header = Header::new_ustar();

@@ -1,5 +1,4 @@
-//! Builds the binary of a release: optimised, linked against the stubs of an old glibc by zig, and without the paths of the
-//! machine that built it.
+//! Builds a release's binary: optimised, linked by zig against an old glibc's stubs, without the machine's paths.
 
 use super::package::{GLIBC_MAX, TARGET};
 use super::programs::succeed;
@@ -7,13 +6,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The linker, and what tells cargo to use it; both are Python packages, which carry programs only.
+/// The linker, and its cargo command; both are Python packages that only carry programs.
 const TOOLS: [&str; 2] = ["cargo-zigbuild==0.24.0", "ziglang==0.17.1"];
 
-/// Builds in `target/dist`; the path of the binary.
+/// Builds in `target/dist`. Returns the path of the binary.
 pub fn build(root: &Path) -> Result<PathBuf, String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    // Fetched first, because where the sources of the dependencies lie is hidden below.
+    // Fetched first, because the location of dependency sources is hidden below.
     let mut fetch = Command::new(&cargo);
     succeed(fetch.args(["fetch", "--locked", "--target", TARGET]).current_dir(root))?;
     let target = root.join("target/dist");
@@ -35,7 +34,7 @@ pub fn build(root: &Path) -> Result<PathBuf, String> {
     Ok(target.join(TARGET).join("release/plimsoll"))
 }
 
-/// Refuses a binary in which a folder of this machine is named.
+/// Refuses a binary that names a folder of this machine.
 pub fn check_paths(bytes: &[u8], root: &Path) -> Result<(), String> {
     let folders = [root.to_path_buf(), cargo_home()];
     let holds = |folder: &&PathBuf| {
@@ -50,16 +49,16 @@ pub fn check_paths(bytes: &[u8], root: &Path) -> Result<(), String> {
     }
 }
 
-/// Returns the flags by which paths in the binary are the same on every machine.
+/// Returns the flags that make paths in the binary the same on every machine.
 fn flags(root: &Path) -> Vec<String> {
     let map = |from: &Path, to: &str| format!("--remap-path-prefix={}={to}", from.display());
     let registry = cargo_home().join("registry/src");
-    // Each registry has a folder, whose name depends on where the registry is.
+    // Each registry has a folder whose name depends on the registry's location.
     let mut sources: Vec<PathBuf> =
         fs::read_dir(&registry).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
     sources.sort();
     let sources = sources.iter().map(|folder| map(folder, "/registry"));
-    // The last one that fits is taken.
+    // The last match wins.
     [map(&cargo_home(), "/cargo"), map(root, "/plimsoll")].into_iter().chain(sources).collect()
 }
 
@@ -68,7 +67,7 @@ fn cargo_home() -> PathBuf {
     std::env::var_os("CARGO_HOME").map_or_else(home, PathBuf::from)
 }
 
-/// Returns the folder of programs of a virtual environment with the tools, which is made once.
+/// Returns the `bin` folder of a virtual environment with the tools, made once.
 fn tools(target: &Path) -> Result<PathBuf, String> {
     let (folder, done) = (target.join("tools"), target.join("tools/installed"));
     let wanted = TOOLS.join(" ");

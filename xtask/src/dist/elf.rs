@@ -1,4 +1,4 @@
-//! What a binary needs of the machine on which it runs, read from its own tables: versions of glibc, and libraries.
+//! What a binary requires of its machine, read from its own tables: glibc version and libraries.
 
 use goblin::elf::Elf;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::fmt;
 /// (major, minor).
 pub type Version = (u32, u32);
 
-/// Libraries that every machine with glibc has; other libraries would have to be in the package.
+/// Libraries that every machine with glibc has; any other would have to be in the package.
 const LIBRARIES: [&str; 8] = [
     "ld-linux-x86-64.so.2",
     "libc.so.6",
@@ -18,12 +18,12 @@ const LIBRARIES: [&str; 8] = [
     "libutil.so.1",
 ];
 
-/// What a binary needs.
+/// Requirements of a binary.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Needs {
-    /// The newest version of glibc that one of its symbols has.
+    /// Newest glibc version among its symbols.
     pub glibc: Version,
-    /// The library of that symbol.
+    /// Library of that symbol.
     pub newest: String,
     pub libraries: Vec<String>,
 }
@@ -67,7 +67,7 @@ pub fn check(needs: &Needs, glibc_max: Version) -> Result<(), String> {
     }
 }
 
-/// Reads `2.17`; a third number does not matter.
+/// Parses `2.17`; ignores a third number.
 fn version(text: &str) -> Option<Version> {
     let mut numbers = text.split('.').map(|number| number.parse().ok());
     Some((numbers.next()??, numbers.next()??))

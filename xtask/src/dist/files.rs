@@ -1,4 +1,4 @@
-//! The files of a release: the binary, what it writes about itself (completions and manual pages), and two texts.
+//! The files of a release: the binary, what it generates (completions and manual pages), and two texts.
 
 use super::programs::output;
 use std::fs;
@@ -12,7 +12,7 @@ pub struct File {
     pub bytes: Vec<u8>,
 }
 
-/// What a file is, which decides where a package puts it.
+/// The kind of a file, which decides where a package puts it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Binary,
@@ -24,7 +24,7 @@ pub enum Kind {
     Readme,
 }
 
-/// Shells, with the names under which they look for a program's completions.
+/// Shells, with the file names under which they look for completions.
 const SHELLS: [(Kind, &str, &str); 3] = [
     (Kind::Bash, "bash", "plimsoll"),
     (Kind::Zsh, "zsh", "_plimsoll"),
@@ -54,7 +54,7 @@ pub fn of(binary: &Path, bytes: Vec<u8>, root: &Path) -> Result<Vec<File>, Strin
     Ok(files)
 }
 
-/// A folder that is removed at the end.
+/// A folder that is removed on drop.
 struct Scratch(PathBuf);
 
 impl Scratch {

@@ -1,5 +1,5 @@
-//! `cargo xtask dist`: what a release consists of, in `dist/`: a Python wheel that carries the binary, an archive for
-//! cargo-binstall and for people, and their checksums. The same commit gives the same bytes, wherever it is built.
+//! `cargo xtask dist`: packs a release in `dist/`: a Python wheel that carries the binary, an archive for
+//! cargo-binstall and people, and their checksums. The same commit gives the same bytes, wherever it is built.
 
 mod archive;
 mod build;
@@ -22,14 +22,14 @@ const WHEEL_BYTES_MAX: usize = 40 << 20;
 const SUMS: &str = "SHA256SUMS";
 
 struct Options {
-    /// A binary that is packed as it is, instead of one that is built.
+    /// A binary to pack unchanged, instead of building one.
     binary: Option<PathBuf>,
-    /// Packs a binary that needs a newer glibc, or that names folders of this machine: for trying a package out.
+    /// Accepts a binary that needs a newer glibc or names folders of this machine, to try out a package.
     any_glibc: bool,
     out: PathBuf,
 }
 
-/// Runs it with the arguments after its name; none if they are not its own.
+/// Runs the command; `None` if the arguments are not its own.
 pub fn run(arguments: &[String], root: &Path) -> Option<ExitCode> {
     let options = options(arguments, root)?;
     Some(match dist(&options, root) {
@@ -78,7 +78,7 @@ fn dist(options: &Options, root: &Path) -> Result<(), String> {
     write(&options.out, &[wheel, archive])
 }
 
-/// Writes the files and their checksums. Packages of other versions are not removed.
+/// Writes the files and their checksums. Does not remove packages of other versions.
 fn write(out: &Path, packed: &[Packed]) -> Result<(), String> {
     let failed = |path: &Path, err: std::io::Error| format!("{}: {err}", path.display());
     fs::create_dir_all(out).map_err(|err| failed(out, err))?;
@@ -96,7 +96,7 @@ fn write(out: &Path, packed: &[Packed]) -> Result<(), String> {
     fs::write(&path, sums).map_err(|err| failed(&path, err))
 }
 
-/// Returns the time that every packed file gets, in seconds since 1970: SOURCE_DATE_EPOCH, or that of the commit.
+/// Returns the timestamp of all packed files, in seconds since 1970: SOURCE_DATE_EPOCH, or the commit's.
 fn epoch(root: &Path) -> Result<i64, String> {
     let text = match std::env::var("SOURCE_DATE_EPOCH") {
         Ok(text) => text,

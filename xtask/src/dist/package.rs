@@ -1,4 +1,4 @@
-//! What packages are for, and what they say of the binary: its manifest, in their words.
+//! The target of packages, and what they say about the binary, from its manifest.
 
 use super::elf::Version;
 use std::path::Path;
@@ -6,7 +6,7 @@ use toml::{Table, Value};
 
 /// The platform of releases.
 pub const TARGET: &str = "x86_64-unknown-linux-gnu";
-/// The newest glibc that a release may need: that of RHEL 8 and of `manylinux_2_28`.
+/// Newest glibc that a release may require: that of RHEL 8 and `manylinux_2_28`.
 pub const GLIBC_MAX: Version = (2, 28);
 
 /// A finished file of a release.
@@ -15,7 +15,7 @@ pub struct Packed {
     pub bytes: Vec<u8>,
 }
 
-/// The manifest of crates/plimsoll, with what it inherits from the workspace.
+/// The manifest of crates/plimsoll, including what it inherits from the workspace.
 pub struct Package {
     pub name: String,
     pub version: String,
@@ -23,7 +23,7 @@ pub struct Package {
     pub license: String,
     pub repository: String,
     pub keywords: Vec<String>,
-    /// README.md, which a package index shows.
+    /// README.md, which package indexes show.
     pub readme: String,
 }
 

@@ -1,4 +1,4 @@
-//! Other programs, run to their end.
+//! Runs other programs to their end.
 
 use std::process::Command;
 
@@ -14,7 +14,7 @@ pub fn output(command: &mut Command) -> Result<String, String> {
     }
 }
 
-/// Runs a command, whose words go to the terminal.
+/// Runs a command; its output goes to the terminal.
 pub fn succeed(command: &mut Command) -> Result<(), String> {
     let name = command.get_program().display().to_string();
     let status = command.stdout(std::io::stderr()).status().map_err(|err| format!("{name}: {err}"))?;

@@ -1,5 +1,5 @@
-//! The wheel of a release. It has no Python in it: pip puts the binary where scripts are, and completions and manual pages
-//! where shells and `man` look for them. Source: the binary distribution format of the packaging guide.
+//! The wheel of a release. It contains no Python: pip puts the binary among its scripts, and completions and manual
+//! pages where shells and `man` look for them. Source: the binary distribution format of the packaging guide.
 
 use super::elf::Version;
 use super::files::{File, Kind};
@@ -12,7 +12,7 @@ use std::io::{Cursor, Write};
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, DateTime, ZipWriter};
 
-/// Packs the files as a wheel for machines with `glibc` or newer; each file has the time `epoch`.
+/// Packs the files as a wheel for machines with `glibc` or newer; each file has timestamp `epoch`.
 pub fn pack(package: &Package, files: &[File], glibc: Version, epoch: i64) -> Result<Packed, String> {
     let stem = format!("{}-{}", package.name, package.version);
     let tag = format!("py3-none-manylinux_{}_{}_x86_64", glibc.0, glibc.1);
@@ -42,7 +42,7 @@ pub fn pack(package: &Package, files: &[File], glibc: Version, epoch: i64) -> Re
     Ok(Packed { name: format!("{stem}-{tag}.whl"), bytes })
 }
 
-/// Returns where a file is in the wheel; README.md is in the metadata.
+/// Returns the path of a file in the wheel; `None` for README.md, which is in the metadata.
 fn path(stem: &str, file: &File) -> Option<String> {
     let folder = match file.kind {
         Kind::Binary => "data/scripts",
@@ -88,7 +88,7 @@ fn record(entries: &[(String, &[u8], u32)], info: &str) -> String {
     entries.iter().map(line).collect::<String>() + &format!("{info}/RECORD,,\n")
 }
 
-/// Returns a time as zip files have it; they begin in 1980.
+/// Converts a time to that of zip files, which begin in 1980.
 fn time(epoch: i64) -> Result<DateTime, String> {
     let time = chrono::DateTime::from_timestamp(epoch, 0).ok_or(format!("{epoch} seconds are no time"))?;
     let part = |number: u32| number as u8;

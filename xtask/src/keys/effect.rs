@@ -1,27 +1,27 @@
-//! What counts as an effect: a difference between two runs that is neither a clock nor the setting itself written down.
+//! Defines an effect: a difference between two runs other than clocks and the setting itself written down.
 
 use std::collections::BTreeMap;
 
 use super::table::Seen;
 use crate::same_bits::artefacts::{Artefacts, Kind};
 
-/// Names of what a run leaves, with their values.
+/// Names of what a run leaves, with values.
 pub type Values = BTreeMap<String, String>;
 
-/// What a run leaves and how it ended.
+/// What a run leaves, and how it ended.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Left {
     pub plan: Values,
     pub bits: Values,
     pub output: Values,
-    /// The slug of the error that ended it.
+    /// Slug of the error that ended it.
     pub slug: Option<String>,
-    /// What it said, for people.
+    /// Its error message.
     pub words: String,
 }
 
 impl Left {
-    /// Takes what `artefacts` hold; `folder` is where the run was made, which differs from run to run.
+    /// Takes the values of `artefacts`. `folder`: where the run was made, which differs from run to run.
     pub fn of(artefacts: &Artefacts, folder: &str) -> Left {
         let mut left = Left::default();
         for kind in Kind::ALL {
@@ -33,7 +33,7 @@ impl Left {
                     Kind::Samples => {
                         left.bits.insert(name.clone(), value).and(left.output.insert(name, "a file".into()))
                     }
-                    // Its other files are copies, sums of them, and an account with clocks; that they are there is output.
+                    // Its other files are copies, checksums, and an account with clocks; their existence is output.
                     Kind::Checkpoints if name.contains("manifest.json") || name.contains("state.json") => {
                         None
                     }
@@ -58,7 +58,7 @@ impl Left {
         }
     }
 
-    /// Leaves out what differs between two runs of the same settings.
+    /// Removes what differs between two runs of the same settings.
     pub fn without_noise(mut self, again: &Left) -> Left {
         for (ours, theirs) in
             [(&mut self.plan, &again.plan), (&mut self.bits, &again.bits), (&mut self.output, &again.output)]
@@ -77,24 +77,24 @@ impl Left {
     }
 }
 
-/// The value of a name that two runs of the same settings leave differently.
+/// Replaces values that differ between two runs of the same settings.
 const NOISE: &str = "differs by itself";
 
-/// Files that hold the settings as they were given.
+/// Returns true for files that hold the settings as given.
 fn is_copy_of_settings(name: &str) -> bool {
     name.contains("run.toml")
 }
 
-/// Returns the first effect of `key = value`: what a run without it and a run with it leave differently; `None` if nothing.
+/// Returns the first effect of `key = value`: a difference between a run without it and one with it; `None` if none.
 ///
-/// A leaf that has the key's name and the value is an echo, not an effect.
+/// A leaf with the key's name and the value is an echo, not an effect.
 pub fn effect(seen: &Seen, key: &str, value: &str, before: &Left, after: &Left) -> Option<String> {
     let (Some(old), Some(new)) = (before.place(seen), after.place(seen)) else {
         let Seen::Ends(slug) = seen else { return None };
         let is_new = after.slug.as_ref() == Some(slug) && before.slug.is_none();
         return is_new.then(|| format!("error[{slug}]"));
     };
-    // A run that ends with an error leaves less than any other: that is no effect of this kind.
+    // A run that ends with an error leaves less than others, which is no effect of this kind.
     if after.slug.is_some() || before.slug.is_some() {
         return None;
     }
@@ -113,7 +113,7 @@ pub fn effect(seen: &Seen, key: &str, value: &str, before: &Left, after: &Left) 
     Some(format!("{name}: {} -> {}", short(old.get(*name)), short(new.get(*name))))
 }
 
-/// Whether a leaf only repeats the setting: it has the key's name, and what was set.
+/// Returns true if a leaf only repeats the setting: it has the key's name and the value.
 fn is_echo(name: &str, leaf: Option<&String>, key: &str, value: &str) -> bool {
     let last = |text: &str| text.rsplit(['.', ' ', '/']).next().unwrap_or(text).to_string();
     let plain = |text: &str| text.trim_matches('"').to_string();

@@ -1,8 +1,8 @@
-//! `cargo xtask keys`: finds every key of the run file that has no effect.
+//! `cargo xtask keys`: finds run file keys without an effect.
 //!
-//! The program names its keys; `table.toml` says for each in which small run which value must change the plan, the bits or the
-//! output, or end the run. A key without a row and a row without its effect are findings. That a value is accepted, checked
-//! and written down again is no effect. It knows the program from outside only.
+//! The program lists its keys; for each, `table.toml` names a small run and a value that must change the plan, the bits
+//! or the output, or end the run. A key without a row and a row without its effect are findings. Accepting, checking
+//! and echoing a value is no effect. It knows the program only from outside.
 
 mod effect;
 mod play;
@@ -18,19 +18,19 @@ use std::time::Instant;
 use play::{Outcome, Player};
 use table::{Row, Table};
 
-/// What the user says when something is wrong with the command line.
+/// Usage, shown when the command line is wrong.
 pub const USAGE: &str = "cargo xtask keys [--binary PATH] [--only KEY[,KEY]] [--base NAME] [--quick]";
 
-/// Runs at a time: those of one take one thread.
+/// Concurrent runs; each takes one thread.
 const JOBS: usize = 2;
 
 #[derive(Default)]
 struct Options {
     binary: Option<PathBuf>,
-    /// The beginnings of keys; all if empty.
+    /// Prefixes of keys; all if empty.
     only: Vec<String>,
     base: Option<String>,
-    /// One row of each key instead of one for each trainer that reads it.
+    /// One row per key instead of one per trainer that reads it.
     quick: bool,
 }
 
@@ -98,7 +98,7 @@ fn findings(options: &Options, root: &Path, folder: &Path) -> Result<usize, Stri
     Ok(lines.len())
 }
 
-/// Plays rows, `JOBS` at a time, and returns their findings.
+/// Plays rows, `JOBS` at a time; returns their findings.
 fn play_all(player: &Player, rows: &[&Row]) -> Vec<String> {
     let (next, found) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
@@ -116,7 +116,7 @@ fn play_all(player: &Player, rows: &[&Row]) -> Vec<String> {
     found.into_inner().expect("the threads have ended")
 }
 
-/// Prints what a row showed; returns its finding.
+/// Prints the result of a row; returns its finding.
 fn line(row: &Row, outcome: Result<Outcome, String>) -> Option<String> {
     let head = format!("{:<36} {:<14} {}", row.key, row.base, row.seen.name());
     match outcome {

@@ -1,4 +1,4 @@
-//! Plays the runs of the table, each in a folder of its own; what a base leaves is kept for its other rows.
+//! Plays the runs of the table, each in its own folder; keeps what a base leaves for its other rows.
 
 use std::collections::HashMap;
 use std::fs;
@@ -13,7 +13,7 @@ use super::effect::{Left, effect};
 use super::table::{Base, Row, Seen, Table, set_name};
 use crate::same_bits::artefacts::Artefacts;
 
-/// Seconds that one command may take.
+/// Time limit of one command.
 const COMMAND_SECONDS_MAX: u64 = 120;
 
 /// What a base left with some settings; filled by the first row that needs it.
@@ -30,14 +30,14 @@ pub struct Player<'t> {
     bases: Mutex<HashMap<String, Kept>>,
 }
 
-/// What a row showed.
+/// The result of a row.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The first difference.
     Effect(String),
-    /// The key changed nothing where it should; what was seen instead.
+    /// The key changed nothing where it should; what it did instead.
     Nothing(String),
-    /// What it needs is not here.
+    /// A requirement is missing.
     Skipped(&'static str),
 }
 
@@ -72,9 +72,9 @@ impl<'t> Player<'t> {
         Ok(player)
     }
 
-    /// Runs a row's base, if no other row has, and the base with the row's value, and compares them.
+    /// Runs a row's base, unless another row has, then the base with the row's value, and compares.
     ///
-    /// Errors, as text: a base that does not end well, or a program that cannot be started.
+    /// Errors, as text: a base that fails, or a program that cannot be started.
     pub fn try_row(&self, row: &Row) -> Result<Outcome, String> {
         let base = &self.table.bases[&row.base];
         if base.gymnasium && self.python.is_none() {
@@ -88,7 +88,7 @@ impl<'t> Player<'t> {
         Ok(found.map_or_else(|| Outcome::Nothing(self.instead(row, &before, &after)), Outcome::Effect))
     }
 
-    /// Returns what a base leaves with the settings of a row, without what differs from run to run.
+    /// Returns what a base leaves with a row's settings, without what differs from run to run.
     fn base(&self, row: &Row, base: &Base, is_plan: bool) -> Result<Left, String> {
         let name = format!("{} {is_plan} {}", row.base, row.with.join(" "));
         let kept = self.bases.lock().expect("no thread panics with it").entry(name).or_default().clone();
@@ -102,7 +102,7 @@ impl<'t> Player<'t> {
         kept.get_or_init(make).clone()
     }
 
-    /// Says what a value without the expected effect did instead.
+    /// Describes what a value without the expected effect did instead.
     fn instead(&self, row: &Row, before: &Left, after: &Left) -> String {
         if let Some(slug) = &after.slug {
             return format!("error[{slug}]: {}", after.words);
@@ -122,7 +122,7 @@ impl<'t> Player<'t> {
         let (code, words) = self.execute(verb, base, &sets, &place, flags)?;
         let text = fs::read_to_string(place.join("stdout")).unwrap_or_default();
         let mut artefacts = Artefacts::default();
-        // A plan that does not fit is a plan.
+        // A plan that does not fit is still a plan.
         match is_plan {
             true if text.starts_with('{') => artefacts.add_plan("plan", &text)?,
             true => {}
@@ -143,14 +143,14 @@ impl<'t> Player<'t> {
         Ok(left)
     }
 
-    /// Makes a folder of its own for one run.
+    /// Makes a folder for one run.
     fn place(&self) -> Result<PathBuf, String> {
         let place = self.folder.join(format!("run-{:04}", self.runs.fetch_add(1, Ordering::Relaxed)));
         fs::create_dir_all(place.join("home")).map_err(|err| format!("{}: {err}", place.display()))?;
         Ok(place)
     }
 
-    /// Runs a command to its end; returns its exit code and what it said on stderr.
+    /// Runs a command to its end. Returns its exit code and stderr.
     fn execute(
         &self,
         verb: &str,
@@ -167,7 +167,7 @@ impl<'t> Player<'t> {
                 .replace("PYTHON", self.python.as_deref().unwrap_or("python3"))
         };
         let mut command = Command::new(self.binary);
-        // `plan 2` ranks: flags that are not settings are written as such in the table.
+        // `plan 2` ranks: the table writes flags that are not settings as flags.
         let (more, sets): (Vec<&String>, Vec<&String>) = sets.iter().partition(|set| set.starts_with("--"));
         command
             .arg(verb)
@@ -179,7 +179,7 @@ impl<'t> Player<'t> {
         });
         let mut child = command
             .current_dir(self.root)
-            // No setting of this machine's user reaches a run: no calibration, no cache, no token.
+            // Keeps this user's settings away from a run: no calibration, no cache, no token.
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap_or_default())
             .env("HOME", place.join("home"))

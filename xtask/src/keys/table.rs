@@ -1,4 +1,4 @@
-//! The table: small runs, and for each key of the run file a value that must change something in one of them.
+//! The table: small runs, and for each run file key a value that must change something in one of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,43 +10,43 @@ const TABLE: &str = include_str!("table.toml");
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Base {
-    /// Its run file, from the root of the repository.
+    /// Run file, from the root of the repository.
     pub run: String,
-    /// Settings of every run of it.
+    /// Settings of all its runs.
     #[serde(default)]
     pub set: Vec<String>,
-    /// Whether it needs the interpreter PLIMSOLL_TEST_PYTHON, which has gymnasium.
+    /// True if it needs the interpreter PLIMSOLL_TEST_PYTHON, which has gymnasium.
     #[serde(default)]
     pub gymnasium: bool,
-    /// What is tried in it, by key.
+    /// Trials in it, by key.
     #[serde(default)]
     pub keys: BTreeMap<String, Trial>,
 }
 
-/// A value, and where its effect must be seen. Exactly one of `plan`, `bits`, `output` and `ends` is the value, as TOML.
+/// A value, and where its effect must show. Exactly one of `plan`, `bits`, `output` and `ends` is set, as TOML.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Trial {
     /// Numbers or rows of the plan differ.
     pub plan: Option<String>,
-    /// Weights, states of the optimizer or samples differ.
+    /// Weights, optimizer states or samples differ.
     pub bits: Option<String>,
-    /// Events, the summary or the files of the run directory differ.
+    /// Events, the summary or files of the run directory differ.
     pub output: Option<String>,
     /// The run ends with the error `slug`.
     pub ends: Option<String>,
     pub slug: Option<String>,
-    /// Settings of the base and of the changed run for this trial.
+    /// Settings of both the base and the changed run for this trial.
     #[serde(default)]
     pub with: Vec<String>,
-    /// Further bases in which the same is tried: what one trainer reads another may ignore.
+    /// Further bases for the same trial: a key may matter to one trainer only.
     #[serde(default)]
     pub also: Vec<String>,
-    /// Why a refusal by range is all that the key can do.
+    /// Why a range check is all that the key can do.
     pub why: Option<String>,
 }
 
-/// Where an effect must be seen.
+/// Where an effect must show.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Seen {
     Plan,
@@ -66,7 +66,7 @@ impl Seen {
     }
 }
 
-/// One row: a key, the base it is tried in, and the value.
+/// A row: a key, the base it is tried in, and the value.
 #[derive(Clone, Debug)]
 pub struct Row {
     pub key: String,
@@ -78,12 +78,12 @@ pub struct Row {
     pub why: Option<String>,
 }
 
-/// Everything that the table says.
+/// The content of the table.
 #[derive(Debug)]
 pub struct Table {
     /// Files that runs read, by name.
     pub files: BTreeMap<String, String>,
-    /// Runs that are made before, whose directories others read; by name.
+    /// Runs made first, whose directories others read; by name.
     pub before: BTreeMap<String, Base>,
     pub bases: BTreeMap<String, Base>,
     /// Keys that cannot be tried here, with the reason.
@@ -102,7 +102,7 @@ struct Text {
 }
 
 impl Table {
-    /// Reads the table of this repository. Errors, as text: a row that is not understood.
+    /// Reads this repository's table. Errors, as text: an invalid row.
     pub fn read() -> Result<Table, String> {
         Table::parse(TABLE)
     }
@@ -119,12 +119,12 @@ impl Table {
                 }
             }
         }
-        // Rows of one base and one `with` follow each other: their base's run is made once.
+        // Rows with the same base and `with` are adjacent: their base runs once.
         rows.sort_by(|a: &Row, b: &Row| (&a.base, &a.with).cmp(&(&b.base, &b.with)));
         Ok(Table { files: text.files, before: text.before, bases: text.base, untried: text.untried, rows })
     }
 
-    /// Returns the keys of the program without a row, and those of rows that the program does not have.
+    /// Returns the program's keys without a row, and the rows' keys that the program lacks.
     pub fn strangers(&self, keys: &[String]) -> (Vec<String>, Vec<String>) {
         let known: BTreeSet<&str> = keys.iter().map(String::as_str).collect();
         let rows = self.rows.iter().map(|row| &row.key);
@@ -155,7 +155,7 @@ fn row(base: &str, key: &str, trial: &Trial) -> Option<Row> {
     })
 }
 
-/// The name of the key for `--set`: the first reward is the one that is changed.
+/// Returns the key's name for `--set`: the first reward is the one changed.
 pub fn set_name(key: &str) -> String {
     match key.strip_prefix("reward.") {
         Some(rest) => format!("reward.0.{rest}"),

@@ -1,4 +1,4 @@
-//! What a case leaves: named values, those of files as digests, those of JSON leaf by leaf, by the column they count for.
+//! What a case leaves, as named values by column: files as digests, JSON leaf by leaf.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -29,7 +29,7 @@ impl Kind {
     }
 }
 
-/// Values by their names: a path in the case's folder, and for a leaf of JSON its key.
+/// Values by name: a path in the case's folder, plus the key of a JSON leaf.
 #[derive(Default, PartialEq)]
 pub struct Artefacts([BTreeMap<String, String>; 6]);
 
@@ -42,7 +42,7 @@ impl Artefacts {
         self.0[kind as usize].insert(name.to_string(), value);
     }
 
-    /// Leaves out what a name contains of these.
+    /// Removes values whose names contain one of these.
     pub fn without<'t>(mut self, texts: impl Iterator<Item = &'t str>) -> Artefacts {
         for text in texts {
             self.0.iter_mut().for_each(|values| values.retain(|name, _| !name.contains(text)));
@@ -50,13 +50,13 @@ impl Artefacts {
         self
     }
 
-    /// SHA-256 over the names and values of a column; `None` if there are none.
+    /// Returns the SHA-256 over the names and values of a column; `None` if it is empty.
     pub fn digest(&self, kind: Kind) -> Option<String> {
         let text: String = self.of(kind).iter().map(|(name, value)| format!("{name}\0{value}\0")).collect();
         (!text.is_empty()).then(|| sha256(text.as_bytes()))
     }
 
-    /// Adds what a command printed: the leaves of its JSON lines, or its text without comment lines.
+    /// Adds a command's output: the leaves of its JSON lines, or its text without comment lines.
     pub fn add_output(&mut self, kind: Kind, name: &str, text: &str) {
         for (index, line) in text.lines().filter(|line| !line.trim_start().starts_with('#')).enumerate() {
             let name = format!("{name} line {}", index + 1);
@@ -67,7 +67,7 @@ impl Artefacts {
         }
     }
 
-    /// Adds every file below `folder` that a run leaves.
+    /// Adds every file that a run leaves below `folder`.
     pub fn add_folder(&mut self, folder: &Path) -> Result<(), String> {
         let paths = files_below(folder).map_err(|err| format!("{}: {err}", folder.display()))?;
         for path in &paths {
@@ -130,7 +130,7 @@ impl Artefacts {
         Ok(())
     }
 
-    /// Adds a plan without the rows of the binary, in its list and in the totals of the host pool.
+    /// Adds a plan without the rows of the binary, both in its list and in the host pool's totals.
     pub fn add_plan(&mut self, path: &str, text: &str) -> Result<(), String> {
         let mut leaves = leaves(text).ok_or("not JSON")?;
         let mut bytes_of_binary = 0;
@@ -158,7 +158,7 @@ impl Artefacts {
     }
 }
 
-/// The names whose values differ or that only one side has, with both values, in order.
+/// Returns the names whose values differ or that one side lacks, with both values, in order.
 pub fn differences(old: &BTreeMap<String, String>, new: &BTreeMap<String, String>) -> Vec<String> {
     let mut names: Vec<&String> = old.keys().chain(new.keys()).collect();
     names.sort();
@@ -173,7 +173,7 @@ pub fn differences(old: &BTreeMap<String, String>, new: &BTreeMap<String, String
         .collect()
 }
 
-/// The column of a file; `None` for locks, caches and inputs.
+/// Returns the column of a file; `None` for locks, caches and inputs.
 fn kind_of(path: &str) -> Option<Kind> {
     let name = path.rsplit('/').next().unwrap_or(path);
     match name {

@@ -1,25 +1,25 @@
-//! The cases: what is run, as command lines of the binary under test. Each takes about a second; nothing is downloaded.
+//! The cases, as command lines of the binary under test. Each takes about a second; nothing is downloaded.
 
 pub struct Case {
-    /// Its name on the command line and in the table.
+    /// Name on the command line and in the table.
     pub name: &'static str,
     pub what: &'static str,
-    /// Files that are written into its folder before it begins.
+    /// Files written into its folder first.
     pub files: &'static [(&'static str, &'static str)],
-    /// Command lines, run one after the other; `train` and `collect` are planned first.
+    /// Command lines, run in order; `train` and `collect` are planned first.
     ///
-    /// `@llm` and `@agent` are the settings below, `DIR` is the case's folder and `DIR/out` what is compared. A command
-    /// that begins with `old:` is run by the old binary on both sides.
+    /// `@llm` and `@agent` are the settings below, `DIR` is the case's folder and `DIR/out` is compared. Commands that
+    /// begin with `old:` run the old binary on both sides.
     pub commands: &'static [&'static str],
-    /// Leaves that a race decides in this case: what the name of one contains.
+    /// Leaves that a race decides in this case, by substrings of their names.
     pub except: &'static [&'static str],
 }
 
-/// Settings of the cases with language models: few steps, with checkpoints and evaluations between them.
+/// Settings of language model cases: few steps, with checkpoints and evaluations between them.
 pub const LANGUAGE: &str = "--json -q --set memory.host=4GiB --set eval.every=2 --set eval.prompts_max=8 \
                             --set checkpoint.every=2 --set checkpoint.keep=2 --set run.dir=DIR/out/run";
 
-/// Settings of the cases with agents.
+/// Settings of agent cases.
 pub const AGENT: &str = "--json -q --set memory.host=4GiB --set run.dir=DIR/out/run";
 
 const fn case(name: &'static str, what: &'static str, commands: &'static [&'static str]) -> Case {
@@ -171,13 +171,13 @@ pub const CASES: &[Case] = &[
     Case {
         name: "text-python",
         what: "a text environment in Python, three turns",
-        // A copy: Python leaves a folder next to what it reads.
+        // A copy: Python leaves a folder next to files that it reads.
         files: &[("three_tries.py", include_str!("../../../examples/three_tries.py"))],
         commands: &[
             "train examples/three_tries.toml @llm --set train.steps=3 --set rollout.prompts_per_step=16 \
              --set environment.env=python:DIR/three_tries.py:ThreeTries",
         ],
-        // Which turns share a pass depends on when the interpreter answers.
+        // When the interpreter answers decides which turns share a pass.
         except: &["metrics.rollout/passes"],
     },
     case(

@@ -1,7 +1,7 @@
 //! `cargo xtask same-bits OLD NEW`: runs small cases with two binaries and compares what they leave, by SHA-256.
 //!
-//! It owns the verdict on "behaviour-preserving": plan, weights, samples, events, checkpoints and summaries of each case.
-//! It refuses to compare clocks, rates and memory readings, which `readings.rs` lists with reasons.
+//! It owns the verdict on "behaviour-preserving": plan, weights, samples, events, checkpoints and summaries of each
+//! case. It does not compare clocks, rates and memory readings, which `readings.rs` lists with reasons.
 
 pub mod artefacts;
 mod cases;
@@ -15,7 +15,7 @@ use std::time::Instant;
 use artefacts::{Artefacts, Kind};
 use cases::{CASES, Case};
 
-/// What the user says when something is wrong with the command line.
+/// Usage, shown when the command line is wrong.
 pub const USAGE: &str =
     "cargo xtask same-bits OLD_BINARY NEW_BINARY [--only NAME[,NAME]] [--except TEXT] [--json FILE] [--list]";
 
@@ -24,7 +24,7 @@ struct Options {
     binaries: Vec<PathBuf>,
     /// Names of cases; all if empty.
     only: Vec<String>,
-    /// Artefacts whose name contains one of these are left out: for a change that is meant.
+    /// Leaves out artefacts whose name contains one of these, for an intended change.
     except: Vec<String>,
     json: Option<PathBuf>,
     list: bool,
@@ -84,7 +84,7 @@ fn options(arguments: &[String]) -> Option<Options> {
     Some(options)
 }
 
-/// Plays one case with the old and then with the new binary, in the same folder.
+/// Plays a case with the old and then the new binary, in the same folder.
 fn sides(case: &Case, options: &Options, root: &Path) -> Result<[Artefacts; 2], String> {
     let folder = std::env::temp_dir().join(format!("plimsoll-same-bits-{}", std::process::id()));
     let [old, new] = &options.binaries[..] else { return Err("two binaries are needed".into()) };
@@ -98,7 +98,7 @@ fn sides(case: &Case, options: &Options, root: &Path) -> Result<[Artefacts; 2], 
     Ok([side(old, "old")?, side(new, "new")?])
 }
 
-/// 2 if a case did not run, else 1 if one differs, else 0.
+/// Returns the exit code: 2 if a case did not run, else 1 if one differs, else 0.
 fn verdict(rows: &[Row]) -> u8 {
     let differs = |row: &Row| matches!(&row.sides, Ok([old, new]) if old != new);
     match rows {
@@ -111,7 +111,7 @@ fn header() -> String {
     Kind::ALL.iter().fold(format!("{:<20}", "case"), |text, kind| format!("{text} | {:<11}", kind.name()))
 }
 
-/// The row of the table, with a line for each kind that differs.
+/// Returns the row of the table, with a line for each kind that differs.
 fn line(row: &Row) -> String {
     let [old, new] = match &row.sides {
         Ok(sides) => sides,
@@ -133,7 +133,7 @@ fn line(row: &Row) -> String {
     text + &below
 }
 
-/// The digest of each kind of each case under both binaries.
+/// Returns the digest of each kind of each case under both binaries.
 fn digests(rows: &[Row]) -> serde_json::Value {
     let case = |row: &Row| match &row.sides {
         Err(why) => serde_json::json!({ "did_not_run": why }),

@@ -1,4 +1,4 @@
-//! Plays a case with one binary: its commands one after the other, in a folder that is empty before.
+//! Plays a case with one binary: its commands in order, in an empty folder.
 
 use std::fs;
 use std::path::Path;
@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 use super::artefacts::{Artefacts, Kind};
 use super::cases::{AGENT, Case, LANGUAGE};
 
-/// Seconds that one command may take.
+/// Time limit of one command.
 const COMMAND_SECONDS_MAX: u64 = 120;
 
 /// Runs the commands of a case and returns what they leave and print.
 ///
-/// `old` runs the commands that begin with `old:`. Errors: a command that fails, with the end of what it said.
+/// `old` runs the commands that begin with `old:`. Errors: a command that fails, with the end of its output.
 pub fn play(case: &Case, old: &Path, binary: &Path, folder: &Path, root: &Path) -> Result<Artefacts, String> {
     let text = |path: &Path| path.display().to_string();
     for path in [folder.to_path_buf(), folder.join("out"), folder.join("home")] {
@@ -49,7 +49,7 @@ pub fn play(case: &Case, old: &Path, binary: &Path, folder: &Path, root: &Path) 
     Ok(artefacts)
 }
 
-/// The words of a command: `@llm` and `@agent` are the settings that all such cases share, `DIR` is the case's folder.
+/// Expands a command: `@llm` and `@agent` are settings that such cases share, `DIR` is the case's folder.
 fn expand(command: &str, folder: &Path) -> Vec<String> {
     let command = command
         .replace("@llm", LANGUAGE)
@@ -58,13 +58,13 @@ fn expand(command: &str, folder: &Path) -> Vec<String> {
     command.split_whitespace().map(str::to_string).collect()
 }
 
-/// Runs a command to its end and returns what it printed.
+/// Runs a command to its end; returns its output.
 fn execute(binary: &Path, words: &[String], folder: &Path, root: &Path) -> Result<String, String> {
     let file = |name: &str| fs::File::create(folder.join(name)).map_err(|err| format!("{name}: {err}"));
     let mut child = Command::new(binary)
         .args(words)
         .current_dir(root)
-        // No setting of this machine's user reaches a case: no calibration, no cache, no token.
+        // Keeps this user's settings away from a case: no calibration, no cache, no token.
         .env_clear()
         .env("PATH", std::env::var_os("PATH").unwrap_or_default())
         .env("HOME", folder.join("home"))
@@ -79,7 +79,7 @@ fn execute(binary: &Path, words: &[String], folder: &Path, root: &Path) -> Resul
     let said = read("stderr").unwrap_or_default();
     match code {
         0 => read("stdout").map_err(|err| err.to_string()),
-        // `doctor --run` ends with 1 where the run that it plans would not fit.
+        // `doctor --run` exits with 1 if the run it plans would not fit.
         1 if words[0] == "doctor" => read("stdout").map_err(|err| err.to_string()),
         code => {
             let error =

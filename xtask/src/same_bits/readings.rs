@@ -1,6 +1,6 @@
-//! What is left out of the comparison: keys whose values a clock, the machine's memory or the binary itself decides.
+//! What is not compared: keys whose values depend on a clock, the machine's memory or the binary itself.
 
-/// Keys left out wherever they are, by the beginning of a key (of one part of a dotted path), with the reason.
+/// Keys left out everywhere, by prefix (of one part of a dotted path), with the reason.
 const READINGS: &[(&str, &str)] = &[
     ("seconds", "clock; `seconds_left`, `seconds_since_start`, `seconds_before` too"),
     ("time/", "clock: metrics of the parts of a step"),
@@ -43,27 +43,27 @@ const READINGS: &[(&str, &str)] = &[
     ("notes", "of a resumed run: says that the build differs"),
 ];
 
-/// Keys left out of one file only, by the end of the file's name, with the reason.
+/// Keys left out of one file, by suffix of the file's name, with the reason.
 const READINGS_OF: &[(&str, &str, &str)] = &[
     ("manifest.json", "sha256", "of the manifest itself, which holds state.json's"),
     ("manifest.json", "files.state/state.json", "length and digest of a file with clocks"),
     ("table.json", "rows", "peaks hold the binary's size"),
 ];
 
-/// Events that are readings as a whole.
+/// Events left out entirely.
 const EVENTS: &[(&str, &str)] = &[("trend", "test over memory readings")];
 
 /// Rows of a plan that depend on the binary; the host pool's totals are compared without them.
 pub const PLAN_ROWS: &[(&str, &str)] =
     &[("process.image", "size of the binary"), ("kernel.memory", "page tables of all that is mapped")];
 
-/// Whether a leaf of the file is left out.
+/// Returns true if a leaf of the file is left out.
 pub fn is_reading(file: &str, key: &str) -> bool {
     READINGS_OF.iter().any(|(suffix, start, _)| file.ends_with(suffix) && key.starts_with(start))
         || key.split('.').any(|part| READINGS.iter().any(|(start, _)| part.starts_with(start)))
 }
 
-/// Whether an event of that name is left out.
+/// Returns true if events of that name are left out.
 pub fn is_reading_event(name: &str) -> bool {
     EVENTS.iter().any(|(event, _)| *event == name)
 }

@@ -1,14 +1,14 @@
-//! Two run directories must have come to the same: final weights and samples byte for byte, metrics number for number.
-//! What a clock or the machine's memory says is left out.
+//! Requires that two run directories reached the same state: final weights and samples byte for byte, metrics number
+//! for number. Clock and memory readings are left out.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::leaves::leaves;
 
-/// Events that tell of what was learned. Others tell of processes: a run that is stopped saves once more.
+/// Events about learning. Others are about processes: a stopped run saves once more.
 const EVENTS: [&str; 4] = ["\"started\"", "\"eval\"", "\"step\"", "\"finished\""];
-/// Readings of clocks, of memory, and names of directories, by the beginning of a key's last part or of a metric's name.
+/// Clock and memory readings and directory names, by prefix of a key's last part or of a metric's name.
 const READINGS: [&str; 28] = [
     "seconds",
     "time/",
@@ -35,14 +35,14 @@ const READINGS: [&str; 28] = [
     "overhead",
     "pressure",
     "supervisor",
-    // Of the engine's passes, which follow from the number of ranks.
+    // Readings of the engine's passes, which follow from the number of ranks.
     "rollout/passes",
     "rollout/preemptions",
-    // How long each waited, and its memory.
+    // Waiting times and memory of ranks.
     "ranks",
 ];
 
-/// Requires that `found` came to what `expect` came to; an error names the first difference.
+/// Checks that `found` reached the same state as `expect`; an error names the first difference.
 pub fn directories(expect: &Path, found: &Path) -> Result<(), String> {
     let latest = |dir: &Path| {
         dir.join("checkpoints/latest").canonicalize().map_err(|err| format!("{}: {err}", dir.display()))
@@ -98,7 +98,7 @@ fn names(dir: &Path) -> Vec<PathBuf> {
     names
 }
 
-/// The events that count, each as its leaves without readings.
+/// Returns the events that count, each as its leaves without readings.
 fn events(dir: &Path) -> Result<Vec<Vec<(String, String)>>, String> {
     let path = dir.join("events.jsonl");
     let text = fs::read_to_string(&path).map_err(|err| format!("{}: {err}", path.display()))?;
@@ -114,7 +114,7 @@ fn events(dir: &Path) -> Result<Vec<Vec<(String, String)>>, String> {
 }
 
 fn is_reading(key: &str) -> bool {
-    // A reading may have parts, as the trend of memory has.
+    // A reading may have parts, such as the memory trend.
     key.split('.').any(|name| READINGS.iter().any(|reading| name.starts_with(reading)))
 }
 

@@ -1,7 +1,7 @@
-//! What a run stands on, broken one thing at a time: the disk, its files, its directories, its memory, its model. Each
-//! fault is taken back, the run is taken up, and what it comes to is compared with the run that was left alone.
+//! Breaks what a run depends on, one thing at a time: disk, files, directories, memory, model. Each fault is undone,
+//! the run is resumed, and its result is compared with that of an undisturbed run.
 //!
-//! Faults that need more rights than the user has are skipped aloud.
+//! Faults that need more rights than the user has are skipped with a message.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -21,11 +21,11 @@ pub struct Row {
     /// What was done to the run.
     pub fault: String,
     pub seen: String,
-    /// What is lost; `nothing` is what is promised.
+    /// What is lost; `nothing` is the promise.
     pub lost: String,
 }
 
-/// A fault by its name; `None` where it needs rights that are missing, which is reported.
+/// A fault by name; `None` if it lacks rights, which is reported.
 type Fault<'b> = (&'static str, fn(&mut Bench<'b>) -> Result<Option<String>, String>);
 
 struct Bench<'b> {
@@ -35,7 +35,7 @@ struct Bench<'b> {
     count: u32,
 }
 
-/// Every fault. An error is a difference, a wrong exit code, or a name that is missing.
+/// Runs every fault. An error is a difference, a wrong exit code, or a missing name.
 pub fn all(
     options: &Options,
     whole: &Training,
@@ -44,7 +44,7 @@ pub fn all(
 ) -> Result<Vec<Row>, String> {
     let mut bench = Bench { options, whole, rng, count: 0 };
     let mut rows = Vec::new();
-    // Those of the short form first.
+    // Those of the short form come first.
     let faults: [Fault<'_>; 10] = [
         ("SIGTERM", |bench| bench.asked_to_stop("TERM", 143)),
         ("bytes flipped in the newest checkpoint", Bench::flipped_bytes),
@@ -93,7 +93,7 @@ impl Bench<'_> {
         }
     }
 
-    /// Takes the run up and compares it with the one that was left alone.
+    /// Resumes the run and compares it with the undisturbed one.
     fn resumes_to_the_same(&self, training: &Training, how: &str) -> Result<(), String> {
         let end = training.start(&[how])?.wait(SECONDS_MAX)?;
         if end.code != Some(0) {
@@ -141,7 +141,7 @@ impl Bench<'_> {
         Ok(Some(shortened(&end.words())))
     }
 
-    /// A run with two checkpoints, killed; and the newer of them.
+    /// Returns a killed run with two checkpoints, and the newer one.
     fn killed_with_two(&mut self) -> Result<(Training, PathBuf), String> {
         let (training, mut life) = self.under_way()?;
         let first = newest_step(&training.dir);
@@ -189,7 +189,7 @@ impl Bench<'_> {
         Ok(Some(shortened(&end.words())))
     }
 
-    /// Pulled away while it runs, the model is not missed; when it is taken up again, only that of a reference is.
+    /// Removes the model during the run, which does not notice; on resume only that of a reference is missed.
     fn model_gone(&mut self, reference: bool) -> Result<Option<String>, String> {
         self.count += 1;
         let at = |what: &str| self.options.folder.join(format!("{what}-{}", self.count));
@@ -238,8 +238,8 @@ impl Bench<'_> {
         Ok(Some("nothing: shared memory is not used by this run".into()))
     }
 
-    /// The limit is lowered to what the run holds when its plan is made and its arena is not yet bound. Where the arena
-    /// was faster nothing grows any more, and the run ends as if nothing had happened.
+    /// Lowers the limit to what the run holds once its plan is made and its arena is not yet bound. If the arena was
+    /// faster nothing grows any more, and the run ends normally.
     fn lowered_limit(&mut self) -> Result<Option<String>, String> {
         let Some(group) = Cgroup::new() else { return Ok(None) };
         let (training, _) = self.killed_with_two()?;
@@ -250,7 +250,7 @@ impl Bench<'_> {
         let join = format!("echo $$ > {}/cgroup.procs && exec \"$@\"", group.dir.display());
         resumed.before = ["sh", "-c", &join, "sh"].map(str::to_string).to_vec();
         let mut life = resumed.start(&["--resume"])?;
-        // The plan is written anew when it is made.
+        // The plan is rewritten when it is made.
         life.wait_until(SECONDS_MAX, |_| inode() != before);
         let trainer = life.trainer();
         send("STOP", trainer);
@@ -267,7 +267,7 @@ impl Bench<'_> {
     }
 }
 
-/// Requires an exit code and, if there are any, one of these slugs.
+/// Checks the exit code and, if there are any, that the slug is one of these.
 fn require(end: &End, code: Option<i32>, slugs: &[&str]) -> Result<(), String> {
     let named = slugs.is_empty() || end.slug().is_some_and(|slug| slugs.contains(&slug));
     if end.code == code && named {
@@ -276,7 +276,7 @@ fn require(end: &End, code: Option<i32>, slugs: &[&str]) -> Result<(), String> {
     Err(format!("expected exit code {code:?} and {slugs:?}, got {}:\n{}", end.words(), end.stderr))
 }
 
-/// A path in the soak's folder says nothing to the reader of a table: what follows the last slash is enough.
+/// Shortens paths in the soak's folder, which mean nothing to readers of a table, to their last part.
 fn shortened(words: &str) -> String {
     let parts = words.split(' ').map(|word| match word.starts_with('/') {
         true => word.rsplit('/').next().unwrap_or(word),
@@ -309,7 +309,7 @@ fn run(program: &str, args: &[&str]) -> Result<(), String> {
     }
 }
 
-/// A mount that goes with it.
+/// A mount, unmounted on drop.
 pub struct Mount {
     at: PathBuf,
 }
@@ -328,7 +328,7 @@ impl Drop for Mount {
     }
 }
 
-/// A memory cgroup of version 1 that goes with it.
+/// A version 1 memory cgroup, removed on drop.
 struct Cgroup {
     dir: PathBuf,
 }
@@ -340,11 +340,11 @@ impl Cgroup {
         dir.join("memory.limit_in_bytes").exists().then_some(Cgroup { dir })
     }
 
-    /// Lowers the limit to the memory that is held and cannot be taken back.
+    /// Lowers the limit to the memory that is held and cannot be reclaimed.
     fn lower_to_usage(&self) -> Result<(), String> {
         let stat = fs::read_to_string(self.dir.join("memory.stat")).map_err(|err| err.to_string())?;
         let rss = stat.lines().find_map(|line| line.strip_prefix("total_rss ")?.parse::<u64>().ok());
-        // 2 MiB above: pages of the binary come and go.
+        // Plus 2 MiB: pages of the binary come and go.
         let limit = rss.ok_or("memory.stat has no total_rss")? + (2 << 20);
         fs::write(self.dir.join("memory.limit_in_bytes"), limit.to_string()).map_err(|err| err.to_string())
     }

@@ -1,4 +1,4 @@
-//! The leaves of a JSON text with their numbers as written, so that a difference of the last bit is a difference.
+//! The leaves of a JSON text with numbers as written, so that a difference in the last bit shows.
 
 use std::fmt;
 
@@ -33,7 +33,7 @@ fn walk(value: &RawValue, path: String, found: &mut Vec<(String, String)>) -> Op
     Some(())
 }
 
-/// The members of an object in the order of the text.
+/// Members of an object, in the order of the text.
 struct Members<'t>(Vec<(String, &'t RawValue)>);
 
 impl<'t> Deserialize<'t> for Members<'t> {

@@ -1,8 +1,8 @@
-//! `cargo xtask soak`: kills a training run at random instants, inside saves too, takes it up again, and compares what
-//! it comes to with a run that was left alone: weights, metrics and samples, bit for bit. Then it breaks what a run
-//! stands on (disk, files, directories, memory, the model) and says what the user sees and what is lost.
+//! `cargo xtask soak`: kills a training run at random instants, even inside saves, resumes it, and compares its result
+//! with an undisturbed run: weights, metrics and samples, bit for bit. Then it breaks what a run depends on (disk,
+//! files, directories, memory, the model) and reports what the user sees and what is lost.
 //!
-//! It knows the binary from outside only.
+//! It knows the binary only from outside.
 
 mod compare;
 mod faults;
@@ -20,25 +20,25 @@ pub use process::Options;
 use process::{LIFE_SECONDS_MAX, Life, Training, newest_step};
 use random::Rng;
 
-/// Kills in a row without a new checkpoint, after which a run is left alone until it has one: a machine under load may
-/// need longer to start than a kill waits.
+/// Kills in a row without a new checkpoint before a run is left alone until it has one: a loaded machine may take
+/// longer to start than a kill waits.
 const BARREN_LIVES_MAX: u32 = 5;
 
-/// What a soak came to.
+/// The result of a soak.
 #[derive(Default)]
 pub struct Report {
     /// SIGKILLs that hit a living run.
     pub kills: u32,
-    /// Those that left a checkpoint half-written.
+    /// Kills that left a checkpoint half-written.
     pub inside_saves: u32,
-    /// Runs that were killed and taken up until they ended.
+    /// Runs that were killed and resumed until they ended.
     pub runs: u32,
-    /// What a run said last whose trainer alone was killed.
+    /// The last output of a run whose trainer alone was killed.
     pub last_words: String,
     pub rows: Vec<Row>,
 }
 
-/// Runs the soak; `say` gets a line now and then. An error is the first difference, with where to look.
+/// Runs the soak; `say` gets a line now and then. An error is the first difference, with its place.
 pub fn soak(options: &Options, say: &mut dyn FnMut(&str)) -> Result<Report, String> {
     fs::create_dir_all(&options.folder).map_err(|err| format!("{}: {err}", options.folder.display()))?;
     let run_file = options.folder.join("soak.toml");
@@ -73,7 +73,7 @@ pub fn soak(options: &Options, say: &mut dyn FnMut(&str)) -> Result<Report, Stri
     Ok(report)
 }
 
-/// One run: killed again and again until its end, or until no kills are left to give.
+/// Kills one run again and again until it ends, or until all kills are used.
 fn kill_until_it_ends(
     training: &Training,
     options: &Options,
@@ -112,7 +112,7 @@ fn kill_until_it_ends(
     }
 }
 
-/// Half of the kills come at any time, half when a checkpoint is being written.
+/// Waits: half of the kills come at any time, half while a checkpoint is being written.
 fn wait_for_the_instant(life: &mut Life, training: &Training, alone: Duration, rng: &mut Rng) {
     if rng.below(2) == 0 {
         let micros = rng.below(alone.as_micros() as u64);
@@ -135,7 +135,7 @@ fn has_part(dir: &Path) -> bool {
     entries.any(|entry| entry.file_name().to_string_lossy().starts_with(".step-"))
 }
 
-/// The table, as a Markdown page.
+/// Returns the table as a Markdown page.
 pub fn table(options: &Options, report: &Report) -> String {
     let Report { kills, inside_saves, runs, last_words, rows } = report;
     let Options { steps, seed, .. } = options;

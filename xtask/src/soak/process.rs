@@ -1,4 +1,4 @@
-//! The binary as a process: started on a run file, watched, killed, and what it said at its end.
+//! The binary as a process: started on a run file, watched, killed, and its last output.
 
 use std::fs;
 use std::io::Read;
@@ -7,7 +7,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// A life that makes no progress for so long hangs.
+/// A process without progress for this long is hanging.
 pub const LIFE_SECONDS_MAX: u64 = 300;
 
 pub struct Options {
@@ -16,31 +16,31 @@ pub struct Options {
     pub folder: PathBuf,
     pub kills: u32,
     pub steps: u32,
-    /// Seed of the instants.
+    /// Seed of the random instants.
     pub seed: u64,
-    /// Whether the other faults follow.
+    /// True if the other faults follow.
     pub faults: bool,
-    /// Only those faults that any user may cause, and each once: the form of a test.
+    /// Only faults that any user may cause, each once: the form of a test.
     pub short: bool,
-    /// Ranks whose processes are hit instead; 0 for a run of one.
+    /// Number of ranks whose processes are hit instead; 0 for a run of one.
     pub ranks: usize,
-    /// On which the ranks are; 1 unless asked for.
+    /// Number of hosts of the ranks; 1 by default.
     pub hosts: usize,
-    /// With ranks: kills at random instants instead of the faults; 0 for the faults.
+    /// With ranks: number of kills at random instants instead of the faults; 0 for the faults.
     pub rounds: u32,
-    /// After which no further round begins; 0 for no limit. Of rounds on several hosts.
+    /// Minutes after which no further round on several hosts begins; 0 for no limit.
     pub minutes: u32,
-    /// Only faults of ranks whose names contain it.
+    /// Only faults of ranks whose names contain this.
     pub only: String,
 }
 
-/// How often a condition is looked at: a small checkpoint takes some milliseconds.
+/// How often conditions are checked: a small checkpoint takes a few milliseconds.
 const LOOK: Duration = Duration::from_micros(200);
 
-/// What gives a run a reference model.
+/// Adds a reference model to a run.
 pub const KL: &str = "[loss]\nkl_coef = 0.02\nkl_target = 0.1\n";
 
-/// A small run that saves every other step, on a model that is a directory or in the binary.
+/// Returns a small run that saves every other step, on a model directory or a built-in model.
 pub fn run_file(model: &str, steps: u32) -> String {
     format!(
         "method = \"grpo\"\nmodel = \"{model}\"\n[data]\nprompts = \"builtin:addition\"\neval = \"builtin:addition\"\n\
@@ -50,23 +50,23 @@ pub fn run_file(model: &str, steps: u32) -> String {
     )
 }
 
-/// A run file and the directory that it trains in.
+/// A run file, and the directory that it trains in.
 pub struct Training {
     binary: PathBuf,
     run_file: PathBuf,
     pub dir: PathBuf,
-    /// What the command line begins with: nothing, or a program that starts another.
+    /// Prefix of the command line: nothing, or a program that starts another.
     pub before: Vec<String>,
 }
 
 pub struct End {
-    /// Its exit code; none if a signal ended it.
+    /// Exit code; `None` if a signal ended it.
     pub code: Option<i32>,
     pub stderr: String,
 }
 
 impl End {
-    /// Its error line, or the last line, or the signal.
+    /// Returns its error line, the last line, or the signal.
     pub fn words(&self) -> String {
         let line = self.stderr.lines().find(|line| line.starts_with("error["));
         match (line, self.code) {
@@ -84,7 +84,7 @@ impl End {
 }
 
 impl Training {
-    /// In a directory of that name in the soak's folder.
+    /// Makes a training in the soak's folder, in a directory of that name.
     pub fn new(options: &Options, run_file: &Path, name: &str) -> Training {
         Training {
             binary: options.binary.clone(),
@@ -94,12 +94,12 @@ impl Training {
         }
     }
 
-    /// The same in another directory.
+    /// Copies it for another directory.
     pub fn at(&self, dir: PathBuf) -> Training {
         Training { binary: self.binary.clone(), run_file: self.run_file.clone(), dir, before: Vec::new() }
     }
 
-    /// The binary with other arguments, to its end.
+    /// Runs the binary with other arguments, to its end.
     pub fn plimsoll(&self, args: &[&str]) -> Result<End, String> {
         let output = Command::new(&self.binary).args(args).output().map_err(|err| err.to_string())?;
         let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -120,7 +120,7 @@ impl Training {
             .spawn()
             .map_err(|err| format!("{}: {err}", words[0]))?;
         let mut pipe = child.stderr.take().expect("it is piped");
-        // Read as it comes, or the run would block on its own words.
+        // Drained continuously, or the run would block on its own output.
         let reader = thread::spawn(move || {
             let mut bytes = Vec::new();
             let _ = pipe.read_to_end(&mut bytes);
@@ -147,7 +147,7 @@ impl Life {
         self.child.id()
     }
 
-    /// The process that trains: it writes itself into the lock.
+    /// Returns the process that trains, which writes itself into the lock.
     pub fn trainer(&self) -> u32 {
         let text = fs::read_to_string(&self.lock).unwrap_or_default();
         text.trim().parse().ok().filter(|pid| is_below(*pid, self.pid())).unwrap_or(self.pid())
@@ -169,14 +169,14 @@ impl Life {
         false
     }
 
-    /// Waits until it is so old, or its end.
+    /// Waits until it has this age, or its end.
     pub fn wait_until_elapsed(&mut self, age: Duration) {
         while self.elapsed() < age && !self.is_over() {
             thread::sleep(LOOK.min(age.saturating_sub(self.elapsed())));
         }
     }
 
-    /// SIGKILL, to the process that trains alone or to all of the run; false if it was over.
+    /// Sends SIGKILL, to the trainer alone or to the whole run. Returns false if it was over.
     pub fn kill(&mut self, trainer_alone: bool) -> bool {
         if self.is_over() {
             return false;
@@ -201,7 +201,7 @@ impl Life {
         send(name, self.pid());
     }
 
-    /// Its end; an error if it does not come.
+    /// Waits for its end. Errors: it does not come.
     pub fn wait(mut self, seconds: u64) -> Result<End, String> {
         let end = Instant::now() + Duration::from_secs(seconds);
         while !self.is_over() {
@@ -211,7 +211,7 @@ impl Life {
             }
             thread::sleep(LOOK);
         }
-        // The next process of the run finds its directory free only when the last one's are gone.
+        // The run's next process finds its directory free only once the last one's are gone.
         while self.below.iter().any(|pid| Path::new(&format!("/proc/{pid}")).exists()) && Instant::now() < end
         {
             thread::sleep(LOOK);
@@ -237,19 +237,19 @@ impl Drop for Life {
     }
 }
 
-/// Sends a signal by its name; a process that is gone is no error.
+/// Sends a signal by name; ignores a process that is gone.
 pub fn send(name: &str, pid: u32) {
     let _ = Command::new("kill").args([format!("-{name}"), pid.to_string()]).stderr(Stdio::null()).status();
 }
 
-/// Whether `pid` is `above` or a child of it: an old lock may name a process that is now somebody else's.
+/// Returns true if `pid` is `above` or its child: an old lock may name a reused pid.
 fn is_below(pid: u32, above: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let parent = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(1)?.parse().ok());
     pid == above || parent == Some(above)
 }
 
-/// The children of a process, as far as the kernel lists them.
+/// Returns the children of a process, as far as the kernel lists them.
 pub fn children(pid: u32) -> Vec<u32> {
     let text = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()

@@ -1,10 +1,10 @@
-//! Random numbers of the soak itself (splitmix64).
+//! Random numbers of the soak (splitmix64).
 
-/// Its state.
+/// The state of the generator.
 pub struct Rng(pub u64);
 
 impl Rng {
-    /// A number below `n`.
+    /// Returns a number below `n`.
     pub fn below(&mut self, n: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;

@@ -1,21 +1,21 @@
-//! Runs drawn at random: model shape, method, storage, recompute, lengths, batches, threads. The same seed draws the same.
+//! Draws random runs: model shape, method, storage, recompute, lengths, batches, threads. A seed fixes the draw.
 
 use super::model::{FAMILIES, Shape};
 use std::fmt::Write;
 
-/// One run, as files.
+/// A run, as files.
 pub struct Drawn {
-    /// For people, and for the table.
+    /// Description for people and the table.
     pub what: String,
-    /// The run file; `model` and `data.jsonl` lie next to it.
+    /// The run file; `model` and `data.jsonl` are next to it.
     pub run_file: String,
     /// Rows of prompts with answers.
     pub data: String,
-    /// The model; none for the built-in one.
+    /// The model; `None` for the built-in one.
     pub shape: Option<Shape>,
 }
 
-/// Random numbers: SplitMix64.
+/// Random numbers by SplitMix64.
 pub struct Rng(u64);
 
 impl Rng {
@@ -31,7 +31,7 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// `least` to `most`, both included.
+    /// Returns a number from `least` to `most`, both included.
     fn between(&mut self, least: usize, most: usize) -> usize {
         least + (self.next() % (most - least + 1) as u64) as usize
     }
@@ -40,7 +40,7 @@ impl Rng {
         choices[self.between(0, choices.len() - 1)]
     }
 
-    /// True once in `n` times.
+    /// Returns true once in `n` times.
     fn once_in(&mut self, n: usize) -> bool {
         self.between(1, n) == 1
     }
@@ -48,11 +48,11 @@ impl Rng {
 
 const METHODS: [&str; 9] =
     ["grpo", "dr_grpo", "rloo", "reinforce", "reinforce_baseline", "gspo", "cispo", "sapo", "sft"];
-/// A supervised run every third time: it is one of nine methods and half of the code.
+/// One supervised run in three: it is one of nine methods and half of the code.
 const SFT_ONCE_IN: usize = 3;
-/// The longest prompt and response, of either kind of model.
+/// The longest prompt and response, for any model.
 const TOKENS: (usize, usize) = (160, 64);
-/// The built-in model takes 64 positions and an alphabet of sums.
+/// The built-in model has 64 positions and an alphabet of sums.
 const NANO_TOKENS: (usize, usize) = (24, 16);
 
 pub fn draw(rng: &mut Rng) -> Drawn {
@@ -67,7 +67,7 @@ pub fn draw(rng: &mut Rng) -> Drawn {
     let recompute = rng.one(&["none", "cheap", "layer", "auto"]);
     let threads = rng.between(1, 4);
     let offload = rng.one(&["[]", "[]", "[\"optimizer\"]", "[\"optimizer\", \"reference\"]"]);
-    // At least the longest sequence; the step's rows may take several.
+    // At least the longest sequence; a step's rows may take several.
     let micro_batch = match rng.between(0, 2) {
         0 => "\"auto\"".to_string(),
         _ => (prompt + response + rng.between(0, 1200)).to_string(),
@@ -122,7 +122,7 @@ fn draw_shape(rng: &mut Rng) -> Shape {
     }
 }
 
-/// Keys of `[rollout]` that change what the engine holds.
+/// Returns keys of `[rollout]` that change what the engine holds.
 fn sampling(rng: &mut Rng, samples: usize) -> String {
     let mut keys = String::new();
     if rng.once_in(3) {
@@ -137,7 +137,7 @@ fn sampling(rng: &mut Rng, samples: usize) -> String {
     keys
 }
 
-/// Rows whose longest prompt and answer have just these many tokens.
+/// Returns rows whose longest prompt and answer have exactly these token counts.
 fn data(rng: &mut Rng, column: &str, [rows, prompt, response]: [usize; 3], letters: bool) -> String {
     let alphabet: &[u8] = if letters { b"abcdefghijklmnopqrstuvwxyz ,." } else { b"0123456789" };
     let mut text = String::new();

@@ -1,7 +1,7 @@
-//! Plan against truth: runs drawn at random, planned and then really made; the arena must equal its plan to the byte,
-//! and the process's highest resident memory must lie below the plan, by no more than the slack that is promised.
+//! Plan against truth: plans and makes random runs; the arena must equal its plan to the byte, and the process's peak
+//! resident memory must be below the plan by at most the promised slack.
 //!
-//! It knows the program from outside only: a run file in, one object out.
+//! It knows the program only from outside: a run file in, one object out.
 
 mod draw;
 mod model;
@@ -14,10 +14,10 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// The plan may exceed the truth by 5 %, or by this many bytes where that is more.
+/// The plan may exceed the truth by 5 %, or by this many bytes if that is more.
 const SLACK_BYTES: u64 = 16 << 20;
 
-/// One run, planned and made.
+/// A run, planned and made.
 #[derive(Clone, Debug)]
 pub struct Run {
     /// What was drawn, for people.
@@ -29,7 +29,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// What this run breaks of the promise; empty if nothing.
+    /// Returns how this run breaks the promise; empty if it holds.
     pub fn faults(&self) -> Vec<String> {
         let mut faults = Vec::new();
         if self.arena_planned != self.arena_used {
@@ -50,9 +50,9 @@ impl Run {
     }
 }
 
-/// Draws and makes `runs` runs of `plimsoll`, in a folder of their own below `folder`. `tell` hears of each.
+/// Draws and makes `runs` runs of `plimsoll`, each in a folder below `folder`. `tell` gets each result.
 ///
-/// Errors, as text: a run that did not end well, with its run file and its words.
+/// Errors, as text: a failed run, with its run file and its output.
 pub fn measure(
     plimsoll: &Path,
     folder: &Path,
@@ -66,7 +66,7 @@ pub fn measure(
         let drawn = draw(&mut rng);
         let place = folder.join(format!("run-{index:03}"));
         let run = make(plimsoll, &place, &drawn)?;
-        // A model of each run is a few megabytes: they need not pile up.
+        // Each run's model is a few megabytes; they must not pile up.
         fs::remove_dir_all(&place).map_err(|err| format!("{}: {err}", place.display()))?;
         tell(index, &run);
         done.push(run);
@@ -86,7 +86,7 @@ fn make(plimsoll: &Path, place: &Path, drawn: &Drawn) -> Result<Run, String> {
     }
     write("data.jsonl", drawn.data.as_bytes())?;
     write("run.toml", drawn.run_file.as_bytes())?;
-    // Calibrations of this machine would make the drawn plans its own.
+    // This machine's calibrations would change the drawn plans.
     let output = Command::new(plimsoll)
         .args(["train", "run.toml", "--json"])
         .current_dir(place)

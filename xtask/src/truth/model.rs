@@ -1,6 +1,6 @@
 //! A model folder of a drawn shape: `config.json` and `model.safetensors` with small random weights.
 
-/// Families, as `model_type` says them.
+/// Model families, by `model_type`.
 pub const FAMILIES: [&str; 4] = ["llama", "qwen2", "qwen3", "mistral"];
 
 pub struct Shape {
@@ -66,7 +66,7 @@ pub fn config_json(shape: &Shape) -> String {
     )
 }
 
-/// `model.safetensors` in bf16: norms are 1, everything else is uniform below 1/32.
+/// Returns `model.safetensors` in bf16: norms are 1, everything else is uniform below 1/32.
 pub fn safetensors(shape: &Shape) -> Vec<u8> {
     let tensors = shape.tensors();
     let (mut entries, mut end) = (Vec::new(), 0usize);
@@ -80,7 +80,7 @@ pub fn safetensors(shape: &Shape) -> Vec<u8> {
         ));
     }
     let mut header = format!("{{{}}}", entries.join(","));
-    // Tensors begin at a multiple of eight.
+    // Tensors must begin at a multiple of eight.
     header.extend(std::iter::repeat_n(' ', header.len().next_multiple_of(8) - header.len()));
     let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
     bytes.extend(header.as_bytes());

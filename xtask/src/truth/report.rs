@@ -1,4 +1,4 @@
-//! The table of plan against truth, for programs and for people.
+//! The table of plan against truth, as JSON and Markdown.
 
 use super::Run;
 use std::fmt::Write;
@@ -58,7 +58,7 @@ pub fn markdown(runs: &[Run], seed: u64) -> String {
     text
 }
 
-/// Minimum, median and maximum of planned over measured.
+/// Returns minimum, median and maximum of planned over measured.
 fn spread(runs: &[Run]) -> [f64; 3] {
     let mut ratios: Vec<f64> = runs.iter().map(Run::ratio).collect();
     ratios.sort_by(f64::total_cmp);

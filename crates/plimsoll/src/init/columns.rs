@@ -28,7 +28,6 @@ const FIRST: Part = Part { rows: 1, bytes: 1 << 20 };
 pub struct Columns {
     pub prompt: Option<&'static str>,
     pub answer: Option<&'static str>,
-    /// Names of all columns.
     pub names: Vec<String>,
 }
 

@@ -20,7 +20,6 @@ pub fn missing(loaded: &Loaded) -> Vec<(&'static str, String)> {
     models.chain(data).chain(rewards).filter(|(_, path)| !Path::new(path).exists()).collect()
 }
 
-/// Returns the path of a local model.
 fn local_model(name: &str) -> Option<String> {
     match Source::parse(name, None) {
         Ok(Source::Directory(_) | Source::Gguf(_)) => Some(name.to_string()),

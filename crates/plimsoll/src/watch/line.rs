@@ -1,5 +1,4 @@
-//! A line of `events.jsonl`, parsed in one pass for every kind of event. Unknown fields
-//! are skipped, so that logs of other versions can be watched.
+//! A line of `events.jsonl`, parsed in one pass for all kinds of events. Unknown fields of other versions are skipped.
 
 use serde::Deserialize;
 use serde_json::Value;

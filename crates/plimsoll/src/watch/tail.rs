@@ -1,5 +1,4 @@
-//! Follows an event log by byte offset. It owns the position up to which it read, and checks that the log before it is
-//! unchanged.
+//! Follows an event log by byte offset. It owns the position read up to, and checks that the log before is unchanged.
 //!
 //! A line is passed on once its newline is there, so a torn last line waits for its end. A log that became shorter, was
 //! replaced, or has other bytes where reading stopped is reread from the beginning. Memory is one buffer.
@@ -91,8 +90,7 @@ impl Tail {
         if self.has_more() { Look::Grown } else { Look::Same }
     }
 
-    /// Passes on whole lines with their offsets, up to `budget_bytes` or one buffer more. Returns the bytes
-    /// passed; 0 means that only a torn line is left.
+    /// Passes on whole lines with offsets, up to `budget_bytes` or one buffer more. Returns the bytes; 0: a torn line.
     pub fn read(&mut self, budget_bytes: u64, mut line: impl FnMut(u64, &[u8])) -> io::Result<u64> {
         let begun = self.offset;
         self.buffer.resize(LINE_BYTES_MAX, 0);

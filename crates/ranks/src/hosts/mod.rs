@@ -2,8 +2,7 @@
 //! connects (`dial.rs`), what first ranks exchange for their hosts (`between.rs`), and how a rank reads memory on
 //! another host: it asks (`reach.rs`), and a thread of the other trainer answers (`door.rs`).
 //!
-//! Only bytes cross the network, never sums, so no bit depends on where ranks are. Nothing is encrypted; the token
-//! keeps strangers out.
+//! Only bytes cross the network, no sums: bits do not depend on placement. Unencrypted; the token keeps strangers out.
 
 mod between;
 mod dial;

@@ -66,8 +66,7 @@ struct Asked {
 }
 
 impl Reach {
-    /// Dials the ranks of other hosts. `door` serves them; all ranks must have opened theirs. `bytes`: of each rank's
-    /// memory; `kept_max`: see `Group::reach`.
+    /// Dials the ranks of other hosts once all doors are open. `bytes`: of each memory; `kept_max`: see `Group::reach`.
     ///
     /// Errors: `ranks-unreachable`, `host-allocation-failed`; those of `check`.
     pub(crate) fn open(

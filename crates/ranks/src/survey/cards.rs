@@ -118,7 +118,6 @@ impl Survey<'_> {
         Ok([seconds, rate])
     }
 
-    /// Returns the numbers of rank `of`.
     fn numbers(&self, own: Result<[f64; 2]>, of: usize) -> std::result::Result<[f64; 2], Stop> {
         let all = self.agree(own.map(|numbers| numbers.map(f64::to_le_bytes).concat()))?;
         let number = |at: usize| {

@@ -1,5 +1,4 @@
-//! The network between hosts: how far their clocks are apart, how long a barrier takes, and how fast they read each
-//! other's memory, by the path that a run uses.
+//! The network between hosts: clock offsets, duration of a barrier, and rates of memory reads, by the path of a run.
 
 use crate::group::Group;
 use crate::hosts::{Memory, Reach};

@@ -33,7 +33,6 @@ pub struct Ask<'a> {
     pub progress: Progress<'a>,
 }
 
-/// The result of an export.
 #[derive(Clone, Debug, Serialize)]
 pub struct Exported {
     /// The checkpoint, the adapter's folder, or the model's name.
@@ -43,7 +42,6 @@ pub struct Exported {
     /// Bytes and SHA-256 of the GGUF file, or of the folder's weights.
     pub bytes: u64,
     pub sha256: String,
-    /// The result of `merge`.
     pub merged: Option<Merged>,
     /// Tensors not written: those of multi-token prediction (`mtp.*`).
     pub left_out: usize,
@@ -54,8 +52,7 @@ pub fn is_of_run(path: &Path) -> bool {
     path.is_dir() && (path.join(MANIFEST).exists() || !path.join("config.json").is_file())
 }
 
-/// Exports a run's newest checkpoint, or the one at `path`. With `merge` that is an adapter, also one that peft wrote,
-/// and is merged into its base model.
+/// Exports a run's newest checkpoint, or the one at `path`; with `merge` an adapter (also peft's) merged into its base.
 ///
 /// Errors: `merge-refused` for an adapter without `merge`, `merge` without an adapter, and a random base;
 /// `model-unsupported` and `tokenizer-unsupported` for what GGUF cannot hold; those of `verbs::export` and of opening.

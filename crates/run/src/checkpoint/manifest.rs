@@ -1,5 +1,4 @@
-//! The manifest of a checkpoint: its files, each with length and checksum. It carries its own checksum, so that any
-//! changed byte of a checkpoint is found, and it is read first.
+//! The manifest of a checkpoint, read first: lengths and checksums of its files, and its own, to find any changed byte.
 
 use plimsoll_base::{Error, Result, shown};
 use plimsoll_files::{Difference, FileRecord, difference, digest};

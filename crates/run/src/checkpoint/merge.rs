@@ -8,7 +8,6 @@ use plimsoll_files::{ADAPTER_CONFIG, Head, OpenModel, SCORE, TensorInfo};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
-/// The result of a merge.
 #[derive(Clone, Debug, Serialize)]
 pub struct Merged {
     /// The checkpoint or the adapter's folder.
@@ -81,7 +80,6 @@ fn or_another_base(error: Error) -> Error {
     }
 }
 
-/// Returns the result of a merge.
 pub(super) fn merged(from: PathBuf, model: &OpenModel, dtypes: Dtypes, sums: Sums) -> Merged {
     let config = model.adapter.as_ref().map(|adapter| &adapter.config);
     let base = config.and_then(|config| config.base.clone()).unwrap_or_default();

@@ -24,7 +24,6 @@ pub struct Published {
     pub step: Option<u32>,
     /// The model that the run began with.
     pub source: Option<String>,
-    /// True if it is an adapter.
     pub is_adapter: bool,
     /// The directory of the run, if the checkpoint is in one.
     pub run: Option<PathBuf>,

@@ -1,6 +1,5 @@
-//! Streams a model's weights into a file: rows as f32, in bounded memory, with an adapter added. W + scale B A is
-//! computed in f32 and rounded once, to the file's dtype. W is what the run computed with: decoded codes, in the run's
-//! dtype. Rounding may undo small changes, so it is counted.
+//! Streams weights into a file: rows as f32, in bounded memory, with an adapter added. W + scale B A is computed in f32
+//! and rounded once, to the file's dtype; W is decoded, in the run's dtype. Rounding may undo changes: it is counted.
 
 use plimsoll_arch::{LoraTarget, Quantization};
 use plimsoll_base::nf4::{CODES_OF_WORD, NF4_BLOCK, decode, encode};

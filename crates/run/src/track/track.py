@@ -1,8 +1,8 @@
-# Passes the numbers of a run on to trackers, each through its own client. It reads the run's events.jsonl; the trainer asks it to
-# look once a second, and to finish at the end. A tracker that fails is tried again from the line that failed.
+# Passes a run's numbers to trackers, each through its own client. It reads the run's events.jsonl when the trainer asks
+# it to, once a second and at the end. A tracker that fails is tried again from the line that failed.
 import sys
 
-# First of all: a folder of the working directory may have a client's name, as the one has in which W&B keeps its files.
+# First of all: a folder in the working directory may have a client's name, such as W&B's own folder of files.
 sys.path[:] = [entry for entry in sys.path if entry]
 
 import importlib.util
@@ -45,7 +45,7 @@ class Wandb:
     def __init__(self, spec, state):
         import wandb
 
-        # Metrics, the run file and the name: nothing else of this machine, its code or its output is sent.
+        # Only metrics, the run file and the name: nothing else about this machine, its code or its output is sent.
         settings = wandb.Settings(
             console="off", disable_git=True, disable_code=True, disable_job_creation=True,
             save_code=False, silent=True, x_disable_meta=True, x_disable_stats=True, x_disable_machine_info=True,
@@ -162,7 +162,7 @@ class Follower:
             log.seek(self.offset)
             for _ in range(LINES_PER_LOOK):
                 line = log.readline(LINE_BYTES_MAX)
-                # A line without its end is still being written; one that is too long is passed over in parts.
+                # A line without its end is still being written; one that is too long is skipped in parts.
                 if not line or (not line.endswith(b"\n") and len(line) < LINE_BYTES_MAX):
                     return False
                 try:
@@ -248,7 +248,7 @@ class Trackers:
 
 
 def main():
-    # Clients print where they like; replies have a descriptor of their own.
+    # Clients print anywhere; replies have their own descriptor.
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
 

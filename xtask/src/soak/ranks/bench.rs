@@ -1,4 +1,4 @@
-//! What every fault of a rank has in common: the run that is left alone, how the one that is hit must end, and how it goes on.
+//! The common part of all rank faults: the undisturbed run, and how a run that is hit must end and resume.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,20 +10,20 @@ use super::super::process::{LIFE_SECONDS_MAX, Options, Training, run_file};
 use super::super::random::Rng;
 use super::scene::Scene;
 
-/// Within which all ranks end after one has.
+/// Time within which all ranks end after one has.
 pub const END_SECONDS_MAX: f64 = 12.0;
 
 /// One line of the table.
 pub struct Row {
     pub fault: String,
     pub rank: usize,
-    /// None where all went on.
+    /// Seconds until all had ended; `None` if all continued.
     pub seconds: Option<f64>,
     pub seen: String,
     pub resumed_on: Option<usize>,
 }
 
-/// What the run was left alone to do, and what is done to the others.
+/// The undisturbed run, and what the other runs share.
 pub struct Bench<'o> {
     pub options: &'o Options,
     run: PathBuf,
@@ -37,11 +37,11 @@ pub struct Bench<'o> {
 pub struct Expect {
     /// A part of the sentence.
     pub words: String,
-    /// How long others may wait before they end.
+    /// Seconds that others may wait before they end.
     pub wait: f64,
 }
 
-/// A row before it has a name: seconds to the end, what the user sees, and the number of ranks that went on.
+/// A row before it has a name: seconds to the end, what the user sees, and the number of ranks that resumed.
 pub struct Unnamed(pub Option<f64>, pub String, pub Option<usize>);
 
 impl Unnamed {
@@ -52,7 +52,7 @@ impl Unnamed {
 }
 
 impl<'o> Bench<'o> {
-    /// Writes the run file and makes the run that is left alone.
+    /// Writes the run file and makes the undisturbed run.
     pub fn new(options: &'o Options, ranks: usize) -> Result<Bench<'o>, String> {
         fs::create_dir_all(&options.folder).map_err(|err| format!("{}: {err}", options.folder.display()))?;
         let run = options.folder.join("ranks.toml");
@@ -68,18 +68,18 @@ impl<'o> Bench<'o> {
         Ok(Bench { options, run, whole, ranks, rng: Rng(options.seed), count: 0 })
     }
 
-    /// A run directory that no other fault has used.
+    /// Returns a run directory that no other fault has used.
     pub fn training(&mut self) -> Training {
         self.count += 1;
         Training::new(self.options, &self.run, &format!("fault-{}", self.count))
     }
 
-    /// Sleeps for a moment that the seed decides.
+    /// Sleeps for a random moment.
     pub fn pause(&mut self) {
         thread::sleep(Duration::from_micros(self.rng.below(100_000)));
     }
 
-    /// Waits for the end of a run whose rank was hit when `began`, and lets it go on.
+    /// Waits for the end of a run whose rank was hit at `began`, and resumes it.
     pub fn ends_and_goes_on(
         &mut self,
         scene: Scene<'_>,
@@ -92,7 +92,7 @@ impl<'o> Bench<'o> {
         Ok(Unnamed(Some(seconds), seen, Some(resumed_on)))
     }
 
-    /// Takes a run up with a number of ranks that the seed decides, and compares. Returns that number.
+    /// Resumes a run with a random number of ranks and compares. Returns that number.
     pub fn goes_on(&mut self, training: &Training, rank: usize) -> Result<usize, String> {
         let resumed_on = 1 + self.rng.below(self.ranks as u64) as usize;
         let flags = ["--ranks", &resumed_on.to_string(), "--resume"];
@@ -106,8 +106,7 @@ impl<'o> Bench<'o> {
     }
 }
 
-/// Requires that a run ends in time, with one sentence that names the rank, and that no process of it lives on. Returns the
-/// seconds and the sentence.
+/// Checks that a run ends in time, with one sentence that names the rank, and no process. Returns both.
 pub fn ends(scene: Scene<'_>, began: Instant, expect: &Expect) -> Result<(f64, String), String> {
     let (everyone, rank) = (scene.everyone(), scene.rank);
     let end = scene.life.wait(LIFE_SECONDS_MAX)?;
@@ -122,7 +121,7 @@ pub fn ends(scene: Scene<'_>, began: Instant, expect: &Expect) -> Result<(f64, S
     if end.code == Some(0) || seconds > END_SECONDS_MAX + expect.wait {
         return Err(format!("{} after {seconds:.1} s", end.words()));
     }
-    // A stopped process ends when the launcher does: the kernel sees to it.
+    // A stopped process ends when the launcher does: the kernel kills it.
     let gone = |pid: &u32| !Path::new(&format!("/proc/{pid}")).exists();
     let deadline = Instant::now() + Duration::from_secs(10);
     while !everyone.iter().all(gone) && Instant::now() < deadline {
@@ -134,7 +133,7 @@ pub fn ends(scene: Scene<'_>, began: Instant, expect: &Expect) -> Result<(f64, S
     }
 }
 
-/// The sentence without what the launcher puts before it, and without paths.
+/// Returns the sentence without the launcher's prefix and without paths.
 fn shortened(line: &str) -> String {
     let text = line.split_once("error[").map_or(line, |(_, rest)| rest);
     let parts = text.split(' ').map(|word| match word.starts_with('/') {

@@ -1,4 +1,4 @@
-//! The faults: what is done to which process of a rank, and what a user must see of it.
+//! The faults: what happens to which process of a rank, and what a user must see of it.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -14,15 +14,15 @@ use super::bench::{Bench, END_SECONDS_MAX, Expect, Unnamed, ends};
 use super::groups::Group;
 use super::scene::Scene;
 
-/// Runs a fault on a rank; none where it needs rights that the user lacks.
+/// Runs a fault on a rank; `None` if the user lacks rights for it.
 type Run = fn(&mut Bench<'_>, usize) -> Result<Option<Unnamed>, String>;
 
 pub struct Fault {
     pub name: &'static str,
-    /// Otherwise on `first_rank` alone.
+    /// True to run it on every rank, false on `first_rank` alone.
     pub every_rank: bool,
     pub first_rank: usize,
-    /// Whether it belongs to the short form, a test.
+    /// True if it is in the short form, a test.
     pub is_short: bool,
     pub run: Run,
 }
@@ -53,21 +53,21 @@ pub const FAULTS: [Fault; 11] = [
     once("disk full", 0, full_disk),
 ];
 
-/// Where a limit on time is a part of the fault.
+/// Time limits of faults that test one.
 const WAIT_STOPPED: f64 = 4.0;
 const WAIT_SLOW: f64 = 3.0;
-/// Until the others have come to the rank, and supervisors have told one another that they wait.
+/// Time until the others wait for the rank, and supervisors have told each other.
 const NOTICED: f64 = 2.0;
 /// A rank that computes is named after half a minute.
 const FROZEN: Duration = Duration::from_secs(33);
-/// Left of a container's limit before somebody else takes it.
+/// Bytes of a container's limit left before another process takes them.
 const LEFT_BYTES: u64 = 8 << 20;
 
 fn expect(words: &str, wait: f64) -> Expect {
     Expect { words: words.into(), wait }
 }
 
-/// Kills a rank's trainer when it is in `phase`.
+/// Kills a rank's trainer in `phase`.
 pub fn killed_in(bench: &mut Bench<'_>, phase: &str, rank: usize) -> Result<Unnamed, String> {
     let training = bench.training();
     let at = [rank, bench.ranks];
@@ -84,7 +84,7 @@ fn signal(bench: &mut Bench<'_>, rank: usize, name: &str, words: &str) -> Result
     let training = bench.training();
     let scene = Scene::start(&training, [rank, bench.ranks], &[], true)?;
     bench.pause();
-    // Rank 0 says of itself that it was killed, without "was".
+    // Rank 0's own sentence says that it was killed without "was".
     let words = if rank == 0 { words.trim_start_matches("was killed: ") } else { words };
     let began = Instant::now();
     send(name, scene.trainer()?);
@@ -101,7 +101,7 @@ fn stopped(bench: &mut Bench<'_>, rank: usize) -> Result<Option<Unnamed>, String
     bench.ends_and_goes_on(scene, began, &words).map(Some)
 }
 
-/// The rank does nothing, as in a driver's call, and cannot be killed: the others wait for as long as they may, and end without it.
+/// Freezes the rank, as in a driver's call, unkillable: the others wait as long as allowed, and end without it.
 fn too_slow(bench: &mut Bench<'_>, rank: usize) -> Result<Option<Unnamed>, String> {
     let Some(group) = Group::new("freezer", "freezer.state") else { return Ok(None) };
     let training = bench.training();
@@ -127,7 +127,7 @@ fn too_slow(bench: &mut Bench<'_>, rank: usize) -> Result<Option<Unnamed>, Strin
     Ok(Some(Unnamed(Some(seconds), seen, Some(resumed_on))))
 }
 
-/// The rank does nothing for a while, as in a driver's call, and goes on.
+/// Freezes the rank for a while, as in a driver's call, then continues it.
 fn slow(bench: &mut Bench<'_>, rank: usize) -> Result<Option<Unnamed>, String> {
     let Some(group) = Group::new("freezer", "freezer.state") else { return Ok(None) };
     let training = bench.training();
@@ -156,7 +156,7 @@ fn supervisor(bench: &mut Bench<'_>, rank: usize, name: &str) -> Result<Option<U
     bench.ends_and_goes_on(scene, began, &expect("was lost: ", 0.0)).map(Some)
 }
 
-/// The rank's connections to all others end, or carry nothing any more, in both directions.
+/// Cuts or silences the rank's connections to all others, in both directions.
 fn partition(bench: &mut Bench<'_>, rank: usize, how: &str) -> Result<Option<Unnamed>, String> {
     let training = bench.training();
     let scene = Scene::start(&training, [rank, bench.ranks], &[], true)?;
@@ -178,13 +178,13 @@ fn partition(bench: &mut Bench<'_>, rank: usize, how: &str) -> Result<Option<Unn
     bench.ends_and_goes_on(scene, began, &words).map(Some)
 }
 
-/// All ranks are in a container whose limit is lowered; what is left is taken by somebody else, and the kernel kills the rank.
+/// Lowers the limit of the container of all ranks; another process takes the rest, and the kernel kills the rank.
 fn out_of_memory(bench: &mut Bench<'_>, rank: usize) -> Result<Option<Unnamed>, String> {
     let Some(group) = Group::new("memory", "memory.limit_in_bytes") else { return Ok(None) };
     let mut training = bench.training();
     training.before = group.enter();
     let mut scene = Scene::start(&training, [rank, bench.ranks], &[], true)?;
-    // As it computes, so that it is in a step.
+    // Stopped while it computes, so that it is in a step.
     let trainer = scene.stop_in("update")?;
     fs::write(format!("/proc/{trainer}/oom_score_adj"), "1000").map_err(|err| err.to_string())?;
     let limit = group.number("memory.usage_in_bytes")? + LEFT_BYTES;
@@ -198,7 +198,7 @@ fn out_of_memory(bench: &mut Bench<'_>, rank: usize) -> Result<Option<Unnamed>, 
     Ok(Some(Unnamed(Some(seconds), seen, Some(resumed_on))))
 }
 
-/// The disk of the run directory, where rank 0 writes, has no room any more.
+/// Fills the disk of the run directory, where rank 0 writes.
 fn full_disk(bench: &mut Bench<'_>, rank: usize) -> Result<Option<Unnamed>, String> {
     let place = bench.options.folder.join("small-disk");
     fs::create_dir_all(&place).map_err(|err| err.to_string())?;

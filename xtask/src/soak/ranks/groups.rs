@@ -1,5 +1,4 @@
-//! Groups of processes (cgroups v1) that limit memory or freeze. They need root; without it they are skipped
-//! aloud.
+//! Groups of processes (cgroups v1) that limit memory or freeze. They need root; without it, skipped with a message.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +12,7 @@ pub struct Group {
 }
 
 impl Group {
-    /// Makes a group of `controller`; none where that is not possible.
+    /// Makes a group of `controller`; `None` if that is not possible.
     pub fn new(controller: &str, proof: &str) -> Option<Group> {
         let name = format!("plimsoll-soak-ranks-{}", std::process::id());
         let dir = Path::new("/sys/fs/cgroup").join(controller).join(name);
@@ -22,7 +21,7 @@ impl Group {
         group.dir.join(proof).exists().then_some(group)
     }
 
-    /// Returns words before a command that put it into the group.
+    /// Returns command words that put the command after them into the group.
     pub fn enter(&self) -> Vec<String> {
         let join = format!("echo $$ > {}/cgroup.procs && exec \"$@\"", self.dir.display());
         ["sh", "-c", &join, "sh"].map(String::from).to_vec()
@@ -43,7 +42,7 @@ impl Group {
         text.trim().parse().map_err(|err| format!("{}: {err}", path.display()))
     }
 
-    /// Lets a process that is not of the run take memory of the group until `victim` is gone.
+    /// Lets a process outside the run take memory of the group until `victim` is gone.
     pub fn eat_until_gone(&self, victim: u32) -> Result<(), String> {
         let words = self.enter();
         let eater =
@@ -51,7 +50,7 @@ impl Group {
         let mut eater = eater.map_err(|err| format!("tail: {err}"))?;
         let end = Instant::now() + Duration::from_secs(60);
         while Path::new(&format!("/proc/{victim}/exe")).exists() && Instant::now() < end {
-            // The kernel may take it before its victim.
+            // The kernel may kill it before its victim.
             if let Ok(Some(_)) = eater.try_wait() {
                 let again = std::process::Command::new(&words[0])
                     .args(&words[1..])

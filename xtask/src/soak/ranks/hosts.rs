@@ -1,8 +1,8 @@
-//! `cargo xtask soak --ranks N --hosts H --rounds M`: a run of N ranks on H hosts of this machine is killed at a random instant, one of its
-//! processes, one of its hosts or all of it, and goes on, now and then on fewer hosts. After every round weights, states, samples and
-//! metrics must be those of one rank that was left alone, and nothing may hang.
+//! `cargo xtask soak --ranks N --hosts H --rounds M`: a run of N ranks on H hosts of this machine is killed at a random
+//! instant, one process, one host or all of it, and resumes, sometimes on fewer hosts. After every round weights,
+//! states, samples and metrics must be those of one undisturbed rank, and nothing may hang.
 //!
-//! A host is a process namespace: its processes see none of another's and share no memory with them, and it dies as one.
+//! A host is a PID namespace: its processes see none of another's and share no memory with them, and it dies as one.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,42 +15,42 @@ use super::super::compare;
 use super::super::process::{End, Life, Options, Training, children, newest_step, send};
 use super::bench::Bench;
 
-/// One start of all hosts takes at most this.
+/// Time limit of one start of all hosts.
 const ROUND_SECONDS_MAX: u64 = 90;
-/// How long the hosts that were not killed wait for one that was before they met.
+/// How long surviving hosts wait for one that was killed before they met.
 const JOIN_SECONDS: &str = "6";
-/// Starts in a row that end before the kill, after which the machine is too fast for this run.
+/// Starts in a row that end before the kill; more mean that the machine is too fast for this run.
 const MISSES_MAX: u32 = 20;
-/// Every fourth round, by chance, goes on on fewer hosts.
+/// About every fourth round resumes on fewer hosts.
 const FEWER_EVERY: u64 = 4;
-/// How often a process is looked for that is to be killed.
+/// How often to look for the process to kill.
 const LOOK: Duration = Duration::from_millis(1);
 
 /// What was killed.
 const HITS: [&str; 4] = ["one trainer", "one supervisor", "one host", "all hosts"];
 
-/// What the rounds came to.
+/// The results of the rounds.
 #[derive(Default)]
 pub struct Report {
     rounds: u32,
-    /// How long all of them took.
+    /// Duration of all of them.
     seconds: f64,
     /// Rounds by what was killed, and the longest time from the kill until all hosts had ended.
     hits: [u32; HITS.len()],
     ended_after: [f64; HITS.len()],
     without_checkpoint: u32,
-    /// Rounds by the number of hosts that went on.
+    /// Rounds by the number of hosts that resumed.
     after: BTreeMap<usize, u32>,
-    /// What hosts that were not killed said, by slug.
+    /// Errors of hosts that were not killed, by slug.
     said: BTreeMap<String, u32>,
 }
 
-/// Whether this user may make a host on this machine.
+/// Returns true if this user may make a host on this machine.
 pub fn can_run() -> bool {
     namespace().is_some()
 }
 
-/// Runs them, for `options.minutes` at most; `say` gets a line for each. An error is the first difference, or what hung.
+/// Runs the rounds within `options.minutes`; `say` gets a line for each. An error is the first difference, or a hang.
 pub fn rounds(options: &Options, say: &mut dyn FnMut(&str)) -> Result<Report, String> {
     if !can_run() {
         return Err("this user may not make namespaces of processes".into());
@@ -78,7 +78,7 @@ pub fn rounds(options: &Options, say: &mut dyn FnMut(&str)) -> Result<Report, St
     Ok(report)
 }
 
-/// One of them; false if the run had ended before the kill.
+/// Runs a round. Returns false if the run ended before the kill.
 fn round(
     options: &Options,
     host: &[String],
@@ -125,7 +125,7 @@ fn round(
     Ok(true)
 }
 
-/// Returns words before a command that make it a host of its own; none where this user may not.
+/// Returns command words that make the command after them a host; `None` if this user may not.
 fn namespace() -> Option<Vec<String>> {
     let plain = vec!["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"];
     let mapped = [&plain[..1], &["--map-root-user"], &plain[1..]].concat();
@@ -134,18 +134,18 @@ fn namespace() -> Option<Vec<String>> {
         ran.is_ok_and(|status| status.success())
     };
     let found = [plain, mapped].into_iter().find(works)?;
-    // The job's secret; `env` becomes what it starts.
+    // The job's secret; `env` becomes the program that it starts.
     Some(["env", "PLIMSOLL_TOKEN=of the soak"].into_iter().chain(found).map(String::from).collect())
 }
 
-/// Returns the flags of each host for a run on `hosts` of them, each with as many ranks as in the whole run.
+/// Returns each host's flags for a run on `hosts` of them, each with as many ranks as in the whole run.
 fn layout(options: &Options, hosts: usize) -> Vec<Vec<String>> {
     let ranks = options.ranks / options.hosts * hosts;
     let ranks = format!("--ranks={ranks}");
     if hosts == 1 {
         return vec![vec![ranks]];
     }
-    // Free at this moment; rank 0 tries the next ones too.
+    // Free for now; rank 0 tries the next ones too.
     let port = TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr()).map_or(29_500, |it| it.port());
     let words = |host: usize| {
         let own =
@@ -162,7 +162,7 @@ fn ended_well(ends: Vec<End>) -> Result<(), String> {
     }
 }
 
-/// The hosts of a run under way.
+/// The hosts of a live run.
 struct Hosts {
     lives: Vec<Life>,
 }
@@ -183,7 +183,7 @@ impl Hosts {
         Ok(Hosts { lives: layout.iter().map(start).collect::<Result<_, String>>()? })
     }
 
-    /// Kills by SIGKILL. Returns the hosts that were hit; none if the run was over before.
+    /// Sends SIGKILL. Returns the hosts that were hit; none if the run was already over.
     fn kill(&mut self, hit: usize, bench: &mut Bench<'_>) -> Vec<usize> {
         let one = bench.rng.below(self.lives.len() as u64) as usize;
         let hosts = if hit == 3 { (0..self.lives.len()).collect() } else { vec![one] };
@@ -215,7 +215,7 @@ impl Hosts {
     }
 }
 
-/// Returns the process to kill below `unshare`, which has the namespace's first process as its child: that one starts the supervisors.
+/// Returns the process to kill below `unshare`, whose child, the namespace's first process, starts the supervisors.
 fn victim(unshare: u32, hit: usize, pick: usize) -> Option<u32> {
     let first = children(unshare).first().copied()?;
     if hit >= 2 {
@@ -226,13 +226,13 @@ fn victim(unshare: u32, hit: usize, pick: usize) -> Option<u32> {
     if hit == 0 { children(supervisor).first().copied() } else { Some(supervisor) }
 }
 
-/// Returns the slug of the first error, which the process that starts ranks shows after the rank's number.
+/// Returns the slug of the first error, which the launcher shows after the rank's number.
 fn slug(stderr: &str) -> &str {
     let first = stderr.split_once("error[").and_then(|(_, rest)| rest.split_once(']'));
     first.map_or("nothing", |(slug, _)| slug)
 }
 
-/// The table, as a Markdown page.
+/// Returns the table as a Markdown page.
 pub fn table(options: &Options, report: &Report) -> String {
     let Options { ranks, hosts, steps, seed, minutes, .. } = options;
     let Report { rounds, seconds, without_checkpoint, .. } = report;

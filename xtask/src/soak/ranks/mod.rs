@@ -1,7 +1,8 @@
-//! `cargo xtask soak --ranks N`: what happens to one process of a run of several ranks, for every rank: killed, crashed, stopped, slow, out
-//! of memory, cut off, its disk full, and killed in each phase by intent. All must end within a bound with one sentence that names the rank,
-//! nothing may live on, and the run goes on with another number of ranks to the bits of a run that was left alone. With `--rounds M`
-//! all or one of its processes are killed at random instants instead, with `--hosts H` on several hosts.
+//! `cargo xtask soak --ranks N`: hits one process of a run of several ranks, on every rank: killed, crashed, stopped,
+//! slow, out of memory, cut off, its disk full, and killed in each phase. All must end within a bound with one sentence
+//! that names the rank, no process may survive, and the run resumes with another number of ranks to the bits of an
+//! undisturbed run. With `--rounds M` one or all processes are killed at random instants instead, with `--hosts H` on
+//! hosts.
 
 mod bench;
 mod faults;
@@ -16,14 +17,14 @@ use super::process::Options;
 use bench::{Bench, END_SECONDS_MAX, Row, Unnamed};
 use faults::FAULTS;
 
-/// The parts of a step in which each rank is killed, besides its start.
+/// Parts of a step in which each rank is killed, and its start.
 const PHASES: [&str; 5] = ["start", "rollout", "update", "eval", "save"];
 
-/// Runs every fault on every rank; `say` gets a line for each. An error is what is not as it must be.
+/// Runs every fault on every rank; `say` gets a line for each. An error is a broken requirement.
 pub fn soak(options: &Options, ranks: usize, say: &mut dyn FnMut(&str)) -> Result<Vec<Row>, String> {
     let mut bench = Bench::new(options, ranks)?;
     let mut rows = Vec::new();
-    // In the short form one rank is hit by what any user may do to it.
+    // The short form hits one rank with what any user may do.
     let short = |hit: Range<usize>| if options.short { ranks - 1..ranks } else { hit };
     let is_meant = |name: &str| name.contains(&options.only);
     let meant = FAULTS.iter().filter(|fault| is_meant(fault.name));
@@ -63,7 +64,7 @@ fn line(row: &Row) -> String {
     format!("{fault}, rank {rank}: {seen}; {ended}; equal{after}")
 }
 
-/// The table, as a Markdown page.
+/// Returns the table as a Markdown page.
 pub fn table(options: &Options, ranks: usize, rows: &[Row]) -> String {
     let mut text = format!(
         "# Faults of ranks\n\n`cargo xtask soak --ranks {ranks} --steps {} --seed {}`: one process of a run of {ranks} ranks is hit, at a random \

@@ -1,6 +1,6 @@
-//! `cargo xtask soak --ranks N --rounds M`: a run of 1 to N ranks is killed at a random instant, all of it or one of its processes, and goes
-//! on with another number of ranks. After every round weights, states, samples and metrics must be those of the run that was left
-//! alone.
+//! `cargo xtask soak --ranks N --rounds M`: a run of 1 to N ranks is killed at a random instant, all of it or one
+//! process, and resumes with another number of ranks. Each must give the weights, states, samples and metrics of an
+//! undisturbed run.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,24 +10,24 @@ use super::super::compare;
 use super::super::process::{LIFE_SECONDS_MAX, Life, Options, children, newest_step, send};
 use super::bench::Bench;
 
-/// Starts in a row that end before the kill, after which the machine is too fast for this run.
+/// Starts in a row that end before the kill; more mean that the machine is too fast for this run.
 const MISSES_MAX: u32 = 20;
 
 /// What was killed.
 const HITS: [&str; 3] = ["the whole run", "one trainer", "one supervisor"];
 
-/// What the rounds came to.
+/// The results of the rounds.
 #[derive(Default)]
 pub struct Report {
     rounds: u32,
-    /// Rounds by what was killed, and those that had no checkpoint by then.
+    /// Rounds by what was killed, and rounds without a checkpoint by then.
     hits: [u32; HITS.len()],
     without_checkpoint: u32,
-    /// Rounds by the number of ranks before and after.
+    /// Rounds by the numbers of ranks before and after.
     pairs: BTreeMap<(usize, usize), u32>,
 }
 
-/// Runs them; `say` gets a line for each. An error is the first difference.
+/// Runs the rounds; `say` gets a line for each. An error is the first difference.
 pub fn rounds(options: &Options, say: &mut dyn FnMut(&str)) -> Result<Report, String> {
     let mut bench = Bench::new(options, options.ranks)?;
     let alone = Duration::from_millis(300 + 40 * u64::from(options.steps));
@@ -79,9 +79,9 @@ pub fn rounds(options: &Options, say: &mut dyn FnMut(&str)) -> Result<Report, St
     Ok(report)
 }
 
-/// SIGKILL; false if the process was not there.
+/// Sends SIGKILL. Returns false if the process was not there.
 fn kill(life: &mut Life, ranks: usize, hit: usize, bench: &mut Bench<'_>) -> bool {
-    // A run of one rank is a supervisor with its trainer; one of several has a process above the supervisors.
+    // A run of one rank is a supervisor and its trainer; one of several has a launcher above the supervisors.
     let supervisors = if ranks == 1 { vec![life.pid()] } else { children(life.pid()) };
     if hit == 0 {
         return life.kill(false);
@@ -92,7 +92,7 @@ fn kill(life: &mut Life, ranks: usize, hit: usize, bench: &mut Bench<'_>) -> boo
     pid.is_some()
 }
 
-/// The table, as a Markdown page.
+/// Returns the table as a Markdown page.
 pub fn table(options: &Options, report: &Report) -> String {
     let Options { ranks, rounds, steps, seed, .. } = options;
     let mut text = format!(

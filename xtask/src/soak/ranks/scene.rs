@@ -1,4 +1,4 @@
-//! A run of several ranks under way: its processes, and what the trainer of a rank does at this moment.
+//! A live run of several ranks: its processes, and the current activity of a rank's trainer.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -10,21 +10,21 @@ use super::super::process::{LIFE_SECONDS_MAX, Life, Training, children, newest_s
 
 /// A status page is one page.
 const PAGE_BYTES: usize = 4096;
-/// How long one waits for a phase: a run of some hundred steps is over by then.
+/// Time limit for reaching a phase: a run of some hundred steps is over by then.
 const PHASE_TIME: Duration = Duration::from_secs(60);
 const STATE_TIME: Duration = Duration::from_secs(2);
 
-/// A run, and the rank that is hit.
+/// A run, and the rank to hit.
 pub struct Scene<'a> {
     pub training: &'a Training,
     pub life: Life,
     pub rank: usize,
-    /// By rank.
+    /// Process ids by rank.
     pub supervisors: Vec<u32>,
 }
 
 impl<'a> Scene<'a> {
-    /// Starts a run of `ranks` ranks; with `flags`, and waits until its first checkpoint if it `has_saved`.
+    /// Starts a run of `ranks` ranks with `flags`; if `has_saved`, waits for its first checkpoint.
     pub fn start(
         training: &'a Training,
         [rank, ranks]: [usize; 2],
@@ -60,13 +60,12 @@ impl<'a> Scene<'a> {
         children(self.supervisor()).first().copied().ok_or_else(|| "the run is over".into())
     }
 
-    /// All processes of the run but the one that the user started.
+    /// Returns all processes of the run except the one that the user started.
     pub fn everyone(&self) -> Vec<u32> {
         self.supervisors.iter().flat_map(|pid| [vec![*pid], children(*pid)].concat()).collect()
     }
 
-    /// Stops the rank's trainer in a phase by intent: it is stopped when its status page shows the phase, and goes on if it had left
-    /// the phase by then.
+    /// Stops the rank's trainer once its status page shows the phase; continues it if it had already left.
     pub fn stop_in(&mut self, phase: &str) -> Result<u32, String> {
         let page = Page::of(self.supervisor()).ok_or("the rank has no status page")?;
         let end = Instant::now() + PHASE_TIME;
@@ -89,7 +88,7 @@ impl<'a> Scene<'a> {
     }
 }
 
-/// The page on which a trainer says what it does, read as its supervisor reads it.
+/// A trainer's status page, read as its supervisor reads it.
 struct Page {
     file: File,
 }
@@ -105,7 +104,7 @@ impl Page {
         Some(Page { file: File::open(path).ok()? })
     }
 
-    /// `start` is also a trainer that has written nothing yet.
+    /// Returns true if the page shows `phase`; `start` includes a trainer that has written nothing.
     fn is_in(&self, phase: &str) -> bool {
         let mut page = [0; PAGE_BYTES];
         let length = self.file.read_at(&mut page, 0).unwrap_or(0);
@@ -115,7 +114,7 @@ impl Page {
     }
 }
 
-/// The state of a process in /proc.
+/// Returns the state of a process in /proc.
 fn state(pid: u32) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(')')?.1.trim_start().chars().next()

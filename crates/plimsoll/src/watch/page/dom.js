@@ -102,5 +102,5 @@ const tip = {
   },
   hide() { $("tip").hidden = true; },
 };
-// What has the focus is scrolled to, and keeps its words.
+// The browser scrolls to a focused element, which keeps its tip.
 addEventListener("scroll", () => (tip.target && tip.target === document.activeElement ? tip.place() : tip.hide()), { passive: true });

@@ -1,4 +1,4 @@
-// The page as a whole: runs, what is shown of them, and how it stays true while they go on.
+// The whole page: runs, what is shown of them, and how it stays current while they run.
 const runs = [];
 const extras = new Set();
 let focus = 0, timer = 0, busy = false, again = false;
@@ -47,7 +47,7 @@ async function fetchSeries(run) {
 function schedule() {
   if (!timer) timer = requestAnimationFrame(() => { timer = 0; drawAll(); });
 }
-// Animation frames stop in a hidden page; it is drawn when it is seen again.
+// Animation frames stop in a hidden page; it is drawn when it is visible again.
 
 function drawAll() {
   const run = focused();
@@ -139,7 +139,7 @@ async function look() {
     run.shown = run.series;
     if (!zoomed || run.series.width === 1) return;
     const [low, high] = [Math.max(0, Math.floor(zoomed[0])), Math.ceil(zoomed[1])];
-    // More points than a chart is wide would be read in vain.
+    // Reading more points than a chart has pixels would be wasted.
     if (high - low > 4096) return;
     const near = await source.zoom(run.index, low, high).catch(() => null);
     if (near && near.first.length > 1) run.near = run.shown = near;

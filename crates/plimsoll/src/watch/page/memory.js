@@ -1,4 +1,4 @@
-// The memory picture: the plan's regions of each phase as a hull that fills up, what was measured, and the load line across.
+// The memory picture: each phase's planned regions as a hull that fills up, the measurements, and the load line.
 const KINDS = { outside: "kernel, workers", process: "process", weights: "weights", states: "gradients, optimizer states", kv: "keys and values", acts: "activations", head: "head" };
 const POOL_NAMES = { host: "Host memory", device: "Device memory", pinned: "Pinned memory", shm: "Shared memory", disk: "Disk" };
 
@@ -28,7 +28,7 @@ function poolCard(detail, pool) {
   const phases = picture(detail, pool);
   const line = Math.max(pool.peak_bytes || 0, ...phases.map((p) => p.planned));
   const limitNear = pool.limit_bytes && pool.limit_bytes <= line * 1.6;
-  // Also of parts without a column, such as evaluations and checkpoints: the page's first lines show the same number.
+  // Includes parts without a column, such as evaluations and checkpoints: the page's first lines show the same number.
   const read = pool.pool === "host" ? detail.peaks.map((p) => p.all_bytes) : [];
   const most = Math.max(...phases.map((p) => p.measured), ...read);
   const over = most > line;

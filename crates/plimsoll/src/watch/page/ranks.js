@@ -1,4 +1,4 @@
-// The processes that train one model: a row for each, and the one that the others wait for. A run of one rank has no rows.
+// The processes that train one model: a row each, and the one that the others wait for. A run of one rank has no rows.
 const DOES = { starts: "starts", computes: "computes", waits: "waits for others", stopped: "stopped by a signal", lost: "says nothing", finished: "finished", interrupted: "ended by a signal", ended: "ended" };
 
 function drawRanks(run) {

@@ -1,10 +1,10 @@
-// Samples: what was asked, what came, what it got, and how likely each token was.
+// Samples: prompt, response, reward, and how likely each token was.
 const search = { next: null, run: -1, key: "", turn: 0 };
 
 function tokensOf(text, logprobs, chars) {
   const letters = Array.from(text || "");
   if (!Array.isArray(logprobs) || !logprobs.length) return [{ text: text || "" }];
-  // Without the lengths of tokens: one a byte is the only case that can be told.
+  // Without token lengths, one token per byte is the only case that can be recognised.
   let lengths = Array.isArray(chars) ? chars : letters.length === letters.filter((c) => c < "\u0080").length && letters.length <= logprobs.length && logprobs.length - letters.length <= 1
     ? logprobs.map((_, i) => (i < letters.length ? 1 : 0)) : null;
   if (!lengths) return [{ text: text || "" }];

@@ -32,7 +32,7 @@ const source = embedded ? {
     stream.addEventListener("open", () => onLink(true));
     stream.addEventListener("error", () => {
       onLink(false);
-      // The browser tries again by itself, unless the server said no.
+      // The browser retries by itself, unless the server refused.
       if (stream.readyState === EventSource.CLOSED) { stream.close(); setTimeout(() => source.follow(onRuns, onLink), 5000); }
     });
     addEventListener("pagehide", () => stream.close(), { once: true });
