@@ -74,7 +74,7 @@ const STEP_MICRO_BATCH: usize = 1024;
 /// Runs `bench rollout`: `sequences` distinct random prompts, `prompt` + `new` tokens, no end before the limit.
 pub fn rollout(options: &BenchOptions, sequences: usize, prompt: usize, new: usize) -> Result<Value> {
     let mut run = bench_run(options, sequences, 1, new);
-    run.choices.sequences_max = Auto::Value(sequences as u32);
+    run.rollout.sequences_max = Auto::Value(sequences as u32);
     let bench = Bench::open_with(options, &mut run, prompt, plan_sampling)?;
     let (dev, mut arena) = open(&bench.report.shape, options.opening(), None)?;
     let mut trainer = Trainer::new(&*dev, &mut arena, &bench.report.shape, Sources::one(&bench.model), 0)?;
@@ -108,7 +108,7 @@ pub fn rollout(options: &BenchOptions, sequences: usize, prompt: usize, new: usi
 /// Runs `bench train`: forward, backward and AdamW over `batch` sequences of `seq` tokens, every token trained.
 pub fn train(options: &BenchOptions, batch: usize, seq: usize) -> Result<Value> {
     let mut run = bench_run(options, batch, 1, seq);
-    run.choices.micro_batch_tokens = Auto::Value((batch * seq) as u32);
+    run.train.micro_batch_tokens = Auto::Value((batch * seq) as u32);
     let bench = Bench::open(options, &mut run, 1)?;
     let (dev, mut arena) = open(&bench.report.shape, options.opening(), None)?;
     let mut trainer = Trainer::new(&*dev, &mut arena, &bench.report.shape, Sources::one(&bench.model), 0)?;
@@ -156,7 +156,7 @@ pub fn whole_step(
 ) -> Result<Value> {
     let mut run = bench_run(options, prompts, group, new);
     if !devices::row_of(&run, &Limits::default()).has_own_memory() {
-        run.choices.micro_batch_tokens = Auto::Value(STEP_MICRO_BATCH.max(prompt + new) as u32);
+        run.train.micro_batch_tokens = Auto::Value(STEP_MICRO_BATCH.max(prompt + new) as u32);
     }
     let bench = Bench::open(options, &mut run, prompt)?;
     let (dev, mut arena) = open(&bench.report.shape, options.opening(), None)?;
@@ -277,16 +277,16 @@ fn compare(options: &BenchOptions, cut: &Cut, round: u64, perturb: bool) -> Resu
     const NEW: usize = 48;
     let options = BenchOptions { threads: cut.threads, ..options.clone() };
     let mut run = bench_run(&options, GROUPS, GROUP, NEW);
-    run.choices.sequences_max = Auto::Value(cut.sequences);
-    run.choices.on_full = cut.on_full;
-    run.choices.micro_batch_tokens = Auto::Value(cut.micro_batch);
-    run.choices.recompute = Auto::Value(cut.recompute);
+    run.rollout.sequences_max = Auto::Value(cut.sequences);
+    run.rollout.on_full = cut.on_full;
+    run.train.micro_batch_tokens = Auto::Value(cut.micro_batch);
+    run.train.recompute = Auto::Value(cut.recompute);
     let prompts: Vec<Vec<u32>> = random_prompts_of(&options, round, GROUPS)?;
     let longest = prompts.iter().map(Vec::len).max().unwrap_or(1);
     if cut.tight_blocks {
         // Room for two of the longest sequences: the others preempt each other.
         let one = (longest + NEW).div_ceil(plimsoll_device::KV_BLOCK) + 1;
-        run.choices.kv_blocks = Auto::Value(2 * one as u32);
+        run.rollout.kv_blocks = Auto::Value(2 * one as u32);
     }
     let bench = Bench::open(&options, &mut run, longest)?;
     let (dev, mut arena) = open(&bench.report.shape, options.opening(), None)?;

@@ -210,10 +210,10 @@ mod tests {
             profile: false,
         };
         let mut run = bench_run(&options, 96, 1, 8);
-        run.choices.micro_batch_tokens = Auto::Value(64);
-        run.choices.sequences_max = Auto::Value(4);
+        run.train.micro_batch_tokens = Auto::Value(64);
+        run.rollout.sequences_max = Auto::Value(4);
         run.train.cut_multiple = Auto::Value(70);
-        run.choices.zero_stage = Auto::Value(case.zero_stage);
+        run.run.zero_stage = Auto::Value(case.zero_stage);
         let bench = Bench::open_with(&options, &mut run, 1, |run, facts| {
             // The image of a test counts in each rank's plan, though they are one process.
             let host = Some(Limit { bytes: Bytes(1 << 40), source: "the test".into() });

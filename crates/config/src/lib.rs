@@ -62,7 +62,7 @@ pub use sections::{
     Rollout, Run, RunFile, Track, Train, Trains, VerbFile, is_python_env,
 };
 pub use sources::no_rows_to_filter;
-pub use spec::{Choices, LoraSpec, ModelReward, RolloutSpec, RunSpec, TrainSpec};
+pub use spec::{LoraSpec, ModelReward, RunSpec};
 pub use values::{
     Auto, ByteSize, Credit, CriticLearns, Curriculum, DynamicSampling, Exchange, Expecting, GradientWire,
     KlIn, LossType, ModelDtype, Network, Offload, OnFull, OptimizerDtype, Overlong, Positions, Recompute,

@@ -23,7 +23,7 @@ impl Planner<'_> {
         let limits = EngineLimits {
             sequences,
             rows: prefill.max(sequences),
-            blocks: run.choices.kv_blocks.value().map_or(enough, |n| n as usize).max(one),
+            blocks: run.rollout.kv_blocks.value().map_or(enough, |n| n as usize).max(one),
             samples: self.samples(run),
             prompt_tokens,
             new_tokens,
@@ -55,7 +55,7 @@ impl Planner<'_> {
         let of = |blocks| Some(WindowLimits { keys: window.keys as usize, blocks });
         let limits = EngineLimits { window: of(0), ..limits };
         let enough = limits.window_blocks_for(limits.sequences, group);
-        let most = run.choices.kv_blocks.value().map_or(enough, |n| n as usize);
+        let most = run.rollout.kv_blocks.value().map_or(enough, |n| n as usize);
         // A client's prompt may be as long as a sequence.
         let has_clients = self.purpose == Purpose::Sample || run.plays_agents();
         let prompt = if has_clients { limits.context() } else { limits.prompt_tokens };

@@ -184,16 +184,16 @@ impl Planner<'_> {
         check_sizes(run, self.facts)?;
         let axes = self.axes(run);
         let ranks = self.facts.share.ranks;
-        if self.is_chained(run) && run.choices.offloads(RunOffload::Optimizer) {
+        if self.is_chained(run) && run.memory.offloads(RunOffload::Optimizer) {
             let (why, instead) = match ranks {
                 1 => {
-                    let (key, instead) = match run.choices.gradient_wire {
+                    let (key, instead) = match run.train.gradient_wire {
                         GradientWire::Bf16 => (
                             "train.gradient_wire = \"bf16\"".to_string(),
                             "set train.gradient_wire = \"f32\"",
                         ),
                         GradientWire::F32 => {
-                            (format!("train.fold = {}", run.choices.fold), "set train.fold = 1")
+                            (format!("train.fold = {}", run.train.fold), "set train.fold = 1")
                         }
                     };
                     (format!("{key}: states lie where their sums are"), instead)
@@ -312,7 +312,7 @@ impl Planner<'_> {
                 true => vec![(OptimizerDType::F32, DType::F32)],
                 false => precisions(run),
             },
-            recompute: match run.choices.recompute {
+            recompute: match run.train.recompute {
                 Auto::Value(level) => vec![recompute(level)],
                 // Without memory of its own the inputs of layers would leave memory for the same memory.
                 Auto::Auto if !self.row.has_own_memory() => {
@@ -322,7 +322,7 @@ impl Planner<'_> {
             },
             micro_batch_tokens: self.micro_batches(run),
             sequences: self.sequences(run),
-            staging: match run.choices.staging {
+            staging: match run.memory.staging {
                 Auto::Value(ByteSize(bytes)) => vec![bytes],
                 Auto::Auto => STAGING_MIB.map(Bytes::mib).to_vec(),
             },
@@ -334,13 +334,13 @@ impl Planner<'_> {
     /// Returns what several ranks may spread among themselves: the reference, and at stage 3 the weights that they train.
     fn spreads(&self, run: &RunSpec, reference: bool) -> Vec<Offload> {
         let of = |reference: bool, weights: bool| Offload { optimizer: false, reference, weights };
-        let stage_2 = match &run.choices.offload {
+        let stage_2 = match &run.memory.offload {
             Auto::Value(list) => vec![of(reference && list.contains(&RunOffload::Reference), false)],
             Auto::Auto if reference => vec![of(false, false), of(true, false)],
             Auto::Auto => vec![of(false, false)],
         };
         let stage_3 = of(reference, true);
-        match run.choices.zero_stage {
+        match run.run.zero_stage {
             _ if run.lora.is_some() => stage_2,
             Auto::Value(3) => vec![stage_3],
             Auto::Value(_) => stage_2,
@@ -349,13 +349,13 @@ impl Planner<'_> {
     }
 
     fn summing(&self, run: &RunSpec) -> Summing {
-        let fold = run.choices.fold as usize;
+        let fold = run.train.fold as usize;
         Summing { partial: partial_of(run), fold, near: self.facts.hosts.folds(fold) }
     }
 
     /// Whether each micro-batch's gradient is formed by itself: then states stay where the sums are.
     fn is_chained(&self, run: &RunSpec) -> bool {
-        self.facts.share.ranks > 1 || partial_of(run).is_some() || run.choices.fold > 1
+        self.facts.share.ranks > 1 || partial_of(run).is_some() || run.train.fold > 1
     }
 
     /// Returns what `"auto"` may move to the host's memory: nothing where that is the device's.
@@ -367,7 +367,7 @@ impl Planner<'_> {
         if self.facts.share.ranks > 1 {
             return self.spreads(run, reference);
         }
-        let mut offloads = match &run.choices.offload {
+        let mut offloads = match &run.memory.offload {
             Auto::Value(list) => {
                 let lies = |what| list.contains(&what);
                 vec![of(states && lies(RunOffload::Optimizer), reference && lies(RunOffload::Reference))]
@@ -383,8 +383,8 @@ impl Planner<'_> {
     }
 
     fn micro_batches(&self, run: &RunSpec) -> Vec<usize> {
-        let Auto::Auto = run.choices.micro_batch_tokens else {
-            return vec![run.choices.micro_batch_tokens.or(1) as usize];
+        let Auto::Auto = run.train.micro_batch_tokens else {
+            return vec![run.train.micro_batch_tokens.or(1) as usize];
         };
         // Both halves of a pair are in one micro-batch.
         let responses = if run.needs.learns_from == LearnsFrom::Pairs { 2 } else { 1 };
@@ -396,7 +396,7 @@ impl Planner<'_> {
     }
 
     fn sequences(&self, run: &RunSpec) -> Vec<usize> {
-        match run.choices.sequences_max {
+        match run.rollout.sequences_max {
             Auto::Value(n) => vec![n.max(1) as usize],
             Auto::Auto => {
                 let most = self.samples(run).min(SEQUENCES_MAX);
@@ -456,7 +456,7 @@ impl Planner<'_> {
             },
             share: self.facts.share,
             hosts: self.facts.hosts,
-            exchange: run.choices.exchange,
+            exchange: run.run.exchange,
             cut: match run.train.cut_multiple {
                 Auto::Auto => Cut::auto(self.row.cut_rows),
                 Auto::Value(multiple) => Cut::multiple(multiple as usize),
@@ -501,7 +501,7 @@ impl Planner<'_> {
             threads: self.threads,
             staging: knobs.staging,
             offload: knobs.offload,
-            merge: run.choices.merge.is_auto().then_some(knobs.merge),
+            merge: run.merge().is_auto().then_some(knobs.merge),
         };
         let shape = RunShape {
             spec: self.facts.spec,
@@ -511,7 +511,7 @@ impl Planner<'_> {
             encodings: self.facts.encodings,
             target: self.target(),
             engine,
-            on_full: on_full(run.choices.on_full),
+            on_full: on_full(run.rollout.on_full),
             truncates: run.rollout.top_k > 0 || run.rollout.top_p < 1.0 || run.rollout.min_p > 0.0,
             positions: engine.prompt_tokens + engine.new_tokens.max(training.response_tokens),
             training: (self.purpose == Purpose::Train).then_some(training),
@@ -552,7 +552,7 @@ fn choose(found: Vec<(Candidate, Plan)>) -> Option<Solution> {
 /// where nothing else fits.
 fn precisions(run: &RunSpec) -> Vec<(OptimizerDType, DType)> {
     let weights = run.model_options.dtype.dtype();
-    let optimizers = match run.choices.optimizer_dtype {
+    let optimizers = match run.train.optimizer_dtype {
         Auto::Value(RunOptimizer::Bf16) => vec![OptimizerDType::Bf16],
         Auto::Value(RunOptimizer::Int8) => vec![OptimizerDType::Int8],
         Auto::Auto if weights == DType::Bf16 => {
@@ -560,7 +560,7 @@ fn precisions(run: &RunSpec) -> Vec<(OptimizerDType, DType)> {
         }
         _ => vec![OptimizerDType::F32],
     };
-    let grads = |optimizer: OptimizerDType| match (run.choices.grad_dtype, optimizer) {
+    let grads = |optimizer: OptimizerDType| match (run.train.grad_dtype, optimizer) {
         (Auto::Value(dtype), _) => vec![dtype.dtype()],
         (Auto::Auto, OptimizerDType::Bf16 | OptimizerDType::Int8) => vec![weights],
         (Auto::Auto, OptimizerDType::F32) if weights == DType::Bf16 => vec![DType::F32, DType::Bf16],
@@ -587,5 +587,5 @@ fn on_full(how: RunOnFull) -> OnFull {
 
 /// Returns what the run file rounds each micro-batch's gradient to.
 fn partial_of(run: &RunSpec) -> Option<DType> {
-    (run.choices.gradient_wire == GradientWire::Bf16).then_some(DType::Bf16)
+    (run.train.gradient_wire == GradientWire::Bf16).then_some(DType::Bf16)
 }

@@ -27,7 +27,7 @@ pub(crate) fn work(run: &RunSpec, facts: &Facts) -> Work {
             Some(updates) => (f64::from(updates.max(1)), 1.0),
             None => (updates, epochs),
         },
-        weighs_merge: run.choices.merge.is_auto(),
+        weighs_merge: run.merge().is_auto(),
         ranks: facts.hosts.ranks.max(1) as f64,
         hosts: facts.hosts,
     }
@@ -49,7 +49,7 @@ pub(crate) fn check_sizes(run: &RunSpec, facts: &Facts) -> Result<()> {
     let sequence = (facts.prompt_tokens as u64).checked_add(run.response_tokens_max() as u64);
     let longest = sequence.and_then(|n| n.checked_add(facts.completion_tokens as u64));
     let in_flight =
-        u64::from(run.choices.sequences_max.or(1).max(run.eval.samples)).max(sequences_per_rollout(run));
+        u64::from(run.rollout.sequences_max.or(1).max(run.eval.samples)).max(sequences_per_rollout(run));
     let tokens = longest.and_then(|n| n.checked_mul(in_flight.max(1)));
     if tokens.is_some_and(|tokens| tokens <= STEP_TOKENS_MAX) {
         return Ok(());

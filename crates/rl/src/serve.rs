@@ -87,7 +87,7 @@ pub fn serve(verb: &VerbFile, serving: Serving<'_>) -> Result<()> {
 fn run_of(verb: &VerbFile, model: &OpenModel, is_length_open: bool) -> Result<RunSpec> {
     let mut run = RunSpec::of_verb(verb);
     let usual = devices::row_of(&run, &Limits::default()).slots;
-    let slots = run.choices.sequences_max.value().map_or(usual, |slots| slots.max(1));
+    let slots = run.rollout.sequences_max.value().map_or(usual, |slots| slots.max(1));
     (run.rollout.prompts_per_step, run.rollout.group_size) = (slots, 1);
     run.rollout.top_p = run.rollout.top_p.min(TRUNCATED);
     let positions = model.spec.max_positions;

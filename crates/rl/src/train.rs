@@ -141,6 +141,6 @@ fn ready<'a>(
     }
     let how = sampling(&run.rollout, run.seed);
     trainer.rehearse(&[how, Sampling { temperature: run.eval.temperature as f32, ..how }])?;
-    let measured = devices::with_measured(report, dev, before, !run.checked)?;
+    let measured = devices::with_measured(report, dev, before, !run.run.checked)?;
     Ok((trainer, measured))
 }

@@ -329,8 +329,8 @@ fn host_facts(
         clients: clients_of(run, model, prompt_tokens),
         staging: others
             .values()
-            .map(|other| staging_bytes(run.choices.staging, other))
-            .fold(staging_bytes(run.choices.staging, model), Bytes::max),
+            .map(|other| staging_bytes(run.memory.staging, other))
+            .fold(staging_bytes(run.memory.staging, model), Bytes::max),
         rows_kept: rows_kept(run),
         disk: disk_facts(run),
     })

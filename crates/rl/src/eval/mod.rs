@@ -18,7 +18,7 @@ use crate::rollout::model_reward;
 use crate::rollout::responses::{Kept, KeptSample, Place};
 use plimsoll_algo::pass_at_k::{pass_at_k, powers_up_to};
 use plimsoll_base::{Bytes, Result};
-use plimsoll_config::{DataSets, ModelReward, RolloutSpec, RunSpec, VerbFile};
+use plimsoll_config::{DataSets, ModelReward, Rollout, RunSpec, VerbFile};
 use plimsoll_device::Sampling;
 use plimsoll_files::check_output_file;
 use plimsoll_infer::facts::{keep_within_positions, verb_facts};
@@ -42,7 +42,7 @@ pub(crate) const EVAL_SAMPLE_IDS: u64 = 1 << 62;
 pub struct EvalHow<'s> {
     pub text: &'s TextModel,
     /// Stop strings and the length limit.
-    pub rollout: &'s RolloutSpec,
+    pub rollout: &'s Rollout,
     /// Tokens that end a response.
     pub eos: &'s [u32],
     /// How tokens are sampled.
@@ -211,7 +211,7 @@ pub fn eval(verb: &VerbFile, rows_to: Option<&Path>, responses_to: Option<&Path>
     facts.encodings = encodings_of(&model, &others);
     facts.host.staging = others
         .values()
-        .map(|other| staging_bytes(run.choices.staging, other))
+        .map(|other| staging_bytes(run.memory.staging, other))
         .fold(facts.host.staging, Bytes::max);
     let report = plan_sampling(&run, &facts)?;
     report.refuse()?;

@@ -156,7 +156,7 @@ fn begin_buffers(trainer: &mut Trainer<'_>, run: &RunSpec, batch: &Batch<'_>) {
         buffers.set_rollout_logprobs(i, samples.logprobs(s));
         buffers.train_only(i, samples.turns(s));
     }
-    if run.rollout.mask_truncated {
+    if run.mask_truncated {
         batch.cut().for_each(|i| buffers.leave_out(i));
     }
 }

@@ -345,7 +345,7 @@ impl<'a> Trainer<'a> {
 }
 
 /// Returns the sampling of a run file's `[rollout]`.
-pub fn sampling(rollout: &plimsoll_config::RolloutSpec, seed: u64) -> Sampling {
+pub fn sampling(rollout: &plimsoll_config::Rollout, seed: u64) -> Sampling {
     Sampling {
         temperature: rollout.temperature as f32,
         top_k: rollout.top_k,

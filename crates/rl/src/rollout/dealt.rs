@@ -7,7 +7,7 @@ use crate::rollout::exchange::{Deal, Sent, SentStats, exchange};
 use crate::rollout::grading::Grading;
 use crate::rollout::packed::{Kind, packed};
 use plimsoll_base::Result;
-use plimsoll_config::RolloutSpec;
+use plimsoll_config::Rollout;
 use plimsoll_infer::text::{Item, TextModel};
 use plimsoll_ranks::Group;
 use plimsoll_reward::{Rewards, Scored};
@@ -51,7 +51,7 @@ pub struct Asked<'q> {
     pub request: Request<'q>,
     pub items: &'q [Item],
     pub text: &'q TextModel,
-    pub rollout: &'q RolloutSpec,
+    pub rollout: &'q Rollout,
     /// The step and the total number of steps.
     pub steps: [u32; 2],
 }

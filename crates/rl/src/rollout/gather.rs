@@ -85,7 +85,7 @@ impl Gathered {
 pub fn gather(trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, step: u32) -> Result<Gathered> {
     let wanted = cx.run.prompts_per_rollout() as usize;
     let rounds = match cx.objective.filter {
-        Some(_) => 1 + cx.run.rollout.retries,
+        Some(_) => 1 + cx.run.retries,
         None => 1,
     };
     cx.held.begin(step, trainer.updates());

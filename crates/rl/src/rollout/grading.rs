@@ -2,7 +2,7 @@
 
 use crate::rollout::responses::{TextStop, response_text};
 use plimsoll_base::Result;
-use plimsoll_config::RolloutSpec;
+use plimsoll_config::Rollout;
 use plimsoll_infer::text::{Item, TextModel};
 use plimsoll_reward::{Case, Prompt, Rewards};
 use plimsoll_rollout::{Finish, StopCondition};
@@ -13,7 +13,7 @@ use std::sync::Arc;
 pub struct Grading<'s> {
     stop: TextStop<'s>,
     text: &'s TextModel,
-    rollout: &'s RolloutSpec,
+    rollout: &'s Rollout,
     rewards: &'s mut Rewards,
     /// One entry per group.
     prompts: Vec<Arc<Prompt>>,
@@ -28,7 +28,7 @@ impl<'s> Grading<'s> {
     pub fn begin<'i>(
         rewards: &'s mut Rewards,
         text: &'s TextModel,
-        rollout: &'s RolloutSpec,
+        rollout: &'s Rollout,
         items: impl ExactSizeIterator<Item = &'i Item>,
         group: usize,
         steps: [u32; 2],
