@@ -15,8 +15,12 @@ use plimsoll_base::rng::{Stream, below, philox};
 use plimsoll_config::{Auto, Lora, ModelDtype, OnFull, OptimizerDtype, Recompute, RunFile, RunSpec, Train};
 use plimsoll_device::{Device, OpenOptions};
 use plimsoll_files::OpenModel;
+use plimsoll_infer::bound::Sources;
 use plimsoll_infer::facts::verb_facts;
 use plimsoll_infer::models::open_model;
+use plimsoll_infer::responder::Responder;
+use plimsoll_infer::runner::{Runner, open};
+use plimsoll_infer::sampler::sampling;
 use plimsoll_infer::text::{Item, text_model};
 use plimsoll_memory::{Limits, Pool, host::Host};
 use plimsoll_plan::{Facts, PlanReport, RoleName, devices, plan_sampling, plan_with};
@@ -25,8 +29,7 @@ use plimsoll_rl::context::{Cursor, StepContext};
 use plimsoll_rl::data::models::check_codes_of_run;
 use plimsoll_rl::flops::forward_flops;
 use plimsoll_rl::methods::policy::step;
-use plimsoll_rl::ranks::open;
-use plimsoll_rl::roles::{Sources, Trainer, sampling};
+use plimsoll_rl::roles::Trainer;
 use plimsoll_rl::rollout::held::Held;
 use plimsoll_rollout::{NeverStop, Request};
 use plimsoll_train::Sequence;
@@ -76,9 +79,9 @@ pub fn rollout(options: &BenchOptions, sequences: usize, prompt: usize, new: usi
     let mut run = bench_run(options, sequences, 1, new);
     run.rollout.sequences_max = Auto::Value(sequences as u32);
     let bench = Bench::open_with(options, &mut run, prompt, plan_sampling)?;
-    let (dev, mut arena) = open(&bench.report.shape, options.opening(), None)?;
-    let mut trainer = Trainer::new(&*dev, &mut arena, &bench.report.shape, Sources::one(&bench.model), 0)?;
-    trainer.rehearse(&[sampling(&run.rollout, 0)])?;
+    let (dev, mut arena) = open(&bench.report.shape, options.opening())?;
+    let mut runner = Runner::new(&*dev, &mut arena, &bench.report.shape, Sources::one(&bench.model), 0)?;
+    runner.rehearse(&[sampling(&run.rollout, 0)])?;
     let prompts = random_prompts(&bench.spec(), sequences, prompt);
     let prompts: Vec<&[u32]> = prompts.iter().map(Vec::as_slice).collect();
     let mut times = Vec::new();
@@ -94,7 +97,7 @@ pub fn rollout(options: &BenchOptions, sequences: usize, prompt: usize, new: usi
             numbers: &[],
         };
         let started = Instant::now();
-        trainer.rollout(&request, &mut NeverStop)?;
+        runner.rollout(&request, &mut NeverStop)?;
         times.push(started.elapsed().as_secs_f64());
     }
     let lengths = || std::iter::repeat_n(prompt, sequences);
@@ -110,7 +113,7 @@ pub fn train(options: &BenchOptions, batch: usize, seq: usize) -> Result<Value> 
     let mut run = bench_run(options, batch, 1, seq);
     run.train.micro_batch_tokens = Auto::Value((batch * seq) as u32);
     let bench = Bench::open(options, &mut run, 1)?;
-    let (dev, mut arena) = open(&bench.report.shape, options.opening(), None)?;
+    let (dev, mut arena) = open(&bench.report.shape, options.opening())?;
     let mut trainer = Trainer::new(&*dev, &mut arena, &bench.report.shape, Sources::one(&bench.model), 0)?;
     trainer.rehearse(&[])?;
     // A sequence is a prompt of one token and a response: `seq` rows, each of which predicts a token.
@@ -159,7 +162,7 @@ pub fn whole_step(
         run.train.micro_batch_tokens = Auto::Value(STEP_MICRO_BATCH.max(prompt + new) as u32);
     }
     let bench = Bench::open(options, &mut run, prompt)?;
-    let (dev, mut arena) = open(&bench.report.shape, options.opening(), None)?;
+    let (dev, mut arena) = open(&bench.report.shape, options.opening())?;
     let mut trainer = Trainer::new(&*dev, &mut arena, &bench.report.shape, Sources::one(&bench.model), 0)?;
     trainer.rehearse(&[sampling(&run.rollout, run.seed)])?;
     let text = text_model(&bench.model, &run.data)?;
@@ -289,7 +292,7 @@ fn compare(options: &BenchOptions, cut: &Cut, round: u64, perturb: bool) -> Resu
         run.rollout.kv_blocks = Auto::Value(2 * one as u32);
     }
     let bench = Bench::open(&options, &mut run, longest)?;
-    let (dev, mut arena) = open(&bench.report.shape, options.opening(), None)?;
+    let (dev, mut arena) = open(&bench.report.shape, options.opening())?;
     let mut trainer = Trainer::new(&*dev, &mut arena, &bench.report.shape, Sources::one(&bench.model), 0)?;
     trainer.randomise_adapters(1)?;
     let refs: Vec<&[u32]> = prompts.iter().map(Vec::as_slice).collect();
@@ -304,7 +307,7 @@ fn compare(options: &BenchOptions, cut: &Cut, round: u64, perturb: bool) -> Resu
     };
     let stats = trainer.rollout(&request, &mut NeverStop)?;
     dev.perturb_norms(perturb);
-    let samples = trainer.samples.clone();
+    let samples = trainer.sampler.samples.clone();
     let sequences: Vec<Sequence<'_>> = (0..samples.len())
         .map(|s| Sequence { group: s / GROUP, prompt: &prompts[s / GROUP], response: samples.ids(s) })
         .collect();

@@ -179,11 +179,12 @@ mod tests {
     use plimsoll_base::{Bytes, Result};
     use plimsoll_config::{Auto, Lora, ModelDtype, Recompute};
     use plimsoll_files::digest;
+    use plimsoll_infer::bound::Sources;
     use plimsoll_memory::{Limit, Limits, shared_file};
     use plimsoll_plan::{RoleName, Share, devices, plan_with};
     use plimsoll_ranks::Group;
     use plimsoll_rl::ranks::open;
-    use plimsoll_rl::roles::{Sources, Trainer};
+    use plimsoll_rl::roles::Trainer;
     use plimsoll_train::Sequence;
 
     /// What is trained, and where.

@@ -17,7 +17,8 @@ const CRITIC_OF_ACTOR: &str = "actor";
 
 #[derive(Clone, Debug)]
 pub struct RunSpec {
-    pub method: Method,
+    /// None of a command that samples and trains nothing.
+    pub method: Option<Method>,
     pub needs: Needs,
     /// Seed of every random number of the run.
     pub seed: u64,
@@ -99,7 +100,7 @@ impl RunSpec {
         let needs = run.method.needs();
         let zero_stage = if run.run.zero_stage == Auto::Value(0) { Auto::Auto } else { run.run.zero_stage };
         RunSpec {
-            method: run.method,
+            method: Some(run.method),
             needs,
             seed: run.seed,
             model: run.model.clone(),
@@ -133,19 +134,48 @@ impl RunSpec {
         }
     }
 
-    /// Settles the settings of `generate` and `eval`, whose method and training are never used.
-    pub fn of_verb(verb: &VerbFile) -> RunSpec {
-        RunSpec::new(&RunFile {
+    /// Settles what a command samples that trains nothing: it has no method, and no step.
+    pub fn sampling(verb: &VerbFile) -> RunSpec {
+        let (learns_from, reference) = (LearnsFrom::Samples, Reference::No);
+        RunSpec {
+            method: None,
+            needs: Needs { learns_from, critic: false, teacher: false, reference, scores: false },
             seed: verb.seed,
+            model: verb.model.clone(),
             model_options: verb.model_options.clone(),
             data: verb.data.clone(),
+            eval_sets: verb.data.eval_sets(),
+            metric: None,
             rollout: verb.rollout.clone(),
-            reward: verb.reward.clone(),
+            retries: 0,
+            mask_truncated: false,
+            rewards: reward_specs(&verb.reward, &verb.data.answer_column),
+            model_rewards: ModelReward::of(&verb.reward),
+            objective: None,
+            preference: preference(&Loss::default()),
+            balance_coef: 0.0,
+            critic: None,
+            distill: None,
+            lora: None,
+            reference: false,
+            train: Train::new(0, 0.0),
             memory: verb.memory.clone(),
             eval: verb.eval.clone(),
+            checkpoint: Checkpoint::default(),
+            environment: None,
             run: verb.run.clone(),
-            ..RunFile::of(Method::Grpo, &verb.model, Train::new(1, 0.0))
-        })
+            track: Track::default(),
+        }
+    }
+
+    /// Returns the method of a run that trains.
+    pub fn method(&self) -> Method {
+        self.method.expect("what trains has a method")
+    }
+
+    /// True if responses are sampled: by a method that learns from them, or by a command.
+    pub fn samples(&self) -> bool {
+        self.needs.learns_from == LearnsFrom::Samples
     }
 
     pub fn has_rewards(&self) -> bool {

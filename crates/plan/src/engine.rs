@@ -15,7 +15,7 @@ impl Planner<'_> {
     pub(crate) fn engine(&self, run: &RunSpec, sequences: usize) -> EngineLimits {
         let prompt_tokens = self.facts.prompt_tokens;
         let new_tokens = if run.needs.scores { 1 } else { run.response_tokens_max() };
-        let shares_prompts = run.objective.is_some() && !run.plays_agents();
+        let shares_prompts = run.samples() && !run.plays_agents();
         let group = if shares_prompts { run.rollout.group_size as usize } else { 1 };
         let enough = EngineLimits::blocks_for(sequences, group, prompt_tokens, new_tokens);
         let one = (prompt_tokens + new_tokens).div_ceil(plimsoll_device::KV_BLOCK) + 1;

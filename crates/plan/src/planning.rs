@@ -34,7 +34,7 @@ pub fn check_lengths(run: &RunSpec, facts: &Facts) -> Result<()> {
     check_positions(run, facts)?;
     let (prompt, response) = (facts.prompt_tokens, run.response_tokens_max());
     match run.train.micro_batch_tokens {
-        Auto::Value(limit) if run.objective.is_some() && (limit as usize) < prompt + response => {
+        Auto::Value(limit) if run.samples() && (limit as usize) < prompt + response => {
             let words = match run.environment {
                 None => format!("rollout.max_new_tokens = {response}"),
                 Some(_) => format!("an episode of {response}"),
@@ -71,9 +71,9 @@ pub fn check_positions(run: &RunSpec, facts: &Facts) -> Result<()> {
 /// Returns the tokens of the longest sequence of the run. The longest prompt of a supervised run need not have the longest
 /// completion, so there the longer of the two counts.
 pub fn longest_sequence(run: &RunSpec, facts: &Facts) -> usize {
-    match run.objective {
-        Some(_) => facts.prompt_tokens + run.response_tokens_max(),
-        None => facts.prompt_tokens.max(facts.completion_tokens),
+    match run.samples() {
+        true => facts.prompt_tokens + run.response_tokens_max(),
+        false => facts.prompt_tokens.max(facts.completion_tokens),
     }
 }
 

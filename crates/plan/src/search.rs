@@ -411,7 +411,7 @@ impl Planner<'_> {
             return 1; // Nothing is sampled.
         }
         let rollout = run.prompts_per_rollout() as usize * run.rollout.group_size as usize;
-        let step = if run.objective.is_some() { rollout } else { 0 };
+        let step = if run.samples() { rollout } else { 0 };
         // The samples of one prompt stay together.
         let samples = run.eval.samples.max(1) as usize;
         let eval = self.facts.eval_prompts.saturating_mul(samples).min(samples.max(256));
@@ -470,7 +470,7 @@ impl Planner<'_> {
             offload: knobs.offload,
             sequences,
             response_tokens: response_tokens(run, self.facts),
-            policy_lag: if run.objective.is_some() { run.rollout.policy_lag as usize } else { 0 },
+            policy_lag: if run.samples() { run.rollout.policy_lag as usize } else { 0 },
             holds_samples: run.holds_samples(),
             corrects: run.objective.is_some_and(|objective| objective.correction.is_some()),
             balance_coef: run.balance_coef,

@@ -12,15 +12,15 @@ const STEP_TOKENS_MAX: u64 = 1 << 40;
 pub(crate) fn work(run: &RunSpec, facts: &Facts) -> Work {
     let sequences = run.sequences_per_step() as f64;
     let mini_batch = run.train.mini_batch.map_or(sequences, |n| f64::from(n.max(1)));
-    let epochs = if run.objective.is_some() { f64::from(run.train.epochs_per_rollout.max(1)) } else { 1.0 };
-    let updates = if run.objective.is_some() { (sequences / mini_batch).ceil() * epochs } else { 1.0 };
+    let epochs = if run.samples() { f64::from(run.train.epochs_per_rollout.max(1)) } else { 1.0 };
+    let updates = if run.samples() { (sequences / mini_batch).ceil() * epochs } else { 1.0 };
     Work {
         prompts: f64::from(run.rollout.prompts_per_step),
         group: sequences / f64::from(run.rollout.prompts_per_step.max(1)),
         shares_prompts: !run.plays_agents(),
         prompt_tokens: facts.prompt_tokens as f64,
         response_tokens: response_tokens(run, facts) as f64,
-        samples: run.objective.is_some(),
+        samples: run.samples(),
         updates,
         epochs,
         critic: match run.critic.as_ref().and_then(|critic| critic.updates_per_rollout) {
@@ -34,7 +34,7 @@ pub(crate) fn work(run: &RunSpec, facts: &Facts) -> Work {
 }
 
 pub(crate) fn response_tokens(run: &RunSpec, facts: &Facts) -> usize {
-    if run.objective.is_some() { run.response_tokens_max() } else { facts.completion_tokens.max(1) }
+    if run.samples() { run.response_tokens_max() } else { facts.completion_tokens.max(1) }
 }
 
 fn sequences_per_rollout(run: &RunSpec) -> u64 {
