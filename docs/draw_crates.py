@@ -19,7 +19,7 @@ COLUMN = {
     "env": 0.5, "files": 3.3, "memory": 6.15, "algo": 5.13, "base": 5.0, "arch": 3.9,
 }
 # Floors above the lowest possible one, so that no line passes behind a box.
-RAISED = {"agent": 1}
+RAISED = {"agent": 2}
 COLOURS = {
     "what everything uses": ("#eef1f4", "#66788a", "base arch memory algo files text"),
     "other people's code": ("#e6f4ea", "#3c8a57", "env worker reward collect textenv python"),

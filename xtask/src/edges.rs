@@ -31,7 +31,7 @@ pub const ALLOWED: &str = "
     plan     <- base arch memory files device devices model rollout train reward textenv config
     run      <- base arch memory files text worker ranks config plan
     serve    <- base arch text device rollout
-    infer    <- base arch files text devices config plan
+    infer    <- base arch memory algo files text reward config plan run device devices model rollout train serve
     rl       <- base arch memory algo files text reward textenv ranks config plan run device devices model rollout train serve infer
     agent    <- base memory env files worker collect algo device devices model train config plan run
     bench    <- base arch memory algo files reward device devices rollout train config plan run infer rl
@@ -39,7 +39,7 @@ pub const ALLOWED: &str = "
     stacks   <- base arch
     launch   <- base
     python   <- base memory env worker collect
-    plimsoll <- base arch memory files text env reward collect ranks config plan run device devices doctor stacks launch serve rl agent bench
+    plimsoll <- base arch memory files text env reward collect ranks config plan run device devices doctor stacks launch serve infer rl agent bench
 ";
 
 type Table = BTreeMap<String, BTreeSet<String>>;

@@ -89,7 +89,7 @@ fn train_until_signal(
 }
 
 fn title(run: &RunSpec, settings: &AgentSettings, dev: &dyn Device) -> String {
-    let (method, model, env) = (run.method.name(), &run.model, &settings.env.id);
+    let (method, model, env) = (run.method().name(), &run.model, &settings.env.id);
     let parameters = settings.network.spec.parameters();
     format!("{method} on {env}, {model}, {parameters} parameters, f32, {}", dev.machine_type())
 }

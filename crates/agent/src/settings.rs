@@ -79,8 +79,7 @@ impl AgentSettings {
         let (observation, action) = (Slot::of(&env.observation)?, Slot::of(&env.action)?);
         let rows = RowLayout::new(&observation, &action, frames_each, frames_each, extras)
             .ok_or_else(|| Error::new("size-overflow", "a batch of these frames overflows 63 bits"))?;
-        let threads =
-            run.choices.threads.value().map_or_else(|| Host::this().threads(), |n| n.max(1) as usize);
+        let threads = run.run.threads.value().map_or_else(|| Host::this().threads(), |n| n.max(1) as usize);
         Ok(AgentSettings {
             episode_frames_max,
             lanes: match &python {

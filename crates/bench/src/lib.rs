@@ -15,8 +15,12 @@ use plimsoll_base::rng::{Stream, below, philox};
 use plimsoll_config::{Auto, Lora, ModelDtype, OnFull, OptimizerDtype, Recompute, RunFile, RunSpec, Train};
 use plimsoll_device::{Device, OpenOptions};
 use plimsoll_files::OpenModel;
+use plimsoll_infer::bound::Sources;
 use plimsoll_infer::facts::verb_facts;
 use plimsoll_infer::models::open_model;
+use plimsoll_infer::responder::Responder;
+use plimsoll_infer::runner::{Runner, open};
+use plimsoll_infer::sampler::sampling;
 use plimsoll_infer::text::{Item, text_model};
 use plimsoll_memory::{Limits, Pool, host::Host};
 use plimsoll_plan::{Facts, PlanReport, RoleName, devices, plan_sampling, plan_with};
@@ -25,8 +29,7 @@ use plimsoll_rl::context::{Cursor, StepContext};
 use plimsoll_rl::data::models::check_codes_of_run;
 use plimsoll_rl::flops::forward_flops;
 use plimsoll_rl::methods::policy::step;
-use plimsoll_rl::ranks::open;
-use plimsoll_rl::roles::{Sources, Trainer, sampling};
+use plimsoll_rl::roles::Trainer;
 use plimsoll_rl::rollout::held::Held;
 use plimsoll_rollout::{NeverStop, Request};
 use plimsoll_train::Sequence;
@@ -74,11 +77,11 @@ const STEP_MICRO_BATCH: usize = 1024;
 /// Runs `bench rollout`: `sequences` distinct random prompts, `prompt` + `new` tokens, no end before the limit.
 pub fn rollout(options: &BenchOptions, sequences: usize, prompt: usize, new: usize) -> Result<Value> {
     let mut run = bench_run(options, sequences, 1, new);
-    run.choices.sequences_max = Auto::Value(sequences as u32);
+    run.rollout.sequences_max = Auto::Value(sequences as u32);
     let bench = Bench::open_with(options, &mut run, prompt, plan_sampling)?;
-    let (dev, mut arena) = open(&bench.report.shape, options.opening(), None)?;
-    let mut trainer = Trainer::new(&*dev, &mut arena, &bench.report.shape, Sources::one(&bench.model), 0)?;
-    trainer.rehearse(&[sampling(&run.rollout, 0)])?;
+    let (dev, mut arena) = open(&bench.report.shape, options.opening())?;
+    let mut runner = Runner::new(&*dev, &mut arena, &bench.report.shape, Sources::one(&bench.model), 0)?;
+    runner.rehearse(&[sampling(&run.rollout, 0)])?;
     let prompts = random_prompts(&bench.spec(), sequences, prompt);
     let prompts: Vec<&[u32]> = prompts.iter().map(Vec::as_slice).collect();
     let mut times = Vec::new();
@@ -94,7 +97,7 @@ pub fn rollout(options: &BenchOptions, sequences: usize, prompt: usize, new: usi
             numbers: &[],
         };
         let started = Instant::now();
-        trainer.rollout(&request, &mut NeverStop)?;
+        runner.rollout(&request, &mut NeverStop)?;
         times.push(started.elapsed().as_secs_f64());
     }
     let lengths = || std::iter::repeat_n(prompt, sequences);
@@ -108,9 +111,9 @@ pub fn rollout(options: &BenchOptions, sequences: usize, prompt: usize, new: usi
 /// Runs `bench train`: forward, backward and AdamW over `batch` sequences of `seq` tokens, every token trained.
 pub fn train(options: &BenchOptions, batch: usize, seq: usize) -> Result<Value> {
     let mut run = bench_run(options, batch, 1, seq);
-    run.choices.micro_batch_tokens = Auto::Value((batch * seq) as u32);
+    run.train.micro_batch_tokens = Auto::Value((batch * seq) as u32);
     let bench = Bench::open(options, &mut run, 1)?;
-    let (dev, mut arena) = open(&bench.report.shape, options.opening(), None)?;
+    let (dev, mut arena) = open(&bench.report.shape, options.opening())?;
     let mut trainer = Trainer::new(&*dev, &mut arena, &bench.report.shape, Sources::one(&bench.model), 0)?;
     trainer.rehearse(&[])?;
     // A sequence is a prompt of one token and a response: `seq` rows, each of which predicts a token.
@@ -156,10 +159,10 @@ pub fn whole_step(
 ) -> Result<Value> {
     let mut run = bench_run(options, prompts, group, new);
     if !devices::row_of(&run, &Limits::default()).has_own_memory() {
-        run.choices.micro_batch_tokens = Auto::Value(STEP_MICRO_BATCH.max(prompt + new) as u32);
+        run.train.micro_batch_tokens = Auto::Value(STEP_MICRO_BATCH.max(prompt + new) as u32);
     }
     let bench = Bench::open(options, &mut run, prompt)?;
-    let (dev, mut arena) = open(&bench.report.shape, options.opening(), None)?;
+    let (dev, mut arena) = open(&bench.report.shape, options.opening())?;
     let mut trainer = Trainer::new(&*dev, &mut arena, &bench.report.shape, Sources::one(&bench.model), 0)?;
     trainer.rehearse(&[sampling(&run.rollout, run.seed)])?;
     let text = text_model(&bench.model, &run.data)?;
@@ -277,19 +280,19 @@ fn compare(options: &BenchOptions, cut: &Cut, round: u64, perturb: bool) -> Resu
     const NEW: usize = 48;
     let options = BenchOptions { threads: cut.threads, ..options.clone() };
     let mut run = bench_run(&options, GROUPS, GROUP, NEW);
-    run.choices.sequences_max = Auto::Value(cut.sequences);
-    run.choices.on_full = cut.on_full;
-    run.choices.micro_batch_tokens = Auto::Value(cut.micro_batch);
-    run.choices.recompute = Auto::Value(cut.recompute);
+    run.rollout.sequences_max = Auto::Value(cut.sequences);
+    run.rollout.on_full = cut.on_full;
+    run.train.micro_batch_tokens = Auto::Value(cut.micro_batch);
+    run.train.recompute = Auto::Value(cut.recompute);
     let prompts: Vec<Vec<u32>> = random_prompts_of(&options, round, GROUPS)?;
     let longest = prompts.iter().map(Vec::len).max().unwrap_or(1);
     if cut.tight_blocks {
         // Room for two of the longest sequences: the others preempt each other.
         let one = (longest + NEW).div_ceil(plimsoll_device::KV_BLOCK) + 1;
-        run.choices.kv_blocks = Auto::Value(2 * one as u32);
+        run.rollout.kv_blocks = Auto::Value(2 * one as u32);
     }
     let bench = Bench::open(&options, &mut run, longest)?;
-    let (dev, mut arena) = open(&bench.report.shape, options.opening(), None)?;
+    let (dev, mut arena) = open(&bench.report.shape, options.opening())?;
     let mut trainer = Trainer::new(&*dev, &mut arena, &bench.report.shape, Sources::one(&bench.model), 0)?;
     trainer.randomise_adapters(1)?;
     let refs: Vec<&[u32]> = prompts.iter().map(Vec::as_slice).collect();
@@ -304,7 +307,7 @@ fn compare(options: &BenchOptions, cut: &Cut, round: u64, perturb: bool) -> Resu
     };
     let stats = trainer.rollout(&request, &mut NeverStop)?;
     dev.perturb_norms(perturb);
-    let samples = trainer.samples.clone();
+    let samples = trainer.sampler.samples.clone();
     let sequences: Vec<Sequence<'_>> = (0..samples.len())
         .map(|s| Sequence { group: s / GROUP, prompt: &prompts[s / GROUP], response: samples.ids(s) })
         .collect();

@@ -179,11 +179,12 @@ mod tests {
     use plimsoll_base::{Bytes, Result};
     use plimsoll_config::{Auto, Lora, ModelDtype, Recompute};
     use plimsoll_files::digest;
+    use plimsoll_infer::bound::Sources;
     use plimsoll_memory::{Limit, Limits, shared_file};
     use plimsoll_plan::{RoleName, Share, devices, plan_with};
     use plimsoll_ranks::Group;
     use plimsoll_rl::ranks::open;
-    use plimsoll_rl::roles::{Sources, Trainer};
+    use plimsoll_rl::roles::Trainer;
     use plimsoll_train::Sequence;
 
     /// What is trained, and where.
@@ -210,10 +211,10 @@ mod tests {
             profile: false,
         };
         let mut run = bench_run(&options, 96, 1, 8);
-        run.choices.micro_batch_tokens = Auto::Value(64);
-        run.choices.sequences_max = Auto::Value(4);
+        run.train.micro_batch_tokens = Auto::Value(64);
+        run.rollout.sequences_max = Auto::Value(4);
         run.train.cut_multiple = Auto::Value(70);
-        run.choices.zero_stage = Auto::Value(case.zero_stage);
+        run.run.zero_stage = Auto::Value(case.zero_stage);
         let bench = Bench::open_with(&options, &mut run, 1, |run, facts| {
             // The image of a test counts in each rank's plan, though they are one process.
             let host = Some(Limit { bytes: Bytes(1 << 40), source: "the test".into() });

@@ -4,9 +4,10 @@
 use super::{Bench, BenchOptions, add, bench_run, finish, median, run_file, spread};
 use plimsoll_base::{Bytes, Error, Result};
 use plimsoll_files::{check_output_folder, output_error};
+use plimsoll_infer::bound::Sources;
+use plimsoll_infer::runner::open;
 use plimsoll_memory::host::Host;
-use plimsoll_rl::ranks::open;
-use plimsoll_rl::roles::{Sources, Trainer};
+use plimsoll_rl::roles::Trainer;
 use plimsoll_rl::rollout::held::Held;
 use plimsoll_rl::save::prepare;
 use plimsoll_run::checkpoint::{Manifest, Retention, RunState, Store};
@@ -28,7 +29,7 @@ pub fn save(options: &BenchOptions, dir: &Path) -> Result<Value> {
     check_output_folder(dir)?;
     let mut run = bench_run(options, 1, 1, 8);
     let bench = Bench::open(options, &mut run, 8)?;
-    let (dev, mut arena) = open(&bench.report.shape, options.opening(), None)?;
+    let (dev, mut arena) = open(&bench.report.shape, options.opening())?;
     let trainer = Trainer::new(&*dev, &mut arena, &bench.report.shape, Sources::one(&bench.model), 0)?;
     let place = dir.join(format!(".plimsoll-bench-save-{}", std::process::id()));
     let unwritable = |err: std::io::Error| output_error(&place, &err);

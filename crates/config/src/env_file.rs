@@ -208,17 +208,17 @@ pub struct ReplaySection {
     pub capacity: u64,
 }
 
-/// Where frames go.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct CollectRun {
-    /// The directory of the files; without it nothing is written.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub dir: Option<String>,
-    /// Batches of one file.
-    pub batches_per_file: u32,
-    /// What the files are.
-    pub format: FramesFormat,
+section! {
+    /// Where frames go.
+    CollectRun {
+        /// The directory of the files; without it nothing is written.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        dir: Option<String> = None,
+        /// Batches of one file.
+        batches_per_file: u32 = 16,
+        /// What the files are.
+        format: FramesFormat = FramesFormat::Safetensors,
+    }
 }
 
 /// What files of frames are.
@@ -232,17 +232,8 @@ pub enum FramesFormat {
     Parquet,
 }
 
-impl Default for CollectRun {
-    fn default() -> CollectRun {
-        CollectRun { dir: None, batches_per_file: 16, format: FramesFormat::Safetensors }
-    }
-}
-
-fn deny() -> Network {
-    Network::Deny
-}
-
 defaults! {
+    deny: Network = Network::Deny;
     two: u32 = 2;
     step_timeout_ms: u32 = 60_000;
     reset_timeout_ms: u32 = 300_000;

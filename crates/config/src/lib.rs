@@ -3,6 +3,22 @@
 //! file < environment `PLIMSOLL__SECTION__KEY` < `--set section.key=value`. Every leaf remembers its origin. This crate
 //! opens the run file only: models, data and directories are opened by others.
 
+/// Declares a section of a run file: each key once, with what it means, its type and its default.
+macro_rules! section {
+    ($(#[$of_section:meta])* $name:ident { $($(#[$of_key:meta])* $key:ident: $type:ty = $default:expr,)+ }) => {
+        $(#[$of_section])*
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+        #[serde(default, deny_unknown_fields)]
+        pub struct $name { $($(#[$of_key])* pub $key: $type,)+ }
+
+        impl Default for $name {
+            fn default() -> $name {
+                $name { $($key: $default,)+ }
+            }
+        }
+    };
+}
+
 /// Makes a function of each default that a key's attribute names.
 macro_rules! defaults {
     ($($name:ident: $of:ty = $value:expr;)+) => {
@@ -62,7 +78,7 @@ pub use sections::{
     Rollout, Run, RunFile, Track, Train, Trains, VerbFile, is_python_env,
 };
 pub use sources::no_rows_to_filter;
-pub use spec::{Choices, LoraSpec, ModelReward, RolloutSpec, RunSpec, TrainSpec};
+pub use spec::{LoraSpec, ModelReward, RunSpec};
 pub use values::{
     Auto, ByteSize, Credit, CriticLearns, Curriculum, DynamicSampling, Exchange, Expecting, GradientWire,
     KlIn, LossType, ModelDtype, Network, Offload, OnFull, OptimizerDtype, Overlong, Positions, Recompute,

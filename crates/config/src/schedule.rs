@@ -1,9 +1,9 @@
 //! The options of each update: learning rates by warm-up and schedule.
 
-use crate::{Schedule, TrainSpec};
+use crate::{Schedule, Train};
 use plimsoll_algo::update::UpdateOptions;
 
-impl TrainSpec {
+impl Train {
     /// Returns the options of the update in `step`, which counts from 1. `seed` is the key of stochastic rounding.
     pub fn update_options(&self, step: u32, seed: u64) -> UpdateOptions {
         UpdateOptions {

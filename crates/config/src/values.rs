@@ -509,20 +509,15 @@ names!(
 
 names!(
     /// What a micro-batch's gradient is rounded to before it is added.
+    #[derive(Default)]
     GradientWire, "\"f32\" or \"bf16\"", {
         /// Nothing: it is added as it comes.
+        #[default]
         F32 = "f32",
         /// Once, to the nearest bf16.
         Bf16 = "bf16",
     }
 );
-
-#[allow(clippy::derivable_impls)] // The macro makes the type.
-impl Default for GradientWire {
-    fn default() -> GradientWire {
-        GradientWire::F32
-    }
-}
 
 names!(
     /// How cards of different hosts exchange.

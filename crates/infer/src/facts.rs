@@ -38,7 +38,7 @@ pub fn verb_facts(run: &RunSpec, model: &OpenModel, prompt_tokens: usize, prompt
             tokenizer: tokenizer_bytes(model),
             data: Bytes(0),
             clients: Bytes(0),
-            staging: staging_bytes(run.choices.staging, model),
+            staging: staging_bytes(run.memory.staging, model),
             rows_kept: rows_kept(run),
             disk: Default::default(),
         },

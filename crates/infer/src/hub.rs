@@ -27,8 +27,8 @@ pub fn localise_sets(sets: &mut [(String, String)], allow_download: bool) -> Res
     Ok(())
 }
 
-/// Returns the file that an `hf:` name means, fetching it if `allow_download` says so; none for another name. `split` is
-/// meant where it names none.
+/// Returns the file that an `hf:` name means, fetching it if `allow_download` says so; none for another name. `split`
+/// is meant where it names none.
 ///
 /// Errors: `data-hub-name`; those of `hub_file`.
 pub fn find(path: &str, split: &str, allow_download: bool) -> Result<Option<Found>> {

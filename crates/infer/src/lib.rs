@@ -1,10 +1,26 @@
-//! Opening a language model and sampling from it: what a command needs that trains nothing, and what training builds on.
+//! Opening a language model and sampling from it: what a command needs that trains nothing, and what training builds
+//! on.
 //!
 //! `models` and `text` open a model and turn strings into its tokens, `hub` and `sets` find and read held-out prompts,
-//! and `facts` tell the planner what a command samples. A method, a loss or an optimizer is not known here.
+//! and `facts` tell the planner what a command samples. `bound` is a model in the arena, `sampler` the engine that
+//! samples from it, and `runner` both without a method. `generate`, `serve` and `eval` are the commands. A method, a
+//! loss or an optimizer is not known here.
 
+pub mod bound;
+pub mod eval;
 pub mod facts;
+pub mod generate;
+pub mod grading;
 pub mod hub;
+pub mod model_reward;
 pub mod models;
+pub mod phases;
+mod reach;
+pub mod responder;
+pub mod responses;
+pub mod runner;
+pub mod sampler;
+pub mod serve;
 pub mod sets;
 pub mod text;
+pub mod weights;

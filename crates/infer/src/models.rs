@@ -2,7 +2,7 @@
 
 use plimsoll_arch::LayerEncodings;
 use plimsoll_base::{Error, Result, slugs};
-use plimsoll_config::{LoraSpec, ModelOptions, ModelReward, RunSpec};
+use plimsoll_config::{Auto, LoraSpec, ModelOptions, ModelReward, RunSpec};
 use plimsoll_files::{AdapterConfig, Head, OpenModel, TokenizerFiles};
 use plimsoll_plan::{Lora, PerRole, RoleName};
 use plimsoll_text::Tokenizer;
@@ -59,7 +59,16 @@ pub fn open_any_model(name: &str, options: &ModelOptions) -> Result<OpenModel> {
 pub fn sample_with_adapter(run: &mut RunSpec, model: &OpenModel) {
     run.lora = model.adapter.as_ref().map(|adapter| {
         let AdapterConfig { rank, alpha, rslora, targets, quantize, .. } = adapter.config;
-        LoraSpec { rank, alpha, rslora, targets, quantize, adapter: None, of_critic: false }
+        LoraSpec {
+            rank,
+            alpha,
+            rslora,
+            targets,
+            quantize,
+            adapter: None,
+            of_critic: false,
+            merge: Auto::Value(false),
+        }
     });
 }
 

@@ -16,7 +16,7 @@ const CARD_SETTLING: u64 = 4 << 20;
 
 /// Returns the row of the device that a run file names. `"auto"` is the first with a given limit, or that works on this machine.
 pub fn row_of(run: &RunSpec, limits: &Limits) -> &'static DeviceRow {
-    match run.choices.device {
+    match run.run.device {
         Auto::Value(device) => plimsoll_devices::named(device.name()),
         Auto::Auto => plimsoll_devices::auto(limits.device.is_some()),
     }
@@ -41,7 +41,7 @@ pub fn opening(shape: &RunShape, options: OpenOptions) -> Opening<'static> {
 }
 
 pub fn options(run: &RunSpec) -> OpenOptions {
-    OpenOptions { checked: run.checked, profile: false }
+    OpenOptions { checked: run.run.checked, profile: false }
 }
 
 /// Returns the plan with the measured memory of the driver and its libraries, once every shape has run: nothing more is

@@ -11,7 +11,7 @@ impl Planner<'_> {
     pub(crate) fn engine(&self, run: &RunSpec, sequences: usize) -> EngineLimits {
         let prompt_tokens = self.facts.prompt_tokens;
         let new_tokens = if run.needs.scores { 1 } else { run.response_tokens_max() };
-        let shares_prompts = run.objective.is_some() && !run.plays_agents();
+        let shares_prompts = run.samples() && !run.plays_agents();
         let group = if shares_prompts { run.rollout.group_size as usize } else { 1 };
         let prefill = (sequences * prompt_tokens).next_power_of_two().min(self.row.prefill_rows);
         let specs = self.facts.spec.caches(prompt_tokens + new_tokens - 1);
@@ -42,7 +42,7 @@ impl Planner<'_> {
         // A client's prompt may be as long as a sequence.
         let has_clients = self.purpose == Purpose::Sample || run.plays_agents();
         let prompt = if has_clients { limits.context() } else { limits.prompt_tokens };
-        let given = run.choices.kv_blocks.value().map(|n| n as usize);
+        let given = run.rollout.kv_blocks.value().map(|n| n as usize);
         let units = cache.of_given(enough, given).max(limits.least(cache, limits.context(), prompt));
         // No sequence should wait for what no layer has.
         if of.elements == 0 { units.max(enough) } else { units }

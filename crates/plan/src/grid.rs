@@ -100,9 +100,9 @@ fn cell(
     method: &str,
     limits: &Limits,
 ) -> Result<Cell> {
-    let mut run = base.cloned().unwrap_or_else(|| empty_run(model));
-    run.model = format!("random:{model}");
-    run.method = parse_method(method)?;
+    let of = parse_method(method)?;
+    let mut run = base.cloned().unwrap_or_else(|| empty_run(of, model));
+    (run.method, run.model) = (of, format!("random:{model}"));
     let (prompt, response) = (context.div_ceil(2).max(1), (context / 2).max(1));
     run.rollout.max_new_tokens = response;
     // Lengths of the run file belong to its own sequences.
@@ -147,7 +147,7 @@ fn planned(run: &RunFile, spec: ModelSpec, prompt: u32, limits: &Limits) -> Resu
     let facts = Facts {
         spec,
         prompt_tokens: prompt as usize,
-        completion_tokens: if run.objective.is_some() { 0 } else { response as usize },
+        completion_tokens: if run.samples() { 0 } else { response as usize },
         eval_prompts: 0,
         share: Share::WHOLE,
         hosts: Hosts::one(1),
@@ -163,7 +163,7 @@ fn planned(run: &RunFile, spec: ModelSpec, prompt: u32, limits: &Limits) -> Resu
             tokenizer: facts::tokenizer_bytes_of(&spec),
             data: Bytes(0),
             clients: Bytes(0),
-            staging: facts::staging_bytes_of(run.choices.staging, &spec),
+            staging: facts::staging_bytes_of(run.memory.staging, &spec),
             rows_kept: facts::rows_kept(&run),
             disk: facts::disk_facts(&run),
         },
@@ -188,8 +188,8 @@ fn planned(run: &RunFile, spec: ModelSpec, prompt: u32, limits: &Limits) -> Resu
 }
 
 /// Returns a run with a few dozen sequences per step, and every knob left to the planner.
-fn empty_run(model: &str) -> RunFile {
-    let mut run = RunFile::of(Method::Grpo, model, Train::new(1, 1e-6));
+fn empty_run(method: Method, model: &str) -> RunFile {
+    let mut run = RunFile::of(method, model, Train::new(1, 1e-6));
     (run.rollout.prompts_per_step, run.rollout.group_size) = STEP;
     run
 }
@@ -291,7 +291,7 @@ mod tests {
 
     #[test]
     fn adapters_are_those_of_the_run_file_where_they_fit_in() {
-        let mut base = empty_run("x");
+        let mut base = empty_run(Method::Grpo, "x");
         base.train.optimizer_dtype = Auto::Value(plimsoll_config::OptimizerDtype::Int8);
         base.lora = Some(Lora { rank: 192, ..Lora::default() });
         let grid = |methods: &[&str]| Grid {
@@ -319,7 +319,7 @@ mod tests {
         let grid =
             Grid { models: vec!["qwen3-30b-a3b".into()], contexts: vec![256], methods: vec!["grpo".into()] };
         let least = |targets| {
-            let mut base = empty_run("x");
+            let mut base = empty_run(Method::Grpo, "x");
             base.lora = Some(Lora { targets, ..Lora::default() });
             let cells = plan_grid(Some(&base), &grid, &limits(1 << 12)).unwrap();
             cells[0].lora.as_ref().map(|lora| lora.planned.min_bytes)

@@ -114,7 +114,7 @@ fn verified(planner: &Planner, run: &RunSpec, base_s: f64, changes: &[&Change]) 
 
 /// Returns the facts after a change, which decides the staging buffers.
 fn facts_after(facts: &Facts, changed: &RunSpec) -> Facts {
-    let staging = changed.choices.staging.value().map_or(facts.host.staging, |ByteSize(bytes)| bytes);
+    let staging = changed.memory.staging.value().map_or(facts.host.staging, |ByteSize(bytes)| bytes);
     Facts { host: HostFacts { staging: facts.host.staging.min(staging), ..facts.host }, ..*facts }
 }
 
@@ -149,30 +149,30 @@ fn smallest_limit(pool: &str, bytes: Bytes, limit: &Limit) -> Hint {
 /// Returns what a card may move to the host's memory.
 fn offloads(run: &RunSpec) -> Vec<Change> {
     let has_reference = run.reference;
-    if run.choices.offload == Auto::Auto {
+    if run.memory.offload == Auto::Auto {
         return Vec::new();
     }
-    let optimizer = run.choices.offloads(Offload::Optimizer);
-    let reference = run.choices.offloads(Offload::Reference) || !has_reference;
+    let optimizer = run.memory.offloads(Offload::Optimizer);
+    let reference = run.memory.offloads(Offload::Reference) || !has_reference;
     let how = |applies, set, why, apply| change(applies, set, why, false, apply);
     vec![
         how(
             !optimizer && (!has_reference || !reference),
             "memory.offload=[\"optimizer\"]",
             "AdamW's states are in page-locked host memory and pass through the card in each update",
-            |r| r.choices.offload = Auto::Value(vec![Offload::Optimizer]),
+            |r| r.memory.offload = Auto::Value(vec![Offload::Optimizer]),
         ),
         how(
             !reference && !optimizer,
             "memory.offload=[\"reference\"]",
             "the reference model is in page-locked host memory and passes through the card layer by layer",
-            |r| r.choices.offload = Auto::Value(vec![Offload::Reference]),
+            |r| r.memory.offload = Auto::Value(vec![Offload::Reference]),
         ),
         how(
             has_reference && !(optimizer && reference),
             "memory.offload=[\"optimizer\",\"reference\"]",
             "AdamW's states and the reference model are in page-locked host memory and pass through the card in parts",
-            |r| r.choices.offload = Auto::Value(vec![Offload::Optimizer, Offload::Reference]),
+            |r| r.memory.offload = Auto::Value(vec![Offload::Optimizer, Offload::Reference]),
         ),
     ]
 }
@@ -180,18 +180,18 @@ fn offloads(run: &RunSpec) -> Vec<Change> {
 /// Returns what ranks may spread among themselves.
 fn spreads(run: &RunSpec) -> Vec<Change> {
     let stage_3 = change(
-        run.lora.is_none() && run.choices.zero_stage == Auto::Value(2),
+        run.lora.is_none() && run.run.zero_stage == Auto::Value(2),
         "run.zero_stage=3",
         "each rank keeps its part of the weights, which are gathered for rollouts alone",
         false,
-        |r| r.choices.zero_stage = Auto::Value(3),
+        |r| r.run.zero_stage = Auto::Value(3),
     );
     let reference = change(
-        run.reference && run.lora.is_none() && run.choices.offload == Auto::Value(Vec::new()),
+        run.reference && run.lora.is_none() && run.memory.offload == Auto::Value(Vec::new()),
         "memory.offload=[\"reference\"]",
         "each rank keeps its part of the reference model, whose layers are read from all of them",
         false,
-        |r| r.choices.offload = Auto::Value(vec![Offload::Reference]),
+        |r| r.memory.offload = Auto::Value(vec![Offload::Reference]),
     );
     vec![reference, stage_3]
 }
@@ -200,25 +200,25 @@ fn spreads(run: &RunSpec) -> Vec<Change> {
 fn levels(run: &RunSpec, can_wait: bool) -> [Change; 3] {
     use RunRecompute::{Cheap, Layer, None, Offload};
     let level = |applies, set, why, apply| change(applies, set, why, false, apply);
-    let now = run.choices.recompute;
+    let now = run.train.recompute;
     [
         level(
             now == Auto::Value(None),
             "train.recompute=cheap",
             "norms and the SwiGLU product are computed again in the backward pass",
-            |r| r.choices.recompute = Auto::Value(Cheap),
+            |r| r.train.recompute = Auto::Value(Cheap),
         ),
         level(
             matches!(now, Auto::Value(None | Cheap)),
             "train.recompute=layer",
             "only each layer's input is kept for the backward pass",
-            |r| r.choices.recompute = Auto::Value(Layer),
+            |r| r.train.recompute = Auto::Value(Layer),
         ),
         level(
             matches!(now, Auto::Value(None | Cheap | Layer)) && can_wait,
             "train.recompute=offload",
             "each layer's input waits in host memory for the backward pass",
-            |r| r.choices.recompute = Auto::Value(Offload),
+            |r| r.train.recompute = Auto::Value(Offload),
         ),
     ]
 }
@@ -233,47 +233,46 @@ fn changes_of(run: &RunSpec) -> Vec<Change> {
     let what = |applies, set, why, apply| change(applies, set, why, true, apply);
     vec![
         how(
-            !run.choices.micro_batch_tokens.is_auto(),
+            !run.train.micro_batch_tokens.is_auto(),
             "train.micro_batch_tokens=auto",
             "the planner takes the largest micro-batch that fits",
-            |r| r.choices.micro_batch_tokens = Auto::Auto,
+            |r| r.train.micro_batch_tokens = Auto::Auto,
         ),
         how(
-            !run.choices.sequences_max.is_auto() || !run.choices.kv_blocks.is_auto(),
+            !run.rollout.sequences_max.is_auto() || !run.rollout.kv_blocks.is_auto(),
             "rollout.sequences_max=auto --set rollout.kv_blocks=auto",
             "the planner takes the most sequences that fit",
             |r| {
-                r.choices.sequences_max = Auto::Auto;
-                r.choices.kv_blocks = Auto::Auto;
+                r.rollout.sequences_max = Auto::Auto;
+                r.rollout.kv_blocks = Auto::Auto;
             },
         ),
         how(
-            run.choices.staging.value().is_some_and(|ByteSize(bytes)| bytes > STAGING_SMALL),
+            run.memory.staging.value().is_some_and(|ByteSize(bytes)| bytes > STAGING_SMALL),
             "memory.staging=1MiB",
             "weights are read and written through smaller buffers",
-            |r| r.choices.staging = Auto::Value(ByteSize(STAGING_SMALL)),
+            |r| r.memory.staging = Auto::Value(ByteSize(STAGING_SMALL)),
         ),
         what(!bf16, "model_options.dtype=bf16", "weights and activations in bf16", |r| {
             r.model_options.dtype = ModelDtype::Bf16
         }),
         what(
-            is_whole && run.choices.grad_dtype == Auto::Value(ModelDtype::F32) && bf16,
+            is_whole && run.train.grad_dtype == Auto::Value(ModelDtype::F32) && bf16,
             "train.grad_dtype=bf16",
             "gradients are summed in bf16",
-            |r| r.choices.grad_dtype = Auto::Value(ModelDtype::Bf16),
+            |r| r.train.grad_dtype = Auto::Value(ModelDtype::Bf16),
         ),
         what(
-            is_whole && run.choices.optimizer_dtype == Auto::Value(OptimizerDtype::F32) && bf16,
+            is_whole && run.train.optimizer_dtype == Auto::Value(OptimizerDtype::F32) && bf16,
             "train.optimizer_dtype=bf16",
             "states in bf16 with stochastic rounding, no f32 master copy: 8 bytes a parameter instead of 18",
-            |r| r.choices.optimizer_dtype = Auto::Value(OptimizerDtype::Bf16),
+            |r| r.train.optimizer_dtype = Auto::Value(OptimizerDtype::Bf16),
         ),
         what(
-            is_whole
-                && run.choices.optimizer_dtype.value().is_some_and(|dtype| dtype != OptimizerDtype::Int8),
+            is_whole && run.train.optimizer_dtype.value().is_some_and(|dtype| dtype != OptimizerDtype::Int8),
             "train.optimizer_dtype=int8",
             "states of 8 bits with stochastic rounding, no f32 master copy: 2 bytes a parameter",
-            |r| r.choices.optimizer_dtype = Auto::Value(OptimizerDtype::Int8),
+            |r| r.train.optimizer_dtype = Auto::Value(OptimizerDtype::Int8),
         ),
         what(has_reference, "loss.kl_coef=0", "no reference model is loaded", |r| r.reference = false),
     ]
@@ -295,7 +294,7 @@ fn adapters(planner: &Planner, run: &RunSpec) -> [Change; 7] {
     let [coded_sets, file_sets] =
         [&in_codes, &as_file].map(|set| [&sets[..], std::slice::from_ref(set)].concat().join(" --set "));
     let (merges, is_coded) = (
-        run.lora.is_some() && run.choices.merge == Auto::Value(true),
+        run.lora.is_some() && run.merge() == Auto::Value(true),
         run.lora.as_ref().is_some_and(|lora| lora.quantize.is_some()),
     );
     let what = |applies, set: String, why, apply| Change {
@@ -346,7 +345,7 @@ fn adapters(planner: &Planner, run: &RunSpec) -> [Change; 7] {
             |run| run.lora.iter_mut().for_each(|lora| lora.of_critic = true),
         ),
         what(merges, "lora.merge=false".into(), "there is no second copy of the weights", |run| {
-            run.choices.merge = Auto::Value(false)
+            run.lora.iter_mut().for_each(|lora| lora.merge = Auto::Value(false))
         }),
     ]
 }
@@ -362,13 +361,13 @@ fn sets_of_adapters(run: &RunSpec, lora: &LoraSpec) -> Vec<String> {
         sets.push(format!("lora.targets={}", lora.targets.in_toml().replace(' ', "")));
     }
     // What `[lora]` is refused with.
-    if run.choices.optimizer_dtype.value().is_some_and(|dtype| dtype != OptimizerDtype::F32) {
+    if run.train.optimizer_dtype.value().is_some_and(|dtype| dtype != OptimizerDtype::F32) {
         sets.push("train.optimizer_dtype=f32".into());
     }
-    if run.choices.grad_dtype == Auto::Value(ModelDtype::Bf16) {
+    if run.train.grad_dtype == Auto::Value(ModelDtype::Bf16) {
         sets.push("train.grad_dtype=f32".into());
     }
-    if run.choices.zero_stage == Auto::Value(3) {
+    if run.run.zero_stage == Auto::Value(3) {
         sets.push("run.zero_stage=auto".into());
     }
     sets
@@ -377,9 +376,9 @@ fn sets_of_adapters(run: &RunSpec, lora: &LoraSpec) -> Vec<String> {
 /// Trains adapters of the default rank; `verified` gives them the layers that can have them.
 fn adapt(run: &mut RunSpec, quantize: Option<Quantization>) {
     run.lora = Some(LoraSpec::new(&Lora { quantize, ..Lora::default() }));
-    run.choices.optimizer_dtype = Auto::Value(OptimizerDtype::F32);
-    run.choices.grad_dtype = Auto::Value(ModelDtype::F32);
-    run.choices.zero_stage = Auto::Auto;
+    run.train.optimizer_dtype = Auto::Value(OptimizerDtype::F32);
+    run.train.grad_dtype = Auto::Value(ModelDtype::F32);
+    run.run.zero_stage = Auto::Auto;
 }
 
 /// Returns ten times a rate with the digits that people write.

@@ -44,11 +44,11 @@ pub fn limits_of(run: &RunSpec, given: &Limits) -> Limits {
     let mut limits = given.clone();
     let here = match is_elsewhere(given) {
         true => Limits::default(),
-        false => machine_limits(Path::new(run.dir.as_deref().unwrap_or("runs/out"))),
+        false => machine_limits(Path::new(run.run.dir.as_deref().unwrap_or("runs/out"))),
     };
     let machine = limits.host.take().or(here.host);
     (limits.disk, limits.shm) = (limits.disk.or(here.disk), limits.shm.or(here.shm));
-    limits.host = match (run.choices.host, machine) {
+    limits.host = match (run.memory.host, machine) {
         (Auto::Value(ByteSize(bytes)), machine) if machine.as_ref().is_none_or(|m| bytes <= m.bytes) => {
             Some(Limit { bytes, source: format!("memory.host {OF_RUN_FILE}") })
         }
@@ -58,7 +58,7 @@ pub fn limits_of(run: &RunSpec, given: &Limits) -> Limits {
     if row.has_own_memory() {
         let card = limits.device.take();
         let card = if is_elsewhere(given) { card } else { card.or_else(row.free_memory) };
-        limits.device = match (run.choices.device_memory, card) {
+        limits.device = match (run.memory.device, card) {
             (Auto::Value(ByteSize(bytes)), card) if card.as_ref().is_none_or(|c| bytes <= c.bytes) => {
                 Some(Limit { bytes, source: format!("memory.device {OF_RUN_FILE}") })
             }

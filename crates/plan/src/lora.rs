@@ -37,7 +37,7 @@ impl CriticAdapter {
 /// Returns whether adapters are merged, from the most memory to the least.
 pub(crate) fn merges(run: &RunSpec) -> Vec<bool> {
     let is_coded = run.lora.as_ref().is_some_and(|lora| lora.quantize.is_some());
-    match run.choices.merge {
+    match run.merge() {
         Auto::Value(merge) => vec![merge],
         // Merged weights are a copy in full.
         Auto::Auto if is_coded => vec![false],

@@ -33,8 +33,8 @@ pub fn smallest_limits(run: &RunSpec, facts: &Facts) -> Result<SmallestLimits> {
 pub fn check_lengths(run: &RunSpec, facts: &Facts) -> Result<()> {
     check_positions(run, facts)?;
     let (prompt, response) = (facts.prompt_tokens, run.response_tokens_max());
-    match run.choices.micro_batch_tokens {
-        Auto::Value(limit) if run.objective.is_some() && (limit as usize) < prompt + response => {
+    match run.train.micro_batch_tokens {
+        Auto::Value(limit) if run.samples() && (limit as usize) < prompt + response => {
             let words = match run.environment {
                 None => format!("rollout.max_new_tokens = {response}"),
                 Some(_) => format!("an episode of {response}"),
@@ -71,9 +71,9 @@ pub fn check_positions(run: &RunSpec, facts: &Facts) -> Result<()> {
 /// Returns the tokens of the longest sequence of the run. The longest prompt of a supervised run need not have the longest
 /// completion, so there the longer of the two counts.
 pub fn longest_sequence(run: &RunSpec, facts: &Facts) -> usize {
-    match run.objective {
-        Some(_) => facts.prompt_tokens + run.response_tokens_max(),
-        None => facts.prompt_tokens.max(facts.completion_tokens),
+    match run.samples() {
+        true => facts.prompt_tokens + run.response_tokens_max(),
+        false => facts.prompt_tokens.max(facts.completion_tokens),
     }
 }
 
@@ -125,7 +125,7 @@ pub(crate) fn with_planner<T>(
     work: impl FnOnce(&Planner) -> Result<T>,
 ) -> Result<T> {
     let cores = Host::this().threads();
-    let threads = run.choices.threads.value().map_or(cores, |n| n.max(1) as usize);
+    let threads = run.run.threads.value().map_or(cores, |n| n.max(1) as usize);
     let row = devices::row_of(run, limits);
     // Threads that wait for a core add nothing. Another machine has as many cores as its run file names threads.
     let at_work = if is_elsewhere(limits) { threads } else { threads.min(cores) };
@@ -134,7 +134,7 @@ pub(crate) fn with_planner<T>(
         None => (row.rates)(at_work),
     };
     // Ranks on one host share its cores, unless the run file gives each its own.
-    let own_threads = run.choices.threads.is_auto() && !row.has_own_memory() && facts.hosts.near > 1;
+    let own_threads = run.run.threads.is_auto() && !row.has_own_memory() && facts.hosts.near > 1;
     let of_rank = own_threads.then(|| (row.rates)((at_work / facts.hosts.near).max(1)));
     let of_rank = of_rank.as_ref().unwrap_or(&rates);
     let (held, source) = facts.held(row, run);
@@ -215,11 +215,11 @@ fn gave_up(run: &RunSpec, resolved: &Resolved, fits: bool) -> Option<String> {
             Some("optimizer_dtype is int8 with stochastic rounding, because bf16 states do not fit")
         }
     };
-    if let Some(words) = states.filter(|_| run.choices.optimizer_dtype.is_auto()) {
+    if let Some(words) = states.filter(|_| run.train.optimizer_dtype.is_auto()) {
         return Some(words.into());
     }
     let f32_states = resolved.optimizer_dtype == OptimizerDType::F32;
-    (f32_states && run.choices.grad_dtype.is_auto() && resolved.grad_dtype == DType::Bf16)
+    (f32_states && run.train.grad_dtype.is_auto() && resolved.grad_dtype == DType::Bf16)
         .then(|| "grad_dtype is bf16, because f32 gradients do not fit".into())
 }
 

@@ -183,16 +183,16 @@ impl Planner<'_> {
         check_sizes(run, self.facts)?;
         let axes = self.axes(run);
         let ranks = self.facts.share.ranks;
-        if self.is_chained(run) && run.choices.offloads(RunOffload::Optimizer) {
+        if self.is_chained(run) && run.memory.offloads(RunOffload::Optimizer) {
             let (why, instead) = match ranks {
                 1 => {
-                    let (key, instead) = match run.choices.gradient_wire {
+                    let (key, instead) = match run.train.gradient_wire {
                         GradientWire::Bf16 => (
                             "train.gradient_wire = \"bf16\"".to_string(),
                             "set train.gradient_wire = \"f32\"",
                         ),
                         GradientWire::F32 => {
-                            (format!("train.fold = {}", run.choices.fold), "set train.fold = 1")
+                            (format!("train.fold = {}", run.train.fold), "set train.fold = 1")
                         }
                     };
                     (format!("{key}: states lie where their sums are"), instead)
@@ -311,7 +311,7 @@ impl Planner<'_> {
                 true => vec![(OptimizerDType::F32, DType::F32)],
                 false => precisions(run),
             },
-            recompute: match run.choices.recompute {
+            recompute: match run.train.recompute {
                 Auto::Value(level) => vec![recompute(level)],
                 // Without memory of its own the inputs of layers would leave memory for the same memory.
                 Auto::Auto if !self.row.has_own_memory() => {
@@ -321,7 +321,7 @@ impl Planner<'_> {
             },
             micro_batch_tokens: self.micro_batches(run),
             sequences: self.sequences(run),
-            staging: match run.choices.staging {
+            staging: match run.memory.staging {
                 Auto::Value(ByteSize(bytes)) => vec![bytes],
                 Auto::Auto => STAGING_MIB.map(Bytes::mib).to_vec(),
             },
@@ -333,13 +333,13 @@ impl Planner<'_> {
     /// Returns what several ranks may spread among themselves: the reference, and at stage 3 the weights that they train.
     fn spreads(&self, run: &RunSpec, reference: bool) -> Vec<Offload> {
         let of = |reference: bool, weights: bool| Offload { optimizer: false, reference, weights };
-        let stage_2 = match &run.choices.offload {
+        let stage_2 = match &run.memory.offload {
             Auto::Value(list) => vec![of(reference && list.contains(&RunOffload::Reference), false)],
             Auto::Auto if reference => vec![of(false, false), of(true, false)],
             Auto::Auto => vec![of(false, false)],
         };
         let stage_3 = of(reference, true);
-        match run.choices.zero_stage {
+        match run.run.zero_stage {
             _ if run.lora.is_some() => stage_2,
             Auto::Value(3) => vec![stage_3],
             Auto::Value(_) => stage_2,
@@ -348,13 +348,13 @@ impl Planner<'_> {
     }
 
     fn summing(&self, run: &RunSpec) -> Summing {
-        let fold = run.choices.fold as usize;
+        let fold = run.train.fold as usize;
         Summing { partial: partial_of(run), fold, near: self.facts.hosts.folds(fold) }
     }
 
     /// Whether each micro-batch's gradient is formed by itself: then states stay where the sums are.
     fn is_chained(&self, run: &RunSpec) -> bool {
-        self.facts.share.ranks > 1 || partial_of(run).is_some() || run.choices.fold > 1
+        self.facts.share.ranks > 1 || partial_of(run).is_some() || run.train.fold > 1
     }
 
     /// Returns what `"auto"` may move to the host's memory: nothing where that is the device's.
@@ -366,7 +366,7 @@ impl Planner<'_> {
         if self.facts.share.ranks > 1 {
             return self.spreads(run, reference);
         }
-        let mut offloads = match &run.choices.offload {
+        let mut offloads = match &run.memory.offload {
             Auto::Value(list) => {
                 let lies = |what| list.contains(&what);
                 vec![of(states && lies(RunOffload::Optimizer), reference && lies(RunOffload::Reference))]
@@ -382,8 +382,8 @@ impl Planner<'_> {
     }
 
     fn micro_batches(&self, run: &RunSpec) -> Vec<usize> {
-        let Auto::Auto = run.choices.micro_batch_tokens else {
-            return vec![run.choices.micro_batch_tokens.or(1) as usize];
+        let Auto::Auto = run.train.micro_batch_tokens else {
+            return vec![run.train.micro_batch_tokens.or(1) as usize];
         };
         // Both halves of a pair are in one micro-batch.
         let responses = if run.needs.learns_from == LearnsFrom::Pairs { 2 } else { 1 };
@@ -395,7 +395,7 @@ impl Planner<'_> {
     }
 
     fn sequences(&self, run: &RunSpec) -> Vec<usize> {
-        match run.choices.sequences_max {
+        match run.rollout.sequences_max {
             Auto::Value(n) => vec![n.max(1) as usize],
             Auto::Auto => {
                 let most = self.samples(run).min(SEQUENCES_MAX);
@@ -410,7 +410,7 @@ impl Planner<'_> {
             return 1; // Nothing is sampled.
         }
         let rollout = run.prompts_per_rollout() as usize * run.rollout.group_size as usize;
-        let step = if run.objective.is_some() { rollout } else { 0 };
+        let step = if run.samples() { rollout } else { 0 };
         // The samples of one prompt stay together.
         let samples = run.eval.samples.max(1) as usize;
         let eval = self.facts.eval_prompts.saturating_mul(samples).min(samples.max(256));
@@ -455,7 +455,7 @@ impl Planner<'_> {
             },
             share: self.facts.share,
             hosts: self.facts.hosts,
-            exchange: run.choices.exchange,
+            exchange: run.run.exchange,
             cut: match run.train.cut_multiple {
                 Auto::Auto => Cut::auto(self.row.cut_rows),
                 Auto::Value(multiple) => Cut::multiple(multiple as usize),
@@ -469,7 +469,7 @@ impl Planner<'_> {
             offload: knobs.offload,
             sequences,
             response_tokens: response_tokens(run, self.facts),
-            policy_lag: if run.objective.is_some() { run.rollout.policy_lag as usize } else { 0 },
+            policy_lag: if run.samples() { run.rollout.policy_lag as usize } else { 0 },
             holds_samples: run.holds_samples(),
             corrects: run.objective.is_some_and(|objective| objective.correction.is_some()),
             balance_coef: run.balance_coef,
@@ -500,7 +500,7 @@ impl Planner<'_> {
             threads: self.threads,
             staging: knobs.staging,
             offload: knobs.offload,
-            merge: run.choices.merge.is_auto().then_some(knobs.merge),
+            merge: run.merge().is_auto().then_some(knobs.merge),
         };
         let shape = RunShape {
             spec: self.facts.spec,
@@ -510,7 +510,7 @@ impl Planner<'_> {
             encodings: self.facts.encodings,
             target: self.target(),
             engine,
-            on_full: on_full(run.choices.on_full),
+            on_full: on_full(run.rollout.on_full),
             truncates: run.rollout.top_k > 0 || run.rollout.top_p < 1.0 || run.rollout.min_p > 0.0,
             positions: engine.prompt_tokens + engine.new_tokens.max(training.response_tokens),
             training: (self.purpose == Purpose::Train).then_some(training),
@@ -551,7 +551,7 @@ fn choose(found: Vec<(Candidate, Plan)>) -> Option<Solution> {
 /// where nothing else fits.
 fn precisions(run: &RunSpec) -> Vec<(OptimizerDType, DType)> {
     let weights = run.model_options.dtype.dtype();
-    let optimizers = match run.choices.optimizer_dtype {
+    let optimizers = match run.train.optimizer_dtype {
         Auto::Value(RunOptimizer::Bf16) => vec![OptimizerDType::Bf16],
         Auto::Value(RunOptimizer::Int8) => vec![OptimizerDType::Int8],
         Auto::Auto if weights == DType::Bf16 => {
@@ -559,7 +559,7 @@ fn precisions(run: &RunSpec) -> Vec<(OptimizerDType, DType)> {
         }
         _ => vec![OptimizerDType::F32],
     };
-    let grads = |optimizer: OptimizerDType| match (run.choices.grad_dtype, optimizer) {
+    let grads = |optimizer: OptimizerDType| match (run.train.grad_dtype, optimizer) {
         (Auto::Value(dtype), _) => vec![dtype.dtype()],
         (Auto::Auto, OptimizerDType::Bf16 | OptimizerDType::Int8) => vec![weights],
         (Auto::Auto, OptimizerDType::F32) if weights == DType::Bf16 => vec![DType::F32, DType::Bf16],
@@ -586,5 +586,5 @@ fn on_full(how: RunOnFull) -> OnFull {
 
 /// Returns what the run file rounds each micro-batch's gradient to.
 fn partial_of(run: &RunSpec) -> Option<DType> {
-    (run.choices.gradient_wire == GradientWire::Bf16).then_some(DType::Bf16)
+    (run.train.gradient_wire == GradientWire::Bf16).then_some(DType::Bf16)
 }

@@ -12,29 +12,29 @@ const STEP_TOKENS_MAX: u64 = 1 << 40;
 pub(crate) fn work(run: &RunSpec, facts: &Facts) -> Work {
     let sequences = run.sequences_per_step() as f64;
     let mini_batch = run.train.mini_batch.map_or(sequences, |n| f64::from(n.max(1)));
-    let epochs = if run.objective.is_some() { f64::from(run.train.epochs_per_rollout.max(1)) } else { 1.0 };
-    let updates = if run.objective.is_some() { (sequences / mini_batch).ceil() * epochs } else { 1.0 };
+    let epochs = if run.samples() { f64::from(run.train.epochs_per_rollout.max(1)) } else { 1.0 };
+    let updates = if run.samples() { (sequences / mini_batch).ceil() * epochs } else { 1.0 };
     Work {
         prompts: f64::from(run.rollout.prompts_per_step),
         group: sequences / f64::from(run.rollout.prompts_per_step.max(1)),
         shares_prompts: !run.plays_agents(),
         prompt_tokens: facts.prompt_tokens as f64,
         response_tokens: response_tokens(run, facts) as f64,
-        samples: run.objective.is_some(),
+        samples: run.samples(),
         updates,
         epochs,
         critic: match run.critic.as_ref().and_then(|critic| critic.updates_per_rollout) {
             Some(updates) => (f64::from(updates.max(1)), 1.0),
             None => (updates, epochs),
         },
-        weighs_merge: run.choices.merge.is_auto(),
+        weighs_merge: run.merge().is_auto(),
         ranks: facts.hosts.ranks.max(1) as f64,
         hosts: facts.hosts,
     }
 }
 
 pub(crate) fn response_tokens(run: &RunSpec, facts: &Facts) -> usize {
-    if run.objective.is_some() { run.response_tokens_max() } else { facts.completion_tokens.max(1) }
+    if run.samples() { run.response_tokens_max() } else { facts.completion_tokens.max(1) }
 }
 
 fn sequences_per_rollout(run: &RunSpec) -> u64 {
@@ -49,7 +49,7 @@ pub(crate) fn check_sizes(run: &RunSpec, facts: &Facts) -> Result<()> {
     let sequence = (facts.prompt_tokens as u64).checked_add(run.response_tokens_max() as u64);
     let longest = sequence.and_then(|n| n.checked_add(facts.completion_tokens as u64));
     let in_flight =
-        u64::from(run.choices.sequences_max.or(1).max(run.eval.samples)).max(sequences_per_rollout(run));
+        u64::from(run.rollout.sequences_max.or(1).max(run.eval.samples)).max(sequences_per_rollout(run));
     let tokens = longest.and_then(|n| n.checked_mul(in_flight.max(1)));
     if tokens.is_some_and(|tokens| tokens <= STEP_TOKENS_MAX) {
         return Ok(());

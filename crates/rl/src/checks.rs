@@ -50,7 +50,7 @@ impl Checks {
     }
 
     fn machine(&mut self, run: &RunSpec) -> Result<()> {
-        let device = run.choices.device.value().map(|device| device.name());
+        let device = run.run.device.value().map(|device| device.name());
         match self.before {
             Before::PlanElsewhere => {
                 let needs = device.and_then(|name| plimsoll_devices::named(name).needs);

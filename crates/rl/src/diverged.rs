@@ -4,6 +4,7 @@ use crate::roles::Trainer;
 use plimsoll_base::{Error, Result, slugs};
 use plimsoll_device::Sampling;
 use plimsoll_files::Head;
+use plimsoll_infer::responder::Responder;
 use plimsoll_plan::RoleName;
 use plimsoll_rollout::{NeverStop, Request};
 use plimsoll_train::{Sequence, finite_weights};
@@ -24,7 +25,7 @@ pub fn prove(trainer: &mut Trainer<'_>) -> Result<()> {
                 .hint(format!("lower {name}.learning_rate")));
         }
     }
-    if trainer.shape.head == Head::Score {
+    if trainer.sampler.shape.head == Head::Score {
         return prove_score(trainer);
     }
     let sampling = Sampling { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 0 };

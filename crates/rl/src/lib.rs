@@ -1,21 +1,18 @@
 //! The step of language-model training: what is sampled, how it is rewarded, and what the weights learn from it.
 //!
 //! The folders are the parts of a step. `data` gives prompts, `rollout` samples and grades responses, `episodes` plays
-//! text environments, `methods` turn samples into losses, and `roles` are the models with their passes. `eval` scores
-//! held-out prompts, `save` writes checkpoints, and `train` is the run that uses all of them. `serve` hands a model's engine
-//! to clients.
+//! text environments, `methods` turn samples into losses, and `roles` are the models with their passes. `save` writes
+//! checkpoints, and `train` is the run that uses all of them.
 
 mod checks;
 pub mod context;
 pub mod data;
 pub mod diverged;
 pub mod episodes;
-pub mod eval;
 pub mod flops;
 pub mod methods;
 pub mod ranks;
 pub mod roles;
 pub mod rollout;
 pub mod save;
-pub mod serve;
 pub mod train;

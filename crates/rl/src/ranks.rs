@@ -20,7 +20,7 @@ pub fn open(shape: &RunShape, options: OpenOptions, group: Option<&Group>) -> Re
 /// Returns a warning where cards of different hosts might exchange by NCCL, and do without because it is not there.
 pub fn without_library(dev: &dyn Device, run: &RunSpec, group: Option<&Group>) -> Option<String> {
     let several = group.is_some_and(|group| group.near().len() < group.ranks());
-    let wanted = several && run.choices.exchange == Auto::Auto && dev.network().is_none();
+    let wanted = several && run.run.exchange == Auto::Auto && dev.network().is_none();
     let row = devices::row_of(run, &Limits::default());
     let error = row.network.filter(|_| wanted).and_then(|_| plimsoll_devices::nccl_version().err())?;
     Some(format!("warning: cards of different hosts exchange over sockets: {}", error.message))

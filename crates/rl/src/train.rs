@@ -9,11 +9,13 @@ use crate::checks::{Before, Checks};
 use crate::data::hub;
 use crate::data::session::Session;
 use crate::ranks;
-use crate::roles::{Sources, Trainer, sampling};
+use crate::roles::Trainer;
 use crate::save::checkpoint_size;
 use plimsoll_base::{Bytes, Result};
 use plimsoll_config::{Loaded, RunSpec};
 use plimsoll_device::{Device, Sampling};
+use plimsoll_infer::bound::Sources;
+use plimsoll_infer::sampler::sampling;
 use plimsoll_memory::host::{Host, Rss};
 use plimsoll_memory::{Arena, Limits};
 use plimsoll_plan::{PlanReport, RoleName, Share, check_lengths, devices, plan_with};
@@ -105,7 +107,7 @@ pub fn train(
 
 fn title(run: &RunSpec, report: &PlanReport, dev: &dyn Device) -> String {
     let millions = report.shape.spec.parameters() as f64 / 1e6;
-    let (method, model, weights) = (run.method.name(), &run.model, report.shape.weights.name());
+    let (method, model, weights) = (run.method().name(), &run.model, report.shape.weights.name());
     let merge = match report.resolved.merge {
         Some(true) => ", adapters merged (auto)",
         Some(false) => ", adapters alone (auto)",
@@ -141,6 +143,6 @@ fn ready<'a>(
     }
     let how = sampling(&run.rollout, run.seed);
     trainer.rehearse(&[how, Sampling { temperature: run.eval.temperature as f32, ..how }])?;
-    let measured = devices::with_measured(report, dev, before, !run.checked)?;
+    let measured = devices::with_measured(report, dev, before, !run.run.checked)?;
     Ok((trainer, measured))
 }

@@ -181,7 +181,7 @@ pub fn lead<'scope>(
 ) -> Result<Summary> {
     let Opened { dir, checkpoint, notes } = opened;
     let run = begun.run;
-    let mut watch = Watch::new(begun.plan, run.train.steps, run.strict);
+    let mut watch = Watch::new(begun.plan, run.train.steps, run.memory.strict);
     watch.set_dir(dir.path());
     let tracking = Tracking::start(&run.track, dir.path(), &begun.run_file);
     let mut lead = Lead {

@@ -5,51 +5,35 @@ use plimsoll_arch::{LoraTargets, Quantization};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
-/// Low-rank adapters are trained, and every other weight stays as it is.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct Lora {
-    /// Rows of A and columns of B in y = W x + scale B (A x), from 1 to 256.
-    pub rank: u32,
-    /// The scale is `alpha / rank` [2 x rank].
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub alpha: Option<f64>,
-    /// Which linear layers have an adapter: `all-linear`, or names of peft such as `["q_proj", "self_attn.v_proj"]`.
-    #[schemars(schema_with = "targets_schema")]
-    pub targets: LoraTargets,
-    /// The scale is `alpha / sqrt(rank)` instead.
-    pub rslora: bool,
-    /// 0: rollout and update are one policy.
-    pub dropout: f64,
-    /// A second copy of the weights has the adapters in it, and rollout and update read that one: faster, for its memory. `auto` has
-    /// one where it fits and is predicted to be faster.
-    pub merge: Auto<bool>,
-    /// How the frozen weights of linear layers are stored: `nf4` has 4 bits and a scale for each 64, `gguf` the blocks of
-    /// the GGUF file that the model is; in full if absent.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "quantize_schema")]
-    pub quantize: Option<Quantization>,
-    /// The folder of a peft adapter to start from; A is random and B is 0 if absent.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub adapter: Option<String>,
-    /// What of PPO's critic is trained: `full` is all its weights, `adapter` an adapter as the actor's, over the frozen weights that it starts from.
-    #[serde(skip_serializing_if = "CriticLearns::is_full")]
-    pub critic: CriticLearns,
-}
-
-impl Default for Lora {
-    fn default() -> Lora {
-        Lora {
-            rank: 16,
-            alpha: None,
-            targets: LoraTargets::ALL,
-            rslora: false,
-            dropout: 0.0,
-            merge: Auto::Value(false),
-            quantize: None,
-            adapter: None,
-            critic: CriticLearns::Full,
-        }
+section! {
+    /// Low-rank adapters are trained, and every other weight stays as it is.
+    Lora {
+        /// Rows of A and columns of B in y = W x + scale B (A x), from 1 to 256.
+        rank: u32 = 16,
+        /// The scale is `alpha / rank` [2 x rank].
+        #[serde(skip_serializing_if = "Option::is_none")]
+        alpha: Option<f64> = None,
+        /// Which linear layers have an adapter: `all-linear`, or names of peft such as `["q_proj", "self_attn.v_proj"]`.
+        #[schemars(schema_with = "targets_schema")]
+        targets: LoraTargets = LoraTargets::ALL,
+        /// The scale is `alpha / sqrt(rank)` instead.
+        rslora: bool = false,
+        /// 0: rollout and update are one policy.
+        dropout: f64 = 0.0,
+        /// A second copy of the weights has the adapters in it, and rollout and update read that one: faster, for its memory. `auto` has
+        /// one where it fits and is predicted to be faster.
+        merge: Auto<bool> = Auto::Value(false),
+        /// How the frozen weights of linear layers are stored: `nf4` has 4 bits and a scale for each 64, `gguf` the blocks of
+        /// the GGUF file that the model is; in full if absent.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        #[schemars(schema_with = "quantize_schema")]
+        quantize: Option<Quantization> = None,
+        /// The folder of a peft adapter to start from; A is random and B is 0 if absent.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        adapter: Option<String> = None,
+        /// What of PPO's critic is trained: `full` is all its weights, `adapter` an adapter as the actor's, over the frozen weights that it starts from.
+        #[serde(skip_serializing_if = "CriticLearns::is_full")]
+        critic: CriticLearns = CriticLearns::Full,
     }
 }
 

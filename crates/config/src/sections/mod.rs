@@ -104,151 +104,102 @@ pub struct VerbFile {
     pub run: Run,
 }
 
-/// How the model is read.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct ModelOptions {
-    /// Storage of the weights; arithmetic is f32.
-    pub dtype: ModelDtype,
-    /// A `tokenizer.json` or a directory with one; `bytes` is one token a byte, the default of `random:`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub tokenizer: Option<String>,
-    /// A branch, tag or commit of `hf:`, or a version of `pypi:`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub revision: Option<String>,
-    /// What to do with sequences that are longer than the model's positions.
-    #[serde(skip_serializing_if = "Positions::is_error")]
-    pub positions: Positions,
-}
-
-impl Default for ModelOptions {
-    fn default() -> ModelOptions {
-        ModelOptions { dtype: ModelDtype::Bf16, tokenizer: None, revision: None, positions: Positions::Error }
+section! {
+    /// How the model is read.
+    ModelOptions {
+        /// Storage of the weights; arithmetic is f32.
+        dtype: ModelDtype = ModelDtype::Bf16,
+        /// A `tokenizer.json` or a directory with one; `bytes` is one token a byte, the default of `random:`.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        tokenizer: Option<String> = None,
+        /// A branch, tag or commit of `hf:`, or a version of `pypi:`.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        revision: Option<String> = None,
+        /// What to do with sequences that are longer than the model's positions.
+        #[serde(skip_serializing_if = "Positions::is_error")]
+        positions: Positions = Positions::Error,
     }
 }
 
-/// Prompts, and what to evaluate on.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct Data {
-    /// A JSONL or Parquet file, a data set of the hub (`hf:org/name/SUBSET/SPLIT`) or `builtin:TASK`, or a list of them with weights.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub prompts: Option<DataSets>,
-    /// A JSONL or Parquet file, a data set of the hub or `builtin:TASK`, or a list of them; `none` is no evaluation. If absent, the test sets of
-    /// the built-in tasks among `prompts`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub eval: Option<DataSets>,
-    /// The column with the prompt: a string or chat messages.
-    pub prompt_column: String,
-    /// The column with the answer; `a.b` is the entry `b` of the column `a`.
-    pub answer_column: String,
-    /// The column with the share of right answers that some model gave, from 0 to 1.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub pass_rate_column: Option<String>,
-    /// Rows of `prompts` below it are left out.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub pass_rate_min: Option<f64>,
-    /// Rows of `prompts` above it are left out.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub pass_rate_max: Option<f64>,
-    /// The order of each pass over the data, by pass rate.
-    pub curriculum: Curriculum,
-    /// Put before every prompt as a system message.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub system_prompt: Option<String>,
-    /// A Jinja template, or the path of a file with one, instead of the tokenizer's; `none` takes strings as they are. With a
-    /// template a string is one user message, unless it already contains the template's own marks.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub chat_template: Option<String>,
-    /// Variables of the template by name, such as `enable_thinking = false`: what other stacks call `chat_template_kwargs`.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub template_args: BTreeMap<String, serde_json::Value>,
-    /// What `sft` learns of a row with `messages`: the last turn, or every turn of the assistant.
-    #[serde(skip_serializing_if = "TrainOn::is_last")]
-    pub train_on: TrainOn,
-    /// Longest prompt in tokens; the longest in the data if absent.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub prompt_tokens_max: Option<u32>,
-    /// What to do with a longer one.
-    pub overlong: Overlong,
-    /// Whether each pass over the data has its own order; with a curriculum, among rows of one pass rate.
-    pub shuffle: bool,
-}
-
-impl Default for Data {
-    fn default() -> Data {
-        Data {
-            prompts: None,
-            eval: None,
-            prompt_column: "prompt".into(),
-            answer_column: "ground_truth".into(),
-            pass_rate_column: None,
-            pass_rate_min: None,
-            pass_rate_max: None,
-            curriculum: Curriculum::None,
-            system_prompt: None,
-            chat_template: None,
-            template_args: BTreeMap::new(),
-            train_on: TrainOn::Last,
-            prompt_tokens_max: None,
-            overlong: Overlong::Error,
-            shuffle: true,
-        }
+section! {
+    /// Prompts, and what to evaluate on.
+    Data {
+        /// A JSONL or Parquet file, a data set of the hub (`hf:org/name/SUBSET/SPLIT`) or `builtin:TASK`, or a list of them with weights.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        prompts: Option<DataSets> = None,
+        /// A JSONL or Parquet file, a data set of the hub or `builtin:TASK`, or a list of them; `none` is no evaluation. If absent, the test sets of
+        /// the built-in tasks among `prompts`.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        eval: Option<DataSets> = None,
+        /// The column with the prompt: a string or chat messages.
+        prompt_column: String = "prompt".into(),
+        /// The column with the answer; `a.b` is the entry `b` of the column `a`.
+        answer_column: String = "ground_truth".into(),
+        /// The column with the share of right answers that some model gave, from 0 to 1.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pass_rate_column: Option<String> = None,
+        /// Rows of `prompts` below it are left out.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pass_rate_min: Option<f64> = None,
+        /// Rows of `prompts` above it are left out.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pass_rate_max: Option<f64> = None,
+        /// The order of each pass over the data, by pass rate.
+        curriculum: Curriculum = Curriculum::None,
+        /// Put before every prompt as a system message.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        system_prompt: Option<String> = None,
+        /// A Jinja template, or the path of a file with one, instead of the tokenizer's; `none` takes strings as they are. With a
+        /// template a string is one user message, unless it already contains the template's own marks.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        chat_template: Option<String> = None,
+        /// Variables of the template by name, such as `enable_thinking = false`: what other stacks call `chat_template_kwargs`.
+        #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+        template_args: BTreeMap<String, serde_json::Value> = BTreeMap::new(),
+        /// What `sft` learns of a row with `messages`: the last turn, or every turn of the assistant.
+        #[serde(skip_serializing_if = "TrainOn::is_last")]
+        train_on: TrainOn = TrainOn::Last,
+        /// Longest prompt in tokens; the longest in the data if absent.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        prompt_tokens_max: Option<u32> = None,
+        /// What to do with a longer one.
+        overlong: Overlong = Overlong::Error,
+        /// Whether each pass over the data has its own order; with a curriculum, among rows of one pass rate.
+        shuffle: bool = true,
     }
 }
 
-/// How responses are sampled.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct Rollout {
-    /// Prompts a step; for `sft`, examples a step; for `dpo` and `reward_model`, pairs a step.
-    pub prompts_per_step: u32,
-    /// Samples a prompt.
-    pub group_size: u32,
-    /// Longest response in tokens.
-    pub max_new_tokens: u32,
-    /// 0 is greedy.
-    pub temperature: f64,
-    /// Only the k likeliest tokens; 0 is all.
-    pub top_k: u32,
-    /// Only the likeliest tokens that make up this probability.
-    pub top_p: f64,
-    /// Only tokens with at least this share of the likeliest one's probability.
-    pub min_p: f64,
-    /// Strings that end a response.
-    pub stop: Vec<String>,
-    /// Whether the stop string stays in the response.
-    pub keep_stop: bool,
-    /// Sequences in flight.
-    pub sequences_max: Auto<u32>,
-    /// Blocks of the KV cache.
-    pub kv_blocks: Auto<u32>,
-    /// Tokens in one block.
-    pub block_size: u32,
-    /// What to do when the KV cache is full.
-    pub on_full: OnFull,
-    /// Further steps that one rollout serves: their samples are older than the weights that they train.
-    pub policy_lag: u32,
-}
-
-impl Default for Rollout {
-    fn default() -> Rollout {
-        Rollout {
-            prompts_per_step: 32,
-            group_size: 8,
-            max_new_tokens: 256,
-            temperature: 1.0,
-            top_k: 0,
-            top_p: 1.0,
-            min_p: 0.0,
-            stop: Vec::new(),
-            keep_stop: false,
-            sequences_max: Auto::Auto,
-            kv_blocks: Auto::Auto,
-            block_size: 16,
-            on_full: OnFull::WorstCase,
-            policy_lag: 0,
-        }
+section! {
+    /// How responses are sampled.
+    Rollout {
+        /// Prompts a step; for `sft`, examples a step; for `dpo` and `reward_model`, pairs a step.
+        prompts_per_step: u32 = 32,
+        /// Samples a prompt.
+        group_size: u32 = 8,
+        /// Longest response in tokens.
+        max_new_tokens: u32 = 256,
+        /// 0 is greedy.
+        temperature: f64 = 1.0,
+        /// Only the k likeliest tokens; 0 is all.
+        top_k: u32 = 0,
+        /// Only the likeliest tokens that make up this probability.
+        top_p: f64 = 1.0,
+        /// Only tokens with at least this share of the likeliest one's probability.
+        min_p: f64 = 0.0,
+        /// Strings that end a response.
+        stop: Vec<String> = Vec::new(),
+        /// Whether the stop string stays in the response.
+        keep_stop: bool = false,
+        /// Sequences in flight.
+        sequences_max: Auto<u32> = Auto::Auto,
+        /// Blocks of the KV cache.
+        kv_blocks: Auto<u32> = Auto::Auto,
+        /// Tokens in one block.
+        block_size: u32 = 16,
+        /// What to do when the KV cache is full.
+        on_full: OnFull = OnFull::WorstCase,
+        /// Further steps that one rollout serves: their samples are older than the weights that they train.
+        policy_lag: u32 = 0,
     }
 }
 
@@ -354,27 +305,19 @@ impl Train {
     }
 }
 
-/// Limits.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct Memory {
-    /// Host memory of the run; auto is the container's limit less what others use.
-    pub host: Auto<ByteSize>,
-    /// Device memory of the run.
-    pub device: Auto<ByteSize>,
-    /// What lives in pinned host memory and passes through the device in parts; auto is nothing as long as it fits so.
-    pub offload: Auto<Vec<Offload>>,
-    /// The buffer through which files are read and written.
-    pub staging: Auto<ByteSize>,
-    /// End the run with an error, after a checkpoint, at the first reading above its row of the plan; else that is a warning.
-    pub strict: bool,
-}
-
-impl Default for Memory {
-    fn default() -> Memory {
-        let staging = Auto::Value(ByteSize(Bytes::mib(64)));
-        let offload = Auto::Value(Vec::new());
-        Memory { host: Auto::Auto, device: Auto::Auto, offload, staging, strict: false }
+section! {
+    /// Limits.
+    Memory {
+        /// Host memory of the run; auto is the container's limit less what others use.
+        host: Auto<ByteSize> = Auto::Auto,
+        /// Device memory of the run.
+        device: Auto<ByteSize> = Auto::Auto,
+        /// What lives in pinned host memory and passes through the device in parts; auto is nothing as long as it fits so.
+        offload: Auto<Vec<Offload>> = Auto::Value(Vec::new()),
+        /// The buffer through which files are read and written.
+        staging: Auto<ByteSize> = Auto::Value(ByteSize(Bytes::mib(64))),
+        /// End the run with an error, after a checkpoint, at the first reading above its row of the plan; else that is a warning.
+        strict: bool = false,
     }
 }
 
@@ -385,50 +328,38 @@ impl Memory {
     }
 }
 
-/// Evaluation during the run; before and after it there is always one.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct Eval {
-    /// Steps between two evaluations; none in between if absent.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub every: Option<u32>,
-    /// Samples a prompt.
-    pub samples: u32,
-    /// 0 is greedy.
-    pub temperature: f64,
-    /// What decides which checkpoint is the best: `reward`, the mean weighted reward, or `pass_at_K`, the mean over the
-    /// sets; `SET/reward` and `SET/pass_at_K` are those of one set.
-    pub metric: String,
-    /// Most prompts, from the first; all if absent. In environments, episodes.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub prompts_max: Option<u32>,
-}
-
-impl Default for Eval {
-    fn default() -> Eval {
-        Eval { every: None, samples: 1, temperature: 0.0, metric: "reward".into(), prompts_max: None }
+section! {
+    /// Evaluation during the run; before and after it there is always one.
+    Eval {
+        /// Steps between two evaluations; none in between if absent.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        every: Option<u32> = None,
+        /// Samples a prompt.
+        samples: u32 = 1,
+        /// 0 is greedy.
+        temperature: f64 = 0.0,
+        /// What decides which checkpoint is the best: `reward`, the mean weighted reward, or `pass_at_K`, the mean over the
+        /// sets; `SET/reward` and `SET/pass_at_K` are those of one set.
+        metric: String = "reward".into(),
+        /// Most prompts, from the first; all if absent. In environments, episodes.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        prompts_max: Option<u32> = None,
     }
 }
 
-/// What is saved, and when; after the last step there is always one.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct Checkpoint {
-    /// Steps between two checkpoints; only the last one if absent.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub every: Option<u32>,
-    /// How many are kept.
-    pub keep: u32,
-    /// How many bytes of them are kept; the newest and the best are kept in any case.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub keep_bytes: Option<ByteSize>,
-    /// Seconds that the run may wait for a checkpoint before it warns.
-    pub stall_seconds_max: f64,
-}
-
-impl Default for Checkpoint {
-    fn default() -> Checkpoint {
-        Checkpoint { every: None, keep: 2, keep_bytes: None, stall_seconds_max: 60.0 }
+section! {
+    /// What is saved, and when; after the last step there is always one.
+    Checkpoint {
+        /// Steps between two checkpoints; only the last one if absent.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        every: Option<u32> = None,
+        /// How many are kept.
+        keep: u32 = 2,
+        /// How many bytes of them are kept; the newest and the best are kept in any case.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        keep_bytes: Option<ByteSize> = None,
+        /// Seconds that the run may wait for a checkpoint before it warns.
+        stall_seconds_max: f64 = 60.0,
     }
 }
 

@@ -184,7 +184,7 @@ fn a_move_to_host_memory_that_moves_nothing_has_a_note() {
 
 #[test]
 fn whether_adapters_are_merged_may_be_left_to_the_planner() {
-    let run = |sets: &[&str]| RunSpec::new(&load_text(GOOD, sets, &[]).unwrap().run).choices.merge;
+    let run = |sets: &[&str]| RunSpec::new(&load_text(GOOD, sets, &[]).unwrap().run).merge();
     assert_eq!(run(&[]), Auto::Value(false));
     assert_eq!(run(&["lora={}"]), Auto::Value(false));
     assert_eq!(run(&["lora.merge=true"]), Auto::Value(true));

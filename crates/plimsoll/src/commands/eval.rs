@@ -77,7 +77,7 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
     ];
     let flags = flags.into_iter().flatten().collect();
     let loaded = args.sets.load_verb(&[("rollout.temperature", temperature)], flags, quiet)?;
-    let found = plimsoll_rl::eval::eval(&loaded.verb, args.pass_rates.as_deref(), args.output.as_deref())?;
+    let found = plimsoll_infer::eval::eval(&loaded.verb, args.pass_rates.as_deref(), args.output.as_deref())?;
     output::either(args.json, &found, words)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -3,7 +3,7 @@
 use super::layers::{Sets, flag, text_flag};
 use crate::output;
 use plimsoll_base::{Error, Result};
-use plimsoll_rl::eval::generate::generate;
+use plimsoll_infer::generate::generate;
 use serde_json::Value;
 use std::io::Read;
 use std::process::ExitCode;

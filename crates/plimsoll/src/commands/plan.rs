@@ -257,7 +257,7 @@ impl Spread {
 /// Prints what the run takes on each card of the table. Exit code: 0 if it fits on one of them.
 fn print_offers(args: &Args, run: &RunSpec, limits: Option<&Limits>) -> Result<ExitCode> {
     // What one rank alone can do is planned for one.
-    let one_rank = run.plays_agents() || run.choices.offloads(Offload::Optimizer);
+    let one_rank = run.plays_agents() || run.memory.offloads(Offload::Optimizer);
     let offers = rent(run, one_rank, limits.and_then(|limits| limits.host.as_ref()))?;
     output::either(args.json, &json!({ "offers": offers }), |_| table_of_offers(&offers))?;
     let fits = offers.iter().any(|offer| offer.fits);

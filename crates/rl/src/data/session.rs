@@ -12,14 +12,15 @@ use plimsoll_base::{Bytes, Error, Result, nearest_path};
 use plimsoll_config::{DataSets, Environment, LearnsFrom, LoraSpec, ModelOptions, RunSpec};
 use plimsoll_devices::Card;
 use plimsoll_files::OpenModel;
+use plimsoll_infer::facts::verb_facts;
 use plimsoll_infer::models::{encodings_of, reward_adapters};
 use plimsoll_infer::sets::{EvalSet, ReadItems, test_items};
 use plimsoll_infer::text::{TextModel, text_model};
 use plimsoll_memory::{Limit, Limits};
 use plimsoll_plan::rent::{self, Offer, RANKS};
 use plimsoll_plan::{
-    Facts, HostFacts, Hosts, PerRole, PlanReport, Share, SmallestLimits, check_lengths, disk_facts,
-    image_bytes, rows_kept, staging_bytes, tokenizer_bytes,
+    Facts, HostFacts, Hosts, PerRole, PlanReport, SmallestLimits, check_lengths, disk_facts, image_bytes,
+    rows_kept, staging_bytes, tokenizer_bytes,
 };
 use plimsoll_text::file_size;
 use serde_json::{Map, Value};
@@ -66,7 +67,7 @@ impl Session {
         // With adapters the reference is the model that the checkpoint's adapter names.
         if run.reference && run.lora.is_none() {
             let why = match run.objective.and_then(|objective| objective.kl) {
-                None => format!("method `{}`", run.method),
+                None => format!("method `{}`", run.method()),
                 Some(kl) => format!("loss.kl_coef = {}", kl.controller.coef()),
             };
             return Err(error
@@ -121,22 +122,11 @@ impl Session {
         let largest_eval = largest_eval.max(run.eval_episodes());
         let (prompt_tokens, eval_prompts) =
             limits_of_data(run).unwrap_or((data.prompt_tokens.max(longest_eval), largest_eval));
+        // Pairs are scored as they are, and nothing is sampled without rewards.
+        let samples_none = run.needs.learns_from == LearnsFrom::Pairs && !run.has_rewards();
         let facts = Facts {
-            spec: model.spec,
-            prompt_tokens,
             completion_tokens: data.completion_tokens.max(longest_answer(&eval)),
-            eval_prompts: if run.needs.learns_from == LearnsFrom::Pairs && !run.has_rewards() {
-                0
-            } else {
-                eval_prompts
-            },
-            share: Share::WHOLE,
-            hosts: Hosts::one(1),
-            card: None,
-            models: other_specs(run, &model, &others),
-            adapters: reward_adapters(&others),
-            encodings: encodings_of(&model, &others),
-            host: host_facts(run, &model, &others, prompt_tokens)?,
+            ..facts_of(run, &model, &others, prompt_tokens, if samples_none { 0 } else { eval_prompts })?
         };
         Ok(Session { model, others, text, data, eval, facts })
     }
@@ -182,19 +172,7 @@ impl Known {
         };
         let (model, assumed_model) = model_of_plan(run)?;
         let (others, assumed_teacher) = other_models_of_plan(run, &model)?;
-        let facts = Facts {
-            spec: model.spec,
-            prompt_tokens,
-            completion_tokens: 0,
-            eval_prompts,
-            share: Share::WHOLE,
-            hosts: Hosts::one(1),
-            card: None,
-            models: other_specs(run, &model, &others),
-            adapters: reward_adapters(&others),
-            encodings: encodings_of(&model, &others),
-            host: host_facts(run, &model, &others, prompt_tokens)?,
-        };
+        let facts = facts_of(run, &model, &others, prompt_tokens, eval_prompts)?;
         // `random:PRESET` is a shape, also in place of a model that is elsewhere.
         let text = (!model.random).then(|| text_model(&model, &run.data)).transpose()?;
         let rows = match run.environment {
@@ -218,6 +196,24 @@ impl Known {
         let assumed = assumed_model.into_iter().chain(assumed_teacher).chain(assumed_data).collect();
         Ok(Known { facts, assumed, not_checked, columns: rows.columns })
     }
+}
+
+/// Returns the facts of a run of one rank, of which no completion is known.
+fn facts_of(
+    run: &RunSpec,
+    model: &OpenModel,
+    others: &PerRole<OpenModel>,
+    prompt_tokens: usize,
+    eval_prompts: usize,
+) -> Result<Facts> {
+    Ok(Facts {
+        prompt_tokens,
+        models: other_specs(run, model, others),
+        adapters: reward_adapters(others),
+        encodings: encodings_of(model, others),
+        host: host_facts(run, model, others, prompt_tokens)?,
+        ..verb_facts(run, model, prompt_tokens, eval_prompts)
+    })
 }
 
 /// Returns the longest prompt and the number of evaluation prompts where the run file limits them: the plan then uses
@@ -329,8 +325,8 @@ fn host_facts(
         clients: clients_of(run, model, prompt_tokens),
         staging: others
             .values()
-            .map(|other| staging_bytes(run.choices.staging, other))
-            .fold(staging_bytes(run.choices.staging, model), Bytes::max),
+            .map(|other| staging_bytes(run.memory.staging, other))
+            .fold(staging_bytes(run.memory.staging, model), Bytes::max),
         rows_kept: rows_kept(run),
         disk: disk_facts(run),
     })

@@ -4,10 +4,11 @@
 //! the log-probabilities that it had. An agent's rewards come at the ends of its episodes.
 
 use super::episode::{Asked, Episode, PlayedTurn};
-use crate::roles::{Trainer, sampling};
+use crate::roles::Trainer;
 use plimsoll_base::{Error, Result};
 use plimsoll_config::{Environment, RunSpec};
 use plimsoll_device::Sampling;
+use plimsoll_infer::sampler::sampling;
 use plimsoll_rollout::{EngineLimits, RolloutStats};
 use plimsoll_serve::episodes::{
     AgentSequence, EpisodeLimits, EpisodeTable, EpisodesSpec, Played as OfAgent, Round,
@@ -139,7 +140,8 @@ impl AgentPlay {
         asked: &Asked<'_>,
     ) -> Result<(Vec<OfAgent>, RolloutStats)> {
         if self.serving.is_none() {
-            self.serving = Some(self.start(&trainer.shape.engine, trainer.shape.spec.vocab, asked)?);
+            self.serving =
+                Some(self.start(&trainer.sampler.shape.engine, trainer.sampler.shape.spec.vocab, asked)?);
         }
         self.words.begin(asked.steps[0]);
         let Serving { table, server, agents } = self.serving.as_mut().expect("it was started");

@@ -1,6 +1,6 @@
 //! What is asked for, and the record of one episode.
 
-use plimsoll_config::RolloutSpec;
+use plimsoll_config::Rollout;
 use plimsoll_device::Sampling;
 use plimsoll_infer::text::TextModel;
 use plimsoll_reward::Scored;
@@ -12,7 +12,7 @@ use std::ops::Range;
 /// The episodes to play: all ranks'.
 pub(crate) struct Asked<'q> {
     pub text: &'q TextModel,
-    pub rollout: &'q RolloutSpec,
+    pub rollout: &'q Rollout,
     pub starts: &'q [Start],
     /// Episodes of each start.
     pub group_size: usize,

@@ -1,9 +1,9 @@
 //! Evaluation over episodes: the mean return on seeds that are the same for every run.
 
 use super::{Asked, Episodes, KeptEpisode, play};
-use crate::eval::{EVAL_SAMPLE_IDS, EvalHow, add_group, end_sums};
 use crate::roles::Trainer;
 use plimsoll_base::Result;
+use plimsoll_infer::eval::{EVAL_SAMPLE_IDS, EvalHow, add_group, end_sums};
 use plimsoll_plan::samples_kept;
 use plimsoll_reward::{Rewards, Scored};
 use plimsoll_run::scores::EvalReport;
@@ -22,7 +22,7 @@ pub(crate) fn evaluate_episodes(
 ) -> Result<(EvalReport, Vec<KeptEpisode>)> {
     let started = Instant::now();
     let (mut report, mut examples) = (EvalReport::default(), Vec::new());
-    let at_once = (trainer.shape.engine.samples / (how.samples * episodes.branches_max())).max(1);
+    let at_once = (trainer.sampler.shape.engine.samples / (how.samples * episodes.branches_max())).max(1);
     let kept = samples_kept(how.samples);
     let starts: Vec<Start> = (0..count as u64).map(Start::eval).collect();
     if trainer.group.is_none() {
@@ -42,7 +42,7 @@ pub(crate) fn evaluate_episodes(
             kept: room,
         };
         play(trainer, episodes, rewards, &asked)?;
-        report.tokens += trainer.samples.sampled_tokens();
+        report.tokens += trainer.sampler.samples.sampled_tokens();
         let whole = |(scored, total): (Scored, Option<f32>)| match scored.parts.is_empty() {
             true => Scored { total, parts: vec![total] },
             false => scored,
@@ -50,7 +50,7 @@ pub(crate) fn evaluate_episodes(
         let scored: Vec<Scored> =
             episodes.scored(rewards).into_iter().zip(episodes.returns()).map(whole).collect();
         scored.chunks(how.samples).for_each(|group| add_group(&mut report, group));
-        examples.extend((0..room).map(|s| episodes.kept(how.step, &trainer.samples, s)));
+        examples.extend((0..room).map(|s| episodes.kept(how.step, &trainer.sampler.samples, s)));
     }
     end_sums(&mut report, count);
     report.seconds = started.elapsed().as_secs_f64();

@@ -11,6 +11,7 @@ use crate::rollout::exchange::{Deal, Sent, SentStats, exchange};
 use crate::rollout::held::Branch;
 use crate::rollout::packed::{Kind, packed, packed_as_json};
 use plimsoll_base::{Error, Result};
+use plimsoll_infer::responder::Responder;
 use plimsoll_infer::text::Item;
 use plimsoll_reward::{Rewards, Scored};
 use plimsoll_rollout::{Lengths, Request, RolloutStats};
@@ -18,7 +19,7 @@ use plimsoll_serve::episodes::Played as OfAgent;
 use plimsoll_text::Message;
 use plimsoll_textenv::{EnvironmentTally, Start};
 
-/// What was played. The samples are in `trainer.samples`, and the rest of the episodes in `Episodes`.
+/// What was played. The samples are in `trainer.sampler.samples`, and the rest of the episodes in `Episodes`.
 pub(crate) struct Played {
     /// The prompt of each start.
     pub items: Vec<Item>,
@@ -97,7 +98,7 @@ pub(crate) fn play(
         played.map(|(played, counted)| Part { counted, ..Part::of(trainer, episodes, played, &own, asked) });
     let all = exchange(group, Kind::Episodes, played)?;
     let whole = take(trainer, episodes, all, asked, &deal)?;
-    deal.learn(&mut trainer.lengths, &trainer.samples, asked.group_size);
+    deal.learn(&mut trainer.lengths, &trainer.sampler.samples, asked.group_size);
     Ok(whole)
 }
 
@@ -111,21 +112,21 @@ fn play_agents(trainer: &mut Trainer<'_>, episodes: &mut Episodes, asked: &Asked
     let (played, stats) = played?;
     episodes.policy_version = trainer.updates();
     episodes.begin_round(played.len());
-    trainer.samples.clear();
+    trainer.sampler.samples.clear();
     let mut branches: Vec<Vec<Branch>> = asked.starts.iter().map(|_| Vec::new()).collect();
     let mut items: Vec<Item> = Vec::with_capacity(asked.starts.len());
     for (e, of_agent) in played.into_iter().enumerate() {
         let (group, member) = (e / asked.group_size, e % asked.group_size);
         let start = asked.starts[group];
-        let first = trainer.samples.len();
+        let first = trainer.sampler.samples.len();
         let OfAgent { outcome, sequences, said, was_limited } = of_agent;
         let is_played = outcome.is_ok();
         let mut episode = agents::episode(start, &sequences, said, outcome.as_ref().ok().copied());
         for sequence in sequences.into_iter().filter(|_| is_played) {
-            trainer.samples.push_turns(&sequence.ids, &sequence.logprobs, &sequence.turns);
+            trainer.sampler.samples.push_turns(&sequence.ids, &sequence.logprobs, &sequence.turns);
             branches[group].push(Branch { sample: member, prompt: sequence.prompt });
         }
-        episode.sequences = first..trainer.samples.len();
+        episode.sequences = first..trainer.sampler.samples.len();
         if member == 0 {
             let text = episode.messages.last().map(|message| message.content.clone()).unwrap_or_default();
             items.push(Item { text, ..Item::default() });
@@ -136,7 +137,7 @@ fn play_agents(trainer: &mut Trainer<'_>, episodes: &mut Episodes, asked: &Asked
             episodes.fail(e, Some(fault))?;
         }
     }
-    if trainer.samples.is_empty() {
+    if trainer.sampler.samples.is_empty() {
         return Err(Error::new("agent-failing", "no episode of this rollout has a reward")
             .hint("environment.restarts_max is how many may fail before the run ends"));
     }
@@ -167,7 +168,7 @@ fn play_part(
     let version = trainer.updates();
     let stats = trainer.rollout(&request, &mut episodes.talk(asked.text, asked.rollout, version)?)?;
     episodes.settle()?;
-    episodes.grade(rewards, &items, &trainer.samples, asked)?;
+    episodes.grade(rewards, &items, &trainer.sampler.samples, asked)?;
     let counted = if episodes.is_graded() { Counted::of(rewards) } else { Counted::default() };
     Ok((Played { items, stats, branches: None, counted: CountedByAll::default() }, counted))
 }
@@ -191,7 +192,7 @@ impl Part {
         let episode = |index: usize| {
             let episode = &episodes.played[index];
             SentEpisode {
-                sample: Sent::of(&trainer.samples, index),
+                sample: Sent::of(&trainer.sampler.samples, index),
                 turns: episode.turns.iter().map(|it| turn(it, kept(index))).collect(),
                 has_fault: episode.has_fault,
                 scores: episode.scored.iter().flat_map(scores_of).collect(),
@@ -234,13 +235,13 @@ fn take(
         counted: CountedByAll::default(),
     };
     let mut counted = Vec::with_capacity(all.len());
-    trainer.samples.clear();
+    trainer.sampler.samples.clear();
     episodes.played.clear();
     (episodes.tally, episodes.first_fault) = (EnvironmentTally::default(), None);
     let groups = all.iter_mut().map(|part| std::mem::take(&mut part.groups)).collect();
     for (start, group) in asked.starts.iter().zip(deal.in_order(groups, 1)) {
         for episode in group.episodes {
-            episode.sample.push_to(&mut trainer.samples);
+            episode.sample.push_to(&mut trainer.sampler.samples);
             let at = episodes.played.len();
             episodes.played.push(episode.played(*start, &group.first, at));
         }

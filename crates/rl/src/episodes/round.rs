@@ -6,9 +6,9 @@ use super::fault::Fault;
 use super::glue::{Glue, after_turn};
 use crate::data::dataset::forgetting;
 use crate::methods::buffers::StepBuffers;
-use crate::rollout::responses::{TextStop, response_text};
 use plimsoll_base::{Error, Result, slugs};
-use plimsoll_config::{Credit, Environment, Overlong, RolloutSpec, RunSpec};
+use plimsoll_config::{Credit, Environment, Overlong, Rollout, RunSpec};
+use plimsoll_infer::responses::{TextStop, response_text};
 use plimsoll_infer::text::{Item, TextModel};
 use plimsoll_rollout::{Finish, Samples, StopCondition, Turn};
 use plimsoll_run::under_way;
@@ -201,7 +201,7 @@ impl Episodes {
     pub(crate) fn talk<'s>(
         &'s mut self,
         text: &'s TextModel,
-        rollout: &'s RolloutSpec,
+        rollout: &'s Rollout,
         policy_version: u64,
     ) -> Result<Talk<'s>> {
         self.policy_version = policy_version;
@@ -335,7 +335,7 @@ fn item(glue: Glue<'_>, first: &[Message]) -> Result<Item> {
 pub(crate) struct Talk<'s> {
     episodes: &'s mut Episodes,
     text: &'s TextModel,
-    rollout: &'s RolloutSpec,
+    rollout: &'s Rollout,
     stop: TextStop<'s>,
 }
 

@@ -1,8 +1,8 @@
 //! The groups of a rollout that a step trains on, in the form that the passes take.
 
-use crate::roles::sampling;
 use crate::rollout::held::{Held, HeldGroup};
 use plimsoll_config::RunSpec;
+use plimsoll_infer::sampler::sampling;
 use plimsoll_rollout::{Finish, Samples};
 use plimsoll_train::Sequence;
 use std::ops::Range;

@@ -27,7 +27,7 @@ pub(crate) fn dpo_step(
 ) -> Result<PairReport> {
     let sequences = sequences(items);
     trainer.buffers.begin(sequences.iter().map(|s| s.response.len()));
-    trainer.score_reference(&sequences, INV_TEMPERATURE)?;
+    trainer.score_into(RoleName::Reference, &sequences, INV_TEMPERATURE, |b| &mut b.ref_logprobs)?;
     let (loss, pairs) = (run.preference, items.len() as f64);
     let how = run.train.update_options(step, run.seed);
     let (mut sums, mut logps) = (PairSums::default(), [0.0; 2]);
@@ -60,8 +60,8 @@ pub(crate) fn score_pairs(trainer: &mut Trainer<'_>, run: &RunSpec, items: &[Ite
     for items in items.chunks(run.rollout.prompts_per_step as usize) {
         let sequences = sequences(items);
         trainer.buffers.begin(sequences.iter().map(|s| s.response.len()));
-        trainer.score_reference(&sequences, INV_TEMPERATURE)?;
-        trainer.score_actor(&sequences, INV_TEMPERATURE)?;
+        trainer.score_into(RoleName::Reference, &sequences, INV_TEMPERATURE, |b| &mut b.ref_logprobs)?;
+        trainer.score_into(RoleName::Actor, &sequences, INV_TEMPERATURE, |b| &mut b.old_logprobs)?;
         let buffers = &mut trainer.buffers;
         let all = 0..sequences.len();
         buffers.set_micro(&all);

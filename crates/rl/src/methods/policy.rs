@@ -9,13 +9,14 @@ use crate::methods::critic::{critic_updates, gae_advantages};
 use crate::methods::{distill, metrics};
 use crate::roles::Trainer;
 use crate::rollout::gather::{Gathered, gather};
-use crate::rollout::model_reward;
 use plimsoll_algo::advantage::{KlReward, discounted_returns, token_rewards, whiten};
 use plimsoll_algo::kl::KlSums;
 use plimsoll_algo::packed::Packed;
 use plimsoll_algo::shaping::shape_rewards;
 use plimsoll_base::Result;
 use plimsoll_config::RunSpec;
+use plimsoll_infer::model_reward;
+use plimsoll_infer::responder::Responder;
 use plimsoll_plan::RoleName;
 use plimsoll_run::{metrics::Metrics, status::Doing, vitals::Vitals};
 use std::time::Instant;
@@ -80,10 +81,11 @@ fn train(trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, batch: &Batch<'_>)
     // 3. Score: log-probs of the reference and of the teacher, if there are any, and of the actor, if another version sampled.
     (cx.edge)(Doing::Score);
     let started = Instant::now();
-    trainer.score_reference(&batch.sequences, batch.inv_temperature)?;
-    trainer.score_teacher(&batch.sequences, batch.inv_temperature)?;
+    let (sequences, inv_temperature) = (&batch.sequences, batch.inv_temperature);
+    trainer.score_into(RoleName::Reference, sequences, inv_temperature, |b| &mut b.ref_logprobs)?;
+    trainer.score_into(RoleName::Teacher, sequences, inv_temperature, |b| &mut b.teacher_logprobs)?;
     if batch.policy_version != trainer.updates() {
-        trainer.score_actor(&batch.sequences, batch.inv_temperature)?;
+        trainer.score_into(RoleName::Actor, sequences, inv_temperature, |b| &mut b.old_logprobs)?;
     }
     report.add("time/score", started.elapsed().as_secs_f64());
 
@@ -92,7 +94,7 @@ fn train(trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, batch: &Batch<'_>)
     if trainer.role(RoleName::Critic).is_some() {
         (cx.edge)(Doing::Critic);
     }
-    trainer.score_values(&batch.sequences)?;
+    trainer.score_into(RoleName::Critic, sequences, 1.0, |b| &mut b.critic.old_values)?;
     let kl = advantages(trainer, cx, batch, &mut report)?;
     let critic = critic_updates(trainer, cx, batch)?;
     let critic_seconds = started.elapsed().as_secs_f64();
@@ -111,7 +113,7 @@ fn train(trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, batch: &Batch<'_>)
         report.add("ratio/mean", actor.policy.mean_ratio());
         report.add("time/critic", critic_seconds);
     }
-    report.add_samples(cx, batch, 3.0 * step_flops(&trainer.shape.spec, &batch.sequences));
+    report.add_samples(cx, batch, 3.0 * step_flops(&trainer.sampler.shape.spec, &batch.sequences));
     Ok(report)
 }
 
@@ -156,7 +158,7 @@ fn begin_buffers(trainer: &mut Trainer<'_>, run: &RunSpec, batch: &Batch<'_>) {
         buffers.set_rollout_logprobs(i, samples.logprobs(s));
         buffers.train_only(i, samples.turns(s));
     }
-    if run.rollout.mask_truncated {
+    if run.mask_truncated {
         batch.cut().for_each(|i| buffers.leave_out(i));
     }
 }

@@ -7,6 +7,7 @@ use crate::roles::{LossFor, Trainer};
 use plimsoll_algo::preference::{PairSums, reward_model_loss};
 use plimsoll_base::Result;
 use plimsoll_config::RunSpec;
+use plimsoll_infer::responder::Responder;
 use plimsoll_infer::text::Item;
 use plimsoll_plan::RoleName;
 use plimsoll_run::{ending::finite_loss, scores::PairScore};

@@ -1,25 +1,32 @@
 //! What a role learns: its adapters, or all its weights; where their gradients go, and what files hold of them.
 
-use super::phases::enter;
 use super::role::Role;
-use super::weights::{Loading, keep_part};
 use plimsoll_base::{Bytes, DType, Result};
 use plimsoll_device::Device;
-use plimsoll_files::OpenModel;
+use plimsoll_infer::bound::BoundModel;
+use plimsoll_infer::phases::enter;
+use plimsoll_infer::weights::keep_part;
 use plimsoll_memory::{Buf, InPhase, Overlay};
-use plimsoll_model::{Adapters, AdaptersFrom, Gradients, ParamTable, Params, load_adapters};
-use plimsoll_plan::{RoleName, RoleShape};
+use plimsoll_model::{Adapters, AdaptersFrom, Gradients, Params, load_adapters};
+use plimsoll_plan::RoleShape;
 use plimsoll_train::{Partial, Share};
 
-impl Loading {
-    /// Returns the adapters that a model comes with, or those with which learning begins. A critic begins without the actor's.
-    pub(super) fn adapters(self, of: RoleName, model: &OpenModel) -> AdaptersFrom<'_> {
-        let files = model.adapter.as_ref().filter(|_| of != RoleName::Critic);
-        AdaptersFrom::Start { files, model, seed: self.seed }
-    }
-}
-
 impl<'a> Role<'a> {
+    /// Makes adapters that are frozen too part of what identifies the role.
+    pub(super) fn identify_adapters(&mut self, dev: &dyn Device) {
+        let Role { model: BoundModel { shape, sum_squares, adapters, .. }, optimizer: None } = self else {
+            return;
+        };
+        if let (Some(sum), Some((_, adapters)), Some(lora)) = (sum_squares, adapters, shape.lora) {
+            *sum += f64::from(lora.scale) * dev.sum_squares(adapters.all);
+        }
+    }
+
+    /// True if what it learns is in parts on several ranks.
+    pub fn is_spread(&self) -> bool {
+        self.part().is_some() && self.optimizer.is_some()
+    }
+
     /// Reads or makes the adapters, if it has any.
     ///
     /// Errors: those of reading.
@@ -30,59 +37,22 @@ impl<'a> Role<'a> {
         from: AdaptersFrom<'_>,
         staging: Bytes,
     ) -> Result<()> {
-        self.read_adapters(dev, overlay, from, staging)?;
-        self.merge(dev);
-        Ok(())
-    }
-
-    /// Makes adapters that are frozen too part of what identifies the role.
-    pub(super) fn identify_adapters(&mut self, dev: &dyn Device) {
-        let Role { shape, sum_squares, adapters, optimizer: None, .. } = self else { return };
-        if let (Some(sum), Some((_, adapters)), Some(lora)) = (sum_squares, adapters, shape.lora) {
-            *sum += f64::from(lora.scale) * dev.sum_squares(adapters.all);
-        }
-    }
-
-    /// Computes the weights that have its adapters in them, if products read such: after the adapters have changed.
-    pub(super) fn merge(&self, dev: &dyn Device) {
-        if let Some(((weights, merged), (_, adapters))) = self.merged.as_ref().zip(self.adapters.as_ref()) {
-            merged.update(dev, weights, adapters);
-        }
-    }
-
-    fn read_adapters(
-        &self,
-        dev: &dyn Device,
-        overlay: &mut Overlay<'_>,
-        from: AdaptersFrom<'_>,
-        staging: Bytes,
-    ) -> Result<()> {
-        let Some((table, adapters)) = &self.adapters else { return Ok(()) };
-        let layout = self.layout();
-        let load = |sets: &[Buf<'_>]| load_adapters(dev, table, layout, sets, from, staging);
-        let Some((optimizer, master)) = self.optimizer.as_ref().and_then(|of| Some((of, of.master()?)))
-        else {
-            return load(&[adapters.all]);
+        let trained = self.optimizer.as_ref().and_then(|of| Some((of, of.master()?)));
+        let (Some((table, adapters)), Some((optimizer, master))) = (&self.adapters, trained) else {
+            return self.model.load_adapters(dev, from, staging);
         };
+        let load = |sets: &[Buf<'_>]| load_adapters(dev, table, self.layout(), sets, from, staging);
         // The copy in f32 has what products read rounded.
         if self.update_shape().share == Share::WHOLE {
-            return load(&[adapters.all, master]);
+            load(&[adapters.all, master])?;
+        } else {
+            let phase = enter(dev, overlay, self.update_shape().pass.mode.phase());
+            let whole = self.bind_gradients(&phase).all();
+            load(&[adapters.all, whole])?;
+            keep_part(dev, table, optimizer.share(), whole, master);
         }
-        let phase = enter(dev, overlay, self.update_shape().pass.mode.phase());
-        let whole = self.bind_gradients(&phase).all();
-        load(&[adapters.all, whole])?;
-        keep_part(dev, table, optimizer.share(), whole, master);
+        self.merge(dev);
         Ok(())
-    }
-
-    /// Returns what the role learns, as a flat buffer with its table: its adapters, or all its weights; of weights in parts on several
-    /// ranks this one's part.
-    pub fn learned(&self) -> (&ParamTable, Buf<'a>) {
-        match (&self.adapters, self.part()) {
-            (Some((table, adapters)), _) => (table, adapters.all),
-            (None, Some((_, part))) => (&self.table, part),
-            (None, None) => (&self.table, self.decoder().params.all),
-        }
     }
 
     /// Returns the dtype of what it learns in files, if that is not the buffer's: adapters are f32.

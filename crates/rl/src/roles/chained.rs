@@ -2,10 +2,10 @@
 
 use super::role::Role;
 use super::update::{Update, rows_of};
-use super::weights::shard_region;
 use crate::methods::buffers::StepBuffers;
 use plimsoll_base::Result;
 use plimsoll_device::{Device, Owned, Run};
+use plimsoll_infer::weights::shard_region;
 use plimsoll_memory::{Buf, InPhase};
 use plimsoll_model::{Pass, RowGradients, Stage, backward_part};
 use plimsoll_ranks::Group;

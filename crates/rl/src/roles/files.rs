@@ -1,10 +1,10 @@
 //! What a checkpoint has of a role: its files, what is written of them, alone or together with other ranks, and how they are read again.
 
-use super::phases::enter;
 use super::role::Role;
-use super::weights::whole_source;
 use plimsoll_base::{Bytes, Result};
 use plimsoll_device::Device;
+use plimsoll_infer::phases::enter;
+use plimsoll_infer::weights::whole_source;
 use plimsoll_memory::{Buf, InPhase, Overlay};
 use plimsoll_model::{FlatTensors, Place, SpreadTensors, restore, restore_own};
 use plimsoll_plan::RoleName;

@@ -3,42 +3,37 @@
 //! Actor, reference, critic and reward model differ only in the values of `RoleShape`. Pack, upload, layers, head,
 //! read, loss, backward: `score` is that sequence up to the read, `gradients` all of it.
 
-use super::phases::enter;
-use super::weights::{
-    Elsewhere, Loading, Weights, bind_weights, load_part, shard_region, spread, whole_source,
-};
 use crate::methods::buffers::StepBuffers;
 use crate::ranks::{gather_f32, gather_f64, share_of};
 use plimsoll_base::{Error, Result};
 use plimsoll_device::Device;
 use plimsoll_files::{Head, OpenModel};
+use plimsoll_infer::bound::BoundModel;
+use plimsoll_infer::phases::enter;
+use plimsoll_infer::weights::{Loading, load_part, shard_region};
 use plimsoll_memory::{Buf, InPhase, Overlay, Resident};
 use plimsoll_model::{
-    Activations, Adapters, Decoder, Derivatives, ExpertUse, Merged, ParamTable, Params, Pass, PassIndex,
-    backward, head, layers, load, rehearsal_sizes, rope, values,
+    Activations, Derivatives, ExpertUse, Pass, PassIndex, backward, layers, load, rehearsal_sizes,
 };
-use plimsoll_plan::{PassShape, RoleName, RoleShape, UpdateShape, WeightsAre};
+use plimsoll_plan::{PassShape, RoleName, RoleShape, UpdateShape};
 use plimsoll_ranks::Group;
-use plimsoll_train::{
-    Optimizer, Packer, Sequence, Share, UpdateOptions, first_not_finite, gradient_not_finite,
-};
-use std::ops::Range;
-use std::rc::Rc;
+use plimsoll_train::{Optimizer, Packer, Sequence, UpdateOptions, first_not_finite, gradient_not_finite};
+use std::ops::{Deref, Range};
 use std::time::Instant;
 
-/// A model with a purpose, bound to the arena.
+/// A model with a purpose: bound to the arena, and trained or frozen.
 pub struct Role<'a> {
-    pub shape: RoleShape,
-    pub table: ParamTable,
-    /// Of its adapters, if it has any: what it learns.
-    pub adapters: Option<(ParamTable, Adapters<'a>)>,
-    /// The frozen weights and what has its adapters added to them, if its products read that.
-    pub(super) merged: Option<(Params<'a>, Merged<'a>)>,
+    pub(super) model: BoundModel<'a>,
     /// Gradients and states; none if it is frozen.
     pub optimizer: Option<Optimizer<'a>>,
-    /// Sum of squares of weights that are frozen, which identifies their model, and of its adapters if these are frozen too.
-    pub sum_squares: Option<f64>,
-    pub(super) weights: Weights<'a>,
+}
+
+impl<'a> Deref for Role<'a> {
+    type Target = BoundModel<'a>;
+
+    fn deref(&self) -> &BoundModel<'a> {
+        &self.model
+    }
 }
 
 /// Counters of an update over some sequences.
@@ -107,8 +102,9 @@ impl Scores<'_> {
 }
 
 impl<'a> Role<'a> {
-    /// Binds the role's regions and reads its weights from `model`. `first` is the run's first role, whose rotary table
-    /// serves the others where their shapes allow it; none for the first role itself.
+    /// Binds the role's regions, as `BoundModel::bind`, and what it learns with.
+    ///
+    /// Errors: those of reading.
     pub fn bind(
         dev: &dyn Device,
         (resident, overlay): (Resident<'a>, &mut Overlay<'_>),
@@ -117,90 +113,13 @@ impl<'a> Role<'a> {
         model: &OpenModel,
         how: Loading,
     ) -> Result<Role<'a>> {
-        let (name, table) = (shape.name.name(), Rc::unwrap_or_clone(shape.table()));
-        let own_rope = resident.get(&format!("{name}.rope"));
-        let rope = match first {
-            None => resident.buf("rope.table"),
-            Some(first) => own_rope.unwrap_or(first.rope()),
-        };
-        if first.is_none() || own_rope.is_some() {
-            rope::fill(dev, &shape.spec, rope);
-        }
-        if let Some(all) = resident.get(&format!("offload.{name}.weights")) {
-            // An offloaded role is a copy of the first role before its first step.
-            let of = first.expect("the first role is never offloaded").decoder().params.all;
-            dev.offload_begin();
-            dev.offload_out(0, &mut std::iter::once((of, all)));
-            dev.sync();
-            let source = whole_source(&table, all);
-            let weights = Elsewhere { source, rope, part: None, sum_squares: dev.sum_squares(of) };
-            return Ok(Role::frozen(shape, table, weights.sum_squares, Weights::Streamed(weights)));
-        }
-        if let WeightsAre::Spread(share) = shape.weights_are {
-            let of = (shape, table, share);
-            return Role::bind_spread(dev, (resident, overlay), of, rope, first, model, how);
-        }
-        let (owner, all) = match (shape.weights_are, first) {
-            (WeightsAre::FirstRoles, Some(first)) => (first.shape.name, first.decoder().params.all),
-            _ => (shape.name, resident.buf(&format!("{name}.weights"))),
-        };
-        let params = bind_weights(&shape, &table, resident, owner, all);
-        if owner == shape.name {
-            load(dev, model, &table, &params, how.seed, how.staging)?;
-        }
-        let adapters = shape.lora.zip(shape.adapters()).map(|(lora, table)| {
-            let table = Rc::unwrap_or_clone(table);
-            let all = resident.buf(&format!("{name}.adapters"));
-            let of = Adapters::bind(&shape.spec, &table, shape.weights, lora.shape, lora.scale, all);
-            (table, of)
+        let first = first.map(|first| &first.model);
+        let model = BoundModel::bind(dev, (resident, overlay), shape, first, model, how)?;
+        let optimizer = shape.update.map(|of| {
+            let (table, learned) = model.learned();
+            Optimizer::new(dev, table, learned, resident, shape.name.name(), of.share)
         });
-        let frozen = params.clone();
-        let merged = shape.merged().map(|table| {
-            let all = resident.buf(&format!("{name}.merged"));
-            (frozen.clone(), Merged::bind(&shape.spec, &table, shape.weights, all))
-        });
-        let params = match (&adapters, &merged) {
-            (Some((_, adapters)), Some((_, merged))) => params.with_merged(adapters, merged),
-            (adapters, _) => params.with_adapters(adapters.as_ref().map(|(_, adapters)| adapters)),
-        };
-        let trained = adapters.as_ref().map_or((&table, all), |(table, adapters)| (table, adapters.all));
-        let of = |of: UpdateShape| Optimizer::new(dev, trained.0, trained.1, resident, name, of.share);
-        let optimizer = shape.update.map(of);
-        let is_frozen = adapters.is_some() || (first.is_some() && optimizer.is_none());
-        let sum_squares = is_frozen.then(|| frozen.sum_squares(dev));
-        let decoder = Decoder { spec: shape.spec, dtype: shape.weights, params, rope };
-        let weights = Weights::Resident(decoder);
-        Ok(Role { shape, table, adapters, merged, optimizer, sum_squares, weights })
-    }
-
-    /// `bind` where the ranks share out the weights.
-    fn bind_spread(
-        dev: &dyn Device,
-        (resident, overlay): (Resident<'a>, &mut Overlay<'_>),
-        (shape, table, share): (RoleShape, ParamTable, Share),
-        rope: Buf<'a>,
-        first: Option<&Role<'a>>,
-        model: &OpenModel,
-        how: Loading,
-    ) -> Result<Role<'a>> {
-        let name = shape.name.name();
-        let part = resident.buf(&format!("{name}.weights"));
-        let sum_squares = match first.filter(|_| shape.whole_in().is_none()) {
-            Some(first) => first.copy_part(dev, share, part),
-            None => load_part(dev, overlay, &shape, &table, (share, part), model, how)?,
-        };
-        let source = spread(&table, share, part);
-        let weights = Elsewhere { source, rope, part: Some((share, part)), sum_squares };
-        let mut role = Role::frozen(shape, table, sum_squares, Weights::Streamed(weights));
-        let of = |of: UpdateShape| Optimizer::new(dev, &role.table, part, resident, name, of.share);
-        role.optimizer = shape.update.map(of);
-        role.sum_squares = role.sum_squares.filter(|_| role.optimizer.is_none());
-        Ok(role)
-    }
-
-    fn frozen(shape: RoleShape, table: ParamTable, sum_squares: f64, weights: Weights<'a>) -> Role<'a> {
-        let (adapters, merged, optimizer) = (None, None, None);
-        Role { shape, table, adapters, merged, optimizer, sum_squares: Some(sum_squares), weights }
+        Ok(Role { model, optimizer })
     }
 
     pub fn updates(&self) -> u64 {
@@ -216,9 +135,10 @@ impl<'a> Role<'a> {
         inv_temperature: f32,
         each: &mut dyn FnMut(Range<usize>, Scores<'_>),
     ) -> Result<()> {
+        let Passes { dev, overlay, packer, .. } = with;
         let Some(group) = with.group else {
-            return self
-                .score_here(with, sequences, inv_temperature, &mut |which, scores, _| each(which, scores));
+            let each = &mut |which, numbers: Buf<'_>, _| each(which, Scores::Here(dev, numbers));
+            return self.model.score((dev, overlay), packer, sequences, inv_temperature, each);
         };
         // Neighbours of a group stay together, so that its prompt is computed once.
         let edge = |rank: usize| {
@@ -227,42 +147,22 @@ impl<'a> Role<'a> {
             (start..sequences.len()).find(is_first).unwrap_or(sequences.len())
         };
         let (mut numbers, own) = (Vec::new(), edge(group.rank())..edge(group.rank() + 1));
-        self.score_here(with, &sequences[own], inv_temperature, &mut |_, scores, heads| {
-            let start = numbers.len();
-            numbers.resize(start + heads, 0.0);
-            scores.read(&mut numbers[start..]);
-        })?;
+        self.model.score(
+            (dev, overlay),
+            packer,
+            &sequences[own],
+            inv_temperature,
+            &mut |_, scores, heads| {
+                let start = numbers.len();
+                numbers.resize(start + heads, 0.0);
+                dev.read_f32(scores, 0, &mut numbers[start..]);
+            },
+        )?;
         for (rank, numbers) in gather_f32(group, &numbers)?.iter().enumerate() {
             let which = edge(rank)..edge(rank + 1);
             if !which.is_empty() {
                 each(which, Scores::Gathered(numbers));
             }
-        }
-        Ok(())
-    }
-
-    /// `score` on this rank; `each` gets the number of head rows too.
-    fn score_here(
-        &self,
-        with: Passes<'_, '_>,
-        sequences: &[Sequence<'_>],
-        inv_temperature: f32,
-        each: &mut dyn FnMut(Range<usize>, Scores<'_>, usize),
-    ) -> Result<()> {
-        let pass = self.shape.score.expect("the plan has a scoring pass for each role that scores");
-        let Passes { dev, overlay, packer, .. } = with;
-        let phase = enter(dev, overlay, pass.mode.phase());
-        let acts = Activations::bind(&phase, pass.mode, pass.limits);
-        let from = self.layers(dev, &phase);
-        let mut first = 0;
-        while first < sequences.len() {
-            let batch = packer.pack_as(pass.packing, sequences, first)?;
-            let pass = Pass::upload(dev, acts, batch.index);
-            layers(dev, &*from, &pass);
-            let buf = self.head(dev, from.decoder(), &pass, inv_temperature);
-            first = batch.sequences.end;
-            each(batch.sequences, Scores::Here(dev, buf), batch.head.len());
-            dev.check()?;
         }
         Ok(())
     }
@@ -377,26 +277,6 @@ impl<'a> Role<'a> {
 
     pub(super) fn trained(&self) -> &Optimizer<'a> {
         self.optimizer.as_ref().expect("a trained role has an optimizer")
-    }
-
-    /// Runs the head after the layers and returns its numbers: [R] f32.
-    pub(super) fn head<'p>(
-        &self,
-        dev: &dyn Device,
-        decoder: &Decoder<'_>,
-        pass: &Pass<'p>,
-        inv_temperature: f32,
-    ) -> Buf<'p> {
-        match self.shape.head {
-            Head::Vocabulary => {
-                head(dev, decoder, pass, inv_temperature);
-                pass.head_out().logprobs
-            }
-            Head::Score => {
-                values(dev, decoder, pass);
-                pass.values()
-            }
-        }
     }
 
     pub(super) fn derivatives<'d>(

@@ -1,56 +1,31 @@
-//! The trainer: the roles of a run over one arena, the engine that samples, and the step's arrays.
+//! The trainer: a sampler with the roles of a run and the step's arrays.
 
-use super::phases::enter;
 use super::role::{Loss, LossOf, Passes, Role, Scores, UpdateStats};
-use super::weights::Loading;
 use crate::methods::buffers::StepBuffers;
-use plimsoll_base::{Phase, Result};
+use plimsoll_base::Result;
 use plimsoll_device::{Device, Sampling};
-use plimsoll_files::{Head, OpenModel};
-use plimsoll_memory::{Arena, Buf, Overlay, ReadLease, Resident};
-use plimsoll_model::{Activations, AdaptersFrom, Mode, ParamTable};
-use plimsoll_plan::{PerRole, RoleName, RunShape};
+use plimsoll_files::OpenModel;
+use plimsoll_infer::bound::Sources;
+use plimsoll_infer::phases::enter;
+use plimsoll_infer::sampler::Sampler;
+use plimsoll_memory::{Arena, Buf};
+use plimsoll_model::{AdaptersFrom, ParamTable};
+use plimsoll_plan::{RoleName, RunShape};
 use plimsoll_ranks::Group;
-use plimsoll_rollout::{Engine, Lengths, Live, Model, Request, RolloutStats, Samples, StopCondition};
+use plimsoll_rollout::{Lengths, Live, Samples};
 use plimsoll_train::{Packer, Sequence, UpdateOptions};
 use std::ops::Range;
 use std::path::Path;
 
-/// The models that roles are read from.
-#[derive(Clone, Copy)]
-pub struct Sources<'m> {
-    /// The run's model: the actor and its reference, or the reward model that is trained.
-    pub model: &'m OpenModel,
-    /// The models of roles that start from another one.
-    pub others: PerRole<&'m OpenModel>,
-}
-
-impl<'m> Sources<'m> {
-    pub fn one(model: &'m OpenModel) -> Sources<'m> {
-        Sources { model, others: PerRole::none() }
-    }
-
-    fn of(&self, role: RoleName) -> &'m OpenModel {
-        self.others.get(role).copied().unwrap_or(self.model)
-    }
-}
-
-/// One device, its arena's overlay, and everything that a step needs.
+/// A sampler with the roles of a run, and everything else that a step needs.
 pub struct Trainer<'a> {
-    pub dev: &'a dyn Device,
-    pub shape: &'a RunShape,
-    /// Responses of the last request.
-    pub samples: Samples,
+    pub sampler: Sampler<'a>,
     /// Responses that a rollout kept, if they outlive its requests.
     pub kept: Option<Samples>,
     pub buffers: StepBuffers,
     /// The first is the one that is sampled from or trained.
-    roles: Vec<Role<'a>>,
-    resident: Resident<'a>,
-    overlay: Overlay<'a>,
-    engine: Engine,
+    pub(crate) roles: Vec<Role<'a>>,
     packer: Option<Packer>,
-    loading: Loading,
     /// The other ranks, if there are any.
     pub group: Option<&'a Group>,
     /// Of the responses of all ranks, by which prompts are dealt among them.
@@ -66,32 +41,26 @@ impl<'a> Trainer<'a> {
         sources: Sources<'_>,
         seed: u64,
     ) -> Result<Trainer<'a>> {
-        let (resident, mut overlay) = arena.split();
-        let loading = Loading { seed, staging: shape.host.staging };
+        let mut sampler = Sampler::new(dev, arena, shape, seed);
+        let Sampler { resident, overlay, loading, .. } = &mut sampler;
+        let (resident, loading) = (*resident, *loading);
         let mut roles: Vec<Role<'a>> = Vec::new();
         for role in shape.roles() {
-            let places = (resident, &mut overlay);
-            let mut role = Role::bind(dev, places, role, roles.first(), sources.of(role.name), loading)?;
+            let mut role =
+                Role::bind(dev, (resident, overlay), role, roles.first(), sources.of(role.name), loading)?;
             let from = loading.adapters(role.shape.name, sources.of(role.shape.name));
-            role.load_adapters(dev, &mut overlay, from, loading.staging)?;
+            role.load_adapters(dev, overlay, from, loading.staging)?;
             role.identify_adapters(dev);
             roles.push(role);
         }
         let (sequences, tokens, arrays) = shape.step_arrays();
         let kept = shape.training.filter(|t| t.holds_samples);
-        let (engine, turns_max) = (shape.engine, shape.episodes.turns_max);
         Ok(Trainer {
-            dev,
-            shape,
-            samples: Samples::with_turns(engine.samples, engine.new_tokens, turns_max),
+            sampler,
             kept: kept.map(|t| Samples::with_capacity(t.held_sequences(), tokens)),
             buffers: StepBuffers::with_capacity(sequences, tokens, arrays),
             roles,
-            resident,
-            overlay,
-            engine: Engine::new(engine, shape.on_full),
             packer: shape.packs().map(|pass| Packer::new(pass, sequences)),
-            loading,
             group: None,
             lengths: Lengths::default(),
         })
@@ -113,16 +82,10 @@ impl<'a> Trainer<'a> {
     /// Runs every shape of every phase once, so that the device's libraries allocate what they need before the first
     /// step. Weights and states stay unchanged. Does nothing on a device whose operations allocate no memory.
     pub fn rehearse(&mut self, samplings: &[Sampling]) -> Result<()> {
-        if self.dev.card_memory().is_none() {
+        if self.sampler.dev.card_memory().is_none() {
             return Ok(());
         }
-        if self.shape.head == Head::Vocabulary {
-            let phase = enter(self.dev, &mut self.overlay, Phase::Rollout);
-            let mode = Mode::Rollout { truncates: self.shape.truncates };
-            let acts = Activations::bind(&phase, mode, self.shape.engine.pass());
-            let decoder = self.roles[0].sampled(self.dev, &phase);
-            self.engine.rehearse(self.dev, &decoder, acts, samplings)?;
-        }
+        self.sampler.rehearse(&self.roles[0], samplings)?;
         if self.packer.is_some() {
             for index in (0..self.roles.len()).rev() {
                 let (role, with, _) = self.parts(index);
@@ -134,10 +97,11 @@ impl<'a> Trainer<'a> {
 
     /// Reads the first role's initial weights again.
     pub fn reload(&mut self, model: &OpenModel) -> Result<()> {
-        self.overlay.take_back();
+        self.sampler.overlay.take_back();
         // Others may still read what this rank has a part of.
         self.meet()?;
-        self.roles[0].reload(self.dev, &mut self.overlay, model, self.loading)?;
+        let Sampler { dev, overlay, loading, .. } = &mut self.sampler;
+        self.roles[0].reload(*dev, overlay, model, *loading)?;
         self.meet()
     }
 
@@ -149,17 +113,19 @@ impl<'a> Trainer<'a> {
     /// Gives the first role adapters of random numbers, if it has any: for measurements, where those that add nothing show nothing.
     pub fn randomise_adapters(&mut self, seed: u64) -> Result<()> {
         let from = AdaptersFrom::Random(seed);
-        self.roles[0].load_adapters(self.dev, &mut self.overlay, from, self.loading.staging)
+        let Sampler { dev, overlay, loading, .. } = &mut self.sampler;
+        self.roles[0].load_adapters(*dev, overlay, from, loading.staging)
     }
 
     /// Reads weights and optimizer states of every trained role from a checkpoint, bit for bit. `updates`: the updates of each.
     ///
     /// Errors: `checkpoint-damaged`; those of reading.
     pub fn restore(&mut self, checkpoint: &Path, updates: impl Fn(RoleName) -> u64) -> Result<()> {
-        self.overlay.take_back();
+        let Sampler { dev, overlay, loading, .. } = &mut self.sampler;
+        overlay.take_back();
         for role in self.roles.iter_mut().filter(|role| role.optimizer.is_some()) {
-            let (updates, staging) = (updates(role.shape.name), self.loading.staging);
-            role.restore(self.dev, &mut self.overlay, checkpoint, updates, staging)?;
+            let updates = updates(role.shape.name);
+            role.restore(*dev, overlay, checkpoint, updates, loading.staging)?;
         }
         self.meet()
     }
@@ -173,9 +139,10 @@ impl<'a> Trainer<'a> {
         let role = self.roles.iter().find(|role| role.shape.name == name).expect("a role of the run");
         // No lease is waited for: who reads resident regions now is the caller.
         let phase = role.update_shape().pass.mode.phase();
-        self.dev.begin_phase(phase, self.overlay.bytes());
-        let phase = self.overlay.enter_leased(phase);
-        body(self.dev, role, role.passage(&phase))
+        let Sampler { dev, overlay, .. } = &mut self.sampler;
+        dev.begin_phase(phase, overlay.bytes());
+        let phase = overlay.enter_leased(phase);
+        body(*dev, role, role.passage(&phase))
     }
 
     /// Calls `body` with the weights that a role learns in one buffer, which is gathered where ranks have parts of it.
@@ -184,55 +151,32 @@ impl<'a> Trainer<'a> {
         name: RoleName,
         body: impl FnOnce(&dyn Device, &ParamTable, Buf<'_>) -> T,
     ) -> T {
-        let Trainer { dev, roles, overlay, .. } = self;
+        let Trainer { sampler: Sampler { dev, overlay, .. }, roles, .. } = self;
         let role = roles.iter().find(|role| role.shape.name == name).expect("a role of the run");
         role.with_gathered(*dev, overlay, |dev, all| body(dev, role.learned().0, all))
-    }
-
-    /// Returns the right to read weights and states next to Rollout and Score; the next update waits for it.
-    pub fn lease(&self) -> ReadLease<'a> {
-        self.resident.lease()
-    }
-
-    /// Returns the optimizer updates of the first role: the version of the policy.
-    pub fn updates(&self) -> u64 {
-        self.roles[0].updates()
     }
 
     pub(crate) fn all_updates(&self) -> u64 {
         self.roles.iter().map(Role::updates).sum()
     }
 
-    /// Samples responses into `samples`: phase Rollout.
-    pub fn rollout(&mut self, request: &Request<'_>, stop: &mut dyn StopCondition) -> Result<RolloutStats> {
-        let phase = enter(self.dev, &mut self.overlay, Phase::Rollout);
-        let mode = Mode::Rollout { truncates: self.shape.truncates };
-        let acts = Activations::bind(&phase, mode, self.shape.engine.pass());
-        let decoder = self.roles[0].sampled(self.dev, &phase);
-        self.engine.run(self.dev, &decoder, acts, request, stop, &mut self.samples)
-    }
-
-    /// Calls `body` with the engine's live form: phase Rollout, until it returns.
+    /// Calls `body` with the engine's live form, as `Sampler::live`.
     pub fn live<T>(&mut self, body: impl FnOnce(Live<'_, 'a, '_>) -> T) -> T {
-        let phase = enter(self.dev, &mut self.overlay, Phase::Rollout);
-        let mode = Mode::Rollout { truncates: self.shape.truncates };
-        let acts = Activations::bind(&phase, mode, self.shape.engine.pass());
-        let model = Model { dev: self.dev, decoder: self.roles[0].decoder(), acts };
-        body(Live::new(model, &mut self.engine, &mut self.samples))
+        self.sampler.live(&self.roles[0], body)
     }
 
     /// Takes the step's responses out while it reads them; `put_samples` puts them back.
     pub(crate) fn take_samples(&mut self) -> Samples {
-        let samples = self.kept.as_mut().unwrap_or(&mut self.samples);
+        let samples = self.kept.as_mut().unwrap_or(&mut self.sampler.samples);
         std::mem::replace(samples, Samples::with_capacity(0, 1))
     }
 
     pub(crate) fn put_samples(&mut self, samples: Samples) {
-        *self.kept.as_mut().unwrap_or(&mut self.samples) = samples;
+        *self.kept.as_mut().unwrap_or(&mut self.sampler.samples) = samples;
     }
 
     pub(crate) fn step_samples(&self) -> &Samples {
-        self.kept.as_ref().unwrap_or(&self.samples)
+        self.kept.as_ref().unwrap_or(&self.sampler.samples)
     }
 
     /// Scores all sequences with a role, as `Role::score`.
@@ -247,53 +191,21 @@ impl<'a> Trainer<'a> {
         role.score(with, sequences, inv_temperature, &mut |which, scores| each(buffers, which, scores))
     }
 
-    /// Computes log-probabilities under the reference into `buffers.ref_logprobs`. Does nothing without a reference.
-    pub(crate) fn score_reference(&mut self, sequences: &[Sequence<'_>], inv_temperature: f32) -> Result<()> {
-        if self.role(RoleName::Reference).is_none() {
+    /// Scores all sequences with a role into an array of the step. Does nothing without the role.
+    pub(crate) fn score_into(
+        &mut self,
+        role: RoleName,
+        sequences: &[Sequence<'_>],
+        inv_temperature: f32,
+        array: fn(&mut StepBuffers) -> &mut [f32],
+    ) -> Result<()> {
+        if self.role(role).is_none() {
             return Ok(());
         }
-        self.score(RoleName::Reference, sequences, inv_temperature, &mut |buffers, which, scores| {
+        self.score(role, sequences, inv_temperature, &mut |buffers, which, scores| {
             let tokens = buffers.tokens(&which);
-            scores.read(&mut buffers.ref_logprobs[tokens]);
+            scores.read(&mut array(buffers)[tokens]);
         })
-    }
-
-    /// Computes log-probabilities under the teacher into `buffers.teacher_logprobs`. Does nothing without a teacher.
-    pub(crate) fn score_teacher(&mut self, sequences: &[Sequence<'_>], inv_temperature: f32) -> Result<()> {
-        if self.role(RoleName::Teacher).is_none() {
-            return Ok(());
-        }
-        self.score(RoleName::Teacher, sequences, inv_temperature, &mut |buffers, which, scores| {
-            let tokens = buffers.tokens(&which);
-            scores.read(&mut buffers.teacher_logprobs[tokens]);
-        })
-    }
-
-    /// Computes log-probabilities under the current actor into `buffers.old_logprobs`.
-    pub(crate) fn score_actor(&mut self, sequences: &[Sequence<'_>], inv_temperature: f32) -> Result<()> {
-        self.score(RoleName::Actor, sequences, inv_temperature, &mut |buffers, which, scores| {
-            let tokens = buffers.tokens(&which);
-            scores.read(&mut buffers.old_logprobs[tokens]);
-        })
-    }
-
-    /// Computes the value of the state before each response token into `buffers.critic.old_values`. Does nothing without a
-    /// critic.
-    pub(crate) fn score_values(&mut self, sequences: &[Sequence<'_>]) -> Result<()> {
-        if self.role(RoleName::Critic).is_none() {
-            return Ok(());
-        }
-        self.score(RoleName::Critic, sequences, 1.0, &mut |buffers, which, scores| {
-            let tokens = buffers.tokens(&which);
-            scores.read(&mut buffers.critic.old_values[tokens]);
-        })
-    }
-
-    /// Returns a reward model's score of each sequence, read at its last token.
-    pub(crate) fn reward_scores(&mut self, role: RoleName, sequences: &[Sequence<'_>]) -> Result<Vec<f32>> {
-        let mut out = vec![0f32; sequences.len()];
-        self.score(role, sequences, 1.0, &mut |_, which, scores| scores.read(&mut out[which]))?;
-        Ok(out)
     }
 
     /// Runs forward, loss and backward over some sequences, then one step of the role's optimizer.
@@ -334,23 +246,13 @@ impl<'a> Trainer<'a> {
     }
 
     fn parts(&mut self, index: usize) -> (&mut Role<'a>, Passes<'_, 'a>, &mut StepBuffers) {
-        let Trainer { dev, shape, roles, overlay, packer, buffers, group, .. } = self;
+        let Trainer { sampler, roles, packer, buffers, group, .. } = self;
+        let Sampler { dev, shape, overlay, .. } = sampler;
         let packer = packer.as_mut().expect("what has passes over whole sequences packs");
         (
             &mut roles[index],
             Passes { dev: *dev, group: *group, overlay, packer, positions: shape.positions },
             buffers,
         )
-    }
-}
-
-/// Returns the sampling of a run file's `[rollout]`.
-pub fn sampling(rollout: &plimsoll_config::RolloutSpec, seed: u64) -> Sampling {
-    Sampling {
-        temperature: rollout.temperature as f32,
-        top_k: rollout.top_k,
-        top_p: rollout.top_p as f32,
-        min_p: rollout.min_p as f32,
-        seed,
     }
 }

@@ -4,14 +4,16 @@
 use crate::roles::Trainer;
 use crate::rollout::counted::{Counted, CountedByAll};
 use crate::rollout::exchange::{Deal, Sent, SentStats, exchange};
-use crate::rollout::grading::Grading;
 use crate::rollout::packed::{Kind, packed};
 use plimsoll_base::Result;
-use plimsoll_config::RolloutSpec;
-use plimsoll_infer::text::{Item, TextModel};
+use plimsoll_infer::grading::GradedRequest;
+use plimsoll_infer::responder::{Graded, Responder};
+use plimsoll_infer::sampler::Sampler;
+use plimsoll_plan::RoleName;
 use plimsoll_ranks::Group;
 use plimsoll_reward::{Rewards, Scored};
-use plimsoll_rollout::{Lengths, Request, RolloutStats, Samples};
+use plimsoll_rollout::{Lengths, Request, RolloutStats, Samples, StopCondition};
+use plimsoll_train::Sequence;
 
 /// What one rank sampled and graded.
 struct Dealt {
@@ -37,62 +39,79 @@ pub struct Whole {
     pub(crate) counted: CountedByAll,
 }
 
-/// What this rank has to give.
-struct Own {
-    stats: RolloutStats,
-    scored: Vec<Scored>,
-    texts: Vec<String>,
-    counted: Counted,
-}
-
-/// Prompts, and how responses to them are sampled and graded.
-pub struct Asked<'q> {
-    /// All ranks'.
-    pub request: Request<'q>,
-    pub items: &'q [Item],
-    pub text: &'q TextModel,
-    pub rollout: &'q RolloutSpec,
-    /// The step and the total number of steps.
-    pub steps: [u32; 2],
-}
-
-/// Samples and grades responses to this rank's part of the prompts, and gives those of all ranks to all: `trainer.samples` holds them.
-/// `sampled` is called when this rank has sampled its part.
+/// Samples and grades responses: of several ranks each to its part of the prompts, and all have those of all. They are in the
+/// trainer's `samples`. `sampled` is called when this rank has sampled its part.
 ///
 /// Errors: those of sampling and of the rewards; `rank-lost` where another rank has one.
 pub fn sample(
-    group: &Group,
     trainer: &mut Trainer<'_>,
     rewards: &mut Rewards,
-    asked: &Asked<'_>,
+    of: &GradedRequest<'_>,
     sampled: &mut dyn FnMut(),
 ) -> Result<Whole> {
-    let size = asked.request.group_size;
-    let keys = asked.items.iter().map(|item| (Lengths::key(&item.ids), item.set));
+    let Some(group) = trainer.group else {
+        let Graded { stats, texts, scored } =
+            Graded::sample(trainer, rewards, of, of.items.iter(), &of.request, sampled)?;
+        return Ok(Whole { scored, texts, stats, counted: Counted::sum([Counted::of(rewards)]) });
+    };
+    let size = of.request.group_size;
+    let keys = of.items.iter().map(|item| (Lengths::key(&item.ids), item.set));
     let deal = Deal::new(group, &trainer.lengths, keys);
     let own = deal.own(group);
-    let prompts: Vec<&[u32]> = own.iter().map(|prompt| asked.request.prompts[*prompt]).collect();
-    let request = Request { prompts: &prompts, numbers: &own, ..asked.request };
-    let mut graded = || {
-        let items = own.iter().map(|prompt| &asked.items[*prompt]);
-        let mut grading = Grading::begin(rewards, asked.text, asked.rollout, items, size, asked.steps)?;
-        let stats = trainer.rollout(&request, &mut grading)?;
-        let texts = grading.texts();
-        sampled();
-        Ok((stats, texts, rewards.finish()?))
-    };
-    let graded =
-        graded().map(|(stats, texts, scored)| Own { stats, scored, texts, counted: Counted::of(rewards) });
-    let whole = share(group, &mut trainer.samples, graded, &deal, size)?;
-    deal.learn(&mut trainer.lengths, &trainer.samples, size);
+    let prompts: Vec<&[u32]> = own.iter().map(|prompt| of.request.prompts[*prompt]).collect();
+    let request = Request { prompts: &prompts, numbers: &own, ..of.request };
+    let items = own.iter().map(|prompt| &of.items[*prompt]);
+    let graded = Graded::sample(trainer, rewards, of, items, &request, sampled);
+    let graded = graded.map(|graded| (graded, Counted::of(rewards)));
+    let whole = share(group, &mut trainer.sampler.samples, graded, &deal, size)?;
+    deal.learn(&mut trainer.lengths, &trainer.sampler.samples, size);
     Ok(whole)
+}
+
+impl<'a> Responder<'a> for Trainer<'a> {
+    fn sampler(&mut self) -> &mut Sampler<'a> {
+        &mut self.sampler
+    }
+
+    fn rollout(&mut self, request: &Request<'_>, stop: &mut dyn StopCondition) -> Result<RolloutStats> {
+        self.sampler.rollout(&self.roles[0], request, stop)
+    }
+
+    fn reward_scores(&mut self, role: RoleName, sequences: &[Sequence<'_>]) -> Result<Vec<f32>> {
+        let mut out = vec![0f32; sequences.len()];
+        self.score(role, sequences, 1.0, &mut |_, which, scores| scores.read(&mut out[which]))?;
+        Ok(out)
+    }
+
+    fn updates(&self) -> u64 {
+        self.first().updates()
+    }
+
+    fn is_alone(&self) -> bool {
+        self.group.is_none()
+    }
+
+    fn respond(
+        &mut self,
+        rewards: &mut Rewards,
+        of: &GradedRequest<'_>,
+    ) -> Result<(Vec<String>, Vec<Scored>)> {
+        let whole = sample(self, rewards, of, &mut || {})?;
+        Ok((whole.texts, whole.scored))
+    }
 }
 
 /// Gives what every rank sampled to all. `samples` holds this rank's responses, and then those of all.
 ///
 /// Errors: this rank's own; `rank-lost` where another's failed.
-fn share(group: &Group, samples: &mut Samples, own: Result<Own>, deal: &Deal, size: usize) -> Result<Whole> {
-    let mut all = exchange(group, Kind::Samples, own.map(|own| message(samples, own)))?;
+fn share(
+    group: &Group,
+    samples: &mut Samples,
+    own: Result<(Graded, Counted)>,
+    deal: &Deal,
+    size: usize,
+) -> Result<Whole> {
+    let mut all = exchange(group, Kind::Samples, own.map(|(own, counted)| message(samples, own, counted)))?;
     samples.clear();
     let mut whole = Whole {
         scored: Vec::new(),
@@ -111,7 +130,7 @@ fn share(group: &Group, samples: &mut Samples, own: Result<Own>, deal: &Deal, si
     Ok(whole)
 }
 
-fn message(samples: &Samples, own: Own) -> Dealt {
+fn message(samples: &Samples, own: Graded, counted: Counted) -> Dealt {
     let len = samples.len();
     assert_eq!((own.scored.len(), own.texts.len()), (len, len), "a score and a text a sample");
     let graded = own.scored.into_iter().zip(own.texts).enumerate();
@@ -121,7 +140,7 @@ fn message(samples: &Samples, own: Own) -> Dealt {
         total,
         parts,
     };
-    Dealt { samples: graded.map(sample).collect(), stats: SentStats::of(&own.stats), counted: own.counted }
+    Dealt { samples: graded.map(sample).collect(), stats: SentStats::of(&own.stats), counted }
 }
 
 #[cfg(test)]

@@ -5,17 +5,18 @@
 use crate::context::StepContext;
 use crate::episodes::{self, Played, RoundReport};
 use crate::flops::forward_flops;
-use crate::roles::{Trainer, sampling};
-use crate::rollout::counted::{Counted, CountedByAll};
-use crate::rollout::dealt::{Asked, sample};
-use crate::rollout::grading::Grading;
+use crate::roles::Trainer;
+use crate::rollout::counted::CountedByAll;
+use crate::rollout::dealt::sample;
 use crate::rollout::held::{Branch, HeldGroup};
-use crate::rollout::model_reward;
 use plimsoll_algo::shaping::GroupFilter;
 use plimsoll_base::{Error, Result, slugs};
+use plimsoll_infer::grading::GradedRequest;
+use plimsoll_infer::model_reward;
+use plimsoll_infer::responder::Responder;
+use plimsoll_infer::sampler::sampling;
 use plimsoll_infer::text::Item;
 use plimsoll_plan::SAMPLES_KEPT;
-use plimsoll_ranks::Group;
 use plimsoll_reward::{Scored, Tally};
 use plimsoll_rollout::{Request, RolloutStats};
 use plimsoll_run::status::Doing;
@@ -85,7 +86,7 @@ impl Gathered {
 pub fn gather(trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, step: u32) -> Result<Gathered> {
     let wanted = cx.run.prompts_per_rollout() as usize;
     let rounds = match cx.objective.filter {
-        Some(_) => 1 + cx.run.rollout.retries,
+        Some(_) => 1 + cx.run.retries,
         None => 1,
     };
     cx.held.begin(step, trainer.updates());
@@ -122,7 +123,7 @@ fn round(
     };
     let (mut scored, mut texts) = (scored.into_iter(), texts.into_iter());
 
-    let out = &trainer.samples;
+    let out = &trainer.sampler.samples;
     gathered.tokens += out.sampled_tokens();
     // What agents ask shares no prompt, and each of their requests reads its own again.
     let lengths_of_prompts: Vec<usize> = match &branches {
@@ -131,7 +132,7 @@ fn round(
     };
     let shared = lengths_of_prompts.iter().copied().step_by(if branches.is_some() { 1 } else { group });
     let lengths = lengths_of_prompts.iter().enumerate().map(|(s, &prompt)| (prompt, out.ids(s).len()));
-    gathered.flops += forward_flops(&trainer.shape.spec, shared, lengths);
+    gathered.flops += forward_flops(&trainer.sampler.shape.spec, shared, lengths);
     cx.cursor.data_position += prompts as u64;
     cx.cursor.next_sample_id += (prompts * group) as u64;
 
@@ -192,68 +193,20 @@ fn answer(
         first_sample_id: cx.cursor.next_sample_id,
         numbers: &[],
     };
-    let (scored, texts) = respond(trainer, cx, &request, &items, step, gathered)?;
-    Ok(Answered { items, scored, texts, branches: None })
-}
-
-/// Samples responses to `items`, which are graded as they end; returns their scores and texts.
-fn respond(
-    trainer: &mut Trainer<'_>,
-    cx: &mut StepContext<'_>,
-    request: &Request<'_>,
-    items: &[Item],
-    step: u32,
-    gathered: &mut Gathered,
-) -> Result<(Vec<Scored>, Vec<String>)> {
-    if let Some(ranks) = trainer.group {
-        return respond_together(trainer, cx, request, items, step, gathered, ranks);
-    }
-    let (group, steps) = (request.group_size, [step, cx.run.train.steps]);
     let started = Instant::now();
-    let mut grading = Grading::begin(cx.rewards, cx.text, &cx.run.rollout, items.iter(), group, steps)?;
-    let stats = trainer.rollout(request, &mut grading)?;
-    let texts = grading.texts();
-    gathered.stats.add_counts(&stats);
-    gathered.rollout_s += started.elapsed().as_secs_f64();
-
-    (cx.edge)(Doing::Reward);
-    let started = Instant::now();
-    let mut scored = cx.rewards.finish()?;
-    model_reward::add(&cx.run.model_rewards, trainer, items, group, &mut scored)?;
-    gathered.add_counted(Counted::sum([Counted::of(cx.rewards)]));
-    gathered.reward_s += started.elapsed().as_secs_f64();
-    Ok((scored, texts))
-}
-
-/// `respond`, each rank to its part of the prompts.
-fn respond_together(
-    trainer: &mut Trainer<'_>,
-    cx: &mut StepContext<'_>,
-    request: &Request<'_>,
-    items: &[Item],
-    step: u32,
-    gathered: &mut Gathered,
-    ranks: &Group,
-) -> Result<(Vec<Scored>, Vec<String>)> {
-    let started = Instant::now();
-    let asked = Asked {
-        request: *request,
-        items,
-        text: cx.text,
-        rollout: &cx.run.rollout,
-        steps: [step, cx.run.train.steps],
-    };
+    let steps = [step, cx.run.train.steps];
+    let of = GradedRequest { request, items: &items, text: cx.text, rollout: &cx.run.rollout, steps };
     let (mut sampled, edge) = (started, &mut cx.edge);
-    let mut whole = sample(ranks, trainer, cx.rewards, &asked, &mut || {
+    let mut whole = sample(trainer, cx.rewards, &of, &mut || {
         sampled = Instant::now();
         edge(Doing::Reward);
     })?;
     gathered.rollout_s += (sampled - started).as_secs_f64();
     gathered.stats.add_counts(&whole.stats);
-    model_reward::add(&cx.run.model_rewards, trainer, items, request.group_size, &mut whole.scored)?;
+    model_reward::add(&cx.run.model_rewards, trainer, &items, request.group_size, &mut whole.scored)?;
     gathered.add_counted(whole.counted);
     gathered.reward_s += sampled.elapsed().as_secs_f64();
-    Ok((whole.scored, whole.texts))
+    Ok(Answered { items, scored: whole.scored, texts: whole.texts, branches: None })
 }
 
 /// Plays the next episodes, of `prompts` starts. Returns the return of each.

@@ -4,8 +4,5 @@ pub(crate) mod counted;
 pub mod dealt;
 pub(crate) mod exchange;
 pub mod gather;
-pub mod grading;
 pub mod held;
-pub mod model_reward;
 pub(crate) mod packed;
-pub mod responses;

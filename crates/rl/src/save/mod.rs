@@ -54,15 +54,15 @@ pub fn prepare<'a>(
     saving: Saving<'_>,
 ) -> Result<SaveJob<'a>> {
     let Saving { step, store, retention, everything, .. } = saving;
-    check_space(checkpoint_size(trainer.shape), store.folder())?;
+    check_space(checkpoint_size(trainer.sampler.shape), store.folder())?;
     let part = store.begin(step)?;
     let files = write_small(trainer, model, held, &part, everything).inspect_err(|_| store.abandon(step))?;
     Ok(SaveJob {
-        dev: trainer.dev,
+        dev: trainer.sampler.dev,
         tensors: files_of(trainer, everything.is_some()).into_iter().map(tensors).collect(),
         layout: trainer.first().layout(),
-        lease: trainer.lease(),
-        staging: trainer.shape.host.staging,
+        lease: trainer.sampler.resident.lease(),
+        staging: trainer.sampler.shape.host.staging,
         part,
         store,
         retention,
@@ -132,7 +132,7 @@ pub fn save_of_ranks(
         let of = |(role, file, is_weights): (&Role<'_>, _, _)| (role.shape.name, file, is_weights);
         let files: Vec<(RoleName, &str, bool)> = files_of(trainer, everything).into_iter().map(of).collect();
         for (role, file, is_weights) in files {
-            let path = (&*part.join(file), trainer.shape.host.staging);
+            let path = (&*part.join(file), trainer.sampler.shape.host.staging);
             let record = trainer.with_passage(role, |dev, role, passage| {
                 let of = (role.learned().0, role.layout());
                 let sets = tensors_of_ranks(role, is_weights);
@@ -199,7 +199,7 @@ fn write_small(
     part: &Path,
     everything: Option<(&RunState, &str)>,
 ) -> Result<BTreeMap<String, plimsoll_files::FileRecord>> {
-    let (shape, ids) = (trainer.shape, model.token_ids());
+    let (shape, ids) = (trainer.sampler.shape, model.token_ids());
     let pretty = |value: &serde_json::Value| {
         serde_json::to_vec_pretty(value).expect("it is the JSON that was just written")
     };
@@ -238,7 +238,7 @@ fn write_small(
 
 /// Returns what peft must know of the adapters that a run trains.
 fn adapter_config(trainer: &Trainer<'_>, model: &OpenModel) -> Option<AdapterConfig> {
-    let Lora { shape, alpha, rslora, quantize, .. } = trainer.shape.lora?;
+    let Lora { shape, alpha, rslora, quantize, .. } = trainer.sampler.shape.lora?;
     let base =
         model.adapter.as_ref().map_or(Some(model.source.clone()), |adapter| adapter.config.base.clone());
     Some(AdapterConfig {
@@ -247,7 +247,7 @@ fn adapter_config(trainer: &Trainer<'_>, model: &OpenModel) -> Option<AdapterCon
         rslora,
         targets: shape.targets,
         base: base.map(|base| adapter_base(&base)),
-        head: trainer.shape.head,
+        head: trainer.sampler.shape.head,
         quantize,
     })
 }

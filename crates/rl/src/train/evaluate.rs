@@ -2,11 +2,11 @@
 
 use super::run::LanguageRun;
 use crate::episodes::evaluate_episodes;
-use crate::eval::{EvalHow, Evaluated, evaluate};
 use crate::methods::PairMethod;
-use crate::roles::sampling;
 use plimsoll_base::Result;
 use plimsoll_config::LearnsFrom;
+use plimsoll_infer::eval::{EvalHow, Evaluated, evaluate};
+use plimsoll_infer::sampler::sampling;
 use plimsoll_run::events::{EvalResult, Event};
 use plimsoll_run::lead::Lead;
 use plimsoll_run::progress::Progress;
@@ -98,7 +98,7 @@ impl LanguageRun<'_> {
         }
         lead.part(Doing::Update, step);
         let items = &self.session.eval[set].items;
-        (PairMethod::of(self.run.method).score)(&mut self.trainer, self.run, items).map(Some)
+        (PairMethod::of(self.run.method()).score)(&mut self.trainer, self.run, items).map(Some)
     }
 }
 

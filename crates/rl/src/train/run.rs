@@ -7,10 +7,11 @@ use crate::diverged::prove;
 use crate::episodes::Episodes;
 use crate::roles::{Role, Trainer};
 use crate::rollout::held::Held;
-use crate::rollout::responses::response_text;
 use crate::save::{prepare, save_of_ranks};
 use plimsoll_base::{Error, Result};
 use plimsoll_config::{LearnsFrom, Objective, RunSpec};
+use plimsoll_infer::responder::Responder;
+use plimsoll_infer::responses::response_text;
 use plimsoll_model::rope;
 use plimsoll_plan::{RoleName, longest_sequence};
 use plimsoll_ranks::Group;
@@ -77,7 +78,7 @@ impl<'r> LanguageRun<'r> {
         if longest > known as usize {
             lead.note(format!("sequences reach {longest} positions; the model was trained for {known}"));
         }
-        let shape = self.trainer.shape;
+        let shape = self.trainer.sampler.shape;
         if let Some(words) = rope::words(&shape.spec, shape.positions) {
             lead.note(words);
         }
@@ -193,7 +194,7 @@ impl<'r: 'scope, 'scope> Job<'scope> for LanguageRun<'r> {
             return error;
         }
         let (table, learned) = role.learned();
-        name_tensor(self.trainer.dev, table, learned, error)
+        name_tensor(self.trainer.sampler.dev, table, learned, error)
     }
 
     fn state(&self, state: &mut RunState) {

@@ -1,7 +1,7 @@
 //! Responses as text: stop strings during sampling, and the text that rewards and samples read afterwards.
 
+use crate::text::{Item, TextModel};
 use plimsoll_base::Result;
-use plimsoll_infer::text::{Item, TextModel};
 use plimsoll_reward::{Scored, column};
 use plimsoll_rollout::{Finish, Samples, StopCondition};
 use plimsoll_text::{StopMatcher, StreamDecoder};
@@ -109,7 +109,8 @@ impl Kept<'_> {
         }
     }
 
-    /// Returns the characters that each token completes; 0 for special tokens and for the first bytes of a longer character.
+    /// Returns the characters that each token completes; 0 for special tokens and for the first bytes of a longer
+    /// character.
     fn token_chars(&self, response: &[u32]) -> Vec<u32> {
         let (mut decoder, mut text) = (StreamDecoder::new(true), String::new());
         let completed = |&token: &u32| {
@@ -160,8 +161,9 @@ impl StopCondition for TextStop<'_> {
     }
 }
 
-/// Returns the text of a response as rewards see it: without special tokens, cut before the stop string unless it is kept.
-pub(crate) fn response_text(
+/// Returns the text of a response as rewards see it: without special tokens, cut before the stop string unless it is
+/// kept.
+pub fn response_text(
     text: &TextModel,
     response: &[u32],
     finish: Finish,

@@ -5,7 +5,7 @@ use plimsoll_device::Device;
 use plimsoll_memory::{InPhase, Overlay};
 
 /// Begins a phase on the host and on the device.
-pub(crate) fn enter<'p>(dev: &dyn Device, overlay: &'p mut Overlay<'_>, phase: Phase) -> InPhase<'p> {
+pub fn enter<'p>(dev: &dyn Device, overlay: &'p mut Overlay<'_>, phase: Phase) -> InPhase<'p> {
     dev.begin_phase(phase, overlay.bytes());
     overlay.enter(phase)
 }

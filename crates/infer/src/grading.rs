@@ -1,19 +1,31 @@
 //! Grading while the rollout runs: a response that has ended is decoded and passed to the rewards at once.
 
-use crate::rollout::responses::{TextStop, response_text};
+use crate::responses::{TextStop, response_text};
+use crate::text::{Item, TextModel};
 use plimsoll_base::Result;
-use plimsoll_config::RolloutSpec;
-use plimsoll_infer::text::{Item, TextModel};
+use plimsoll_config::Rollout;
 use plimsoll_reward::{Case, Prompt, Rewards};
-use plimsoll_rollout::{Finish, StopCondition};
+use plimsoll_rollout::{Finish, Request, StopCondition};
 use plimsoll_run::under_way;
 use std::sync::Arc;
+
+/// Prompts, and how responses to them are sampled and graded.
+#[derive(Clone, Copy)]
+pub struct GradedRequest<'q> {
+    /// On several ranks all of theirs.
+    pub request: Request<'q>,
+    pub items: &'q [Item],
+    pub text: &'q TextModel,
+    pub rollout: &'q Rollout,
+    /// The step and the total number of steps.
+    pub steps: [u32; 2],
+}
 
 /// The stop condition of a rollout whose responses are graded as they end.
 pub struct Grading<'s> {
     stop: TextStop<'s>,
     text: &'s TextModel,
-    rollout: &'s RolloutSpec,
+    rollout: &'s Rollout,
     rewards: &'s mut Rewards,
     /// One entry per group.
     prompts: Vec<Arc<Prompt>>,
@@ -22,17 +34,15 @@ pub struct Grading<'s> {
 }
 
 impl<'s> Grading<'s> {
-    /// Begins a round of `rewards` over `group` responses to each item. `steps`: the step and the total number of steps.
+    /// Begins a round of `rewards` over the responses to some items of a request: this rank's.
     ///
     /// Errors: `stop-string-invalid`.
     pub fn begin<'i>(
         rewards: &'s mut Rewards,
-        text: &'s TextModel,
-        rollout: &'s RolloutSpec,
+        of: &GradedRequest<'s>,
         items: impl ExactSizeIterator<Item = &'i Item>,
-        group: usize,
-        steps: [u32; 2],
     ) -> Result<Grading<'s>> {
+        let (GradedRequest { text, rollout, steps, .. }, group) = (*of, of.request.group_size);
         let samples = items.len() * group;
         rewards.begin(samples, group, steps);
         under_way::expect(samples);

@@ -1,30 +1,30 @@
-//! Where a role's weights are: in the arena as one buffer, in the device's host memory, or in parts on several ranks, which are gathered
-//! where they are needed whole.
+//! Where a role's weights are: in the arena as one buffer, in the device's host memory, or in parts on several ranks,
+//! which are gathered where they are needed whole.
 
-use super::phases::enter;
+use crate::phases::enter;
 use plimsoll_base::{Bytes, Result};
 use plimsoll_device::{Device, Owned, Run, portions};
 use plimsoll_files::OpenModel;
 use plimsoll_memory::{Buf, Overlay, Resident};
-use plimsoll_model::{CodeBufs, Decoder, ParamTable, Params, Source, load};
+use plimsoll_model::{AdaptersFrom, CodeBufs, Decoder, ParamTable, Params, Source, load};
 use plimsoll_plan::{RoleName, RoleShape};
 use plimsoll_train::Share;
 
 #[allow(clippy::large_enum_variant)] // A handful in a run.
-pub(super) enum Weights<'a> {
+pub enum Weights<'a> {
     Resident(Decoder<'a>),
     /// Elsewhere; the layers stream through the arena.
     Streamed(Elsewhere<'a>),
 }
 
 /// Weights that are not in the arena as one buffer.
-pub(super) struct Elsewhere<'a> {
-    pub(super) source: Source<'a>,
-    pub(super) rope: Buf<'a>,
+pub struct Elsewhere<'a> {
+    pub source: Source<'a>,
+    pub rope: Buf<'a>,
     /// What this rank keeps of them, if several ranks have them.
-    pub(super) part: Option<(Share, Buf<'a>)>,
+    pub part: Option<(Share, Buf<'a>)>,
     /// Of the weights as they were read.
-    pub(super) sum_squares: f64,
+    pub sum_squares: f64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -35,9 +35,18 @@ pub struct Loading {
     pub staging: Bytes,
 }
 
+impl Loading {
+    /// Returns the adapters that a model comes with, or those with which learning begins. A critic begins without the
+    /// actor's.
+    pub fn adapters(self, of: RoleName, model: &OpenModel) -> AdaptersFrom<'_> {
+        let files = model.adapter.as_ref().filter(|_| of != RoleName::Critic);
+        AdaptersFrom::Start { files, model, seed: self.seed }
+    }
+}
+
 impl Elsewhere<'_> {
     /// Copies all weights into one buffer.
-    pub(super) fn gather(&self, dev: &dyn Device, all: Buf<'_>) {
+    pub fn gather(&self, dev: &dyn Device, all: Buf<'_>) {
         for portion in portions(&self.source, |(_, part)| part.bytes()) {
             dev.prefetch(&mut portion.iter().map(|(_, part)| *part));
             for (run, part) in portion {
@@ -48,30 +57,17 @@ impl Elsewhere<'_> {
 }
 
 /// Returns the region of the sum of what a rank owns.
-pub(super) fn shard_region(shape: &RoleShape) -> String {
+pub fn shard_region(shape: &RoleShape) -> String {
     format!("{}.shard", shape.name.name())
 }
 
 /// Returns the region in which weights that lie in parts are whole, in the phase `RoleShape::whole_in`.
-pub(super) fn whole_region(shape: &RoleShape) -> String {
+pub fn whole_region(shape: &RoleShape) -> String {
     format!("{}.whole", shape.name.name())
 }
 
-/// Calls `body` with that region as parameters, which hold nothing yet.
-pub(super) fn with_whole<T>(
-    dev: &dyn Device,
-    overlay: &mut Overlay<'_>,
-    shape: &RoleShape,
-    table: &ParamTable,
-    body: impl FnOnce(&Params<'_>) -> Result<T>,
-) -> Result<T> {
-    let phase = enter(dev, overlay, shape.whole_in().expect("a role that is whole in a phase"));
-    let all = phase.buf(&whole_region(shape));
-    body(&Params::bind(&shape.spec, table, shape.weights, all))
-}
-
 /// Reads the weights and keeps a rank's part of them. Returns the sum of squares of all.
-pub(super) fn load_part(
+pub fn load_part(
     dev: &dyn Device,
     overlay: &mut Overlay<'_>,
     shape: &RoleShape,
@@ -80,15 +76,15 @@ pub(super) fn load_part(
     model: &OpenModel,
     how: Loading,
 ) -> Result<f64> {
-    with_whole(dev, overlay, shape, table, |params| {
-        load(dev, model, table, params, how.seed, how.staging)?;
-        keep_part(dev, table, share, params.all, part);
-        Ok(params.sum_squares(dev))
-    })
+    let phase = enter(dev, overlay, shape.whole_in().expect("a role that is whole in a phase"));
+    let params = Params::bind(&shape.spec, table, shape.weights, phase.buf(&whole_region(shape)));
+    load(dev, model, table, &params, how.seed, how.staging)?;
+    keep_part(dev, table, share, params.all, part);
+    Ok(params.sum_squares(dev))
 }
 
 /// Copies what a rank keeps of all weights.
-pub(super) fn keep_part(dev: &dyn Device, table: &ParamTable, share: Share, all: Buf<'_>, part: Buf<'_>) {
+pub fn keep_part(dev: &dyn Device, table: &ParamTable, share: Share, all: Buf<'_>, part: Buf<'_>) {
     for Owned { run, at } in share.owned(table) {
         let len = run.elements as usize;
         dev.accumulate(all.slice(run.start as usize, len), part.slice(at as usize, len), false);
@@ -97,13 +93,13 @@ pub(super) fn keep_part(dev: &dyn Device, table: &ParamTable, share: Share, all:
 }
 
 /// Returns where a rank's own part lies.
-pub(super) fn own_source<'a>(table: &ParamTable, share: Share, part: Buf<'a>) -> Source<'a> {
+pub fn own_source<'a>(table: &ParamTable, share: Share, part: Buf<'a>) -> Source<'a> {
     let there = |Owned { run, at }| (run, part.slice(at as usize, run.elements as usize));
     share.owned(table).into_iter().map(there).collect()
 }
 
 /// Returns where all parts lie: this rank's, and those of the others, which are there after a barrier.
-pub(super) fn spread<'a>(table: &ParamTable, share: Share, part: Buf<'a>) -> Source<'a> {
+pub fn spread<'a>(table: &ParamTable, share: Share, part: Buf<'a>) -> Source<'a> {
     let mut source = Source::new();
     for rank in 0..share.ranks {
         let there = own_source(table, Share { rank, ..share }, part).into_iter();
@@ -115,12 +111,12 @@ pub(super) fn spread<'a>(table: &ParamTable, share: Share, part: Buf<'a>) -> Sou
 }
 
 /// Returns a buffer that holds all weights of a table as their source.
-pub(super) fn whole_source<'a>(table: &ParamTable, all: Buf<'a>) -> Source<'a> {
+pub fn whole_source<'a>(table: &ParamTable, all: Buf<'a>) -> Source<'a> {
     vec![(Run { start: 0, elements: table.elements }, all)]
 }
 
 /// Resolves the handles of weights, which are those of the role `owner`.
-pub(super) fn bind_weights<'a>(
+pub fn bind_weights<'a>(
     shape: &RoleShape,
     table: &ParamTable,
     resident: Resident<'a>,

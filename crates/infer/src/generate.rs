@@ -1,12 +1,14 @@
 //! The command `generate`: the rollout engine alone, streaming one prompt's response.
 
-use crate::ranks;
-use crate::roles::{Sources, Trainer, sampling};
+use crate::bound::Sources;
+use crate::facts::{keep_within_positions, verb_facts};
+use crate::models::sample_with_adapter;
+use crate::responder::Responder;
+use crate::runner::{Runner, open, open_verb};
+use crate::sampler::sampling;
+use crate::text::TextModel;
 use plimsoll_base::{Error, Result};
 use plimsoll_config::{RunSpec, VerbFile};
-use plimsoll_infer::facts::{keep_within_positions, verb_facts};
-use plimsoll_infer::models::{open_model, sample_with_adapter};
-use plimsoll_infer::text::{TextModel, text_model};
 use plimsoll_memory::host::Host;
 use plimsoll_plan::{devices, plan_sampling};
 use plimsoll_rollout::{Finish, Request, StopCondition};
@@ -68,9 +70,7 @@ impl Streaming<'_> {
 /// Errors: those of opening, planning and sampling; `prompt-empty`.
 pub fn generate(verb: &VerbFile, prompt: &str, raw: bool, sink: &mut dyn FnMut(&str)) -> Result<Value> {
     let started = Instant::now();
-    devices::check(verb.run.device.value().map(|device| device.name()))?;
-    let model = open_model(&verb.model, &verb.model_options)?;
-    let mut text = text_model(&model, &verb.data)?;
+    let (model, mut text) = open_verb(verb)?;
     if raw {
         text.strings = Strings::Raw;
     }
@@ -81,15 +81,15 @@ pub fn generate(verb: &VerbFile, prompt: &str, raw: bool, sink: &mut dyn FnMut(&
             Error::new("prompt-empty", "the prompt has no token").hint("give some text with --prompt")
         );
     }
-    let mut run = RunSpec::of_verb(verb);
+    let mut run = RunSpec::sampling(verb);
     (run.rollout.prompts_per_step, run.rollout.group_size) = (1, 1);
     sample_with_adapter(&mut run, &model);
     keep_within_positions(&mut run, &model, ids.len())?;
     let facts = verb_facts(&run, &model, ids.len(), 1);
     let report = plan_sampling(&run, &facts)?;
     report.refuse()?;
-    let (dev, mut arena) = ranks::open(&report.shape, devices::options(&run), None)?;
-    let mut trainer = Trainer::new(&*dev, &mut arena, &report.shape, Sources::one(&model), verb.seed)?;
+    let (dev, mut arena) = open(&report.shape, devices::options(&run))?;
+    let mut runner = Runner::new(&*dev, &mut arena, &report.shape, Sources::one(&model), verb.seed)?;
     let request = Request {
         prompts: &[&ids],
         group_size: 1,
@@ -112,16 +112,17 @@ pub fn generate(verb: &VerbFile, prompt: &str, raw: bool, sink: &mut dyn FnMut(&
         whole: String::new(),
         first_token: None,
     };
-    trainer.rollout(&request, &mut streaming)?;
-    if trainer.samples.finish(0) != Finish::Stop {
+    runner.rollout(&request, &mut streaming)?;
+    let samples = &runner.sampler.samples;
+    if samples.finish(0) != Finish::Stop {
         streaming.finish();
     }
-    let tokens = trainer.samples.ids(0);
+    let tokens = samples.ids(0);
     let seconds = ready.elapsed().as_secs_f64();
     let first = streaming.first_token.map(|t| (t - started).as_secs_f64());
     Ok(json!({
-        "text": streaming.whole, "tokens": tokens, "logprobs": trainer.samples.logprobs(0), "prompt_tokens": ids.len(),
-        "finish": trainer.samples.finish(0), "seconds": seconds, "seconds_to_first_token": first,
+        "text": streaming.whole, "tokens": tokens, "logprobs": samples.logprobs(0), "prompt_tokens": ids.len(),
+        "finish": samples.finish(0), "seconds": seconds, "seconds_to_first_token": first,
         "tokens_per_second": tokens.len() as f64 / seconds, "arena_bytes": report.plan.arena_bytes(),
         "rss_peak_bytes": Host::this().rss().peak,
     }))

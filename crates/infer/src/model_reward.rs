@@ -1,10 +1,10 @@
 //! Reward models within the run (`[[reward]] kind = "model"`): their weights are next to the actor's, and they score
 //! prompt and response after each rollout, one after the other, in a separate phase. They are never trained.
 
-use crate::roles::Trainer;
+use crate::responder::Responder;
+use crate::text::Item;
 use plimsoll_base::{Error, Result, slugs};
 use plimsoll_config::ModelReward;
-use plimsoll_infer::text::Item;
 use plimsoll_plan::RoleName;
 use plimsoll_reward::{Rewards, Scored};
 use plimsoll_rollout::Samples;
@@ -24,7 +24,7 @@ pub fn names<'n>(rewards: &'n Rewards, models: &'n [ModelReward]) -> Vec<&'n str
 /// Errors: `reward-not-finite`; those of the device.
 pub fn add(
     models: &[ModelReward],
-    trainer: &mut Trainer<'_>,
+    responder: &mut dyn Responder<'_>,
     items: &[Item],
     group: usize,
     scored: &mut [Scored],
@@ -32,14 +32,14 @@ pub fn add(
     if models.is_empty() {
         return Ok(());
     }
-    let samples = std::mem::replace(&mut trainer.samples, Samples::with_capacity(0, 1));
+    let samples = std::mem::replace(&mut responder.sampler().samples, Samples::with_capacity(0, 1));
     let sequence =
         |s: usize| Sequence { group: s / group, prompt: &items[s / group].ids, response: samples.ids(s) };
     let sequences: Vec<Sequence<'_>> = (0..samples.len()).map(sequence).collect();
-    let score = |(role, _): (RoleName, &ModelReward)| trainer.reward_scores(role, &sequences);
+    let score = |(role, _): (RoleName, &ModelReward)| responder.reward_scores(role, &sequences);
     let scores: Result<Vec<Vec<f32>>> = RoleName::rewards().zip(models).map(score).collect();
     drop(sequences);
-    trainer.samples = samples;
+    responder.sampler().samples = samples;
     // In the order of the run file, in which each score has its place.
     for (model, scores) in models.iter().zip(scores?) {
         for (sample, (one, score)) in scored.iter_mut().zip(scores).enumerate() {

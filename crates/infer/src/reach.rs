@@ -1,16 +1,16 @@
-//! How a role's weights are reached, wherever they are: as a decoder in the arena, as one that passes through it, gathered for rollouts,
-//! or as what this rank keeps of them.
+//! How a model's weights are reached, wherever they are: as a decoder in the arena, as one that passes through it,
+//! gathered for rollouts, or as what this rank keeps of them.
 
-use super::role::Role;
-use super::weights::{Elsewhere, Weights, keep_part, own_source, whole_region};
+use crate::bound::BoundModel;
+use crate::weights::{Elsewhere, Weights, keep_part, own_source, whole_region};
 use plimsoll_device::{Device, MatrixLayout};
 use plimsoll_memory::{Buf, InPhase, Overlay};
-use plimsoll_model::{Decoder, Layers, Params, Source, Streamed};
+use plimsoll_model::{Decoder, Layers, ParamTable, Params, Source, Streamed};
 use plimsoll_plan::RoleShape;
 use plimsoll_train::Share;
 use std::borrow::Cow;
 
-impl<'a> Role<'a> {
+impl<'a> BoundModel<'a> {
     /// Returns the role's decoder. Panics if its weights are elsewhere.
     pub fn decoder(&self) -> &Decoder<'a> {
         match &self.weights {
@@ -19,7 +19,8 @@ impl<'a> Role<'a> {
         }
     }
 
-    /// Returns the decoder from which samples are drawn. What lies in parts is gathered for the phase, which is Rollout.
+    /// Returns the decoder from which samples are drawn. What lies in parts is gathered for the phase, which is
+    /// Rollout.
     pub fn sampled<'p>(&'p self, dev: &dyn Device, phase: &InPhase<'p>) -> Cow<'p, Decoder<'p>>
     where
         'a: 'p,
@@ -36,7 +37,7 @@ impl<'a> Role<'a> {
     }
 
     /// Calls `body` with all weights that it learns in one buffer, for which those in parts are gathered.
-    pub(crate) fn with_gathered<T>(
+    pub fn with_gathered<T>(
         &self,
         dev: &dyn Device,
         overlay: &mut Overlay<'_>,
@@ -56,13 +57,8 @@ impl<'a> Role<'a> {
         }
     }
 
-    /// True if what it learns is in parts on several ranks.
-    pub fn is_spread(&self) -> bool {
-        self.part().is_some() && self.optimizer.is_some()
-    }
-
     /// Returns what this rank keeps of its weights, if several ranks have them.
-    pub(super) fn part(&self) -> Option<(Share, Buf<'a>)> {
+    pub fn part(&self) -> Option<(Share, Buf<'a>)> {
         match &self.weights {
             Weights::Streamed(of) => of.part,
             Weights::Resident(_) => None,
@@ -70,7 +66,7 @@ impl<'a> Role<'a> {
     }
 
     /// Returns where all parts of its weights lie, if several ranks have them.
-    pub(super) fn source(&self) -> Option<Source<'a>> {
+    pub fn source(&self) -> Option<Source<'a>> {
         match &self.weights {
             Weights::Streamed(of) if of.part.is_some() => Some(of.source.clone()),
             _ => None,
@@ -78,12 +74,12 @@ impl<'a> Role<'a> {
     }
 
     /// Returns where this rank's part of its weights lies, if several ranks have them.
-    pub(super) fn own_source(&self) -> Option<Source<'a>> {
+    pub fn own_source(&self) -> Option<Source<'a>> {
         self.part().map(|(share, part)| own_source(&self.table, share, part))
     }
 
     /// Copies the part of its weights that a rank keeps. Returns the sum of squares of all.
-    pub(super) fn copy_part(&self, dev: &dyn Device, share: Share, to: Buf<'_>) -> f64 {
+    pub fn copy_part(&self, dev: &dyn Device, share: Share, to: Buf<'_>) -> f64 {
         match &self.weights {
             Weights::Resident(decoder) => {
                 keep_part(dev, &self.table, share, decoder.params.all, to);
@@ -98,7 +94,7 @@ impl<'a> Role<'a> {
         }
     }
 
-    pub(super) fn rope(&self) -> Buf<'a> {
+    pub fn rope(&self) -> Buf<'a> {
         match &self.weights {
             Weights::Resident(decoder) => decoder.rope,
             Weights::Streamed(of) => of.rope,
@@ -114,7 +110,7 @@ impl<'a> Role<'a> {
     }
 
     /// Returns what gives its layers to the passes of a phase.
-    pub(super) fn layers<'p>(&'p self, dev: &dyn Device, phase: &InPhase<'p>) -> Box<dyn Layers<'p> + 'p>
+    pub fn layers<'p>(&'p self, dev: &dyn Device, phase: &InPhase<'p>) -> Box<dyn Layers<'p> + 'p>
     where
         'a: 'p,
     {
@@ -124,6 +120,16 @@ impl<'a> Role<'a> {
                 let (spec, name) = (self.shape.spec, self.shape.name.name());
                 Box::new(Streamed::begin(dev, spec, &self.table, source, *rope, phase, name))
             }
+        }
+    }
+
+    /// Returns what the role learns, as a flat buffer with its table: its adapters, or all its weights; of weights in
+    /// parts on several ranks this one's part.
+    pub fn learned(&self) -> (&ParamTable, Buf<'a>) {
+        match (&self.adapters, self.part()) {
+            (Some((table, adapters)), _) => (table, adapters.all),
+            (None, Some((_, part))) => (&self.table, part),
+            (None, None) => (&self.table, self.decoder().params.all),
         }
     }
 }

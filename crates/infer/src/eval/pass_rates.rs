@@ -1,9 +1,9 @@
 //! The rows of evaluated data with their pass rates, as JSON lines for `data.pass_rate_column` of a run file.
 
+use crate::{sets::EvalSet, text::Item};
 use plimsoll_base::Result;
 use plimsoll_config::Data;
 use plimsoll_files::output_error;
-use plimsoll_infer::{sets::EvalSet, text::Item};
 use plimsoll_run::scores::EvalReport;
 use serde_json::{Value, json};
 use std::fs::{self, File};

@@ -1,6 +1,6 @@
 //! `eval --output`: every response of an evaluation, as JSON lines.
 
-use crate::rollout::responses::KeptSample;
+use crate::responses::KeptSample;
 use plimsoll_base::Result;
 use plimsoll_files::output_error;
 use std::fs::File;

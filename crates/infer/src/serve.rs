@@ -1,17 +1,17 @@
 //! The command `serve`: a model planned, bound and handed to its clients.
 //!
-//! Prompts and responses share the plan's context. What is left open follows from the model: its positions, up to a usual
-//! length, of which responses may take a half.
+//! Prompts and responses share the plan's context. What is left open follows from the model: its positions, up to a
+//! usual length, of which responses may take a half.
 
-use crate::ranks;
-use crate::roles::{Sources, Trainer, sampling};
+use crate::bound::Sources;
+use crate::facts::{keep_within_positions, verb_facts};
+use crate::models::sample_with_adapter;
+use crate::runner::{Runner, open, open_verb};
+use crate::sampler::sampling;
 use plimsoll_base::{Bytes, Result};
 use plimsoll_config::{RunSpec, VerbFile};
 use plimsoll_device::Sampling;
 use plimsoll_files::OpenModel;
-use plimsoll_infer::facts::{keep_within_positions, verb_facts};
-use plimsoll_infer::models::{open_model, sample_with_adapter};
-use plimsoll_infer::text::text_model;
 use plimsoll_memory::Limits;
 use plimsoll_plan::{PlanReport, devices, plan_sampling};
 use plimsoll_serve::{Server, Settings, Texts, host_bytes};
@@ -44,9 +44,7 @@ pub struct Serving<'s> {
 ///
 /// Errors: those of opening and planning, of `listen`, and of the device.
 pub fn serve(verb: &VerbFile, serving: Serving<'_>) -> Result<()> {
-    devices::check(verb.run.device.value().map(|device| device.name()))?;
-    let model = open_model(&verb.model, &verb.model_options)?;
-    let text = text_model(&model, &verb.data)?;
+    let (model, text) = open_verb(verb)?;
     let run = run_of(verb, &model, serving.is_length_open)?;
     let slots = run.rollout.prompts_per_step as usize;
     let prompt_tokens = run.data.prompt_tokens_max.expect("it was filled in") as usize;
@@ -57,10 +55,10 @@ pub fn serve(verb: &VerbFile, serving: Serving<'_>) -> Result<()> {
     let report = plan_sampling(&run, &facts)?;
     report.refuse()?;
     let listener = (serving.listen)()?;
-    let (dev, mut arena) = ranks::open(&report.shape, devices::options(&run), None)?;
-    let mut trainer = Trainer::new(&*dev, &mut arena, &report.shape, Sources::one(&model), verb.seed)?;
-    let usual = sampling(&RunSpec::of_verb(verb).rollout, verb.seed);
-    trainer
+    let (dev, mut arena) = open(&report.shape, devices::options(&run))?;
+    let mut runner = Runner::new(&*dev, &mut arena, &report.shape, Sources::one(&model), verb.seed)?;
+    let usual = sampling(&verb.rollout, verb.seed);
+    runner
         .rehearse(&[Sampling { temperature: 0.0, ..usual }, Sampling { top_p: TRUNCATED as f32, ..usual }])?;
     let texts = Texts {
         tokenizer: text.tokenizer,
@@ -79,15 +77,15 @@ pub fn serve(verb: &VerbFile, serving: Serving<'_>) -> Result<()> {
         guard: serving.guard,
     };
     (serving.ready)(&report, &listener)?;
-    let server = Server::start(&trainer.shape.engine, texts, settings, listener, None)?;
-    trainer.live(|live| server.serve(live, serving.stop))
+    let server = Server::start(&report.shape.engine, texts, settings, listener, None)?;
+    runner.live(|live| server.serve(live, serving.stop))
 }
 
 /// Returns the run that is planned: as many prompts as responses run at one time, each with the longest prompt.
 fn run_of(verb: &VerbFile, model: &OpenModel, is_length_open: bool) -> Result<RunSpec> {
-    let mut run = RunSpec::of_verb(verb);
+    let mut run = RunSpec::sampling(verb);
     let usual = devices::row_of(&run, &Limits::default()).slots;
-    let slots = run.choices.sequences_max.value().map_or(usual, |slots| slots.max(1));
+    let slots = run.rollout.sequences_max.value().map_or(usual, |slots| slots.max(1));
     (run.rollout.prompts_per_step, run.rollout.group_size) = (slots, 1);
     run.rollout.top_p = run.rollout.top_p.min(TRUNCATED);
     let positions = model.spec.max_positions;

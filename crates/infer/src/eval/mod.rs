@@ -3,46 +3,44 @@
 //! The score is the mean reward. Next to it is pass@k, for which a response succeeds if the first reward gives it 1 or
 //! more, before its weight: other rewards, such as a length penalty, do not make a right answer wrong.
 
-pub mod generate;
 mod pass_rates;
 mod responses;
 
-use responses::Responses;
-
-use crate::data::models::{other_models, other_specs};
-use crate::ranks;
-use crate::roles::{Sources, Trainer};
-use crate::rollout::dealt::{Asked, sample};
-use crate::rollout::grading::Grading;
-use crate::rollout::model_reward;
-use crate::rollout::responses::{Kept, KeptSample, Place};
+use crate::bound::Sources;
+use crate::facts::{keep_within_positions, verb_facts};
+use crate::grading::GradedRequest;
+use crate::hub;
+use crate::model_reward;
+use crate::models::{encodings_of, reward_adapters, reward_models, sample_with_adapter};
+use crate::responder::Responder;
+use crate::responses::{Kept, KeptSample, Place};
+use crate::runner::{Runner, open, open_verb};
+use crate::sampler::sampling;
+use crate::sets::{EvalSet, test_items};
+use crate::text::TextModel;
 use plimsoll_algo::pass_at_k::{pass_at_k, powers_up_to};
 use plimsoll_base::{Bytes, Result};
-use plimsoll_config::{DataSets, ModelReward, RolloutSpec, RunSpec, VerbFile};
+use plimsoll_config::{DataSets, ModelReward, Rollout, RunSpec, VerbFile};
 use plimsoll_device::Sampling;
-use plimsoll_files::check_output_file;
-use plimsoll_infer::facts::{keep_within_positions, verb_facts};
-use plimsoll_infer::hub;
-use plimsoll_infer::models::{encodings_of, open_model, reward_adapters, sample_with_adapter};
-use plimsoll_infer::sets::{EvalSet, test_items};
-use plimsoll_infer::text::{Item, TextModel, text_model};
+use plimsoll_files::{OpenModel, check_output_file};
 use plimsoll_memory::host::Host;
-use plimsoll_plan::{devices, plan_sampling, samples_kept, staging_bytes};
+use plimsoll_plan::{PerRole, devices, plan_sampling, samples_kept, staging_bytes};
 use plimsoll_reward::{Rewards, Scored};
 use plimsoll_rollout::{Finish, Request};
 use plimsoll_run::scores::{EvalReport, mean_pass_at_k, mean_where_measured};
 use plimsoll_run::under_way;
+use responses::Responses;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::time::Instant;
 
 /// Evaluation samples use random numbers that training never uses.
-pub(crate) const EVAL_SAMPLE_IDS: u64 = 1 << 62;
+pub const EVAL_SAMPLE_IDS: u64 = 1 << 62;
 
 pub struct EvalHow<'s> {
     pub text: &'s TextModel,
     /// Stop strings and the length limit.
-    pub rollout: &'s RolloutSpec,
+    pub rollout: &'s Rollout,
     /// Tokens that end a response.
     pub eos: &'s [u32],
     /// How tokens are sampled.
@@ -71,7 +69,7 @@ pub type EachResponse<'s> = &'s mut dyn FnMut(&KeptSample) -> Result<()>;
 
 /// Scores `samples` responses to each prompt, as many prompts at a time as the engine holds.
 pub fn evaluate(
-    trainer: &mut Trainer<'_>,
+    responder: &mut dyn Responder<'_>,
     how: &EvalHow<'_>,
     rewards: &mut Rewards,
     set: &EvalSet,
@@ -83,11 +81,11 @@ pub fn evaluate(
     let mut examples = Vec::new();
     let names: Vec<String> =
         model_reward::names(rewards, how.model_rewards).into_iter().map(str::to_string).collect();
-    let at_once = (trainer.shape.engine.samples / how.samples).max(1);
+    let at_once = (responder.sampler().shape.engine.samples / how.samples).max(1);
     let kept = samples_kept(how.samples);
     let max_new_tokens = how.rollout.max_new_tokens as usize;
     // Several ranks share them out, and each counts its own.
-    if trainer.group.is_none() {
+    if responder.is_alone() {
         under_way::expect(items.len() * how.samples);
     }
     for (i, items) in items.chunks(at_once).enumerate() {
@@ -101,11 +99,12 @@ pub fn evaluate(
             first_sample_id: EVAL_SAMPLE_IDS + (i * at_once * how.samples) as u64,
             numbers: &[],
         };
-        let (texts, mut scored) = respond(trainer, how, rewards, request, items)?;
-        report.tokens += trainer.samples.total_tokens();
-        model_reward::add(how.model_rewards, trainer, items, how.samples, &mut scored)?;
-        let version = trainer.updates();
-        let samples = &trainer.samples;
+        let of = GradedRequest { request, items, text: how.text, rollout: how.rollout, steps: [0, 0] };
+        let (texts, mut scored) = responder.respond(rewards, &of)?;
+        report.tokens += responder.sampler().samples.total_tokens();
+        model_reward::add(how.model_rewards, responder, items, how.samples, &mut scored)?;
+        let version = responder.updates();
+        let samples = &responder.sampler().samples;
         let rows = Kept {
             text: how.text,
             step: how.step,
@@ -140,26 +139,8 @@ pub fn evaluate(
     Ok(Evaluated { report, examples })
 }
 
-/// Samples responses to `items` into `trainer.samples`, those of all ranks if there are several. Returns their texts and scores.
-fn respond(
-    trainer: &mut Trainer<'_>,
-    how: &EvalHow<'_>,
-    rewards: &mut Rewards,
-    request: Request<'_>,
-    items: &[Item],
-) -> Result<(Vec<String>, Vec<Scored>)> {
-    let Some(group) = trainer.group else {
-        let mut grading = Grading::begin(rewards, how.text, how.rollout, items.iter(), how.samples, [0, 0])?;
-        trainer.rollout(&request, &mut grading)?;
-        return Ok((grading.texts(), rewards.finish()?));
-    };
-    let asked = Asked { request, items, text: how.text, rollout: how.rollout, steps: [0, 0] };
-    let whole = sample(group, trainer, rewards, &asked, &mut || {})?;
-    Ok((whole.texts, whole.scored))
-}
-
 /// Turns the sums that `add_group` made over `prompts` prompts into means.
-pub(crate) fn end_sums(report: &mut EvalReport, prompts: usize) {
+pub fn end_sums(report: &mut EvalReport, prompts: usize) {
     let (scored, prompts) = ((report.num_samples - report.num_unscored) as f64, prompts.max(1) as f64);
     report.score.iter_mut().for_each(|sum| *sum /= scored);
     report.best.iter_mut().for_each(|sum| *sum /= prompts);
@@ -167,7 +148,7 @@ pub(crate) fn end_sums(report: &mut EvalReport, prompts: usize) {
 }
 
 /// Adds the samples of one prompt to `report`, whose means are sums until the last prompt.
-pub(crate) fn add_group(report: &mut EvalReport, group: &[Scored]) {
+pub fn add_group(report: &mut EvalReport, group: &[Scored]) {
     let totals = group.iter().filter_map(|s| s.total).map(f64::from);
     report.num_samples += group.len();
     report.num_unscored += group.len() - totals.clone().count();
@@ -187,9 +168,7 @@ pub(crate) fn add_group(report: &mut EvalReport, group: &[Scored]) {
 /// their pass rates, `responses_to`: one for every response, both as JSON lines and checked before anything is opened.
 pub fn eval(verb: &VerbFile, rows_to: Option<&Path>, responses_to: Option<&Path>) -> Result<Value> {
     [rows_to, responses_to].into_iter().flatten().try_for_each(check_output_file)?;
-    devices::check(verb.run.device.value().map(|device| device.name()))?;
-    let model = open_model(&verb.model, &verb.model_options)?;
-    let text = text_model(&model, &verb.data)?;
+    let (model, text) = open_verb(verb)?;
     let mut named = verb.data.eval_sets();
     if named.is_empty() {
         let prompts = verb.data.prompts.iter().flat_map(DataSets::named);
@@ -197,33 +176,32 @@ pub fn eval(verb: &VerbFile, rows_to: Option<&Path>, responses_to: Option<&Path>
     }
     hub::localise_sets(&mut named, true)?;
     let sets = EvalSet::open_all(named, &verb.data, &text, verb.eval.prompts_max, test_items)?;
-    let mut run = RunSpec::of_verb(verb);
+    let mut run = RunSpec::sampling(verb);
     let mut rewards = Rewards::new(&run.rewards)?;
     sets.iter().try_for_each(|set| rewards.check_columns(&set.items[0].columns))?;
     let longest = sets.iter().flat_map(|set| &set.items).map(|i| i.ids.len()).max().unwrap_or(1);
     let largest = sets.iter().map(|set| set.items.len()).max().unwrap_or(0);
     sample_with_adapter(&mut run, &model);
     keep_within_positions(&mut run, &model, longest)?;
-    let others = other_models(&run, &model)?;
+    let others = PerRole::none().with_rewards(reward_models(&run, &model)?.into_iter());
     let mut facts = verb_facts(&run, &model, longest, largest);
-    facts.models = other_specs(&run, &model, &others);
+    facts.models = others.each_ref().map(|other: &OpenModel| other.spec);
     facts.adapters = reward_adapters(&others);
     facts.encodings = encodings_of(&model, &others);
     facts.host.staging = others
         .values()
-        .map(|other| staging_bytes(run.choices.staging, other))
+        .map(|other| staging_bytes(run.memory.staging, other))
         .fold(facts.host.staging, Bytes::max);
     let report = plan_sampling(&run, &facts)?;
     report.refuse()?;
-    let (dev, mut arena) = ranks::open(&report.shape, devices::options(&run), None)?;
+    let (dev, mut arena) = open(&report.shape, devices::options(&run))?;
     let sources = Sources { model: &model, others: others.each_ref() };
-    let mut trainer = Trainer::new(&*dev, &mut arena, &report.shape, sources, verb.seed)?;
-    let sampling = crate::roles::sampling(&run.rollout, verb.seed);
+    let mut runner = Runner::new(&*dev, &mut arena, &report.shape, sources, verb.seed)?;
     let how = EvalHow {
         text: &text,
         rollout: &run.rollout,
         eos: &model.eos_token_ids,
-        sampling,
+        sampling: sampling(&run.rollout, verb.seed),
         samples: verb.eval.samples.max(1) as usize,
         step: 0,
         answer_column: &run.data.answer_column,
@@ -234,7 +212,7 @@ pub fn eval(verb: &VerbFile, rows_to: Option<&Path>, responses_to: Option<&Path>
     for set in &sets {
         let mut write = |row: &KeptSample| responses.as_mut().map_or(Ok(()), |file| file.write(row));
         let each: Option<EachResponse<'_>> = if responses_to.is_some() { Some(&mut write) } else { None };
-        let one = evaluate(&mut trainer, &how, &mut rewards, set, each)?;
+        let one = evaluate(&mut runner, &how, &mut rewards, set, each)?;
         found.push(one.report);
         examples.push(one.examples);
     }

@@ -1,0 +1,210 @@
+//! A model bound to the arena: its weights and adapters where a plan has them, and its passes forward.
+
+use crate::phases::enter;
+use crate::weights::{Elsewhere, Loading, Weights, bind_weights, load_part, spread, whole_source};
+use plimsoll_base::{Bytes, Result};
+use plimsoll_device::Device;
+use plimsoll_files::{Head, OpenModel};
+use plimsoll_memory::{Buf, Overlay, Resident};
+use plimsoll_model::{
+    Activations, Adapters, AdaptersFrom, Decoder, Merged, ParamTable, Params, Pass, head, layers, load,
+    load_adapters, rope, values,
+};
+use plimsoll_plan::{PerRole, RoleName, RoleShape, WeightsAre};
+use plimsoll_train::{Packer, Sequence, Share};
+use std::ops::Range;
+use std::rc::Rc;
+
+/// A model of a run or of a command, bound to the arena.
+pub struct BoundModel<'a> {
+    pub shape: RoleShape,
+    pub table: ParamTable,
+    /// Adapters, if it has any, with their table.
+    pub adapters: Option<(ParamTable, Adapters<'a>)>,
+    /// The frozen weights and what has its adapters added to them, if its products read that.
+    merged: Option<(Params<'a>, Merged<'a>)>,
+    /// Sum of squares of weights that are frozen, which identifies their model, and of its adapters if these are frozen
+    /// too.
+    pub sum_squares: Option<f64>,
+    pub(crate) weights: Weights<'a>,
+}
+
+/// The models that roles are read from.
+#[derive(Clone, Copy)]
+pub struct Sources<'m> {
+    /// The first role's: the actor and its reference, or the reward model that is trained.
+    pub model: &'m OpenModel,
+    /// The models of roles that start from another one.
+    pub others: PerRole<&'m OpenModel>,
+}
+
+impl<'m> Sources<'m> {
+    pub fn one(model: &'m OpenModel) -> Sources<'m> {
+        Sources { model, others: PerRole::none() }
+    }
+
+    pub fn of(&self, role: RoleName) -> &'m OpenModel {
+        self.others.get(role).copied().unwrap_or(self.model)
+    }
+}
+
+impl<'a> BoundModel<'a> {
+    /// Binds a role's regions and reads its weights from `model`, those of its adapters excepted. `first` is the first
+    /// role, whose rotary table serves the others where their shapes allow it; none for the first role itself.
+    ///
+    /// Errors: those of reading.
+    pub fn bind(
+        dev: &dyn Device,
+        (resident, overlay): (Resident<'a>, &mut Overlay<'_>),
+        shape: RoleShape,
+        first: Option<&BoundModel<'a>>,
+        model: &OpenModel,
+        how: Loading,
+    ) -> Result<BoundModel<'a>> {
+        let (name, table) = (shape.name.name(), Rc::unwrap_or_clone(shape.table()));
+        let own_rope = resident.get(&format!("{name}.rope"));
+        let rope = match first {
+            None => resident.buf("rope.table"),
+            Some(first) => own_rope.unwrap_or(first.rope()),
+        };
+        if first.is_none() || own_rope.is_some() {
+            rope::fill(dev, &shape.spec, rope);
+        }
+        if let Some(all) = resident.get(&format!("offload.{name}.weights")) {
+            // An offloaded role is a copy of the first role before its first step.
+            let of = first.expect("the first role is never offloaded").decoder().params.all;
+            dev.offload_begin();
+            dev.offload_out(0, &mut std::iter::once((of, all)));
+            dev.sync();
+            let source = whole_source(&table, all);
+            let weights = Elsewhere { source, rope, part: None, sum_squares: dev.sum_squares(of) };
+            return Ok(BoundModel::frozen(shape, table, weights.sum_squares, Weights::Streamed(weights)));
+        }
+        if let WeightsAre::Spread(share) = shape.weights_are {
+            let of = (shape, table, share);
+            return BoundModel::bind_spread(dev, (resident, overlay), of, rope, first, model, how);
+        }
+        let (owner, all) = match (shape.weights_are, first) {
+            (WeightsAre::FirstRoles, Some(first)) => (first.shape.name, first.decoder().params.all),
+            _ => (shape.name, resident.buf(&format!("{name}.weights"))),
+        };
+        let params = bind_weights(&shape, &table, resident, owner, all);
+        if owner == shape.name {
+            load(dev, model, &table, &params, how.seed, how.staging)?;
+        }
+        let adapters = shape.lora.zip(shape.adapters()).map(|(lora, table)| {
+            let table = Rc::unwrap_or_clone(table);
+            let all = resident.buf(&format!("{name}.adapters"));
+            let of = Adapters::bind(&shape.spec, &table, shape.weights, lora.shape, lora.scale, all);
+            (table, of)
+        });
+        let frozen = params.clone();
+        let merged = shape.merged().map(|table| {
+            let all = resident.buf(&format!("{name}.merged"));
+            (frozen.clone(), Merged::bind(&shape.spec, &table, shape.weights, all))
+        });
+        let params = match (&adapters, &merged) {
+            (Some((_, adapters)), Some((_, merged))) => params.with_merged(adapters, merged),
+            (adapters, _) => params.with_adapters(adapters.as_ref().map(|(_, adapters)| adapters)),
+        };
+        let is_frozen = adapters.is_some() || (first.is_some() && shape.update.is_none());
+        let sum_squares = is_frozen.then(|| frozen.sum_squares(dev));
+        let decoder = Decoder { spec: shape.spec, dtype: shape.weights, params, rope };
+        let weights = Weights::Resident(decoder);
+        Ok(BoundModel { shape, table, adapters, merged, sum_squares, weights })
+    }
+
+    /// Binds a role whose weights the ranks share out.
+    fn bind_spread(
+        dev: &dyn Device,
+        (resident, overlay): (Resident<'a>, &mut Overlay<'_>),
+        (shape, table, share): (RoleShape, ParamTable, Share),
+        rope: Buf<'a>,
+        first: Option<&BoundModel<'a>>,
+        model: &OpenModel,
+        how: Loading,
+    ) -> Result<BoundModel<'a>> {
+        let name = shape.name.name();
+        let part = resident.buf(&format!("{name}.weights"));
+        let sum_squares = match first.filter(|_| shape.whole_in().is_none()) {
+            Some(first) => first.copy_part(dev, share, part),
+            None => load_part(dev, overlay, &shape, &table, (share, part), model, how)?,
+        };
+        let source = spread(&table, share, part);
+        let weights = Elsewhere { source, rope, part: Some((share, part)), sum_squares };
+        let frozen = BoundModel::frozen(shape, table, sum_squares, Weights::Streamed(weights));
+        Ok(BoundModel { sum_squares: frozen.sum_squares.filter(|_| shape.update.is_none()), ..frozen })
+    }
+
+    fn frozen(shape: RoleShape, table: ParamTable, sum_squares: f64, weights: Weights<'a>) -> BoundModel<'a> {
+        let (adapters, merged) = (None, None);
+        BoundModel { shape, table, adapters, merged, sum_squares: Some(sum_squares), weights }
+    }
+
+    /// Reads or makes the adapters, if it has any.
+    ///
+    /// Errors: those of reading.
+    pub fn load_adapters(&self, dev: &dyn Device, from: AdaptersFrom<'_>, staging: Bytes) -> Result<()> {
+        if let Some((table, adapters)) = &self.adapters {
+            load_adapters(dev, table, self.layout(), &[adapters.all], from, staging)?;
+        }
+        self.merge(dev);
+        Ok(())
+    }
+
+    /// Computes the weights that have its adapters in them, if products read such: after the adapters have changed.
+    pub fn merge(&self, dev: &dyn Device) {
+        if let Some(((weights, merged), (_, adapters))) = self.merged.as_ref().zip(self.adapters.as_ref()) {
+            merged.update(dev, weights, adapters);
+        }
+    }
+
+    /// Runs forward passes over all sequences. `each` gets the sequences of a micro-batch, the head's numbers and how
+    /// many there are: the log-probabilities of their response tokens, or their values.
+    ///
+    /// Errors: those of packing and of the device.
+    pub fn score(
+        &self,
+        (dev, overlay): (&dyn Device, &mut Overlay<'_>),
+        packer: &mut Packer,
+        sequences: &[Sequence<'_>],
+        inv_temperature: f32,
+        each: &mut dyn FnMut(Range<usize>, Buf<'_>, usize),
+    ) -> Result<()> {
+        let pass = self.shape.score.expect("the plan has a scoring pass for each role that scores");
+        let phase = enter(dev, overlay, pass.mode.phase());
+        let acts = Activations::bind(&phase, pass.mode, pass.limits);
+        let from = self.layers(dev, &phase);
+        let mut first = 0;
+        while first < sequences.len() {
+            let batch = packer.pack_as(pass.packing, sequences, first)?;
+            let pass = Pass::upload(dev, acts, batch.index);
+            layers(dev, &*from, &pass);
+            let numbers = self.head(dev, from.decoder(), &pass, inv_temperature);
+            first = batch.sequences.end;
+            each(batch.sequences, numbers, batch.head.len());
+            dev.check()?;
+        }
+        Ok(())
+    }
+
+    /// Runs the head after the layers and returns its numbers: [R] f32.
+    pub fn head<'p>(
+        &self,
+        dev: &dyn Device,
+        decoder: &Decoder<'_>,
+        pass: &Pass<'p>,
+        inv_temperature: f32,
+    ) -> Buf<'p> {
+        match self.shape.head {
+            Head::Vocabulary => {
+                head(dev, decoder, pass, inv_temperature);
+                pass.head_out().logprobs
+            }
+            Head::Score => {
+                values(dev, decoder, pass);
+                pass.values()
+            }
+        }
+    }
+}

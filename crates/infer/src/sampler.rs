@@ -1,0 +1,99 @@
+//! The engine that samples, with the device and the arena's two parts: what every model of a run or of a command is
+//! bound to.
+
+use crate::bound::BoundModel;
+use crate::phases::enter;
+use crate::weights::Loading;
+use plimsoll_base::{Phase, Result};
+use plimsoll_config::Rollout;
+use plimsoll_device::{Device, Sampling};
+use plimsoll_files::Head;
+use plimsoll_memory::{Arena, InPhase, Overlay, Resident};
+use plimsoll_model::{Activations, Mode};
+use plimsoll_plan::RunShape;
+use plimsoll_rollout::{Engine, Live, Model, Request, RolloutStats, Samples, StopCondition};
+
+/// One device, its arena, and the engine that samples with a bound model.
+pub struct Sampler<'a> {
+    pub dev: &'a dyn Device,
+    pub shape: &'a RunShape,
+    /// Responses of the last request.
+    pub samples: Samples,
+    /// The regions that no phase takes.
+    pub resident: Resident<'a>,
+    /// The bytes that phases share.
+    pub overlay: Overlay<'a>,
+    /// How weights are read.
+    pub loading: Loading,
+    engine: Engine,
+}
+
+impl<'a> Sampler<'a> {
+    /// Takes the arena. What a model's files do not hold is drawn from `seed`.
+    pub fn new(dev: &'a dyn Device, arena: &'a mut Arena, shape: &'a RunShape, seed: u64) -> Sampler<'a> {
+        let (resident, overlay) = arena.split();
+        let engine = shape.engine;
+        Sampler {
+            dev,
+            shape,
+            samples: Samples::with_turns(engine.samples, engine.new_tokens, shape.episodes.turns_max),
+            resident,
+            overlay,
+            loading: Loading { seed, staging: shape.host.staging },
+            engine: Engine::new(engine, shape.on_full),
+        }
+    }
+
+    /// Runs every shape of sampling once, so that the device's libraries allocate what they need before the first
+    /// request. Does nothing on a device whose operations allocate no memory.
+    pub fn rehearse(&mut self, of: &BoundModel<'a>, samplings: &[Sampling]) -> Result<()> {
+        if self.dev.card_memory().is_none() || self.shape.head != Head::Vocabulary {
+            return Ok(());
+        }
+        let (phase, acts) = begin(self.dev, &mut self.overlay, self.shape);
+        self.engine.rehearse(self.dev, &of.sampled(self.dev, &phase), acts, samplings)
+    }
+
+    /// Samples responses into `samples`: phase Rollout.
+    ///
+    /// Errors: those of sampling.
+    pub fn rollout(
+        &mut self,
+        of: &BoundModel<'a>,
+        request: &Request<'_>,
+        stop: &mut dyn StopCondition,
+    ) -> Result<RolloutStats> {
+        let (phase, acts) = begin(self.dev, &mut self.overlay, self.shape);
+        let decoder = of.sampled(self.dev, &phase);
+        self.engine.run(self.dev, &decoder, acts, request, stop, &mut self.samples)
+    }
+
+    /// Calls `body` with the engine's live form: phase Rollout, until it returns.
+    pub fn live<T>(&mut self, of: &BoundModel<'a>, body: impl FnOnce(Live<'_, 'a, '_>) -> T) -> T {
+        let (_phase, acts) = begin(self.dev, &mut self.overlay, self.shape);
+        let model = Model { dev: self.dev, decoder: of.decoder(), acts };
+        body(Live::new(model, &mut self.engine, &mut self.samples))
+    }
+}
+
+/// Begins the phase Rollout, and resolves its activations.
+fn begin<'p>(
+    dev: &dyn Device,
+    overlay: &'p mut Overlay<'_>,
+    shape: &RunShape,
+) -> (InPhase<'p>, Activations<'p>) {
+    let phase = enter(dev, overlay, Phase::Rollout);
+    let acts = Activations::bind(&phase, Mode::Rollout { truncates: shape.truncates }, shape.engine.pass());
+    (phase, acts)
+}
+
+/// Returns the sampling of a run file's `[rollout]`.
+pub fn sampling(rollout: &Rollout, seed: u64) -> Sampling {
+    Sampling {
+        temperature: rollout.temperature as f32,
+        top_k: rollout.top_k,
+        top_p: rollout.top_p as f32,
+        min_p: rollout.min_p as f32,
+        seed,
+    }
+}
