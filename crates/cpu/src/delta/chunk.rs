@@ -288,7 +288,8 @@ simd_fn! {
             while at < outs {
                 let size = tile_of(sizes, outs - at);
                 let here = over.range(at..at + size, rows.count);
-                // SAFETY: callers promise outputs at..at + size, rows `here`, their weights, `wide` vectors of `column`.
+                // SAFETY: callers promise outputs at..at + size, rows `here`, weights of both, `wide` vectors at
+                // `column`.
                 unsafe {
                     let weights = Weights {
                         first: weights.first.add(at * weights.strides.0 + here.start * weights.strides.1),
