@@ -1,11 +1,11 @@
-//! Operations that run next to those after them.
+//! Operations in parallel to those that follow.
 
 use super::CudaDevice;
 use super::side::Side;
 use std::sync::atomic::Ordering;
 
 impl CudaDevice {
-    /// Runs `op` after the operations so far, next to those that follow until `join_fork`. In place where each is waited for or timed.
+    /// Runs `op` in parallel to the operations until `join_fork`, after those so far; in line if checked or profiled.
     pub(crate) fn fork(&self, op: impl FnOnce()) {
         if self.checked || self.profile.is_some() {
             return op();

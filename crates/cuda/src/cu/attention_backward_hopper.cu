@@ -1,11 +1,11 @@
-// Gradients of attention by Hopper's own instructions: what attention_backward.cu does, with the same plan, the same tiles
-// and pieces and the same order of sums over units, four warps multiplying together. Elsewhere the file is empty.
+// Gradients of attention by Hopper's own instructions: what attention_backward.cu does, with the same plan, tiles,
+// pieces and order of sums over units, four warps multiplying together. On other cards the file is empty.
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// ---- dQ ------------------------------------------------------------------------------------------------------------------
+// ---- dQ -------------------------------------------------------------------------------------------------------------
 
-/// As `backward_queries` in attention_backward.cu.
+/// The gradient of queries: `backward_queries` of attention_backward.cu.
 template <int D>
 __device__ __forceinline__ void hopper_queries(const bf16* q, const bf16* keys, const bf16* values, const u32* segments,
                                                const u32* tables, const bf16* out, const float* lse, const bf16* dout,
@@ -86,9 +86,9 @@ __device__ __forceinline__ void hopper_queries(const bf16* q, const bf16* keys, 
     }
 }
 
-// ---- dK and dV -----------------------------------------------------------------------------------------------------------
+// ---- dK and dV ------------------------------------------------------------------------------------------------------
 
-/// As `backward_keys` in attention_backward.cu.
+/// The gradients of keys and values: `backward_keys` of attention_backward.cu.
 template <int D>
 __device__ __forceinline__ void hopper_keys(const bf16* q, const bf16* keys, const bf16* values, const u32* segments,
                                             const u32* tables, const float* lse, const bf16* dout, const float* delta,
@@ -122,7 +122,7 @@ __device__ __forceinline__ void hopper_keys(const bf16* q, const bf16* keys, con
     copy_async_commit();
 
     Queries queries(segments, shape, group.size, segment, tile, item.piece, pieces_of(tile, counts[1]));
-    // Of the unit that is on its way: log-sum-exp and delta of the thread's row, and keys that it sees.
+    // The unit under way: log-sum-exp and delta of the thread's row, and the keys that it sees.
     float coming_sum = 0.0f, coming_delta = 0.0f;
     u32 coming_bound = 0, coming_from = 0;
     auto fetch = [&](u32 buffer) {

@@ -1,4 +1,4 @@
-// What the attention kernels of Hopper share: units of 64 rows in panels as operands of its products (hopper.cuh).
+// Shared by the attention kernels of Hopper: units of 64 rows in panels as operands of its products (hopper.cuh).
 
 /// Panels begin at multiples of it in shared memory.
 #define PANEL_ALIGN 1024

@@ -7,9 +7,9 @@
 //   tiles    [..] Tile, for all segments in order
 //   items    [..] Item, those with many steps first; their order decides when they run, and nothing else
 
-/// Steps of a piece, at least.
+/// Minimum steps of a piece.
 #define PIECE_MIN 4
-/// Lengths of pieces that are told apart in the items' order.
+/// Lengths of pieces that the items' order distinguishes.
 #define LENGTHS 16
 
 /// A tile of up to 64 keys.
@@ -163,7 +163,7 @@ __device__ __forceinline__ void make_plan(const u32* segments, const Plan& plan,
 #define PLAN u32 *counts, u32 *of_row, u32 *firsts, Tile *tiles, Item *items, u32 max_parts, u32 at_once
 #define MAKE_PLAN make_plan(segments, Plan{counts, of_row, firsts, tiles, items, max_parts, at_once}, SHAPE)
 
-// ---- the queries of a piece ------------------------------------------------------------------------------------------
+// ---- the queries of a piece -----------------------------------------------------------------------------------------
 
 /// Division by the group's size, which a thread does for every 16 bytes it fetches: a product, exact below 2^32 / size.
 struct Group {

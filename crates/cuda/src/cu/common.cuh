@@ -2,7 +2,7 @@
 // no words for. No header is included: NVRTC brings none.
 //
 // Kernels are compiled without contraction of multiplications and additions (--fmad=false): where one rounding is
-// wanted, fma() says so, so that two instances of a template give the same bits.
+// needed, fma() says so, so that two instances of a template give the same bits.
 
 typedef unsigned char u8;
 typedef unsigned short u16;
@@ -30,7 +30,7 @@ __device__ __forceinline__ u32 tiles_of(u32 n, u32 width) { return (n + width - 
 __device__ __forceinline__ u32 as_u32(float x) { return __float_as_uint(x); }
 __device__ __forceinline__ float as_f32(u32 x) { return __uint_as_float(x); }
 
-/// Lets the blocks of the next kernel come onto the card when all of this one's have.
+/// Lets blocks of the next kernel start when all of this one's have started.
 __device__ __forceinline__ void call_others() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
@@ -42,7 +42,7 @@ __device__ __forceinline__ void wait_for_others() {
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
-/// Both: launches overlap, and nothing else does. Every kernel begins with it, but those that read something earlier that nothing writes.
+/// Both: launches overlap, and nothing else does. Every kernel begins with it, but may first read what nothing writes.
 __device__ __forceinline__ void begin() {
     call_others();
     wait_for_others();
@@ -84,7 +84,7 @@ __device__ __forceinline__ void ldmatrix_x4(u32 (&r)[4], const void* row) {
                  : "r"(shared_address(row)) : "memory");
 }
 
-/// As `ldmatrix_x4`, each matrix transposed.
+/// Loads as `ldmatrix_x4`, and transposes each matrix.
 __device__ __forceinline__ void ldmatrix_x4_trans(u32 (&r)[4], const void* row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])

@@ -1,7 +1,7 @@
 // The gated delta rule, row by row: the forward pass, of any number of rows of each segment.
 //
-// The state's columns are held as `delta_scan.cuh` says. What precedes and follows a row is no part of its arithmetic: its bits are the same
-// in a pass of one row and of a thousand.
+// The state's columns are held as in `delta_scan.cuh`. Rows before and after a row are no part of its arithmetic: its
+// bits are the same in a pass of one row and of a thousand.
 
 template <class T>
 struct RuleArgs {

@@ -72,9 +72,9 @@ extern "C" __global__ void __launch_bounds__(256) scale(float* x, float by, u64 
 ADD_BIAS(float)
 ADD_BIAS(bf16)
 
-// ---- SwiGLU and GeGLU -------------------------------------------------------------------------------------------------------
+// ---- SwiGLU and GeGLU -----------------------------------------------------------------------------------------------
 
-/// out = bent gate up; a thread has eight elements (`wide`), or one.
+/// out = activation(gate) up; a thread has eight elements (`wide`), or one.
 template <class T>
 __device__ __forceinline__ void glu(const T* __restrict__ gate_up, T* __restrict__ out, u32 f, u32 items,
                                     u32 wide, u32 gelu) {
@@ -95,8 +95,8 @@ __device__ __forceinline__ void glu(const T* __restrict__ gate_up, T* __restrict
     store8(to + c * 8, g);
 }
 
-/// `gate_up` and `out` may be the same memory, and `d_out` and `again`, which gets the product once more, if there is
-/// one: a thread reads its elements before it writes them.
+/// `gate_up` and `out` may be the same memory, and so may `d_out` and `again`, which, if given, gets the product once
+/// more: a thread reads its elements before it writes them.
 template <class T>
 __device__ __forceinline__ void glu_backward(const T* gate_up, const T* d_out, T* out, T* again, u32 f, u32 items,
                                              u32 wide, u32 gelu) {
@@ -257,9 +257,9 @@ __device__ __forceinline__ void rms_norm_add(const float* __restrict__ x, const 
         out[first + c] = resid[first + c] + x[first + c] * r * (to_f32(w[c]) + offset);
 }
 
-/// dx += r (w dy - xhat mean(w dy xhat)), xhat = x r, and the sums over this block's rows of dy xhat, which go to
-/// partials[block], if there are any. The rows of a block are those of its index modulo the number of blocks. `rounded`, if there is one,
-/// gets the new dx too.
+/// dx += r (w dy - xhat mean(w dy xhat)), xhat = x r, and partials[block], if given, gets the sums over this block's
+/// rows of dy xhat. A block's rows are those of its index modulo the number of blocks. `rounded`, if given, gets the
+/// new dx too.
 template <class T, class G, int LANES, int QUADS>
 __device__ __forceinline__ void rms_norm_backward(const float* __restrict__ x, const T* __restrict__ w, float eps,
                                                   float offset, const G* __restrict__ dy, float* __restrict__ dx,
@@ -448,7 +448,7 @@ __device__ __forceinline__ void column_sums(const T* __restrict__ y, const float
 COLUMN_SUMS(float)
 COLUMN_SUMS(bf16)
 
-/// Warps of a block of `add_partials`; each adds up every so-manieth chunk of the same 32 columns.
+/// Warps of a block of `add_partials`; each adds every PARTIAL_WARPS-th chunk of the same 32 columns.
 #define PARTIAL_WARPS 32
 
 /// out[c] = sum over chunks of partials[chunk][c], or out[c] += when `add`; `stride` elements from chunk to chunk.
@@ -517,8 +517,8 @@ __device__ __forceinline__ void add_columns(const float* row, u32 c, u32 h, u32 
     for (int j = 0; j < 4; j++) x[j] = c + j < h ? row[c + j] : 0.0f;
 }
 
-/// dst[target] += src[row] for the rows of a target, ascending: one by one if `direct`, else their f32 sum at once. grid:
-/// (rows, columns / ADD_COLUMNS), a warp a block.
+/// dst[target] += src[row] for the rows of a target, ascending: one by one if `direct`, else their f32 sum at once.
+/// grid: (rows, columns / ADD_COLUMNS), a warp a block.
 template <class T>
 __device__ __forceinline__ void add_rows(const float* __restrict__ src, const u32* __restrict__ targets,
                                          const u32* __restrict__ order, const u32* __restrict__ runs, T* dst, u32 h,

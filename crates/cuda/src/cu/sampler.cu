@@ -9,7 +9,7 @@
 /// Two bins a thread; no digit has more than 11 bits.
 #define BINS (2 * THREADS)
 
-/// What a block shares.
+/// Shared memory of a block.
 struct Scratch {
     u32 counts[BINS];
     u32 middles[BINS]; // sums of bits 10..20
@@ -26,7 +26,7 @@ struct Scratch {
     }
 };
 
-/// A row's scaled logits, which lie in tiles of `tile` columns: each is [rows, columns], unscaled, one after the other.
+/// A row's scaled logits, stored in tiles of `tile` columns: each is [rows, columns], unscaled, one after the other.
 struct Logits {
     const float* all;
     u32 vocab, tile;
@@ -68,7 +68,7 @@ struct Logits {
     __device__ __forceinline__ float logit(u32 id) const { return part(id / tile * tile)[id % tile] * inv_t; }
 };
 
-/// Where a running sum arrives.
+/// The place at which a running sum reaches an amount.
 struct Reached {
     u32 place;   // 2 thread, or 2 thread + 1
     double rest; // what of the amount is left before that place
@@ -96,7 +96,7 @@ __device__ __forceinline__ Reached reach(Scratch& s, double a, double b, double 
     if (a + b > 0.0) {
         bool is_a = a > 0.0 && (before + a >= amount || b == 0.0);
         if (through >= amount) atomicMin(&s.first, 2 * threadIdx.x + (is_a ? 0 : 1));
-        // Rounding may let no sum reach the amount: then the last that has something is it.
+        // Rounding may let no sum reach the amount: then it is the last place that has something.
         atomicMax(&s.last, 2 * threadIdx.x + (b > 0.0 ? 1 : 0));
     }
     __syncthreads();
@@ -138,7 +138,7 @@ __device__ __forceinline__ float from_ordered(u32 key) {
     return as_f32(key >> 31 ? key & 0x7fffffffu : ~key);
 }
 
-/// What is kept of a row.
+/// Thresholds of what is kept of a row.
 struct Kept {
     float max;
     float smallest_logit; // by top-k

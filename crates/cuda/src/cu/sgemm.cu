@@ -1,8 +1,8 @@
-// Products with a fixed order of accumulation: f32 on the plain units, and bf16 through mma.sync where the library's
-// own products are not to be had.
+// Products with a fixed order of accumulation: f32 on the plain units, and bf16 through mma.sync where the library has
+// no product of its own.
 //
 // Legend: C[i, j] = sum over l of A(i, l) B(j, l), i < I, j < J, l < L. An operand is a row-major array whose lines are
-// its i (or j), "by line", or its l, "by depth"; `stride` elements lie from line to line, more than a line has where the
+// its i (or j), "by line", or its l, "by depth"; lines are `stride` elements apart, more than a line has where the
 // operand is a run of columns of a wider array:
 //   forward    out[M, N] = x[M, K] W[N, K]^T      A by line,  B by line
 //   backward_x out[M, K] = dy[M, N] W[N, K]       A by line,  B by depth
@@ -11,7 +11,7 @@
 // An element is one chain of fused multiply-adds in ascending l (f32), or one chain of steps of 16 in ascending l
 // (bf16): its bits depend on its own row of A and B alone, never on I, J or the tile it falls into.
 
-/// What is done with a sum: scale (1 changes no bit), bias, addition to what is there, rounding.
+/// Operations on a sum: scale (1 changes no bit), bias, addition to the old value, rounding.
 template <class T, class B> struct Target {
     T* out;         // [I, J]
     u32 stride;     // elements from row to row
@@ -28,7 +28,7 @@ template <class T, class B> struct Target {
     }
 };
 
-// ---- f32 -------------------------------------------------------------------------------------------------------------
+// ---- f32 ------------------------------------------------------------------------------------------------------------
 
 /// Rows and columns of a tile of C: 256 threads with 4 x 4 each.
 #define PLAIN_TILE 64
@@ -46,7 +46,7 @@ template <bool BY_LINE> struct PlainPart {
         at = BY_LINE ? t % 4 * 4 : t % 16 * 4;
     }
 
-    /// Elements of the tile that begins at `first` and depth `l`; the operand has `n` lines (or columns) and depth `depth`.
+    /// Elements of the tile from `first` and depth `l` on; the operand has `n` lines (or columns) and depth `depth`.
     __device__ __forceinline__ float4 load(const float* x, u32 stride, u32 first, u32 n, u32 l, u32 depth,
                                            bool wide) const {
         u32 row = (BY_LINE ? first : l) + line, rows = BY_LINE ? n : depth;
@@ -149,7 +149,7 @@ backward_x_f32_f32(const float* __restrict__ dy, u32 dy_stride, const float* __r
 BACKWARD_W_F32(float, f32_f32)
 BACKWARD_W_F32(bf16, f32_bf16)
 
-// ---- bf16 ------------------------------------------------------------------------------------------------------------
+// ---- bf16 -----------------------------------------------------------------------------------------------------------
 
 /// Rows and columns of a tile of C: eight warps of 64 x 32.
 #define TILE 128
