@@ -1,4 +1,4 @@
-//! A second stream for exchanges with other ranks, and marks by which streams of several processes wait.
+//! A second stream for exchanges with other ranks, and marks by which processes' streams wait for each other.
 
 use super::driver::{self, Gpu, Mark};
 use super::transfers::Stream;
@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicBool;
 
 /// Turns that have their own marks: one is set again when all ranks have waited for those of the next turn.
 pub(crate) const TURNS: usize = 4;
-/// Marks of a rank: for each turn one after what was computed, then one after what was put aside.
+/// Marks of a rank: one of what was computed for each turn, then one of what was put aside for each.
 pub(crate) const MARKS: usize = 2 * TURNS;
 
 /// The stream, and the marks of this rank.

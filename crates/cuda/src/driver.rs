@@ -15,7 +15,7 @@ const DRIVER_VERSION_OVERLAP: i32 = 12_030;
 /// Oldest architecture whose instructions the kernels use: asynchronous copies and bf16 products.
 const CAPABILITY_MIN: (u32, u32) = (8, 0);
 
-/// Facts about a card that need no use of it.
+/// Properties of a card that are read without using it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GpuInfo {
     pub name: String,
@@ -148,7 +148,7 @@ impl Drop for Gpu {
     }
 }
 
-/// Returns the first card that the driver shows, and facts about it. Takes no memory on the card.
+/// Returns the first card that the driver shows, and its properties. Takes no memory on the card.
 ///
 /// Errors: `cuda-driver-missing`, `cuda-driver-too-old`, `cuda-no-device`, `cuda-arch-unsupported`.
 pub(crate) fn first_device() -> Result<(sys::CUdevice, GpuInfo)> {

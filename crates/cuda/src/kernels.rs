@@ -71,7 +71,7 @@ impl Kernels {
         Ok(Kernels { modules, functions: RwLock::default(), compiled, compiler })
     }
 
-    /// Returns a kernel's function, with room for its shared memory. Panics on first launch if its parameters differ.
+    /// Returns a kernel's function, with room for its shared memory. Panics on first launch unless it takes `given`.
     pub(crate) fn function(
         &self,
         module: &'static str,

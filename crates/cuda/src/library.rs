@@ -140,7 +140,7 @@ pub(crate) fn open(lib: Lib) -> Result<&'static Opened> {
     Ok(found)
 }
 
-/// Returns the major version of CUDA that the driver speaks; the newest of all without a driver, to compile alone.
+/// Returns the major CUDA version that the driver speaks; without a driver, as to compile alone, the newest of all.
 fn newest_major() -> u32 {
     type GetVersion = unsafe extern "C" fn(*mut i32) -> sys::CUresult;
     let ask = || -> Option<u32> {
@@ -279,7 +279,7 @@ fn variable(name: &str) -> Option<PathBuf> {
     std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
 }
 
-/// Returns folders with a `lib/python3.x`: the virtual environment, conda, the user's, and those of `python3`.
+/// Returns folders with a `lib/python3.x`: of the virtual environment, conda, the user, and the path's `python3`.
 fn python_prefixes() -> Vec<PathBuf> {
     let mut prefixes: Vec<PathBuf> =
         ["VIRTUAL_ENV", "CONDA_PREFIX"].iter().filter_map(std::env::var_os).map(PathBuf::from).collect();

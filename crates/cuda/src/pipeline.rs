@@ -33,7 +33,7 @@ impl Pipeline for CudaDevice {
         self.gpu.bind();
         let mut graphs = self.pipeline.graphs.lock().unwrap_or_else(|e| e.into_inner());
         let Some(recorded) = graphs.get_mut(&key) else {
-            // The first pass only runs: a recording may not load functions at their first use.
+            // The first pass only runs: it may load functions at their first use, which a recording may not.
             graphs.insert(key, None);
             drop(graphs);
             return ops();

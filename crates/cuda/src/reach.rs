@@ -40,7 +40,7 @@ impl CudaDevice {
         Some(view.base().cast_const().wrapping_add(buf.offset() as usize))
     }
 
-    /// Copies bytes that have arrived from another host to this card, on a stream. They may be overwritten after it.
+    /// Copies bytes from another host onto this card, on a stream. The source may be overwritten once it returns.
     pub(crate) fn copy_far(&self, mut from: *const u8, mut to: u64, bytes: u64, stream: sys::CUstream) {
         let far = self.far.as_ref().expect("a buffer of another host");
         let mut staging = lock(&far.staging);

@@ -156,14 +156,14 @@ pub(crate) fn backward_x_columns(
     dev.launch("sgemm", typed!("backward_x", dy.buf, out.buf), tiles(dy.buf.dtype(), m, w.k), &args);
 }
 
-/// Adds dy^T x, summed in f32 and rounded to grad's dtype, once. `dy`: [M, N] e; `x`: [M, K] e; `grad`: [N, K].
+/// Adds dy^T x: f32 sums, rounded to grad's dtype, added once. `dy`: [M, N] e; `x`: [M, K] e; `grad`: f32 or bf16.
 pub(crate) fn backward_w(dev: &CudaDevice, dy: Buf<'_>, x: Buf<'_>, grad: Matrix<'_>) {
     let m = x.len() / grad.k;
     assert_eq!((x.len(), dy.len()), (m * grad.k, m * grad.n), "{m} rows of [{}, {}]", grad.n, grad.k);
     backward_w_columns(dev, m, Columns::whole(dy, grad.n), Columns::whole(x, grad.k), grad);
 }
 
-/// Runs `backward_w` over runs of columns.
+/// Computes the product of `backward_w` over runs of columns.
 pub(crate) fn backward_w_columns(
     dev: &CudaDevice,
     m: usize,

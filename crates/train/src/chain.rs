@@ -161,7 +161,7 @@ impl Optimizer<'_> {
         turns
     }
 
-    /// Returns what other ranks take of this one in each of their turns, up to the longest rank's number of turns.
+    /// Returns what other ranks take of this one in each of their turns, for as many turns as any rank has.
     fn given_in_turns<'p>(
         &self,
         links: &Links<'_, 'p>,
@@ -202,7 +202,7 @@ impl Optimizer<'_> {
         takers.filter_map(|owner| Some((owner, of(mine, owner)?))).collect()
     }
 
-    /// Returns what a rank adds of a run for owners on other hosts: each owner, elements, and place among its sums.
+    /// Returns what a rank adds of a run for owners on other hosts: owners, elements, and their places among its sums.
     pub(crate) fn added_by(
         &self,
         levels: Levels<'_>,

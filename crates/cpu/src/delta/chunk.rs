@@ -382,7 +382,7 @@ simd_fn! {
 }
 
 simd_fn! {
-    /// Returns row decays and gate factors. `gates`: from the first row's g; beta is `heads` after g, rows twice that.
+    /// Writes the decays between rows; returns the gates' factors. `gates`: g and beta of rows in turn, `heads` apart.
     fn gates_of[](s: S, gates: &[f32], heads: usize, rows: usize, decays: *mut f32) -> Gates {
         let mut out = Gates {
             beta: [0.0; STATE_CHUNK],

@@ -150,7 +150,7 @@ struct Place {
     bool wide;
     PartStats* out;
 
-    /// Block (x, y) has part x of the tile and row y. The tile starts at column `first` of a vocabulary in `parts`.
+    /// Block (x, y) has part x of the tile, row y. The tile begins at column `first` of a vocabulary of `parts` parts.
     __device__ __forceinline__ Place(const float* tile, u32 cols, u32 first, u32 parts, PartStats* stats)
         : logits(tile + (u64)blockIdx.y * cols + blockIdx.x * PART),
           first(first + blockIdx.x * PART),

@@ -118,7 +118,7 @@ __device__ __forceinline__ void rope(const T* __restrict__ qkv, const T* __restr
     store8(to + t * 8 + s.d / 2, x2);
 }
 
-/// Runs `rope` for any even head dimension: a warp has a head.
+/// Form of `rope` for any even head dimension: a warp has a head.
 template <class T>
 __device__ __forceinline__ void rope_plain(const T* __restrict__ qkv, const T* __restrict__ q_norm,
                                            const T* __restrict__ k_norm, float eps, float offset,
@@ -180,7 +180,7 @@ template <class T> __device__ __forceinline__ float block_reciprocal(const T* x,
     return 1.0f / sqrtf(block_sum(sum) / (float)n + eps);
 }
 
-/// Runs `rope` where the heads of a row are normalised together: a block has a row.
+/// Form of `rope` where the heads of a row are normalised together: a block has a row.
 template <class T>
 __device__ __forceinline__ void rope_rows(const T* __restrict__ qkv, const T* __restrict__ q_norm,
                                           const T* __restrict__ k_norm, float eps, float offset,
@@ -375,7 +375,7 @@ template <class T, bool NORMS> __device__ __forceinline__ void rope_backward(con
     }
 }
 
-/// Runs `rope_backward` for any even head dimension: a warp has a head, a lane the pairs lane, lane + 32, ..
+/// Form of `rope_backward` for any even head dimension: a warp has a head, a lane the pairs lane, lane + 32, ..
 template <class T, bool NORMS> __device__ __forceinline__ void rope_backward_plain(const RopeGrad<T>& g, Shape s) {
     const u32 warps = ROTATION_THREADS / WARP;
     u32 warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, half = s.d / 2;
@@ -463,7 +463,7 @@ template <class T, bool NORMS> __device__ __forceinline__ void rope_backward_pla
     }
 }
 
-/// Runs `rope_backward` where the heads of a row were normalised together: a block has a chunk of rows, in order.
+/// Form of `rope_backward` where the heads of a row were normalised together: a block has a chunk of rows, in order.
 template <class T, bool NORMS> __device__ __forceinline__ void rope_backward_rows(const RopeGrad<T>& g, Shape s) {
     const u32 half = s.d / 2, width_q = s.a * s.d, width_k = s.k * s.d;
     const u32 first = blockIdx.x * g.chunk_rows, end = min(first + g.chunk_rows, g.rows);
