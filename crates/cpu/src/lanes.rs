@@ -182,8 +182,7 @@ impl Lanes for bf16 {
     }
 }
 
-/// Defines `fn name(isa, args..)` from one body, compiled for each instruction path. The body's first argument is
-/// the path's [`Simd`].
+/// Defines `fn name(isa, args..)` from one body, whose first argument is the path's [`Simd`], compiled for each path.
 macro_rules! simd_fn {
     ($(#[$meta:meta])* $vis:vis fn $name:ident[$($g:ident: $bound:path),*]($s:ident: $S:ident $(, $a:ident: $t:ty)* $(,)?) $(-> $r:ty)? $body:block) => {
         $(#[$meta])*

@@ -90,7 +90,7 @@ impl Pool {
 
     /// Runs `task(index, thread)` for every index below `num_tasks` and waits for all.
     ///
-    /// A panic in a task goes on in the caller, after the running tasks have ended; tasks not begun are dropped.
+    /// A panic in a task continues in the caller, after running tasks have ended; tasks not begun are dropped.
     pub fn run(&self, num_tasks: usize, task: &Task<'_>) {
         let (pool, thread) = INSIDE_OF.with(Cell::get);
         let is_nested = pool == self.id();

@@ -189,8 +189,7 @@ impl Kind<'_, '_> {
     }
 }
 
-/// Returns the columns of a wide tile with which the blocks, one a multiprocessor, end first. A tile's time grows with
-/// its columns plus a constant.
+/// Returns the columns of a wide tile that end first with a block a multiprocessor: its time grows as columns + 16.
 fn wide_cols(dev: &CudaDevice, m: usize, n: usize) -> usize {
     let rounds = |cols| (m.div_ceil(WIDE_ROWS) * n.div_ceil(cols)).div_ceil(dev.multiprocessors() as usize);
     WIDE_COLS.into_iter().rev().min_by_key(|cols| rounds(*cols) * (cols + 16)).expect("there are kernels")

@@ -85,7 +85,7 @@ impl Blas {
             (Op::Forward, true, _) => self.fastest(gpu, &rounded, &shape, operands, workspace)?,
             // Adding to the output forbids a timing.
             (Op::Forward, false, true) => self.first_of_order(gpu, &rounded, workspace)?,
-            // What the output holds is not read, and will be written: it may be written several times.
+            // The output's old values are not read, so it may be written several times.
             (Op::Forward | Op::BackwardX, false, false) => {
                 self.fastest_in_place(gpu, &rounded, &shape, operands, workspace)?
             }
@@ -114,8 +114,7 @@ impl Blas {
         Ok(choices.into_iter().find(|choice| probe.is_same(&reference, choice)).unwrap_or(reference))
     }
 
-    /// Returns the library's best choice for a gradient that is the same whether micro-batches add to it or other ranks
-    /// form its sum elsewhere.
+    /// Returns the best choice for a gradient that is the same whether micro-batches add to it or other ranks sum it.
     fn first_that_adds_once(
         &self,
         gpu: &Gpu,

@@ -1,8 +1,7 @@
 //! Compiles kernels with NVRTC and caches the results.
 //!
 //! The cache is a folder of files named by the hash of everything that a result depends on: source, options, compiler.
-//! Each holds the hash of its own contents; one that is damaged is compiled again, and a folder that cannot be written
-//! costs time only.
+//! Each holds the hash of its contents; a damaged one is compiled again, and an unwritable folder only costs time.
 
 use super::bindings::Nvrtc;
 use cudarc::nvrtc::{result, sys};

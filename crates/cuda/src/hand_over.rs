@@ -22,7 +22,7 @@ pub struct Offer {
     plain: u64,
     handle: std::result::Result<[u8; HANDLE_BYTES], String>,
     mapped: std::result::Result<(Mapped, OwnedFd), String>,
-    // Last: what lies on the card goes before the card.
+    // Last: memory on the card is freed before the card.
     gpu: Gpu,
 }
 

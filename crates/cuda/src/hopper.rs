@@ -31,8 +31,7 @@ pub(super) fn ring(bytes: usize, blocks_of_multiprocessor: usize) -> (usize, u32
     (stages, (stages * bytes + 1024) as u32)
 }
 
-/// Describes `rows` rows of `width` bf16, fetched in boxes of `box_rows` rows and `BLOCK_K` elements. A failure is kept
-/// for `check`.
+/// Describes `rows` rows of `width` bf16, in boxes of `box_rows` x `BLOCK_K`. A failure is kept for `check`.
 pub(super) fn tensor_map(
     dev: &CudaDevice,
     address: u64,
@@ -69,8 +68,8 @@ pub(super) fn tensor_map(
 /// Columns of a part of a row's statistics.
 pub(super) const PART: usize = BLOCK_N;
 
-/// True if the head's logits are reduced in registers: on Hopper, for bf16 in rows of whole 16-byte units. It does not
-/// depend on the number of rows.
+/// True if the head's logits are reduced in registers: on Hopper, for bf16 in whole 16-byte units, for any number of
+/// rows.
 pub(super) fn takes(dev: &CudaDevice, x: Buf<'_>, w: Matrix<'_>) -> bool {
     let whole = |b: &Buf<'_>| b.dtype() == DType::Bf16 && dev.address(*b).is_multiple_of(16);
     dev.info().capability == (9, 0) && w.k.is_multiple_of(8) && [x, w.buf].iter().all(whole)
@@ -108,8 +107,7 @@ impl<'a> HeadProduct<'a> {
         self.launch(kernel, self.vocab, &own);
     }
 
-    /// Writes gradients of the logits of vocabulary columns `first..first + cols`, [R, cols] bf16; `cols` is a multiple
-    /// of eight.
+    /// Writes gradients by logits of vocabulary columns `first..first + cols`, [R, cols] bf16; eight divides `cols`.
     pub(super) fn gradients(&self, first: usize, cols: usize, args: &HeadBackward<'_>, to: Buf<'_>) {
         assert_eq!((to.len(), to.dtype()), (self.rows * cols, DType::Bf16), "[{}, {cols}]", self.rows);
         assert!(cols.is_multiple_of(8) && self.dev.address(to).is_multiple_of(16), "rows of {cols} columns");

@@ -264,8 +264,8 @@ impl Lt {
             }
             let mut found: Vec<sys::cublasLtMatmulHeuristicResult_t> = Vec::with_capacity(most);
             let mut count = 0;
-            // SAFETY: everything was made above and is alive; the library writes at most `most` results and says how
-            // many they are.
+            // SAFETY: everything was made above and is alive; the library writes at most `most` results and their
+            // number.
             unsafe {
                 (self.calls.cublasLtMatmulAlgoGetHeuristic)(
                     self.handle,

@@ -31,8 +31,7 @@ pub fn card_name() -> Option<String> {
     driver::first_device().ok().and_then(|(device, _)| uuid_of(device))
 }
 
-/// One card as NVML sees it. It and the driver's own `cuMemGetInfo` differ by some MiB: compared numbers come from one
-/// of them.
+/// One card as NVML sees it. The driver's `cuMemGetInfo` differs by some MiB: compared numbers come from one source.
 #[derive(Debug)]
 pub(crate) struct Monitor {
     library: Library,

@@ -1,5 +1,5 @@
-//! Copies during the operations: between the arena and offloaded regions, which are page-locked host memory, and from
-//! other ranks' arenas.
+//! Copies during the operations: between arena and offloaded regions (page-locked host memory), and from others'
+//! arenas.
 //!
 //! Copies in and copies out have a stream each, so that both directions of the bus work at once. A slot is free when
 //! the operations that read it have ended and its copies out have; both are events, so the host never waits.

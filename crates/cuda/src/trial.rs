@@ -170,8 +170,7 @@ fn probe_shape(shape: &Shape, bytes: u64) -> Option<Shape> {
     }
 }
 
-/// Returns the operands of a probe in bf16, `b` and `a` of `Operands`: terms of up to 2^12 times one another's size,
-/// each with its negative.
+/// Returns `b` and `a` of a probe in bf16: terms of up to 2^12 times one another's size, each with its negative.
 fn probe_operands(shape: &Shape) -> (Vec<u16>, Vec<u16>) {
     let contracted = match shape.op {
         Op::Forward => shape.k,

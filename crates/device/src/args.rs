@@ -203,7 +203,7 @@ pub const ALL_KEYS: usize = usize::MAX;
 /// Which keys a row attends to, and the soft cap on their scores.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scores {
-    /// Keys that a row sees, at most.
+    /// Maximum keys that a row sees.
     pub window: usize,
     /// c: soft cap; a scaled score x becomes c tanh(x / c).
     pub cap: Option<f32>,

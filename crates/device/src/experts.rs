@@ -21,7 +21,7 @@ pub struct Routing {
     pub normalizes: bool,
 }
 
-/// Which experts compute each row, and in which order.
+/// The experts that compute each row, and their order.
 #[derive(Clone, Copy, Debug)]
 pub struct Routes<'a> {
     /// [M, k] u32: the experts of a row, ascending.

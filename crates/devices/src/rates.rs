@@ -65,8 +65,7 @@ const SOCKET_BANDWIDTH: f64 = 200.0;
 const BUS_BANDWIDTH: f64 = 50e9;
 
 impl Rates {
-    /// Returns the bytes per second between the device's host memory and its arena, in each direction; on a CPU both
-    /// are its memory.
+    /// Returns the bytes per second between host memory and arena, in each direction; on a CPU both are its memory.
     pub fn bus(&self) -> f64 {
         self.card.map_or(BUS_BANDWIDTH.min(self.bandwidth / 2.0), |card| card.bus)
     }

@@ -366,8 +366,7 @@ impl<'a> Optimizer<'a> {
         &self.owned[rank].of_embed
     }
 
-    /// Runs the optimizer's operations once, on zero gradients at rate zero: weights and states stay. `grads`: of the
-    /// shard.
+    /// Runs the operations once with zero gradients (`grads`, of the shard) at rate zero: weights and states stay.
     pub fn rehearse(&self, dev: &dyn Device, weights: Buf<'_>, grads: Buf<'_>, slots: Option<States<'_>>) {
         dev.zero(grads);
         match self.share {

@@ -11,7 +11,7 @@ pub struct Summing {
     pub partial: Option<DType>,
     /// Consecutive micro-batches that are summed first and then added to the sums before them; at least 1.
     pub fold: usize,
-    /// Ranks per host, if each of several hosts adds folds on its own, so that others take one sum instead of `fold`
+    /// Ranks per host, if hosts add their folds on their own: other hosts then take one sum instead of `fold`
     /// gradients.
     pub near: Option<usize>,
 }

@@ -288,8 +288,8 @@ simd_fn! {
             while at < outs {
                 let size = tile_of(sizes, outs - at);
                 let here = over.range(at..at + size, rows.count);
-                // SAFETY: callers promise outputs at..at + size, rows `here`, weights of both, `wide` vectors at
-                // `column`.
+                // SAFETY: callers promise outputs at..at + size, rows `here`, weights of both, and `wide` vectors a
+                // row.
                 unsafe {
                     let weights = Weights {
                         first: weights.first.add(at * weights.strides.0 + here.start * weights.strides.1),

@@ -1,9 +1,7 @@
-// Products of linear layers with low-rank adapters by Hopper's own instructions: adapters add a few steps to the
-// layer's own sums.
+// Linear layers with low-rank adapters by Hopper's own instructions: adapters add a few steps to the layer's sums.
 //
 // Forward: u = scale x A^T, out = x W^T + u_i B_i^T at the outputs of each block i. Backward: du_i = scale dy_i B_i, dx
-// = dy W + du A. Each sum is one chain of additions along its steps, rounded once. Its bits depend on the row alone,
-// neither on M nor on the tile.
+// = dy W + du A. Each sum is one chain of additions along its steps, rounded once, whatever M and the tile.
 //
 // One or two threads of a block copy both operands, 64 elements of a step, through a ring of buffers (the copy engine
 // writes rows of 128 bytes in the swizzled order that the product reads); the other warps multiply, four of them 64
@@ -13,8 +11,7 @@
 #define STEP 64
 #define PANEL_BYTES (64 * 128)
 
-/// A layer with adapters: M rows, N columns of the output, steps along the activation's rows, the adapters' rank, and
-/// the outputs of each block.
+/// A layer with adapters: M, output columns, steps along the activation's rows, the rank, the outputs of each block.
 struct Layer {
     u32 rows, cols, steps, rank, blocks, first[3], width[3];
 };

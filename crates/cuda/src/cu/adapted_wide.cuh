@@ -38,8 +38,7 @@ template <u32 N, bool BACKWARD> struct Wide {
 #pragma unroll
             for (u32 i = 0; i < 3; i++) {
                 if (!has(i, c)) continue;
-                // The other operand is zero where a step reads more of u than the block's columns, and before and after
-                // a block's outputs.
+                // The other operand is zero where a step reads columns of u, or outputs, that are not the block's.
                 for (u32 l = 0; l < of.rank; l += STEP) {
                     const u32 at = i * of.rank + l;
                     send(ring, maps.u, at, r, maps.right[i], BACKWARD ? c : l, BACKWARD ? l : c - of.first[i]);

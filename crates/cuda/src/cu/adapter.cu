@@ -29,8 +29,7 @@ __device__ __forceinline__ void mma_32(float (&d)[4], const Eight& low, const Ei
 #define DOWN_WARPS 16
 #define DOWN_COLS 32
 
-/// A block has TILES x 16 rows and 32 columns. Its warps take the steps of 32 in turn, AHEAD of them at once, and their
-/// sums are added in order.
+/// A block has TILES x 16 rows and 32 columns. Its warps take steps of 32 in turn, AHEAD at once; sums add in order.
 template <u32 TILES, u32 AHEAD>
 __device__ __forceinline__ void down(const bf16* x, const bf16* a, bf16* u, u32 m, u32 n, u32 k, float scale) {
     __shared__ float parts[DOWN_WARPS][16][DOWN_COLS + 1];
@@ -150,7 +149,7 @@ __device__ __forceinline__ void fill(bf16* tile, const Span& span, u32 col, u32 
 }
 
 /// out = base + scale p Q; `base` may be `out`. A block has 64 rows and 64 columns of a span, a warp 16 rows. `depth`:
-/// summed columns of p.
+/// columns of p that are summed.
 template <bool BY_DEPTH, class T>
 __device__ __forceinline__ void add(const bf16* p, u32 p_width, const Span& span, u32 tile_of_span, u32 row_tile, const T* base,
                                     T* out, u32 width, u32 m, u32 depth, float scale = 1.0f) {
@@ -158,7 +157,7 @@ __device__ __forceinline__ void add(const bf16* p, u32 p_width, const Span& span
     u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, g = lane / 4, t = lane % 4;
     u32 row = row_tile * ADD_ROWS + warp * 16 + g, col = tile_of_span * ADD_COLS;
     float sums[8][4] = {};
-    // What is added to, of rows g and g + 8.
+    // The values that are added to, of rows g and g + 8.
     u32 own = col + t * 16;
     u64 place = (u64)row * width + span.first + own;
     bool whole = own + 16 <= span.n;

@@ -10,8 +10,7 @@
 // those of its children in order, in steps of 64 rows of one segment, all heads of the group token by token. A tile's
 // steps are cut into pieces of about one length, so that the first tiles of long segments are not waited for;
 // `attention_backward_join` adds the pieces' results in order. The length follows from the batch's segments alone, and
-// so do the bits. The plan of pieces is in attention_plan.cuh. On Hopper attention_backward_hopper.cu does the same
-// with its own instructions.
+// so do the bits. The plan of pieces is in attention_plan.cuh. Hopper has attention_backward_hopper.cu.
 
 extern "C" __global__ void __launch_bounds__(1024)
     attention_backward_plan(const u32* segments, PLAN, ATTENTION_SHAPE) {

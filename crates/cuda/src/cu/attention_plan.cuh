@@ -1,4 +1,4 @@
-// Which tile of keys meets which queries in the backward pass of attention; see attention_backward.cu.
+// The plan of tiles of keys and their queries in the backward pass of attention; see attention_backward.cu.
 //
 // The plan, made by one block before the keys' turn:
 //   counts   [4] u32: items, steps of a piece at most

@@ -144,8 +144,7 @@ __device__ __forceinline__ bool find_row(const u32* segments, u32 num_segments, 
     return false;
 }
 
-/// Element of a row's 16-byte piece in shared memory: pieces are permuted by the row, so that eight rows' same pieces
-/// lie in different banks.
+/// Element of a row's 16-byte piece in shared memory, permuted by the row: eight rows' same pieces hit different banks.
 template <int D> __device__ __forceinline__ u32 swizzled(u32 row, u32 piece) {
     return row * D + ((piece ^ (row & 7)) * 8);
 }
@@ -244,7 +243,7 @@ __device__ __forceinline__ void sum_half(float (&out)[D / 8][4], const u32 (&lef
     }
 }
 
-/// What this thread's copies brought to shared memory is seen by Hopper's products that follow a barrier.
+/// Makes what this thread copied to shared memory visible to Hopper's products after the next barrier.
 __device__ __forceinline__ void copied() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -272,7 +271,7 @@ __device__ __forceinline__ float row_sum(float x) {
     return x + __shfl_xor_sync(ALL_LANES, x, 2);
 }
 
-/// Which rows the threads of a tile of 16 rows a warp hold.
+/// The rows of a tile, 16 a warp, that this thread holds.
 template <int WARPS> struct TileRows {
     u32 num_keys;    // that any row of the tile sees
     u32 warp_keys;   // that any row of the warp sees; 0 where it has no rows

@@ -1,5 +1,5 @@
-// What every kernel file begins with: types, conversions, warp and block reductions, and the instructions that C++ has
-// no words for. No header is included: NVRTC brings none.
+// The start of every kernel file: types, conversions, warp and block reductions, and instructions that C++ has no words
+// for. No header is included: NVRTC brings none.
 //
 // Kernels are compiled without contraction of multiplications and additions (--fmad=false): where one rounding is
 // needed, fma() says so, so that two instances of a template give the same bits.

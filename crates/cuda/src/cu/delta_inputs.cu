@@ -1,5 +1,4 @@
-// Before the gated delta rule: q, k and v by a convolution over a sequence's last rows, silu and norms of heads, g and
-// beta; and their gradients.
+// Inputs of the gated delta rule and their gradients: q, k, v (convolution of past rows, silu, head norms), g, beta.
 //
 // A warp has a head of a row, four elements a lane. Blocks of eight warps have eight heads of some rows, row by row.
 

@@ -9,7 +9,7 @@
 struct NormShape {
     u32 items, heads, dim, row_width, z_first, wide;
 
-    /// Where the gate of item i, a head of a row, begins.
+    /// Offset of the gate of item i, a head of a row.
     __device__ __forceinline__ u64 gate(u32 i) const { return (u64)(i / heads) * row_width + z_first + i % heads * dim; }
 };
 

@@ -101,7 +101,7 @@ __device__ __forceinline__ void delta_reverse(const ReverseArgs<T>& a, ScanShare
             own_rows(of_k, j, k);
             load4(of_x, x);
             const float du = sum_columns(sum, lane);
-            // What does not need it, while lanes wait for each other.
+            // Work that does not need the sum, while lanes wait for each other.
 #pragma unroll
             for (u32 c = 0; c < 4; c++) x[c] = is_first ? 0.0f : x[c];
             shrink(d, gate.x);

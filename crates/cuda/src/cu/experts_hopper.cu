@@ -1,8 +1,7 @@
 // Products of experts with many pairs by Hopper's own instructions, in bf16: those of experts.cu and experts_dw.cu, in
 // the same steps of 16 depths with the same bits: zeros after the last change none. On other cards the file is empty.
 //
-// Two groups of four warps have 64 rows each. Rows are wherever their pairs say, so all threads copy both operands;
-// products run meanwhile.
+// Two groups of four warps have 64 rows each. Rows are where their pairs say: all threads copy, while products run.
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define ROWS 128

@@ -1,8 +1,7 @@
 // Products of experts in f32, and those of their adapters, possibly of bf16: each sum is one ascending chain of fused
 // multiply-adds in f32. A pair's bits depend on nothing else. Operands and outputs may be columns of wider rows.
 //
-// C[i, j] = sum over l of A(i, l) B(j, l). Operands are by line or by depth, as in sgemm.cu; rows of pairs are where
-// `row_of` says.
+// C[i, j] = sum over l of A(i, l) B(j, l). Operands are by line or depth, as in sgemm.cu; `row_of` finds pairs' rows.
 
 /// Rows and columns of a tile of C: 256 threads with 4 x 4 each.
 #define TILE 64

@@ -106,8 +106,7 @@ __device__ __forceinline__ void route_rows(const float* logits, const How& how, 
     if (row < m) route_row<PER>(logits, how, row, experts, weights, [](u32) {});
 }
 
-/// The order of pairs: a block has an expert, and each of its warps a run of rows, which it goes through twice. A row
-/// has an expert once at most.
+/// The order of pairs: a block has an expert, a warp a run of rows, read twice. A row has an expert at most once.
 extern "C" __global__ void __launch_bounds__(512)
 route_pairs(const u32* __restrict__ experts, u32 m, u32 chosen, u32* pairs, u32* places, u32* starts) {
     begin();
@@ -297,8 +296,8 @@ template <u32 PER, class T> __device__ __forceinline__ void route_backward(const
     if (row < m) route_backward_row<PER>(of, how, row, nullptr, 0.0f, nullptr, d_logits);
 }
 
-/// Routing with the load-balancing loss: each block counts the choices of all rows of segment blockIdx.x, and computes
-/// a part of these along y.
+/// Routing with the load-balancing loss: each block counts all choices of segment blockIdx.x; its rows are split along
+/// y.
 template <u32 PER, class T>
 __device__ __forceinline__ void route_backward_balanced(const Routed& of, const How& how, u32 m, const u32* __restrict__ segments,
                                                         float factor, float* balance, T* d_logits) {

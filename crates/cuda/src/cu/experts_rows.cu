@@ -70,7 +70,7 @@ __device__ __forceinline__ void glu_experts_backward(T* gate_up, T* dout, const 
 #define AHEAD 8
 
 /// out[m] = resid[m] + the sum of y over the row's pairs, in order. A thread has four columns (`wide`), or one; blocks
-/// of a row are along y.
+/// of a row are along the grid's y.
 template <class T>
 __device__ __forceinline__ void combine(const float* __restrict__ y, const u32* __restrict__ places, const float* resid, T* out, u32 h,
                                         u32 chosen, u32 limit, u32 wide) {

@@ -8,7 +8,7 @@
 #define DEPTH 64
 #define PANEL_BYTES (DEPTH * 128)
 
-/// Where a piece of eight elements of a panel's row is.
+/// Offset of a piece of eight elements in a panel's row.
 __device__ __forceinline__ u32 piece_at(u32 row, u32 piece) { return row * 128 + (piece ^ row % 8) * 16; }
 
 /// Starts copying a piece, of which `left` elements are there; zeros after them.

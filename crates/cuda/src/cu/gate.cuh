@@ -17,8 +17,7 @@ __device__ __forceinline__ float exp_exact(float x) {
     return p * as_f32((u32)(half + 127) << 23) * as_f32((u32)(whole - half + 127) << 23);
 }
 
-/// z of the activation g / (1 + e^-z): g of silu; 2 sqrt(2/pi) (g + 0.044715 g^3) of gelu, as (1 + tanh x) / 2 is 1 /
-/// (1 + e^-2x).
+/// z of the activation g / (1 + e^-z): g of silu; 2 sqrt(2/pi) (g + 0.044715 g^3) of gelu by (1 + tanh x) / 2.
 __device__ __forceinline__ float exponent(float g, u32 gelu) {
     return gelu ? 2.0f * 0.7978846f * g * fma(0.044715f, g * g, 1.0f) : g;
 }

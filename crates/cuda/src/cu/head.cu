@@ -298,8 +298,7 @@ struct HeadOut {
 /// Rows of a block: a warp each.
 #define ROW_WARPS 4
 
-/// Log-probability of targets, log-sum-exp, entropy: NaN where the row is not finite. stats: [rows, parts] of `part`
-/// columns.
+/// Log-probability of targets, log-sum-exp, entropy: NaN for rows not finite. stats: [rows, parts] of `part` columns.
 extern "C" __global__ void __launch_bounds__(ROW_WARPS * WARP)
 rows_of_targets(const PartStats* __restrict__ stats, u32 rows, u32 parts, u32 part, u32 vocab,
                 const u32* __restrict__ targets, float* logprobs, float* lse, float* entropy) {

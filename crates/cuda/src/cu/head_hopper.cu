@@ -170,8 +170,7 @@ __device__ __forceinline__ float mass_of(float x) { return exp2_fast(x * 1.44269
 
 enum Pick { TARGET, LARGEST, DRAW };
 
-/// The statistics of a part; a thread's sums become scaled logits. `target`: in the tile or beyond it; `uniform()`: the
-/// row's number.
+/// The statistics of a part; sums become scaled logits. `target`: in the tile or beyond; `uniform()`: the row's number.
 template <int HALF, Pick PICK, class Uniform>
 __device__ __forceinline__ PartStats part_stats(float (&sums)[128], float inv_t, u32 width, u32 target,
                                                 const Uniform& uniform) {

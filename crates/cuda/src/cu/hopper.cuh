@@ -41,8 +41,7 @@ __device__ __forceinline__ void copy_box(u32 to, const TensorMap* map, u32 x, u3
         "l"((u64)map), "r"(x), "r"(y), "r"(barrier) : "memory");
 }
 
-/// Describes an operand in shared memory to a product; `panel_bytes` is from panel to panel, where b's columns are
-/// more than 64.
+/// Describes an operand in shared memory to a product; `panel_bytes`: panel stride, where b has over 64 columns.
 __device__ __forceinline__ u64 operand(u32 address, u32 panel_bytes = 16) {
     return (u64)((address & 0x3ffff) >> 4) | (u64)(panel_bytes >> 4) << 16 | (u64)(1024 >> 4) << 32 | (u64)1 << 62;
 }

@@ -230,8 +230,7 @@ ROPE(float, rope_plain)
 ROPE(bf16, rope)
 ROPE(bf16, rope_plain)
 
-/// Copies the first n slots of a block's heads; a block of threads for each record and head. A head's 16 keys have
-/// `head_units` units of U.
+/// Copies the first n slots of a block's heads; a block of threads a record and head. `head_units`: units of 16 keys.
 template <class U>
 __device__ __forceinline__ void copy_kv(U* keys, U* values, const u32* __restrict__ copies, u32 kv_heads,
                                         u32 head_units, u32 num_blocks) {

@@ -257,9 +257,8 @@ __device__ __forceinline__ void rms_norm_add(const float* __restrict__ x, const 
         out[first + c] = resid[first + c] + x[first + c] * r * (to_f32(w[c]) + offset);
 }
 
-/// dx += r (w dy - xhat mean(w dy xhat)), xhat = x r, and partials[block], if given, gets the sums over this block's
-/// rows of dy xhat. A block's rows are those of its index modulo the number of blocks. `rounded`, if given, gets the
-/// new dx too.
+/// dx += r (w dy - xhat mean(w dy xhat)), xhat = x r; partials[block], if given, = sums over this block's rows of dy
+/// xhat. A block's rows are those of its index modulo the number of blocks. `rounded`, if given, gets the new dx too.
 template <class T, class G, int LANES, int QUADS>
 __device__ __forceinline__ void rms_norm_backward(const float* __restrict__ x, const T* __restrict__ w, float eps,
                                                   float offset, const G* __restrict__ dy, float* __restrict__ dx,
@@ -482,9 +481,8 @@ ADD_PARTIALS(bf16)
 
 // ---- rows added to rows -------------------------------------------------------------------------------------------
 
-/// Sorts the rows of a sum by their target, stably, by counting: order[p] is the row at place p, runs[p] the number of
-/// rows of its target if it is the first of them, else 0. A warp a row; all pairs are compared, some microseconds for
-/// thousands of rows.
+/// Sorts the rows of a sum by target, stably, by counting: order[p] is the row at place p, runs[p] the number of rows
+/// of its target at the first of them, else 0. A warp a row; comparing all pairs takes microseconds for thousands.
 extern "C" __global__ void __launch_bounds__(256) order_rows(const u32* __restrict__ targets, u32* __restrict__ order,
                                                              u32* __restrict__ runs, u32 rows) {
     begin();

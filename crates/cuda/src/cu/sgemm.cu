@@ -1,5 +1,4 @@
-// Products with a fixed order of accumulation: f32 on the plain units, and bf16 through mma.sync where the library has
-// no product of its own.
+// Products with a fixed order of accumulation: f32 on plain units, and bf16 by mma.sync where the library has none.
 //
 // Legend: C[i, j] = sum over l of A(i, l) B(j, l), i < I, j < J, l < L. An operand is a row-major array whose lines are
 // its i (or j), "by line", or its l, "by depth"; lines are `stride` elements apart, more than a line has where the
