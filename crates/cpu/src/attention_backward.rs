@@ -364,7 +364,6 @@ unsafe fn load_block<S: Simd, T: Lanes>(
 struct Softmaxes<'a> {
     /// Dot products of outputs and their gradients.
     deltas: &'a [f32],
-    /// Log-sum-exps.
     lses: &'a [f32],
     cap: Option<f32>,
 }

@@ -144,7 +144,7 @@ impl Shared {
         self.state.store(epoch << 32 | OPEN, Ordering::Release);
     }
 
-    /// Admits no further thread and waits until all are out.
+    /// Admits no further thread and waits until all have left.
     fn close(&self) {
         self.state.fetch_and(!OPEN, Ordering::AcqRel);
         self.wait(|| self.state.load(Ordering::Acquire) & INSIDE == 0);

@@ -12,7 +12,7 @@ use plimsoll_base::DType;
 use plimsoll_device::{ADAPTER_BLOCKS_MAX, Adapted, Adapter};
 use plimsoll_memory::Buf;
 
-/// Elements of a step, and the bytes that a row of one takes in shared memory.
+/// Elements of a step, and bytes of a row of one in shared memory.
 pub(super) const STEP: usize = 64;
 pub(super) const STEP_BYTES: usize = 2 * STEP;
 /// Rows of a tile of few rows, or of u; and of a wide one.
@@ -82,7 +82,7 @@ pub(crate) fn forward(
     if m == 0 {
         return true;
     }
-    // What the kernels add to the sums, and where they put them.
+    // The kernels' summands, and the destination of the sums.
     let ends = [if out.dtype() == DType::F32 { resid } else { bias }, Some(out)];
     let ends = ends.map(|b| b.map_or(Arg::Ptr(0), |b| dev.arg(b)));
     let kind = Kind { dev, m, of, out: out.dtype() };

@@ -23,11 +23,11 @@ const KERNELS: [Kernel; 2] = [
     Kernel { name: "adapted_codes_2_64", groups: 2, room: 64 },
 ];
 
-/// Bytes of the kernel's table of pairs of numbers, and what aligns it.
+/// Bytes of the kernel's table of pairs of numbers, with its alignment.
 const PAIRS_BYTES: usize = 256 * 16 * 8 + 1024;
 /// Lines of 128 bytes of codes that an output has room for, and one of its B.
 const LINES: usize = 2 + 1;
-/// Buffers of a ring: fewer would not hide what a copy takes.
+/// Minimum buffers of a ring: fewer would not hide the latency of a copy.
 const STAGES_MIN: usize = 3;
 
 impl Kernel {

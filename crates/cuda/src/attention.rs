@@ -15,7 +15,7 @@ use plimsoll_memory::Buf;
 const TILE: usize = 16;
 /// Keys that are taken together.
 pub(super) const UNIT: usize = 64;
-/// Panels of Hopper's operands begin at multiples of it in shared memory.
+/// Alignment of Hopper's panels in shared memory.
 const PANEL_ALIGN: usize = 1024;
 pub(super) const THREADS: usize = 128;
 const BLOCK_ROWS: usize = THREADS / 32 * TILE;

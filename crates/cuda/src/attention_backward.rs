@@ -17,7 +17,7 @@ const PARTS_OF_ROW: usize = 8;
 const ITEMS_AT_ONCE: [usize; 3] = [132 * 3, 132 * 2, 132];
 /// Threads of a block that only plans.
 const PLAN_THREADS: u32 = 1024;
-/// Regions of the scratch begin at multiples of it.
+/// Alignment of the scratch's regions.
 const ALIGN: u64 = 256;
 
 /// Offsets in bytes of the regions of the scratch.

@@ -29,7 +29,7 @@ const LARGE_CANDIDATES: usize = 8;
 pub(crate) struct Blas {
     lt: Lt,
     algorithms: Mutex<HashMap<Shape, sys::cublasLtMatmulAlgo_t>>,
-    /// False where speed is no concern: the reference is taken untried, which gives the same bits.
+    /// False where speed does not matter: the reference is taken untried, which gives the same bits.
     tunes: bool,
 }
 

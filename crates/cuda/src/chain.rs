@@ -23,7 +23,7 @@ pub(crate) fn accumulate(dev: &CudaDevice, src: Buf<'_>, dst: Buf<'_>, add: bool
         return copy(dev, src, dev.address(dst));
     }
     let Some(from) = dev.far_away(src) else { return fold(dev, &[src], dst, add) };
-    // A kernel reads what is on the card: it comes through the scratch.
+    // Kernels read only card memory, so it comes through the scratch.
     let size = src.dtype().bytes();
     let part = (WORKSPACE_BYTES / size) as usize;
     for start in (0..src.len()).step_by(part) {

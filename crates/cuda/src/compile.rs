@@ -265,7 +265,7 @@ pub(crate) fn write_cached(file: &Path, payload: &[u8]) -> std::io::Result<()> {
     bytes.extend_from_slice(payload);
     let written = std::fs::write(&part, bytes).and_then(|()| std::fs::rename(&part, file));
     written.inspect_err(|_| {
-        // A full disk is no place for half a file.
+        // A full disk must not keep half a file.
         let _ = std::fs::remove_file(&part);
     })
 }

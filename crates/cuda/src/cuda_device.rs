@@ -33,7 +33,7 @@ pub(crate) struct Named {
 
 #[derive(Debug)]
 pub struct CudaDevice {
-    // Dropped in this order: what lives on the card before the card.
+    // Dropped in this order: objects on the card before the card.
     pub(crate) pipeline: Queue,
     /// The stream for exchanges, if there are other ranks.
     pub(crate) aside: Option<AsideStream>,
@@ -63,7 +63,7 @@ pub struct CudaDevice {
     pub(crate) claims: Claims,
     pub(crate) perturbed: AtomicBool,
     pub(crate) regions: Vec<Named>,
-    /// The phase under way, where it is watched.
+    /// The phase under way, if it is watched.
     pub(crate) phase: Mutex<Option<Phase>>,
     pub(crate) profile: Option<profile::Profile>,
     pub(crate) gpu: Gpu,
@@ -228,7 +228,7 @@ impl CudaDevice {
 impl Drop for CudaDevice {
     fn drop(&mut self) {
         if self.has_failed() {
-            // What waits for ranks that are gone ends with it.
+            // Ends what waits for ranks that are gone.
             self.network = None;
         }
         let _ = self.gpu.wait();

@@ -73,7 +73,7 @@ impl Gpu {
         Ok((gpu, Bytes(total.0.saturating_sub(free.0))))
     }
 
-    /// True if the blocks of a launch may come onto the card before the launch before it has ended.
+    /// True if blocks of a launch may start before the preceding launch has ended.
     pub(crate) fn overlaps(&self) -> bool {
         self.info.capability >= (9, 0) && self.info.driver >= DRIVER_VERSION_OVERLAP
     }

@@ -34,7 +34,7 @@ pub(crate) struct Staging {
 /// An arena that another thread reads.
 #[derive(Debug)]
 pub struct ShownArena {
-    /// Its address, until its device is gone.
+    /// Address of the arena, until its device is gone.
     pub(crate) arena: Arc<Mutex<Option<u64>>>,
     pub(crate) bytes: u64,
     // Dropped before the context that it belongs to.

@@ -16,7 +16,6 @@ const SHARED_DEFAULT: u32 = 48 << 10;
 static PARAMETERS: LazyLock<HashMap<&str, Parameters>> =
     LazyLock::new(|| SOURCES.iter().map(|source| (source.name, parameters::read(source.text))).collect());
 
-/// All kernels, compiled for this card and loaded.
 #[derive(Debug)]
 pub(crate) struct Kernels {
     modules: HashMap<&'static str, sys::CUmodule>,

@@ -1,4 +1,4 @@
-//! Launching kernels: arguments, and what is checked after a launch of a checked build.
+//! Launches kernels: their arguments, and the checks of a checked build after a launch.
 
 use super::CudaDevice;
 use super::driver::{self};

@@ -2,7 +2,6 @@
 
 use plimsoll_device::{Layouts, MatrixLayout};
 
-/// The layouts of an NVIDIA GPU.
 pub static LAYOUTS: Layouts = Layouts {
     name: "cuda",
     order: |_| MatrixLayout::Rows,

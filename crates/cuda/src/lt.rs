@@ -175,7 +175,6 @@ pub(crate) fn dotted(version: usize) -> String {
 pub(crate) struct Lt {
     pub(crate) calls: &'static CublasLt,
     handle: sys::cublasLtHandle_t,
-    /// The library's version, such as 130100.
     pub(crate) version: usize,
 }
 

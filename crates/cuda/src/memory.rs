@@ -24,8 +24,7 @@ impl CudaDevice {
             return;
         }
         self.gpu.bind();
-        // SAFETY: `address` and length were checked to lie in the arena; the driver copies pageable memory before it
-        // returns.
+        // SAFETY: `address` and length were checked to lie in the arena; the driver copies pageable memory first.
         let sent = unsafe { result::memcpy_htod_async(address, src, self.stream()) };
         self.keep(sent, "copying to the device");
     }

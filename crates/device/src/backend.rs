@@ -1,4 +1,4 @@
-//! What a device crate implements. Callers use `Device`, whose methods claim the bytes of each operation first.
+//! The trait that a device crate implements. Callers use `Device`, whose methods first claim the bytes of an operation.
 
 use crate::claims::{Claim, Claims};
 use crate::{Coded, Layouts, Matrix, MatrixLayout, Op, Run};

@@ -1,4 +1,4 @@
-//! Which buffers the arguments of operations consist of, and how each is used.
+//! The buffers of operations' arguments, and how each is used.
 
 use crate::claims::{Access, Each, Operand};
 use crate::{

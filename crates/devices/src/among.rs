@@ -61,7 +61,7 @@ pub(crate) fn id_of(bytes: &[u8]) -> Result<NcclId> {
     Ok(NcclId(id))
 }
 
-/// A card's memory, as ranks of other hosts read it.
+/// A card's memory, for ranks of other hosts to read.
 #[derive(Debug)]
 pub(crate) struct ShownCard(pub(crate) ShownArena);
 

@@ -25,7 +25,6 @@ use plimsoll_device::{DELTA_HEAD_MAX, DeltaHeads, STATE_CHUNK};
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-/// The operands.
 pub(super) struct Call<'a, T> {
     pub(super) heads: DeltaHeads,
     pub(super) all: Stays<'a>,

@@ -29,7 +29,7 @@ __device__ __forceinline__ void mma_32(float (&d)[4], const Eight& low, const Ei
 #define DOWN_WARPS 16
 #define DOWN_COLS 32
 
-/// A block has TILES x 16 rows and 32 columns. Its warps take steps of 32 in turn, AHEAD at once; sums add in order.
+/// A block has TILES x 16 rows and 32 columns. Its warps take steps of 32 in turn, AHEAD at once, and add in order.
 template <u32 TILES, u32 AHEAD>
 __device__ __forceinline__ void down(const bf16* x, const bf16* a, bf16* u, u32 m, u32 n, u32 k, float scale) {
     __shared__ float parts[DOWN_WARPS][16][DOWN_COLS + 1];

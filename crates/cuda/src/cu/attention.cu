@@ -73,7 +73,7 @@ __device__ __forceinline__ void decode(const bf16* q, const bf16* keys, const bf
 
     u32 unit = max(first_chunk * CHUNK_UNITS, first_unit) + warp;
     u32 now = entries(unit), next = entries(unit + warps);
-    // The part that takes the place of part `done` when that has been used.
+    // The part that replaces part `done` once that has been used.
     auto follow = [&](u32 done) {
         __syncwarp();
         u32 part = done + SLOTS;
@@ -167,9 +167,9 @@ __device__ __forceinline__ void decode(const bf16* q, const bf16* keys, const bf
 
 // ---- tiles: segments of any number of rows --------------------------------------------------------------------------
 
-/// A block takes a tile of 16 rows a warp, of one segment and key-value head, and goes through their keys once. After
-/// the keys in shared memory, where there is more than one chunk, lies each thread's part of the chunks before. HOPPER:
-/// four warps multiply together; an element is the same chain, and has the same bits.
+/// A block takes a tile of 16 rows a warp, of one segment and key-value head, and goes through their keys once. With
+/// more than one chunk, each thread's part of the chunks before comes after the keys in shared memory. HOPPER: four
+/// warps multiply together; an element is the same chain, and has the same bits.
 template <int D, int WARPS, bool HOPPER>
 __device__ __forceinline__ void tiles(const bf16* q, const bf16* keys, const bf16* values, const u32* segments,
                                       const u32* tables, bf16* out, float* lse, const Shape& shape, float scale) {
@@ -192,7 +192,7 @@ __device__ __forceinline__ void tiles(const bf16* q, const bf16* keys, const bf1
     Sum sum[2];
     for (u32 unit = stream.first_unit; unit < stream.num_units; unit++) {
         stream.arrive(unit);
-        // Warps without keys go along where all multiply together.
+        // Warps without keys take part where all multiply together.
         if (!HOPPER && unit * UNIT >= tile.warp_keys) continue;
         float s[2][4][4], fresh[D / 8][4] = {};
         if constexpr (HOPPER) {
@@ -300,8 +300,8 @@ ATTENTION_KERNELS(128, 2, 2)
 
 // ---- the plain kernel -----------------------------------------------------------------------------------------------
 
-/// A warp takes one row and goes through its keys, 32 at a time, a lane's scores being of one key and its output eight
-/// elements. A row has no tile mates here, so any fixed order will do.
+/// A warp takes one row and its keys, 32 at a time; a lane has the scores of one key and eight elements of the output.
+/// A row has no tile mates here, so any fixed order will do.
 template <class T>
 __device__ __forceinline__ void plain(const T* q, const T* keys, const T* values, const u32* segments,
                                       const u32* tables, T* out, float* lse, const Shape& shape, u32 d, float scale,

@@ -142,7 +142,7 @@ __device__ __forceinline__ void hopper_keys(const bf16* q, const bf16* keys, con
         if (threadIdx.x < UNIT) {
             const u32 row = queries.row + threadIdx.x;
             const bool valid = row < queries.end;
-            // A row that is not there has weights of 2^-infinity.
+            // A missing row has weights of 2^-infinity.
             coming_sum = valid ? lse[place(row)] * LOG2_E : -MINUS_INFINITY;
             coming_delta = valid ? delta[place(row)] : 0.0f;
             coming_bound = queries.bound ? queries.bound : group.token(row) + 1;
@@ -233,7 +233,7 @@ __device__ __forceinline__ void hopper_keys(const bf16* q, const bf16* keys, con
         hold(dk);
         hold(dv);
     }
-    // The first piece's results are where the sums will be.
+    // The first piece's results go where the sums will be.
     float* to = item.piece == 0 ? dkv + (u64)(segment.first_row + first_key) * 2 * shape.kv_heads * D
                                 : parts + (u64)(tile.first_part + (item.piece - 1) * UNIT) * 2 * shape.kv_heads * D;
 #pragma unroll
@@ -250,7 +250,7 @@ __device__ __forceinline__ void hopper_keys(const bf16* q, const bf16* keys, con
 }
 #endif
 
-// The first block of the queries' kernel makes the plan: the keys' turn is next.
+// The first block of the queries' kernel makes the plan for the keys' kernel, which is next.
 #define HOPPER_KERNELS(D, RESIDENT, KEYS_RESIDENT)                                                                       \
     extern "C" __global__ void __launch_bounds__(128, RESIDENT) attention_backward_hopper_queries_##D(                   \
         const bf16* q, const bf16* keys, const bf16* values, const u32* segments, const u32* tables, const bf16* out,    \

@@ -142,7 +142,7 @@ __device__ __forceinline__ void wide_keys(const bf16* q, const bf16* keys, const
         if (threadIdx.x >= HALF) return;
         const u32 row = coming + threadIdx.x;
         const bool valid = row < queries.end;
-        // A row that is not there has weights of 2^-infinity.
+        // A missing row has weights of 2^-infinity.
         coming_sum = valid ? lse[place(row)] * LOG2_E : -MINUS_INFINITY;
         coming_delta = valid ? delta[place(row)] : 0.0f;
         coming_bound = queries.bound ? queries.bound : group.token(row) + 1;
@@ -216,7 +216,7 @@ __device__ __forceinline__ void wide_keys(const bf16* q, const bf16* keys, const
         __syncthreads();
         if (more) fetch(second_rows, second_from);
     }
-    // The first piece's results are where the sums will be.
+    // The first piece's results go where the sums will be.
     float* to = item.piece == 0 ? dkv + (u64)(segment.first_row + first_key) * 2 * shape.kv_heads * WIDE
                                 : parts + (u64)(tile.first_part + (item.piece - 1) * UNIT) * 2 * shape.kv_heads * WIDE;
     const float factor = OF_KEYS ? scale : 1.0f;
@@ -231,7 +231,7 @@ __device__ __forceinline__ void wide_keys(const bf16* q, const bf16* keys, const
     }
 }
 
-// The first block of the queries' kernel makes the plan: the keys' turn is next.
+// The first block of the queries' kernel makes the plan for the keys' kernel, which is next.
 extern "C" __global__ void __launch_bounds__(128, 2) attention_backward_wide_queries(
     const bf16* q, const bf16* keys, const bf16* values, const u32* segments, const u32* tables, const bf16* out,
     const float* lse, const bf16* dout, float* delta, float* dq, PLAN, ATTENTION_SHAPE, float scale) {

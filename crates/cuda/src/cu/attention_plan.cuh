@@ -195,7 +195,7 @@ struct Queries {
         upto = 0;
         if (!enter(own.first_row, key * group, own.rows * group, 0)) find();
     }
-    /// False at the end; there are steps in every piece.
+    /// Moves on to the next step; false at the end. Every piece has steps.
     __device__ __forceinline__ bool next() {
         row += UNIT;
         return row < end || find();

@@ -304,7 +304,7 @@ template <int WARPS> struct TileRows {
     }
 };
 
-/// A segment's keys and values, unit by unit through two buffers: while one is used, the next one comes.
+/// A segment's keys and values, unit by unit through two buffers: while one is used, the next one arrives.
 template <int D, int WARPS, bool PANELS = false> struct KeyStream {
     static constexpr u32 BUFFER = 2 * UNIT * D; // elements
     const bf16* keys;
@@ -344,7 +344,7 @@ template <int D, int WARPS, bool PANELS = false> struct KeyStream {
         fetch_rows<D, UNIT / WARPS, PANELS>(to + UNIT * D, first, values + from, valid);
         copy_async_commit();
     }
-    /// Waits for a unit, and fetches the next one. All threads of the block come here for every unit.
+    /// Waits for a unit, and fetches the next one. All threads of the block call it for every unit.
     __device__ __forceinline__ void arrive(u32 unit) {
         copy_async_wait<0>();
         if (PANELS) copied();

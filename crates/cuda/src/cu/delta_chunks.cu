@@ -16,7 +16,7 @@
 /// Row elements in shared memory at a time, and their stride there: 16 bytes more keep eight rows in different banks.
 #define SLICE 32
 #define SLICE_STRIDE (SLICE + 8)
-/// From row to row of the matrices between rows.
+/// Stride of the matrices between rows.
 #define PAIR_STRIDE (STATE_CHUNK + 8)
 #define HEAD_MAX 128
 

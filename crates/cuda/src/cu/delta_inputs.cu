@@ -43,7 +43,7 @@ struct Inputs {
     }
 };
 
-/// Finds the segments of up to `LOOKED_UP` rows. All threads of a block come here.
+/// Finds the segments of up to `LOOKED_UP` rows. All threads of a block call it.
 __device__ __forceinline__ void look_up(const u32* __restrict__ segments, u32 count, u32 rows, u32 first, u32 end, u32 (&owners)[LOOKED_UP]) {
     __syncthreads();
     if (threadIdx.x < LOOKED_UP) owners[threadIdx.x] = NO_SEGMENT;
@@ -138,7 +138,7 @@ struct HeadRows {
     __device__ __forceinline__ void load(u32 row, u32 end) {
         if (!is_active) return;
         const T* x = in.x + (u64)row * in.heads.input_width() + channel;
-        // No choice between two loads: all are under way before the first is waited for.
+        // One branch for all loads, so that all are under way before the first is waited for.
         if (in.wide && row + AHEAD <= end) {
 #pragma unroll
             for (u32 n = 0; n < AHEAD; n++) load4(x + (u64)n * in.heads.input_width(), window[CONV_TAPS - 1 + n]);
@@ -166,7 +166,7 @@ struct HeadRows {
     }
 };
 
-/// True if rows are in the segment that is under way, so that nothing is to be looked at for each.
+/// True if the rows are all in the current segment, so that none need be looked up.
 __device__ __forceinline__ bool go_on(const u32* owners, u32 first, u32 end, u32 row, u32 segment) {
     if (row + AHEAD > end) return false;
     bool same = true;

@@ -52,7 +52,7 @@ __device__ __forceinline__ void norm_gated_backward(const NormShape& is, const T
             take4(x + is.gate(i) + c, wide, z[n]);
             load4(d + (u64)i * is.dim + c, dy[n]);
         };
-        // No choice between two loads: all are under way before the first is waited for.
+        // One branch for all loads, so that all are under way before the first is waited for.
         if (is.wide) {
 #pragma unroll
             for (u32 n = 0; n < NORM_AHEAD; n++) load(n, 1);

@@ -63,8 +63,7 @@ __device__ __forceinline__ void delta_rule(const RuleArgs<T>& a, ScanShared<T>& 
             own_rows(of_k, j, again);
             of_k += HEAD_MAX;
             const float r = fma(-gate.x, sum_columns(with_k, lane), *v);
-            // Meanwhile for the rows before, as lanes wait for each other: sums of the last but one, products of the
-            // last.
+            // For the rows before, as lanes wait for each other: sums of the last but one, products of the last.
             const float o = sum_columns(with_q, lane);
             if (writes && row + i > 1) *out = from_f32<T>(o);
 #pragma unroll

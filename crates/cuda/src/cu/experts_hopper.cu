@@ -60,7 +60,7 @@ __device__ __forceinline__ void run_group(u8* shared, u32 length, GroupSums<COLS
             sums.template add<A_BY_LINE, B_BY_LINE>(first + stage * STAGE_BYTES);
             end_products();
         }
-        // Filled is the buffer of the step before the last, whose products ended before the barrier.
+        // Fills the buffer of the step before the last, whose products ended before the barrier.
         const u32 ahead = depth + (STAGES - 2) * DEPTH;
         if (ahead < length) load(shared + free * STAGE_BYTES, ahead);
         copy_async_commit();
@@ -84,7 +84,7 @@ __device__ __forceinline__ void run_products(u8* shared, u32 length, u32 rows, G
     }
 }
 
-/// Buffers begin where the order of pieces does.
+/// Aligns buffers to the order of pieces.
 __device__ __forceinline__ u8* aligned_shared(u8* shared) { return shared + (1024 - shared_address(shared) % 1024) % 1024; }
 
 /// The product of experts.cu.

@@ -23,7 +23,7 @@ template <bool BY_LINE> struct Part {
         line = BY_LINE ? threadIdx.x / 4 : threadIdx.x / 16;
         at = BY_LINE ? threadIdx.x % 4 * 4 : threadIdx.x % 16 * 4;
     }
-    /// Elements from `col` on of a row of `cols`; zeros where there is none, and for no row.
+    /// Elements from `col` on of a row of `cols`; zeros beyond it, and for no row.
     template <class E> __device__ __forceinline__ float4 load(const E* row, u32 col, u32 cols) const {
         float4 out = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         if (!row || col >= cols) return out;

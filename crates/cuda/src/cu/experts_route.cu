@@ -44,7 +44,7 @@ template <u32 PER> struct Row {
         }
         return chosen;
     }
-    /// Makes probabilities of logits. If any is not a number, none is.
+    /// Turns logits into probabilities; all are NaN if one is.
     __device__ __forceinline__ void soften(u32 experts) {
         float top = -INFINITE, sum = 0.0f;
 #pragma unroll
@@ -197,7 +197,7 @@ __device__ __forceinline__ void route_few(const float* logits, const How& how, u
             if (expert <= how.experts) starts[expert] = at;
             at += count(expert, FEW_ROWS);
         }
-        // Where every lane's experts are there, no lane has the end.
+        // If every lane has all its experts, none has the end.
         if (lane == WARP - 1 && how.experts == WARP * PER) starts[how.experts] = at;
     }
     __syncthreads();
@@ -296,8 +296,7 @@ template <u32 PER, class T> __device__ __forceinline__ void route_backward(const
     if (row < m) route_backward_row<PER>(of, how, row, nullptr, 0.0f, nullptr, d_logits);
 }
 
-/// Routing with the load-balancing loss: each block counts all choices of segment blockIdx.x; its rows are split along
-/// y.
+/// Routing with the load-balancing loss: each block counts all choices of segment blockIdx.x; y splits its rows.
 template <u32 PER, class T>
 __device__ __forceinline__ void route_backward_balanced(const Routed& of, const How& how, u32 m, const u32* __restrict__ segments,
                                                         float factor, float* balance, T* d_logits) {

@@ -45,7 +45,7 @@ template <u32 LINES, u32 THREADS, bool WIDE = false> struct Lines {
 #pragma unroll
         for (u32 i = 0; i < EACH; i++) {
             const u32 line = threadIdx.x / 8 + i * (THREADS / 8), own = there >> i & 1 ? left : 0;
-            // Nothing is read of a piece that is not there, wherever it would be.
+            // Reads nothing for a missing piece, wherever it would be.
             copy_piece(panel + piece_at(line, threadIdx.x % 8), WIDE || own ? from[i] + at : from[i], own, wide);
         }
     }
@@ -172,7 +172,7 @@ __device__ __forceinline__ void run_stages(u8* shared, u32 length, const Load& l
     for (u32 depth = 0; depth < length; depth += DEPTH) {
         copy_async_wait<STAGES - 2>();
         __syncthreads();
-        // The stage that all have just left is filled.
+        // Fills the stage that all have just left.
         const u32 ahead = depth + (STAGES - 1) * DEPTH, free = stage == 0 ? STAGES - 1 : stage - 1;
         if (ahead < length) load(shared + free * STAGE_BYTES, ahead);
         copy_async_commit();

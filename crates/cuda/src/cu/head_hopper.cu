@@ -46,7 +46,7 @@ __device__ __forceinline__ void row_gradients(u32 (&packed)[32], const float (&s
 #pragma unroll
             for (u32 i = 0; i < 2; i++) {
                 const float log2_p = fma(sums[4 * j + 2 * HALF + i], scale, shift);
-                // ln p is cut off where p counts as 0: minus infinity times 0 would not be.
+                // ln p is clamped where p counts as 0, because -infinity times 0 would be NaN.
                 const float ln_p = fmaxf(log2_p * 0.69314718f, -87.3f);
                 y[i] = exp2_fast(log2_p) * fma(minus_dh, ln_p + entropy, -dlogp);
                 if (mine == 8 * j + i) y[i] = y[i] + dlogp;

@@ -1,6 +1,6 @@
 // Shared by the kernels of the head: a part's statistics, and inputs of rows.
 
-/// In products with e^x below it e^x counts as 0: -infinity times 0 would not be.
+/// Below it e^x counts as 0 in products, because -infinity times 0 would be NaN.
 #define EXP_MIN -87.3f
 #define MINUS_INFINITY as_f32(0xff800000u)
 

@@ -18,7 +18,7 @@ __device__ __forceinline__ void barrier_init(u32 barrier, u32 arrivals) {
 __device__ __forceinline__ void barrier_arrive(u32 barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
-/// Arrives, and expects as many bytes of copies.
+/// Arrives, and expects `bytes` of copies.
 __device__ __forceinline__ void barrier_expect(u32 barrier, u32 bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }

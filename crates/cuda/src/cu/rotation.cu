@@ -7,7 +7,6 @@
 // other. Head dimensions for which d / 16 is no power of two, and heads of which only the first elements are rotated,
 // take the plain kernels, a warp a head.
 
-/// Largest head dimension.
 #define HEAD_DIM_MAX 256
 #define ROTATION_THREADS 256
 /// Maximum pairs of elements that a lane of the plain kernels has of a head.

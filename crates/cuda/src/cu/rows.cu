@@ -268,7 +268,7 @@ __device__ __forceinline__ void rms_norm_backward(const float* __restrict__ x, c
     u32 team = LANES == WARP ? threadIdx.x / WARP : 0, lane = LANES == WARP ? threadIdx.x % WARP : threadIdx.x;
     float dw[QUADS][4] = {};
     for (u32 row = blockIdx.x * teams + team; row < rows; row += gridDim.x * teams) {
-        // All that is read comes before the sums are waited for.
+        // Reads everything before it waits for the sums.
         float v[QUADS][4], d[QUADS][4], old[QUADS][4];
         load_row<LANES, QUADS>(x + (u64)row * h, lane, h, v);
         load_row<LANES, QUADS>(dy + (u64)row * h, lane, h, d);
@@ -367,7 +367,7 @@ __device__ __forceinline__ void rms_norm_backward_any(const float* __restrict__ 
         begin();                                                                                                     \
         rms_norm_any<T>(x, w, eps, offset, out, rows, h);                                                                    \
     }
-/// By the dtypes of the weights and of the output's gradient.
+/// Kernels by the dtypes of the weights and of the output's gradient.
 #define NORM_BACKWARD(T, G, TYPES)                                                                                   \
     NORM_BACKWARD_LANES(warp_##TYPES, T, G, 32, 8)                                                                   \
     NORM_BACKWARD_LANES(short_##TYPES, T, G, 256, 2)                                                                 \

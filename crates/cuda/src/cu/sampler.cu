@@ -42,7 +42,7 @@ struct Logits {
         return all + (u64)first * gridDim.x + (u64)blockIdx.x * min(tile, vocab - first);
     }
 
-    /// Calls f(id, logit) for the thread's own: four in a row of every 4 x THREADS.
+    /// Calls f(id, logit) for the thread's own ids: four in a row of every 4 x THREADS.
     template <class F> __device__ __forceinline__ void each(F f) const {
         for (u32 first = 0; first < vocab; first += tile) {
             const float* x = part(first);
@@ -223,7 +223,7 @@ __device__ __forceinline__ u32 draw(Scratch& s, const Logits& x, const Kept& kep
     x.each([&](u32 id, float logit) { mine += (double)kept.mass(id, logit); });
     Reached at = reach(s, mine, 0.0, uniform, true);
     if (threadIdx.x >= WARP) return 0;
-    // The warp goes through what the thread of that place has.
+    // The warp goes through the ids of the thread at that place.
     u32 thread = at.place / 2, token = 0;
     double before = 0.0;
     for (u32 n = 0; x.id_of(thread, n) < x.vocab; n += WARP) {

@@ -97,8 +97,8 @@ __device__ __forceinline__ void plain_product(const float* a, u32 a_stride, cons
         a_part.store(a_tile, next_a);
         b_part.store(b_tile, next_b);
         __syncthreads();
-        // The next tile is on its way while this one is used. No thread writes a stage before all have left it: the
-        // barrier of the step between comes first.
+        // The next tile arrives while this one is used. No thread writes a stage before all have left it: the barrier
+        // of the step between comes first.
         next_a = a_part.load(a, a_stride, i, I, l + PLAIN_DEPTH, L, a_wide);
         next_b = b_part.load(b, b_stride, j, J, l + PLAIN_DEPTH, L, b_wide);
 #pragma unroll
@@ -231,7 +231,7 @@ __device__ __forceinline__ void product(u8* shared, const bf16* a, u32 a_stride,
     for (u32 l = 0; l < L; l += DEPTH) {
         copy_async_wait<STAGES - 2>();
         __syncthreads();
-        // The stage that all have just left is filled.
+        // Fills the stage that all have just left.
         u32 ahead = l + (STAGES - 1) * DEPTH, free = stage == 0 ? STAGES - 1 : stage - 1;
         if (ahead < L) {
             A.fill(tiles + free * 2 * TILE_ELEMENTS, ahead);
