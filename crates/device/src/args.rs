@@ -34,7 +34,7 @@ pub struct Slots<'a> {
 /// Sampling parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampling {
-    /// Logits are divided by it; 0 takes the largest logit (ties: the lowest token id).
+    /// Divisor of logits; 0 takes the largest logit (ties: the lowest token id).
     pub temperature: f32,
     /// Keeps the `top_k` largest logits; 0 keeps all.
     pub top_k: u32,

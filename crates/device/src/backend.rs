@@ -142,7 +142,7 @@ pub trait Backend: Sync {
 
     /// Frees the slots that copies arrive in: copies into them start after the operations so far.
     fn offload_begin(&self);
-    /// Makes the operations from here on wait for what the last `offload_in` started for the slot.
+    /// Makes later operations wait for the copies of the last `offload_in` of the slot.
     fn offload_wait(&self, slot: usize);
     fn bring<'a, 'c>(&self, slot: usize, copies: &mut dyn Iterator<Item = Transfer<'a, 'c>>);
     fn send_back<'a, 'c>(&self, slot: usize, copies: &mut dyn Iterator<Item = Transfer<'a, 'c>>);

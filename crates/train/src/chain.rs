@@ -34,7 +34,7 @@ impl<'p> Part<'p> {
         self.of.map_or(buf, |rank| buf.of_rank(rank))
     }
 
-    /// Returns elements of the flat buffer, where they are: of one layer or outside of layers.
+    /// Returns elements of the flat buffer, in their rank's arena: of one layer or outside of layers.
     pub(crate) fn elements(&self, run: Run) -> Buf<'p> {
         self.there(self.grads.place(run.start, run.elements))
     }

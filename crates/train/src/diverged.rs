@@ -1,4 +1,4 @@
-//! Numbers that stop being finite: names the tensor at fault. It repairs nothing: a run that diverged ends.
+//! Divergence: names the tensor with numbers that are not finite. Nothing is repaired: a run that diverged ends.
 
 use plimsoll_base::{Error, Result, slugs};
 use plimsoll_device::{Device, Owned, Run};

@@ -1,4 +1,4 @@
-//! Where pieces of other ranks' partial gradients arrive on a card, which copies before it adds.
+//! Arrival slots on a card for pieces of other ranks' partial gradients: a card copies before it adds.
 
 use crate::levels::Levels;
 use crate::share::{Share, landing_elements};
