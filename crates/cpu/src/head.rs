@@ -45,7 +45,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Returns the logits of the task at hand.
+    /// Returns the logits of the current task.
     ///
     /// # Safety
     /// One task uses a slot at a time: by its own number where there are enough, else by its thread's.

@@ -80,7 +80,7 @@ fn untruncated<E: Operand>(dev: &CpuDevice, x: &[E], w: &Panels<'_, E>, tile: Bu
         let rows = work.shape.wave_rows.min(num_rows - first);
         let x = &x[first * k..][..rows * k];
         head::wave_stats(dev, x, w, draws.logits, &work, None);
-        // As many tasks as tiles of logits.
+        // One task for each tile of logits.
         let tasks = work.shape.slots.min(rows);
         dev.pool().run(tasks, &|task, thread| {
             for row in (task..rows).step_by(tasks) {

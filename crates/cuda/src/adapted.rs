@@ -114,7 +114,7 @@ struct Kind<'x, 'a> {
 }
 
 impl Kind<'_, '_> {
-    /// Returns the columns of a tile if the kernel of few rows is faster: all blocks run at once, two a multiprocessor.
+    /// Returns the columns of a tile if the kernel for few rows is faster: all blocks at once, two per multiprocessor.
     fn few_cols(&self) -> Option<usize> {
         let (all, row_tiles) = (self.dev.multiprocessors() as usize, self.m.div_ceil(FEW_ROWS));
         let blocks = |cols: usize| tiles_of(self.of, cols) * row_tiles;
@@ -189,7 +189,7 @@ impl Kind<'_, '_> {
     }
 }
 
-/// Returns the columns of a wide tile that end first with a block a multiprocessor: its time grows as columns + 16.
+/// Returns the columns of the fastest wide tile, at one block per multiprocessor: its time grows as columns + 16.
 fn wide_cols(dev: &CudaDevice, m: usize, n: usize) -> usize {
     let rounds = |cols| (m.div_ceil(WIDE_ROWS) * n.div_ceil(cols)).div_ceil(dev.multiprocessors() as usize);
     WIDE_COLS.into_iter().rev().min_by_key(|cols| rounds(*cols) * (cols + 16)).expect("there are kernels")

@@ -76,7 +76,7 @@ pub fn probe() -> Result<GpuInfo> {
     driver::first_device().map(|(_, info)| info)
 }
 
-/// Opens the libraries that a run on a card needs; returns their versions for people: `NVRTC 13.0, cuBLASLt 13.1.0`.
+/// Opens the libraries that a run on a card needs; returns their versions for display: `NVRTC 13.0, cuBLASLt 13.1.0`.
 ///
 /// Errors: `cuda-library-missing`, `cuda-compile-failed` where NVRTC does not work.
 pub fn libraries() -> Result<String> {
@@ -165,7 +165,7 @@ impl CudaDevice {
         &self.gpu.info
     }
 
-    /// Returns versions that results depend on, for people: driver, compiler, cuBLASLt, and the kernels compiled now.
+    /// Returns the versions that results depend on: driver, compiler, cuBLASLt, and the kernels compiled now.
     pub fn versions(&self) -> String {
         format!(
             "driver {}.{}, NVRTC {}, cuBLASLt {}{}, {} of {} kernel files compiled now",

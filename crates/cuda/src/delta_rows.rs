@@ -14,7 +14,7 @@ use plimsoll_memory::Buf;
 
 /// Heads of a block, a warp each.
 const WARPS: usize = 8;
-/// Maximum rows of a block that looks their segments up once; and blocks per multiprocessor that share fewer rows.
+/// Maximum rows of a block that looks up their segments once; blocks per multiprocessor with fewer rows.
 const LOOKED_UP: usize = 32;
 const BLOCKS_EACH: usize = 8;
 /// Channels of a block that has four a thread.

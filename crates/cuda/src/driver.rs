@@ -27,7 +27,7 @@ pub struct GpuInfo {
     pub total: Bytes,
     /// CUDA version that the driver speaks, such as 13000.
     pub driver: i32,
-    /// Where the driver's library was found.
+    /// Path of the driver's library, or a name that the loader knows.
     pub driver_library: String,
 }
 

@@ -22,14 +22,14 @@ const GRAPH_BYTES_PER_LAYER: u64 = 40 << 10;
 /// Upper bound on a note: no driver holds as much, so Plimsoll did not write a larger number.
 const BYTES_MAX: u64 = 1 << 36;
 
-/// Which modules a run loads, by the products that it computes.
+/// Modules that a run loads, by the products that it computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Modules {
     /// Plimsoll's kernels alone: f32, and adapters on weights that stay as they are.
     Own,
-    /// Those that cuBLASLt needs for narrow layers.
+    /// Modules that cuBLASLt needs for narrow layers.
     Narrow,
-    /// Those that cuBLASLt needs for other layers.
+    /// Modules that cuBLASLt needs for other layers.
     Wide,
 }
 

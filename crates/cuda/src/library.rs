@@ -102,7 +102,7 @@ impl Lib {
 #[derive(Debug)]
 pub(crate) struct Opened {
     lib: Lib,
-    /// Where it was found: a path, or a name that the loader knows.
+    /// Path, or a name that the loader knows.
     pub(crate) path: PathBuf,
     handle: Library,
 }
@@ -134,7 +134,7 @@ pub(crate) fn open(lib: Lib) -> Result<&'static Opened> {
     if let Some(found) = opened.iter().find(|found| found.lib == lib) {
         return Ok(found);
     }
-    // Its functions are kept by address, so it is never closed.
+    // Never closed: callers keep the addresses of its functions.
     let found: &'static Opened = Box::leak(Box::new(find(lib, newest)?));
     opened.push(found);
     Ok(found)
@@ -165,7 +165,7 @@ fn find(lib: Lib, newest: u32) -> Result<Opened> {
             Some(Opened { lib, path: PathBuf::from(name), handle })
         })
     };
-    // What the user names comes first; then the loader's, unless a library's companion must be found too.
+    // First the user's folders, then the loader's name, unless a library's companion must be found too.
     let first = open_one(lib, newest, &chosen, &mut reason);
     let found = first.or_else(|| if lib.companion().is_none() { by_loader(&names[..1]) } else { None });
     let found = found.or_else(|| open_one(lib, newest, &usual, &mut reason)).or_else(|| by_loader(&names));

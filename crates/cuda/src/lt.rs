@@ -165,7 +165,7 @@ pub(crate) fn version() -> Result<usize> {
     Ok(unsafe { (lt.cublasLtGetVersion)() })
 }
 
-/// Formats a version for people: `13.1.0`.
+/// Formats a version for display: `13.1.0`.
 pub(crate) fn dotted(version: usize) -> String {
     format!("{}.{}.{}", version / 10_000, version / 100 % 100, version % 100)
 }

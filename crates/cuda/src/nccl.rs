@@ -37,7 +37,7 @@ unsafe impl Send for Cards {}
 // SAFETY: shared references read it alone, but for calls that serial operations make.
 unsafe impl Sync for Cards {}
 
-/// Returns NCCL's version for people: `2.28.9`.
+/// Returns NCCL's version for display: `2.28.9`.
 ///
 /// Errors: `cuda-library-missing`; `ranks-nccl` where it is too old.
 pub fn nccl_version() -> Result<String> {

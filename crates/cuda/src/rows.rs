@@ -371,7 +371,7 @@ pub(crate) fn scatter_add_rows(dev: &CudaDevice, src: Buf<'_>, rows: Buf<'_>, ds
     add_rows(dev, src, rows, dst, dst.len() / h, BAD_ROW, Adds::Each);
 }
 
-/// How the rows of a target are added to it.
+/// Order in which the rows of a target are added to it.
 #[derive(Clone, Copy, PartialEq)]
 enum Adds {
     /// One after the other.

@@ -66,7 +66,7 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// How a product is stored.
+/// Scaling and storing of a product.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sum {
     pub(crate) scale: f32,

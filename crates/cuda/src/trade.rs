@@ -25,7 +25,7 @@ impl CudaDevice {
             let far = network.far.iter().enumerate().filter(|(_, far)| **far);
             far.map(move |(rank, _)| (address, REHEARSED_BYTES, rank)).collect::<Vec<_>>()
         };
-        // What arrives is not used: all land in one place.
+        // The data is not used, so all of it arrives in one place.
         let (given, taken) = (peers(scratch), peers(scratch + REHEARSED_BYTES));
         network.exchange(self.gpu.stream, taken.into_iter(), given.into_iter())?;
         self.keep(self.gpu.wait(), "the first exchange between hosts");

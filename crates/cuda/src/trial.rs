@@ -22,7 +22,7 @@ const PROBE_TERMS: usize = 512;
 /// A product whose result is nothing but the rounding of its partial sums, so that another order of additions gives
 /// other bits: every term has its negative elsewhere along the contraction, and the exact sum is 0.
 ///
-/// A trial on the operands at hand does not distinguish orders: a short sum rounded to bf16 seldom shows its order.
+/// A trial on the actual operands does not distinguish orders: a short sum rounded to bf16 seldom shows its order.
 pub(crate) struct Probe<'x> {
     lt: &'x Lt,
     gpu: &'x Gpu,
@@ -210,7 +210,7 @@ fn output(gpu: &Gpu, out: u64, len: usize) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Compares algorithms on the operands at hand, with the output in the scratch or in its place.
+/// Compares algorithms on the actual operands, with the output in the scratch or in its place.
 pub(crate) struct Trial<'x> {
     lt: &'x Lt,
     gpu: &'x Gpu,

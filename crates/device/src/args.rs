@@ -168,7 +168,7 @@ pub struct QkNorm<'a> {
     pub eps: f32,
     /// Added to the weights.
     pub offset: f32,
-    /// Whether each head is normalised by itself, or the heads of a row together.
+    /// Extent of a norm: one head, or all heads of a row.
     pub of: QkNorms,
 }
 
@@ -246,7 +246,7 @@ pub struct NormGrads<'a> {
     pub rounded: Option<Buf<'a>>,
     /// [h]: gradient of the weight; none if it is frozen.
     pub dw: Option<Buf<'a>>,
-    /// Whether `dw` is added to or overwritten.
+    /// True if `dw` is added to, false if overwritten.
     pub add: bool,
     /// [M] f32: scratch.
     pub rstd: Buf<'a>,

@@ -164,7 +164,7 @@ pub trait Aside {
 /// A library by which a device exchanges with other hosts.
 #[derive(Clone, Debug)]
 pub struct Network {
-    /// Name and version, for people.
+    /// Name and version, for display.
     pub name: String,
     /// Memory it has taken on the card.
     pub card: Bytes,

@@ -25,7 +25,7 @@ pub trait Away: Debug + Send + Sync {
     fn check(&self) -> Result<()>;
 }
 
-/// How an operation uses a buffer.
+/// Access of an operation to a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     Read,

@@ -128,7 +128,7 @@ impl Card {
     }
 }
 
-/// Returns the rates of the card at hand; if the table has no row for it, those of an H200, named as such.
+/// Returns the rates of this machine's card; if the table has no row for it, those of an H200, named as such.
 pub(crate) fn rates_here() -> Rates {
     let product = plimsoll_cuda::probe().ok().map(|info| info.name);
     match product.as_deref().map(|product| (product, Card::of_product(product))) {

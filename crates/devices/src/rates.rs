@@ -155,7 +155,7 @@ fn calibration_file(isa: &str, threads: usize) -> Option<PathBuf> {
     Some(cache.join("plimsoll").join(format!("machine-{isa}-{cpu}-{threads}t.json")))
 }
 
-/// Returns the processor's model as part of a file name.
+/// Returns the CPU's model as part of a file name.
 fn cpu_name(cpuinfo: &str) -> String {
     let field = |name: &str| {
         let line = cpuinfo.lines().find(|line| line.starts_with(name))?;

@@ -32,7 +32,7 @@ pub fn auto(is_given: bool) -> &'static DeviceRow {
     ROWS.iter().find(is_it).copied().unwrap_or(host())
 }
 
-/// Returns the first device with memory of its own, which launchers and the doctor ask about.
+/// Returns the first device with its own memory, which launchers and the doctor ask about.
 pub fn card() -> &'static DeviceRow {
     ROWS[0]
 }

@@ -48,7 +48,7 @@ pub struct Links<'x, 'p> {
     /// Micro-batch of the first part.
     pub first: usize,
     pub sum: Sum<'p>,
-    /// Where parts of other ranks arrive, on a device that copies before it adds.
+    /// Arrival slots for parts of other ranks, on a device that copies before it adds.
     pub landing: Option<Landing<'p>>,
     /// Sums of whole hosts, if hosts fold.
     pub levels: Option<Levels<'p>>,

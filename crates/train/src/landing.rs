@@ -8,7 +8,7 @@ use plimsoll_base::{DType, Phase, PhaseSet, Result};
 use plimsoll_memory::{Buf, InPhase, Layout, Pool};
 use plimsoll_model::ParamTable;
 
-/// How far ranks spread: a card reads those of its host in place.
+/// Hosts that ranks are on. A card reads rows of embedding gradients in place from ranks of its own host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spread {
     /// All ranks are on one host.

@@ -1,4 +1,4 @@
-//! What ranks of a host add for owners on other hosts; see `levels`.
+//! Sums that ranks of a host form for owners on other hosts; see `levels`.
 
 use crate::chain::{Links, Part, Rows};
 use crate::levels::{Area, Levels};

@@ -4,7 +4,7 @@ use plimsoll_base::DType;
 use plimsoll_device::Device;
 use plimsoll_memory::Buf;
 
-/// How the gradients of micro-batches are summed. `near` changes no bit.
+/// Order and rounding of the sum of micro-batches' gradients. `near` changes no bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Summing {
     /// Dtype that each is rounded to before it is added, wherever it is computed; `None` where one rank adds unrounded.

@@ -237,7 +237,7 @@ struct Weights {
     strides: (usize, usize),
 }
 
-/// Where sums go, and whether they are added to the old values.
+/// Destination of sums; `adds` if they are added to the old values.
 #[derive(Clone, Copy)]
 struct Out {
     first: *mut f32,

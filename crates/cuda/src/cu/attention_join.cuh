@@ -1,4 +1,4 @@
-// How a row's units become its result: their weights and sums, and the one way to join them; see attention.cu.
+// Joins the units of a row into its result, by their weights and sums, in one way everywhere; see attention.cu.
 
 /// Largest score, times log2 e, and sum of weights relative to it.
 struct Sum {

@@ -102,7 +102,7 @@ __device__ __forceinline__ void copy_async_commit() { asm volatile("cp.async.com
 template <int N>
 __device__ __forceinline__ void copy_async_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
 
-/// Where the first bad index of a checked build is kept: code, value, limit, block.
+/// The first bad index of a checked build: code, value, limit, block.
 extern "C" __device__ u32 plimsoll_fault[4];
 __device__ u32 plimsoll_fault[4];
 

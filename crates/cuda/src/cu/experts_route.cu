@@ -68,7 +68,7 @@ template <u32 PER> struct Row {
     }
 };
 
-/// How a router chooses.
+/// Options of a router.
 struct How {
     u32 experts, chosen, normalizes;
 };
