@@ -1,4 +1,4 @@
-//! The sampler: one token for each row, drawn by one counter-based uniform number.
+//! The sampler: draws one token for each row from one counter-based uniform number.
 //!
 //! Untruncated sampling picks a vocabulary tile by its mass, then a token of the tile, whose logits are recomputed.
 //! Truncation needs all logits of a row, so it takes eight rows at a time. The recorded log-probability, log-sum-exp
@@ -217,7 +217,7 @@ fn draw_truncated<E: Operand>(
         return draws.set_not_finite(row);
     }
     let token = draw_kept(isa, &mut logits[..w.n()], stats, merged.max, &draws.how, draws.uniform(row));
-    // The masses have taken the logits' place: compute the token's logit again.
+    // The masses have overwritten the logits: compute the token's logit again.
     let width = logits.len().min(HEAD_TILE);
     head::tile_logits(isa, x, w, token / HEAD_TILE, draws.logits, &mut logits[..width], width);
     draws.set(row, token, &merged, logits[token % HEAD_TILE]);

@@ -11,7 +11,7 @@ pub(crate) const TURNS: usize = 4;
 /// Marks of a rank: one of what was computed for each turn, then one of what was put aside for each.
 pub(crate) const MARKS: usize = 2 * TURNS;
 
-/// The stream, and the marks of this rank.
+/// The stream and marks of this rank.
 #[derive(Debug)]
 pub(crate) struct AsideStream {
     pub(crate) stream: Stream,

@@ -78,7 +78,7 @@ pub(crate) struct Settings {
 }
 
 table! {
-    /// Sends and receives between cards. A result is a number, of which 0 is success.
+    /// Sends and receives between cards. Results are numbers; 0 is success.
     Nccl of Nccl {
         ncclGetVersion(*mut c_int) -> c_int;
         ncclGetUniqueId(*mut NcclId) -> c_int;

@@ -138,7 +138,7 @@ impl Blas {
         let reference = self.reference(rounded, workspace.1)?;
         let mut candidates = vec![reference];
         for (m, most) in [(rounded.m, CANDIDATES), (2 * rounded.m, CANDIDATES / 2), (256, CANDIDATES / 2)] {
-            // A size for which the library has no choice offers none.
+            // The library offers nothing for a size that it has no choice for.
             let more = self.lt.choices(&Shape { m, ..*rounded }, workspace.1, most).unwrap_or_default();
             for choice in more {
                 if candidates.iter().all(|c| c.data != choice.data) {

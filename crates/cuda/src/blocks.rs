@@ -22,7 +22,7 @@ fn widen_parts(dev: &CudaDevice, parts: [Option<Blocks<'_>>; BLOCK_PARTS_MAX], o
     for part in parts.into_iter().flatten() {
         let to = out.buf.slice(first, part.n * part.k);
         first += to.len();
-        // A thread has a number of a plain tensor, and eight of a block.
+        // A thread takes one number of a plain tensor, and eight of a block.
         let (kernel, each) = match part.encoding {
             Encoding::F32 => (super::rows::typed!("widen_f32", to), 1),
             Encoding::F16 => (super::rows::typed!("widen_f16", to), 1),

@@ -142,7 +142,7 @@ pub fn compile(source: &Source, architecture: &str, checked: bool) -> Result<Vec
     }
 }
 
-/// A program of NVRTC.
+/// An NVRTC program.
 struct Program {
     nvrtc: &'static Nvrtc,
     program: sys::nvrtcProgram,
@@ -259,7 +259,7 @@ pub(crate) fn read_cached(file: &Path) -> Option<Vec<u8>> {
 pub(crate) fn write_cached(file: &Path, payload: &[u8]) -> std::io::Result<()> {
     let folder = file.parent().expect("a file in the cache folder");
     std::fs::create_dir_all(folder)?;
-    // Renamed when whole: two starts at once may both write it, and a reader sees one or the other.
+    // Renamed when complete: two starts at once may both write it, and a reader sees one or the other.
     let part = file.with_extension(format!("part-{}", std::process::id()));
     let mut bytes = Sha256::digest(payload).to_vec();
     bytes.extend_from_slice(payload);

@@ -25,7 +25,7 @@ pub struct GpuInfo {
     /// Highest clock of the multiprocessors, Hz.
     pub clock_hz: f64,
     pub total: Bytes,
-    /// CUDA version that the driver speaks, such as 13000.
+    /// CUDA version that the driver supports, such as 13000.
     pub driver: i32,
     /// Path of the driver's library, or a name that the loader knows.
     pub driver_library: String,
@@ -330,7 +330,7 @@ impl Mark {
         event.map(Mark).map_err(|e| failed("making an event", e))
     }
 
-    /// Waits until the card has passed it, if it was ever recorded. The caller has bound the context.
+    /// Waits until the card has passed the event, if it was ever recorded. The caller has bound the context.
     pub(crate) fn wait(&self) -> std::result::Result<(), result::DriverError> {
         // SAFETY: the event is alive.
         unsafe { result::event::synchronize(self.0) }

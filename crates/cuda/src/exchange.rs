@@ -67,7 +67,7 @@ impl CudaDevice {
         }
     }
 
-    /// True while operations are put aside.
+    /// True while operations go to the stream aside.
     pub(crate) fn is_aside(&self) -> bool {
         self.aside.as_ref().is_some_and(|aside| aside.is_on.load(Ordering::Relaxed))
     }

@@ -20,7 +20,7 @@ impl CudaDevice {
         is_open.store(true, Ordering::Relaxed);
     }
 
-    /// Makes the operations from here on wait for the last of `fork`.
+    /// Makes later operations wait for the last of `fork`.
     pub(crate) fn join_fork(&self) {
         if self.side.is_open.swap(false, Ordering::Relaxed) {
             self.follow(self.gpu.stream, &self.side.done);

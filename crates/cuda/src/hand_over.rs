@@ -16,7 +16,7 @@ const PLAIN_BYTES: u64 = 2 << 20;
 /// Bytes of a handle of CUDA IPC.
 const HANDLE_BYTES: usize = 64;
 
-/// Two regions on the card that another process may open while this lives.
+/// Two regions on the card that another process may open during this value's life.
 #[derive(Debug)]
 pub struct Offer {
     plain: u64,

@@ -24,7 +24,7 @@ pub const TILE_LOGITS: usize = 8 << 20;
 pub const FULL_LOGITS: usize = 16 << 20;
 /// Maximum rows of a grid.
 pub const ROWS_MAX: usize = 32_768;
-/// Columns of a tile in the backward pass, which takes all rows: each gradient is rounded once a tile.
+/// Columns of a tile in the backward pass, which takes all rows: each gradient is rounded once per tile.
 pub const GRADIENT_TILE: usize = 4096;
 
 /// Returns the f32 elements of the head operations' `tile`, for calls of at most `rows_max` rows.

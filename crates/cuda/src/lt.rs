@@ -17,7 +17,7 @@ pub(crate) enum Op {
     BackwardW,
 }
 
-/// A product's shape, as far as the choice of its algorithm depends on it.
+/// The parts of a product's shape that the choice of its algorithm depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Shape {
     pub(crate) op: Op,
@@ -170,7 +170,7 @@ pub(crate) fn dotted(version: usize) -> String {
     format!("{}.{}.{}", version / 10_000, version / 100 % 100, version % 100)
 }
 
-/// The library with a handle of it.
+/// The library and a handle of it.
 #[derive(Debug)]
 pub(crate) struct Lt {
     pub(crate) calls: &'static CublasLt,

@@ -1,4 +1,4 @@
-//! Bytes in and out of the arena, and conversions of dtype on the way.
+//! Copies bytes into and out of the arena, and converts dtypes on the way.
 
 use super::CudaDevice;
 use super::driver;

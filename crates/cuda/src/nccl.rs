@@ -22,7 +22,7 @@ const CHAR: c_int = 0;
 /// NCCL's number for a setting that is not set.
 const UNSET: c_int = c_int::MIN;
 
-/// The ranks of a run as NCCL connects them.
+/// The ranks of a run, connected by NCCL.
 #[derive(Debug)]
 pub(crate) struct Cards {
     calls: &'static Nccl,
@@ -47,7 +47,7 @@ pub fn nccl_version() -> Result<String> {
 /// Card and host memory that NCCL takes if there are cards of other hosts.
 pub const NCCL_BYTES: (Bytes, Bytes) = (CARD_BYTES, HOST_BYTES);
 
-/// Makes the name under which all ranks meet.
+/// Makes the id by which all ranks meet.
 ///
 /// Errors: `cuda-library-missing`, `ranks-nccl`.
 pub fn nccl_id() -> Result<NcclId> {

@@ -17,7 +17,7 @@ struct Memory {
 
 /// Returns the free bytes of the first visible card, and their source; `None` without a card.
 ///
-/// Without NVML it is the card's whole memory: what others hold is then not known before the start.
+/// Without NVML, the card's whole memory: what others hold is then not known before the start.
 pub fn free_memory() -> Option<(Bytes, String)> {
     let (device, info) = driver::first_device().ok()?;
     match Monitor::open(device).and_then(|monitor| monitor.memory()) {

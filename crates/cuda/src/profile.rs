@@ -35,7 +35,7 @@ impl Profile {
         done
     }
 
-    /// Takes the times: (name, launches, seconds), the longest first.
+    /// Takes the times: (name, launches, seconds), longest first.
     pub(crate) fn take(&self) -> Vec<(String, u64, f64)> {
         let times = std::mem::take(&mut *self.times.lock().unwrap_or_else(|e| e.into_inner()));
         let mut times: Vec<_> =

@@ -24,7 +24,7 @@ pub(crate) struct Slot {
     pub(crate) done: Mark,
 }
 
-/// A graph that can be launched.
+/// An executable graph.
 #[derive(Debug)]
 pub(crate) struct Graph(pub(crate) sys::CUgraphExec);
 

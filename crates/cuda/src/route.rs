@@ -82,7 +82,7 @@ pub(crate) fn backward(dev: &CudaDevice, args: RouteBackward<'_>) {
         return;
     }
     operands.extend([dev.arg(segments), Arg::F32(factor), dev.arg(sums), dev.arg(d_logits)]);
-    // Each block counts its whole segment: more of them gain nothing.
+    // Each block counts its whole segment, so more of them gain nothing.
     let parts = (BALANCED_BLOCKS / segments_count).clamp(1, rows.div_ceil(BALANCED_ROWS).max(1));
     let kernel = match is_narrow {
         true => typed!("route_backward_balanced_4", d_logits),

@@ -50,7 +50,7 @@ impl Stream {
         stream.map(Stream).map_err(|e| driver::failed("making a stream", e))
     }
 
-    /// Waits for everything on it. The caller has bound the context.
+    /// Waits for everything on the stream. The caller has bound the context.
     pub(crate) fn wait(&self) -> std::result::Result<(), result::DriverError> {
         // SAFETY: made in `new`, and lives as long as `self`.
         unsafe { result::stream::synchronize(self.0) }

@@ -50,7 +50,7 @@ impl<'x> Probe<'x> {
         self.product.as_ref().map_or(workspace, |of| of.workspace)
     }
 
-    /// True if both add in one order.
+    /// True if both add in the same order.
     pub(crate) fn is_same(&self, a: &sys::cublasLtMatmulAlgo_t, b: &sys::cublasLtMatmulAlgo_t) -> bool {
         a.data == b.data || self.bits(a).is_some_and(|bits| Some(bits) == self.bits(b))
     }

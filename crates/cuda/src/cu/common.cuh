@@ -36,7 +36,7 @@ __device__ __forceinline__ void call_others() {
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
-/// Waits until what precedes this kernel has ended.
+/// Waits until the kernels before this one have ended.
 __device__ __forceinline__ void wait_for_others() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -229,7 +229,7 @@ __device__ __forceinline__ double warp_scan(double x) {
     return x;
 }
 
-/// Four elements in a row, aligned to their size, as f32.
+/// Four neighbouring elements as f32, aligned to their size.
 __device__ __forceinline__ void load4(const float* p, float (&x)[4]) {
     float4 v = *(const float4*)p;
     x[0] = v.x; x[1] = v.y; x[2] = v.z; x[3] = v.w;
@@ -245,7 +245,7 @@ __device__ __forceinline__ void store4(bf16* p, const float (&x)[4]) {
     *(uint2*)p = make_uint2(pack_bf16(x[0], x[1]), pack_bf16(x[2], x[3]));
 }
 
-/// Eight elements in a row, aligned to 16 bytes, as f32.
+/// Eight neighbouring elements, aligned to 16 bytes, as f32.
 __device__ __forceinline__ void load8(const float* p, float (&x)[8]) {
     float4 a = ((const float4*)p)[0], b = ((const float4*)p)[1];
     x[0] = a.x; x[1] = a.y; x[2] = a.z; x[3] = a.w;
@@ -281,6 +281,6 @@ __device__ __forceinline__ float tanh_exact(float x) {
     return x * p / q;
 }
 
-/// c tanh(x / c), and its slope where it gives y.
+/// c tanh(x / c), and its slope at the result y.
 __device__ __forceinline__ float capped(float x, float c) { return tanh_exact(x / c) * c; }
 __device__ __forceinline__ float capped_slope(float y, float c) { return 1.0f - y / c * (y / c); }

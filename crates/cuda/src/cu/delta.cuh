@@ -41,7 +41,7 @@ __device__ __forceinline__ bool is_child(const u32* __restrict__ segments, u32 s
     return record[4] == of.first && record[2] == of.rows && of.parent == NO_PARENT;
 }
 
-/// Four elements in a row, of which the address may have any alignment unless `wide`.
+/// Four neighbouring elements; unless `wide`, their address may have any alignment.
 template <class T>
 __device__ __forceinline__ void take4(const T* p, u32 wide, float (&x)[4]) {
     if (wide) return load4(p, x);

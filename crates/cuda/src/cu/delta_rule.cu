@@ -1,4 +1,4 @@
-// The gated delta rule, row by row: the forward pass, of any number of rows of each segment.
+// The gated delta rule, row by row: the forward pass, for any number of rows of each segment.
 //
 // The state's columns are held as in `delta_scan.cuh`. Rows before and after a row are no part of its arithmetic: its
 // bits are the same in a pass of one row and of a thousand.

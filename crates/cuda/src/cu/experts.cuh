@@ -8,7 +8,7 @@ struct Tile {
     u32 expert, first, rows;
 };
 
-/// The tile of a slot. Every warp finds it by itself.
+/// The tile of a slot. Each warp finds it alone.
 template <u32 ROWS> __device__ __forceinline__ Tile find_tile(const u32* __restrict__ starts, u32 experts, u32 slot) {
     const u32 lane = threadIdx.x % WARP, each = tiles_of(experts, WARP), own = lane * each;
     const u32 end = own + each < experts ? own + each : experts;

@@ -21,7 +21,7 @@ template <u32 PER> struct Row {
     __device__ __forceinline__ u32 choose(u32 experts, u32 count) const {
         const u32 lane = threadIdx.x % WARP;
         u32 keys[PER], chosen = 0;
-        // Words in the order of the numbers; 0 is no expert, or one that is chosen already.
+        // Words ordered as the numbers; 0 is no expert, or one already chosen.
 #pragma unroll
         for (u32 i = 0; i < PER; i++) {
             const u32 bits = as_u32(p[i] + 0.0f), key = bits >> 31 ? ~bits : bits | 0x80000000u;
@@ -158,7 +158,7 @@ route_pairs(const u32* __restrict__ experts, u32 m, u32 chosen, u32* pairs, u32*
 #define FEW_ROWS 64
 #define FEW_WORDS (FEW_ROWS / 32)
 
-/// All at once, of few rows.
+/// Routes few rows in one launch.
 template <u32 PER>
 __device__ __forceinline__ void route_few(const float* logits, const How& how, u32 m, u32* experts, float* weights, u32* pairs, u32* places,
                                           u32* starts) {

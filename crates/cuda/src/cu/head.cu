@@ -92,7 +92,7 @@ __device__ __forceinline__ float part_masses(float (&x)[PART_VECTORS * 4], float
 }
 
 /// Picks the column at which the running sum of masses passes `uniform` times the whole, in the order warp, lane,
-/// element. Only the thread that has it gets it; all others, and all of a row that is not finite, get PART.
+/// element. Only its thread gets it; all others, and all of a row that is not finite, get PART.
 __device__ __forceinline__ u32 pick_column(const float (&masses)[PART_VECTORS * 4], float mine, const float* warps,
                                            double uniform) {
     double total = 0.0, before = 0.0, rest = 0.0;

@@ -1,4 +1,4 @@
-// Hopper's own instructions: copies of boxes, barriers that count bytes, products by four warps together.
+// Hopper's instructions: copies of boxes, barriers that count bytes, products by four warps together.
 //
 // Operands in shared memory are panels of rows of 128 bytes (64 elements), whose 16-byte pieces are permuted by the
 // row, as by `swizzled<64>` and the copy engine's mode of 128 bytes; eight rows are 1,024 bytes, and panels begin at

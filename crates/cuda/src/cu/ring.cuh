@@ -5,7 +5,7 @@
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-/// Buffers in turn, each with a barrier for when it is full and one for when it is empty.
+/// A ring of buffers, each with a barrier for when it is full and one for when it is empty.
 struct Ring {
     u32 stages, stage_bytes, buffers, barriers, stage, parity;
 

@@ -1,4 +1,4 @@
-// The sampler that truncates: top-k, then top-p of what is left, then min-p, then one draw; a block for each row.
+// The truncating sampler: top-k, then top-p of the rest, then min-p, then one draw; one block per row.
 //
 // All logits of a row are in memory, and are read several times. Thresholds are found digit by digit from histograms
 // of integers, which come out the same in whatever order atomics add: counts of logits for top-k; for top-p counts of
@@ -62,7 +62,7 @@ struct Logits {
         }
     }
 
-    /// The `n`th id that `thread` has; they ascend.
+    /// The `n`th id of `thread`; ids ascend.
     __device__ __forceinline__ u32 id_of(u32 thread, u32 n) const { return (n / 4 * THREADS + thread) * 4 + n % 4; }
 
     __device__ __forceinline__ float logit(u32 id) const { return part(id / tile * tile)[id % tile] * inv_t; }
@@ -217,7 +217,7 @@ __device__ __forceinline__ float largest(Scratch& s, const Logits& x) {
     return bad || max - max != 0.0f ? as_f32(0x7fc00000u) : max;
 }
 
-/// Draws by the masses kept; the token, in warp 0.
+/// Draws by the masses that were kept; warp 0 has the token.
 __device__ __forceinline__ u32 draw(Scratch& s, const Logits& x, const Kept& kept, double uniform) {
     double mine = 0.0;
     x.each([&](u32 id, float logit) { mine += (double)kept.mass(id, logit); });
