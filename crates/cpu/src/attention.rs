@@ -1,7 +1,7 @@
 //! Causal attention over the paged cache: training, prefill and decode in one order of arithmetic.
 //!
-//! Keys lie in blocks of 16; a chunk is 512 keys from absolute position 0. Each chunk gives (max, sum, out) in f32;
-//! chunks are merged in ascending order, the first one as it is. A score is one chain over d, an output element one
+//! Keys are in blocks of 16; a chunk is 512 keys from absolute position 0. Each chunk gives (max, sum, out) in f32;
+//! chunks are merged in ascending order, the first taken as it is. A score is one chain over d, an output element one
 //! chain over the chunk's keys, a sum 16 chains over blocks and a tree. So a row's bits depend on its own keys only:
 //! not on the rows it is computed with, nor on whether it is decoded, prefilled or trained. Slots beyond a row's own
 //! position are never used, whatever they hold.

@@ -223,8 +223,8 @@ fn backward_rows<S: Simd, T: Lanes>(s: S, call: &Call<'_, T>, table: &[u32], que
     for block in queries.first_key() / KV_BLOCK..queries.num_keys().div_ceil(KV_BLOCK) {
         let first_key = block * KV_BLOCK;
         let count = (queries.num_keys() - first_key).min(KV_BLOCK);
-        // SAFETY: the scratch has rows for n queries; the gradients of the group's rows and of this head are this
-        // task's alone.
+        // SAFETY: the scratch has rows for n queries; gradients of the group's rows and this head are this task's
+        // alone.
         unsafe {
             load_block(s, d, count, keys.at(block), values.at(block), work);
             block_weights(s, queries, first_key, &deltas, &lses, work);
@@ -364,7 +364,6 @@ unsafe fn load_block<S: Simd, T: Lanes>(
 struct Softmaxes<'a> {
     /// Dot products of outputs and their gradients.
     deltas: &'a [f32],
-    /// Log-sum-exps.
     lses: &'a [f32],
     cap: Option<f32>,
 }

@@ -1,5 +1,4 @@
-//! Routing of rows to experts, the gates of expert products, and the sums over experts' outputs. Their matrix products
-//! are in `matmul`.
+//! Routing of rows to experts, gates of expert products, and sums over experts' outputs. `matmul` has their products.
 //!
 //! Legend: M rows, E experts of which each row has k, P = M k pairs, f feed-forward width of an expert. A row or pair
 //! depends on its own numbers only; just the order of pairs is made for all rows together, from integers.

@@ -16,7 +16,7 @@ use plimsoll_memory::Buf;
 
 /// Replaces logits beyond the vocabulary: no mass, and finite, so that 0 times it is 0.
 const PADDING: f32 = -1e30;
-/// Below it e^x counts as 0: the smallest normal f32 is e^-87.3.
+/// Below this e^x counts as 0: the smallest normal f32 is e^-87.3.
 const EXP_MIN: f32 = -87.3;
 /// The `tile` argument in parts: a tile of logits for each slot, then the statistics of a wave.
 pub(super) struct Work<'a> {
@@ -45,7 +45,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Returns the logits of the task at hand.
+    /// Returns the logits of the current task.
     ///
     /// # Safety
     /// One task uses a slot at a time: by its own number where there are enough, else by its thread's.

@@ -1,5 +1,5 @@
-//! Instruction paths: which vector instructions the kernels use. It is part of a run's fingerprint, because the
-//! rounding of a product depends on it. It refuses a path that the machine does not have.
+//! Instruction paths: the vector instructions that kernels use. The path is part of a run's fingerprint, because the
+//! rounding of a product depends on it. A path that the machine does not have is refused.
 
 use plimsoll_base::{Error, Result};
 

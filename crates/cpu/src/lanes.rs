@@ -54,7 +54,6 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     fn max(self, a: Self::F, b: Self::F) -> Self::F;
     /// a if a < b, else b; so b where either is NaN.
     fn min(self, a: Self::F, b: Self::F) -> Self::F;
-    /// Square root.
     fn sqrt(self, a: Self::F) -> Self::F;
     /// Returns the first `n` lanes of `x`, the others of `other`; NaN and infinity in dropped lanes do not matter.
     fn first(self, n: usize, x: Self::F, other: Self::F) -> Self::F;
@@ -182,8 +181,7 @@ impl Lanes for bf16 {
     }
 }
 
-/// Defines `fn name(isa, args..)` from one body, compiled for each instruction path. The body's first argument is
-/// the path's [`Simd`].
+/// Defines `fn name(isa, args..)` from one body, whose first argument is the path's [`Simd`], compiled for each path.
 macro_rules! simd_fn {
     ($(#[$meta:meta])* $vis:vis fn $name:ident[$($g:ident: $bound:path),*]($s:ident: $S:ident $(, $a:ident: $t:ty)* $(,)?) $(-> $r:ty)? $body:block) => {
         $(#[$meta])*

@@ -1,4 +1,4 @@
-//! Weights of 4 bits, widened into the panels that products read.
+//! 4-bit weights, widened into the panels that products read.
 
 use crate::CpuDevice;
 use crate::lanes::{by_dtype, simd_fn};

@@ -21,7 +21,7 @@ const LOOKS: usize = if cfg!(loom) { 0 } else { 32 };
 /// A task: its index and the index of the thread that runs it.
 type Task<'a> = dyn Fn(usize, usize) + Sync + 'a;
 
-/// A fixed number of threads, the caller's among them.
+/// A fixed number of threads, including the caller's.
 pub struct Pool {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
@@ -55,7 +55,7 @@ unsafe impl Sync for Shared {}
 unsafe impl Send for Shared {}
 
 thread_local! {
-    /// The pool and the index under which this thread runs a task now.
+    /// The pool whose task this thread runs now, and the thread's index.
     static INSIDE_OF: Cell<(usize, usize)> = Cell::default();
 }
 
@@ -90,7 +90,7 @@ impl Pool {
 
     /// Runs `task(index, thread)` for every index below `num_tasks` and waits for all.
     ///
-    /// A panic in a task goes on in the caller, after the running tasks have ended; tasks not begun are dropped.
+    /// A panic in a task continues in the caller, after running tasks have ended; tasks not begun are dropped.
     pub fn run(&self, num_tasks: usize, task: &Task<'_>) {
         let (pool, thread) = INSIDE_OF.with(Cell::get);
         let is_nested = pool == self.id();
@@ -144,7 +144,7 @@ impl Shared {
         self.state.store(epoch << 32 | OPEN, Ordering::Release);
     }
 
-    /// Admits no further thread and waits until all are out.
+    /// Admits no further thread and waits until all have left.
     fn close(&self) {
         self.state.fetch_and(!OPEN, Ordering::AcqRel);
         self.wait(|| self.state.load(Ordering::Acquire) & INSIDE == 0);
@@ -227,7 +227,7 @@ impl Shared {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing is left half done under these locks.
+    // No data is left half changed under these locks.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -1,4 +1,4 @@
-//! The sampler: one token for each row, drawn by one counter-based uniform number.
+//! The sampler: draws one token for each row from one counter-based uniform number.
 //!
 //! Untruncated sampling picks a vocabulary tile by its mass, then a token of the tile, whose logits are recomputed.
 //! Truncation needs all logits of a row, so it takes eight rows at a time. The recorded log-probability, log-sum-exp
@@ -80,7 +80,7 @@ fn untruncated<E: Operand>(dev: &CpuDevice, x: &[E], w: &Panels<'_, E>, tile: Bu
         let rows = work.shape.wave_rows.min(num_rows - first);
         let x = &x[first * k..][..rows * k];
         head::wave_stats(dev, x, w, draws.logits, &work, None);
-        // As many tasks as tiles of logits.
+        // One task for each tile of logits.
         let tasks = work.shape.slots.min(rows);
         dev.pool().run(tasks, &|task, thread| {
             for row in (task..rows).step_by(tasks) {
@@ -217,7 +217,7 @@ fn draw_truncated<E: Operand>(
         return draws.set_not_finite(row);
     }
     let token = draw_kept(isa, &mut logits[..w.n()], stats, merged.max, &draws.how, draws.uniform(row));
-    // The masses have taken the logits' place: compute the token's logit again.
+    // The masses have overwritten the logits: compute the token's logit again.
     let width = logits.len().min(HEAD_TILE);
     head::tile_logits(isa, x, w, token / HEAD_TILE, draws.logits, &mut logits[..width], width);
     draws.set(row, token, &merged, logits[token % HEAD_TILE]);

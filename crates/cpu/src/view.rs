@@ -62,7 +62,7 @@ impl Real for bf16 {
     }
 }
 
-/// Memory that several tasks write, each its own part.
+/// Memory that several tasks write, each its part.
 #[derive(Clone, Copy)]
 pub(crate) struct Shared<'a, T> {
     ptr: *mut T,

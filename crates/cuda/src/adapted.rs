@@ -1,7 +1,7 @@
-//! Launchers of `adapted_wide.cuh` and `adapted_few.cu`: products of linear layers with their adapters on Hopper, in bf16.
+//! Launchers of `adapted_wide.cuh` and `adapted_few.cu`: linear layers with their adapters on Hopper, in bf16.
 //!
-//! Legend: M rows, N outputs and K inputs of the layer, S blocks of rank r. Which kernel and which tile a product gets is a question of
-//! speed: the bits of a row are the same in all of them.
+//! Legend: M rows, N outputs and K inputs of the layer, S blocks of rank r. The choice of kernel and tile is a matter
+//! of speed: the bits of a row are the same in all of them.
 
 use super::hopper::{ring, tensor_map};
 use super::launch::TensorMap;
@@ -12,7 +12,7 @@ use plimsoll_base::DType;
 use plimsoll_device::{ADAPTER_BLOCKS_MAX, Adapted, Adapter};
 use plimsoll_memory::Buf;
 
-/// Elements of a step, and the bytes that a row of one takes in shared memory.
+/// Elements of a step, and bytes of a row of one in shared memory.
 pub(super) const STEP: usize = 64;
 pub(super) const STEP_BYTES: usize = 2 * STEP;
 /// Rows of a tile of few rows, or of u; and of a wide one.
@@ -26,7 +26,7 @@ const U_COLS: usize = 64;
 /// Ranks that the kernels of few rows have room for.
 const FEW_RANKS: [usize; 2] = [32, 64];
 
-/// True if the kernels take the shapes: it depends on neither M nor what a run does with the product.
+/// True if the kernels take the shapes: it depends on neither M nor how a run uses the product.
 pub(super) fn takes(dev: &CudaDevice, adapter: &Adapter<'_>, n: usize, operands: &[Buf<'_>]) -> bool {
     let whole = |b: Buf<'_>| b.dtype() == DType::Bf16 && dev.address(b).is_multiple_of(16);
     let eights = |x: usize| x.is_multiple_of(8);
@@ -37,7 +37,7 @@ pub(super) fn takes(dev: &CudaDevice, adapter: &Adapter<'_>, n: usize, operands:
         && operands.iter().all(|b| whole(*b))
 }
 
-/// The arguments that all kernels of a layer take: M, the output's columns, the steps of the activation, and the blocks.
+/// Returns the arguments that all kernels of a layer take: M, output columns, steps of the activation, and blocks.
 pub(super) fn layer(
     m: usize,
     cols: usize,
@@ -56,13 +56,13 @@ pub(super) fn blocks_of(adapter: &Adapter<'_>) -> Vec<(usize, usize)> {
     adapter.blocks().map(|(_, of)| (of.first, of.b.n)).collect()
 }
 
-/// Three maps, of which as many are read as there are blocks.
+/// Returns three maps, of which as many are read as there are blocks.
 pub(super) fn three(maps: Vec<TensorMap>) -> impl Iterator<Item = Arg> {
     let first = maps[0];
     (0..ADAPTER_BLOCKS_MAX).map(move |i| Arg::Map(maps.get(i).copied().unwrap_or(first)))
 }
 
-/// u, and the layer's outputs with what it adds. False where the kernels do not take the shapes.
+/// Computes u and the layer's outputs, adapters included. False if the kernels do not take the shapes.
 pub(crate) fn forward(
     dev: &CudaDevice,
     x: Buf<'_>,
@@ -82,7 +82,7 @@ pub(crate) fn forward(
     if m == 0 {
         return true;
     }
-    // What the kernels add to the sums, and where they put them.
+    // The kernels' summands, and the destination of the sums.
     let ends = [if out.dtype() == DType::F32 { resid } else { bias }, Some(out)];
     let ends = ends.map(|b| b.map_or(Arg::Ptr(0), |b| dev.arg(b)));
     let kind = Kind { dev, m, of, out: out.dtype() };
@@ -96,7 +96,7 @@ pub(crate) fn forward(
     true
 }
 
-/// Tiles of `cols` outputs, none of which has outputs of two blocks.
+/// Returns the number of tiles of `cols` outputs, none with outputs of two blocks.
 pub(super) fn tiles_of(of: &Adapted<'_>, cols: usize) -> usize {
     let (mut tiles, mut end) = (0, 0);
     for (first, n) in blocks_of(&of.adapter) {
@@ -114,7 +114,7 @@ struct Kind<'x, 'a> {
 }
 
 impl Kind<'_, '_> {
-    /// The columns of a tile where the kernel of few rows is the fast one: all blocks run at once, two on a multiprocessor.
+    /// Returns the columns of a tile if the kernel for few rows is faster: all blocks at once, two per multiprocessor.
     fn few_cols(&self) -> Option<usize> {
         let (all, row_tiles) = (self.dev.multiprocessors() as usize, self.m.div_ceil(FEW_ROWS));
         let blocks = |cols: usize| tiles_of(self.of, cols) * row_tiles;
@@ -147,7 +147,7 @@ impl Kind<'_, '_> {
             (..) => "adapted_few_bf16_80_64",
         };
         let grid = [tiles_of(self.of, cols) as u32, m.div_ceil(FEW_ROWS) as u32, 1];
-        // Of narrow tiles a buffer has two steps.
+        // A buffer has two steps of a narrow tile.
         let steps = if cols < STEP { 2 } else { 1 };
         let each = if grid[0] * grid[1] <= dev.multiprocessors() { 1 } else { 2 };
         let (stages, shared) = ring(steps * (FEW_ROWS + cols + room) * STEP_BYTES, each);
@@ -189,8 +189,7 @@ impl Kind<'_, '_> {
     }
 }
 
-/// The columns of a wide tile with which the blocks, one a multiprocessor, are done first. A tile takes as long as it has columns, and
-/// some more.
+/// Returns the columns of the fastest wide tile, at one block per multiprocessor: its time grows as columns + 16.
 fn wide_cols(dev: &CudaDevice, m: usize, n: usize) -> usize {
     let rounds = |cols| (m.div_ceil(WIDE_ROWS) * n.div_ceil(cols)).div_ceil(dev.multiprocessors() as usize);
     WIDE_COLS.into_iter().rev().min_by_key(|cols| rounds(*cols) * (cols + 16)).expect("there are kernels")
@@ -218,7 +217,7 @@ fn launch_wide(
     dev.launch(module, kernel, Launch { grid, block: 384, shared }, &args);
 }
 
-/// u = scale x A^T, or du_i = scale dy_i B_i.
+/// Computes u = scale x A^T, or du_i = scale dy_i B_i.
 fn narrow(dev: &CudaDevice, is_backward: bool, m: usize, x: Buf<'_>, adapter: &Adapter<'_>, u: Buf<'_>) {
     let (width, rank, sr) = (x.len() / m, adapter.rank(), adapter.a.n);
     let map = |b: Buf<'_>, rows, width| tensor_map(dev, dev.address(b), rows, width, FEW_ROWS);
@@ -241,7 +240,7 @@ fn narrow(dev: &CudaDevice, is_backward: bool, m: usize, x: Buf<'_>, adapter: &A
     dev.launch(module, kernel, Launch { grid, block: 160, shared }, &args);
 }
 
-/// u alone. False where the kernels do not take the shapes.
+/// Computes u alone. False if the kernels do not take the shapes.
 pub(crate) fn down(dev: &CudaDevice, m: usize, x: Buf<'_>, adapter: &Adapter<'_>, u: Buf<'_>) -> bool {
     let takes = takes(dev, adapter, adapter.a.k, &[x, u]);
     if takes && m > 0 {
@@ -250,7 +249,7 @@ pub(crate) fn down(dev: &CudaDevice, m: usize, x: Buf<'_>, adapter: &Adapter<'_>
     takes
 }
 
-/// du alone, of `n` outputs. False where the kernels do not take the shapes.
+/// Computes du of `n` outputs alone. False if the kernels do not take the shapes.
 pub(crate) fn backward_u(
     dev: &CudaDevice,
     (m, n): (usize, usize),
@@ -265,7 +264,7 @@ pub(crate) fn backward_u(
     takes
 }
 
-/// dx = dy W + du A. False where the kernels do not take the shapes.
+/// Computes dx = dy W + du A. False if the kernels do not take the shapes.
 pub(crate) fn backward_x(dev: &CudaDevice, dy: Buf<'_>, of: &Adapted<'_>, du: Buf<'_>, dx: Buf<'_>) -> bool {
     let (w, a) = (of.w, of.adapter.a);
     if !takes(dev, &of.adapter, w.n, &[dy, w.buf, du, dx]) {

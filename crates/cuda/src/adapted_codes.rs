@@ -1,6 +1,6 @@
-//! Launcher of `adapted_codes.cu`: the product of few rows with weights of 4 bits, which are widened where the product reads them.
+//! Launcher of `adapted_codes.cu`: products of few rows with 4-bit weights, widened where the product reads them.
 //!
-//! Legend: M rows, N outputs and K inputs of the layer, S blocks of rank r. The bits are those of the product with the widened matrix.
+//! Legend: M rows, N outputs, K inputs, S blocks of rank r. Bits are those of the product with the widened matrix.
 
 use super::adapted::{FEW_ROWS, STEP, STEP_BYTES, blocks_of, layer, takes, three, tiles_of};
 use super::hopper::{SHARED_MAX, tensor_map};
@@ -23,15 +23,15 @@ const KERNELS: [Kernel; 2] = [
     Kernel { name: "adapted_codes_2_64", groups: 2, room: 64 },
 ];
 
-/// Bytes of the kernel's table of pairs of numbers, and what aligns it.
+/// Bytes of the kernel's table of pairs of numbers, with its alignment.
 const PAIRS_BYTES: usize = 256 * 16 * 8 + 1024;
 /// Lines of 128 bytes of codes that an output has room for, and one of its B.
 const LINES: usize = 2 + 1;
-/// Buffers of a ring: fewer would not hide what a copy takes.
+/// Minimum buffers of a ring: fewer would not hide the latency of a copy.
 const STAGES_MIN: usize = 3;
 
 impl Kernel {
-    /// The buffers of its ring and its shared memory, if it fits. `k`: K.
+    /// Returns the buffers of the ring and the shared memory, if it fits. `k`: K.
     fn shared(&self, k: usize) -> Option<(usize, u32)> {
         let outputs = self.groups * 64;
         let scales = outputs * k.div_ceil(STEP) * 4;
@@ -43,8 +43,8 @@ impl Kernel {
     }
 }
 
-/// u, and the layer's outputs with what it adds. False where the kernel does not take the shapes, or widening the matrix first is faster: where
-/// rows are many, so that a tile's codes would be widened often, and where tiles are few, because one takes its steps one after the other.
+/// Computes u and the layer's outputs, adapters included. False if the kernel does not take the shapes, or widening the
+/// matrix first is faster: many rows widen a tile's codes often, and few tiles each take their steps in sequence.
 pub(crate) fn forward(
     dev: &CudaDevice,
     x: Buf<'_>,

@@ -1,9 +1,9 @@
 //! Low-rank adapters of linear layers and their gradients.
 //!
-//! Legend: M rows, N outputs and K inputs of the layer, S blocks of rank r, e the storage of activations. On Hopper adapters are a part
-//! of the layer's own product (`adapted.rs`). Elsewhere the forward's products are narrow or shallow: `adapter.cu` has kernels for them,
-//! whose bits do not depend on M and which round a sum once. The first runs on a second stream, next to the layer's own product.
-//! Gradients of A and B have kernels of their own (`adapter_gradients.cu`). What has odd sizes goes by `sgemm.cu`.
+//! Legend: M rows, N outputs and K inputs of the layer, S blocks of rank r, e the storage of activations. On Hopper
+//! adapters are a part of the layer's own product (`adapted.rs`). Elsewhere `adapter.cu` has kernels for the forward's
+//! narrow or shallow products, whose bits do not depend on M and which round a sum once. The first runs on a second
+//! stream, in parallel to the layer's own product. Gradients have `adapter_gradients.cu`; odd sizes go to `sgemm.cu`.
 
 use super::lt::{Op, Shape, Strides};
 use super::matmul::{Product, by_library, product, rows};
@@ -23,7 +23,7 @@ const DOWN_COLS: usize = 32;
 /// Rows from which a block of `adapter_down` takes 32 of them instead of 16.
 const MANY_ROWS: usize = 1024;
 
-/// u, and out = x W^T with bias, or resid + x W^T, to which u_i B_i^T is added at the outputs of each block.
+/// Computes u, and out = x W^T with bias, or resid + x W^T, plus u_i B_i^T at the outputs of each block.
 pub(crate) fn forward(
     dev: &CudaDevice,
     x: Buf<'_>,
@@ -55,7 +55,7 @@ pub(crate) fn forward(
     up(dev, u, adapter, out);
 }
 
-/// dx = dy W + du A.
+/// Computes dx = dy W + du A.
 pub(crate) fn backward_x(dev: &CudaDevice, dy: Buf<'_>, of: Adapted<'_>, du: Buf<'_>, dx: Buf<'_>) {
     let m = rows(dy, of.w.n);
     assert_eq!((dx.len(), du.len()), (m * of.w.k, m * of.adapter.a.n), "[{m}, {}]", of.w.k);
@@ -70,7 +70,7 @@ pub(crate) fn backward_x(dev: &CudaDevice, dy: Buf<'_>, of: Adapted<'_>, du: Buf
     }
 }
 
-/// u = scale x A^T, rounded. `x`: [M, K] e; `u`: [M, S r] e.
+/// Computes u = scale x A^T, rounded. `x`: [M, K] e; `u`: [M, S r] e.
 pub(crate) fn down(dev: &CudaDevice, x: Buf<'_>, adapter: Adapter<'_>, u: Buf<'_>) {
     let m = rows(x, adapter.a.k);
     assert_eq!((u.len(), u.dtype()), (m * adapter.a.n, x.dtype()), "u of [{m}, {}]", adapter.a.n);
@@ -80,7 +80,7 @@ pub(crate) fn down(dev: &CudaDevice, x: Buf<'_>, adapter: Adapter<'_>, u: Buf<'_
     }
 }
 
-/// The same next to the operations that follow, until `up`: they may not write `x`.
+/// Computes u in parallel to the operations that follow, until `up`: they may not write `x`.
 fn beside(dev: &CudaDevice, x: Buf<'_>, adapter: Adapter<'_>, u: Buf<'_>) {
     let (a, m) = (adapter.a, rows(x, adapter.a.k));
     if m == 0 {
@@ -97,7 +97,7 @@ fn beside(dev: &CudaDevice, x: Buf<'_>, adapter: Adapter<'_>, u: Buf<'_>) {
     dev.fork(|| dev.launch("adapter", kernel, Launch { grid, block: 512, shared: 0 }, &args));
 }
 
-/// out += u_i B_i^T at the outputs of each block. `u`: [M, S r] e; `out`: [M, N] e or f32.
+/// Adds u_i B_i^T to the outputs of each block. `u`: [M, S r] e; `out`: [M, N] e or f32.
 fn up(dev: &CudaDevice, u: Buf<'_>, adapter: Adapter<'_>, out: Buf<'_>) {
     let (sr, r) = (adapter.a.n, adapter.rank());
     let m = rows(u, sr);
@@ -124,7 +124,7 @@ fn up(dev: &CudaDevice, u: Buf<'_>, adapter: Adapter<'_>, out: Buf<'_>) {
     dev.launch("adapter", kernel, tile_grid(tiles, m), &args);
 }
 
-/// dx += du A in bf16: in f32, rounded once. False where it is no such sum of whole shapes. `du`: [M, S r]; `dx`: [M, K].
+/// Adds du A to dx in bf16: in f32, rounded once. False unless shapes are whole. `du`: [M, S r]; `dx`: [M, K].
 fn add_dx(dev: &CudaDevice, du: Buf<'_>, a: Matrix<'_>, dx: Buf<'_>) -> bool {
     let m = rows(du, a.n);
     let whole = by_library(dev, &[du, a.buf], &[a.n, a.k]) && dev.address(dx).is_multiple_of(16);
@@ -136,14 +136,14 @@ fn add_dx(dev: &CudaDevice, du: Buf<'_>, a: Matrix<'_>, dx: Buf<'_>) -> bool {
     true
 }
 
-/// Depth up to which a shallow product is one of `add_dx`: three adapters of the largest rank.
+/// Depth up to which `add_dx` takes a shallow product: three adapters of the largest rank.
 const DEPTH_MAX: usize = 768;
 
 fn tile_grid(tiles: usize, m: usize) -> Launch {
     Launch { grid: [tiles as u32, m.div_ceil(UP_TILE) as u32, 1], block: 128, shared: 0 }
 }
 
-/// du_i = scale dy_i B_i of each block. `dy`: [M, N] e; `du`: [M, S r] e.
+/// Computes du_i = scale dy_i B_i of each block. `dy`: [M, N] e; `du`: [M, S r] e.
 pub(crate) fn backward_u(dev: &CudaDevice, dy: Buf<'_>, adapter: Adapter<'_>, du: Buf<'_>) {
     let (sr, r, scale) = (adapter.a.n, adapter.rank(), adapter.scale);
     let m = rows(du, sr);
@@ -165,7 +165,7 @@ pub(crate) fn backward_u(dev: &CudaDevice, dy: Buf<'_>, adapter: Adapter<'_>, du
     }
 }
 
-/// grad B_i = dy_i^T u_i of each block, and grad A = du^T x, or added when `add`.
+/// Writes grad B_i = dy_i^T u_i of each block and grad A = du^T x, or adds them when `add`.
 pub(crate) fn backward_w(dev: &CudaDevice, args: AdaptBackward<'_>) {
     let AdaptBackward { x, u, dy, du, grads, add, .. } = args;
     let (sr, r, m) = (grads.a.n, grads.rank(), rows(x, grads.a.k));
@@ -188,7 +188,7 @@ pub(crate) fn backward_w(dev: &CudaDevice, args: AdaptBackward<'_>) {
     }
 }
 
-/// out = w + scale B_i A_i at the outputs of each block, w elsewhere. `w`, `out`: [N, K].
+/// Computes out = w + scale B_i A_i at the outputs of each block, w elsewhere. `w`, `out`: [N, K].
 pub(crate) fn merge(dev: &CudaDevice, w: Matrix<'_>, adapter: Adapter<'_>, out: Matrix<'_>) {
     let (a, r, scale) = (adapter.a, adapter.rank(), adapter.scale);
     assert_eq!((w.n, w.k, a.k), (out.n, out.k, w.k), "w and out of one shape, and A of as many inputs");
@@ -224,7 +224,7 @@ pub(crate) fn merge(dev: &CudaDevice, w: Matrix<'_>, adapter: Adapter<'_>, out: 
     }
 }
 
-/// Each block's B, its first output and how many it has, in the order of a kernel's parameters; and the tiles of all of them.
+/// Returns each block's B, first output and number of outputs, as kernel parameters; and the tiles of all blocks.
 fn block_args(dev: &CudaDevice, adapter: &Adapter<'_>) -> (Vec<Arg>, usize) {
     let (mut args, mut tiles) = (Vec::new(), 0);
     for block in adapter.blocks {
@@ -239,14 +239,14 @@ fn rows_of<'a>(of: Matrix<'a>, rows: Range<usize>) -> Buf<'a> {
     of.buf.slice(rows.start * of.k, rows.len() * of.k)
 }
 
-/// Makes a gradient zero to which a sum is added, unless it is to be added to what is there.
+/// Zeroes a gradient before a sum is added to it, unless `add`.
 fn begin_sum(dev: &CudaDevice, grad: Matrix<'_>, add: bool) {
     if !add {
         memory::zero(dev, grad.buf);
     }
 }
 
-/// Checks u and the blocks against the layer's outputs, or their gradients, and returns N; 0 without rows.
+/// Checks u and the blocks against the layer's outputs (or their gradients); returns N, or 0 without rows.
 fn check(adapter: &Adapter<'_>, m: usize, u: Buf<'_>, out: Buf<'_>) -> usize {
     let a = adapter.a;
     assert_eq!((u.len(), a.layout), (m * a.n, MatrixLayout::Rows), "u of [{m}, {}]", a.n);

@@ -1,4 +1,4 @@
-//! Launchers of `adapter_gradients.cu` and `adapter_gradients_hopper.cu`: the gradients of A and B of one layer, all at once.
+//! Launchers of `adapter_gradients.cu` and `adapter_gradients_hopper.cu`: all gradients of A and B of one layer.
 //!
 //! Legend: M rows, N outputs and K inputs of the layer, S blocks of rank r.
 
@@ -11,7 +11,7 @@ use plimsoll_base::DType;
 use plimsoll_device::{AdaptBackward, Adapter};
 use plimsoll_memory::Buf;
 
-/// Columns of the wide and of the narrow operand that a block has, and the rows of one of its steps.
+/// A block's columns of the wide and of the narrow operand, and the rows of its steps.
 #[derive(Clone, Copy)]
 struct Tile {
     wide: usize,
@@ -20,20 +20,20 @@ struct Tile {
 }
 
 const TILE: Tile = Tile { wide: 128, narrow: 32, step: 32 };
-/// Blocks of a launch, about: several for each multiprocessor of a card.
+/// Approximate blocks of a launch: several for each multiprocessor of a card.
 const BLOCKS: usize = 768;
-/// Fewest rows of a block.
+/// Minimum rows of a block.
 const ROWS_MIN: usize = 128;
 /// Blocks that add the runs of a tile: 256 threads with four elements each.
 const ADDERS: usize = TILE.wide * TILE.narrow / 1024;
 
 const HOPPER_TILE: Tile = Tile { wide: 256, narrow: 64, step: 32 };
-/// Blocks from which more of them, with fewer rows each, gain nothing: what they add to each other takes longer.
+/// Blocks beyond which more, with fewer rows each, gain nothing: adding their sums takes longer.
 const HOPPER_BLOCKS: usize = 76;
 const HOPPER_RUNS_MAX: usize = 8;
 
 impl Tile {
-    /// Tiles of a layer with these outputs.
+    /// Returns the tiles of a layer with these outputs.
     fn count(self, outputs: impl Iterator<Item = usize>, k: usize, r: usize) -> usize {
         let of = |wide: usize, narrow: usize| wide.div_ceil(self.wide) * narrow.div_ceil(self.narrow);
         let (mut sum, mut sr) = (0, 0);
@@ -44,22 +44,22 @@ impl Tile {
         sum + of(k, sr)
     }
 
-    /// Rows of each of up to `most` runs.
+    /// Returns the rows of each of up to `most` runs.
     fn rows(self, m: usize, most: usize) -> usize {
         m.div_ceil(most).next_multiple_of(self.step)
     }
 }
 
-/// Runs of rows, and the rows of each, for `m` rows and `tiles`: they depend on the shapes alone.
+/// Returns the runs of rows, and the rows of each, for `m` rows and `tiles`: they depend on the shapes alone.
 fn runs(tiles: usize, m: usize) -> (usize, usize) {
     let rows = TILE.rows(m, (BLOCKS / tiles).clamp(1, m.div_ceil(ROWS_MIN)));
     (m.div_ceil(rows), rows)
 }
 
-/// Bytes of scratch that the gradients of a model's adapters need.
+/// Returns the bytes of scratch for the gradients of a model's adapters.
 pub(crate) fn scratch_bytes(spec: &ModelSpec, lora: LoraShape) -> u64 {
     use LoraTarget::{Down, Gate, K, O, Q, Up, V};
-    // Those of experts need none.
+    // Experts' gradients need none.
     let is_dense = |layer: &u32| Gate.row(spec, *layer).is_some_and(|row| row.experts.is_none());
     let dense = (0..spec.layers).find(is_dense);
     let of = |(targets, layer): (&[LoraTarget], Option<u32>)| {
@@ -74,7 +74,7 @@ pub(crate) fn scratch_bytes(spec: &ModelSpec, lora: LoraShape) -> u64 {
     (most.max(BLOCKS) * TILE.wide * TILE.narrow) as u64 * DType::F32.bytes()
 }
 
-/// Computes the gradients, or adds them when `add`. False where shapes are none that the kernel takes. `width`: N.
+/// Computes the gradients, or adds them when `add`. False if the kernel does not take the shapes. `width`: N.
 pub(crate) fn run(dev: &CudaDevice, args: &AdaptBackward<'_>, m: usize, width: usize) -> bool {
     let AdaptBackward { x, u, dy, du, grads, .. } = *args;
     let Adapter { a, .. } = grads;
@@ -95,18 +95,18 @@ pub(crate) fn run(dev: &CudaDevice, args: &AdaptBackward<'_>, m: usize, width: u
     true
 }
 
-/// The blocks' first outputs and how many they have, in the order of a kernel's parameters.
+/// Returns the blocks' first outputs and numbers of outputs, as kernel parameters.
 fn outputs(grads: &Adapter<'_>) -> impl Iterator<Item = Arg> {
     grads.blocks.into_iter().flat_map(|block| block.map_or([0, 0], |of| [of.first, of.b.n]).map(count))
 }
 
-/// Where the gradients go.
+/// Returns the gradients' addresses: B of three blocks, then A.
 fn places(dev: &CudaDevice, grads: &Adapter<'_>) -> [Arg; 4] {
     let [b0, b1, b2] = grads.blocks.map(|block| block.map_or(Arg::Ptr(0), |of| dev.arg(of.b.buf)));
     [b0, b1, b2, dev.arg(grads.a.buf)]
 }
 
-/// A tile's runs are blocks of one cluster.
+/// Computes a tile's runs as blocks of one cluster, which add their sums.
 fn hopper(dev: &CudaDevice, args: &AdaptBackward<'_>, m: usize, width: usize) {
     let AdaptBackward { x, u, dy, du, grads, add, .. } = *args;
     let (sr, r, k) = (grads.a.n, grads.rank(), grads.a.k);
@@ -136,7 +136,7 @@ fn hopper(dev: &CudaDevice, args: &AdaptBackward<'_>, m: usize, width: usize) {
     dev.launch("adapter_gradients_hopper", kernel, Launch { grid, block: 288, shared }, &operands);
 }
 
-/// A second kernel adds the runs.
+/// Computes the runs of tiles, which a second kernel adds.
 fn in_two(dev: &CudaDevice, args: &AdaptBackward<'_>, m: usize, width: usize) {
     let AdaptBackward { x, u, dy, du, grads, add, .. } = *args;
     let (sr, r, k) = (grads.a.n, grads.rank(), grads.a.k);

@@ -1,4 +1,4 @@
-//! A second stream, for the exchange with other ranks, and the marks by which streams of several processes wait for each other.
+//! A second stream for exchanges with other ranks, and marks by which processes' streams wait for each other.
 
 use super::driver::{self, Gpu, Mark};
 use super::transfers::Stream;
@@ -6,17 +6,17 @@ use cudarc::driver::sys;
 use plimsoll_base::Result;
 use std::sync::atomic::AtomicBool;
 
-/// Turns that have marks of their own: one is set again when all ranks have waited for those of the turn after it.
+/// Turns that have their own marks: one is set again when all ranks have waited for those of the next turn.
 pub(crate) const TURNS: usize = 4;
-/// Marks of a rank: for each turn one of what was computed, and after these one of what was put aside.
+/// Marks of a rank: one of what was computed for each turn, then one of what was put aside for each.
 pub(crate) const MARKS: usize = 2 * TURNS;
 
-/// The stream, and the marks of this rank.
+/// The stream and marks of this rank.
 #[derive(Debug)]
 pub(crate) struct AsideStream {
     pub(crate) stream: Stream,
     pub(crate) marks: [Mark; MARKS],
-    /// Whether operations are being put aside now.
+    /// True while operations are being put aside.
     pub(crate) is_on: AtomicBool,
 }
 
@@ -28,7 +28,7 @@ impl AsideStream {
             *mark = Some(Mark::shared(gpu)?);
         }
         let marks = marks.map(|mark| mark.expect("made just now"));
-        // A sum of what has arrived takes microseconds, and the next copies wait for it; a product that fills the card takes milliseconds.
+        // Sums of arrivals take microseconds, and copies wait for them; products that fill the card take milliseconds.
         let stream = Stream::served_first(gpu)?;
         Ok(AsideStream { stream, marks, is_on: AtomicBool::new(false) })
     }
@@ -39,7 +39,7 @@ impl AsideStream {
 }
 
 impl Mark {
-    /// An event that other processes may open.
+    /// Makes an event that other processes may open.
     fn shared(gpu: &Gpu) -> Result<Mark> {
         gpu.bind();
         let flags = sys::CUevent_flags::CU_EVENT_INTERPROCESS as u32

@@ -1,10 +1,10 @@
 //! Launchers of `attention.cu`: causal attention over the paged cache, in decode, prefill and training.
 //!
-//! A row's bits are the same in all of them; which kernel runs is a matter of speed. Every segment has a row at least, so
-//! as many segments as rows have one each and are decoded: a block for each segment and key-value head, or for each chunk
-//! of 512 keys of those where there would be too few. Other segments are cut into tiles of rows. Heads of 256 elements
-//! have kernels of their own, in `attention_wide.cu`. Head dimensions other than 64, 128 and 256, f32, and scores that are
-//! bent take the plain kernel everywhere.
+//! A row's bits are the same in all of them; which kernel runs is a matter of speed. Every segment has at least one
+//! row, so as many segments as rows have one each and are decoded: a block for each segment and key-value head, or,
+//! where those would be too few, for each of their chunks of 512 keys. Other segments are cut into tiles of rows. Heads
+//! of 256 elements have their own kernels, in `attention_wide.cu`. Head dimensions other than 64, 128 and 256, f32, and
+//! capped scores take the plain kernel everywhere.
 
 use super::{Arg, CudaDevice, Launch};
 use plimsoll_base::DType;
@@ -15,11 +15,11 @@ use plimsoll_memory::Buf;
 const TILE: usize = 16;
 /// Keys that are taken together.
 pub(super) const UNIT: usize = 64;
-/// Panels of Hopper's operands begin at multiples of it in shared memory.
+/// Alignment of Hopper's panels in shared memory.
 const PANEL_ALIGN: usize = 1024;
 pub(super) const THREADS: usize = 128;
 const BLOCK_ROWS: usize = THREADS / 32 * TILE;
-/// Elements of the largest heads, for which `attention_wide.cu` and `attention_backward_wide.cu` are.
+/// Elements of the largest heads, for `attention_wide.cu` and `attention_backward_wide.cu`.
 const WIDE: usize = 256;
 /// Blocks of a decode pass up to which chunks of keys get blocks of their own; more fill a card by themselves.
 const CHUNKED_BLOCKS_MAX: usize = 1024;
@@ -36,16 +36,16 @@ pub(super) struct Shape {
     pub(super) segments: usize,
     table_entries: usize,
     blocks: usize,
-    /// Keys of any row, at most.
+    /// Maximum keys of any row.
     pub(super) keys_max: usize,
     pub(super) a: usize,
     pub(super) k: usize,
     pub(super) d: usize,
-    /// Keys that a row sees, at most.
+    /// Maximum keys that a row sees.
     window: u32,
-    /// What bends scores.
+    /// Soft cap on scores.
     cap: Option<f32>,
-    /// Of queries, cache and outputs.
+    /// Dtype of queries, cache and outputs.
     pub(super) dtype: DType,
 }
 
@@ -80,7 +80,7 @@ impl Shape {
         }
     }
 
-    /// The kernels' last parameters.
+    /// Returns the kernels' last parameters.
     pub(super) fn args(&self) -> [Arg; 8] {
         let count = |n: usize| Arg::U32(u32::try_from(n).expect("counts stay below 2^32"));
         let [rows, segments, entries, blocks] =
@@ -89,7 +89,7 @@ impl Shape {
         [rows, segments, entries, blocks, keys, a, k, Arg::U32(self.window)]
     }
 
-    /// The last parameters of the plain kernels, whose scores are `unit` times what they are: d, the scale, and what bends them.
+    /// Returns the last parameters of the plain kernels: d, and the scale and cap of scores in units of 1 / `unit`.
     pub(super) fn plain_args(&self, unit: f32) -> [Arg; 3] {
         let [scale, cap] = [scale(self.d), self.cap.unwrap_or(0.0)].map(|x| Arg::F32(x * unit));
         [Arg::U32(self.d as u32), scale, cap]
@@ -105,17 +105,17 @@ impl Shape {
         self.d == WIDE
     }
 
-    /// Bytes of `rows` rows of wide heads in shared memory.
+    /// Returns the bytes of `rows` rows of wide heads in shared memory.
     pub(super) fn wide_bytes(&self, rows: usize) -> usize {
         rows * WIDE * 2
     }
 
-    /// One of two kernels, by head dimension.
+    /// Returns one of two kernels, by head dimension.
     pub(super) fn fast(&self, d64: &'static str, d128: &'static str) -> &'static str {
         if self.d == 64 { d64 } else { d128 }
     }
 
-    /// One of two plain kernels, by dtype.
+    /// Returns one of two plain kernels, by dtype.
     pub(super) fn plain(&self, bf16: &'static str, f32: &'static str) -> &'static str {
         match self.dtype {
             DType::Bf16 => bf16,
@@ -124,40 +124,40 @@ impl Shape {
         }
     }
 
-    /// A block for every tile of rows and key-value head: at most one tile a segment is not full.
+    /// Returns a launch with a block per tile of rows and key-value head: at most one tile a segment is not full.
     pub(super) fn tiles(&self, shared: usize) -> Launch {
         let tiles = (self.rows * self.a / self.k).div_ceil(BLOCK_ROWS) + self.segments;
         Launch { grid: [(tiles * self.k) as u32, 1, 1], block: THREADS as u32, shared: shared as u32 }
     }
 
-    /// A warp for each of `items`.
+    /// Returns a launch of a warp for each of `items`.
     pub(super) fn warps(&self, items: usize) -> Launch {
         let grid = u32::try_from(items.div_ceil(THREADS / 32)).expect("rows and heads fit a grid");
         Launch { grid: [grid, 1, 1], block: THREADS as u32, shared: 0 }
     }
 
-    /// Bytes of the two buffers of keys and values in shared memory.
+    /// Returns the bytes of the two buffers of keys and values in shared memory.
     pub(super) fn stream_bytes(&self) -> usize {
         2 * 2 * UNIT * self.d * 2
     }
 }
 
-/// Shared memory that a block loses before its first panel on Hopper, at most; other cards have no panels.
+/// Returns the most shared memory that a block loses before its first panel: Hopper's only, others have no panels.
 pub(super) fn panel_bytes(dev: &CudaDevice) -> usize {
     if dev.info().capability == (9, 0) { PANEL_ALIGN } else { 0 }
 }
 
-/// 1/sqrt(d).
+/// Returns 1/sqrt(d).
 pub(super) fn scale(d: usize) -> f32 {
     1.0 / (d as f32).sqrt()
 }
 
-/// Blocks of a row's heads in a decode pass.
+/// Returns the blocks of a row's heads in a decode pass.
 fn head_blocks(heads: usize, kv_heads: usize) -> usize {
     kv_heads * (heads / kv_heads).div_ceil(TILE)
 }
 
-/// Bytes of scratch that decoding `rows` rows with up to `keys_max` keys each needs, or any smaller pass.
+/// Returns the bytes of scratch to decode `rows` rows with up to `keys_max` keys each, or any smaller pass.
 pub fn attention_scratch_bytes(rows: u64, heads: u64, kv_heads: u64, head_dim: u64, keys_max: u64) -> u64 {
     let chunks = keys_max.div_ceil(ATTENTION_CHUNK as u64);
     let row_blocks = head_blocks(heads as usize, kv_heads as usize) as u64;
@@ -165,12 +165,12 @@ pub fn attention_scratch_bytes(rows: u64, heads: u64, kv_heads: u64, head_dim: u
     if chunks > 1 { parts_bytes(rows, heads, head_dim, chunks) } else { 0 }
 }
 
-/// Bytes of (out, max, sum) of every head and chunk.
+/// Returns the bytes of (out, max, sum) of every head and chunk.
 fn parts_bytes(rows: u64, heads: u64, head_dim: u64, chunks: u64) -> u64 {
     rows * heads * chunks * (head_dim + 2) * 4
 }
 
-/// Causal attention; see `Device::attention`.
+/// Computes causal attention; see `Device::attention`.
 pub(crate) fn forward(
     dev: &CudaDevice,
     q: Buf<'_>,
@@ -213,7 +213,7 @@ pub(crate) fn forward(
     dev.launch("attention", kernel, shape.tiles(shape.stream_bytes() + totals + panel_bytes(dev)), &args);
 }
 
-/// Segments of one row each. `before`: the parameters up to lse.
+/// Decodes segments of one row each. `before`: the parameters up to lse.
 fn decode(dev: &CudaDevice, shape: &Shape, before: &[Arg], log_scale: Arg) {
     let Shape { segments, a, k, d, .. } = *shape;
     let all_chunks = shape.keys_max.div_ceil(ATTENTION_CHUNK);
@@ -250,7 +250,7 @@ fn decode(dev: &CudaDevice, shape: &Shape, before: &[Arg], log_scale: Arg) {
     }
 }
 
-/// Warps of a block that decodes, and its shared memory.
+/// Returns the warps of a block that decodes, and its shared memory.
 fn decode_warps(shape: &Shape) -> (usize, usize) {
     let Shape { a, k, d, .. } = *shape;
     if shape.is_wide() {

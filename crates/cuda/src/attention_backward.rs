@@ -1,8 +1,8 @@
 //! Launchers of `attention_backward.cu`: gradients of queries, then of keys and values.
 //!
-//! The scratch holds each row's delta, the plan of which tile of keys meets which queries in which pieces, and the results
-//! of all pieces but a tile's first. Pieces are as long as their results fit: [12288, 2 k d] at most, or [M, 2 k d] where
-//! M is larger, or [8 M, 2 k d] where it is smaller.
+//! The scratch holds each row's delta, the plan of which tile of keys meets which queries in which pieces, and the
+//! results of all pieces but a tile's first. Pieces are as long as their results fit: [12288, 2 k d] at most, or
+//! [M, 2 k d] where M is larger, or [8 M, 2 k d] where it is smaller.
 
 use super::attention::{Shape, THREADS, UNIT, panel_bytes, scale};
 use super::{Arg, CudaDevice, Launch};
@@ -12,15 +12,15 @@ use plimsoll_device::AttentionBackward;
 /// Rows of pieces' results that a pass of fewer rows may have, up to `PARTS_OF_ROW` times its own.
 const PART_ROWS: usize = 12288;
 const PARTS_OF_ROW: usize = 8;
-/// Items that an H200 takes at a time in the keys' kernels with head dimensions 64, 128 and 256. Pieces are cut for this
+/// Items that an H200 runs at once in the keys' kernels with head dimensions 64, 128 and 256. Pieces are cut for this
 /// number on every card, because it decides the order of sums.
 const ITEMS_AT_ONCE: [usize; 3] = [132 * 3, 132 * 2, 132];
 /// Threads of a block that only plans.
 const PLAN_THREADS: u32 = 1024;
-/// Regions of the scratch begin at multiples of it.
+/// Alignment of the scratch's regions.
 const ALIGN: u64 = 256;
 
-/// Bytes from the scratch's begin.
+/// Offsets in bytes of the regions of the scratch.
 struct Scratch {
     delta: u64,
     counts: u64,
@@ -32,17 +32,17 @@ struct Scratch {
     end: u64,
 }
 
-/// Largest number of rows of pieces' results; it decides how long the plan's pieces are.
+/// Returns the maximum rows of pieces' results; it decides how long the plan's pieces are.
 fn part_rows(rows: usize) -> usize {
     rows.max(PART_ROWS.min(PARTS_OF_ROW * rows)).next_multiple_of(UNIT)
 }
 
-/// Tiles at most: one of a segment is not full.
+/// Returns the maximum number of tiles: one of each segment is not full.
 fn tiles_max(rows: usize, segments: usize) -> usize {
     rows.div_ceil(UNIT) + segments
 }
 
-/// Items at most: each tile's first piece, and those whose results are in the scratch.
+/// Returns the maximum number of items: each tile's first piece, and those whose results are in the scratch.
 fn items_max(rows: usize, segments: usize) -> usize {
     tiles_max(rows, segments) + part_rows(rows) / UNIT
 }
@@ -68,7 +68,7 @@ impl Scratch {
     }
 }
 
-/// Bytes of scratch that `attention_backward` needs for passes up to these sizes.
+/// Returns the bytes of scratch that `attention_backward` needs for passes up to these sizes.
 pub fn attention_backward_scratch_bytes(
     rows: u64,
     segments: u64,
@@ -79,7 +79,7 @@ pub fn attention_backward_scratch_bytes(
     Scratch::new(rows as usize, segments as usize, heads as usize, kv_heads as usize, head_dim as usize).end
 }
 
-/// Module and names of the queries' and the keys' kernels on tensor cores.
+/// Returns the module and the names of the queries' and the keys' kernels on tensor cores.
 fn fast_kernels(dev: &CudaDevice, shape: &Shape) -> [&'static str; 3] {
     match dev.info().capability {
         _ if shape.is_wide() => {
@@ -98,7 +98,7 @@ fn fast_kernels(dev: &CudaDevice, shape: &Shape) -> [&'static str; 3] {
     }
 }
 
-/// Shared memory of a block of the queries' and of the keys' kernel.
+/// Returns the shared memory of a block of the queries' and of the keys' kernel.
 fn shared_bytes(dev: &CudaDevice, shape: &Shape) -> [usize; 2] {
     // Log-sum-exp, delta and both bounds of a buffer's queries.
     let fields = 4 * UNIT * 4;
@@ -112,7 +112,7 @@ fn shared_bytes(dev: &CudaDevice, shape: &Shape) -> [usize; 2] {
     [stream + aligned, stream * 3 / 2 + 2 * fields + aligned]
 }
 
-/// Gradient of attention; see `Device::attention_backward`.
+/// Computes the gradient of attention; see `Device::attention_backward`.
 pub(crate) fn backward(dev: &CudaDevice, args: AttentionBackward<'_>) {
     let AttentionBackward { q, kv, batch, scores, out, lse, dout, dq, dkv } = args;
     if batch.positions.is_empty() {
@@ -155,12 +155,12 @@ pub(crate) fn backward(dev: &CudaDevice, args: AttentionBackward<'_>) {
     }
     let [module, queries_kernel, keys_kernel] = fast_kernels(dev, &shape);
     let [queries_shared, keys_shared] = shared_bytes(dev, &shape);
-    // One block more makes the plan.
+    // One more block makes the plan.
     let mut how = shape.tiles(queries_shared);
     how.grid[0] += 1;
     let own = [out, lse, dout, delta, dq];
     launch_of(module, queries_kernel, how, &[&inputs, &own, &plan, &shape.args(), &[last]]);
-    // Heads that are wide have a block for keys and one for values.
+    // Wide heads have a block for keys and one for values.
     let blocks = items_max(rows, segments) * k * if shape.is_wide() { 2 } else { 1 };
     let how = Launch { grid: [blocks as u32, 1, 1], block: THREADS as u32, shared: keys_shared as u32 };
     let own = [lse, dout, delta, counts, tiles, items, parts, dkv];

@@ -1,4 +1,4 @@
-//! The functions of NVRTC, cuBLASLt and NCCL that are used, each taken from the very library that was opened.
+//! The functions of NVRTC, cuBLASLt and NCCL that are used, each from the very library that was opened.
 //!
 //! Their types are cudarc's. Its functions would look the libraries up by name once more, and might find others.
 
@@ -57,7 +57,7 @@ table! {
 
 /// A communicator of NCCL.
 pub(crate) type Comm = *mut c_void;
-/// How ranks of one communicator find each other.
+/// The name under which ranks of one communicator find each other.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct NcclId(pub [u8; 128]);
@@ -78,7 +78,7 @@ pub(crate) struct Settings {
 }
 
 table! {
-    /// Sends and receives between cards. A result is a number, of which 0 is success.
+    /// Sends and receives between cards. Results are numbers; 0 is success.
     Nccl of Nccl {
         ncclGetVersion(*mut c_int) -> c_int;
         ncclGetUniqueId(*mut NcclId) -> c_int;

@@ -1,9 +1,9 @@
 //! Matrix products of bf16 by cuBLASLt.
 //!
 //! Exactness: an output element's order of accumulation must depend on K alone. cuBLASLt keeps to it when split-K is
-//! masked out and products of few rows use the algorithm of sixteen (with one row it picks a vector kernel that adds up
-//! in another order). Algorithms are therefore chosen for M rounded up to a power of two. Candidates that do not add in the
-//! reference's order (`trial::Probe`) are dropped: the clock decides how fast a run is, not what it computes.
+//! masked out and products of few rows use the algorithm for sixteen (with one row it picks a vector kernel that adds
+//! in another order). Algorithms are therefore chosen for M rounded up to a power of two. Candidates that do not add in
+//! the reference's order (`trial::Probe`) are dropped: the clock decides how fast a run is, not what it computes.
 
 use super::driver::Gpu;
 use super::lt::{Description, Lt, Op, Operands, Shape, Status, failed};
@@ -13,15 +13,15 @@ use plimsoll_base::Result;
 use std::collections::HashMap;
 use std::sync::Mutex;
 
-/// Fewest rows for which an algorithm is chosen.
+/// Minimum rows for which an algorithm is chosen.
 const ROWS_MIN: usize = 16;
-/// Rows up to which candidates are timed in the scratch: those of decode passes and their neighbours.
+/// Rows up to which candidates are timed in the scratch: those of decode passes and similar ones.
 const TUNED_ROWS_MAX: usize = 512;
 /// Rows for which the reference is the library's first choice.
 const REFERENCE_ROWS: usize = 4096;
-/// Choices asked of the library for one size.
+/// Choices requested from the library for one size.
 const CANDIDATES: usize = 12;
-/// Of them, those that are timed where the product is large: the best is among the first.
+/// Choices that are timed for a large product: the best is among the first.
 const LARGE_CANDIDATES: usize = 8;
 
 /// cuBLASLt with the algorithms chosen so far.
@@ -29,7 +29,7 @@ const LARGE_CANDIDATES: usize = 8;
 pub(crate) struct Blas {
     lt: Lt,
     algorithms: Mutex<HashMap<Shape, sys::cublasLtMatmulAlgo_t>>,
-    /// False where speed is no concern: the reference is taken untried, which gives the same bits.
+    /// False where speed does not matter: the reference is taken untried, which gives the same bits.
     tunes: bool,
 }
 
@@ -39,12 +39,12 @@ impl Blas {
         Ok(Blas { lt: Lt::open(gpu)?, algorithms: Mutex::default(), tunes })
     }
 
-    /// The library's version, such as 130100.
+    /// Returns the library's version, such as 130100.
     pub(crate) fn version(&self) -> usize {
         self.lt.version
     }
 
-    /// Puts a product on the stream. `workspace`: (address, bytes).
+    /// Queues a product on the stream. `workspace`: (address, bytes).
     ///
     /// Errors: `cuda-failed`.
     pub(crate) fn product(
@@ -63,7 +63,7 @@ impl Blas {
         self.lt.put(gpu, &description, operands, beta, &algorithm, workspace).map_err(|e| failed(&what(), e))
     }
 
-    /// The algorithm for a shape whose M is rounded up.
+    /// Returns the algorithm for a shape whose M is rounded up.
     fn algorithm(
         &self,
         gpu: &Gpu,
@@ -71,7 +71,7 @@ impl Blas {
         operands: Operands,
         workspace: (u64, u64),
     ) -> Status<sys::cublasLtMatmulAlgo_t> {
-        // Whether something is added is no part of the choice, so that the bits of a sum do not depend on it either.
+        // Addition is no part of the choice, so that the bits of a sum do not depend on it either.
         let rounded = Shape { m: shape.m.next_power_of_two().max(ROWS_MIN), add: false, ..shape };
         let mut algorithms = self.algorithms.lock().unwrap_or_else(|e| e.into_inner());
         if let Some(algorithm) = algorithms.get(&rounded) {
@@ -85,7 +85,7 @@ impl Blas {
             (Op::Forward, true, _) => self.fastest(gpu, &rounded, &shape, operands, workspace)?,
             // Adding to the output forbids a timing.
             (Op::Forward, false, true) => self.first_of_order(gpu, &rounded, workspace)?,
-            // What the output holds is not read, and will be written: it may be written several times.
+            // The output's old values are not read, so it may be written several times.
             (Op::Forward | Op::BackwardX, false, false) => {
                 self.fastest_in_place(gpu, &rounded, &shape, operands, workspace)?
             }
@@ -95,13 +95,13 @@ impl Blas {
         Ok(algorithm)
     }
 
-    /// The algorithm whose bits those of every number of rows are.
+    /// Returns the algorithm whose bits all numbers of rows must give.
     fn reference(&self, rounded: &Shape, workspace: u64) -> Status<sys::cublasLtMatmulAlgo_t> {
         let many = Shape { m: REFERENCE_ROWS, ..*rounded };
         Ok(self.lt.choices(&many, workspace, 1)?[0])
     }
 
-    /// The library's best choice that adds in the order of the reference, untimed.
+    /// Returns the library's best choice that adds in the order of the reference, untimed.
     fn first_of_order(
         &self,
         gpu: &Gpu,
@@ -114,8 +114,7 @@ impl Blas {
         Ok(choices.into_iter().find(|choice| probe.is_same(&reference, choice)).unwrap_or(reference))
     }
 
-    /// The library's best choice for a gradient that is the same whether micro-batches add to it or its sum is formed elsewhere,
-    /// by other ranks.
+    /// Returns the best choice for a gradient that is the same whether micro-batches add to it or other ranks sum it.
     fn first_that_adds_once(
         &self,
         gpu: &Gpu,
@@ -127,7 +126,7 @@ impl Blas {
         Ok(*choices.iter().find(|choice| probe.adds_once(choice)).unwrap_or(&choices[0]))
     }
 
-    /// The fastest of the library's choices whose bits are those of the reference.
+    /// Returns the fastest of the library's choices whose bits are those of the reference.
     fn fastest(
         &self,
         gpu: &Gpu,
@@ -139,7 +138,7 @@ impl Blas {
         let reference = self.reference(rounded, workspace.1)?;
         let mut candidates = vec![reference];
         for (m, most) in [(rounded.m, CANDIDATES), (2 * rounded.m, CANDIDATES / 2), (256, CANDIDATES / 2)] {
-            // A size for which the library has no choice offers none.
+            // The library offers nothing for a size that it has no choice for.
             let more = self.lt.choices(&Shape { m, ..*rounded }, workspace.1, most).unwrap_or_default();
             for choice in more {
                 if candidates.iter().all(|c| c.data != choice.data) {
@@ -152,7 +151,7 @@ impl Blas {
             .best(reference, candidates, &probe))
     }
 
-    /// The same for a product of many rows, whose output is large: candidates write it where it will be.
+    /// Returns the fastest choice for a product of many rows, whose output is large: candidates write it in place.
     fn fastest_in_place(
         &self,
         gpu: &Gpu,

@@ -1,4 +1,4 @@
-//! Launcher of `blocks.cu`: weights in the blocks of a file, widened for the products that read them.
+//! Launcher of `blocks.cu`: weights in the blocks of a file, widened for products.
 
 use super::{Arg, CudaDevice, Launch, nf4};
 use plimsoll_base::Encoding;
@@ -6,7 +6,7 @@ use plimsoll_device::{BLOCK_PARTS_MAX, Blocks, Codes, Matrix, MatrixLayout};
 
 const BLOCK: u32 = 256;
 
-/// out = w, widened, then rounded. `w`, `out`: [N, K].
+/// Writes out = w, widened, then rounded. `w`, `out`: [N, K].
 pub(crate) fn dequantize(dev: &CudaDevice, w: Codes<'_>, out: Matrix<'_>) {
     assert_eq!(w.shape(), (out.n, out.k), "codes and weights of one shape");
     match w {
@@ -15,14 +15,14 @@ pub(crate) fn dequantize(dev: &CudaDevice, w: Codes<'_>, out: Matrix<'_>) {
     }
 }
 
-/// `parts`: rows `[n, k]` after each other.
+/// Widens `parts`, whose rows `[n, k]` follow each other.
 fn widen_parts(dev: &CudaDevice, parts: [Option<Blocks<'_>>; BLOCK_PARTS_MAX], out: Matrix<'_>) {
     assert_eq!(out.layout, MatrixLayout::Rows);
     let mut first = 0;
     for part in parts.into_iter().flatten() {
         let to = out.buf.slice(first, part.n * part.k);
         first += to.len();
-        // A thread has a number of a plain tensor, and eight of a block.
+        // A thread takes one number of a plain tensor, and eight of a block.
         let (kernel, each) = match part.encoding {
             Encoding::F32 => (super::rows::typed!("widen_f32", to), 1),
             Encoding::F16 => (super::rows::typed!("widen_f16", to), 1),

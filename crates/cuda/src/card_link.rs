@@ -1,4 +1,4 @@
-//! A card that only measures, before a run, what NCCL passes between it and the cards of other hosts.
+//! A card that only measures, before a run, the rate of NCCL between it and the cards of other hosts.
 
 use super::bindings::NcclId;
 use super::cards;
@@ -7,7 +7,7 @@ use super::nccl::Cards;
 use cudarc::driver::sys;
 use plimsoll_base::Result;
 
-/// A card that NCCL connects with those of all ranks, and two buffers of it. It has no kernel and no arena.
+/// A card that NCCL connects with those of all ranks, and two buffers in it. It has no kernel and no arena.
 #[derive(Debug)]
 pub struct CardLink {
     // Fields are dropped in their order: NCCL ends before the buffers do.
@@ -24,8 +24,8 @@ struct Buffers {
 }
 
 impl CardLink {
-    /// Opens the card with this UUID, and connects it with the cards of all ranks, which must call it together. `bytes`: the most that it
-    /// sends or receives at once.
+    /// Opens the card with this UUID and connects it with the cards of all ranks, which must make this call together.
+    /// `bytes`: the most that it sends or receives at once.
     ///
     /// Errors: those of `probe`; `cuda-out-of-memory`, `cuda-failed`, `cuda-library-missing`, `ranks-nccl`.
     pub fn open(uuid: &str, id: NcclId, rank: usize, ranks: usize, bytes: u64) -> Result<CardLink> {
@@ -37,7 +37,7 @@ impl CardLink {
         Ok(CardLink { network, buffers })
     }
 
-    /// Sends `given` bytes to the card of `rank`, receives `taken` of it, and waits for both.
+    /// Sends `given` bytes to the card of `rank`, receives `taken` bytes from it, and waits for both.
     ///
     /// Errors: `ranks-nccl`, `cuda-failed`.
     pub fn exchange(&self, rank: usize, given: u64, taken: u64) -> Result<()> {

@@ -1,4 +1,4 @@
-//! Launchers of `chain.cu`: what a rank adds to the part of a gradient that it owns.
+//! Launchers of `chain.cu`: additions to the part of a gradient that a rank owns.
 
 use super::cuda_device::WORKSPACE_BYTES;
 use super::rows::{self, blocks, count, typed, wide};
@@ -8,10 +8,10 @@ use plimsoll_base::DType;
 use plimsoll_device::{MatrixLayout, Owned};
 use plimsoll_memory::Buf;
 
-/// Runs of elements of a launch of `add_owned_rows`, at most.
+/// Maximum runs of elements of a launch of `add_owned_rows`.
 const OWNED_MAX: usize = 1024;
 
-/// Bytes of scratch that `embed_backward_part` needs for `rows` rows: their order, their targets, and the table of runs.
+/// Returns the scratch of `embed_backward_part` for `rows` rows: their order, their targets, and the table of runs.
 pub(crate) fn scratch_bytes(rows: u64) -> u64 {
     let of_rows = (rows::add_scratch_bytes(rows) + 4 * rows).next_multiple_of(16);
     of_rows + OWNED_MAX as u64 * size_of::<[u64; 3]>() as u64
@@ -23,7 +23,7 @@ pub(crate) fn accumulate(dev: &CudaDevice, src: Buf<'_>, dst: Buf<'_>, add: bool
         return copy(dev, src, dev.address(dst));
     }
     let Some(from) = dev.far_away(src) else { return fold(dev, &[src], dst, add) };
-    // A kernel reads what is on the card: it comes through the scratch.
+    // Kernels read only card memory, so it comes through the scratch.
     let size = src.dtype().bytes();
     let part = (WORKSPACE_BYTES / size) as usize;
     for start in (0..src.len()).step_by(part) {
@@ -35,7 +35,7 @@ pub(crate) fn accumulate(dev: &CudaDevice, src: Buf<'_>, dst: Buf<'_>, add: bool
     }
 }
 
-/// Parts that a launch adds, at most.
+/// Maximum parts that a launch adds.
 const PARTS_MAX: usize = 8;
 
 pub(crate) fn fold(dev: &CudaDevice, parts: &[Buf<'_>], dst: Buf<'_>, add: bool) {

@@ -1,5 +1,5 @@
-//! What a checked build does in addition: after every operation it looks for values that are not numbers, and names
-//! the region; between phases it makes what the last one left unusable, and it names handles that outlived theirs.
+//! Additions of a checked build: after every operation it looks for values that are not numbers and names the region;
+//! between phases it makes what the last one left unusable, and it names handles that outlived their phase.
 
 use super::cuda_device::Named;
 use super::{Arg, CudaDevice, Launch, memory};
@@ -7,7 +7,7 @@ use plimsoll_base::{DType, Error, Phase};
 use plimsoll_memory::{ArenaMap, Binding, Buf};
 use std::panic::Location;
 
-/// What the bytes of an ended phase are overwritten with: a NaN in f32 and in bf16, and no index that is in use.
+/// Byte that overwrites an ended phase: a NaN in f32 and in bf16, and no index that is in use.
 const FREED: u8 = 0xff;
 
 pub(crate) fn begin_phase(dev: &CudaDevice, phase: Phase, shared: Buf<'_>) {
@@ -35,7 +35,7 @@ impl CudaDevice {
         found.map_or_else(|| format!("offset {}", buf.offset()), |r| r.name.clone())
     }
 
-    /// In a checked build: the handle's phase, if it has one, is under way.
+    /// Requires, in a checked build, that the handle's phase, if it has one, is under way.
     ///
     /// Lifetimes keep handles from outliving their phase; this finds code that circumvents them.
     #[track_caller]

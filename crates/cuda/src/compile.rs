@@ -1,8 +1,7 @@
-//! Compiling kernels with NVRTC, and keeping what it made.
+//! Compiles kernels with NVRTC and caches the results.
 //!
 //! The cache is a folder of files named by the hash of everything that a result depends on: source, options, compiler.
-//! Each holds the hash of its own contents; one that is damaged is compiled again, and a folder that cannot be written
-//! costs time only.
+//! Each holds the hash of its contents; a damaged one is compiled again, and an unwritable folder only costs time.
 
 use super::bindings::Nvrtc;
 use cudarc::nvrtc::{result, sys};
@@ -71,25 +70,25 @@ pub const SOURCES: &[Source] = sources![
 ];
 
 impl Source {
-    /// What the compiler reads.
+    /// Returns the text that the compiler reads.
     pub fn program(&self) -> String {
         format!("{COMMON}\n#line 1 \"{}.cu\"\n{}", self.name, self.text)
     }
 }
 
-/// What to do where NVRTC is too old.
+/// Hint for an NVRTC that is too old.
 const UPDATE: &str = "update nvidia-cuda-nvrtc (for a driver of CUDA 12 nvidia-cuda-nvrtc-cu12) or the CUDA toolkit: 12.1 is enough up to sm_90, 12.8 for all";
 
 /// Architectures that every kernel must compile for.
 pub const ARCHITECTURES: [&str; 6] = ["sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120"];
 
-/// The name of an architecture for the compiler: Hopper's own instructions need its `a`.
+/// Returns the name of an architecture for the compiler: Hopper's own instructions need its `a`.
 pub(crate) fn architecture(capability: (u32, u32)) -> String {
     let suffix = if capability == (9, 0) { "a" } else { "" };
     format!("sm_{}{}{suffix}", capability.0, capability.1)
 }
 
-/// NVRTC's version, as `13.0`.
+/// Returns NVRTC's version, as `13.0`.
 ///
 /// Errors: `cuda-library-missing`.
 pub(crate) fn compiler_version() -> Result<String> {
@@ -143,7 +142,7 @@ pub fn compile(source: &Source, architecture: &str, checked: bool) -> Result<Vec
     }
 }
 
-/// A program of NVRTC.
+/// An NVRTC program.
 struct Program {
     nvrtc: &'static Nvrtc,
     program: sys::nvrtcProgram,
@@ -179,7 +178,7 @@ impl Program {
         Ok(bytes)
     }
 
-    /// The compiler's words, as far as there are any.
+    /// Returns the compiler's messages, if there are any.
     fn log(&self) -> String {
         let mut size = 0;
         // SAFETY: the program is alive; `size` is a valid place.
@@ -202,7 +201,7 @@ fn options(architecture: &str, checked: bool) -> Vec<String> {
     let mut options = vec![
         format!("--gpu-architecture={architecture}"),
         "--std=c++17".to_string(),
-        // Bits must not depend on which products the compiler fuses; where it needs one rounding, the source says `fma`.
+        // Bits must not depend on which products the compiler fuses; where they need one rounding, sources say `fma`.
         "--fmad=false".to_string(),
         "-diag-suppress=177".to_string(),
     ];
@@ -212,7 +211,7 @@ fn options(architecture: &str, checked: bool) -> Vec<String> {
     options
 }
 
-/// The folder of compiled kernels: `PLIMSOLL_KERNEL_CACHE`, else `plimsoll/kernels` in the user's cache folder.
+/// Returns the folder of compiled kernels: `PLIMSOLL_KERNEL_CACHE`, else `plimsoll/kernels` in the user's cache folder.
 pub(crate) fn cache_folder() -> Option<PathBuf> {
     let variable = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
     variable("PLIMSOLL_KERNEL_CACHE").or_else(|| {
@@ -221,7 +220,7 @@ pub(crate) fn cache_folder() -> Option<PathBuf> {
     })
 }
 
-/// A compiled module from the cache, or compiled now and kept. True if it was compiled.
+/// Returns a module from the cache, or compiles and keeps it. True if it was compiled.
 ///
 /// Errors: those of `compile`.
 pub(crate) fn load_or_compile(
@@ -249,7 +248,7 @@ pub(crate) fn load_or_compile(
     Ok((bytes, true))
 }
 
-/// The contents of a file of the cache, unless it is damaged.
+/// Returns the contents of a file of the cache, unless it is damaged.
 pub(crate) fn read_cached(file: &Path) -> Option<Vec<u8>> {
     let bytes = std::fs::read(file).ok()?;
     let (hash, payload) = bytes.split_at_checked(32)?;
@@ -260,13 +259,13 @@ pub(crate) fn read_cached(file: &Path) -> Option<Vec<u8>> {
 pub(crate) fn write_cached(file: &Path, payload: &[u8]) -> std::io::Result<()> {
     let folder = file.parent().expect("a file in the cache folder");
     std::fs::create_dir_all(folder)?;
-    // Renamed when whole: two starts at once may both write it, and a reader sees one or the other.
+    // Renamed when complete: two starts at once may both write it, and a reader sees one or the other.
     let part = file.with_extension(format!("part-{}", std::process::id()));
     let mut bytes = Sha256::digest(payload).to_vec();
     bytes.extend_from_slice(payload);
     let written = std::fs::write(&part, bytes).and_then(|()| std::fs::rename(&part, file));
     written.inspect_err(|_| {
-        // A full disk is no place for half a file.
+        // A full disk must not keep half a file.
         let _ = std::fs::remove_file(&part);
     })
 }

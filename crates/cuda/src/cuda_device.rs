@@ -18,14 +18,14 @@ use plimsoll_memory::{Buf, CardMemory};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Bytes of scratch that cuBLASLt may use at most.
+/// Maximum bytes of scratch that cuBLASLt may use.
 pub(crate) const WORKSPACE_BYTES: u64 = 8 << 20;
 
 /// A region's place, for messages.
 #[derive(Clone, Debug)]
 pub(crate) struct Named {
     pub(crate) name: String,
-    /// `None` of a resident region.
+    /// `None` for a resident region.
     pub(crate) phase: Option<Phase>,
     pub(crate) start: u64,
     pub(crate) end: u64,
@@ -33,9 +33,9 @@ pub(crate) struct Named {
 
 #[derive(Debug)]
 pub struct CudaDevice {
-    // Dropped in this order: what lives on the card before the card.
+    // Dropped in this order: objects on the card before the card.
     pub(crate) pipeline: Queue,
-    /// Of a rank among others.
+    /// The stream for exchanges, if there are other ranks.
     pub(crate) aside: Option<AsideStream>,
     pub(crate) side: Side,
     pub(crate) transfers: Transfers,
@@ -44,18 +44,18 @@ pub struct CudaDevice {
     pub(crate) arena: u64,
     pub(crate) arena_bytes: u64,
     pub(crate) scratch: Option<(u64, u64)>,
-    /// Of what is put aside.
+    /// Scratch of what is put aside: (address, bytes).
     pub(crate) aside_scratch: Option<(u64, u64)>,
     pub(crate) others: Bytes,
     /// The arenas of the other ranks of this host, by rank.
     pub(crate) peers: Vec<Option<Peer>>,
-    /// The memory of ranks of other hosts.
+    /// The memory of ranks on other hosts.
     pub(crate) far: Option<Far>,
-    /// Their cards, if NCCL reaches them.
+    /// NCCL's connection to cards of other hosts, if it reaches them.
     pub(crate) network: Option<Cards>,
-    /// Whether other ranks are on this card too: what is beyond the arena is then theirs as well.
+    /// True if other ranks are on this card too: memory beyond the arena is then theirs as well.
     pub(crate) is_divided: bool,
-    /// The arena's address as other threads have it, until it is freed.
+    /// The arena's address for other threads, until it is freed.
     pub(crate) shown: Option<Arc<Mutex<Option<u64>>>>,
     pub(crate) failed: AtomicBool,
     pub(crate) failure: Mutex<Option<Error>>,
@@ -63,7 +63,7 @@ pub struct CudaDevice {
     pub(crate) claims: Claims,
     pub(crate) perturbed: AtomicBool,
     pub(crate) regions: Vec<Named>,
-    /// The phase under way, where it is watched.
+    /// The phase under way, if it is watched.
     pub(crate) phase: Mutex<Option<Phase>>,
     pub(crate) profile: Option<profile::Profile>,
     pub(crate) gpu: Gpu,
@@ -76,7 +76,7 @@ pub fn probe() -> Result<GpuInfo> {
     driver::first_device().map(|(_, info)| info)
 }
 
-/// Opens the libraries that a run on a card needs, and returns their versions for people: `NVRTC 13.0, cuBLASLt 13.1.0`.
+/// Opens the libraries that a run on a card needs; returns their versions for display: `NVRTC 13.0, cuBLASLt 13.1.0`.
 ///
 /// Errors: `cuda-library-missing`, `cuda-compile-failed` where NVRTC does not work.
 pub fn libraries() -> Result<String> {
@@ -138,15 +138,15 @@ impl CudaDevice {
         self.scratch = Some((self.address(buf), buf.len() as u64 * buf.dtype().bytes()));
     }
 
-    /// Takes the region `device.aside`, the scratch of what one of several ranks puts aside.
+    /// Takes the region `device.aside`, the scratch of operations that one of several ranks puts aside.
     pub fn bind_aside(&mut self, buf: Buf<'_>) {
         self.claims.reserve(buf);
         self.aside_scratch = Some((self.address(buf), buf.len() as u64 * buf.dtype().bytes()));
     }
 
-    /// Requires that gradients of `dtype` are the same whether one rank adds its products to them or several ranks add their parts.
+    /// Requires that gradients of `dtype` do not depend on whether one rank adds products or several ranks add parts.
     ///
-    /// Errors: `ranks-method`: cuBLASLt 12 adds a product to a bf16 gradient before it is rounded (12.4.5, all of its algorithms).
+    /// Errors: `ranks-method`, as cuBLASLt 12 adds to a bf16 gradient before rounding (12.4.5, all of its algorithms).
     pub fn require_equal_parts(&self, dtype: DType) -> Result<()> {
         const ROUNDS_FIRST: usize = 130_000;
         if dtype != DType::Bf16 || self.blas.version() >= ROUNDS_FIRST {
@@ -165,7 +165,7 @@ impl CudaDevice {
         &self.gpu.info
     }
 
-    /// Versions that a result depends on, for people: driver, compiler, cuBLASLt, and how many kernels were compiled.
+    /// Returns the versions that results depend on: driver, compiler, cuBLASLt, and the kernels compiled now.
     pub fn versions(&self) -> String {
         format!(
             "driver {}.{}, NVRTC {}, cuBLASLt {}{}, {} of {} kernel files compiled now",
@@ -179,12 +179,12 @@ impl CudaDevice {
         )
     }
 
-    /// Takes note that other ranks are on this card too.
+    /// Notes that other ranks are on this card too.
     pub fn divide(&mut self) {
         self.is_divided = true;
     }
 
-    /// Who holds the card's memory now. Of a card that ranks divide nothing is told apart but the arena.
+    /// Returns who holds the card's memory now. If ranks share the card, only the arena is counted apart.
     pub fn memory(&self) -> CardMemory {
         let (free, total) = self.gpu.memory();
         let used = total.0 - free.0;
@@ -196,7 +196,7 @@ impl CudaDevice {
         CardMemory { others: self.others, libraries: Bytes(libraries), free, total }
     }
 
-    /// The raw bytes at `offset`; for tests that show which bytes are used.
+    /// Returns the raw bytes at `offset`, for tests that show which bytes are used.
     pub fn raw(&mut self, offset: u64, len: u64) -> Vec<u8> {
         assert!(offset + len <= self.arena_bytes, "bytes {offset}+{len} of an arena of {}", self.arena_bytes);
         let mut bytes = vec![0; len as usize];
@@ -219,7 +219,7 @@ impl CudaDevice {
         self.failed.store(true, Ordering::Relaxed);
     }
 
-    /// (address, bytes) that cuBLASLt may use: a part of the scratch.
+    /// Returns the (address, bytes) that cuBLASLt may use: a part of the scratch.
     pub(crate) fn workspace(&self) -> (u64, u64) {
         self.scratch.map_or((0, 0), |(address, bytes)| (address, bytes.min(WORKSPACE_BYTES)))
     }
@@ -228,7 +228,7 @@ impl CudaDevice {
 impl Drop for CudaDevice {
     fn drop(&mut self) {
         if self.has_failed() {
-            // What waits for ranks that are gone ends with it.
+            // Ends what waits for ranks that are gone.
             self.network = None;
         }
         let _ = self.gpu.wait();

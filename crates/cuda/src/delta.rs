@@ -1,7 +1,7 @@
-//! Launchers of linear attention's rule: `delta_rule.cu` scans rows forward, `delta_reverse.cu` the gradients of states in reverse, and
-//! `delta_chunks.cu` makes the other gradients from them, chunk by chunk.
+//! Launchers of the rule of linear attention: `delta_rule.cu` scans rows forward, `delta_reverse.cu` the gradients of
+//! states in reverse, and `delta_chunks.cu` computes the other gradients from them, chunk by chunk.
 //!
-//! Legend as in `plimsoll_device::DeltaRule`. The forward pass has one kernel for one row of a sequence and for a thousand.
+//! Legend as in `plimsoll_device::DeltaRule`. One kernel has the forward pass, of one row of a sequence or of many.
 
 use super::rows::{count, typed};
 use super::{Arg, CudaDevice, Launch};
@@ -17,11 +17,11 @@ const SCAN_COLUMNS: usize = 64;
 const SCAN_THREADS: u32 = 128;
 /// Rows of a scan's tile, times the bytes of an element.
 const TILE_ROW_BYTES: usize = 32;
-/// Threads of a block of `delta_chunks.cu`, and the elements of its operands in shared memory from row to row: of a slice, and between rows.
+/// Threads of a block of `delta_chunks.cu`, and strides in shared memory of a slice and of matrices between rows.
 const CHUNK_THREADS: u32 = 256;
 const SLICE_STRIDE: usize = 32 + 8;
 const PAIR_STRIDE: usize = STATE_CHUNK + 8;
-/// Which segments a launch is for: `is_of_wave` in delta.cuh.
+/// Segments that a launch is for: `is_of_wave` in delta.cuh.
 const ALL: u32 = 0;
 const WITHOUT_PARENT: u32 = 1;
 const WITH_PARENT: u32 = 2;
@@ -43,13 +43,13 @@ pub(super) fn head_args(heads: DeltaHeads) -> [Arg; 4] {
     [heads.key_heads, heads.value_heads, heads.key_dim, heads.value_dim].map(count)
 }
 
-/// Segments of a pass.
+/// Returns the number of segments of a pass.
 pub(super) fn segments(segments: Buf<'_>) -> usize {
     assert_eq!((segments.dtype(), segments.len() % SEGMENT_FIELDS), (DType::U32, 0), "records of segments");
     segments.len() / SEGMENT_FIELDS
 }
 
-/// Segments of a pass whose places are known.
+/// Returns the number of segments of a pass, with their places checked.
 pub(super) fn placed(places: Places<'_>) -> usize {
     let count = segments(places.segments);
     assert_eq!((places.places.len(), places.places.dtype()), (2 * count, DType::U32), "[{count}, 2] places");
@@ -68,7 +68,7 @@ fn check_rows(heads: DeltaHeads, qkv: Buf<'_>, gates: Buf<'_>) -> usize {
     rows
 }
 
-/// Asserts the shape of states. Returns their places.
+/// Asserts the shape of states. Returns the number of places.
 fn check_states(heads: DeltaHeads, states: Buf<'_>) -> usize {
     assert_eq!((states.dtype(), states.len() % heads.state()), (DType::F32, 0), "states of {heads:?}");
     states.len() / heads.state()
@@ -83,7 +83,7 @@ fn check_aligned(dev: &CudaDevice, bufs: &[Buf<'_>]) {
     assert!(bufs.iter().all(|b| dev.address(*b).is_multiple_of(16)), "rows at aligned addresses");
 }
 
-/// A block for each part of a head's columns, each head, each segment. Its shared memory: `ScanShared` in delta_scan.cuh.
+/// Returns a launch of a block per part of a head's columns, head and segment, with memory for `ScanShared`.
 fn scan(heads: DeltaHeads, segments: usize, e: DType) -> Launch {
     let parts = heads.value_dim.div_ceil(SCAN_COLUMNS);
     let bytes = e.bytes() as usize;
@@ -112,7 +112,7 @@ pub(crate) fn rule(dev: &CudaDevice, args: DeltaRule<'_>) {
     }
 }
 
-/// Bytes of shared memory of a block of `delta_chunks.cu`: its steps, one after the other, in parts of f32 and of e.
+/// Returns the shared memory of a block of `delta_chunks.cu` over its steps, in parts of f32 and of e.
 fn chunk_shared(e: DType) -> u32 {
     let (f, own) = if e == DType::F32 { (3, 3) } else { (2, 1) };
     let (rows, state) = (STATE_CHUNK * SLICE_STRIDE, DELTA_HEAD_MAX * SLICE_STRIDE);

@@ -1,4 +1,4 @@
-//! Launchers of what linear attention does to rows before and after its rule: `delta_inputs.cu` and `delta_norm.cu`.
+//! Launchers of linear attention's row operations around its rule: `delta_inputs.cu` and `delta_norm.cu`.
 //!
 //! Sums over rows go through partial sums in the scratch; how rows are cut into chunks depends on their number alone.
 
@@ -14,33 +14,33 @@ use plimsoll_memory::Buf;
 
 /// Heads of a block, a warp each.
 const WARPS: usize = 8;
-/// Rows of a block, at most, where it looks their segments up once; and blocks of a multiprocessor that fewer rows are dealt to.
+/// Maximum rows of a block that looks up their segments once; blocks per multiprocessor with fewer rows.
 const LOOKED_UP: usize = 32;
 const BLOCKS_EACH: usize = 8;
 /// Channels of a block that has four a thread.
 const BLOCK_CHANNELS: usize = 1024;
-/// Rows of a block of the convolution's gradient by its inputs: each block reads three rows more.
+/// Rows of a block of the convolution's gradient by its inputs; each block reads three rows more.
 const CONVOLVED_ROWS: usize = 16;
-/// Chunks of rows of the gradients by weights, at most, and rows of one, at least.
+/// Maximum chunks of rows of the gradients by weights, and minimum rows of one.
 const CHUNKS_MAX: usize = 128;
 const CHUNK_ROWS: usize = 32;
-/// Blocks of the norm's gradient, at most, and heads of rows that a warp reads at once.
+/// Maximum blocks of the norm's gradient, and heads of rows that a warp reads at once.
 const NORM_BLOCKS_MAX: usize = 1024;
 const NORM_AHEAD: usize = 2;
 
-/// Bytes of scratch that gradients of rows of linear attention need.
+/// Returns the bytes of scratch for gradients of rows of linear attention.
 pub(crate) fn scratch_bytes(spec: DeltaSpec, rows: u64) -> u64 {
     let sums = (4 * u64::from(spec.conv_width()) + 2 * u64::from(spec.value_heads)).next_multiple_of(4);
     let chunks = rows.div_ceil(CHUNK_ROWS as u64).min(CHUNKS_MAX as u64);
     4 * (chunks * sums).max(NORM_BLOCKS_MAX as u64 * u64::from(spec.value_dim))
 }
 
-/// Blocks of all heads of a row: those of q, k and v, and one for gates.
+/// Returns the blocks of all heads of a row: those of q, k and v, and one for gates.
 fn head_blocks(heads: DeltaHeads) -> usize {
     (2 * heads.key_heads + heads.value_heads + 1).div_ceil(WARPS)
 }
 
-/// Whether rows of inputs, which are of any even length, are of whole groups of four elements at aligned addresses.
+/// Checks whether rows of inputs, of any even length, are whole groups of four elements at aligned addresses.
 fn is_wide(dev: &CudaDevice, heads: DeltaHeads, bufs: &[Buf<'_>]) -> Arg {
     Arg::U32(super::rows::wide(dev, heads.input_width(), 4, bufs).into())
 }
@@ -128,7 +128,7 @@ pub(crate) fn inputs_backward(dev: &CudaDevice, args: DeltaInputsBackward<'_>) {
     }
 }
 
-/// Heads of rows, after the shapes are checked, and what kernels need to know of them.
+/// Checks shapes; returns the heads of rows, and the kernels' arguments about them.
 fn norm_args(
     dev: &CudaDevice,
     heads: DeltaHeads,

@@ -1,4 +1,4 @@
-//! The card: its context, its one stream, its memory, and the words for what the driver reports.
+//! The card: its context, its one stream, its memory, and messages for the driver's errors.
 
 use super::library::{self, Lib};
 use super::nvml::Monitor;
@@ -8,14 +8,14 @@ use std::ffi::CStr;
 use std::ops::{Deref, DerefMut};
 use std::sync::OnceLock;
 
-/// Oldest CUDA version that is enough, as the driver counts it: copies by the copy engine (`cuTensorMapEncodeTiled`) came with it.
+/// Minimum CUDA version, in the driver's count: it brought the copy engine's copies (`cuTensorMapEncodeTiled`).
 const DRIVER_VERSION_MIN: i32 = 12_000;
-/// From here on launches that overlap may be recorded into a graph.
+/// First version that records overlapping launches into a graph.
 const DRIVER_VERSION_OVERLAP: i32 = 12_030;
 /// Oldest architecture whose instructions the kernels use: asynchronous copies and bf16 products.
 const CAPABILITY_MIN: (u32, u32) = (8, 0);
 
-/// What is known of a card without using it.
+/// Properties of a card that are read without using it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GpuInfo {
     pub name: String,
@@ -25,9 +25,9 @@ pub struct GpuInfo {
     /// Highest clock of the multiprocessors, Hz.
     pub clock_hz: f64,
     pub total: Bytes,
-    /// CUDA version that the driver speaks, such as 13000.
+    /// CUDA version that the driver supports, such as 13000.
     pub driver: i32,
-    /// Where the driver's library was found.
+    /// Path of the driver's library, or a name that the loader knows.
     pub driver_library: String,
 }
 
@@ -47,7 +47,7 @@ unsafe impl Send for Gpu {}
 unsafe impl Sync for Gpu {}
 
 impl Gpu {
-    /// Opens the first visible card and its primary context; with it the bytes that others held before.
+    /// Opens the first visible card and its primary context; also returns the bytes that others held before.
     ///
     /// Errors: `cuda-driver-missing`, `cuda-driver-too-old`, `cuda-no-device`, `cuda-arch-unsupported`, `cuda-failed`.
     pub(crate) fn open() -> Result<(Gpu, Bytes)> {
@@ -55,12 +55,12 @@ impl Gpu {
         Gpu::on(device, info)
     }
 
-    /// Opens the primary context of a card; with it the bytes that others held before.
+    /// Opens the primary context of a card; also returns the bytes that others held before.
     ///
     /// Errors: `cuda-failed`.
     pub(crate) fn on(device: sys::CUdevice, info: GpuInfo) -> Result<(Gpu, Bytes)> {
         let monitor = Monitor::open(device);
-        // The context itself takes memory: what others hold is asked for before it is made.
+        // The context itself takes memory: what others hold is read before it is made.
         let before = monitor.as_ref().and_then(Monitor::memory);
         // SAFETY: the device was given by the driver; the context is released on drop.
         let context =
@@ -73,7 +73,7 @@ impl Gpu {
         Ok((gpu, Bytes(total.0.saturating_sub(free.0))))
     }
 
-    /// True if the blocks of a launch may come onto the card before the launch before it has ended.
+    /// True if blocks of a launch may start before the preceding launch has ended.
     pub(crate) fn overlaps(&self) -> bool {
         self.info.capability >= (9, 0) && self.info.driver >= DRIVER_VERSION_OVERLAP
     }
@@ -91,7 +91,7 @@ impl Gpu {
         unsafe { result::stream::synchronize(self.stream) }
     }
 
-    /// Free and total bytes of the card: by NVML, else by the driver.
+    /// Returns the free and total bytes of the card: from NVML, else from the driver.
     pub(crate) fn memory(&self) -> (Bytes, Bytes) {
         if let Some(memory) = self.monitor.as_ref().and_then(Monitor::memory) {
             return memory;
@@ -117,7 +117,7 @@ impl Gpu {
         })
     }
 
-    /// Gives back what `allocate` gave.
+    /// Frees what `allocate` gave.
     pub(crate) fn free(&self, address: sys::CUdeviceptr) {
         self.bind();
         // SAFETY: the caller owns the memory, and has waited for what used it.
@@ -125,7 +125,7 @@ impl Gpu {
     }
 }
 
-/// Makes the stream of the operations: before all others where they compete, as with the exchange between ranks.
+/// Makes the stream of the operations, first in priority where streams compete, as with the exchange between ranks.
 fn first_stream() -> std::result::Result<sys::CUstream, result::DriverError> {
     let (mut least, mut greatest, mut stream) = (0, 0, std::ptr::null_mut());
     let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
@@ -148,7 +148,7 @@ impl Drop for Gpu {
     }
 }
 
-/// The first card that the driver shows, and what is known of it. Takes no memory on the card.
+/// Returns the first card that the driver shows, and its properties. Takes no memory on the card.
 ///
 /// Errors: `cuda-driver-missing`, `cuda-driver-too-old`, `cuda-no-device`, `cuda-arch-unsupported`.
 pub(crate) fn first_device() -> Result<(sys::CUdevice, GpuInfo)> {
@@ -196,7 +196,7 @@ pub(crate) fn first_device() -> Result<(sys::CUdevice, GpuInfo)> {
     Ok((device, info))
 }
 
-/// `version`: as the driver counts it, 13000 for CUDA 13.0.
+/// Requires a driver of this `version`, in its own count: 13000 for CUDA 13.0.
 fn check_driver(version: i32) -> Result<()> {
     if version >= DRIVER_VERSION_MIN {
         return Ok(());
@@ -217,7 +217,7 @@ fn check_capability(name: &str, (major, minor): (u32, u32)) -> Result<()> {
         .hint("use an NVIDIA card of the Ampere generation or later, or set run.device = \"cpu\""))
 }
 
-/// The driver's name and words for an error.
+/// Returns the driver's name and words for an error.
 pub(crate) fn words(err: result::DriverError) -> String {
     let text = |s: std::result::Result<&CStr, result::DriverError>| {
         s.map(|s| s.to_string_lossy().into_owned()).unwrap_or_else(|_| format!("error {}", err.0 as u32))
@@ -225,7 +225,7 @@ pub(crate) fn words(err: result::DriverError) -> String {
     format!("{} ({})", text(err.error_name()), text(err.error_string()))
 }
 
-/// The error of a call that has no better name.
+/// Returns the error of a call that has no better name.
 pub(crate) fn failed(what: &str, err: result::DriverError) -> Error {
     let message = format!("{what}: {}", words(err));
     let error = Error::new(slugs::CUDA_FAILED, message.clone());
@@ -241,7 +241,7 @@ pub(crate) fn failed(what: &str, err: result::DriverError) -> Error {
     }
 }
 
-/// The card has less than was planned with: others took it since.
+/// Returns the error of a card with less memory than planned: others took it since.
 fn out_of_memory(message: String) -> Error {
     Error::does_not_fit("cuda-out-of-memory", message)
         .hint("nvidia-smi shows who holds the rest; the same command plans again with what is free then")
@@ -276,7 +276,7 @@ impl Pinned {
         Ok(Pinned { base: base.cast(), len })
     }
 
-    /// First byte: one address for the host and the card.
+    /// Returns the first byte's address, the same for the host and the card.
     pub(crate) fn address(&self) -> u64 {
         self.base as u64
     }
@@ -330,13 +330,13 @@ impl Mark {
         event.map(Mark).map_err(|e| failed("making an event", e))
     }
 
-    /// Waits until the card has passed it, if it was ever recorded. The caller has bound the context.
+    /// Waits until the card has passed the event, if it was ever recorded. The caller has bound the context.
     pub(crate) fn wait(&self) -> std::result::Result<(), result::DriverError> {
         // SAFETY: the event is alive.
         unsafe { result::event::synchronize(self.0) }
     }
 
-    /// Returns the seconds from `begin` to this mark, both on one stream, once the card has passed it. None if the driver has failed.
+    /// Returns the seconds from `begin`, on the same stream, once the card has passed this. None if the driver failed.
     pub(crate) fn seconds_since(&self, begin: &Mark) -> Option<f64> {
         // SAFETY: both events are alive.
         unsafe { result::event::synchronize(self.0) }.ok()?;
@@ -349,8 +349,8 @@ impl Mark {
 
 type ElapsedTime = unsafe extern "C" fn(*mut f32, sys::CUevent, sys::CUevent) -> sys::CUresult;
 
-/// The driver's function `cuEventElapsedTime`, which all drivers have. cudarc knows its second version alone, and drivers before
-/// CUDA 12.8 do not.
+/// Returns the driver's function `cuEventElapsedTime`, which all drivers have. cudarc knows only its second version,
+/// which drivers before CUDA 12.8 lack.
 fn elapsed_time() -> Option<ElapsedTime> {
     static FUNCTION: OnceLock<Option<ElapsedTime>> = OnceLock::new();
     *FUNCTION.get_or_init(|| {

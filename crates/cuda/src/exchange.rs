@@ -1,4 +1,4 @@
-//! A device as one of several ranks: its window, the arenas of the others, and what is put aside.
+//! A device as one of several ranks: its window, the others' arenas, and operations put aside.
 
 use super::CudaDevice;
 use super::aside::{AsideStream, TURNS};
@@ -38,7 +38,7 @@ impl CudaDevice {
         Ok(window)
     }
 
-    /// Opens the arenas of other ranks of this host by their windows, by rank; they have this one's layout and live as long.
+    /// Opens the arenas of other ranks of this host by their windows, by rank; all have one layout and live as long.
     ///
     /// Errors: `ranks-window` with the words of the driver that refuses.
     pub fn join(&mut self, windows: &[Option<Vec<u8>>]) -> Result<()> {
@@ -50,7 +50,7 @@ impl CudaDevice {
         Ok(())
     }
 
-    /// The address of bytes of another rank's arena.
+    /// Returns the address of bytes of another rank's arena.
     pub(crate) fn address_there(&self, buf: Buf<'_>) -> u64 {
         let Home::Rank(rank) = buf.home() else { unreachable!("a buffer of another rank") };
         let peer = self.peers.get(usize::from(rank)).and_then(Option::as_ref);
@@ -59,7 +59,7 @@ impl CudaDevice {
 }
 
 impl CudaDevice {
-    /// The stream that operations are put on now.
+    /// Returns the stream that operations are queued on now.
     pub(crate) fn stream(&self) -> sys::CUstream {
         match &self.aside {
             Some(aside) if self.is_aside() => aside.stream.0,
@@ -67,7 +67,7 @@ impl CudaDevice {
         }
     }
 
-    /// True while operations are put aside.
+    /// True while operations go to the stream aside.
     pub(crate) fn is_aside(&self) -> bool {
         self.aside.as_ref().is_some_and(|aside| aside.is_on.load(Ordering::Relaxed))
     }

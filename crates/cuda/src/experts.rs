@@ -1,8 +1,8 @@
-//! Launchers of the kernels of experts: products in `experts.cu`, `experts_dw.cu`, `experts_hopper.cu` and, in f32, by `experts_plain.rs`;
-//! what is done to rows in `experts_rows.cu`.
+//! Launchers of expert kernels: products in `experts.cu`, `experts_dw.cu`, `experts_hopper.cu` and, in f32, by
+//! `experts_plain.rs`; row operations in `experts_rows.cu`.
 //!
-//! Legend: M rows, k experts chosen for each, P = M k pairs, E experts. Grids are functions of P and E alone: blocks find their expert on the
-//! device. Which tile a product gets is a question of speed; the bits of a pair are the same in all of them.
+//! Legend: M rows, k experts chosen for each, P = M k pairs, E experts. Grids are functions of P and E: blocks find
+//! their expert on the device. The choice of tile is a matter of speed; the bits of a pair are the same in all of them.
 
 use super::experts_plain::{check_routes, chosen, slots};
 use super::rows::{blocks, count, is_gelu, typed, wide};
@@ -25,8 +25,8 @@ const fn tile(rows: usize, cols: usize, threads: u32, stages: usize) -> Tile {
     Tile { rows, cols, threads, stages }
 }
 
-/// Of `experts.cu`, from the narrowest, each up to a number of pairs that an expert has on average: those that get few pairs stream their
-/// weights, and most should need one tile.
+/// Tiles of `experts.cu`, from the narrowest, each up to an expert's average number of pairs: experts with few pairs
+/// stream their weights, and most should need one tile.
 const TILES: [(Tile, usize); 4] = [
     (tile(16, 64, 128, 6), 8),
     (tile(32, 64, 128, 5), 20),
@@ -35,11 +35,11 @@ const TILES: [(Tile, usize); 4] = [
 ];
 /// Tiles of 16 and 32 pairs have no gradient: those are of passes with many.
 const GRADIENT_TILES_FIRST: usize = 2;
-/// Of `experts_hopper.cu`, instead of the widest of the others.
+/// The tile of `experts_hopper.cu`, instead of the widest of `experts.cu`.
 const HOPPER_TILE: Tile = tile(128, 256, 256, 4);
 /// A tile of a gradient by weights, of either file.
 const WEIGHT_TILE: Tile = tile(128, 128, 256, 3);
-/// Bytes of a row of a step, 64 elements, and those that let Hopper's buffers begin where they must.
+/// Bytes of a row of a step (64 elements), and the alignment of Hopper's buffers.
 const STEP_BYTES: usize = 128;
 const HOPPER_ALIGNMENT: u32 = 1024;
 
@@ -55,7 +55,7 @@ fn is_wide(dev: &CudaDevice, operands: &[Buf<'_>], widths: &[usize]) -> bool {
     aligned && widths.iter().all(|w| w.is_multiple_of(8))
 }
 
-/// out[p] = x W^T of each pair.
+/// Computes out[p] = x W^T of each pair.
 pub(crate) fn forward(
     dev: &CudaDevice,
     x: Buf<'_>,
@@ -67,7 +67,7 @@ pub(crate) fn forward(
     product(dev, (x, x_has), w, routes, out, false);
 }
 
-/// out[p] = dy W of each pair.
+/// Computes out[p] = dy W of each pair.
 pub(crate) fn backward_x(
     dev: &CudaDevice,
     dy: Buf<'_>,
@@ -136,7 +136,7 @@ fn product(
     dev.launch(module, kernel, Launch { grid, block: tile.threads, shared: tile.shared() + extra }, &args);
 }
 
-/// For each expert grad = dy^T x, or grad +=.
+/// Computes grad = dy^T x, or grad +=, for each expert.
 pub(crate) fn backward_w(dev: &CudaDevice, args: ExpertsBackward<'_>) {
     let ExpertsBackward { dy, dy_has, x, x_has, routes, grad, add, .. } = args;
     check_routes(routes);
@@ -175,7 +175,7 @@ pub(crate) fn backward_w(dev: &CudaDevice, args: ExpertsBackward<'_>) {
 
 // ---- rows --------------------------------------------------------------------------------------------------------
 
-/// out[p] = weight of the pair * bent gate * up.
+/// Computes out[p] = weight of the pair * activation(gate) * up.
 pub(crate) fn glu(dev: &CudaDevice, how: Gate, gate_up: Buf<'_>, f: usize, routes: Routes<'_>, out: Buf<'_>) {
     let pairs = routes.pairs();
     check_routes(routes);
@@ -192,7 +192,7 @@ pub(crate) fn glu(dev: &CudaDevice, how: Gate, gate_up: Buf<'_>, f: usize, route
     dev.launch("experts_rows", typed!("glu_experts", out), blocks(items, 256, 256), &args);
 }
 
-/// Writes the gradient over gate and up, the product again over its gradient, and the gradient by the weight.
+/// Overwrites gate and up by their gradient and the output's gradient by the output; writes the weights' gradients.
 pub(crate) fn glu_backward(dev: &CudaDevice, args: GluExpertsBackward<'_>) {
     let GluExpertsBackward { how, gate_up, f, routes, dout, d_weights } = args;
     let pairs = routes.pairs();
@@ -211,7 +211,7 @@ pub(crate) fn glu_backward(dev: &CudaDevice, args: GluExpertsBackward<'_>) {
     dev.launch("experts_rows", typed!("glu_experts_backward", dout), blocks(pairs, 8, 256), &args);
 }
 
-/// out[m] = resid[m] + the sum of y over the row's pairs, in the order of their experts.
+/// Computes out[m] = resid[m] + the sum of y over the row's pairs, in the order of their experts.
 pub(crate) fn combine(
     dev: &CudaDevice,
     y: Buf<'_>,

@@ -1,4 +1,4 @@
-//! Low-rank adapters of experts and their gradients: narrow or shallow products by `experts_plain.rs`, which read and write columns of rows.
+//! Low-rank adapters of experts and their gradients: narrow or shallow products of columns by `experts_plain.rs`.
 //!
 //! Legend: as in `experts.rs`; S blocks of rank r.
 
@@ -8,7 +8,7 @@ use super::sgemm::{Columns, Sum};
 use plimsoll_device::{AdaptExpertsBackward, ExpertsAdapter, Routes, RowsOf};
 use plimsoll_memory::Buf;
 
-/// u = scale x A^T of each pair, and out += u_i B_i^T.
+/// Computes u = scale x A^T of each pair, and out += u_i B_i^T.
 pub(crate) fn forward(
     dev: &CudaDevice,
     x: (Buf<'_>, RowsOf),
@@ -29,7 +29,7 @@ pub(crate) fn forward(
     }
 }
 
-/// du_i = scale dy_i B_i of each pair, and out += du A.
+/// Computes du_i = scale dy_i B_i of each pair, and out += du A.
 pub(crate) fn backward_x(
     dev: &CudaDevice,
     (dy, dy_has): (Buf<'_>, RowsOf),
@@ -50,7 +50,7 @@ pub(crate) fn backward_x(
     product(dev, (from, RowsOf::Pairs), a, routes, to, Sum { scale: 1.0, add: true }, true);
 }
 
-/// For each expert grad B_i = dy_i^T u_i and grad A = du^T x, or grad +=.
+/// Computes grad B_i = dy_i^T u_i and grad A = du^T x, or grad +=, for each expert.
 pub(crate) fn backward_w(dev: &CudaDevice, args: AdaptExpertsBackward<'_>) {
     let AdaptExpertsBackward { x, x_has, u, dy, dy_has, du, routes, grads, add, .. } = args;
     let ExpertsAdapter { a, n, .. } = grads;

@@ -1,7 +1,7 @@
-//! Launchers of `experts_plain.cu`: products of experts in f32, and those of their adapters in f32 and bf16, whose operands are columns of rows.
-//! And what every product of experts checks.
+//! Launchers of `experts_plain.cu`: products of experts in f32, and those of their adapters in f32 and bf16, whose
+//! operands are columns of rows. And the checks of every product of experts.
 //!
-//! Legend: as in `experts.rs`. Sums are f32, whatever the numbers are.
+//! Legend: as in `experts.rs`. Sums are f32, whatever the operands are.
 
 use super::rows::count;
 use super::sgemm::{Columns, Sum};
@@ -12,7 +12,7 @@ use plimsoll_device::{Experts, MatrixLayout, Routes, RowsOf};
 /// Rows and columns of a tile.
 const TILE: usize = 64;
 
-/// out = scale x W^T of each pair, or of `is_backward` scale x W; or out +=.
+/// Computes out = scale x W^T of each pair, or scale x W if `is_backward`; or out +=.
 pub(super) fn product(
     dev: &CudaDevice,
     (x, has): (Columns<'_>, RowsOf),
@@ -51,7 +51,7 @@ pub(super) fn product(
     dev.launch("experts_plain", kernel, Launch { grid, block: 256, shared: 0 }, &args);
 }
 
-/// For each expert grad = dy^T x over its pairs, or grad +=.
+/// Computes grad = dy^T x over each expert's pairs, or grad +=.
 pub(super) fn gradient(
     dev: &CudaDevice,
     (dy, dy_has): (Columns<'_>, RowsOf),
@@ -63,7 +63,7 @@ pub(super) fn gradient(
     check_routes(routes);
     assert_eq!((grad.layout, grad.count), (MatrixLayout::Rows, routes.count()), "gradients of all experts");
     if !add && (routes.pairs() == 0 || grad.stride() > grad.n * grad.k) {
-        // What lies between matrices is zero too.
+        // Zeroes the gaps between matrices too.
         memory::zero(dev, grad.buf);
     }
     if routes.pairs() == 0 {
@@ -84,17 +84,17 @@ pub(super) fn gradient(
     dev.launch("experts_plain", kernel, Launch { grid, block: 256, shared: 0 }, &args);
 }
 
-/// Where columns begin, their rows, and the pairs of each row.
+/// Returns the address of columns, their stride, and the pairs of each row.
 fn operand(dev: &CudaDevice, x: Columns<'_>, has: RowsOf, routes: Routes<'_>) -> [Arg; 3] {
     [dev.arg(x.buf), count(x.stride), count(chosen(x, has, routes))]
 }
 
-/// Tiles, at most, however `pairs` are dealt to `experts`: the worst deal gives each expert one pair more than whole tiles.
+/// Returns the maximum number of tiles of `pairs`: at worst each expert has one pair more than whole tiles.
 pub(super) fn slots(pairs: usize, experts: usize, rows: usize) -> usize {
     pairs.min(experts) + pairs.saturating_sub(experts) / rows
 }
 
-/// The pairs of a row of an operand, 0 where it has a row for each pair, after its length is checked.
+/// Checks an operand's length; returns the pairs of its rows, or 0 if it has a row for each pair.
 pub(super) fn chosen(x: Columns<'_>, has: RowsOf, routes: Routes<'_>) -> usize {
     let (pairs, rows) = (routes.pairs(), x.buf.len().div_ceil(x.stride));
     match has {

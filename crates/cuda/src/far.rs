@@ -1,5 +1,5 @@
-//! Ranks of other hosts: what is read of their cards comes over the network into host memory, and from there through page-locked memory
-//! onto this card; and a thread shows them what they ask of this one's.
+//! Ranks of other hosts: their cards' memory comes over the network into host memory, and from there through
+//! page-locked memory onto this card; and a thread shows them what they ask of this one's.
 
 use super::driver::{self, Gpu, Mark, Pinned};
 use cudarc::driver::result;
@@ -7,9 +7,9 @@ use plimsoll_base::{Bytes, Error, Result};
 use plimsoll_memory::Mapping;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// One of the two parts of the memory between host and card: one is filled while the card takes the other.
+/// Bytes of each of two parts of memory between host and card: one is filled while the card takes the other.
 pub(crate) const PART_BYTES: usize = 4 << 20;
-/// What is shown at once: larger than what a connection takes.
+/// Bytes shown at once: more than a connection takes.
 pub(crate) const SHOWN_BYTES: usize = 512 << 10;
 
 /// Page-locked host memory that a rank takes to exchange with ranks of other hosts.
@@ -18,7 +18,7 @@ pub const FAR_BYTES: Bytes = Bytes((2 * PART_BYTES + SHOWN_BYTES) as u64);
 /// The memory of ranks on other hosts.
 #[derive(Debug)]
 pub(crate) struct Far {
-    /// Copies of their arenas, by rank, as far as they have been brought; none of this host's.
+    /// Copies of their arenas, by rank, as far as they were brought; none for ranks of this host.
     pub(crate) views: Vec<Option<Mapping>>,
     pub(crate) staging: Mutex<Staging>,
 }
@@ -31,10 +31,10 @@ pub(crate) struct Staging {
     pub(crate) turn: usize,
 }
 
-/// An arena as another thread reads it.
+/// An arena that another thread reads.
 #[derive(Debug)]
 pub struct ShownArena {
-    /// Its address, until its device is gone.
+    /// Address of the arena, until its device is gone.
     pub(crate) arena: Arc<Mutex<Option<u64>>>,
     pub(crate) bytes: u64,
     // Dropped before the context that it belongs to.
@@ -54,7 +54,7 @@ impl ShownArena {
             return Err(Error::new("cuda-failed", format!("{len} bytes at {at} of the arena are not there")));
         };
         self.gpu.bind();
-        // SAFETY: inside the arena, which is not freed while its address is locked; the wait comes before the bytes are used.
+        // SAFETY: inside the arena, which is not freed while its address is locked; the wait precedes use of the bytes.
         let read = unsafe {
             result::memcpy_dtoh_async(&mut self.memory.bytes()[..len], arena + at, self.gpu.stream)
         };
@@ -63,7 +63,7 @@ impl ShownArena {
     }
 }
 
-/// Nothing under these locks leaves them half done.
+/// Locks; nothing under these locks leaves them half done.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

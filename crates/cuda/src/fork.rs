@@ -1,11 +1,11 @@
-//! Operations that run next to those after them.
+//! Operations in parallel to those that follow.
 
 use super::CudaDevice;
 use super::side::Side;
 use std::sync::atomic::Ordering;
 
 impl CudaDevice {
-    /// Runs `op` after the operations so far, next to those that follow until `join_fork`. In place where each is waited for or timed.
+    /// Runs `op` in parallel to the operations until `join_fork`, after those so far; in line if checked or profiled.
     pub(crate) fn fork(&self, op: impl FnOnce()) {
         if self.checked || self.profile.is_some() {
             return op();
@@ -20,7 +20,7 @@ impl CudaDevice {
         is_open.store(true, Ordering::Relaxed);
     }
 
-    /// Makes the operations from here on wait for the last of `fork`.
+    /// Makes later operations wait for the last of `fork`.
     pub(crate) fn join_fork(&self) {
         if self.side.is_open.swap(false, Ordering::Relaxed) {
             self.follow(self.gpu.stream, &self.side.done);

@@ -1,6 +1,6 @@
-//! Whether memory of the card can be handed to another process, found out by doing it. One process offers two regions that
-//! begin with a mark, another opens them and reads it: one region of plain memory by a handle, as CUDA IPC does, and one of
-//! mapped memory (PyTorch's expandable segments) by a file descriptor that the taker fetches from the offerer.
+//! Finds out by trying whether memory of the card can be handed to another process. One process offers two regions that
+//! begin with a mark, another opens and reads them: plain memory by a handle, as CUDA IPC does, and mapped memory
+//! (PyTorch's expandable segments) by a file descriptor that the taker fetches from the offerer.
 
 use super::driver::{Gpu, words};
 use cudarc::driver::{result, sys};
@@ -9,20 +9,20 @@ use plimsoll_device::{HandOver, Way};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// What both regions begin with.
+/// First bytes of both regions.
 const MARK: [u8; 16] = *b"the load line of";
 /// Bytes of the plain region; the mapped one has as many as the card's pages.
 const PLAIN_BYTES: u64 = 2 << 20;
 /// Bytes of a handle of CUDA IPC.
 const HANDLE_BYTES: usize = 64;
 
-/// Two regions on the card that another process may open while this lives.
+/// Two regions on the card that another process may open during this value's life.
 #[derive(Debug)]
 pub struct Offer {
     plain: u64,
     handle: std::result::Result<[u8; HANDLE_BYTES], String>,
     mapped: std::result::Result<(Mapped, OwnedFd), String>,
-    // Last: what lies on the card goes before the card.
+    // Last: memory on the card is freed before the card.
     gpu: Gpu,
 }
 
@@ -38,7 +38,7 @@ impl Offer {
         Ok(Offer { plain, handle, mapped, gpu })
     }
 
-    /// The line that `take` reads: process, descriptor, bytes and handle, `-` for what could not be offered.
+    /// Returns the line that `take` reads: process, descriptor, bytes and handle, `-` for what could not be offered.
     pub fn line(&self) -> String {
         let handle = match &self.handle {
             Ok(handle) => handle.iter().map(|byte| format!("{byte:02x}")).collect(),
@@ -51,7 +51,7 @@ impl Offer {
         format!("{} {fd} {bytes} {handle}", std::process::id())
     }
 
-    /// What the taker found, with our own words for what it was not offered.
+    /// Returns the taker's results, with the reasons for what it was not offered.
     pub fn found(&self, taken: HandOver) -> HandOver {
         HandOver {
             plain: self.handle.as_ref().map_err(String::clone).and(taken.plain),
@@ -66,7 +66,7 @@ impl Drop for Offer {
     }
 }
 
-/// Opens what the line of an offer names, in another process than the one that made it.
+/// Opens what the line of an offer names, in another process than the offerer's.
 ///
 /// Errors: `bad-usage` for a line that is none; those of opening the card.
 pub fn take(line: &str) -> Result<HandOver> {
@@ -161,7 +161,7 @@ fn take_mapped(pid: Pid, fd: i32, bytes: usize) -> Way {
     is_marked(Mapped::new(handle, bytes)?.address)
 }
 
-/// Memory of the card at an address of its own.
+/// Card memory mapped at its own address.
 #[derive(Debug)]
 struct Mapped {
     handle: sys::CUmemGenericAllocationHandle,
@@ -171,7 +171,7 @@ struct Mapped {
 }
 
 impl Mapped {
-    /// Takes the handle over, also where it fails.
+    /// Takes the handle over, even if it fails.
     fn new(handle: sys::CUmemGenericAllocationHandle, bytes: usize) -> std::result::Result<Mapped, String> {
         let mut mapped = Mapped { handle, address: 0, bytes, is_mapped: false };
         // SAFETY: a valid place for an address; 0 asks for no particular one.

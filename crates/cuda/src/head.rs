@@ -1,9 +1,9 @@
 //! Launchers of `head.cu`: log-probabilities, entropies and their gradients through tiles of the vocabulary.
 //!
-//! Legend: R rows, V vocabulary, K hidden, e the storage of activations. No buffer holds [R, V]. Logits are computed for
-//! some rows and `TILE` columns at a time, always in the same products, and reduced in parts of `PART` columns; so a row's
-//! bits do not depend on how many rows are computed with it, nor on whether it is scored or sampled. On Hopper bf16 logits of rows
-//! that are neither truncated nor bent are never written: `head_hopper.cu` reduces a product's tile where it was made.
+//! Legend: R rows, V vocabulary, K hidden, e the storage of activations. No buffer holds [R, V]. Logits are computed
+//! for some rows and `TILE` columns at a time, always in the same products, and reduced in parts of `PART` columns, so
+//! a row's bits depend neither on other rows nor on whether it is scored or sampled. On Hopper bf16 logits that are
+//! neither truncated nor capped are never written: `head_hopper.cu` reduces a product's tile in registers.
 
 use super::rows::count;
 use super::{Arg, CudaDevice, Launch, hopper, matmul};
@@ -14,29 +14,29 @@ use plimsoll_memory::Buf;
 
 /// Rows of a tile of the largest product that the library has.
 const PRODUCT_ROWS: usize = 256;
-/// Columns of a block of it, 8 a thread.
+/// Columns of a block of the gradients' kernel, 8 a thread.
 const GRADIENT_PART: usize = 2048;
 /// Rows of a block that merges parts.
 const ROW_WARPS: usize = 4;
 
-/// Rows that are taken at once, where `most` have room: whole tiles of a product, so that none is computed for a few rows
-/// (4,096 rows of the backward pass are two of 2,048, not 2,071 and 2,025: 28% less time for the first).
+/// Returns rows that are taken at once, where `most` have room: whole tiles of a product, so that none is computed for
+/// a few rows (4,096 rows of the backward pass are two of 2,048, not 2,071 and 2,025: 28% less time for the first).
 fn product_rows(rows: usize, most: usize) -> usize {
     let whole = if most > PRODUCT_ROWS { most / PRODUCT_ROWS * PRODUCT_ROWS } else { most };
     rows.min(whole).min(ROWS_MAX)
 }
 
-/// Rows `first..first + n` of a matrix.
+/// Returns rows `first..first + n` of a matrix.
 fn matrix_rows(w: Matrix<'_>, first: usize, n: usize) -> Matrix<'_> {
     Matrix::new(w.buf.slice(first * w.k, n * w.k), n, w.k, MatrixLayout::Rows)
 }
 
-/// First column and number of columns of each tile.
+/// Returns the first column and number of columns of each tile.
 pub(super) fn tiles(vocab: usize, tile: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..vocab).step_by(tile).map(move |first| (first, tile.min(vocab - first)))
 }
 
-/// What a part's statistics are to hold of one token.
+/// The token for which a part's statistics hold a logit.
 #[derive(Clone, Copy)]
 pub(super) enum Pick<'a> {
     /// The logit of `targets` [R].
@@ -47,7 +47,7 @@ pub(super) enum Pick<'a> {
     Draw(Buf<'a>, u64),
 }
 
-/// What logits are made from.
+/// Inputs of logits.
 #[derive(Clone, Copy)]
 pub(super) struct Inputs<'a> {
     /// [R, K] e.
@@ -64,7 +64,7 @@ pub(super) struct Head<'a> {
     /// [R, K] e.
     x: Buf<'a>,
     w: Matrix<'a>,
-    /// How logits are bent and multiplied.
+    /// Cap and factor of logits.
     pub(super) how: Logits,
     tile: Buf<'a>,
     out: HeadOut<'a>,
@@ -83,7 +83,7 @@ pub(super) struct Chunk {
 }
 
 impl Chunk {
-    /// The chunk's part of a buffer of rows of `width`.
+    /// Returns the chunk's part of a buffer of rows of `width`.
     pub(super) fn of(self, buf: Buf<'_>, width: usize) -> Buf<'_> {
         buf.slice(self.first * width, self.rows * width)
     }
@@ -133,19 +133,19 @@ impl<'a> Head<'a> {
         (0..rows).step_by(chunk.max(1)).map(move |first| Chunk { first, rows: chunk.min(rows - first) })
     }
 
-    /// Logits of a tile of a chunk, [rows, columns]: all tiles one after the other, or each in the same place.
+    /// Returns the logits of a tile of a chunk, [rows, columns]: tiles one after the other, or each in the same place.
     pub(super) fn logits(&self, chunk: Chunk, first: usize, cols: usize) -> Buf<'a> {
         let start = if self.full { first * chunk.rows } else { 0 };
         self.tile.slice(start, chunk.rows * cols)
     }
 
-    /// After the logits, or in their place where they are no longer needed.
+    /// Returns the statistics' place: after the logits, or over them where they are no longer needed.
     fn stats(&self, chunk: Chunk) -> Buf<'a> {
         let start = if self.at_once { 0 } else { chunk.rows * width(self.w.n, self.full) };
         self.tile.slice(start, chunk.rows * self.parts() * PART_WORDS)
     }
 
-    /// The statistics of all parts of a chunk. Where all its logits are in `tile`, they may be overwritten.
+    /// Computes the statistics of all parts of a chunk. If all its logits are in `tile`, they may be overwritten.
     pub(super) fn fill_stats(&self, chunk: Chunk, pick: Pick<'_>) {
         if self.at_once {
             let product = hopper::HeadProduct::new(self.dev, chunk.of(self.x, self.w.k), self.w);
@@ -191,14 +191,14 @@ impl<'a> Head<'a> {
         self.dev.launch("head", kernel, Launch { grid, block: 256, shared: 0 }, &args);
     }
 
-    /// Merges the parts' statistics: what is known of `targets`.
+    /// Merges the parts' statistics into the outputs for `targets`.
     pub(super) fn finish_targets(&self, chunk: Chunk, targets: Buf<'_>) {
         let mut args = self.merge_args(chunk);
         args.extend([count(self.part()), count(self.w.n), self.dev.arg(chunk.of(targets, 1))]);
         self.finish("rows_of_targets", chunk, args);
     }
 
-    /// Merges the parts' statistics and writes the tokens that were picked.
+    /// Merges the parts' statistics and writes the picked tokens.
     pub(super) fn finish_tokens(&self, chunk: Chunk, pick: Pick<'_>, tokens: Buf<'_>) {
         let (keys, seed, greedy) = match pick {
             Pick::Draw(keys, seed) => (self.dev.arg(chunk.of(keys, 3)), seed, 0),
@@ -221,14 +221,14 @@ impl<'a> Head<'a> {
     }
 }
 
-/// Bends what a product has left, if anything does.
+/// Caps a product's logits, if there is a cap.
 fn cap(dev: &CudaDevice, logits: Buf<'_>, how: Logits) {
     let (Some(cap), n @ 1..) = (how.cap, logits.len()) else { return };
     let launch = Launch { grid: [n.div_ceil(256) as u32, 1, 1], block: 256, shared: 0 };
     dev.launch("head", "cap_logits", launch, &[dev.arg(logits), Arg::U64(n as u64), Arg::F32(cap)]);
 }
 
-/// Log-probability of `targets`, log-sum-exp and entropy. `x`: [R, K] e. A target beyond the vocabulary gives NaN.
+/// Computes log-probability of `targets`, log-sum-exp, entropy. `x`: [R, K] e. Targets beyond the vocabulary give NaN.
 pub(crate) fn forward(
     dev: &CudaDevice,
     x: Buf<'_>,
@@ -245,7 +245,7 @@ pub(crate) fn forward(
     }
 }
 
-/// dx and grad, tile by tile of the vocabulary: logits are computed again.
+/// Computes dx and grad, tile by tile of the vocabulary: logits are recomputed.
 pub(crate) fn backward(dev: &CudaDevice, args: HeadBackward<'_>) {
     let HeadBackward { x, w, targets, head_out, tile, dx, .. } = args;
     let rows = targets.len();
@@ -284,13 +284,13 @@ pub(crate) fn backward(dev: &CudaDevice, args: HeadBackward<'_>) {
     }
 }
 
-/// Numbers of each row that the gradients of its logits are made from.
+/// Returns the inputs of the gradients of each row's logits.
 pub(super) fn row_inputs<'a>(args: &HeadBackward<'a>) -> [Buf<'a>; 5] {
     let HeadOut { lse, entropy, .. } = args.head_out;
     [args.targets, lse, entropy, args.dlogprobs, args.dentropy]
 }
 
-/// Gradients of a tile's logits, [rows, columns] e; `first`: the tile's first column.
+/// Computes gradients of a tile's logits, [rows, columns] e; `first`: the tile's first column.
 fn gradients(
     dev: &CudaDevice,
     chunk: Chunk,

@@ -1,17 +1,17 @@
-//! Launchers of `head_gates.cu`: rows whose queries have gates next to them, what the gates do to attention's output, and the gradients.
+//! Launchers of `head_gates.cu`: splitting rows with gates, gating attention's output, and the gradients.
 
 use super::rows::{blocks, count, typed, wide};
 use super::{Arg, CudaDevice};
 use plimsoll_device::{GateHeadsBackward, Heads};
 use plimsoll_memory::Buf;
 
-/// Elements of a row with gates, of one of q, k and v, and of one of attention's output.
+/// Returns the elements of a row with gates, of one of q, k and v, and of one of attention's output.
 fn widths(heads: Heads) -> [usize; 3] {
     let Heads { heads: a, kv_heads: k, head_dim: d } = heads;
     [2 * (a + k) * d, (a + 2 * k) * d, a * d]
 }
 
-/// Asserts that buffers have equally many rows, each of its width, and one dtype. Returns the rows.
+/// Asserts that buffers have the same number of rows, each of its width, and one dtype. Returns the rows.
 fn check(bufs: &[(Buf<'_>, usize)]) -> usize {
     let (first, width) = bufs[0];
     let rows = super::matmul::rows(first, width);
@@ -21,7 +21,7 @@ fn check(bufs: &[(Buf<'_>, usize)]) -> usize {
     rows
 }
 
-/// The heads' sizes, whether threads have eight elements, and how many threads there are for rows of `width`.
+/// Returns the heads' sizes with whether threads have eight elements, and the threads for rows of `width`.
 fn shape(dev: &CudaDevice, heads: Heads, bufs: &[Buf<'_>], rows: usize, width: usize) -> (Vec<Arg>, usize) {
     let is_wide = wide(dev, heads.head_dim, 8, bufs);
     let items = rows * width / if is_wide { 8 } else { 1 };
@@ -30,7 +30,7 @@ fn shape(dev: &CudaDevice, heads: Heads, bufs: &[Buf<'_>], rows: usize, width: u
     (args.map(count).to_vec(), items)
 }
 
-/// q, k and v of rows with gates.
+/// Copies q, k and v out of rows with gates.
 pub(crate) fn split(dev: &CudaDevice, x: Buf<'_>, heads: Heads, out: Buf<'_>) {
     let [gated, plain, _] = widths(heads);
     let rows = check(&[(x, gated), (out, plain)]);
@@ -39,7 +39,7 @@ pub(crate) fn split(dev: &CudaDevice, x: Buf<'_>, heads: Heads, out: Buf<'_>) {
     dev.launch("head_gates", typed!("split_gates", x), blocks(items, 256, 256), &args);
 }
 
-/// Gradients of q, k and v to their places in rows with gates.
+/// Copies gradients of q, k and v to their places in rows with gates.
 pub(crate) fn join(dev: &CudaDevice, d_qkv: Buf<'_>, heads: Heads, dx: Buf<'_>) {
     let [gated, plain, _] = widths(heads);
     let rows = check(&[(dx, gated), (d_qkv, plain)]);
@@ -48,7 +48,7 @@ pub(crate) fn join(dev: &CudaDevice, d_qkv: Buf<'_>, heads: Heads, dx: Buf<'_>) 
     dev.launch("head_gates", typed!("join_gates", dx), blocks(items, 256, 256), &args);
 }
 
-/// out = attn times the sigmoid of its gate.
+/// Computes out = attn * sigmoid(gate).
 pub(crate) fn forward(dev: &CudaDevice, x: Buf<'_>, heads: Heads, attn: Buf<'_>, out: Buf<'_>) {
     let [gated, _, width] = widths(heads);
     let rows = check(&[(x, gated), (attn, width), (out, width)]);

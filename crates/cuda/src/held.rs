@@ -1,35 +1,35 @@
-//! What the driver and its libraries hold besides the arena. Every run measures it before its first step and notes it in
-//! the folder of compiled kernels; a plan takes what was noted, or a table where there is no card.
+//! Memory that the driver and its libraries hold besides the arena. Every run measures it before its first step and
+//! notes it in the folder of compiled kernels; a plan takes what was noted, or a table where there is no card.
 
 use super::{compile, driver};
 use plimsoll_base::Bytes;
 use plimsoll_device::Held;
 use std::path::{Path, PathBuf};
 
-/// Measured on an H100 and an H200, both with driver 580 and 16 cores, and rounded up. The host's numbers are those of a first
-/// start, in which the kernels are compiled: what the compiler took stays with the process.
+/// Measured on an H100 and an H200, both with driver 580 and 16 cores, and rounded up. The host's numbers are those of
+/// a first start, in which the kernels are compiled: what the compiler took stays with the process.
 const HOST: Held =
     Held { card: Bytes(0), host: Bytes::mib(448), files: Bytes::mib(232), shared: Bytes::mib(12) };
 const TABLE_SOURCE: &str = "from a table, measured on an H100 and an H200 with driver 580";
 /// A context without a module: 526.8 MiB on both cards.
 const CONTEXT: Bytes = Bytes::mib(527);
-/// Runs differ in shapes: a plan takes this much more of the host than the most that was noted.
+/// Runs differ in shapes: a plan takes this much more host memory than the most that was noted.
 const MARGIN: u64 = 16 << 20;
-/// As `MARGIN`, of the card, whose memory is given in pieces of 2 MiB.
+/// Margin for the card, whose memory is given in pieces of 2 MiB; see `MARGIN`.
 const CARD_MARGIN: u64 = 4 << 20;
-/// What a recorded pass takes for a layer: 0.77 to 1.07 MiB a pass of 24 to 36 layers were measured.
+/// Memory of a recorded pass per layer: 0.77 to 1.07 MiB a pass of 24 to 36 layers were measured.
 const GRAPH_BYTES_PER_LAYER: u64 = 40 << 10;
-/// No driver holds as much: a larger number was not written by Plimsoll.
+/// Upper bound on a note: no driver holds as much, so Plimsoll did not write a larger number.
 const BYTES_MAX: u64 = 1 << 36;
 
-/// Which modules a run loads, by the products that it computes.
+/// Modules that a run loads, by the products that it computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Modules {
-    /// No kernels but Plimsoll's: f32, and adapters next to weights that stay as they are.
+    /// Plimsoll's kernels alone: f32, and adapters on weights that stay as they are.
     Own,
-    /// Those that cuBLASLt takes for narrow layers.
+    /// Modules that cuBLASLt needs for narrow layers.
     Narrow,
-    /// Those that it takes for others.
+    /// Modules that cuBLASLt needs for other layers.
     Wide,
 }
 
@@ -37,7 +37,7 @@ pub enum Modules {
 const NARROW: u32 = 640;
 
 impl Modules {
-    /// Returns the modules of a model of this width. `is_own`: nothing is computed that cuBLASLt is asked for.
+    /// Returns the modules of a model of this width. `is_own`: nothing is computed by cuBLASLt.
     pub fn of(is_own: bool, hidden: u32) -> Modules {
         match is_own {
             true => Modules::Own,
@@ -46,7 +46,7 @@ impl Modules {
         }
     }
 
-    /// Returns what they take of a card: 0 to 5, 4 to 14 (the most in a whole step of 256 samples) and 18 to 27 MiB were measured.
+    /// Returns their card memory. Measured: 0 to 5, 4 to 14 (the most in a whole step of 256 samples) and 18 to 27 MiB.
     const fn bytes(self) -> Bytes {
         match self {
             Modules::Own => Bytes::mib(6),
@@ -64,17 +64,17 @@ impl Modules {
     }
 }
 
-/// Returns what `passes` recorded passes of a model with `layers` layers take of a card, at most.
+/// Returns the most that `passes` recorded passes of a model with `layers` layers take of a card.
 pub fn graph_bytes(passes: usize, layers: u32) -> Bytes {
     Bytes((passes as u64).saturating_mul(u64::from(layers)).saturating_mul(GRAPH_BYTES_PER_LAYER))
 }
 
-/// Returns what the table has.
+/// Returns the table's numbers.
 fn table(modules: Modules) -> Held {
     Held { card: Bytes(CONTEXT.0 + modules.bytes().0), ..HOST }
 }
 
-/// Returns what to plan with, and where it is from. The card's is never less than the table's: a run of another shape was noted.
+/// Returns what to plan with, and its source. A card's is never below the table's: a run of another shape was noted.
 pub fn known(modules: Modules) -> (Held, String) {
     let (table, noted) = (table(modules), file(modules).and_then(|file| Some((read(&file)?, file))));
     match noted {
@@ -87,8 +87,8 @@ pub fn known(modules: Modules) -> (Held, String) {
     }
 }
 
-/// Notes a measurement; of two the larger of each number stays. Best effort: without a note the table is taken. Under a
-/// tool that the driver loads (a sanitizer, a profiler) nothing is noted: it takes gigabytes itself.
+/// Notes a measurement; the larger of each number stays. Best effort: without a note the table is taken. Under a tool
+/// that the driver loads (a sanitizer, a profiler) nothing is noted: it takes gigabytes itself.
 pub fn note(held: Held, modules: Modules) {
     let tool = std::env::vars_os().any(|(key, _)| key.to_string_lossy().contains("INJECTION"));
     if let (Some(file), false) = (file(modules), tool) {
@@ -125,7 +125,7 @@ fn zip(held: Held, other: Held, f: impl Fn(Bytes, Bytes) -> Bytes) -> Held {
     }
 }
 
-/// The note about the first card with its driver; `None` without a card.
+/// Returns the path of the note about the first card with its driver; `None` without a card.
 fn file(modules: Modules) -> Option<PathBuf> {
     let (_, info) = driver::first_device().ok()?;
     let name: String = info.name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
@@ -153,7 +153,7 @@ mod tests {
         assert_eq!(most, Held { host: Bytes::mib(900), ..table });
     }
 
-    /// MiB beyond the arena on an H100 and on an H200, which are the same: what was planned lies above each by 1 % of 1 GiB and a half.
+    /// MiB beyond the arena on an H100 and an H200, the same on both: each plan is above by 1 % of 1 GiB and a half.
     #[test]
     fn what_was_measured_lies_below_the_table() {
         for (modules, passes, layers, measured) in [

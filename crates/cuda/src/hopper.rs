@@ -1,5 +1,5 @@
-//! Launchers of `head_hopper.cu`, and what Hopper's kernels share: the descriptions of matrices that the copy engine takes, and rings
-//! of buffers (`ring.cuh`).
+//! Launchers of `head_hopper.cu`, and the parts that Hopper's kernels share: matrix descriptions for the copy engine,
+//! and rings of buffers (`ring.cuh`).
 
 use super::head::{Chunk, Pick, row_inputs};
 use super::launch::TensorMap;
@@ -20,19 +20,18 @@ const SHARED: u32 = (4 * (BLOCK_M + BLOCK_N) * BLOCK_K * 2 + 1024) as u32;
 /// One warp group that copies, two that multiply.
 const THREADS: u32 = 384;
 
-/// Shared memory of a multiprocessor, less what a block has besides its buffers.
+/// Shared memory of a multiprocessor, less a block's needs besides buffers.
 pub(super) const SHARED_MAX: usize = 224 << 10;
-/// Buffers of a ring, at most.
+/// Maximum buffers of a ring.
 const STAGES_MAX: usize = 24;
 
-/// As many buffers of `bytes` as fit, and the shared memory that they take: they begin at a multiple of 1,024.
+/// Returns how many buffers of `bytes` fit, and their shared memory: they begin at a multiple of 1,024.
 pub(super) fn ring(bytes: usize, blocks_of_multiprocessor: usize) -> (usize, u32) {
     let stages = (SHARED_MAX / blocks_of_multiprocessor / bytes).min(STAGES_MAX);
     (stages, (stages * bytes + 1024) as u32)
 }
 
-/// `rows` rows of `width` bf16, fetched in boxes of `box_rows` rows and `BLOCK_K` elements. A failure is kept for
-/// `check`.
+/// Describes `rows` rows of `width` bf16, in boxes of `box_rows` x `BLOCK_K`. A failure is kept for `check`.
 pub(super) fn tensor_map(
     dev: &CudaDevice,
     address: u64,
@@ -69,14 +68,14 @@ pub(super) fn tensor_map(
 /// Columns of a part of a row's statistics.
 pub(super) const PART: usize = BLOCK_N;
 
-/// True if the head's logits are reduced where they are made: on Hopper, for bf16 in rows of whole 16-byte units. It does
-/// not depend on the number of rows.
+/// True if the head's logits are reduced in registers: on Hopper, for bf16 in whole 16-byte units, for any number of
+/// rows.
 pub(super) fn takes(dev: &CudaDevice, x: Buf<'_>, w: Matrix<'_>) -> bool {
     let whole = |b: &Buf<'_>| b.dtype() == DType::Bf16 && dev.address(*b).is_multiple_of(16);
     dev.info().capability == (9, 0) && w.k.is_multiple_of(8) && [x, w.buf].iter().all(whole)
 }
 
-/// The head's product of [R, K] inputs and [V, K] weights, of which only what is made of its logits is written.
+/// The head's product of [R, K] inputs and [V, K] weights, which writes only what is made from its logits.
 pub(super) struct HeadProduct<'a> {
     dev: &'a CudaDevice,
     rows: usize,
@@ -86,7 +85,7 @@ pub(super) struct HeadProduct<'a> {
 }
 
 impl<'a> HeadProduct<'a> {
-    /// Of one row at least, which `takes` said yes to.
+    /// Returns the product of at least one row; `takes` must have returned true.
     pub(super) fn new(dev: &'a CudaDevice, x: Buf<'_>, w: Matrix<'_>) -> HeadProduct<'a> {
         let rows = x.len() / w.k;
         let maps = [
@@ -96,7 +95,7 @@ impl<'a> HeadProduct<'a> {
         HeadProduct { dev, rows, vocab: w.n, k: w.k, maps }
     }
 
-    /// Statistics of each row's parts, [R, parts], which are a chunk's.
+    /// Computes the statistics of each row's parts, [R, parts], for a chunk.
     pub(super) fn parts(&self, inv_temperature: f32, chunk: Chunk, pick: Pick<'_>, stats: Buf<'_>) {
         let none = Arg::Ptr(0);
         let (kernel, targets, keys, seed) = match pick {
@@ -108,8 +107,7 @@ impl<'a> HeadProduct<'a> {
         self.launch(kernel, self.vocab, &own);
     }
 
-    /// Gradients of the logits of vocabulary columns `first..first + cols`, [R, cols] bf16, into `to`; `cols` is a multiple
-    /// of eight.
+    /// Writes gradients by logits of vocabulary columns `first..first + cols`, [R, cols] bf16; eight divides `cols`.
     pub(super) fn gradients(&self, first: usize, cols: usize, args: &HeadBackward<'_>, to: Buf<'_>) {
         assert_eq!((to.len(), to.dtype()), (self.rows * cols, DType::Bf16), "[{}, {cols}]", self.rows);
         assert!(cols.is_multiple_of(8) && self.dev.address(to).is_multiple_of(16), "rows of {cols} columns");
@@ -119,7 +117,7 @@ impl<'a> HeadProduct<'a> {
         self.launch("head_gradients", cols, &own);
     }
 
-    /// As many blocks as run at once, which take the tiles of `cols` columns in turn.
+    /// Launches as many blocks as run at once, which take the tiles of `cols` columns in turn.
     fn launch(&self, kernel: &'static str, cols: usize, own: &[Arg]) {
         let sizes = [self.rows, cols, self.k.div_ceil(BLOCK_K)].map(count);
         let args = [&self.maps.map(Arg::Map)[..], &sizes, own].concat();

@@ -9,19 +9,18 @@ use std::collections::HashMap;
 use std::ffi::CString;
 use std::sync::{LazyLock, RwLock};
 
-/// Bytes of dynamic shared memory that a function may have without asking.
+/// Bytes of dynamic shared memory that a function gets without asking.
 const SHARED_DEFAULT: u32 = 48 << 10;
 
-/// What the kernels of each source take, read once a process.
+/// Parameters of the kernels of each source, read once per process.
 static PARAMETERS: LazyLock<HashMap<&str, Parameters>> =
     LazyLock::new(|| SOURCES.iter().map(|source| (source.name, parameters::read(source.text))).collect());
 
-/// All kernels, compiled for this card and loaded.
 #[derive(Debug)]
 pub(crate) struct Kernels {
     modules: HashMap<&'static str, sys::CUmodule>,
     functions: RwLock<HashMap<(&'static str, &'static str), Function>>,
-    /// Files that were compiled at this start, and not found in the cache.
+    /// Number of files that this start compiled because the cache lacked them.
     pub(crate) compiled: usize,
     pub(crate) compiler: String,
 }
@@ -38,7 +37,7 @@ struct Function {
 }
 
 impl Kernels {
-    /// Compiles what the cache does not hold, on all cores, and loads it.
+    /// Compiles what is not in the cache, on all cores, and loads it.
     ///
     /// Errors: `cuda-library-missing`, `cuda-compile-failed`, `cuda-failed`.
     pub(crate) fn load(gpu: &Gpu, checked: bool) -> Result<Kernels> {
@@ -71,7 +70,7 @@ impl Kernels {
         Ok(Kernels { modules, functions: RwLock::default(), compiled, compiler })
     }
 
-    /// The function of a kernel, with room for its shared memory. Panics, on the first launch, if `given` are not its parameters.
+    /// Returns a kernel's function, with room for its shared memory. Panics on first launch unless it takes `given`.
     pub(crate) fn function(
         &self,
         module: &'static str,

@@ -1,4 +1,4 @@
-//! Launching kernels: arguments, and what is checked after a launch of a checked build.
+//! Launches kernels: their arguments, and the checks of a checked build after a launch.
 
 use super::CudaDevice;
 use super::driver::{self};
@@ -15,7 +15,7 @@ pub(crate) enum Arg {
     U32(u32),
     U64(u64),
     F32(f32),
-    /// By value.
+    /// Passed by value.
     Map(TensorMap),
 }
 
@@ -31,7 +31,7 @@ impl Arg {
     }
 }
 
-/// A matrix as the copy engine takes it: the driver's CUtensorMap, a kernel's parameter.
+/// A matrix description for the copy engine: the driver's CUtensorMap, a kernel's parameter.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TensorMap(pub(crate) [u64; 16]);
 
@@ -44,14 +44,14 @@ pub(crate) struct Launch {
 }
 
 impl CudaDevice {
-    /// The address of a buffer's first byte, for a kernel.
+    /// Returns the address of a buffer's first byte, for a kernel.
     #[track_caller]
     pub(crate) fn arg(&self, buf: Buf<'_>) -> Arg {
         assert!(!buf.is_offloaded(), "a kernel on host memory");
         Arg::Ptr(self.address(buf))
     }
 
-    /// The same, for copies: page-locked host memory has its address on the device too.
+    /// Returns the address of a buffer for copies: page-locked host memory has its address on the device too.
     #[track_caller]
     pub(crate) fn address(&self, buf: Buf<'_>) -> u64 {
         if buf.is_offloaded() {
@@ -66,7 +66,7 @@ impl CudaDevice {
         }
     }
 
-    /// Puts a kernel on the stream. A failure is kept for `check`; what follows it is left out.
+    /// Queues a kernel on the stream. A failure is kept for `check`; launches after it are skipped.
     pub(crate) fn launch(&self, module: &'static str, kernel: &'static str, how: Launch, args: &[Arg]) {
         if how.grid.contains(&0) || self.has_failed() {
             return;
@@ -95,7 +95,7 @@ impl CudaDevice {
         }
         self.gpu.bind();
         let [x, y, z] = how.grid;
-        // Its blocks may come onto a Hopper card before the kernel before it has ended: every kernel waits for that before it reads what others write.
+        // Hopper may start blocks before the preceding kernel ends: kernels wait for that before reading others' data.
         let mut overlaps = sys::CUlaunchAttribute {
             id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
             pad: [0; 4],
@@ -113,7 +113,7 @@ impl CudaDevice {
             attrs: &raw mut overlaps,
             numAttrs: u32::from(self.gpu.overlaps()),
         };
-        // SAFETY: the arguments are of the kinds that the kernel takes, by its source; buffers were checked to lie in the arena.
+        // SAFETY: the arguments are of the kinds that the kernel's source takes; buffers were checked to be in arenas.
         let mut put = || unsafe {
             sys::cuLaunchKernelEx(&raw const config, function, params.as_mut_ptr(), std::ptr::null_mut())
                 .result()

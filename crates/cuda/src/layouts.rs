@@ -1,8 +1,7 @@
-//! Orders of matrices and sizes of the buffers that an NVIDIA GPU needs. Legend: R head rows, V vocabulary.
+//! Matrix orders and buffer sizes on an NVIDIA GPU. Legend: R head rows, V vocabulary.
 
 use plimsoll_device::{Layouts, MatrixLayout};
 
-/// The layouts of an NVIDIA GPU.
 pub static LAYOUTS: Layouts = Layouts {
     name: "cuda",
     order: |_| MatrixLayout::Rows,
@@ -12,23 +11,23 @@ pub static LAYOUTS: Layouts = Layouts {
     partial: |sums| sums,
 };
 
-/// Vocabulary columns of a tile of logits. A decode step has few rows, so that a tile should be wide: SmolLM2's 49,152
+/// Vocabulary columns of a tile of logits. A decode step has few rows, so a tile should be wide: SmolLM2's 49,152
 /// columns are three, Qwen2.5's 151,936 ten.
 pub const TILE: usize = 16_384;
 /// Columns that a block reduces, as in `head.cu`; a constant of the build, because the merge order depends on it.
 pub const PART: usize = 4096;
 /// f32 words of a part's statistics, as in `head.cu`.
 pub const PART_WORDS: usize = 5;
-/// Logits of a tile, at most: 512 rows of 16,384 are 32 MiB, of which most stay in the second-level cache.
+/// Maximum logits of a tile: 512 rows of 16,384 are 32 MiB, most of which stay in the second-level cache.
 pub const TILE_LOGITS: usize = 8 << 20;
-/// Logits of a sampler that truncates, at most, or those of one row: 64 MiB are 341 rows of 49,152.
+/// Maximum logits of a truncating sampler, or those of one row: 64 MiB are 341 rows of 49,152.
 pub const FULL_LOGITS: usize = 16 << 20;
-/// Rows of a grid, at most.
+/// Maximum rows of a grid.
 pub const ROWS_MAX: usize = 32_768;
-/// Columns of a tile in the backward pass, which takes all rows: each gradient is rounded once a tile.
+/// Columns of a tile in the backward pass, which takes all rows: each gradient is rounded once per tile.
 pub const GRADIENT_TILE: usize = 4096;
 
-/// f32 elements of the `tile` argument of the head's operations, for calls of `rows_max` rows at most.
+/// Returns the f32 elements of the head operations' `tile`, for calls of at most `rows_max` rows.
 ///
 /// `truncates`: some call samples with top-k, top-p or min-p.
 pub fn head_tile_elements(rows_max: usize, vocab: usize, truncates: bool) -> u64 {
@@ -36,22 +35,22 @@ pub fn head_tile_elements(rows_max: usize, vocab: usize, truncates: bool) -> u64
     (if truncates { elements(false).max(elements(true)) } else { elements(false) }) as u64
 }
 
-/// Elements (e) of the `dtile` argument of `head_backward`: [R, columns of a tile].
+/// Returns the elements (e) of the `dtile` argument of `head_backward`: [R, columns of a tile].
 pub fn head_dtile_elements(rows_max: usize, vocab: usize) -> u64 {
     (rows_max * vocab.min(GRADIENT_TILE)) as u64
 }
 
-/// Columns of logits that are held of a row.
+/// Returns the columns of logits that are held of a row.
 pub fn width(vocab: usize, full: bool) -> usize {
     if full { vocab } else { vocab.min(TILE) }
 }
 
-/// Words of a row: logits and statistics.
+/// Returns the words of a row: logits and statistics.
 pub fn row_words(vocab: usize, full: bool) -> usize {
     width(vocab, full) + vocab.div_ceil(PART) * PART_WORDS
 }
 
-/// Rows that are taken at once.
+/// Returns the rows that are taken at once.
 pub fn chunk_rows(rows: usize, vocab: usize, full: bool) -> usize {
     let logits = if full { FULL_LOGITS } else { TILE_LOGITS };
     rows.min((logits / width(vocab, full)).clamp(1, ROWS_MAX))

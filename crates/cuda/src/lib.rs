@@ -1,8 +1,8 @@
 //! The CUDA device: one card, one context, one stream, one arena of plain device memory.
 //!
-//! It owns the card's memory from start to end: after the arena Plimsoll allocates nothing else. Operations are put on
-//! the stream and return at once; the first that fails is kept and reported by `check`, and what follows it does nothing.
-//! Kernels are in `cu/`, one file for each module here; their launchers check shapes before the launch.
+//! It owns the card's memory from start to end: after the arena Plimsoll allocates nothing else. Operations are queued
+//! on the stream and return at once; the first failure is kept and reported by `check`, and operations after it do
+//! nothing. Kernels are in `cu/`, one file for each module here; their launchers check shapes before the launch.
 
 mod adapted;
 mod adapted_codes;

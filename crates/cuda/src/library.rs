@@ -1,8 +1,8 @@
-//! Finding the libraries of CUDA at run time: the driver, the compiler NVRTC, cuBLASLt, and NCCL.
+//! Finds the libraries of CUDA at run time: the driver, the compiler NVRTC, cuBLASLt, and NCCL.
 //!
-//! One binary runs with and without them, and with those of CUDA 12 and 13: the newest that the driver can use is taken. What
-//! is absent is a named error that says where it was looked for. The driver is opened before cudarc looks it up by name, so
-//! that it finds the one opened here.
+//! One binary runs with and without them, and with those of CUDA 12 and 13: the newest that the driver can use is
+//! taken. A missing library is a named error that says where it was looked for. The driver is opened before cudarc
+//! looks it up by name, so that it finds the one opened here.
 
 use cudarc::driver::sys;
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
@@ -10,9 +10,9 @@ use plimsoll_base::{Error, Result};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-/// Versions of CUDA whose libraries are used, the newest first. A driver loads what compilers up to its own version made.
+/// CUDA versions whose libraries are used, newest first. A driver loads what compilers up to its own version made.
 const MAJORS: [u32; 2] = [13, 12];
-/// Of NCCL, which counts by itself.
+/// Major version of NCCL, which has its own count.
 const NCCL_MAJOR: u32 = 2;
 
 /// A library that is opened at run time.
@@ -25,7 +25,7 @@ pub(crate) enum Lib {
 }
 
 impl Lib {
-    /// Beginning of its file names; a version may follow.
+    /// Returns the beginning of its file names; a version may follow.
     fn stem(self) -> &'static str {
         match self {
             Lib::Driver => "libcuda.so",
@@ -35,7 +35,7 @@ impl Lib {
         }
     }
 
-    /// True if a file of this version, 0 where its name has none, is one that a driver up to `newest` can use.
+    /// True if a driver up to `newest` can use a file of this version, 0 where its name has none.
     fn takes(self, version: u32, newest: u32) -> bool {
         match self {
             Lib::Driver => true,
@@ -44,7 +44,7 @@ impl Lib {
         }
     }
 
-    /// Names that the system's loader may know, the newest first.
+    /// Returns names that the system's loader may know, newest first.
     fn names(self, newest: u32) -> Vec<String> {
         let stem = self.stem();
         match self {
@@ -57,7 +57,7 @@ impl Lib {
         }
     }
 
-    /// A library that must be open before it.
+    /// Returns a library that must be open first.
     fn companion(self) -> Option<&'static str> {
         (self == Lib::Nvrtc).then_some("libnvrtc-builtins.so")
     }
@@ -102,7 +102,7 @@ impl Lib {
 #[derive(Debug)]
 pub(crate) struct Opened {
     lib: Lib,
-    /// Where it was found: a path, or a name that the loader knows.
+    /// Path, or a name that the loader knows.
     pub(crate) path: PathBuf,
     handle: Library,
 }
@@ -134,13 +134,13 @@ pub(crate) fn open(lib: Lib) -> Result<&'static Opened> {
     if let Some(found) = opened.iter().find(|found| found.lib == lib) {
         return Ok(found);
     }
-    // Its functions are kept by address, so it is never closed.
+    // Never closed: callers keep the addresses of its functions.
     let found: &'static Opened = Box::leak(Box::new(find(lib, newest)?));
     opened.push(found);
     Ok(found)
 }
 
-/// The major version of CUDA that the driver speaks; the newest of all where there is no driver, as for compiling alone.
+/// Returns the major CUDA version that the driver speaks; without a driver, as to compile alone, the newest of all.
 fn newest_major() -> u32 {
     type GetVersion = unsafe extern "C" fn(*mut i32) -> sys::CUresult;
     let ask = || -> Option<u32> {
@@ -165,14 +165,14 @@ fn find(lib: Lib, newest: u32) -> Result<Opened> {
             Some(Opened { lib, path: PathBuf::from(name), handle })
         })
     };
-    // What the user names comes first; then, but for a library whose companion must be found too, what the loader knows.
+    // First the user's folders, then the loader's name, unless a library's companion must be found too.
     let first = open_one(lib, newest, &chosen, &mut reason);
     let found = first.or_else(|| if lib.companion().is_none() { by_loader(&names[..1]) } else { None });
     let found = found.or_else(|| open_one(lib, newest, &usual, &mut reason)).or_else(|| by_loader(&names));
     found.ok_or_else(|| lib.missing(newest, &[chosen, usual].concat(), &reason))
 }
 
-/// Opens the best file of a library in these folders. `reason` tells why one did not open.
+/// Opens the best file of a library in these folders. `reason` gets why one did not open.
 fn open_one(lib: Lib, newest: u32, folders: &[PathBuf], reason: &mut String) -> Option<Opened> {
     files(lib, newest, folders).into_iter().find_map(|path| {
         let folder = path.parent().expect("a file of a folder");
@@ -193,7 +193,7 @@ fn open_one(lib: Lib, newest: u32, folders: &[PathBuf], reason: &mut String) -> 
     })
 }
 
-/// The files of a library in these folders: those of the newest version in any folder come first.
+/// Returns the files of a library in these folders, those of the newest version in any folder first.
 fn files(lib: Lib, newest: u32, folders: &[PathBuf]) -> Vec<PathBuf> {
     let major = |file: &Path| version(file).first().copied().unwrap_or(0);
     let mut files: Vec<PathBuf> = folders
@@ -206,7 +206,7 @@ fn files(lib: Lib, newest: u32, folders: &[PathBuf]) -> Vec<PathBuf> {
     files
 }
 
-/// The newest file in a folder whose name begins with `stem`, of the major version of `file`.
+/// Returns the newest file in a folder whose name begins with `stem`, of the major version of `file`.
 fn companion(folder: &Path, stem: &str, file: &Path) -> Option<PathBuf> {
     let major = version(file).first().copied();
     named(folder, stem).into_iter().find(|found| version(found).first().copied() == major)
@@ -217,7 +217,7 @@ fn open_file(path: &Path) -> std::result::Result<Library, libloading::Error> {
     unsafe { Library::open(Some(path), RTLD_NOW | RTLD_GLOBAL) }
 }
 
-/// The files of a folder whose names begin with `stem`, the highest version first.
+/// Returns the files of a folder whose names begin with `stem`, highest version first.
 fn named(folder: &Path, stem: &str) -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
     let mut files: Vec<PathBuf> = entries
@@ -228,7 +228,7 @@ fn named(folder: &Path, stem: &str) -> Vec<PathBuf> {
     files
 }
 
-/// `libnvrtc.so` and `libnvrtc.so.13`, but not `libnvrtc.so.debug`.
+/// True for `libnvrtc.so` and `libnvrtc.so.13`, but not `libnvrtc.so.debug`.
 fn is_named(name: &str, stem: &str) -> bool {
     let Some(rest) = name.strip_prefix(stem) else { return false };
     rest.is_empty() || (rest.starts_with('.') && rest[1..].split('.').all(|part| part.parse::<u32>().is_ok()))
@@ -239,13 +239,13 @@ fn version(path: &Path) -> Vec<u32> {
     name.split('.').filter_map(|part| part.parse().ok()).collect()
 }
 
-/// The libraries' folders of the toolkit that the user names.
+/// Returns the library folders of the toolkit that the user names.
 fn chosen_folders() -> Vec<PathBuf> {
     let roots = ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(variable);
     folders_of(roots.flat_map(|root| ["lib64", "lib"].map(|lib| root.join(lib))))
 }
 
-/// Where CUDA's libraries usually are: pip's `nvidia` folders, conda, the toolkit, and the system.
+/// Returns the usual folders of CUDA's libraries: pip's `nvidia` folders, conda, the toolkit, and the system.
 fn usual_folders() -> Vec<PathBuf> {
     let sites = python_prefixes().into_iter().flat_map(|prefix| site_packages(&prefix));
     let packages = ["cu13/lib", "cuda_nvrtc/lib", "cublas/lib", "nccl/lib"];
@@ -263,7 +263,7 @@ fn usual_folders() -> Vec<PathBuf> {
     folders_of(pip.chain(conda).chain(system.map(PathBuf::from)))
 }
 
-/// Those that exist, each once.
+/// Returns those that exist, each once.
 fn folders_of(paths: impl Iterator<Item = PathBuf>) -> Vec<PathBuf> {
     let mut folders = Vec::new();
     for path in paths {
@@ -274,12 +274,12 @@ fn folders_of(paths: impl Iterator<Item = PathBuf>) -> Vec<PathBuf> {
     folders
 }
 
-/// The path in an environment variable, unless it is empty.
+/// Returns the path in an environment variable, unless it is empty.
 fn variable(name: &str) -> Option<PathBuf> {
     std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
 }
 
-/// Folders with a `lib/python3.x`: the virtual environment, conda, the user's, and those of the `python3` on the path.
+/// Returns folders with a `lib/python3.x`: of the virtual environment, conda, the user, and the path's `python3`.
 fn python_prefixes() -> Vec<PathBuf> {
     let mut prefixes: Vec<PathBuf> =
         ["VIRTUAL_ENV", "CONDA_PREFIX"].iter().filter_map(std::env::var_os).map(PathBuf::from).collect();

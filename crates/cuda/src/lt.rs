@@ -1,4 +1,4 @@
-//! cuBLASLt's calls: products of bf16 matrices as the library describes them, what it offers for one, and putting one on the stream.
+//! cuBLASLt's calls: it describes products of bf16 matrices, lists algorithms for one, and queues one on the stream.
 
 use super::bindings::CublasLt;
 use super::driver::Gpu;
@@ -6,7 +6,7 @@ use cudarc::cublaslt::{result, sys};
 use plimsoll_base::{DType, Error, Result, slugs};
 use std::ffi::c_void;
 
-/// Which of a linear layer's three products.
+/// One of a linear layer's three products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Op {
     /// out [M, N] = x [M, K] W [N, K]^T.
@@ -17,7 +17,7 @@ pub(crate) enum Op {
     BackwardW,
 }
 
-/// A product's shape, as far as the choice of its algorithm depends on it.
+/// The parts of a product's shape that the choice of its algorithm depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Shape {
     pub(crate) op: Op,
@@ -31,11 +31,11 @@ pub(crate) struct Shape {
     pub(crate) add: bool,
     /// A bias is added to each row.
     pub(crate) bias: bool,
-    /// The algorithm is that of many rows whatever M, untried. Without it the bits of `BackwardX` are those of M rounded up.
+    /// The algorithm is that of many rows for any M, untried. Else the bits of `BackwardX` are those of M rounded up.
     pub(crate) of_many: bool,
 }
 
-/// Elements from row to row, as `Operands` names the matrices: more than a row has where it is a run of columns of a wider one.
+/// Elements from row to row of the matrices of `Operands`: more than a row has for a run of columns of a wider matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Strides {
     pub(crate) a: usize,
@@ -44,7 +44,7 @@ pub(crate) struct Strides {
 }
 
 impl Shape {
-    /// A product of whole matrices, which is written.
+    /// Returns a product of whole matrices, which is written.
     pub(crate) fn new(op: Op, m: usize, n: usize, k: usize, out: DType) -> Shape {
         let strides = match op {
             Op::Forward => Strides { a: k, b: k, out: n },
@@ -54,7 +54,7 @@ impl Shape {
         Shape { op, m, n, k, strides, out, add: false, bias: false, of_many: false }
     }
 
-    /// Bytes from the output's first element to its last.
+    /// Returns the bytes from the output's first element to its last.
     pub(crate) fn out_bytes(&self) -> u64 {
         let (rows, cols) = match self.op {
             Op::Forward => (self.m, self.n),
@@ -65,21 +65,21 @@ impl Shape {
     }
 }
 
-/// What a product is made of.
+/// Addresses and scale of a product.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Operands {
     /// W, or dy^T's partner x for `BackwardW`: the operand named first by the library, which counts columns first.
     pub(crate) a: u64,
     pub(crate) b: u64,
-    /// What is added to, where something is: the output itself or another matrix of its shape.
+    /// The matrix that is added to, if any: the output itself or another of its shape.
     pub(crate) added: u64,
     pub(crate) out: u64,
     pub(crate) bias: u64,
-    /// Of the product; no part of the choice of its algorithm.
+    /// Factor on the product; no part of the choice of its algorithm.
     pub(crate) scale: f32,
 }
 
-/// Every pointer is a multiple of it: rows of matrices are.
+/// Alignment of every pointer, because rows of matrices have it.
 static ALIGNMENT: u32 = 16;
 
 /// A description of a product and its matrices, destroyed together.
@@ -156,7 +156,7 @@ impl Description {
     }
 }
 
-/// cuBLASLt's version, such as 130100.
+/// Returns cuBLASLt's version, such as 130100.
 ///
 /// Errors: `cuda-library-missing`.
 pub(crate) fn version() -> Result<usize> {
@@ -165,17 +165,16 @@ pub(crate) fn version() -> Result<usize> {
     Ok(unsafe { (lt.cublasLtGetVersion)() })
 }
 
-/// A version as people write it: `13.1.0`.
+/// Formats a version for display: `13.1.0`.
 pub(crate) fn dotted(version: usize) -> String {
     format!("{}.{}.{}", version / 10_000, version / 100 % 100, version % 100)
 }
 
-/// The library with a handle of it.
+/// The library and a handle of it.
 #[derive(Debug)]
 pub(crate) struct Lt {
     pub(crate) calls: &'static CublasLt,
     handle: sys::cublasLtHandle_t,
-    /// The library's version, such as 130100.
     pub(crate) version: usize,
 }
 
@@ -197,7 +196,7 @@ impl Lt {
         Ok(Lt { calls, handle, version })
     }
 
-    /// out = scale product + beta out.
+    /// Queues out = scale product + beta out.
     pub(crate) fn put(
         &self,
         gpu: &Gpu,
@@ -232,7 +231,7 @@ impl Lt {
         .result()
     }
 
-    /// The library's choices without split-K, its best first; at least one.
+    /// Returns the library's choices without split-K, its best first; at least one.
     pub(crate) fn choices(
         &self,
         shape: &Shape,
@@ -264,8 +263,8 @@ impl Lt {
             }
             let mut found: Vec<sys::cublasLtMatmulHeuristicResult_t> = Vec::with_capacity(most);
             let mut count = 0;
-            // SAFETY: everything was made above and is alive; the library writes at most `most` results and says how
-            // many they are.
+            // SAFETY: everything was made above and is alive; the library writes at most `most` results and their
+            // number.
             unsafe {
                 (self.calls.cublasLtMatmulAlgoGetHeuristic)(
                     self.handle,

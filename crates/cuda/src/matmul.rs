@@ -1,4 +1,4 @@
-//! The products of linear layers: bf16 by cuBLASLt, f32 by our own kernels, whose chain of additions is one.
+//! The products of linear layers: bf16 by cuBLASLt, f32 by our own kernels, with a single chain of additions.
 
 use super::lt::{Op, Operands, Shape};
 use super::{CudaDevice, sgemm};
@@ -11,7 +11,7 @@ pub(super) fn rows(x: Buf<'_>, width: usize) -> usize {
     x.len() / width
 }
 
-/// True if cuBLASLt takes the shapes: rows, and the distances of rows, of whole 16-byte units.
+/// True if cuBLASLt takes the shapes: rows and strides of whole 16-byte units.
 pub(super) fn by_library(dev: &CudaDevice, operands: &[Buf<'_>], widths: &[usize]) -> bool {
     let whole = widths.iter().all(|w| w.is_multiple_of(8));
     whole && operands.iter().all(|b| b.dtype() == DType::Bf16 && dev.address(*b).is_multiple_of(16))
@@ -103,7 +103,7 @@ pub(crate) fn backward_w(dev: &CudaDevice, dy: Buf<'_>, x: Buf<'_>, grad: Matrix
 pub(super) struct Product<'a> {
     pub(super) a: Buf<'a>,
     pub(super) b: Buf<'a>,
-    /// What an `add` adds to: the output itself, or another of its shape.
+    /// The matrix that `add` adds to: the output itself, or another of its shape.
     pub(super) added: Buf<'a>,
     pub(super) out: Buf<'a>,
     pub(super) bias: Option<Buf<'a>>,
@@ -144,8 +144,8 @@ pub(super) fn product(dev: &CudaDevice, shape: Shape, of: Product<'_>) {
     }
 }
 
-/// FLOP/s of bf16 products that a card of this kind reaches: its rate at the highest clock, times the share that products
-/// of 8,192 reached on an H200 through cuBLASLt (790e12).
+/// Returns FLOP/s of bf16 products that a card of this kind reaches: its rate at the highest clock, times the share
+/// that products of 8,192 reached on an H200 through cuBLASLt (790e12).
 pub(crate) fn peak_flops(dev: &CudaDevice) -> f64 {
     const REACHED: f64 = 0.738;
     let info = &dev.gpu.info;

@@ -1,4 +1,4 @@
-//! Bytes in and out of the arena, and conversions of dtype on the way.
+//! Copies bytes into and out of the arena, and converts dtypes on the way.
 
 use super::CudaDevice;
 use super::driver;
@@ -24,8 +24,7 @@ impl CudaDevice {
             return;
         }
         self.gpu.bind();
-        // SAFETY: `address` and the length were checked to lie in the arena. From pageable memory the driver takes
-        // a copy before it returns.
+        // SAFETY: `address` and length were checked to lie in the arena; the driver copies pageable memory first.
         let sent = unsafe { result::memcpy_htod_async(address, src, self.stream()) };
         self.keep(sent, "copying to the device");
     }
@@ -36,7 +35,7 @@ impl CudaDevice {
             return;
         }
         self.gpu.bind();
-        // SAFETY: `dst` outlives the copy, whose source the caller keeps in the arena; the wait comes before `dst` is used.
+        // SAFETY: `dst` outlives the copy; the caller keeps the source in the arena; the wait precedes use of `dst`.
         let received = unsafe { result::memcpy_dtoh_async(dst, address, self.gpu.stream) };
         self.keep(received, "copying from the device");
         self.keep(self.gpu.wait(), "copying from the device");
@@ -53,7 +52,7 @@ impl CudaDevice {
         self.receive(address, dst);
     }
 
-    /// The region `device.scratch`, at least `bytes` long; operations use it one after the other. What is put aside has `device.aside`.
+    /// Returns `device.scratch`, at least `bytes` long, which operations share; `device.aside` for those put aside.
     pub(crate) fn scratch(&self, bytes: u64) -> u64 {
         let scratch = if self.is_aside() { self.aside_scratch } else { self.scratch };
         let (address, len) = scratch.expect("`bind_scratch` comes before the operations");
@@ -76,7 +75,7 @@ pub(crate) fn read_u32(dev: &CudaDevice, src: Buf<'_>, dst: &mut [u32]) {
     receive_buf(dev, src, dst);
 }
 
-/// Copies a buffer as it is, this rank's or another's.
+/// Copies a buffer of this rank or another, unconverted.
 fn receive_buf<T: Copy>(dev: &CudaDevice, src: Buf<'_>, dst: &mut [T]) {
     match dev.far_away(src) {
         None => dev.receive(dev.address(src), dst),
@@ -120,7 +119,7 @@ pub(crate) fn read_f32(dev: &CudaDevice, src: Buf<'_>, dst: &mut [f32]) {
     }
 }
 
-/// bf16 in the upper half of `words`, as little-endian f32 in all of it, in place.
+/// Widens bf16 in the upper half of `words` to little-endian f32 in all of it, in place.
 fn widen(words: &mut [u16]) {
     let n = words.len() / 2;
     let mut i = 0;
@@ -136,13 +135,13 @@ fn widen(words: &mut [u16]) {
     }
 }
 
-/// The buffer of `elements` elements of whole rows from `first_row`.
+/// Returns the buffer of `elements` elements of whole rows from `first_row`.
 pub(crate) fn rows(of: Matrix<'_>, first_row: usize, elements: usize) -> Buf<'_> {
     assert_eq!((of.layout, elements % of.k), (MatrixLayout::Rows, 0));
     of.buf.slice(first_row * of.k, elements)
 }
 
-/// Elements that are converted at a time.
+/// Elements converted at a time.
 const PART: usize = 64 * CODE_BLOCK;
 
 pub(crate) fn read_codes(dev: &CudaDevice, src: Coded<'_>, start: usize, dst: &mut [f32]) {

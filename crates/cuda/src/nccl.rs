@@ -1,5 +1,5 @@
-//! Cards of different hosts exchange by NCCL where it is there: sends and receives alone, never its sums, whose order may depend on
-//! sizes, channels and ranks.
+//! Exchange between cards of different hosts by NCCL, if available: sends and receives alone, never its sums, whose
+//! order may depend on sizes, channels and ranks.
 
 use super::bindings::{Comm, Nccl, NcclId, Settings};
 use super::driver::Gpu;
@@ -9,25 +9,25 @@ use plimsoll_device::Network;
 use plimsoll_memory::host::Rss;
 use std::ffi::{CStr, c_char, c_int, c_void};
 
-/// The oldest version whose settings are those below.
+/// The oldest version that has the settings below.
 const VERSION_MIN: i32 = 21_800;
-/// Blocks of a kernel that copies: they take multiprocessors from the backward pass, and memory.
+/// Blocks of a copying kernel: they take multiprocessors from the backward pass, and memory.
 const CTAS_MAX: c_int = 4;
-/// What it takes of a card: 444 to 461 MiB were measured over sockets on an H100 with 2.28.3, with one other rank as with three.
+/// NCCL's card memory: 444 to 461 MiB measured over sockets on an H100 with 2.28.3, with one other rank or three.
 const CARD_BYTES: Bytes = Bytes::mib(480);
-/// What it takes of the host: 396 MiB were measured on two H100 of two hosts.
+/// NCCL's host memory: 396 MiB were measured on two H100 of two hosts.
 const HOST_BYTES: Bytes = Bytes::mib(416);
-/// Its number for bytes.
+/// NCCL's number for the type of bytes.
 const CHAR: c_int = 0;
-/// What is not set, of its settings.
+/// NCCL's number for a setting that is not set.
 const UNSET: c_int = c_int::MIN;
 
-/// The ranks of a run as NCCL connects them.
+/// The ranks of a run, connected by NCCL.
 #[derive(Debug)]
 pub(crate) struct Cards {
     calls: &'static Nccl,
     comm: Comm,
-    /// Whether a rank's card is reached by it: those of other hosts.
+    /// True for ranks whose cards are reached by NCCL: those of other hosts.
     pub(crate) far: Vec<bool>,
     pub(crate) taken: Network,
 }
@@ -37,17 +37,17 @@ unsafe impl Send for Cards {}
 // SAFETY: shared references read it alone, but for calls that serial operations make.
 unsafe impl Sync for Cards {}
 
-/// Returns NCCL's version for people: `2.28.9`.
+/// Returns NCCL's version for display: `2.28.9`.
 ///
 /// Errors: `cuda-library-missing`; `ranks-nccl` where it is too old.
 pub fn nccl_version() -> Result<String> {
     version_of(Nccl::open()?).map(words_of)
 }
 
-/// What NCCL takes of a card and of the host, where there are cards of other hosts.
+/// Card and host memory that NCCL takes if there are cards of other hosts.
 pub const NCCL_BYTES: (Bytes, Bytes) = (CARD_BYTES, HOST_BYTES);
 
-/// Makes the name under which all ranks meet.
+/// Makes the id by which all ranks meet.
 ///
 /// Errors: `cuda-library-missing`, `ranks-nccl`.
 pub fn nccl_id() -> Result<NcclId> {
@@ -69,7 +69,7 @@ fn version_of(calls: &Nccl) -> Result<i32> {
     }
 }
 
-/// 22809 is 2.28.9.
+/// Formats a version: 22809 is 2.28.9.
 fn words_of(version: i32) -> String {
     format!("{}.{}.{}", version / 10_000, version / 100 % 100, version % 100)
 }
@@ -97,7 +97,7 @@ fn check(calls: &Nccl, comm: Option<Comm>, call: &str, code: c_int) -> Result<()
 }
 
 impl Cards {
-    /// Connects all ranks: each must call it. Memory that it needs it takes here.
+    /// Connects all ranks: each must call it. NCCL takes the memory it needs here.
     pub(crate) fn open(gpu: &Gpu, id: NcclId, rank: usize, far: Vec<bool>) -> Result<Cards> {
         gpu.bind();
         let calls = Nccl::open()?;
@@ -132,8 +132,8 @@ impl Cards {
     ) -> Result<()> {
         let Cards { calls, comm, .. } = *self;
         let all = given.map(|one| (one, true)).chain(taken.map(|one| (one, false)));
-        // SAFETY: a group is begun and ended by this thread. Addresses and lengths were checked to lie in the arena, or in a link's
-        // buffers, which outlive the communicator; claims keep other operations off the arena's, and a link has none.
+        // SAFETY: this thread begins and ends the group. Addresses and lengths were checked to be in the arena, or in a
+        // link's buffers, which outlive the communicator; claims keep others off the arena, and a link has none.
         unsafe {
             check(calls, Some(comm), "ncclGroupStart", (calls.ncclGroupStart)())?;
             for ((address, bytes, rank), is_given) in all {
@@ -148,7 +148,7 @@ impl Cards {
         }
     }
 
-    /// Returns what a thread of NCCL's has met meanwhile.
+    /// Returns errors that NCCL's own threads have met meanwhile.
     pub(crate) fn failed(&self) -> Result<()> {
         let mut code = 0;
         // SAFETY: the communicator lives; a valid place for a code.
@@ -160,7 +160,7 @@ impl Cards {
 
 impl Drop for Cards {
     fn drop(&mut self) {
-        // Without a word to the others: they may be gone.
+        // Without notice to the others: they may be gone.
         // SAFETY: made in `open`, ended once; the device that owned it has waited for its streams.
         let _ = unsafe { (self.calls.ncclCommAbort)(self.comm) };
     }

@@ -1,11 +1,11 @@
-//! Launcher of `nf4.cu`: weights of 4 bits, widened for the products that read them.
+//! Launcher of `nf4.cu`: 4-bit weights, widened for products.
 
 use super::{Arg, CudaDevice, Launch};
 use plimsoll_device::{Matrix, MatrixLayout, Nf4};
 
 const BLOCK: u32 = 256;
 
-/// out = w, widened, then rounded. `w`, `out`: [N, K].
+/// Computes out = w, widened, then rounded. `w`, `out`: [N, K].
 pub(crate) fn dequantize(dev: &CudaDevice, w: Nf4<'_>, out: Matrix<'_>) {
     assert_eq!(out.layout, MatrixLayout::Rows);
     let words = w.codes.len();

@@ -1,4 +1,4 @@
-//! What is free on the card, without opening it: NVML, the driver's own monitor.
+//! Free memory of the card without opening it, from NVML, the driver's own monitor.
 
 use super::driver;
 use cudarc::driver::{result, sys};
@@ -15,9 +15,9 @@ struct Memory {
     used: u64,
 }
 
-/// Free bytes of the first visible card, and where that was read; `None` without a card.
+/// Returns the free bytes of the first visible card, and their source; `None` without a card.
 ///
-/// Without NVML it is the card's whole memory: what others hold is then not known before the start.
+/// Without NVML, the card's whole memory: what others hold is then not known before the start.
 pub fn free_memory() -> Option<(Bytes, String)> {
     let (device, info) = driver::first_device().ok()?;
     match Monitor::open(device).and_then(|monitor| monitor.memory()) {
@@ -31,8 +31,7 @@ pub fn card_name() -> Option<String> {
     driver::first_device().ok().and_then(|(device, _)| uuid_of(device))
 }
 
-/// One card as NVML sees it. It and the driver's own `cuMemGetInfo` differ by some MiB: numbers that are compared come
-/// from one of them.
+/// One card as NVML sees it. The driver's `cuMemGetInfo` differs by some MiB: compared numbers come from one source.
 #[derive(Debug)]
 pub(crate) struct Monitor {
     library: Library,
@@ -45,7 +44,7 @@ unsafe impl Send for Monitor {}
 unsafe impl Sync for Monitor {}
 
 impl Monitor {
-    /// `None` where there is no NVML, or it does not know the card.
+    /// Returns `None` where there is no NVML, or it does not know the card.
     pub(crate) fn open(device: sys::CUdevice) -> Option<Monitor> {
         let name = CString::new(uuid_of(device)?).ok()?;
         // SAFETY: NVML may be loaded at run time; each function has the signature of its header, and pointers are to
@@ -64,7 +63,7 @@ impl Monitor {
         }
     }
 
-    /// (free, total) bytes of the card now.
+    /// Returns (free, total) bytes of the card now.
     pub(crate) fn memory(&self) -> Option<(Bytes, Bytes)> {
         let mut found = Memory::default();
         // SAFETY: the function has the signature of NVML's header, and writes one `Memory`; NVML gave the handle.
@@ -93,7 +92,7 @@ pub(crate) fn uuid_of(device: sys::CUdevice) -> Option<String> {
     Some(uuid_text(&result::device::get_uuid(device).ok()?.bytes.map(|b| b as u8)))
 }
 
-/// `GPU-` and the bytes in groups of 4, 2, 2, 2, 6.
+/// Returns `GPU-` and the bytes in groups of 4, 2, 2, 2, 6.
 fn uuid_text(uuid: &[u8; 16]) -> String {
     let hex: Vec<String> = uuid.iter().map(|b| format!("{b:02x}")).collect();
     let part = |from: usize, to: usize| hex[from..to].concat();

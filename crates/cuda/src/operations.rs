@@ -1,4 +1,4 @@
-//! Which function launches an operation, and the scratch that they need.
+//! Which function launches an operation, and the scratch that operations need.
 
 use crate::aside::AsideStream;
 use crate::attention::attention_scratch_bytes;
@@ -22,8 +22,8 @@ use plimsoll_memory::{Buf, CardMemory, Layout, Pool};
 use std::sync::atomic::Ordering;
 
 impl CudaDevice {
-    /// What the device itself needs in the arena: the resident region `device.scratch`, which operations use one after
-    /// the other, and for one of several ranks `device.aside`, which those use that it puts aside.
+    /// Returns the resident region `device.scratch`, which operations use in turn, and, for one of several ranks,
+    /// `device.aside`, for those that it puts aside.
     ///
     /// Errors: `size-overflow`.
     pub fn scratch_layout(spec: &ModelSpec, limits: &ScratchLimits) -> Result<Layout> {
@@ -103,7 +103,7 @@ impl Backend for CudaDevice {
     }
     fn put_bytes(&self, _: &Claim<'_>, dst: Buf<'_>, src: &[u8]) {
         self.send(self.address(dst), src);
-        // From locked pages the copy is under way still, and the caller may write to them next.
+        // From locked pages the copy is still under way, and the caller may write to them next.
         self.keep(self.gpu.wait(), "copying to the device");
     }
     fn host_bytes(&self, len: usize) -> HostBytes {
@@ -167,7 +167,7 @@ impl Backend for CudaDevice {
         match failure.take() {
             None => Ok(()),
             Some(error) => {
-                // A context that met an illegal access is lost; any other error leaves it usable, and the run may go on.
+                // A context that met an illegal access is lost; other errors leave it usable, and the run may go on.
                 if error.slug != slugs::CUDA_FAILED {
                     self.failed.store(false, Ordering::Relaxed);
                 } else {
@@ -209,7 +209,7 @@ impl Backend for CudaDevice {
 }
 
 impl CudaDevice {
-    /// Puts an operation on the stream.
+    /// Queues an operation on the stream.
     fn queue(&self, op: Op<'_>) {
         match op {
             Op::Forward(op) => self.forward(op),

@@ -6,14 +6,14 @@ use plimsoll_base::DType;
 use plimsoll_device::{AdamW, AdamWBufs, CODE_BLOCK, Coded, Run, Update};
 use plimsoll_memory::Buf;
 
-/// Blocks of `sum_squares`, at most: a card has room for them all at once.
+/// Maximum blocks of `sum_squares`: a card has room for them all at once.
 const BLOCKS_MAX: usize = 1024;
-/// Elements of a block of `sum_squares`, at least; larger blocks are multiples of it.
+/// Minimum elements of a block of `sum_squares`; larger blocks are multiples of it.
 const BLOCK_ELEMENTS: usize = 4096;
 /// Bytes of scratch that `sum_squares` needs: a sum for each block, and the whole.
 pub(crate) const SQUARES_SCRATCH_BYTES: u64 = (BLOCKS_MAX as u64 + 1) * 8;
 
-/// Sum of squares, in fixed blocks, in f64.
+/// Returns the sum of squares, in fixed blocks, in f64.
 pub(crate) fn sum_squares(dev: &CudaDevice, x: Buf<'_>) -> f64 {
     if x.is_empty() {
         return 0.0;
@@ -35,9 +35,9 @@ pub(crate) fn sum_squares(dev: &CudaDevice, x: Buf<'_>) -> f64 {
     f64::from_le_bytes(bytes)
 }
 
-/// Runs of a launch of `squares_of`, at most.
+/// Maximum runs of a launch of `squares_of`.
 const RUNS_MAX: usize = 4096;
-/// Bytes of scratch that `squares_of` needs: where runs lie, and their sums.
+/// Bytes of scratch that `squares_of` needs: places of runs, and their sums.
 pub(crate) const RUNS_SCRATCH_BYTES: u64 = RUNS_MAX as u64 * 3 * 8;
 
 /// Gives the sum of squares of each run, in f64.
@@ -103,7 +103,7 @@ pub(crate) fn adamw(dev: &CudaDevice, how: AdamW, bufs: AdamWBufs<'_>) {
     dev.launch("optimizer", kernel, blocks(n, 8 * 256, 256), &[&args[..], &constants(&update)].concat());
 }
 
-/// The same with moments of 8 bits: a warp for each block of them.
+/// Runs AdamW with 8-bit moments: a warp for each block of them.
 fn adamw8(dev: &CudaDevice, how: AdamW, bufs: AdamWBufs<'_>, scales: [Buf<'_>; 2]) {
     let AdamWBufs { weights, grad, m, v, master, .. } = bufs;
     assert!(how.step >= 1, "steps count from 1");
@@ -141,7 +141,7 @@ fn adamw8(dev: &CudaDevice, how: AdamW, bufs: AdamWBufs<'_>, scales: [Buf<'_>; 2
     );
 }
 
-/// The parameters of a kernel that make its `Update`.
+/// Returns the parameters from which a kernel makes its `Update`.
 fn constants(update: &Update) -> [Arg; 11] {
     [
         Arg::F32(update.beta1),
@@ -158,7 +158,7 @@ fn constants(update: &Update) -> [Arg; 11] {
     ]
 }
 
-/// By the dtypes of weights, gradient and moments.
+/// Returns the kernel for the dtypes of weights, gradient and moments.
 fn adamw_kernel(dtypes: [DType; 3]) -> &'static str {
     use DType::{Bf16, F32};
     match dtypes {

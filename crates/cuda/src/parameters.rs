@@ -1,12 +1,12 @@
-//! The parameters of kernels, read from their sources: what a launch is compared with.
+//! The parameters of kernels, read from their sources, against which launches are checked.
 //!
-//! The driver takes the address of each argument and knows neither its type nor how many there are. The sources are C++ with macros, of which
-//! this reads what declarations of kernels are made of: macros with and without arguments, `##` and `__VA_ARGS__`. A declaration that it cannot
-//! read panics, and a test reads them all.
+//! The driver takes the address of each argument and knows neither its type nor their number. The sources are C++ with
+//! macros; this reads only what kernel declarations use: macros with and without arguments, `##` and `__VA_ARGS__`. A
+//! declaration that it cannot read panics, and a test reads them all.
 
 use std::collections::HashMap;
 
-/// Names what a kernel takes in one place.
+/// The kind of a kernel's parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Ptr,
@@ -51,7 +51,7 @@ pub(crate) fn read(source: &str) -> Parameters {
     found
 }
 
-/// A macro: the names of its arguments, if it takes any, and what it stands for.
+/// A macro: the names of its arguments, if it takes any, and its body.
 type Macro<'s> = (Option<Vec<&'s str>>, &'s str);
 type Macros<'s> = HashMap<&'s str, Macro<'s>>;
 
@@ -122,7 +122,7 @@ fn expand(text: &str, macros: &Macros<'_>) -> String {
     })
 }
 
-/// Returns what a macro makes of its arguments, with which `rest` begins, and their length.
+/// Returns a macro's expansion with the arguments that `rest` begins with, and their length.
 fn call(name: &str, rest: &str, macros: &Macros<'_>) -> Instead {
     let (names, body) = macros.get(name)?;
     let Some(names) = names else { return Some((body.to_string(), 0)) };
@@ -137,7 +137,7 @@ fn call(name: &str, rest: &str, macros: &Macros<'_>) -> Instead {
     Some((body.split("##").map(str::trim).collect(), end))
 }
 
-/// What to write instead of a word, and how many bytes after the word that replaces too.
+/// The text that replaces a word, and how many bytes after the word it replaces too.
 type Instead = Option<(String, usize)>;
 
 /// Replaces words: `by` gets each, and what follows it.
@@ -230,7 +230,7 @@ plain(float x) { give(1); }
         }
     }
 
-    /// The names of kernels in a launcher are all its words in quotes, but for those of modules; `typed!` and its kin add endings.
+    /// A launcher's words in quotes are names of kernels, except those of modules; `typed!` and its kin add endings.
     #[test]
     fn launchers_name_the_kernels_of_the_sources_and_all_of_them() {
         const ENDINGS: [&str; 7] =

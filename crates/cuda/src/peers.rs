@@ -1,5 +1,5 @@
-//! The arenas of other ranks, each on a card of its own: memory that a process opens by a handle (CUDA IPC) and its card reads
-//! over the link between cards, without a library and without memory of its own; and the marks of their streams.
+//! The arenas of other ranks, each on its own card: a process opens one by a handle (CUDA IPC), and its card reads it
+//! over the link between cards, without a library or memory for it; and the marks of their streams.
 
 use super::aside::MARKS;
 use super::driver::{Mark, words};
@@ -9,17 +9,17 @@ use std::ffi::c_char;
 
 /// Bytes of a handle of CUDA IPC.
 pub(crate) const HANDLE_BYTES: usize = 64;
-/// Bytes of something in a window: its address, and the handle by which another process opens it.
+/// Bytes of an item in a window: its address, and the handle by which another process opens it.
 const ITEM_BYTES: usize = 8 + HANDLE_BYTES;
 /// Bytes of a window: the process, the arena, the marks.
 const WINDOW_BYTES: usize = 8 + (1 + MARKS) * ITEM_BYTES;
 
-/// An arena of another rank, as this process reaches it.
+/// An arena of another rank, for this process.
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub(crate) address: u64,
     pub(crate) marks: [Mark; MARKS],
-    /// Whether they were opened by handles; ranks of one process have each other's addresses.
+    /// True if opened by handles; ranks of one process have each other's addresses.
     is_opened: bool,
 }
 

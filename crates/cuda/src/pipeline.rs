@@ -8,7 +8,7 @@ use plimsoll_base::Result;
 use plimsoll_device::{Batch, Pipeline, SEGMENT_FIELDS, Slots};
 use plimsoll_memory::Buf;
 
-/// Records what `ops` puts on the stream.
+/// Records what `ops` queues on the stream.
 fn record(dev: &CudaDevice, ops: &mut dyn FnMut()) -> Result<Graph> {
     let failed = |what: &'static str| move |err| driver::failed(what, err);
     let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
@@ -33,7 +33,7 @@ impl Pipeline for CudaDevice {
         self.gpu.bind();
         let mut graphs = self.pipeline.graphs.lock().unwrap_or_else(|e| e.into_inner());
         let Some(recorded) = graphs.get_mut(&key) else {
-            // The first pass runs as it is: functions that are loaded at their first use may not be loaded in a recording.
+            // The first pass only runs: it may load functions at their first use, which a recording may not.
             graphs.insert(key, None);
             drop(graphs);
             return ops();

@@ -1,5 +1,5 @@
-//! Time on the card by kernel and product, for `bench --profile`: each is waited for, so the whole is slower than it is
-//! without, and each part is what it takes alone.
+//! Time on the card by kernel and product, for `bench --profile`: each is waited for, so the whole is slower than
+//! without, and each part takes what it takes alone.
 
 use super::driver::{Gpu, Mark};
 use cudarc::driver::result;
@@ -21,7 +21,7 @@ impl Profile {
         Ok(Profile { begin: Mark::new(gpu)?, end: Mark::new(gpu)?, times: Mutex::default() })
     }
 
-    /// Times what `put` puts on the stream.
+    /// Times what `put` queues on the stream.
     pub(crate) fn time<T>(&self, gpu: &Gpu, name: impl FnOnce() -> String, put: impl FnOnce() -> T) -> T {
         let mut times = self.times.lock().unwrap_or_else(|e| e.into_inner());
         // SAFETY: the event and the stream are alive.
@@ -35,7 +35,7 @@ impl Profile {
         done
     }
 
-    /// Takes the times: (name, launches, seconds), the longest first.
+    /// Takes the times: (name, launches, seconds), longest first.
     pub(crate) fn take(&self) -> Vec<(String, u64, f64)> {
         let times = std::mem::take(&mut *self.times.lock().unwrap_or_else(|e| e.into_inner()));
         let mut times: Vec<_> =

@@ -1,4 +1,4 @@
-//! What running ahead keeps: recorded graphs, and slots of results.
+//! State of running ahead: recorded graphs, and slots of results.
 
 use crate::driver::{Gpu, Mark, Pinned};
 use cudarc::driver::{result, sys};
@@ -12,7 +12,7 @@ pub(crate) const SLOT_BYTES: usize = 3 * 4 * 4096;
 /// Recorded graphs and the slots of results.
 #[derive(Debug)]
 pub(crate) struct Queue {
-    /// `None` after a pass that only ran.
+    /// `None` after a pass that was not recorded.
     pub(crate) graphs: Mutex<HashMap<u64, Option<Graph>>>,
     pub(crate) slots: [Mutex<Slot>; 2],
 }
@@ -24,7 +24,7 @@ pub(crate) struct Slot {
     pub(crate) done: Mark,
 }
 
-/// A graph that can be launched.
+/// An executable graph.
 #[derive(Debug)]
 pub(crate) struct Graph(pub(crate) sys::CUgraphExec);
 

@@ -1,4 +1,4 @@
-//! A device among ranks of other hosts: it copies what has come of theirs, and shows its own.
+//! A device among ranks of other hosts: it copies what has arrived from them, and shows its own arena.
 
 use super::CudaDevice;
 use super::driver::{Gpu, Mark, Pinned};
@@ -10,7 +10,7 @@ use plimsoll_memory::{Buf, Home, Mapping};
 use std::sync::{Arc, Mutex};
 
 impl CudaDevice {
-    /// Takes the copies of other hosts' arenas, by rank, and how what operations read comes into them.
+    /// Takes the copies of other hosts' arenas, by rank, and `away`, which brings what operations read into them.
     ///
     /// Errors: `host-allocation-failed`, `cuda-failed`.
     pub fn join_far(&mut self, views: Vec<Option<Mapping>>, away: Arc<dyn Away>) -> Result<()> {
@@ -21,7 +21,7 @@ impl CudaDevice {
         Ok(())
     }
 
-    /// Returns what shows this arena to a thread that answers ranks of other hosts.
+    /// Returns a view of this arena for a thread that answers ranks of other hosts.
     ///
     /// Errors: `cuda-failed`, `host-allocation-failed`.
     pub fn shown(&mut self) -> Result<ShownArena> {
@@ -31,7 +31,7 @@ impl CudaDevice {
         Ok(ShownArena { arena: Arc::clone(arena), bytes: self.arena_bytes, memory, gpu })
     }
 
-    /// Returns where the copy of a buffer of another host's rank lies in host memory; `None` of any other buffer.
+    /// Returns where in host memory the copy of a buffer of another host's rank is; `None` for other buffers.
     pub(crate) fn far_away(&self, buf: Buf<'_>) -> Option<*const u8> {
         let (Home::Rank(rank), Some(far)) = (buf.home(), &self.far) else { return None };
         let view = far.views.get(usize::from(rank))?.as_ref()?;
@@ -40,7 +40,7 @@ impl CudaDevice {
         Some(view.base().cast_const().wrapping_add(buf.offset() as usize))
     }
 
-    /// Copies bytes that have come of another host to this card, on a stream. They may be overwritten once it returns.
+    /// Copies bytes from another host onto this card, on a stream. The source may be overwritten once it returns.
     pub(crate) fn copy_far(&self, mut from: *const u8, mut to: u64, bytes: u64, stream: sys::CUstream) {
         let far = self.far.as_ref().expect("a buffer of another host");
         let mut staging = lock(&far.staging);
@@ -52,7 +52,7 @@ impl CudaDevice {
             self.keep(staging.taken[turn].wait(), "copying from another host");
             let part = staging.parts[turn].bytes();
             let len = left.min(part.len());
-            // SAFETY: `from` has `left` bytes, which were brought and are not written until ranks meet; the part is this process's own.
+            // SAFETY: `from` has `left` bytes, brought and not written until ranks meet; this process owns the part.
             unsafe { std::ptr::copy_nonoverlapping(from, part.as_mut_ptr(), len) };
             // SAFETY: `to` was checked to lie in the arena; the part is not written before its mark has passed.
             let sent = unsafe { result::memcpy_htod_async(to, &part[..len], stream) };
@@ -62,7 +62,7 @@ impl CudaDevice {
         }
     }
 
-    /// Keeps other hosts from reading the arena from here on: it is about to go.
+    /// Stops other hosts from reading the arena from here on: it is about to be freed.
     pub(crate) fn hide(&self) {
         if let Some(shown) = &self.shown {
             *lock(shown) = None;

@@ -1,4 +1,4 @@
-//! Launchers of `rotation.cu`: rotation of queries and keys, head norms, the KV cache's writes and copies.
+//! Launchers of `rotation.cu`: rotation of queries and keys, head norms, writes and copies of the KV cache.
 
 use super::rows::{add_partials, blocks, count, sum_scratch_bytes, typed, wide};
 use super::{Arg, CudaDevice, Launch};
@@ -11,17 +11,17 @@ use plimsoll_memory::Buf;
 const HEAD_DIM_MAX: usize = 256;
 /// Threads of a block of the rotation's kernels.
 const THREADS: usize = 256;
-/// Chunks of rows of the backward pass, at most.
+/// Maximum chunks of rows of the backward pass.
 const CHUNKS_MAX: usize = 512;
-/// Rows of such a chunk, at least: their heads give a block's threads something to do.
+/// Minimum rows of such a chunk: their heads give a block's threads something to do.
 const CHUNK_ROWS: usize = 4;
 
-/// Threads that share a head: 16 elements each, or a warp for other head dimensions and rotations of part of a head. By the shape alone.
+/// Threads that share a head, by shape alone: 16 elements each, or a warp for other dimensions and partial rotations.
 #[derive(Clone, Copy, PartialEq)]
 enum Team {
     Sixteenths(usize),
     Warp,
-    /// All heads of a row, where they are normalised together.
+    /// All heads of a row, if they are normalised together.
     Block,
 }
 
@@ -104,7 +104,7 @@ pub(crate) fn forward(
     dev.launch("rotation", kernel, blocks(threads, THREADS, THREADS as u32), &args);
 }
 
-/// The address of the angles, or none, and the number of their positions.
+/// Returns the address of the angles, or none, and the number of their positions.
 fn angles(dev: &CudaDevice, rotation: Rotation<'_>, width: usize) -> (Arg, Arg) {
     let Some(table) = rotation.angles else { return (Arg::Ptr(0), count(0)) };
     assert_eq!(
@@ -115,7 +115,7 @@ fn angles(dev: &CudaDevice, rotation: Rotation<'_>, width: usize) -> (Arg, Arg) 
     (dev.arg(table), count(table.len() / width))
 }
 
-/// The addresses of q's and k's weights, or none.
+/// Returns the addresses of q's and k's weights, or none.
 fn norm_weights(
     dev: &CudaDevice,
     norms: Option<QkNorm<'_>>,
@@ -130,7 +130,7 @@ fn norm_weights(
     [dev.arg(n.q), dev.arg(n.k)]
 }
 
-/// Weights of the norms of q and of k.
+/// Returns the numbers of weights of the norms of q and of k.
 fn widths(of: QkNorms, [a, k, d]: [usize; 3]) -> [usize; 2] {
     match of {
         QkNorms::Heads => [d; 2],
@@ -159,7 +159,7 @@ pub(crate) fn copy_kv(dev: &CudaDevice, kv: Kv<'_>, copies: Buf<'_>) {
     dev.launch("rotation", kernel, how, &args);
 }
 
-/// dqkv = gradient through rotation and head norms; with `norms` also their weights' gradients.
+/// Computes dqkv, the gradient through rotation and head norms; with `norms` also their weights' gradients.
 pub(crate) fn backward(dev: &CudaDevice, args: RopeBackward<'_>) {
     let RopeBackward { dq, dkv, rotation, positions, heads, norms, dqkv } = args;
     let Heads { heads: a, kv_heads: k, head_dim: d } = heads;

@@ -1,4 +1,4 @@
-//! Launchers of `experts_route.cu`: which experts compute each row, the order of pairs, and the gradient.
+//! Launchers of `experts_route.cu`: the experts that compute each row, the order of pairs, and the gradient.
 
 use super::experts_plain::check_routes;
 use super::rows::{blocks, count, typed};
@@ -12,7 +12,7 @@ use plimsoll_memory::Buf;
 const EXPERTS_NARROW: usize = 128;
 /// Rows that one block routes, in one launch.
 const FEW_ROWS: usize = 64;
-/// Blocks of the gradient with a balance, about, and rows of each, at least.
+/// Approximate blocks of the gradient with a balance, and minimum rows of each.
 const BALANCED_BLOCKS: usize = 512;
 const BALANCED_ROWS: usize = 64;
 
@@ -54,7 +54,7 @@ pub(crate) fn forward(dev: &CudaDevice, logits: Buf<'_>, how: Routing, to: Route
     dev.launch("experts_route", "route_pairs", blocks(how.experts, 1, 512), &args);
 }
 
-/// Derivatives by the logits.
+/// Computes the derivatives by the logits.
 pub(crate) fn backward(dev: &CudaDevice, args: RouteBackward<'_>) {
     let RouteBackward { logits, how, routes, d_weights, balance, d_logits } = args;
     let rows = logits.len() / how.experts;
@@ -82,7 +82,7 @@ pub(crate) fn backward(dev: &CudaDevice, args: RouteBackward<'_>) {
         return;
     }
     operands.extend([dev.arg(segments), Arg::F32(factor), dev.arg(sums), dev.arg(d_logits)]);
-    // Each block counts its whole segment: more of them gain nothing.
+    // Each block counts its whole segment, so more of them gain nothing.
     let parts = (BALANCED_BLOCKS / segments_count).clamp(1, rows.div_ceil(BALANCED_ROWS).max(1));
     let kernel = match is_narrow {
         true => typed!("route_backward_balanced_4", d_logits),

@@ -9,11 +9,11 @@ use plimsoll_device::{Activation, Matrix, MatrixLayout, Norm, NormGrads};
 use plimsoll_memory::Buf;
 use std::sync::atomic::Ordering;
 
-/// Chunks of rows of a sum, at most.
+/// Maximum chunks of rows of a sum.
 const CHUNKS_MAX: usize = 512;
 /// Widest row of which 256 threads hold eight elements each in a norm's backward pass: more blocks run at once.
 const SHORT_WIDTH_MAX: usize = 2048;
-/// Rows of a chunk of `column_sums`, at least: eight for each of a block's warps.
+/// Minimum rows of a chunk of `column_sums`: eight for each of a block's warps.
 const CHUNK_ROWS: usize = 64;
 /// Widest row that a block holds in registers: 512 threads with 32 elements.
 const HELD_WIDTH_MAX: usize = 16_384;
@@ -21,7 +21,7 @@ const HELD_WIDTH_MAX: usize = 16_384;
 const BAD_TOKEN: u32 = 1;
 const BAD_ROW: u32 = 5;
 
-/// The kernel for a buffer's dtype.
+/// Selects the kernel for a buffer's dtype.
 macro_rules! typed {
     ($name:expr, $buf:expr) => {
         match $buf.dtype() {
@@ -33,29 +33,29 @@ macro_rules! typed {
 }
 pub(super) use typed;
 
-/// `threads` threads for every `per` of `items`, in a row of blocks.
+/// Returns a launch of `threads` threads for every `per` of `items`, in a row of blocks.
 pub(super) fn blocks(items: usize, per: usize, threads: u32) -> Launch {
     let grid = u32::try_from(items.div_ceil(per)).expect("buffers of this size fit no card");
     Launch { grid: [grid, 1, 1], block: threads, shared: 0 }
 }
 
-/// A number that kernels count in 32 bits.
+/// Returns a number that kernels count in 32 bits.
 pub(super) fn count(n: usize) -> Arg {
     Arg::U32(u32::try_from(n).expect("counts of rows and columns stay below 2^32"))
 }
 
-/// Whether groups of `group` elements of rows of `width` are whole and aligned in all buffers.
+/// True if groups of `group` elements of rows of `width` are whole and aligned in all buffers.
 pub(super) fn wide(dev: &CudaDevice, width: usize, group: usize, bufs: &[Buf<'_>]) -> bool {
     let aligned = |b: &Buf<'_>| dev.address(*b).is_multiple_of((group as u64 * b.dtype().bytes()).min(16));
     width.is_multiple_of(group) && bufs.iter().all(aligned)
 }
 
-/// Bytes of scratch that sums over `rows` rows of `width` need: norms, biases, and (width 2 d) norms of heads.
+/// Returns the scratch of sums over `rows` rows of `width`: norms, biases, and (width 2 d) norms of heads.
 pub(crate) fn sum_scratch_bytes(rows: u64, width: u64) -> u64 {
     rows.min(CHUNKS_MAX as u64) * width * 4
 }
 
-/// Bytes of scratch that `embed_backward` and `scatter_add_rows` need for `rows` rows.
+/// Returns the scratch of `embed_backward` and `scatter_add_rows` for `rows` rows.
 pub(crate) fn add_scratch_bytes(rows: u64) -> u64 {
     rows * 2 * 4
 }
@@ -102,14 +102,14 @@ fn gather(dev: &CudaDevice, table: Buf<'_>, limit: usize, ids: Buf<'_>, out: Buf
     );
 }
 
-/// x = by x.
+/// Computes x = by x.
 pub(crate) fn scale(dev: &CudaDevice, x: Buf<'_>, by: f32) {
     assert_eq!(x.dtype(), DType::F32);
     let args = [dev.arg(x), Arg::F32(by), Arg::U64(x.len() as u64)];
     dev.launch("rows", "scale", blocks(x.len(), 256, 256), &args);
 }
 
-/// x[m] += bias.
+/// Computes x[m] += bias.
 pub(crate) fn add_bias(dev: &CudaDevice, x: Buf<'_>, bias: Buf<'_>) {
     assert_eq!((x.dtype(), x.len() % bias.len()), (DType::F32, 0), "rows of {} f32", bias.len());
     let args = [dev.arg(x), dev.arg(bias), Arg::U64(x.len() as u64), count(bias.len())];
@@ -139,7 +139,7 @@ pub(super) fn is_gelu(how: Gate) -> Arg {
     Arg::U32((how == Gate::GeluTanh).into())
 }
 
-/// Gradients of gate and up, which may take their place, and the product again, which may take its gradient's.
+/// Computes gradients of gate and up, which may take their place, and the product again, which may take its gradient's.
 pub(crate) fn glu_backward(
     dev: &CudaDevice,
     how: Gate,
@@ -172,7 +172,7 @@ pub(crate) fn glu_backward(
 
 // ---- activations -------------------------------------------------------------------------------------------------
 
-/// out = f(x); they may be the same memory.
+/// Computes out = f(x); they may be the same memory.
 pub(crate) fn activate(dev: &CudaDevice, how: Activation, x: Buf<'_>, out: Buf<'_>) {
     assert_eq!((x.len(), x.dtype()), (out.len(), out.dtype()), "an activation and what it is of");
     let relu = Arg::U32((how == Activation::Relu).into());
@@ -180,7 +180,7 @@ pub(crate) fn activate(dev: &CudaDevice, how: Activation, x: Buf<'_>, out: Buf<'
     dev.launch("rows", typed!("activate", out), blocks(x.len(), 256, 256), &args);
 }
 
-/// dx = dy times the slope at output y; they may be the same memory.
+/// Computes dx = dy times the slope at output y; they may be the same memory.
 pub(crate) fn activate_backward(dev: &CudaDevice, how: Activation, y: Buf<'_>, dy: Buf<'_>, dx: Buf<'_>) {
     assert_eq!((y.len(), y.dtype()), (dy.len(), dy.dtype()), "an activation and its gradient");
     assert_eq!(
@@ -213,7 +213,7 @@ fn sharing(h: usize) -> Sharing {
     }
 }
 
-/// The kernel for the weights' dtype and that of the output's gradient, which is f32 or the same.
+/// Returns the kernel for the weights' dtype and that of the output's gradient, which is f32 or the same.
 fn typed_two(name: &'static str, w: Buf<'_>, dy: Buf<'_>) -> &'static str {
     let mixed = w.dtype() != dy.dtype();
     assert!(!mixed || dy.dtype() == DType::F32, "gradients of {} of a norm", dy.dtype().name());
@@ -231,14 +231,14 @@ fn typed_two(name: &'static str, w: Buf<'_>, dy: Buf<'_>) -> &'static str {
     }
 }
 
-/// out = x / sqrt(mean(x^2) + eps) * w over each row.
+/// Computes out = x / sqrt(mean(x^2) + eps) * w over each row.
 pub(crate) fn rms_norm(dev: &CudaDevice, x: Buf<'_>, norm: Norm<'_>, out: Buf<'_>) {
     let Norm { w, eps, offset } = norm;
     let h = w.len();
     assert_eq!((x.len(), x.len() % h), (out.len(), 0), "x and out of a norm, rows of {h}");
     assert_eq!((x.dtype(), w.dtype()), (DType::F32, out.dtype()), "weights of the output's dtype");
     let rows = x.len() / h;
-    // The way for any length adds in another order: what a test of exactness asks for.
+    // The kernel for any length adds in another order, which a test of exactness asks for.
     let sharing = if dev.perturbed.load(Ordering::Relaxed) { Sharing::Any } else { sharing(h) };
     assert!(sharing == Sharing::Any || wide(dev, h, 4, &[x, w, out]), "rows at aligned addresses");
     let args = [dev.arg(x), dev.arg(w), Arg::F32(eps), Arg::F32(offset), dev.arg(out), count(rows), count(h)];
@@ -253,7 +253,7 @@ pub(crate) fn rms_norm(dev: &CudaDevice, x: Buf<'_>, norm: Norm<'_>, out: Buf<'_
     dev.launch("rows", kernel, how, &args);
 }
 
-/// out = resid + the norm of x.
+/// Computes out = resid + the norm of x.
 pub(crate) fn rms_norm_add(dev: &CudaDevice, x: Buf<'_>, norm: Norm<'_>, resid: Buf<'_>, out: Buf<'_>) {
     let Norm { w, eps, offset } = norm;
     let h = w.len();
@@ -265,7 +265,7 @@ pub(crate) fn rms_norm_add(dev: &CudaDevice, x: Buf<'_>, norm: Norm<'_>, resid: 
     dev.launch("rows", typed!("rms_norm_add", w), blocks(x.len() / h, 1, 256), &args);
 }
 
-/// Gradients through the norm; see `Device::rms_norm_backward`.
+/// Computes gradients through the norm; see `Device::rms_norm_backward`.
 pub(crate) fn rms_norm_backward(
     dev: &CudaDevice,
     x: Buf<'_>,
@@ -314,13 +314,13 @@ pub(crate) fn rms_norm_backward(
 
 // ---- sums over rows ----------------------------------------------------------------------------------------------
 
-/// grad[n] = sum over rows of dy, or grad[n] += .
+/// Computes grad[n] = sum over rows of dy, or grad[n] += .
 pub(crate) fn bias_backward(dev: &CudaDevice, dy: Buf<'_>, grad: Buf<'_>, add: bool) {
     assert_eq!(dy.len() % grad.len(), 0, "rows of {}", grad.len());
     column_sums(dev, dy, None, grad, add);
 }
 
-/// grad[c] = sum over rows of y[row][c], or of y x rstd[row]; or grad[c] += .
+/// Computes grad[c] = sum over rows of y[row][c], or of y x rstd[row]; or grad[c] += .
 fn column_sums(dev: &CudaDevice, y: Buf<'_>, scaled: Option<(Buf<'_>, Buf<'_>)>, grad: Buf<'_>, add: bool) {
     let (n, rows) = (grad.len(), y.len() / grad.len());
     if rows == 0 {
@@ -341,7 +341,7 @@ fn column_sums(dev: &CudaDevice, y: Buf<'_>, scaled: Option<(Buf<'_>, Buf<'_>)>,
     add_partials(dev, partials, chunks, n, grad, add);
 }
 
-/// grad[c] = sum over chunks of partials[chunk][c], `stride` elements from chunk to chunk; or grad[c] += .
+/// Computes grad[c] = sum over chunks of partials[chunk][c], `stride` elements apart; or grad[c] += .
 pub(super) fn add_partials(
     dev: &CudaDevice,
     partials: Arg,
@@ -371,7 +371,7 @@ pub(crate) fn scatter_add_rows(dev: &CudaDevice, src: Buf<'_>, rows: Buf<'_>, ds
     add_rows(dev, src, rows, dst, dst.len() / h, BAD_ROW, Adds::Each);
 }
 
-/// How the rows of a target are added to it.
+/// Order in which the rows of a target are added to it.
 #[derive(Clone, Copy, PartialEq)]
 enum Adds {
     /// One after the other.
@@ -380,7 +380,7 @@ enum Adds {
     Sum,
 }
 
-/// Rows are sorted by their target first, stably, so that one block adds all rows of a target in their order.
+/// Adds rows to targets. Rows are sorted by target first, stably, so that one block adds a target's rows in order.
 fn add_rows(
     dev: &CudaDevice,
     src: Buf<'_>,

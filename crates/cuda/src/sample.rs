@@ -1,9 +1,9 @@
 //! Launchers of the sampler: `head.cu` draws untruncated tokens on the way, `sampler.cu` truncated ones.
 //!
-//! A token is a function of its row's logits, the seed and the row's key. The CPU's device draws by one uniform number over
-//! the whole vocabulary; here a part of the vocabulary is drawn by the first number of the row and a token within the part
-//! by the second, so that logits need not be looked at twice. The distribution is the same, the tokens are not: the
-//! fingerprint of a run names its kind of machine.
+//! A token is a function of its row's logits, the seed and the row's key. The CPU's device draws by one uniform number
+//! over the whole vocabulary; here the row's first number draws a part of the vocabulary and the second a token within
+//! the part, so that logits need not be read twice. The distribution is the same, the tokens are not: the fingerprint
+//! of a run names its kind of machine.
 
 use super::head::{Head, Inputs, Pick, tiles};
 use super::rows::count;
@@ -12,14 +12,14 @@ use crate::layouts::TILE;
 use plimsoll_device::{Sample, Sampling};
 use plimsoll_memory::Buf;
 
-/// Ids that a block of `sampler.cu` passes at once: tiles hold a whole number of them.
+/// Ids that a block of `sampler.cu` takes at once: tiles hold a whole number of them.
 const STRIDE: usize = 4096;
 const _: () = assert!(TILE.is_multiple_of(STRIDE));
 
 /// Draws a token for each row. `keys`: [R, 3] u32: sample id (low, high) and position.
 ///
-/// A row whose logits are not finite gets the token `u32::MAX` and the log-probability NaN. Panics of parameters that
-/// mean nothing: callers refuse them with the run file.
+/// A row whose logits are not finite gets the token `u32::MAX` and the log-probability NaN. Panics on parameters
+/// without meaning: callers refuse them with the run file.
 pub(crate) fn sample(dev: &CudaDevice, args: Sample<'_>) {
     let logits = args.tempered();
     let Sample { x, w, keys, how, tile, tokens, out, .. } = args;
@@ -37,14 +37,14 @@ pub(crate) fn sample(dev: &CudaDevice, args: Sample<'_>) {
     }
 }
 
-/// Nothing is launched with parameters that no distribution has.
+/// Panics on parameters that no distribution has.
 fn check(how: &Sampling) {
     assert!(how.temperature.is_finite() && how.temperature >= 0.0, "a temperature of {}", how.temperature);
     assert!(how.top_p > 0.0 && how.top_p <= 1.0, "a top_p of {}", how.top_p);
     assert!((0.0..=1.0).contains(&how.min_p), "a min_p of {}", how.min_p);
 }
 
-/// All logits of a chunk, a token of what is kept of them, then what the head says of that token.
+/// Draws with truncation: all logits of a chunk, a token of those kept, then the head's outputs for that token.
 fn truncated(head: &Head<'_>, keys: Buf<'_>, how: Sampling, tokens: Buf<'_>) {
     let (dev, vocab) = (head.dev, head.vocab());
     for chunk in head.chunks() {

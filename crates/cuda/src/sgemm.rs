@@ -1,6 +1,6 @@
 //! Launchers of `sgemm.cu`: products in f32, and in bf16 of shapes that cuBLASLt does not take.
 //!
-//! One chain of additions an element, in ascending order of what is summed over: bits of a row depend on nothing else.
+//! An element is one chain of additions, ascending in the summed index: bits of a row depend on nothing else.
 
 use super::rows::count;
 use super::{Arg, CudaDevice, Launch};
@@ -10,14 +10,14 @@ use plimsoll_memory::Buf;
 
 /// Rows and columns of a block's tile in f32, as in `sgemm.cu`.
 const PLAIN_TILE: usize = 64;
-/// The same in bf16.
+/// Rows and columns of a block's tile in bf16.
 const TILE: usize = 128;
 /// Bytes that a block of the bf16 products shares: three stages of two operands of 128 x 40.
 const SHARED: u32 = 3 * 2 * 128 * 40 * 2;
-/// Blocks along the second dimension of a grid, at most.
+/// Maximum blocks along the second dimension of a grid.
 const GRID_Y_MAX: usize = 65_535;
 
-/// The kernel of an operation for the storage of inputs and outputs.
+/// Selects the kernel of an operation for the storage of inputs and outputs.
 macro_rules! typed {
     ($name:literal, $input:expr, $out:expr) => {
         match ($input.dtype(), $out.dtype()) {
@@ -30,7 +30,7 @@ macro_rules! typed {
     };
 }
 
-/// A block for every tile of an output [rows, cols].
+/// Returns a launch of a block for every tile of an output [rows, cols].
 fn tiles(input: DType, rows: usize, cols: usize) -> Launch {
     let (tile, shared) = if input == DType::F32 { (PLAIN_TILE, 0) } else { (TILE, SHARED) };
     let (x, y) = (cols.div_ceil(tile), rows.div_ceil(tile));
@@ -48,13 +48,13 @@ pub(crate) struct Columns<'a> {
 }
 
 impl<'a> Columns<'a> {
-    /// Columns from `first` on of rows of `stride`; there may be no rows.
+    /// Returns columns from `first` on of rows of `stride`; there may be no rows.
     pub(crate) fn of(buf: Buf<'a>, stride: usize, first: usize) -> Columns<'a> {
         let first = first.min(buf.len());
         Columns { buf: buf.slice(first, buf.len() - first), stride }
     }
 
-    /// All of a buffer of rows of `width`.
+    /// Returns all of a buffer of rows of `width`.
     pub(crate) fn whole(buf: Buf<'a>, width: usize) -> Columns<'a> {
         Columns { buf, stride: width }
     }
@@ -66,15 +66,15 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// What is done with a product.
+/// Scaling and storing of a product.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sum {
     pub(crate) scale: f32,
-    /// Added to what the output holds, in f32, and rounded once.
+    /// Adds to the old output, in f32, rounded once.
     pub(crate) add: bool,
 }
 
-/// out = x W^T + bias, or out += when `add`. `x`: [M, K] e; `bias`: [N] e; `out`: [M, N] f32, or bf16 of bf16.
+/// Computes out = x W^T + bias, or out += when `add`. `x`: [M, K] e; `bias`: [N] e; `out`: [M, N] f32, or bf16 of bf16.
 pub(crate) fn forward(
     dev: &CudaDevice,
     x: Buf<'_>,
@@ -89,7 +89,7 @@ pub(crate) fn forward(
     forward_columns(dev, m, x, w, bias, out, Sum { scale: 1.0, add });
 }
 
-/// As `forward`, of runs of columns: out = scale x W^T + bias.
+/// Computes out = scale x W^T + bias over runs of columns.
 pub(crate) fn forward_columns(
     dev: &CudaDevice,
     m: usize,
@@ -121,7 +121,7 @@ pub(crate) fn forward_columns(
     dev.launch("sgemm", typed!("forward", x.buf, out.buf), tiles(e, m, w.n), &args);
 }
 
-/// out = dy W, or out += when `add`. `dy`: [M, N] e; `out`: [M, K] f32, or bf16 of bf16.
+/// Computes out = dy W, or out += when `add`. `dy`: [M, N] e; `out`: [M, K] f32, or bf16 of bf16.
 pub(crate) fn backward_x(dev: &CudaDevice, dy: Buf<'_>, w: Matrix<'_>, out: Buf<'_>, add: bool) {
     let m = dy.len() / w.n;
     assert_eq!((dy.len(), out.len()), (m * w.n, m * w.k), "[{m}, {}] of a product", w.k);
@@ -129,7 +129,7 @@ pub(crate) fn backward_x(dev: &CudaDevice, dy: Buf<'_>, w: Matrix<'_>, out: Buf<
     backward_x_columns(dev, m, dy, w, out, Sum { scale: 1.0, add });
 }
 
-/// As `backward_x`, of runs of columns: out = scale dy W.
+/// Computes out = scale dy W over runs of columns.
 pub(crate) fn backward_x_columns(
     dev: &CudaDevice,
     m: usize,
@@ -156,14 +156,14 @@ pub(crate) fn backward_x_columns(
     dev.launch("sgemm", typed!("backward_x", dy.buf, out.buf), tiles(dy.buf.dtype(), m, w.k), &args);
 }
 
-/// grad += dy^T x, summed in f32, rounded to the gradient's dtype and added once. `dy`: [M, N] e; `x`: [M, K] e; `grad`: [N, K] f32 or bf16.
+/// Adds dy^T x: f32 sums, rounded to grad's dtype, added once. `dy`: [M, N] e; `x`: [M, K] e; `grad`: f32 or bf16.
 pub(crate) fn backward_w(dev: &CudaDevice, dy: Buf<'_>, x: Buf<'_>, grad: Matrix<'_>) {
     let m = x.len() / grad.k;
     assert_eq!((x.len(), dy.len()), (m * grad.k, m * grad.n), "{m} rows of [{}, {}]", grad.n, grad.k);
     backward_w_columns(dev, m, Columns::whole(dy, grad.n), Columns::whole(x, grad.k), grad);
 }
 
-/// As `backward_w`, of runs of columns.
+/// Computes the product of `backward_w` over runs of columns.
 pub(crate) fn backward_w_columns(
     dev: &CudaDevice,
     m: usize,

@@ -1,4 +1,4 @@
-//! A stream for an operation that runs next to those after it: small ones, which leave most of the card to others.
+//! A stream for an operation in parallel to those after it: a small one, which leaves most of the card to others.
 
 use super::driver::{Gpu, Mark};
 use super::transfers::Stream;
@@ -9,13 +9,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 #[derive(Debug)]
 pub(crate) struct Side {
     pub(crate) stream: Stream,
-    /// Before it, on the device's stream.
+    /// Before the operation, on the device's stream.
     pub(crate) begun: Mark,
-    /// After it, on its own.
+    /// After the operation, on its own stream.
     pub(crate) done: Mark,
-    /// Whether operations are put there now.
+    /// True while operations are put there.
     pub(crate) is_on: AtomicBool,
-    /// Whether the device's stream has not waited for it yet.
+    /// True until the device's stream waits for it.
     pub(crate) is_open: AtomicBool,
 }
 

@@ -8,12 +8,12 @@ use plimsoll_device::{Backend, Claim, Network, Trade};
 use plimsoll_memory::Buf;
 use plimsoll_memory::host::Host;
 
-/// What every pair of ranks exchanges before the first step, so that NCCL takes then what it needs.
+/// Bytes that every pair of ranks exchanges before the first step, so that NCCL takes its memory then.
 const REHEARSED_BYTES: u64 = 1 << 20;
 
 impl CudaDevice {
-    /// Connects with the cards of other hosts by NCCL, and exchanges with each of them once. `near`: the ranks of this host. All ranks
-    /// must call it; it takes memory of the card, which `NCCL_BYTES` bounds.
+    /// Connects with the cards of other hosts by NCCL, and exchanges with each of them once. `near`: the ranks of this
+    /// host. All ranks must call it; it takes memory of the card, which `NCCL_BYTES` bounds.
     ///
     /// Errors: `cuda-library-missing`, `ranks-nccl`.
     pub fn join_nccl(&mut self, id: NcclId, rank: usize, ranks: usize, near: &[usize]) -> Result<()> {
@@ -25,7 +25,7 @@ impl CudaDevice {
             let far = network.far.iter().enumerate().filter(|(_, far)| **far);
             far.map(move |(rank, _)| (address, REHEARSED_BYTES, rank)).collect::<Vec<_>>()
         };
-        // What arrives is of no use: all land in one place.
+        // The data is not used, so all of it arrives in one place.
         let (given, taken) = (peers(scratch), peers(scratch + REHEARSED_BYTES));
         network.exchange(self.gpu.stream, taken.into_iter(), given.into_iter())?;
         self.keep(self.gpu.wait(), "the first exchange between hosts");
@@ -36,12 +36,12 @@ impl CudaDevice {
         Ok(())
     }
 
-    /// Returns NCCL, if it exchanges with cards of other hosts by it.
+    /// Returns NCCL, if this device exchanges with cards of other hosts by it.
     pub(crate) fn nccl(&self) -> Option<Network> {
         self.network.as_ref().map(|network| network.taken.clone())
     }
 
-    /// Returns what NCCL's own threads have met.
+    /// Returns errors that NCCL's own threads have met.
     pub(crate) fn check_network(&self) -> Result<()> {
         self.network.as_ref().map_or(Ok(()), Cards::failed)
     }

@@ -1,8 +1,8 @@
-//! Copies during the operations: between the arena and offloaded regions, which are page-locked host memory, and from the arenas of
-//! other ranks.
+//! Copies during the operations: between arena and offloaded regions (page-locked host memory), and from others'
+//! arenas.
 //!
-//! Copies in and copies out have a stream each, so that both directions of the bus work at once. A slot is free when the
-//! operations that read it have ended and what was to be copied out of it is out; both are events, so the host never waits.
+//! Copies in and copies out have a stream each, so that both directions of the bus work at once. A slot is free when
+//! the operations that read it have ended and its copies out have; both are events, so the host never waits.
 
 use super::CudaDevice;
 use super::driver::Mark;
@@ -66,7 +66,7 @@ fn copy(dev: &CudaDevice, src: Buf<'_>, dst: Buf<'_>, stream: sys::CUstream) {
 }
 
 impl CudaDevice {
-    /// What is on the stream now comes before what waits for the mark.
+    /// Sets the mark after all that is on the stream now.
     pub(crate) fn record(&self, mark: &Mark, stream: sys::CUstream) {
         if self.has_failed() {
             return;
@@ -76,7 +76,7 @@ impl CudaDevice {
         self.keep(unsafe { result::event::record(mark.0, stream) }, "ordering copies");
     }
 
-    /// What comes on the stream from here on waits for the mark.
+    /// Makes all that the stream gets from here on wait for the mark.
     pub(crate) fn follow(&self, stream: sys::CUstream, mark: &Mark) {
         if self.has_failed() {
             return;

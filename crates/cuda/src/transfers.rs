@@ -6,7 +6,7 @@ use plimsoll_base::{Bytes, Result};
 use plimsoll_device::{INPUT_SLOTS, OFFLOAD_SLOTS};
 use plimsoll_memory::Buf;
 
-/// The memory, the streams and the events.
+/// The memory, the streams and the events of copies.
 #[derive(Debug)]
 pub(crate) struct Transfers {
     pub(crate) memory: Option<Pinned>,
@@ -19,7 +19,7 @@ pub(crate) struct Transfers {
 pub(crate) struct Slot {
     /// Copies into it may begin.
     pub(crate) free: Mark,
-    /// What was copied into it is there.
+    /// Copies into it have arrived.
     pub(crate) arrived: Mark,
     /// Operations on it have ended.
     pub(crate) done: Mark,
@@ -40,7 +40,7 @@ impl Stream {
         stream.map(Stream).map_err(|e| driver::failed("making a stream", e))
     }
 
-    /// A stream whose kernels start before those of others that wait for room on the card.
+    /// Returns a stream whose kernels start before those of others that wait for room on the card.
     pub(crate) fn served_first(gpu: &Gpu) -> Result<Stream> {
         gpu.bind();
         let highest = result::stream::get_priority_range().map(|(_, highest)| highest);
@@ -50,7 +50,7 @@ impl Stream {
         stream.map(Stream).map_err(|e| driver::failed("making a stream", e))
     }
 
-    /// Waits for everything on it. The caller has bound the context.
+    /// Waits for everything on the stream. The caller has bound the context.
     pub(crate) fn wait(&self) -> std::result::Result<(), result::DriverError> {
         // SAFETY: made in `new`, and lives as long as `self`.
         unsafe { result::stream::synchronize(self.0) }
@@ -81,7 +81,7 @@ impl Transfers {
         Ok(())
     }
 
-    /// The address of an offloaded buffer, the same on the host and on the card.
+    /// Returns the address of an offloaded buffer, the same on the host and on the card.
     pub(crate) fn address(&self, buf: Buf<'_>) -> u64 {
         let memory = self.memory.as_ref().expect("`take_offloaded` comes before offloaded buffers");
         let end = buf.offset() + buf.bytes();

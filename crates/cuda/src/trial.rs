@@ -1,4 +1,4 @@
-//! Whether a product's algorithm may be taken: how fast it is, and whether it adds in the order of another.
+//! Trials of a product's algorithm: how fast it is, and whether it adds in the order of another.
 
 use super::driver::{Gpu, Mark};
 use super::lt::{Description, Lt, Op, Operands, Shape, Status};
@@ -12,21 +12,21 @@ const TIMED: u32 = 8;
 const LARGE_TIMED: u32 = 3;
 /// Bytes of a large output that are compared.
 const COMPARED_BYTES: u64 = 8 << 20;
-/// Rows and columns of a probe's output at most, and different ones among them.
+/// Maximum rows and columns of a probe's output, and different ones among them.
 const PROBE_ROWS: usize = 64;
 const PROBE_COLS: usize = 128;
 const PROBE_PATTERNS: usize = 16;
-/// Terms of each sum of a gradient's probe at most: there is no order to compare, only whether the sum is one.
+/// Maximum terms of each sum of a gradient's probe: there is no order to compare, only whether there is one sum.
 const PROBE_TERMS: usize = 512;
 
-/// A product whose result is nothing but the rounding of its partial sums, so that another order of additions gives other
-/// bits: every term has its negative elsewhere along the contraction, and the exact sum is 0.
+/// A product whose result is nothing but the rounding of its partial sums, so that another order of additions gives
+/// other bits: every term has its negative elsewhere along the contraction, and the exact sum is 0.
 ///
-/// A trial on the operands at hand does not tell orders apart: a short sum that is rounded to bf16 seldom shows its order.
+/// A trial on the actual operands does not distinguish orders: a short sum rounded to bf16 seldom shows its order.
 pub(crate) struct Probe<'x> {
     lt: &'x Lt,
     gpu: &'x Gpu,
-    /// None where it does not fit the workspace or the driver refused: then nothing is the same.
+    /// None where it does not fit the workspace or the driver refused: then no two algorithms are the same.
     product: Option<ProbeProduct>,
 }
 
@@ -35,22 +35,22 @@ struct ProbeProduct {
     operands: Operands,
     out: DType,
     out_bytes: usize,
-    /// What the algorithms may use.
+    /// Workspace of the algorithms: (address, bytes).
     workspace: (u64, u64),
 }
 
 impl<'x> Probe<'x> {
-    /// A probe of `shape`'s contraction in the upper half of the workspace.
+    /// Returns a probe of `shape`'s contraction in the upper half of the workspace.
     pub(crate) fn new(lt: &'x Lt, gpu: &'x Gpu, shape: &Shape, workspace: (u64, u64)) -> Probe<'x> {
         Probe { lt, gpu, product: probe_product(lt, gpu, shape, workspace) }
     }
 
-    /// Returns what of the workspace the probe's operands leave.
+    /// Returns the part of the workspace that the probe's operands leave.
     pub(crate) fn rest(&self, workspace: (u64, u64)) -> (u64, u64) {
         self.product.as_ref().map_or(workspace, |of| of.workspace)
     }
 
-    /// True if both add in one order.
+    /// True if both add in the same order.
     pub(crate) fn is_same(&self, a: &sys::cublasLtMatmulAlgo_t, b: &sys::cublasLtMatmulAlgo_t) -> bool {
         a.data == b.data || self.bits(a).is_some_and(|bits| Some(bits) == self.bits(b))
     }
@@ -61,12 +61,12 @@ impl<'x> Probe<'x> {
         self.sums(algorithm).is_some_and(|(got, want)| got == want)
     }
 
-    /// What an algorithm leaves where something is, and one addition of what it writes.
+    /// Returns what an algorithm leaves when it adds to an output, and that output plus what it writes alone.
     fn sums(&self, algorithm: &sys::cublasLtMatmulAlgo_t) -> Option<(Vec<u8>, Vec<u8>)> {
         let of = self.product.as_ref()?;
         let written = self.bits(algorithm)?;
         let width = of.out.bytes() as usize;
-        // Of about the size of what is added, so that either shows in the sum.
+        // About as large as the sum that is added, so that either shows in the result.
         let before: Vec<u8> = (0..of.out_bytes / width)
             .flat_map(|i| {
                 number_bytes(from_bf16(bf16_number(philox(0, Stream::Bench, i as u64, 0)[0])) / 64.0, of.out)
@@ -96,7 +96,7 @@ fn from_bf16(bits: u16) -> f32 {
     half::bf16::from_bits(bits).to_f32()
 }
 
-/// A number of an output, by its bytes.
+/// Returns a number of an output, from its bytes.
 fn number_of(bytes: &[u8]) -> f32 {
     match *bytes {
         [a, b] => from_bf16(u16::from_le_bytes([a, b])),
@@ -105,7 +105,7 @@ fn number_of(bytes: &[u8]) -> f32 {
     }
 }
 
-/// The bytes of a number in an output.
+/// Returns the bytes of a number in an output.
 fn number_bytes(x: f32, dtype: DType) -> Vec<u8> {
     match dtype {
         DType::Bf16 => half::bf16::from_f32(x).to_bits().to_le_bytes().to_vec(),
@@ -113,12 +113,12 @@ fn number_bytes(x: f32, dtype: DType) -> Vec<u8> {
     }
 }
 
-/// A number in bf16 from random bits: sign, 2^0 to 2^6, seven bits of mantissa.
+/// Returns a bf16 number from random bits: sign, 2^0 to 2^6, seven bits of mantissa.
 fn bf16_number(r: u32) -> u16 {
     ((r >> 16 & 0x8000) | ((127 + (r >> 8 & 0xff) % 7) << 7) | (r & 0x7f)) as u16
 }
 
-/// Writes the operands once the stream has passed whatever else used the workspace.
+/// Writes the operands once the stream has passed any other use of the workspace.
 fn probe_product(lt: &Lt, gpu: &Gpu, shape: &Shape, workspace: (u64, u64)) -> Option<ProbeProduct> {
     let half = workspace.1 / 2 / 256 * 256;
     let at = workspace.0 + half;
@@ -143,7 +143,7 @@ fn probe_product(lt: &Lt, gpu: &Gpu, shape: &Shape, workspace: (u64, u64)) -> Op
     Some(ProbeProduct { description, operands, out: small.out, out_bytes, workspace: (workspace.0, half) })
 }
 
-/// The largest probe of a shape's contraction that fits into `bytes`.
+/// Returns the largest probe of a shape's contraction that fits into `bytes`.
 fn probe_shape(shape: &Shape, bytes: u64) -> Option<Shape> {
     let (rows, contracted, cols) = match shape.op {
         Op::Forward => (shape.m.min(PROBE_ROWS), shape.k, shape.n.min(PROBE_COLS)),
@@ -170,8 +170,7 @@ fn probe_shape(shape: &Shape, bytes: u64) -> Option<Shape> {
     }
 }
 
-/// The operands of a probe in bf16, `b` and `a` as `Operands` names them: terms of up to 2^12 times one another's size, each
-/// with its negative.
+/// Returns `b` and `a` of a probe in bf16: terms of up to 2^12 times one another's size, each with its negative.
 fn probe_operands(shape: &Shape) -> (Vec<u16>, Vec<u16>) {
     let contracted = match shape.op {
         Op::Forward => shape.k,
@@ -202,7 +201,7 @@ fn probe_operands(shape: &Shape) -> (Vec<u16>, Vec<u16>) {
     }
 }
 
-/// An output's bytes once the stream has written them.
+/// Returns an output's bytes once the stream has written them.
 fn output(gpu: &Gpu, out: u64, len: usize) -> Option<Vec<u8>> {
     gpu.wait().ok()?;
     let mut bytes = vec![0u8; len];
@@ -211,7 +210,7 @@ fn output(gpu: &Gpu, out: u64, len: usize) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Comparing algorithms on the operands at hand, with the output in the scratch or in its place.
+/// Compares algorithms on the actual operands, with the output in the scratch or in its place.
 pub(crate) struct Trial<'x> {
     lt: &'x Lt,
     gpu: &'x Gpu,
@@ -247,7 +246,7 @@ impl<'x> Trial<'x> {
             gpu,
             description: Description::new(lt.calls, &held, operands.bias)?,
             operands: Operands { added: scratch.0, out: scratch.0, ..operands },
-            // It would lie in the output. Algorithms that need one are not taken.
+            // It would be in the output. Algorithms that need one are not taken.
             workspace: (0, 0),
             out_bytes: held.out_bytes(),
             timed: TIMED,
@@ -278,7 +277,7 @@ impl<'x> Trial<'x> {
         })
     }
 
-    /// The fastest of the candidates that gives the reference's bits, here and in the probe.
+    /// Returns the fastest of the candidates that gives the reference's bits, here and in the probe.
     pub(crate) fn best(
         &self,
         reference: sys::cublasLtMatmulAlgo_t,
@@ -299,7 +298,7 @@ impl<'x> Trial<'x> {
         self.lt.put(self.gpu, &self.description, self.operands, 0.0, algorithm, self.workspace).ok()
     }
 
-    /// Seconds of a candidate, if it runs.
+    /// Returns the seconds of a candidate, if it runs.
     fn seconds(&self, candidate: &sys::cublasLtMatmulAlgo_t) -> Option<f64> {
         self.put(candidate)?;
         // SAFETY: the event and the stream are alive.
@@ -312,7 +311,7 @@ impl<'x> Trial<'x> {
         Some(self.end.seconds_since(&self.begin)? / f64::from(self.timed))
     }
 
-    /// The bytes that an algorithm gives.
+    /// Returns the bytes that an algorithm gives.
     fn bits(&self, algorithm: &sys::cublasLtMatmulAlgo_t) -> Option<Vec<u8>> {
         self.put(algorithm)?;
         output(self.gpu, self.operands.out, self.out_bytes as usize)

@@ -34,7 +34,7 @@ pub struct Slots<'a> {
 /// Sampling parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampling {
-    /// Logits are divided by it; 0 takes the largest logit (ties: the lowest token id).
+    /// Divisor of logits; 0 takes the largest logit (ties: the lowest token id).
     pub temperature: f32,
     /// Keeps the `top_k` largest logits; 0 keeps all.
     pub top_k: u32,
@@ -168,7 +168,7 @@ pub struct QkNorm<'a> {
     pub eps: f32,
     /// Added to the weights.
     pub offset: f32,
-    /// Whether each head is normalised by itself, or the heads of a row together.
+    /// Extent of a norm: one head, or all heads of a row.
     pub of: QkNorms,
 }
 
@@ -203,7 +203,7 @@ pub const ALL_KEYS: usize = usize::MAX;
 /// Which keys a row attends to, and the soft cap on their scores.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scores {
-    /// Keys that a row sees, at most.
+    /// Maximum keys that a row sees.
     pub window: usize,
     /// c: soft cap; a scaled score x becomes c tanh(x / c).
     pub cap: Option<f32>,
@@ -246,7 +246,7 @@ pub struct NormGrads<'a> {
     pub rounded: Option<Buf<'a>>,
     /// [h]: gradient of the weight; none if it is frozen.
     pub dw: Option<Buf<'a>>,
-    /// Whether `dw` is added to or overwritten.
+    /// True if `dw` is added to, false if overwritten.
     pub add: bool,
     /// [M] f32: scratch.
     pub rstd: Buf<'a>,

@@ -1,4 +1,4 @@
-//! What a device crate implements. Callers use `Device`, whose methods claim the bytes of each operation first.
+//! The trait that a device crate implements. Callers use `Device`, whose methods first claim the bytes of an operation.
 
 use crate::claims::{Claim, Claims};
 use crate::{Coded, Layouts, Matrix, MatrixLayout, Op, Run};
@@ -142,7 +142,7 @@ pub trait Backend: Sync {
 
     /// Frees the slots that copies arrive in: copies into them start after the operations so far.
     fn offload_begin(&self);
-    /// Makes the operations from here on wait for what the last `offload_in` started for the slot.
+    /// Makes later operations wait for the copies of the last `offload_in` of the slot.
     fn offload_wait(&self, slot: usize);
     fn bring<'a, 'c>(&self, slot: usize, copies: &mut dyn Iterator<Item = Transfer<'a, 'c>>);
     fn send_back<'a, 'c>(&self, slot: usize, copies: &mut dyn Iterator<Item = Transfer<'a, 'c>>);
@@ -164,7 +164,7 @@ pub trait Aside {
 /// A library by which a device exchanges with other hosts.
 #[derive(Clone, Debug)]
 pub struct Network {
-    /// Name and version, for people.
+    /// Name and version, for display.
     pub name: String,
     /// Memory it has taken on the card.
     pub card: Bytes,

@@ -1,4 +1,4 @@
-//! Which bytes are in use: the one place where operations are kept from overlapping.
+//! The bytes in use: the one place that keeps operations from overlapping.
 //!
 //! `Buf` is `Copy` and operations take `&self`, so neither lifetimes nor borrows keep an output off an input or two
 //! threads apart. Claims do, in every build: what an operation writes overlaps nothing else that it or any operation
@@ -25,7 +25,7 @@ pub trait Away: Debug + Send + Sync {
     fn check(&self) -> Result<()>;
 }
 
-/// How an operation uses a buffer.
+/// Access of an operation to a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     Read,
@@ -185,7 +185,7 @@ pub struct Claims {
     away: Option<Arc<dyn Away>>,
 }
 
-/// What the operations under way use.
+/// Buffers of the operations under way.
 #[derive(Debug)]
 struct UnderWay {
     /// The buffers of one operation are next to each other.

@@ -1,4 +1,4 @@
-//! Numbers of 8 bits for AdamW's moments: small floating-point numbers over a power of two that a block shares.
+//! 8-bit floating-point codes for AdamW's moments, with a power-of-two scale for each block.
 //!
 //! A code is (sign,) exponent E and mantissa M of three bits: (8 + M) 2^(E-1) scales, or M scales where E is 0: gradual
 //! underflow. There is no infinity and no NaN. The scale is the least power of two under which the block's largest

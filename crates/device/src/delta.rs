@@ -75,7 +75,7 @@ pub const fn edges(rows: usize) -> usize {
     rows.div_ceil(STATE_CHUNK) + 1
 }
 
-/// Where segments of a pass read their initial states and write their last ones.
+/// Places of the states that segments of a pass begin with and write.
 ///
 /// A segment with a parent in the pass begins with the state the parent leaves. Two segments may begin with one place
 /// but not write one; only children read what a segment writes. It may write the place it begins with.
@@ -171,7 +171,7 @@ pub struct NormGatedBackward<'a> {
     pub dx: Buf<'a>,
     /// [dv]: gradient of w; none if it is frozen.
     pub dw: Option<Buf<'a>>,
-    /// Whether `dw` is added to or overwritten.
+    /// True if `dw` is added to, false if overwritten.
     pub add: bool,
 }
 
@@ -217,6 +217,6 @@ pub struct DeltaInputsBackward<'a> {
     pub dx: Buf<'a>,
     /// Gradients of the weights; none if they are frozen.
     pub grads: Option<DeltaWeights<'a>>,
-    /// Whether `grads` are added to or overwritten.
+    /// True if `grads` are added to, false if overwritten.
     pub add: bool,
 }

@@ -8,7 +8,7 @@ use crate::{Matrix, MatrixLayout};
 use plimsoll_arch::Gate;
 use plimsoll_memory::Buf;
 
-/// How a router chooses: the k largest of E <= `EXPERTS_MAX` logits, ties by the lower number, NaN first to keep it.
+/// A router: chooses the k largest of E <= `EXPERTS_MAX` logits, ties by the lower number, NaN first to keep it.
 ///
 /// Weights are the probabilities of a softmax over the E logits, in f32, whatever the dtype of the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,11 +17,11 @@ pub struct Routing {
     pub experts: usize,
     /// k.
     pub chosen: usize,
-    /// Whether a row's weights are divided by their sum.
+    /// True if a row's weights are divided by their sum.
     pub normalizes: bool,
 }
 
-/// Which experts compute each row, and in which order.
+/// The experts that compute each row, and their order.
 #[derive(Clone, Copy, Debug)]
 pub struct Routes<'a> {
     /// [M, k] u32: the experts of a row, ascending.
@@ -48,7 +48,7 @@ impl Routes<'_> {
     }
 }
 
-/// Whether an operand of an expert product has a row for each row or for each pair.
+/// Rows of an operand of an expert product: one for each row or for each pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RowsOf {
     /// M rows: a pair reads its own row.

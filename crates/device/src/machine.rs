@@ -25,7 +25,7 @@ pub struct OpenOptions {
     pub profile: bool,
 }
 
-/// What a device's scratch depends on besides the model.
+/// Sizes that a device's scratch depends on, besides the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScratchLimits {
     pub weights: DType,

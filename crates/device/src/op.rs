@@ -25,8 +25,7 @@ macro_rules! operations {
         trait $(#[$device:meta])*
         { $($method:tt)* }
     ) => {
-        /// An operation with its operands; `Device` documents each. Devices match a family without a catch-all, so a
-        /// missing arm does not compile.
+        /// An operation with its operands; see `Device`. Matches have no catch-all, so a missing arm does not compile.
         #[derive(Clone, Copy, Debug)]
         pub enum Op<'a> {
             $($(#[$about])* $Family($Ops<'a>),)*
@@ -134,8 +133,7 @@ operations! {
         ) = Head;
         /// Draws a token for each row.
         fn sample(args: Read Sample<'a>) = Sample;
-        /// Prepares the next pass after `sample` in a pass of one row per sequence: ids, positions, slots, segments,
-        /// keys.
+        /// Prepares the pass after `sample`, of one row per sequence: ids, positions, slots, segments and keys.
         ///
         /// Row i is segment i and head row i; `ids` and `tokens`: [M] u32, `keys`: [M, 3]. Tables must reach the new
         /// position. `window` is for layers with a cache of their own, which get their slots too.
@@ -157,7 +155,7 @@ operations! {
         fn adapt_backward_w(args: Read AdaptBackward<'a>) = AdaptBackwardW;
         /// out = dy W, or out += when `add`: one addition in f32, rounded once. `dy`: [M, N] e; `out`: [M, K] e or f32.
         fn matmul_dx(dy: Read Buf<'a>, w: Read Matrix<'a>, out: Write Buf<'a>, add: Read bool) = MatmulDx;
-        /// grad = dy^T x, or grad += when `add`. `dy`: [M, N] e; `x`: [M, K] e; `grad`: f32 or bf16; `pack`: sized by
+        /// grad = dy^T x, or grad += when `add`. `dy`: [M, N] e; `x`: [M, K] e; `grad`: f32, bf16; `pack`:
         /// `Layouts::pack`.
         fn matmul_dw(
             dy: Read Buf<'a>, x: Read Buf<'a>, grad: Write Matrix<'a>, add: Read bool, pack: WriteAny Buf<'a>
@@ -202,8 +200,8 @@ operations! {
         ) = EmbedBackwardPart;
         /// w <- w (1 - lr decay) - lr m^ / (sqrt(v^) + eps), bias-corrected.
         fn adamw(how: Read AdamW, bufs: Write AdamWBufs<'a>) = AdamW;
-        /// dst = src, element by element: exact for what `read_codes` gave of blocks of the same elements, else to the
-        /// nearest. `src`: f32 or bf16.
+        /// dst = src, element by element: exact for what `read_codes` gave of the same blocks, else nearest. `src`: f32
+        /// or bf16.
         fn write_codes(src: Read Buf<'a>, dst: Write Coded<'a>) = WriteCodes;
         /// Sets all bytes to zero.
         fn zero(dst: Write Buf<'a>) = Zero;
@@ -257,8 +255,7 @@ operations! {
         /// `y`: [P, h] f32; `resid`: [M, h] f32, zero if none; `out`: [M, h] f32 or e.
         fn combine(y: Read Buf<'a>, routes: Read Routes<'a>, resid: Read Option<Buf<'a>>, out: Write Buf<'a>) = Combine,
             in_place(resid => out);
-        /// The gradient of `matmul_experts` by x: out[p] = dy W. `dy`: [M, N] or [P, N] e (`dy_has`); `out`: [P, K] e
-        /// or f32.
+        /// The gradient of `matmul_experts` by x: out[p] = dy W. `dy`: [M, N] or [P, N] e; `out`: [P, K] e or f32.
         fn matmul_experts_dx(
             dy: Read Buf<'a>, dy_has: Read RowsOf, w: Read Experts<'a>, routes: Read Routes<'a>, out: Write Buf<'a>
         ) = MatmulExpertsDx;
@@ -314,8 +311,8 @@ operations! {
             self.launch(Checked::new(op, claim));
         }
 
-        /// Brings all of these buffers that are on ranks of other hosts at once. Without it an operation brings what it
-        /// reads when it runs.
+        /// Brings at once all these buffers that are on ranks of other hosts; else operations bring theirs when they
+        /// run.
         fn prefetch<'a>(&self, bufs: &mut dyn Iterator<Item = Buf<'a>>) {
             self.claims().prefetch(bufs);
         }
@@ -415,8 +412,7 @@ operations! {
             self.get_squares_of(&self.claims().claim("squares_of", true, note), x, runs, each);
         }
 
-        /// Starts copying each buffer, offloaded or in a rank's arena, into an arena buffer of `slot`, once that is
-        /// free.
+        /// Starts copying each buffer, offloaded or in a rank's arena, into an arena buffer of `slot` once it is free.
         fn offload_in<'a>(&self, slot: usize, copies: &mut dyn Iterator<Item = (Buf<'a>, Buf<'a>)>) {
             self.bring(slot, &mut copies.map(|(src, dst)| offload(self, src, dst)));
         }

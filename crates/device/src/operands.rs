@@ -1,4 +1,4 @@
-//! Which buffers the arguments of operations consist of, and how each is used.
+//! The buffers of operations' arguments, and how each is used.
 
 use crate::claims::{Access, Each, Operand};
 use crate::{
@@ -12,8 +12,7 @@ use crate::{
 use plimsoll_arch::{Gate, QkNorms};
 use plimsoll_base::Encoding;
 
-/// Notes all fields of arguments, with the access of the whole operand (`whole`) or their own. All must be named to
-/// compile.
+/// Notes all fields of arguments, with the whole operand's access (`whole`) or their own; all must be named to compile.
 macro_rules! operands {
     (@access $whole:ident whole) => { $whole };
     (@access $whole:ident $own:ident) => { Access::$own };

@@ -53,7 +53,7 @@ pub(crate) fn join_nccl(dev: &mut CudaDevice, by_library: Option<bool>, group: &
     dev.join_nccl(id_of(&id)?, group.rank(), group.ranks(), group.near())
 }
 
-/// Returns the name under which all ranks meet, as rank 0 sent it.
+/// Returns the NCCL id that rank 0 sent, by which all ranks meet.
 ///
 /// Errors: `rank-lost`.
 pub(crate) fn id_of(bytes: &[u8]) -> Result<NcclId> {
@@ -61,7 +61,7 @@ pub(crate) fn id_of(bytes: &[u8]) -> Result<NcclId> {
     Ok(NcclId(id))
 }
 
-/// A card's memory, as ranks of other hosts read it.
+/// A card's memory, for ranks of other hosts to read.
 #[derive(Debug)]
 pub(crate) struct ShownCard(pub(crate) ShownArena);
 
@@ -71,7 +71,7 @@ impl Shown for ShownCard {
     }
 }
 
-/// The memory of ranks on other hosts, for operations.
+/// Memory of ranks on other hosts, for operations to read.
 #[derive(Debug)]
 pub(crate) struct Reached {
     pub(crate) reach: Arc<Reach>,

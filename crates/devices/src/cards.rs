@@ -3,17 +3,17 @@
 use crate::rates::{CardRates, Rates};
 use plimsoll_base::{Bytes, Error, Result};
 
-/// A card, by the numbers of its data sheet.
+/// Data-sheet numbers of a card.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Card {
     pub name: &'static str,
     /// Memory that a process gets, without what the driver takes.
     pub memory: Bytes,
-    /// Dense operations per second on bf16 operands with sums in f32.
+    /// Dense operations per second on bf16 operands with f32 sums.
     pub flops_bf16: f64,
     /// Operations per second on f32 operands, without tensor cores.
     pub flops_f32: f64,
-    /// Bytes per second of its memory.
+    /// Bytes per second of card memory.
     pub bandwidth: f64,
     /// Bytes per second to another card of the host, in one direction.
     pub link: f64,
@@ -21,7 +21,7 @@ pub struct Card {
     pub bus: f64,
 }
 
-/// The card that all shares were measured on.
+/// Name of the card that all shares were measured on.
 const MEASURED: &str = "h200";
 /// Name of a card given by its numbers.
 const GIVEN: &str = "the card given";
@@ -67,8 +67,8 @@ impl Card {
         })
     }
 
-    /// Returns the card of `--card`: a name of the table, or `flops=150e12,bandwidth=900GB,memory=24GiB` and perhaps
-    /// `link=64GB` and `bus=25GB`, each a second's.
+    /// Returns the card of `--card`: a name of the table, or
+    /// `flops=150e12,bandwidth=900GB,memory=24GiB`, optionally with `link=64GB` and `bus=25GB`, all per second.
     ///
     /// Errors: `card-unknown`.
     pub fn parse(text: &str) -> Result<Card> {
@@ -90,12 +90,12 @@ impl Card {
         let product = product.to_ascii_lowercase();
         let words: Vec<&str> = product.split([' ', '-']).filter(|word| !word.is_empty()).collect();
         let has = |part: &str| words.contains(&part) || words.contains(&format!("{part}gb").as_str());
-        // A card of less memory or another form is a row of its own, which is asked for first.
+        // A card with less memory or another form has its own row, which is tried first.
         let is_it = |card: &Card| card.name.split('-').all(has);
         Card::all().filter(is_it).max_by_key(|card| card.name.len())
     }
 
-    /// Returns the rates that a run is predicted with.
+    /// Returns the rates for predictions of a run.
     pub fn rates(&self) -> Rates {
         let source = match self.name {
             MEASURED => "rates measured on an H200".to_string(),
@@ -128,7 +128,7 @@ impl Card {
     }
 }
 
-/// Returns the rates of the card at hand; if the table has no row for it, those of an H200, named as such.
+/// Returns the rates of this machine's card; if the table has no row for it, those of an H200, named as such.
 pub(crate) fn rates_here() -> Rates {
     let product = plimsoll_cuda::probe().ok().map(|info| info.name);
     match product.as_deref().map(|product| (product, Card::of_product(product))) {

@@ -1,4 +1,4 @@
-//! The host's processor. Its arena is host memory; ranks of one host map each other's from files in memory.
+//! The host's CPU. Its arena is host memory; ranks of one host map each other's from files in memory.
 
 use crate::among::{Reached, unseen};
 use crate::rates::Rates;
@@ -13,7 +13,7 @@ use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
-/// The row of the host's processor.
+/// The row of the host's CPU.
 pub(crate) static CPU: DeviceRow = DeviceRow {
     kind: &plimsoll_cpu::LAYOUTS,
     pool: Pool::Host,
@@ -46,7 +46,7 @@ pub(crate) static CPU: DeviceRow = DeviceRow {
     open,
 };
 
-/// Returns the scratch for matrices `[n, k]` of f32 weights on the host's processor, whatever they belong to.
+/// Returns the CPU's scratch for matrices `[n, k]` of f32 weights, of any model.
 ///
 /// Errors: `size-overflow`.
 pub fn scratch_of_matrices(matrices: &[(u64, u64)], threads: usize) -> Result<Layout> {

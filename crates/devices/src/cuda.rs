@@ -1,4 +1,4 @@
-//! NVIDIA's cards. Their arenas are card memory; ranks of one host open each other's by handles.
+//! NVIDIA cards. Their arenas are card memory; ranks of one host open each other's by handles.
 
 use crate::among::{Reached, ShownCard, join_nccl};
 use crate::cards::rates_here;
@@ -12,8 +12,8 @@ use plimsoll_memory::{Arena, Limit, Pool};
 use plimsoll_ranks::{Group, Memory};
 use std::sync::Arc;
 
-/// The row of NVIDIA's cards. Sampling with added adapters takes 1 / 0.96 and 1 / 0.93 longer on an H200 at rank 32
-/// (docs/lora.md); on a processor only their arithmetic does.
+/// The row of NVIDIA cards. Sampling with added adapters takes 1 / 0.96 and 1 / 0.93 times as long on an H200 at rank
+/// 32 (docs/lora.md); on a CPU only their arithmetic adds time.
 pub(crate) static CUDA: DeviceRow = DeviceRow {
     kind: &plimsoll_cuda::LAYOUTS,
     pool: Pool::Device,
@@ -40,7 +40,7 @@ pub(crate) static CUDA: DeviceRow = DeviceRow {
     open,
 };
 
-/// Page size for which a driver's tables have 8 bytes.
+/// Bytes that an 8-byte entry of a driver's page table maps.
 const PAGE: u64 = 4096;
 
 fn probe() -> Result<Probe> {
@@ -49,7 +49,7 @@ fn probe() -> Result<Probe> {
     Ok(Probe { name: info.name, driver, total: info.total })
 }
 
-/// Offers a card's memory to another process, which `take` starts with the offer's line; returns its results.
+/// Offers a card's memory to another process, which `take` starts with the line of the offer; returns its results.
 pub fn hand_over(
     take: impl Fn(&str) -> std::result::Result<HandOver, String>,
 ) -> std::result::Result<HandOver, String> {
@@ -64,8 +64,8 @@ fn beyond(ranks: u64, arena: Bytes, passes: usize, layers: u32, network: bool) -
     rows.into_iter().filter(|(_, bytes)| *bytes > Bytes(0)).collect()
 }
 
-/// Returns what a card's driver takes to map the other ranks' arenas, each as large as this one: 8 bytes for each 4
-/// KiB, whatever the page size. On four H200 with driver 580 it took 1.9 to 2.0 MiB per GiB.
+/// Returns the bytes that a card's driver takes to map the other ranks' arenas, each as large as this one: 8 bytes per
+/// 4 KiB, whatever the page size. On four H200 with driver 580 it took 1.9 to 2.0 MiB per GiB.
 fn peers_bytes(ranks: u64, arena: Bytes) -> Bytes {
     Bytes((ranks - 1).saturating_mul(arena.0.div_ceil(PAGE / 8)))
 }
@@ -109,7 +109,7 @@ fn join(dev: &mut CudaDevice, bytes: Bytes, by_library: Option<bool>, group: &Gr
         dev.join_far(views, Arc::new(Reached { reach, watch: group.watch() }))?;
         join_nccl(dev, by_library, group)?;
     }
-    // No rank ends before all have opened its memory.
+    // No rank exits before all have opened its memory.
     group.barrier()
 }
 

@@ -1,8 +1,8 @@
 //! The table of devices (`ROWS`). A row says whether this machine has the device, what it can do, its memory and its
 //! rates, and opens it, alone or among ranks.
 //!
-//! Callers ask a row what a device can do and never for its name. A new device is a crate that implements
-//! `plimsoll_device::Backend`, and a row here. A row knows no run file and no model's passes: these come as numbers.
+//! Callers ask a row what a device can do, never its name. A new device is a crate that implements
+//! `plimsoll_device::Backend`, and a row here. Rows know no run files or models' passes: these come as numbers.
 
 mod among;
 mod card_link;

@@ -1,7 +1,7 @@
 //! The rates of a machine: a built-in table by machine type, or those that `bench calibrate` measured and stored.
 //!
-//! It reads one file, `machine-NAME.json` in the user's cache folder, and writes it only on request. An unreadable file
-//! counts as no calibration: predictions then come from the table, and the plan says so.
+//! The module reads one file, `machine-NAME.json` in the user's cache folder, and writes it only on request. An
+//! unreadable file counts as no calibration: predictions then come from the table, and the plan says so.
 
 use plimsoll_base::{DType, Error, Result};
 use plimsoll_cpu::Isa;
@@ -9,14 +9,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
-/// Rates of one machine with a number of threads.
+/// Rates of one machine at some number of threads.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rates {
-    /// Where the rates are from, for people.
+    /// Source of the rates, for display.
     pub source: String,
-    /// Operations per second in registers on bf16 operands.
+    /// Operations per second on bf16 operands in registers.
     pub flops_bf16: f64,
-    /// Operations per second in registers on f32 operands.
+    /// Operations per second on f32 operands in registers.
     pub flops_f32: f64,
     pub bandwidth: f64,
     /// Share of `flops` that rollout passes reach.
@@ -41,11 +41,11 @@ pub struct CardRates {
     pub overlap: f64,
     /// Share of the bandwidth at which weights are read by rollout passes.
     pub read_share: f64,
-    /// Seconds of a layer of a rollout pass outside its arithmetic.
+    /// Seconds per layer of a rollout pass outside its arithmetic.
     pub layer_s: f64,
     /// Bytes moved for each logit that is drawn from.
     pub logit_bytes: f64,
-    /// How many times a whole update moves a row's width in a layer outside the products.
+    /// Times that a whole update moves a row's width in a layer, outside the products.
     pub activation_widths: f64,
     /// Bytes per second to another card, in one direction.
     pub link: f64,
@@ -59,14 +59,13 @@ const TABLE: [(&str, f64, f64, f64); 3] =
     [("avx512bf16", 234.0, 117.0, 17.0), ("avx2", 90.0, 90.0, 17.0), ("scalar", 4.0, 4.0, 10.0)];
 /// Measured on a CPU: 87 % at 32 rows and 97 % at 256.
 const HALF_ROWS: f64 = 4.0;
-/// GB/s of a socket: more threads do not read faster.
+/// Maximum GB/s of a socket, whatever the threads.
 const SOCKET_BANDWIDTH: f64 = 200.0;
 /// Maximum bytes per second that a CPU copies from one part of its memory to another.
 const BUS_BANDWIDTH: f64 = 50e9;
 
 impl Rates {
-    /// Returns the bytes per second between the device's host memory and its arena, in each direction; on a CPU both
-    /// are its memory.
+    /// Returns the bytes per second between host memory and arena, in each direction; on a CPU both are its memory.
     pub fn bus(&self) -> f64 {
         self.card.map_or(BUS_BANDWIDTH.min(self.bandwidth / 2.0), |card| card.bus)
     }
@@ -102,7 +101,7 @@ impl Rates {
         }
     }
 
-    /// Returns the operations per second on operands of that type.
+    /// Returns the operations per second on operands of this dtype.
     pub fn flops(&self, dtype: DType) -> f64 {
         if dtype == DType::Bf16 { self.flops_bf16 } else { self.flops_f32 }
     }
@@ -156,7 +155,7 @@ fn calibration_file(isa: &str, threads: usize) -> Option<PathBuf> {
     Some(cache.join("plimsoll").join(format!("machine-{isa}-{cpu}-{threads}t.json")))
 }
 
-/// Returns the processor's model as part of a file name.
+/// Returns the CPU's model as part of a file name.
 fn cpu_name(cpuinfo: &str) -> String {
     let field = |name: &str| {
         let line = cpuinfo.lines().find(|line| line.starts_with(name))?;

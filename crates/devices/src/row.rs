@@ -1,4 +1,4 @@
-//! The row of the device table: what a device answers before it is opened.
+//! A row of the device table: what is known of a device before it is opened.
 
 use crate::rates::Rates;
 use plimsoll_arch::ModelSpec;
@@ -10,11 +10,11 @@ use plimsoll_ranks::Group;
 /// A device before it is opened.
 #[derive(Debug)]
 pub struct DeviceRow {
-    /// Its matrix layouts, and its name in run files.
+    /// Matrix layouts and name in run files.
     pub kind: &'static Layouts,
-    /// Pool of its arena.
+    /// Memory pool of the arena.
     pub pool: Pool,
-    /// What must be installed for it, for people; none if nothing.
+    /// What the user must install for it, for display; none if nothing.
     pub needs: Option<&'static str>,
     /// True if passes are recorded once and replayed, while the host runs ahead of them.
     pub runs_ahead: bool,
@@ -34,11 +34,11 @@ pub struct DeviceRow {
     pub network: Option<(Bytes, Bytes)>,
     /// Requires a working device on this machine; takes none of its memory.
     pub probe: fn() -> Result<Probe>,
-    /// Opens the libraries that it computes with; returns their versions, for people.
+    /// Opens the libraries that it computes with; returns their versions, for display.
     pub libraries: fn() -> Result<String>,
     /// Cards that this process could open, in the driver's order.
     pub cards: fn() -> Vec<CardInfo>,
-    /// Free part of its own memory; none without such memory.
+    /// Free part of the device's own memory; none if it has none.
     pub free_memory: fn() -> Option<Limit>,
     /// Rates on this machine, for a number of threads if it computes on them.
     pub rates: fn(usize) -> Rates,
@@ -46,9 +46,9 @@ pub struct DeviceRow {
     pub peak: fn(threads: usize, seconds: f64, bytes: usize) -> Option<[f64; 2]>,
     /// True if attention takes heads of this many elements.
     pub takes_head_dim: fn(usize) -> bool,
-    /// Regions of the arena that its operations need as scratch.
+    /// Scratch regions of the arena for its operations.
     pub scratch: fn(&ModelSpec, &ScratchLimits) -> Result<Layout>,
-    /// Memory of driver and libraries outside the arena, and its source. `are_own`: no product is a library's.
+    /// Memory of driver and libraries outside the arena, and its source. `are_own`: no product is by a library.
     pub held: fn(are_own: bool, hidden: u32) -> (Held, String),
     /// Notes what driver and libraries held in a run, for later plans on this machine.
     pub note: fn(Held, are_own: bool, hidden: u32),
@@ -59,33 +59,33 @@ pub struct DeviceRow {
 }
 
 impl DeviceRow {
-    /// True if its arena is not host memory, so that bytes can wait in the latter.
+    /// True if the arena is not in host memory, where bytes can then wait.
     pub fn has_own_memory(&self) -> bool {
         self.pool == Pool::Device
     }
 }
 
-/// What a machine reports of a device.
+/// A device as this machine reports it.
 #[derive(Clone, Debug, Default)]
 pub struct Probe {
-    /// Product name, or a processor's instruction path.
+    /// Product name, or a CPU's instruction path.
     pub name: String,
-    /// The driver, for people.
+    /// Driver version, for display.
     pub driver: String,
-    /// Its own memory, free or not.
+    /// The device's own memory, free or not.
     pub total: Bytes,
 }
 
-/// What opening a device depends on besides its arena.
+/// Options for opening a device.
 #[derive(Clone, Copy, Debug)]
 pub struct Opening<'g> {
     pub kind: &'static Layouts,
-    /// Threads of a processor.
+    /// Threads, if the device is the CPU.
     pub threads: usize,
     pub options: OpenOptions,
     /// Dtype of gradients, if any are summed.
     pub grads: Option<DType>,
-    /// Whether ranks of different hosts exchange by the device's library; none: if all have it.
+    /// True if ranks of different hosts must exchange by the device's library; `None`: if all have it.
     pub by_library: Option<bool>,
     /// Ranks that train together; none for a single rank.
     pub group: Option<&'g Group>,

@@ -1,4 +1,4 @@
-//! The table of devices, and finding and opening one of them.
+//! The table of devices; finds and opens one of them.
 
 use crate::among::check_layout;
 use crate::cpu::CPU;
@@ -8,7 +8,7 @@ use plimsoll_base::Result;
 use plimsoll_device::Layouts;
 use plimsoll_memory::{Arena, ArenaMap, Layout};
 
-/// Every device, in the order in which `"auto"` tries them. The last is the host's processor, which every machine has.
+/// All devices, in the order in which `"auto"` tries them. The last is the host's CPU, which every machine has.
 pub static ROWS: [&DeviceRow; 2] = [&CUDA, &CPU];
 
 /// Returns the row of a device by its name in run files.
@@ -16,12 +16,12 @@ pub fn named(name: &str) -> &'static DeviceRow {
     ROWS.iter().find(|row| row.kind.name == name).expect("a run file names a device that has a row")
 }
 
-/// Returns the row of a kind.
+/// Returns the row with these layouts.
 pub fn of(kind: &Layouts) -> &'static DeviceRow {
     ROWS.iter().find(|row| row.kind == kind).expect("each kind has a row")
 }
 
-/// Returns the row of the host's processor.
+/// Returns the row of the host's CPU.
 pub fn host() -> &'static DeviceRow {
     &CPU
 }
@@ -32,7 +32,7 @@ pub fn auto(is_given: bool) -> &'static DeviceRow {
     ROWS.iter().find(is_it).copied().unwrap_or(host())
 }
 
-/// Returns the first device with memory of its own, which launchers and the doctor ask about.
+/// Returns the first device with its own memory, which launchers and the doctor ask about.
 pub fn card() -> &'static DeviceRow {
     ROWS[0]
 }

@@ -34,7 +34,7 @@ impl<'p> Part<'p> {
         self.of.map_or(buf, |rank| buf.of_rank(rank))
     }
 
-    /// Returns elements of the flat buffer, where they are: of one layer or outside of layers.
+    /// Returns elements of the flat buffer, in their rank's arena: of one layer or outside of layers.
     pub(crate) fn elements(&self, run: Run) -> Buf<'p> {
         self.there(self.grads.place(run.start, run.elements))
     }
@@ -48,7 +48,7 @@ pub struct Links<'x, 'p> {
     /// Micro-batch of the first part.
     pub first: usize,
     pub sum: Sum<'p>,
-    /// Where parts of other ranks arrive, on a device that copies before it adds.
+    /// Arrival slots for parts of other ranks, on a device that copies before it adds.
     pub landing: Option<Landing<'p>>,
     /// Sums of whole hosts, if hosts fold.
     pub levels: Option<Levels<'p>>,
@@ -161,7 +161,7 @@ impl Optimizer<'_> {
         turns
     }
 
-    /// Returns what other ranks take of this one in each of their turns, up to the longest rank's number of turns.
+    /// Returns what other ranks take of this one in each of their turns, for as many turns as any rank has.
     fn given_in_turns<'p>(
         &self,
         links: &Links<'_, 'p>,
@@ -202,7 +202,7 @@ impl Optimizer<'_> {
         takers.filter_map(|owner| Some((owner, of(mine, owner)?))).collect()
     }
 
-    /// Returns what a rank adds of a run for owners on other hosts: each owner, elements, and place among its sums.
+    /// Returns what a rank adds of a run for owners on other hosts: owners, elements, and their places among its sums.
     pub(crate) fn added_by(
         &self,
         levels: Levels<'_>,

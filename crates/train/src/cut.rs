@@ -8,7 +8,7 @@ use crate::packing::{Need, Packer, Packing, Parts, Sequence, need, unit};
 use plimsoll_base::Result;
 use std::ops::Range;
 
-/// How an update is cut.
+/// Options for cutting an update into micro-batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut {
     /// The number of micro-batches is a multiple of this.
@@ -49,7 +49,7 @@ pub struct Units {
     pub hidden: u64,
 }
 
-/// What one micro-batch holds so far.
+/// The contents of one micro-batch so far.
 #[derive(Default)]
 struct Open {
     need: Need,
@@ -177,7 +177,7 @@ impl Walk<'_, '_> {
             let (from, to) = (start(index), parts.ends[index] as usize);
             unit(self.how.packing, &self.sequences[from..to]).len() < to - from
         };
-        // Of equal ones the first.
+        // The first of equal parts.
         let costliest = (0..parts.ends.len()).filter(can_split).rev().max_by_key(|index| parts.costs[*index]);
         let Some(index) = costliest else { return false };
         let (range, cost) = (start(index)..parts.ends[index] as usize, parts.costs[index]);

@@ -1,4 +1,4 @@
-//! Numbers that stop being finite: names the tensor at fault. It repairs nothing: a run that diverged ends.
+//! Divergence: names the tensor with numbers that are not finite. Nothing is repaired: a run that diverged ends.
 
 use plimsoll_base::{Error, Result, slugs};
 use plimsoll_device::{Device, Owned, Run};
@@ -29,7 +29,7 @@ pub fn finite_weights(dev: &dyn Device, table: &ParamTable, weights: Buf<'_>) ->
     Err(Error::new(slugs::MODEL_WEIGHT_NOT_FINITE, message).hint("lower train.learning_rate"))
 }
 
-/// Returns the first tensor with a gradient that is not finite, among this rank's. `grads`: its `owned` elements.
+/// Returns the index of the first tensor with a non-finite gradient among this rank's. `grads`: its `owned` elements.
 pub fn first_not_finite(
     dev: &dyn Device,
     table: &ParamTable,

@@ -1,4 +1,4 @@
-//! Where pieces of other ranks' partial gradients arrive on a card, which copies before it adds.
+//! Arrival slots on a card for pieces of other ranks' partial gradients: a card copies before it adds.
 
 use crate::levels::Levels;
 use crate::share::{Share, landing_elements};
@@ -8,7 +8,7 @@ use plimsoll_base::{DType, Phase, PhaseSet, Result};
 use plimsoll_memory::{Buf, InPhase, Layout, Pool};
 use plimsoll_model::ParamTable;
 
-/// How far ranks spread: a card reads those of its host in place.
+/// Hosts that ranks are on. A card reads rows of embedding gradients in place from ranks of its own host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spread {
     /// All ranks are on one host.

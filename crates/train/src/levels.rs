@@ -14,7 +14,7 @@ use plimsoll_model::ParamTable;
 /// Layers whose sums exist at once: one is written while those of the other are taken.
 const SLOTS: u64 = 2;
 
-/// Where a rank's sums are.
+/// The place of a rank's sums.
 #[derive(Clone, Copy, Debug)]
 pub struct Levels<'p> {
     /// [ends + 2 widest]: sums of the head and then the embedding; then of two layers in turn.

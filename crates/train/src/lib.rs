@@ -1,7 +1,7 @@
 //! Packing under hard limits, optimizer states, gradient norm and clipping.
 //!
-//! It owns gradients and optimizer states, and how responses are laid out in micro-batches. It knows no rewards and
-//! no losses: those are the algorithm's, on the host.
+//! The crate owns gradients, optimizer states, and the layout of responses in micro-batches. Rewards and losses are the
+//! algorithm's, on the host.
 
 mod buckets;
 mod chain;

@@ -1,4 +1,4 @@
-//! What ranks of a host add for owners on other hosts; see `levels`.
+//! Sums that ranks of a host form for owners on other hosts; see `levels`.
 
 use crate::chain::{Links, Part, Rows};
 use crate::levels::{Area, Levels};
@@ -14,8 +14,7 @@ impl Optimizer<'_> {
         &links.parts[first..(first + levels.fold).min(links.parts.len())]
     }
 
-    /// Adds a fold's parts of a layer, or of what follows the layers, for owners on other hosts. Does nothing unless
-    /// hosts fold.
+    /// Adds a fold's parts of a layer, or of what follows the layers, for owners on other hosts, if hosts fold.
     pub fn fold_near(&self, dev: &dyn Device, links: &Links<'_, '_>, (area, within): (Area, Run)) {
         let Some(levels) = links.levels else { return };
         let parts = self.folded_here(links, levels);
@@ -39,8 +38,8 @@ impl Optimizer<'_> {
         }
     }
 
-    /// Adds a fold's parts of the embedding for owners on other hosts, after `take_heads`. Does nothing unless hosts
-    /// fold, or if it is frozen.
+    /// Adds a fold's parts of the embedding for owners on other hosts, after `take_heads`, if hosts fold and it is
+    /// trained.
     pub fn fold_embed_near(&self, dev: &dyn Device, table: &ParamTable, links: &Links<'_, '_>) {
         let (Some(levels), Some(embed)) = (links.levels, table.find(ParamKind::Embed, 0)) else { return };
         let parts = self.folded_here(links, levels);

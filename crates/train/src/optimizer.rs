@@ -15,7 +15,7 @@ use plimsoll_memory::{Buf, InPhase, Layout, Pool, Resident, Turn};
 use plimsoll_model::{FlatTensors, Param, ParamTable, Place, SpreadTensors, passage_layout};
 use serde::{Deserialize, Serialize};
 
-/// How optimizer states are stored.
+/// Storage of optimizer states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OptimizerDType {
@@ -32,7 +32,7 @@ pub enum OptimizerDType {
 pub struct StateDTypes {
     pub weights: DType,
     pub grads: DType,
-    /// How micro-batches' gradients are summed.
+    /// Order in which micro-batches' gradients are summed.
     pub summing: Summing,
     /// AdamW's moments.
     pub optimizer: OptimizerDType,
@@ -366,8 +366,7 @@ impl<'a> Optimizer<'a> {
         &self.owned[rank].of_embed
     }
 
-    /// Runs the optimizer's operations once, on zero gradients at rate zero: weights and states stay. `grads`: of the
-    /// shard.
+    /// Runs the operations once with zero gradients (`grads`, of the shard) at rate zero: weights and states stay.
     pub fn rehearse(&self, dev: &dyn Device, weights: Buf<'_>, grads: Buf<'_>, slots: Option<States<'_>>) {
         dev.zero(grads);
         match self.share {

@@ -21,7 +21,7 @@ pub struct Sequence<'a> {
     pub response: &'a [u32],
 }
 
-/// Which token a head row predicts; with `Heads::End`, the last one, in its own row.
+/// The token that a head row predicts; with `Heads::End`, the last one, in its own row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeadRow {
     /// Index into the sequences.
@@ -39,7 +39,7 @@ pub enum Heads {
     End,
 }
 
-/// How sequences become micro-batches.
+/// Options for packing sequences into micro-batches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Packing {
     pub heads: Heads,
@@ -101,7 +101,7 @@ impl PackLimits {
 pub struct MicroBatch<'a> {
     /// Index arrays for the device.
     pub index: &'a PassIndex,
-    /// What each head row predicts, sequences ascending, tokens ascending.
+    /// The token that each head row predicts, sequences ascending, tokens ascending.
     pub head: &'a [HeadRow],
     pub sequences: std::ops::Range<usize>,
 }
@@ -177,8 +177,8 @@ impl Need {
         }
     }
 
-    /// Returns the work in arbitrary units: a layer multiplies a row by about 12 h^2 weights, and attends to a key with
-    /// 2 h products.
+    /// Returns the work in arbitrary units: a layer multiplies a row by some 12 h^2 weights and reads a key with 2 h
+    /// products.
     pub fn cost(&self, hidden: u64) -> u64 {
         (self.prompt_rows + self.rows) as u64 * 6 * hidden + self.keys
     }

@@ -1,6 +1,6 @@
-//! Where the partial gradient of a rank's micro-batch is stored. Owners sum a layer's while the next layer is computed,
-//! so layers use two slots in turn, and only what is before and after the layers is always there. An embedding that is
-//! not also the head has no place: its gradient is the rows of tokens.
+//! The partial gradient of a rank's micro-batch. Owners sum a layer's while the next layer is computed, so layers use
+//! two slots in turn, and only what is before and after the layers is always there. An embedding that is not also the
+//! head has no place: its gradient is the rows of tokens.
 
 use plimsoll_arch::{LayerSet, ModelSpec, ParamKind};
 use plimsoll_base::{DType, PhaseSet, Result};

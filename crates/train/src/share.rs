@@ -1,7 +1,7 @@
 //! A rank's share of a model's flat buffer: whose gradients it sums, optimizer states it holds, and weights it updates.
 //!
-//! Piece p of each bucket belongs to rank p N div `PIECES`. A rank's pieces of a bucket are neighbours, and are in that
-//! order in its shard.
+//! Piece p of each bucket belongs to rank p N div `PIECES`. A rank's pieces of a bucket are neighbours, in its shard
+//! too.
 
 use crate::buckets::buckets;
 use plimsoll_arch::ParamKind;

@@ -4,14 +4,14 @@ use plimsoll_base::DType;
 use plimsoll_device::Device;
 use plimsoll_memory::Buf;
 
-/// How the gradients of micro-batches are summed. `near` changes no bit.
+/// Order and rounding of the sum of micro-batches' gradients. `near` changes no bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Summing {
     /// Dtype that each is rounded to before it is added, wherever it is computed; `None` where one rank adds unrounded.
     pub partial: Option<DType>,
     /// Consecutive micro-batches that are summed first and then added to the sums before them; at least 1.
     pub fold: usize,
-    /// Ranks per host, if each of several hosts adds folds on its own, so that others take one sum instead of `fold`
+    /// Ranks per host, if hosts add their folds on their own: other hosts then take one sum instead of `fold`
     /// gradients.
     pub near: Option<usize>,
 }

@@ -8,8 +8,7 @@
 use super::super::lanes::{LANES, Lanes, Simd};
 use super::super::rope::HEAD_DIM_MAX;
 
-/// Elements from one query's row of scratch to the next; not a power of two, so that rows fall into different sets
-/// of the cache.
+/// Elements from one query's row of scratch to the next; no power of two, so that rows use different sets of the cache.
 pub(crate) const STRIDE: usize = HEAD_DIM_MAX + LANES;
 
 /// Returns the sums over t of a[q][t] k[b][t][16 keys].

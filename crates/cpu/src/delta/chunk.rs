@@ -25,7 +25,6 @@ use plimsoll_device::{DELTA_HEAD_MAX, DeltaHeads, STATE_CHUNK};
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-/// The operands.
 pub(super) struct Call<'a, T> {
     pub(super) heads: DeltaHeads,
     pub(super) all: Stays<'a>,
@@ -238,7 +237,7 @@ struct Weights {
     strides: (usize, usize),
 }
 
-/// Where sums go, and whether they are added to the old values.
+/// Destination of sums; `adds` if they are added to the old values.
 #[derive(Clone, Copy)]
 struct Out {
     first: *mut f32,
@@ -288,7 +287,8 @@ simd_fn! {
             while at < outs {
                 let size = tile_of(sizes, outs - at);
                 let here = over.range(at..at + size, rows.count);
-                // SAFETY: callers promise outputs at..at + size, rows `here`, their weights, `wide` vectors of `column`.
+                // SAFETY: callers promise outputs at..at + size, rows `here`, weights of both, and `wide` vectors a
+                // row.
                 unsafe {
                     let weights = Weights {
                         first: weights.first.add(at * weights.strides.0 + here.start * weights.strides.1),
@@ -381,7 +381,7 @@ simd_fn! {
 }
 
 simd_fn! {
-    /// Returns row decays and gate factors. `gates`: from the first row's g; beta is `heads` after g, rows twice that.
+    /// Writes the decays between rows; returns the gates' factors. `gates`: g and beta of rows in turn, `heads` apart.
     fn gates_of[](s: S, gates: &[f32], heads: usize, rows: usize, decays: *mut f32) -> Gates {
         let mut out = Gates {
             beta: [0.0; STATE_CHUNK],

@@ -189,7 +189,7 @@ simd_fn! {
                 store_any(s, &mut sums[at..at + LANES], sum);
                 store_any(s, &mut bent[at..at + LANES], s.mul(sum, sigmoid(s, sum)));
             }
-            // n = bent inverse: the gradient is inverse (dn - n (n dn)).
+            // n = `bent` times `inverse`: the gradient is inverse (dn - n (n dn)).
             let (factor, inner) = match unit.scale {
                 None => (1.0, 0.0),
                 Some(scale) => {

@@ -174,6 +174,6 @@ pub(super) fn softplus<S: Simd>(s: S, x: S::F) -> S::F {
 /// Returns e^x of one number.
 #[inline(always)]
 pub(super) fn exp_of<S: Simd>(s: S, x: f32) -> f32 {
-    // Sixteen times the same: its largest lane is any of them.
+    // All sixteen lanes are equal: the largest is any of them.
     s.largest(s.exp(s.splat(x)))
 }

@@ -9,7 +9,7 @@ use crate::{CpuDevice, Shared};
 use plimsoll_arch::LoraShape;
 use plimsoll_device::{Adapter, AdapterBlock, Matrix, PANEL};
 
-/// Writes out = w + scale B_i A_i in each block, else w: r additions in f32, rounded once. `w`, `out`: [N, K].
+/// Writes out = w + scale B_i A_i in each block, else w: a chain of r f32 sums, rounded once. `w`, `out`: [N, K].
 pub(crate) fn merge(dev: &CpuDevice, w: Matrix<'_>, adapter: Adapter<'_>, out: Matrix<'_>) {
     assert_eq!((w.n, w.k, w.layout), (out.n, out.k, out.layout), "w and out of one shape");
     assert_eq!((adapter.a.k, adapter.a.layout), (w.k, w.layout), "A of as many inputs");

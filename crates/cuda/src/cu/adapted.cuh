@@ -1,20 +1,17 @@
-// Products of linear layers with low-rank adapters by Hopper's own instructions: what adapters add is a few more steps of the layer's
-// own sums.
+// Linear layers with low-rank adapters by Hopper's own instructions: adapters add a few steps to the layer's sums.
 //
-// Forward: u = scale x A^T, out = x W^T + u_i B_i^T at the outputs of each block i. Backward: du_i = scale dy_i B_i, dx = dy W + du A.
-// Each sum is one chain of additions along its steps, rounded once. Its bits depend on nothing but the row: neither on M nor on the
-// tile.
+// Forward: u = scale x A^T, out = x W^T + u_i B_i^T at the outputs of each block i. Backward: du_i = scale dy_i B_i, dx
+// = dy W + du A. Each sum is one chain of additions along its steps, rounded once, whatever M and the tile.
 //
-// One or two threads of a block send for both operands, 64 elements of a step, through a ring of buffers (the copy engine writes rows of
-// 128 bytes in the swizzled order that the product reads); the other warps multiply, four of them 64 rows. A value of an activation
-// that is not finite may reach its row's outputs of other blocks: zeros are multiplied too. Elsewhere than on Hopper the
-// file is empty, and `adapter.cu` has the parts.
+// One or two threads of a block copy both operands, 64 elements of a step, through a ring of buffers (the copy engine
+// writes rows of 128 bytes in the swizzled order that the product reads); the other warps multiply, four of them 64
+// rows. A non-finite value of an activation may reach its row's outputs of other blocks: zeros are multiplied too. On
+// other cards the file is empty, and `adapter.cu` has the parts.
 
 #define STEP 64
 #define PANEL_BYTES (64 * 128)
 
-/// A layer with adapters: M rows, N columns of the output, steps along the activation's rows, the adapters' rank, and the outputs of each
-/// block.
+/// A layer with adapters: M, output columns, steps along the activation's rows, the rank, the outputs of each block.
 struct Layer {
     u32 rows, cols, steps, rank, blocks, first[3], width[3];
 };
@@ -31,7 +28,7 @@ template <bool BY_COLUMNS, u32 N> __device__ __forceinline__ void copy_columns(u
     }
 }
 
-/// The tile of a block of threads, of N columns, none of which are of two of the layer's blocks; 64 rows.
+/// The tile of a block of threads: 64 rows and N columns, never of two of the layer's blocks.
 struct OwnTile {
     /// The layer's block, and the columns that the tile has of it; the block is 3 for columns that nothing is added to.
     u32 block, col, end, row;
@@ -70,7 +67,7 @@ template <bool BY_COLUMNS, u32 K, u32 N> __device__ __forceinline__ void multipl
     }
 }
 
-/// A thread's sums of one row in twos of neighbours: HALF 0 is row lane / 4 of its warp's, 1 the eighth after.
+/// A thread's sums of one row in pairs of neighbours: HALF 0 is row lane / 4 of its warp's, 1 is eight rows further.
 #define TWO(sums, j, i) (sums)[4 * (j) + 2 * HALF + (i)]
 
 /// out = sums + bias, or sums.

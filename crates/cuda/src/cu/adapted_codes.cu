@@ -1,8 +1,8 @@
-// The product of a linear layer with its adapters, of few rows, where W is in codes of 4 bits: see adapted.cuh. Codes are widened in
-// registers right where the products read them, so what is read of W is its codes; the bits are those of the widened matrix.
+// The product of a linear layer with its adapters, of few rows, with W in 4-bit codes: see adapted.cuh. Products widen
+// codes in registers, so only W's codes are read; the bits are those of the widened matrix.
 //
-// The product is turned round: W is the left operand, the rows of x are the columns of the sums. Groups of four warps have 64 outputs
-// each; one more group makes u of the tile's rows, next to them.
+// The product is transposed: W is the left operand, rows of x are columns of the sums. Groups of four warps have 64
+// outputs each; one more group makes u of the tile's rows.
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
@@ -32,7 +32,7 @@ template <bool MORE, u32 N> __device__ __forceinline__ void registers() {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
     }
 }
-/// What was written to shared memory is read by products.
+/// Makes writes to shared memory visible to products.
 __device__ __forceinline__ void share_with_products() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 /// A thread's sums of the outputs `line` and `line` + 8: columns are rows of x.
@@ -71,7 +71,7 @@ template <u32 GROUPS, u32 R> struct Coded : OwnTile {
             boxes.next();
         }
     }
-    /// x and A, and the block's B at the end.
+    /// Copies x and A, and the block's B at the end.
     __device__ __forceinline__ void send_rows(const CodeMaps& maps, Ring ring, u32 right, u32 right_full) const {
         const TensorMap* b = block == 0 ? maps.b[0] : block == 1 ? maps.b[1] : maps.b[2];
         const u32 first = block == 0 ? of.first[0] : block == 1 ? of.first[1] : of.first[2];
@@ -88,7 +88,7 @@ template <u32 GROUPS, u32 R> struct Coded : OwnTile {
         }
     }
 
-    /// u of the rows, [ROWS, R] at `to` as products read it, and in memory once.
+    /// Makes u of the rows, [ROWS, R] at `to` as products read it, and in memory once.
     __device__ __forceinline__ void make_u(Ring ring, float scale, bf16* u, u32 to) const {
         wait_for_others();
         float sums[ROWS / 2];
@@ -117,7 +117,7 @@ template <u32 GROUPS, u32 R> struct Coded : OwnTile {
         share_with_products();
         meet();
     }
-    /// The groups that multiply and the one that makes u.
+    /// Barrier of the groups that multiply and the one that makes u.
     __device__ __forceinline__ void meet() const { asm volatile("bar.sync 1, %0;" ::"n"(MULTIPLIERS + 128) : "memory"); }
 
     /// A thread's codes of a step: of each 16, two words of each of its two lines.
@@ -147,7 +147,7 @@ template <u32 GROUPS, u32 R> struct Coded : OwnTile {
             }
     }
 
-    /// The group's scales, its 64 lines of them, to shared memory.
+    /// Copies the group's 64 lines of scales to shared memory.
     __device__ __forceinline__ void fetch_scales(const float* scales, u32 to) const {
         const u32 first = col + threadIdx.x / 128 * 64, lines = first >= of.cols ? 0 : of.cols - first < 64 ? of.cols - first : 64;
         const float* from = scales + (u64)first * of.steps;
@@ -179,7 +179,7 @@ template <u32 GROUPS, u32 R> struct Coded : OwnTile {
                         asm volatile("ld.shared.f32 %0, [%1];" : "=f"(scale[half]) : "r"(scale_lines[half] + (first + l) * 4));
                     }
                     widen(left[l % 2], codes, scale, pairs);
-                    // The next step's, meanwhile.
+                    // Reads the next step's meanwhile.
                     if (l + 1 < BOX_STEPS) {
                         read_codes(codes, boxes.at() + own * 128, (l + 1) * 2);
                     } else {

@@ -7,10 +7,10 @@ struct FewMaps {
     const TensorMap *x, *w, *a, *b[3];
 };
 
-/// Forward of few rows, u with it: a tile has 64 rows and N columns of one block, and each makes the block's u of its rows for itself,
-/// R columns at most, next to its own sums.
+/// The forward pass of few rows, with u: a tile has 64 rows and N columns of one block, and each computes the block's u
+/// of its rows, at most R columns, next to its own sums.
 template <u32 N, u32 R> struct Few : OwnTile {
-    /// Of one step: rows, W's columns and A's.
+    /// Bytes of one step: rows, W's columns and A's.
     static constexpr u32 STEP_BYTES = (64 + N + R) * 128;
     /// Steps of a buffer.
     static constexpr u32 STEPS = N < 64 ? 2 : 1;
@@ -19,7 +19,7 @@ template <u32 N, u32 R> struct Few : OwnTile {
     __device__ __forceinline__ Few(const Layer& of) : OwnTile(of, N), of(of) {}
     __device__ __forceinline__ u32 buffers() const { return tiles_of(of.steps, STEPS); }
 
-    /// Sends for W and A. What nothing writes comes before what precedes this kernel has ended.
+    /// Copies W and A. What nothing writes is copied before preceding kernels have ended.
     __device__ __forceinline__ void send_columns(const FewMaps& maps, Ring ring, bool fixed) const {
         const TensorMap* b = block == 0 ? maps.b[0] : block == 1 ? maps.b[1] : maps.b[2];
         const u32 rank_row = block < 3 ? block * of.rank : 0, first = block == 0 ? of.first[0] : block == 1 ? of.first[1] : of.first[2];
@@ -55,7 +55,7 @@ template <u32 N, u32 R> struct Few : OwnTile {
     }
     template <class Put> __device__ __forceinline__ void consume(Ring ring, float scale, bf16* u, const Put& put) const {
         wait_for_others();
-        // Of the layer's outputs, then of u.
+        // Sums of the layer's outputs, then of u.
         float both[(N + R) / 2];
         Reader reader = {0, false};
         for (u32 i = 0; i < buffers(); i++) {
@@ -89,7 +89,7 @@ template <u32 N, u32 R> struct Few : OwnTile {
             barrier_wait(ring.full(), ring.parity);
             hold(both);
             begin_products();
-            // What the columns of u become is of no use.
+            // The products in u's columns are not used.
 #pragma unroll
             for (u32 k = 0; k < R / 16; k++) multiply_left(both, rows[k], operand(ring.at() + k * 32), 1);
             end_products();

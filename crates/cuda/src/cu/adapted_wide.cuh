@@ -1,5 +1,5 @@
-// The product of a linear layer with its adapters, of many rows, and the narrow product before it: see adapted.cuh. Kernels are in a file
-// for each kind of output, so that they are compiled next to each other.
+// The product of a linear layer with its adapters, of many rows, and the narrow product before it: see adapted.cuh.
+// Each kind of output has a file of kernels, so that they are compiled in parallel.
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
@@ -38,8 +38,7 @@ template <u32 N, bool BACKWARD> struct Wide {
 #pragma unroll
             for (u32 i = 0; i < 3; i++) {
                 if (!has(i, c)) continue;
-                // Where a step reads more of u than the block's columns, the other operand is zero; before and after a block's outputs
-                // it is, too.
+                // The other operand is zero where a step reads columns of u, or outputs, that are not the block's.
                 for (u32 l = 0; l < of.rank; l += STEP) {
                     const u32 at = i * of.rank + l;
                     send(ring, maps.u, at, r, maps.right[i], BACKWARD ? c : l, BACKWARD ? l : c - of.first[i]);
@@ -91,7 +90,7 @@ template <u32 N, bool BACKWARD> struct Wide {
     }
 };
 
-// ---- narrow ------------------------------------------------------------------------------------------------------------
+// ---- narrow ---------------------------------------------------------------------------------------------------------
 
 /// u, or du: a block has 64 rows and up to 64 columns of one block's. A buffer has two steps.
 template <bool BACKWARD> struct Narrow {

@@ -1,10 +1,9 @@
 // Low-rank adapters in bf16: the narrow product that makes u, and the shallow one that is added to a layer's outputs.
 //
-// Both read 32 elements of what is summed over at a time, eight a thread in one load: the tensor cores take the elements of a step
-// of 16 in any order, as long as both operands agree on it. The bits of a row depend on nothing but the row: not on M, and not on the
-// tile that it falls into.
+// Both read 32 summed elements at a time, eight a thread in one load: tensor cores take the elements of a step of 16 in
+// any order on which both operands agree. The bits of a row depend on the row alone, neither on M nor on the tile.
 
-/// What a thread loads of a line: the operand halves of two steps of 16.
+/// A thread's load of a line: the operand halves of two steps of 16.
 struct Eight {
     u32 x[4];
 };
@@ -30,8 +29,7 @@ __device__ __forceinline__ void mma_32(float (&d)[4], const Eight& low, const Ei
 #define DOWN_WARPS 16
 #define DOWN_COLS 32
 
-/// A block has TILES x 16 rows and 32 columns. Its warps take the steps of 32 in turn, AHEAD of them at once, and their sums are added
-/// in order.
+/// A block has TILES x 16 rows and 32 columns. Its warps take steps of 32 in turn, AHEAD at once, and add in order.
 template <u32 TILES, u32 AHEAD>
 __device__ __forceinline__ void down(const bf16* x, const bf16* a, bf16* u, u32 m, u32 n, u32 k, float scale) {
     __shared__ float parts[DOWN_WARPS][16][DOWN_COLS + 1];
@@ -97,7 +95,7 @@ adapter_down_many(const bf16* x, const bf16* a, bf16* u, u32 m, u32 n, u32 k, fl
 
 #define ADD_ROWS 64
 #define ADD_COLS 64
-/// Elements between columns of a tile in shared memory: 16 bytes more than a step, so that lines fall on different banks.
+/// Elements between columns of a tile in shared memory: 16 bytes over a step, so that lines hit different banks.
 #define ADD_PITCH 40
 
 /// Runs of outputs, each with its own second operand: a parameter of the kernels.
@@ -150,8 +148,8 @@ __device__ __forceinline__ void fill(bf16* tile, const Span& span, u32 col, u32 
     }
 }
 
-/// out = base + scale p Q; `base` may be `out`. A block has 64 rows and 64 columns of a span, a warp 16 rows. `depth`: columns of p that
-/// are summed over.
+/// out = base + scale p Q; `base` may be `out`. A block has 64 rows and 64 columns of a span, a warp 16 rows. `depth`:
+/// columns of p that are summed.
 template <bool BY_DEPTH, class T>
 __device__ __forceinline__ void add(const bf16* p, u32 p_width, const Span& span, u32 tile_of_span, u32 row_tile, const T* base,
                                     T* out, u32 width, u32 m, u32 depth, float scale = 1.0f) {
@@ -159,7 +157,7 @@ __device__ __forceinline__ void add(const bf16* p, u32 p_width, const Span& span
     u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, g = lane / 4, t = lane % 4;
     u32 row = row_tile * ADD_ROWS + warp * 16 + g, col = tile_of_span * ADD_COLS;
     float sums[8][4] = {};
-    // What is added to, of rows g and g + 8.
+    // The values that are added to, of rows g and g + 8.
     u32 own = col + t * 16;
     u64 place = (u64)row * width + span.first + own;
     bool whole = own + 16 <= span.n;
@@ -176,7 +174,7 @@ __device__ __forceinline__ void add(const bf16* p, u32 p_width, const Span& span
         __syncthreads();
 #pragma unroll
         for (u32 j = 0; j < 8; j++) {
-            // A thread's sums are sixteen neighbours of a row: column 2 t + b of step j is column 16 t + 2 j + b of the tile.
+            // A thread sums sixteen neighbours of a row: column 2 t + b of step j is column 16 t + 2 j + b of the tile.
             Eight b;
             *(uint4*)b.x = *(const uint4*)(tile + (g / 2 * 16 + j * 2 + g % 2) * ADD_PITCH + t * 8);
             mma_32(sums[j], low, high, b);
@@ -227,8 +225,8 @@ adapter_dx_bf16(const bf16* du, const bf16* a, bf16* dx, u32 m, u32 sr, u32 k) {
     add<true, bf16>(du, sr, span, blockIdx.x, blockIdx.y, dx, dx, k, m, sr);
 }
 
-/// out = w + scale B_i A_i at the outputs of each block i. `b`: [n, rank]; `a`: [S rank, k]; `w`, `out`: [N, k]. The blocks' rows follow
-/// each other in the grid's second dimension.
+/// out = w + scale B_i A_i at the outputs of each block i. `b`: [n, rank]; `a`: [S rank, k]; `w`, `out`: [N, k]. The
+/// blocks' rows are along the grid's second dimension.
 extern "C" __global__ void __launch_bounds__(128)
 adapter_merge_bf16(const bf16* b0, u32 first0, u32 n0, const bf16* b1, u32 first1, u32 n1, const bf16* b2, u32 first2, u32 n2,
                    const bf16* a, const bf16* w, bf16* out, u32 rank, u32 k, float scale) {

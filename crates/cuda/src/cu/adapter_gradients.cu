@@ -1,5 +1,5 @@
-// Gradients of the A and B of one linear layer's adapters in bf16: sums over rows of a wide matrix times a narrow one, all of a layer
-// in one launch. They are bound by memory: each wide matrix is read about once. Hopper has its own (adapter_gradients_hopper.cu).
+// Gradients of A and B of one linear layer's adapters in bf16: sums over rows of a wide matrix times a narrow one, all
+// in one launch. They are bound by memory: each wide matrix is read about once. Hopper has its own file.
 //
 // A block has 128 wide columns, 32 narrow ones and a run of rows; a second kernel adds the runs in order.
 
@@ -55,8 +55,8 @@ adapter_gradients(const bf16* dy, u32 dy_stride, const bf16* u, u32 sr, u32 rank
         copy_async_commit();
 #pragma unroll
         for (u32 d = 0; d < STEP; d += 16) {
-            // As four 8 x 8 matrices, transposed: the next eight columns and then the next eight rows of the wide operand, and the
-            // other way round of the narrow one.
+            // As four 8 x 8 matrices, transposed: the next eight columns and then the next eight rows of the wide
+            // operand, the reverse for the narrow one.
             u32 low = lane % 8 + lane / 8 % 2 * 8, high = lane % 8 + lane / 16 * 8;
             u32 a[2][4], b[2][4];
 #pragma unroll

@@ -1,11 +1,11 @@
-// The gradients of a layer's adapters as tiles: dB_i = dy_i^T u_i has wide dy_i and narrow u_i, dA = du^T x has wide x and narrow du.
+// Gradients of a layer's adapters in tiles: dB_i = dy_i^T u_i (wide dy_i, narrow u_i), dA = du^T x (wide x, narrow du).
 
-/// Outputs of each block, of which a block without any is none; the adapters' rank, that of all blocks, and the layer's inputs.
+/// Outputs of each block, 0 for none; the rank of one adapter and of all blocks; the layer's inputs.
 struct Shape {
     u32 n[3], rank, sr, k;
 };
 
-/// WIDE columns of the wide operand by NARROW ones of the narrow one, from `wide` and `narrow` on; there are `n` and `r` of them.
+/// WIDE columns of the wide operand by NARROW of the narrow one, from `wide` and `narrow` on, of `n` and `r`.
 template <u32 WIDE, u32 NARROW> struct Tile {
     u32 wide, narrow, n, r;
     /// Which dB, or 3 for dA, whose rows are the narrow columns.

@@ -1,8 +1,8 @@
-// Gradients of the A and B of one linear layer's adapters by Hopper's own instructions, in bf16: sums over rows of a wide matrix times a
-// narrow one, all of a layer in one launch. They are bound by memory: each wide matrix is read about once.
+// Gradients of A and B of one linear layer's adapters by Hopper's own instructions, in bf16: sums over rows of a wide
+// matrix times a narrow one, all in one launch. They are bound by memory: each wide matrix is read about once.
 //
-// A tile has 256 wide columns and 64 narrow ones. Its rows are up to eight runs, each a block of one cluster; the blocks then add each
-// other's sums, in order. A warp sends, eight multiply: both operands are read by columns.
+// A tile has 256 wide columns and 64 narrow ones. Its rows are up to eight runs, each a block of one cluster; the
+// blocks then add each other's sums, in order. One warp copies, eight multiply: both operands are read by columns.
 
 #define WIDE 256
 #define NARROW 64

@@ -2,17 +2,17 @@
 //
 // A row's result is a function of its own keys alone, to the bit. Units of 64 keys begin at absolute positions. A unit
 // gives (max, sum, out) by itself: scores, each one chain over D; their largest; weights 2^(score - largest), which are
-// summed as they are and rounded to bf16 as the left operand of the product with the values, each element one chain
-// over the unit's keys. Units are joined in ascending order to chunks of 512 keys, chunks in ascending order to the
-// row's result, both by `join`; the first one is taken as it is. One thread does so for a row's element or several do in
-// turn, in one block or in many: the operations and their order are the same. A unit in which a row has no key is not
-// joined. Slots beyond a tile's last key are taken as zeros, so that weights of 0 meet no NaN; so are blocks before its
-// first one, where rows have windows: the first unit of a row's window is the first one that it takes.
+// summed unrounded and rounded to bf16 as the left operand of the product with the values, each element one chain over
+// the unit's keys. `join` joins units in ascending order to chunks of 512 keys, and chunks in ascending order to the
+// row's result; the first is taken as it is. One thread does so for a row's element or several do in turn, in one block
+// or in many: the operations and their order are the same. A unit in which a row has no key is not joined. Slots beyond
+// a tile's last key are taken as zeros, so that weights of 0 meet no NaN; so are blocks before its first one, where
+// rows have windows: the first unit of a row's window is the first one that it takes.
 //
 // The sum is of unrounded weights: the log-sum-exp, which the gradients divide by, is then good to f32, and the
 // roundings of the weights, 2^-9 each, are independent errors of the output, below its own rounding for most rows.
 
-// ---- decode: segments of one row ---------------------------------------------------------------------------------------
+// ---- decode: segments of one row ------------------------------------------------------------------------------------
 
 /// Floats between rows of a unit's results in shared memory: 8 banks, so that eight rows' pairs do not meet.
 template <int D> struct Pitch {
@@ -73,7 +73,7 @@ __device__ __forceinline__ void decode(const bf16* q, const bf16* keys, const bf
 
     u32 unit = max(first_chunk * CHUNK_UNITS, first_unit) + warp;
     u32 now = entries(unit), next = entries(unit + warps);
-    // The part that takes the place of part `done` when that has been used.
+    // The part that replaces part `done` once that has been used.
     auto follow = [&](u32 done) {
         __syncwarp();
         u32 part = done + SLOTS;
@@ -165,11 +165,11 @@ __device__ __forceinline__ void decode(const bf16* q, const bf16* keys, const bf
     }
 }
 
-// ---- tiles: segments of any number of rows -----------------------------------------------------------------------------
+// ---- tiles: segments of any number of rows --------------------------------------------------------------------------
 
-/// A block takes a tile of 16 rows a warp, of one segment and key-value head, and goes through their keys once. After
-/// the keys in shared memory, where there is more than one chunk, lies each thread's part of the chunks before. HOPPER:
-/// four warps multiply together; an element is the same chain, and has the same bits.
+/// A block takes a tile of 16 rows a warp, of one segment and key-value head, and goes through their keys once. With
+/// more than one chunk, each thread's part of the chunks before comes after the keys in shared memory. HOPPER: four
+/// warps multiply together; an element is the same chain, and has the same bits.
 template <int D, int WARPS, bool HOPPER>
 __device__ __forceinline__ void tiles(const bf16* q, const bf16* keys, const bf16* values, const u32* segments,
                                       const u32* tables, bf16* out, float* lse, const Shape& shape, float scale) {
@@ -192,7 +192,7 @@ __device__ __forceinline__ void tiles(const bf16* q, const bf16* keys, const bf1
     Sum sum[2];
     for (u32 unit = stream.first_unit; unit < stream.num_units; unit++) {
         stream.arrive(unit);
-        // Warps without keys go along where all multiply together.
+        // Warps without keys take part where all multiply together.
         if (!HOPPER && unit * UNIT >= tile.warp_keys) continue;
         float s[2][4][4], fresh[D / 8][4] = {};
         if constexpr (HOPPER) {
@@ -216,7 +216,7 @@ __device__ __forceinline__ void tiles(const bf16* q, const bf16* keys, const bf1
         }
 #pragma unroll
         for (u32 r = 0; r < 2; r++) {
-            // What units before the row's window left is replaced.
+            // Replaces what units before the row's window left.
             if (unit % CHUNK_UNITS == 0 || unit == tile.row_from[r] / UNIT) {
                 sum[r] = fresh_sum[r];
 #pragma unroll
@@ -298,10 +298,10 @@ __device__ __forceinline__ void tiles(const bf16* q, const bf16* keys, const bf1
 ATTENTION_KERNELS(64, 4, 3)
 ATTENTION_KERNELS(128, 2, 2)
 
-// ---- the plain kernel ----------------------------------------------------------------------------------------------------
+// ---- the plain kernel -----------------------------------------------------------------------------------------------
 
-/// A warp takes one row and goes through its keys, 32 at a time, a lane's scores being of one key and its output eight
-/// elements. A row has no tile mates here, so any fixed order will do.
+/// A warp takes one row and its keys, 32 at a time; a lane has the scores of one key and eight elements of the output.
+/// A row has no tile mates here, so any fixed order will do.
 template <class T>
 __device__ __forceinline__ void plain(const T* q, const T* keys, const T* values, const u32* segments,
                                       const u32* tables, T* out, float* lse, const Shape& shape, u32 d, float scale,

@@ -1,17 +1,16 @@
-// Gradients of attention: weights are computed again from the log-sum-exp.
+// Gradients of attention: weights are recomputed from the log-sum-exp.
 //
 //   P = 2^(S scale log2 e - lse log2 e), dP = dO V^T, dS = P (dP - delta), delta = rowsum(dO O)
 //   dQ = scale dS K, dK = scale dS^T Q, dV = P^T dO
 //
 // P and dS are rounded to bf16 as operands of the next product; all sums are f32, the scale is applied to sums.
 //
-// Nothing is added by atomics. dQ is one chain over a row's keys, in one warp. A key's gradients belong to the rows that
-// own it: a tile of 64 own rows of a segment goes through the queries of the segment's later rows, then through those of
-// its children in order, in steps of 64 rows of one segment, all heads of the group token by token. A tile's steps are cut
-// into pieces of about one length, so that the first tiles of long segments are not waited for; the pieces' results are
-// added in order by `attention_backward_join`. The length follows from the batch's segments alone, and so do the bits.
-// The plan of pieces is in attention_plan.cuh. On Hopper attention_backward_hopper.cu does the same with its own
-// instructions.
+// Nothing is added by atomics. dQ is one chain over a row's keys, in one warp. A key's gradients belong to the rows
+// that own it: a tile of 64 own rows of a segment goes through the queries of the segment's later rows, then through
+// those of its children in order, in steps of 64 rows of one segment, all heads of the group token by token. A tile's
+// steps are cut into pieces of about one length, so that the first tiles of long segments are not waited for;
+// `attention_backward_join` adds the pieces' results in order. The length follows from the batch's segments alone, and
+// so do the bits. The plan of pieces is in attention_plan.cuh. Hopper has attention_backward_hopper.cu.
 
 extern "C" __global__ void __launch_bounds__(1024)
     attention_backward_plan(const u32* segments, PLAN, ATTENTION_SHAPE) {
@@ -19,9 +18,9 @@ extern "C" __global__ void __launch_bounds__(1024)
     MAKE_PLAN;
 }
 
-// ---- dQ ------------------------------------------------------------------------------------------------------------------
+// ---- dQ -------------------------------------------------------------------------------------------------------------
 
-/// A block takes a tile of 16 rows a warp, as the forward pass does; `delta` is written for the keys' gradients. `block`
+/// A block takes a tile of 16 rows a warp, as in the forward pass; `delta` is written for the keys' gradients. `block`
 /// counts tiles and, within a tile, key-value heads.
 template <int D, int WARPS>
 __device__ __forceinline__ void backward_queries(const bf16* q, const bf16* keys, const bf16* values,
@@ -88,7 +87,7 @@ __device__ __forceinline__ void backward_queries(const bf16* q, const bf16* keys
     }
 }
 
-// ---- dK and dV -----------------------------------------------------------------------------------------------------------
+// ---- dK and dV ------------------------------------------------------------------------------------------------------
 
 /// A warp's 16 keys or values as a left operand, kept in registers or read from shared memory each time.
 template <int D, bool KEPT> struct Left;
@@ -144,7 +143,7 @@ __device__ __forceinline__ void backward_keys(const bf16* q, const bf16* keys, c
     copy_async_commit();
 
     Queries queries(segments, shape, group.size, segment, tile, item.piece, pieces_of(tile, counts[1]));
-    // Of the unit that is on its way: log-sum-exp and delta of the thread's row, and keys that it sees.
+    // The unit under way: log-sum-exp and delta of the thread's row, and the keys that it sees.
     float coming_sum = 0.0f, coming_delta = 0.0f;
     u32 coming_bound = 0, coming_from = 0;
     auto fetch = [&](u32 buffer) {
@@ -164,7 +163,7 @@ __device__ __forceinline__ void backward_keys(const bf16* q, const bf16* keys, c
         if (threadIdx.x < UNIT) {
             const u32 row = queries.row + threadIdx.x;
             const bool valid = row < queries.end;
-            // A row that is not there has weights of 2^-infinity.
+            // A missing row has weights of 2^-infinity.
             coming_sum = valid ? lse[place(row)] * LOG2_E : -MINUS_INFINITY;
             coming_delta = valid ? delta[place(row)] : 0.0f;
             coming_bound = queries.bound ? queries.bound : group.token(row) + 1;
@@ -241,7 +240,7 @@ __device__ __forceinline__ void backward_keys(const bf16* q, const bf16* keys, c
             sum_half<D>(dk, left, unit + half * HALF * D);
         }
     }
-    // The first piece's results are where the sums will be.
+    // The first piece's results go where the sums will be.
     float* to = item.piece == 0 ? dkv + (u64)(segment.first_row + first_key) * 2 * shape.kv_heads * D
                                 : parts + (u64)(tile.first_part + (item.piece - 1) * UNIT) * 2 * shape.kv_heads * D;
 #pragma unroll
@@ -287,7 +286,7 @@ extern "C" __global__ void __launch_bounds__(128)
     }
 }
 
-// The first block of the queries' kernel makes the plan: the keys' turn is next.
+// The first block of the queries' kernel makes the plan for the keys' kernel, which is next.
 #define BACKWARD_KERNELS(D, KEPT, RESIDENT)                                                                              \
     extern "C" __global__ void __launch_bounds__(128, RESIDENT) attention_backward_queries_##D(                          \
         const bf16* q, const bf16* keys, const bf16* values, const u32* segments, const u32* tables, const bf16* out,    \
@@ -310,7 +309,7 @@ extern "C" __global__ void __launch_bounds__(128)
 BACKWARD_KERNELS(64, true, 3)
 BACKWARD_KERNELS(128, false, 2)
 
-// ---- the plain kernels -----------------------------------------------------------------------------------------------------
+// ---- the plain kernels ----------------------------------------------------------------------------------------------
 
 /// A warp takes a row: delta and dQ. `of_row` is the plan's.
 template <class T>
@@ -374,7 +373,7 @@ __device__ __forceinline__ void plain_keys(const T* q, const T* keys, const T* v
     const u32 entry = of_row[row] ? tables[own.table + position / KV_BLOCK] : 0;
     const bool valid = of_row[row] && index_ok(BAD_KV_BLOCK, entry, shape.blocks);
     const u64 at = (shape.block(entry, kv_head) * KV_BLOCK + position % KV_BLOCK) * d;
-    // Those of the rows from `first` to `end` that see the key, a lane's weight being of one. `at_first`: position of the first.
+    // Adds rows from `first` to `end` that see the key; a lane has the weight of one. `at_first`: the first's position.
     auto add = [&](u64 first, u64 end, u32 at_first) {
         const u64 after = (u64)position + shape.window; // positions that see the key are before it
         end = min(end, first + (after > at_first ? after - at_first : 0));

@@ -1,11 +1,11 @@
-// Gradients of attention by Hopper's own instructions: what attention_backward.cu does, with the same plan, the same tiles
-// and pieces and the same order of sums over units, four warps multiplying together. Elsewhere the file is empty.
+// Gradients of attention by Hopper's own instructions: what attention_backward.cu does, with the same plan, tiles,
+// pieces and order of sums over units, four warps multiplying together. On other cards the file is empty.
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// ---- dQ ------------------------------------------------------------------------------------------------------------------
+// ---- dQ -------------------------------------------------------------------------------------------------------------
 
-/// As `backward_queries` in attention_backward.cu.
+/// The gradient of queries: `backward_queries` of attention_backward.cu.
 template <int D>
 __device__ __forceinline__ void hopper_queries(const bf16* q, const bf16* keys, const bf16* values, const u32* segments,
                                                const u32* tables, const bf16* out, const float* lse, const bf16* dout,
@@ -86,9 +86,9 @@ __device__ __forceinline__ void hopper_queries(const bf16* q, const bf16* keys, 
     }
 }
 
-// ---- dK and dV -----------------------------------------------------------------------------------------------------------
+// ---- dK and dV ------------------------------------------------------------------------------------------------------
 
-/// As `backward_keys` in attention_backward.cu.
+/// The gradients of keys and values: `backward_keys` of attention_backward.cu.
 template <int D>
 __device__ __forceinline__ void hopper_keys(const bf16* q, const bf16* keys, const bf16* values, const u32* segments,
                                             const u32* tables, const float* lse, const bf16* dout, const float* delta,
@@ -122,7 +122,7 @@ __device__ __forceinline__ void hopper_keys(const bf16* q, const bf16* keys, con
     copy_async_commit();
 
     Queries queries(segments, shape, group.size, segment, tile, item.piece, pieces_of(tile, counts[1]));
-    // Of the unit that is on its way: log-sum-exp and delta of the thread's row, and keys that it sees.
+    // The unit under way: log-sum-exp and delta of the thread's row, and the keys that it sees.
     float coming_sum = 0.0f, coming_delta = 0.0f;
     u32 coming_bound = 0, coming_from = 0;
     auto fetch = [&](u32 buffer) {
@@ -142,7 +142,7 @@ __device__ __forceinline__ void hopper_keys(const bf16* q, const bf16* keys, con
         if (threadIdx.x < UNIT) {
             const u32 row = queries.row + threadIdx.x;
             const bool valid = row < queries.end;
-            // A row that is not there has weights of 2^-infinity.
+            // A missing row has weights of 2^-infinity.
             coming_sum = valid ? lse[place(row)] * LOG2_E : -MINUS_INFINITY;
             coming_delta = valid ? delta[place(row)] : 0.0f;
             coming_bound = queries.bound ? queries.bound : group.token(row) + 1;
@@ -233,7 +233,7 @@ __device__ __forceinline__ void hopper_keys(const bf16* q, const bf16* keys, con
         hold(dk);
         hold(dv);
     }
-    // The first piece's results are where the sums will be.
+    // The first piece's results go where the sums will be.
     float* to = item.piece == 0 ? dkv + (u64)(segment.first_row + first_key) * 2 * shape.kv_heads * D
                                 : parts + (u64)(tile.first_part + (item.piece - 1) * UNIT) * 2 * shape.kv_heads * D;
 #pragma unroll
@@ -250,7 +250,7 @@ __device__ __forceinline__ void hopper_keys(const bf16* q, const bf16* keys, con
 }
 #endif
 
-// The first block of the queries' kernel makes the plan: the keys' turn is next.
+// The first block of the queries' kernel makes the plan for the keys' kernel, which is next.
 #define HOPPER_KERNELS(D, RESIDENT, KEYS_RESIDENT)                                                                       \
     extern "C" __global__ void __launch_bounds__(128, RESIDENT) attention_backward_hopper_queries_##D(                   \
         const bf16* q, const bf16* keys, const bf16* values, const u32* segments, const u32* tables, const bf16* out,    \

@@ -1,10 +1,10 @@
-// Gradients of attention with heads of 256 elements, in bf16: what attention_backward.cu does, with the same plan and the
-// same tiles and pieces. Sums of keys and of values do not fit one warp's registers together: a block has the one or the
-// other, and computes the scores for itself.
+// Gradients of attention with heads of 256 elements, in bf16: what attention_backward.cu does, with the same plan,
+// tiles and pieces. Sums of keys and of values do not fit one warp's registers together: a block has one or the other,
+// and computes the scores for itself.
 
-// ---- dQ ------------------------------------------------------------------------------------------------------------------
+// ---- dQ -------------------------------------------------------------------------------------------------------------
 
-/// As `backward_queries` in attention_backward.cu; half units of values come before those of keys.
+/// The gradient of queries: `backward_queries`, with half units of values before those of keys.
 __device__ __forceinline__ void wide_queries(const bf16* q, const bf16* keys, const bf16* values, const u32* segments,
                                              const u32* tables, const bf16* out, const float* lse, const bf16* dout,
                                              float* delta, float* dq, u32 block, const Shape& shape, float scale) {
@@ -86,10 +86,10 @@ __device__ __forceinline__ void wide_queries(const bf16* q, const bf16* keys, co
     }
 }
 
-// ---- dK and dV -----------------------------------------------------------------------------------------------------------
+// ---- dK and dV ------------------------------------------------------------------------------------------------------
 
-/// As `backward_keys` in attention_backward.cu, for dK or for dV, in steps of 32 rows. Of a step's queries and gradients the
-/// ones that are used once come first: for dK the gradients, for dV the queries.
+/// The gradient of keys or of values: `backward_keys`, in steps of 32 rows. Of a step's queries and gradients, those
+/// that are used once come first: for dK the gradients, for dV the queries.
 template <bool OF_KEYS>
 __device__ __forceinline__ void wide_keys(const bf16* q, const bf16* keys, const bf16* values, const u32* segments,
                                           const u32* tables, const float* lse, const bf16* dout, const float* delta,
@@ -122,7 +122,7 @@ __device__ __forceinline__ void wide_keys(const bf16* q, const bf16* keys, const
     }
 
     Queries queries(segments, shape, group.size, segment, tile, item.piece, pieces_of(tile, counts[1]));
-    // Of the step that is on its way: log-sum-exp and delta of the thread's row, and keys that it sees.
+    // The step under way: log-sum-exp and delta of the thread's row, and the keys that it sees.
     float coming_sum = 0.0f, coming_delta = 0.0f;
     u32 coming_bound = 0, coming_from = 0, coming = queries.row;
     auto place = [&](u32 row) {
@@ -142,7 +142,7 @@ __device__ __forceinline__ void wide_keys(const bf16* q, const bf16* keys, const
         if (threadIdx.x >= HALF) return;
         const u32 row = coming + threadIdx.x;
         const bool valid = row < queries.end;
-        // A row that is not there has weights of 2^-infinity.
+        // A missing row has weights of 2^-infinity.
         coming_sum = valid ? lse[place(row)] * LOG2_E : -MINUS_INFINITY;
         coming_delta = valid ? delta[place(row)] : 0.0f;
         coming_bound = queries.bound ? queries.bound : group.token(row) + 1;
@@ -216,7 +216,7 @@ __device__ __forceinline__ void wide_keys(const bf16* q, const bf16* keys, const
         __syncthreads();
         if (more) fetch(second_rows, second_from);
     }
-    // The first piece's results are where the sums will be.
+    // The first piece's results go where the sums will be.
     float* to = item.piece == 0 ? dkv + (u64)(segment.first_row + first_key) * 2 * shape.kv_heads * WIDE
                                 : parts + (u64)(tile.first_part + (item.piece - 1) * UNIT) * 2 * shape.kv_heads * WIDE;
     const float factor = OF_KEYS ? scale : 1.0f;
@@ -231,7 +231,7 @@ __device__ __forceinline__ void wide_keys(const bf16* q, const bf16* keys, const
     }
 }
 
-// The first block of the queries' kernel makes the plan: the keys' turn is next.
+// The first block of the queries' kernel makes the plan for the keys' kernel, which is next.
 extern "C" __global__ void __launch_bounds__(128, 2) attention_backward_wide_queries(
     const bf16* q, const bf16* keys, const bf16* values, const u32* segments, const u32* tables, const bf16* out,
     const float* lse, const bf16* dout, float* delta, float* dq, PLAN, ATTENTION_SHAPE, float scale) {

@@ -1,6 +1,6 @@
-// What the attention kernels of Hopper share: units of 64 rows in panels as operands of its products (hopper.cuh).
+// Shared by the attention kernels of Hopper: units of 64 rows in panels as operands of its products (hopper.cuh).
 
-/// Panels begin at multiples of it in shared memory.
+/// Alignment of panels in shared memory.
 #define PANEL_ALIGN 1024
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)

@@ -1,4 +1,4 @@
-// How a row's units become its result: their weights and sums, and the one way of joining them; see attention.cu.
+// Joins the units of a row into its result, by their weights and sums, in one way everywhere; see attention.cu.
 
 /// Largest score, times log2 e, and sum of weights relative to it.
 struct Sum {
@@ -20,8 +20,7 @@ __device__ __forceinline__ float joined(float to, float keep, float with, float 
 /// Log-sum-exp of the scaled scores.
 __device__ __forceinline__ float log_sum_exp(const Sum& s) { return fma(s.max, LN_2, logf(s.sum)); }
 
-/// Weights of row lane / 4 + 8 ROW of a unit, of which the keys from `from` on and below `seen` count; `scale` has log2 e in
-/// it.
+/// Weights of row lane / 4 + 8 ROW of a unit; its keys from `from` on and below `seen` count. `scale` includes log2 e.
 template <int ROW>
 __device__ __forceinline__ Sum unit_weights(float (&s)[2][4][4], u32 from, u32 seen, float scale) {
     const u32 column = 2 * (threadIdx.x % 4);

@@ -1,4 +1,4 @@
-// Which tile of keys meets which queries in the backward pass of attention; see attention_backward.cu.
+// The plan of tiles of keys and their queries in the backward pass of attention; see attention_backward.cu.
 //
 // The plan, made by one block before the keys' turn:
 //   counts   [4] u32: items, steps of a piece at most
@@ -7,9 +7,9 @@
 //   tiles    [..] Tile, for all segments in order
 //   items    [..] Item, those with many steps first; their order decides when they run, and nothing else
 
-/// Steps of a piece, at least.
+/// Minimum steps of a piece.
 #define PIECE_MIN 4
-/// Lengths of pieces that are told apart in the items' order.
+/// Lengths of pieces that the items' order distinguishes.
 #define LENGTHS 16
 
 /// A tile of up to 64 keys.
@@ -163,7 +163,7 @@ __device__ __forceinline__ void make_plan(const u32* segments, const Plan& plan,
 #define PLAN u32 *counts, u32 *of_row, u32 *firsts, Tile *tiles, Item *items, u32 max_parts, u32 at_once
 #define MAKE_PLAN make_plan(segments, Plan{counts, of_row, firsts, tiles, items, max_parts, at_once}, SHAPE)
 
-// ---- the queries of a piece ------------------------------------------------------------------------------------------
+// ---- the queries of a piece -----------------------------------------------------------------------------------------
 
 /// Division by the group's size, which a thread does for every 16 bytes it fetches: a product, exact below 2^32 / size.
 struct Group {
@@ -195,7 +195,7 @@ struct Queries {
         upto = 0;
         if (!enter(own.first_row, key * group, own.rows * group, 0)) find();
     }
-    /// False at the end; there are steps in every piece.
+    /// Moves on to the next step; false at the end. Every piece has steps.
     __device__ __forceinline__ bool next() {
         row += UNIT;
         return row < end || find();

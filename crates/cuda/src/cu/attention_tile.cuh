@@ -1,4 +1,4 @@
-// What the attention kernels share: segments, tiles of 16 rows, keys and values in shared memory.
+// Shared by the attention kernels: segments, tiles of 16 rows, keys and values in shared memory.
 //
 // A row is a token with one query head. The rows of a segment and a key-value head are numbered token by token, the
 // group's g heads within a token: row i is head i % g of token i / g. A warp holds 16 rows as the rows of its
@@ -64,13 +64,13 @@ struct Tiles {
     __device__ __forceinline__ Tiles() : before(0), count(0) {}
     __device__ __forceinline__ Tiles(const Segment& s, u32 group, u32 tile)
         : before(s.first_position * group / tile), count((s.rows * group + tile - 1) / tile) {}
-    /// Of those, the ones at `level` and above: a tile's level is the number of tiles that fit before it.
+    /// Tiles at `level` and above: a tile's level is the number of tiles that fit before it.
     __device__ __forceinline__ u32 from(u32 level) const {
         return min(count, before + count - min(before + count, level));
     }
 };
 
-/// Finds the `index`-th tile of `tile` rows; false if there are fewer. The whole warp asks together. `of` is the segment's
+/// Finds the `index`-th tile of `tile` rows; false if there are fewer. The whole warp calls it. `of` is the segment's
 /// index and `place` the tile's within the segment, from the end. Blocks begin in this order, and those with the most
 /// keys should not be last: tiles are in descending order of level where the segments fit the lanes, which they do
 /// where they are long; else segment by segment.
@@ -132,7 +132,7 @@ __device__ __forceinline__ bool find_tile(const u32* segments, u32 num_segments,
     return false;
 }
 
-/// Finds the segment of a row; false if none has it. The whole warp asks together.
+/// Finds the segment of a row; false if none has it. The whole warp calls it.
 __device__ __forceinline__ bool find_row(const u32* segments, u32 num_segments, u32 row, u32& of) {
     for (u32 base = 0; base < num_segments; base += WARP) {
         u32 s = base + threadIdx.x % WARP;
@@ -144,12 +144,11 @@ __device__ __forceinline__ bool find_row(const u32* segments, u32 num_segments, 
     return false;
 }
 
-/// Element of a row's 16-byte piece in shared memory: pieces are permuted by the row, so that eight rows' same pieces
-/// lie in different banks.
+/// Element of a row's 16-byte piece in shared memory, permuted by the row: eight rows' same pieces hit different banks.
 template <int D> __device__ __forceinline__ u32 swizzled(u32 row, u32 piece) {
     return row * D + ((piece ^ (row & 7)) * 8);
 }
-/// The same in panels of UNIT rows of 64 elements, as Hopper's products take them (hopper.cuh).
+/// Element of a row's piece in panels of UNIT rows of 64 elements, as Hopper's products take them (hopper.cuh).
 __device__ __forceinline__ u32 in_panels(u32 row, u32 piece) {
     return piece / 8 * UNIT * 64 + swizzled<64>(row, piece % 8);
 }
@@ -213,7 +212,7 @@ __device__ __forceinline__ void dot_half(float (&out)[4][4], const u32 (&left)[D
     for (u32 t = 0; t < D / STEP; t++) dot_step<D>(out, left[t], rows, t);
 }
 
-/// The same with 16 rows on the left that are in shared memory too.
+/// out[n] = left . row n of 32 rows, all in shared memory; each element one chain over D.
 template <int D>
 __device__ __forceinline__ void dot_half_shared(float (&out)[4][4], const bf16* left, const bf16* rows) {
 #pragma unroll
@@ -244,7 +243,7 @@ __device__ __forceinline__ void sum_half(float (&out)[D / 8][4], const u32 (&lef
     }
 }
 
-/// What this thread's copies brought to shared memory is seen by Hopper's products that follow a barrier.
+/// Makes what this thread copied to shared memory visible to Hopper's products after the next barrier.
 __device__ __forceinline__ void copied() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -272,7 +271,7 @@ __device__ __forceinline__ float row_sum(float x) {
     return x + __shfl_xor_sync(ALL_LANES, x, 2);
 }
 
-/// Which rows the threads of a tile of 16 rows a warp hold.
+/// The rows of a tile, 16 a warp, that this thread holds.
 template <int WARPS> struct TileRows {
     u32 num_keys;    // that any row of the tile sees
     u32 warp_keys;   // that any row of the warp sees; 0 where it has no rows
@@ -305,7 +304,7 @@ template <int WARPS> struct TileRows {
     }
 };
 
-/// A segment's keys and values, unit by unit through two buffers: while one is used, the next one comes.
+/// A segment's keys and values, unit by unit through two buffers: while one is used, the next one arrives.
 template <int D, int WARPS, bool PANELS = false> struct KeyStream {
     static constexpr u32 BUFFER = 2 * UNIT * D; // elements
     const bf16* keys;
@@ -345,7 +344,7 @@ template <int D, int WARPS, bool PANELS = false> struct KeyStream {
         fetch_rows<D, UNIT / WARPS, PANELS>(to + UNIT * D, first, values + from, valid);
         copy_async_commit();
     }
-    /// Waits for a unit, and fetches the next one. All threads of the block come here for every unit.
+    /// Waits for a unit, and fetches the next one. All threads of the block call it for every unit.
     __device__ __forceinline__ void arrive(u32 unit) {
         copy_async_wait<0>();
         if (PANELS) copied();
@@ -361,11 +360,11 @@ template <int D, int WARPS, bool PANELS = false> struct KeyStream {
 #define SHAPE \
     Shape { rows, num_segments, table_entries, blocks, max_keys, heads, kv_heads, window }
 
-// ---- the plain kernels: any multiple of 16 up to 256 ---------------------------------------------------------------------
+// ---- the plain kernels: any multiple of 16 up to 256 ----------------------------------------------------------------
 
-/// Elements of a head, at most.
+/// Maximum elements of a head.
 #define PLAIN_DIM 256
-/// Of which a lane has eight: neighbours, or every 32nd.
+/// Elements of a lane: eight neighbours, or every 32nd.
 #define PLAIN_PART (PLAIN_DIM / WARP)
 
 /// A lane's eight neighbours of a row of d; zeros beyond it.

@@ -1,11 +1,11 @@
-// Causal attention with heads of 256 elements, in bf16. Units, chunks and their joins are those of attention.cu, and here
+// Causal attention with heads of 256 elements, in bf16. Units, chunks and their joins are those of attention.cu. Here
 // too a row's result is a function of its own keys alone, to the bit: decode is a tile of one warp.
 
 /// Columns of the values that are taken together, in eights.
 #define GROUP 8
 
-/// A block takes a tile of 16 rows a warp, of one segment and key-value head. Where `chunks` is more than 0, it takes the
-/// one `chunk`, and the unfinished results of the segment's row go to `parts` at `part`.
+/// A block takes a tile of 16 rows a warp, of one segment and key-value head. With `chunks` > 0, it takes one `chunk`,
+/// and the unfinished results of the segment's row go to `parts` at `part`.
 template <int WARPS>
 __device__ __forceinline__ void wide_rows(const bf16* q, const bf16* keys, const bf16* values, const Segment& segment,
                                           const u32* tables, bf16* out, float* lse, float* parts, const Shape& shape,
@@ -47,7 +47,7 @@ __device__ __forceinline__ void wide_rows(const bf16* q, const bf16* keys, const
             as_left(weights[1], s[1]);
 #pragma unroll
             for (u32 r = 0; r < 2; r++) {
-                // What units before the row's window left is replaced.
+                // Replaces what units before the row's window left.
                 replaces[r] = unit % CHUNK_UNITS == 0 || unit == tile.row_from[r] / UNIT;
                 joins[r] = !replaces[r] && tile.row_keys[r] > unit * UNIT;
                 if (replaces[r]) sum[r] = fresh[r];

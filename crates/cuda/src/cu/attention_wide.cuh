@@ -1,8 +1,8 @@
-// What the kernels for heads of 256 elements share; see attention_wide.cu and attention_backward_wide.cu.
+// Shared by the kernels for heads of 256 elements; see attention_wide.cu and attention_backward_wide.cu.
 //
-// A thread's 128 sums leave no registers for operands, and a tile's own rows leave no shared memory for two units of keys
-// and values. So operands are read from shared memory each time, and keys and values, or queries and gradients, have one
-// buffer each: while one of the two is used, the other one comes.
+// A thread's 128 sums leave no registers for operands, and a tile's own rows leave no shared memory for two units of
+// keys and values. So operands are read from shared memory each time, and keys and values, or queries and gradients,
+// have one buffer each: while one of the two is used, the other one arrives.
 
 /// Elements of a head.
 #define WIDE 256

@@ -1,5 +1,5 @@
-// Weights in the blocks of a file, widened for the products that read them. A thread has eight neighbours of a row, so that lanes read
-// neighbouring bytes and a block of 256 is a warp's. Values come from the operations of `plimsoll_base::blocks`, in their order.
+// Weights in file blocks, widened for products. A thread has eight neighbours of a row, so that lanes read neighbouring
+// bytes and a block of 256 is a warp's. Values come from the operations of `plimsoll_base::blocks`, in order.
 
 /// A number of 16 bits, which f32 holds exactly.
 __device__ __forceinline__ float half_at(const u8* p) {

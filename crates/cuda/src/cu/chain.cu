@@ -1,9 +1,9 @@
-// The chain of partial gradients: what a rank adds to the part of a gradient that it owns. Sources may lie on another card.
+// The chain of partial gradients: additions to the part of a gradient that a rank owns. Sources may be on another card.
 
-/// Parts of a launch of `fold`, at most.
+/// Maximum parts of a launch of `fold`.
 #define PARTS_MAX 8
 
-/// dst = the sum of the parts, or dst += each when `add`, one after the other, rounded as if each were added alone. Four elements
+/// dst = the sum of the parts, or dst += each when `add`, in order, rounded as if each were added alone. Four elements
 /// a thread; every part is loaded before the first addition.
 template <class X, class T>
 __device__ __forceinline__ void fold(const X* const (&parts)[PARTS_MAX], u32 count, T* __restrict__ dst, u64 n, u32 wide,
@@ -69,9 +69,9 @@ __device__ __forceinline__ u32 owner_of(const Owned* __restrict__ owned, u32 len
 /// Rows whose loads are under way at once: they may come from another card.
 #define ADD_UNROLL 8
 
-/// shard[of (target, column)] += the f32 sum of the target's rows of `src`, ascending, for the elements in `owned`, whose runs begin
-/// and end at multiples of four. `order` and `runs` as `order_rows` leaves them. grid: (rows, columns / ADD_COLUMNS), a warp a
-/// block; `wide`: rows are whole groups of four at aligned addresses.
+/// shard[of (target, column)] += the f32 sum of the target's rows of `src`, ascending, for the elements in `owned`,
+/// whose runs begin and end at multiples of four. `order` and `runs` are from `order_rows`. grid: (rows, columns /
+/// ADD_COLUMNS), a warp a block; `wide`: rows are whole groups of four at aligned addresses.
 template <class T>
 __device__ __forceinline__ void add_owned_rows(const float* __restrict__ src, const u32* __restrict__ targets,
                                                const u32* __restrict__ order, const u32* __restrict__ runs,

@@ -1,4 +1,4 @@
-// What a checked build looks for after an operation.
+// Checks of a checked build after an operation.
 
 /// Keeps the index of an element whose exponent is all ones: code, low and high half of the index.
 __device__ __forceinline__ void keep_index(u64 i) {

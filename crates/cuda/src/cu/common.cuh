@@ -1,8 +1,8 @@
-// What every kernel file begins with: types, conversions, warp and block reductions, and the instructions that C++ has
-// no words for. No header is included: NVRTC brings none.
+// The start of every kernel file: types, conversions, warp and block reductions, and instructions that C++ has no words
+// for. No header is included: NVRTC brings none.
 //
 // Kernels are compiled without contraction of multiplications and additions (--fmad=false): where one rounding is
-// wanted, fma() says so, so that two instances of a template give the same bits.
+// needed, fma() says so, so that two instances of a template give the same bits.
 
 typedef unsigned char u8;
 typedef unsigned short u16;
@@ -30,19 +30,19 @@ __device__ __forceinline__ u32 tiles_of(u32 n, u32 width) { return (n + width - 
 __device__ __forceinline__ u32 as_u32(float x) { return __float_as_uint(x); }
 __device__ __forceinline__ float as_f32(u32 x) { return __uint_as_float(x); }
 
-/// Lets the blocks of the next kernel come onto the card when all of this one's have.
+/// Lets blocks of the next kernel start when all of this one's have started.
 __device__ __forceinline__ void call_others() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
-/// Waits until what precedes this kernel has ended.
+/// Waits until the kernels before this one have ended.
 __device__ __forceinline__ void wait_for_others() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
-/// Both: launches overlap, and nothing else does. Every kernel begins with it, but those that read something earlier that nothing writes.
+/// Both: launches overlap, and nothing else does. Every kernel begins with it, but may first read what nothing writes.
 __device__ __forceinline__ void begin() {
     call_others();
     wait_for_others();
@@ -84,7 +84,7 @@ __device__ __forceinline__ void ldmatrix_x4(u32 (&r)[4], const void* row) {
                  : "r"(shared_address(row)) : "memory");
 }
 
-/// As `ldmatrix_x4`, each matrix transposed.
+/// Loads as `ldmatrix_x4`, and transposes each matrix.
 __device__ __forceinline__ void ldmatrix_x4_trans(u32 (&r)[4], const void* row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -102,7 +102,7 @@ __device__ __forceinline__ void copy_async_commit() { asm volatile("cp.async.com
 template <int N>
 __device__ __forceinline__ void copy_async_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
 
-/// Where the first bad index of a checked build is kept: code, value, limit, block.
+/// The first bad index of a checked build: code, value, limit, block.
 extern "C" __device__ u32 plimsoll_fault[4];
 __device__ u32 plimsoll_fault[4];
 
@@ -229,7 +229,7 @@ __device__ __forceinline__ double warp_scan(double x) {
     return x;
 }
 
-/// Four elements in a row, aligned to their size, as f32.
+/// Four neighbouring elements as f32, aligned to their size.
 __device__ __forceinline__ void load4(const float* p, float (&x)[4]) {
     float4 v = *(const float4*)p;
     x[0] = v.x; x[1] = v.y; x[2] = v.z; x[3] = v.w;
@@ -245,7 +245,7 @@ __device__ __forceinline__ void store4(bf16* p, const float (&x)[4]) {
     *(uint2*)p = make_uint2(pack_bf16(x[0], x[1]), pack_bf16(x[2], x[3]));
 }
 
-/// Eight elements in a row, aligned to 16 bytes, as f32.
+/// Eight neighbouring elements, aligned to 16 bytes, as f32.
 __device__ __forceinline__ void load8(const float* p, float (&x)[8]) {
     float4 a = ((const float4*)p)[0], b = ((const float4*)p)[1];
     x[0] = a.x; x[1] = a.y; x[2] = a.z; x[3] = a.w;
@@ -281,6 +281,6 @@ __device__ __forceinline__ float tanh_exact(float x) {
     return x * p / q;
 }
 
-/// c tanh(x / c), and its slope where it gives y.
+/// c tanh(x / c), and its slope at the result y.
 __device__ __forceinline__ float capped(float x, float c) { return tanh_exact(x / c) * c; }
 __device__ __forceinline__ float capped_slope(float y, float c) { return 1.0f - y / c * (y / c); }

@@ -1,4 +1,4 @@
-// From one decode pass to the next, without the host.
+// Prepares the next decode pass without the host.
 
 /// Row i is segment i: the token drawn becomes the input, everything else moves on by one position. `window_tables` and
 /// `window_slots` are those of a second cache, or null.

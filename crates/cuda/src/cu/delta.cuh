@@ -1,7 +1,7 @@
-// What the kernels of linear attention share: heads, segments, and the states that these begin with and leave.
+// Shared by the kernels of linear attention: heads, segments, and the states that these begin with and leave.
 //
-// Legend: M rows, S segments, P places of states, H heads of values, of which H / G that follow each other share one of G heads of q and k,
-// dk elements of a head of q and k, dv of v; C = 2 G dk + H dv. A row of q, k and v is [C], its inputs [C + H dv + 2 H].
+// Legend: M rows, S segments, P places of states, H value heads, each H / G neighbours on one of G heads of q and k, dk
+// elements of a q or k head, dv of v; C = 2 G dk + H dv. A row of q, k and v is [C], its inputs [C + H dv + 2 H].
 
 #define NO_STATE 0xffffffffu
 /// Rows between states that are kept for the backward pass.
@@ -14,7 +14,7 @@ struct DeltaHeads {
     __device__ __forceinline__ u32 value_width() const { return value_heads * value_dim; }
     __device__ __forceinline__ u32 conv_width() const { return 2 * key_width() + value_width(); }
     __device__ __forceinline__ u32 input_width() const { return conv_width() + value_width() + 2 * value_heads; }
-    /// The head of q and k that a head of values reads.
+    /// The head of q and k that a value head reads.
     __device__ __forceinline__ u32 key_of(u32 value_head) const { return value_head / (value_heads / key_heads); }
 };
 
@@ -30,7 +30,7 @@ __device__ __forceinline__ Segment segment_at(const u32* __restrict__ segments, 
     return is;
 }
 
-/// True if a segment is of a launch's wave: 0 all, 1 those without a parent, 2 those with one.
+/// True if a segment is in a launch's wave: 0 all, 1 those without a parent, 2 those with one.
 __device__ __forceinline__ bool is_of_wave(const Segment& is, u32 wave) {
     return wave == 0 || (wave == 2) == (is.parent != NO_PARENT);
 }
@@ -41,7 +41,7 @@ __device__ __forceinline__ bool is_child(const u32* __restrict__ segments, u32 s
     return record[4] == of.first && record[2] == of.rows && of.parent == NO_PARENT;
 }
 
-/// Four elements in a row, of which the address may have any alignment unless `wide`.
+/// Four neighbouring elements; unless `wide`, their address may have any alignment.
 template <class T>
 __device__ __forceinline__ void take4(const T* p, u32 wide, float (&x)[4]) {
     if (wide) return load4(p, x);

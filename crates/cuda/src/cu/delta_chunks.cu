@@ -1,22 +1,22 @@
-// The gradient of the gated delta rule, step 2: gradients of q, k, v, g and beta, chunk by chunk of 64 rows, from the states and gradients of
-// states that the scans left at the chunk's ends.
+// The gradient of the gated delta rule, step 2: gradients of q, k, v, g and beta, by chunks of 64 rows, from the states
+// and gradients of states that the scans left at the chunk's ends.
 //
-// With u = beta r, du = `d_rest`, w = beta du, G the sum of g over a chunk's rows up to a row, S the state that it begins with, D the gradient
-// of the state that it leaves, and sums over rows s of the chunk:
+// With u = beta r, du = `d_rest`, w = beta du, G the sum of g over a chunk's rows up to a row, S the state that it
+// begins with, D the gradient of the state that it leaves, and sums over rows s of the chunk:
 //
 //   dq[t] = e^G[t] S do[t] + sum over s <= t of e^(G[t] - G[s]) (u[s] . do[t]) k[s]
 //   dk[t] = e^(G[end] - G[t]) D u[t] + sum over s >= t of e^(G[s] - G[t]) (u[t] . do[s]) q[s]
 //           - e^G[t] S w[t] - sum over s != t of e^-|G[t] - G[s]| (u[first of both] . w[last of both]) k[s]
 //   dv = w,   dbeta = du . r,   dg[t] = <D, S after the chunk> + sum over s >= t of (q[s] . dq[s] - v[s] . dv[s])
 //
-// Products are of bf16 in the tensor cores: each operand is split into parts, bf16 of what the parts before it leave, and products of parts
-// are added from the smallest. Two parts of bf16 inputs leave 2^-17 of an operand, three of f32 ones 2^-25.
+// Products are of bf16 in tensor cores: operands are split into parts, each the bf16 of what is left, and products of
+// parts are added from the smallest. Two parts of bf16 inputs leave 2^-17 of an operand, three of f32 ones 2^-25.
 
 #define CHUNK_THREADS 256
-/// Elements of rows that are in shared memory at a time, and from row to row there: 16 bytes more keep eight rows in different banks.
+/// Row elements in shared memory at a time, and their stride there: 16 bytes more keep eight rows in different banks.
 #define SLICE 32
 #define SLICE_STRIDE (SLICE + 8)
-/// From row to row of the matrices between rows.
+/// Stride of the matrices between rows.
 #define PAIR_STRIDE (STATE_CHUNK + 8)
 #define HEAD_MAX 128
 
@@ -43,7 +43,7 @@ struct ChunkArgs {
 /// Below it e^g is 0, as the CPU's twin has it.
 #define UNDERFLOW -104.0f
 
-/// Where a block's chunk is.
+/// The chunk of a block.
 struct Chunk {
     u32 row, rows, place;
     /// True if the state before it is zero.
@@ -89,22 +89,22 @@ __device__ __forceinline__ void split(float (&x)[4], u16* at, u32 matrix) {
     }
 }
 
-/// The A operand: rows `row` to `row + 16`, elements `k` to `k + 16` of a matrix that has a row's elements one after the other.
+/// The A operand: rows `row` to `row + 16`, elements `k` to `k + 16` of a row-major matrix.
 __device__ __forceinline__ void rows_of(u32 (&a)[4], const u16* x, u32 stride, u32 row, u32 k) {
     const u32 lane = threadIdx.x % WARP;
     ldmatrix_x4(a, x + (row + lane % 16) * stride + k + lane / 16 * 8);
 }
-/// As `rows_of`, for a matrix that has a column's elements one after the other.
+/// The A operand of `rows_of`, from a column-major matrix.
 __device__ __forceinline__ void rows_across(u32 (&a)[4], const u16* x, u32 stride, u32 row, u32 k) {
     const u32 lane = threadIdx.x % WARP;
     ldmatrix_x4_trans(a, x + (k + lane % 8 + lane / 16 * 8) * stride + row + lane / 8 % 2 * 8);
 }
-/// The B operand, 16 columns of it: b[0..2] those of the first eight, b[2..4] of the others. A column's elements are one after the other.
+/// The B operand of a column-major matrix, 16 columns: the first eight in b[0..2], the others in b[2..4].
 __device__ __forceinline__ void columns_of(u32 (&b)[4], const u16* x, u32 stride, u32 column, u32 k) {
     const u32 lane = threadIdx.x % WARP;
     ldmatrix_x4(b, x + (column + lane % 8 + lane / 16 * 8) * stride + k + lane / 8 % 2 * 8);
 }
-/// As `columns_of`, for a matrix that has a row's elements one after the other.
+/// The B operand of `columns_of`, from a row-major matrix.
 __device__ __forceinline__ void columns_across(u32 (&b)[4], const u16* x, u32 stride, u32 column, u32 k) {
     const u32 lane = threadIdx.x % WARP;
     ldmatrix_x4_trans(b, x + (k + lane % 16) * stride + column + lane / 16 * 8);
@@ -147,8 +147,8 @@ __device__ __forceinline__ void multiply_slice(float (&d)[2 * N][4], const u16* 
     }
 }
 
-/// Numbers of rows, or of parts of the chunk. `sum`: the sum of g up to a row, as a number and what it leaves: differences of sums of some
-/// thousands are as exact as those of small ones.
+/// Numbers of rows, or of parts of the chunk. `sum`: the sum of g up to a row, with its rounding error apart:
+/// differences of sums of some thousands are as exact as those of small ones.
 struct ChunkRows {
     float2 sum[STATE_CHUNK];
     float beta[STATE_CHUNK], d_beta[STATE_CHUNK], v_dv[STATE_CHUNK], q_dq[2][STATE_CHUNK], parts[CHUNK_THREADS / WARP];
@@ -159,7 +159,7 @@ struct ChunkRows {
 #define STATE_MATRIX (HEAD_MAX * SLICE_STRIDE)
 #define PAIR_MATRIX (STATE_CHUNK * PAIR_STRIDE)
 
-/// What a block does for one head of values.
+/// The work of a block for one value head.
 template <class T>
 struct ChunkHead {
     static constexpr u32 F = Parts<T>::OF_F32, E = Parts<T>::OF_T;
@@ -168,7 +168,7 @@ struct ChunkHead {
     u16* shared;
     Chunk chunk;
     u32 head;
-    // Of dq and dk: rows 16 (warp / 2) + lane / 4, and 8 further, columns 64 (warp % 2) + 8 n + 2 (lane % 4), and 1 further.
+    // dq, dk: rows 16 (warp / 2) + lane / 4 and 8 further, columns 64 (warp % 2) + 8 n + 2 (lane % 4) and 1 further.
     float dq[8][4], dk[8][4];
 
     __device__ __forceinline__ u32 warp() const { return threadIdx.x / WARP; }
@@ -281,7 +281,7 @@ struct ChunkHead {
         keep_pairs(with_do, with_w);
     }
 
-    /// Keeps e^(G[t] - G[s]) (u[s] . do[t]) for s <= t at [s][t], and the other product, negative, for s < t at both places.
+    /// Keeps e^(G[t] - G[s]) (u[s] . do[t]) for s <= t at [s][t], and minus the other product, s < t, at both places.
     __device__ __forceinline__ void keep_pairs(const float (&with_do)[4][4], const float (&with_w)[4][4]) {
         u16 *first = shared, *second = shared + F * PAIR_MATRIX;
 #pragma unroll
@@ -386,7 +386,7 @@ struct ChunkHead {
         }
     }
 
-    /// Writes dq and dk, or adds them to those of the heads of values before it that share them, and gradients of gates.
+    /// Writes dq and dk, or adds them to those of earlier value heads that share them, and writes gradients of gates.
     __device__ __forceinline__ void finish(bool is_first) {
         const DeltaHeads& h = a.heads;
         const u32 first = h.key_of(head) * h.key_dim;
@@ -435,8 +435,8 @@ struct ChunkHead {
             if (i >= chunk.rows) continue;
             const u64 at = (u64)(chunk.row + i) * 2 * h.value_heads + head;
             float* to = a.d_gates + at;
-            // Where e^g is 0, or what it decays, nothing depends on it: not what rounding left of the sum, which the gradient of the decay
-            // multiplies by g.
+            // Where e^g is 0, or what it decays, nothing depends on it: not even the rounding error of the sum, which
+            // the gradient of the decay multiplies by g.
             to[0] = a.gates[at] < UNDERFLOW || (i == 0 && chunk.begins) ? 0.0f : dg[n];
             to[h.value_heads] = of.d_beta[i];
         }
@@ -457,7 +457,7 @@ struct ChunkHead {
     }
 };
 
-/// grid: (G, chunks at most). Heads of values that share q and k are done one after the other.
+/// grid: (G, chunks at most). Value heads that share q and k are done one after the other.
 template <class T>
 __device__ __forceinline__ void delta_chunks(const ChunkArgs<T>& a, u16* shared) {
     __shared__ ChunkRows of;

@@ -1,19 +1,18 @@
-// Before the gated delta rule: q, k and v by a convolution over the last rows of a sequence, silu and norms of heads, g and beta; and their
-// gradients.
+// Inputs of the gated delta rule and their gradients: q, k, v (convolution of past rows, silu, head norms), g, beta.
 //
-// A warp has a head of a row, four elements a lane. Blocks of eight warps have eight heads of some rows, one row after the other.
+// A warp has a head of a row, four elements a lane. Blocks of eight warps have eight heads of some rows, row by row.
 
 #define CONV_TAPS 4
 /// Warps of a block.
 #define INPUT_WARPS 8
 /// Rows whose segments a block looks up at a time.
 #define LOOKED_UP 32
-/// Rows whose inputs are read before they are needed.
+/// Rows whose inputs are read ahead.
 #define AHEAD 4
 #define NORM_EPS 1e-6f
 #define NO_SEGMENT 0xffffffffu
 
-/// Where inputs of rows are: those of a pass, and what is kept of the rows before it.
+/// Inputs of rows: those of a pass, and what is kept of the rows before it.
 template <class T>
 struct Inputs {
     const T *x, *tails;
@@ -44,7 +43,7 @@ struct Inputs {
     }
 };
 
-/// Finds the segments of up to `LOOKED_UP` rows. All threads of a block come here.
+/// Finds the segments of up to `LOOKED_UP` rows. All threads of a block call it.
 __device__ __forceinline__ void look_up(const u32* __restrict__ segments, u32 count, u32 rows, u32 first, u32 end, u32 (&owners)[LOOKED_UP]) {
     __syncthreads();
     if (threadIdx.x < LOOKED_UP) owners[threadIdx.x] = NO_SEGMENT;
@@ -117,7 +116,7 @@ __device__ __forceinline__ void row_gates(const Inputs<T>& in, const GateWeights
     }
 }
 
-/// What a warp does to its head of some rows.
+/// A warp's work on its head of some rows.
 template <class T>
 struct HeadRows {
     const Inputs<T>& in;
@@ -139,7 +138,7 @@ struct HeadRows {
     __device__ __forceinline__ void load(u32 row, u32 end) {
         if (!is_active) return;
         const T* x = in.x + (u64)row * in.heads.input_width() + channel;
-        // No choice between two loads: all are under way before the first is waited for.
+        // One branch for all loads, so that all are under way before the first is waited for.
         if (in.wide && row + AHEAD <= end) {
 #pragma unroll
             for (u32 n = 0; n < AHEAD; n++) load4(x + (u64)n * in.heads.input_width(), window[CONV_TAPS - 1 + n]);
@@ -167,7 +166,7 @@ struct HeadRows {
     }
 };
 
-/// True if rows are in the segment that is under way, so that nothing is to be looked at for each.
+/// True if the rows are all in the current segment, so that none need be looked up.
 __device__ __forceinline__ bool go_on(const u32* owners, u32 first, u32 end, u32 row, u32 segment) {
     if (row + AHEAD > end) return false;
     bool same = true;
@@ -281,8 +280,8 @@ __device__ __forceinline__ void row_gates_backward(const Inputs<T>& in, const Ga
     }
 }
 
-/// Gradients by what silu reads, over those of q, k and v; and for each block's rows sums of the convolution's: [C, 4], then those of decay
-/// and of bias, to a whole multiple of four. grid: (heads / 8, rows / rows_each).
+/// Gradients by the inputs of silu, over those of q, k and v; and for each block's rows sums of the gradients of the
+/// convolution [C, 4], then of decay and bias, padded to four. grid: (heads / 8, rows / rows_each).
 template <class T>
 __device__ __forceinline__ void delta_inputs_backward(const Inputs<T>& in, const T* conv, const GateWeights<T>& w, float* d_qkv,
                                                       const float* __restrict__ d_gates, T* __restrict__ dx, float* partials, u32 rows_each) {
@@ -341,7 +340,7 @@ __device__ __forceinline__ void delta_inputs_backward(const Inputs<T>& in, const
     for (u32 e = 0; e < 4; e++) store4(partials + (u64)(head.channel + e) * CONV_TAPS, sums[e]);
 }
 
-/// Adds to the gradient of an input of row `i` what the rows of children make of it, in their order.
+/// Adds to the gradient of an input of row `i` the parts of children's rows, in order.
 template <class T>
 __device__ __forceinline__ void add_children(const Inputs<T>& in, const Segment& is, u32 i, const float (&taps)[4][CONV_TAPS],
                                              const float* __restrict__ dc, u32 channel, float (&sum)[4]) {
@@ -362,7 +361,7 @@ __device__ __forceinline__ void add_children(const Inputs<T>& in, const Segment&
     }
 }
 
-/// Gradients by the inputs of q, k and v: a row's are read by the three rows after it. grid: (C / 1,024, rows / rows_each).
+/// Gradients by the inputs of q, k and v, which the next three rows read too. grid: (C / 1,024, rows / rows_each).
 template <class T>
 __device__ __forceinline__ void delta_convolve_backward(const Inputs<T>& in, const T* conv, const float* __restrict__ dc, T* __restrict__ dx,
                                                         u32 rows_each) {

@@ -1,4 +1,4 @@
-// The norm after the gated delta rule, y = w o / sqrt(mean(o^2) + eps) silu(z) over each head of a row, and its gradient.
+// The gated norm after the delta rule, y = w o / sqrt(mean(o^2) + eps) silu(z) over each head of a row; its gradient.
 //
 // A warp has a head of a row, four elements a lane.
 
@@ -9,7 +9,7 @@
 struct NormShape {
     u32 items, heads, dim, row_width, z_first, wide;
 
-    /// Where the gate of item i, a head of a row, begins.
+    /// Offset of the gate of item i, a head of a row.
     __device__ __forceinline__ u64 gate(u32 i) const { return (u64)(i / heads) * row_width + z_first + i % heads * dim; }
 };
 
@@ -35,7 +35,7 @@ __device__ __forceinline__ void norm_gated(const NormShape& is, const T* __restr
     if (c < is.dim) store4(y + (u64)i * is.dim + c, of);
 }
 
-/// Gradients by o, over that of y, and by z; and sums over each block's items of those by w. Blocks take items one after the other.
+/// Gradients by o (over that of y) and z, and sums over each block's items of those by w. Blocks take items in order.
 template <class T>
 __device__ __forceinline__ void norm_gated_backward(const NormShape& is, const T* __restrict__ o, const T* __restrict__ x,
                                                     const T* __restrict__ w, float eps, T* d, T* __restrict__ dx, float* __restrict__ partials) {
@@ -52,7 +52,7 @@ __device__ __forceinline__ void norm_gated_backward(const NormShape& is, const T
             take4(x + is.gate(i) + c, wide, z[n]);
             load4(d + (u64)i * is.dim + c, dy[n]);
         };
-        // No choice between two loads: all are under way before the first is waited for.
+        // One branch for all loads, so that all are under way before the first is waited for.
         if (is.wide) {
 #pragma unroll
             for (u32 n = 0; n < NORM_AHEAD; n++) load(n, 1);

@@ -1,7 +1,7 @@
 // The gradient of the gated delta rule, step 1: the gradient of each state, row by row from the last one of a segment.
 //
-// D = dL/dS[t], with what row t itself takes from it; du = D^T k, w = beta du; then e^g (D - k w^T) is the gradient of S[t-1] as the rows
-// after it see it. Columns are independent of each other, as in the forward pass.
+// D = dL/dS[t], row t's own part included; du = D^T k, w = beta du; then e^g (D - k w^T) is the gradient of S[t-1] by
+// the rows after it. Columns are independent of each other, as in the forward pass.
 
 template <class T>
 struct ReverseArgs {
@@ -14,7 +14,7 @@ struct ReverseArgs {
     u32 rows, segments_count, places_count, wave;
 };
 
-/// Adds what the children of a segment have left at the places that they begin with, in their order.
+/// Adds what the children of a segment have left at the places that they begin with, in order.
 template <class T>
 __device__ __forceinline__ void add_children(const ReverseArgs<T>& a, const Segment& is, float (&d)[OWN_ROWS][4], u64 at, u64 size, u32 j,
                                              u32 column, u32 lane) {
@@ -101,7 +101,7 @@ __device__ __forceinline__ void delta_reverse(const ReverseArgs<T>& a, ScanShare
             own_rows(of_k, j, k);
             load4(of_x, x);
             const float du = sum_columns(sum, lane);
-            // What does not need it, while lanes wait for each other.
+            // Work that does not need the sum, while lanes wait for each other.
 #pragma unroll
             for (u32 c = 0; c < 4; c++) x[c] = is_first ? 0.0f : x[c];
             shrink(d, gate.x);

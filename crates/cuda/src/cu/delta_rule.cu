@@ -1,7 +1,7 @@
-// The gated delta rule, row by row: the forward pass, of any number of rows of each segment.
+// The gated delta rule, row by row: the forward pass, for any number of rows of each segment.
 //
-// The state's columns are held as `delta_scan.cuh` says. What precedes and follows a row is no part of its arithmetic: its bits are the same
-// in a pass of one row and of a thousand.
+// The state's columns are held as in `delta_scan.cuh`. Rows before and after a row are no part of its arithmetic: its
+// bits are the same in a pass of one row and of a thousand.
 
 template <class T>
 struct RuleArgs {
@@ -39,7 +39,7 @@ __device__ __forceinline__ void delta_rule(const RuleArgs<T>& a, ScanShared<T>& 
     bring(operands, shared, is.first, min(is.rows, ROWS));
     if (begins && has_columns) own_state<false>(a.states + from * size + at, s, j, column, dk, dv);
     const bool writes_rest = a.rest && writes;
-    // Of the row before the last: what is written first is of the first row, at the third.
+    // Outputs lag two rows: the first that is written, in the third step, is of the first row.
     T* out = a.out + (u64)is.first * width + head * dv + own - 2 * (u64)width;
     float* rest = a.rest + (u64)is.first * width + head * dv + own;
     for (u32 row = 0; row < is.rows; row += ROWS) {
@@ -58,12 +58,12 @@ __device__ __forceinline__ void delta_rule(const RuleArgs<T>& a, ScanShared<T>& 
             const float2 gate = *(const float2*)gates;
             float with_k[4] = {};
             dot_own(s, k, with_k);
-            // Those of the row after it, or of no row, long before they are needed; its own again.
+            // Loads k of the next row (or of no row) long before it is needed; and this row's again.
             own_rows(of_k + HEAD_MAX, j, k);
             own_rows(of_k, j, again);
             of_k += HEAD_MAX;
             const float r = fma(-gate.x, sum_columns(with_k, lane), *v);
-            // Of the rows before, while lanes wait for each other: sums of the last but one, products of the last.
+            // For the rows before, as lanes wait for each other: sums of the last but one, products of the last.
             const float o = sum_columns(with_q, lane);
             if (writes && row + i > 1) *out = from_f32<T>(o);
 #pragma unroll

@@ -1,17 +1,17 @@
 // Scans over the rows of a segment, forward and in reverse: how a warp holds 16 columns of a state, or of its gradient.
 //
-// A column depends on nothing but its own v, so that blocks have columns of one head. Eight lanes share four columns: lane j has rows
-// 32 i + 4 j + m of each. Their sums over rows are of sixteen products each, one after the other, then of the lanes in a tree.
+// A column depends on its own v alone, so blocks have columns of one head. Eight lanes share four columns: lane j has
+// rows 32 i + 4 j + m of each. Their sums over rows are chains of sixteen products each, then a tree over the lanes.
 
 #define SCAN_THREADS 128
 /// Columns of a block: 16 a warp.
 #define SCAN_COLUMNS 64
-/// Rows of a column that a lane has, and elements of a head at most.
+/// Rows of a column that a lane has, and maximum elements of a head.
 #define OWN_ROWS 16
 #define HEAD_MAX 128
 
-/// What stored elements are to a scan: eight of bf16 or four of f32 are copied at a time, rows of a tile are as many as 256 copies have of
-/// heads of 128 elements.
+/// Stored elements of a scan: eight of bf16 or four of f32 are copied at a time, and a tile has the rows that 256
+/// copies fill with heads of 128 elements.
 template <class T> struct Stored;
 template <> struct Stored<float> {
     static constexpr u32 COPY = 4, TILE_ROWS = 8;
@@ -26,13 +26,13 @@ template <> struct Stored<bf16> {
     }
 };
 
-/// Operands of some rows of a segment, X as they are stored or f32: q and k of the head, and of a block's columns v, or the gradient of o.
+/// Operands of some rows of a segment, as X or f32: q and k of the head; v, or o's gradient, of a block's columns.
 template <class X, u32 ROWS>
 struct ScanTile {
     X q[ROWS][HEAD_MAX], k[ROWS][HEAD_MAX], v[ROWS][SCAN_COLUMNS];
 };
 
-/// Shared memory of a scan. Tiles of f32 are used in turn; what is copied next is on its way while rows are computed. Gates are e^g and beta.
+/// Shared memory of a scan. f32 tiles are used in turn; the next copies run while rows are computed. Gates: e^g, beta.
 template <class T>
 struct ScanShared {
     static constexpr u32 ROWS = Stored<T>::TILE_ROWS;
@@ -47,7 +47,7 @@ __device__ __forceinline__ void copy_async_4(void* dst_shared, const void* src_g
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(dst_shared)), "l"(src_global), "r"(bytes) : "memory");
 }
 
-/// Where a scan's operands are.
+/// Operands of a scan.
 template <class T>
 struct ScanFrom {
     const T *qkv, *v;
@@ -116,7 +116,7 @@ __device__ __forceinline__ void of_columns(float own, u32 lane, float (&x)[4]) {
     for (u32 c = 0; c < 4; c++) x[c] = __shfl_sync(ALL_LANES, own, (lane & 7) | (c & 2) << 3 | (c & 1) << 3);
 }
 
-/// x, but not before `other` is there: the compiler puts what makes `other` ahead of what needs x. A grid has one layer, which it does not know.
+/// x, once `other` is there, so that the compiler makes `other` first: it does not know that a grid has one layer.
 __device__ __forceinline__ float after(float x, float other) { return as_f32(as_u32(x) | (as_u32(other) & blockIdx.z)); }
 
 /// A lane's own column, of the warp's 16.

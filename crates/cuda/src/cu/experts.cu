@@ -1,9 +1,9 @@
-// Products of experts in bf16: out[p] = x W^T of each pair, and the gradient by x, dy W. See experts_tile.cuh for the order of sums.
+// Products of experts in bf16: out[p] = x W^T of each pair, and the gradient by x, dy W. Sums: see experts_tile.cuh.
 //
-// Tiles of 16 and 32 pairs stream weights, which are read once; those of 64 and 128 are for experts with many. Rows are aligned, but for the
-// kernels of `any` shape.
+// Tiles of 16 and 32 pairs stream weights, which are read once; those of 64 and 128 are for experts with many pairs.
+// Rows are aligned, except in the kernels of `any` shape.
 
-/// Of `chosen` pairs a row of x, or, for 0, one.
+/// Pairs of a product: each `chosen` of them read one row of x, or, for 0, each its own.
 struct Pairs {
     const u32 *pairs, *starts;
     u32 experts, chosen;

@@ -1,14 +1,14 @@
-// Which pairs a block of a product of experts has, and the rows that they are of.
+// The pairs of a block of a product of experts, and the rows that they belong to.
 //
-// Legend: M rows, k experts chosen for each, P = M k pairs in the order of their experts, E experts. A tile has up to ROWS pairs of one
-// expert. The host knows P and E alone: it launches as many slots as there can be tiles, and a block without a tile ends.
+// Legend: M rows, k experts chosen for each, P = M k pairs in the order of their experts, E experts. A tile has up to
+// ROWS pairs of one expert. The host knows P and E alone: it launches the maximum of slots; blocks may have no tile.
 
 /// A tile: pairs first..first + rows of `expert`. No rows: there is no such tile.
 struct Tile {
     u32 expert, first, rows;
 };
 
-/// The tile of a slot. Every warp finds it by itself.
+/// The tile of a slot. Each warp finds it alone.
 template <u32 ROWS> __device__ __forceinline__ Tile find_tile(const u32* __restrict__ starts, u32 experts, u32 slot) {
     const u32 lane = threadIdx.x % WARP, each = tiles_of(experts, WARP), own = lane * each;
     const u32 end = own + each < experts ? own + each : experts;
@@ -44,7 +44,7 @@ template <u32 ROWS> __device__ __forceinline__ Tile find_tile(const u32* __restr
     return tile;
 }
 
-/// The row of an operand that the pair at a place reads: its own, or one of M, of which `chosen` pairs are.
+/// The row that the pair at a place reads: its own, or one of M, each of `chosen` pairs.
 __device__ __forceinline__ u32 row_of(const u32* __restrict__ pairs, u32 place, u32 chosen) {
     return chosen ? pairs[place] / chosen : place;
 }

@@ -1,9 +1,9 @@
-// Gradients of experts' weights in bf16: for each expert dy^T x over its pairs, in steps of 16 pairs, ascending. The order of a sum depends
-// on how many pairs the expert has and on nothing else.
+// Gradients of experts' weights in bf16: for each expert dy^T x over its pairs, in steps of 16 pairs, ascending. The
+// order of a sum depends on the number of the expert's pairs and on nothing else.
 
 typedef Shape<128, 128, 2, 4, 3> Block;
 
-/// What has rows of `width` elements: for each pair, or, where `chosen` is not 0, for each of M rows.
+/// An operand with rows of `width` elements: for each pair, or, where `chosen` is not 0, for each of M rows.
 struct Rows {
     const bf16* x;
     u32 width, chosen;

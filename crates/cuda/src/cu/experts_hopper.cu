@@ -1,13 +1,12 @@
-// Products of experts with many pairs by Hopper's own instructions, in bf16: those of experts.cu and experts_dw.cu, in the same steps of 16
-// depths, ascending, so that their bits are the same: the zeros after the last depth change none. Elsewhere than on Hopper the file is empty.
+// Products of experts with many pairs by Hopper's own instructions, in bf16: those of experts.cu and experts_dw.cu, in
+// the same steps of 16 depths with the same bits: zeros after the last change none. On other cards the file is empty.
 //
-// Two groups of four warps have 64 rows each. Rows lie wherever their pairs say, so that all threads copy for both operands; products run
-// while they do.
+// Two groups of four warps have 64 rows each. Rows are where their pairs say: all threads copy, while products run.
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define ROWS 128
 
-/// Writes to shared memory before it are seen by products after the next barrier.
+/// Makes earlier writes to shared memory visible to products after the next barrier.
 __device__ __forceinline__ void fence_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 /// A group's sums of 64 rows and COLS columns.
@@ -40,7 +39,7 @@ template <u32 COLS> struct GroupSums {
     }
 };
 
-/// Runs the steps of 64 depths through STAGES buffers from `shared` on: `load(stage, depth)` starts copies. A group that is IDLE only copies.
+/// Runs steps of 64 depths through STAGES buffers from `shared` on: `load(stage, depth)` copies. IDLE groups only copy.
 template <u32 STAGES, bool A_BY_LINE, bool B_BY_LINE, bool IDLE, u32 COLS, class Load>
 __device__ __forceinline__ void run_group(u8* shared, u32 length, GroupSums<COLS>& sums, const Load& load) {
     constexpr u32 STAGE_BYTES = (ROWS + COLS) * 128;
@@ -61,7 +60,7 @@ __device__ __forceinline__ void run_group(u8* shared, u32 length, GroupSums<COLS
             sums.template add<A_BY_LINE, B_BY_LINE>(first + stage * STAGE_BYTES);
             end_products();
         }
-        // Filled is the buffer of the step before the last, whose products ended before the barrier.
+        // Fills the buffer of the step before the last, whose products ended before the barrier.
         const u32 ahead = depth + (STAGES - 2) * DEPTH;
         if (ahead < length) load(shared + free * STAGE_BYTES, ahead);
         copy_async_commit();
@@ -85,10 +84,10 @@ __device__ __forceinline__ void run_products(u8* shared, u32 length, u32 rows, G
     }
 }
 
-/// Buffers begin where the order of pieces does.
+/// Aligns buffers to the order of pieces.
 __device__ __forceinline__ u8* aligned_shared(u8* shared) { return shared + (1024 - shared_address(shared) % 1024) % 1024; }
 
-/// As in experts.cu.
+/// The product of experts.cu.
 template <u32 COLS, u32 STAGES, bool BACKWARD, class T>
 __device__ __forceinline__ void product(const bf16* __restrict__ x, const bf16* __restrict__ w, T* __restrict__ out,
                                         const u32* __restrict__ pairs, const u32* __restrict__ starts, u32 experts, u32 chosen, u32 J,
@@ -120,7 +119,7 @@ __device__ __forceinline__ void product(const bf16* __restrict__ x, const bf16* 
     });
 }
 
-/// As in experts_dw.cu.
+/// The gradient of experts_dw.cu.
 template <u32 COLS, u32 STAGES, class T>
 __device__ __forceinline__ void gradient(const bf16* __restrict__ dy, u32 dy_chosen, const bf16* __restrict__ x, u32 x_chosen,
                                          const u32* __restrict__ pairs, const u32* __restrict__ starts, T* __restrict__ grad, u32 n, u32 k,

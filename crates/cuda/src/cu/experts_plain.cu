@@ -1,8 +1,7 @@
-// Products of experts in f32, and those of their adapters, whose numbers may be bf16: each sum is one chain of fused multiply-adds in f32, in
-// ascending order of what is summed over. Bits of a pair depend on nothing else. Operands and outputs may be columns of wider rows.
+// Products of experts in f32, and those of their adapters, possibly of bf16: each sum is one ascending chain of fused
+// multiply-adds in f32. A pair's bits depend on nothing else. Operands and outputs may be columns of wider rows.
 //
-// C[i, j] = sum over l of A(i, l) B(j, l). Operands are by line or by depth, as in sgemm.cu; rows that have to do with pairs lie wherever
-// `row_of` says.
+// C[i, j] = sum over l of A(i, l) B(j, l). Operands are by line or depth, as in sgemm.cu; `row_of` finds pairs' rows.
 
 /// Rows and columns of a tile of C: 256 threads with 4 x 4 each.
 #define TILE 64
@@ -24,7 +23,7 @@ template <bool BY_LINE> struct Part {
         line = BY_LINE ? threadIdx.x / 4 : threadIdx.x / 16;
         at = BY_LINE ? threadIdx.x % 4 * 4 : threadIdx.x % 16 * 4;
     }
-    /// Elements from `col` on of a row of `cols`; zeros where there is none, and for no row.
+    /// Elements from `col` on of a row of `cols`; zeros beyond it, and for no row.
     template <class E> __device__ __forceinline__ float4 load(const E* row, u32 col, u32 cols) const {
         float4 out = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         if (!row || col >= cols) return out;
@@ -48,7 +47,7 @@ template <bool BY_LINE> struct Part {
     }
 };
 
-/// A thread's 4 x 4 sums from (row(), col()) of the tile. `load_a(l)` and `load_b(l)` give its parts of depths l to l + 16.
+/// A thread's 4 x 4 sums from (row(), col()) of the tile. `load_a(l)` and `load_b(l)` give depths l to l + 16.
 template <bool A_BY_LINE, bool B_BY_LINE> struct PlainSums {
     float of[4][4];
 
@@ -81,13 +80,13 @@ template <bool A_BY_LINE, bool B_BY_LINE> struct PlainSums {
     }
 };
 
-/// An operand with rows for pairs: elements from row to row, and of how many pairs a row is, 0 for one.
+/// An operand with rows for pairs: elements from row to row, and the number of pairs of a row, or 0 for one.
 struct Stride {
     u32 row, chosen;
 };
 
-/// out = scale x W^T of weights [J, L], or BACKWARD scale x W of weights [L, J]; or out +=, the sum rounded once. `each`: elements from one
-/// expert's weights to the next.
+/// out = scale x W^T of weights [J, L], or BACKWARD scale x W of weights [L, J]; or out +=, the sum rounded once.
+/// `each`: elements from one expert's weights to the next.
 template <bool BACKWARD, class E, class T>
 __device__ __forceinline__ void product(const E* __restrict__ x, Stride of_x, const E* __restrict__ w, u64 each, const u32* __restrict__ pairs,
                                         const u32* __restrict__ starts, T* __restrict__ out, u32 out_row, u32 experts, u32 J, u32 L,
@@ -134,8 +133,8 @@ PRODUCTS(float, float, float, float)
 PRODUCTS(bf16, bf16, bf16, bf16)
 PRODUCTS(bf16, bf16, float, float)
 
-/// grad = dy^T x over an expert's pairs, ascending, or grad +=, the product rounded first. `each`: elements from one expert's gradient to the
-/// next.
+/// grad = dy^T x over an expert's pairs, ascending, or grad +=, the product rounded first. `each`: elements from one
+/// expert's gradient to the next.
 template <class E, class T>
 __device__ __forceinline__ void gradient(const E* __restrict__ dy, Stride of_dy, const E* __restrict__ x, Stride of_x,
                                          const u32* __restrict__ pairs, const u32* __restrict__ starts, T* __restrict__ grad, u64 each, u32 n,

@@ -1,9 +1,9 @@
-// Which experts compute each row, in which order, and the gradient of that.
+// The experts that compute each row, their order, and the gradient of routing.
 //
-// Legend: M rows, E experts, k chosen a row, P = M k pairs. A warp has a row, a lane PER neighbouring experts, so that lanes and a lane's
-// experts are in ascending order. No order depends on atomics: those there are count, or set bits.
+// Legend: M rows, E experts, k chosen a row, P = M k pairs. A warp has a row, a lane PER neighbouring experts, so that
+// lanes and their experts ascend. No order depends on atomics: those only count, or set bits.
 
-/// Experts, at most.
+/// Maximum experts.
 #define EXPERTS_MAX 512
 #define INFINITE as_f32(0x7f800000u)
 
@@ -17,11 +17,11 @@ template <u32 PER> struct Row {
 #pragma unroll
         for (u32 i = 0; i < PER; i++) p[i] = expert(i) < experts ? logits[expert(i)] : -INFINITE;
     }
-    /// A lane's experts among the `count` with the largest logits, as bits; ties by the lower number, NaN before all numbers.
+    /// A lane's experts among the `count` largest logits, as bits; ties by the lower number, NaN before all numbers.
     __device__ __forceinline__ u32 choose(u32 experts, u32 count) const {
         const u32 lane = threadIdx.x % WARP;
         u32 keys[PER], chosen = 0;
-        // Words in the order of the numbers; 0 is no expert, or one that is chosen already.
+        // Words ordered as the numbers; 0 is no expert, or one already chosen.
 #pragma unroll
         for (u32 i = 0; i < PER; i++) {
             const u32 bits = as_u32(p[i] + 0.0f), key = bits >> 31 ? ~bits : bits | 0x80000000u;
@@ -44,7 +44,7 @@ template <u32 PER> struct Row {
         }
         return chosen;
     }
-    /// Makes probabilities of logits. If any is not a number, none is.
+    /// Turns logits into probabilities; all are NaN if one is.
     __device__ __forceinline__ void soften(u32 experts) {
         float top = -INFINITE, sum = 0.0f;
 #pragma unroll
@@ -68,7 +68,7 @@ template <u32 PER> struct Row {
     }
 };
 
-/// How a router chooses.
+/// Options of a router.
 struct How {
     u32 experts, chosen, normalizes;
 };
@@ -106,8 +106,7 @@ __device__ __forceinline__ void route_rows(const float* logits, const How& how, 
     if (row < m) route_row<PER>(logits, how, row, experts, weights, [](u32) {});
 }
 
-/// The order of pairs: a block has an expert, and each of its warps a run of rows, which it goes through twice. An expert is among a row's
-/// once at most.
+/// The order of pairs: a block has an expert, a warp a run of rows, read twice. A row has an expert at most once.
 extern "C" __global__ void __launch_bounds__(512)
 route_pairs(const u32* __restrict__ experts, u32 m, u32 chosen, u32* pairs, u32* places, u32* starts) {
     begin();
@@ -155,11 +154,11 @@ route_pairs(const u32* __restrict__ experts, u32 m, u32 chosen, u32* pairs, u32*
     }
 }
 
-/// Rows that one block routes, at most: a word of bits for each 32.
+/// Maximum rows that one block routes: a word of bits for each 32.
 #define FEW_ROWS 64
 #define FEW_WORDS (FEW_ROWS / 32)
 
-/// All at once, of few rows.
+/// Routes few rows in one launch.
 template <u32 PER>
 __device__ __forceinline__ void route_few(const float* logits, const How& how, u32 m, u32* experts, float* weights, u32* pairs, u32* places,
                                           u32* starts) {
@@ -198,7 +197,7 @@ __device__ __forceinline__ void route_few(const float* logits, const How& how, u
             if (expert <= how.experts) starts[expert] = at;
             at += count(expert, FEW_ROWS);
         }
-        // Where every lane's experts are there, no lane has the end.
+        // If every lane has all its experts, none has the end.
         if (lane == WARP - 1 && how.experts == WARP * PER) starts[how.experts] = at;
     }
     __syncthreads();
@@ -224,15 +223,15 @@ __device__ __forceinline__ void route_few(const float* logits, const How& how, u
 ROUTE(4)
 ROUTE(16)
 
-// ---- the gradient ------------------------------------------------------------------------------------------------------
+// ---- the gradient ---------------------------------------------------------------------------------------------------
 
 struct Routed {
     const float *logits, *d_weights;
     const u32 *experts, *places;
 };
 
-/// A row's derivatives by its logits. `shares`: of each expert, `factor` times which is its probability's derivative that is added, or none;
-/// `balance` gets the sum of probabilities times shares.
+/// A row's derivatives by its logits. `shares`, if any: `factor` times an expert's is added to its probability's
+/// derivative; `balance` gets the sum of probabilities times shares.
 template <u32 PER, class T>
 __device__ __forceinline__ void route_backward_row(const Routed& of, const How& how, u32 row, const float* shares, float factor,
                                                    float* balance, T* __restrict__ d_logits) {
@@ -258,8 +257,8 @@ __device__ __forceinline__ void route_backward_row(const Routed& of, const How& 
             chosen |= 1u << i;
         }
     }
-    // The weights of a row, or its probabilities, through the softmax that they are: w (dw - sum of w dw). Divided weights are a softmax over
-    // the chosen experts alone: by the logits of the others their derivatives are 0.
+    // A row's weights, or probabilities, through the softmax that they are: w (dw - sum of w dw). Divided weights are a
+    // softmax over the chosen experts alone: by the logits of the others their derivatives are 0.
     const float sum = how.normalizes ? probabilities.sum_of(chosen) : 1.0f;
     float d[PER], dot = 0.0f;
 #pragma unroll
@@ -297,8 +296,7 @@ template <u32 PER, class T> __device__ __forceinline__ void route_backward(const
     if (row < m) route_backward_row<PER>(of, how, row, nullptr, 0.0f, nullptr, d_logits);
 }
 
-/// With the loss that keeps experts equally loaded: segment blockIdx.x, whose rows' choices each block counts, and of which it has a part
-/// along y.
+/// Routing with the load-balancing loss: each block counts all choices of segment blockIdx.x; y splits its rows.
 template <u32 PER, class T>
 __device__ __forceinline__ void route_backward_balanced(const Routed& of, const How& how, u32 m, const u32* __restrict__ segments,
                                                         float factor, float* balance, T* d_logits) {

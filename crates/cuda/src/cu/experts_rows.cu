@@ -1,8 +1,8 @@
-// What experts do to rows besides their products: gates that weigh each pair, their gradients, and the sums over a row's pairs.
+// Row operations of experts besides products: gates weighted by pair, their gradients, and sums over a row's pairs.
 //
 // Legend: M rows, k experts a row, P = M k pairs in the order of `pairs`, f the width of a gate, h that of a row.
 
-/// out[p] = weight bent gate up; a thread has eight elements (`wide`), or one.
+/// out[p] = weight activation(gate) up; a thread has eight elements (`wide`), or one.
 template <class T>
 __device__ __forceinline__ void glu_experts(const T* __restrict__ gate_up, const u32* __restrict__ pairs, const float* __restrict__ weights,
                                             T* __restrict__ out, u32 f, u32 items, u32 wide, u32 gelu) {
@@ -24,8 +24,8 @@ __device__ __forceinline__ void glu_experts(const T* __restrict__ gate_up, const
     store8(to + c * 8, g);
 }
 
-/// Writes the gradient over gate and up, the product again over its gradient, and the gradient by the weight: a sum over the lanes'
-/// elements, each lane's ascending. A warp has a pair.
+/// Overwrites gate and up with their gradient and the product's gradient with the product, and writes the weight's
+/// gradient: a sum over the lanes' elements, each lane's ascending. A warp has a pair.
 template <class T>
 __device__ __forceinline__ void glu_experts_backward(T* gate_up, T* dout, const u32* __restrict__ pairs, const float* __restrict__ weights,
                                                      float* __restrict__ d_weights, u32 f, u32 count, u32 gelu) {
@@ -69,8 +69,8 @@ __device__ __forceinline__ void glu_experts_backward(T* gate_up, T* dout, const 
 /// Pairs whose parts of a row are read before they are added.
 #define AHEAD 8
 
-/// out[m] = resid[m] + the sum of y over the row's pairs, one after the other. A thread has four columns (`wide`), or one; blocks of a row
-/// are along y.
+/// out[m] = resid[m] + the sum of y over the row's pairs, in order. A thread has four columns (`wide`), or one; blocks
+/// of a row are along the grid's y.
 template <class T>
 __device__ __forceinline__ void combine(const float* __restrict__ y, const u32* __restrict__ places, const float* resid, T* out, u32 h,
                                         u32 chosen, u32 limit, u32 wide) {

@@ -1,14 +1,14 @@
-// Products of tensor cores from panels in shared memory: operands come by asynchronous copies, rows wherever they lie.
+// Products of tensor cores from panels in shared memory: operands arrive by asynchronous copies, from any rows.
 //
-// A panel has rows of 64 elements (128 bytes), whose 16-byte pieces are permuted by the row, so that eight rows of a piece fall on
-// different banks. An operand "by line" is one panel of its lines by 64 depths; "by depth" it is panels of 64 depths by 64 columns, of
-// 8,192 bytes each. A sum is one chain of steps of 16 depths, ascending, none beyond the last depth: its bits depend on its own line and
-// column alone, never on the tile.
+// A panel has rows of 64 elements (128 bytes), whose 16-byte pieces are permuted by the row, so that eight rows of a
+// piece hit different banks. An operand "by line" is one panel of its lines by 64 depths; "by depth" it is panels of 64
+// depths by 64 columns, 8,192 bytes each. A sum is one chain of steps of 16 depths, ascending, none beyond the last
+// depth: its bits depend on its own line and column alone, never on the tile.
 
 #define DEPTH 64
 #define PANEL_BYTES (DEPTH * 128)
 
-/// Where a piece of eight elements of a panel's row is.
+/// Offset of a piece of eight elements in a panel's row.
 __device__ __forceinline__ u32 piece_at(u32 row, u32 piece) { return row * 128 + (piece ^ row % 8) * 16; }
 
 /// Starts copying a piece, of which `left` elements are there; zeros after them.
@@ -21,8 +21,8 @@ __device__ __forceinline__ void copy_piece(u8* to, const bf16* from, u32 left, b
     for (u32 e = 0; e < 8; e++) ((bf16*)to)[e] = e < left ? from[e] : zero;
 }
 
-/// LINES lines of an operand by line, `length` elements each: a thread has the same piece of several lines. WIDE: the host knows that
-/// rows are aligned.
+/// LINES lines of an operand by line, `length` elements each: a thread has the same piece of several lines. WIDE: the
+/// host knows that rows are aligned.
 template <u32 LINES, u32 THREADS, bool WIDE = false> struct Lines {
     static constexpr u32 EACH = LINES * 8 / THREADS;
     const bf16* from[EACH];
@@ -45,7 +45,7 @@ template <u32 LINES, u32 THREADS, bool WIDE = false> struct Lines {
 #pragma unroll
         for (u32 i = 0; i < EACH; i++) {
             const u32 line = threadIdx.x / 8 + i * (THREADS / 8), own = there >> i & 1 ? left : 0;
-            // Nothing is read of a piece that is not there, wherever it would be.
+            // Reads nothing for a missing piece, wherever it would be.
             copy_piece(panel + piece_at(line, threadIdx.x % 8), WIDE || own ? from[i] + at : from[i], own, wide);
         }
     }
@@ -84,8 +84,8 @@ template <u32 COLS, u32 THREADS, bool WIDE = false> struct Depths {
     }
 };
 
-/// 16 lines from `line` and 16 depths from `d`, as four 8 x 8 matrices. DEPTH_SECOND: the second matrix is the next eight depths
-/// (operand b), else the next eight lines (operand a).
+/// 16 lines from `line` and 16 depths from `d`, as four 8 x 8 matrices. DEPTH_SECOND: the second matrix is the next
+/// eight depths (operand b), else the next eight lines (operand a).
 template <bool BY_LINE, bool DEPTH_SECOND> __device__ __forceinline__ void fragment(u32 (&r)[4], const u8* tile, u32 line, u32 d) {
     const u32 lane = threadIdx.x % WARP, second = lane / 8 % 2, third = lane / 16;
     const u32 lines = DEPTH_SECOND ? third : second, depths = DEPTH_SECOND ? second : third;
@@ -97,8 +97,8 @@ template <bool BY_LINE, bool DEPTH_SECOND> __device__ __forceinline__ void fragm
     }
 }
 
-/// A block's tile: ROWS x COLS, of which each of WARP_ROWS x WARP_COLS warps has every WARP_ROWS-th 16 rows, so that a tile with few rows
-/// keeps all busy, and COLS / WARP_COLS columns.
+/// A block's tile, ROWS x COLS: each of WARP_ROWS x WARP_COLS warps has every WARP_ROWS-th 16 rows, so that a tile with
+/// few rows keeps all busy, and COLS / WARP_COLS columns.
 template <u32 ROWS_, u32 COLS_, u32 WARP_ROWS_, u32 WARP_COLS_, u32 STAGES_> struct Shape {
     static constexpr u32 ROWS = ROWS_, COLS = COLS_, WARP_ROWS = WARP_ROWS_, WARP_COLS = WARP_COLS_, STAGES = STAGES_;
     static constexpr u32 THREADS = WARP_ROWS * WARP_COLS * WARP, ROW_FRAGMENTS = ROWS / WARP_ROWS / 16;
@@ -160,7 +160,7 @@ template <class S> struct Sums {
     }
 };
 
-/// Runs the steps of 64 depths through STAGES buffers: `load(stage, depth)` starts copies, `use(stage, depth)` multiplies.
+/// Runs steps of 64 depths through STAGES buffers: `load(stage, depth)` starts copies, `use(stage, depth)` multiplies.
 template <u32 STAGES, u32 STAGE_BYTES, class Load, class Use>
 __device__ __forceinline__ void run_stages(u8* shared, u32 length, const Load& load, const Use& use) {
 #pragma unroll
@@ -172,7 +172,7 @@ __device__ __forceinline__ void run_stages(u8* shared, u32 length, const Load& l
     for (u32 depth = 0; depth < length; depth += DEPTH) {
         copy_async_wait<STAGES - 2>();
         __syncthreads();
-        // The stage that all have just left is filled.
+        // Fills the stage that all have just left.
         const u32 ahead = depth + (STAGES - 1) * DEPTH, free = stage == 0 ? STAGES - 1 : stage - 1;
         if (ahead < length) load(shared + free * STAGE_BYTES, ahead);
         copy_async_commit();

@@ -1,4 +1,4 @@
-// What gates do to one element, and their slopes: SwiGLU and GeGLU.
+// Activations of gates for one element, and their slopes: SwiGLU and GeGLU.
 
 /// e^x to 2 units in the last place, as the CPU's: Cephes' expf on x = n ln 2 + r.
 __device__ __forceinline__ float exp_exact(float x) {
@@ -17,8 +17,7 @@ __device__ __forceinline__ float exp_exact(float x) {
     return p * as_f32((u32)(half + 127) << 23) * as_f32((u32)(whole - half + 127) << 23);
 }
 
-/// z of the bent gate g / (1 + e^-z): g of silu; 2 sqrt(2/pi) (g + 0.044715 g^3) of gelu, as (1 + tanh x) / 2 is
-/// 1 / (1 + e^-2x).
+/// z of the activation g / (1 + e^-z): g of silu; 2 sqrt(2/pi) (g + 0.044715 g^3) of gelu by (1 + tanh x) / 2.
 __device__ __forceinline__ float exponent(float g, u32 gelu) {
     return gelu ? 2.0f * 0.7978846f * g * fma(0.044715f, g * g, 1.0f) : g;
 }
@@ -39,11 +38,11 @@ template <> __device__ __forceinline__ float bent<bf16>(float g, u32 gelu) {
     return __fdividef(g, 1.0f + exp2_fast(exponent(g, gelu) * -1.44269504f));
 }
 
-/// Gradients of gate (in place of g) and up (in place of u): d bent = sig (1 + g z' (1 - sig)).
+/// Gradients of gate (in place of g) and up (in place of u): d activation = sig (1 + g z' (1 - sig)).
 template <class T> __device__ __forceinline__ void slopes(float& g, float& u, float d, u32 gelu) {
     float sig = sigmoid<T>(exponent(g, gelu)), grown = g;
     if (gelu) {
-        // Far out the gate is a straight line, and the cube of g may be beyond f32.
+        // Far out the activation is a straight line, and the cube of g may overflow f32.
         float near = fminf(fmaxf(g, -20.0f), 20.0f);
         grown = 2.0f * 0.7978846f * near * fma(3.0f * 0.044715f, near * near, 1.0f);
     }

@@ -1,11 +1,11 @@
-// The head: what a row's logits come to, the tokens that are drawn from them, and their gradients.
+// The head: statistics of a row's logits, the tokens that are drawn from them, and their gradients.
 //
-// Logits come in tiles [rows, columns], of which a block takes one row's part of PART columns: (max, sum of exp(x - max),
-// sum of (x - max) exp(x - max)) and one token's logit. Parts are merged in a fixed order. A part begins at a multiple of
-// PART of the vocabulary and its tree does not depend on the tile, so that a row's bits are a function of its logits.
+// Logits come in tiles [rows, columns], of which a block takes one row's part of PART columns: (max, sum of exp(x -
+// max), sum of (x - max) exp(x - max)) and one token's logit. Parts are merged in a fixed order. They begin at
+// multiples of PART and their tree does not depend on the tile, so that a row's bits are a function of its logits.
 //
-// Drawing takes two uniform numbers of one counter: by the first a part is picked by its mass, when all are known; by the
-// second each part has picked a token of its own, when it was in registers. So no logit is looked at twice.
+// Drawing takes two uniform numbers of one counter: the first picks a part by its mass, when all are known; with the
+// second each part has picked its own token, while it was in registers. So no logit is read twice.
 
 /// Vocabulary columns of a part; a constant of the build, because the merge order depends on it.
 #define PART 4096
@@ -41,7 +41,7 @@ __device__ __forceinline__ void load_part(float (&x)[PART_VECTORS * 4], const fl
     }
 }
 
-/// x = cap tanh(x / cap), where a product has left its logits.
+/// x = cap tanh(x / cap), in place.
 extern "C" __global__ void __launch_bounds__(256) cap_logits(float* x, u64 n, float cap) {
     begin();
     u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x;
@@ -58,7 +58,7 @@ __device__ __forceinline__ float tree_of_warps(const float* x) {
     return ((x[0] + x[1]) + (x[2] + x[3])) + ((x[4] + x[5]) + (x[6] + x[7]));
 }
 
-/// The largest of the block's; NaN is passed over.
+/// The largest of the block's; NaN is ignored.
 __device__ __forceinline__ float part_max(const float (&x)[PART_VECTORS * 4], float* warps) {
     float max = x[0];
 #pragma unroll
@@ -72,14 +72,14 @@ __device__ __forceinline__ float part_max(const float (&x)[PART_VECTORS * 4], fl
     return max;
 }
 
-/// x becomes exp(x - max); the sums of each warp are written, and the thread's own is returned.
+/// Replaces x by exp(x - max); writes the sums of each warp and returns the thread's own.
 __device__ __forceinline__ float part_masses(float (&x)[PART_VECTORS * 4], float max, PartSums& sums) {
     float sum = 0.0f, weighted = 0.0f;
 #pragma unroll
     for (u32 i = 0; i < PART_VECTORS * 4; i++) {
         float d = x[i] - max;
         x[i] = exp_f32(d);
-        // The comparison is false for NaN, which so reaches the sums.
+        // The comparison is false for NaN, which thus reaches the sums.
         weighted = fma(d < EXP_MIN ? EXP_MIN : d, x[i], weighted);
         sum = sum + x[i];
     }
@@ -92,7 +92,7 @@ __device__ __forceinline__ float part_masses(float (&x)[PART_VECTORS * 4], float
 }
 
 /// Picks the column at which the running sum of masses passes `uniform` times the whole, in the order warp, lane,
-/// element. Only the thread that has it gets it; all others, and all of a row that is not finite, get PART.
+/// element. Only its thread gets it; all others, and all of a row that is not finite, get PART.
 __device__ __forceinline__ u32 pick_column(const float (&masses)[PART_VECTORS * 4], float mine, const float* warps,
                                            double uniform) {
     double total = 0.0, before = 0.0, rest = 0.0;
@@ -142,7 +142,7 @@ __device__ __forceinline__ u32 lowest_column(const float (&x)[PART_VECTORS * 4],
     return lowest;
 }
 
-/// Where a block's part lies.
+/// The place of a block's part.
 struct Place {
     const float* logits;
     u32 first; // vocabulary column
@@ -150,7 +150,7 @@ struct Place {
     bool wide;
     PartStats* out;
 
-    /// Block (x, y) has part x of the tile and row y. The tile begins at column `first` of a vocabulary of `parts` parts.
+    /// Block (x, y) has part x of the tile, row y. The tile begins at column `first` of a vocabulary of `parts` parts.
     __device__ __forceinline__ Place(const float* tile, u32 cols, u32 first, u32 parts, PartStats* stats)
         : logits(tile + (u64)blockIdx.y * cols + blockIdx.x * PART),
           first(first + blockIdx.x * PART),
@@ -179,7 +179,7 @@ parts_of_targets(const float* __restrict__ tile, u32 cols, u32 first, u32 parts,
     }
 }
 
-/// As `parts_of_targets`, with the part's lowest token of the largest logit.
+/// Statistics of parts, each with its lowest token of the largest logit; arguments of `parts_of_targets`.
 extern "C" __global__ void __launch_bounds__(PART_THREADS)
 parts_of_largest(const float* __restrict__ tile, u32 cols, u32 first, u32 parts, float inv_t, PartStats* stats) {
     begin();
@@ -196,7 +196,7 @@ parts_of_largest(const float* __restrict__ tile, u32 cols, u32 first, u32 parts,
     }
 }
 
-/// As `parts_of_targets`, with a token of the part drawn by its mass.
+/// Statistics of parts, each with a token drawn by its mass; arguments of `parts_of_targets`.
 extern "C" __global__ void __launch_bounds__(PART_THREADS)
 parts_of_draws(const float* __restrict__ tile, u32 cols, u32 first, u32 parts, float inv_t, const u32* __restrict__ keys,
                u64 seed, PartStats* stats) {
@@ -225,7 +225,7 @@ parts_of_draws(const float* __restrict__ tile, u32 cols, u32 first, u32 parts, f
     }
 }
 
-// ---- rows ------------------------------------------------------------------------------------------------------------
+// ---- rows -----------------------------------------------------------------------------------------------------------
 
 /// Natural logarithm of a positive, normal number, as `plimsoll_base::math::ln`: its bits are ours.
 __device__ __forceinline__ double ln_f64(double x) {
@@ -249,7 +249,7 @@ __device__ __forceinline__ double warp_sum_f64(double x) {
     return x;
 }
 
-/// What a row's parts come to; every lane of the row's warp has it.
+/// A row's statistics, merged over its parts; every lane of the row's warp has them.
 struct RowStats {
     float max;
     double sum, weighted;
@@ -276,7 +276,7 @@ struct RowStats {
     __device__ __forceinline__ bool is_finite() const { return sum - sum == 0.0; }
 };
 
-/// What the head writes for each row.
+/// Outputs of the head for each row.
 struct HeadOut {
     float *logprobs, *lse, *entropy;
 
@@ -298,8 +298,7 @@ struct HeadOut {
 /// Rows of a block: a warp each.
 #define ROW_WARPS 4
 
-/// Log-probability of targets, log-sum-exp, entropy: NaN where the row is not finite. stats: [rows, parts] of `part`
-/// columns.
+/// Log-probability of targets, log-sum-exp, entropy: NaN for rows not finite. stats: [rows, parts] of `part` columns.
 extern "C" __global__ void __launch_bounds__(ROW_WARPS * WARP)
 rows_of_targets(const PartStats* __restrict__ stats, u32 rows, u32 parts, u32 part, u32 vocab,
                 const u32* __restrict__ targets, float* logprobs, float* lse, float* entropy) {
@@ -342,8 +341,8 @@ __device__ __forceinline__ u32 part_of_draw(const PartStats* row, u32 parts, flo
     return chosen;
 }
 
-/// As `rows_of_targets`, for the token that is drawn, or for the largest when `greedy`. tokens: [rows], written;
-/// 0xffffffff where the row is not finite.
+/// Log-probability, log-sum-exp and entropy for the drawn token, or for the largest when `greedy`. tokens: [rows],
+/// written; 0xffffffff where the row is not finite.
 extern "C" __global__ void __launch_bounds__(ROW_WARPS * WARP)
 rows_of_draws(const PartStats* __restrict__ stats, u32 rows, u32 parts, const u32* __restrict__ keys, u64 seed, u32 greedy,
               u32* tokens, float* logprobs, float* lse, float* entropy) {
@@ -374,13 +373,13 @@ rows_of_draws(const PartStats* __restrict__ stats, u32 rows, u32 parts, const u3
     }
 }
 
-// ---- gradients -------------------------------------------------------------------------------------------------------
+// ---- gradients ------------------------------------------------------------------------------------------------------
 
 /// Columns of a block of `gradients`: eight a thread.
 #define GRADIENT_COLUMNS 2048
 
-/// d[r, v] = inv_t (dlogp (delta - p) - dH p (ln p + H)) with ln p = x - lse, times the slope of what bent x if `cap` is not 0, rounded
-/// to T. tile, d: [rows, cols].
+/// d[r, v] = inv_t (dlogp (delta - p) - dH p (ln p + H)) with ln p = x - lse, times the slope of the cap if `cap` is
+/// not 0, rounded to T. tile, d: [rows, cols].
 template <class T>
 __device__ __forceinline__ void gradients(const float* tile, u32 cols, u32 first, float inv_t, float cap, GradientRows rows, T* d) {
     u32 row = blockIdx.y, at = blockIdx.x * GRADIENT_COLUMNS + threadIdx.x * 8;
@@ -389,7 +388,7 @@ __device__ __forceinline__ void gradients(const float* tile, u32 cols, u32 first
     T* to = d + (u64)row * cols + at;
     float dlogp = inv_t * rows.dlogprobs[row], minus_dh = -inv_t * rows.dentropy[row];
     float lse = rows.lse[row], entropy = rows.entropy[row];
-    // Where nothing flows back nothing does, whatever the row holds.
+    // Without a gradient from the loss there is none here, whatever the row holds.
     bool none = dlogp == 0.0f && minus_dh == 0.0f;
     u32 target = rows.targets[row] - first - at;
     bool wide = cols % 8 == 0 && ((u64)tile | (u64)d) % 16 == 0;

@@ -1,6 +1,6 @@
-// Output gates of attention: a row has a query of each head and its gate, one head after the other, then keys and values.
+// Output gates of attention: a row has each head's query followed by its gate, then keys and values.
 //
-// Legend: a query heads of d elements, kv = 2 k d elements of keys and values. A thread has eight elements of a head (`wide`), or one.
+// Legend: a query heads of d elements, kv = 2 k d elements of keys and values. A thread has 8 elements (`wide`) or 1.
 
 struct HeadRow {
     u32 heads, dim, kv, wide;
@@ -8,9 +8,9 @@ struct HeadRow {
     /// Elements of a row with gates, and of one without.
     __device__ __forceinline__ u32 gated() const { return 2 * heads * dim + kv; }
     __device__ __forceinline__ u32 plain() const { return heads * dim + kv; }
-    /// Where element c of a row without gates is in one with gates.
+    /// Place, in a row with gates, of element c of a row without.
     __device__ __forceinline__ u32 place(u32 c) const { return c < heads * dim ? c / dim * 2 * dim + c % dim : c + heads * dim; }
-    /// Where the gate of element c of the heads is.
+    /// Place of the gate of element c of the heads.
     __device__ __forceinline__ u32 gate(u32 c) const { return c / dim * 2 * dim + dim + c % dim; }
     __device__ __forceinline__ u32 each() const { return wide ? 8 : 1; }
 };
@@ -27,7 +27,7 @@ __device__ __forceinline__ void put(const HeadRow& is, T* p, const float (&x)[8]
     p[0] = from_f32<T>(x[0]);
 }
 
-/// q, k and v of rows; or back to their places (`joins`), where gates are left as they are.
+/// Copies q, k and v out of rows with gates; or back (`joins`), where gates are left as they are.
 template <class T>
 __device__ __forceinline__ void move_gated(const HeadRow& is, const T* __restrict__ from, T* __restrict__ to, u32 items, bool joins) {
     const u32 i = blockIdx.x * blockDim.x + threadIdx.x;

@@ -1,11 +1,11 @@
-// What logits come to, and their gradients, straight from the product by Hopper's own instructions: the logits stay in
+// Statistics of logits, and their gradients, straight from the product by Hopper's own instructions: the logits stay in
 // registers. A row's part is the 256 columns of a tile here; its statistics are a function of its logits alone, summed
-// by the four lanes that hold the row, in their order.
+// by the four lanes that hold the row, in order.
 //
-// A block takes 128 rows and 256 columns of the vocabulary at a time. One thread of its first four warps sends for both
+// A block takes 128 rows and 256 columns of the vocabulary at a time. One thread of its first four warps copies both
 // operands, 64 elements of K a step, through STAGES buffers (the copy engine writes rows of 128 bytes in the swizzled
-// order that the product reads); the eight other warps multiply, 64 rows four, and reduce the sums.
-// Elsewhere the file is empty, and `head.cu` does the same from logits in memory.
+// order that the product reads); the eight other warps multiply, 64 rows four, and reduce the sums. On other cards the
+// file is empty, and `head.cu` does the same from logits in memory.
 
 #define BLOCK_M 128
 #define BLOCK_N 256
@@ -17,8 +17,8 @@
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-/// Gradients of a thread's logits of one row, in twos, as `gradients` in `head.cu` has them: `HALF` 0 has row lane / 4 of
-/// the warp's, 1 the eighth after. `first`: the tile's first column in the vocabulary.
+/// Gradients of a thread's logits of one row, in pairs, as `gradients` in `head.cu` computes them: `HALF` 0 has row
+/// lane / 4 of the warp's, 1 is eight rows further. `first`: the tile's first column in the vocabulary.
 template <int HALF>
 __device__ __forceinline__ void row_gradients(u32 (&packed)[32], const float (&sums)[128], const GradientRows& rows, u32 row,
                                               u32 num_rows, u32 first, float inv_t) {
@@ -27,7 +27,7 @@ __device__ __forceinline__ void row_gradients(u32 (&packed)[32], const float (&s
     const float shift = here ? rows.lse[row] * -1.44269504f : 0.0f, scale = inv_t * 1.44269504f;
     const u32 target = here ? rows.targets[row] - first : BLOCK_N;
     if (dlogp == 0.0f && minus_dh == 0.0f) {
-        // Where nothing flows back nothing does, whatever the row holds.
+        // Without a gradient from the loss there is none here, whatever the row holds.
 #pragma unroll
         for (u32 j = 0; j < 32; j++) packed[j] = 0;
     } else if (minus_dh == 0.0f && target >= BLOCK_N) {
@@ -46,7 +46,7 @@ __device__ __forceinline__ void row_gradients(u32 (&packed)[32], const float (&s
 #pragma unroll
             for (u32 i = 0; i < 2; i++) {
                 const float log2_p = fma(sums[4 * j + 2 * HALF + i], scale, shift);
-                // ln p is cut off where p counts as 0: minus infinity times 0 would not be.
+                // ln p is clamped where p counts as 0, because -infinity times 0 would be NaN.
                 const float ln_p = fmaxf(log2_p * 0.69314718f, -87.3f);
                 y[i] = exp2_fast(log2_p) * fma(minus_dh, ln_p + entropy, -dlogp);
                 if (mine == 8 * j + i) y[i] = y[i] + dlogp;
@@ -56,7 +56,7 @@ __device__ __forceinline__ void row_gradients(u32 (&packed)[32], const float (&s
     }
 }
 
-/// Puts one row's gradients away, 16 bytes a thread at a time. All lanes come here.
+/// Stores one row's gradients, 16 bytes a thread at a time. All lanes call it.
 __device__ __forceinline__ void put_row(const u32 (&packed)[32], bf16* to, bool here, u32 cols) {
 #pragma unroll
     for (u32 j = 0; j < 32; j += 4) {
@@ -67,14 +67,14 @@ __device__ __forceinline__ void put_row(const u32 (&packed)[32], bf16* to, bool 
     }
 }
 
-/// What a block of the kernel goes through.
+/// The work of a block of the kernel.
 struct Work {
     u32 rows, cols, steps; // of K
     __device__ __forceinline__ u32 row_tiles() const { return (rows + BLOCK_M - 1) / BLOCK_M; }
     __device__ __forceinline__ u32 tiles() const { return row_tiles() * ((cols + BLOCK_N - 1) / BLOCK_N); }
 };
 
-/// Sends for both operands, step by step.
+/// Copies both operands, step by step.
 __device__ __forceinline__ void produce(const Work& work, const TensorMap* x_map, const TensorMap* w_map, u32 first,
                                         u32 stages, u32 full, u32 empty) {
     u32 stage = 0, parity = 1; // the buffers are empty
@@ -91,8 +91,8 @@ __device__ __forceinline__ void produce(const Work& work, const TensorMap* x_map
     }
 }
 
-/// Four warps: 64 rows of every tile, which `make` takes: a thread's sums, the first of its two rows (the other is eight
-/// on), the tile's first column and its number among the columns' tiles.
+/// Four warps: 64 rows of every tile, which `make` takes: a thread's sums, the first of its two rows (the other is
+/// eight further), the tile's first column and its number among the columns' tiles.
 template <class Make>
 __device__ __forceinline__ void consume(const Work& work, u32 group, u32 stages, u32 full, u32 empty, const Make& make) {
     const u32 lane = threadIdx.x % WARP, warp = threadIdx.x % 128 / WARP;
@@ -110,7 +110,7 @@ __device__ __forceinline__ void consume(const Work& work, u32 group, u32 stages,
             for (u32 k = 0; k < BLOCK_K / 16; k++)
                 multiply(sums, operand(a + k * 32), operand(b + k * 32), step + k > 0);
             end_products();
-            // The step before is done with when only this one is under way.
+            // The step before has ended when only this one is under way.
             wait_products<1>();
             if (step > 0 && lane == 0) barrier_arrive(empty + before * 8);
             before = stage;
@@ -149,9 +149,9 @@ __device__ __forceinline__ void run(const Work& work, const TensorMap* x_map, co
     }
 }
 
-// ---- parts -------------------------------------------------------------------------------------------------------------
+// ---- parts ----------------------------------------------------------------------------------------------------------
 
-/// Of the four lanes of a row.
+/// The maximum over the four lanes of a row.
 __device__ __forceinline__ float four_max(float x) {
     x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, 1));
     return fmaxf(x, __shfl_xor_sync(ALL_LANES, x, 2));
@@ -170,8 +170,7 @@ __device__ __forceinline__ float mass_of(float x) { return exp2_fast(x * 1.44269
 
 enum Pick { TARGET, LARGEST, DRAW };
 
-/// The statistics of a part; a thread's sums become scaled logits. `target`: in the tile, or beyond it; `uniform()`: the
-/// row's number.
+/// The statistics of a part; sums become scaled logits. `target`: in the tile or beyond; `uniform()`: the row's number.
 template <int HALF, Pick PICK, class Uniform>
 __device__ __forceinline__ PartStats part_stats(float (&sums)[128], float inv_t, u32 width, u32 target,
                                                 const Uniform& uniform) {
@@ -188,7 +187,7 @@ __device__ __forceinline__ PartStats part_stats(float (&sums)[128], float inv_t,
     for (u32 i = 0; i < 64; i++) {
         const float d = OF_ROW(sums, i) - part.max, y = mass_of(d);
         mass[i % 2] = mass[i % 2] + y;
-        // The comparison is false for NaN, which so reaches the sums.
+        // The comparison is false for NaN, which thus reaches the sums.
         weighted[i % 2] = fma(d < EXP_MIN ? EXP_MIN : d, y, weighted[i % 2]);
     }
     const float mine = mass[0] + mass[1];
@@ -244,7 +243,7 @@ __device__ __forceinline__ PartStats part_stats(float (&sums)[128], float inv_t,
     return part;
 }
 
-/// Where rows' parts go, and what rows bring along.
+/// Outputs and inputs of rows' parts.
 struct Parts {
     u32 rows, vocab, parts;
     float inv_t;
@@ -265,8 +264,8 @@ struct Parts {
 };
 #endif
 
-/// stats: [rows, parts] of the logits x w^T of a vocabulary, in parts of 256 columns. `x_map`: [rows, K], `w_map`: [V, K],
-/// boxes of 64 x 128 and 64 x 256. Blocks take tiles in turn, as many as the card runs at once.
+/// stats: [rows, parts] of the logits x w^T of a vocabulary, in parts of 256 columns. `x_map`: [rows, K], `w_map`:
+/// [V, K], boxes of 64 x 128 and 64 x 256. Blocks take tiles in turn, as many as the card runs at once.
 #define HEAD_PARTS(NAME, PICK)                                                                                           \
     extern "C" __global__ void __launch_bounds__(384, 1)                                                                 \
         head_parts_of_##NAME(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap w_map,           \
@@ -284,9 +283,9 @@ HEAD_PARTS(targets, TARGET)
 HEAD_PARTS(largest, LARGEST)
 HEAD_PARTS(draws, DRAW)
 
-// ---- gradients ---------------------------------------------------------------------------------------------------------
+// ---- gradients ------------------------------------------------------------------------------------------------------
 
-/// d: [rows, cols] bf16, gradients of the logits of vocabulary columns `first..first + cols`; cols % 8 == 0. The rest as above.
+/// d: [rows, cols] bf16, gradients by logits of columns `first..first + cols`; cols % 8 == 0. The rest as above.
 extern "C" __global__ void __launch_bounds__(384, 1)
     head_gradients(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap w_map, u32 num_rows, u32 cols,
                    u32 steps, u32 first, float inv_t, const u32* targets, const float* lse, const float* entropy,

@@ -1,10 +1,10 @@
-// What the kernels of the head share: a part's statistics, and what rows bring along.
+// Shared by the kernels of the head: a part's statistics, and inputs of rows.
 
-/// In products with e^x below it e^x counts as 0: -infinity times 0 would not be.
+/// Below it e^x counts as 0 in products, because -infinity times 0 would be NaN.
 #define EXP_MIN -87.3f
 #define MINUS_INFINITY as_f32(0xff800000u)
 
-/// What a part of a row comes to. Logits are scaled.
+/// Statistics of a part of a row. Logits are scaled.
 struct PartStats {
     float max;
     float sum;      // of exp(x - max); NaN if any logit is NaN or plus infinity
@@ -19,7 +19,7 @@ __device__ __forceinline__ uint4 row_numbers(const u32* keys, u32 row, u64 seed)
     return philox(seed, STREAM_SAMPLER, (u64)key[1] << 32 | key[0], key[2]);
 }
 
-/// Per row of the backward pass, [rows] each.
+/// Inputs of the backward pass for each row, [rows] each.
 struct GradientRows {
     const u32* targets;
     const float *lse, *entropy, *dlogprobs, *dentropy;

@@ -1,11 +1,11 @@
-// Hopper's own instructions: copies of boxes, barriers that count bytes, products by four warps together.
+// Hopper's instructions: copies of boxes, barriers that count bytes, products by four warps together.
 //
-// Operands in shared memory are panels of rows of 128 bytes (64 elements), whose 16-byte pieces are permuted by the row,
-// as `swizzled<64>` does and the copy engine in its mode of 128 bytes; eight rows are 1,024 bytes, and panels begin at
-// multiples of that. A thread's part of a 64 x N sum is as in attention_tile.cuh: [N / 8][4], the warp's rows lane / 4 and
-// eight after it, two columns of each.
+// Operands in shared memory are panels of rows of 128 bytes (64 elements), whose 16-byte pieces are permuted by the
+// row, as by `swizzled<64>` and the copy engine's mode of 128 bytes; eight rows are 1,024 bytes, and panels begin at
+// multiples of that. A thread's part of a 64 x N sum is as in attention_tile.cuh: [N / 8][4], the warp's rows lane / 4
+// and eight after it, two columns of each.
 
-/// How the copy engine finds a matrix: the driver's CUtensorMap.
+/// The copy engine's description of a matrix: the driver's CUtensorMap.
 struct alignas(64) TensorMap {
     u64 words[16];
 };
@@ -18,7 +18,7 @@ __device__ __forceinline__ void barrier_init(u32 barrier, u32 arrivals) {
 __device__ __forceinline__ void barrier_arrive(u32 barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
-/// Arrives, and expects as many bytes of copies.
+/// Arrives, and expects `bytes` of copies.
 __device__ __forceinline__ void barrier_expect(u32 barrier, u32 bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
@@ -34,15 +34,14 @@ __device__ __forceinline__ void barrier_wait(u32 barrier, u32 parity) {
         "end:\n"
         "}" ::"r"(barrier), "r"(parity) : "memory");
 }
-/// A box of a matrix, from column x and row y on, to shared memory; zeros beyond the matrix.
+/// Copies a box of a matrix, from column x and row y on, to shared memory; zeros beyond the matrix.
 __device__ __forceinline__ void copy_box(u32 to, const TensorMap* map, u32 x, u32 y, u32 barrier) {
     asm volatile(
         "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(to),
         "l"((u64)map), "r"(x), "r"(y), "r"(barrier) : "memory");
 }
 
-/// Describes an operand in shared memory to a product; `panel_bytes` is from panel to panel, where b's columns are
-/// more than 64.
+/// Describes an operand in shared memory to a product; `panel_bytes`: panel stride, where b has over 64 columns.
 __device__ __forceinline__ u64 operand(u32 address, u32 panel_bytes = 16) {
     return (u64)((address & 0x3ffff) >> 4) | (u64)(panel_bytes >> 4) << 16 | (u64)(1024 >> 4) << 32 | (u64)1 << 62;
 }
@@ -50,7 +49,7 @@ __device__ __forceinline__ u64 operand(u32 address, u32 panel_bytes = 16) {
 #define SUMS8(d, i) \
     "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
 
-// The operands of a product's sums, as its text and as its registers: eights, and as many of them.
+// The operands of a product's sums, as text and as registers, in groups of eight.
 #define D0 "%0, %1, %2, %3, %4, %5, %6, %7"
 #define D1 "%8, %9, %10, %11, %12, %13, %14, %15"
 #define D2 "%16, %17, %18, %19, %20, %21, %22, %23"
@@ -86,8 +85,8 @@ __device__ __forceinline__ u64 operand(u32 address, u32 panel_bytes = 16) {
 #define TEXT128 TEXT96 ", " D12 ", " D13 ", " D14 ", " D15
 #define SUMS128(d) SUMS96(d), SUMS8(d, 96), SUMS8(d, 104), SUMS8(d, 112), SUMS8(d, 120)
 
-// d = a b^T, or d += where `add`: a is 64 x 16, its rows in shared memory, or its 16 columns where A_BY_COLUMNS; b's N rows hold 16 elements
-// each, or its 16 rows N elements in panels, BY_COLUMNS. Of 2 COUNT columns; the last five are the places of operands after the sums.
+// d = a b^T, or d += with `add`: a is 64 x 16 in shared memory, by rows or A_BY_COLUMNS; b has N rows of 16 elements,
+// or, BY_COLUMNS, 16 rows of N in panels. Of 2 COUNT columns; the last five give operands' places after the sums.
 #define MULTIPLY(COUNT, N, A, B, ADD, COLUMNS, A_COLUMNS)                                                                          \
     template <u32 BY_COLUMNS = 0, u32 A_BY_COLUMNS = 0> __device__ __forceinline__ void multiply(float (&d)[COUNT], u64 a, u64 b, u32 add) { \
         asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " ADD ", 0;\n"                                                             \
@@ -114,7 +113,7 @@ __device__ __forceinline__ void multiply_columns(float (&d)[32], u64 a, u64 b, u
                  : "l"(a), "l"(b), "r"(add));
 }
 
-// The same with a in registers: a thread's words of it as in `read_rows`. BY_COLUMNS: d = a b, b is 16 rows of N elements, in panels.
+// The product with a in registers, a thread's words as in `read_rows`. BY_COLUMNS: d = a b, b: 16 rows of N in panels.
 #define MULTIPLY_LEFT(NAME, COUNT, N, A, B, ADD, BY_COLUMNS)                                                                       \
     __device__ __forceinline__ void NAME(float (&d)[COUNT], const u32 (&a)[4], u64 b, u32 add) {                                   \
         asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " ADD ", 0;\n"                                                             \
@@ -133,9 +132,9 @@ MULTIPLY_LEFT(multiply_left, 72, "144", "%72, %73, %74, %75", "%76", "%77", "0")
 MULTIPLY_LEFT(multiply_left_by_columns, 32, "64", "%32, %33, %34, %35", "%36", "%37", "1")
 MULTIPLY_LEFT(multiply_left_by_columns, 64, "128", "%64, %65, %66, %67", "%68", "%69", "1")
 
-/// Before products: what was written to registers is in place.
+/// Before products: makes writes to registers visible to them.
 __device__ __forceinline__ void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-/// Products since the last call are a group.
+/// Makes the products since the last call a group.
 __device__ __forceinline__ void end_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 /// Waits until at most N groups are under way.
 template <int N> __device__ __forceinline__ void wait_products() {

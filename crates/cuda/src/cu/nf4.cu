@@ -1,4 +1,4 @@
-// Weights of 4 bits, widened for the products that read them. A thread has a word: eight codes of a row, under one scale of 64.
+// 4-bit weights, widened for products. A thread has a word: eight codes of a row, under one scale of 64.
 
 template <class T>
 __device__ __forceinline__ void dequantize(const u32* __restrict__ words, const float* __restrict__ scales,

@@ -1,4 +1,4 @@
-// The numbers that codes of 4 bits stand for.
+// The values of 4-bit codes.
 
 __constant__ float NF4[16] = {-1.0f,
                               -0.69619280f,

@@ -34,10 +34,10 @@ __device__ __forceinline__ float round_stochastically(float x, u32 random) {
     return as_f32(((up & exponent) == exponent ? bits : up) & 0xffff0000u);
 }
 
-/// Up to it, and down to minus it, numbers stay finite whatever is added below the bits that bf16 keeps.
+/// Numbers of this size or less stay finite whatever is added below the bits that bf16 keeps.
 #define ROUNDS_FREELY as_f32(0x7f7f0000u)
 
-/// Rounds a number that is no larger; `free` becomes false of others, whose results are not to be used. Comparisons
+/// Rounds a number of that size or less; `free` becomes false for others, whose results must not be used. Comparisons
 /// and selections would be a fifth of an update's instructions.
 __device__ __forceinline__ float round_freely(float x, u32 random, bool& free) {
     free = free && fabsf(x) <= ROUNDS_FREELY;
@@ -70,7 +70,7 @@ __device__ __forceinline__ void update(const Update& how, u64 element, bool mast
     }
 }
 
-/// Eight elements a thread. `wide`: all arrays are aligned to 16 bytes. `first`: index of element 0 among all parameters.
+/// Eight elements a thread. `wide`: all arrays are 16-byte aligned. `first`: index of element 0 among all parameters.
 template <class W, class G, class M>
 __device__ __forceinline__ void adamw(const Update& how, u64 first, u64 n, W* __restrict__ w, const G* __restrict__ g,
                                       M* __restrict__ m, M* __restrict__ v, float* __restrict__ master, u32 wide) {
@@ -266,7 +266,7 @@ __device__ __forceinline__ double block_sum(double x) {
     return sum;
 }
 
-/// The sum of squares of elements first..end by a block of threads, in f64, where the square of an f32 is exact. `first` is a
+/// Sums squares of elements first..end by a block of threads, in f64, where the square of an f32 is exact. `first` is a
 /// multiple of eight; whether loads are wide does not change who adds what.
 template <class T>
 __device__ __forceinline__ double squares(const T* __restrict__ x, u64 first, u64 end, u32 wide) {
@@ -300,8 +300,8 @@ __device__ __forceinline__ void sum_squares(const T* __restrict__ x, double* __r
     if (threadIdx.x == 0) sums[blockIdx.x] = sum;
 }
 
-/// sums[run] = sum of squares of its elements. `runs`: first element and elements of each, first elements multiples of eight
-/// if `wide`. A block a run.
+/// sums[run] = sum of squares of its elements. `runs`: first element and elements of each, first elements multiples of
+/// eight if `wide`. A block a run.
 template <class T>
 __device__ __forceinline__ void squares_of(const T* __restrict__ x, const u64* __restrict__ runs,
                                            double* __restrict__ sums, u32 wide) {

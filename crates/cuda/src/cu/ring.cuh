@@ -1,11 +1,11 @@
-// Buffers in shared memory through which one thread sends operands to the warps that multiply them.
+// Buffers in shared memory through which one thread copies operands for the warps that multiply them.
 
-/// Buffers of a ring, at most.
+/// Maximum buffers of a ring.
 #define STAGES_MAX 24
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-/// Buffers in turn, each with a barrier for when it is full and one for when it is empty.
+/// A ring of buffers, each with a barrier for when it is full and one for when it is empty.
 struct Ring {
     u32 stages, stage_bytes, buffers, barriers, stage, parity;
 
@@ -15,14 +15,14 @@ struct Ring {
     __device__ __forceinline__ void next() {
         if (++stage == stages) stage = 0, parity ^= 1;
     }
-    /// Waits for an empty buffer, and expects as many bytes in it.
+    /// Waits for an empty buffer, and expects `bytes` in it.
     __device__ __forceinline__ void fill(u32 bytes) const {
         barrier_wait(empty(stage), parity ^ 1);
         barrier_expect(full(), bytes);
     }
 };
 
-/// A ring whose buffers are emptied by as many warps.
+/// A ring whose buffers are emptied by `warps` warps.
 __device__ __forceinline__ Ring ring_of(u64* barriers, u8* shared, u32 stages, u32 stage_bytes, u32 warps) {
     const Ring ring = {stages, stage_bytes, (shared_address(shared) + 1023) / 1024 * 1024, shared_address(barriers), 0, 0};
     if (threadIdx.x == 0) {
@@ -36,7 +36,7 @@ __device__ __forceinline__ Ring ring_of(u64* barriers, u8* shared, u32 stages, u
     return ring;
 }
 
-/// Tells the sender which buffers have been read: the one before is done with when only the last step is under way.
+/// Tells the sender which buffers have been read: the one before is free when only the last step is under way.
 struct Reader {
     u32 before;
     bool is_begun;

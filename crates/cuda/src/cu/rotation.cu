@@ -1,16 +1,15 @@
-// Rotation of queries and keys by position, head norms, and the writing of the KV cache; and their gradients.
+// Rotation of queries and keys by position, head norms, and writes to the KV cache; and their gradients.
 //
 // Legend: M rows, a query heads, k key-value heads, d head dimension, H = a + 2 k heads of a row of qkv. A value is
 // rounded to the storage type once, after its rotation. Keys and values of the cache: [blocks][k][16][d].
 //
 // A team of d / 16 threads has a head: thread t the elements 8 t .. 8 t + 8 of each half, which are rotated with each
-// other. Head dimensions for which d / 16 is no power of two, and heads of which only the first elements are rotated, go
-// the plain way, a warp a head.
+// other. Head dimensions for which d / 16 is no power of two, and heads of which only the first elements are rotated,
+// take the plain kernels, a warp a head.
 
-/// Largest head dimension.
 #define HEAD_DIM_MAX 256
 #define ROTATION_THREADS 256
-/// Pairs of elements that a lane of the plain way has of a head, at most.
+/// Maximum pairs of elements that a lane of the plain kernels has of a head.
 #define PLAIN_PAIRS (HEAD_DIM_MAX / 2 / WARP)
 
 /// Shape of a row of qkv.
@@ -51,7 +50,7 @@ __device__ __forceinline__ void load_angles(const float* __restrict__ table, flo
     }
 }
 
-/// Where a head of a row goes: q's to `q_out`, keys and values to their slot; null if the slot is bad.
+/// The destination of a head of a row: q's in `q_out`, keys and values in their slot; null if the slot is bad.
 template <class T>
 __device__ __forceinline__ T* head_target(Shape s, u32 row, u32 head, const u32* __restrict__ slots, u32 num_slots,
                                           T* q_out, T* keys, T* values) {
@@ -118,7 +117,7 @@ __device__ __forceinline__ void rope(const T* __restrict__ qkv, const T* __restr
     store8(to + t * 8 + s.d / 2, x2);
 }
 
-/// As `rope` for any even head dimension: a warp has a head.
+/// Form of `rope` for any even head dimension: a warp has a head.
 template <class T>
 __device__ __forceinline__ void rope_plain(const T* __restrict__ qkv, const T* __restrict__ q_norm,
                                            const T* __restrict__ k_norm, float eps, float offset,
@@ -180,7 +179,7 @@ template <class T> __device__ __forceinline__ float block_reciprocal(const T* x,
     return 1.0f / sqrtf(block_sum(sum) / (float)n + eps);
 }
 
-/// As `rope`, where the heads of a row are normalised together: a block has a row.
+/// Form of `rope` where the heads of a row are normalised together: a block has a row.
 template <class T>
 __device__ __forceinline__ void rope_rows(const T* __restrict__ qkv, const T* __restrict__ q_norm,
                                           const T* __restrict__ k_norm, float eps, float offset,
@@ -230,8 +229,7 @@ ROPE(float, rope_plain)
 ROPE(bf16, rope)
 ROPE(bf16, rope_plain)
 
-/// Copies the first n slots of a block's heads; a block of threads for each record and head. Units of U, `head_units` of
-/// them for the 16 keys of a head.
+/// Copies the first n slots of a block's heads; a block of threads a record and head. `head_units`: units of 16 keys.
 template <class U>
 __device__ __forceinline__ void copy_kv(U* keys, U* values, const u32* __restrict__ copies, u32 kv_heads,
                                         u32 head_units, u32 num_blocks) {
@@ -375,7 +373,7 @@ template <class T, bool NORMS> __device__ __forceinline__ void rope_backward(con
     }
 }
 
-/// As `rope_backward` for any even head dimension: a warp has a head, a lane the pairs lane, lane + 32, ..
+/// Form of `rope_backward` for any even head dimension: a warp has a head, a lane the pairs lane, lane + 32, ..
 template <class T, bool NORMS> __device__ __forceinline__ void rope_backward_plain(const RopeGrad<T>& g, Shape s) {
     const u32 warps = ROTATION_THREADS / WARP;
     u32 warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, half = s.d / 2;
@@ -463,7 +461,7 @@ template <class T, bool NORMS> __device__ __forceinline__ void rope_backward_pla
     }
 }
 
-/// As `rope_backward`, where the heads of a row were normalised together: a block has a chunk of rows, one after the other.
+/// Form of `rope_backward` where the heads of a row were normalised together: a block has a chunk of rows, in order.
 template <class T, bool NORMS> __device__ __forceinline__ void rope_backward_rows(const RopeGrad<T>& g, Shape s) {
     const u32 half = s.d / 2, width_q = s.a * s.d, width_k = s.k * s.d;
     const u32 first = blockIdx.x * g.chunk_rows, end = min(first + g.chunk_rows, g.rows);

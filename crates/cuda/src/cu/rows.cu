@@ -72,9 +72,9 @@ extern "C" __global__ void __launch_bounds__(256) scale(float* x, float by, u64 
 ADD_BIAS(float)
 ADD_BIAS(bf16)
 
-// ---- SwiGLU and GeGLU -------------------------------------------------------------------------------------------------------
+// ---- SwiGLU and GeGLU -----------------------------------------------------------------------------------------------
 
-/// out = bent gate up; a thread has eight elements (`wide`), or one.
+/// out = activation(gate) up; a thread has eight elements (`wide`), or one.
 template <class T>
 __device__ __forceinline__ void glu(const T* __restrict__ gate_up, T* __restrict__ out, u32 f, u32 items,
                                     u32 wide, u32 gelu) {
@@ -95,8 +95,8 @@ __device__ __forceinline__ void glu(const T* __restrict__ gate_up, T* __restrict
     store8(to + c * 8, g);
 }
 
-/// `gate_up` and `out` may be the same memory, and `d_out` and `again`, which gets the product once more, if there is
-/// one: a thread reads its elements before it writes them.
+/// `gate_up` and `out` may be the same memory, and so may `d_out` and `again`, which, if given, gets the product once
+/// more: a thread reads its elements before it writes them.
 template <class T>
 __device__ __forceinline__ void glu_backward(const T* gate_up, const T* d_out, T* out, T* again, u32 f, u32 items,
                                              u32 wide, u32 gelu) {
@@ -257,9 +257,8 @@ __device__ __forceinline__ void rms_norm_add(const float* __restrict__ x, const 
         out[first + c] = resid[first + c] + x[first + c] * r * (to_f32(w[c]) + offset);
 }
 
-/// dx += r (w dy - xhat mean(w dy xhat)), xhat = x r, and the sums over this block's rows of dy xhat, which go to
-/// partials[block], if there are any. The rows of a block are those of its index modulo the number of blocks. `rounded`, if there is one,
-/// gets the new dx too.
+/// dx += r (w dy - xhat mean(w dy xhat)), xhat = x r; partials[block], if given, = sums over this block's rows of dy
+/// xhat. A block's rows are those of its index modulo the number of blocks. `rounded`, if given, gets the new dx too.
 template <class T, class G, int LANES, int QUADS>
 __device__ __forceinline__ void rms_norm_backward(const float* __restrict__ x, const T* __restrict__ w, float eps,
                                                   float offset, const G* __restrict__ dy, float* __restrict__ dx,
@@ -269,7 +268,7 @@ __device__ __forceinline__ void rms_norm_backward(const float* __restrict__ x, c
     u32 team = LANES == WARP ? threadIdx.x / WARP : 0, lane = LANES == WARP ? threadIdx.x % WARP : threadIdx.x;
     float dw[QUADS][4] = {};
     for (u32 row = blockIdx.x * teams + team; row < rows; row += gridDim.x * teams) {
-        // All that is read comes before the sums are waited for.
+        // Reads everything before it waits for the sums.
         float v[QUADS][4], d[QUADS][4], old[QUADS][4];
         load_row<LANES, QUADS>(x + (u64)row * h, lane, h, v);
         load_row<LANES, QUADS>(dy + (u64)row * h, lane, h, d);
@@ -368,7 +367,7 @@ __device__ __forceinline__ void rms_norm_backward_any(const float* __restrict__ 
         begin();                                                                                                     \
         rms_norm_any<T>(x, w, eps, offset, out, rows, h);                                                                    \
     }
-/// By the dtypes of the weights and of the output's gradient.
+/// Kernels by the dtypes of the weights and of the output's gradient.
 #define NORM_BACKWARD(T, G, TYPES)                                                                                   \
     NORM_BACKWARD_LANES(warp_##TYPES, T, G, 32, 8)                                                                   \
     NORM_BACKWARD_LANES(short_##TYPES, T, G, 256, 2)                                                                 \
@@ -448,7 +447,7 @@ __device__ __forceinline__ void column_sums(const T* __restrict__ y, const float
 COLUMN_SUMS(float)
 COLUMN_SUMS(bf16)
 
-/// Warps of a block of `add_partials`; each adds up every so-manieth chunk of the same 32 columns.
+/// Warps of a block of `add_partials`; each adds every PARTIAL_WARPS-th chunk of the same 32 columns.
 #define PARTIAL_WARPS 32
 
 /// out[c] = sum over chunks of partials[chunk][c], or out[c] += when `add`; `stride` elements from chunk to chunk.
@@ -482,9 +481,8 @@ ADD_PARTIALS(bf16)
 
 // ---- rows added to rows -------------------------------------------------------------------------------------------
 
-/// Sorts the rows of a sum by their target, stably, by counting: order[p] is the row at place p, runs[p] the number of
-/// rows of its target if it is the first of them, else 0. A warp a row; all pairs are compared, some microseconds for
-/// thousands of rows.
+/// Sorts the rows of a sum by target, stably, by counting: order[p] is the row at place p, runs[p] the number of rows
+/// of its target at the first of them, else 0. A warp a row; comparing all pairs takes microseconds for thousands.
 extern "C" __global__ void __launch_bounds__(256) order_rows(const u32* __restrict__ targets, u32* __restrict__ order,
                                                              u32* __restrict__ runs, u32 rows) {
     begin();
@@ -517,8 +515,8 @@ __device__ __forceinline__ void add_columns(const float* row, u32 c, u32 h, u32 
     for (int j = 0; j < 4; j++) x[j] = c + j < h ? row[c + j] : 0.0f;
 }
 
-/// dst[target] += src[row] for the rows of a target, ascending: one by one if `direct`, else their f32 sum at once. grid:
-/// (rows, columns / ADD_COLUMNS), a warp a block.
+/// dst[target] += src[row] for the rows of a target, ascending: one by one if `direct`, else their f32 sum at once.
+/// grid: (rows, columns / ADD_COLUMNS), a warp a block.
 template <class T>
 __device__ __forceinline__ void add_rows(const float* __restrict__ src, const u32* __restrict__ targets,
                                          const u32* __restrict__ order, const u32* __restrict__ runs, T* dst, u32 h,

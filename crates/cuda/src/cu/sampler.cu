@@ -1,4 +1,4 @@
-// The sampler that truncates: top-k, then top-p of what is left, then min-p, then one draw; a block for each row.
+// The truncating sampler: top-k, then top-p of the rest, then min-p, then one draw; one block per row.
 //
 // All logits of a row are in memory, and are read several times. Thresholds are found digit by digit from histograms
 // of integers, which come out the same in whatever order atomics add: counts of logits for top-k; for top-p counts of
@@ -9,7 +9,7 @@
 /// Two bins a thread; no digit has more than 11 bits.
 #define BINS (2 * THREADS)
 
-/// What a block shares.
+/// Shared memory of a block.
 struct Scratch {
     u32 counts[BINS];
     u32 middles[BINS]; // sums of bits 10..20
@@ -26,7 +26,7 @@ struct Scratch {
     }
 };
 
-/// A row's scaled logits, which lie in tiles of `tile` columns: each is [rows, columns], unscaled, one after the other.
+/// A row's scaled logits, stored in tiles of `tile` columns: each is [rows, columns], unscaled, one after the other.
 struct Logits {
     const float* all;
     u32 vocab, tile;
@@ -42,7 +42,7 @@ struct Logits {
         return all + (u64)first * gridDim.x + (u64)blockIdx.x * min(tile, vocab - first);
     }
 
-    /// Calls f(id, logit) for the thread's own: four in a row of every 4 x THREADS.
+    /// Calls f(id, logit) for the thread's own ids: four in a row of every 4 x THREADS.
     template <class F> __device__ __forceinline__ void each(F f) const {
         for (u32 first = 0; first < vocab; first += tile) {
             const float* x = part(first);
@@ -62,13 +62,13 @@ struct Logits {
         }
     }
 
-    /// The `n`th id that `thread` has; they ascend.
+    /// The `n`th id of `thread`; ids ascend.
     __device__ __forceinline__ u32 id_of(u32 thread, u32 n) const { return (n / 4 * THREADS + thread) * 4 + n % 4; }
 
     __device__ __forceinline__ float logit(u32 id) const { return part(id / tile * tile)[id % tile] * inv_t; }
 };
 
-/// Where a running sum arrives.
+/// The place at which a running sum reaches an amount.
 struct Reached {
     u32 place;   // 2 thread, or 2 thread + 1
     double rest; // what of the amount is left before that place
@@ -96,7 +96,7 @@ __device__ __forceinline__ Reached reach(Scratch& s, double a, double b, double 
     if (a + b > 0.0) {
         bool is_a = a > 0.0 && (before + a >= amount || b == 0.0);
         if (through >= amount) atomicMin(&s.first, 2 * threadIdx.x + (is_a ? 0 : 1));
-        // Rounding may let no sum reach the amount: then the last that has something is it.
+        // Rounding may let no sum reach the amount: then it is the last place that has something.
         atomicMax(&s.last, 2 * threadIdx.x + (b > 0.0 ? 1 : 0));
     }
     __syncthreads();
@@ -138,7 +138,7 @@ __device__ __forceinline__ float from_ordered(u32 key) {
     return as_f32(key >> 31 ? key & 0x7fffffffu : ~key);
 }
 
-/// What is kept of a row.
+/// Thresholds of what is kept of a row.
 struct Kept {
     float max;
     float smallest_logit; // by top-k
@@ -217,13 +217,13 @@ __device__ __forceinline__ float largest(Scratch& s, const Logits& x) {
     return bad || max - max != 0.0f ? as_f32(0x7fc00000u) : max;
 }
 
-/// Draws by the masses kept; the token, in warp 0.
+/// Draws by the masses that were kept; warp 0 has the token.
 __device__ __forceinline__ u32 draw(Scratch& s, const Logits& x, const Kept& kept, double uniform) {
     double mine = 0.0;
     x.each([&](u32 id, float logit) { mine += (double)kept.mass(id, logit); });
     Reached at = reach(s, mine, 0.0, uniform, true);
     if (threadIdx.x >= WARP) return 0;
-    // The warp goes through what the thread of that place has.
+    // The warp goes through the ids of the thread at that place.
     u32 thread = at.place / 2, token = 0;
     double before = 0.0;
     for (u32 n = 0; x.id_of(thread, n) < x.vocab; n += WARP) {

@@ -1,8 +1,7 @@
-// Products with a fixed order of accumulation: f32 on the plain units, and bf16 through mma.sync where the library's
-// own products are not to be had.
+// Products with a fixed order of accumulation: f32 on plain units, and bf16 by mma.sync where the library has none.
 //
 // Legend: C[i, j] = sum over l of A(i, l) B(j, l), i < I, j < J, l < L. An operand is a row-major array whose lines are
-// its i (or j), "by line", or its l, "by depth"; `stride` elements lie from line to line, more than a line has where the
+// its i (or j), "by line", or its l, "by depth"; lines are `stride` elements apart, more than a line has where the
 // operand is a run of columns of a wider array:
 //   forward    out[M, N] = x[M, K] W[N, K]^T      A by line,  B by line
 //   backward_x out[M, K] = dy[M, N] W[N, K]       A by line,  B by depth
@@ -11,7 +10,7 @@
 // An element is one chain of fused multiply-adds in ascending l (f32), or one chain of steps of 16 in ascending l
 // (bf16): its bits depend on its own row of A and B alone, never on I, J or the tile it falls into.
 
-/// What is done with a sum: scale (1 changes no bit), bias, addition to what is there, rounding.
+/// Operations on a sum: scale (1 changes no bit), bias, addition to the old value, rounding.
 template <class T, class B> struct Target {
     T* out;         // [I, J]
     u32 stride;     // elements from row to row
@@ -28,7 +27,7 @@ template <class T, class B> struct Target {
     }
 };
 
-// ---- f32 -------------------------------------------------------------------------------------------------------------
+// ---- f32 ------------------------------------------------------------------------------------------------------------
 
 /// Rows and columns of a tile of C: 256 threads with 4 x 4 each.
 #define PLAIN_TILE 64
@@ -46,7 +45,7 @@ template <bool BY_LINE> struct PlainPart {
         at = BY_LINE ? t % 4 * 4 : t % 16 * 4;
     }
 
-    /// Elements of the tile that begins at `first` and depth `l`; the operand has `n` lines (or columns) and depth `depth`.
+    /// Elements of the tile from `first` and depth `l` on; the operand has `n` lines (or columns) and depth `depth`.
     __device__ __forceinline__ float4 load(const float* x, u32 stride, u32 first, u32 n, u32 l, u32 depth,
                                            bool wide) const {
         u32 row = (BY_LINE ? first : l) + line, rows = BY_LINE ? n : depth;
@@ -98,8 +97,8 @@ __device__ __forceinline__ void plain_product(const float* a, u32 a_stride, cons
         a_part.store(a_tile, next_a);
         b_part.store(b_tile, next_b);
         __syncthreads();
-        // The next tile is on its way while this one is used. No thread writes a stage before all have left it: the
-        // barrier of the step between comes first.
+        // The next tile arrives while this one is used. No thread writes a stage before all have left it: the barrier
+        // of the step between comes first.
         next_a = a_part.load(a, a_stride, i, I, l + PLAIN_DEPTH, L, a_wide);
         next_b = b_part.load(b, b_stride, j, J, l + PLAIN_DEPTH, L, b_wide);
 #pragma unroll
@@ -149,7 +148,7 @@ backward_x_f32_f32(const float* __restrict__ dy, u32 dy_stride, const float* __r
 BACKWARD_W_F32(float, f32_f32)
 BACKWARD_W_F32(bf16, f32_bf16)
 
-// ---- bf16 ------------------------------------------------------------------------------------------------------------
+// ---- bf16 -----------------------------------------------------------------------------------------------------------
 
 /// Rows and columns of a tile of C: eight warps of 64 x 32.
 #define TILE 128
@@ -232,7 +231,7 @@ __device__ __forceinline__ void product(u8* shared, const bf16* a, u32 a_stride,
     for (u32 l = 0; l < L; l += DEPTH) {
         copy_async_wait<STAGES - 2>();
         __syncthreads();
-        // The stage that all have just left is filled.
+        // Fills the stage that all have just left.
         u32 ahead = l + (STAGES - 1) * DEPTH, free = stage == 0 ? STAGES - 1 : stage - 1;
         if (ahead < L) {
             A.fill(tiles + free * 2 * TILE_ELEMENTS, ahead);

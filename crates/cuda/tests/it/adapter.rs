@@ -48,7 +48,7 @@ fn adapters_of_zeros_change_no_bit() {
     }
 }
 
-/// Few rows of wide layers are multiplied by codes that the product itself widens; ranks below, at and above what its kernels have room for.
+/// Few rows of wide layers are multiplied by codes that the product itself widens; ranks around its kernels' room.
 #[test]
 fn codes_give_the_bits_of_the_widened_matrix() {
     const HALVES: &[(usize, usize)] = &[(0, 6400), (6400, 6400)];

@@ -1,4 +1,4 @@
-//! Attention on a card: against f64 and the CPU, and the same bits however rows are cut into calls, segments and chunks.
+//! Attention on a card: against f64 and the CPU, and the same bits however rows are cut into calls, segments, chunks.
 
 use crate::both::{bend, bits, normal, round};
 use crate::rig::{Card, on_card_with, twin};
@@ -45,8 +45,8 @@ const fn capped(cap: f32, s: Shape) -> Shape {
     Shape { cap: Some(cap), ..s }
 }
 
-/// Groups of 1, 3, 6, 7, 8 and 20 heads on tensor cores, then shapes of the plain kernels, then windows, then caps, then
-/// groups of 4 and 20 heads of 256.
+/// Groups of 1, 3, 6, 7, 8 and 20 heads on tensor cores, then shapes of the plain kernels, then windows, then caps,
+/// then groups of 4 and 20 heads of 256.
 const SHAPES: [Shape; 19] = [
     shape(2, 2, 64, Bf16),
     shape(9, 3, 64, Bf16),
@@ -384,8 +384,8 @@ fn bits_of_a_row_do_not_depend_on_calls_segments_chunks_or_unused_slots() {
     }
 }
 
-/// A root alone; a root with three children, one of which leaves its prefix early; a long root, which is cut into pieces;
-/// and one whose children are, with a segment of another group between them.
+/// A root alone; a root with three children, one of which leaves its prefix early; a long root, which is cut into
+/// pieces; and one whose children are, with a segment of another group between them.
 const FAMILIES: [(Option<usize>, usize, usize); 12] = [
     (None, 0, 21),
     (None, 0, 40),
@@ -447,8 +447,8 @@ fn gradients_are_close_to_the_f64_reference_and_the_same_bits_each_time() {
         let dout = normal(99, pass.q.len(), 0.5, s.e);
         let Some((dq, dkv)) = pass.backward(&dout) else { return };
         let (want_dq, want_dkv) = reference_gradients(s, &x, &dout);
-        // bf16: delta is of the rounded output, and P and dS are rounded, errors of 2^-9 of terms of order 1 that add up
-        // as random ones over the rows and heads that look at a key. f32: sums of up to 1,000 terms.
+        // bf16: delta is of the rounded output, and P and dS are rounded, errors of 2^-9 of terms of order 1 that add
+        // up as random ones over the rows and heads that look at a key. f32: sums of up to 1,000 terms.
         let [q, kv] = if s.e == Bf16 { [1e-2, 4e-2] } else { [1e-5, 1e-4] };
         close(&format!("{s:?} dq"), &dq, &want_dq, q);
         close(&format!("{s:?} dkv"), &dkv, &want_dkv, kv);

@@ -14,7 +14,7 @@ const fn case(m: usize, h: usize, f: usize, [experts, chosen]: [usize; 2], load:
     Case { m, h, f, experts, chosen, normalizes: true, load }
 }
 
-/// Tiles of each kernel, full and with a few pairs; widths of several tiles, and odd ones; and more steps than there are buffers.
+/// Tiles of each kernel, full and with few pairs; widths of several tiles, and odd ones; more steps than buffers.
 const WIDE: &[Case] = &[
     case(64, 520, 200, [128, 8], Load::Even),
     case(70, 136, 264, [8, 2], Load::Even),

@@ -1,5 +1,5 @@
-//! Founding failure 2: in OpenRLHF with vLLM an illegal memory access surfaced in the sampler, far from its cause. Here what
-//! would lead to one is refused before the launch or named where it happens. That a slice of the host's memory is no
+//! Founding failure 2: in OpenRLHF with vLLM an illegal memory access surfaced in the sampler, far from its cause. Here
+//! what would lead to one is refused before the launch or named where it happens. That a slice of host memory is no
 //! buffer is shown by the documentation of `Device`, whose second example must not compile.
 
 use crate::rig::{Card, on_card, on_card_with};

@@ -5,8 +5,8 @@ use crate::rig::on_card;
 use plimsoll_base::DType::{self, Bf16, F32};
 use plimsoll_device::{Backend, Device};
 
-/// ||out - ref|| / ||ref|| of bf16 outputs: half a unit in the last of 8 bits is 2^-9; of f32 outputs, only the sum's own
-/// rounding.
+/// ||out - ref|| / ||ref|| of bf16 outputs: half a unit in the last of 8 bits is 2^-9; of f32 outputs, only the sum's
+/// own rounding.
 const BF16_OUT: f64 = 4e-3;
 const F32_OUT: f64 = 1e-5;
 
@@ -73,8 +73,8 @@ fn the_three_products_agree_with_f64() {
     }
 }
 
-/// Values whose second half along each row is the first half times `sign`: with both signs every term of a product has its
-/// negative, so that nothing but the rounding of partial sums is left and another order of additions shows.
+/// Values whose second half along each row is the first half times `sign`: with both signs every term of a product has
+/// its negative, so that nothing but the rounding of partial sums is left and another order of additions shows.
 fn cancelling(seed: u64, rows: usize, k: usize, std: f32, sign: f32) -> Vec<f32> {
     let half = normal(seed, rows * k / 2, std, Bf16);
     half.chunks_exact(k / 2).flat_map(|row| row.iter().copied().chain(row.iter().map(|x| sign * x))).collect()
@@ -164,7 +164,7 @@ fn the_peak_is_a_rate() {
     assert!(rate > 1e12, "{rate:e}");
 }
 
-/// What lets ranks sum a gradient one partial gradient after the other: a product is rounded to the gradient's dtype and added once.
+/// What lets ranks sum a gradient part by part: a product is rounded to the gradient's dtype and added once.
 #[test]
 fn a_product_of_any_number_of_rows_is_added_to_a_gradient_as_it_is_written_alone() {
     let (most, mut all) = (520, Vec::new());
