@@ -45,21 +45,12 @@ fn cart_pole_is_learnt_and_every_number_holds() {
 #[test]
 fn a_run_goes_on_bit_for_bit_and_threads_change_nothing() {
     let folder = Run::new(RUN);
-    for (env, more) in [
-        ("CartPole-v1", ""),
-        ("Pendulum-v1", "environment.normalise_rewards=true"),
-        ("FrozenLake-v1", "environment.num_envs=8"),
-    ] {
-        let env_set = format!("environment.env={env}");
-        let more = if more.is_empty() { "seed=3" } else { more };
-        let sets = [env_set.as_str(), more, "environment.normalise_observations=true"];
-        let (whole, parts) = (format!("{env}-whole"), format!("{env}-parts"));
-        folder.summary(&whole, &[&sets[..], &["run.threads=1"]].concat());
-        folder.summary(&parts, &[&sets[..], &["environment.total_frames=2048", "run.threads=2"]].concat());
-        assert_ne!(folder.weights(&whole), folder.weights(&parts));
-        folder.summary(&parts, &[&sets[..], &["--resume"]].concat());
-        assert!(folder.weights(&whole) == folder.weights(&parts), "{env}: other weights after a resume");
-    }
+    let sets = ["environment.normalise_observations=true", "environment.normalise_rewards=true"];
+    folder.summary("whole", &[&sets[..], &["run.threads=1"]].concat());
+    folder.summary("parts", &[&sets[..], &["environment.total_frames=2048", "run.threads=2"]].concat());
+    assert_ne!(folder.weights("whole"), folder.weights("parts"));
+    folder.summary("parts", &[&sets[..], &["--resume"]].concat());
+    assert!(folder.weights("whole") == folder.weights("parts"), "other weights after a resume");
 }
 
 #[test]
