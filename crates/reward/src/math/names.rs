@@ -11,8 +11,7 @@ use super::parse::Parser;
 const LETTERS_MAX: usize = 8;
 
 impl Parser {
-    /// The name after `\triangle`, `\overline` and the like: two or more capitals, or one after `\triangle` and
-    /// `\angle`.
+    /// Reads the name after `\triangle`, `\overline` etc.: two or more capitals, or one after `\triangle` and `\angle`.
     pub(super) fn figure(&mut self, command: &str) -> Option<Expr> {
         let (letters, tokens) = self.capitals()?;
         let points = letters.iter().filter(|c| c.is_ascii_uppercase()).count();
