@@ -41,22 +41,22 @@ impl TensorFile {
         Ok(TensorFile { storage, tensors: named })
     }
 
-    /// Number of tensors.
+    /// Returns the number of tensors.
     pub fn num_tensors(&self) -> usize {
         self.tensors.len()
     }
 
-    /// Every tensor, in no order.
+    /// Returns every tensor, in no particular order.
     pub fn tensors(&self) -> impl Iterator<Item = &TensorInfo> {
         self.tensors.values()
     }
 
-    /// The tensor of that name.
+    /// Returns a tensor by name.
     pub fn tensor(&self, name: &str) -> Option<&TensorInfo> {
         self.tensors.get(name)
     }
 
-    /// Reads `out.len()` values of a tensor from value `first` on. `staging` holds stored bytes on their way.
+    /// Reads `out.len()` values of a tensor from value `first` on. `staging` holds stored bytes in transit.
     ///
     /// Errors: `model-tensor-missing`, `model-file-truncated`.
     pub fn read(&self, name: &str, first: u64, staging: &mut [u8], out: &mut [f32]) -> Result<()> {
