@@ -35,5 +35,5 @@ pub const THEMES: [Theme; 15] = [
     theme!("start"),
     theme!("general"),
 ];
-/// Lines that belong to no class: judgements, marks, frameworks, and what else looks like a fault.
+/// Lines of no class: judgements, marks, frameworks, and others that look like faults.
 pub const LINES: &str = include_str!("../../data/signatures/lines.toml");

@@ -1,4 +1,4 @@
-//! The kernel: the calls needed to hand CUDA memory to another process, and which processes may inspect which.
+//! The kernel: system calls to pass CUDA memory to another process, and which processes may inspect which.
 
 use super::facts::{Check, Finding, Machine, State};
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -13,7 +13,7 @@ pub fn checks(machine: &Machine) -> Vec<Check> {
     vec![Check::of("machine-kernel-calls", calls(machine)), Check::of("machine-ptrace", ptrace(machine))]
 }
 
-/// What a probe on this process finds about a system call.
+/// The result of probing a system call on this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answer {
     Works,
