@@ -53,7 +53,6 @@ impl Adapter {
     /// Opens the adapter in `folder`, or of the run in that directory, which must be for a model of shape `model`.
     ///
     /// Errors: `adapter-unsupported` (another kind of adapter), `adapter-damaged` (files that contradict themselves),
-    /// Errors: `adapter-unsupported` (another kind of adapter), `adapter-damaged` (files that contradict themselves),
     /// `adapter-other-base` (shapes of another model), `model-file-missing`, and those of `TensorFile::open`.
     pub fn open(folder: &Path, model: &ModelSpec) -> Result<Adapter> {
         let folder = &of_run(folder)?;
