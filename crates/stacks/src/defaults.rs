@@ -15,7 +15,7 @@ pub(crate) fn default_of(stack: &str, trainer: &str, key: &str) -> Option<&'stat
     DEFAULTS.get(stack)?.get("trainers")?.get(trainer)?.get(key)?.as_str()
 }
 
-/// True if `value` is the default of `key` in any trainer of the stack.
+/// Returns true if `value` is the default of `key` in any trainer of the stack.
 pub(crate) fn is_default(stack: &str, key: &str, value: &str) -> bool {
     let trainers = DEFAULTS.get(stack).and_then(|package| package["trainers"].as_object());
     let mut names = trainers.into_iter().flat_map(|trainers| trainers.keys());

@@ -54,7 +54,7 @@ static IMPORT: Import = Import {
     nearest: &[],
 };
 
-/// The trainer of `main_ppo`, whatever its estimator, and that of `fsdp_sft_trainer`.
+/// The trainer of `main_ppo`, for any estimator, and that of `fsdp_sft_trainer`.
 const PPO: &str = "ppo";
 const SFT: &str = "sft";
 
