@@ -27,7 +27,7 @@ impl Storage {
         Ok(Storage::File { file, path: path.to_path_buf(), bytes: meta.len() })
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         match self {
             Storage::File { bytes, .. } => *bytes,

@@ -29,7 +29,7 @@ impl Sums {
         self.bytes += bytes.len() as u64;
     }
 
-    /// Bytes so far.
+    /// Returns the bytes so far.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -79,7 +79,7 @@ impl Stream {
         &self.path
     }
 
-    /// Bytes written.
+    /// Returns the bytes written.
     pub(crate) fn bytes(&self) -> u64 {
         self.sums.bytes
     }

@@ -79,7 +79,7 @@ impl Choice<'_> {
         &self.signatures.classes[self.events[index].class].slug
     }
 
-    /// One death prints a general and a special message: the special one, in the same burst, is the name.
+    /// Returns the special message of a death, in the same burst as its general one.
     fn refined(&self, first: usize) -> usize {
         let mut best = first;
         for index in first + 1..self.events.len() {

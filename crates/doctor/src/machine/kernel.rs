@@ -60,7 +60,7 @@ fn probed() -> Option<[(&'static str, Answer); 3]> {
     Some([("pidfd_open", answer(own)), ("pidfd_getfd", answer(got)), ("memfd_create", answer(memory))])
 }
 
-/// Linux has pidfd_open since 5.3, pidfd_getfd since 5.6 and memfd_create since 3.17.
+/// Answers by version: pidfd_open since Linux 5.3, pidfd_getfd since 5.6, memfd_create since 3.17.
 fn by_version(release: Option<&str>) -> Option<[(&'static str, Answer); 3]> {
     let mut parts = release?.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
     let (Some(Ok(major)), Some(Ok(minor))) = (parts.next(), parts.next()) else { return None };

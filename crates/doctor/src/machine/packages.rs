@@ -108,7 +108,7 @@ fn installed(folder: &Path) -> Installed {
         .collect()
 }
 
-/// `Flashinfer_Python` and `flashinfer-python` are one package.
+/// Normalizes names: `Flashinfer_Python` and `flashinfer-python` are one package.
 fn normal(name: &str) -> String {
     name.to_ascii_lowercase().replace(['_', '.'], "-")
 }

@@ -158,7 +158,7 @@ impl Config<'_> {
         Ok((theta, scaling))
     }
 
-    /// Source: transformers `modeling_rope_utils.py`, `_compute_longrope_parameters`; `Phi3Config` has no other keys.
+    /// Reads longrope. `Phi3Config` has no other keys. Source: `modeling_rope_utils.py`, `_compute_longrope_parameters`.
     fn longrope(&self, pairs: u32, original_max_position_embeddings: u32) -> Result<RopeScaling> {
         for key in ["attention_factor", "short_mscale", "long_mscale"] {
             if let Some(value) = self.present(key) {
@@ -203,7 +203,7 @@ impl Config<'_> {
         })
     }
 
-    /// Source: transformers `modeling_rope_utils.py`, `_compute_yarn_parameters`.
+    /// Reads YaRN. Source: transformers `modeling_rope_utils.py`, `_compute_yarn_parameters`.
     fn yarn(&self, shape: Shape) -> Result<RopeScaling> {
         let factor = self.required_positive("factor")?;
         let (beta_fast, beta_slow) = (self.positive("beta_fast", 32.0)?, self.positive("beta_slow", 1.0)?);

@@ -77,17 +77,17 @@ fn hash(text: &str, seed: u64) -> u64 {
 }
 
 impl Point<'_> {
-    /// The value of `expr`, or `None` where it has none that can be told within the fuel.
+    /// Returns the value of `expr`; `None` if it has none, or none that can be found within the fuel.
     pub(crate) fn value(&self, expr: &Expr) -> Option<Value> {
         self.eval(expr, &None, false)
     }
 
-    /// The value of a scalar expression.
+    /// Returns the value of a scalar expression.
     pub(crate) fn number(&self, expr: &Expr) -> Option<Num> {
         self.scalar(expr, &None, false)
     }
 
-    /// The value of a scalar expression in which degrees are angles, not a unit.
+    /// Returns the value of a scalar expression in which degrees are angles, not a unit.
     pub(crate) fn number_in_radians(&self, expr: &Expr) -> Option<Num> {
         self.scalar(expr, &None, true)
     }
@@ -99,7 +99,8 @@ impl Point<'_> {
         }
     }
 
-    /// `radians`: degrees are converted, as in the argument of a sine; elsewhere their sign is dropped.
+    /// Evaluates an expression. Degrees are converted if `radians`, as in the argument of a sine; else their sign is
+    /// dropped.
     fn eval(&self, expr: &Expr, scope: &Scope, radians: bool) -> Option<Value> {
         self.fuel.burn(1)?;
         self.fuel.deeper(|| self.eval_here(expr, scope, radians))
@@ -217,7 +218,7 @@ impl Point<'_> {
         a.iter().map(|row| (0..width).map(|j| cell(row, j)).collect::<Option<Vec<_>>>()).collect()
     }
 
-    /// Gaussian elimination; every pivot that may be 0 ends it.
+    /// Computes by Gaussian elimination; gives up at a pivot that may be 0.
     fn determinant(&self, mut rows: Vec<Vec<Num>>) -> Option<Num> {
         let n = rows.len();
         if rows[0].len() != n || n > 12 {
@@ -414,7 +415,7 @@ impl Point<'_> {
         })
     }
 
-    /// A number that stands for a value: equal values have equal ones.
+    /// Returns a number for a value: equal values have equal ones.
     fn fingerprint(&self, a: Num) -> Option<u64> {
         if let Some([x, y]) = a.exact {
             return Some(x ^ y.rotate_left(31));
@@ -425,7 +426,7 @@ impl Point<'_> {
             .then(|| bits(a.wide.re) ^ bits(a.wide.im).rotate_left(21) ^ (a.wide.exp as u64) << 40)
     }
 
-    /// A function of which only equality is known: a number made of its name and its arguments' values.
+    /// Returns a number for a function known only by equality, from its name and its arguments' values.
     fn opaque(&self, name: &str, arguments: &[Expr], scope: &Scope) -> Option<Num> {
         let mut seed = self.index.wrapping_mul(0x9e37_79b9);
         for argument in arguments {
@@ -439,7 +440,7 @@ impl Point<'_> {
         Some(Num::from_hash(hash(name, seed), self.index < 4))
     }
 
-    /// A sum or product of few whole steps is worked out; any other is a function of its parts.
+    /// Computes a sum or product of few whole steps; any other becomes a function of its parts.
     fn bound(&self, name: &str, variable: &str, parts: &[Expr], scope: &Scope) -> Option<Num> {
         let (body, bounds) = parts.split_last()?;
         let outer = ScopeLink(*scope);
@@ -508,7 +509,7 @@ fn whole(a: Num, up: bool) -> Option<Num> {
     (!unsure).then(|| Num::int(if up { x.ceil() } else { x.floor() } as i128))
 }
 
-/// The n-th root of a whole number, if it is whole.
+/// Returns the n-th root of a whole number, if it is whole.
 fn exact_root(a: i128, n: i128) -> Option<i128> {
     if a < 2 {
         return Some(a);

@@ -27,7 +27,7 @@ pub(crate) fn same(truth: &Expr, response: &Expr, comparison: &Comparison) -> Op
     }))
 }
 
-/// The members, the name of the integer, and the set it is from.
+/// Returns the members, the name of the integer, and its set.
 fn family(expr: &Expr) -> Option<(&[Expr], &str, &str)> {
     let Expr::List(items) = expr else { return None };
     let (Expr::Relation(parts, ops), members) = items.split_last()? else { return None };

@@ -40,7 +40,7 @@ impl Parser {
         Some(Expr::Symbol(format!("{} {}", kind_and_letters.0, String::from_iter(kind_and_letters.1))))
     }
 
-    /// Capitals with their primes, in braces or not, and how many tokens they are.
+    /// Returns capitals with their primes, in braces or not, and the number of their tokens.
     fn capitals(&self) -> Option<(Vec<char>, usize)> {
         let braced = self.at_sign('{');
         let (mut letters, mut tokens) = (Vec::new(), usize::from(braced));

@@ -56,7 +56,7 @@ pub(crate) fn same(a: &Expr, b: &Expr, comparison: &Comparison) -> bool {
     !unsure && probes.into_iter().all(|x| holds(&a, x).is_some_and(|held| holds(&b, x) == Some(held)))
 }
 
-/// The end points, a number between each two, and one beyond each side.
+/// Returns the end points, a number between each two, and one beyond each side.
 fn probes(ends: &[Num]) -> Option<Vec<Num>> {
     let (Some(first), Some(last)) = (ends.first(), ends.last()) else { return Some(vec![Num::int(0)]) };
     let mut probes = vec![first.sub(Num::int(1))?, last.add(Num::int(1))?];
@@ -157,7 +157,7 @@ fn constant(expr: &Expr, point: &Point) -> Option<Num> {
     (!has_symbols(expr)).then(|| point.number(expr))?
 }
 
-/// A finite end, or `None` for the infinity that belongs on that side.
+/// Returns a finite end, or `None` for the infinity on that side.
 fn end(expr: &Expr, point: &Point, high: bool) -> Option<Option<Num>> {
     match expr {
         Expr::Infinity if high => Some(None),
@@ -176,7 +176,7 @@ fn collect_subjects<'a>(expr: &'a Expr, subjects: &mut Vec<&'a Expr>) {
     }
 }
 
-/// The name that an inequality or membership speaks of.
+/// Returns the name in an inequality or membership.
 fn subject(expr: &Expr) -> Option<&Expr> {
     let Expr::Relation(parts, ops) = expr else { return None };
     if let Some((name, _)) = named(expr) {
@@ -219,7 +219,7 @@ fn relation(expr: &Expr, parts: &[Expr], ops: &[Rel], point: &Point, depth: u32)
     }
 }
 
-/// A name or a value of a function, of which an inequality gives the range.
+/// Returns true for a name or a function's value, whose range an inequality gives.
 fn is_subject(expr: &Expr) -> bool {
     matches!(expr, Expr::Symbol(_)) || matches!(expr, Expr::Opaque(name, _) if !name.starts_with("digits"))
 }

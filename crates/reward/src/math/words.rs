@@ -143,7 +143,7 @@ fn names_choice(text: &str) -> bool {
     })
 }
 
-/// The text without the command of style around its beginning, and whether that style ended.
+/// Returns the text without the style command around its beginning, and true if that style ended.
 fn unstyled(text: &str) -> Option<(String, bool)> {
     let text = text.trim_start();
     if !text.starts_with('\\') {

@@ -76,7 +76,7 @@ fn comparison(name: &str) -> Option<Comparison> {
     })
 }
 
-/// Python's `is`, for the values of which there is one.
+/// Evaluates Python's `is`, for values that have one.
 fn is_same<'r>(a: &Value<'r>, b: &Value<'r>) -> bool {
     match (a, b) {
         (Value::None, Value::None) => true,

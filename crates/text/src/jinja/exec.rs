@@ -166,7 +166,7 @@ impl<'r> Renderer<'r> {
         if list.items.is_empty() { self.run(&code.otherwise).map(drop) } else { Ok(()) }
     }
 
-    /// The text of a block after its filters.
+    /// Returns the text of a block after its filters.
     fn filtered_block(&mut self, filters: &'r [FilterCall], block: &'r Block) -> Result<Value<'r>> {
         self.scopes.push();
         let mut value = self.capture(|renderer| renderer.run(block).map(drop))?;

@@ -37,7 +37,7 @@ impl<'s> Parser<'s> {
         Err(Box::new(Fault { line: self.line(), what: what.into() }))
     }
 
-    /// A fault about the token that comes next.
+    /// Returns a fault about the next token.
     pub(super) fn unexpected<T>(&self, expected: &str) -> Result<T> {
         let found = match self.peek() {
             None => "the end of the template".to_string(),

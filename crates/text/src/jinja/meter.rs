@@ -58,7 +58,7 @@ impl Meter {
         }
     }
 
-    /// A fault in the line that is being evaluated.
+    /// Returns a fault in the line being evaluated.
     pub(super) fn fault<T>(&self, what: impl Into<String>) -> Result<T> {
         Err(Box::new(Fault { line: self.line.get(), what: what.into() }))
     }

@@ -98,7 +98,7 @@ fn quote(out: &mut Buffer, text: &str) -> Result<()> {
     out.push(mark)
 }
 
-/// Python's `isprintable`, by the library's rule for what it escapes in text after a first character.
+/// Evaluates Python's `isprintable`, by the standard library's escapes of text after a first character.
 fn is_printable(c: char) -> bool {
     matches!(c, ' '..='~') || {
         let mut text = ['a', c].into_iter().collect::<String>();

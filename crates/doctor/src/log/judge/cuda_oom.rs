@@ -258,7 +258,7 @@ fn fragmented(reason: String) -> Verdict {
     )
 }
 
-/// Growth over several saves is a leak; growth at the first one was not planned.
+/// Judges by saves: growth over several is a leak; growth at the first one was not planned.
 fn at_save(state: &FileState) -> Verdict {
     let reason = "a checkpoint was being saved: its state was gathered on the card";
     match state.mark_count(Mark::Save) > 2 && state.readings.grows_at_saves() {
