@@ -158,7 +158,7 @@ impl Config<'_> {
         Ok((theta, scaling))
     }
 
-    /// Reads longrope. `Phi3Config` has no other keys. Source: `modeling_rope_utils.py`, `_compute_longrope_parameters`.
+    /// Reads longrope; `Phi3Config` has no other keys. Source: transformers `_compute_longrope_parameters`.
     fn longrope(&self, pairs: u32, original_max_position_embeddings: u32) -> Result<RopeScaling> {
         for key in ["attention_factor", "short_mscale", "long_mscale"] {
             if let Some(value) = self.present(key) {

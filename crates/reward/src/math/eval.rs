@@ -99,8 +99,7 @@ impl Point<'_> {
         }
     }
 
-    /// Evaluates an expression. Degrees are converted if `radians`, as in the argument of a sine; else their sign is
-    /// dropped.
+    /// Evaluates an expression. Converts degrees if `radians`, as in the argument of a sine; else drops their sign.
     fn eval(&self, expr: &Expr, scope: &Scope, radians: bool) -> Option<Value> {
         self.fuel.burn(1)?;
         self.fuel.deeper(|| self.eval_here(expr, scope, radians))
