@@ -1,6 +1,7 @@
 //! The host's limits and readings: /proc, cgroup v1 and v2 of this process and all its ancestors.
 //!
-//! All files are read below a root directory, so tests can provide a made-up machine. An unreadable file is no limit.
+//! Files are read below a root directory, so tests can make up a machine. An unreadable file is no limit; none is
+//! guessed.
 
 mod cgroup;
 mod limits;

@@ -142,12 +142,12 @@ impl Zero {
     }
 }
 
-/// Returns buffers of 4 B per parameter in sub-groups, each pinned to a power of two.
+/// Returns the bytes of buffers of 4 B per parameter in sub-groups, each pinned to a power of two.
 fn sub_groups(shard: u128) -> u128 {
     (shard / SUB_GROUP) * pinned(4 * SUB_GROUP) + pinned(4 * (shard % SUB_GROUP))
 }
 
-/// Returns a pinned buffer of 2 B per parameter for each tensor of a rank's part: matrices are rounded one by one.
+/// Returns the bytes of pinned buffers, 2 B per parameter of a rank's part: each matrix is rounded by itself.
 fn accumulated(shape: &Shape, shard: u128, ranks: u64) -> u128 {
     let spec = &shape.spec;
     let h = u128::from(spec.hidden);
