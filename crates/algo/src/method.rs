@@ -44,7 +44,7 @@ plimsoll_base::names! {
 pub enum AdvantageKind {
     /// GAE over the critic's values.
     Gae,
-    /// Discounted returns; `gamma_free` says whether gamma may differ from 1.
+    /// Discounted returns; gamma may differ from 1 if `gamma_free`.
     Returns {
         /// False: gamma is forced to 1.
         gamma_free: bool,

@@ -285,7 +285,7 @@ impl Config<'_> {
         })
     }
 
-    /// Returns which projections have a bias because the file says so.
+    /// Returns which projections have a bias by the file's keys.
     fn biases(&self, architecture: &Architecture) -> Result<Biases> {
         let read = |key: &str, is_read: bool| match (is_read, self.present(key)) {
             (true, _) => self.flag(key),

@@ -79,7 +79,7 @@ pub struct PushFile {
 pub struct Push {
     pub target: PushTarget,
     pub files: Vec<PushFile>,
-    /// Makes the repository if there is none.
+    /// Creates the repository if it does not exist.
     pub create: bool,
     /// Allows a repository that everyone may read.
     pub public: bool,

@@ -111,7 +111,7 @@ impl SharedWriter {
 
     /// Continues from another process's `sums`.
     ///
-    /// Errors: `write-failed` if they are no sums.
+    /// Errors: `write-failed` if they are invalid.
     pub fn set_sums(&mut self, of: &[u8]) -> Result<()> {
         self.sums = Sums::from_bytes(of).ok_or_else(|| self.broken("sums of another form"))?;
         Ok(())

@@ -370,7 +370,7 @@ pub(crate) fn prompt_of(value: Value, column: &str, place: Place) -> Result<Prom
     }
 }
 
-/// Reads a message's role and text. Refuses tool calls: they are no text, and dropping them changes the conversation.
+/// Reads a message's role and text. Refuses tool calls: they are not text, and dropping them changes the conversation.
 fn message_of(value: Value) -> std::result::Result<Message, String> {
     let calls =
         value.get("tool_calls").filter(|calls| !calls.is_null() && **calls != Value::Array(Vec::new()));

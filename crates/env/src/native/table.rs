@@ -68,7 +68,7 @@ impl Environment for TableEnvironment {
         self.random = NumpyRandom::new(seed);
         let draw = self.random.random();
         let start = self.table.starts.partition_point(|&cumulative| cumulative <= draw);
-        // Sums of rounded probabilities may end below a draw; numpy's argmax then says 0.
+        // Sums of rounded probabilities may end below a draw; numpy's argmax then gives 0.
         self.state = if start < self.table.starts.len() { start as u32 } else { 0 };
         self.observe(observation);
     }

@@ -53,7 +53,7 @@ impl Config<'_> {
             let nested = self.nested(key, nested)?;
             rope.rotated = self.rotated(nested.rotary_factor(architecture)?.or(factor), head_dim)?;
             let width = rope.rotated.unwrap_or(head_dim);
-            // Rules per layer type ignore what is written next to them.
+            // Rules per layer type ignore the keys next to them.
             let original = self.present(ORIGINAL).filter(|_| !own_rope);
             let original = original.map(|_| self.size(ORIGINAL, POSITIONS_MAX)).transpose()?;
             let longrope = architecture.has_longrope.then_some(width / 2);

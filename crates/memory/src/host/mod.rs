@@ -1,7 +1,6 @@
 //! The host's limits and readings: /proc, cgroup v1 and v2 of this process and all its ancestors.
 //!
-//! Files are read below a root directory, so tests can make up a machine. An unreadable file is no limit; none is
-//! guessed.
+//! Reads below a root directory, so tests can make up a machine. An unreadable file is no limit: none is guessed.
 
 mod cgroup;
 mod limits;

@@ -1,4 +1,4 @@
-//! The value of a tree at a point: each symbol a fixed number, each step paid for with fuel.
+//! Evaluates a tree at a point: each symbol is a fixed number, and each step costs fuel.
 
 use super::expr::{Expr, Func};
 use super::number::{Num, Wide};
@@ -6,10 +6,10 @@ use std::cell::Cell;
 
 /// Largest n whose factorial is multiplied out.
 const FACTORIAL_MAX: i128 = 1500;
-/// Most terms of a sum that is added up.
+/// Most terms of a sum to add up.
 const TERMS_MAX: i128 = 500;
 
-/// How deep values may lie in each other; a level takes about 4 KiB of the stack.
+/// Deepest nesting of values; a level takes about 4 KiB of the stack.
 const DEPTH_MAX: u32 = 100;
 
 /// Work that is left for one verdict, and how deep in a tree it is.
@@ -467,7 +467,7 @@ impl Point<'_> {
             };
             seed = hash("bound", seed ^ print);
         }
-        // The bound variable has a value of its own, whatever it is called.
+        // The bound variable has a separate value, under any name.
         let variable_value = Num::from_hash(hash("bound variable", self.index), self.index < 4);
         let body = self.scalar(body, &Some((variable, variable_value, Some(&outer))), false)?;
         Some(Num::from_hash(hash("body", seed ^ self.fingerprint(body)?), self.index < 4))
@@ -503,7 +503,7 @@ fn whole(a: Num, up: bool) -> Option<Num> {
         return Some(Num::int(if up { -(-n).div_euclid(d) } else { n.div_euclid(d) }));
     }
     let (x, im) = a.wide.plain()?;
-    // Too close to a whole number to say on which side.
+    // Too close to a whole number to decide.
     let unsure = (x - x.round()).abs() < 1e-9 || x.abs() > 1e15 || im != 0.0;
     (!unsure).then(|| Num::int(if up { x.ceil() } else { x.floor() } as i128))
 }

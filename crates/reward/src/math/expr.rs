@@ -1,4 +1,4 @@
-//! The tree of an answer: numbers and symbols, and what answers are made of (lists, tuples, sets, relations, matrices).
+//! The tree of an answer: numbers and symbols, and their composites (lists, tuples, sets, relations, matrices).
 
 /// A relation between two sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -9,7 +9,7 @@ pub(crate) enum Rel {
     Le,
     Gt,
     Ge,
-    /// About equal: what follows is a remark, not the answer.
+    /// About equal: a remark follows, not the answer.
     Approx,
     /// Member of a set.
     In,
@@ -96,7 +96,7 @@ pub(crate) enum Expr {
     /// Both signs; true: the lower sign first (`\mp`).
     PlusMinus(bool, Box<Expr>),
     Matrix(Vec<Vec<Expr>>),
-    /// Something of which only equality is known: a name and what it depends on.
+    /// An expression known only by equality: a name and its arguments.
     Opaque(String, Vec<Expr>),
     /// A sum, product, integral or limit: name, bound variable, then bounds and body.
     Bound(String, String, Vec<Expr>),
@@ -239,7 +239,7 @@ fn is_name(expr: &Expr) -> bool {
     }
 }
 
-/// True if an expression has a name without a value of its own.
+/// Returns true if an expression has a name without a known value.
 pub(crate) fn has_symbols(expr: &Expr) -> bool {
     expr.any(&|e| match e {
         Expr::Symbol(name) => !matches!(name.as_str(), "e" | "i" | "\\pi"),

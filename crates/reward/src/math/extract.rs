@@ -1,4 +1,4 @@
-//! Where in a response the answer is: the last box, else the last words that say so, else the last expression.
+//! Finds the answer in a response: the last box, else the text announced last, else the last expression.
 //!
 //! One answer is chosen, never several to try: a response that lists candidates must not be right by one of them.
 
@@ -167,7 +167,7 @@ fn boxes(text: &str) -> (Vec<Span>, Option<usize>) {
 fn unbraced(text: &str, after: usize) -> Option<(usize, usize)> {
     let rest = &text[after..];
     let start = after + rest.len() - rest.trim_start_matches(' ').len();
-    // A longer token is not read, so there is no need to look for its end, which would be done again for each box.
+    // A longer token is not read; finding its end would be repeated for each box.
     let near = &text[start..text.floor_char_boundary(start + TOKEN_BYTES_MAX + 1)];
     let length = near.find(|c: char| c.is_whitespace() || c == '$').unwrap_or(near.len());
     let token = balanced(&near[..length]).trim_end_matches(['.', ',']);
@@ -466,7 +466,7 @@ fn group_after(chars: &[char], start: usize, at: usize) -> Option<usize> {
         ('\\', ',') => 2,
         _ => return None,
     };
-    // Each group looks back over those before it, of which a number has few.
+    // Each group looks back over earlier ones, of which a number has few.
     if at - start > GROUPED_CHARS_MAX {
         return None;
     }

@@ -1,8 +1,8 @@
-//! What `and`, `or` and commas join: conditions on one name to a set, residues to their modulus, the rest to a list.
+//! Joins items at `and`, `or` and commas: conditions on a name to a set, residues to their modulus, others to a list.
 
 use super::expr::{Expr, Rel, SetOp, has_symbols};
 
-/// Most conditions or residues that are joined.
+/// Most conditions or residues to join.
 const JOINED_MAX: usize = 8;
 
 /// What is between two items.

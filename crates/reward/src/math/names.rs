@@ -1,4 +1,4 @@
-//! Names made of several capitals: segments, vectors, triangles, angles. Their letters are no factors.
+//! Names of several capitals: segments, vectors, triangles, angles. Their letters are not factors.
 //!
 //! A triangle is its letters in their order: of two that are congruent or similar the order tells which sides
 //! correspond, and an answer that asks for one triangle can repeat the order of the question.
@@ -63,7 +63,7 @@ impl Parser {
         if braced && self.ahead(tokens) != Some(&Token::Sign('}')) {
             return None;
         }
-        // `\angle A_1` has a name of its own.
+        // `\angle A_1` has a separate name.
         let tokens = tokens + usize::from(braced);
         (!letters.is_empty() && self.ahead(tokens) != Some(&Token::Sign('_'))).then_some((letters, tokens))
     }

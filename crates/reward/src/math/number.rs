@@ -129,7 +129,7 @@ impl Wide {
         let minus = Wide { re: -other.re, im: -other.im, ..other };
         let difference = self.add(minus)?;
         let tolerance = self.err.max(other.err) + SLACK_BITS;
-        // Values of which too little is known are not compared.
+        // Values known too imprecisely are not compared.
         if tolerance > self.exp.max(other.exp).max(-24) - 12 {
             return None;
         }
@@ -143,7 +143,7 @@ fn exponent_of(x: f64) -> i64 {
 }
 
 fn scale(x: f64, power: i64) -> f64 {
-    // In two halves, so that neither factor overflows or underflows on its own.
+    // In two halves, so neither factor overflows or underflows.
     let half = |n: i64| f64::from_bits(((1023 + n.clamp(-1022, 1023)) as u64) << 52);
     let power = power.clamp(-2040, 2040);
     x * half(power / 2) * half(power - power / 2)

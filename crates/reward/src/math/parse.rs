@@ -182,7 +182,7 @@ impl Parser {
         let mut parts = vec![self.sets()?];
         let mut ops = Vec::new();
         while let Some(op) = self.relation_sign() {
-            // `= \frac{10}{9}` after a remark that did not parse is not a chain; an empty side is no answer.
+            // `= \frac{10}{9}` after a remark that did not parse is not a chain; an empty side is not an answer.
             ops.push(op);
             parts.push(self.sets()?);
             if ops.len() > CHAIN_MAX as usize {

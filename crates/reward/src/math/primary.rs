@@ -1,4 +1,4 @@
-//! The smallest parts of an answer: numbers, names, fractions, roots, functions, matrices.
+//! Parses the smallest parts of an answer: numbers, names, fractions, roots, functions, matrices.
 
 use super::expr::{Expr, Func};
 use super::lex::Token;
@@ -288,7 +288,7 @@ impl Parser {
             if self.eat_command("newline") {
                 rows.push(std::mem::take(&mut row));
             } else if self.eat_command("hline") || self.eat('&') {
-                // Cells are told apart by what is in them; an empty cell is not mathematics.
+                // Cells are separated by their contents; an empty cell is not mathematics.
             } else {
                 row.push(self.sum()?);
             }

@@ -34,7 +34,7 @@ impl Region {
 
 /// True if both are sets of real numbers and the same one. An inequality in one name is the set of its solutions.
 pub(crate) fn same(a: &Expr, b: &Expr, comparison: &Comparison) -> bool {
-    // Two inequalities must speak of the same name.
+    // Two inequalities must be about the same name.
     let mut subjects = Vec::new();
     collect_subjects(a, &mut subjects);
     collect_subjects(b, &mut subjects);
@@ -49,7 +49,7 @@ pub(crate) fn same(a: &Expr, b: &Expr, comparison: &Comparison) -> bool {
     if ends.len() > ENDS_MAX {
         return false;
     }
-    // An order that cannot be told makes the sets different: better than equal by accident.
+    // An unknown order makes the sets different: better than equal by accident.
     let unsure = ends.iter().any(|x| ends.iter().any(|y| x.order(*y).is_none()));
     ends.sort_by(|x, y| x.order(*y).unwrap_or(Ordering::Equal));
     let Some(probes) = probes(&ends) else { return false };
@@ -127,7 +127,7 @@ fn region(expr: &Expr, point: &Point, depth: u32) -> Option<Region> {
         Expr::Tuple(open, close, ends) => {
             let [low, high] = ends.as_slice() else { return None };
             let (low, high) = (end(low, point, false)?, end(high, point, true)?);
-            // An infinite end belongs to no set, whatever its bracket; but `[-\infty` is not written.
+            // An infinite end belongs to no set, with any bracket; but `[-\infty` is not written.
             if (low.is_none() && *open == '[') || (high.is_none() && *close == ']') {
                 return None;
             }
@@ -147,7 +147,7 @@ fn region(expr: &Expr, point: &Point, depth: u32) -> Option<Region> {
             Box::new(region(b, point, depth + 1)?),
         )),
         Expr::Relation(parts, ops) => relation(expr, parts, ops, point, depth),
-        // `\mathbb{R} \setminus 3`, said in words; alone a number is no set.
+        // `\mathbb{R} \setminus 3` from an answer in words; alone a number is not a set.
         _ if depth > 0 => Some(Region::Points(vec![constant(expr, point)?])),
         _ => None,
     }

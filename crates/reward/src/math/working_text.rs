@@ -1,8 +1,8 @@
-//! The working before a number in a sentence: `the total is 12 + 30 = 42` says the same as the equation alone.
+//! The working before a number in a sentence: `the total is 12 + 30 = 42` means the same as the equation alone.
 
 /// Farthest that working reaches before its number.
 const WORKING_CHARS_MAX: usize = 160;
-/// Words that are a part of the working, so that what follows them is only the rest of it.
+/// Words that are part of the working: after them comes only its rest.
 const PARTS: [&str; 12] =
     ["times", "plus", "minus", "of", "by", "over", "and", "squared", "divided", "less", "to", "half"];
 

@@ -369,7 +369,7 @@ impl<'s> Parser<'s> {
         }
     }
 
-    /// Parses what is between `[` and `]`.
+    /// Parses the part between `[` and `]`.
     fn subscript(&mut self, value: Node) -> Result<Kind> {
         let mut parts = [None, None, None];
         let (mut place, mut is_slice) = (0, false);

@@ -99,7 +99,7 @@ fn indent<'r>(text: &str, args: &mut Args<'r>) -> Result<Value<'r>> {
     };
     let (first, blank) = (args.flag("first"), args.flag("blank"));
     let mut out = Buffer::new(args.meter);
-    // A line end is added before the text is cut, so that an empty text is one line.
+    // A line end is added before the text is split, so an empty text is one line.
     let (mut is_first, mut ends) = (true, true);
     for (range, end) in words::lines(text) {
         out.push(if is_first { "" } else { "\n" })?;

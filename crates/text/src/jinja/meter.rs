@@ -36,7 +36,7 @@ pub(super) struct Fault {
 /// A fault is boxed, because every evaluation returns one or a value.
 pub(super) type Result<T> = std::result::Result<T, Box<Fault>>;
 
-/// Counts what a rendering uses. Values point to it and give back their bytes when they are dropped.
+/// Counts the resources of a rendering. Values point to it and return their bytes when they are dropped.
 #[derive(Debug)]
 pub(super) struct Meter {
     steps: Cell<u64>,

@@ -103,7 +103,7 @@ fn float(sign: Binary, x: f64, y: f64) -> f64 {
     }
 }
 
-/// Returns the name of a value in messages: its type, or the name of what is undefined.
+/// Returns the name of a value in messages: its type, or an undefined value's name.
 pub(super) fn named(value: &Value) -> String {
     match value {
         Value::Undefined(name) => format!("`{}`, which is undefined", plimsoll_base::shown(name)),

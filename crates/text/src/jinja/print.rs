@@ -3,7 +3,7 @@
 use super::meter::Result;
 use super::value::{Buffer, Text, Value};
 
-/// Appends `str(value)`; what is undefined writes nothing.
+/// Appends `str(value)`; an undefined value writes nothing.
 pub(super) fn write<'r>(out: &mut Buffer<'r>, value: &Value<'r>) -> Result<()> {
     match value {
         Value::Undefined(_) => Ok(()),

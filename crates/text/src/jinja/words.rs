@@ -4,7 +4,7 @@ use super::arguments::Args;
 use super::meter::{Charge, Meter, Result};
 use super::value::{Buffer, Items, Text, Value};
 
-/// Most bytes of a character's other case for one of its own: `İ` and `ΐ`.
+/// Most bytes that a character's other case takes per byte: `İ` and `ΐ`.
 const CASE_GROWTH: usize = 3;
 
 /// Returns a text as `change` makes it; the change makes it at most `CASE_GROWTH` times as long.
