@@ -1,5 +1,4 @@
-//! The table of methods. A row has what the method needs of a run and, if it samples, how it treats rewards, advantages
-//! and tokens unless the run file overrides it.
+//! The table of methods: what each needs of a run, and its defaults for rewards, advantages and tokens if it samples.
 
 use crate::advantage::Whiten;
 use crate::aggregation::AggregationKind;

@@ -1,8 +1,7 @@
 //! Reads untrusted model files into checked offsets and bytes: safetensors, GGUF, config.json, the hub cache, wheels.
 //!
 //! Any input may be wrong. A count is compared with the bytes left before anything is allocated for it; products are
-//! checked; tensors are inside their file and disjoint. Every refusal is a named error. Stored rows become f32 through
-//! the caller's buffer, never a whole tensor.
+//! checked; tensors are inside their file and disjoint. Every refusal has a name. Rows become f32 in a buffer.
 
 mod adapter;
 mod base64;

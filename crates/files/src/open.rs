@@ -17,8 +17,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 const CONFIG_BYTES_MAX: u64 = 4 << 20;
-/// Largest JSON file that is parsed into memory, which takes up to thirty times its text. The largest
-/// `tokenizer_config.json` in use has 1.2 MB.
+/// Largest parsed JSON file, which takes up to 30 times its text. `tokenizer_config.json` in use has up to 1.2 MB.
 const SMALL_JSON_BYTES_MAX: u64 = 4 << 20;
 const TOKENIZER_BYTES_MAX: u64 = 64 << 20;
 const TEMPLATE_BYTES_MAX: u64 = 4 << 20;

@@ -1,5 +1,4 @@
-//! One safetensors file other than a model: optimizer states or an adapter. Its header is checked like a model's;
-//! values pass through the caller's buffer.
+//! One safetensors file of optimizer states or an adapter, checked like a model's. Values pass through a buffer.
 
 use crate::safetensors_dir;
 use crate::storage::Storage;

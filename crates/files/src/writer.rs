@@ -1,5 +1,4 @@
-//! Writes durable files: safetensors streamed tensor by tensor, and small files that appear whole or not at all. Every
-//! byte is counted against the declaration.
+//! Writes durable files: safetensors streamed by tensor, small files atomically. Counts bytes against the declaration.
 
 use crate::pieces::{FileRecord, hex};
 use crate::stream::{Stream, Sums, each_stored, write_error};

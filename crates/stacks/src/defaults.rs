@@ -1,5 +1,4 @@
-//! Defaults of other stacks' options, in a table that `bench/import_defaults.py` reads from their packages. An option
-//! written out at its default changes nothing.
+//! Defaults of other stacks, from their packages by `bench/import_defaults.py`. A default written out changes nothing.
 
 use crate::setting::{flag, list, number};
 use serde_json::Value;

@@ -49,8 +49,7 @@ pub(crate) enum Take {
     Later,
     /// A part of an adapter's description, read together with its other parts.
     Adapter,
-    /// A class whose methods the model plays or calls, or functions that it calls, read by the stack's own function. It
-    /// is not built if the file does not show it.
+    /// A class or functions for the model, read by the stack's own function; unbuilt if they are not in the file.
     Environment,
     /// Another name of the option with this first name; the plan tells the two apart.
     As(&'static str),

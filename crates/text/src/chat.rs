@@ -163,8 +163,7 @@ pub(crate) fn special_token(files: &TokenizerFiles, name: &str) -> Option<String
     tables.tokens.get(id as usize).cloned()
 }
 
-/// Returns the template text for `data.chat_template`. A setting without a tag is a path: as a template it would give
-/// every conversation the same prompt.
+/// Returns the text for `data.chat_template`. A setting without a tag is a path: it would make all prompts the same.
 ///
 /// Errors: `chat-template-invalid`.
 pub fn template_text(setting: &str) -> Result<Cow<'_, str>> {

@@ -1,8 +1,7 @@
 //! Preference data: a prompt with a chosen and a rejected answer, in TRL's forms, and its tokens.
 //!
 //! `prompt`, `chosen` and `rejected` are strings or chat messages. Answers that are conversations, or strings without a
-//! prompt column, begin with the prompt: their common prefix (TRL's "implicit prompt"). A `margin` column is a number.
-//! Other columns go to the rewards.
+//! prompt column, begin with the prompt: their common prefix (TRL's "implicit prompt"). `margin` is a number.
 
 use crate::data::{Place, bad_prompt, load, prompt_of, take};
 use crate::strings::Strings;

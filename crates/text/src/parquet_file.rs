@@ -1,6 +1,5 @@
-//! Reads rows of a Parquet file as JSON objects: structs become objects, lists arrays, text strings. One page of each
-//! column is in memory at a time. Files are not trusted: sizes are checked first, and a panic of the decoder ends only
-//! its own thread, with a named error.
+//! Reads rows of a Parquet file as JSON objects: structs become objects, lists arrays, text strings. Holds one page of
+//! each column. Checks sizes first, since files are not trusted; a panic of the decoder becomes a named error.
 
 use crate::parquet_pages::reading_bytes;
 use parquet::file::reader::{FileReader, SerializedFileReader};

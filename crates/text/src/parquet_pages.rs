@@ -29,8 +29,7 @@ struct PageHeader {
     data_values: i64,
 }
 
-/// Reads all page headers and returns the most bytes that reading takes: for each column of a row group its dictionary
-/// and one page, stored and decoded.
+/// Reads all page headers. Returns the most bytes of reading: per column its dictionary and a page, stored and decoded.
 ///
 /// Errors: a sentence, if a size exceeds its limit or contradicts another.
 pub(crate) fn reading_bytes(file: &File, metadata: &ParquetMetaData) -> Result<u64, String> {

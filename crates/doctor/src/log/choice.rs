@@ -54,8 +54,7 @@ impl Choice<'_> {
         }
         match self.first_of(Level::Secondary).map(|first| self.refined(first)) {
             Some(first) => {
-                // The watchdog aborts a process that waits too long, and Ray only lists possible ends of a worker: in
-                // both cases the abort ended the run.
+                // The watchdog aborts after a timeout, and Ray only lists possible causes: the abort ended the run.
                 let abort = (first..self.events.len()).find(|&index| self.slug(index) == "worker-abort");
                 let is_open = self.slug(first) == "nccl-timeout-secondary" || self.is_hedged(first);
                 let first = abort.filter(|_| is_open).unwrap_or(first);

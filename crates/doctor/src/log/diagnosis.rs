@@ -31,8 +31,7 @@ pub struct Follow {
 pub struct Diagnosis {
     /// The class, with a page in docs/errors; `unknown` for a failure of no class; `None` if no line looks like one.
     pub slug: Option<String>,
-    /// True if no line looks like a failure and a log ends well. Otherwise no failure proves nothing: a kill has no
-    /// line.
+    /// True if no line looks like a failure and a log ends well. Else silence proves nothing: a kill leaves no line.
     pub finished: bool,
     /// Lines that show it, first one first. For `unknown` the first suspicious line; empty if there is none.
     pub evidence: Vec<Evidence>,

@@ -195,8 +195,7 @@ impl<'w> Moment<'w> {
         *self.is_quiet.get_or_init(|| is_quiet(&self.text))
     }
 
-    /// Returns the message and its continuation lines, joined: without a space where a terminal broke it at its width,
-    /// with one where words were kept whole.
+    /// Returns the message and its continuation, joined without a space where a terminal broke it, else with one.
     pub fn unwrapped(&self) -> &str {
         self.unwrapped.get_or_init(|| {
             let mut lines = vec![self.message().to_string()];
@@ -318,8 +317,7 @@ impl<'w> Moment<'w> {
         before[before.len().saturating_sub(count)..].join("\n")
     }
 
-    /// Returns true in a traceback that the run survives: an exception that Python ignored (in a destructor, at exit),
-    /// or one in a thread of the tracker wandb.
+    /// Returns true in a traceback that runs survive: one that Python ignored (destructor, exit), or of a wandb thread.
     pub fn is_ignored(&self) -> bool {
         self.before_traceback(1, &IGNORED)
             || self.is_in_thread() && self.before().iter().any(|line| TRACKER.is_match(line))
@@ -400,8 +398,7 @@ impl<'w> Moment<'w> {
         None
     }
 
-    /// Returns the line's time, or that of the nearest earlier line with one. `known` is the last answer's line and
-    /// time: nothing before it is read again.
+    /// Returns the line's time, or the nearest earlier one; nothing before `known`, the last answer, is read again.
     pub fn stamp(&self, known: &mut (u64, Option<Stamp>)) -> Option<Stamp> {
         let of = |raw: &[u8]| stamp(&clean(&raw[..raw.len().min(512)]));
         let lines = match known.0 > 0 && known.0 <= self.line {

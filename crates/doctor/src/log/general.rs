@@ -1,7 +1,6 @@
 //! Names a failure that would be `unknown`: its kind, from the most suspicious line, and its place in a traceback.
 //!
-//! Classes of level `general` are looked up in that one line, so they cost nothing while a log is read, and never
-//! compete with a class that names the cause.
+//! Classes of level `general` see only that line: they cost nothing while reading, and never compete with a cause.
 
 use super::event::{Moment, is_frame};
 use super::signatures::{General, Read, Signatures};

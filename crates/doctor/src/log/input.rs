@@ -1,7 +1,6 @@
 //! Opens logs: files, folders (including Ray session folders), pipes, standard input; plain, gzipped or UTF-16.
 //!
-//! Does not follow links in a folder. Refuses files that are not logs (weights, other archives), and those without an
-//! end: devices and files of the kernel.
+//! Follows no links in a folder. Refuses files that are not logs (weights, other archives), devices and kernel files.
 
 use super::limits::Limits;
 use super::unpack::Unpacked;

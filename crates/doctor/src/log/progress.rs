@@ -1,5 +1,4 @@
-//! Tells whether a run went on: steps after a line that looked like a failure, the end of a run that went well, and
-//! steps with a value that is not a number.
+//! Tells whether a run went on: steps after a suspicious line, a successful end, and steps with a NaN.
 //!
 //! Reads only the first steps after something suspicious, because most lines of a log are steps.
 

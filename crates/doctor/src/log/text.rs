@@ -53,8 +53,7 @@ pub fn regex(pattern: &str) -> Regex {
     Regex::new(&ascii(pattern)).expect("the pattern is valid")
 }
 
-/// Limits `\b`, `\w`, `\d` and `\s` to ASCII, which messages of failures are. Unicode tables make an expression ten
-/// times larger, and slow on other lines.
+/// Limits `\b`, `\w`, `\d` and `\s` to ASCII: with Unicode tables an expression is ten times larger, and slower.
 fn ascii(pattern: &str) -> String {
     let (mut text, mut chars) = (String::with_capacity(2 * pattern.len()), pattern.chars());
     while let Some(char) = chars.next() {

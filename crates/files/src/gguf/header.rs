@@ -14,8 +14,7 @@ const TENSORS_MAX: u64 = 1 << 17;
 const ARRAY_MAX: u64 = 1 << 23; // tokens and merges of the largest vocabularies are below 2^20
 const STRING_BYTES_MAX: u64 = 16 << 20;
 const HEADER_BYTES_MAX: u64 = 1 << 30;
-/// Most memory for all metadata; a list of bytes takes eight times its bytes in the file. A vocabulary of 262,144
-/// tokens with its merges takes 50 MiB.
+/// Most memory for metadata: a list of bytes takes eight times its size, 262,144 tokens with merges take 50 MiB.
 const METADATA_BYTES_MAX: u64 = 192 << 20;
 /// Memory of a string besides its text: pointer, length and capacity, and the allocator's header.
 const STRING_BYTES: u64 = 40;

@@ -5,8 +5,7 @@ const LETTERS_MAX: usize = 40;
 
 /// Phrases, by their letters alone, and their LaTeX.
 ///
-/// A limit that does not exist and a value that is undefined are one answer: which of the two a text says depends on
-/// its author, not on the mathematics.
+/// A limit that does not exist and an undefined value are one answer: the choice of words is the author's.
 const PHRASES: [(&str, &str); 26] = [
     ("allrealnumbers", "\\mathbb{R}"),
     ("allreals", "\\mathbb{R}"),

@@ -1,5 +1,4 @@
-//! Writes `[track]`: a launch file's trackers, their project and the run's name. Keys are not carried over: a tracker's
-//! client takes them from the environment.
+//! Writes `[track]`: trackers, project and run name. Keys are not carried over: clients read them from the environment.
 
 use super::draft::{Draft, Taken, quoted};
 use crate::setting::{flag, list};

@@ -91,8 +91,8 @@ impl Draft {
         }
     }
 
-    /// Lists what the job is missing, changed and leaves out, then what was chosen. Options of the engine, and options
-    /// without effect, are counts unless `all`.
+    /// Lists what is missing, changed, left out and chosen. Counts options of the engine or without effect, or lists
+    /// `all`.
     fn remarks(&self, all: bool) -> Vec<String> {
         let mut remarks: Vec<String> = self.missing.iter().map(|what| format!("missing: {what}")).collect();
         let entries = || self.entries.iter().filter(|entry| !entry.is_default);

@@ -1,5 +1,4 @@
-//! OpenRLHF's trainers on fixed data: SFT, DPO and the reward model. A step here is one of their updates, of
-//! `train_batch_size` rows or pairs.
+//! OpenRLHF's SFT, DPO and reward model trainers. A step here is one update, of `train_batch_size` rows or pairs.
 
 use super::import::trackers;
 use crate::import::draft::{Draft, Job};

@@ -1,5 +1,4 @@
-//! TRL's settings in a Python script: the arguments of its trainer and configuration, the model and the data that they
-//! name, and reward functions in the same file.
+//! TRL's settings in a Python script: arguments of trainer and configuration, their model and data, and own rewards.
 
 use crate::import::data;
 use crate::launch::python::{self, Argument, Call, Outline, Value};

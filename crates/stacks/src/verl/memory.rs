@@ -1,5 +1,4 @@
-//! verl's memory with FSDP and a colocated engine, and that of simpleRL-reason's fork, whose engine allocates its cache
-//! and swap space again at each rollout.
+//! verl's memory with FSDP and a colocated engine; and simpleRL-reason's, which reallocates cache and swap per rollout.
 //!
 //! Legend: P parameters, N ranks of a shard, T cards of an engine, V vocab.
 

@@ -116,8 +116,7 @@ fn byte_level(use_regex: bool) -> Value {
     json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": use_regex })
 }
 
-/// Returns the character that byte-level vocabularies write for a byte: itself for printable Latin-1, else the next
-/// character from U+0100 on.
+/// Returns the character of a byte in byte-level vocabularies: printable Latin-1 as it is, others from U+0100 on.
 pub(crate) fn char_of_byte(byte: u8) -> char {
     let printable = |b: u8| matches!(b, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF);
     if printable(byte) {

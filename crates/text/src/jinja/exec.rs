@@ -95,8 +95,7 @@ impl<'r> Renderer<'r> {
         Ok(Flow::Next)
     }
 
-    /// Runs a block of the assistant's own text and notes its place. Hugging Face runs it as the block of a call, so
-    /// variables set in it are dropped at its end.
+    /// Runs a block of the assistant's text and notes its place. Drops variables set in it, like Hugging Face's call.
     fn generation(&mut self, block: &'r Block) -> Result<Flow> {
         let start = self.output().len();
         self.scopes.push();

@@ -22,8 +22,7 @@ const BYTES_PER_STEP: usize = 64;
 const TIME_MAX: Duration = Duration::from_millis(if cfg!(debug_assertions) { 2000 } else { 400 });
 /// Steps between two looks at the clock.
 const STEPS_PER_LOOK: u64 = 1 << 13;
-/// Bytes of all values and of the text so far. A buffer that grows holds up to twice its text, so the process stays
-/// below 256 MiB for a template.
+/// Most bytes of all values and text. A growing buffer holds up to twice its text, so a process stays below 256 MiB.
 const HELD_BYTES_MAX: usize = 128 << 20;
 
 /// Why a template ends without a text: where, and what.

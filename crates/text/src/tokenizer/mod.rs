@@ -1,6 +1,5 @@
-//! A run's tokenizer, from `tokenizer.json`, from a GGUF file's tables, or of plain bytes. Hugging Face's own library
-//! encodes. Byte-level vocabularies are decoded by a table, so streaming does not allocate. Special tokens are never
-//! added: templates write them.
+//! A run's tokenizer, from `tokenizer.json`, from a GGUF file's tables, or of plain bytes. Hugging Face's library
+//! encodes; a table decodes byte-level vocabularies without allocating. Adds no special tokens: templates do.
 
 mod build;
 mod expansion;

@@ -1,5 +1,4 @@
-//! Out of memory on a card: whose memory, and for what. PyTorch's message has up to six numbers, frames show the
-//! caller.
+//! Out of memory on a card: whose, and for what. PyTorch's message has up to six numbers; frames show the caller.
 
 use crate::log::event::{Moment, Verdict, is_frame};
 use crate::log::signatures::Mark;
@@ -19,8 +18,7 @@ const SIZE_MAX: f64 = (1u64 << 56) as f64;
 /// What a process may hold on top of its tensors (context, NCCL, graphs) before others are suspected.
 const BESIDE_TENSORS: u64 = 3 << 30;
 
-/// From this share of a card on, reserved but unallocated memory is the first reason. A full card always has some tens
-/// of MiB of it, and small requests.
+/// Share of a card from which reserved, unallocated memory is the first reason; tens of MiB on a full card are usual.
 const FRAGMENTS_MIN: f64 = 0.05;
 
 /// From this share of a card on, one tensor is too large in any case.

@@ -1,5 +1,4 @@
-//! Variables of a script, and the forms of `$`: `$NAME`, `${NAME:-default}`, `${NAME[@]}`, `$((1024 * 20))`. The output
-//! of a command is unknown, and marked.
+//! Variables of a script: `$NAME`, `${NAME:-default}`, `${NAME[@]}`, `$((1024 * 20))`. Output of commands is unknown.
 
 use super::word::{VALUE_BYTES_MAX, VARIABLE, Word};
 use crate::launch::arithmetic;
