@@ -1,5 +1,4 @@
-//! The table of methods. A row has what the method needs of a run and, if it samples, how it treats rewards, advantages
-//! and tokens unless the run file overrides it.
+//! The table of methods: what each needs of a run, and its defaults for rewards, advantages and tokens if it samples.
 
 use crate::advantage::Whiten;
 use crate::aggregation::AggregationKind;
@@ -44,7 +43,7 @@ plimsoll_base::names! {
 pub enum AdvantageKind {
     /// GAE over the critic's values.
     Gae,
-    /// Discounted returns; `gamma_free` says whether gamma may differ from 1.
+    /// Discounted returns; gamma may differ from 1 if `gamma_free`.
     Returns {
         /// False: gamma is forced to 1.
         gamma_free: bool,

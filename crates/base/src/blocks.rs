@@ -172,7 +172,7 @@ fn q8_0(b: &[u8], y: &mut [f32]) {
     }
 }
 
-/// Low nibbles are values 0 to 15 of a block, high nibbles 16 to 31.
+/// Decodes nibbles: low ones are values 0 to 15 of a block, high ones 16 to 31.
 #[inline(always)]
 fn nibbles(qs: &[u8], y: &mut [f32], value: impl Fn(u8, usize) -> f32) {
     let (low, high) = y.split_at_mut(16);
@@ -193,7 +193,7 @@ fn q4_1(b: &[u8], y: &mut [f32]) {
     nibbles(&b[4..20], y, |q, _| f32::from(q) * scale + minimum);
 }
 
-/// The fifth bit of value `i`.
+/// Returns the fifth bit of value `i`.
 #[inline(always)]
 fn fifth(b: &[u8], at: usize, i: usize) -> u8 {
     (b[at + i / 8] >> (i % 8) & 1) << 4
@@ -211,7 +211,7 @@ fn q5_1(b: &[u8], y: &mut [f32]) {
     nibbles(&b[8..24], y, |q, i| f32::from(q | fifth(b, 4, i)) * scale + minimum);
 }
 
-/// Scale and minimum of group `j` of 8: twelve bytes hold sixteen 6-bit numbers.
+/// Reads scale and minimum of group `j` of 8: twelve bytes hold sixteen 6-bit numbers.
 #[inline(always)]
 fn scale_and_minimum(s: &[u8], j: usize) -> (f32, f32) {
     let (scale, minimum) = if j < 4 {
@@ -222,7 +222,7 @@ fn scale_and_minimum(s: &[u8], j: usize) -> (f32, f32) {
     (f32::from(scale), f32::from(minimum))
 }
 
-/// Shared by Q4_K and Q5_K: 32 bytes hold groups 2p (low nibbles) and 2p + 1 (high nibbles).
+/// Decodes Q4_K and Q5_K: 32 bytes hold groups 2p (low nibbles) and 2p + 1 (high nibbles).
 #[inline(always)]
 fn k_groups(b: &[u8], qs: &[u8], y: &mut [f32], high: impl Fn(usize, usize) -> u8) {
     let (d, dmin) = (half_at(b, 0), half_at(b, 2));

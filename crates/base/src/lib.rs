@@ -1,5 +1,4 @@
-//! Shared types: bytes, dtypes, phases, named errors, counter-based random numbers, elementary functions with fixed
-//! bits.
+//! Shared types: bytes, dtypes, phases, named errors, counter-based random numbers, elementary functions of fixed bits.
 //!
 //! Nothing here touches a device. Of files it reads small ones, whole.
 

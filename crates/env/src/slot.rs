@@ -9,7 +9,7 @@ use std::fmt;
 
 /// Largest slot; a larger observation should be a file.
 pub const SLOT_BYTES_MAX: usize = 1 << 30;
-/// Most leaves of a space; also bounds nesting times leaves.
+/// Most leaves of a space.
 const LEAVES_MAX: usize = 256;
 /// Deepest nesting.
 const DEPTH_MAX: usize = 16;

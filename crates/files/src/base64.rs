@@ -1,4 +1,4 @@
-//! Base64, for what goes into text.
+//! Base64.
 
 /// Returns base64 with padding: RFC 4648, section 4.
 pub fn base64(bytes: &[u8]) -> String {

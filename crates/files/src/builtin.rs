@@ -1,4 +1,4 @@
-//! Models that the binary carries: `builtin:nano` and its files, as a directory would hold them.
+//! Models embedded in the binary: `builtin:nano` and its files, like those of a directory.
 
 /// The files of an embedded model.
 pub(crate) struct Builtin {
@@ -20,7 +20,7 @@ pub(crate) const BUILTINS: &[Builtin] = &[Builtin {
     tokenizer_config: include_bytes!("../assets/nano/tokenizer_config.json"),
 }];
 
-/// The embedded model of that name.
+/// Finds an embedded model by name.
 pub(crate) fn find(name: &str) -> Option<&'static Builtin> {
     BUILTINS.iter().find(|b| b.name == name)
 }

@@ -1,4 +1,4 @@
-//! Whether an open model holds the tensors of its spec, and a reward model its head.
+//! Checks that an open model has the tensors of its spec, and a reward model its head.
 
 use std::collections::HashMap;
 
@@ -41,7 +41,7 @@ pub fn check_against(model: &OpenModel) -> Result<()> {
                     return Err(bad_shape(model, tensor, &own));
                 }
             }
-            // The base of a reward model's adapter is a language model as a rule.
+            // The base of a reward model's adapter is usually a language model.
             None if has_own_score(model) && tensor.name == HEAD => {}
             None => unexpected.push(tensor.name.as_str()),
         }
@@ -64,9 +64,9 @@ pub fn check_against(model: &OpenModel) -> Result<()> {
     Ok(())
 }
 
-/// Requires of a tied head in a file that it equals the embedding.
+/// Requires that a tied head in a file equals the embedding.
 ///
-/// transformers 4 dropped a head that differs, and transformers 5 keeps it.
+/// transformers 4 dropped a head that differs; transformers 5 keeps it.
 fn check_tied(model: &OpenModel) -> Result<()> {
     let (true, Some(head), Some(embedding)) =
         (model.spec.tied && model.head == Head::Vocabulary, model.tensor(HEAD), model.tensor(EMBEDDING))
@@ -95,12 +95,12 @@ fn check_tied(model: &OpenModel) -> Result<()> {
     Ok(())
 }
 
-/// True if a reward model's adapter brings the head, which was checked when it was opened.
+/// Returns true if a reward model's adapter has the head, which was checked when it was opened.
 fn has_own_score(model: &OpenModel) -> bool {
     model.adapter.as_ref().is_some_and(|adapter| adapter.config.head == Head::Score)
 }
 
-/// A reward model gives one number: `score.weight` is there, and has one row.
+/// Requires that a reward model gives one number: `score.weight` is there, with one row.
 ///
 /// Errors: `reward-model-head-missing`, `reward-model-labels`.
 fn check_score(model: &OpenModel) -> Result<()> {
@@ -123,7 +123,7 @@ fn check_score(model: &OpenModel) -> Result<()> {
     Ok(())
 }
 
-/// Tensors that carry nothing the spec does not say.
+/// Returns true for tensors that add nothing to the spec.
 fn is_ignorable(name: &str, spec: &ModelSpec) -> bool {
     name.ends_with("rotary_emb.inv_freq")
         || (name == HEAD && spec.tied)

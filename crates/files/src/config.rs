@@ -27,7 +27,7 @@ fn activation(architecture: &Architecture) -> &'static str {
     }
 }
 
-/// The key that names it.
+/// Returns the key of the activation's name.
 fn activation_key(architecture: &Architecture) -> &'static str {
     match architecture.gate {
         Gate::Silu => "hidden_act",
@@ -35,10 +35,10 @@ fn activation_key(architecture: &Architecture) -> &'static str {
     }
 }
 
-/// Ids with a meaning, from `config.json` and `generation_config.json`.
+/// Special token ids from `config.json` and `generation_config.json`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TokenIds {
-    /// Any of these ends a response.
+    /// Ids that end a response.
     pub eos: Vec<u32>,
     /// Begins a text.
     pub bos: Option<u32>,
@@ -56,7 +56,7 @@ pub enum Head {
     Score,
 }
 
-/// Reads the shape of a causal language model; `file` is what messages call the configuration.
+/// Reads the shape of a causal language model; messages call the configuration `file`.
 ///
 /// Errors: `model-config-invalid` (absent, of the wrong type, out of range), `model-unsupported`.
 pub fn spec_from_config(config: &Value, file: &str) -> Result<ModelSpec> {
@@ -121,7 +121,7 @@ pub(crate) fn model_from_config(config: &Value, file: &str) -> Result<(ModelSpec
     Ok((spec, head))
 }
 
-/// Requires what the decoder's arithmetic relies on, whatever file the spec came from.
+/// Requires the assumptions of the decoder's arithmetic, for a spec from any file.
 pub(crate) fn check_spec(spec: &ModelSpec, file: &str) -> Result<()> {
     let limits = [
         ("vocab_size", u64::from(spec.vocab), VOCAB_MAX),
@@ -162,7 +162,7 @@ pub(crate) fn check_spec(spec: &ModelSpec, file: &str) -> Result<()> {
     experts::check(spec, file)
 }
 
-/// The ids of special tokens; `generation_config.json` wins where both speak.
+/// Returns the ids of special tokens; `generation_config.json` takes precedence.
 pub fn token_ids(config: &Value, generation_config: Option<&Value>) -> TokenIds {
     let ids = |key: &str| {
         let from = |v: &Value| v.get(key).map(id_list).filter(|ids| !ids.is_empty());
@@ -175,7 +175,7 @@ pub fn token_ids(config: &Value, generation_config: Option<&Value>) -> TokenIds 
     }
 }
 
-/// A `config.json` that transformers opens.
+/// Returns a `config.json` for transformers.
 pub fn config_json(spec: &ModelSpec, dtype: DType, ids: &TokenIds) -> Value {
     let architecture = spec.family.architecture();
     let mut config = json!({
@@ -217,8 +217,8 @@ pub fn config_json(spec: &ModelSpec, dtype: DType, ids: &TokenIds) -> Value {
     config
 }
 
-/// The `config.json` of a reward model: sequence classification with one label, whose score transformers reads at the
-/// last token that is no padding. A token that ends a text is therefore never said to be padding.
+/// Returns the `config.json` of a reward model: sequence classification with one label. transformers reads the score at
+/// the last token that is not padding, so padding is never a token that ends a text.
 pub fn score_config_json(spec: &ModelSpec, dtype: DType, ids: &TokenIds) -> Value {
     let pad = ids.pad.filter(|pad| !ids.eos.contains(pad));
     let mut config = config_json(spec, dtype, &TokenIds { pad, ..ids.clone() });
@@ -230,14 +230,14 @@ pub fn score_config_json(spec: &ModelSpec, dtype: DType, ids: &TokenIds) -> Valu
     config
 }
 
-/// A `generation_config.json` that transformers opens.
+/// Returns a `generation_config.json` for transformers.
 pub fn generation_config_json(ids: &TokenIds) -> Value {
     let mut map = Map::new();
     insert_ids(&mut map, ids);
     Value::Object(map)
 }
 
-/// Biases that a file may ask for.
+/// Optional biases of a file.
 struct Biases {
     /// Bias of q, k, v and o.
     attention: bool,
@@ -258,7 +258,7 @@ impl Config<'_> {
             return Err(unsupported_family(self.file, key, value, &built));
         };
         let Some(list) = self.present("architectures") else { return Ok((row, Head::Vocabulary)) };
-        // A classifier has the same model_type and another head.
+        // A classifier has the same model_type but another head.
         match list.get(0).and_then(Value::as_str) {
             Some(name) if name == row.causal_lm => Ok((row, Head::Vocabulary)),
             Some(name) if name == row.classifier => Ok((row, Head::Score)),
@@ -266,13 +266,13 @@ impl Config<'_> {
         }
     }
 
-    /// c of what becomes c tanh(x / c): a file without the key has the family's, one with null has none.
+    /// Reads c of c tanh(x / c): a missing key means the family's, null means none.
     fn cap(&self, architecture: &Architecture, key: &str) -> Result<Option<f32>> {
         let is_read = architecture.has_soft_caps && self.present(key).is_some();
         is_read.then(|| self.required_positive(key).map(|cap| cap as f32)).transpose()
     }
 
-    /// The constant factors of Granite, and the cap of logits.
+    /// Reads Granite's constant factors and the logit cap.
     fn multipliers(&self, architecture: &Architecture) -> Result<Multipliers> {
         let logit_cap = self.cap(architecture, LOGIT_CAP)?;
         if !architecture.has_multipliers {
@@ -286,11 +286,11 @@ impl Config<'_> {
         })
     }
 
-    /// Returns which projections have a bias because the file says so.
+    /// Returns which projections have a bias by the file's keys.
     fn biases(&self, architecture: &Architecture) -> Result<Biases> {
         let read = |key: &str, is_read: bool| match (is_read, self.present(key)) {
             (true, _) => self.flag(key),
-            // The reference knows no such bias; a file that asks for one is of another model.
+            // The reference has no such bias; a file that sets it is of another model.
             (false, Some(value)) if *value != Value::Bool(false) => {
                 Err(unsupported(self.file, key, value, "false"))
             }

@@ -1,4 +1,4 @@
-//! Where a file differs from what was written: which bytes, and of which tensors.
+//! Finds where a file differs from its record: which bytes, and of which tensors.
 
 use crate::pieces::{FileRecord, PieceSums, hex, joined};
 use crate::safetensors_dir::tensors_at;
@@ -10,9 +10,9 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// Ranges that a difference lists; the others are counted.
+/// Most ranges listed in a difference; the others are counted.
 const RANGES_MAX: usize = 16;
-/// Tensors that a range names.
+/// Most tensors named per range.
 const TENSORS_NAMED: usize = 3;
 const READ_BYTES: usize = 1 << 20;
 /// How a file differs from its record.
@@ -23,7 +23,7 @@ pub struct Difference {
     /// SHA-256 of the file's first `expected_bytes` bytes, or of all if there are fewer.
     pub sha256: String,
     pub expected_sha256: String,
-    /// Where it differs, ascending, the first sixteen; empty where the record has no sums of pieces.
+    /// The first sixteen ranges that differ, ascending; empty if the record has no sums of pieces.
     pub ranges: Vec<DamagedRange>,
     pub num_ranges: usize,
 }
@@ -33,14 +33,14 @@ pub struct Difference {
 pub struct DamagedRange {
     pub first_byte: u64,
     pub last_byte: u64,
-    /// CRC-32 of the range; none where its bytes are missing.
+    /// CRC-32 of the range; `None` if its bytes are missing.
     pub crc32: Option<String>,
     pub expected_crc32: Option<String>,
     /// Tensors of a safetensors file that the range touches, or `its header`.
     pub tensors: Vec<String>,
 }
 
-/// Reads a file and compares it with its record; `None` if it is what the record says.
+/// Reads a file and compares it with its record; `None` if they agree.
 ///
 /// Errors: those of reading, with the byte at which the disk failed.
 pub fn difference(path: &Path, expect: &FileRecord) -> io::Result<Option<Difference>> {
@@ -123,7 +123,7 @@ impl DamagedRange {
         DamagedRange { first_byte, last_byte, crc32, expected_crc32, tensors: Vec::new() }
     }
 
-    /// Describes the range for a message; `bytes`: what the file should have.
+    /// Describes the range for a message; `bytes` is the expected length of the file.
     fn words(&self, bytes: u64) -> String {
         let DamagedRange { first_byte, last_byte, crc32, expected_crc32, tensors } = self;
         let place = format!("bytes {first_byte} to {last_byte}");
@@ -156,7 +156,7 @@ impl std::fmt::Display for Difference {
             0 => {}
             others => words.push(format!("{others} more such ranges")),
         }
-        // The digest of a file that was cut says nothing that its length does not.
+        // The digest of a truncated file adds nothing to its length.
         if self.bytes == self.expected_bytes {
             words.push(format!("SHA-256 {}, expected {}", self.sha256, self.expected_sha256));
         }
@@ -164,13 +164,13 @@ impl std::fmt::Display for Difference {
     }
 }
 
-/// Adds what the ranges of a safetensors file hold, where its header can still be read.
+/// Adds the names of tensors in the ranges of a safetensors file, if its header is still readable.
 fn name_tensors(path: &Path, bytes: u64, ranges: &mut [DamagedRange]) {
     if path.extension().is_none_or(|extension| extension != "safetensors") {
         return;
     }
     let Ok((data_start, tensors)) = tensors_at(path) else {
-        // The length of the header, or its text, is what is damaged.
+        // The damage is in the length or the text of the header.
         for range in ranges.iter_mut().take(1).filter(|range| range.first_byte == 0) {
             range.tensors.push("its header".into());
         }

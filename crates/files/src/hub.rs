@@ -1,6 +1,6 @@
-//! Models of the Hugging Face hub, in the hub's own cache layout, so that other programs share the files:
-//! `models--org--name/{blobs,refs,snapshots}`. A snapshot that is complete here is used without asking the network.
-//! The token goes to the endpoint only, never to where it redirects, and never into a message.
+//! Models of the Hugging Face hub, in the hub's own cache layout, so other programs share the files:
+//! `models--org--name/{blobs,refs,snapshots}`. A complete local snapshot is used without network. The token goes to the
+//! endpoint only, never to a redirect's target, and never into a message.
 
 use crate::safetensors_dir::shard_names;
 use crate::stream::write_error;
@@ -21,7 +21,7 @@ const COPY_BYTES: usize = 1 << 20;
 const ATTEMPTS_MAX: u32 = 5;
 const REDIRECTS_MAX: u32 = 5;
 
-/// Files that are fetched as well as the weights, where the repository has them.
+/// Files fetched with the weights, if the repository has them.
 const SMALL_FILES: &[&str] = &[
     "config.json",
     "generation_config.json",
@@ -31,12 +31,12 @@ const SMALL_FILES: &[&str] = &[
 ];
 const INDEX: &str = "model.safetensors.index.json";
 
-/// The directory of a snapshot of `repo`, fetched if need be.
+/// Returns the directory of a snapshot of `repo`, fetched if necessary.
 pub(crate) fn resolve(repo: &str, revision: Option<&str>, allow_download: bool) -> Result<PathBuf> {
     Hub::from_env()?.resolve(repo, revision.unwrap_or("main"), allow_download)
 }
 
-/// What the environment says. No `Debug`: the token must not be printed.
+/// Hub settings from the environment. No `Debug`: the token must not be printed.
 pub(crate) struct Hub {
     pub(crate) cache: PathBuf,
     pub(crate) endpoint: String,
@@ -44,7 +44,7 @@ pub(crate) struct Hub {
     pub(crate) token: Option<String>,
 }
 
-/// What the endpoint says about one file.
+/// The endpoint's answer about one file.
 struct Remote {
     etag: String,
     bytes: Option<u64>,
@@ -112,7 +112,7 @@ impl Hub {
             let url = format!("{}/{repo}/resolve/{commit}/{name}", self.endpoint);
             self.fetch(&agent, &url, repo, folder, &snapshot.join(name))
         };
-        // Weights last: where they are complete, all else is.
+        // Weights last: if they are complete, so is the rest.
         for name in SMALL_FILES.iter().filter(|name| has(name)) {
             fetch(name)?;
         }
@@ -132,7 +132,7 @@ impl Hub {
         Ok(snapshot)
     }
 
-    /// The commit that a revision is now, and those of its files whose names are `wanted`.
+    /// Returns the current commit of a revision, and those of its files whose names are `wanted`.
     pub(crate) fn listing(
         &self,
         agent: &Agent,
@@ -153,7 +153,7 @@ impl Hub {
         Ok((commit.to_string(), files))
     }
 
-    /// One file: into `blobs` of `folder` under its etag, and `link` to it in the snapshot.
+    /// Fetches one file into `blobs` of `folder` under its etag, and makes `link` to it in the snapshot.
     pub(crate) fn fetch(
         &self,
         agent: &Agent,
@@ -207,7 +207,7 @@ impl Hub {
         ))
     }
 
-    /// Asks for the bytes that `file` lacks and appends them.
+    /// Requests the bytes that `file` lacks and appends them.
     fn append_rest(
         &self,
         agent: &Agent,
@@ -227,7 +227,7 @@ impl Hub {
         }
         let response = self.get(agent, url, have)?;
         if response.status() == 416 || (have > 0 && response.status() == 200) {
-            // The server does not resume this file: begin again.
+            // The server does not resume this file: start again.
             file.set_len(0).map_err(|e| write_error(part, &e))?;
             have = 0;
             if response.status() == 416 {
@@ -257,7 +257,7 @@ impl Hub {
         }
     }
 
-    /// Etag and size of a file. The endpoint's own answer counts, not that of the store it redirects to.
+    /// Returns etag and size of a file, from the endpoint's own answer, not from the store it redirects to.
     fn head(&self, agent: &Agent, url: &str, repo: &str) -> Result<Remote> {
         let mut at = url.to_string();
         for _ in 0..REDIRECTS_MAX {
@@ -346,7 +346,7 @@ pub(crate) fn agent() -> Agent {
         .into()
 }
 
-/// Keeps which commit a branch or tag is.
+/// Records the commit of a branch or tag.
 pub(crate) fn note_revision(folder: &Path, revision: &str, commit: &str) -> Result<()> {
     if revision == commit {
         return Ok(());
@@ -357,14 +357,14 @@ pub(crate) fn note_revision(folder: &Path, revision: &str, commit: &str) -> Resu
     write_atomic(&reference, commit.as_bytes()).map(drop)
 }
 
-/// The commit that a revision was when it was fetched; the revision itself if it is no branch or tag of this cache.
+/// Returns the commit of a revision when it was fetched; the revision itself if it is no branch or tag of this cache.
 pub(crate) fn known_commit(folder: &Path, revision: &str) -> Option<String> {
     let commit = std::fs::read_to_string(folder.join("refs").join(revision)).ok();
     let commit = commit.as_deref().map_or(revision, str::trim);
     is_plain(commit).then(|| commit.to_string())
 }
 
-/// The snapshot of a revision, if all its files are here.
+/// Returns the snapshot of a revision, if all its files are local.
 fn local_snapshot(folder: &Path, revision: &str) -> Option<PathBuf> {
     let snapshot = folder.join("snapshots").join(known_commit(folder, revision)?);
     if !snapshot.join("config.json").is_file() {
@@ -375,7 +375,7 @@ fn local_snapshot(folder: &Path, revision: &str) -> Option<PathBuf> {
     complete.then_some(snapshot)
 }
 
-/// Large files have their SHA-256 as etag: what came is checked against it.
+/// Checks a file against its etag, which is the SHA-256 of large files.
 fn verify(file: &mut File, part: &Path, etag: &str) -> Result<()> {
     if etag.len() != 64 || !etag.bytes().all(|b| b.is_ascii_hexdigit()) {
         return Ok(());
@@ -399,7 +399,7 @@ fn verify(file: &mut File, part: &Path, etag: &str) -> Result<()> {
         .hint("run again: the file is fetched anew"))
 }
 
-/// One harmless path component.
+/// Returns true for one harmless path component.
 pub(crate) fn is_plain(text: &str) -> bool {
     !text.is_empty()
         && text.len() <= 200
@@ -407,7 +407,7 @@ pub(crate) fn is_plain(text: &str) -> bool {
         && text.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c))
 }
 
-/// Scheme and host of a URL.
+/// Returns scheme and host of a URL.
 pub(crate) fn origin(endpoint: &str) -> &str {
     let host = endpoint.find("://").map_or(0, |i| i + 3);
     endpoint[host..].find('/').map_or(endpoint, |i| &endpoint[..host + i])

@@ -5,9 +5,9 @@ use crate::source::{is_repo, is_revision};
 use plimsoll_base::{Error, Result};
 use std::fmt;
 
-/// The most folders that a file may be in.
+/// Most folders above a file.
 const DEPTH_MAX: usize = 8;
-/// Files shown of those that fit, or of those that are there.
+/// Most candidates, or existing files, to list.
 const SHOWN_MAX: usize = 12;
 
 /// A parsed name.
@@ -58,7 +58,7 @@ impl HubData {
         HubData { revision: None, ..self.clone() }
     }
 
-    /// Returns the one file of `files` that the name means.
+    /// Returns the one file of `files` that the name refers to.
     ///
     /// Errors: `data-hub-file`.
     pub(crate) fn choose<'f>(&self, files: &'f [String], split: &str) -> Result<&'f str> {
@@ -133,7 +133,7 @@ fn is_data(file: &str) -> bool {
     [".jsonl", ".parquet"].iter().any(|ending| file.ends_with(ending))
 }
 
-/// A harmless part of a path.
+/// Returns true for a harmless part of a path.
 fn is_part(text: &str) -> bool {
     !text.is_empty()
         && text.len() <= 200

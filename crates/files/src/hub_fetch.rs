@@ -1,4 +1,4 @@
-//! One file of a data set of the hub, in the hub's own cache layout: `datasets--org--name/{blobs,refs,snapshots}`.
+//! Fetches one file of a hub data set, in the hub's own cache layout: `datasets--org--name/{blobs,refs,snapshots}`.
 
 use crate::hub::{Hub, agent, known_commit, note_revision};
 use crate::hub_data::{HubData, is_path};
@@ -6,7 +6,7 @@ use crate::stream::write_error;
 use plimsoll_base::{Error, Result};
 use std::path::{Path, PathBuf};
 
-/// Files of a snapshot that are looked at.
+/// Most files of a snapshot to list.
 const FILES_MAX: usize = 10_000;
 
 /// A file of a data set on this machine.
@@ -52,7 +52,7 @@ fn resolve_with(hub: &Hub, data: &HubData, split: &str, allow_download: bool) ->
     Ok(HubFile { path, commit })
 }
 
-/// The file of a snapshot that is here, if exactly one fits.
+/// Returns the file of a local snapshot, if exactly one fits.
 fn local(folder: &Path, revision: &str, data: &HubData, split: &str) -> Option<HubFile> {
     let commit = known_commit(folder, revision)?;
     let snapshot = folder.join("snapshots").join(&commit);

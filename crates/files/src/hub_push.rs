@@ -13,15 +13,15 @@ use std::fs::File;
 use std::io::{self, Cursor, Read, Seek, SeekFrom};
 use std::path::PathBuf;
 
-/// Files in one question about which are large.
+/// Most files per `preupload` request.
 const PREUPLOAD_FILES_MAX: usize = 256;
-/// The first bytes of a file, by which the hub decides whether it is text.
+/// Bytes at the start of a file from which the hub decides whether it is text.
 const SAMPLE_BYTES: u64 = 512;
-/// What all files that the hub wants within the commit itself may hold; the body is a third larger.
+/// Most bytes of files inside the commit itself; the request's body is a third larger.
 const INLINE_BYTES_MAX: u64 = 16 << 20;
 /// Most parts of one file; S3 allows no more.
 const PARTS_MAX: u64 = 10_000;
-/// Attempts at one file, each with new addresses from the hub: those that it gives expire.
+/// Attempts per file, each with new addresses from the hub, because they expire.
 const ADDRESSES_MAX: u32 = 3;
 
 /// A repository of models, as `hf:org/name` or `hf:org/name@BRANCH`.
@@ -56,7 +56,7 @@ impl fmt::Display for PushTarget {
     }
 }
 
-/// What a file holds.
+/// The content of a file.
 #[derive(Clone, Debug)]
 pub enum PushContent {
     File(PathBuf),
@@ -74,12 +74,12 @@ pub struct PushFile {
     pub sha256: String,
 }
 
-/// A push that was not begun.
+/// A push that has not begun.
 #[derive(Debug)]
 pub struct Push {
     pub target: PushTarget,
     pub files: Vec<PushFile>,
-    /// Makes the repository if there is none.
+    /// Creates the repository if it does not exist.
     pub create: bool,
     /// Allows a repository that everyone may read.
     pub public: bool,
@@ -87,18 +87,18 @@ pub struct Push {
     pub summary: String,
 }
 
-/// A push that is done.
+/// A finished push.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pushed {
     pub commit: String,
-    /// Where it can be seen.
+    /// Its address in a browser.
     pub url: String,
-    /// Bytes of large files that were sent, and of those that the hub had.
+    /// Bytes of large files that were sent, and that the hub already had.
     pub sent: Bytes,
     pub already_there: Bytes,
 }
 
-/// Returns the address of the hub that HF_ENDPOINT names, without the name and password that it may hold.
+/// Returns the address of the hub from HF_ENDPOINT, without a name and password in it.
 ///
 /// Errors: those of finding the home folder.
 pub fn push_endpoint() -> Result<String> {
@@ -134,7 +134,7 @@ pub(crate) fn push_with(wire: &Wire, push: &Push, progress: &mut dyn FnMut(Bytes
     Ok(Pushed { commit, url, sent: Bytes(sent), already_there: Bytes(there) })
 }
 
-/// Requires that the repository is there and may be read by those who may, or makes it.
+/// Requires that the repository exists with the intended visibility, or creates it.
 fn ready(wire: &Wire, push: &Push) -> Result<()> {
     let repo = &push.target.repo;
     let (status, answer) = wire.get(&format!("/api/models/{repo}"))?;
@@ -162,7 +162,7 @@ fn ready(wire: &Wire, push: &Push) -> Result<()> {
     }
 }
 
-/// How the hub wants a file.
+/// How the hub expects a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     Inline,
@@ -170,7 +170,7 @@ enum Mode {
     Ignored,
 }
 
-/// Asks how each file is to be sent; the answer is in the order of the files.
+/// Asks how to send each file; the answer is in the order of the files.
 fn preupload(wire: &Wire, push: &Push) -> Result<Vec<(String, Mode)>> {
     let PushTarget { repo, branch } = &push.target;
     let path = format!("/api/models/{repo}/preupload/{}", branch.replace('/', "%2F"));
@@ -225,14 +225,14 @@ fn upload(wire: &Wire, push: &Push, file: &PushFile, count: &mut dyn FnMut(u64))
             Err(status) if status == 413 => {
                 return Err(refused_by(wire, &file.path, status, &Value::Null));
             }
-            // Addresses expire: ask for new ones.
+            // Addresses expire: request new ones.
             Err(status) => last = format!("the store answered {status}"),
         }
     }
     Err(wire.interrupted(&file.path, &last, ADDRESSES_MAX))
 }
 
-/// Asks where a large file goes; `None` if the hub has it.
+/// Requests the address for a large file; `None` if the hub has it.
 fn batch(wire: &Wire, push: &Push, file: &PushFile) -> Result<Option<Value>> {
     let PushTarget { repo, branch } = &push.target;
     let wish = json!({
@@ -295,7 +295,7 @@ fn parts(
     Ok(if (200..=299).contains(&status) { Ok(()) } else { Err(status) })
 }
 
-/// Says that a file is there, where the hub wants to be told.
+/// Confirms the upload of a file, if the hub asks for it.
 fn verify(wire: &Wire, actions: &Value, file: &PushFile) -> Result<()> {
     let Some(href) = actions["verify"]["href"].as_str() else { return Ok(()) };
     wire.require_safe(href)?;

@@ -12,14 +12,14 @@ use ureq::{Agent, Body, SendBody};
 
 /// Attempts at one request.
 const ATTEMPTS_MAX: u32 = 5;
-/// The pause after the first attempt, where the server asks for none; it doubles.
+/// Pause after the first attempt, unless the server asks for one; it doubles.
 const PAUSE: Duration = Duration::from_millis(500);
 /// The longest pause that a server may ask for.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(300);
-/// The most of an answer that is read, and of its words that are shown.
+/// Most bytes of an answer to read, and to show.
 const ANSWER_BYTES_MAX: u64 = 8 << 20;
 const SHOWN_CHARS_MAX: usize = 300;
-/// The least that a connection must carry, and what it may take beyond that.
+/// Lowest speed of a connection, and its additional time.
 const BYTES_PER_SECOND_MIN: u64 = 64 << 10;
 const BODY_EXTRA: Duration = Duration::from_secs(300);
 
@@ -35,11 +35,11 @@ pub(crate) struct Wire {
     pub(crate) pause: Duration,
 }
 
-/// A status, and the answer as JSON; null if it is none.
+/// A status, and the answer as JSON; null if it is not JSON.
 type Answer = (u16, Value);
 
 impl Wire {
-    /// Errors: `push-refused` without a token, `hub-unreachable` where HF_HUB_OFFLINE is set.
+    /// Makes a connection. Errors: `push-refused` without a token, `hub-unreachable` if HF_HUB_OFFLINE is set.
     pub fn new(hub: Hub) -> Result<Wire> {
         if hub.offline {
             return Err(Error::new("hub-unreachable", "HF_HUB_OFFLINE is set, and an upload needs the hub")
@@ -55,7 +55,7 @@ impl Wire {
             .timeout_connect(Some(Duration::from_secs(10)))
             .timeout_recv_response(Some(Duration::from_secs(300)))
             .timeout_per_read(Some(Duration::from_secs(60)))
-            // A redirect would turn an upload into a question.
+            // A redirect would turn an upload into a GET.
             .max_redirects(0)
             .max_redirects_will_error(false)
             .build()
@@ -125,7 +125,7 @@ impl Wire {
         Ok(if response.status().is_success() { Ok(etag) } else { Err(response.status().as_u16()) })
     }
 
-    /// Sends a request until it is answered by something else than "later". An error of `send` ends it at once.
+    /// Repeats a request until the answer is other than "later". An error of `send` ends it at once.
     fn answered(
         &self,
         url: &str,
@@ -159,7 +159,7 @@ impl Wire {
         })
     }
 
-    /// The pause that a server asks for; none without such a header.
+    /// Returns the pause that a server asks for; 0 without such a header.
     fn asked_pause(&self, url: &str, response: &Response<Body>) -> Result<Duration> {
         let header = response.headers().get("retry-after").and_then(|text| text.to_str().ok());
         let asked = Duration::from_secs(header.and_then(|text| text.trim().parse().ok()).unwrap_or(0));
@@ -173,26 +173,26 @@ impl Wire {
         format!("Bearer {}", self.token)
     }
 
-    /// True if an address is the endpoint's own, where the token may go.
+    /// Returns true if an address belongs to the endpoint, where the token may go.
     fn is_hub(&self, url: &str) -> bool {
         let origin = crate::hub::origin(self.endpoint());
         url.strip_prefix(origin).is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '?']))
     }
 
-    /// Requires that what the hub encrypts is not sent to an address that does not.
+    /// Requires that data of an encrypted hub is not sent to an unencrypted address.
     pub fn require_safe(&self, url: &str) -> Result<()> {
         let is_safe = url.starts_with("https://")
             || (url.starts_with("http://") && !self.endpoint().starts_with("https://"));
         if is_safe { Ok(()) } else { Err(self.strange("an upload would go to an address that is not https")) }
     }
 
-    /// The error for an answer that is not of this protocol.
+    /// Returns the error for an answer outside this protocol.
     pub fn strange(&self, what: &str) -> Error {
         Error::new("push-rejected", format!("{}: {what}", shown(self.endpoint())))
             .hint("check that HF_ENDPOINT is a hub that takes uploads")
     }
 
-    /// The error for a request that broke each time.
+    /// Returns the error for a request that failed each time.
     pub fn interrupted(&self, what: &str, last: &str, attempts: u32) -> Error {
         let last = self.without_token(last);
         Error::new("push-interrupted", format!("{what}: {last}, {attempts} attempts"))
@@ -213,7 +213,7 @@ impl Wire {
     }
 }
 
-/// The error for a status that is no success; `what` was asked for.
+/// Returns the error for a status other than success; `what` was requested.
 pub(crate) fn refused_by(wire: &Wire, what: &str, status: u16, answer: &Value) -> Error {
     let words = ["error", "message"].iter().find_map(|key| answer[*key].as_str()).unwrap_or_default();
     let words = wire.without_token(words);
@@ -237,7 +237,7 @@ pub(crate) fn refused_by(wire: &Wire, what: &str, status: u16, answer: &Value) -
     }
 }
 
-/// An address without its query, which may hold a signature, and without a name and a password.
+/// Returns an address without its query, which may hold a signature, and without a name and a password.
 pub(crate) fn shown(url: &str) -> String {
     let bare = url.split(['?', '#']).next().unwrap_or_default();
     let Some((scheme, rest)) = bare.split_once("://") else { return bare.into() };
@@ -254,7 +254,7 @@ fn answer(response: Response<Body>) -> Answer {
     (status, serde_json::from_slice(&body).unwrap_or_default())
 }
 
-/// The headers that the hub wants with an upload; what describes the parts is none.
+/// Returns the headers that the hub wants with an upload, without those that describe parts.
 fn given(header: &Value) -> impl Iterator<Item = (&str, &str)> {
     let pairs = header.as_object().into_iter().flatten();
     pairs.filter_map(|(key, value)| {
@@ -264,7 +264,7 @@ fn given(header: &Value) -> impl Iterator<Item = (&str, &str)> {
     })
 }
 
-/// A reader that says how far it is.
+/// A reader that reports its progress.
 struct Counted<'c> {
     inner: Box<dyn Read>,
     read: u64,

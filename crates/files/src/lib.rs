@@ -1,8 +1,7 @@
-//! Untrusted model files in, checked offsets and bytes out: safetensors, GGUF, config.json, the hub cache, wheels.
+//! Reads untrusted model files into checked offsets and bytes: safetensors, GGUF, config.json, the hub cache, wheels.
 //!
-//! Everything read here may lie. A count is compared with the bytes that are left before anything is allocated
-//! for it; a product is checked; a tensor lies wholly inside its file and alone. What is refused has a name.
-//! Stored rows become f32 through the caller's buffer; it never holds a whole tensor.
+//! Any input may be wrong. A count is compared with the bytes left before anything is allocated for it; products are
+//! checked; tensors are inside their file and disjoint. Every refusal has a name. Rows become f32 in a buffer.
 
 mod adapter;
 mod base64;

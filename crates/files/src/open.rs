@@ -1,5 +1,5 @@
-//! An open model: its shape, its checked tensors, its tokenizer files, and rows of weights on demand.
-//! Opening reads headers only. Rows pass through the caller's buffer, so memory does not grow with the model.
+//! An open model: its shape, its checked tensors, its tokenizer files, and rows of weights on demand. Opening reads
+//! headers only. Rows pass through the caller's buffer, so memory does not grow with the model.
 
 use crate::adapter::{self, Adapter};
 use crate::config::{Head, TokenIds, model_from_config, spec_from_config, token_ids};
@@ -17,26 +17,25 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 const CONFIG_BYTES_MAX: u64 = 4 << 20;
-/// Files of JSON that become values in memory, which take up to thirty times their text. The largest
-/// `tokenizer_config.json` in use has 1.2 MB.
+/// Largest parsed JSON file, which takes up to 30 times its text. `tokenizer_config.json` in use has up to 1.2 MB.
 const SMALL_JSON_BYTES_MAX: u64 = 4 << 20;
 const TOKENIZER_BYTES_MAX: u64 = 64 << 20;
 const TEMPLATE_BYTES_MAX: u64 = 4 << 20;
 
-/// A model whose headers are read and checked.
+/// A model with headers read and checked.
 #[derive(Debug)]
 pub struct OpenModel {
-    /// The words that named it, for messages.
+    /// The `model` setting that named it, for messages.
     pub source: String,
     /// Its shape.
     pub spec: ModelSpec,
-    /// What its head gives.
+    /// Its head.
     pub head: Head,
     /// Its tensors under Hugging Face names; empty for `random:`.
     pub tensors: Vec<TensorInfo>,
-    /// What a tokenizer is built from.
+    /// The files of its tokenizer.
     pub tokenizer: TokenizerFiles,
-    /// Any of these ends a response.
+    /// Ids that end a response.
     pub eos_token_ids: Vec<u32>,
     /// Begins a text.
     pub bos_token_id: Option<u32>,
@@ -44,19 +43,19 @@ pub struct OpenModel {
     pub pad_token_id: Option<u32>,
     /// Bytes of all weight files.
     pub file_bytes: u64,
-    /// True if the weights are to be made from a seed: there are no tensors.
+    /// True if the weights are generated from a seed: there are no tensors.
     pub random: bool,
-    /// Where the files lie; `None` for embedded and random models.
+    /// The path of the files; `None` for embedded and random models.
     pub path: Option<PathBuf>,
-    /// What is added to the weights.
+    /// The adapter on the weights.
     pub adapter: Option<Adapter>,
-    /// How its linear layers are stored, if it is a GGUF file.
+    /// Encodings of its linear layers, for a GGUF file.
     pub encodings: Option<LayerEncodings>,
     files: Vec<Storage>,
     index: HashMap<String, usize>,
 }
 
-/// What a tokenizer is built from. At most one of `tokenizer_json`, `gguf` and `bytes` is there.
+/// The files of a tokenizer. At most one of `tokenizer_json`, `gguf` and `bytes` is present.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TokenizerFiles {
     /// Bytes of `tokenizer.json`.
@@ -72,7 +71,7 @@ pub struct TokenizerFiles {
 }
 
 impl OpenModel {
-    /// Opens a model by the words of `model = "..."`, reading headers only.
+    /// Opens a model by its `model = "..."` setting, reading headers only.
     pub fn open(source: &str, revision: Option<&str>, allow_download: bool) -> Result<OpenModel> {
         match resolve(source, revision, allow_download)? {
             Local::Directory(path) if adapter::is_adapter(&path) => {
@@ -89,7 +88,7 @@ impl OpenModel {
 
     /// Opens the adapter in `folder` on `base`, not on the model it names. May fetch the base: the user named it.
     ///
-    /// Errors: as `open`; `adapter-damaged` for a base that is an adapter.
+    /// Errors: those of `open`; `adapter-damaged` for a base that is an adapter.
     pub fn open_on(folder: &Path, base: &str) -> Result<OpenModel> {
         let model = OpenModel::open(base, None, true)?;
         if model.adapter.is_some() {
@@ -100,7 +99,7 @@ impl OpenModel {
         Ok(model)
     }
 
-    /// The tensor of that Hugging Face name.
+    /// Returns a tensor by its Hugging Face name.
     pub fn tensor(&self, name: &str) -> Option<&TensorInfo> {
         self.index.get(name).map(|&i| &self.tensors[i])
     }
@@ -110,7 +109,7 @@ impl OpenModel {
             .ok_or_else(|| Error::new("model-tensor-missing", format!("{}: no tensor `{name}`", self.source)))
     }
 
-    /// The ids with a meaning, as `config_json` takes them.
+    /// Returns the special token ids, for `config_json`.
     pub fn token_ids(&self) -> TokenIds {
         TokenIds { eos: self.eos_token_ids.clone(), bos: self.bos_token_id, pad: self.pad_token_id }
     }
@@ -118,7 +117,7 @@ impl OpenModel {
     /// Reads rows of a tensor as f32 into `out`, which has exactly their elements.
     ///
     /// A row is everything after the first axis; of a tensor with one axis, one element. `staging` holds stored bytes
-    /// on their way and may be of any size from one block up (210 bytes suffice). NaN and infinity pass unchecked.
+    /// in transit and may have any size from one block up (210 bytes suffice). NaN and infinity pass unchecked.
     pub fn read_rows(&self, name: &str, rows: Range<u64>, staging: &mut [u8], out: &mut [f32]) -> Result<()> {
         let tensor = self.named(name)?;
         let row_values: u64 = tensor.shape[1..].iter().product(); // checked with the header
@@ -141,7 +140,7 @@ impl OpenModel {
 
     /// Reads elements of a tensor of any shape from `first` on, as f32.
     ///
-    /// Errors: as `read_rows`.
+    /// Errors: those of `read_rows`.
     pub fn read_elements(&self, name: &str, first: u64, staging: &mut [u8], out: &mut [f32]) -> Result<()> {
         let tensor = self.named(name)?;
         let elements: u64 = tensor.shape.iter().product(); // checked with the header
@@ -188,7 +187,7 @@ impl OpenModel {
         Ok(())
     }
 
-    /// Reads `out.len()` values that lie together, from value `first` of the tensor.
+    /// Reads `out.len()` contiguous values, from value `first` of the tensor.
     fn read_values(
         &self,
         tensor: &TensorInfo,
@@ -240,7 +239,7 @@ impl OpenModel {
     }
 }
 
-/// Returns the error of what needs a GGUF file, with what the model is instead. `wants`: what needs it.
+/// Returns the error if `wants` needs a GGUF file, with the model's actual kind.
 pub fn not_gguf(wants: &str, model: &OpenModel) -> Error {
     let found = match model.tensors.first() {
         Some(tensor) => format!("has its weights in safetensors, as {}", tensor.encoding.name()),
@@ -250,7 +249,7 @@ pub fn not_gguf(wants: &str, model: &OpenModel) -> Error {
     Error::usage("model-not-gguf", format!("{wants} needs a GGUF file, and {} {found}", model.source))
 }
 
-/// What every kind of source comes down to.
+/// The common parts of all kinds of sources.
 struct Parts {
     spec: ModelSpec,
     head: Head,
@@ -266,7 +265,7 @@ fn open_directory(source: &str, dir: &Path) -> Result<OpenModel> {
     match std::fs::metadata(dir) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
             let error = Error::new("model-file-missing", format!("{}: no such directory", dir.display()));
-            // A name of the hub without its scheme; `models/m` in a folder that is there is a path.
+            // A hub name without its scheme; `models/m` in an existing folder is a path.
             let is_hub_name = is_repo(source) && !dir.parent().is_some_and(Path::exists);
             let error = match is_hub_name {
                 true => error.hint(format!("write hf:{source} for the repository of that name on the hub")),
@@ -299,7 +298,7 @@ fn open_directory(source: &str, dir: &Path) -> Result<OpenModel> {
     Ok(OpenModel::assemble(source, parts))
 }
 
-/// Reads what a tokenizer is built from in a folder.
+/// Reads a tokenizer's files in a folder.
 fn tokenizer_of(dir: &Path) -> Result<TokenizerFiles> {
     let tokenizer_config_json = optional_json(&dir.join("tokenizer_config.json"))?;
     let template_path = dir.join("chat_template.jinja");
@@ -335,7 +334,7 @@ fn base_of_adapter(folder: &Path, base: &str, revision: Option<&str>) -> Result<
     }
 }
 
-/// Adds the adapter in a folder to its base, with the tokenizer that lies next to it.
+/// Adds the adapter in a folder to its base, with the tokenizer in that folder.
 ///
 /// Errors: those of opening an adapter, `model-not-gguf`.
 fn adapted(source: &str, folder: &Path, model: OpenModel) -> Result<OpenModel> {
@@ -350,7 +349,7 @@ fn adapted(source: &str, folder: &Path, model: OpenModel) -> Result<OpenModel> {
     }
     let own = tokenizer_of(folder)?;
     let tokenizer = if own.tokenizer_json.is_some() { own } else { model.tokenizer };
-    // An adapter of a language model may lie on a reward model's body, whose own head then remains.
+    // A language model's adapter may be on a reward model's body, which then keeps its own head.
     let head = if adapter.config.head == Head::Score { Head::Score } else { model.head };
     Ok(OpenModel { source: source.to_string(), head, adapter: Some(adapter), tokenizer, ..model })
 }
@@ -406,7 +405,7 @@ fn builtin_tokenizer(builtin: &builtin::Builtin) -> Result<TokenizerFiles> {
 
 fn open_random(source: &str, preset: &str) -> Result<OpenModel> {
     let spec = ModelSpec::preset(preset).expect("Source::parse knows the presets");
-    // 256 bytes, then bos, eos and pad; a preset with a smaller vocabulary is the nano shape and speaks its characters.
+    // 256 bytes, then bos, eos and pad; a preset with a smaller vocabulary has nano's shape and characters.
     let (tokenizer, ids) = match builtin::find(preset) {
         Some(builtin) => {
             let config = parse_json("builtin config.json", builtin.config)?;
@@ -423,7 +422,7 @@ fn open_random(source: &str, preset: &str) -> Result<OpenModel> {
     Ok(OpenModel { random: true, ..OpenModel::assemble(source, parts) })
 }
 
-/// The template of a tokenizer_config.json: a string, or the one called `default` of a list.
+/// Returns the template of a tokenizer_config.json: a string, or the one called `default` in a list.
 fn template_of(config: &Value) -> Option<String> {
     match config.get("chat_template")? {
         Value::String(text) => Some(text.clone()),

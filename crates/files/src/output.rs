@@ -1,4 +1,4 @@
-//! Places that a command writes to when its work is done, checked before the work begins: a wrong path costs no time.
+//! Checks the places that a command writes to at its end before its work begins, so a wrong path costs no time.
 
 use crate::writer::part_path;
 use plimsoll_base::{Error, Result};
@@ -8,7 +8,7 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::path::Path;
 
-/// Requires that a file can be written at `path`, whose folder must exist. An earlier file there stays as it is.
+/// Requires that a file can be written at `path`, whose folder must exist. An existing file stays as it is.
 ///
 /// Errors: `output-unwritable`, `disk-full`.
 pub fn check_output_file(path: &Path) -> Result<()> {
@@ -21,7 +21,7 @@ pub fn check_output_file(path: &Path) -> Result<()> {
     checked.map_err(|err| output_error(path, &err))
 }
 
-/// Requires that files can be written into the folder `path`, or that it can be made where it is not there yet.
+/// Requires that files can be written into the folder `path`, or that it can be created.
 ///
 /// Errors: `output-unwritable`, `disk-full`.
 pub fn check_output_folder(path: &Path) -> Result<()> {
@@ -35,7 +35,7 @@ pub fn check_folder(path: &Path) -> io::Result<()> {
     if place.is_dir() { probe(place) } else { Err(ErrorKind::NotADirectory.into()) }
 }
 
-/// Makes a file in `folder` and removes it: permissions alone do not tell of read-only file systems, quotas or root.
+/// Creates a file in `folder` and removes it: permissions do not show read-only file systems, quotas or root.
 fn probe(folder: &Path) -> io::Result<()> {
     let part = part_path(folder, "check");
     File::create_new(&part)?;

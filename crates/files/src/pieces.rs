@@ -3,12 +3,12 @@
 use crc32fast::Hasher;
 use serde::{Deserialize, Serialize};
 
-/// Bytes of a piece of a small file: a page, the least that a disk damages.
+/// Bytes of a piece of a small file: a page, the smallest unit that a disk damages.
 const PIECE_BYTES_MIN: u64 = 4096;
-/// Pieces of a file at most: a larger file has larger pieces. Their sums take 32 KiB of a manifest.
+/// Most pieces of a file: a larger file has larger pieces. Their sums take 32 KiB of a manifest.
 const PIECES_MAX: usize = 4096;
 
-/// What a file must be: its length, its SHA-256 in hex, and the sums of its pieces.
+/// The expected contents of a file: its length, its SHA-256 in hex, and the sums of its pieces.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FileRecord {
@@ -16,7 +16,7 @@ pub struct FileRecord {
     pub bytes: u64,
     /// SHA-256 of all of it, in hex.
     pub sha256: String,
-    /// None in records of checkpoints of format 1.
+    /// `None` in records of checkpoints of format 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pieces: Option<Pieces>,
 }
@@ -32,7 +32,7 @@ pub struct Pieces {
 }
 
 impl Pieces {
-    /// Returns the sums; none unless they are those of a file of `file_bytes`.
+    /// Returns the sums; `None` unless they fit a file of `file_bytes`.
     pub(crate) fn sums(&self, file_bytes: u64) -> Option<Vec<u32>> {
         let digits = self.crc32.as_bytes();
         let num_pieces =
@@ -45,7 +45,7 @@ impl Pieces {
     }
 }
 
-/// Sums pieces as bytes pass. The result depends on the bytes alone, not on how they came.
+/// Sums pieces as bytes pass. The result depends on the bytes alone, not on how they are split.
 pub(crate) struct PieceSums {
     piece_bytes: u64,
     pieces_max: usize,
@@ -67,7 +67,7 @@ impl Default for PieceSums {
 }
 
 impl PieceSums {
-    /// Sums pieces of a given size, however many they are.
+    /// Sums any number of pieces of a given size.
     pub(crate) fn of(piece_bytes: u64) -> PieceSums {
         let (complete, open) = (Vec::new(), Hasher::new());
         PieceSums { piece_bytes, pieces_max: usize::MAX, complete, open, open_bytes: 0 }
@@ -85,7 +85,7 @@ impl PieceSums {
         }
     }
 
-    /// Ends a piece. Where there are too many, every two become one.
+    /// Ends a piece. If there are too many, every two become one.
     fn close(&mut self) {
         self.complete.push(std::mem::take(&mut self.open).finalize());
         self.open_bytes = 0;
@@ -96,7 +96,7 @@ impl PieceSums {
         }
     }
 
-    /// Appends what another process needs to go on.
+    /// Appends the state that another process needs to continue.
     pub(crate) fn append_to(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.piece_bytes.to_le_bytes());
         out.extend_from_slice(&self.open_bytes.to_le_bytes());
@@ -104,7 +104,7 @@ impl PieceSums {
         self.complete.iter().for_each(|sum| out.extend_from_slice(&sum.to_le_bytes()));
     }
 
-    /// Reads what `append_to` wrote; `None` of anything else.
+    /// Reads the output of `append_to`; `None` for anything else.
     pub(crate) fn from_bytes(of: &[u8]) -> Option<PieceSums> {
         let (piece_bytes, rest) = of.split_first_chunk()?;
         let (open_bytes, rest) = rest.split_first_chunk()?;
@@ -136,7 +136,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// Returns the CRC-32 of two ranges in a row, the second of which has `second_bytes`.
+/// Returns the CRC-32 of two adjacent ranges, the second of `second_bytes`.
 pub(crate) fn joined(first: u32, second: u32, second_bytes: u64) -> u32 {
     let mut sum = Hasher::new_with_initial(first);
     sum.combine(&Hasher::new_with_initial_len(second, second_bytes));

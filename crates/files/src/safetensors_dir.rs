@@ -14,11 +14,11 @@ use std::path::{Component, Path};
 const HEADER_BYTES_MAX: u64 = 100_000_000; // the format's own limit
 const INDEX_BYTES_MAX: u64 = 64 << 20;
 const SHARDS_MAX: usize = 4096;
-/// Tensors of one file or index; the largest models have 92,000. An entry takes up to five times its text in memory.
+/// Most tensors of a file or index; the largest models have 92,000. An entry takes up to five times its text in memory.
 pub(crate) const TENSORS_MAX: usize = 1 << 17;
-/// Axes of a tensor: a decoder's have one to four, and what sees images and films five.
+/// Most axes of a tensor: a decoder's have one to four, those for images and films five.
 const AXES_MAX: usize = 8;
-/// Types of elements that the format knows and no weight here has.
+/// Element types of the format that no weight here has.
 const OTHER_DTYPES: [&str; 14] = [
     "BOOL", "U8", "I8", "U16", "I16", "U32", "I32", "U64", "I64", "F64", "F8_E4M3", "F8_E5M2", "F8_E8M0",
     "C64",
@@ -48,7 +48,7 @@ pub(crate) fn open_directory(dir: &Path) -> Result<(Vec<Storage>, Vec<TensorInfo
     open_shards(dir, &index)
 }
 
-/// Reads the shards of an index: each tensor must be in the file that the index says.
+/// Reads the shards of an index: each tensor must be in the file that the index names.
 fn open_shards(dir: &Path, index: &Path) -> Result<(Vec<Storage>, Vec<TensorInfo>)> {
     let weight_map = read_index(index)?;
     let mut names: Vec<&String> = weight_map.values().collect();
@@ -59,7 +59,7 @@ fn open_shards(dir: &Path, index: &Path) -> Result<(Vec<Storage>, Vec<TensorInfo
     }
     let (mut files, mut tensors) = (Vec::new(), Vec::new());
     for name in names {
-        // A shard lies next to its index: a path that climbs out is not followed.
+        // A shard is in the index's folder: a path that leads out of it is not followed.
         if !matches!(Path::new(name).components().collect::<Vec<_>>().as_slice(), [Component::Normal(_)]) {
             return Err(corrupt(index, format!("shard `{}` is not a plain file name", shown(name))));
         }
@@ -94,7 +94,7 @@ fn open_shards(dir: &Path, index: &Path) -> Result<(Vec<Storage>, Vec<TensorInfo
     Ok((files, tensors))
 }
 
-/// The shards that an index names.
+/// Returns the shards of an index.
 #[cfg(feature = "hub")]
 pub(crate) fn shard_names(index: &Path) -> Result<Vec<String>> {
     let mut names: Vec<String> = read_index(index)?.into_values().collect();
@@ -118,7 +118,7 @@ type Placed = (String, Range<u64>);
 
 /// Reads where a file's data begins and its tensors, in order, from the header; the data may be truncated.
 ///
-/// Errors: as `read_header`, of the header alone.
+/// Errors: those of `read_header` about the header alone.
 pub(crate) fn tensors_at(path: &Path) -> Result<(u64, Vec<Placed>)> {
     let (data_start, entries) = read_entries(&Storage::open(path)?)?;
     let span = |(name, entry): (String, Entry)| {
@@ -140,7 +140,7 @@ fn read_entries(storage: &Storage) -> Result<(u64, Vec<(String, Entry)>)> {
     if header_bytes > HEADER_BYTES_MAX {
         return Err(corrupt(format!("header of {header_bytes} bytes, the limit is {HEADER_BYTES_MAX}")));
     }
-    // The length is compared with the file before it is allocated.
+    // The length is compared with the file before memory is allocated.
     if header_bytes > storage.bytes() - 8 {
         let message = format!("{name}: header of {header_bytes} bytes, the file has {}", storage.bytes());
         return Err(Error::new("model-file-truncated", message).hint("fetch or copy the file again"));
@@ -166,7 +166,7 @@ pub(crate) fn read_header(storage: &Storage, file: usize) -> Result<Vec<TensorIn
     for (tensor, entry) in entries {
         check_span(&tensor, &entry, end).map_err(&corrupt)?;
         end = entry.data_offsets.1;
-        // What sees images has counters and masks, of which nothing is read but the name.
+        // Vision parts have counters and masks; only their names are read.
         if is_of_other_part(&tensor) && OTHER_DTYPES.contains(&entry.dtype.as_str()) {
             continue;
         }
@@ -187,7 +187,7 @@ pub(crate) fn read_header(storage: &Storage, file: usize) -> Result<Vec<TensorIn
     Ok(tensors)
 }
 
-/// Checks where an entry lies against the end of the one before it.
+/// Checks that an entry starts at the end of the one before it.
 fn check_span(name: &str, entry: &Entry, expect_start: u64) -> std::result::Result<(), String> {
     let name = shown(name);
     let (start, end) = entry.data_offsets;
@@ -264,7 +264,7 @@ struct Entry {
     data_offsets: (u64, u64),
 }
 
-/// Reads a shape, of which all axes but one beyond `AXES_MAX` are left out: a list of zeros takes four times its text.
+/// Reads at most `AXES_MAX + 1` axes of a shape and skips the rest: a list of zeros takes four times its text.
 fn axes<'de, D: serde::Deserializer<'de>>(deserializer: D) -> std::result::Result<Vec<u64>, D::Error> {
     struct Axes;
     impl<'de> Visitor<'de> for Axes {

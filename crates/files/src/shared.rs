@@ -10,18 +10,18 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// One process's hand in the file.
+/// One process's handle of the file.
 #[derive(Debug)]
 pub struct SharedWriter {
     file: File,
     path: PathBuf,
-    /// Where the data begins.
+    /// Start of the data.
     start: u64,
     data_bytes: u64,
     sums: Sums,
-    /// Bytes written since the last time that they were put on the disk.
+    /// Bytes written since the last flush to the disk.
     unsettled_bytes: u64,
-    /// True for the process that made it, until it is finished: what is not finished is removed.
+    /// True for the creating process until the file is finished: an unfinished file is removed.
     removes: bool,
 }
 
@@ -40,9 +40,9 @@ impl SharedWriter {
         Ok(writer)
     }
 
-    /// Opens what another process created with the same tensors, by its `link`. Errors have the file's name there.
+    /// Opens a file that another process created with the same tensors, by its `link`. Errors use that process's path.
     ///
-    /// Errors: `ranks-window` where the link leads to no such file; `size-overflow`.
+    /// Errors: `ranks-window` if the link leads to no such file; `size-overflow`.
     pub fn join(link: &str, tensors: &[TensorDecl]) -> Result<SharedWriter> {
         let mut parts = link.splitn(3, '\n');
         let mut part = || parts.next().unwrap_or_default();
@@ -90,7 +90,7 @@ impl SharedWriter {
         Ok(next)
     }
 
-    /// Sums the next `bytes` bytes of the file, which this process has put there: read back through `scratch`.
+    /// Sums the next `bytes` bytes of the file, which this process has written, by reading them back through `scratch`.
     ///
     /// Errors: `write-failed`.
     pub fn sum(&mut self, bytes: u64, scratch: &mut [u8]) -> Result<()> {
@@ -109,9 +109,9 @@ impl SharedWriter {
         self.sums.to_bytes()
     }
 
-    /// Goes on with another process's `sums`.
+    /// Continues from another process's `sums`.
     ///
-    /// Errors: `write-failed` where they are no sums.
+    /// Errors: `write-failed` if they are invalid.
     pub fn set_sums(&mut self, of: &[u8]) -> Result<()> {
         self.sums = Sums::from_bytes(of).ok_or_else(|| self.broken("sums of another form"))?;
         Ok(())
@@ -157,13 +157,13 @@ impl Drop for SharedWriter {
     }
 }
 
-/// Tells a file from others: a number of a process, and with it the name of its descriptor, may be given again.
+/// Returns an identity of the file: process ids and descriptor numbers are reused.
 fn identity(file: &File) -> Option<String> {
     let meta = file.metadata().ok()?;
     Some(format!("{}:{}", meta.dev(), meta.ino()))
 }
 
-/// Everything before the data, and the bytes of the data.
+/// Returns everything before the data, and the bytes of the data.
 fn head(tensors: &[TensorDecl]) -> Result<(Vec<u8>, u64)> {
     let (header, data_bytes) = tensors_header(tensors, &[])?;
     let mut head = (header.len() as u64).to_le_bytes().to_vec();

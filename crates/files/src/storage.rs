@@ -1,5 +1,5 @@
-//! Bytes of a model file by position, from a file or from the binary itself. Only regular files are opened:
-//! a directory, a pipe or a loop of links is a named error, never a wait.
+//! Bytes of a model file by position, from a file or from the binary itself. Opens regular files only: a directory, a
+//! pipe or a loop of links is a named error, never a wait.
 
 use plimsoll_base::{Error, Result};
 use std::fs::File;
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 /// One readable model file.
 #[derive(Debug)]
 pub(crate) enum Storage {
-    /// A file on disk, its length taken when it was opened.
+    /// A file on disk, with its length when it was opened.
     File { file: File, path: PathBuf, bytes: u64 },
     /// A file embedded in the binary.
     Memory { name: &'static str, data: &'static [u8] },
@@ -27,7 +27,7 @@ impl Storage {
         Ok(Storage::File { file, path: path.to_path_buf(), bytes: meta.len() })
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         match self {
             Storage::File { bytes, .. } => *bytes,
@@ -56,7 +56,7 @@ impl Storage {
                 Ok(())
             }
             Storage::File { file, path, .. } => file.read_exact_at(out, offset).map_err(|e| match e.kind() {
-                // The file was long enough when it was opened: somebody cut it since.
+                // The file was long enough when it was opened, and was cut since.
                 ErrorKind::UnexpectedEof => self.truncated(offset, out.len() as u64),
                 _ => Error::io("model-file-unreadable", path, &e),
             }),
@@ -73,7 +73,7 @@ impl Storage {
     }
 }
 
-/// Reads a small file whole, refusing one that is larger than `limit_bytes`.
+/// Reads a small file whole; refuses one larger than `limit_bytes`.
 pub(crate) fn read_small(path: &Path, limit_bytes: u64) -> Result<Vec<u8>> {
     let storage = Storage::open(path)?;
     if storage.bytes() > limit_bytes {

@@ -10,8 +10,8 @@ use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// Bytes after which a streamed file is put on the disk and its pages are given back. Dirty pages count against a
-/// container's limit and cannot be reclaimed, so they are bounded too; 16 MiB is a few milliseconds of writing.
+/// Bytes after which a streamed file is flushed to the disk and its pages are freed. Dirty pages count against a
+/// container's limit and cannot be reclaimed, so they are bounded too; 16 MiB takes a few milliseconds to write.
 pub(crate) const WINDOW_BYTES: u64 = 16 << 20;
 
 /// Counts and sums the bytes of a file as they pass.
@@ -29,12 +29,12 @@ impl Sums {
         self.bytes += bytes.len() as u64;
     }
 
-    /// Bytes so far.
+    /// Returns the bytes so far.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Returns what another process needs to go on with them.
+    /// Returns the state that another process needs to continue.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let mut out = self.bytes.to_le_bytes().to_vec();
         out.extend_from_slice(&self.sha256.serialize());
@@ -42,7 +42,7 @@ impl Sums {
         out
     }
 
-    /// Reads what `to_bytes` made; `None` of anything else.
+    /// Reads the output of `to_bytes`; `None` for anything else.
     pub(crate) fn from_bytes(of: &[u8]) -> Option<Sums> {
         let (bytes, rest) = of.split_first_chunk()?;
         let (sha256, pieces) = rest.split_at_checked(size_of::<SerializedState<Sha256>>())?;
@@ -56,13 +56,13 @@ impl Sums {
     }
 }
 
-/// A file being written from its beginning to its end.
+/// A file being written from beginning to end.
 #[derive(Debug)]
 pub(crate) struct Stream {
     file: Option<File>,
     path: PathBuf,
     sums: Sums,
-    /// Bytes that are on the disk and out of the page cache.
+    /// Bytes on the disk and out of the page cache.
     settled_bytes: u64,
 }
 
@@ -79,7 +79,7 @@ impl Stream {
         &self.path
     }
 
-    /// Bytes written.
+    /// Returns the bytes written.
     pub(crate) fn bytes(&self) -> u64 {
         self.sums.bytes
     }
@@ -96,7 +96,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Flushes to the disk and says what the file must be.
+    /// Flushes to the disk and returns the file's record.
     pub(crate) fn finish(mut self) -> Result<FileRecord> {
         let file = self.file.as_ref().expect("the file is open until finish");
         file.sync_all().map_err(|e| write_error(&self.path, &e))?;
@@ -143,12 +143,12 @@ pub(crate) fn each_stored(
     Ok(())
 }
 
-/// Returns a value as files of the dtype hold it: bf16 to the nearest, ties to even.
+/// Returns a value as stored in the dtype: bf16 rounds to nearest, ties to even.
 pub fn stored(dtype: DType, x: f32) -> f32 {
     if dtype == DType::Bf16 { half::bf16::from_bits(to_bf16(x)).to_f32() } else { x }
 }
 
-/// bf16 bits of a number, rounded to nearest even: without a branch, so that billions of them are vectorised.
+/// Returns the bf16 bits of a number, rounded to nearest even, without a branch, so billions of them are vectorised.
 fn to_bf16(value: f32) -> u16 {
     let bits = value.to_bits();
     let rounded = (bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16) as u16;
@@ -162,7 +162,7 @@ pub(crate) fn forget_pages(file: &File) {
     let _ = fadvise(file, 0, None, Advice::DontNeed);
 }
 
-/// `disk-full` where the system says so, else `write-failed`.
+/// Returns `disk-full` if the system says so, else `write-failed`.
 pub fn write_error(path: &Path, err: &std::io::Error) -> Error {
     match err.kind() {
         std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {

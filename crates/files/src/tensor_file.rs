@@ -1,5 +1,4 @@
-//! One safetensors file other than a model: optimizer states or an adapter. Its header is checked like a model's;
-//! values pass through the caller's buffer.
+//! One safetensors file of optimizer states or an adapter, checked like a model's. Values pass through a buffer.
 
 use crate::safetensors_dir;
 use crate::storage::Storage;
@@ -41,22 +40,22 @@ impl TensorFile {
         Ok(TensorFile { storage, tensors: named })
     }
 
-    /// Number of tensors.
+    /// Returns the number of tensors.
     pub fn num_tensors(&self) -> usize {
         self.tensors.len()
     }
 
-    /// Every tensor, in no order.
+    /// Returns every tensor, in no particular order.
     pub fn tensors(&self) -> impl Iterator<Item = &TensorInfo> {
         self.tensors.values()
     }
 
-    /// The tensor of that name.
+    /// Returns a tensor by name.
     pub fn tensor(&self, name: &str) -> Option<&TensorInfo> {
         self.tensors.get(name)
     }
 
-    /// Reads `out.len()` values of a tensor from value `first` on. `staging` holds stored bytes on their way.
+    /// Reads `out.len()` values of a tensor from value `first` on. `staging` holds stored bytes in transit.
     ///
     /// Errors: `model-tensor-missing`, `model-file-truncated`.
     pub fn read(&self, name: &str, first: u64, staging: &mut [u8], out: &mut [f32]) -> Result<()> {

@@ -1,11 +1,11 @@
-//! What a model file says about each tensor. Names are Hugging Face's, whatever the file calls them.
+//! The tensors of a model file, under Hugging Face names, whatever names the file uses.
 
 use plimsoll_base::Encoding;
 
-/// In which order the rows lie in the file.
+/// The order of rows in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RowOrder {
-    /// As the model wants them.
+    /// The model's order.
     Stored,
     /// GGUF's order for q and k of Llama: rows i and i + d/2 of a head are neighbours 2i and 2i + 1.
     RopePairs {
@@ -14,24 +14,24 @@ pub enum RowOrder {
     },
     /// GGUF's order of linear attention's value heads: the first of each key head, then the second of each, and so on.
     ValueHeads {
-        /// Rows before these heads, which lie as the model wants them.
+        /// Rows before these heads, in the model's order.
         from: u32,
         heads: ValueHeads,
     },
-    /// That order for the columns of a matrix.
+    /// The order of `ValueHeads` for the columns of a matrix.
     ValueColumns(ValueHeads),
-    /// That order for numbers x, each stored as -e^x.
+    /// The order of `ValueHeads` for numbers x, each stored as -e^x.
     Decays(ValueHeads),
 }
 
-/// Heads of values that share heads of keys.
+/// Value heads that share key heads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ValueHeads {
-    /// Heads of keys.
+    /// Number of key heads.
     pub keys: u32,
-    /// Heads of values that share one.
+    /// Value heads per key head.
     pub each: u32,
-    /// Rows, or columns, of a head of values.
+    /// Rows, or columns, of a value head.
     pub width: u32,
 }
 
@@ -62,7 +62,7 @@ impl RowOrder {
         }
     }
 
-    /// Turns values of a row that were read into the model's.
+    /// Converts the values of a stored row to the model's.
     pub(crate) fn read(self, row: &mut [f32]) {
         match self {
             RowOrder::ValueColumns(heads) => {
@@ -74,7 +74,7 @@ impl RowOrder {
         }
     }
 
-    /// The inverse of `read`.
+    /// Converts the values of a row to those stored: the inverse of `read`.
     pub(crate) fn write(self, row: &mut [f32]) {
         match self {
             RowOrder::ValueColumns(heads) => {
@@ -94,9 +94,9 @@ pub struct TensorInfo {
     pub name: String,
     /// Slowest axis first.
     pub shape: Vec<u64>,
-    /// How elements are stored.
+    /// Encoding of its elements.
     pub encoding: Encoding,
-    /// Which file of the model.
+    /// Index of its file in the model.
     pub file: usize,
     /// First byte within that file.
     pub offset: u64,
@@ -104,7 +104,7 @@ pub struct TensorInfo {
     pub bytes: u64,
     /// Order of the rows in the file.
     pub row_order: RowOrder,
-    /// What the file has added to each element.
+    /// Constant that the file adds to each element.
     pub added: f32,
 }
 

@@ -7,7 +7,7 @@ use plimsoll_base::{Error, Result, shown};
 use serde_json::{Map, Value};
 use std::collections::HashSet;
 
-/// Returns the family of the language model in models of a `model_type`, if such models are read.
+/// Returns the family of the language model in models of a `model_type`, if it is supported.
 fn text_family(model_type: &str) -> Option<Family> {
     match model_type {
         "gemma3" => Some(Family::Gemma3),
@@ -16,7 +16,7 @@ fn text_family(model_type: &str) -> Option<Family> {
     }
 }
 
-/// Returns what a `text_config` without any key says: its family, and the sizes that other files have to write.
+/// Returns the defaults of a `text_config`: its family, and sizes that other files must contain.
 fn unwritten(family: Family) -> Map<String, Value> {
     let defaults = defaults::of(family.architecture()).iter();
     let sizes = defaults.filter(|(key, _)| defaults::WRITTEN.contains(&key.as_str()));
@@ -25,7 +25,7 @@ fn unwritten(family: Family) -> Map<String, Value> {
     unwritten
 }
 
-/// Prefixes of the language model's tensors: what files have, and what its own files would have.
+/// Prefixes of the language model's tensors, and their replacements.
 const TEXT: [(&str, &str); 2] = [("model.language_model.", "model."), ("language_model.", "")];
 /// Prefixes of tensors that are ignored: vision and multi-token prediction.
 const OTHERS: [&str; 7] = [
@@ -38,9 +38,9 @@ const OTHERS: [&str; 7] = [
     "mtp.",
 ];
 
-/// The configuration of the language model, if `config` wraps one that is known.
+/// Returns the configuration of the language model, if `config` wraps a known one.
 ///
-/// Errors: `model-unsupported` for one of another family than the whole has.
+/// Errors: `model-unsupported` if its family differs from the whole model's.
 pub(crate) fn text_config(config: &Value, file: &str) -> Result<Option<Value>> {
     let of_text = config.get("text_config").and_then(Value::as_object);
     let of_whole = config.get("model_type").and_then(Value::as_str).and_then(text_family);
@@ -50,7 +50,7 @@ pub(crate) fn text_config(config: &Value, file: &str) -> Result<Option<Value>> {
     if whole["model_type"] != family.name() {
         return Err(unsupported(file, "text_config.model_type", &whole["model_type"], family.name()));
     }
-    // The whole decides it where both speak.
+    // The outer value takes precedence.
     for key in ["tie_word_embeddings", "quantization_config"] {
         whole.extend(config.get(key).map(|value| (key.to_string(), value.clone())));
     }
@@ -62,7 +62,7 @@ pub(crate) fn is_of_other_part(name: &str) -> bool {
     OTHERS.iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// The tensors of the language model, under the names that its own files would have.
+/// Returns the tensors of the language model, under the names of a plain model.
 ///
 /// Errors: `model-file-corrupt` for two of one name.
 pub(crate) fn text_tensors(tensors: Vec<TensorInfo>) -> Result<Vec<TensorInfo>> {

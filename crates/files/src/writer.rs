@@ -1,5 +1,4 @@
-//! Writes durable files: safetensors streamed tensor by tensor, and small files that appear whole or not at all. Every
-//! byte is counted against the declaration.
+//! Writes durable files: safetensors streamed by tensor, small files atomically. Counts bytes against the declaration.
 
 use crate::pieces::{FileRecord, hex};
 use crate::stream::{Stream, Sums, each_stored, write_error};
@@ -16,13 +15,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct TensorDecl {
     /// Name in the header.
     pub name: String,
-    /// How elements are stored.
+    /// Dtype of its elements.
     pub dtype: DType,
     /// Slowest axis first.
     pub shape: Vec<u64>,
 }
 
-/// Elements of arrays that are no weights, under the format's names.
+/// Element types of arrays that are not weights, under the format's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // The names say it.
 pub enum ArrayElement {
@@ -110,7 +109,7 @@ impl SafetensorsWriter {
         Ok(SafetensorsWriter { stream, written_bytes: 0, data_bytes })
     }
 
-    /// Appends stored bytes of the tensor that is due.
+    /// Appends stored bytes of the due tensor.
     pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
         let written = self.written_bytes + bytes.len() as u64;
         if written > self.data_bytes {
@@ -125,7 +124,7 @@ impl SafetensorsWriter {
         each_stored(dtype, values, scratch, |bytes| self.write(bytes))
     }
 
-    /// Requires that every declared byte was written, flushes to the disk and says what the file must be.
+    /// Requires that every declared byte was written, flushes to the disk and returns the file's record.
     pub fn finish(self) -> Result<FileRecord> {
         if self.written_bytes != self.data_bytes {
             return Err(self.miscounted(self.written_bytes));
@@ -143,9 +142,9 @@ impl SafetensorsWriter {
     }
 }
 
-/// Writes a file that is not there yet and puts it on the disk; its name lasts after `fsync_dir` of the folder.
+/// Writes a new file and flushes it to the disk; its name lasts after `fsync_dir` of the folder.
 ///
-/// Errors: `disk-full`, `write-failed`, also where something has that name already.
+/// Errors: `disk-full`, `write-failed`, including for an existing name.
 pub fn write_new(path: &Path, bytes: &[u8]) -> Result<FileRecord> {
     let written = OpenOptions::new()
         .write(true)
@@ -158,9 +157,9 @@ pub fn write_new(path: &Path, bytes: &[u8]) -> Result<FileRecord> {
     Ok(sums.finish())
 }
 
-/// As above, for a file that is made line by line, of which one is held at a time.
+/// Writes a new file line by line, holding one line at a time.
 ///
-/// Errors: as `write_new`.
+/// Errors: those of `write_new`.
 pub fn write_new_lines(path: &Path, lines: impl Iterator<Item = String>) -> Result<FileRecord> {
     let mut sums = Sums::default();
     let write = || {
@@ -176,12 +175,12 @@ pub fn write_new_lines(path: &Path, lines: impl Iterator<Item = String>) -> Resu
     Ok(sums.finish())
 }
 
-/// SHA-256 of some bytes, in hex.
+/// Returns the SHA-256 of some bytes, in hex.
 pub fn digest(bytes: &[u8]) -> String {
     hex(&Sha256::digest(bytes))
 }
 
-/// Reads a file to its end through a buffer of 1 MiB and says what it is.
+/// Reads a file to its end through a buffer of 1 MiB and returns its record.
 pub fn record_of(path: &Path) -> std::io::Result<FileRecord> {
     let mut file = File::open(path)?;
     let (mut buffer, mut sums) = (vec![0; 1 << 20], Sums::default());
@@ -193,12 +192,12 @@ pub fn record_of(path: &Path) -> std::io::Result<FileRecord> {
     }
 }
 
-/// Makes names that were created, renamed or removed in `dir` last.
+/// Makes created, renamed or removed names in `dir` durable.
 pub fn fsync_dir(dir: &Path) -> Result<()> {
     File::open(dir).and_then(|d| d.sync_all()).map_err(|e| write_error(dir, &e))
 }
 
-/// Replaces the file at `path` as a whole: a temporary name, fsync, rename, fsync of the folder.
+/// Replaces the whole file at `path`: a temporary name, fsync, rename, fsync of the folder.
 pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<()> {
     let folder = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -216,7 +215,7 @@ pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<()> {
     fsync_dir(folder)
 }
 
-/// A temporary name next to `name` that no other thread or process uses.
+/// Returns a temporary name in `folder` that no other thread or process uses.
 pub(crate) fn part_path(folder: &Path, name: &str) -> PathBuf {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     folder.join(format!(".{name}.{}.{}.part", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed)))
@@ -231,7 +230,7 @@ const fn stored_name(dtype: DType) -> &'static str {
     }
 }
 
-/// The header of tensors, and the bytes of their data.
+/// Returns the header of tensors, and the bytes of their data.
 pub(crate) fn tensors_header(
     tensors: &[TensorDecl],
     metadata: &[(String, String)],
@@ -241,7 +240,7 @@ pub(crate) fn tensors_header(
     header(entries, metadata)
 }
 
-/// The header of entries (name, stored type, bytes of an element, shape), and the bytes of their data.
+/// Returns the header of entries (name, stored type, element bytes, shape), and the bytes of their data.
 fn header<'a>(
     entries: impl Iterator<Item = (&'a str, &'static str, u64, &'a [u64])>,
     metadata: &[(String, String)],

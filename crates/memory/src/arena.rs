@@ -136,8 +136,7 @@ pub struct ArenaMap {
 }
 
 impl ArenaMap {
-    /// Binds the arena regions of `layout`. `guard_bytes` follow each region, untouched; 0 outside tests. With guard
-    /// bytes, regions that take turns share no bytes.
+    /// Binds the arena regions of `layout`. `guard_bytes` (0 outside tests) follow each; then turns share no bytes.
     pub fn new(layout: &Layout, guard_bytes: u64) -> ArenaMap {
         assert_eq!(guard_bytes % REGION_ALIGN, 0, "guard bands keep the regions aligned");
         let mut offloaded_end = 0;
@@ -299,8 +298,8 @@ pub struct Overlay<'a> {
 }
 
 impl Overlay<'_> {
-    /// Begins a phase. Its handles end with the returned guard. `Critic` and `Update` write resident regions, so they
-    /// wait until all leases are dropped.
+    /// Begins a phase, whose handles end with the guard. `Critic` and `Update` write resident regions: they wait for
+    /// leases.
     pub fn enter(&mut self, phase: Phase) -> InPhase<'_> {
         if matches!(phase, Phase::Critic | Phase::Update) {
             self.take_back();

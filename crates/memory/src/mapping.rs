@@ -22,8 +22,7 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps `bytes` zeros, asks for huge pages and touches every page, so resident memory does not depend on later
-    /// data.
+    /// Maps `bytes` zeros, asks for huge pages and touches every page, so resident memory is independent of later data.
     ///
     /// Errors: `host-allocation-failed` when the system refuses.
     pub fn touched(bytes: Bytes) -> Result<Mapping> {

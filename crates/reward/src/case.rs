@@ -38,8 +38,7 @@ pub struct Case {
     pub ended: bool,
 }
 
-/// Returns a column by name. `a.b` is the entry `b` of the column `a`. `ground_truth` defaults to verl's
-/// `reward_model.ground_truth`.
+/// Returns a column by name. `a.b` is `b` in column `a`; `ground_truth` may be verl's `reward_model.ground_truth`.
 pub fn column<'c>(columns: &'c Map<String, Value>, name: &str) -> Option<&'c Value> {
     let within = |path: &str| {
         let (first, rest) = path.split_once('.')?;

@@ -63,7 +63,7 @@ fn numbers(text: &str) -> impl Iterator<Item = Decimal> {
     })
 }
 
-/// The number that starts at `start` (a sign, a digit or a point before one) and the index after it.
+/// Reads the number that starts at `start` (a sign, a digit or a point before one). Also returns the index after it.
 fn number_at(chars: &[char], start: usize) -> Option<(Decimal, usize)> {
     let at = |i: usize| chars.get(i).copied().unwrap_or(' ');
     let mut i = start;

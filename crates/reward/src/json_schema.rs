@@ -1,8 +1,7 @@
 //! `json-schema`: is the response JSON, in the form that a schema requires?
 //!
-//! Implements the part of JSON Schema (draft 2020-12) about a value: types, constants, numbers, texts, arrays, objects
-//! and their combinations, with references inside the schema. Refuses other keywords when the schema is read: an
-//! ignored rule would let wrong answers through.
+//! Implements JSON Schema (draft 2020-12) for values: types, constants, numbers, texts, arrays, objects, combinations,
+//! and references inside the schema. Refuses other keywords: an ignored rule would let wrong answers through.
 
 use crate::case::{Case, last_block};
 use crate::scorer::{Reading, Row, Verifier, verdict};

@@ -11,7 +11,7 @@ pub(crate) struct Pattern(Regex);
 impl Pattern {
     pub(crate) fn new(pattern: &str) -> Result<Pattern> {
         Regex::new(pattern).map(Pattern).map_err(|err| {
-            // The last line of the parser's message says what is wrong; those before it draw the pattern.
+            // The last line of the parser's message is the error; the lines before it draw the pattern.
             let why = err.to_string().lines().last().unwrap_or_default().trim().to_string();
             Error::usage("reward-bad-pattern", format!("pattern `{pattern}` does not compile: {why}"))
                 .hint("the syntax is that of the Rust regex crate: no look-around, no back-references")

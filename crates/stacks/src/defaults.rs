@@ -1,5 +1,4 @@
-//! Defaults of other stacks' options, in a table that `bench/import_defaults.py` reads from their packages. An option
-//! written out at its default changes nothing.
+//! Defaults of other stacks, from their packages by `bench/import_defaults.py`. A default written out changes nothing.
 
 use crate::setting::{flag, list, number};
 use serde_json::Value;
@@ -15,7 +14,7 @@ pub(crate) fn default_of(stack: &str, trainer: &str, key: &str) -> Option<&'stat
     DEFAULTS.get(stack)?.get("trainers")?.get(trainer)?.get(key)?.as_str()
 }
 
-/// True if `value` is the default of `key` in any trainer of the stack.
+/// Returns true if `value` is the default of `key` in any trainer of the stack.
 pub(crate) fn is_default(stack: &str, key: &str, value: &str) -> bool {
     let trainers = DEFAULTS.get(stack).and_then(|package| package["trainers"].as_object());
     let mut names = trainers.into_iter().flat_map(|trainers| trainers.keys());

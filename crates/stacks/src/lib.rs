@@ -1,5 +1,4 @@
-//! Reads launch files of other frameworks as text, converts them to a run file, and plans them by those frameworks'
-//! rules.
+//! Reads launch files of other frameworks as text, converts them to a run file, and plans them by their rules.
 //!
 //! A stack is a folder (`openrlhf`, `verl`, ...) and a row of [`STACKS`]. `import` and the plan share one table of its
 //! options. Nothing is run or fetched, and no type of a run file is known here: it leaves as text.

@@ -1,15 +1,15 @@
-//! What an import of each stack leaves out or refuses, and why: a list that is made of the stack's table alone.
+//! What an import of each stack leaves out or refuses, and why: derived from the stack's table alone.
 
 use crate::stack::Stack;
 use crate::table::{Take, UNKNOWN, first_name};
 
-/// Options with one reason.
+/// Options with the same reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loss {
     pub why: &'static str,
-    /// True if a job that asks for it is refused, unless `--force` is given.
+    /// True if a job that needs it is refused without `--force`.
     pub refused: bool,
-    /// The first names of its options, in the order of the table; `x*` is every further name that begins with `x`.
+    /// The first names of its options, in table order; `x*` is every other name that begins with `x`.
     pub options: Vec<&'static str>,
 }
 
@@ -38,7 +38,7 @@ pub fn losses(stack: &Stack) -> Vec<Loss> {
     let others = stack.table.used.split_whitespace().chain(stack.table.idle.split_whitespace());
     for name in others.map(first_name) {
         let why = stack.table.why_left(name.trim_end_matches('*'));
-        // Of a whole family without a reason nothing is known.
+        // A whole family without a reason is unknown.
         if why != UNKNOWN {
             add(why, false, name);
         }

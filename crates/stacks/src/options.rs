@@ -1,4 +1,4 @@
-//! A run's settings as the rules of a plan ask for them: aliases, defaults, switches and numbers with bounds.
+//! A run's settings for the rules of a plan: aliases, defaults, switches and numbers with bounds.
 
 use crate::setting::{SURROUNDINGS, Setting, flag, number};
 use crate::table::{Table, first_name};
@@ -6,20 +6,20 @@ use plimsoll_base::{Error, Result};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
-/// Largest count that a setting may be: 2^40 tokens, rows or cards are a slip of the hand.
+/// Largest count: 2^40 tokens, rows or cards are a typing error.
 const COUNT_MAX: u64 = 1 << 40;
 
-/// New values of settings by name; `None` takes one away.
+/// New values of settings by name; `None` removes a setting.
 pub(crate) type Values = Vec<(&'static str, Option<String>)>;
 
 pub(crate) fn set(name: &'static str, value: impl ToString) -> Values {
     vec![(name, Some(value.to_string()))]
 }
 
-/// A change of settings that a plan tries as a remedy: its words, and new values; `None` where it does not apply.
+/// A change of settings that a plan tries as a remedy: its description, and new values; `None` if it does not apply.
 pub(crate) type Change = (&'static str, fn(&Options) -> Option<Values>);
 
-/// The settings of a run, and which defaults of the framework the rules have asked for.
+/// A run's settings, and the framework's defaults that the rules have used.
 #[derive(Clone)]
 pub(crate) struct Options {
     table: &'static Table,
@@ -44,7 +44,7 @@ impl Options {
         changed
     }
 
-    /// The setting called `name`, which is the first name of its row; the last one counts.
+    /// Returns the setting called `name`, the first name of its row; the last occurrence counts.
     pub fn find(&self, name: &str) -> Option<&Setting> {
         debug_assert!(self.table.first_of(name) == Some(name), "{name} is no first name of a used option");
         let one = self.settings.iter().rev().find(|one| self.table.first_of(&one.key) == Some(name))?;
@@ -79,30 +79,30 @@ impl Options {
         Ok(self.or(self.text(name)?, name, default))
     }
 
-    /// A switch: there without a word, or true or false.
+    /// Returns a switch: present without a word, or true or false.
     pub fn flag_or(&self, name: &str, default: bool) -> Result<bool> {
         let read = |one: &Setting| flag(&one.value).ok_or_else(|| invalid(one, "is neither true nor false"));
         Ok(self.or(self.readable(name)?.map(read).transpose()?, name, default))
     }
 
-    /// Turns a switch `to` true or false; `None` if it is so already, or is unreadable.
+    /// Turns a switch `to` true or false; `None` if it already is, or is unreadable.
     pub fn turn(&self, name: &'static str, default: bool, to: bool) -> Option<Values> {
         let word = if to { "True" } else { "False" };
         (self.flag_or(name, default) == Ok(!to)).then(|| set(name, word))
     }
 
-    /// Gives a switch without a word, or takes it away; `None` if it is so already, or is unreadable.
+    /// Adds a switch without a word, or removes it; `None` if it already is so, or is unreadable.
     pub fn switch(&self, name: &'static str, to: bool) -> Option<Values> {
         (self.flag_or(name, false) == Ok(!to)).then(|| vec![(name, to.then(String::new))])
     }
 
-    /// A share that is smaller by 0.2, if it is larger than `above` now.
+    /// Returns a share reduced by 0.2, if it is larger than `above`.
     pub fn smaller_share(&self, name: &'static str, default: f64, above: f64) -> Option<Values> {
         let share = self.share_or(name, default).ok()?;
         (share > above).then(|| set(name, format!("{:.2}", share - 0.2)))
     }
 
-    /// A whole number from 1 on.
+    /// Returns a whole number from 1 on.
     pub fn count(&self, name: &str) -> Result<Option<u64>> {
         match self.whole(name)? {
             Some(0) => Err(invalid(self.find(name).expect("it is there"), "must be at least 1")),
@@ -110,12 +110,12 @@ impl Options {
         }
     }
 
-    /// A whole number from 1 on, or the framework's default.
+    /// Returns a whole number from 1 on, or the framework's default.
     pub fn count_or(&self, name: &str, default: u64) -> Result<u64> {
         Ok(self.or(self.count(name)?, name, default))
     }
 
-    /// A whole number from 0 on; -1, which frameworks write for "never", is 0.
+    /// Returns a whole number from 0 on; -1, which frameworks use for "never", is 0.
     pub fn whole(&self, name: &str) -> Result<Option<u64>> {
         let Some(one) = self.readable(name)? else { return Ok(None) };
         let text = one.value.trim().replace('_', "");
@@ -132,7 +132,7 @@ impl Options {
         }
     }
 
-    /// A number from 0 on, or the framework's default.
+    /// Returns a number from 0 on, or the framework's default.
     pub fn number_or(&self, name: &str, default: f64) -> Result<f64> {
         let read = |one: &Setting| {
             let value = number(&one.value).filter(|value| *value >= 0.0);
@@ -141,7 +141,7 @@ impl Options {
         Ok(self.or(self.readable(name)?.map(read).transpose()?, name, default))
     }
 
-    /// A share: above 0, at most 1.
+    /// Returns a share above 0, at most 1.
     pub fn share_or(&self, name: &str, default: f64) -> Result<f64> {
         let share = self.number_or(name, default)?;
         match self.find(name) {
@@ -150,7 +150,7 @@ impl Options {
         }
     }
 
-    /// True if a setting has the first, which is the oldest, of several names.
+    /// Returns true if a setting uses the first, oldest of several names.
     pub fn has_first_names(&self) -> bool {
         let mut olds = self.table.used().filter(|names| names.contains('|')).map(first_name);
         olds.any(|first| self.settings.iter().any(|one| one.key == first))
@@ -162,7 +162,7 @@ impl Options {
         self.settings.iter().rev().find(|one| one.key == key)
     }
 
-    /// Returns the file's value, or the default, which the plan then names.
+    /// Returns the file's value, or the default, which the plan then lists.
     fn or<T: std::fmt::Display>(&self, found: Option<T>, name: &str, default: T) -> T {
         if found.is_none() {
             self.taken.borrow_mut().insert(format!("{name} = {default}"));
@@ -170,12 +170,12 @@ impl Options {
         found.unwrap_or(default)
     }
 
-    /// Defaults of the framework that the plan rests on.
+    /// Returns the framework's defaults that the plan is based on.
     pub fn defaults(&self) -> Vec<String> {
         self.taken.borrow().iter().cloned().collect()
     }
 
-    /// Settings that have no rule and are not known to move nothing, each with its line.
+    /// Returns settings without a rule that are not known to move no memory, each with its line.
     pub fn unknown(&self) -> Vec<String> {
         let is_ours = |key: &str| SURROUNDINGS.iter().any(|start| key.starts_with(start));
         let is_known = |key: &str| is_ours(key) || self.table.is_known(key);

@@ -8,12 +8,12 @@ use crate::table::Table;
 use plimsoll_base::{WITHHELD, is_name_of_secret, without_secrets};
 use std::collections::{HashMap, HashSet};
 
-/// Longest number that is shown of an option that is known by a part of its name.
+/// Longest number shown for an option known by a part of its name.
 const COUNT_CHARS_MAX: usize = 5;
 /// Fewest characters of a word with digits that may be a key.
 const KEY_CHARS_MIN: usize = 12;
 
-/// Replaces the values of secrets and of unknown options, and cuts secrets out of all others. A switch stays as it is.
+/// Withholds the values of secrets and unknown options, and cuts secrets out of all others. Switches stay.
 pub(crate) fn withhold(table: &Table, settings: Vec<Setting>) -> Vec<Setting> {
     let names: HashSet<&str> = table.names().collect();
     // By key: a script may set one variable on every line.
@@ -37,17 +37,17 @@ pub(crate) fn withhold(table: &Table, settings: Vec<Setting>) -> Vec<Setting> {
             false if given.unreadable == Some(NOT_YAML) => given.place(),
             false => name_of(&given.key),
         };
-        // `logging_steps = 1`: an option that is known by a part of its name, and a number too short for a secret.
+        // `logging_steps = 1`: an option known by a part of its name, and a number too short for a secret.
         let is_count = || {
             given.value.len() <= COUNT_CHARS_MAX
                 && number(&given.value).is_some()
                 && !is_name_of_secret(&given.key)
                 && table.reason_of_part(&given.key).is_some()
         };
-        // What the stack's own package writes is no secret of the user.
+        // The defaults of the stack's own package are not the user's secrets.
         let is_public = || !table.is_secret(&given.key) && is_default(table.stack, &given.key, &given.value);
         if is_hidden && !is_switch(&given.value) && !is_count() && !is_public() {
-            // What it holds is not read, so that it does not matter whether it can be.
+            // Its value is not read, so it does not matter whether it can be.
             return Setting { key, value: WITHHELD.into(), unreadable: None, is_withheld: true, ..given };
         }
         let value = without_secrets(&given.value);
@@ -60,11 +60,11 @@ fn is_ours(key: &str) -> bool {
     key == TRAINER || SURROUNDINGS.iter().any(|start| key.starts_with(start))
 }
 
-/// Returns a key that no table has: its name, without what follows it where a line was not understood.
+/// Returns an unknown key's name, without the text after it on a line that was not understood.
 fn name_of(key: &str) -> String {
     let clean = without_secrets(key);
     let end = clean.find([' ', '\t', '=', ':', '"', '\'', '{', '[']).filter(|end| *end > 0);
-    // A word alone is no option: it may be what a program before it takes.
+    // A word alone is no option: it may be the argument of a program before it.
     let is_word = clean.len() >= KEY_CHARS_MIN
         && clean.chars().all(|c| c.is_ascii_alphanumeric())
         && clean.contains(|c: char| c.is_ascii_digit());

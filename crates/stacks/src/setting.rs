@@ -4,15 +4,15 @@
 pub struct Setting {
     /// The stack's key without `--`, or one with a prefix of our own: `env.NAME`, `version.PACKAGE`, `machine.KEY`.
     pub key: String,
-    /// Its value without quotes: several words are a list `a, b`, a switch without a word is empty.
+    /// Its value without quotes: several words are a list `a, b`; a switch without a word is empty.
     pub value: String,
-    /// The line that it begins on, from 1; 0 if it was given by hand, or in JSON.
+    /// Its first line, from 1; 0 if given by hand or in JSON.
     pub line: usize,
-    /// In a notebook the cell of that line, from 1; 0 in any other file.
+    /// In a notebook the cell of that line, from 1; 0 in other files.
     pub cell: usize,
-    /// Why the value cannot be taken as it is, if so.
+    /// Why the value cannot be used as it is, if so.
     pub unreadable: Option<&'static str>,
-    /// True if a secret was cut out of its value, or if its value is not shown at all.
+    /// True if a secret was cut out of its value, or if its value is withheld.
     pub is_withheld: bool,
 }
 
@@ -21,7 +21,7 @@ impl Setting {
         Setting { key: key.into(), value: value.into(), line, cell: 0, unreadable: None, is_withheld: false }
     }
 
-    /// `key = value` for a message, on one line.
+    /// Returns `key = value` for a message, on one line.
     pub(crate) fn shown(&self) -> String {
         match self.value.is_empty() {
             true => one_line(&self.key),
@@ -29,7 +29,7 @@ impl Setting {
         }
     }
 
-    /// Returns where it is in its file: `line 4`, `cell 3 line 4` in a notebook, nothing if it has no line.
+    /// Returns its place in the file: `line 4`, `cell 3 line 4` in a notebook, or nothing without a line.
     pub(crate) fn place(&self) -> String {
         match (self.cell, self.line) {
             (_, 0) => String::new(),
@@ -38,34 +38,34 @@ impl Setting {
         }
     }
 
-    /// True if the value says that there is none.
+    /// Returns true if the value means none.
     pub(crate) fn is_unset(&self) -> bool {
         matches!(self.value.as_str(), "None" | "null" | "~")
     }
 }
 
-/// How keys begin that no stack has: a file's surroundings.
+/// Prefixes of keys that no stack has: a file's surroundings.
 pub(crate) const SURROUNDINGS: [&str; 3] = ["env.", "version.", "machine."];
 
-/// The setting that names the trainer.
+/// The setting of the trainer's name.
 pub(crate) const TRAINER: &str = "trainer";
 
-/// Returns the trainer that settings name.
+/// Returns the trainer in the settings.
 pub(crate) fn named_trainer(settings: &[Setting]) -> Option<String> {
     settings.iter().rev().find(|one| one.key == TRAINER).map(|one| one.value.clone())
 }
 
-/// Text for a comment or a message, at most 160 characters of it.
+/// Returns text for a comment or a message, at most 160 characters.
 pub(crate) fn one_line(text: &str) -> String {
     printable(&text.chars().take(160).collect::<String>())
 }
 
-/// Text with control characters, line breaks among them, as spaces: a comment may hold none.
+/// Returns text with spaces for control characters, including line breaks: a comment may have none.
 pub(crate) fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-/// A whole number, also as `1_000` or `1e3`.
+/// Reads a whole number, also as `1_000` or `1e3`.
 pub(crate) fn integer(text: &str) -> Option<i64> {
     let text = text.trim().replace('_', "");
     text.parse().ok().or_else(|| {
@@ -78,7 +78,7 @@ pub(crate) fn number(text: &str) -> Option<f64> {
     text.trim().replace('_', "").parse::<f64>().ok().filter(|value| value.is_finite())
 }
 
-/// `True`, `false`, `1`, or an empty value: a switch without a word.
+/// Reads `True`, `false`, `1`, or an empty value: a switch without a word.
 pub(crate) fn flag(text: &str) -> Option<bool> {
     match text.trim().to_ascii_lowercase().as_str() {
         "" | "true" | "1" | "yes" | "on" => Some(true),
@@ -87,7 +87,7 @@ pub(crate) fn flag(text: &str) -> Option<bool> {
     }
 }
 
-/// The items of `[a, "b"]`, `(a, b)`, `a, b` or `a`, without quotes.
+/// Returns the items of `[a, "b"]`, `(a, b)`, `a, b` or `a`, without quotes.
 pub(crate) fn list(text: &str) -> Vec<String> {
     let inner = text.trim().trim_start_matches(['[', '(']).trim_end_matches([']', ')']);
     let items = split(inner, ',').into_iter().map(|item| unquote(item.trim()).to_string());

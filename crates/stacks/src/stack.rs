@@ -1,5 +1,4 @@
-//! A stack is one row: how its launch files are found and read, its options, their counterparts, and its memory's
-//! rules.
+//! A stack is one row: how to find and read its launch files, its options and their counterparts, and its memory rules.
 
 use crate::import::draft::Import;
 use crate::launch::source::Source;
@@ -13,29 +12,29 @@ use crate::table::Table;
 use plimsoll_base::Result;
 use std::fmt;
 
-/// A stack's rules: rows of a run as its settings start it.
+/// A stack's rules: they make rows of a run's settings.
 pub(crate) type Rules = fn(&Options, Version, &Limits, &ModelOf<'_>) -> Result<Ledger>;
 
 pub struct Stack {
     /// The name on the command line, and of its package in a pin.
     pub name: &'static str,
-    /// What its files hold, for an error that found none of it.
+    /// The contents of its files, for an error that found none.
     pub(crate) looked_for: &'static str,
-    /// Finds the settings in a file's text; empty if it is no file of this stack.
+    /// Finds the settings in a file's text; empty for files of other stacks.
     pub(crate) read: fn(&Source<'_>) -> Vec<Setting>,
-    /// Which trainer settings are for, if they say.
+    /// Returns the settings' trainer, if they name one.
     pub(crate) trainer: fn(&[Setting]) -> Option<String>,
-    /// The trainers whose memory its rules know.
+    /// Trainers whose memory has rules.
     pub(crate) planned: &'static [&'static str],
     pub(crate) table: &'static Table,
-    /// How a run file is made of its settings, if one is.
+    /// The conversion of its settings to a run file, if there is one.
     pub(crate) import: Option<&'static Import>,
-    /// The version that is assumed where nothing names one, and why that one.
+    /// The default version, and the reason for it.
     pub(crate) newest: fn(&Options) -> (&'static str, &'static str),
     pub(crate) rules: Rules,
-    /// Changes that are tried as remedies, the cheapest first.
+    /// Changes to try as remedies, the cheapest first.
     pub(crate) changes: &'static [Change],
-    /// Numbers that others reported of runs like this one.
+    /// Numbers that others reported of similar runs.
     pub(crate) comparisons: fn(&Ledger, &[Peak]) -> Vec<Comparison>,
 }
 
@@ -46,12 +45,12 @@ impl fmt::Debug for Stack {
 }
 
 impl Stack {
-    /// Returns what `import` reads, for its help; `None` if no run file can be made of this stack's files.
+    /// Returns the kind of file that `import` reads, for its help; `None` if the stack is not imported.
     pub fn imported_file(&self) -> Option<&'static str> {
         self.import.map(|import| import.file)
     }
 
-    /// Returns what the stack is called in comments and pages; `None` if it is not imported.
+    /// Returns the stack's name in comments and pages; `None` if it is not imported.
     pub fn title(&self) -> Option<&'static str> {
         self.import.map(|import| import.title)
     }

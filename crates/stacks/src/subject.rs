@@ -1,13 +1,13 @@
 //! The subject of an option, from the words of its name. For an option that no table knows, this alone tells one that
 //! changes the job, such as an adapter or a loss term, from one of an engine or a logger.
 
-/// Something that makes a job another one if it is left out.
+/// Something whose omission makes a different job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Subject {
     Adapter,
     /// The loss: its objective, its KL term, its clips, its advantages.
     Loss,
-    /// More than one turn an episode.
+    /// More than one turn per episode.
     Turns,
     Tools,
     Teacher,
@@ -15,7 +15,7 @@ pub(crate) enum Subject {
     Judge,
 }
 
-/// Words, or two words one after the other, that name a subject, in the order in which they count.
+/// Words, or two adjacent words, that name a subject, in order of precedence.
 const WORDS: [(Subject, &[&str]); 6] = [
     (Subject::Adapter, &["lora", "qlora", "rslora", "dora", "peft", "adapter", "adapters"]),
     (Subject::Teacher, &["teacher", "teachers", "distill", "distillation"]),
@@ -46,11 +46,11 @@ const WORDS: [(Subject, &[&str]); 6] = [
         ],
     ),
 ];
-/// Words of parts of a name that measure or surround a job.
+/// Words in parts of a name that measure or surround a job.
 const AROUND: [&str; 2] = ["profiler", "ema"];
 
 impl Subject {
-    /// Returns what a message says that the option decides.
+    /// Returns the subject's name in messages.
     pub fn name(self) -> &'static str {
         match self {
             Subject::Adapter => "an adapter",
@@ -63,11 +63,11 @@ impl Subject {
     }
 }
 
-/// Returns what `key` is about; none if no word of it says so.
+/// Returns the subject of `key`; `None` if no word shows it.
 pub(crate) fn subject_of(key: &str) -> Option<Subject> {
     let key = key.to_ascii_lowercase();
     let parts: Vec<Vec<&str>> = key.split(['.', '/']).map(|part| part.split(['_', '-']).collect()).collect();
-    // A clip of gradients is none of the loss.
+    // Gradient clipping is not part of the loss.
     let is_of_gradients = |part: &[&str]| part.contains(&"grad") && part.contains(&"clip");
     let is_around = |part: &Vec<&str>| part.iter().any(|word| AROUND.contains(word)) || is_of_gradients(part);
     if key.contains("env_vars") || parts.iter().any(is_around) {

@@ -1,33 +1,33 @@
-//! What is known of a stack's options, in one table that `import` and `doctor --run` both read.
+//! A stack's options, in one table that `import` and `doctor --run` both read.
 
 use crate::unbuilt::Unbuilt;
 
-/// Why an option is left out that no table knows.
+/// Why an unknown option is left out.
 pub(crate) const UNKNOWN: &str = "this option is not known here";
-/// Why one is left out that only the plan's table knows.
+/// Why an option of the plan's table alone is left out.
 const NOTHING: &str = "nothing here corresponds to it";
 
-/// What an option does to the memory of a run.
+/// An option's effect on the memory of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Memory {
-    /// A rule of the plan reads it.
+    /// Read by a rule of the plan.
     Used,
-    /// It moves no memory.
+    /// Moves no memory.
     Idle,
 }
 
-/// What an option becomes in a run file.
+/// An option's conversion to a run file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Take {
     /// The text, unchanged, under our key.
     Text(&'static str),
     Integer(&'static str),
     Number(&'static str),
-    /// A whole number of steps; 0 and below is never, which is our absent key.
+    /// A whole number of steps; 0 and below mean never, for which our key is absent.
     Every(&'static str),
-    /// A name for a name.
+    /// A name mapped to a name.
     Names(&'static str, &'static [(&'static str, &'static str)]),
-    /// True is this value under our key; false leaves the key out.
+    /// True sets our key to this value; false leaves it out.
     On(&'static str, &'static str),
     /// One number for both clips.
     Clips,
@@ -35,13 +35,13 @@ pub(crate) enum Take {
     ClipPair,
     /// Two numbers: `train.betas`.
     Betas,
-    /// -1 is 0: all tokens.
+    /// -1 becomes 0: all tokens.
     TopK,
     /// Variables of the chat template, as one value: `{"enable_thinking": False}`.
     Variables,
-    /// One of them that is on or off.
+    /// A chat template variable that is on or off.
     Variable(&'static str),
-    /// True is `recompute = "layer"`, false `"none"`.
+    /// True becomes `recompute = "layer"`, false `"none"`.
     Recompute,
     /// True adds this to `memory.offload`.
     Offload(&'static str),
@@ -49,33 +49,32 @@ pub(crate) enum Take {
     Later,
     /// A part of an adapter's description, read together with its other parts.
     Adapter,
-    /// A class whose methods the model plays or calls, or functions that it calls, read by the stack's own function. It
-    /// is not built if the file does not show it.
+    /// A class or functions for the model, read by the stack's own function; unbuilt if they are not in the file.
     Environment,
     /// Another name of the option with this first name; the plan tells the two apart.
     As(&'static str),
-    /// Left out, with the reason: a sentence.
+    /// Left out, for the reason in this sentence.
     Lost(&'static str),
-    /// If it is on, the job is another one here, and is refused.
+    /// If it is on, it makes a different job here, and is refused.
     NotBuilt(Unbuilt),
 }
 
-/// (names of one option separated by `|`, what it does to memory, what it becomes here). Rules ask for the first name.
+/// (names of one option separated by `|`, its effect on memory, its conversion). Rules use the first name.
 pub(crate) type Row = (&'static str, Memory, Take);
 
-/// One stack's options; each name is in it once.
+/// A stack's options; each name is in it once.
 pub(crate) struct Table {
     /// The stack's name.
     pub stack: &'static str,
-    /// Options that become something in a run file, or are left out for a reason of their own.
+    /// Options that are converted to a run file, or left out for their own reason.
     pub rows: &'static [Row],
-    /// Names of the other options that rules of the plan read, as in a row, with white space between options.
+    /// Other options read by the plan's rules, named as in a row, with white space between options.
     pub used: &'static str,
-    /// Names of the other options that move no memory; `x*` is any name that begins with `x`.
+    /// Other options that move no memory; `x*` is any name that begins with `x`.
     pub idle: &'static str,
     /// (reason, parts of names): why an option of a cluster, an engine or a logger without a row is left out.
     pub elsewhere: &'static [(&'static str, &'static str)],
-    /// Names of options that hold a key or a password, which is shown nowhere.
+    /// Options with a key or a password, which is never shown.
     pub secrets: &'static str,
 }
 
@@ -88,7 +87,7 @@ fn has(names: &str, key: &str) -> bool {
 }
 
 impl Table {
-    /// The index of the row that says what `key` becomes in a run file.
+    /// Returns the index of the row that converts `key`.
     pub fn row_of(&self, key: &str) -> Option<usize> {
         let index = self.rows.iter().position(|(names, ..)| has(names, key))?;
         match self.rows[index].2 {
@@ -108,44 +107,44 @@ impl Table {
         rows.chain(self.used.split_whitespace())
     }
 
-    /// The first name of the option that is also called `key`, if the plan's rules read it.
+    /// Returns the first name of the option with the name `key`, if the plan's rules read it.
     pub fn first_of(&self, key: &str) -> Option<&'static str> {
         self.used().find(|names| has(names, key)).map(first_name)
     }
 
-    /// Every name that is written out.
+    /// Returns every name that is written out.
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
         let rows = self.rows.iter().map(|row| row.0);
         let others = self.used.split_whitespace().chain(self.idle.split_whitespace());
         rows.chain(others).flat_map(|names| names.split('|')).filter(|name| !name.ends_with('*'))
     }
 
-    /// True if the plan reads `key`, or knows that it moves no memory.
+    /// Returns true if the plan reads `key`, or knows that it moves no memory.
     pub fn is_known(&self, key: &str) -> bool {
         let mut starts = self.idle.split_whitespace().filter_map(|name| name.strip_suffix('*'));
         self.names().any(|name| name == key) || starts.any(|start| key.starts_with(start))
     }
 
-    /// Why an option without a row is left out of a run file.
+    /// Returns why an option without a row is left out of a run file.
     pub fn why_left(&self, key: &str) -> &'static str {
         let is_named = self.names().any(|name| name == key);
         let unnamed = if is_named { NOTHING } else { UNKNOWN };
         self.reason_of_part(key).unwrap_or(unnamed)
     }
 
-    /// Why an option is left out whose name has a part that says what it is about.
+    /// Returns why an option is left out because of a part of its name.
     pub fn reason_of_part(&self, key: &str) -> Option<&'static str> {
         let is_part = |parts: &str| parts.split_whitespace().any(|part| key.contains(part));
         self.elsewhere.iter().find(|(_, parts)| is_part(parts)).map(|(why, _)| *why)
     }
 
-    /// True if `key` is marked as one that holds a key or a password.
+    /// Returns true if `key` is marked as holding a key or a password.
     pub fn is_secret(&self, key: &str) -> bool {
         self.secrets.split_whitespace().any(|name| name == key)
     }
 }
 
-/// Reasons that several stacks share.
+/// Reasons shared by several stacks.
 pub(crate) mod why {
     pub const CLUSTER: &str = "cards are not in the run file here: `train --ranks N` takes one for each rank";
     pub const SHARDING: &str = "ranks split neither matrices nor sequences here; what they share out is the plan's choice, or run.zero_stage's";
@@ -174,14 +173,14 @@ pub(crate) mod why {
     pub const DEFAULT: &str = "as by default there";
     pub const UNSET: &str = "not set there";
 
-    /// What leaving an option out for a reason means for the job.
+    /// The effect on the job of leaving an option out.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Class {
-        /// It may change what is learnt: data, rewards, the loss, lengths, an adapter.
+        /// May change the training: data, rewards, the loss, lengths, an adapter.
         Job,
-        /// It is about the machines, the engine or the logger there.
+        /// Concerns the machines, the engine or the logger there.
         Engine,
-        /// It does nothing there.
+        /// Has no effect there.
         Idle,
     }
 

@@ -1,5 +1,4 @@
-//! Features of other stacks that a run here lacks. A job without one is a different job, so it is refused unless
-//! forced.
+//! Features of other stacks that a run here lacks. A job without one differs, so it is refused unless forced.
 
 use crate::setting::{Setting, flag, number, one_line};
 use crate::subject::Subject;
@@ -7,31 +6,31 @@ use plimsoll_base::Error;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unbuilt {
-    /// Another adapter than plain LoRA, or one that the file does not show.
+    /// An adapter other than plain LoRA, or one that the file does not show.
     Adapters,
     /// Weights in 4 or 8 bits.
     Quantisation,
-    /// A mixture of experts of another family than Qwen3-MoE, or of a GGUF file.
+    /// A mixture of experts of a family other than Qwen3-MoE, or from a GGUF file.
     Experts,
     /// An optimizer that is not AdamW.
     Optimizer,
-    /// A part of the objective: a term of the loss, or what it is computed on.
+    /// A part of the objective: a term of the loss, or its input.
     Objective,
     /// Prompts with pictures.
     Images,
     /// Turns between the model and tools that are neither a class nor functions of a file that the launch file shows.
     Turns,
-    /// An adapter of all linear layers, of a model whose routers are among them.
+    /// An adapter of all linear layers, in a model where these include routers.
     Routers,
-    /// A class or a function that only a call of another one makes.
+    /// A class or a function that exists only within a call of another one.
     Nested,
-    /// A class of the file that derives from a trainer.
+    /// A class in the file that derives from a trainer.
     Trainer,
-    /// A class that plays episodes with other methods than an environment here.
+    /// A class that plays episodes with methods other than an environment's here.
     Agent,
-    /// An option that no table knows, whose name says what it decides.
+    /// An unknown option whose name shows its subject.
     Unknown(Subject),
-    /// An option that decides the job, whose value cannot be read.
+    /// An option that decides the job but has an unreadable value.
     Unread(Subject),
 }
 
@@ -53,7 +52,7 @@ impl Unbuilt {
         }
     }
 
-    /// True if it is about an adapter.
+    /// Returns true if it concerns an adapter.
     pub fn is_adapter(self) -> bool {
         matches!(
             self,
@@ -104,7 +103,7 @@ impl Unbuilt {
     }
 }
 
-/// True if a setting of a row that is not built asks for it: a number above 0, a switch that is on, or a name.
+/// Returns true if an unbuilt row's setting enables it: a number above 0, a switch that is on, or a name.
 pub(crate) fn asks(given: &Setting) -> bool {
     let text = given.value.trim();
     match (number(text), flag(text)) {
@@ -116,12 +115,12 @@ pub(crate) fn asks(given: &Setting) -> bool {
     }
 }
 
-/// Returns one line of what is missing: the setting, what it asks for, what a run does without it.
+/// Returns one line: the setting, what it needs, what a run does without it.
 pub(crate) fn line(what: Unbuilt, given: &Setting) -> String {
     format!("{}: {}: {}", given.shown(), what.name(), what.without())
 }
 
-/// The error for a job that needs what is not built.
+/// Returns the error for a job that needs unbuilt features.
 pub(crate) fn refusal(file: &str, found: &[(Unbuilt, &Setting)]) -> Error {
     let mut names: Vec<&str> = Vec::new();
     for (what, _) in found {
@@ -169,12 +168,12 @@ fn parts_of(last: &str) -> Vec<&str> {
     last.split(['-', '_', '.', ' ', ':']).collect()
 }
 
-/// True if a model's published name says that it has experts.
+/// Returns true if a model's published name shows experts.
 pub(crate) fn has_experts(name: &str) -> bool {
     let last = last_of(name);
     let parts = parts_of(&last);
     let is_count = |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_digit());
-    // `A3B` are the parameters that a token uses, `8x7B` experts times parameters.
+    // `A3B` are the parameters per token, `8x7B` experts times parameters.
     let active =
         |part: &&str| part.strip_prefix('a').and_then(|rest| rest.strip_suffix('b')).is_some_and(is_count);
     let times = |part: &&str| {

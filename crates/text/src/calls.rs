@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 const OPEN: &str = "<tool_call>";
 const CLOSE: &str = "</tool_call>";
-/// Llama 3 may write it before a call.
+/// Marker that Llama 3 may write before a call.
 const PYTHON_TAG: &str = "<|python_tag|>";
 
 /// A piece of a response.
@@ -23,17 +23,17 @@ pub enum Said {
     },
 }
 
-/// Finds the calls in one response, piece by piece, in time that grows with the text alone.
+/// Finds the calls in one response, piece by piece, in time linear in the text.
 #[derive(Clone, Debug)]
 pub enum Calls {
-    /// Between tags, anywhere in the response.
+    /// Calls between tags, anywhere in the response.
     Tagged(Tagged),
-    /// The response is calls, with `;` between them, or it has none.
+    /// A response that is calls, with `;` between them, or has none.
     Whole(Whole),
 }
 
 impl Calls {
-    /// Looks for calls of these functions, in the form that a template teaches.
+    /// Looks for calls of these functions, in the form that the template teaches.
     pub fn new(template: Option<&ChatTemplate>, tools: Vec<Tool>) -> Calls {
         match template.is_some_and(|template| template.mentions(OPEN)) {
             true => Calls::Tagged(Tagged { tools, ..Tagged::default() }),
@@ -49,7 +49,7 @@ impl Calls {
         said
     }
 
-    /// Takes more of the response. Returns what is certain.
+    /// Takes more of the response. Returns the pieces that are certain.
     pub fn push(&mut self, text: &str) -> Vec<Said> {
         let mut said = Vec::new();
         match self {
@@ -59,7 +59,7 @@ impl Calls {
         said
     }
 
-    /// Returns what was held back, at the end of the response.
+    /// Returns the text held back, at the end of the response.
     pub fn finish(&mut self) -> Vec<Said> {
         let mut said = Vec::new();
         match self {
@@ -83,9 +83,9 @@ impl Calls {
 #[derive(Clone, Debug, Default)]
 pub struct Tagged {
     tools: Vec<Tool>,
-    /// White space after the last text: it separates a call, or belongs to what follows.
+    /// White space after the last text: it separates a call, or belongs to the next text.
     gap: String,
-    /// What may be the beginning of a tag; or an open tag and what follows it.
+    /// The possible beginning of a tag; or an open tag and the text after it.
     held: String,
     /// True within tags. `CLOSE` does not end in the first `searched` bytes of `held`.
     inside: bool,
@@ -135,7 +135,7 @@ impl Tagged {
         self.gap.push_str(&text[solid.len()..]);
     }
 
-    /// Takes what is from tag to tag.
+    /// Takes the text from tag to tag.
     fn call(&mut self, whole: &str, said: &mut Vec<Said>) {
         self.inside = false;
         let gap = std::mem::take(&mut self.gap);
@@ -153,10 +153,10 @@ impl Tagged {
 pub struct Whole {
     tools: Vec<Tool>,
     held: String,
-    /// Bytes of `held` before a call may begin: white space, and one tag.
+    /// Bytes of `held` before a possible call: white space and one tag.
     lead: usize,
     has_tag: bool,
-    /// True if it begins as a call does.
+    /// True if it begins like a call.
     inside: bool,
     /// True once it cannot be a call.
     is_text: bool,
@@ -186,7 +186,7 @@ impl Whole {
         }
     }
 
-    /// Returns the calls that a whole response is.
+    /// Returns the calls of a response that is nothing else.
     fn calls_of(&self, text: &str) -> Option<Vec<Said>> {
         let text = text.trim();
         let mut rest = text.strip_prefix(PYTHON_TAG).unwrap_or(text);
@@ -210,7 +210,7 @@ impl Whole {
     }
 }
 
-/// Returns the same with texts that follow each other as one.
+/// Joins adjacent texts.
 pub fn joined(said: Vec<Said>) -> Vec<Said> {
     let mut joined = Vec::with_capacity(said.len());
     for one in said {
@@ -232,7 +232,7 @@ fn push_text(said: &mut Vec<Said>, text: &str) {
     }
 }
 
-/// Reads what is between two tags.
+/// Reads a call between two tags.
 fn tagged_call(text: &str, tools: &[Tool]) -> Option<Said> {
     if let Some((name, arguments)) = calls_xml::call(text, tools) {
         return Some(Said::Call { name, arguments: Value::Object(arguments).to_string() });
@@ -241,7 +241,7 @@ fn tagged_call(text: &str, tools: &[Tool]) -> Option<Said> {
     let name = call.get("name")?.as_str().filter(|name| !name.is_empty())?.to_string();
     let arguments = match call.remove("arguments") {
         None => Value::Object(Map::new()),
-        // Some models write the text of the object.
+        // Some models write the object as a string.
         Some(Value::String(text)) => Value::Object(serde_json::from_str(&text).ok()?),
         Some(object @ Value::Object(_)) => object,
         Some(_) => return None,

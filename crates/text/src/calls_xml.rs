@@ -22,14 +22,14 @@ const PARAMETER_END: &str = "</parameter>";
 /// A function that a response may call.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tool {
-    /// What a call names.
+    /// The name that a call uses.
     pub name: String,
-    /// The types of its parameters; one of several types has none.
+    /// Types of its parameters, without those of several types.
     types: HashMap<String, String>,
 }
 
 impl Tool {
-    /// Reads the functions of `tools`, which are in OpenAI's form; what has no name is left out.
+    /// Reads the functions of `tools`, in OpenAI's form; skips those without a name.
     pub fn all(tools: &[Value]) -> Vec<Tool> {
         let tool = |tool: &Value| {
             let function = &tool["function"];
@@ -43,7 +43,7 @@ impl Tool {
     }
 }
 
-/// Reads one call: the function's name and its arguments. None where the text is no such call, or not a whole one.
+/// Reads one call: the function's name and its arguments. `None` if the text is not a complete call.
 pub(crate) fn call(text: &str, tools: &[Tool]) -> Option<(String, Map<String, Value>)> {
     let (name, mut rest) = text.trim().strip_prefix(FUNCTION)?.split_once('>')?;
     let name = name.trim();
@@ -59,7 +59,7 @@ pub(crate) fn call(text: &str, tools: &[Tool]) -> Option<(String, Map<String, Va
             return after.trim().is_empty().then(|| (name.to_string(), arguments));
         }
         let (key, after) = rest.strip_prefix(PARAMETER)?.split_once('>')?;
-        // A parameter that is not closed ends where the next one begins, or the function ends.
+        // An unclosed parameter ends at the next parameter or at the end of the function.
         let ends = [PARAMETER_END, PARAMETER, FUNCTION_END];
         let is_end = |&(at, _): &(usize, &str)| ends.iter().any(|tag| after[at..].starts_with(tag));
         let (end, _) = after.match_indices('<').find(is_end)?;
@@ -71,7 +71,7 @@ pub(crate) fn call(text: &str, tools: &[Tool]) -> Option<(String, Map<String, Va
     }
 }
 
-/// Returns the value that a parameter's text stands for.
+/// Returns the value of a parameter's text.
 fn value(words: &str, kind: Option<&str>, tool: &Tool) -> Value {
     let text = || Value::from(words);
     if words.eq_ignore_ascii_case("null") {
@@ -80,7 +80,7 @@ fn value(words: &str, kind: Option<&str>, tool: &Tool) -> Value {
     let json = || serde_json::from_str::<Value>(words.trim()).ok();
     let number = |wanted: fn(&Value) -> bool| json().filter(wanted).unwrap_or_else(text);
     match kind {
-        // A function or parameter that is not described: nothing says that the text is more than text.
+        // The function or the parameter is not described, so the text stays text.
         None if tool.types.is_empty() => text(),
         Some(kind) if ["string", "str", "text", "varchar", "char", "enum"].contains(&kind) => text(),
         Some(kind) if ["int", "uint", "long", "short", "unsigned"].iter().any(|of| kind.starts_with(of)) => {

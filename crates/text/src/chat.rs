@@ -27,12 +27,12 @@ impl Message {
     }
 }
 
-/// A conversation with everything that a template may ask for, as JSON.
+/// A conversation with all the input that a template may use, as JSON.
 #[derive(Clone, Copy, Debug)]
 pub struct Conversation<'c> {
-    /// Objects with `role`, `content` and what else a role has, such as `tool_calls`.
+    /// Objects with `role`, `content` and other fields of a role, such as `tool_calls`.
     pub messages: &'c [Value],
-    /// `tools`, and further variables of the template.
+    /// `tools`, and more variables of the template.
     pub variables: &'c [(&'c str, &'c Value)],
     pub add_generation_prompt: bool,
 }
@@ -42,12 +42,12 @@ pub struct ChatTemplate {
     template: Template,
     source: String,
     special: Vec<(String, String)>,
-    /// Variables of every conversation that does not set them itself.
+    /// Default variables of every conversation.
     arguments: BTreeMap<String, Value>,
 }
 
 impl ChatTemplate {
-    /// Parses a template; `special` are tokens by the names that templates use, such as `("eos_token", "<|im_end|>")`.
+    /// Parses a template; `special` maps names in templates to tokens, such as `("eos_token", "<|im_end|>")`.
     ///
     /// Errors: `chat-template-invalid`.
     pub fn new(source: &str, special: &[(&str, &str)]) -> Result<ChatTemplate> {
@@ -56,12 +56,12 @@ impl ChatTemplate {
         Ok(ChatTemplate { template, source: source.to_string(), special, arguments: BTreeMap::new() })
     }
 
-    /// Gives every conversation these variables, unless it sets one itself.
+    /// Sets default variables for every conversation.
     pub fn with_arguments(self, arguments: &BTreeMap<String, Value>) -> ChatTemplate {
         ChatTemplate { arguments: arguments.clone(), ..self }
     }
 
-    /// Reads `data.chat_template`: a template, or the path of a file with one.
+    /// Reads `data.chat_template`: a template, or the path of a file that contains one.
     ///
     /// Errors: `chat-template-invalid`.
     pub fn from_setting(setting: &str) -> Result<ChatTemplate> {
@@ -81,7 +81,7 @@ impl ChatTemplate {
 
     /// Renders a conversation. `add_generation_prompt` appends the opening of the assistant's turn.
     ///
-    /// Errors: `chat-template-invalid`, also where the template refuses the conversation.
+    /// Errors: `chat-template-invalid`, including a template that rejects the conversation.
     pub fn render(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String> {
         let messages: Vec<(&str, &str)> = messages.iter().map(|m| (&*m.role, &*m.content)).collect();
         self.rendered(Messages::Plain(&messages), &[], add_generation_prompt)
@@ -89,13 +89,13 @@ impl ChatTemplate {
 
     /// Renders a conversation of any kind of message, with tools and variables.
     ///
-    /// Errors: as `render`.
+    /// Errors: those of `render`.
     pub fn render_json(&self, conversation: &Conversation<'_>) -> Result<String> {
         let Conversation { messages, variables, add_generation_prompt } = *conversation;
         self.rendered(Messages::Json(messages), variables, add_generation_prompt)
     }
 
-    /// True if the template marks the assistant's own text: `{% generation %}...{% endgeneration %}`.
+    /// Returns true if the template marks the assistant's text: `{% generation %}...{% endgeneration %}`.
     pub(crate) fn has_marks(&self) -> bool {
         self.template.has_marks
     }
@@ -115,7 +115,7 @@ impl ChatTemplate {
         Ok((text, marks.ok_or_else(lost)?))
     }
 
-    /// True if the template's source contains `words`: which form of tool calls it teaches can be read off it.
+    /// Returns true if the template's source contains `words`, which shows the form of tool calls that it teaches.
     pub fn mentions(&self, words: &str) -> bool {
         self.source.contains(words)
     }
@@ -163,8 +163,7 @@ pub(crate) fn special_token(files: &TokenizerFiles, name: &str) -> Option<String
     tables.tokens.get(id as usize).cloned()
 }
 
-/// Returns the template text for `data.chat_template`. A setting without a tag is a path: as a template it would give
-/// every conversation the same prompt.
+/// Returns the text for `data.chat_template`. A setting without a tag is a path: it would make all prompts the same.
 ///
 /// Errors: `chat-template-invalid`.
 pub fn template_text(setting: &str) -> Result<Cow<'_, str>> {

@@ -1,4 +1,4 @@
-//! Prompt data: JSON lines, read one line at a time, or Parquet. A bad row is named by file, line and column; none is
+//! Prompt data: JSON lines, read one at a time, or Parquet. A bad row is an error with file, line and column; no row is
 //! skipped. All columns but the prompt go to the reward unchanged.
 
 use crate::parquet_file::{bad_parquet, each_row, is_parquet, reading};
@@ -28,7 +28,7 @@ pub struct Row {
     pub columns: Map<String, Value>,
 }
 
-/// Reads prompts from JSON lines or Parquet, and passes each row and its index to `visit`.
+/// Reads prompts from JSON lines or Parquet, and calls `visit` with each row and its index.
 ///
 /// Errors: `data-missing`, `data-empty`, `data-bad-json`, `data-bad-parquet`, `data-column-missing`, `data-bad-prompt`;
 /// those of `visit`.
@@ -40,7 +40,7 @@ pub fn each_prompt(
     first_prompts(path, prompt_column, Part::WHOLE, visit).map(drop)
 }
 
-/// How much of a file is read: up to the row with which one of these numbers is reached.
+/// Limits on the part of a file to read: up to the row that reaches one of these numbers.
 #[derive(Clone, Copy, Debug)]
 pub struct Part {
     pub rows: usize,
@@ -121,7 +121,7 @@ impl FileSize {
     }
 }
 
-/// Counts objects and entries by their punctuation, as upper bounds: a quote within a text has a backslash before it.
+/// Counts objects and entries by their punctuation, as upper bounds: a quote inside a text has a backslash before it.
 fn size_of_lines(mut file: File) -> std::io::Result<FileSize> {
     let (mut size, mut buffer, mut before) = (FileSize::default(), vec![0; 64 << 10], [0u8; 2]);
     let mut line = 0;
@@ -151,8 +151,8 @@ fn size_of_lines(mut file: File) -> std::io::Result<FileSize> {
 
 /// Tokenizes a prompt.
 ///
-/// A string is used unchanged, unless `strings` or a system prompt asks for the chat template: then it is one user
-/// message. A system prompt goes before conversations that have none.
+/// A string is used unchanged, unless `strings` or a system prompt requires the chat template: then it is one user
+/// message. A system prompt precedes conversations that have none.
 /// Errors: `chat-template-missing`, `chat-template-invalid`, those of `Tokenizer::encode`.
 pub fn tokenize_prompt(
     tokenizer: &Tokenizer,
@@ -213,7 +213,7 @@ fn missing(path: &Path, err: &std::io::Error) -> Error {
         .hint("check data.prompts in the run file; paths are relative to where you are")
 }
 
-/// Opens a data file. Returns whether it is Parquet.
+/// Opens a data file. Returns true for Parquet.
 fn open(path: &Path) -> Result<(File, bool)> {
     let missing = |err: std::io::Error| missing(path, &err);
     if !std::fs::metadata(path).map_err(missing)?.is_file() {
@@ -240,7 +240,7 @@ pub(crate) fn load<T>(path: &Path, row: impl Fn(Map<String, Value>, Place) -> Re
 
 /// Calls `visit` with each row of a file of JSON lines or Parquet, and its line or row, from 1.
 ///
-/// Errors: as `each_prompt`, without those of prompts; those of `visit`.
+/// Errors: those of `each_prompt` except those about prompts; those of `visit`.
 pub fn each_row_of(path: &Path, visit: impl FnMut(usize, Map<String, Value>) -> Result<()>) -> Result<()> {
     first_rows_of(path, Part::WHOLE, visit).map(drop)
 }
@@ -273,7 +273,7 @@ pub fn each_line_of(
     })
 }
 
-/// Calls `visit` with each row of a part of a file, which must not be empty. Returns whether the file ends with it.
+/// Calls `visit` with each row of a part of a file, which must not be empty. Returns true if the file ends with it.
 fn each_object(
     path: &Path,
     part: Part,
@@ -290,7 +290,7 @@ fn each_object(
     };
     match is_packed {
         true => each_row(path, file, ROWS_MAX, |line, object| {
-            // The length as JSON is a bound on time, and costs some itself.
+            // The length as JSON limits the work. It costs time itself, so it is not computed without a limit.
             let row_bytes =
                 if part.bytes == usize::MAX { 0 } else { Value::from(object.clone()).to_string().len() };
             count(object, Place { path, line }, row_bytes)
@@ -370,7 +370,7 @@ pub(crate) fn prompt_of(value: Value, column: &str, place: Place) -> Result<Prom
     }
 }
 
-/// A message's role and text. Calls of tools are no text, and to leave them out would change the conversation.
+/// Reads a message's role and text. Refuses tool calls: they are not text, and dropping them changes the conversation.
 fn message_of(value: Value) -> std::result::Result<Message, String> {
     let calls =
         value.get("tool_calls").filter(|calls| !calls.is_null() && **calls != Value::Array(Vec::new()));

@@ -1,10 +1,10 @@
-//! Runs libraries on other people's files: a panic there is a fault of the file and becomes a named error.
+//! Runs libraries on other people's files: a panic there is the file's fault and becomes a named error.
 
 use plimsoll_base::{Error, Result};
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Stack of a thread that reads a model's files: JSON nests at most 128 deep, with a few KiB a level in its readers.
+/// Stack of a thread that reads a model's files: JSON nests at most 128 deep, and a reader takes a few KiB per level.
 const STACK_BYTES: usize = 8 << 20;
 
 thread_local! {
@@ -24,7 +24,7 @@ pub(crate) fn guarded<T>(work: impl FnOnce() -> T) -> Option<T> {
     result.ok()
 }
 
-/// Runs `work` in a thread of its own, with a stack of known size; `None` if it panics.
+/// Runs `work` in its own thread, with a stack of known size; `None` if it panics.
 ///
 /// Errors: `thread-not-started`.
 pub(crate) fn on_a_stack<T: Send>(name: &str, work: impl FnOnce() -> T + Send) -> Result<Option<T>> {

@@ -1,8 +1,7 @@
-//! Preference data: a prompt with a chosen and a rejected answer, in the forms that TRL reads, and its tokens.
+//! Preference data: a prompt with a chosen and a rejected answer, in TRL's forms, and its tokens.
 //!
 //! `prompt`, `chosen` and `rejected` are strings or chat messages. Answers that are conversations, or strings without a
-//! prompt column, begin with the prompt: their common prefix (TRL's "implicit prompt"). A `margin` column is a number.
-//! Other columns go to the rewards.
+//! prompt column, begin with the prompt: their common prefix (TRL's "implicit prompt"). `margin` is a number.
 
 use crate::data::{Place, bad_prompt, load, prompt_of, take};
 use crate::strings::Strings;
@@ -16,7 +15,7 @@ pub struct PairRow {
     pub prompt: Prompt,
     pub chosen: String,
     pub rejected: String,
-    /// The least difference of scores to aim for, for a reward model; 0 if the data has none.
+    /// Target for the least score difference of a reward model; 0 if the data has none.
     pub margin: f32,
     /// All other columns.
     pub columns: Map<String, Value>,
@@ -25,7 +24,7 @@ pub struct PairRow {
 #[derive(Clone, Debug, PartialEq)]
 pub struct PairTokens {
     pub prompt: Vec<u32>,
-    /// With the token that ends it.
+    /// Includes the end token.
     pub chosen: Vec<u32>,
     pub rejected: Vec<u32>,
 }
@@ -52,7 +51,7 @@ pub fn load_pairs(path: &Path, prompt_column: &str) -> Result<Vec<PairRow>> {
 
 /// Tokenizes a pair, each half as a supervised row.
 ///
-/// Errors: those of `tokenize_sft`; `pair-equal` where two texts have the same tokens.
+/// Errors: those of `tokenize_sft`; `pair-equal` if both texts have the same tokens.
 pub fn tokenize_pair(
     tokenizer: &Tokenizer,
     template: Option<&ChatTemplate>,
@@ -79,7 +78,7 @@ fn row_of(mut object: Map<String, Value>, prompt_column: &str, place: Place) -> 
         let form = "a preference row is {\"prompt\": ..., \"chosen\": ..., \"rejected\": ...}";
         let value = take(&mut object, column, place)
             .map_err(|error| Error { hints: vec![form.to_string()], ..error })?;
-        // An empty list has no message to say so itself.
+        // An empty list has no message to report this itself.
         if value.as_array().is_some_and(Vec::is_empty) {
             return Err(empty(&place, column));
         }
@@ -118,7 +117,7 @@ fn row_of(mut object: Map<String, Value>, prompt_column: &str, place: Place) -> 
     Ok(PairRow { prompt, chosen, rejected, margin, columns: object })
 }
 
-/// Splits two lists of messages, each ending in one message of the assistant, into prompt and answers.
+/// Splits two lists of messages, each ending in one assistant message, into prompt and answers.
 fn conversations(
     said: Option<Prompt>,
     chosen: &[Message],
@@ -141,7 +140,7 @@ fn conversations(
     let prompt = match (shared, said) {
         (0, Some(prompt)) => prompt,
         (0, None) => return Err(empty(&place, "prompt")),
-        // Whole conversations hold the prompt, even if the row has a prompt as well.
+        // Whole conversations contain the prompt, even if the row has one as well.
         (shared, _) => Prompt::Messages(chosen[..shared].to_vec()),
     };
     Ok((prompt, better, worse))

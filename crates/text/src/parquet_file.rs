@@ -1,6 +1,5 @@
-//! Reads rows of a Parquet file as JSON objects: structs become objects, lists arrays, text strings. One page of each
-//! column is in memory at a time. Files are not trusted: sizes are checked first, and a panic of the decoder ends only
-//! its own thread, with a named error.
+//! Reads rows of a Parquet file as JSON objects: structs become objects, lists arrays, text strings. Holds one page of
+//! each column. Checks sizes first, since files are not trusted; a panic of the decoder becomes a named error.
 
 use crate::parquet_pages::reading_bytes;
 use parquet::file::reader::{FileReader, SerializedFileReader};
@@ -13,7 +12,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::mpsc::{SyncSender, sync_channel};
 
-/// The name of the decoding thread. A panic in it is a fault of the file and is reported by the reader alone.
+/// The decoding thread. A panic in it is the file's fault; only the reader reports it.
 pub const PARQUET_THREAD: &str = "parquet";
 
 /// The first and last bytes of a file.
@@ -23,7 +22,7 @@ const METADATA_BYTES_MAX: u64 = 64 << 20;
 /// Rows between the decoder and its reader.
 const ROWS_IN_FLIGHT: usize = 64;
 
-/// Returns true if a file begins as Parquet files do.
+/// Returns true if a file begins with Parquet's magic.
 pub(crate) fn is_parquet(file: &mut File) -> std::io::Result<bool> {
     let mut start = [0; 4];
     let read = file.read_exact(&mut start);
@@ -43,7 +42,7 @@ pub(crate) fn each_row(
     decoding(path, |rows| read(file, rows_max, rows), visit).map(drop)
 }
 
-/// Returns the most host bytes that reading the file takes, without its rows.
+/// Returns the most host bytes that reading the file takes, besides its rows.
 ///
 /// Errors: `data-bad-parquet`.
 pub(crate) fn reading(path: &Path, file: File) -> Result<u64> {

@@ -1,5 +1,5 @@
-//! Checks what a Parquet file claims about its pages before anything is decoded: a header of a few bytes may ask for
-//! gigabytes. It reads page headers (Thrift's compact protocol) and skips the pages.
+//! Checks the page sizes that a Parquet file declares before anything is decoded: a header of a few bytes may ask for
+//! gigabytes. Reads page headers (Thrift's compact protocol) and skips the pages.
 
 use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData};
 use std::fs::File;
@@ -9,9 +9,9 @@ use std::io::{BufReader, Read, Seek, SeekFrom};
 const PAGE_BYTES_MAX: u64 = 256 << 20;
 /// Longest page header; long minima and maxima take kilobytes.
 const HEADER_BYTES_MAX: u64 = 16 << 20;
-/// Values of a column of lists in one row group, on top of one for each four bytes: equal short words pack well.
+/// Most values of a list column in a row group, plus one per four bytes: equal short words pack well.
 const LIST_VALUES_MAX: u64 = 1 << 24;
-/// How much the pages of a column may exceed its metadata: writers count headers differently.
+/// Most bytes by which a column's pages may exceed its metadata: writers count headers differently.
 const DECODED_BYTES_SLACK: u64 = 1 << 20;
 /// Nesting of structs in a header.
 const DEPTH_MAX: u32 = 8;
@@ -29,10 +29,9 @@ struct PageHeader {
     data_values: i64,
 }
 
-/// Reads the headers of all pages and returns the most bytes that reading takes: for each column of a row group its
-/// dictionary and one page, stored and decoded.
+/// Reads all page headers. Returns the most bytes of reading: per column its dictionary and a page, stored and decoded.
 ///
-/// Errors: a text, if a size exceeds its limit or contradicts another.
+/// Errors: a sentence, if a size exceeds its limit or contradicts another.
 pub(crate) fn reading_bytes(file: &File, metadata: &ParquetMetaData) -> Result<u64, String> {
     let file_bytes = file.metadata().map_err(|err| err.to_string())?.len();
     let mut reader = BufReader::with_capacity(BUFFER_BYTES, file);

@@ -6,7 +6,7 @@ use plimsoll_base::{Error, Result};
 const STOPS_MAX: usize = 64;
 const STOP_BYTES_MAX: usize = 4096;
 
-/// Where a stop string was found; offsets are bytes of all text pushed since the start.
+/// The place of a stop string; offsets are bytes of all text pushed so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StopMatch {
     pub stop_index: usize,
@@ -26,7 +26,7 @@ pub struct StopMatcher {
 }
 
 impl StopMatcher {
-    /// `stops` may be empty.
+    /// Makes a matcher. `stops` may be empty.
     ///
     /// Errors: `stop-string-invalid` (empty, too long, too many).
     pub fn new(stops: &[String]) -> Result<StopMatcher> {
@@ -44,9 +44,9 @@ impl StopMatcher {
         Ok(StopMatcher { stops: stops.to_vec(), held: String::with_capacity(2 * longest + 64), released: 0 })
     }
 
-    /// Takes the text of one token and appends to `out` what can no longer belong to a stop string.
+    /// Takes the text of one token and appends to `out` the text that cannot belong to a stop string.
     ///
-    /// `Some` means that the response ends with this token; `out` then has everything before the stop string.
+    /// `Some` means that the response ends with this token; `out` then has all text before the stop string.
     /// If several stop strings end at the same byte, the one that began first counts.
     pub fn push(&mut self, text: &str, out: &mut String) -> Option<StopMatch> {
         self.held.push_str(text);
@@ -86,7 +86,7 @@ impl StopMatcher {
 fn overlap(text: &str, stop: &str) -> usize {
     let longest = text.len().min(stop.len() - 1);
     let fits = |n: &usize| text.as_bytes().ends_with(&stop.as_bytes()[..*n]);
-    // Both are UTF-8, so a suffix of one that equals a prefix of the other is cut at a character in both.
+    // Both are UTF-8, so a suffix of one that equals a prefix of the other ends at a character boundary in both.
     (1..=longest).rev().filter(|n| stop.is_char_boundary(*n)).find(fits).unwrap_or(0)
 }
 

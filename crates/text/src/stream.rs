@@ -1,5 +1,5 @@
-//! Decodes a response while its tokens arrive. It never returns half a character, and the text held back is bounded.
-//! If decoding is a table, the concatenated pieces are exactly `Tokenizer::decode` of all tokens.
+//! Decodes a response while its tokens arrive. It never returns part of a character, and the text held back is bounded.
+//! If decoding uses a table, the concatenated pieces are exactly `Tokenizer::decode` of all tokens.
 
 use crate::Tokenizer;
 
@@ -27,7 +27,7 @@ impl StreamDecoder {
         }
     }
 
-    /// Appends to `out` the text that `token` completes. With a table it allocates only in `out`.
+    /// Appends the text that `token` completes to `out`. With a table only `out` allocates.
     pub fn push(&mut self, tokenizer: &Tokenizer, token: u32, out: &mut String) {
         match &tokenizer.table {
             Some(_) if self.skip_special && tokenizer.is_special(token) => {}
@@ -99,11 +99,11 @@ impl StreamDecoder {
         let common = common.map_or(0, |((at, c), _)| at + c.len_utf8());
         if text.len() > common {
             out.push_str(&text[common..]);
-            // The tokens of this text stay as context: a decoder may join the next ones to them.
+            // The tokens of this text stay as context: a decoder may join later ones to them.
             self.ids.drain(..self.context);
             self.context = self.ids.len();
         } else if self.ids.len() >= 2 * HELD_TOKENS_MAX {
-            // Many tokens without text (special ones, left out): they are no context for anything.
+            // Many tokens without text (skipped special tokens) are no context.
             self.ids.clear();
             self.context = 0;
         }

@@ -1,12 +1,12 @@
-//! The clock of chat templates: `strftime_now`, in UTC, for the codes that templates use.
-//! The moment is taken once a run, or from `SOURCE_DATE_EPOCH`, so that all prompts of a run agree.
+//! The clock of chat templates: `strftime_now`, in UTC, for the codes in use. The time is taken once per run, or from
+//! `SOURCE_DATE_EPOCH`, so all prompts of a run agree.
 
 use chrono::DateTime;
 
-/// The codes that are replaced; others stay as they are written.
+/// The codes that are replaced; others stay.
 const CODES: &str = "YymdejHIMSpBbAaFTZz%";
 
-/// Returns the seconds since 1970 that templates take for now.
+/// Returns the current time of templates in seconds since 1970.
 pub(crate) fn now_seconds() -> u64 {
     let fixed = std::env::var("SOURCE_DATE_EPOCH").ok().and_then(|s| s.trim().parse().ok());
     let clock =
@@ -15,7 +15,7 @@ pub(crate) fn now_seconds() -> u64 {
     fixed.unwrap_or_else(clock).min(253_402_300_799)
 }
 
-/// Formats a moment as C's `strftime` does in UTC and English. Codes not in `CODES` stay as they are written.
+/// Formats a time like C's `strftime` in UTC and English. Codes not in `CODES` stay.
 pub(crate) fn strftime(format: &str, seconds: u64) -> String {
     let now = DateTime::from_timestamp(seconds as i64, 0).expect("a moment before the year 10000");
     let mut out = String::with_capacity(format.len() + 16);

@@ -2,20 +2,20 @@
 
 use crate::chat::{ChatTemplate, Message};
 
-/// A mark shorter than this, such as `<s>`, may well be part of an ordinary text.
+/// Shortest mark; a shorter one, such as `<s>`, may be part of ordinary text.
 const MARK_BYTES_MIN: usize = 6;
 /// Longest mark.
 const MARK_BYTES_MAX: usize = 40;
-/// Stands for the words of a message while a template is examined.
+/// Placeholder for a message's words while a template is examined.
 const WORDS: &str = "\u{1}words\u{1}";
 
-/// What strings become.
+/// The treatment of strings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Strings {
-    /// They are used as they are.
+    /// Used as they are.
     #[default]
     Raw,
-    /// One user message each, except those that already contain one of these marks of the template.
+    /// One user message each, unless it already contains one of these marks of the template.
     Chat { marks: Vec<String> },
 }
 
@@ -23,12 +23,12 @@ impl Strings {
     /// Returns the rule for a model with this template, if it has one.
     pub fn of(template: Option<&ChatTemplate>) -> Strings {
         let Some(template) = template else { return Strings::Raw };
-        // A template that refuses a lone message names its reason when a prompt needs it.
+        // A template that rejects a lone message reports its reason when a prompt needs it.
         let rendered = template.render(&[Message::new("user", WORDS)], true).unwrap_or_default();
         Strings::Chat { marks: marks_in(&rendered) }
     }
 
-    /// True if `text` becomes a user message.
+    /// Returns true if `text` becomes a user message.
     pub fn wraps(&self, text: &str) -> bool {
         match self {
             Strings::Raw => false,
@@ -37,7 +37,7 @@ impl Strings {
     }
 }
 
-/// Finds what only a template writes: `<|im_start|>`, `<start_of_turn>`, `[INST]`.
+/// Finds marks that only a template writes: `<|im_start|>`, `<start_of_turn>`, `[INST]`.
 fn marks_in(rendered: &str) -> Vec<String> {
     let mut marks: Vec<String> = Vec::new();
     for (open, close) in [('<', '>'), ('[', ']')] {

@@ -11,20 +11,20 @@ use std::path::Path;
 /// One row of supervised data.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SftRow {
-    /// The completion is learnt.
+    /// Trains the completion.
     Answer { prompt: Prompt, completion: String },
-    /// Every turn of the assistant is learnt.
+    /// Trains every assistant turn.
     Turns(Vec<Message>),
 }
 
 /// A supervised row as tokens.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SftTokens {
-    /// What comes before the first token that is learnt.
+    /// Tokens before the first trained token.
     pub prompt: Vec<u32>,
-    /// From the first token that is learnt to the last.
+    /// Tokens from the first trained one to the last.
     pub completion: Vec<u32>,
-    /// Tokens of the completion that are learnt, as ranges in their order; the whole of it if there is none.
+    /// Trained tokens of the completion, as ranges in order; all of it if empty.
     pub learnt: Vec<Range<u32>>,
 }
 
@@ -134,7 +134,7 @@ fn every_turn(tokenizer: &Tokenizer, template: &ChatTemplate, messages: &[Messag
     let (mut learnt, mut turn) = (Vec::<Range<usize>>::new(), turns.iter().peekable());
     for (index, (_, bytes)) in tokens.iter().enumerate() {
         while turn.next_if(|turn| turn.end <= bytes.start).is_some() {}
-        // A token on the edge of a turn is part of it, as in transformers' mask.
+        // A token at the edge of a turn is part of it, as in transformers' mask.
         let is_learnt =
             turn.peek().is_some_and(|t| bytes.end.max(bytes.start + 1) > t.start && !t.is_empty());
         match learnt.last_mut() {

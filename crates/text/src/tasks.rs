@@ -12,7 +12,7 @@ pub const TASKS: [&str; 3] = ["builtin:addition", "builtin:addition-forgetful", 
 
 /// The seed of the test sets; a run's seed does not change them.
 const TEST_SEED: u64 = 0x504C_494D_534F_4C4C;
-/// Share of the rows in which the teacher forgets to carry.
+/// Share of rows in which the teacher forgets to carry.
 const FORGETFUL: f32 = 0.6;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,12 +29,12 @@ pub struct Task {
     /// Smallest and one past the largest summand.
     range: (u64, u64),
     test: Vec<(u64, u64)>,
-    /// Pairs of the test set in both orders.
+    /// Test pairs, in both orders.
     held_out: HashSet<(u64, u64)>,
 }
 
 impl Task {
-    /// Errors: `unknown-task`.
+    /// Reads the name of a task. Errors: `unknown-task`.
     pub fn parse(name: &str) -> Result<Task> {
         let (kind, range, num_test) = match name {
             "builtin:addition" => (Kind::Digits, (100, 1000), 1000),
@@ -59,7 +59,7 @@ impl Task {
     ///
     /// Columns: `ground_truth`; the forgetful teacher also has `completion`, right or wrong.
     pub fn train_row(&self, seed: u64, index: u64) -> Row {
-        // A pair of the test set is replaced by another draw; 2,000 of 810,000 pairs are held out, or 600 of 8,100.
+        // A test pair is replaced by another draw; 2,000 of 810,000 pairs are held out, or 600 of 8,100.
         let drawn = (0..).map(|attempt| pair(seed, index, attempt, self.range));
         let (a, b) =
             drawn.into_iter().find(|p| !self.held_out.contains(p)).expect("most pairs are not held out");

@@ -1,5 +1,4 @@
-//! `text:second-try`: the sum of `builtin:addition`, and the same sum again after a wrong one. It is spelled in the
-//! fifteen characters of `builtin:nano`.
+//! `text:second-try`: the sum of `builtin:addition`, again after a wrong answer; in the characters of `builtin:nano`.
 
 use super::environment::{Row, Said, Start, TextEnvironment};
 use plimsoll_base::Result;

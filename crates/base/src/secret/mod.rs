@@ -1,5 +1,5 @@
-//! Finds keys and passwords, which must not leave this machine or be shown: in run files that are published or sent to
-//! trackers, in model cards, and in what `import` and `doctor --run` repeat of a launch file.
+//! The one place that finds keys and passwords, which must not leave this machine or be shown: in run files that are
+//! published or sent to trackers, in model cards, and in what `import` and `doctor --run` repeat of a launch file.
 //!
 //! A secret is known by its holder's name (`names`), by its form (`keys`), or by its place: after an option of a
 //! command (`words`), after a name in any notation (`named`), in an address (`addresses`). Others are missed.

@@ -13,10 +13,10 @@ use std::sync::LazyLock;
 /// One death prints its messages within this many lines.
 const BURST_LINES: u64 = 120;
 
-/// A wrapper of an exception prints its own within this many lines.
+/// An exception's wrapper prints its own message within this many lines.
 const WRAPPER_LINES: u64 = 60;
 
-/// Lines of launchers, which report a death elsewhere.
+/// Lines of launchers that report a death elsewhere.
 static LAUNCHER: LazyLock<Regex> = LazyLock::new(|| {
     regex(
         r"ChildFailedError|Hccl[A-Z]\w+, error code|npuSynchronize|ActorDiedError|RayActorError|RayTaskError|WorkerCrashedError|ActorUnavailableError|ProcessExitedException|ProcessRaisedException|CalledProcessError|SignalException|death signal, shutting down|EngineDeadError|EngineCore failed to start|EXIT STRING|W&B process to finish|Engine core initialization failed|WorkerProc initialization failed|DistBackendError|DistStoreError|NCCL|nccl\w+Error|Watchdog|[Tt]imed? ?out|BrokenPipe|ConnectionReset|ConnectionRefused|EOFError|KeyboardInterrupt|SystemExit|[Ee]xit(ed|s)? (with )?(status|code)|srun: (error|Job)|slurmstepd|Killing subprocess|core dumped|Signal \d+|Received sigquit|failed \(exitcode: |CancelledError|Job 'raysubmit|Traceback \(most recent",
@@ -29,10 +29,10 @@ static HARMLESS: LazyLock<Regex> = LazyLock::new(|| {
     )
 });
 
-/// What the logs hold, for a choice.
+/// The input of a choice.
 pub struct Choice<'a> {
     pub signatures: &'a Signatures,
-    /// In their order on the timeline.
+    /// Events in timeline order.
     pub events: &'a [&'a Event],
     pub suspicions: &'a [Suspicion],
 }
@@ -54,8 +54,7 @@ impl Choice<'_> {
         }
         match self.first_of(Level::Secondary).map(|first| self.refined(first)) {
             Some(first) => {
-                // The watchdog aborts a process that waits too long, and Ray only lists possible ends of a worker: in
-                // both cases the abort ended the run.
+                // The watchdog aborts after a timeout, and Ray only lists possible causes: the abort ended the run.
                 let abort = (first..self.events.len()).find(|&index| self.slug(index) == "worker-abort");
                 let is_open = self.slug(first) == "nccl-timeout-secondary" || self.is_hedged(first);
                 let first = abort.filter(|_| is_open).unwrap_or(first);
@@ -70,7 +69,7 @@ impl Choice<'_> {
         self.events.iter().position(|event| event.level == wanted)
     }
 
-    /// Returns true for Ray's report of a worker that is gone, which names no signal.
+    /// Returns true for Ray's report of a lost worker, which names no signal.
     fn is_hedged(&self, index: usize) -> bool {
         is_open(&self.events[index].text)
     }
@@ -79,7 +78,7 @@ impl Choice<'_> {
         &self.signatures.classes[self.events[index].class].slug
     }
 
-    /// One death prints a general message and a special one: the special one, within the same burst, is the name.
+    /// Returns the special message of a death, in the same burst as its general one.
     fn refined(&self, first: usize) -> usize {
         let mut best = first;
         for index in first + 1..self.events.len() {
@@ -92,7 +91,7 @@ impl Choice<'_> {
         best
     }
 
-    /// Faults of no class. A line that is an event is none.
+    /// Returns faults of no class, without lines that are events.
     fn faults(&self) -> impl Iterator<Item = &Suspicion> {
         self.suspicions
             .iter()
@@ -102,8 +101,8 @@ impl Choice<'_> {
             })
     }
 
-    /// A fault of no class that came before `event`. One in another log without a clock is taken to have: what waits
-    /// reports a death later than the log of the dead.
+    /// Returns a fault of no class before `event`. One in another log without a clock counts as earlier: a waiting
+    /// process reports a death later than the log of the dead one.
     fn fault_before(&self, event: &Event) -> Option<&Suspicion> {
         self.faults().find(|fault| match (fault.stamp, event.stamp) {
             (Some(fault), Some(event)) if fault.seconds != event.seconds => fault.seconds < event.seconds,
@@ -118,7 +117,7 @@ impl Choice<'_> {
         let is_alone = self.signatures.classes[chosen.class].is_alone;
         let own = |event: &&&Event| event.class == chosen.class && event.file == chosen.file;
         let last = self.events.iter().filter(own).map(|event| event.line).max().unwrap_or(chosen.line);
-        // Other ranks raise the same.
+        // Other ranks raise the same exception.
         let kind = |text: &str| exception(text).map(str::to_string);
         let is_other = |fault: &&Suspicion| {
             fault.file == chosen.file
@@ -139,7 +138,7 @@ impl Choice<'_> {
                 + 2 * usize::from(suspicion.is_head())
         };
         let seconds = |suspicion: &Suspicion| suspicion.stamp.map_or(f64::MAX, |stamp| stamp.seconds);
-        // Lines of a file are in order even where only some of them have a clock.
+        // Lines of a file are in order even if only some have a clock.
         let order = |a: &Suspicion, b: &Suspicion| match a.file == b.file {
             true => a.at.line.cmp(&b.at.line),
             false => seconds(a).total_cmp(&seconds(b)),
@@ -148,7 +147,7 @@ impl Choice<'_> {
     }
 }
 
-/// Returns true for Ray's report of a worker that is gone, which does not tell by what.
+/// Returns true for Ray's report of a lost worker, which does not give the cause.
 pub fn is_open(text: &str) -> bool {
     [
         "exit type: SYSTEM_ERROR",
@@ -161,14 +160,14 @@ pub fn is_open(text: &str) -> bool {
     .any(|words| text.contains(words))
 }
 
-/// Returns the name of the exception that a line shows, without its module.
+/// Returns the name of the exception in a line, without its module.
 fn exception(line: &str) -> Option<&str> {
     let (path, _) = message(line).split_once(':')?;
     let name = path.rsplit('.').next()?;
     name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_').then_some(name)
 }
 
-/// Returns true if the line reports a death elsewhere, or what runs survive.
+/// Returns true if the line reports a death elsewhere, or a failure that runs survive.
 fn is_report(suspicion: &Suspicion) -> bool {
     LAUNCHER.is_match(&suspicion.at.text) || HARMLESS.is_match(&suspicion.at.text)
 }

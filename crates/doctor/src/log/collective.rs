@@ -7,11 +7,11 @@ use regex::Regex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
-/// Reports kept; a group of more ranks repeats itself.
+/// Most reports kept; larger groups repeat themselves.
 const REPORTS_MAX: usize = 1024;
-/// No group has as many ranks; a larger number is no rank's.
+/// Larger than any group; a larger number is not a rank.
 const RANKS_MAX: u64 = 1 << 17;
-/// Ranks listed by number.
+/// Most ranks listed by number.
 const RANKS_SHOWN: usize = 8;
 
 static RANK: LazyLock<Regex> = LazyLock::new(|| regex(r"(?:PG (?:ID )?(\d+)[^\]]{0,60})?\b[Rr]ank (\d+)\]"));
@@ -79,7 +79,7 @@ impl Collectives {
         });
     }
 
-    /// Reads a report again that a terminal broke over lines.
+    /// Continues a report that a terminal broke over lines.
     pub fn read_on(&mut self, message: &str) {
         let Some(timeout) = WORK.captures(message).and_then(|found| found.get(5)?.as_str().parse().ok())
         else {
@@ -96,7 +96,7 @@ impl Collectives {
         self.first = self.first.or(other.first);
     }
 
-    /// Adds what the reports say to a diagnosis of a timeout.
+    /// Adds the reports' facts to a diagnosis of a timeout.
     pub fn explain(&self, diagnosis: &mut Diagnosis) {
         if let Some(first) = self.first {
             diagnosis.reasons.push(format!("rank {first} gave up first, and signalled the others"));
@@ -127,7 +127,7 @@ impl Collectives {
         self.late(diagnosis);
     }
 
-    /// Two ranks at the same number of the same group with different work: the program is at fault, not the network.
+    /// Detects ranks with different work at the same number of a group: the program is at fault, not the network.
     fn out_of_step(&self, diagnosis: &mut Diagnosis) {
         let mut seen: BTreeMap<(Option<u64>, u64), &Report> = BTreeMap::new();
         for report in &self.reports {
@@ -152,7 +152,7 @@ impl Collectives {
         }
     }
 
-    /// The rank that had enqueued the least is the one for which the others wait.
+    /// Names the rank that has enqueued the least: the others wait for it.
     fn late(&self, diagnosis: &mut Diagnosis) {
         let mut groups: BTreeMap<Option<u64>, BTreeMap<u64, u64>> = BTreeMap::new();
         for report in &self.reports {

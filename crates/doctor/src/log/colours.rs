@@ -1,8 +1,8 @@
-//! Removes colours and other escape sequences from text that comes in pieces.
+//! Removes colours and other escape sequences from text in pieces.
 
 use memchr::memchr;
 
-/// Removes colours and other escape sequences, also where one is split between two reads.
+/// Removes colours and other escape sequences, including those split between two reads.
 #[derive(Debug, Default)]
 pub struct Colours {
     state: Escape,
@@ -18,7 +18,7 @@ enum Escape {
 }
 
 impl Colours {
-    /// Moves the text to the front. Returns its length.
+    /// Compacts the text to the front. Returns its length.
     pub fn strip(&mut self, bytes: &mut [u8]) -> usize {
         const ESCAPE: u8 = 0x1b;
         if self.state == Escape::None && memchr(ESCAPE, bytes).is_none() {
@@ -27,14 +27,14 @@ impl Colours {
         let (mut kept, mut at) = (0, 0);
         while at < bytes.len() {
             if self.state == Escape::None {
-                // Text up to the next sequence goes in one piece.
+                // Text up to the next sequence is moved at once.
                 let end = memchr(ESCAPE, &bytes[at..]).map_or(bytes.len(), |found| at + found);
                 bytes.copy_within(at..end, kept);
                 (kept, at) = (kept + end - at, end);
             }
             let Some(&byte) = bytes.get(at) else { break };
             at += 1;
-            // A line's end ends any sequence: one that was cut must not swallow the rest of the log.
+            // A line end ends any sequence: a truncated one must not swallow the rest of the log.
             self.state = match (self.state, byte) {
                 (_, ESCAPE) => Escape::Begun,
                 (_, b'\n' | b'\r') => {

@@ -1,7 +1,6 @@
 //! The embedded data, by theme: what the logs of dying runs print, and examples of it.
 //!
-//! `data/signatures/README.md` explains the rows. The order of the themes matters if one line is a sign of two classes:
-//! the earlier one comes first on the timeline.
+//! `data/signatures/README.md` explains the rows. If a line is a sign of two classes, the earlier theme comes first.
 
 /// Classes of one theme, and examples of each.
 pub struct Theme {
@@ -35,5 +34,5 @@ pub const THEMES: [Theme; 15] = [
     theme!("start"),
     theme!("general"),
 ];
-/// Lines that belong to no class: judgements, marks, frameworks, and what else looks like a fault.
+/// Lines of no class: judgements, marks, frameworks, and others that look like faults.
 pub const LINES: &str = include_str!("../../data/signatures/lines.toml");

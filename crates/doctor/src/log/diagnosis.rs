@@ -1,4 +1,4 @@
-//! The result of reading logs: the slug, the lines that show it, later events, and what remains unproven.
+//! The result of reading logs: the slug, its evidence, later events, and what remains unproven.
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -23,7 +23,7 @@ pub struct Follow {
     /// The first line of the class.
     #[serde(flatten)]
     pub at: Evidence,
-    /// Matching lines of the class; a lower bound where a file has very many.
+    /// Matching lines of the class; a lower bound if a file has very many.
     pub count: u64,
 }
 
@@ -31,28 +31,27 @@ pub struct Follow {
 pub struct Diagnosis {
     /// The class, with a page in docs/errors; `unknown` for a failure of no class; `None` if no line looks like one.
     pub slug: Option<String>,
-    /// True if no line looks like a failure and a log ends as that of a run that went well. Without either, the logs
-    /// prove nothing: a kill leaves no line.
+    /// True if no line looks like a failure and a log ends well. Else silence proves nothing: a kill leaves no line.
     pub finished: bool,
-    /// Lines that show it, the first one first. For `unknown` the first suspicious line; empty if there is none.
+    /// Lines that show it, first one first. For `unknown` the first suspicious line; empty if there is none.
     pub evidence: Vec<Evidence>,
-    /// What the numbers and frames in the lines say.
+    /// Conclusions from numbers and frames in the lines.
     pub reasons: Vec<String>,
     pub follows: Vec<Follow>,
     pub unproven: Vec<String>,
-    /// What to try first, for this case, before the remedies of the page.
+    /// First steps for this case, before the remedies of the page.
     pub first_steps: Vec<String>,
-    /// Frameworks that the logs name; a remedy in the settings of another one does not help.
+    /// Frameworks named in the logs; remedies in the settings of others do not help.
     pub frameworks: Vec<String>,
     pub files_read: u64,
     /// Bytes of text read, after unpacking.
     pub bytes_read: u64,
-    /// Files that could not be read, or not to their end, with the reason.
+    /// Files not read, or not to their end, with the reason.
     pub not_read: Vec<String>,
 }
 
 impl Diagnosis {
-    /// Returns true if there is something to show: a class, or a suspicious line.
+    /// Returns true for a class or a suspicious line.
     pub fn found(&self) -> bool {
         self.slug.is_some()
     }

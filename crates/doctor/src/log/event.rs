@@ -1,4 +1,4 @@
-//! What happened in a log: an event with its verdict, and the moment it is judged by, a line with the lines around it.
+//! Events of a log with their verdicts, and the moment that decides one: a line with the lines around it.
 
 use super::signatures::{About, Level, Pattern, Rule};
 use super::text::{after_prefix, clean, is_quiet, message, regex, shown, tag};
@@ -10,39 +10,39 @@ use std::sync::LazyLock;
 
 /// Bytes before a line that its traceback may span.
 pub const BACK: usize = 64 << 10;
-/// Bytes of a line before and after a literal that are cut out of it.
+/// Bytes to cut out of a line before and after a literal.
 const PIECE_BEFORE: usize = 1 << 10;
 const PIECE_AFTER: usize = 4 << 10;
-/// Lines of a traceback that are read.
+/// Most lines of a traceback to read.
 const LINES_BEFORE: usize = 240;
-/// Lines that are read where there is no traceback.
+/// Lines to read if there is no traceback.
 const LINES_WITHOUT_TRACEBACK: usize = 40;
-/// Lines after the first that a message may be wrapped over.
+/// Most lines after the first that a message may be wrapped over.
 const LINES_NEAR: usize = 3;
-/// Lines over which a terminal breaks a message whose numbers are read.
+/// Most lines over which a terminal breaks a message whose numbers are read.
 const LINES_WRAPPED: usize = 12;
-/// No terminal is narrower.
+/// Narrowest terminal.
 const WRAP_WIDTH_MIN: usize = 40;
-/// Widths of terminals at which one line is followed by the rest of it.
+/// Terminal widths at which a line continues on the next.
 const WRAP_WIDTHS: [usize; 6] = [80, 100, 120, 132, 160, 200];
-/// Lines after a message that are read for frames: some loggers print the cause first.
+/// Lines after a message to read for frames: some loggers print the cause first.
 const LINES_AFTER: usize = 60;
 
 const TRACEBACK: &str = "Traceback (most recent call last)";
-/// The most lines that a frame takes, on average over a traceback.
+/// Most lines of a frame, on average over a traceback.
 const LINES_A_FRAME: usize = 6;
-/// Lines of a frame after its first: the code, and what marks a part of it.
+/// Lines of a frame after its first: the code, and marks under it.
 const FRAME_LINES: u64 = 3;
-/// Lines to the nearest frame, with those of other processes between.
+/// Most lines to the nearest frame, including those of other processes.
 const LINES_TO_FRAME: usize = 64;
-/// Lines of code that a notebook lists before and after the one that failed.
+/// Lines of code that a notebook lists before and after the failed one.
 const LISTED_LINES: usize = 6;
 
 /// A line of code in a notebook's traceback: its number, perhaps linked, after an arrow where it failed.
 static LISTED: LazyLock<Regex> = LazyLock::new(|| regex(r"^(?:-+> ?)?(?:\d+|\[\d+\]\([^)\s]*\))(?: |$)"));
-/// The last line of a traceback: the name of what was raised, and what it says.
+/// The last line of a traceback: the exception's name and message.
 static RAISED: LazyLock<Regex> = LazyLock::new(|| regex(r"^(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?::(?: |$)|$)"));
-/// A line of code in a boxed traceback, other than the one that failed.
+/// A line of code in a boxed traceback, other than the failed one.
 static BOXED: LazyLock<Regex> = LazyLock::new(|| regex(r"^\d+ [│┃]"));
 
 #[derive(Clone, Debug)]
@@ -52,7 +52,7 @@ pub struct Event {
     /// Line, from 1.
     pub line: u64,
     pub text: String,
-    /// By the clock of the file.
+    /// Time by the clock of the file.
     pub stamp: Option<Stamp>,
     pub level: Level,
     /// Steps of the file counted before it.
@@ -62,7 +62,7 @@ pub struct Event {
     pub verdict: Verdict,
 }
 
-/// What is before the traceback of an exception that ends no run.
+/// Lines before the traceback of an exception that ends no run.
 const IGNORED: [&[u8]; 5] = [
     b"Exception ignored in",
     b"Error in atexit._run_exitfuncs",
@@ -70,9 +70,9 @@ const IGNORED: [&[u8]; 5] = [
     b"Exception in thread ChkStopThr",
     b"Exception in thread IntMsgThr",
 ];
-/// What is before the traceback of an exception that ends a thread, and not the program.
+/// Lines before the traceback of an exception that ends a thread but not the program.
 const IN_THREAD: [&[u8]; 2] = [b"Exception in thread ", b"Exception in threading."];
-/// Trackers send what they record from threads of their own.
+/// Trackers send their records from their own threads.
 pub static TRACKER: LazyLock<Regex> = LazyLock::new(|| {
     regex(
         r#"[/\\](?:wandb|swanlab|mlflow|comet_ml|neptune|clearml|tensorboardX?|tensorboard_data_server|aim|trackio)[/\\]"#,
@@ -82,7 +82,7 @@ pub static TRACKER: LazyLock<Regex> = LazyLock::new(|| {
 /// The class of an event and the reasons for it.
 #[derive(Clone, Debug, Default)]
 pub struct Verdict {
-    /// Empty where a sign of the class itself matched.
+    /// Empty if a sign of the class itself matched.
     pub slug: &'static str,
     pub reasons: Vec<String>,
     pub unproven: Vec<String>,
@@ -115,7 +115,7 @@ pub fn is_frame(message: &str) -> bool {
     message.starts_with("File \"") || message.contains('\u{2771}')
 }
 
-/// Returns true if one of the lines of code that `lines` begins with has the arrow of the line that failed.
+/// Returns true if one of the first lines of code in `lines` has the arrow of the failed line.
 fn is_pointed_at(lines: impl Iterator<Item = String>) -> bool {
     let mut code = lines.take(LISTED_LINES).map(|line| message(&line).to_string());
     code.find(|line| line.starts_with('-') || !LISTED.is_match(line))
@@ -125,7 +125,7 @@ fn is_pointed_at(lines: impl Iterator<Item = String>) -> bool {
 /// A line in its window.
 pub struct Moment<'w> {
     bytes: &'w [u8],
-    /// The piece of the line in it, in bytes.
+    /// Byte range of the line's piece in the window.
     range: (usize, usize),
     /// Line, from 1.
     pub line: u64,
@@ -133,11 +133,11 @@ pub struct Moment<'w> {
     pub steps: u64,
     /// Shape of the piece.
     pub shape: u64,
-    /// Cleaned.
+    /// The cleaned text.
     pub text: String,
     message_at: OnceCell<usize>,
     is_quiet: OnceCell<bool>,
-    /// Where the tag of its process is in `text`.
+    /// Place of its process's tag in `text`.
     tag: OnceCell<Option<(usize, usize)>>,
     near: OnceCell<String>,
     unwrapped: OnceCell<String>,
@@ -178,13 +178,13 @@ impl<'w> Moment<'w> {
         }
     }
 
-    /// Returns what the line says, after what loggers put before it.
+    /// Returns the line's message, after the prefixes of loggers.
     pub fn message(&self) -> &str {
         let at = || self.text.len() - message(&self.text).len();
         &self.text[*self.message_at.get_or_init(at)..]
     }
 
-    /// Returns what may be metrics. A row of a table looks like what some loggers put before a message.
+    /// Returns possible metrics. A table row looks like the prefix of some loggers.
     pub fn metrics(&self) -> &str {
         let text = self.text.trim_start();
         if text.starts_with('|') { text } else { self.message() }
@@ -195,8 +195,7 @@ impl<'w> Moment<'w> {
         *self.is_quiet.get_or_init(|| is_quiet(&self.text))
     }
 
-    /// Returns the message and its continuation lines, joined: without a space where a terminal broke it at its width,
-    /// with one where words were kept whole.
+    /// Returns the message and its continuation, joined without a space where a terminal broke it, else with one.
     pub fn unwrapped(&self) -> &str {
         self.unwrapped.get_or_init(|| {
             let mut lines = vec![self.message().to_string()];
@@ -302,7 +301,7 @@ impl<'w> Moment<'w> {
                     break;
                 }
             }
-            // A traceback further back, with other lines since, is of something else.
+            // A traceback further back, with other lines since, belongs to something else.
             let frames = lines.iter().filter(|line| is_frame(line)).count();
             if !has_traceback || frames * LINES_A_FRAME < lines.len().saturating_sub(LINES_A_FRAME) {
                 lines.truncate(LINES_WITHOUT_TRACEBACK);
@@ -318,15 +317,14 @@ impl<'w> Moment<'w> {
         before[before.len().saturating_sub(count)..].join("\n")
     }
 
-    /// Returns true in a traceback that the run survives: an exception that Python ignored (in a destructor, at exit),
-    /// or one in a thread of the tracker wandb.
+    /// Returns true in a traceback that runs survive: one that Python ignored (destructor, exit), or of a wandb thread.
     pub fn is_ignored(&self) -> bool {
         self.before_traceback(1, &IGNORED)
             || self.is_in_thread() && self.before().iter().any(|line| TRACKER.is_match(line))
             || self.is_in_thread() && self.text.contains(TRACEBACK) && TRACKER.is_match(self.after())
     }
 
-    /// Returns true if it is part of the traceback of an exception that ends a thread: the main thread goes on.
+    /// Returns true in the traceback of an exception that ends a thread: the main thread goes on.
     pub fn is_in_thread(&self) -> bool {
         self.before_traceback(1, &IN_THREAD)
     }
@@ -359,7 +357,7 @@ impl<'w> Moment<'w> {
         let frames = (self.line - self.traceback_from()) as usize;
         let is_head = self.text.contains(TRACEBACK);
         let holds = |raw: &[u8]| words.iter().any(|words| memmem::find(raw, words).is_some());
-        // The head is before the frames, and the remark before the head.
+        // The head precedes the frames, and the remark the head.
         (is_head || frames > 0)
             && self.lines_back().skip(if is_head { 0 } else { frames + 1 }).take(count).any(holds)
     }
@@ -400,8 +398,7 @@ impl<'w> Moment<'w> {
         None
     }
 
-    /// Returns the line's time, or that of the nearest earlier line with one. `known` is the last answer's line and
-    /// time: nothing before it is read again.
+    /// Returns the line's time, or the nearest earlier one; nothing before `known`, the last answer, is read again.
     pub fn stamp(&self, known: &mut (u64, Option<Stamp>)) -> Option<Stamp> {
         let of = |raw: &[u8]| stamp(&clean(&raw[..raw.len().min(512)]));
         let lines = match known.0 > 0 && known.0 <= self.line {
@@ -429,7 +426,7 @@ impl<'w> Moment<'w> {
         })
     }
 
-    /// Returns the line with what a rule that spans lines reads of those before and after it.
+    /// Returns the line with the neighbours that a rule that spans lines reads.
     pub fn surroundings(&self) -> &'w [u8] {
         let end = self.range.0.saturating_sub(1);
         let floor = end.saturating_sub(PIECE_AFTER);
@@ -461,7 +458,7 @@ impl<'w> Moment<'w> {
             && !self.is_listed()
     }
 
-    /// Returns true unless the expression of a rule that spans lines is not in this one and its neighbours.
+    /// Returns true unless the expression of a rule that spans lines is absent here and in the neighbours.
     fn is_found(&self, rule: &Rule) -> bool {
         let Some(pattern) = rule.regex.as_ref().filter(|_| rule.spans_lines) else { return true };
         let (near, own, regex) = (self.near(), self.message().len(), pattern.regex());
@@ -480,7 +477,7 @@ impl<'w> Moment<'w> {
         regex.is_match(self.near()) || regex.is_match(&self.before().join("\n"))
     }
 
-    /// Returns the message after the line before it, for messages that a terminal wrapped.
+    /// Returns the message with the line before it, for messages that a terminal wrapped.
     fn wrapped(&self, near: &str) -> Option<String> {
         let end = self.range.0.checked_sub(1)?;
         let floor = end.saturating_sub(PIECE_AFTER);

@@ -12,7 +12,7 @@ use super::state::{FileState, LAST_WORDS, Suspicion};
 use super::text::{message, shown};
 use super::time::stamp;
 
-/// What NCCL's watchdog says of a rank that ended before this one.
+/// NCCL's watchdog about a rank that ended before this one.
 const PEER_GONE: &str = "NCCL error: remote process exited";
 
 impl Scanner<'_> {
@@ -73,7 +73,7 @@ impl Scanner<'_> {
         let classes = &self.signatures.classes;
         let is_warning =
             |event: &Event| event.level == Level::Survivable && classes[event.class].level == Level::Cause;
-        // The peers of a group, the store of it, and Ray's workers go away one after the other.
+        // The peers of a group, its store, and Ray's workers leave one after the other.
         let is_farewell = |event: &Event| {
             let slug = classes[event.class].slug.as_str();
             let is_peer = ["network-failed", "rendezvous-timeout", "ray-node-dead"].contains(&slug);
@@ -87,7 +87,7 @@ impl Scanner<'_> {
         });
     }
 
-    /// Adds that the last steps had a value that is not a number, and what made it so if a line tells.
+    /// Reports a value of the last steps that was not a number, and its cause if a line shows it.
     fn add_nan(&mut self, file: usize, progress: &Progress) {
         let class = self.signatures.class("nan-not-memory");
         if let Some((line, text, reason)) = progress.nan_at_end() {
@@ -106,7 +106,7 @@ impl Scanner<'_> {
         }
     }
 
-    /// Returns the line at the end of a log that says that something failed.
+    /// Returns the line at the end of a log that reports a failure.
     fn last_words(&self, file: usize, state: &FileState, tail: &[u8]) -> Option<Suspicion> {
         let (after, text) = last_words(tail)?;
         let lines = state.lines + u64::from(!tail.ends_with(b"\n"));

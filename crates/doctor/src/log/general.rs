@@ -1,7 +1,6 @@
 //! Names a failure that would be `unknown`: its kind, from the most suspicious line, and its place in a traceback.
 //!
-//! Classes of level `general` are looked up in that one line, so they cost nothing while a log is read, and never
-//! compete with a class that names the cause.
+//! Classes of level `general` see only that line: they cost nothing while reading, and never compete with a cause.
 
 use super::event::{Moment, is_frame};
 use super::signatures::{General, Read, Signatures};
@@ -11,21 +10,21 @@ use plimsoll_base::Bytes;
 use regex::Regex;
 use std::sync::LazyLock;
 
-/// Lines between an exception and its innermost frame: code, marks under it, notes.
+/// Most lines between an exception and its innermost frame: code, marks under it, notes.
 const FRAME_LINES: usize = 6;
-/// Frames of a traceback that are read.
+/// Most frames of a traceback to read.
 const FRAMES_MAX: usize = 80;
-/// Characters of a line of code that are shown.
+/// Most characters of a line of code to show.
 const CODE_CHARS: usize = 80;
 
 static FRAME: LazyLock<Regex> =
     LazyLock::new(|| regex(r#"^File "(?:[^"]*/)?([^"/]+)", line (\d+), in ([\w.<>]+)"#));
-/// Files that are installed, not of the program that was started.
+/// Installed files, which are not the user's program.
 static INSTALLED: LazyLock<Regex> = LazyLock::new(|| {
     regex(r#"^File "(?:[^"]*(?:/(?:site|dist)-packages/|/lib/python3[^/]*/|/ray/_private/)|<)"#)
 });
 
-/// Returns the class of the kind of failure that the line says it is.
+/// Returns the class of the kind of failure in a line.
 pub fn class_of(signatures: &Signatures, suspicion: &Suspicion) -> Option<usize> {
     let names = |general: &&General| {
         let begins_in_line = |found: regex::Match| found.start() < suspicion.message_bytes;
@@ -35,7 +34,7 @@ pub fn class_of(signatures: &Signatures, suspicion: &Suspicion) -> Option<usize>
     signatures.generals.iter().find(names).map(|general| general.class)
 }
 
-/// Returns (reason, what to try first) of a reading that matches.
+/// Returns (reason, first step) of a reading that matches.
 pub fn reading(read: &Read, near: &str) -> Option<(String, Option<String>)> {
     let found = read.regex().captures(near)?;
     let names = read.regex().capture_names().flatten();
@@ -47,7 +46,7 @@ pub fn reading(read: &Read, near: &str) -> Option<(String, Option<String>)> {
     Some((names.fold(read.says.clone(), fill), read.first.clone()))
 }
 
-/// Returns where an exception was raised, and the innermost frame of code that is not installed.
+/// Returns where an exception was raised, and the innermost frame outside installed code.
 pub fn place(moment: &Moment) -> Option<String> {
     let before = moment.before();
     let mut frames = Vec::new();

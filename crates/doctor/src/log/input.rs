@@ -1,7 +1,6 @@
 //! Opens logs: files, folders (including Ray session folders), pipes, standard input; plain, gzipped or UTF-16.
 //!
-//! Does not follow links in a folder. Refuses files that are not logs (weights, other archives), and those without an
-//! end: devices and files of the kernel.
+//! Follows no links in a folder. Refuses files that are not logs (weights, other archives), devices and kernel files.
 
 use super::limits::Limits;
 use super::unpack::Unpacked;
@@ -14,13 +13,13 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// Files read from folders; a Ray session of a week has some thousands.
+/// Most files read from folders; a Ray session of a week has some thousands.
 const FILES_MAX: usize = 10_000;
-/// Nesting of folders.
+/// Deepest nesting of folders.
 const DEPTH_MAX: usize = 8;
-/// Entries of folders that are looked at.
+/// Most entries of folders to list.
 const ENTRIES_MAX: usize = 1_000_000;
-/// File systems of the kernel, whose files have no end or no log: procfs, sysfs, debugfs, tracefs.
+/// Kernel file systems, whose files have no end or no log: procfs, sysfs, debugfs, tracefs.
 const OF_THE_KERNEL: [u64; 4] = [0x9fa0, 0x6265_6572, 0x6462_6720, 0x7472_6163];
 
 pub enum Input {
@@ -31,13 +30,13 @@ pub enum Input {
 
 pub struct Source {
     pub name: String,
-    /// UTF-8, except where the file is broken.
+    /// UTF-8, unless the file is broken.
     pub read: Box<dyn Read>,
-    /// Why nothing of it is read.
+    /// Why it is not read at all.
     pub refused: Option<String>,
-    /// What of it is not read.
+    /// Which part of it is not read.
     pub cut: Option<String>,
-    /// True if nothing tells where it ends.
+    /// True if its end is unknown.
     pub is_endless: bool,
 }
 
@@ -64,7 +63,7 @@ pub fn expand(inputs: Vec<Input>, limits: Limits) -> Result<impl ExactSizeIterat
                     walk.files.into_iter().for_each(|file| push(file, limits, &mut sources));
                 } else {
                     if metadata.is_file() {
-                        // A named file must exist; a file of a folder may go away while the folder is read.
+                        // A named file must exist; a file in a folder may vanish while the folder is read.
                         File::open(&path).map_err(|err| not_opened(&path, &err))?;
                     }
                     push(path, limits, &mut sources);
@@ -75,7 +74,7 @@ pub fn expand(inputs: Vec<Input>, limits: Limits) -> Result<impl ExactSizeIterat
     Ok(sources.into_iter().map(|source| source()))
 }
 
-/// Adds a file. Of one that is larger than the limit, its beginning and its end.
+/// Adds a file, or its beginning and end if it is larger than the limit.
 fn push(path: PathBuf, limits: Limits, sources: &mut Vec<Box<dyn FnOnce() -> Source>>) {
     let found = fs::metadata(&path).ok().filter(fs::Metadata::is_file).map_or(0, |found| found.len());
     let is_packed = path.extension().is_some_and(|end| end == "gz");
@@ -103,7 +102,7 @@ fn part(path: &Path, begin: u64, bytes: u64) -> io::Result<Box<dyn Read>> {
     Ok(Box::new(file.take(bytes)))
 }
 
-/// Returns why a file or folder is not read: it has no end, or holds no log.
+/// Returns why a file or folder is not read: it has no end, or contains no log.
 fn refused(path: &Path, kind: FileType) -> Option<&'static str> {
     if kind.is_char_device() || kind.is_block_device() {
         return Some("a device, not a log");
@@ -162,7 +161,7 @@ impl Walk {
     }
 }
 
-/// Returns whether a file of a folder may be a log, by its name.
+/// Returns true if a file's name may be that of a log.
 fn is_log(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
     let name = name.strip_suffix(".gz").unwrap_or(&name);
@@ -179,7 +178,7 @@ fn open(path: PathBuf, limits: Limits) -> Source {
     Source::new(name, stream(&path, limits), is_pipe)
 }
 
-/// A file is read as far as it goes now, because one that is still written to may grow faster than it is read.
+/// Reads a file up to its current length: one that is still written to may grow faster than it is read.
 fn stream(path: &Path, limits: Limits) -> io::Result<Box<dyn Read>> {
     if fs::metadata(path)?.file_type().is_fifo() {
         return Ok(Box::new(pipe(path, limits.pauses)?));
@@ -189,7 +188,7 @@ fn stream(path: &Path, limits: Limits) -> io::Result<Box<dyn Read>> {
     Ok(Box::new(file.take(length)))
 }
 
-/// Opens standard input without a buffer of its own, which would hide from `poll` what has come.
+/// Opens standard input without a buffer, which would hide input from `poll`.
 fn stdin(limits: Limits) -> io::Result<Box<dyn Read>> {
     let file = File::from(io::stdin().as_fd().try_clone_to_owned()?);
     Ok(Box::new(Waiting::new(file, limits.pauses)))

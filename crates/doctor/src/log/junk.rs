@@ -1,24 +1,24 @@
-//! What is no log: a stream of bytes that are no text, or in which no line ends.
+//! Detects streams that are not logs: bytes that are not text, or lines that never end.
 
 use super::limits::{BINARY_BYTES_MAX, LINE_BYTES_MAX};
 use memchr::memrchr2;
 use plimsoll_base::Bytes;
 
-/// Whether what is read is text: lines that end, of printable characters.
+/// Tells whether input is text: lines that end, of printable characters.
 #[derive(Debug, Default)]
 pub struct Text {
-    /// Bytes since the last end of a line.
+    /// Bytes since the last line end.
     unended: u64,
     bytes: u64,
-    /// Bytes of parts that are no text.
+    /// Bytes of parts that are not text.
     binary: u64,
 }
 
 impl Text {
-    /// Bytes of a part from which its kind is judged.
+    /// Bytes of a part to judge its kind by.
     const SAMPLE: usize = 4 << 10;
 
-    /// Looks at what was read.
+    /// Examines input.
     pub fn see(&mut self, bytes: &[u8]) {
         self.bytes += bytes.len() as u64;
         self.unended = match memrchr2(b'\n', b'\r', bytes) {
@@ -36,7 +36,7 @@ impl Text {
         self.bytes >= Text::SAMPLE as u64 && self.binary * 2 > self.bytes
     }
 
-    /// Returns why no more is read.
+    /// Returns why reading stops.
     pub fn refuses(&self, is_endless: bool) -> Option<String> {
         if self.unended > LINE_BYTES_MAX {
             return Some(format!("no line ended within {}: it is no log", Bytes(LINE_BYTES_MAX)));

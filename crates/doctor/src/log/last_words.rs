@@ -8,18 +8,18 @@ use memchr::{memchr_iter, memmem};
 use regex::Regex;
 use std::sync::LazyLock;
 
-/// Bytes at the end of a log that are read for its last words.
+/// Bytes at the end of a log to read for its last words.
 const TAIL: usize = 16 << 10;
 /// Lines at the end of a log that may be its last words.
 const LAST_LINES: usize = 12;
-/// Lines at the end of a log of which one is a frame, if the log ends within a traceback.
+/// Lines at the end of a log, one of them a frame, if it ends within a traceback.
 const FRAME_LINES: usize = 4;
-/// Lines at the end of a log in which a complaint is its last word.
+/// Lines at the end of a log in which a complaint counts as last words.
 const COMPLAINT_LINES: usize = 4;
-/// Characters of a line that are looked at.
+/// Characters of a line to examine.
 const LOOKED_AT: usize = 2000;
 
-/// Says that something failed, in words of any program.
+/// Reports of a failure, in words of any program.
 static FAILED: LazyLock<Regex> = LazyLock::new(|| {
     regex(concat!(
         r"(?:",
@@ -40,10 +40,10 @@ static COMPLAINS: LazyLock<Regex> = LazyLock::new(|| {
         r"(?i)^\W*(?:errors?|failed|failure)\b|\b(?:errors?|failures?|exceptions?|fail(?:ed|s|ing)?|crash(?:ed|es)?|abort(?:ed|ing)?|fatal|refused|denied|could not|no matches for|couldn't|cannot|can't|can not|unable to)\b",
     )
 });
-/// Says that what was begun went well after all.
+/// Reports that the work succeeded after all.
 static SUCCEEDS: LazyLock<Regex> =
     LazyLock::new(|| regex(r"(?i)\bsuccess(?:ful(?:ly)?)?\b|\bsucceeded\b|\b(?:is|now) ready\b"));
-/// Its logger calls the line an error: `ERROR`, glog's `E0302`, Ray's `[... E 77 77]`, `level=error`.
+/// Lines that a logger calls an error: `ERROR`, glog's `E0302`, Ray's `[... E 77 77]`, `level=error`.
 static LOUD: LazyLock<Regex> = LazyLock::new(|| {
     regex(concat!(
         r"(?:^|[\[(|]|[\d)\]] | - )\s*(?:ERROR|CRITICAL|FATAL|SEVERE)\b[\s:\]|)\-]",
@@ -51,7 +51,7 @@ static LOUD: LazyLock<Regex> = LazyLock::new(|| {
         r#"|\blevel=(?:error|fatal)\b|"(?:level|severity)": ?"(?i:error|fatal|critical)"|^##\[error\]"#,
     ))
 });
-/// Words that runs go on after: a count of none, another way that is taken, advice.
+/// Words that runs survive: a count of none, a fallback, advice.
 static HARMLESS: LazyLock<Regex> = LazyLock::new(|| {
     regex(concat!(
         r"(?i)\b(?:0|no|zero) (?:\w+ )?(?:errors?|fail\w*)\b|\b(?:errors?|failed|failures?|fail|aborts?|aborted|timed out)\w*['\x22]?\s*[:=]\s*(?:-?[\d.]|false|none|no\b|nan|\[\]|\{\})",
@@ -60,21 +60,21 @@ static HARMLESS: LazyLock<Regex> = LazyLock::new(|| {
     ))
 });
 
-/// A frame as a notebook prints it.
+/// A frame in a notebook's format.
 static NOTEBOOK: LazyLock<Regex> = LazyLock::new(|| {
     regex(r"^\[?(?:File )?(?:[~/<]|[A-Z]:\\)[^\n]*?\.pyx?(?:\]\([^)\n]*\))?(?::\d+,)? in [^\s(]+\(")
 });
-/// Code that a notebook lists, with its number.
+/// Code with its number, as a notebook lists it.
 static LISTED: LazyLock<Regex> = LazyLock::new(|| regex(r"^(?:-+> ?)?\d{1,5}(?: {4,}\S|$)|^-+> ?\d{1,5}\b"));
 
 /// A line of a log's end.
 struct Line {
-    /// Lines that follow it.
+    /// Number of lines after it.
     after: usize,
     text: String,
 }
 
-/// Returns the line that says how the log of which `tail` is the end failed, with the number of lines after it.
+/// Returns the line that tells how a log with this `tail` failed, and the number of lines after it.
 pub fn last_words(tail: &[u8]) -> Option<(usize, String)> {
     let mut lines = last_lines(&tail[tail.len().saturating_sub(TAIL)..]);
     lines.retain(|line| line.after >= after_thread(tail).unwrap_or(0));
@@ -88,7 +88,7 @@ pub fn last_words(tail: &[u8]) -> Option<(usize, String)> {
             is_bar || is_heading || is_frame(message) || LISTED.is_match(message) || is_quiet(&short);
         !is_told && words.is_match(message) && !HARMLESS.is_match(message)
     };
-    // What succeeds in the end is no failure.
+    // What succeeds later is no failure.
     let begin = lines.iter().rposition(|line| SUCCEEDS.is_match(&line.text)).map_or(0, |at| at + 1);
     let lines = &lines[begin..];
     let very_last = &lines[lines.len().saturating_sub(COMPLAINT_LINES)..];
@@ -100,7 +100,7 @@ pub fn last_words(tail: &[u8]) -> Option<(usize, String)> {
     let complains = || very_last.iter().find(|line| says(line, &COMPLAINS) && !is_code(line));
     // A frame in a box has several lines of code.
     let is_boxed = lines.last().is_some_and(|line| line.text.trim_start().starts_with(['│', '┃', '╰']));
-    // So has one of Python 3.13, with marks under them.
+    // So does a frame of Python 3.13, with marks under them.
     let is_marked = lines.last().is_some_and(|line| is_mark(message(&line.text).trim()));
     let is_listed = lines.last().is_some_and(|line| LISTED.is_match(message(&line.text)));
     let near = if is_boxed || is_marked || is_listed { LAST_LINES } else { FRAME_LINES };
@@ -108,7 +108,7 @@ pub fn last_words(tail: &[u8]) -> Option<(usize, String)> {
     let ends_in_frames = lines.iter().rev().take(near).any(|line| is_any_frame(message(&line.text)));
     let last = |what: fn(&str) -> bool| lines.iter().rfind(|line| what(message(&line.text)));
     let raised = || last(|message| message.starts_with("raise ")).filter(|_| ends_in_frames);
-    // A thread of the tracker ends alone.
+    // A tracker's thread ends alone.
     let is_thread = lines.iter().any(|line| line.text.contains("Exception in thread"));
     let is_own = |line: &&Line| !(is_thread && line.text.contains("/wandb/sdk/"));
     let frame = || {
@@ -116,7 +116,7 @@ pub fn last_words(tail: &[u8]) -> Option<(usize, String)> {
             .filter(|_| ends_in_frames)
             .filter(is_own)
     };
-    // What the logger calls an error is harmless if something follows it.
+    // A line that the logger calls an error is harmless if something follows it.
     let is_loud = |line: &Line| LOUD.is_match(&line.text);
     let loud = || {
         let first = lines.iter().find(|line| is_loud(line) && !HARMLESS.is_match(&line.text));
@@ -126,22 +126,22 @@ pub fn last_words(tail: &[u8]) -> Option<(usize, String)> {
     Some((found.after, found.text.clone()))
 }
 
-/// The number of a step, and how many there are: `Epoch [50/50]`, `step 100 of 100`, `Learning iteration 1499/1500`.
+/// The number of a step and the total: `Epoch [50/50]`, `step 100 of 100`, `Learning iteration 1499/1500`.
 static COUNTED: LazyLock<Regex> = LazyLock::new(|| {
     regex(
         r"(?i)(?P<what>epochs?|steps?|iter(?:ation)?s?|updates?|episodes?|rounds?)\b[^\d\n]{0,12}?(?P<done>\d{1,12})\s?(?:/|\bof\b)\s?(?P<all>\d{1,12})\b",
     )
 });
-/// A step after which no time is left.
+/// A step with no time left.
 static NO_TIME_LEFT: LazyLock<Regex> =
     LazyLock::new(|| regex(r"(?i)\beta:? *(?:0 days?,? *)?0?0:00(?::00)?(?:\.0+)?(?:s\b|\s|,|$)"));
-/// What a program says at its very end.
+/// A program's last line.
 static DONE: LazyLock<Regex> = LazyLock::new(|| {
     regex(
         r"(?i)^\W*(?:all )?(?:done|finished|completed?|success(?:fully)?|training (?:done|finished|completed?)|bye|goodbye)\W*$",
     )
 });
-/// Lines at the end of a log that are read for its last step.
+/// Lines at the end of a log to read for its last step.
 const COUNTED_LINES: usize = 80;
 
 /// Returns the number of lines after a log's last step, if it was the last one planned, or after a line of success.
@@ -167,14 +167,14 @@ pub fn last_counter(tail: &[u8]) -> Option<usize> {
         let (done, all) = (number("done")?, number("all")?);
         // Counted from 0, as rsl_rl does.
         let from_zero = text.to_ascii_lowercase().contains("learning iteration") && done + 1 == all;
-        // Ranks and parts are counted by one or two, and an epoch that begins is not over.
+        // Totals below 3 count ranks or parts, and an epoch's heading is not its end.
         let is_heading = text.chars().count() < found.get(0).map_or(0, |found| found.len()) + 4;
         let is_over = done == all && (!is_heading || after > 0);
         Some((all >= 3 && (is_over || from_zero)).then_some(after))
     })?
 }
 
-/// Returns the number of lines in the traceback of a tracker's thread with which a log ends: the run had ended before.
+/// Returns the lines of a tracker thread's traceback at the end of a log: the run had ended before.
 fn after_thread(tail: &[u8]) -> Option<usize> {
     let tail = &tail[tail.len().saturating_sub(TAIL)..];
     let at = memmem::rfind(tail, b"Exception in thread ")?;
@@ -191,13 +191,13 @@ pub fn raised_by(code: &str) -> Option<String> {
     Some(format!("{name}: {text}"))
 }
 
-/// Returns true for what Python prints under a line of code.
+/// Returns true for Python's marks under a line of code.
 fn is_mark(message: &str) -> bool {
     message.starts_with("...<")
         || !message.is_empty() && message.chars().all(|c| matches!(c, '^' | '~' | ' '))
 }
 
-/// Returns the last lines that are not empty, cleaned, from the last step of the run on.
+/// Returns the last nonempty lines, cleaned, from the run's last step on.
 fn last_lines(tail: &[u8]) -> Vec<Line> {
     let tail = tail.strip_suffix(b"\n").unwrap_or(tail);
     let of = |(after, bytes): (usize, &[u8])| {
@@ -205,7 +205,7 @@ fn last_lines(tail: &[u8]) -> Vec<Line> {
         Some(Line { after, text: clean(bytes) })
     };
     let lines = tail.rsplit(|byte| *byte == b'\n').enumerate().filter_map(of);
-    // A row of a table may be a step, and has no message.
+    // A table row may be a step, and has no message.
     let since_step = lines.take_while(|line| !is_step(metrics(&line.text)));
     let says = |line: &Line| !message(&line.text).trim().is_empty();
     let mut lines: Vec<Line> = since_step.filter(says).take(LAST_LINES).collect();

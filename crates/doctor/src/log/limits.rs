@@ -4,19 +4,19 @@
 use plimsoll_base::Bytes;
 use std::time::Duration;
 
-/// The longest line. Progress bars without an end of a line have carriage returns.
+/// Longest line. Progress bars without line ends have carriage returns.
 pub const LINE_BYTES_MAX: u64 = 1 << 30;
-/// Bytes that are read of a stream of which most is no text.
+/// Bytes to read of a stream that is mostly not text.
 pub const BINARY_BYTES_MAX: u64 = 256 << 20;
 /// Share of the limit, one part in 8, kept for the end of a file that is larger than the limit.
 const TAIL_PARTS: u64 = 8;
 
-/// The most that `diagnose` reads. The logs of a week fit; a stream without an end does not.
+/// Limits of `diagnose`. The logs of a week fit; a stream without an end does not.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Bytes of text, after unpacking.
     pub bytes: u64,
-    /// How long pipes may pause, all in all.
+    /// Total time that pipes may pause.
     pub pauses: Duration,
 }
 
@@ -28,13 +28,13 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Returns how much of a file's end is read if the file is larger than the limit.
+    /// Returns the bytes to read at a file's end if it is larger than the limit.
     pub fn tail_bytes(&self) -> u64 {
         self.bytes / TAIL_PARTS
     }
 }
 
-/// What is left of the limits.
+/// The remaining limits.
 #[derive(Debug)]
 pub struct Budget {
     limits: Limits,
@@ -46,13 +46,13 @@ impl Budget {
         Budget { limits, left: limits.bytes }
     }
 
-    /// Returns why nothing more is read, or `None` while the limit leaves something.
+    /// Returns why reading stops; `None` while the limit is not reached.
     pub fn spent(&self) -> Option<String> {
         let bytes = Bytes(self.limits.bytes);
         (self.left == 0).then(|| format!("cut after {bytes} of text (--bytes-max), the rest was not read"))
     }
 
-    /// Returns how much of `bytes` may be read at once.
+    /// Returns how many of `bytes` may be read at once.
     pub fn room(&self, bytes: usize) -> usize {
         bytes.min(usize::try_from(self.left).unwrap_or(usize::MAX))
     }

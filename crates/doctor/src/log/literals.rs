@@ -12,17 +12,17 @@ const STRIDE: usize = 2;
 const LITERAL_BYTES_MIN: usize = 3;
 /// Windows looked up before the first hit is handled.
 const BLOCK: usize = 8;
-/// 2^18 bits are 32 KiB, which stay in the first cache; windows of any value take 8,000 of them.
+/// 2^18 bits are 32 KiB, which stay in the L1 cache; windows of any value take 8,000 of them.
 const HASH_BITS: u32 = 18;
-/// Places are listed by the upper bits of the hash.
+/// Bits of the hash by which places are listed.
 const LIST_BITS: u32 = 14;
 
-/// Where a window lies in a literal.
+/// The place of a window in a literal.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     window: u32,
     literal: u16,
-    /// Bytes from the literal's start; -1 if the window begins with a byte of any value.
+    /// Bytes from the literal's start; -1 if the window begins with an arbitrary byte.
     offset: i16,
 }
 
@@ -31,7 +31,7 @@ pub struct Literals {
     literals: Vec<Vec<u8>>,
     /// A bit for the hash of each window.
     bits: Box<[u32; 1 << (HASH_BITS - 5)]>,
-    /// In the order of their hashes.
+    /// Sorted by hash.
     places: Vec<Place>,
     /// The first place of each list, and the end.
     lists: Vec<u16>,
@@ -89,7 +89,7 @@ impl Literals {
             at += SPAN;
         }
         while at < end {
-            // What is past the end is of any value, and no literal holds it.
+            // Bytes past the end are arbitrary, and no literal includes them.
             let mut tail = [0; WINDOW];
             let rest = &bytes[at..bytes.len().min(at + WINDOW)];
             tail[..rest.len()].copy_from_slice(rest);
@@ -127,7 +127,7 @@ fn list(hash: u32) -> usize {
     (hash >> (HASH_BITS - LIST_BITS)) as usize
 }
 
-/// Adds the rarest window of a literal that is met at places of one parity.
+/// Adds a literal's rarest window for places of one parity.
 fn add_places(index: u16, literal: &[u8], parity: usize, places: &mut Vec<Place>) {
     let offsets = (parity..literal.len().saturating_sub(WINDOW - 1)).step_by(STRIDE);
     if let Some(offset) = offsets.min_by_key(|&at| commonness(&literal[at..at + WINDOW])) {
@@ -146,7 +146,7 @@ fn add_places(index: u16, literal: &[u8], parity: usize, places: &mut Vec<Place>
     }
 }
 
-/// Weighs bytes by how often logs hold them.
+/// Estimates how common bytes are in logs.
 fn commonness(bytes: &[u8]) -> u32 {
     let of = |byte: &u8| match byte {
         b'e' | b'a' | b'i' | b'n' | b'o' | b'r' | b's' | b't' | b' ' => 8,

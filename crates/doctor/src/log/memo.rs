@@ -4,28 +4,28 @@
 //! match a line's message, whatever surrounds it, matches no line of that shape. Failures that the run survived several
 //! times are put off, and looked at only if it did not go on.
 
-/// Shapes remembered. A further one takes the place of another.
+/// Shapes to remember. Another one replaces an old one.
 const SLOTS: usize = 1 << 15;
-/// Whole numbers of up to three digits belong to the shape: exit codes, signals, answers of servers, numbers of errors.
+/// Whole numbers of up to three digits belong to the shape: exit codes, signals, HTTP statuses, error numbers.
 const DIGITS_KEPT: usize = 3;
-/// Letters and digits in a row, of both kinds, that are the name of a thing and no word: 16 are 64 bits.
+/// Mixed letters and digits in a row that form a name and not a word: 16 are 64 bits.
 const NAME_BYTES: usize = 16;
-/// Times that lines of a shape were survived before they are put off.
+/// Times that a run survives lines of a shape before they are put off.
 const SURVIVED_OFTEN: u8 = 4;
 
 #[derive(Debug)]
 pub struct Memo {
-    /// Words of bits a slot.
+    /// Words of bits per slot.
     words: usize,
     shapes: Vec<u64>,
     /// A bit for each rule that does not match.
     failed: Vec<u64>,
-    /// Whether it is a line of metrics.
+    /// True for a line of metrics.
     steps: Vec<Option<bool>>,
     survived: Vec<u8>,
-    /// The file in which they were survived.
+    /// The file in which the run survived them.
     files: Vec<usize>,
-    /// Rules that failed on lines with their neighbours: a hash of both.
+    /// Rules that failed on a line and its neighbours: a hash of both.
     nearby: Vec<u64>,
 }
 
@@ -81,7 +81,7 @@ impl Memo {
         self.steps[slot] = Some(is_step);
     }
 
-    /// Counts that the run went on after a line of that shape.
+    /// Records that the run went on after a line of that shape.
     pub fn survives(&mut self, shape: u64, file: usize) {
         let slot = self.slot(shape);
         if self.files[slot] != file {
@@ -117,7 +117,7 @@ pub fn shape(line: &[u8]) -> u64 {
         }
         if !byte.is_ascii_digit() || before.is_ascii_alphabetic() || before == b'_' {
             mix(byte);
-            // A digit after a letter does not end the name: EL0004, cuda12.
+            // A digit after a letter does not end a name: EL0004, cuda12.
             before = if byte.is_ascii_digit() { before } else { byte };
             at += 1;
             continue;

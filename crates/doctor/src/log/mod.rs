@@ -41,13 +41,12 @@ use plimsoll_base::Result;
 use scan::Scanner;
 use signatures::Signatures;
 
-/// The most memory that reading logs takes, whatever their size: the window, the events and the signatures.
-/// `bounded_memory` in the tests compares the process with it.
+/// Most memory for reading logs of any size: the window, the events and the signatures. Tested by `bounded_memory`.
 pub const LOG_BYTES_MAX: u64 = 64 << 20;
 
 /// Reads `inputs`, as far as `limits` allow, and names the first cause.
 ///
-/// Errors: `log-missing`, `log-unreadable` for an input that cannot be opened at all, or is no file.
+/// Errors: `log-missing`, `log-unreadable` for an input that cannot be opened, or is no file.
 pub fn diagnose(inputs: Vec<Input>, limits: Limits) -> Result<Diagnosis> {
     let signatures = Signatures::embedded();
     let mut scanner = Scanner::new(signatures);
@@ -66,7 +65,7 @@ pub fn diagnose(inputs: Vec<Input>, limits: Limits) -> Result<Diagnosis> {
     Ok(timeline::judge(signatures, scanner.found))
 }
 
-/// Returns the names of the frameworks that logs may be of.
+/// Returns the names of all known frameworks.
 pub fn frameworks() -> impl Iterator<Item = &'static str> {
     Signatures::embedded().frameworks.iter().map(String::as_str)
 }

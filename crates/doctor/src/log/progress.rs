@@ -1,5 +1,4 @@
-//! Tells whether a run went on: steps after a line that looked like a failure, the end of a run that went well, and
-//! steps with a value that is not a number.
+//! Tells whether a run went on: steps after a suspicious line, a successful end, and steps with a NaN.
 //!
 //! Reads only the first steps after something suspicious, because most lines of a log are steps.
 
@@ -7,15 +6,15 @@ use super::text::{regex, shown};
 use regex::Regex;
 use std::sync::LazyLock;
 
-/// Steps after a line that show that the run survived it.
+/// Steps after a line that prove that the run survived it.
 pub const SURVIVED: u64 = 2;
-/// Steps after a line that ends runs that show that it was no such line.
+/// Steps after a fatal-looking line that prove that it was harmless.
 pub const OUTLIVED: u64 = 10;
-/// Lines looked at while a value is not a number.
+/// Lines to read while a value is not a number.
 const NAN_LOOKS: u64 = 512;
-/// Norms in a row that are not a number, after which it is no skipped step of a loss scaler.
+/// Consecutive NaN norms that are no skipped step of a loss scaler.
 const NAN_NORMS: u64 = 2;
-/// Lines that may follow the end of a run that went well.
+/// Lines that may follow the end of a successful run.
 const LINES_AFTER_FINISH: u64 = 200;
 
 /// A line that is a step by itself: TRL's dictionary, verl's `step:12 - `, torchtune's `1|25|Loss: 0.8`, headings of
@@ -27,19 +26,19 @@ static ALONE: LazyLock<Regex> = LazyLock::new(|| {
         r"|^train epoch \d+\s*$|^ *\d+/\d+ (?:\[[=>.]*\]|━+)[^\n]{0,80}loss: |^training_iteration: \d|^\(?[\w.]* ?training_iteration ?[=:] ?\d",
     ))
 });
-/// The number of a step, of whatever name.
+/// The number of a step, under any name.
 static COUNTER: LazyLock<Regex> = LazyLock::new(|| {
     regex(
         r#"(?i)\b(?:global[ _]?|env[ _]?|train(?:ing)?[ _]?|total[ _]?)?(?:step|iter(?:ation)?|episode|epoch|update|batch|timestep|round|ep|itr?)s?\b(?:\(train\))?['"]?[ =:#\[|(]{0,4} *\d|\[ *\d+/ *\d+"#,
     )
 });
-/// A number that steps have.
+/// A metric of steps.
 static METRIC: LazyLock<Regex> = LazyLock::new(|| {
     regex(
         r#"(?i)(?:loss|(?:\b|_)(?:reward\w*|lr|learning[ _]rate|kl|score|return\w*|fps|ppl|perplexity|acc(?:uracy)?|tok(?:en)?s/s(?:ec)?)|grad[_ ]?norm)\b[\w/ ]{0,16}['"]?\)?[ =:|(\[]{1,5}(?:np\.float\d+\(|tensor\()?(?:-?\.?\d|nan\b|-?inf\b)"#,
     )
 });
-/// A bar over steps of training; bars over prompts, files and tokens have another name before them.
+/// A bar over training steps; bars over prompts, files and tokens have another name before them.
 static BAR: LazyLock<Regex> = LazyLock::new(|| {
     regex(
         r"(?i)^(?:\d+\|\d+\|loss: [^|\n]*|[^|\n]*\b(?:train\w*|steps?|epochs?|episodes?|iter\w*|progress|update)\b[^|\n]*)?\s*\d+%\|[^|\n]*\| *([\d.,]+)(k?)/([\d.,]+)(k?) \[",
@@ -48,13 +47,13 @@ static BAR: LazyLock<Regex> = LazyLock::new(|| {
 /// The bar of rich, in Stable-Baselines3: `100% ━━━━ 100,000/100,000  [ 0:01:40 < 0:00:00 , 1,002 it/s ]`
 static RICH: LazyLock<Regex> =
     LazyLock::new(|| regex(r"\b100(?:\.0)?% ?━[━ ]* ?([\d,]+)/([\d,]+) |━+ ([\d,]+)/([\d,]+) \S*\d:\d\d"));
-/// What bars count that are no steps of training.
+/// Bars that do not count training steps.
 static NO_TRAINING: LazyLock<Regex> = LazyLock::new(|| {
     regex(
         r"(?i)shards|split|\bmap\b|\btokeniz|\bdownload|\bfetch|\bload|captur|processed|render|\beval|\bvalid|\btest|generat|B/s\]|examples/s|files?/s",
     )
 });
-/// Metrics that are no step.
+/// Metrics that are not of a step.
 static NO_STEP: LazyLock<Regex> =
     LazyLock::new(|| regex(r"train_runtime|eval_|Error|Exception|examples/s|^(?:Traceback|\s*File )"));
 static VALUES: LazyLock<Regex> = LazyLock::new(|| {
@@ -88,20 +87,20 @@ pub fn is_step(message: &str) -> bool {
 pub struct Progress {
     /// Steps counted.
     pub steps: u64,
-    /// Steps to count before it looks at no further one.
+    /// Steps to count before reading stops.
     until: u64,
     bar: Option<f64>,
-    /// Line of the end of a run that went well.
+    /// Line of a successful end.
     finish: Option<u64>,
-    /// Line of what ends also runs that failed.
+    /// Line of an end that failed runs have too.
     goodbye: Option<u64>,
     nan: Option<NanRun>,
-    /// Line on which the rewards of a group had no deviation.
+    /// Line on which a group's rewards had no deviation.
     lone_group: Option<u64>,
     last_line: u64,
 }
 
-/// Steps in a row in which one value was not a number.
+/// Consecutive steps with a value that was not a number.
 #[derive(Debug)]
 struct NanRun {
     name: String,
@@ -113,19 +112,19 @@ struct NanRun {
 }
 
 impl Progress {
-    /// Returns whether to look at a line that may be a step.
+    /// Returns true if a line that may be a step should be read.
     pub fn wants_more(&self) -> bool {
         self.steps < self.until.max(SURVIVED)
             || self.finish.is_some()
             || self.nan.as_ref().is_some_and(|nan| nan.looks < NAN_LOOKS)
     }
 
-    /// Returns true while any line may have a value that is a number again.
+    /// Returns true while any line may bring a number again.
     pub fn has_nan(&self) -> bool {
         self.nan.is_some()
     }
 
-    /// Something suspicious was seen: the next `steps` show whether the run survived it.
+    /// Watches the next `steps` steps after something suspicious, to see whether the run survived it.
     pub fn watch(&mut self, steps: u64) {
         self.until = self.until.max(self.steps + steps);
     }
@@ -148,7 +147,7 @@ impl Progress {
         is_new
     }
 
-    /// A bar is drawn again after an exception, with the same number.
+    /// Counts a bar. It is drawn again after an exception, with the same number.
     fn bar(&mut self, done: f64, total: f64, line: u64) -> bool {
         if done >= total {
             // Bars of a few parts load weights.
@@ -171,7 +170,7 @@ impl Progress {
         } else if let Some(found) = RICH.captures(text) {
             let number = |group: usize| found.get(group)?.as_str().replace(',', "").parse::<u64>().ok();
             let pair = number(1).zip(number(2)).or_else(|| number(3).zip(number(4)));
-            // It draws no line a step, and it is at its end.
+            // It prints no line per step, and is complete.
             if pair.is_some_and(|(done, total)| done >= total && total > 3) {
                 self.finish = Some(line);
             }
@@ -186,7 +185,7 @@ impl Progress {
         self.goodbye = Some(line);
     }
 
-    /// Returns the line of the end of a run that went well, if the file of `lines` lines ends with it.
+    /// Returns the line of a successful end, if the file of `lines` lines ends with it.
     pub fn finish(&self, lines: u64) -> Option<u64> {
         self.finish.filter(|line| lines.saturating_sub(*line) <= LINES_AFTER_FINISH)
     }
@@ -197,9 +196,9 @@ impl Progress {
         self.goodbye.filter(near)
     }
 
-    /// Reads the numbers of a step, or of a line with one that is not a number.
+    /// Reads the numbers of a step, or of a line with a NaN.
     pub fn numbers(&mut self, text: &str, line: u64) {
-        // What did not end within `NAN_LOOKS` lines does not end.
+        // A NaN that lasts `NAN_LOOKS` lines stays.
         if self.nan.as_ref().is_some_and(|run| run.looks >= NAN_LOOKS) {
             return;
         }
@@ -215,7 +214,7 @@ impl Progress {
             }
             let value = found[2].to_ascii_lowercase();
             if value.ends_with("nan") || value.ends_with("inf") {
-                // A logit or a log-probability of what is masked is minus infinity, and is well.
+                // A masked logit or log-probability is minus infinity, which is fine.
                 let is_masked = value.starts_with('-') && !name.contains("loss");
                 let is_norm = name.ends_with("norm");
                 if !is_masked && first.as_ref().is_none_or(|(_, norm)| *norm && !is_norm) {
@@ -242,7 +241,7 @@ impl Progress {
         }
     }
 
-    /// Returns (line, text, reason) if a value of the last steps was no number.
+    /// Returns (line, text, reason) if a value of the last steps was not a number.
     pub fn nan_at_end(&self) -> Option<(u64, String, String)> {
         let run = self.nan.as_ref().filter(|run| !run.is_norm || run.times >= NAN_NORMS)?;
         let (name, line) = (&run.name, run.line);
@@ -251,7 +250,7 @@ impl Progress {
         Some((run.line, run.text.clone(), reason))
     }
 
-    /// Returns the line on which rewards of a group had no deviation, because the group is of one sample.
+    /// Returns the line on which a group's rewards had no deviation because it has one sample.
     pub fn lone_group(&self) -> Option<u64> {
         self.lone_group
     }

@@ -7,9 +7,9 @@ use super::text::{regex, shown};
 use regex::Regex;
 use std::sync::LazyLock;
 
-/// Series of readings kept, by label.
+/// Most series of readings, by label.
 const SERIES_MAX: usize = 16;
-/// Saves that a series remembers.
+/// Most saves that a series remembers.
 const SAVES_MAX: usize = 64;
 /// Lines read for numbers from the start; later only one in `LINES_SAMPLED`. Runs that print memory in every line would
 /// make reading slow, and samples show a rise too.
@@ -20,7 +20,7 @@ const LEAK_STEP_GIB: f64 = 0.25;
 const LEAK_GIB: f64 = 1.0;
 /// Least growth of host memory across a sleep, in GiB, to call it a copy.
 const COPY_GIB: f64 = 1.0;
-/// A process that holds at most this, in MiB, has a bare context; this many of them on one card are workers.
+/// Largest MiB of a process with a bare context; this many of them on one card are workers.
 const CONTEXT_MIB: f64 = 700.0;
 const CONTEXTS_MIN: usize = 8;
 
@@ -68,7 +68,7 @@ struct Series {
 }
 
 impl Readings {
-    /// Counts a line with a reading. Returns whether to read it.
+    /// Counts a line with a reading. Returns true if it should be read.
     pub fn wants_more(&mut self) -> bool {
         self.lines += 1;
         self.lines <= LINES_ALL || self.lines.is_multiple_of(LINES_SAMPLED)
@@ -145,7 +145,7 @@ impl Readings {
         })
     }
 
-    /// Reads a count of kills. A rise is proof; a count alone may be from before this run.
+    /// Reads a count of kills. A rise is proof; a count alone may predate this run.
     pub fn oom_counter(&mut self, text: &str) -> Option<Verdict> {
         let count: u64 = COUNTER.captures(text)?[1].parse().ok()?;
         let before = self.oom_kills.replace(count);
@@ -163,7 +163,7 @@ impl Readings {
         }
     }
 
-    /// Returns the events, each with its class's slug, that the readings of a whole file show.
+    /// Returns the events that a whole file's readings show, each with its class's slug.
     pub fn finish(mut self) -> Vec<(&'static str, Event)> {
         self.saved();
         let mut events = Vec::new();
@@ -185,7 +185,7 @@ impl Readings {
 }
 
 impl Series {
-    /// Returns (first, last, line of the second, saves) if every span is above the one before.
+    /// Returns (first, last, line of the second, saves) if every span exceeds the one before.
     fn growth(&self) -> Option<(f64, f64, u64, usize)> {
         let (first, last) = (self.spans.first()?, self.spans.last()?);
         let rises = self.spans.windows(2).all(|pair| pair[1].0 >= pair[0].0 + LEAK_STEP_GIB);

@@ -19,21 +19,21 @@ use super::state::{FileState, PutOff, Suspicion};
 use super::text::shown;
 use std::io::ErrorKind;
 
-/// Bytes after a line that are read with it.
+/// Bytes to read after a line.
 const AHEAD: usize = 16 << 10;
-/// Bytes read at once.
+/// Bytes per read.
 const CHUNK: usize = 2 << 20;
-/// Events of a rule kept a file; further ones are only counted.
+/// Most events kept per rule and file; more are only counted.
 const EVENTS_A_RULE: u64 = 8;
-/// Suspicious lines of each rank kept a file: the first may be harmless.
+/// Most suspicious lines of each rank kept per file: the first may be harmless.
 const SUSPICIONS_A_FILE: u64 = 8;
 /// Lines of a file on which a rule that reads earlier lines is tried: a log that repeats itself must not be slow.
 const CLOSE_LOOKS_A_RULE: u64 = 512;
-/// Lines put off until the run goes on, or does not; the first ones tell.
+/// Most lines put off until the run goes on or ends; the first ones suffice.
 const PUT_OFF_MAX: usize = 64;
-/// Lines of a rule that a run survived, whatever they say, before further ones of it are put off.
+/// Lines of a rule that a run must survive before more of them are put off, whatever their text.
 const SURVIVED_A_RULE: u64 = 16;
-/// Events kept over all files.
+/// Most events kept over all files.
 const EVENTS_MAX: usize = 8192;
 
 #[derive(Debug, Default)]
@@ -43,20 +43,20 @@ pub struct Found {
     /// Matching lines of each class.
     pub counts: Vec<u64>,
     pub suspicions: Vec<Suspicion>,
-    /// Whether each framework is named.
+    /// True for each framework that is named.
     pub frameworks: Vec<bool>,
-    /// The end of each file whose run went well.
+    /// Line of each file's successful end.
     pub finished: Vec<Option<u64>>,
     pub collectives: Collectives,
     pub bytes: u64,
     pub not_read: Vec<String>,
-    /// Files that were read in part.
+    /// Files read in part.
     pub parts: Vec<String>,
     /// True if there were more than `EVENTS_MAX` events.
     pub is_cut: bool,
 }
 
-/// Where a line is, and what is known of its shape.
+/// The place of a line, and facts about its shape.
 struct Here {
     piece: (usize, usize),
     line: u64,
@@ -82,7 +82,7 @@ impl<'s> Scanner<'s> {
         Scanner { signatures, window: vec![0; BACK + CHUNK + AHEAD], memo, found }
     }
 
-    /// Reads one source to its end, or as far as `budget` allows. If it breaks off, what was read is judged.
+    /// Reads one source to its end, or as far as `budget` allows. If reading fails, the part read is judged.
     pub fn read(&mut self, mut source: Source, budget: &mut Budget) {
         if let Some(why) = source.refused {
             self.found.not_read.push(format!("{}: {why}", source.name));
@@ -144,7 +144,7 @@ impl<'s> Scanner<'s> {
         // The current piece of a line, and the rules to try on it.
         let (mut piece, mut pending): ((usize, usize), Vec<usize>) = ((0, 0), Vec::new());
         signatures.literals.candidates(bytes, from, to, |literal, at| {
-            // What this line is looked at for, and whether it is, may depend on the one before.
+            // Whether and why this line is read may depend on the one before.
             if at >= piece.1 && !pending.is_empty() {
                 self.try_piece(bytes, piece, &mut pending, state);
             }
@@ -200,7 +200,7 @@ impl<'s> Scanner<'s> {
         }
     }
 
-    /// Puts off what the run has survived often: it is looked at if the run does not go on.
+    /// Puts off lines like those that the run has often survived: they are read if it does not go on.
     fn put_off(&mut self, here: &Here, pending: &mut Vec<usize>, state: &mut FileState) {
         let is_known = self.memo.is_survived(here.slot, self.found.files.len() - 1);
         let waits = |rule: &mut usize| {
@@ -211,7 +211,7 @@ impl<'s> Scanner<'s> {
             return;
         }
         state.progress.watch(SURVIVED);
-        // No more are kept of a rule than would be looked at.
+        // Keeps no more of a rule than would be read.
         rules.retain(|&rule| state.waiting[rule] < EVENTS_A_RULE);
         if !rules.is_empty() && state.put_off.len() < PUT_OFF_MAX {
             rules.iter().for_each(|&rule| state.waiting[rule] += 1);
@@ -220,11 +220,11 @@ impl<'s> Scanner<'s> {
         }
     }
 
-    /// Returns false for a rule that cannot match, or whose match is only counted, which is done here.
+    /// Returns false for a rule that cannot match, or whose match only needs counting, which is done here.
     fn is_worth_a_try(&mut self, index: usize, here: &Here, state: &mut FileState) -> bool {
         let (line, slot) = (here.line, here.slot);
         let about = self.signatures.rules[index].about;
-        // One try a line, because a progress bar repeats its states; none for a closed rule.
+        // One try per line, because a progress bar repeats its states; none for a closed rule.
         let is_step = matches!(about, About::Mark(Mark::Step | Mark::FullBar));
         if state.tried_at[index] >= line && !is_step {
             return false;
@@ -234,7 +234,7 @@ impl<'s> Scanner<'s> {
             _ if self.memo.has_failed(slot, index) => false,
             About::Mark(Mark::Step) => state.progress.has_nan() || self.memo.is_step(slot) != Some(false),
             About::Class(class) if state.matches[index] >= EVENTS_A_RULE => {
-                // After that many, lines that hold the words are only counted.
+                // From then on, lines with the words are only counted.
                 state.matches[index] += 1;
                 self.found.counts[class] += 1;
                 let (piece, shape, steps) = (here.piece, here.shape, state.progress.steps);
@@ -252,7 +252,7 @@ impl<'s> Scanner<'s> {
         matches!(rule.about, About::Suspicious(_)) || rule.level == Some(Level::Survivable)
     }
 
-    /// Looks at what was put off and after which the run did not go on so far.
+    /// Reads lines that were put off, after which the run has not gone on so far.
     fn look_again(&mut self, bytes: &[u8], state: &mut FileState) {
         state.waiting.fill(0);
         for PutOff { piece, line, steps, shape, rules } in std::mem::take(&mut state.put_off) {
@@ -318,7 +318,7 @@ impl<'s> Scanner<'s> {
             }
             About::Class(_) => {}
             About::Judge(judge) => {
-                // Judgements of tracebacks stop after some events; those that sum up see every line.
+                // Judgements of tracebacks stop after some events; summing ones see every line.
                 if !judge.sums_up() && state.matches[index] >= EVENTS_A_RULE {
                     return self.close(index, state);
                 }
@@ -342,7 +342,7 @@ impl<'s> Scanner<'s> {
             Mark::Step => {
                 let message = moment.metrics();
                 let is_step = self.memo.is_step(slot).unwrap_or_else(|| is_step(message));
-                // A bar has no metrics, and is one by its numbers.
+                // A bar has no metrics, and is recognized by its numbers.
                 if is_step || !message.contains("%|") {
                     self.memo.set_step(slot, is_step);
                 }
@@ -395,7 +395,7 @@ impl<'s> Scanner<'s> {
         }
     }
 
-    /// Drops what the run survived, and looks for the like of it again.
+    /// Drops failures that the run survived, and looks for similar ones again.
     fn settle(&mut self, state: &mut FileState) {
         let (file, steps) = (self.found.files.len() - 1, state.progress.steps);
         let is_over = |at: u64| at.saturating_add(SURVIVED) <= steps;
@@ -441,7 +441,7 @@ impl<'s> Scanner<'s> {
         }
     }
 
-    /// Ends a rule for this file. Literals that no open rule uses are skipped from then on.
+    /// Ends a rule for this file. Literals without an open rule are skipped from then on.
     fn close(&self, rule: usize, state: &mut FileState) {
         state.matches[rule] = u64::MAX;
         state.tried_at[rule] = u64::MAX;
@@ -463,7 +463,7 @@ impl<'s> Scanner<'s> {
         let rule = &self.signatures.rules[index];
         let mut level = rule.level.unwrap_or(self.signatures.classes[class].level);
         if matches!(rule.about, About::Judge(_)) && level == Level::Cause && moment.is_quiet() {
-            // Its logger calls it a warning: a batch was skipped, or an attempt made again.
+            // Its logger calls it a warning: a skipped batch, or a retry.
             level = Level::Survivable;
         }
         state.matches[index] += 1;

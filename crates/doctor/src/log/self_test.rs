@@ -9,13 +9,13 @@ use plimsoll_base::Result;
 use std::collections::BTreeMap;
 use std::io::Cursor;
 
-/// The name of a log in which nothing looks like a failure.
+/// The expected name of a log without failures.
 const NONE: &str = "none";
 
 #[derive(Clone, Copy, Debug)]
 pub struct Example {
     pub class: &'static str,
-    /// The class that must be named.
+    /// The expected class.
     pub expected: &'static str,
     pub name: &'static str,
     pub text: &'static str,
@@ -44,11 +44,11 @@ pub fn examples() -> impl Iterator<Item = Example> {
 
 #[derive(Debug, Default)]
 pub struct Confusion {
-    /// (expected, named) to count; only pairs that occur.
+    /// Counts of (expected, named) pairs that occur.
     pub cells: BTreeMap<(String, String), u64>,
-    /// Examples that were not named as expected.
+    /// Examples with an unexpected name.
     pub wrong: Vec<(Example, String)>,
-    /// (positive examples, near misses) of each class.
+    /// (positive examples, near misses) per class.
     pub sizes: BTreeMap<String, (u64, u64)>,
 }
 

@@ -15,15 +15,15 @@ pub enum Level {
     /// May be the first cause.
     #[default]
     Cause,
-    /// Runs often survive it: the cause only if no step follows it and the logs hold no `Cause`.
+    /// Often survived: the cause only if no step follows it and the logs have no `Cause`.
     Survivable,
     /// Follows a death.
     Secondary,
     /// Kills no process.
     Warning,
-    /// Is never the answer, only shown next to one.
+    /// Never the answer, only shown next to one.
     Note,
-    /// Is a kind of failure: named instead of `unknown`.
+    /// A kind of failure: named instead of `unknown`.
     General,
 }
 
@@ -31,11 +31,11 @@ pub enum Level {
 pub struct Class {
     pub slug: String,
     pub level: Level,
-    /// Named only if no other fault comes after it: work that was waited for has then begun.
+    /// Named only if no other fault follows: the awaited work has then begun.
     pub is_alone: bool,
     /// Classes that it replaces within a burst of lines.
     pub refines: Vec<usize>,
-    /// Causes that a warning of it explains.
+    /// Causes that its warning explains.
     pub leads_to: Vec<usize>,
     pub reads: Vec<Read>,
 }
@@ -61,13 +61,13 @@ impl Pattern {
     }
 }
 
-/// Numbers and names of a sign's line, and the reason that they give.
+/// Numbers and names in a sign's line, and their reason.
 #[derive(Clone, Debug)]
 pub struct Read {
     pattern: Pattern,
-    /// With `{name}` for the groups of `regex`.
+    /// A sentence, with `{name}` for the groups of `regex`.
     pub says: String,
-    /// What to try first then.
+    /// The first step in that case.
     pub first: Option<String>,
 }
 
@@ -96,7 +96,7 @@ pub enum Judge {
     /// A container's count of kills.
     OomCounter,
     Reading,
-    /// An engine found less free memory at its start than it was to use.
+    /// An engine's start found less free memory than it should use.
     StartupMemory,
     /// A step's loss or norm is not a number.
     NanStep,
@@ -105,7 +105,7 @@ pub enum Judge {
 }
 
 impl Judge {
-    /// True if it judges by all lines of a file together.
+    /// Returns true if it judges all lines of a file together.
     pub fn sums_up(self) -> bool {
         use Judge::{Collective, NanStep, OomCounter, Reading, SharedCard};
         matches!(self, Reading | SharedCard | OomCounter | NanStep | Collective)
@@ -129,11 +129,11 @@ pub enum Mark {
     DiskNearlyFull,
     /// A step of training.
     Step,
-    /// The end of a run that went well.
+    /// A successful end.
     Finish,
-    /// A bar over steps that is full.
+    /// A full bar over steps.
     FullBar,
-    /// What also runs print that fail: the end of one that went well if nothing else was found.
+    /// An end that failed runs print too: a successful one if nothing else was found.
     Goodbye,
 }
 
@@ -155,7 +155,7 @@ pub enum About {
 pub struct Suspicious {
     /// 0 fault, 1 complaint.
     pub rank: usize,
-    /// Whether the words count on a line that its logger calls information or a warning.
+    /// True if the words count even on a line that its logger calls information or a warning.
     pub at_any_level: bool,
 }
 
@@ -164,21 +164,21 @@ pub struct Rule {
     pub about: About,
     /// Level of its events; the events of a judgement have the level of their class.
     pub level: Option<Level>,
-    /// Only lines that their logger does not call information or a warning.
+    /// Excludes lines that their logger calls information or a warning.
     pub is_loud: bool,
     /// Must match from within the line.
     pub regex: Option<Pattern>,
-    /// The match may begin a line before the literal, because terminals wrap messages.
+    /// True if the match may begin a line before the literal, because terminals wrap messages.
     pub wraps: bool,
-    /// The match may continue in the next lines.
+    /// True if the match may continue in the next lines.
     pub spans_lines: bool,
-    /// Must match the lines before or the line.
+    /// Must match the line or the lines before it.
     pub needs: Option<Pattern>,
-    /// Must not match the line and those after it.
+    /// Must not match the line or those after it.
     pub unless: Option<Pattern>,
     /// Must not match the lines before either.
     pub unless_before: Option<Pattern>,
-    /// Must not match the lines after it, further than `unless` reads.
+    /// Must not match the lines after it, beyond what `unless` reads.
     pub unless_after: Option<Pattern>,
     /// Its literals.
     pub literals: Vec<usize>,
@@ -188,7 +188,7 @@ pub struct Rule {
 #[derive(Debug)]
 pub struct General {
     pub class: usize,
-    /// Matches the line, or from within it the three after it.
+    /// Matches the line, or from within it the next three.
     pub pattern: Pattern,
     pub unless: Option<Pattern>,
 }
@@ -213,9 +213,9 @@ pub struct Signatures {
     pub literals: Literals,
     /// The rules of each literal.
     pub rules_of: Vec<Vec<usize>>,
-    /// Whether the only rule of each literal is that of steps.
+    /// True if a literal's only rule is that of steps.
     pub is_of_steps: Vec<bool>,
-    /// What a line that no class describes may say of its kind, the first that matches.
+    /// Signs of the kind of a line without a class; the first match counts.
     pub generals: Vec<General>,
 }
 

@@ -1,4 +1,4 @@
-//! What the scanner remembers of a file while it reads it.
+//! The scanner's state for a file.
 
 use super::collective::Collectives;
 use super::diagnosis::Evidence;
@@ -22,7 +22,7 @@ pub struct Suspicion {
     pub stamp: Option<Stamp>,
     /// True if its traceback follows from another exception.
     pub is_chained: bool,
-    /// True if it ended a thread, and not the program.
+    /// True if it ended a thread but not the program.
     pub is_in_thread: bool,
     /// Shape of its line, or 0.
     pub shape: u64,
@@ -31,25 +31,25 @@ pub struct Suspicion {
     pub near: String,
     /// Bytes of the message in `near`.
     pub message_bytes: usize,
-    /// Where its traceback says that it was raised.
+    /// The place in its traceback where it was raised.
     pub place: Option<String>,
 }
 
-/// Bytes kept of the lines around a suspicious one.
+/// Most bytes kept of the lines around a suspicious one.
 const NEAR_BYTES: usize = 4 << 10;
 
 impl Suspicion {
-    /// Returns true for the head of a traceback, which says nothing by itself.
+    /// Returns true for the head of a traceback, which means nothing by itself.
     pub fn is_head(&self) -> bool {
         self.near.starts_with("Traceback (most recent call last)")
     }
 
-    /// Returns true for a traceback of a process that a signal ends.
+    /// Returns true for the traceback of a process ended by a signal.
     pub fn is_farewell(&self) -> bool {
         self.is_head() && self.near.lines().any(|line| super::text::message(line).trim() == "SystemExit")
     }
 
-    /// Stands for what a traceback raises, `down` lines after its head.
+    /// Replaces itself by the exception that its traceback raises, `down` lines after its head.
     pub fn raising(mut self, down: u64, raised: &str) -> Suspicion {
         self.at.line += down;
         self.at.text = super::text::shown(raised);
@@ -57,7 +57,7 @@ impl Suspicion {
         self.saying(raised)
     }
 
-    /// Sets what its message says, with the lines after it.
+    /// Sets its message, with the lines after it.
     pub fn saying(mut self, near: &str) -> Suspicion {
         let end = near.floor_char_boundary(NEAR_BYTES);
         self.near = near[..end].to_string();
@@ -66,10 +66,10 @@ impl Suspicion {
     }
 }
 
-/// A line that is looked at only if the run does not go on after it.
+/// A line that is read only if the run does not go on after it.
 #[derive(Debug)]
 pub struct PutOff {
-    /// In the window.
+    /// Its range in the window.
     pub piece: (usize, usize),
     pub line: u64,
     pub steps: u64,
@@ -85,28 +85,28 @@ pub struct FileState {
     pub readings: Readings,
     pub progress: Progress,
     pub collectives: Collectives,
-    /// The line and the time of the last line of which the time was asked.
+    /// Number and time of the last line whose time was queried.
     pub clock: (u64, Option<Stamp>),
-    /// Lines of shapes, or of rules, that were survived often.
+    /// Lines of shapes, or of rules, that the run often survived.
     pub put_off: Vec<PutOff>,
-    /// How many of them each rule has.
+    /// Number of them per rule.
     pub waiting: Vec<u64>,
     /// Lines of each rule that the run survived.
     pub survived: Vec<u64>,
-    /// The last line of each rule of which lines are only counted, in the window.
+    /// The last line of each rule whose lines are only counted, in the window.
     pub last: Vec<Option<PutOff>>,
     /// Closed rules.
     pub closed: Vec<usize>,
-    /// Those that the run has not survived so far.
+    /// Suspicions that the run has not survived so far.
     pub suspicions: Vec<Suspicion>,
-    /// Events kept that the run may survive.
+    /// Number of kept events that the run may survive.
     pub survivable: u64,
     /// Matches of each rule; `u64::MAX` once it is closed.
     pub matches: Vec<u64>,
     pub close_looks: Vec<u64>,
     /// The line of each rule's last try.
     pub tried_at: Vec<u64>,
-    /// Whether some rule of each literal is still open.
+    /// True for each literal with an open rule.
     pub active: Vec<bool>,
     /// Newlines before `counted_to`.
     pub lines: u64,

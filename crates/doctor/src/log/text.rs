@@ -1,14 +1,14 @@
-//! Cleans a line of a log, strips what loggers put before the message, and finds which process wrote it.
+//! Cleans a line of a log, strips loggers' prefixes, and finds the process that wrote it.
 
 use memchr::{memchr_iter, memchr2};
 use regex::Regex;
 use std::borrow::Cow;
 use std::sync::LazyLock;
 
-/// Characters shown of a line.
+/// Most characters of a line to show.
 const SHOWN_CHARS: usize = 400;
 
-/// What launchers, container runtimes, loggers and clocks put before a message, and boxes around tracebacks.
+/// Prefixes of launchers, container runtimes, loggers and clocks, and boxes around tracebacks.
 static PREFIX: LazyLock<Regex> = LazyLock::new(|| {
     regex(concat!(
         r"^(?:\s*(?:",
@@ -36,11 +36,11 @@ static PREFIX: LazyLock<Regex> = LazyLock::new(|| {
         r"))+",
     ))
 });
-/// The process that wrote a line, where several write one log, from the first bracket on.
+/// The process that wrote a line of a shared log, from the first bracket on.
 static TAG: LazyLock<Regex> = LazyLock::new(|| {
     regex(r"^(?:\((?:[A-Za-z_][\w.:<>*/\-,= ]*)?pid=\d+|\[rank ?\d+\]|\[default\d+\]|\[\d{1,3}\]:)")
 });
-/// Characters that may be before the bracket.
+/// Most characters before the bracket.
 const TAG_AT_MOST: usize = 40;
 /// Colours whose escape was lost in a copy. Without a number, a word may begin there: `[multiproc_executor.py:1]`.
 static BARE_COLOUR: LazyLock<Regex> = LazyLock::new(|| {
@@ -53,8 +53,7 @@ pub fn regex(pattern: &str) -> Regex {
     Regex::new(&ascii(pattern)).expect("the pattern is valid")
 }
 
-/// Limits `\b`, `\w`, `\d` and `\s` to ASCII, which messages of failures are. Unicode tables make an expression ten
-/// times larger, and slow on other lines.
+/// Limits `\b`, `\w`, `\d` and `\s` to ASCII: with Unicode tables an expression is ten times larger, and slower.
 fn ascii(pattern: &str) -> String {
     let (mut text, mut chars) = (String::with_capacity(2 * pattern.len()), pattern.chars());
     while let Some(char) = chars.next() {
@@ -75,7 +74,7 @@ fn ascii(pattern: &str) -> String {
     text
 }
 
-/// Decodes bytes of a log: broken UTF-8 is replaced, control characters and colours are dropped.
+/// Decodes bytes of a log: replaces broken UTF-8, drops control characters and colours.
 pub fn clean(bytes: &[u8]) -> String {
     let may_be_colour =
         |at: usize| bytes.get(at + 1).is_some_and(|next| next.is_ascii_digit() || *next == b'm');
@@ -94,7 +93,7 @@ pub fn clean(bytes: &[u8]) -> String {
     text.chars().map(|c| if c == '\t' { ' ' } else { c }).filter(|c| !c.is_control()).collect()
 }
 
-/// Returns the time, the level and the message of a line that a container runtime or a logger wrote as a JSON object.
+/// Returns the time, level and message of a line that is a JSON object of a container runtime or a logger.
 fn unpacked(line: &str) -> Option<String> {
     let line = line.trim_ascii();
     if !(line.starts_with("{\"") && line.ends_with('}')) {
@@ -114,18 +113,18 @@ pub fn message(line: &str) -> &str {
     after_prefix(line).trim_start()
 }
 
-/// Returns what may be metrics. A row of a table looks like what some loggers put before a message.
+/// Returns possible metrics. A table row looks like the prefix of some loggers.
 pub fn metrics(line: &str) -> &str {
     let text = line.trim_start();
     if text.starts_with('|') { text } else { message(line) }
 }
 
-/// Returns the message with the spaces that it begins with.
+/// Returns the message with its leading spaces.
 pub fn after_prefix(line: &str) -> &str {
     PREFIX.find(line).map_or(line, |found| &line[found.end()..])
 }
 
-/// Returns the tag of the process that wrote the line, if the line has one.
+/// Returns the tag of the process that wrote the line, if it has one.
 pub fn tag(line: &str) -> Option<&str> {
     let at = memchr2(b'(', b'[', line.as_bytes())?;
     if at > TAG_AT_MOST && line[..at].chars().count() > TAG_AT_MOST {
@@ -134,7 +133,7 @@ pub fn tag(line: &str) -> Option<&str> {
     TAG.find(&line[at..]).map(|found| found.as_str())
 }
 
-/// What a logger calls a line that ends nothing, where loggers write it. NCCL's "NCCL WARN" is its word for a failure.
+/// Levels of harmless lines, where loggers write them. NCCL's "NCCL WARN" is its word for a failure.
 static QUIET: LazyLock<Regex> = LazyLock::new(|| {
     regex(concat!(
         r"(?:^|[\[(|]|[\d)\]] | - )\s*(?:INFO|DEBUG|WARNING|WARN|NOTICE)\b[\s:\]|)\-]", // [INFO], 10:11:12 WARN, - INFO -
@@ -150,7 +149,7 @@ const LEVEL_CHARS: usize = 160;
 /// Returns true if its logger calls the line information or a warning.
 pub fn is_quiet(line: &str) -> bool {
     let end = line.char_indices().nth(LEVEL_CHARS).map_or(line.len(), |(at, _)| at);
-    // A launcher's logger that repeats what ranks print calls all of it information.
+    // A launcher's logger that repeats the ranks' output calls all of it information.
     let is_relayed = || line[..end].split_once(" - [rank").is_some_and(|(_, rest)| rest.contains("]: "));
     let is_head = || line[..end].trim_end().ends_with("] Traceback (most recent call last):");
     QUIET.is_match(&line[..end]) && !is_relayed() && !is_head()

@@ -1,4 +1,4 @@
-//! When a line was written, in seconds of the clock that wrote it. A time zone is applied if the line has one; a line
+//! The time of a line, in seconds of the clock that wrote it. A time zone is applied if the line has one; a line
 //! without a year gets 1970 and is compared only with others without one.
 
 use super::text::regex;
@@ -14,7 +14,7 @@ pub struct Stamp {
 
 const MONTHS: [&str; 12] =
     ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
-/// Characters of a line searched for a time.
+/// Characters of a line to search for a time.
 const LOOKED_AT: usize = 160;
 
 /// 2026-03-01T10:11:12.5+01:00, 2026-03-01 10:11:12,123, 2026/03/01 10:11:12
@@ -48,7 +48,7 @@ pub fn stamp(line: &str) -> Option<Stamp> {
     seconds(1970, number(&found, 1)?, &found, [2, 3, 4, 5, 6], 0.0)
 }
 
-/// `groups`: day, hour, minute, second, fraction.
+/// Returns the seconds of a match; `groups`: day, hour, minute, second, fraction.
 fn seconds(year: i64, month: i64, found: &Captures, groups: [usize; 5], shift: f64) -> Option<Stamp> {
     let [day, hour, minute, second, fraction] = groups;
     let day = number(found, day)?;

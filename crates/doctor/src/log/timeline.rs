@@ -14,9 +14,9 @@ use super::time::Stamp;
 use regex::Regex;
 use std::sync::LazyLock;
 
-/// Lines shown of the named class.
+/// Most lines shown of the named class.
 const EVIDENCE_MAX: usize = 6;
-/// Classes shown as following.
+/// Most classes shown as following.
 const FOLLOWS_MAX: usize = 12;
 
 pub fn judge(signatures: &Signatures, mut found: Found) -> Diagnosis {
@@ -76,7 +76,7 @@ fn merge(found: &Found) -> Vec<&Event> {
     for list in &mut lists {
         list.sort_by_key(|event| event.line);
     }
-    // Times of a file never go back: lines of several processes are a little out of order.
+    // Times in a file never go back: lines of several processes are slightly out of order.
     let mut clocks: Vec<Option<f64>> = vec![None; lists.len()];
     let mut next = vec![0; lists.len()];
     let mut merged = Vec::with_capacity(found.events.len());
@@ -109,14 +109,14 @@ fn describe(signatures: &Signatures, found: &Found, events: &[&Event], first: us
     let chosen = events[first];
     let class = &signatures.classes[chosen.class];
     let mut diagnosis = Diagnosis { slug: Some(class.slug.clone()), ..Diagnosis::default() };
-    // Further lines of the class, and what it refined: they are the same death.
+    // More lines of the class, and what it refined: the same death.
     let same = |event: &&&Event| {
         event.class == chosen.class || class.refines.contains(&event.class) && event.file == chosen.file
     };
     let others = events.iter().filter(same).filter(|event| !std::ptr::eq(**event, chosen));
     let mut shown: Vec<&Event> = std::iter::once(&chosen).chain(others).copied().collect();
     if class.level == Level::Secondary && shown.iter().all(|event| event.stamp.is_some()) {
-        // Ranks report a death when their own clock is up, and a file holds their lines in any order.
+        // Ranks report a death when their timers expire, and a file has their lines in any order.
         shown.sort_by(|a, b| a.stamp.partial_cmp(&b.stamp).unwrap_or(std::cmp::Ordering::Equal));
     }
     for event in shown {
@@ -168,7 +168,7 @@ fn follows(signatures: &Signatures, found: &Found, events: &[&Event], first: usi
 
 static FREE: LazyLock<Regex> = LazyLock::new(|| regex(r"available space: ([\d.]+ ?\w+)"));
 
-/// Returns how Ray's notes saw a disk fill.
+/// Returns how a disk filled, from Ray's notes.
 fn free_space(found: &Found, events: &[&Event]) -> Option<String> {
     let notes = events.iter().filter(|event| event.level == Level::Note);
     let mut free = notes.filter_map(|event| Some((event, FREE.captures(&event.text)?[1].to_string())));
@@ -206,7 +206,7 @@ fn weigh_kill(events: &[&Event], diagnosis: &mut Diagnosis) {
     }
 }
 
-/// A bus error alone does not tell that /dev/shm was full.
+/// Notes that a bus error alone does not prove a full /dev/shm.
 fn doubt_signal(diagnosis: &mut Diagnosis) {
     let tells = ["shm", "shared memory", "DataLoader", "No space left"];
     if !diagnosis.evidence.iter().any(|line| tells.iter().any(|words| line.text.contains(words))) {
@@ -217,7 +217,7 @@ fn doubt_signal(diagnosis: &mut Diagnosis) {
     }
 }
 
-/// No class: the first line that looks like a fault, or nothing.
+/// Makes the diagnosis without a class: the first line that looks like a fault, or nothing.
 fn unnamed(signatures: &Signatures, found: &Found, choice: &Choice) -> Diagnosis {
     let mut diagnosis = Diagnosis::default();
     let ends = found.files.iter().zip(&found.finished);

@@ -1,13 +1,13 @@
-//! Unpacks gzipped logs, and stops at one that unpacks to more than any log does.
+//! Unpacks gzipped logs, and stops at one that unpacks to more than a log would.
 
 use flate2::read::MultiGzDecoder;
 use std::cell::Cell;
 use std::io::{self, BufReader, Read};
 use std::rc::Rc;
 
-/// Logs of nothing but a progress bar unpack to some 200 times their size; the format allows 1032.
+/// Logs of a single progress bar unpack to some 200 times their size; the format allows 1032.
 const RATIO_MAX: u64 = 400;
-/// Below this, any ratio is read.
+/// Bytes up to which any ratio is accepted.
 const FREE_BYTES: u64 = 1 << 30;
 
 pub struct Unpacked<R> {
@@ -37,7 +37,7 @@ impl<R: Read> Read for Unpacked<R> {
     }
 }
 
-/// Counts what is read.
+/// Counts the bytes read.
 struct Counted<R> {
     read: R,
     count: Rc<Cell<u64>>,

@@ -1,8 +1,8 @@
-//! Text in UTF-16, as PowerShell and some Windows loggers write it, read as UTF-8.
+//! Reads UTF-16 text, as PowerShell and some Windows loggers write it, as UTF-8.
 
 use std::io::{self, BufReader, Cursor, Read};
 
-/// Bytes read to detect the type of a stream, or converted at once.
+/// Bytes to detect the type of a stream, or to convert at once.
 const BLOCK_BYTES: usize = 4096;
 
 /// Reads the next `BLOCK_BYTES` of a stream; fewer only at its end, or if nothing more comes in time.
@@ -13,7 +13,7 @@ pub fn block(read: &mut impl Read) -> io::Result<Vec<u8>> {
             Ok(0) => break,
             Ok(count) => length += count,
             Err(err) if err.kind() == io::ErrorKind::Interrupted => {}
-            // The next read says it again.
+            // The next read returns it again.
             Err(err) if err.kind() == io::ErrorKind::TimedOut && length > 0 => break,
             Err(err) => return Err(err),
         }

@@ -8,16 +8,16 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long a named pipe may be without a writer.
+/// Longest time that a named pipe may be without a writer.
 const WRITER_TIME: Duration = Duration::from_secs(5);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
-/// A shorter wait is none: what writes is at work, and a busy machine makes it slower.
+/// Shortest pause. In a shorter wait the writer is at work, slower on a busy machine.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// A stream that is read while its end is not reached and its pauses are not too long.
+/// A stream that ends at its end, or when its pauses are too long.
 pub struct Waiting<R> {
     stream: R,
-    /// What is left of the time for pauses.
+    /// The time left for pauses.
     left: Duration,
 }
 
@@ -59,7 +59,7 @@ impl<R: Read + AsFd> Read for Waiting<R> {
     }
 }
 
-/// Opens a named pipe. Opening one that has no writer would wait for one without a bound.
+/// Opens a named pipe, with a bound on the wait for its writer.
 pub fn pipe(path: &Path, pauses: Duration) -> io::Result<Pipe> {
     let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
@@ -75,7 +75,7 @@ pub struct Pipe {
 
 impl Read for Pipe {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        // Without a writer, a pipe that does not block is at its end at once.
+        // A nonblocking pipe without a writer is at its end at once.
         while !self.has_begun {
             match self.stream.stream.read(buffer) {
                 Ok(0) if Instant::now() < self.writer_until => std::thread::sleep(LOOK_AGAIN),

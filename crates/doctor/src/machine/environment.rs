@@ -2,7 +2,7 @@
 
 use super::facts::{ALLOCATOR_VARIABLES, Check, Finding, Machine, State};
 
-/// (variable, when: a value or `*` for any, what it does, whether it is a problem).
+/// (variable, value or `*` for any, its effect, true if it is a problem).
 const EFFECTS: [(&str, &str, &str, bool); 16] = [
     (
         "PYTORCH_NO_CUDA_MEMORY_CACHING",

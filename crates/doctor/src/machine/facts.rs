@@ -1,4 +1,4 @@
-//! What the checks work on: a machine's files, variables and cards, and the form of a finding.
+//! The input of the checks: a machine's files, variables and cards; and the form of a finding.
 
 use plimsoll_base::Bytes;
 use plimsoll_memory::host::Host;
@@ -55,7 +55,7 @@ impl Check {
 
 #[derive(Clone, Debug)]
 pub struct Machine {
-    /// All files are read below it; `/` is this machine.
+    /// The root directory of all files; `/` is this machine.
     pub root: PathBuf,
     pub variables: Vec<(String, String)>,
     pub run_dir: PathBuf,
@@ -85,7 +85,7 @@ impl Machine {
         Host::below(&self.root)
     }
 
-    /// Returns true on the running machine, where system calls tell more than files.
+    /// Returns true for the running machine, where system calls tell more than files.
     pub(super) fn is_this(&self) -> bool {
         self.root == Path::new("/")
     }
@@ -135,36 +135,36 @@ pub struct GpuFacts {
     /// The cards visible to this process.
     pub cards: Vec<Card>,
     pub driver: Option<String>,
-    /// Why there is no driver: its error.
+    /// The driver's error, if there is none.
     pub missing: Option<String>,
     /// Libraries that could not be opened, with the reason.
     pub libraries_missing: Vec<String>,
     pub hand_over: HandOver,
 }
 
-/// What the kernel offers, from the caller: this crate starts no workers.
+/// Features of the kernel, from the caller: this crate starts no workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkerFacts {
     /// Seccomp filters.
     pub filters: bool,
-    /// Filters whose questions another process answers.
+    /// Filters that another process answers.
     pub answers: bool,
     /// The version of Landlock; 0 without it.
     pub landlock: i64,
-    /// Memory groups for workers can probably be made.
+    /// True if memory groups for workers can probably be made.
     pub groups: bool,
-    /// A worker may get a `/dev/shm` of its own.
+    /// True if a worker may get its own `/dev/shm`.
     pub mounts: bool,
 }
 
-/// The result of probing whether a card's memory can be handed to another process.
+/// The result of probing whether a card's memory can be passed to another process.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum HandOver {
     #[default]
     NoCard,
     /// The card could not be opened, for this reason.
     NotTried(String),
-    /// Tried in the two ways that frameworks use; an error holds the message of the refusal.
+    /// Tried in the two ways of frameworks; an error is the refusal's message.
     Tried {
         /// Plain memory by a handle, as CUDA IPC does.
         plain: Result<(), String>,

@@ -1,17 +1,16 @@
-//! Cards: the facts the caller passes, what the system shows, and which processes hold them. It reads device files and
-//! links of /proc and opens no library.
+//! Cards: the caller's facts, what the system shows, and their holders. Reads device files and /proc, opens no library.
 
 use super::facts::{Card, Check, Finding, HandOver, Machine, State};
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
-/// Processes inspected, and descriptors of each.
+/// Most processes to inspect, and descriptors of each.
 const PROCESSES_MAX: usize = 8192;
 const DESCRIPTORS_MAX: usize = 4096;
-/// Holders named for each card.
+/// Most holders named per card.
 const NAMED_MAX: usize = 5;
-/// A card with more than this share in use before a run is used by someone else.
+/// A card with a larger share in use before a run is used by someone else.
 const BUSY_SHARE: f64 = 0.05;
 
 pub fn checks(machine: &Machine) -> Vec<Check> {
@@ -133,7 +132,7 @@ fn holders(machine: &Machine) -> Finding {
     (State::Problem, format!("{}{unseen}", words.join("; ")))
 }
 
-/// Returns the cards whose device file the process has open; `None` without permission to look.
+/// Returns the cards whose device file the process has open; `None` without permission.
 fn cards_of(machine: &Machine, pid: u32) -> Option<Vec<u32>> {
     let entries = match fs::read_dir(machine.root.join(format!("proc/{pid}/fd"))) {
         Ok(entries) => entries,

@@ -1,4 +1,4 @@
-//! The kernel: the calls needed to hand CUDA memory to another process, and which processes may inspect which.
+//! The kernel: system calls to pass CUDA memory to another process, and which processes may inspect which.
 
 use super::facts::{Check, Finding, Machine, State};
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -13,7 +13,7 @@ pub fn checks(machine: &Machine) -> Vec<Check> {
     vec![Check::of("machine-kernel-calls", calls(machine)), Check::of("machine-ptrace", ptrace(machine))]
 }
 
-/// What a probe on this process finds about a system call.
+/// The result of probing a system call on this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answer {
     Works,
@@ -60,7 +60,7 @@ fn probed() -> Option<[(&'static str, Answer); 3]> {
     Some([("pidfd_open", answer(own)), ("pidfd_getfd", answer(got)), ("memfd_create", answer(memory))])
 }
 
-/// Linux has pidfd_open since 5.3, pidfd_getfd since 5.6 and memfd_create since 3.17.
+/// Answers by version: pidfd_open since Linux 5.3, pidfd_getfd since 5.6, memfd_create since 3.17.
 fn by_version(release: Option<&str>) -> Option<[(&'static str, Answer); 3]> {
     let mut parts = release?.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
     let (Some(Ok(major)), Some(Ok(minor))) = (parts.next(), parts.next()) else { return None };

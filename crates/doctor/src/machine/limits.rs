@@ -30,7 +30,7 @@ pub fn checks(machine: &Machine) -> Vec<Check> {
 }
 
 fn open_files(soft: &Value, limits: Option<&str>) -> Finding {
-    // The third column is the hard limit, up to which a process may raise its own.
+    // The third column is the hard limit, to which a process may raise its own.
     let hard = limits
         .and_then(|text| text.lines().find_map(|line| line.strip_prefix("Max open files")))
         .and_then(|line| line.split_ascii_whitespace().nth(1)?.parse::<u64>().ok());

@@ -1,4 +1,4 @@
-//! Memory of the host: the container's limit and what is left of it, swap, /dev/shm, overcommit, huge pages, NUMA.
+//! Host memory: the container's limit and the rest of it, swap, /dev/shm, overcommit, huge pages, NUMA.
 
 use super::facts::{Check, Finding, Machine, State};
 use plimsoll_base::Bytes;

@@ -1,4 +1,4 @@
-//! Python packages with known bad combinations, from the names and METADATA of their dist-info folders. No Python runs.
+//! Python packages in known bad combinations, from the names and METADATA of dist-info folders. Runs no Python.
 
 use super::facts::{Finding, Machine, State};
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ const METADATA_BYTES_MAX: u64 = 256 << 10;
 const COMPILED: [&str; 8] =
     ["vllm", "sglang", "xformers", "torchvision", "torchaudio", "flashinfer-python", "sgl-kernel", "torchrl"];
 
-/// (package, from, before, what happens). Versions as numbers; from reports in the projects' own threads.
+/// (package, from, before, effect). Versions are numbers, from reports in the projects' own threads.
 const KNOWN: [(&str, &[u32], &[u32], &str); 5] = [
     (
         "vllm",
@@ -108,7 +108,7 @@ fn installed(folder: &Path) -> Installed {
         .collect()
 }
 
-/// `Flashinfer_Python` and `flashinfer-python` are one package.
+/// Normalizes names: `Flashinfer_Python` and `flashinfer-python` are one package.
 fn normal(name: &str) -> String {
     name.to_ascii_lowercase().replace(['_', '.'], "-")
 }

@@ -73,7 +73,7 @@ fn temp_dir(machine: &Machine) -> Finding {
     };
     let kind = kind(&place);
     let free = stat.f_bavail.saturating_mul(stat.f_frsize);
-    // As df counts: what is reserved for root is neither used nor free.
+    // Like df: blocks reserved for root are neither used nor free.
     let used = stat.f_blocks.saturating_sub(stat.f_bfree);
     let full = used as f64 / (used.saturating_add(stat.f_bavail)).max(1) as f64;
     let (state, words) = match kind {

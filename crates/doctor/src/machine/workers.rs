@@ -1,8 +1,8 @@
-//! What keeps other people's code in workers within its bounds: rewards, environments, programs that a model wrote.
+//! Checks what confines other people's code in workers: rewards, environments, programs written by a model.
 
 use super::facts::{Check, Finding, Machine, State, WorkerFacts};
 
-/// The version of Landlock that keeps signals inside.
+/// The first version of Landlock that confines signals.
 const SIGNALS_SINCE: i64 = 6;
 
 pub fn check(machine: &Machine) -> Check {

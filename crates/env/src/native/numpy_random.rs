@@ -84,12 +84,12 @@ fn seed_words(seed: u64) -> [u32; 8] {
 
 #[cfg(test)]
 impl NumpyRandom {
-    /// State and increment, as numpy shows them.
+    /// Returns state and increment, as numpy shows them.
     pub fn parts(&self) -> (u128, u128) {
         (self.state, self.increment)
     }
 
-    /// The words of the seed sequence as four u64.
+    /// Returns the words of the seed sequence as four u64.
     pub fn seed_state(seed: u64) -> [u64; 4] {
         let words = seed_words(seed);
         std::array::from_fn(|i| u64::from(words[2 * i + 1]) << 32 | u64::from(words[2 * i]))

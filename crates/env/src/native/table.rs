@@ -68,7 +68,7 @@ impl Environment for TableEnvironment {
         self.random = NumpyRandom::new(seed);
         let draw = self.random.random();
         let start = self.table.starts.partition_point(|&cumulative| cumulative <= draw);
-        // Sums of rounded probabilities may end below a draw; numpy's argmax then says 0.
+        // Sums of rounded probabilities may end below a draw; numpy's argmax then gives 0.
         self.state = if start < self.table.starts.len() { start as u32 } else { 0 };
         self.observe(observation);
     }
@@ -127,7 +127,7 @@ const LAKE_4X4: [&str; 4] = ["SFFF", "FHFH", "FFFH", "HFFG"];
 const LAKE_8X8: [&str; 8] =
     ["SFFFFFFF", "FFFFFFFF", "FFFHFFFF", "FFFFFHFF", "FFFHFFFF", "FHHFFFHF", "FHFFHFHF", "FFFHFFFG"];
 
-/// FrozenLake-v1: left, down, right, up over ice with holes. Options: `is_slippery` (true) and `map_name` ("4x4").
+/// Makes FrozenLake-v1: left, down, right, up over ice with holes. Options: `is_slippery` (true), `map_name` ("4x4").
 ///
 /// Errors: `env-bad-option`.
 pub(super) fn frozen_lake(options: &mut Options) -> Result<Arc<Table>> {
@@ -177,7 +177,7 @@ pub(super) fn frozen_lake(options: &mut Options) -> Result<Arc<Table>> {
     Ok(Table::new("FrozenLake-v1", 4, Some(100), &starts, outcomes))
 }
 
-/// CliffWalking-v1: up, right, down, left along a cliff, from which one falls back to the start.
+/// Makes CliffWalking-v1: up, right, down, left along a cliff; a fall leads back to the start.
 pub(super) fn cliff_walking() -> Arc<Table> {
     const ROWS: i64 = 4;
     const COLUMNS: i64 = 12;
@@ -200,7 +200,7 @@ const TOWN: [&[u8]; 5] = [b"|R: | : :G|", b"| : | : : |", b"| : : : : |", b"| | 
 /// Where passengers wait and go.
 const STANDS: [(u32, u32); 4] = [(0, 0), (0, 4), (4, 0), (4, 3)];
 
-/// Taxi-v4: south, north, east, west, pick up, drop off. Dietterich 2000. Passenger 4 is in the taxi.
+/// Makes Taxi-v4: south, north, east, west, pick up, drop off. Dietterich 2000. Passenger 4 is in the taxi.
 pub(super) fn taxi() -> Arc<Table> {
     let starts: Vec<f64> = (0..500u32)
         .map(|state| (state / 4 % 5, state % 4))

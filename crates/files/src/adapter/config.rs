@@ -1,4 +1,4 @@
-//! peft's `adapter_config.json` to an `AdapterConfig` and back.
+//! Converts peft's `adapter_config.json` to an `AdapterConfig` and back.
 
 use super::refusal::{damaged, unsupported};
 use crate::Head;
@@ -16,10 +16,10 @@ const HEADS: [&str; 2] = ["score", "classifier"];
 /// The key of `AdapterConfig::quantize`.
 const QUANTIZATION: &str = "base_quantization";
 const CONFIG_BYTES_MAX: u64 = 1 << 20;
-/// Names in `target_modules` at most: seven of each layer of a large model.
+/// Most names in `target_modules`: seven per layer of a large model.
 const MODULES_MAX: usize = 1 << 14;
 
-/// What a low-rank adapter is.
+/// The properties of a low-rank adapter.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AdapterConfig {
     /// Rows of A and columns of B.
@@ -28,11 +28,11 @@ pub struct AdapterConfig {
     pub alpha: f64,
     /// True if the scale is alpha / sqrt(rank).
     pub rslora: bool,
-    /// The layers that have an adapter.
+    /// The linear layers that have an adapter.
     pub targets: LoraTargets,
-    /// The name or path of the model that it was trained on.
+    /// The name or path of the model it was trained on.
     pub base: Option<String>,
-    /// What it ends in: that of a reward model is trained in full and saved with it.
+    /// The head on the decoder: a reward model's is trained in full and saved with the adapter.
     pub head: Head,
     /// Storage of the base model's weights, if quantized: our key `base_quantization`, which peft and vLLM ignore.
     pub quantize: Option<Quantization>,
@@ -44,14 +44,14 @@ impl AdapterConfig {
         LoraShape { rank: self.rank, targets: self.targets }
     }
 
-    /// Returns the factor of B (A x): alpha / rank, or with `rslora` alpha / sqrt(rank).
+    /// Returns the factor of B (A x): alpha / rank, or alpha / sqrt(rank) with `rslora`.
     pub fn scale(&self) -> f64 {
         let rank = f64::from(self.rank);
         self.alpha / if self.rslora { rank.sqrt() } else { rank }
     }
 }
 
-/// Returns an `adapter_config.json` that peft and vLLM open.
+/// Returns an `adapter_config.json` for peft and vLLM.
 pub fn adapter_config_json(config: &AdapterConfig) -> Value {
     let is_scored = config.head == Head::Score;
     let mut value = json!({
@@ -82,21 +82,21 @@ pub fn adapter_config_json(config: &AdapterConfig) -> Value {
     value
 }
 
-/// A whole number without a fraction: peft declares alpha as an integer.
+/// Writes a whole number without a fraction: peft declares alpha as an integer.
 fn number(value: f64) -> Value {
     let whole = value as i64;
     if whole as f64 == value { whole.into() } else { value.into() }
 }
 
-/// `target_modules` as it was written.
+/// `target_modules` as written.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Modules {
     Names(LoraTargets),
-    /// A regular expression or `all-linear`: the tensors say what it meant.
+    /// A regular expression or `all-linear`: the tensors show its targets.
     Pattern,
 }
 
-/// A configuration whose targets are not settled yet.
+/// A configuration whose targets are still unknown.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Read {
     pub rank: u32,
@@ -115,7 +115,7 @@ impl Read {
     }
 }
 
-/// Keys whose presence changes the model otherwise than A and B do, unless they are null, false or empty.
+/// Keys that change the model other than by A and B, unless they are null, false or empty.
 const NOT_BUILT: [(&str, &str); 20] = [
     ("use_dora", "DoRA"),
     ("modules_to_save", "modules that were trained in full"),
@@ -139,7 +139,7 @@ const NOT_BUILT: [(&str, &str); 20] = [
     ("velora_config", "VeLoRA"),
 ];
 
-/// The other keys that peft writes: what is read here, and what says nothing of how the adapter is computed.
+/// The other keys that peft writes: those that are read, and those that do not affect the computation.
 const KNOWN: [&str; 24] = [
     "peft_type",
     "task_type",
@@ -161,14 +161,14 @@ const KNOWN: [&str; 24] = [
     "ensure_weight_tying",
     "runtime_config",
     "ephemeral_gpu_offload",
-    // How A and B began; what changes the base with it is known by `init_lora_weights`.
+    // Initial A and B; `init_lora_weights` shows whether the base changes with them.
     "loftq_config",
     "eva_config",
     "corda_config",
     "lora_ga_config",
 ];
 
-/// `init_lora_weights` that leave the base model as it is; with others the adapter alone is not enough.
+/// `init_lora_weights` that keep the base model; after others the adapter alone is not enough.
 const KEEP_THE_BASE: [&str; 4] = ["gaussian", "orthogonal", "eva", "mica"];
 
 /// Reads the configuration at `path`.
@@ -199,7 +199,7 @@ struct Config {
 }
 
 impl Config {
-    /// The value of a key that is there and not null.
+    /// Returns the value of a key that is present and not null.
     fn present(&self, key: &str) -> Option<&Value> {
         self.map.get(key).filter(|value| !value.is_null())
     }
@@ -227,7 +227,7 @@ impl Config {
             }
         }
         match self.present("init_lora_weights") {
-            // peft compares without regard to case.
+            // peft ignores case here.
             Some(Value::String(how))
                 if !KEEP_THE_BASE.iter().any(|keeps| how.eq_ignore_ascii_case(keeps)) =>
             {
@@ -248,7 +248,7 @@ impl Config {
         if is_scored { Head::Score } else { Head::Vocabulary }
     }
 
-    /// True of the modules that a reward model has besides its adapters.
+    /// Returns true for the modules that a reward model has besides its adapters.
     fn saves_a_head(&self, modules: &Value) -> bool {
         let is_head = |name: &Value| name.as_str().is_some_and(|name| HEADS.contains(&name));
         self.head() == Head::Score && modules.as_array().is_some_and(|names| names.iter().all(is_head))
@@ -288,7 +288,7 @@ impl Config {
         }
     }
 
-    /// Reads `target_modules`; names of a list are matched as peft matches them, by the end of a path.
+    /// Reads `target_modules`; names in a list match the end of a path, as in peft.
     fn modules(&self) -> Result<Modules> {
         let key = "target_modules";
         let list = match self.present(key) {
@@ -305,7 +305,7 @@ impl Config {
         Ok(Modules::Names(LoraTargets::new(targets).expect("the list has names, and each has targets")))
     }
 
-    /// Returns the layers that one name means; a path of one layer means its last part.
+    /// Returns the layers that a name refers to; the path of one layer counts by its last part.
     fn targets_of(&self, name: &str) -> Result<Vec<LoraTarget>> {
         let is_meant = |target: &LoraTarget| {
             let ends = |long: &str, end: &str| long == end || long.ends_with(&format!(".{end}"));

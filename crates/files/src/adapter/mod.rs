@@ -27,10 +27,10 @@ pub use names::{ADAPTER_SCORE, ADAPTER_TENSORS_MAX, LoraPart, adapter_tensor_nam
 /// The weights' file name.
 pub const ADAPTER_WEIGHTS: &str = "adapter_model.safetensors";
 
-/// A peft adapter that is checked against its model.
+/// A peft adapter, checked against its model.
 #[derive(Debug)]
 pub struct Adapter {
-    /// What its configuration says.
+    /// Its configuration.
     pub config: AdapterConfig,
     file: TensorFile,
 }
@@ -53,7 +53,7 @@ impl Adapter {
     /// Opens the adapter in `folder`, or of the run in that directory, which must be for a model of shape `model`.
     ///
     /// Errors: `adapter-unsupported` (another kind of adapter), `adapter-damaged` (files that contradict themselves),
-    /// `adapter-other-base` (shapes of another model), `model-file-missing` and the errors of `TensorFile::open`.
+    /// `adapter-other-base` (shapes of another model), `model-file-missing`, and those of `TensorFile::open`.
     pub fn open(folder: &Path, model: &ModelSpec) -> Result<Adapter> {
         let folder = &of_run(folder)?;
         require_files(folder)?;
@@ -77,7 +77,7 @@ impl Adapter {
         let file = TensorFile::open(&weights)?.renamed(own_name)?;
         let found = Found { weights, model, rank: read.rank, base: read.base.as_deref() };
         let tensors = found.collect(&file)?;
-        // Before the layers are compared: not all of them have these in a family where they are not built.
+        // Before the layers are compared: in a family without these, not all layers have them.
         check_fused(&path, found.any_targets(&tensors)?, model)?;
         let targets = found.targets(&tensors)?;
         found.check(targets, &tensors)?;
@@ -95,32 +95,32 @@ impl Adapter {
     /// Reads `out.len()` values of the tensor `name` from value `first` on, row by row, as f32. `staging` holds stored
     /// bytes in transit; four suffice. NaN and infinity pass unchecked.
     ///
-    /// Errors: `model-file-truncated`, where the file was cut since it was opened.
+    /// Errors: `model-file-truncated` if the file was cut since it was opened.
     pub fn read(&self, name: &str, first: u64, staging: &mut [u8], out: &mut [f32]) -> Result<()> {
         self.file.read(name, first, staging, out)
     }
 }
 
-/// True if a folder holds an adapter and no model.
+/// Returns true if a folder holds an adapter and no model.
 pub(crate) fn is_adapter(folder: &Path) -> bool {
     folder.join(ADAPTER_CONFIG).is_file() && !folder.join("config.json").exists()
 }
 
-/// Returns the model that an adapter was trained on, as a model is named here.
+/// Returns the model that an adapter was trained on, in the syntax of `model`.
 ///
-/// Errors: those of reading its configuration; `adapter-damaged` where it names none.
+/// Errors: those of reading its configuration; `adapter-damaged` if it names none.
 pub(crate) fn base_of(folder: &Path) -> Result<String> {
     let path = folder.join(ADAPTER_CONFIG);
     let Some(base) = config::read(&path)?.base else {
         let message = format!("{}: it names no base model", path.display());
         return Err(damaged(message).hint("set `model` to its base model, and lora.adapter to this folder"));
     };
-    // peft knows folders, and the hub's names.
+    // peft knows folders and hub names.
     let is_of_the_hub = is_repo(&base) && !Path::new(&base).exists();
     Ok(if is_of_the_hub { format!("hf:{base}") } else { base })
 }
 
-/// Returns the base that an adapter in `folder` names: `None` where it names none, or where the folder is no adapter.
+/// Returns the base that the adapter in `folder` names; `None` if it names none, or if `folder` holds no adapter.
 ///
 /// Errors: those of reading its configuration.
 pub fn adapter_base_of(folder: &Path) -> Result<Option<String>> {
@@ -150,7 +150,7 @@ pub fn adapter_base(source: &str) -> String {
     whole.map_or_else(|_| source.to_string(), |path| path.display().to_string())
 }
 
-/// Requires the two files, and says what else the folder may be.
+/// Requires the two files. The error says what else the folder may be.
 fn require_files(folder: &Path) -> Result<()> {
     let is_there = |name: &str| folder.join(name).symlink_metadata().is_ok();
     let Some(missing) = [ADAPTER_CONFIG, ADAPTER_WEIGHTS].into_iter().find(|name| !is_there(name)) else {
@@ -166,7 +166,7 @@ fn require_files(folder: &Path) -> Result<()> {
     })
 }
 
-/// What the tensors of an adapter are checked against.
+/// The input of the checks on an adapter's tensors.
 struct Found<'a> {
     weights: PathBuf,
     model: &'a ModelSpec,
@@ -175,7 +175,7 @@ struct Found<'a> {
 }
 
 impl Found<'_> {
-    /// Sorts the tensors by their place, and refuses names that no adapter of this kind has.
+    /// Sorts the tensors by place. Refuses names that such an adapter does not have.
     fn collect(&self, file: &TensorFile) -> Result<Tensors> {
         let mut tensors = Tensors::new();
         let mut listed: Vec<&TensorInfo> = file.tensors().collect();

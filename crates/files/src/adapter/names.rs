@@ -9,7 +9,7 @@ const LAYERS: [&str; 3] = ["model.layers.", "model.language_model.layers.", "lan
 /// The head of a reward model, which is trained in full next to its adapters.
 pub const ADAPTER_SCORE: &str = "base_model.model.score.weight";
 
-/// Tensors of an adapter that is trained, at most: a run saves three sets of states of them in one file.
+/// Most tensors of a trainable adapter: a run saves three sets of their states in one file.
 pub const ADAPTER_TENSORS_MAX: usize = TENSORS_MAX / 3;
 
 /// One of the two matrices of an adapter.
@@ -73,7 +73,7 @@ pub(super) struct Part {
     pub part: LoraPart,
 }
 
-/// What a tensor's name says.
+/// The meaning of a tensor's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Name {
     Of(Part),
@@ -119,10 +119,10 @@ fn parse_part(name: &str) -> Option<Part> {
     let found = Part {
         layer: layer.parse().ok()?,
         expert,
-        // Compared with the whole path: `07` is no expert's number.
+        // Compares the whole path: `07` is not an expert's number.
         target: LoraTarget::ALL.into_iter().find(|target| target.path(expert) == module)?,
         part: LoraPart::ALL.into_iter().find(|known| known.name() == part)?,
     };
-    // `01` and `+1` are read as numbers, and are no names of layers.
+    // `01` and `+1` parse as numbers, but are not names of layers.
     (layer == found.layer.to_string()).then_some(found)
 }

@@ -1,4 +1,4 @@
-//! The two ways in which an adapter's files are refused before they are compared with a model.
+//! The two refusals of an adapter's files before they are compared with a model.
 
 use plimsoll_base::Error;
 

@@ -4,8 +4,8 @@ use plimsoll_arch::Architecture;
 use serde_json::{Map, Value};
 use std::sync::OnceLock;
 
-/// Keys that have to be written, though transformers has a default: a file without them is a damaged one.
-/// Only the `text_config` of a model of text and images may leave them out.
+/// Keys that must be present although transformers has a default: a file without them is damaged. Only the
+/// `text_config` of a model of text and images may omit them.
 pub(crate) const WRITTEN: [&str; 8] = [
     "vocab_size",
     "hidden_size",
@@ -17,7 +17,7 @@ pub(crate) const WRITTEN: [&str; 8] = [
     "moe_intermediate_size",
 ];
 
-/// Keys whose null is a value of its own: no window, no cap, or what follows from other keys.
+/// Keys with a meaningful null: no window, no cap, or a value that follows from other keys.
 pub(super) const NULL_IS_A_VALUE: [&str; 5] = [
     "num_key_value_heads",
     "head_dim",

@@ -1,4 +1,4 @@
-//! Layers with linear attention: which they are, and their heads.
+//! Layers with linear attention, and their heads.
 
 use super::keys::{Config, FULL, HEADS_MAX, LAYERS_MAX, WIDTH_MAX, brief, out_of_range, unsupported};
 use plimsoll_arch::{
@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 const LINEAR: &str = "linear_attention";
 
 impl Config<'_> {
-    /// The linear attention of a decoder of `layers` layers.
+    /// Reads the linear attention of a decoder of `layers` layers.
     pub(super) fn delta(&self, architecture: &Architecture, layers: u32) -> Result<Option<DeltaSpec>> {
         if !architecture.has_delta {
             return Ok(None);
@@ -33,7 +33,7 @@ impl Config<'_> {
         }))
     }
 
-    /// The layers that `layer_types` lists, or all but every n-th one.
+    /// Returns the layers that `layer_types` lists, or all but every n-th one.
     fn linear_layers(&self, layers: u32) -> Result<LayerSet> {
         let Some(value) = self.present("layer_types") else {
             let n = self.size("full_attention_interval", LAYERS_MAX)?;
@@ -54,7 +54,7 @@ impl Config<'_> {
     }
 }
 
-/// Requires what the arithmetic of such layers relies on, whatever file the spec came from.
+/// Requires the assumptions of linear attention's arithmetic, for a spec from any file.
 pub(super) fn check(spec: &ModelSpec, file: &str) -> Result<()> {
     let Some(delta) = spec.delta else { return Ok(()) };
     let product = |a: u32, b: u32| u64::from(a) * u64::from(b);
@@ -97,7 +97,7 @@ pub(super) fn check(spec: &ModelSpec, file: &str) -> Result<()> {
     Ok(())
 }
 
-/// Writes what `delta` reads.
+/// Writes the keys that `delta` reads.
 pub(super) fn write(spec: &ModelSpec, map: &mut Map<String, Value>) {
     let Some(delta) = spec.delta else { return };
     let kind = |layer| if delta.layers.contains(layer) { LINEAR } else { FULL };
@@ -108,7 +108,7 @@ pub(super) fn write(spec: &ModelSpec, map: &mut Map<String, Value>) {
         ("linear_num_value_heads", delta.value_heads.into()),
         ("linear_key_head_dim", delta.key_dim.into()),
         ("linear_value_head_dim", delta.value_dim.into()),
-        // The reference always has the gate; other readers ask for the key.
+        // The reference always has the gate; other readers need the key.
         ("attn_output_gate", true.into()),
     ] {
         map.insert(key.into(), value);

@@ -1,4 +1,4 @@
-//! Feed-forward parts of experts: how many, which of them compute a row, and in which layers they are.
+//! Experts: their number, how many compute a row, and the layers that have them.
 
 use super::keys::{Config, FFN_MAX, POSITIONS_MAX, brief, out_of_range, short, unsupported};
 use crate::safetensors_dir::TENSORS_MAX;
@@ -9,13 +9,13 @@ use serde_json::{Map, Value, json};
 
 /// Names of the number of experts.
 pub(super) const COUNT: [&str; 2] = ["num_experts", "num_local_experts"];
-/// Tensors of a run's optimizer file for each tensor of the model: m, v and a master copy.
+/// Tensors in a run's optimizer file per tensor of the model: m, v and a master copy.
 const OPTIMIZER_SETS: usize = 3;
-/// What widths are multiples of: an expert's matrices lie one after the other, and each begins a panel.
+/// Widths are multiples of this: an expert's matrices are contiguous, and each begins a panel.
 const PANEL: u32 = 16;
 
 impl Config<'_> {
-    /// The experts of a decoder of `layers` layers.
+    /// Reads the experts of a decoder of `layers` layers.
     pub(super) fn experts(&self, architecture: &Architecture, layers: u32) -> Result<Option<ExpertsSpec>> {
         if !architecture.has_experts {
             return Ok(None);
@@ -35,7 +35,7 @@ impl Config<'_> {
         }))
     }
 
-    /// The experts of a layer: transformers 5 writes them as `num_local_experts`, others as `num_experts`.
+    /// Reads the experts per layer: `num_local_experts` in transformers 5, else `num_experts`.
     fn count_of_experts(&self) -> Result<u32> {
         let [before, now] = COUNT.map(|key| self.present(key));
         if let (Some(before), Some(now)) = (before, now)
@@ -48,7 +48,7 @@ impl Config<'_> {
         self.size(key, EXPERTS_MAX as u64)
     }
 
-    /// The layers that have no experts whatever the step is.
+    /// Returns the layers without experts, regardless of the step.
     fn dense_layers(&self, layers: u32) -> Result<LayerSet> {
         let Some(value) = self.present("mlp_only_layers") else { return Ok(LayerSet::default()) };
         let below = |layer: &Value| layer.as_u64().filter(|&n| n < u64::from(layers)).map(|n| n as u32);
@@ -73,7 +73,7 @@ impl Config<'_> {
     }
 }
 
-/// Requires what the arithmetic of experts relies on, whatever file the spec came from.
+/// Requires the assumptions of the experts' arithmetic, for a spec from any file.
 pub(super) fn check(spec: &ModelSpec, file: &str) -> Result<()> {
     let Some(experts) = spec.experts else { return Ok(()) };
     for (key, value, limit) in [
@@ -91,7 +91,7 @@ pub(super) fn check(spec: &ModelSpec, file: &str) -> Result<()> {
             return Err(unsupported(file, key, &json!(value), "a multiple of 16 where there are experts"));
         }
     }
-    // Their layer adds its product to the residual stream as it is.
+    // Their layer adds its product to the residual stream unscaled.
     let residual = json!(short(spec.multipliers.residual));
     for (is_built, key, value, built) in [
         (
@@ -116,10 +116,10 @@ pub(super) fn check(spec: &ModelSpec, file: &str) -> Result<()> {
     check_tensors(spec, &experts, file)
 }
 
-/// Requires that a run can read the states that it saves: each expert is three tensors, and a file has a limit of them.
+/// Requires that a run can read the states it saves: each expert is three tensors, and a file has a limit on them.
 fn check_tensors(spec: &ModelSpec, experts: &ExpertsSpec, file: &str) -> Result<()> {
     let layers = experts.layers.len() as usize;
-    // A router and its experts instead of gate, up and down.
+    // A router and experts instead of gate, up and down.
     let others = expected_tensors(&ModelSpec { experts: None, ..*spec }).len() - 2 * layers;
     let room = (TENSORS_MAX / OPTIMIZER_SETS).saturating_sub(others);
     let count_max = room / (3 * layers);
@@ -138,7 +138,7 @@ fn check_tensors(spec: &ModelSpec, experts: &ExpertsSpec, file: &str) -> Result<
     )))
 }
 
-/// Writes what `experts` reads.
+/// Writes the keys that `experts` reads.
 pub(super) fn write(spec: &ModelSpec, map: &mut Map<String, Value>) {
     let Some(experts) = spec.experts else { return };
     let dense: Vec<u32> = (0..spec.layers).filter(|&layer| !experts.layers.contains(layer)).collect();

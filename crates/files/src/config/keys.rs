@@ -1,4 +1,4 @@
-//! The keys of a configuration: read as what they have to be, or refused by name and value.
+//! Reads the keys of a configuration, or refuses them by name and value.
 
 use super::defaults::{self, NULL_IS_A_VALUE, WRITTEN};
 use plimsoll_arch::{ARCHITECTURES, Architecture};
@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 /// Keys of caps: of scores, and of logits.
 pub(super) const SCORE_CAP: &str = "attn_logit_softcapping";
 pub(super) const LOGIT_CAP: &str = "final_logit_softcapping";
-/// A layer whose rows see all keys before them, in `layer_types`.
+/// The name in `layer_types` of a layer with full attention.
 pub(super) const FULL: &str = "full_attention";
 pub(super) const LAYERS_MAX: u64 = plimsoll_arch::LAYERS_MAX as u64;
 pub(super) const WIDTH_MAX: u64 = 1 << 17; // hidden, heads * head_dim
@@ -20,22 +20,22 @@ pub(super) const FFN_MAX: u64 = 1 << 20;
 pub(super) struct Config<'a> {
     pub(super) map: &'a Map<String, Value>,
     pub(super) file: &'a str,
-    /// What keys are that the map does not have.
+    /// Defaults of missing keys.
     pub(super) defaults: &'static Map<String, Value>,
 }
 
 impl<'a> Config<'a> {
-    /// Reads an object for which nothing is known that it leaves out.
+    /// Makes a configuration without defaults.
     pub(super) fn bare(map: &'a Map<String, Value>, file: &'a str) -> Config<'a> {
         Config { map, file, defaults: defaults::none() }
     }
 
-    /// Reads it as a file of a family.
+    /// Adds the defaults of a family.
     pub(super) fn of(self, architecture: &Architecture) -> Config<'a> {
         Config { defaults: defaults::of(architecture), ..self }
     }
 
-    /// Returns the value of a key: as it is written, or the family's default; none where that is none.
+    /// Returns a key's value. If absent or null it is the family's default, unless null has a meaning.
     pub(super) fn present(&self, key: &str) -> Option<&Value> {
         match self.map.get(key) {
             Some(Value::Null) if NULL_IS_A_VALUE.contains(&key) => None,
@@ -45,7 +45,7 @@ impl<'a> Config<'a> {
         }
     }
 
-    /// A positive integer up to `limit`.
+    /// Reads a positive integer up to `limit`.
     pub(super) fn size(&self, key: &str, limit: u64) -> Result<u32> {
         let value = self.present(key).ok_or_else(|| self.invalid(format!("`{key}` is absent")))?;
         match value.as_u64() {
@@ -72,7 +72,7 @@ impl<'a> Config<'a> {
 
     pub(super) fn required_positive(&self, key: &str) -> Result<f64> {
         let value = self.present(key).ok_or_else(|| self.invalid(format!("`{key}` is absent")))?;
-        // The number must survive as f32: kernels see no other.
+        // The number must stay finite and positive as f32: kernels see no other.
         let number = value.as_f64().filter(|n| *n > 0.0 && (*n as f32).is_finite() && *n as f32 > 0.0);
         number.ok_or_else(|| self.invalid(format!("{key} = {}, expected a positive number", brief(value))))
     }
@@ -95,7 +95,7 @@ impl<'a> Config<'a> {
     }
 }
 
-/// `model-unsupported` for a key, the value it has, and what is built.
+/// Returns `model-unsupported` for a key, its value, and what is supported.
 pub(crate) fn unsupported(file: &str, key: &str, value: &Value, built: &str) -> Error {
     let families = either(ARCHITECTURES.iter().map(|row| row.causal_lm.trim_end_matches("ForCausalLM")));
     let families = families.replace(" or ", " and ");
@@ -104,7 +104,7 @@ pub(crate) fn unsupported(file: &str, key: &str, value: &Value, built: &str) -> 
     )
 }
 
-/// `unsupported` for a family, with the one that is built and closest to it by name.
+/// Returns `unsupported` for a family, with the supported family of the nearest name.
 pub(crate) fn unsupported_family(file: &str, key: &str, value: &Value, built: &str) -> Error {
     let name = value.as_str().or_else(|| value.get(0).and_then(Value::as_str)).unwrap_or_default();
     let error = unsupported(file, key, value, built);
@@ -121,7 +121,7 @@ fn closest_family(name: &str) -> Option<&'static str> {
     let alike =
         |family: &str| letters(family).bytes().zip(wanted.bytes()).take_while(|(a, b)| a == b).count();
     let names = ARCHITECTURES.iter().map(|row| row.family.name());
-    // Of two that are as close the one with the shorter name is the plainer model, then the newer one.
+    // On a tie the shorter name is the plainer model, then the newer one.
     let best = names.map(|name| (alike(name), std::cmp::Reverse(name.len()), name)).max()?;
     (best.0 >= 3).then_some(best.2)
 }
@@ -140,12 +140,12 @@ pub(super) fn out_of_range(file: &str, key: &str, value: u64, limit: u64) -> Err
         .hint("fetch the model's config.json again")
 }
 
-/// The shortest decimal that reads back as the same f32: 1e-5, not 9.99999974e-6.
+/// Returns the shortest decimal that reads back as the same f32: 1e-5, not 9.99999974e-6.
 pub(crate) fn short(value: f32) -> f64 {
     value.to_string().parse().unwrap_or(f64::from(value))
 }
 
-/// A value for a message, cut to a line.
+/// Returns a value for a message, cut to a line.
 pub(super) fn brief(value: &Value) -> String {
     let text = value.to_string();
     match text.char_indices().nth(80) {

@@ -1,4 +1,4 @@
-//! Where layers differ: windows, layers that are not rotated, and the scale of scores.
+//! Differences between layers: windows, layers without rotation, and the scale of scores.
 
 use super::keys::{Config, FULL, LOGIT_CAP, POSITIONS_MAX, SCORE_CAP, brief, short, unsupported};
 use super::rope::Rope;
@@ -29,7 +29,7 @@ impl Config<'_> {
         })
     }
 
-    /// The window, and the layers that have it.
+    /// Reads the window and its layers.
     fn window(
         &self,
         architecture: &Architecture,
@@ -45,7 +45,7 @@ impl Config<'_> {
         let is_on = match architecture.windows {
             Windows::No => false,
             Windows::Asked => self.flag("use_sliding_window")? && self.present("sliding_window").is_some(),
-            // A window as long as the context is none; a file without the key has the family's, one with null has none.
+            // A window as long as the context is none; a missing key means the family's, null means none.
             Windows::All => {
                 let keys = self.present("sliding_window");
                 keys.is_some_and(|keys| keys.as_u64().is_none_or(|keys| keys < max_positions.into()))
@@ -79,7 +79,7 @@ impl Config<'_> {
         Ok(Some((self.size("sliding_window", POSITIONS_MAX)?, set)))
     }
 
-    /// The layers with windows that `layer_types` lists.
+    /// Returns the layers with windows in `layer_types`.
     fn layer_types(&self, layers: u32) -> Result<Option<LayerSet>> {
         let Some(value) = self.present("layer_types") else { return Ok(None) };
         let types = value.as_array().map_or(&[][..], Vec::as_slice);
@@ -96,7 +96,7 @@ impl Config<'_> {
         }
     }
 
-    /// The layers whose heads are not rotated.
+    /// Reads the layers without rotation.
     fn unrotated(&self, architecture: &Architecture, layers: u32) -> Result<LayerSet> {
         if architecture.family != Family::SmolLm3 {
             return Ok(LayerSet::default());
@@ -104,7 +104,7 @@ impl Config<'_> {
         let Some(value) = self.present("no_rope_layers") else {
             return Ok(LayerSet::every(self.size("no_rope_layer_interval", POSITIONS_MAX)?, layers));
         };
-        // A 1 is a layer that is rotated, whatever the key says.
+        // A 1 is a rotated layer, in spite of the key's name.
         let list = value.as_array().map_or(&[][..], Vec::as_slice);
         if list.len() != layers as usize || list.iter().any(|v| !matches!(v.as_u64(), Some(0 | 1))) {
             return Err(self.invalid(format!(
@@ -125,7 +125,7 @@ impl Config<'_> {
         })
     }
 
-    /// An integer that may be 0.
+    /// Reads an integer that may be 0.
     fn count(&self, key: &str) -> Result<u32> {
         let value = self.present(key).unwrap_or(&Value::Null);
         match value.as_u64() {
@@ -135,7 +135,7 @@ impl Config<'_> {
     }
 }
 
-/// Writes what `attention` and `multipliers` read.
+/// Writes the keys that `attention` and `multipliers` read.
 pub(super) fn write(spec: &ModelSpec, map: &mut Map<String, Value>) {
     let mut put = |key: &str, value: Value| map.insert(key.into(), value);
     let architecture = spec.architecture();
@@ -170,7 +170,7 @@ pub(super) fn write(spec: &ModelSpec, map: &mut Map<String, Value>) {
     match (spec.family, spec.attention.scale) {
         (Family::Granite, Some(scale)) => drop(put("attention_multiplier", short(scale).into())),
         (Family::Gemma2 | Family::Gemma3, Some(scale)) => {
-            // An integer in the reference, which opens no other number.
+            // The reference requires an integer.
             drop(put("query_pre_attn_scalar", ((1.0 / scale.powi(2)).round() as u64).into()))
         }
         _ => {}

@@ -1,35 +1,35 @@
-//! Rotary rules: base, stretching, and the rule of layers with windows.
+//! RoPE rules: base, scaling, and the rule of layers with windows.
 
 use super::keys::{Config, POSITIONS_MAX, brief, unsupported};
 use plimsoll_arch::{Architecture, ModelSpec, RopeFactors, RopeScaling, Windows};
 use plimsoll_base::{Result, math};
 use serde_json::{Map, Value, json};
 
-/// What a file says of rotation.
+/// A file's RoPE settings.
 pub(super) struct Rope {
     pub(super) theta: f64,
     pub(super) scaling: RopeScaling,
-    /// Base of the layers with windows, if they have a rule of their own.
+    /// Base of the layers with windows, if they have their own rule.
     pub(super) local_theta: Option<f64>,
     /// Elements of a head that are rotated, if not all.
     pub(super) rotated: Option<u32>,
 }
 
-/// What a rule is read for.
+/// The context in which a rule is read.
 #[derive(Clone, Copy)]
 struct Shape {
-    /// The first context of a rule that does not name it.
+    /// Original context of a rule that does not name it.
     max_positions: u32,
-    /// The first context that is written next to the rule, and counts before the one in it.
+    /// Original context written next to the rule, which overrides the one in it.
     original: Option<u32>,
-    /// For a family with `longrope`: pairs of a head that are rotated.
+    /// For a family with `longrope`: rotated pairs of a head.
     longrope: Option<u32>,
 }
 
-/// The context of the first training, which a rule stretches.
+/// The context length before scaling.
 const ORIGINAL: &str = "original_max_position_embeddings";
 
-/// The part of a head that is rotated.
+/// The share of a head that is rotated.
 const ROTARY_FACTOR: &str = "partial_rotary_factor";
 
 impl Config<'_> {
@@ -53,12 +53,12 @@ impl Config<'_> {
             let nested = self.nested(key, nested)?;
             rope.rotated = self.rotated(nested.rotary_factor(architecture)?.or(factor), head_dim)?;
             let width = rope.rotated.unwrap_or(head_dim);
-            // Rules by type of layer do not see what is written next to them.
+            // Rules per layer type ignore the keys next to them.
             let original = self.present(ORIGINAL).filter(|_| !own_rope);
             let original = original.map(|_| self.size(ORIGINAL, POSITIONS_MAX)).transpose()?;
             let longrope = architecture.has_longrope.then_some(width / 2);
             let shape = Shape { max_positions, original, longrope };
-            // One rule for each type of layer; one rule for all has no objects in it.
+            // One rule per layer type; a common rule contains no objects.
             let full = nested.present("full_attention").filter(|_| own_rope);
             if let Some(local) = nested.present("sliding_attention").filter(|_| full.is_some()) {
                 let local = self.nested("sliding_attention", local)?;
@@ -83,7 +83,7 @@ impl Config<'_> {
         Ok(rope)
     }
 
-    /// The base of layers with windows that have a rule of their own: Gemma 3 has one, others take that of all layers.
+    /// Returns the base of layers with windows: Gemma 3 has a separate one, others use that of all layers.
     fn local_theta(&self, theta: f64) -> Result<f64> {
         self.positive("rope_local_base_freq", theta)
     }
@@ -93,7 +93,7 @@ impl Config<'_> {
         Ok(Config::bare(map, self.file))
     }
 
-    /// The part of a head that is rotated, where it is written.
+    /// Reads the share of a head that is rotated, if present.
     fn rotary_factor(&self, architecture: &Architecture) -> Result<Option<f64>> {
         let Some(value) = self.present(ROTARY_FACTOR) else { return Ok(None) };
         match value.as_f64() {
@@ -110,10 +110,10 @@ impl Config<'_> {
         }
     }
 
-    /// Elements of a head that are rotated, if not all.
+    /// Returns the rotated elements of a head, if not all.
     fn rotated(&self, factor: Option<f64>, head_dim: u32) -> Result<Option<u32>> {
         let Some(factor) = factor.filter(|factor| *factor < 1.0) else { return Ok(None) };
-        // Cut to an integer, as the reference does.
+        // Truncated to an integer, as in the reference.
         let rotated = (f64::from(head_dim) * factor) as u32;
         if rotated == 0 || !rotated.is_multiple_of(2) {
             return Err(self.invalid(format!(
@@ -123,7 +123,7 @@ impl Config<'_> {
         Ok((rotated < head_dim).then_some(rotated))
     }
 
-    /// The context of the first training. Source: transformers `modeling_rope_utils.py`, `standardize_rope_params`.
+    /// Reads the original context. Source: transformers `modeling_rope_utils.py`, `standardize_rope_params`.
     fn original(&self, shape: Shape) -> Result<u32> {
         match shape.original {
             Some(positions) => Ok(positions),
@@ -131,7 +131,7 @@ impl Config<'_> {
         }
     }
 
-    /// Base and stretching of one rule; `theta` is the base if it names none.
+    /// Reads base and scaling of one rule; `theta` is the default base.
     fn rule(&self, theta: f64, shape: Shape) -> Result<(f64, RopeScaling)> {
         let theta = self.positive("rope_theta", theta)?;
         let kind = self.present("rope_type").or_else(|| self.present("type"));
@@ -142,7 +142,7 @@ impl Config<'_> {
             }
             None | Some((_, Some("default"))) => RopeScaling::None,
             Some((value, name)) if let Some(pairs) = shape.longrope => match name {
-                // What the reference reads older files' names as.
+                // The reference maps these names in older files.
                 Some("longrope" | "su" | "yarn") => self.longrope(pairs, self.original(shape)?)?,
                 _ => return Err(unsupported(self.file, "rope_type", value, "default or longrope")),
             },
@@ -158,7 +158,7 @@ impl Config<'_> {
         Ok((theta, scaling))
     }
 
-    /// Source: transformers `modeling_rope_utils.py`, `_compute_longrope_parameters`; `Phi3Config` has no other keys.
+    /// Reads longrope; `Phi3Config` has no other keys. Source: transformers `_compute_longrope_parameters`.
     fn longrope(&self, pairs: u32, original_max_position_embeddings: u32) -> Result<RopeScaling> {
         for key in ["attention_factor", "short_mscale", "long_mscale"] {
             if let Some(value) = self.present(key) {
@@ -203,7 +203,7 @@ impl Config<'_> {
         })
     }
 
-    /// Source: transformers `modeling_rope_utils.py`, `_compute_yarn_parameters`.
+    /// Reads YaRN. Source: transformers `modeling_rope_utils.py`, `_compute_yarn_parameters`.
     fn yarn(&self, shape: Shape) -> Result<RopeScaling> {
         let factor = self.required_positive("factor")?;
         let (beta_fast, beta_slow) = (self.positive("beta_fast", 32.0)?, self.positive("beta_slow", 1.0)?);
@@ -230,11 +230,11 @@ impl Config<'_> {
     }
 }
 
-/// Writes what a family has of its own whose heads may be rotated in part.
+/// Writes the settings of a family with partly rotated heads.
 pub(super) fn write(spec: &ModelSpec, map: &mut Map<String, Value>) {
     let architecture = spec.architecture();
     if architecture.has_delta {
-        // The reference knows no other place of these.
+        // The reference has no other place for these.
         let (scaling, theta) = (map.shift_remove("rope_scaling"), map.shift_remove("rope_theta"));
         let mut rule = match scaling {
             Some(Value::Object(rule)) => rule,
@@ -253,20 +253,20 @@ pub(super) fn write(spec: &ModelSpec, map: &mut Map<String, Value>) {
     }
 }
 
-/// The factor from which `rotated` gets the width.
+/// Returns the factor from which `rotated` computes the width.
 fn rotary_factor(spec: &ModelSpec) -> f64 {
     let (width, d) = (f64::from(spec.rotary_width()), f64::from(spec.head_dim));
-    // Half an element more where the product would be cut to one less.
+    // Half an element is added if the product would be truncated to one less.
     if (width / d * d) as u32 == spec.rotary_width() { width / d } else { (width + 0.5) / d }
 }
 
-/// `rope_scaling` of a written file.
+/// Returns `rope_scaling` for a written file.
 pub(super) fn json(scaling: &RopeScaling) -> Value {
     match scaling {
         RopeScaling::None => Value::Null,
         RopeScaling::Linear { factor } => json!({ "rope_type": "linear", "factor": factor }),
         RopeScaling::Dynamic { factor } => json!({ "rope_type": "dynamic", "factor": factor }),
-        // The reference takes these three keys and no others.
+        // The reference accepts these three keys and no others.
         RopeScaling::LongRope { short_factor, long_factor, .. } => json!({
             "type": "longrope",
             "short_factor": short_factor.as_slice(),

@@ -1,5 +1,5 @@
-//! The GGUF container, versions 2 and 3, little-endian: metadata values and the table of tensors.
-//! Every count is compared with the bytes that are left before anything is allocated for it.
+//! The GGUF container, versions 2 and 3, little-endian: metadata values and the table of tensors. Every count is
+//! compared with the bytes left before anything is allocated for it.
 //!
 //! Source: the GGUF specification of the ggml project.
 
@@ -14,14 +14,13 @@ const TENSORS_MAX: u64 = 1 << 17;
 const ARRAY_MAX: u64 = 1 << 23; // tokens and merges of the largest vocabularies are below 2^20
 const STRING_BYTES_MAX: u64 = 16 << 20;
 const HEADER_BYTES_MAX: u64 = 1 << 30;
-/// Most memory for all metadata; a list of bytes takes eight times its bytes in the file. A vocabulary of 262,144
-/// tokens with its merges takes 50 MiB.
+/// Most memory for metadata: a list of bytes takes eight times its size, 262,144 tokens with merges take 50 MiB.
 const METADATA_BYTES_MAX: u64 = 192 << 20;
 /// Memory of a string besides its text: pointer, length and capacity, and the allocator's header.
 const STRING_BYTES: u64 = 40;
 const AXES_MAX: u32 = 4;
 const WINDOW_BYTES: usize = 1 << 18;
-/// What files may hold that is not read, by the number of ggml's table.
+/// Unsupported types in files, by their number in ggml.
 #[rustfmt::skip]
 const OTHER_TYPES: [(u32, &str); 23] = [
     (9, "Q8_1"), (10, "Q2_K"), (11, "Q3_K"), (15, "Q8_K"), (16, "IQ2_XXS"), (17, "IQ2_XS"),
@@ -33,7 +32,7 @@ const OTHER_TYPES: [(u32, &str); 23] = [
 /// A parsed header.
 #[derive(Debug)]
 pub(crate) struct Gguf {
-    /// What messages call the file.
+    /// The file's name in messages.
     pub(crate) file: String,
     pub(crate) metadata: HashMap<String, GgufValue>,
     pub(crate) tensors: Vec<GgufTensor>,
@@ -52,7 +51,7 @@ pub(crate) enum GgufValue {
     Strs(Vec<String>),
 }
 
-/// The value as messages show it: a list by its length, text by its beginning.
+/// Shows a value in messages: a list by its length, text by its beginning.
 impl fmt::Display for GgufValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let length = match self {
@@ -117,7 +116,7 @@ impl Gguf {
     }
 }
 
-/// Turns offsets within the data into offsets within the file, and requires that tensors lie inside it, apart.
+/// Makes offsets relative to the file, and requires that tensors are inside it and disjoint.
 fn place_tensors(tensors: &mut [GgufTensor], data_start: u64, alignment: u64, reader: &Reader) -> Result<()> {
     let file_bytes = reader.storage.bytes();
     for tensor in tensors.iter_mut() {
@@ -157,13 +156,13 @@ fn place_tensors(tensors: &mut [GgufTensor], data_start: u64, alignment: u64, re
     }
 }
 
-/// A sequential reader through a window of fixed size.
+/// A sequential reader with a window of fixed size.
 struct Reader<'a> {
     storage: &'a Storage,
     position: u64,
     window: Vec<u8>,
     window_start: u64,
-    /// Memory of what was read.
+    /// Memory of what was read so far.
     held_bytes: u64,
 }
 
@@ -210,7 +209,7 @@ impl Reader<'_> {
         self.bytes().map(u64::from_le_bytes)
     }
 
-    /// A count of things of at least `least_bytes` each.
+    /// Reads a count of items of at least `least_bytes` each.
     fn count(&mut self, limit: u64, least_bytes: u64, what: &str) -> Result<usize> {
         let count = self.u64()?;
         if count > limit || count > self.left() / least_bytes {
@@ -222,7 +221,7 @@ impl Reader<'_> {
         Ok(count as usize)
     }
 
-    /// Counts memory, before it is allocated.
+    /// Counts memory before it is allocated.
     fn hold(&mut self, bytes: u64) -> Result<()> {
         self.held_bytes += bytes;
         if self.held_bytes > METADATA_BYTES_MAX {
@@ -287,7 +286,7 @@ impl Reader<'_> {
         };
         let count = self.count(ARRAY_MAX, least_bytes, "items of a list")?;
         if kind == 8 {
-            // Not reserved up front: a string takes 24 bytes here and may be 8 in the file.
+            // Not reserved up front: a string takes 24 bytes in memory but may take 8 in the file.
             return (0..count).map(|_| self.string()).collect::<Result<_>>().map(GgufValue::Strs);
         }
         self.hold(count as u64 * if kind == 6 || kind == 12 { 4 } else { 8 })?;

@@ -1,4 +1,4 @@
-//! GGUF files, read and written: the container, what it says about its model, and the names that both directions share.
+//! GGUF files, read and written: the container, the model's metadata, and the names that both directions share.
 
 pub(crate) mod header;
 pub(crate) mod model;

@@ -1,5 +1,4 @@
-//! What a GGUF file says about its model: shape, names of tensors as Hugging Face has them, tokenizer tables.
-//! Mistral and SmolLM2 are stored as `llama`.
+//! A GGUF file's model: shape, Hugging Face names, tokenizer tables. Mistral and SmolLM2 are stored as `llama`.
 
 use crate::config::{TokenIds, check_spec, defaults, either, short, unsupported, unsupported_family};
 use crate::gguf::header::{Gguf, GgufTensor, GgufValue};
@@ -15,15 +14,15 @@ use plimsoll_base::{Encoding, Error, Result, blocks};
 use serde_json::json;
 use std::collections::HashMap;
 
-/// What llama.cpp takes where a file does not say it.
+/// llama.cpp's defaults.
 const GEMMA_2_WINDOW: u32 = 4096;
 const WINDOW_ROPE_BASE: f64 = 1e4;
 const SCORE_CAP: f32 = 50.0;
 const LOGIT_CAP: f32 = 30.0;
-/// Every how many layers one attends to keys.
+/// The interval of layers with full attention.
 const INTERVAL: u32 = 4;
 
-/// Numbers of a list that a message shows.
+/// Most numbers of a list shown in a message.
 const LAYERS_SHOWN: usize = 8;
 
 /// The tokenizer tables of a GGUF file.
@@ -31,7 +30,7 @@ const LAYERS_SHOWN: usize = 8;
 pub struct GgufTokenizer {
     /// `gpt2` (byte-level BPE), `llama` (SentencePiece), ...
     pub model: String,
-    /// Which rule cuts text into words before BPE: `smollm`, `qwen2`, `llama-bpe`, ...
+    /// The rule that splits text into words before BPE: `smollm`, `qwen2`, `llama-bpe`, ...
     pub pre: String,
     /// Text of each token, by id.
     pub tokens: Vec<String>,
@@ -45,19 +44,19 @@ pub struct GgufTokenizer {
     pub bos: Option<u32>,
     /// Ends a text.
     pub eos: Option<u32>,
-    /// Token for what is not in the vocabulary.
+    /// Token for text outside the vocabulary.
     pub unknown: Option<u32>,
     /// Fills a batch.
     pub pad: Option<u32>,
-    /// Whether programs that encode a text put the token that begins one before it.
+    /// True if programs put the BOS token before an encoded text.
     pub add_bos: Option<bool>,
-    /// SentencePiece puts a space before the text unless this says no.
+    /// SentencePiece puts a space before the text unless this is false.
     pub add_space_prefix: Option<bool>,
     /// Jinja source.
     pub chat_template: Option<String>,
 }
 
-/// Everything that `OpenModel` needs of a GGUF file.
+/// The parts of a GGUF file that `OpenModel` needs.
 pub(crate) struct GgufModel {
     pub(crate) spec: ModelSpec,
     pub(crate) tensors: Vec<TensorInfo>,
@@ -80,7 +79,7 @@ pub(crate) fn read(mut gguf: Gguf, storage: &Storage) -> Result<GgufModel> {
     check_spec(&spec, &gguf.file)?;
     let tensors = hf_tensors(&gguf, &spec)?;
     let tokenizer = gguf.take_tokenizer(spec.vocab)?;
-    // A chat model may end a turn with a token of its own.
+    // A chat model may end a turn with a separate token.
     let mut eos: Vec<u32> = tokenizer.eos.into_iter().collect();
     for id in key::MORE_EOS.iter().filter_map(|key| gguf.id(key)) {
         if !eos.contains(&id) {
@@ -145,7 +144,7 @@ impl Meta<'_> {
         })
     }
 
-    /// Layers without those that predict further tokens, which are not read.
+    /// Returns the number of layers without those for multi-token prediction, which are not read.
     fn layers(&self, row: &Architecture) -> Result<u32> {
         let (all, next) = (self.size(key::LAYERS)?, self.int(key::NEXT_LAYERS).filter(|_| row.has_delta));
         match u32::try_from(next.unwrap_or(0)) {
@@ -177,7 +176,7 @@ impl Meta<'_> {
         Ok(Some(DeltaSpec { layers, key_heads, value_heads, key_dim: dim, value_dim: dim }))
     }
 
-    /// Elements of a head that are rotated, where it may be part of them.
+    /// Returns the rotated elements of a head, if it may be a part.
     fn rotated(&self, spec: &ModelSpec) -> Result<Option<u32>> {
         if !spec.architecture().has_delta {
             return Ok(None);
@@ -221,7 +220,7 @@ impl Meta<'_> {
         })
     }
 
-    /// The experts of all layers, whose weights are divided by their sum, as llama.cpp has it in its code.
+    /// Returns the experts of all layers, with normalized weights, as in llama.cpp's code.
     fn experts(&self, spec: &ModelSpec) -> Result<Option<ExpertsSpec>> {
         if !spec.architecture().has_experts {
             return Ok(None);
@@ -252,7 +251,7 @@ impl Meta<'_> {
             refuse(key::SCORE_CAP)?;
             refuse(key::LOGIT_CAP)?;
         }
-        // Layers by another rule than that of the family.
+        // Layers by a rule other than the family's.
         refuse("attention.sliding_window_pattern")?;
         refuse("attention.recurrent_layers")?;
         if let Some(tensor) = self.gguf.tensors.iter().find(|tensor| tensor.name.starts_with("rope_factors"))
@@ -303,7 +302,7 @@ impl Meta<'_> {
         }
     }
 
-    /// Llama 3's rule from the table of divisors that a GGUF stores for it, if a published rule gives this very table.
+    /// Returns Llama 3's rule from the divisor table that a GGUF stores, if a published rule gives exactly this table.
     fn llama3_scaling(&self, spec: &ModelSpec, freqs: &GgufTensor, storage: &Storage) -> Result<RopeScaling> {
         let half = spec.head_dim as usize / 2;
         let refuse = || unsupported(&self.gguf.file, ROPE_FREQS, &json!(freqs.shape), "a rule of Llama 3");
@@ -332,7 +331,7 @@ impl Meta<'_> {
         let found = self.gguf.metadata.get(&self.key(key));
         match found {
             Some(GgufValue::Int(n)) if *n > 0 && *n <= i64::from(i32::MAX) => Ok(*n as u32),
-            // A list has one number a layer: layers of several shapes.
+            // A list has one number per layer: layers of several shapes.
             Some(GgufValue::Ints(list)) => {
                 let first = json!(list[..list.len().min(LAYERS_SHOWN)]);
                 Err(unsupported(&self.gguf.file, &self.key(key), &first, "one number for all layers"))
@@ -391,7 +390,7 @@ impl Gguf {
         }
     }
 
-    /// Takes the tokenizer's tables out of the metadata: they are too large to be there twice.
+    /// Moves the tokenizer's tables out of the metadata: they are too large to copy.
     fn take_tokenizer(&mut self, vocab: u32) -> Result<GgufTokenizer> {
         let [model, pre, chat_template] =
             [key::TOKENIZER, key::PRE, key::CHAT_TEMPLATE].map(|key| match self.metadata.remove(key) {
@@ -432,7 +431,7 @@ impl Gguf {
     }
 }
 
-/// Returns the matrices of a layer's experts, which lie one after the other, without their names.
+/// Returns a layer's expert matrices, which are contiguous, without their names.
 fn of_experts(
     gguf: &Gguf,
     spec: &ModelSpec,
@@ -459,14 +458,14 @@ fn bad_experts(gguf: &Gguf, tensor: &GgufTensor, count: u32) -> Error {
     Error::new("model-tensor-shape", message).hint("fetch the file again")
 }
 
-/// Returns how the linear layers are stored.
+/// Returns the encodings of the linear layers.
 fn encodings(spec: &ModelSpec, tensors: &[TensorInfo]) -> LayerEncodings {
     let stored: HashMap<&str, Encoding> = tensors.iter().map(|t| (t.name.as_str(), t.encoding)).collect();
     LayerEncodings::of(spec.layers, |layer, target| {
         // Experts of a layer share a tensor.
         let name = target.row(spec, layer).map(|row| row.name(row.experts.map(|_| 0)));
         let name = name.map_or(String::new(), |name| format!("model.layers.{layer}.{name}"));
-        // A file without it is refused when it is compared with its shape.
+        // A missing tensor is refused when the shape is checked.
         stored.get(name.as_str()).copied().unwrap_or(Encoding::F32)
     })
 }
@@ -486,7 +485,7 @@ fn hf_tensors(gguf: &Gguf, spec: &ModelSpec) -> Result<Vec<TensorInfo>> {
             continue;
         }
         let name = known.map_or(&tensor.name, |known| &known.parts[0]).clone();
-        // What predicts further tokens lies after the layers, and is not read.
+        // Multi-token prediction comes after the layers, and is not read.
         let layer =
             tensor.name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')?.0.parse::<u32>().ok());
         let is_next = spec.delta.is_some() && layer.is_some_and(|layer| layer >= spec.layers);

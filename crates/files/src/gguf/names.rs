@@ -9,12 +9,12 @@ use plimsoll_base::Encoding;
 
 /// The first bytes of a file.
 pub(crate) const MAGIC: [u8; 4] = *b"GGUF";
-/// The version that is written; 2 differs in nothing that is read.
+/// The written version; 2 differs in nothing that is read.
 pub(crate) const VERSION: u32 = 3;
-/// Tensors begin on multiples of this where the metadata gives no other number.
+/// Default alignment of tensors, if the metadata gives none.
 pub(crate) const ALIGNMENT: u64 = 32;
 
-/// Numbers of the types of metadata values that are written.
+/// Type numbers of written metadata values.
 pub(crate) mod kind {
     pub(crate) const U32: u32 = 4;
     pub(crate) const I32: u32 = 5;
@@ -24,7 +24,7 @@ pub(crate) mod kind {
     pub(crate) const ARRAY: u32 = 9;
 }
 
-/// Keys of the metadata. Those of a model follow the name of its architecture and a dot.
+/// Metadata keys. A model's keys have its architecture's name and a dot before them.
 pub(crate) mod key {
     pub(crate) const ARCHITECTURE: &str = "general.architecture";
     pub(crate) const ALIGNMENT: &str = "general.alignment";
@@ -45,7 +45,7 @@ pub(crate) mod key {
     pub(crate) const ROPE_BASE: &str = "rope.freq_base";
     pub(crate) const ROPE_SCALING: &str = "rope.scaling.type";
     pub(crate) const ROPE_FACTOR: &str = "rope.scaling.factor";
-    /// Parts of a head that are rotated by each axis of a position.
+    /// Parts of a head rotated by each axis of a position.
     pub(crate) const ROPE_SECTIONS: &str = "rope.dimension_sections";
     /// Linear attention: inputs of the convolution, elements of a head, heads of keys and of values, elements of all
     /// heads of values, and the interval of layers that attend to keys.
@@ -55,10 +55,10 @@ pub(crate) mod key {
     pub(crate) const VALUE_HEADS: &str = "ssm.time_step_rank";
     pub(crate) const VALUES: &str = "ssm.inner_size";
     pub(crate) const INTERVAL: &str = "full_attention_interval";
-    /// Layers after the others that predict further tokens.
+    /// Number of layers after the others for multi-token prediction.
     pub(crate) const NEXT_LAYERS: &str = "nextn_predict_layers";
     pub(crate) const WINDOW: &str = "attention.sliding_window";
-    /// Base of the rotary rule of layers with windows, 10,000 where it is not said.
+    /// RoPE base of layers with windows; default 10,000.
     pub(crate) const WINDOW_ROPE_BASE: &str = "rope.freq_base_swa";
     pub(crate) const SCORE_CAP: &str = "attn_logit_softcapping";
     pub(crate) const LOGIT_CAP: &str = "final_logit_softcapping";
@@ -75,7 +75,7 @@ pub(crate) mod key {
     pub(crate) const MERGES: &str = "tokenizer.ggml.merges";
     pub(crate) const BOS: &str = "tokenizer.ggml.bos_token_id";
     pub(crate) const EOS: &str = "tokenizer.ggml.eos_token_id";
-    /// Further tokens that end a response: of a turn, and of a message.
+    /// More tokens that end a response: of a turn, and of a message.
     pub(crate) const MORE_EOS: [&str; 2] = ["tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"];
     pub(crate) const UNKNOWN: &str = "tokenizer.ggml.unknown_token_id";
     pub(crate) const PAD: &str = "tokenizer.ggml.padding_token_id";
@@ -84,7 +84,7 @@ pub(crate) mod key {
     pub(crate) const CHAT_TEMPLATE: &str = "tokenizer.chat_template";
 }
 
-/// The table of divisors for Llama 3's rule, which is no weight.
+/// The divisor table of Llama 3's rule, which is not a weight.
 pub(crate) const ROPE_FREQS: &str = "rope_freqs.weight";
 pub(crate) const EMBEDDING: &str = "token_embd.weight";
 const NORM: &str = "output_norm.weight";
@@ -120,7 +120,7 @@ pub(crate) fn number_of(encoding: Encoding) -> u32 {
 #[derive(Clone, Debug)]
 pub(crate) struct Stored {
     pub(crate) gguf: String,
-    /// Hugging Face names of what it holds: of experts one after the other, else one.
+    /// Hugging Face names of its parts: a matrix per expert, or one.
     pub(crate) parts: Vec<String>,
     /// Shape of one part, slowest axis first.
     pub(crate) shape: Vec<u64>,
@@ -158,7 +158,7 @@ pub(crate) fn stored(spec: &ModelSpec) -> Vec<Stored> {
     all
 }
 
-/// Returns the tensors of a model as `expected_tensors` does, in the order of a GGUF file.
+/// Returns the names and shapes of `expected_tensors`, in the order of a GGUF file.
 pub fn gguf_order(spec: &ModelSpec) -> Vec<(String, Vec<u64>)> {
     let each = |of: Stored| of.parts.into_iter().map(move |name| (name, of.shape.clone()));
     stored(spec).into_iter().flat_map(each).collect()
@@ -190,7 +190,7 @@ pub(crate) fn attention(spec: &ModelSpec, said: Attention) -> Attention {
     });
     let root = |width: u32| Some(1.0 / (width as f32).sqrt());
     let scale = match (spec.family, spec.layers) {
-        // Those of 27B.
+        // The 27B models.
         (Family::Gemma2, 46) | (Family::Gemma3, 62) => root(spec.hidden / spec.heads),
         (Family::Gemma2 | Family::Gemma3, _) => root(spec.head_dim),
         _ => said.scale,
@@ -224,7 +224,7 @@ pub(crate) fn row_order(spec: &ModelSpec, name: &str) -> RowOrder {
     }
 }
 
-/// Returns that of a tensor of linear attention, by its name there.
+/// Returns the order of a linear attention tensor, by its name in the layer.
 fn delta_order(delta: DeltaSpec, name: &str) -> RowOrder {
     let (keys, each) = (delta.key_heads, delta.value_heads / delta.key_heads);
     let heads = |width| ValueHeads { keys, each, width };
@@ -240,7 +240,7 @@ fn delta_order(delta: DeltaSpec, name: &str) -> RowOrder {
     }
 }
 
-/// Returns every how many layers one attends to keys, if all others have linear attention.
+/// Returns the interval of layers with full attention, if all others have linear attention.
 pub(crate) fn interval(spec: &ModelSpec) -> Option<u32> {
     let delta = spec.delta?;
     (2..=spec.layers).find(|&n| delta.layers == LayerSet::all_but_every(n, spec.layers))

@@ -1,14 +1,14 @@
-//! Llama 3's rule for rotary frequencies, which a GGUF file holds as a table of divisors instead of as its parameters.
+//! Llama 3's rule for rotary frequencies, stored in a GGUF file as a table of divisors instead of its parameters.
 
 use plimsoll_arch::{ModelSpec, RopeScaling};
 use plimsoll_base::math;
 
-/// The parameters of all of Llama 3.1 and later, which were first trained with 8192 positions; only the factor differs.
+/// The parameters of Llama 3.1 and later, first trained with 8192 positions; only the factor differs.
 const LOW: f64 = 1.0;
 const HIGH: f64 = 4.0;
 const ORIGINAL: u32 = 8192;
 
-/// Returns the rule of that factor.
+/// Returns the published rule with that factor.
 pub(crate) const fn published(factor: f64) -> RopeScaling {
     RopeScaling::Llama3 {
         factor,
@@ -18,7 +18,7 @@ pub(crate) const fn published(factor: f64) -> RopeScaling {
     }
 }
 
-/// Returns by what the published rule of that factor divides each rotary frequency of a model: [d/2].
+/// Returns the divisors of a model's rotary frequencies by the published rule with that factor: [d/2].
 pub(crate) fn divisors(spec: &ModelSpec, factor: f64) -> Vec<f64> {
     let original = f64::from(ORIGINAL);
     let divisor = |i: u32| {

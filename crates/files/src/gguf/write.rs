@@ -22,31 +22,31 @@ use std::path::Path;
 const ALL_F32: u32 = 0;
 const MOSTLY_BF16: u32 = 32;
 
-/// What a file holds besides the values of its tensors.
+/// The contents of a file besides the values of its tensors.
 #[derive(Clone, Copy, Debug)]
 pub struct GgufDecl<'a> {
-    /// What the model is called.
+    /// The model's name.
     pub name: &'a str,
     /// Its shape.
     pub spec: &'a ModelSpec,
-    /// How matrices are stored: f32 or bf16.
+    /// Dtype of matrices: f32 or bf16.
     pub dtype: DType,
-    /// Its tokenizer, with one token for each row of the embedding.
+    /// Its tokenizer, with one token per row of the embedding.
     pub tokenizer: &'a GgufTokenizer,
-    /// Tokens with a meaning.
+    /// Special tokens.
     pub ids: &'a TokenIds,
 }
 
 /// A tensor as the file lists it.
 #[derive(Clone, Debug)]
 struct Listed {
-    /// Hugging Face names of what it holds: several of experts, none of the table of divisors.
+    /// Hugging Face names of its parts: one per expert, none for the divisor table.
     parts: Vec<String>,
     gguf: String,
     shape: Vec<u64>,
     dtype: DType,
     order: RowOrder,
-    /// To each element.
+    /// Constant added to each element.
     added: f32,
     bytes: u64,
 }
@@ -56,7 +56,7 @@ struct Listed {
 pub struct GgufWriter {
     stream: Stream,
     tensors: Vec<Listed>,
-    /// The tensor that is due, and its bytes that are written.
+    /// Index of the due tensor, and its written bytes.
     due: usize,
     written_bytes: u64,
     /// Bytes of the due tensor, held if its rows are reordered across the whole of it; at most one tensor.
@@ -66,7 +66,7 @@ pub struct GgufWriter {
 impl GgufDecl<'_> {
     /// Returns the length of the file.
     ///
-    /// Errors: as `GgufWriter::create`.
+    /// Errors: those of `GgufWriter::create`.
     pub fn file_bytes(&self) -> Result<Bytes> {
         let (header, tensors) = self.parts()?;
         let data = tensors.iter().map(|tensor| tensor.bytes.next_multiple_of(ALIGNMENT)).sum::<u64>();
@@ -74,7 +74,7 @@ impl GgufDecl<'_> {
     }
 
     fn parts(&self) -> Result<(Vec<u8>, Vec<Listed>)> {
-        // What has no form has no names of tensors either.
+        // A model that cannot be stored has no tensor names either.
         let mut meta = Metadata::default();
         self.describe(&mut meta)?;
         let tensors = self.tensors()?;
@@ -110,13 +110,13 @@ impl GgufDecl<'_> {
             });
         }
         for Stored { gguf, parts, mut shape, kind, has_experts } in stored(self.spec) {
-            // As llama.cpp has them: its kernels add biases, multiply by norms and choose experts in f32.
+            // As in llama.cpp: its kernels add biases, multiply by norms and choose experts in f32.
             let is_f32 = shape.len() == 1 || matches!(kind, ParamKind::Router | ParamKind::DeltaConv);
             let dtype = if is_f32 { DType::F32 } else { self.dtype };
             if has_experts {
                 shape.insert(0, parts.len() as u64);
             } else if kind == ParamKind::DeltaConv {
-                // No file has its middle axis of 1.
+                // Files omit its middle axis of 1.
                 shape.remove(1);
             }
             let bytes = Bytes::checked(&shape, dtype.bytes())?.0;
@@ -126,14 +126,14 @@ impl GgufDecl<'_> {
         Ok(tensors)
     }
 
-    /// Errors: `model-unsupported`.
+    /// Refuses what a file cannot express. Errors: `model-unsupported`.
     fn refuse_what_has_no_form(&self, arch: &str) -> Result<()> {
         let (spec, row) = (self.spec, self.spec.architecture());
         if spec.attention != attention(spec, spec.attention) {
             let message = "windows, layers without rotation or a scale of scores that llama.cpp does not know of this family have no GGUF form";
             return Err(refused(message.into()));
         }
-        // A reader takes what is absent for the family's own.
+        // A reader replaces an absent key by the family's default.
         let caps = [spec.attention.score_cap, spec.multipliers.logit_cap];
         if row.has_soft_caps && caps.contains(&None) {
             return Err(refused(format!("a {arch} without soft-caps has no GGUF form")));
@@ -238,7 +238,7 @@ impl GgufDecl<'_> {
             meta.u32(&of(key::VALUE_HEADS), delta.value_heads);
             meta.u32(&of(key::VALUES), delta.value_width());
             meta.u32(&of(key::INTERVAL), interval);
-            // Of a text all axes have one position: any sections mean the same. A reader wants some.
+            // All axes of a text have one position: any sections mean the same, but readers need some.
             let (half, third) = (spec.rotary_width() / 2, spec.rotary_width().div_ceil(6));
             let sections = [third, third, half - 2 * third, 0].map(u32::to_le_bytes).concat();
             meta.array(&of(key::ROPE_SECTIONS), kind::I32, 4, sections);
@@ -307,7 +307,7 @@ impl GgufDecl<'_> {
 impl GgufWriter {
     /// Creates the file and writes its header.
     ///
-    /// Errors: `model-unsupported` for what a file cannot say, `size-overflow`, `disk-full`, `write-failed`.
+    /// Errors: `model-unsupported` for what a file cannot express, `size-overflow`, `disk-full`, `write-failed`.
     pub fn create(path: &Path, decl: &GgufDecl<'_>) -> Result<GgufWriter> {
         let (header, tensors) = decl.parts()?;
         let mut writer =
@@ -320,7 +320,7 @@ impl GgufWriter {
         Ok(writer)
     }
 
-    /// Appends rows of the tensor that is due, in the model's order: whole heads of q and k. `scratch` may be small.
+    /// Appends rows of the due tensor, in the model's order: whole heads of q and k. `scratch` may be small.
     ///
     /// Errors: `disk-full`, `write-failed`.
     pub fn write_rows(&mut self, name: &str, values: &[f32], scratch: &mut [u8]) -> Result<()> {
@@ -376,7 +376,7 @@ impl GgufWriter {
         from.iter().try_for_each(|row| self.put(&held[row * row_bytes..][..row_bytes]))
     }
 
-    /// Requires that every tensor was written, flushes to the disk and says what the file must be.
+    /// Requires that every tensor was written, flushes to the disk and returns the file's record.
     pub fn finish(self) -> Result<FileRecord> {
         assert_eq!(self.due, self.tensors.len(), "all tensors are written");
         self.stream.finish()
@@ -396,7 +396,7 @@ impl GgufWriter {
     }
 }
 
-/// Keys and values as the file holds them.
+/// Keys and values in the file's format.
 #[derive(Default)]
 struct Metadata {
     keys: u64,

@@ -1,6 +1,6 @@
 //! The host's limits and readings: /proc, cgroup v1 and v2 of this process and all its ancestors.
 //!
-//! All files are read below a root directory, so tests can provide a made-up machine. An unreadable file is no limit.
+//! Reads below a root directory, so tests can make up a machine. An unreadable file is no limit: none is guessed.
 
 mod cgroup;
 mod limits;
@@ -149,8 +149,7 @@ impl Host {
         self.run_pids().iter().filter_map(of).map(|rss| rss.anon.0 + rss.shmem.0).sum()
     }
 
-    /// Returns the mapped bytes of the binary and its libraries, which bounds their pages. A card's driver, which
-    /// is opened separately, is not included.
+    /// Returns the mapped bytes of the binary and its libraries, a bound on their pages; without a card's driver.
     pub fn image_bytes(&self) -> Bytes {
         let maps = self.read("proc/self/maps").unwrap_or_default();
         let bytes = maps.lines().filter_map(|line| {

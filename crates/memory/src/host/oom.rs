@@ -1,5 +1,4 @@
-//! Evidence of out-of-memory kills: the counters of the container and the kernel before and after, and the kernel's log
-//! lines in between. Only reads; callers judge.
+//! Evidence of out-of-memory kills: changes in the container's and the kernel's counters, and the kernel's log lines.
 
 use super::Host;
 use super::cgroup::MemoryGroup;

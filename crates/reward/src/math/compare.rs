@@ -1,5 +1,4 @@
-//! Compares the meaning of two trees: lists entry by entry in any order, tuples by place, relations up to a factor,
-//! sets by membership, the rest by value.
+//! Compares trees by meaning: lists in any order, tuples by place, relations to a factor, sets by members, else values.
 
 use super::eval::{Fuel, Point, Value};
 use super::expr::{Expr, Rel, has_symbols, imaginary, named};

@@ -1,4 +1,4 @@
-//! The value of a tree at a point: each symbol a fixed number, each step paid for with fuel.
+//! Evaluates a tree at a point: each symbol is a fixed number, and each step costs fuel.
 
 use super::expr::{Expr, Func};
 use super::number::{Num, Wide};
@@ -6,10 +6,10 @@ use std::cell::Cell;
 
 /// Largest n whose factorial is multiplied out.
 const FACTORIAL_MAX: i128 = 1500;
-/// Most terms of a sum that is added up.
+/// Most terms of a sum to add up.
 const TERMS_MAX: i128 = 500;
 
-/// How deep values may lie in each other; a level takes about 4 KiB of the stack.
+/// Deepest nesting of values; a level takes about 4 KiB of the stack.
 const DEPTH_MAX: u32 = 100;
 
 /// Work that is left for one verdict, and how deep in a tree it is.
@@ -77,17 +77,17 @@ fn hash(text: &str, seed: u64) -> u64 {
 }
 
 impl Point<'_> {
-    /// The value of `expr`, or `None` where it has none that can be told within the fuel.
+    /// Returns the value of `expr`; `None` if it has none, or none that can be found within the fuel.
     pub(crate) fn value(&self, expr: &Expr) -> Option<Value> {
         self.eval(expr, &None, false)
     }
 
-    /// The value of a scalar expression.
+    /// Returns the value of a scalar expression.
     pub(crate) fn number(&self, expr: &Expr) -> Option<Num> {
         self.scalar(expr, &None, false)
     }
 
-    /// The value of a scalar expression in which degrees are angles, not a unit.
+    /// Returns the value of a scalar expression in which degrees are angles, not a unit.
     pub(crate) fn number_in_radians(&self, expr: &Expr) -> Option<Num> {
         self.scalar(expr, &None, true)
     }
@@ -99,7 +99,7 @@ impl Point<'_> {
         }
     }
 
-    /// `radians`: degrees are converted, as in the argument of a sine; elsewhere their sign is dropped.
+    /// Evaluates an expression. Converts degrees if `radians`, as in the argument of a sine; else drops their sign.
     fn eval(&self, expr: &Expr, scope: &Scope, radians: bool) -> Option<Value> {
         self.fuel.burn(1)?;
         self.fuel.deeper(|| self.eval_here(expr, scope, radians))
@@ -217,7 +217,7 @@ impl Point<'_> {
         a.iter().map(|row| (0..width).map(|j| cell(row, j)).collect::<Option<Vec<_>>>()).collect()
     }
 
-    /// Gaussian elimination; every pivot that may be 0 ends it.
+    /// Computes by Gaussian elimination; gives up at a pivot that may be 0.
     fn determinant(&self, mut rows: Vec<Vec<Num>>) -> Option<Num> {
         let n = rows.len();
         if rows[0].len() != n || n > 12 {
@@ -414,7 +414,7 @@ impl Point<'_> {
         })
     }
 
-    /// A number that stands for a value: equal values have equal ones.
+    /// Returns a number for a value: equal values have equal ones.
     fn fingerprint(&self, a: Num) -> Option<u64> {
         if let Some([x, y]) = a.exact {
             return Some(x ^ y.rotate_left(31));
@@ -425,7 +425,7 @@ impl Point<'_> {
             .then(|| bits(a.wide.re) ^ bits(a.wide.im).rotate_left(21) ^ (a.wide.exp as u64) << 40)
     }
 
-    /// A function of which only equality is known: a number made of its name and its arguments' values.
+    /// Returns a number for a function known only by equality, from its name and its arguments' values.
     fn opaque(&self, name: &str, arguments: &[Expr], scope: &Scope) -> Option<Num> {
         let mut seed = self.index.wrapping_mul(0x9e37_79b9);
         for argument in arguments {
@@ -439,7 +439,7 @@ impl Point<'_> {
         Some(Num::from_hash(hash(name, seed), self.index < 4))
     }
 
-    /// A sum or product of few whole steps is worked out; any other is a function of its parts.
+    /// Computes a sum or product of few whole steps; any other becomes a function of its parts.
     fn bound(&self, name: &str, variable: &str, parts: &[Expr], scope: &Scope) -> Option<Num> {
         let (body, bounds) = parts.split_last()?;
         let outer = ScopeLink(*scope);
@@ -467,7 +467,7 @@ impl Point<'_> {
             };
             seed = hash("bound", seed ^ print);
         }
-        // The bound variable has a value of its own, whatever it is called.
+        // The bound variable has a separate value, under any name.
         let variable_value = Num::from_hash(hash("bound variable", self.index), self.index < 4);
         let body = self.scalar(body, &Some((variable, variable_value, Some(&outer))), false)?;
         Some(Num::from_hash(hash("body", seed ^ self.fingerprint(body)?), self.index < 4))
@@ -503,12 +503,12 @@ fn whole(a: Num, up: bool) -> Option<Num> {
         return Some(Num::int(if up { -(-n).div_euclid(d) } else { n.div_euclid(d) }));
     }
     let (x, im) = a.wide.plain()?;
-    // Too close to a whole number to say on which side.
+    // Too close to a whole number to decide.
     let unsure = (x - x.round()).abs() < 1e-9 || x.abs() > 1e15 || im != 0.0;
     (!unsure).then(|| Num::int(if up { x.ceil() } else { x.floor() } as i128))
 }
 
-/// The n-th root of a whole number, if it is whole.
+/// Returns the n-th root of a whole number, if it is whole.
 fn exact_root(a: i128, n: i128) -> Option<i128> {
     if a < 2 {
         return Some(a);

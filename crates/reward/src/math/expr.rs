@@ -1,4 +1,4 @@
-//! The tree of an answer: numbers and symbols, and what answers are made of (lists, tuples, sets, relations, matrices).
+//! The tree of an answer: numbers and symbols, and their composites (lists, tuples, sets, relations, matrices).
 
 /// A relation between two sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -9,14 +9,14 @@ pub(crate) enum Rel {
     Le,
     Gt,
     Ge,
-    /// About equal: what follows is a remark, not the answer.
+    /// About equal: a remark follows, not the answer.
     Approx,
     /// Member of a set.
     In,
 }
 
 impl Rel {
-    /// The relation with its sides exchanged.
+    /// Returns the relation with its sides exchanged.
     pub(crate) fn flipped(self) -> Rel {
         match self {
             Rel::Lt => Rel::Gt,
@@ -96,7 +96,7 @@ pub(crate) enum Expr {
     /// Both signs; true: the lower sign first (`\mp`).
     PlusMinus(bool, Box<Expr>),
     Matrix(Vec<Vec<Expr>>),
-    /// Something of which only equality is known: a name and what it depends on.
+    /// An expression known only by equality: a name and its arguments.
     Opaque(String, Vec<Expr>),
     /// A sum, product, integral or limit: name, bound variable, then bounds and body.
     Bound(String, String, Vec<Expr>),
@@ -117,7 +117,7 @@ impl Expr {
         if n < 0 { Expr::Neg(Box::new(number)) } else { number }
     }
 
-    /// The nodes directly below.
+    /// Returns the nodes directly below.
     pub(crate) fn children(&self) -> Vec<&Expr> {
         use Expr::*;
         match self {
@@ -151,7 +151,7 @@ impl Expr {
         found(self) || self.children().into_iter().any(|child| child.any(found))
     }
 
-    /// A copy in which each `\pm` has its upper sign, or each its lower.
+    /// Returns a copy in which each `\pm` has its upper sign, or each its lower.
     pub(crate) fn with_sign(&self, upper: bool) -> Expr {
         let sign = |e: &Expr| match e {
             Expr::PlusMinus(minus_first, a) if *minus_first == upper => {
@@ -163,12 +163,12 @@ impl Expr {
         self.replaced(&sign)
     }
 
-    /// A copy in which a name has been replaced.
+    /// Returns a copy with a name replaced.
     pub(crate) fn with_symbol(&self, name: &str, by: &Expr) -> Expr {
         self.replaced(&|e| matches!(e, Expr::Symbol(found) if found == name).then(|| by.clone()))
     }
 
-    /// A copy in which each node for which `new` returns one is that one.
+    /// Returns a copy with each node replaced for which `new` returns one.
     fn replaced(&self, new: &dyn Fn(&Expr) -> Option<Expr>) -> Expr {
         use Expr::*;
         if let Some(new) = new(self) {
@@ -206,7 +206,7 @@ impl Expr {
     }
 }
 
-/// `x = 2 + 3 = 5`: the name and the value, which is what comes last before an approximation; `x \in S`: x and S.
+/// Splits `x = 2 + 3 = 5` into the name and the value, the last part before an approximation; `x \in S` into x and S.
 pub(crate) fn named(expr: &Expr) -> Option<(&Expr, &Expr)> {
     let Expr::Relation(parts, ops) = expr else { return None };
     let about = ops.iter().position(|op| *op == Rel::Approx);
@@ -239,7 +239,7 @@ fn is_name(expr: &Expr) -> bool {
     }
 }
 
-/// True if an expression has a name without a value of its own.
+/// Returns true if an expression has a name without a known value.
 pub(crate) fn has_symbols(expr: &Expr) -> bool {
     expr.any(&|e| match e {
         Expr::Symbol(name) => !matches!(name.as_str(), "e" | "i" | "\\pi"),
@@ -263,14 +263,14 @@ pub(super) fn is_mixed(whole: &str, fraction: &Expr) -> bool {
     }
 }
 
-/// `[[1, 2], [3, 4]]` as a matrix.
+/// Converts `[[1, 2], [3, 4]]` to a matrix.
 pub(super) fn rows(items: Vec<Expr>) -> Option<Expr> {
     let row = |item| if let Expr::Tuple(_, _, cells) = item { cells } else { vec![item] };
     let rows: Vec<Vec<Expr>> = items.into_iter().map(row).collect();
     rows.iter().all(|row| row.len() == rows[0].len()).then_some(Expr::Matrix(rows))
 }
 
-/// `\{x : 0 < x < 1\}` reads as the relation (x : 0) < x < 1; the colon binds the name to its condition.
+/// Rewrites `\{x : 0 < x < 1\}`, which parses as (x : 0) < x < 1: the colon binds the name to its condition.
 pub(super) fn without_colon(items: &[Expr]) -> Option<Expr> {
     let [Expr::Relation(parts, ops)] = items else { return None };
     let Some(Expr::Ratio(name, first)) = parts.first() else { return None };

@@ -1,4 +1,4 @@
-//! Where in a response the answer is: the last box, else the last words that say so, else the last expression.
+//! Finds the answer in a response: the last box, else the text announced last, else the last expression.
 //!
 //! One answer is chosen, never several to try: a response that lists candidates must not be right by one of them.
 
@@ -50,7 +50,7 @@ pub(crate) fn answer(text: &str) -> Found {
     if found.trim().is_empty() { Found::Nothing } else { Found::Text(found) }
 }
 
-/// `The final answer is $…$. I hope it is correct.`: the closing of Minerva's prompt, which counts even after a box.
+/// Finds `The final answer is $…$. I hope it is correct.`, which ends Minerva's prompt and counts even after a box.
 fn closing_sentence(text: &str) -> Option<Found> {
     let start = text.rfind("The final answer is $")? + "The final answer is $".len();
     let (formula, rest) = text[start..].split_once('$')?;
@@ -118,7 +118,7 @@ fn last_box(text: &str) -> Boxes {
     Boxes::Closed(contents.join(", "))
 }
 
-/// All boxes that close, and where the last one that does not starts. One pass over the text.
+/// Returns all closed boxes, and the start of the last open one. One pass over the text.
 fn boxes(text: &str) -> (Vec<Span>, Option<usize>) {
     let bytes = text.as_bytes();
     let (mut closed, mut open): (Vec<Span>, Vec<(usize, Option<usize>)>) = (Vec::new(), Vec::new());
@@ -163,11 +163,11 @@ fn boxes(text: &str) -> (Vec<Span>, Option<usize>) {
     (closed, left.max(bad))
 }
 
-/// `\boxed 5`: what comes before white space or a dollar sign.
+/// Finds the end of `\boxed 5`: white space or a dollar sign.
 fn unbraced(text: &str, after: usize) -> Option<(usize, usize)> {
     let rest = &text[after..];
     let start = after + rest.len() - rest.trim_start_matches(' ').len();
-    // A longer token is not read, so there is no need to look for its end, which would be done again for each box.
+    // A longer token is not read; finding its end would be repeated for each box.
     let near = &text[start..text.floor_char_boundary(start + TOKEN_BYTES_MAX + 1)];
     let length = near.find(|c: char| c.is_whitespace() || c == '$').unwrap_or(near.len());
     let token = balanced(&near[..length]).trim_end_matches(['.', ',']);
@@ -227,7 +227,7 @@ fn is_bare(text: &str) -> bool {
     words == 0 || (words <= 3 && !mathematics)
 }
 
-/// Words outside commands and their text arguments; units, connectors, names of functions and capitals do not count.
+/// Counts words outside commands and their text arguments, except units, connectors, function names and capitals.
 fn prose_words(text: &str) -> usize {
     let mut count = 0;
     let mut rest = text;
@@ -255,7 +255,7 @@ fn prose_words(text: &str) -> usize {
     count
 }
 
-/// The text after a command and, for commands of text and environments, after their group.
+/// Returns the text after a command and, for text commands and environments, after their group.
 fn after_command(text: &str) -> &str {
     let name_end = text[1..].find(|c: char| !c.is_ascii_alphabetic()).map_or(text.len(), |at| at + 1);
     let name = &text[1..name_end];
@@ -272,7 +272,7 @@ fn after_command(text: &str) -> &str {
     }
 }
 
-/// The answer of a text in sentences.
+/// Returns the answer of a text in sentences.
 fn from_prose(text: &str) -> String {
     if let Some(sentence) = after_cue(text) {
         let sentence = sentence.trim();
@@ -291,7 +291,7 @@ fn from_prose(text: &str) -> String {
     last_expression(text).unwrap_or_default()
 }
 
-/// The sentence after the last words that announce an answer.
+/// Returns the sentence after the last words that announce an answer.
 fn after_cue(text: &str) -> Option<&str> {
     let lower = text.to_ascii_lowercase();
     let cues = [
@@ -313,7 +313,7 @@ fn after_cue(text: &str) -> Option<&str> {
     (!rest[..end].trim().is_empty()).then(|| &rest[..end])
 }
 
-/// The end of the first sentence: a full stop before white space, or an empty line; not inside `$…$` on one line.
+/// Returns the end of the first sentence: a full stop before white space, or an empty line; not in `$…$` on one line.
 fn sentence_end(text: &str) -> usize {
     let mut chars = text.char_indices().peekable();
     let mut dollars = 0;
@@ -329,7 +329,7 @@ fn sentence_end(text: &str) -> usize {
     text.len()
 }
 
-/// The last formula or number on its own, whichever ends later.
+/// Returns the last formula or number on its own, whichever ends later.
 fn last_expression(text: &str) -> Option<String> {
     let formula = last_formula(text);
     let search_from = formula.as_ref().map_or(0, |f| f.1);
@@ -340,7 +340,7 @@ fn last_expression(text: &str) -> Option<String> {
     }
 }
 
-/// The last `$…$`, `$$…$$`, `\(…\)` or `\[…\]` and where it ends.
+/// Returns the last `$…$`, `$$…$$`, `\(…\)` or `\[…\]` and its end.
 fn last_formula(text: &str) -> Option<(String, usize)> {
     let bytes = text.as_bytes();
     let mut last = None;
@@ -395,12 +395,12 @@ fn find_unescaped(text: &str, start: usize, close: &str) -> Option<usize> {
     }
 }
 
-/// A number and then words: the text between two signs of money.
+/// Returns true for a number followed by words: the text between two dollar signs of money.
 fn is_money(inner: &str) -> bool {
     inner.starts_with(|c: char| c.is_ascii_digit()) && prose_words(inner) >= 2
 }
 
-/// The last number that is not part of a word or an exponent: sign, separators, decimals, fraction, per cent.
+/// Returns the last number outside words and exponents: sign, separators, decimals, fraction, per cent.
 ///
 /// An equation of numbers that ends with it is read with it, where the text does not begin `whole` only in part.
 fn last_number(text: &str, whole: bool) -> Option<String> {
@@ -459,14 +459,14 @@ fn last_number(text: &str, whole: bool) -> Option<String> {
     Some(with_working(&chars, start, whole).map_or(number.clone(), |working| working + &number))
 }
 
-/// The length of a space or a thin space at `at` and the digit after it, where they are between groups of three digits.
+/// Returns the length of a space or thin space at `at` and the digit after it, between groups of three digits.
 fn group_after(chars: &[char], start: usize, at: usize) -> Option<usize> {
     let space = match (chars.get(at)?, chars.get(at + 1)?) {
         (' ', _) => 1,
         ('\\', ',') => 2,
         _ => return None,
     };
-    // Each group looks back over those before it, of which a number has few.
+    // Each group looks back over earlier ones, of which a number has few.
     if at - start > GROUPED_CHARS_MAX {
         return None;
     }

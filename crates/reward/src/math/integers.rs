@@ -1,4 +1,4 @@
-//! Families of answers, one for each integer: `2\pi k, k \in \mathbb{Z}`, whatever the integer is called.
+//! Families of answers, one for each integer: `2\pi k, k \in \mathbb{Z}`, with any name for the integer.
 
 use super::compare::Comparison;
 use super::expr::{Expr, Rel};
@@ -6,7 +6,7 @@ use super::expr::{Expr, Rel};
 /// Steps by which the integers of two families may be shifted: pi/2 + k pi and -pi/2 + k pi are one family.
 const SHIFT_MAX: i64 = 2;
 
-/// Decides if both are families and the same one; `None` if one of them is no family.
+/// Returns true if both are the same family; `None` if one of them is not a family.
 pub(crate) fn same(truth: &Expr, response: &Expr, comparison: &Comparison) -> Option<bool> {
     let ((a, x, set), (b, y, other)) = (family(truth)?, family(response)?);
     if set != other {
@@ -27,7 +27,7 @@ pub(crate) fn same(truth: &Expr, response: &Expr, comparison: &Comparison) -> Op
     }))
 }
 
-/// The members, the name of the integer, and the set it is from.
+/// Returns the members, the name of the integer, and its set.
 fn family(expr: &Expr) -> Option<(&[Expr], &str, &str)> {
     let Expr::List(items) = expr else { return None };
     let (Expr::Relation(parts, ops), members) = items.split_last()? else { return None };

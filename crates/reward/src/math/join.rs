@@ -1,8 +1,8 @@
-//! What `and`, `or` and commas join: conditions on one name to a set, residues to their modulus, the rest to a list.
+//! Joins items at `and`, `or` and commas: conditions on a name to a set, residues to their modulus, others to a list.
 
 use super::expr::{Expr, Rel, SetOp, has_symbols};
 
-/// Most conditions or residues that are joined.
+/// Most conditions or residues to join.
 const JOINED_MAX: usize = 8;
 
 /// What is between two items.
@@ -34,7 +34,7 @@ pub(super) fn joined(items: Vec<Expr>, joins: &[Join]) -> Vec<Expr> {
     Vec::from_iter(sets)
 }
 
-/// Conditions and intervals, of which one at least can be no pair and no equation.
+/// Returns true for conditions and intervals, at least one of which is no pair and no equation.
 fn is_union(items: &[Expr]) -> bool {
     let infinite = |e: &Expr| e.any(&|e| *e == Expr::Infinity);
     let interval = |e: &Expr| match e {
@@ -47,7 +47,7 @@ fn is_union(items: &[Expr]) -> bool {
     items.iter().all(|e| interval(e).is_some() || condition(e).is_some()) && items.iter().any(clear)
 }
 
-/// The name that a condition is about, and whether it is more than an equation.
+/// Returns the name of a condition, and true if it is more than an equation.
 fn condition(expr: &Expr) -> Option<(&Expr, bool)> {
     let Expr::Relation(parts, ops) = expr else { return None };
     let orders = ops.iter().all(|op| op.is_order() || *op == Rel::Ne);
@@ -59,7 +59,7 @@ fn condition(expr: &Expr) -> Option<(&Expr, bool)> {
     (names.next().is_none() && parts.len() <= 3).then_some((name, orders))
 }
 
-/// `x = 1, 4 \pmod 5`: the modulus at the end is that of every residue.
+/// Applies the modulus at the end of `x = 1, 4 \pmod 5` to every residue.
 fn with_modulus(items: Vec<Expr>) -> Vec<Expr> {
     let Some((Expr::Modulo(_, modulus), others)) = items.split_last() else { return items };
     if others.iter().any(|item| matches!(item, Expr::Modulo(..))) {

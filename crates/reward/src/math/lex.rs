@@ -157,7 +157,7 @@ fn connector(word: &str) -> Option<Token> {
     }
 }
 
-/// `km/h`, `m/s^2`, `kg\cdot m^{-3}`: names of units with their powers, and nothing else.
+/// Returns true for units with powers and nothing else: `km/h`, `m/s^2`, `kg\cdot m^{-3}`.
 fn is_unit(text: &str) -> bool {
     let spaced =
         ["\\cdot", "\\,", "\\ ", "\\;"].iter().fold(text.to_string(), |text, mark| text.replace(mark, " "));
@@ -305,7 +305,7 @@ impl Lexer<'_> {
         self.push(Token::Number(text));
     }
 
-    /// The digits of `\overline{…}` after a decimal, if that is what is here.
+    /// Reads the digits of `\overline{…}` after a decimal, if it is next.
     fn repeating_digits(&mut self) -> Option<String> {
         let ahead: String = self.chars[self.at..].iter().take(32).collect();
         let point = usize::from(ahead.starts_with('.'));
@@ -319,7 +319,7 @@ impl Lexer<'_> {
         Some(digits)
     }
 
-    /// `0.1\overline{6}` is (16 - 1) / (99 - 9) = 15/90.
+    /// Reads `0.1\overline{6}` as (16 - 1) / (99 - 9) = 15/90.
     fn repeating_decimal(&mut self, before: &str, repeating: &str) {
         let plain = before.replace('.', "");
         let places = before.split_once('.').map_or(0, |(_, fraction)| fraction.len());
@@ -328,7 +328,7 @@ impl Lexer<'_> {
         self.push_all(["(", "(", &all, "-", &plain, ")", "/", &below, ")"]);
     }
 
-    /// The exponent of `1.5e3`, where digits follow at once.
+    /// Reads the exponent of `1.5e3`, if digits follow at once.
     fn exponent(&mut self) -> Option<String> {
         let sign = usize::from(matches!(self.peek(1), '+' | '-'));
         let digits: String =
@@ -361,7 +361,7 @@ impl Lexer<'_> {
         }
     }
 
-    /// The length of a thousands separator at this place, if three digits and no fourth follow.
+    /// Returns the length of a thousands separator here, if exactly three digits follow.
     fn separator(&self, digits: &str, grouped: bool) -> Option<usize> {
         let ahead: String = (0..8).map(|k| self.peek(k)).collect();
         let comma = self.group_commas && self.depth == 0;
@@ -494,7 +494,7 @@ impl Lexer<'_> {
         Some(())
     }
 
-    /// The text of the group that follows; braces inside must match.
+    /// Reads the text of the next group; braces inside must match.
     fn group(&mut self) -> Option<String> {
         while self.peek(0) == ' ' {
             self.at += 1;
@@ -520,7 +520,7 @@ impl Lexer<'_> {
         None
     }
 
-    /// The contents of `\text{…}` (`words`) or `\mathrm{…}`: connectors and mathematics are read, the rest is text.
+    /// Reads `\text{…}` (`words`) or `\mathrm{…}`: connectors and mathematics are parsed, the rest is text.
     fn styled(&mut self, words: bool) -> Option<()> {
         let inner = self.group()?;
         let trimmed = inner.trim_matches(|c: char| c.is_whitespace() || matches!(c, ',' | '.' | ';'));

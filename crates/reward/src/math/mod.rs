@@ -2,9 +2,8 @@
 //!
 //! Finds the answer (`extract`), spells it one way (`clean`, `words`), cuts it (`lex`), parses it (`parse`, `primary`,
 //! `names`, `join`) and compares (`compare`, `region`, `working`, `integers`, with `eval` and `number`). What does not
-//! parse is compared as text. Every stage has a bound on size, depth or steps: hostile text is wrong in milliseconds,
-//! and nothing panics. Of two readings the stricter is taken: refusing a right answer costs a sample, accepting a wrong
-//! one is learned.
+//! parse is compared as text. Size, depth and steps are bounded: hostile text is wrong in milliseconds, nothing panics.
+//! The stricter of two readings counts: refusing a right answer costs a sample, accepting a wrong one trains it.
 
 mod clean;
 mod compare;

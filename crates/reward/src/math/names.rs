@@ -1,4 +1,4 @@
-//! Names made of several capitals: segments, vectors, triangles, angles. Their letters are no factors.
+//! Names of several capitals: segments, vectors, triangles, angles. Their letters are not factors.
 //!
 //! A triangle is its letters in their order: of two that are congruent or similar the order tells which sides
 //! correspond, and an answer that asks for one triangle can repeat the order of the question.
@@ -11,8 +11,7 @@ use super::parse::Parser;
 const LETTERS_MAX: usize = 8;
 
 impl Parser {
-    /// The name after `\triangle`, `\overline` and the like: two or more capitals, or one after `\triangle` and
-    /// `\angle`.
+    /// Reads the name after `\triangle`, `\overline` etc.: two or more capitals, or one after `\triangle` and `\angle`.
     pub(super) fn figure(&mut self, command: &str) -> Option<Expr> {
         let (letters, tokens) = self.capitals()?;
         let points = letters.iter().filter(|c| c.is_ascii_uppercase()).count();
@@ -41,7 +40,7 @@ impl Parser {
         Some(Expr::Symbol(format!("{} {}", kind_and_letters.0, String::from_iter(kind_and_letters.1))))
     }
 
-    /// Capitals with their primes, in braces or not, and how many tokens they are.
+    /// Returns capitals with their primes, in braces or not, and the number of their tokens.
     fn capitals(&self) -> Option<(Vec<char>, usize)> {
         let braced = self.at_sign('{');
         let (mut letters, mut tokens) = (Vec::new(), usize::from(braced));
@@ -64,7 +63,7 @@ impl Parser {
         if braced && self.ahead(tokens) != Some(&Token::Sign('}')) {
             return None;
         }
-        // `\angle A_1` has a name of its own.
+        // `\angle A_1` has a separate name.
         let tokens = tokens + usize::from(braced);
         (!letters.is_empty() && self.ahead(tokens) != Some(&Token::Sign('_'))).then_some((letters, tokens))
     }

@@ -88,12 +88,12 @@ impl Wide {
         Some(Wide { re: scale(re, -shift), im: scale(im, -shift), exp, err })
     }
 
-    /// A plain float, correct to its last bit.
+    /// Makes a plain float, correct to its last bit.
     pub(crate) fn real(x: f64) -> Option<Wide> {
         Wide::new(x, 0.0, 0, -EXPONENT_MAX)
     }
 
-    /// As plain complex floats, if they can hold it and more than 20 of its bits are known.
+    /// Returns plain complex floats, if they can hold it and more than 20 of its bits are known.
     pub(crate) fn plain(self) -> Option<(f64, f64)> {
         let known = self.err < self.exp.max(-40) - 20;
         (self.exp < 1000 && known).then(|| {
@@ -129,7 +129,7 @@ impl Wide {
         let minus = Wide { re: -other.re, im: -other.im, ..other };
         let difference = self.add(minus)?;
         let tolerance = self.err.max(other.err) + SLACK_BITS;
-        // Values of which too little is known are not compared.
+        // Values known too imprecisely are not compared.
         if tolerance > self.exp.max(other.exp).max(-24) - 12 {
             return None;
         }
@@ -143,7 +143,7 @@ fn exponent_of(x: f64) -> i64 {
 }
 
 fn scale(x: f64, power: i64) -> f64 {
-    // In two halves, so that neither factor overflows or underflows on its own.
+    // In two halves, so neither factor overflows or underflows.
     let half = |n: i64| f64::from_bits(((1023 + n.clamp(-1022, 1023)) as u64) << 52);
     let power = power.clamp(-2040, 2040);
     x * half(power / 2) * half(power - power / 2)
@@ -163,7 +163,7 @@ impl Num {
         Num::of_small((n, d), Some(exact))
     }
 
-    /// A small rational whose residues are known: its float is rounded once, so no error is carried on.
+    /// Makes a small rational with known residues: its float is rounded once, so no error is carried on.
     fn of_small((n, d): (i128, i128), exact: Option<[u64; 2]>) -> Option<Num> {
         Some(Num { small: Some((n, d)), exact, wide: Wide::real(n as f64 / d as f64)? })
     }
@@ -198,7 +198,7 @@ impl Num {
         Some(Num { small: None, exact: None, wide: Wide::new(re, im, 0, err)? })
     }
 
-    /// A pseudo-random rational in (0.5, 2.5) for a hash, its sign by a bit of it.
+    /// Returns a pseudo-random rational in (0.5, 2.5) for a hash, with a sign from one of its bits.
     pub(crate) fn from_hash(hash: u64, positive: bool) -> Num {
         let size = i128::from(500 + hash % 1999);
         let sign = if positive || hash & (1 << 40) == 0 { 1 } else { -1 };
@@ -213,7 +213,7 @@ impl Num {
         }
     }
 
-    /// A whole number that i64 holds.
+    /// Returns the whole number, if i64 holds it.
     pub(crate) fn as_int(self) -> Option<i128> {
         self.small.filter(|&(_, d)| d == 1).map(|(n, _)| n)
     }
@@ -289,7 +289,7 @@ impl Num {
         Some(Num { small: None, exact, wide })
     }
 
-    /// Equal, different, or not to be told.
+    /// Returns true if equal, false if different; `None` if unknown.
     pub(crate) fn same(self, other: Num) -> Option<bool> {
         match (self.exact, other.exact) {
             (Some(a), Some(b)) => Some(a == b),
@@ -297,7 +297,7 @@ impl Num {
         }
     }
 
-    /// The order of two real numbers; `None` where it cannot be told.
+    /// Compares two real numbers; `None` if their order is unknown.
     pub(crate) fn order(self, other: Num) -> Option<std::cmp::Ordering> {
         if self.same(other)? {
             return Some(std::cmp::Ordering::Equal);

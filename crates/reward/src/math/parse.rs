@@ -129,7 +129,7 @@ impl Parser {
         result
     }
 
-    /// `p = 5, q = 2; p = 7, q = 2`: groups of equations are tuples; else semicolons are commas.
+    /// Parses `p = 5, q = 2; p = 7, q = 2`: groups of equations are tuples; else semicolons are commas.
     fn groups(&mut self) -> Option<Expr> {
         let mut groups = vec![self.items(false)?];
         while self.eat(';') {
@@ -153,7 +153,7 @@ impl Parser {
         Some(one_or(groups.into_iter().flatten().collect(), Expr::List))
     }
 
-    /// Relations between commas, `and` and `or`; with `semicolons`, between those too.
+    /// Parses relations separated by commas, `and` and `or`, and semicolons if `semicolons`.
     fn items(&mut self, semicolons: bool) -> Option<Vec<Expr>> {
         let (mut items, mut joins) = (vec![self.relation()?], Vec::new());
         while let Some(join) = self.join(semicolons) {
@@ -163,7 +163,7 @@ impl Parser {
         Some(joined(items, &joins))
     }
 
-    /// Commas and words between two items; a word counts more than a comma before it.
+    /// Parses commas and words between two items; a word counts more than a comma before it.
     fn join(&mut self, semicolons: bool) -> Option<Join> {
         let mut join = None;
         loop {
@@ -182,7 +182,7 @@ impl Parser {
         let mut parts = vec![self.sets()?];
         let mut ops = Vec::new();
         while let Some(op) = self.relation_sign() {
-            // `= \frac{10}{9}` after a remark that did not parse is not a chain; an empty side is no answer.
+            // `= \frac{10}{9}` after a remark that did not parse is not a chain; an empty side is not an answer.
             ops.push(op);
             parts.push(self.sets()?);
             if ops.len() > CHAIN_MAX as usize {
@@ -193,7 +193,7 @@ impl Parser {
         self.modulus(expr)
     }
 
-    /// `\pmod{7}`, `\mod 7` or `(mod 7)` after a number or an equation.
+    /// Parses `\pmod{7}`, `\mod 7` or `(mod 7)` after a number or an equation.
     fn modulus(&mut self, expr: Expr) -> Option<Expr> {
         if self.at_modulus() {
             self.at += 2;
@@ -289,7 +289,7 @@ impl Parser {
         Some(sign)
     }
 
-    /// Factors side by side or with an operator between them.
+    /// Parses factors, adjacent or with an operator between them.
     fn product(&mut self) -> Option<Expr> {
         let mut factors = vec![self.factor()?];
         let mut quotients = 0;
@@ -330,7 +330,7 @@ impl Parser {
         }
     }
 
-    /// `2 1/3`: a whole number, white space, a fraction of whole numbers.
+    /// Parses `2 1/3`: a whole number, white space, a fraction of whole numbers.
     fn mixed_number(&mut self, factors: Vec<Expr>) -> Option<Expr> {
         let [Expr::Number(whole)] = factors.as_slice() else { return None };
         let whole = whole.clone();
@@ -414,7 +414,7 @@ impl Parser {
         }
     }
 
-    /// A primary with its powers, factorials, degrees, per cent and units.
+    /// Parses a primary with its powers, factorials, degrees, per cent and units.
     fn factor(&mut self) -> Option<Expr> {
         let mut base = self.primary()?;
         for _ in 0..CHAIN_MAX {
@@ -511,7 +511,7 @@ impl Parser {
         self.primary()
     }
 
-    /// An argument of `\frac` or `\sqrt`: a group, or a single digit, letter or command.
+    /// Parses an argument of `\frac` or `\sqrt`: a group, or a single digit, letter or command.
     pub(super) fn argument(&mut self) -> Option<Expr> {
         if self.sign() == '{' {
             return self.brace();
@@ -527,7 +527,7 @@ impl Parser {
         self.primary()
     }
 
-    /// A group in braces; an empty one is nothing.
+    /// Parses a group in braces; an empty one is `None`.
     pub(super) fn brace(&mut self) -> Option<Expr> {
         self.deeper(|p| {
             if !p.eat('{') {
@@ -545,7 +545,7 @@ impl Parser {
         })
     }
 
-    /// `( … )`, `[ … )` and so on: a group, or a tuple or interval.
+    /// Parses `( … )`, `[ … )` and so on: a group, or a tuple or interval.
     pub(super) fn bracket(&mut self) -> Option<Expr> {
         let open = self.sign();
         self.at += 1;
@@ -566,7 +566,7 @@ impl Parser {
         }
     }
 
-    /// `\{ … \}`; a set with a condition is its condition.
+    /// Parses `\{ … \}`; a set with a condition is its condition.
     pub(super) fn set(&mut self) -> Option<Expr> {
         self.at += 1;
         if self.eat('⦄') {
@@ -585,7 +585,7 @@ impl Parser {
         closed.then(|| without_colon(&items).unwrap_or(Expr::Set(items)))
     }
 
-    /// `| … |`, `\lfloor … \rfloor` and `\lceil … \rceil`.
+    /// Parses `| … |`, `\lfloor … \rfloor` and `\lceil … \rceil`.
     pub(super) fn between(&mut self, func: Func, close: Option<&str>) -> Option<Expr> {
         self.at += 1;
         let bars = self.open_bars;
@@ -622,7 +622,7 @@ impl Parser {
     }
 }
 
-/// The only element, or what `make` makes of several.
+/// Returns the only element, or the result of `make` for several.
 pub(super) fn one_or(mut items: Vec<Expr>, make: impl FnOnce(Vec<Expr>) -> Expr) -> Expr {
     match (items.len(), items.pop()) {
         (1, Some(only)) => only,

@@ -1,4 +1,4 @@
-//! The smallest parts of an answer: numbers, names, fractions, roots, functions, matrices.
+//! Parses the smallest parts of an answer: numbers, names, fractions, roots, functions, matrices.
 
 use super::expr::{Expr, Func};
 use super::lex::Token;
@@ -50,7 +50,7 @@ impl Parser {
         }
     }
 
-    /// A number, or digits in a base: `204_5`.
+    /// Parses a number, or digits in a base: `204_5`.
     fn based(&mut self, digits: String) -> Option<Expr> {
         if !self.eat('_') {
             return Some(Expr::Number(digits));
@@ -62,7 +62,7 @@ impl Parser {
         }
     }
 
-    /// Words alone, as long as they last.
+    /// Joins consecutive words.
     fn text(&mut self, first: String) -> Option<Expr> {
         let mut text = first;
         while let Some(Token::Text(more)) = self.peek() {
@@ -72,7 +72,7 @@ impl Parser {
         Some(Expr::Text(text))
     }
 
-    /// A name with its subscript and primes, and its arguments if it is the name of a function.
+    /// Parses a name with its subscript and primes, and its arguments if it is a function's.
     fn named(&mut self, name: String) -> Option<Expr> {
         let mut name = name;
         let mut arguments = Vec::new();
@@ -171,7 +171,7 @@ impl Parser {
         self.call(Func::Log10)
     }
 
-    /// A function with its argument; a power before the argument belongs to the result, -1 to the function.
+    /// Parses a function with its argument; a power before the argument belongs to the result, -1 to the function.
     fn call(&mut self, func: Func) -> Option<Expr> {
         let power = if self.eat('^') { Some(self.script()?) } else { None };
         let argument = Box::new(self.function_argument()?);
@@ -190,7 +190,7 @@ impl Parser {
         })
     }
 
-    /// `(…)`, `{…}`, or the factors up to the next bracket, function or sign: `\sin 2x \cos y` has the argument 2x.
+    /// Parses `(…)`, `{…}`, or factors up to a bracket, function or sign: `\sin 2x \cos y` has the argument 2x.
     fn function_argument(&mut self) -> Option<Expr> {
         if self.at_bracket() || self.at_sign('{') || self.at_sign('|') {
             return if self.at_bracket() { self.bracket() } else { self.primary() };
@@ -229,7 +229,7 @@ impl Parser {
         (!factors.is_empty()).then(|| one_or(factors, Expr::Product))
     }
 
-    /// `\sum_{k=0}^{n} body` and its kin.
+    /// Parses `\sum_{k=0}^{n} body` and the like.
     fn bound(&mut self, name: &str) -> Option<Expr> {
         let (mut variable, mut parts) = (String::new(), Vec::new());
         for _ in 0..2 {
@@ -251,7 +251,7 @@ impl Parser {
         Some(Expr::Bound(name.to_string(), variable, parts))
     }
 
-    /// The body of a sum: factors side by side.
+    /// Parses the body of a sum: adjacent factors.
     fn sum_term(&mut self) -> Option<Expr> {
         let mut factors = Vec::new();
         while self.starts_factor() || self.at_sign('*') || self.peek() == Some(&Token::Command("cdot".into()))
@@ -268,7 +268,7 @@ impl Parser {
         if self.eat('^') { Some(Expr::Power(Box::new(base), Box::new(self.script()?))) } else { Some(base) }
     }
 
-    /// The rows of a matrix environment, whatever its brackets.
+    /// Parses the rows of a matrix environment, with any brackets.
     fn matrix(&mut self, begin: &str) -> Option<Expr> {
         let kind = begin.trim_start_matches("begin ");
         let end = format!("end {kind}");
@@ -288,7 +288,7 @@ impl Parser {
             if self.eat_command("newline") {
                 rows.push(std::mem::take(&mut row));
             } else if self.eat_command("hline") || self.eat('&') {
-                // Cells are told apart by what is in them; an empty cell is not mathematics.
+                // Cells are separated by their contents; an empty cell is not mathematics.
             } else {
                 row.push(self.sum()?);
             }
@@ -327,7 +327,7 @@ fn function(name: &str) -> Option<Func> {
     })
 }
 
-/// A command that is a name; brackets and arrows are not.
+/// Returns a command that is a name; brackets and arrows are not.
 fn greek(name: &str) -> Option<&str> {
     let refused = [
         "rbrace",

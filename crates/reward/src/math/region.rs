@@ -34,7 +34,7 @@ impl Region {
 
 /// True if both are sets of real numbers and the same one. An inequality in one name is the set of its solutions.
 pub(crate) fn same(a: &Expr, b: &Expr, comparison: &Comparison) -> bool {
-    // Two inequalities must speak of the same name.
+    // Two inequalities must be about the same name.
     let mut subjects = Vec::new();
     collect_subjects(a, &mut subjects);
     collect_subjects(b, &mut subjects);
@@ -49,14 +49,14 @@ pub(crate) fn same(a: &Expr, b: &Expr, comparison: &Comparison) -> bool {
     if ends.len() > ENDS_MAX {
         return false;
     }
-    // An order that cannot be told makes the sets different: better than equal by accident.
+    // An unknown order makes the sets different: better than equal by accident.
     let unsure = ends.iter().any(|x| ends.iter().any(|y| x.order(*y).is_none()));
     ends.sort_by(|x, y| x.order(*y).unwrap_or(Ordering::Equal));
     let Some(probes) = probes(&ends) else { return false };
     !unsure && probes.into_iter().all(|x| holds(&a, x).is_some_and(|held| holds(&b, x) == Some(held)))
 }
 
-/// The end points, a number between each two, and one beyond each side.
+/// Returns the end points, a number between each two, and one beyond each side.
 fn probes(ends: &[Num]) -> Option<Vec<Num>> {
     let (Some(first), Some(last)) = (ends.first(), ends.last()) else { return Some(vec![Num::int(0)]) };
     let mut probes = vec![first.sub(Num::int(1))?, last.add(Num::int(1))?];
@@ -127,7 +127,7 @@ fn region(expr: &Expr, point: &Point, depth: u32) -> Option<Region> {
         Expr::Tuple(open, close, ends) => {
             let [low, high] = ends.as_slice() else { return None };
             let (low, high) = (end(low, point, false)?, end(high, point, true)?);
-            // An infinite end belongs to no set, whatever its bracket; but `[-\infty` is not written.
+            // An infinite end belongs to no set, with any bracket; but `[-\infty` is not written.
             if (low.is_none() && *open == '[') || (high.is_none() && *close == ']') {
                 return None;
             }
@@ -147,7 +147,7 @@ fn region(expr: &Expr, point: &Point, depth: u32) -> Option<Region> {
             Box::new(region(b, point, depth + 1)?),
         )),
         Expr::Relation(parts, ops) => relation(expr, parts, ops, point, depth),
-        // `\mathbb{R} \setminus 3`, said in words; alone a number is no set.
+        // `\mathbb{R} \setminus 3` from an answer in words; alone a number is not a set.
         _ if depth > 0 => Some(Region::Points(vec![constant(expr, point)?])),
         _ => None,
     }
@@ -157,7 +157,7 @@ fn constant(expr: &Expr, point: &Point) -> Option<Num> {
     (!has_symbols(expr)).then(|| point.number(expr))?
 }
 
-/// A finite end, or `None` for the infinity that belongs on that side.
+/// Returns a finite end, or `None` for the infinity on that side.
 fn end(expr: &Expr, point: &Point, high: bool) -> Option<Option<Num>> {
     match expr {
         Expr::Infinity if high => Some(None),
@@ -176,7 +176,7 @@ fn collect_subjects<'a>(expr: &'a Expr, subjects: &mut Vec<&'a Expr>) {
     }
 }
 
-/// The name that an inequality or membership speaks of.
+/// Returns the name in an inequality or membership.
 fn subject(expr: &Expr) -> Option<&Expr> {
     let Expr::Relation(parts, ops) = expr else { return None };
     if let Some((name, _)) = named(expr) {
@@ -219,7 +219,7 @@ fn relation(expr: &Expr, parts: &[Expr], ops: &[Rel], point: &Point, depth: u32)
     }
 }
 
-/// A name or a value of a function, of which an inequality gives the range.
+/// Returns true for a name or a function's value, whose range an inequality gives.
 fn is_subject(expr: &Expr) -> bool {
     matches!(expr, Expr::Symbol(_)) || matches!(expr, Expr::Opaque(name, _) if !name.starts_with("digits"))
 }

@@ -3,10 +3,9 @@
 /// Longest phrase, in letters.
 const LETTERS_MAX: usize = 40;
 
-/// Phrases, by their letters alone, and what they say in LaTeX.
+/// Phrases, by their letters alone, and their LaTeX.
 ///
-/// A limit that does not exist and a value that is undefined are one answer: which of the two a text says depends on
-/// its author, not on the mathematics.
+/// A limit that does not exist and an undefined value are one answer: the choice of words is the author's.
 const PHRASES: [(&str, &str); 26] = [
     ("allrealnumbers", "\\mathbb{R}"),
     ("allreals", "\\mathbb{R}"),
@@ -38,7 +37,7 @@ const PHRASES: [(&str, &str); 26] = [
 
 const UNDEFINED: &str = "\\operatorname{undefined}";
 
-/// Words inside a formula and the LaTeX that says the same.
+/// Words inside a formula and their LaTeX.
 const INFIX: [(&str, &str); 16] = [
     ("mod", "\\mod "),
     ("where", ","),
@@ -75,14 +74,14 @@ pub(crate) fn infix(words: &str) -> Option<&'static str> {
     INFIX.iter().find(|&&(infix, _)| infix == words).map(|&(_, latex)| latex)
 }
 
-/// Returns the phrase with which a text in sentences ends, so that no number before it is taken for the answer.
+/// Returns the phrase at the end of a text in sentences, so that no number before it is taken for the answer.
 pub(crate) fn closing(text: &str) -> Option<&'static str> {
     let tail = &text[text.ceil_char_boundary(text.len().saturating_sub(64))..];
     let tail =
         tail.trim_end_matches(|c: char| c.is_whitespace() || matches!(c, '.' | '*' | '!')).to_lowercase();
     let phrases = ["does not exist", "no solution", "no solutions", "undefined", "all real numbers"];
     let phrase = phrases.into_iter().find(|phrase| tail.ends_with(phrase))?;
-    // `not all real numbers` says something else.
+    // `not all real numbers` has another meaning.
     let before = &tail[..tail.len() - phrase.len()];
     let denied =
         before.split_whitespace().any(|word| matches!(word, "not" | "never") || word.ends_with("n't"));
@@ -143,11 +142,11 @@ fn names_choice(text: &str) -> bool {
     })
 }
 
-/// The text without the command of style around its beginning, and whether that style ended.
+/// Returns the text without the style command around its beginning, and true if that style ended.
 fn unstyled(text: &str) -> Option<(String, bool)> {
     let text = text.trim_start();
     if !text.starts_with('\\') {
-        // Most answers are no choice: nothing is copied for them.
+        // Most answers are not choices: nothing is copied for them.
         let begins = text.starts_with(|c: char| c == '(' || ('A'..='H').contains(&c));
         return begins.then(|| (text.to_string(), false));
     }

@@ -1,22 +1,22 @@
-//! Equations that show their working: `3 + 4 = 7` says 7, and a false one says nothing.
+//! Equations that show their working: the value of `3 + 4 = 7` is 7, and a false one has none.
 
 use super::eval::{Fuel, Point};
 use super::expr::{Expr, Rel, has_symbols, imaginary, named};
 use super::number::Num;
 use std::cmp::Ordering;
 
-/// What is known of the sides but their trees.
+/// Facts about the sides besides their trees.
 pub(crate) struct Sides<'a> {
     pub fuel: &'a Fuel,
     /// Some have different units.
     pub mixed_units: bool,
 }
 
-/// What an equation says.
+/// The value of an equation.
 pub(crate) enum Working<'a> {
     /// The last side, to which all others are equal.
     Value(&'a Expr),
-    /// Nothing: two of its sides are different numbers.
+    /// No value: two of its sides are different numbers.
     False,
     /// It is not one of numbers only, or none at all.
     Other,
@@ -38,7 +38,7 @@ pub(crate) fn working<'a>(expr: &'a Expr, given: &Sides) -> Working<'a> {
     if sides.len() < 2 && (is_named || parts.len() < 2) {
         return Working::Other;
     }
-    // `9 = 9` shows no working and says nothing.
+    // `9 = 9` shows no working and has no value.
     if sides.len() > 1 && sides.iter().all(|side| side == last) {
         return Working::Other;
     }

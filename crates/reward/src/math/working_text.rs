@@ -1,8 +1,8 @@
-//! The working before a number in a sentence: `the total is 12 + 30 = 42` says the same as the equation alone.
+//! The working before a number in a sentence: `the total is 12 + 30 = 42` means the same as the equation alone.
 
 /// Farthest that working reaches before its number.
 const WORKING_CHARS_MAX: usize = 160;
-/// Words that are a part of the working, so that what follows them is only the rest of it.
+/// Words that are part of the working: after them comes only its rest.
 const PARTS: [&str; 12] =
     ["times", "plus", "minus", "of", "by", "over", "and", "squared", "divided", "less", "to", "half"];
 
@@ -38,7 +38,7 @@ pub(super) fn with_working(chars: &[char], start: usize, whole: bool) -> Option<
     known.then(|| sides.iter().map(|side| format!("{} = ", side.trim())).collect())
 }
 
-/// The length of the part of an equation that ends at `end`.
+/// Returns the length of the part of an equation that ends at `end`.
 fn taken_before(chars: &[char], end: usize) -> Option<usize> {
     let last = *chars[..end].last()?;
     let before = |k: usize| end.checked_sub(k).map(|at| chars[at]);
@@ -79,7 +79,7 @@ fn begins(chars: &[char], from: usize, whole: bool) -> bool {
     word.chars().count() >= 2 && mark != Some('\\') && !PARTS.contains(&word.as_str())
 }
 
-/// A side without the mark of a list or of bold text before it, or a bracket that closes after the equation.
+/// Returns a side without a list or bold mark before it, and without a bracket that closes after the equation.
 fn unlisted(side: &str) -> &str {
     let side = side.trim_start_matches([' ', '*']);
     let side = side.strip_prefix("- ").unwrap_or(side);

@@ -1,16 +1,16 @@
-//! `data.prompts` and `data.eval`: files as they are, data sets of the hub by their names there.
+//! Writes `data.prompts` and `data.eval`: files as they are, hub data sets by name.
 
 use super::draft::{Draft, Taken, quoted};
 use crate::setting::{list, number};
 use crate::table::why;
 
-/// The settings of a stack that say what is learnt and what is evaluated.
+/// A stack's settings for training and evaluation data.
 pub(crate) struct Of {
     pub prompts: &'static str,
     pub eval: &'static str,
-    /// The shares of several sets.
+    /// The weights of several sets.
     pub weights: Option<&'static str>,
-    /// The configuration of a data set of the hub.
+    /// The configuration of a hub data set.
     pub subset: Option<&'static str>,
     /// The splits of `prompts` and `eval`.
     pub splits: [Option<&'static str>; 2],
@@ -19,7 +19,7 @@ pub(crate) struct Of {
 /// A data set of a list.
 struct Set {
     path: String,
-    /// What follows `@` where it is no weight: a folder of the data set.
+    /// The text after `@` if it is not a weight: a folder of the data set.
     folder: Option<String>,
     weight: Option<f64>,
 }
@@ -27,7 +27,7 @@ struct Set {
 /// Reads `path`, `path@0.3` (a weight) and `path@folder`.
 fn data_set(file: &str) -> Set {
     let (path, after) = match file.rsplit_once('@') {
-        // In a name here it is a revision.
+        // In a hub name it is a revision.
         Some(parts) if !file.starts_with("hf:") => parts,
         _ => (file, ""),
     };
@@ -87,7 +87,7 @@ pub(crate) fn data(draft: &mut Draft, of: &Of) {
     remarks(draft, subset, splits, has_hub);
 }
 
-/// Lists subsets and splits of what is no data set of the hub, and parts of splits.
+/// Lists subsets and splits without a hub data set, and parts of splits.
 fn remarks(draft: &mut Draft, subset: Option<Taken>, splits: [Option<Taken>; 2], has_hub: [bool; 2]) {
     if let Some(taken) = subset.filter(|_| has_hub == [false, false]) {
         draft.leave(&taken, why::PART);
@@ -109,7 +109,7 @@ pub(crate) fn split_of(text: &str) -> Option<&str> {
     is_name(whole).then_some(whole)
 }
 
-/// Gives each set its share, as a setting next to the files says.
+/// Sets the weight of each set from the setting `name`.
 fn shares(draft: &mut Draft, name: &str, sets: &mut [Set]) {
     let Some(taken) = draft.take_text(name) else { return };
     let values: Vec<f64> = list(&taken.value).iter().filter_map(|text| number(text)).collect();
@@ -149,7 +149,7 @@ pub(crate) fn hub_name(
     if !is_name(org) || !is_name(name) || FILE_ENDINGS.contains(&ending) {
         return None;
     }
-    // What the hub's library calls data without a configuration.
+    // The hub library's name for data without a configuration.
     let subset = subset.filter(|subset| *subset != "default" && is_name(subset));
     let other = if is_learnt { "train" } else { "test" };
     let split = split.or(subset.map(|_| other));
@@ -157,18 +157,18 @@ pub(crate) fn hub_name(
     Some([subset, split].into_iter().flatten().fold(parts, |name, part| format!("{name}/{part}")))
 }
 
-/// Endings of files of data: `org/name` does not have one.
+/// Extensions of data files, which no `org/name` has.
 const FILE_ENDINGS: [&str; 10] =
     ["jsonl", "json", "parquet", "csv", "tsv", "txt", "arrow", "gz", "zst", "yaml"];
 
-/// One part of a name on the hub.
+/// Returns true for one part of a hub name.
 fn is_name(text: &str) -> bool {
     !text.is_empty()
         && !text.starts_with('.')
         && text.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c))
 }
 
-/// Returns the path of a file here, and whether it is the one that is there.
+/// Returns the path of a file here, and true if it is the original one.
 fn file_path(set: &Set) -> (String, bool) {
     let file = match &set.folder {
         Some(folder) => format!("{}/{folder}", set.path),
@@ -184,7 +184,7 @@ fn file_path(set: &Set) -> (String, bool) {
     (path, is_same)
 }
 
-/// Several sets as a list, each under its own name: `train` of two folders is `gsm8k-train` and `math-train`.
+/// Returns several sets as a list, each under its own name: `train` of two folders is `gsm8k-train` and `math-train`.
 fn data_list(sets: &[Set], weighted: bool) -> String {
     let paths: Vec<&str> = sets.iter().map(|set| set.path.as_str()).collect();
     let plain = |text: &str| -> String {
@@ -193,7 +193,7 @@ fn data_list(sets: &[Set], weighted: bool) -> String {
             .collect()
     };
     let stem = |path: &str| {
-        // A data set of the hub is known by its own name, whatever the split.
+        // A hub data set is named after itself, for any split.
         let file = match path.strip_prefix("hf:") {
             Some(name) => name.split(['/', '@']).nth(1).unwrap_or(name),
             None => path.rsplit('/').next().unwrap_or(path),

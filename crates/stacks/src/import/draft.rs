@@ -1,4 +1,4 @@
-//! The draft of a run file: which key of the launch file became which key here, and what happened to the rest.
+//! The draft of a run file: which key of the launch file became which key here, and the fate of the rest.
 
 use crate::defaults::is_default;
 use crate::launch::python::{EXPRESSION, NESTED};
@@ -10,28 +10,28 @@ use crate::unbuilt::{self, Unbuilt};
 use plimsoll_base::{Error, Result, WITHHELD};
 use std::collections::BTreeSet;
 
-/// How one stack's settings become a run file.
+/// The conversion of one stack's settings to a run file.
 pub(crate) struct Import {
-    /// What the stack is called in comments.
+    /// The stack's name in comments.
     pub title: &'static str,
-    /// What its files are, for the help.
+    /// Its kind of file, for the help.
     pub file: &'static str,
     /// Takes the settings of an adapter, if the stack has any.
     pub adapter: Option<fn(&mut Draft)>,
     pub jobs: &'static [Job],
-    /// (trainer, method) for trainers without a job: the method here that is the nearest to theirs.
+    /// (trainer, method) for trainers without a job: our nearest method.
     pub nearest: &'static [(&'static str, &'static str)],
 }
 
-/// What one or several trainers of a stack do.
+/// The job of one or several trainers of a stack.
 pub(crate) struct Job {
-    /// Their names, as the setting `trainer` has them.
+    /// Their values of the setting `trainer`.
     pub trainers: &'static [&'static str],
-    /// (first name, value) that holds there where a file says nothing, and differs from ours or has no default here.
+    /// (first name, value) of the stack's defaults that differ from ours, or have none here.
     pub defaults: &'static [(&'static str, &'static str)],
-    /// (first name, what it becomes) where that is not what the stack's table says.
+    /// (first name, conversion) where it differs from the stack's table.
     pub takes: &'static [(&'static str, Take)],
-    /// Takes what needs several keys together: method, steps, batches, data, rewards.
+    /// Converts what needs several keys together: method, steps, batches, data, rewards.
     pub combine: fn(&mut Draft) -> Result<()>,
 }
 
@@ -57,7 +57,7 @@ pub(super) struct Entry {
     pub fate: Fate,
 }
 
-/// A value taken from the file, and where it came from.
+/// A value from the file, and its origin.
 pub(crate) struct Taken {
     pub value: String,
     pub from: String,
@@ -77,15 +77,15 @@ pub(crate) struct Draft {
     job: &'static Job,
     pub(super) entries: Vec<Entry>,
     pub(super) lines: Vec<Line>,
-    /// Where each reward came from, and its lines.
+    /// The origin and the lines of each reward.
     pub(super) rewards: Vec<(String, Vec<(&'static str, String)>)>,
-    /// What the file does not say and a run file must.
+    /// Choices that the file does not make and a run file must.
     pub(super) chosen: Vec<String>,
-    /// What the file does not say, and only the user knows: keys without a value, and why.
+    /// Keys without a value that only the user knows, and why.
     pub(super) missing: Vec<String>,
-    /// What is left out and is no setting of the stack.
+    /// Omissions that are not settings of the stack.
     pub(super) further: Vec<String>,
-    /// What the file says of its surroundings, such as the variables that it sets.
+    /// The file's surroundings, such as variables that it sets.
     surroundings: Vec<Setting>,
 }
 
@@ -118,9 +118,9 @@ impl Draft {
         Draft { table, import, job, entries, lines, rewards, chosen, missing, further, surroundings }
     }
 
-    /// Applies the table, then what takes several keys together.
+    /// Applies the table, then converts what needs several keys together.
     pub fn translate(&mut self) -> Result<()> {
-        // In the order of the table, where a name of one clip comes after the name of both.
+        // In the order of the table, where the name of one clip follows the name of both.
         let mut order: Vec<usize> = (0..self.entries.len()).collect();
         order.sort_by_key(|&index| self.entries[index].row);
         for index in order {
@@ -130,7 +130,7 @@ impl Draft {
                 _ if !matches!(fate, Fate::Pending) => continue,
                 (_, Some(Take::NotBuilt(what))) if unbuilt::asks(given) => Fate::NotBuilt(what),
                 (_, Some(Take::NotBuilt(_))) => Fate::Left(why::OFF.into()),
-                // What cannot be read may be any adapter.
+                // An unreadable value may be any adapter.
                 (Some(EXPRESSION), Some(Take::Adapter)) => Fate::NotBuilt(Unbuilt::Adapters),
                 (Some(_), Some(Take::Adapter)) => Fate::NotBuilt(Unbuilt::Unread(Subject::Adapter)),
                 (Some(NESTED), Some(Take::Environment)) => Fate::NotBuilt(Unbuilt::Nested),
@@ -160,7 +160,7 @@ impl Draft {
         match () {
             () if !unbuilt::asks(given) || self.is_switched_off(key) => Fate::Left(why::OFF.into()),
             () if is_default(table.stack, key, &given.value) => Fate::Left(why::DEFAULT.into()),
-            // How the engine of a grading model is sized.
+            // Sizes of a grading model's engine.
             () if subject == Subject::Judge && table.reason_of_part(key).is_some() => {
                 Fate::Left(table.why_left(key).into())
             }
@@ -168,7 +168,7 @@ impl Draft {
         }
     }
 
-    /// True if the file switches a section off that `key` is in: `section.enable = False`.
+    /// Returns true if the file disables a section of `key`: `section.enable = False`.
     fn is_switched_off(&self, key: &str) -> bool {
         let is_off = |section: &str| {
             let is_switch = |one: &Setting| {
@@ -244,7 +244,7 @@ impl Draft {
         let entry = &self.entries[index];
         match entry.is_default {
             true => format!("default of {}: {}", self.import.title, entry.given.key),
-            // Not written in the file as a key: it follows from a command or a class.
+            // Not a key of the file: it follows from a command or a class.
             false if entry.given.key == TRAINER => format!("its trainer: {}", entry.given.value),
             false => entry.given.key.clone(),
         }
@@ -265,13 +265,13 @@ impl Draft {
         self.take(name).filter(|taken| !taken.value.is_empty())
     }
 
-    /// Takes a whole number above 0; anything else is left out by name.
+    /// Takes a whole number above 0; lists anything else as left out.
     pub fn take_count(&mut self, name: &str) -> Option<(i64, Taken)> {
         let count = |text: &str| integer(text).filter(|&count| count > 0);
         self.take_read(name, count, "not a whole number above 0")
     }
 
-    /// Takes a number; anything else is left out by name.
+    /// Takes a number; lists anything else as left out.
     pub fn take_number(&mut self, name: &str) -> Option<(f64, Taken)> {
         self.take_read(name, number, "not a number")
     }
@@ -285,13 +285,13 @@ impl Draft {
         Some((value?, taken))
     }
 
-    /// True if the file, or the stack's defaults, have this setting.
+    /// Returns true if the file or the stack's defaults have this setting.
     pub fn has(&self, name: &str) -> bool {
         let of = |entry: &Entry| entry.row.map(|row| first_name(self.table.rows[row].0));
         self.entries.iter().any(|entry| of(entry) == Some(name) && !entry.given.is_unset())
     }
 
-    /// True if the file itself writes this setting.
+    /// Returns true if the file itself has this setting.
     pub fn is_written(&self, name: &str) -> bool {
         let of = |entry: &Entry| entry.row.map(|row| first_name(self.table.rows[row].0));
         self.entries
@@ -299,7 +299,7 @@ impl Draft {
             .any(|entry| of(entry) == Some(name) && !entry.is_default && !entry.given.is_unset())
     }
 
-    /// True if a setting of the file is the number 0.
+    /// Returns true if a setting of the file is the number 0.
     pub fn is_zero(&self, name: &str) -> bool {
         let is_it = |entry: &Entry| entry.row.is_some_and(|row| first_name(self.table.rows[row].0) == name);
         self.entries
@@ -307,7 +307,7 @@ impl Draft {
             .any(|entry| is_it(entry) && !entry.is_default && number(&entry.given.value) == Some(0.0))
     }
 
-    /// True if the file has an option of this very name, known or not.
+    /// Returns true if the file has an option of exactly this name, known or not.
     pub fn is_given(&self, key: &str) -> bool {
         self.entries.iter().any(|entry| entry.given.key == key)
     }
@@ -316,7 +316,7 @@ impl Draft {
         self.take(name).is_some_and(|taken| flag(&taken.value).unwrap_or(false))
     }
 
-    /// Takes a setting, if it is there, only to list it as left out.
+    /// Takes a setting, if present, only to list it as left out.
     pub fn leave_out(&mut self, name: &str, why: &str) {
         if let Some(taken) = self.take(name) {
             self.leave(&taken, why);
@@ -333,22 +333,22 @@ impl Draft {
         self.entries[taken.index].fate = Fate::Changed(how.into());
     }
 
-    /// Lists what the file does not say and was chosen here.
+    /// Lists a choice that the file does not make.
     pub fn choose(&mut self, what: &str) {
         self.chosen.push(what.into());
     }
 
-    /// Lists what is left out and is no setting of the stack: a whole line.
+    /// Lists an omission that is not a setting of the stack: a whole line.
     pub fn remark(&mut self, line: String) {
         self.further.push(line);
     }
 
-    /// Lists a value that asks for what is not built.
+    /// Lists a value that needs an unbuilt feature.
     pub fn is_not_built(&mut self, taken: &Taken, what: Unbuilt) {
         self.entries[taken.index].fate = Fate::NotBuilt(what);
     }
 
-    /// Lists the settings that ask for what is not built.
+    /// Lists the settings that need unbuilt features.
     pub fn not_built(&self) -> Vec<(Unbuilt, &Setting)> {
         let of = |entry: &'_ Entry| match entry.fate {
             Fate::NotBuilt(what) => Some(what),
@@ -357,7 +357,7 @@ impl Draft {
         self.entries.iter().filter_map(|entry| Some((of(entry)?, &entry.given))).collect()
     }
 
-    /// Writes a key without a value, which a plan refuses by its name; `name` is the setting that would say it.
+    /// Writes a key without a value, which a plan refuses by name; `name` is the setting that would have it.
     pub fn miss(&mut self, key: &str, name: &str, write: &str) {
         let why = self.why_missing(name);
         self.set_toml(key, "\"\"", &format!("{why}: write {write}"));
@@ -370,14 +370,14 @@ impl Draft {
         self.entries.iter().rev().find(is_it).map(|entry| &entry.given).filter(|one| one.unreadable.is_some())
     }
 
-    /// Lists a setting that asks for what is not built, whatever became of it.
+    /// Lists a setting that needs an unbuilt feature, whatever its fate.
     pub fn refuse(&mut self, given: &Setting, what: Unbuilt) {
         for entry in self.entries.iter_mut().filter(|entry| entry.given == *given) {
             entry.fate = Fate::NotBuilt(what);
         }
     }
 
-    /// Says why nothing was taken from the setting `name`: what it holds, or that it is not there.
+    /// Returns why the setting `name` gave nothing: its value, or its absence.
     pub fn why_missing(&self, name: &str) -> String {
         let is_it = |entry: &&Entry| entry.row.is_some_and(|row| first_name(self.table.rows[row].0) == name);
         match self.entries.iter().rev().find(is_it) {
@@ -395,23 +395,23 @@ impl Draft {
         self.lines.push(Line { key: key.into(), value: value.to_string(), from: from.into() });
     }
 
-    /// Writes what one of our keys holds under another one, if it holds anything.
+    /// Moves the value of one of our keys to another, if it has one.
     pub fn rename(&mut self, key: &str, to: &str) {
         let Some(at) = self.lines.iter().position(|line| line.key == key) else { return };
         let line = self.lines.remove(at);
         self.lines.push(Line { key: to.into(), ..line });
     }
 
-    /// Takes a line back that no setting of the file has written.
+    /// Removes a line that no setting of the file has written.
     pub fn drop_line(&mut self, key: &str) {
         self.lines.retain(|line| line.key != key);
     }
 
-    /// Returns what the file sets a variable of the environment to, if it can be read.
+    /// Returns the file's value of an environment variable, if it can be read.
     pub fn variable(&self, name: &str) -> Option<&str> {
         let is_it = |one: &&Setting| one.key.strip_prefix("env.") == Some(name);
         let one = self.surroundings.iter().rev().find(is_it)?;
-        // Of a secret that it is set; of a value with a secret nothing.
+        // A secret's presence is reported; a value with a secret in it is not.
         let is_part = one.is_withheld && one.value != WITHHELD;
         let value = Some(one.value.as_str()).filter(|_| !is_part)?;
         (!value.is_empty() && !value.contains(['$', '`'])).then_some(value)
@@ -439,7 +439,7 @@ impl Draft {
         self.count("rollout.prompts_per_step")?.checked_mul(self.count("rollout.group_size")?)
     }
 
-    /// Refuses a method that is not here.
+    /// Returns the refusal of a method that does not exist here.
     pub fn no_method(taken: &Taken) -> Error {
         let what = format!("`{}` is `{}`, which is no method here", taken.from, taken.value);
         Error::usage("import-no-method", what).hint(
@@ -457,7 +457,7 @@ pub(crate) fn quoted(text: &str) -> String {
     toml::Value::String(text.into()).to_string()
 }
 
-/// Returns a dict of Python or JSON as an inline table, if all its values are simple.
+/// Converts a dict of Python or JSON to an inline table, if all its values are simple.
 fn variables(text: &str) -> Option<String> {
     let word = |word: &str| match word {
         "True" => "true".to_string(),
@@ -477,7 +477,7 @@ fn variables(text: &str) -> Option<String> {
             })
             .collect::<String>();
     }
-    // JSON is taken as it is written.
+    // JSON is used as written.
     let found: serde_json::Map<String, serde_json::Value> =
         serde_json::from_str(text).or_else(|_| serde_json::from_str(&json)).ok()?;
     let is_bare =

@@ -1,13 +1,13 @@
-//! Adapters: what a stack calls rank, alpha and targets becomes `[lora]`. Any other kind of adapter is another job.
+//! Converts a stack's rank, alpha and targets to `[lora]`. Any other kind of adapter is another job.
 
 use super::draft::{Draft, Taken, quoted};
 use crate::setting::{Setting, flag, list};
 use crate::unbuilt::{self, Unbuilt};
 use plimsoll_arch::{LoraTarget, Quantization};
 
-/// How one stack describes an adapter, by the first names of its settings.
+/// A stack's description of an adapter, by the first names of its settings.
 pub(crate) struct Lora {
-    /// What asks for an adapter if it is on, and what holds there where the file is silent.
+    /// Settings that enable an adapter, and the defaults that then apply.
     pub asked_by: &'static [(&'static str, Silent)],
     pub rank: &'static str,
     pub alpha: &'static str,
@@ -17,15 +17,15 @@ pub(crate) struct Lora {
     pub bias: Option<&'static str>,
     /// The folder of an adapter to start from.
     pub adapter: Option<&'static str>,
-    /// What stores the frozen weights in 4 bits.
+    /// The setting that stores the frozen weights in 4 bits.
     pub four_bits: Option<&'static str>,
-    /// True if PPO's critic gets an adapter wherever the actor does.
+    /// True if PPO's critic gets an adapter whenever the actor does.
     pub adapts_critic: bool,
 }
 
 /// A stack's defaults.
 pub(crate) struct Silent {
-    /// Whose defaults they are.
+    /// The owner of the defaults.
     pub of: &'static str,
     pub rank: i64,
     pub alpha: f64,
@@ -36,7 +36,7 @@ pub(crate) struct Silent {
 const NO_DROPOUT: &str =
     "0 here: with dropout the policy that is trained is another one than the policy that sampled";
 
-/// Writes `[lora]` where the file asks for an adapter, and lists its settings where it does not.
+/// Writes `[lora]` if the file enables an adapter; else lists its settings.
 pub(crate) fn lora(draft: &mut Draft, lora: &Lora) {
     let is_on = |draft: &mut Draft, name: &'static str| {
         let Some(taken) = draft.take(name) else { return false };
@@ -44,7 +44,7 @@ pub(crate) fn lora(draft: &mut Draft, lora: &Lora) {
     };
     let adapter = lora.adapter.and_then(|name| draft.take_text(name));
     let found = lora.asked_by.iter().find(|(name, _)| is_on(draft, name));
-    // A folder to start from asks for an adapter by itself.
+    // A folder to start from enables an adapter by itself.
     let found = found.or(adapter.as_ref().map(|_| &lora.asked_by[0]));
     let Some((asked, silent)) = found else {
         let is_other = draft.not_built().iter().any(|(what, _)| what.is_adapter());
@@ -101,7 +101,7 @@ fn size(draft: &mut Draft, lora: &Lora, silent: &Silent) {
     draft.set_toml("lora.alpha", format!("{alpha:?}"), &from);
 }
 
-/// Writes the adapter to start from. Its own file says its rank, alpha and targets, and no default of the stack counts.
+/// Writes the adapter to start from. Its own file has rank, alpha and targets, so no default of the stack applies.
 fn start(draft: &mut Draft, lora: &Lora, adapter: &Taken) {
     draft.set_text("lora.adapter", &adapter.value, &adapter.from);
     match draft.take_count(lora.rank) {
@@ -127,12 +127,12 @@ fn targets(draft: &mut Draft, name: &'static str, silent: &Silent) {
     }
 }
 
-/// True if the model of a key has experts by its name.
+/// Returns true if the model of a key has experts by its name.
 fn has_experts(draft: &Draft, key: &str) -> bool {
     draft.get(key).is_some_and(|model| unbuilt::has_experts(model.trim_matches('"')))
 }
 
-/// Names what asks for adapters of all linear layers: there a router is one of these, and here it stays frozen.
+/// Reports adapters of all linear layers: there they include routers, which stay frozen here.
 fn leave_routers(draft: &mut Draft, name: &'static str, asked: &'static str) {
     if draft.get("lora.targets").is_some_and(|targets| list(targets) != ["all-linear"]) {
         return;
@@ -142,7 +142,7 @@ fn leave_routers(draft: &mut Draft, name: &'static str, asked: &'static str) {
     }
 }
 
-/// Returns `lora.targets` as TOML; none if a name is no linear layer here, such as a regular expression or the head.
+/// Returns `lora.targets` as TOML; `None` if a name is no linear layer here, such as a regular expression or the head.
 fn toml_targets(text: &str) -> Option<String> {
     let names = list(text);
     if names == ["all-linear"] {

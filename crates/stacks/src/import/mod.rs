@@ -1,4 +1,4 @@
-//! Turns what another stack is started with into a run file, and lists everything that it could not carry over.
+//! Converts another stack's launch file to a run file, and lists everything that is not carried over.
 
 pub(crate) mod data;
 pub(crate) mod draft;
@@ -19,18 +19,18 @@ use draft::{Draft, Import};
 use plimsoll_base::{Error, Result};
 use std::path::Path;
 
-/// What the user says that a file does not.
+/// The user's choices that a file does not make.
 #[derive(Clone, Debug, Default)]
 pub struct Wishes {
-    /// Imports what is built of a job that needs more.
+    /// Imports the built part of a job that needs more.
     pub force: bool,
-    /// Which trainer the file is for, where it does not say.
+    /// The file's trainer, if it does not name one.
     pub trainer: Option<String>,
-    /// Lists each option of the engine there that is left out, which are one count otherwise.
+    /// Lists each omitted option of the other engine, instead of their number.
     pub all: bool,
 }
 
-/// Reads the file at `path` as `stack` would, up to 1 MiB, and makes a run file of it.
+/// Reads the file at `path` as `stack` would, up to 1 MiB, and converts it to a run file.
 ///
 /// Errors, exit code 2: `import-unreadable`, `import-nothing-found`, those of `translate`.
 pub fn import(stack: &'static Stack, path: &Path, wishes: &Wishes) -> Result<Imported> {
@@ -48,7 +48,7 @@ pub fn import(stack: &'static Stack, path: &Path, wishes: &Wishes) -> Result<Imp
     Ok(draft.finish(&name, wishes.all))
 }
 
-/// Makes a run file of settings; `None` if there are no settings of `stack` among them, or if it is not imported.
+/// Converts settings to a run file; `None` if none are of `stack`, or if it is not imported.
 ///
 /// Errors, exit code 2: `import-trainer-unknown`, `import-no-method`, `import-not-built`.
 pub fn translate(

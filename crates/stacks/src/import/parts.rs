@@ -1,20 +1,20 @@
-//! Parts of a run file that every stack has under other names: model, schedule, micro-batch, rewards.
+//! Parts of a run file that every stack names differently: model, schedule, micro-batch, rewards.
 
 use super::draft::{Draft, quoted};
 use crate::setting::{flag, one_line};
 use crate::unbuilt::{self, Unbuilt};
 
-/// A model's name as `model` takes it: `org/name` is of the hub.
+/// Converts a model's name for `model`: `org/name` is on the hub.
 fn model_source(name: &str) -> String {
     let on_hub =
         name.matches('/').count() == 1 && !name.starts_with(['.', '/', '~', '$']) && !name.contains(':');
     if on_hub { format!("hf:{name}") } else { name.to_string() }
 }
 
-/// What a user writes as a model.
+/// The forms of a model in a run file.
 const MODEL: &str = "hf:org/name, a folder or a GGUF file";
 
-/// `model`, from the setting `name`; one with experts that are not built, or with quantised weights, is named.
+/// Sets `model` from the setting `name`; reports unbuilt experts and quantised weights.
 pub(crate) fn model(draft: &mut Draft, name: &str) {
     match draft.take_text(name) {
         Some(taken) => {
@@ -24,7 +24,7 @@ pub(crate) fn model(draft: &mut Draft, name: &str) {
             }
         }
         None => {
-            // A path of which a part is not known still says in its last part what it is.
+            // The last part of a path with an unknown part still shows what it is.
             if let Some((taken, what)) =
                 draft.unread(name).and_then(|one| Some((one.clone(), unbuilt::of_model(&one.value)?)))
             {
@@ -35,7 +35,7 @@ pub(crate) fn model(draft: &mut Draft, name: &str) {
     }
 }
 
-/// `critic.model`, from the setting `name`.
+/// Sets `critic.model` from the setting `name`.
 pub(crate) fn critic_model(draft: &mut Draft, name: &str) {
     if let Some(taken) = draft.take(name) {
         draft.set_text("critic.model", &model_source(&taken.value), &taken.from);
@@ -45,7 +45,7 @@ pub(crate) fn critic_model(draft: &mut Draft, name: &str) {
     }
 }
 
-/// An optimizer by its name: AdamW is the one that is built.
+/// Checks an optimizer by name: only AdamW is built.
 pub(crate) fn adamw(draft: &mut Draft, name: &str) {
     if let Some(taken) = draft.take_text(name)
         && !taken.value.to_ascii_lowercase().contains("adam")
@@ -63,7 +63,7 @@ pub(crate) fn unknown_steps(draft: &mut Draft, epochs: &[&str]) {
     draft.choose("train.steps = 100: the file says passes over the data and not how much data there is");
 }
 
-/// `train.schedule`, and a warm-up that is a share of the steps.
+/// Sets `train.schedule`, and a warm-up that is a share of the steps.
 pub(crate) fn schedule(draft: &mut Draft, scheduler: &str, ratio: &str) {
     if let Some(taken) = draft.take(scheduler) {
         let key = "train.schedule";
@@ -92,7 +92,7 @@ pub(crate) fn schedule(draft: &mut Draft, scheduler: &str, ratio: &str) {
     }
 }
 
-/// `train.micro_batch_tokens` from a number of sequences, each as long as prompt and response may be.
+/// Sets `train.micro_batch_tokens` from a number of sequences, each as long as prompt and response may be.
 pub(crate) fn micro_batch(draft: &mut Draft, name: &str) {
     let Some((count, taken)) = draft.take_count(name) else { return };
     let lengths = (draft.count("data.prompt_tokens_max"), draft.count("rollout.max_new_tokens"));
@@ -110,7 +110,7 @@ pub(crate) fn micro_batch(draft: &mut Draft, name: &str) {
     }
 }
 
-/// `train.micro_batch_tokens` from a number of rows of up to `tokens` tokens each, twice that for pairs.
+/// Sets `train.micro_batch_tokens` from a number of rows of up to `tokens` tokens each, twice that for pairs.
 pub(crate) fn micro_batch_of_rows(draft: &mut Draft, name: &str, tokens: Option<i64>, texts: i64) {
     let Some((count, taken)) = draft.take_count(name) else { return };
     let Some(tokens) = tokens else {
@@ -125,7 +125,7 @@ pub(crate) fn micro_batch_of_rows(draft: &mut Draft, name: &str, tokens: Option<
     draft.change(&taken, &format!("{what} of up to {tokens} tokens a text: {limit} tokens here"));
 }
 
-/// Takes a switch that lets every turn of a conversation be learnt; true if it is on.
+/// Takes a switch that trains every turn of a conversation; true if it is on.
 pub(crate) fn every_turn(draft: &mut Draft, name: &str) -> bool {
     let taken = draft.take(name).filter(|taken| flag(&taken.value) == Some(true));
     if let Some(taken) = &taken {
@@ -134,7 +134,7 @@ pub(crate) fn every_turn(draft: &mut Draft, name: &str) -> bool {
     taken.is_some()
 }
 
-/// A reward model, whose tokens must be the actor's.
+/// Writes a reward model, whose tokens must be the actor's.
 pub(crate) fn reward_model(draft: &mut Draft, name: &str) {
     if let Some(taken) = draft.take_text(name) {
         add_reward_model(draft, &taken.value, &taken.from);
@@ -146,10 +146,10 @@ pub(crate) fn add_reward_model(draft: &mut Draft, name: &str, from: &str) {
     draft.add_reward(from, vec![("kind", quoted("model")), ("model", model)]);
 }
 
-/// What a user writes as a reward.
+/// The forms of a reward in a run file.
 pub(crate) const REWARD: &str = "a kind of docs/rewards.md, such as math, or python:FILE.py:FUNCTION";
 
-/// Writes a reward without a kind, which a plan refuses by its name: a stand-in would train for something else.
+/// Writes a reward without a kind, which a plan refuses by name: a stand-in would train for something else.
 pub(crate) fn miss_reward(draft: &mut Draft, why: &str, write: &str) {
     let place = format!("reward.{}.kind", draft.rewards.len());
     draft.missing.push(format!("{place}: {why}: write {write}"));
@@ -157,7 +157,7 @@ pub(crate) fn miss_reward(draft: &mut Draft, why: &str, write: &str) {
     draft.add_reward(why, vec![("kind", format!("\"\"  # {line}"))]);
 }
 
-/// Asks for a reward if none was taken; `name` is the setting that would name one.
+/// Reports a missing reward; `name` is the setting that would name one.
 pub(crate) fn no_reward(draft: &mut Draft, name: &str) {
     if !draft.has_reward() {
         let why = draft.why_missing(name);

@@ -1,10 +1,10 @@
-//! What a run file would refuse together with its method and batch: taken back, and listed with the reason.
+//! Removes what a run file would refuse with its method and batch, and lists it with the reason.
 
 use super::draft::{Draft, Fate};
 use crate::setting::number;
 
 impl Draft {
-    /// Takes one of our keys back; the setting that it came from is listed with `why`.
+    /// Removes one of our keys, and lists its setting with `why`.
     fn withdraw(&mut self, key: &str, why: &str) {
         let Some(at) = self.lines.iter().position(|line| line.key == key) else { return };
         let gone = self.lines.remove(at);
@@ -14,7 +14,7 @@ impl Draft {
         }
     }
 
-    /// Takes back what the run file would refuse with this method and batch.
+    /// Removes what the run file would refuse with this method and batch.
     pub fn settle(&mut self) {
         let method = self.get("method").unwrap_or_default().trim_matches('"').to_string();
         if matches!(method.as_str(), "sft" | "dpo" | "reward_model") {
@@ -59,7 +59,7 @@ impl Draft {
         self.settle_batch();
     }
 
-    /// Takes back the keys of a run that samples, where one learns from its data alone.
+    /// Removes the keys of sampling runs from a run that trains on fixed data.
     fn settle_data_alone(&mut self, method: &str) {
         const READ: [&str; 4] =
             ["rollout.prompts_per_step", "loss.dpo_beta", "loss.loss_type", "loss.label_smoothing"];
@@ -76,7 +76,7 @@ impl Draft {
         }
     }
 
-    /// Takes back what an environment brings with it: prompts, held-out prompts, and rewards unless it has none.
+    /// Removes what an environment provides: prompts, held-out prompts, and rewards unless it has none.
     fn settle_episodes(&mut self) {
         let is_graded = self.get("environment.env") == Some("\"tools\"");
         for key in ["data.prompts", "data.eval"] {
@@ -117,7 +117,7 @@ impl Draft {
             && updates > 0
             && sequences % updates != 0
         {
-            // The parts are equal here: the nearest number below that divides the step.
+            // Parts are equal here: use the nearest smaller number that divides the step.
             let nearest = (1..updates.min(sequences)).rev().find(|&n| sequences % n == 0).unwrap_or(1);
             self.withdraw("critic.updates_per_rollout", "");
             let how = format!("{nearest}, which divides the {sequences} sequences of a step");

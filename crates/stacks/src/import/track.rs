@@ -1,25 +1,24 @@
-//! Writes `[track]`: a launch file's trackers, their project and the run's name. Keys are not carried over: a tracker's
-//! client takes them from the environment.
+//! Writes `[track]`: trackers, project and run name. Keys are not carried over: clients read them from the environment.
 
 use super::draft::{Draft, Taken, quoted};
 use crate::setting::{flag, list};
 
-/// A tracker that both sides have: its name, and the variables that say its project.
+/// A common tracker: its name, and the variable of its project.
 const TRACKERS: [(&str, Option<&str>); 4] = [
     ("wandb", Some("WANDB_PROJECT")),
     ("trackio", Some("TRACKIO_PROJECT")),
     ("mlflow", Some("MLFLOW_EXPERIMENT_NAME")),
     ("tensorboard", None),
 ];
-/// What others list as trackers and a run here has in any case: the terminal and its own log.
+/// Trackers of others that a run here always has: the terminal and its own log.
 const IN_ANY_CASE: [&str; 4] = ["none", "console", "file", "terminal"];
 /// Longest name of a project or a run here, in bytes.
 const NAME_BYTES_MAX: usize = 128;
 
-/// Where W&B's key comes from.
+/// The source of W&B's key.
 pub(crate) const WANDB_KEY: &str =
     "a key is not carried over: W&B's client takes it from WANDB_API_KEY, or from `wandb login`";
-/// Why a project or a name is left out.
+/// The reason to leave out a project or a name.
 const NO_TRACKER: &str = "no tracker of [track] has it";
 /// Variables with keys and passwords that a launch file may set for trackers and the hub.
 const KEYS: [&str; 7] = [
@@ -78,7 +77,7 @@ pub(crate) fn names(draft: &mut Draft, project: Option<&str>, name: &str) {
     if has("wandb") && draft.variable("WANDB_MODE") == Some("offline") {
         draft.set_text("track.mode", "offline", "WANDB_MODE");
     }
-    // A name or a password in it would be refused.
+    // An address with a name or a password would be refused.
     let address = draft.variable("MLFLOW_TRACKING_URI").filter(|uri| !uri.contains('@')).map(str::to_string);
     if let Some(address) = address.filter(|_| has("mlflow")) {
         draft.set_text("track.uri", &address, "MLFLOW_TRACKING_URI");
@@ -88,7 +87,7 @@ pub(crate) fn names(draft: &mut Draft, project: Option<&str>, name: &str) {
     }
 }
 
-/// Writes `key` from a setting, or else from the first variable that the file sets.
+/// Writes `key` from a setting, else from the first variable that the file sets.
 fn named(draft: &mut Draft, key: &str, setting: Option<&str>, variables: &[&str], is_tracked: bool) {
     if let Some(taken) = setting.and_then(|name| draft.take_text(name)) {
         if !is_tracked {
@@ -107,7 +106,7 @@ fn named(draft: &mut Draft, key: &str, setting: Option<&str>, variables: &[&str]
     }
 }
 
-/// Returns a name that makes no path, of at most 128 bytes.
+/// Returns a name without path separators, of at most 128 bytes.
 fn plain(name: &str) -> String {
     let name: String =
         name.chars().map(|c| if c.is_control() || c == '/' || c == '\\' { '-' } else { c }).collect();

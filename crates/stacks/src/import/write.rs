@@ -10,7 +10,7 @@ use plimsoll_base::WITHHELD;
 pub struct Imported {
     /// The run file, with the remarks as comments at its end.
     pub run_file: String,
-    /// What is not built, missing, chosen, changed or left out, one line each.
+    /// What is unbuilt, missing, chosen, changed or left out, one line each.
     pub remarks: Vec<String>,
 }
 
@@ -36,7 +36,7 @@ const SECTIONS: [&str; 14] = [
 ];
 
 impl Draft {
-    /// Writes the run file; `file` is the name of the launch file, and `all` lists what does not change the job too.
+    /// Writes the run file; `file` is the launch file's name, and `all` also lists what does not change the job.
     pub fn finish(self, file: &str, all: bool) -> Imported {
         let title = self.import.title;
         // A line break in a name would end the comment.
@@ -61,7 +61,7 @@ impl Draft {
             text += &format!("\n# What is not as it was in {}:\n", one_line(file));
             remarks.iter().for_each(|remark| text += &format!("#   {remark}\n"));
         }
-        // What set no key by itself is named too, so that every key of the launch file can be found.
+        // Settings that set no key are named too, so every key of the launch file can be found.
         let is_named = |entry: &Entry| entry.given.key == TRAINER && entry.given.line == 0;
         let carried =
             |entry: &&Entry| matches!(entry.fate, Fate::Carried) && !entry.is_default && !is_named(entry);
@@ -91,8 +91,8 @@ impl Draft {
         }
     }
 
-    /// Lists what the job is missing, changed and leaves out, then what was chosen. Options of the engine, and options
-    /// without effect, are counts unless `all`.
+    /// Lists what is missing, changed, left out and chosen. Counts options of the engine or without effect, or lists
+    /// `all`.
     fn remarks(&self, all: bool) -> Vec<String> {
         let mut remarks: Vec<String> = self.missing.iter().map(|what| format!("missing: {what}")).collect();
         let entries = || self.entries.iter().filter(|entry| !entry.is_default);
@@ -124,7 +124,7 @@ impl Draft {
     }
 }
 
-/// The line of a setting that is left out, or of which a part is.
+/// Returns the line of a setting that is left out in whole or in part.
 fn left_out(entry: &Entry) -> Option<(Class, String)> {
     let line = |why: &str| format!("left out: {}: {why}", entry.given.shown());
     match &entry.fate {
@@ -138,7 +138,7 @@ fn left_out(entry: &Entry) -> Option<(Class, String)> {
     }
 }
 
-/// One line for what does not change the job; nothing if there is none.
+/// Returns one line for what does not change the job; `None` if there is nothing.
 fn counted(engine: usize, idle: usize) -> Option<String> {
     let options = |count: usize| format!("{count} option{}", if count == 1 { "" } else { "s" });
     let what = match (engine, idle) {

@@ -75,7 +75,7 @@ impl Sum<'_> {
     }
 
     fn number_or_name(&mut self) -> Option<i64> {
-        // Within arithmetic a variable needs no `$`.
+        // In arithmetic a variable needs no `$`.
         self.takes("$");
         let braced = self.takes("{");
         let end = self.rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(self.rest.len());

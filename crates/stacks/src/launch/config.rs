@@ -5,19 +5,19 @@ use crate::setting::{Setting, unquote};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
-/// Longest path of a key: each line below a section repeats the section's path.
+/// Longest path of a key: each line in a section repeats the section's path.
 const PATH_BYTES_MAX: usize = 512;
 
-/// Why a line has no key: what it holds may be a value of a key before it.
+/// Why a line cannot be read: it has no key, and may belong to the value of a key before it.
 pub(crate) const NOT_YAML: &str = "not read as YAML";
 
-/// Returns the path of `key` in the section `outer`, or nothing if it is longer than a path is.
+/// Returns the path of `key` in the section `outer`; `None` if it is too long.
 fn path_of(outer: &str, key: &str) -> Option<String> {
     let path = if outer.is_empty() { key.to_string() } else { format!("{outer}.{key}") };
     (path.len() <= PATH_BYTES_MAX).then_some(path)
 }
 
-/// `key: value`, lists in brackets or with dashes; a nested key is `outer.inner`.
+/// Reads `key: value`, lists in brackets or with dashes; a nested key is `outer.inner`.
 pub(crate) fn yaml(text: &str) -> Vec<Setting> {
     let mut given: Vec<Setting> = Vec::new();
     let mut outer: Vec<(usize, String)> = Vec::new();
@@ -48,7 +48,7 @@ pub(crate) fn yaml(text: &str) -> Vec<Setting> {
         };
         given.push(Setting::new(path.clone(), value, line));
         if value.is_empty() {
-            // A section, or a list: its own line goes if sections follow.
+            // A section or a list: its own line is dropped if sections follow.
             outer.push((indent, path));
         }
     }
@@ -87,9 +87,9 @@ fn flatten(path: &str, object: &Map<String, Value>, given: &mut Vec<Setting>) {
     }
 }
 
-/// Most bytes that all references of a file may fill in together: each use of a long value adds its length.
+/// Most bytes of all expanded references in a file: each use of a long value adds its length.
 const FILLED_BYTES_MAX: usize = 16 << 20;
-/// Deepest references that name each other.
+/// Deepest chain of references.
 const DEPTH_MAX: usize = 8;
 
 /// Expands `${path.of.another}`, `${oc.select:path.of.another,default}` and `${oc.env:NAME,default}` as OmegaConf does.
@@ -107,10 +107,10 @@ pub(crate) fn interpolate(mut given: Vec<Setting>) -> Vec<Setting> {
     given
 }
 
-/// Returns `text` with its references filled in, of which `left` bytes more may be.
+/// Returns `text` with references expanded, adding at most `left` bytes.
 fn filled(text: &str, values: &BTreeMap<String, String>, left: &mut usize, depth: usize) -> Option<String> {
     let (mut whole, mut rest) = (String::new(), text);
-    // Once it is used up nothing more is filled in.
+    // Once it is used up nothing more is expanded.
     *left = left.saturating_sub(text.len());
     while let Some((before, after)) = rest.split_once("${").filter(|_| *left > 0) {
         if depth == DEPTH_MAX {
@@ -144,7 +144,7 @@ fn referenced(
     filled(&value.or(default.map(str::to_string))?, values, left, depth + 1)
 }
 
-/// Returns where the brace closes that is open before `text`.
+/// Returns where the brace that is open before `text` closes.
 fn closing_brace(text: &str) -> Option<usize> {
     let mut depth = 0;
     text.char_indices().find_map(|(index, c)| match c {
@@ -161,7 +161,7 @@ fn closing_brace(text: &str) -> Option<usize> {
     })
 }
 
-/// The text without a `#` comment outside quotes, at the start or after a space.
+/// Returns the text without a `#` comment outside quotes, at the start or after a space.
 pub(super) fn strip_comment(line: &str) -> &str {
     let (mut quote, mut before) = (None, ' ');
     for (index, c) in line.char_indices() {

@@ -13,9 +13,9 @@ use plimsoll_base::{Error, Result};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// Longest file that is read; a larger one is no command line and no configuration.
+/// Longest file; a larger one is neither a command line nor a configuration.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// Most keys of one file, for the same reason.
+/// Most keys of a file, for the same reason.
 pub(crate) const KEYS_MAX: usize = 4096;
 
 /// Reads the settings of the file at `path`, up to 1 MiB, its surroundings first, with `$HOME` expanded.
@@ -34,12 +34,12 @@ pub fn settings(stack: &Stack, path: &Path) -> Result<Vec<Setting>> {
     Ok(given)
 }
 
-/// What a launch file says, keys and passwords included.
+/// The contents of a launch file, including keys and passwords.
 pub(crate) struct Launch {
     pub surroundings: Vec<Setting>,
     /// The stack's own settings.
     pub settings: Vec<Setting>,
-    /// Where a run looks for the functions and classes of a notebook, if settings name some: in a file next to it.
+    /// The file next to a notebook where a run looks for its functions and classes, if settings name some.
     pub functions: Option<PathBuf>,
 }
 
@@ -52,7 +52,7 @@ pub(crate) fn read(stack: &Stack, path: &Path) -> Result<Launch> {
     let notebook = notebook::notebook(&text).map_err(|what| {
         other_file(path, &what).hint("open it in Jupyter and save it, which writes nbformat 4")
     })?;
-    // Python loads no function of a notebook.
+    // Python cannot load a function from a notebook.
     let file = path.with_extension("py");
     let Launch { surroundings, settings, .. } = found(stack, &file, &notebook.script)?;
     let place = format!("python:{}:", file.display());

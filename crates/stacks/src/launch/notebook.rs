@@ -1,22 +1,22 @@
-//! Notebooks of Jupyter (nbformat 4): their code cells as one Python script, and the cell that each of its lines is in.
+//! Jupyter notebooks (nbformat 4): their code cells as one Python script, and the cell of each line.
 
 use crate::setting::Setting;
 use serde_json::Value;
 
-/// How the name of a notebook ends.
+/// The extension of a notebook.
 pub(crate) const ENDING: &str = ".ipynb";
-/// Cells that a magic of their first line leaves as Python.
+/// Magics in a cell's first line that keep it Python.
 const STILL_PYTHON: [&str; 4] = ["%%capture", "%%time", "%%timeit", "%%prun"];
 
 #[derive(Debug, Default)]
 pub(crate) struct Notebook {
-    /// The code cells, one after the other.
+    /// The concatenated code cells.
     pub script: String,
     /// The number of each cell among all cells, from 1, and the line of the script before its first.
     cells: Vec<(usize, usize)>,
 }
 
-/// Reads a notebook; what is wrong with it otherwise.
+/// Reads a notebook. The error says what is wrong with it.
 pub(crate) fn notebook(text: &str) -> Result<Notebook, String> {
     let value: Value =
         serde_json::from_str(text).map_err(|err| format!("is no notebook: it is not JSON: {err}"))?;
@@ -41,7 +41,7 @@ pub(crate) fn notebook(text: &str) -> Result<Notebook, String> {
     Ok(found)
 }
 
-/// The text of a cell, which is stored whole or by its lines.
+/// Returns the text of a cell, which is stored whole or as lines.
 fn source_of(cell: &Value) -> Option<String> {
     match cell.get("source")? {
         Value::String(text) => Some(text.clone()),
@@ -50,7 +50,7 @@ fn source_of(cell: &Value) -> Option<String> {
     }
 }
 
-/// The lines of a cell, of which those that are no Python are empty: magics, commands of a shell, questions.
+/// Returns the lines of a cell, with magics, shell commands and questions replaced by empty lines.
 fn python(source: &str) -> String {
     let first = source.lines().find(|line| !line.trim().is_empty()).unwrap_or_default().trim();
     let magic = first.split_whitespace().next().unwrap_or_default();
@@ -58,7 +58,7 @@ fn python(source: &str) -> String {
     let (mut code, mut goes_on) = (String::with_capacity(source.len() + 1), false);
     for line in source.lines() {
         let start = line.trim_start();
-        // `%` before a name is a magic; before anything else it is the remainder of a division.
+        // `%` before a name is a magic; before anything else it is a remainder.
         let is_magic = start
             .strip_prefix('%')
             .is_some_and(|rest| rest.starts_with(|c: char| c == '%' || c.is_alphabetic()));
@@ -71,7 +71,7 @@ fn python(source: &str) -> String {
 }
 
 impl Notebook {
-    /// Says of a setting which cell it is in, and on which of its lines.
+    /// Sets the cell of a setting, and its line in the cell.
     pub fn place(&self, one: Setting) -> Setting {
         let after = self.cells.partition_point(|(_, before)| *before < one.line);
         match after.checked_sub(1).map(|index| self.cells[index]) {

@@ -1,7 +1,7 @@
-//! A launch file as its stack reads it, and how it names the home folder.
+//! A launch file as its stack reads it, and its name of the home folder.
 
 pub(crate) struct Source<'a> {
-    /// As it was given.
+    /// As given.
     pub path: &'a str,
     pub text: &'a str,
 }

@@ -19,7 +19,7 @@ pub(crate) fn surroundings(text: &str) -> Vec<Setting> {
     }
     let script = shell::script(text);
     for (name, value, line) in &script.variables {
-        // A variable of a program is written in capitals.
+        // Environment variables are in capitals.
         if !name.chars().any(|c| c.is_ascii_lowercase()) {
             found.push(Setting::new(format!("env.{name}"), value, *line));
         }
@@ -44,7 +44,7 @@ pub(crate) fn surroundings(text: &str) -> Vec<Setting> {
     found
 }
 
-/// `NAME==VERSION` in a text.
+/// Finds `NAME==VERSION` in a text.
 fn pins(text: &str, line: usize) -> impl Iterator<Item = Setting> {
     text.split([' ', '"', '\'', ',', '[', ']']).filter_map(move |word| {
         let (name, version) = word.split_once("==")?;
@@ -56,12 +56,12 @@ fn pins(text: &str, line: usize) -> impl Iterator<Item = Setting> {
     })
 }
 
-/// `os.environ["NAME"] = "value"`.
+/// Reads `os.environ["NAME"] = "value"`.
 fn python_variable(line: &str) -> Option<(&str, &str)> {
     let rest = line.strip_prefix("os.environ[")?;
     let (name, rest) = rest.split_once(']')?;
     let value = rest.trim().strip_prefix('=')?.trim();
-    // An expression is not run.
+    // Expressions are not evaluated.
     let quote = value.chars().next().filter(|c| ['"', '\''].contains(c))?;
     let value = value[1..].split(quote).next()?;
     Some((name.trim_matches(['"', '\'']), value))
@@ -90,7 +90,7 @@ fn container(words: &[Word]) -> impl Iterator<Item = Setting> {
             "--gpus" => "machine.gpus",
             _ => return None,
         };
-        // `--gpus all` and `--gpus device=...` give no number.
+        // `--gpus all` and `--gpus device=...` have no number.
         let value = value.filter(|value| value.starts_with(|c: char| c.is_ascii_digit()))?;
         Some(Setting::new(key, value, word.line))
     })

@@ -1,4 +1,4 @@
-//! What takes several of OpenRLHF's options together: method, KL term, lengths, steps, rewards.
+//! Converts what needs several of OpenRLHF's options together: method, KL term, lengths, steps, rewards.
 
 use crate::import::draft::{Draft, Job, quoted};
 use crate::import::{data, parts, track};
@@ -65,7 +65,7 @@ fn combine(draft: &mut Draft) -> Result<()> {
     Ok(())
 }
 
-/// W&B is on where its key is given, and TensorBoard where its folder is and W&B is not.
+/// Writes the trackers: W&B if its key is given, else TensorBoard if its folder is.
 pub(super) fn trackers(draft: &mut Draft) {
     let key = draft.take_text("use_wandb").filter(|taken| flag(&taken.value) != Some(false));
     if let Some(taken) = &key {
@@ -115,7 +115,7 @@ fn method(draft: &mut Draft) -> Result<()> {
     Ok(())
 }
 
-/// Dynamic sampling: groups whose mean score lies strictly between two numbers.
+/// Converts dynamic sampling: groups whose mean score is strictly between two numbers.
 fn filter(draft: &mut Draft) {
     let (enable, range) = (draft.take("dynamic_filtering"), draft.take("dynamic_filtering_reward_range"));
     match (draft.is_on("dynamic_filtering"), enable, range) {
@@ -128,7 +128,7 @@ fn filter(draft: &mut Draft) {
                     draft.set_toml("loss.dynamic_sampling", format!("[{low:?}, {high:?}]"), &taken.from);
                 }
                 (Some(_), Some(taken)) => draft.leave(&taken, "it is not two numbers"),
-                // Its default range.
+                // The default range.
                 _ => draft.set_toml("loss.dynamic_sampling", "[0.0, 1.0]", &enable.from),
             }
             draft.change(&enable, "the rounds of further prompts are bounded here");
@@ -138,7 +138,7 @@ fn filter(draft: &mut Draft) {
     }
 }
 
-/// Longest response and micro-batch, which depend on each other's limits.
+/// Converts longest response and micro-batch, which depend on each other's limits.
 fn lengths(draft: &mut Draft) {
     let whole = draft.take_count("max_len");
     let prompt = draft.count("data.prompt_tokens_max");
@@ -176,7 +176,7 @@ fn rewards(draft: &mut Draft) {
         draft.add_reward(&taken.from, reward);
     }
     parts::reward_model(draft, "reward_pretrain");
-    // The score of a cut response is multiplied by it, or is it: 0 is no switch, 1 changes nothing.
+    // It multiplies or replaces the score of a cut response: 0 is no switch, 1 changes nothing.
     if let Some((factor, taken)) = draft.take_number("stop_properly_penalty_coef")
         && factor != 1.0
     {

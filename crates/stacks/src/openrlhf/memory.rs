@@ -1,4 +1,4 @@
-//! OpenRLHF's memory: which roles share cards, what each takes, and how a model is saved, by version.
+//! OpenRLHF's memory: roles that share cards, the memory of each, and of saving a model, by version.
 
 use crate::options::{Change, Options, contradiction, set};
 use crate::plan::hazards;
@@ -11,7 +11,7 @@ use crate::rules::torch::{Logits, Pass, Process, file_pages, kv_cache, nccl, pin
 use crate::rules::vllm::Engine;
 use plimsoll_base::Result;
 
-/// The cheapest first: what costs nothing, then time, then precision, then cards.
+/// Cheapest first: changes that cost nothing, then time, then precision, then cards.
 pub(super) const CHANGES: &[Change] = &[
     (
         "a batch of one backward pass, so that no gradients are accumulated; it changes the learning",
@@ -73,7 +73,7 @@ fn grad_bytes(options: &Options, version: Version) -> Result<u64> {
         Some("bf16" | "fp16") => Ok(2),
         Some("fp32") => Ok(4),
         Some(other) => Err(contradiction(format!("grad_accum_dtype = {other}: not a dtype"), "bf16 or fp32")),
-        // Until 0.5.4 it was forced to fp32; since then it is the model's own.
+        // Forced to fp32 before 0.5.4; since then the model's own.
         None if version < (0, 5, 4) => Ok(4),
         None => Ok(2),
     }
@@ -130,7 +130,7 @@ pub(super) fn rules(
     run.finish(critic.is_some())
 }
 
-/// Indices of the roles' cards.
+/// Indices of each role's cards.
 struct Places {
     actor: usize,
     critic: usize,
@@ -194,7 +194,7 @@ impl<'a> Run<'a> {
             ledger: Ledger::default(),
             zero,
             recompute: options.flag_or("gradient_checkpointing", false)?,
-            // One flag for both frozen models in the flat spelling, one each in the dotted one.
+            // The flat spelling has one flag for both frozen models, the dotted one has one each.
             offloads_frozen: options.flag_or(options.later("ref_reward_offload", "reward.offload"), false)?,
             update_tokens,
             forward_tokens,
@@ -281,7 +281,7 @@ impl<'a> Run<'a> {
         self.ledger.add(process(holder, Process::Trainer));
         self.ledger.add(nccl(holder, ranks));
         self.ledger.add(zero.training(holder, shape, update));
-        // The critic has one column where the actor has the vocabulary.
+        // The critic's head has one column, the actor's the vocabulary.
         let logits = |logits| if is_actor { logits } else { Logits::NONE };
         let source = "OpenRLHF 0.11.2 models/actor.py:267, logits.to(float32) of the whole batch";
         let pass = Pass {

@@ -1,4 +1,4 @@
-//! OpenRLHF's `train_ppo_ray`, from 0.1 to 0.11, and its trainers of SFT, DPO and reward models.
+//! OpenRLHF's `train_ppo_ray`, 0.1 to 0.11, and its SFT, DPO and reward model trainers.
 
 mod import;
 mod memory;
@@ -52,9 +52,9 @@ static IMPORT: Import = Import {
     nearest: &[("kd", "distill"), ("kto", "dpo"), ("prm", "reward_model")],
 };
 
-/// The trainer of `train_ppo_ray`, whatever its estimator.
+/// The trainer of `train_ppo_ray`, for any estimator.
 const PPO: &str = "ppo";
-/// Modules and files of its trainers, and their names. Those without a job are refused by their name.
+/// Modules and files of its trainers, and their names. Those without a job are refused by name.
 const TRAINERS: [(&str, &str); 7] = [
     ("train_ppo_ray", PPO),
     ("train_sft", "sft"),
@@ -76,7 +76,7 @@ fn trainer_at(words: &[Word]) -> Option<usize> {
     words.iter().position(|word| trainer_of(&word.text).is_some())
 }
 
-/// `openrlhf.cli.train_sft`, `openrlhf/cli/train_sft.py`.
+/// Finds the trainer in `openrlhf.cli.train_sft` or `openrlhf/cli/train_sft.py`.
 fn trainer_of(word: &str) -> Option<&'static str> {
     let is_it = |stem: &str| {
         word.ends_with(&format!("openrlhf.cli.{stem}"))

@@ -1,4 +1,4 @@
-//! Options of OpenRLHF's trainers: the flat flags up to 0.10.1 and the dotted ones since.
+//! Options of OpenRLHF's trainers: flat flags up to 0.10.1 and dotted ones since.
 
 use crate::table::Memory::{Idle, Used};
 use crate::table::Take::*;

@@ -1,5 +1,4 @@
-//! OpenRLHF's trainers on fixed data: SFT, DPO and the reward model. A step here is one of their updates, of
-//! `train_batch_size` rows or pairs.
+//! OpenRLHF's SFT, DPO and reward model trainers. A step here is one update, of `train_batch_size` rows or pairs.
 
 use super::import::trackers;
 use crate::import::draft::{Draft, Job};
@@ -101,7 +100,7 @@ fn rm(draft: &mut Draft) -> Result<()> {
     Ok(())
 }
 
-/// Columns of pairs have fixed names here.
+/// Reports columns of pairs, which have fixed names here.
 fn columns(draft: &mut Draft) {
     for (name, ours) in [("prompt_key", "prompt"), ("chosen_key", "chosen"), ("rejected_key", "rejected")] {
         if let Some(taken) = draft.take_text(name)
@@ -120,7 +119,7 @@ const DATA: data::Of = data::Of {
     splits: [Some("dataset_split"), Some("eval_split")],
 };
 
-/// Model, data, batch and steps of a trainer whose rows have this number of texts.
+/// Converts model, data, batch and steps of a trainer with this number of texts per row.
 fn data_alone(draft: &mut Draft, texts: i64) {
     draft.take("trainer");
     parts::model(draft, "pretrain");

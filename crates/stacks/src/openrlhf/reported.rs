@@ -1,4 +1,4 @@
-//! What OpenRLHF runs with CPU Adam were reported to take.
+//! Reported memory of OpenRLHF runs with CPU Adam.
 
 use crate::plan::ledger::{Ledger, Phase};
 use crate::plan::pool::Pool;
@@ -7,10 +7,10 @@ use plimsoll_base::Bytes;
 
 const GIB: f64 = (1_u64 << 30) as f64;
 
-/// 13B actor and critic with CPU Adam.
+/// Compares 13B actor and critic with CPU Adam.
 pub(super) fn comparisons(ledger: &Ledger, peaks: &[Peak]) -> Vec<Comparison> {
     let node = |phase| peaks.iter().find(|peak| (peak.phase, peak.pool) == (phase, Pool::Host));
-    // Host memory of a role before its first update: rows that come with it are left out.
+    // A role's host memory before its first update, without rows that come with it.
     let at_start = |role: &str| -> Bytes {
         let rows = node(Phase::Rollout).map_or(&[][..], |peak| &peak.sum.rows);
         let held = rows.iter().filter(|(row, _)| {

@@ -1,4 +1,4 @@
-//! What takes several of Open-Reasoner-Zero's options together: method, updates of a step, KL term.
+//! Converts what needs several of Open-Reasoner-Zero's options together: method, updates per step, KL term.
 
 use crate::import::draft::{Draft, Import, Job, quoted};
 use crate::import::{data, parts};

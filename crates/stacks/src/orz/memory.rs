@@ -47,7 +47,7 @@ pub(super) fn rules(options: &Options, _: Version, limits: &Limits, models: &Mod
     if let Some(critic) = &critic {
         trained(options, &mut ledger, holder("critic"), critic, &zero)?;
     }
-    // Even with a coefficient of 0 it is loaded and run.
+    // It is loaded and run even with a coefficient of 0.
     if options.flag_or("use_kl_loss", true)? || options.number_or("init_kl_coef", 0.0)? > 0.0 {
         reference(options, &mut ledger, holder("reference"), &actor, ranks)?;
     }
@@ -132,7 +132,7 @@ fn trained(options: &Options, ledger: &mut Ledger, holder: Holder, shape: &Shape
     Ok(())
 }
 
-/// A reference model offloaded by ZeRO-3: its part of the weights is pinned, layers come to the card.
+/// Adds a reference model offloaded by ZeRO-3: its part of the weights is pinned, layers come to the card.
 fn reference(
     options: &Options,
     ledger: &mut Ledger,
@@ -171,7 +171,7 @@ fn engine(
         share: options.share_or("gpu_memory_utilization", 0.85)?,
         card: limits.card()?,
         sleeps: true,
-        // Its weights are thrown away and come back by the sync (vllm_worker_wrap.py:77-100).
+        // Its weights are discarded and come back with the sync (vllm_worker_wrap.py:77-100).
         host_copy: false,
         wakes_in_two: false,
         swap_gib: 4.0,

@@ -1,4 +1,4 @@
-//! Open-Reasoner-Zero: the literals of a configuration class. What its methods do is code, and is named as such.
+//! Open-Reasoner-Zero: the literals of a configuration class. Its methods are code, and reported as such.
 
 mod import;
 mod memory;

@@ -5,10 +5,10 @@ use super::limits::{Known, Limits};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It ends or spoils this run.
+    /// Ends or spoils this run.
     Problem,
     Open,
-    /// It matters under conditions that are named.
+    /// Matters under the named conditions.
     Note,
 }
 
@@ -24,14 +24,14 @@ impl Verdict {
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Hazard {
-    /// Names the page.
+    /// Slug of its page.
     pub slug: &'static str,
     pub verdict: Verdict,
     pub finding: String,
     pub because: String,
-    /// What to do, the cheapest first.
+    /// Remedies, the cheapest first.
     pub remedies: Vec<String>,
-    /// File and version, or whose report.
+    /// File and version, or the author of the report.
     pub source: &'static str,
 }
 
@@ -41,10 +41,10 @@ impl Hazard {
     }
 }
 
-/// Names of the variable that PyTorch's allocator reads.
+/// Names of the variable for PyTorch's allocator.
 const ALLOCATOR_VARIABLES: [&str; 2] = ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"];
 
-/// Returns which setting asks for expandable segments, and where it was found.
+/// Returns the setting that enables expandable segments, and its source.
 fn expandable(limits: &Limits) -> Option<String> {
     ALLOCATOR_VARIABLES.iter().find_map(|name| {
         let known = limits.variable(name)?;
@@ -53,7 +53,7 @@ fn expandable(limits: &Limits) -> Option<String> {
     })
 }
 
-/// Weights handed over by CUDA IPC while the allocator uses expandable segments.
+/// Returns the hazard of weights passed by CUDA IPC while the allocator uses expandable segments.
 pub fn cuda_ipc(limits: &Limits, hand_over: &str, source: &'static str) -> Option<Hazard> {
     let asked = expandable(limits)?;
     let remedies = vec![
@@ -85,7 +85,7 @@ pub fn cuda_ipc(limits: &Limits, hand_over: &str, source: &'static str) -> Optio
     Some(Hazard { slug, verdict, finding, because, remedies, source })
 }
 
-/// Sleep mode puts an engine's memory in a separate pool, which expandable segments excluded until April 2026.
+/// Returns the hazard of sleep mode: its separate memory pool excluded expandable segments until April 2026.
 pub fn sleep_mode(limits: &Limits) -> Option<Hazard> {
     let asked = expandable(limits)?;
     Some(Hazard {
@@ -101,7 +101,7 @@ pub fn sleep_mode(limits: &Limits) -> Option<Hazard> {
     })
 }
 
-/// An illegal memory access of a rollout: open before every run with an engine.
+/// Returns the hazard of an illegal memory access in a rollout: possible in every run with an engine.
 pub fn illegal_access(engine: &str, sleeps: bool) -> Hazard {
     let mut remedies = vec![
         "switch on CUDA_LAUNCH_BLOCKING=1 in the engine's own process for a few steps (Ray actors take it from runtime_env): the traceback then names the kernel".to_string(),

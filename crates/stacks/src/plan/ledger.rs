@@ -1,22 +1,22 @@
-//! Rows of a plan: who holds how many bytes where, in which phases; and the cards and nodes that they add up on.
+//! Rows of a plan: who holds how many bytes where, in which phases; and the cards and nodes that sum them.
 
 use super::hazards::Hazard;
 use super::pool::Pool;
 use plimsoll_base::{Bytes, Error, Result};
 
-/// Part of a training step, in its order; from `Load` at a run's start to `Save` at its end.
+/// Part of a training step, in order; from `Load` at a run's start to `Save` at its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
-    /// Models are read and optimizers made.
+    /// Reads models and makes optimizers.
     Load,
     Rollout,
-    /// Log-probs, values and rewards of the responses.
+    /// Computes log-probs, values and rewards of the responses.
     Experience,
     Critic,
     Update,
-    /// New weights go to the engine.
+    /// Sends new weights to the engine.
     Sync,
-    /// A checkpoint or the model is written.
+    /// Writes a checkpoint or the model.
     Save,
 }
 
@@ -24,7 +24,7 @@ use Phase::{Critic, Experience, Load, Rollout, Save, Sync, Update};
 
 impl Phase {
     pub const ALL: &'static [Phase] = &[Load, Rollout, Experience, Critic, Update, Sync, Save];
-    /// From the first rollout on, which for states that come with the first update means the second step.
+    /// From the first rollout on; for states that come with the first update, from the second step on.
     pub const RUNNING: &'static [Phase] = &[Rollout, Experience, Critic, Update, Sync, Save];
     pub const fn name(self) -> &'static str {
         match self {
@@ -39,32 +39,32 @@ impl Phase {
     }
 }
 
-/// How often a row is held.
+/// The holders of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Per {
-    /// By each rank of its group, one a card.
+    /// Each rank of its group, one per card.
     Rank,
-    /// By the first rank only.
+    /// The first rank only.
     First,
-    /// Once on the node of the first card.
+    /// Once, on the node of the first card.
     Run,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Item {
-    /// Who holds it: actor, critic, engine, ...
+    /// The role that holds it: actor, critic, engine, ...
     pub role: &'static str,
     pub name: &'static str,
     pub pool: Pool,
     /// Index of its cards in the cluster.
     pub group: usize,
     pub per: Per,
-    /// Bytes of one; beyond 2^63 is an error of the plan.
+    /// Bytes per holder; beyond 2^63 is an error of the plan.
     pub bytes: u128,
     pub phases: &'static [Phase],
     /// The arithmetic, with its numbers.
     pub formula: String,
-    /// File and version of the framework, or whose report a number is from.
+    /// File and version of the framework, or the author of a reported number.
     pub source: &'static str,
 }
 
@@ -77,13 +77,13 @@ impl Item {
         Item { per: Per::First, ..self }
     }
 
-    /// Held once, on the node of the first card.
+    /// Returns the item held once, on the node of the first card.
     pub(crate) fn once(self) -> Item {
         Item { per: Per::Run, ..self }
     }
 }
 
-/// A size for a reader; sums are checked, so that no larger one is ever shown as it.
+/// Returns a size for display; sums are checked, so a larger one is never displayed.
 pub(crate) fn shown(bytes: u128) -> Bytes {
     Bytes(u64::try_from(bytes).unwrap_or(u64::MAX))
 }
@@ -99,7 +99,7 @@ pub(crate) struct Holder {
 pub(crate) type When = &'static [Phase];
 
 impl Holder {
-    /// A row on each rank's card.
+    /// Makes a row on each rank's card.
     pub fn card(
         self,
         name: &'static str,
@@ -112,7 +112,7 @@ impl Holder {
         Item { role, name, pool: Pool::Device, group, per: Per::Rank, bytes, phases, formula, source }
     }
 
-    /// A row in each rank's host memory.
+    /// Makes a row in each rank's host memory.
     pub fn host(
         self,
         name: &'static str,
@@ -153,7 +153,7 @@ impl Cluster {
         self.cards().div_ceil(self.cards_per_node.max(1)).max(1)
     }
 
-    /// Cards of `group` on `node`, and whether its first one is there.
+    /// Returns the cards of `group` on `node`, and true if its first one is among them.
     pub fn on_node(&self, group: usize, node: u64) -> (u64, bool) {
         let start: u64 = self.groups[..group].iter().map(|group| group.cards).sum();
         let end = start + self.groups[group].cards;
@@ -172,22 +172,22 @@ impl Cluster {
     }
 }
 
-/// What one stack's rules make of a run's settings.
+/// The rows that a stack's rules make of a run's settings.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ledger {
     pub cluster: Cluster,
     pub items: Vec<Item>,
     pub hazards: Vec<Hazard>,
-    /// What a reader should know: how a setting was read, what is left out.
+    /// Notes for the reader: how a setting was read, what is left out.
     pub notes: Vec<String>,
     /// (role, parameters).
     pub models: Vec<(&'static str, u64)>,
-    /// Phases that the run goes through, in their order.
+    /// The run's phases, in order.
     pub phases: Vec<Phase>,
 }
 
 impl Ledger {
-    /// A ledger for a run whose roles share all `cards`.
+    /// Makes a ledger for a run whose roles share all `cards`.
     pub fn of_one_group(name: &'static str, cards: u64, cards_per_node: u64) -> (Ledger, usize) {
         let mut cluster = Cluster { cards_per_node, ..Cluster::default() };
         let group = cluster.group(name, cards);
@@ -206,7 +206,7 @@ impl Ledger {
         self.phases = Phase::ALL.iter().copied().filter(|phase| goes(*phase)).collect();
     }
 
-    /// The sum of a card of `group` in `phase`.
+    /// Returns the sum of a card of `group` in `phase`.
     ///
     /// Errors: `size-overflow`.
     pub fn card(&self, group: usize, phase: Phase) -> Result<Sum> {
@@ -214,7 +214,7 @@ impl Ledger {
         sum(&self.items, |item| u64::from(is_there(item)))
     }
 
-    /// The sum of `node`'s memory in `phase`, /dev/shm within it; or of /dev/shm alone.
+    /// Returns the sum of `node`'s memory in `phase`, including /dev/shm; or of /dev/shm alone.
     ///
     /// Errors: `size-overflow`.
     pub fn node(&self, pool: Pool, node: u64, phase: Phase) -> Result<Sum> {
@@ -233,7 +233,7 @@ pub struct Sum {
     pub rows: Vec<(usize, Bytes)>,
 }
 
-/// Sums rows; `times` says how often each counts.
+/// Sums rows; `times` returns how often each counts.
 fn sum(items: &[Item], times: impl Fn(&Item) -> u64) -> Result<Sum> {
     let (mut total, mut rows) = (0_u128, Vec::new());
     for (index, item) in items.iter().enumerate() {

@@ -1,25 +1,25 @@
-//! The machine that a plan is held against: numbers by hand, from the file, or read here, each with where it is from.
+//! The machine of a plan: numbers by hand, from the file, or read here, each with its source.
 
 use super::pool::Pool;
 use crate::{options::invalid, setting::Setting};
 use plimsoll_base::{Bytes, Error, Result};
 
-/// A value and where it comes from.
+/// A value and its source.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Known<T> {
     pub value: T,
     /// `--gpus`, `line 3`, `/proc/meminfo`, ...
     pub source: String,
-    /// True if a person gave it for this plan: then a file does not change it.
+    /// True if a person set it for this plan: then a file does not change it.
     pub by_hand: bool,
 }
 
-/// What a machine has; what is not known is not judged.
+/// A machine's resources; unknown ones are not judged.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Limits {
     pub gpus: Option<Known<u64>>,
     pub gpu_bytes: Option<Known<Bytes>>,
-    /// Memory that a node's processes may use: a container's limit.
+    /// Memory for a node's processes: a container's limit.
     pub host_bytes: Option<Known<Bytes>>,
     pub shm_bytes: Option<Known<Bytes>>,
     /// The kernel: major, minor.
@@ -68,7 +68,7 @@ impl Limits {
         }
     }
 
-    /// A card's memory.
+    /// Returns a card's memory.
     ///
     /// Errors: `run-machine-unknown`.
     pub(crate) fn card(&self) -> Result<Bytes> {
@@ -76,7 +76,7 @@ impl Limits {
         known.ok_or_else(|| unknown("memory of a card", "--gpu-memory 80GiB"))
     }
 
-    /// Cards of a node.
+    /// Returns the number of cards of a node.
     ///
     /// Errors: `run-machine-unknown`.
     pub(crate) fn cards(&self) -> Result<u64> {

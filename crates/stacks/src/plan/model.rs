@@ -9,12 +9,12 @@ pub use plimsoll_arch::preset_of;
 /// Finds the shape of a model by its name or path.
 pub type ModelOf<'a> = dyn Fn(&str) -> Result<ModelSpec> + 'a;
 
-/// Finds the shape of the model that the setting `name` names, if it names one.
+/// Finds the shape of the model that the setting `name` refers to, if any.
 pub(crate) fn model(options: &Options, name: &str, models: &ModelOf<'_>) -> Result<Option<ModelSpec>> {
     options.text(name)?.filter(|text| !text.is_empty()).map(models).transpose()
 }
 
-/// Finds the shape of the model that a run cannot be planned without; `shown` is how its setting is written.
+/// Finds the shape of a model required for a plan; `shown` is the spelling of its setting.
 ///
 /// Errors: `run-model-unknown`.
 pub(crate) fn named_model(
@@ -30,11 +30,11 @@ pub(crate) fn named_model(
     options.text(name)?.ok_or_else(none).and_then(models)
 }
 
-/// Numbers of a shape that bytes depend on.
+/// The numbers of a shape that determine bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     pub spec: ModelSpec,
-    /// All parameters; of a critic those of its body and its value head.
+    /// All parameters; for a critic those of its body and its value head.
     pub params: u64,
 }
 
@@ -53,12 +53,12 @@ impl Shape {
         u64::from(self.spec.vocab) * u64::from(self.spec.hidden)
     }
 
-    /// Parameters of the largest tensor: the embedding, or a feed-forward matrix.
+    /// Returns the parameters of the largest tensor: the embedding, or a feed-forward matrix.
     pub fn largest(&self) -> u64 {
         self.ffn().into_iter().flat_map(|part| part.matrices()).fold(self.embedding(), u64::max)
     }
 
-    /// Parameters of a layer; of layers that differ, the largest.
+    /// Returns the parameters of a layer; if layers differ, the largest.
     pub fn layer(&self) -> u64 {
         let h = u64::from(self.spec.hidden);
         let (q, kv) = (u64::from(self.spec.q_width()), u64::from(self.spec.kv_width()));
@@ -66,25 +66,25 @@ impl Shape {
         2 * h * q + 2 * h * kv + 2 * h + ffn.fold(0, u64::max)
     }
 
-    /// Returns the kinds of feed-forward parts that the layers have.
+    /// Returns the kinds of feed-forward parts in the layers.
     pub fn ffn(&self) -> Vec<Ffn> {
         Ffn::of(&self.spec)
     }
 
-    /// Bytes of keys and values of a token in bf16: 2 L k d 2.
+    /// Returns the bytes of keys and values per token in bf16: 2 L k d 2.
     pub fn kv_token(&self) -> u64 {
         4 * u64::from(self.spec.layers) * u64::from(self.spec.kv_width())
     }
 }
 
-/// A kind of feed-forward part: one of a model's width, or experts with their router.
+/// A kind of feed-forward part: dense, or experts with their router.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ffn {
     pub layers: u64,
     pub hidden: u64,
-    /// Width of one; of experts, of each.
+    /// Width, of each expert if there are some.
     pub width: u64,
-    /// (experts of a layer, those that a token goes to).
+    /// (experts per layer, experts per token).
     pub experts: Option<(u64, u64)>,
 }
 

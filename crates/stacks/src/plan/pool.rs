@@ -4,7 +4,7 @@
 pub enum Pool {
     Device,
     Host,
-    /// In /dev/shm: it is the host's memory too.
+    /// /dev/shm, which is part of host memory too.
     Shm,
 }
 

@@ -10,7 +10,7 @@ use plimsoll_base::Bytes;
 use serde_json::{Value, json};
 use std::fmt::{Display, Write as _};
 
-/// Rows that are shown of the phase that decides.
+/// Most rows to show of the deciding phase.
 const ROWS_SHOWN: usize = 12;
 
 fn known<T: Clone>(value: &Option<Known<T>>, shown: impl Fn(&T) -> Value) -> Value {
@@ -158,7 +158,7 @@ fn headline(plan: &RunPlan) -> String {
     }
 }
 
-/// The place of the verdict: what is over, or the fullest one.
+/// Returns the place of the verdict: the one over its limit, or the fullest.
 fn deciding(plan: &RunPlan) -> Option<&Peak> {
     if let Some(over) = &plan.verdict.over {
         return Some(&over.peak);
@@ -180,7 +180,7 @@ fn hazard(hazard: &Hazard) -> Vec<String> {
     lines
 }
 
-/// One line a phase: each group's card and the fullest node, with a mark where the limit is passed.
+/// Returns one line per phase: each group's card and the fullest node, marked if over the limit.
 fn table(plan: &RunPlan) -> Vec<String> {
     let groups = &plan.ledger.cluster.groups;
     let mut header = format!("{:<14}", "");

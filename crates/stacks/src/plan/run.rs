@@ -9,14 +9,14 @@ use crate::{options::Options, setting::Setting, stack::Stack};
 use plimsoll_base::{Error, Result};
 use std::cell::Cell;
 
-/// What a plan of a model with experts does not look at.
+/// What a plan of a model with experts ignores.
 const EXPERTS: &str = "experts: all of a layer's are planned with it, activations for those that a token goes to, by formula; expert \
     parallelism and experts that get more tokens than others are not looked at";
 
 #[derive(Clone, Debug)]
 pub struct RunPlan {
     pub stack: &'static Stack,
-    /// The framework's version whose rules were applied, and where it was found.
+    /// The framework's version whose rules apply, and its source.
     pub version: Known<String>,
     pub limits: Limits,
     pub verdict: Verdict,
@@ -27,7 +27,7 @@ pub struct RunPlan {
 }
 
 impl RunPlan {
-    /// True if something does not fit, or would end or spoil the run.
+    /// Returns true if something does not fit, or would end or spoil the run.
     pub fn has_problem(&self) -> bool {
         self.verdict.over.is_some() || self.ledger.hazards.iter().any(Hazard::is_problem)
     }
@@ -37,9 +37,9 @@ impl RunPlan {
     }
 }
 
-/// Plans a run of `stack` as `settings` start it, on the machine of `limits`.
+/// Plans a run of `stack` with `settings` on the machine of `limits`.
 ///
-/// `version`: the framework's version where the caller knows it; `models` finds the shape of a model by its name.
+/// `version` is the framework's version if known; `models` finds the shape of a model by name.
 /// Errors, exit code 2: `run-trainer-not-planned`, `run-value-invalid`, `run-settings-contradict`,
 /// `run-machine-unknown`, those of `models`; `size-overflow`.
 pub fn plan(
@@ -73,7 +73,7 @@ pub fn plan(
     Ok(RunPlan { stack, version, limits, verdict, comparisons, ledger, unknown, defaults })
 }
 
-/// Refuses a trainer whose memory no rule knows: rules of another one would plan another run.
+/// Refuses a trainer whose memory has no rule: another one's rules would plan another run.
 fn planned_trainer(stack: &Stack, settings: &[Setting]) -> Result<()> {
     let other = (stack.trainer)(settings).filter(|name| !stack.planned.contains(&name.as_str()));
     let Some(trainer) = other else { return Ok(()) };
@@ -87,7 +87,7 @@ fn planned_trainer(stack: &Stack, settings: &[Setting]) -> Result<()> {
     )))
 }
 
-/// The framework's version: by hand, pinned in the file, or the newest that has the file's names.
+/// Returns the framework's version: by hand, pinned in the file, or the newest with the file's names.
 fn version_of(stack: &Stack, by_hand: Option<&str>, options: &Options) -> Result<Known<String>> {
     let known =
         |value: &str, source: String| Known { value: value.into(), source, by_hand: by_hand.is_some() };

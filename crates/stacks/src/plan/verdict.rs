@@ -6,25 +6,25 @@ use super::pool::Pool;
 use crate::options::{Change, Options};
 use plimsoll_base::{Bytes, Result};
 
-/// Remedies that are shown.
+/// Most remedies to show.
 const REMEDIES_MAX: usize = 6;
 
 #[derive(Clone, Debug)]
 pub struct Verdict {
-    /// The most that a card of each group and a node hold in each phase.
+    /// The peak of each group's card and of a node, per phase.
     pub peaks: Vec<Peak>,
     /// The first phase that does not fit.
     pub over: Option<Over>,
-    /// What to change, the cheapest of those that are enough first.
+    /// Remedies, the cheapest sufficient one first.
     pub remedies: Vec<Remedy>,
 }
 
-/// The most in a phase at a place.
+/// The peak in a phase at a place.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Peak {
     pub phase: Phase,
     pub pool: Pool,
-    /// Index of the group, or of the node.
+    /// Index of the group or the node.
     pub place: u64,
     pub sum: Sum,
 }
@@ -34,21 +34,21 @@ pub struct Over {
     pub peak: Peak,
     pub limit: Bytes,
     pub limit_source: String,
-    /// The page of what would be seen.
+    /// The page of the resulting symptom.
     pub slug: &'static str,
 }
 
-/// A change of settings and what it frees there.
+/// A change of settings and the memory that it frees there.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Remedy {
     pub words: String,
-    /// Bytes less at the first place that does not fit; negative is more.
+    /// Bytes freed at the first place that does not fit; negative if it takes more.
     pub frees: Bytes,
-    /// True if the whole run fits then.
+    /// True if the whole run then fits.
     pub is_enough: bool,
 }
 
-/// One number of another run, next to this plan's.
+/// A number of another run, next to this plan's.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Comparison {
     pub what: String,
@@ -80,7 +80,7 @@ pub(crate) fn peaks(ledger: &Ledger) -> Result<Vec<Peak>> {
     Ok(peaks)
 }
 
-/// The first phase, in a run's order, that does not fit somewhere.
+/// Returns the first phase, in a run's order, that does not fit somewhere.
 pub(crate) fn first_over(ledger: &Ledger, limits: &Limits) -> Result<Option<Over>> {
     let over = |peak: Peak| {
         let limit = limits.of(peak.pool).filter(|limit| peak.sum.bytes > limit.value)?;
@@ -90,7 +90,7 @@ pub(crate) fn first_over(ledger: &Ledger, limits: &Limits) -> Result<Option<Over
     Ok(peaks(ledger)?.into_iter().find_map(over))
 }
 
-/// The page of what a user would see.
+/// Returns the page of the symptom that a user would see.
 fn slug_of(ledger: &Ledger, peak: &Peak) -> &'static str {
     let largest = peak.sum.rows.first().map_or("", |&(index, _)| ledger.items[index].name);
     match (peak.pool, peak.phase, largest) {
@@ -138,7 +138,7 @@ pub(crate) fn remedies(
             found.push(Remedy { words, frees: Bytes(frees), is_enough: left.is_none() });
         }
     }
-    // Those that are enough first, in the order of what they cost; then those that free the most.
+    // Sufficient ones first, in the order of their cost; then those that free the most.
     found.sort_by_key(|remedy| {
         (!remedy.is_enough, if remedy.is_enough { 0 } else { u64::MAX - remedy.frees.0 })
     });
@@ -147,7 +147,7 @@ pub(crate) fn remedies(
     found
 }
 
-/// The remedy that is always there.
+/// Returns the remedy that always exists: a larger machine.
 fn machine(over: &Over) -> Remedy {
     let need = over.peak.sum.bytes;
     // Two per cent above the plan, in whole GiB.

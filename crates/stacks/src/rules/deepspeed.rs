@@ -24,31 +24,31 @@ const OFFLOAD_STATES: &str = "DeepSpeed 0.16.0 runtime/zero/stage3.py:2830-2915,
 pub(crate) struct Zero {
     pub stage: u64,
     pub ranks: u64,
-    /// Optimizer, master weights and gradients on the host.
+    /// True if optimizer, master weights and gradients are on the host.
     pub offload: bool,
-    /// `pin_memory` of the offload.
+    /// True if the offload has `pin_memory`.
     pub pin: bool,
-    /// Master weights are pinned too (DeepSpeed from 0.14.1 on).
+    /// True if master weights are pinned too (DeepSpeed from 0.14.1 on).
     pub pin_master: bool,
     pub grad_bytes: u64,
-    /// More than one backward pass an update.
+    /// True with more than one backward pass per update.
     pub accumulates: bool,
-    /// States leave the card between updates (`offload_states`).
+    /// True if states leave the card between updates (`offload_states`).
     pub sleep: bool,
 }
 
 impl Zero {
-    /// The part of `shape` that a rank owns where states are sharded.
+    /// Returns the part of `shape` that a rank owns if states are sharded.
     fn shard(&self, shape: &Shape) -> u128 {
         u128::from(shape.params).div_ceil(u128::from(self.ranks.max(1)))
     }
 
-    /// File and version that the stage's rules were read in.
+    /// Returns the file and version of the stage's rules.
     const fn source(&self) -> &'static str {
         if self.stage == 3 { STAGE_3 } else { STAGE_2 }
     }
 
-    /// Rows of a model that is trained in `update`.
+    /// Returns the rows of a model that is trained in `update`.
     pub fn training(&self, holder: Holder, shape: &Shape, update: When) -> Vec<Item> {
         let (params, shard) = (u128::from(shape.params), self.shard(shape));
         let mut items = self.weights(holder, shape);
@@ -100,7 +100,7 @@ impl Zero {
         ]
     }
 
-    /// Reading a checkpoint: below ZeRO-3 every rank reads the whole model on its host.
+    /// Returns the row of reading a checkpoint: below ZeRO-3 every rank reads the whole model on its host.
     pub fn loading(&self, holder: Holder, shape: &Shape) -> Item {
         let bytes = 2 * u128::from(shape.params);
         let source = "transformers from_pretrained; under ZeRO-3 rank 0 reads and the others take their part";
@@ -131,7 +131,7 @@ impl Zero {
         items.push(host("gradient in flight", pin(largest), format!("{formula}, {word}")));
         items.push(holder.card("gradient in flight", largest, update, formula, STAGE_2));
         if self.accumulates {
-            // Made at the first backward pass and kept: one buffer a tensor, in the weights' type.
+            // Made at the first backward pass and kept: one buffer per tensor, in the weights' type.
             let bytes = if self.pin { accumulated(shape, shard, self.ranks) } else { 2 * shard };
             let formula =
                 format!("2 B x {shard}, a buffer a tensor, {word}: more than one backward pass an update");
@@ -142,12 +142,12 @@ impl Zero {
     }
 }
 
-/// Buffers of 4 B a parameter in sub-groups, each pinned to a power of two.
+/// Returns the bytes of buffers of 4 B per parameter in sub-groups, each pinned to a power of two.
 fn sub_groups(shard: u128) -> u128 {
     (shard / SUB_GROUP) * pinned(4 * SUB_GROUP) + pinned(4 * (shard % SUB_GROUP))
 }
 
-/// One pinned buffer of 2 B a parameter for each tensor of a rank's part: matrices are rounded one by one.
+/// Returns the bytes of pinned buffers, 2 B per parameter of a rank's part: each matrix is rounded by itself.
 fn accumulated(shape: &Shape, shard: u128, ranks: u64) -> u128 {
     let spec = &shape.spec;
     let h = u128::from(spec.hidden);
@@ -162,7 +162,7 @@ fn accumulated(shape: &Shape, shard: u128, ranks: u64) -> u128 {
     (whole / u128::from(ranks.max(1))).max(2 * shard)
 }
 
-/// Phases in which a role's passes gather weights.
+/// Returns the phases in which a role's passes gather weights.
 fn passes_of(role: &'static str) -> &'static [Phase] {
     match role {
         "actor" => &[Phase::Experience, Phase::Update],

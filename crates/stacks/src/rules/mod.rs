@@ -1,4 +1,4 @@
-//! Rules that several stacks share: what PyTorch, DeepSpeed and vLLM hold, in every framework.
+//! Rules shared by several stacks: memory of PyTorch, DeepSpeed and vLLM in any framework.
 
 pub(crate) mod deepspeed;
 pub(crate) mod torch;

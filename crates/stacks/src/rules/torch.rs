@@ -6,17 +6,17 @@ use crate::plan::ledger::{Holder, Item, Phase, When, shown};
 use crate::plan::model::{Ffn, Shape};
 use plimsoll_arch::ModelSpec;
 
-/// A CUDA context with its modules: 246 to 516 MiB have been reported; the upper end is planned with.
+/// A CUDA context with its modules: 246 to 516 MiB were reported; plans use the upper end.
 pub(crate) const CONTEXT_BYTES: u128 = 512 << 20;
 const CONTEXT_SOURCE: &str = "reported: 246 to 516 MiB an idle process (TRL issues 5207 and 5750, RLinf issue 272); nvidia-smi shows yours";
-/// 32 MiB a handle and stream on Hopper, 8 MiB before it.
+/// 32 MiB per handle and stream on Hopper, 8 MiB before it.
 const CUBLAS_BYTES: u128 = 33_554_432;
 /// Host memory of a trainer process whose model is on its card.
 const TRAINER_HOST_BYTES: u128 = 1_700 << 20;
 /// Host memory of a process with a vLLM engine in it.
 const ENGINE_HOST_BYTES: u128 = 3_600 << 20;
 
-/// Bytes of a pinned allocation of PyTorch: the next power of two.
+/// Returns the bytes of a pinned allocation of PyTorch: the next power of two.
 ///
 /// Source: torch 2.6.0, `aten/src/ATen/core/CachingHostAllocator.h:130-132`.
 pub(crate) fn pinned(bytes: u128) -> u128 {
@@ -29,7 +29,7 @@ pub(crate) enum Process {
     Engine,
 }
 
-/// Context, cuBLAS workspace and host memory of one process a card.
+/// Returns context, cuBLAS workspace and host memory of one process per card.
 pub(crate) fn process(holder: Holder, kind: Process) -> [Item; 3] {
     let (host, source) = match kind {
         Process::Trainer => (
@@ -51,7 +51,7 @@ pub(crate) fn process(holder: Holder, kind: Process) -> [Item; 3] {
     ]
 }
 
-/// Buffers of one NCCL communicator over a ring: 16 channels, two directions.
+/// Returns the buffers of one NCCL communicator over a ring: 16 channels, two directions.
 pub(crate) fn nccl(holder: Holder, ranks: u64) -> Option<Item> {
     let formula = "16 channels x 2 directions x 9633792 B; 16 is assumed, NCCL_MAX_NCHANNELS bounds it";
     let source = "NCCL 5067397c src/init.cc:810-830, src/include/device.h:91-115";
@@ -74,7 +74,7 @@ pub(crate) fn layer_token_bytes(spec: &ModelSpec) -> u128 {
     2 * (4 * h + 2 * q + 2 * kv) + Ffn::of(spec).into_iter().map(ffn).fold(0, u128::max) + 8 + 4 * a
 }
 
-/// Bytes of logits for a token and word of the vocabulary.
+/// Bytes of logits per token and vocabulary entry.
 #[derive(Clone, Copy)]
 pub(crate) struct Logits {
     pub bytes: u64,
@@ -103,9 +103,9 @@ pub(crate) struct Pass {
     pub holder: Holder,
     pub phases: When,
     pub tokens: u64,
-    /// With a backward pass.
+    /// True with a backward pass.
     pub trains: bool,
-    /// Layers keep their inputs only.
+    /// True if layers keep only their inputs.
     pub recompute: bool,
     pub logits: Logits,
 }
@@ -141,7 +141,7 @@ impl Pass {
     }
 }
 
-/// Keys and values of `rows` sequences that transformers' `generate()` keeps in a rollout.
+/// Returns keys and values of `rows` sequences in a rollout by transformers' `generate()`.
 pub(crate) fn kv_cache(
     holder: Holder,
     rows: (u64, &str),
@@ -155,7 +155,7 @@ pub(crate) fn kv_cache(
     holder.card("KV cache", bytes, &[Phase::Rollout], formula, source)
 }
 
-/// Pages of files that are being written: they count against a container until they are on disk.
+/// Returns pages of files being written: they count against a container until they are on disk.
 pub(crate) fn file_pages(holder: Holder, bytes: u128) -> Item {
     let formula = format!("{} written, until it is on disk", shown(bytes));
     let source = "Linux cgroup documentation: dirty pages of files are charged to the cgroup that wrote them";

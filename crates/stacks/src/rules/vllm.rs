@@ -9,26 +9,26 @@ use crate::plan::model::{Ffn, Shape};
 use plimsoll_arch::ModelSpec;
 use plimsoll_base::Bytes;
 
-/// What an engine keeps of a card while it sleeps: 0.8 to 1.2 GiB have been reported at T = 1.
+/// Memory of the card that a sleeping engine keeps: 0.8 to 1.2 GiB were reported at T = 1.
 const ASLEEP_BYTES: u128 = 1 << 30;
-/// Tokens of a KV block.
+/// Tokens per KV block.
 const BLOCK: u128 = 16;
 
-/// The engines of a run, seen from one card.
+/// A run's engines, seen from one card.
 #[derive(Clone, Debug)]
 pub(crate) struct Engine {
     pub group: usize,
     pub tensor_parallel: u64,
     pub share: f64,
-    /// Memory of the card that `share` is of.
+    /// The card's memory, to which `share` refers.
     pub card: Bytes,
-    /// It gives memory back between rollouts.
+    /// True if it frees memory between rollouts.
     pub sleeps: bool,
-    /// Asleep, its weights lie in pinned host memory (sleep level 1).
+    /// True if its sleeping weights are in pinned host memory (sleep level 1).
     pub host_copy: bool,
-    /// Weights wake before the cache, so that a sync does not hold both.
+    /// True if weights wake before the cache, so a sync does not hold both.
     pub wakes_in_two: bool,
-    /// GiB of swap a card, of the first engine (before vLLM 0.8).
+    /// GiB of swap per card for the first engine (before vLLM 0.8).
     pub swap_gib: f64,
     /// True if it runs in a separate process, with its own context.
     pub own_process: bool,
@@ -88,7 +88,7 @@ impl Engine {
         items
     }
 
-    /// Swap space of the first engine: a pinned tensor a layer, each rounded to a power of two.
+    /// Returns the first engine's swap space: a pinned tensor per layer, each rounded to a power of two.
     fn swap(&self, holder: Holder, shape: &Shape) -> Item {
         let spec = &shape.spec;
         let (blocks, layer) = swap_layer(spec, self.tensor_parallel, self.swap_gib);
@@ -103,7 +103,7 @@ impl Engine {
         holder.host("CPU swap", layers * held, Phase::ALL, formula, source)
     }
 
-    /// An engine whose share does not hold its weights and one sequence.
+    /// Returns the hazard of a share too small for the weights and one sequence.
     pub fn hazard(&self, shape: &Shape, tokens: u64) -> Option<Hazard> {
         let (weights, share) = (self.weights(shape), self.share_bytes());
         let kv = u128::from(shape.kv_token().div_ceil(self.tensor_parallel)) * u128::from(tokens);
@@ -126,7 +126,7 @@ impl Engine {
     }
 }
 
-/// (blocks, bytes of a layer's tensor) of `gib` GiB of swap a card: 2 x 16 x k/T x d x 2 B a block and layer.
+/// Returns (blocks, bytes of a layer's tensor) for `gib` GiB of swap a card: 2 x 16 x k/T x d x 2 B a block and layer.
 pub(crate) fn swap_layer(spec: &ModelSpec, tensor_parallel: u64, gib: f64) -> (u128, u128) {
     let heads = u128::from(spec.kv_heads).div_ceil(u128::from(tensor_parallel)).max(1);
     let block = 2 * BLOCK * heads * u128::from(spec.head_dim) * 2;
@@ -135,7 +135,7 @@ pub(crate) fn swap_layer(spec: &ModelSpec, tensor_parallel: u64, gib: f64) -> (u
     (blocks, blocks * block)
 }
 
-/// Pinned bytes of one card's weights asleep: segments of 2 MiB steps from 10 MiB on, others together in 20 MiB.
+/// Returns the pinned bytes of a card's sleeping weights: segments of 2 MiB steps from 10 MiB on, others in 20 MiB.
 pub(crate) fn sleep_copy(spec: &ModelSpec, tensor_parallel: u64) -> u128 {
     const MIB: u128 = 1 << 20;
     let h = u128::from(spec.hidden);
@@ -148,7 +148,7 @@ pub(crate) fn sleep_copy(spec: &ModelSpec, tensor_parallel: u64) -> u128 {
         (ends, split(u128::from(spec.vocab) * h)),
     ];
     for part in Ffn::of(spec) {
-        // Gate and up are one tensor; so are those of all experts of a layer, whose router is whole on every card.
+        // Gate and up are one tensor; so are all experts' in a layer, whose router is whole on every card.
         let (count, one) = (u128::from(part.layers), u128::from(part.hidden * part.width));
         let experts = part.experts.map_or(1, |(experts, _)| u128::from(experts));
         tensors.extend([(count, split(2 * experts * one)), (count, split(experts * one))]);

@@ -1,4 +1,4 @@
-//! Scripts that make a TorchRL collector, and the YAML of one.
+//! Scripts with a TorchRL collector, and its YAML.
 
 use crate::launch::python::{self, Outline};
 use crate::launch::shell::word::VALUE_BYTES_MAX;
@@ -6,7 +6,7 @@ use crate::launch::{KEYS_MAX, config};
 use crate::setting::{Setting, number};
 use std::collections::BTreeMap;
 
-/// Calls whose arguments are settings of a collector; the environments' name says which argument counts.
+/// Calls whose arguments are settings of a collector, or those of its parallel environment.
 const COLLECTORS: [&str; 8] = [
     "SyncDataCollector",
     "MultiSyncDataCollector",
@@ -18,8 +18,7 @@ const COLLECTORS: [&str; 8] = [
     "ParallelEnv",
 ];
 
-/// Collectors and parallel environments: `collector` names the class, keyword arguments follow, and what a name means
-/// is filled in from lines `name = literal`.
+/// Reads the arguments of collectors and parallel environments, with names replaced from lines `name = literal`.
 pub(super) fn read(text: &str) -> Vec<Setting> {
     let outline = Outline::of(text);
     let mut found: Vec<Setting> = Vec::new();
@@ -43,7 +42,7 @@ pub(super) fn read(text: &str) -> Vec<Setting> {
     found
 }
 
-/// `name = 64` and `name = "cuda:0"` at the start of a line.
+/// Reads `name = 64` and `name = "cuda:0"` at the start of a line.
 fn assignments(text: &str) -> BTreeMap<String, String> {
     let one = |line: &str| {
         let (name, value) = line.split_once('=')?;
@@ -55,7 +54,7 @@ fn assignments(text: &str) -> BTreeMap<String, String> {
     text.lines().filter_map(one).take(KEYS_MAX).collect()
 }
 
-/// `text` with each name that has a value as that value.
+/// Replaces each name in `text` by its value, if it has one.
 fn replace_names(text: &str, values: &BTreeMap<String, String>) -> String {
     let is_part = |c: char| c.is_alphanumeric() || c == '_';
     let (mut result, mut rest) = (String::new(), text);

@@ -27,7 +27,7 @@ fn is_card(options: &Options, name: &str) -> Result<bool> {
     Ok(options.text(name)?.is_some_and(|text| text.contains("cuda")))
 }
 
-/// Workers: a number by its name, the length of the list of environments, or those of a parallel environment.
+/// Returns the number of workers: a number by name, the length of the environment list, or a parallel environment's.
 fn workers(options: &Options) -> Result<u64> {
     if let Some(workers) = options.count("num_workers")? {
         return Ok(workers);
@@ -45,7 +45,7 @@ fn workers(options: &Options) -> Result<u64> {
     Ok(options.count("parallel_env.num_workers")?.unwrap_or(1))
 }
 
-/// Items of `[make] * 64`, of `[make for _ in range(64)]`, or of `[a, b, c]`.
+/// Counts the items of `[make] * 64`, of `[make for _ in range(64)]`, or of `[a, b, c]`.
 fn length(text: &str) -> Option<u64> {
     let items = || text.split(',').filter(|item| !item.trim().is_empty()).count() as u64;
     let count = match (text.rsplit_once('*'), text.split_once("range(")) {

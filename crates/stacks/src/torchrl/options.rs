@@ -1,4 +1,4 @@
-//! Arguments of TorchRL's collectors, and keys of the YAML of one. No run file is made of them.
+//! Arguments of TorchRL's collectors, and keys of their YAML. They are not imported.
 
 use crate::table::Table;
 

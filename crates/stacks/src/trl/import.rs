@@ -1,4 +1,4 @@
-//! What takes several of TRL's options together: method, batches, steps, rewards.
+//! Converts what needs several of TRL's options together: method, batches, steps, rewards.
 
 use crate::import::draft::{Draft, Job, Taken, quoted};
 use crate::import::{data, parts, track};
@@ -92,7 +92,7 @@ const DATA: data::Of = data::Of {
     splits: [Some("dataset_train_split"), Some("dataset_test_split")],
 };
 
-/// Model, data and optimizer, which all trainers have alike.
+/// Converts model, data and optimizer, which all trainers share.
 pub(super) fn common(draft: &mut Draft) {
     parts::model(draft, "model_name_or_path");
     if let Some(taken) = draft.take("bf16") {
@@ -123,7 +123,7 @@ pub(super) fn common(draft: &mut Draft) {
     }
 }
 
-/// A command line or a YAML file evaluates on a split of the same data set, if it evaluates.
+/// Takes the held-out split: a command line or a YAML file evaluates on the same data set, if at all.
 fn held_out(draft: &mut Draft) {
     let Some(taken) = draft.take_text("eval_strategy") else { return };
     let is_off = taken.value == "no" || draft.has("eval_dataset");
@@ -137,7 +137,7 @@ fn held_out(draft: &mut Draft) {
     }
 }
 
-/// Functions of no class that the model may call.
+/// Takes functions outside a class that the model may call.
 fn functions(draft: &mut Draft, taken: &Taken) {
     let places = list(&taken.value);
     if places.iter().any(|place| !place.starts_with("python:")) {
@@ -151,7 +151,7 @@ fn functions(draft: &mut Draft, taken: &Taken) {
 /// What workers do with the file of a class or of functions.
 const LOADED: &str = "they are used as they are, and a worker that loads their file runs the other lines too, unless they are under `if __name__ == \"__main__\":`";
 
-/// An environment plays the episodes, and gives their rewards.
+/// Takes an environment, which plays the episodes and gives their rewards.
 fn environment(draft: &mut Draft, taken: &Taken) {
     if !taken.value.starts_with("python:") {
         return draft.is_not_built(taken, Unbuilt::Turns);
@@ -172,7 +172,7 @@ fn environment(draft: &mut Draft, taken: &Taken) {
 /// Sets how long episodes are, and the rows that they begin with.
 fn episodes(draft: &mut Draft) {
     match draft.take_count("max_tool_calling_iterations") {
-        // The last turn calls nothing.
+        // The last turn has no calls.
         Some((count, taken)) => draft.set_toml("environment.turns_max", count.saturating_add(1), &taken.from),
         None => draft.choose("environment.turns_max = 8: the file sets no limit on turns"),
     }
@@ -181,7 +181,7 @@ fn episodes(draft: &mut Draft) {
         draft.set_toml("environment.episode_tokens_max", tokens, from);
     }
     for (key, rows) in [("data.prompts", "environment.rows"), ("data.eval", "environment.eval_rows")] {
-        // One set: no list of several, and not the empty text of a missing one.
+        // One set: neither a list nor the empty text of a missing one.
         if draft.get(key).is_some_and(|path| path.starts_with('"') && path != "\"\"") {
             draft.rename(key, rows);
         }
@@ -201,7 +201,7 @@ fn episodes(draft: &mut Draft) {
     }
 }
 
-/// TRL applies a chat template to conversations alone.
+/// Keeps strings raw: TRL applies a chat template only to conversations.
 pub(super) fn raw_strings(draft: &mut Draft) {
     let from = "string prompts are raw there; remove it if yours are conversations";
     draft.set_text("data.chat_template", "none", from);
@@ -226,7 +226,7 @@ fn optimizer(draft: &mut Draft) {
     }
 }
 
-/// A factor of sampling or of the loss that is not built: 1 is none.
+/// Refuses an unbuilt factor of sampling or of the loss other than 1.
 fn only_one(draft: &mut Draft, name: &str) {
     if let Some((value, taken)) = draft.take_number(name)
         && value != 1.0
@@ -235,7 +235,7 @@ fn only_one(draft: &mut Draft, name: &str) {
     }
 }
 
-/// Warm-up, checkpoints, evaluations and the schedule; `updates` of theirs are a step here.
+/// Converts warm-up, checkpoints, evaluations and the schedule; `updates` of theirs are one step here.
 pub(super) fn schedule(draft: &mut Draft, updates: i64) {
     for (name, key) in [
         ("warmup_steps", "train.warmup_steps"),
@@ -302,7 +302,7 @@ fn method(draft: &mut Draft) -> Result<()> {
     Ok(())
 }
 
-/// RLOO's KL term is in its rewards, and its ratio is that of a whole sequence.
+/// Converts RLOO: its KL term is in its rewards, and its ratio is that of a whole sequence.
 fn rloo(draft: &mut Draft, taken: &Taken) {
     draft.set_text("loss.kl_in", "reward", "as RLOO has it in TRL");
     draft.set_text("loss.kl_estimator", "k1", "as RLOO has it in TRL");
@@ -317,7 +317,7 @@ fn rloo(draft: &mut Draft, taken: &Taken) {
     );
 }
 
-/// SAPO's temperatures are those of its paper here.
+/// Checks SAPO's temperatures, which are the paper's here.
 fn temperatures(draft: &mut Draft) {
     for (name, value) in [("sapo_temperature_pos", 1.0), ("sapo_temperature_neg", 1.05)] {
         if let Some((given, taken)) = draft.take_number(name)
@@ -329,7 +329,7 @@ fn temperatures(draft: &mut Draft) {
     }
 }
 
-/// Prompts a step and sequences an update, from TRL's batch vocabulary; returns updates a step.
+/// Converts TRL's batch sizes to prompts per step and sequences per update; returns updates per step.
 fn batches(draft: &mut Draft) -> i64 {
     let processes = processes(draft, "rollout.prompts_per_step");
     let device = draft.take_count("per_device_train_batch_size").map_or(8, |(count, _)| count);
@@ -356,7 +356,7 @@ fn batches(draft: &mut Draft) -> i64 {
     (whole / update.max(1)).max(1).saturating_mul(draft.count("train.epochs_per_rollout").unwrap_or(1).max(1))
 }
 
-/// The number of processes, each of which has a batch of its own: `key` grows with it.
+/// Returns the number of processes, each with its own batch: `key` grows with it.
 pub(super) fn processes(draft: &mut Draft, key: &str) -> i64 {
     let ranks = draft.take_count("num_processes");
     if ranks.is_none() {
@@ -365,7 +365,7 @@ pub(super) fn processes(draft: &mut Draft, key: &str) -> i64 {
     ranks.map_or(1, |(count, _)| count)
 }
 
-/// Their steps are updates, ours are rollouts.
+/// Converts steps: theirs are updates, ours are rollouts.
 pub(super) fn steps(draft: &mut Draft, updates: i64) {
     let limit = draft.take("max_steps").filter(|taken| integer(&taken.value).is_some_and(|steps| steps > 0));
     match limit {
@@ -412,7 +412,7 @@ fn rewards(draft: &mut Draft) {
     parts::no_reward(draft, "reward_funcs");
 }
 
-/// Adds one of TRL's rewards by its name, a function, or a model; returns what is different here.
+/// Adds one of TRL's rewards by name, a function, or a model; returns what differs here.
 fn reward(draft: &mut Draft, name: &str) -> Option<String> {
     let from = "reward_funcs";
     let mut words = name.split(' ');

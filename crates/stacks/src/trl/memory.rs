@@ -86,9 +86,9 @@ struct Run<'a> {
     shape: Shape,
     ranks: u64,
     sharding: Sharding,
-    /// Bytes of a weight: bf16 with DeepSpeed, otherwise float32 unless a dtype is named.
+    /// Bytes per weight: bf16 with DeepSpeed, else float32 unless a dtype is named.
     element: u128,
-    /// Adapters are trained, and the weights are not.
+    /// True if adapters are trained instead of the weights.
     adapters: bool,
 }
 
@@ -114,7 +114,7 @@ pub(super) fn rules(options: &Options, _: Version, limits: &Limits, models: &Mod
     if options.flag_or("load_in_4bit", false)? || options.flag_or("load_in_8bit", false)? {
         ledger.note("load_in_4bit and load_in_8bit: weights are planned in their dtype, which is more");
     }
-    // DeepSpeed holds bf16, whatever the file names.
+    // DeepSpeed holds bf16, whatever dtype the file has.
     let element = match sharding {
         Sharding::Zero(_) => 2,
         _ => match options.text_or("dtype", "float32")? {
@@ -135,12 +135,12 @@ pub(super) fn rules(options: &Options, _: Version, limits: &Limits, models: &Mod
 }
 
 impl Run<'_> {
-    /// True if a rank holds a share of the weights only, so that whole ones must be gathered.
+    /// Returns true if a rank holds only a share of the weights, so whole ones must be gathered.
     fn gathers(&self) -> bool {
         matches!(self.sharding, Sharding::Zero(3) | Sharding::Fsdp)
     }
 
-    /// The longest prompt and completion together.
+    /// Returns the longest prompt and completion together.
     fn tokens(&self) -> Result<u64> {
         let prompt = self.options.count_or("max_prompt_length", 512)?;
         Ok(prompt.saturating_add(self.options.count_or("max_completion_length", 512)?))
@@ -180,7 +180,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Weights, gradients and Adam's states of `owned` parameters, all in the weights' type.
+    /// Adds weights, gradients and Adam's states of `owned` parameters, all in the weights' type.
     fn states(&mut self, owned: u128) {
         let row = |name, each: u128, phases| {
             self.trainer.card(name, each * owned, phases, format!("{each} B x {owned}"), TRAINER)
@@ -194,7 +194,7 @@ impl Run<'_> {
         self.ledger.add(items);
     }
 
-    /// Plain data parallel: every rank holds everything.
+    /// Adds plain data parallelism: every rank holds everything.
     fn plain(&mut self, params: u128) {
         self.states(params);
         let row = |name, each: u128, source| {
@@ -211,7 +211,7 @@ impl Run<'_> {
         }
     }
 
-    /// Logits of completions only, whole unless Liger's loss is on.
+    /// Adds logits of completions only, whole unless Liger's loss is on.
     fn passes(&mut self) -> Result<()> {
         let options = self.options;
         let rows = options.count_or("per_device_train_batch_size", 8)?;
@@ -276,7 +276,7 @@ impl Run<'_> {
             share: options.share_or("vllm_gpu_memory_utilization", 0.3)?,
             card: self.limits.card()?,
             sleeps,
-            // Sleep level 2: weights come back by the sync.
+            // Sleep level 2: weights come back with the sync.
             host_copy: false,
             wakes_in_two: false,
             swap_gib: 0.0,
@@ -310,7 +310,7 @@ impl Run<'_> {
             ),
         };
         let item = self.trainer.host(name, bytes, &[Phase::Save], formula, source).first();
-        // Weights and states: a checkpoint of the Trainer holds both.
+        // A checkpoint of the Trainer holds weights and states.
         self.ledger.add([item, file_pages(self.trainer, whole)]);
     }
 }

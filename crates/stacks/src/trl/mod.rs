@@ -1,4 +1,4 @@
-//! TRL's GRPO and RLOO, and its SFT, DPO and reward trainers: the command line, YAML or JSON, or a script in Python.
+//! TRL's GRPO and RLOO, and its SFT, DPO and reward trainers: command line, YAML or JSON, or a Python script.
 
 mod import;
 mod memory;
@@ -25,7 +25,7 @@ pub(crate) static STACK: Stack = Stack {
     comparisons: |_, _| Vec::new(),
 };
 
-/// peft's `LoraConfig`, whose targets are those of Llama and Qwen.
+/// peft's `LoraConfig`, with the targets of Llama and Qwen.
 const OF_PEFT: Silent = Silent { of: "peft", rank: 8, alpha: 8.0, dropout: 0.0, targets: "q_proj, v_proj" };
 /// TRL's own flags, which become a `LoraConfig`.
 const OF_TRL: Silent = Silent { of: "TRL", rank: 16, alpha: 32.0, dropout: 0.05, targets: "q_proj, v_proj" };

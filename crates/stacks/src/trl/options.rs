@@ -1,4 +1,4 @@
-//! Options of TRL's trainers: of `GRPOConfig` and its kin, their scripts, and `accelerate launch`.
+//! Options of TRL's trainers: `GRPOConfig` and the like, their scripts, and `accelerate launch`.
 
 use crate::table::Memory::{Idle, Used};
 use crate::table::Take::*;
@@ -57,7 +57,7 @@ pub(super) static TABLE: Table = Table {
         ("gradient_checkpointing", Used, Recompute),
         ("epsilon", Idle, Clips),
         ("epsilon_high", Idle, Number("loss.clip_high")),
-        // A bound on the ratio from above: with a negative advantage a dual clip, with a positive one never reached.
+        // An upper bound on the ratio: a dual clip for a negative advantage, never reached for a positive one.
         ("delta", Idle, Number("loss.dual_clip")),
         ("beta", Used, Number("loss.kl_coef")),
         ("entropy_coef", Idle, Number("loss.entropy_coef")),

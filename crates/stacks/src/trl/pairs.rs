@@ -1,4 +1,4 @@
-//! TRL's trainers that learn from their data alone: SFT, DPO and the reward model. A step here is one of their updates.
+//! TRL's trainers on fixed data: SFT, DPO and the reward model. A step here is one of their updates.
 
 use super::import::{GRPO, RLOO, common, processes, raw_strings, schedule, steps};
 use crate::import::draft::{Draft, Job};
@@ -72,7 +72,7 @@ fn sft(draft: &mut Draft) -> Result<()> {
     Ok(())
 }
 
-/// Which tokens are learnt: of a conversation the assistant's last turn, of a prompt with a completion the completion.
+/// Converts the trained tokens: the assistant's last turn of a conversation, the completion after a prompt.
 fn learnt_tokens(draft: &mut Draft) {
     let completion = draft.take("completion_only_loss");
     let on = completion.as_ref().and_then(|taken| flag(&taken.value));
@@ -120,7 +120,7 @@ fn dpo(draft: &mut Draft) -> Result<()> {
     Ok(())
 }
 
-/// The reference is the model that the run began with; another one is not built.
+/// Checks the reference, which is the initial model; another one is not built.
 fn reference(draft: &mut Draft) {
     let Some(taken) = draft.take_text("ref_model") else { return };
     let model = draft.get("model").unwrap_or_default().trim_matches('"').to_string();
@@ -136,7 +136,7 @@ fn reward(draft: &mut Draft) -> Result<()> {
     Ok(())
 }
 
-/// Model, data, batch and steps of a trainer whose rows have this number of texts.
+/// Converts model, data, batch and steps of a trainer with this number of texts per row.
 fn data_alone(draft: &mut Draft, texts: i64) {
     draft.take("trainer");
     common(draft);

@@ -1,4 +1,4 @@
-//! Finds TRL's settings in a command line, in YAML or JSON, or in a script; and which trainer they are for.
+//! Finds TRL's settings in a command line, in YAML or JSON, or in a script; and their trainer.
 
 use super::pairs::JOBS;
 use super::script::{self, TRAINERS};
@@ -15,7 +15,7 @@ pub(super) fn read(source: &Source<'_>) -> Vec<Setting> {
     }
     let given = script::read(source);
     if !given.is_empty() {
-        // What a parser reads is in the command alone: without it every setting would be TRL's default.
+        // A parser's settings are in the command alone: without it all would be TRL's defaults.
         let is_built = |name: &str| JOBS.iter().any(|job| job.trainers.contains(&name));
         let trainer = named_trainer(&given).filter(|name| !is_built(name));
         return match (trainer, script::is_parsed(text)) {
@@ -36,7 +36,7 @@ pub(super) fn read(source: &Source<'_>) -> Vec<Setting> {
     if shell::script(text).commands.iter().any(starts) { Vec::new() } else { config::yaml(text) }
 }
 
-/// Longest script that a command names, as for the file itself.
+/// Longest script named by a command, equal to the limit of the file itself.
 const SCRIPT_BYTES_MAX: u64 = 1 << 20;
 
 /// Reads `accelerate launch X.py FLAGS`: trainer, data and rewards from X.py in the same folder, the rest from FLAGS.
@@ -55,17 +55,17 @@ fn command_of_script(source: &Source<'_>) -> Option<Vec<Setting>> {
     let command = shell::trainer(source.text, |words| words.iter().position(is_script))?;
     let (text, place) = find(command.word())?;
     let given = script::read(&Source { path: &place.to_string_lossy(), text: &text });
-    // Names of the parser's are what the flags say, or defaults.
+    // Names from the parser are flags, or defaults.
     let is_parsed =
         |one: &Setting| one.key == "args" || (one.unreadable.is_some() && one.value.contains("args."));
     let given: Vec<Setting> = given.into_iter().filter(|one| !is_parsed(one)).collect();
-    // Lines are those of the file that was given.
+    // Lines are those of the given file.
     let given = given.into_iter().map(|one| Setting { line: 0, ..one });
     let flags = shell::flags(command.arguments());
     Some(command.launcher().into_iter().chain(given).chain(flags).chain(command.others).collect())
 }
 
-/// Returns where in a command a trainer is named: `trl NAME`, or a script of TRL's name for it.
+/// Returns where a command names a trainer: `trl NAME`, or TRL's script for it.
 fn trainer_at(words: &[Word]) -> Option<usize> {
     words.iter().enumerate().position(|(at, word)| {
         let before = at.checked_sub(1).map_or("", |before| words[before].text.as_str());
@@ -75,7 +75,7 @@ fn trainer_at(words: &[Word]) -> Option<usize> {
     })
 }
 
-/// `grpo`, `trl/scripts/grpo.py`, `train_grpo.py`, `trl.scripts.grpo`.
+/// Finds the trainer in `grpo`, `trl/scripts/grpo.py`, `train_grpo.py`, `trl.scripts.grpo`.
 fn trainer_of(word: &str) -> Option<&'static str> {
     let last = word.rsplit('/').next().unwrap_or_default();
     let stem = last.strip_suffix(".py").unwrap_or(last);
@@ -86,7 +86,7 @@ fn trainer_of(word: &str) -> Option<&'static str> {
     TRAINERS.iter().map(|(name, _)| *name).find(|name| is_it(name))
 }
 
-/// Keys and values that only one trainer's configuration has.
+/// Keys and values of only one trainer's configuration.
 const SIGNS: [(&str, &[&str]); 4] = [
     (
         "grpo",
@@ -144,7 +144,7 @@ const LOSSES: [(&str, &[&str]); 3] = [
     ),
 ];
 
-/// Returns the trainer that settings name, or the only one whose keys they have.
+/// Returns the trainer in the settings, or the only one with their keys.
 pub(super) fn trainer(settings: &[Setting]) -> Option<String> {
     if let Some(name) = named_trainer(settings) {
         return Some(name);

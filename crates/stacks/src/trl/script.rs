@@ -1,5 +1,4 @@
-//! TRL's settings in a Python script: the arguments of its trainer and configuration, the model and the data that they
-//! name, and reward functions in the same file.
+//! TRL's settings in a Python script: arguments of trainer and configuration, their model and data, and own rewards.
 
 use crate::import::data;
 use crate::launch::python::{self, Argument, Call, Outline, Value};
@@ -22,22 +21,22 @@ pub(super) const TRAINERS: [(&str, &str); 10] = [
 ];
 
 const CODE: &str = "code, which is not run: write its rows as JSON lines, or name the columns that they have before it: data.prompt_column, data.answer_column";
-/// Formats of files, which are no names of data sets.
+/// File formats, which are not names of data sets.
 const FORMATS: [&str; 5] = ["json", "parquet", "csv", "text", "arrow"];
 const FURTHER: &str =
     "a further trainer: the first one of the file counts, each other needs a file of its own";
-/// Arguments of a trainer without a name, in their order.
+/// Positional arguments of a trainer, in order.
 const OF_GRPO: [&str; 4] = ["model", "reward_funcs", "args", "train_dataset"];
 const OF_DPO: [&str; 5] = ["model", "ref_model", "args", "data_collator", "train_dataset"];
 const OF_OTHERS: [&str; 4] = ["model", "args", "data_collator", "train_dataset"];
-/// Classes of models that take pictures, and the one that holds a picture.
+/// Classes of models for images, and the class of an image.
 const OF_PICTURES: [&str; 3] = ["AutoModelForImageTextToText", "AutoModelForVision2Seq", "PIL"];
 /// Calls that wrap a model in an adapter.
 const WRAPPERS: [&str; 3] = ["get_peft_model", "prepare_model_for_kbit_training", "PeftModel"];
 
-/// True for a script whose settings a parser reads from its command: it has no configuration of its own.
+/// Returns true for a script whose settings a parser reads from its command: it has no configuration.
 pub(super) fn is_parsed(text: &str) -> bool {
-    // A cheap look first: most files have no parser.
+    // Cheap check first: most files have no parser.
     if !["TrlParser(", "HfArgumentParser("].iter().any(|name| text.contains(name))
         || !text.contains("Trainer(")
     {
@@ -47,9 +46,9 @@ pub(super) fn is_parsed(text: &str) -> bool {
     !TRAINERS.iter().any(|(_, class)| !outline.calls(&format!("{class}Config")).is_empty())
 }
 
-/// Returns the settings of the first trainer of a script; none if there is none.
+/// Returns the settings of a script's first trainer; empty if there is none.
 pub(super) fn read(source: &Source<'_>) -> Vec<Setting> {
-    // A cheap look first: most files are no Python.
+    // Cheap check first: most files are not Python.
     if !source.text.contains("Trainer(") && !source.text.contains("Config(") {
         return Vec::new();
     }
@@ -83,7 +82,7 @@ pub(super) fn read(source: &Source<'_>) -> Vec<Setting> {
     script.given.into_iter().chain(further).collect()
 }
 
-/// The class of a trainer of TRL that no table names, which the file makes an object of.
+/// Returns the class of an unknown TRL trainer that the file instantiates.
 fn other_trainer<'a>(outline: &'a Outline<'_>) -> Option<&'a str> {
     let mut names = outline.names_of_package("trl").filter(|name| name.ends_with("Trainer"));
     names.find(|name| !outline.calls(name).is_empty())
@@ -122,7 +121,7 @@ impl Script<'_> {
         }
     }
 
-    /// A configuration that is a call in this file is read by itself.
+    /// Reports a configuration that is not a call in this file; a call is read by itself.
     fn configuration(&mut self, argument: &Argument, at: usize) {
         let (value, _) = self.outline.meaning(&argument.value, at);
         if !matches!(value, Value::Call(_)) {
@@ -140,7 +139,7 @@ impl Script<'_> {
 
     fn model(&mut self, key: &str, argument: &Argument, at: usize) {
         let (mut value, mut at) = self.outline.origin(&argument.value, at);
-        // A wrapped model is the model in it.
+        // A wrapped model counts as the model inside.
         for _ in 0..WRAPPERS.len() {
             let Value::Call(call) = &value else { break };
             self.saved_adapter(call);
@@ -160,7 +159,8 @@ impl Script<'_> {
         }
     }
 
-    /// The folder in `PeftModel.from_pretrained(model, FOLDER)` and `AutoPeftModelForCausalLM.from_pretrained(FOLDER)`.
+    /// Reads FOLDER in `PeftModel.from_pretrained(model, FOLDER)` or
+    /// `AutoPeftModelForCausalLM.from_pretrained(FOLDER)`.
     fn saved_adapter(&mut self, call: &Call) {
         let folder = match () {
             () if is_saved(call) => call.argument("model_id").or(call.positional(1)),
@@ -174,7 +174,7 @@ impl Script<'_> {
         }
     }
 
-    /// The arguments of `AutoModelForCausalLM.from_pretrained(NAME, ...)`.
+    /// Reads the arguments of `AutoModelForCausalLM.from_pretrained(NAME, ...)`.
     fn loaded(&mut self, key: &str, call: &Call, argument: &Argument) {
         let by_name =
             ["pretrained_model_name_or_path", "model_name"].into_iter().find_map(|name| call.argument(name));
@@ -198,10 +198,10 @@ impl Script<'_> {
         }
     }
 
-    /// The name in `load_dataset(NAME)`, or its files.
+    /// Reads the name in `load_dataset(NAME)`, or its files.
     fn data(&mut self, key: &str, argument: &Argument, at: usize) {
         let (mut value, mut at, mut steps) = self.outline.origin_with_steps(&argument.value, at);
-        // A function of the file that loads the only data set of the file.
+        // A function in the file that loads its only data set.
         if let Value::Call(call) = &value
             && self.outline.is_function(&call.name)
             && let [loaded] = self.outline.calls("load_dataset").as_slice()
@@ -248,7 +248,7 @@ impl Script<'_> {
         })
     }
 
-    /// A class of this file as `python:FILE:NAME`, an imported one as `python:MODULE.py:NAME`.
+    /// Takes a class of this file as `python:FILE:NAME`, an imported one as `python:MODULE.py:NAME`.
     fn environment(&mut self, argument: &Argument, at: usize) {
         let (value, _) = self.outline.meaning(&argument.value, at);
         let Value::Name(name) = &value else { return self.unknown("environment_factory", argument) };
@@ -266,7 +266,7 @@ impl Script<'_> {
         }
     }
 
-    /// Functions of this file as `python:FILE:NAME`, those of a module next to it as `python:MODULE.py:NAME`.
+    /// Takes functions of this file as `python:FILE:NAME`, of a module next to it as `python:MODULE.py:NAME`.
     fn tools(&mut self, argument: &Argument, at: usize) {
         let items = match self.outline.meaning(&argument.value, at).0 {
             Value::List(items) if items.is_empty() => return,
@@ -290,7 +290,7 @@ impl Script<'_> {
         self.given.push(Setting::new("tools", format!("[{}]", places.join(", ")), argument.line));
     }
 
-    /// Returns the place of a function; none of a class, of an object's method, or of what is in no file here.
+    /// Returns the place of a function; `None` for a class, an object's method, or a name in no file here.
     fn tool(&self, name: &str) -> Option<String> {
         if self.outline.is_function(name) {
             return Some(format!("python:{}:{name}", self.source.path));
@@ -361,7 +361,7 @@ impl Script<'_> {
         }
     }
 
-    /// `get_peft_config(args)` makes an adapter only if a flag asks for one.
+    /// Reads an adapter. `get_peft_config(args)` makes one only if a flag enables it.
     fn adapter(&mut self, argument: &Argument, at: usize) {
         match self.outline.meaning(&argument.value, at) {
             (Value::Call(call), _) if call.last_name() == "get_peft_config" => {
@@ -399,7 +399,7 @@ impl Script<'_> {
         }
     }
 
-    /// The arguments of `LoraConfig(...)`, and what kind of adapter it is.
+    /// Reads the arguments of `LoraConfig(...)`, and the kind of adapter.
     fn lora_config(&mut self, call: &Call, line: usize) {
         self.given.push(Setting::new("peft_config.peft_type", "LORA", line));
         let arguments = python::arguments(self.outline, call).into_iter();
@@ -407,12 +407,12 @@ impl Script<'_> {
     }
 }
 
-/// True for a call that wraps the model of its first argument in an adapter.
+/// Returns true for a call that wraps its first argument's model in an adapter.
 fn is_wrapper(call: &Call) -> bool {
     WRAPPERS.contains(&call.last_name()) || is_saved(call)
 }
 
-/// True for a call that wraps a model in an adapter of a folder.
+/// Returns true for a call that wraps a model in an adapter from a folder.
 fn is_saved(call: &Call) -> bool {
     call.name.ends_with("PeftModel.from_pretrained")
 }

@@ -1,4 +1,4 @@
-//! What takes several of verl's options together: method, data, batches, steps, KL term, rewards.
+//! Converts what needs several of verl's options together: method, data, batches, steps, KL term, rewards.
 
 use crate::import::draft::{Draft, Job, quoted};
 use crate::import::{data, parts, track};
@@ -53,7 +53,7 @@ fn combine(draft: &mut Draft) -> Result<()> {
     Ok(())
 }
 
-/// Dynamic sampling: groups whose scores differ, whatever the metric's name.
+/// Converts dynamic sampling: groups whose scores differ, for any metric.
 fn filter(draft: &mut Draft) {
     let enable = draft.take("algorithm.filter_groups.enable");
     let metric = draft.take("algorithm.filter_groups.metric");
@@ -71,7 +71,7 @@ fn filter(draft: &mut Draft) {
         draft.change(&taken, "groups are kept by the sum of their rewards here");
     }
     if let Some((count, taken)) = batches {
-        // The first batch is no retry.
+        // The first batch is not a retry.
         draft.set_toml("loss.dynamic_sampling_retries", count - 1, &taken.from);
     }
 }
@@ -96,7 +96,7 @@ fn method(draft: &mut Draft) -> Result<()> {
             _ => draft.is_not_built(&loss, Unbuilt::Objective),
         }
     }
-    // Without a correction the ratio is clipped as it is here.
+    // Without a correction the ratio is clipped the same way here.
     if let Some(loss) = draft.take("algorithm.rollout_correction.loss_type") {
         match loss.value.as_str() {
             "ppo_clip" => draft.leave(&loss, why::SAME),
@@ -104,7 +104,7 @@ fn method(draft: &mut Draft) -> Result<()> {
         }
     }
     draft.set_text("method", method, &taken.from);
-    // SAPO's temperatures are those of its paper here.
+    // SAPO's temperatures are the paper's here.
     for (name, value) in [("actor_rollout_ref.actor.tau_pos", 1.0), ("actor_rollout_ref.actor.tau_neg", 1.05)]
     {
         if let Some((given, tau)) = draft.take_number(name)
@@ -133,7 +133,7 @@ fn method(draft: &mut Draft) -> Result<()> {
     Ok(())
 }
 
-/// Returns the method that is called like a loss there.
+/// Returns our method with the name of a loss there.
 fn own_name(loss: &str) -> &'static str {
     match loss {
         "gspo" => "gspo",
@@ -142,12 +142,12 @@ fn own_name(loss: &str) -> &'static str {
     }
 }
 
-/// CISPO's bounds of the ratio are 1 - low and 1 + high there, and the bounds themselves here.
+/// Converts CISPO's bounds on the ratio: 1 - low and 1 + high there, the bounds themselves here.
 fn absolute_clips(draft: &mut Draft) {
     for (key, sign) in [("loss.clip_low", -1.0), ("loss.clip_high", 1.0)] {
         let given = draft.get(key).and_then(number);
         let bound = (1.0 + sign * given.unwrap_or(0.2)).max(0.0);
-        // 1 + 0.28 is 1.28, whatever the last bits of the sum.
+        // 1 + 0.28 is 1.28, whatever the sum's last bits.
         let text = format!("{:?}", (bound * 1e9).round() / 1e9);
         let from = match given {
             Some(value) => {
@@ -191,7 +191,7 @@ pub(super) fn data(draft: &mut Draft) {
     }
 }
 
-/// Their mini-batch counts prompts, ours sequences.
+/// Converts batches: their mini-batch counts prompts, ours sequences.
 fn batches(draft: &mut Draft) {
     let group = draft.count("rollout.group_size").unwrap_or(1);
     if let Some((prompts, taken)) = draft.take_count("actor_rollout_ref.actor.ppo_mini_batch_size") {
@@ -221,7 +221,7 @@ fn kl(draft: &mut Draft) {
         && in_reward
         && let Some(taken) = draft.take("algorithm.use_kl_in_reward")
     {
-        // One KL term here.
+        // There is one KL term here.
         draft.is_not_built(&taken, Unbuilt::Objective);
     }
     let (loss_keys, reward_keys) = (
@@ -267,16 +267,16 @@ fn kl(draft: &mut Draft) {
     }
 }
 
-/// Why a coefficient without the switch has no effect, unless the file is one for an old version.
+/// Why a coefficient without the switch has no effect, except in a file for an old version.
 const ONLY_BEFORE: &str = "only use_kl_in_reward puts it into the reward since verl 0.3; before, it was there: if yours is older, set loss.kl_coef and loss.kl_in = \"reward\"";
 
-/// True if a file writes the coefficient and not the switch, which came with 0.3.
+/// Returns true if a file has the coefficient and not the switch, which came with 0.3.
 fn has_coefficient_alone(draft: &Draft) -> bool {
     let coef = "algorithm.kl_ctrl.kl_coef";
     !draft.has("algorithm.use_kl_in_reward") && draft.is_written(coef) && !draft.is_zero(coef)
 }
 
-/// True for a file with what only versions before 0.3 take.
+/// Returns true for a file with settings that only versions before 0.3 accept.
 fn is_of_old_version(draft: &Draft) -> bool {
     let given = [
         "actor_rollout_ref.actor.fsdp_config.grad_offload",
@@ -287,7 +287,7 @@ fn is_of_old_version(draft: &Draft) -> bool {
         || draft.variable("VLLM_ATTENTION_BACKEND") == Some("XFORMERS")
 }
 
-/// The coefficient in the reward may adapt; the rule is the same here.
+/// Converts the controller of the coefficient in the reward; the rule is the same here.
 fn controller(draft: &mut Draft, is_in_reward: bool) {
     let kind = draft.take("algorithm.kl_ctrl.type");
     let adapts = is_in_reward && kind.is_some_and(|taken| taken.value == "adaptive");

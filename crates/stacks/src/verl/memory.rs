@@ -1,5 +1,4 @@
-//! verl's memory with FSDP and a colocated engine, and that of simpleRL-reason's fork, whose engine allocates its cache
-//! and swap space again at each rollout.
+//! verl's memory with FSDP and a colocated engine; and simpleRL-reason's, which reallocates cache and swap per rollout.
 //!
 //! Legend: P parameters, N ranks of a shard, T cards of an engine, V vocab.
 
@@ -53,10 +52,10 @@ struct Run<'a> {
     ranks: u64,
     /// Ranks that share one copy.
     shards: u64,
-    /// simpleRL-reason's fork, or a verl as old.
+    /// True for simpleRL-reason's fork, or a verl of its age.
     is_fork: bool,
     longest: u64,
-    /// Phase, tokens of a pass if every sequence is as long as allowed, and the bytes that it takes more then.
+    /// Phase, tokens of a pass if every sequence has the allowed length, and the additional bytes.
     longer: Vec<(Phase, u64, u128)>,
 }
 
@@ -121,14 +120,14 @@ impl Run<'_> {
         Holder { role, group: self.group }
     }
 
-    /// The part of `shape` that a rank owns.
+    /// Returns the part of `shape` that a rank owns.
     fn shard(&self, shape: &Shape) -> u128 {
         u128::from(shape.params).div_ceil(u128::from(self.shards))
     }
 
-    /// bf16 weights of the largest unit, gathered for a pass while the next one is prefetched.
+    /// Returns the largest unit's bf16 weights, gathered for a pass while the next one is prefetched.
     fn gathered(&self, role: &'static str, shape: &Shape, passes: When) -> Item {
-        // Embedding and head are in the root's unit; all experts of a layer are in the layer's.
+        // Embedding and head are in the root's unit; a layer's experts are in the layer's.
         let unit = u128::from(shape.layer().max(2 * shape.embedding()));
         let formula = format!("2 B x {unit} of the largest unit, twice (prefetch)");
         self.holder(role).card("gathered weights", 4 * unit, passes, formula, FSDP)
@@ -155,7 +154,7 @@ impl Run<'_> {
         Ok(micro.saturating_mul(self.longest).div_ceil(parallel))
     }
 
-    /// Rows of a model that FSDP trains: f32 shards, bf16 layers gathered for a pass.
+    /// Adds the rows of a model trained by FSDP: f32 shards, bf16 layers gathered for a pass.
     fn trained(&mut self, role: &'static str, shape: &Shape) -> Result<()> {
         let (options, holder, is_actor) = (self.options, self.holder(role), role == "actor");
         let (params, optimizer) = match is_actor {
@@ -179,7 +178,7 @@ impl Run<'_> {
                 &[Phase::Load, Phase::Experience, Phase::Critic, Phase::Save],
             ),
         };
-        // The fork's actor lives in the engine's process.
+        // The fork's actor is in the engine's process.
         let kind = if is_actor && self.is_fork { Process::Engine } else { Process::Trainer };
         self.ledger.add(process(holder, kind));
         self.ledger.add(nccl(holder, self.ranks));
@@ -236,7 +235,7 @@ impl Run<'_> {
         };
         let (phases, tokens): (When, u64) = (&[Phase::Experience], self.forward_tokens(role)?);
         let forward = Pass { phases, tokens, trains: false, logits: scored, ..pass };
-        // Without padding a micro-batch is as long as its sequences are: one of full length is certain to come.
+        // Without padding a micro-batch is as long as its sequences: one of full length will come.
         let is_dynamic = options.flag_or(DYNAMIC, false)?;
         let is_open =
             options.flag_or("actor_rollout_ref.model.use_remove_padding", !self.is_fork)? && !is_dynamic;
@@ -253,7 +252,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Micro-batches that would not fit if all their sequences were as long as they may be.
+    /// Reports micro-batches that would not fit if all their sequences had the allowed length.
     fn judge_longest(&mut self) -> Result<()> {
         let Some(card) = self.limits.gpu_bytes.as_ref().map(|known| known.value) else { return Ok(()) };
         for (phase, tokens, more) in std::mem::take(&mut self.longer) {
@@ -290,7 +289,7 @@ impl Run<'_> {
         }
     }
 
-    /// A reference model is always offloaded by FSDP: its shard lies on the host.
+    /// Adds a reference model, which FSDP always offloads: its shard is on the host.
     fn reference(&mut self, shape: &Shape) {
         let (element, shard) = (if self.is_fork { 2 } else { 4 }, self.shard(shape));
         let (bytes, formula) = (element * shard, format!("{element} B x {shard}"));
@@ -361,7 +360,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// The fork takes its share of what is free after weights are loaded, not of the card.
+    /// Returns the fork's share, which is of the memory free after weights are loaded, not of the card.
     fn fork_share(&self, shape: &Shape, share: f64, card: Bytes, tensor_parallel: u64) -> f64 {
         let weights = 2.0 * shape.params as f64 / tensor_parallel as f64;
         let shard = 4.0 * shape.params as f64 / self.shards as f64;
@@ -369,7 +368,7 @@ impl Run<'_> {
         ((weights + share * free) / card.0 as f64).min(1.0)
     }
 
-    /// A pinned pool that is dropped and taken again at each rollout grows: its blocks are handed to small requests.
+    /// Returns the hazard of a pinned pool reallocated at each rollout: it grows, since small requests get its blocks.
     fn regrown(&self, shape: &Shape, tensor_parallel: u64, asked: f64) -> Hazard {
         let (_, layer) = swap_layer(&shape.spec, tensor_parallel, asked);
         let block = pinned(layer);

@@ -1,5 +1,4 @@
-//! verl's `main_ppo`, simpleRL-reason's fork of it, and its SFT trainer: configuration overrides by full path, or the
-//! configuration itself as Hydra writes it.
+//! verl's `main_ppo`, simpleRL-reason's fork, and the SFT trainer: overrides by full path, or Hydra's configuration.
 
 mod import;
 mod memory;
@@ -54,7 +53,7 @@ static IMPORT: Import = Import {
     nearest: &[],
 };
 
-/// The trainer of `main_ppo`, whatever its estimator, and that of `fsdp_sft_trainer`.
+/// The trainer of `main_ppo`, for any estimator, and that of `fsdp_sft_trainer`.
 const PPO: &str = "ppo";
 const SFT: &str = "sft";
 

@@ -1,4 +1,4 @@
-//! Options of verl's `main_ppo`, of simpleRL-reason's fork of it, and of its SFT trainer, by their full paths.
+//! Options of verl's `main_ppo`, simpleRL-reason's fork, and the SFT trainer, by full path.
 
 use crate::table::Memory::{Idle, Used};
 use crate::table::Take::*;

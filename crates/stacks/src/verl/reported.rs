@@ -1,4 +1,4 @@
-//! What was reported of simpleRL-reason's pinned swap.
+//! Reported numbers of simpleRL-reason's pinned swap.
 
 use crate::plan::ledger::{Ledger, Phase};
 use crate::plan::pool::Pool;

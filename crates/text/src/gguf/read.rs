@@ -43,7 +43,7 @@ pub(crate) fn tokenizer_json(tables: &GgufTokenizer) -> Result<Value> {
             return Err(rules::unsupported(message));
         }
     };
-    // What fills the rows of the embedding that have no token is no token.
+    // Fillers of embedding rows without a token are not tokens.
     let vocab = value["model"]["vocab"].as_object_mut().expect("the literal has this map");
     let is_filler = |(id, kind): (usize, &i64)| (*kind == UNUSED).then(|| rules::filler(id));
     for filler in tables.token_types.iter().enumerate().filter_map(is_filler) {
@@ -75,13 +75,13 @@ pub(crate) fn byte_level_json(
     })
 }
 
-/// True for tables that hold characters, not bytes: without merges only a byte that is a token itself is ever found.
+/// Returns true for tables of characters, not bytes: without merges only bytes that are tokens are ever matched.
 pub(super) fn is_of_characters(tables: &GgufTokenizer) -> bool {
     let is_absent = |c: char| !tables.tokens.iter().any(|token| token.chars().eq([c]));
     tables.merges.is_empty() && (0..128).map(char_of_byte).any(is_absent)
 }
 
-/// Builds a tokenizer of characters, which names one that it does not have instead of leaving it out.
+/// Builds a tokenizer of characters, which reports an unknown character instead of dropping it.
 fn characters_json(tokens: &[String], special: &[u32]) -> Value {
     let plain = |token: &String| {
         let mut chars = token.chars();
@@ -178,7 +178,7 @@ fn bpe(tokens: &[String], merges: Value, unknown: Value, byte_fallback: bool) ->
     })
 }
 
-/// Refuses tables that no vocabulary in use comes near, before anything is built of them.
+/// Refuses tables far larger than any vocabulary in use, before anything is built from them.
 fn refuse_large(tables: &GgufTokenizer) -> Result<()> {
     let bytes = tables.tokens.iter().map(String::len).sum();
     for (count, limit, what) in [
@@ -204,7 +204,7 @@ fn invalid(what: &str) -> Error {
     Error::new("tokenizer-invalid", format!("GGUF tokenizer: {what}")).hint("fetch the file again")
 }
 
-/// Refuses two ids with one text: the vocabulary would lose one of them.
+/// Refuses two ids with the same text: the vocabulary would lose one of them.
 fn refuse_doubles(tokens: &[String]) -> Result<()> {
     let mut seen = HashMap::with_capacity(tokens.len());
     for (id, token) in tokens.iter().enumerate() {

@@ -5,7 +5,7 @@ use plimsoll_base::{Error, Result, shown};
 use serde_json::{Value, json};
 use tokenizers::{DecoderWrapper, NormalizerWrapper, PreTokenizerWrapper};
 
-/// Types of tokens.
+/// Token types.
 pub(super) const NORMAL: i64 = 1;
 pub(super) const UNKNOWN: i64 = 2;
 pub(super) const CONTROL: i64 = 3;
@@ -17,12 +17,12 @@ const QWEN2_SPLIT: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}
 const QWEN35_SPLIT: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const LLAMA3_SPLIT: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-/// A rule that cuts text into words before byte-level BPE.
+/// A rule that splits text into words before byte-level BPE.
 pub(super) struct Rule {
     /// Its names in llama.cpp; the first is written.
     pub(super) names: &'static [&'static str],
     words: Words,
-    /// True if a word that is a token is taken whole.
+    /// True if a word that is a token is not split.
     pub(super) ignores_merges: bool,
     /// True if characters are composed first.
     composes: bool,
@@ -94,12 +94,12 @@ pub(super) fn of_parts(
     })
 }
 
-/// Returns the rule that is written for a vocabulary without merges, whose tokens do not depend on how words are cut.
+/// Returns the rule written for a vocabulary without merges, whose tokens do not depend on the split into words.
 pub(super) fn single_bytes() -> &'static Rule {
     &RULES[0]
 }
 
-/// True if a `pre_tokenizer` writes text as bytes, and does no more than cut it.
+/// Returns true if a `pre_tokenizer` maps text to bytes and otherwise only splits it.
 pub(super) fn is_byte_level(pre_tokenizer: &Value) -> bool {
     let words = canonical::<PreTokenizerWrapper>(pre_tokenizer);
     [true, false].iter().any(|regex| canonical::<PreTokenizerWrapper>(&byte_level(*regex)) == words)
@@ -116,8 +116,7 @@ fn byte_level(use_regex: bool) -> Value {
     json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": use_regex })
 }
 
-/// Returns the character that byte-level vocabularies write for a byte: itself for printable Latin-1, else the next
-/// character from U+0100 on.
+/// Returns the character of a byte in byte-level vocabularies: printable Latin-1 as it is, others from U+0100 on.
 pub(crate) fn char_of_byte(byte: u8) -> char {
     let printable = |b: u8| matches!(b, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF);
     if printable(byte) {
@@ -127,12 +126,12 @@ pub(crate) fn char_of_byte(byte: u8) -> char {
     char::from_u32(0x100 + before).expect("below U+0144")
 }
 
-/// Returns the byte that a character of a byte-level vocabulary stands for.
+/// Returns the byte of a character in a byte-level vocabulary.
 pub(super) fn byte_of_char(c: char) -> Option<u8> {
     (0..=255).find(|&byte| char_of_byte(byte) == c)
 }
 
-/// Returns the text of an id that has no token, as llama.cpp's converter writes it.
+/// Returns the text of an id without a token, as llama.cpp's converter writes it.
 pub(super) fn filler(id: usize) -> String {
     format!("[PAD{id}]")
 }
@@ -142,7 +141,7 @@ pub(super) fn byte_tokens() -> impl Iterator<Item = String> {
     (0..=255u8).map(|byte| format!("<0x{byte:02X}>"))
 }
 
-/// Returns the `normalizer` of SentencePiece: spaces become `▁`, and one is put before the text if `prefix`.
+/// Returns SentencePiece's `normalizer`: spaces become `▁`, and one is put before the text if `prefix`.
 pub(super) fn sentencepiece_normalizer(prefix: bool) -> Value {
     let mut steps = vec![json!({ "type": "Replace", "pattern": { "String": " " }, "content": "▁" })];
     if prefix {
@@ -151,7 +150,7 @@ pub(super) fn sentencepiece_normalizer(prefix: bool) -> Value {
     json!({ "type": "Sequence", "normalizers": steps })
 }
 
-/// Returns the `decoder` that undoes it.
+/// Returns the `decoder` that reverses SentencePiece's normalizer.
 pub(super) fn sentencepiece_decoder(prefix: bool) -> Value {
     let mut steps = vec![
         json!({ "type": "Replace", "pattern": { "String": "▁" }, "content": " " }),
@@ -164,7 +163,7 @@ pub(super) fn sentencepiece_decoder(prefix: bool) -> Value {
     json!({ "type": "Sequence", "decoders": steps })
 }
 
-/// True if two parts of a `tokenizer.json` do the same to a text.
+/// Returns true if two normalizers change every text in the same way.
 pub(super) fn same_normalizer(one: &Value, other: &Value) -> bool {
     canonical::<NormalizerWrapper>(one) == canonical::<NormalizerWrapper>(other)
 }

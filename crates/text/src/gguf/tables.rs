@@ -14,14 +14,14 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 /// Returns the tables of a model's tokenizer, with one token for each of the `vocab` rows of its embedding.
 ///
-/// Errors: `tokenizer-unsupported` names what the tables cannot say; those of `Tokenizer::from_files`.
+/// Errors: `tokenizer-unsupported` for what tables cannot express; those of `Tokenizer::from_files`.
 pub fn gguf_tables(files: &TokenizerFiles, vocab: u32, ids: &TokenIds) -> Result<GgufTokenizer> {
     let tokenizer = Tokenizer::from_files(files, vocab)?;
     let mut tables = match &files.gguf {
         Some(tables) => tables.clone(),
         None => {
             let json = tokenizer_json(files)?;
-            // The tokenizer was built of it, so that it can be read.
+            // The tokenizer was built from it, so it can be read.
             let file = on_a_stack("tokenizer", || File::read(&json))?.and_then(std::result::Result::ok);
             let file = file.ok_or_else(|| refused("it cannot be read again"))?;
             let post_processor = post_processor(&json).unwrap_or_default();
@@ -34,7 +34,7 @@ pub fn gguf_tables(files: &TokenizerFiles, vocab: u32, ids: &TokenIds) -> Result
     fill(&mut tables, vocab)?;
     tables.chat_template = files.chat_template.clone();
     let id_of = |name: &str| special_token(files, name).and_then(|token| tokenizer.token_id(&token));
-    // The token that templates call so, if it does end a response.
+    // The token that templates name, if it ends a response.
     tables.eos = id_of("eos_token").filter(|id| ids.eos.contains(id)).or(ids.eos.first().copied());
     tables.bos = id_of("bos_token").or(ids.bos);
     tables.pad = id_of("pad_token").or(ids.pad);
@@ -94,7 +94,7 @@ struct Flags<'a> {
     ignores_merges: bool,
 }
 
-/// Byte-level BPE, plain bytes, or characters.
+/// Builds the tables of byte-level BPE, plain bytes, or characters.
 fn bytes(
     mut tables: GgufTokenizer,
     file: &File,
@@ -143,7 +143,7 @@ fn is_in_texts(byte: u8) -> bool {
     matches!(byte, b'\t' | b'\n' | b'\r' | 0x20..=0x7E | 0x80..=0xBF | 0xC2..=0xF0 | 0xF3 | 0xF4)
 }
 
-/// A vocabulary of ASCII characters, as bytes without merges.
+/// Builds the tables of a vocabulary of ASCII characters, as bytes without merges.
 fn characters(mut tables: GgufTokenizer) -> Result<GgufTokenizer> {
     for (token, _) in tables.tokens.iter_mut().zip(&tables.token_types).filter(|(_, kind)| **kind == NORMAL) {
         let [byte @ 0..=127] = token.as_bytes() else {
@@ -159,7 +159,7 @@ fn characters(mut tables: GgufTokenizer) -> Result<GgufTokenizer> {
     Ok(tables)
 }
 
-/// SentencePiece: scores that give the merges of the file.
+/// Builds SentencePiece tables, with scores that reproduce the file's merges.
 fn sentencepiece(
     mut tables: GgufTokenizer,
     file: &File,
@@ -187,7 +187,7 @@ fn sentencepiece(
         };
         tables.token_types[id] = BYTE;
     }
-    // The n-th token that merges make has the score -n, all others less.
+    // The n-th token made by merges has the score -n; all others have less.
     let (mut scores, mut made) = (vec![f32::NAN; tables.tokens.len()], 0u32);
     for (left, right) in merges {
         let Some(&id) = ids.get(format!("{left}{right}").as_str()) else { continue };
@@ -226,7 +226,7 @@ fn groups<'a>(
     groups
 }
 
-/// Refuses an added token that takes more of the text than its own characters, or that is compared in another form.
+/// Refuses an added token that takes in spaces, matches whole words only, or is normalized before matching.
 fn check_added(added: &tokenizers::AddedToken, normalizer: &Value) -> Result<()> {
     let token = shown(&added.content);
     if added.lstrip || added.rstrip || added.single_word {
@@ -241,7 +241,7 @@ fn check_added(added: &tokenizers::AddedToken, normalizer: &Value) -> Result<()>
     Ok(())
 }
 
-/// Gives ids without a token a text that no other has, as llama.cpp's converter does.
+/// Gives ids without a token a unique text, as llama.cpp's converter does.
 fn fill(tables: &mut GgufTokenizer, vocab: u32) -> Result<()> {
     tables.token_types.resize(tables.tokens.len(), NORMAL);
     tables.token_types.resize(vocab as usize, UNUSED);
@@ -260,7 +260,7 @@ fn fill(tables: &mut GgufTokenizer, vocab: u32) -> Result<()> {
     }
 }
 
-/// True if transformers puts the token that begins a text before it: by the configuration, else by the file.
+/// Returns true if transformers puts the BOS token before a text: by the configuration, else by the file.
 fn adds_bos(files: &TokenizerFiles, post_processor: &Value) -> bool {
     let config = files.tokenizer_config_json.as_ref();
     if let Some(flag) = config.and_then(|config| config["add_bos_token"].as_bool()) {

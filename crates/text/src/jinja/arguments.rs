@@ -79,12 +79,12 @@ impl<'r> Args<'r> {
         self.take(name).is_some_and(|value| value.is_true())
     }
 
-    /// All arguments that are left, by position.
+    /// Takes all remaining arguments by position.
     pub(super) fn rest(&mut self) -> Vec<Value<'r>> {
         self.positional.by_ref().collect()
     }
 
-    /// All arguments that are left, by name.
+    /// Takes all remaining arguments by name.
     pub(super) fn rest_named(&mut self) -> Vec<(&'r str, Value<'r>)> {
         std::mem::take(&mut self.named)
     }

@@ -124,7 +124,7 @@ pub(super) enum Binary {
 }
 
 impl Binary {
-    /// As templates write it.
+    /// Returns the operator as templates write it.
     pub(super) fn sign(self) -> &'static str {
         match self {
             Binary::Add => "+",
@@ -158,7 +158,7 @@ impl Arguments {
 }
 
 impl Kind {
-    /// Depth of the deepest child.
+    /// Returns the depth of the deepest child.
     pub(super) fn children_depth(&self) -> usize {
         fn deepest<'a>(nodes: impl IntoIterator<Item = &'a Node>) -> usize {
             nodes.into_iter().map(|node| node.depth).max().unwrap_or(0)

@@ -25,7 +25,7 @@ pub(super) fn check<'r>(value: &Value<'r>, args: &mut Args<'r>) -> Result<bool> 
         "number" => matches!(value, Value::Bool(_) | Value::Int(_) | Value::Float(_)),
         "string" => matches!(value, Value::Text(_)),
         "mapping" => matches!(value, Value::Dict(_)),
-        // In Jinja what has a length and items; what is undefined has both.
+        // In Jinja a value with a length and items; an undefined value has both.
         "sequence" => {
             matches!(value, Value::Text(_) | Value::List(_) | Value::Dict(_) | Value::Undefined(_))
         }
@@ -76,7 +76,7 @@ fn comparison(name: &str) -> Option<Comparison> {
     })
 }
 
-/// Python's `is`, for the values of which there is one.
+/// Evaluates Python's `is`, for values that have one.
 fn is_same<'r>(a: &Value<'r>, b: &Value<'r>) -> bool {
     match (a, b) {
         (Value::None, Value::None) => true,

@@ -291,7 +291,7 @@ fn range<'r>(args: &mut Args<'r>) -> Result<Value<'r>> {
     items.list()
 }
 
-/// `loop.cycle(...)` and `loop.changed(...)`.
+/// Evaluates `loop.cycle(...)` and `loop.changed(...)`.
 fn loop_call<'r>(state: &Loop<'r>, args: &mut Args<'r>) -> Result<Value<'r>> {
     let values = args.rest();
     args.end()?;

@@ -95,8 +95,7 @@ impl<'r> Renderer<'r> {
         Ok(Flow::Next)
     }
 
-    /// Runs a block of the assistant's own text and notes its place. Hugging Face runs it as the block of a call, so
-    /// variables set in it are dropped at its end.
+    /// Runs a block of the assistant's text and notes its place. Drops variables set in it, like Hugging Face's call.
     fn generation(&mut self, block: &'r Block) -> Result<Flow> {
         let start = self.output().len();
         self.scopes.push();
@@ -166,7 +165,7 @@ impl<'r> Renderer<'r> {
         if list.items.is_empty() { self.run(&code.otherwise).map(drop) } else { Ok(()) }
     }
 
-    /// The text of a block after its filters.
+    /// Returns the text of a block after its filters.
     fn filtered_block(&mut self, filters: &'r [FilterCall], block: &'r Block) -> Result<Value<'r>> {
         self.scopes.push();
         let mut value = self.capture(|renderer| renderer.run(block).map(drop))?;

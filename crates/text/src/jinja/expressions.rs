@@ -37,7 +37,7 @@ impl<'s> Parser<'s> {
         Err(Box::new(Fault { line: self.line(), what: what.into() }))
     }
 
-    /// A fault about the token that comes next.
+    /// Returns a fault about the next token.
     pub(super) fn unexpected<T>(&self, expected: &str) -> Result<T> {
         let found = match self.peek() {
             None => "the end of the template".to_string(),
@@ -369,7 +369,7 @@ impl<'s> Parser<'s> {
         }
     }
 
-    /// Parses what is between `[` and `]`.
+    /// Parses the part between `[` and `]`.
     fn subscript(&mut self, value: Node) -> Result<Kind> {
         let mut parts = [None, None, None];
         let (mut place, mut is_slice) = (0, false);

@@ -30,7 +30,7 @@ pub(super) fn apply<'r>(value: &Value<'r>, args: &mut Args<'r>) -> Result<Value<
     Ok(result)
 }
 
-/// Filters that read their value as text.
+/// Applies filters that read their value as text.
 fn of_text<'r>(value: &Value<'r>, args: &mut Args<'r>) -> Result<Option<Value<'r>>> {
     const NAMES: [&str; 12] = [
         "lower",
@@ -99,7 +99,7 @@ fn indent<'r>(text: &str, args: &mut Args<'r>) -> Result<Value<'r>> {
     };
     let (first, blank) = (args.flag("first"), args.flag("blank"));
     let mut out = Buffer::new(args.meter);
-    // A line end is added before the text is cut, so that an empty text is one line.
+    // A line end is added before the text is split, so an empty text is one line.
     let (mut is_first, mut ends) = (true, true);
     for (range, end) in words::lines(text) {
         out.push(if is_first { "" } else { "\n" })?;
@@ -128,7 +128,7 @@ fn escape<'r>(text: &str, args: &Args<'r>) -> Result<Value<'r>> {
     out.finish()
 }
 
-/// Filters of values of any type.
+/// Applies filters of values of any type.
 fn of_any<'r>(value: &Value<'r>, args: &mut Args<'r>) -> Result<Value<'r>> {
     Ok(match args.callee {
         "default" | "d" => {
@@ -201,7 +201,7 @@ fn round<'r>(value: &Value<'r>, args: &mut Args<'r>) -> Result<Value<'r>> {
     })
 }
 
-/// `json.dumps(value, ensure_ascii=False)`, which is `tojson` in chat templates.
+/// Writes `json.dumps(value, ensure_ascii=False)`, which is `tojson` in chat templates.
 fn to_json<'r>(value: &Value<'r>, args: &mut Args<'r>) -> Result<Value<'r>> {
     const SPACES: &str = "                                ";
     let ensure_ascii = args.flag("ensure_ascii");
@@ -250,7 +250,7 @@ fn map<'r>(value: &Value<'r>, args: &mut Args<'r>) -> Result<Value<'r>> {
     items.list()
 }
 
-/// The name of a filter or a test, which is written in the template.
+/// Takes the name of a filter or a test, which is written in the template.
 fn lent_name<'r>(args: &mut Args<'r>) -> Result<&'r str> {
     match args.take("name") {
         Some(Value::Text(Text::Lent(name))) => Ok(name),

@@ -22,8 +22,7 @@ const BYTES_PER_STEP: usize = 64;
 const TIME_MAX: Duration = Duration::from_millis(if cfg!(debug_assertions) { 2000 } else { 400 });
 /// Steps between two looks at the clock.
 const STEPS_PER_LOOK: u64 = 1 << 13;
-/// Bytes of all values and of the text so far. A buffer that grows holds up to twice its text, so the process stays
-/// below 256 MiB for a template.
+/// Most bytes of all values and text. A growing buffer holds up to twice its text, so a process stays below 256 MiB.
 const HELD_BYTES_MAX: usize = 128 << 20;
 
 /// Why a template ends without a text: where, and what.
@@ -36,7 +35,7 @@ pub(super) struct Fault {
 /// A fault is boxed, because every evaluation returns one or a value.
 pub(super) type Result<T> = std::result::Result<T, Box<Fault>>;
 
-/// Counts what a rendering uses. Values point to it and give back their bytes when they are dropped.
+/// Counts the resources of a rendering. Values point to it and return their bytes when they are dropped.
 #[derive(Debug)]
 pub(super) struct Meter {
     steps: Cell<u64>,
@@ -58,7 +57,7 @@ impl Meter {
         }
     }
 
-    /// A fault in the line that is being evaluated.
+    /// Returns a fault in the line being evaluated.
     pub(super) fn fault<T>(&self, what: impl Into<String>) -> Result<T> {
         Err(Box::new(Fault { line: self.line.get(), what: what.into() }))
     }

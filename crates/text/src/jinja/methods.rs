@@ -92,7 +92,7 @@ fn of_text<'r>(text: &Text<'r>, args: &mut Args<'r>) -> Result<Option<Value<'r>>
     }))
 }
 
-/// `isdigit` and its kin.
+/// Evaluates `isdigit` and the like.
 fn is_all(text: &str, name: &str) -> Option<bool> {
     let all = |holds: fn(char) -> bool| !text.is_empty() && text.chars().all(holds);
     let cased =
@@ -144,7 +144,7 @@ fn partition<'r>(text: &Text<'r>, args: &mut Args<'r>) -> Result<Value<'r>> {
     items.tuple()
 }
 
-/// `find`, `index` and `count`: places are counted in characters.
+/// Evaluates `find`, `index` and `count`: places are counted in characters.
 fn search<'r>(whole: &str, args: &mut Args<'r>) -> Result<Value<'r>> {
     let part = args.required_text("sub")?;
     if args.callee == "count" {
@@ -161,7 +161,7 @@ fn search<'r>(whole: &str, args: &mut Args<'r>) -> Result<Value<'r>> {
     }
 }
 
-/// `"{} {0} {name}".format(...)`, without format codes.
+/// Evaluates `"{} {0} {name}".format(...)`, without format codes.
 fn format<'r>(format: &str, args: &mut Args<'r>) -> Result<Value<'r>> {
     let (positional, by_name) = (args.rest(), args.rest_named());
     let (mut out, mut rest, mut count) = (Buffer::new(args.meter), format, 0);
@@ -218,7 +218,7 @@ fn of_dict<'r>(dict: &Dict<'r>, args: &mut Args<'r>) -> Result<Option<Value<'r>>
     }))
 }
 
-/// The entries of a dict as tuples.
+/// Returns the entries of a dict as tuples.
 pub(super) fn pairs<'r>(dict: &Dict<'r>, args: &Args<'r>) -> Result<Value<'r>> {
     let mut items = Items::new(args.meter);
     for (key, value) in &dict.entries {

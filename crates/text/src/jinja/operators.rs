@@ -84,7 +84,7 @@ fn arithmetic<'r>(meter: &Meter, sign: Binary, a: &Value<'r>, b: &Value<'r>) -> 
     }
 }
 
-/// Division that rounds down.
+/// Divides, rounding down.
 fn floor_quotient(x: i64, y: i64) -> Option<i64> {
     let quotient = x.checked_div(y)?;
     Some(if x % y != 0 && (x < 0) != (y < 0) { quotient - 1 } else { quotient })
@@ -103,7 +103,7 @@ fn float(sign: Binary, x: f64, y: f64) -> f64 {
     }
 }
 
-/// Returns the name of a value in messages: its type, or the name of what is undefined.
+/// Returns the name of a value in messages: its type, or an undefined value's name.
 pub(super) fn named(value: &Value) -> String {
     match value {
         Value::Undefined(name) => format!("`{}`, which is undefined", plimsoll_base::shown(name)),
@@ -111,7 +111,7 @@ pub(super) fn named(value: &Value) -> String {
     }
 }
 
-/// Python's `"..." % values`, with `%s`, `%r`, `%d`, `%i`, `%f`, `%.Nf` and `%%`.
+/// Evaluates Python's `"..." % values`, with `%s`, `%r`, `%d`, `%i`, `%f`, `%.Nf` and `%%`.
 pub(super) fn format_percent<'r>(meter: &'r Meter, format: &str, values: &Value<'r>) -> Result<Value<'r>> {
     let one = std::slice::from_ref(values);
     let mut values = match values {
@@ -167,7 +167,7 @@ pub(super) fn compare<'r>(meter: &Meter, sign: Comparison, a: &Value<'r>, b: &Va
     }
 }
 
-/// Python's `==`.
+/// Evaluates Python's `==`.
 pub(super) fn equal<'r>(meter: &Meter, a: &Value<'r>, b: &Value<'r>) -> Result<bool> {
     meter.work(0)?;
     match (a, b) {
@@ -205,7 +205,7 @@ pub(super) fn equal<'r>(meter: &Meter, a: &Value<'r>, b: &Value<'r>) -> Result<b
     }
 }
 
-/// Python's order; `None` between numbers of which one is NaN. A fault where Python has none.
+/// Compares in Python's order; `None` if one of two numbers is NaN. A fault where Python has no order.
 pub(super) fn order<'r>(meter: &Meter, a: &Value<'r>, b: &Value<'r>) -> Result<Option<Ordering>> {
     meter.work(0)?;
     match (a, b) {
@@ -249,7 +249,7 @@ fn contains<'r>(meter: &Meter, inside: &Value<'r>, value: &Value<'r>) -> Result<
     }
 }
 
-/// Python's `value[index]`; undefined where there is nothing.
+/// Evaluates Python's `value[index]`; undefined if there is no such item.
 pub(super) fn item<'r>(meter: &'r Meter, value: &Value<'r>, index: &Value<'r>) -> Result<Value<'r>> {
     let absent = match index {
         Value::Text(Text::Lent(name)) => Value::Undefined(name),
@@ -278,7 +278,7 @@ pub(super) fn item<'r>(meter: &'r Meter, value: &Value<'r>, index: &Value<'r>) -
     }
 }
 
-/// `value.name`, if there is one.
+/// Returns `value.name`, if there is one.
 pub(super) fn field<'r>(meter: &'r Meter, value: &Value<'r>, name: &str) -> Result<Option<Value<'r>>> {
     match value {
         Value::Undefined(_) => {
@@ -316,7 +316,7 @@ fn place(index: i64, length: usize) -> Option<usize> {
     usize::try_from(at).ok().filter(|at| *at < length)
 }
 
-/// Python's `value[start:stop:step]`.
+/// Evaluates Python's `value[start:stop:step]`.
 pub(super) fn slice<'r>(
     meter: &'r Meter,
     value: &Value<'r>,
@@ -386,7 +386,7 @@ fn each_index(
     Ok(())
 }
 
-/// The items that a loop or a filter runs over: characters of a text, keys of a dict.
+/// Returns the items for a loop or a filter: characters of a text, keys of a dict.
 pub(super) fn iterate<'r>(meter: &'r Meter, value: &Value<'r>) -> Result<Rc<List<'r>>> {
     let mut items = Items::new(meter);
     match value {

@@ -3,7 +3,7 @@
 use super::meter::Result;
 use super::value::{Buffer, Text, Value};
 
-/// Appends `str(value)`; what is undefined writes nothing.
+/// Appends `str(value)`; an undefined value writes nothing.
 pub(super) fn write<'r>(out: &mut Buffer<'r>, value: &Value<'r>) -> Result<()> {
     match value {
         Value::Undefined(_) => Ok(()),
@@ -98,7 +98,7 @@ fn quote(out: &mut Buffer, text: &str) -> Result<()> {
     out.push(mark)
 }
 
-/// Python's `isprintable`, by the library's rule for what it escapes in text after a first character.
+/// Evaluates Python's `isprintable`, by the standard library's escapes of text after a first character.
 fn is_printable(c: char) -> bool {
     matches!(c, ' '..='~') || {
         let mut text = ['a', c].into_iter().collect::<String>();

@@ -15,7 +15,7 @@ pub(super) struct Renderer<'r> {
     pub(super) outputs: Vec<Buffer<'r>>,
     /// Bytes of the template's output that are the assistant's own.
     pub(super) marks: Vec<Range<usize>>,
-    /// A mark was within a text that is a value, so that its place in the output is not known.
+    /// True if a mark was in text that is a value, so its place in the output is unknown.
     pub(super) has_lost_marks: bool,
     /// Loops that run.
     pub(super) loops: usize,

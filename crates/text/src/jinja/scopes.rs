@@ -20,7 +20,7 @@ pub(super) struct Scope<'r> {
 }
 
 impl<'r> Scopes<'r> {
-    /// One scope, that of the template.
+    /// Makes a stack with the template's scope.
     pub(super) fn new(meter: &'r Meter) -> Scopes<'r> {
         let mut scopes = Scopes { meter, scopes: Vec::new() };
         scopes.push();

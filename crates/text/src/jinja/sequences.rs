@@ -66,7 +66,7 @@ pub(super) fn apply<'r>(value: &Value<'r>, args: &mut Args<'r>) -> Result<Option
     }))
 }
 
-/// The value at a path such as `function.name` or `0.role`.
+/// Returns the value at a path such as `function.name` or `0.role`.
 pub(super) fn at_path<'r>(args: &Args<'r>, value: &Value<'r>, path: &Value<'r>) -> Result<Value<'r>> {
     let Some(names) = path.as_str() else { return item(args.meter, value, path) };
     let mut value = value.clone();
@@ -79,7 +79,7 @@ pub(super) fn at_path<'r>(args: &Args<'r>, value: &Value<'r>, path: &Value<'r>) 
     Ok(value)
 }
 
-/// The value at a path, or the value itself without one.
+/// Returns the value at a path, or the value itself without one.
 fn part<'r>(args: &Args<'r>, value: &Value<'r>, path: Option<&Value<'r>>) -> Result<Value<'r>> {
     path.map_or_else(|| Ok(value.clone()), |path| at_path(args, value, path))
 }
@@ -104,7 +104,7 @@ fn key<'r>(args: &Args<'r>, value: &Value<'r>, path: Option<&Value<'r>>, by_case
     }
 }
 
-/// `min`, `max`, `sort` and `unique`.
+/// Applies `min`, `max`, `sort` and `unique`.
 fn ordered<'r>(value: &Value<'r>, args: &mut Args<'r>) -> Result<Value<'r>> {
     let reverse = args.callee == "sort" && args.flag("reverse");
     let by_case = args.flag("case_sensitive");

@@ -28,7 +28,7 @@ impl Parser<'_> {
                     block.push(Statement::Emit(self.tuple_or_one()?));
                     self.end_of(Token::EmitEnd, "`}}`")?;
                 }
-                // The lexer ends every tag, so a tag is what else can come.
+                // The lexer closes every tag, so only a tag can follow.
                 Some(_) => {
                     let name = self.name()?;
                     if let Some(end) = ends.iter().find(|end| **end == name) {

@@ -107,7 +107,7 @@ impl<'r> Value<'r> {
         Value::Text(Text::Lent(text))
     }
 
-    /// Python's name of its type.
+    /// Returns Python's name of its type.
     pub(super) fn kind(&self) -> &'static str {
         match self {
             Value::Undefined(_) => "undefined",
@@ -146,7 +146,7 @@ impl<'r> Value<'r> {
         }
     }
 
-    /// An integer; `True` is 1, as in Python.
+    /// Returns an integer; `True` is 1, as in Python.
     pub(super) fn as_int(&self) -> Option<i64> {
         match self {
             Value::Int(number) => Some(*number),
@@ -155,7 +155,7 @@ impl<'r> Value<'r> {
         }
     }
 
-    /// A number.
+    /// Returns the number, if it is one.
     pub(super) fn as_float(&self) -> Option<f64> {
         match self {
             Value::Float(number) => Some(*number),

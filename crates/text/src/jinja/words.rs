@@ -4,7 +4,7 @@ use super::arguments::Args;
 use super::meter::{Charge, Meter, Result};
 use super::value::{Buffer, Items, Text, Value};
 
-/// Most bytes of a character's other case for one of its own: `İ` and `ΐ`.
+/// Most bytes that a character's other case takes per byte: `İ` and `ΐ`.
 const CASE_GROWTH: usize = 3;
 
 /// Returns a text as `change` makes it; the change makes it at most `CASE_GROWTH` times as long.
@@ -24,7 +24,7 @@ pub(super) fn capitalized(text: &str) -> String {
     first + &chars.as_str().to_lowercase()
 }
 
-/// A capital after every character for which `separates` holds, small letters elsewhere.
+/// Capitalizes every character after one for which `separates` holds; the rest is lower case.
 pub(super) fn titled(text: &str, separates: fn(char) -> bool) -> String {
     let (mut out, mut begins) = (String::with_capacity(text.len()), true);
     for c in text.chars() {
@@ -45,7 +45,7 @@ pub(super) enum Ends {
     Stop,
 }
 
-/// Python's `strip`: of white space, or of the characters of `chars`.
+/// Evaluates Python's `strip`, of white space or of the characters in `chars`.
 pub(super) fn stripped<'r>(
     meter: &'r Meter,
     text: &Text<'r>,
@@ -61,7 +61,7 @@ pub(super) fn stripped<'r>(
     text.part(meter, start..stop.max(start))
 }
 
-/// Python's `replace`; with `count`, only so often.
+/// Evaluates Python's `replace`, at most `count` times.
 pub(super) fn replaced<'r>(
     meter: &'r Meter,
     text: &str,
@@ -80,7 +80,7 @@ pub(super) fn replaced<'r>(
     out.finish()
 }
 
-/// Python's `split` and, from the end, `rsplit`.
+/// Evaluates Python's `split` or, from the end, `rsplit`.
 pub(super) fn split<'r>(args: &mut Args<'r>, text: &Text<'r>, from_end: bool) -> Result<Value<'r>> {
     let meter = args.meter;
     let separator = args.text("sep")?;

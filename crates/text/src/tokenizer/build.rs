@@ -9,11 +9,11 @@ use tokenizers::models::wordlevel::WordLevel;
 use tokenizers::models::wordpiece::WordPiece;
 use tokenizers::{DecoderWrapper, ModelWrapper, NormalizerWrapper, PreTokenizerWrapper};
 
-/// Longest mark within or after a word; it is copied for every character.
+/// Longest mark within or after a word, which is copied for every character.
 const MARK_BYTES_MAX: usize = 64;
-/// Longest word that WordPiece looks up; its work grows with the square.
+/// Longest word that WordPiece looks up; its work grows quadratically.
 const WORD_CHARS_MAX: u64 = 1000;
-/// Longest message of the library, which quotes tokens whole.
+/// Longest message of the library, which quotes whole tokens.
 const MESSAGE_CHARS_MAX: usize = 300;
 
 /// Returns the tokenizer, without post-processor, padding and truncation.
@@ -36,7 +36,7 @@ fn part<T: DeserializeOwned>(value: Value) -> Result<Option<T>, String> {
 
 fn model(model: Model) -> Result<ModelWrapper, String> {
     let options = Options(&model.options);
-    // Old files do not name the type: it follows from what they have.
+    // Old files do not name the type; it follows from their contents.
     let kind = options.text("type")?.unwrap_or(match (&model.vocabulary, &model.merges) {
         (Vocabulary::Scores(_), _) => "Unigram",
         (_, Some(_)) => "BPE",

@@ -6,13 +6,13 @@ use serde_json::Value;
 /// Largest growth of a text before the model sees it. Sound chains stay below: compatibility forms (11 times, of one
 /// character), a word mark for each space (3), bytes as characters (2).
 const ENCODED_MAX: f64 = 4096.0;
-/// How many times as long tokens may become when they are decoded. Sound chains stay below 4.
+/// Largest growth of tokens when they are decoded. Sound chains stay below 4.
 const DECODED_MAX: f64 = 16.0;
 /// Longest regular expression, and most of them. The longest in use has about 400 bytes.
 const PATTERN_BYTES_MAX: usize = 4096;
 const STEPS_MAX: usize = 128;
 
-/// Returns by how much normalizer and pre-tokenizer can make a text longer.
+/// Returns the factor by which normalizer and pre-tokenizer can lengthen a text.
 pub(super) fn encoded(normalizer: &Value, pre_tokenizer: &Value) -> Result<f64, String> {
     let mut steps = Steps { factor: 1.0, count: 0 };
     steps.normalizer(normalizer)?;
@@ -43,7 +43,7 @@ impl Steps {
         }
     }
 
-    /// Counts a step that makes a text at most `factor` times as long.
+    /// Multiplies by a step that lengthens a text at most `factor` times.
     fn step(&mut self, factor: f64) -> Result<(), String> {
         self.count += 1;
         self.factor *= factor.max(1.0);
@@ -71,7 +71,7 @@ impl Steps {
             Some("NFKC" | "NFKD") => self.step(11.0),
             Some("Lowercase") => self.step(1.5),
             Some("Nmt" | "Strip" | "StripAccents") => self.step(1.0),
-            // Decomposed, in small letters, with spaces around a Chinese character.
+            // Decomposed, in lower case, with spaces around a Chinese character.
             Some("BertNormalizer" | "Bert") => self.step(3.0 * 1.5 * (5.0 / 3.0)),
             Some("ByteLevel") => self.step(2.0),
             Some("Prepend") => self.step(1.0 + length(&step["prepend"])),
@@ -119,13 +119,13 @@ impl Steps {
         let content = length(&step["content"]);
         match pattern(&step["pattern"])? {
             Some(text) if text > 0.0 => self.step(content / text),
-            // It may match nothing, and then before and after every byte.
+            // It may match nothing, before and after every byte.
             _ => self.step(1.0 + 2.0 * content),
         }
     }
 }
 
-/// The type of a step; none for null.
+/// Returns the type of a step; `None` for null.
 fn kind(step: &Value) -> Result<Option<&str>, String> {
     match (step, &step["type"]) {
         (Value::Null, _) => Ok(None),
@@ -142,7 +142,7 @@ fn length(text: &Value) -> f64 {
     text.as_str().map_or(0.0, |text| text.len() as f64)
 }
 
-/// Returns the length of a pattern that is a text; none for a regular expression.
+/// Returns the length of a pattern that is a text; `None` for a regular expression.
 fn pattern(pattern: &Value) -> Result<Option<f64>, String> {
     if let Some(text) = pattern.get("String") {
         return Ok(Some(length(text)));
@@ -169,7 +169,7 @@ fn precompiled_growth(step: &Value) -> Result<f64, String> {
     Ok(longest.unwrap_or(0) as f64)
 }
 
-/// Reads base64 up to its padding; other characters are left out.
+/// Decodes base64 up to its padding, skipping other characters.
 fn decoded_base64(text: &str) -> Vec<u8> {
     let (mut out, mut bits, mut count) = (Vec::with_capacity(text.len() / 4 * 3), 0u32, 0);
     for byte in text.bytes() {

@@ -9,25 +9,25 @@ use tokenizers::models::bpe::Vocab;
 
 /// Longest file; the largest in use have 33 MB.
 const FILE_BYTES_MAX: usize = 64 << 20;
-/// Tokens of a vocabulary; the largest of a decoder have 262,144.
+/// Most tokens of a vocabulary; the largest of a decoder has 262,144.
 pub(crate) const TOKENS_MAX: usize = 1 << 19;
 pub(crate) const MERGES_MAX: usize = 1 << 20;
-/// Tokens that are matched before the model.
+/// Most tokens that are matched before the model.
 const ADDED_MAX: usize = 1 << 16;
-/// JSON values of one of them, and bytes of all.
+/// Most JSON values of an added token, and most bytes of all.
 const ADDED_VALUES_MAX: usize = 32;
 const ADDED_BYTES_MAX: usize = 1 << 20;
-/// Bytes of one token. Longer ones would be lists as deep as they are long in the library.
+/// Most bytes of a token. The library would nest lists as deep as a token is long.
 const TOKEN_BYTES_MAX: usize = 1 << 12;
 /// Bytes of all tokens; a vocabulary of 262,144 has 2 MB.
 pub(crate) const VOCABULARY_BYTES_MAX: usize = 16 << 20;
-/// Bytes of all tokens of a Unigram model, whose search tree takes some 200 for each of them.
+/// Most bytes of a Unigram model's tokens; its search tree takes about 200 for each.
 const UNIGRAM_BYTES_MAX: usize = 1 << 20;
-/// JSON values and bytes of everything else. A table of normalization (`precompiled_charsmap`) has 320 KB.
+/// Most JSON values and bytes of the rest. A normalization table (`precompiled_charsmap`) has 320 KB.
 const VALUES_MAX: usize = 20_000;
 const VALUE_BYTES_MAX: usize = 2 << 20;
 
-/// What a tokenizer is built from.
+/// The parts of a tokenizer.
 #[derive(Debug, Default)]
 pub(crate) struct File {
     pub(crate) normalizer: Value,
@@ -69,7 +69,7 @@ impl File {
     }
 }
 
-/// Reads what puts tokens around a text, which is not used here; `None` if it is larger than any in use.
+/// Reads the unused post-processor, which puts tokens around a text; `None` if it is larger than any in use.
 pub(crate) fn post_processor(json: &[u8]) -> Option<Value> {
     let budget = Budget::new(VALUES_MAX, VALUE_BYTES_MAX);
     serde_json::Deserializer::from_slice(json).deserialize_map(PostVisitor(&budget)).ok()
@@ -132,7 +132,7 @@ impl<'de> Visitor<'de> for FileVisitor<'_> {
     }
 }
 
-/// Bytes of tokens that may still come.
+/// Bytes left for tokens.
 struct Left(usize);
 
 impl Left {
@@ -176,7 +176,7 @@ impl<'de> Visitor<'de> for AddedTokens {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
         let (mut tokens, mut left) = (Vec::new(), Left(ADDED_BYTES_MAX));
-        // Its id follows from its text, so that the list cannot contradict the vocabulary.
+        // Its id follows from its text, so the list cannot contradict the vocabulary.
         while let Some(entry) = seq.next_element_seed(&Budget::new(ADDED_VALUES_MAX, 2 * TOKEN_BYTES_MAX))? {
             let token: tokenizers::AddedToken = serde_json::from_value(entry).map_err(A::Error::custom)?;
             left.take(&token.content)?;
@@ -293,7 +293,7 @@ impl<'de> Visitor<'de> for MergesSeed {
     }
 }
 
-/// One merge: a pair of tokens, or `left right`. The line of a version is none.
+/// One merge: a pair of tokens, or `left right`. A version line is not one.
 struct MergeSeed;
 
 impl<'de> DeserializeSeed<'de> for MergeSeed {

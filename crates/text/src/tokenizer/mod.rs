@@ -1,6 +1,5 @@
-//! A run's tokenizer, from `tokenizer.json`, from a GGUF file's tables, or of plain bytes.
-//! Hugging Face's own library encodes. Byte-level vocabularies are decoded by a table, so that streaming does not
-//! allocate. Special tokens are never added: templates write them.
+//! A run's tokenizer, from `tokenizer.json`, from a GGUF file's tables, or of plain bytes. Hugging Face's library
+//! encodes; a table decodes byte-level vocabularies without allocating. Adds no special tokens: templates do.
 
 mod build;
 mod expansion;
@@ -21,9 +20,9 @@ use std::ops::Range;
 use std::time::Duration;
 use tokenizers::{Encoding, OffsetReferential, OffsetType, PreTokenizer};
 
-/// Longest text, as the longest line of data. The library takes about 200 bytes for each of its bytes.
+/// Longest text, equal to the longest line of data. The library takes about 200 bytes for each of its bytes.
 const INPUT_BYTES_MAX: usize = 16 << 20;
-/// Bytes of the added tokens after normalization: they are kept.
+/// Most bytes of added tokens after normalization, which are kept.
 const ADDED_BYTES_MAX: f64 = (32 << 20) as f64;
 /// Characters of each text encoded when a tokenizer is opened, and the longest time for all of them. Tokenizers in use
 /// take a millisecond; a regular expression may take minutes.
@@ -36,7 +35,7 @@ pub struct Tokenizer {
     /// The bytes of each id, if decoding is concatenation.
     pub(crate) table: Option<TokenBytes>,
     special: Vec<bool>,
-    /// How many times as long its steps may make a text.
+    /// Largest factor by which its steps may lengthen a text.
     expansion: f64,
     /// True if a character outside the vocabulary would be lost silently.
     loses_unknown: bool,
@@ -112,7 +111,7 @@ impl Tokenizer {
         Ok(encoding.get_ids().iter().copied().zip(bytes).collect())
     }
 
-    /// Without `offsets` the library keeps none, which takes less time.
+    /// Encodes `text`. Without `offsets` the library skips them, which takes less time.
     fn encoding(&self, text: &str, offsets: bool) -> Result<Encoding> {
         if text.len() > INPUT_BYTES_MAX {
             return Err(invalid(&format!("a text of {} bytes, the limit is {INPUT_BYTES_MAX}", text.len())));
@@ -138,9 +137,9 @@ impl Tokenizer {
         Ok(encoding)
     }
 
-    /// Encodes a few texts, so that a tokenizer that cannot, or takes minutes, is refused when it is opened.
+    /// Encodes a few texts, so a tokenizer that fails or takes minutes is refused when it is opened.
     fn probe(&self) -> Result<()> {
-        // What this thread computes: on a busy machine the clock says more.
+        // The thread's processor time: wall time would be longer on a busy machine.
         let computed = || {
             let time = clock_gettime(ClockId::ThreadCPUTime);
             Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
@@ -148,7 +147,7 @@ impl Tokenizer {
         let begun = computed();
         for piece in ["a", "1", " ", "aB 1\n.é"] {
             let text: String = piece.chars().cycle().take(PROBE_CHARS).collect();
-            // An error is one of this text, such as a character that the vocabulary lacks.
+            // An error is about this text, such as a character that the vocabulary lacks.
             drop(self.inner.encode_fast(text, false));
             let took = computed() - begun;
             if took > PROBE_TIME_MAX {
@@ -161,8 +160,7 @@ impl Tokenizer {
         Ok(())
     }
 
-    /// Refuses a text that the normalizer and pre-tokenizer would make too long, measured in short pieces if they
-    /// could.
+    /// Refuses a text that the normalizer and pre-tokenizer would make too long, measured in pieces if they could.
     fn check_expansion(&self, text: &str) -> Result<()> {
         let limit = grown_bytes_max(text.len());
         if text.len() as f64 * self.expansion <= limit as f64 {
@@ -186,7 +184,7 @@ impl Tokenizer {
 
     /// Returns the length of a text after normalizer and pre-tokenizer.
     fn expanded_bytes(&self, text: &str) -> std::result::Result<usize, String> {
-        // As the library does: added tokens are cut out, and the text between them is normalized part by part.
+        // Like the library: cuts out added tokens, and normalizes the text between them part by part.
         let added = self.inner.get_added_vocabulary();
         let mut pieces = added.extract_and_normalize(self.inner.get_normalizer(), text);
         if let Some(pre_tokenizer) = self.inner.get_pre_tokenizer() {
@@ -196,7 +194,7 @@ impl Tokenizer {
         Ok(splits.into_iter().map(|(piece, ..)| piece.len()).sum())
     }
 
-    /// Returns a token that has another id, or none, in `other`; `None` if both agree.
+    /// Returns a token whose id differs in `other` or is absent there; `None` if both agree.
     pub fn differs_from(&self, other: &Tokenizer) -> Option<String> {
         let (ours, theirs) = (self.inner.get_vocab(true), other.inner.get_vocab(true));
         let differs = |a: &HashMap<String, u32>, b: &HashMap<String, u32>| {
@@ -244,7 +242,7 @@ impl Tokenizer {
         }
     }
 
-    /// Returns the bytes of one token: part of a character, where decoding is a table.
+    /// Returns the bytes of one token: part of a character, if decoding uses a table.
     pub fn token_bytes(&self, id: u32) -> Cow<'_, [u8]> {
         match &self.table {
             Some(table) => Cow::Borrowed(table.bytes_of(id)),
@@ -252,7 +250,7 @@ impl Tokenizer {
         }
     }
 
-    /// One more than the largest id.
+    /// Returns one more than the largest id.
     pub fn vocab_size(&self) -> u32 {
         self.vocab_size
     }

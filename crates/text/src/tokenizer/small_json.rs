@@ -4,7 +4,7 @@ use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visi
 use serde_json::{Map, Value};
 use std::cell::Cell;
 
-/// What all values read with it may have together.
+/// The common limits of all values read with it.
 pub(super) struct Budget {
     values: Cell<usize>,
     bytes: Cell<usize>,

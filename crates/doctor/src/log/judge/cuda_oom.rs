@@ -1,5 +1,4 @@
-//! Out of memory on a card: whose memory, and for what. PyTorch's message holds up to six numbers; frames show the
-//! caller.
+//! Out of memory on a card: whose, and for what. PyTorch's message has up to six numbers; frames show the caller.
 
 use crate::log::event::{Moment, Verdict, is_frame};
 use crate::log::signatures::Mark;
@@ -8,26 +7,25 @@ use crate::log::text::regex;
 use regex::Regex;
 use std::sync::LazyLock;
 
-/// A context alone takes 250 to 520 MiB; a process that holds at most this does nothing else on the card.
+/// A context alone takes 250 to 520 MiB; a process with at most this does nothing else on the card.
 const CONTEXT_MAX: u64 = 700 << 20;
 /// This many bare contexts are workers that should have none.
 const CONTEXTS_MIN: usize = 6;
 /// Larger requests are overflows.
 const REQUEST_MAX: f64 = 64.0 * (1u64 << 40) as f64;
-/// No machine has more. Some versions print 17179869184.00 GiB; what a message names adds up without overflow.
+/// Larger than any machine. Some versions print 17179869184.00 GiB; sums of sizes must not overflow.
 const SIZE_MAX: f64 = (1u64 << 56) as f64;
 /// What a process may hold on top of its tensors (context, NCCL, graphs) before others are suspected.
 const BESIDE_TENSORS: u64 = 3 << 30;
 
-/// From this share of a card on, reserved but unallocated memory is the first reason. A full card always has some tens
-/// of MiB of it, and small requests.
+/// Share of a card from which reserved, unallocated memory is the first reason; tens of MiB on a full card are usual.
 const FRAGMENTS_MIN: f64 = 0.05;
 
-/// From this share of a card on, one tensor is too large, whatever else is on the card.
+/// From this share of a card on, one tensor is too large in any case.
 const LARGE_TENSOR: f64 = 0.2;
-/// From this share on, the process fills the card by itself.
+/// From this share on, the process alone fills the card.
 const FULL: f64 = 0.85;
-/// Where this process's size is hidden, others are named from this share of the card on.
+/// If this process's size is hidden, others are named from this share of the card on.
 const HIDDEN_SHARE: f64 = 0.5;
 
 /// Lines of a traceback that count as innermost: a frame is two to three.
@@ -58,7 +56,7 @@ static PHYSX: LazyLock<Regex> =
 static PROCESSES: LazyLock<Regex> =
     LazyLock::new(|| regex(r"Process (\d+) has ([\d.]+)\s?([KMGTP]?i?B|bytes) memory in use"));
 
-/// Names in frames that show what asked for the memory.
+/// Names in frames that show which code needed the memory.
 static FRAMES: LazyLock<Frames> = LazyLock::new(|| Frames {
     capture: regex(
         r"cuda/graphs\.py|CUDAGraph\w*\.(?:capture|replay)|torch\.cuda\.graph\(|capture_begin|in _?capture(?:_\w+)?\b|CudaGraphRunner|init_cuda_graphs|init_device_graphs|cudagraph_trees|capture_model|capture_end|capture_one_batch_size|cuda_graph_runner|cudagraph_capture|apture cuda graph|graph_capture\(|capture_cudagraphs",
@@ -96,9 +94,9 @@ struct Frames {
     capture: Regex,
     wake: Regex,
     contexts: Regex,
-    /// Work on logits itself.
+    /// Operations on logits.
     logits: Regex,
-    /// What calls both that and the whole model.
+    /// Callers of both those and the whole model.
     logprobs: Regex,
     body: Regex,
     optimizer: Regex,
@@ -120,7 +118,7 @@ struct Numbers {
     unallocated: Option<u64>,
     pools: Option<u64>,
     processes: Vec<u64>,
-    /// Each as the message writes it.
+    /// Each number's text in the message.
     texts: [Option<String>; 8],
 }
 
@@ -185,7 +183,7 @@ fn by_numbers(numbers: &Numbers) -> Option<Verdict> {
     })
 }
 
-/// Decides by the innermost frames, then by the numbers.
+/// Decides by the innermost frames, then by numbers.
 fn by_frames(moment: &Moment, state: &FileState, numbers: &Numbers) -> Option<Verdict> {
     // The message may come before its frames.
     let all = format!("{}\n{}\n{}", moment.before().join("\n"), moment.near(), frames_after(moment));
@@ -213,7 +211,7 @@ fn by_frames(moment: &Moment, state: &FileState, numbers: &Numbers) -> Option<Ve
     if frames.startup.is_match(&all) && !frames.serving.is_match(&inner) {
         return named("vllm-startup-oom", "the rollout engine was starting");
     }
-    // The loss of a package for attention is work on logits too.
+    // The loss function of an attention package works on logits too.
     let last = moment.innermost(4);
     let in_body = frames.body.is_match(&last) && !frames.logits.is_match(&last);
     if !in_body && (frames.logits.is_match(&all) || frames.logprobs.is_match(&inner)) {
@@ -246,7 +244,7 @@ fn pools(numbers: &Numbers) -> Option<Verdict> {
     Some(Verdict::of("cuda-graph-oom").because(reason).not_shown(unproven))
 }
 
-/// Returns the lines after the message if the frames are there and not before it.
+/// Returns the lines after the message if the frames are only there.
 fn frames_after<'m>(moment: &'m Moment) -> &'m str {
     let has_frames = moment.before().iter().any(|line| is_frame(line));
     if has_frames { "" } else { moment.after() }
@@ -258,7 +256,7 @@ fn fragmented(reason: String) -> Verdict {
     )
 }
 
-/// Growth over several saves is a leak; at the first save the plan did not count it.
+/// Judges by saves: growth over several is a leak; growth at the first one was not planned.
 fn at_save(state: &FileState) -> Verdict {
     let reason = "a checkpoint was being saved: its state was gathered on the card";
     match state.mark_count(Mark::Save) > 2 && state.readings.grows_at_saves() {
@@ -310,7 +308,7 @@ impl Numbers {
         }
     }
 
-    /// Takes from `other` what it does not hold itself.
+    /// Fills missing numbers from `other`.
     fn or(self, other: Numbers) -> Numbers {
         let mut mine = self.texts.into_iter();
         let texts = other.texts.clone().map(|other| mine.next().flatten().or(other));
@@ -327,7 +325,7 @@ impl Numbers {
         }
     }
 
-    /// Returns all numbers of the message, as it writes them.
+    /// Returns all numbers of the message, as written.
     fn words(&self) -> Option<String> {
         const NAMES: [&str; 8] = [
             "wanted",
@@ -340,7 +338,7 @@ impl Numbers {
             "in private pools",
         ];
         self.texts[0].as_ref()?;
-        // What a container prints for this process says nothing.
+        // A container's number for this process is meaningless.
         let says = |name: &str| name != NAMES[3] || self.this.is_some_and(|this| self.is_own(this));
         let words = NAMES.iter().zip(&self.texts).filter(|(name, _)| says(name));
         let words: Vec<String> =
@@ -358,7 +356,7 @@ impl Numbers {
         (self.tensors()..=most).contains(&this)
     }
 
-    /// Returns what is outside PyTorch's allocator if the container hides whose it is.
+    /// Returns the memory outside PyTorch's allocator if the container hides its owner.
     fn outside(&self) -> Option<String> {
         let (this, capacity) = (self.this?, self.capacity?);
         let outside = capacity.saturating_sub(self.free.unwrap_or(0)).saturating_sub(self.tensors());
@@ -370,7 +368,7 @@ impl Numbers {
         })
     }
 
-    /// Returns the reason if a large share of the card is reserved in pieces that are too small.
+    /// Returns the reason if a large share of the card is reserved in too small pieces.
     fn fragmentation(&self) -> Option<String> {
         let (wanted, unallocated) = (self.wanted?, self.unallocated?);
         let share = unallocated as f64 / self.capacity.unwrap_or(unallocated).max(1) as f64;
@@ -380,7 +378,7 @@ impl Numbers {
         })
     }
 
-    /// Returns the verdict that is left: what this process holds and wants is more than the card.
+    /// Returns the remaining verdict: this process holds and needs more than the card has.
     fn size(&self) -> Option<Verdict> {
         let (wanted, capacity) = (self.wanted?, self.capacity.filter(|&capacity| capacity > 0)? as f64);
         let tensors = self.tensors() as f64;

@@ -23,14 +23,14 @@ static SLEEP_CALL: LazyLock<Regex> =
     LazyLock::new(|| regex(r"\.sleep\(|in sleep\b|release_memory_occupation"));
 
 pub fn judge(moment: &Moment, state: &FileState) -> Option<Verdict> {
-    // A frame of the very traceback is where the fault surfaced, no change that went before it.
+    // A frame of this traceback is where the fault surfaced, not an earlier change of phase.
     let traceback = moment.traceback_from();
     let is_recent = |line: &u64| *line < traceback && moment.line - line <= LINES_AFTER_CHANGE;
     let recent = |mark: Mark| state.mark(mark).filter(is_recent);
     let (slept, woke) = (recent(Mark::Sleep), recent(Mark::Wake));
     let is_asleep = slept.is_some() && woke.is_none_or(|woke| Some(woke) < slept);
     if moment.text.contains("Dumping input data") {
-        // The engine prints this whenever a step fails; only after a sleep does it say why.
+        // The engine prints this whenever a step fails; it shows the cause only after a sleep.
         return is_asleep.then(|| sleeping(slept));
     }
     // The message may come before its frames.

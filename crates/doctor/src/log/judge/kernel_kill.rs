@@ -1,4 +1,4 @@
-//! The kernel killed a process because the whole machine was out of memory.
+//! Judges a kill by the kernel because the whole machine was out of memory.
 
 use crate::log::event::{Moment, Verdict};
 use crate::log::signatures::Mark;
@@ -8,7 +8,7 @@ use plimsoll_base::Bytes;
 use regex::Regex;
 use std::sync::LazyLock;
 
-/// Names under which training runs.
+/// Process names of training runs.
 static OURS: LazyLock<Regex> = LazyLock::new(|| {
     regex(
         r"(?i)^(python|pt_|ray|vllm|sglang|torchrun|deepspeed|accelerate|train|plimsoll|mpirun|EngineCore|WorkerDict|main_ppo|uv|conda|bash|sh$)|trainer|worker",

@@ -58,10 +58,10 @@ fn aborted(moment: &Moment, state: &FileState) -> Verdict {
     }
 }
 
-/// The most that a sleeping engine may keep: context, NCCL, graphs and workspaces are about 0.8 to 1.2 GiB on one card;
-/// above 2 GiB something outside its pool remains.
+/// Most memory that a sleeping engine may keep: context, NCCL, graphs and workspaces are about 0.8 to 1.2 GiB on one
+/// card; above 2 GiB something outside its pool remains.
 const RESIDUE_GIB: f64 = 2.0;
-/// A trainer on the same card takes a part of it: up to this share of the card is usual.
+/// Usual share of the card that a trainer on it takes, at most.
 const RESIDUE_SHARE: f64 = 0.1;
 
 static RESIDUE: LazyLock<Regex> =

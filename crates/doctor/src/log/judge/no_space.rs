@@ -1,4 +1,4 @@
-//! "No space left on device" is shared memory or a disk: the path decides, not the words.
+//! Judges "No space left on device": shared memory or a disk, by the path and not the words.
 
 use crate::log::event::{Moment, Verdict};
 use crate::log::signatures::Mark;
@@ -7,10 +7,10 @@ use crate::log::text::regex;
 use regex::Regex;
 use std::sync::LazyLock;
 
-/// A place that was written to: its class, how a line or a frame names it, and what that says.
+/// A place that was written to: its class, its name in a line or a frame, and the conclusion.
 struct Place(&'static str, Regex, &'static str);
 
-/// In the line, then in the frames, in this order. A word in some path is no proof: a frame must write.
+/// In the line, then in the frames, in this order. A word in a path proves nothing: a frame must write.
 static PLACES: LazyLock<[Place; 11]> = LazyLock::new(|| {
     let place = |slug, pattern: &str, words| Place(slug, regex(pattern), words);
     [
@@ -56,14 +56,14 @@ static PLACES: LazyLock<[Place; 11]> = LazyLock::new(|| {
     ]
 });
 
-/// Where a message comes from, as in `/opt/lib/store.py:46: UserWarning:`. Nothing is written there.
+/// The source of a message, as in `/opt/lib/store.py:46: UserWarning:`, where nothing is written.
 static SOURCES: LazyLock<Regex> = LazyLock::new(|| regex(r"\S+\.(py|pyx|cc|cpp|cu|h|hpp|rs|go):\d+"));
 
 /// Classifies a full device. A disk is assumed if neither the line nor the frames show which.
 pub fn judge(moment: &Moment, state: &FileState) -> Option<Verdict> {
     let near = moment.near();
     let line = near.lines().next().unwrap_or(near);
-    // joblib finds that it can make no semaphores, and goes on without.
+    // joblib finds that it cannot make semaphores, and goes on without.
     if line.contains("joblib will operate in serial mode") {
         return None;
     }
@@ -74,7 +74,7 @@ pub fn judge(moment: &Moment, state: &FileState) -> Option<Verdict> {
         return Some(Verdict::of(slug).because(*words));
     }
     let Some(warned) = state.mark(Mark::DiskNearlyFull) else {
-        // Makers of shared memory leave their frames or a path of their own nearly always.
+        // Makers of shared memory almost always leave their frames or a path of their own.
         let unproven = "that it was a disk: neither the line nor the frames name a place, and /dev/shm gives the same words";
         return Some(Verdict::of("disk-full").not_shown(unproven));
     };

@@ -1,4 +1,4 @@
-//! An engine compares the card's free memory with the share that it was asked to use, before it takes any.
+//! Judges an engine's check of the card's free memory against the share that it should use, before it takes any.
 
 use crate::log::event::{Moment, Verdict};
 use crate::log::text::regex;
@@ -10,9 +10,9 @@ static MESSAGE: LazyLock<Regex> = LazyLock::new(|| {
         r"Free memory on device\s+(?:\S+\s+)?\(([\d.]+)/([\d.]+) GiB\)\s+on startup\s+is\s+less(?:\s+than\s+desired\s+GPU\s+memory\s+utilization\s+\(([\d.]+),\s+([\d.]+) GiB\))?",
     )
 });
-/// What a driver and a context take of a card that is otherwise free, in GiB.
+/// GiB that a driver and a context take of an otherwise free card.
 const OWN_GIB: f64 = 1.0;
-/// What remains for others' rounding, in shares of the card.
+/// Share of the card allowed for rounding.
 const SHARE_SPARE: f64 = 0.005;
 
 pub fn judge(moment: &Moment) -> Option<Verdict> {

@@ -1,11 +1,11 @@
-//! Expressions of Python as far as launch files need them: literals, names, calls, sums. Everything else is `Other`.
+//! Python expressions as far as launch files need them: literals, names, calls, sums. All others are `Other`.
 
 use super::tokens::{Kind, Token};
 use std::ops::Range;
 
-/// Deepest nesting that is read.
+/// Deepest nesting.
 const DEPTH_MAX: usize = 48;
-/// Longest sum, and longest row of attributes and calls.
+/// Longest sum, and longest chain of attributes and calls.
 const CHAIN_MAX: usize = 64;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -13,7 +13,7 @@ pub(crate) enum Value {
     Text(String),
     /// A text with names in braces: `f"out/{NAME}"`.
     Format(String),
-    /// As it is written.
+    /// The literal's text.
     Number(String),
     /// `True`, `False` or `None`.
     Word(String),
@@ -23,7 +23,7 @@ pub(crate) enum Value {
     Dict(Vec<(Value, Value)>),
     Call(Call),
     Sum(String, Box<Value>, Box<Value>),
-    /// An element, attribute or call of a value, and its name: `[train]`, `.map`; none if it has none that can be read.
+    /// An element, attribute or call of a value, and its name: `[train]`, `.map`; `None` if it cannot be read.
     Of(Box<Value>, Option<String>),
     Other,
 }
@@ -33,7 +33,7 @@ pub(crate) struct Call {
     /// Its name, also `module.name` or `object.method`.
     pub name: String,
     pub arguments: Vec<Argument>,
-    /// The token that it begins with: names mean what was assigned before it.
+    /// Its first token: names mean their assignments before it.
     pub at: usize,
 }
 
@@ -47,7 +47,7 @@ pub(crate) struct Argument {
 }
 
 impl Call {
-    /// The part of its name after the last dot.
+    /// Returns the part of its name after the last dot.
     pub fn last_name(&self) -> &str {
         self.name.rsplit('.').next().unwrap_or_default()
     }
@@ -61,7 +61,7 @@ impl Call {
     }
 }
 
-/// The text of a file with its tokens.
+/// A file's text with its tokens.
 pub(super) struct Code<'a> {
     pub text: &'a str,
     pub tokens: Vec<Token>,
@@ -96,7 +96,7 @@ impl Code<'_> {
             if self.is_operator(at, operator) {
                 return Some(at);
             }
-            // What comes before the colon of a `lambda` are its own names and commas.
+            // Before its colon a `lambda` has its own names and commas.
             if operator != ":" && self.is_name(at) && self.word(at) == "lambda" {
                 at = self.find(&(at + 1..range.end), ":")?;
             }
@@ -105,7 +105,7 @@ impl Code<'_> {
         None
     }
 
-    /// The parts of a list or a tuple, with its brackets or without.
+    /// Returns the parts of a list or a tuple, with or without its brackets.
     pub fn items(&self, range: Range<usize>) -> Vec<Range<usize>> {
         let is_bracketed = range.len() > 1
             && matches!(self.word(range.start), "(" | "[")
@@ -113,7 +113,7 @@ impl Code<'_> {
         self.parts(if is_bracketed { range.start + 1..range.end - 1 } else { range })
     }
 
-    /// Cuts `range` at commas outside brackets.
+    /// Splits `range` at commas outside brackets.
     pub fn parts(&self, range: Range<usize>) -> Vec<Range<usize>> {
         let (mut parts, mut rest) = (Vec::new(), range);
         while rest.start < rest.end {
@@ -126,7 +126,7 @@ impl Code<'_> {
         parts
     }
 
-    /// Reads the whole of `range`.
+    /// Reads `range` as a value.
     pub fn value(&self, range: Range<usize>) -> Value {
         self.value_within(range, 0)
     }
@@ -148,7 +148,7 @@ impl Code<'_> {
         self.parts(range).into_iter().map(|part| self.value_within(part, depth + 1)).collect()
     }
 
-    /// Reads the call whose name begins at `start` and whose bracket opens at `open`.
+    /// Reads the call with a name at `start` and an opening bracket at `open`.
     pub fn call(&self, name: String, start: usize, open: usize) -> Call {
         self.call_within(name, start, open, 0)
     }
@@ -213,7 +213,7 @@ impl Reader<'_, '_> {
         }
     }
 
-    /// An atom with its attributes, elements and calls.
+    /// Reads an atom with its attributes, elements and calls.
     fn postfix(&mut self) -> Value {
         let start = self.range.start;
         let mut value = self.atom();
@@ -287,7 +287,7 @@ impl Reader<'_, '_> {
         }
     }
 
-    /// Texts in a row are one.
+    /// Joins adjacent texts.
     fn texts(&mut self, first: String, mut is_format: bool) -> Value {
         let mut text = first;
         while !self.range.is_empty()
@@ -304,7 +304,7 @@ impl Reader<'_, '_> {
         let (code, inside) = (self.code, range.start + 1..range.end);
         match code.word(range.start) {
             "[" => Value::List(code.values(inside, self.depth)),
-            // One value in brackets is itself, `(a,)` is a list.
+            // One value in brackets is itself; `(a,)` is a list.
             "(" if code.find(&inside, ",").is_none() => code.value_within(inside, self.depth + 1),
             "(" => Value::List(code.values(inside, self.depth)),
             _ => {

@@ -1,11 +1,11 @@
-//! `key: type = value` in the classes of a Python file, as Open-Reasoner-Zero writes its configuration.
+//! Reads `key: type = value` in the classes of a Python file, the form of Open-Reasoner-Zero's configuration.
 
 use super::EXPRESSION;
 use crate::launch::config::strip_comment;
 use crate::launch::shell::word::VALUE_BYTES_MAX;
 use crate::setting::{Setting, number, split, unquote};
 
-/// `key: type = value` and `key = value` inside the classes of a file.
+/// Returns `key: type = value` and `key = value` inside the classes of a file.
 pub(crate) fn class_fields(text: &str) -> Vec<Setting> {
     let mut given = Vec::new();
     let (mut inside, mut lines) = (false, text.lines().enumerate().peekable());
@@ -16,7 +16,7 @@ pub(crate) fn class_fields(text: &str) -> Vec<Setting> {
             inside = content.starts_with("class ") && content.contains("Config");
             continue;
         }
-        // Fields are at the first level; deeper lines are of functions.
+        // Fields are at the first level; deeper lines belong to functions.
         if !inside || indent != 4 {
             continue;
         }
@@ -49,7 +49,7 @@ fn depth_of(text: &str) -> i64 {
     brackets.sum()
 }
 
-/// A literal of Python; of `A if not DEBUG_MODE else B`, which Open-Reasoner-Zero writes, A.
+/// Reads a Python literal; of Open-Reasoner-Zero's `A if not DEBUG_MODE else B`, A.
 fn literal(key: &str, value: &str) -> Setting {
     let value = value.split(" if not DEBUG_MODE else ").next().unwrap_or_default().trim();
     let inner =

@@ -13,7 +13,7 @@ use crate::setting::Setting;
 
 pub(crate) const EXPRESSION: &str = "an expression, which is not run";
 
-/// Why a class or a function cannot be named that another function makes.
+/// Why a class or function made by another function cannot be named.
 pub(crate) const NESTED: &str = "it is defined within a function";
 
 /// Returns a call's arguments: `key=literal`, `key.inner` for dictionary entries. A positional one's key is its text.
@@ -28,7 +28,7 @@ pub(crate) fn arguments(outline: &Outline<'_>, call: &Call) -> Vec<Setting> {
     given
 }
 
-/// The settings that one argument called `name` is.
+/// Returns the settings in one argument called `name`.
 pub(crate) fn settings(outline: &Outline<'_>, name: &str, argument: &Argument, at: usize) -> Vec<Setting> {
     let (value, before) = outline.meaning(&argument.value, at);
     let one = |key: String, value: &Value| match outline.literal(value, before) {

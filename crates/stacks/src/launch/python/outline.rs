@@ -9,20 +9,20 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-/// Most calls that are read: a launch file has a few.
+/// Most calls to read: a launch file has a few.
 const CALLS_MAX: usize = 256;
-/// Longest chain of names that mean each other.
+/// Longest chain of names assigned to each other.
 const DEPTH_MAX: usize = 16;
-/// Most tokens and bytes that all names of a file may fill in together: each use of a list adds its length.
+/// Most tokens and bytes of all expanded names in a file: each use of a list adds its length.
 const COST_MAX: usize = 8 << 20;
-/// Longest text of an expression that is shown.
+/// Longest text of an expression to show.
 const SOURCE_BYTES_MAX: usize = 1024;
 
 struct Assignment {
-    /// The token that it begins with.
+    /// Its first token.
     at: usize,
     value: Range<usize>,
-    /// True if it is within an `if`, a loop or a `try`.
+    /// True in an `if`, a loop or a `try`.
     in_branch: bool,
 }
 
@@ -32,11 +32,11 @@ pub(crate) struct Outline<'a> {
     /// `NAME.KEY = value`.
     attributes: Vec<(String, String, Assignment)>,
     functions: BTreeSet<String>,
-    /// Classes, and the text of what each derives from.
+    /// Classes, and the text of their bases.
     classes: BTreeMap<String, String>,
-    /// Classes and functions that are defined within others.
+    /// Classes and functions defined within others.
     nested: BTreeSet<String>,
-    /// A name, and the module and name that it was imported from.
+    /// A name, and the module and name of its import.
     imports: BTreeMap<String, (String, String)>,
     cost: Cell<usize>,
 }
@@ -66,7 +66,7 @@ impl<'a> Outline<'a> {
         outline
     }
 
-    /// Reads one statement; `branches` are the indentations of the branches that it may be in.
+    /// Reads one statement; `branches` are the indentations of branches that may contain it.
     fn statement(&mut self, range: Range<usize>, branches: &mut Vec<usize>) {
         let code = &self.code;
         let first = code.tokens[range.start].start;
@@ -100,7 +100,7 @@ impl<'a> Outline<'a> {
         }
     }
 
-    /// `from module import name, name as other`.
+    /// Reads `from module import name, name as other`.
     fn import(&mut self, range: Range<usize>) {
         let code = &self.code;
         let Some(at) = range.clone().find(|&at| code.word(at) == "import") else { return };
@@ -114,13 +114,13 @@ impl<'a> Outline<'a> {
         }
     }
 
-    /// `NAME = value`, `NAME: type = value`, `NAME, other = value`.
+    /// Reads `NAME = value`, `NAME: type = value`, `NAME, other = value`.
     fn assignment(&mut self, range: Range<usize>, in_branch: bool) {
         let Some(sign) = self.code.find(&range, "=") else { return };
         let left = range.start..sign;
         let typed = self.code.find(&left, ":").unwrap_or(left.end);
         let (names, whole) = (self.code.parts(left.start..typed), sign + 1..range.end);
-        // `A, B = 1, 2`; all names of `A, B = f()` mean the call.
+        // `A, B = 1, 2`; in `A, B = f()` all names mean the call.
         let values = if names.len() > 1 { self.code.items(whole.clone()) } else { Vec::new() };
         for (index, part) in names.iter().enumerate() {
             if part.len() == 1 && self.code.is_name(part.start) {
@@ -138,7 +138,7 @@ impl<'a> Outline<'a> {
         }
     }
 
-    /// The settings that `NAME.KEY = value` gives to objects that `is_it` is true for; one in a branch is not known.
+    /// Returns settings from `NAME.KEY = value` for objects accepted by `is_it`; those in a branch are unknown.
     pub fn attributes(&self, is_it: impl Fn(&str, &Value) -> bool) -> Vec<(Argument, usize, bool)> {
         let one = |(object, key, set): &(String, String, Assignment)| {
             let (meaning, _) = self.meaning(&Value::Name(object.clone()), set.at);
@@ -151,7 +151,7 @@ impl<'a> Outline<'a> {
         self.attributes.iter().take(CALLS_MAX).filter_map(one).collect()
     }
 
-    /// The calls whose last name is `name`, in the order of the file.
+    /// Returns the calls whose last name is `name`, in the order of the file.
     pub fn calls(&self, name: &str) -> Vec<Call> {
         let is_call = |at: &usize| {
             self.code.is_name(*at) && self.code.word(*at) == name && self.code.word(at + 1) == "("
@@ -162,18 +162,18 @@ impl<'a> Outline<'a> {
         found.map(|at| self.code.call(self.whole_name(at), at, at + 1)).collect()
     }
 
-    /// Returns the first name of the file, imported ones among them, that `is_it` is true for.
+    /// Returns the first name in the file, including imports, that `is_it` accepts.
     pub fn name(&self, is_it: impl Fn(&str) -> bool) -> Option<&str> {
         let names = (0..self.code.tokens.len()).filter(|&at| self.code.is_name(at));
         names.map(|at| self.code.word(at)).find(|name| is_it(name))
     }
 
-    /// The line of a token, from 1.
+    /// Returns the line of a token, from 1.
     pub fn line(&self, at: usize) -> usize {
         self.code.tokens.get(at).map_or(0, |token| token.line)
     }
 
-    /// `module.NAME`, whose last part is at `at`.
+    /// Returns `module.NAME`, whose last part is at `at`.
     fn whole_name(&self, at: usize) -> String {
         let mut start = at;
         while start >= 2
@@ -219,7 +219,7 @@ impl<'a> Outline<'a> {
         Some((self.code.value(all[index].value.clone()), all[index].at))
     }
 
-    /// Counts what names fill in; false once it is too much.
+    /// Counts the cost of expanding names; false once it is too much.
     fn affords(&self, more: usize) -> bool {
         self.cost.set(self.cost.get().saturating_add(more + 1));
         self.cost.get() <= COST_MAX
@@ -233,12 +233,12 @@ impl<'a> Outline<'a> {
         self.classes.contains_key(name)
     }
 
-    /// True for a class or a function that is defined within another one, and not at the top level too.
+    /// Returns true for a class or function defined within another one, and not also at the top level.
     pub fn is_nested(&self, name: &str) -> bool {
         self.nested.contains(name) && !self.is_class(name) && !self.is_function(name)
     }
 
-    /// Returns the class of the file that derives from one whose name ends in `ending`.
+    /// Returns the class in the file that derives from one whose name ends in `ending`.
     pub fn derives_from(&self, ending: &str) -> Option<&str> {
         let is_it = |bases: &str| {
             bases.split(|c: char| !c.is_alphanumeric() && c != '_').any(|word| word.ends_with(ending))
@@ -246,7 +246,7 @@ impl<'a> Outline<'a> {
         self.classes.iter().find(|(_, bases)| is_it(bases)).map(|(name, _)| name.as_str())
     }
 
-    /// Names that are imported from a package or its modules, as the file knows them.
+    /// Returns the file's names for imports from a package or its modules.
     pub fn names_of_package<'b>(&'b self, package: &'b str) -> impl Iterator<Item = &'b str> {
         let is_in = move |module: &str| {
             module.strip_prefix(package).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
@@ -254,14 +254,14 @@ impl<'a> Outline<'a> {
         self.imports.iter().filter(move |(_, (module, _))| is_in(module)).map(|(name, _)| name.as_str())
     }
 
-    /// The text of each item of a list or tuple that is written in the bytes of `range`.
+    /// Returns the text of each item of a list or tuple in the bytes of `range`.
     pub fn items(&self, range: &Range<usize>) -> Vec<String> {
         let before = |end: usize| self.code.tokens.partition_point(|token| token.start < end);
         let parts = self.code.items(before(range.start)..before(range.end));
         parts.iter().map(|part| self.source(&self.code.source(part))).collect()
     }
 
-    /// The module and the name there that a name was imported from.
+    /// Returns the module and the original name of an imported name.
     pub fn import_of(&self, name: &str) -> Option<(&str, &str)> {
         self.imports.get(name).map(|(module, name)| (module.as_str(), name.as_str()))
     }
@@ -305,7 +305,7 @@ impl<'a> Outline<'a> {
         (Value::Other, at, steps)
     }
 
-    /// The text of a value whose parts are all known; a list is `[a, b]`.
+    /// Returns the text of a value whose parts are all known; a list is `[a, b]`.
     pub fn literal(&self, value: &Value, at: usize) -> Option<String> {
         self.literal_within(value, at, 0).filter(|text| text.len() <= VALUE_BYTES_MAX)
     }
@@ -345,7 +345,7 @@ impl<'a> Outline<'a> {
                             call.arguments.iter().map(|one| inner(&one.value)).collect();
                         Some(parts?.join("/"))
                     }
-                    // As `${NAME:-default}` of a shell.
+                    // Like `${NAME:-default}` of a shell.
                     "os.getenv" | "os.environ.get" => inner(first(1)?),
                     _ => None,
                 }
@@ -354,7 +354,7 @@ impl<'a> Outline<'a> {
         }
     }
 
-    /// `f"out/{NAME}"` with the names of the file filled in.
+    /// Expands `f"out/{NAME}"` with the names of the file.
     fn filled(&self, text: &str, at: usize, depth: usize) -> Option<String> {
         let (mut filled, mut rest) = (String::new(), text);
         while let Some((before, after)) = rest.split_once('{') {
@@ -371,13 +371,13 @@ impl<'a> Outline<'a> {
     }
 }
 
-/// An item as `setting::list` reads it back.
+/// Quotes an item for `setting::list`.
 fn quoted_item(item: &str) -> String {
     let is_plain = !item.contains([',', '[', ']', '(', ')', '{', '}', '\'', '"']) && item.trim() == item;
     if is_plain { item.into() } else { format!("\"{}\"", item.replace('"', "'")) }
 }
 
-/// The sum of two numbers, or of two texts.
+/// Adds two numbers, or joins two texts.
 fn computed(operator: &str, left: &str, right: &str) -> Option<String> {
     let (Some(a), Some(b)) = (number(left), number(right)) else {
         let is_short = left.len() + right.len() <= VALUE_BYTES_MAX;

@@ -1,4 +1,4 @@
-//! Python as tokens: names, numbers, texts and operators, with where each bracket closes. Comments are dropped.
+//! Python tokens: names, numbers, texts and operators, with the place where each bracket closes. Drops comments.
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Kind {
@@ -7,7 +7,7 @@ pub(super) enum Kind {
     /// A text without its quotes; `true` for one with names in braces.
     Text(String, bool),
     Operator,
-    /// The end of a logical line: not within brackets.
+    /// The end of a logical line, outside brackets.
     Newline,
 }
 
@@ -17,9 +17,9 @@ pub(super) struct Token {
     /// Its bytes in the text.
     pub start: usize,
     pub end: usize,
-    /// From 1.
+    /// Line, from 1.
     pub line: usize,
-    /// For an opening bracket the index of the closing one, else its own; the number of tokens if it is never closed.
+    /// Index of the closing bracket for an opening one, the number of tokens if it never closes; else its own.
     pub close: usize,
 }
 
@@ -114,7 +114,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Reads a text with its prefix; one of a line that is not closed ends with the line.
+    /// Reads a text with its prefix; an unclosed single-line text ends with its line.
     fn text_token(&mut self, prefix: &str) {
         let quoted = &self.text[self.at + prefix.len()..];
         let mark = ["\"\"\"", "'''"].into_iter().find(|mark| quoted.starts_with(mark));

@@ -1,26 +1,26 @@
-//! What branches of a script leave of its variables: what every arm has is known, and the rest is named as what it is.
+//! The state of a script's variables after its branches: words that every arm has are known, and the rest is marked.
 
 use super::expand::{BRANCH, Variables};
 use super::word::{WORDS_MAX, Word};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A branch of the script, whose variables are not known after it.
+/// A branch of the script, after which its variables are unknown.
 #[derive(Default)]
 pub(super) struct Branch {
-    /// Each name that this arm of it has set, with its value before.
+    /// Each name that the current arm has set, with its earlier value.
     pub touched: Vec<(String, Option<Vec<Word>>)>,
     /// Names that earlier arms have set, with the words they may have added. Names set in inner branches are already
     /// unknown; only an assignment, noted here too, makes one known again.
     others: BTreeMap<String, Arms>,
     pub is_case: bool,
-    /// How many arms there are, and whether one of them is run in any case.
+    /// Number of arms; `has_default` if one of them always runs.
     arms: usize,
     pub has_default: bool,
-    /// True in an arm for other machines than those of the product.
+    /// True in an arm for machines that are not supported.
     is_elsewhere: bool,
 }
 
-/// What a variable is after each arm of a branch that sets it; nothing after one that makes it unknown.
+/// A variable's words after each arm that sets it; `None` after one that makes it unknown.
 type Arms = Vec<Option<Vec<Word>>>;
 
 impl Branch {
@@ -28,21 +28,21 @@ impl Branch {
         Branch { is_case, ..Branch::default() }
     }
 
-    /// Takes note of a command in a branch: of the pattern of an arm, or of the condition.
+    /// Records a command in a branch: the pattern of an arm, or the condition.
     pub fn begin_arm(&mut self, words: &[Word]) {
         if !self.touched.is_empty() {
             return;
         }
         let texts: Vec<&str> = words.iter().map(|word| word.text.as_str()).collect();
-        // Where the file runs on a machine of another kind: `npu)`, `if [ "$DEVICE" = npu ]`.
+        // The file runs on another kind of machine: `npu)`, `if [ "$DEVICE" = npu ]`.
         self.is_elsewhere |= matches!(texts.as_slice(), ["npu"] | ["[" | "[[", _, "=" | "==", "npu", ..]);
-        // Of kinds of machines one is this one.
+        // One of the kinds of machines is this one.
         self.has_default |= self.is_case && (self.is_elsewhere || texts == ["*"]);
     }
 
-    /// Takes back what an arm has set, for the next arm or for the end.
+    /// Undoes the assignments of an arm, for the next arm or the end.
     pub fn end_arm(&mut self, variables: &mut Variables, is_end: bool) {
-        // What this arm leaves of each name, and before it the oldest value, which is the last one taken back.
+        // The arm's value of each name, and before it the oldest value, which is undone last.
         let mut after: BTreeMap<String, Option<Vec<Word>>> = BTreeMap::new();
         for (name, before) in self.touched.drain(..).rev() {
             let now = variables.take(&name);
@@ -59,7 +59,7 @@ impl Branch {
         }
     }
 
-    /// Gives each variable what it has after the branch.
+    /// Sets each variable's state after the branch.
     pub fn end(self, variables: &mut Variables) {
         for (name, set) in self.others {
             let keeps = !self.has_default || set.len() < self.arms;
@@ -98,7 +98,7 @@ fn joined(all: &[Vec<Word>]) -> Option<Vec<Word>> {
     Some(before.into_iter().chain(sure).chain(after).collect())
 }
 
-/// The words of a variable; a text that holds options is cut at its spaces.
+/// Returns the words of a variable; a text of options is split at its spaces.
 fn options(words: &[Word]) -> Vec<Word> {
     match words {
         [one] if holds_options(one) => parts(one).collect(),
@@ -106,7 +106,7 @@ fn options(words: &[Word]) -> Vec<Word> {
     }
 }
 
-/// True for a text of several options, each of which is known by itself, whatever else in the text is not.
+/// Returns true for a text of several options, each of which is known by itself, even if others in it are not.
 pub(super) fn holds_options(word: &Word) -> bool {
     let is_option = |text: &&str| text.contains('=') || text.starts_with("--");
     let (all, first) = (word.text.split_whitespace(), word.text.split_whitespace().next());
@@ -119,7 +119,7 @@ pub(super) fn holds_options(word: &Word) -> bool {
     is_first && has_several && !word.text.contains('`') && !word.text.contains("$(")
 }
 
-/// The parts of a text, of which one is not known if it has a variable that is not.
+/// Returns the parts of a text; a part with an unknown variable is unknown.
 pub(super) fn parts(word: &Word) -> impl Iterator<Item = Word> {
     let one = |text: &str| Word {
         text: text.into(),

@@ -1,12 +1,11 @@
-//! Variables of a script, and what `$` stands for: `$NAME`, `${NAME:-default}`, `${NAME[@]}`, `$((1024 * 20))`. What a
-//! command would print is not known, and is named.
+//! Variables of a script: `$NAME`, `${NAME:-default}`, `${NAME[@]}`, `$((1024 * 20))`. Output of commands is unknown.
 
 use super::word::{VALUE_BYTES_MAX, VARIABLE, Word};
 use crate::launch::arithmetic;
 use crate::launch::source::HOME;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Most bytes that all variables of a script may fill in together: each use of a long one adds its length.
+/// Most bytes of all expanded variables in a script: each use of a long one adds its length.
 const FILLED_BYTES_MAX: usize = 16 << 20;
 /// Deepest `${A:-${B:-...}}`.
 const DEPTH_MAX: usize = 8;
@@ -17,11 +16,11 @@ const FOLDER_CHARS_MAX: usize = 160;
 pub(super) const OUTPUT: &str = "holds the output of a command, and nothing is run here";
 pub(super) const BRANCH: &str = "holds a variable that the script sets in one of several branches";
 
-/// Where each `${` and `$(` closes, by the index of its bracket.
+/// The closing bracket of each `${` and `$(`, by the index of its opening one.
 pub(super) struct Closings(BTreeMap<usize, usize>);
 
 impl Closings {
-    /// Finds them in one pass, so that brackets that never close cost no time of their own.
+    /// Finds all in one pass, so brackets that never close cost no extra time.
     pub fn of(chars: &[char]) -> Closings {
         let (mut open, mut closings) = (Vec::<(char, usize)>::new(), BTreeMap::new());
         for (at, &c) in chars.iter().enumerate() {
@@ -32,7 +31,7 @@ impl Closings {
                     open.push((')', at));
                 }
                 '}' | ')' => {
-                    // What is open above it was never closed.
+                    // Brackets opened since then were never closed.
                     while let Some((close, start)) = open.pop() {
                         if close == c {
                             closings.insert(start, at);
@@ -74,7 +73,7 @@ impl Variables {
         self.known.insert(name.into(), words);
     }
 
-    /// Takes a variable away, to give it another value.
+    /// Removes a variable, to give it another value.
     pub fn take(&mut self, name: &str) -> Option<Vec<Word>> {
         self.known.remove(name)
     }
@@ -89,7 +88,7 @@ impl Variables {
         self.branched.insert(name.into());
     }
 
-    /// Expands what follows the `$` before `at`, and moves `at` to its end. Several words are those of an array.
+    /// Expands the text after the `$` before `at`, and moves `at` to its end. Several words are those of an array.
     pub fn expand(&mut self, chars: &[char], closings: &Closings, at: &mut usize, depth: usize) -> Vec<Word> {
         let start = *at;
         match chars.get(start) {
@@ -112,7 +111,7 @@ impl Variables {
                     if is_folder(&command) {
                         return known(format!("$({command})"));
                     }
-                    // Enough to know it by.
+                    // Enough to recognize it.
                     let text: String = chars[start..=close].iter().take(160).collect();
                     return open(format!("${text}"), OUTPUT);
                 }
@@ -136,7 +135,7 @@ impl Variables {
         open("$".into(), VARIABLE)
     }
 
-    /// `NAME`, `NAME:-default`, `NAME[@]` between the braces.
+    /// Expands `NAME`, `NAME:-default`, `NAME[@]` between the braces.
     fn braced(
         &mut self,
         chars: &[char],
@@ -160,7 +159,7 @@ impl Variables {
             return words;
         }
         match operator {
-            // One that a branch may have set has no default.
+            // A variable that a branch may have set has no default.
             _ if self.branched.contains(&name) => self.unknown(&name, written()),
             Some(operator @ (":-" | ":=" | "-" | "=")) if depth < DEPTH_MAX => {
                 let mut at = operator_at + operator.len();
@@ -174,7 +173,7 @@ impl Variables {
         }
     }
 
-    /// The text after `:-`, with its own variables filled in and its quotes taken off.
+    /// Returns the text after `:-`, with its variables expanded and its quotes removed.
     fn default(&mut self, chars: &[char], closings: &Closings, at: &mut usize, depth: usize) -> Word {
         let mut word = Word::default();
         while let Some(&c) = chars.get(*at) {
@@ -198,7 +197,7 @@ impl Variables {
         word
     }
 
-    /// The text of a variable that is one word.
+    /// Returns the text of a variable of one word.
     fn text(&self, name: &str) -> Option<&str> {
         match self.get(name)?.as_slice() {
             [word] if word.open.is_none() => Some(&word.text),
@@ -206,7 +205,7 @@ impl Variables {
         }
     }
 
-    /// A copy of the value of a variable; none once copies have taken too much.
+    /// Copies the value of a variable; `None` once copies are too large.
     pub fn value(&mut self, name: &str) -> Option<Vec<Word>> {
         let words = self.known.get(name).filter(|_| self.filled_bytes <= FILLED_BYTES_MAX)?;
         self.filled_bytes += words.iter().map(|word| word.text.len() + size_of::<Word>()).sum::<usize>();
@@ -223,7 +222,7 @@ fn open(text: String, why: &'static str) -> Vec<Word> {
     vec![Word { text, open: Some(why), line: 0 }]
 }
 
-/// True for a command that prints a folder of the script's own surroundings: `cd "$(dirname "$0")/.." && pwd`.
+/// Returns true for a command that prints a folder of the script: `cd "$(dirname "$0")/.." && pwd`.
 fn is_folder(command: &str) -> bool {
     let command = command.trim();
     let is_whole = command.len() < FOLDER_CHARS_MAX && !command.contains([';', '|', '`', '\n']);
@@ -235,7 +234,7 @@ fn known(text: String) -> Vec<Word> {
     vec![Word { text, ..Word::default() }]
 }
 
-/// Returns how many characters come before the `))` that closes them.
+/// Returns the number of characters before the closing `))`.
 fn closing_pair(inside: &[char]) -> Option<usize> {
     let mut depth = 0;
     for (index, &c) in inside.iter().enumerate() {

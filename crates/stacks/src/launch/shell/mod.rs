@@ -1,4 +1,4 @@
-//! Shell scripts: their commands, with the script's own variables filled in, and the settings on a command line.
+//! Shell scripts: their commands, with variables expanded, and the settings on a command line.
 
 mod branches;
 mod expand;
@@ -9,12 +9,12 @@ use crate::setting::{Setting, unquote};
 use reader::Script;
 use word::Word;
 
-/// Most further commands that are listed.
+/// Most additional commands to list.
 const OTHERS_MAX: usize = 16;
 const FURTHER: &str =
     "a further command of a trainer: the first one counts, each other needs a file of its own";
 
-/// Reads the commands of a shell script and the variables that are set before or between them.
+/// Reads the commands of a shell script and the variables set before or between them.
 pub(crate) fn script(text: &str) -> Script {
     reader::read(text)
 }
@@ -24,17 +24,17 @@ pub(crate) fn script(text: &str) -> Script {
 pub(crate) struct Command {
     words: Vec<Word>,
     at: usize,
-    /// Later commands of a trainer in the same script, as settings that are not taken.
+    /// Later trainer commands in the script, as settings that are not imported.
     pub others: Vec<Setting>,
 }
 
 impl Command {
-    /// The word that names the trainer, with its line.
+    /// Returns the word that names the trainer, with its line.
     pub fn word(&self) -> &Word {
         &self.words[self.at]
     }
 
-    /// The word that names the trainer.
+    /// Returns the word that names the trainer.
     pub fn trainer(&self) -> &str {
         &self.words[self.at].text
     }
@@ -45,7 +45,7 @@ impl Command {
 
     /// Returns the flags before the trainer's name, each with one word at most: `accelerate launch --num_processes 8`.
     pub fn launcher(&self) -> Vec<Setting> {
-        // A plain name is the argument of a program, as in `trl grpo`, which is no value of the flag before it.
+        // A plain name is the argument of a program, as in `trl grpo`, and not a value of the flag before it.
         let is_name = !self.trainer().contains(['.', '/']);
         let words = &self.words[..self.at.saturating_sub(usize::from(is_name))];
         let mut given: Vec<Setting> = Vec::new();
@@ -80,7 +80,7 @@ pub(crate) fn trainer(script: &str, trainer_at: impl Fn(&[Word]) -> Option<usize
     found
 }
 
-/// `--flag value value`, `--flag=value` and `--switch`; words before the first flag keep their own name.
+/// Reads `--flag value value`, `--flag=value` and `--switch`; words before the first flag are their own names.
 pub(crate) fn flags(words: &[Word]) -> Vec<Setting> {
     let mut given: Vec<Setting> = Vec::new();
     for word in words {
@@ -90,7 +90,7 @@ pub(crate) fn flags(words: &[Word]) -> Vec<Setting> {
                 let (key, value) = name.split_once('=').unwrap_or((name, ""));
                 given.push(Setting { unreadable, ..Setting::new(key, value, word.line) });
             }
-            // `"${NONE[@]}"` is no word at all.
+            // `"${NONE[@]}"` is not a word at all.
             (None, _) if word.text.is_empty() => {}
             (None, Some(last)) => {
                 last.value += if last.value.is_empty() { "" } else { ", " };
@@ -105,7 +105,7 @@ pub(crate) fn flags(words: &[Word]) -> Vec<Setting> {
     given
 }
 
-/// `key=value`, `+key=value`, `--key=value`; a word without `=` keeps its own name.
+/// Reads `key=value`, `+key=value`, `--key=value`; a word without `=` is its own name.
 pub(crate) fn overrides(words: &[Word]) -> Vec<Setting> {
     let one = |word: &Word| {
         let (key, value) = word.text.split_once('=').unwrap_or((&word.text, ""));

@@ -5,7 +5,7 @@ use super::expand::{Closings, Variables};
 use super::word::{VALUE_BYTES_MAX, WORDS_MAX, Word};
 use std::collections::VecDeque;
 
-/// What a script says: its commands, and the variables that it sets.
+/// A script's commands and the variables that it sets.
 pub(crate) struct Script {
     pub commands: Vec<Vec<Word>>,
     /// `NAME`, value, line.
@@ -13,13 +13,13 @@ pub(crate) struct Script {
 }
 
 const TOO_LONG: &str = "holds more than a variable may hold here";
-/// Deepest branches that are followed.
+/// Deepest nesting of branches.
 const BRANCHES_MAX: usize = 64;
 
-/// What an assignment does to the value that a variable had.
+/// An assignment's effect on a variable's earlier value.
 enum Before {
     Goes,
-    /// `NAME+=text` makes it longer, `NAME+=(a b)` adds words.
+    /// `NAME+=text` appends to the text, `NAME+=(a b)` adds words.
     Grows {
         is_list: bool,
     },
@@ -30,16 +30,16 @@ pub(super) struct Shell {
     /// The line of each character.
     lines: Vec<u32>,
     pub(super) at: usize,
-    /// Where reading ends: of the script, or of a here document.
+    /// End of the script, or of a here document.
     end: usize,
     closings: Closings,
     variables: Variables,
     branches: Vec<Branch>,
-    /// Branches within the deepest one that is followed.
+    /// Number of branches nested too deep to follow.
     deeper: usize,
     /// True after `[ a = b ] &&`.
     is_condition: bool,
-    /// Where the text of here documents ends that the current line announces.
+    /// End marks of the here documents that the current line begins.
     documents: VecDeque<String>,
     assigned: Vec<(String, String, usize)>,
 }
@@ -87,7 +87,7 @@ impl Shell {
         }
     }
 
-    /// Reads the text of a here document as a script of its own, so that a quote in it ends with it.
+    /// Reads the text of a here document as a separate script, so that a quote in it ends with it.
     fn document(&mut self, into: &mut Vec<Vec<Word>>) {
         let Some(mark) = self.documents.pop_front() else { return };
         let (mut close, mut after) = (self.end, self.end);
@@ -112,7 +112,7 @@ impl Shell {
         (self.end, self.at, self.documents) = (end, after, waiting);
     }
 
-    /// Reads up to the end of a line that is not continued, `;`, `&`, `|` or a bracket.
+    /// Reads up to the end of an uncontinued line, `;`, `&`, `|` or a bracket.
     fn command(&mut self) -> Vec<Word> {
         let mut words: Vec<Word> = Vec::new();
         let mut is_head = true;
@@ -165,7 +165,7 @@ impl Shell {
         words
     }
 
-    /// True for a word after which a command begins. Branches are followed on the way.
+    /// Returns true for a word after which a command begins, and follows branches.
     fn is_opener(&mut self, word: &str) -> bool {
         match word {
             "if" | "for" | "while" | "until" | "case" | "select" => match self.branches.len() {
@@ -184,7 +184,7 @@ impl Shell {
         matches!(word, "export" | "declare" | "local" | "readonly" | "typeset" | "then" | "do" | "else" | "{")
     }
 
-    /// Takes back what an arm of a branch has set: at `else` for the other arm, at the end for good.
+    /// Undoes the assignments of an arm: at `else` for the other arm, at the end for good.
     fn restore(&mut self, is_end: bool) {
         if self.deeper > 0 {
             self.deeper -= usize::from(is_end);
@@ -198,7 +198,7 @@ impl Shell {
         }
     }
 
-    /// Skips `> file`, `2>&1`, `< file`, and takes note of `<< MARK`.
+    /// Skips `> file`, `2>&1`, `< file`, and records `<< MARK`.
     fn redirection(&mut self) {
         let start = self.at;
         while self.peek(0).is_some_and(|c| "<>&|-".contains(c)) {
@@ -251,7 +251,7 @@ impl Shell {
             }
         }
         let before = if adds { Before::Grows { is_list } } else { Before::Goes };
-        // `[ a = b ] && NAME=value` is a branch of its own.
+        // `[ a = b ] && NAME=value` is a branch.
         let is_branch = self.is_condition && self.branches.len() < BRANCHES_MAX && self.deeper == 0;
         if is_branch {
             self.branches.push(Branch::new(false));
@@ -270,7 +270,7 @@ impl Shell {
         }
         if let (Before::Grows { is_list }, Some(mut all)) = (what_was, self.variables.take(name)) {
             match (is_list, all.as_mut_slice(), words.as_slice()) {
-                // As there, text goes to the first word of an array.
+                // Like the shell, appends text to the first word of an array.
                 (false, [one, ..], [more]) if one.text.len() + more.text.len() <= VALUE_BYTES_MAX => {
                     one.text += &more.text;
                     one.open = one.open.or(more.open);
@@ -303,7 +303,7 @@ impl Shell {
         }
     }
 
-    /// Reads one word; several if `splits` and a variable outside quotes holds several.
+    /// Reads one word, or several if `splits` and a variable outside quotes has several.
     fn word(&mut self, splits: bool, into: &mut Vec<Word>) {
         let line = self.lines.get(self.at).map_or(0, |&line| line as usize);
         let (mut word, mut quote, mut has_text) = (Word { line, ..Word::default() }, None, false);
@@ -352,12 +352,12 @@ impl Shell {
     }
 }
 
-/// True for a command that only asks: `[ a = b ]`, `test a`.
+/// Returns true for a command that is a test: `[ a = b ]`, `test a`.
 fn is_condition(words: &[Word]) -> bool {
     words.first().is_some_and(|word| matches!(word.text.as_str(), "[" | "[[" | "test"))
 }
 
-/// Appends what a variable holds; true if a word has begun or goes on.
+/// Appends a variable's value; true if a word has begun or continues.
 fn join(word: &mut Word, pieces: Vec<Word>, splits: bool, into: &mut Vec<Word>) -> bool {
     let mut has_text = false;
     let several = pieces.len() > 1;

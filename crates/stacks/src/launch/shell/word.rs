@@ -1,6 +1,6 @@
-//! A word of a command, with what is not known of it.
+//! A word of a command, and whether it is known.
 
-/// Longest value after a variable is filled in: variables may name each other, and must not grow without end.
+/// Longest expanded value: variables may contain each other, and must not grow without end.
 pub(crate) const VALUE_BYTES_MAX: usize = 1 << 16;
 /// Most words of an array that grows.
 pub(super) const WORDS_MAX: usize = 4096;
@@ -8,8 +8,8 @@ pub(crate) const VARIABLE: &str = "holds a variable that the file does not set";
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Word {
     pub text: String,
-    /// Why it is not known as a whole, if so.
+    /// Why it is not fully known, if so.
     pub open: Option<&'static str>,
-    /// Where it begins, from 1.
+    /// Its line, from 1.
     pub line: usize,
 }
