@@ -1,9 +1,8 @@
-//! The step of language-model training: what is sampled, how it is rewarded, and what the weights learn from it.
+//! RL training of language models: prompts, rollouts, rewards, losses and updates.
 //!
-//! The folders are the parts of a step. `data` gives prompts, `rollout` samples and grades responses, `episodes` plays
-//! text environments, `methods` turn samples into losses, and `roles` are the models with their passes. `eval` scores
-//! held-out prompts, `save` writes checkpoints, and `train` is the run that uses all of them. `serve` hands a model's engine
-//! to clients.
+//! `data` reads prompts, `rollout` samples and grades responses, `episodes` plays text environments, `methods` turns
+//! samples into losses, and `roles` holds the models with their passes. `eval` scores held-out prompts, `save` writes
+//! checkpoints, `train` is the run that uses all of them, and `serve` answers clients with a model's engine.
 
 mod checks;
 pub mod context;

@@ -1,4 +1,4 @@
-//! What ranks that train one model give one another besides their arenas: their limits, their shares of the work, and numbers.
+//! Exchanges among ranks that train one model, apart from their arenas: memory limits, shares of the work, and numbers.
 
 use plimsoll_base::{Bytes, Result};
 use plimsoll_config::{Auto, RunSpec};
@@ -32,7 +32,7 @@ pub fn hosts_of(group: &Group) -> Hosts {
     Hosts { count, near, are_even: group.is_even(), ..Hosts::one(group.ranks()) }
 }
 
-/// Returns the limits of the host and of a card as the rank that sees the least of each does, so that all ranks make one plan.
+/// Returns the least host and device limits over all ranks, so that all ranks make one plan.
 ///
 /// Errors: `rank-lost`.
 pub fn limits(group: &Group, run: &RunSpec, dir: &Path) -> Result<Limits> {

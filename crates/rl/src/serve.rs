@@ -1,6 +1,6 @@
 //! The command `serve`: a model planned, bound and handed to its clients.
 //!
-//! Prompts and responses share the plan's context. What is left open follows from the model: its positions, up to a usual
+//! Prompts and responses share the plan's context. Its default follows from the model: its positions, up to a usual
 //! length, of which responses may take a half.
 
 use crate::ranks;

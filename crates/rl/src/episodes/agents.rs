@@ -1,7 +1,7 @@
 //! Episodes that agents play: programs that own their loop, and ask the engine over HTTP what to say.
 //!
-//! During a rollout the engine answers under the address of each episode. What it drew becomes sequences to train on, with
-//! the log-probabilities that it had. An agent's rewards come at the ends of its episodes.
+//! During a rollout the engine answers at each episode's address. The sampled tokens become sequences to train on, with
+//! their log-probabilities. An agent's rewards come at the ends of its episodes.
 
 use super::episode::{Asked, Episode, PlayedTurn};
 use crate::roles::{Trainer, sampling};

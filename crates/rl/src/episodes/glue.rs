@@ -94,7 +94,7 @@ impl Glue<'_> {
 /// Returns the tokens after a turn: what the environment `said`, in at most `most` tokens.
 ///
 /// `before`: all messages before the turn. `eos`: the end-of-text token that ended it, if one did. Errors:
-/// `text-environment-too-long` where even without words there are more than `most`; those of the template and the tokenizer.
+/// `text-environment-too-long` if even no words take more than `most`; those of the template and the tokenizer.
 pub(super) fn after_turn(
     glue: Glue<'_>,
     before: &[Message],

@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 
 impl Episodes {
-    /// Grades the episodes of the last rollout, `samples`, with the run's rewards, if this environment gives none itself.
-    /// `items`: the prompt of each start. What a fault ended is not graded.
+    /// Grades the episodes of the last rollout, `samples`, with the run's rewards, if the environment gives none.
+    /// `items`: the prompt of each start. Episodes that a fault ended are not graded.
     ///
     /// Errors: those of the rewards.
     pub(super) fn grade(

@@ -1,5 +1,5 @@
-//! Episodes played. Of several ranks each plays its part with environments of its own, and then every rank has all of them, in
-//! their order: what an episode is depends on its start and on the ids of its samples alone.
+//! Plays episodes. Each rank plays its part with its own environments; then every rank gets all episodes, in order: an
+//! episode depends only on its start and on the ids of its samples.
 
 use super::agents;
 use super::episode::{Asked, Episode, PlayedTurn};

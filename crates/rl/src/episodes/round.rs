@@ -209,8 +209,8 @@ impl Episodes {
         Ok(Talk { episodes: self, text, rollout, stop })
     }
 
-    /// Asks an environment that scores whole episodes for their rewards, which are those of their last turns: also where the
-    /// episode was cut by the number of its turns or by its length.
+    /// Asks an environment that scores whole episodes for their rewards, which go to the last turns. Episodes cut by
+    /// their number of turns or their length are scored too.
     ///
     /// Errors: `text-environment-failing`.
     pub(super) fn settle(&mut self) -> Result<()> {
@@ -258,7 +258,7 @@ impl Episodes {
         self.played.iter().map(one).collect()
     }
 
-    /// Adds the rewards of turns before the last to the token rewards, each at its turn's last token, where turns are credited.
+    /// Adds the rewards of turns before the last to the rewards of their last tokens, if turns are credited.
     pub(crate) fn credit_turns(&self, samples: &Samples, buffers: &mut StepBuffers) {
         if self.section.credit == Credit::Episode {
             return;

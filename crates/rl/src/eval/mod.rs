@@ -140,7 +140,7 @@ pub fn evaluate(
     Ok(Evaluated { report, examples })
 }
 
-/// Samples responses to `items` into `trainer.samples`, those of all ranks if there are several. Returns their texts and scores.
+/// Samples responses to `items` into `trainer.samples`, with those of all ranks. Returns the texts and scores.
 fn respond(
     trainer: &mut Trainer<'_>,
     how: &EvalHow<'_>,

@@ -35,7 +35,7 @@ pub struct StepReport {
     /// rollout's unless another policy version sampled.
     pub logprob_mismatch_max: f64,
     pub seconds: StepSeconds,
-    /// Operations, counted from the definition of the work: a forward pass for what is sampled, three for what is trained.
+    /// Operations counted from the work's definition: one forward pass for sampled tokens, three for trained ones.
     pub flops: f64,
     /// The first fault of an episode, in one line.
     pub fault: Option<String>,
@@ -49,7 +49,7 @@ pub struct StepSeconds {
     pub update: f64,
 }
 
-/// Makes one step over P prompts: those that the last rollout has left, or those of a new rollout. `step` counts from 1.
+/// Makes one step over P prompts: those left from the last rollout, or those of a new one. `step` counts from 1.
 ///
 /// Errors: `dynamic-sampling-exhausted`, `logprob-mismatch`, `loss-not-finite`, `gradient-not-finite`; those of
 /// sampling and of the rewards. `cx.cursor` is then past what the step sampled, and must not be kept.
@@ -77,7 +77,7 @@ fn train(trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, batch: &Batch<'_>)
     let mut report = StepReport::default();
     begin_buffers(trainer, cx.run, batch);
 
-    // 3. Score: log-probs of the reference and of the teacher, if there are any, and of the actor, if another version sampled.
+    // 3. Score: log-probs of the reference and the teacher, if any, and of the actor, if another version sampled.
     (cx.edge)(Doing::Score);
     let started = Instant::now();
     trainer.score_reference(&batch.sequences, batch.inv_temperature)?;

@@ -12,7 +12,7 @@ use plimsoll_plan::{RoleName, RoleShape};
 use plimsoll_train::{Partial, Share};
 
 impl Loading {
-    /// Returns the adapters that a model comes with, or those with which learning begins. A critic begins without the actor's.
+    /// Returns the adapters to start from: those in the model's files, or new ones. A critic never takes the actor's.
     pub(super) fn adapters(self, of: RoleName, model: &OpenModel) -> AdaptersFrom<'_> {
         let files = model.adapter.as_ref().filter(|_| of != RoleName::Critic);
         AdaptersFrom::Start { files, model, seed: self.seed }
@@ -20,7 +20,7 @@ impl Loading {
 }
 
 impl<'a> Role<'a> {
-    /// Reads or makes the adapters, if it has any.
+    /// Reads or initialises the adapters, if the role has any.
     ///
     /// Errors: those of reading.
     pub fn load_adapters(
@@ -35,7 +35,7 @@ impl<'a> Role<'a> {
         Ok(())
     }
 
-    /// Makes adapters that are frozen too part of what identifies the role.
+    /// Adds frozen adapters to the sum of squares that identifies the role.
     pub(super) fn identify_adapters(&mut self, dev: &dyn Device) {
         let Role { shape, sum_squares, adapters, optimizer: None, .. } = self else { return };
         if let (Some(sum), Some((_, adapters)), Some(lora)) = (sum_squares, adapters, shape.lora) {
@@ -43,7 +43,7 @@ impl<'a> Role<'a> {
         }
     }
 
-    /// Computes the weights that have its adapters in them, if products read such: after the adapters have changed.
+    /// Recomputes the merged weights, if products read them. Called after the adapters have changed.
     pub(super) fn merge(&self, dev: &dyn Device) {
         if let Some(((weights, merged), (_, adapters))) = self.merged.as_ref().zip(self.adapters.as_ref()) {
             merged.update(dev, weights, adapters);
@@ -75,8 +75,8 @@ impl<'a> Role<'a> {
         Ok(())
     }
 
-    /// Returns what the role learns, as a flat buffer with its table: its adapters, or all its weights; of weights in parts on several
-    /// ranks this one's part.
+    /// Returns the trained parameters as a flat buffer with its table: the adapters, or all weights, or this rank's
+    /// part of them if they are spread over ranks.
     pub fn learned(&self) -> (&ParamTable, Buf<'a>) {
         match (&self.adapters, self.part()) {
             (Some((table, adapters)), _) => (table, adapters.all),
@@ -85,7 +85,7 @@ impl<'a> Role<'a> {
         }
     }
 
-    /// Returns the dtype of what it learns in files, if that is not the buffer's: adapters are f32.
+    /// Returns the dtype of the trained parameters in files, if it is not the buffer's: adapters are f32.
     pub(super) fn stored_as(&self) -> Option<DType> {
         self.adapters.as_ref().map(|_| DType::F32)
     }

@@ -1,7 +1,7 @@
 //! The models of a run, bound to the arena, and the passes they make: roll out, score, update.
 //!
-//! A `Role` is a model with a purpose; the pass over packed sequences is written once, in `role.rs` and `gradients.rs`. The `Trainer` owns the
-//! roles with the engine, the packer and the step's arrays. What the passes are for is decided in `methods`.
+//! A `Role` is a model with a purpose; `role.rs` and `gradients.rs` hold the one pass over packed sequences. The
+//! `Trainer` owns the roles, the engine, the packer and the step's arrays. `methods` decides what the passes are for.
 
 mod adapters;
 mod chained;

@@ -1,5 +1,5 @@
-//! How a role's weights are reached, wherever they are: as a decoder in the arena, as one that passes through it, gathered for rollouts,
-//! or as what this rank keeps of them.
+//! Access to a role's weights wherever they are: a decoder in the arena, layers streamed through it, a copy gathered
+//! for rollouts, or this rank's part.
 
 use super::role::Role;
 use super::weights::{Elsewhere, Weights, keep_part, own_source, whole_region};
@@ -19,7 +19,7 @@ impl<'a> Role<'a> {
         }
     }
 
-    /// Returns the decoder from which samples are drawn. What lies in parts is gathered for the phase, which is Rollout.
+    /// Returns the decoder to sample from. Weights in parts are gathered for `phase`, which is Rollout.
     pub fn sampled<'p>(&'p self, dev: &dyn Device, phase: &InPhase<'p>) -> Cow<'p, Decoder<'p>>
     where
         'a: 'p,
@@ -35,7 +35,7 @@ impl<'a> Role<'a> {
         Cow::Owned(Decoder { spec, dtype, params, rope: of.rope })
     }
 
-    /// Calls `body` with all weights that it learns in one buffer, for which those in parts are gathered.
+    /// Calls `body` with all trained parameters in one buffer; weights in parts are gathered for it.
     pub(crate) fn with_gathered<T>(
         &self,
         dev: &dyn Device,
@@ -56,12 +56,12 @@ impl<'a> Role<'a> {
         }
     }
 
-    /// True if what it learns is in parts on several ranks.
+    /// True if the trained weights are in parts on several ranks.
     pub fn is_spread(&self) -> bool {
         self.part().is_some() && self.optimizer.is_some()
     }
 
-    /// Returns what this rank keeps of its weights, if several ranks have them.
+    /// Returns this rank's part of the weights, if several ranks share them.
     pub(super) fn part(&self) -> Option<(Share, Buf<'a>)> {
         match &self.weights {
             Weights::Streamed(of) => of.part,
@@ -69,7 +69,7 @@ impl<'a> Role<'a> {
         }
     }
 
-    /// Returns where all parts of its weights lie, if several ranks have them.
+    /// Returns the places of all parts of the weights, if several ranks share them.
     pub(super) fn source(&self) -> Option<Source<'a>> {
         match &self.weights {
             Weights::Streamed(of) if of.part.is_some() => Some(of.source.clone()),
@@ -77,12 +77,12 @@ impl<'a> Role<'a> {
         }
     }
 
-    /// Returns where this rank's part of its weights lies, if several ranks have them.
+    /// Returns the places of this rank's part of the weights, if several ranks share them.
     pub(super) fn own_source(&self) -> Option<Source<'a>> {
         self.part().map(|(share, part)| own_source(&self.table, share, part))
     }
 
-    /// Copies the part of its weights that a rank keeps. Returns the sum of squares of all.
+    /// Copies a rank's part of the weights to `to`. Returns the sum of squares of all weights.
     pub(super) fn copy_part(&self, dev: &dyn Device, share: Share, to: Buf<'_>) -> f64 {
         match &self.weights {
             Weights::Resident(decoder) => {
@@ -105,7 +105,7 @@ impl<'a> Role<'a> {
         }
     }
 
-    /// Returns how its matrices lie.
+    /// Returns the element order of the role's matrices.
     pub fn layout(&self) -> MatrixLayout {
         match &self.weights {
             Weights::Resident(decoder) => decoder.params.embed.layout,
@@ -113,7 +113,7 @@ impl<'a> Role<'a> {
         }
     }
 
-    /// Returns what gives its layers to the passes of a phase.
+    /// Returns the source of the role's layers for the passes of a phase.
     pub(super) fn layers<'p>(&'p self, dev: &dyn Device, phase: &InPhase<'p>) -> Box<dyn Layers<'p> + 'p>
     where
         'a: 'p,

@@ -30,13 +30,13 @@ use std::time::Instant;
 pub struct Role<'a> {
     pub shape: RoleShape,
     pub table: ParamTable,
-    /// Of its adapters, if it has any: what it learns.
+    /// Adapters with their parameter table. If a trained role has adapters, only they are trained.
     pub adapters: Option<(ParamTable, Adapters<'a>)>,
-    /// The frozen weights and what has its adapters added to them, if its products read that.
+    /// The frozen weights, and copies of them with the adapters added, if products read such copies.
     pub(super) merged: Option<(Params<'a>, Merged<'a>)>,
-    /// Gradients and states; none if it is frozen.
+    /// Gradients and optimizer states; none if the role is frozen.
     pub optimizer: Option<Optimizer<'a>>,
-    /// Sum of squares of weights that are frozen, which identifies their model, and of its adapters if these are frozen too.
+    /// Sum of squares of the frozen weights, and of frozen adapters; it identifies their model.
     pub sum_squares: Option<f64>,
     pub(super) weights: Weights<'a>,
 }
@@ -50,23 +50,23 @@ pub struct UpdateStats {
     pub forward_s: f64,
     pub backward_s: f64,
     pub optimizer_s: f64,
-    /// How equally experts were loaded, in a model that has some.
+    /// Expert load balance (MoE models only).
     pub experts: Option<ExpertUse>,
 }
 
-/// What the loss of a micro-batch is computed for.
+/// Why the loss of a micro-batch is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LossFor {
-    /// Its derivatives alone: a rank needs those of its own micro-batch first.
+    /// For its derivatives only: a rank needs those of its own micro-batch first.
     Derivatives,
-    /// Its sums too, which every rank adds in the order of micro-batches.
+    /// For its sums too, which every rank adds in the order of micro-batches.
     Sums,
 }
 
-/// Computes the loss of the tokens of a micro-batch, whose numbers are in the buffers, and writes their derivatives there.
+/// Computes the loss of a micro-batch's tokens from the buffers, and writes the derivatives there.
 pub type Loss<'x> = dyn FnMut(&mut StepBuffers, Range<usize>, LossFor) -> Result<()> + 'x;
 
-/// A loss and the sequences that it is of.
+/// A loss, and the sequences to compute it over.
 pub struct LossOf<'x, 's> {
     pub sequences: &'x [Sequence<'s>],
     pub which: Range<usize>,
@@ -75,12 +75,12 @@ pub struct LossOf<'x, 's> {
     pub loss: &'x mut Loss<'x>,
 }
 
-/// What all roles share when they make passes.
+/// The device, memory and packer that all roles share for their passes.
 pub struct Passes<'x, 'a> {
     pub dev: &'a dyn Device,
     /// The other ranks, if there are any.
     pub group: Option<&'a Group>,
-    /// The bytes that phases share.
+    /// Memory that phases share.
     pub overlay: &'x mut Overlay<'a>,
     /// Cuts sequences into micro-batches.
     pub packer: &'x mut Packer,
@@ -88,11 +88,11 @@ pub struct Passes<'x, 'a> {
     pub positions: usize,
 }
 
-/// The head's numbers of some sequences: log-probabilities, or values.
+/// Head outputs of some sequences: log-probabilities, or values.
 pub enum Scores<'x> {
-    /// Of one micro-batch, on the device.
+    /// Outputs of one micro-batch, on the device.
     Here(&'x dyn Device, Buf<'x>),
-    /// Of what a rank took, on the host.
+    /// Outputs of one rank's sequences, on the host.
     Gathered(&'x [f32]),
 }
 
@@ -173,7 +173,7 @@ impl<'a> Role<'a> {
         Ok(Role { shape, table, adapters, merged, optimizer, sum_squares, weights })
     }
 
-    /// `bind` where the ranks share out the weights.
+    /// Binds a role whose weights are spread over the ranks.
     fn bind_spread(
         dev: &dyn Device,
         (resident, overlay): (Resident<'a>, &mut Overlay<'_>),
@@ -267,7 +267,7 @@ impl<'a> Role<'a> {
         Ok(())
     }
 
-    /// Computes the gradients of `of`, and applies them: their norm, and one step of the optimizer.
+    /// Computes the gradients of `of` and their norm, and makes one optimizer step.
     ///
     /// Errors: those of `gradients`; `gradient-not-finite`; the weights are then unchanged.
     pub fn update(

@@ -53,7 +53,7 @@ pub struct Trainer<'a> {
     loading: Loading,
     /// The other ranks, if there are any.
     pub group: Option<&'a Group>,
-    /// Of the responses of all ranks, by which prompts are dealt among them.
+    /// Response lengths on all ranks, from which prompts are dealt to ranks.
     pub(crate) lengths: Lengths,
 }
 
@@ -146,13 +146,13 @@ impl<'a> Trainer<'a> {
         self.group.filter(|_| self.roles[0].is_spread()).map_or(Ok(()), Group::barrier)
     }
 
-    /// Gives the first role adapters of random numbers, if it has any: for measurements, where those that add nothing show nothing.
+    /// Fills the first role's adapters, if any, with random numbers: new adapters add nothing, so measure nothing.
     pub fn randomise_adapters(&mut self, seed: u64) -> Result<()> {
         let from = AdaptersFrom::Random(seed);
         self.roles[0].load_adapters(self.dev, &mut self.overlay, from, self.loading.staging)
     }
 
-    /// Reads weights and optimizer states of every trained role from a checkpoint, bit for bit. `updates`: the updates of each.
+    /// Reads every trained role's weights and states from a checkpoint, bit for bit. `updates`: the updates of a role.
     ///
     /// Errors: `checkpoint-damaged`; those of reading.
     pub fn restore(&mut self, checkpoint: &Path, updates: impl Fn(RoleName) -> u64) -> Result<()> {
@@ -164,7 +164,7 @@ impl<'a> Trainer<'a> {
         self.meet()
     }
 
-    /// Calls `body` with a role and the buffer through which what ranks have of it passes to files, between two updates.
+    /// Calls `body` with a role and the buffer through which its parts pass to files, between two updates.
     pub(crate) fn with_passage<T>(
         &mut self,
         name: RoleName,
@@ -178,7 +178,7 @@ impl<'a> Trainer<'a> {
         body(self.dev, role, role.passage(&phase))
     }
 
-    /// Calls `body` with the weights that a role learns in one buffer, which is gathered where ranks have parts of it.
+    /// Calls `body` with a role's trained parameters in one buffer, gathered if ranks have parts of it.
     pub fn with_gathered<T>(
         &mut self,
         name: RoleName,
@@ -277,8 +277,7 @@ impl<'a> Trainer<'a> {
         })
     }
 
-    /// Computes the value of the state before each response token into `buffers.critic.old_values`. Does nothing without a
-    /// critic.
+    /// Computes the value before each response token into `buffers.critic.old_values`. Does nothing without a critic.
     pub(crate) fn score_values(&mut self, sequences: &[Sequence<'_>]) -> Result<()> {
         if self.role(RoleName::Critic).is_none() {
             return Ok(());
@@ -298,7 +297,7 @@ impl<'a> Trainer<'a> {
 
     /// Runs forward, loss and backward over some sequences, then one step of the role's optimizer.
     ///
-    /// `loss` is called for each micro-batch after its forward pass: it writes the derivatives of its tokens into `buffers`.
+    /// `loss` is called for each micro-batch after its forward pass, and writes its derivatives into `buffers`.
     /// Errors: `loss-not-finite`, `gradient-not-finite`; the weights are then unchanged.
     pub fn update(
         &mut self,

@@ -1,5 +1,5 @@
-//! Where a role's weights are: in the arena as one buffer, in the device's host memory, or in parts on several ranks, which are gathered
-//! where they are needed whole.
+//! Where a role's weights are: in the arena as one buffer, in host memory, or in parts on several ranks, which are
+//! gathered when needed whole.
 
 use super::phases::enter;
 use plimsoll_base::{Bytes, Result};
@@ -21,9 +21,9 @@ pub(super) enum Weights<'a> {
 pub(super) struct Elsewhere<'a> {
     pub(super) source: Source<'a>,
     pub(super) rope: Buf<'a>,
-    /// What this rank keeps of them, if several ranks have them.
+    /// This rank's part, if several ranks share the weights.
     pub(super) part: Option<(Share, Buf<'a>)>,
-    /// Of the weights as they were read.
+    /// Sum of squares of all weights as they were read.
     pub(super) sum_squares: f64,
 }
 
@@ -47,17 +47,17 @@ impl Elsewhere<'_> {
     }
 }
 
-/// Returns the region of the sum of what a rank owns.
+/// Returns the region of a rank's gradient sum.
 pub(super) fn shard_region(shape: &RoleShape) -> String {
     format!("{}.shard", shape.name.name())
 }
 
-/// Returns the region in which weights that lie in parts are whole, in the phase `RoleShape::whole_in`.
+/// Returns the region in which spread weights are gathered, in the phase `RoleShape::whole_in`.
 pub(super) fn whole_region(shape: &RoleShape) -> String {
     format!("{}.whole", shape.name.name())
 }
 
-/// Calls `body` with that region as parameters, which hold nothing yet.
+/// Calls `body` with the region `whole_region` as parameters, not yet filled.
 pub(super) fn with_whole<T>(
     dev: &dyn Device,
     overlay: &mut Overlay<'_>,
@@ -87,7 +87,7 @@ pub(super) fn load_part(
     })
 }
 
-/// Copies what a rank keeps of all weights.
+/// Copies a rank's part of all weights.
 pub(super) fn keep_part(dev: &dyn Device, table: &ParamTable, share: Share, all: Buf<'_>, part: Buf<'_>) {
     for Owned { run, at } in share.owned(table) {
         let len = run.elements as usize;
@@ -96,13 +96,13 @@ pub(super) fn keep_part(dev: &dyn Device, table: &ParamTable, share: Share, all:
     dev.sync();
 }
 
-/// Returns where a rank's own part lies.
+/// Returns the places of a rank's own part.
 pub(super) fn own_source<'a>(table: &ParamTable, share: Share, part: Buf<'a>) -> Source<'a> {
     let there = |Owned { run, at }| (run, part.slice(at as usize, run.elements as usize));
     share.owned(table).into_iter().map(there).collect()
 }
 
-/// Returns where all parts lie: this rank's, and those of the others, which are there after a barrier.
+/// Returns the places of all parts: this rank's, and those of the others, which are valid after a barrier.
 pub(super) fn spread<'a>(table: &ParamTable, share: Share, part: Buf<'a>) -> Source<'a> {
     let mut source = Source::new();
     for rank in 0..share.ranks {

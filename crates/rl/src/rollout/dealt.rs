@@ -1,5 +1,5 @@
-//! A rollout dealt among ranks: each samples and grades its groups, and then every rank has all of them, in the order of their
-//! prompts. What a sample is depends on its id alone, so it does not matter who drew it.
+//! A rollout dealt among ranks: each samples and grades its groups, then every rank gets all of them, in the order of
+//! their prompts. A sample depends only on its id, so it does not matter which rank drew it.
 
 use crate::roles::Trainer;
 use crate::rollout::counted::{Counted, CountedByAll};
@@ -13,7 +13,7 @@ use plimsoll_ranks::Group;
 use plimsoll_reward::{Rewards, Scored};
 use plimsoll_rollout::{Lengths, Request, RolloutStats, Samples};
 
-/// What one rank sampled and graded.
+/// One rank's graded samples.
 struct Dealt {
     samples: Vec<Sample>,
     stats: SentStats,
@@ -29,7 +29,7 @@ struct Sample {
 }
 packed!(Sample { sent: Sent, text: String, total: Option<f32>, parts: Vec<Option<f32>> });
 
-/// What all ranks sampled and graded.
+/// The graded samples of all ranks.
 pub struct Whole {
     pub scored: Vec<Scored>,
     pub texts: Vec<String>,
@@ -37,7 +37,7 @@ pub struct Whole {
     pub(crate) counted: CountedByAll,
 }
 
-/// What this rank has to give.
+/// This rank's share of the rollout results, apart from its samples.
 struct Own {
     stats: RolloutStats,
     scored: Vec<Scored>,
@@ -47,7 +47,7 @@ struct Own {
 
 /// Prompts, and how responses to them are sampled and graded.
 pub struct Asked<'q> {
-    /// All ranks'.
+    /// The request of all ranks together.
     pub request: Request<'q>,
     pub items: &'q [Item],
     pub text: &'q TextModel,
@@ -56,8 +56,8 @@ pub struct Asked<'q> {
     pub steps: [u32; 2],
 }
 
-/// Samples and grades responses to this rank's part of the prompts, and gives those of all ranks to all: `trainer.samples` holds them.
-/// `sampled` is called when this rank has sampled its part.
+/// Samples and grades responses to this rank's part of the prompts, and exchanges them: `trainer.samples` then holds
+/// those of all ranks. Calls `sampled` when this rank has sampled its part.
 ///
 /// Errors: those of sampling and of the rewards; `rank-lost` where another rank has one.
 pub fn sample(
@@ -88,7 +88,7 @@ pub fn sample(
     Ok(whole)
 }
 
-/// Gives what every rank sampled to all. `samples` holds this rank's responses, and then those of all.
+/// Exchanges samples among ranks. `samples` holds this rank's responses before, and those of all ranks after.
 ///
 /// Errors: this rank's own; `rank-lost` where another's failed.
 fn share(group: &Group, samples: &mut Samples, own: Result<Own>, deal: &Deal, size: usize) -> Result<Whole> {

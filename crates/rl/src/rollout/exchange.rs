@@ -1,11 +1,11 @@
-//! Prompts dealt among ranks, and what ranks give one another after a rollout: each a message, or the error that ended its part.
+//! Deals prompts to ranks, and exchanges their results: each rank sends a message, or the error that ended its part.
 
 use crate::rollout::packed::{Kind, Packed, Read, Reader, Writer, pack, packed, unpack};
 use plimsoll_base::{Error, Exit, Result};
 use plimsoll_ranks::Group;
 use plimsoll_rollout::{Finish, Lengths, RolloutStats, Samples, Turn, deal};
 
-/// Who samples which prompts. All ranks have the same samples, so all make the same deal.
+/// Assigns prompts to ranks. All ranks have the same samples, so all make the same deal.
 pub(crate) struct Deal {
     /// The key and the data set of each prompt.
     keys: Vec<(u64, usize)>,
@@ -25,7 +25,7 @@ impl Deal {
         (0..self.ranks.len()).filter(|prompt| self.ranks[*prompt] == group.rank()).collect()
     }
 
-    /// Returns what the ranks have, `size` of each prompt, in the order of the prompts.
+    /// Returns the ranks' `parts`, `size` items for each prompt, in the order of the prompts.
     pub(crate) fn in_order<T>(&self, parts: Vec<Vec<T>>, size: usize) -> impl Iterator<Item = T> {
         let mut parts: Vec<_> = parts.into_iter().map(Vec::into_iter).collect();
         let ranks = self.ranks.iter().flat_map(move |rank| std::iter::repeat_n(*rank, size));
@@ -91,7 +91,7 @@ packed!(Turn { start: u32, end: u32, finish: Finish });
 
 const FINISHES: [Finish; 3] = [Finish::Eos, Finish::Stop, Finish::Length];
 
-/// As its place among `FINISHES`.
+/// Packed as its index in `FINISHES`.
 impl Packed for Finish {
     const LEAST: usize = u32::LEAST;
 
@@ -108,7 +108,7 @@ impl Packed for Finish {
     }
 }
 
-/// What the passes of a rollout were.
+/// Pass counters of a rollout.
 pub(crate) struct SentStats {
     passes: u64,
     rows: u64,
@@ -128,9 +128,9 @@ impl SentStats {
     }
 }
 
-/// Gives what each rank has to all. Returns it by rank.
+/// Sends this rank's value to all ranks. Returns all values, by rank.
 ///
-/// Errors: this rank's own; `rank-lost`, which names the first rank that has one; `ranks-exchange` for what cannot be read.
+/// Errors: this rank's own; `rank-lost`, naming the first rank that has one; `ranks-exchange` if bytes cannot be read.
 pub(crate) fn exchange<T: Packed>(group: &Group, kind: Kind, own: Result<T>) -> Result<Vec<T>> {
     let words = |error: &Error| format!("{}: {}", error.slug, error.message);
     let sent = pack(kind, own.as_ref().map_err(words));

@@ -22,7 +22,7 @@ pub struct Grading<'s> {
 }
 
 impl<'s> Grading<'s> {
-    /// Begins a round of `rewards` over `group` responses to each item. `steps`: the step and the total number of steps.
+    /// Begins a round of `rewards` over `group` responses to each item. `steps`: the step and the number of steps.
     ///
     /// Errors: `stop-string-invalid`.
     pub fn begin<'i>(

@@ -33,7 +33,7 @@ pub struct HeldGroup {
     pub scored: Vec<Scored>,
     /// The responses as text, one entry per sample; none of episodes.
     pub texts: Vec<String>,
-    /// The sequences of its samples, where a sample may have several, or none; otherwise each has one, after the item's prompt.
+    /// The samples' sequences, if a sample may have any number; otherwise each has one, after the item's prompt.
     pub branches: Option<Vec<Branch>>,
 }
 
@@ -121,7 +121,7 @@ impl Held {
         self.last.clone()
     }
 
-    /// Returns the waiting groups, once the rollout's first step is done. A rollout before its first step is sampled again.
+    /// Returns the groups still to train on; none before the rollout's first step, which is then sampled again.
     fn waiting(&self) -> Range<usize> {
         if self.used == 0 { 0..0 } else { self.used..self.groups.len() }
     }

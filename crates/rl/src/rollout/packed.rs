@@ -1,5 +1,5 @@
-//! Values as bytes, for ranks that give them to one another: a header, then numbers as they are in memory, and texts and lists after
-//! their lengths. A reader trusts no length: it makes no more room than what it was sent can fill, and says where a message is wrong.
+//! Values as bytes, for exchange among ranks: a header, then numbers as they are in memory, and texts and lists after
+//! their lengths. A reader trusts no length: it allocates only what the bytes can fill, and says where they are wrong.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;

@@ -109,7 +109,7 @@ impl Kept<'_> {
         }
     }
 
-    /// Returns the characters that each token completes; 0 for special tokens and for the first bytes of a longer character.
+    /// Returns the number of characters that each token completes; 0 for special tokens and parts of a character.
     fn token_chars(&self, response: &[u32]) -> Vec<u32> {
         let (mut decoder, mut text) = (StreamDecoder::new(true), String::new());
         let completed = |&token: &u32| {
@@ -160,7 +160,7 @@ impl StopCondition for TextStop<'_> {
     }
 }
 
-/// Returns the text of a response as rewards see it: without special tokens, cut before the stop string unless it is kept.
+/// Returns a response's text as rewards see it: without special tokens, cut before the stop string unless `keep_stop`.
 pub(crate) fn response_text(
     text: &TextModel,
     response: &[u32],
