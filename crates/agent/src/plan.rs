@@ -79,7 +79,7 @@ impl AgentPlan {
     }
 }
 
-/// Returns all regions. The arena of the learner and those of the policies are separate, so the policies' count as resident.
+/// Returns all regions. Policies have arenas apart from the learner's, so theirs count as resident.
 fn layout(run: &RunSpec, settings: &AgentSettings) -> Result<Layout> {
     let spec = &settings.network.spec;
     let (frames, rows) = (settings.frames(), settings.learner.mini_batch);

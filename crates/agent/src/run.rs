@@ -1,4 +1,4 @@
-//! The run of an environment policy: plan, bind, loop, save. A step is five calls: collect, gather, score, learn, publish.
+//! Trains an environment policy: plan, bind, loop, save. A step is five calls: collect, gather, score, learn, publish.
 
 use super::evaluate::Evaluator;
 use super::experience::Experience;

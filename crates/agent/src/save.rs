@@ -1,5 +1,5 @@
-//! Checkpoints of an environment policy: a safetensors file under PyTorch's names, what is needed to run the policy, and
-//! everything that the next step depends on. As with all checkpoints, the folder gets its name only when it is complete.
+//! Checkpoints of an environment policy: safetensors files with PyTorch's names, policy.json, and the state that the
+//! next step depends on. As with all checkpoints, the folder gets its name only when it is complete.
 
 use super::learner::Learner;
 use super::network::POLICY_JSON;

@@ -143,7 +143,7 @@ impl AgentSettings {
         }
     }
 
-    /// Returns the bytes of `num_envs` environments within this process, and the plan rows of their workers under `name`.
+    /// Returns the bytes of `num_envs` environments in this process, and their workers' plan rows under `name`.
     ///
     /// Errors: `env-space-unsupported`; those of making the environment.
     pub fn environment_bytes(&self, name: &str, num_envs: usize) -> Result<(u64, Layout)> {
@@ -228,7 +228,7 @@ fn network(model: &str, env: &Spec) -> Result<(Network, Option<StoredPolicy>)> {
     }
 }
 
-/// Returns the activation that was asked for, or the one that the policy was trained with, or tanh; none where the two differ.
+/// Returns the activation that was asked for, else the stored policy's, else tanh; `None` if the first two differ.
 pub(crate) fn common_activation(asked: Option<Activation>, stored: Option<Activation>) -> Option<Activation> {
     match (asked, stored) {
         (Some(asked), Some(stored)) if asked != stored => None,
