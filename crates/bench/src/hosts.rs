@@ -1,5 +1,5 @@
-//! Runs on several hosts of this machine: each is a process namespace of its own, whose processes neither see those of another nor share
-//! memory with them, so that all goes over the network as between machines.
+//! Runs on several hosts of this machine. Each is a process namespace, whose processes neither see those of another nor
+//! share memory with them, so that all data goes over the network as between machines.
 
 use plimsoll_base::{Error, Result};
 use std::net::TcpListener;

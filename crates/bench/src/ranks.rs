@@ -1,4 +1,4 @@
-//! `bench ranks`: one run on several numbers of ranks and hosts, each as real processes: its time, and what it left, which must be equal.
+//! `bench ranks`: times a run on several numbers of ranks and hosts, as real processes. All must leave equal files.
 
 use crate::hosts::on_hosts;
 use plimsoll_base::{Error, Result};
@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-/// What is run, besides the run file's own settings.
+/// Options of `bench ranks`.
 pub struct RanksOptions {
     /// Run files.
     pub runs: Vec<PathBuf>,
     /// Numbers of ranks.
     pub ranks: Vec<usize>,
-    /// Numbers of hosts, each a process namespace on this machine. Those that do not divide a number of ranks are left out.
+    /// Numbers of hosts, each a process namespace of this machine. Those that do not divide the ranks are skipped.
     pub hosts: Vec<usize>,
     pub steps: usize,
     /// Further settings, `key=value`.
@@ -64,7 +64,7 @@ pub fn ranks(options: &RanksOptions) -> Result<Value> {
     Ok(json!({ "bench": "ranks", "steps": options.steps, "equal": equal, "rows": rows }))
 }
 
-/// Returns the numbers of ranks and hosts that go together.
+/// Returns the pairs of ranks and hosts in which the hosts divide the ranks.
 fn layouts(options: &RanksOptions) -> Vec<(usize, usize)> {
     let all = options.hosts.iter().flat_map(|hosts| options.ranks.iter().map(move |ranks| (*ranks, *hosts)));
     all.filter(|(ranks, hosts)| ranks.is_multiple_of(*hosts)).collect()
@@ -190,13 +190,13 @@ mod tests {
     #[derive(Clone, Copy)]
     struct Case {
         device: &'static str,
-        /// Of adapters; none where all weights are trained.
+        /// Rank of the adapters; none if all weights are trained.
         lora_rank: Option<u32>,
         /// What ranks share out.
         zero_stage: u32,
     }
 
-    /// Trains `builtin:nano` for two updates as one of several ranks in this process. Returns what identifies what it learnt.
+    /// Trains `builtin:nano` for two updates as one of several ranks in this process. Returns a digest of the result.
     fn trained(case: Case, share: Share, group: Option<&Group>) -> Result<String> {
         let options = BenchOptions {
             model: "builtin:nano".into(),
