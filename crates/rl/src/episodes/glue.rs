@@ -12,7 +12,7 @@ use plimsoll_text::calls_xml::Tool;
 use plimsoll_text::{ChatTemplate, Conversation, Message, written_after};
 use serde_json::{Value, json};
 
-/// What follows a turn.
+/// The tokens that follow a turn.
 #[derive(Debug, PartialEq)]
 pub(super) struct AfterTurn {
     pub(super) ids: Vec<u32>,
@@ -20,7 +20,7 @@ pub(super) struct AfterTurn {
     pub(super) is_cut: bool,
 }
 
-/// How an environment speaks to a model.
+/// Converts an environment's messages to the model's tokens.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Glue<'t> {
     pub(super) text: &'t TextModel,
@@ -71,7 +71,7 @@ impl Glue<'_> {
         Ok((rendered, ids))
     }
 
-    /// Returns a turn without the calls of tools in it, and these: objects with `name` and `arguments`.
+    /// Splits a turn into its text and its tool calls, objects with `name` and `arguments`.
     pub(super) fn words_and_calls(&self, response: &str) -> (String, Vec<Value>) {
         if self.tools.is_empty() {
             return (response.to_string(), Vec::new());

@@ -46,7 +46,7 @@ impl Episodes {
         Ok(())
     }
 
-    /// Returns the score of each episode: the run's rewards', or its return where its environment gives one.
+    /// Returns the score of each episode: by the run's rewards, or its return if its environment gives one.
     pub(crate) fn scored(&self, rewards: &Rewards) -> Vec<Scored> {
         let none = || vec![None; if self.is_graded() { rewards.names().len() } else { 0 }];
         let one = |(episode, total): (&super::episode::Episode, Option<f32>)| match &episode.scored {

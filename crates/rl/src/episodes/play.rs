@@ -18,18 +18,18 @@ use plimsoll_serve::episodes::Played as OfAgent;
 use plimsoll_text::Message;
 use plimsoll_textenv::{EnvironmentTally, Start};
 
-/// What was played. The samples are in `trainer.samples`, and the rest of the episodes in `Episodes`.
+/// The result of a rollout. Its samples are in `trainer.samples`, and the rest of its episodes in `Episodes`.
 pub(crate) struct Played {
     /// The prompt of each start.
     pub items: Vec<Item>,
     pub stats: RolloutStats,
     /// The sequences of the samples of each start, where a sample may have several.
     pub branches: Option<Vec<Vec<Branch>>>,
-    /// What the run's rewards counted, where they grade episodes.
+    /// Counts of the run's rewards, if they grade episodes.
     pub counted: CountedByAll,
 }
 
-/// What one rank played.
+/// One rank's episodes.
 struct Part {
     groups: Vec<SentGroup>,
     stats: SentStats,
@@ -48,7 +48,7 @@ packed_as_json!(EnvironmentTally, Fault);
 
 struct SentGroup {
     prompt: Vec<u32>,
-    /// Empty where texts are not kept.
+    /// The first messages; empty if texts are not kept.
     first: Vec<Message>,
     episodes: Vec<SentEpisode>,
 }
@@ -59,12 +59,12 @@ struct SentEpisode {
     sample: Sent,
     turns: Vec<SentTurn>,
     has_fault: bool,
-    /// The total and the parts of its scores; none where rewards of the run do not grade it.
+    /// The total score and its parts; empty if the run's rewards do not grade it.
     scores: Vec<Option<f32>>,
 }
 packed!(SentEpisode { sample: Sent, turns: Vec<SentTurn>, has_fault: bool, scores: Vec<Option<f32>> });
 
-/// Its texts are empty where they are not kept.
+/// A turn as sent between ranks. Its texts are empty if they are not kept.
 struct SentTurn {
     reward: f64,
     response: String,
@@ -173,7 +173,7 @@ fn play_part(
 }
 
 impl Part {
-    /// Returns what this rank played: the episodes of the starts with these `numbers`.
+    /// Returns this rank's episodes: those of the starts with these `numbers`.
     fn of(
         trainer: &Trainer<'_>,
         episodes: &Episodes,
@@ -217,7 +217,7 @@ fn scores_of(scored: &Scored) -> impl Iterator<Item = Option<f32>> {
     std::iter::once(scored.total).chain(scored.parts.iter().copied())
 }
 
-/// Takes the episodes of all ranks in place of this one's.
+/// Replaces this rank's episodes with those of all ranks.
 ///
 /// Errors: `text-environment-failing`, on all ranks, if more episodes failed on all of them together than may.
 fn take(

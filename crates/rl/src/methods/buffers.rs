@@ -133,7 +133,7 @@ impl StepBuffers {
         self.mask.resize(total, 1.0);
     }
 
-    /// Copies what the rollout recorded of a sequence.
+    /// Copies the log-probabilities that the rollout recorded for a sequence.
     pub(crate) fn set_rollout_logprobs(&mut self, sequence: usize, logprobs: &[f32]) {
         let tokens = self.offsets[sequence]..self.offsets[sequence + 1];
         if self.correction.is_there {

@@ -44,7 +44,7 @@ pub struct StepReport {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StepSeconds {
     pub rollout: f64,
-    /// Grading after the rollout: what was not finished by its end.
+    /// Grading that was not finished when the rollout ended.
     pub reward: f64,
     pub update: f64,
 }
@@ -87,7 +87,7 @@ fn train(trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, batch: &Batch<'_>)
     }
     report.add("time/score", started.elapsed().as_secs_f64());
 
-    // 4. Advantage; with a critic, from its values, whose targets are what it learns.
+    // 4. Advantage; with a critic, from its values, and its updates towards their targets.
     let started = Instant::now();
     if trainer.role(RoleName::Critic).is_some() {
         (cx.edge)(Doing::Critic);

@@ -21,7 +21,7 @@ pub(super) struct Chain<'u, 'x, 'a, 'p> {
     pub(super) sum: Sum<'p>,
     /// Buffers in which pieces of other ranks' gradients arrive, on cards.
     landing: Option<Landing<'p>>,
-    /// What this host adds for others, if hosts fold.
+    /// Sums that this host adds for others, if hosts fold.
     levels: Option<Levels<'p>>,
     /// Number of marks so far.
     turn: Cell<usize>,
@@ -46,7 +46,7 @@ impl Role<'_> {
     ) -> Result<()> {
         let (table, weights) = self.learned();
         if self.is_spread() {
-            // The others have read what they needed: norms were exchanged since.
+            // Other ranks have read what they needed: norms were exchanged since.
             let optimizer = self.optimizer.as_mut().expect("a trained role has an optimizer");
             optimizer.update_in_parts(dev, weights, shard, how, grad_norm, &mut |_| {});
             dev.sync();
@@ -99,7 +99,7 @@ impl Role<'_> {
 }
 
 impl<'u, 'x, 'a, 'p> Chain<'u, 'x, 'a, 'p> {
-    /// Resolves where the ranks of `group` leave what they add.
+    /// Binds the buffers in which the ranks of `group` add gradients.
     pub(super) fn bind(update: &'u Update<'x, 'a, 'p>, phase: &InPhase<'p>, group: &'u Group) -> Self {
         let role = update.role;
         let (name, summing) = (role.shape.name.name(), role.update_shape().dtypes.summing);
@@ -175,7 +175,7 @@ impl<'u, 'x, 'a, 'p> Chain<'u, 'x, 'a, 'p> {
 /// The backward passes of a round, one on each rank.
 pub(super) struct Round<'r, 'u, 'x, 'a, 'p> {
     pub(super) chain: &'r Chain<'u, 'x, 'a, 'p>,
-    /// Ranks that have a micro-batch: the first ones.
+    /// Number of ranks with a micro-batch, the first ones.
     pub(super) ranks: usize,
     /// Index of the first rank's micro-batch, out of `count`.
     pub(super) first: usize,
@@ -258,7 +258,7 @@ impl<'p> Round<'_, '_, '_, '_, 'p> {
         Links { parts, first: self.first, sum: Sum { count: self.count, ..sum }, landing, levels }
     }
 
-    /// Returns the partial gradient of each rank that has one, with as many rows as `rows` says of a rank.
+    /// Returns the partial gradient of each rank that has one; `rows` returns a rank's number of rows.
     fn parts(&self, rows: impl Fn(usize) -> usize) -> impl Iterator<Item = Part<'p>> {
         let (Update { role, acts, partial, .. }, own) = (self.chain.update, self.chain.group.rank());
         (0..self.ranks).map(move |rank| {

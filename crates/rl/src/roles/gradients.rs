@@ -65,7 +65,7 @@ impl Role<'_> {
         (self.update_shape().balance_coef * f64::from(experts.count) / numbers) as f32
     }
 
-    /// Takes the numbers of a micro-batch as `Update::forward` gives them, and computes its loss.
+    /// Computes a micro-batch's loss from the numbers of `Update::forward`.
     fn loss(
         &self,
         buffers: &mut StepBuffers,
@@ -118,7 +118,7 @@ impl<'p> Update<'_, '_, 'p> {
                 (pass, numbers) = (Some(forward.0), forward.1);
                 match chain {
                     None => role.loss(buffers, own, &numbers, loss, LossFor::Sums)?,
-                    // Every rank meets an error of it below, where all compute the losses of all.
+                    // An error is met again below, where every rank computes all losses.
                     Some(_) => drop(role.loss(buffers, own, &numbers, loss, LossFor::Derivatives)),
                 }
             } else if let Some(chain) = chain {
@@ -138,7 +138,7 @@ impl<'p> Update<'_, '_, 'p> {
             for (load, pass) in load.iter_mut().zip(&pass) {
                 pass.add_load(dev, load);
             }
-            // Cards work meanwhile.
+            // Cards compute during this exchange.
             let all = match chain {
                 Some(chain) => gather_f32(chain.group, &numbers)?,
                 None => vec![numbers],
@@ -167,7 +167,7 @@ impl<'p> Update<'_, '_, 'p> {
             None if count == 0 => self.dev.zero(self.grads.all()),
             None => self.role.trained().begin_gradients(self.dev, self.partial),
             Some(chain) if count == 0 => self.dev.zero(chain.sum.shard),
-            // A rank begins anew with each micro-batch.
+            // A rank starts from zero with each micro-batch.
             Some(_) => {}
         }
     }

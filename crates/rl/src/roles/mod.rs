@@ -1,6 +1,6 @@
 //! The models of a run, bound to the arena, and the passes they make: roll out, score, update.
 //!
-//! A `Role` is a model with a purpose; `role.rs` and `gradients.rs` hold the one pass over packed sequences. The
+//! A `Role` is a model, such as the actor; `role.rs` and `gradients.rs` hold the pass over packed sequences. The
 //! `Trainer` owns the roles, the engine, the packer and the step's arrays. `methods` decides what the passes are for.
 
 mod adapters;

@@ -44,7 +44,7 @@ impl<'a> Role<'a> {
     ) -> T {
         match &self.weights {
             Weights::Streamed(of) if of.part.is_some() => {
-                // No lease is waited for: who reads resident regions now is the caller.
+                // No lease to wait for: only the caller reads resident regions now.
                 let phase = self.shape.whole_in().expect("what is trained is whole in a phase");
                 dev.begin_phase(phase, overlay.bytes());
                 let phase = overlay.enter_leased(phase);

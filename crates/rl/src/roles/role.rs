@@ -26,7 +26,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::time::Instant;
 
-/// A model with a purpose, bound to the arena.
+/// A model of a run, such as the actor or the critic, bound to the arena.
 pub struct Role<'a> {
     pub shape: RoleShape,
     pub table: ParamTable,
@@ -241,7 +241,7 @@ impl<'a> Role<'a> {
         Ok(())
     }
 
-    /// `score` on this rank; `each` gets the number of head rows too.
+    /// Scores sequences on this rank; `each` also gets the number of head rows.
     fn score_here(
         &self,
         with: Passes<'_, '_>,
@@ -279,7 +279,7 @@ impl<'a> Role<'a> {
     ) -> Result<UpdateStats> {
         let Passes { dev, group, overlay, packer, .. } = with;
         let phase = enter(dev, overlay, self.update_shape().pass.mode.phase());
-        // A sum of gradients that are formed one by one is that of several ranks, of which there is one.
+        // Gradients that are formed one by one are added as by several ranks, here by one.
         let alone = match group.is_none() && self.update_shape().dtypes.is_chained(1) {
             true => Some(Group::alone()?),
             false => None,
@@ -313,7 +313,7 @@ impl<'a> Role<'a> {
         if let Some(group) = group {
             self.update_together(dev, group, grads, how, stats.grad_norm)?;
         } else {
-            // The passes are over: the slots may lie where their arrays were.
+            // The passes are over, so the slots may reuse their memory.
             let slots = self.trained().slots(phase, self.shape.name.name());
             let (_, learned) = self.learned();
             let optimizer = self.optimizer.as_mut().expect("a trained role has an optimizer");

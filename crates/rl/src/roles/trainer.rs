@@ -44,7 +44,7 @@ pub struct Trainer<'a> {
     /// Responses that a rollout kept, if they outlive its requests.
     pub kept: Option<Samples>,
     pub buffers: StepBuffers,
-    /// The first is the one that is sampled from or trained.
+    /// The first role is sampled from or trained.
     roles: Vec<Role<'a>>,
     resident: Resident<'a>,
     overlay: Overlay<'a>,
@@ -97,7 +97,7 @@ impl<'a> Trainer<'a> {
         })
     }
 
-    /// Returns the first role: the one that is sampled from or trained.
+    /// Returns the first role, which is sampled from or trained.
     pub fn first(&self) -> &Role<'a> {
         &self.roles[0]
     }
@@ -135,7 +135,7 @@ impl<'a> Trainer<'a> {
     /// Reads the first role's initial weights again.
     pub fn reload(&mut self, model: &OpenModel) -> Result<()> {
         self.overlay.take_back();
-        // Others may still read what this rank has a part of.
+        // Other ranks may still read this rank's part.
         self.meet()?;
         self.roles[0].reload(self.dev, &mut self.overlay, model, self.loading)?;
         self.meet()
@@ -171,7 +171,7 @@ impl<'a> Trainer<'a> {
         body: impl FnOnce(&dyn Device, &Role<'a>, Buf<'_>) -> T,
     ) -> T {
         let role = self.roles.iter().find(|role| role.shape.name == name).expect("a role of the run");
-        // No lease is waited for: who reads resident regions now is the caller.
+        // No lease to wait for: only the caller reads resident regions now.
         let phase = role.update_shape().pass.mode.phase();
         self.dev.begin_phase(phase, self.overlay.bytes());
         let phase = self.overlay.enter_leased(phase);
@@ -189,12 +189,12 @@ impl<'a> Trainer<'a> {
         role.with_gathered(*dev, overlay, |dev, all| body(dev, role.learned().0, all))
     }
 
-    /// Returns the right to read weights and states next to Rollout and Score; the next update waits for it.
+    /// Leases weights and states for reading during Rollout and Score; the next update waits for it.
     pub fn lease(&self) -> ReadLease<'a> {
         self.resident.lease()
     }
 
-    /// Returns the optimizer updates of the first role: the version of the policy.
+    /// Returns the number of the first role's optimizer updates, which is the policy version.
     pub fn updates(&self) -> u64 {
         self.roles[0].updates()
     }
@@ -212,7 +212,7 @@ impl<'a> Trainer<'a> {
         self.engine.run(self.dev, &decoder, acts, request, stop, &mut self.samples)
     }
 
-    /// Calls `body` with the engine's live form: phase Rollout, until it returns.
+    /// Calls `body` with the live engine, which takes requests while it runs; phase Rollout until `body` returns.
     pub fn live<T>(&mut self, body: impl FnOnce(Live<'_, 'a, '_>) -> T) -> T {
         let phase = enter(self.dev, &mut self.overlay, Phase::Rollout);
         let mode = Mode::Rollout { truncates: self.shape.truncates };
@@ -221,7 +221,7 @@ impl<'a> Trainer<'a> {
         body(Live::new(model, &mut self.engine, &mut self.samples))
     }
 
-    /// Takes the step's responses out while it reads them; `put_samples` puts them back.
+    /// Moves the step's responses out of the trainer; `put_samples` puts them back.
     pub(crate) fn take_samples(&mut self) -> Samples {
         let samples = self.kept.as_mut().unwrap_or(&mut self.samples);
         std::mem::replace(samples, Samples::with_capacity(0, 1))
@@ -235,7 +235,7 @@ impl<'a> Trainer<'a> {
         self.kept.as_ref().unwrap_or(&self.samples)
     }
 
-    /// Scores all sequences with a role, as `Role::score`.
+    /// Scores all sequences with a role. `each` gets the sequences of a micro-batch and their scores.
     pub fn score(
         &mut self,
         role: RoleName,

@@ -15,7 +15,7 @@ pub(super) struct Update<'x, 'a, 'p> {
     pub(super) role: &'x Role<'a>,
     pub(super) layers: Box<dyn Layers<'x> + 'x>,
     pub(super) acts: Activations<'p>,
-    /// Where the gradients of this rank's micro-batches go.
+    /// Buffers for the gradients of this rank's micro-batches.
     pub(super) grads: RoleGradients<'p>,
     /// Places of those gradients in the flat buffer.
     pub(super) partial: Partial<'p>,
@@ -25,7 +25,7 @@ pub(super) struct Update<'x, 'a, 'p> {
 }
 
 impl Update<'_, '_, '_> {
-    /// Returns the derivatives of the loss of a micro-batch, from where `Loss` wrote them.
+    /// Returns the derivatives of a micro-batch's loss, as `Loss` wrote them.
     pub(super) fn derivatives<'d>(&self, buffers: &'d StepBuffers, of: &Range<usize>) -> Derivatives<'d> {
         let tokens = buffers.tokens(of);
         let derivatives = match self.role.shape.head {

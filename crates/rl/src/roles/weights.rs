@@ -13,7 +13,7 @@ use plimsoll_train::Share;
 #[allow(clippy::large_enum_variant)] // A handful in a run.
 pub(super) enum Weights<'a> {
     Resident(Decoder<'a>),
-    /// Elsewhere; the layers stream through the arena.
+    /// Weights elsewhere, whose layers stream through the arena.
     Streamed(Elsewhere<'a>),
 }
 
@@ -119,7 +119,7 @@ pub(super) fn whole_source<'a>(table: &ParamTable, all: Buf<'a>) -> Source<'a> {
     vec![(Run { start: 0, elements: table.elements }, all)]
 }
 
-/// Resolves the handles of weights, which are those of the role `owner`.
+/// Binds the weights, which belong to the role `owner`.
 pub(super) fn bind_weights<'a>(
     shape: &RoleShape,
     table: &ParamTable,

@@ -32,7 +32,7 @@ impl Deal {
         ranks.map(move |rank| parts[rank].next().expect("a rank sends what it was dealt"))
     }
 
-    /// Adds the lengths of all ranks' responses, `size` of each prompt.
+    /// Adds the lengths of all responses, `size` for each prompt, to `lengths`.
     pub(crate) fn learn(&self, lengths: &mut Lengths, samples: &Samples, size: usize) {
         for (prompt, (key, set)) in self.keys.iter().enumerate() {
             let tokens: usize = (prompt * size..(prompt + 1) * size).map(|s| samples.ids(s).len()).sum();
@@ -41,7 +41,7 @@ impl Deal {
     }
 }
 
-/// A sampled response on its way.
+/// A sampled response, as sent between ranks.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Sent {
     ids: Vec<u32>,
@@ -58,7 +58,6 @@ impl Sent {
         }
     }
 
-    /// Adds it to `samples`.
     pub(crate) fn push_to(&self, samples: &mut Samples) {
         samples.push_turns(&self.ids, &self.logprobs, &self.turns);
     }
@@ -141,7 +140,6 @@ pub(crate) fn exchange<T: Packed>(group: &Group, kind: Kind, own: Result<T>) -> 
     all.into_iter().enumerate().map(|(rank, bytes)| read(kind, rank, &bytes)).collect()
 }
 
-/// Reads what a rank has sent.
 fn read<T: Packed>(kind: Kind, rank: usize, bytes: &[u8]) -> Result<T> {
     match unpack(kind, bytes) {
         Ok(Ok(value)) => Ok(value),

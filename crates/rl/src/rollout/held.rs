@@ -26,12 +26,12 @@ pub struct Held {
 /// One prompt with its samples.
 #[derive(Debug)]
 pub struct HeldGroup {
-    /// Its position in the data.
+    /// Position of the prompt in the data.
     pub position: u64,
     pub item: Item,
     /// One entry per sample.
     pub scored: Vec<Scored>,
-    /// The responses as text, one entry per sample; none of episodes.
+    /// The responses as text, one entry per sample; empty for episodes.
     pub texts: Vec<String>,
     /// The samples' sequences, if a sample may have any number; otherwise each has one, after the item's prompt.
     pub branches: Option<Vec<Branch>>,
@@ -40,13 +40,12 @@ pub struct HeldGroup {
 /// A sequence of a sample, with a prompt of its own.
 #[derive(Debug)]
 pub struct Branch {
-    /// The sample, in the group.
+    /// Index of the sample in the group.
     pub sample: usize,
     pub prompt: Vec<u32>,
 }
 
 impl HeldGroup {
-    /// Returns the number of its sequences.
     pub fn num_sequences(&self) -> usize {
         self.branches.as_ref().map_or(self.scored.len(), Vec::len)
     }
@@ -79,7 +78,7 @@ struct LineSample {
 }
 
 impl Held {
-    /// Clears it for the rollout of `step`, whose weights have seen `policy_version` updates.
+    /// Clears all groups for the rollout of `step`, whose weights have seen `policy_version` updates.
     pub fn begin(&mut self, step: u32, policy_version: u64) {
         *self = Held { of: HeldState { step, policy_version, groups: 0 }, ..Held::default() };
     }

@@ -155,7 +155,7 @@ pub fn save_of_ranks(
         (written, Some(job)) => written.and_then(|()| job.finish()).inspect_err(|_| store.abandon(step)),
         (written, None) => written.map(|()| path),
     }?;
-    // No rank says that it is saved, or ends, before it has its name.
+    // No rank reports the save, or ends, before the checkpoint has its name.
     if is_alone { Ok(saved) } else { group.barrier().map(|()| saved) }
 }
 
@@ -209,7 +209,7 @@ fn write_small(
         Ok(())
     };
     match &adapter_config(trainer, model) {
-        // The model that it names has its own.
+        // The base model that it names has the configuration.
         Some(adapter) => write(ADAPTER_CONFIG, &pretty(&adapter_config_json(adapter)))?,
         None => {
             let config = match shape.head {
