@@ -31,7 +31,7 @@ pub struct AgentPlan {
     /// Threads of the learner, and of the collector.
     pub threads: [usize; 2],
     pub parameters: u64,
-    /// What `train` would refuse or the user hardly means, for people.
+    /// Settings that `train` would refuse or that are rarely intended, for people.
     pub warnings: Vec<String>,
 }
 

@@ -84,7 +84,7 @@ fn files(
     Ok(files)
 }
 
-/// Returns what other programs need in order to run the policy.
+/// Returns the data, besides weights, that other programs need to run the policy.
 fn policy_json(settings: &AgentSettings, agent: &AgentState) -> Value {
     let activation = match settings.network.spec.activation {
         Activation::Tanh => "tanh",

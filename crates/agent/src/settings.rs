@@ -32,9 +32,9 @@ pub struct AgentSettings {
     /// Frames after which an episode is truncated.
     pub episode_frames_max: u32,
     pub network: Network,
-    /// The file of its weights; none for new ones.
+    /// The policy file that the weights are read from; none for new weights.
     pub file: Option<StoredPolicy>,
-    /// E.
+    /// Number of environments, E.
     pub num_envs: usize,
     /// T: frames of each environment in a batch.
     pub frames_each: usize,
@@ -161,7 +161,7 @@ impl AgentSettings {
         self.first_moments.is_some()
     }
 
-    /// N: frames of a batch.
+    /// Returns N, the frames of a batch.
     pub fn frames(&self) -> usize {
         self.num_envs * self.frames_each
     }
