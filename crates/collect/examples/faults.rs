@@ -136,7 +136,7 @@ fn collect(envs: PythonEnvs, batches: usize, folder: &Path, seen: &mut Seen) -> 
     ended
 }
 
-/// Slug and message, without what differs from run to run.
+/// Returns slug and message, without parts that differ from run to run.
 fn words(error: &Error, folder: &Path) -> Value {
     let message = error.message.replace(&folder.display().to_string(), "FOLDER").replace(FOLDER, "");
     json!({ "slug": error.slug, "message": message })

@@ -139,7 +139,7 @@ impl Trajectories {
     }
 }
 
-/// Observation, action, reward and version of a frame.
+/// Returns the bytes of a frame's observation, action, reward and version.
 fn frame_bytes(layout: &RowLayout) -> usize {
     layout.observation.bytes + layout.action.bytes + 4 + 8
 }
