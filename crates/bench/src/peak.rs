@@ -1,4 +1,4 @@
-//! `bench peak`: the peak rates of this machine, to which shares refer.
+//! `bench peak`: measures the peak rates of this machine, of which other benchmarks report a share.
 
 use super::{BANDWIDTH_BYTES, BenchOptions, PEAK_SECONDS, add, finish, spread, threads};
 use plimsoll_arch::ModelSpec;

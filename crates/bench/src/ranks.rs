@@ -22,7 +22,7 @@ pub struct RanksOptions {
     pub sets: Vec<String>,
 }
 
-/// Parts of names of metrics that follow from the clock, the process or the engine's passes.
+/// Parts of the names of metrics that depend on the clock, the process or the engine's passes.
 const OF_THE_CLOCK: [&str; 9] =
     ["time/", "step_time", "per_second", "seconds", "rss", "memory", "host/", "passes", "preempt"];
 
@@ -70,7 +70,7 @@ fn layouts(options: &RanksOptions) -> Vec<(usize, usize)> {
     all.filter(|(ranks, hosts)| ranks.is_multiple_of(*hosts)).collect()
 }
 
-/// Trains in processes of its own, as a user would. Returns the summary.
+/// Trains in separate processes, as a user would. Returns the summary.
 fn train(options: &RanksOptions, run: &Path, (ranks, hosts): (usize, usize), dir: &Path) -> Result<Value> {
     let mut words: Vec<String> =
         vec!["train".into(), run.display().to_string(), "--json".into(), "-q".into()];
@@ -112,7 +112,7 @@ fn step_seconds(dir: &Path) -> Result<f64> {
     Ok(times.get(times.len() / 2).copied().unwrap_or(f64::NAN))
 }
 
-/// Returns the SHA-256 of what a run left and the clock does not change: tensors, samples, and metrics step by step.
+/// Returns SHA-256 digests of a run's files, without what the clock changes: tensors, samples, and metrics by step.
 fn left(dir: &Path) -> Result<BTreeMap<String, String>> {
     let mut out = BTreeMap::new();
     let mut add = |name: &str, bytes: &[u8]| drop(out.insert(name.to_string(), digest(bytes)));
