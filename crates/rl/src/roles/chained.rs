@@ -127,7 +127,7 @@ impl<'u, 'x, 'a, 'p> Chain<'u, 'x, 'a, 'p> {
     }
 
     /// Runs `ops` after the mark `turn`, on the second stream if the device has one. If hosts fold, `folded` runs
-    /// first, and the ranks meet after it. Returns the turn that `ops` waits for; `None` if a rank was lost.
+    /// first, and the ranks meet after it. Returns the turn of `ops`; `None` if a rank was lost.
     fn add_aside(&self, turn: usize, folded: impl Fn(), ops: impl Fn()) -> Option<usize> {
         let mut last = turn;
         if self.levels.is_some() {

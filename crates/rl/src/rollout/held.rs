@@ -120,7 +120,7 @@ impl Held {
         self.last.clone()
     }
 
-    /// Returns the groups still to train on; none before the rollout's first step, which is then sampled again.
+    /// Returns the groups still to train on; none before the first step, since that rollout is then sampled again.
     fn waiting(&self) -> Range<usize> {
         if self.used == 0 { 0..0 } else { self.used..self.groups.len() }
     }
