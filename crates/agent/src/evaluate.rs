@@ -30,7 +30,7 @@ fn episodes(run: &RunSpec) -> u32 {
     run.eval.prompts_max.unwrap_or(EPISODES)
 }
 
-/// Returns the plan rows of an evaluator; none where the run has none.
+/// Returns the plan rows of an evaluator; none if the run has no evaluator.
 ///
 /// Errors: `size-overflow`; those of making the environment.
 pub fn layout(run: &RunSpec, settings: &AgentSettings) -> Result<Layout> {
@@ -51,7 +51,7 @@ pub fn layout(run: &RunSpec, settings: &AgentSettings) -> Result<Layout> {
     Ok(layout)
 }
 
-/// What an evaluator keeps of an environment besides its action, rounded up.
+/// Bytes that an evaluator keeps per environment besides its action, rounded up.
 const PER_ENV_BYTES: usize = 64;
 
 pub struct Evaluator {
@@ -77,7 +77,7 @@ struct Group {
 }
 
 impl Evaluator {
-    /// Makes an evaluator that reads its weights from `board`; none where the run has none.
+    /// Makes an evaluator that reads its weights from `board`; none if the run does not evaluate.
     pub fn of(run: &RunSpec, settings: &AgentSettings, board: &Arc<Board>) -> Result<Option<Evaluator>> {
         if run.eval.every.is_none() {
             return Ok(None);
@@ -98,7 +98,7 @@ impl Evaluator {
     /// Plays the episodes with the published weights. Returns their returns, ordered by round and environment; none if
     /// a signal came, so that the run can be saved first.
     ///
-    /// Errors: what ends a collector, for example `env-failing-repeatedly`.
+    /// Errors: those that end a collector, for example `env-failing-repeatedly`.
     pub fn evaluate(&mut self) -> Result<Option<Vec<f64>>> {
         let num_envs = self.stepper.groups().last().map_or(1, |range| range.end);
         let mut returns = Vec::with_capacity(self.episodes as usize);

@@ -106,7 +106,7 @@ impl Experience {
         self.slices.push(self.num_frames());
     }
 
-    /// Divides rewards by the standard deviation of their discounted returns. `spans`: each environment's frames and ends.
+    /// Divides rewards by the standard deviation of discounted returns. `spans`: each environment's frames and ends.
     pub fn scale_rewards(&mut self, scale: &mut RewardScale, gamma: f64, spans: &[EnvFrames]) {
         self.seen.clear();
         for EnvFrames { env, frames, ends } in spans {

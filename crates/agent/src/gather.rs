@@ -76,7 +76,7 @@ fn gather_row(
     EnvFrames { env: row.env_index as usize, frames: start..experience.num_frames(), ends }
 }
 
-/// Records which actions the environment was given since its last reset.
+/// Records the actions that the environment was given since its last reset.
 fn follow(settings: &AgentSettings, row: &Row, state: &mut AgentState) {
     let layout = &settings.rows;
     let episode = &mut state.episodes[row.env_index as usize];

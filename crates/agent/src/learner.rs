@@ -1,7 +1,7 @@
 //! The learner: one set of weights, AdamW's states, and the updates of PPO over a rollout of an environment policy.
 //!
-//! It owns which rows are in which mini-batch and what is added to the gradient. The losses are those of `algo`. With
-//! these settings it computes the same as CleanRL's `ppo.py`: one optimizer over actor and critic, one gradient norm,
+//! It owns the assignment of rows to mini-batches and the terms of the gradient; the losses are in `algo`. It computes
+//! the same as CleanRL's `ppo.py` with these settings: one optimizer over actor and critic, one gradient norm,
 //! advantages whitened over the mini-batch.
 //!
 //! Legend: N frames of the rollout, M rows of a mini-batch, n observed numbers, A actor outputs, a action numbers.

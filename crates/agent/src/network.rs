@@ -1,5 +1,5 @@
-//! The small network over the spaces of an environment, and a policy as stored in files: weights, and in a checkpoint
-//! the file of what is needed to read them.
+//! The small network over the spaces of an environment, and a policy in files: weights and, in a checkpoint,
+//! `policy.json`, which is needed to read them.
 
 use super::normalise::{Moments, Scales};
 use super::spaces::{ActionWriter, ObservationReader};
@@ -14,7 +14,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-/// A file of a checkpoint with what is needed besides the weights to run the policy.
+/// File of a checkpoint with the data that a policy needs besides its weights.
 pub(crate) const POLICY_JSON: &str = "policy.json";
 /// Largest size of that file: the moments of 65,536 observed numbers are 6 MiB.
 const POLICY_JSON_BYTES_MAX: u64 = 16 << 20;
@@ -100,7 +100,7 @@ pub(crate) fn activation_of(name: PolicyActivation) -> Activation {
     }
 }
 
-/// Reads `policy.json`; none where there is none.
+/// Reads `policy.json`; `None` if there is none.
 fn read_policy_json(path: &Path) -> Result<Option<PolicyJson>> {
     let bad = |what: String| {
         Error::new("checkpoint-damaged", format!("{}: {what}", path.display()))

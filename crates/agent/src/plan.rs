@@ -31,7 +31,7 @@ pub struct AgentPlan {
     /// Threads of the learner, and of the collector.
     pub threads: [usize; 2],
     pub parameters: u64,
-    /// What `train` would refuse or the user hardly means, for people.
+    /// Settings that `train` would refuse or that are rarely intended, for people.
     pub warnings: Vec<String>,
 }
 
@@ -79,7 +79,7 @@ impl AgentPlan {
     }
 }
 
-/// Returns all regions. The arena of the learner and those of the policies are separate, so the policies' count as resident.
+/// Returns all regions. Policies have arenas apart from the learner's, so theirs count as resident.
 fn layout(run: &RunSpec, settings: &AgentSettings) -> Result<Layout> {
     let spec = &settings.network.spec;
     let (frames, rows) = (settings.frames(), settings.learner.mini_batch);

@@ -114,7 +114,7 @@ pub fn of_file(
     Ok(policies)
 }
 
-/// Returns the plan rows, under `name`, of `lanes` policies for groups of at most `rows` environments, and of their board.
+/// Returns the plan rows, under `name`, of `lanes` policies for up to `rows` environments each, and of their board.
 ///
 /// Errors: `size-overflow`.
 pub(crate) fn plan_rows(name: &str, spec: &MlpSpec, rows: usize, lanes: usize) -> Result<Layout> {

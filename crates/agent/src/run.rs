@@ -1,4 +1,4 @@
-//! The run of an environment policy: plan, bind, loop, save. A step is five calls: collect, gather, score, learn, publish.
+//! Trains an environment policy: plan, bind, loop, save. A step is five calls: collect, gather, score, learn, publish.
 
 use super::evaluate::Evaluator;
 use super::experience::Experience;
@@ -98,7 +98,7 @@ fn learner_layout(settings: &AgentSettings) -> Result<plimsoll_memory::Layout> {
     learner::layout(&settings.network.spec, settings.learner.mini_batch, settings.threads)
 }
 
-/// Returns what the bits depend on besides the run file: the instruction path and, at the start, the policy's file.
+/// Returns the inputs of the bits besides the run file: the instruction path and, at the start, the policy's file.
 fn fingerprint(run: &RunSpec, settings: &AgentSettings, dev: &dyn Device) -> Fingerprint {
     let file = run.model.trim_start_matches(plimsoll_config::MLP);
     let file = settings.file.as_ref().and_then(|_| record_of(Path::new(file)).ok());
@@ -390,7 +390,7 @@ impl<'scope> Job<'scope> for AgentRun<'_, '_, '_> {
         }
     }
 
-    /// Only evaluations are comparable: returns of training depend on exploration.
+    /// True with evaluations: only these are comparable, since returns of training depend on exploration.
     fn keeps_best(&self) -> bool {
         self.evaluator.is_some()
     }

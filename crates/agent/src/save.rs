@@ -1,5 +1,5 @@
-//! Checkpoints of an environment policy: a safetensors file under PyTorch's names, what is needed to run the policy, and
-//! everything that the next step depends on. As with all checkpoints, the folder gets its name only when it is complete.
+//! Checkpoints of an environment policy: safetensors files with PyTorch's names, policy.json, and the state that the
+//! next step depends on. As with all checkpoints, the folder gets its name only when it is complete.
 
 use super::learner::Learner;
 use super::network::POLICY_JSON;
@@ -84,7 +84,7 @@ fn files(
     Ok(files)
 }
 
-/// Returns what other programs need in order to run the policy.
+/// Returns the data, besides weights, that other programs need to run the policy.
 fn policy_json(settings: &AgentSettings, agent: &AgentState) -> Value {
     let activation = match settings.network.spec.activation {
         Activation::Tanh => "tanh",

@@ -32,9 +32,9 @@ pub struct AgentSettings {
     /// Frames after which an episode is truncated.
     pub episode_frames_max: u32,
     pub network: Network,
-    /// The file of its weights; none for new ones.
+    /// The policy file that the weights are read from; none for new weights.
     pub file: Option<StoredPolicy>,
-    /// E.
+    /// Number of environments, E.
     pub num_envs: usize,
     /// T: frames of each environment in a batch.
     pub frames_each: usize,
@@ -142,7 +142,7 @@ impl AgentSettings {
         }
     }
 
-    /// Returns the bytes of `num_envs` environments within this process, and the plan rows of their workers under `name`.
+    /// Returns the bytes of `num_envs` environments in this process, and their workers' plan rows under `name`.
     ///
     /// Errors: `env-space-unsupported`; those of making the environment.
     pub fn environment_bytes(&self, name: &str, num_envs: usize) -> Result<(u64, Layout)> {
@@ -160,7 +160,7 @@ impl AgentSettings {
         self.first_moments.is_some()
     }
 
-    /// N: frames of a batch.
+    /// Returns N, the frames of a batch.
     pub fn frames(&self) -> usize {
         self.num_envs * self.frames_each
     }
@@ -227,7 +227,7 @@ fn network(model: &str, env: &Spec) -> Result<(Network, Option<StoredPolicy>)> {
     }
 }
 
-/// Returns the activation that was asked for, or the one that the policy was trained with, or tanh; none where the two differ.
+/// Returns the activation that was asked for, else the stored policy's, else tanh; `None` if the first two differ.
 pub(crate) fn common_activation(asked: Option<Activation>, stored: Option<Activation>) -> Option<Activation> {
     match (asked, stored) {
         (Some(asked), Some(stored)) if asked != stored => None,

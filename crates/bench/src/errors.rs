@@ -1,5 +1,5 @@
-//! The difference between a method's formulas and others: what OpenRLHF and Open-Reasoner-Zero compute for the same inputs, and,
-//! where those have no numbers, a twin in f64 with the standard library's `exp`. Computed each time, from the method's own row.
+//! Errors of methods' formulas against what OpenRLHF and Open-Reasoner-Zero compute for the same inputs or, where those
+//! have no numbers, a twin in f64 with the standard library's `exp`. Computed each time, from the method's own row.
 //!
 //! N tokens in four sequences of four; groups of two.
 
@@ -33,7 +33,7 @@ pub struct MethodError {
     pub against: &'static str,
 }
 
-/// Compares a method's advantages, its policy loss with its gradient, and the value loss of a critic with the references.
+/// Compares a method's advantages, policy loss and its gradient, and a critic's value loss with the references.
 ///
 /// Errors: never `group-too-small`, since groups have two members.
 pub(crate) fn method_error(spec: &SamplingSpec, loss: PolicyLoss) -> Result<MethodError> {

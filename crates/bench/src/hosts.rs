@@ -1,5 +1,5 @@
-//! Runs on several hosts of this machine: each is a process namespace of its own, whose processes neither see those of another nor share
-//! memory with them, so that all goes over the network as between machines.
+//! Runs on several hosts of this machine. Each is a process namespace, whose processes neither see those of another nor
+//! share memory with them, so that all data goes over the network as between machines.
 
 use plimsoll_base::{Error, Result};
 use std::net::TcpListener;
@@ -7,7 +7,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-/// Starts `train` with `words` on each host, with its number. Returns what each left, by host.
+/// Starts `train` with `words` and the host's number on each host. Returns their outputs, by host.
 ///
 /// Errors: `bench-failed`.
 pub(crate) fn on_hosts(ranks: usize, hosts: usize, words: &[String]) -> Result<Vec<Output>> {
@@ -43,7 +43,7 @@ pub(crate) fn on_hosts(ranks: usize, hosts: usize, words: &[String]) -> Result<V
     threads.into_iter().map(ended).collect()
 }
 
-/// Returns words before a command that make it a host of its own; none where this user may not.
+/// Returns a command prefix that makes a process a host; `None` if this user may not make namespaces.
 pub(crate) fn namespace() -> Option<Vec<&'static str>> {
     let plain = vec!["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"];
     let mapped = [&plain[..1], &["--map-root-user"], &plain[1..]].concat();
@@ -54,7 +54,7 @@ pub(crate) fn namespace() -> Option<Vec<&'static str>> {
     [plain, mapped].into_iter().find(works)
 }
 
-/// Returns another secret for each start: only this process's children need to know it.
+/// Returns a new secret for each start, which only this process's children need.
 fn secret() -> String {
     static STARTS: AtomicU64 = AtomicU64::new(0);
     format!("bench {} {}", std::process::id(), STARTS.fetch_add(1, Ordering::Relaxed))

@@ -42,17 +42,17 @@ pub use save::save;
 
 #[derive(Clone, Debug)]
 pub struct BenchOptions {
-    /// As in a run file.
+    /// Name of the model, as in a run file.
     pub model: String,
     /// Threads; 0 for the container's quota.
     pub threads: usize,
-    /// Timed repeats, after one that is not.
+    /// Timed repeats, after one untimed run.
     pub repeats: usize,
     pub dtype: ModelDtype,
-    /// As in a run file.
+    /// Name of the device, as in a run file.
     pub device: String,
     pub recompute: Auto<Recompute>,
-    /// Adapters that are trained, of every linear layer of the model that can have them; the weights are frozen.
+    /// Adapters to train on every linear layer that can have them; the weights are then frozen.
     pub lora: Option<Lora>,
     /// True to wait after every kernel and check its result.
     pub checked: bool,

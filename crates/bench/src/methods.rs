@@ -23,7 +23,7 @@ const EVAL_EVERY: &str = "eval.every=5";
 /// A row of the table: a method with the settings of its run.
 struct Row {
     name: &'static str,
-    /// In the folder of run files.
+    /// File name in the folder of run files.
     run_file: &'static str,
     sets: Vec<String>,
     formulas: Formulas,
@@ -58,7 +58,7 @@ fn row(method: Method) -> SamplingSpec {
 const FIRST: &str = "first.toml";
 const CLIP_HIGHER: PolicyLoss = PolicyLoss::Ppo { clip_low: 0.2, clip_high: 0.28, dual_clip: None };
 
-/// True of methods that sample. One with a teacher learns from another run's checkpoint, which is no run of its own.
+/// True for methods that sample without a teacher: a teacher is another run's checkpoint.
 fn has_row(spec: &MethodSpec) -> bool {
     spec.sampling.is_some() && !spec.needs.teacher
 }

@@ -1,4 +1,4 @@
-//! `bench peak`: the peak rates of this machine, to which shares refer.
+//! `bench peak`: measures the peak rates of this machine, of which other benchmarks report a share.
 
 use super::{BANDWIDTH_BYTES, BenchOptions, PEAK_SECONDS, add, finish, spread, threads};
 use plimsoll_arch::ModelSpec;
@@ -16,7 +16,7 @@ const PRODUCT: u64 = 8192;
 /// Elements of the copy: far beyond any cache.
 const COPY: u64 = 256 << 20;
 
-/// Runs `bench peak`: products and copies on a card; on a CPU arithmetic in registers and reading from memory, on all threads.
+/// Runs `bench peak`: products and copies on a card; arithmetic in registers and memory reads on all threads of a CPU.
 pub fn peak(options: &BenchOptions) -> Result<Value> {
     let run = super::bench_run(options, 1, 1, 1);
     let row = devices::row_of(&run, &Limits::default());

@@ -1,4 +1,4 @@
-//! `bench ranks`: one run on several numbers of ranks and hosts, each as real processes: its time, and what it left, which must be equal.
+//! `bench ranks`: times a run on several numbers of ranks and hosts, as real processes. All must leave equal files.
 
 use crate::hosts::on_hosts;
 use plimsoll_base::{Error, Result};
@@ -9,20 +9,20 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-/// What is run, besides the run file's own settings.
+/// Options of `bench ranks`.
 pub struct RanksOptions {
     /// Run files.
     pub runs: Vec<PathBuf>,
     /// Numbers of ranks.
     pub ranks: Vec<usize>,
-    /// Numbers of hosts, each a process namespace on this machine. Those that do not divide a number of ranks are left out.
+    /// Numbers of hosts, each a process namespace of this machine. Those that do not divide the ranks are skipped.
     pub hosts: Vec<usize>,
     pub steps: usize,
     /// Further settings, `key=value`.
     pub sets: Vec<String>,
 }
 
-/// Parts of names of metrics that follow from the clock, the process or the engine's passes.
+/// Parts of the names of metrics that depend on the clock, the process or the engine's passes.
 const OF_THE_CLOCK: [&str; 9] =
     ["time/", "step_time", "per_second", "seconds", "rss", "memory", "host/", "passes", "preempt"];
 
@@ -64,13 +64,13 @@ pub fn ranks(options: &RanksOptions) -> Result<Value> {
     Ok(json!({ "bench": "ranks", "steps": options.steps, "equal": equal, "rows": rows }))
 }
 
-/// Returns the numbers of ranks and hosts that go together.
+/// Returns the pairs of ranks and hosts in which the hosts divide the ranks.
 fn layouts(options: &RanksOptions) -> Vec<(usize, usize)> {
     let all = options.hosts.iter().flat_map(|hosts| options.ranks.iter().map(move |ranks| (*ranks, *hosts)));
     all.filter(|(ranks, hosts)| ranks.is_multiple_of(*hosts)).collect()
 }
 
-/// Trains in processes of its own, as a user would. Returns the summary.
+/// Trains in separate processes, as a user would. Returns the summary.
 fn train(options: &RanksOptions, run: &Path, (ranks, hosts): (usize, usize), dir: &Path) -> Result<Value> {
     let mut words: Vec<String> =
         vec!["train".into(), run.display().to_string(), "--json".into(), "-q".into()];
@@ -112,7 +112,7 @@ fn step_seconds(dir: &Path) -> Result<f64> {
     Ok(times.get(times.len() / 2).copied().unwrap_or(f64::NAN))
 }
 
-/// Returns the SHA-256 of what a run left and the clock does not change: tensors, samples, and metrics step by step.
+/// Returns SHA-256 digests of a run's files, without what the clock changes: tensors, samples, and metrics by step.
 fn left(dir: &Path) -> Result<BTreeMap<String, String>> {
     let mut out = BTreeMap::new();
     let mut add = |name: &str, bytes: &[u8]| drop(out.insert(name.to_string(), digest(bytes)));
@@ -191,13 +191,13 @@ mod tests {
     #[derive(Clone, Copy)]
     struct Case {
         device: &'static str,
-        /// Of adapters; none where all weights are trained.
+        /// Rank of the adapters; none if all weights are trained.
         lora_rank: Option<u32>,
         /// What ranks share out.
         zero_stage: u32,
     }
 
-    /// Trains `builtin:nano` for two updates as one of several ranks in this process. Returns what identifies what it learnt.
+    /// Trains `builtin:nano` for two updates as one of several ranks in this process. Returns a digest of the result.
     fn trained(case: Case, share: Share, group: Option<&Group>) -> Result<String> {
         let options = BenchOptions {
             model: "builtin:nano".into(),

@@ -1,8 +1,8 @@
-//! Failures of Python environments, caused and measured: `faults PYTHON FAULT:WHERE[:always]...` prints a JSON object each.
+//! Causes failures of Python environments: `faults PYTHON FAULT:WHERE[:always]...` prints a JSON object for each.
 //!
-//! Each is caused among eight environments in two workers, under the collector that `plimsoll collect` runs; what it says,
-//! the frames that are lost and the time until all environments answer again are measured. `bench/faults.py` makes the
-//! table, and causes the same failures under TorchRL.
+//! Each failure happens in one of eight environments in two workers, under the collector that `plimsoll collect` runs.
+//! The program measures the message, the lost frames and the time until all environments answer again.
+//! `bench/faults.py` makes the table, and causes the same failures under TorchRL.
 
 use plimsoll_base::{Bytes, Error, Result};
 use plimsoll_collect::{
@@ -17,9 +17,9 @@ use std::time::{Duration, Instant};
 
 const ENVS: u32 = 8;
 const WORKERS: u32 = 2;
-/// One frame of each environment a batch, so that the longest batch is the one with the failure.
+/// Batches hold one frame of each environment, so that the longest batch is the one with the failure.
 const BATCHES: usize = 12;
-/// Of one that always fails, which ends the run before.
+/// Limit on batches with an environment that always fails, which ends the run earlier.
 const BATCHES_MAX: usize = 1000;
 /// The limit on a step here, so that a table is made within a minute; 60 s by default.
 const STEP_TIMEOUT: Duration = Duration::from_secs(2);
@@ -136,13 +136,13 @@ fn collect(envs: PythonEnvs, batches: usize, folder: &Path, seen: &mut Seen) -> 
     ended
 }
 
-/// Slug and message, without what differs from run to run.
+/// Returns slug and message, without parts that differ from run to run.
 fn words(error: &Error, folder: &Path) -> Value {
     let message = error.message.replace(&folder.display().to_string(), "FOLDER").replace(FOLDER, "");
     json!({ "slug": error.slug, "message": message })
 }
 
-/// Whether a process lives and is not a zombie.
+/// True if a process lives and is not a zombie.
 fn lives(pid: &str) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
     stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))

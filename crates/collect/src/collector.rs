@@ -177,8 +177,8 @@ impl Collector {
         self.newest = self.newest.max(version.0);
     }
 
-    /// In the synchronous modes, begins the next batch with the policy as it is now, unless it has begun; `next` calls
-    /// it. A learner that calls it earlier computes while environments step, with weights that are older by one update.
+    /// Begins the next batch with the current policy in the synchronous modes, unless it has begun; `next` calls it.
+    /// A learner that calls it earlier computes while environments step, with weights that are older by one update.
     ///
     /// Errors: `batches-held` if the learner holds all of them.
     pub fn request(&mut self) -> Result<()> {
@@ -318,7 +318,7 @@ impl Collector {
         self.shared.faults.take()
     }
 
-    /// Takes the warnings since the last call: what environments did that is allowed but rarely intended.
+    /// Takes the warnings since the last call: allowed but rarely intended behaviour of environments.
     pub fn take_warnings(&mut self) -> Vec<Error> {
         self.shared.warnings.take()
     }

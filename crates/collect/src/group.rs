@@ -122,7 +122,7 @@ impl Group {
         }
     }
 
-    /// Before the first resets: continues the episodes of an earlier collector, one per environment.
+    /// Continues the episodes of an earlier collector, one per environment, before the first resets.
     pub fn take_up(&mut self, underway: &[Underway], rules: &Rules) {
         for (index, Underway { episode, .. }) in underway.iter().enumerate() {
             self.episodes[index] = episode.wrapping_sub(1);

@@ -227,7 +227,7 @@ impl Lane {
         rows
     }
 
-    /// Returns false if the collector is gone.
+    /// Sends rows with a report. Returns false if the collector is gone.
     fn send(&self, rows: Vec<Row>, messages: &Sender<Message>) -> bool {
         messages.send(Message { rows, report: self.report(), ended: None }).is_ok()
     }

@@ -8,7 +8,7 @@ use plimsoll_memory::{Layout, Piece, Place, Pool};
 /// The counts that determine the bytes of a collector.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// E.
+    /// Number of environments, E.
     pub num_envs: u64,
     /// Batches in memory: filling, held by the learner, or waiting to be written.
     pub batches: u64,

@@ -12,7 +12,7 @@ use std::ops::Range;
 /// The byte ranges of the columns in a row.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RowLayout {
-    /// T.
+    /// Number of frames, T.
     pub frames: usize,
     /// F: episodes that may end within a row.
     pub finals: usize,
@@ -32,15 +32,15 @@ pub struct RowLayout {
     pub policy_versions: Range<usize>,
     /// Sums of rewards of the episodes that ended, [F] f64, including frames of earlier batches.
     pub final_returns: Range<usize>,
-    /// [T] f32.
+    /// Rewards, [T] f32.
     pub rewards: Range<usize>,
-    /// [T] u32.
+    /// Numbers of the episodes, [T] u32.
     pub episode_indices: Range<usize>,
     /// Steps of the episode before each frame, [T] u32.
     pub steps: Range<usize>,
-    /// [T] f32, or empty.
+    /// Log-probabilities of the actions, [T] f32, or empty.
     pub logprobs: Range<usize>,
-    /// [T] f32, or empty.
+    /// Values of the observations, [T] f32, or empty.
     pub values: Range<usize>,
     /// The frame to which each final observation belongs, [F] u32, ascending.
     pub final_frames: Range<usize>,

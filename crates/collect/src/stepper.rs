@@ -85,7 +85,7 @@ pub trait Stepper: Send {
     /// Takes the failures since the last call.
     fn take_faults(&mut self) -> Vec<Fault>;
 
-    /// Takes the warnings since the last call: what is allowed but rarely intended.
+    /// Takes the warnings since the last call: allowed but rarely intended behaviour of environments.
     fn take_warnings(&mut self) -> Vec<Error> {
         Vec::new()
     }

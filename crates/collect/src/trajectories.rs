@@ -15,15 +15,15 @@ use std::sync::Arc;
 pub struct Episode {
     /// The environment.
     pub env_index: u32,
-    /// Its number in the environment.
+    /// Number of the episode in its environment.
     pub episode_index: u32,
-    /// T.
+    /// Number of frames, T.
     pub num_frames: usize,
     /// Observation slots, [T + 1]; the last is the final one.
     pub observations: Vec<u8>,
     /// Action slots, [T].
     pub actions: Vec<u8>,
-    /// [T].
+    /// Rewards, [T].
     pub rewards: Vec<f32>,
     /// Flags of the last frame: how the episode ended.
     pub ended: u8,
@@ -139,7 +139,7 @@ impl Trajectories {
     }
 }
 
-/// Observation, action, reward and version of a frame.
+/// Returns the bytes of a frame's observation, action, reward and version.
 fn frame_bytes(layout: &RowLayout) -> usize {
     layout.observation.bytes + layout.action.bytes + 4 + 8
 }

@@ -45,7 +45,7 @@ impl<'a> BoundModel<'a> {
     ) -> T {
         match &self.weights {
             Weights::Streamed(of) if of.part.is_some() => {
-                // No lease is waited for: who reads resident regions now is the caller.
+                // No lease to wait for: only the caller reads resident regions now.
                 let phase = self.shape.whole_in().expect("what is trained is whole in a phase");
                 dev.begin_phase(phase, overlay.bytes());
                 let phase = overlay.enter_leased(phase);
@@ -101,7 +101,7 @@ impl<'a> BoundModel<'a> {
         }
     }
 
-    /// Returns how its matrices lie.
+    /// Returns the element order of the role's matrices.
     pub fn layout(&self) -> MatrixLayout {
         match &self.weights {
             Weights::Resident(decoder) => decoder.params.embed.layout,

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 pub struct KeptSample {
     pub step: u32,
     pub prompt: String,
-    /// As the rewards saw it.
+    /// The response as the rewards saw it.
     pub response: String,
     /// The data set of the prompt.
     pub set: String,
@@ -43,13 +43,12 @@ pub struct KeptSample {
     pub token_chars: Vec<u32>,
 }
 
-/// What the samples of a file have in common.
+/// Data that all samples of a file share.
 #[derive(Clone, Copy, Debug)]
 pub struct Kept<'s> {
-    /// Its tokenizer shows which token wrote what.
+    /// Tokenizer, for the characters of each token, and system prompt.
     pub text: &'s TextModel,
     pub step: u32,
-    /// The column with the answer.
     pub answer_column: &'s str,
     pub names: &'s [String],
     pub samples: &'s Samples,
@@ -57,13 +56,13 @@ pub struct Kept<'s> {
     pub policy_version: u64,
 }
 
-/// Which prompt a sample answers.
+/// The prompt that a sample answers.
 #[derive(Clone, Copy, Debug)]
 pub struct Place<'s> {
     pub set: &'s str,
-    /// `KeptSample::prompt_index`.
+    /// Position of the prompt in the order of training, or its row in an evaluation set.
     pub index: u64,
-    /// `KeptSample::sample`.
+    /// Index of the sample among those of its prompt.
     pub of_group: usize,
 }
 

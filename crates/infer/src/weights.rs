@@ -13,7 +13,7 @@ use plimsoll_train::Share;
 #[allow(clippy::large_enum_variant)] // A handful in a run.
 pub enum Weights<'a> {
     Resident(Decoder<'a>),
-    /// Elsewhere; the layers stream through the arena.
+    /// Weights elsewhere, whose layers stream through the arena.
     Streamed(Elsewhere<'a>),
 }
 

@@ -357,7 +357,7 @@ fn paths_table(firsts: &[&Facts], what: &str, reads: fn(&Facts) -> &[Read], toge
         let round_trip = format!("{:.2} ms", read.round_trip_seconds * 1e3);
         match read.bytes_per_second > 0.0 {
             true => format!("{}/s, {round_trip}", Bytes(read.bytes_per_second as u64)),
-            // Of many hosts each reads from one.
+            // With many hosts, each reads from one other.
             false => round_trip,
         }
     };

@@ -1,5 +1,5 @@
-//! Whether stderr is a terminal. A trainer's stderr is a pipe to its supervisor, which forwards every byte, so the
-//! supervisor's stderr decides; an environment variable passes that on.
+//! Decides whether stderr is a terminal. A trainer's stderr is a pipe to its supervisor, which forwards every byte, so
+//! the supervisor's stderr decides; an environment variable passes that on.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle, TermLike};
 use plimsoll_base::visible;
@@ -13,7 +13,7 @@ use std::time::Duration;
 /// "1" for a trainer whose supervisor's stderr is a terminal.
 const VARIABLE: &str = "PLIMSOLL_TERMINAL";
 const HZ: u8 = 8;
-/// How often a live line checks for progress.
+/// Interval at which a live line checks for progress.
 const TICK: Duration = Duration::from_millis(500);
 const TICK_STACK_BYTES: usize = 128 << 10;
 /// Columns of a terminal of unknown width.
@@ -46,7 +46,7 @@ pub fn stdout_columns() -> Option<usize> {
 /// A live line on stderr. It may contain outside text, so all of it is made safe for a terminal here.
 pub struct LiveLine {
     bar: ProgressBar,
-    /// What was last shown, without the progress.
+    /// The line last shown, without the progress.
     shown: Arc<Mutex<String>>,
     /// The thread that adds the progress ends when this is dropped.
     ticks: Option<(mpsc::Sender<()>, JoinHandle<()>)>,

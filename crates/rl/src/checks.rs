@@ -1,5 +1,5 @@
-//! What must hold before a run begins, besides its data and its memory. `train` requires all of it; a plan makes the same
-//! checks where they take less than a few seconds, and names those that it left out.
+//! Checks before a run begins, apart from its data and memory. `train` makes all of them; a plan makes those that take
+//! less than a few seconds, and names the rest.
 //!
 //! A plan for a machine with other limits cannot know that machine: what fails here may work there, and is named.
 
@@ -38,8 +38,8 @@ pub(crate) struct Checks {
 }
 
 impl Checks {
-    /// Requires what is known before anything is opened: the clients of the trackers, a usable card where the run file names
-    /// one, and a model that can be trained.
+    /// Requires what is known before anything is opened: tracker clients, a usable card if the run file names one, and
+    /// a model that can be trained.
     ///
     /// Errors: those of `devices::check`; `model-unsupported`, `tracker-missing`, `tracker-not-started`.
     pub(crate) fn begin(before: Before, run: &RunSpec) -> Result<Checks> {

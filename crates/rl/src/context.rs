@@ -1,4 +1,4 @@
-//! The context of a step besides the trainer, for all its parts.
+//! The context that all parts of a step share, apart from the trainer.
 
 use crate::episodes::Episodes;
 use crate::rollout::held::Held;

@@ -43,7 +43,7 @@ pub fn prove(trainer: &mut Trainer<'_>) -> Result<()> {
 
 /// Requires a finite score of a reward model, which samples nothing.
 fn prove_score(trainer: &mut Trainer<'_>) -> Result<()> {
-    // By each rank for itself: one that has an error of its own asks without the others.
+    // Each rank checks alone: a rank with an error of its own does so without the others.
     let group = trainer.group.take();
     let scores =
         trainer.reward_scores(RoleName::Reward(0), &[Sequence { group: 0, prompt: &[0], response: &[0] }]);

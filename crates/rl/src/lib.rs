@@ -1,4 +1,4 @@
-//! The step of language-model training: what is sampled, how it is rewarded, and what the weights learn from it.
+//! RL training of language models: prompts, rollouts, rewards, losses and updates.
 //!
 //! The folders are the parts of a step. `data` gives prompts, `rollout` samples and grades responses, `episodes` plays
 //! text environments, `methods` turn samples into losses, and `roles` are the models with their passes. `save` writes

@@ -1,4 +1,4 @@
-//! What ranks that train one model give one another besides their arenas: their limits, their shares of the work, and numbers.
+//! Exchanges among ranks that train one model, apart from their arenas: memory limits, shares of the work, and numbers.
 
 use plimsoll_base::{Bytes, Result};
 use plimsoll_config::{Auto, RunSpec};
@@ -17,7 +17,7 @@ pub fn open(shape: &RunShape, options: OpenOptions, group: Option<&Group>) -> Re
     plimsoll_devices::open(&shape.layout()?, &Opening { group, ..devices::opening(shape, options) })
 }
 
-/// Returns a warning where cards of different hosts might exchange by NCCL, and do without because it is not there.
+/// Returns a warning if cards of different hosts could exchange by NCCL, but it is not installed.
 pub fn without_library(dev: &dyn Device, run: &RunSpec, group: Option<&Group>) -> Option<String> {
     let several = group.is_some_and(|group| group.near().len() < group.ranks());
     let wanted = several && run.run.exchange == Auto::Auto && dev.network().is_none();
@@ -26,13 +26,13 @@ pub fn without_library(dev: &dyn Device, run: &RunSpec, group: Option<&Group>) -
     Some(format!("warning: cards of different hosts exchange over sockets: {}", error.message))
 }
 
-/// Returns where the ranks are, for the plan, which is that of the host with the most of them.
+/// Returns the hosts of the ranks for the plan, which is made for the host with the most ranks.
 pub fn hosts_of(group: &Group) -> Hosts {
     let (count, near) = group.hosts();
     Hosts { count, near, are_even: group.is_even(), ..Hosts::one(group.ranks()) }
 }
 
-/// Returns the limits of the host and of a card as the rank that sees the least of each does, so that all ranks make one plan.
+/// Returns the least host and device limits over all ranks, so that all ranks make one plan.
 ///
 /// Errors: `rank-lost`.
 pub fn limits(group: &Group, run: &RunSpec, dir: &Path) -> Result<Limits> {
@@ -50,12 +50,12 @@ fn least(group: &Group, own: Option<Limit>) -> Result<Option<Limit>> {
     Ok(own.map(|limit| Limit { bytes: Bytes(least.unwrap_or(bytes)), ..limit }))
 }
 
-/// Returns the items of `len` that rank `rank` of `ranks` takes: neighbours, as many as the others'.
+/// Returns the range of `len` items that rank `rank` of `ranks` takes: contiguous, and equal up to rounding.
 pub fn share_of(rank: usize, ranks: usize, len: usize) -> Range<usize> {
     rank * len / ranks..(rank + 1) * len / ranks
 }
 
-/// Gives every rank's numbers to every rank, by rank.
+/// Sends this rank's numbers to all ranks. Returns those of every rank, by rank.
 ///
 /// Errors: `rank-lost`.
 pub fn gather_f32(group: &Group, own: &[f32]) -> Result<Vec<Vec<f32>>> {
@@ -64,7 +64,7 @@ pub fn gather_f32(group: &Group, own: &[f32]) -> Result<Vec<Vec<f32>>> {
     Ok(group.all_gather(&bytes)?.into_iter().map(floats).collect())
 }
 
-/// `gather_f32` for f64.
+/// Does what `gather_f32` does, for f64.
 ///
 /// Errors: `rank-lost`.
 pub fn gather_f64(group: &Group, own: &[f64]) -> Result<Vec<Vec<f64>>> {

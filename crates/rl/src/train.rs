@@ -1,4 +1,4 @@
-//! The command `train` for language models: opens what the run file names, plans, binds memory, and passes the run to the loop.
+//! The command `train` for language models: opens the run file's inputs, plans, binds memory, and starts the loop.
 
 mod evaluate;
 mod rows;
@@ -31,8 +31,8 @@ use std::sync::atomic::AtomicI32;
 /// The file of a run directory with what rewards print.
 const REWARDS_LOG: &str = "rewards.log";
 
-/// Trains a language model, as one of several ranks if there is a group. `signal` holds the number of the signal that came, or 0; on a signal the run saves and ends
-/// between two steps.
+/// Trains a language model, as one of several ranks if there is a group. `signal` holds the number of the signal that
+/// came, or 0; on a signal the run saves and ends between two steps.
 ///
 /// Errors: those of planning, opening and training; after an error the last good weights are saved where there are any.
 /// Those of `resume::origin` and `resume-differs` for a resumed run.

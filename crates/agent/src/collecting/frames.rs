@@ -1,8 +1,8 @@
-//! Batches as Parquet files that pandas opens: one row per frame, and only frames, so that a table needs no flags to be read.
+//! Batches as Parquet files that pandas opens: one row per frame and no others, so that reading them needs no flags.
 //!
-//! Observations and actions are flat lists of the numbers of their space; their shapes are in the file's metadata. What a batch
-//! stores apart from the frames of an episode is here in a column of its frames: `next_observation` is what came after the frame,
-//! including the last observation of an episode, and `final_return` is set at the frame that ended one.
+//! Observations and actions are flat lists of numbers; their shapes are in the file's metadata. Data that a batch
+//! stores apart from frames is a column here: `next_observation` is the observation after the frame, also at the end of
+//! an episode, and `final_return` is set at the frame that ended one.
 
 use parquet::basic::{Compression, ConvertedType, LogicalType, Repetition, Type as Physical};
 use parquet::column::writer::ColumnWriter;

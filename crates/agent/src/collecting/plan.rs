@@ -123,7 +123,7 @@ impl EnvPlan {
         format!("{regions}{pools}{workers}{verdict}\n")
     }
 
-    /// Returns what limits workers to `worker_memory`, where there are workers.
+    /// Returns the means that limits workers to `worker_memory`; `None` without workers.
     pub fn memory_held_by(&self) -> Option<&str> {
         self.opened.python.as_ref().map(|setup| setup.measured.memory_held_by.as_str())
     }

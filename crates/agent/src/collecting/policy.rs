@@ -35,7 +35,7 @@ impl OpenedPolicy {
         Ok(Some(OpenedPolicy { network, stored }))
     }
 
-    /// Returns what batches hold of it besides actions.
+    /// Returns the columns that batches have from this policy besides actions.
     pub(super) fn extras(&self) -> Extras {
         Extras { logprobs: true, values: self.stored.file.has_critic() }
     }

@@ -52,7 +52,7 @@ impl Choice {
         Choice { state: State::Apart, last: None, settled: 0, turns: Vec::with_capacity(TURNS) }
     }
 
-    /// A turn ends, and the next begins.
+    /// Ends a turn and begins the next.
     fn turn(&mut self, now: Instant) -> Option<Change> {
         if let State::Rest { until, together } = self.state {
             if now < until {

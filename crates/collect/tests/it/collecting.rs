@@ -230,8 +230,7 @@ fn asynchronous_batches_come_as_rows_are_full_and_old_frames_are_counted() {
     let mut collector = start_versioned(&settings, &version, native_of("CartPole-v1", 6, 3, OPTIONS));
     let batch = collector.next().unwrap().unwrap();
     assert_eq!((batch.rows().len(), batch.num_frames), (6, 120));
-    // Two further batches are in memory, full after 20 calls a thread each. They have version 10, which is too old for a
-    // learner at 20.
+    // Two more batches are in memory, each full after 20 calls a thread. Version 10 is too old for a learner at 20.
     while version[1].load(Ordering::SeqCst) < 3 * 3 * 20 {
         std::thread::yield_now();
     }

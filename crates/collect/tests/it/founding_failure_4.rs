@@ -1,5 +1,5 @@
-//! Founding failure 4: collector workers that need no GPU each open a context on it, until the card is full. Here Python
-//! workers import torch and ask it for the card: none has a device, and nothing shows on the card.
+//! Founding failure 4: collector workers that need no GPU each open a context on it, until the card is full. Here
+//! Python workers import torch and ask it for the card: none has a device, and nothing shows on the card.
 
 use crate::common::{Driver, envs, python};
 use plimsoll_collect::Stepper;

@@ -192,7 +192,7 @@ fn an_open_device_ends_the_worker() {
     let folder = tempfile::tempdir().unwrap();
     let device = folder.path().join("nvidia0");
     std::fs::write(&device, "").unwrap();
-    // A file in the device's place: what is shown is that an open one is found and told, not what a driver does with it.
+    // A file instead of a device: the test shows that an open one is found and reported, not what a driver does.
     let mut one = envs(&python, "Opens", json!({ "path": device, "folder": folder.path() }), 2, 2);
     one.gpu_devices = vec![folder.path().join("nvidia").display().to_string()];
     let mut driver = Driver::start(one).unwrap();

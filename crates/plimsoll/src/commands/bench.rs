@@ -128,7 +128,8 @@ enum Part {
         #[arg(long, value_name = "DIR")]
         out: Option<std::path::PathBuf>,
     },
-    /// Train on several numbers of ranks and hosts, as processes: the time of each, and whether they left the same bits.
+    /// Train on several numbers of ranks and hosts, as processes: the time of each, and whether they left the same
+    /// bits.
     Ranks {
         /// Run files of language models.
         #[arg(value_name = "RUN", default_value = "runs/first.toml")]

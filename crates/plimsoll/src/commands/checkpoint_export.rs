@@ -1,4 +1,4 @@
-//! `checkpoint export`: a checkpoint, an adapter with its base, or any other model, as a Hugging Face folder or a GGUF file.
+//! `checkpoint export`: writes a checkpoint, an adapter with its base, or a model as a folder or a GGUF file.
 
 use super::bench::one_of;
 use crate::{output, terminal};
@@ -13,7 +13,7 @@ use plimsoll_run::checkpoint::verbs;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 
-/// The share of a merge's elements that are the base's again from which a sentence says what to do.
+/// Share of a merge's elements rounded back to the base's values from which advice is printed.
 const UNDONE_SHARE: f64 = 0.5;
 
 #[derive(clap::Args)]
@@ -113,7 +113,7 @@ fn adapter_base_name(folder: &Path) -> Result<Option<String>> {
     Ok(adapter_base_of(folder)?.filter(is_own))
 }
 
-/// Adds what else may be exported to an error about a directory without checkpoints.
+/// Adds the other things that may be exported to an error about a directory without checkpoints.
 fn or_a_model(error: Error) -> Error {
     match error.slug {
         "checkpoint-missing" => error.hint(

@@ -78,7 +78,7 @@ pub fn run(args: &Args, as_json: bool, quiet: bool) -> Result<()> {
     })
 }
 
-/// Refuses what no attempt could send: another kind of address, and a token that is no header.
+/// Refuses endpoints and tokens that cannot work: another kind of address, or a token that is not a valid header.
 fn check_way(endpoint: &str, token: Option<&str>) -> Result<()> {
     if !["https://", "http://"].iter().any(|scheme| endpoint.starts_with(scheme)) {
         let message =
@@ -100,7 +100,7 @@ fn check_way(endpoint: &str, token: Option<&str>) -> Result<()> {
     }
 }
 
-/// The files of the model, then the card, the curves and the run file.
+/// Returns the model's files, then the card, the curves and the run file.
 fn files(found: &Published, target: &PushTarget, no_card: bool) -> Result<Vec<PushFile>> {
     let of_model = found.files.iter().map(|(name, record)| PushFile {
         path: name.clone(),

@@ -1,5 +1,6 @@
-//! `doctor` finds what would end a run on this machine, `doctor RUN_DIR` how a run of this program is, `doctor --log` what ended
-//! the run that wrote some logs, `doctor --run` where another framework's run would fail, `doctor --ranks` what lies between the hosts of a run. `plimsoll-doctor` makes the findings; the pages explain them.
+//! `doctor` finds what would end a run on this machine, `doctor RUN_DIR` the state of a Plimsoll run, `doctor --log`
+//! what ended the run that wrote some logs, `doctor --run` where another framework's run would fail, `doctor --ranks`
+//! problems between the hosts of a run. `plimsoll-doctor` makes the findings; the pages explain them.
 
 use super::layers::Sets;
 use super::{doctor_dir, doctor_ranks, doctor_run, doctor_stacks};
@@ -44,7 +45,8 @@ pub struct Args {
     /// Logs, also gzipped, or folders of them (a Ray session); `-` is standard input.
     #[arg(long, value_name = "FILE", num_args = 1..)]
     log: Vec<PathBuf>,
-    /// The most text that is read from logs, after unpacking; of a larger file, its beginning and its end [default: 16GiB].
+    /// The most text that is read from logs, after unpacking; of a larger file, its beginning and its end [default:
+    /// 16GiB].
     #[arg(long, value_name = "BYTES", requires = "log")]
     bytes_max: Option<String>,
     /// How long a pipe may pause, all in all, before what has come is judged [default: 120].
@@ -107,7 +109,7 @@ fn logs(args: &Args) -> Result<ExitCode> {
     Ok(exit(!diagnosis.finished))
 }
 
-/// What to do where no line says how a run ended.
+/// Advice if no line says how a run ended.
 const LOOK_ELSEWHERE: &str = "\
 if the run died, it left no line that the doctor knows, as a kill does: give the logs of all ranks, of the launcher and of
 the kernel (`dmesg -T`)";
@@ -161,7 +163,7 @@ fn machine(dir: &Path, as_json: bool) -> Result<ExitCode> {
     Ok(exit(has_problem))
 }
 
-/// Asks the kernel what it offers to keep workers in.
+/// Asks the kernel which means of limiting workers it offers.
 fn worker_facts() -> WorkerFacts {
     let Offered { filters, answers, landlock, groups, mounts } = plimsoll_reward::offered();
     WorkerFacts { filters, answers, landlock, groups, mounts }

@@ -1,5 +1,4 @@
-//! `doctor RUN_DIR`: what a run does or how it ended, what its ranks do, and what to do about an error. It reads the directory as `plimsoll
-//! watch` does: without a lock, and without changing anything.
+//! `doctor RUN_DIR`: the state of a run and its ranks, and remedies for its error. Takes no lock and changes nothing.
 
 use crate::watch::live::Runs;
 use crate::{output, pages, rank_rows};
@@ -8,7 +7,7 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Prints it; exit code 1 if the run failed or was ended before its last step.
+/// Prints the report; exit code 1 if the run failed or was ended before its last step.
 pub fn run(dir: &Path, as_json: bool) -> Result<ExitCode> {
     let runs = Runs::open(&[PathBuf::from(dir)])?;
     runs.read_all();

@@ -1,5 +1,4 @@
-//! `doctor --ranks`: starts the ranks of a run as `train` would, lets them measure what lies between their hosts, and shows on rank 0 what
-//! would end the run or slow it down.
+//! `doctor --ranks`: the ranks of a run measure their hosts' links; rank 0 prints what would end the run or slow it.
 
 use super::layers::Sets;
 use crate::survey::{Needs, checks, table};
@@ -20,8 +19,8 @@ use std::process::ExitCode;
 /// The flags of `doctor --ranks`.
 #[derive(clap::Args)]
 pub struct RankFlags {
-    /// Measure between the hosts of a run before it, started as `train` is: with N, the number of all ranks, or without it by a launcher.
-    /// RUN_DIR is then a run file, if it is given.
+    /// Measure between the hosts of a run before it, started as `train` is: with N, the number of all ranks, or without
+    /// it by a launcher. RUN_DIR is then a run file, if it is given.
     #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "0", value_parser = clap::value_parser!(u32).range(0..=i64::from(RANKS_MAX)), conflicts_with_all = ["log", "self_test", "run"], group = "settable")]
     ranks: Option<u32>,
     /// Hosts, each of which is started with the same command and its --host-rank.
@@ -54,8 +53,8 @@ impl RankFlags {
     }
 }
 
-/// Measures, as one of the ranks or as the process that starts them. `run`: the run file and what is set of it; `folder`: where a run without one would write.
-/// Exit code 1 if something would refuse the run.
+/// Measures, as one of the ranks or as the process that starts them. `run`: the run file and its settings; `folder`:
+/// where to write without a run file. Exit code 1 if something would refuse the run.
 pub fn run(
     flags: &RankFlags,
     run: Option<(&Path, Sets)>,
@@ -84,9 +83,9 @@ fn one(
     let needs = loaded.map(|loaded| needs(loaded, launch)).transpose()?.unwrap_or_default();
     let folder = loaded.map_or(PathBuf::from(folder), ending::run_dir_path);
     let card = loaded.map(|loaded| ranks::card_of(launch, loaded)).transpose()?.flatten();
-    // What differs is a finding here; a rank of `train` is refused all the same.
+    // Differences are findings here; `train` refuses such a rank.
     let mut own = vec![("command".to_string(), "doctor --ranks".to_string())];
-    // By it ranks may share a card.
+    // It decides whether ranks may share a card.
     own.extend(loaded.map(several::alike).into_iter().flatten().filter(|(name, _)| name == OF_A_CARD));
     let hello = Hello::of_this_process(launch, card.as_ref().map(|card| card.uuid.clone()), own);
     let token = Token::new(launch, ranks::secret().as_deref());
@@ -124,7 +123,7 @@ fn show(facts: &[Facts], checks: &[Check], has_problem: bool, as_json: bool) -> 
     };
     let objects: Vec<Value> = checks.iter().map(object).collect();
     let mut found = json!({ "problem": has_problem, "ranks": facts, "checks": objects });
-    // Whole run files: the checks say what of them differs.
+    // Whole run files, whose differences the checks report.
     for rank in found["ranks"].as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut) {
         rank.remove("alike");
     }
@@ -132,7 +131,7 @@ fn show(facts: &[Facts], checks: &[Check], has_problem: bool, as_json: bool) -> 
     output::either(as_json, &found, rows)
 }
 
-/// Returns what a run needs of each host, by its plan.
+/// Returns a run's needs on each host, from its plan.
 fn needs(loaded: &Loaded, launch: &Launch) -> Result<Needs> {
     let open_files = super::launch::open_files(loaded, u64::from(launch.local_ranks));
     if loaded.run.trains() == Trains::Policy {

@@ -96,8 +96,8 @@ fn pair(text: &str, flag: &str) -> Result<(String, String)> {
     }
 }
 
-/// This machine's readings; of another machine, which one flag makes it, only what was given by hand: the memory of a
-/// laptop says nothing of a rented card.
+/// Returns this machine's limits. If a flag names another machine, returns only limits given by hand: a laptop's memory
+/// says nothing about a rented card.
 fn limits(flags: &Flags) -> Result<Limits> {
     let given = [&flags.gpu_memory, &flags.host_memory, &flags.shm, &flags.gpus, &flags.kernel];
     let is_elsewhere = given.into_iter().any(Option::is_some);
@@ -143,7 +143,7 @@ fn kernel(text: &str) -> Option<(u32, u32)> {
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }
 
-/// What this machine has, each with where it was read.
+/// Reads this machine's limits, each with its source.
 fn readings() -> Limits {
     let here = Host::this().limits(Path::new("."));
     let (cards, card) = (device_files(), (card().probe)().ok());
@@ -172,7 +172,7 @@ fn device_files() -> u64 {
     entries.filter(|entry| entry.file_name().to_str().is_some_and(is_card)).count() as u64
 }
 
-/// A model's shape: a folder with a config.json, a known name, or what the user points at. Nothing is fetched.
+/// Returns a model's shape, from a folder with a config.json, a known name, or `otherwise`. Fetches nothing.
 fn shape_of(name: &str, otherwise: Option<&str>) -> Result<ModelSpec> {
     match (known_shape_of(name)?, otherwise) {
         (Some(spec), _) => Ok(spec),
@@ -184,7 +184,7 @@ fn shape_of(name: &str, otherwise: Option<&str>) -> Result<ModelSpec> {
     }
 }
 
-/// The shape of a folder or of a published name, if it is known.
+/// Returns the shape of a folder or of a published name, if it is known.
 fn known_shape_of(name: &str) -> Result<Option<ModelSpec>> {
     let folder = Path::new(name).join("config.json");
     match folder.is_file() {
@@ -193,7 +193,7 @@ fn known_shape_of(name: &str) -> Result<Option<ModelSpec>> {
     }
 }
 
-/// The shape that `--model-config` gives.
+/// Reads the shape that `--model-config` names.
 fn given_shape(given: &str) -> Result<ModelSpec> {
     let path = Path::new(given);
     match (path.is_dir(), path.is_file()) {

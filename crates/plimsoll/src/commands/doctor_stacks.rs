@@ -1,20 +1,19 @@
-//! Which remedies of a page help, by what the logs name and by what their numbers say: a setting of CUDA does not help on a
-//! TPU, nor a rollout engine where there is none.
+//! Selects the remedies of a page that apply, by the names and numbers in the logs: a CUDA setting does not help on a
+//! TPU, nor a rollout engine's where there is none.
 //!
-//! A step of a page that begins with one of `CONDITIONS` is for such runs alone. One that begins with `In NAME,` is for the
-//! framework of that name.
+//! A step that begins with one of `CONDITIONS` is only for such runs; with `In NAME,` only for that framework.
 
 use crate::pages;
 use plimsoll_doctor::log::{Diagnosis, frameworks};
 
-/// What a step begins with, and of which runs it is.
+/// The opening words of a step, and the runs that it applies to.
 struct Condition {
     begins: &'static str,
-    /// One of these is named. Empty for any run.
+    /// At least one of these must be named. Empty for any run.
     any: &'static [&'static str],
-    /// None of these is named.
+    /// None of these may be named.
     none: &'static [&'static str],
-    /// Or one of these is.
+    /// Alternatively, one of these is named.
     or: &'static [&'static str],
 }
 
@@ -46,7 +45,7 @@ const CONDITIONS: [Condition; 15] = [
     Condition { begins: "Outside pods,", any: &[], none: &["Kubernetes"], or: &[] },
 ];
 
-/// Names in `Diagnosis::frameworks` that are none of a framework with settings of its own.
+/// Names in `Diagnosis::frameworks` of things that are not a framework with its own settings.
 const STACKS: [&str; 11] = [
     "torchrun",
     "PyTorch",
@@ -63,7 +62,7 @@ const STACKS: [&str; 11] = [
 /// Frameworks whose settings are of no use to others.
 const OWN: [&str; 2] = ["Ray", "Plimsoll"];
 
-/// What a reason says, and the steps that it makes pointless.
+/// Words of a reason, and the steps that it makes pointless.
 const POINTLESS: [(&str, &str); 8] = [
     ("size: ", "fragmentation: "),
     ("size: ", "check the numbers"),
@@ -80,7 +79,7 @@ pub fn remedies(page: &str, diagnosis: &Diagnosis) -> Vec<String> {
     let known: Vec<&str> = frameworks().filter(|name| !STACKS.contains(name)).collect();
     let mut named: Vec<String> = diagnosis.frameworks.clone();
     if !named.iter().any(|name| known.contains(&name.as_str())) {
-        // A log that names no framework may be of any that runs everywhere.
+        // A log that names no framework may come from any framework that runs everywhere.
         named.extend(known.iter().filter(|name| !OWN.contains(name)).map(|name| name.to_string()));
     }
     let first: Vec<String> = diagnosis.first_steps.iter().flat_map(|step| codes(step)).collect();
@@ -100,7 +99,7 @@ fn codes(step: &str) -> Vec<String> {
     words.filter(is_code).map(str::to_string).collect()
 }
 
-/// Returns those of `steps` that are for such runs, and not pointless by the numbers of the logs.
+/// Returns the `steps` that apply to the run and that the logs' numbers do not make pointless.
 pub fn that_help(steps: Vec<String>, diagnosis: &Diagnosis) -> Vec<String> {
     let named = |names: &[&str]| diagnosis.frameworks.iter().any(|own| names.contains(&own.as_str()));
     let is_for = |step: &str| {

@@ -25,7 +25,8 @@ pub struct Args {
     /// A JSONL or Parquet file, or a built-in task such as builtin:addition.
     #[arg(long)]
     data: String,
-    /// The reward that scores a response: exact, math, gsm8k, regex:PATTERN, python:FILE.py:FUNCTION, ...; exact unless given.
+    /// The reward that scores a response: exact, math, gsm8k, regex:PATTERN, python:FILE.py:FUNCTION, ...; exact unless
+    /// given.
     #[arg(long, value_name = "KIND")]
     reward: Option<String>,
     /// A reward model that scores the responses: a directory of one that `method = "reward_model"` trained, or another.

@@ -1,5 +1,4 @@
-//! `explain SLUG` prints the page of an error, of a class of the doctor or of a check; `--list` lists all pages by group;
-//! `--search`, or several words, find pages by their words.
+//! `explain SLUG` prints the page of an error, a doctor class or a check; other forms list pages or search them.
 
 use crate::{output, pages, pages::Group};
 use plimsoll_base::{Error, Result};

@@ -1,5 +1,4 @@
-//! `grade --reward KIND FILE`: scores given responses with a reward; scores go to stdout, agreement and disagreements to
-//! stderr.
+//! `grade --reward KIND FILE`: scores given responses; scores go to stdout, agreement and disagreements to stderr.
 
 use crate::output::{self, Out};
 use plimsoll_base::{Error, Result};

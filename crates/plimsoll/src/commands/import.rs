@@ -1,4 +1,4 @@
-//! `import STACK FILE`: a run file from what another stack is started with, and a list of what it could not take along.
+//! `import STACK FILE`: makes a run file from another stack's script or configuration, and lists what it left out.
 
 use crate::{new_file, output};
 use clap::builder::PossibleValuesParser;
@@ -30,7 +30,7 @@ pub struct Args {
     all: bool,
 }
 
-/// The name of each stack that is imported, and what its file is.
+/// Returns the name of each importable stack, with a description of its file.
 fn importable() -> impl Iterator<Item = (&'static str, &'static str)> {
     STACKS.iter().filter_map(|stack| Some((stack.name, stack.imported_file()?)))
 }

@@ -59,7 +59,7 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the run file for what the flags name, checked as `plan` and `train` check it.
+/// Returns the run file for the flags, checked as `plan` and `train` check it.
 fn own_text(args: &Args, path: &Path) -> Result<String> {
     let name = path.file_stem().unwrap_or_default().to_string_lossy();
     let output = path.display().to_string();
@@ -76,7 +76,7 @@ fn own_text(args: &Args, path: &Path) -> Result<String> {
     load_text(text.clone(), path, &[], iter::empty()).map(|_| text)
 }
 
-/// Says what was written, what it names that is not there, and what to do with it.
+/// Prints the file written, the files it names that do not exist, and the next commands.
 fn next_steps(path: &Path, text: String, quiet: bool) {
     let shown = path.display();
     output::note(quiet, &format!("{shown} is written"));

@@ -228,14 +228,14 @@ impl Launcher {
         }
     }
 
-    /// Returns what submits the files, in order.
+    /// Returns the commands that submit the files, in order.
     fn submits(&self, folder: &Path, job: &Job) -> Vec<Submit> {
         let path = |name: &str| folder.join(name).display().to_string();
         match self {
             Launcher::Slurm { .. } => vec![Submit::tool(&["sbatch", &path(&format!("{}.sbatch", job.name))])],
             Launcher::K8s { kind, .. } => {
                 let apply = |file: &str| Submit::tool(&["kubectl", "apply", "-f", &path(file)]);
-                // Asked first, so that no Secret is left where the job cannot be made.
+                // Asked first, so that no Secret is left if the job cannot be created.
                 let asked = Submit::asked(
                     &["kubectl", "apply", "--dry-run=server", "-f", &path("job.yaml")],
                     kind.controller(),
@@ -267,7 +267,7 @@ impl Common {
         self.out.clone().unwrap_or_else(|| format!("launch-{}", self.name()).into())
     }
 
-    /// Plans the run, and returns what to start.
+    /// Plans the run and returns the job to start.
     fn job(&self, workdir: String, quiet: bool) -> Result<Job> {
         self.check_ranks()?;
         let mut loaded = self.sets.load(&self.run, quiet)?;
@@ -361,16 +361,16 @@ impl Common {
 
 /// A thread that drives the card, those that grade, and the exchange with other ranks.
 const CPUS_NEXT_TO_A_CARD: u32 = 4;
-/// What a container has in /dev/shm by default, and what libraries rely on.
+/// Default size of a container's /dev/shm, which libraries rely on.
 const SHM_OF_LIBRARIES: Bytes = Bytes::mib(64);
 /// Descriptors of a rank without workers and without other ranks.
 const FILES_OF_A_RANK: u64 = 256;
 const FILES_OF_A_WORKER: u64 = 4;
 const FILES_OF_ANOTHER_RANK: u64 = 16;
-/// Most systems give a process as many without being asked.
+/// Descriptors that most systems allow a process by default.
 const FILES_MIN: u64 = 1024;
 
-/// Returns the descriptors of the process of a run that opens the most.
+/// Returns the number of descriptors of the run's process that opens the most.
 pub fn open_files(loaded: &Loaded, ranks: u64) -> u64 {
     let of_environment =
         loaded.run.environment.as_ref().map(|section| section.num_workers.value().unwrap_or(1));

@@ -1,4 +1,4 @@
-//! `launch --submit`: runs the launcher's own tool on the files, and names what it refuses.
+//! `launch --submit`: runs the launcher's own tool on the files, and reports what it refuses.
 
 use crate::output;
 use plimsoll_base::{Error, Result};
@@ -18,11 +18,11 @@ pub struct Submit {
 }
 
 enum How {
-    /// Its output is passed on; what it refuses is an error.
+    /// A tool whose output is passed on; a refusal is an error.
     Tool,
-    /// It changes nothing; what it refuses is an error of this controller or of the cluster.
+    /// A dry run, which changes nothing; a refusal is an error of this controller or of the cluster.
     Asked(Controller),
-    /// It replaces this process: the script is the run.
+    /// The script that is the run; it replaces this process.
     Script,
 }
 
@@ -43,7 +43,7 @@ impl Submit {
         Submit { words: words.iter().map(|word| word.to_string()).collect(), how }
     }
 
-    /// Returns it as one types it.
+    /// Returns the command as a user would type it.
     pub fn shown(&self) -> String {
         let quoted = |word: &String| match word.contains(|c: char| c.is_whitespace() || "'\"$`\\".contains(c))
         {
@@ -54,7 +54,7 @@ impl Submit {
     }
 }
 
-/// Requires that `tool` is there, before anything is written.
+/// Requires that `tool` is installed, before anything is written.
 ///
 /// Errors: `launch-tool-missing`.
 pub fn check_tool(tool: &str) -> Result<()> {

@@ -57,7 +57,7 @@ pub fn flag(key: &str, value: Option<impl std::fmt::Display>) -> Option<String> 
     value.map(|value| format!("{key}={value}"))
 }
 
-/// As `flag`, with quotes, so that the text is never read as a number or a list.
+/// Returns `key="value"` if the flag was given; the quotes keep text from being read as a number or a list.
 pub fn text_flag(key: &str, value: Option<&str>) -> Option<String> {
     value.map(|value| format!("{key}={}", serde_json::Value::from(value)))
 }

@@ -58,7 +58,8 @@ pub enum Command {
     Checkpoint(checkpoint::Args),
     /// Measure this machine's peak and how close the engine comes to it.
     Bench(bench::Args),
-    /// Find what would end a run on this machine, what ended the run that wrote some logs, or where another framework's run would fail.
+    /// Find what would end a run on this machine, what ended the run that wrote some logs, or where another framework's
+    /// run would fail.
     Doctor(doctor::Args),
     /// Print the page of an error, list them all, or search them.
     Explain(explain::Args),

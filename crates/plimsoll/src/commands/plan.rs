@@ -168,7 +168,7 @@ fn print_ranks(args: &Args, run: &RunSpec, machine: &Machine, spreads: &[Hosts])
         let verdict = if planned.fits { "fits" } else { "does not fit" };
         let [each, together, on_card] = [host, all, card].map(|bytes| bytes.to_string());
         let (step_s, run_s) = (planned.auto.chosen.predicted_step_s, planned.run_s());
-        // Where it does not fit they are those of the smallest setting, which does not run there.
+        // If it does not fit, the times are those of the smallest setting, which does not run there.
         let [step, whole] = [step_s, run_s].map(|s| if planned.fits { duration(s) } else { "-".into() });
         text += &format!(
             "{count:>5} {ranks:>5} {each:>12} {together:>12} {on_card:>12} {step:>10} {whole:>12}  {verdict}\n"
@@ -192,7 +192,7 @@ fn print_ranks(args: &Args, run: &RunSpec, machine: &Machine, spreads: &[Hosts])
     Ok(if fit { ExitCode::SUCCESS } else { ExitCode::from(plimsoll_base::Exit::DoesNotFit as u8) })
 }
 
-/// Returns what is assumed of hosts, if there are several.
+/// Returns the assumptions about hosts, if there are several.
 fn assumed(spreads: &[Hosts]) -> String {
     let Some(several) = spreads.iter().find(|hosts| hosts.count > 1) else { return String::new() };
     let network = several.network / 1e9;
@@ -210,7 +210,8 @@ fn assumed(spreads: &[Hosts]) -> String {
 /// How ranks are spread over hosts.
 #[derive(Clone, Debug, clap::Args)]
 struct Spread {
-    /// Plan a run of N ranks, of all hosts together, which share their host's memory evenly: `train --ranks`. Several numbers give a table.
+    /// Plan a run of N ranks, of all hosts together, which share their host's memory evenly: `train --ranks`. Several
+    /// numbers give a table.
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1", value_parser = clap::value_parser!(u32).range(1..=4096), conflicts_with_all = ["min", "table", "of_run"])]
     ranks: Vec<u32>,
     /// Plan a run on H hosts: `train --hosts`. Several numbers give a table.
@@ -225,12 +226,12 @@ struct Spread {
 }
 
 impl Spread {
-    /// Whether one rank is planned, as without flags.
+    /// True if one rank is planned, as without flags.
     fn is_one(&self) -> bool {
         self.ranks == [1] && self.hosts == [1] && self.ranks_per_host.is_none_or(|each| each == 1)
     }
 
-    /// Returns the hosts to plan for, each number of them with each number of ranks.
+    /// Returns the hosts to plan for: each number of hosts with each number of ranks.
     fn all(&self) -> Result<Vec<Hosts>> {
         let mut all = Vec::new();
         for &hosts in &self.hosts {
@@ -264,7 +265,6 @@ fn print_offers(args: &Args, run: &RunSpec, limits: Option<&Limits>) -> Result<E
     Ok(if fits { ExitCode::SUCCESS } else { ExitCode::from(plimsoll_base::Exit::DoesNotFit as u8) })
 }
 
-/// Whether the plan is for this machine.
 fn is_for_here(args: &Args) -> bool {
     args.limit.is_none() && args.host_memory.is_none() && args.card.is_none()
 }

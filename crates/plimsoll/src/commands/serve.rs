@@ -16,7 +16,6 @@ use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// The variable that may hold the token.
 const TOKEN_VARIABLE: &str = "PLIMSOLL_SERVE_TOKEN";
 
 #[derive(clap::Args)]
@@ -30,7 +29,8 @@ Examples:
   plimsoll serve hf:Qwen/Qwen2.5-0.5B-Instruct --port 8000
   PLIMSOLL_SERVE_TOKEN=$(openssl rand -hex 16) plimsoll serve M --bind 0.0.0.0 --host gpu7.lab")]
 pub struct Args {
-    /// A directory, file.gguf, hf:org/name, pypi:package, builtin:nano or random:PRESET; or a run file or the directory of a run.
+    /// A directory, file.gguf, hf:org/name, pypi:package, builtin:nano or random:PRESET; or a run file or the directory
+    /// of a run.
     #[arg(value_name = "RUN-or-MODEL")]
     model: String,
     /// The port to listen on; 0 takes a free one.
@@ -132,7 +132,7 @@ fn token(args: &Args) -> Result<Option<String>> {
     }
 }
 
-/// What is served, and how.
+/// Settings from flags, `--set` and the run.
 struct Settings {
     verb: VerbFile,
     /// True if the length of responses is left open.
@@ -177,7 +177,7 @@ fn settings(args: &Args, quiet: bool) -> Result<Settings> {
         true => path.join("checkpoints/latest").display().to_string(),
         false => adapter.unwrap_or(run.model),
     };
-    // What a plan of training chose is written into the directory as if it had been set.
+    // Choices of a training plan are written into the directory as if the user had set them.
     let is_chosen = |key: &str| is_run_dir && matches!(provenance.of(key), Origin::File { .. });
     if is_chosen("rollout.sequences_max") {
         run.rollout.sequences_max = Auto::Auto;
@@ -203,7 +203,7 @@ fn is_default(provenance: &Provenance) -> bool {
     *provenance.of("rollout.max_new_tokens") == Origin::Default
 }
 
-/// Says what fits, whose lengths these are, and how to get longer ones.
+/// Returns words on what fits, where the lengths come from, and how to get longer ones.
 fn words(queue: u32, is_run: bool, report: &PlanReport) -> String {
     let engine = &report.shape.engine;
     let (context, positions) = (engine.context(), report.shape.spec.max_positions as usize);

@@ -91,7 +91,7 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
         .map(ExitCode::from)
 }
 
-/// What a run says at once after a first signal.
+/// Printed at once after a first signal.
 const STOPPING: &str =
     "stopping: this step is finished and saved, then the run ends; ctrl-c again ends it at once";
 

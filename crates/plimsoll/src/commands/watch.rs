@@ -1,5 +1,4 @@
-//! `watch RUN_DIR...` shows runs in a browser, live; `--static` writes the page as one file; `--export tensorboard` writes
-//! event files.
+//! `watch RUN_DIR...` shows runs live in a browser, writes the page as a file, or exports event files for TensorBoard.
 
 use crate::listening::{listen, refused};
 use crate::output;

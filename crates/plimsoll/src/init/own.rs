@@ -10,7 +10,7 @@ pub struct Own<'a> {
     pub data: &'a str,
     /// The `kind` of each reward, at least one.
     pub rewards: &'a [String],
-    /// Where the run file will be.
+    /// Path of the new run file.
     pub output: &'a str,
     /// The last part of the run directory.
     pub name: &'a str,

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 
 /// Runs on one page; each may take a few megabytes.
 pub const RUNS_MAX: usize = 16;
-/// How often files are checked.
+/// Interval at which files are checked.
 const LOOK: Duration = Duration::from_millis(250);
 
 pub struct Runs {

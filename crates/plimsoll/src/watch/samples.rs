@@ -23,7 +23,7 @@ pub struct Query {
     /// One file; all if empty.
     pub file: String,
     pub reward: Reward,
-    /// Where the previous answer stopped: a file and the offset of a line.
+    /// Position at which the previous answer stopped: a file and the offset of a line.
     pub from: Option<(String, u64)>,
 }
 

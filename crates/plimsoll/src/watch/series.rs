@@ -54,7 +54,7 @@ pub struct Series {
     names: Vec<String>,
     /// One for each metric, each as long as `buckets`.
     columns: Vec<Vec<Cell>>,
-    /// How often a metric was left out because there are too many.
+    /// Number of times a metric was left out because there are too many.
     pub names_left_out: u64,
     /// Incremented when buckets that a page may hold become invalid.
     pub epoch: u64,
@@ -73,7 +73,6 @@ impl Series {
         }
     }
 
-    /// Steps of a full bucket.
     #[cfg(test)]
     pub fn width(&self) -> u32 {
         self.width

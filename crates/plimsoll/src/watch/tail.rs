@@ -14,7 +14,7 @@ pub const LINE_BYTES_MAX: usize = 1 << 20;
 /// Bytes before the offset compared to detect a log that was cut and grew again.
 const RECENT_BYTES: usize = 128;
 
-/// How the file changed since the last read.
+/// Change of the file since the last read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
     /// Missing or unreadable.

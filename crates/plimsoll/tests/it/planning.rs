@@ -1,4 +1,4 @@
-//! `plan` from outside: recipes, the smallest limits and what they are worth in a real container, the grid, the drawing.
+//! `plan` from outside: recipes, the smallest limits and their worth in a real container, the grid, the drawing.
 //! What a plan says of a run is tested in `crates/plan/tests`.
 
 use crate::common::cgroup::Group;

@@ -53,7 +53,7 @@ struct LeftOut {
 impl Dataset {
     /// Opens one data set or several, with rows of this kind.
     ///
-    /// Errors: those of reading and tokenizing; `prompt-too-long`, `data-empty`, `data-bad-pass-rate`, `data-column-missing`.
+    /// Errors: `prompt-too-long`, `data-empty`, `data-bad-pass-rate`, `data-column-missing`; reading and tokenizing.
     pub fn open(
         sets: &DataSets,
         data: &Data,

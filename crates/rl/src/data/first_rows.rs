@@ -49,7 +49,7 @@ pub(crate) fn first_rows(run: &RunSpec, text: Option<&TextModel>) -> Result<Firs
     Ok(found)
 }
 
-/// Reads the first rows of the files that begin a run's episodes; of those that the run's rewards grade also the columns.
+/// Reads the first rows of the files that begin a run's episodes; also their columns if the run's rewards grade them.
 ///
 /// Errors: those of reading them.
 pub(crate) fn first_rows_of_episodes(run: &RunSpec) -> Result<FirstRows> {
@@ -75,7 +75,7 @@ pub(crate) fn first_rows_of_episodes(run: &RunSpec) -> Result<FirstRows> {
     Ok(found)
 }
 
-/// What of a file was not read, for people.
+/// Names the rows of a file that were not read, for people.
 fn rows_after(rows: usize, path: &str) -> String {
     format!("rows after {rows} of {path}")
 }

@@ -1,5 +1,5 @@
-//! Data sets of the hub: `hf:` names become files of the hub's cache before anything is read, and the commit that was meant is kept in
-//! the run directory, so that a resumed run reads the same rows.
+//! Data sets of the hub: `hf:` names become files of the hub's cache before anything is read. The run directory keeps
+//! the commit, so that a resumed run reads the same rows.
 
 use plimsoll_base::Result;
 use plimsoll_config::{DataSets, RunFile, RunSpec};
@@ -41,8 +41,8 @@ pub(crate) fn localise(run: &mut RunSpec, allow_download: bool) -> Result<Pins> 
     Ok(pins)
 }
 
-/// The same for the plan of a run. What is not on this machine stays a name where the plan `needs_rows` of nothing, and is
-/// refused where it does.
+/// Returns `run` for a plan, with local files for its `hf:` names; nothing is fetched. If one is not on this machine,
+/// all names stay, or the plan is refused if it `needs_rows`.
 ///
 /// Errors: `data-hub-name`; `data-not-local`.
 pub(crate) fn localised(run: &RunSpec, needs_rows: bool) -> Result<RunSpec> {

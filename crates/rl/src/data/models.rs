@@ -1,4 +1,4 @@
-//! Opening the models of a run: the trained model, its critic and its teacher, each with the tokens that the actor samples.
+//! Opens the models of a run: the trained model, its critic and its teacher, all with the actor's tokenizer.
 
 use plimsoll_arch::{
     Ffn, LoraShape, LoraTarget, LoraTargets, ModelSpec, PLAN_ONLY, Quantization, Unfit, nearest_preset,
@@ -24,8 +24,8 @@ pub(crate) fn other_models(run: &RunSpec, actor: &OpenModel) -> Result<PerRole<O
     Ok(one_each.with_rewards(rewards.into_iter()))
 }
 
-/// Opens the models besides `actor` for a plan, as `model_of_plan` opens the run's own: a teacher that is not there yet, such as
-/// the checkpoint of a run to come, has the actor's shape. Also returns what was assumed.
+/// Opens the models other than `actor` for a plan, as `model_of_plan` opens the run's own. A teacher that does not
+/// exist yet, such as a future run's checkpoint, gets the actor's shape. Also returns what was assumed.
 ///
 /// Errors: as `other_models`.
 pub(crate) fn other_models_of_plan(
@@ -57,7 +57,7 @@ fn is_path(name: &str) -> bool {
     ["hf:", "pypi:", "builtin:", "random:"].iter().all(|kind| !name.starts_with(kind))
 }
 
-/// Opens the trained model: a reward model may continue from a reward model; every other run needs a model that predicts tokens.
+/// Opens the trained model. It must predict tokens, unless the run trains a reward model, which may start from another.
 pub(crate) fn trained_model(run: &RunSpec, name: &str, options: &ModelOptions) -> Result<OpenModel> {
     let model = match run.needs.scores {
         true => open_any_model(name, options)?,
@@ -119,7 +119,7 @@ fn with_adapter(run: &RunSpec, mut model: OpenModel) -> Result<OpenModel> {
     }
 }
 
-/// Requires that A and B are no larger than the weights that they change: a product of rank r has r independent rows at most.
+/// Requires that `lora.rank` is at most the smaller dimension of every target: no update of it has a larger rank.
 ///
 /// Errors: `lora-unsupported`.
 fn check_rank(run: &RunSpec, spec: &ModelSpec) -> Result<()> {
@@ -148,8 +148,8 @@ fn check_rank(run: &RunSpec, spec: &ModelSpec) -> Result<()> {
     })
 }
 
-/// Requires that each target is a tensor of its own in every layer: peft names adapters by the tensors that files have, and most layers of a
-/// model with linear attention have other products than q, k, v and o.
+/// Requires that each target is a tensor of its own in every layer. peft names adapters by the tensors in files, and
+/// most layers of a model with linear attention have no q, k, v and o products.
 ///
 /// Errors: `lora-unsupported`.
 fn check_targets(targets: LoraTargets, spec: &ModelSpec) -> Result<()> {
@@ -254,7 +254,7 @@ fn check_codes(slug: &'static str, key: &str, how: Option<Quantization>, model: 
     Err(error.hint(format!("remove {key}")))
 }
 
-/// Opens the trained model for a plan, which needs its shape alone: nothing is fetched where the published shape is known.
+/// Opens the trained model for a plan, which needs only its shape: nothing is fetched if the published shape is known.
 /// Also returns what was assumed.
 ///
 /// Errors: as `open_model`.
@@ -279,7 +279,7 @@ pub(crate) fn model_of_plan(run: &RunSpec) -> Result<(OpenModel, Option<String>)
     }
 }
 
-/// Returns the published shape of a model that is not on this machine, and words about it; none where it is, or has no such shape.
+/// Returns the published shape of a model that is not on this machine, with words about it; none if it is, or has none.
 fn shape_of_plan(name: &str, options: &ModelOptions) -> Result<Option<(OpenModel, String)>> {
     let is_elsewhere = name.starts_with("hf:") || !Path::new(name).exists();
     let published =

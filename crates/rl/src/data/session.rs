@@ -53,8 +53,8 @@ impl Session {
         Session::of_model(run, trained_model(run, &run.model, &run.model_options)?)
     }
 
-    /// Opens everything for a run that resumes from `checkpoint`, which holds all of the model except the weights of a
-    /// reference. Where `model` cannot be opened any more, and no reference is read from it, opens the checkpoint's model.
+    /// Opens everything for a run that resumes from `checkpoint`, which holds all of the model except reference
+    /// weights. If `model` can no longer be opened, and no reference is read from it, opens the checkpoint's model.
     pub(crate) fn open_again(
         run: &RunSpec,
         checkpoint: &Path,
@@ -152,13 +152,13 @@ struct Known {
     assumed: Vec<String>,
     /// What was not read, for people.
     not_checked: Vec<String>,
-    /// As `Session::first_columns`.
+    /// Columns of the first row of each set.
     columns: Vec<Map<String, Value>>,
 }
 
 impl Known {
-    /// Opens what a plan needs. With `data.prompt_tokens_max` and a method that samples, only the first rows of the data
-    /// are read, and neither the model's files nor the data need be at hand.
+    /// Opens what a plan needs. With `data.prompt_tokens_max` and a method that samples, reads only the first rows of
+    /// the data, and neither the model's files nor the data need be at hand.
     ///
     /// Errors: those of `Session::open`.
     fn of(run: &RunSpec) -> Result<Known> {

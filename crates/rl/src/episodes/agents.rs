@@ -1,7 +1,7 @@
 //! Episodes that agents play: programs that own their loop, and ask the engine over HTTP what to say.
 //!
-//! During a rollout the engine answers under the address of each episode. What it drew becomes sequences to train on, with
-//! the log-probabilities that it had. An agent's rewards come at the ends of its episodes.
+//! During a rollout the engine answers at each episode's address. The sampled tokens become sequences to train on, with
+//! their log-probabilities. An agent's rewards come at the ends of its episodes.
 
 use super::episode::{Asked, Episode, PlayedTurn};
 use crate::roles::Trainer;
@@ -25,9 +25,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Where a run directory says how its agents reach it.
+/// File of a run directory with the address for agents.
 const ADDRESS: &str = "agent.json";
-/// What agents print.
+/// File of a run directory with the agents' output.
 const AGENTS_LOG: &str = "agents.log";
 
 /// The server of a run, and the programs that it started.
@@ -38,11 +38,11 @@ pub(super) struct AgentPlay {
     stop: Vec<String>,
     keep_stop: bool,
     limits: EpisodeLimits,
-    /// Episodes of a step: as many clients have room.
+    /// Maximum number of clients: the episodes of a step.
     at_once: usize,
     token: String,
     address: SocketAddr,
-    /// Until the first rollout.
+    /// Open port; taken by the server at the first rollout.
     listener: Option<TcpListener>,
     words: Words,
     /// The file with the address, while there is one.
@@ -91,7 +91,7 @@ impl AgentPlay {
         })
     }
 
-    /// Names the run directory, where agents that somebody else starts find the address.
+    /// Writes the agents' output to the run directory, and the address too if they are started elsewhere.
     ///
     /// Errors: `run-dir-unwritable`.
     pub(super) fn write_to(&mut self, dir: &Path) -> Result<()> {
@@ -101,7 +101,7 @@ impl AgentPlay {
         }
         let path = dir.join(ADDRESS);
         let text = json!({ "url": self.url(), "token": self.token, "model": self.model }).to_string();
-        // The token is for this user alone. An agent that waits for the file finds it whole.
+        // Only this user may read the token. An agent that waits for the file finds it whole.
         let part = dir.join(format!(".{ADDRESS}.part"));
         let written = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&part);
         written
@@ -112,12 +112,12 @@ impl AgentPlay {
         Ok(())
     }
 
-    /// Takes what agents printed up to the end of step 1.
+    /// Takes the agents' output up to the end of step 1.
     pub(super) fn first_lines(&self) -> Vec<String> {
         self.words.first_lines()
     }
 
-    /// Says where agents are waited for.
+    /// Returns a line on where agents find the model.
     pub(super) fn words(&self, dir: &Path) -> String {
         match self.section.command.is_empty() {
             true => format!(
@@ -188,7 +188,7 @@ impl AgentPlay {
             claim_timeout: reset,
             starts_agents: !section.command.is_empty(),
         };
-        // Agents know the run's token; what the tokens of episodes follow from is known here alone.
+        // Agents know the run's token, but not the secret from which the tokens of episodes are derived.
         let table = Arc::new(EpisodeTable::new(spec, &new_token()?));
         let listener = self.listener.take().expect("a run serves once");
         let clients = EngineLimits { samples: self.at_once.min(engine.samples), ..*engine };
@@ -212,7 +212,7 @@ impl AgentPlay {
 }
 
 impl Drop for AgentPlay {
-    /// Nothing answers there any more.
+    /// Removes the file with the address, where nothing answers any more.
     fn drop(&mut self) {
         if let Some(path) = &self.told {
             let _ = std::fs::remove_file(path);
@@ -224,20 +224,20 @@ impl Drop for AgentPlay {
 struct Deaths<'d> {
     most: u32,
     count: u32,
-    /// Episodes that account for agents which ended well.
+    /// Number of agents that ended well, each after an episode.
     ended: usize,
     table: &'d EpisodeTable,
 }
 
 impl Deaths<'_> {
-    /// Starts agents again that have ended: as often as may fail, or after each has played something.
+    /// Restarts agents that have ended. An end is a failure unless the agent ended well after an episode.
     ///
     /// Errors: `agent-failing`.
     fn look(&mut self, agents: &mut Agents) -> Result<()> {
         for end in agents.look() {
             self.table.agent_died(&end.number.to_string(), &end.error);
             let ended = self.table.num_ended();
-            // One that plays an episode and ends is at its work: each such end takes one of the episodes.
+            // An agent may end after each episode: every such end is matched with one ended episode.
             match end.was_well && ended > self.ended {
                 true => self.ended += 1,
                 false => self.count += 1,
@@ -257,7 +257,7 @@ impl Deaths<'_> {
     }
 }
 
-/// Returns what an agent gets to know of an episode.
+/// Returns the facts about an episode that its agent gets.
 fn told(start: &Start, group: usize) -> Value {
     // 31 bits, as environments in Python get.
     json!({ "seed": start.draw(0)[0] >> 1, "index": start.index, "held_out": start.held_out, "group_size": group })

@@ -1,4 +1,4 @@
-//! What is asked for, and the record of one episode.
+//! The request for episodes, and the record of one episode.
 
 use plimsoll_config::Rollout;
 use plimsoll_device::Sampling;
@@ -9,7 +9,7 @@ use plimsoll_textenv::Start;
 use serde_json::{Map, Value};
 use std::ops::Range;
 
-/// The episodes to play: all ranks'.
+/// The episodes to play, on all ranks together.
 pub(crate) struct Asked<'q> {
     pub text: &'q TextModel,
     pub rollout: &'q Rollout,
@@ -18,7 +18,7 @@ pub(crate) struct Asked<'q> {
     pub group_size: usize,
     pub sampling: Sampling,
     pub eos: &'q [u32],
-    /// The step that they are for, and the number of steps; 0 for an evaluation.
+    /// The step, and the number of steps; 0 for an evaluation.
     pub steps: [u32; 2],
     pub first_sample_id: u64,
     /// Number of the first episodes whose texts are kept for people.
@@ -27,12 +27,12 @@ pub(crate) struct Asked<'q> {
 
 #[derive(Clone, Debug)]
 pub(super) struct PlayedTurn {
-    /// As the environment saw it.
+    /// The response as the environment saw it.
     pub(super) response: String,
     /// The end-of-text token that ended it, if one did.
     pub(super) eos: Option<u32>,
     pub(super) reward: f64,
-    /// Calls of tools in it.
+    /// Number of tool calls.
     pub(super) calls: usize,
     /// The environment's answer; empty after the last turn.
     pub(super) said: Vec<Message>,
@@ -47,11 +47,11 @@ pub(super) struct Episode {
     /// Number of `messages` that form the prompt.
     pub(super) num_first: usize,
     pub(super) turns: Vec<PlayedTurn>,
-    /// Its row, until its prompt has it: where rewards of the run grade it.
+    /// Columns of its row, until they move to its prompt; only if the run's rewards grade it.
     pub(super) columns: Map<String, Value>,
-    /// What rewards of the run gave it.
+    /// Score by the run's rewards.
     pub(super) scored: Option<Scored>,
-    /// Its sequences among the samples of the rollout: one, or of agents as many as its conversation has branches.
+    /// Its sequences among the rollout's samples: one, or one per branch of an agent's conversation.
     pub(super) sequences: Range<usize>,
     /// True if a fault ended it: it has no return and is not trained.
     pub(super) has_fault: bool,

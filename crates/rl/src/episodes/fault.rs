@@ -18,7 +18,7 @@ impl Fault {
         Fault { slug: slug.to_string(), message, facts, hints }
     }
 
-    /// Adds on which rank it was.
+    /// Adds the rank on which it happened.
     pub(super) fn on_rank(mut self, rank: usize) -> Fault {
         self.facts.push(format!("it was on rank {rank}"));
         self

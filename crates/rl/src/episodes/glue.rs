@@ -12,7 +12,7 @@ use plimsoll_text::calls_xml::Tool;
 use plimsoll_text::{ChatTemplate, Conversation, Message, written_after};
 use serde_json::{Value, json};
 
-/// What follows a turn.
+/// The tokens that follow a turn.
 #[derive(Debug, PartialEq)]
 pub(super) struct AfterTurn {
     pub(super) ids: Vec<u32>,
@@ -20,7 +20,7 @@ pub(super) struct AfterTurn {
     pub(super) is_cut: bool,
 }
 
-/// How an environment speaks to a model.
+/// Converts an environment's messages to the model's tokens.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Glue<'t> {
     pub(super) text: &'t TextModel,
@@ -71,7 +71,7 @@ impl Glue<'_> {
         Ok((rendered, ids))
     }
 
-    /// Returns a turn without the calls of tools in it, and these: objects with `name` and `arguments`.
+    /// Splits a turn into its text and its tool calls, objects with `name` and `arguments`.
     pub(super) fn words_and_calls(&self, response: &str) -> (String, Vec<Value>) {
         if self.tools.is_empty() {
             return (response.to_string(), Vec::new());
@@ -94,7 +94,7 @@ impl Glue<'_> {
 /// Returns the tokens after a turn: what the environment `said`, in at most `most` tokens.
 ///
 /// `before`: all messages before the turn. `eos`: the end-of-text token that ended it, if one did. Errors:
-/// `text-environment-too-long` where even without words there are more than `most`; those of the template and the tokenizer.
+/// `text-environment-too-long` if even no words take more than `most`; those of the template and the tokenizer.
 pub(super) fn after_turn(
     glue: Glue<'_>,
     before: &[Message],

@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 
 impl Episodes {
-    /// Grades the episodes of the last rollout, `samples`, with the run's rewards, if this environment gives none itself.
-    /// `items`: the prompt of each start. What a fault ended is not graded.
+    /// Grades the episodes of the last rollout, `samples`, with the run's rewards, if the environment gives none.
+    /// `items`: the prompt of each start. Episodes that a fault ended are not graded.
     ///
     /// Errors: those of the rewards.
     pub(super) fn grade(
@@ -46,7 +46,7 @@ impl Episodes {
         Ok(())
     }
 
-    /// Returns the score of each episode: the run's rewards', or its return where its environment gives one.
+    /// Returns the score of each episode: by the run's rewards, or its return if its environment gives one.
     pub(crate) fn scored(&self, rewards: &Rewards) -> Vec<Scored> {
         let none = || vec![None; if self.is_graded() { rewards.names().len() } else { 0 }];
         let one = |(episode, total): (&super::episode::Episode, Option<f32>)| match &episode.scored {

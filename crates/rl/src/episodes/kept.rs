@@ -26,7 +26,7 @@ pub struct KeptEpisode {
     pub branches: Vec<KeptBranch>,
 }
 
-/// A sequence of an episode: as `tokens` and `mask`.
+/// A further sequence of an episode: its tokens and mask, as in `KeptEpisode`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct KeptBranch {
     pub tokens: Vec<u32>,
@@ -39,7 +39,7 @@ pub struct KeptTurn {
     /// The sequence that it is in: 0, or one more than its place in `branches`.
     #[serde(skip_serializing_if = "is_zero")]
     pub branch: usize,
-    /// As the environment saw it.
+    /// The response as the environment saw it.
     pub response: String,
     pub finish: Finish,
     /// Range of its tokens: the first, and one past the last.

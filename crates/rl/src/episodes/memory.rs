@@ -9,7 +9,7 @@ use plimsoll_textenv::{Hosts, Kind, Start};
 
 /// Number of episodes that show how long an environment's prompts are.
 const LOOKED_AT: u64 = 64;
-/// Returns the longest prompt of a run's environment: from the run file, or from the first episodes, which have one form.
+/// Returns the most tokens of an environment's prompts: from the run file, or from its first episodes, all of one form.
 pub(crate) fn first_prompt_tokens(run: &RunSpec, text: &TextModel) -> Result<usize> {
     let Some(section) = &run.environment else { return Ok(0) };
     if let Some(limit) = run.data.prompt_tokens_max {
@@ -19,7 +19,7 @@ pub(crate) fn first_prompt_tokens(run: &RunSpec, text: &TextModel) -> Result<usi
     let starts: Vec<Start> = (0..LOOKED_AT).flat_map(|i| [Start::train(seed, i), Start::eval(i)]).collect();
     let settings = section.host_settings(&run.data.prompt_column);
     let firsts = Hosts::first_messages(&Kind::parse(&section.env)?, &settings, &starts)?;
-    // What has tools is played by Python, whose prompts are not looked at.
+    // Environments with tools are Python, whose prompts are not read here.
     let glue = Glue { text, tools: &[] };
     let lengths: Result<Vec<usize>> =
         forgetting(|| firsts.iter().map(|first| Ok(glue.prompt(first)?.1.len())).collect());

@@ -1,5 +1,5 @@
-//! Episodes played. Of several ranks each plays its part with environments of its own, and then every rank has all of them, in
-//! their order: what an episode is depends on its start and on the ids of its samples alone.
+//! Plays episodes. Each rank plays its part with its own environments; then every rank gets all episodes, in order: an
+//! episode depends only on its start and on the ids of its samples.
 
 use super::agents;
 use super::episode::{Asked, Episode, PlayedTurn};
@@ -26,11 +26,11 @@ pub(crate) struct Played {
     pub stats: RolloutStats,
     /// The sequences of the samples of each start, where a sample may have several.
     pub branches: Option<Vec<Vec<Branch>>>,
-    /// What the run's rewards counted, where they grade episodes.
+    /// Counts of the run's rewards, if they grade episodes.
     pub counted: CountedByAll,
 }
 
-/// What one rank played.
+/// One rank's episodes.
 struct Part {
     groups: Vec<SentGroup>,
     stats: SentStats,
@@ -49,7 +49,7 @@ packed_as_json!(EnvironmentTally, Fault);
 
 struct SentGroup {
     prompt: Vec<u32>,
-    /// Empty where texts are not kept.
+    /// The first messages; empty if texts are not kept.
     first: Vec<Message>,
     episodes: Vec<SentEpisode>,
 }
@@ -60,12 +60,12 @@ struct SentEpisode {
     sample: Sent,
     turns: Vec<SentTurn>,
     has_fault: bool,
-    /// The total and the parts of its scores; none where rewards of the run do not grade it.
+    /// The total score and its parts; empty if the run's rewards do not grade it.
     scores: Vec<Option<f32>>,
 }
 packed!(SentEpisode { sample: Sent, turns: Vec<SentTurn>, has_fault: bool, scores: Vec<Option<f32>> });
 
-/// Its texts are empty where they are not kept.
+/// A turn as sent between ranks. Its texts are empty if they are not kept.
 struct SentTurn {
     reward: f64,
     response: String,
@@ -174,7 +174,7 @@ fn play_part(
 }
 
 impl Part {
-    /// Returns what this rank played: the episodes of the starts with these `numbers`.
+    /// Returns this rank's episodes: those of the starts with these `numbers`.
     fn of(
         trainer: &Trainer<'_>,
         episodes: &Episodes,
@@ -218,7 +218,7 @@ fn scores_of(scored: &Scored) -> impl Iterator<Item = Option<f32>> {
     std::iter::once(scored.total).chain(scored.parts.iter().copied())
 }
 
-/// Takes the episodes of all ranks in place of this one's.
+/// Replaces this rank's episodes with those of all ranks.
 ///
 /// Errors: `text-environment-failing`, on all ranks, if more episodes failed on all of them together than may.
 fn take(

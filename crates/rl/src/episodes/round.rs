@@ -22,7 +22,7 @@ const REWARD_CLIP: f64 = 10.0;
 
 /// The environments of a run and the episodes of its last rollout.
 pub struct Episodes {
-    /// None, where agents play.
+    /// Holds no host if agents play.
     hosts: Hosts,
     pub(super) agents: Option<AgentPlay>,
     section: Environment,
@@ -75,7 +75,7 @@ impl Episodes {
         }))
     }
 
-    /// Names the run directory.
+    /// Writes the agents' output and address to the run directory, if agents play.
     ///
     /// Errors: `run-dir-unwritable`.
     pub(crate) fn write_to(&mut self, dir: &Path) -> Result<()> {
@@ -102,7 +102,7 @@ impl Episodes {
         self.section.is_graded()
     }
 
-    /// Returns what the environment offers.
+    /// Returns the environment's description of itself.
     pub(super) fn about(&self) -> &About {
         self.hosts.about()
     }
@@ -112,7 +112,7 @@ impl Episodes {
         self.section.branches_max.max(1) as usize
     }
 
-    /// Forgets the last rollout, for one of `episodes`.
+    /// Clears the last rollout, to begin one of `episodes` episodes.
     pub(super) fn begin_round(&mut self, episodes: usize) {
         self.tally = EnvironmentTally { episodes: episodes as u64, ..Default::default() };
         self.first_fault = None;
@@ -195,7 +195,7 @@ impl Episodes {
         Ok(())
     }
 
-    /// Returns the engine's side of the begun episodes. `policy_version`: of the weights that play.
+    /// Returns the engine's side of the begun episodes. `policy_version`: the version of the weights that play.
     ///
     /// Errors: `stop-string-invalid`.
     pub(crate) fn talk<'s>(
@@ -209,8 +209,8 @@ impl Episodes {
         Ok(Talk { episodes: self, text, rollout, stop })
     }
 
-    /// Asks an environment that scores whole episodes for their rewards, which are those of their last turns: also where the
-    /// episode was cut by the number of its turns or by its length.
+    /// Asks an environment that scores whole episodes for their rewards, which go to the last turns. Episodes cut by
+    /// their number of turns or their length are scored too.
     ///
     /// Errors: `text-environment-failing`.
     pub(super) fn settle(&mut self) -> Result<()> {
@@ -258,7 +258,7 @@ impl Episodes {
         self.played.iter().map(one).collect()
     }
 
-    /// Adds the rewards of turns before the last to the token rewards, each at its turn's last token, where turns are credited.
+    /// Adds the rewards of turns before the last to the rewards of their last tokens, if turns are credited.
     pub(crate) fn credit_turns(&self, samples: &Samples, buffers: &mut StepBuffers) {
         if self.section.credit == Credit::Episode {
             return;

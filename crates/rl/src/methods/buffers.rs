@@ -1,4 +1,4 @@
-//! Per-token arrays of one step, allocated once: what the losses read and write on the host.
+//! Per-token host arrays that the losses of a step read and write, allocated once.
 
 use plimsoll_algo::correction::{Correction, CorrectionSums, correction_weights};
 use plimsoll_algo::packed::Packed;
@@ -14,14 +14,13 @@ pub struct StepBuffers {
     pub offsets: Vec<usize>,
     /// 1 on trained tokens.
     pub mask: Vec<f32>,
-    /// Log-probabilities before the first update of the step: the rollout's, or scored again where the rollout's are of
-    /// another policy version.
+    /// Log-probabilities before the step's first update: the rollout's, or scored if another policy version sampled.
     pub old_logprobs: Vec<f32>,
-    /// Of the reference model; empty without one.
+    /// Log-probabilities under the reference model; empty without one.
     pub ref_logprobs: Vec<f32>,
     pub advantages: Vec<f32>,
     pub token_rewards: Vec<f32>,
-    /// Of the trained policy.
+    /// Log-probabilities under the trained policy.
     pub logprobs: Vec<f32>,
     /// Entropies of the distributions that the tokens were sampled from.
     pub entropy: Vec<f32>,
@@ -44,11 +43,11 @@ pub struct StepBuffers {
 #[derive(Debug, Default)]
 pub struct CriticArrays {
     is_there: bool,
-    /// Values when the responses were made: of the state before each token.
+    /// Values of the state before each token, when the responses were sampled.
     pub old_values: Vec<f32>,
     /// Targets of the values.
     pub returns: Vec<f32>,
-    /// Of the trained critic.
+    /// Values by the trained critic.
     pub values: Vec<f32>,
     /// Derivative of the loss with respect to `values`.
     pub d_values: Vec<f32>,
@@ -134,7 +133,7 @@ impl StepBuffers {
         self.mask.resize(total, 1.0);
     }
 
-    /// Copies what the rollout recorded of a sequence.
+    /// Copies the log-probabilities that the rollout recorded for a sequence.
     pub(crate) fn set_rollout_logprobs(&mut self, sequence: usize, logprobs: &[f32]) {
         let tokens = self.offsets[sequence]..self.offsets[sequence + 1];
         if self.correction.is_there {
@@ -167,7 +166,7 @@ impl StepBuffers {
         mask[end..].fill(0.0);
     }
 
-    /// Sets a sequence's mask to 0 outside these tokens, if there is one: the other turns of a supervised row are not learnt.
+    /// Sets a sequence's mask to 0 between the `learnt` ranges: the other turns of a supervised row are not trained.
     pub(crate) fn learn_only(&mut self, sequence: usize, learnt: &[Range<u32>]) {
         let mask = &mut self.mask[self.offsets[sequence]..self.offsets[sequence + 1]];
         for gap in learnt.windows(2) {
@@ -179,7 +178,7 @@ impl StepBuffers {
         self.offsets[sequences.start]..self.offsets[sequences.end]
     }
 
-    /// Returns the trained tokens of some sequences, and the number of sequences with one; `None` if every sample was left out.
+    /// Returns the number of trained tokens of some sequences, and of sequences with any; `None` if there are none.
     pub fn trained(&self, sequences: &Range<usize>) -> Option<(f64, f64)> {
         let tokens = |s: usize| -> f64 {
             self.mask[self.offsets[s]..self.offsets[s + 1]].iter().map(|&m| f64::from(m)).sum()

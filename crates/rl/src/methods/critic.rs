@@ -155,7 +155,7 @@ mod tests {
         assert_eq!(skipped, [0.125 - 0.5 + 0.25 * 0.75, 0.0, 0.0, 0.0, 0.75]);
         assert_eq!(returns, [0.125 + 0.25 * 0.75, 0.0, 0.0, 0.0, 1.0]);
         let (stepped, _) = run(MaskHole::ZeroValue, f32::NAN);
-        // Three steps of value 0 are in between: -0.5 and nothing, then 0.5 x 0.25 + 0.25 x 0.75 through three quarters.
+        // Three steps of value 0 in between: -0.5 and nothing, then 0.5 x 0.25 + 0.25 x 0.75 through three quarters.
         let at_hole = 0.125 + 0.25 * 0.75;
         assert_eq!(stepped, [-0.5 + 0.25 * 0.25 * 0.25 * at_hole, 0.0, 0.0, 0.0, 0.75]);
     }

@@ -75,7 +75,7 @@ pub(crate) fn score_pairs(trainer: &mut Trainer<'_>, run: &RunSpec, items: &[Ite
     Ok(pair_score(&sums))
 }
 
-/// Computes the loss of whole pairs, whose derivative goes to each token of a half. Adds both halves' log-probs to `logps`.
+/// Computes the loss of whole pairs and its derivative at each token. Adds both halves' log-probabilities to `logps`.
 fn pair_loss(
     loss: PreferenceLoss,
     micro: MicroArrays<'_>,

@@ -111,7 +111,7 @@ pub(crate) fn of_correction(sums: &CorrectionSums) -> Metrics {
     ])
 }
 
-/// Returns the metric of what a teacher says: the mean over trained tokens of l_old - l_teacher.
+/// Returns the metric of a teacher: the mean over trained tokens of l_old - l_teacher.
 pub(crate) fn of_teacher(sums: &KlSums) -> Metrics {
     named([("distill/reverse_kl", sums.mean_kl())])
 }

@@ -36,7 +36,7 @@ pub struct StepReport {
     /// rollout's unless another policy version sampled.
     pub logprob_mismatch_max: f64,
     pub seconds: StepSeconds,
-    /// Operations, counted from the definition of the work: a forward pass for what is sampled, three for what is trained.
+    /// Operations counted from the work's definition: one forward pass for sampled tokens, three for trained ones.
     pub flops: f64,
     /// The first fault of an episode, in one line.
     pub fault: Option<String>,
@@ -45,12 +45,12 @@ pub struct StepReport {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StepSeconds {
     pub rollout: f64,
-    /// Grading after the rollout: what was not finished by its end.
+    /// Grading that was not finished when the rollout ended.
     pub reward: f64,
     pub update: f64,
 }
 
-/// Makes one step over P prompts: those that the last rollout has left, or those of a new rollout. `step` counts from 1.
+/// Makes one step over P prompts: those left from the last rollout, or those of a new one. `step` counts from 1.
 ///
 /// Errors: `dynamic-sampling-exhausted`, `logprob-mismatch`, `loss-not-finite`, `gradient-not-finite`; those of
 /// sampling and of the rewards. `cx.cursor` is then past what the step sampled, and must not be kept.
@@ -78,7 +78,7 @@ fn train(trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, batch: &Batch<'_>)
     let mut report = StepReport::default();
     begin_buffers(trainer, cx.run, batch);
 
-    // 3. Score: log-probs of the reference and of the teacher, if there are any, and of the actor, if another version sampled.
+    // 3. Score: log-probs of the reference and the teacher, if any, and of the actor, if another version sampled.
     (cx.edge)(Doing::Score);
     let started = Instant::now();
     let (sequences, inv_temperature) = (&batch.sequences, batch.inv_temperature);
@@ -89,7 +89,7 @@ fn train(trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, batch: &Batch<'_>)
     }
     report.add("time/score", started.elapsed().as_secs_f64());
 
-    // 4. Advantage; with a critic, from its values, whose targets are what it learns.
+    // 4. Advantage; with a critic, from its values, and its updates towards their targets.
     let started = Instant::now();
     if trainer.role(RoleName::Critic).is_some() {
         (cx.edge)(Doing::Critic);

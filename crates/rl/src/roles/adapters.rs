@@ -1,4 +1,4 @@
-//! What a role learns: its adapters, or all its weights; where their gradients go, and what files hold of them.
+//! The trained parameters of a role: its adapters, or all its weights, with their gradients and their dtype in files.
 
 use super::role::Role;
 use plimsoll_base::{Bytes, DType, Result};
@@ -60,12 +60,10 @@ impl<'a> Role<'a> {
         self.adapters.as_ref().map(|_| DType::F32)
     }
 
-    /// Resolves where the gradients of a micro-batch lie.
     pub(super) fn partial<'p>(&self, phase: &InPhase<'p>) -> Partial<'p> {
         Partial::bind(phase, self.shape.name.name(), self.learned().0)
     }
 
-    /// Resolves where its gradients go.
     pub(super) fn bind_gradients<'p>(&self, phase: &InPhase<'p>) -> RoleGradients<'p> {
         let RoleShape { name, spec, weights, lora, .. } = &self.shape;
         match (&self.adapters, lora) {
@@ -78,14 +76,13 @@ impl<'a> Role<'a> {
     }
 }
 
-/// Where the gradients of a role go.
 pub(super) enum RoleGradients<'p> {
     Weights(Params<'p>),
     Adapters(Adapters<'p>),
 }
 
 impl<'p> RoleGradients<'p> {
-    /// Returns the flat buffer that they lie in, on one rank or of adapters.
+    /// Returns the flat buffer of the gradients, on one rank or of adapters.
     pub(super) fn all(&self) -> Buf<'p> {
         self.to().all()
     }

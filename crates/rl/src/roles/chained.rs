@@ -1,4 +1,4 @@
-//! A role's gradients where several ranks share the work: every owner adds the partial gradients of a round in their order.
+//! A role's gradients on several ranks: each owner of a part adds the partial gradients of a round, in rank order.
 
 use super::role::Role;
 use super::update::{Update, rows_of};
@@ -13,27 +13,27 @@ use plimsoll_train::{Area, Landing, Levels, Links, Part, Share, Sum, UpdateOptio
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
 
-/// Adds what the ranks' passes leave, part by part.
+/// Adds the ranks' partial gradients, part by part.
 pub(super) struct Chain<'u, 'x, 'a, 'p> {
     update: &'u Update<'x, 'a, 'p>,
     pub(super) group: &'u Group,
-    /// The sum of what this rank owns.
+    /// The gradient sum of the parts that this rank owns.
     pub(super) sum: Sum<'p>,
-    /// Where pieces of the others' arrive, on cards.
+    /// Buffers in which pieces of other ranks' gradients arrive, on cards.
     landing: Option<Landing<'p>>,
-    /// What this host adds for others, if hosts fold.
+    /// Sums that this host adds for others, if hosts fold.
     levels: Option<Levels<'p>>,
-    /// Marks so far.
+    /// Number of marks so far.
     turn: Cell<usize>,
-    /// The mark of what was put aside last in a round, which operations do not wait for yet.
+    /// Turn of the last work put aside in a round; later operations do not wait for it yet.
     left: Cell<Option<usize>>,
-    /// What ended the run meanwhile.
+    /// The error that ended the run meanwhile.
     lost: RefCell<Result<()>>,
 }
 
 impl Role<'_> {
-    /// Updates the weights that this rank owns, from their gradients `shard`, and copies what the others update: on cards each part
-    /// while later parts are updated.
+    /// Updates the weights that this rank owns from their gradients `shard`, and copies those that other ranks update.
+    /// On cards each part is copied while later parts are updated.
     ///
     /// Errors: `rank-lost`.
     pub(super) fn update_together(
@@ -46,7 +46,7 @@ impl Role<'_> {
     ) -> Result<()> {
         let (table, weights) = self.learned();
         if self.is_spread() {
-            // The others have read what they needed: norms were exchanged since.
+            // Other ranks have read what they needed: norms were exchanged since.
             let optimizer = self.optimizer.as_mut().expect("a trained role has an optimizer");
             optimizer.update_in_parts(dev, weights, shard, how, grad_norm, &mut |_| {});
             dev.sync();
@@ -99,7 +99,7 @@ impl Role<'_> {
 }
 
 impl<'u, 'x, 'a, 'p> Chain<'u, 'x, 'a, 'p> {
-    /// Resolves where the ranks of `group` leave what they add.
+    /// Binds the buffers in which the ranks of `group` add gradients.
     pub(super) fn bind(update: &'u Update<'x, 'a, 'p>, phase: &InPhase<'p>, group: &'u Group) -> Self {
         let role = update.role;
         let (name, summing) = (role.shape.name.name(), role.update_shape().dtypes.summing);
@@ -112,7 +112,7 @@ impl<'u, 'x, 'a, 'p> Chain<'u, 'x, 'a, 'p> {
         Chain { update, group, sum, landing, levels, turn, left, lost }
     }
 
-    /// Marks what this rank has computed, and waits until all ranks have. Returns the mark's turn; `None` if a rank was lost.
+    /// Marks this rank's work so far and waits for all ranks. Returns the mark's turn; `None` if a rank was lost.
     fn meet(&self) -> Option<usize> {
         if self.lost.borrow().is_err() {
             return None;
@@ -126,8 +126,8 @@ impl<'u, 'x, 'a, 'p> Chain<'u, 'x, 'a, 'p> {
         self.lost.borrow().is_ok().then_some(turn)
     }
 
-    /// Puts `folded` and then `ops` aside, if the device can, after the mark `turn`. Where hosts fold, ranks meet between both. Returns the
-    /// turn of `ops`; `None` if a rank was lost.
+    /// Runs `ops` after the mark `turn`, on the second stream if the device has one. If hosts fold, `folded` runs
+    /// first, and the ranks meet after it. Returns the turn of `ops`; `None` if a rank was lost.
     fn add_aside(&self, turn: usize, folded: impl Fn(), ops: impl Fn()) -> Option<usize> {
         let mut last = turn;
         if self.levels.is_some() {
@@ -153,8 +153,8 @@ impl<'u, 'x, 'a, 'p> Chain<'u, 'x, 'a, 'p> {
         Some(last)
     }
 
-    /// Makes the operations from here on wait for what all ranks put aside last in a round: until then no rank may write what others read
-    /// of each other.
+    /// Makes later operations wait for the last work that all ranks put aside in a round. Until then no rank may write
+    /// buffers that other ranks read.
     pub(super) fn settle(&self) -> Result<()> {
         if let Some((left, aside)) = self.left.take().zip(self.update.dev.aside())
             && let Some(turn) = self.meet()
@@ -165,7 +165,7 @@ impl<'u, 'x, 'a, 'p> Chain<'u, 'x, 'a, 'p> {
         self.check()
     }
 
-    /// Errors: what ended the run meanwhile.
+    /// Errors: the one that ended the run meanwhile.
     fn check(&self) -> Result<()> {
         self.lost.replace(Ok(()))?;
         self.update.dev.check()
@@ -175,15 +175,15 @@ impl<'u, 'x, 'a, 'p> Chain<'u, 'x, 'a, 'p> {
 /// The backward passes of a round, one on each rank.
 pub(super) struct Round<'r, 'u, 'x, 'a, 'p> {
     pub(super) chain: &'r Chain<'u, 'x, 'a, 'p>,
-    /// Ranks that have a micro-batch: the first ones.
+    /// Number of ranks with a micro-batch, the first ones.
     pub(super) ranks: usize,
-    /// The micro-batch of the first of them, of `count`.
+    /// Index of the first rank's micro-batch, out of `count`.
     pub(super) first: usize,
     pub(super) count: usize,
 }
 
 impl<'p> Round<'_, '_, '_, '_, 'p> {
-    /// Computes the partial gradient of this rank's micro-batch, if it has one. On cards the ranks' are added meanwhile.
+    /// Computes the partial gradient of this rank's micro-batch, if it has one. On cards, ranks' sums form meanwhile.
     pub(super) fn backward(&self, buffers: &StepBuffers, own: Option<(&Range<usize>, &Pass<'p>)>) {
         let Update { dev, role, layers: ref from, ref grads, partial, .. } = *self.chain.update;
         let Some((own, pass)) = own else {
@@ -194,7 +194,7 @@ impl<'p> Round<'_, '_, '_, '_, 'p> {
         backward_part(dev, &**from, grads.to(), false, pass, of, &mut |stage| self.after(stage));
     }
 
-    /// Adds what a stage has left on all ranks: on cards next to the stages after it.
+    /// Adds a stage's gradients from all ranks; on cards, while the next stages run.
     fn after(&self, stage: Stage) {
         let Update { dev, role, .. } = *self.chain.update;
         let Some(turn) = self.chain.meet() else { return };
@@ -216,8 +216,8 @@ impl<'p> Round<'_, '_, '_, '_, 'p> {
         if is_folded.is_none() {
             return;
         }
-        // Without a second stream all have added the layer before when they meet after this one. The next layer uses the slot of the one
-        // before, and the next pass the tokens that are taken with the head.
+        // Without a second stream, all ranks have added the previous layer when they meet after this one. The next
+        // layer reuses the previous layer's slot, and the next pass the tokens that are taken with the head.
         let layers = role.shape.spec.layers;
         if let Some(aside) = dev.aside()
             && matches!(stage, Stage::Layer(layer) if layer + 1 < layers || layers == 1)
@@ -233,8 +233,8 @@ impl<'p> Round<'_, '_, '_, '_, 'p> {
         }
     }
 
-    /// Adds what is left, once all ranks have put their passes on the way: on cards next to the next forward pass. `all`: the numbers of
-    /// each rank.
+    /// Adds the embedding's gradients once all ranks have started their passes; on cards, during the next forward pass.
+    /// `all`: the numbers of each rank.
     pub(super) fn end(self, all: &[Vec<f32>]) -> Result<()> {
         let Update { dev, role, .. } = *self.chain.update;
         let (table, _) = role.learned();
@@ -246,7 +246,7 @@ impl<'p> Round<'_, '_, '_, '_, 'p> {
             let last = self.chain.add_aside(turn, folded, || optimizer.fold_embed(dev, table, &links));
             match dev.aside() {
                 Some(_) => self.chain.left.set(last),
-                // What the others read of this rank may be overwritten from here on.
+                // From here on, buffers of this rank that others read may be overwritten.
                 None => drop(self.chain.meet()),
             }
         }
@@ -258,7 +258,7 @@ impl<'p> Round<'_, '_, '_, '_, 'p> {
         Links { parts, first: self.first, sum: Sum { count: self.count, ..sum }, landing, levels }
     }
 
-    /// Returns the partial gradient of each rank that has one, with as many rows as `rows` says of a rank.
+    /// Returns the partial gradient of each rank that has one; `rows` returns a rank's number of rows.
     fn parts(&self, rows: impl Fn(usize) -> usize) -> impl Iterator<Item = Part<'p>> {
         let (Update { role, acts, partial, .. }, own) = (self.chain.update, self.chain.group.rank());
         (0..self.ranks).map(move |rank| {

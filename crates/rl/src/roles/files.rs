@@ -1,4 +1,4 @@
-//! What a checkpoint has of a role: its files, what is written of them, alone or together with other ranks, and how they are read again.
+//! A role's files in a checkpoint: what one rank or several write to them, and how they are read back.
 
 use super::role::Role;
 use plimsoll_base::{Bytes, Result};
@@ -22,14 +22,14 @@ impl<'a> Role<'a> {
         }
     }
 
-    /// Returns what a checkpoint has of what the role learns: the f32 copy of adapters, where products read them rounded.
+    /// Returns the trained parameters for a checkpoint; of adapters the f32 copy, if products read them rounded.
     pub fn saved(&self) -> FlatTensors<'a> {
         let master = || self.optimizer.as_ref().and_then(Optimizer::master);
         let exact = self.adapters.as_ref().and_then(|_| master());
         FlatTensors::weights(exact.unwrap_or(self.learned().1))
     }
 
-    /// Returns what `saved` does, with where its elements lie on several ranks.
+    /// Returns the tensors of `saved`, with the places of their elements on several ranks.
     pub fn saved_together(&self) -> SpreadTensors<'a> {
         let (table, learned) = self.learned();
         let dtype = self.saved().dtype();
@@ -43,7 +43,7 @@ impl<'a> Role<'a> {
         SpreadTensors { prefix: "", dtype, places }
     }
 
-    /// Returns the buffer of a phase through which what ranks have in parts passes on its way to files and back.
+    /// Returns the phase's buffer through which the ranks' parts pass to files and back.
     pub(super) fn passage<'p>(&self, phase: &InPhase<'p>) -> Buf<'p> {
         phase.buf(&format!("{}.passage", self.shape.name.name()))
     }

@@ -1,5 +1,5 @@
-//! The loop over the micro-batches of an update: forward pass, loss, backward pass. A rank alone adds each gradient in the products that
-//! compute it. Several ranks take the micro-batches of a round in turn, and `chained` adds what they leave.
+//! The loop over an update's micro-batches: forward, loss, backward. A rank alone accumulates gradients in the products
+//! that compute them. Several ranks take one micro-batch each per round, and `chained` adds their gradients.
 
 use super::chained::{Chain, Round};
 use super::role::{Loss, LossFor, LossOf, Role, UpdateStats};
@@ -18,8 +18,8 @@ use std::ops::Range;
 use std::time::Instant;
 
 impl Role<'_> {
-    /// Computes the gradients of some sequences, from zero. With a group it returns the part that this rank owns of their sum; every
-    /// rank then computes the loss of every micro-batch, from numbers that the ranks exchange, so that all have the same sums.
+    /// Computes the gradients of some sequences, from zero. With a group, returns this rank's part of the sum; every
+    /// rank then computes the loss of every micro-batch from exchanged numbers, so that all have the same sums.
     ///
     /// Errors: `loss-not-finite`; `rank-lost`; those of packing and of the device.
     pub(super) fn gradients<'p>(
@@ -44,7 +44,7 @@ impl Role<'_> {
         };
         let chain = group.map(|group| Chain::bind(&update, phase, group));
         let sum = chain.as_ref().map_or_else(|| update.grads.all(), |chain| chain.sum.shard);
-        // After an error that all ranks meet, what is put aside may still be under way, in memory that other phases use too.
+        // After an error that all ranks meet, work put aside may still be running, in memory that other phases share.
         let settle = |err: &Error| {
             if slugs::OF_ALL_RANKS.contains(&err.slug) {
                 dev.sync();
@@ -54,8 +54,8 @@ impl Role<'_> {
         Ok((sum, stats))
     }
 
-    /// Returns the derivative of the loss by the probability of an expert that all rows of its segment chose: of a mean over layers
-    /// and tokens.
+    /// Returns the derivative of the balance loss, a mean over layers and tokens, by the probability of an expert that
+    /// all rows of its segment chose.
     fn balance_factor(&self, sequences: &[Sequence<'_>], which: &Range<usize>) -> f32 {
         let mut layers = self.shape.spec.each_layer();
         let Some(experts) = layers.find_map(|layer| layer.experts()) else { return 0.0 };
@@ -65,7 +65,7 @@ impl Role<'_> {
         (self.update_shape().balance_coef * f64::from(experts.count) / numbers) as f32
     }
 
-    /// Takes the numbers of a micro-batch as `Update::forward` gives them, and computes its loss.
+    /// Computes a micro-batch's loss from the numbers of `Update::forward`.
     fn loss(
         &self,
         buffers: &mut StepBuffers,
@@ -89,7 +89,7 @@ impl Role<'_> {
 }
 
 impl<'p> Update<'_, '_, 'p> {
-    /// Passes all micro-batches, a round of the ranks after the other; a rank alone has rounds of one.
+    /// Runs all micro-batches in rounds of one per rank.
     fn rounds(
         &self,
         chain: Option<&Chain<'_, '_, '_, 'p>>,
@@ -118,7 +118,7 @@ impl<'p> Update<'_, '_, 'p> {
                 (pass, numbers) = (Some(forward.0), forward.1);
                 match chain {
                     None => role.loss(buffers, own, &numbers, loss, LossFor::Sums)?,
-                    // Every rank meets an error of it below, where all compute the losses of all.
+                    // An error is met again below, where every rank computes all losses.
                     Some(_) => drop(role.loss(buffers, own, &numbers, loss, LossFor::Derivatives)),
                 }
             } else if let Some(chain) = chain {
@@ -138,7 +138,7 @@ impl<'p> Update<'_, '_, 'p> {
             for (load, pass) in load.iter_mut().zip(&pass) {
                 pass.add_load(dev, load);
             }
-            // Cards work meanwhile.
+            // Cards compute during this exchange.
             let all = match chain {
                 Some(chain) => gather_f32(chain.group, &numbers)?,
                 None => vec![numbers],
@@ -161,19 +161,19 @@ impl<'p> Update<'_, '_, 'p> {
         Ok(stats)
     }
 
-    /// Makes what the first of `count` micro-batches is added to.
+    /// Prepares the gradients to which the first of `count` micro-batches is added.
     fn begin(&self, chain: Option<&Chain<'_, '_, '_, 'p>>, count: usize) {
         match chain {
             None if count == 0 => self.dev.zero(self.grads.all()),
             None => self.role.trained().begin_gradients(self.dev, self.partial),
             Some(chain) if count == 0 => self.dev.zero(chain.sum.shard),
-            // A rank begins anew with each micro-batch.
+            // A rank starts from zero with each micro-batch.
             Some(_) => {}
         }
     }
 
-    /// Runs a micro-batch forward. Returns its pass and its numbers: its rows, those of the head and, after a vocabulary, the
-    /// entropies.
+    /// Runs a micro-batch forward. Returns its pass and its numbers: the row count, the head's outputs and, for a
+    /// vocabulary head, the entropies.
     fn forward(
         &self,
         index: &PassIndex,
@@ -199,7 +199,7 @@ impl<'p> Update<'_, '_, 'p> {
         Ok((pass, numbers))
     }
 
-    /// Waits until the ranks have added everything, and returns how equally all of them loaded the experts.
+    /// Waits until the ranks have added everything, and returns the expert load balance over all ranks.
     fn used(
         &self,
         chain: Option<&Chain<'_, '_, '_, 'p>>,

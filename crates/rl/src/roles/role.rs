@@ -45,23 +45,23 @@ pub struct UpdateStats {
     pub forward_s: f64,
     pub backward_s: f64,
     pub optimizer_s: f64,
-    /// How equally experts were loaded, in a model that has some.
+    /// Expert load balance (MoE models only).
     pub experts: Option<ExpertUse>,
 }
 
-/// What the loss of a micro-batch is computed for.
+/// Why the loss of a micro-batch is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LossFor {
-    /// Its derivatives alone: a rank needs those of its own micro-batch first.
+    /// For its derivatives only: a rank needs those of its own micro-batch first.
     Derivatives,
-    /// Its sums too, which every rank adds in the order of micro-batches.
+    /// For its sums too, which every rank adds in the order of micro-batches.
     Sums,
 }
 
-/// Computes the loss of the tokens of a micro-batch, whose numbers are in the buffers, and writes their derivatives there.
+/// Computes the loss of a micro-batch's tokens from the buffers, and writes the derivatives there.
 pub type Loss<'x> = dyn FnMut(&mut StepBuffers, Range<usize>, LossFor) -> Result<()> + 'x;
 
-/// A loss and the sequences that it is of.
+/// A loss, and the sequences to compute it over.
 pub struct LossOf<'x, 's> {
     pub sequences: &'x [Sequence<'s>],
     pub which: Range<usize>,
@@ -70,12 +70,12 @@ pub struct LossOf<'x, 's> {
     pub loss: &'x mut Loss<'x>,
 }
 
-/// What all roles share when they make passes.
+/// The device, memory and packer that all roles share for their passes.
 pub struct Passes<'x, 'a> {
     pub dev: &'a dyn Device,
     /// The other ranks, if there are any.
     pub group: Option<&'a Group>,
-    /// The bytes that phases share.
+    /// Memory that phases share.
     pub overlay: &'x mut Overlay<'a>,
     /// Cuts sequences into micro-batches.
     pub packer: &'x mut Packer,
@@ -83,11 +83,11 @@ pub struct Passes<'x, 'a> {
     pub positions: usize,
 }
 
-/// The head's numbers of some sequences: log-probabilities, or values.
+/// Head outputs of some sequences: log-probabilities, or values.
 pub enum Scores<'x> {
-    /// Of one micro-batch, on the device.
+    /// Outputs of one micro-batch, on the device.
     Here(&'x dyn Device, Buf<'x>),
-    /// Of what a rank took, on the host.
+    /// Outputs of one rank's sequences, on the host.
     Gathered(&'x [f32]),
 }
 
@@ -179,7 +179,7 @@ impl<'a> Role<'a> {
     ) -> Result<UpdateStats> {
         let Passes { dev, group, overlay, packer, .. } = with;
         let phase = enter(dev, overlay, self.update_shape().pass.mode.phase());
-        // A sum of gradients that are formed one by one is that of several ranks, of which there is one.
+        // Gradients that are formed one by one are added as by several ranks, here by one.
         let alone = match group.is_none() && self.update_shape().dtypes.is_chained(1) {
             true => Some(Group::alone()?),
             false => None,
@@ -213,7 +213,7 @@ impl<'a> Role<'a> {
         if let Some(group) = group {
             self.update_together(dev, group, grads, how, stats.grad_norm)?;
         } else {
-            // The passes are over: the slots may lie where their arrays were.
+            // The passes are over, so the slots may reuse their memory.
             let slots = self.trained().slots(phase, self.shape.name.name());
             let (_, learned) = self.learned();
             let optimizer = self.optimizer.as_mut().expect("a trained role has an optimizer");

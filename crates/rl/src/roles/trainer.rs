@@ -28,7 +28,7 @@ pub struct Trainer<'a> {
     packer: Option<Packer>,
     /// The other ranks, if there are any.
     pub group: Option<&'a Group>,
-    /// Of the responses of all ranks, by which prompts are dealt among them.
+    /// Response lengths on all ranks, from which prompts are dealt to ranks.
     pub(crate) lengths: Lengths,
 }
 
@@ -66,7 +66,7 @@ impl<'a> Trainer<'a> {
         })
     }
 
-    /// Returns the first role: the one that is sampled from or trained.
+    /// Returns the first role, which is sampled from or trained.
     pub fn first(&self) -> &Role<'a> {
         &self.roles[0]
     }
@@ -110,14 +110,14 @@ impl<'a> Trainer<'a> {
         self.group.filter(|_| self.roles[0].is_spread()).map_or(Ok(()), Group::barrier)
     }
 
-    /// Gives the first role adapters of random numbers, if it has any: for measurements, where those that add nothing show nothing.
+    /// Fills the first role's adapters, if any, with random numbers: new adapters add nothing, so measure nothing.
     pub fn randomise_adapters(&mut self, seed: u64) -> Result<()> {
         let from = AdaptersFrom::Random(seed);
         let Sampler { dev, overlay, loading, .. } = &mut self.sampler;
         self.roles[0].load_adapters(*dev, overlay, from, loading.staging)
     }
 
-    /// Reads weights and optimizer states of every trained role from a checkpoint, bit for bit. `updates`: the updates of each.
+    /// Reads every trained role's weights and states from a checkpoint, bit for bit. `updates`: the updates of a role.
     ///
     /// Errors: `checkpoint-damaged`; those of reading.
     pub fn restore(&mut self, checkpoint: &Path, updates: impl Fn(RoleName) -> u64) -> Result<()> {
@@ -130,14 +130,14 @@ impl<'a> Trainer<'a> {
         self.meet()
     }
 
-    /// Calls `body` with a role and the buffer through which what ranks have of it passes to files, between two updates.
+    /// Calls `body` with a role and the buffer through which its parts pass to files, between two updates.
     pub(crate) fn with_passage<T>(
         &mut self,
         name: RoleName,
         body: impl FnOnce(&dyn Device, &Role<'a>, Buf<'_>) -> T,
     ) -> T {
         let role = self.roles.iter().find(|role| role.shape.name == name).expect("a role of the run");
-        // No lease is waited for: who reads resident regions now is the caller.
+        // No lease to wait for: only the caller reads resident regions now.
         let phase = role.update_shape().pass.mode.phase();
         let Sampler { dev, overlay, .. } = &mut self.sampler;
         dev.begin_phase(phase, overlay.bytes());
@@ -145,7 +145,7 @@ impl<'a> Trainer<'a> {
         body(*dev, role, role.passage(&phase))
     }
 
-    /// Calls `body` with the weights that a role learns in one buffer, which is gathered where ranks have parts of it.
+    /// Calls `body` with a role's trained parameters in one buffer, gathered if ranks have parts of it.
     pub fn with_gathered<T>(
         &mut self,
         name: RoleName,
@@ -165,7 +165,7 @@ impl<'a> Trainer<'a> {
         self.sampler.live(&self.roles[0], body)
     }
 
-    /// Takes the step's responses out while it reads them; `put_samples` puts them back.
+    /// Moves the step's responses out of the trainer; `put_samples` puts them back.
     pub(crate) fn take_samples(&mut self) -> Samples {
         let samples = self.kept.as_mut().unwrap_or(&mut self.sampler.samples);
         std::mem::replace(samples, Samples::with_capacity(0, 1))
@@ -179,7 +179,7 @@ impl<'a> Trainer<'a> {
         self.kept.as_ref().unwrap_or(&self.sampler.samples)
     }
 
-    /// Scores all sequences with a role, as `Role::score`.
+    /// Scores all sequences with a role. `each` gets the sequences of a micro-batch and their scores.
     pub fn score(
         &mut self,
         role: RoleName,
@@ -210,7 +210,7 @@ impl<'a> Trainer<'a> {
 
     /// Runs forward, loss and backward over some sequences, then one step of the role's optimizer.
     ///
-    /// `loss` is called for each micro-batch after its forward pass: it writes the derivatives of its tokens into `buffers`.
+    /// `loss` is called for each micro-batch after its forward pass, and writes its derivatives into `buffers`.
     /// Errors: `loss-not-finite`, `gradient-not-finite`; the weights are then unchanged.
     pub fn update(
         &mut self,

@@ -1,4 +1,4 @@
-//! What the micro-batches of one update share.
+//! State that the micro-batches of one update share.
 
 use super::adapters::RoleGradients;
 use super::role::Role;
@@ -9,15 +9,15 @@ use plimsoll_model::{Activations, Derivatives, Layers};
 use plimsoll_train::Partial;
 use std::ops::Range;
 
-/// Holds what is fixed while the micro-batches of an update pass.
+/// Everything that is fixed during an update.
 pub(super) struct Update<'x, 'a, 'p> {
     pub(super) dev: &'x dyn Device,
     pub(super) role: &'x Role<'a>,
     pub(super) layers: Box<dyn Layers<'x> + 'x>,
     pub(super) acts: Activations<'p>,
-    /// Where the gradients of this rank's micro-batches go.
+    /// Buffers for the gradients of this rank's micro-batches.
     pub(super) grads: RoleGradients<'p>,
-    /// The same by places in the flat buffer.
+    /// Places of those gradients in the flat buffer.
     pub(super) partial: Partial<'p>,
     pub(super) inv_temperature: f32,
     /// The derivative of the loss by the probability of an expert that all rows of its segment chose.
@@ -25,7 +25,7 @@ pub(super) struct Update<'x, 'a, 'p> {
 }
 
 impl Update<'_, '_, '_> {
-    /// Returns the derivatives of the loss of a micro-batch, from where `Loss` wrote them.
+    /// Returns the derivatives of a micro-batch's loss, as `Loss` wrote them.
     pub(super) fn derivatives<'d>(&self, buffers: &'d StepBuffers, of: &Range<usize>) -> Derivatives<'d> {
         let tokens = buffers.tokens(of);
         let derivatives = match self.role.shape.head {

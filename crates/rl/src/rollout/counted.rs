@@ -1,10 +1,10 @@
-//! What the rewards of each rank counted and logged, as all of them together.
+//! Counts and logs of the rewards of each rank, summed over ranks.
 
 use crate::rollout::packed::{packed, packed_as_json};
 use plimsoll_base::ExactSum;
 use plimsoll_reward::{Rewards, Tally};
 
-/// What the rewards of one rank counted and logged in a round.
+/// Counts and logs of one rank's rewards in a round.
 #[derive(Default)]
 pub(crate) struct Counted {
     tallies: Vec<(String, Tally)>,
@@ -12,17 +12,17 @@ pub(crate) struct Counted {
 }
 packed!(Counted { tallies: Vec<(String, Tally)>, logged: Vec<Logged> });
 
-/// What rewards logged under a name.
+/// Numbers that rewards logged under a name.
 struct Logged {
     name: String,
-    /// The bits of its exact sum.
+    /// The bits of their exact sum.
     sum: Vec<u64>,
     count: u64,
 }
 packed!(Logged { name: String, sum: Vec<u64>, count: u64 });
 packed_as_json!(Tally);
 
-/// What the rewards of all ranks counted and logged in a round.
+/// Counts and logs of all ranks' rewards in a round.
 #[derive(Default)]
 pub(crate) struct CountedByAll {
     pub tallies: Vec<(String, Tally)>,
@@ -31,7 +31,7 @@ pub(crate) struct CountedByAll {
 }
 
 impl Counted {
-    /// Takes what `rewards` counted and logged in their last round.
+    /// Reads the counts and logs of `rewards` in their last round.
     pub(crate) fn of(rewards: &Rewards) -> Counted {
         let logged = |(name, sum, count): (String, &ExactSum, u64)| Logged { name, sum: sum.bits(), count };
         Counted {
@@ -40,7 +40,7 @@ impl Counted {
         }
     }
 
-    /// Adds those of all ranks up.
+    /// Sums the counts and logs of all ranks.
     pub(crate) fn sum(all: impl IntoIterator<Item = Counted>) -> CountedByAll {
         let mut tallies: Vec<(String, Tally)> = Vec::new();
         let mut logged: Vec<(String, ExactSum, u64)> = Vec::new();

@@ -1,5 +1,5 @@
-//! A rollout dealt among ranks: each samples and grades its groups, and then every rank has all of them, in the order of their
-//! prompts. What a sample is depends on its id alone, so it does not matter who drew it.
+//! A rollout dealt among ranks: each samples and grades its groups, then every rank gets all of them, in the order of
+//! their prompts. A sample depends only on its id, so it does not matter which rank drew it.
 
 use crate::roles::Trainer;
 use crate::rollout::counted::{Counted, CountedByAll};
@@ -15,7 +15,7 @@ use plimsoll_reward::{Rewards, Scored};
 use plimsoll_rollout::{Lengths, Request, RolloutStats, Samples, StopCondition};
 use plimsoll_train::Sequence;
 
-/// What one rank sampled and graded.
+/// One rank's graded samples.
 struct Dealt {
     samples: Vec<Sample>,
     stats: SentStats,
@@ -31,7 +31,7 @@ struct Sample {
 }
 packed!(Sample { sent: Sent, text: String, total: Option<f32>, parts: Vec<Option<f32>> });
 
-/// What all ranks sampled and graded.
+/// The graded samples of all ranks.
 pub struct Whole {
     pub scored: Vec<Scored>,
     pub texts: Vec<String>,

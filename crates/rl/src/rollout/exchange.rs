@@ -1,11 +1,11 @@
-//! Prompts dealt among ranks, and what ranks give one another after a rollout: each a message, or the error that ended its part.
+//! Deals prompts to ranks, and exchanges their results: each rank sends a message, or the error that ended its part.
 
 use crate::rollout::packed::{Kind, Packed, Read, Reader, Writer, pack, packed, unpack};
 use plimsoll_base::{Error, Exit, Result};
 use plimsoll_ranks::Group;
 use plimsoll_rollout::{Finish, Lengths, RolloutStats, Samples, Turn, deal};
 
-/// Who samples which prompts. All ranks have the same samples, so all make the same deal.
+/// Assigns prompts to ranks. All ranks have the same samples, so all make the same deal.
 pub(crate) struct Deal {
     /// The key and the data set of each prompt.
     keys: Vec<(u64, usize)>,
@@ -25,14 +25,14 @@ impl Deal {
         (0..self.ranks.len()).filter(|prompt| self.ranks[*prompt] == group.rank()).collect()
     }
 
-    /// Returns what the ranks have, `size` of each prompt, in the order of the prompts.
+    /// Returns the ranks' `parts`, `size` items for each prompt, in the order of the prompts.
     pub(crate) fn in_order<T>(&self, parts: Vec<Vec<T>>, size: usize) -> impl Iterator<Item = T> {
         let mut parts: Vec<_> = parts.into_iter().map(Vec::into_iter).collect();
         let ranks = self.ranks.iter().flat_map(move |rank| std::iter::repeat_n(*rank, size));
         ranks.map(move |rank| parts[rank].next().expect("a rank sends what it was dealt"))
     }
 
-    /// Adds the lengths of all ranks' responses, `size` of each prompt.
+    /// Adds the lengths of all responses, `size` for each prompt, to `lengths`.
     pub(crate) fn learn(&self, lengths: &mut Lengths, samples: &Samples, size: usize) {
         for (prompt, (key, set)) in self.keys.iter().enumerate() {
             let tokens: usize = (prompt * size..(prompt + 1) * size).map(|s| samples.ids(s).len()).sum();
@@ -41,7 +41,7 @@ impl Deal {
     }
 }
 
-/// A sampled response on its way.
+/// A sampled response, as sent between ranks.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Sent {
     ids: Vec<u32>,
@@ -58,7 +58,6 @@ impl Sent {
         }
     }
 
-    /// Adds it to `samples`.
     pub(crate) fn push_to(&self, samples: &mut Samples) {
         samples.push_turns(&self.ids, &self.logprobs, &self.turns);
     }
@@ -91,7 +90,7 @@ packed!(Turn { start: u32, end: u32, finish: Finish });
 
 const FINISHES: [Finish; 3] = [Finish::Eos, Finish::Stop, Finish::Length];
 
-/// As its place among `FINISHES`.
+/// Packed as its index in `FINISHES`.
 impl Packed for Finish {
     const LEAST: usize = u32::LEAST;
 
@@ -108,7 +107,7 @@ impl Packed for Finish {
     }
 }
 
-/// What the passes of a rollout were.
+/// Pass counters of a rollout.
 pub(crate) struct SentStats {
     passes: u64,
     rows: u64,
@@ -128,9 +127,9 @@ impl SentStats {
     }
 }
 
-/// Gives what each rank has to all. Returns it by rank.
+/// Sends this rank's value to all ranks. Returns all values, by rank.
 ///
-/// Errors: this rank's own; `rank-lost`, which names the first rank that has one; `ranks-exchange` for what cannot be read.
+/// Errors: this rank's own; `rank-lost`, naming the first rank that has one; `ranks-exchange` if bytes cannot be read.
 pub(crate) fn exchange<T: Packed>(group: &Group, kind: Kind, own: Result<T>) -> Result<Vec<T>> {
     let words = |error: &Error| format!("{}: {}", error.slug, error.message);
     let sent = pack(kind, own.as_ref().map_err(words));
@@ -141,7 +140,6 @@ pub(crate) fn exchange<T: Packed>(group: &Group, kind: Kind, own: Result<T>) -> 
     all.into_iter().enumerate().map(|(rank, bytes)| read(kind, rank, &bytes)).collect()
 }
 
-/// Reads what a rank has sent.
 fn read<T: Packed>(kind: Kind, rank: usize, bytes: &[u8]) -> Result<T> {
     match unpack(kind, bytes) {
         Ok(Ok(value)) => Ok(value),

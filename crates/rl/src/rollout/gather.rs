@@ -35,15 +35,15 @@ pub struct Gathered {
     pub rewards: f64,
     pub rewarded: usize,
     pub tokens: usize,
-    /// Operations of one forward pass over what was sampled.
+    /// Operations of one forward pass over the sampled tokens.
     pub flops: f64,
     pub stats: RolloutStats,
     pub rollout_s: f64,
-    /// Seconds of grading after the rollout: what was not finished by its end.
+    /// Seconds of grading that was not finished when the rollout ended.
     pub reward_s: f64,
     /// Failures of rewards that run a user's code.
     pub tallies: Vec<(String, Tally)>,
-    /// Means of what they logged with their scores, in the last round.
+    /// Means of the numbers that rewards logged with their scores, in the last round.
     pub logged: Vec<(String, f64)>,
     pub episodes: Option<RoundReport>,
 }
@@ -125,7 +125,7 @@ fn round(
 
     let out = &trainer.sampler.samples;
     gathered.tokens += out.sampled_tokens();
-    // What agents ask shares no prompt, and each of their requests reads its own again.
+    // Agents' requests share no prompt: each one computes its own again.
     let lengths_of_prompts: Vec<usize> = match &branches {
         Some(branches) => branches.iter().flatten().map(|branch| branch.prompt.len()).collect(),
         None => (0..out.len()).map(|s| items[s / group].ids.len()).collect(),
@@ -167,9 +167,9 @@ fn round(
 struct Answered {
     items: Vec<Item>,
     scored: Vec<Scored>,
-    /// None of episodes, which keep their own.
+    /// Empty for episodes, which keep their own.
     texts: Vec<String>,
-    /// By group, the sequences of its samples, where a sample may have several.
+    /// By group, the sequences of its samples, if a sample may have several.
     branches: Option<Vec<Vec<Branch>>>,
 }
 

@@ -26,27 +26,26 @@ pub struct Held {
 /// One prompt with its samples.
 #[derive(Debug)]
 pub struct HeldGroup {
-    /// Its position in the data.
+    /// Position of the prompt in the data.
     pub position: u64,
     pub item: Item,
     /// One entry per sample.
     pub scored: Vec<Scored>,
-    /// The responses as text, one entry per sample; none of episodes.
+    /// The responses as text, one entry per sample; empty for episodes.
     pub texts: Vec<String>,
-    /// The sequences of its samples, where a sample may have several, or none; otherwise each has one, after the item's prompt.
+    /// The samples' sequences, if a sample may have any number; otherwise each has one, after the item's prompt.
     pub branches: Option<Vec<Branch>>,
 }
 
 /// A sequence of a sample, with a prompt of its own.
 #[derive(Debug)]
 pub struct Branch {
-    /// The sample, in the group.
+    /// Index of the sample in the group.
     pub sample: usize,
     pub prompt: Vec<u32>,
 }
 
 impl HeldGroup {
-    /// Returns the number of its sequences.
     pub fn num_sequences(&self) -> usize {
         self.branches.as_ref().map_or(self.scored.len(), Vec::len)
     }
@@ -79,7 +78,7 @@ struct LineSample {
 }
 
 impl Held {
-    /// Clears it for the rollout of `step`, whose weights have seen `policy_version` updates.
+    /// Clears all groups for the rollout of `step`, whose weights have seen `policy_version` updates.
     pub fn begin(&mut self, step: u32, policy_version: u64) {
         *self = Held { of: HeldState { step, policy_version, groups: 0 }, ..Held::default() };
     }
@@ -121,7 +120,7 @@ impl Held {
         self.last.clone()
     }
 
-    /// Returns the waiting groups, once the rollout's first step is done. A rollout before its first step is sampled again.
+    /// Returns the groups still to train on; none before the first step, since that rollout is then sampled again.
     fn waiting(&self) -> Range<usize> {
         if self.used == 0 { 0..0 } else { self.used..self.groups.len() }
     }

@@ -1,27 +1,27 @@
-//! Values as bytes, for ranks that give them to one another: a header, then numbers as they are in memory, and texts and lists after
-//! their lengths. A reader trusts no length: it makes no more room than what it was sent can fill, and says where a message is wrong.
+//! Values as bytes, for exchange among ranks: a header, then numbers as they are in memory, and texts and lists after
+//! their lengths. A reader trusts no length: it allocates only what the bytes can fill, and says where they are wrong.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// What a message begins with; the digit is the version of the form.
+/// First bytes of a message; the digit is the format's version.
 const MAGIC: [u8; 4] = *b"PLX1";
-/// The magic, the kind, whether it is an error, the bytes that follow.
+/// Magic, kind, error flag, and the number of bytes that follow.
 const HEADER_BYTES: usize = 4 + 1 + 1 + 8;
 
-/// What a message is about.
+/// The content of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Samples = 1,
     Episodes = 2,
 }
 
-/// What was read, or in words why it cannot be.
+/// A value that was read, or words on why it cannot be.
 pub(crate) type Read<T> = std::result::Result<T, String>;
 
-/// A value with a form in bytes.
+/// A value that ranks send as bytes.
 pub(crate) trait Packed: Sized {
-    /// Bytes that one takes, at least 1.
+    /// Minimum size of a value in bytes, at least 1.
     const LEAST: usize;
 
     fn put(&self, to: &mut Writer);
@@ -41,7 +41,7 @@ pub(crate) trait Packed: Sized {
     }
 }
 
-/// Returns the message of a rank: what it has, or the error that ended its part.
+/// Returns a rank's message: its value, or the error that ended its part.
 pub(crate) fn pack<T: Packed>(kind: Kind, own: Read<&T>) -> Vec<u8> {
     let put = |to: &mut Writer| match own {
         Ok(value) => value.put(to),
@@ -59,7 +59,7 @@ pub(crate) fn pack<T: Packed>(kind: Kind, own: Read<&T>) -> Vec<u8> {
     to.bytes
 }
 
-/// Reads a message of another rank: what it has, or its error in words.
+/// Reads another rank's message: its value, or its error in words.
 pub(crate) fn unpack<T: Packed>(kind: Kind, bytes: &[u8]) -> Read<Read<T>> {
     let mut from = Reader { bytes, at: 0 };
     let magic = from.raw(MAGIC.len())?;
@@ -88,7 +88,7 @@ pub(crate) fn unpack<T: Packed>(kind: Kind, bytes: &[u8]) -> Read<Read<T>> {
 pub(crate) struct Writer {
     bytes: Vec<u8>,
     length: usize,
-    /// True while only the length is asked for.
+    /// True while only the length is computed.
     counts: bool,
 }
 
@@ -147,7 +147,7 @@ impl<'b> Reader<'b> {
         Ok(self.raw(4 * count)?.as_chunks::<4>().0.iter().map(|bytes| u32::from_le_bytes(*bytes)))
     }
 
-    /// Returns the error of a value that cannot be.
+    /// Returns the error of an impossible value.
     pub(crate) fn refuse<T>(&self, what: &str) -> Read<T> {
         Err(format!("before byte {}: {what}", self.at))
     }
@@ -170,7 +170,7 @@ impl Packed for u32 {
     }
 }
 
-/// By its bits, NaN among them.
+/// Sent as its bits, which may be NaN.
 impl Packed for f32 {
     const LEAST: usize = 4;
 
@@ -199,7 +199,7 @@ impl Packed for u64 {
     }
 }
 
-/// By its bits.
+/// Sent as its bits.
 impl Packed for f64 {
     const LEAST: usize = 8;
 
@@ -278,7 +278,7 @@ impl<A: Packed, B: Packed> Packed for (A, B) {
     }
 }
 
-/// Writes what is small and seldom as JSON text.
+/// Writes small and rare values as JSON text.
 pub(crate) fn put_json(value: &impl Serialize, to: &mut Writer) {
     serde_json::to_string(value).expect("plain data").put(to);
 }
@@ -306,7 +306,7 @@ macro_rules! packed {
     };
 }
 
-/// Implements `Packed` for types that are small and seldom, as JSON text.
+/// Implements `Packed` for small and rare types, as JSON text.
 macro_rules! packed_as_json {
     ($($name:ty),+) => {$(
         impl $crate::rollout::packed::Packed for $name {

@@ -7,8 +7,7 @@ use plimsoll_infer::models::open_any_model;
 use plimsoll_model::RandomWeights;
 use plimsoll_run::checkpoint::export::{Ask, Exported, export_model};
 
-/// Exports the model called `name`, which may be fetched. The weights of a `random:` model are those that a run with this seed
-/// begins with.
+/// Exports the model `name`, fetching it if needed. A `random:` model has the initial weights of a run with `seed`.
 ///
 /// Errors: those of opening; those of `plimsoll_run::checkpoint::export::export_model`.
 pub fn export_named(name: &str, seed: u64, ask: Ask<'_>) -> Result<Exported> {

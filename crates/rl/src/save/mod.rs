@@ -1,5 +1,5 @@
-//! Writes a checkpoint: small files at once, tensors streamed through the planned staging buffer by the thread that
-//! runs the job, which is this one or one that works during the next rollout. Several ranks write them together, at once.
+//! Writes a checkpoint: small files at once; tensors stream through the planned staging buffer on the thread that runs
+//! the job, which may do so during the next rollout. Several ranks write them together, at once.
 
 pub mod export;
 
@@ -44,7 +44,7 @@ struct TensorsOf<'a> {
     sets: Vec<FlatTensors<'a>>,
 }
 
-/// Makes the folder of a checkpoint and writes its small files. Resident regions are leased until the job has read them.
+/// Makes a checkpoint's folder and writes its small files. Resident regions are leased until the job has read them.
 ///
 /// Errors: `disk-full`, `write-failed`, `run-dir-unwritable`; no partial folder is left.
 pub fn prepare<'a>(
@@ -105,9 +105,9 @@ impl SaveJob<'_> {
     }
 }
 
-/// Saves a checkpoint of several ranks, now: rank 0 makes its folder and small files, and each of its host writes its pieces of the tensors.
-/// The files are those that one rank writes. Rank 0 can do it alone, because it reads what the others have in their memory; so ranks of
-/// other hosts wait, who need not see the folder.
+/// Saves a checkpoint of several ranks: rank 0 makes the folder and small files, and each rank of its host writes its
+/// pieces of the tensors. The files are those that one rank writes. Rank 0 can save alone, because it reads the other
+/// ranks' memory; so ranks of other hosts only wait, and need not see the folder.
 ///
 /// Errors: as `prepare`; `rank-lost`; no partial folder is left.
 pub fn save_of_ranks(
@@ -155,12 +155,12 @@ pub fn save_of_ranks(
         (written, Some(job)) => written.and_then(|()| job.finish()).inspect_err(|_| store.abandon(step)),
         (written, None) => written.map(|()| path),
     }?;
-    // No rank says that it is saved, or ends, before it has its name.
+    // No rank reports the save, or ends, before the checkpoint has its name.
     if is_alone { Ok(saved) } else { group.barrier().map(|()| saved) }
 }
 
-/// Returns the files of tensors, each with its role and whether it has the weights: the first role's weights, and with everything the
-/// weights and states of all trained roles.
+/// Returns the tensor files, each with its role and whether it holds weights (or states): the first role's weights, or
+/// with `everything` the weights and states of all trained roles.
 fn files_of<'t, 'a>(trainer: &'t Trainer<'a>, everything: bool) -> Vec<(&'t Role<'a>, &'static str, bool)> {
     let mut files = Vec::new();
     for role in trainer.trained() {
@@ -183,7 +183,7 @@ fn tensors<'a>((role, file, is_weights): (&Role<'a>, &'static str, bool)) -> Ten
     TensorsOf { file, table: role.learned().0.clone(), sets }
 }
 
-/// Returns the tensors of a file, wherever several ranks have them.
+/// Returns the tensors of a file, with their places on several ranks.
 fn tensors_of_ranks<'a>(role: &Role<'a>, is_weights: bool) -> Vec<SpreadTensors<'a>> {
     match (is_weights, &role.optimizer) {
         (false, Some(optimizer)) => optimizer.spread_states(role.learned().0, true),
@@ -209,7 +209,7 @@ fn write_small(
         Ok(())
     };
     match &adapter_config(trainer, model) {
-        // The model that it names has its own.
+        // The base model that it names has the configuration.
         Some(adapter) => write(ADAPTER_CONFIG, &pretty(&adapter_config_json(adapter)))?,
         None => {
             let config = match shape.head {
@@ -236,7 +236,7 @@ fn write_small(
     Ok(files)
 }
 
-/// Returns what peft must know of the adapters that a run trains.
+/// Returns the peft configuration of the adapters that a run trains.
 fn adapter_config(trainer: &Trainer<'_>, model: &OpenModel) -> Option<AdapterConfig> {
     let Lora { shape, alpha, rslora, quantize, .. } = trainer.sampler.shape.lora?;
     let base =

@@ -1,5 +1,5 @@
-//! What a run of several ranks reports of each of them: how long it waited for the others, and the memory that it took; and the disk,
-//! which is rank 0's alone.
+//! Per-rank rows of a run's report: how long a rank waited for the others, and its memory; and the disk limit, which is
+//! rank 0's.
 
 use plimsoll_base::{Bytes, Result};
 use plimsoll_memory::Limit;
@@ -28,7 +28,7 @@ pub(super) fn rows(group: &Group, summary: &Value) -> Option<Value> {
     all.iter().map(|row| serde_json::from_slice::<Value>(row).ok()).collect()
 }
 
-/// Returns the room on the disk of `dir`; of several ranks that of rank 0, because it alone writes what the plan has there.
+/// Returns the free space on the disk of `dir`; with several ranks rank 0's, which alone writes planned files.
 ///
 /// Errors: `rank-lost`.
 pub(super) fn disk_limit(group: Option<&Group>, dir: &Path) -> Result<Option<Limit>> {

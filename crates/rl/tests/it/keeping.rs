@@ -1,4 +1,4 @@
-//! Checkpoints: what is read back goes on with the bits of what was not interrupted, and weights that are no numbers are named.
+//! Checkpoints: a restored run continues bit for bit like an uninterrupted one; weights that are not finite are named.
 
 use crate::rig::{World, case};
 use plimsoll_base::slugs;

@@ -45,7 +45,7 @@ fn the_process_stays_within_its_plan_under_a_crowd() {
     assert!(peak <= planned, "{peak} MiB, planned {planned}");
 }
 
-/// What has come of all bodies is bounded. One that comes in the middle of such a flood is read, or refused by name at once.
+/// Received body bytes are bounded. A body that comes during such a flood is read, or refused by name at once.
 #[test]
 fn large_bodies_that_stop_half_way_are_held_within_the_plan() {
     let (server, words) =
