@@ -37,17 +37,17 @@ fn a_larger_run_takes_no_fewer_bytes_in_any_pool_or_phase() {
     let larger: [Growth; 6] = [
         ("prompts", |case| case.run.rollout.prompts_per_step += 3),
         ("prompt tokens", |case| case.facts.prompt_tokens += 100),
-        ("micro-batch", |case| case.run.choices.micro_batch_tokens = plimsoll_config::Auto::Value(1024)),
+        ("micro-batch", |case| case.run.train.micro_batch_tokens = plimsoll_config::Auto::Value(1024)),
         ("response", |case| {
             case.run.rollout.max_new_tokens += 77;
             case.facts.completion_tokens += 77;
         }),
         ("lag", |case| case.run.rollout.policy_lag += 1),
-        ("sequences", |case| case.run.choices.sequences_max = plimsoll_config::Auto::Value(13)),
+        ("sequences", |case| case.run.rollout.sequences_max = plimsoll_config::Auto::Value(13)),
     ];
     for (name, small) in each(&FIXED) {
         let mut small = small;
-        small.run.choices.sequences_max = plimsoll_config::Auto::Value(6);
+        small.run.rollout.sequences_max = plimsoll_config::Auto::Value(6);
         let before = small.plan(ROOMY);
         for (what, grow) in larger {
             let mut large = small.clone();
@@ -90,7 +90,7 @@ fn a_run_fits_at_its_smallest_limits_and_not_a_page_below() {
 
 /// The same run on a card, of whose driver built-in numbers are known.
 fn on_a_card(mut case: Case) -> Case {
-    case.run.choices.device = plimsoll_config::Auto::Value(plimsoll_config::RunDevice::Cuda);
+    case.run.run.device = plimsoll_config::Auto::Value(plimsoll_config::RunDevice::Cuda);
     case
 }
 

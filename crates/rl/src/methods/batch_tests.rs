@@ -1,9 +1,9 @@
 //! Which sequences share a prompt, whose they are, and which were cut.
 
 use super::*;
-use crate::data::dataset::Item;
 use crate::rollout::held::Branch;
 use plimsoll_config::{Method, RunFile, Train};
+use plimsoll_infer::text::Item;
 use plimsoll_reward::Scored;
 
 fn run() -> RunSpec {

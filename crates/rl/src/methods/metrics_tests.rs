@@ -1,7 +1,7 @@
 //! Metrics of parts of a step: means over what is there, and names that nothing hides.
 
 use super::*;
-use crate::data::dataset::Item;
+use plimsoll_infer::text::Item;
 use plimsoll_reward::Tally;
 use plimsoll_textenv::EnvironmentTally;
 

@@ -34,12 +34,11 @@ fn response(s: usize) -> (Vec<u32>, Vec<f32>, Scored, String) {
 }
 
 /// What a rank sampled of its own prompts, in `samples`.
-fn own(samples: &mut Samples, prompts: &[usize]) -> Own {
-    let mut own = Own {
+fn own(samples: &mut Samples, prompts: &[usize]) -> (Graded, Counted) {
+    let mut own = Graded {
         stats: RolloutStats { passes: 1, rows: prompts.len() as u64, ..RolloutStats::default() },
         scored: Vec::new(),
         texts: Vec::new(),
-        counted: Counted::default(),
     };
     samples.clear();
     for s in prompts.iter().flat_map(|prompt| prompt * SIZE..(prompt + 1) * SIZE) {
@@ -48,7 +47,7 @@ fn own(samples: &mut Samples, prompts: &[usize]) -> Own {
         own.scored.push(scored);
         own.texts.push(text);
     }
-    own
+    (own, Counted::default())
 }
 
 fn room() -> Samples {

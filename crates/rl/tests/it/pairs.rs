@@ -1,8 +1,8 @@
 //! Steps over pairs: the margin grows, and a score of held-out pairs changes nothing.
 
 use crate::rig::{Case, World, case};
+use plimsoll_infer::text::Item;
 use plimsoll_plan::RoleName;
-use plimsoll_rl::data::dataset::Item;
 use plimsoll_rl::methods::PairMethod;
 
 fn items(case: &Case) -> Vec<Item> {
@@ -10,12 +10,12 @@ fn items(case: &Case) -> Vec<Item> {
 }
 
 fn role(method: &str) -> RoleName {
-    if method == "dpo" { RoleName::Actor } else { RoleName::Reward }
+    if method == "dpo" { RoleName::Actor } else { RoleName::Reward(0) }
 }
 
 /// Makes four steps over the same pairs. Returns the margin before each.
 fn margins(world: &mut World<'_, '_>, items: &[Item]) -> Vec<f64> {
-    let (run, row) = (&world.case.run, PairMethod::of(world.case.run.method));
+    let (run, row) = (&world.case.run, PairMethod::of(world.case.run.method()));
     (1..=4)
         .map(|step| {
             let report = (row.step)(&mut world.trainer, run, items, step).expect("finite losses");
@@ -37,7 +37,7 @@ fn the_chosen_answers_are_preferred_more_with_each_step() {
             if method == "dpo" {
                 assert_eq!(found[0], 0.0, "the policy is still its reference");
             }
-            let row = PairMethod::of(case.run.method);
+            let row = PairMethod::of(case.run.method());
             let before = world.weights(role(method));
             let score = (row.score)(&mut world.trainer, &case.run, &items).expect("finite scores");
             assert_eq!((score.num_pairs, score.accuracy), (4, 1.0), "{method}");
@@ -53,7 +53,7 @@ fn more_pairs_than_a_step_has_are_scored_in_parts() {
     let many: Vec<Item> = (0..11).map(|number| case.pair(number)).collect();
     case.world(|world| {
         margins(world, &items(&case));
-        let row = PairMethod::of(case.run.method);
+        let row = PairMethod::of(case.run.method());
         let mut score =
             |items: &[Item]| (row.score)(&mut world.trainer, &case.run, items).expect("finite scores");
         let whole = score(&many);

@@ -4,15 +4,16 @@ use plimsoll_base::{Bytes, Result};
 use plimsoll_config::{RunSpec, load_text};
 use plimsoll_device::Device;
 use plimsoll_files::OpenModel;
+use plimsoll_infer::bound::Sources;
+use plimsoll_infer::text::{Item, TextModel};
 use plimsoll_plan::{
     Facts, HostFacts, Hosts, PerRole, PlanReport, RoleName, devices, disk_facts, parse_limits, plan_with,
     rows_kept,
 };
 use plimsoll_reward::Rewards;
 use plimsoll_rl::context::{Cursor, StepContext};
-use plimsoll_rl::data::dataset::{Item, TextModel};
 use plimsoll_rl::methods::policy::{StepReport, step};
-use plimsoll_rl::roles::{Sources, Trainer};
+use plimsoll_rl::roles::Trainer;
 use plimsoll_rl::rollout::held::Held;
 use plimsoll_text::Tokenizer;
 use plimsoll_train::Share;

@@ -3,6 +3,7 @@
 use crate::rig::{Case, World, case};
 use plimsoll_base::{Error, slugs};
 use plimsoll_device::Sampling;
+use plimsoll_infer::responder::Responder;
 use plimsoll_plan::RoleName;
 use plimsoll_rl::methods::buffers::StepBuffers;
 use plimsoll_rl::roles::{Loss, LossFor};
@@ -32,7 +33,7 @@ fn sample(
         numbers: &[],
     };
     world.trainer.rollout(&request, stop).expect("finite logits");
-    let samples = &world.trainer.samples;
+    let samples = &world.trainer.sampler.samples;
     (0..16).map(|s| (samples.ids(s).to_vec(), samples.logprobs(s).to_vec())).collect()
 }
 
@@ -114,8 +115,8 @@ fn a_sample_is_its_number_whoever_else_is_drawn() {
         };
         world.trainer.rollout(&request, &mut NeverStop).expect("finite logits");
         for s in 0..8 {
-            assert_eq!(world.trainer.samples.ids(s), all[8 + s].0, "sample {s}");
-            assert_eq!(world.trainer.samples.logprobs(s), all[8 + s].1, "sample {s}");
+            assert_eq!(world.trainer.sampler.samples.ids(s), all[8 + s].0, "sample {s}");
+            assert_eq!(world.trainer.sampler.samples.logprobs(s), all[8 + s].1, "sample {s}");
         }
     });
 }
@@ -150,7 +151,7 @@ fn a_stop_condition_ends_a_response_and_keeps_its_last_token() {
         let stopped = sample(world, &prompts, WHOLE, &mut Two);
         for (s, ((whole, _), (ids, _))) in whole.iter().zip(&stopped).enumerate() {
             assert_eq!(ids[..], whole[..ids.len()], "sample {s} begins alike");
-            match world.trainer.samples.finish(s) {
+            match world.trainer.sampler.samples.finish(s) {
                 Finish::Stop => assert_eq!(ids.len(), 2),
                 finish => assert!(ids.len() <= 2 && finish == Finish::Eos, "{finish:?}"),
             }

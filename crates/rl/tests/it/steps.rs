@@ -2,6 +2,7 @@
 
 use crate::rig::{case, trained};
 use plimsoll_base::slugs;
+use plimsoll_infer::responder::Responder;
 use plimsoll_plan::RoleName;
 
 /// Methods without a model next to the policy.
@@ -25,7 +26,7 @@ fn a_step_trains_on_what_it_sampled_with_the_log_probabilities_of_the_rollout() 
                 assert_eq!(world.cursor.next_sample_id, 16 * number, "{method}");
                 assert_eq!(world.trainer.updates(), number, "{method}");
                 assert_eq!(world.held.last(), 0..4);
-                let tokens: usize = (0..16).map(|s| world.trainer.samples.ids(s).len()).sum();
+                let tokens: usize = (0..16).map(|s| world.trainer.sampler.samples.ids(s).len()).sum();
                 assert_eq!(report.sampled_tokens, tokens, "{method}");
             }
         });
