@@ -6,6 +6,7 @@ mod engine;
 use crate::client::Client;
 use engine::World;
 use engine::harness::Setup;
+use plimsoll_arch::Caches;
 use plimsoll_base::{DType, Result};
 use plimsoll_device::{KV_BLOCK, Sampling};
 use plimsoll_files::TokenizerFiles;
@@ -160,13 +161,11 @@ impl Options {
         let limits = EngineLimits {
             sequences: self.slots,
             rows: self.slots.max(64),
-            blocks: (self.slots + 1) * (context.div_ceil(KV_BLOCK) + 1),
             samples: self.slots,
             prompt_tokens: self.prompt_tokens,
             new_tokens: self.new_tokens,
             ahead: false,
-            window: None,
-            states: 0,
+            caches: Caches::paged((self.slots + 1) * (context.div_ceil(KV_BLOCK) + 1)),
         };
         World::truncating(setup, limits, true)
     }
@@ -203,5 +202,5 @@ fn listen() -> (TcpListener, Client) {
 
 fn pass() -> PassLimits {
     let segments = PackLimits::segments_of(64, 1, 1);
-    PackLimits { micro_batch_tokens: 64, prompt_tokens: 32, segments, has_states: false }.pass()
+    PackLimits { micro_batch_tokens: 64, prompt_tokens: 32, segments, caches: Caches::paged(0) }.pass()
 }
