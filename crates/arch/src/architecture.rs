@@ -43,7 +43,7 @@ pub struct Norms {
     pub after: Option<[&'static str; 2]>,
 }
 
-/// How queries and keys are normalized before rope.
+/// How queries and keys are normalised before rope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum QkNorms {
@@ -77,7 +77,7 @@ pub struct Architecture {
     pub gguf_rope_pairs: bool,
     /// True if q, k and v always have a bias, whatever `config.json` says.
     pub qkv_bias: bool,
-    /// How q and k are normalized before rope.
+    /// How q and k are normalised before rope.
     pub qk_norms: Option<QkNorms>,
     /// Where the layers' norms are.
     pub norms: Norms,

@@ -105,7 +105,7 @@ impl Cache {
     }
 
     /// Returns the units that a response owns with its first `tokens` tokens, `computed` of which went through passes.
-    /// In a ring only those that its next pass writes count: the prompt's blocks are still seen until it has run.
+    /// In a ring only those that its next pass writes count: a longer answer still sees the prompt's blocks until then.
     pub fn of_tokens(self, of: Extent, tokens: usize, computed: usize) -> usize {
         match self {
             _ if tokens == 0 => 0,

@@ -123,7 +123,7 @@ pub struct Attention {
 }
 
 impl Attention {
-    /// True for plain causal attention over rotated heads.
+    /// True if this is plain causal attention over rotated heads.
     pub fn is_plain(&self) -> bool {
         *self == Attention::default()
     }

@@ -95,7 +95,7 @@ pub struct ModelSpec {
     /// True if gate, up and down have a bias.
     #[serde(default, skip_serializing_if = "is_false")]
     pub mlp_bias: bool,
-    /// How q and k are normalized before rope.
+    /// How q and k are normalised before rope.
     pub qk_norms: Option<QkNorms>,
     /// Longest sequence that the model supports.
     pub max_positions: u32,
