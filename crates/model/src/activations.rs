@@ -176,8 +176,7 @@ fn add_backward(to: &mut Regions<'_>) -> Result<()> {
     }
 }
 
-/// Returns the elements of the packing buffer, the most that any weight gradient of a pass needs. `outputs`: columns of
-/// the head's gradient at a time.
+/// Returns the elements of the packing buffer for weight gradients; `outputs`: columns of the head's at a time.
 fn largest_pack(of: &PassShape<'_>, weights: DType, kind: &'static Layouts, outputs: usize) -> u64 {
     let PassShape { spec, limits, .. } = *of;
     // Experts run one at a time, and no row goes to one twice.

@@ -125,9 +125,8 @@ pub fn backward<'x, 'a: 'x>(
     }
 }
 
-/// Runs `backward`, but returns the gradients of the rows' embeddings, which are valid until the next pass. Calls
-/// `after` once the operations of each stage are issued. With frozen weights the row gradients are not computed: none
-/// needs them.
+/// Runs `backward`, but returns the row gradients, valid until the next pass, instead of adding them. Calls `after`
+/// once the operations of each stage are issued. With frozen weights the row gradients, then useless, are not computed.
 pub fn backward_part<'x, 'a: 'x, 'p>(
     dev: &dyn Device,
     from: &dyn Layers<'_>,

@@ -15,8 +15,7 @@ pub(crate) enum LayerGrads<'x, 'a> {
     Adapters(&'x LayerAdapters<'a>),
 }
 
-/// The backward pass of one layer; `d_resid` is the gradient of its output, then of its input, and `d_out` the same in
-/// the dtype of products.
+/// The backward pass of one layer; `d_resid`: gradient of its output, then input; `d_out`: the same for products.
 pub(crate) struct LayerBackward<'x, 'a, 'p> {
     pub(crate) layer: &'x LayerPass<'x, 'a, 'p>,
     pub(crate) grads: LayerGrads<'x, 'a>,

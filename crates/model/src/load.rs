@@ -290,8 +290,7 @@ impl<'a> Target<'_, 'a> {
     }
 }
 
-/// Fills norms with 1, biases with 0, value heads with `value_head_values`, and other matrices uniformly with standard
-/// deviation `RANDOM_STD`, keyed by offset.
+/// Fills norms with 1, biases with 0, value heads with `value_head_values`, others uniformly; keyed by table offset.
 fn random_values(param: &Param, spec: &ModelSpec, seed: u64, first: usize, out: &mut [f32]) {
     match param.kind {
         ParamKind::AttnNorm

@@ -74,8 +74,7 @@ impl MlpSpec {
         [self.maps(self.head.outputs()), self.maps(1)]
     }
 
-    /// Returns the table of the flat buffer, with the names of `torch.nn.Sequential`: activations count, so linear
-    /// layer i is number 2 i.
+    /// Returns the table, named as in `torch.nn.Sequential`: activations count, so linear layer i is number 2 i.
     pub fn table(&self, device: &'static Layouts) -> ParamTable {
         let mut table = ParamTable::empty(device);
         for ((name, linear, bias), maps) in STACKS.into_iter().zip(self.stacks()) {

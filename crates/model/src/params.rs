@@ -53,12 +53,12 @@ pub struct Param {
 }
 
 impl Param {
-    /// True for vectors: norms and biases.
+    /// True if it is a vector: a norm or a bias.
     pub fn is_vector(&self) -> bool {
         self.k == 0
     }
 
-    /// True for the matrices of a layer's experts.
+    /// True if it holds matrices of a layer's experts.
     pub(crate) fn is_of_experts(&self) -> bool {
         self.kind.site().is_some_and(|site| self.parts.len() > site.layers().len())
     }

@@ -16,8 +16,7 @@ use std::path::Path;
 pub struct FlatTensors<'a> {
     /// Prefix of each Hugging Face name; empty for weights.
     pub prefix: &'a str,
-    /// `table.elements` elements. f32 and bf16 are stored as they are, codes as bf16, which holds each of them exactly,
-    /// without blocks. So nothing is rounded.
+    /// `table.elements` elements. Files hold f32 and bf16 as they are, and codes as bf16: exact, without blocks.
     pub buf: Buf<'a>,
     pub scales: Option<Buf<'a>>,
     /// Dtype in files, if not that of `buf`.

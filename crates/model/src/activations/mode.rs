@@ -45,7 +45,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// The phase in which the pass runs.
+    /// Returns the phase in which the pass runs.
     pub fn phase(self) -> Phase {
         match self {
             Mode::Rollout { .. } => Phase::Rollout,
@@ -56,7 +56,7 @@ impl Mode {
         }
     }
 
-    /// Prefix of the regions' names: the phase, and a number if the phase has passes of several shapes.
+    /// Returns the prefix of the regions' names: the phase, and a number if the phase has passes of several shapes.
     pub(crate) fn prefix(self) -> String {
         match self {
             Mode::Reward(set @ 1..) => format!("{}{}", self.phase().name(), set + 1),

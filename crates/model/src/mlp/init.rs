@@ -31,7 +31,7 @@ impl MlpSpec {
 }
 
 /// Returns a random matrix `[n, k]`, row-major, with orthonormal rows (columns if it is tall): the Q of a normal matrix
-/// whose R has a positive diagonal, so that no direction is favored. `counter`: its first random number.
+/// whose R has a positive diagonal, so that no direction is favoured. `counter`: its first random number.
 fn orthogonal(n: usize, k: usize, seed: u64, counter: u64) -> Vec<f64> {
     let (short, long) = (n.min(k), n.max(k));
     let normal = |i: usize| {

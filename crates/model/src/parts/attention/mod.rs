@@ -1,5 +1,4 @@
-//! Softmax attention of a layer, with or without output gates: from the output of its input projection to the input of
-//! its output projection, and back.
+//! Softmax attention of a layer, with or without output gates: all between its first and last product, and back.
 
 pub(crate) mod regions;
 

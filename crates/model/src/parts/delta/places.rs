@@ -17,8 +17,7 @@ pub(crate) fn places_of_scores(segments: usize, places: usize) -> usize {
     segments.min(places / 2)
 }
 
-/// Adds the places of a segment of `rows` rows when any will do: hands out all of a pass's places in turn, then reuses
-/// them from the first.
+/// Adds places for a segment of `rows` rows when any will do: a pass's places in turn, then the first again.
 pub(crate) fn push_any(places: &mut Vec<u32>, next: &mut usize, rows: usize, limit: usize) {
     let first = if *next + edges(rows) <= limit { *next } else { 0 };
     *next = first + edges(rows);

@@ -149,8 +149,7 @@ impl<'p> DeltaRegions<'p> {
         }
     }
 
-    /// Uploads the places of a pass's segments: those given, or one each if no backward pass reads the initial states
-    /// of chunks.
+    /// Uploads the segments' places: those given, or one each if no backward pass reads the chunks' initial states.
     pub(crate) fn upload(&self, dev: &dyn Device, given: &[u32], segments: &[u32], limits: &PassLimits) {
         let segments = segments.as_chunks::<SEGMENT_FIELDS>().0;
         assert_eq!(given.len(), segments.len() * PLACE_FIELDS, "places of every segment");
