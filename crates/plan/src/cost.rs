@@ -39,8 +39,8 @@ pub(crate) struct Work {
     pub(crate) hosts: Hosts,
 }
 
-/// Share of an update that a rank waits for the slowest rank and for small exchanges: 2 to 7 % of the updates on 2 to 8
-/// H200 (`bench/results/h200_ranks.md`).
+/// Share of an update spent waiting for the slowest rank and small exchanges: 2 to 7 % on 2 to 8 H200
+/// (`bench/results/h200_ranks.md`).
 const WAITED: f64 = 0.03;
 /// Share of the gradient exchange that is not hidden by the update that it overlaps, if it is the shorter of the two.
 const SHOWN: f64 = 0.25;
@@ -114,8 +114,7 @@ pub(crate) fn predict(work: &Work, shape: &RunShape, rates: &Rates) -> StepCost 
             cost.score_s = score(work, &model, training.offload.reference, &cut, rates);
         }
         if training.policy_lag > 0 {
-            // Only the first step of a rollout scores with the reference; later steps score their samples again with
-            // resident weights.
+            // Only the first step of a rollout scores with the reference; later ones score again with resident weights.
             let lag = training.policy_lag as f64;
             let actor = score(work, &model, false, &cut, rates);
             cost.score_s += actor * lag / (1.0 + lag);
@@ -390,8 +389,7 @@ fn update(work: &Work, model: &Model, training: &Training, cut: &Cut, rates: &Ra
     };
     // At stage 3 every micro-batch reads the weights twice from their owners, next to its own work; a quarter shows.
     let gathered = if training.offload.weights { 0.5 * model.weight_bytes / rates.link() } else { 0.0 };
-    // Offloaded states are loaded while others are stored. A card's arithmetic on them is negligible in comparison;
-    // a CPU copies first.
+    // Offloaded states are loaded while others are stored. A card's arithmetic is negligible; a CPU copies first.
     let moved = if training.offload.optimizer { state_bytes(model, training) / rates.bus() } else { 0.0 };
     let optimizer = work.updates * (moved + optimizer_bytes(model, training) / rates.bandwidth) / work.ranks;
     // Layer inputs are offloaded and prefetched while others are computed; a quarter of the time shows.

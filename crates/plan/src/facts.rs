@@ -105,8 +105,7 @@ pub fn samples_kept(samples: usize) -> usize {
     (SAMPLES_KEPT / samples).clamp(1, PROMPTS_KEPT) * samples
 }
 
-/// Returns the maximum bytes of a sample's line: up to 32 per token for its text, length and log-probability, and 20
-/// named rewards fit.
+/// Returns the maximum bytes of a sample's line: 32 per token for text, length and log-prob; 20 named rewards fit.
 pub(crate) fn line_bytes_max(tokens: u64) -> u64 {
     2048 + 32 * tokens
 }

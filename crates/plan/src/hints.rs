@@ -33,8 +33,7 @@ fn change(
 
 const STAGING_SMALL: Bytes = Bytes::mib(1);
 
-/// Returns verified changes: those of how the result is computed, then those that change the result, each by lost
-/// speed; the smallest limits come last.
+/// Returns verified changes: first those that keep the result, then the others, each by lost speed; limits last.
 pub(crate) fn of(planner: &Planner, run: &RunSpec) -> Result<Vec<Hint>> {
     let base_s = planner.fastest_s(run)?;
     let can_wait = planner.row.has_own_memory();

@@ -26,8 +26,7 @@ pub(crate) fn limits_of_card(card: &Card) -> Limits {
     Limits { device: Some(device), ..Limits::default() }
 }
 
-/// Returns the limits of this machine for a run in `dir`. What earlier processes of the run have saved there belongs to
-/// the run and counts as free.
+/// Returns the limits of this machine for a run in `dir`; what earlier processes of the run saved there counts as free.
 pub fn machine_limits(dir: &Path) -> Limits {
     let mut limits = Host::this().limits(dir);
     let own = bytes_on_disk(dir);
@@ -38,8 +37,7 @@ pub fn machine_limits(dir: &Path) -> Limits {
     limits
 }
 
-/// Returns the limits of a run: given, from the run file, or read from this machine. On another machine only given
-/// limits are known.
+/// Returns the limits of a run: given, from the run file, or this machine's. For another machine only given ones count.
 pub fn limits_of(run: &RunSpec, given: &Limits) -> Limits {
     let mut limits = given.clone();
     let here = match is_elsewhere(given) {

@@ -1,7 +1,6 @@
 //! Memory that a run measured, read from its directory: the highest reading of each phase, and the overall maximum.
 //!
-//! It reads the `memory` events of the load line, and the peak in `summary.json`. A run that is in progress, or that
-//! died, has events but no summary.
+//! It reads `memory` events of the load line, and the peak in `summary.json`, which an unfinished run lacks.
 
 use plimsoll_base::{Error, Phase, Result, read_small};
 use serde_json::{Map, Value};

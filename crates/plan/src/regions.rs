@@ -16,8 +16,7 @@ use plimsoll_model::{Mode, PassLimits, adapters_layout, rope};
 use plimsoll_rollout::{Engine, Lengths, Samples, layout as engine_layout};
 use plimsoll_train::Packer;
 
-/// Process memory that does not depend on the run: allocator slack, messages, metrics, the run file. Measured at 1 to
-/// 2.5 MiB.
+/// Process memory that no run changes: allocator slack, messages, metrics, run file. Measured at 1 to 2.5 MiB.
 const HEAP_SLACK: Bytes = Bytes::mib(4);
 /// Bytes per tensor of a checkpoint's header while it is written: declaration, offset and text. Measured at 1.27 kB.
 const HEADER_BYTES: u64 = 1400;
@@ -27,8 +26,7 @@ const STATE_SETS: u64 = 3;
 /// Touched stack of a thread: attention's backward pass takes 220 KiB.
 const STACK: u64 = 256 << 10;
 
-/// Kernel memory of a run, excluding page tables: stacks of threads, open files, pipes, accounting. Measured at 0.2 to
-/// 0.7 MiB in a separate container.
+/// Kernel memory except page tables: stacks, open files, pipes, accounting. Measured at 0.2 to 0.7 MiB in a container.
 const KERNEL_BASE: Bytes = Bytes::mib(1);
 /// Kernel stack of a thread, with guard and records.
 const KERNEL_STACK: u64 = 32 << 10;
@@ -181,8 +179,7 @@ impl RunShape {
         layout.outside("rl.records", "rl", Pool::Disk, Place::File, disk.records);
     }
 
-    /// Returns the text bytes of prompts and responses, of a step or of evaluation samples in flight, and of messages
-    /// to and from workers and servers.
+    /// Returns the text bytes of a step or of evaluation samples in flight, and of messages with workers and servers.
     fn text_bytes(&self) -> u64 {
         let tokens = |samples: usize, response: usize| {
             (samples as u64).saturating_mul((self.engine.prompt_tokens + response) as u64)

@@ -272,8 +272,7 @@ impl Planner<'_> {
         Ok((candidate, plan))
     }
 
-    /// Returns every setting with its prediction, sorted by precision, then stage 2 before stage 3, then the fastest
-    /// first, then the most memory first.
+    /// Returns every setting with its prediction, by precision, then ZeRO stage, then time, then the most memory first.
     fn ranked(&self, run: &RunSpec, axes: &Axes) -> Result<Vec<Rank>> {
         let of = |point| Ok(self.candidate(run, axes, point)?.rank);
         let mut all: Vec<Rank> = axes.points().map(of).collect::<Result<_>>()?;
@@ -546,8 +545,7 @@ fn choose(found: Vec<(Candidate, Plan)>) -> Option<Solution> {
     Some(Solution { chosen, plan, runner_up: found.into_iter().next(), fits: true })
 }
 
-/// Returns dtypes of states and gradients, the most exact first. More rounding changes the result, so it is used only
-/// if nothing else fits.
+/// Returns dtypes of states and gradients, the most exact first: others change the result, so they are a last resort.
 fn precisions(run: &RunSpec) -> Vec<(OptimizerDType, DType)> {
     let weights = run.model_options.dtype.dtype();
     let optimizers = match run.choices.optimizer_dtype {

@@ -91,8 +91,7 @@ impl Training {
         if self.holds_samples { self.rollout_sequences() } else { 0 }
     }
 
-    /// True if log-probabilities are computed apart from the update: of a reference, or of the actor for older samples
-    /// and held-out pairs.
+    /// True if log-probs are computed apart from the update: the reference's, or for older samples or held-out pairs.
     pub fn scores(&self) -> bool {
         self.reference || self.policy_lag > 0 || self.packing.whole_groups
     }

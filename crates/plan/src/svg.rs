@@ -364,8 +364,7 @@ pub fn kind(name: &str, place: &str) -> &'static str {
     }
 }
 
-/// Returns bands of each kind, the largest first. Rows under `least` bytes are merged by kind, and bands still under
-/// `least_joined` are merged into one.
+/// Returns bands by kind, the largest first. Rows under `least` merge by kind, bands under `least_joined` into one.
 fn merged(rows: &[Row], least: f64, least_joined: f64) -> Vec<(&'static str, Vec<Row>)> {
     let (mut bands, mut rest) = (Vec::new(), Vec::new());
     for (kind, &(class, words)) in KINDS.iter().enumerate() {
