@@ -10,8 +10,7 @@ use plimsoll_model::{Activations, Decoder, Pass, PassIndex, draw_runs, layers, u
 
 /// Decides when a response ends, in addition to end-of-text and length; implemented where there is text.
 pub trait StopCondition {
-    /// Returns true to end the turn after a token drawn for `sample`. `turn`: the response so far, or its last turn,
-    /// with that token, which it keeps.
+    /// Returns true to end the turn after a token drawn for `sample`; `turn`: its tokens so far, including that one.
     fn stops(&mut self, sample: usize, turn: &[u32]) -> bool;
 
     /// Called when `sample` has ended; others may still run. `finish` is `Length` if an answer had no room.

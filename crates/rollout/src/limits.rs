@@ -108,8 +108,7 @@ impl EngineLimits {
         groups(sequences, group) * cache.of_prompt(of) + sequences * cache.of_response(of, self.new_tokens)
     }
 
-    /// Returns the fewest units with which one sequence of up to `context` tokens, after a prompt of up to
-    /// `prompt_tokens`, always makes progress.
+    /// Returns the fewest units with which a sequence of `context` tokens with such a prompt always makes progress.
     pub fn least(&self, cache: Cache, context: usize, prompt_tokens: usize) -> usize {
         cache.least(self.extent(prompt_tokens, self.samples == 1), context, self.new_tokens)
     }
@@ -150,8 +149,7 @@ impl EngineLimits {
         keys_bucket(self.prompt_tokens + self.new_tokens + 1)
     }
 
-    /// Returns the entries of a sequence's table in passes that run ahead: one more than it can own, for the position
-    /// after its last.
+    /// Returns the table entries of a sequence in passes that run ahead: all its blocks, and one for the next position.
     pub(crate) fn table_stride(&self) -> usize {
         self.blocks_per_sequence() + 1
     }

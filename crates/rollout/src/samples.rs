@@ -103,8 +103,7 @@ impl Samples {
         self.lens[sample] += 1;
     }
 
-    /// Appends an environment's tokens after a turn. They were not drawn, so their log-probability is NaN, which must
-    /// not enter any result.
+    /// Appends an environment's tokens. They were not drawn: their log-probability is NaN, which must reach no result.
     pub(crate) fn append(&mut self, sample: usize, tokens: &[u32]) {
         let len = self.lens[sample] as usize;
         assert!(len + tokens.len() < self.new_tokens, "no room for a turn after {} tokens", tokens.len());
@@ -143,8 +142,7 @@ impl Samples {
         self.push_turns(ids, logprobs, &[Turn { start: 0, end: ids.len() as u32, finish }]);
     }
 
-    /// Adds a response whose turns have all ended; `ids` and `logprobs` include the tokens between them. Panics beyond
-    /// the allocated room.
+    /// Adds a response of ended turns; `ids` and `logprobs` include tokens between them. Panics if there is no room.
     pub fn push_turns(&mut self, ids: &[u32], logprobs: &[f32], turns: &[Turn]) {
         let (sample, tokens) = (self.len(), ids.len());
         assert!(turns.len() <= self.turns_max, "sample {sample} has more than {} turns", self.turns_max);

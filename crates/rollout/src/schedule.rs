@@ -7,8 +7,7 @@
 //! A sequence whose turn has ended is paused: it leaves the passes and keeps its blocks until it continues with the
 //! answer, whose rows are computed after them like those of a prompt. It can be preempted like others.
 //!
-//! `Cache` decides how many units of each cache a prompt and a response hold, and when a prompt gives some back; the
-//! schedule treats all caches alike.
+//! `Cache` decides how many units a prompt and a response hold, and until when; the schedule treats all caches alike.
 
 mod held;
 mod room;
@@ -335,8 +334,7 @@ impl Schedule {
     }
 }
 
-/// Heap bytes of a sample, excluding its group, its sequence and their blocks: a place in the line, 8, and two units
-/// that are not blocks; rounded up.
+/// Heap bytes of a sample's place in the line, 8, and of two units that are not blocks; rounded up.
 const LINE_AND_UNITS: usize = 24;
 
 /// Returns the maximum units of a prompt and of a response.

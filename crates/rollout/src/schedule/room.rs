@@ -181,8 +181,7 @@ impl Schedule {
         self.limits.count(|cache| cache.of_tokens(of, tokens, computed))
     }
 
-    /// Frees at least one block: first of prompts whose groups do not run, then of a paused sequence, else of the
-    /// youngest sequence.
+    /// Frees at least one block: of prompts whose groups do not run, else of a paused sequence, else of the youngest.
     fn make_room(&mut self) {
         if self.give_up_idle_prompt(usize::MAX) || self.give_up_paused(usize::MAX) {
             return;
@@ -203,7 +202,7 @@ impl Schedule {
         self.groups[g].held.give_back(&mut self.pools);
         self.groups[g].computed = 0;
         if self.groups[g].is_alone && self.limits.has_units() {
-            // The keys of the sequence that waits for an answer depend on its prompt's state.
+            // The state of the sequence that waits for an answer was its prompt's.
             let waits = |&s: &usize| self.sequences[s].group == g && self.sequences[s].computed > 0;
             self.line.iter().copied().find(waits).into_iter().for_each(|s| self.forget_keys(s));
         }
