@@ -32,14 +32,14 @@ const FFN_OUT: Rows = Rows { life: Life::Always, ..CHEAP };
 const MIXED: Rows = Rows { life: Life::Kept, width: |of, layer| of.spec.mixed_width(layer) };
 const GATE_UP: Rows = Rows { life: Life::Kept, width: |of, layer| 2 * of.spec.product_width(layer) };
 
-/// Outputs of input projections; kept if the backward pass reads them: with qk-norms, gates or linear attention.
+/// Returns the outputs of input projections; kept if the backward pass reads them: qk-norms, gates, linear attention.
 fn first(spec: &ModelSpec) -> Rows {
     let is_read = spec.qk_norms.is_some() || spec.attention.gated || spec.has_states();
     let life = if is_read { Life::Kept } else { Life::Layer };
     Rows { life, width: |of, layer| of.spec.first_width(layer) }
 }
 
-/// Inputs of down projections; experts always recompute theirs.
+/// Returns the inputs of down projections; experts always recompute theirs.
 fn product(spec: &ModelSpec) -> Rows {
     let life = if spec.has_experts() { Life::Layer } else { Life::Cheap };
     Rows { life, width: |of, layer| of.spec.product_width(layer) }

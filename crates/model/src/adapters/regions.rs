@@ -7,7 +7,7 @@ use plimsoll_arch::{Ffn, LayerSpec, LoraShape, ModelSpec, Site};
 use plimsoll_base::{DType, Result};
 use plimsoll_memory::Layout;
 
-/// Returns u of each product and what the backward pass takes. Merged adapters are in a forward pass's weights.
+/// Returns the regions of u of each product and of the backward pass. With `is_merged`, a forward pass needs none.
 ///
 /// Errors: `size-overflow`.
 pub fn layout(

@@ -13,7 +13,7 @@ pub(super) fn region_of(site: Site) -> &'static str {
     }
 }
 
-/// Counts one for each layer that computes a product without experts. The last product's u is never recomputed.
+/// Returns one for each layer that computes a product without experts. The last product's u is never recomputed.
 pub(super) fn layers_with(site: Site) -> Rows {
     let life = if site == Site::Down { Life::Always } else { Life::Kept };
     match site.is_of_experts() {
