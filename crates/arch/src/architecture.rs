@@ -39,7 +39,7 @@ plimsoll_base::names! {
 pub struct Norms {
     /// Norms of the inputs of attention and of the feed-forward part.
     pub before: Option<[&'static str; 2]>,
-    /// Norms of their outputs, before these are added to the residual stream.
+    /// Norms of the outputs of attention and of the feed-forward part, before they are added to the residual stream.
     pub after: Option<[&'static str; 2]>,
 }
 

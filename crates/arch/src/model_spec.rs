@@ -164,8 +164,8 @@ impl ModelSpec {
         self.experts.map_or(0, |experts| experts.layers.len())
     }
 
-    /// Returns a divisor of every down projection's inputs: the feed-forward width, or the greatest common divisor of
-    /// it and the experts' width if only some layers have experts.
+    /// Returns a divisor of all down projections' inputs: the feed-forward width, the experts' width if all layers have
+    /// experts, or the greatest common divisor of the two if only some have.
     pub fn ffn_inputs(&self) -> u32 {
         let Some(experts) = self.experts else { return self.ffn };
         let (mut a, mut b) = (experts.ffn, if experts.layers.len() == self.layers { 0 } else { self.ffn });
