@@ -1,10 +1,10 @@
-//! What an adapter fits, and how large it is there: folds over a model's table.
+//! Which linear layers of a model adapters fit, and their shapes there: folds over the model's table.
 
 use crate::table::{TensorRow, each_row};
 use crate::{LoraShape, LoraTarget, LoraTargets, ModelSpec};
 
 impl LoraTarget {
-    /// Returns the row of a layer's table that it is; `None` where the layer has no such linear layer.
+    /// Returns this target's row of a layer's table; `None` if the layer has no such linear layer.
     pub fn row(self, model: &ModelSpec, layer: u32) -> Option<TensorRow> {
         let mut found = None;
         each_row(model, layer, |row| {
@@ -15,20 +15,19 @@ impl LoraTarget {
         found
     }
 
-    /// Returns (in, out) in a layer: the weight is [out, in], and each expert has one if the layer has experts. Both are 0 where the layer
-    /// has no such linear layer.
+    /// Returns (in, out) in a layer; the weight is [out, in], once per expert. Both are 0 if there is no such weight.
     pub fn widths(self, model: &ModelSpec, layer: u32) -> (u32, u32) {
         self.row(model, layer).map_or((0, 0), |row| (row.cols, row.rows))
     }
 
-    /// Returns the widths in the layer where the smaller of them is smallest, of those that have it.
+    /// Returns the widths in the layer where the smaller of the two is smallest.
     pub fn narrowest(self, model: &ModelSpec) -> (u32, u32) {
         let all = (0..model.layers).filter_map(|layer| self.row(model, layer));
         let all = all.map(|row| (row.cols, row.rows));
         all.min_by_key(|(inputs, outputs)| *inputs.min(outputs)).unwrap_or_default()
     }
 
-    /// Returns the experts of a layer that have it, each with its number; `None` where the layer itself has it.
+    /// Returns the index of each expert of a layer; one `None` if the weight belongs to the layer itself.
     pub fn of_experts(self, model: &ModelSpec, layer: u32) -> impl Iterator<Item = Option<u32>> {
         let experts = self.row(model, layer).and_then(|row| row.experts);
         (0..experts.unwrap_or(1)).map(move |expert| experts.map(|_| expert))
@@ -38,14 +37,14 @@ impl LoraTarget {
 /// Why adapters of some targets do not fit a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unfit {
-    /// Files hold these in one tensor with others, so that no name is theirs alone.
+    /// Files hold these fused with others in one tensor, so no tensor name is theirs alone.
     Fused(LoraTargets),
     /// Some layers have no such linear layer.
     NotInEveryLayer(LoraTargets),
 }
 
 impl LoraTargets {
-    /// Returns why adapters of these do not fit a model, if they do not. This is the one place that decides it: callers add their words.
+    /// Returns why adapters of these targets do not fit a model, if they do not. The only place that decides it.
     pub fn unfit(self, model: &ModelSpec) -> Option<Unfit> {
         let those = |is: &dyn Fn(Option<TensorRow>) -> bool| {
             let has = |target: &LoraTarget| (0..model.layers).any(|layer| is(target.row(model, layer)));
@@ -55,9 +54,9 @@ impl LoraTargets {
         fused.or_else(|| those(&|row| row.is_none()).map(Unfit::NotInEveryLayer))
     }
 
-    /// Returns those that adapters of this model can have: each is a tensor of its own, in every layer, or in every expert of it.
+    /// Returns the targets that adapters of this model can have: those with their own tensor in every layer or expert.
     ///
-    /// Panics of a model whose layers have no linear layer in common.
+    /// Panics if a model's layers have no linear layer in common.
     pub fn built_for(model: &ModelSpec) -> LoraTargets {
         let fits =
             |target: &LoraTarget| LoraTargets::new([*target]).is_some_and(|one| one.unfit(model).is_none());
@@ -72,12 +71,12 @@ impl LoraShape {
         ([self.rank, width_in], [width_out, self.rank])
     }
 
-    /// Number of trained parameters: r (in + out), summed over layers, targets and experts.
+    /// Returns the number of trained parameters: r (in + out), summed over layers, targets and experts.
     pub fn parameters(self, model: &ModelSpec) -> u64 {
         self.sum(model, |target, layer| target.of_experts(model, layer).count() as u64)
     }
 
-    /// Number of trained parameters that a row is computed with: of experts those that it goes to.
+    /// Returns the number of trained parameters that compute one row: of the experts, only the chosen ones.
     pub fn active_parameters(self, model: &ModelSpec) -> u64 {
         self.sum(model, |target, layer| {
             let has_experts = target.row(model, layer).is_some_and(|row| row.experts.is_some());

@@ -1,9 +1,9 @@
-//! The architectures that are built, a row each: how files spell them and what their decoders have.
+//! The supported architectures, one row each: how files spell them and what their decoders have.
 
 use serde::{Deserialize, Serialize};
 
 plimsoll_base::names! {
-    /// Which Hugging Face architecture a model is written as; the name is its `model_type`.
+    /// Hugging Face architecture of a model; the name is its `model_type`.
     Family {
         /// SmolLM2 included.
         Llama = "llama",
@@ -34,16 +34,16 @@ plimsoll_base::names! {
     }
 }
 
-/// Where a layer's norms are, by the names of their tensors: for attention, then for the feed-forward part.
+/// Where a layer's norms are, by their tensor names: for attention, then for the feed-forward part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Norms {
-    /// Of what a part reads.
+    /// Norms of the inputs of attention and of the feed-forward part.
     pub before: Option<[&'static str; 2]>,
-    /// Of what a part adds to the residual stream.
+    /// Norms of the outputs of attention and of the feed-forward part, before they are added to the residual stream.
     pub after: Option<[&'static str; 2]>,
 }
 
-/// What is normalised of queries and keys before rope.
+/// How queries and keys are normalised before rope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum QkNorms {
@@ -53,7 +53,7 @@ pub enum QkNorms {
     Rows,
 }
 
-/// What bends the gates of the feed-forward part.
+/// Activation function of the gated MLP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gate {
     /// g / (1 + e^-g).
@@ -62,7 +62,7 @@ pub enum Gate {
     GeluTanh,
 }
 
-/// A row of the table.
+/// One architecture: a row of the table.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Architecture {
     /// The family, whose name is `model_type` in `config.json`.
@@ -71,48 +71,48 @@ pub struct Architecture {
     pub causal_lm: &'static str,
     /// `architectures` of a model for sequence classification, which is a reward model.
     pub classifier: &'static str,
-    /// `general.architecture` of a GGUF file, of several families that of the first one; none where files are not read.
+    /// `general.architecture` of a GGUF file; families may share one. None if GGUF files of the family are not read.
     pub gguf: Option<&'static str>,
-    /// True if a GGUF file holds the rows of q and k in rotated pairs.
+    /// True if a GGUF file holds the rows of q and k as rotated pairs.
     pub gguf_rope_pairs: bool,
-    /// True if q, k and v have a bias whatever a file says.
+    /// True if q, k and v always have a bias, whatever `config.json` says.
     pub qkv_bias: bool,
-    /// What of q and k is normalised before rope.
+    /// How q and k are normalised before rope.
     pub qk_norms: Option<QkNorms>,
     /// Where the layers' norms are.
     pub norms: Norms,
-    /// Added to the weights of all norms: files of some families hold their distance from 1.
+    /// Added to the weights of all norms: files of some families store weight - 1.
     pub norm_offset: f32,
-    /// What bends the gates.
+    /// Activation function of the gated MLP.
     pub gate: Gate,
     /// True if q, k and v are one tensor in files, and gate and up another.
     pub is_fused: bool,
-    /// True if feed-forward parts may be made of experts.
+    /// True if feed-forward parts may consist of experts.
     pub has_experts: bool,
-    /// True if layers may have linear attention, and heads of the others have output gates.
+    /// True if layers may have linear attention; the heads of the other layers then have output gates.
     pub has_delta: bool,
-    /// True if part of a head may be rotated, and `longrope` is the one rule of stretching.
+    /// True if part of a head may be rotated; `longrope` is then the only rope scaling.
     pub has_longrope: bool,
-    /// True if embeddings are multiplied by the root of their width.
+    /// True if embeddings are multiplied by the square root of their width.
     pub scales_embedding: bool,
     /// True if `attn_logit_softcapping` and `final_logit_softcapping` are read.
     pub has_soft_caps: bool,
-    /// True if constant factors are read: of embeddings, of what parts of a layer add, of scores, and of logits.
+    /// True if constant factors of embeddings, residual additions, scores and logits are read.
     pub has_multipliers: bool,
     /// True if `attention_bias` in `config.json` adds a bias to q, k, v and o.
     pub reads_attention_bias: bool,
-    /// True if `mlp_bias` adds one to gate, up and down.
+    /// True if `mlp_bias` in `config.json` adds a bias to gate, up and down.
     pub reads_mlp_bias: bool,
-    /// Whether layers have windows.
+    /// Which layers have sliding windows.
     pub windows: Windows,
-    /// Keys of its own that a written `config.json` gets; no value is null.
+    /// Family-specific keys of a written `config.json`; a value of `None` is null.
     pub config_keys: &'static [(&'static str, Option<bool>)],
 }
 
-/// Which layers a `sliding_window` in `config.json` is for, if `layer_types` does not list them.
+/// Which layers `sliding_window` in `config.json` applies to, if `layer_types` does not list them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Windows {
-    /// The family knows no windows, and the key is not read.
+    /// No layers: the key is not read.
     No,
     /// All layers, whenever it is set.
     All,
@@ -120,17 +120,17 @@ pub enum Windows {
     Asked,
     /// All but every n-th layer.
     AllButEvery {
-        /// n of a file that does not say it: a GGUF's.
+        /// n if the file does not give it, as in GGUF.
         n: u32,
-        /// Whether these layers have a rotary rule of their own, unscaled: with the same base, or that of `rope_local_base_freq`.
+        /// True if these layers have their own unscaled rope, with the same base or that of `rope_local_base_freq`.
         own_rope: bool,
     },
 }
 
-/// What the norms of most families are called.
+/// Norm names of most families.
 const PRE_NORMS: Norms = Norms { before: Some(["input_layernorm", "post_attention_layernorm"]), after: None };
 
-/// What the norms after a part are called.
+/// Names of norms that follow a part.
 const POST_NORMS: Norms =
     Norms { before: None, after: Some(["post_attention_layernorm", "post_feedforward_layernorm"]) };
 
@@ -158,7 +158,7 @@ const LLAMA: Architecture = Architecture {
     config_keys: &[],
 };
 
-/// The table, in the order of `Family`; what a row does not name it shares with Llama.
+/// The table, in the order of `Family`; fields that a row does not set are Llama's.
 pub const ARCHITECTURES: [Architecture; Family::ALL.len()] = [
     LLAMA,
     Architecture {

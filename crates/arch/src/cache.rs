@@ -1,52 +1,52 @@
-//! What mixers keep of a sequence from pass to pass, as values: in which units, how many of them a prompt and a response
-//! take, and what sharing a prompt means. A scheduler gives units out and asks; it does not know what is in one.
+//! How much of each cache a sequence needs from pass to pass: the unit, the units of a prompt and of a response, and
+//! what sharing a prompt means. A scheduler hands out units and asks here; it does not know what is in one.
 
 use crate::ModelSpec;
 use std::ops::Range;
 
-/// Keys of a block: one 512-bit vector of f32.
+/// Keys per block: one 512-bit vector of f32.
 pub const KV_BLOCK: usize = 16;
 /// Kinds of caches.
 pub const CACHES: usize = 3;
-/// Rows of one sequence in a pass, at least, before a window bounds them: what keeps a device busy.
+/// Minimum rows of one sequence in a pass, before a window bounds them; enough to keep a device busy.
 const RING_STEP_LEAST: usize = 128;
 
-/// How a cache holds what some layers keep of sequences.
+/// How a cache holds the sequence data of some layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cache {
     /// Blocks of all keys of a sequence. Responses share the full blocks of their prompt.
     Paged,
-    /// Blocks of the keys that a row may still see: the first ones of a sequence become its last. Responses share those
-    /// of their prompt that they see, and a prompt gives back what none of them sees any more.
+    /// Blocks of the keys that a row still sees, reused in a ring. Responses share the prompt blocks that they see; a
+    /// prompt frees the blocks that none of them sees any more.
     Ring {
-        /// W: keys that a row sees, its own among them.
+        /// W: keys that a row sees, including its own.
         keys: usize,
     },
-    /// A state, which each row changes. Responses begin with their prompt's and go on in one of their own; one that
-    /// shares its prompt with no other goes on in the prompt's.
+    /// A state, which each row changes. A response starts from a copy of its prompt's state; one that does not share
+    /// its prompt continues in the prompt's own.
     State,
 }
 
-/// A sequence, as far as what it takes of a cache depends on it.
+/// The properties of a sequence that decide its cache use.
 #[derive(Clone, Copy, Debug)]
 pub struct Extent {
-    /// Tokens of its prompt.
+    /// Tokens of the prompt.
     pub prompt_tokens: usize,
-    /// True if it shares its prompt with no other.
+    /// True if no other response shares the prompt.
     pub is_alone: bool,
-    /// Rows of one sequence in a pass, at most.
+    /// Maximum rows of one sequence in a pass.
     pub step: usize,
 }
 
 impl Cache {
     /// The index of `Paged` among the kinds.
     pub const PAGED: usize = 0;
-    /// The index of `Ring`.
+    /// The index of `Ring` among the kinds.
     pub const RING: usize = 1;
-    /// The index of `State`.
+    /// The index of `State` among the kinds.
     pub const STATE: usize = 2;
 
-    /// Returns its index among the kinds.
+    /// Returns the index of this kind.
     pub const fn index(self) -> usize {
         match self {
             Cache::Paged => Cache::PAGED,
@@ -55,19 +55,18 @@ impl Cache {
         }
     }
 
-    /// Returns whether a unit is a block of keys. Any other is of a whole sequence, and one that shares its prompt with no
-    /// other goes on in the prompt's.
+    /// Returns whether a unit is a block of keys, not the state of a whole sequence.
     pub fn has_blocks(self) -> bool {
         self != Cache::State
     }
 
-    /// Returns whether a prompt gives units back before its responses have ended.
+    /// Returns whether a prompt frees units before its responses end.
     pub fn lets_go(self) -> bool {
         self != Cache::Paged
     }
 
-    /// Returns the rows of one sequence in a pass of up to `rows`. It holds its window and the rows of a pass, so that a
-    /// quarter of the window is a bound on what it holds beyond that; rows of other sequences fill up the pass.
+    /// Returns the maximum rows of one sequence in a pass of `rows`. A ring holds its window and the rows of a pass, so
+    /// these are bounded by a quarter of the window; rows of other sequences fill the pass.
     pub fn step(self, rows: usize) -> usize {
         match self {
             Cache::Ring { keys } => (keys / 4).max(RING_STEP_LEAST).min(rows),
@@ -75,7 +74,7 @@ impl Cache {
         }
     }
 
-    /// Returns the most units of a sequence at once: blocks of a window and the rows of a pass, wherever they begin.
+    /// Returns the most units of a sequence at once: blocks of a window and a pass's rows, at any alignment.
     fn most(self, step: usize) -> usize {
         match self {
             Cache::Paged => usize::MAX,
@@ -94,8 +93,8 @@ impl Cache {
         of.prompt_tokens.div_ceil(KV_BLOCK).min(self.most(of.step))
     }
 
-    /// Returns the units that a response of `new_tokens` owns at most; its last token has no key. Of a window one that is
-    /// alone gets the prompt's blocks as these are given back, so that both hold a window, and twice the prompt's last block.
+    /// Returns the most units that a response of `new_tokens` owns; its last token has no key. In a ring, a response
+    /// that is alone takes over freed prompt blocks: both hold one window together, plus the prompt's last block.
     pub fn of_response(self, of: Extent, new_tokens: usize) -> usize {
         let (blocks, most) = (own_blocks(of.prompt_tokens, new_tokens - 1), self.most(of.step));
         match self {
@@ -105,9 +104,8 @@ impl Cache {
         }
     }
 
-    /// Returns the units that a response owns with its first `tokens` tokens, of which `computed` have gone through
-    /// passes. Of windows they are those that its next pass writes: an answer may be longer, and until it is computed the
-    /// prompt's blocks are still seen.
+    /// Returns the units that a response owns with its first `tokens` tokens, `computed` of which went through passes.
+    /// In a ring only those that its next pass writes count: a longer answer still sees the prompt's blocks until then.
     pub fn of_tokens(self, of: Extent, tokens: usize, computed: usize) -> usize {
         match self {
             _ if tokens == 0 => 0,
@@ -125,8 +123,8 @@ impl Cache {
         if self.has_blocks() { 1 } else { self.of_response(of, 1).saturating_sub(held) }
     }
 
-    /// Returns the fewest units with which a sequence of up to `context` tokens, of which `new_tokens` are a response's, goes
-    /// on whatever else there is; a window takes more where others wait for its prompt.
+    /// Returns the fewest units with which a sequence of `context` tokens, `new_tokens` of them generated, always makes
+    /// progress; a ring takes more if others wait for its prompt.
     pub fn least(self, of: Extent, context: usize, new_tokens: usize) -> usize {
         match self {
             Cache::Paged => context.div_ceil(KV_BLOCK) + 1,
@@ -135,7 +133,7 @@ impl Cache {
         }
     }
 
-    /// Returns the units of a cache where `enough` let no sequence wait and a run file gives a number of blocks.
+    /// Returns the units of a cache, if `enough` let no sequence wait and the run file gives a number of blocks.
     pub fn of_given(self, enough: usize, given: Option<usize>) -> usize {
         match self {
             Cache::Paged => given.unwrap_or(enough),
@@ -144,7 +142,7 @@ impl Cache {
         }
     }
 
-    /// Returns the place of the first unit of a prompt that a response still needs which has gone on by `computed` tokens.
+    /// Returns the index of the first prompt unit that a response with `computed` tokens still needs.
     pub fn needed_from(self, of: Extent, computed: usize, is_running: bool) -> usize {
         match self {
             Cache::Ring { keys } => seen_from(of, keys, computed) / KV_BLOCK,
@@ -153,8 +151,8 @@ impl Cache {
         }
     }
 
-    /// Returns whether a response lacks units of its computed prompt, which holds those at places `held`: others no longer
-    /// see them, and this one lost its keys. One that is new has no token, and needs the prompt's last row again.
+    /// Returns whether a response lacks units of its computed prompt, which holds those in `held`: the others no longer
+    /// see them, and this one lost its keys. A new response has no token and needs the prompt's last row again.
     pub fn lacks(self, of: Extent, held: Range<usize>, computed: usize, is_new: bool) -> bool {
         match self {
             Cache::Paged => false,
@@ -167,27 +165,27 @@ impl Cache {
     }
 }
 
-/// Returns the first key of a window that a response's next row sees. Without a row of its own that is the prompt's last.
+/// Returns the first key that a response's next row sees. If it has no row yet, that row is the prompt's last.
 fn seen_from(of: Extent, keys: usize, computed: usize) -> usize {
     (of.prompt_tokens + computed + usize::from(computed > 0)).saturating_sub(keys)
 }
 
-/// Returns the blocks that a response owns besides its prompt's for its first `tokens` tokens.
+/// Returns the blocks that a response's first `tokens` tokens need in addition to the prompt's full blocks.
 fn own_blocks(prompt_tokens: usize, tokens: usize) -> usize {
     (prompt_tokens % KV_BLOCK + tokens).div_ceil(KV_BLOCK)
 }
 
-/// What the layers of a model keep of sequences in one cache.
+/// One cache of a model: its kind and its size per token or state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheSpec {
-    /// How it is held.
+    /// The kind of cache.
     pub cache: Cache,
-    /// Elements of a token, or of a state, in all of its layers; 0 of a cache that no layer has.
+    /// Elements per token, or per state, over all of its layers; 0 if no layer uses it.
     pub elements: u64,
 }
 
 impl CacheSpec {
-    /// Returns the elements that a row with `context` keys reads, of what has blocks.
+    /// Returns the elements that a row with `context` keys reads from blocks.
     pub fn read_elements(&self, context: f64) -> f64 {
         let keys = match self.cache {
             Cache::Paged => context,
@@ -199,8 +197,8 @@ impl CacheSpec {
 }
 
 impl ModelSpec {
-    /// Returns the caches of this model for sequences of up to `keys` keys. Layers with windows share that of the others
-    /// where no sequence is longer than a window; every model has that of whole sequences.
+    /// Returns the caches of this model for sequences of up to `keys` keys. Windowed layers use the paged cache if no
+    /// sequence is longer than the window; every model has the paged cache.
     pub fn caches(&self, keys: usize) -> Vec<CacheSpec> {
         let mut all = vec![CacheSpec { cache: Cache::Paged, elements: 0 }];
         for (cache, elements) in (0..self.layers).map(|layer| self.cache_of(layer, keys)) {
@@ -218,23 +216,23 @@ impl ModelSpec {
 pub struct Caches([Option<(Cache, usize)>; CACHES]);
 
 impl Caches {
-    /// Returns that of whole sequences alone.
+    /// Returns a paged cache alone.
     pub const fn paged(blocks: usize) -> Caches {
         Caches([Some((Cache::Paged, blocks)), None, None])
     }
 
-    /// Returns these and another one.
+    /// Returns these caches and another one.
     pub const fn and(mut self, cache: Cache, units: usize) -> Caches {
         self.0[cache.index()] = Some((cache, units));
         self
     }
 
-    /// Returns each of them.
+    /// Iterates over the caches.
     pub fn each(self) -> impl Iterator<Item = Cache> {
         self.0.into_iter().flatten().map(|(cache, _)| cache)
     }
 
-    /// Returns the units of a kind in a layer; 0 where there is no such cache.
+    /// Returns the units per layer of a kind; 0 if there is no such cache.
     pub fn units(self, index: usize) -> usize {
         self.0[index].map_or(0, |(_, units)| units)
     }

@@ -1,23 +1,23 @@
-//! How many parameters a model has and how much arithmetic a token takes, as folds over its table.
+//! Parameter and FLOP counts of a model, as folds over its table.
 
 use crate::table::each_row;
 use crate::{ExpertsSpec, ModelSpec};
 
 impl ModelSpec {
-    /// Number of parameters; a tied head is counted once.
+    /// Returns the number of parameters; a tied head is counted once.
     ///
-    /// P = V h (1 if tied else 2) + h + L (h a d + 2 h k d + a d h + F + n h + [bias: a d + 2 k d, h, 2 f + h] + [qk-norm]), with n
-    /// norms a layer and 2 d weights of norms of heads, or (a + k) d of rows; F = 3 h f, or E h + 3 E h f' where there are experts.
+    /// P = V h (1 if tied else 2) + h + L (h a d + 2 h k d + a d h + F + n h + [bias: a d + 2 k d, h, 2 f + h] + N),
+    /// with n norms per layer, qk-norms N = 2 d (heads) or (a + k) d (rows), F = 3 h f, or E h + 3 E h f' with experts.
     pub fn parameters(&self) -> u64 {
         self.parameters_with(|experts| experts.count)
     }
 
-    /// Number of parameters that compute a token: those of its experts, and all others.
+    /// Returns the number of parameters that compute one token: only the chosen experts count.
     pub fn active_parameters(&self) -> u64 {
         self.parameters_with(|experts| experts.chosen)
     }
 
-    /// Returns the parameters, of the experts of a layer those that `of_layer` counts.
+    /// Returns the number of parameters, with `of_layer` experts in each layer that has experts.
     fn parameters_with(&self, of_layer: impl Fn(&ExpertsSpec) -> u32) -> u64 {
         let (v, h) = (u64::from(self.vocab), u64::from(self.hidden));
         let mut parameters = v * h * if self.tied { 1 } else { 2 } + h;
@@ -30,7 +30,7 @@ impl ModelSpec {
         parameters
     }
 
-    /// Floating-point operations of one token's forward pass through the layers with `context` keys, head excluded.
+    /// Returns the FLOPs of one token's forward pass through the layers with `context` keys, excluding the head.
     pub fn layer_flops(&self, context: u64) -> u64 {
         let mut flops = 0;
         for layer in 0..self.layers {
@@ -45,7 +45,7 @@ impl ModelSpec {
         flops
     }
 
-    /// Floating-point operations of one row through the head.
+    /// Returns the FLOPs of one row through the head.
     pub fn head_flops(&self) -> u64 {
         2 * u64::from(self.vocab) * u64::from(self.hidden)
     }

@@ -1,4 +1,4 @@
-//! How a file in blocks stores the linear layers of each of its decoder layers.
+//! How a GGUF file encodes the linear layers of each decoder layer.
 
 use crate::{LAYERS_MAX, LoraTarget, ModelSpec};
 use plimsoll_base::Encoding;
@@ -7,11 +7,11 @@ use plimsoll_base::Encoding;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LayerEncodings([u32; LAYERS_MAX]);
 
-/// Bits of a target's encoding in the word of its layer.
+/// Bits per target in the word of a layer.
 const ENCODING_BITS: u32 = 4;
 
 impl LayerEncodings {
-    /// Those that `of` gives for each layer. Panics above `LAYERS_MAX`.
+    /// Collects the encodings that `of` returns. Panics above `LAYERS_MAX` layers.
     pub fn of(layers: u32, of: impl Fn(u32, LoraTarget) -> Encoding) -> LayerEncodings {
         let mut all = LayerEncodings([0; LAYERS_MAX]);
         for (layer, word) in (0..layers).zip(&mut all.0[..layers as usize]) {
@@ -21,7 +21,7 @@ impl LayerEncodings {
         all
     }
 
-    /// Returns the encoding of a linear layer; one of several in one tensor has the tensor's.
+    /// Returns the encoding of a linear layer; that of the whole tensor if it is fused.
     pub fn get(&self, layer: u32, target: LoraTarget) -> Encoding {
         let number = self.0[layer as usize] >> (target as u32 * ENCODING_BITS) & ((1 << ENCODING_BITS) - 1);
         Encoding::ALL[number as usize]

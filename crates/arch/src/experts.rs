@@ -1,32 +1,32 @@
-//! Feed-forward parts that are made of experts: how many there are, how many a row goes to, and which layers have them.
+//! Mixture of experts: how many experts there are, how many a row goes to, and which layers have them.
 
 use crate::LayerSet;
 use serde::{Deserialize, Serialize};
 
-/// Experts of a layer, at most: the most that published models have.
+/// Maximum experts per layer, the most in published models.
 pub const EXPERTS_MAX: usize = 512;
-/// Experts that a row goes to, at most: the gradient of a router on cards has a lane for each.
+/// Maximum experts per row: the router's gradient on GPUs has one lane for each.
 pub const EXPERTS_CHOSEN_MAX: usize = 32;
 
 /// The experts of a decoder's layers.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ExpertsSpec {
-    /// E: experts of a layer.
+    /// E: experts per layer.
     pub count: u32,
-    /// k: those that a row goes to.
+    /// k: experts per row.
     pub chosen: u32,
     /// Feed-forward width of an expert.
     pub ffn: u32,
-    /// Whether the weights of a row's experts are divided by their sum.
+    /// True if the weights of a row's experts are divided by their sum.
     pub normalizes: bool,
-    /// The layers that have experts. The others have one feed-forward part, of the model's width.
+    /// The layers that have experts. The others have one dense feed-forward part.
     pub layers: LayerSet,
-    /// Coefficient of the loss that keeps experts equally loaded, as the file has it. A run reads it where it is asked to.
+    /// Coefficient of the load balancing loss, as the file has it; runs use it only if asked to.
     pub balance: f32,
 }
 
 impl ExpertsSpec {
-    /// k times what an expert's down reads.
+    /// Returns k times the inputs of an expert's down projection.
     pub fn product_width(&self) -> u32 {
         self.chosen * self.ffn
     }

@@ -1,36 +1,36 @@
-//! A decoder layer as a value: what mixes its rows, and what follows.
+//! One decoder layer as a value: its mixer and its feed-forward part.
 
 use crate::{Cache, DeltaSpec, ExpertsSpec, ModelSpec};
 
-/// What a decoder layer consists of, besides its norms.
+/// The parts of a decoder layer, excluding norms.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LayerSpec {
-    /// What lets a row see the rows before it.
+    /// Lets a row see the rows before it.
     pub mixer: Mixer,
-    /// What a row goes through by itself.
+    /// Processes each row by itself.
     pub ffn: Ffn,
 }
 
-/// What lets a row see the rows before it.
+/// The part of a layer that lets a row see the rows before it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Mixer {
-    /// Attention over keys, in the model's widths.
+    /// Softmax attention over keys, in the model's widths.
     Attention,
-    /// Linear attention: a state that each row changes.
+    /// Linear attention: a state that each row updates.
     Delta(DeltaSpec),
 }
 
-/// What a row goes through by itself.
+/// The part of a layer that processes each row by itself.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Ffn {
-    /// One gated part of the model's width.
+    /// One gated MLP of the model's width.
     Dense,
-    /// Some of many such parts, which a router chooses.
+    /// Several smaller ones; a router chooses which of them a row goes to.
     Experts(ExpertsSpec),
 }
 
 impl LayerSpec {
-    /// Returns its linear attention, if it has that.
+    /// Returns the layer's linear attention, if it has it.
     pub fn delta(&self) -> Option<DeltaSpec> {
         match self.mixer {
             Mixer::Delta(delta) => Some(delta),
@@ -38,7 +38,7 @@ impl LayerSpec {
         }
     }
 
-    /// Returns its experts, if it has any.
+    /// Returns the layer's experts, if it has any.
     pub fn experts(&self) -> Option<ExpertsSpec> {
         match self.ffn {
             Ffn::Experts(experts) => Some(experts),
@@ -48,7 +48,7 @@ impl LayerSpec {
 }
 
 impl ModelSpec {
-    /// Returns what a layer consists of.
+    /// Returns the parts of a layer.
     pub fn layer(&self, layer: u32) -> LayerSpec {
         let delta = self.delta.filter(|delta| delta.layers.contains(layer));
         let experts = self.experts.filter(|experts| experts.layers.contains(layer));
@@ -58,32 +58,32 @@ impl ModelSpec {
         }
     }
 
-    /// Returns its layers, the first one first.
+    /// Iterates over the layers, first to last.
     pub fn each_layer(&self) -> impl Iterator<Item = LayerSpec> {
         (0..self.layers).map(|layer| self.layer(layer))
     }
 
-    /// Returns whether a sequence has a state in some layer.
+    /// Returns whether any layer keeps a state per sequence.
     pub fn has_states(&self) -> bool {
         self.delta_layers() > 0
     }
 
-    /// Returns whether rows go to experts in some layer.
+    /// Returns whether any layer has experts.
     pub fn has_experts(&self) -> bool {
         self.expert_layers() > 0
     }
 
-    /// Outputs of a layer's first product.
+    /// Returns the outputs of a layer's input projection.
     pub fn first_width(&self, layer: u32) -> u32 {
         self.layer(layer).delta().map_or(self.qkv_width(), |delta| delta.input_width())
     }
 
-    /// Inputs of the product that ends a layer's attention.
+    /// Returns the inputs of a layer's attention output projection.
     pub fn mixed_width(&self, layer: u32) -> u32 {
         self.layer(layer).delta().map_or(self.q_width(), |delta| delta.value_width())
     }
 
-    /// Floating-point operations of a row with `context` keys between these two products.
+    /// Returns the FLOPs of a row with `context` keys between the two projections.
     pub(crate) fn mixer_flops(&self, layer: u32, context: u64) -> u64 {
         match self.layer(layer).mixer {
             // A state is decayed, read twice and added to.
@@ -96,7 +96,7 @@ impl ModelSpec {
         }
     }
 
-    /// Returns what a layer keeps of sequences of up to `keys` keys, and its elements of a token, or of a state.
+    /// Returns a layer's cache for sequences of up to `keys` keys, and its elements per token or state.
     pub(crate) fn cache_of(&self, layer: u32, keys: usize) -> (Cache, u64) {
         let window =
             self.attention.window_of(layer).map(|window| window as usize).filter(|window| *window < keys);

@@ -1,27 +1,27 @@
-//! Where the layers of a decoder differ from each other, and from plain causal attention over rotated heads.
+//! How the layers of a decoder differ from each other, and from plain causal attention over rotated heads.
 
 use serde::{Deserialize, Serialize};
 
-/// Layers of a decoder, at most.
+/// Maximum decoder layers.
 pub const LAYERS_MAX: usize = 256;
 
-/// Some of a decoder's layers.
+/// A set of decoder layers.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(from = "Vec<u32>", into = "Vec<u32>")]
 pub struct LayerSet([u64; LAYERS_MAX / 64]);
 
 impl LayerSet {
-    /// Those below `layers` that `is_in` says yes to. Panics above `LAYERS_MAX`.
+    /// Collects the layers below `layers` for which `is_in` is true. Panics above `LAYERS_MAX`.
     pub fn of(layers: u32, is_in: impl Fn(u32) -> bool) -> LayerSet {
         (0..layers).filter(|&layer| is_in(layer)).collect()
     }
 
-    /// How many of them are below `layer`.
+    /// Returns the number of layers in the set below `layer`.
     pub fn before(&self, layer: u32) -> u32 {
         self.iter().take_while(|&one| one < layer).count() as u32
     }
 
-    /// As `of`: all but every n-th one.
+    /// Returns all layers below `layers` but every n-th one.
     pub const fn all_but_every(n: u32, layers: u32) -> LayerSet {
         let (mut set, mut layer) = (LayerSet([0; LAYERS_MAX / 64]), 0);
         while layer < layers {
@@ -33,7 +33,7 @@ impl LayerSet {
         set
     }
 
-    /// As `of`: every n-th one.
+    /// Returns every n-th layer below `layers`.
     pub const fn every(n: u32, layers: u32) -> LayerSet {
         let mut set = LayerSet::all_but_every(n, layers);
         let mut layer = 0;
@@ -44,22 +44,22 @@ impl LayerSet {
         set
     }
 
-    /// True if the layer is one of them.
+    /// True if the layer is in the set.
     pub fn contains(&self, layer: u32) -> bool {
         self.0.get(layer as usize / 64).is_some_and(|word| word >> (layer % 64) & 1 == 1)
     }
 
-    /// How many they are.
+    /// Returns the number of layers in the set.
     pub fn len(&self) -> u32 {
         self.0.iter().map(|word| word.count_ones()).sum()
     }
 
-    /// True if there is none.
+    /// True if the set is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// In ascending order.
+    /// Iterates in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         (0..LAYERS_MAX as u32).filter(|&layer| self.contains(layer))
     }
@@ -91,18 +91,18 @@ impl From<LayerSet> for Vec<u32> {
     }
 }
 
-/// Layers whose rows see the keys next to them only.
+/// Sliding-window attention: the layers that have it and its width.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Window {
-    /// W: a row at position p sees the keys at positions above p - W, its own among them.
+    /// W: a row at position p sees the keys above p - W, including its own.
     pub keys: u32,
     /// The layers.
     pub layers: LayerSet,
-    /// The base of a rotary rule of their own, which is not stretched; none if they share that of the other layers.
+    /// Base of these layers' own unscaled rope; none if they share that of the other layers.
     pub rope_theta: Option<f64>,
 }
 
-/// How a decoder attends, beyond plain causal attention over rotated heads.
+/// How attention differs from plain causal attention over rotated heads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Attention {
@@ -110,41 +110,41 @@ pub struct Attention {
     pub window: Option<Window>,
     /// Layers whose heads are not rotated.
     pub unrotated: LayerSet,
-    /// Factor on scores; 1/sqrt(d) if none.
+    /// Factor on scores; none is 1/sqrt(d).
     pub scale: Option<f32>,
-    /// Elements of a head that are rotated, the first ones; all if none.
+    /// Elements at the start of a head that are rotated; none is all.
     pub rotated: Option<u32>,
-    /// c: scores, with their scale, become c tanh(x / c).
+    /// Soft cap c: scaled scores become c tanh(x / c).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub score_cap: Option<f32>,
-    /// True if each head has an output gate, which its query's product gives too.
+    /// True if each head has an output gate, computed by the query projection.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub gated: bool,
 }
 
 impl Attention {
-    /// True for plain causal attention over rotated heads.
+    /// True if this is plain causal attention over rotated heads.
     pub fn is_plain(&self) -> bool {
         *self == Attention::default()
     }
 
-    /// Keys that a row of a layer sees; none if all that come before it.
+    /// Returns the keys that a row of a layer sees; none if it sees all before it.
     pub fn window_of(&self, layer: u32) -> Option<u32> {
         self.window.filter(|window| window.layers.contains(layer)).map(|window| window.keys)
     }
 }
 
-/// Constant factors of a decoder, 1 in most families, and what bends its logits.
+/// Constant factors of a decoder, 1 in most families, and the soft cap of its logits.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Multipliers {
-    /// Of embeddings.
+    /// Factor on embeddings.
     pub embedding: f32,
-    /// Of what a part of a layer adds to the residual stream.
+    /// Factor on what attention and the feed-forward part add to the residual stream.
     pub residual: f32,
-    /// Logits are divided by it.
+    /// Divisor of logits.
     pub logits: f32,
-    /// c: logits become c tanh(x / c).
+    /// Soft cap c: logits become c tanh(x / c).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub logit_cap: Option<f32>,
 }
@@ -156,7 +156,7 @@ impl Default for Multipliers {
 }
 
 impl Multipliers {
-    /// True if all are 1 and logits are not bent.
+    /// True if all factors are 1 and logits have no cap.
     pub fn is_plain(&self) -> bool {
         *self == Multipliers::default()
     }

@@ -1,7 +1,7 @@
-//! What a model is, layer by layer: its shape, the architectures that are built, and the table of tensors that a layer consists of, under
-//! the names of every file format.
+//! What a model is, layer by layer: its shape, the supported architectures, and the table of a layer's tensors with
+//! their names in every file format.
 //!
-//! Parameters, arithmetic, names, checks and what an adapter fits are folds over that table. Nothing here reads files or computes.
+//! Parameter counts, FLOPs, names, checks and adapter fits are folds over that table. Nothing reads files or computes.
 
 #![warn(missing_docs)]
 

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 
 plimsoll_base::names! {
-    /// A linear layer of a decoder layer, under the name that peft and transformers give it.
+    /// A linear layer of a decoder layer, by its name in peft and transformers.
     #[derive(PartialOrd, Ord)]
     LoraTarget {
         /// Queries.
@@ -20,7 +20,7 @@ plimsoll_base::names! {
         O = "o_proj",
         /// Gate of the feed-forward part.
         Gate = "gate_proj",
-        /// What the gate multiplies.
+        /// The projection that the gate multiplies.
         Up = "up_proj",
         /// Output of the feed-forward part.
         Down = "down_proj",
@@ -46,7 +46,7 @@ impl LoraTarget {
         }
     }
 
-    /// Returns its path in a decoder layer, that of one of the layer's experts if they have it: `mlp.experts.7.gate_proj`.
+    /// Returns its path in a decoder layer, or in one of the layer's experts: `mlp.experts.7.gate_proj`.
     pub fn path(self, expert: Option<u32>) -> String {
         match expert {
             Some(expert) => format!("mlp.experts.{expert}.{self}"),
@@ -59,28 +59,28 @@ impl LoraTarget {
     }
 }
 
-/// The linear layers that an adapter changes, in every decoder layer; at least one.
+/// The linear layers that an adapter changes in every decoder layer; at least one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(into = "Vec<LoraTarget>", try_from = "Vec<LoraTarget>")]
 pub struct LoraTargets(u8);
 
 impl LoraTargets {
-    /// Those of attention.
+    /// The four targets of attention: q, k, v, o.
     pub const ATTENTION: LoraTargets = LoraTargets(0x0f);
 
-    /// All seven.
+    /// All seven targets.
     pub const ALL: LoraTargets = LoraTargets(0x7f);
 
-    /// Returns the set of `targets`; none if there are none.
+    /// Returns the set of `targets`; none if it is empty.
     pub fn new(targets: impl IntoIterator<Item = LoraTarget>) -> Option<LoraTargets> {
         let bits = targets.into_iter().fold(0, |bits, target| bits | target.bit());
         (bits != 0).then_some(LoraTargets(bits))
     }
 
-    /// Those of the feed-forward part.
+    /// The three targets of the feed-forward part: gate, up, down.
     pub const FFN: LoraTargets = LoraTargets(0x70);
 
-    /// True if the set has `target`.
+    /// True if `target` is in the set.
     pub const fn contains(self, target: LoraTarget) -> bool {
         self.0 & target.bit() != 0
     }
@@ -90,7 +90,7 @@ impl LoraTargets {
         LoraTarget::ALL.into_iter().filter(move |&target| self.contains(target))
     }
 
-    /// Returns their names, as peft has them.
+    /// Returns the targets' names in peft.
     pub fn names(self) -> Vec<&'static str> {
         self.iter().map(LoraTarget::name).collect()
     }
@@ -123,7 +123,7 @@ impl TryFrom<Vec<LoraTarget>> for LoraTargets {
     }
 }
 
-/// `all-linear`, or the names with commas.
+/// Formats as `all-linear`, or as names separated by commas.
 impl fmt::Display for LoraTargets {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if *self == LoraTargets::ALL {
@@ -134,30 +134,30 @@ impl fmt::Display for LoraTargets {
     }
 }
 
-/// What the bytes of an adapter depend on, besides its model.
+/// Rank and targets of an adapter: together with the model they decide its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct LoraShape {
     /// r: rows of A and columns of B.
     pub rank: u32,
-    /// The layers that have an A and a B.
+    /// The linear layers that have an A and a B.
     pub targets: LoraTargets,
 }
 
 plimsoll_base::names! {
     /// How the frozen weights of linear layers are stored.
     Quantization {
-        /// 4 bits and a scale in f32 for each 64 of a row, as bitsandbytes defines it.
+        /// 4 bits per weight and an f32 scale per 64 elements of a row, as bitsandbytes defines it.
         Nf4 = "nf4",
-        /// In the blocks of the GGUF file that the model is.
+        /// The blocks of the model's GGUF file.
         Gguf = "gguf",
     }
 }
 
 impl Quantization {
-    /// Elements of a row that share a scale of NF4.
+    /// Elements of a row that share an NF4 scale.
     pub const BLOCK: u32 = plimsoll_base::nf4::NF4_BLOCK as u32;
 
-    /// True if the rows of every linear layer are whole blocks; those of a file are.
+    /// True if the rows of every linear layer are whole blocks; those of a GGUF file always are.
     pub fn takes(self, model: &ModelSpec) -> bool {
         match self {
             Quantization::Nf4 => {
@@ -175,7 +175,7 @@ impl Quantization {
 }
 
 impl LoraShape {
-    /// Largest rank that is built; full-rank matrices of small models are hardly larger.
+    /// Largest supported rank; full-rank matrices of small models are hardly larger.
     pub const RANK_MAX: u32 = 256;
 }
 
@@ -230,7 +230,7 @@ mod tests {
         assert_eq!(shape.active_parameters(&model), shape.parameters(&model));
     }
 
-    /// 48 layers x 16 x (2 (2048 + 4096) + 2 (2048 + 512) + 128 x 3 (2048 + 768)), of which 8 experts of 128 compute a row.
+    /// 48 layers x 16 x (2 (2048 + 4096) + 2 (2048 + 512) + 128 x 3 (2048 + 768)); 8 of 128 experts compute a row.
     #[test]
     fn every_expert_has_an_adapter_of_its_own() {
         let model = ModelSpec::preset("qwen3-30b-a3b").unwrap();

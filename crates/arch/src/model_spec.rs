@@ -1,4 +1,4 @@
-//! The shape of a decoder: what `config.json` says that bytes and arithmetic depend on.
+//! The shape of a decoder: the part of `config.json` that bytes and arithmetic depend on.
 //!
 //! Legend: V vocab, L layers, h hidden, a query heads, k key-value heads, d head dim, f feed-forward.
 
@@ -6,11 +6,11 @@ use crate::architecture::{Architecture, QkNorms};
 use crate::{Attention, DeltaSpec, ExpertsSpec, Family, LayerSet, Multipliers, RopeFactors, Window};
 use serde::{Deserialize, Serialize};
 
-/// How rotary frequencies are stretched beyond the trained context.
+/// How rotary frequencies are scaled beyond the trained context.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "rope_type", rename_all = "lowercase")]
 pub enum RopeScaling {
-    /// Frequencies as they are.
+    /// No scaling.
     None,
     /// All frequencies divided by `factor`.
     Linear {
@@ -25,37 +25,37 @@ pub enum RopeScaling {
         low_freq_factor: f64,
         /// Wavelengths below `original_max_position_embeddings / high_freq_factor` are kept.
         high_freq_factor: f64,
-        /// The context that the model was first trained with.
+        /// Context length of pretraining.
         original_max_position_embeddings: u32,
     },
-    /// YaRN: pairs that turn seldom within the first context are divided by `factor`, those that turn often are kept, a
-    /// ramp between; cosines and sines are multiplied by `attention_factor`.
+    /// YaRN: pairs that turn rarely within the first context are divided by `factor`, those that turn often are kept,
+    /// with a ramp between; cosines and sines are multiplied by `attention_factor`.
     Yarn {
         /// Divisor of the low frequencies.
         factor: f64,
-        /// The context that the model was first trained with.
+        /// Context length of pretraining.
         original_max_position_embeddings: u32,
-        /// Turns within it above which a pair is kept.
+        /// Turns within that context above which a pair is kept.
         beta_fast: f64,
-        /// Turns within it below which a pair is divided.
+        /// Turns within that context below which a pair is divided.
         beta_slow: f64,
-        /// Factor on cosines and sines: scores grow by its square.
+        /// Factor on cosines and sines; scores grow by its square.
         attention_factor: f64,
-        /// Whether the ends of the ramp are whole pairs.
+        /// True if the ends of the ramp are rounded to whole pairs.
         truncate: bool,
     },
-    /// The base grows with sequences that are longer than the model's positions; shorter ones have frequencies as they are.
+    /// The base grows once a sequence is longer than `max_positions`; shorter ones are not scaled.
     Dynamic {
-        /// How fast it grows.
+        /// How fast the base grows.
         factor: f64,
     },
-    /// Each frequency divided by a number of its own, cosines and sines multiplied by a factor that follows from the model's positions.
+    /// One divisor per frequency; cosines and sines are multiplied by a factor computed from the model's positions.
     LongRope {
-        /// The divisors for sequences of up to `original_max_position_embeddings` tokens.
+        /// Divisors for sequences of up to `original_max_position_embeddings` tokens.
         short_factor: RopeFactors,
-        /// Those for longer ones.
+        /// Divisors for longer sequences.
         long_factor: RopeFactors,
-        /// The context that the model was first trained with.
+        /// Context length of pretraining.
         original_max_position_embeddings: u32,
     },
 }
@@ -63,7 +63,7 @@ pub enum RopeScaling {
 /// The shape of one decoder.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ModelSpec {
-    /// Architecture family, for names on disk.
+    /// Architecture family, which decides names on disk.
     pub family: Family,
     /// V: rows of the embedding.
     pub vocab: u32,
@@ -79,39 +79,39 @@ pub struct ModelSpec {
     pub head_dim: u32,
     /// f: feed-forward width of the layers without experts.
     pub ffn: u32,
-    /// Epsilon of every RMS norm.
+    /// Epsilon of all RMS norms.
     pub rms_eps: f32,
     /// Base of the rotary frequencies.
     pub rope_theta: f64,
-    /// Stretching of the rotary frequencies.
+    /// Scaling of the rotary frequencies.
     pub rope_scaling: RopeScaling,
-    /// True if the head is the embedding.
+    /// True if the head shares the embedding's weights.
     pub tied: bool,
     /// True if q, k and v have a bias.
     pub qkv_bias: bool,
-    /// True if o has one.
+    /// True if o has a bias.
     #[serde(default, skip_serializing_if = "is_false")]
     pub output_bias: bool,
-    /// True if gate, up and down have one.
+    /// True if gate, up and down have a bias.
     #[serde(default, skip_serializing_if = "is_false")]
     pub mlp_bias: bool,
-    /// What of q and k is normalised before rope.
+    /// How q and k are normalised before rope.
     pub qk_norms: Option<QkNorms>,
-    /// Longest sequence that the model was made for.
+    /// Longest sequence that the model supports.
     pub max_positions: u32,
-    /// How it attends.
+    /// How attention differs from plain causal attention.
     #[serde(default, skip_serializing_if = "Attention::is_plain")]
     pub attention: Attention,
-    /// Its constant factors.
+    /// Constant factors.
     #[serde(default, skip_serializing_if = "Multipliers::is_plain")]
     pub multipliers: Multipliers,
-    /// True if it is the language model of a model of text and images, under whose names adapters of it go.
+    /// True if it is the language model of a vision-language model, whose names its adapters use.
     #[serde(default, skip_serializing_if = "is_false")]
     pub is_wrapped: bool,
-    /// Its experts, if it has any.
+    /// Experts (MoE models only).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub experts: Option<ExpertsSpec>,
-    /// Its layers with linear attention, if it has any.
+    /// Linear attention layers, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delta: Option<DeltaSpec>,
 }
@@ -122,12 +122,12 @@ fn is_false(flag: &bool) -> bool {
 }
 
 impl ModelSpec {
-    /// a*d: width of all query heads.
+    /// Returns a*d, the width of all query heads.
     pub const fn q_width(&self) -> u32 {
         self.heads * self.head_dim
     }
 
-    /// k*d: width of all key (or value) heads.
+    /// Returns k*d, the width of all key (or value) heads.
     pub const fn kv_width(&self) -> u32 {
         self.kv_heads * self.head_dim
     }
@@ -137,24 +137,24 @@ impl ModelSpec {
         self.delta.map_or(0, |delta| delta.layers.len())
     }
 
-    /// Outputs of the first product of a layer that attends to keys: q, k and v, and the gates of heads where they have such.
+    /// Returns the outputs of the input projection of softmax attention: q, k, v, and output gates if heads have them.
     pub const fn qkv_width(&self) -> u32 {
         let gates = if self.attention.gated { self.q_width() } else { 0 };
         self.q_width() + 2 * self.kv_width() + gates
     }
 
-    /// Returns the largest `first_width`, and the largest `mixed_width`.
+    /// Returns the largest `first_width` and the largest `mixed_width` of all layers.
     pub fn widest(&self) -> (u32, u32) {
         let most = |width: fn(&ModelSpec, u32) -> u32| (0..self.layers).map(|layer| width(self, layer)).max();
         (most(ModelSpec::first_width).unwrap_or(0), most(ModelSpec::mixed_width).unwrap_or(0))
     }
 
-    /// Elements of a head that are rotated.
+    /// Returns the number of rotated elements of a head.
     pub fn rotary_width(&self) -> u32 {
         self.attention.rotated.unwrap_or(self.head_dim)
     }
 
-    /// The row of the family's table.
+    /// Returns the family's row of the table of architectures.
     pub const fn architecture(&self) -> &'static Architecture {
         self.family.architecture()
     }
@@ -164,8 +164,8 @@ impl ModelSpec {
         self.experts.map_or(0, |experts| experts.layers.len())
     }
 
-    /// A number that the inputs of every down are multiples of: the width, of an expert where all layers have experts, and where some
-    /// have, the greatest number that divides both.
+    /// Returns a divisor of all down projections' inputs: the feed-forward width, the experts' width if all layers have
+    /// experts, or the greatest common divisor of the two if only some have.
     pub fn ffn_inputs(&self) -> u32 {
         let Some(experts) = self.experts else { return self.ffn };
         let (mut a, mut b) = (experts.ffn, if experts.layers.len() == self.layers { 0 } else { self.ffn });
@@ -175,15 +175,15 @@ impl ModelSpec {
         a
     }
 
-    /// Returns what the downs of a layer read of a row.
+    /// Returns the inputs per row of a layer's down projections, over all experts of the row.
     pub fn product_width(&self, layer: u32) -> u32 {
         self.layer(layer).experts().map_or(self.ffn, |experts| experts.product_width())
     }
 
-    /// A decoder that is plain in all that a file need not say; its sizes are 0.
+    /// A plain decoder whose sizes are all 0, as a base for others.
     pub const PLAIN: ModelSpec = spec(Family::Llama, 0, 0, 0, 0, 0, 0, 0, 0.0, 0.0, false, 0);
 
-    /// The spec of a preset in `PRESETS`.
+    /// Returns the spec of a preset in `PRESETS`.
     pub fn preset(name: &str) -> Option<ModelSpec> {
         PRESETS.iter().find(|(n, _)| *n == name).map(|(_, spec)| *spec)
     }
@@ -214,7 +214,7 @@ const PLAIN: Attention = Attention {
 
 const ONES: [f32; 3] = [1.0; 3];
 
-/// `spec` with a factor on scores, and with those of embeddings, of what parts add, and of logits.
+/// Returns `spec` with a factor on scores, and factors on embeddings, residual additions and logits.
 const fn scaled(spec: ModelSpec, scale: f32, [embedding, residual, logits]: [f32; 3]) -> ModelSpec {
     let attention = Attention { scale: Some(scale), ..spec.attention };
     ModelSpec { attention, multipliers: Multipliers { embedding, residual, logits, logit_cap: None }, ..spec }
@@ -241,21 +241,21 @@ const PHI_4_MINI_ROPE: RopeScaling = RopeScaling::LongRope {
     original_max_position_embeddings: 4096,
 };
 
-/// `spec` with caps of scores and logits.
+/// Returns `spec` with soft caps of scores and logits.
 const fn capped(spec: ModelSpec, scores: f32, logits: f32) -> ModelSpec {
     let attention = Attention { score_cap: Some(scores), ..spec.attention };
     ModelSpec { attention, multipliers: Multipliers { logit_cap: Some(logits), ..spec.multipliers }, ..spec }
 }
 
-/// `spec` with experts in all layers, whose weights are divided by their sum.
+/// Returns `spec` with experts in all layers, whose weights are divided by their sum.
 const fn with_experts(spec: ModelSpec, count: u32, chosen: u32, ffn: u32) -> ModelSpec {
     let layers = LayerSet::every(1, spec.layers);
     let experts = ExpertsSpec { count, chosen, ffn, normalizes: true, layers, balance: 0.001 };
     ModelSpec { experts: Some(experts), ..spec }
 }
 
-/// `spec` with linear attention in all layers but every fourth, heads of 128, of which 16 are of keys, and a quarter of the other layers'
-/// heads rotated.
+/// Returns `spec` with linear attention in all layers but every fourth: heads of 128, of which 16 are of keys. A
+/// quarter of each head of the other layers is rotated.
 const fn with_delta(spec: ModelSpec, value_heads: u32) -> ModelSpec {
     let layers = LayerSet::all_but_every(4, spec.layers);
     let delta = DeltaSpec { layers, key_heads: 16, value_heads, key_dim: 128, value_dim: 128 };
@@ -263,7 +263,7 @@ const fn with_delta(spec: ModelSpec, value_heads: u32) -> ModelSpec {
     ModelSpec { attention, delta: Some(delta), ..spec }
 }
 
-/// `spec` with windows in all layers but every n-th.
+/// Returns `spec` with windows in all layers but every n-th.
 const fn with_windows(spec: ModelSpec, keys: u32, n: u32, rope_theta: Option<f64>) -> ModelSpec {
     let window = Window { keys, layers: LayerSet::all_but_every(n, spec.layers), rope_theta };
     ModelSpec { attention: Attention { window: Some(window), ..spec.attention }, ..spec }
@@ -283,13 +283,13 @@ const LLAMA_3_1_ROPE: RopeScaling = RopeScaling::Llama3 {
     original_max_position_embeddings: 8192,
 };
 
-/// `spec` without norms of heads, with experts in all layers.
+/// Returns `spec` with experts in all layers and without qk-norm.
 const fn mixtral(spec: ModelSpec, count: u32, chosen: u32) -> ModelSpec {
     with_experts(ModelSpec { qk_norms: None, ..spec }, count, chosen, spec.ffn)
 }
 
-/// Presets of models that are planned and never run: the attention of Baichuan has position biases that the decoder has not, and the files of
-/// the others are of families that are not read. They have the family whose layers are of their shape.
+/// Presets that are planned only: Baichuan's attention has position biases, which the decoder lacks; files of the
+/// others are not read. Each has the family whose layers have its shape.
 pub const PLAN_ONLY: &[&str] = &["baichuan-13b", "mixtral-8x7b", "mixtral-8x22b", "olmoe-1b-7b"];
 
 /// Known shapes for `random:PRESET`, from the published `config.json` files.

@@ -1,8 +1,8 @@
-//! The parameters that a model may have, and the products of a layer.
+//! The parameters that a model may have, and the products of a layer that adapters may extend.
 
 use crate::{LoraShape, LoraTarget, ModelSpec};
 
-/// Names one parameter of a model, in a layer or outside of layers.
+/// A parameter of a model, in a layer or outside of layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParamKind {
     /// [V, h]
@@ -13,9 +13,9 @@ pub enum ParamKind {
     Qkv,
     /// [(a + 2k) d]
     QkvBias,
-    /// [d], or [a d] of a norm over rows
+    /// [d], or [a d] if the norm is over rows
     QNorm,
-    /// [d], or [k d] of a norm over rows
+    /// [d], or [k d] if the norm is over rows
     KNorm,
     /// [4 C], linear attention only: C rows of taps
     DeltaConv,
@@ -33,9 +33,9 @@ pub enum ParamKind {
     AttnPostNorm,
     /// [h]: before the feed-forward part
     FfnNorm,
-    /// [E, h]: which experts compute a row
+    /// [E, h]: scores the experts
     Router,
-    /// [2f, h], or [E 2f, h]: those of all experts, one after the other
+    /// [2f, h], or [E 2f, h]: all experts, one after the other
     GateUp,
     /// [2f]
     GateUpBias,
@@ -51,24 +51,24 @@ pub enum ParamKind {
     Head,
     /// [1, h], critics and reward models only
     ValueHead,
-    /// [S r, K]: A of the adapters of a product
+    /// [S r, K]: A of all adapters of a product
     AdapterA(Site),
-    /// [n, r]: B of one
+    /// [n, r]: B of one linear layer's adapter
     AdapterB(LoraTarget),
-    /// [n, k], a linear map of an MLP's actor; `layer` counts them
+    /// [n, k], a linear layer of an MLP actor; `layer` is its index
     ActorLinear,
-    /// [n]
+    /// [n], a bias of an MLP actor
     ActorBias,
-    /// [n, k], of its critic
+    /// [n, k], a linear layer of an MLP critic
     CriticLinear,
-    /// [n]
+    /// [n], a bias of an MLP critic
     CriticBias,
     /// [A], Gaussian actors only
     LogStd,
 }
 
 impl ParamKind {
-    /// Returns the product that it is the weights of, if adapters may lie next to them.
+    /// Returns the product that this parameter is the weight of, if adapters may extend it.
     pub const fn site(self) -> Option<Site> {
         match self {
             ParamKind::Qkv => Some(Site::Qkv),
@@ -79,30 +79,30 @@ impl ParamKind {
         }
     }
 
-    /// Returns whether a layer multiplies rows by it.
+    /// Returns whether a layer multiplies rows by this parameter.
     pub const fn is_product(self) -> bool {
         self.site().is_some() || matches!(self, ParamKind::Router)
     }
 }
 
-/// A product of a layer that adapters may lie next to.
+/// A product of a layer that adapters may extend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Site {
-    /// Of queries, keys and values.
+    /// Queries, keys and values.
     Qkv,
-    /// Of what attention gives.
+    /// The output projection of attention.
     Output,
-    /// Of gates and what they multiply.
+    /// Gate and up projections.
     GateUp,
-    /// Of what those give.
+    /// The down projection.
     Down,
 }
 
 impl Site {
-    /// All of them, in the order in which a layer computes them.
+    /// All sites, in the order in which a layer computes them.
     pub const ALL: [Site; 4] = [Site::Qkv, Site::Output, Site::GateUp, Site::Down];
 
-    /// Returns the linear layers that it consists of, by their outputs.
+    /// Returns the linear layers that the product consists of, in the order of its outputs.
     pub const fn layers(self) -> &'static [LoraTarget] {
         match self {
             Site::Qkv => &[LoraTarget::Q, LoraTarget::K, LoraTarget::V],
@@ -112,7 +112,7 @@ impl Site {
         }
     }
 
-    /// Returns those that have an adapter, each with the first of its outputs; in a layer of experts, of each of these.
+    /// Returns the targets that have an adapter, each with the index of its first output (within one expert, if any).
     pub fn targets(
         self,
         spec: &ModelSpec,
@@ -128,12 +128,12 @@ impl Site {
         each.filter(move |(target, _)| lora.targets.contains(*target))
     }
 
-    /// Returns S r, the width of u; 0 without an adapter.
+    /// Returns S r, the width of A x; 0 without an adapter.
     pub fn width(self, lora: LoraShape) -> usize {
         self.layers().iter().filter(|target| lora.targets.contains(**target)).count() * lora.rank as usize
     }
 
-    /// Returns whether a layer with experts has it once for each of them.
+    /// Returns whether each expert of a layer has its own.
     pub const fn is_of_experts(self) -> bool {
         matches!(self, Site::GateUp | Site::Down)
     }

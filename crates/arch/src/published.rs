@@ -1,17 +1,17 @@
-//! Shapes of models by the names under which they were published. Nothing is fetched.
+//! Shapes of models by their published names. Nothing is fetched.
 
 use crate::{ModelSpec, PRESETS};
 
 /// Returns the preset with the shape of a model on the hub, by its published name, its path or `hf:ORG/NAME`.
 ///
-/// Fine-tuned kin of the same shape count as it: `Qwen2.5-Math-7B-Instruct` is `qwen2.5-7b`.
+/// Fine-tuned models count as their base: `Qwen2.5-Math-7B-Instruct` is `qwen2.5-7b`.
 pub fn preset_of(name: &str) -> Option<(&'static str, ModelSpec)> {
     let last = last_part(name)?;
     let mut base = last.as_str();
     while let Some(shorter) = without_suffix(base) {
         base = shorter;
     }
-    // (what a name begins with, what the preset's does); shapes are those of the published config.json.
+    // (prefix of a published name, prefix of the preset); shapes are those of the published config.json.
     const KIN: [(&str, &str); 20] = [
         ("qwen2.5-math-", "qwen2.5-"),
         ("qwen2.5-coder-", "qwen2.5-"),
@@ -43,7 +43,7 @@ pub fn preset_of(name: &str) -> Option<(&'static str, ModelSpec)> {
     PRESETS.iter().find(|(preset, _)| *preset == wanted).copied()
 }
 
-/// Returns the preset that a name without a shape of its own begins with: `Llama-3-8b-sft-mixture` is perhaps `llama-3-8b`.
+/// Returns the preset that an unknown name begins with: `Llama-3-8b-sft-mixture` may be `llama-3-8b`.
 pub fn nearest_preset(name: &str) -> Option<&'static str> {
     let last = last_part(name)?;
     let begins = |preset: &str| last.strip_prefix(preset).is_some_and(|rest| rest.starts_with('-'));
@@ -59,7 +59,7 @@ fn last_part(name: &str) -> Option<String> {
     Some(last.strip_prefix("meta-").unwrap_or(&last).to_string())
 }
 
-/// Takes off an ending that says how a model was trained on, or when: `-instruct`, `-2507`.
+/// Removes a suffix that names a kind of training or a date: `-instruct`, `-2507`.
 fn without_suffix(name: &str) -> Option<&str> {
     let (base, last) = name.rsplit_once('-')?;
     let is_date = last.len() == 4 && last.bytes().all(|byte| byte.is_ascii_digit());

@@ -1,28 +1,28 @@
-//! Lists of divisors of rotary frequencies, one for each pair. A list lives as long as the process, once: the shape of a model is copied freely,
-//! and a planner holds hundreds of them.
+//! Divisors of rotary frequencies, one per pair. Each list is kept once for the life of the process, because model
+//! specs are `Copy` and a planner holds hundreds of them.
 
 use serde::{Deserialize, Serialize};
 use std::sync::Mutex;
 
-/// Divisors of a list, at most: pairs of the widest head.
+/// Maximum divisors of a list: the pairs of the widest head.
 const PAIRS_MAX: usize = 1 << 16;
-/// Elements of all lists of a process, at most; a model has two lists.
+/// Maximum elements of all lists of a process; a model has two lists.
 const KEPT_MAX: usize = 1 << 20;
 
 static KEPT: Mutex<Vec<&'static [f64]>> = Mutex::new(Vec::new());
 
-/// Positive numbers, one for each rotated pair of a head.
+/// Positive divisors, one for each rotated pair of a head.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "Vec<f64>", into = "Vec<f64>")]
 pub struct RopeFactors(&'static [f64]);
 
 impl RopeFactors {
-    /// A list that is known when this is compiled.
+    /// Returns a list that is known at compile time.
     pub const fn of(factors: &'static [f64]) -> RopeFactors {
         RopeFactors(factors)
     }
 
-    /// Keeps a list; none if it is empty or too long, if a number is not positive as f32, or if the process holds too many lists.
+    /// Keeps a list; none if it is empty, too long, not all positive as f32, or if the process holds too many lists.
     pub fn new(factors: &[f64]) -> Option<RopeFactors> {
         let is_good = |&x: &f64| x as f32 > 0.0 && (x as f32).is_finite();
         if factors.is_empty() || factors.len() > PAIRS_MAX || !factors.iter().all(is_good) {
@@ -41,7 +41,7 @@ impl RopeFactors {
         Some(RopeFactors(list))
     }
 
-    /// In the order of the pairs.
+    /// Returns the divisors in the order of the pairs.
     pub const fn as_slice(&self) -> &'static [f64] {
         self.0
     }

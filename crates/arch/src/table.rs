@@ -1,54 +1,54 @@
-//! The table of tensors: what a layer consists of, in the order of files and of the flat buffer, under every name.
+//! The table of tensors: what a layer consists of, in the order of files and of the flat buffer, with all names.
 //!
 //! This is the one place that lists a layer's matrices. A new kind of layer adds its rows here.
 
 use crate::param::ParamKind as Kind;
 use crate::{CONV_TAPS, DeltaSpec, ExpertsSpec, Ffn, LayerSpec, LoraTarget, Mixer, ModelSpec, QkNorms};
 
-/// A tensor of a layer, or that of each of its experts.
+/// A tensor of a layer, or of each of its experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TensorRow {
-    /// The parameter that it is rows of: neighbours of one kind lie one after the other, those of an expert before the next one's.
+    /// The parameter that holds these rows: rows of one kind are adjacent, grouped by expert.
     pub kind: Kind,
     /// The linear layer that an adapter may change here.
     pub target: Option<LoraTarget>,
-    /// The module in a layer in Hugging Face's names, or in an expert: `self_attn.q_proj`.
+    /// Hugging Face name of the module within a layer or an expert: `self_attn.q_proj`.
     pub module: &'static str,
-    /// The same in a GGUF file's block: `attn_q`; of all experts one tensor.
+    /// Name within a GGUF block: `attn_q`; one tensor holds all experts.
     pub gguf: &'static str,
-    /// What follows a module's name: `weight`, `bias`, or nothing.
+    /// Suffix of the module's name: `weight`, `bias`, or empty.
     pub leaf: &'static str,
-    /// Rows, or elements of a vector; of one expert.
+    /// Rows (of one expert), or elements of a vector.
     pub rows: u32,
     /// Columns; 0 for a vector.
     pub cols: u32,
-    /// How many experts have one each.
+    /// Number of experts that each have one.
     pub experts: Option<u32>,
-    /// Whether files hold it in one tensor with its neighbours of the same module.
+    /// True if files hold it in one tensor with its neighbours of the same module.
     pub is_fused: bool,
 }
 
 /// A matrix that a layer multiplies rows by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Product {
-    /// The parameter that it is.
+    /// The parameter with the weights.
     pub kind: Kind,
-    /// Outputs, of one expert if experts have it.
+    /// Outputs (of one expert, if experts have it).
     pub n: u32,
     /// Inputs.
     pub k: u32,
-    /// How many experts have one each.
+    /// Number of experts that each have one.
     pub experts: Option<u32>,
 }
 
 impl TensorRow {
-    /// Returns its name in a layer: `mlp.experts.7.gate_proj.weight`.
+    /// Returns the tensor's name in a layer: `mlp.experts.7.gate_proj.weight`.
     pub fn name(&self, expert: Option<u32>) -> String {
         let expert = expert.map_or(String::new(), |expert| format!("mlp.experts.{expert}."));
         format!("{expert}{}", self.with_leaf(self.module))
     }
 
-    /// Returns its name in a block of a GGUF file; of an expert that of the tensor that holds all of them.
+    /// Returns the tensor's name in a GGUF block; one tensor holds all experts.
     pub fn gguf_name(&self) -> String {
         self.with_leaf(self.gguf)
     }
@@ -57,30 +57,30 @@ impl TensorRow {
         if self.leaf.is_empty() { module.to_string() } else { format!("{module}.{}", self.leaf) }
     }
 
-    /// Returns its shape in files, slowest axis first; of an expert that of one.
+    /// Returns the tensor's shape in files (of one expert), slowest axis first.
     pub fn shape(&self) -> Vec<u64> {
         let (rows, cols) = (self.rows.into(), self.cols.into());
         match (self.kind, self.cols) {
-            // Channels, each of one group.
+            // A depthwise convolution: one group per channel.
             (Kind::DeltaConv, _) => vec![rows, 1, cols],
             (_, 0) => vec![rows],
             _ => vec![rows, cols],
         }
     }
 
-    /// Returns its elements; of an expert those of one.
+    /// Returns the number of elements (of one expert).
     pub fn elements(&self) -> u64 {
         u64::from(self.rows) * u64::from(self.cols.max(1))
     }
 }
 
-/// Lists the tensors of a layer to `add`.
+/// Calls `add` with each tensor of a layer.
 pub(crate) fn each_row(spec: &ModelSpec, layer: u32, mut add: impl FnMut(TensorRow)) {
     let (h, norms) = (spec.hidden, spec.architecture().norms);
     let norm = |kind, names: Option<[&'static str; 2]>, part: usize, gguf| {
         names.map(|names| vector(kind, (names[part], gguf, "weight"), h))
     };
-    // llama.cpp names the second norm of families with linear attention by its place.
+    // llama.cpp names the second norm after its place in families with linear attention.
     let second = if spec.architecture().has_delta { "post_attention_norm" } else { "ffn_norm" };
     norm(Kind::AttnNorm, norms.before, 0, "attn_norm").into_iter().for_each(&mut add);
     let LayerSpec { mixer, ffn } = spec.layer(layer);
@@ -114,13 +114,13 @@ impl TensorRow {
         TensorRow { target: Some(target), ..self }
     }
 
-    /// Returns it as a part of a tensor that files hold whole, if they do.
+    /// Returns the row as part of a fused tensor of the file, if `is_fused`.
     fn fused(self, is_fused: bool, module: &'static str, gguf: &'static str) -> TensorRow {
         if is_fused { TensorRow { module, gguf, is_fused, ..self } } else { self }
     }
 }
 
-/// Attention over keys.
+/// Adds the tensors of softmax attention.
 fn of_attention(spec: &ModelSpec, add: &mut impl FnMut(TensorRow)) {
     let (h, d, q, kv) = (spec.hidden, spec.head_dim, spec.q_width(), spec.kv_width());
     let of_q = if spec.attention.gated { 2 * q } else { q };
@@ -151,7 +151,7 @@ fn of_attention(spec: &ModelSpec, add: &mut impl FnMut(TensorRow)) {
     }
 }
 
-/// Linear attention over rows of `h`.
+/// Adds the tensors of linear attention; `h` is the model's width.
 fn of_delta(delta: DeltaSpec, h: u32, add: &mut impl FnMut(TensorRow)) {
     let (conv, v, heads) = (delta.conv_width(), delta.value_width(), delta.value_heads);
     for (module, gguf, rows) in [
@@ -169,10 +169,10 @@ fn of_delta(delta: DeltaSpec, h: u32, add: &mut impl FnMut(TensorRow)) {
     add(matrix(Kind::Output, ("linear_attn.out_proj", "ssm_out"), [h, v]));
 }
 
-/// One feed-forward part for all rows.
+/// Adds the tensors of a dense feed-forward part.
 fn of_dense(spec: &ModelSpec, add: &mut impl FnMut(TensorRow)) {
     let (h, f, is_fused) = (spec.hidden, spec.ffn, spec.architecture().is_fused);
-    // llama.cpp cuts `ffn_up` in halves where there is no `ffn_gate`.
+    // llama.cpp splits `ffn_up` in halves if there is no `ffn_gate`.
     let fused = |row: TensorRow| row.fused(is_fused, "mlp.gate_up_proj", "ffn_up");
     let (gate, up) = (("mlp.gate_proj", "ffn_gate"), ("mlp.up_proj", "ffn_up"));
     add(fused(matrix(Kind::GateUp, gate, [f, h]).of(LoraTarget::Gate)));
@@ -186,7 +186,7 @@ fn of_dense(spec: &ModelSpec, add: &mut impl FnMut(TensorRow)) {
     }
 }
 
-/// Experts over rows of `h`.
+/// Adds the tensors of a router and its experts; `h` is the model's width.
 fn of_experts(experts: ExpertsSpec, h: u32, add: &mut impl FnMut(TensorRow)) {
     let f = experts.ffn;
     let each = |row: TensorRow| TensorRow { experts: Some(experts.count), ..row };
@@ -203,7 +203,7 @@ pub fn layer_rows(spec: &ModelSpec, layer: u32) -> Vec<TensorRow> {
     rows
 }
 
-/// Returns the tensors of a layer with what files hold in one tensor as one.
+/// Returns the tensors of a layer as files hold them, fused rows as one.
 pub fn file_rows(spec: &ModelSpec, layer: u32) -> Vec<TensorRow> {
     let mut rows = layer_rows(spec, layer);
     rows.dedup_by(|next, row| {
@@ -216,7 +216,7 @@ pub fn file_rows(spec: &ModelSpec, layer: u32) -> Vec<TensorRow> {
     rows
 }
 
-/// Returns the same with the tensors of each expert, those of one before the next one's.
+/// Returns the tensors of a layer as files hold them, once per expert, grouped by expert.
 pub fn layer_tensors(spec: &ModelSpec, layer: u32) -> Vec<(TensorRow, Option<u32>)> {
     let mut tensors: Vec<(TensorRow, Option<u32>)> = Vec::with_capacity(20);
     for rows in file_rows(spec, layer).chunk_by(|a, b| a.kind == b.kind) {
@@ -231,7 +231,7 @@ pub fn layer_tensors(spec: &ModelSpec, layer: u32) -> Vec<(TensorRow, Option<u32
     tensors
 }
 
-/// Returns the matrices that a layer multiplies rows by: those that read one input together are one.
+/// Returns the matrices that a layer multiplies rows by; those with a common input are one.
 pub fn products(spec: &ModelSpec, layer: u32) -> Vec<Product> {
     let mut products: Vec<Product> = Vec::with_capacity(5);
     each_row(spec, layer, |TensorRow { kind, rows, cols, experts, .. }| {
@@ -244,7 +244,7 @@ pub fn products(spec: &ModelSpec, layer: u32) -> Vec<Product> {
     products
 }
 
-/// Returns names and shapes of the tensors that a model of this spec has, in the order in which they are saved.
+/// Returns names and shapes of the tensors of a model with this spec, in the order in which they are saved.
 ///
 /// A tied head is not listed: it is the embedding.
 pub fn expected_tensors(spec: &ModelSpec) -> Vec<(String, Vec<u64>)> {

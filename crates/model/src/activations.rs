@@ -1,8 +1,7 @@
 //! What a forward and backward pass keeps, as regions of the plan, and the handles to them.
 //!
-//! One description serves all phases: rollout and score keep one layer's intermediates and overwrite them;
-//! the update keeps what the backward pass reads, by recompute level. Regions that a part of a layer has alone are
-//! added by that part.
+//! One description serves all phases: rollout and score keep one layer's intermediates and overwrite them; the update
+//! keeps what the backward pass reads, by recompute level. Parts of a layer add the regions that only they have.
 //!
 //! Legend: L layers, M rows, R head rows, S segments, h hidden.
 
@@ -25,29 +24,28 @@ use plimsoll_memory::{Buf, InPhase, Layout, Turn};
 use shape::{Life, PassShape, Regions, Rows};
 pub use shape::{PassLimits, Target};
 
-/// Norms, and what attention adds where a norm comes after it.
+/// Norms; also the output of attention if a norm follows it.
 const CHEAP: Rows = Rows { life: Life::Cheap, width: |of, _| of.spec.hidden };
-/// What a feed-forward part adds where a norm comes after it.
+/// The output of a feed-forward part if a norm follows it.
 const FFN_OUT: Rows = Rows { life: Life::Always, ..CHEAP };
-/// What a mixer's last product reads.
+/// The input of a mixer's output projection.
 const MIXED: Rows = Rows { life: Life::Kept, width: |of, layer| of.spec.mixed_width(layer) };
 const GATE_UP: Rows = Rows { life: Life::Kept, width: |of, layer| 2 * of.spec.product_width(layer) };
 
-/// Returns what first products give: kept if the backward pass reads it, as norms of heads, gates and linear attention
-/// do.
+/// Returns the outputs of input projections; kept if the backward pass reads them: qk-norms, gates, linear attention.
 fn first(spec: &ModelSpec) -> Rows {
     let is_read = spec.qk_norms.is_some() || spec.attention.gated || spec.has_states();
     let life = if is_read { Life::Kept } else { Life::Layer };
     Rows { life, width: |of, layer| of.spec.first_width(layer) }
 }
 
-/// Returns what down products read. Where there are experts it is made again in any case.
+/// Returns the inputs of down projections; experts always recompute theirs.
 fn product(spec: &ModelSpec) -> Rows {
     let life = if spec.has_experts() { Life::Layer } else { Life::Cheap };
     Rows { life, width: |of, layer| of.spec.product_width(layer) }
 }
 
-/// The regions of a pass. Names begin with `Mode::prefix`.
+/// Returns the regions of a pass. Names begin with `Mode::prefix`.
 ///
 /// Errors: `size-overflow`.
 pub fn layout(
@@ -105,7 +103,7 @@ pub fn layout(
     Ok(to.layout)
 }
 
-/// Returns how many inputs of layers a pass holds, the last layer's output among them.
+/// Returns the number of layer inputs that a pass holds, including the last layer's output.
 fn inputs(spec: &ModelSpec, mode: Mode) -> usize {
     match mode.recompute() {
         None => 1,
@@ -114,7 +112,7 @@ fn inputs(spec: &ModelSpec, mode: Mode) -> usize {
     }
 }
 
-/// Returns how many inputs of layers wait in the host's memory.
+/// Returns the number of layer inputs that are offloaded to host memory.
 fn leaving(spec: &ModelSpec, mode: Mode) -> usize {
     if mode.recompute() == Some(Recompute::Offload) { kept::leaving(spec.layers) } else { 0 }
 }
@@ -178,11 +176,10 @@ fn add_backward(to: &mut Regions<'_>) -> Result<()> {
     }
 }
 
-/// Elements of the packing buffer: the largest that any weight gradient of a pass asks for. `outputs`: columns that the
-/// head's gradient takes at a time.
+/// Returns the elements of the packing buffer for weight gradients; `outputs`: columns of the head's at a time.
 fn largest_pack(of: &PassShape<'_>, weights: DType, kind: &'static Layouts, outputs: usize) -> u64 {
     let PassShape { spec, limits, .. } = *of;
-    // Of experts one at a time, which no row goes to twice.
+    // Experts run one at a time, and no row goes to one twice.
     let each = |layer| products(spec, layer).into_iter().map(|product| (limits.rows, product.n, product.k));
     (0..spec.layers)
         .flat_map(each)
@@ -203,7 +200,7 @@ pub struct Activations<'p> {
     pub(crate) whole: CacheRegions<'p>,
     pub(crate) head_rows: Buf<'p>,
     resid: Buf<'p>,
-    /// The inputs that wait in the host's memory.
+    /// The inputs offloaded to host memory.
     kept: Option<Buf<'p>>,
     mid: Option<Buf<'p>>,
     attn_out: Option<Buf<'p>>,
@@ -227,7 +224,7 @@ pub struct Activations<'p> {
 }
 
 impl<'p> Activations<'p> {
-    /// Resolves the handles of a pass whose regions `layout` gave.
+    /// Resolves the handles of a pass whose regions `layout` returned.
     pub fn bind(phase: &InPhase<'p>, mode: Mode, limits: PassLimits) -> Activations<'p> {
         assert_eq!(phase.phase(), mode.phase(), "the pass belongs to another phase");
         let name = mode.prefix();
@@ -274,7 +271,7 @@ impl<'p> Activations<'p> {
         }
     }
 
-    /// Returns the inputs of layers for `m` rows, where they wait in the host's memory.
+    /// Returns the offloaded layer inputs for `m` rows, if any.
     pub(crate) fn kept(&self, m: usize) -> Option<Kept<'p>> {
         let width = self.resid.len() / INPUT_SLOTS / self.limits.rows;
         let each = (self.limits.rows * width, m * width);

@@ -15,16 +15,16 @@ use plimsoll_arch::Site;
 use plimsoll_device::{Device, HeadBackward, Matrix, NormGrads};
 use plimsoll_memory::Buf;
 
-/// Derivatives of the loss by the numbers of each head row, [R] each.
+/// Derivatives of the loss with respect to the outputs of each head row, [R] each.
 #[derive(Clone, Copy, Debug)]
 pub enum Derivatives<'d> {
-    /// By log-probabilities and entropies, after `head`.
+    /// For log-probabilities and entropies, after `head`.
     Vocabulary { inv_temperature: f32, logprobs: &'d [f32], entropy: &'d [f32] },
-    /// By the values of a critic or a reward model, after `values`.
+    /// For the values of a critic or a reward model, after `values`.
     Values(&'d [f32]),
 }
 
-/// Where gradients go: those of all parameters, or of adapters alone, whose decoder's weights are frozen.
+/// Where gradients go: all parameters, or only adapters if the decoder's weights are frozen.
 #[derive(Clone, Copy, Debug)]
 pub enum Gradients<'x, 'a> {
     Weights(&'x Params<'a>),
@@ -44,7 +44,7 @@ impl<'x, 'a> From<&'x Adapters<'a>> for Gradients<'x, 'a> {
 }
 
 impl<'x, 'a> Gradients<'x, 'a> {
-    /// Returns the flat buffer that they lie in.
+    /// Returns the flat buffer of all of them.
     pub fn all(self) -> Buf<'a> {
         match self {
             Gradients::Weights(params) => params.all,
@@ -52,7 +52,7 @@ impl<'x, 'a> Gradients<'x, 'a> {
         }
     }
 
-    /// Returns those of all parameters, unless they are frozen.
+    /// Returns the gradients of all parameters, unless these are frozen.
     pub fn weights(self) -> Option<&'x Params<'a>> {
         match self {
             Gradients::Weights(params) => Some(params),
@@ -60,7 +60,7 @@ impl<'x, 'a> Gradients<'x, 'a> {
         }
     }
 
-    /// Returns that of the head, unless it is frozen.
+    /// Returns the gradient of the head, unless it is frozen.
     fn head(self) -> Option<Matrix<'a>> {
         match self {
             Gradients::Weights(params) => Some(params.head),
@@ -69,12 +69,12 @@ impl<'x, 'a> Gradients<'x, 'a> {
     }
 }
 
-/// What a backward pass has computed the gradients of, in this order.
+/// A part of a backward pass, named after the gradients that it completes; in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// The head, and the last norm.
+    /// The head and the final norm.
     Head,
-    /// A layer; the last one first.
+    /// A layer; the last one comes first.
     Layer(u32),
 }
 
@@ -85,7 +85,7 @@ impl Stage {
     }
 }
 
-/// Where a backward pass leaves the gradient of its rows' embeddings, when it does not add them.
+/// Gradient of the input embeddings of a pass's rows, not yet added to the embedding.
 #[derive(Clone, Copy, Debug)]
 pub struct RowGradients<'p> {
     /// [M, h] f32.
@@ -95,7 +95,7 @@ pub struct RowGradients<'p> {
 }
 
 impl<'p> Activations<'p> {
-    /// Returns where `backward_part` leaves the row gradients of a pass of `rows` rows: in the arrays of any rank.
+    /// Returns where `backward_part` leaves the row gradients of a pass of `rows` rows, on any rank.
     pub fn row_gradients(&self, rows: usize) -> RowGradients<'p> {
         let back = self.backward.expect("only the update runs backward");
         let width = back.d_resid.len() / self.ids.len();
@@ -103,8 +103,8 @@ impl<'p> Activations<'p> {
     }
 }
 
-/// Adds the gradients of a pass to `grads`, after `layers` and the head of the same pass; or writes them, unless `add`:
-/// the first pass of a step need not find zeros. The bits are the same.
+/// Adds the gradients of a pass to `grads`, after `layers` and the head of the same pass. Without `add` it writes them,
+/// so the first pass of a step needs no zeros; the bits are the same.
 pub fn backward<'x, 'a: 'x>(
     dev: &dyn Device,
     from: &dyn Layers<'_>,
@@ -116,7 +116,7 @@ pub fn backward<'x, 'a: 'x>(
     let grads = grads.into();
     let weights = grads.weights();
     if let Some(weights) = weights.filter(|weights| !add && weights.head.buf != weights.embed.buf) {
-        // Rows of tokens are added to; a tied embedding has been written as the head.
+        // Token rows are added to; a tied embedding has been written as the head.
         dev.zero(weights.embed.buf);
     }
     let RowGradients { d_input, ids } = backward_part(dev, from, grads, add, pass, of, &mut |_| {});
@@ -125,9 +125,8 @@ pub fn backward<'x, 'a: 'x>(
     }
 }
 
-/// `backward` without the gradients of the rows' embeddings, which it returns: until the next pass they lie in its
-/// arrays. `after` is called after the operations of each stage. Where weights are frozen they are of no use to
-/// anything, and not computed.
+/// Runs `backward`, but returns the row gradients, valid until the next pass, instead of adding them. Calls `after`
+/// once the operations of each stage are issued. With frozen weights the row gradients, then useless, are not computed.
 pub fn backward_part<'x, 'a: 'x, 'p>(
     dev: &dyn Device,
     from: &dyn Layers<'_>,
@@ -170,7 +169,7 @@ pub fn backward_part<'x, 'a: 'x, 'p>(
         };
         let step = LayerBackward { layer: &layer, grads, add, back: &back, d_resid, d_out };
         ffn(&step);
-        // Nothing needs the gradient of the first layer's input where embeddings are frozen.
+        // Nothing needs the gradient of the first layer's input if embeddings are frozen.
         mixer(&step, l > 0 || step.weights().is_some());
         after(Stage::Layer(l as u32));
     }
@@ -180,13 +179,13 @@ pub fn backward_part<'x, 'a: 'x, 'p>(
     RowGradients { d_input: d_resid, ids: pass.ids }
 }
 
-/// The backward pass of the head and of the last norm.
+/// The backward pass of the head and of the final norm.
 struct HeadPass<'x, 'a, 'p> {
     dev: &'x dyn Device,
     decoder: &'x Decoder<'a>,
-    /// Of the head; none where it is frozen.
+    /// Gradient of the head; none if it is frozen.
     grad: Option<Matrix<'a>>,
-    /// Of the last norm.
+    /// Gradient of the final norm.
     norm: Option<Buf<'a>>,
     add: bool,
     pass: &'x Pass<'p>,
@@ -265,7 +264,7 @@ impl HeadPass<'_, '_, '_> {
     }
 }
 
-/// Computes the gradients of a layer's feed-forward part, and adds that of its input.
+/// Computes the gradients of a layer's feed-forward part, and adds its input gradient.
 fn ffn(step: &LayerBackward<'_, '_, '_>) {
     let LayerPass { w, bufs, pass, .. } = *step.layer;
     let d_norm = step.back.d_norm.slice(0, bufs.norm_ffn.len());
@@ -284,7 +283,7 @@ fn ffn(step: &LayerBackward<'_, '_, '_>) {
     step.input_backward(bufs.mid, |w| w.ffn_norm, d_norm);
 }
 
-/// Computes the gradients of a layer's mixer, and adds that of its input, if anything needs it.
+/// Computes the gradients of a layer's mixer, and adds its input gradient if needed.
 fn mixer(step: &LayerBackward<'_, '_, '_>, is_needed: bool) {
     let LayerPass { w, bufs, pass, .. } = *step.layer;
     let d_norm = step.back.d_norm.slice(0, bufs.norm_attn.len());

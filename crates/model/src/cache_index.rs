@@ -1,4 +1,4 @@
-//! Where a pass is in each cache: index arrays, made on the host, and what they are on the device.
+//! Positions of a pass in each cache: index arrays, built on the host, and their device buffers.
 
 use crate::activations::shape::PassLimits;
 use crate::parts::delta::places::PLACE_FIELDS;
@@ -6,13 +6,12 @@ use plimsoll_arch::Cache;
 use plimsoll_device::{Batch, Device};
 use plimsoll_memory::Buf;
 
-/// Where a pass is in a cache.
+/// Positions of a pass in one cache.
 #[derive(Clone, Debug, Default)]
 pub struct CacheIndex {
-    /// [M] block * 16 + slot; [S, 2] of states, see `plimsoll_device::Places`.
+    /// [M] block * 16 + slot; [S, 2] for states, see `plimsoll_device::Places`.
     pub slots: Vec<u32>,
-    /// Block tables, one after the other: those of all caches begin at the same entries. Entries of keys that no row sees are
-    /// of any block.
+    /// Block tables, end to end, at the same offsets in all caches. Entries whose keys no row sees hold any block.
     pub tables: Vec<u32>,
     /// [C, 3] source block, destination block, slots: copied after the rows' own keys are written.
     pub copies: Vec<u32>,
@@ -33,14 +32,14 @@ impl CacheIndex {
     }
 }
 
-/// Where a pass is in a cache: its rows, and what is copied after their keys are written.
+/// A pass's rows in a cache, and the copies to make after their keys are written.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place<'p> {
     pub(crate) batch: Batch<'p>,
     pub(crate) copies: Option<Buf<'p>>,
 }
 
-/// The arrays of a cache of blocks on the device, as those of `CacheIndex`.
+/// The arrays of `CacheIndex` on the device, for a cache of blocks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CacheRegions<'p> {
     slots: Buf<'p>,
@@ -55,7 +54,7 @@ impl<'p> CacheRegions<'p> {
         Some(CacheRegions { slots: get("slots")?, tables: get("tables")?, copies: get("copies") })
     }
 
-    /// Sends the arrays. `batch` makes a batch of slots and tables.
+    /// Uploads the arrays. `batch` makes a batch of slots and tables.
     pub(crate) fn upload(
         &self,
         dev: &dyn Device,

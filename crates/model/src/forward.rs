@@ -10,7 +10,7 @@ use plimsoll_arch::Site;
 use plimsoll_device::{Batch, Device, HeadOut, Sample, Sampling, Slots};
 use plimsoll_memory::Buf;
 
-/// Runs the embedding and all layers. The residual stream after the last layer is left in the activations.
+/// Runs the embedding and all layers; leaves the final residual stream in the activations.
 pub fn layers(dev: &dyn Device, from: &dyn Layers<'_>, pass: &Pass<'_>) {
     let decoder = from.decoder();
     let spec = &decoder.spec;
@@ -38,8 +38,7 @@ fn layer(layer: &LayerPass<'_, '_, '_>) {
     }
 }
 
-/// Computes a layer up to `bufs.gate_up`, from which the backward pass goes on: it makes the product as it takes its
-/// gradient.
+/// Computes a layer up to `bufs.gate_up`, where the backward pass continues: it makes the product with its gradient.
 pub(crate) fn layer_to_gates(layer: &LayerPass<'_, '_, '_>) {
     let LayerPass { w, bufs, .. } = *layer;
     layer.part_input(bufs.resid, w.attn_norm, bufs.norm_attn);
@@ -56,7 +55,7 @@ pub(crate) fn layer_to_gates(layer: &LayerPass<'_, '_, '_>) {
     }
 }
 
-/// Final norm of the head rows.
+/// Applies the final norm to the head rows.
 fn head_input<'p>(dev: &dyn Device, decoder: &Decoder<'_>, pass: &Pass<'p>) -> Buf<'p> {
     let width = decoder.spec.hidden as usize;
     let rows = pass.acts.head_rows.slice(0, pass.head_rows);
@@ -67,7 +66,7 @@ fn head_input<'p>(dev: &dyn Device, decoder: &Decoder<'_>, pass: &Pass<'p>) -> B
     norm
 }
 
-/// Log-probabilities of the targets at a temperature, after `layers`.
+/// Computes log-probabilities of the targets at a temperature, after `layers`.
 pub fn head(dev: &dyn Device, decoder: &Decoder<'_>, pass: &Pass<'_>, inv_temperature: f32) {
     if pass.head_rows == 0 {
         return;
@@ -78,8 +77,7 @@ pub fn head(dev: &dyn Device, decoder: &Decoder<'_>, pass: &Pass<'_>, inv_temper
     dev.head(norm, decoder.params.head, targets, logits, pass.vocabulary().1, pass.head_out());
 }
 
-/// The value of each head row, after `layers` of a critic or a reward model: one product, in f32. `Pass::values` has
-/// them.
+/// Computes each head row's value into `Pass::values`, after `layers` of a critic or reward model: one product, in f32.
 pub fn values(dev: &dyn Device, critic: &Decoder<'_>, pass: &Pass<'_>) {
     if pass.head_rows > 0 {
         let norm = head_input(dev, critic, pass);
@@ -87,7 +85,7 @@ pub fn values(dev: &dyn Device, critic: &Decoder<'_>, pass: &Pass<'_>) {
     }
 }
 
-/// Sends the sampler's keys: [R, 3] sample id (low, high) and position.
+/// Uploads the sampler's keys: [R, 3] sample id (low, high) and position.
 pub fn upload_keys(dev: &dyn Device, pass: &Pass<'_>, keys: &[u32]) {
     let (keys_buf, _) = pass.acts.sampler.expect("only the rollout samples");
     assert_eq!(keys.len(), pass.head_rows * 3, "one key a head row");
@@ -99,7 +97,7 @@ pub fn draw<'p>(dev: &dyn Device, decoder: &Decoder<'_>, pass: &Pass<'p>, how: S
     draw_runs(dev, decoder, pass, &[(pass.head_rows, how)])
 }
 
-/// As `draw`, in runs of head rows that follow each other, each with its own way of drawing.
+/// Draws as `draw` does, in consecutive runs of head rows, each with its own sampling.
 pub fn draw_runs<'p>(
     dev: &dyn Device,
     decoder: &Decoder<'_>,
@@ -127,7 +125,7 @@ pub fn draw_runs<'p>(
     tokens
 }
 
-/// After `draw` in a pass of one row a sequence: the rows of the next pass, made on the device.
+/// Makes the rows of the next pass on the device, after `draw` in a pass of one row per sequence.
 pub fn advance(dev: &dyn Device, pass: &Pass<'_>) {
     let (keys, tokens) = pass.acts.sampler.expect("only the rollout samples");
     let (tokens, keys) = (tokens.slice(0, pass.head_rows), keys.slice(0, pass.head_rows * 3));

@@ -1,29 +1,29 @@
-//! Inputs of layers that wait for the backward pass in the device's host memory: `Recompute::Offload`.
+//! Layer inputs offloaded to the device's host memory until the backward pass: `Recompute::Offload`.
 //!
-//! Three are in the arena at a time. On the way forward the input of a layer leaves while later layers are computed; on the way back it
-//! comes while they are computed again. The last two never leave. The bits are those of `Recompute::Layer`.
+//! The arena holds three at a time. The forward pass copies a layer's input out while later layers run; the backward
+//! pass copies it in while they are recomputed. The last two stay. The bits are those of `Recompute::Layer`.
 
 use plimsoll_device::{Device, INPUT_SLOTS, OFFLOAD_SLOTS};
 use plimsoll_memory::Buf;
 use std::iter;
 
-/// Inputs that leave, the first ones of as many layers.
+/// Returns the number of inputs that are offloaded: those of the first layers.
 pub(crate) fn leaving(layers: u32) -> usize {
     (layers as usize).saturating_sub(INPUT_SLOTS - 1)
 }
 
-/// Their region, of passes whose regions begin with `prefix`.
+/// Returns the name of their region, in passes with this `prefix`.
 pub(crate) fn region(prefix: &str) -> String {
     format!("offload.{prefix}.resid")
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kept<'p> {
-    /// [3, M, h]: in the arena.
+    /// [3, M, h], in the arena.
     pub(crate) slots: Buf<'p>,
-    /// [leaving, M, h]: in the host's memory.
+    /// [leaving, M, h], in host memory.
     pub(crate) host: Buf<'p>,
-    /// Elements that a slot has, and those of them in use.
+    /// Elements per slot, and how many of them are in use.
     pub(crate) each: (usize, usize),
 }
 
@@ -40,7 +40,7 @@ impl<'p> Kept<'p> {
         layer < self.host.len() / self.each.0
     }
 
-    /// Before layer `layer` of a forward pass, which writes where an earlier input was.
+    /// Runs before layer `layer` of a forward pass, whose output overwrites an earlier input.
     pub(crate) fn before_forward(&self, dev: &dyn Device, layer: usize) {
         if let Some(earlier) = (layer + 1).checked_sub(INPUT_SLOTS) {
             dev.offload_in(slot(earlier), &mut iter::empty());
@@ -48,7 +48,7 @@ impl<'p> Kept<'p> {
         }
     }
 
-    /// After it: its input leaves.
+    /// Runs after layer `layer` of a forward pass: starts to copy its input out.
     pub(crate) fn after_forward(&self, dev: &dyn Device, layer: usize) {
         if self.leaves(layer) {
             let copy = (self.in_arena(layer), self.in_host(layer));
@@ -56,7 +56,7 @@ impl<'p> Kept<'p> {
         }
     }
 
-    /// Before layer `layer` of a backward pass: its input must be there, and the one before the last takes the place of the one after.
+    /// Runs before layer `layer` of a backward pass: copies in the input two layers down, waits for this one's.
     pub(crate) fn before_backward(&self, dev: &dyn Device, layer: usize) {
         if let Some(next) = layer.checked_sub(INPUT_SLOTS - 1) {
             dev.offload_out(slot(next), &mut iter::empty());
@@ -68,7 +68,7 @@ impl<'p> Kept<'p> {
     }
 }
 
-/// The device's slot of a layer's input, next to those of weights and states.
+/// Returns the device's slot of a layer's input, next to the slots of weights and states.
 fn slot(layer: usize) -> usize {
     OFFLOAD_SLOTS + layer % INPUT_SLOTS
 }

@@ -1,4 +1,4 @@
-//! A layer in a pass: what its parts compute with, and its products.
+//! A layer in a pass: what its parts need, and its products.
 
 use crate::activations::bufs::LayerBufs;
 use crate::activations::mode::Recompute;
@@ -24,12 +24,12 @@ impl LayerPass<'_, '_, '_> {
         &self.decoder.spec
     }
 
-    /// Returns whether the backward pass computes the whole layer again.
+    /// Returns whether the backward pass recomputes the whole layer.
     pub(crate) fn is_made_again(&self) -> bool {
         self.pass.acts.mode.recompute().is_some_and(Recompute::is_of_layers)
     }
 
-    /// Computes what the products of a part read: the residual stream's norm, or the stream itself.
+    /// Computes the input of a part's products: the norm of the residual stream, or the stream itself.
     pub(crate) fn part_input(&self, resid: Buf<'_>, norm: Option<Buf<'_>>, out: Buf<'_>) {
         match norm {
             Some(norm) => self.dev.rms_norm(resid, self.decoder.norm(norm), out),
@@ -37,12 +37,12 @@ impl LayerPass<'_, '_, '_> {
         }
     }
 
-    /// Computes out = x W^T with its bias, of a product with its adapters.
+    /// Computes out = x W^T with bias and adapters.
     pub(crate) fn product(&self, site: Site, x: Buf<'_>, out: Buf<'_>) {
         self.linear(site, (x, self.w.bias(site), None), out);
     }
 
-    /// Computes out = x W^T + bias, or resid + x W^T, of a product with its adapters.
+    /// Computes out = x W^T + bias, or resid + x W^T, with adapters.
     fn linear(
         &self,
         site: Site,
@@ -60,8 +60,8 @@ impl LayerPass<'_, '_, '_> {
         }
     }
 
-    /// Computes to = from + a product of `x` with its bias, or its norm, if there is one; then `out` keeps the product.
-    /// The bias is added last: a library adds biases to outputs of their own dtype only.
+    /// Computes to = from + product of `x`, with bias, or + its norm if there is one; `out` then keeps the product.
+    /// The bias is added last: a library adds biases only to outputs of their own dtype.
     fn add_product(
         &self,
         site: Site,

@@ -1,4 +1,4 @@
-//! The backward pass of a layer: what its parts compute gradients with, and those of its products and norms.
+//! The backward pass of a layer: what its parts need for gradients, and the gradients of its products and norms.
 
 use crate::activations::bufs::Backward;
 use crate::adapters::LayerAdapters;
@@ -15,8 +15,7 @@ pub(crate) enum LayerGrads<'x, 'a> {
     Adapters(&'x LayerAdapters<'a>),
 }
 
-/// The backward pass of one layer; `d_resid` is the gradient of its output, then of its input, and `d_out` the same as
-/// products read it.
+/// The backward pass of one layer; `d_resid`: gradient of its output, then input; `d_out`: the same for products.
 pub(crate) struct LayerBackward<'x, 'a, 'p> {
     pub(crate) layer: &'x LayerPass<'x, 'a, 'p>,
     pub(crate) grads: LayerGrads<'x, 'a>,
@@ -34,19 +33,19 @@ pub(crate) struct Product<'b> {
     pub(crate) dy: Buf<'b>,
 }
 
-/// What the gradients of a mixer are computed from and to.
+/// Inputs and outputs of a mixer's backward pass.
 #[derive(Clone, Copy)]
 pub(crate) struct MixerGradients<'b> {
-    /// The last product.
+    /// The output projection.
     pub(crate) output: Product<'b>,
-    /// Written: the gradient of what that product read.
+    /// Written: the gradient of the output projection's input.
     pub(crate) d_mixed: Buf<'b>,
-    /// Written: the gradient of what the first product gave.
+    /// Written: the gradient of the input projection's output.
     pub(crate) d_first: Buf<'b>,
 }
 
 impl<'x, 'a, 'p> LayerBackward<'x, 'a, 'p> {
-    /// Returns where the gradients of weights go, unless these are frozen.
+    /// Returns where weight gradients go, unless the weights are frozen.
     pub(crate) fn weights(&self) -> Option<&'x LayerParams<'a>> {
         match self.grads {
             LayerGrads::Weights(grads) => Some(grads),
@@ -54,8 +53,8 @@ impl<'x, 'a, 'p> LayerBackward<'x, 'a, 'p> {
         }
     }
 
-    /// Begins a product: the gradient of its bias, if it has one that is trained, and that of u of its adapters, from
-    /// which the two below go on.
+    /// Begins a product: computes the gradient of its bias, if that is trained, and of its adapters' u, which
+    /// `weight_gradient` and `input_gradient` read.
     pub(crate) fn output_gradients(&self, of: Product<'_>) {
         let dev = self.layer.dev;
         if let Some((adapter, _, du)) = self.adapter(of.site) {
@@ -101,15 +100,14 @@ impl<'x, 'a, 'p> LayerBackward<'x, 'a, 'p> {
         Some((adapter, bufs.u[site as usize].unwrap_or_else(once), self.room().0.slice(0, len)))
     }
 
-    /// Returns room for the gradient of u, and for packing, of adapters.
+    /// Returns scratch for the gradient of u and for packing, for adapters.
     pub(crate) fn room(&self) -> (Buf<'p>, Buf<'p>) {
         let of = &self.layer.pass.acts.adapt;
         let d_u = of.d_u.expect("an update of adapters");
         (d_u, of.pack.unwrap_or(d_u.slice(0, 0)))
     }
 
-    /// Adds the gradient of what a part of the layer read to that of the residual stream, which `dy` is the gradient
-    /// of, or of its norm's.
+    /// Adds the gradient of a part's input to that of the residual stream; `dy` is the input's gradient, or its norm's.
     pub(crate) fn input_backward(
         &self,
         x: Buf<'_>,
@@ -126,8 +124,7 @@ impl<'x, 'a, 'p> LayerBackward<'x, 'a, 'p> {
         }
     }
 
-    /// Computes the gradient of what a part of the layer gave, as its last product reads it, where a norm came after
-    /// it.
+    /// Computes the gradient of a part's output, in the dtype of products, if a norm follows it.
     pub(crate) fn post_norm_backward(
         &self,
         x: Option<Buf<'_>>,

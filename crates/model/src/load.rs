@@ -1,4 +1,4 @@
-//! Weights into the arena: from files through fixed buffers, or from a seed.
+//! Loads weights into the arena: from files through fixed buffers, or from a seed.
 
 use crate::params::{Param, ParamTable, Part};
 use crate::weights::Params;
@@ -13,7 +13,7 @@ use plimsoll_memory::Buf;
 use std::collections::HashMap;
 use std::panic::resume_unwind;
 
-/// Least bytes of staging: a row of the widest model, as stored and as f32.
+/// Minimum bytes of staging: a row of the widest model, as stored and as f32.
 pub const STAGING_BYTES_MIN: u64 = 1 << 20;
 
 /// The two buffers that weights pass through: as stored, and as f32.
@@ -23,22 +23,22 @@ pub(crate) struct Staging {
 }
 
 impl Staging {
-    /// Both buffers together have `bytes` bytes. The device reads the one of stored bytes as fast as it can.
+    /// Splits `bytes` between the two buffers. The stored bytes are in memory that the device reads fastest.
     pub(crate) fn new(dev: &dyn Device, bytes: Bytes) -> Staging {
         let half = bytes.0.max(STAGING_BYTES_MIN) as usize / 2;
         Staging { stored: dev.host_bytes(half), values: vec![0.0; half / 4] }
     }
 }
 
-/// Standard deviation of random weights, as transformers' `initializer_range`.
+/// Standard deviation of random weights: `initializer_range` in transformers.
 const RANDOM_STD: f32 = 0.02;
-/// The logarithm of A of random linear attention: with it a state halves in about ten rows.
+/// Log of A in random linear attention: a state halves in about ten rows.
 const RANDOM_DECAY: f32 = -3.0;
-/// Bound of its convolution's taps, as torch has it for 4 of them.
+/// Bound of the convolution taps in random linear attention, as in torch for 4 taps.
 const RANDOM_TAP: f32 = 0.5;
 
-/// Fills `params` from the model's files, or from `seed` for `random:` models. A value head is of the
-/// seed too where the files have none: they are a reward model's, or have another head.
+/// Fills `params` from the model's files, or from `seed` for `random:` models. A value head also comes from the seed if
+/// the files have none.
 ///
 /// Errors: those of reading (`model-file-truncated`, ...); `model-weight-not-finite` names the tensor.
 pub fn load(
@@ -100,18 +100,18 @@ pub fn load(
     Ok(())
 }
 
-/// The weights of a `random:` model by the names of their tensors, as `load` makes them.
+/// The weights of a `random:` model by tensor name, equal to those of `load`.
 #[derive(Debug)]
 pub struct RandomWeights {
     spec: ModelSpec,
     seed: u64,
     table: ParamTable,
-    /// Of each tensor its parameter, and the rows of that above it.
+    /// By tensor name: the index of its parameter, and the number of rows before it there.
     places: HashMap<String, (usize, usize)>,
 }
 
 impl RandomWeights {
-    /// Finds the places of the tensors. A row's values depend on its place among rows alone: any device will do.
+    /// Indexes the tensors. A row's values depend only on its index among rows, so any device gives the same.
     pub fn new(spec: &ModelSpec, seed: u64, device: &'static Layouts) -> RandomWeights {
         let table = ParamTable::new(spec, device, DType::F32);
         let mut places = HashMap::with_capacity(table.params.len());
@@ -125,7 +125,7 @@ impl RandomWeights {
         RandomWeights { spec: *spec, seed, table, places }
     }
 
-    /// Fills `out` with rows of a tensor from row `first` on.
+    /// Fills `out` with rows of a tensor, starting at row `first`.
     pub fn rows(&self, name: &str, first: u64, out: &mut [f32]) {
         let (index, above) = self.places[name];
         let param = &self.table.params[index];
@@ -134,7 +134,7 @@ impl RandomWeights {
     }
 }
 
-/// Reads rows of a tensor from row `first` on, as f32.
+/// Reads rows of a tensor as f32, starting at row `first`.
 fn read(
     model: &OpenModel,
     param: &Param,
@@ -150,11 +150,11 @@ fn read(
     model.read_rows(&part.name, first as u64..end as u64, stored, out)
 }
 
-/// Values that are worth a thread: about a millisecond of reading.
+/// Values worth a thread: about a millisecond of reading.
 const THREAD_VALUES: usize = 1 << 18;
 
-/// Deals `rows` rows of `width` values of the staging to threads, in runs of an even number. `fill` gets a run's first row, four bytes for
-/// each of its values, and the values. A vector is one run. Returns the error of the first run that has one.
+/// Splits `rows` rows of `width` values of the staging among threads, in runs of an even number; a vector is one run.
+/// `fill` gets a run's first row, four bytes per value, and the values. Returns the first run's error, if any.
 fn by_threads(
     rows: usize,
     width: usize,
@@ -181,7 +181,7 @@ fn by_threads(
     })
 }
 
-/// Copies the rows of a tensor as they are stored, after a look at what they stand for, to some rows of blocks from `at` on.
+/// Copies the stored rows of a tensor to blocks, starting at block row `at`, and checks that their values are finite.
 fn load_blocks(
     dev: &dyn Device,
     model: &OpenModel,
@@ -222,12 +222,12 @@ impl<'a> Target<'_, 'a> {
         self.params.all.slice(self.param.offset as usize, self.param.elements as usize)
     }
 
-    /// Whether rows lie one after the other, so that threads can round and write their own.
+    /// True if rows are contiguous, so that threads can round and write their own.
     fn is_plain(&self) -> bool {
         self.param.is_vector() || self.layout == MatrixLayout::Rows
     }
 
-    /// Whether the file has the bytes that the device wants.
+    /// True if the file's bytes are exactly those that the device stores.
     fn is_as_stored(&self, part: &Part, model: &OpenModel) -> bool {
         let is_bf16 = model.tensor(&part.name).is_some_and(|tensor| {
             let is_plain = tensor.row_order == RowOrder::Stored && tensor.added == 0.0;
@@ -240,7 +240,7 @@ impl<'a> Target<'_, 'a> {
             && self.buf().dtype() == DType::Bf16
     }
 
-    /// Copies rows from `first` on of a tensor that is as the device wants it, to rows of the parameter from `row` on.
+    /// Copies stored rows of a tensor from `first` on to rows of the parameter from `row` on, unchanged.
     fn copy(
         &self,
         model: &OpenModel,
@@ -256,7 +256,7 @@ impl<'a> Target<'_, 'a> {
         Ok(())
     }
 
-    /// Writes what threads write themselves. `scratch` has at least four bytes for each value.
+    /// Writes the layouts that loading threads write. `scratch` has at least four bytes per value.
     fn write_by_thread(&self, first_row: usize, scratch: &mut [u8], values: &[f32]) {
         if let Some(codes) = self.codes {
             return self.dev.write_nf4(codes, first_row, values);
@@ -281,7 +281,7 @@ impl<'a> Target<'_, 'a> {
         self.dev.write_bytes(buf, first_row * self.param.k.max(1) as usize, bytes);
     }
 
-    /// Writes what a device's own threads lay out, in panels.
+    /// Writes the layouts that the device's own threads make: panels.
     fn write_after(&self, first_row: usize, values: &[f32]) {
         if self.codes.is_none() && !self.is_plain() {
             let matrix = Matrix::new(self.buf(), self.param.n as usize, self.param.k as usize, self.layout);
@@ -290,7 +290,7 @@ impl<'a> Target<'_, 'a> {
     }
 }
 
-/// Norms multiply by 1, biases are 0, value heads as `value_head_values` says, other matrices uniform with standard deviation `RANDOM_STD`, keyed by their place in the table.
+/// Fills norms with 1, biases with 0, value heads with `value_head_values`, others uniformly; keyed by table offset.
 fn random_values(param: &Param, spec: &ModelSpec, seed: u64, first: usize, out: &mut [f32]) {
     match param.kind {
         ParamKind::AttnNorm
@@ -315,7 +315,7 @@ fn random_values(param: &Param, spec: &ModelSpec, seed: u64, first: usize, out: 
     uniform(param, RANDOM_STD * 3f32.sqrt(), seed, first, out);
 }
 
-/// Uniform between -bound and bound, keyed by their place in the table; `first`: the first one's place in the parameter.
+/// Fills `out` uniformly within +-bound, keyed by offset in the table; `first`: index of its first value in `param`.
 pub(crate) fn uniform(param: &Param, bound: f32, seed: u64, first: usize, out: &mut [f32]) {
     let (mut of, mut bits) = (u64::MAX, [0; 4]);
     for (index, value) in (first as u64..).zip(out) {
@@ -327,7 +327,7 @@ pub(crate) fn uniform(param: &Param, bound: f32, seed: u64, first: usize, out: &
     }
 }
 
-/// Normal with standard deviation 1 / (h + 1), so that a new critic's values are near 0. Source: TRL's and OpenRLHF's critics.
+/// Fills `out` with normals of deviation 1 / (h + 1): new critics give values near 0. Source: TRL, OpenRLHF (critics).
 pub(crate) fn value_head_values(param: &Param, seed: u64, first: usize, out: &mut [f32]) {
     let std = 1.0 / (param.k as f32 + 1.0);
     for (index, value) in (first as u64..).zip(out) {
@@ -337,7 +337,7 @@ pub(crate) fn value_head_values(param: &Param, seed: u64, first: usize, out: &mu
     }
 }
 
-/// Refuses NaN and infinity among values of a tensor from element `first` on.
+/// Refuses NaN and infinity among a tensor's values, the first of which is element `first`.
 pub(crate) fn check_finite(name: &str, first: usize, values: &[f32]) -> Result<()> {
     match values.iter().position(|v| !v.is_finite()) {
         None => Ok(()),
@@ -345,7 +345,7 @@ pub(crate) fn check_finite(name: &str, first: usize, values: &[f32]) -> Result<(
     }
 }
 
-/// As `check_finite`, of values of bf16 as they are stored.
+/// Refuses NaN and infinity among stored bf16 values, the first of which is element `first`.
 fn check_finite_bf16(name: &str, first: usize, stored: &[u8]) -> Result<()> {
     let values = stored.as_chunks().0;
     // All exponents are compared, so that the loop has no branch.

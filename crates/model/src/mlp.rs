@@ -1,8 +1,8 @@
-//! The small actor-critic of environment policies: two stacks of linear maps, one for actions and one for values.
+//! The small actor-critic of environment policies: one stack of linear layers for actions and one for values.
 //!
 //! It owns their shapes and names, the regions of a pass, forward and backward. Everything is f32. It refuses nothing:
-//! observations come flat, and files are checked by `mlp::PolicyFile`. An output row is a function of its own inputs
-//! alone, as everywhere, so a policy's log-probs do not depend on who else acts at the same time.
+//! observations come flat, and `mlp::PolicyFile` checks files. An output row depends on its own inputs alone, as
+//! everywhere, so a policy's log-probabilities do not depend on which others act at the same time.
 //!
 //! Legend: M rows, n inputs, h hidden, A outputs of the actor.
 
@@ -17,17 +17,17 @@ use plimsoll_base::{DType, PhaseSet, Result};
 use plimsoll_device::{Activation, Device, Layouts, Matrix, MatrixLayout};
 use plimsoll_memory::{Buf, Layout, Pool};
 
-/// What an action is drawn from.
+/// Distribution that actions are drawn from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MlpHead {
-    /// A choice for each size: one for `Discrete`, several for `MultiDiscrete`; the logits lie end to end.
+    /// A choice per size: one for `Discrete`, several for `MultiDiscrete`; the logits are concatenated.
     Categorical(Vec<u32>),
-    /// This many independent normals, whose standard deviations are separate parameters: `Box`.
+    /// This many independent normals with trained standard deviations: `Box`.
     Gaussian(u32),
 }
 
 impl MlpHead {
-    /// A: outputs of the actor.
+    /// Returns A, the outputs of the actor.
     pub fn outputs(&self) -> u32 {
         match self {
             MlpHead::Categorical(sizes) => sizes.iter().sum(),
@@ -35,7 +35,7 @@ impl MlpHead {
         }
     }
 
-    /// Numbers that make up an action.
+    /// Returns the numbers that make up an action.
     pub fn action_dims(&self) -> usize {
         match self {
             MlpHead::Categorical(sizes) => sizes.len(),
@@ -46,36 +46,35 @@ impl MlpHead {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MlpSpec {
-    /// n: numbers of a flat observation.
+    /// n: elements of a flat observation.
     pub inputs: u32,
-    /// Widths between the linear maps, the same for actor and critic.
+    /// Hidden widths, the same for actor and critic.
     pub hidden: Vec<u32>,
     pub activation: Activation,
-    /// The actor's last map.
+    /// The actor's output distribution.
     pub head: MlpHead,
 }
 
-/// The two stacks, under their names in files.
+/// The two stacks: names in files, and parameters.
 const STACKS: [(&str, ParamKind, ParamKind); 2] = [
     ("actor", ParamKind::ActorLinear, ParamKind::ActorBias),
     ("critic", ParamKind::CriticLinear, ParamKind::CriticBias),
 ];
 
 impl MlpSpec {
-    /// (outputs, inputs) of each linear map of a stack that ends in `outputs`.
+    /// Returns (outputs, inputs) of each linear layer of a stack that ends in `outputs`.
     fn maps(&self, outputs: u32) -> Vec<(u32, u32)> {
         let widths: Vec<u32> =
             [self.inputs].into_iter().chain(self.hidden.iter().copied()).chain([outputs]).collect();
         widths.windows(2).map(|pair| (pair[1], pair[0])).collect()
     }
 
-    /// Those of the actor and those of the critic.
+    /// Returns the (outputs, inputs) of the actor's layers and of the critic's.
     fn stacks(&self) -> [Vec<(u32, u32)>; 2] {
         [self.maps(self.head.outputs()), self.maps(1)]
     }
 
-    /// Where each parameter lies in the flat buffer, under the name that `torch.nn.Sequential` gives it: activations
-    /// count, so linear map i is number 2 i.
+    /// Returns the table, named as in `torch.nn.Sequential`: activations count, so linear layer i is number 2 i.
     pub fn table(&self, device: &'static Layouts) -> ParamTable {
         let mut table = ParamTable::empty(device);
         for ((name, linear, bias), maps) in STACKS.into_iter().zip(self.stacks()) {
@@ -102,12 +101,12 @@ impl MlpSpec {
         self.stacks().iter().flatten().map(|&(n, k)| 2 * u64::from(n) * u64::from(k)).sum()
     }
 
-    /// (outputs, inputs) of all maps: what a device's scratch follows from.
+    /// Returns (outputs, inputs) of all linear layers, which decide a device's scratch.
     pub fn matrices(&self) -> Vec<(u64, u64)> {
         self.stacks().iter().flatten().map(|&(n, k)| (n.into(), k.into())).collect()
     }
 
-    /// The regions of a pass of at most `rows` rows, under `name`; with `backward` those of its gradients too.
+    /// Returns the regions of a pass of up to `rows` rows, named after `name`; with `backward` also its gradients.
     ///
     /// Errors: `size-overflow`.
     pub fn layout(
@@ -142,7 +141,7 @@ impl MlpSpec {
     }
 }
 
-/// A linear map; also the shape of its gradients.
+/// A linear layer; also the shape of its gradients.
 #[derive(Clone, Copy, Debug)]
 struct Linear<'a> {
     /// [n, k]
@@ -155,7 +154,7 @@ struct Linear<'a> {
 #[derive(Clone, Debug)]
 pub struct MlpParams<'a> {
     pub all: Buf<'a>,
-    /// Logarithms of the standard deviations, [A], of a Gaussian actor.
+    /// [A]: logs of the standard deviations, Gaussian actors only.
     pub log_std: Option<Buf<'a>>,
     stacks: [Vec<Linear<'a>>; 2],
 }
@@ -190,7 +189,7 @@ pub struct MlpPass<'p> {
 
 #[derive(Clone, Debug)]
 struct StackPass<'p> {
-    /// Of each map, after its activation.
+    /// Output of each layer, after its activation.
     outputs: Vec<Buf<'p>>,
     gradients: Option<StackGradients<'p>>,
 }
@@ -198,7 +197,7 @@ struct StackPass<'p> {
 #[derive(Clone, Copy, Debug)]
 struct StackGradients<'p> {
     d_out: Buf<'p>,
-    /// Of outputs and inputs of a map, in turns.
+    /// Gradients of a layer's outputs and of its inputs, alternating.
     d: Buf<'p>,
     pack: Buf<'p>,
 }
@@ -218,22 +217,22 @@ impl<'p> MlpPass<'p> {
         MlpPass { input: region("input").expect("the layout has the regions of a pass"), stacks }
     }
 
-    /// [M, A]: logits, or means.
+    /// Returns [M, A]: logits, or means.
     pub fn outputs(&self, rows: usize, outputs: usize) -> Buf<'p> {
         last(&self.stacks[0]).slice(0, rows * outputs)
     }
 
-    /// [M]: values.
+    /// Returns [M]: values.
     pub fn values(&self, rows: usize) -> Buf<'p> {
         last(&self.stacks[1]).slice(0, rows)
     }
 
-    /// [M, A]: where the gradients of the outputs go before `backward`. Panics on a pass without gradients.
+    /// Returns [M, A]: gradients of the outputs, an input of `backward`. Panics on a pass without gradients.
     pub fn d_outputs(&self, rows: usize, outputs: usize) -> Buf<'p> {
         gradients(&self.stacks[0]).d_out.slice(0, rows * outputs)
     }
 
-    /// [M]: the same for values.
+    /// Returns [M]: gradients of the values, an input of `backward`. Panics on a pass without gradients.
     pub fn d_values(&self, rows: usize) -> Buf<'p> {
         gradients(&self.stacks[1]).d_out.slice(0, rows)
     }
@@ -247,13 +246,13 @@ fn gradients<'p>(stack: &StackPass<'p>) -> StackGradients<'p> {
     stack.gradients.expect("the layout of a pass with gradients")
 }
 
-/// Outputs and values of the first `rows` rows of `pass.input`.
+/// Computes outputs and values of the first `rows` rows of `pass.input`.
 pub fn forward(dev: &dyn Device, params: &MlpParams<'_>, how: Activation, pass: &MlpPass<'_>, rows: usize) {
     let run = |stack: usize| forward_stack(dev, params, how, pass, rows, stack);
     dev.both(&|| run(0), &|| run(1));
 }
 
-/// Outputs alone, with the bits of `forward`.
+/// Computes the outputs alone, with the bits of `forward`.
 pub fn forward_actor(
     dev: &dyn Device,
     params: &MlpParams<'_>,
@@ -284,8 +283,8 @@ fn forward_stack(
     }
 }
 
-/// Gradients of weights and biases for the gradients in `d_outputs` and `d_values`, after `forward` of the same rows.
-/// They are written, not added. The gradient of `log_std` is the caller's: no network computes it.
+/// Computes gradients of weights and biases from `d_outputs` and `d_values`, after `forward` of the same rows. They are
+/// written, not added. The caller computes the gradient of `log_std`: no network is involved.
 pub fn backward(
     dev: &dyn Device,
     params: &MlpParams<'_>,

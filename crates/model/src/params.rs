@@ -1,28 +1,28 @@
-//! The parameter table: which tensors a decoder has, under which Hugging Face names, and where each lies in the one
-//! flat buffer that weights, gradients and optimizer states share the order of.
+//! The parameter table: which tensors a decoder has, their Hugging Face names, and the offset of each in the one flat
+//! buffer whose order weights, gradients and optimizer states share.
 //!
-//! q, k and v are one matrix, gate and up another: a product reads its input once. The buffer is flat, so that the
-//! optimizer is one element-wise pass over all parameters.
+//! q, k and v are one matrix, gate and up another, so that a product reads its input once. The buffer is flat, so that
+//! the optimizer is one element-wise pass over all parameters.
 
 use plimsoll_arch::{ModelSpec, ParamKind, TensorRow, layer_tensors};
 use plimsoll_base::{DType, Encoding};
 use plimsoll_device::{CODE_BLOCK, Layouts, Run, matrix_elements};
 
-/// Elements to which each parameter is aligned, so that no block of 8-bit moments holds numbers of two.
+/// Alignment of each parameter in elements, so that no block of 8-bit moments spans two.
 pub(crate) const ALIGN: u64 = CODE_BLOCK as u64;
 
-/// A tensor on disk that is some rows of a parameter.
+/// A tensor on disk that holds some rows of a parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
     /// Hugging Face name.
     pub name: String,
-    /// Rows (elements of a vector) that it holds.
+    /// Rows (elements of a vector) in it.
     pub rows: u32,
-    /// The encoding of its rows, if they are stored in the blocks of their file.
+    /// The encoding of its rows, if they are stored as the file's blocks.
     pub encoding: Option<Encoding>,
 }
 
-/// Where a matrix of codes begins.
+/// Offsets of a quantized matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CodesAt {
     /// First word in the buffer of codes.
@@ -34,7 +34,7 @@ pub struct CodesAt {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Param {
     pub kind: ParamKind,
-    /// Layer, 0 for the ones outside layers.
+    /// Layer; 0 if outside of layers.
     pub layer: u32,
     /// Rows, or elements of a vector.
     pub n: u32,
@@ -42,44 +42,44 @@ pub struct Param {
     pub k: u32,
     /// First element in the flat buffer.
     pub offset: u64,
-    /// Elements, the device's padding included; 0 of one that is stored in codes.
+    /// Elements, including the device's padding; 0 if stored in codes.
     pub elements: u64,
-    /// Where its codes begin, if it is stored in them.
+    /// Where its codes begin, if it is stored in codes.
     pub codes: Option<CodesAt>,
-    /// Its random numbers are of this place: its first element in a table without codes.
+    /// Offset that keys its random numbers: its first element in a table without codes.
     pub key: u64,
-    /// The tensors it is stored as, in row order.
+    /// Its tensors on disk, in row order.
     pub parts: Vec<Part>,
 }
 
 impl Param {
-    /// True for vectors: norms and biases.
+    /// True if it is a vector: a norm or a bias.
     pub fn is_vector(&self) -> bool {
         self.k == 0
     }
 
-    /// True for the matrices of a layer's experts.
+    /// True if it holds matrices of a layer's experts.
     pub(crate) fn is_of_experts(&self) -> bool {
         self.kind.site().is_some_and(|site| self.parts.len() > site.layers().len())
     }
 
-    /// True unless it is the embedding or comes after the layers.
+    /// True unless it is outside of layers: the embedding, the final norm or the head.
     pub fn is_of_layer(&self) -> bool {
         use ParamKind::{Embed, FinalNorm, Head, ValueHead};
         !matches!(self.kind, Embed | FinalNorm | Head | ValueHead)
     }
 }
 
-/// All parameters of a decoder on a kind of device.
+/// All parameters of a decoder on one kind of device.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ParamTable {
-    /// The kind of device whose element orders it is for.
+    /// The kind of device, which decides element orders.
     pub device: &'static Layouts,
-    /// In the order of the flat buffer.
+    /// Parameters in the order of the flat buffer.
     pub params: Vec<Param>,
     /// Length of the flat buffer.
     pub elements: u64,
-    /// Lengths of the buffers of codes and of scales; 0 where nothing is stored in codes.
+    /// Lengths of the buffers of codes and of scales; 0 if nothing is stored in codes.
     pub codes: CodesAt,
 }
 
@@ -93,8 +93,8 @@ impl ParamTable {
         table
     }
 
-    /// The table of a critic or a reward model: the decoder's body, and one linear map to a number instead
-    /// of its head. The map has the name that transformers gives it in models for sequence classification.
+    /// Returns the table of a critic or reward model: the decoder's body, and a linear layer to one number as head,
+    /// named as in transformers' models for sequence classification.
     pub fn critic(spec: &ModelSpec, kind: &'static Layouts, weights: DType) -> ParamTable {
         let mut table = ParamTable::body(spec, kind, weights);
         let parts = vec![("score.weight".into(), 1)];
@@ -116,7 +116,7 @@ impl ParamTable {
         for layer in 0..spec.layers {
             for tensors in layer_tensors(spec, layer).chunk_by(|(a, _), (b, _)| a.kind == b.kind) {
                 let (TensorRow { kind, cols, .. }, _) = tensors[0];
-                // What no rows are multiplied by is a vector.
+                // What does not multiply rows is a vector.
                 let (k, each) = if kind.is_product() { (cols, 1) } else { (0, cols.max(1)) };
                 let part = |(row, expert): &(TensorRow, Option<u32>)| {
                     (format!("model.layers.{layer}.{}", row.name(*expert)), row.rows * each)
@@ -147,20 +147,20 @@ impl ParamTable {
         self.push(Param { kind: param, layer, n, k, offset, elements, codes: None, key, parts });
     }
 
-    /// Adds a parameter after the others, wherever it was.
+    /// Appends a parameter and sets its offset.
     pub(crate) fn push(&mut self, param: Param) {
         let end = self.elements + param.elements;
         self.params.push(Param { offset: self.elements, ..param });
         self.elements = end.next_multiple_of(ALIGN);
     }
 
-    /// True if the embedding is the head too.
+    /// True if the embedding is also the head.
     pub fn is_tied(&self) -> bool {
         let has = |kind| self.find(kind, 0).is_some();
         has(ParamKind::Embed) && !has(ParamKind::Head) && !has(ParamKind::ValueHead)
     }
 
-    /// Returns the elements of a layer, which are neighbours.
+    /// Returns the elements of a layer, which are contiguous.
     pub fn layer_run(&self, layer: u32) -> Run {
         let first = |layer| self.params.iter().find(|param| param.is_of_layer() && param.layer == layer);
         let next = first(layer + 1).map_or(self.head_run().start, |param| param.offset);
@@ -168,20 +168,20 @@ impl ParamTable {
         Run { start, elements: next - start }
     }
 
-    /// Returns the elements after the embedding: the layers and what comes after them.
+    /// Returns the elements after the embedding: the layers and what follows them.
     pub fn body_run(&self) -> Run {
         let start = self.layer_run(0).start;
         Run { start, elements: self.elements - start }
     }
 
-    /// Returns the elements after the layers: the last norm, and a head of its own. Of adapters the head that is learnt with them.
+    /// Returns the elements after the layers: the final norm and an untied head, or the head trained with adapters.
     pub fn head_run(&self) -> Run {
         let is_after = |param: &&Param| matches!(param.kind, ParamKind::FinalNorm | ParamKind::ValueHead);
         let start = self.params.iter().find(is_after).map_or(self.elements, |param| param.offset);
         Run { start, elements: self.elements - start }
     }
 
-    /// The parameter of a kind in a layer.
+    /// Returns the parameter of a kind in a layer.
     pub fn find(&self, kind: ParamKind, layer: u32) -> Option<&Param> {
         self.params.iter().find(|p| p.kind == kind && p.layer == layer)
     }

@@ -1,4 +1,4 @@
-//! A pass: its index arrays, made on the host, and what they are on the device.
+//! A pass: its index arrays, built on the host, and their device buffers.
 
 use crate::activations::Activations;
 use crate::activations::bufs::HeadBufs;
@@ -9,7 +9,7 @@ use plimsoll_arch::{CACHES, Cache};
 use plimsoll_device::{ALL_KEYS, Batch, Device, HeadOut, KV_BLOCK, NO_PARENT, NO_STATE, SEGMENT_FIELDS};
 use plimsoll_memory::Buf;
 
-/// Index arrays of one pass, made on the host with capacity for the limits.
+/// Index arrays of one pass, built on the host, with capacity for the limits.
 ///
 /// A row at position p of segment s attends to keys 0..=p of the segment's block table.
 #[derive(Clone, Debug, Default)]
@@ -20,16 +20,16 @@ pub struct PassIndex {
     pub segments: Vec<u32>,
     /// [R] rows that go through the head.
     pub head_rows: Vec<u32>,
-    /// [R] what they predict; not used by the sampler.
+    /// [R] tokens to predict; not used by the sampler.
     pub targets: Vec<u32>,
-    /// By kind of cache, see `plimsoll_arch::Cache`; empty where there is none.
+    /// By kind of cache, see `plimsoll_arch::Cache`; empty if there is none.
     pub caches: [CacheIndex; CACHES],
-    /// Positions stay below it while passes follow without the host; 0 where none do.
+    /// Upper bound of positions while passes run without the host; 0 if none do.
     pub keys_max: usize,
 }
 
 impl PassIndex {
-    /// Empty arrays with room for `limits`, so that filling them never allocates.
+    /// Returns empty arrays with room for `limits`, so that filling them never allocates.
     pub fn with_capacity(limits: &crate::PassLimits) -> PassIndex {
         let mut index = PassIndex {
             ids: Vec::with_capacity(limits.rows),
@@ -48,7 +48,7 @@ impl PassIndex {
         index
     }
 
-    /// Empties the arrays and keeps their room.
+    /// Empties the arrays and keeps their capacity.
     pub fn clear(&mut self) {
         let own =
             [&mut self.ids, &mut self.positions, &mut self.segments, &mut self.head_rows, &mut self.targets];
@@ -56,8 +56,8 @@ impl PassIndex {
         self.keys_max = 0;
     }
 
-    /// Adds where a row is that is a sequence of its own without a state, whose key is in the last block of every cache. Its
-    /// tables have `stride` entries.
+    /// Adds the cache positions of a spare row: a sequence of its own without a state, its key in the last block of
+    /// every cache, with tables of `stride` entries.
     pub fn push_spare(&mut self, limits: &crate::PassLimits, stride: usize) {
         for cache in limits.caches.each() {
             let to = &mut self.caches[cache.index()];
@@ -71,9 +71,9 @@ impl PassIndex {
         }
     }
 
-    /// Fills in a pass of `rows` rows like real ones of that size: sequences of up to `length` tokens, all in the
-    /// last block of every cache, the first `heads` rows through the head. For running every shape once before it is needed. No pass has more
-    /// than `limits.segments` times `length` rows.
+    /// Fills in a pass of `rows` rows like a real one, to run every shape once before it is needed: sequences of up to
+    /// `length` tokens, all in the last block of every cache, the first `heads` rows through the head. A pass has at
+    /// most `limits.segments` times `length` rows.
     pub fn rehearse(&mut self, limits: &crate::PassLimits, rows: usize, length: usize, heads: usize) {
         assert!(rows <= limits.segments * length, "{rows} rows in {} sequences of {length}", limits.segments);
         self.clear();
@@ -103,7 +103,7 @@ impl PassIndex {
         self.segments.len() / SEGMENT_FIELDS
     }
 
-    /// Heap bytes of arrays made for `limits`.
+    /// Returns the heap bytes of arrays made for `limits`.
     pub fn bytes(limits: &crate::PassLimits) -> u64 {
         let own = 2 * limits.rows + limits.segments * SEGMENT_FIELDS + 2 * limits.head_rows;
         let caches = limits.caches.each().flat_map(|cache| CacheIndex::words(cache, limits));
@@ -111,8 +111,7 @@ impl PassIndex {
     }
 }
 
-/// Sizes that cover every pass of sequences of up to `length` tokens: products choose their algorithms by
-/// powers of two.
+/// Returns sizes that cover every pass of sequences of up to `length` tokens: products pick algorithms by power of two.
 pub fn rehearsal_sizes(limits: &crate::PassLimits, length: usize) -> impl Iterator<Item = usize> {
     let most = limits.rows.min(limits.segments.saturating_mul(length));
     std::iter::successors(Some(most), |&n| (n > 16).then(|| n.div_ceil(2).next_power_of_two().min(n - 1)))
@@ -125,16 +124,16 @@ pub struct Pass<'p> {
     pub(crate) batch: Batch<'p>,
     pub(crate) ids: Buf<'p>,
     pub(crate) copies: Option<Buf<'p>>,
-    /// Of the layers with windows, where they have a cache of their own.
+    /// Position in the cache of layers with windows, if they have their own.
     pub(crate) window: Option<Place<'p>>,
     pub(crate) rows: usize,
     pub(crate) head_rows: usize,
-    /// The derivative of the loss by the probability of an expert that all rows of its segment chose.
+    /// Derivative of the loss with respect to the probability of an expert that all rows of its segment chose.
     pub(crate) balance: f32,
 }
 
 impl<'p> Pass<'p> {
-    /// Sends the index arrays to the device. Panics where a limit is exceeded: batches are made within them.
+    /// Uploads the index arrays. Panics if they exceed a limit: batches are made within limits.
     pub fn upload(dev: &dyn Device, acts: Activations<'p>, index: &PassIndex) -> Pass<'p> {
         let (rows, head_rows) = (index.ids.len(), index.head_rows.len());
         dev.write_u32(acts.ids, 0, &index.ids);
@@ -166,29 +165,29 @@ impl<'p> Pass<'p> {
         Pass { acts, batch, ids: acts.ids.slice(0, rows), copies, window, rows, head_rows, balance: 0.0 }
     }
 
-    /// The same with a loss of balance: its derivative by the probability of an expert that all rows of its segment chose.
+    /// Adds a load balancing loss by its derivative, for the probability of an expert that all rows of a segment chose.
     pub fn with_balance(self, factor: f32) -> Pass<'p> {
         Pass { balance: factor, ..self }
     }
 
-    /// Adds what its experts got to `load`, after the backward pass.
+    /// Adds the pass's expert load to `load`, after the backward pass.
     pub fn add_load(&self, dev: &dyn Device, load: &mut ExpertLoad) {
         let regions = self.acts.experts.expect("a pass through experts");
         load.add(dev, &regions, self.rows);
     }
 
-    /// Returns where it is in the cache of a layer that sees `window` keys.
+    /// Returns the pass's place in the cache of a layer that sees `window` keys.
     pub(crate) fn place(&self, window: usize) -> Place<'p> {
         let own = self.window.filter(|_| window != ALL_KEYS);
         own.unwrap_or(Place { batch: self.batch, copies: self.copies })
     }
 
-    /// [R] u32: what the last `draw` drew.
+    /// Returns [R] u32: the tokens of the last `draw`.
     pub fn tokens(&self) -> Buf<'p> {
         self.acts.sampler.expect("only the rollout samples").1.slice(0, self.head_rows)
     }
 
-    /// [R] log-probabilities, log-sum-exps and entropies of the last `head` or `sample`. Panics for a pass that ends in values.
+    /// Returns [R] log-probabilities, log-sum-exps and entropies of the last `head` or `sample`. Panics for values.
     pub fn head_out(&self) -> HeadOut<'p> {
         let (out, r) = (self.vocabulary().0, self.head_rows);
         HeadOut {
@@ -198,7 +197,7 @@ impl<'p> Pass<'p> {
         }
     }
 
-    /// [R] f32: what the last `values` gave. Panics for one over a vocabulary.
+    /// Returns [R] f32: the results of the last `values`. Panics for a pass over a vocabulary.
     pub fn values(&self) -> Buf<'p> {
         match self.acts.head {
             HeadBufs::Values(values) => values.slice(0, self.head_rows),
@@ -206,7 +205,7 @@ impl<'p> Pass<'p> {
         }
     }
 
-    /// What the head over the vocabulary writes, and its tile.
+    /// Returns the outputs and the tile of the head over the vocabulary.
     pub(crate) fn vocabulary(&self) -> (HeadOut<'p>, Buf<'p>) {
         match self.acts.head {
             HeadBufs::Vocabulary { out, tile } => (out, tile),

@@ -1,5 +1,5 @@
-//! Tensors that several ranks have parts of, on their way into a file and back: piece by piece through one small buffer of the phase, the
-//! passage. Ranks take the pieces of a file in turn, and the file is the one that one rank writes.
+//! Saves and restores tensors that are split over ranks, piece by piece through one small buffer of the phase, the
+//! passage. Ranks take a file's pieces in turn; the file equals the one that a single rank writes.
 
 use crate::load::Staging;
 use crate::params::{Param, ParamTable};
@@ -10,17 +10,17 @@ use plimsoll_files::{FileRecord, SharedWriter, TensorFile};
 use plimsoll_memory::{Buf, Layout, Pool};
 use std::path::Path;
 
-/// Elements that pass at a time at most, where rows are not wider: 16 MiB.
+/// Maximum elements per piece, unless rows are wider: 16 MiB.
 const PASSAGE_ELEMENTS: u64 = 4 << 20;
-/// Numbers of codes on the host at a time.
+/// Codes on the host at a time.
 const CODES_AT_A_TIME: usize = 1 << 16;
 
-/// Elements of a flat buffer, where they lie.
+/// The storage of some elements of a flat buffer.
 #[derive(Clone, Copy, Debug)]
 pub enum Place<'a> {
     /// f32 or bf16.
     Numbers(Buf<'a>),
-    /// Codes, from a block's first on.
+    /// Codes, from the start of a block.
     Codes(Coded<'a>),
 }
 
@@ -33,18 +33,18 @@ impl<'a> Place<'a> {
     }
 }
 
-/// One flat buffer and what its tensors are called, as `FlatTensors`, wherever its elements lie.
+/// One flat buffer and its tensors' names, as in `FlatTensors`, with its elements in several places.
 #[derive(Clone, Debug)]
 pub struct SpreadTensors<'a> {
-    /// Before each Hugging Face name; empty for weights.
+    /// Prefix of each Hugging Face name; empty for weights.
     pub prefix: &'a str,
-    /// As files hold it: f32 or bf16.
+    /// Dtype in files: f32 or bf16.
     pub dtype: DType,
-    /// Runs of the buffer, each with what holds it: all of them to be saved, a rank's own to be restored.
+    /// Runs of the buffer and their storage: all of them to save, a rank's own to restore.
     pub places: Vec<(Run, Place<'a>)>,
 }
 
-/// Returns the bytes of every rank, by rank. All call it as often.
+/// Exchanges bytes: returns those of every rank, by rank. All ranks must call it equally often.
 pub type Exchange<'x> = dyn FnMut(&[u8]) -> Result<Vec<Vec<u8>>> + 'x;
 
 /// How this rank and the others write a file together.
@@ -54,7 +54,7 @@ pub struct Together<'x> {
     pub exchange: &'x mut Exchange<'x>,
 }
 
-/// The passage of a role in the phase of its updates.
+/// Returns the passage of a role in the phase of its updates.
 ///
 /// Errors: `size-overflow`.
 pub fn layout(role: &str, table: &ParamTable, pool: Pool, phases: PhaseSet) -> Result<Layout> {
@@ -64,17 +64,17 @@ pub fn layout(role: &str, table: &ParamTable, pool: Pool, phases: PhaseSet) -> R
     layout.arena(&format!("{role}.passage"), "model", pool, phases, &[most], DType::F32).map(|()| layout)
 }
 
-/// What passes of a parameter at a time.
+/// How much of a parameter passes at a time.
 struct Step {
     rows: u32,
     elements: u64,
 }
 
 impl Step {
-    /// Whole panels and whole blocks of codes, as many as `most` elements hold, and one at least.
+    /// Returns whole panels and whole blocks of codes, as many as `most` elements hold, but at least one.
     fn of(param: &Param, table: &ParamTable, most: u64) -> Step {
         let rows = u64::from(param.n.next_multiple_of(PANEL as u32));
-        // Elements of a row: a panel's over its rows, which counts what pads a row.
+        // Elements per row: a panel's over its rows, which includes the padding of a row.
         let width = match param.is_vector() {
             true => 1,
             false if (table.device.order)(DType::F32) == MatrixLayout::Rows => u64::from(param.k),
@@ -88,16 +88,16 @@ impl Step {
     }
 }
 
-/// Whole rows of a parameter, which pass at once.
+/// Whole rows of a parameter that pass at once.
 struct Piece<'t> {
     set: usize,
     param: &'t Param,
     /// First row, or element of a vector.
     first: u32,
     rows: u32,
-    /// Its elements, with what pads the parameter after the last row.
+    /// Its elements, including the parameter's padding after the last row.
     run: Run,
-    /// Its first byte in the data of the file.
+    /// Offset of its first byte in the file's data.
     at: u64,
 }
 
@@ -121,7 +121,7 @@ fn pieces<'t>(table: &'t ParamTable, most: usize, dtypes: impl IntoIterator<Item
 }
 
 impl Piece<'_> {
-    /// Calls `each` with every place that holds some of it, and where in the passage that goes.
+    /// Calls `each` with every place that holds part of it, and that part's position in the passage.
     fn each_place<'a, 'p>(
         &self,
         places: &[(Run, Place<'a>)],
@@ -137,12 +137,12 @@ impl Piece<'_> {
         }
     }
 
-    /// Passes chunks of its rows to `each`: the first of a chunk, counted in the piece, and the space for it.
+    /// Calls `each` with chunks of its rows: the index of the first row in the piece, and the space for the chunk.
     fn each_rows(&self, values: &mut [f32], each: impl FnMut(usize, &mut [f32]) -> Result<()>) -> Result<()> {
         for_chunks(self.param, self.rows, values, each)
     }
 
-    /// Returns the passage as its rows; `None` of a vector.
+    /// Returns the passage as a matrix of rows; `None` for a vector.
     fn matrix<'p>(&self, passage: Buf<'p>, layout: MatrixLayout) -> Option<Matrix<'p>> {
         let (rows, k) = (self.rows as usize, self.param.k as usize);
         let elements = layout.elements(rows as u64, k as u64) as usize;
@@ -150,7 +150,7 @@ impl Piece<'_> {
     }
 }
 
-/// Writes the file that `save` writes at `path`, with the other ranks. `path` is rank 0's; only rank 0 creates it and gets its record.
+/// Writes the file of `save` together with other ranks. Only rank 0 creates `path` and gets its record.
 ///
 /// Errors: as `save`; those of `exchange`.
 pub fn save_together(
@@ -185,7 +185,7 @@ pub fn save_together(
                 next = writer.put_f32_as(next, set.dtype, rows, &mut stored)?;
                 Ok(())
             })?;
-            // What a failed device gives is nothing to be summed.
+            // Values from a failed device must not be summed.
             dev.check()?;
             own_bytes = next - piece.at;
         }
@@ -198,11 +198,11 @@ pub fn save_together(
         }
         writer.settle()?;
     }
-    // What the others have put there is there since the last exchange.
+    // The last exchange ensures that the other ranks' pieces are written.
     if rank == 0 { writer.finish().map(Some) } else { Ok(None) }
 }
 
-/// Copies a piece from wherever it lies into the passage, as numbers.
+/// Copies a piece from its places into the passage, as numbers.
 fn bring(dev: &dyn Device, piece: &Piece<'_>, places: &[(Run, Place<'_>)], passage: Buf<'_>) {
     piece.each_place(places, passage, |place, to| match place {
         Place::Numbers(from) => dev.accumulate(from, to, false),
@@ -218,7 +218,7 @@ fn bring(dev: &dyn Device, piece: &Piece<'_>, places: &[(Run, Place<'_>)], passa
     });
 }
 
-/// Fills a rank's own places from a file that `save` or `save_together` wrote, bit for bit, as `restore`.
+/// Fills a rank's own places from a file of `save` or `save_together`, bit for bit, as `restore`.
 ///
 /// Errors: as `restore`.
 pub fn restore_own(
@@ -262,7 +262,7 @@ pub fn restore_own(
     dev.check()
 }
 
-/// Reads rows of a parameter from `first` on, which may be of several tensors.
+/// Reads rows of a parameter from `first` on, which may span several tensors.
 fn read_rows_of(
     file: &TensorFile,
     prefix: &str,

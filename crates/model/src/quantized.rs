@@ -1,5 +1,5 @@
-//! Frozen weights whose products are stored in codes: in NF4, or in the blocks of their file. Each is widened into one buffer right before it is read, in rollout and update
-//! alike; embeddings, norms, biases and the head stay as they are.
+//! Frozen weights whose products are stored in codes: NF4, or the blocks of a GGUF file. Each is dequantized into one
+//! buffer right before use, in rollout and update alike; embeddings, norms, biases and the head are stored in full.
 
 use crate::params::{CodesAt, Param, ParamTable};
 use crate::weights::{CodeBufs, LayerParams, Params};
@@ -10,18 +10,18 @@ use plimsoll_device::{
 };
 use plimsoll_memory::Buf;
 
-/// How the products of a frozen model are stored, if not in full.
+/// How the products of a frozen model are quantized.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[allow(clippy::large_enum_variant, reason = "a handful in a run, and plans copy them")]
 pub enum Coding {
-    /// In NF4, whose blocks rows are multiples of.
+    /// NF4; rows must be multiples of its block.
     Nf4,
-    /// As the model's file has them.
+    /// As in the model's file.
     File(LayerEncodings),
 }
 
 impl ParamTable {
-    /// Returns the table of the same model whose products are stored in codes.
+    /// Returns the same table with all products stored in codes.
     pub fn coded(self, coding: &Coding) -> ParamTable {
         let mut table = ParamTable::empty(self.device);
         for mut param in self.params {
@@ -55,7 +55,7 @@ impl ParamTable {
         table
     }
 
-    /// Returns the elements of the widest matrix that is stored in codes, when it is widened; 0 if there is none.
+    /// Returns the elements of the widest quantized matrix after dequantization; 0 if there is none.
     pub fn widened_elements(&self, weights: DType) -> u64 {
         let coded = self.params.iter().filter(|param| param.codes.is_some());
         coded.map(|param| self.widened(param, weights)).max().unwrap_or(0)
@@ -90,7 +90,7 @@ impl<'a> CodeBufs<'a> {
 }
 
 impl<'a> Params<'a> {
-    /// As `bind`, of a table whose products are stored in codes.
+    /// Resolves the handles, as `bind` does, for a table whose products are stored in codes.
     pub fn bind_quantized(
         spec: &ModelSpec,
         table: &ParamTable,
@@ -111,7 +111,7 @@ impl<'a> Params<'a> {
         params
     }
 
-    /// Returns the sum of squares of all weights, as products read them: it identifies a model.
+    /// Returns the sum of squares of all weights, dequantized: it identifies a model.
     pub fn sum_squares(&self, dev: &dyn Device) -> f64 {
         let coded = self.layers.iter().flat_map(|layer| {
             let coded = Site::ALL.into_iter().filter(|site| layer.codes[*site as usize].is_some());
@@ -122,7 +122,7 @@ impl<'a> Params<'a> {
 }
 
 impl<'a> LayerParams<'a> {
-    /// Returns the weights of a product, widened if they are stored in codes: until the next product of such weights.
+    /// Returns a product's weights, dequantized if stored in codes; then valid until the next product of such weights.
     pub(crate) fn ready(&self, dev: &dyn Device, site: Site) -> Matrix<'a> {
         let weights = self.at(site);
         if let Some(codes) = self.codes[site as usize] {

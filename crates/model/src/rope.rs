@@ -1,4 +1,4 @@
-//! The rotary table: cosine and sine of every position and frequency, by our own arithmetic.
+//! The rotary table: cosine and sine of every position and frequency, computed with `plimsoll_base::math`.
 
 use plimsoll_arch::{ModelSpec, RopeScaling};
 use plimsoll_base::math::{ln, pow, sin_cos};
@@ -6,15 +6,15 @@ use plimsoll_base::{DType, PhaseSet, Result};
 use plimsoll_device::Device;
 use plimsoll_memory::{Buf, Layout, Pool};
 
-/// The region `rope.table`: [T, positions, r/2, 2] f32, resident, with a second table for layers that have a rule of their own. r: elements of a head
-/// that are rotated.
+/// Returns the region `rope.table`: [T, positions, r/2, 2] f32, resident; r: rotated elements of a head. T is 2 if some
+/// layers have their own rope, else that axis is absent.
 ///
 /// Errors: `size-overflow`.
 pub fn layout(spec: &ModelSpec, positions: usize, pool: Pool) -> Result<Layout> {
     layout_as("rope.table", spec, positions, pool)
 }
 
-/// True if one region serves both models.
+/// True if both models can share one region.
 pub fn same(a: &ModelSpec, b: &ModelSpec) -> bool {
     use RopeScaling::{Dynamic, LongRope};
     let of = |spec: &ModelSpec| {
@@ -25,7 +25,7 @@ pub fn same(a: &ModelSpec, b: &ModelSpec) -> bool {
     of(a) == of(b)
 }
 
-/// The same region under another name.
+/// Returns the region of `layout` with another name.
 ///
 /// Errors: `size-overflow`.
 pub fn layout_as(name: &str, spec: &ModelSpec, positions: usize, pool: Pool) -> Result<Layout> {
@@ -36,7 +36,7 @@ pub fn layout_as(name: &str, spec: &ModelSpec, positions: usize, pool: Pool) -> 
     Ok(layout)
 }
 
-/// Base of the layers with a rule of their own.
+/// Returns the base of the layers that have their own rope.
 fn local_theta(spec: &ModelSpec) -> Option<f64> {
     spec.attention.window.and_then(|window| window.rope_theta)
 }
@@ -45,7 +45,7 @@ fn tables(spec: &ModelSpec) -> usize {
     1 + usize::from(local_theta(spec).is_some())
 }
 
-/// The angles of a layer, out of the region; none if its heads are not rotated.
+/// Returns a layer's part of the region; none if its heads are not rotated.
 pub(crate) fn of_layer<'a>(spec: &ModelSpec, region: Buf<'a>, layer: u32) -> Option<Buf<'a>> {
     if spec.attention.unrotated.contains(layer) {
         return None;
@@ -72,7 +72,7 @@ fn fill_table(dev: &dyn Device, spec: &ModelSpec, table: Buf<'_>) {
     let mut row = vec![0.0f32; half * 2];
     for position in 0..positions {
         for (i, &frequency) in frequencies.iter().enumerate() {
-            // The angle is rounded to f32 first, as the reference does: the tables then agree to the last place.
+            // The angle is rounded to f32 first, as in the reference: the tables then agree to the last place.
             let angle = (position as f32) * (frequency as f32);
             let (s, c) = sin_cos(f64::from(angle));
             (row[2 * i], row[2 * i + 1]) = (c as f32 * factor, s as f32 * factor);
@@ -81,7 +81,7 @@ fn fill_table(dev: &dyn Device, spec: &ModelSpec, table: Buf<'_>) {
     }
 }
 
-/// Says which table of `positions` a rule that follows the length of a sequence takes; none of other rules.
+/// Says which variant of a length-dependent rope a table of `positions` uses; none for other ropes.
 pub fn words(spec: &ModelSpec, positions: usize) -> Option<String> {
     let (rule, known, [within, beyond]) = match spec.rope_scaling {
         RopeScaling::LongRope { original_max_position_embeddings: known, .. } => {
@@ -96,7 +96,7 @@ pub fn words(spec: &ModelSpec, positions: usize) -> Option<String> {
     Some(format!("{rule}: {table} for all sequences, which reach {positions} positions, {side} {known}"))
 }
 
-/// Factor on cosines and sines.
+/// Returns the factor on cosines and sines.
 fn attention_factor(spec: &ModelSpec) -> f64 {
     match spec.rope_scaling {
         RopeScaling::Yarn { attention_factor, .. } => attention_factor,
@@ -109,8 +109,8 @@ fn attention_factor(spec: &ModelSpec) -> f64 {
     }
 }
 
-/// Radians per position of pair `i`, in a table of `positions`. Rules that follow the length of a sequence take it for that of all: the reference takes
-/// each sequence by itself, and then keys of a cache would have to be rotated again as it grows.
+/// Returns the radians per position of pair `i`. Length-dependent rules use the table's `positions` as the length: the
+/// reference uses each sequence's own, and would have to rotate cached keys again as a sequence grows.
 /// Source: transformers `modeling_rope_utils.py` (default, linear, dynamic, llama3, yarn, longrope).
 fn frequency(spec: &ModelSpec, positions: usize, i: usize) -> f64 {
     let width = f64::from(spec.rotary_width());
@@ -118,7 +118,7 @@ fn frequency(spec: &ModelSpec, positions: usize, i: usize) -> f64 {
     let base = of(spec.rope_theta);
     match spec.rope_scaling {
         RopeScaling::None => base,
-        // One pair turns at the same speed whatever the base is.
+        // A single pair turns at the same speed whatever the base.
         RopeScaling::Dynamic { .. } if positions <= spec.max_positions as usize || width <= 2.0 => base,
         RopeScaling::Dynamic { factor } => {
             let stretch = factor * positions as f64 / f64::from(spec.max_positions) - (factor - 1.0);
@@ -154,7 +154,7 @@ fn frequency(spec: &ModelSpec, positions: usize, i: usize) -> f64 {
     }
 }
 
-/// The pairs between which YaRN's ramp rises.
+/// Returns the pairs between which YaRN's ramp rises.
 fn yarn_ramp(spec: &ModelSpec) -> (f64, f64) {
     let RopeScaling::Yarn { original_max_position_embeddings, beta_fast, beta_slow, truncate, .. } =
         spec.rope_scaling
@@ -162,12 +162,12 @@ fn yarn_ramp(spec: &ModelSpec) -> (f64, f64) {
         panic!("a rule of YaRN");
     };
     let (d, context) = (f64::from(spec.rotary_width()), f64::from(original_max_position_embeddings));
-    // The pair that turns so often within the first context.
+    // The pair that makes this many turns within the original context.
     let pair = |turns: f64| d * ln(context / (turns * std::f64::consts::TAU)) / (2.0 * ln(spec.rope_theta));
     let (low, high) = (pair(beta_fast), pair(beta_slow));
     let (low, high) = if truncate { (low.floor(), high.ceil()) } else { (low, high) };
     let (low, high) = (low.max(0.0), high.min(d - 1.0));
-    // As the reference does, so that a ramp without length is one step.
+    // As in the reference: a ramp of length 0 becomes a step.
     (low, if low == high { high + 0.001 } else { high })
 }
 

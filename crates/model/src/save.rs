@@ -1,6 +1,6 @@
-//! Flat buffers in the order of the parameters, out of the arena and back, as safetensors under Hugging Face names:
-//! weights, and optimizer states under the same names with a prefix. Files hold logical rows, never a device's element
-//! order, so they mean the same on every machine.
+//! Saves flat buffers in parameter order as safetensors with Hugging Face names, and restores them: weights, and
+//! optimizer states with a prefix before each name. Files hold logical rows, never a device's element order, so they
+//! mean the same on every machine.
 
 use crate::load::Staging;
 use crate::params::{Param, ParamTable};
@@ -11,16 +11,15 @@ use plimsoll_files::{FileRecord, SafetensorsWriter, TensorDecl, TensorFile};
 use plimsoll_memory::Buf;
 use std::path::Path;
 
-/// One flat buffer and what its tensors are called.
+/// One flat buffer and the names of its tensors.
 #[derive(Clone, Copy, Debug)]
 pub struct FlatTensors<'a> {
-    /// Before each Hugging Face name; empty for weights.
+    /// Prefix of each Hugging Face name; empty for weights.
     pub prefix: &'a str,
-    /// `table.elements` elements. What is f32 or bf16 is stored so; codes are stored as bf16, which holds each of them
-    /// exactly and knows no blocks. So nothing is rounded.
+    /// `table.elements` elements. Files hold f32 and bf16 as they are, and codes as bf16: exact, without blocks.
     pub buf: Buf<'a>,
     pub scales: Option<Buf<'a>>,
-    /// What files hold, if it is not what `buf` has.
+    /// Dtype in files, if not that of `buf`.
     pub stored: Option<DType>,
 }
 
@@ -67,7 +66,7 @@ fn write(dev: &dyn Device, buf: Buf<'_>, param: &Param, layout: MatrixLayout, fi
     }
 }
 
-/// Bytes of the file that `save` writes, its header estimated from above.
+/// Returns an upper bound of the bytes of the file that `save` writes.
 pub fn saved_bytes(table: &ParamTable, dtypes: &[DType]) -> u64 {
     // A header entry is a name and about 90 characters of dtype, shape and offsets.
     let header = |p: &Param| p.parts.iter().map(|part| part.name.len() as u64 + 128).sum::<u64>();
@@ -76,9 +75,9 @@ pub fn saved_bytes(table: &ParamTable, dtypes: &[DType]) -> u64 {
     dtypes.iter().map(|dtype| headers + values * dtype.bytes()).sum::<u64>() + 128
 }
 
-/// Writes a safetensors file at `path` through buffers of `staging` bytes; says what it must be.
+/// Writes a safetensors file at `path` through buffers of `staging` bytes; returns its record.
 ///
-/// `layout` is the element order of the matrices, in every buffer that of the weights. Errors: `disk-full`, `write-failed`.
+/// `layout`: element order of the matrices, in every buffer that of the weights. Errors: `disk-full`, `write-failed`.
 pub fn save(
     dev: &dyn Device,
     table: &ParamTable,
@@ -98,15 +97,15 @@ pub fn save(
             })?;
         }
     }
-    // What a failed device gives is no checkpoint.
+    // Values from a failed device are no checkpoint.
     dev.check()?;
     writer.finish()
 }
 
-/// Fills the buffers from a file that `save` wrote, bit for bit: the values of codes, however they were coded.
+/// Fills the buffers from a file that `save` wrote, bit for bit: codes keep their values, however they were coded.
 ///
-/// `through`: a flat buffer of f32 or bf16 that codes are gathered in, because a block may hold parts of many rows; what
-/// it held is lost. Errors: `checkpoint-damaged` where a tensor is missing or of another shape or dtype; those of reading.
+/// `through`: scratch of f32 or bf16 with `table.elements` elements that gathers codes, because a block may hold parts
+/// of many rows. Errors: `checkpoint-damaged` if a tensor is missing or has another shape or dtype; those of reading.
 pub fn restore(
     dev: &dyn Device,
     table: &ParamTable,
@@ -145,7 +144,7 @@ pub fn restore(
     Ok(())
 }
 
-/// Returns what a file declares of a set of tensors.
+/// Returns the declarations of a set's tensors.
 pub(crate) fn tensor_decls<'t>(
     prefix: &'t str,
     dtype: DType,
@@ -159,7 +158,7 @@ pub(crate) fn tensor_decls<'t>(
     })
 }
 
-/// Opens a file that must have the tensors of `sets` sets.
+/// Opens a file that must hold exactly the tensors of `sets` sets.
 pub(crate) fn open_for_restore(path: &Path, table: &ParamTable, sets: usize) -> Result<TensorFile> {
     let file = TensorFile::open(path)?;
     let wanted = sets * table.params.iter().map(|p| p.parts.len()).sum::<usize>();
@@ -169,7 +168,7 @@ pub(crate) fn open_for_restore(path: &Path, table: &ParamTable, sets: usize) -> 
     Ok(file)
 }
 
-/// Calls `each` with the first row and the space for as many whole rows as `values` holds, until `rows` are done.
+/// Calls `each` with the first row of a chunk and space for its rows, as many as fit in `values`, until all are done.
 pub(crate) fn for_chunks(
     param: &Param,
     rows: u32,
@@ -190,7 +189,7 @@ pub(crate) fn for_chunks(
 
 pub(crate) fn part_shape(param: &Param, rows: u32) -> Vec<u64> {
     match param.is_vector() {
-        // As a convolution has it.
+        // [channels, 1, taps], as for a convolution.
         true if param.kind == ParamKind::DeltaConv => {
             vec![u64::from(rows) / CONV_TAPS as u64, 1, CONV_TAPS as u64]
         }

@@ -1,6 +1,5 @@
-//! A decoder that streams its layers: its weights lie elsewhere, in the device's host memory or in parts on several
-//! ranks, and pass through the arena as they are needed: embedding, last norm and head once a phase, the layers one
-//! after the other through two slots, the next one while one is computed.
+//! A decoder that streams its layers from the device's host memory or from other ranks: embedding, final norm and head
+//! once per phase, then the layers one by one through two slots, the next one while one is computed.
 //!
 //! It computes what a resident decoder computes, with the same operations.
 
@@ -13,13 +12,13 @@ use plimsoll_device::{Device, MatrixLayout, Run, portions};
 use plimsoll_memory::{Buf, InPhase, Layout, Pool, Turn};
 use std::ops::Range;
 
-/// Slots of layers; after them comes the slot of the two ends.
+/// Slots of layers; the slot after them is that of the two ends.
 const LAYER_SLOTS: usize = 2;
 
-/// Where the elements of a flat buffer lie: neighbouring runs of it, in order, each with what holds it.
+/// The storage of a flat buffer: its consecutive runs, in order.
 pub type Source<'p> = Vec<(Run, Buf<'p>)>;
 
-/// What the weights of `role` pass through in the phases of its passes.
+/// Returns the buffers that stream the weights of `role`.
 ///
 /// Errors: `size-overflow`.
 pub fn layout(
@@ -41,19 +40,19 @@ pub fn layout(
         .map(|()| layout)
 }
 
-/// Elements of a layer in the flat buffer.
+/// Returns the elements of a layer in the flat buffer.
 fn layer(table: &ParamTable, index: u32) -> Range<u64> {
     let run = table.layer_run(index);
     run.start..run.end()
 }
 
-/// Elements before the first layer and after the last.
+/// Returns the elements before the first layer and after the last.
 fn ends(table: &ParamTable) -> [Range<u64>; 2] {
     let last = table.find(ParamKind::FinalNorm, 0).expect("every decoder has one").offset;
     [0..layer(table, 0).start, last..table.elements]
 }
 
-/// A decoder that streams its layers in a phase: its two ends are on the device.
+/// A decoder that streams its layers in a phase; embedding, final norm and head are resident.
 #[derive(Debug)]
 pub struct Streamed<'p> {
     ends: Decoder<'p>,
@@ -64,7 +63,7 @@ pub struct Streamed<'p> {
 }
 
 impl<'p> Streamed<'p> {
-    /// Begins to copy the two ends; the operations from here on wait for them.
+    /// Starts to copy the two ends; later operations wait for them.
     pub fn begin(
         dev: &dyn Device,
         spec: ModelSpec,
@@ -117,10 +116,10 @@ impl<'p> Layers<'p> for Streamed<'p> {
             (index.checked_sub(1), Some(index + 1).filter(|above| *above < self.ends.spec.layers as usize));
         let (before, next) = if way == Way::Forward { (below, above) } else { (above, below) };
         match before {
-            // The operations of the layer before are all under way: after them its slot is free.
+            // The operations of the layer before are all issued: after them its slot is free.
             Some(before) => dev.offload_out(before % LAYER_SLOTS, &mut std::iter::empty()),
             None => {
-                // The slots may hold what the head's turn left there.
+                // The slots may still hold data from the head's turn.
                 dev.offload_begin();
                 self.bring(dev, index);
             }
@@ -131,7 +130,7 @@ impl<'p> Layers<'p> for Streamed<'p> {
     }
 }
 
-/// Begins copies into a slot, of other hosts' ranks a portion after the other.
+/// Starts copies into a slot; those from other hosts' ranks run a portion at a time.
 fn bring<'p>(dev: &dyn Device, slot: usize, copies: impl Iterator<Item = (Buf<'p>, Buf<'p>)>) {
     let copies: Vec<_> = copies.collect();
     for portion in portions(&copies, |(from, _)| from.bytes()) {

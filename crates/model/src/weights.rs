@@ -1,4 +1,4 @@
-//! Handles of one role's parameters (or gradients), resolved once at start.
+//! Handles to one role's parameters (or gradients), resolved once at start.
 
 use crate::adapters::{Adapters, LayerAdapters};
 use crate::params::{Param, ParamTable};
@@ -17,9 +17,9 @@ pub struct LayerParams<'a> {
     pub qkv: Matrix<'a>,
     /// [(a + 2k) d]
     pub qkv_bias: Option<Buf<'a>>,
-    /// Of q and of k.
+    /// Weights of the norms of q and k
     pub qk_norm: Option<(Buf<'a>, Buf<'a>)>,
-    /// In a layer with linear attention.
+    /// Linear attention layers only
     pub delta: Option<LayerDelta<'a>>,
     /// [h, a d]
     pub output: Matrix<'a>,
@@ -41,18 +41,18 @@ pub struct LayerParams<'a> {
     pub down_bias: Option<Buf<'a>>,
     /// [h], after the feed-forward part
     pub ffn_post_norm: Option<Buf<'a>>,
-    /// What is added to the products above.
+    /// Adapters of the products above
     pub adapters: LayerAdapters<'a>,
-    /// By `Site`: what the products above are widened from, if they are stored in codes.
+    /// By `Site`: codes of the products above, if quantized
     pub(crate) codes: [Option<Codes<'a>>; 4],
 }
 
-/// Parameters of linear attention, besides its products.
+/// Parameters of linear attention, excluding its products.
 #[derive(Clone, Copy, Debug)]
 pub struct LayerDelta<'a> {
-    /// Between the first product and q, k, v and the gates.
+    /// Convolution, decay and bias, between the input projection and q, k, v and the gates.
     pub inputs: DeltaWeights<'a>,
-    /// [dv], of the norm before the last product.
+    /// [dv]: the norm before the output projection.
     pub norm: Buf<'a>,
 }
 
@@ -62,7 +62,7 @@ pub struct CodeBufs<'a> {
     pub words: Buf<'a>,
     /// `ParamTable::codes.scale` f32, if there are any.
     pub scales: Option<Buf<'a>>,
-    /// `ParamTable::widened_elements`: one matrix at a time.
+    /// `ParamTable::widened_elements`: one dequantized matrix at a time.
     pub widened: Buf<'a>,
 }
 
@@ -70,7 +70,7 @@ pub struct CodeBufs<'a> {
 #[derive(Clone, Debug)]
 pub struct Params<'a> {
     pub all: Buf<'a>,
-    /// What the products' weights are widened from, if they are stored in codes.
+    /// Codes of the products' weights, if quantized.
     pub codes: Option<CodeBufs<'a>>,
     /// [V, h]
     pub embed: Matrix<'a>,
@@ -89,7 +89,7 @@ impl<'a> Params<'a> {
         Params::bind_where(spec, table, weights, all, |p| all.slice(p.offset as usize, p.elements as usize))
     }
 
-    /// As `bind`; `slice` is where a parameter is, and `all` what is at the beginning of the flat buffer.
+    /// Resolves the handles, with `slice` locating a parameter, and `all` the start of the flat buffer.
     pub fn bind_where(
         spec: &ModelSpec,
         table: &ParamTable,
@@ -102,7 +102,7 @@ impl<'a> Params<'a> {
         Params { layers, ..Params::ends(spec, table, layout, all, slice) }
     }
 
-    /// The same weights with these adapters, or with none. A head that is learnt with them is the decoder's.
+    /// Returns the weights with these adapters, or with none. A head trained with the adapters replaces the decoder's.
     pub fn with_adapters(mut self, adapters: Option<&Adapters<'a>>) -> Params<'a> {
         self.head = adapters.and_then(|all| all.head).unwrap_or(self.head);
         for (index, layer) in self.layers.iter_mut().enumerate() {
@@ -111,7 +111,7 @@ impl<'a> Params<'a> {
         self
     }
 
-    /// Without layers: `ends` holds the elements of the flat buffer without those of `gap`.
+    /// Resolves all but the layers: `ends` holds the elements of the flat buffer outside `gap`.
     pub(crate) fn bind_ends(
         spec: ModelSpec,
         table: &ParamTable,
@@ -169,7 +169,7 @@ impl<'a> LayerParams<'a> {
         }
     }
 
-    /// Returns a product with what is added to it.
+    /// Returns a product with its bias and adapter.
     pub(crate) fn adapted(&self, site: Site, bias: Option<Buf<'a>>, adapter: Adapter<'a>) -> Adapted<'a> {
         Adapted { w: self.at(site), codes: self.codes[site as usize], bias, adapter }
     }

@@ -1,7 +1,7 @@
 //! The cost model: predicted seconds of a step from counts of operations, bytes and passes, and this machine's rates.
 //!
-//! It ranks settings; it does not promise times. Every response is assumed to have its maximal length, which the memory
-//! is planned for. Evaluation, rewards and saving cost the same under every setting and are left out.
+//! It ranks settings; it does not promise times. Every response is assumed to have its maximum length, for which memory
+//! is planned. Evaluation, rewards and saving cost the same under every setting and are left out.
 //!
 //! Legend: P prompts, G samples each, S = P G sequences, C sequences in flight, M rows of a micro-batch.
 
@@ -16,16 +16,16 @@ use plimsoll_model::{ParamTable, Recompute};
 use plimsoll_rollout::EngineLimits;
 use serde::Serialize;
 
-/// The work of a step according to the run file; the same under every setting of the planner.
+/// The work of a step according to the run file; the same under every setting.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Work {
-    /// P.
+    /// P, prompts.
     pub(crate) prompts: f64,
-    /// G.
+    /// G, samples per prompt.
     pub(crate) group: f64,
     pub(crate) prompt_tokens: f64,
     pub(crate) response_tokens: f64,
-    /// True if the responses of a group share their prompt while they are sampled.
+    /// True if a group's responses share their prompt during sampling.
     pub(crate) shares_prompts: bool,
     /// True if the responses are sampled.
     pub(crate) samples: bool,
@@ -33,20 +33,20 @@ pub(crate) struct Work {
     pub(crate) epochs: f64,
     /// (updates, epochs) of the critic.
     pub(crate) critic: (f64, f64),
-    /// True if the planner chooses whether adapters are merged: what follows from that alone is counted then.
+    /// True if the planner chooses whether to merge adapters: only then are the costs of that choice counted.
     pub(crate) weighs_merge: bool,
     pub(crate) ranks: f64,
     pub(crate) hosts: Hosts,
 }
 
-/// The share of an update that a rank waits for the slowest and for what is exchanged in small pieces: 2 to 7 % of the
-/// updates on 2 to 8 H200 (`bench/results/h200_ranks.md`).
+/// Share of an update spent waiting for the slowest rank and small exchanges: 2 to 7 % on 2 to 8 H200
+/// (`bench/results/h200_ranks.md`).
 const WAITED: f64 = 0.03;
-/// The share of the gradients' exchange that shows where it is shorter than the update that it is next to.
+/// Share of the gradient exchange that is not hidden by the update that it overlaps, if it is the shorter of the two.
 const SHOWN: f64 = 0.25;
 
 impl Work {
-    /// Returns the work as one rank would have it alone.
+    /// Returns the work of one rank alone.
     pub(crate) fn of_one_rank(self) -> Work {
         Work { ranks: 1.0, hosts: Hosts::one(1), ..self }
     }
@@ -55,18 +55,18 @@ impl Work {
         Work { prompts, group: samples, response_tokens, samples: true, ..self }
     }
 
-    /// Returns the share of one rank in what is sampled: whole prompts.
+    /// Returns the sampling work of one rank: whole prompts.
     fn sampled_by_one(&self) -> Work {
         Work { prompts: (self.prompts / self.ranks).ceil(), ..*self }
     }
 
-    /// Returns the factor of sampling with adapters that are added, besides their arithmetic, which is counted.
+    /// Returns the slowdown of sampling with unmerged adapters, apart from their arithmetic, which is counted.
     fn added(&self, shape: &RunShape) -> f64 {
         let is_added = self.weighs_merge && shape.lora.is_some_and(|lora| !lora.merge);
         if is_added { shape.row().added_adapters } else { 1.0 }
     }
 
-    /// Returns the seconds of merging adapters after each update: the arithmetic of B A, and weights that are read and written.
+    /// Returns the seconds of merging adapters after each update: computing B A, reading and writing the weights.
     fn merging(&self, shape: &RunShape, rates: &Rates) -> f64 {
         let Some(lora) = shape.lora.filter(|lora| self.weighs_merge && lora.merge) else { return 0.0 };
         let table = ParamTable::merged(&shape.spec, shape.target.kind, shape.weights, lora.shape);
@@ -81,11 +81,11 @@ impl Work {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct StepCost {
     pub rollout_s: f64,
-    /// Log-probs of the reference and of the teacher, and scores of a reward model.
+    /// Log-probabilities of the reference and the teacher, and scores of a reward model.
     pub score_s: f64,
-    /// Values of the critic, its forward, backward and optimizer.
+    /// The critic: values, forward, backward and optimizer.
     pub critic_s: f64,
-    /// Forward, backward and optimizer of the actor.
+    /// The actor: forward, backward and optimizer.
     pub update_s: f64,
 }
 
@@ -114,8 +114,7 @@ pub(crate) fn predict(work: &Work, shape: &RunShape, rates: &Rates) -> StepCost 
             cost.score_s = score(work, &model, training.offload.reference, &cut, rates);
         }
         if training.policy_lag > 0 {
-            // Only the first step of a rollout scores with the reference; later steps score their samples again with
-            // resident weights.
+            // Only the first step of a rollout scores with the reference; later ones score again with resident weights.
             let lag = training.policy_lag as f64;
             let actor = score(work, &model, false, &cut, rates);
             cost.score_s += actor * lag / (1.0 + lag);
@@ -145,7 +144,7 @@ pub(crate) fn predict(work: &Work, shape: &RunShape, rates: &Rates) -> StepCost 
     cost
 }
 
-/// Work per row, from the model's shape.
+/// Work per row, which depends on the model's shape.
 struct Model {
     layers: f64,
     width: f64,
@@ -153,16 +152,16 @@ struct Model {
     layer_flops: f64,
     context_flops: f64,
     head_flops: f64,
-    /// Those that are trained.
+    /// Trained parameters.
     parameters: f64,
-    /// True if all of them are.
+    /// True if all parameters are trained.
     learns: bool,
     weight_bytes: f64,
     /// Bytes of experts' weights, and the share of them that a row reads.
     experts: (f64, f64),
-    /// What its layers keep of sequences.
+    /// The caches of its layers.
     caches: Vec<CacheSpec>,
-    /// Bytes per row that `cheap` computes again: norms and the SwiGLU product of each layer.
+    /// Bytes per row that `cheap` recomputes: norms and the SwiGLU product of each layer.
     cheap_bytes: f64,
     /// Bytes per row of the inputs of all layers.
     input_bytes: f64,
@@ -188,7 +187,7 @@ impl Model {
                 (if share < 1.0 { idle / (1.0 - share) } else { 0.0 }, share)
             }),
             caches: spec.caches(usize::MAX),
-            // Layers with experts, and those next to them, make their products again at every level.
+            // Models with experts recompute the products of all layers at every level.
             cheap_bytes: layers
                 * (2.0 * f64::from(spec.hidden) + if spec.has_experts() { 0.0 } else { spec.ffn.into() })
                 * element,
@@ -197,14 +196,14 @@ impl Model {
         }
     }
 
-    /// The model with frozen weights, which its file may have in `encodings`, and these adapters.
+    /// Returns the model with frozen weights, possibly in the `encodings` of its file, and these adapters.
     fn with(self, spec: &ModelSpec, lora: Option<Lora>, encodings: Option<&LayerEncodings>) -> Model {
         let Some(lora) = lora else { return self };
         let parameters = lora.shape.parameters(spec) as f64;
         let added = if lora.merge { 0.0 } else { 2.0 * lora.shape.active_parameters(spec) as f64 };
         let mut model = Model { layer_flops: self.layer_flops + added, parameters, learns: false, ..self };
         if let Some(how) = lora.quantize {
-            // Codes are read, and what they stand for is written and read.
+            // Codes are read; their dequantized values are written and read.
             let codes = match (how, encodings) {
                 (Quantization::Gguf, Some(encodings)) => encodings.bytes(spec) as f64 / self.parameters,
                 _ => 4.5 / 8.0,
@@ -220,19 +219,19 @@ impl Model {
         self.weight_bytes - bytes * (1.0 - share).powf(rows)
     }
 
-    /// Returns the bytes that a row with `context` keys reads of caches with blocks.
+    /// Returns the bytes that a row with `context` keys reads from caches with blocks.
     fn kv_bytes(&self, context: f64) -> f64 {
         let read = self.caches.iter().map(|of| of.read_elements(context));
         read.sum::<f64>() * self.dtype.bytes() as f64
     }
 
-    /// Returns the bytes of other caches that a decode row moves: they are read and written.
+    /// Returns the bytes of other caches that a decode row moves: it reads and writes them.
     fn state_bytes(&self) -> f64 {
         let states = self.caches.iter().filter(|of| !of.cache.has_blocks());
         2.0 * states.map(|of| of.elements).sum::<u64>() as f64 * DType::F32.bytes() as f64
     }
 
-    /// Returns the seconds of an update over `rows` rows between its products: nothing where they hide that.
+    /// Returns the seconds of an update over `rows` rows outside its products; 0 if products hide them.
     fn outside_products(&self, rows: f64, rates: &Rates) -> f64 {
         let Some(card) = rates.card else { return 0.0 };
         rows * self.layers * self.width * card.activation_widths * self.dtype.bytes() as f64 / rates.bandwidth
@@ -244,7 +243,7 @@ impl Model {
     }
 }
 
-/// Returns the seconds of sampling: the prompts' rows once, then one pass per token for each wave of sequences in flight.
+/// Returns the seconds of sampling: the prompts once, then one pass per token for each wave of sequences in flight.
 fn rollout(work: &Work, model: &Model, engine: &EngineLimits, rates: &Rates) -> f64 {
     let in_flight = in_flight(work, engine);
     let pass = |rows: f64, heads: f64, context: f64| {
@@ -275,12 +274,12 @@ fn rollout(work: &Work, model: &Model, engine: &EngineLimits, rates: &Rates) -> 
     prefill + work.response_tokens * (waves * pass(in_flight, in_flight, context) + last)
 }
 
-/// Returns the p-norm of two times that overlap in part.
+/// Returns the p-norm of two times that partly overlap.
 fn norm(p: f64, a: f64, b: f64) -> f64 {
     (a.powf(p) + b.powf(p)).powf(1.0 / p)
 }
 
-/// Returns C: the engine's sequences, as far as its blocks hold them.
+/// Returns C: the engine's sequences, as many as its blocks hold.
 fn in_flight(work: &Work, engine: &EngineLimits) -> f64 {
     let group = if work.shares_prompts { work.group as usize } else { 1 };
     let held = |n: usize| engine.holds(n, group);
@@ -293,15 +292,15 @@ fn in_flight(work: &Work, engine: &EngineLimits) -> f64 {
     least as f64
 }
 
-/// How the sequences of a step are cut into micro-batches.
+/// How the sequences of a step are split into micro-batches.
 struct Cut {
-    /// Rows of all micro-batches; the prompt of a group that is cut is computed again.
+    /// Rows of all micro-batches; if a group is split, its prompt is computed again.
     rows: f64,
     micro_batches: f64,
 }
 
 impl Cut {
-    /// Returns the mean part of one rank. How evenly whole micro-batches are shared depends on the lengths, which are not known.
+    /// Returns one rank's mean share. How evenly micro-batches are dealt depends on the lengths, which are unknown.
     fn of_one(&self, work: &Work) -> Cut {
         Cut {
             rows: self.rows / work.ranks,
@@ -309,7 +308,7 @@ impl Cut {
         }
     }
 
-    /// As many micro-batches as needed.
+    /// Returns as few micro-batches as possible.
     fn greedy(work: &Work, micro_batch_tokens: usize) -> Cut {
         Cut::of(work, micro_batch_tokens, |fewest, _| fewest)
     }
@@ -318,7 +317,7 @@ impl Cut {
         Cut::of(work, training.pack.micro_batch_tokens, |fewest, rows| training.cut.number(fewest, rows))
     }
 
-    /// `number` gives the micro-batches of an update from the fewest that its rows need, and the rows.
+    /// Splits a step; `number` gives the micro-batches of an update from the fewest that its rows need, and its rows.
     fn of(work: &Work, micro_batch_tokens: usize, number: impl Fn(usize, usize) -> usize) -> Cut {
         let most = micro_batch_tokens as f64;
         // The last token of a response has no row.
@@ -344,7 +343,7 @@ fn head_rows(work: &Work) -> f64 {
 
 /// Returns the seconds of forward passes over all sequences; `is_offloaded`: the weights come from host memory.
 fn score(work: &Work, model: &Model, is_offloaded: bool, cut: &Cut, rates: &Rates) -> f64 {
-    // The reference is scored once, whatever the number of epochs.
+    // The reference scores once, whatever the number of epochs.
     let Cut { rows, micro_batches } = cut.of_one(work);
     let heads = head_rows(work) / work.ranks;
     let flops = (rows * model.row(mean_context(work)) + heads * model.head_flops) / work.epochs;
@@ -357,7 +356,7 @@ fn score(work: &Work, model: &Model, is_offloaded: bool, cut: &Cut, rates: &Rate
     computed.max(moved)
 }
 
-/// Returns the seconds of a pass for the values, and of the critic's updates. Its head is a single column.
+/// Returns the seconds of the value pass and of the critic's updates. Its head is a single column.
 fn critic(work: &Work, model: Model, training: &Training, rates: &Rates) -> f64 {
     let (updates, epochs) = work.critic;
     let (work, model) = (Work { updates, epochs, ..*work }, Model { head_flops: 0.0, ..model });
@@ -367,8 +366,8 @@ fn critic(work: &Work, model: Model, training: &Training, rates: &Rates) -> f64 
 }
 
 fn update(work: &Work, model: &Model, training: &Training, cut: &Cut, rates: &Rates) -> f64 {
-    // Forward, and a backward of twice its work; `layer` runs the layers forward once more. The head's logits are
-    // never kept, so its backward always computes them again.
+    // Forward, and a backward of twice its work; `layer` runs the layers forward once more. Logits are never kept, so
+    // the head's backward always recomputes them.
     let again = if training.recompute.is_of_layers() { 1.0 } else { 0.0 };
     // Frozen weights have no gradients.
     let passes = if model.learns { 3.0 } else { 2.0 };
@@ -388,13 +387,12 @@ fn update(work: &Work, model: &Model, training: &Training, cut: &Cut, rates: &Ra
             rows * 2.0 * model.cheap_bytes / rates.bandwidth
         }
     };
-    // At stage 3 every micro-batch reads the weights twice from where the ranks keep them, next to its own work; a quarter of it shows.
+    // At stage 3 every micro-batch reads the weights twice from their owners, next to its own work; a quarter shows.
     let gathered = if training.offload.weights { 0.5 * model.weight_bytes / rates.link() } else { 0.0 };
-    // Offloaded states are loaded while others are stored. A card's arithmetic on them is negligible in comparison; a
-    // CPU copies first.
+    // Offloaded states are loaded while others are stored. A card's arithmetic is negligible; a CPU copies first.
     let moved = if training.offload.optimizer { state_bytes(model, training) / rates.bus() } else { 0.0 };
     let optimizer = work.updates * (moved + optimizer_bytes(model, training) / rates.bandwidth) / work.ranks;
-    // The inputs of layers leave and come back next to what is computed; a quarter of it shows.
+    // Layer inputs are offloaded and prefetched while others are computed; a quarter of the time shows.
     let inputs = match training.recompute {
         Recompute::Offload => 2.0 * rows * model.input_bytes / rates.bus(),
         _ => 0.0,
@@ -408,9 +406,9 @@ fn update(work: &Work, model: &Model, training: &Training, cut: &Cut, rates: &Ra
     alone + exchanged(work, model, ([sent, far], micro_batches), alone, rates)
 }
 
-/// Returns the seconds that ranks take longer than one with its share of the work: partial gradients of each micro-batch
-/// go to their owners, next to the backward pass, and new weights come from them. Between hosts nothing runs next to it. `grads`: bytes of
-/// one of `micro_batches`, within a host and between hosts.
+/// Returns the extra seconds of ranks, compared with one rank's share alone: each micro-batch's partial gradients go to
+/// their owners during the backward pass, and new weights come back. Between hosts nothing overlaps. `grads`: bytes per
+/// micro-batch, within a host and between hosts.
 fn exchanged(
     work: &Work,
     model: &Model,
@@ -422,7 +420,7 @@ fn exchanged(
     let weights = model.parameters * model.dtype.bytes() as f64;
     let weights = work.hosts.receive_s([weights; 2], rates.link());
     let waited = if work.ranks > 1.0 { WAITED * alone } else { 0.0 };
-    // Ranks meet after each layer of each micro-batch, and around it.
+    // Ranks synchronize after each layer of each micro-batch, and around it.
     let meetings = work.hosts.barriers_s(micro_batches * (model.layers + 4.0));
     let shown = if work.hosts.count > 1 { sent } else { (SHOWN * sent).max(sent - alone) };
     shown + work.updates * weights + waited + meetings
@@ -433,7 +431,7 @@ fn state_bytes(model: &Model, training: &Training) -> f64 {
     model.parameters * (training.dtypes.moment_bytes() + master)
 }
 
-/// Returns the bytes that one update moves outside its micro-batches: gradients zeroed, normed and read; states read and written.
+/// Returns the bytes that one update moves outside micro-batches: gradients zeroed, normed, read; states read, written.
 fn optimizer_bytes(model: &Model, training: &Training) -> f64 {
     let dtypes = training.dtypes;
     let master = if dtypes.has_master() { 8.0 } else { model.dtype.bytes() as f64 };

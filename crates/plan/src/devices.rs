@@ -1,4 +1,4 @@
-//! Which device a run uses, and opening it with an arena for the run's regions.
+//! The device of a run, and opening it with an arena for the run's regions.
 
 use crate::{PlanReport, shape::RunShape};
 use plimsoll_base::{Bytes, Result};
@@ -9,12 +9,12 @@ use plimsoll_memory::host::{Host, Rss};
 use plimsoll_memory::{Limits, Place};
 use plimsoll_model::Target;
 
-/// Host memory that the driver and libraries may still touch after their measurement: pages of code that only a first step runs.
+/// Host memory that driver and libraries may still touch after the measurement: code pages that only a first step runs.
 const SETTLING: u64 = 8 << 20;
-/// Memory of a card, given in pieces of 2 MiB, that the driver may still take: one piece more was seen in 2 of 20 runs.
+/// Card memory that the driver may still take, in pieces of 2 MiB: 2 of 20 runs took one more piece.
 const CARD_SETTLING: u64 = 4 << 20;
 
-/// Returns the row of the device that a run file names. `"auto"` is the first with a given limit, or that works on this machine.
+/// Returns the device of a run file. `"auto"` is the first that has a given limit, or that works on this machine.
 pub fn row_of(run: &RunSpec, limits: &Limits) -> &'static DeviceRow {
     match run.run.device {
         Auto::Value(device) => plimsoll_devices::named(device.name()),
@@ -22,14 +22,14 @@ pub fn row_of(run: &RunSpec, limits: &Limits) -> &'static DeviceRow {
     }
 }
 
-/// Requires that the device works that a run file names, before a model is opened or a file is written.
+/// Requires that the run file's device works, before a model is opened or a file is written.
 ///
 /// Errors: those of its driver.
 pub fn check(name: Option<&str>) -> Result<()> {
     name.map_or(Ok(()), |name| (plimsoll_devices::named(name).probe)().map(|_| ()))
 }
 
-/// Returns how the device of `shape` is opened, alone.
+/// Returns the options for opening the device of `shape` on its own.
 pub fn opening(shape: &RunShape, options: OpenOptions) -> Opening<'static> {
     let by_library = shape.training.as_ref().and_then(|training| match training.exchange {
         Auto::Value(exchange) => Some(exchange != Exchange::Sockets),
@@ -45,23 +45,23 @@ pub fn options(run: &RunSpec) -> OpenOptions {
 }
 
 /// Returns the plan with the measured memory of the driver and its libraries, once every shape has run: nothing more is
-/// allocated afterwards. `before`: the process's memory before the card was opened. With `note` later plans use the
-/// measurement; the kernels of a checked run differ. On the CPU the plan is unchanged.
+/// allocated afterwards. `before`: the process's memory before the card was opened. With `note`, later plans use the
+/// measurement; a checked run has other kernels. On the CPU the plan is unchanged.
 ///
-/// Errors: `device-pool-exceeded`, `host-pool-exceeded` where they take more than is left.
+/// Errors: `device-pool-exceeded`, `host-pool-exceeded` if they take more than is left.
 pub fn with_measured(report: &PlanReport, dev: &dyn Device, before: Rss, note: bool) -> Result<PlanReport> {
     let mut report = report.clone();
     let Some(memory) = dev.card_memory() else { return Ok(report) };
     let offloaded = report.plan.layout.sum(|r| r.place == Place::Offloaded);
     let planned = report.plan.layout.sum(|r| r.name == "device.libraries");
-    // The tables for other ranks' arenas have a row of their own: a plan for another number of ranks has others.
+    // The tables for other ranks' arenas have their own row: their size depends on the number of ranks.
     let peers = report.plan.layout.sum(|r| r.name == "device.peers");
     // So have recorded passes, whose number differs from run to run.
     let graphs = report.plan.layout.sum(|r| r.name == "device.graphs");
     let nccl = dev.network();
     let nccl_card = nccl.as_ref().map_or(Bytes(0), |nccl| nccl.card);
     let libraries = match memory.libraries {
-        // Of a card that ranks divide nothing is known but the arena.
+        // If ranks share a card, only the arena's bytes are known.
         Bytes(0) => Bytes(planned.0.saturating_sub(CARD_SETTLING)),
         libraries => Bytes(libraries.0.saturating_sub(peers.0 + graphs.0 + nccl_card.0)),
     };
@@ -76,7 +76,7 @@ pub fn with_measured(report: &PlanReport, dev: &dyn Device, before: Rss, note: b
             "cuda.host" => Bytes(held.host.0 + SETTLING),
             "cuda.files" => Bytes(held.files.0 + SETTLING),
             "cuda.shared" => held.shared,
-            // Of a card that ranks divide it counts what all of them took.
+            // If ranks share a card, it counts the libraries of all of them.
             "device.nccl" if memory.libraries > Bytes(0) => nccl_card,
             "cuda.nccl" => Bytes(of_nccl.anon.0 + of_nccl.file.0 + of_nccl.shmem.0),
             _ => continue,
@@ -96,10 +96,10 @@ pub fn with_measured(report: &PlanReport, dev: &dyn Device, before: Rss, note: b
     Ok(report)
 }
 
-/// Returns what driver and libraries hold, from the growth of this process. `offloaded`: bytes in pinned memory, which
-/// has its own rows; drivers report them as anonymous or as shared.
+/// Returns the memory of driver and libraries, from the growth of this process. `offloaded`: bytes in pinned memory,
+/// which has its own rows; drivers report them as anonymous or as shared.
 ///
-/// Part of the host's anonymous memory is already in the run's own rows: this estimate errs on the high side.
+/// Part of the host's anonymous memory is already in the run's own rows: the estimate errs on the high side.
 fn held_of(card: Bytes, before: Rss, now: Rss, offloaded: Bytes) -> Held {
     let grown = |then: Bytes, now: Bytes| now.0.saturating_sub(then.0);
     let (host, shared) = (grown(before.anon, now.anon), grown(before.shmem, now.shmem));

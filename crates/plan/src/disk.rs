@@ -1,4 +1,4 @@
-//! Bytes of checkpoints: of one that is written, and of those in a run directory.
+//! Bytes of checkpoints: of one being written, and of those in a run directory.
 
 use crate::facts::line_bytes_max;
 use crate::roles::RoleShape;
@@ -16,11 +16,11 @@ pub fn checkpoint_bytes(shape: &RunShape, training: &Training) -> Bytes {
     let roles = shape.roles().into_iter().filter(|role| role.update.is_some());
     let of = |role: RoleShape| {
         let (table, dtypes) = (role.trained(), role.update.map_or(training.dtypes, |update| update.dtypes));
-        // Adapters are saved as they are learnt.
+        // Adapters are saved in the dtype that they are trained in.
         let weights = if role.lora.is_some() { DType::F32 } else { shape.weights };
         saved_bytes(&table, &[weights]) + saved_bytes(&table, &dtypes.stored())
     };
-    // A waiting token is its id and the bits of its log-prob, which are shorter than its line in the samples.
+    // A waiting token is its id and the bits of its log-probability, shorter than its line in the samples.
     let waiting = (training.sequences * training.policy_lag) as u64;
     let held = waiting.saturating_mul(line_bytes_max(training.response_tokens as u64));
     Bytes(roles.map(of).sum::<u64>().saturating_add(held) + SMALL_FILES_BYTES)

@@ -7,7 +7,7 @@ use plimsoll_config::RunSpec;
 use plimsoll_rollout::EngineLimits;
 
 impl Planner<'_> {
-    /// Returns the limits of an engine of some sequences. `rollout.kv_blocks` bounds every cache that has blocks.
+    /// Returns the limits of an engine of `sequences` sequences. `rollout.kv_blocks` bounds every cache with blocks.
     pub(crate) fn engine(&self, run: &RunSpec, sequences: usize) -> EngineLimits {
         let prompt_tokens = self.facts.prompt_tokens;
         let new_tokens = if run.needs.scores { 1 } else { run.response_tokens_max() };
@@ -28,12 +28,12 @@ impl Planner<'_> {
         EngineLimits { caches: specs.iter().map(units).collect(), ..limits }
     }
 
-    /// Returns the units of a cache with which the engine's sequences never wait, or those that the run file leaves it.
+    /// Returns the units of a cache with which the engine's sequences never wait, or those that the run file allows.
     fn units(&self, run: &RunSpec, limits: &EngineLimits, of: &CacheSpec, group: usize) -> usize {
         let (cache, sequences) = (of.cache, limits.sequences);
         let enough = |group| limits.enough(cache, sequences, group);
-        // Of what has no blocks the groups of an evaluation never wait either, nor those of clients, who ask for any number of
-        // responses: groups of two have most.
+        // In a cache without blocks, groups of an evaluation never wait either, nor those of clients, who ask for any
+        // number of responses: groups of two need the most.
         let samples = run.eval.samples.max(1) as usize;
         let evaluation = if self.facts.eval_prompts > 0 { samples } else { 1 };
         let clients = if run.plays_agents() || self.facts.host.clients > Bytes(0) { 2 } else { 1 };
@@ -44,11 +44,11 @@ impl Planner<'_> {
         let prompt = if has_clients { limits.context() } else { limits.prompt_tokens };
         let given = run.rollout.kv_blocks.value().map(|n| n as usize);
         let units = cache.of_given(enough, given).max(limits.least(cache, limits.context(), prompt));
-        // No sequence should wait for what no layer has.
+        // No sequence should wait for a cache that no layer uses.
         if of.elements == 0 { units.max(enough) } else { units }
     }
 
-    /// Returns what models that compute whole sequences keep of them in a pass; the units are not known yet.
+    /// Returns the caches of passes over whole sequences, with their units not yet known.
     pub(crate) fn pass_caches(&self) -> Caches {
         let models = self.facts.models.values().chain([&self.facts.spec]);
         models.flat_map(|spec| spec.caches(0)).map(|of| (of.cache, 0)).collect()

@@ -1,4 +1,4 @@
-//! The evaluations of a run: how many there are, and what one takes.
+//! The evaluations of a run: their number, and the time of each.
 
 use crate::cost;
 use crate::duration::duration;
@@ -13,14 +13,14 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Evaluations {
     pub count: u32,
-    /// Sequences that one samples; none where the number of held-out rows is not known.
+    /// Sequences that one evaluation samples; none if the number of held-out rows is unknown.
     pub sequences: Option<u64>,
-    /// Predicted seconds of one, every response at full length.
+    /// Predicted seconds of one evaluation, with every response at full length.
     pub each_s: f64,
 }
 
 impl Evaluations {
-    /// Returns those of a run that trains, one rank of which has these rates.
+    /// Returns the evaluations of a training run, one rank of which has these rates.
     pub(crate) fn of(run: &RunSpec, facts: &Facts, shape: &RunShape, rates: &Rates) -> Evaluations {
         let prompts = facts.eval_prompts;
         // A supervised run without a reward scores pairs, which costs less than a step.
@@ -47,7 +47,7 @@ impl Evaluations {
         f64::from(self.count) * self.each_s
     }
 
-    /// Names them after the steps: ` and 12 evaluations of 8.3 s`.
+    /// Formats them to follow the steps: ` and 12 evaluations of 8.3 s`.
     pub(crate) fn words(&self) -> String {
         match (self.count, self.sequences) {
             (0, _) => String::new(),

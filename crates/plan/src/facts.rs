@@ -15,18 +15,18 @@ use plimsoll_reward::WORDS_BYTES_MAX;
 use plimsoll_textenv::{EpisodeMemory, Kind};
 use plimsoll_train::Share;
 
-/// Host bytes of a tokenizer per token of its vocabulary: both maps, merges and the decoding table, measured with a
-/// vocabulary of 49,152 as the growth of resident memory.
+/// Host bytes of a tokenizer per token of its vocabulary: both maps, merges and the decoding table. Measured as growth
+/// of resident memory with a vocabulary of 49,152.
 const TOKENIZER_BYTES_PER_TOKEN: u64 = 700;
 /// Tokens of the byte tokenizer: 256 bytes and three special tokens.
 const BYTE_TOKENS: u64 = 259;
-/// Disk space of `curves.svg` and `samples/side_by_side.md`, whose points and letters are bounded.
+/// Disk space of `curves.svg` and `samples/side_by_side.md`, which are bounded.
 const REPORT_BYTES: u64 = 1 << 20;
 /// The largest staging buffers that `"auto"` chooses.
 const STAGING_BYTES_MAX: Bytes = Bytes::mib(64);
 /// Samples of a step that are written to the run directory.
 pub const SAMPLES_KEPT: usize = 32;
-/// Largest number of prompts whose responses are kept.
+/// Maximum prompts whose responses are kept.
 const PROMPTS_KEPT: usize = 8;
 
 /// Numbers of a run's model and data that its memory depends on.
@@ -37,62 +37,62 @@ pub struct Facts {
     pub prompt_tokens: usize,
     pub completion_tokens: usize,
     pub eval_prompts: usize,
-    /// Shapes of the models besides the run's own and its reference.
+    /// Shapes of the models other than the run's own and its reference.
     pub models: PerRole<ModelSpec>,
-    /// Of the reward models among them that are an adapter on its base.
+    /// Adapters of the reward models that are an adapter on their base.
     pub adapters: PerRole<Lora>,
-    /// How those models are stored that are GGUF files; `RoleName::Actor` is the run's own, whatever it is trained as.
+    /// Encodings of the models that are GGUF files; `RoleName::Actor` is the run's own model, in any role.
     pub encodings: PerRole<LayerEncodings>,
     /// Host memory outside the arena.
     pub host: HostFacts,
     /// The rank that is planned.
     pub share: Share,
-    /// Where the others are.
+    /// The hosts of the run's ranks.
     pub hosts: Hosts,
-    /// The card that it has, if that is not this machine's.
+    /// The card to plan for, if it is not this machine's.
     pub card: Option<Card>,
 }
 
-/// Bytes of host memory outside the arena that do not follow from the run's own limits.
+/// Bytes of host memory outside the arena that do not depend on the run's limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HostFacts {
     /// The binary and its libraries, as mapped.
     pub image: Bytes,
     pub tokenizer: Bytes,
     pub data: Bytes,
-    /// Both buffers through which weights are read and written.
+    /// Both buffers for reading and writing weights.
     pub staging: Bytes,
-    /// What a server holds between its clients and the engine.
+    /// Buffers of a server between its clients and the engine.
     pub clients: Bytes,
-    /// Responses that a step or an evaluation keeps as samples.
+    /// Responses of a step or an evaluation that are kept as samples.
     pub rows_kept: usize,
     pub disk: DiskFacts,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskFacts {
-    /// Checkpoints kept by age besides the one being written; `None` where nothing is saved.
+    /// Checkpoints kept by age, excluding the one being written; `None` if nothing is saved.
     pub keep: Option<u32>,
     /// Limit of their total size.
     pub keep_bytes: Option<u64>,
-    /// True if the one with the highest evaluation is kept as well.
+    /// True if the checkpoint with the highest evaluation is kept as well.
     pub best: bool,
     pub records: Bytes,
 }
 
 impl Facts {
-    /// True if no product that a run computes is a library's. `merge`: adapters are merged into the weights that it computes with.
+    /// True if no product of the run uses a library. `merge`: it computes with adapters merged into its weights.
     pub(crate) fn are_own(&self, run: &RunSpec, merge: bool) -> bool {
-        // The layers without one compute as ever.
+        // Layers without the target compute as before.
         let has_all =
             |lora: &LoraSpec| lora.targets == LoraTargets::ALL && lora.targets.unfit(&self.spec).is_none();
         let adapts = run.lora.as_ref().is_some_and(has_all) && !merge;
-        // Each of them computes with weights that have no adapters.
+        // Each of these computes with weights that have no adapters.
         let others = run.reference || run.critic.is_some() || self.models.values().next().is_some();
         run.model_options.dtype.dtype() == DType::F32 || (adapts && !others)
     }
 
-    /// Returns what a card's driver and libraries hold, with adapters apart and merged, and the origin of the numbers.
+    /// Returns the memory of a card's driver and libraries, with adapters apart and merged, and the numbers' origin.
     pub(crate) fn held(&self, row: &DeviceRow, run: &RunSpec) -> ([Held; 2], String) {
         let held = |merge| (row.held)(self.are_own(run, merge), self.spec.hidden);
         let [(apart, source), (merged, _)] = [false, true].map(held);
@@ -100,18 +100,17 @@ impl Facts {
     }
 }
 
-/// Returns the number of evaluation responses that are kept: all of a prompt's, so that pass@k can be read off them.
+/// Returns the evaluation responses that are kept: all of a prompt's, so that pass@k can be read off them.
 pub fn samples_kept(samples: usize) -> usize {
     (SAMPLES_KEPT / samples).clamp(1, PROMPTS_KEPT) * samples
 }
 
-/// Returns the largest size of a sample's line: a token has up to 32 bytes of text, its length and log-prob, and 20
-/// rewards with their names fit.
+/// Returns the maximum bytes of a sample's line: 32 per token for text, length and log-prob; 20 named rewards fit.
 pub(crate) fn line_bytes_max(tokens: u64) -> u64 {
     2048 + 32 * tokens
 }
 
-/// Returns what a run writes besides its checkpoints: an event per step of 1.5 KB, measured, and samples with their log-probs.
+/// Returns what a run writes besides checkpoints: 1.5 KB of events per step, measured, and samples with log-probs.
 pub fn disk_facts(run: &RunSpec) -> DiskFacts {
     let steps = u64::from(run.train.steps);
     let evals = 2 + run.eval.every.map_or(0, |every| steps / u64::from(every.max(1)));
@@ -136,18 +135,18 @@ pub fn disk_facts(run: &RunSpec) -> DiskFacts {
     }
 }
 
-/// Returns the number of kept responses: of an evaluation or of a step, whichever is larger.
+/// Returns the number of kept responses, of an evaluation or of a step, whichever is larger.
 pub fn rows_kept(run: &RunSpec) -> usize {
     samples_kept(run.eval.samples.max(1) as usize).max(SAMPLES_KEPT)
 }
 
-/// Returns the bytes of the binary and its libraries that become resident: three quarters of what is mapped. Training,
-/// evaluation and grading together touch 57 to 62 % of it.
+/// Returns the resident bytes of the binary and its libraries: three quarters of what is mapped. Training, evaluation
+/// and grading together touch 57 to 62 % of it.
 pub fn image_bytes() -> Bytes {
     Bytes(Host::this().image_bytes().0 / 4 * 3)
 }
 
-/// As `image_bytes`, for a process with environments and no language model: five eighths. It touches about half.
+/// Returns the resident bytes of a process with environments and no model: five eighths; it touches about half.
 pub fn environments_image_bytes() -> Bytes {
     Bytes(Host::this().image_bytes().0 / 8 * 5)
 }
@@ -160,17 +159,17 @@ pub fn tokenizer_bytes(model: &OpenModel) -> Bytes {
     tokenizer_bytes_of(&model.spec)
 }
 
-/// As `tokenizer_bytes`, for a model known only by its shape.
+/// Returns the host bytes of the tokenizer of a model known only by its shape.
 pub(crate) fn tokenizer_bytes_of(spec: &ModelSpec) -> Bytes {
     Bytes(u64::from(spec.vocab) * TOKENIZER_BYTES_PER_TOKEN)
 }
 
-/// Returns the bytes of the staging buffers: as large as the run file allows, never larger than the weights need.
+/// Returns the bytes of the staging buffers: as large as the run file allows, but no larger than the weights need.
 pub fn staging_bytes(allowed: Auto<ByteSize>, model: &OpenModel) -> Bytes {
     staging_bytes_of(allowed, &model.spec)
 }
 
-/// As `staging_bytes`, for a model known only by its shape.
+/// Returns the bytes of the staging buffers for a model known only by its shape.
 ///
 /// Both buffers hold part of one tensor, as stored and as f32, so they need at most its elements twice in f32: those of
 /// the embedding, or of a layer's largest matrix.
@@ -187,7 +186,7 @@ pub(crate) fn episode_memory(run: &RunSpec) -> EpisodeMemory {
     let kind = Kind::parse(&section.env);
     let has_workers = kind.as_ref().is_ok_and(Kind::has_workers);
     let plays_agents = kind.is_ok_and(|kind| kind.is_agents());
-    // Agents that others start are not in this plan.
+    // Agents started by others are not in this plan.
     let has_workers = has_workers && !(plays_agents && section.command.is_empty());
     let workers = if has_workers { section.num_workers.value().unwrap_or(1) } else { 0 };
     EpisodeMemory {

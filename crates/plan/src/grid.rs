@@ -35,18 +35,18 @@ pub struct Cell {
     pub model: String,
     pub context: u32,
     pub method: String,
-    /// The pool that the model lives in: `device` where there is one, else `host`.
+    /// The pool of the model: `device` if there is one, else `host`.
     pub pool: &'static str,
     /// All weights are trained.
     #[serde(flatten)]
     pub full: Planned,
-    /// Adapters are trained; none where the method or a layer of the model has no room for them.
+    /// Adapters are trained; none if the method or a layer of the model does not allow them.
     pub lora: Option<Adapted>,
-    /// The same over weights of 4 bits; none where rows are no whole blocks.
+    /// Adapters are trained over 4-bit weights; none if rows are not whole blocks.
     pub qlora: Option<Adapted>,
 }
 
-/// Adapters of one rank.
+/// The plan of training adapters of one rank.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Adapted {
     pub rank: u32,
@@ -58,7 +58,7 @@ pub struct Adapted {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Planned {
     pub fits: bool,
-    /// Peak of the cell's pool under the fastest setting that fits; under the smallest setting where none does.
+    /// Peak of the cell's pool under the fastest setting that fits; under the smallest setting if none does.
     pub peak_bytes: Bytes,
     /// Peak of that pool under the smallest setting.
     pub min_bytes: Bytes,
@@ -68,8 +68,8 @@ pub struct Planned {
     pub optimizer_dtype: plimsoll_train::OptimizerDType,
 }
 
-/// Plans every cell, in full and with adapters: those of `base`, else of the default rank. Everything else in `base` except
-/// model, method and lengths applies to all of them.
+/// Plans every cell, in full and with adapters: those of `base`, else of the default rank. All cells keep everything
+/// else in `base` but model, method and lengths.
 ///
 /// Errors: `unknown-preset`, `unknown-method`, `size-overflow`.
 pub fn plan_grid(base: Option<&RunFile>, grid: &Grid, limits: &Limits) -> Result<Vec<Cell>> {
@@ -105,17 +105,17 @@ fn cell(
     (run.method, run.model) = (of, format!("random:{model}"));
     let (prompt, response) = (context.div_ceil(2).max(1), (context / 2).max(1));
     run.rollout.max_new_tokens = response;
-    // Lengths of the run file belong to its own sequences.
+    // Lengths in the run file apply to its own sequences.
     run.train.micro_batch_tokens = Auto::Auto;
     let adapters = run.lora.take().unwrap_or_default();
-    // Presets are no files.
+    // Presets are not files.
     if let Some(distill) = &mut run.distill {
         distill.quantize = distill.quantize.filter(|how| *how != Quantization::Gguf);
     }
     let (pool, full) = planned(&run, spec, prompt, limits)?;
     let (mut lora, mut qlora) = (None, None);
     if let Some(adapters) = taken(spec, adapters) {
-        // They decide both dtypes.
+        // Adapters decide both dtypes.
         (run.train.optimizer_dtype, run.train.grad_dtype) = (Auto::Auto, Auto::Auto);
         let mut adapted = |adapters: Lora| {
             let rank = adapters.rank;
@@ -132,7 +132,7 @@ fn cell(
     Ok(Cell { model, context, method, pool: pool.name(), full, lora, qlora })
 }
 
-/// Returns the adapters of those layers that can have them, if this rank fits in each of these.
+/// Returns the adapters of the layers that can have them, if this rank fits in each.
 fn taken(spec: ModelSpec, lora: Lora) -> Option<Lora> {
     let built = LoraTargets::built_for(&spec);
     let targets = LoraTargets::new(lora.targets.iter().filter(|&target| built.contains(target)))?;
@@ -172,7 +172,7 @@ fn planned(run: &RunFile, spec: ModelSpec, prompt: u32, limits: &Limits) -> Resu
     with_planner(&run, &facts, &limits, Purpose::Train, |planner| {
         let planned = bare(planner, &run)?;
         let (host, device) = planner.smallest(&run)?;
-        // With an accelerator, its memory is the one that the model's size matters to.
+        // With an accelerator, the model's size matters to its memory.
         let pool = if device > Bytes(0) { Pool::Device } else { Pool::Host };
         let of = Planned {
             fits: planned.fits,
@@ -237,7 +237,7 @@ pub fn table(cells: &[Cell]) -> String {
     text
 }
 
-/// Returns peak and smallest memory for people; a dash for what does not fit or is not there.
+/// Formats peak and smallest memory; a dash for what does not fit or is missing.
 fn bytes(planned: Option<&Planned>) -> (String, String) {
     let or_dash = |bytes: Option<Bytes>| bytes.map_or("-".into(), |bytes| bytes.to_string());
     let peak = planned.filter(|planned| planned.fits).map(|planned| planned.peak_bytes);

@@ -1,4 +1,4 @@
-//! Changes of a run file that make it fit, each verified by planning again, in the order of the speed that they cost.
+//! Changes of a run file that make it fit, each verified by planning again, ordered by lost speed.
 
 use super::{limits::OF_RUN_FILE, report::Hint, search::Planner};
 use crate::duration::duration;
@@ -33,8 +33,7 @@ fn change(
 
 const STAGING_SMALL: Bytes = Bytes::mib(1);
 
-/// Returns verified changes: first those of how the result is computed, then those that change the result, each by lost
-/// speed; the smallest limit last.
+/// Returns verified changes: first those that keep the result, then the others, each by lost speed; limits last.
 pub(crate) fn of(planner: &Planner, run: &RunSpec) -> Result<Vec<Hint>> {
     let base_s = planner.fastest_s(run)?;
     let can_wait = planner.row.has_own_memory();
@@ -56,7 +55,7 @@ pub(crate) fn of(planner: &Planner, run: &RunSpec) -> Result<Vec<Hint>> {
             for b in &changes[i + 1..] {
                 hints.extend(verified(planner, run, base_s, &[a, b])?);
             }
-            // Second, because adapters decide the dtypes of gradients and states also next to a change of them.
+            // Second, because adapters decide the dtypes of gradients and states even if a change sets these.
             for b in &adapters {
                 adapted.extend(verified(planner, run, base_s, &[a, b])?);
             }
@@ -79,7 +78,7 @@ fn sort(hints: &mut [Hint]) {
     });
 }
 
-/// Returns the changes together as a hint, if the run then fits.
+/// Returns the changes as one hint, if the run then fits.
 fn verified(planner: &Planner, run: &RunSpec, base_s: f64, changes: &[&Change]) -> Result<Option<Hint>> {
     let mut changed = run.clone();
     for change in changes {
@@ -89,7 +88,7 @@ fn verified(planner: &Planner, run: &RunSpec, base_s: f64, changes: &[&Change]) 
         lora.targets = LoraTargets::built_for(&planner.facts.spec);
     }
     let facts = facts_after(planner.facts, &changed);
-    // A change of dtypes or adapters decides which products are a library's.
+    // A change of dtypes or adapters decides which products use a library.
     let held = (facts.held(planner.row, &changed).0, planner.held.1);
     let solution = Planner { facts: &facts, held, ..*planner }.solve(&changed)?;
     if !solution.fits {
@@ -123,7 +122,7 @@ fn smallest_limits(planner: &Planner, run: &RunSpec) -> Result<Vec<Hint>> {
     let (host, device) = planner.smallest(run)?;
     let limits = planner.limits;
     let exceeds = |bytes: Bytes, limit: &Option<Limit>| limit.as_ref().is_some_and(|l| l.bytes < bytes);
-    // The limits are those of one rank; the hint names what all that share the host need.
+    // The limits are those of one rank; the hint names what all ranks of the host need.
     let ranks = planner.facts.hosts.near as u64;
     let pools = [("host", host, &limits.host, ranks), ("device", device, &limits.device, 1)];
     let short = pools.into_iter().filter(|(_, bytes, limit, _)| exceeds(*bytes, limit));
@@ -133,10 +132,10 @@ fn smallest_limits(planner: &Planner, run: &RunSpec) -> Result<Vec<Hint>> {
     Ok(short.filter_map(hint).collect())
 }
 
-/// Returns the hint for a limit. One from the run file can be raised there; one of the container or the machine cannot.
+/// Returns the hint for a limit. One from the run file can be raised there; a container's or a machine's cannot.
 fn smallest_limit(pool: &str, bytes: Bytes, limit: &Limit) -> Hint {
     let mib = bytes.0.div_ceil(Bytes::MIB);
-    // In the unit of the verdict, rounded up to what the run file would say.
+    // In the unit of the verdict, rounded up to a value for the run file.
     let least = Bytes::mib(mib);
     let why = format!("the smallest {pool} memory in which this run fits is {least}");
     let (set, why) = match limit.source.ends_with(OF_RUN_FILE) {
@@ -146,7 +145,7 @@ fn smallest_limit(pool: &str, bytes: Bytes, limit: &Limit) -> Hint {
     Hint { set, why, predicted_step_s: None, lost_speed: None, changes_result: false }
 }
 
-/// Returns what a card may move to the host's memory.
+/// Returns what a card may offload to host memory.
 fn offloads(run: &RunSpec) -> Vec<Change> {
     let has_reference = run.reference;
     if run.memory.offload == Auto::Auto {
@@ -177,7 +176,7 @@ fn offloads(run: &RunSpec) -> Vec<Change> {
     ]
 }
 
-/// Returns what ranks may spread among themselves.
+/// Returns what ranks may shard.
 fn spreads(run: &RunSpec) -> Vec<Change> {
     let stage_3 = change(
         run.lora.is_none() && run.run.zero_stage == Auto::Value(2),
@@ -196,7 +195,7 @@ fn spreads(run: &RunSpec) -> Vec<Change> {
     vec![reference, stage_3]
 }
 
-/// Returns the levels of recompute that keep less of the device's memory than the run file's. `can_wait`: bytes can in the host's.
+/// Returns the recompute levels that keep less on the device than the run file's. `can_wait`: offloading is possible.
 fn levels(run: &RunSpec, can_wait: bool) -> [Change; 3] {
     use RunRecompute::{Cheap, Layer, None, Offload};
     let level = |applies, set, why, apply| change(applies, set, why, false, apply);
@@ -278,8 +277,8 @@ fn changes_of(run: &RunSpec) -> Vec<Change> {
     ]
 }
 
-/// Returns the changes that adapters allow: to train them instead of all weights of a policy, at the default rank, and to store
-/// frozen weights in 4 bits, or as a GGUF file has them.
+/// Returns the changes that adapters allow: training them, at the default rank, instead of all weights of a policy, and
+/// storing frozen weights in 4 bits or as in a GGUF file.
 fn adapters(planner: &Planner, run: &RunSpec) -> [Change; 7] {
     let spec = &planner.facts.spec;
     let lora = LoraSpec { targets: LoraTargets::built_for(spec), ..LoraSpec::new(&Lora::default()) };
@@ -357,7 +356,7 @@ fn sets_of_adapters(run: &RunSpec, lora: &LoraSpec) -> Vec<String> {
         format!("train.learning_rate={:e}", ten_times(run.train.learning_rate)),
     ];
     if lora.targets != LoraTargets::ALL {
-        // In one word of a shell, as other lists of hints.
+        // One shell word, as in other hints with lists.
         sets.push(format!("lora.targets={}", lora.targets.in_toml().replace(' ', "")));
     }
     // What `[lora]` is refused with.
@@ -373,7 +372,7 @@ fn sets_of_adapters(run: &RunSpec, lora: &LoraSpec) -> Vec<String> {
     sets
 }
 
-/// Trains adapters of the default rank; `verified` gives them the layers that can have them.
+/// Trains adapters of the default rank; `verified` restricts them to the layers that can have them.
 fn adapt(run: &mut RunSpec, quantize: Option<Quantization>) {
     run.lora = Some(LoraSpec::new(&Lora { quantize, ..Lora::default() }));
     run.train.optimizer_dtype = Auto::Value(OptimizerDtype::F32);
@@ -381,7 +380,7 @@ fn adapt(run: &mut RunSpec, quantize: Option<Quantization>) {
     run.run.zero_stage = Auto::Auto;
 }
 
-/// Returns ten times a rate with the digits that people write.
+/// Returns ten times a rate, with as few digits as people write.
 fn ten_times(rate: f64) -> f64 {
     format!("{:.6e}", 10.0 * rate).parse().unwrap_or(rate)
 }

@@ -1,40 +1,40 @@
-//! The hosts over which a run's ranks are spread, as far as memory and time depend on them.
+//! The hosts of a run's ranks, as far as memory and time depend on them.
 
 use plimsoll_base::{Bytes, Error, Result};
 use plimsoll_train::Share;
 
-/// 10 Gbit/s: what hosts have that are not made for this.
+/// 10 Gbit/s, the network of ordinary hosts.
 const NETWORK: f64 = 1.25e9;
 /// Seconds of a barrier between hosts.
 const BARRIER_S: f64 = 1e-4;
-/// Ranks that a plan counts for memory: as many as own something.
+/// Ranks that a plan counts for memory: the most that own something.
 const OWNERS_MAX: usize = 64;
-/// What a rank has on its way from ranks of other hosts, and they from it, in the kernel: `ranks::Reach` asks for no more at once, but for
-/// a request of each.
+/// Kernel memory for data from and to ranks of other hosts: `ranks::Reach` has no more in flight, but at least one
+/// request per rank.
 const UNDER_WAY: u64 = 32 << 20;
 const REQUEST: u64 = 1 << 20;
 
 /// The hosts of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Hosts {
-    /// Of all of them.
+    /// Ranks of all hosts.
     pub ranks: usize,
     pub count: usize,
-    /// Ranks of one of them, at most.
+    /// Maximum ranks of one host.
     pub near: usize,
-    /// True if all have as many, with neighbouring numbers.
+    /// True if all hosts have as many ranks, numbered consecutively.
     pub are_even: bool,
-    /// Bytes per second that each sends to others and receives.
+    /// Bytes per second that each host sends and receives.
     pub network: f64,
 }
 
 impl Hosts {
-    /// One host.
+    /// Returns a single host.
     pub fn one(ranks: usize) -> Hosts {
         Hosts { ranks, count: 1, near: ranks, are_even: true, network: NETWORK }
     }
 
-    /// Hosts with as many ranks each. `network`: `45GB/s`, if it is known.
+    /// Returns hosts with `near` ranks each. `network`: such as `45GB/s`, if known.
     ///
     /// Errors: `bad-limit`.
     pub fn even(count: usize, near: usize, network: Option<&str>) -> Result<Hosts> {
@@ -49,32 +49,32 @@ impl Hosts {
         Ok(Hosts { ranks: count * near, count, near, are_even: true, network })
     }
 
-    /// Returns the part of a model that a rank has, on one of all hosts.
+    /// Returns the share of a model that the first rank owns.
     pub fn share(&self) -> Share {
         Share { rank: 0, ranks: self.ranks.clamp(1, OWNERS_MAX) }
     }
 
-    /// Returns the ranks of each host, if those of several sum `fold` micro-batches on their own. Where one host has as many ranks as own
-    /// something, there is no owner on another one to sum for.
+    /// Returns the ranks per host, if the ranks of a host sum `fold` micro-batches on their own. If one host has all
+    /// owners, there is none on another host to sum for.
     pub(crate) fn folds(&self, fold: usize) -> Option<usize> {
         let has_far_owners = self.count > 1 && self.near < self.share().ranks;
         let folds = fold > 1 && has_far_owners && self.are_even && self.near.is_multiple_of(fold);
         folds.then_some(self.near)
     }
 
-    /// Returns the ranks of other hosts.
+    /// Returns the number of ranks on other hosts.
     fn far(&self) -> usize {
         self.ranks - self.near
     }
 
-    /// Returns what sockets to other hosts hold for a rank.
+    /// Returns the bytes of a rank's sockets to other hosts.
     pub(crate) fn socket_bytes(&self) -> Bytes {
         let far = self.far() as u64;
         Bytes(if far == 0 { 0 } else { 2 * UNDER_WAY.max(far * REQUEST) })
     }
 
-    /// Returns the seconds in which every rank receives its part of `of_near` bytes of the others of its host, over a link, and of `of_far` bytes
-    /// of those of other hosts, which share the network.
+    /// Returns the seconds for every rank to receive its share of `of_near` bytes of the ranks of its host, over a
+    /// link, and of `of_far` bytes of those of other hosts, which share the network.
     pub(crate) fn receive_s(&self, [of_near, of_far]: [f64; 2], link: f64) -> f64 {
         let (ranks, near) = (self.ranks as f64, self.near as f64);
         let far = self.far() as f64;

@@ -1,4 +1,4 @@
-//! The limits that a run is planned against: given ones, those of the run file, or those of this machine.
+//! The limits that a run is planned against: given, from the run file, or from this machine.
 
 use crate::{devices, disk::bytes_on_disk};
 use plimsoll_base::{Bytes, Error, Result};
@@ -7,27 +7,26 @@ use plimsoll_devices::Card;
 use plimsoll_memory::{Limit, Limits, host::Host};
 use std::path::Path;
 
-/// How the source of a limit ends when the run file sets it.
+/// Suffix of a limit's source, if the run file sets it.
 pub(crate) const OF_RUN_FILE: &str = "of the run file";
-/// The source of a limit of another machine.
+/// Source of a limit that is given for another machine.
 const OF_FLAG: &str = "--limit";
-/// How the source of a limit begins that is a card's memory.
+/// Prefix of a limit's source, if it is a card's memory.
 const OF_CARD: &str = "--card ";
 
-/// True if a plan is for a machine that is not this one.
+/// True if the plan is for another machine.
 pub(crate) fn is_elsewhere(limits: &Limits) -> bool {
     let all = [&limits.host, &limits.device, &limits.disk, &limits.shm];
     all.into_iter().flatten().any(|limit| limit.source == OF_FLAG || limit.source.starts_with(OF_CARD))
 }
 
-/// Returns the limits of a machine with that card, of which no more is known.
+/// Returns the limits of a machine of which only the card is known.
 pub(crate) fn limits_of_card(card: &Card) -> Limits {
     let device = Limit { bytes: card.memory, source: format!("{OF_CARD}{}", card.name) };
     Limits { device: Some(device), ..Limits::default() }
 }
 
-/// Returns the limits of this machine for a run in `dir`. What earlier processes of the run have saved there belongs to
-/// the run, and counts as free.
+/// Returns the limits of this machine for a run in `dir`; what earlier processes of the run saved there counts as free.
 pub fn machine_limits(dir: &Path) -> Limits {
     let mut limits = Host::this().limits(dir);
     let own = bytes_on_disk(dir);
@@ -38,8 +37,7 @@ pub fn machine_limits(dir: &Path) -> Limits {
     limits
 }
 
-/// Returns the limits of a run: given, from the run file, or read from this machine. Of another machine only those that
-/// are given are known.
+/// Returns the limits of a run: given, from the run file, or this machine's. For another machine only given ones count.
 pub fn limits_of(run: &RunSpec, given: &Limits) -> Limits {
     let mut limits = given.clone();
     let here = match is_elsewhere(given) {
@@ -68,7 +66,7 @@ pub fn limits_of(run: &RunSpec, given: &Limits) -> Limits {
     limits
 }
 
-/// Reads `host=60GiB,device=139GiB` of `plan --limit`.
+/// Parses the argument of `plan --limit`, such as `host=60GiB,device=139GiB`.
 ///
 /// Errors: `bad-limit`.
 pub fn parse_limits(text: &str) -> Result<Limits> {

@@ -1,7 +1,6 @@
 //! Memory that a run measured, read from its directory: the highest reading of each phase, and the overall maximum.
 //!
-//! It reads the `memory` events of the load line, and the peak in `summary.json`. A run that is still in progress, or
-//! that died, has events and no summary.
+//! It reads `memory` events of the load line, and the peak in `summary.json`, which an unfinished run lacks.
 
 use plimsoll_base::{Error, Phase, Result, read_small};
 use serde_json::{Map, Value};
@@ -9,7 +8,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
-/// Longest line of an event log that is read; a longer line is no event.
+/// Longest line of an event log that is read; longer lines are no events.
 const LINE_BYTES_MAX: u64 = 16 << 20;
 /// Largest plan or summary.
 const FILE_BYTES_MAX: u64 = 64 << 20;
@@ -17,18 +16,18 @@ const FILE_BYTES_MAX: u64 = 64 << 20;
 /// Highest readings of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Measured {
-    /// Host memory of the run's processes by phase, in the order of a step; phases without a reading are left out.
+    /// Host memory of the run's processes by phase, in step order; phases without a reading are left out.
     pub phases: Vec<(Phase, u64)>,
-    /// Highest reading of all processes of the run.
+    /// Highest reading of all processes of the run together.
     pub peak: Option<u64>,
-    /// Highest reading of the processes besides the trainer.
+    /// Highest reading of the processes other than the trainer.
     pub others: u64,
 }
 
 impl Measured {
     /// Reads `events.jsonl` and `summary.json` of a run directory.
     ///
-    /// Errors: `run-dir-unreadable` without events.
+    /// Errors: `run-dir-unreadable` if there are no events.
     pub fn of_run(dir: &Path) -> Result<Measured> {
         let path = dir.join("events.jsonl");
         let file = open_regular(&path).map_err(|err| unreadable(&path, &err))?;
@@ -87,7 +86,7 @@ pub fn plan_of_run(dir: &Path) -> Result<Value> {
     })
 }
 
-/// Opens a file, and no pipe, which would block.
+/// Opens a regular file; a pipe would block.
 fn open_regular(path: &Path) -> std::io::Result<File> {
     match std::fs::metadata(path)?.is_file() {
         true => File::open(path),

@@ -1,4 +1,4 @@
-//! Planning a run: the search, its report, and the smallest limits.
+//! Plans a run: the search, its report, and the smallest limits.
 
 use crate::cost::{self, StepCost};
 use crate::evaluations::Evaluations;
@@ -16,7 +16,7 @@ use plimsoll_memory::{Limits, Plan, Pool, host::Host};
 use plimsoll_reward::{RewardMemory, RewardSpec};
 use plimsoll_train::OptimizerDType;
 
-/// A page: limits of containers are multiples of it.
+/// Page size: limits of containers are multiples of it.
 const PAGE: u64 = 4096;
 
 /// Returns the smallest limits under which a run fits.
@@ -29,7 +29,7 @@ pub fn smallest_limits(run: &RunSpec, facts: &Facts) -> Result<SmallestLimits> {
 
 /// Requires that the longest sequence has positions in the model and fits in a micro-batch of a given size.
 ///
-/// Errors: `positions-beyond-model`, `sequence-too-long`. A supervised run is checked as it packs: its longest prompt need not have the longest completion.
+/// Errors: `positions-beyond-model`, `sequence-too-long`. Supervised runs are checked when they are packed.
 pub fn check_lengths(run: &RunSpec, facts: &Facts) -> Result<()> {
     check_positions(run, facts)?;
     let (prompt, response) = (facts.prompt_tokens, run.response_tokens_max());
@@ -52,7 +52,7 @@ pub fn check_lengths(run: &RunSpec, facts: &Facts) -> Result<()> {
     }
 }
 
-/// Requires that the longest sequence has positions that the model was trained for, unless the run file extends them.
+/// Requires that the model was trained for the longest sequence's positions, unless the run file extends them.
 ///
 /// Errors: `positions-beyond-model`.
 pub fn check_positions(run: &RunSpec, facts: &Facts) -> Result<()> {
@@ -68,8 +68,8 @@ pub fn check_positions(run: &RunSpec, facts: &Facts) -> Result<()> {
         .hint("set model_options.positions = \"extend\" to go beyond what the model was trained for"))
 }
 
-/// Returns the tokens of the longest sequence of the run. The longest prompt of a supervised run need not have the longest
-/// completion, so there the longer of the two counts.
+/// Returns the tokens of the longest sequence of the run. In a supervised run the longest prompt need not have the
+/// longest completion, so the longer of the two counts.
 pub fn longest_sequence(run: &RunSpec, facts: &Facts) -> usize {
     match run.samples() {
         true => facts.prompt_tokens + run.response_tokens_max(),
@@ -77,7 +77,7 @@ pub fn longest_sequence(run: &RunSpec, facts: &Facts) -> usize {
     }
 }
 
-/// Plans a run whose facts are known. Limits that are absent in `given` come from the run file, then from this machine.
+/// Plans a run with known facts. Limits absent in `given` come from the run file, then from this machine.
 ///
 /// Errors: `size-overflow`.
 pub fn plan_with(run: &RunSpec, facts: &Facts, given: &Limits) -> Result<PlanReport> {
@@ -86,7 +86,7 @@ pub fn plan_with(run: &RunSpec, facts: &Facts, given: &Limits) -> Result<PlanRep
     })
 }
 
-/// As `plan_with`, without the search for changes that would make the run fit.
+/// Plans a run without searching for changes that would make it fit.
 ///
 /// Errors: `size-overflow`.
 pub(crate) fn plan_without_hints(run: &RunSpec, facts: &Facts, given: &Limits) -> Result<PlanReport> {
@@ -95,7 +95,7 @@ pub(crate) fn plan_without_hints(run: &RunSpec, facts: &Facts, given: &Limits) -
     })
 }
 
-/// Returns the limits of each rank, on the machine that the facts name.
+/// Returns the limits of each rank on the machine that the facts name.
 fn limits_of_ranks(run: &RunSpec, facts: &Facts, given: &Limits) -> Limits {
     let mut given = given.clone();
     if let Some(card) = &facts.card {
@@ -104,7 +104,7 @@ fn limits_of_ranks(run: &RunSpec, facts: &Facts, given: &Limits) -> Limits {
     limits_of(run, &given).of_each(facts.hosts.near)
 }
 
-/// Plans a command that samples and does not train.
+/// Plans a command that samples but does not train.
 ///
 /// Errors: `size-overflow`.
 pub fn plan_sampling(run: &RunSpec, facts: &Facts) -> Result<PlanReport> {
@@ -112,7 +112,7 @@ pub fn plan_sampling(run: &RunSpec, facts: &Facts) -> Result<PlanReport> {
     with_planner(run, facts, &limits, Purpose::Sample, |planner| report(planner, run))
 }
 
-/// Predicts the seconds of a step of `shape` with given rates.
+/// Predicts the seconds of a step of `shape` at given rates.
 pub fn predict_step(run: &RunSpec, facts: &Facts, shape: &RunShape, rates: &Rates) -> StepCost {
     cost::predict(&work(run, facts), shape, rates)
 }
@@ -127,7 +127,7 @@ pub(crate) fn with_planner<T>(
     let cores = Host::this().threads();
     let threads = run.run.threads.value().map_or(cores, |n| n.max(1) as usize);
     let row = devices::row_of(run, limits);
-    // Threads that wait for a core add nothing. Another machine has as many cores as its run file names threads.
+    // Threads that wait for a core add nothing. Another machine has as many cores as its run file has threads.
     let at_work = if is_elsewhere(limits) { threads } else { threads.min(cores) };
     let rates = match facts.card.filter(|_| row.has_own_memory()) {
         Some(card) => card.rates(),
@@ -150,7 +150,7 @@ pub(crate) fn report(planner: &Planner, run: &RunSpec) -> Result<PlanReport> {
     Ok(PlanReport { hints, ..report })
 }
 
-/// Returns the plan without changes that would make it fit.
+/// Returns the plan without changes that would make the run fit.
 pub(crate) fn bare(planner: &Planner, run: &RunSpec) -> Result<PlanReport> {
     let solution = planner.solve(run)?;
     let runner_up = solution.runner_up.map(|(candidate, plan)| setting(&candidate, &plan));
@@ -183,7 +183,7 @@ pub(crate) fn bare(planner: &Planner, run: &RunSpec) -> Result<PlanReport> {
     })
 }
 
-/// Returns the warning for threads that this machine has no cores for, unless the limits are those of another machine.
+/// Returns the warning for more threads than cores, unless the limits are those of another machine.
 pub fn threads_without_cores(threads: usize, limits: &Limits) -> Option<String> {
     let cores = Host::this().threads();
     (threads > cores && !is_elsewhere(limits)).then(|| {

@@ -16,44 +16,42 @@ use plimsoll_model::{Mode, PassLimits, adapters_layout, rope};
 use plimsoll_rollout::{Engine, Lengths, Samples, layout as engine_layout};
 use plimsoll_train::Packer;
 
-/// Process memory that does not depend on the run: the allocator's slack, messages, metrics, the run file. Measured at
-/// 1 to 2.5 MiB.
+/// Process memory that no run changes: allocator slack, messages, metrics, run file. Measured at 1 to 2.5 MiB.
 const HEAP_SLACK: Bytes = Bytes::mib(4);
-/// Bytes that a checkpoint's header takes for each tensor while it is written: its declaration, its place and its text. Measured at 1.27 kB.
+/// Bytes per tensor of a checkpoint's header while it is written: declaration, offset and text. Measured at 1.27 kB.
 const HEADER_BYTES: u64 = 1400;
-/// Tensors of a layer besides those of its experts, at most, and sets of states in a file.
+/// Maximum tensors of a layer, excluding its experts'.
 const TENSORS_OF_LAYER: u64 = 12;
 const STATE_SETS: u64 = 3;
 /// Touched stack of a thread: attention's backward pass takes 220 KiB.
 const STACK: u64 = 256 << 10;
 
-/// Kernel memory of a run besides page tables: stacks of threads, open files, pipes, accounting. Measured at 0.2 to 0.7
-/// MiB in a separate container.
+/// Kernel memory except page tables: stacks, open files, pipes, accounting. Measured at 0.2 to 0.7 MiB in a container.
 const KERNEL_BASE: Bytes = Bytes::mib(1);
-/// A thread's stack in the kernel, with its guard and records.
+/// Kernel stack of a thread, with guard and records.
 const KERNEL_STACK: u64 = 32 << 10;
-/// A page table has 8 bytes for each page of 4 KiB, where no huge page was available.
+/// A page table has 8 bytes per page of 4 KiB, if no huge pages are available.
 const PAGES_OF_TABLE_BYTE: u64 = 4096 / 8;
 
 /// Bytes of a token as text: 4 to 5 in natural text of common vocabularies.
 const TEXT_BYTES_PER_TOKEN: u64 = 6;
-/// The supervisor of a run, besides the pages of the binary, which it has in common with the trainer: measured at 2.1 MiB.
+/// The supervisor of a run, excluding pages of the binary, which it shares with the trainer: measured at 2.1 MiB.
 const SUPERVISOR: Bytes = Bytes::mib(4);
-/// That of one of several ranks, which speaks with the others: measured at 2.1 MiB with 3 ranks.
+/// The supervisor of one of several ranks, which talks to the others: measured at 2.1 MiB with 3 ranks.
 const SUPERVISOR_OF_A_RANK: Bytes = Bytes::mib(6);
-/// Buffers of other hosts' ranks do not fill their pages.
+/// Slack of the buffers for ranks of other hosts, which do not fill their pages.
 const PAGES_APART: u64 = 16 << 20;
-/// A rank's part of the window through which ranks exchange numbers: `ranks::Group`.
+/// One rank's part of the window through which ranks exchange numbers: `ranks::Group`.
 const WINDOW_OF_A_RANK: u64 = 260 << 10;
-/// A token of a sample that ranks exchange: an id, a log-probability and its text, twice while messages are gathered or read, and its text
-/// where it was graded.
+/// Bytes per token of a sample that ranks exchange: id, log-probability and text, twice while messages are gathered or
+/// read, and the text where it was graded.
 const EXCHANGED_BYTES_PER_TOKEN: u64 = 2 * (8 + TEXT_BYTES_PER_TOKEN) + TEXT_BYTES_PER_TOKEN;
-/// Lengths, scores and ends of such a sample, and its records when it is read.
+/// Lengths, scores and ends of an exchanged sample, and its records once read.
 const EXCHANGED_BYTES_PER_SAMPLE: u64 = 1 << 10;
-/// A turn of an exchanged episode: its first token, its end, its reward and the lengths of its texts in 28 bytes, twice while messages are
-/// gathered, and its records when it is read.
+/// Bytes per turn of an exchanged episode: first token, end, reward and text lengths in 28 bytes, twice while messages
+/// are gathered, and its records once read.
 const EXCHANGED_BYTES_PER_TURN: u64 = 2 * 28 + 96;
-/// Pages that the kernel maps around those that are read, in another rank's regions.
+/// Pages that the kernel maps around pages read in another rank's regions.
 const FAULT_AROUND: u64 = 1 << 20;
 
 impl RunShape {
@@ -101,19 +99,19 @@ impl RunShape {
         Ok(layout)
     }
 
-    /// Returns what the device's library takes by which ranks of different hosts may exchange; none where they do not.
+    /// Returns the bytes of the network library of ranks on different hosts; none if they do not use it.
     fn network(&self) -> Option<(Bytes, Bytes)> {
         let training = self.training.as_ref()?;
         let may = training.hosts.count > 1 && training.exchange != Auto::Value(Exchange::Sockets);
         self.row().network.filter(|_| may)
     }
 
-    /// Returns the ranks that train: 1 where nothing is trained.
+    /// Returns the number of training ranks; 1 if nothing is trained.
     fn ranks(&self) -> usize {
         self.training.as_ref().map_or(1, |training| training.share.ranks)
     }
 
-    /// Returns the scratch of the model that needs the most: operations use it one after the other.
+    /// Returns the scratch of the model that needs the most: operations use it one at a time.
     fn scratch(&self) -> Result<Layout> {
         let mut most = self.scratch_of(&self.spec)?;
         let others =
@@ -154,13 +152,13 @@ impl RunShape {
         training.pack.pass_of(training.packing.heads)
     }
 
-    /// Returns the limits of the largest pass over whole sequences; none where nothing but sampling is done.
+    /// Returns the limits of the largest pass over whole sequences; none if the run only samples.
     pub fn packs(&self) -> Option<PassLimits> {
         let scoring = || self.scoring.as_ref().map(|scoring| scoring.pack.pass());
         self.training.as_ref().map(|_| self.pass()).or_else(scoring)
     }
 
-    /// Returns a step's per-token arrays: sequences, the most entries of one, and which there are.
+    /// Returns a step's per-token arrays: sequences, the most entries of one, and which arrays there are.
     pub fn step_arrays(&self) -> (usize, usize, StepArrays) {
         let Some(training) = &self.training else { return Default::default() };
         match self.head {
@@ -170,7 +168,7 @@ impl RunShape {
         }
     }
 
-    /// Adds the most that checkpoints take: those kept, the best, and the one being written.
+    /// Adds the maximum bytes of checkpoints: those kept, the best, and the one being written.
     fn disk_rows(&self, layout: &mut Layout) {
         let (Some(training), disk) = (&self.training, self.host.disk) else { return };
         let Some(keep) = disk.keep else { return };
@@ -181,13 +179,12 @@ impl RunShape {
         layout.outside("rl.records", "rl", Pool::Disk, Place::File, disk.records);
     }
 
-    /// Returns the bytes of prompts and responses as text, of a step or of the evaluation samples in flight, and of the
-    /// messages to and from workers and servers.
+    /// Returns the text bytes of a step or of evaluation samples in flight, and of messages with workers and servers.
     fn text_bytes(&self) -> u64 {
         let tokens = |samples: usize, response: usize| {
             (samples as u64).saturating_mul((self.engine.prompt_tokens + response) as u64)
         };
-        // The samples of a round, and what earlier rounds kept.
+        // The samples of a round, and those kept from earlier rounds.
         let step = self
             .training
             .as_ref()
@@ -200,17 +197,17 @@ impl RunShape {
         step.max(graded).saturating_mul(TEXT_BYTES_PER_TOKEN * copies)
     }
 
-    /// Returns the bytes of the responses that an evaluation keeps, beyond the few that every run keeps of a step: in
-    /// memory, and as the text of their file, which grows by doubling.
+    /// Returns the bytes of responses that an evaluation keeps, beyond the few that every run keeps of a step: in
+    /// memory, and as the text of their file, whose buffer grows by doubling.
     fn kept_bytes(&self) -> u64 {
         let rows = self.host.rows_kept.saturating_sub(SAMPLES_KEPT) as u64;
         let tokens = (self.engine.prompt_tokens + self.engine.new_tokens) as u64;
         rows.saturating_mul(3 * line_bytes_max(tokens))
     }
 
-    /// Returns the bytes of other ranks' memory that this one reads, and the window: they count as resident in each that reads
-    /// them. Of every other rank these are the gradients and weights of what this one or that one owns, the gradients of a pass's
-    /// rows, its part of a reference that is spread and, in a save, the optimizer's states. Cards read each other's memory themselves. `None` in a run of one rank.
+    /// Returns the bytes of other ranks' memory that this rank reads, and of the window: resident in each reader. Per
+    /// rank: gradients and weights of owned elements, a pass's row gradients, its shard of a reference, and in a save
+    /// the optimizer's states. Cards read each other's memory without the host's. `None` for one rank.
     fn others_bytes(&self) -> Option<u64> {
         let Training { share, hosts, .. } = self.training.as_ref()?;
         if share.ranks == 1 {
@@ -228,13 +225,13 @@ impl RunShape {
         };
         let others = match self.row().reads_ranks_in_place {
             true => share.ranks as u64 * self.roles().into_iter().filter_map(of).sum::<u64>(),
-            // A card reads those of its host without the host's memory, and of the others one portion after the other.
+            // Cards of one host bypass host memory; data of other hosts passes in portions.
             false if hosts.count > 1 => {
                 let rows = |role: RoleShape| {
                     Some(role.update?.pass.limits.rows as u64 * 4 * u64::from(role.spec.hidden))
                 };
                 let largest = self.roles().into_iter().filter_map(rows).max().unwrap_or(0);
-                // Mapped twice, to be written and to be read: the system counts both.
+                // Mapped twice, for writing and for reading: the system counts both.
                 2 * PORTION_BYTES.max(largest) + PAGES_APART
             }
             false => 0,
@@ -242,7 +239,7 @@ impl RunShape {
         Some(others + share.ranks as u64 * (WINDOW_OF_A_RANK + FAULT_AROUND))
     }
 
-    /// Returns the bytes of what all ranks sampled, on its way and as it is read. Episodes bring their prompts along.
+    /// Returns the bytes of all ranks' samples, in transit and as they are read. Episodes include their prompts.
     fn exchanged_bytes(&self) -> u64 {
         let (prompt, turns) = match self.episodes.is_there {
             true => (self.engine.prompt_tokens, self.episodes.turns_max as u64 * EXCHANGED_BYTES_PER_TURN),
@@ -253,10 +250,10 @@ impl RunShape {
         (self.engine.samples as u64).saturating_mul(sample)
     }
 
-    /// Returns what the header of the largest file of states takes while it is written, of models with experts: those of others have a few
-    /// hundred tensors, which the heap's slack holds. With adapters their states alone are saved.
+    /// Returns the bytes of the largest state file's header while it is written, for models with experts: other models
+    /// have a few hundred tensors, which the heap's slack covers. With adapters only their states are saved.
     fn header_bytes(&self) -> u64 {
-        // Of an expert, and of a layer besides.
+        // Per expert, and per layer besides.
         let shape = self.lora.map(|lora| lora.shape);
         let each = |row: TensorRow| match shape {
             Some(shape) => 2 * u64::from(row.target.is_some_and(|target| shape.targets.contains(target))),
@@ -300,7 +297,7 @@ impl RunShape {
         if let Some(bytes) = self.others_bytes() {
             row("ranks.others", "ranks", Place::Process, bytes);
             let hosts = self.training.as_ref().map_or(Hosts::one(1), |training| training.hosts);
-            // Between hosts it goes twice more: with what other ranks of the host have, and with what those of others have.
+            // Two more copies between hosts: with data of the host's other ranks, and with that of other hosts.
             let copies = if hosts.count > 1 { 3 } else { 1 };
             row("ranks.exchange", "ranks", Place::Heap, copies * self.exchanged_bytes());
             if hosts.count > 1 {
@@ -350,24 +347,24 @@ fn passes_of<'r>(roles: impl Iterator<Item = &'r RoleShape>) -> Vec<(RoleShape, 
     passes
 }
 
-/// Kinds of memory that the load line follows: anonymous, file, shared, and the workers'.
+/// Kinds of memory that the load line tracks: anonymous, file, shared, and the workers'.
 pub const LOAD_LINE_KINDS: usize = 4;
-/// Pages of the load line's status and of its readings.
+/// Pages of the load line's status and readings.
 const LOAD_LINE_PAGES: u64 = 24 << 10;
 
-/// Returns the bytes that the load line holds.
+/// Returns the bytes of the load line.
 const fn load_line_bytes() -> u64 {
     plimsoll_memory::trend::bytes(LOAD_LINE_KINDS as u64) + LOAD_LINE_PAGES
 }
 
-/// Adds a host row, unless it has no bytes.
+/// Adds a host row, unless it is empty.
 fn host_row(layout: &mut Layout, name: &str, owner: &'static str, place: Place, bytes: u64) {
     if bytes > 0 {
         layout.outside(name, owner, Pool::Host, place, Bytes(bytes));
     }
 }
 
-/// Adds the rows of any process with `threads` threads: `image` is its binary.
+/// Adds the rows of any process with `threads` threads; `image` is its binary.
 pub fn process_rows_of(layout: &mut Layout, image: Bytes, threads: usize) {
     for (name, bytes) in [
         ("process.image", image.0),
@@ -378,7 +375,7 @@ pub fn process_rows_of(layout: &mut Layout, image: Bytes, threads: usize) {
     }
 }
 
-/// Adds the rows of what watches a training run, or one of its `ranks`, and of its trackers.
+/// Adds the rows of the supervisor of a training run, or of one of its `ranks`, and of its trackers.
 pub fn training_rows(layout: &mut Layout, ranks: usize, trackers: Bytes) {
     host_row(layout, "rl.watch", "rl", Place::Heap, load_line_bytes());
     let supervisor = if ranks == 1 { SUPERVISOR } else { SUPERVISOR_OF_A_RANK };
@@ -386,7 +383,7 @@ pub fn training_rows(layout: &mut Layout, ranks: usize, trackers: Bytes) {
     host_row(layout, "track.worker", "run", Place::Workers, trackers.0);
 }
 
-/// Adds the kernel's memory for `threads` threads and the host memory of all rows so far: the last row of the host.
+/// Adds the kernel's memory for `threads` threads and for the host memory of all rows so far: the last host row.
 pub fn kernel_row(layout: &mut Layout, threads: usize) {
     let host_rows = layout.regions.iter().filter(|r| r.pool == Pool::Host);
     // The planner refuses a sum beyond 64 bits, with an error message.
@@ -395,7 +392,7 @@ pub fn kernel_row(layout: &mut Layout, threads: usize) {
     layout.outside("kernel.memory", "kernel", Pool::Host, Place::Kernel, kernel);
 }
 
-/// Adds the rows of a collector's process, whose threads have their own rows: the binary, its stacks, the allocator's slack.
+/// Adds the rows of a collector's process, excluding its threads' own: binary, stacks, allocator slack.
 pub fn process_rows(layout: &mut Layout) {
     // The main thread, and the one that waits for signals.
     process_rows_of(layout, environments_image_bytes(), 0);

@@ -18,7 +18,7 @@ impl PlanReport {
         })
     }
 
-    /// Returns the planned peak of the process itself: the arena and everything else in its resident memory.
+    /// Returns the planned peak of the process itself: the arena and all else in its resident memory.
     pub fn host_peak(&self) -> Bytes {
         self.plan.process_peak()
     }
@@ -45,7 +45,7 @@ impl PlanReport {
         })
     }
 
-    /// Returns where the ranks are, each with this plan.
+    /// Returns the hosts of the ranks, each of which has this plan.
     fn hosts(&self) -> Hosts {
         self.shape.training.as_ref().map_or(Hosts::one(1), |training| training.hosts)
     }
@@ -87,7 +87,7 @@ impl PlanReport {
         text
     }
 
-    /// Returns the predicted seconds of all steps and evaluations. Every response is assumed to have its longest length.
+    /// Returns the predicted seconds of all steps and evaluations, with every response at its maximum length.
     pub fn run_s(&self) -> f64 {
         f64::from(self.steps) * self.auto.chosen.predicted_step_s + self.evaluations.all_s()
     }
@@ -96,7 +96,7 @@ impl PlanReport {
         (!self.held_source.is_empty()).then_some(self.held_source.as_str())
     }
 
-    /// Returns what `"auto"` became, what it cost, and the next best.
+    /// Formats the choice for `"auto"`, its cost, and the runner-up.
     fn auto_lines(&self) -> Vec<String> {
         let auto = &self.auto;
         let cost = auto.chosen.predicted;
@@ -151,7 +151,7 @@ pub fn pools_json(plan: &Plan) -> Value {
     Value::Object(pools)
 }
 
-/// Returns who holds the peak of the host; null for other pools.
+/// Returns the parts of the host's peak; null for other pools.
 fn parts_json(plan: &Plan, pool: Pool) -> Value {
     match pool {
         Pool::Host => {
@@ -172,7 +172,7 @@ pub fn region_lines(plan: &Plan) -> String {
     text + "\n"
 }
 
-/// Formats peak and limit of each pool that is used.
+/// Formats peak and limit of each pool in use.
 pub fn pool_lines(plan: &Plan) -> String {
     let mut text = String::new();
     for pool in Pool::ALL {
@@ -200,7 +200,7 @@ fn parts_words(parts: &[(&'static str, Bytes)]) -> String {
     parts.iter().map(|(name, bytes)| format!("{name} {bytes}")).collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the knobs of a setting, each under its key.
+/// Returns the values of a setting, each with its key.
 fn named(setting: &Setting) -> Vec<(&'static str, String)> {
     let r = &setting.resolved;
     let merge = r.merge.map(|merge| ("merge", merge.to_string()));
@@ -230,7 +230,7 @@ fn speed(lost: f64) -> String {
     }
 }
 
-/// Returns the knobs in which `next` differs.
+/// Returns the values in which `next` differs.
 fn changes(chosen: &Setting, next: &Setting) -> String {
     let differ = named(chosen).into_iter().zip(named(next)).filter(|(a, b)| a.1 != b.1);
     listed(differ.map(|(_, b)| b).collect())

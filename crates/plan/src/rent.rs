@@ -1,4 +1,4 @@
-//! `plan --rent`: which cards, and how many, a run fits on, and how long each of them takes.
+//! `plan --rent`: which cards a run fits on, how many it needs, and how long it takes on them.
 
 use crate::duration::duration;
 use crate::facts::Facts;
@@ -12,28 +12,28 @@ use plimsoll_devices::Card;
 use plimsoll_memory::{Limit, Pool};
 use serde::Serialize;
 
-/// Cards of one host that are tried.
+/// Numbers of cards of one host to try.
 pub const RANKS: [usize; 4] = [1, 2, 4, 8];
 
-/// A number of cards of one kind, and what a run takes there.
+/// A number of cards of one kind, and the memory and time of a run there.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Offer {
     pub card: &'static str,
     pub ranks: usize,
     pub fits: bool,
-    /// Peak of each card; of the smallest setting where none fits.
+    /// Peak of each card, under the smallest setting if none fits.
     pub card_bytes: Bytes,
-    /// Memory of the host, all ranks together.
+    /// Host memory of all ranks together.
     pub host_bytes: Bytes,
     pub step_s: f64,
-    /// Of all steps and evaluations.
+    /// Seconds of all steps and evaluations.
     pub run_s: f64,
-    /// Hours of the run, times the cards.
+    /// Hours of the run times the number of cards.
     pub card_hours: f64,
 }
 
-/// Plans a run on 1 to 8 of each card: first those that fit, by card hours; then the others. `ranks` says which numbers of
-/// ranks the run can have. `host`: memory of the host, if it is known.
+/// Plans a run on 1 to 8 of each card: those that fit first, by card hours, then the others. `ranks`: the numbers of
+/// ranks that the run allows. `host`: memory of the host, if known.
 ///
 /// Errors: `size-overflow`.
 pub fn offers(run: &RunSpec, facts: &Facts, ranks: &[usize], host: Option<&Limit>) -> Result<Vec<Offer>> {
@@ -73,7 +73,7 @@ fn offer(run: &RunSpec, facts: &Facts, card: Card, ranks: usize, host: Option<&L
     })
 }
 
-/// Formats the offers for people; those that do not fit as one line.
+/// Formats the offers for people; those that do not fit share one line.
 pub fn table(offers: &[Offer]) -> String {
     let mut text = format!(
         "{:<10} {:>5} {:>10} {:>11} {:>10} {:>12} {:>10}\n",

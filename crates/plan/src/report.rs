@@ -1,4 +1,4 @@
-//! The report of a plan: what `"auto"` became, whether the run fits, and which changes would make it fit.
+//! The report of a plan: the values for `"auto"`, whether the run fits, and which changes would make it fit.
 
 use crate::cost::StepCost;
 use crate::evaluations::Evaluations;
@@ -27,11 +27,11 @@ pub struct Resolved {
     pub rollout_rows: usize,
     pub prompt_tokens_max: usize,
     pub threads: usize,
-    /// The most that the buffers between files and weights take.
+    /// Maximum bytes of the buffers between files and weights.
     pub staging: Bytes,
-    /// What is in the device's host memory.
+    /// What is offloaded to the device's host memory.
     pub offload: Offload,
-    /// Whether adapters are merged into a copy of the weights; none where the run file says so.
+    /// Whether adapters are merged into a copy of the weights; none if the run file decides it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub merge: Option<bool>,
 }
@@ -46,23 +46,23 @@ pub struct Setting {
     pub host_peak_bytes: Bytes,
 }
 
-/// What `"auto"` became, and what it would have become next.
+/// The setting chosen for `"auto"`, and the runner-up.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct AutoReport {
-    /// The fastest setting that fits; the smallest where none does.
+    /// The fastest setting that fits; the smallest if none does.
     pub chosen: Setting,
     /// The next one that fits, if the run file leaves a choice.
     pub runner_up: Option<Setting>,
-    /// Origin of the predictions' rates.
+    /// Source of the predictions' rates.
     pub rates: String,
-    /// What was given up to fit, where that changes the result.
+    /// What was given up to fit, if that changes the result.
     pub gave_up: Option<String>,
 }
 
 #[derive(Clone, Debug)]
 pub struct PlanReport {
     pub plan: Plan,
-    /// The numbers that the regions follow from.
+    /// The numbers that decide the regions.
     pub shape: RunShape,
     pub resolved: Resolved,
     pub auto: AutoReport,
@@ -72,17 +72,17 @@ pub struct PlanReport {
     /// Steps of the run; 0 for commands that do not train.
     pub steps: u32,
     pub evaluations: Evaluations,
-    /// What is assumed where facts are not known, for people.
+    /// Assumptions where facts are unknown, for people.
     pub assumed: Vec<String>,
     /// Checks of `train` that the plan left out, for people.
     pub not_checked: Vec<String>,
-    /// Settings that `train` takes and that the user hardly means.
+    /// Settings that `train` accepts but the user probably does not intend.
     pub warnings: Vec<String>,
-    /// Origin of the rows for a card's driver and libraries; empty on the CPU.
+    /// Source of the rows for a card's driver and libraries; empty on the CPU.
     pub held_source: String,
 }
 
-/// The smallest limits under which a run fits, every `"auto"` at its smallest.
+/// The smallest limits under which a run fits, with every `"auto"` at its smallest.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct SmallestLimits {
     /// Host memory of all processes of the run and of the kernel for them, in whole pages.
@@ -93,14 +93,14 @@ pub struct SmallestLimits {
 /// A change of the run file that makes it fit.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Hint {
-    /// The argument of `--set`; none where the run file cannot do it.
+    /// The argument of `--set`; none if the run file cannot make the change.
     pub set: Option<String>,
     pub why: String,
-    /// Predicted seconds of a step with the change. None for a larger limit.
+    /// Predicted seconds of a step with the change; none for a larger limit.
     pub predicted_step_s: Option<f64>,
-    /// The same relative to the run as written on a machine where it fits, minus 1: 0.12 is 12 % slower.
+    /// Predicted step time relative to the unchanged run on a machine where it fits, minus 1: 0.12 is 12 % slower.
     pub lost_speed: Option<f64>,
-    /// True if it changes the result, not only how it is computed.
+    /// True if the change affects the result, not only how it is computed.
     pub changes_result: bool,
 }
 

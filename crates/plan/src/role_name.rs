@@ -1,19 +1,19 @@
-//! The names of a run's models by what they are for, and a value for each.
+//! The roles of a run's models, and a value for each role.
 
 use plimsoll_config::REWARD_MODELS_MAX;
 
-/// Which role a model has; its name is that in regions of the plan, as in `actor.weights`.
+/// The role of a model; its name is used in regions of the plan, as in `actor.weights`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RoleName {
-    /// The policy: it is sampled from and trained.
+    /// The policy, which is sampled from and trained.
     Actor,
-    /// The actor as it was before its first step.
+    /// The actor before its first step.
     Reference,
     /// The value function of `ppo`.
     Critic,
-    /// What `distill` learns from: it scores what the actor samples.
+    /// The model that `distill` learns from: it scores the actor's samples.
     Teacher,
-    /// A reward model by its place in the run file, below `REWARD_MODELS_MAX`; `reward_model` trains the first.
+    /// A reward model by its index in the run file, below `REWARD_MODELS_MAX`; `reward_model` trains the first.
     Reward(u8),
 }
 
@@ -47,7 +47,7 @@ impl RoleName {
     }
 }
 
-/// A value for each role that has one, such as the model that it is read from.
+/// A value for each role that has one, such as the path of its model.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PerRole<T>([Option<T>; NAMES.len()]);
 
@@ -65,12 +65,12 @@ impl<T> PerRole<T> {
         self.0[role.index()].as_ref()
     }
 
-    /// Gives the reward models their values, in the order of the run file.
+    /// Sets the reward models' values, in the order of the run file.
     pub fn with_rewards(self, values: impl Iterator<Item = T>) -> PerRole<T> {
         RoleName::rewards().zip(values).fold(self, |all, (role, value)| all.with(role, Some(value)))
     }
 
-    /// Returns the values of the reward models, with their roles.
+    /// Returns the reward models' values, with their roles.
     pub fn rewards(&self) -> impl Iterator<Item = (RoleName, &T)> {
         RoleName::rewards().filter_map(|role| Some((role, self.get(role)?)))
     }

@@ -1,7 +1,7 @@
 //! The models of a run as roles: the name of each, whether it is trained, and which passes it makes.
 //!
-//! Actor, reference, critic, teacher and reward model are values of one type, in the order in which they are laid out. A further
-//! role is a name, a value of `RunShape::roles` and, where its model is not the run's own, a row that opens it.
+//! Actor, reference, critic, teacher and reward model are values of one type, in the order in which they are laid out.
+//! To add a role, add a name, a value of `RunShape::roles` and, unless its model is the run's own, a row that opens it.
 
 use crate::lora::{CriticAdapter, Lora};
 use crate::role_name::RoleName;
@@ -20,14 +20,14 @@ use plimsoll_train::{
 };
 use std::rc::Rc;
 
-/// How sequences pass through a role.
+/// One kind of pass of a role.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PassShape {
     /// What the pass keeps, and its phase.
     pub mode: Mode,
-    /// How sequences become micro-batches.
+    /// How sequences are packed into micro-batches.
     pub packing: Packing,
-    /// The most that one pass holds.
+    /// Limits of one pass.
     pub limits: PassLimits,
 }
 
@@ -40,12 +40,12 @@ pub struct UpdateShape {
     pub dtypes: StateDTypes,
     /// True if the optimizer's states are in the device's host memory.
     pub offloads_states: bool,
-    /// Coefficient of the loss of balance of its experts.
+    /// Coefficient of the load balancing loss (MoE models only).
     pub balance_coef: f64,
 }
 
 impl UpdateShape {
-    /// The update of adapters, whose gradients and states are f32 and stay on the device.
+    /// Returns the update of adapters, whose gradients and states are f32 and stay on the device.
     fn of_adapters(self) -> UpdateShape {
         let (grads, optimizer) = (DType::F32, OptimizerDType::F32);
         UpdateShape {
@@ -63,13 +63,13 @@ pub enum WeightsAre {
     Resident,
     /// In the device's host memory.
     Offloaded,
-    /// In parts on all ranks.
+    /// Sharded over all ranks.
     Spread(Share),
-    /// The first role's, which are frozen: without its adapters, and of a critic with a head of its own.
+    /// The first role's frozen weights, without its adapters; a critic has its own head.
     FirstRoles,
 }
 
-/// A role as the plan sees it.
+/// A role in the plan: its model, its weights and its passes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RoleShape {
     pub name: RoleName,
@@ -79,9 +79,9 @@ pub struct RoleShape {
     pub weights: DType,
     pub target: Target,
     pub weights_are: WeightsAre,
-    /// The adapters that it learns, or comes with, on top of frozen weights.
+    /// The adapters that it trains, or comes with, on top of frozen weights.
     pub lora: Option<Lora>,
-    /// How its products are stored, if not in full.
+    /// How its products are quantized, if at all.
     pub quantize: Option<Coding>,
     /// Forward passes over whole sequences.
     pub score: Option<PassShape>,
@@ -90,7 +90,7 @@ pub struct RoleShape {
 }
 
 impl RoleShape {
-    /// Returns everything that one of its tables depends on.
+    /// Returns the key of one of its tables: everything that it depends on.
     fn key(&self, which: Which, head: Head) -> Key {
         let of_weights = which == Which::Weights;
         Key {
@@ -106,7 +106,7 @@ impl RoleShape {
 
     /// Returns the role's parameter table.
     pub fn table(&self) -> Rc<ParamTable> {
-        // What the first role has below adapters is a language model.
+        // The base of the first role's adapters is a language model.
         let is_of_first = self.weights_are == WeightsAre::FirstRoles;
         let head = if is_of_first { Head::Vocabulary } else { self.head };
         let new = match head {
@@ -122,7 +122,7 @@ impl RoleShape {
         })
     }
 
-    /// Returns the table of its adapters, and of the head that is learnt with them.
+    /// Returns the table of its adapters, including a head trained with them.
     pub fn adapters(&self) -> Option<Rc<ParamTable>> {
         let lora = self.lora?;
         let new = match self.head {
@@ -133,14 +133,14 @@ impl RoleShape {
         Some(tables::of(self.key(Which::Adapters, self.head), make))
     }
 
-    /// Returns the table of the weights that have its adapters in them.
+    /// Returns the table of the weights with its adapters merged in.
     pub fn merged(&self) -> Option<Rc<ParamTable>> {
         let lora = self.lora.filter(|lora| lora.merge)?;
         let make = || ParamTable::merged(&self.spec, self.target.kind, self.weights, lora.shape);
         Some(tables::of(self.key(Which::Merged, self.head), make))
     }
 
-    /// Returns the table of what it learns: its adapters, or all its parameters.
+    /// Returns the table of what it trains: its adapters, or all its parameters.
     pub fn trained(&self) -> Rc<ParamTable> {
         self.adapters().unwrap_or_else(|| self.table())
     }
@@ -214,8 +214,8 @@ impl RoleShape {
         Ok(layout)
     }
 
-    /// Returns the phase in which weights that lie in parts are whole in `ROLE.whole`, if there is one: those that are sampled from for
-    /// rollouts, others to be read. A reference is a copy of the first role's part.
+    /// Returns the phase in which sharded weights are whole in `ROLE.whole`, if there is one: the rollout for those
+    /// sampled from, the reward phase for others. A reference is a copy of the first role's shard.
     pub fn whole_in(&self) -> Option<Phase> {
         match (self.weights_are, self.name) {
             (WeightsAre::Spread(_), RoleName::Reference) => None,
@@ -226,7 +226,7 @@ impl RoleShape {
         }
     }
 
-    /// Returns the region of its rotary table, if `actor`'s does not serve.
+    /// Returns the region of its rotary table, if it cannot share `actor`'s.
     pub(crate) fn rope(&self, actor: &ModelSpec, positions: usize) -> Result<Layout> {
         match rope::same(actor, &self.spec) {
             true => Ok(Layout::new()),
@@ -270,7 +270,7 @@ impl RoleShape {
 }
 
 impl Training {
-    /// Returns where weights are that nothing else settles.
+    /// Returns the place of weights that nothing else determines.
     fn weights_are(&self) -> WeightsAre {
         match self.offload.weights && self.share.ranks > 1 {
             true => WeightsAre::Spread(self.share),
@@ -280,8 +280,7 @@ impl Training {
 }
 
 impl RunShape {
-    /// Returns the roles of the run. The first is the one that is sampled from or trained; the others follow in the order in
-    /// which they are laid out.
+    /// Returns the roles of the run. The first is sampled from or trained; the others follow in the order of layout.
     pub fn roles(&self) -> Vec<RoleShape> {
         let first = RoleShape {
             name: if self.head == Head::Score { RoleName::Reward(0) } else { RoleName::Actor },
@@ -358,7 +357,7 @@ impl RunShape {
         roles
     }
 
-    /// Returns the critic, which passes over what the actor does.
+    /// Returns the critic, which makes the same passes as the actor.
     fn critic(
         &self,
         training: &Training,
@@ -383,7 +382,7 @@ impl RunShape {
         }
     }
 
-    /// Returns how the products of a role's model are stored; `RoleName::Actor` is the run's own, whatever it is trained as.
+    /// Returns how the products of a role's model are stored; `RoleName::Actor` is the run's own model, in any role.
     fn coding(&self, role: RoleName, how: Option<Quantization>) -> Option<Coding> {
         how.map(|how| match how {
             Quantization::Nf4 => Coding::Nf4,
@@ -412,7 +411,7 @@ impl RunShape {
             let score = Some(PassShape { mode: Mode::Reward(set as u8), packing, limits });
             let (head, lora, spec) = (Head::Score, lora_of(name), *spec);
             let quantize = self.coding(name, lora.and_then(|lora| lora.quantize));
-            // What lies below adapters stays whole.
+            // Base weights of adapters are not sharded.
             let weights_are = if lora.is_some() { WeightsAre::Resident } else { first.weights_are };
             RoleShape { name, spec, head, lora, quantize, score, update: None, weights_are, ..first }
         })

@@ -1,9 +1,9 @@
-//! The search for `"auto"`: the settings that a run file leaves open, the fastest of them that fits, the runner-up, and
-//! the smallest.
+//! The search for `"auto"`: the settings that a run file leaves open, the fastest that fits, the runner-up, and the
+//! smallest.
 //!
-//! A setting is a point on axes; the choices of an axis are ordered from the most memory to the least. Points are
-//! predicted first, which costs nothing, and laid out in the order of their predicted times until one fits. A point
-//! that takes at least as much on every axis as one that did not fit is never laid out. A new knob is one more axis.
+//! A setting is a point on axes; the choices of an axis are ordered from the most memory to the least. All points are
+//! predicted first, which costs nothing, then laid out in order of predicted time until one fits. A point that takes
+//! at least as much on every axis as one that did not fit is never laid out. A new knob is one more axis.
 
 use super::cost::{StepCost, predict};
 use super::report::Resolved;
@@ -33,14 +33,14 @@ const MICRO_BATCH: std::ops::RangeInclusive<usize> = 256..=16_384;
 const SEQUENCES_MAX: usize = 512;
 /// Staging buffers that `"auto"` chooses from.
 const STAGING_MIB: [u64; 4] = [64, 16, 4, 1];
-/// Predictions that differ by less are equal: the model is no more exact.
+/// Predictions within this factor are equal: the model is no more exact.
 const EQUAL: f64 = 1.01;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// Steps with updates.
     Train,
-    /// Responses only: a command without training.
+    /// Responses only: a command that does not train.
     Sample,
 }
 
@@ -51,16 +51,15 @@ pub(crate) struct Planner<'a> {
     pub(crate) threads: usize,
     pub(crate) limits: &'a Limits,
     pub(crate) rates: &'a Rates,
-    /// Those of one of several ranks, which share the host's cores.
+    /// Rates of one of several ranks, which share the host's cores.
     pub(crate) of_rank: &'a Rates,
     pub(crate) purpose: Purpose,
     pub(crate) rewards: RewardMemory,
-    /// What a card's driver and libraries hold, and the origin of that number.
-    /// Of adapters next to the weights, and merged; and where it is from.
+    /// Memory of a card's driver and libraries, with adapters apart and merged, and the origin of the numbers.
     pub(crate) held: ([Held; 2], &'a str),
 }
 
-/// A setting with everything that follows from it.
+/// A setting and everything that follows from it.
 #[derive(Clone, Debug)]
 pub(crate) struct Candidate {
     pub(crate) shape: RunShape,
@@ -69,7 +68,7 @@ pub(crate) struct Candidate {
     rank: Rank,
 }
 
-/// What ranks a setting. No more is kept of the many; those that are tried are made again.
+/// What ranks a setting. Only this is kept of all settings; those that are tried are built again.
 #[derive(Clone, Copy, Debug)]
 struct Rank {
     seconds: f64,
@@ -83,7 +82,7 @@ impl Rank {
     }
 }
 
-/// The fastest setting that fits and the next one; where none fits, the smallest.
+/// The fastest setting that fits and the runner-up; if none fits, the smallest.
 pub(crate) struct Solution {
     pub(crate) chosen: Candidate,
     pub(crate) runner_up: Option<(Candidate, Plan)>,
@@ -93,16 +92,16 @@ pub(crate) struct Solution {
 
 /// The index of a setting on each axis: precision, recompute, micro-batch, sequences, staging, offload, merge.
 type Point = [usize; 7];
-/// The axis that changes the result: a later choice is taken only where no earlier one fits.
+/// The axis that changes the result: a later choice is taken only if no earlier one fits.
 const PRECISION: usize = 0;
 /// The axis whose last choice moves bytes to another pool, on a card.
 const RECOMPUTE: usize = 1;
 /// The axis without effect on a step.
 const STAGING: usize = 4;
-/// The axis that moves bytes from one pool to another: its choices are ordered from the most device memory to the least.
+/// The axis that moves bytes between pools: its choices are ordered from the most device memory to the least.
 const OFFLOAD: usize = 5;
 
-/// The choices of every knob, each from the most memory to the least; a single one where the run file sets it.
+/// The choices of every knob, each from the most memory to the least; a single one if the run file sets it.
 struct Axes {
     precision: Vec<(OptimizerDType, DType)>,
     recompute: Vec<Recompute>,
@@ -157,7 +156,7 @@ impl Axes {
         })
     }
 
-    /// True if the inputs of layers wait in another pool than the rest.
+    /// True if layer inputs are offloaded to another pool.
     fn moves_inputs(&self, point: Point) -> bool {
         self.recompute[point[RECOMPUTE]] == Recompute::Offload
     }
@@ -176,9 +175,9 @@ impl Axes {
 }
 
 impl Planner<'_> {
-    /// Returns the fastest setting that fits, and the next; the smallest of all where none does.
+    /// Returns the fastest setting that fits and the runner-up; the smallest if none fits.
     ///
-    /// Predictions within `EQUAL` of the fastest count as equally fast, and of these the one that takes the least memory wins.
+    /// Predictions within `EQUAL` of the fastest count as equally fast; of these, the one with the least memory wins.
     pub(crate) fn solve(&self, run: &RunSpec) -> Result<Solution> {
         check_sizes(run, self.facts)?;
         let axes = self.axes(run);
@@ -202,7 +201,7 @@ impl Planner<'_> {
             return Err(Error::usage("ranks-method", format!("memory.offload = [\"optimizer\"] with {why}"))
                 .hint(format!("set memory.offload = [] or [\"reference\"], or {instead}")));
         }
-        // Where the smallest does not fit, no other is tried.
+        // If the smallest does not fit, no other is tried.
         let (chosen, plan) = self.least(run, &axes)?;
         if !plan.fits() {
             return Ok(Solution { chosen, plan, runner_up: None, fits: false });
@@ -217,7 +216,7 @@ impl Planner<'_> {
                 if rank.point[STAGING] != fastest.point[STAGING] {
                     continue;
                 }
-                // What fits in place stays there, though the prediction sees no difference.
+                // What fits in place stays there, even if the prediction shows no difference.
                 let moves_more = rank.point[OFFLOAD] > fastest.point[OFFLOAD]
                     || axes.moves_inputs(rank.point) && !axes.moves_inputs(fastest.point);
                 if rank.is_as_fast(fastest) && moves_more {
@@ -250,7 +249,7 @@ impl Planner<'_> {
         Ok((host, plan.peak(Pool::Device).peak))
     }
 
-    /// Returns the setting that exceeds the limits least, then takes the least memory: what ranks spread, or what moves, is more elsewhere.
+    /// Returns the setting that exceeds the limits least, then takes the least memory: offloading uses bytes elsewhere.
     fn least(&self, run: &RunSpec, axes: &Axes) -> Result<(Candidate, Plan)> {
         let mut least: Option<((u64, u64), Candidate, Plan)> = None;
         let smallest = axes.smallest();
@@ -273,8 +272,7 @@ impl Planner<'_> {
         Ok((candidate, plan))
     }
 
-    /// Returns every setting with its prediction: by precision, then what of several ranks is at stage 2, then the fastest first, then
-    /// the one with the most memory.
+    /// Returns every setting with its prediction, by precision, then ZeRO stage, then time, then the most memory first.
     fn ranked(&self, run: &RunSpec, axes: &Axes) -> Result<Vec<Rank>> {
         let of = |point| Ok(self.candidate(run, axes, point)?.rank);
         let mut all: Vec<Rank> = axes.points().map(of).collect::<Result<_>>()?;
@@ -299,7 +297,7 @@ impl Planner<'_> {
         let (shape, resolved) = self.shape(run, &axes.at(point));
         let work = work(run, self.facts);
         let cost = predict(&work, &shape, self.of_rank);
-        // Ranks choose as one would: what each of them computes then has the same bits.
+        // Ranks choose as one rank would: each then computes the same bits.
         let alone = if work.ranks > 1.0 { predict(&work.of_one_rank(), &shape, self.rates) } else { cost };
         let rank = Rank { seconds: alone.total_s(), point };
         Ok(Candidate { shape, resolved, cost, rank })
@@ -313,7 +311,7 @@ impl Planner<'_> {
             },
             recompute: match run.train.recompute {
                 Auto::Value(level) => vec![recompute(level)],
-                // Without memory of its own the inputs of layers would leave memory for the same memory.
+                // Without its own memory, offloading layer inputs would not free any.
                 Auto::Auto if !self.row.has_own_memory() => {
                     vec![Recompute::None, Recompute::Cheap, Recompute::Layer]
                 }
@@ -330,7 +328,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Returns what several ranks may spread among themselves: the reference, and at stage 3 the weights that they train.
+    /// Returns what several ranks may shard: the reference, and at stage 3 the weights that they train.
     fn spreads(&self, run: &RunSpec, reference: bool) -> Vec<Offload> {
         let of = |reference: bool, weights: bool| Offload { optimizer: false, reference, weights };
         let stage_2 = match &run.memory.offload {
@@ -352,15 +350,15 @@ impl Planner<'_> {
         Summing { partial: partial_of(run), fold, near: self.facts.hosts.folds(fold) }
     }
 
-    /// Whether each micro-batch's gradient is formed by itself: then states stay where the sums are.
+    /// Returns whether each micro-batch's gradient is formed by itself; states then stay with the sums.
     fn is_chained(&self, run: &RunSpec) -> bool {
         self.facts.share.ranks > 1 || partial_of(run).is_some() || run.train.fold > 1
     }
 
-    /// Returns what `"auto"` may move to the host's memory: nothing where that is the device's.
+    /// Returns what `"auto"` may offload to host memory: nothing if that is the device's own.
     fn offloads(&self, run: &RunSpec) -> Vec<Offload> {
         let of = |optimizer: bool, reference: bool| Offload { optimizer, reference, weights: false };
-        // States of adapters are small and stay where they are, and their reference is the model itself.
+        // States of adapters are small and stay, and their reference is the model itself.
         let is_whole = run.lora.is_none();
         let (states, reference) = (!run.adapts_all(), run.reference && is_whole);
         if self.facts.share.ranks > 1 {
@@ -404,7 +402,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Returns the samples of one engine request: a rollout's, or a slice of an evaluation.
+    /// Returns the samples of one engine request: of a rollout, or of a slice of an evaluation.
     pub(crate) fn samples(&self, run: &RunSpec) -> usize {
         if run.needs.scores {
             return 1; // Nothing is sampled.
@@ -431,10 +429,10 @@ impl Planner<'_> {
     fn training(&self, run: &RunSpec, weights: DType, knobs: &Knobs) -> Training {
         let (optimizer, grads) = knobs.precision;
         let sequences = run.sequences_per_step() as usize * run.branches_max();
-        // What agents ask is their own.
+        // Each agent request has its own prompt.
         let prompts = if run.plays_agents() { sequences } else { run.rollout.prompts_per_step as usize };
         let reference = run.reference;
-        // A command has no steps: what it scores at once is what it samples at once.
+        // A command has no steps: it scores as many at once as it samples at once.
         let packed = match self.purpose {
             Purpose::Train => (prompts, sequences),
             Purpose::Sample => (self.samples(run), self.samples(run)),
@@ -477,7 +475,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Returns the ways of sampling that passes are recorded for: those of clients, or that of the rollout and that of the evaluation.
+    /// Returns the sampling settings that passes are recorded for: the clients', or the rollout's and the evaluation's.
     fn ways_of_sampling(&self, run: &RunSpec) -> usize {
         let has_clients = self.facts.host.clients > Bytes(0);
         1 + usize::from(has_clients || run.eval.temperature != run.rollout.temperature)
@@ -530,12 +528,12 @@ impl Planner<'_> {
     }
 }
 
-/// Returns the peaks of all pools together.
+/// Returns the sum of the peaks of all pools.
 fn memory(plan: &Plan) -> u64 {
     Pool::ALL.map(|pool| plan.peak(pool).peak.0).iter().sum()
 }
 
-/// Chooses among settings that fit, the fastest first: the one with the least memory among those that are equally fast,
+/// Chooses among settings that fit, the fastest first: the one with the least memory of those that are equally fast,
 /// and the first of the others as runner-up.
 fn choose(found: Vec<(Candidate, Plan)>) -> Option<Solution> {
     let (first, _) = found.first()?;
@@ -547,8 +545,7 @@ fn choose(found: Vec<(Candidate, Plan)>) -> Option<Solution> {
     Some(Solution { chosen, plan, runner_up: found.into_iter().next(), fits: true })
 }
 
-/// Returns dtypes of states and gradients, the most exact first. More rounding changes the result, so it is used only
-/// where nothing else fits.
+/// Returns dtypes of states and gradients, the most exact first: others change the result, so they are a last resort.
 fn precisions(run: &RunSpec) -> Vec<(OptimizerDType, DType)> {
     let weights = run.model_options.dtype.dtype();
     let optimizers = match run.train.optimizer_dtype {
@@ -584,7 +581,7 @@ fn on_full(how: RunOnFull) -> OnFull {
     }
 }
 
-/// Returns what the run file rounds each micro-batch's gradient to.
+/// Returns the dtype to which the run file rounds each micro-batch's gradient.
 fn partial_of(run: &RunSpec) -> Option<DType> {
     (run.train.gradient_wire == GradientWire::Bf16).then_some(DType::Bf16)
 }

@@ -17,8 +17,8 @@ use plimsoll_textenv::EpisodeMemory;
 use plimsoll_train::{Cut, PackLimits, Packing, Share, StateDTypes};
 use serde::Serialize;
 
-/// What is elsewhere and passes through the arena in parts: in the device's host memory, page-locked where the device is a card; of
-/// several ranks, weights in parts on all of them.
+/// What is stored elsewhere and streamed through the arena: in host memory, page-locked if the device is a card; with
+/// several ranks, weights are sharded over all of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Offload {
     pub optimizer: bool,
@@ -29,7 +29,7 @@ pub struct Offload {
 }
 
 impl Offload {
-    /// Names it for people: `optimizer and reference`.
+    /// Formats it for people: `optimizer and reference`.
     pub const fn words(self) -> &'static str {
         match (self.optimizer, self.reference, self.weights) {
             (_, true, true) => "reference and weights",
@@ -47,7 +47,7 @@ pub struct Training {
     pub dtypes: StateDTypes,
     pub pack: PackLimits,
     pub packing: Packing,
-    /// Which part of gradients and states this rank has.
+    /// This rank's share of gradients and states.
     pub share: Share,
     pub hosts: Hosts,
     /// How cards of different hosts exchange.
@@ -58,13 +58,13 @@ pub struct Training {
     pub reference: bool,
     /// Shape of the critic, if there is one. Its dtypes, limits and recompute are the actor's.
     pub critic: Option<ModelSpec>,
-    /// What the critic learns, if not all its weights.
+    /// What the critic trains, if not all of its weights.
     pub critic_adapter: Option<CriticAdapter>,
     /// Shape of the teacher, if there is one. Its dtype is the actor's.
     pub teacher: Option<ModelSpec>,
-    /// How the teacher's weights are stored, if not in full.
+    /// How the teacher's weights are quantized, if at all.
     pub teacher_quantize: Option<Quantization>,
-    /// What is in the device's host memory.
+    /// What is offloaded to the device's host memory.
     pub offload: Offload,
     pub sequences: usize,
     /// Longest response of a step.
@@ -75,9 +75,9 @@ pub struct Training {
     pub holds_samples: bool,
     /// True if token losses are weighted by the age of their samples.
     pub corrects: bool,
-    /// Coefficient of the loss of balance of the actor's experts.
+    /// Coefficient of the actor's load balancing loss (MoE models only).
     pub balance_coef: f64,
-    /// What the process of the trackers may hold; nothing without one.
+    /// Maximum bytes of the tracker process; 0 without one.
     pub trackers: Bytes,
 }
 
@@ -86,18 +86,17 @@ impl Training {
         self.sequences * (1 + self.policy_lag)
     }
 
-    /// Returns the sequences of the buffer of kept samples; 0 without one.
+    /// Returns the sequences in the buffer of kept samples; 0 without one.
     pub fn held_sequences(&self) -> usize {
         if self.holds_samples { self.rollout_sequences() } else { 0 }
     }
 
-    /// True if log-probs are computed apart from the update: of a reference, or of the actor for older samples and
-    /// held-out pairs.
+    /// True if log-probs are computed apart from the update: the reference's, or for older samples or held-out pairs.
     pub fn scores(&self) -> bool {
         self.reference || self.policy_lag > 0 || self.packing.whole_groups
     }
 
-    /// Returns the per-token arrays besides those that every step has.
+    /// Returns the per-token arrays that not every step has.
     pub fn arrays(&self) -> StepArrays {
         StepArrays {
             critic: self.critic.is_some(),
@@ -107,13 +106,13 @@ impl Training {
     }
 }
 
-/// Reward models next to the run's own: they score whole responses, in training and in evaluation alike, and are never
+/// Reward models other than the run's own: they score whole responses, in training and evaluation alike, and are never
 /// trained. Their dtype is the actor's.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scoring {
     pub pack: PackLimits,
     pub models: PerRole<ModelSpec>,
-    /// Of those that are an adapter on frozen weights.
+    /// Adapters of the models that are an adapter on frozen weights.
     pub adapters: PerRole<Lora>,
 }
 
@@ -121,12 +120,12 @@ pub struct Scoring {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RunShape {
     pub spec: ModelSpec,
-    /// Output of its head: a reward model that is trained gives a score, and nothing is sampled from it.
+    /// Output of the head: a reward model in training outputs a score, and is not sampled from.
     pub head: Head,
     pub weights: DType,
-    /// The adapters that are trained, or sampled with.
+    /// The adapters that are trained or sampled with.
     pub lora: Option<Lora>,
-    /// As in `Facts`.
+    /// Encodings of the models that are GGUF files, as in `Facts`.
     pub encodings: PerRole<LayerEncodings>,
     pub target: Target,
     pub engine: EngineLimits,
@@ -141,11 +140,11 @@ pub struct RunShape {
     pub rewards: RewardMemory,
     pub episodes: EpisodeMemory,
     pub host: HostFacts,
-    /// What the device's driver and libraries hold outside the arena.
+    /// Memory of the device's driver and libraries outside the arena.
     pub held: Held,
-    /// True if no product is a library's.
+    /// True if no product uses a library.
     pub are_own: bool,
-    /// Passes that a device records which runs ahead.
+    /// Passes that a device records to run them ahead.
     pub recorded: usize,
 }
 

@@ -1,8 +1,8 @@
 //! `plan --svg`: memory over the phases of one step, region by region, under the load line, with a run's measurements
-//! where there are any. The load line is what the plan needs at one time, as on the page of `plimsoll watch`; the limit is another line.
+//! if there are any. The load line is the planned peak, as in `plimsoll watch`; the limit is another line.
 //!
-//! It draws what `plan --json` prints, so a plan and a run directory's `plan.json` look alike. One panel per pool. The drawing is
-//! one file without outside resources, for light and dark backgrounds, and describes its content in words (`title`, `desc`).
+//! It draws the output of `plan --json`, so a plan and a run directory's `plan.json` look alike. One panel per pool.
+//! The file needs no outside resources, suits light and dark backgrounds, and describes itself (`title`, `desc`).
 
 use super::measured::Measured;
 use plimsoll_base::{Bytes, Phase};
@@ -11,24 +11,24 @@ use std::fmt::Write;
 
 const WIDTH: f64 = 960.0;
 const LEFT: f64 = 84.0;
-/// Room for the resident total next to the plot.
+/// Space for the resident total next to the plot.
 const RIGHT: f64 = 104.0;
-/// From the top of a panel to its plot; the first panel's holds title and legend.
+/// Height from the top of a panel to its plot; the first panel's holds title and legend.
 const TOP: f64 = 82.0;
 const PLOT_HEIGHT: f64 = 430.0;
-/// From the plot to the next panel: the phases' names.
+/// Height from the plot to the next panel, for the phases' names.
 const BOTTOM: f64 = 34.0;
 const PANEL_HEIGHT: f64 = TOP + PLOT_HEIGHT + BOTTOM;
-/// A band below this height has no room for its name, and joins the small ones.
+/// A band below this height has no room for its name and joins the small ones.
 const LABEL_HEIGHT: f64 = 13.0;
 /// The band of small rows of several kinds has smaller letters.
 const SMALL_LABEL_HEIGHT: f64 = 9.0;
-/// A limit is on the scale up to this multiple of the peak; a larger one is drawn at the top and labelled as such.
+/// A limit up to this multiple of the peak is drawn to scale; a larger one is drawn at the top and labelled as such.
 const LIMIT_ON_SCALE: f64 = 1.4;
-/// Room above the higher of peak and limit, for their labels.
+/// Space above the higher of peak and limit, as a factor, for their labels.
 const HEADROOM: f64 = 1.16;
 
-/// What a region is for, which decides its colour: class in the style sheet, word in the legend.
+/// The purpose of a region, which decides its colour: class in the style sheet, word in the legend.
 const KINDS: [(&str, &str); 7] = [
     ("weights", "weights"),
     ("states", "gradients and optimizer states"),
@@ -65,7 +65,7 @@ struct Row {
 struct Panel<'p> {
     pool: &'p str,
     rows: Vec<Row>,
-    /// What the plan needs at one time.
+    /// The planned peak.
     planned: u64,
     limit: Option<(u64, String)>,
     /// Phases with bytes of their own, or the one that every step has.
@@ -76,7 +76,7 @@ struct Panel<'p> {
     y: f64,
 }
 
-/// Returns the regions without those of the smaller turn, which share the same bytes.
+/// Returns the regions except those of the smaller turn, which share the same bytes.
 pub fn larger_turn(regions: &[Value]) -> impl Iterator<Item = &Value> {
     let bytes = |turn: &str| -> u64 {
         let of_turn = regions.iter().filter(|r| r["turn"] == turn);
@@ -86,7 +86,7 @@ pub fn larger_turn(regions: &[Value]) -> impl Iterator<Item = &Value> {
     regions.iter().filter(move |r| r["turn"] != hidden)
 }
 
-/// Draws a plan as printed by `plan --json`. `title` is for people; `measured` is empty before a run.
+/// Draws the output of `plan --json`. `title` is for people; `measured` is empty before a run.
 pub fn draw(plan: &Value, title: &str, measured: &Measured) -> String {
     let nothing = Measured::default();
     let pools: Vec<&str> = ["device", "host", "shm"]
@@ -98,7 +98,7 @@ pub fn draw(plan: &Value, title: &str, measured: &Measured) -> String {
         .iter()
         .enumerate()
         .map(|(i, pool)| {
-            // A process measures its host memory only.
+            // A process measures only its host memory.
             let measured = if *pool == "host" { measured } else { &nothing };
             Panel::new(plan, pool, measured, PANEL_HEIGHT * i as f64)
         })
@@ -180,7 +180,7 @@ impl<'p> Panel<'p> {
         self.own(phase).iter().filter(|row| row.arena).map(|row| row.bytes).sum()
     }
 
-    /// Draws the idle rest: the arena is as large as its largest phase, so other phases leave part of it unused.
+    /// Draws the unused rest: the arena is as large as its largest phase, so other phases leave part of it unused.
     fn idle(&self, out: &mut String, phase: Phase, x: f64, width: f64) {
         let largest = self.phases.iter().map(|&phase| self.overlay(phase)).max().unwrap_or(0);
         let (bytes, total) = (largest - self.overlay(phase), self.total(phase));
@@ -251,7 +251,7 @@ impl<'p> Panel<'p> {
         text(out, x + 11.0, (from + to) / 2.0 + 13.0, "bold", &Bytes(resident).to_string());
     }
 
-    /// Stacks rows from `base` bytes up; rows too thin for a name share one band.
+    /// Stacks rows upward from `base` bytes; rows too thin for a name share one band.
     fn stack(&self, out: &mut String, rows: &[Row], base: f64, x: f64, width: f64) {
         let per_byte = PLOT_HEIGHT / self.top;
         let mut bytes = base;
@@ -304,9 +304,9 @@ impl<'p> Panel<'p> {
         text(out, middle, y + 17.0, "mid meastext", &words);
     }
 
-    /// Draws the line of the plan with the mark of a ship's side: a disc under a line.
+    /// Draws the load line with the mark of a ship's side: a disc under a line.
     fn load_line(&self, out: &mut String) {
-        // The mark is in the margin, where it covers no number of a band.
+        // The mark is in the margin, where it covers no band's number.
         let (x, y) = (WIDTH - RIGHT, self.y_of(self.planned as f64));
         let _ = writeln!(
             out,
@@ -319,7 +319,7 @@ impl<'p> Panel<'p> {
         text(out, x + 27.0, y + 13.0, "linetext", &Bytes(self.planned).to_string());
     }
 
-    /// Draws the limit, which the plan may fill or not.
+    /// Draws the limit, which the plan may or may not reach.
     fn limit_line(&self, out: &mut String) {
         let Some((bytes, source)) = &self.limit else { return };
         let on_scale = *bytes as f64 <= self.top;
@@ -364,8 +364,7 @@ pub fn kind(name: &str, place: &str) -> &'static str {
     }
 }
 
-/// Returns bands of each kind, the largest first. Rows under `least` bytes become one band of their kind, and what is
-/// then still under `least_joined` one band of all.
+/// Returns bands by kind, the largest first. Rows under `least` merge by kind, bands under `least_joined` into one.
 fn merged(rows: &[Row], least: f64, least_joined: f64) -> Vec<(&'static str, Vec<Row>)> {
     let (mut bands, mut rest) = (Vec::new(), Vec::new());
     for (kind, &(class, words)) in KINDS.iter().enumerate() {
@@ -398,7 +397,7 @@ fn joined(name: &str, rows: &[Row]) -> Option<Row> {
     Some(Row { name, bytes, ..first.clone() })
 }
 
-/// Draws the colours in use, with their words.
+/// Draws the legend of the colours in use.
 fn legend(out: &mut String, panels: &[Panel]) {
     let mut x = LEFT;
     for (kind, (class, words)) in KINDS.iter().enumerate() {
@@ -414,8 +413,8 @@ fn legend(out: &mut String, panels: &[Panel]) {
     }
 }
 
-/// Returns the distance of about five gridlines up to `top` bytes, the unit that it is in, and the unit's name: 1, 2 or 5 times a power of
-/// ten of one unit, so that equal distances have equal numbers.
+/// Returns the spacing of about five gridlines up to `top` bytes, its unit, and the unit's name: 1, 2 or 5 times a
+/// power of ten of one unit, so that equal spacings have equal numbers.
 fn round_step(top: f64) -> (f64, f64, &'static str) {
     const UNITS: [(u64, &str); 5] =
         [(1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B")];
@@ -426,7 +425,7 @@ fn round_step(top: f64) -> (f64, f64, &'static str) {
     (step.unwrap_or(10.0 * power), unit as f64, name)
 }
 
-/// Formats a gridline's number, without needless decimals.
+/// Formats a gridline's number without needless decimals.
 fn tick(number: f64, unit: &str) -> String {
     let number = format!("{number:.2}");
     format!("{} {unit}", number.trim_end_matches('0').trim_end_matches('.'))

@@ -1,5 +1,5 @@
-//! Parameter tables while a run is planned, each made once. A search lays out thousands of settings, and the table of a
-//! model of experts has tens of thousands of names.
+//! Parameter tables while a run is planned, each made once: a search lays out thousands of settings, and the table of
+//! an MoE model has tens of thousands of names.
 
 use crate::lora::Lora;
 use plimsoll_arch::ModelSpec;
@@ -24,20 +24,20 @@ pub(crate) struct Key {
     pub(crate) head: Head,
     pub(crate) device: &'static Layouts,
     pub(crate) weights: DType,
-    /// The adapters of a table that has some.
+    /// The adapters, if it is a table of adapters.
     pub(crate) lora: Option<Lora>,
     pub(crate) quantize: Option<Coding>,
 }
 
-/// Each table with what it depends on; there are a few.
+/// Each table with its key; there are a few.
 type Kept = Vec<(Key, Rc<ParamTable>)>;
 
 thread_local! {
-    /// The tables of the plan that this thread is making; none while it makes none.
+    /// The tables of the plan that this thread is making; none if it makes none.
     static KEPT: RefCell<Option<Kept>> = const { RefCell::new(None) };
 }
 
-/// Forgets the tables when a plan is made, also by a panic: they take megabytes that no plan counts.
+/// Drops the tables when a plan is done, even by a panic: they take megabytes that no plan counts.
 struct Forget;
 
 impl Drop for Forget {
@@ -46,7 +46,7 @@ impl Drop for Forget {
     }
 }
 
-/// Does `work`, during which each table is made once.
+/// Runs `work`, during which each table is made once.
 pub(crate) fn keeping<T>(work: impl FnOnce() -> T) -> T {
     if KEPT.with_borrow(Option::is_some) {
         return work();
@@ -56,7 +56,7 @@ pub(crate) fn keeping<T>(work: impl FnOnce() -> T) -> T {
     work()
 }
 
-/// Returns the table of `key`: the kept one, or what `make` makes.
+/// Returns the table of `key`: the kept one, or that of `make`.
 pub(crate) fn of(key: Key, make: impl FnOnce() -> ParamTable) -> Rc<ParamTable> {
     let find = |kept: &Option<Kept>| {
         let (_, table) = kept.as_ref()?.iter().find(|(known, _)| *known == key)?;

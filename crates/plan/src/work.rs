@@ -1,11 +1,11 @@
-//! How much a step does: sequences, tokens and updates, as the cost model counts them, and the most that is planned.
+//! The work of a step: sequences, tokens and updates, as the cost model counts them, and their maximum.
 
 use crate::cost::Work;
 use crate::facts::Facts;
 use plimsoll_base::{Error, Result};
 use plimsoll_config::RunSpec;
 
-/// Largest number of tokens of a step, prompts and responses; no larger step is planned.
+/// Maximum tokens of a step, prompts and responses; no larger step is planned.
 const STEP_TOKENS_MAX: u64 = 1 << 40;
 
 /// Returns the work of a step, for the cost model.

@@ -1,9 +1,9 @@
-//! Decode passes that run ahead of the host: while nothing but decoding is to be done, one recorded pass follows the
-//! other on the device, and the host looks at each pass's tokens while the next one runs.
+//! Decode passes that run ahead of the host: while there is only decoding to do, recorded passes follow each other on
+//! the device, and the host looks at each pass's tokens while the next one runs.
 //!
-//! Blocks for all passes of a run are given out before it; a sequence that has ended keeps its row until the run ends, and
-//! writes into its own blocks and the spare one. Rows are filled up to a bucket with copies of the first one, which
-//! write the same bits to the same places; where rows have states, with one that has none.
+//! Blocks for all passes of a run are allocated before it; a sequence that has ended keeps its row until the run ends
+//! and writes into its own blocks and the spare one. Rows are padded to a bucket with copies of the first one, which
+//! write the same bits to the same places; if rows have states, with a spare sequence that has none.
 
 use crate::Samples;
 use crate::engine::{Engine, Model, Request, RolloutStats, StopCondition, push_key};
@@ -12,7 +12,7 @@ use plimsoll_base::Result;
 use plimsoll_device::{ATTENTION_CHUNK, Device, NO_PARENT, Pipeline, Sampling};
 use plimsoll_model::{Activations, Decoder, Pass, advance, draw, layers, rehearsal_sizes, upload_keys};
 
-/// What a run works on.
+/// Inputs and outputs of a run of passes.
 pub(crate) struct Run<'r, 'a, 'p> {
     pub(crate) pipeline: &'r dyn Pipeline,
     pub(crate) model: Model<'r, 'a, 'p>,
@@ -20,7 +20,7 @@ pub(crate) struct Run<'r, 'a, 'p> {
 }
 
 impl Engine {
-    /// Decodes ahead of the host as long as that is all there is to do. False if it cannot.
+    /// Decodes ahead of the host as long as there is nothing else to do. False if it cannot.
     pub(crate) fn run_ahead(
         &mut self,
         run: &mut Run<'_, '_, '_>,
@@ -59,8 +59,8 @@ impl Engine {
         Ok(true)
     }
 
-    /// Runs a pass of every size that a request may need, and records every pass that runs ahead, so that what the
-    /// device takes for them is taken before the first request. Does nothing on a device without a pipeline.
+    /// Runs a pass of every size that a request may need, and records every pass that runs ahead, so that the device
+    /// allocates for them before the first request. Does nothing on a device without a pipeline.
     ///
     /// Errors: those of the device.
     pub fn rehearse(
@@ -102,7 +102,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Runs a pass as it is, records it, and replays it.
+    /// Runs a pass, records it, and replays it.
     fn rehearse_run(&mut self, run: &Run<'_, '_, '_>, rows: usize, keys_max: usize) {
         let (stride, limits) = (self.limits.table_stride(), self.limits.pass());
         self.index.clear();
@@ -123,7 +123,7 @@ impl Engine {
         }
     }
 
-    /// Sends the first pass's rows and keys.
+    /// Uploads the first pass's rows and keys.
     fn begin_run<'p>(&mut self, run: &Run<'_, '_, 'p>, out: &Samples) -> Pass<'p> {
         self.keys.clear();
         let samples = &self.schedule.head_samples;
@@ -136,7 +136,7 @@ impl Engine {
         pass
     }
 
-    /// Puts one pass on the device: layers, sampling, and the step to the next position.
+    /// Issues one pass: layers, sampling, and the step to the next position.
     fn put_pass<'p>(&self, run: &Run<'_, '_, 'p>, pass: &Pass<'p>, rows: usize) -> plimsoll_memory::Buf<'p> {
         let how = run.request.sampling;
         let key = graph_key(rows, self.index.keys_max, how);
@@ -148,7 +148,7 @@ impl Engine {
         pass.tokens()
     }
 
-    /// Takes the tokens of a pass that has come back. Returns how many responses ended with it.
+    /// Takes the tokens of a pass that has finished. Returns how many responses ended with it.
     fn take_pass(
         &mut self,
         run: &Run<'_, '_, '_>,
@@ -177,13 +177,13 @@ impl Engine {
         Ok(ended)
     }
 
-    /// True if the rows that are left would go into a clearly smaller bucket, or make room for a sequence that waits.
+    /// True if the remaining rows would fit a clearly smaller bucket, or make room for a waiting sequence.
     fn should_leave(&self, left: usize, live: usize, rows: usize) -> bool {
         left == 0 || (left < live && self.schedule.someone_waits()) || bucket(left) * 4 <= rows * 3
     }
 }
 
-/// Everything that a decode pass's launches depend on, as one number.
+/// Returns a hash of everything that a decode pass's launches depend on.
 fn graph_key(rows: usize, keys_max: usize, how: Sampling) -> u64 {
     let words = [
         rows as u64,

@@ -8,29 +8,28 @@ use plimsoll_base::{Error, Result, slugs};
 use plimsoll_device::{Device, Sampling};
 use plimsoll_model::{Activations, Decoder, Pass, PassIndex, draw_runs, layers, upload_keys};
 
-/// Decides when a response ends, besides end-of-text and length; implemented where there is text.
+/// Decides when a response ends, in addition to end-of-text and length; implemented where there is text.
 pub trait StopCondition {
-    /// A token was drawn for `sample`; `turn`, the response so far or its last turn, ends with it. True ends the turn,
-    /// which keeps the token.
+    /// Returns true to end the turn after a token drawn for `sample`; `turn`: its tokens so far, including that one.
     fn stops(&mut self, sample: usize, turn: &[u32]) -> bool;
 
-    /// `sample` has ended with `response`, while others may still run. `finish` is `Length` where an answer had no room.
+    /// Called when `sample` has ended; others may still run. `finish` is `Length` if an answer had no room.
     fn ended(&mut self, _sample: usize, _response: &[u32], _finish: Finish) {}
 
-    /// True if the end of a turn is not the end of its response: `turn_ended` is then called, and `answer` says what
+    /// True if a response may go on after a turn: the engine then calls `turn_ended`, and `answer` returns what
     /// follows. Decode passes then do not run ahead of the host.
     fn has_turns(&self) -> bool {
         false
     }
 
-    /// A turn of `sample` has ended; its keys and values are kept until the answer. `turn`: its tokens.
+    /// Called when a turn of `sample` has ended, with its tokens; its keys and values are kept until the answer.
     fn turn_ended(&mut self, _sample: usize, _turn: &[u32], _finish: Finish) {}
 
-    /// Takes the answer to one turn that has ended: its sample, and in `tokens`, which is empty, what follows the
-    /// turn. No token ends the response. With `wait` nothing else can run, and an answer must come; without, `None` if
-    /// none has come yet. Which answer comes first moves no bit of a response.
+    /// Takes the answer to one ended turn: returns its sample, and fills `tokens`, which is empty, with what follows
+    /// the turn; no token ends the response. With `wait` nothing else can run and an answer must come; without, returns
+    /// `None` if none has come yet. The order of answers changes no bit of a response.
     ///
-    /// Errors: those of who answers; they end the rollout.
+    /// Errors: those of the environment; they end the rollout.
     fn answer(&mut self, _wait: bool, _tokens: &mut Vec<u32>) -> Result<Option<usize>> {
         Ok(None)
     }
@@ -47,18 +46,18 @@ impl StopCondition for NeverStop {
 
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
-    /// Token ids of each prompt; none is empty.
+    /// Token ids of each prompt, at least one.
     pub prompts: &'a [&'a [u32]],
-    /// Responses a prompt.
+    /// Responses per prompt.
     pub group_size: usize,
-    /// Turns are cut here; a response without an environment is one turn.
+    /// Maximum tokens of a turn; a response without an environment is one turn.
     pub max_new_tokens: usize,
     pub sampling: Sampling,
-    /// Any of these ends a response; empty to run to the limit.
+    /// Tokens that end a response; empty to run to the limit.
     pub eos: &'a [u32],
     /// Sample s draws with the random numbers of `first_sample_id + s`.
     pub first_sample_id: u64,
-    /// Where these are some of the prompts over which ids are counted: the number of each among all. Empty where these are all.
+    /// The prompts' indices among all over which ids are counted, if these are only some of them; else empty.
     pub numbers: &'a [usize],
 }
 
@@ -74,16 +73,16 @@ impl Request<'_> {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct RolloutStats {
     pub passes: u64,
-    /// Rows computed, prompts and recomputation included.
+    /// Rows computed, including prompts and recomputation.
     pub rows: u64,
-    /// Sequences that gave their blocks back.
+    /// Number of preemptions: sequences that gave their blocks back.
     pub preemptions: u64,
-    /// Mean entropy of the drawn tokens' distributions, nats.
+    /// Mean entropy of the distributions that tokens were drawn from, in nats.
     pub mean_entropy: f64,
 }
 
 impl RolloutStats {
-    /// Adds the counts of another rollout, and leaves the mean as it is.
+    /// Adds the counts of another rollout; keeps the mean as it is.
     pub fn add_counts(&mut self, other: &RolloutStats) {
         self.passes += other.passes;
         self.rows += other.rows;
@@ -91,7 +90,7 @@ impl RolloutStats {
     }
 }
 
-/// The arithmetic of passes.
+/// The decoder and device of the engine's passes.
 #[derive(Clone, Copy)]
 pub struct Model<'m, 'a, 'p> {
     pub dev: &'m dyn Device,
@@ -99,7 +98,7 @@ pub struct Model<'m, 'a, 'p> {
     pub acts: Activations<'p>,
 }
 
-/// The rollout engine. Its vectors are made once and never grow.
+/// The rollout engine. Its vectors are allocated once and never grow.
 #[derive(Debug)]
 pub struct Engine {
     pub(crate) limits: EngineLimits,
@@ -109,9 +108,9 @@ pub struct Engine {
     pub(crate) tokens: Vec<u32>,
     pub(crate) logprobs: Vec<f32>,
     pub(crate) entropy: Vec<f32>,
-    /// Rows of passes that run ahead whose response has ended.
+    /// Whether the response of each row has ended, in passes that run ahead.
     pub(crate) ended: Vec<bool>,
-    /// What an environment said last.
+    /// The environment's latest answer.
     answer: Vec<u32>,
 }
 
@@ -133,7 +132,7 @@ impl Engine {
         }
     }
 
-    /// Heap bytes of an engine with these limits.
+    /// Returns the heap bytes of an engine with these limits.
     pub fn host_bytes(limits: &EngineLimits) -> u64 {
         let answer = 8 * limits.new_tokens as u64; // A vector that grows by doubling.
         Schedule::bytes(limits)
@@ -193,8 +192,8 @@ impl Engine {
         Ok(stats)
     }
 
-    /// Runs the model over the scheduled rows. `runs` are head rows that follow each other and are drawn alike; a sample
-    /// draws with the random numbers of `id_of`. Tokens, log-probabilities and entropies come back to the host.
+    /// Runs the model over the scheduled rows. `runs`: consecutive head rows with the same sampling; a sample draws
+    /// with the random numbers of `id_of`. Tokens, log-probabilities and entropies are copied to the host.
     ///
     /// Errors: those of the device.
     pub(crate) fn pass(
@@ -222,7 +221,7 @@ impl Engine {
         dev.check()
     }
 
-    /// Takes the answers that are there; with `wait` at least one.
+    /// Takes the answers that have come; with `wait` at least one.
     fn take_answers(&mut self, wait: bool, stop: &mut dyn StopCondition, out: &mut Samples) -> Result<()> {
         let mut wait = wait;
         loop {
@@ -244,7 +243,7 @@ impl Engine {
         }
     }
 
-    /// Takes what was drawn in a head row. True if its turn has ended.
+    /// Takes the token drawn in a head row. True if its turn has ended.
     pub(crate) fn take_token(
         &mut self,
         row: usize,
@@ -269,7 +268,7 @@ impl Engine {
         Ok(true)
     }
 
-    /// Adds what was drawn in a head row to its sample. Returns the sample, its token and the log-probability.
+    /// Adds the token drawn in a head row to its sample. Returns the sample, the token and its log-probability.
     ///
     /// Errors: `rollout-not-finite`.
     pub(crate) fn take_drawn(&self, row: usize, out: &mut Samples) -> Result<(usize, u32, f32)> {
@@ -281,8 +280,8 @@ impl Engine {
         Ok((s, token, logprob))
     }
 
-    /// Returns why the turn of a sample has ended with its last token, if it has: at one of `ends`, where `stops` says
-    /// so of the turn, or for its length.
+    /// Returns why the turn of a sample has ended with its last token, if it has: the token is one of `ends`, `stops`
+    /// says so, or the turn has its full length.
     pub(crate) fn finish(
         &self,
         s: usize,
@@ -327,7 +326,7 @@ impl Engine {
     }
 }
 
-/// Adds the key with which a sample draws at a position: its number (low, high) and the position.
+/// Adds the key of a sample's draw at a position: its number (low, high) and the position.
 pub(crate) fn push_key(keys: &mut Vec<u32>, id: u64, position: usize) {
     keys.extend_from_slice(&[id as u32, (id >> 32) as u32, position as u32]);
 }

@@ -1,14 +1,14 @@
-//! How long responses are expected to be, and who samples which prompts by it. No bit of a sample depends on either.
+//! Expected lengths of responses, and which rank samples which prompts by them. No bit of a sample depends on either.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hash};
 
-/// Prompts whose responses are remembered one by one; later ones count for their data set alone.
+/// Prompts whose lengths are remembered one by one; later ones count only for their data set.
 const PROMPTS_MAX: usize = 7 << 11;
-/// Buckets of a table of that many entries, each with a key, a mean and a byte of the table's own.
+/// Buckets of a hash table with that many entries, each with a key, a mean and a control byte.
 const BUCKETS: u64 = 1 << 14;
 
-/// Mean lengths of the responses that were sampled so far. Processes that add the same samples have the same means.
+/// Mean lengths of the responses sampled so far. Processes that add the same samples have the same means.
 #[derive(Debug, Default)]
 pub struct Lengths {
     all: Mean,
@@ -35,17 +35,17 @@ impl Mean {
 }
 
 impl Lengths {
-    /// Returns the key of a prompt. Prompts that share one share their means.
+    /// Returns the key of a prompt. Prompts with the same key share their mean.
     pub fn key(prompt: &(impl Hash + ?Sized)) -> u64 {
         BuildHasherDefault::<DefaultHasher>::default().hash_one(prompt)
     }
 
-    /// Returns the most bytes of the table, while it grows to its last size.
+    /// Returns the maximum bytes of the table, reached while it grows to its last size.
     pub fn bytes() -> u64 {
         (BUCKETS + BUCKETS / 2) * (8 + size_of::<Mean>() as u64 + 1)
     }
 
-    /// Adds `samples` responses to a prompt of data set `set`, of `tokens` tokens together.
+    /// Adds `samples` responses to a prompt of data set `set`, with `tokens` tokens in total.
     pub fn add(&mut self, key: u64, set: usize, tokens: u64, samples: u64) {
         self.all.add(tokens, samples);
         if self.sets.len() <= set {
@@ -60,16 +60,16 @@ impl Lengths {
         }
     }
 
-    /// Returns the expected length of a response in sixteenths of a token: the mean of its prompt so far, else of its data set,
-    /// else of all; 0 where nothing was sampled.
+    /// Returns the expected length of a response in sixteenths of a token: the mean of its prompt so far, else of its
+    /// data set, else of all; 0 if nothing was sampled.
     pub fn expected(&self, key: u64, set: usize) -> u64 {
         let known = self.prompts.get(&key).and_then(Mean::value);
         known.or_else(|| self.sets.get(set)?.value()).or_else(|| self.all.value()).unwrap_or(0)
     }
 }
 
-/// Returns the rank of each prompt, by their expected lengths: the longest first, each to the rank that has the fewest tokens so far,
-/// then the fewest prompts.
+/// Returns the rank of each prompt, given the prompts' expected lengths: the longest first, each to the rank with the
+/// fewest tokens so far, then the fewest prompts.
 pub fn deal(expected: &[u64], ranks: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..expected.len()).collect();
     order.sort_by_key(|prompt| (std::cmp::Reverse(expected[*prompt]), *prompt));

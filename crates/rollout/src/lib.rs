@@ -1,8 +1,8 @@
 //! The rollout engine: paged KV cache, continuous batching, sampling. It owns which sequence runs when and which
 //! blocks it holds; the arithmetic is the model's.
 //!
-//! It refuses requests beyond its limits, and stops with a name when a logit is not a number. It allocates nothing
-//! while it runs, but what an environment says between two turns, whose bound is the longest response.
+//! It refuses requests beyond its limits, and stops with a named error if a logit is not a number. It allocates nothing
+//! while it runs, except an environment's answers between turns, which are bounded by the longest response.
 
 mod ahead;
 mod engine;

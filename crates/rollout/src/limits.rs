@@ -1,4 +1,4 @@
-//! What an engine may hold at most, and the regions that follow from it.
+//! The limits of an engine, and the regions that follow from them.
 
 use plimsoll_arch::{CACHES, Cache, Caches, Extent, ModelSpec};
 use plimsoll_base::{DType, Result};
@@ -7,32 +7,32 @@ use plimsoll_memory::Layout;
 use plimsoll_model::{Mode, PassLimits, Target, activations_layout};
 use serde::{Deserialize, Serialize};
 
-/// What happens when the KV blocks run out.
+/// Policy for when the KV blocks run out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OnFull {
-    /// A sequence starts only when its longest possible response has blocks.
+    /// A sequence starts only when there are blocks for its longest possible response.
     WorstCase,
-    /// Sequences start freely; the youngest gives its blocks back and computes its keys again later.
+    /// Sequences start freely; the youngest is preempted and recomputes its keys later.
     Preempt,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EngineLimits {
-    /// Sequences that run together.
+    /// Maximum sequences that run together.
     pub sequences: usize,
-    /// Rows of a pass: decode rows and prompt rows together; at least `sequences`.
+    /// Maximum rows of a pass, decode rows and prompt rows together; at least `sequences`.
     pub rows: usize,
     pub samples: usize,
     pub prompt_tokens: usize,
     pub new_tokens: usize,
-    /// True if decode passes run ahead of the host, in buckets of rows: where the device has a pipeline.
+    /// True if decode passes run ahead of the host, in buckets of rows, on devices with a pipeline.
     pub ahead: bool,
-    /// What the layers keep of sequences, with its units in a layer.
+    /// The caches, with their units per layer.
     pub caches: Caches,
 }
 
-/// Units of each cache; 0 of those that a model has not.
+/// Units of each cache; 0 for caches that the model lacks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Count(pub(crate) [usize; CACHES]);
 
@@ -45,27 +45,27 @@ impl Count {
         self.with(more, |a, b| a + b)
     }
 
-    /// Less `fewer` of each, or none.
+    /// Subtracts `fewer` from each, down to 0.
     pub(crate) fn less(self, fewer: Count) -> Count {
         self.with(fewer, usize::saturating_sub)
     }
 
-    /// True if `room` has as many of each.
+    /// True if `room` has at least as many of each.
     pub(crate) fn fits(self, room: Count) -> bool {
         self.less(room) == Count::default()
     }
 }
 
-/// Passes that run ahead of the host, at most: a sequence that ends early keeps its row so long.
+/// Maximum passes that run ahead of the host: a sequence that ends early keeps its row until then.
 pub(crate) const PASSES_MAX: usize = 64;
 
 impl EngineLimits {
-    /// Keys of the longest sequence. Its last token is drawn and never read, so that one has no key.
+    /// Returns the keys of the longest sequence. Its last token is drawn but never read, so it has no key.
     pub(crate) fn keys(&self) -> usize {
         self.prompt_tokens + self.new_tokens - 1
     }
 
-    /// Tokens of the longest sequence, prompt and response.
+    /// Returns the tokens of the longest sequence, prompt and response.
     pub fn context(&self) -> usize {
         self.prompt_tokens + self.new_tokens
     }
@@ -74,42 +74,41 @@ impl EngineLimits {
         self.keys().div_ceil(KV_BLOCK)
     }
 
-    /// Rows of one sequence in a pass, at most.
+    /// Returns the maximum rows of one sequence in a pass.
     pub(crate) fn step(&self) -> usize {
         let rows = self.rows.max(if self.ahead { PASSES_MAX } else { 1 });
         self.caches.each().map(|cache| cache.step(rows)).min().unwrap_or(usize::MAX)
     }
 
-    /// Returns what `of` says of each cache.
+    /// Returns what `of` gives for each cache.
     pub(crate) fn count(&self, of: impl Fn(Cache) -> usize) -> Count {
         let mut count = Count::default();
         self.caches.each().for_each(|cache| count.0[cache.index()] = of(cache));
         count
     }
 
-    /// True if units of some cache are of whole sequences.
+    /// True if some cache has one unit per sequence: a state.
     pub(crate) fn has_units(&self) -> bool {
         !self.caches.each().all(Cache::has_blocks)
     }
 
-    /// Returns how many units are blocks.
+    /// Returns how many of the units are blocks.
     pub(crate) fn blocks(&self, count: Count) -> usize {
         self.caches.each().filter(|cache| cache.has_blocks()).map(|cache| count.0[cache.index()]).sum()
     }
 
-    /// Returns a sequence after a prompt as caches see it.
+    /// Returns the extent of a sequence with this prompt, as caches need it.
     pub(crate) fn extent(&self, prompt_tokens: usize, is_alone: bool) -> Extent {
         Extent { prompt_tokens, is_alone, step: self.step() }
     }
 
-    /// Returns the units with which `sequences` of the longest sequences never wait, groups of `group` sharing their prompt.
+    /// Returns the units with which `sequences` of the longest sequences, in groups with one prompt each, never wait.
     pub fn enough(&self, cache: Cache, sequences: usize, group: usize) -> usize {
         let of = self.extent(self.prompt_tokens, group <= 1);
         groups(sequences, group) * cache.of_prompt(of) + sequences * cache.of_response(of, self.new_tokens)
     }
 
-    /// Returns the units that one sequence of up to `context` tokens may take after a prompt of up to `prompt_tokens`, whatever
-    /// else there is.
+    /// Returns the fewest units with which a sequence of `context` tokens with such a prompt always makes progress.
     pub fn least(&self, cache: Cache, context: usize, prompt_tokens: usize) -> usize {
         cache.least(self.extent(prompt_tokens, self.samples == 1), context, self.new_tokens)
     }
@@ -133,7 +132,7 @@ impl EngineLimits {
         self.caches.each().all(holds)
     }
 
-    /// Returns rows and bounds on keys of all passes that run ahead, each of which is recorded once for a way of sampling.
+    /// Returns rows and key bounds of all passes that run ahead; each is recorded once per sampling setting.
     pub fn recorded_sizes(&self) -> Vec<(usize, usize)> {
         if !self.ahead {
             return Vec::new();
@@ -145,18 +144,17 @@ impl EngineLimits {
         keys.flat_map(|keys| rows.iter().map(move |&rows| (rows, keys))).collect()
     }
 
-    /// Bound on the keys of a row in passes that run ahead.
+    /// Returns the bound on a row's keys in passes that run ahead.
     pub fn keys_max(&self) -> usize {
         keys_bucket(self.prompt_tokens + self.new_tokens + 1)
     }
 
-    /// Entries of a sequence's table in passes that run ahead: one more than it can own, so that the position after
-    /// its last has an entry.
+    /// Returns the table entries of a sequence in passes that run ahead: all its blocks, and one for the next position.
     pub(crate) fn table_stride(&self) -> usize {
         self.blocks_per_sequence() + 1
     }
 
-    /// The block that rows of ended sequences write to while passes run ahead; where they do not any block, which is not written.
+    /// Returns the block that ended sequences' rows write to while passes run ahead; any block if they do not.
     pub(crate) fn spare(&self, cache: Cache) -> u32 {
         if self.ahead { self.caches.units(cache.index()) as u32 } else { 0 }
     }
@@ -179,19 +177,19 @@ impl EngineLimits {
     }
 }
 
-/// A bound on keys for passes that are recorded: chunks of attention in powers of two, so that there are few.
+/// Returns a bound on keys for recorded passes: chunks of attention in powers of two, so that there are few.
 pub(crate) fn keys_bucket(keys: usize) -> usize {
     keys.div_ceil(ATTENTION_CHUNK).next_power_of_two() * ATTENTION_CHUNK
 }
 
-/// Groups that `sequences` may be of, where all but the first and the last are whole.
+/// Returns the most groups that `sequences` may be of, if all but the first and the last are whole.
 fn groups(sequences: usize, group: usize) -> usize {
     let groups = sequences.div_ceil(group.max(1)) + usize::from(group > 1 && sequences > 1);
     groups.min(sequences)
 }
 
-/// Rows of a decode pass that runs ahead, for a number of sequences: few enough sizes to record a graph for each, and
-/// never under sixteen, from where on a product's bits do not depend on its rows.
+/// Returns the rows of a decode pass that runs ahead: few enough sizes to record a graph for each, and at least
+/// sixteen, from where on a product's bits do not depend on its rows.
 pub(crate) fn bucket(sequences: usize) -> usize {
     match sequences {
         0..=128 => sequences.next_multiple_of(16).max(16),
@@ -199,7 +197,7 @@ pub(crate) fn bucket(sequences: usize) -> usize {
     }
 }
 
-/// The engine's regions: activations of a pass and the KV cache of all layers.
+/// Returns the engine's regions: activations of a pass and the caches of all layers.
 ///
 /// Errors: `size-overflow`.
 pub fn layout(

@@ -1,7 +1,7 @@
-//! The engine's live form: requests come, are cancelled and end between two passes, each with its own prompt, way of
-//! drawing, ends and length. What a response becomes depends on nothing else that runs.
+//! The engine in serving form: requests arrive, are cancelled and end between two passes, each with its own prompt,
+//! sampling, ends and length. A response depends on nothing else that runs.
 //!
-//! Rows that are drawn alike go through the sampler together: a pass has one draw for each way of drawing that is in it.
+//! Rows with the same sampling go through the sampler together: a pass has one draw per distinct sampling.
 
 use crate::engine::{Engine, Model, RolloutStats};
 use crate::limits::EngineLimits;
@@ -11,47 +11,47 @@ use crate::schedule::{Next, Schedule};
 use plimsoll_base::Result;
 use plimsoll_device::Sampling;
 
-/// Tokens that may end one request.
+/// Maximum tokens that may end one request.
 pub const ENDS_MAX: usize = 128;
 
 /// A request: one prompt and its responses.
 #[derive(Clone, Copy, Debug)]
 pub struct Ask<'r> {
-    /// Token ids, at least one. With `max_new_tokens` within `EngineLimits::context`.
+    /// Token ids, at least one; with `max_new_tokens` within `EngineLimits::context`.
     pub prompt: &'r [u32],
-    /// One response each: the number whose random numbers it draws with.
+    /// One per response: the number whose random numbers it draws with.
     pub sample_ids: &'r [u64],
     /// From 1 to `EngineLimits::new_tokens`.
     pub max_new_tokens: usize,
     pub sampling: Sampling,
-    /// Any of these ends a response, at most `ENDS_MAX`.
+    /// Tokens that end a response, at most `ENDS_MAX`.
     pub ends: &'r [u32],
 }
 
-/// Takes what the engine draws.
+/// Receives the engine's tokens.
 pub trait Listener {
-    /// A token was drawn for the response in `slot`. True ends it; it keeps the token.
+    /// Called with a token drawn for the response in `slot`, which keeps it. Returns true to end the response.
     fn drawn(&mut self, slot: usize, token: u32, logprob: f32) -> bool;
 
-    /// The response in `slot` has ended, and the slot is free. An error is that of its own logits.
+    /// Called when the response in `slot` has ended and the slot is free. An error is that of its own logits.
     fn ended(&mut self, slot: usize, how: Result<Finish>);
 }
 
-/// An engine with slots. Its vectors are made once and never grow.
+/// An engine with slots for requests that come and go. Its vectors are allocated once and never grow.
 pub struct Live<'e, 'a, 'p> {
     model: Model<'e, 'a, 'p>,
     engine: &'e mut Engine,
     out: &'e mut Samples,
     slots: Vec<Slot>,
-    /// By group.
+    /// Prompts by group.
     prompts: Vec<Vec<u32>>,
     /// Rows that go through the head, each with its slot.
     heads: Vec<(u32, usize)>,
-    /// Rows that follow each other and are drawn alike.
+    /// Consecutive rows with the same sampling.
     runs: Vec<(usize, Sampling)>,
     next_ticket: u64,
     stats: RolloutStats,
-    /// Tokens that were drawn, and the sum of their distributions' entropies.
+    /// Number of drawn tokens, and the sum of their distributions' entropies.
     drawn: (u64, f64),
 }
 
@@ -66,7 +66,7 @@ struct Slot {
 const GREEDY: Sampling = Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 0 };
 
 impl<'e, 'a, 'p> Live<'e, 'a, 'p> {
-    /// Begins with every slot free; what the engine did before is over.
+    /// Starts with every slot free; drops what the engine did before.
     pub fn new(model: Model<'e, 'a, 'p>, engine: &'e mut Engine, out: &'e mut Samples) -> Self {
         let limits = engine.limits;
         let heads = limits.pass().head_rows;
@@ -91,7 +91,7 @@ impl<'e, 'a, 'p> Live<'e, 'a, 'p> {
         live
     }
 
-    /// Heap bytes besides those of the engine and its samples.
+    /// Returns the heap bytes in addition to those of the engine and its samples.
     pub fn host_bytes(limits: &EngineLimits) -> u64 {
         let slot = size_of::<Slot>() + ENDS_MAX * 4 + size_of::<Vec<u32>>() + limits.context() * 4;
         let head = size_of::<(u32, usize)>() + size_of::<(usize, Sampling)>();
@@ -103,9 +103,9 @@ impl<'e, 'a, 'p> Live<'e, 'a, 'p> {
         &self.engine.limits
     }
 
-    /// Takes a request if it has a slot for each response now. Returns them in the order of `sample_ids`.
+    /// Admits a request if there is a slot for each response now. Returns the slots in the order of `sample_ids`.
     ///
-    /// Panics beyond the limits: who asks has checked them.
+    /// Panics beyond the limits, which callers must check.
     pub fn admit(&mut self, ask: &Ask<'_>) -> Option<Vec<usize>> {
         let limits = self.engine.limits;
         let count = ask.sample_ids.len();
@@ -143,7 +143,7 @@ impl<'e, 'a, 'p> Live<'e, 'a, 'p> {
         self.engine.schedule.close(slot);
     }
 
-    /// Runs one pass and passes on what it drew. False if there is nothing to run.
+    /// Runs one pass and reports its tokens. False if there is nothing to run.
     ///
     /// Errors: those of the device.
     pub fn step(&mut self, listener: &mut dyn Listener) -> Result<bool> {
@@ -164,23 +164,23 @@ impl<'e, 'a, 'p> Live<'e, 'a, 'p> {
         self.engine.schedule.free_slots()
     }
 
-    /// Returns the responses that are in passes; others wait for blocks.
+    /// Returns the number of responses in passes; others wait for blocks.
     pub fn num_running(&self) -> usize {
         self.engine.schedule.num_running()
     }
 
-    /// Returns the blocks of all caches that are free, and all.
+    /// Returns the free blocks of all caches, and all their blocks.
     pub fn blocks(&self) -> (usize, usize) {
         self.engine.schedule.blocks()
     }
 
-    /// Returns the counts since the beginning.
+    /// Returns the counts since the start.
     pub fn stats(&self) -> RolloutStats {
         let mean_entropy = self.drawn.1 / self.drawn.0.max(1) as f64;
         RolloutStats { preemptions: self.engine.schedule.preemptions, mean_entropy, ..self.stats }
     }
 
-    /// Brings rows that are drawn alike together. Nothing that a row becomes depends on its place.
+    /// Groups rows with the same sampling. No row's result depends on its place.
     fn order_heads(&mut self) {
         let Engine { index, schedule, .. } = &mut *self.engine;
         self.heads.clear();
@@ -217,7 +217,7 @@ impl<'e, 'a, 'p> Live<'e, 'a, 'p> {
     }
 }
 
-/// Two ways of drawing are alike if these are equal.
+/// Returns the fields that decide whether two samplings are alike.
 fn bits(how: &Sampling) -> [u64; 3] {
     let pair = |a: f32, b: f32| u64::from(a.to_bits()) << 32 | u64::from(b.to_bits());
     [pair(how.temperature, how.top_p), u64::from(how.top_k) << 32 | u64::from(how.min_p.to_bits()), how.seed]

@@ -1,4 +1,4 @@
-//! What a rollout gives back: tokens and their log-probabilities, in arrays made once.
+//! Results of a rollout: tokens and their log-probabilities, in arrays allocated once.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,7 +13,7 @@ pub enum Finish {
     Length,
 }
 
-/// Tokens of a response that were drawn one after the other; the tokens between two turns are an environment's.
+/// Consecutive drawn tokens of a response; the tokens between two turns are an environment's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Turn {
     /// First token, an index into the response.
@@ -24,7 +24,7 @@ pub struct Turn {
 }
 
 impl Turn {
-    /// Its tokens, as indices into the response.
+    /// Returns the turn's tokens, as indices into the response.
     pub fn tokens(&self) -> std::ops::Range<usize> {
         self.start as usize..self.end as usize
     }
@@ -39,22 +39,22 @@ pub struct Samples {
     logprobs: Vec<f32>,
     lens: Vec<u32>,
     finish: Vec<Finish>,
-    /// Turns that have ended, `turns_max` places a sample.
+    /// Turns that have ended, `turns_max` entries per sample.
     turns: Vec<Turn>,
     num_turns: Vec<u32>,
-    /// Where the turn under way began.
+    /// Start of each sample's current turn.
     turn_start: Vec<u32>,
 }
 
 const NO_TURN: Turn = Turn { start: 0, end: 0, finish: Finish::Length };
 
 impl Samples {
-    /// Room for `samples` responses of one turn of up to `new_tokens` tokens.
+    /// Allocates for `samples` responses of one turn of up to `new_tokens` tokens.
     pub fn with_capacity(samples: usize, new_tokens: usize) -> Samples {
         Samples::with_turns(samples, new_tokens, 1)
     }
 
-    /// Room for `samples` responses of up to `turns_max` turns, with the tokens between them `new_tokens` tokens.
+    /// Allocates for `samples` responses of up to `turns_max` turns, `new_tokens` tokens including those between turns.
     pub fn with_turns(samples: usize, new_tokens: usize, turns_max: usize) -> Samples {
         Samples {
             new_tokens,
@@ -90,7 +90,7 @@ impl Samples {
         }
     }
 
-    /// Begins the response of one sample anew.
+    /// Restarts the response of one sample.
     pub(crate) fn begin(&mut self, sample: usize) {
         (self.lens[sample], self.num_turns[sample], self.turn_start[sample]) = (0, 0, 0);
     }
@@ -103,8 +103,7 @@ impl Samples {
         self.lens[sample] += 1;
     }
 
-    /// Appends an environment's words to a turn. They were not drawn, so they have no log-probability: NaN, which must
-    /// not reach a number.
+    /// Appends an environment's tokens. They were not drawn: their log-probability is NaN, which must reach no result.
     pub(crate) fn append(&mut self, sample: usize, tokens: &[u32]) {
         let len = self.lens[sample] as usize;
         assert!(len + tokens.len() < self.new_tokens, "no room for a turn after {} tokens", tokens.len());
@@ -124,7 +123,7 @@ impl Samples {
         self.finish[sample] = finish;
     }
 
-    /// Tokens of the turn under way.
+    /// Returns the tokens of the current turn.
     pub(crate) fn turn(&self, sample: usize) -> &[u32] {
         &self.ids(sample)[self.turn_start[sample] as usize..]
     }
@@ -133,18 +132,17 @@ impl Samples {
         self.reset(0);
     }
 
-    /// True if another response of `tokens` tokens has room.
+    /// True if there is room for another response of `tokens` tokens.
     pub fn has_room(&self, tokens: usize) -> bool {
         tokens <= self.new_tokens && (self.len() + 1) * self.new_tokens <= self.ids.len()
     }
 
-    /// Adds a response of one turn that has ended. Panics beyond the room that was made.
+    /// Adds a finished response of one turn. Panics beyond the allocated room.
     pub fn push_response(&mut self, ids: &[u32], logprobs: &[f32], finish: Finish) {
         self.push_turns(ids, logprobs, &[Turn { start: 0, end: ids.len() as u32, finish }]);
     }
 
-    /// Adds a response whose turns have all ended; `ids` and `logprobs` include the tokens between them. Panics beyond the room
-    /// that was made.
+    /// Adds a response of ended turns; `ids` and `logprobs` include tokens between them. Panics if there is no room.
     pub fn push_turns(&mut self, ids: &[u32], logprobs: &[f32], turns: &[Turn]) {
         let (sample, tokens) = (self.len(), ids.len());
         assert!(turns.len() <= self.turns_max, "sample {sample} has more than {} turns", self.turns_max);
@@ -165,7 +163,7 @@ impl Samples {
         self.lens.len()
     }
 
-    /// True if no request was made.
+    /// True if there are no responses.
     pub fn is_empty(&self) -> bool {
         self.lens.is_empty()
     }
@@ -174,27 +172,27 @@ impl Samples {
         &self.ids[sample * self.new_tokens..][..self.lens[sample] as usize]
     }
 
-    /// Log-probabilities of its tokens: of the untruncated policy at the sampling temperature. NaN between turns.
+    /// Returns its tokens' log-probabilities, of the untruncated policy at the sampling temperature. NaN between turns.
     pub fn logprobs(&self, sample: usize) -> &[f32] {
         &self.logprobs[sample * self.new_tokens..][..self.lens[sample] as usize]
     }
 
-    /// Why its last turn ended.
+    /// Returns why its last turn ended.
     pub fn finish(&self, sample: usize) -> Finish {
         self.finish[sample]
     }
 
-    /// The turns of a response, in order: the tokens that were drawn. A response without an environment is one turn.
+    /// Returns a response's turns, in order: the tokens that were drawn. A response without an environment is one turn.
     pub fn turns(&self, sample: usize) -> &[Turn] {
         &self.turns[sample * self.turns_max..][..self.num_turns[sample] as usize]
     }
 
-    /// Tokens of all responses that were drawn.
+    /// Returns the number of drawn tokens in all responses.
     pub fn sampled_tokens(&self) -> usize {
         (0..self.len()).flat_map(|s| self.turns(s)).map(|turn| turn.tokens().len()).sum()
     }
 
-    /// Tokens of all responses, between turns too.
+    /// Returns the number of tokens in all responses, including those between turns.
     pub fn total_tokens(&self) -> usize {
         self.lens.iter().map(|&n| n as usize).sum()
     }

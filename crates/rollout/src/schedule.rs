@@ -1,14 +1,13 @@
-//! The schedule: which sequences run, which rows the next pass computes, and who gives blocks back.
+//! The schedule: which sequences run, which rows the next pass computes, and which sequence is preempted.
 //!
-//! A sequence shares the full blocks of its group's prompt and owns the blocks after them; the prompt's last,
-//! partial block is copied into the first own one. A preempted sequence keeps its tokens and computes their keys
-//! again. Nothing here depends on time, so a request schedules alike on every machine.
+//! A sequence shares the full blocks of its group's prompt and owns the blocks after them; the prompt's last, partial
+//! block is copied into the first own one. A preempted sequence keeps its tokens and recomputes their keys. Nothing
+//! here depends on time, so a request is scheduled alike on every machine.
 //!
-//! A sequence whose turn has ended is paused: it leaves the passes and keeps its blocks until it goes on with the
-//! answer, whose rows are computed after them like those of a prompt. It may be preempted as others may.
+//! A sequence whose turn has ended is paused: it leaves the passes and keeps its blocks until it continues with the
+//! answer, whose rows are computed after them like those of a prompt. It can be preempted like others.
 //!
-//! How many units of which cache a prompt and a response hold, and when a prompt gives some back, `Cache` says; here every
-//! cache is treated alike.
+//! `Cache` decides how many units a prompt and a response hold, and until when; the schedule treats all caches alike.
 
 mod held;
 mod room;
@@ -31,17 +30,17 @@ pub(crate) struct Group {
     /// Rows whose keys are in `held`.
     computed: usize,
     held: Held,
-    /// True if it is the prompt of one sequence.
+    /// True if only one sequence has this prompt.
     is_alone: bool,
-    /// The place of the first unit that one of its sequences still needs, of the cache that is looked at.
+    /// The first place that one of its sequences still needs, in the cache being processed.
     needed_from: usize,
-    /// Its sequences that have not ended.
+    /// Number of its sequences that have not ended.
     live: usize,
     running: usize,
 }
 
 impl Group {
-    /// Its sequences as caches see them.
+    /// Returns the extent of its sequences, as caches need it.
     fn extent(&self, limits: &EngineLimits) -> Extent {
         limits.extent(self.prompt_tokens, self.is_alone)
     }
@@ -51,18 +50,18 @@ impl Group {
 enum State {
     Waiting,
     Running,
-    /// A turn has ended, and its answer has not come.
+    /// Its turn has ended, and its answer has not come.
     Paused,
-    /// It goes on as soon as there is room.
+    /// It continues as soon as there is room.
     Ready,
     Done,
 }
 
-/// What `next_pass` found.
+/// Result of `next_pass`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     Pass,
-    /// Everyone who has not ended waits for an answer.
+    /// All sequences that have not ended wait for an answer.
     Answer,
     /// Every sequence has ended.
     Nothing,
@@ -72,12 +71,12 @@ pub(crate) enum Next {
 struct Sequence {
     state: State,
     group: usize,
-    /// Sequences are served in this order.
+    /// Sequences are served in order of tickets.
     ticket: u64,
     /// Own tokens whose keys are in `held`.
     computed: usize,
     held: Held,
-    /// True once the prompt's partial block is in the first own block.
+    /// True once the prompt's partial block is copied into the first own block.
     has_tail: bool,
 }
 
@@ -89,16 +88,16 @@ pub(crate) struct Schedule {
     groups: Vec<Group>,
     sequences: Vec<Sequence>,
     num_groups: usize,
-    /// The sequences that are served, in the order of their tickets.
+    /// The sequences being served, in order of tickets.
     line: Vec<usize>,
-    /// Running sequences, in the order of their tickets.
+    /// Running sequences, in order of tickets.
     running: Vec<usize>,
     num_paused: usize,
     num_ready: usize,
     /// Units promised to running sequences under `OnFull::WorstCase`.
     promised: Count,
     pub(crate) preemptions: u64,
-    /// Sample of each head row of the pass under way.
+    /// Sample of each head row of the current pass.
     pub(crate) head_samples: Vec<usize>,
 }
 
@@ -131,7 +130,7 @@ impl Schedule {
         }
     }
 
-    /// Heap bytes for limits: what the vectors above hold.
+    /// Returns the heap bytes of a schedule with these limits.
     pub(crate) fn bytes(limits: &EngineLimits) -> u64 {
         let [per_prompt, own] = held_most(limits).map(|most| 4 * limits.blocks(most));
         let each = size_of::<Group>() + size_of::<Sequence>() + per_prompt + own + LINE_AND_UNITS;
@@ -139,7 +138,7 @@ impl Schedule {
         (limits.samples * each + units * 4 + limits.sequences * 16) as u64
     }
 
-    /// Begins a request; every block is free again.
+    /// Starts a request; every block is free again.
     pub(crate) fn begin(&mut self, prompt_lens: impl ExactSizeIterator<Item = usize>, group_size: usize) {
         self.num_groups = prompt_lens.len();
         (self.promised, self.preemptions) = (Count::default(), 0);
@@ -200,12 +199,12 @@ impl Schedule {
         Next::Pass
     }
 
-    /// True if a sequence waits for its start.
+    /// True if a sequence waits to start.
     pub(crate) fn someone_waits(&self) -> bool {
         self.line.iter().any(|&s| self.sequences[s].state == State::Waiting)
     }
 
-    /// A sequence has ended: its blocks are free, and its prompt's when it was the last of its group.
+    /// Ends a sequence and frees its blocks, and its prompt's if it was the last of its group.
     pub(crate) fn end(&mut self, s: usize) {
         self.leave(s, State::Done);
         self.leave_group(self.sequences[s].group);
@@ -226,19 +225,19 @@ impl Schedule {
         &self.groups[self.sequences[s].group]
     }
 
-    /// A sequence as caches see it.
+    /// Returns the extent of a sequence, as caches need it.
     fn extent(&self, s: usize) -> Extent {
         self.group_of(s).extent(&self.limits)
     }
 
-    /// A running sequence waits for an answer; its blocks stay.
+    /// Pauses a running sequence until its answer; its blocks stay.
     pub(crate) fn pause(&mut self, s: usize) {
         self.stop_running(s);
         self.sequences[s].state = State::Paused;
         self.num_paused += 1;
     }
 
-    /// A paused sequence has more tokens and goes on.
+    /// Makes a paused sequence with more tokens ready to continue.
     pub(crate) fn go_on(&mut self, s: usize) {
         assert_eq!(self.sequences[s].state, State::Paused, "only a paused sequence goes on");
         self.sequences[s].state = State::Ready;
@@ -246,10 +245,10 @@ impl Schedule {
         self.num_ready += 1;
     }
 
-    /// Rows of a group's prompt for its sequences from `running[at]` on. When the prompt's last row is reached, those without a token,
-    /// the youngest of the group, draw their first one; the others go on in the next pass: their prompt was given up (see `make_room`).
+    /// Adds rows of a group's prompt, for its sequences from `running[at]` on. At the prompt's last row, those without
+    /// a token draw their first one; the others continue in the next pass: their prompt was freed (see `make_room`).
     ///
-    /// Returns how many they are.
+    /// Returns the number of these sequences.
     fn push_first_tokens(
         &mut self,
         at: usize,
@@ -270,7 +269,7 @@ impl Schedule {
         count
     }
 
-    /// Rows of a prompt whose keys are missing, at least its last. True when that one is reached.
+    /// Adds rows of a prompt whose keys are missing, at least its last. True if that one is reached.
     fn push_prompt(&mut self, g: usize, prompt: &[u32], index: &mut PassIndex) -> bool {
         let room = self.rows_left(index);
         let group = &mut self.groups[g];
@@ -294,12 +293,12 @@ impl Schedule {
         first + rows == prompt.len()
     }
 
-    /// Rows that a sequence may have in a pass.
+    /// Returns the rows that a sequence may have in a pass.
     fn rows_left(&self, index: &PassIndex) -> usize {
         (self.limits.rows - index.ids.len()).min(self.limits.step())
     }
 
-    /// Rows of a sequence's own tokens whose keys are missing: one in decode, all of them after a preemption.
+    /// Adds rows of a sequence's own tokens whose keys are missing: one in decode, all of them after preemption.
     fn push_sequence(&mut self, s: usize, tokens: &[u32], index: &mut PassIndex) {
         let room = self.rows_left(index);
         let sequence = &mut self.sequences[s];
@@ -335,18 +334,17 @@ impl Schedule {
     }
 }
 
-/// What a sample takes of the heap besides its group, its sequence and their blocks: a place in the line, 8, and two units
-/// that are no blocks; rounded up.
+/// Heap bytes of a sample's place in the line, 8, and of two units that are not blocks; rounded up.
 const LINE_AND_UNITS: usize = 24;
 
-/// Units that a prompt and a response hold at most.
+/// Returns the maximum units of a prompt and of a response.
 fn held_most(limits: &EngineLimits) -> [Count; 2] {
     let of = limits.extent(limits.prompt_tokens, false);
     let own = limits.count(|cache| cache.owned_most(limits.new_tokens, of.step));
     [limits.count(|cache| cache.of_prompt(of)), own]
 }
 
-/// Returns where the state is that a sequence goes on from, its own or its prompt's, and where it leaves it.
+/// Returns the state that a sequence reads, its own or its prompt's, and the one that it writes.
 fn state_of(cache: Cache, group: &Group, sequence: &Sequence) -> Option<[u32; 2]> {
     let (prompt, own) = (group.held.of(cache).first(), sequence.held.of(cache).first());
     let from = if sequence.computed == 0 || group.is_alone { prompt } else { own }?;
@@ -360,7 +358,7 @@ struct Segment<'a> {
 }
 
 impl Segment<'_> {
-    /// Adds the rows and the segment's record; the caller adds where they are in each cache.
+    /// Adds the rows and the segment's record; the caller adds their places in each cache.
     fn push(&self, index: &mut PassIndex) {
         let rows = self.tokens.len() as u32;
         let table = index.caches[Cache::PAGED].tables.len() as u32;
@@ -374,7 +372,7 @@ impl Segment<'_> {
         self.first_position..self.first_position + self.tokens.len()
     }
 
-    /// Moves blocks on to the rows, and adds where these are in them.
+    /// Slides the span over the rows, and adds their slots in its blocks.
     fn push_slots(&self, span: &mut Span, slots: &mut Vec<u32>) {
         span.slide(self.positions().end.div_ceil(KV_BLOCK));
         slots.extend(self.positions().map(|position| span.slot(position)));

@@ -1,4 +1,4 @@
-//! Handles to parts of a pass: of one layer, of the head, of the backward pass.
+//! Handles to parts of a pass: one layer, the head, the backward pass.
 
 use crate::parts::attention::regions::AttentionBufs;
 use crate::parts::delta::regions::DeltaBufs;
@@ -6,21 +6,21 @@ use crate::parts::experts::regions::ExpertBufs;
 use plimsoll_device::HeadOut;
 use plimsoll_memory::Buf;
 
-/// What the head of a pass writes.
+/// Outputs of a pass's head.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum HeadBufs<'p> {
-    /// Over the vocabulary, through a tile.
+    /// Log-probabilities over the vocabulary, computed tile by tile.
     Vocabulary { out: HeadOut<'p>, tile: Buf<'p> },
-    /// [R] f32: a critic's values, or scores.
+    /// [R] f32: a critic's values, or a reward model's scores.
     Values(Buf<'p>),
 }
 
-/// What the backward pass of the head takes.
+/// Inputs and scratch of the head's backward pass.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum HeadGradBufs<'p> {
-    /// Over the vocabulary, through a tile.
+    /// Over the vocabulary, tile by tile.
     Vocabulary { d_logprobs: Buf<'p>, d_entropy: Buf<'p>, d_tile: Buf<'p> },
-    /// [R]: derivatives by the values, in f32 and as products read them.
+    /// [R]: gradients of the values, in f32 and in the dtype of products.
     Values { d_values: Buf<'p>, d_out: Buf<'p> },
 }
 
@@ -33,7 +33,7 @@ pub(crate) struct Backward<'p> {
     pub(crate) d_attn: Buf<'p>,
     pub(crate) d_qkv: Buf<'p>,
     pub(crate) rstd: Buf<'p>,
-    /// Gradient of what a part of a layer adds, before its norm.
+    /// Gradient of a part's output before its norm.
     pub(crate) d_branch: Option<Buf<'p>>,
     pub(crate) head: HeadGradBufs<'p>,
     pub(crate) head_d_norm: Buf<'p>,
@@ -46,33 +46,33 @@ pub(crate) struct Backward<'p> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LayerBufs<'p> {
     pub(crate) resid: Buf<'p>,
-    /// The residual after attention; the layer's own `resid` where nothing is kept.
+    /// The residual after attention; `resid` itself if nothing is kept.
     pub(crate) mid: Buf<'p>,
-    /// The residual after the layer; its own `resid` where nothing is kept.
+    /// The residual after the layer; `resid` itself if nothing is kept.
     pub(crate) next: Buf<'p>,
-    /// What attention adds, before its norm, where a norm comes after it.
+    /// Attention's output before its norm, if a norm follows it.
     pub(crate) attn_out: Option<Buf<'p>>,
-    /// What the feed-forward part adds, likewise.
+    /// The feed-forward part's output before its norm, if a norm follows it.
     pub(crate) ffn_out: Option<Buf<'p>>,
     pub(crate) norm_attn: Buf<'p>,
     pub(crate) norm_ffn: Buf<'p>,
-    /// What the first product gives.
+    /// Output of the input projection.
     pub(crate) qkv: Buf<'p>,
-    /// What the mixer gives, without gates.
+    /// Output of the mixer before its gates.
     pub(crate) attn: Buf<'p>,
-    /// What the last product of the mixer reads: `attn`, or with its gates.
+    /// Input of the mixer's output projection: `attn`, or that with gates.
     pub(crate) mixed: Buf<'p>,
     pub(crate) mixer: MixerBufs<'p>,
     pub(crate) gate_up: Buf<'p>,
     pub(crate) product: Buf<'p>,
     pub(crate) ffn: FfnBufs<'p>,
-    /// By `Site`.
+    /// u = A x by `Site`.
     pub(crate) u: [Option<Buf<'p>>; 4],
-    /// For u of one product at a time, of any layer.
+    /// Scratch for u of one product at a time, of any layer.
     pub(crate) u_once: Option<Buf<'p>>,
 }
 
-/// What a layer's mixer has alone.
+/// Buffers that only this kind of mixer has.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum MixerBufs<'p> {
     Attention(AttentionBufs<'p>),
@@ -80,7 +80,7 @@ pub(crate) enum MixerBufs<'p> {
 }
 
 impl<'p> MixerBufs<'p> {
-    /// Returns where heads are after their gates, if they have such.
+    /// Returns the gated heads, if heads have gates.
     pub(super) fn gated(&self) -> Option<Buf<'p>> {
         match self {
             MixerBufs::Attention(of) => of.gates.map(|gates| gates.out),
@@ -89,7 +89,7 @@ impl<'p> MixerBufs<'p> {
     }
 }
 
-/// What a layer's feed-forward part has alone.
+/// Buffers that only this kind of feed-forward part has.
 #[derive(Clone, Copy, Debug)]
 #[allow(clippy::large_enum_variant)] // One a layer, on the stack.
 pub(crate) enum FfnBufs<'p> {

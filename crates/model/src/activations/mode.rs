@@ -1,4 +1,4 @@
-//! What a phase's passes are for, and what they keep.
+//! The purpose of a phase's passes, and what they keep.
 
 use plimsoll_base::Phase;
 use serde::{Deserialize, Serialize};
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "lowercase")]
 pub enum Recompute {
     None,
-    /// Norms, the SwiGLU product and the residual after attention are computed again.
+    /// Norms, the SwiGLU product and the residual after attention are recomputed.
     Cheap,
     /// Only each layer's input is kept.
     Layer,
@@ -17,7 +17,7 @@ pub enum Recompute {
 }
 
 impl Recompute {
-    /// True if the backward pass computes whole layers again.
+    /// True if the backward pass recomputes whole layers.
     pub fn is_of_layers(self) -> bool {
         matches!(self, Recompute::Layer | Recompute::Offload)
     }
@@ -25,28 +25,27 @@ impl Recompute {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Sampling: keys and values of all layers stay.
+    /// Sampling: keys and values of all layers are kept.
     Rollout {
-        /// True if top-k, top-p or min-p cut the vocabulary.
+        /// True if top-k, top-p or min-p truncate the vocabulary.
         truncates: bool,
     },
-    /// Scores of whole sequences: a reward model, forward only. Models of one shape have the same number, and share the
-    /// regions of their passes.
+    /// A reward model's scores of whole sequences, forward only. Models of one shape share a number and regions.
     Reward(u8),
-    /// Log-probs only, of a model of the actor's shape.
+    /// Log-probabilities only, of a model of the actor's shape.
     Score,
-    /// Log-probs only, of a teacher of any shape.
+    /// Log-probabilities only, of a teacher of any shape.
     Teacher,
     /// A critic: forward to values, and backward.
     Critic(Recompute),
     /// Forward and backward.
     Update(Recompute),
-    /// Forward and backward of a model whose head gives a score.
+    /// Forward and backward of a model whose head outputs a score.
     UpdateScore(Recompute),
 }
 
 impl Mode {
-    /// The phase in which the pass runs.
+    /// Returns the phase in which the pass runs.
     pub fn phase(self) -> Phase {
         match self {
             Mode::Rollout { .. } => Phase::Rollout,
@@ -57,7 +56,7 @@ impl Mode {
         }
     }
 
-    /// The beginning of its regions' names: the phase, and a number where the phase has passes of several shapes.
+    /// Returns the prefix of the regions' names: the phase, and a number if the phase has passes of several shapes.
     pub(crate) fn prefix(self) -> String {
         match self {
             Mode::Reward(set @ 1..) => format!("{}{}", self.phase().name(), set + 1),
@@ -66,7 +65,7 @@ impl Mode {
         }
     }
 
-    /// What a mode with a backward pass keeps.
+    /// Returns what a mode with a backward pass keeps.
     pub(crate) fn recompute(self) -> Option<Recompute> {
         match self {
             Mode::Critic(r) | Mode::Update(r) | Mode::UpdateScore(r) => Some(r),
@@ -74,7 +73,7 @@ impl Mode {
         }
     }
 
-    /// True if the head is one column instead of the vocabulary's.
+    /// True if the head has one output instead of one per token of the vocabulary.
     pub(super) fn has_values(self) -> bool {
         matches!(self, Mode::Reward(_) | Mode::Critic(_) | Mode::UpdateScore(_))
     }

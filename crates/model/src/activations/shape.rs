@@ -1,5 +1,4 @@
-//! What the regions of a pass follow from: its limits, how long it keeps what layers compute, and the rows that each
-//! layer has of it.
+//! What the regions of a pass depend on: its limits, how long each intermediate is kept, and its size in each layer.
 
 use super::mode::{Mode, Recompute};
 use plimsoll_arch::{Cache, Caches, ModelSpec};
@@ -7,7 +6,7 @@ use plimsoll_base::{DType, PhaseSet, Result};
 use plimsoll_device::Layouts;
 use plimsoll_memory::{Buf, Layout, Pool, Turn};
 
-/// The most of everything that one pass may hold; enforced where batches are made.
+/// Limits of one pass; enforced where batches are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PassLimits {
     /// M: rows.
@@ -20,7 +19,7 @@ pub struct PassLimits {
     pub table_entries: usize,
     /// Block copies.
     pub copies: usize,
-    /// What layers keep of sequences, with its units in a layer.
+    /// The caches, with their units per layer.
     pub caches: Caches,
 }
 
@@ -39,20 +38,20 @@ pub struct Target {
     pub threads: usize,
 }
 
-/// How long a pass keeps what a layer computes.
+/// How long a pass keeps an intermediate of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Life {
-    /// As long as the pass lasts.
+    /// Until the pass ends.
     Pass,
-    /// As long as the layer lasts: the next one writes over it.
+    /// Until the next layer, which overwrites it.
     Layer,
-    /// Until the backward pass of the layer, unless that computes whole layers again.
+    /// Until the layer's backward pass, unless that recomputes whole layers.
     Kept,
-    /// Until the backward pass of the layer, unless that computes anything again.
+    /// Until the layer's backward pass, unless that recomputes anything.
     Cheap,
-    /// Until the backward pass of the layer, which never computes it again.
+    /// Until the layer's backward pass, which never recomputes it.
     Always,
-    /// From pass to pass of a rollout, and in an update as `Kept`.
+    /// From pass to pass of a rollout; in an update like `Kept`.
     Cached,
 }
 
@@ -70,13 +69,13 @@ impl Life {
         }
     }
 
-    /// Returns when it is in use: what layers write over each other is free while the head of an update runs.
+    /// Returns its turn: what each layer overwrites is free while the head of an update runs.
     fn turn(self, mode: Mode) -> Turn {
         if mode.recompute().is_some() && !self.is_kept(mode) { Turn::Layers } else { Turn::Whole }
     }
 }
 
-/// A pass of a model, of which its regions follow.
+/// A pass of a model, which decides its regions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PassShape<'s> {
     pub(crate) spec: &'s ModelSpec,
@@ -84,7 +83,7 @@ pub(crate) struct PassShape<'s> {
     pub(crate) limits: PassLimits,
 }
 
-/// What each layer has in a region: its elements of a row, 0 where it has none, and how long they are kept.
+/// A region of rows: how many elements a row has in each layer, 0 for none, and how long they are kept.
 #[derive(Clone, Copy)]
 pub(crate) struct Rows {
     pub(crate) life: Life,
@@ -92,8 +91,7 @@ pub(crate) struct Rows {
 }
 
 impl Rows {
-    /// Returns how many layers' worth a pass holds, and their elements of a row: those of all layers together, where
-    /// some of these are wider than others.
+    /// Returns the slots of a pass and the elements of a row in each: one slot for all layers if their widths differ.
     pub(crate) fn slots(self, of: &PassShape<'_>) -> (usize, usize) {
         let (mut slots, mut all, mut widest) = (0, 0, 0);
         for width in (0..of.spec.layers).map(|layer| self.width(of, layer)).filter(|width| *width > 0) {
@@ -106,7 +104,7 @@ impl Rows {
         }
     }
 
-    /// Returns the elements of a row that lie before those of a layer.
+    /// Returns the elements of a row that precede a layer's.
     pub(crate) fn before(self, of: &PassShape<'_>, layer: u32) -> usize {
         let own = self.life.is_kept(of.mode);
         (0..if own { layer } else { 0 }).map(|layer| self.width(of, layer)).sum()
@@ -122,10 +120,10 @@ impl Rows {
     }
 }
 
-/// The regions of a pass, as its parts add them.
+/// Collects the regions of a pass, which its parts add.
 pub(crate) struct Regions<'s> {
     pub(crate) of: PassShape<'s>,
-    /// The dtype of weights, and of what products read.
+    /// The dtype of weights and of the inputs of products.
     pub(crate) weights: DType,
     pub(crate) target: Target,
     pub(crate) layout: Layout,
@@ -153,7 +151,7 @@ impl<'s> Regions<'s> {
         }
     }
 
-    /// Adds a region of a turn.
+    /// Adds a region with a turn.
     ///
     /// Errors: `size-overflow`.
     pub(crate) fn add_in(&mut self, turn: Turn, name: &str, shape: &[usize], dtype: DType) -> Result<()> {

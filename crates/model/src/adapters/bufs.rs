@@ -5,11 +5,11 @@ use crate::activations::shape::PassShape;
 use plimsoll_arch::Site;
 use plimsoll_memory::Buf;
 
-/// U of each product, and what the backward pass takes.
+/// u = A x of each product, and buffers of the backward pass.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct AdaptBufs<'p> {
     u: [Option<Buf<'p>>; 4],
-    /// U of one product at a time: of experts, and of any product in the backward pass of merged adapters.
+    /// u of one product at a time: of experts, or in the backward pass of merged adapters.
     pub(crate) u_once: Option<Buf<'p>>,
     pub(crate) d_u: Option<Buf<'p>>,
     pub(crate) pack: Option<Buf<'p>>,
@@ -25,7 +25,7 @@ impl<'p> AdaptBufs<'p> {
         }
     }
 
-    /// Returns u of each product for the first `m` rows of a layer; none where experts compute the product.
+    /// Returns u of each product for the first `m` rows of a layer; none if experts compute the product.
     pub(crate) fn layer(&self, of: &PassShape<'_>, layer: u32, m: usize) -> [Option<Buf<'p>>; 4] {
         Site::ALL.map(|site| {
             let (buf, layers) = (self.u[site as usize]?, layers_with(site));

@@ -1,4 +1,4 @@
-//! Handles of adapters, or of their gradients, resolved once at start.
+//! Handles to adapters, or to their gradients, resolved once at start.
 
 use crate::params::{ALIGN, Param, ParamTable};
 use plimsoll_arch::{LoraShape, ModelSpec, ParamKind, Site};
@@ -13,9 +13,9 @@ use plimsoll_memory::Buf;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LayerAdapters<'a> {
     of_sites: [Option<Adapter<'a>>; 4],
-    /// By `Site`, in a layer with experts.
+    /// Adapters of experts by `Site`, in a layer with experts.
     of_experts: [Option<ExpertsAdapter<'a>>; 4],
-    /// True if the layer's weights have them already: a forward pass adds nothing, and gradients go through the weights.
+    /// True if the layer's weights include them: a forward pass adds nothing, and gradients go through the weights.
     pub(crate) are_merged: bool,
 }
 
@@ -24,12 +24,12 @@ impl<'a> LayerAdapters<'a> {
         self.of_sites[site as usize]
     }
 
-    /// Returns those of the product of experts.
+    /// Returns the adapters of a product that experts compute.
     pub fn of_experts(&self, site: Site) -> Option<ExpertsAdapter<'a>> {
         self.of_experts[site as usize]
     }
 
-    /// Returns what a pass adds to the product.
+    /// Returns what a pass adds to the product; none if the adapters are merged.
     pub(crate) fn added(&self, site: Site) -> Option<Adapter<'a>> {
         self.at(site).filter(|_| !self.are_merged)
     }
@@ -40,13 +40,13 @@ impl<'a> LayerAdapters<'a> {
 pub struct Adapters<'a> {
     pub all: Buf<'a>,
     pub layers: Vec<LayerAdapters<'a>>,
-    /// [1, h]: the head that is learnt with them, of a critic or a reward model.
+    /// [1, h]: the head of a critic or a reward model, trained together with the adapters.
     pub head: Option<Matrix<'a>>,
 }
 
 impl<'a> Adapters<'a> {
-    /// Resolves the handles. `all` holds `table.elements` elements; `weights` is the dtype of the decoder's weights, which decides
-    /// the element order of gradients too.
+    /// Resolves the handles. `all` holds `table.elements` elements; `weights` is the dtype of the decoder's weights,
+    /// which decides the element order of gradients too.
     pub fn bind(
         spec: &ModelSpec,
         table: &ParamTable,

@@ -1,4 +1,4 @@
-//! Adapters into the arena: from files through fixed buffers, or from a seed.
+//! Loads adapters into the arena: from files through fixed buffers, or from a seed.
 
 use crate::load::{Staging, check_finite, uniform, value_head_values};
 use crate::params::{Param, ParamTable};
@@ -8,15 +8,15 @@ use plimsoll_device::{Device, Matrix, MatrixLayout};
 use plimsoll_files::{ADAPTER_SCORE, Adapter as AdapterFiles, Head, OpenModel, SCORE};
 use plimsoll_memory::Buf;
 
-/// Where the numbers of adapters come from.
+/// Source of the adapters' initial values.
 #[derive(Clone, Copy, Debug)]
 pub enum AdaptersFrom<'x> {
     Files(&'x AdapterFiles),
-    /// As peft begins: A uniform within 1 / sqrt(K), B zero.
+    /// Starts as peft does: A uniform within 1 / sqrt(K), B zero.
     Seed(u64),
-    /// A and B uniform within 1 / sqrt(K), for measurements: with a B of zeros nothing is added.
+    /// A and B uniform within 1 / sqrt(K), for measurements: with a zero B, adapters would add nothing.
     Random(u64),
-    /// From these files, if there are any, else as `Seed`. A head that they do not hold begins as the model's, or is of the seed.
+    /// From files if given, else as `Seed`. A head that they lack starts as the model's, else from the seed.
     Start {
         files: Option<&'x AdapterFiles>,
         model: &'x OpenModel,
@@ -45,7 +45,7 @@ impl<'x> AdaptersFrom<'x> {
         }
     }
 
-    /// Without the model, whose head alone is of use.
+    /// Drops the model, which only the head needs.
     fn matrices(self) -> AdaptersFrom<'x> {
         match self {
             AdaptersFrom::Start { files: Some(files), .. } => AdaptersFrom::Files(files),
@@ -54,7 +54,7 @@ impl<'x> AdaptersFrom<'x> {
         }
     }
 
-    /// Fills the one row of the head.
+    /// Fills the head's only row.
     fn read_score(self, param: &Param, stored: &mut [u8], out: &mut [f32]) -> Result<()> {
         match self.score() {
             ScoreFrom::Adapter(files) => files.read(ADAPTER_SCORE, 0, stored, out)?,

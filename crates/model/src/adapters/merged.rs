@@ -1,6 +1,6 @@
-//! Weights with their adapters added to them: what the products of a merged decoder read, in rollout and update alike.
+//! Weights with their adapters merged in: what the products of a merged decoder read, in rollout and update alike.
 //!
-//! The frozen weights stay as they are next to it. It is computed from them after each update, so that no rounding adds up.
+//! The frozen weights are kept. Merged ones are computed from them after each update, so no rounding accumulates.
 
 use super::handles::Adapters;
 use crate::params::ParamTable;
@@ -12,7 +12,7 @@ use plimsoll_device::{Device, Layouts, Matrix, MatrixLayout};
 use plimsoll_memory::Buf;
 
 impl ParamTable {
-    /// The table of a decoder's products that have an adapter, as they are with it.
+    /// Returns the table of a decoder's products that have an adapter, with the adapter merged.
     pub fn merged(spec: &ModelSpec, kind: &'static Layouts, weights: DType, lora: LoraShape) -> ParamTable {
         let all = ParamTable::new(spec, kind, weights);
         let mut table = ParamTable::empty(kind);
@@ -46,7 +46,7 @@ impl<'a> Merged<'a> {
         Merged { layers }
     }
 
-    /// Computes all of it again: w + scale B A, each rounded once.
+    /// Recomputes all of them: w + scale B A, each rounded once.
     pub fn update(&self, dev: &dyn Device, weights: &Params<'a>, adapters: &Adapters<'a>) {
         for ((merged, weights), adapters) in self.layers.iter().zip(&weights.layers).zip(&adapters.layers) {
             for site in Site::ALL {
@@ -65,7 +65,7 @@ impl<'a> Merged<'a> {
 }
 
 impl<'a> Params<'a> {
-    /// The weights with products that have their adapters in them already.
+    /// Returns the weights with merged products instead of those that have adapters.
     pub fn with_merged(self, adapters: &Adapters<'a>, merged: &Merged<'a>) -> Params<'a> {
         let mut params = self.with_adapters(Some(adapters));
         for (layer, merged) in params.layers.iter_mut().zip(&merged.layers) {

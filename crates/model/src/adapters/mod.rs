@@ -1,8 +1,8 @@
-//! Low-rank adapters: what a decoder learns while its weights stay as they are.
+//! Low-rank adapters, which are trained while the decoder's weights are frozen.
 //!
-//! A layer has four products: q, k and v are one, gate and up another. The adapters of a product's targets have their A in one
-//! matrix, so that its input is read once, and a B each. All of them lie in a flat buffer with a table of its own: loading, saving
-//! and AdamW treat it as they treat weights.
+//! A layer has four products: q, k and v are one, gate and up another. The adapters of a product's targets share one
+//! matrix of A, so that its input is read once, and have a B each. All of them are in a flat buffer with its own table:
+//! loading, saving and AdamW treat it like weights.
 //!
 //! Legend: r rank, S adapters of a product, M rows; a product has K inputs and N outputs.
 

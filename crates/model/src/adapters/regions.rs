@@ -1,4 +1,4 @@
-//! The regions that adapters add to those of a pass.
+//! The regions that adapters add to a pass.
 
 use super::site::{layers_with, region_of};
 use crate::activations::mode::Mode;
@@ -7,7 +7,7 @@ use plimsoll_arch::{Ffn, LayerSpec, LoraShape, ModelSpec, Site};
 use plimsoll_base::{DType, Result};
 use plimsoll_memory::Layout;
 
-/// U of each product, and what the backward pass takes. Merged adapters (`is_merged`) are in the weights of a forward pass.
+/// Returns the regions of u of each product and of the backward pass. With `is_merged`, a forward pass needs none.
 ///
 /// Errors: `size-overflow`.
 pub fn layout(
@@ -21,7 +21,7 @@ pub fn layout(
 ) -> Result<Layout> {
     let mut to = Regions::new(PassShape { spec, mode, limits }, weights, target);
     let (learns, rows) = (mode.recompute().is_some(), limits.rows);
-    // Elements of a row: of u and its gradient in the product where they are widest, and of a u that is not kept.
+    // Elements per row: of u and its gradient for the widest product, and of a u that is not kept.
     let (mut widest, mut once, mut pack) = (0, 0, 0);
     for site in Site::ALL {
         let width = site.width(lora);
@@ -39,7 +39,7 @@ pub fn layout(
         let of_pairs = width * spec.each_layer().map(chosen).max().unwrap_or(0);
         widest = widest.max(of_pairs).max(if slots > 0 { width } else { 0 });
         once = once.max(if is_merged { 0 } else { of_pairs });
-        // One expert at a time, which no row goes to twice.
+        // One expert at a time; no row goes to one twice.
         let of = |n: u32, k: u32| (target.kind.pack)(rows as u64, n.into(), k.into(), weights);
         for layer in 0..spec.layers {
             pack = pack.max(of(width as u32, site.layers()[0].widths(spec, layer).0));

@@ -1,9 +1,9 @@
-//! The regions in which u of a product's adapters lies: their names, and which layers have them.
+//! The regions of u of a product's adapters: their names, and which layers have them.
 
 use crate::activations::shape::{Life, Rows};
 use plimsoll_arch::{Ffn, Site};
 
-/// Returns the name of a product's region of u.
+/// Returns the name of the region of a product's u.
 pub(super) fn region_of(site: Site) -> &'static str {
     match site {
         Site::Qkv => "adapt.qkv",
@@ -13,7 +13,7 @@ pub(super) fn region_of(site: Site) -> &'static str {
     }
 }
 
-/// Returns one for each layer that computes a product without experts. The last product's u is never computed again.
+/// Returns one for each layer that computes a product without experts. The last product's u is never recomputed.
 pub(super) fn layers_with(site: Site) -> Rows {
     let life = if site == Site::Down { Life::Always } else { Life::Kept };
     match site.is_of_experts() {

@@ -1,4 +1,4 @@
-//! The table of adapters: which tensors they are, under peft's names, and where each lies in their flat buffer.
+//! The table of adapters: their tensors, by peft's names, and the offset of each in their flat buffer.
 
 use crate::params::{Param, ParamTable};
 use plimsoll_arch::{LoraShape, ModelSpec, ParamKind, Site};
@@ -7,8 +7,8 @@ use plimsoll_device::Layouts;
 use plimsoll_files::{ADAPTER_SCORE, LoraPart, adapter_tensor_name};
 
 impl ParamTable {
-    /// The table of a decoder's adapters, under the names that peft gives them. Those of experts are parameters of their own, all A of a product
-    /// one after the other, and all B of a target.
+    /// Returns the table of a decoder's adapters, by peft's names. Each expert's are separate parameters: all A of a
+    /// product one after the other, then all B of a target.
     pub fn adapters(spec: &ModelSpec, kind: &'static Layouts, weights: DType, lora: LoraShape) -> ParamTable {
         let mut table = ParamTable::empty(kind);
         for layer in 0..spec.layers {
@@ -33,7 +33,7 @@ impl ParamTable {
         table
     }
 
-    /// Returns the parameters of a kind in a layer, which follow each other: those of its experts, by their numbers.
+    /// Returns the parameters of a kind in a layer, which are adjacent: one, or one per expert in order.
     pub(super) fn each(&self, kind: ParamKind, layer: u32) -> &[Param] {
         let is_one = |param: &Param| param.kind == kind && param.layer == layer;
         let first = self.params.iter().position(is_one).unwrap_or(self.params.len());
@@ -41,7 +41,7 @@ impl ParamTable {
         &self.params[first..first + count]
     }
 
-    /// The same, and after them the head of a critic or of a reward model: all of it is learnt, as peft does.
+    /// Returns the adapters' table plus the head of a critic or reward model, which is trained in full, as in peft.
     pub fn adapters_and_score(
         spec: &ModelSpec,
         kind: &'static Layouts,

@@ -1,6 +1,6 @@
-//! Policy files: safetensors under the names of `torch.nn.Sequential`, as PyTorch scripts save an actor-critic. The
-//! widths are read from the shapes; what does not match the spaces of an environment is refused by name. A file without a
-//! critic is a policy that acts and gives no values.
+//! Policy files: safetensors named as in `torch.nn.Sequential`, as PyTorch scripts save an actor-critic. Widths are
+//! read from the shapes; what does not match an environment's spaces is refused by name. A file without a critic can
+//! act but gives no values.
 
 use super::{MlpHead, MlpParams, MlpSpec};
 use crate::params::{Param, ParamTable};
@@ -10,9 +10,9 @@ use plimsoll_device::{Device, Matrix, MatrixLayout};
 use plimsoll_files::TensorFile;
 use std::path::{Path, PathBuf};
 
-/// Hidden maps of a policy, at most.
+/// Maximum hidden layers of a policy.
 const HIDDEN_MAX: usize = 16;
-/// Width of a map, at most; beyond it a file is no small network's.
+/// Maximum width of a layer; a wider file is no small network.
 const WIDTH_MAX: u64 = 1 << 16;
 const CHUNK_BYTES: usize = 64 << 10;
 
@@ -20,16 +20,16 @@ const CHUNK_BYTES: usize = 64 << 10;
 pub struct PolicyFile {
     file: TensorFile,
     path: PathBuf,
-    /// What the actor's tensors begin with: `actor`, or CleanRL's `actor_mean` for continuous actions.
+    /// Prefix of the actor's tensors: `actor`, or CleanRL's `actor_mean` for continuous actions.
     actor: &'static str,
-    /// Whether it has the tensors of a critic.
+    /// True if it has the tensors of a critic.
     has_critic: bool,
 }
 
 impl PolicyFile {
-    /// Opens `path`: a file, or a folder with `model.safetensors` in it, such as a checkpoint.
+    /// Opens `path`: a file, or a folder that holds `model.safetensors`, such as a checkpoint.
     ///
-    /// Errors: `policy-shape-mismatch` where there is no actor; those of `TensorFile::open`.
+    /// Errors: `policy-shape-mismatch` if there is no actor; those of `TensorFile::open`.
     pub fn open(path: &Path) -> Result<PolicyFile> {
         let path = if path.is_dir() { path.join("model.safetensors") } else { path.to_path_buf() };
         let file = TensorFile::open(&path)?;
@@ -49,14 +49,14 @@ impl PolicyFile {
         &self.path
     }
 
-    /// Whether it gives values as well as actions. Without a critic its weights are left at zero.
+    /// True if the file has a critic. Without one the critic's weights are left at zero.
     pub fn has_critic(&self) -> bool {
         self.has_critic
     }
 
-    /// Widths of the hidden maps.
+    /// Returns the widths of the hidden layers.
     ///
-    /// Errors: `policy-shape-mismatch` where there are none, or a width is none.
+    /// Errors: `policy-shape-mismatch` if there are none, or a width is invalid.
     pub fn hidden(&self) -> Result<Vec<u32>> {
         let rows = |i: usize| {
             let tensor = self.file.tensor(&format!("{}.{}.weight", self.actor, 2 * i))?;
@@ -72,7 +72,7 @@ impl PolicyFile {
         }
     }
 
-    /// Requires a critic, without which a policy acts but does not learn.
+    /// Requires a critic, without which a policy acts but cannot learn.
     ///
     /// Errors: `policy-shape-mismatch`.
     pub fn require_critic(&self) -> Result<()> {
@@ -82,9 +82,9 @@ impl PolicyFile {
         }
     }
 
-    /// Requires the tensors of `spec`, each of its shape; those of the critic only if it has one.
+    /// Requires the tensors of `spec` in their shapes; the critic's only if the file has one.
     ///
-    /// Errors: `policy-shape-mismatch` names the first that is missing or of another shape.
+    /// Errors: `policy-shape-mismatch` names the first tensor that is missing or has another shape.
     pub fn check(&self, spec: &MlpSpec, table: &ParamTable) -> Result<()> {
         for param in self.held(table) {
             let (name, wanted) = (self.name(param), shape(param));
@@ -138,7 +138,7 @@ impl PolicyFile {
         table.params.iter().filter(move |param| has_critic || !of_critic(param))
     }
 
-    /// The tensor's name in this file.
+    /// Returns the tensor's name in this file.
     fn name(&self, param: &Param) -> String {
         let name = &param.parts[0].name;
         match name.strip_prefix("actor.") {
@@ -157,12 +157,12 @@ fn shape(param: &Param) -> Vec<u64> {
     if param.is_vector() { vec![param.n.into()] } else { vec![param.n.into(), param.k.into()] }
 }
 
-/// PyTorch scripts keep vectors as `[1, A]` too.
+/// Compares shapes; PyTorch scripts may store vectors as `[1, A]`.
 fn same(found: &[u64], wanted: &[u64]) -> bool {
     found == wanted || (wanted.len() == 1 && found == [1, wanted[0]])
 }
 
-/// `a policy of 4 numbers with 2 choices`.
+/// Formats as `a policy of 4 numbers with 2 choices`.
 fn words(spec: &MlpSpec) -> String {
     let head = match &spec.head {
         MlpHead::Categorical(sizes) => format!("choices among {sizes:?}"),

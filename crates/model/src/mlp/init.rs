@@ -1,5 +1,5 @@
-//! Initial weights: orthogonal matrices and zero biases, as CleanRL's `layer_init`. The gain is sqrt 2, of the actor's
-//! last map 0.01, of the critic's 1; standard deviations of a Gaussian actor begin at 1.
+//! Initial weights: orthogonal matrices and zero biases, as CleanRL's `layer_init`. The gain is sqrt 2, but 0.01 for
+//! the actor's last layer and 1 for the critic's; standard deviations of a Gaussian actor start at 1.
 
 use super::{MlpParams, MlpSpec};
 use crate::params::ParamTable;
@@ -8,7 +8,7 @@ use plimsoll_base::rng::{Stream, normal_pair, philox};
 use plimsoll_device::{Device, Matrix, MatrixLayout};
 
 impl MlpSpec {
-    /// Writes the weights that follow from `seed`. A start-up cost: rows^2 x columns in f64 for each matrix.
+    /// Writes the weights that follow from `seed`. A start-up cost: rows^2 x columns in f64 per matrix.
     pub fn init(&self, dev: &dyn Device, table: &ParamTable, params: &MlpParams<'_>, seed: u64) {
         dev.zero(params.all); // Biases, `log_std` and padding.
         let layout = MatrixLayout::of_weights(table.device, params.all.dtype());
@@ -30,8 +30,8 @@ impl MlpSpec {
     }
 }
 
-/// A random matrix `[n, k]`, row-major, whose rows (of a tall one: columns) are orthonormal: the Q of a normal matrix whose
-/// R has a positive diagonal, so that no direction is favoured. `counter` is the first of its random numbers.
+/// Returns a random matrix `[n, k]`, row-major, with orthonormal rows (columns if it is tall): the Q of a normal matrix
+/// whose R has a positive diagonal, so that no direction is favoured. `counter`: its first random number.
 fn orthogonal(n: usize, k: usize, seed: u64, counter: u64) -> Vec<f64> {
     let (short, long) = (n.min(k), n.max(k));
     let normal = |i: usize| {
@@ -44,7 +44,7 @@ fn orthogonal(n: usize, k: usize, seed: u64, counter: u64) -> Vec<f64> {
     for v in 0..short {
         let (before, rest) = vectors.split_at_mut(v);
         let vector = &mut rest[0];
-        // Twice, because the first round leaves what rounding made of nearly parallel vectors.
+        // Twice, because one round leaves rounding errors of nearly parallel vectors.
         for other in before.iter().chain(before.iter()) {
             let along: f64 = vector.iter().zip(other).map(|(a, b)| a * b).sum();
             vector.iter_mut().zip(other).for_each(|(a, b)| *a -= along * b);

@@ -1,4 +1,4 @@
-//! The feed-forward part of a layer that computes all rows alike.
+//! The dense feed-forward part of a layer.
 
 use crate::activations::mode::Recompute;
 use crate::layer::LayerPass;
@@ -6,12 +6,12 @@ use crate::layer_backward::{LayerBackward, Product};
 use plimsoll_arch::Site;
 use plimsoll_memory::Buf;
 
-/// Computes gates and ups, from which the backward pass goes on: it makes the product as it takes its gradient.
+/// Computes gates and ups, where the backward pass continues: it makes the product with its gradient.
 pub(crate) fn to_gates(layer: &LayerPass<'_, '_, '_>) {
     layer.product(Site::GateUp, layer.bufs.norm_ffn, layer.bufs.gate_up);
 }
 
-/// Computes the residual after it, after `to_gates`.
+/// Computes the residual after this part, after `to_gates`.
 pub(crate) fn add_product(layer: &LayerPass<'_, '_, '_>) {
     let (spec, bufs) = (layer.spec(), layer.bufs);
     layer.dev.glu(spec.architecture().gate, bufs.gate_up, spec.ffn as usize, bufs.product);
@@ -23,8 +23,8 @@ pub(crate) fn backward(step: &LayerBackward<'_, '_, '_>, d_input: Buf<'_>) {
     let LayerPass { dev, bufs, .. } = *step.layer;
     let (spec, recompute) = (step.layer.spec(), step.layer.pass.acts.mode.recompute());
     let (gate, f) = (spec.architecture().gate, spec.ffn as usize);
-    // In place: gate and up are not read again, and a product and its gradient need each other's memory only where
-    // one of them is done with.
+    // In place: gate and up are not read again, and a product and its gradient need each other's memory only once one
+    // of them is done.
     let (d_product, d_gate_up) = (bufs.product, bufs.gate_up);
     let down = Product { site: Site::Down, x: bufs.product, dy: step.d_out };
     step.output_gradients(down);

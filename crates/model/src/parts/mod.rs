@@ -1,8 +1,7 @@
-//! What a layer consists of: a mixer, which is attention or linear attention, and a feed-forward part, which is dense
-//! or made of experts.
+//! The parts of a layer: a mixer, softmax or linear attention, and a feed-forward part, dense or of experts.
 //!
-//! Each part owns its regions with the time that they are kept, the handles to them, its forward pass and its
-//! gradients. What passes from one product of a layer to the next is the layer's, not a part's.
+//! Each part owns its regions and how long they are kept, their handles, its forward pass and its gradients. What
+//! passes from one product of a layer to the next belongs to the layer, not to a part.
 
 pub(crate) mod attention;
 pub(crate) mod delta;

@@ -36,7 +36,7 @@ pub const GOLDEN: [&str; 23] = [
     "qwen3_5_wide",
 ];
 
-/// Positions of a tiny model's rotary table: at most `most`. The numbers of `phi4_mini` are those of its short factors, which are for 64.
+/// Positions of a tiny model's rotary table: at most `most`; `phi4_mini` was generated with its short factors, for 64.
 #[allow(dead_code)] // Each crate's tests use their part.
 pub fn positions_of(model: &str, most: usize) -> usize {
     if model.ends_with("phi4_mini") { 64 } else { most }

@@ -159,7 +159,7 @@ fn every_gradient_agrees_with_transformers_at_every_recompute_level() {
                         let d = largest_difference(&ours[at..at + n], &theirs);
                         println!("golden {name}: gradients differ by at most {d:e}");
                         // Of the two families that multiply embeddings gradients are five times as large.
-                        // The gradients of a decay and of its bias are sums of differences over all rows: the reference's own is off by half of 1.5e-6.
+                        // Decay and bias gradients sum differences over rows: the reference is off by half of 1.5e-6.
                         let is_sum = part.name.ends_with("A_log")
                             || part.name.ends_with("dt_bias") && dev.kind() == &plimsoll_cuda::LAYOUTS;
                         let bound = match is_sum {

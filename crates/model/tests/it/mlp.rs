@@ -176,10 +176,10 @@ fn slopes(world: &World<'_>) {
             world.dev.write_f32(world.params.all, 0, &w);
             loss()
         };
-        // A step of length 3e-3 along the gradient raises the loss by 3e-3 |g|; central, so the error is of third order.
+        // A step of 3e-3 along the gradient raises the loss by 3e-3 |g|; central, so the error is of third order.
         let slope = (moved(1.0) - moved(-1.0)) / 6e-3;
-        // A row that crosses a kink of relu changes the slope by its share of the 70; shorter steps drown in the rounding
-        // of f32. The module of PyTorch below has relu too, and bounds its gradients a thousand times tighter.
+        // A row that crosses a kink of relu changes the slope by its share of the 70; shorter steps drown in f32
+        // rounding. The PyTorch module below has relu too, and bounds its gradients a thousand times tighter.
         let tolerance = if world.spec.activation == Activation::Relu { 3e-2 } else { 5e-3 };
         assert!(
             (slope / norm - 1.0).abs() < tolerance,

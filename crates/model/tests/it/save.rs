@@ -111,7 +111,7 @@ fn parts<'a>(len: usize, of: impl Fn(usize, usize) -> Place<'a>) -> Vec<(Run, Pl
     (0..len).step_by(each).map(part).collect()
 }
 
-/// Everything of a model that is saved: weights, moments in f32 and moments in codes. `empty` is the same once more, to be read.
+/// All that is saved of a model: weights, moments in f32 and in codes. `empty` is a second set, to be read into.
 struct States<'a> {
     dev: &'a CpuDevice,
     table: &'a ParamTable,

@@ -171,7 +171,7 @@ fn a_refused_card_is_told_what_to_offload_and_the_rows_move() {
     }
     assert_eq!(row(&offloaded, "reference.weights"), 0);
     assert_eq!(row(&offloaded, "offload.reference.weights"), row(&resident, "reference.weights"));
-    // 494 million parameters: states of 12 bytes and the reference's 2 leave the card; slots share bytes with the passes.
+    // 494 million parameters: states of 12 bytes and the reference's 2 leave the card; slots share bytes with passes.
     let saved = peak(&resident, Pool::Device) - peak(&offloaded, Pool::Device);
     assert!(saved > 13 * 494_000_000, "{saved}");
     assert!(peak(&offloaded, Pool::Host) - peak(&resident, Pool::Host) >= 14 * 494_000_000);

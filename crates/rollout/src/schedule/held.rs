@@ -1,10 +1,10 @@
-//! The units of each cache that a prompt or a sequence holds. Places of blocks are counted from a sequence's first key.
+//! The units of each cache that a prompt or a sequence holds. Places of blocks count from a sequence's first key.
 
 use crate::limits::Count;
 use plimsoll_arch::{CACHES, Cache, KV_BLOCK};
 use std::ops::Range;
 
-/// Which units of a cache are free.
+/// Free units of one cache.
 #[derive(Debug)]
 struct Pool {
     free: Vec<u32>,
@@ -12,24 +12,24 @@ struct Pool {
 }
 
 impl Pool {
-    /// All free, and unit 0 taken first.
+    /// Returns a pool with all units free; unit 0 is taken first.
     fn new(total: usize) -> Pool {
         Pool { free: (0..total as u32).rev().collect(), total }
     }
 
-    /// Gives units back. The one given back last is taken first: it is still in the processor's cache.
+    /// Frees units. The last one freed is taken first: it is still in the processor's cache.
     fn give_back(&mut self, units: &[u32]) {
         self.free.extend(units.iter().rev());
         debug_assert!(self.free.len() <= self.total, "a unit was given back twice");
     }
 }
 
-/// Which units of each cache are free.
+/// Free units of each cache.
 #[derive(Debug)]
 pub(super) struct Pools([Pool; CACHES]);
 
 impl Pools {
-    /// All free.
+    /// Returns pools with all units free.
     pub(super) fn new(units: Count) -> Pools {
         Pools(units.0.map(Pool::new))
     }
@@ -43,7 +43,7 @@ impl Pools {
     }
 }
 
-/// Units at places that follow each other.
+/// Units at consecutive places.
 #[derive(Debug, Default)]
 pub(super) struct Span {
     first: u32,
@@ -60,12 +60,12 @@ impl Span {
         &self.units[..self.len as usize]
     }
 
-    /// Returns the unit at a place, which is one of the span's.
+    /// Returns the unit at a place, which must be in the span.
     pub(super) fn at(&self, place: usize) -> u32 {
         self.held()[place - self.first as usize]
     }
 
-    /// Returns where the key at a position is, whose block is one of the span's.
+    /// Returns the slot of the key at a position, whose block must be in the span.
     pub(super) fn slot(&self, position: usize) -> u32 {
         self.at(position / KV_BLOCK) * KV_BLOCK as u32 + (position % KV_BLOCK) as u32
     }
@@ -75,12 +75,12 @@ impl Span {
         self.held().first().copied()
     }
 
-    /// Returns its places.
+    /// Returns the places of the units.
     pub(super) fn places(&self) -> Range<usize> {
         self.first as usize..(self.first + self.len) as usize
     }
 
-    /// Moves on until it ends at `end`, if it ends before: its first units become its last.
+    /// Moves the span until it ends at `end`, if it ends earlier: its first units become its last.
     pub(super) fn slide(&mut self, end: usize) {
         let places = end.saturating_sub(self.places().end);
         let units = &mut self.units[..self.len as usize];
@@ -89,7 +89,7 @@ impl Span {
         self.first += places as u32;
     }
 
-    /// Adds a table of the places up to `end`, from `begin` on; `filler` where it has none.
+    /// Adds a table of the places from `begin` to `end`; `filler` where the span has no unit.
     pub(super) fn push_table(&self, (begin, end): (usize, usize), filler: u32, tables: &mut Vec<u32>) {
         let (at, places) = (tables.len(), self.places());
         tables.resize(at + end - begin, filler);
@@ -100,7 +100,7 @@ impl Span {
         }
     }
 
-    /// Takes units until there are `wanted`. False if they run out; then it keeps what it got.
+    /// Takes units until there are `wanted`. False if they run out; the span then keeps what it got.
     fn take(&mut self, wanted: usize, pool: &mut Pool) -> bool {
         while (self.len as usize) < wanted {
             let Some(unit) = pool.free.pop() else { return false };
@@ -110,7 +110,7 @@ impl Span {
         true
     }
 
-    /// Gives the units back of which all places are before `place`.
+    /// Frees the units whose places are all before `place`.
     fn drop_before(&mut self, place: usize, pool: &mut Pool) {
         let units = place.saturating_sub(self.first as usize).min(self.len as usize);
         pool.give_back(&self.units[..units]);
@@ -119,12 +119,12 @@ impl Span {
     }
 }
 
-/// Units of each cache.
+/// Units of each cache that a prompt or a sequence holds.
 #[derive(Debug, Default)]
 pub(super) struct Held([Span; CACHES]);
 
 impl Held {
-    /// Without a unit, and with room for some.
+    /// Returns no units, with capacity for some.
     pub(super) fn with_capacity(units: Count) -> Held {
         Held(units.0.map(Span::with_capacity))
     }
@@ -137,12 +137,12 @@ impl Held {
         &mut self.0[cache.index()]
     }
 
-    /// Returns the end of the places of whole sequences, 0 where nothing is held.
+    /// Returns the end of the places in the paged cache; 0 if it holds none.
     pub(super) fn end(&self) -> usize {
         self.0[Cache::PAGED].places().end
     }
 
-    /// Returns whether it has what every sequence has that is in passes.
+    /// Returns whether it holds what every sequence in passes holds.
     pub(super) fn has_begun(&self) -> bool {
         self.0[Cache::PAGED].len > 0
     }
@@ -155,12 +155,12 @@ impl Held {
         Count(self.0.each_ref().map(|span| span.len as usize))
     }
 
-    /// Says at which place the first unit of each cache will be of which it has none.
+    /// Sets the place of the first unit in each cache of which it has none.
     pub(super) fn begin(&mut self, place: usize) {
         self.0.iter_mut().filter(|span| span.len == 0).for_each(|span| span.first = place as u32);
     }
 
-    /// Takes units until there are `wanted`. False if they run out; then it keeps what it got.
+    /// Takes units until there are `wanted`. False if they run out; it then keeps what it got.
     pub(super) fn take(&mut self, wanted: Count, pools: &mut Pools) -> bool {
         let mut each = self.0.iter_mut().zip(wanted.0).zip(&mut pools.0);
         each.all(|((span, wanted), pool)| span.take(wanted, pool))
@@ -170,7 +170,7 @@ impl Held {
         (self.0.iter_mut().zip(&mut pools.0)).for_each(|(span, pool)| span.drop_before(usize::MAX, pool));
     }
 
-    /// Gives the units of a cache back of which all places are before `place`.
+    /// Frees the units of a cache whose places are all before `place`.
     pub(super) fn drop_before(&mut self, cache: Cache, place: usize, pools: &mut Pools) {
         self.of_mut(cache).drop_before(place, &mut pools.0[cache.index()]);
     }

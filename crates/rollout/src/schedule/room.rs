@@ -1,4 +1,4 @@
-//! Who has room: sequences start while there are units for them, grow, and give units back where none are left.
+//! Admission: sequences start while there are units for them, grow, and are preempted when none are left.
 
 use super::{Schedule, Sequence, State};
 use crate::limits::Count;
@@ -7,7 +7,7 @@ use plimsoll_arch::Cache;
 use plimsoll_device::KV_BLOCK;
 
 impl Schedule {
-    /// Starts sequences in order while there is room: those that go on, then those that have not begun.
+    /// Starts sequences in order while there is room: first those that continue, then those that have not begun.
     pub(super) fn admit(&mut self, samples: &Samples) {
         if self.num_ready > 0 && !self.admit_all(State::Ready, samples) {
             return;
@@ -15,7 +15,7 @@ impl Schedule {
         self.admit_all(State::Waiting, samples);
     }
 
-    /// False if one of them has no room.
+    /// Starts sequences in this state. False if one of them has no room.
     fn admit_all(&mut self, state: State, samples: &Samples) -> bool {
         for at in 0..self.line.len() {
             let s = self.line[at];
@@ -59,9 +59,9 @@ impl Schedule {
         match self.on_full {
             OnFull::WorstCase if goes_on => true,
             OnFull::WorstCase => self.promised.plus(self.to_promise(g)).fits(self.pools.total()),
-            // Units for the next token of everyone who runs, so that a newcomer does not preempt at once.
+            // Units for the next token of all running sequences, so that a new one does not preempt at once.
             OnFull::Preempt => {
-                // The others of its group wait for the prompt: in vain, if it were preempted at once.
+                // The rest of its group waits for the prompt: in vain, if it were preempted at once.
                 let has_lost = !goes_on && self.has_lost_prompt(s, samples);
                 let (of, others_run) = (self.extent(s), usize::from(!self.running.is_empty()));
                 let lacking = self.wanted(s, samples).less(self.sequences[s].held.count());
@@ -80,7 +80,7 @@ impl Schedule {
         }
     }
 
-    /// What a sequence may own, and the prompt's units with the first sequence of a group that starts.
+    /// Returns the most that a sequence may own, plus the prompt's units for the first sequence of a group.
     fn to_promise(&self, g: usize) -> Count {
         let prompt = if self.groups[g].held.has_begun() { Count::default() } else { self.of_prompt(g) };
         prompt.plus(self.owned_most(g))
@@ -96,7 +96,7 @@ impl Schedule {
         self.limits.count(|cache| cache.of_response(of, self.groups[g].new_tokens))
     }
 
-    /// True if a sequence that starts has its prompt computed again: it needs what the prompt no longer has.
+    /// True if a starting sequence needs its prompt recomputed: it needs units that the prompt has given back.
     fn has_lost_prompt(&self, s: usize, samples: &Samples) -> bool {
         let (group, of, computed) = (self.group_of(s), self.extent(s), self.sequences[s].computed);
         let held = |cache| group.held.of(cache).places();
@@ -104,7 +104,7 @@ impl Schedule {
         group.computed == group.prompt_tokens && self.limits.caches.each().any(lacks)
     }
 
-    /// Units that a sequence's prompt lacks.
+    /// Returns the units that a sequence's prompt lacks.
     fn prompt_lacks(&self, s: usize, samples: &Samples) -> Count {
         let g = self.sequences[s].group;
         let held = &self.groups[g].held;
@@ -119,7 +119,7 @@ impl Schedule {
         let (wanted, is_lost) = (self.of_prompt(g), self.has_lost_prompt(s, samples));
         let group = &mut self.groups[g];
         if is_lost {
-            // All keys of the prompt are computed again: with the same bits, so that who reads those of whole sequences may go on.
+            // All keys of the prompt are recomputed, with the same bits, so sequences that read paged ones may go on.
             for cache in self.limits.caches.each().filter(|cache| cache.lets_go()) {
                 group.held.drop_before(cache, usize::MAX, &mut self.pools);
             }
@@ -131,7 +131,7 @@ impl Schedule {
         }
     }
 
-    /// Gives back what prompts hold that none of their sequences needs any more.
+    /// Frees what prompts hold that none of their sequences needs any more.
     pub(super) fn drop_unneeded(&mut self) {
         for cache in self.limits.caches.each().filter(|cache| cache.lets_go()) {
             for group in &mut self.groups[..self.num_groups] {
@@ -154,7 +154,7 @@ impl Schedule {
         }
     }
 
-    /// Gives every running sequence the units of its tokens, preempting the youngest where none is left.
+    /// Gives every running sequence the units of its tokens, preempting the youngest if none are left.
     pub(super) fn grow(&mut self, samples: &Samples) {
         let mut at = 0;
         while at < self.running.len() {
@@ -170,19 +170,18 @@ impl Schedule {
         }
     }
 
-    /// Own units for the tokens that a sequence has.
+    /// Returns the own units for the tokens that a sequence has.
     fn wanted(&self, s: usize, samples: &Samples) -> Count {
         self.of_tokens(s, samples.ids(s).len())
     }
 
-    /// Own units for the first `tokens` own tokens of a sequence.
+    /// Returns the own units for the first `tokens` own tokens of a sequence.
     pub(super) fn of_tokens(&self, s: usize, tokens: usize) -> Count {
         let (of, computed) = (self.extent(s), self.sequences[s].computed);
         self.limits.count(|cache| cache.of_tokens(of, tokens, computed))
     }
 
-    /// Frees at least one block: prompts of groups that do not run first, then who waits for an answer, else the
-    /// youngest sequence.
+    /// Frees at least one block: of prompts whose groups do not run, else of a paused sequence, else of the youngest.
     fn make_room(&mut self) {
         if self.give_up_idle_prompt(usize::MAX) || self.give_up_paused(usize::MAX) {
             return;
@@ -193,7 +192,7 @@ impl Schedule {
         self.preemptions += 1;
     }
 
-    /// Frees the blocks of the last group that does not run, `keep` aside. False if there is none.
+    /// Frees the blocks of the last group that does not run, except `keep`. False if there is none.
     fn give_up_idle_prompt(&mut self, keep: usize) -> bool {
         if self.on_full == OnFull::WorstCase {
             return false; // What is promised stays.
@@ -203,14 +202,14 @@ impl Schedule {
         self.groups[g].held.give_back(&mut self.pools);
         self.groups[g].computed = 0;
         if self.groups[g].is_alone && self.limits.has_units() {
-            // What the one that waits for an answer had was its prompt's.
+            // The state of the sequence that waits for an answer was its prompt's.
             let waits = |&s: &usize| self.sequences[s].group == g && self.sequences[s].computed > 0;
             self.line.iter().copied().find(waits).into_iter().for_each(|s| self.forget_keys(s));
         }
         true
     }
 
-    /// Frees the own blocks of the youngest sequence that does not run, `keep` aside. False if there is none.
+    /// Frees the own blocks of the youngest sequence that does not run, except `keep`. False if there is none.
     fn give_up_paused(&mut self, keep: usize) -> bool {
         if self.on_full == OnFull::WorstCase || self.num_paused + self.num_ready == 0 {
             return false;
@@ -230,12 +229,12 @@ impl Schedule {
         self.groups[self.sequences[s].group].running -= 1;
     }
 
-    /// Returns the place of a sequence among those that run, or where it would be.
+    /// Returns the index of a sequence among the running ones, or where it would be.
     fn place_of(&self, s: usize) -> usize {
         self.running.partition_point(|&r| self.sequences[r].ticket < self.sequences[s].ticket)
     }
 
-    /// Takes a sequence out of the passes, or out of its pause, without its blocks.
+    /// Takes a sequence out of the passes or out of its pause, and frees its blocks.
     pub(super) fn leave(&mut self, s: usize, state: State) {
         match self.sequences[s].state {
             State::Paused => self.num_paused -= 1,
@@ -254,7 +253,7 @@ impl Schedule {
         (sequence.computed, sequence.has_tail) = (0, false);
         let group = &mut self.groups[sequence.group];
         if group.is_alone && group.computed == group.prompt_tokens {
-            // It has gone on in its prompt's.
+            // It has changed its prompt's state.
             for cache in self.limits.caches.each().filter(|cache| !cache.has_blocks()) {
                 group.held.drop_before(cache, usize::MAX, &mut self.pools);
             }

@@ -1,4 +1,4 @@
-//! Decode passes that follow each other without the host: one index for all of them, whose units are given out before.
+//! Decode passes that follow each other without the host: one index for all of them, with units allocated in advance.
 
 use super::{Schedule, state_of};
 use crate::Samples;
@@ -8,10 +8,10 @@ use plimsoll_device::{KV_BLOCK, NO_PARENT};
 use plimsoll_model::PassIndex;
 
 impl Schedule {
-    /// Fills `index` with the rows of a run of decode passes and gives their units out. Returns the number of passes, or
-    /// 0 if something else is to be done first.
+    /// Fills `index` with the rows of a run of decode passes and allocates their units. Returns the number of passes,
+    /// or 0 if something else must be done first.
     ///
-    /// The index holds one row for each running sequence, in a bucket filled up with copies of the first.
+    /// The index holds one row per running sequence, padded to a bucket with copies of the first.
     pub(crate) fn next_run(
         &mut self,
         samples: &Samples,
@@ -44,12 +44,12 @@ impl Schedule {
         passes
     }
 
-    /// True if all that a sequence needs next is one row.
+    /// True if a sequence needs only one row next.
     fn only_decodes(&self, s: usize, samples: &Samples) -> bool {
         let (group, sequence) = (self.group_of(s), &self.sequences[s]);
         let tokens = samples.ids(s).len();
         let copied = sequence.has_tail || group.prompt_tokens.is_multiple_of(KV_BLOCK);
-        // A pass of the run goes on in the units that the one before it left, which are not a prompt's for others.
+        // Each pass of the run continues in the units of the one before it, which must not be a shared prompt's.
         let has_own = group.is_alone || sequence.computed > 0 || !self.limits.has_units();
         has_own
             && tokens > 0
@@ -58,7 +58,7 @@ impl Schedule {
             && copied
     }
 
-    /// Own units of a sequence after some decode passes.
+    /// Returns the own units of a sequence after some decode passes.
     fn units_after(&self, s: usize, samples: &Samples, max_new_tokens: usize, passes: usize) -> Count {
         self.of_tokens(s, (samples.ids(s).len() + passes - 1).min(max_new_tokens - 1))
     }
@@ -91,8 +91,8 @@ impl Schedule {
             let tokens = samples.ids(s);
             let (&token, first) =
                 (tokens.last().expect("it decodes"), index.caches[Cache::PAGED].tables.len());
-            // A copy of the first has the same bits at the same places. Of a state, which is not read twice, there is no copy:
-            // a row that fills a bucket is then a sequence of its own, whose keys are in the spare blocks.
+            // A copy of the first has the same bits at the same places. A state is not read twice, so it has no copy:
+            // the row that pads a bucket is then a sequence of its own, whose keys are in the spare blocks.
             let is_stateless = is_filler && self.limits.has_units();
             let position = if is_stateless { 0 } else { self.group_of(s).prompt_tokens + tokens.len() - 1 };
             index.ids.push(token);
@@ -124,7 +124,7 @@ impl Schedule {
         }
     }
 
-    /// After a run of decode passes: every token but the last of those that still run has its key.
+    /// Ends a run of decode passes: all tokens of running sequences but the last have their keys.
     pub(crate) fn end_run(&mut self, samples: &Samples) {
         for &s in &self.running {
             self.sequences[s].computed = samples.ids(s).len() - 1;

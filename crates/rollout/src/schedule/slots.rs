@@ -1,5 +1,5 @@
-//! Sequences that come and go between passes: a group opens with its own longest response, and any of its sequences
-//! may be cancelled. Tickets grow, so who came first is served first and preempted last.
+//! Sequences that come and go between passes: a group opens with its own longest response, and any of its sequences may
+//! be cancelled. Tickets grow: the first to come is the first to be served and the last to be preempted.
 
 use super::held::Held;
 use super::{Group, Schedule, State};
@@ -9,14 +9,14 @@ use crate::limits::{Count, EngineLimits};
 pub(crate) struct Opening {
     pub(crate) prompt_tokens: usize,
     pub(crate) new_tokens: usize,
-    /// Its sequences.
+    /// Number of its sequences.
     pub(crate) count: usize,
-    /// The ticket of the first; the others have the next ones.
+    /// The ticket of the first sequence; the others have the next ones.
     pub(crate) ticket: u64,
 }
 
 impl Schedule {
-    /// Begins without a sequence; every block is free.
+    /// Starts without sequences; every block is free.
     pub(crate) fn begin_slots(&mut self) {
         self.begin([].into_iter(), 1);
         self.num_groups = self.groups.len();
@@ -26,7 +26,7 @@ impl Schedule {
         }
     }
 
-    /// Heap bytes that `begin_slots` adds: a prompt may be as long as a sequence.
+    /// Returns the heap bytes that `begin_slots` adds: a prompt may be as long as a sequence.
     pub(crate) fn slots_bytes(limits: &EngineLimits) -> u64 {
         (limits.samples * limits.blocks(most_of_prompt(limits)) * 4) as u64
     }
@@ -36,7 +36,7 @@ impl Schedule {
         self.sequences.len() - self.line.len()
     }
 
-    /// Opens a group and adds its sequences to `slots`. Returns its index, which is free again when all of them have ended.
+    /// Opens a group and adds its sequences to `slots`. Returns its index, which is free once all of them have ended.
     pub(crate) fn open(&mut self, opening: Opening, slots: &mut Vec<usize>) -> usize {
         let Opening { prompt_tokens, new_tokens, count, ticket } = opening;
         assert!(count > 0 && count <= self.free_slots(), "{count} sequences in {} slots", self.free_slots());
@@ -55,7 +55,7 @@ impl Schedule {
         g
     }
 
-    /// Ends a sequence that waits or runs. Its slot is free.
+    /// Ends a sequence that waits or runs, and frees its slot.
     pub(crate) fn close(&mut self, s: usize) {
         match self.sequences[s].state {
             State::Waiting => {
@@ -78,7 +78,7 @@ impl Schedule {
     }
 }
 
-/// Units of a prompt that is as long as a sequence.
+/// Returns the units of a prompt that is as long as a sequence.
 fn most_of_prompt(limits: &EngineLimits) -> Count {
     let longest = limits.extent(limits.context(), false);
     limits.count(|cache| cache.of_prompt(longest))

@@ -1,4 +1,4 @@
-//! The log-probability that the rollout records is, to the bit, the one that training computes, however samples were scheduled.
+//! The log-probability that the rollout records equals that of training, to the bit, however samples are scheduled.
 //!
 //! Every case draws the same request many ways (sequences in flight, rows of a pass, preemption, threads) and packs
 //! the responses many ways (cuts, recompute levels, threads); all must give the same bits.
@@ -354,7 +354,7 @@ fn linear_attention() {
     }
 }
 
-/// Layers with windows keep these alone, beyond which prompts and responses go on: nothing that is drawn or recorded changes.
+/// Layers with windows keep only these while prompts and responses go on: nothing that is drawn or recorded changes.
 #[test]
 fn windows_in_a_cache_of_their_own() {
     for (source, dtype) in [
@@ -443,8 +443,8 @@ fn with_products_in_codes() {
     }
 }
 
-/// Products in the blocks of their file, in every encoding: what is drawn and what the trainer computes have the bits of the same file in
-/// full.
+/// Products in the blocks of their file, in every encoding: draws and the trainer's results have the bits of the same
+/// file in full.
 #[test]
 fn with_products_as_their_file_has_them() {
     for dtype in [DType::F32, DType::Bf16] {

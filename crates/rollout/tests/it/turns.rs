@@ -225,7 +225,7 @@ fn turns_do_not_depend_on_when_answers_come_or_on_the_schedule() {
     }
 }
 
-/// A response that shares its prompt with none goes on in its prompt's state, which it loses with its keys while it waits for an answer.
+/// A response that is alone goes on in its prompt's state, and loses it with its keys while it waits for an answer.
 #[test]
 fn responses_that_are_alone_go_on_in_the_states_of_their_prompts() {
     let what = (DType::Bf16, Some(with_states()));
@@ -255,8 +255,8 @@ fn responses_that_are_alone_go_on_in_the_states_of_their_prompts() {
     assert!(preemptions > 0, "the states were to run out");
 }
 
-/// A response that shares its prompt with none is promised its window and the rows of a pass. An answer may be longer than a pass, and then
-/// the prompt's blocks are still seen when it comes.
+/// A response that is alone is promised its window and the rows of a pass. An answer may be longer than a pass, and
+/// then the prompt's blocks are still seen when it comes.
 #[test]
 fn responses_that_are_alone_stay_within_what_windows_promise() {
     const LONG: [usize; 4] = [70, 41, 64, 100];

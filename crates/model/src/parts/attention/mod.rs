@@ -1,5 +1,4 @@
-//! The attention of a layer over keys, with or without output gates: from what its first product gives to what its last
-//! one reads, and back.
+//! Softmax attention of a layer, with or without output gates: all between its first and last product, and back.
 
 pub(crate) mod regions;
 
@@ -11,7 +10,7 @@ use plimsoll_device::{AttentionBackward, GateHeadsBackward, Heads, QkNorm, QkNor
 use plimsoll_memory::Buf;
 use regions::AttentionBufs;
 
-/// Computes what the last product reads.
+/// Computes the input of the output projection.
 pub(crate) fn forward(layer: &LayerPass<'_, '_, '_>, bufs: &AttentionBufs<'_>) {
     let LayerPass { dev, decoder, index, .. } = *layer;
     let scores = decoder.scores(index);
@@ -25,21 +24,21 @@ pub(crate) fn forward(layer: &LayerPass<'_, '_, '_>, bufs: &AttentionBufs<'_>) {
     gate(layer, bufs);
 }
 
-/// Returns queries, keys and values next to each other.
+/// Returns adjacent queries, keys and values.
 fn qkv<'p>(layer: &LayerPass<'_, '_, 'p>, bufs: &AttentionBufs<'p>) -> Buf<'p> {
     let Some(gates) = bufs.gates else { return layer.bufs.qkv };
     layer.dev.split_gates(layer.bufs.qkv, heads(layer.spec()), gates.qkv);
     gates.qkv
 }
 
-/// Multiplies heads by their gates, where they have such.
+/// Multiplies heads by their gates, if they have them.
 pub(crate) fn gate(layer: &LayerPass<'_, '_, '_>, bufs: &AttentionBufs<'_>) {
     if let Some(gates) = bufs.gates {
         layer.dev.gate_heads(layer.bufs.qkv, heads(layer.spec()), layer.bufs.attn, gates.out);
     }
 }
 
-/// Computes the gradient of what the first product gave, and those of weights.
+/// Computes the gradient of the input projection's output, and of the weights between.
 pub(crate) fn backward(step: &LayerBackward<'_, '_, '_>, bufs: &AttentionBufs<'_>, of: MixerGradients<'_>) {
     let LayerPass { dev, decoder, index, pass, bufs: layer, .. } = *step.layer;
     let (heads, batch) = (heads(step.layer.spec()), pass.batch);
@@ -76,7 +75,7 @@ fn qk_norm<'a>(layer: &LayerPass<'_, 'a, '_>) -> Option<QkNorm<'a>> {
     Some(QkNorm { q, k, eps: spec.rms_eps, offset: spec.architecture().norm_offset, of })
 }
 
-/// Returns where the gradients of norms of heads go, and what they read.
+/// Returns the gradients of qk-norms, and the inputs of these norms.
 fn norm_gradients<'s>(
     step: &'s LayerBackward<'_, '_, '_>,
     bufs: &AttentionBufs<'s>,

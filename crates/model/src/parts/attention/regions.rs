@@ -1,5 +1,4 @@
-//! The regions of attention over keys in a pass: queries, the cache of keys and values, output gates, and the handles
-//! to them.
+//! The regions of softmax attention in a pass: queries, the cache of keys and values, output gates; and their handles.
 
 use crate::activations::shape::{Life, PassShape, Regions, Rows};
 use crate::cache_index::CacheRegions;
@@ -8,12 +7,12 @@ use plimsoll_base::{DType, Result};
 use plimsoll_device::{KV_BLOCK, Kv};
 use plimsoll_memory::Buf;
 
-/// Handles to the regions of a pass through layers that attend to keys.
+/// Handles to the regions of a pass through layers with softmax attention.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AttentionRegions<'p> {
     q: Buf<'p>,
     lse: Option<Buf<'p>>,
-    /// None where every layer has a window and a cache of its own.
+    /// None if every layer has a window and its own cache.
     kv: Option<[Buf<'p>; 2]>,
     pub(crate) window: Option<WindowRegions<'p>>,
     gates: Option<GateBufs<'p>>,
@@ -21,14 +20,14 @@ pub(crate) struct AttentionRegions<'p> {
     gradients: Option<[Buf<'p>; 2]>,
 }
 
-/// The cache of the layers with windows, and where rows are in it.
+/// The cache of the layers with windows, and the rows' positions in it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WindowRegions<'p> {
     pub(crate) at: CacheRegions<'p>,
     kv: [Buf<'p>; 2],
 }
 
-/// What heads with output gates take, in one layer at a time.
+/// Buffers of heads with output gates, for one layer at a time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GateBufs<'p> {
     /// [M, (a + 2k) d] e: q, k and v without the gates.
@@ -44,33 +43,33 @@ pub(crate) struct AttentionBufs<'p> {
     pub(crate) q: Buf<'p>,
     pub(crate) lse: Option<Buf<'p>>,
     pub(crate) kv: Kv<'p>,
-    /// Where heads have output gates.
+    /// Present if heads have output gates.
     pub(crate) gates: Option<GateBufs<'p>>,
-    /// As those of `AttentionRegions`.
+    /// [M, a d] and [M, 2 k d] f32: the gradients of `q`, and of keys and values.
     pub(crate) gradients: Option<[Buf<'p>; 2]>,
 }
 
 const Q: Rows = Rows { life: Life::Kept, width: |of, layer| attends(of, layer) * of.spec.q_width() };
 const LSE: Rows = Rows { life: Life::Kept, width: |of, layer| attends(of, layer) * of.spec.heads };
-/// One where a layer has a cache for whole sequences.
+/// Counts the layers that cache whole sequences.
 const WHOLE: Rows = Rows {
     life: Life::Cached,
     width: |of, layer| if is_windowed(of, layer) { 0 } else { attends(of, layer) },
 };
-/// One where a layer has a cache for its window alone.
+/// Counts the layers that cache only their window.
 const WINDOWED: Rows = Rows { life: Life::Cached, width: |of, layer| is_windowed(of, layer).into() };
 
-/// Returns 1 for a layer that attends to keys, 0 for any other.
+/// Returns 1 for a layer with softmax attention, else 0.
 fn attends(of: &PassShape<'_>, layer: u32) -> u32 {
     (of.spec.layer(layer).mixer == Mixer::Attention).into()
 }
 
-/// Returns whether a layer's cache holds its window alone.
+/// Returns whether a layer's cache holds only its window.
 fn is_windowed(of: &PassShape<'_>, layer: u32) -> bool {
     of.limits.caches.units(Cache::RING) > 0 && of.spec.attention.window_of(layer).is_some()
 }
 
-/// Adds where rows are in the cache of windows, and that cache, if these layers have one of their own.
+/// Adds the cache of windows and the rows' positions in it, if these layers have their own.
 ///
 /// Errors: `size-overflow`.
 pub(crate) fn add_windows(to: &mut Regions<'_>) -> Result<()> {
@@ -113,7 +112,7 @@ pub(crate) fn add_regions(to: &mut Regions<'_>) -> Result<()> {
     add_cache(to, ["keys", "values"], WHOLE, to.of.limits.caches.units(Cache::PAGED))
 }
 
-/// Adds what heads with output gates take.
+/// Adds the buffers of heads with output gates.
 ///
 /// Errors: `size-overflow`.
 pub(crate) fn add_gates(to: &mut Regions<'_>) -> Result<()> {
@@ -139,7 +138,7 @@ pub(crate) fn add_gradients(to: &mut Regions<'_>) -> Result<()> {
     to.add(Life::Layer, "d_kv", &[m, 2 * kv], DType::F32)
 }
 
-/// Returns the elements of q, k and v of a row.
+/// Returns the elements of q, k and v per row.
 fn ungated_width(of: &PassShape<'_>) -> usize {
     (of.spec.q_width() + 2 * of.spec.kv_width()) as usize
 }

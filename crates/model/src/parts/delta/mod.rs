@@ -1,4 +1,4 @@
-//! The linear attention of a layer: from what its first product gives to what its last one reads, and back.
+//! The linear attention of a layer: from its input projection's output to its output projection's input, and back.
 
 pub(crate) mod places;
 pub(crate) mod regions;
@@ -11,14 +11,14 @@ use plimsoll_device::{
 };
 use regions::{DeltaBufs, DeltaRegions, GradientRegions};
 
-/// Computes what the last product reads.
+/// Computes the input of the output projection.
 pub(crate) fn forward(layer: &LayerPass<'_, '_, '_>, bufs: &DeltaBufs<'_>) {
     to_out(layer, bufs);
     let (heads, o, w, eps) = (bufs.heads, bufs.regions.out, weights(layer).norm, layer.spec().rms_eps);
     layer.dev.norm_gated(NormGated { heads, o, x: layer.bufs.qkv, w, eps, y: layer.bufs.attn });
 }
 
-/// Computes what the backward pass reads, the first product being there: all but what the last one reads.
+/// Computes what the backward pass reads from the input projection's output: all but the output projection's input.
 fn to_out(layer: &LayerPass<'_, '_, '_>, bufs: &DeltaBufs<'_>) {
     let (heads, x, weights) = (bufs.heads, layer.bufs.qkv, weights(layer).inputs);
     let DeltaRegions { qkv, gates, out, states, tails, rest, .. } = bufs.regions;
@@ -27,7 +27,7 @@ fn to_out(layer: &LayerPass<'_, '_, '_>, bufs: &DeltaBufs<'_>) {
     layer.dev.delta_rule(DeltaRule { heads, qkv, gates, places, states, out, rest });
 }
 
-/// Computes the gradient of what the first product gave, and those of weights.
+/// Computes the gradient of the input projection's output, and of the weights between.
 pub(crate) fn backward(step: &LayerBackward<'_, '_, '_>, bufs: &DeltaBufs<'_>, of: MixerGradients<'_>) {
     let (layer, add) = (step.layer, step.add);
     step.weight_gradient(of.output);

@@ -1,24 +1,23 @@
-//! Where the states of linear attention are in a pass: how many places it has, and which of them its segments have.
+//! The places of linear attention states in a pass: how many there are, and which of them its segments use.
 
 use plimsoll_device::{NO_STATE, STATE_CHUNK, edges};
 
-/// Words of a segment in the places of a pass.
+/// Words per segment in the places of a pass.
 pub(crate) const PLACE_FIELDS: usize = 2;
 
-/// Places that a pass over whole sequences has: for segments of a chunk on average. Where they are shorter, a
-/// micro-batch ends before its rows do; a pair of responses with its prompt always fits.
+/// Returns the places of a pass over whole sequences, enough for segments of one chunk on average. If they are shorter,
+/// a micro-batch ends before its rows do; two responses and their prompt always fit.
 pub fn places_for(rows: usize, segments: usize) -> usize {
     let segments = segments.min(rows);
     (2 * segments + (rows - segments) / STATE_CHUNK).min(2 * rows.div_ceil(STATE_CHUNK) + 6)
 }
 
-/// Places that a pass without gradients has, of segments that would have two of `places` at least: one each.
+/// Returns the places of a pass without gradients: one per segment, which would otherwise take two or more of `places`.
 pub(crate) fn places_of_scores(segments: usize, places: usize) -> usize {
     segments.min(places / 2)
 }
 
-/// Adds the places of a segment of `rows` rows, of which none is anybody's: as many as a pass has are given out, then
-/// the first again.
+/// Adds places for a segment of `rows` rows when any will do: a pass's places in turn, then the first again.
 pub(crate) fn push_any(places: &mut Vec<u32>, next: &mut usize, rows: usize, limit: usize) {
     let first = if *next + edges(rows) <= limit { *next } else { 0 };
     *next = first + edges(rows);

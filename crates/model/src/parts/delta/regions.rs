@@ -10,7 +10,7 @@ use plimsoll_base::{DType, Result};
 use plimsoll_device::{CONV_TAPS, DeltaHeads, Device, NO_STATE, Places, SEGMENT_FIELDS};
 use plimsoll_memory::Buf;
 
-/// Segments whose places are sent at once.
+/// Segments whose places are uploaded at once.
 const SENT_SEGMENTS: usize = 32;
 
 /// Handles to the regions of a pass through layers with linear attention.
@@ -24,7 +24,7 @@ pub(crate) struct DeltaRegions<'p> {
     pub(super) gates: Buf<'p>,
     /// [M, H dv] e.
     pub(super) out: Buf<'p>,
-    /// [P, H, dk, dv] f32; of each layer in a rollout.
+    /// [P, H, dk, dv] f32; per layer in a rollout.
     pub(super) states: Buf<'p>,
     /// [L, P, 3, C] e, in a rollout.
     pub(super) tails: Option<Buf<'p>>,
@@ -33,7 +33,7 @@ pub(crate) struct DeltaRegions<'p> {
     pub(super) gradients: Option<GradientRegions<'p>>,
 }
 
-/// Handles to what only passes with gradients have.
+/// Handles that only passes with gradients have.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct GradientRegions<'p> {
     pub(super) d_rest: Buf<'p>,
@@ -49,7 +49,7 @@ pub(crate) struct DeltaBufs<'p> {
 }
 
 impl DeltaBufs<'_> {
-    /// Returns where the states of a pass's segments are.
+    /// Returns the places of the states of a pass's segments.
     pub(super) fn places<'s>(&'s self, segments: Buf<'s>) -> Places<'s> {
         let count = segments.len() / SEGMENT_FIELDS;
         let places = self.regions.places.slice(0, count * PLACE_FIELDS);
@@ -149,8 +149,7 @@ impl<'p> DeltaRegions<'p> {
         }
     }
 
-    /// Sends the places of a pass's segments: those that are given, or one each where no backward pass reads what
-    /// chunks begin with.
+    /// Uploads the segments' places: those given, or one each if no backward pass reads the chunks' initial states.
     pub(crate) fn upload(&self, dev: &dyn Device, given: &[u32], segments: &[u32], limits: &PassLimits) {
         let segments = segments.as_chunks::<SEGMENT_FIELDS>().0;
         assert_eq!(given.len(), segments.len() * PLACE_FIELDS, "places of every segment");

@@ -1,4 +1,4 @@
-//! What experts got in the passes of an update, and how equally they were loaded.
+//! Expert load in the passes of an update, and how balanced it was.
 
 use super::regions::{ExpertRegions, GradientRegions};
 use plimsoll_arch::{ExpertsSpec, ModelSpec};
@@ -7,29 +7,29 @@ use plimsoll_device::Device;
 /// Rows whose balance is read at a time.
 const ROWS_READ: usize = 1024;
 
-/// What the experts of a model got in the passes of an update.
+/// Expert load of a model in the passes of an update.
 #[derive(Clone, Debug)]
 pub struct ExpertLoad {
     experts: ExpertsSpec,
-    /// [L, E] pairs, then of each pass the sum over rows of how unequally they are routed: what ranks exchange.
+    /// [L, E] pairs, then per pass the sum over rows of the balance loss; ranks exchange these.
     numbers: Vec<f64>,
     starts: Vec<u32>,
 }
 
-/// How equally experts were loaded.
+/// Expert load balance of an update (MoE models only).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ExpertUse {
-    /// The loss of balance, with the coefficient 1: E times the mean over layers and rows of the sum over experts of a
-    /// row's probability times the share of its segment's rows. It is k where experts are equally loaded.
+    /// The load balancing loss with coefficient 1: E times the mean over layers and rows of the sum over experts of a
+    /// row's probability times its segment's share of rows. It is k if experts are equally loaded.
     pub balance: f64,
-    /// Pairs of the expert that got most, over the mean of its layer; of all layers the largest.
+    /// Pairs of the busiest expert over its layer's mean; the largest of all layers.
     pub load_max: f64,
-    /// Experts that got no pair, of all layers.
+    /// Number of experts without pairs, over all layers.
     pub idle: u32,
 }
 
 impl ExpertLoad {
-    /// Nothing so far; none of a model without experts.
+    /// Starts empty; none for a model without experts.
     pub fn of(spec: &ModelSpec) -> Option<ExpertLoad> {
         let experts = spec.experts?;
         let (layers, count) = (experts.layers.len() as usize, experts.count as usize);
@@ -61,12 +61,12 @@ impl ExpertLoad {
         self.numbers.push(sum);
     }
 
-    /// Returns what ranks exchange.
+    /// Returns the numbers that ranks exchange.
     pub fn numbers(&self) -> &[f64] {
         &self.numbers
     }
 
-    /// Returns the use of experts from the numbers of all ranks, which had the passes of an update in turn.
+    /// Returns the use of experts from the numbers of all ranks, among which the update's passes were dealt in turn.
     pub fn used(&self, ranks: &[Vec<f64>]) -> ExpertUse {
         let (layers, count) = (self.experts.layers.len() as usize, self.experts.count as usize);
         let pairs = |i: usize| ranks.iter().map(|numbers| numbers[i]).sum::<f64>();

@@ -1,6 +1,6 @@
-//! The feed-forward part of a layer that is made of experts, to which a router sends rows.
+//! Mixture of experts: the feed-forward part of a layer whose router sends rows to experts.
 //!
-//! Legend: M rows, E experts of which each row has k, P = M k pairs, h hidden, f feed-forward width of an expert.
+//! Legend: M rows, E experts of which each row uses k, P = M k pairs, h hidden, f feed-forward width of an expert.
 
 pub(crate) mod load;
 pub(crate) mod regions;
@@ -16,7 +16,7 @@ use plimsoll_device::{
 use plimsoll_memory::Buf;
 use regions::{ExpertBufs, GradientRegions};
 
-/// Routes the rows, and computes the gates and ups of their pairs.
+/// Routes the rows, and computes gates and ups of their pairs.
 pub(crate) fn to_gates(layer: &LayerPass<'_, '_, '_>, of: &ExpertBufs<'_>) {
     let (LayerPass { dev, w, bufs, .. }, x) = (*layer, layer.bufs.norm_ffn);
     dev.matmul(x, router(w), None, of.logits, false);
@@ -35,7 +35,7 @@ pub(crate) fn add_product(layer: &LayerPass<'_, '_, '_>, of: &ExpertBufs<'_>) {
     dev.combine(y, of.routes, Some(bufs.mid), bufs.next);
 }
 
-/// Computes the gradients, after `to_gates` of the same pass. The products are made again on the way.
+/// Computes the gradients, after `to_gates` of the same pass; recomputes the products on the way.
 pub(crate) fn backward(step: &LayerBackward<'_, '_, '_>, of: &ExpertBufs<'_>, d_input: Buf<'_>) {
     let LayerPass { dev, w, bufs, pass, .. } = *step.layer;
     let (gate_up, product, input) = (bufs.gate_up, bufs.product, bufs.norm_ffn);
@@ -49,7 +49,7 @@ pub(crate) fn backward(step: &LayerBackward<'_, '_, '_>, of: &ExpertBufs<'_>, d_
     input_gradient(step, of, Site::GateUp, (gate_up, RowsOf::Pairs), out);
     weight_gradient(step, of, Site::GateUp, (gate_up, RowsOf::Pairs), (input, RowsOf::Rows));
     dev.combine(out, routes, None, d_input);
-    // The loss of balance is reported where its coefficient is 0 too.
+    // The load balancing loss is reported even if its coefficient is 0.
     let balance = Some(Balance { segments: pass.batch.segments, factor: pass.balance, rows });
     let how = routing(of);
     dev.route_backward(RouteBackward { logits, how, routes, d_weights, balance, d_logits });
@@ -59,7 +59,7 @@ pub(crate) fn backward(step: &LayerBackward<'_, '_, '_>, of: &ExpertBufs<'_>, d_
     dev.matmul_dx(d_logits, router(w), d_input, true);
 }
 
-/// Adds what adapters give to a product that is there, unless its weights have them in them.
+/// Adds the adapters' output to a product, unless they are merged into its weights.
 fn adapt(
     layer: &LayerPass<'_, '_, '_>,
     of: &ExpertBufs<'_>,
@@ -73,7 +73,7 @@ fn adapt(
     }
 }
 
-/// Computes the gradient of a product's input, and that of u, from which `weight_gradient` goes on.
+/// Computes the gradients of a product's input and of u; `weight_gradient` continues from the latter.
 fn input_gradient(
     step: &LayerBackward<'_, '_, '_>,
     of: &ExpertBufs<'_>,
@@ -90,7 +90,7 @@ fn input_gradient(
     }
 }
 
-/// Computes the gradient of a product's weights, or of its adapters, whose u is made again.
+/// Computes the gradient of a product's weights, or of its adapters, whose u is recomputed.
 fn weight_gradient(
     step: &LayerBackward<'_, '_, '_>,
     of: &ExpertBufs<'_>,
@@ -116,7 +116,7 @@ fn weight_gradient(
     }
 }
 
-/// Returns room for u of a product's adapters: [P, S r].
+/// Returns scratch for u of a product's adapters: [P, S r].
 fn u<'p>(layer: &LayerPass<'_, '_, 'p>, of: &ExpertBufs<'_>, adapter: &ExpertsAdapter<'_>) -> Buf<'p> {
     let room = layer.bufs.u_once.expect("a pass with adapters of experts has room for u");
     room.slice(0, of.routes.pairs() * adapter.a.n)
@@ -131,12 +131,12 @@ fn router<'w>(of: &LayerParams<'w>) -> Matrix<'w> {
     of.router.expect("a layer with experts has a router")
 }
 
-/// Returns the matrices of all experts, widened if they are stored in codes.
+/// Returns the matrices of all experts, dequantized if they are stored in codes.
 fn all<'a>(layer: &LayerPass<'_, 'a, '_>, of: &ExpertBufs<'_>, site: Site) -> Experts<'a> {
     cut(layer.w.ready(layer.dev, site), of.experts.count as usize)
 }
 
-/// Cuts a matrix whose rows are those of all experts.
+/// Splits a matrix with the rows of all experts into one per expert.
 pub(crate) fn cut(whole: Matrix<'_>, count: usize) -> Experts<'_> {
     Experts::new(whole.buf, count, whole.n / count, whole.k, whole.layout)
 }

@@ -1,6 +1,6 @@
 //! The regions of experts in a pass, and the handles to them.
 //!
-//! Legend: M rows, E experts of which each row has k, P = M k pairs, h hidden, L layers with experts.
+//! Legend: M rows, E experts of which each row uses k, P = M k pairs, h hidden, L layers with experts.
 
 use crate::activations::shape::{Life, PassShape, Regions, Rows};
 use plimsoll_arch::{ExpertsSpec, Ffn};
@@ -8,16 +8,16 @@ use plimsoll_base::{DType, Result};
 use plimsoll_device::Routes;
 use plimsoll_memory::Buf;
 
-/// One for a layer with experts, whose routes are kept for the backward pass.
+/// Counts the layers with experts, whose routes are kept for the backward pass.
 const LAYERS: Rows =
     Rows { life: Life::Kept, width: |of, layer| (of.spec.layer(layer).ffn != Ffn::Dense).into() };
-/// One for a layer with experts, of what is read after the backward pass.
+/// Counts the layers with experts, for what is read after the backward pass.
 const ALL_LAYERS: Rows = Rows { life: Life::Always, ..LAYERS };
 
 /// Handles to the regions of a pass through layers with experts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ExpertRegions<'p> {
-    /// [slots, M, E] f32: what routers gave.
+    /// [slots, M, E] f32: router logits.
     logits: Buf<'p>,
     /// [slots, M, k] u32.
     chosen: Buf<'p>,
@@ -29,19 +29,19 @@ pub(crate) struct ExpertRegions<'p> {
     places: Buf<'p>,
     /// [slots, E + 1] u32; of all layers in passes with gradients.
     pub(super) starts: Buf<'p>,
-    /// [P, h] f32: what experts give each pair, and the gradient of what they read.
+    /// [P, h] f32: the experts' output per pair, and the gradient of their input.
     out: Buf<'p>,
     pub(super) gradients: Option<GradientRegions<'p>>,
 }
 
-/// Handles to what only passes with gradients have.
+/// Handles that only passes with gradients have.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct GradientRegions<'p> {
-    /// [P] f32: derivatives by the weights of pairs.
+    /// [P] f32: gradients of the pairs' weights.
     pub(super) d_weights: Buf<'p>,
     /// [M, E] e.
     pub(super) d_logits: Buf<'p>,
-    /// [L, M] f32, of the layers with experts: how unequally each row is routed.
+    /// [L, M] f32, layers with experts: each row's term of the load balancing loss.
     pub(super) balance: Buf<'p>,
 }
 
