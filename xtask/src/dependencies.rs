@@ -1,6 +1,6 @@
 //! Licences and sources of every locked dependency, as `cargo metadata` names them: no crate from elsewhere than the
-//! registry, and none whose licence asks for more than a notice. Advisories need a database from the network and are not
-//! checked here.
+//! registry, and none whose licence asks for more than a notice. Advisories need a database from the network and are
+//! not checked here.
 
 use serde_json::Value;
 use std::io;

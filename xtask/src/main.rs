@@ -3,7 +3,8 @@
 //! verifiers under hostile input, `fuzz`; of two binaries against each other, `same-bits`; of every run file key for an
 //! effect, `keys`. `index` writes the lists of error pages and of what imports leave out, `pages` the docs' numbers and
 //! pictures, `book` builds them, `dist` packs a release. `cycles` and `rooms` print what two of tidy's checks measure,
-//! `touched` the number of product files that commits touched, and `dependencies` checks licences and sources of crates.
+//! `touched` the number of product files that commits touched, and `dependencies` checks licences and sources of
+//! crates.
 
 mod book;
 mod cards;

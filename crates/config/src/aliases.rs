@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 /// How an alias becomes our keys.
 #[derive(Clone, Copy)]
 enum Becomes {
-    /// The same value under our name.
+    /// Renames the key and keeps its value.
     Key(&'static str),
     /// One number for both clips.
     Clips,
@@ -119,7 +119,8 @@ const VALUES: [(&str, &str); 13] = [
 /// Floats of 16 bits with a small range.
 const HALF: [&str; 5] = ["float16", "torch.float16", "fp16", "f16", "half"];
 
-/// (name, where it belongs): names of other stacks whose values mean something else here, so that no value is taken over.
+/// (name, where it belongs): names of other stacks whose values mean something else here, so that no value is taken
+/// over.
 const HINTS: [(&str, &str); 31] = [
     ("max_steps", "set `train.steps`: rollouts here, where TRL counts updates"),
     ("num_train_epochs", PASSES),

@@ -33,7 +33,8 @@ pub(super) fn epochs(run: &RunFile, epochs: f64, has_steps: bool, at: &Provenanc
     }
 }
 
-/// Requires that variables of the template reach it: that there is one, and that it does not have them from the conversation.
+/// Requires that variables of the template reach it: that there is one, and that it does not have them from the
+/// conversation.
 pub(super) fn template_args(data: &Data, at: &Provenance) -> Result<()> {
     let refuse = |name: &str, what: &str, hint: &str| {
         let key = format!("data.template_args.{name}");

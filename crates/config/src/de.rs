@@ -153,8 +153,8 @@ pub(super) fn nearest<'a>(word: &str, names: impl Iterator<Item = &'a str>) -> O
         .map(|(_, name)| name)
 }
 
-/// Returns the one name that `word` shortens: by the first letters of its words (`lr`), by its beginning (`temp`), or by some of its words
-/// (`max_tokens`).
+/// Returns the one name that `word` shortens: by the first letters of its words (`lr`), by its beginning (`temp`), or
+/// by some of its words (`max_tokens`).
 fn shortened<'a>(word: &str, names: impl Iterator<Item = &'a str> + Clone) -> Option<&'a str> {
     const BEGINNING_MIN: usize = 3;
     let word = word.to_ascii_lowercase().replace('-', "_");
@@ -169,8 +169,8 @@ fn shortened<'a>(word: &str, names: impl Iterator<Item = &'a str> + Clone) -> Op
         .or_else(|| only(&|name| word.contains('_') && has_all(name)))
 }
 
-/// Returns the key among `keys` that is called `word`, in whole or by its last name, or that `word` shortens: one of [train] before others, because several
-/// sections have a `learning_rate`.
+/// Returns the key among `keys` that is called `word`, in whole or by its last name, or that `word` shortens: one of
+/// [train] before others, because several sections have a `learning_rate`.
 pub(super) fn elsewhere(word: &str, keys: &[String]) -> Option<String> {
     let is_named = |key: &&String| *key == word || last(key) == word;
     let of_train = || keys.iter().filter(|key| key.starts_with("train."));

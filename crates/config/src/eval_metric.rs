@@ -1,4 +1,5 @@
-//! `eval.metric`: the number that decides which checkpoint is the best, of one evaluation set or the mean over all sets.
+//! `eval.metric`: the number that decides which checkpoint is the best, of one evaluation set or the mean over all
+//! sets.
 
 use crate::RunFile;
 use plimsoll_algo::pass_at_k::powers_up_to;

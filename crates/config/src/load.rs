@@ -73,12 +73,13 @@ pub struct Setting {
 /// Reads the run file at `path`, then the environment, then `sets`.
 ///
 /// Errors, all with exit code 2: `run-file-missing`, `run-file-unreadable`, `run-file-syntax`, `unknown-key`,
-/// `duplicate-key`, `missing-key`, `bad-type`, `bad-value`, `bad-set`, `contradictory-keys`, `lora-unsupported`, `not-built`.
+/// `duplicate-key`, `missing-key`, `bad-type`, `bad-value`, `bad-set`, `contradictory-keys`, `lora-unsupported`,
+/// `not-built`.
 pub fn load(path: &Path, sets: &[String], env: impl Iterator<Item = (String, String)>) -> Result<Loaded> {
     load_text(read_text(path)?, path, sets, env)
 }
 
-/// As `load`, for the text of a run file that is going to be at `path`.
+/// Reads the text of a run file that will be written to `path`.
 pub fn load_text(
     text: String,
     path: &Path,

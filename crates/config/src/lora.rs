@@ -134,7 +134,8 @@ fn targets(node: &Node, source: &Source) -> Result<LoraTargets> {
     })
 }
 
-/// Returns the layers whose whole path a regular expression matches, as in peft. It matches them in every layer of a decoder.
+/// Returns the layers whose whole path a regular expression matches, as in peft. It matches them in every layer of a
+/// decoder.
 fn targets_of_pattern(pattern: &str, origin: &Origin, source: &Source) -> Result<Vec<LoraTarget>> {
     let whole = format!("^(?:{pattern})$");
     let found = regex::RegexBuilder::new(&whole).size_limit(PATTERN_BYTES_MAX).build();
@@ -287,7 +288,8 @@ fn values(lora: &Lora, at: &Provenance) -> Result<()> {
     Ok(())
 }
 
-/// Returns notes about a learning rate that is one of full fine-tuning, and about a move to host memory that moves nothing.
+/// Returns notes about a learning rate that is one of full fine-tuning, and about a move to host memory that moves
+/// nothing.
 pub(super) fn notes(run: &RunFile) -> impl Iterator<Item = String> {
     let has = run.lora.is_some();
     let rate = run.train.learning_rate;

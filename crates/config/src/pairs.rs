@@ -1,5 +1,5 @@
-//! The keys that methods read which learn from their data alone: `dpo`, `reward_model` and `sft`. Keys without effect on them
-//! are refused by name.
+//! The keys that methods read which learn from their data alone: `dpo`, `reward_model` and `sft`. Keys without effect
+//! on them are refused by name.
 
 use super::limits::{bad_value, contradiction};
 use super::provenance::Provenance;

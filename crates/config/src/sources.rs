@@ -39,8 +39,8 @@ impl Data {
 }
 
 impl RunFile {
-    /// True if episodes are evaluated: where `[eval]`, `data.eval` or `environment.eval_rows` say so. An episode can take
-    /// minutes, so 256 of them are not a default.
+    /// True if episodes are evaluated: where `[eval]`, `data.eval` or `environment.eval_rows` say so. An episode can
+    /// take minutes, so 256 of them are not a default.
     pub fn evaluates_episodes(&self) -> bool {
         let asked = self.eval != Eval::default()
             || self.data.eval.is_some()
@@ -48,7 +48,8 @@ impl RunFile {
         asked && !self.data.asks_no_eval()
     }
 
-    /// Returns the evaluation sets of the run with their names; a default test set only with a reward or pairs to measure by.
+    /// Returns the evaluation sets of the run with their names; a default test set only with a reward or pairs to
+    /// measure by.
     pub fn eval_sets(&self) -> Vec<(String, String)> {
         if let Some(environment) = &self.environment {
             // Its evaluation episodes are a set with its name.

@@ -101,9 +101,9 @@ fn required(run: &RunFile, at: &Provenance) -> Result<()> {
     Ok(())
 }
 
-/// Of micro-batches of an update.
+/// Most micro-batches of an update.
 const CUT_MULTIPLE_MAX: f64 = 1024.0;
-/// The same, of those that are added to each other first.
+/// Most micro-batches that are added to each other first.
 const FOLD_MAX: f64 = 1024.0;
 
 fn train(train: &Train, at: &Provenance) -> Result<()> {

@@ -472,7 +472,7 @@ names!(
 names!(
     /// The order of a pass over the data.
     Curriculum, "\"none\", \"easy-first\" or \"hard-first\"", {
-        /// As `data.shuffle` says.
+        /// Shuffled or not, by `data.shuffle`.
         None = "none",
         /// From the highest pass rate to the lowest.
         EasyFirst = "easy-first",

@@ -23,7 +23,7 @@ pub struct Elsewhere<'a> {
     pub rope: Buf<'a>,
     /// What this rank keeps of them, if several ranks have them.
     pub part: Option<(Share, Buf<'a>)>,
-    /// Of the weights as they were read.
+    /// Sum of squares of the weights as they were read.
     pub sum_squares: f64,
 }
 

@@ -7,12 +7,13 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// An environment instead of prompts. A language model plays text environments, and its episodes are what is sampled and
-/// trained; a small network (`model = "mlp:..."`) acts in native ones, by the keys at the end.
+/// An environment instead of prompts. A language model plays text environments, and its episodes are what is sampled
+/// and trained; a small network (`model = "mlp:..."`) acts in native ones, by the keys at the end.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Environment {
-    /// `text:NAME`, `python:FILE.py:CLASS`, `tools`, `gym:ID` of text, `openenv:URL`, or `http-agent`; for a small network a native environment such as
+    /// `text:NAME`, `python:FILE.py:CLASS`, `tools`, `gym:ID` of text, `openenv:URL`, or `http-agent`; for a small
+    /// network a native environment such as
     /// `CartPole-v1`, `gym:ID` or `python:FILE.py:FUNCTION`.
     pub env: String,
     /// Most turns of the model in an episode; each is up to `rollout.max_new_tokens` tokens long.
@@ -27,11 +28,12 @@ pub struct Environment {
     /// Which tokens a turn's reward is credited to.
     #[serde(default = "whole_episode")]
     pub credit: Credit,
-    /// Functions that the model may call, each `python:FILE.py:FUNCTION`: those of `env = "tools"`, which `[[reward]]` grades, or next to the methods of
-    /// a class.
+    /// Functions that the model may call, each `python:FILE.py:FUNCTION`: those of `env = "tools"`, which `[[reward]]`
+    /// grades, or next to the methods of a class.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tools: Vec<String>,
-    /// A JSONL or Parquet file, or `hf:org/name/SUBSET/SPLIT`, whose column `data.prompt_column` opens an episode. Its columns are arguments of
+    /// A JSONL or Parquet file, or `hf:org/name/SUBSET/SPLIT`, whose column `data.prompt_column` opens an episode. Its
+    /// columns are arguments of
     /// `reset`, for a class whose methods are tools, and columns of rewards for `env = "tools"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rows: Option<String>,
@@ -44,7 +46,8 @@ pub struct Environment {
     /// The key of its observations that is shown; their only text, else all of them, if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observation: Option<String>,
-    /// The program of `http-agent` and its arguments, of which `num_workers` are started; without it, agents are started by you.
+    /// The program of `http-agent` and its arguments, of which `num_workers` are started; without it, agents are
+    /// started by you.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<String>,
     /// The port on this machine at which agents find the model; 0 takes a free one.

@@ -13,25 +13,27 @@ section! {
         /// The scale is `alpha / rank` [2 x rank].
         #[serde(skip_serializing_if = "Option::is_none")]
         alpha: Option<f64> = None,
-        /// Which linear layers have an adapter: `all-linear`, or names of peft such as `["q_proj", "self_attn.v_proj"]`.
+        /// Which linear layers have an adapter: `all-linear`, or names of peft such as `["q_proj",
+        /// "self_attn.v_proj"]`.
         #[schemars(schema_with = "targets_schema")]
         targets: LoraTargets = LoraTargets::ALL,
         /// The scale is `alpha / sqrt(rank)` instead.
         rslora: bool = false,
         /// 0: rollout and update are one policy.
         dropout: f64 = 0.0,
-        /// A second copy of the weights has the adapters in it, and rollout and update read that one: faster, for its memory. `auto` has
-        /// one where it fits and is predicted to be faster.
+        /// A second copy of the weights has the adapters in it, and rollout and update read that one: faster, for its
+        /// memory. `auto` has one where it fits and is predicted to be faster.
         merge: Auto<bool> = Auto::Value(false),
-        /// How the frozen weights of linear layers are stored: `nf4` has 4 bits and a scale for each 64, `gguf` the blocks of
-        /// the GGUF file that the model is; in full if absent.
+        /// How the frozen weights of linear layers are stored: `nf4` has 4 bits and a scale for each 64, `gguf` the
+        /// blocks of the GGUF file that the model is; in full if absent.
         #[serde(skip_serializing_if = "Option::is_none")]
         #[schemars(schema_with = "quantize_schema")]
         quantize: Option<Quantization> = None,
         /// The folder of a peft adapter to start from; A is random and B is 0 if absent.
         #[serde(skip_serializing_if = "Option::is_none")]
         adapter: Option<String> = None,
-        /// What of PPO's critic is trained: `full` is all its weights, `adapter` an adapter as the actor's, over the frozen weights that it starts from.
+        /// What of PPO's critic is trained: `full` is all its weights, `adapter` an adapter as the actor's, over the
+        /// frozen weights that it starts from.
         #[serde(skip_serializing_if = "CriticLearns::is_full")]
         critic: CriticLearns = CriticLearns::Full,
     }

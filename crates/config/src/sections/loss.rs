@@ -71,8 +71,8 @@ section! {
         /// What the longest response costs [1.0].
         #[serde(skip_serializing_if = "Option::is_none")]
         overlong_factor: Option<f64> = None,
-        /// `true` keeps only groups whose scores differ, `[low, high]` those whose mean score lies strictly between; the others
-        /// are replaced by groups of further prompts.
+        /// `true` keeps only groups whose scores differ, `[low, high]` those whose mean score lies strictly between;
+        /// the others are replaced by groups of further prompts.
         #[serde(skip_serializing_if = "Option::is_none")]
         dynamic_sampling: Option<DynamicSampling> = None,
         /// Rounds of further prompts at most, before a step trains on the groups that there are [10].
@@ -106,7 +106,8 @@ section! {
         /// Its learning rate after warm-up [`train.learning_rate`].
         #[serde(skip_serializing_if = "Option::is_none")]
         learning_rate: Option<f64> = None,
-        /// Its updates a rollout, each over an equal part of the sequences; as many as the actor's, over the same parts, if absent.
+        /// Its updates a rollout, each over an equal part of the sequences; as many as the actor's, over the same
+        /// parts, if absent.
         #[serde(skip_serializing_if = "Option::is_none")]
         updates_per_rollout: Option<u32> = None,
         /// Steps at the start in which only it learns [0].

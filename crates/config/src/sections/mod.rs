@@ -124,11 +124,12 @@ section! {
 section! {
     /// Prompts, and what to evaluate on.
     Data {
-        /// A JSONL or Parquet file, a data set of the hub (`hf:org/name/SUBSET/SPLIT`) or `builtin:TASK`, or a list of them with weights.
+        /// A JSONL or Parquet file, a data set of the hub (`hf:org/name/SUBSET/SPLIT`) or `builtin:TASK`, or a list of
+        /// them with weights.
         #[serde(skip_serializing_if = "Option::is_none")]
         prompts: Option<DataSets> = None,
-        /// A JSONL or Parquet file, a data set of the hub or `builtin:TASK`, or a list of them; `none` is no evaluation. If absent, the test sets of
-        /// the built-in tasks among `prompts`.
+        /// A JSONL or Parquet file, a data set of the hub or `builtin:TASK`, or a list of them; `none` is no
+        /// evaluation. If absent, the test sets of the built-in tasks among `prompts`.
         #[serde(skip_serializing_if = "Option::is_none")]
         eval: Option<DataSets> = None,
         /// The column with the prompt: a string or chat messages.
@@ -149,11 +150,12 @@ section! {
         /// Put before every prompt as a system message.
         #[serde(skip_serializing_if = "Option::is_none")]
         system_prompt: Option<String> = None,
-        /// A Jinja template, or the path of a file with one, instead of the tokenizer's; `none` takes strings as they are. With a
-        /// template a string is one user message, unless it already contains the template's own marks.
+        /// A Jinja template, or the path of a file with one, instead of the tokenizer's; `none` takes strings as they
+        /// are. With a template a string is one user message, unless it already contains the template's own marks.
         #[serde(skip_serializing_if = "Option::is_none")]
         chat_template: Option<String> = None,
-        /// Variables of the template by name, such as `enable_thinking = false`: what other stacks call `chat_template_kwargs`.
+        /// Variables of the template by name, such as `enable_thinking = false`: what other stacks call
+        /// `chat_template_kwargs`.
         #[serde(skip_serializing_if = "BTreeMap::is_empty")]
         template_args: BTreeMap<String, serde_json::Value> = BTreeMap::new(),
         /// What `sft` learns of a row with `messages`: the last turn, or every turn of the assistant.
@@ -207,7 +209,8 @@ section! {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Train {
-    /// Steps of the run; of an environment policy they follow from `environment.total_frames`, with `epochs` from the data.
+    /// Steps of the run; of an environment policy they follow from `environment.total_frames`, with `epochs` from the
+    /// data.
     #[serde(default)]
     pub steps: u32,
     /// Passes over the data, instead of `steps`: as many steps as they take.
@@ -219,8 +222,9 @@ pub struct Train {
     /// Token limit of one forward pass.
     #[serde(default)]
     pub micro_batch_tokens: Auto<u32>,
-    /// The number of micro-batches of an update is a multiple of it, so that ranks share them evenly; "auto": of 8, or of 4 or
-    /// 2 where less work is to be done. The order of sums, and with it the bits, depends on it, but not on the number of ranks.
+    /// The number of micro-batches of an update is a multiple of it, so that ranks share them evenly; "auto": of 8, or
+    /// of 4 or 2 where less work is to be done. The order of sums, and with it the bits, depends on it, but not on the
+    /// number of ranks.
     #[serde(default)]
     pub cut_multiple: Auto<u32>,
     /// Passes over one rollout.
@@ -249,11 +253,13 @@ pub struct Train {
     /// Storage of accumulated gradients.
     #[serde(default)]
     pub grad_dtype: Auto<ModelDtype>,
-    /// What each micro-batch's gradient is rounded to before it is added, on one rank as on many: in bf16 ranks send each other half the bytes.
+    /// What each micro-batch's gradient is rounded to before it is added, on one rank as on many: in bf16 ranks send
+    /// each other half the bytes.
     #[serde(default)]
     pub gradient_wire: GradientWire,
-    /// Consecutive micro-batches whose gradients are added to each other first, on one rank as on many; their sums are added in order. If
-    /// it divides the ranks of each of several hosts, those take one sum of another host in place of its gradients.
+    /// Consecutive micro-batches whose gradients are added to each other first, on one rank as on many; their sums are
+    /// added in order. If it divides the ranks of each of several hosts, those take one sum of another host in place of
+    /// its gradients.
     #[serde(default = "one_fold")]
     pub fold: u32,
     /// Storage of optimizer states.
@@ -262,8 +268,8 @@ pub struct Train {
     /// What the backward pass computes again.
     #[serde(default)]
     pub recompute: Auto<Recompute>,
-    /// Steps in a row that teach nothing (no score, no advantage, no gradient, an exploded loss) after which the run ends;
-    /// 0 is never.
+    /// Steps in a row that teach nothing (no score, no advantage, no gradient, an exploded loss) after which the run
+    /// ends; 0 is never.
     #[serde(default = "dead_steps")]
     pub dead_steps_max: u32,
 }
@@ -312,11 +318,13 @@ section! {
         host: Auto<ByteSize> = Auto::Auto,
         /// Device memory of the run.
         device: Auto<ByteSize> = Auto::Auto,
-        /// What lives in pinned host memory and passes through the device in parts; auto is nothing as long as it fits so.
+        /// What lives in pinned host memory and passes through the device in parts; auto is nothing as long as it fits
+        /// so.
         offload: Auto<Vec<Offload>> = Auto::Value(Vec::new()),
         /// The buffer through which files are read and written.
         staging: Auto<ByteSize> = Auto::Value(ByteSize(Bytes::mib(64))),
-        /// End the run with an error, after a checkpoint, at the first reading above its row of the plan; else that is a warning.
+        /// End the run with an error, after a checkpoint, at the first reading above its row of the plan; else that is
+        /// a warning.
         strict: bool = false,
     }
 }
@@ -338,8 +346,8 @@ section! {
         samples: u32 = 1,
         /// 0 is greedy.
         temperature: f64 = 0.0,
-        /// What decides which checkpoint is the best: `reward`, the mean weighted reward, or `pass_at_K`, the mean over the
-        /// sets; `SET/reward` and `SET/pass_at_K` are those of one set.
+        /// What decides which checkpoint is the best: `reward`, the mean weighted reward, or `pass_at_K`, the mean over
+        /// the sets; `SET/reward` and `SET/pass_at_K` are those of one set.
         metric: String = "reward".into(),
         /// Most prompts, from the first; all if absent. In environments, episodes.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -374,8 +382,8 @@ pub struct Run {
     pub dir: Option<String>,
     /// Threads; auto is the container's CPU quota.
     pub threads: Auto<u32>,
-    /// What several ranks share out: 2 gradients and optimizer states, 3 the weights too; auto is 3 where 2 does not fit. No bit
-    /// depends on it.
+    /// What several ranks share out: 2 gradients and optimizer states, 3 the weights too; auto is 3 where 2 does not
+    /// fit. No bit depends on it.
     pub zero_stage: Auto<u32>,
     /// How cards of different hosts exchange; auto is NCCL where it is there. No bit depends on it.
     pub exchange: Auto<Exchange>,

@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 section! {
     /// Trackers of experiments that get the numbers of the run.
     Track {
-        /// `wandb`, `trackio`, `mlflow`, `tensorboard`: each through its own Python client, in a process next to the run; none if empty.
+        /// `wandb`, `trackio`, `mlflow`, `tensorboard`: each through its own Python client, in a process next to the
+        /// run; none if empty.
         to: Vec<Tracker> = Vec::new(),
         /// The project of W&B and Trackio, the experiment of MLflow.
         project: String = "plimsoll".into(),

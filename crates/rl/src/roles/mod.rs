@@ -1,8 +1,8 @@
 //! The models of a run, bound to the arena, and the passes they make: roll out, score, update.
 //!
 //! A `Role` is a bound model with what it learns; the pass over packed sequences is written once, in `role.rs` and
-//! `gradients.rs`. The `Trainer` owns the roles with the sampler, the packer and the step's arrays. What the passes are for
-//! is decided in `methods`.
+//! `gradients.rs`. The `Trainer` owns the roles with the sampler, the packer and the step's arrays. What the passes are
+//! for is decided in `methods`.
 
 mod adapters;
 mod chained;

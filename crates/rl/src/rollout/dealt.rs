@@ -39,8 +39,8 @@ pub struct Whole {
     pub(crate) counted: CountedByAll,
 }
 
-/// Samples and grades responses: of several ranks each to its part of the prompts, and all have those of all. They are in the
-/// trainer's `samples`. `sampled` is called when this rank has sampled its part.
+/// Samples and grades responses: of several ranks each to its part of the prompts, and all have those of all. They are
+/// in the trainer's `samples`. `sampled` is called when this rank has sampled its part.
 ///
 /// Errors: those of sampling and of the rewards; `rank-lost` where another rank has one.
 pub fn sample(
