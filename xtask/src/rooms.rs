@@ -6,8 +6,8 @@ use std::fmt::Write;
 use crate::finding::Finding;
 use crate::tree::Tree;
 
-/// Product lines of all crates: raised only with a page in docs/decisions, last by 73.
-const PRODUCT_LINES_MAX: usize = 162_550;
+/// Product lines of all crates: raised only with a page in docs/decisions, last by 73; 74 lowered it.
+const PRODUCT_LINES_MAX: usize = 162_250;
 
 /// Suffixes of product files.
 const SUFFIXES: [&str; 3] = [".rs", ".cu", ".cuh"];
