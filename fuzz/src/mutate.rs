@@ -1,5 +1,5 @@
-//! Makes inputs: one of the corpus, pieces of the language, or one piece within itself, then some changes; of JSON also with
-//! values changed, so that it still parses.
+//! Makes inputs: one of the corpus, pieces of the language, or one piece within itself, then some changes; of JSON also
+//! with values changed, so that it still parses.
 
 use plimsoll_base::rng::{Stream, below, philox};
 use serde_json::Value;

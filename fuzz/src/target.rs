@@ -16,7 +16,8 @@ pub struct Bounds {
 impl Bounds {
     /// For files, which are read once.
     pub const FILE: Bounds = Bounds { input_time: Duration::from_secs(60), peak_bytes: 512 << 20 };
-    /// For words of a model, of which a run grades thousands a step: most take less than a millisecond, the slowest 0.1 s.
+    /// For words of a model, of which a run grades thousands a step: most take less than a millisecond, the slowest 0.1
+    /// s.
     pub const WORDS: Bounds = Bounds { input_time: Duration::from_secs(1), peak_bytes: 64 << 20 };
 }
 

@@ -8,6 +8,7 @@
 
 mod book;
 mod cards;
+mod comments;
 mod cycles;
 mod dependencies;
 mod devices;
@@ -18,6 +19,7 @@ mod finding;
 mod keys;
 mod length;
 mod manifest;
+mod names;
 mod rooms;
 mod same_bits;
 mod slugs;

@@ -2,7 +2,9 @@
 
 use crate::finding::Finding;
 use crate::tree::{FILE_BYTES_MAX, Tree};
-use crate::{book, cycles, devices, edges, english, length, manifest, rooms, slugs, unsafety, words};
+use crate::{
+    book, comments, cycles, devices, edges, english, length, manifest, names, rooms, slugs, unsafety, words,
+};
 
 /// Runs all checks. Returns findings by path and line.
 pub fn check(tree: &Tree) -> Vec<Finding> {
@@ -13,10 +15,12 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
     findings.extend(words::check(tree));
     findings.extend(book::check(tree));
     findings.extend(cycles::check(&sources));
+    findings.extend(names::check(&sources));
     findings.extend(rooms::check(tree));
     findings.extend(english::check(tree));
     for source in &sources {
         findings.extend(length::check(source));
+        findings.extend(comments::check(source));
         findings.extend(unsafety::check(source));
         findings.extend(devices::check(source));
     }

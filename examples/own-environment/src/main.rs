@@ -1,7 +1,7 @@
 //! A custom environment and policy: a runner on a line chases a target that does not move.
 //!
-//! `cargo run --release -p own-environment` prints the mean return of a policy that walks towards the target, and of one
-//! that walks at random. The environment implements one trait; threads, episodes, seeds, batches and faults are the
+//! `cargo run --release -p own-environment` prints the mean return of a policy that walks towards the target, and of
+//! one that walks at random. The environment implements one trait; threads, episodes, seeds, batches and faults are the
 //! collector's.
 
 use plimsoll_base::{PolicyVersion, Result};

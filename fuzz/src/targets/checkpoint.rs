@@ -1,5 +1,5 @@
-//! A checkpoint's manifest and state. Both are sealed by checksums, which would stop nearly every change, so the manifest is
-//! sealed again after it was changed.
+//! A checkpoint's manifest and state. Both are sealed by checksums, which would stop nearly every change, so the
+//! manifest is sealed again after it was changed.
 
 use crate::mutate::Shape;
 use crate::target::{Bounds, JSON_PIECES, Subject, Target};

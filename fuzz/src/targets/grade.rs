@@ -1,5 +1,5 @@
-//! Verifiers of a model's words: those that parse, JSON Schema and LaTeX, and all of them together, each in its grader's thread
-//! with its stack.
+//! Verifiers of a model's words: those that parse, JSON Schema and LaTeX, and all of them together, each in its
+//! grader's thread with its stack.
 
 use crate::mutate::Shape;
 use crate::target::{Bounds, JSON_PIECES, Subject, Target, text};
