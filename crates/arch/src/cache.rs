@@ -223,6 +223,9 @@ impl Caches {
 
     /// Returns these caches and another one.
     pub const fn and(mut self, cache: Cache, units: usize) -> Caches {
+        if let (Some((Cache::Ring { keys: one }, _)), Cache::Ring { keys }) = (self.0[cache.index()], cache) {
+            assert!(one == keys, "one width of windows");
+        }
         self.0[cache.index()] = Some((cache, units));
         self
     }

@@ -87,3 +87,13 @@ impl<T> PerRole<T> {
         PerRole(self.0.map(|value| value.map(&mut f)))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_is_that_of_a_role() {
+        assert!(RoleName::all().map(RoleName::name).eq(NAMES));
+    }
+}

@@ -27,7 +27,6 @@ impl Engine {
         stop: &mut dyn StopCondition,
         out: &mut Samples,
         stats: &mut RolloutStats,
-        entropy: &mut f64,
     ) -> Result<bool> {
         let new_tokens = run.request.max_new_tokens;
         let passes = self.schedule.next_run(out, new_tokens, PASSES_MAX, &mut self.index);
@@ -42,17 +41,16 @@ impl Engine {
         let (mut left, mut done) = (live, 0);
         for step in 0..passes {
             let tokens = self.put_pass(run, &pass, rows);
-            let head = pass.head_out();
-            run.pipeline.fetch(step % 2, &[tokens, head.logprobs, head.entropy]);
+            run.pipeline.fetch(step % 2, &[tokens, pass.head_out().logprobs]);
             done += 1;
             if step > 0 {
-                left -= self.take_pass(run, (step - 1) % 2, stop, out, entropy)?;
+                left -= self.take_pass(run, (step - 1) % 2, stop, out)?;
             }
             if self.should_leave(left, live, rows) {
                 break;
             }
         }
-        self.take_pass(run, (done - 1) % 2, stop, out, entropy)?;
+        self.take_pass(run, (done - 1) % 2, stop, out)?;
         self.schedule.end_run(out);
         stats.passes += done as u64;
         stats.rows += (done * live) as u64;
@@ -155,21 +153,18 @@ impl Engine {
         slot: usize,
         stop: &mut dyn StopCondition,
         out: &mut Samples,
-        entropy: &mut f64,
     ) -> Result<usize> {
         let rows = self.index.head_rows.len();
         run.pipeline.fetched(slot, &mut |words| {
             for row in 0..rows {
                 self.tokens[row] = words[row];
                 self.logprobs[row] = f32::from_bits(words[rows + row]);
-                self.entropy[row] = f32::from_bits(words[2 * rows + row]);
             }
         });
         run.model.dev.check()?;
         let mut ended = 0;
         for row in 0..self.ended.len() {
             if !self.ended[row] {
-                *entropy += f64::from(self.entropy[row]);
                 self.ended[row] = self.take_token(row, run.request, stop, out)?;
                 ended += usize::from(self.ended[row]);
             }

@@ -77,12 +77,10 @@ pub struct RolloutStats {
     pub rows: u64,
     /// Number of preemptions: sequences that gave their blocks back.
     pub preemptions: u64,
-    /// Mean entropy of the distributions that tokens were drawn from, in nats.
-    pub mean_entropy: f64,
 }
 
 impl RolloutStats {
-    /// Adds the counts of another rollout; keeps the mean as it is.
+    /// Adds the counts of another rollout.
     pub fn add_counts(&mut self, other: &RolloutStats) {
         self.passes += other.passes;
         self.rows += other.rows;
@@ -107,7 +105,6 @@ pub struct Engine {
     pub(crate) keys: Vec<u32>,
     pub(crate) tokens: Vec<u32>,
     pub(crate) logprobs: Vec<f32>,
-    pub(crate) entropy: Vec<f32>,
     /// Whether the response of each row has ended, in passes that run ahead.
     pub(crate) ended: Vec<bool>,
     /// The environment's latest answer.
@@ -126,7 +123,6 @@ impl Engine {
             keys: Vec::with_capacity(rows * 3),
             tokens: vec![0; rows],
             logprobs: vec![0.0; rows],
-            entropy: vec![0.0; rows],
             ended: Vec::with_capacity(rows),
             answer: Vec::new(),
         }
@@ -137,7 +133,7 @@ impl Engine {
         let answer = 8 * limits.new_tokens as u64; // A vector that grows by doubling.
         Schedule::bytes(limits)
             + PassIndex::bytes(&limits.pass())
-            + 25 * limits.pass().head_rows as u64
+            + 21 * limits.pass().head_rows as u64
             + answer
     }
 
@@ -156,7 +152,7 @@ impl Engine {
         self.check(request)?;
         out.reset(request.prompts.len() * request.group_size);
         self.schedule.begin(request.prompts.iter().map(|p| p.len()), request.group_size);
-        let (mut stats, mut entropy) = (RolloutStats::default(), 0.0);
+        let mut stats = RolloutStats::default();
         let (model, has_turns) = (Model { dev, decoder, acts }, stop.has_turns());
         loop {
             if has_turns {
@@ -165,7 +161,7 @@ impl Engine {
             let ran = match dev.pipeline() {
                 Some(pipeline) if self.limits.ahead && !has_turns => {
                     let mut run = ahead::Run { pipeline, model, request };
-                    self.run_ahead(&mut run, stop, out, &mut stats, &mut entropy)?
+                    self.run_ahead(&mut run, stop, out, &mut stats)?
                 }
                 _ => false,
             };
@@ -182,18 +178,16 @@ impl Engine {
             }
             let runs = [(self.index.head_rows.len(), request.sampling)];
             self.pass(model, &runs, |s| request.sample_id(s), out, &mut stats)?;
-            entropy += self.entropy[..self.index.head_rows.len()].iter().map(|&h| f64::from(h)).sum::<f64>();
             for row in 0..self.index.head_rows.len() {
                 self.take_token(row, request, stop, out)?;
             }
         }
         stats.preemptions = self.schedule.preemptions;
-        stats.mean_entropy = entropy / out.sampled_tokens().max(1) as f64;
         Ok(stats)
     }
 
     /// Runs the model over the scheduled rows. `runs`: consecutive head rows with the same sampling; a sample draws
-    /// with the random numbers of `id_of`. Tokens, log-probabilities and entropies are copied to the host.
+    /// with the random numbers of `id_of`. Tokens and log-probabilities are copied to the host.
     ///
     /// Errors: those of the device.
     pub(crate) fn pass(
@@ -215,7 +209,6 @@ impl Engine {
         let r = self.index.head_rows.len();
         dev.read_u32(tokens, 0, &mut self.tokens[..r]);
         dev.read_f32(pass.head_out().logprobs, 0, &mut self.logprobs[..r]);
-        dev.read_f32(pass.head_out().entropy, 0, &mut self.entropy[..r]);
         stats.passes += 1;
         stats.rows += self.index.ids.len() as u64;
         dev.check()

@@ -51,8 +51,6 @@ pub struct Live<'e, 'a, 'p> {
     runs: Vec<(usize, Sampling)>,
     next_ticket: u64,
     stats: RolloutStats,
-    /// Number of drawn tokens, and the sum of their distributions' entropies.
-    drawn: (u64, f64),
 }
 
 #[derive(Clone, Debug)]
@@ -85,7 +83,6 @@ impl<'e, 'a, 'p> Live<'e, 'a, 'p> {
             runs: Vec::with_capacity(heads),
             next_ticket: 0,
             stats: RolloutStats::default(),
-            drawn: (0, 0.0),
         };
         live.slots.iter_mut().for_each(|slot| slot.ends.reserve_exact(ENDS_MAX));
         live
@@ -176,8 +173,7 @@ impl<'e, 'a, 'p> Live<'e, 'a, 'p> {
 
     /// Returns the counts since the start.
     pub fn stats(&self) -> RolloutStats {
-        let mean_entropy = self.drawn.1 / self.drawn.0.max(1) as f64;
-        RolloutStats { preemptions: self.engine.schedule.preemptions, mean_entropy, ..self.stats }
+        RolloutStats { preemptions: self.engine.schedule.preemptions, ..self.stats }
     }
 
     /// Groups rows with the same sampling. No row's result depends on its place.
@@ -200,12 +196,11 @@ impl<'e, 'a, 'p> Live<'e, 'a, 'p> {
     }
 
     fn take(&mut self, row: usize, listener: &mut dyn Listener) {
-        let Live { engine, out, slots, drawn, .. } = self;
+        let Live { engine, out, slots, .. } = self;
         let s = self.heads[row].1;
         let how = match engine.take_drawn(row, out) {
             Err(err) => Err(err),
             Ok((_, token, logprob)) => {
-                *drawn = (drawn.0 + 1, drawn.1 + f64::from(engine.entropy[row]));
                 let (stops, ends) =
                     (listener.drawn(s, token, logprob), (&*slots[s].ends, slots[s].max_new_tokens));
                 let Some(finish) = engine.finish(s, token, ends, out, |_| stops) else { return };

@@ -65,26 +65,41 @@ impl Role<'_> {
         (self.update_shape().balance_coef * f64::from(experts.count) / numbers) as f32
     }
 
-    /// Computes a micro-batch's loss from the numbers of `Update::forward`.
+    /// Computes the loss of a micro-batch whose numbers are in the buffers.
     fn loss(
         &self,
         buffers: &mut StepBuffers,
         of: &Range<usize>,
-        numbers: &[f32],
         loss: &mut Loss<'_>,
         what_for: LossFor,
     ) -> Result<()> {
+        buffers.set_micro(of);
+        let tokens = buffers.tokens(of);
+        loss(buffers, tokens, what_for)
+    }
+
+    /// Returns what the other ranks need of a micro-batch: its row count, the head's outputs and, for a vocabulary
+    /// head, the entropies.
+    fn numbers(&self, buffers: &StepBuffers, of: &Range<usize>, rows: usize) -> Vec<f32> {
+        let tokens = buffers.tokens(of);
+        let (values, entropies): (_, &[f32]) = match self.shape.head {
+            Head::Vocabulary => (&buffers.logprobs[tokens.clone()], &buffers.entropy[tokens]),
+            Head::Score => (&buffers.critic.values[tokens], &[]),
+        };
+        [&[f32::from_bits(rows as u32)], values, entropies].concat()
+    }
+
+    /// Copies the `numbers` of a micro-batch to the buffers.
+    fn take(&self, buffers: &mut StepBuffers, of: &Range<usize>, numbers: &[f32]) {
         let tokens = buffers.tokens(of);
         let (values, entropies) = numbers[1..].split_at(tokens.len());
         match self.shape.head {
             Head::Vocabulary => {
                 buffers.logprobs[tokens.clone()].copy_from_slice(values);
-                buffers.entropy[tokens.clone()].copy_from_slice(entropies);
+                buffers.entropy[tokens].copy_from_slice(entropies);
             }
-            Head::Score => buffers.critic.values[tokens.clone()].copy_from_slice(values),
+            Head::Score => buffers.critic.values[tokens].copy_from_slice(values),
         }
-        buffers.set_micro(of);
-        loss(buffers, tokens, what_for)
     }
 }
 
@@ -111,15 +126,15 @@ impl<'p> Update<'_, '_, 'p> {
             let round = first..(first + ranks).min(count);
             let batches: Vec<Range<usize>> =
                 round.map(|index| packer.sequences(which.start, index)).collect();
-            let (own, mut pass, mut numbers) = (batches.get(rank), None, vec![0.0]);
+            let (own, mut pass, mut rows) = (batches.get(rank), None, 0);
             if let Some(own) = own {
                 let batch = packer.micro_batch(shape.packing, sequences, own.start, first + rank)?;
-                let forward = self.forward(batch.index, chain)?;
-                (pass, numbers) = (Some(forward.0), forward.1);
+                rows = batch.index.ids.len();
+                pass = Some(self.forward(batch.index, buffers, own, chain)?);
                 match chain {
-                    None => role.loss(buffers, own, &numbers, loss, LossFor::Sums)?,
+                    None => role.loss(buffers, own, loss, LossFor::Sums)?,
                     // An error is met again below, where every rank computes all losses.
-                    Some(_) => drop(role.loss(buffers, own, &numbers, loss, LossFor::Derivatives)),
+                    Some(_) => drop(role.loss(buffers, own, loss, LossFor::Derivatives)),
                 }
             } else if let Some(chain) = chain {
                 chain.settle()?;
@@ -138,21 +153,19 @@ impl<'p> Update<'_, '_, 'p> {
             for (load, pass) in load.iter_mut().zip(&pass) {
                 pass.add_load(dev, load);
             }
-            // Cards compute during this exchange.
-            let all = match chain {
-                Some(chain) => gather_f32(chain.group, &numbers)?,
-                None => vec![numbers],
-            };
-            for (batch, numbers) in batches.iter().zip(&all) {
-                if chain.is_some() {
-                    role.loss(buffers, batch, numbers, loss, LossFor::Sums)?;
-                }
-                stats.micro_batches += 1;
-                stats.rows += rows_of(numbers) as u64;
-            }
             if let Some(round) = round {
+                // Cards compute during this exchange.
+                let numbers = own.map_or(vec![0.0], |own| role.numbers(buffers, own, rows));
+                let all = gather_f32(round.chain.group, &numbers)?;
+                for (batch, numbers) in batches.iter().zip(&all) {
+                    role.take(buffers, batch, numbers);
+                    role.loss(buffers, batch, loss, LossFor::Sums)?;
+                }
+                rows = all.iter().take(batches.len()).map(|numbers| rows_of(numbers)).sum();
                 round.end(&all)?;
             }
+            stats.micro_batches += batches.len() as u32;
+            stats.rows += rows as u64;
             stats.backward_s += started.elapsed().as_secs_f64();
         }
         let started = Instant::now();
@@ -172,13 +185,14 @@ impl<'p> Update<'_, '_, 'p> {
         }
     }
 
-    /// Runs a micro-batch forward. Returns its pass and its numbers: the row count, the head's outputs and, for a
-    /// vocabulary head, the entropies.
+    /// Runs a micro-batch forward, and copies what the head computed to the buffers.
     fn forward(
         &self,
         index: &PassIndex,
+        buffers: &mut StepBuffers,
+        of: &Range<usize>,
         chain: Option<&Chain<'_, '_, '_, 'p>>,
-    ) -> Result<(Pass<'p>, Vec<f32>)> {
+    ) -> Result<Pass<'p>> {
         let Update { dev, role, layers: ref from, .. } = *self;
         let pass = Pass::upload(dev, self.acts, index).with_balance(self.balance);
         layers(dev, &**from, &pass);
@@ -187,16 +201,16 @@ impl<'p> Update<'_, '_, 'p> {
             // The card is busy while the ranks meet.
             chain.settle()?;
         }
-        let heads = index.head_rows.len();
-        let mut numbers = vec![0.0; 1 + heads];
-        numbers[0] = f32::from_bits(index.ids.len() as u32);
-        dev.read_f32(head, 0, &mut numbers[1..]);
-        if role.shape.head == Head::Vocabulary {
-            numbers.resize(1 + 2 * heads, 0.0);
-            dev.read_f32(pass.head_out().entropy, 0, &mut numbers[1 + heads..]);
+        let tokens = buffers.tokens(of);
+        match role.shape.head {
+            Head::Vocabulary => {
+                dev.read_f32(head, 0, &mut buffers.logprobs[tokens.clone()]);
+                dev.read_f32(pass.head_out().entropy, 0, &mut buffers.entropy[tokens]);
+            }
+            Head::Score => dev.read_f32(head, 0, &mut buffers.critic.values[tokens]),
         }
         dev.check()?;
-        Ok((pass, numbers))
+        Ok(pass)
     }
 
     /// Waits until the ranks have added everything, and returns the expert load balance over all ranks.

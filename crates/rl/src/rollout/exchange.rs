@@ -123,7 +123,7 @@ impl SentStats {
 
     pub(crate) fn add_to(&self, stats: &mut RolloutStats) {
         let SentStats { passes, rows, preemptions } = *self;
-        stats.add_counts(&RolloutStats { passes, rows, preemptions, ..RolloutStats::default() });
+        stats.add_counts(&RolloutStats { passes, rows, preemptions });
     }
 }
 
