@@ -79,9 +79,7 @@ fn run(shell: &mut Shell, block: &Block, shown: &Shown, exit: i32) -> Result<(),
         return Err(format!("shows `{line}`, which is not in its place in\n{output}"));
     }
     // Fewer steps and fewer evaluated prompts take the same memory.
-    numbers::stale(&shown.output, &output, numbers::is_near)
-        .filter(|_| block.numbers_vary)
-        .map_or(Ok(()), Err)
+    numbers::stale(&shown.output, &output, numbers::growth).filter(|_| block.numbers_vary).map_or(Ok(()), Err)
 }
 
 /// Returns a command of a page with the keys that make it short.
