@@ -48,11 +48,21 @@ fn public_types(source: &Source) -> impl Iterator<Item = (String, usize)> {
             syn::Item::Enum(item) => (&item.vis, &item.ident),
             syn::Item::Trait(item) => (&item.vis, &item.ident),
             syn::Item::Type(item) => (&item.vis, &item.ident),
+            syn::Item::Macro(item) => return declared(&item.mac),
             _ => return None,
         };
         matches!(visibility, syn::Visibility::Public(_)).then(|| (name.to_string(), name.span().start().line))
     };
     source.file.items.iter().filter_map(of)
+}
+
+/// Returns the name and line of the type that a table of keys or of names declares: its first word.
+fn declared(table: &syn::Macro) -> Option<(String, usize)> {
+    let of = table.path.segments.last().map(|segment| segment.ident.to_string());
+    of.filter(|of| ["section", "names"].contains(&of.as_str()))?;
+    let word = |token| if let proc_macro2::TokenTree::Ident(word) = token { Some(word) } else { None };
+    let name = table.tokens.clone().into_iter().find_map(word)?;
+    Some((name.to_string(), name.span().start().line))
 }
 
 #[cfg(test)]
@@ -74,5 +84,16 @@ mod tests {
         assert_eq!(found(&[]), ["crates/rl/src/a.rs"]);
         assert!(found(&["Way"]).is_empty());
         assert_eq!(found(&["Way", "Own"]), [SHARED_PATH]);
+    }
+
+    #[test]
+    fn a_table_declares_its_type() {
+        let text = "section! {\n    /// Rows.\n    Train \"train\" {\n        steps: u32 = 1,\n    }\n}\nother! { Name }\n";
+        let of = |text| public_types(&source("crates/plan/src/a.rs", text)).collect::<Vec<_>>();
+        assert_eq!(of(text), [("Train".to_string(), 3)]);
+        assert_eq!(
+            of("base::names!(/// Ways.\n #[derive(Debug)] Way, \"a\", { A = \"a\" });"),
+            [("Way".to_string(), 2)]
+        );
     }
 }

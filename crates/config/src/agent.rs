@@ -1,6 +1,7 @@
 //! The run file of an environment policy: values of absent keys, and refusals.
 
-use super::limits::{bad_value, contradiction, divisor, not_zero};
+use super::key::Player;
+use super::limits::{bad_value, contradiction, divisor};
 use super::provenance::{Origin, Provenance};
 use super::sections::{Environment, RunFile, is_python_env};
 use super::values::{Auto, ByteSize, RunDevice};
@@ -18,8 +19,6 @@ const VALUE_COEF: f64 = 0.5;
 const WORKER_MEMORY: Bytes = Bytes(2 << 30);
 /// Values of `eval.metric`: the mean return of the evaluation episodes.
 const EVAL_METRICS: [&str; 3] = ["reward", "return", "eval/return"];
-/// Largest number of environments and of frames in a batch; a larger one is a typing error.
-const COUNT_MAX: u32 = 1 << 24;
 
 /// Fills in keys that follow from others.
 pub(super) fn fill(run: &mut RunFile, provenance: &mut Provenance) {
@@ -87,24 +86,8 @@ pub(super) fn check(run: &RunFile, at: &Provenance) -> Result<()> {
         return Err(contradiction(at, "run.device", message).hint("remove run.device"));
     }
     unused(run, at)?;
-    workers(environment, at)?;
     evaluation(run, at)?;
     batches(run, at)
-}
-
-/// Requires workers, and that each has time and memory.
-pub(crate) fn workers(environment: &Environment, at: &Provenance) -> Result<()> {
-    not_zero(environment.num_workers.value(), at, "environment.num_workers")?;
-    for (key, value) in [
-        ("environment.step_timeout_ms", environment.step_timeout_ms),
-        ("environment.reset_timeout_ms", environment.reset_timeout_ms),
-        ("environment.worker_memory", environment.worker_memory.0.0),
-    ] {
-        if value == 0 {
-            return Err(bad_value(at, key, 0, "a number above 0"));
-        }
-    }
-    Ok(())
 }
 
 /// Checks the evaluation: whole episodes, of the most likely actions or of sampled ones.
@@ -140,10 +123,9 @@ fn unused(run: &RunFile, at: &Provenance) -> Result<()> {
         })
     };
     let has_workers = run.environment.as_ref().is_some_and(|environment| is_python_env(&environment.env));
-    let of_workers: &[&str] = if has_workers { &[] } else { &Environment::OF_WORKERS };
-    for (keys, what) in [(&Environment::OF_TEXT[..], "text environments"), (of_workers, "worker processes")] {
-        for key in keys.iter().map(|key| format!("environment.{key}")) {
-            if is_set(&key) {
+    for (player, what) in [(Player::Text, "text environments"), (Player::Workers, "worker processes")] {
+        for key in Environment::keys_of(player).map(|key| format!("environment.{key}")) {
+            if is_set(&key) && !(has_workers && player == Player::Workers) {
                 let message = format!("`{key}` is set, but it is of {what}");
                 return Err(contradiction(at, &key, &message).hint(format!("remove {key}")));
             }
@@ -187,20 +169,6 @@ fn unused(run: &RunFile, at: &Provenance) -> Result<()> {
 fn batches(run: &RunFile, at: &Provenance) -> Result<()> {
     let environment = run.environment.as_ref().expect("an environment policy has an environment");
     let (envs, frames) = (environment.num_envs.unwrap_or(0), environment.frames_per_batch.unwrap_or(0));
-    for (key, count) in [
-        ("environment.num_envs", Some(envs)),
-        ("environment.frames_per_batch", Some(frames)),
-        ("environment.max_frames_per_traj", environment.max_frames_per_traj),
-    ] {
-        if count.is_some_and(|count| count == 0 || count > COUNT_MAX) {
-            return Err(bad_value(
-                at,
-                key,
-                count.unwrap_or(0),
-                &format!("a whole number from 1 to {COUNT_MAX}"),
-            ));
-        }
-    }
     if !frames.is_multiple_of(envs) {
         let message = format!(
             "environment.frames_per_batch = {frames} is not a whole number of frames for each of {envs} environments"

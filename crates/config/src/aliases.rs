@@ -1,103 +1,11 @@
-//! Key names that users of TRL, verl and OpenRLHF know, each in the section of our key; the table is complete.
+//! Names and values that users of TRL, verl and OpenRLHF know. Names that become a key are in the key's row.
 
+use super::key::{Becomes, Fact, Key};
 use super::provenance::{Origin, Source};
+use super::sections::rows;
 use super::tree::{Node, Table, Value};
 use plimsoll_base::{Error, Result};
 use std::collections::BTreeMap;
-
-/// How an alias becomes our keys.
-#[derive(Clone, Copy)]
-enum Becomes {
-    /// Renames the key and keeps its value.
-    Key(&'static str),
-    /// One number for both clips.
-    Clips,
-    /// A number of sequences, as a token limit.
-    Sequences,
-    /// True is `recompute = "layer"`, false `"none"`.
-    Recompute,
-    /// True is `offload = ["optimizer"]`.
-    OffloadOptimizer,
-    /// A share of the card.
-    CardFraction,
-    /// Read and ignored.
-    Nothing,
-}
-
-use Becomes::{CardFraction, Clips, Key, Nothing, OffloadOptimizer, Recompute, Sequences};
-
-const GROUP: Becomes = Key("rollout.group_size");
-const PROMPTS: Becomes = Key("rollout.prompts_per_step");
-const RESPONSE: Becomes = Key("rollout.max_new_tokens");
-const MICRO_TOKENS: Becomes = Key("train.micro_batch_tokens");
-const KL: Becomes = Key("loss.kl_coef");
-const PROMPT: Becomes = Key("data.prompt_tokens_max");
-const EPOCHS: Becomes = Key("train.epochs_per_rollout");
-const KEEP: Becomes = Key("checkpoint.keep");
-
-/// (section, alias, meaning).
-const ALIASES: [(&str, &str, Becomes); 57] = [
-    ("rollout", "num_generations", GROUP),
-    ("rollout", "n", GROUP),
-    ("rollout", "n_samples_per_prompt", GROUP),
-    ("rollout", "train_batch_size", PROMPTS),
-    ("data", "train_batch_size", PROMPTS),
-    ("rollout", "rollout_batch_size", PROMPTS),
-    ("rollout", "max_completion_length", RESPONSE),
-    ("rollout", "max_response_length", RESPONSE),
-    ("rollout", "generate_max_len", RESPONSE),
-    ("data", "max_prompt_length", PROMPT),
-    ("data", "prompt_max_len", PROMPT),
-    ("data", "chat_template_kwargs", Key("data.template_args")),
-    ("rollout", "free_cache_engine", Nothing),
-    ("train", "micro_train_batch_size", Sequences),
-    ("train", "ppo_micro_batch_size_per_gpu", Sequences),
-    ("train", "per_device_train_batch_size", Sequences),
-    ("train", "max_tokens_per_gpu", MICRO_TOKENS),
-    ("train", "ppo_max_token_len_per_gpu", MICRO_TOKENS),
-    ("train", "grad_accum_dtype", Key("train.grad_dtype")),
-    ("train", "gradient_checkpointing", Recompute),
-    ("train", "max_grad_norm", Key("train.grad_clip")),
-    ("train", "num_iterations", EPOCHS),
-    ("train", "ppo_epochs", EPOCHS),
-    ("train", "total_training_steps", Key("train.steps")),
-    ("run", "output_dir", Key("run.dir")),
-    ("run", "default_local_dir", Key("run.dir")),
-    ("checkpoint", "save_total_limit", KEEP),
-    ("checkpoint", "max_ckpt_num", KEEP),
-    ("loss", "epsilon", Clips),
-    ("loss", "cliprange", Clips),
-    ("loss", "eps_clip", Clips),
-    ("loss", "delta", Key("loss.dual_clip")),
-    ("loss", "beta", KL),
-    ("loss", "kl_loss_coef", KL),
-    ("loss", "init_kl_coef", KL),
-    ("loss", "filter_groups", Key("loss.dynamic_sampling")),
-    ("loss", "dynamic_filtering_reward_range", Key("loss.dynamic_sampling")),
-    ("loss", "use_bias_correction_kl", Key("loss.kl_unbiased")),
-    ("loss", "mask_truncated_completions", Key("loss.mask_truncated")),
-    ("loss", "lam", Key("loss.lambda")),
-    ("loss", "lambd", Key("loss.lambda")),
-    ("loss", "gae_lambda", Key("loss.lambda")),
-    ("loss", "ent_coef", Key("loss.entropy_coef")),
-    ("lora", "r", Key("lora.rank")),
-    ("lora", "lora_r", Key("lora.rank")),
-    ("lora", "lora_rank", Key("lora.rank")),
-    ("lora", "lora_alpha", Key("lora.alpha")),
-    ("lora", "lora_dropout", Key("lora.dropout")),
-    ("lora", "target_modules", Key("lora.targets")),
-    ("lora", "lora_target_modules", Key("lora.targets")),
-    ("lora", "use_rslora", Key("lora.rslora")),
-    ("critic", "vf_coef", Key("critic.value_coef")),
-    ("environment", "total_timesteps", Key("environment.total_frames")),
-    ("critic", "cliprange_value", Key("critic.value_clip")),
-    ("critic", "critic_learning_rate", Key("critic.learning_rate")),
-    ("critic", "critic_warmup", Key("critic.warmup_steps")),
-    ("critic", "freezing_actor_steps", Key("critic.warmup_steps")),
-];
-
-const MEMORY_ALIASES: [(&str, &str, Becomes); 2] =
-    [("memory", "adam_offload", OffloadOptimizer), ("memory", "gpu_memory_utilization", CardFraction)];
 
 /// (value, ours): values of other stacks that mean the same here.
 const VALUES: [(&str, &str); 13] = [
@@ -177,12 +85,31 @@ pub(super) fn hint(section: &str, name: &str) -> Option<String> {
     if let Some((_, hint)) = HINTS.iter().find(|(theirs, _)| *theirs == name) {
         return Some(hint.to_string());
     }
-    let (right, ..) = rows().find(|(right, alias, _)| *alias == name && *right != section)?;
+    let right = aliases().find(|alias| alias.name == name && alias.section != section)?.section;
     Some(format!("`{name}` belongs in [{right}]"))
 }
 
-fn rows() -> impl Iterator<Item = (&'static str, &'static str, Becomes)> {
-    ALIASES.into_iter().chain(MEMORY_ALIASES)
+/// A name of another stack, the section in which it is read, and the key that it becomes.
+struct Alias {
+    section: &'static str,
+    name: &'static str,
+    key: &'static Key,
+    becomes: Becomes,
+}
+
+fn aliases() -> impl Iterator<Item = Alias> {
+    let of_fact = |key: &'static Key, fact: &'static Fact| {
+        let (becomes, names) = if let Fact::Also(becomes, names) = fact {
+            (*becomes, *names)
+        } else {
+            (Becomes::Nothing, &[][..])
+        };
+        names.iter().map(move |name| {
+            let (section, name) = name.split_once('.').unwrap_or((key.parts().0, name));
+            Alias { section, name, key, becomes }
+        })
+    };
+    rows().flat_map(move |key| key.facts.iter().flat_map(move |fact| of_fact(key, fact)))
 }
 
 /// What the aliases of a run file changed.
@@ -195,13 +122,13 @@ pub(super) struct Seen {
 
 /// Renames the aliases of a whole file.
 pub(super) fn rename(root: &mut Table, source: &Source, seen: &mut Seen) -> Result<()> {
-    for (section, alias, becomes) in rows() {
-        let Some(Node { value: Value::Table(table), .. }) = root.get_mut(section) else { continue };
-        let Some(node) = table.remove(alias) else { continue };
+    for alias in aliases() {
+        let Some(Node { value: Value::Table(table), .. }) = root.get_mut(alias.section) else { continue };
+        let Some(node) = table.remove(alias.name) else { continue };
         let origin = node.origin.clone();
-        for (key, node) in translate(section, alias, becomes, node, source, seen)? {
+        for (key, node) in translate(&alias, node, source, seen)? {
             if root.at(key).is_some() {
-                let message = format!("`{section}.{alias}` is another name of `{key}`, which is set too");
+                let message = format!("`{}` is another name of `{key}`, which is set too", alias.path());
                 return Err(source
                     .error("duplicate-key", &origin, &message)
                     .hint(format!("keep `{key}` alone")));
@@ -211,7 +138,7 @@ pub(super) fn rename(root: &mut Table, source: &Source, seen: &mut Seen) -> Resu
                 Some(table) => table.insert(name, node),
                 None => return Err(source.error("bad-type", &origin, &format!("`{target}` is not a table"))),
             }
-            seen.by_key.insert(key, alias);
+            seen.by_key.insert(key, alias.name);
         }
     }
     Ok(())
@@ -224,68 +151,69 @@ pub(super) fn rename_one(
     source: &Source,
     seen: &mut Seen,
 ) -> Result<Option<Vec<(&'static str, Node)>>> {
-    let Some((section, alias, becomes)) =
-        rows().find(|(section, alias, _)| path == format!("{section}.{alias}"))
-    else {
+    let Some(alias) = aliases().find(|alias| path == alias.path()) else {
         seen.by_key.remove(path);
         return Ok(None);
     };
-    let pairs = translate(section, alias, becomes, node.clone(), source, seen)?;
+    let pairs = translate(&alias, node.clone(), source, seen)?;
     for (key, _) in &pairs {
-        seen.by_key.insert(key, alias);
+        seen.by_key.insert(key, alias.name);
     }
     Ok(Some(pairs))
 }
 
+impl Alias {
+    fn path(&self) -> String {
+        format!("{}.{}", self.section, self.name)
+    }
+}
+
 fn translate(
-    section: &str,
-    alias: &str,
-    becomes: Becomes,
+    alias: &Alias,
     node: Node,
     source: &Source,
     seen: &mut Seen,
 ) -> Result<Vec<(&'static str, Node)>> {
+    let (key, path) = (alias.key.path, alias.path());
     let origin = node.origin.clone();
     let flag = |node: &Node| match node.value {
         Value::Boolean(value) => Ok(value),
         _ => Err(source.error(
             "bad-type",
             &origin,
-            &format!("`{section}.{alias}` is {}; it takes true or false", node.kind()),
+            &format!("`{path}` is {}; it takes true or false", node.kind()),
         )),
     };
     let text = |text: &str| Node { value: Value::Text(text.into()), origin: origin.clone() };
-    Ok(match becomes {
-        Key(key) => vec![(key, node)],
-        Clips => vec![("loss.clip_low", node.clone()), ("loss.clip_high", node)],
-        Sequences => match node.value {
+    Ok(match alias.becomes {
+        Becomes::Key => vec![(key, node)],
+        Becomes::Clips => vec![("loss.clip_low", node.clone()), ("loss.clip_high", node)],
+        Becomes::Sequences => match node.value {
             Value::Integer(count) if count > 0 => {
-                vec![("train.micro_batch_tokens", text(&format!("{count}{SEQUENCES}")))]
+                vec![(key, text(&format!("{count}{SEQUENCES}")))]
             }
             _ => {
-                let message = format!("`{section}.{alias}` is a number of sequences above 0");
-                return Err(source
-                    .error("bad-value", &origin, &message)
-                    .hint("set train.micro_batch_tokens"));
+                let message = format!("`{path}` is a number of sequences above 0");
+                return Err(source.error("bad-value", &origin, &message).hint(format!("set {key}")));
             }
         },
-        Recompute => vec![("train.recompute", text(if flag(&node)? { "layer" } else { "none" }))],
-        OffloadOptimizer => {
+        Becomes::Recompute => vec![(key, text(if flag(&node)? { "layer" } else { "none" }))],
+        Becomes::OffloadOptimizer => {
             let items = if flag(&node)? { vec![text("optimizer")] } else { Vec::new() };
-            vec![("memory.offload", Node { value: Value::Array(items), origin })]
+            vec![(key, Node { value: Value::Array(items), origin })]
         }
-        CardFraction => return Err(card_fraction(section, alias, source, &origin)),
-        Nothing => {
+        Becomes::CardFraction => return Err(card_fraction(&path, source, &origin)),
+        Becomes::Nothing => {
             seen.notes.push(format!(
-                "`{section}.{alias}` is ignored: the KV cache has a fixed address in the plan and is never freed or rebuilt"
+                "`{path}` is ignored: the KV cache has a fixed address in the plan and is never freed or rebuilt"
             ));
             Vec::new()
         }
     })
 }
 
-fn card_fraction(section: &str, alias: &str, source: &Source, origin: &Origin) -> Error {
-    let message = format!("`{section}.{alias}` is a share of a GPU's memory; a run here is given bytes");
+fn card_fraction(path: &str, source: &Source, origin: &Origin) -> Error {
+    let message = format!("`{path}` is a share of a GPU's memory; a run here is given bytes");
     source.error("not-built", origin, &message).hint(
         "remove it; memory.device = \"80GiB\" limits a run on a card, memory.host = \"8GiB\" one on the CPU",
     )

@@ -4,13 +4,9 @@ use super::provenance::Provenance;
 use super::sections::{Data, RunFile};
 use plimsoll_base::Result;
 
-/// Largest number of passes over the data.
-const EPOCHS_MAX: f64 = 100_000.0;
-
 /// Requires passes over data that has an end, and that nothing else says how long the run is.
-pub(super) fn epochs(run: &RunFile, epochs: f64, has_steps: bool, at: &Provenance) -> Result<()> {
+pub(super) fn epochs(run: &RunFile, has_steps: bool, at: &Provenance) -> Result<()> {
     let key = "train.epochs";
-    super::limits::in_range(epochs, 1e-6, EPOCHS_MAX, at, key)?;
     let sets = run.data.prompts.as_ref().map_or(&[][..], |prompts| prompts.sets());
     let refused = match sets {
         _ if run.environment.is_some() => {

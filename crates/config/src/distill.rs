@@ -1,6 +1,6 @@
 //! `[distill]`: the method with a teacher has it, no other method does, and what rewards do follows from `reward_coef`.
 
-use super::limits::{bad_value, contradiction, finite_from_zero};
+use super::limits::contradiction;
 use super::provenance::{Origin, Provenance};
 use super::sections::{Distill, RunFile};
 use super::values::DynamicSampling;
@@ -38,10 +38,6 @@ pub(super) fn check(run: &RunFile, at: &Provenance) -> Result<()> {
         return Err(at
             .error("bad-value", "distill.teacher", "`distill.teacher` is empty")
             .hint("set it to hf:org/name, a folder, a GGUF file or RUN_DIR/checkpoints/latest"));
-    }
-    finite_from_zero(distill.reward_coef, at, "distill.reward_coef")?;
-    if !(distill.coef > 0.0 && (distill.coef as f32).is_finite()) {
-        return Err(bad_value(at, "distill.coef", distill.coef, "a finite number above 0, such as 1.0"));
     }
     rewards(run, distill, at)
 }

@@ -1,7 +1,7 @@
 //! `env.toml`, the file of `plimsoll collect`: its table of types, and its checks. It is read like a run file, with the
 //! same error messages.
 
-use super::limits::{bad_value, contradiction, in_range, not_zero};
+use super::limits::{bad_value, contradiction, in_range};
 use super::provenance::{FileKind, Provenance, Source};
 use super::read::{provenance_of, read_text};
 use super::schema::{all_keys, schema_properties};
@@ -17,6 +17,8 @@ const ENV_FILE: FileKind = FileKind { name: "an environment file", keys: || all_
 /// Largest number of environments, and of frames in a batch; a larger one is a typing error.
 const ENVS_MAX: u32 = 1 << 20;
 const FRAMES_MAX: u64 = 1 << 31;
+/// What a key takes that counts something.
+const COUNT: &str = "a whole number of at least 1";
 /// Largest number of batches in memory at a time.
 const BATCHES_MAX: u32 = 1024;
 
@@ -208,16 +210,22 @@ pub struct ReplaySection {
     pub capacity: u64,
 }
 
-section! {
-    /// Where frames go.
-    CollectRun {
-        /// The directory of the files; without it nothing is written.
-        #[serde(skip_serializing_if = "Option::is_none")]
-        dir: Option<String> = None,
-        /// Batches of one file.
-        batches_per_file: u32 = 16,
-        /// What the files are.
-        format: FramesFormat = FramesFormat::Safetensors,
+/// Where frames go.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct CollectRun {
+    /// The directory of the files; without it nothing is written.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dir: Option<String>,
+    /// Batches of one file.
+    pub batches_per_file: u32,
+    /// What the files are.
+    pub format: FramesFormat,
+}
+
+impl Default for CollectRun {
+    fn default() -> CollectRun {
+        CollectRun { dir: None, batches_per_file: 16, format: FramesFormat::Safetensors }
     }
 }
 
@@ -232,13 +240,28 @@ pub enum FramesFormat {
     Parquet,
 }
 
-defaults! {
-    deny: Network = Network::Deny;
-    two: u32 = 2;
-    step_timeout_ms: u32 = 60_000;
-    reset_timeout_ms: u32 = 300_000;
-    restarts_max: u32 = 5;
-    half: f64 = 0.5;
+fn deny() -> Network {
+    Network::Deny
+}
+
+fn two() -> u32 {
+    2
+}
+
+fn step_timeout_ms() -> u32 {
+    60_000
+}
+
+fn reset_timeout_ms() -> u32 {
+    300_000
+}
+
+fn restarts_max() -> u32 {
+    5
+}
+
+fn half() -> f64 {
+    0.5
 }
 
 /// An environment file with all its layers, checked.
@@ -339,11 +362,13 @@ fn check(env: &EnvFile, at: &Provenance) -> Result<()> {
         ("reset_timeout_ms", Some(env.reset_timeout_ms)),
         ("run.batches_per_file", Some(env.run.batches_per_file)),
     ] {
-        not_zero(value, at, key)?;
+        if value == Some(0) {
+            return Err(bad_value(at, key, 0, COUNT));
+        }
     }
     for (key, value) in [("total_frames", env.total_frames), ("final_rows_max", env.final_rows_max)] {
         if value == Some(0) {
-            return Err(bad_value(at, key, 0, "a whole number of at least 1"));
+            return Err(bad_value(at, key, 0, COUNT));
         }
     }
     in_range(env.workers_alive_min, 0.0, 1.0, at, "workers_alive_min")?;

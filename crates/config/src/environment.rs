@@ -1,7 +1,7 @@
 //! Checks of `[environment]`, alone and together with the other sections.
 
-use super::agent::workers;
-use super::limits::{TOKENS_MAX, bad_value, contradiction, in_range, not_zero};
+use super::key::Player;
+use super::limits::{TOKENS_MAX, bad_value, contradiction, in_range};
 use super::provenance::Provenance;
 use super::sections::{Environment, Reward, RunFile};
 use super::values::{Credit, DynamicSampling, Network, Overlong};
@@ -38,12 +38,12 @@ pub(super) fn check(run: &RunFile, at: &Provenance) -> Result<()> {
         let placed = found.facts.into_iter().fold(placed, Error::fact);
         found.hints.into_iter().fold(placed, Error::hint)
     })?;
-    let native = Environment::OF_NATIVE.map(|key| format!("environment.{key}"));
-    if let Some(key) = native.iter().find(|key| at.origins.contains_key(key.as_str())) {
+    let mut native = Environment::keys_of(Player::Native).map(|key| format!("environment.{key}"));
+    if let Some(key) = native.find(|key| at.origins.contains_key(key)) {
         let message =
             format!("`{key}` is set, but it belongs to native environments, which a small network acts in");
         return Err(
-            contradiction(at, key, &message).hint(format!("remove {key}, or set model = \"mlp:64x64\""))
+            contradiction(at, &key, &message).hint(format!("remove {key}, or set model = \"mlp:64x64\""))
         );
     }
     limits(run, environment, at)?;
@@ -52,9 +52,6 @@ pub(super) fn check(run: &RunFile, at: &Provenance) -> Result<()> {
 }
 
 fn limits(run: &RunFile, environment: &Environment, at: &Provenance) -> Result<()> {
-    not_zero(Some(environment.turns_max), at, "environment.turns_max")?;
-    not_zero(Some(environment.turn_tokens_max), at, "environment.turn_tokens_max")?;
-    workers(environment, at)?;
     if let Some(workers) = environment.num_workers.value() {
         in_range(f64::from(workers), 1.0, WORKERS_MAX, at, "environment.num_workers")?;
     }

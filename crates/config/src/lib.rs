@@ -3,13 +3,25 @@
 //! file < environment `PLIMSOLL__SECTION__KEY` < `--set section.key=value`. Every leaf remembers its origin. This crate
 //! opens the run file only: models, data and directories are opened by others.
 
-/// Declares a section of a run file: each key once, with what it means, its type and its default.
+/// Declares a section of a run file: each key once, with what it means, its type, its default, and after `=>` the facts
+/// of `key::Fact` about it.
 macro_rules! section {
-    ($(#[$of_section:meta])* $name:ident { $($(#[$of_key:meta])* $key:ident: $type:ty = $default:expr,)+ }) => {
+    ($(#[$of_section:meta])* $name:ident $section:literal {
+        $($(#[$of_key:meta])* $key:ident: $type:ty = $default:expr $(=> [$($fact:expr),+ $(,)?])?,)+
+    }) => {
         $(#[$of_section])*
         #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
         #[serde(default, deny_unknown_fields)]
         pub struct $name { $($(#[$of_key])* pub $key: $type,)+ }
+
+        impl $name {
+            pub(crate) const KEYS: &[$crate::key::Key] = &[
+                $($crate::key::Key {
+                    path: concat!($section, ".", stringify!($key)),
+                    facts: &[$($($fact),+)?],
+                },)+
+            ];
+        }
 
         impl Default for $name {
             fn default() -> $name {
@@ -19,25 +31,18 @@ macro_rules! section {
     };
 }
 
-/// Makes a function of each default that a key's attribute names.
-macro_rules! defaults {
-    ($($name:ident: $of:ty = $value:expr;)+) => {
-        $(fn $name() -> $of {
-            $value
-        })+
-    };
-}
-
 mod agent;
 mod aliases;
 mod data_checks;
 mod data_sets;
 mod de;
 mod defaults;
+mod describe;
 mod distill;
 mod env_file;
 mod environment;
 mod eval_metric;
+mod key;
 mod layers;
 mod limits;
 mod load;
@@ -60,11 +65,13 @@ mod validate;
 mod values;
 
 pub use data_sets::{DataSet, DataSets};
+pub use describe::{KeyPage, describe};
 pub use env_file::{
     AbortedEpisode, CollectMode, CollectRun, EnvFile, Explore, FramesFormat, LoadedEnv, PolicyActivation,
     PolicyKind, PolicySection, ReplaySection, Reseed, is_env_file, load_env,
 };
 pub use eval_metric::{EvalMetric, EvalNumber};
+pub use key::Resumes;
 pub use load::{
     Loaded, LoadedVerb, Setting, json_schema, key_named, keys, load, load_text, load_verb, weights_of_text,
 };
@@ -75,7 +82,7 @@ pub use plimsoll_algo::method::{LearnsFrom, Method};
 pub use provenance::{Origin, Provenance};
 pub use sections::{
     Checkpoint, Critic, Data, Distill, Environment, Eval, Lora, Loss, MLP, Memory, ModelOptions, Reward,
-    Rollout, Run, RunFile, Track, Train, Trains, VerbFile, is_python_env,
+    Rollout, Run, RunFile, Track, Train, Trains, VerbFile, is_python_env, resumes, resumes_freely,
 };
 pub use sources::no_rows_to_filter;
 pub use spec::{LoraSpec, ModelReward, RunSpec};

@@ -5,6 +5,10 @@ use plimsoll_base::{Error, Result, shown, shown_number};
 
 /// Largest number of tokens of a sequence or micro-batch; a larger one is a typing error.
 pub(super) const TOKENS_MAX: u32 = 1 << 22;
+/// Most micro-batches of an update.
+pub(super) const MICRO_BATCHES_MAX: f64 = 1024.0;
+/// Logits divided by less would exceed f32.
+pub(super) const TEMPERATURE_MIN: f64 = 1e-6;
 
 pub(super) fn bad_value(at: &Provenance, key: &str, value: impl std::fmt::Display, takes: &str) -> Error {
     let value = value.to_string();
@@ -27,28 +31,6 @@ pub(super) fn divisor(whole: u64, most: u64) -> u64 {
 
 pub(super) fn contradiction(at: &Provenance, key: &str, message: &str) -> Error {
     at.error("contradictory-keys", key, message)
-}
-
-pub(super) fn not_zero(value: Option<u32>, at: &Provenance, key: &str) -> Result<()> {
-    match value {
-        Some(0) => Err(bad_value(at, key, 0, "a whole number of at least 1")),
-        _ => Ok(()),
-    }
-}
-
-pub(super) fn finite_from_zero(value: f64, at: &Provenance, key: &str) -> Result<()> {
-    // The kernels compute in f32: what is infinite there is refused.
-    match (value as f32).is_finite() && value >= 0.0 {
-        true => Ok(()),
-        false => Err(bad_value(at, key, value, "a number that is finite in f32 and not negative")),
-    }
-}
-
-pub(super) fn above_zero(value: f64, at: &Provenance, key: &str) -> Result<()> {
-    match (value as f32).is_finite() && value as f32 > 0.0 {
-        true => Ok(()),
-        false => Err(bad_value(at, key, value, "a number that is finite and above 0 in f32")),
-    }
 }
 
 pub(super) fn in_range(value: f64, low: f64, high: f64, at: &Provenance, key: &str) -> Result<()> {

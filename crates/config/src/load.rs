@@ -156,26 +156,11 @@ pub fn load_verb(
 impl Loaded {
     /// Returns every key with its value and its origin, in the order of the table.
     pub fn settings(&self) -> Vec<Setting> {
-        let root = toml::Value::try_from(&self.run).expect("every value of a run file has a form in TOML");
         let mut settings = Vec::new();
-        flatten("", &root, &mut |key, value| {
+        self.run.visit(&mut |key, value| {
             let origin = self.provenance.describe(key);
             settings.push(Setting { key: key.to_string(), value: value.to_string(), origin });
         });
         settings
-    }
-}
-
-fn flatten(path: &str, value: &toml::Value, visit: &mut impl FnMut(&str, &toml::Value)) {
-    let join = |key: &str| if path.is_empty() { key.to_string() } else { format!("{path}.{key}") };
-    match value {
-        toml::Value::Table(table) => table.iter().for_each(|(key, value)| flatten(&join(key), value, visit)),
-        toml::Value::Array(items) if items.iter().any(toml::Value::is_table) => {
-            items
-                .iter()
-                .enumerate()
-                .for_each(|(index, item)| flatten(&join(&index.to_string()), item, visit));
-        }
-        _ => visit(path, value),
     }
 }

@@ -3,13 +3,13 @@
 //! Peft's other kinds of adapter, and settings that would make the policy that samples differ from the one that is
 //! trained, are refused before any file is opened.
 
-use super::limits::{bad_value, contradiction, in_range};
+use super::limits::contradiction;
 use super::provenance::{Origin, Provenance, Source};
 use super::sections::{Lora, RunFile};
 use super::tree::{Node, Table, Value};
 use super::values::{Auto, GradientWire, ModelDtype, Offload, OptimizerDtype};
 use crate::Trains;
-use plimsoll_arch::{LoraShape, LoraTarget, LoraTargets, Quantization};
+use plimsoll_arch::{LoraTarget, LoraTargets, Quantization};
 use plimsoll_base::{Error, Result, shown};
 
 /// Learning rates of adapters are about ten times those of full fine-tuning, which begin at 1e-6.
@@ -264,15 +264,6 @@ pub(super) fn check(run: &RunFile, at: &Provenance) -> Result<()> {
 }
 
 fn values(lora: &Lora, at: &Provenance) -> Result<()> {
-    if !(1..=LoraShape::RANK_MAX).contains(&lora.rank) {
-        let takes = format!("a whole number from 1 to {}", LoraShape::RANK_MAX);
-        return Err(bad_value(at, "lora.rank", lora.rank, &takes));
-    }
-    let alpha = lora.alpha();
-    if !(alpha > 0.0 && (alpha as f32).is_finite()) {
-        return Err(bad_value(at, "lora.alpha", alpha, "a finite number above 0, such as 32"));
-    }
-    in_range(lora.dropout, 0.0, 1.0, at, "lora.dropout")?;
     if lora.dropout != 0.0 {
         let message = format!(
             "`lora.dropout` = {}: with dropout the policy that is trained is another one than the policy that sampled",

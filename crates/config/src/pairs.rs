@@ -1,7 +1,7 @@
 //! The keys that methods read which learn from their data alone: `dpo`, `reward_model` and `sft`. Keys without effect
 //! on them are refused by name.
 
-use super::limits::{bad_value, contradiction};
+use super::limits::contradiction;
 use super::provenance::Provenance;
 use super::sections::{Eval, Loss, Rollout, RunFile};
 use super::values::LossType;
@@ -67,13 +67,6 @@ fn of_other_methods(run: &RunFile, at: &Provenance) -> Result<()> {
 
 /// Checks the values of the keys of preference losses.
 fn preference(loss: &Loss, at: &Provenance) -> Result<()> {
-    if !(loss.dpo_beta.is_finite() && loss.dpo_beta > 0.0) {
-        return Err(bad_value(at, "loss.dpo_beta", loss.dpo_beta, "a number above 0, such as 0.1"));
-    }
-    if !(0.0..0.5).contains(&loss.label_smoothing) {
-        let takes = "a number from 0 to below 0.5: at one half the labels say nothing";
-        return Err(bad_value(at, "loss.label_smoothing", loss.label_smoothing, takes));
-    }
     if loss.loss_type == LossType::Ipo && loss.label_smoothing != 0.0 {
         let message =
             format!("loss.label_smoothing = {} applies to \"sigmoid\", not to IPO", loss.label_smoothing);

@@ -3,12 +3,10 @@
 use super::limits::bad_value;
 use super::provenance::Provenance;
 use super::sections::Track;
-use plimsoll_base::{Bytes, Result};
+use plimsoll_base::Result;
 
 /// Longest name of a project or run.
 const NAME_BYTES_MAX: usize = 128;
-/// Below it no client starts.
-const WORKER_MEMORY_MIN: Bytes = Bytes::mib(256);
 
 pub(super) fn check(track: &Track, at: &Provenance) -> Result<()> {
     for (index, tracker) in track.to.iter().enumerate() {
@@ -24,12 +22,6 @@ pub(super) fn check(track: &Track, at: &Provenance) -> Result<()> {
             let takes = format!("up to {NAME_BYTES_MAX} characters that make no path");
             return Err(bad_value(at, key, format!("{name:?}"), &takes));
         }
-    }
-    if track.timeout_ms == 0 {
-        return Err(bad_value(at, "track.timeout_ms", 0, "milliseconds above 0"));
-    }
-    if track.worker_memory.0 < WORKER_MEMORY_MIN {
-        return Err(bad_value(at, "track.worker_memory", track.worker_memory.0, "256MiB or more"));
     }
     let host = track.uri.as_deref().and_then(|uri| uri.split("://").nth(1)?.split('/').next());
     if host.is_some_and(|host| host.contains('@')) {

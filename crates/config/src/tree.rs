@@ -106,6 +106,21 @@ impl Node {
     }
 }
 
+/// Visits every key with its value; elements of table lists by index.
+pub(super) fn flatten(path: &str, value: &toml::Value, visit: &mut impl FnMut(&str, &toml::Value)) {
+    let join = |key: &str| if path.is_empty() { key.to_string() } else { format!("{path}.{key}") };
+    match value {
+        toml::Value::Table(table) => table.iter().for_each(|(key, value)| flatten(&join(key), value, visit)),
+        toml::Value::Array(items) if items.iter().any(toml::Value::is_table) => {
+            items
+                .iter()
+                .enumerate()
+                .for_each(|(index, item)| flatten(&join(&index.to_string()), item, visit));
+        }
+        _ => visit(path, value),
+    }
+}
+
 /// Reads a whole run file; a syntax error is `run-file-syntax` with its position.
 pub(super) fn parse_file(source: &Source) -> Result<Table> {
     let table = DeTable::parse(&source.text).map_err(|err| {

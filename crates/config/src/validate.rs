@@ -2,33 +2,29 @@
 //!
 //! Each check names one key, points at the place where it was set, and says which values are allowed.
 
-use super::limits::{
-    TOKENS_MAX, above_zero, bad_value, contradiction, divisor, finite_from_zero, in_range, not_zero,
-};
+use super::key::Key;
+use super::limits::{bad_value, contradiction, divisor};
 use super::provenance::Provenance;
-use super::sections::{Data, Eval, Loss, Memory, Reward, Rollout, Run, RunFile, Train, VerbFile};
+use super::sections::{self, Data, Loss, Reward, Rollout, Run, RunFile, Train, VerbFile};
+use super::tree::flatten;
 use super::values::{Auto, Curriculum, DynamicSampling, KlIn};
 use crate::{Trains, eval_metric::EvalMetric, spec::sequences_per_step};
 use plimsoll_algo::advantage::{Advantage, MaskHole};
 use plimsoll_algo::method::{LearnsFrom, Method};
 use plimsoll_algo::policy_loss::PolicyLossKind;
 use plimsoll_base::{Error, Result};
+use serde::Serialize;
 
-/// Tokens of one block of the KV cache on the CPU: attention reads whole blocks of this size.
-const CPU_BLOCK_TOKENS: u32 = 16;
 /// Largest number of sequences in a step; a larger one is a typing error.
 const SEQUENCES_PER_STEP_MAX: u64 = 1 << 20;
-/// Logits divided by less would exceed f32.
-const TEMPERATURE_MIN: f64 = 1e-6;
 /// Largest number of rewards: the plan has room for the scores of this many in a line of `samples/`.
 const REWARDS_MAX: usize = 20;
-/// Largest number of threads; a larger one is a typing error.
-const THREADS_MAX: u32 = 4096;
-
 /// Checks a whole run file whose method defaults are filled in.
 pub(super) fn run_file(run: &RunFile, at: &Provenance) -> Result<()> {
+    given(run, at)?;
+    numbers(run, at)?;
     required(run, at)?;
-    train(&run.train, at)?;
+    warmup(&run.train, at)?;
     if run.trains() == Trains::Policy {
         super::agent::check(run, at)?;
     } else {
@@ -46,29 +42,58 @@ pub(super) fn run_file(run: &RunFile, at: &Provenance) -> Result<()> {
     }
     rewards(&run.reward, at)?;
     data(&run.data, at)?;
-    eval(&run.eval, at)?;
+    greedy_samples("eval", run.eval.samples, run.eval.temperature, at)?;
     eval_metric(run, at)?;
-    memory(&run.memory, at)?;
-    not_zero(run.checkpoint.every, at, "checkpoint.every")?;
-    not_zero(Some(run.checkpoint.keep), at, "checkpoint.keep")?;
-    in_range(run.checkpoint.stall_seconds_max, 1e-3, 86_400.0, at, "checkpoint.stall_seconds_max")?;
-    if run.checkpoint.keep_bytes.is_some_and(|limit| limit.0.0 == 0) {
-        return Err(bad_value(at, "checkpoint.keep_bytes", 0, "bytes above 0, such as \"60GiB\""));
-    }
     super::track::check(&run.track, at)?;
     run_section(&run.run, at)
 }
 
 /// Checks the settings of `generate` and `eval`.
 pub(super) fn verb_file(verb: &VerbFile, at: &Provenance) -> Result<()> {
+    given(verb, at)?;
+    numbers(verb, at)?;
     sampling(&verb.rollout, at)?;
     super::model_reward::check(&verb.reward, at)?;
     rewards(&verb.reward, at)?;
     data(&verb.data, at)?;
-    eval_counts(&verb.eval, at)?;
     greedy_samples("rollout", verb.eval.samples, verb.rollout.temperature, at)?;
-    memory(&verb.memory, at)?;
     run_section(&verb.run, at)
+}
+
+/// Requires the keys without a default in each section that a file has.
+fn given(file: &impl Serialize, at: &Provenance) -> Result<()> {
+    let tree = tree_of(file);
+    for (section, name) in sections::rows().filter(|row| row.is_required()).map(Key::parts) {
+        let tables = match tree.get(section) {
+            Some(toml::Value::Array(items)) => {
+                (0..items.len()).map(|index| format!("{section}.{index}.")).collect()
+            }
+            Some(_) => vec![format!("{section}.")],
+            None => Vec::new(),
+        };
+        let lacks = |table: &String| !at.origins.contains_key(&format!("{table}{name}"));
+        if let Some(table) = tables.into_iter().find(lacks) {
+            let inside = at.origins.iter().find(|(path, _)| path.starts_with(&table));
+            let place = inside.map_or(at.of(section), |(_, origin)| origin);
+            return Err(super::de::missing_key(&at.source, place, &format!("{table}{name}")));
+        }
+    }
+    Ok(())
+}
+
+/// Requires that the numbers that were set are ones that their keys take.
+fn numbers(file: &impl Serialize, at: &Provenance) -> Result<()> {
+    let mut found = Ok(());
+    flatten("", &tree_of(file), &mut |path, value| {
+        if found.is_ok() && at.origins.contains_key(path) {
+            found = sections::row(path).map_or(Ok(()), |row| row.check(path, value, at));
+        }
+    });
+    found
+}
+
+fn tree_of(file: &impl Serialize) -> toml::Value {
+    toml::Value::try_from(file).expect("every value of a run file has a form in TOML")
 }
 
 fn required(run: &RunFile, at: &Provenance) -> Result<()> {
@@ -79,8 +104,8 @@ fn required(run: &RunFile, at: &Provenance) -> Result<()> {
             .hint("set model to hf:org/name, a folder, a GGUF file or \"builtin:nano\""));
     }
     let has_steps = at.origins.contains_key("train.steps");
-    if let Some(epochs) = run.train.epochs {
-        super::data_checks::epochs(run, epochs, has_steps, at)?;
+    if run.train.epochs.is_some() {
+        super::data_checks::epochs(run, has_steps, at)?;
     }
     if run.trains() == Trains::Policy {
         return super::agent::required(run, at);
@@ -101,31 +126,7 @@ fn required(run: &RunFile, at: &Provenance) -> Result<()> {
     Ok(())
 }
 
-/// Most micro-batches of an update.
-const CUT_MULTIPLE_MAX: f64 = 1024.0;
-/// Most micro-batches that are added to each other first.
-const FOLD_MAX: f64 = 1024.0;
-
-fn train(train: &Train, at: &Provenance) -> Result<()> {
-    not_zero(Some(train.steps).filter(|_| train.epochs.is_none()), at, "train.steps")?;
-    not_zero(train.mini_batch, at, "train.mini_batch")?;
-    not_zero(Some(train.epochs_per_rollout), at, "train.epochs_per_rollout")?;
-    if let Auto::Value(tokens) = train.micro_batch_tokens {
-        in_range(f64::from(tokens), 1.0, f64::from(TOKENS_MAX), at, "train.micro_batch_tokens")?;
-    }
-    in_range(f64::from(train.fold), 1.0, FOLD_MAX, at, "train.fold")?;
-    if let Auto::Value(multiple) = train.cut_multiple {
-        in_range(f64::from(multiple), 1.0, CUT_MULTIPLE_MAX, at, "train.cut_multiple")?;
-    }
-    finite_from_zero(train.learning_rate, at, "train.learning_rate")?;
-    finite_from_zero(train.weight_decay, at, "train.weight_decay")?;
-    finite_from_zero(train.grad_clip, at, "train.grad_clip")?;
-    // The divisor of an element that never had a gradient is this alone.
-    above_zero(train.adam_epsilon, at, "train.adam_epsilon")?;
-    if let Some(beta) = train.betas.into_iter().find(|&beta| !(0.0..1.0).contains(&(beta as f32))) {
-        let takes = "two numbers from 0 to below 1, such as [0.9, 0.95]";
-        return Err(bad_value(at, "train.betas", beta, takes));
-    }
+fn warmup(train: &Train, at: &Provenance) -> Result<()> {
     if train.warmup_steps > train.steps {
         let message =
             format!("train.warmup_steps = {} is more than train.steps = {}", train.warmup_steps, train.steps);
@@ -136,26 +137,9 @@ fn train(train: &Train, at: &Provenance) -> Result<()> {
 }
 
 fn sampling(rollout: &Rollout, at: &Provenance) -> Result<()> {
-    not_zero(Some(rollout.prompts_per_step), at, "rollout.prompts_per_step")?;
-    not_zero(Some(rollout.group_size), at, "rollout.group_size")?;
-    in_range(f64::from(rollout.max_new_tokens), 1.0, f64::from(TOKENS_MAX), at, "rollout.max_new_tokens")?;
-    temperature(rollout.temperature, at, "rollout.temperature")?;
-    if !(rollout.top_p > 0.0 && rollout.top_p <= 1.0) {
-        let takes = "a number above 0 and up to 1; 1 keeps every token";
-        return Err(bad_value(at, "rollout.top_p", rollout.top_p, takes));
-    }
-    if !(0.0..1.0).contains(&rollout.min_p) {
-        let takes = "a number from 0 to below 1; 0 keeps every token";
-        return Err(bad_value(at, "rollout.min_p", rollout.min_p, takes));
-    }
     if rollout.stop.iter().any(String::is_empty) {
         let message = "`rollout.stop` holds an empty string, which every response contains";
         return Err(at.error("bad-value", "rollout.stop", message).hint("remove the empty string"));
-    }
-    not_zero(rollout.sequences_max.value(), at, "rollout.sequences_max")?;
-    if rollout.block_size != CPU_BLOCK_TOKENS {
-        let takes = format!("{CPU_BLOCK_TOKENS}, the only block size on the CPU");
-        return Err(bad_value(at, "rollout.block_size", rollout.block_size, &takes));
     }
     let needed = rollout.max_new_tokens.div_ceil(rollout.block_size);
     match rollout.kv_blocks {
@@ -235,26 +219,6 @@ fn group(run: &RunFile, at: &Provenance) -> Result<()> {
 }
 
 fn loss(loss: &Loss, method: Method, at: &Provenance) -> Result<()> {
-    for (key, value) in [
-        ("loss.clip_low", loss.clip_low),
-        ("loss.clip_high", loss.clip_high),
-        ("loss.kl_coef", Some(loss.kl_coef)),
-        ("loss.kl_target", loss.kl_target),
-        ("loss.kl_horizon", loss.kl_horizon),
-        ("loss.group_norm_eps", Some(loss.group_norm_eps)),
-        ("loss.overlong_factor", loss.overlong_factor),
-        ("loss.dpo_beta", Some(loss.dpo_beta)),
-        ("loss.balance_coef", Some(loss.balance_coef)),
-    ] {
-        if let Some(value) = value {
-            finite_from_zero(value, at, key)?;
-        }
-    }
-    if !loss.entropy_coef.is_finite() {
-        return Err(bad_value(at, "loss.entropy_coef", loss.entropy_coef, "a finite number"));
-    }
-    in_range(loss.gamma, 0.0, 1.0, at, "loss.gamma")?;
-    in_range(loss.lambda, 0.0, 1.0, at, "loss.lambda")?;
     clips(loss, at)?;
     kl(loss, at)?;
     filter(loss, at)?;
@@ -347,14 +311,6 @@ fn critic(run: &RunFile, at: &Provenance) -> Result<()> {
             .error("bad-value", "critic.model", "`critic.model` is empty")
             .hint("set critic.model = \"actor\""));
     }
-    for (key, value) in [
-        ("critic.learning_rate", critic.learning_rate),
-        ("critic.value_clip", critic.value_clip),
-        ("critic.value_coef", critic.value_coef),
-    ] {
-        finite_from_zero(value.unwrap_or(0.0), at, key)?;
-    }
-    not_zero(critic.updates_per_rollout, at, "critic.updates_per_rollout")?;
     let (steps, warmup) = (run.train.steps, critic.warmup_steps.unwrap_or(0));
     if warmup > steps {
         let message = format!("critic.warmup_steps = {warmup} is more than train.steps = {steps}");
@@ -422,9 +378,6 @@ fn clips(loss: &Loss, at: &Provenance) -> Result<()> {
         return Err(bad_value(at, "loss.clip_low", low, takes));
     }
     match loss.dual_clip {
-        Some(dual) if !(dual.is_finite() && dual > 1.0) => {
-            Err(bad_value(at, "loss.dual_clip", dual, "a number above 1, such as 3"))
-        }
         Some(dual) if policy != PolicyLossKind::Ppo => {
             let message =
                 format!("loss.dual_clip = {dual} bounds the policy loss `ppo`, and this is `{policy}`");
@@ -449,14 +402,6 @@ fn rewards(rewards: &[Reward], at: &Provenance) -> Result<()> {
                 "set kind to a reward of docs/rewards.md, such as \"math\", or to python:FILE.py:FUNCTION",
             ));
         }
-        if !reward.weight.is_finite() {
-            return Err(bad_value(at, &key("weight"), reward.weight, "a finite number"));
-        }
-        if reward.timeout_ms == 0 {
-            return Err(bad_value(at, &key("timeout_ms"), 0, "a number of milliseconds above 0"));
-        }
-        not_zero(reward.workers.value(), at, &key("workers"))?;
-        not_zero(reward.batch_size.value(), at, &key("batch_size"))?;
         if !reward.is_model() {
             reward_kind(reward, at, &key("kind"))?;
         }
@@ -475,7 +420,6 @@ fn reward_kind(reward: &Reward, at: &Provenance, key: &str) -> Result<()> {
 }
 
 fn data(data: &Data, at: &Provenance) -> Result<()> {
-    not_zero(data.prompt_tokens_max, at, "data.prompt_tokens_max")?;
     for (key, sets, weighted) in [("data.prompts", &data.prompts, true), ("data.eval", &data.eval, false)] {
         sets.as_ref().map_or(Ok(()), |sets| super::sources::check(sets, key, weighted, at))?;
     }
@@ -498,9 +442,6 @@ fn data(data: &Data, at: &Provenance) -> Result<()> {
 /// Requires a column of pass rates where rows are filtered or ordered by them, and a range that leaves rows.
 fn pass_rates(data: &Data, at: &Provenance) -> Result<()> {
     let limits = [("data.pass_rate_min", data.pass_rate_min), ("data.pass_rate_max", data.pass_rate_max)];
-    for (key, limit) in limits {
-        limit.map_or(Ok(()), |limit| in_range(limit, 0.0, 1.0, at, key))?;
-    }
     let ordered = (data.curriculum != Curriculum::None).then_some(("data.curriculum", 0.0));
     let asked =
         limits.into_iter().filter_map(|(key, limit)| limit.map(|limit| (key, limit))).chain(ordered).next();
@@ -534,25 +475,6 @@ fn eval_metric(run: &RunFile, at: &Provenance) -> Result<()> {
     })
 }
 
-fn eval(eval: &Eval, at: &Provenance) -> Result<()> {
-    eval_counts(eval, at)?;
-    greedy_samples("eval", eval.samples, eval.temperature, at)
-}
-
-fn eval_counts(eval: &Eval, at: &Provenance) -> Result<()> {
-    not_zero(eval.every, at, "eval.every")?;
-    not_zero(Some(eval.samples), at, "eval.samples")?;
-    not_zero(eval.prompts_max, at, "eval.prompts_max")?;
-    temperature(eval.temperature, at, "eval.temperature")
-}
-
-fn temperature(value: f64, at: &Provenance, key: &str) -> Result<()> {
-    if value > 0.0 && value < TEMPERATURE_MIN {
-        return Err(bad_value(at, key, value, "0, which is greedy, or a number from 1e-6 up"));
-    }
-    finite_from_zero(value, at, key)
-}
-
 /// Refuses several greedy samples per prompt, which would all be equal.
 fn greedy_samples(section: &str, samples: u32, temperature: f64, at: &Provenance) -> Result<()> {
     if samples <= 1 || temperature != 0.0 {
@@ -564,22 +486,7 @@ fn greedy_samples(section: &str, samples: u32, temperature: f64, at: &Provenance
         .hint(format!("set {section}.temperature = 1.0, or eval.samples = 1")))
 }
 
-fn memory(memory: &Memory, at: &Provenance) -> Result<()> {
-    for (key, limit) in [("memory.host", memory.host), ("memory.device", memory.device)] {
-        if limit.value().is_some_and(|limit| limit.0.0 == 0) {
-            return Err(bad_value(at, key, 0, "bytes above 0, such as \"8GiB\", or \"auto\""));
-        }
-    }
-    if memory.staging.value().is_some_and(|staging| staging.0.0 == 0) {
-        return Err(bad_value(at, "memory.staging", 0, "bytes above 0, such as \"64MiB\""));
-    }
-    Ok(())
-}
-
 fn run_section(run: &Run, at: &Provenance) -> Result<()> {
-    if let Auto::Value(threads) = run.threads {
-        in_range(f64::from(threads), 1.0, f64::from(THREADS_MAX), at, "run.threads")?;
-    }
     if run.dir.as_deref() == Some("") {
         return Err(at
             .error("bad-value", "run.dir", "`run.dir` is empty")

@@ -1,6 +1,6 @@
 //! How large the rollout engine of a run is: its sequences, the rows of a pass, and the units of each cache.
 
-use crate::search::{Planner, Purpose};
+use crate::planner::{Planner, Purpose};
 use plimsoll_arch::{CacheSpec, Caches};
 use plimsoll_base::Bytes;
 use plimsoll_config::RunSpec;

@@ -1,8 +1,8 @@
 //! `plan --table`: the peak for a grid of model, context and method, each cell planned as a separate run.
 
 use super::limits_of;
+use super::planner::Purpose;
 use super::planning::{bare, with_planner};
-use super::search::Purpose;
 use crate::facts::HostFacts;
 use crate::facts::{self, Facts};
 use crate::hosts::Hosts;

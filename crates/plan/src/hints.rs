@@ -1,10 +1,10 @@
 //! Changes of a run file that make it fit, each verified by planning again, ordered by lost speed.
 
-use super::{limits::OF_RUN_FILE, report::Hint, search::Planner};
+use super::{limits::OF_RUN_FILE, planner::Planner, report::Hint};
 use crate::duration::duration;
 use crate::facts::{Facts, HostFacts};
+use crate::planner::Purpose;
 use crate::role_name::RoleName;
-use crate::search::Purpose;
 use plimsoll_arch::{LoraTargets, Quantization};
 use plimsoll_base::{Bytes, Result};
 use plimsoll_config::{

@@ -1,5 +1,6 @@
 //! The plan of a whole run: what `"auto"` becomes, whether it fits, and which changes would make it fit.
 
+mod axes;
 mod cost;
 pub mod devices;
 mod disk;
@@ -13,6 +14,7 @@ mod hosts;
 mod limits;
 mod lora;
 pub mod measured;
+mod planner;
 mod planning;
 mod regions;
 pub mod render;

@@ -1,28 +1,25 @@
 //! `[distill]`.
 
+use crate::key::{NOT_NEGATIVE, REQUIRED, such};
 use plimsoll_arch::Quantization;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The teacher of `distill`, and what its word weighs.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Distill {
-    /// A model with the same tokenizer, named as `model` is; it is never trained.
-    pub teacher: String,
-    /// How the teacher's linear layers are stored: `nf4` has 4 bits and a scale for each 64, `gguf` the blocks of
-    /// the GGUF file that the model is; in full if absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "super::lora::quantize_schema")]
-    pub quantize: Option<Quantization>,
-    /// Factor of the reverse KL of the student from it.
-    #[serde(default = "one")]
-    pub coef: f64,
-    /// Factor of the group advantage of the rewards, which is added; 0 only reports them.
-    #[serde(default)]
-    pub reward_coef: f64,
-}
-
-fn one() -> f64 {
-    1.0
+section! {
+    /// The teacher of `distill`, and what its word weighs.
+    Distill "distill" {
+        /// A model with the same tokenizer, named as `model` is; it is never trained.
+        teacher: String = String::new() => [REQUIRED],
+        /// How the teacher's linear layers are stored: `nf4` has 4 bits and a scale for each 64, `gguf` the blocks of
+        /// the GGUF file that the model is; in full if absent.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        #[schemars(schema_with = "super::lora::quantize_schema")]
+        quantize: Option<Quantization> = None,
+        /// Factor of the reverse KL of the student from it.
+        coef: f64 = 1.0 => [
+            such("a finite number above 0, such as 1.0", |coef| coef > 0.0 && (coef as f32).is_finite()),
+        ],
+        /// Factor of the group advantage of the rewards, which is added; 0 only reports them.
+        reward_coef: f64 = 0.0 => [NOT_NEGATIVE],
+    }
 }

@@ -1,5 +1,6 @@
 //! `[loss]` and `[critic]`.
 
+use crate::key::{Becomes, COUNT, FINITE, Fact, NOT_NEGATIVE, SHARE, also, such};
 use crate::values::{DynamicSampling, KlIn, LossType};
 use plimsoll_algo::advantage::{Advantage, MaskHole, Whiten};
 use plimsoll_algo::aggregation::AggregationKind;
@@ -11,39 +12,45 @@ use serde::{Deserialize, Serialize};
 
 section! {
     /// From rewards to a loss. What a method sets is absent in a run file and filled in by `load`.
-    Loss {
+    Loss "loss" {
         /// Loss of a token. By method.
         #[serde(skip_serializing_if = "Option::is_none")]
         policy: Option<PolicyLossKind> = None,
         /// Lower clip of the ratio: 1 - clip_low (for `cispo` absolute). By policy loss.
         #[serde(skip_serializing_if = "Option::is_none")]
-        clip_low: Option<f64> = None,
+        clip_low: Option<f64> = None => [
+            NOT_NEGATIVE,
+            Fact::Also(Becomes::Clips, &["epsilon", "cliprange", "eps_clip"]),
+        ],
         /// Upper clip of the ratio: 1 + clip_high (for `cispo` absolute). By policy loss.
         #[serde(skip_serializing_if = "Option::is_none")]
-        clip_high: Option<f64> = None,
+        clip_high: Option<f64> = None => [NOT_NEGATIVE],
         /// Bound on the loss of negative advantages; above 1.
         #[serde(skip_serializing_if = "Option::is_none")]
-        dual_clip: Option<f64> = None,
+        dual_clip: Option<f64> = None => [
+            such("a number above 1, such as 3", |clip| clip.is_finite() && clip > 1.0),
+            also(&["delta"]),
+        ],
         /// Coefficient of the KL term; 0 loads no reference model.
-        kl_coef: f64 = 0.0,
+        kl_coef: f64 = 0.0 => [NOT_NEGATIVE, also(&["beta", "kl_loss_coef", "init_kl_coef"])],
         /// Estimator of the KL term.
         kl_estimator: KlEstimator = KlEstimator::K3,
         /// Where the KL term goes.
         kl_in: KlIn = KlIn::Loss,
         /// In the loss: the gradient min(ratio, 10) d instead of the estimator's own, which is biased.
         #[serde(skip_serializing_if = "std::ops::Not::not")]
-        kl_unbiased: bool = false,
+        kl_unbiased: bool = false => [also(&["use_bias_correction_kl"])],
         /// KL that the adaptive coefficient aims at.
         #[serde(skip_serializing_if = "Option::is_none")]
-        kl_target: Option<f64> = None,
+        kl_target: Option<f64> = None => [NOT_NEGATIVE],
         /// Samples over which the adaptive coefficient moves [10000].
         #[serde(skip_serializing_if = "Option::is_none")]
-        kl_horizon: Option<f64> = None,
+        kl_horizon: Option<f64> = None => [NOT_NEGATIVE],
         /// Coefficient of the entropy bonus.
-        entropy_coef: f64 = 0.0,
+        entropy_coef: f64 = 0.0 => [FINITE, also(&["ent_coef"])],
         /// Coefficient of the loss that keeps experts equally loaded, in models that have some; it is per sequence.
         #[serde(skip_serializing_if = "is_zero")]
-        balance_coef: f64 = 0.0,
+        balance_coef: f64 = 0.0 => [NOT_NEGATIVE],
         /// How token losses become one number. By method.
         #[serde(skip_serializing_if = "Option::is_none")]
         aggregation: Option<AggregationKind> = None,
@@ -51,30 +58,32 @@ section! {
         #[serde(skip_serializing_if = "Option::is_none")]
         advantage: Option<Advantage> = None,
         /// Added to the group's standard deviation.
-        group_norm_eps: f64 = 1e-4,
+        group_norm_eps: f64 = 1e-4 => [NOT_NEGATIVE],
         /// Whitening over the step. By method.
         #[serde(skip_serializing_if = "Option::is_none")]
         whiten: Option<Whiten> = None,
         /// Discount; may differ from 1 only with `reinforce` and `ppo`.
-        gamma: f64 = 1.0,
+        gamma: f64 = 1.0 => [SHARE],
         /// GAE's lambda.
         #[serde(rename = "lambda")]
-        lambda: f64 = 1.0,
+        lambda: f64 = 1.0 => [SHARE, also(&["lam", "lambd", "gae_lambda"])],
         /// What advantages do at tokens that are not trained.
         mask_hole: MaskHole = MaskHole::Skip,
         /// Responses that the length limit cut do not train; they count in their group's mean as they are.
         #[serde(skip_serializing_if = "std::ops::Not::not")]
-        mask_truncated: bool = false,
+        mask_truncated: bool = false => [also(&["mask_truncated_completions"])],
         /// Tokens before `max_new_tokens` from which a response costs reward.
         #[serde(skip_serializing_if = "Option::is_none")]
         overlong_buffer: Option<u32> = None,
         /// What the longest response costs [1.0].
         #[serde(skip_serializing_if = "Option::is_none")]
-        overlong_factor: Option<f64> = None,
+        overlong_factor: Option<f64> = None => [NOT_NEGATIVE],
         /// `true` keeps only groups whose scores differ, `[low, high]` those whose mean score lies strictly between;
         /// the others are replaced by groups of further prompts.
         #[serde(skip_serializing_if = "Option::is_none")]
-        dynamic_sampling: Option<DynamicSampling> = None,
+        dynamic_sampling: Option<DynamicSampling> = None => [
+            also(&["filter_groups", "dynamic_filtering_reward_range"]),
+        ],
         /// Rounds of further prompts at most, before a step trains on the groups that there are [10].
         #[serde(skip_serializing_if = "Option::is_none")]
         dynamic_sampling_retries: Option<u32> = None,
@@ -85,11 +94,18 @@ section! {
         #[serde(skip_serializing_if = "Option::is_none")]
         correction_band: Option<[f64; 2]> = None,
         /// DPO's beta.
-        dpo_beta: f64 = 0.1,
+        dpo_beta: f64 = 0.1 => [
+            such("a number above 0, such as 0.1", |beta| (beta as f32).is_finite() && beta > 0.0),
+        ],
         /// The loss of `dpo`.
         loss_type: LossType = LossType::Sigmoid,
         /// Share of labels that `dpo` takes as wrong (cDPO).
-        label_smoothing: f64 = 0.0,
+        label_smoothing: f64 = 0.0 => [
+            such(
+                "a number from 0 to below 0.5: at one half the labels say nothing",
+                |share| (0.0..0.5).contains(&share),
+            ),
+        ],
     }
 }
 
@@ -100,24 +116,24 @@ fn is_zero(number: &f64) -> bool {
 
 section! {
     /// The critic of `ppo`. Its dtypes, betas, weight decay, gradient clip and schedule are those of `[train]`.
-    Critic {
+    Critic "critic" {
         /// Where its body starts from: `actor` for a copy of the actor, or a model with the same tokenizer.
         model: String = "actor".into(),
         /// Its learning rate after warm-up [`train.learning_rate`].
         #[serde(skip_serializing_if = "Option::is_none")]
-        learning_rate: Option<f64> = None,
+        learning_rate: Option<f64> = None => [NOT_NEGATIVE, also(&["critic_learning_rate"])],
         /// Its updates a rollout, each over an equal part of the sequences; as many as the actor's, over the same
         /// parts, if absent.
         #[serde(skip_serializing_if = "Option::is_none")]
-        updates_per_rollout: Option<u32> = None,
+        updates_per_rollout: Option<u32> = None => [COUNT],
         /// Steps at the start in which only it learns [0].
         #[serde(skip_serializing_if = "Option::is_none")]
-        warmup_steps: Option<u32> = None,
+        warmup_steps: Option<u32> = None => [also(&["critic_warmup", "freezing_actor_steps"])],
         /// Clip of a value's move from what it was at the rollout; 0 never clips [0.2].
         #[serde(skip_serializing_if = "Option::is_none")]
-        value_clip: Option<f64> = None,
+        value_clip: Option<f64> = None => [NOT_NEGATIVE, also(&["cliprange_value"])],
         /// Factor of the value loss of an environment policy, whose actor and critic have one optimizer [0.5].
         #[serde(skip_serializing_if = "Option::is_none")]
-        value_coef: Option<f64> = None,
+        value_coef: Option<f64> = None => [NOT_NEGATIVE, also(&["vf_coef"])],
     }
 }

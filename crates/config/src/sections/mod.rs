@@ -8,6 +8,12 @@ mod loss;
 mod reward;
 mod track;
 
+use super::key::{
+    ABOVE_ZERO, Becomes, COUNT, FREELY, Fact, Key, NOT_NEGATIVE, Player, REPLANNED, REQUIRED, Resumes, SHARE,
+    STORED, also, such, within,
+};
+use super::limits::{MICRO_BATCHES_MAX, TEMPERATURE_MIN, TOKENS_MAX};
+use super::tree::flatten;
 use super::{data_sets::DataSets, values::*};
 use plimsoll_algo::method::Method;
 use plimsoll_base::Bytes;
@@ -24,6 +30,64 @@ pub use track::Track;
 
 /// Prefix of the name of a small actor-critic.
 pub const MLP: &str = "mlp:";
+/// Largest number of passes over the data.
+const EPOCHS_MAX: f64 = 100_000.0;
+/// Attention on the CPU reads whole blocks of this size.
+const BLOCK: Fact = such("16, the only block size on the CPU", |tokens| tokens == 16.0);
+const TOKENS: Fact = within(1.0, TOKENS_MAX as f64);
+const BYTES: Fact = such("bytes above 0, such as \"8GiB\", or \"auto\"", |bytes| bytes > 0.0);
+const TEMPERATURE: Fact =
+    such("0, which is greedy, or a number from 1e-6 up that is finite in f32", |value| {
+        value == 0.0 || (value >= TEMPERATURE_MIN && (value as f32).is_finite())
+    });
+
+/// The keys of every section, in the order in which messages list them.
+const SECTIONS: [&[Key]; 15] = [
+    Train::KEYS,
+    ModelOptions::KEYS,
+    Data::KEYS,
+    Rollout::KEYS,
+    Reward::KEYS,
+    Loss::KEYS,
+    Critic::KEYS,
+    Distill::KEYS,
+    Lora::KEYS,
+    Memory::KEYS,
+    Eval::KEYS,
+    Checkpoint::KEYS,
+    Run::KEYS,
+    Track::KEYS,
+    Environment::KEYS,
+];
+
+/// Returns the row of every key of a section.
+pub(crate) fn rows() -> impl Iterator<Item = &'static Key> {
+    SECTIONS.into_iter().flatten()
+}
+
+/// Returns the row of the key at `path`, where tables of a list have an index: `reward.0.kind`.
+pub(crate) fn row(path: &str) -> Option<&'static Key> {
+    let named = |part: &&str| part.parse::<usize>().is_err();
+    let path: Vec<&str> = path.split('.').filter(named).collect();
+    let path = path.join(".");
+    rows().find(|row| row.path == path)
+}
+
+/// Returns what a resumed run may do with the key at `path`.
+pub fn resumes(path: &str) -> Resumes {
+    row(path).map_or(Resumes::Never, Key::resumes)
+}
+
+/// Returns the keys that a resumed run may change freely; a section whose keys all are is one entry, `memory.*`.
+pub fn resumes_freely() -> Vec<String> {
+    let is_free = |key: &&Key| key.resumes() == Resumes::Freely;
+    let of = |keys: &'static [Key]| match keys.iter().all(|key| is_free(&key)) {
+        true => vec![format!("{}.*", keys[0].parts().0)],
+        false => keys.iter().filter(is_free).map(|key| key.path.replace("reward.", "reward.*.")).collect(),
+    };
+    SECTIONS.into_iter().flat_map(of).collect()
+}
+
 /// A run file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -106,7 +170,7 @@ pub struct VerbFile {
 
 section! {
     /// How the model is read.
-    ModelOptions {
+    ModelOptions "model_options" {
         /// Storage of the weights; arithmetic is f32.
         dtype: ModelDtype = ModelDtype::Bf16,
         /// A `tokenizer.json` or a directory with one; `bytes` is one token a byte, the default of `random:`.
@@ -123,7 +187,7 @@ section! {
 
 section! {
     /// Prompts, and what to evaluate on.
-    Data {
+    Data "data" {
         /// A JSONL or Parquet file, a data set of the hub (`hf:org/name/SUBSET/SPLIT`) or `builtin:TASK`, or a list of
         /// them with weights.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -141,10 +205,10 @@ section! {
         pass_rate_column: Option<String> = None,
         /// Rows of `prompts` below it are left out.
         #[serde(skip_serializing_if = "Option::is_none")]
-        pass_rate_min: Option<f64> = None,
+        pass_rate_min: Option<f64> = None => [SHARE],
         /// Rows of `prompts` above it are left out.
         #[serde(skip_serializing_if = "Option::is_none")]
-        pass_rate_max: Option<f64> = None,
+        pass_rate_max: Option<f64> = None => [SHARE],
         /// The order of each pass over the data, by pass rate.
         curriculum: Curriculum = Curriculum::None,
         /// Put before every prompt as a system message.
@@ -157,13 +221,15 @@ section! {
         /// Variables of the template by name, such as `enable_thinking = false`: what other stacks call
         /// `chat_template_kwargs`.
         #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-        template_args: BTreeMap<String, serde_json::Value> = BTreeMap::new(),
+        template_args: BTreeMap<String, serde_json::Value> = BTreeMap::new() => [
+            also(&["chat_template_kwargs"]),
+        ],
         /// What `sft` learns of a row with `messages`: the last turn, or every turn of the assistant.
         #[serde(skip_serializing_if = "TrainOn::is_last")]
         train_on: TrainOn = TrainOn::Last,
         /// Longest prompt in tokens; the longest in the data if absent.
         #[serde(skip_serializing_if = "Option::is_none")]
-        prompt_tokens_max: Option<u32> = None,
+        prompt_tokens_max: Option<u32> = None => [COUNT, also(&["max_prompt_length", "prompt_max_len"])],
         /// What to do with a longer one.
         overlong: Overlong = Overlong::Error,
         /// Whether each pass over the data has its own order; with a curriculum, among rows of one pass rate.
@@ -173,159 +239,147 @@ section! {
 
 section! {
     /// How responses are sampled.
-    Rollout {
+    Rollout "rollout" {
         /// Prompts a step; for `sft`, examples a step; for `dpo` and `reward_model`, pairs a step.
-        prompts_per_step: u32 = 32,
+        prompts_per_step: u32 = 32 => [
+            COUNT,
+            also(&["train_batch_size", "data.train_batch_size", "rollout_batch_size"]),
+        ],
         /// Samples a prompt.
-        group_size: u32 = 8,
+        group_size: u32 = 8 => [COUNT, also(&["num_generations", "n", "n_samples_per_prompt"])],
         /// Longest response in tokens.
-        max_new_tokens: u32 = 256,
+        max_new_tokens: u32 = 256 => [
+            TOKENS,
+            also(&["max_completion_length", "max_response_length", "generate_max_len"]),
+        ],
         /// 0 is greedy.
-        temperature: f64 = 1.0,
+        temperature: f64 = 1.0 => [TEMPERATURE],
         /// Only the k likeliest tokens; 0 is all.
         top_k: u32 = 0,
         /// Only the likeliest tokens that make up this probability.
-        top_p: f64 = 1.0,
+        top_p: f64 = 1.0 => [
+            such("a number above 0 and up to 1; 1 keeps every token", |p| p > 0.0 && p <= 1.0),
+        ],
         /// Only tokens with at least this share of the likeliest one's probability.
-        min_p: f64 = 0.0,
+        min_p: f64 = 0.0 => [
+            such("a number from 0 to below 1; 0 keeps every token", |p| (0.0..1.0).contains(&p)),
+        ],
         /// Strings that end a response.
         stop: Vec<String> = Vec::new(),
         /// Whether the stop string stays in the response.
         keep_stop: bool = false,
         /// Sequences in flight.
-        sequences_max: Auto<u32> = Auto::Auto,
+        sequences_max: Auto<u32> = Auto::Auto => [COUNT, FREELY],
         /// Blocks of the KV cache.
-        kv_blocks: Auto<u32> = Auto::Auto,
+        kv_blocks: Auto<u32> = Auto::Auto => [FREELY, Fact::Also(Becomes::Nothing, &["free_cache_engine"])],
         /// Tokens in one block.
-        block_size: u32 = 16,
+        block_size: u32 = 16 => [BLOCK],
         /// What to do when the KV cache is full.
-        on_full: OnFull = OnFull::WorstCase,
+        on_full: OnFull = OnFull::WorstCase => [FREELY],
         /// Further steps that one rollout serves: their samples are older than the weights that they train.
         policy_lag: u32 = 0,
     }
 }
 
-/// The optimizer and its batches.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Train {
-    /// Steps of the run; of an environment policy they follow from `environment.total_frames`, with `epochs` from the
-    /// data.
-    #[serde(default)]
-    pub steps: u32,
-    /// Passes over the data, instead of `steps`: as many steps as they take.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub epochs: Option<f64>,
-    /// Sequences of one optimizer update, of an environment policy frames; all of the step if absent.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub mini_batch: Option<u32>,
-    /// Token limit of one forward pass.
-    #[serde(default)]
-    pub micro_batch_tokens: Auto<u32>,
-    /// The number of micro-batches of an update is a multiple of it, so that ranks share them evenly; "auto": of 8, or
-    /// of 4 or 2 where less work is to be done. The order of sums, and with it the bits, depends on it, but not on the
-    /// number of ranks.
-    #[serde(default)]
-    pub cut_multiple: Auto<u32>,
-    /// Passes over one rollout.
-    #[serde(default = "one_epoch")]
-    pub epochs_per_rollout: u32,
-    /// Learning rate after warm-up.
-    pub learning_rate: f64,
-    /// How it moves after warm-up.
-    #[serde(default = "constant")]
-    pub schedule: Schedule,
-    /// Steps over which it rises from 0.
-    #[serde(default)]
-    pub warmup_steps: u32,
-    /// AdamW's decay of the two moments.
-    #[serde(default = "betas")]
-    pub betas: [f64; 2],
-    /// AdamW's addend to the root of the second moment.
-    #[serde(default = "adam_epsilon")]
-    pub adam_epsilon: f64,
-    /// Decoupled weight decay.
-    #[serde(default)]
-    pub weight_decay: f64,
-    /// Largest norm of the whole gradient; 0 never clips.
-    #[serde(default = "one")]
-    pub grad_clip: f64,
-    /// Storage of accumulated gradients.
-    #[serde(default)]
-    pub grad_dtype: Auto<ModelDtype>,
-    /// What each micro-batch's gradient is rounded to before it is added, on one rank as on many: in bf16 ranks send
-    /// each other half the bytes.
-    #[serde(default)]
-    pub gradient_wire: GradientWire,
-    /// Consecutive micro-batches whose gradients are added to each other first, on one rank as on many; their sums are
-    /// added in order. If it divides the ranks of each of several hosts, those take one sum of another host in place of
-    /// its gradients.
-    #[serde(default = "one_fold")]
-    pub fold: u32,
-    /// Storage of optimizer states.
-    #[serde(default)]
-    pub optimizer_dtype: Auto<OptimizerDtype>,
-    /// What the backward pass computes again.
-    #[serde(default)]
-    pub recompute: Auto<Recompute>,
-    /// Steps in a row that teach nothing (no score, no advantage, no gradient, an exploded loss) after which the run
-    /// ends; 0 is never.
-    #[serde(default = "dead_steps")]
-    pub dead_steps_max: u32,
-}
-
-defaults! {
-    dead_steps: u32 = 50;
-    one: f64 = 1.0;
-    one_fold: u32 = 1;
-    one_epoch: u32 = 1;
-    constant: Schedule = Schedule::Constant;
-    betas: [f64; 2] = [0.9, 0.95];
-    adam_epsilon: f64 = 1e-8;
+section! {
+    /// The optimizer and its batches.
+    Train "train" {
+        /// Steps of the run; of an environment policy they follow from `environment.total_frames`, with `epochs` from
+        /// the data.
+        steps: u32 = 0 => [COUNT, FREELY, also(&["total_training_steps"])],
+        /// Passes over the data, instead of `steps`: as many steps as they take.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        epochs: Option<f64> = None => [within(1e-6, EPOCHS_MAX)],
+        /// Sequences of one optimizer update, of an environment policy frames; all of the step if absent.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        mini_batch: Option<u32> = None => [COUNT],
+        /// Token limit of one forward pass.
+        micro_batch_tokens: Auto<u32> = Auto::Auto => [
+            TOKENS,
+            REPLANNED,
+            also(&["max_tokens_per_gpu", "ppo_max_token_len_per_gpu"]),
+            Fact::Also(Becomes::Sequences, &[
+                "micro_train_batch_size",
+                "ppo_micro_batch_size_per_gpu",
+                "per_device_train_batch_size",
+            ]),
+        ],
+        /// The number of micro-batches of an update is a multiple of it, so that ranks share them evenly; "auto": of 8,
+        /// or of 4 or 2 where less work is to be done. The order of sums, and with it the bits, depends on it, but not
+        /// on the number of ranks.
+        cut_multiple: Auto<u32> = Auto::Auto => [within(1.0, MICRO_BATCHES_MAX)],
+        /// Passes over one rollout.
+        epochs_per_rollout: u32 = 1 => [COUNT, also(&["num_iterations", "ppo_epochs"])],
+        /// Learning rate after warm-up.
+        learning_rate: f64 = 0.0 => [REQUIRED, NOT_NEGATIVE],
+        /// How it moves after warm-up.
+        schedule: Schedule = Schedule::Constant,
+        /// Steps over which it rises from 0.
+        warmup_steps: u32 = 0,
+        /// AdamW's decay of the two moments.
+        betas: [f64; 2] = [0.9, 0.95] => [
+            such("two numbers from 0 to below 1, such as [0.9, 0.95]", |beta| (0.0..1.0).contains(&(beta as f32))),
+        ],
+        /// AdamW's addend to the root of the second moment.
+        adam_epsilon: f64 = 1e-8 => [ABOVE_ZERO],
+        /// Decoupled weight decay.
+        weight_decay: f64 = 0.0 => [NOT_NEGATIVE],
+        /// Largest norm of the whole gradient; 0 never clips.
+        grad_clip: f64 = 1.0 => [NOT_NEGATIVE, also(&["max_grad_norm"])],
+        /// Storage of accumulated gradients.
+        grad_dtype: Auto<ModelDtype> = Auto::Auto => [REPLANNED, also(&["grad_accum_dtype"])],
+        /// What each micro-batch's gradient is rounded to before it is added, on one rank as on many: in bf16 ranks
+        /// send each other half the bytes.
+        gradient_wire: GradientWire = GradientWire::F32,
+        /// Consecutive micro-batches whose gradients are added to each other first, on one rank as on many; their sums
+        /// are added in order. If it divides the ranks of each of several hosts, those take one sum of another host in
+        /// place of its gradients.
+        fold: u32 = 1 => [within(1.0, MICRO_BATCHES_MAX)],
+        /// Storage of optimizer states.
+        optimizer_dtype: Auto<OptimizerDtype> = Auto::Auto => [STORED],
+        /// What the backward pass computes again.
+        recompute: Auto<Recompute> = Auto::Auto => [
+            REPLANNED,
+            Fact::Also(Becomes::Recompute, &["gradient_checkpointing"]),
+        ],
+        /// Steps in a row that teach nothing (no score, no advantage, no gradient, an exploded loss) after which the
+        /// run ends; 0 is never.
+        dead_steps_max: u32 = 50 => [FREELY],
+    }
 }
 
 impl Train {
     /// Returns `steps` steps at `learning_rate`, everything else at its default.
     pub fn new(steps: u32, learning_rate: f64) -> Train {
-        Train {
-            steps,
-            epochs: None,
-            mini_batch: None,
-            micro_batch_tokens: Auto::Auto,
-            cut_multiple: Auto::Auto,
-            epochs_per_rollout: 1,
-            learning_rate,
-            schedule: Schedule::Constant,
-            warmup_steps: 0,
-            betas: betas(),
-            adam_epsilon: adam_epsilon(),
-            weight_decay: 0.0,
-            grad_clip: 1.0,
-            grad_dtype: Auto::Auto,
-            gradient_wire: GradientWire::default(),
-            fold: one_fold(),
-            optimizer_dtype: Auto::Auto,
-            recompute: Auto::Auto,
-            dead_steps_max: dead_steps(),
-        }
+        Train { steps, learning_rate, ..Train::default() }
     }
 }
 
 section! {
     /// Limits.
-    Memory {
+    Memory "memory" {
         /// Host memory of the run; auto is the container's limit less what others use.
-        host: Auto<ByteSize> = Auto::Auto,
+        host: Auto<ByteSize> = Auto::Auto => [BYTES, FREELY],
         /// Device memory of the run.
-        device: Auto<ByteSize> = Auto::Auto,
+        device: Auto<ByteSize> = Auto::Auto => [
+            BYTES,
+            FREELY,
+            Fact::Also(Becomes::CardFraction, &["gpu_memory_utilization"]),
+        ],
         /// What lives in pinned host memory and passes through the device in parts; auto is nothing as long as it fits
         /// so.
-        offload: Auto<Vec<Offload>> = Auto::Value(Vec::new()),
+        offload: Auto<Vec<Offload>> = Auto::Value(Vec::new()) => [
+            FREELY,
+            Fact::Also(Becomes::OffloadOptimizer, &["adam_offload"]),
+        ],
         /// The buffer through which files are read and written.
-        staging: Auto<ByteSize> = Auto::Value(ByteSize(Bytes::mib(64))),
+        staging: Auto<ByteSize> = Auto::Value(ByteSize(Bytes::mib(64))) => [
+            such("bytes above 0, such as \"64MiB\"", |bytes| bytes > 0.0),
+            FREELY,
+        ],
         /// End the run with an error, after a checkpoint, at the first reading above its row of the plan; else that is
         /// a warning.
-        strict: bool = false,
+        strict: bool = false => [FREELY],
     }
 }
 
@@ -338,58 +392,61 @@ impl Memory {
 
 section! {
     /// Evaluation during the run; before and after it there is always one.
-    Eval {
+    Eval "eval" {
         /// Steps between two evaluations; none in between if absent.
         #[serde(skip_serializing_if = "Option::is_none")]
-        every: Option<u32> = None,
+        every: Option<u32> = None => [COUNT, FREELY],
         /// Samples a prompt.
-        samples: u32 = 1,
+        samples: u32 = 1 => [COUNT],
         /// 0 is greedy.
-        temperature: f64 = 0.0,
+        temperature: f64 = 0.0 => [TEMPERATURE],
         /// What decides which checkpoint is the best: `reward`, the mean weighted reward, or `pass_at_K`, the mean over
         /// the sets; `SET/reward` and `SET/pass_at_K` are those of one set.
         metric: String = "reward".into(),
         /// Most prompts, from the first; all if absent. In environments, episodes.
         #[serde(skip_serializing_if = "Option::is_none")]
-        prompts_max: Option<u32> = None,
+        prompts_max: Option<u32> = None => [COUNT],
     }
 }
 
 section! {
     /// What is saved, and when; after the last step there is always one.
-    Checkpoint {
+    Checkpoint "checkpoint" {
         /// Steps between two checkpoints; only the last one if absent.
         #[serde(skip_serializing_if = "Option::is_none")]
-        every: Option<u32> = None,
+        every: Option<u32> = None => [COUNT, FREELY],
         /// How many are kept.
-        keep: u32 = 2,
+        keep: u32 = 2 => [COUNT, FREELY, also(&["save_total_limit", "max_ckpt_num"])],
         /// How many bytes of them are kept; the newest and the best are kept in any case.
         #[serde(skip_serializing_if = "Option::is_none")]
-        keep_bytes: Option<ByteSize> = None,
+        keep_bytes: Option<ByteSize> = None => [
+            such("bytes above 0, such as \"60GiB\"", |bytes| bytes > 0.0),
+            FREELY,
+        ],
         /// Seconds that the run may wait for a checkpoint before it warns.
-        stall_seconds_max: f64 = 60.0,
+        stall_seconds_max: f64 = 60.0 => [within(1e-3, 86_400.0), FREELY],
     }
 }
 
-/// Device, directory, threads.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct Run {
-    /// CUDA if there is a device, else the CPU.
-    pub device: Auto<RunDevice>,
-    /// The run directory; `runs/out/NAME` for `NAME.toml` if absent.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub dir: Option<String>,
-    /// Threads; auto is the container's CPU quota.
-    pub threads: Auto<u32>,
-    /// What several ranks share out: 2 gradients and optimizer states, 3 the weights too; auto is 3 where 2 does not
-    /// fit. No bit depends on it.
-    pub zero_stage: Auto<u32>,
-    /// How cards of different hosts exchange; auto is NCCL where it is there. No bit depends on it.
-    pub exchange: Auto<Exchange>,
-    /// Wait after every kernel of a GPU, check indices and values, and name what is wrong.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub checked: bool,
+section! {
+    /// Device, directory, threads.
+    Run "run" {
+        /// CUDA if there is a device, else the CPU.
+        device: Auto<RunDevice> = Auto::Auto => [REPLANNED],
+        /// The run directory; `runs/out/NAME` for `NAME.toml` if absent.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        dir: Option<String> = None => [FREELY, also(&["output_dir", "default_local_dir"])],
+        /// Threads; auto is the container's CPU quota.
+        threads: Auto<u32> = Auto::Auto => [within(1.0, 4096.0), FREELY],
+        /// What several ranks share out: 2 gradients and optimizer states, 3 the weights too; auto is 3 where 2 does
+        /// not fit. No bit depends on it.
+        zero_stage: Auto<u32> = Auto::Auto => [FREELY],
+        /// How cards of different hosts exchange; auto is NCCL where it is there. No bit depends on it.
+        exchange: Auto<Exchange> = Auto::Auto => [FREELY],
+        /// Wait after every kernel of a GPU, check indices and values, and name what is wrong.
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        checked: bool = false,
+    }
 }
 
 /// What a run trains.
@@ -410,12 +467,18 @@ impl RunFile {
         {
             let has_workers = section.get("env").and_then(|env| env.as_str()).is_some_and(is_python_env);
             let is_other = |key: &str| {
-                Environment::OF_TEXT.contains(&key)
-                    || (!has_workers && Environment::OF_WORKERS.contains(&key))
+                let is_of = |player| Environment::keys_of(player).any(|of| of == key);
+                is_of(Player::Text) || (!has_workers && is_of(Player::Workers))
             };
             section.retain(|key, _| !is_other(key));
         }
         toml::to_string(&table).expect(form)
+    }
+
+    /// Visits every key with its value; elements of table lists by index.
+    pub fn visit(&self, visit: &mut impl FnMut(&str, &toml::Value)) {
+        let root = toml::Value::try_from(self).expect("every value of a run file has a form in TOML");
+        flatten("", &root, visit);
     }
 
     /// Returns `steps` steps of a method at their defaults, with everything else left to the planner.

@@ -96,7 +96,7 @@ fn what_peft_has_and_this_build_has_not_is_refused_by_name() {
         ("lora.targets=[]", "bad-value", "at least one target"),
         ("lora.targets=3", "bad-type", "a whole number"),
         ("lora.targets=[3]", "bad-type", "a whole number"),
-        ("lora.rank=0", "bad-value", "a whole number from 1 to 256"),
+        ("lora.rank=0", "bad-value", "a number from 1 to 256"),
         ("lora.rank=257", "bad-value", "257"),
         ("lora.rank=8.0", "bad-type", "lora.rank"),
         ("lora.alpha=0", "bad-value", "above 0"),

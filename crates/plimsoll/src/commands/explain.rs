@@ -1,4 +1,5 @@
-//! `explain SLUG` prints the page of an error, a doctor class or a check; other forms list pages or search them.
+//! `explain NAME` prints the page of an error, a doctor class or a check, or what there is to say about a key of the
+//! run file; other forms list pages or search them.
 
 use crate::{output, pages, pages::Group};
 use plimsoll_base::{Error, Result};
@@ -9,10 +10,12 @@ use std::process::ExitCode;
 #[command(after_help = "\
 Examples:
   plimsoll explain host-pool-exceeded
+  plimsoll explain rollout.group_size                    a key of the run file
   plimsoll explain chat template                         the pages that hold both words
   plimsoll explain --search dev/shm docker")]
 pub struct Args {
-    /// The name in the brackets of `error[...]`, or one that `doctor` printed; several words are searched for.
+    /// The name in the brackets of `error[...]`, one that `doctor` printed, or a key of the run file; several words are
+    /// searched for.
     #[arg(required_unless_present_any = ["list", "search", "keys"])]
     slug: Vec<String>,
     /// List all names, with one sentence each.
@@ -43,6 +46,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 fn page(asked: &str, as_json: bool) -> Result<()> {
     // Users copy the brackets too.
     let slug = asked.trim().trim_start_matches("error").trim_matches(['[', ']', ':']);
+    if let Some(key) = plimsoll_config::describe(slug) {
+        return if as_json { output::json(&json!(key)) } else { output::text(&key.text()) };
+    }
     let Some(page) = pages::page(slug) else { return Err(unknown(slug)) };
     if as_json {
         return output::json(&json!({ "slug": slug, "page": page }));

@@ -1,41 +1,10 @@
 //! Run file keys that may change on resume, and the run file that then applies.
 
 use plimsoll_base::{Error, Result};
-use plimsoll_config::RunFile;
+use plimsoll_config::{Resumes, RunFile, resumes, resumes_freely};
 use plimsoll_files::HubData;
 use std::collections::BTreeMap;
 use toml::Value;
-
-/// Keys that change no bit of training: where and how often files are written, limits, and how work is spread.
-const MAY_CHANGE: &[&str] = &[
-    "train.steps",
-    "train.dead_steps_max",
-    "environment.total_frames",
-    "checkpoint.*",
-    "eval.every",
-    "memory.*",
-    "rollout.sequences_max",
-    "rollout.kv_blocks",
-    "rollout.on_full",
-    "run.dir",
-    "run.threads",
-    "run.zero_stage",
-    "run.exchange",
-    "track.*",
-    "reward.*.workers",
-    "reward.*.timeout_ms",
-    "reward.*.worker_memory",
-    "reward.*.network",
-    "environment.num_workers",
-    "environment.step_timeout_ms",
-    "environment.reset_timeout_ms",
-    "environment.worker_memory",
-    "environment.network",
-];
-/// Keys that decide how gradients are split and summed: `--replan` may change them, and with them the bits.
-const REPLAN: [&str; 4] = ["train.micro_batch_tokens", "train.recompute", "train.grad_dtype", "run.device"];
-/// Fixed by the checkpoint: dtype of stored optimizer states, and whether rounding has adapters merged.
-const STORED: [&str; 2] = ["train.optimizer_dtype", "lora.merge"];
 
 /// Returns the run file to resume with: the recorded one, with values of `asked` that may change.
 ///
@@ -49,14 +18,13 @@ pub fn merge(asked: &RunFile, recorded: &RunFile, replan: bool) -> Result<RunFil
     for key in keys {
         let (value, before) = (new.get(key), old.get(key));
         let is_auto = value.and_then(Value::as_str) == Some("auto");
-        let free = matches(MAY_CHANGE, key) && !steps_decide_rates(key, recorded);
-        if value == before
-            || is_same_data(value, before)
-            || (is_auto && (!replan || STORED.contains(&key.as_str())))
+        let how = resumes(key);
+        let free = how == Resumes::Freely && !steps_decide_rates(key, recorded);
+        if value == before || is_same_data(value, before) || (is_auto && (!replan || how == Resumes::Stored))
         {
             continue;
         }
-        if is_auto || free || (replan && matches(&REPLAN, key)) {
+        if is_auto || free || (replan && how == Resumes::Replanned) {
             set(&mut merged, key, value.cloned());
             continue;
         }
@@ -71,8 +39,8 @@ pub fn merge(asked: &RunFile, recorded: &RunFile, replan: bool) -> Result<RunFil
     if changed.is_empty() {
         return Ok(merged.try_into().expect("keys of two run files make a run file"));
     }
-    let may_change: Vec<&str> =
-        MAY_CHANGE.iter().copied().filter(|key| !steps_decide_rates(key, recorded)).collect();
+    let may_change: Vec<String> =
+        resumes_freely().into_iter().filter(|key| !steps_decide_rates(key, recorded)).collect();
     let message = format!("{} of the run file changed since the run began", count(changed.len()));
     let error = Error::usage("run-file-changed", message);
     Err(changed
@@ -99,38 +67,10 @@ fn count(keys: usize) -> String {
     if keys == 1 { "a key".into() } else { format!("{keys} keys") }
 }
 
-fn matches(patterns: &[&str], key: &str) -> bool {
-    let fits = |pattern: &&str| {
-        let (mut left, mut right) = (pattern.split('.'), key.split('.'));
-        loop {
-            match (left.next(), right.next()) {
-                (None, None) => return true,
-                (Some("*"), Some(_)) => {}
-                (Some(a), Some(b)) if a == b => {}
-                _ => return false,
-            }
-        }
-    };
-    patterns.iter().any(fits)
-}
-
 /// Returns every key with its value; elements of table lists by index.
 fn leaves(run: &RunFile) -> BTreeMap<String, Value> {
-    fn walk(path: &str, value: &Value, into: &mut BTreeMap<String, Value>) {
-        let join = |key: &str| if path.is_empty() { key.to_string() } else { format!("{path}.{key}") };
-        match value {
-            Value::Table(table) => table.iter().for_each(|(key, value)| walk(&join(key), value, into)),
-            Value::Array(items) if items.iter().any(Value::is_table) => {
-                items
-                    .iter()
-                    .enumerate()
-                    .for_each(|(index, item)| walk(&join(&index.to_string()), item, into));
-            }
-            _ => drop(into.insert(path.to_string(), value.clone())),
-        }
-    }
     let mut found = BTreeMap::new();
-    walk("", &Value::try_from(run).expect("every value of a run file has a form in TOML"), &mut found);
+    run.visit(&mut |key, value| drop(found.insert(key.to_string(), value.clone())));
     found
 }
 
