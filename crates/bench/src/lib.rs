@@ -30,7 +30,7 @@ use plimsoll_rl::data::models::check_codes_of_run;
 use plimsoll_rl::flops::forward_flops;
 use plimsoll_rl::methods::policy::step;
 use plimsoll_rl::roles::Trainer;
-use plimsoll_rl::rollout::held::Held;
+use plimsoll_rl::rollout::buffer::RolloutBuffer;
 use plimsoll_rollout::{NeverStop, Request};
 use plimsoll_train::Sequence;
 use serde_json::{Value, from_value, json};
@@ -171,7 +171,7 @@ pub fn whole_step(
         .map(|ids| Item { ids, ..Item::default() })
         .collect();
     let mut rewards = Rewards::new(&[RewardSpec::of_kind("hash")])?;
-    let mut held = Held::default();
+    let mut buffer = RolloutBuffer::default();
     let objective = run.objective.expect("a bench run samples");
     let mut cx = StepContext {
         run: &run,
@@ -182,7 +182,7 @@ pub fn whole_step(
         episodes: None,
         prompts: &mut |_, _| Ok(items.clone()),
         cursor: Cursor::default(),
-        held: &mut held,
+        buffer: &mut buffer,
         edge: &mut |_| {},
     };
     let (mut times, mut mismatch, mut last, mut flops) = (Vec::new(), 0.0f64, Default::default(), 0.0);

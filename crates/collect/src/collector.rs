@@ -6,7 +6,7 @@
 use crate::batch::{RowPool, STOP_POLL};
 use crate::group::Rules;
 use crate::lane::Lane;
-use crate::shared::{Kept, Message, Report, Shared};
+use crate::shared::{FirstValues, Message, Report, Shared};
 use crate::{Batch, Beyond, Fault, Mode, Policy, Row, RowLayout, Settings, Stats, Stepper, Underway};
 use plimsoll_base::{Error, PolicyVersion, Result};
 use plimsoll_memory::Piece;
@@ -91,8 +91,8 @@ impl Collector {
             clips: policies.iter().any(|policy| policy.beyond() == Beyond::Clip),
             frames_in: AtomicU64::new(0),
             frames_wanted: (share * (num_envs * layout.frames) as f64).ceil() as u64,
-            faults: Kept::default(),
-            warnings: Kept::default(),
+            faults: FirstValues::default(),
+            warnings: FirstValues::default(),
         });
         let (layout, settings) = (Arc::new(layout), settings.clone());
         let rules = Arc::new(Rules { layout: RowLayout::clone(&layout), settings });

@@ -21,8 +21,8 @@ pub(crate) struct Shared {
     pub frames_in: AtomicU64,
     /// Frames that end the batch.
     pub frames_wanted: u64,
-    pub faults: Kept<Fault, FAULTS_KEPT>,
-    pub warnings: Kept<Error, WARNINGS_KEPT>,
+    pub faults: FirstValues<Fault, FAULTS_KEPT>,
+    pub warnings: FirstValues<Error, WARNINGS_KEPT>,
 }
 
 impl Shared {
@@ -34,15 +34,15 @@ impl Shared {
 }
 
 /// The first `MAX` values since they were last taken.
-pub(crate) struct Kept<T, const MAX: usize>(Mutex<Vec<T>>);
+pub(crate) struct FirstValues<T, const MAX: usize>(Mutex<Vec<T>>);
 
-impl<T, const MAX: usize> Default for Kept<T, MAX> {
+impl<T, const MAX: usize> Default for FirstValues<T, MAX> {
     fn default() -> Self {
-        Kept(Mutex::default())
+        FirstValues(Mutex::default())
     }
 }
 
-impl<T, const MAX: usize> Kept<T, MAX> {
+impl<T, const MAX: usize> FirstValues<T, MAX> {
     pub fn add(&self, one: T) {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if kept.len() < MAX {

@@ -3,13 +3,13 @@
 
 use super::{compile, driver};
 use plimsoll_base::Bytes;
-use plimsoll_device::Held;
+use plimsoll_device::DriverMemory;
 use std::path::{Path, PathBuf};
 
 /// Measured on an H100 and an H200, both with driver 580 and 16 cores, and rounded up. The host's numbers are those of
 /// a first start, in which the kernels are compiled: what the compiler took stays with the process.
-const HOST: Held =
-    Held { card: Bytes(0), host: Bytes::mib(448), files: Bytes::mib(232), shared: Bytes::mib(12) };
+const HOST: DriverMemory =
+    DriverMemory { card: Bytes(0), host: Bytes::mib(448), files: Bytes::mib(232), shared: Bytes::mib(12) };
 const TABLE_SOURCE: &str = "from a table, measured on an H100 and an H200 with driver 580";
 /// A context without a module: 526.8 MiB on both cards.
 const CONTEXT: Bytes = Bytes::mib(527);
@@ -70,26 +70,26 @@ pub fn graph_bytes(passes: usize, layers: u32) -> Bytes {
 }
 
 /// Returns the table's numbers.
-fn table(modules: Modules) -> Held {
-    Held { card: Bytes(CONTEXT.0 + modules.bytes().0), ..HOST }
+fn table(modules: Modules) -> DriverMemory {
+    DriverMemory { card: Bytes(CONTEXT.0 + modules.bytes().0), ..HOST }
 }
 
 /// Returns what to plan with, and its source. A card's is never below the table's: a run of another shape was noted.
-pub fn known(modules: Modules) -> (Held, String) {
+pub fn known(modules: Modules) -> (DriverMemory, String) {
     let (table, noted) = (table(modules), file(modules).and_then(|file| Some((read(&file)?, file))));
     match noted {
         None => (table, TABLE_SOURCE.to_string()),
         Some((held, file)) => {
             let source = format!("measured by runs on this machine, in {}", file.display());
             let card = Bytes(held.card.0 + CARD_MARGIN).max(table.card);
-            (Held { card, ..map(held, |bytes| Bytes(bytes.0 + MARGIN)) }, source)
+            (DriverMemory { card, ..map(held, |bytes| Bytes(bytes.0 + MARGIN)) }, source)
         }
     }
 }
 
 /// Notes a measurement; the larger of each number stays. Best effort: without a note the table is taken. Under a tool
 /// that the driver loads (a sanitizer, a profiler) nothing is noted: it takes gigabytes itself.
-pub fn note(held: Held, modules: Modules) {
+pub fn note(held: DriverMemory, modules: Modules) {
     let tool = std::env::vars_os().any(|(key, _)| key.to_string_lossy().contains("INJECTION"));
     if let (Some(file), false) = (file(modules), tool) {
         let most = zip(read(&file).unwrap_or_default(), held, Bytes::max);
@@ -97,27 +97,27 @@ pub fn note(held: Held, modules: Modules) {
     }
 }
 
-fn read(file: &Path) -> Option<Held> {
+fn read(file: &Path) -> Option<DriverMemory> {
     parse(std::str::from_utf8(&compile::read_cached(file)?).ok()?)
 }
 
-fn text(held: Held) -> String {
+fn text(held: DriverMemory) -> String {
     format!("{} {} {} {}\n", held.card.0, held.host.0, held.files.0, held.shared.0)
 }
 
-fn parse(text: &str) -> Option<Held> {
+fn parse(text: &str) -> Option<DriverMemory> {
     let mut numbers =
         text.split_whitespace().map(|word| word.parse().ok().filter(|&n| n < BYTES_MAX).map(Bytes));
     let mut next = || numbers.next().flatten();
-    Some(Held { card: next()?, host: next()?, files: next()?, shared: next()? })
+    Some(DriverMemory { card: next()?, host: next()?, files: next()?, shared: next()? })
 }
 
-fn map(held: Held, f: impl Fn(Bytes) -> Bytes) -> Held {
-    Held { card: f(held.card), host: f(held.host), files: f(held.files), shared: f(held.shared) }
+fn map(held: DriverMemory, f: impl Fn(Bytes) -> Bytes) -> DriverMemory {
+    DriverMemory { card: f(held.card), host: f(held.host), files: f(held.files), shared: f(held.shared) }
 }
 
-fn zip(held: Held, other: Held, f: impl Fn(Bytes, Bytes) -> Bytes) -> Held {
-    Held {
+fn zip(held: DriverMemory, other: DriverMemory, f: impl Fn(Bytes, Bytes) -> Bytes) -> DriverMemory {
+    DriverMemory {
         card: f(held.card, other.card),
         host: f(held.host, other.host),
         files: f(held.files, other.files),
@@ -148,9 +148,9 @@ mod tests {
     #[test]
     fn the_larger_of_two_measurements_stays() {
         let table = table(Modules::Own);
-        let other = Held { card: Bytes(1), host: Bytes::mib(900), ..table };
+        let other = DriverMemory { card: Bytes(1), host: Bytes::mib(900), ..table };
         let most = zip(table, other, Bytes::max);
-        assert_eq!(most, Held { host: Bytes::mib(900), ..table });
+        assert_eq!(most, DriverMemory { host: Bytes::mib(900), ..table });
     }
 
     /// MiB beyond the arena on an H100 and an H200, the same on both: each plan is above by 1 % of 1 GiB and a half.

@@ -45,7 +45,7 @@ pub use experts::{
 };
 pub use experts_adapter::{AdaptExpertsBackward, EXPERTS_BLOCKS_MAX, ExpertsAdapter};
 pub use layout::{Kv, Layouts, Matrix, MatrixLayout, PANEL, matrix_elements};
-pub use machine::{CardInfo, HandOver, Held, OpenOptions, ScratchLimits, Way};
+pub use machine::{CardInfo, DriverMemory, HandOver, OpenOptions, ScratchLimits, Way};
 pub use nf4::{NF4_BLOCK, Nf4, nf4_elements};
 pub use op::{BackwardOp, DeltaOp, Device, ExpertsOp, ForwardOp, HeadGatesOp, Op, UpdateOp};
 pub use pieces::{BUCKET_ELEMENTS_MAX, Owned, PIECES, PORTION_BYTES, Run, portions};

@@ -5,7 +5,7 @@ use plimsoll_base::{Bytes, DType};
 
 /// Memory that a device's driver and libraries hold outside the arena; none where the device is the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Held {
+pub struct DriverMemory {
     /// On the card, besides the arena and recorded passes: context, modules, libraries of products.
     pub card: Bytes,
     /// On the host, anonymous.

@@ -3,7 +3,7 @@
 use crate::rates::Rates;
 use plimsoll_arch::ModelSpec;
 use plimsoll_base::{Bytes, DType, Result};
-use plimsoll_device::{CardInfo, Device, Held, Layouts, OpenOptions, ScratchLimits};
+use plimsoll_device::{CardInfo, Device, DriverMemory, Layouts, OpenOptions, ScratchLimits};
 use plimsoll_memory::{Arena, Layout, Limit, Pool};
 use plimsoll_ranks::Group;
 
@@ -49,9 +49,9 @@ pub struct DeviceRow {
     /// Scratch regions of the arena for its operations.
     pub scratch: fn(&ModelSpec, &ScratchLimits) -> Result<Layout>,
     /// Memory of driver and libraries outside the arena, and its source. `are_own`: no product is by a library.
-    pub held: fn(are_own: bool, hidden: u32) -> (Held, String),
+    pub held: fn(are_own: bool, hidden: u32) -> (DriverMemory, String),
     /// Notes what driver and libraries held in a run, for later plans on this machine.
-    pub note: fn(Held, are_own: bool, hidden: u32),
+    pub note: fn(DriverMemory, are_own: bool, hidden: u32),
     /// Its own memory outside the arena, by name: for `ranks` arenas, recorded passes, and a `network` library.
     pub beyond: fn(ranks: u64, arena: Bytes, passes: usize, layers: u32, network: bool) -> Sizes,
     /// Opens it with a mapped arena. Among ranks, the others' arenas can be read when it returns.

@@ -45,7 +45,7 @@ pub struct KeptSample {
 
 /// Data that all samples of a file share.
 #[derive(Clone, Copy, Debug)]
-pub struct Kept<'s> {
+pub struct SamplesHeader<'s> {
     /// Tokenizer, for the characters of each token, and system prompt.
     pub text: &'s TextModel,
     pub step: u32,
@@ -75,7 +75,7 @@ fn cut(text: &str) -> String {
     text[..end.unwrap_or(0)].to_string()
 }
 
-impl Kept<'_> {
+impl SamplesHeader<'_> {
     /// Returns sample `index`: a response to the prompt of `item`, and its scores.
     pub fn sample(
         &self,

@@ -58,7 +58,8 @@ fn rewards_read_a_response_without_its_end() {
 
 fn kept(text: &TextModel, samples: &Samples, item: &Item, response: &str) -> KeptSample {
     let names = ["exact".to_string(), "length".to_string()];
-    let kept = Kept { text, step: 3, answer_column: "answer", names: &names, samples, policy_version: 9 };
+    let kept =
+        SamplesHeader { text, step: 3, answer_column: "answer", names: &names, samples, policy_version: 9 };
     let place = Place { set: "train", index: 41, of_group: 1 };
     let scored = Scored { total: Some(0.5), parts: vec![Some(1.0), None] };
     kept.sample(0, place, item, response, &scored)

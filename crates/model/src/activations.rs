@@ -11,7 +11,7 @@ pub(crate) mod shape;
 
 use crate::adapters::AdaptBufs;
 use crate::cache_index::CacheRegions;
-use crate::kept::{self, Kept};
+use crate::offloaded_inputs::{self, OffloadedInputs};
 use crate::parts::attention::regions::{self as attention, AttentionRegions};
 use crate::parts::delta::regions::{self as delta, DeltaRegions};
 use crate::parts::experts::regions::{self as experts, ExpertRegions};
@@ -98,7 +98,7 @@ pub fn layout(
     let leaving = leaving(spec, mode);
     if leaving > 0 {
         let shape = [leaving, m, h].map(|n| n as u64);
-        to.layout.offloaded(&kept::region(&mode.prefix()), "model", &shape, DType::F32)?;
+        to.layout.offloaded(&offloaded_inputs::region(&mode.prefix()), "model", &shape, DType::F32)?;
     }
     Ok(to.layout)
 }
@@ -114,7 +114,7 @@ fn inputs(spec: &ModelSpec, mode: Mode) -> usize {
 
 /// Returns the number of layer inputs that are offloaded to host memory.
 fn leaving(spec: &ModelSpec, mode: Mode) -> usize {
-    if mode.recompute() == Some(Recompute::Offload) { kept::leaving(spec.layers) } else { 0 }
+    if mode.recompute() == Some(Recompute::Offload) { offloaded_inputs::leaving(spec.layers) } else { 0 }
 }
 
 fn add_head(to: &mut Regions<'_>) -> Result<()> {
@@ -248,7 +248,7 @@ impl<'p> Activations<'p> {
             whole: CacheRegions::bind(&get, "").expect("regions of a pass"),
             head_rows: buf("head_rows"),
             resid: buf("resid"),
-            kept: phase.offloaded(&kept::region(&name)),
+            kept: phase.offloaded(&offloaded_inputs::region(&name)),
             mid: get("mid"),
             attn_out: get("attn_out"),
             ffn_out: get("ffn_out"),
@@ -272,10 +272,10 @@ impl<'p> Activations<'p> {
     }
 
     /// Returns the offloaded layer inputs for `m` rows, if any.
-    pub(crate) fn kept(&self, m: usize) -> Option<Kept<'p>> {
+    pub(crate) fn kept(&self, m: usize) -> Option<OffloadedInputs<'p>> {
         let width = self.resid.len() / INPUT_SLOTS / self.limits.rows;
         let each = (self.limits.rows * width, m * width);
-        self.kept.map(|host| Kept { slots: self.resid, host, each })
+        self.kept.map(|host| OffloadedInputs { slots: self.resid, host, each })
     }
 
     /// Returns the first `m` rows of a layer's buffers.

@@ -3,7 +3,7 @@
 use crate::{PlanReport, shape::RunShape};
 use plimsoll_base::{Bytes, Result};
 use plimsoll_config::{Auto, Exchange, RunSpec};
-use plimsoll_device::{Device, Held, OpenOptions};
+use plimsoll_device::{Device, DriverMemory, OpenOptions};
 use plimsoll_devices::{DeviceRow, Opening};
 use plimsoll_memory::host::{Host, Rss};
 use plimsoll_memory::{Limits, Place};
@@ -100,11 +100,11 @@ pub fn with_measured(report: &PlanReport, dev: &dyn Device, before: Rss, note: b
 /// which has its own rows; drivers report them as anonymous or as shared.
 ///
 /// Part of the host's anonymous memory is already in the run's own rows: the estimate errs on the high side.
-fn held_of(card: Bytes, before: Rss, now: Rss, offloaded: Bytes) -> Held {
+fn held_of(card: Bytes, before: Rss, now: Rss, offloaded: Bytes) -> DriverMemory {
     let grown = |then: Bytes, now: Bytes| now.0.saturating_sub(then.0);
     let (host, shared) = (grown(before.anon, now.anon), grown(before.shmem, now.shmem));
     let of_host = offloaded.0.min(host);
-    Held {
+    DriverMemory {
         card,
         host: Bytes(host - of_host),
         files: Bytes(grown(before.file, now.file)),
@@ -140,7 +140,7 @@ mod tests {
         let (before, card) = (rss(30, 15, 0), Bytes::mib(500));
         let held = |host, files, shared| {
             let [host, files, shared] = [host, files, shared].map(Bytes::mib);
-            Held { card, host, files, shared }
+            DriverMemory { card, host, files, shared }
         };
         assert_eq!(held_of(card, before, rss(330, 205, 10), Bytes(0)), held(300, 190, 10));
         // 8 GiB of states, anonymous or shared, are counted in their own rows and not here.

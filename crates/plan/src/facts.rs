@@ -6,7 +6,7 @@ use crate::role_name::PerRole;
 use plimsoll_arch::{LayerEncodings, LoraTargets, ModelSpec};
 use plimsoll_base::{Bytes, DType};
 use plimsoll_config::{Auto, ByteSize, LoraSpec, RunSpec};
-use plimsoll_device::Held;
+use plimsoll_device::DriverMemory;
 use plimsoll_devices::{Card, DeviceRow};
 use plimsoll_files::OpenModel;
 use plimsoll_memory::host::Host;
@@ -93,7 +93,7 @@ impl Facts {
     }
 
     /// Returns the memory of a card's driver and libraries, with adapters apart and merged, and the numbers' origin.
-    pub(crate) fn held(&self, row: &DeviceRow, run: &RunSpec) -> ([Held; 2], String) {
+    pub(crate) fn held(&self, row: &DeviceRow, run: &RunSpec) -> ([DriverMemory; 2], String) {
         let held = |merge| (row.held)(self.are_own(run, merge), self.spec.hidden);
         let [(apart, source), (merged, _)] = [false, true].map(held);
         ([apart, merged], source)

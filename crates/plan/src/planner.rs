@@ -4,7 +4,7 @@ use crate::facts::Facts;
 use crate::work::response_tokens;
 use plimsoll_base::DType;
 use plimsoll_config::{GradientWire, RunSpec};
-use plimsoll_device::Held;
+use plimsoll_device::DriverMemory;
 use plimsoll_devices::{DeviceRow, Rates};
 use plimsoll_memory::Limits;
 use plimsoll_reward::RewardMemory;
@@ -29,7 +29,7 @@ pub(crate) struct Planner<'a> {
     pub(crate) purpose: Purpose,
     pub(crate) rewards: RewardMemory,
     /// Memory of a card's driver and libraries, with adapters apart and merged, and the origin of the numbers.
-    pub(crate) held: ([Held; 2], &'a str),
+    pub(crate) held: ([DriverMemory; 2], &'a str),
 }
 
 impl Planner<'_> {

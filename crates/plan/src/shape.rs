@@ -7,7 +7,7 @@ use crate::{facts::HostFacts, step_arrays::StepArrays};
 use plimsoll_arch::{LayerEncodings, ModelSpec, Quantization};
 use plimsoll_base::{Bytes, DType};
 use plimsoll_config::{Auto, Exchange};
-use plimsoll_device::Held;
+use plimsoll_device::DriverMemory;
 use plimsoll_devices::{self as devices, DeviceRow};
 use plimsoll_files::Head;
 use plimsoll_model::{Recompute, Target};
@@ -141,7 +141,7 @@ pub struct RunShape {
     pub episodes: EpisodeMemory,
     pub host: HostFacts,
     /// Memory of the device's driver and libraries outside the arena.
-    pub held: Held,
+    pub held: DriverMemory,
     /// True if no product uses a library.
     pub are_own: bool,
     /// Passes that a device records to run them ahead.

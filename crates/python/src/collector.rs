@@ -1,7 +1,7 @@
 //! A collector and its batches, for Python. It detaches from the interpreter while it waits.
 
 use crate::dlpack::Memory;
-use crate::environments::{Asked, spaces};
+use crate::environments::{EnvironmentsRequest, spaces};
 use crate::errors::raised;
 use crate::policy::{self, Shared};
 use plimsoll_base::{Error, PolicyVersion, Result};
@@ -154,7 +154,7 @@ impl Drop for PyCollector {
 
 impl PyCollector {
     fn start(asked: &str, plan: &str, call: Option<Arc<Py<PyAny>>>) -> Result<PyCollector> {
-        let (asked, plan) = (Asked::read(asked)?, Plan::read(plan)?);
+        let (asked, plan) = (EnvironmentsRequest::read(asked)?, Plan::read(plan)?);
         let envs = asked.num_envs() as u64;
         if plan.frames_per_batch == 0 || !plan.frames_per_batch.is_multiple_of(envs) {
             let frames = plan.frames_per_batch;

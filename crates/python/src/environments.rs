@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use std::path::PathBuf;
 
 /// The request from Python, as JSON; unknown keys are refused.
-pub struct Asked {
+pub struct EnvironmentsRequest {
     env: String,
     num_envs: u32,
     options: Map<String, Value>,
@@ -22,9 +22,9 @@ pub struct Asked {
     restarts_max: u32,
 }
 
-impl Asked {
+impl EnvironmentsRequest {
     /// Parses a request. Errors: `bad-value`.
-    pub fn read(text: &str) -> Result<Asked> {
+    pub fn read(text: &str) -> Result<EnvironmentsRequest> {
         let bad =
             |message: String| Error::usage("bad-value", message).hint("see help(plimsoll_rl.Collector)");
         let Ok(Value::Object(mut asked)) = serde_json::from_str(text) else {
@@ -59,7 +59,7 @@ impl Asked {
             return Err(bad(format!("`{key}` is no option")));
         }
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        Ok(Asked {
+        Ok(EnvironmentsRequest {
             env,
             num_envs,
             options,
@@ -80,7 +80,7 @@ impl Asked {
     }
 
     /// Puts native environments in one group, for a caller that steps them itself.
-    pub fn on_this_thread(mut self) -> Asked {
+    pub fn on_this_thread(mut self) -> EnvironmentsRequest {
         self.threads = 1;
         self
     }

@@ -1,6 +1,6 @@
 //! Environments stepped together, one call per step, for `gymnasium.vector.VectorEnv`.
 
-use crate::environments::{Asked, spaces};
+use crate::environments::{EnvironmentsRequest, spaces};
 use crate::errors::raised;
 use plimsoll_base::Result;
 use plimsoll_collect::{Ask, Request, Stepper};
@@ -156,7 +156,7 @@ impl Vector {
 
 impl Vector {
     fn start(asked: &str, seed: u64) -> Result<Vector> {
-        let asked = Asked::read(asked)?.on_this_thread();
+        let asked = EnvironmentsRequest::read(asked)?.on_this_thread();
         let steppers = asked.steppers(false)?;
         let spec = steppers[0].spec().clone();
         let action_bytes = Slot::of(&spec.action)?.bytes;

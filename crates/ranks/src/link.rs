@@ -75,7 +75,7 @@ pub struct Link {
 #[derive(Debug, Default)]
 struct Shared {
     beat: Beat,
-    asked: Asked,
+    asked: StopRequests,
     ending: Option<Ending>,
     orders: VecDeque<Order>,
     verdict: Option<Verdict>,
@@ -87,26 +87,26 @@ struct Shared {
 
 /// How often the user asked the run to end.
 #[derive(Clone, Copy, Debug, Default)]
-struct Asked {
+struct StopRequests {
     level: u32,
     signal: i32,
     at: Option<Instant>,
 }
 
-impl Asked {
+impl StopRequests {
     /// Records a request that this supervisor got.
     fn ask(&mut self, signal: i32, now: Instant) {
         if self.at.is_some_and(|at| now.saturating_duration_since(at) < ONE_REQUEST) {
             return;
         }
-        *self = Asked { level: self.level.saturating_add(1), signal, at: Some(now) };
+        *self = StopRequests { level: self.level.saturating_add(1), signal, at: Some(now) };
     }
 
     /// Records a request that another rank got. Returns true if it is new here.
     fn hear(&mut self, level: u32, signal: i32, now: Instant) -> bool {
         let is_new = level > self.level;
         if is_new {
-            *self = Asked { level, signal, at: Some(now) };
+            *self = StopRequests { level, signal, at: Some(now) };
         }
         is_new
     }
@@ -238,7 +238,7 @@ impl End {
 
     /// Returns a request that the others do not know of yet.
     fn new_request(&mut self) -> Option<Message> {
-        let Asked { level, signal, .. } = lock(&self.shared).asked;
+        let StopRequests { level, signal, .. } = lock(&self.shared).asked;
         (level > self.asked).then(|| {
             self.asked = level;
             Message::Ask { level, signal }

@@ -1,7 +1,7 @@
 //! The context that all parts of a step share, apart from the trainer.
 
 use crate::episodes::Episodes;
-use crate::rollout::held::Held;
+use crate::rollout::buffer::RolloutBuffer;
 use plimsoll_base::Result;
 use plimsoll_config::{Objective, RunSpec};
 use plimsoll_infer::text::{Item, TextModel};
@@ -23,7 +23,7 @@ pub struct StepContext<'s> {
     pub episodes: Option<&'s mut Episodes>,
     /// The next prompts and samples; advances during the step.
     pub cursor: Cursor,
-    pub held: &'s mut Held,
+    pub buffer: &'s mut RolloutBuffer,
     /// Called as each part of the step begins.
     pub edge: &'s mut dyn FnMut(Doing),
 }

@@ -16,7 +16,7 @@ pub(crate) mod slots;
 
 use crate::limits::Count;
 use crate::{EngineLimits, OnFull, Samples};
-use held::{Held, Pools, Span};
+use held::{Pools, SequenceUnits, Span};
 use plimsoll_arch::{Cache, Extent};
 use plimsoll_device::{KV_BLOCK, NO_PARENT, NO_STATE};
 use plimsoll_model::PassIndex;
@@ -29,7 +29,7 @@ pub(crate) struct Group {
     new_tokens: usize,
     /// Rows whose keys are in `held`.
     computed: usize,
-    held: Held,
+    held: SequenceUnits,
     /// True if only one sequence has this prompt.
     is_alone: bool,
     /// The first place that one of its sequences still needs, in the cache being processed.
@@ -75,7 +75,7 @@ struct Sequence {
     ticket: u64,
     /// Own tokens whose keys are in `held`.
     computed: usize,
-    held: Held,
+    held: SequenceUnits,
     /// True once the prompt's partial block is copied into the first own block.
     has_tail: bool,
 }
@@ -104,13 +104,13 @@ pub(crate) struct Schedule {
 impl Schedule {
     pub(crate) fn new(limits: EngineLimits, on_full: OnFull) -> Schedule {
         let [per_prompt, own] = held_most(&limits);
-        let group = || Group { held: Held::with_capacity(per_prompt), ..Group::default() };
+        let group = || Group { held: SequenceUnits::with_capacity(per_prompt), ..Group::default() };
         let sequence = || Sequence {
             state: State::Done,
             group: 0,
             ticket: 0,
             computed: 0,
-            held: Held::with_capacity(own),
+            held: SequenceUnits::with_capacity(own),
             has_tail: false,
         };
         Schedule {

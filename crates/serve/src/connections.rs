@@ -87,7 +87,7 @@ async fn connection(socket: TcpStream, app: Router, line: Line, mut stopping: wa
         let answer = inner.call(request);
         async move {
             let Ok(response) = answer.await;
-            Ok::<Response, Infallible>(response.map(|body| Body::new(Kept { body, _busy: busy })))
+            Ok::<Response, Infallible>(response.map(|body| Body::new(BusyBody { body, _busy: busy })))
         }
     });
     let mut served = pin!(http.serve_connection(io, service));
@@ -118,12 +118,12 @@ pub(crate) async fn told_to_end(busy: Option<&Busy>) {
 }
 
 /// Sends the body of an answer, and keeps its connection busy until then.
-struct Kept {
+struct BusyBody {
     body: Body,
     _busy: Busy,
 }
 
-impl hyper::body::Body for Kept {
+impl hyper::body::Body for BusyBody {
     type Data = Bytes;
     type Error = axum::Error;
 

@@ -254,11 +254,11 @@ struct ResponseStream {
     num_tokens: usize,
     arrived: Instant,
     /// Tokens that the response's episode will keep, if it belongs to one.
-    kept: Option<Kept>,
+    kept: Option<EpisodeResponse>,
 }
 
 /// Collects a response of an episode while it is drawn.
-struct Kept {
+struct EpisodeResponse {
     place: Place,
     ids: Vec<u32>,
     logprobs: Vec<f32>,
@@ -269,7 +269,7 @@ impl ResponseStream {
     /// Begins response `index` of a request.
     fn new(request: &QueuedRequest, index: usize) -> ResponseStream {
         let params = request.params.clone();
-        let kept = |place: &Place| Kept {
+        let kept = |place: &Place| EpisodeResponse {
             place: place.clone(),
             ids: Vec::with_capacity(request.prompt.max_new_tokens),
             logprobs: Vec::with_capacity(request.prompt.max_new_tokens),

@@ -29,7 +29,7 @@ pub enum Calls {
     /// Calls between tags, anywhere in the response.
     Tagged(Tagged),
     /// A response that is calls, with `;` between them, or has none.
-    Whole(Whole),
+    BareCalls(BareCalls),
 }
 
 impl Calls {
@@ -37,7 +37,7 @@ impl Calls {
     pub fn new(template: Option<&ChatTemplate>, tools: Vec<Tool>) -> Calls {
         match template.is_some_and(|template| template.mentions(OPEN)) {
             true => Calls::Tagged(Tagged { tools, ..Tagged::default() }),
-            false => Calls::Whole(Whole { tools, ..Whole::default() }),
+            false => Calls::BareCalls(BareCalls { tools, ..BareCalls::default() }),
         }
     }
 
@@ -54,7 +54,7 @@ impl Calls {
         let mut said = Vec::new();
         match self {
             Calls::Tagged(calls) => calls.push(text, &mut said),
-            Calls::Whole(calls) => calls.push(text, &mut said),
+            Calls::BareCalls(calls) => calls.push(text, &mut said),
         }
         said
     }
@@ -67,7 +67,7 @@ impl Calls {
                 push_text(&mut said, &std::mem::take(&mut calls.gap));
                 push_text(&mut said, &std::mem::take(&mut calls.held));
             }
-            Calls::Whole(calls) => {
+            Calls::BareCalls(calls) => {
                 let held = std::mem::take(&mut calls.held);
                 let found = if calls.inside { calls.calls_of(&held) } else { None };
                 match found {
@@ -150,7 +150,7 @@ impl Tagged {
 }
 
 #[derive(Clone, Debug, Default)]
-pub struct Whole {
+pub struct BareCalls {
     tools: Vec<Tool>,
     held: String,
     /// Bytes of `held` before a possible call: white space and one tag.
@@ -162,7 +162,7 @@ pub struct Whole {
     is_text: bool,
 }
 
-impl Whole {
+impl BareCalls {
     fn push(&mut self, text: &str, said: &mut Vec<Said>) {
         if self.is_text {
             return push_text(said, text);

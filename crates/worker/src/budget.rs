@@ -1,6 +1,6 @@
 //! Limits on all of a worker's processes: memory, and disk in its folder. The keeper counts where the kernel does not.
 
-use crate::folder::{Held, Room};
+use crate::folder::{FolderUsage, Room};
 use crate::procs;
 use crate::sandbox::Author;
 use plimsoll_base::Bytes;
@@ -24,11 +24,11 @@ const SHARE: u32 = 10;
 /// A limit that a worker exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Over {
-    /// Bytes of memory: (held, limit). Held is 0 if the kernel counted.
+    /// Bytes of memory: (held, limit); held is 0 if the kernel counted.
     Memory(u64, u64),
     /// Bytes on the disk: (held, limit).
     Disk(u64, u64),
-    /// Files: (held, limit). Held is the largest number if folders are nested more than 64 deep.
+    /// Files: (held, limit); held is the largest number if folders are nested more than 64 deep.
     Files(u64, u64),
 }
 
@@ -80,7 +80,7 @@ impl Budget {
 
     fn disk(&self, pids: &[u32]) -> Option<Over> {
         let folder = self.folder.as_ref()?;
-        let mut held = Held::count(folder, self.room);
+        let mut held = FolderUsage::count(folder, self.room);
         held.add_removed(folder, pids);
         match () {
             () if held.files > self.room.files => Some(Over::Files(held.files, self.room.files)),

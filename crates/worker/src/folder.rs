@@ -26,17 +26,17 @@ pub(crate) struct Room {
 
 /// Contents of a folder on the disk: holes in files do not count, and hard links count once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Held {
+pub(crate) struct FolderUsage {
     pub bytes: u64,
     pub files: u64,
     /// Inodes counted; a folder is on one file system.
     seen: BTreeSet<u64>,
 }
 
-impl Held {
+impl FolderUsage {
     /// Counts what is in `folder`, stopping soon after `room` is exceeded.
-    pub(crate) fn count(folder: &Path, room: Room) -> Held {
-        let mut held = Held::default();
+    pub(crate) fn count(folder: &Path, room: Room) -> FolderUsage {
+        let mut held = FolderUsage::default();
         if let Ok(folder) = open(rustix::fs::CWD, folder) {
             held.add_folder(folder.as_fd(), room, 0);
         }
@@ -199,7 +199,7 @@ mod tests {
     fn bytes_on_the_disk_and_names_are_counted() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
-        assert!(!Held::count(folder.path(), ROOM).exceeds(ROOM));
+        assert!(!FolderUsage::count(folder.path(), ROOM).exceeds(ROOM));
         fs::create_dir(at("in")).unwrap();
         let mut file = fs::File::create(at("in/a")).unwrap();
         file.write_all(&vec![1; 600 << 10]).unwrap();
@@ -207,7 +207,7 @@ mod tests {
         fs::hard_link(at("in/a"), at("b")).unwrap();
         let hole = fs::File::create(at("hole")).unwrap();
         hole.set_len(1 << 30).unwrap();
-        let held = Held::count(folder.path(), ROOM);
+        let held = FolderUsage::count(folder.path(), ROOM);
         assert_eq!(held.files, 4);
         assert!((600 << 10..700 << 10).contains(&held.bytes) && !held.exceeds(ROOM), "{held:?}");
         // What is removed and still open is on the disk.
@@ -215,7 +215,7 @@ mod tests {
         removed.write_all(&vec![1; 600 << 10]).unwrap();
         removed.sync_all().unwrap();
         fs::remove_file(at("gone")).unwrap();
-        let mut held = Held::count(folder.path(), ROOM);
+        let mut held = FolderUsage::count(folder.path(), ROOM);
         assert!(!held.exceeds(ROOM), "{held:?}");
         held.add_removed(folder.path(), &[std::process::id()]);
         assert!(held.exceeds(ROOM), "{held:?}");
@@ -223,7 +223,7 @@ mod tests {
         for number in 0..100 {
             fs::write(at(&format!("{number}")), "").unwrap();
         }
-        assert!(Held::count(folder.path(), ROOM).exceeds(ROOM));
+        assert!(FolderUsage::count(folder.path(), ROOM).exceeds(ROOM));
     }
 
     #[test]
@@ -238,7 +238,7 @@ mod tests {
             rustix::fs::openat(&at, "f", OFlags::CREATE | OFlags::WRONLY, Mode::RUSR).unwrap();
         }
         drop(at);
-        assert!(Held::count(&top, Room { bytes: u64::MAX, files: u64::MAX - 1 }).files == u64::MAX);
+        assert!(FolderUsage::count(&top, Room { bytes: u64::MAX, files: u64::MAX - 1 }).files == u64::MAX);
         fs::create_dir(top.join("closed")).unwrap();
         fs::write(top.join("closed/f"), "").unwrap();
         rustix::fs::chmod(top.join("closed"), Mode::empty()).unwrap();

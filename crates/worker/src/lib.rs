@@ -12,10 +12,10 @@
 
 mod agents;
 mod bell;
+mod broker;
 mod budget;
 mod calls;
 mod child;
-mod desk;
 mod enter;
 mod episodes;
 mod filter;

@@ -2,9 +2,9 @@
 //!
 //! The keeper adopts orphans, so all processes of the worker stay below it, whatever session they open.
 
+use crate::broker::SyscallBroker;
 use crate::budget::{Budget, Over, PROGRAM_PROCESSES_MAX};
 use crate::child::Bounds;
-use crate::desk::Desk;
 use crate::folder;
 use crate::message;
 use crate::procs;
@@ -35,7 +35,7 @@ pub(crate) struct Tree {
     handle: Option<OwnedFd>,
     end: Option<WaitStatus>,
     /// Answers its questions; `None` if its filter asks none.
-    desk: Option<Desk>,
+    desk: Option<SyscallBroker>,
     budget: Budget,
     author: Author,
     folder: Option<PathBuf>,
@@ -70,7 +70,7 @@ impl Tree {
         drop(command);
         let most = (author == Author::Model).then_some(PROGRAM_PROCESSES_MAX);
         let desk = message::receive_descriptor(questions.as_fd())
-            .map(|listener| Desk::new(listener, place, most, memory));
+            .map(|listener| SyscallBroker::new(listener, place, most, memory));
         let handle = rustix::process::pidfd_open(root, PidfdFlags::empty()).ok();
         let budget = Budget::new(author, folder.clone(), memory, is_held);
         Ok(Tree { root, handle, end: None, desk, budget, author, folder })

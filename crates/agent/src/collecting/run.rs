@@ -54,7 +54,7 @@ pub fn collect(
     signal: &Arc<AtomicI32>,
 ) -> Result<CollectEnd> {
     let file = &loaded.env;
-    let mut kept = Kept::new(file, plan)?;
+    let mut kept = Output::new(file, plan)?;
     let (since, cpu) = (Instant::now(), process_cpu_seconds());
     let settings = &plan.opened.settings;
     let mut policies = policies(file, &plan.opened)?.into_iter();
@@ -101,7 +101,7 @@ pub fn collect(
     Ok(CollectEnd { summary: summary(&progress, batches, cpu, plan, &kept), signal })
 }
 
-fn summary(progress: &CollectProgress, batches: u64, cpu: f64, plan: &EnvPlan, kept: &Kept) -> Value {
+fn summary(progress: &CollectProgress, batches: u64, cpu: f64, plan: &EnvPlan, kept: &Output) -> Value {
     let CollectProgress { frames, seconds, stats, threads, .. } = *progress;
     let per_frame = |seconds: f64| seconds / (frames.max(1) as f64) * 1e6;
     let counters = stats.counters;
@@ -147,7 +147,7 @@ pub fn stalled_share(progress: &CollectProgress) -> f64 {
     (progress.stats.stalled_seconds / (progress.seconds * progress.threads as f64).max(1e-9)).min(1.0)
 }
 
-struct Kept {
+struct Output {
     replay: Option<Replay>,
     trajectories: Option<Trajectories>,
     num_episodes: u64,
@@ -162,8 +162,8 @@ struct Kept {
     warnings: Vec<Error>,
 }
 
-impl Kept {
-    fn new(file: &EnvFile, plan: &EnvPlan) -> Result<Kept> {
+impl Output {
+    fn new(file: &EnvFile, plan: &EnvPlan) -> Result<Output> {
         let (row, envs) = (&plan.opened.row, file.num_envs as usize);
         let replay = file.replay.map(|replay| Replay::new(envs, replay.capacity as usize / envs, row));
         let longest = file.episodes_per_batch.zip(file.episode_frames_max);
@@ -172,7 +172,7 @@ impl Kept {
         let dir = file.run.dir.as_deref().map(Path::new).map(empty_dir).transpose()?;
         let spec = &plan.opened.spec;
         let space = |space| serde_json::to_string(space).expect("a space has a JSON form");
-        Ok(Kept {
+        Ok(Output {
             replay: replay.transpose()?,
             trajectories: trajectories.transpose()?,
             num_episodes: 0,

@@ -19,8 +19,7 @@ section! {
         /// Lower clip of the ratio: 1 - clip_low (for `cispo` absolute). By policy loss.
         #[serde(skip_serializing_if = "Option::is_none")]
         clip_low: Option<f64> = None => [
-            NOT_NEGATIVE,
-            Fact::Also(Becomes::Clips, &["epsilon", "cliprange", "eps_clip"]),
+            NOT_NEGATIVE, Fact::Also(Becomes::Clips, &["epsilon", "cliprange", "eps_clip"]),
         ],
         /// Upper clip of the ratio: 1 + clip_high (for `cispo` absolute). By policy loss.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -28,8 +27,7 @@ section! {
         /// Bound on the loss of negative advantages; above 1.
         #[serde(skip_serializing_if = "Option::is_none")]
         dual_clip: Option<f64> = None => [
-            such("a number above 1, such as 3", |clip| clip.is_finite() && clip > 1.0),
-            also(&["delta"]),
+            such("a number above 1, such as 3", |clip| clip.is_finite() && clip > 1.0), also(&["delta"]),
         ],
         /// Coefficient of the KL term; 0 loads no reference model.
         kl_coef: f64 = 0.0 => [NOT_NEGATIVE, also(&["beta", "kl_loss_coef", "init_kl_coef"])],
@@ -101,10 +99,8 @@ section! {
         loss_type: LossType = LossType::Sigmoid,
         /// Share of labels that `dpo` takes as wrong (cDPO).
         label_smoothing: f64 = 0.0 => [
-            such(
-                "a number from 0 to below 0.5: at one half the labels say nothing",
-                |share| (0.0..0.5).contains(&share),
-            ),
+            such("a number from 0 to below 0.5: at one half the labels say nothing",
+                |share| (0.0..0.5).contains(&share)),
         ],
     }
 }

@@ -221,9 +221,7 @@ section! {
         /// Variables of the template by name, such as `enable_thinking = false`: what other stacks call
         /// `chat_template_kwargs`.
         #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-        template_args: BTreeMap<String, serde_json::Value> = BTreeMap::new() => [
-            also(&["chat_template_kwargs"]),
-        ],
+        template_args: BTreeMap<String, serde_json::Value> = BTreeMap::new() => [also(&["chat_template_kwargs"])],
         /// What `sft` learns of a row with `messages`: the last turn, or every turn of the assistant.
         #[serde(skip_serializing_if = "TrainOn::is_last")]
         train_on: TrainOn = TrainOn::Last,
@@ -242,28 +240,22 @@ section! {
     Rollout "rollout" {
         /// Prompts a step; for `sft`, examples a step; for `dpo` and `reward_model`, pairs a step.
         prompts_per_step: u32 = 32 => [
-            COUNT,
-            also(&["train_batch_size", "data.train_batch_size", "rollout_batch_size"]),
+            COUNT, also(&["train_batch_size", "data.train_batch_size", "rollout_batch_size"]),
         ],
         /// Samples a prompt.
         group_size: u32 = 8 => [COUNT, also(&["num_generations", "n", "n_samples_per_prompt"])],
         /// Longest response in tokens.
         max_new_tokens: u32 = 256 => [
-            TOKENS,
-            also(&["max_completion_length", "max_response_length", "generate_max_len"]),
+            TOKENS, also(&["max_completion_length", "max_response_length", "generate_max_len"]),
         ],
         /// 0 is greedy.
         temperature: f64 = 1.0 => [TEMPERATURE],
         /// Only the k likeliest tokens; 0 is all.
         top_k: u32 = 0,
         /// Only the likeliest tokens that make up this probability.
-        top_p: f64 = 1.0 => [
-            such("a number above 0 and up to 1; 1 keeps every token", |p| p > 0.0 && p <= 1.0),
-        ],
+        top_p: f64 = 1.0 => [such("a number above 0 and up to 1; 1 keeps every token", |p| p > 0.0 && p <= 1.0)],
         /// Only tokens with at least this share of the likeliest one's probability.
-        min_p: f64 = 0.0 => [
-            such("a number from 0 to below 1; 0 keeps every token", |p| (0.0..1.0).contains(&p)),
-        ],
+        min_p: f64 = 0.0 => [such("a number from 0 to below 1; 0 keeps every token", |p| (0.0..1.0).contains(&p))],
         /// Strings that end a response.
         stop: Vec<String> = Vec::new(),
         /// Whether the stop string stays in the response.
@@ -295,13 +287,9 @@ section! {
         mini_batch: Option<u32> = None => [COUNT],
         /// Token limit of one forward pass.
         micro_batch_tokens: Auto<u32> = Auto::Auto => [
-            TOKENS,
-            REPLANNED,
-            also(&["max_tokens_per_gpu", "ppo_max_token_len_per_gpu"]),
+            TOKENS, REPLANNED, also(&["max_tokens_per_gpu", "ppo_max_token_len_per_gpu"]),
             Fact::Also(Becomes::Sequences, &[
-                "micro_train_batch_size",
-                "ppo_micro_batch_size_per_gpu",
-                "per_device_train_batch_size",
+                "micro_train_batch_size", "ppo_micro_batch_size_per_gpu", "per_device_train_batch_size",
             ]),
         ],
         /// The number of micro-batches of an update is a multiple of it, so that ranks share them evenly; "auto": of 8,
@@ -339,8 +327,7 @@ section! {
         optimizer_dtype: Auto<OptimizerDtype> = Auto::Auto => [STORED],
         /// What the backward pass computes again.
         recompute: Auto<Recompute> = Auto::Auto => [
-            REPLANNED,
-            Fact::Also(Becomes::Recompute, &["gradient_checkpointing"]),
+            REPLANNED, Fact::Also(Becomes::Recompute, &["gradient_checkpointing"]),
         ],
         /// Steps in a row that teach nothing (no score, no advantage, no gradient, an exploded loss) after which the
         /// run ends; 0 is never.
@@ -362,20 +349,16 @@ section! {
         host: Auto<ByteSize> = Auto::Auto => [BYTES, FREELY],
         /// Device memory of the run.
         device: Auto<ByteSize> = Auto::Auto => [
-            BYTES,
-            FREELY,
-            Fact::Also(Becomes::CardFraction, &["gpu_memory_utilization"]),
+            BYTES, FREELY, Fact::Also(Becomes::CardFraction, &["gpu_memory_utilization"]),
         ],
         /// What lives in pinned host memory and passes through the device in parts; auto is nothing as long as it fits
         /// so.
         offload: Auto<Vec<Offload>> = Auto::Value(Vec::new()) => [
-            FREELY,
-            Fact::Also(Becomes::OffloadOptimizer, &["adam_offload"]),
+            FREELY, Fact::Also(Becomes::OffloadOptimizer, &["adam_offload"]),
         ],
         /// The buffer through which files are read and written.
         staging: Auto<ByteSize> = Auto::Value(ByteSize(Bytes::mib(64))) => [
-            such("bytes above 0, such as \"64MiB\"", |bytes| bytes > 0.0),
-            FREELY,
+            such("bytes above 0, such as \"64MiB\"", |bytes| bytes > 0.0), FREELY,
         ],
         /// End the run with an error, after a checkpoint, at the first reading above its row of the plan; else that is
         /// a warning.
@@ -420,8 +403,7 @@ section! {
         /// How many bytes of them are kept; the newest and the best are kept in any case.
         #[serde(skip_serializing_if = "Option::is_none")]
         keep_bytes: Option<ByteSize> = None => [
-            such("bytes above 0, such as \"60GiB\"", |bytes| bytes > 0.0),
-            FREELY,
+            such("bytes above 0, such as \"60GiB\"", |bytes| bytes > 0.0), FREELY,
         ],
         /// Seconds that the run may wait for a checkpoint before it warns.
         stall_seconds_max: f64 = 60.0 => [within(1e-3, 86_400.0), FREELY],

@@ -35,8 +35,7 @@ section! {
         timeout_ms: u64 = 60_000 => [such("milliseconds above 0", |time| time > 0.0), FREELY],
         /// Limit on the memory of that process.
         worker_memory: ByteSize = ByteSize(Bytes::mib(1024)) => [
-            such("256MiB or more", |bytes| bytes >= WORKER_MEMORY_MIN.0 as f64),
-            FREELY,
+            such("256MiB or more", |bytes| bytes >= WORKER_MEMORY_MIN.0 as f64), FREELY,
         ],
     }
 }

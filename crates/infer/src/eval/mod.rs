@@ -13,7 +13,7 @@ use crate::hub;
 use crate::model_reward;
 use crate::models::{encodings_of, reward_adapters, reward_models, sample_with_adapter};
 use crate::responder::Responder;
-use crate::responses::{Kept, KeptSample, Place};
+use crate::responses::{KeptSample, Place, SamplesHeader};
 use crate::runner::{Runner, open, open_verb};
 use crate::sampler::sampling;
 use crate::sets::{EvalSet, test_items};
@@ -105,7 +105,7 @@ pub fn evaluate(
         model_reward::add(how.model_rewards, responder, items, how.samples, &mut scored)?;
         let version = responder.updates();
         let samples = &responder.sampler().samples;
-        let rows = Kept {
+        let rows = SamplesHeader {
             text: how.text,
             step: how.step,
             answer_column: how.answer_column,

@@ -18,12 +18,12 @@ const POOLS: [&str; 5] = ["host", "device", "pinned", "shm", "disk"];
 
 /// A file that is replaced as a whole.
 #[derive(Default)]
-struct Whole {
+struct ReplacedFile {
     seen: Option<(u64, u64, Option<SystemTime>)>,
     text: Option<String>,
 }
 
-impl Whole {
+impl ReplacedFile {
     /// Reads the file. Returns true if it changed.
     fn look(&mut self, path: &Path) -> bool {
         let meta = fs::symlink_metadata(path).ok().filter(|m| m.is_file() && m.len() <= FILE_BYTES_MAX);
@@ -43,8 +43,8 @@ impl Whole {
 
 #[derive(Default)]
 pub struct Files {
-    files: [Whole; 4],
-    ranks_file: Whole,
+    files: [ReplacedFile; 4],
+    ranks_file: ReplacedFile,
     /// Pools, regions and settings; null without a plan.
     pub plan: Value,
     pub crash: Option<Value>,

@@ -48,7 +48,7 @@ struct Inside {
 #[derive(Debug)]
 struct Far {
     mirror: Mirror,
-    streams: Vec<Asked>,
+    streams: Vec<PendingReads>,
     /// Most bytes asked for and not arrived, per connection.
     under_way_max: u64,
     /// Ranges that arrived since the ranks last met, sorted and disjoint.
@@ -57,7 +57,7 @@ struct Far {
 
 /// A connection with its outstanding requests.
 #[derive(Debug)]
-struct Asked {
+struct PendingReads {
     stream: Stream,
     /// Bytes of requests that are not sent yet.
     unsent: Vec<u8>,
@@ -85,7 +85,7 @@ impl Reach {
         let mut ranks: Vec<Option<Far>> = place.hosts.iter().map(|_| None).collect();
         for rank in far {
             let mirror = Mirror::new("plimsoll-mirror", bytes)?;
-            let asked = |stream| Asked { stream, unsent: Vec::new(), due: VecDeque::new() };
+            let asked = |stream| PendingReads { stream, unsent: Vec::new(), due: VecDeque::new() };
             let streams = streams.by_ref().take(each).map(asked).collect();
             let under_way_max = (UNDER_WAY_MAX / targets.len() as u64).max(REQUEST_MAX);
             ranks[rank] = Some(Far { mirror, streams, under_way_max, brought: Vec::new() });
@@ -186,7 +186,7 @@ impl Far {
     fn ask(&mut self, missing: &mut VecDeque<Range<u64>>) {
         while let Some(first) = missing.front() {
             let under_way =
-                |asked: &Asked| asked.due.iter().map(|range| range.end - range.start).sum::<u64>();
+                |asked: &PendingReads| asked.due.iter().map(|range| range.end - range.start).sum::<u64>();
             let least = self.streams.iter_mut().min_by_key(|asked| under_way(asked));
             let Some(asked) = least.filter(|asked| under_way(asked) < self.under_way_max) else { return };
             asked.unsent.extend(first.start.to_le_bytes());
@@ -214,7 +214,7 @@ impl Far {
     }
 }
 
-impl Asked {
+impl PendingReads {
     fn send(&mut self) -> Result<()> {
         while !self.unsent.is_empty() {
             match self.stream.write(&self.unsent)? {

@@ -3,7 +3,7 @@
 //! During a rollout the engine answers at each episode's address. The sampled tokens become sequences to train on, with
 //! their log-probabilities. An agent's rewards come at the ends of its episodes.
 
-use super::episode::{Asked, Episode, PlayedTurn};
+use super::episode::{Episode, EpisodesRequest, PlayedTurn};
 use crate::roles::Trainer;
 use plimsoll_base::{Error, Result};
 use plimsoll_config::{Environment, RunSpec};
@@ -137,7 +137,7 @@ impl AgentPlay {
     pub(super) fn play(
         &mut self,
         trainer: &mut Trainer<'_>,
-        asked: &Asked<'_>,
+        asked: &EpisodesRequest<'_>,
     ) -> Result<(Vec<OfAgent>, RolloutStats)> {
         if self.serving.is_none() {
             self.serving =
@@ -163,7 +163,7 @@ impl AgentPlay {
         trainer.live(|live| server.play(live, round, &mut look))
     }
 
-    fn start(&mut self, engine: &EngineLimits, vocab: u32, asked: &Asked<'_>) -> Result<Serving> {
+    fn start(&mut self, engine: &EngineLimits, vocab: u32, asked: &EpisodesRequest<'_>) -> Result<Serving> {
         let section = &self.section;
         let texts = Texts {
             tokenizer: asked.text.tokenizer.clone(),

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use std::ops::Range;
 
 /// The episodes to play, on all ranks together.
-pub(crate) struct Asked<'q> {
+pub(crate) struct EpisodesRequest<'q> {
     pub text: &'q TextModel,
     pub rollout: &'q Rollout,
     pub starts: &'q [Start],

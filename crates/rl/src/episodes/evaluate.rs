@@ -1,6 +1,6 @@
 //! Evaluation over episodes: the mean return on seeds that are the same for every run.
 
-use super::{Asked, Episodes, KeptEpisode, play};
+use super::{Episodes, EpisodesRequest, KeptEpisode, play};
 use crate::roles::Trainer;
 use plimsoll_base::Result;
 use plimsoll_infer::eval::{EVAL_SAMPLE_IDS, EvalHow, add_group, end_sums};
@@ -30,7 +30,7 @@ pub(crate) fn evaluate_episodes(
     }
     for (i, starts) in starts.chunks(at_once).enumerate() {
         let room = kept.saturating_sub(examples.len()).min(starts.len() * how.samples);
-        let asked = Asked {
+        let asked = EpisodesRequest {
             text: how.text,
             rollout: how.rollout,
             starts,

@@ -1,7 +1,7 @@
 //! The run's rewards for episodes whose environment gives none: functions of no class as tools. They grade the finished
 //! conversation: a function in the form of TRL reads its messages, a verifier the text of its last turn.
 
-use super::episode::{Asked, PlayedTurn};
+use super::episode::{EpisodesRequest, PlayedTurn};
 use super::glue::Glue;
 use super::round::Episodes;
 use plimsoll_base::Result;
@@ -21,7 +21,7 @@ impl Episodes {
         rewards: &mut Rewards,
         items: &[Item],
         samples: &Samples,
-        asked: &Asked<'_>,
+        asked: &EpisodesRequest<'_>,
     ) -> Result<()> {
         if !self.is_graded() {
             return Ok(());
@@ -56,7 +56,13 @@ impl Episodes {
         self.played.iter().zip(self.outcomes()).map(one).collect()
     }
 
-    fn case(&self, slot: usize, prompt: &Arc<Prompt>, samples: &Samples, asked: &Asked<'_>) -> Case {
+    fn case(
+        &self,
+        slot: usize,
+        prompt: &Arc<Prompt>,
+        samples: &Samples,
+        asked: &EpisodesRequest<'_>,
+    ) -> Case {
         let episode = &self.played[slot];
         let glue = Glue { text: asked.text, tools: &self.about().tools };
         let last = episode.turns.last().expect("a turn was played");
@@ -71,7 +77,7 @@ impl Episodes {
     }
 }
 
-fn prompt(item: &Item, asked: &Asked<'_>) -> Prompt {
+fn prompt(item: &Item, asked: &EpisodesRequest<'_>) -> Prompt {
     Prompt {
         text: item.text.clone(),
         rendered: asked.text.tokenizer.decode(&item.ids, false),

@@ -15,7 +15,7 @@ mod memory;
 mod play;
 mod round;
 
-pub(crate) use episode::Asked;
+pub(crate) use episode::EpisodesRequest;
 pub(crate) use evaluate::evaluate_episodes;
 pub use kept::{KeptEpisode, KeptTurn};
 pub(crate) use memory::first_prompt_tokens;

@@ -2,13 +2,13 @@
 //! episode depends only on its start and on the ids of its samples.
 
 use super::agents;
-use super::episode::{Asked, Episode, PlayedTurn};
+use super::episode::{Episode, EpisodesRequest, PlayedTurn};
 use super::fault::Fault;
 use super::round::Episodes;
 use crate::roles::Trainer;
+use crate::rollout::buffer::Branch;
 use crate::rollout::counted::{Counted, CountedByAll};
 use crate::rollout::exchange::{Deal, Sent, SentStats, exchange};
-use crate::rollout::held::Branch;
 use crate::rollout::packed::{Kind, packed, packed_as_json};
 use plimsoll_base::{Error, Result};
 use plimsoll_infer::responder::Responder;
@@ -80,7 +80,7 @@ pub(crate) fn play(
     trainer: &mut Trainer<'_>,
     episodes: &mut Episodes,
     rewards: &mut Rewards,
-    asked: &Asked<'_>,
+    asked: &EpisodesRequest<'_>,
 ) -> Result<Played> {
     if episodes.agents.is_some() {
         return play_agents(trainer, episodes, asked);
@@ -105,7 +105,11 @@ pub(crate) fn play(
 /// Lets agents play the episodes of all starts.
 ///
 /// Errors: `agent-missing`, `agent-failing`, `text-environment-failing`; those of the device.
-fn play_agents(trainer: &mut Trainer<'_>, episodes: &mut Episodes, asked: &Asked<'_>) -> Result<Played> {
+fn play_agents(
+    trainer: &mut Trainer<'_>,
+    episodes: &mut Episodes,
+    asked: &EpisodesRequest<'_>,
+) -> Result<Played> {
     let mut agents = episodes.agents.take().expect("agents play");
     let played = agents.play(trainer, asked);
     episodes.agents = Some(agents);
@@ -149,7 +153,7 @@ fn play_part(
     trainer: &mut Trainer<'_>,
     episodes: &mut Episodes,
     rewards: &mut Rewards,
-    asked: &Asked<'_>,
+    asked: &EpisodesRequest<'_>,
     numbers: &[usize],
 ) -> Result<(Played, Counted)> {
     let starts: Vec<Start> = numbers.iter().map(|number| asked.starts[*number]).collect();
@@ -180,7 +184,7 @@ impl Part {
         episodes: &Episodes,
         played: Played,
         numbers: &[usize],
-        asked: &Asked<'_>,
+        asked: &EpisodesRequest<'_>,
     ) -> Part {
         let size = asked.group_size;
         let kept = |index: usize| numbers[index / size] * size + index % size < asked.kept;
@@ -225,7 +229,7 @@ fn take(
     trainer: &mut Trainer<'_>,
     episodes: &mut Episodes,
     mut all: Vec<Part>,
-    asked: &Asked<'_>,
+    asked: &EpisodesRequest<'_>,
     deal: &Deal,
 ) -> Result<Played> {
     let mut whole = Played {

@@ -1,6 +1,6 @@
 //! The groups of a rollout that a step trains on, in the form that the passes take.
 
-use crate::rollout::held::{Held, HeldGroup};
+use crate::rollout::buffer::{RolloutBuffer, SampleGroup};
 use plimsoll_config::RunSpec;
 use plimsoll_infer::sampler::sampling;
 use plimsoll_rollout::{Finish, Samples};
@@ -15,7 +15,7 @@ pub struct Batch<'b> {
     pub step: u32,
     /// The sample of each sequence: an index into the scores of all groups.
     pub(crate) owners: Vec<usize>,
-    pub(crate) groups: &'b [HeldGroup],
+    pub(crate) groups: &'b [SampleGroup],
     pub(crate) samples: &'b Samples,
     /// Indices into `samples`.
     pub(crate) which: Range<usize>,
@@ -29,15 +29,15 @@ impl<'b> Batch<'b> {
     /// Takes `groups` of a rollout for `step`.
     pub(crate) fn new(
         run: &RunSpec,
-        held: &'b Held,
+        buffer: &'b RolloutBuffer,
         samples: &'b Samples,
         groups: Range<usize>,
         step: u32,
     ) -> Batch<'b> {
-        let which = held.sequences(groups.clone());
+        let which = buffer.sequences(groups.clone());
         let (mut sequences, mut owners) = (Vec::with_capacity(which.len()), Vec::with_capacity(which.len()));
         let (mut s, mut samples_before, mut number) = (which.start, 0, 0);
-        for group in &held.groups()[groups.clone()] {
+        for group in &buffer.groups()[groups.clone()] {
             for index in 0..group.num_sequences() {
                 let (sample, prompt) = group.sequence(index);
                 // Neighbours with one prompt share its rows.
@@ -53,11 +53,11 @@ impl<'b> Batch<'b> {
             owners,
             inv_temperature: sampling(&run.rollout, 0).inv_temperature(),
             step,
-            groups: &held.groups()[groups],
+            groups: &buffer.groups()[groups],
             samples,
             which,
-            policy_version: held.of().policy_version,
-            lag: step - held.of().step,
+            policy_version: buffer.of().policy_version,
+            lag: step - buffer.of().step,
         }
     }
 

@@ -1,7 +1,7 @@
 //! Which sequences share a prompt, whose they are, and which were cut.
 
 use super::*;
-use crate::rollout::held::Branch;
+use crate::rollout::buffer::Branch;
 use plimsoll_config::{Method, RunFile, Train};
 use plimsoll_infer::text::Item;
 use plimsoll_reward::Scored;
@@ -12,8 +12,8 @@ fn run() -> RunSpec {
     RunSpec::new(&run)
 }
 
-fn group(prompt: &[u32], samples: usize, branches: Option<Vec<Branch>>) -> HeldGroup {
-    HeldGroup {
+fn group(prompt: &[u32], samples: usize, branches: Option<Vec<Branch>>) -> SampleGroup {
+    SampleGroup {
         position: 0,
         item: Item { ids: prompt.to_vec(), ..Item::default() },
         scored: vec![Scored::default(); samples],
@@ -25,19 +25,19 @@ fn group(prompt: &[u32], samples: usize, branches: Option<Vec<Branch>>) -> HeldG
 #[test]
 fn sequences_of_a_group_share_their_prompt_and_know_their_samples() {
     let branch = |sample, prompt: &[u32]| Branch { sample, prompt: prompt.to_vec() };
-    let mut held = Held::default();
-    held.begin(4, 30);
-    held.push(group(&[9], 2, None));
-    held.push(group(&[1, 2], 2, None));
+    let mut buffer = RolloutBuffer::default();
+    buffer.begin(4, 30);
+    buffer.push(group(&[9], 2, None));
+    buffer.push(group(&[1, 2], 2, None));
     // An agent's episodes: the first has two sequences after one prompt, the second none, the third another prompt.
-    held.push(group(&[3], 3, Some(vec![branch(0, &[3]), branch(0, &[3]), branch(2, &[3, 4])])));
+    buffer.push(group(&[3], 3, Some(vec![branch(0, &[3]), branch(0, &[3]), branch(2, &[3, 4])])));
     let mut samples = Samples::with_capacity(7, 4);
     samples.clear();
     for s in 0..7 {
         let finish = if s % 3 == 0 { Finish::Length } else { Finish::Eos };
         samples.push_response(&[s, s], &[-0.1, -0.2], finish);
     }
-    let batch = Batch::new(&run(), &held, &samples, 1..3, 6);
+    let batch = Batch::new(&run(), &buffer, &samples, 1..3, 6);
     let shown: Vec<(usize, &[u32], &[u32])> =
         batch.sequences.iter().map(|s| (s.group, s.prompt, s.response)).collect();
     assert_eq!(

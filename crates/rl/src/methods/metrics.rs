@@ -3,7 +3,8 @@
 use crate::roles::UpdateStats;
 use crate::{
     episodes::RoundReport, methods::actor::ActorReport, methods::critic::CriticReport,
-    methods::pairs::PairReport, methods::sft::SftReport, rollout::gather::Gathered, rollout::held::HeldGroup,
+    methods::pairs::PairReport, methods::sft::SftReport, rollout::buffer::SampleGroup,
+    rollout::gather::Gathered,
 };
 use plimsoll_algo::{correction::CorrectionSums, kl::KlSums, shaping::RewardMetrics};
 use plimsoll_reward::Scored;
@@ -60,7 +61,7 @@ fn of_episodes(report: &RoundReport) -> Metrics {
 
 /// Adds the mean reward of each set and its share of the prompts, where there are several sets. A set without a reward
 /// in this step has no mean.
-pub fn add_sets(metrics: &mut Metrics, names: &[&str], groups: &[HeldGroup]) {
+pub fn add_sets(metrics: &mut Metrics, names: &[&str], groups: &[SampleGroup]) {
     if names.len() < 2 || groups.is_empty() {
         return;
     }

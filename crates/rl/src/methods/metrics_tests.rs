@@ -9,10 +9,10 @@ fn scored(total: Option<f32>, parts: &[Option<f32>]) -> Scored {
     Scored { total, parts: parts.to_vec() }
 }
 
-fn group(set: usize, totals: &[Option<f32>]) -> HeldGroup {
+fn group(set: usize, totals: &[Option<f32>]) -> SampleGroup {
     let scored = totals.iter().map(|&total| scored(total, &[])).collect();
     let item = Item { set, ..Item::default() };
-    HeldGroup { position: 0, item, scored, texts: Vec::new(), branches: None }
+    SampleGroup { position: 0, item, scored, texts: Vec::new(), branches: None }
 }
 
 #[test]

@@ -58,17 +58,17 @@ pub fn step(trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, step: u32) -> R
     let prompts = cx.run.rollout.prompts_per_step as usize;
 
     // 1. Rollout and 2. reward: responses are graded as they end.
-    let gathered = match cx.held.next(prompts).is_empty() {
+    let gathered = match cx.buffer.next(prompts).is_empty() {
         true => gather(trainer, cx, step)?,
         false => Gathered::default(),
     };
-    let (held, samples) = (std::mem::take(cx.held), trainer.take_samples());
-    let groups = held.next(prompts);
-    let trained = train(trainer, cx, &Batch::new(cx.run, &held, &samples, groups.clone(), step));
+    let (buffer, samples) = (std::mem::take(cx.buffer), trainer.take_samples());
+    let groups = buffer.next(prompts);
+    let trained = train(trainer, cx, &Batch::new(cx.run, &buffer, &samples, groups.clone(), step));
     trainer.put_samples(samples);
-    *cx.held = held;
+    *cx.buffer = buffer;
     let mut report = trained?;
-    cx.held.done(groups);
+    cx.buffer.done(groups);
     report.add_rollout(gathered);
     Ok(report)
 }

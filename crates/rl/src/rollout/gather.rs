@@ -6,9 +6,9 @@ use crate::context::StepContext;
 use crate::episodes::{self, Played, RoundReport};
 use crate::flops::forward_flops;
 use crate::roles::Trainer;
+use crate::rollout::buffer::{Branch, SampleGroup};
 use crate::rollout::counted::CountedByAll;
-use crate::rollout::dealt::sample;
-use crate::rollout::held::{Branch, HeldGroup};
+use crate::rollout::ranks::sample;
 use plimsoll_algo::shaping::GroupFilter;
 use plimsoll_base::{Error, Result, slugs};
 use plimsoll_infer::grading::GradedRequest;
@@ -80,7 +80,7 @@ impl Gathered {
     }
 }
 
-/// Fills `cx.held` with the groups of a rollout, and moves `cx.cursor` past them.
+/// Fills `cx.buffer` with the groups of a rollout, and moves `cx.cursor` past them.
 ///
 /// Errors: `dynamic-sampling-exhausted` if no group was kept; those of sampling and of the rewards.
 pub fn gather(trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, step: u32) -> Result<Gathered> {
@@ -89,7 +89,7 @@ pub fn gather(trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, step: u32) ->
         Some(_) => 1 + cx.run.retries,
         None => 1,
     };
-    cx.held.begin(step, trainer.updates());
+    cx.buffer.begin(step, trainer.updates());
     if let Some(kept) = &mut trainer.kept {
         kept.clear();
     }
@@ -99,9 +99,9 @@ pub fn gather(trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, step: u32) ->
         let prompts = gathered.next_round(gathered.missing, wanted);
         round(trainer, cx, prompts, step, &mut gathered)?;
         gathered.rounds += 1;
-        gathered.missing = wanted - cx.held.groups().len();
+        gathered.missing = wanted - cx.buffer.groups().len();
     }
-    if cx.held.groups().is_empty() {
+    if cx.buffer.groups().is_empty() {
         return Err(exhausted(cx.objective.filter, &gathered, step));
     }
     Ok(gathered)
@@ -150,7 +150,7 @@ fn round(
             continue;
         }
         gathered.passed += 1;
-        if cx.held.groups().len() == wanted {
+        if cx.buffer.groups().len() == wanted {
             continue; // The round was likely to be too small, and was not.
         }
         if let Some(kept) = &mut trainer.kept {
@@ -158,7 +158,7 @@ fn round(
                 kept.push_response(out.ids(s), out.logprobs(s), out.finish(s));
             }
         }
-        cx.held.push(HeldGroup { position: first + g as u64, item, scored, texts, branches });
+        cx.buffer.push(SampleGroup { position: first + g as u64, item, scored, texts, branches });
     }
     Ok(())
 }
@@ -220,7 +220,7 @@ fn play(
     (cx.edge)(Doing::Rollout);
     let started = Instant::now();
     let episodes = cx.episodes.as_mut().expect("the step is one of episodes");
-    let asked = episodes::Asked {
+    let asked = episodes::EpisodesRequest {
         text: cx.text,
         rollout: &cx.run.rollout,
         starts: &episodes.starts(cx.cursor.data_position, prompts),

@@ -1,8 +1,8 @@
 //! Sampling and grading: the rounds of a rollout, what it keeps, and responses as text.
 
+pub mod buffer;
 pub(crate) mod counted;
-pub mod dealt;
 pub(crate) mod exchange;
 pub mod gather;
-pub mod held;
 pub(crate) mod packed;
+pub mod ranks;

@@ -4,7 +4,7 @@
 pub mod export;
 
 use crate::roles::{Role, Trainer};
-use crate::rollout::held::Held;
+use crate::rollout::buffer::RolloutBuffer;
 use plimsoll_base::{Bytes, Result};
 use plimsoll_device::{Device, MatrixLayout};
 use plimsoll_files::{
@@ -50,13 +50,14 @@ struct TensorsOf<'a> {
 pub fn prepare<'a>(
     trainer: &Trainer<'a>,
     model: &OpenModel,
-    held: &Held,
+    buffer: &RolloutBuffer,
     saving: Saving<'_>,
 ) -> Result<SaveJob<'a>> {
     let Saving { step, store, retention, everything, .. } = saving;
     check_space(checkpoint_size(trainer.sampler.shape), store.folder())?;
     let part = store.begin(step)?;
-    let files = write_small(trainer, model, held, &part, everything).inspect_err(|_| store.abandon(step))?;
+    let files =
+        write_small(trainer, model, buffer, &part, everything).inspect_err(|_| store.abandon(step))?;
     Ok(SaveJob {
         dev: trainer.sampler.dev,
         tensors: files_of(trainer, everything.is_some()).into_iter().map(tensors).collect(),
@@ -114,7 +115,7 @@ pub fn save_of_ranks(
     trainer: &mut Trainer<'_>,
     group: &Group,
     model: &OpenModel,
-    held: &Held,
+    buffer: &RolloutBuffer,
     saving: Saving<'_>,
 ) -> Result<PathBuf> {
     let (step, store, everything) = (saving.step, saving.store.clone(), saving.everything.is_some());
@@ -126,7 +127,7 @@ pub fn save_of_ranks(
     if near[0] > 0 {
         return group.barrier().map(|()| path);
     }
-    let mut job = if group.rank() == 0 { Some(prepare(trainer, model, held, saving)?) } else { None };
+    let mut job = if group.rank() == 0 { Some(prepare(trainer, model, buffer, saving)?) } else { None };
     let part = job.as_ref().map_or(PathBuf::new(), |job| job.part.clone());
     let mut write = || -> Result<()> {
         let of = |(role, file, is_weights): (&Role<'_>, _, _)| (role.shape.name, file, is_weights);
@@ -195,7 +196,7 @@ fn tensors_of_ranks<'a>(role: &Role<'a>, is_weights: bool) -> Vec<SpreadTensors<
 fn write_small(
     trainer: &Trainer<'_>,
     model: &OpenModel,
-    held: &Held,
+    buffer: &RolloutBuffer,
     part: &Path,
     everything: Option<(&RunState, &str)>,
 ) -> Result<BTreeMap<String, plimsoll_files::FileRecord>> {
@@ -229,7 +230,7 @@ fn write_small(
         write(STATE_JSON, state.to_text().as_bytes())?;
         write(RUN_FILE, run_file.as_bytes())?;
         if state.held.is_some() {
-            let record = write_new_lines(&part.join(HELD), held.lines(trainer.step_samples()))?;
+            let record = write_new_lines(&part.join(HELD), buffer.lines(trainer.step_samples()))?;
             files.insert(HELD.to_string(), record);
         }
     }

@@ -6,7 +6,7 @@ use crate::data::session::Session;
 use crate::diverged::prove;
 use crate::episodes::Episodes;
 use crate::roles::{Role, Trainer};
-use crate::rollout::held::Held;
+use crate::rollout::buffer::RolloutBuffer;
 use crate::save::{prepare, save_of_ranks};
 use plimsoll_base::{Error, Result};
 use plimsoll_config::{LearnsFrom, Objective, RunSpec};
@@ -16,7 +16,7 @@ use plimsoll_model::rope;
 use plimsoll_plan::{RoleName, longest_sequence};
 use plimsoll_ranks::Group;
 use plimsoll_reward::Rewards;
-use plimsoll_run::checkpoint::{BASE, HELD, HeldState, RoleState, RunState};
+use plimsoll_run::checkpoint::{BASE, BufferState, HELD, RoleState, RunState};
 use plimsoll_run::ending::Summary;
 use plimsoll_run::lead::{Job, Lead, Save, Saving};
 use plimsoll_run::progress::Progress;
@@ -36,7 +36,7 @@ pub(super) struct LanguageRun<'r> {
     pub(super) objective: Option<Objective>,
     /// Past what the last step took from the data.
     pub(super) cursor: Cursor,
-    pub(super) held: Held,
+    pub(super) buffer: RolloutBuffer,
     /// How long each rank had waited when the step began.
     pub(super) waited: Vec<Duration>,
 }
@@ -49,8 +49,18 @@ impl<'r> LanguageRun<'r> {
         rewards: Rewards,
         episodes: Option<Episodes>,
     ) -> LanguageRun<'r> {
-        let (objective, cursor, held) = (run.objective, Cursor::default(), Held::default());
-        LanguageRun { run, session, trainer, rewards, episodes, objective, cursor, held, waited: Vec::new() }
+        let (objective, cursor, buffer) = (run.objective, Cursor::default(), RolloutBuffer::default());
+        LanguageRun {
+            run,
+            session,
+            trainer,
+            rewards,
+            episodes,
+            objective,
+            cursor,
+            buffer,
+            waited: Vec::new(),
+        }
     }
 
     fn set_names(&self) -> Vec<String> {
@@ -58,7 +68,7 @@ impl<'r> LanguageRun<'r> {
     }
 
     /// Restores the samples of an earlier rollout that wait for their steps.
-    fn restore_held(&mut self, folder: &Path, held: HeldState) -> Result<()> {
+    fn restore_buffer(&mut self, folder: &Path, state: BufferState) -> Result<()> {
         let Session { data, text, .. } = &mut self.session;
         let (text, rollout) = (&*text, &self.run.rollout);
         let mut item = |position: u64| {
@@ -67,7 +77,7 @@ impl<'r> LanguageRun<'r> {
         let words = |ids: &[u32], finish| response_text(text, ids, finish, &rollout.stop, rollout.keep_stop);
         let kept = self.trainer.kept.as_mut().expect("a run whose samples wait has room for them");
         let size = rollout.group_size as usize;
-        self.held = Held::read(&folder.join(HELD), held, size, kept, &mut item, &words)?;
+        self.buffer = RolloutBuffer::read(&folder.join(HELD), state, size, kept, &mut item, &words)?;
         Ok(())
     }
 
@@ -133,7 +143,7 @@ impl<'r: 'scope, 'scope> Job<'scope> for LanguageRun<'r> {
         }
         self.cursor = Cursor { data_position: state.data_position, next_sample_id: state.next_sample_id };
         match state.held {
-            Some(held) => self.restore_held(checkpoint, held),
+            Some(state) => self.restore_buffer(checkpoint, state),
             None => Ok(()),
         }
     }
@@ -201,7 +211,7 @@ impl<'r: 'scope, 'scope> Job<'scope> for LanguageRun<'r> {
         state.policy_version = self.trainer.updates();
         state.data_position = self.cursor.data_position;
         state.next_sample_id = self.cursor.next_sample_id;
-        state.held = self.held.state();
+        state.held = self.buffer.state();
         state.kl_coef = self.objective.and_then(|objective| objective.adaptive_kl_coef());
         let of = |role: &Role<'_>| RoleState {
             updates: role.optimizer.is_some().then(|| role.updates()),
@@ -221,10 +231,10 @@ impl<'r: 'scope, 'scope> Job<'scope> for LanguageRun<'r> {
 
     fn save(&mut self, saving: Saving<'_>) -> Result<Save<'scope>> {
         if let Some(group) = self.trainer.group {
-            let saved = save_of_ranks(&mut self.trainer, group, &self.session.model, &self.held, saving)?;
+            let saved = save_of_ranks(&mut self.trainer, group, &self.session.model, &self.buffer, saving)?;
             return Ok(Save::Done(saved));
         }
-        let job = prepare(&self.trainer, &self.session.model, &self.held, saving)?;
+        let job = prepare(&self.trainer, &self.session.model, &self.buffer, saving)?;
         Ok(Save::Later(Box::new(move || job.run())))
     }
 

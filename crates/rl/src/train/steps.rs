@@ -12,7 +12,7 @@ use crate::methods::{PairMethod, metrics};
 use crate::roles::UpdateStats;
 use plimsoll_base::Result;
 use plimsoll_infer::model_reward;
-use plimsoll_infer::responses::{Kept, KeptSample, Place};
+use plimsoll_infer::responses::{KeptSample, Place, SamplesHeader};
 use plimsoll_plan::SAMPLES_KEPT;
 use plimsoll_rollout::Finish;
 use plimsoll_run::lead::{Lead, Stepped};
@@ -38,7 +38,7 @@ impl LanguageRun<'_> {
             episodes: self.episodes.as_mut(),
             prompts: &mut |first, n| data.batch(text, first, n),
             cursor: self.cursor,
-            held: &mut self.held,
+            buffer: &mut self.buffer,
             edge: &mut |doing| lead.part(doing, n),
         };
         let result = step(&mut self.trainer, &mut cx, n);
@@ -68,16 +68,16 @@ impl LanguageRun<'_> {
         let mut metrics = report.metrics;
         metrics.insert("num_tokens".into(), lead.progress.rollout_tokens as f64);
         let sets: Vec<&str> = self.session.data.names().collect();
-        metrics::add_sets(&mut metrics, &sets, &self.held.groups()[self.held.last()]);
+        metrics::add_sets(&mut metrics, &sets, &self.buffer.groups()[self.buffer.last()]);
         let (vitals, loss) = (report.vitals, report.reverse_kl);
         self.step_done(lead, n, Stepped { seconds, reward, loss, metrics, vitals, ..Stepped::default() })
     }
 
     /// Says after the first step how many responses are empty or cut, which a mean reward does not show.
     fn note_faults(&self, lead: &mut Lead<'_, '_, '_, '_>) {
-        let last = self.held.last();
-        let which = self.held.sequences(last.clone());
-        let texts = self.held.groups()[last].iter().flat_map(|group| &group.texts);
+        let last = self.buffer.last();
+        let which = self.buffer.sequences(last.clone());
+        let texts = self.buffer.groups()[last].iter().flat_map(|group| &group.texts);
         let empty = texts.filter(|text| text.trim().is_empty()).count();
         let samples = self.trainer.step_samples();
         let is_cut = |s: &usize| samples.finish(*s) == Finish::Length;
@@ -168,8 +168,8 @@ impl LanguageRun<'_> {
         let names = model_reward::names(&self.rewards, &self.run.model_rewards);
         let names: Vec<String> = names.into_iter().map(str::to_string).collect();
         let sets: Vec<&str> = self.session.data.names().collect();
-        let (samples, policy_version) = (self.trainer.step_samples(), self.held.of().policy_version);
-        let kept = Kept {
+        let (samples, policy_version) = (self.trainer.step_samples(), self.buffer.of().policy_version);
+        let kept = SamplesHeader {
             text: &self.session.text,
             step: n,
             answer_column: &self.run.data.answer_column,
@@ -177,11 +177,11 @@ impl LanguageRun<'_> {
             samples,
             policy_version,
         };
-        let groups = self.held.last();
+        let groups = self.buffer.last();
         let rows: Vec<KeptSample> = (groups.start * group..groups.end * group)
             .take(SAMPLES_KEPT)
             .map(|s| {
-                let (of, i) = (&self.held.groups()[s / group], s % group);
+                let (of, i) = (&self.buffer.groups()[s / group], s % group);
                 let place = Place { set: sets[of.item.set], index: of.position, of_group: i };
                 kept.sample(s, place, &of.item, &of.texts[i], &of.scored[i])
             })

@@ -14,7 +14,7 @@ use plimsoll_reward::Rewards;
 use plimsoll_rl::context::{Cursor, StepContext};
 use plimsoll_rl::methods::policy::{StepReport, step};
 use plimsoll_rl::roles::Trainer;
-use plimsoll_rl::rollout::held::Held;
+use plimsoll_rl::rollout::buffer::RolloutBuffer;
 use plimsoll_text::Tokenizer;
 use plimsoll_train::Share;
 use std::path::Path;
@@ -112,7 +112,7 @@ fn facts(run: &RunSpec, model: &OpenModel) -> Facts {
 pub struct World<'c, 'a> {
     pub case: &'c Case,
     pub trainer: Trainer<'a>,
-    pub held: Held,
+    pub buffer: RolloutBuffer,
     pub cursor: Cursor,
 }
 
@@ -126,7 +126,7 @@ impl Case {
             .with(RoleName::Teacher, self.run.needs.teacher.then_some(&self.model));
         let sources = Sources { model: &self.model, others };
         let trainer = Trainer::new(&*dev, &mut arena, shape, sources, self.run.seed).expect("its weights");
-        body(&mut World { case: self, trainer, held: Held::default(), cursor: Cursor::default() })
+        body(&mut World { case: self, trainer, buffer: RolloutBuffer::default(), cursor: Cursor::default() })
     }
 
     /// Sum `number` of the data, with its answer.
@@ -170,7 +170,7 @@ impl World<'_, '_> {
             prompts: &mut |first, count| Ok((first..first + count as u64).map(|n| case.item(n)).collect()),
             episodes: None,
             cursor: self.cursor,
-            held: &mut self.held,
+            buffer: &mut self.buffer,
             edge: &mut |_| {},
         };
         let report = step(&mut self.trainer, &mut cx, number);

@@ -25,7 +25,7 @@ fn a_step_trains_on_what_it_sampled_with_the_log_probabilities_of_the_rollout() 
                 assert_eq!(world.cursor.data_position, 4 * number, "{method}");
                 assert_eq!(world.cursor.next_sample_id, 16 * number, "{method}");
                 assert_eq!(world.trainer.updates(), number, "{method}");
-                assert_eq!(world.held.last(), 0..4);
+                assert_eq!(world.buffer.last(), 0..4);
                 let tokens: usize = (0..16).map(|s| world.trainer.sampler.samples.ids(s).len()).sum();
                 assert_eq!(report.sampled_tokens, tokens, "{method}");
             }
@@ -67,11 +67,11 @@ fn a_lagging_policy_takes_several_steps_from_one_rollout() {
         world.step(1).expect("finite losses");
         // Two steps' prompts were sampled at once, and half of them wait.
         assert_eq!((world.cursor.data_position, world.cursor.next_sample_id), (8, 32));
-        let state = world.held.state().expect("groups wait");
+        let state = world.buffer.state().expect("groups wait");
         assert_eq!((state.groups, state.policy_version), (4, 0));
         let second = world.step(2).expect("finite losses");
-        assert_eq!((world.cursor.data_position, world.held.last()), (8, 4..8));
-        assert_eq!((second.sampled_tokens, world.held.state()), (0, None));
+        assert_eq!((world.cursor.data_position, world.buffer.last()), (8, 4..8));
+        assert_eq!((second.sampled_tokens, world.buffer.state()), (0, None));
         assert_eq!(second.logprob_mismatch_max, 0.0, "they are scored again before the update");
         world.step(3).expect("finite losses");
         assert_eq!(world.cursor.data_position, 16);

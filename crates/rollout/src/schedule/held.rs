@@ -121,12 +121,12 @@ impl Span {
 
 /// Units of each cache that a prompt or a sequence holds.
 #[derive(Debug, Default)]
-pub(super) struct Held([Span; CACHES]);
+pub(super) struct SequenceUnits([Span; CACHES]);
 
-impl Held {
+impl SequenceUnits {
     /// Returns no units, with capacity for some.
-    pub(super) fn with_capacity(units: Count) -> Held {
-        Held(units.0.map(Span::with_capacity))
+    pub(super) fn with_capacity(units: Count) -> SequenceUnits {
+        SequenceUnits(units.0.map(Span::with_capacity))
     }
 
     pub(super) fn of(&self, cache: Cache) -> &Span {

@@ -1,7 +1,7 @@
 //! Sequences that come and go between passes: a group opens with its own longest response, and any of its sequences may
 //! be cancelled. Tickets grow: the first to come is the first to be served and the last to be preempted.
 
-use super::held::Held;
+use super::held::SequenceUnits;
 use super::{Group, Schedule, State};
 use crate::limits::{Count, EngineLimits};
 
@@ -21,7 +21,7 @@ impl Schedule {
         self.begin([].into_iter(), 1);
         self.num_groups = self.groups.len();
         for group in &mut self.groups {
-            let held = Held::with_capacity(most_of_prompt(&self.limits));
+            let held = SequenceUnits::with_capacity(most_of_prompt(&self.limits));
             *group = Group { held, ..Group::default() };
         }
     }

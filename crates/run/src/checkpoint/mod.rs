@@ -26,7 +26,7 @@ pub use plimsoll_files::ADAPTER_WEIGHTS;
 pub use publish::{Published, published};
 pub use retention::Retention;
 pub use saver::Saver;
-pub use state::{BASE, Best, HeldState, RoleState, RunState};
+pub use state::{BASE, Best, BufferState, RoleState, RunState};
 pub use store::Store;
 pub use weights::{Made, Progress};
 

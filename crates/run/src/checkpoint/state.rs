@@ -22,7 +22,7 @@ pub struct Best {
 /// The rollout whose samples are waiting, in `state.json`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct HeldState {
+pub struct BufferState {
     /// The step that sampled them.
     pub step: u32,
     /// Number of optimizer updates of the weights that sampled them.
@@ -53,7 +53,7 @@ pub struct RunState {
     pub next_sample_id: u64,
     /// Samples of an earlier rollout that are waiting for their steps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub held: Option<HeldState>,
+    pub held: Option<BufferState>,
     #[serde(with = "exact_option")]
     pub kl_coef: Option<f64>,
     /// Length of `events.jsonl` at this point.

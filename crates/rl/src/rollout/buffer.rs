@@ -7,7 +7,7 @@ use plimsoll_base::{Error, Result};
 use plimsoll_infer::text::Item;
 use plimsoll_reward::Scored;
 use plimsoll_rollout::{Finish, Samples};
-use plimsoll_run::checkpoint::HeldState;
+use plimsoll_run::checkpoint::BufferState;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -15,17 +15,17 @@ use std::ops::Range;
 use std::path::Path;
 
 #[derive(Debug, Default)]
-pub struct Held {
-    groups: Vec<HeldGroup>,
+pub struct RolloutBuffer {
+    groups: Vec<SampleGroup>,
     /// Number of groups that have been trained on.
     used: usize,
     last: Range<usize>,
-    of: HeldState,
+    of: BufferState,
 }
 
 /// One prompt with its samples.
 #[derive(Debug)]
-pub struct HeldGroup {
+pub struct SampleGroup {
     /// Position of the prompt in the data.
     pub position: u64,
     pub item: Item,
@@ -45,7 +45,7 @@ pub struct Branch {
     pub prompt: Vec<u32>,
 }
 
-impl HeldGroup {
+impl SampleGroup {
     pub fn num_sequences(&self) -> usize {
         self.branches.as_ref().map_or(self.scored.len(), Vec::len)
     }
@@ -77,22 +77,23 @@ struct LineSample {
     parts: Vec<Option<u32>>,
 }
 
-impl Held {
+impl RolloutBuffer {
     /// Clears all groups for the rollout of `step`, whose weights have seen `policy_version` updates.
     pub fn begin(&mut self, step: u32, policy_version: u64) {
-        *self = Held { of: HeldState { step, policy_version, groups: 0 }, ..Held::default() };
+        *self =
+            RolloutBuffer { of: BufferState { step, policy_version, groups: 0 }, ..RolloutBuffer::default() };
     }
 
-    pub fn push(&mut self, group: HeldGroup) {
+    pub fn push(&mut self, group: SampleGroup) {
         self.groups.push(group);
     }
 
-    pub fn groups(&self) -> &[HeldGroup] {
+    pub fn groups(&self) -> &[SampleGroup] {
         &self.groups
     }
 
     /// Returns the rollout that the groups are from.
-    pub fn of(&self) -> HeldState {
+    pub fn of(&self) -> BufferState {
         self.of
     }
 
@@ -110,7 +111,7 @@ impl Held {
     /// Returns the sequences of some groups, as indices into the samples.
     pub fn sequences(&self, groups: Range<usize>) -> Range<usize> {
         let count =
-            |groups: Range<usize>| self.groups[groups].iter().map(HeldGroup::num_sequences).sum::<usize>();
+            |groups: Range<usize>| self.groups[groups].iter().map(SampleGroup::num_sequences).sum::<usize>();
         let first = count(0..groups.start);
         first..first + count(groups)
     }
@@ -126,9 +127,9 @@ impl Held {
     }
 
     /// Returns the counters for a checkpoint; `None` where nothing waits.
-    pub fn state(&self) -> Option<HeldState> {
+    pub fn state(&self) -> Option<BufferState> {
         let groups = self.waiting().len() as u64;
-        (groups > 0).then_some(HeldState { groups, ..self.of })
+        (groups > 0).then_some(BufferState { groups, ..self.of })
     }
 
     /// Returns the lines of a checkpoint's file, one per waiting group.
@@ -155,18 +156,18 @@ impl Held {
     /// Errors: `checkpoint-damaged`; those of `item`.
     pub fn read(
         path: &Path,
-        state: HeldState,
+        state: BufferState,
         size: usize,
         samples: &mut Samples,
         item: &mut dyn FnMut(u64) -> Result<Item>,
         text: &dyn Fn(&[u32], Finish) -> String,
-    ) -> Result<Held> {
+    ) -> Result<RolloutBuffer> {
         let bad = |what: String| {
             Error::new("checkpoint-damaged", format!("{}: {what}", path.display()))
                 .hint("--resume=previous-good resumes from the previous checkpoint")
         };
         let number = |bits: Option<u32>| bits.map(f32::from_bits);
-        let mut held = Held { of: state, ..Held::default() };
+        let mut buffer = RolloutBuffer { of: state, ..RolloutBuffer::default() };
         samples.clear();
         let file = File::open(path).map_err(|err| bad(err.to_string()))?;
         for line in BufReader::new(file).lines() {
@@ -188,12 +189,12 @@ impl Held {
                 scored.push(Scored { total: number(sample.total), parts });
             }
             let item = item(line.position)?;
-            held.push(HeldGroup { position: line.position, item, scored, texts, branches: None });
+            buffer.push(SampleGroup { position: line.position, item, scored, texts, branches: None });
         }
-        if held.groups.len() as u64 != state.groups {
-            return Err(bad(format!("{} groups, state.json says {}", held.groups.len(), state.groups)));
+        if buffer.groups.len() as u64 != state.groups {
+            return Err(bad(format!("{} groups, state.json says {}", buffer.groups.len(), state.groups)));
         }
-        Ok(held)
+        Ok(buffer)
     }
 }
 
@@ -201,41 +202,41 @@ impl Held {
 mod tests {
     use super::*;
 
-    fn group(position: u64, total: Option<f32>) -> HeldGroup {
+    fn group(position: u64, total: Option<f32>) -> SampleGroup {
         let scored = vec![Scored { total, parts: vec![Some(0.1), None] }, Scored::default()];
-        HeldGroup { position, item: Item::default(), scored, texts: vec![String::new(); 2], branches: None }
+        SampleGroup { position, item: Item::default(), scored, texts: vec![String::new(); 2], branches: None }
     }
 
     #[test]
     fn what_waits_comes_back_with_its_bits() {
-        let (mut held, mut samples) = (Held::default(), Samples::with_capacity(6, 3));
+        let (mut buffer, mut samples) = (RolloutBuffer::default(), Samples::with_capacity(6, 3));
         samples.clear();
-        held.begin(7, 41);
+        buffer.begin(7, 41);
         for (position, total) in [(30, Some(1.0)), (31, None), (34, Some(-0.3))] {
-            held.push(group(position, total));
+            buffer.push(group(position, total));
             samples.push_response(&[position as u32, 5], &[-0.1, -2.5e-7], Finish::Eos);
             samples.push_response(&[9], &[-1.0 / 3.0], Finish::Length);
         }
-        assert_eq!(held.state(), None, "no step is done: the rollout is made again");
-        held.done(held.next(1));
-        assert_eq!((held.last(), held.next(4)), (0..1, 1..3));
-        let state = held.state().expect("two groups wait");
-        assert_eq!(state, HeldState { step: 7, policy_version: 41, groups: 2 });
+        assert_eq!(buffer.state(), None, "no step is done: the rollout is made again");
+        buffer.done(buffer.next(1));
+        assert_eq!((buffer.last(), buffer.next(4)), (0..1, 1..3));
+        let state = buffer.state().expect("two groups wait");
+        assert_eq!(state, BufferState { step: 7, policy_version: 41, groups: 2 });
 
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("samples.jsonl");
-        plimsoll_files::write_new_lines(&path, held.lines(&samples)).expect("written");
+        plimsoll_files::write_new_lines(&path, buffer.lines(&samples)).expect("written");
         let read = |state, size, room: &mut Samples| {
             let mut item = |position: u64| Ok(Item { text: position.to_string(), ..Item::default() });
-            Held::read(&path, state, size, room, &mut item, &|ids, _| ids.len().to_string())
+            RolloutBuffer::read(&path, state, size, room, &mut item, &|ids, _| ids.len().to_string())
         };
         let mut room = Samples::with_capacity(4, 3);
         let back = read(state, 2, &mut room).expect("whole");
         assert_eq!(back.state(), None);
-        assert_eq!((back.of(), back.next(9)), (HeldState { groups: 2, ..state }, 0..2));
+        assert_eq!((back.of(), back.next(9)), (BufferState { groups: 2, ..state }, 0..2));
         assert_eq!(back.groups()[1].item.text, "34");
         assert_eq!(back.groups()[1].texts, ["2", "1"]);
-        for (g, before) in back.groups().iter().zip(&held.groups()[1..]) {
+        for (g, before) in back.groups().iter().zip(&buffer.groups()[1..]) {
             assert_eq!((g.position, &g.scored), (before.position, &before.scored));
         }
         for s in 0..4 {
@@ -244,7 +245,7 @@ mod tests {
             assert_eq!(room.finish(s), samples.finish(s + 2));
         }
         for (state, size, tokens, what) in [
-            (HeldState { groups: 3, ..state }, 2, 3, "state.json says 3"),
+            (BufferState { groups: 3, ..state }, 2, 3, "state.json says 3"),
             (state, 3, 3, "a group of 2 samples"),
             (state, 2, 1, "a response of 2 tokens"),
         ] {
@@ -255,5 +256,5 @@ mod tests {
 }
 
 #[cfg(test)]
-#[path = "held_tests.rs"]
+#[path = "buffer_tests.rs"]
 mod more_tests;

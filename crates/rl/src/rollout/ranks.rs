@@ -16,12 +16,12 @@ use plimsoll_rollout::{Lengths, Request, RolloutStats, Samples, StopCondition};
 use plimsoll_train::Sequence;
 
 /// One rank's graded samples.
-struct Dealt {
+struct RankSamples {
     samples: Vec<Sample>,
     stats: SentStats,
     counted: Counted,
 }
-packed!(Dealt { samples: Vec<Sample>, stats: SentStats, counted: Counted });
+packed!(RankSamples { samples: Vec<Sample>, stats: SentStats, counted: Counted });
 
 struct Sample {
     sent: Sent,
@@ -32,7 +32,7 @@ struct Sample {
 packed!(Sample { sent: Sent, text: String, total: Option<f32>, parts: Vec<Option<f32>> });
 
 /// The graded samples of all ranks.
-pub struct Whole {
+pub struct GradedRollout {
     pub scored: Vec<Scored>,
     pub texts: Vec<String>,
     pub stats: RolloutStats,
@@ -48,11 +48,11 @@ pub fn sample(
     rewards: &mut Rewards,
     of: &GradedRequest<'_>,
     sampled: &mut dyn FnMut(),
-) -> Result<Whole> {
+) -> Result<GradedRollout> {
     let Some(group) = trainer.group else {
         let Graded { stats, texts, scored } =
             Graded::sample(trainer, rewards, of, of.items.iter(), &of.request, sampled)?;
-        return Ok(Whole { scored, texts, stats, counted: Counted::sum([Counted::of(rewards)]) });
+        return Ok(GradedRollout { scored, texts, stats, counted: Counted::sum([Counted::of(rewards)]) });
     };
     let size = of.request.group_size;
     let keys = of.items.iter().map(|item| (Lengths::key(&item.ids), item.set));
@@ -110,10 +110,10 @@ fn share(
     own: Result<(Graded, Counted)>,
     deal: &Deal,
     size: usize,
-) -> Result<Whole> {
+) -> Result<GradedRollout> {
     let mut all = exchange(group, Kind::Samples, own.map(|(own, counted)| message(samples, own, counted)))?;
     samples.clear();
-    let mut whole = Whole {
+    let mut whole = GradedRollout {
         scored: Vec::new(),
         texts: Vec::new(),
         stats: RolloutStats::default(),
@@ -130,7 +130,7 @@ fn share(
     Ok(whole)
 }
 
-fn message(samples: &Samples, own: Graded, counted: Counted) -> Dealt {
+fn message(samples: &Samples, own: Graded, counted: Counted) -> RankSamples {
     let len = samples.len();
     assert_eq!((own.scored.len(), own.texts.len()), (len, len), "a score and a text a sample");
     let graded = own.scored.into_iter().zip(own.texts).enumerate();
@@ -140,9 +140,9 @@ fn message(samples: &Samples, own: Graded, counted: Counted) -> Dealt {
         total,
         parts,
     };
-    Dealt { samples: graded.map(sample).collect(), stats: SentStats::of(&own.stats), counted }
+    RankSamples { samples: graded.map(sample).collect(), stats: SentStats::of(&own.stats), counted }
 }
 
 #[cfg(test)]
-#[path = "dealt_tests.rs"]
+#[path = "ranks_tests.rs"]
 mod tests;

@@ -19,7 +19,7 @@ const EPERM: i32 = 1;
 const EAGAIN: i32 = 11;
 
 /// The questions of one worker.
-pub(crate) struct Desk {
+pub(crate) struct SyscallBroker {
     listener: Listener,
     /// Most processes of a model's program.
     processes_max: Option<usize>,
@@ -31,16 +31,16 @@ pub(crate) struct Desk {
     pub(crate) was_full: bool,
 }
 
-impl Desk {
+impl SyscallBroker {
     /// `memory`: most bytes of System V shared memory.
     pub(crate) fn new(
         listener: OwnedFd,
         folder: Option<PathBuf>,
         processes_max: Option<usize>,
         memory: u64,
-    ) -> Desk {
+    ) -> SyscallBroker {
         let objects = Objects::new(memory);
-        Desk { listener: Listener::new(listener), processes_max, folder, objects, was_full: false }
+        SyscallBroker { listener: Listener::new(listener), processes_max, folder, objects, was_full: false }
     }
 
     /// Answers waiting questions, up to a bound.
@@ -84,7 +84,7 @@ impl Desk {
     }
 }
 
-impl AsFd for Desk {
+impl AsFd for SyscallBroker {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.listener.as_fd()
     }

@@ -18,7 +18,7 @@ pub(crate) fn region(prefix: &str) -> String {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Kept<'p> {
+pub(crate) struct OffloadedInputs<'p> {
     /// [3, M, h], in the arena.
     pub(crate) slots: Buf<'p>,
     /// [leaving, M, h], in host memory.
@@ -27,7 +27,7 @@ pub(crate) struct Kept<'p> {
     pub(crate) each: (usize, usize),
 }
 
-impl<'p> Kept<'p> {
+impl<'p> OffloadedInputs<'p> {
     fn in_arena(&self, layer: usize) -> Buf<'p> {
         self.slots.slice(layer % INPUT_SLOTS * self.each.0, self.each.1)
     }
