@@ -16,6 +16,14 @@ plimsoll_base::names! {
         MeanBaseline = "mean_baseline",
         /// R - mean of the others.
         Rloo = "rloo",
+        /// R - mean of the group, in which a sample counts by its tokens.
+        LengthWeighted = "length_weighted",
+        /// R - mean of the group, times the number of samples for each that has a reward other than 0.
+        Gpg = "gpg",
+        /// (R - the second best of the group) / (std + eps) of the best; 0 of the others.
+        Lead = "lead",
+        /// The group norm of each reward by itself, summed by weights and normalised over the step.
+        Decoupled = "decoupled",
         /// R.
         None = "none",
         /// GAE over a critic's values.
@@ -24,19 +32,37 @@ plimsoll_base::names! {
 }
 
 impl Advantage {
+    /// Returns the advantage whose group baseline this is; none of a critic.
+    pub const fn of_shaping(shaping: GroupShaping) -> Advantage {
+        match shaping {
+            GroupShaping::None => Advantage::None,
+            GroupShaping::Rloo => Advantage::Rloo,
+            GroupShaping::MeanBaseline => Advantage::MeanBaseline,
+            GroupShaping::GroupNorm { .. } => Advantage::GroupNorm,
+            GroupShaping::LengthWeighted => Advantage::LengthWeighted,
+            GroupShaping::Gpg => Advantage::Gpg,
+            GroupShaping::Lead { .. } => Advantage::Lead,
+            GroupShaping::Decoupled { .. } => Advantage::Decoupled,
+        }
+    }
+
     /// Returns the group baseline; GAE has none.
     pub const fn shaping(self, eps: f64) -> GroupShaping {
         match self {
             Advantage::GroupNorm => GroupShaping::GroupNorm { eps },
             Advantage::MeanBaseline => GroupShaping::MeanBaseline,
             Advantage::Rloo => GroupShaping::Rloo,
+            Advantage::LengthWeighted => GroupShaping::LengthWeighted,
+            Advantage::Gpg => GroupShaping::Gpg,
+            Advantage::Lead => GroupShaping::Lead { eps },
+            Advantage::Decoupled => GroupShaping::Decoupled { eps },
             Advantage::None | Advantage::Gae => GroupShaping::None,
         }
     }
 
     /// True if it compares the samples of one prompt.
     pub const fn compares_group(self) -> bool {
-        matches!(self, Advantage::GroupNorm | Advantage::MeanBaseline | Advantage::Rloo)
+        !matches!(self, Advantage::None | Advantage::Gae)
     }
 }
 

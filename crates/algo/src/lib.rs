@@ -29,3 +29,6 @@ pub mod value_loss;
 /// Results of OpenRLHF 0.11.2 and Open-Reasoner-Zero for hand-chosen inputs, as JSON: `tests/it/golden.rs` and
 /// `plimsoll bench methods` compare the formulas with them.
 pub const GOLDEN: &str = include_str!("../tests/golden/rl_formulas.json");
+
+/// Losses and advantages of GRPO's kin, by the code of verl 0.9.1 and TRL 1.16 in f64 (`tests/golden/kin.py`).
+pub const KIN: &str = include_str!("../tests/golden/kin.json");

@@ -25,6 +25,24 @@ plimsoll_base::names! {
         Cispo = "cispo",
         /// Soft gates instead of clips (arXiv 2511.20347).
         Sapo = "sapo",
+        /// Sequence ratios whose losses grow with their lengths (LUSPO, TRL 1.16's `luspo`).
+        Luspo = "luspo",
+        /// The geometric mean of clipped token ratios (arXiv 2507.20673).
+        Gmpo = "gmpo",
+        /// A trust region by total variation instead of ratios (arXiv 2602.04879).
+        DppoTv = "dppo_tv",
+        /// A trust region by binary divergence (arXiv 2602.04879).
+        DppoKl = "dppo_kl",
+        /// A smooth weight of whole sequences (VESPO, TRL 1.16's `vespo`).
+        Vespo = "vespo",
+        /// A baseline that weighs samples by their lengths (arXiv 2505.23585).
+        Opo = "opo",
+        /// A plain policy gradient, larger where fewer samples have a reward (arXiv 2504.02546).
+        Gpg = "gpg",
+        /// Only the best sample of a group learns, by its lead (verl 0.9's `grpo_passk`).
+        PassK = "pass_k",
+        /// Each reward compared within its group by itself (arXiv 2601.05242).
+        Gdpo = "gdpo",
         /// PPO with a critic (arXiv 1707.06347).
         Ppo = "ppo",
         /// A teacher's log-probs of what the student samples (MiniLLM arXiv 2306.08543).
@@ -195,6 +213,38 @@ pub const METHODS: [MethodSpec; Method::ALL.len()] = [
             ..GRPO
         },
     ),
+    sampling(
+        Method::Luspo,
+        SamplingSpec {
+            loss: PolicyLoss::Gspo { clip_low: 3e-4, clip_high: 4e-4 },
+            aggregation: AggregationKind::SeqMeanTokenSum,
+            ..GRPO
+        },
+    ),
+    sampling(
+        Method::Gmpo,
+        SamplingSpec {
+            loss: PolicyLoss::Gmpo { clip_low: 0.4, clip_high: 0.4 },
+            aggregation: AggregationKind::SeqMeanTokenMean,
+            ..GRPO
+        },
+    ),
+    sampling(
+        Method::DppoTv,
+        SamplingSpec { loss: PolicyLoss::DppoTv { clip_low: 0.15, clip_high: 0.15 }, ..GRPO },
+    ),
+    sampling(
+        Method::DppoKl,
+        SamplingSpec { loss: PolicyLoss::DppoKl { clip_low: 0.05, clip_high: 0.05 }, ..GRPO },
+    ),
+    sampling(
+        Method::Vespo,
+        SamplingSpec { loss: PolicyLoss::Vespo { positive: [2.0, 3.0], negative: [3.0, 2.0] }, ..GRPO },
+    ),
+    sampling(Method::Opo, SamplingSpec { shaping: GroupShaping::LengthWeighted, ..GRPO }),
+    sampling(Method::Gpg, SamplingSpec { shaping: GroupShaping::Gpg, loss: PolicyLoss::Reinforce, ..GRPO }),
+    sampling(Method::PassK, SamplingSpec { shaping: GroupShaping::Lead { eps: 1e-4 }, ..GRPO }),
+    sampling(Method::Gdpo, SamplingSpec { shaping: GroupShaping::Decoupled { eps: 1e-4 }, ..GRPO }),
     MethodSpec {
         needs: Needs { critic: true, ..SAMPLES },
         ..sampling(
@@ -233,6 +283,10 @@ impl PolicyLossKind {
             PolicyLossKind::Gspo => Method::Gspo,
             PolicyLossKind::Cispo => Method::Cispo,
             PolicyLossKind::Sapo => Method::Sapo,
+            PolicyLossKind::Gmpo => Method::Gmpo,
+            PolicyLossKind::DppoTv => Method::DppoTv,
+            PolicyLossKind::DppoKl => Method::DppoKl,
+            PolicyLossKind::Vespo => Method::Vespo,
             PolicyLossKind::Reinforce => Method::Reinforce,
         };
         match METHODS[method as usize].sampling {
@@ -243,24 +297,32 @@ impl PolicyLossKind {
 }
 
 impl PolicyLoss {
-    /// Returns the loss with other clips; `None` keeps the default. SAPO and REINFORCE have none.
-    pub fn with_clips(self, low: Option<f64>, high: Option<f64>) -> PolicyLoss {
-        let pick = |a: f64, b: f64| (low.unwrap_or(a), high.unwrap_or(b));
+    /// Returns its bounds, lower and upper; none of a loss without.
+    pub const fn clips(self) -> Option<[f64; 2]> {
         match self {
-            PolicyLoss::Ppo { clip_low, clip_high, dual_clip } => {
-                let (clip_low, clip_high) = pick(clip_low, clip_high);
-                PolicyLoss::Ppo { clip_low, clip_high, dual_clip }
-            }
-            PolicyLoss::Gspo { clip_low, clip_high } => {
-                let (clip_low, clip_high) = pick(clip_low, clip_high);
-                PolicyLoss::Gspo { clip_low, clip_high }
-            }
-            PolicyLoss::Cispo { clip_low, clip_high } => {
-                let (clip_low, clip_high) = pick(clip_low, clip_high);
-                PolicyLoss::Cispo { clip_low, clip_high }
-            }
-            PolicyLoss::Sapo { .. } | PolicyLoss::Reinforce => self,
+            PolicyLoss::Ppo { clip_low, clip_high, .. }
+            | PolicyLoss::Gspo { clip_low, clip_high }
+            | PolicyLoss::Cispo { clip_low, clip_high }
+            | PolicyLoss::Gmpo { clip_low, clip_high }
+            | PolicyLoss::DppoTv { clip_low, clip_high }
+            | PolicyLoss::DppoKl { clip_low, clip_high } => Some([clip_low, clip_high]),
+            PolicyLoss::Sapo { .. } | PolicyLoss::Vespo { .. } | PolicyLoss::Reinforce => None,
         }
+    }
+
+    /// Returns the loss with other clips, where it has some; `None` keeps the default.
+    pub fn with_clips(mut self, low: Option<f64>, high: Option<f64>) -> PolicyLoss {
+        if let PolicyLoss::Ppo { clip_low, clip_high, .. }
+        | PolicyLoss::Gspo { clip_low, clip_high }
+        | PolicyLoss::Cispo { clip_low, clip_high }
+        | PolicyLoss::Gmpo { clip_low, clip_high }
+        | PolicyLoss::DppoTv { clip_low, clip_high }
+        | PolicyLoss::DppoKl { clip_low, clip_high } = &mut self
+        {
+            *clip_low = low.unwrap_or(*clip_low);
+            *clip_high = high.unwrap_or(*clip_high);
+        }
+        self
     }
 
     /// Returns the loss with a dual clip; only PPO has one.

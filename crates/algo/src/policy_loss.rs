@@ -4,13 +4,19 @@
 //! and supervised terms are added afterwards. `Aggregation` averages with totals over the whole optimizer step, so
 //! neither gradient nor sum depends on the cut into micro-batches.
 
-use plimsoll_base::math::exp;
+use plimsoll_base::math::{exp, ln};
 
 use crate::aggregation::Aggregation;
 use crate::packed::{self, Packed};
 
 /// Log-ratios are clipped to this, as in OpenRLHF and verl; beyond it there is no gradient.
 pub const LOG_RATIO_MAX: f64 = 20.0;
+/// The largest factor of DPPO's losses, as in verl.
+const TRUSTED_RATIO_MAX: f64 = 20.0;
+/// Added to the probability of all other tokens, as in verl.
+const REST_MIN: f64 = 1e-8;
+/// The smallest log-ratio of a sequence in VESPO: log 1e-8, as in TRL.
+const SEQUENCE_LOG_MIN: f64 = -18.420_680_743_952_367;
 
 plimsoll_base::names! {
     /// The kind of policy loss; with its clips it is a `PolicyLoss`.
@@ -24,6 +30,14 @@ plimsoll_base::names! {
         Cispo = "cispo",
         /// A soft gate on the ratio.
         Sapo = "sapo",
+        /// The geometric mean of a sequence's ratios, each clipped by itself, times the advantage.
+        Gmpo = "gmpo",
+        /// A detached ratio times the log-probability, where the token's probability has not moved too far.
+        DppoTv = "dppo_tv",
+        /// The same, where the binary divergence of the token's probability is not too large.
+        DppoKl = "dppo_kl",
+        /// The log-probability times a smooth, detached function of the whole sequence's ratio.
+        Vespo = "vespo",
         /// The log-probability alone.
         Reinforce = "reinforce",
     }
@@ -32,7 +46,7 @@ plimsoll_base::names! {
 impl PolicyLossKind {
     /// True if its ratio is clipped.
     pub const fn clips(self) -> bool {
-        !matches!(self, PolicyLossKind::Sapo | PolicyLossKind::Reinforce)
+        self.loss().clips().is_some()
     }
 }
 
@@ -69,6 +83,35 @@ pub enum PolicyLoss {
         /// tau elsewhere.
         tau_negative: f64,
     },
+    /// -A exp(mean of c), c = l - l_old held to [-low, high] where A pushes it out (arXiv 2507.20673).
+    Gmpo {
+        /// Lower bound of a log-ratio, as a positive number.
+        clip_low: f64,
+        /// Upper bound of a log-ratio.
+        clip_high: f64,
+    },
+    /// -sg(min(rho, 20)) A l, and 0 where A pushes p = exp(l) on that is more than the bound away from p_old (arXiv
+    /// 2602.04879, binary total variation).
+    DppoTv {
+        /// How far p may be below p_old.
+        clip_low: f64,
+        /// How far p may be above p_old.
+        clip_high: f64,
+    },
+    /// The same with the binary divergence p_old log(p_old / p) + (1 - p_old) log((1 - p_old) / (1 - p)).
+    DppoKl {
+        /// The largest divergence of a token with A <= 0.
+        clip_low: f64,
+        /// The largest divergence of a token with A > 0.
+        clip_high: f64,
+    },
+    /// -sg(phi(W)) A l, W the product of a sequence's ratios, phi(W) = W^k exp(lambda (1 - W)) (TRL 1.16's `vespo`).
+    Vespo {
+        /// k and lambda where A >= 0.
+        positive: [f64; 2],
+        /// k and lambda elsewhere.
+        negative: [f64; 2],
+    },
     /// -A l.
     Reinforce,
 }
@@ -81,6 +124,10 @@ impl PolicyLoss {
             PolicyLoss::Gspo { .. } => PolicyLossKind::Gspo,
             PolicyLoss::Cispo { .. } => PolicyLossKind::Cispo,
             PolicyLoss::Sapo { .. } => PolicyLossKind::Sapo,
+            PolicyLoss::Gmpo { .. } => PolicyLossKind::Gmpo,
+            PolicyLoss::DppoTv { .. } => PolicyLossKind::DppoTv,
+            PolicyLoss::DppoKl { .. } => PolicyLossKind::DppoKl,
+            PolicyLoss::Vespo { .. } => PolicyLossKind::Vespo,
             PolicyLoss::Reinforce => PolicyLossKind::Reinforce,
         }
     }
@@ -207,10 +254,16 @@ pub fn policy_loss(
     let mut sums = PolicySums::default();
     for seq in packed.sequences() {
         let weight = aggregation.token_weight(&packed.mask[seq.clone()]);
-        match loss {
+        match *loss {
             PolicyLoss::Gspo { clip_low, clip_high } => {
                 let range = (1.0 - clip_low, 1.0 + clip_high);
                 sequence_loss(range, batch, seq, weight, d_logp, &mut sums);
+            }
+            PolicyLoss::Gmpo { clip_low, clip_high } => {
+                geometric_loss((-clip_low, clip_high), batch, seq, weight, d_logp, &mut sums);
+            }
+            PolicyLoss::Vespo { positive, negative } => {
+                weighted_loss([positive, negative], batch, seq, weight, d_logp, &mut sums);
             }
             _ => {
                 for t in seq {
@@ -294,9 +347,37 @@ fn token_term(loss: &PolicyLoss, l: f64, log_ratio: f64, a: f64) -> Term {
             // d/d rho of 4 gate / tau is 4 gate (1 - gate), and d rho / d l is rho.
             Term { loss: -gate * 4.0 / tau * a, gradient: -4.0 * gate * (1.0 - gate) * d_ratio * a, ..plain }
         }
+        PolicyLoss::DppoTv { clip_low, clip_high } => {
+            let moved = exp(l) - exp(l - log_ratio);
+            let is_far = if a > 0.0 { moved > clip_high } else { moved < -clip_low };
+            trusted(ratio, a, l, is_far)
+        }
+        PolicyLoss::DppoKl { clip_low, clip_high } => {
+            let (old, now) = (l - log_ratio, exp(l));
+            let p = exp(old);
+            // Where a probability is 1, its rest is 0 of both.
+            let rest = ln((1.0 - p + REST_MIN) / (1.0 - now + REST_MIN));
+            let divergence = p * -log_ratio + (1.0 - p) * rest;
+            let is_far =
+                if a > 0.0 { divergence > clip_high && now > p } else { divergence > clip_low && now < p };
+            trusted(ratio, a, l, is_far)
+        }
         PolicyLoss::Reinforce => Term { loss: -a * l, gradient: -a, ..plain },
-        PolicyLoss::Gspo { .. } => unreachable!("a sequence loss has no token terms"),
+        PolicyLoss::Gspo { .. } | PolicyLoss::Gmpo { .. } | PolicyLoss::Vespo { .. } => {
+            unreachable!("a sequence loss has no token terms")
+        }
     }
+}
+
+/// Returns -sg(min(rho, 20)) A l, or nothing for a token that `is_far`.
+fn trusted(ratio: f64, a: f64, l: f64, is_far: bool) -> Term {
+    let factor = if is_far { 0.0 } else { ratio.min(TRUSTED_RATIO_MAX) * a };
+    let clip = match is_far {
+        false => Clip::Inside,
+        true if a > 0.0 => Clip::High,
+        true => Clip::Low,
+    };
+    Term { loss: -factor * l, gradient: -factor, ratio, clip, dual: false }
 }
 
 /// Returns -min(rho A, clip(rho) A); the gradient flows where the unclipped side is the smaller, ties included.
@@ -336,6 +417,82 @@ fn sequence_loss(
     }
     for t in seq {
         d_logp[t] = if mask[t] == 0.0 { 0.0 } else { (d_mean * f64::from(mask[t]) / length) as f32 };
+    }
+}
+
+/// Computes GMPO over one sequence: log-ratios are held token by token, and their mean makes one ratio.
+fn geometric_loss(
+    (low, high): (f64, f64),
+    batch: &PolicyBatch<'_>,
+    seq: std::ops::Range<usize>,
+    weight: f64,
+    d_logp: &mut [f32],
+    sums: &mut PolicySums,
+) {
+    let mask = batch.packed.mask;
+    let log_ratio = |t: usize| f64::from(batch.logp[t]) - f64::from(batch.old_logp[t]);
+    let clip = |t: usize| match f64::from(batch.advantages[t]) {
+        a if a > 0.0 && log_ratio(t) > high => Clip::High,
+        a if a < 0.0 && log_ratio(t) < low => Clip::Low,
+        _ => Clip::Inside,
+    };
+    let held = |t: usize| match clip(t) {
+        Clip::High => high,
+        Clip::Low => low,
+        // Without an advantage nothing is pushed, and verl's sign of 0 leaves the token out.
+        Clip::Inside if batch.advantages[t] == 0.0 => 0.0,
+        Clip::Inside => log_ratio(t),
+    };
+    let trained = seq.clone().filter(|&t| mask[t] != 0.0);
+    let length = packed::sum(&mask[seq.clone()]).max(1.0);
+    let mean = trained.clone().map(|t| f64::from(mask[t]) * held(t)).sum::<f64>() / length;
+    let ratio = exp(mean.clamp(-LOG_RATIO_MAX, LOG_RATIO_MAX));
+    let mut loss = 0.0;
+    for t in trained {
+        let (m, a) = (f64::from(mask[t]), f64::from(batch.advantages[t]));
+        let own = exp(log_ratio(t).clamp(-LOG_RATIO_MAX, LOG_RATIO_MAX));
+        let term = Term { loss: -a * ratio, gradient: 0.0, ratio: own, clip: clip(t), dual: false };
+        sums.count(&term, m, log_ratio(t));
+        loss += weight * m * correction(batch, t) * term.loss;
+    }
+    sums.loss += loss;
+    // The loss is a factor of the ratio, whose slope in the mean is itself.
+    let d_mean = if mean.abs() <= LOG_RATIO_MAX { loss } else { 0.0 };
+    for t in seq {
+        let is_free = mask[t] != 0.0 && clip(t) == Clip::Inside && batch.advantages[t] != 0.0;
+        d_logp[t] = if is_free { (d_mean * f64::from(mask[t]) / length) as f32 } else { 0.0 };
+    }
+}
+
+/// Computes VESPO over one sequence: each token's log-probability times phi of the product of all ratios.
+fn weighted_loss(
+    [positive, negative]: [[f64; 2]; 2],
+    batch: &PolicyBatch<'_>,
+    seq: std::ops::Range<usize>,
+    weight: f64,
+    d_logp: &mut [f32],
+    sums: &mut PolicySums,
+) {
+    let mask = batch.packed.mask;
+    let log_ratio = |t: usize| f64::from(batch.logp[t]) - f64::from(batch.old_logp[t]);
+    let bounded = |t: usize| f64::from(mask[t]) * log_ratio(t).clamp(-LOG_RATIO_MAX, LOG_RATIO_MAX);
+    let log_w = seq.clone().filter(|&t| mask[t] != 0.0).map(bounded).sum::<f64>();
+    let log_w = log_w.clamp(SEQUENCE_LOG_MIN, LOG_RATIO_MAX);
+    let phi = |[k, lambda]: [f64; 2]| exp(lambda + k * log_w - lambda * exp(log_w));
+    let (of_positive, of_negative) = (phi(positive), phi(negative));
+    for t in seq {
+        d_logp[t] = 0.0;
+        if mask[t] == 0.0 {
+            continue;
+        }
+        let (m, a) = (f64::from(mask[t]), f64::from(batch.advantages[t]));
+        let ratio = exp(log_ratio(t).clamp(-LOG_RATIO_MAX, LOG_RATIO_MAX));
+        let slope = -a * if a >= 0.0 { of_positive } else { of_negative };
+        let loss = slope * f64::from(batch.logp[t]);
+        sums.count(&Term { loss, gradient: slope, ratio, clip: Clip::Inside, dual: false }, m, log_ratio(t));
+        let factor = weight * m * correction(batch, t);
+        sums.loss += factor * loss;
+        d_logp[t] = (factor * slope) as f32;
     }
 }
 

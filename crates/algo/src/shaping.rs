@@ -20,6 +20,20 @@ pub enum GroupShaping {
         /// 1e-4 in TRL and here, 1e-6 in verl, 1e-9 in OpenRLHF.
         eps: f64,
     },
+    /// Less the mean of the group in which a sample counts by its tokens (OPO, arXiv 2505.23585).
+    LengthWeighted,
+    /// Less the mean, times samples for each whose reward is not 0, over the whole step (GPG, arXiv 2504.02546).
+    Gpg,
+    /// The best sample's lead over the second, divided by (std + eps); 0 for the others (verl's `grpo_passk`).
+    Lead {
+        /// As of `GroupNorm`.
+        eps: f64,
+    },
+    /// The group norm of each reward by itself, see `decoupled`; of a single reward the group norm (GDPO).
+    Decoupled {
+        /// As of `GroupNorm`.
+        eps: f64,
+    },
 }
 
 /// The penalty of responses that come near the length limit (DAPO, arXiv 2503.14476, equation 13).
@@ -73,7 +87,7 @@ const ZERO_STD: f64 = 1e-8;
 
 /// Shapes a step's rewards, [P * G], into `shaped`, [P * G].
 ///
-/// `lengths`: [P * G], response tokens; read only for the length penalty.
+/// `lengths`: [P * G], response tokens; read only for the length penalty and `LengthWeighted`.
 /// Errors: `group-too-small` if the baseline needs a group and `group_size` is below 2. A sample whose group is
 /// otherwise `None` has no baseline and gets 0.
 pub fn shape_rewards(
@@ -87,6 +101,13 @@ pub fn shape_rewards(
     assert_eq!(rewards.len() % group_size, 0, "rewards come in whole groups of {group_size}");
     assert_eq!(rewards.len(), shaped.len(), "one shaped reward for each reward");
     let penalised = |i: usize| rewards[i].map(|r| f64::from(r) - penalty(options, lengths, i));
+    let scale = match options.group {
+        GroupShaping::Gpg => {
+            let given = || (0..rewards.len()).filter_map(penalised);
+            given().count() as f64 / given().filter(|&reward| reward != 0.0).count().max(1) as f64
+        }
+        _ => 1.0,
+    };
     let num_groups = rewards.len() / group_size;
     let mut metrics = RewardMetrics::default();
     let (mut num_given, mut num_flat) = (0usize, 0usize);
@@ -97,8 +118,21 @@ pub fn shape_rewards(
         num_flat += usize::from(stats.std < ZERO_STD);
         metrics.reward += stats.mean * stats.count as f64;
         metrics.reward_std += stats.std;
+        let base = match options.group {
+            GroupShaping::LengthWeighted => {
+                let weighed = samples.clone().filter_map(|i| Some((lengths[i] as f64, penalised(i)?)));
+                let tokens: f64 = weighed.clone().map(|(length, _)| length).sum();
+                weighed.map(|(length, reward)| length * reward).sum::<f64>() / tokens.max(1.0)
+            }
+            GroupShaping::Lead { .. } => second_best(samples.clone().filter_map(penalised)),
+            _ => stats.mean,
+        };
+        let best = samples.clone().filter_map(penalised).fold(f64::MIN, f64::max);
         for i in samples {
-            let value = penalised(i).map_or(0.0, |r| shape_one(options.group, r, &stats));
+            let value = penalised(i).map_or(0.0, |r| match options.group {
+                GroupShaping::Lead { .. } if r < best => 0.0,
+                group => scale * shape_one(group, r, base, &stats),
+            });
             shaped[i] = (value as f32).clamp(options.clip[0], options.clip[1]);
             if rewards[i].is_none() {
                 shaped[i] = 0.0;
@@ -166,14 +200,50 @@ fn penalty(options: &Shaping, lengths: &[usize], sample: usize) -> f64 {
     options.overlong.map_or(0.0, |overlong| overlong_penalty(&overlong, lengths[sample]))
 }
 
-fn shape_one(group: GroupShaping, reward: f64, stats: &GroupStats) -> f64 {
+/// Returns the largest number but one; the smallest there is of fewer.
+fn second_best(rewards: impl Iterator<Item = f64>) -> f64 {
+    let [_, second] = rewards.fold([f64::MIN; 2], |[first, second], reward| match reward > first {
+        true => [reward, first],
+        false => [first, second.max(reward)],
+    });
+    second
+}
+
+/// Computes GDPO's advantages: each reward normalised within its group, summed by weights, normalised over the step.
+///
+/// `parts`: [P * G], the rewards of a sample, at most as many as `weights`; one that is `None` adds nothing. A sample without
+/// any is left out and gets 0. Writes `shaped`, [P * G]. Source: arXiv 2601.05242; TRL 1.16 `normalize_then_sum`.
+pub fn decoupled(parts: &[&[Option<f32>]], weights: &[f64], group_size: usize, eps: f64, shaped: &mut [f32]) {
+    assert_eq!(parts.len(), shaped.len(), "the rewards of each sample");
+    let mut sums = vec![None; parts.len()];
+    for (group, sums) in parts.chunks(group_size).zip(sums.chunks_mut(group_size)) {
+        for (k, weight) in weights.iter().enumerate() {
+            let of = |sample: &&[Option<f32>]| sample.get(k).copied().flatten().map(f64::from);
+            let stats = stats_of(group.iter().filter_map(of));
+            for (sample, sum) in group.iter().zip(&mut *sums) {
+                if let Some(reward) = of(sample) {
+                    *sum = Some(sum.unwrap_or(0.0) + weight * (reward - stats.mean) / (stats.std + eps));
+                }
+            }
+        }
+    }
+    let step = stats_of(sums.iter().filter_map(|sum| *sum));
+    for (shaped, sum) in shaped.iter_mut().zip(sums) {
+        *shaped = sum.map_or(0.0, |sum| ((sum - step.mean) / (step.std + eps)) as f32);
+    }
+}
+
+/// Shapes one reward; `base`: what it is compared with.
+fn shape_one(group: GroupShaping, reward: f64, base: f64, stats: &GroupStats) -> f64 {
     match group {
         GroupShaping::None => reward,
         _ if stats.count < 2 => 0.0,
         // R - (sum - R)/(n - 1) = (R - mean) n/(n - 1).
         GroupShaping::Rloo => (reward - stats.mean) * stats.count as f64 / (stats.count - 1) as f64,
-        GroupShaping::MeanBaseline => reward - stats.mean,
-        GroupShaping::GroupNorm { eps } => (reward - stats.mean) / (stats.std + eps),
+        GroupShaping::MeanBaseline | GroupShaping::LengthWeighted | GroupShaping::Gpg => reward - base,
+        GroupShaping::GroupNorm { eps } | GroupShaping::Lead { eps } | GroupShaping::Decoupled { eps } => {
+            (reward - base) / (stats.std + eps)
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use plimsoll_algo::method::{AdvantageKind, SamplingSpec};
 use plimsoll_algo::packed::Packed;
 use plimsoll_algo::policy_loss::{PolicyBatch, PolicyLoss, policy_loss};
 use plimsoll_algo::preference::{PairBatch, PreferenceLoss, preference_loss, reward_model_loss};
-use plimsoll_algo::shaping::{GroupShaping, Shaping, shape_rewards};
+use plimsoll_algo::shaping::{GroupShaping, Shaping, decoupled, shape_rewards};
 use plimsoll_algo::value_loss::{ValueBatch, value_loss};
 use plimsoll_base::Result;
 use serde_json::Value;
@@ -147,6 +147,15 @@ fn wide(row: Vec<f32>) -> Vec<f64> {
 
 /// Compares advantages with the reference's pipeline of the same parts.
 fn advantage_error(spec: &SamplingSpec, golden: &Value, inputs: &Inputs) -> Result<f64> {
+    if matches!(
+        spec.shaping,
+        GroupShaping::LengthWeighted
+            | GroupShaping::Gpg
+            | GroupShaping::Lead { .. }
+            | GroupShaping::Decoupled { .. }
+    ) {
+        return kin_error(spec.shaping);
+    }
     let given = &golden["advantage_pipeline"]["inputs"];
     let rewards: Vec<Option<f32>> = flat(&given["rewards"]).into_iter().map(Some).collect();
     let (key, group) = match (spec.advantage, spec.shaping) {
@@ -155,7 +164,7 @@ fn advantage_error(spec: &SamplingSpec, golden: &Value, inputs: &Inputs) -> Resu
         (_, GroupShaping::Rloo) => ("rloo", spec.shaping),
         (_, GroupShaping::GroupNorm { .. }) => ("group_norm", GroupShaping::GroupNorm { eps: GOLDEN_EPS }),
         (_, GroupShaping::MeanBaseline) if spec.whiten == Default::default() => ("dr_grpo", spec.shaping),
-        (_, GroupShaping::MeanBaseline) => ("reinforce_baseline", spec.shaping),
+        _ => ("reinforce_baseline", spec.shaping),
     };
     let mut shaped = [0f32; 4];
     let shaping = Shaping { overlong: None, group, clip: [-10.0, 10.0] };
@@ -175,6 +184,44 @@ fn advantage_error(spec: &SamplingSpec, golden: &Value, inputs: &Inputs) -> Resu
     advantage::whiten(spec.whiten, &inputs.mask, &mut ours);
     let theirs = wide(flat(&golden["advantage_pipeline"][key]["advantages"]));
     Ok(largest(&inputs.mask, &ours, &theirs))
+}
+
+/// Compares shaped rewards with those of verl and TRL.
+fn kin_error(shaping: GroupShaping) -> Result<f64> {
+    let kin: Value = serde_json::from_str(plimsoll_algo::KIN).expect("the golden file is JSON");
+    let of = |name: &str| flat(&kin["groups"][name]);
+    let rewards: Vec<Option<f32>> = of("rewards").into_iter().map(Some).collect();
+    let lengths: Vec<usize> = of("lengths").into_iter().map(|length| length as usize).collect();
+    let group = kin["groups"]["group_size"].as_u64().expect("a number") as usize;
+    let mut shaped = vec![0f32; rewards.len()];
+    let key = match shaping {
+        GroupShaping::LengthWeighted => "opo",
+        GroupShaping::Gpg => "gpg",
+        GroupShaping::Lead { .. } => "pass_k",
+        _ => "gdpo",
+    };
+    if let GroupShaping::Decoupled { eps } = shaping {
+        let parts: Vec<[Option<f32>; 2]> =
+            rewards.iter().zip(of("second")).map(|(first, second)| [*first, Some(second)]).collect();
+        let parts: Vec<&[Option<f32>]> = parts.iter().map(|parts| &parts[..]).collect();
+        decoupled(&parts, &wide(of("weights")), group, eps, &mut shaped);
+    } else {
+        let shaping = Shaping { overlong: None, group: shaping, clip: [-10.0, 10.0] };
+        shape_rewards(&shaping, &rewards, &lengths, group, &mut shaped)?;
+    }
+    Ok(largest(&vec![1.0; shaped.len()], &shaped, &wide(flat(&kin["shaped"][key]))))
+}
+
+/// Returns the key of a loss among those of verl and TRL.
+fn kin_of(loss: PolicyLoss, kind: AggregationKind) -> Option<&'static str> {
+    match (loss, kind) {
+        (PolicyLoss::Gspo { clip_low: 3e-4, .. }, AggregationKind::SeqMeanTokenSum) => Some("luspo"),
+        (PolicyLoss::Gmpo { clip_low: 0.4, .. }, AggregationKind::SeqMeanTokenMean) => Some("gmpo_0.4"),
+        (PolicyLoss::DppoTv { clip_low: 0.15, .. }, AggregationKind::TokenMean) => Some("dppo_tv_0.15"),
+        (PolicyLoss::DppoKl { clip_low: 0.05, .. }, AggregationKind::TokenMean) => Some("dppo_kl_0.05"),
+        (PolicyLoss::Vespo { .. }, AggregationKind::TokenMean) => Some("vespo"),
+        _ => None,
+    }
 }
 
 /// Compares the policy loss and its gradient.
@@ -206,9 +253,11 @@ fn loss_error(
         }
         _ => None,
     };
-    let (value, slopes, against) = match key {
-        Some(key) => {
-            let theirs = &golden["policy_loss"][key];
+    let kin: Value = serde_json::from_str(plimsoll_algo::KIN).expect("the golden file is JSON");
+    let theirs = key.map(|key| &golden["policy_loss"][key]);
+    let theirs = theirs.or_else(|| Some(&kin["loss"][kin_of(loss, kind)?]));
+    let (value, slopes, against) = match theirs {
+        Some(theirs) => {
             let value = theirs["loss"].as_f64().expect("a number");
             (value, wide(flat(&theirs["grad_log_probs"])), "golden")
         }
@@ -256,6 +305,10 @@ fn twin(loss: PolicyLoss, kind: AggregationKind, inputs: &Inputs, logp: &[f64]) 
                     -a * 4.0 / tau / (1.0 + (-tau * (ratio - 1.0)).exp())
                 }
                 PolicyLoss::Reinforce => -a * logp[t],
+                PolicyLoss::Gmpo { .. }
+                | PolicyLoss::DppoTv { .. }
+                | PolicyLoss::DppoKl { .. }
+                | PolicyLoss::Vespo { .. } => unreachable!("compared with golden values"),
             };
             sum += match kind {
                 AggregationKind::TokenMean => value / tokens,

@@ -3,7 +3,7 @@
 use super::provenance::{Origin, Provenance};
 use super::sections::RunFile;
 use super::values::DynamicSampling;
-use plimsoll_algo::{advantage::Advantage, policy_loss::PolicyLoss, shaping::GroupShaping};
+use plimsoll_algo::advantage::Advantage;
 
 /// The value clip of TRL and Open-Reasoner-Zero.
 const VALUE_CLIP: f64 = 0.2;
@@ -24,10 +24,7 @@ pub(super) fn fill(run: &mut RunFile, provenance: &mut Provenance) {
     };
     note(run.loss.policy.is_none(), "loss.policy");
     let policy = *run.loss.policy.get_or_insert(spec.loss.kind());
-    if let PolicyLoss::Ppo { clip_low, clip_high, .. }
-    | PolicyLoss::Gspo { clip_low, clip_high }
-    | PolicyLoss::Cispo { clip_low, clip_high } = policy.loss()
-    {
+    if let Some([clip_low, clip_high]) = policy.loss().clips() {
         note(run.loss.clip_low.is_none(), "loss.clip_low");
         note(run.loss.clip_high.is_none(), "loss.clip_high");
         run.loss.clip_low.get_or_insert(clip_low);
@@ -47,10 +44,7 @@ pub(super) fn fill(run: &mut RunFile, provenance: &mut Provenance) {
     run.loss.advantage.get_or_insert(match (has_critic, spec.shaping) {
         (true, _) => Advantage::Gae,
         _ if !compares => Advantage::None,
-        (false, GroupShaping::GroupNorm { .. }) => Advantage::GroupNorm,
-        (false, GroupShaping::MeanBaseline) => Advantage::MeanBaseline,
-        (false, GroupShaping::Rloo) => Advantage::Rloo,
-        (false, GroupShaping::None) => Advantage::None,
+        (false, shaping) => Advantage::of_shaping(shaping),
     });
     if has_critic {
         let learning_rate = run.train.learning_rate;

@@ -182,6 +182,13 @@ impl RunSpec {
         !self.rewards.is_empty() || !self.model_rewards.is_empty()
     }
 
+    /// Returns the weight of each reward, in the order of a sample's scores; none where an environment rewards.
+    pub fn reward_weights(&self) -> Vec<f64> {
+        let mut weights: Vec<f64> = self.rewards.iter().map(|reward| reward.weight).collect();
+        self.model_rewards.iter().for_each(|model| weights.insert(model.index, model.weight));
+        weights
+    }
+
     /// Returns the sequences of a step: prompts times samples, both halves of pairs, or examples.
     pub fn sequences_per_step(&self) -> u64 {
         sequences_per_step(self.needs, self.rollout.prompts_per_step, self.rollout.group_size)

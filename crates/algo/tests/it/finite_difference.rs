@@ -65,6 +65,8 @@ fn policy_losses() {
         PolicyLoss::Ppo { clip_low: 0.2, clip_high: 0.2, dual_clip: Some(1.3) },
         PolicyLoss::Gspo { clip_low: 0.2, clip_high: 0.2 },
         PolicyLoss::Gspo { clip_low: 3e-4, clip_high: 4e-4 },
+        PolicyLoss::Gmpo { clip_low: 0.5, clip_high: 0.5 },
+        PolicyLoss::Gmpo { clip_low: 0.08, clip_high: 0.03 },
         PolicyLoss::Sapo { tau_positive: 1.0, tau_negative: 1.05 },
         PolicyLoss::Reinforce,
     ] {

@@ -3,4 +3,5 @@
 mod distill;
 mod finite_difference;
 mod golden;
+mod kin;
 mod properties;

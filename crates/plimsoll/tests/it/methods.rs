@@ -28,8 +28,9 @@ fn saved_state(folder: &Run, dir: &str) -> Value {
 #[test]
 fn the_parts_of_a_method_combine_freely() {
     let folder = Run::new(RUN);
-    let policies = ["ppo", "gspo", "cispo", "sapo", "reinforce"];
-    let advantages = ["group_norm", "mean_baseline", "rloo", "none", "gae"];
+    let policies = ["ppo", "gspo", "cispo", "sapo", "reinforce", "gmpo", "dppo_tv", "dppo_kl", "vespo"];
+    let advantages =
+        ["group_norm", "mean_baseline", "rloo", "none", "gae", "length_weighted", "gpg", "lead", "decoupled"];
     let aggregations =
         ["token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "seq_mean_token_sum_norm", "token_sum"];
     let whitens = ["off", "full", "no_std"];
@@ -47,6 +48,10 @@ fn the_parts_of_a_method_combine_freely() {
     ];
     for (p, policy) in policies.iter().enumerate() {
         for (a, advantage) in advantages.iter().enumerate() {
+            // The later rows meet each other once or twice.
+            if (p >= 5 || a >= 5) && (p + a) % 4 != 1 {
+                continue;
+            }
             let turn = p + 2 * a;
             let method = if *advantage == "gae" { "method=ppo" } else { "method=grpo" };
             let parts = [
@@ -57,7 +62,9 @@ fn the_parts_of_a_method_combine_freely() {
             ];
             let mut sets = vec![method, "train.learning_rate=1e-5"];
             sets.extend(parts.iter().map(String::as_str));
-            sets.extend(kls[(p + a) % 4].iter().chain(others[turn % 4]));
+            // Rewards that are compared one by one have no length penalty.
+            let other = others[if *advantage == "decoupled" { 1 + turn % 3 } else { turn % 4 }];
+            sets.extend(kls[(p + a) % 4].iter().chain(other));
             let dir = format!("{policy}-{advantage}");
             folder.train(&dir, &sets);
             let metrics = folder.metrics(&dir);

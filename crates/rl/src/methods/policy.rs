@@ -12,7 +12,7 @@ use crate::rollout::gather::{Gathered, gather};
 use plimsoll_algo::advantage::{KlReward, discounted_returns, token_rewards, whiten};
 use plimsoll_algo::kl::KlSums;
 use plimsoll_algo::packed::Packed;
-use plimsoll_algo::shaping::shape_rewards;
+use plimsoll_algo::shaping::{GroupShaping, decoupled, shape_rewards};
 use plimsoll_base::Result;
 use plimsoll_config::RunSpec;
 use plimsoll_infer::model_reward;
@@ -150,6 +150,21 @@ impl StepReport {
     }
 }
 
+/// Compares each reward of a sample within its group by itself; the weighted sums are the shaped rewards.
+fn decouple(run: &RunSpec, batch: &Batch<'_>, eps: f64, shaped: &mut [f32]) {
+    let mut weights = run.reward_weights();
+    let scored = batch.groups.iter().flat_map(|group| &group.scored);
+    let parts: Vec<&[Option<f32>]> = match weights.is_empty() {
+        false => scored.map(|scored| &scored.parts[..]).collect(),
+        // An environment gives one reward.
+        true => scored.map(|scored| std::slice::from_ref(&scored.total)).collect(),
+    };
+    if weights.is_empty() {
+        weights.push(1.0);
+    }
+    decoupled(&parts, &weights, run.rollout.group_size as usize, eps, shaped);
+}
+
 /// Begins the arrays of the step, with the log-probs that the rollout recorded.
 fn begin_buffers(trainer: &mut Trainer<'_>, run: &RunSpec, batch: &Batch<'_>) {
     let (buffers, samples) = (&mut trainer.buffers, batch.samples);
@@ -180,6 +195,9 @@ fn advantages(
     let mut shaped = vec![0f32; lengths.len()];
     let group = cx.run.rollout.group_size as usize;
     let rewards = shape_rewards(&objective.shaping, &totals, &lengths, group, &mut shaped)?;
+    if let GroupShaping::Decoupled { eps } = objective.shaping.group {
+        decouple(cx.run, batch, eps, &mut shaped);
+    }
     let scored = totals.len() - rewards.num_left_out;
     report.reward = (scored > 0).then_some(rewards.reward);
     report.metrics.extend(metrics::of_rewards(&rewards, scored > 0));

@@ -6,7 +6,10 @@ use plimsoll_infer::responder::Responder;
 use plimsoll_plan::RoleName;
 
 /// Methods without a model next to the policy.
-const METHODS: [&str; 6] = ["grpo", "dr_grpo", "rloo", "gspo", "cispo", "sapo"];
+const METHODS: [&str; 15] = [
+    "grpo", "dr_grpo", "rloo", "gspo", "cispo", "sapo", "luspo", "gmpo", "dppo_tv", "dppo_kl", "vespo",
+    "opo", "gpg", "pass_k", "gdpo",
+];
 
 #[test]
 fn a_step_trains_on_what_it_sampled_with_the_log_probabilities_of_the_rollout() {

@@ -3,6 +3,12 @@
 use super::draft::{Draft, Fate};
 use crate::setting::number;
 
+/// Methods whose loss is not PPO's, and has no dual clip.
+const OWN_LOSS: [&str; 10] =
+    ["gspo", "luspo", "cispo", "sapo", "gmpo", "dppo_tv", "dppo_kl", "vespo", "gpg", "reinforce"];
+/// Methods whose loss clips nothing.
+const NO_CLIP: [&str; 4] = ["sapo", "vespo", "gpg", "reinforce"];
+
 impl Draft {
     /// Removes one of our keys, and lists its setting with `why`.
     fn withdraw(&mut self, key: &str, why: &str) {
@@ -33,10 +39,10 @@ impl Draft {
         if !matches!(method.as_str(), "ppo" | "reinforce") {
             self.withdraw("loss.gamma", &format!("`{method}` does not discount"));
         }
-        if matches!(method.as_str(), "gspo" | "cispo" | "sapo" | "reinforce") {
+        if OWN_LOSS.contains(&method.as_str()) {
             self.withdraw("loss.dual_clip", &format!("`{method}` has no dual clip"));
         }
-        if matches!(method.as_str(), "sapo" | "reinforce") {
+        if NO_CLIP.contains(&method.as_str()) {
             self.withdraw("loss.clip_low", &format!("`{method}` does not clip"));
             self.withdraw("loss.clip_high", &format!("`{method}` does not clip"));
         }

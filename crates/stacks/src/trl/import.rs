@@ -56,7 +56,10 @@ fn combine(draft: &mut Draft) -> Result<()> {
     if let Some(taken) = draft.take("multi_objective_aggregation")
         && taken.value != "sum_then_normalize"
     {
-        draft.is_not_built(&taken, Unbuilt::Objective);
+        match (taken.value.as_str(), draft.get("loss.advantage")) {
+            ("normalize_then_sum", None) => draft.set_text("loss.advantage", "decoupled", &taken.from),
+            _ => draft.is_not_built(&taken, Unbuilt::Objective),
+        }
     }
     let has_kl = draft.get("loss.kl_coef").and_then(number).is_some_and(|factor| factor != 0.0);
     if let Some(taken) = draft.take("use_bias_correction_kl")
@@ -262,7 +265,10 @@ fn method(draft: &mut Draft) -> Result<()> {
             }
             ("grpo", _) => aggregation = Some("seq_mean_token_mean"),
             ("dr_grpo", _) => aggregation = Some("seq_mean_token_sum_norm"),
-            (name @ ("cispo" | "sapo"), _) => method = if name == "cispo" { "cispo" } else { "sapo" },
+            ("cispo", _) => method = "cispo",
+            ("sapo", _) => method = "sapo",
+            ("luspo", _) => method = "luspo",
+            ("vespo", _) => method = "vespo",
             _ => return Err(Draft::no_method(&loss)),
         }
         if let Some(aggregation) = aggregation {
@@ -272,6 +278,7 @@ fn method(draft: &mut Draft) -> Result<()> {
     if let Some(level) = draft.take("importance_sampling_level") {
         match (level.value.as_str(), method) {
             ("token", _) => {}
+            ("sequence", "luspo") => {}
             ("sequence", "grpo") => method = "gspo",
             _ => draft.is_not_built(&level, Unbuilt::Objective),
         }
@@ -317,12 +324,19 @@ fn rloo(draft: &mut Draft, taken: &Taken) {
     );
 }
 
-/// Checks SAPO's temperatures, which are the paper's here.
+/// Checks the constants of SAPO and VESPO, which are the papers' here.
 fn temperatures(draft: &mut Draft) {
-    for (name, value) in [("sapo_temperature_pos", 1.0), ("sapo_temperature_neg", 1.05)] {
+    for (name, method, value) in [
+        ("sapo_temperature_pos", "\"sapo\"", 1.0),
+        ("sapo_temperature_neg", "\"sapo\"", 1.05),
+        ("vespo_k_pos", "\"vespo\"", 2.0),
+        ("vespo_lambda_pos", "\"vespo\"", 3.0),
+        ("vespo_k_neg", "\"vespo\"", 3.0),
+        ("vespo_lambda_neg", "\"vespo\"", 2.0),
+    ] {
         if let Some((given, taken)) = draft.take_number(name)
             && given != value
-            && draft.get("method") == Some("\"sapo\"")
+            && draft.get("method") == Some(method)
         {
             draft.is_not_built(&taken, Unbuilt::Objective);
         }

@@ -82,6 +82,10 @@ pub(super) static TABLE: Table = Table {
         ("loss_type", Idle, Later),
         ("sapo_temperature_pos", Idle, Later),
         ("sapo_temperature_neg", Idle, Later),
+        ("vespo_k_pos", Idle, Later),
+        ("vespo_lambda_pos", Idle, Later),
+        ("vespo_k_neg", Idle, Later),
+        ("vespo_lambda_neg", Idle, Later),
         ("scale_rewards", Idle, Later),
         ("importance_sampling_level", Idle, Later),
         ("mask_truncated_completions", Idle, Later),
@@ -153,7 +157,7 @@ pub(super) static TABLE: Table = Table {
         off_policy_* overwrite_output_dir packing_strategy pad_to_multiple_of pad_token padding_free peft_config.*
         precompute_ref_batch_size ref_model_* remove_unused_columns reward_*
         save_* tf32 top_* torch_* trackio_* truncation_mode trust_remote_code use_bnb_nested_quant use_cache
-        vespo_* wandb.init.* vllm_group_port vllm_importance_* vllm_model_impl vllm_server_*
+        wandb.init.* vllm_group_port vllm_importance_* vllm_model_impl vllm_server_*
         vllm_structured_* warmup_*
     ",
     elsewhere: &[

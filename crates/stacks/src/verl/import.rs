@@ -84,6 +84,9 @@ fn method(draft: &mut Draft) -> Result<()> {
         "rloo" => "rloo",
         "reinforce_plus_plus" => "reinforce",
         "reinforce_plus_plus_baseline" => "reinforce_baseline",
+        "opo" => "opo",
+        "gpg" => "gpg",
+        "grpo_passk" => "pass_k",
         _ => return Err(Draft::no_method(&taken)),
     };
     if method == "reinforce" {
@@ -92,7 +95,8 @@ fn method(draft: &mut Draft) -> Result<()> {
     if let Some(loss) = draft.take("actor_rollout_ref.actor.policy_loss.loss_mode") {
         match (loss.value.as_str(), method) {
             ("vanilla", _) => {}
-            (name @ ("gspo" | "cispo" | "sapo"), "grpo") => method = own_name(name),
+            ("gpg", "gpg") => {}
+            (name, "grpo") if own_name(name).is_some() => method = own_name(name).unwrap_or(method),
             _ => draft.is_not_built(&loss, Unbuilt::Objective),
         }
     }
@@ -117,14 +121,15 @@ fn method(draft: &mut Draft) -> Result<()> {
     if method == "cispo" {
         absolute_clips(draft);
     }
-    if ["grpo", "gspo", "cispo", "sapo"].contains(&method) {
+    if compares_by_deviation(method) {
         draft.set_toml("loss.group_norm_eps", "1e-6", "as verl has it");
     }
     if let Some(norm) = draft.take("algorithm.norm_adv_by_std_in_grpo")
         && flag(&norm.value) == Some(false)
     {
         match method {
-            "grpo" | "gspo" | "cispo" | "sapo" => {
+            "pass_k" => draft.is_not_built(&norm, Unbuilt::Objective),
+            _ if compares_by_deviation(method) => {
                 draft.set_text("loss.advantage", "mean_baseline", &norm.from)
             }
             _ => draft.leave(&norm, "only GRPO divides by the deviation"),
@@ -133,13 +138,25 @@ fn method(draft: &mut Draft) -> Result<()> {
     Ok(())
 }
 
+/// Losses there, and the methods here.
+const LOSSES: [(&str, &str); 6] = [
+    ("gspo", "gspo"),
+    ("cispo", "cispo"),
+    ("sapo", "sapo"),
+    ("geo_mean", "gmpo"),
+    ("dppo_tv", "dppo_tv"),
+    ("dppo_kl", "dppo_kl"),
+];
+
 /// Returns our method with the name of a loss there.
-fn own_name(loss: &str) -> &'static str {
-    match loss {
-        "gspo" => "gspo",
-        "cispo" => "cispo",
-        _ => "sapo",
-    }
+fn own_name(loss: &str) -> Option<&'static str> {
+    let (_, ours) = LOSSES.into_iter().find(|(theirs, _)| *theirs == loss)?;
+    Some(ours)
+}
+
+/// True if the method divides by the deviation of a group's rewards.
+fn compares_by_deviation(method: &str) -> bool {
+    ["grpo", "pass_k"].contains(&method) || LOSSES.iter().any(|(_, ours)| *ours == method)
 }
 
 /// Converts CISPO's bounds on the ratio: 1 - low and 1 + high there, the bounds themselves here.

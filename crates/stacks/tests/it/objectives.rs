@@ -94,6 +94,37 @@ fn a_factor_of_0_has_no_kl_term() {
     assert!(!off.contains("kl_in") && !off.contains("kl_estimator"), "{off}");
 }
 
+/// GRPO's kin, by the names that verl 0.9.1 and TRL 1.16 have for them.
+#[test]
+fn kin_become_the_methods_here() {
+    let trl = "trl grpo --model_name_or_path a/b --max_steps 4 --dataset_name x.jsonl";
+    let loss = "algorithm.adv_estimator=grpo actor_rollout_ref.actor.policy_loss.loss_mode";
+    for (stack, text, lines) in [
+        ("verl", format!("{VERL} {loss}=geo_mean"), &["method = \"gmpo\"", "group_norm_eps = 1e-6"][..]),
+        ("verl", format!("{VERL} {loss}=dppo_tv"), &["method = \"dppo_tv\""]),
+        ("verl", format!("{VERL} {loss}=dppo_kl"), &["method = \"dppo_kl\""]),
+        ("verl", format!("{VERL} algorithm.adv_estimator=opo"), &["method = \"opo\""]),
+        ("verl", format!("{VERL} algorithm.adv_estimator=gpg"), &["method = \"gpg\""]),
+        ("verl", format!("{VERL} algorithm.adv_estimator=grpo_passk"), &["method = \"pass_k\""]),
+        (
+            "trl",
+            format!("{trl} --loss_type luspo --importance_sampling_level sequence"),
+            &["method = \"luspo\""],
+        ),
+        ("trl", format!("{trl} --loss_type vespo --vespo_k_neg 3.0"), &["method = \"vespo\""]),
+        (
+            "trl",
+            format!("{trl} --multi_objective_aggregation normalize_then_sum"),
+            &["method = \"grpo\"", "advantage = \"decoupled\""],
+        ),
+    ] {
+        let run = imported(stack, &text).unwrap_or_else(|error| panic!("{text}: {error}")).run_file;
+        for line in lines {
+            assert!(run.contains(line), "{text} lacks {line}: {run}");
+        }
+    }
+}
+
 /// They were left out with exit code 0.
 #[test]
 fn r_other_losses_were_left_out() {
@@ -147,8 +178,21 @@ fn r_other_losses_were_left_out() {
         ("trl", format!("{trl} --loss_type sapo --sapo_temperature_pos 2"), "sapo_temperature_pos = 2"),
         (
             "trl",
-            format!("{trl} --multi_objective_aggregation normalize_then_sum"),
+            format!("{trl} --multi_objective_aggregation normalize_then_sum --scale_rewards none"),
             "multi_objective_aggregation",
+        ),
+        ("trl", format!("{trl} --loss_type vespo --vespo_k_neg 2"), "vespo_k_neg = 2"),
+        (
+            "verl",
+            format!(
+                "{VERL} algorithm.adv_estimator=opo actor_rollout_ref.actor.policy_loss.loss_mode=geo_mean"
+            ),
+            "loss_mode = geo_mean",
+        ),
+        (
+            "verl",
+            format!("{VERL} algorithm.adv_estimator=grpo_passk algorithm.norm_adv_by_std_in_grpo=False"),
+            "norm_adv_by_std_in_grpo",
         ),
     ] {
         let error = imported(stack, &text).expect_err(&text);

@@ -1,0 +1,115 @@
+//! GRPO's kin against the code of verl 0.9.1 and TRL 1.16, in f64 (`golden/kin.json`).
+//!
+//! Tolerance: inputs and results are f32, the arithmetic is f64 on both sides: half a unit of f32 in a result near 1
+//! is 6e-8, and 2e-7 leaves room for the sums of sixteen.
+
+use plimsoll_algo::aggregation::{Aggregation, AggregationKind};
+use plimsoll_algo::packed::Packed;
+use plimsoll_algo::policy_loss::{PolicyBatch, PolicyLoss, policy_loss};
+use plimsoll_algo::shaping::{GroupShaping, Shaping, decoupled, shape_rewards};
+use serde_json::Value;
+
+const OFFSETS: [usize; 5] = [0, 4, 8, 12, 16];
+const TOLERANCE: f64 = 2e-7;
+
+fn read(text: &str) -> Value {
+    serde_json::from_str(text).expect("the golden file is JSON")
+}
+
+/// All numbers of a nested list, in order.
+fn flat(value: &Value) -> Vec<f64> {
+    match value {
+        Value::Array(items) => items.iter().flat_map(flat).collect(),
+        other => vec![other.as_f64().expect("a number")],
+    }
+}
+
+fn narrow(value: &Value) -> Vec<f32> {
+    flat(value).into_iter().map(|x| x as f32).collect()
+}
+
+fn all_close(what: &str, ours: &[f32], theirs: &Value) {
+    let theirs = flat(theirs);
+    assert_eq!(ours.len(), theirs.len(), "{what}");
+    for (i, (a, b)) in ours.iter().zip(&theirs).enumerate() {
+        let error = (f64::from(*a) - b).abs();
+        assert!(error <= TOLERANCE * b.abs().max(1.0), "{what}[{i}]: ours {a:e}, theirs {b:e}");
+    }
+}
+
+#[test]
+fn losses_and_gradients_are_those_of_verl_and_trl() {
+    let (kin, inputs) = (read(plimsoll_algo::KIN), &read(plimsoll_algo::GOLDEN)["inputs"]);
+    let row = |name: &str| narrow(&inputs[name]);
+    let (logp, old, advantages, mask) =
+        (row("log_probs"), row("old_log_probs"), row("advantages"), row("action_mask"));
+    let packed = Packed { mask: &mask, seq_offsets: &OFFSETS };
+    let both = |clip: f64| (clip, clip);
+    let gmpo = |(clip_low, clip_high)| PolicyLoss::Gmpo { clip_low, clip_high };
+    let tv = |(clip_low, clip_high)| PolicyLoss::DppoTv { clip_low, clip_high };
+    let kl = |(clip_low, clip_high)| PolicyLoss::DppoKl { clip_low, clip_high };
+    let (tokens, means) = (AggregationKind::TokenMean, AggregationKind::SeqMeanTokenMean);
+    for (key, loss, kind) in [
+        ("gmpo_0.4", gmpo(both(0.4)), means),
+        ("gmpo_0.1", gmpo(both(0.1)), means),
+        ("dppo_tv_0.15", tv(both(0.15)), tokens),
+        ("dppo_tv_0.02", tv(both(0.02)), tokens),
+        ("dppo_kl_0.05", kl(both(0.05)), tokens),
+        ("dppo_kl_0.001", kl(both(0.001)), tokens),
+        ("vespo", PolicyLoss::Vespo { positive: [2.0, 3.0], negative: [3.0, 2.0] }, tokens),
+        ("luspo", PolicyLoss::Gspo { clip_low: 3e-4, clip_high: 4e-4 }, AggregationKind::SeqMeanTokenSum),
+    ] {
+        let aggregation = Aggregation::of_batch(kind, packed, 4.0);
+        let batch =
+            PolicyBatch { packed, logp: &logp, old_logp: &old, advantages: &advantages, weights: None };
+        let mut gradient = vec![f32::NAN; 16];
+        let sums = policy_loss(&loss, &batch, &aggregation, &mut gradient);
+        all_close(&format!("{key} loss"), &[sums.loss as f32], &kin["loss"][key]["loss"]);
+        all_close(&format!("{key} gradient"), &gradient, &kin["loss"][key]["grad_log_probs"]);
+        // The narrow bounds hold some tokens, or they would test nothing.
+        let holds = sums.clipped_low + sums.clipped_high > 0.0;
+        assert!(
+            holds || !["gmpo_0.1", "dppo_tv_0.02", "dppo_kl_0.001"].contains(&key),
+            "{key} holds nothing"
+        );
+    }
+}
+
+#[test]
+fn shaped_rewards_are_those_of_verl_and_trl() {
+    let kin = read(plimsoll_algo::KIN);
+    let of = |name: &str| &kin["groups"][name];
+    let rewards: Vec<Option<f32>> = narrow(of("rewards")).into_iter().map(Some).collect();
+    let lengths: Vec<usize> = flat(of("lengths")).into_iter().map(|length| length as usize).collect();
+    let mut shaped = vec![f32::NAN; rewards.len()];
+    for (key, group) in [
+        ("opo", GroupShaping::LengthWeighted),
+        ("gpg", GroupShaping::Gpg),
+        ("pass_k", GroupShaping::Lead { eps: 1e-4 }),
+    ] {
+        let options = Shaping { overlong: None, group, clip: [-10.0, 10.0] };
+        shape_rewards(&options, &rewards, &lengths, 4, &mut shaped).expect("groups of four");
+        all_close(key, &shaped, &kin["shaped"][key]);
+    }
+    let pairs: Vec<[Option<f32>; 2]> =
+        rewards.iter().zip(narrow(of("second"))).map(|(first, second)| [*first, Some(second)]).collect();
+    let parts: Vec<&[Option<f32>]> = pairs.iter().map(|pair| &pair[..]).collect();
+    decoupled(&parts, &flat(of("weights")), 4, 1e-4, &mut shaped);
+    all_close("gdpo", &shaped, &kin["shaped"]["gdpo"]);
+}
+
+#[test]
+fn what_has_no_reward_takes_no_part() {
+    let (a, b) = ([Some(1.0), None], [None, None]);
+    let parts: Vec<&[Option<f32>]> = vec![&a, &[Some(0.0), Some(3.0)], &b, &[Some(0.5), Some(1.0)]];
+    let mut shaped = [f32::NAN; 4];
+    decoupled(&parts, &[1.0, 1.0], 2, 1e-4, &mut shaped);
+    assert_eq!(shaped[2], 0.0, "a sample without any");
+    assert!(shaped[0] > 0.0 && shaped[1] < 0.0, "{shaped:?}: the second reward alone compares nothing");
+    let options = |group| Shaping { overlong: None, group, clip: [-10.0, 10.0] };
+    let rewards = [Some(0.9), Some(0.9), None, Some(0.1)];
+    shape_rewards(&options(GroupShaping::Lead { eps: 1e-4 }), &rewards, &[1; 4], 4, &mut shaped).unwrap();
+    assert_eq!(shaped, [0.0; 4], "two best ones have no lead");
+    shape_rewards(&options(GroupShaping::LengthWeighted), &rewards, &[2, 2, 50, 4], 4, &mut shaped).unwrap();
+    assert_eq!(shaped.map(|x| (x * 1000.0).round() / 1000.0), [0.4, 0.4, 0.0, -0.4]);
+}
