@@ -51,6 +51,12 @@ plimsoll_base::names! {
         Sft = "sft",
         /// Preferences without a reward model (arXiv 2305.18290).
         Dpo = "dpo",
+        /// Preferences by mean log-probs and a margin, without a reference (arXiv 2405.14734).
+        Simpo = "simpo",
+        /// Preferences and the likelihood of the chosen, without a reference (arXiv 2401.08417).
+        Cpo = "cpo",
+        /// Preferences by odds next to supervised learning, without a reference (arXiv 2403.07691).
+        Orpo = "orpo",
         /// A reward model from preferences.
         RewardModel = "reward_model",
     }
@@ -260,6 +266,9 @@ pub const METHODS: [MethodSpec; Method::ALL.len()] = [
     MethodSpec { needs: Needs { teacher: true, ..SAMPLES }, ..sampling(Method::Distill, GRPO) },
     data(Method::Sft, Needs { learns_from: LearnsFrom::Completions, reference: Reference::No, ..SAMPLES }),
     data(Method::Dpo, Needs { reference: Reference::Yes, ..PAIRS }),
+    data(Method::Simpo, PAIRS),
+    data(Method::Cpo, PAIRS),
+    data(Method::Orpo, PAIRS),
     data(Method::RewardModel, Needs { scores: true, ..PAIRS }),
 ];
 

@@ -1,10 +1,10 @@
-//! Losses over pairs of a chosen and a rejected response: DPO, cDPO, IPO, and the reward model's.
+//! Losses over pairs of a chosen and a rejected response: DPO, cDPO, IPO, SimPO, CPO, ORPO, and the reward model's.
 //!
 //! P pairs. Log-probs are summed over the sequence's trained tokens, so the gradient of a pair goes to each of them.
 
 use plimsoll_base::math::{exp, ln};
 
-/// A loss of h = (l_c - l_r) - (lref_c - lref_r).
+/// A loss of l_c and l_r, of h = (l_c - l_r) - (lref_c - lref_r), or of their means over tokens, a_c and a_r.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum PreferenceLoss {
     /// -(1 - s) log sigma(b h) - s log sigma(-b h) (arXiv 2305.18290; s > 0 is cDPO, ericmitchell.ai/cdpo.pdf).
@@ -19,7 +19,31 @@ pub enum PreferenceLoss {
         /// b.
         beta: f64,
     },
+    /// -log sigma(b (a_c - a_r) - g) (arXiv 2405.14734, equation 6).
+    SimPo {
+        /// b.
+        beta: f64,
+        /// g, the margin.
+        gamma: f64,
+    },
+    /// DPO's loss with l_c - l_r for h, less c times the mean of l over all chosen tokens (arXiv 2401.08417).
+    Cpo {
+        /// b.
+        beta: f64,
+        /// Label smoothing, as of DPO.
+        label_smoothing: f64,
+        /// c.
+        nll_coef: f64,
+    },
+    /// -a_c - b log sigma(o), o the difference of the log-odds a - log(1 - e^a) (arXiv 2403.07691, equations 6 and 7).
+    OrPo {
+        /// b, the paper's lambda.
+        beta: f64,
+    },
 }
+
+/// The largest mean log-prob whose odds are computed; above it they would not be finite.
+const MEAN_LOG_MAX: f64 = -1e-6;
 
 /// Summed log-probs of pairs; all slices [P].
 #[derive(Clone, Copy, Debug)]
@@ -32,6 +56,10 @@ pub struct PairBatch<'a> {
     pub ref_chosen: &'a [f32],
     /// lref_r, of the reference.
     pub ref_rejected: &'a [f32],
+    /// Trained tokens of the chosen and of the rejected side; read only by losses of means over tokens.
+    pub tokens: [&'a [f32]; 2],
+    /// Chosen tokens of the whole step; read only by CPO.
+    pub chosen_tokens: f64,
 }
 
 /// Sums of a pair loss over micro-batches.
@@ -88,25 +116,55 @@ pub fn preference_loss(
     d_rejected: &mut [f32],
 ) -> PairSums {
     let num_pairs = batch.chosen.len();
-    for length in [batch.rejected, batch.ref_chosen, batch.ref_rejected].map(<[f32]>::len) {
-        assert_eq!(length, num_pairs, "one log-prob for each side of each pair");
+    let [of_chosen, of_rejected] = batch.tokens;
+    for length in
+        [batch.rejected, batch.ref_chosen, batch.ref_rejected, of_chosen, of_rejected].map(<[f32]>::len)
+    {
+        assert_eq!(length, num_pairs, "one number for each side of each pair");
     }
     let mut sums = PairSums::default();
     for p in 0..num_pairs {
-        let ahead = f64::from(batch.chosen[p]) - f64::from(batch.ref_chosen[p]);
-        let behind = f64::from(batch.rejected[p]) - f64::from(batch.ref_rejected[p]);
-        let (value, gradient, beta) = preference_term(loss, ahead - behind);
-        sums.loss += value / total_pairs;
-        sums.count(beta * ahead, beta * behind);
-        d_chosen[p] = (gradient / total_pairs) as f32;
-        d_rejected[p] = (-gradient / total_pairs) as f32;
+        let of = |x: &[f32]| f64::from(x[p]);
+        let (chosen, rejected) = (of(batch.chosen), of(batch.rejected));
+        let term = match loss {
+            PreferenceLoss::Dpo { .. } | PreferenceLoss::Ipo { .. } => {
+                compared(loss, chosen - of(batch.ref_chosen), rejected - of(batch.ref_rejected))
+            }
+            PreferenceLoss::Cpo { beta, label_smoothing, nll_coef } => {
+                let mut term = compared(PreferenceLoss::Dpo { beta, label_smoothing }, chosen, rejected);
+                // Its mean is over tokens, and the term's over pairs.
+                let share = nll_coef * total_pairs / batch.chosen_tokens;
+                term.loss -= share * chosen;
+                term.slopes[0] -= share;
+                term
+            }
+            PreferenceLoss::SimPo { .. } | PreferenceLoss::OrPo { .. } => {
+                let tokens = [of(of_chosen).max(1.0), of(of_rejected).max(1.0)];
+                let mut term = of_means(loss, chosen / tokens[0], rejected / tokens[1]);
+                term.slopes[0] /= tokens[0];
+                term.slopes[1] /= tokens[1];
+                term
+            }
+        };
+        sums.loss += term.loss / total_pairs;
+        sums.count(term.rewards[0], term.rewards[1]);
+        d_chosen[p] = (term.slopes[0] / total_pairs) as f32;
+        d_rejected[p] = (term.slopes[1] / total_pairs) as f32;
     }
     sums
 }
 
-/// Returns (loss, d loss / d h, b).
-fn preference_term(loss: PreferenceLoss, h: f64) -> (f64, f64, f64) {
-    match loss {
+/// The loss of one pair, with its slopes in the chosen and the rejected side, and their rewards.
+struct PairTerm {
+    loss: f64,
+    slopes: [f64; 2],
+    rewards: [f64; 2],
+}
+
+/// Computes a loss of the difference of two sides.
+fn compared(loss: PreferenceLoss, ahead: f64, behind: f64) -> PairTerm {
+    let h = ahead - behind;
+    let (loss, slope, beta) = match loss {
         PreferenceLoss::Dpo { beta, label_smoothing: s } => {
             let x = beta * h;
             let value = (1.0 - s) * softplus(-x) + s * softplus(x);
@@ -116,6 +174,36 @@ fn preference_term(loss: PreferenceLoss, h: f64) -> (f64, f64, f64) {
             let error = h - 1.0 / (2.0 * beta);
             (error * error, 2.0 * error, beta)
         }
+        _ => unreachable!("losses of means, or with a term of their own"),
+    };
+    PairTerm { loss, slopes: [slope, -slope], rewards: [beta * ahead, beta * behind] }
+}
+
+/// Computes a loss of the two sides' means over tokens.
+fn of_means(loss: PreferenceLoss, chosen: f64, rejected: f64) -> PairTerm {
+    match loss {
+        PreferenceLoss::SimPo { beta, gamma } => {
+            let x = beta * (chosen - rejected) - gamma;
+            let slope = -beta * sigmoid(-x);
+            PairTerm {
+                loss: softplus(-x),
+                slopes: [slope, -slope],
+                rewards: [beta * chosen, beta * rejected],
+            }
+        }
+        PreferenceLoss::OrPo { beta } => {
+            // log(1 - e^a), and the slope of the log-odds, 1 / (1 - e^a); the odds of a certain token have none.
+            let rest = |a: f64| ln(1.0 - exp(a.min(MEAN_LOG_MAX)));
+            let slope = |a: f64| if a < MEAN_LOG_MAX { 1.0 / (1.0 - exp(a)) } else { 0.0 };
+            let odds = (chosen - rest(chosen)) - (rejected - rest(rejected));
+            let held = beta * sigmoid(-odds);
+            PairTerm {
+                loss: -chosen + beta * softplus(-odds),
+                slopes: [-1.0 - held * slope(chosen), held * slope(rejected)],
+                rewards: [beta * chosen, beta * rejected],
+            }
+        }
+        _ => unreachable!("losses of sums"),
     }
 }
 

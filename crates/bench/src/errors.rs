@@ -48,17 +48,56 @@ pub(crate) fn method_error(spec: &SamplingSpec, loss: PolicyLoss) -> Result<Meth
     Ok(MethodError { largest, against })
 }
 
+/// Compares a loss of pairs without a reference with TRL's: loss, rewards and the gradient of each token.
+pub(crate) fn pairs_error(key: &str, loss: PreferenceLoss) -> MethodError {
+    let kin: Value = serde_json::from_str(plimsoll_algo::KIN).expect("the golden file is JSON");
+    let (theirs, pairs) = (&kin["preference"][key], &kin["preference"]["pairs"]);
+    let rows =
+        |side: &str| -> Vec<Vec<f32>> { pairs[side].as_array().expect("pairs").iter().map(flat).collect() };
+    let sides = ["chosen", "rejected"].map(rows);
+    let sum = |rows: &Vec<Vec<f32>>| -> Vec<f32> {
+        rows.iter().map(|row| row.iter().map(|&l| f64::from(l)).sum::<f64>() as f32).collect()
+    };
+    let [chosen, rejected] = [sum(&sides[0]), sum(&sides[1])];
+    let tokens = sides.each_ref().map(|rows| rows.iter().map(|row| row.len() as f32).collect::<Vec<f32>>());
+    let zeros = vec![0.0; chosen.len()];
+    let batch = PairBatch {
+        chosen: &chosen,
+        rejected: &rejected,
+        ref_chosen: &zeros,
+        ref_rejected: &zeros,
+        tokens: [&tokens[0], &tokens[1]],
+        chosen_tokens: tokens[0].iter().map(|&n| f64::from(n)).sum(),
+    };
+    let mut slopes = [zeros.clone(), zeros.clone()];
+    let [d_chosen, d_rejected] = &mut slopes;
+    let sums = preference_loss(loss, &batch, chosen.len() as f64, d_chosen, d_rejected);
+    let number = |value: &Value| value.as_f64().expect("a number");
+    let mut largest = error_of(sums.loss, number(&theirs["loss"]))
+        .max(error_of(sums.reward_chosen, number(&theirs["rewards"][0])))
+        .max(error_of(sums.reward_rejected, number(&theirs["rewards"][1])));
+    for (side, (slopes, rows)) in slopes.iter().zip(&sides).enumerate() {
+        let each: Vec<f32> = slopes.iter().zip(rows).flat_map(|(d, row)| vec![*d; row.len()]).collect();
+        let theirs = wide(flat(&theirs["grads"][side]));
+        largest = largest.max(self::largest(&vec![1.0; each.len()], &each, &theirs));
+    }
+    MethodError { largest, against: "golden" }
+}
+
 /// Compares DPO (beta 0.1): loss and rewards with the reference, gradients with a twin.
 pub(crate) fn dpo_error() -> MethodError {
     const BETA: f64 = 0.1;
     let golden: Value = serde_json::from_str(GOLDEN).expect("the golden file is JSON");
     let row = |name: &str| flat(&golden["preference"]["inputs"][name]);
     let (chosen, rejected, ref_chosen, ref_rejected) = (row("pi_c"), row("pi_r"), row("ref_c"), row("ref_r"));
+    let ones = vec![1.0; chosen.len()];
     let batch = PairBatch {
         chosen: &chosen,
         rejected: &rejected,
         ref_chosen: &ref_chosen,
         ref_rejected: &ref_rejected,
+        tokens: [&ones, &ones],
+        chosen_tokens: 1.0,
     };
     let pairs = chosen.len();
     let (mut d_chosen, mut d_rejected) = (vec![0f32; pairs], vec![0f32; pairs]);

@@ -3,10 +3,10 @@
 //! The runs are those of `runs/first.toml` and its like, each in a separate process, so that its peak is its own. Only
 //! the method differs, and evaluations are more frequent, which changes no bit.
 
-use super::errors::{MethodError, dpo_error, method_error, reward_model_error};
+use super::errors::{MethodError, dpo_error, method_error, pairs_error, reward_model_error};
 use super::finish;
 use plimsoll_algo::method::{METHODS, Method, MethodSpec, SamplingSpec};
-use plimsoll_algo::policy_loss::PolicyLoss;
+use plimsoll_algo::{policy_loss::PolicyLoss, preference::PreferenceLoss};
 use plimsoll_base::{Error, Result};
 use plimsoll_files::{check_output_folder, output_error, write_atomic};
 use plimsoll_memory::host::Host;
@@ -37,6 +37,8 @@ enum Formulas {
     /// A row of the method table with another loss.
     WithLoss(Method, PolicyLoss),
     Dpo,
+    /// A loss of pairs that TRL has, by its key.
+    Pairs(&'static str, PreferenceLoss),
     RewardModel,
 }
 
@@ -46,6 +48,7 @@ impl Formulas {
             Formulas::Sampling(method) => method_error(&row(method), row(method).loss),
             Formulas::WithLoss(method, loss) => method_error(&row(method), loss),
             Formulas::Dpo => Ok(dpo_error()),
+            Formulas::Pairs(key, loss) => Ok(pairs_error(key, loss)),
             Formulas::RewardModel => Ok(reward_model_error()),
         }
     }
@@ -57,6 +60,13 @@ fn row(method: Method) -> SamplingSpec {
 
 const FIRST: &str = "first.toml";
 const CLIP_HIGHER: PolicyLoss = PolicyLoss::Ppo { clip_low: 0.2, clip_high: 0.28, dual_clip: None };
+
+/// Methods over pairs without a reference, with the settings whose numbers TRL was asked for.
+const WITHOUT_REFERENCE: [(&str, PreferenceLoss); 3] = [
+    ("simpo", PreferenceLoss::SimPo { beta: 2.0, gamma: 0.5 }),
+    ("cpo", PreferenceLoss::Cpo { beta: 0.1, label_smoothing: 0.0, nll_coef: 1.0 }),
+    ("orpo", PreferenceLoss::OrPo { beta: 0.1 }),
+];
 
 /// True for methods that sample without a teacher: a teacher is another run's checkpoint.
 fn has_row(spec: &MethodSpec) -> bool {
@@ -84,6 +94,10 @@ fn rows() -> Vec<Row> {
     let formulas = Formulas::WithLoss(Method::Grpo, CLIP_HIGHER);
     rows.insert(2, Row { sets: dapo.map(String::from).to_vec(), ..run("dapo", FIRST, formulas) });
     rows.push(run("dpo", "first-dpo.toml", Formulas::Dpo));
+    for (name, loss) in WITHOUT_REFERENCE {
+        let sets = vec![format!("method={name}")];
+        rows.push(Row { sets, ..run(name, "first-pairs.toml", Formulas::Pairs(name, loss)) });
+    }
     rows.push(run("reward_model", "first-reward-model.toml", Formulas::RewardModel));
     rows
 }

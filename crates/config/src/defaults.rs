@@ -3,8 +3,10 @@
 use super::provenance::{Origin, Provenance};
 use super::sections::RunFile;
 use super::values::DynamicSampling;
-use plimsoll_algo::advantage::Advantage;
+use plimsoll_algo::{advantage::Advantage, method::Method};
 
+/// The least of SimPO's paper; that of DPO is far too small for means over tokens.
+const SIMPO_BETA: f64 = 2.0;
 /// The value clip of TRL and Open-Reasoner-Zero.
 const VALUE_CLIP: f64 = 0.2;
 /// verl's DAPO recipe makes at most ten batches, of which the first is no retry.
@@ -14,6 +16,10 @@ const CORRECTION_BAND: [f64; 2] = [0.5, 5.0];
 
 /// Fills in what the method sets and the run file does not.
 pub(super) fn fill(run: &mut RunFile, provenance: &mut Provenance) {
+    if run.method == Method::Simpo && !provenance.origins.contains_key("loss.dpo_beta") {
+        run.loss.dpo_beta = SIMPO_BETA;
+        provenance.origins.insert("loss.dpo_beta".to_string(), Origin::Method);
+    }
     let Some(spec) = run.method.spec().sampling else { return };
     let (has_critic, compares) = (run.method.needs().critic, run.learns_from_rewards());
     let mut filled: Vec<&str> = Vec::new();

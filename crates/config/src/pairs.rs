@@ -18,6 +18,9 @@ const OF_PAIRS: [&str; 2] = ["every", "prompts_max"];
 fn loss_keys(method: Method) -> &'static [&'static str] {
     match method {
         Method::Dpo => &["dpo_beta", "loss_type", "label_smoothing"],
+        Method::Simpo => &["dpo_beta", "simpo_gamma"],
+        Method::Cpo => &["dpo_beta", "nll_coef", "label_smoothing"],
+        Method::Orpo => &["dpo_beta"],
         _ => &[],
     }
 }
@@ -58,6 +61,8 @@ fn of_other_methods(run: &RunFile, at: &Provenance) -> Result<()> {
         ("dpo_beta", loss.dpo_beta != default.dpo_beta),
         ("loss_type", loss.loss_type != default.loss_type),
         ("label_smoothing", loss.label_smoothing != default.label_smoothing),
+        ("simpo_gamma", loss.simpo_gamma != default.simpo_gamma),
+        ("nll_coef", loss.nll_coef != default.nll_coef),
     ];
     match of_dpo.into_iter().find(|(_, is_set)| *is_set) {
         None => Ok(()),

@@ -114,7 +114,7 @@ impl RunSpec {
             rewards: reward_specs(&run.reward, &run.data.answer_column),
             model_rewards: ModelReward::of(&run.reward),
             objective: Objective::new(run),
-            preference: preference(&run.loss),
+            preference: preference(run.method, &run.loss),
             balance_coef: run.loss.balance_coef,
             critic: needs.critic.then(|| run.critic.clone().unwrap_or_default()),
             distill: run.distill.clone().filter(|_| needs.teacher),
@@ -296,9 +296,12 @@ pub(crate) fn sequences_per_step(needs: Needs, prompts: u32, group: u32) -> u64 
     u64::from(prompts) * u64::from(each)
 }
 
-fn preference(loss: &Loss) -> PreferenceLoss {
+fn preference(method: Method, loss: &Loss) -> PreferenceLoss {
     let (beta, label_smoothing) = (loss.dpo_beta, loss.label_smoothing);
     match loss.loss_type {
+        _ if method == Method::Simpo => PreferenceLoss::SimPo { beta, gamma: loss.simpo_gamma },
+        _ if method == Method::Cpo => PreferenceLoss::Cpo { beta, label_smoothing, nll_coef: loss.nll_coef },
+        _ if method == Method::Orpo => PreferenceLoss::OrPo { beta },
         LossType::Sigmoid => PreferenceLoss::Dpo { beta, label_smoothing },
         LossType::Ipo => PreferenceLoss::Ipo { beta },
     }

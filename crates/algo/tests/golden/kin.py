@@ -105,6 +105,56 @@ losses = {
     "luspo": graded(luspo),
 }
 
+cpo = functions("trl/experimental/cpo/cpo_trainer.py", ["cpo_loss"], {**common, "F": torch.nn.functional})
+orpo = functions(
+    "trl/experimental/orpo/orpo_trainer.py",
+    ["odds_ratio_loss"],
+    # In f64, where no more is needed.
+    {**common, "F": torch.nn.functional, "log1mexp": lambda x: torch.log(-torch.expm1(x))},
+)
+
+# Log-probs of the tokens of four pairs.
+pairs = {
+    "chosen": [[-0.3, -1.2, -0.1], [-2.0, -0.4], [-0.05], [-0.9, -0.9, -1.4, -0.2]],
+    "rejected": [[-0.7, -0.8], [-0.3, -0.2, -2.2], [-3.0, -0.1], [-0.6]],
+}
+
+
+def of_pairs(loss):
+    """A loss of pairs, with its gradient for each token."""
+    sides = [[torch.tensor(row, requires_grad=True) for row in pairs[side]] for side in ["chosen", "rejected"]]
+    value, rewards = loss(*sides)
+    value.backward()
+    grads = [[row.grad.tolist() for row in rows] for rows in sides]
+    return {"loss": value.item(), "rewards": [side.sum().item() for side in rewards], "grads": grads}
+
+
+def by_cpo(loss_type, beta, alpha, gamma=0.0, smoothing=0.0):
+    device = SimpleNamespace(device="cpu")
+
+    def loss(chosen, rejected):
+        own = SimpleNamespace(
+            alpha=0.0, loss_type=loss_type, beta=beta, simpo_gamma=gamma, label_smoothing=smoothing, accelerator=device
+        )
+        one = torch.mean if loss_type == "simpo" else torch.sum
+        logps = [torch.stack([one(row) for row in rows]) for rows in [chosen, rejected]]
+        losses, *rewards = cpo.cpo_loss(own, *logps)
+        nll = -torch.cat(chosen).mean()
+        return losses.mean() + alpha * nll, rewards
+
+    return of_pairs(loss)
+
+
+def by_orpo(chosen, rejected):
+    own = SimpleNamespace(beta=0.1, accelerator=SimpleNamespace(device="cpu"))
+    # `.float()` there is for half precision.
+    torch.Tensor.float = lambda x: x
+    logps = [torch.stack([row.mean() for row in rows]) for rows in [chosen, rejected]]
+    losses, *rewards, _, _ = orpo.odds_ratio_loss(own, *logps)
+    # The paper's supervised term: the mean over a response, then over pairs.
+    return -logps[0].mean() - losses.mean(), rewards
+
+
 GROUPS, SIZE = 3, 4
 rewards = torch.tensor([1.0, 0.0, 0.5, 0.0, 0.2, 0.9, 0.9, 0.1, 0.0, 0.0, 0.7, 0.3])
 lengths = [3, 7, 5, 2, 8, 1, 4, 6, 2, 2, 5, 8]
@@ -147,5 +197,12 @@ with open(os.path.join(HERE, "kin.json"), "w") as file:
         "lengths": lengths,
         "group_size": SIZE,
     }
-    json.dump({"loss": losses, "groups": groups, "shaped": shaped}, file, indent=1)
+    preference = {
+        "pairs": pairs,
+        "simpo": by_cpo("simpo", 2.0, 0.0, gamma=0.5),
+        "cpo": by_cpo("sigmoid", 0.1, 1.0),
+        "cpo_smooth": by_cpo("sigmoid", 0.3, 0.5, smoothing=0.1),
+        "orpo": of_pairs(by_orpo),
+    }
+    json.dump({"loss": losses, "groups": groups, "shaped": shaped, "preference": preference}, file, indent=1)
     file.write("\n")

@@ -249,10 +249,20 @@ fn pair_losses() {
         PreferenceLoss::Dpo { beta: 0.7, label_smoothing: 0.0 },
         PreferenceLoss::Dpo { beta: 0.7, label_smoothing: 0.1 },
         PreferenceLoss::Ipo { beta: 0.7 },
+        PreferenceLoss::SimPo { beta: 2.0, gamma: 0.5 },
+        PreferenceLoss::Cpo { beta: 0.7, label_smoothing: 0.1, nll_coef: 0.5 },
+        PreferenceLoss::OrPo { beta: 0.3 },
     ] {
         let run = |chosen: &[f32], rejected: &[f32]| {
             let (ref_chosen, ref_rejected) = ([-1.05f32, -1.1, -0.9], [-1.05f32, -1.0, -1.3]);
-            let batch = PairBatch { chosen, rejected, ref_chosen: &ref_chosen, ref_rejected: &ref_rejected };
+            let batch = PairBatch {
+                chosen,
+                rejected,
+                ref_chosen: &ref_chosen,
+                ref_rejected: &ref_rejected,
+                tokens: [&[3.0, 1.0, 4.0], &[2.0, 2.0, 5.0]],
+                chosen_tokens: 8.0,
+            };
             let (mut dc, mut dr) = ([f32::NAN; 3], [f32::NAN; 3]);
             (preference_loss(loss, &batch, 5.0, &mut dc, &mut dr).loss, dc, dr)
         };

@@ -404,6 +404,8 @@ fn preference_losses() {
         rejected: &rejected,
         ref_chosen: &ref_chosen,
         ref_rejected: &ref_rejected,
+        tokens: [&vec![1.0; chosen.len()], &vec![1.0; chosen.len()]],
+        chosen_tokens: 1.0,
     };
     for (key, loss) in [
         ("dpo_b0.1", PreferenceLoss::Dpo { beta: 0.1, label_smoothing: 0.0 }),

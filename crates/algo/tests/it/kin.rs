@@ -6,6 +6,7 @@
 use plimsoll_algo::aggregation::{Aggregation, AggregationKind};
 use plimsoll_algo::packed::Packed;
 use plimsoll_algo::policy_loss::{PolicyBatch, PolicyLoss, policy_loss};
+use plimsoll_algo::preference::{PairBatch, PreferenceLoss, preference_loss};
 use plimsoll_algo::shaping::{GroupShaping, Shaping, decoupled, shape_rewards};
 use serde_json::Value;
 
@@ -112,4 +113,43 @@ fn what_has_no_reward_takes_no_part() {
     assert_eq!(shaped, [0.0; 4], "two best ones have no lead");
     shape_rewards(&options(GroupShaping::LengthWeighted), &rewards, &[2, 2, 50, 4], 4, &mut shaped).unwrap();
     assert_eq!(shaped.map(|x| (x * 1000.0).round() / 1000.0), [0.4, 0.4, 0.0, -0.4]);
+}
+
+#[test]
+fn losses_of_pairs_are_those_of_trl() {
+    let kin = &read(plimsoll_algo::KIN)["preference"];
+    let of_side = |side: &str, one: fn(&[f64]) -> f64| -> Vec<f32> {
+        let rows = kin["pairs"][side].as_array().expect("four rows");
+        rows.iter().map(|row| one(&flat(row)) as f32).collect()
+    };
+    let sum = |row: &[f64]| row.iter().sum::<f64>();
+    let count = |row: &[f64]| row.len() as f64;
+    let (chosen, rejected) = (of_side("chosen", sum), of_side("rejected", sum));
+    let tokens = [of_side("chosen", count), of_side("rejected", count)];
+    let batch = PairBatch {
+        chosen: &chosen,
+        rejected: &rejected,
+        ref_chosen: &[0.0; 4],
+        ref_rejected: &[0.0; 4],
+        tokens: [&tokens[0], &tokens[1]],
+        chosen_tokens: tokens[0].iter().map(|&n| f64::from(n)).sum(),
+    };
+    let cpo = |beta, nll_coef, label_smoothing| PreferenceLoss::Cpo { beta, label_smoothing, nll_coef };
+    for (key, loss) in [
+        ("simpo", PreferenceLoss::SimPo { beta: 2.0, gamma: 0.5 }),
+        ("cpo", cpo(0.1, 1.0, 0.0)),
+        ("cpo_smooth", cpo(0.3, 0.5, 0.1)),
+        ("orpo", PreferenceLoss::OrPo { beta: 0.1 }),
+    ] {
+        let mut slopes = [[f32::NAN; 4]; 2];
+        let [d_chosen, d_rejected] = &mut slopes;
+        let sums = preference_loss(loss, &batch, 4.0, d_chosen, d_rejected);
+        all_close(&format!("{key} loss"), &[sums.loss as f32], &kin[key]["loss"]);
+        let rewards = [sums.reward_chosen as f32, sums.reward_rejected as f32];
+        all_close(&format!("{key} rewards"), &rewards, &kin[key]["rewards"]);
+        for (side, slopes) in slopes.iter().enumerate() {
+            let each: Vec<f32> = (0..4).flat_map(|p| vec![slopes[p]; tokens[side][p] as usize]).collect();
+            all_close(&format!("{key} gradient of side {side}"), &each, &kin[key]["grads"][side]);
+        }
+    }
 }

@@ -91,10 +91,16 @@ section! {
         /// Band of that weight [[0.5, 5.0]].
         #[serde(skip_serializing_if = "Option::is_none")]
         correction_band: Option<[f64; 2]> = None,
-        /// DPO's beta.
+        /// The beta of `dpo` and its kin; of `simpo` 2.0 if absent.
         dpo_beta: f64 = 0.1 => [
             such("a number above 0, such as 0.1", |beta| (beta as f32).is_finite() && beta > 0.0),
         ],
+        /// Margin of `simpo`.
+        #[serde(skip_serializing_if = "is_simpo_gamma")]
+        simpo_gamma: f64 = SIMPO_GAMMA => [FINITE],
+        /// Factor of the likelihood of chosen answers in `cpo`.
+        #[serde(skip_serializing_if = "is_one")]
+        nll_coef: f64 = 1.0 => [NOT_NEGATIVE, also(&["cpo_alpha"])],
         /// The loss of `dpo`.
         loss_type: LossType = LossType::Sigmoid,
         /// Share of labels that `dpo` takes as wrong (cDPO).
@@ -103,6 +109,19 @@ section! {
                 |share| (0.0..0.5).contains(&share)),
         ],
     }
+}
+
+/// TRL's margin.
+const SIMPO_GAMMA: f64 = 0.5;
+
+#[allow(clippy::trivially_copy_pass_by_ref)] // As serde asks.
+fn is_simpo_gamma(number: &f64) -> bool {
+    *number == SIMPO_GAMMA
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)] // As serde asks.
+fn is_one(number: &f64) -> bool {
+    *number == 1.0
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref)] // As serde asks.

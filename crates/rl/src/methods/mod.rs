@@ -29,6 +29,9 @@ pub struct PairMethod {
 
 pub(crate) const PAIR_METHODS: &[PairMethod] = &[
     PairMethod { method: Method::Dpo, step: dpo::dpo_step, score: dpo::score_pairs },
+    PairMethod { method: Method::Simpo, step: dpo::dpo_step, score: dpo::score_pairs },
+    PairMethod { method: Method::Cpo, step: dpo::dpo_step, score: dpo::score_pairs },
+    PairMethod { method: Method::Orpo, step: dpo::dpo_step, score: dpo::score_pairs },
     PairMethod {
         method: Method::RewardModel,
         step: reward_model::reward_model_step,

@@ -56,8 +56,6 @@ static IMPORT: Import = Import {
         ("SDFTTrainer", "distill"),
         ("SDPOTrainer", "distill"),
         ("kto", "dpo"),
-        ("orpo", "dpo"),
-        ("cpo", "dpo"),
         ("BCOTrainer", "dpo"),
         ("OnlineDPOTrainer", "dpo"),
         ("NashMDTrainer", "dpo"),

@@ -1,4 +1,4 @@
-//! TRL's trainers on fixed data: SFT, DPO and the reward model. A step here is one of their updates.
+//! TRL's trainers on fixed data: SFT, DPO, CPO with SimPO, ORPO and the reward model. A step here is one of their updates.
 
 use super::import::{GRPO, RLOO, common, processes, raw_strings, schedule, steps};
 use crate::import::draft::{Draft, Job};
@@ -11,7 +11,7 @@ use plimsoll_base::Result;
 const NO_SAMPLES: &str = "this trainer samples nothing";
 
 /// Every job of TRL.
-pub(super) const JOBS: &[Job] = &[GRPO, RLOO, SFT, DPO, REWARD];
+pub(super) const JOBS: &[Job] = &[GRPO, RLOO, SFT, DPO, CPO, ORPO, REWARD];
 
 pub(super) const SFT: Job = Job {
     trainers: &["sft"],
@@ -43,6 +43,41 @@ pub(super) const DPO: Job = Job {
     ],
     takes: &[("beta", Number("loss.dpo_beta")), ("max_completion_length", Lost(NO_SAMPLES))],
     combine: dpo,
+};
+
+const CPO: Job = Job {
+    trainers: &["cpo"],
+    defaults: &[
+        ("per_device_train_batch_size", "8"),
+        ("gradient_accumulation_steps", "1"),
+        ("learning_rate", "1e-6"),
+        ("lr_scheduler_type", "linear"),
+        ("adam_beta1", "0.9"),
+        ("adam_beta2", "0.999"),
+        ("beta", "0.1"),
+        ("loss_type", "sigmoid"),
+        ("cpo_alpha", "1.0"),
+        ("simpo_gamma", "0.5"),
+        ("max_length", "1024"),
+    ],
+    takes: &[("beta", Number("loss.dpo_beta")), ("max_completion_length", Lost(NO_SAMPLES))],
+    combine: cpo,
+};
+
+const ORPO: Job = Job {
+    trainers: &["orpo"],
+    defaults: &[
+        ("per_device_train_batch_size", "8"),
+        ("gradient_accumulation_steps", "1"),
+        ("learning_rate", "1e-6"),
+        ("lr_scheduler_type", "linear"),
+        ("adam_beta1", "0.9"),
+        ("adam_beta2", "0.999"),
+        ("beta", "0.1"),
+        ("max_length", "1024"),
+    ],
+    takes: &[("beta", Number("loss.dpo_beta")), ("max_completion_length", Lost(NO_SAMPLES))],
+    combine: orpo,
 };
 
 pub(super) const REWARD: Job = Job {
@@ -117,6 +152,45 @@ fn dpo(draft: &mut Draft) -> Result<()> {
     raw_strings(draft);
     data_alone(draft, 2);
     reference(draft);
+    Ok(())
+}
+
+/// Converts CPO: with the loss of SimPO and no likelihood of the chosen it is SimPO.
+fn cpo(draft: &mut Draft) -> Result<()> {
+    let (loss, alpha) = (draft.take("loss_type"), draft.take_number("cpo_alpha"));
+    let (gamma, shape) = (draft.take_number("simpo_gamma"), draft.take_number("alpha"));
+    match loss.as_ref().map_or("sigmoid", |taken| taken.value.as_str()) {
+        "sigmoid" => {
+            draft.set_text("method", "cpo", "CPOTrainer");
+            if let Some((factor, taken)) = alpha {
+                draft.set_toml("loss.nll_coef", factor, &taken.from);
+            }
+        }
+        "simpo" => {
+            draft.set_text("method", "simpo", "CPOTrainer with loss_type = simpo");
+            if let Some((margin, taken)) = gamma {
+                draft.set_toml("loss.simpo_gamma", margin, &taken.from);
+            }
+            // SimPO with a likelihood is another loss.
+            if let Some((_, taken)) = alpha.filter(|(factor, _)| *factor != 0.0) {
+                draft.is_not_built(&taken, Unbuilt::Objective);
+            }
+        }
+        _ => loss.iter().for_each(|taken| draft.is_not_built(taken, Unbuilt::Objective)),
+    }
+    if let Some((_, taken)) = shape.filter(|(factor, _)| *factor != 0.0) {
+        draft.is_not_built(&taken, Unbuilt::Objective);
+    }
+    raw_strings(draft);
+    data_alone(draft, 2);
+    Ok(())
+}
+
+fn orpo(draft: &mut Draft) -> Result<()> {
+    draft.set_text("method", "orpo", "ORPOTrainer");
+    draft.choose("the likelihood of a chosen answer is that of its own tokens here, as in the paper; there the prompt's count too");
+    raw_strings(draft);
+    data_alone(draft, 2);
     Ok(())
 }
 

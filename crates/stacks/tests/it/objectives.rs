@@ -98,6 +98,7 @@ fn a_factor_of_0_has_no_kl_term() {
 #[test]
 fn kin_become_the_methods_here() {
     let trl = "trl grpo --model_name_or_path a/b --max_steps 4 --dataset_name x.jsonl";
+    let pairs = "trl cpo --model_name_or_path a/b --max_steps 4 --dataset_name x.jsonl";
     let loss = "algorithm.adv_estimator=grpo actor_rollout_ref.actor.policy_loss.loss_mode";
     for (stack, text, lines) in [
         ("verl", format!("{VERL} {loss}=geo_mean"), &["method = \"gmpo\"", "group_norm_eps = 1e-6"][..]),
@@ -117,6 +118,17 @@ fn kin_become_the_methods_here() {
             format!("{trl} --multi_objective_aggregation normalize_then_sum"),
             &["method = \"grpo\"", "advantage = \"decoupled\""],
         ),
+        (
+            "trl",
+            format!("{pairs} --cpo_alpha 0.5"),
+            &["method = \"cpo\"", "nll_coef = 0.5", "dpo_beta = 0.1"],
+        ),
+        (
+            "trl",
+            format!("{pairs} --loss_type simpo --cpo_alpha 0 --beta 2.5 --simpo_gamma 1.0"),
+            &["method = \"simpo\"", "simpo_gamma = 1", "dpo_beta = 2.5"],
+        ),
+        ("trl", pairs.replace("cpo", "orpo"), &["method = \"orpo\"", "dpo_beta = 0.1"]),
     ] {
         let run = imported(stack, &text).unwrap_or_else(|error| panic!("{text}: {error}")).run_file;
         for line in lines {
@@ -182,6 +194,8 @@ fn r_other_losses_were_left_out() {
             "multi_objective_aggregation",
         ),
         ("trl", format!("{trl} --loss_type vespo --vespo_k_neg 2"), "vespo_k_neg = 2"),
+        ("trl", format!("{} --loss_type simpo", trl.replace("grpo", "cpo")), "cpo_alpha = 1"),
+        ("trl", format!("{} --loss_type hinge", trl.replace("grpo", "cpo")), "loss_type = hinge"),
         (
             "verl",
             format!(
