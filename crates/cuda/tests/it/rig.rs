@@ -4,7 +4,7 @@ use crate::both::{Machine, Rig, Sized};
 use plimsoll_base::DType;
 use plimsoll_cpu::Isa;
 use plimsoll_cuda::{CudaDevice, probe};
-use plimsoll_device::OpenOptions;
+use plimsoll_device::{Layouts, OpenOptions};
 use plimsoll_memory::{Buf, Pool};
 
 /// Bytes of a card's scratch in tests.
@@ -13,6 +13,10 @@ const SCRATCH: usize = 64 << 20;
 pub type Card = Rig<CudaDevice>;
 
 impl Machine for CudaDevice {
+    const KIND: &'static Layouts = &plimsoll_cuda::LAYOUTS;
+    fn key_at(d: usize, slot: usize, i: usize) -> usize {
+        slot * d + i
+    }
     fn bind_scratch(&mut self, scratch: Buf<'_>) {
         self.bind_scratch(scratch);
     }

@@ -9,6 +9,7 @@ pub mod experts_adapter;
 pub mod head_gates;
 pub mod nf4;
 mod rig;
+pub mod rotation;
 pub mod rows;
 
 pub use rig::*;
@@ -22,6 +23,8 @@ macro_rules! cases {
         cases! { $open:
             activation: activations_and_their_gradients_are_close_also_in_place,
                 activations_of_the_ends_are_what_they_should_be;
+            rotation: rope_is_close_and_rows_are_their_own, copies_of_cache_blocks_take_the_first_slots,
+                rope_backward_is_close_and_repeats, gradients_of_bf16_without_norms_are_rounded_once;
             rows: rms_norm_is_close_and_rows_are_their_own, perturbed_norms_have_other_bits_somewhere,
                 rms_norm_backward_is_close_and_repeats, gates_and_their_gradients_are_close_also_in_place,
                 norms_are_added_to_the_residual_also_in_place,

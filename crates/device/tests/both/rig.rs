@@ -4,7 +4,7 @@
 use plimsoll_base::rng::{self, Stream};
 use plimsoll_base::{Bytes, DType, PhaseSet};
 use plimsoll_cpu::{CpuDevice, Isa};
-use plimsoll_device::{Device, Matrix, MatrixLayout, matrix_elements};
+use plimsoll_device::{Device, KV_BLOCK, Layouts, Matrix, MatrixLayout, matrix_elements};
 use plimsoll_memory::{Arena, ArenaMap, Buf, Layout, Pool, Resident};
 
 const GUARD: u64 = 256;
@@ -15,12 +15,20 @@ pub type Sized<'s> = (&'s str, DType, usize);
 
 /// A device, and what only tests see of it.
 pub trait Machine: Device {
+    /// Orders and sizes of its kind, known before one is opened.
+    const KIND: &'static Layouts;
+    /// Returns where a head's block of the cache has an element of a slot's key.
+    fn key_at(d: usize, slot: usize, i: usize) -> usize;
     fn bind_scratch(&mut self, scratch: Buf<'_>);
     fn fill_raw(&mut self, byte: u8);
     fn raw(&mut self, offset: u64, len: u64) -> Vec<u8>;
 }
 
 impl Machine for CpuDevice {
+    const KIND: &'static Layouts = &plimsoll_cpu::LAYOUTS;
+    fn key_at(_: usize, slot: usize, i: usize) -> usize {
+        i * KV_BLOCK + slot
+    }
     fn bind_scratch(&mut self, scratch: Buf<'_>) {
         self.bind_scratch(scratch);
     }
@@ -121,6 +129,24 @@ impl<D: Machine> Rig<D> {
         let mut take = |i: usize| std::mem::take(&mut raw[matrix.layout.index(k, i / k, i % k)]);
         let out = (0..n * k).map(&mut take).collect();
         (out, raw.iter().all(|&x| x == 0.0))
+    }
+
+    /// Writes keys [blocks, k, 16, d] in the order of the device's cache.
+    pub fn set_keys(&self, name: &str, d: usize, keys: &[f32]) {
+        let mut raw = vec![0.0; keys.len()];
+        keys.iter().enumerate().for_each(|(i, &x)| raw[Self::key_at(d, i)] = x);
+        self.set(name, &raw);
+    }
+
+    /// Returns the keys of a cache as [blocks, k, 16, d].
+    pub fn get_keys(&self, name: &str, d: usize) -> Vec<f32> {
+        let raw = self.get(name);
+        (0..raw.len()).map(|i| raw[Self::key_at(d, i)]).collect()
+    }
+
+    fn key_at(d: usize, i: usize) -> usize {
+        let (block, slot) = (i / (KV_BLOCK * d), i / d % KV_BLOCK);
+        block * KV_BLOCK * d + D::key_at(d, slot, i % d)
     }
 
     /// Share of a buffer's elements that no longer hold the poison.
