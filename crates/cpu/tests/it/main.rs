@@ -22,10 +22,12 @@ mod rotation;
 mod rows;
 
 mod cases {
-    use crate::both::{Rig, Sized, cases, paths};
+    use crate::both::{Rig, Sized, THREADS, cases, paths};
 
+    /// With a scratch of the first buffer's dtype: that of activations, where an operation needs one.
     fn open(buffers: &[Sized<'_>]) -> Vec<Rig> {
-        paths().map(|isa| Rig::new(isa, 2, buffers)).collect()
+        let buffers = [buffers, &[("scratch", buffers[0].1, 1 << 17)]].concat();
+        paths().map(|isa| Rig::new(isa, THREADS, &buffers)).collect()
     }
 
     cases!(open);

@@ -6,12 +6,14 @@ pub mod blocks;
 pub mod delta;
 pub mod experts;
 pub mod experts_adapter;
+pub mod head;
 pub mod head_gates;
 pub mod nf4;
 mod rig;
 pub mod rotation;
 pub mod rows;
 
+pub use head::draws;
 pub use rig::*;
 
 /// A device's rigs over some buffers: one for each way to run it, none where the machine lacks it.
@@ -23,6 +25,12 @@ macro_rules! cases {
         cases! { $open:
             activation: activations_and_their_gradients_are_close_also_in_place,
                 activations_of_the_ends_are_what_they_should_be;
+            draws: what_is_recorded_equals_the_head_to_the_bit, greedy_takes_the_lowest_id_of_the_largest,
+                rows_that_are_not_finite_are_marked, frequencies_follow_the_softmax,
+                truncation_keeps_the_sets_that_the_definitions_name,
+                draws_stay_inside_the_set_that_sorting_gives, a_draw_depends_on_its_key_alone;
+            head: logprobs_and_entropies_agree_with_f64, bits_do_not_depend_on_the_rows_beside,
+                gradients_agree_with_the_formula_and_with_differences;
             rotation: rope_is_close_and_rows_are_their_own, copies_of_cache_blocks_take_the_first_slots,
                 rope_backward_is_close_and_repeats, gradients_of_bf16_without_norms_are_rounded_once;
             rows: rms_norm_is_close_and_rows_are_their_own, perturbed_norms_have_other_bits_somewhere,

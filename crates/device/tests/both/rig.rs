@@ -9,6 +9,8 @@ use plimsoll_memory::{Arena, ArenaMap, Buf, Layout, Pool, Resident};
 
 const GUARD: u64 = 256;
 const POISON: u8 = 0xcd;
+/// Threads of a device that has some, in cases of all devices.
+pub const THREADS: usize = 2;
 
 /// A buffer's name, dtype and number of elements.
 pub type Sized<'s> = (&'s str, DType, usize);
