@@ -9,7 +9,6 @@ mod adamw;
 mod adamw8;
 mod adapter;
 mod attention;
-mod attention_backward;
 mod bench;
 mod blocks;
 mod delta;

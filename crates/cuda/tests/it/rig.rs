@@ -14,6 +14,7 @@ pub type Card = Rig<CudaDevice>;
 
 impl Machine for CudaDevice {
     const KIND: &'static Layouts = &plimsoll_cuda::LAYOUTS;
+    const ROUNDS_WEIGHTS: bool = true;
     fn key_at(d: usize, slot: usize, i: usize) -> usize {
         slot * d + i
     }

@@ -2,6 +2,7 @@
 
 pub mod activation;
 pub mod adapter;
+pub mod attention;
 pub mod blocks;
 pub mod delta;
 pub mod experts;
@@ -13,6 +14,7 @@ mod rig;
 pub mod rotation;
 pub mod rows;
 
+pub use attention::checks as attends;
 pub use head::draws;
 pub use rig::*;
 
@@ -25,6 +27,9 @@ macro_rules! cases {
         cases! { $open:
             activation: activations_and_their_gradients_are_close_also_in_place,
                 activations_of_the_ends_are_what_they_should_be;
+            attends: chunks_beyond_the_first_are_merged, shared_prefixes_give_whole_sequences_rows,
+                gradients_are_close_to_the_f64_reference_and_the_same_bits_each_time,
+                rows_of_no_segment_have_no_gradients, values_are_stored_as_the_dtype_holds_them;
             draws: what_is_recorded_equals_the_head_to_the_bit, greedy_takes_the_lowest_id_of_the_largest,
                 rows_that_are_not_finite_are_marked, frequencies_follow_the_softmax,
                 truncation_keeps_the_sets_that_the_definitions_name,

@@ -19,6 +19,8 @@ pub type Sized<'s> = (&'s str, DType, usize);
 pub trait Machine: Device {
     /// Orders and sizes of its kind, known before one is opened.
     const KIND: &'static Layouts;
+    /// Whether attention rounds its weights to bf16.
+    const ROUNDS_WEIGHTS: bool;
     /// Returns where a head's block of the cache has an element of a slot's key.
     fn key_at(d: usize, slot: usize, i: usize) -> usize;
     fn bind_scratch(&mut self, scratch: Buf<'_>);
@@ -28,6 +30,7 @@ pub trait Machine: Device {
 
 impl Machine for CpuDevice {
     const KIND: &'static Layouts = &plimsoll_cpu::LAYOUTS;
+    const ROUNDS_WEIGHTS: bool = false;
     fn key_at(_: usize, slot: usize, i: usize) -> usize {
         i * KV_BLOCK + slot
     }
