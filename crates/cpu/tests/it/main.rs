@@ -21,7 +21,8 @@ mod rotation;
 mod rows;
 
 mod cases {
-    use crate::both::{Rig, Sized, THREADS, cases, paths};
+    use crate::both::{Open, Rig, Sized, THREADS, cases, paths};
+    use plimsoll_cpu::CpuDevice;
 
     /// With a scratch of the first buffer's dtype: that of activations, where an operation needs one.
     fn open(buffers: &[Sized<'_>]) -> Vec<Rig> {
@@ -29,5 +30,9 @@ mod cases {
         paths().map(|isa| Rig::new(isa, THREADS, &buffers)).collect()
     }
 
-    cases!(open);
+    fn run(case: impl FnOnce(Open<'_, CpuDevice>)) {
+        case(&open);
+    }
+
+    cases!(run);
 }

@@ -2,21 +2,16 @@
 
 use crate::both::attention::checks::{Cuts, allowed, check_cuts, check_gradients, check_rows, to_cut};
 use crate::both::attention::{FAMILY, Pass, SHAPES, Spec, sequences, shape, windowed};
-use crate::both::{Sized, check_close, close, f64s};
-use crate::rig::{Card, on_card, on_card_with, twin};
+use crate::both::{check_close, close, f64s};
+use crate::rig::{on_card, on_card_with, run_on_card, twin};
 use plimsoll_base::DType::{Bf16, F32};
 use plimsoll_cuda::{CudaDevice, attention_backward_scratch_bytes, attention_scratch_bytes};
 use plimsoll_device::{Backend, Device, OpenOptions};
 
-fn open(buffers: &[Sized<'_>]) -> Vec<Card> {
-    on_card(buffers).into_iter().collect()
-}
-
 #[test]
 fn rows_are_close_to_the_f64_reference() {
-    for s in SHAPES {
-        check_rows(&open, s, 1100, 0..1100, (0..1100).step_by(53).chain([511, 512, 1023, 1024, 1099]));
-    }
+    let positions = || (0..1100).step_by(53).chain([511, 512, 1023, 1024, 1099]);
+    run_on_card(|open| SHAPES.iter().for_each(|&s| check_rows(open, s, 1100, 0..1100, positions())));
 }
 
 #[test]
@@ -25,9 +20,8 @@ fn bits_of_a_row_do_not_depend_on_calls_segments_chunks_or_unused_slots() {
     let edges = [0, 1, 15, 16, 31, 63, 64, 511, 512, 513, 1022, 1023, 1024, 1025];
     let decodes: Vec<usize> = (500..530).step_by(3).chain(edges).collect();
     let bounds = |p: usize| vec![p + 1, (p + 1).next_multiple_of(512), 4096];
-    for s in SHAPES {
-        check_cuts(&open, s, &to_cut(s, 1100), &Cuts { prefills, decodes: &decodes, bounds });
-    }
+    let cuts = Cuts { prefills, decodes: &decodes, bounds };
+    run_on_card(|open| SHAPES.iter().for_each(|&s| drop(check_cuts(open, s, &to_cut(s, 1100), &cuts))));
 }
 
 /// A root alone; a root with three children, one of which leaves its prefix early; a long root, which is cut into
@@ -49,7 +43,7 @@ const FAMILIES: [Spec; 12] = [
 
 #[test]
 fn gradients_of_long_groups_are_close_to_the_f64_reference_and_the_same_bits_each_time() {
-    for s in [
+    let shapes = [
         shape(9, 3, 64, Bf16),
         shape(6, 1, 128, Bf16),
         shape(7, 1, 16, Bf16),
@@ -59,9 +53,8 @@ fn gradients_of_long_groups_are_close_to_the_f64_reference_and_the_same_bits_eac
         windowed(130, shape(2, 1, 256, Bf16)),
         windowed(37, shape(9, 3, 64, F32)),
         shape(8, 2, 256, Bf16),
-    ] {
-        check_gradients(&open, s, &FAMILIES);
-    }
+    ];
+    run_on_card(|open| shapes.iter().for_each(|&s| check_gradients(open, s, &FAMILIES)));
 }
 
 #[test]

@@ -1,29 +1,29 @@
 //! The head on a card: more rows than a chunk, more tokens than the CPU has time for, and buffers as they are planned.
 
-use crate::both::Sized;
-use crate::both::draws::{check_draws, check_frequencies};
+use crate::both::draws::{check_draws, check_frequencies, check_keys};
 use crate::both::head::{case, check_rows};
-use crate::rig::{Card, on_card};
+use crate::rig::{on_card, run_on_card};
 use plimsoll_base::DType::Bf16;
 use plimsoll_cuda::CudaDevice;
 
-fn open(buffers: &[Sized<'_>]) -> Vec<Card> {
-    on_card(buffers).into_iter().collect()
-}
-
 #[test]
 fn bits_of_more_rows_than_a_chunk_of_logits_do_not_depend_on_the_rows_beside() {
-    check_rows(&open, case(1100, 20_008, 16, Bf16));
+    run_on_card(|open| check_rows(open, case(1100, 20_008, 16, Bf16)));
 }
 
 #[test]
 fn frequencies_of_many_tokens_follow_the_softmax() {
-    check_frequencies(&open, 9003);
+    run_on_card(|open| check_frequencies(open, 9003));
 }
 
 #[test]
 fn draws_of_many_tokens_stay_inside_the_set_that_sorting_gives() {
-    check_draws(&open, 20_004, 2.0);
+    run_on_card(|open| check_draws(open, 20_004, 2.0));
+}
+
+#[test]
+fn a_draw_of_many_tokens_depends_on_its_key_alone() {
+    run_on_card(|open| check_keys(open, 20_008));
 }
 
 #[test]

@@ -21,10 +21,10 @@ pub use rig::*;
 /// A device's rigs over some buffers: one for each way to run it, none where the machine lacks it.
 pub type Open<'o, D> = &'o dyn Fn(&[Sized<'_>]) -> Vec<Rig<D>>;
 
-/// Defines a test of each case; `$open` opens the crate's device.
+/// Defines a test of each case; `$run` runs one on the crate's device.
 macro_rules! cases {
-    ($open:path) => {
-        cases! { $open:
+    ($run:path) => {
+        cases! { $run:
             activation: activations_and_their_gradients_are_close_also_in_place,
                 activations_of_the_ends_are_what_they_should_be;
             attends: chunks_beyond_the_first_are_merged, shared_prefixes_give_whole_sequences_rows,
@@ -45,10 +45,10 @@ macro_rules! cases {
                 a_bias_gets_the_sum_of_its_column, casts_round_to_nearest_even_also_where_nothing_is_aligned;
         }
     };
-    ($open:path: $($module:ident: $($case:ident),*;)*) => {
+    ($run:path: $($module:ident: $($case:ident),*;)*) => {
         $($(#[test]
         fn $case() {
-            crate::both::$module::$case(&$open);
+            $run(crate::both::$module::$case);
         })*)*
     };
 }

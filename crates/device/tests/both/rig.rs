@@ -139,19 +139,20 @@ impl<D: Machine> Rig<D> {
     /// Writes keys [blocks, k, 16, d] in the order of the device's cache.
     pub fn set_keys(&self, name: &str, d: usize, keys: &[f32]) {
         let mut raw = vec![0.0; keys.len()];
-        keys.iter().enumerate().for_each(|(i, &x)| raw[Self::key_at(d, i)] = x);
+        for (raw, keys) in raw.chunks_mut(KV_BLOCK * d).zip(keys.chunks(KV_BLOCK * d)) {
+            each_key(d, |at, slot, i| raw[D::key_at(d, slot, i)] = keys[at]);
+        }
         self.set(name, &raw);
     }
 
     /// Returns the keys of a cache as [blocks, k, 16, d].
     pub fn get_keys(&self, name: &str, d: usize) -> Vec<f32> {
-        let raw = self.get(name);
-        (0..raw.len()).map(|i| raw[Self::key_at(d, i)]).collect()
-    }
-
-    fn key_at(d: usize, i: usize) -> usize {
-        let (block, slot) = (i / (KV_BLOCK * d), i / d % KV_BLOCK);
-        block * KV_BLOCK * d + D::key_at(d, slot, i % d)
+        let mut raw = self.get(name);
+        for raw in raw.chunks_mut(KV_BLOCK * d) {
+            let keys = raw.to_vec();
+            each_key(d, |at, slot, i| raw[at] = keys[D::key_at(d, slot, i)]);
+        }
+        raw
     }
 
     /// Share of a buffer's elements that no longer hold the poison.
@@ -170,6 +171,11 @@ impl<D: Machine> Rig<D> {
             assert!(guard.iter().all(|&b| b == POISON), "bytes after {} were written", b.name);
         }
     }
+}
+
+/// Calls with the place in [16, d], the slot and the element of each element of a block's keys.
+fn each_key(d: usize, mut f: impl FnMut(usize, usize, usize)) {
+    (0..KV_BLOCK).for_each(|slot| (0..d).for_each(|i| f(slot * d + i, slot, i)));
 }
 
 /// The instruction paths of this machine.

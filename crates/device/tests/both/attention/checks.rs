@@ -42,18 +42,17 @@ pub fn check_rows<D: Machine>(
     s: Shape,
     len: usize,
     rows: Range<usize>,
-    positions: impl Iterator<Item = usize> + Clone,
+    positions: impl Iterator<Item = usize>,
 ) {
     let x = sequences(s, &[(None, 0, len)]);
-    for [out, lse] in Pass::new(s, &x, len, &[(0, rows.start, rows.end)]).each(open) {
-        for p in positions.clone() {
-            for head in 0..s.a {
-                let (_, want, l) = reference::row(s, &x[0], p, head);
-                let place = (p - rows.start) * s.a + head;
-                let scale: Vec<f64> = want.iter().map(|&x| allowed::<D>(s.e, x)).collect();
-                check_close(&out[place * s.d..][..s.d], &want, &scale, 1.0, &format!("{s:?} out {p}"));
-                close(&format!("{s:?} lse {p}"), &lse[place..][..1], &[l], 2e-5);
-            }
+    let all = Pass::new(s, &x, len, &[(0, rows.start, rows.end)]).each(open);
+    for (p, head) in positions.flat_map(|p| (0..s.a).map(move |head| (p, head))) {
+        let (_, want, want_lse) = reference::row(s, &x[0], p, head);
+        let scale: Vec<f64> = want.iter().map(|&x| allowed::<D>(s.e, x)).collect();
+        let place = (p - rows.start) * s.a + head;
+        for [out, lse] in &all {
+            check_close(&out[place * s.d..][..s.d], &want, &scale, 1.0, &format!("{s:?} out {p}"));
+            close(&format!("{s:?} lse {p}"), &lse[place..][..1], &[want_lse], 2e-5);
         }
     }
 }
@@ -80,8 +79,14 @@ pub fn to_cut(s: Shape, long: usize) -> Vec<Sequence> {
     sequences(s, &[long, 45, 1, 16, 33, 64, 65].map(|len| (None, 0, len)))
 }
 
-/// Panics unless bits of a row of `to_cut` do not depend on calls, segments, chunks or unused slots.
-pub fn check_cuts<D: Machine>(open: Open<D>, s: Shape, x: &[Sequence], cuts: &Cuts<'_>) {
+/// Panics unless bits of a row of `to_cut` do not depend on calls, segments, chunks or unused slots; returns those of a
+/// pass over all rows.
+pub fn check_cuts<D: Machine>(
+    open: Open<D>,
+    s: Shape,
+    x: &[Sequence],
+    cuts: &Cuts<'_>,
+) -> Vec<[Vec<f32>; 2]> {
     let long = x[0].len;
     let train = Pass::whole(s, x).each(open);
     assert!(train.iter().flatten().flatten().all(|x| x.is_finite()), "{s:?}: NaN of unused slots");
@@ -119,6 +124,7 @@ pub fn check_cuts<D: Machine>(open: Open<D>, s: Shape, x: &[Sequence], cuts: &Cu
     // Decode of enough segments that a block of a card takes all chunks.
     let pieces: Vec<Piece> = (0..long - 10).map(|p| (0, p, p + 1)).collect();
     check("decode of many", usize::MAX, None, &pieces);
+    train
 }
 
 /// Panics unless gradients are close to f64 and the same bits each time.
