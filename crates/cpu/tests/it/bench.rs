@@ -1,13 +1,11 @@
 //! Speeds at SmolLM2-135M's shapes: `cargo test --release -p plimsoll-cpu --test it -- --ignored --nocapture bench`.
 
-use crate::attention::{Sequence, Shape, batch, fill_cache, write};
+use crate::both::attention::{Pass, Piece, sequences, shape};
 use crate::both::{Rig, numbers};
 use plimsoll_arch::Gate;
 use plimsoll_base::DType;
 use plimsoll_cpu::{CpuDevice, Isa};
-use plimsoll_device::{
-    ALL_KEYS, AttentionBackward, Device, KV_BLOCK, Kv, NO_PARENT, Norm, NormGrads, RopeBackward, Rotation,
-};
+use plimsoll_device::{Device, KV_BLOCK, Kv, Norm, NormGrads, RopeBackward, Rotation};
 use plimsoll_memory::Resident;
 use std::time::Instant;
 
@@ -24,46 +22,15 @@ fn fastest(mut f: impl FnMut()) -> f64 {
 }
 
 fn attention(isa: Isa, threads: usize, e: DType, what: &str, num: usize, len: usize, from: usize) {
-    let shape = Shape { a: 9, k: 3, d: 64, e, window: ALL_KEYS, cap: None };
-    let blocks = len.div_ceil(KV_BLOCK);
-    let cache = num * blocks * shape.k * shape.d * KV_BLOCK;
-    let (mut keys, mut values) = (vec![0.0; cache], vec![0.0; cache]);
-    let (mut q, mut segments, mut tables) = (vec![], vec![], vec![]);
-    for i in 0..num {
-        let table: Vec<u32> = (0..blocks).map(|b| (b * num + i) as u32).collect();
-        let s = Sequence::new(shape, i as u64, len, table.clone());
-        fill_cache(shape, &s, 0..len, &mut keys, &mut values);
-        let segment = [i * (len - from), len - from, from, tables.len()].map(|x| x as u32);
-        segments.extend(segment.into_iter().chain([NO_PARENT]));
-        tables.extend(table);
-        q.extend(&s.q[from * 9 * 64..]);
-    }
-    let rows = num * (len - from);
-    let rig = Rig::new(
-        isa,
-        threads,
-        &[
-            ("q", e, q.len()),
-            ("keys", e, cache),
-            ("values", e, cache),
-            ("out", e, q.len()),
-            ("dout", e, q.len()),
-            ("lse", DType::F32, rows * 9),
-            ("positions", DType::U32, rows),
-            ("segments", DType::U32, segments.len()),
-            ("tables", DType::U32, tables.len()),
-            ("dq", DType::F32, q.len()),
-            ("dkv", DType::F32, rows * 2 * 3 * 64),
-        ],
-    );
-    let (dev, r) = rig.bufs();
-    let dout = numbers(77, q.len());
-    write(dev, r, &[("q", &q), ("keys", &keys), ("values", &values), ("dout", &dout)]);
-    dev.write_u32(r.buf("segments"), 0, &segments);
-    dev.write_u32(r.buf("tables"), 0, &tables);
-    let kv = Kv { keys: r.buf("keys"), values: r.buf("values"), kv_heads: 3, head_dim: 64 };
-    let t =
-        fastest(|| dev.attention(r.buf("q"), kv, batch(r), shape.scores(), r.buf("out"), Some(r.buf("lse"))));
+    let (s, blocks) = (shape(9, 3, 64, e), len.div_ceil(KV_BLOCK));
+    let pieces: Vec<Piece> = (0..num).map(|i| (i, from, len)).collect();
+    let mut pass = Pass::new(s, &sequences(s, &vec![(None, 0, len); num]), len, &pieces);
+    // Neighbours of a table are not neighbours in the cache.
+    pass.tables = (0..num * blocks).map(|i| (1 + i % blocks * num + i / blocks) as u32).collect();
+    let rig = Rig::new(isa, threads, &pass.buffers());
+    pass.fill(&rig);
+    rig.set("dout", &pass.dout());
+    let t = fastest(|| pass.attend(&rig, Some(rig.buf("lse"))));
     let pairs = num as f64 * ((from + 1)..=len).map(|keys| keys as f64).sum::<f64>() * 9.0;
     let flops = pairs * 64.0 * 2.0 * 2.0;
     let bytes = num as f64 * len as f64 * 2.0 * 192.0 * e.bytes() as f64;
@@ -75,12 +42,7 @@ fn attention(isa: Isa, threads: usize, e: DType, what: &str, num: usize, len: us
         bytes / t / 1e9
     );
     if from == 0 {
-        let (dq, dkv) = (r.buf("dq"), r.buf("dkv"));
-        let t = fastest(|| {
-            let (q, out, lse, dout) = (r.buf("q"), r.buf("out"), r.buf("lse"), r.buf("dout"));
-            let (batch, scores) = (batch(r), shape.scores());
-            dev.attention_backward(AttentionBackward { q, kv, batch, scores, out, lse, dout, dq, dkv });
-        });
+        let t = fastest(|| pass.attend_backward(&rig));
         println!(
             "{what} {} x{threads} backward: {:.1} us, {:.1} GFLOP/s",
             isa.name(),

@@ -9,7 +9,6 @@ mod adamw;
 mod adamw8;
 mod adapter;
 mod attention;
-mod attention_backward;
 mod bench;
 mod blocks;
 mod delta;
@@ -22,11 +21,18 @@ mod rotation;
 mod rows;
 
 mod cases {
-    use crate::both::{Rig, Sized, cases, paths};
+    use crate::both::{Open, Rig, Sized, THREADS, cases, paths};
+    use plimsoll_cpu::CpuDevice;
 
+    /// With a scratch of the first buffer's dtype: that of activations, where an operation needs one.
     fn open(buffers: &[Sized<'_>]) -> Vec<Rig> {
-        paths().map(|isa| Rig::new(isa, 2, buffers)).collect()
+        let buffers = [buffers, &[("scratch", buffers[0].1, 1 << 17)]].concat();
+        paths().map(|isa| Rig::new(isa, THREADS, &buffers)).collect()
     }
 
-    cases!(open);
+    fn run(case: impl FnOnce(Open<'_, CpuDevice>)) {
+        case(&open);
+    }
+
+    cases!(run);
 }

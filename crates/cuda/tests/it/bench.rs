@@ -1,6 +1,6 @@
 //! Speed of attention: `cargo test --release -p plimsoll-cuda --test it -- --ignored --nocapture bench_attention`.
 
-use crate::attention::{Shape, shape};
+use crate::both::attention::{Shape, shape};
 use crate::rig::{Card, on_card};
 use plimsoll_base::DType::{Bf16, F32, U32};
 use plimsoll_device::{ALL_KEYS, AttentionBackward, Backend, Batch, Device, KV_BLOCK, Kv, NO_PARENT, Scores};

@@ -25,12 +25,7 @@ mod rows;
 mod sgemm;
 
 mod cases {
-    use crate::both::{Sized, cases};
-    use crate::rig::{Card, on_card};
+    use crate::both::cases;
 
-    fn open(buffers: &[Sized<'_>]) -> Vec<Card> {
-        on_card(buffers).into_iter().collect()
-    }
-
-    cases!(open);
+    cases!(crate::rig::run_on_card);
 }

@@ -1,10 +1,10 @@
 //! Opens a card, with a scratch, and its twin on the CPU.
 
-use crate::both::{Machine, Rig, Sized};
+use crate::both::{Machine, Open, Rig, Sized};
 use plimsoll_base::DType;
 use plimsoll_cpu::Isa;
 use plimsoll_cuda::{CudaDevice, probe};
-use plimsoll_device::OpenOptions;
+use plimsoll_device::{Layouts, OpenOptions};
 use plimsoll_memory::{Buf, Pool};
 
 /// Bytes of a card's scratch in tests.
@@ -13,6 +13,11 @@ const SCRATCH: usize = 64 << 20;
 pub type Card = Rig<CudaDevice>;
 
 impl Machine for CudaDevice {
+    const KIND: &'static Layouts = &plimsoll_cuda::LAYOUTS;
+    const ROUNDS_WEIGHTS: bool = true;
+    fn key_at(d: usize, slot: usize, i: usize) -> usize {
+        slot * d + i
+    }
     fn bind_scratch(&mut self, scratch: Buf<'_>) {
         self.bind_scratch(scratch);
     }
@@ -30,12 +35,19 @@ pub fn on_card(buffers: &[Sized<'_>]) -> Option<Card> {
 }
 
 pub fn on_card_with(buffers: &[Sized<'_>], options: OpenOptions) -> Option<Card> {
-    if let Err(error) = probe() {
-        eprintln!("skipped: {error}");
-        return None;
-    }
     let open = |bytes| CudaDevice::new(bytes, options).expect("the card opens");
-    Some(Rig::open(Pool::Device, &with_scratch(buffers, SCRATCH), open))
+    has_card().then(|| Rig::open(Pool::Device, &with_scratch(buffers, SCRATCH), open))
+}
+
+/// Runs a check of all devices, or says why not.
+pub fn run_on_card(check: impl FnOnce(Open<'_, CudaDevice>)) {
+    if has_card() {
+        check(&|buffers| on_card(buffers).into_iter().collect());
+    }
+}
+
+fn has_card() -> bool {
+    probe().inspect_err(|error| eprintln!("skipped: {error}")).is_ok()
 }
 
 /// The same buffers on the CPU.

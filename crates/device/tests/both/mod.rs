@@ -2,26 +2,42 @@
 
 pub mod activation;
 pub mod adapter;
+pub mod attention;
 pub mod blocks;
 pub mod delta;
 pub mod experts;
 pub mod experts_adapter;
+pub mod head;
 pub mod head_gates;
 pub mod nf4;
 mod rig;
+pub mod rotation;
 pub mod rows;
 
+pub use attention::checks as attends;
+pub use head::draws;
 pub use rig::*;
 
 /// A device's rigs over some buffers: one for each way to run it, none where the machine lacks it.
 pub type Open<'o, D> = &'o dyn Fn(&[Sized<'_>]) -> Vec<Rig<D>>;
 
-/// Defines a test of each case; `$open` opens the crate's device.
+/// Defines a test of each case; `$run` runs one on the crate's device.
 macro_rules! cases {
-    ($open:path) => {
-        cases! { $open:
+    ($run:path) => {
+        cases! { $run:
             activation: activations_and_their_gradients_are_close_also_in_place,
                 activations_of_the_ends_are_what_they_should_be;
+            attends: chunks_beyond_the_first_are_merged, shared_prefixes_give_whole_sequences_rows,
+                gradients_are_close_to_the_f64_reference_and_the_same_bits_each_time,
+                rows_of_no_segment_have_no_gradients, values_are_stored_as_the_dtype_holds_them;
+            draws: what_is_recorded_equals_the_head_to_the_bit, greedy_takes_the_lowest_id_of_the_largest,
+                rows_that_are_not_finite_are_marked, frequencies_follow_the_softmax,
+                truncation_keeps_the_sets_that_the_definitions_name,
+                draws_stay_inside_the_set_that_sorting_gives, a_draw_depends_on_its_key_alone;
+            head: logprobs_and_entropies_agree_with_f64, bits_do_not_depend_on_the_rows_beside,
+                gradients_agree_with_the_formula_and_with_differences;
+            rotation: rope_is_close_and_rows_are_their_own, copies_of_cache_blocks_take_the_first_slots,
+                rope_backward_is_close_and_repeats, gradients_of_bf16_without_norms_are_rounded_once;
             rows: rms_norm_is_close_and_rows_are_their_own, perturbed_norms_have_other_bits_somewhere,
                 rms_norm_backward_is_close_and_repeats, gates_and_their_gradients_are_close_also_in_place,
                 norms_are_added_to_the_residual_also_in_place,
@@ -29,10 +45,10 @@ macro_rules! cases {
                 a_bias_gets_the_sum_of_its_column, casts_round_to_nearest_even_also_where_nothing_is_aligned;
         }
     };
-    ($open:path: $($module:ident: $($case:ident),*;)*) => {
+    ($run:path: $($module:ident: $($case:ident),*;)*) => {
         $($(#[test]
         fn $case() {
-            crate::both::$module::$case(&$open);
+            $run(crate::both::$module::$case);
         })*)*
     };
 }

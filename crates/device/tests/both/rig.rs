@@ -4,23 +4,36 @@
 use plimsoll_base::rng::{self, Stream};
 use plimsoll_base::{Bytes, DType, PhaseSet};
 use plimsoll_cpu::{CpuDevice, Isa};
-use plimsoll_device::{Device, Matrix, MatrixLayout, matrix_elements};
+use plimsoll_device::{Device, KV_BLOCK, Layouts, Matrix, MatrixLayout, matrix_elements};
 use plimsoll_memory::{Arena, ArenaMap, Buf, Layout, Pool, Resident};
 
 const GUARD: u64 = 256;
 const POISON: u8 = 0xcd;
+/// Threads of a device that has some, in cases of all devices.
+pub const THREADS: usize = 2;
 
 /// A buffer's name, dtype and number of elements.
 pub type Sized<'s> = (&'s str, DType, usize);
 
 /// A device, and what only tests see of it.
 pub trait Machine: Device {
+    /// Orders and sizes of its kind, known before one is opened.
+    const KIND: &'static Layouts;
+    /// Whether attention rounds its weights to bf16.
+    const ROUNDS_WEIGHTS: bool;
+    /// Returns where a head's block of the cache has an element of a slot's key.
+    fn key_at(d: usize, slot: usize, i: usize) -> usize;
     fn bind_scratch(&mut self, scratch: Buf<'_>);
     fn fill_raw(&mut self, byte: u8);
     fn raw(&mut self, offset: u64, len: u64) -> Vec<u8>;
 }
 
 impl Machine for CpuDevice {
+    const KIND: &'static Layouts = &plimsoll_cpu::LAYOUTS;
+    const ROUNDS_WEIGHTS: bool = false;
+    fn key_at(_: usize, slot: usize, i: usize) -> usize {
+        i * KV_BLOCK + slot
+    }
     fn bind_scratch(&mut self, scratch: Buf<'_>) {
         self.bind_scratch(scratch);
     }
@@ -123,6 +136,25 @@ impl<D: Machine> Rig<D> {
         (out, raw.iter().all(|&x| x == 0.0))
     }
 
+    /// Writes keys [blocks, k, 16, d] in the order of the device's cache.
+    pub fn set_keys(&self, name: &str, d: usize, keys: &[f32]) {
+        let mut raw = vec![0.0; keys.len()];
+        for (raw, keys) in raw.chunks_mut(KV_BLOCK * d).zip(keys.chunks(KV_BLOCK * d)) {
+            each_key(d, |at, slot, i| raw[D::key_at(d, slot, i)] = keys[at]);
+        }
+        self.set(name, &raw);
+    }
+
+    /// Returns the keys of a cache as [blocks, k, 16, d].
+    pub fn get_keys(&self, name: &str, d: usize) -> Vec<f32> {
+        let mut raw = self.get(name);
+        for raw in raw.chunks_mut(KV_BLOCK * d) {
+            let keys = raw.to_vec();
+            each_key(d, |at, slot, i| raw[at] = keys[D::key_at(d, slot, i)]);
+        }
+        raw
+    }
+
     /// Share of a buffer's elements that no longer hold the poison.
     pub fn share_written(&mut self, name: &str) -> f64 {
         let buf = self.buf(name);
@@ -139,6 +171,11 @@ impl<D: Machine> Rig<D> {
             assert!(guard.iter().all(|&b| b == POISON), "bytes after {} were written", b.name);
         }
     }
+}
+
+/// Calls with the place in [16, d], the slot and the element of each element of a block's keys.
+fn each_key(d: usize, mut f: impl FnMut(usize, usize, usize)) {
+    (0..KV_BLOCK).for_each(|slot| (0..d).for_each(|i| f(slot * d + i, slot, i)));
 }
 
 /// The instruction paths of this machine.
