@@ -7,7 +7,7 @@ use crate::finding::Finding;
 use crate::tree::Tree;
 
 /// Product lines of all crates: raised only with a page in docs/decisions, last by 73; 74 lowered it.
-const PRODUCT_LINES_MAX: usize = 162_250;
+const PRODUCT_LINES_MAX: usize = 163_000;
 
 /// Suffixes of product files.
 const SUFFIXES: [&str; 3] = [".rs", ".cu", ".cuh"];

@@ -211,8 +211,9 @@ fn second_best(rewards: impl Iterator<Item = f64>) -> f64 {
 
 /// Computes GDPO's advantages: each reward normalised within its group, summed by weights, normalised over the step.
 ///
-/// `parts`: [P * G], the rewards of a sample, at most as many as `weights`; one that is `None` adds nothing. A sample without
-/// any is left out and gets 0. Writes `shaped`, [P * G]. Source: arXiv 2601.05242; TRL 1.16 `normalize_then_sum`.
+/// `parts`: [P * G], the rewards of a sample, at most as many as `weights`; one that is `None` adds nothing. A sample
+/// without any is left out and gets 0. Writes `shaped`, [P * G].
+/// Source: arXiv 2601.05242; TRL 1.16 `normalize_then_sum`.
 pub fn decoupled(parts: &[&[Option<f32>]], weights: &[f64], group_size: usize, eps: f64, shaped: &mut [f32]) {
     assert_eq!(parts.len(), shaped.len(), "the rewards of each sample");
     let mut sums = vec![None; parts.len()];

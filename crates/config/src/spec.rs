@@ -152,7 +152,7 @@ impl RunSpec {
             rewards: reward_specs(&verb.reward, &verb.data.answer_column),
             model_rewards: ModelReward::of(&verb.reward),
             objective: None,
-            preference: preference(&Loss::default()),
+            preference: preference(Method::Dpo, &Loss::default()),
             balance_coef: 0.0,
             critic: None,
             distill: None,

@@ -24,7 +24,8 @@ fn of_pairs(buffers: &mut StepBuffers, pairs: Range<usize>) -> (PairSums, [f64; 
     let which = 2 * pairs.start..2 * pairs.end;
     buffers.set_micro(&which);
     let (tokens, mut logps) = (buffers.tokens(&which), [0.0; 2]);
-    let sums = pair_loss(LOSS, buffers.micro_batch(tokens), 3.0, &mut logps);
+    let sums =
+        pair_loss(LOSS, buffers.micro_batch(tokens), Totals { pairs: 3.0, chosen_tokens: 1.0 }, &mut logps);
     (sums, logps)
 }
 

@@ -1,4 +1,5 @@
-//! TRL's trainers on fixed data: SFT, DPO, CPO with SimPO, ORPO and the reward model. A step here is one of their updates.
+//! TRL's trainers on fixed data: SFT, DPO, CPO with SimPO, ORPO and the reward model. A step here is one of their
+//! updates.
 
 use super::import::{GRPO, RLOO, common, processes, raw_strings, schedule, steps};
 use crate::import::draft::{Draft, Job};

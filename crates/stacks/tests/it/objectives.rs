@@ -193,6 +193,18 @@ fn r_other_losses_were_left_out() {
             format!("{trl} --multi_objective_aggregation normalize_then_sum --scale_rewards none"),
             "multi_objective_aggregation",
         ),
+    ] {
+        let error = imported(stack, &text).expect_err(&text);
+        assert_eq!(error.slug, "import-not-built", "{text}: {error}");
+        assert!(error.to_string().contains(part), "{text}: {error}");
+    }
+}
+
+/// What of the kin has no row, or another form, is refused.
+#[test]
+fn kin_of_another_form_are_refused() {
+    let trl = "trl grpo --model_name_or_path a/b --max_steps 4 --dataset_name x.jsonl";
+    for (stack, text, part) in [
         ("trl", format!("{trl} --loss_type vespo --vespo_k_neg 2"), "vespo_k_neg = 2"),
         ("trl", format!("{} --loss_type simpo", trl.replace("grpo", "cpo")), "cpo_alpha = 1"),
         ("trl", format!("{} --loss_type hinge", trl.replace("grpo", "cpo")), "loss_type = hinge"),
