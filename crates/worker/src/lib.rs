@@ -2,7 +2,7 @@
 //!
 //! Between this process and a worker is its keeper (`keeper.rs`), a verb of this binary. It starts the worker in its
 //! own session under limits (`child.rs`, `sandbox.rs`, `landlock.rs`), answers the calls that its filter asks about
-//! (`desk.rs`), counts what its processes hold (`budget.rs`), ends them together and removes what they left
+//! (`broker.rs`), counts what its processes hold (`budget.rs`), ends them together and removes what they left
 //! (`tree.rs`). The worker dies with its keeper, and the keeper with the process that started it. A worker of rewards
 //! answers in lines on stdout (`process.rs`, `pool.rs`), a program for a test runs once (`once.rs`), apart from its
 //! tests (`judged.rs`), and a worker of environments is a session (`session.rs`) with a message socket and shared

@@ -3,7 +3,7 @@
 //! refused changes to files other than writing, and everything that a program for a test does not need.
 //!
 //! A seccomp filter, set between fork and exec and inherited by all children. It needs no privilege or namespace, so it
-//! works in containers. The keeper answers what numbers cannot decide (`desk.rs`). It is no virtual machine.
+//! works in containers. The keeper answers what numbers cannot decide (`broker.rs`). It is no virtual machine.
 
 use crate::calls::{self, *};
 use crate::filter::{Check, Condition, Filter, Instruction, Verdict};
