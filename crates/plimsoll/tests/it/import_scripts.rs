@@ -313,7 +313,7 @@ fn trainers_without_a_job_and_files_that_name_none() {
     check_refused(
         &["import", "trl", &kto],
         2,
-        &["error[import-no-method]", "`kto`", "grpo, rloo, sft, dpo, reward"],
+        &["error[import-no-method]", "`kto`", "grpo, rloo, sft, dpo, cpo, orpo, reward"],
     );
     let plain = folder
         .write("plain.yaml", "model_name_or_path: Qwen/Qwen2.5-0.5B\nlearning_rate: 1e-5\nmax_steps: 10\n");
