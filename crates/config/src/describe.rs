@@ -1,6 +1,7 @@
 //! What there is to say about one key of the run file, for people.
 
 use super::key::{Key, Resumes};
+use super::schema::definition;
 use super::sections::{row, rows};
 use serde::Serialize;
 use serde_json::Value;
@@ -29,11 +30,7 @@ pub fn describe(asked: &str) -> Option<KeyPage> {
     let key = row(asked).or_else(|| rows().find(|key| key.other_names().any(|name| name == asked)))?;
     let (section, name) = key.parts();
     let schema = super::json_schema();
-    let of_section = schema["properties"][section].to_string();
-    let mut definitions = schema["$defs"].as_object()?.iter();
-    let (_, definition) =
-        definitions.find(|(name, _)| of_section.contains(&format!("\"#/$defs/{name}\"")))?;
-    let property = &definition["properties"][name];
+    let property = &definition(&schema, &schema["properties"][section])?["properties"][name];
     Some(KeyPage {
         key: key.path.to_string(),
         meaning: property["description"]

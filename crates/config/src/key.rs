@@ -24,7 +24,7 @@ pub(crate) enum Fact {
     Resumes(Resumes),
     /// Names of other stacks that become the key: in its own section, or as `section.name` in another.
     Also(Becomes, &'static [&'static str]),
-    /// Of `[environment]`: the one kind that it is of.
+    /// Of `[environment]`: a kind that it is of; a key without one is of all.
     Of(Player),
 }
 

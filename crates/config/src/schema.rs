@@ -6,13 +6,7 @@ use serde_json::Value;
 pub(super) fn all_keys(schema: &Value) -> Vec<String> {
     let mut keys = Vec::new();
     for (section, property) in schema["properties"].as_object().into_iter().flatten() {
-        let text = property.to_string();
-        let definition = schema["$defs"]
-            .as_object()
-            .into_iter()
-            .flatten()
-            .find(|(name, _)| text.contains(&format!("\"#/$defs/{name}\"")));
-        match definition.map(|(_, definition)| schema_properties(definition)) {
+        match definition(schema, property).map(schema_properties) {
             Some(names) if !names.is_empty() => {
                 keys.extend(names.iter().map(|name| format!("{section}.{name}")))
             }
@@ -20,6 +14,13 @@ pub(super) fn all_keys(schema: &Value) -> Vec<String> {
         }
     }
     keys
+}
+
+/// Returns what a property refers to, if it is a table of its own.
+pub(super) fn definition<'s>(schema: &'s Value, property: &Value) -> Option<&'s Value> {
+    let text = property.to_string();
+    let is_named = |(name, _): &(&String, &Value)| text.contains(&format!("\"#/$defs/{name}\""));
+    schema["$defs"].as_object()?.iter().find(is_named).map(|(_, definition)| definition)
 }
 
 pub(super) fn schema_properties(schema: &Value) -> Vec<String> {

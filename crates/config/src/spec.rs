@@ -298,11 +298,11 @@ pub(crate) fn sequences_per_step(needs: Needs, prompts: u32, group: u32) -> u64 
 
 fn preference(method: Method, loss: &Loss) -> PreferenceLoss {
     let (beta, label_smoothing) = (loss.dpo_beta, loss.label_smoothing);
-    match loss.loss_type {
-        _ if method == Method::Simpo => PreferenceLoss::SimPo { beta, gamma: loss.simpo_gamma },
-        _ if method == Method::Cpo => PreferenceLoss::Cpo { beta, label_smoothing, nll_coef: loss.nll_coef },
-        _ if method == Method::Orpo => PreferenceLoss::OrPo { beta },
-        LossType::Sigmoid => PreferenceLoss::Dpo { beta, label_smoothing },
-        LossType::Ipo => PreferenceLoss::Ipo { beta },
+    match (method, loss.loss_type) {
+        (Method::Simpo, _) => PreferenceLoss::SimPo { beta, gamma: loss.simpo_gamma },
+        (Method::Cpo, _) => PreferenceLoss::Cpo { beta, label_smoothing, nll_coef: loss.nll_coef },
+        (Method::Orpo, _) => PreferenceLoss::OrPo { beta },
+        (_, LossType::Sigmoid) => PreferenceLoss::Dpo { beta, label_smoothing },
+        (_, LossType::Ipo) => PreferenceLoss::Ipo { beta },
     }
 }

@@ -148,7 +148,11 @@ impl Serialize for ByteSize {
                 return serializer.serialize_str(&format!("{}{unit}", bytes >> shift));
             }
         }
-        serializer.serialize_u64(bytes)
+        // TOML's numbers end at half of u64.
+        match i64::try_from(bytes) {
+            Ok(number) => serializer.serialize_i64(number),
+            Err(_) => serializer.serialize_str(&bytes.to_string()),
+        }
     }
 }
 

@@ -65,3 +65,12 @@ fn a_key_is_described_by_its_row() {
         assert!(page.meaning.ends_with(['.', ']']) && page.key == row.path, "{page:?}");
     }
 }
+
+/// A size that no number of TOML holds was an internal error.
+#[test]
+fn r_a_size_beyond_the_numbers_of_toml_ended_in_a_panic() {
+    let most = u64::MAX.to_string();
+    let run = load_text(GOOD, &[&format!("memory.host=\"{most}\"")], &[]).unwrap().run;
+    assert_eq!(run.memory.host, Auto::Value(ByteSize(plimsoll_base::Bytes(u64::MAX))));
+    assert_eq!(toml::from_str::<RunFile>(&run.to_toml()).unwrap(), run);
+}

@@ -94,10 +94,11 @@ fn method(draft: &mut Draft) -> Result<()> {
     }
     if let Some(loss) = draft.take("actor_rollout_ref.actor.policy_loss.loss_mode") {
         match (loss.value.as_str(), method) {
-            ("vanilla", _) => {}
-            ("gpg", "gpg") => {}
-            (name, "grpo") if own_name(name).is_some() => method = own_name(name).unwrap_or(method),
-            _ => draft.is_not_built(&loss, Unbuilt::Objective),
+            ("vanilla", _) | ("gpg", "gpg") => {}
+            (name, estimator) => match own_name(name).filter(|_| estimator == "grpo") {
+                Some(own) => method = own,
+                None => draft.is_not_built(&loss, Unbuilt::Objective),
+            },
         }
     }
     // Without a correction the ratio is clipped the same way here.
