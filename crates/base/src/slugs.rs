@@ -40,6 +40,11 @@ pub const REWARD_NOT_FINITE: &str = "reward-not-finite";
 pub const REWARD_HTTP_FAILED: &str = "reward-http-failed";
 pub const REWARD_HTTP_TIMEOUT: &str = "reward-http-timeout";
 
+pub const ADVANTAGE_FUNCTION_MISSING: &str = "advantage-function-missing";
+pub const ADVANTAGE_FUNCTION_RAISED: &str = "advantage-function-raised";
+pub const ADVANTAGE_BAD_REPLY: &str = "advantage-bad-reply";
+pub const ADVANTAGE_WORKER_FAILED: &str = "advantage-worker-failed";
+
 pub const TEXT_ENVIRONMENT_TIMEOUT: &str = "text-environment-timeout";
 pub const TEXT_ENVIRONMENT_RAISED: &str = "text-environment-raised";
 pub const TEXT_ENVIRONMENT_OVER_BUDGET: &str = "text-environment-over-budget";

@@ -5,6 +5,7 @@ pub mod calibrate;
 mod errors;
 mod hosts;
 mod methods;
+pub mod mismatch;
 mod peak;
 pub mod ranks;
 mod save;
@@ -180,6 +181,7 @@ pub fn whole_step(
         objective,
         rewards: &mut rewards,
         episodes: None,
+        estimator: None,
         prompts: &mut |_, _| Ok(items.clone()),
         cursor: Cursor::default(),
         buffer: &mut buffer,

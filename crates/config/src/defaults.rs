@@ -1,5 +1,6 @@
 //! Defaults that depend on the method, from the method table of `algo`.
 
+use super::estimator::Estimator;
 use super::provenance::{Origin, Provenance};
 use super::sections::RunFile;
 use super::values::DynamicSampling;
@@ -47,11 +48,11 @@ pub(super) fn fill(run: &mut RunFile, provenance: &mut Provenance) {
     note(run.loss.whiten.is_none(), "loss.whiten");
     run.loss.aggregation.get_or_insert(spec.aggregation);
     run.loss.whiten.get_or_insert(spec.whiten);
-    run.loss.advantage.get_or_insert(match (has_critic, spec.shaping) {
+    run.loss.advantage.get_or_insert(Estimator::Named(match (has_critic, spec.shaping) {
         (true, _) => Advantage::Gae,
         _ if !compares => Advantage::None,
         (false, shaping) => Advantage::of_shaping(shaping),
-    });
+    }));
     if has_critic {
         let learning_rate = run.train.learning_rate;
         let critic = run.critic.get_or_insert_default();

@@ -4,6 +4,7 @@ use super::limits::contradiction;
 use super::provenance::{Origin, Provenance};
 use super::sections::{Distill, RunFile};
 use super::values::DynamicSampling;
+use crate::estimator::Estimator;
 use plimsoll_algo::advantage::Advantage;
 use plimsoll_base::Result;
 
@@ -54,7 +55,7 @@ fn rewards(run: &RunFile, distill: &Distill, at: &Provenance) -> Result<()> {
     }
     let loss = &run.loss;
     let filters = loss.dynamic_sampling.and_then(DynamicSampling::filter).is_some();
-    let kept = loss.advantage.filter(|advantage| *advantage != Advantage::None);
+    let kept = loss.advantage.as_ref().filter(|advantage| **advantage != Estimator::Named(Advantage::None));
     let shaping = [
         ("loss.advantage", kept.is_some()),
         ("loss.dynamic_sampling", filters),

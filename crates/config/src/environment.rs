@@ -6,7 +6,7 @@ use super::provenance::Provenance;
 use super::sections::{Environment, Reward, RunFile};
 use super::values::{Credit, DynamicSampling, Network, Overlong};
 use crate::RunSpec;
-use plimsoll_algo::{advantage::Advantage, method::LearnsFrom};
+use plimsoll_algo::method::LearnsFrom;
 use plimsoll_base::{Error, Result};
 use plimsoll_textenv::{EpisodesOf, HTTP_AGENT, Kind, Settings, TOOLS, tool_function};
 use std::collections::BTreeSet;
@@ -201,7 +201,7 @@ fn other_sections(run: &RunFile, environment: &Environment, kind: &Kind, at: &Pr
     if run.data.overlong == Overlong::Drop {
         return refuse("data.overlong", "where \"drop\" would change the set of episodes");
     }
-    let advantage = run.loss.advantage.unwrap_or(Advantage::None);
+    let advantage = run.loss.baseline();
     if environment.credit == Credit::Turn && advantage.compares_group() {
         let message = format!(
             "environment.credit = \"turn\" with advantage `{advantage}`, which compares whole episodes of a group"

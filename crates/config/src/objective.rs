@@ -50,7 +50,7 @@ impl Objective {
         let loss = &run.loss;
         let group = match loss.advantage {
             None => method.shaping,
-            Some(baseline) => baseline.shaping(loss.group_norm_eps),
+            Some(_) => loss.baseline().shaping(loss.group_norm_eps),
         };
         let max_new_tokens = run.rollout.max_new_tokens as usize;
         let turns = run.environment.as_ref().map_or(1, |environment| environment.turns_max.max(1) as usize);
@@ -64,7 +64,7 @@ impl Objective {
             filter: loss.dynamic_sampling.and_then(DynamicSampling::filter),
             shaping: Shaping { overlong, group, clip: REWARD_CLIP },
             gamma: loss.gamma,
-            gae: (loss.advantage == Some(Advantage::Gae)).then_some(Gae {
+            gae: (loss.baseline() == Advantage::Gae).then_some(Gae {
                 gamma: loss.gamma,
                 lambda: loss.lambda,
                 mask_hole: loss.mask_hole,

@@ -1,6 +1,7 @@
 //! A run after validation: every value is settled but those of the type `Auto`, which are the planner's to choose. The
 //! rest of the program works on it; run files are only read, merged and written.
 
+use crate::own_advantage::estimator_spec;
 use crate::rewards::reward_specs;
 use crate::{
     Auto, Checkpoint, Critic, CriticLearns, Data, Distill, Environment, Eval, EvalMetric, Lora, Loss,
@@ -9,7 +10,7 @@ use crate::{
 use plimsoll_algo::method::{LearnsFrom, Method, Needs, Reference};
 use plimsoll_algo::preference::PreferenceLoss;
 use plimsoll_arch::{LoraShape, LoraTargets, Quantization};
-use plimsoll_reward::RewardSpec;
+use plimsoll_reward::{EstimatorSpec, RewardSpec};
 use std::path::PathBuf;
 
 /// The value of `critic.model` for a critic that begins as the actor does.
@@ -39,6 +40,8 @@ pub struct RunSpec {
     pub rewards: Vec<RewardSpec>,
     /// The reward models among the rewards.
     pub model_rewards: Vec<ModelReward>,
+    /// The function that estimates advantages; none for those by name.
+    pub estimator: Option<EstimatorSpec>,
     /// What is optimised; none where nothing is sampled.
     pub objective: Option<Objective>,
     pub preference: PreferenceLoss,
@@ -113,6 +116,7 @@ impl RunSpec {
             mask_truncated: run.loss.mask_truncated,
             rewards: reward_specs(&run.reward, &run.data.answer_column),
             model_rewards: ModelReward::of(&run.reward),
+            estimator: estimator_spec(run),
             objective: Objective::new(run),
             preference: preference(run.method, &run.loss),
             balance_coef: run.loss.balance_coef,
@@ -151,6 +155,7 @@ impl RunSpec {
             mask_truncated: false,
             rewards: reward_specs(&verb.reward, &verb.data.answer_column),
             model_rewards: ModelReward::of(&verb.reward),
+            estimator: None,
             objective: None,
             preference: preference(Method::Dpo, &Loss::default()),
             balance_coef: 0.0,

@@ -433,7 +433,7 @@ fn other_methods_take_what_they_need() {
     let sft = "method = \"sft\"\nmodel = \"random:x\"\n[data]\nprompts = \"a.jsonl\"\n[train]\nsteps = 9\nlearning_rate = 1\n";
     let run = load_text(sft, &[], &[]).unwrap().run;
     assert_eq!(
-        (RunSpec::new(&run).sequences_per_step(), run.train.learning_rate, run.loss.advantage),
+        (RunSpec::new(&run).sequences_per_step(), run.train.learning_rate, run.loss.advantage.clone()),
         (32, 1.0, None)
     );
     assert!(load_text(GOOD, &["method=reinforce", "rollout.group_size=1", "loss.gamma=0.99"], &[]).is_ok());
@@ -467,7 +467,7 @@ fn a_critic_has_defaults_and_the_names_of_other_stacks() {
     );
     assert_eq!(critic.learning_rate, Some(loaded.run.train.learning_rate));
     assert_eq!(loaded.provenance.describe("critic.value_clip"), "default of the method");
-    assert_eq!(loaded.run.loss.advantage, Some(plimsoll_algo::advantage::Advantage::Gae));
+    assert_eq!(loaded.run.loss.baseline(), plimsoll_algo::advantage::Advantage::Gae);
     let sets = [
         "method=ppo",
         "loss.lam=0.95",

@@ -8,7 +8,8 @@ use super::provenance::Provenance;
 use super::sections::{self, Data, Loss, Reward, Rollout, Run, RunFile, Train, VerbFile};
 use super::tree::flatten;
 use super::values::{Auto, Curriculum, DynamicSampling, KlIn};
-use crate::{Trains, eval_metric::EvalMetric, spec::sequences_per_step};
+use crate::estimator::Estimator;
+use crate::{Trains, eval_metric::EvalMetric, own_advantage, spec::sequences_per_step};
 use plimsoll_algo::advantage::{Advantage, MaskHole};
 use plimsoll_algo::method::{LearnsFrom, Method};
 use plimsoll_algo::policy_loss::PolicyLossKind;
@@ -193,7 +194,7 @@ fn batches(run: &RunFile, at: &Provenance) -> Result<()> {
 
 /// Requires that the advantage has something to compare within a group.
 fn group(run: &RunFile, at: &Provenance) -> Result<()> {
-    let advantage = run.loss.advantage.unwrap_or(Advantage::None);
+    let advantage = run.loss.baseline();
     if advantage.compares_group() && run.rollout.group_size == 1 {
         let message = format!(
             "rollout.group_size = 1 with advantage `{advantage}` of method `{}`: one sample has nothing to be compared with",
@@ -223,12 +224,13 @@ fn loss(loss: &Loss, method: Method, at: &Provenance) -> Result<()> {
     kl(loss, at)?;
     filter(loss, at)?;
     correction(loss, at)?;
+    own_advantage::check(loss, at)?;
     if loss.overlong_factor.is_some() && loss.overlong_buffer.is_none() {
         let message = "loss.overlong_factor is set, but there is no loss.overlong_buffer";
         return Err(contradiction(at, "loss.overlong_factor", message)
             .hint("set loss.overlong_buffer, or remove loss.overlong_factor"));
     }
-    if loss.overlong_buffer.is_some() && loss.advantage == Some(Advantage::Decoupled) {
+    if loss.overlong_buffer.is_some() && loss.baseline() == Advantage::Decoupled {
         let message = "loss.overlong_buffer with advantage `decoupled`, which compares each reward by itself";
         return Err(contradiction(at, "loss.overlong_buffer", message)
             .hint("remove loss.overlong_buffer, and add a [[reward]] with kind = \"length\""));
@@ -305,7 +307,7 @@ fn critic(run: &RunFile, at: &Provenance) -> Result<()> {
     if !run.method.needs().critic {
         return no_critic(run, at);
     }
-    if run.loss.advantage.is_some_and(|advantage| advantage != Advantage::Gae) {
+    if run.loss.advantage.as_ref().is_some_and(|advantage| *advantage != Estimator::Named(Advantage::Gae)) {
         let message = "method `ppo` has a critic, whose values are the baseline: its advantage is \"gae\"";
         return Err(contradiction(at, "loss.advantage", message)
             .hint("remove loss.advantage, or set method = \"grpo\", which has a group baseline"));
@@ -347,7 +349,7 @@ fn no_critic(run: &RunFile, at: &Provenance) -> Result<()> {
     if run.critic.is_some() {
         return refuse("critic", "[critic] is set");
     }
-    if run.loss.advantage == Some(Advantage::Gae) {
+    if run.loss.baseline() == Advantage::Gae {
         return refuse("loss.advantage", "loss.advantage = \"gae\" is over a critic's values");
     }
     if run.loss.lambda != 1.0 {

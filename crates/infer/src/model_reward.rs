@@ -50,7 +50,7 @@ pub fn add(
                     .hint("check its weights, and the weight of the reward"));
             }
             one.parts.insert(model.index, Some(score));
-            one.total = Some(one.total.unwrap_or(0.0) + weighted);
+            one.add(weighted);
         }
     }
     Ok(())

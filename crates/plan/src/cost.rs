@@ -490,6 +490,7 @@ mod tests {
             teacher: None,
             teacher_quantize: None,
             trackers: plimsoll_base::Bytes(0),
+            estimator: plimsoll_base::Bytes(0),
             offload,
             sequences: 32,
             response_tokens: 64,

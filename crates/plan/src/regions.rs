@@ -35,6 +35,11 @@ const PAGES_OF_TABLE_BYTE: u64 = 4096 / 8;
 
 /// Bytes of a token as text: 4 to 5 in natural text of common vocabularies.
 const TEXT_BYTES_PER_TOKEN: u64 = 6;
+/// Five arrays of a step for a function that estimates advantages, in base 64: as values, as a line that doubles as it
+/// grows, and its reply. 23 + 46 + 23 bytes, and the turns.
+const ESTIMATOR_BYTES_PER_TOKEN: u64 = 104;
+/// Five arrays with a number a sequence, likewise.
+const ESTIMATOR_BYTES_PER_SEQUENCE: u64 = 512;
 /// The supervisor of a run, excluding pages of the binary, which it shares with the trainer: measured at 2.1 MiB.
 const SUPERVISOR: Bytes = Bytes::mib(4);
 /// The supervisor of one of several ranks, which talks to the others: measured at 2.1 MiB with 3 ranks.
@@ -193,7 +198,8 @@ impl RunShape {
             0 => 0,
             _ => tokens(self.engine.samples, self.engine.new_tokens),
         };
-        let copies = if self.rewards.leaves_process() { 4 } else { 2 };
+        let own_advantage = self.training.as_ref().is_some_and(|training| training.estimator > Bytes(0));
+        let copies = if self.rewards.leaves_process() || own_advantage { 4 } else { 2 };
         step.max(graded).saturating_mul(TEXT_BYTES_PER_TOKEN * copies)
     }
 
@@ -322,6 +328,13 @@ impl RunShape {
         row("cuda.shared", "device", Place::Process, self.held.shared.0);
         if let Some(training) = &self.training {
             training_rows(layout, training.share.ranks, training.trackers);
+            if training.estimator > Bytes(0) {
+                let sequence = ESTIMATOR_BYTES_PER_TOKEN.saturating_mul(training.response_tokens as u64);
+                let sequence = sequence.saturating_add(ESTIMATOR_BYTES_PER_SEQUENCE);
+                let arrays = sequence.saturating_mul(training.rollout_sequences() as u64);
+                host_row(layout, "advantage.arrays", "rl", Place::Heap, arrays);
+                host_row(layout, "advantage.worker", "rl", Place::Workers, training.estimator.0);
+            }
         }
         let mut row = |name: &str, owner, place, bytes: u64| host_row(layout, name, owner, place, bytes);
         row("reward.buffers", "reward", Place::Heap, self.rewards.buffers.0);

@@ -79,6 +79,8 @@ pub struct Training {
     pub balance_coef: f64,
     /// Maximum bytes of the tracker process; 0 without one.
     pub trackers: Bytes,
+    /// Maximum bytes of the process of a function that estimates advantages; 0 without one.
+    pub estimator: Bytes,
 }
 
 impl Training {

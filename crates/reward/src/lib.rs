@@ -36,7 +36,8 @@ pub use grade::{Agreement, Disagreement, GraderAgreement, Grading, RESPONSE};
 pub use gsm8k::grade_gsm8k;
 pub use kinds::{KINDS, RewardKind, RewardMemory};
 pub use plimsoll_worker::{
-    KEEPER, Network, Offered, Signature, WORDS_BYTES_MAX, Words, become_keeper, keep_with, offered,
+    EstimatorInputs, EstimatorSpec, KEEPER, Network, Offered, PythonEstimator, Signature, WORDS_BYTES_MAX,
+    Words, become_keeper, keep_with, offered,
 };
 pub use rewards::{Rewards, Scored};
 pub use spec::{OnError, RewardSpec};

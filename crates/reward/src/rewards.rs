@@ -24,10 +24,21 @@ const BATCH_SAMPLES: usize = 8;
 /// The scores of one sample.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Scored {
-    /// Weighted sum over the rewards that gave a score; `None` if none did.
+    /// Weighted sum over the rewards that gave a score; `None` if none did, or one failed.
     pub total: Option<f32>,
     /// One score per reward, unweighted, in the order of the specifications.
     pub parts: Vec<Option<f32>>,
+    /// True if a reward or an environment failed: a sum without that part would take the failure for a 0.
+    pub failed: bool,
+}
+
+impl Scored {
+    /// Adds a part of the sum.
+    pub fn add(&mut self, weighted: f32) {
+        if !self.failed {
+            self.total = Some(self.total.unwrap_or(0.0) + weighted);
+        }
+    }
 }
 
 /// All configured rewards of a run, with their threads and worker processes.
@@ -175,23 +186,19 @@ impl Rewards {
         let samples = std::mem::take(&mut self.round).cases.len();
         let batches = || self.rewards.iter().map(|reward| &reward.batches.missing);
         assert!(batches().flatten().all(|&missing| missing == 0), "samples are missing");
-        let mut outcomes: Vec<Vec<Option<Scores>>> =
-            batches().map(|missing| vec![None; missing.len()]).collect();
+        let mut outcomes: Vec<Vec<Option<Result<Scores>>>> =
+            batches().map(|missing| missing.iter().map(|_| None).collect()).collect();
         for _ in 0..outcomes.iter().map(Vec::len).sum() {
             let graded = self.done.recv().expect("graders live as long as their rewards");
             let reward = &mut self.rewards[graded.reward];
             reward.tally.add(&graded.tally);
             let outcome = graded.outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            let in_batch = reward.batches.range(graded.batch, samples).len();
             outcomes[graded.reward][graded.batch] = Some(match outcome {
-                Ok(scores) => scores,
-                Err(_) if reward.spec.on_error == OnError::None => {
-                    Scores { scores: vec![None; in_batch], logged: Vec::new() }
-                }
-                Err(error) => {
+                Err(error) if reward.spec.on_error == OnError::Stop => {
                     self.stop.set();
                     return Err(error);
                 }
+                outcome => outcome,
             });
         }
         Ok(self.sum(samples, outcomes))
@@ -240,18 +247,25 @@ impl Rewards {
     }
 
     /// Sums in the order of rewards and batches, so the bits do not depend on timing.
-    fn sum(&mut self, samples: usize, outcomes: Vec<Vec<Option<Scores>>>) -> Vec<Scored> {
+    fn sum(&mut self, samples: usize, outcomes: Vec<Vec<Option<Result<Scores>>>>) -> Vec<Scored> {
         let mut scored = vec![Scored::default(); samples];
         for (reward, batches) in self.rewards.iter_mut().zip(outcomes) {
-            for (batch, scores) in batches.into_iter().enumerate() {
-                let scores = scores.expect("every batch was graded");
-                for (sample, score) in reward.batches.range(batch, samples).zip(&scores.scores) {
-                    let (one, part) = (&mut scored[sample], score.map(|score| score as f32));
-                    one.parts.push(part);
-                    if let Some(score) = score {
-                        one.total = Some(one.total.unwrap_or(0.0) + (score * reward.spec.weight) as f32);
-                    } else {
-                        reward.tally.none += 1;
+            for (batch, outcome) in batches.into_iter().enumerate() {
+                let range = reward.batches.range(batch, samples);
+                let Ok(scores) = outcome.expect("every batch was graded") else {
+                    reward.tally.none += range.len() as u64;
+                    for one in &mut scored[range] {
+                        one.parts.push(None);
+                        (one.total, one.failed) = (None, true);
+                    }
+                    continue;
+                };
+                for (sample, score) in range.zip(&scores.scores) {
+                    let one = &mut scored[sample];
+                    one.parts.push(score.map(|score| score as f32));
+                    match score {
+                        Some(score) => one.add((score * reward.spec.weight) as f32),
+                        None => reward.tally.none += 1,
                     }
                 }
                 for (name, sum, count) in scores.logged {
@@ -327,8 +341,13 @@ mod tests {
         let row = columns(json!({"ground_truth": 42}));
         rewards.check_columns(&row).unwrap();
         let scored = rewards.score(vec![case("42", &row), case("7", &row)]).unwrap();
-        assert_eq!(scored[0], Scored { total: Some(0.75), parts: vec![Some(1.0), Some(-0.5), Some(1.0)] });
-        assert_eq!(scored[1], Scored { total: Some(-0.25), parts: vec![Some(0.0), Some(-0.5), Some(0.0)] });
+        let of = |total, parts: [f32; 3]| Scored {
+            total: Some(total),
+            parts: parts.map(Some).to_vec(),
+            failed: false,
+        };
+        assert_eq!(scored[0], of(0.75, [1.0, -0.5, 1.0]));
+        assert_eq!(scored[1], of(-0.25, [0.0, -0.5, 0.0]));
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 use crate::data::models::check_trainable;
 use crate::episodes::Episodes;
+use crate::methods::estimator::OwnEstimator;
 use plimsoll_base::{Error, Result, slugs};
 use plimsoll_config::RunSpec;
 use plimsoll_plan::devices;
@@ -94,6 +95,25 @@ impl Checks {
             }
         }
         Ok(None)
+    }
+
+    /// Starts the function that estimates advantages, if the run has one, as `rewards` starts rewards.
+    ///
+    /// Errors: those of starting it.
+    pub(crate) fn estimator(
+        &mut self,
+        run: &RunSpec,
+        rank: usize,
+        words: &Words,
+    ) -> Result<Option<OwnEstimator>> {
+        let limit = (self.before != Before::Training).then_some(PLAN_START);
+        match OwnEstimator::start(run.estimator.as_ref(), rank, words.clone(), limit) {
+            Err(error) if self.before != Before::Training => {
+                self.not_started("the function of loss.advantage", error)?;
+                Ok(None)
+            }
+            started => started,
+        }
     }
 
     /// Starts the environment of the run file, if it has one, as `rewards` starts rewards. `prompt_tokens`: the longest

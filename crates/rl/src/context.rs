@@ -1,6 +1,7 @@
 //! The context that all parts of a step share, apart from the trainer.
 
 use crate::episodes::Episodes;
+use crate::methods::estimator::OwnEstimator;
 use crate::rollout::buffer::RolloutBuffer;
 use plimsoll_base::Result;
 use plimsoll_config::{Objective, RunSpec};
@@ -18,6 +19,8 @@ pub struct StepContext<'s> {
     /// What is optimised; its KL controller changes during the run.
     pub objective: Objective,
     pub rewards: &'s mut Rewards,
+    /// The function that estimates advantages, if the run has one.
+    pub estimator: Option<&'s mut OwnEstimator>,
     pub prompts: Prompts<'s>,
     /// The environment that gives prompts and rewards instead of the data, if there is one.
     pub episodes: Option<&'s mut Episodes>,

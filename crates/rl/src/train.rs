@@ -60,6 +60,8 @@ pub fn train(
     }
     let rewards =
         checks.rewards(&run, &session.first_columns(&run)?)?.expect("they are started before training");
+    let rank = group.map_or(0, Group::rank);
+    let estimator = checks.estimator(&run, rank, rewards.words())?;
     let episodes = checks.environment(&run, session.facts.prompt_tokens)?;
     let limits = match group {
         None => Limits::default(),
@@ -101,7 +103,7 @@ pub fn train(
         machine: dev.machine_type(),
         card: Box::new(|| dev.card_memory()),
     };
-    let mut job = LanguageRun::new(&run, session, trainer, rewards, episodes);
+    let mut job = LanguageRun::new(&run, session, trainer, rewards, estimator, episodes);
     std::thread::scope(|scope| lead(opened, begun, &mut job, observer, signal, scope))
 }
 

@@ -381,7 +381,10 @@ impl Planned {
             shmem: sum(&|r| r.pool == Pool::Shm || r.place == Place::Offloaded)
                 + named("cuda.shared")
                 + of_ranks,
-            workers: named("reward.workers") + named("track.worker") + env_workers,
+            workers: named("reward.workers")
+                + named("track.worker")
+                + named("advantage.worker")
+                + env_workers,
             has_env_workers: env_workers > Bytes(0),
             supervisor: named("process.supervisor"),
             card: Phase::ALL.map(|phase| plan.in_phase(Pool::Device, phase)),

@@ -8,12 +8,16 @@ use serde::{Deserialize, Serialize};
 const WARN_AFTER: u32 = 3;
 /// A loss exploded if its magnitude is this multiple of the smallest so far, or of 1 if that is larger.
 const EXPLODED: f64 = 100.0;
+/// A step with a larger share of failed samples gets a warning: elsewhere 5 % of false zeros moved the advantages.
+const FAULT_SHARE: f64 = 0.05;
 
 /// Signs in a step of whether anything can be learned; `None` if the method has no such number.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Vitals {
     /// Number of samples, and of those with a score.
     pub scored: Option<[usize; 2]>,
+    /// Share of samples for which a reward or the environment failed.
+    pub fault_share: f64,
     /// True if no scored sample is trained on.
     pub left_out: bool,
     /// Largest magnitude of an advantage.
@@ -46,6 +50,8 @@ pub struct DeadSteps {
     /// Smallest magnitude of the loss so far.
     #[serde(with = "crate::checkpoint::exact_option")]
     least_loss: Option<f64>,
+    /// Steps with too many failed samples, up to the last.
+    faulty: u32,
 }
 
 /// What follows from a dead step.
@@ -66,7 +72,7 @@ impl DeadSteps {
         }
         let Some(sign) = sign else {
             self.in_a_row = 0;
-            return Verdict::Alive;
+            return self.faults(vitals.fault_share);
         };
         self.in_a_row = self.in_a_row.saturating_add(1);
         if max > 0 && self.in_a_row >= max {
@@ -77,6 +83,34 @@ impl DeadSteps {
             true => Verdict::Warn(self.error(sign, vitals, max)),
             false => Verdict::Alive,
         }
+    }
+
+    /// Warns of failed samples in the first such step, and each time that their number has doubled.
+    fn faults(&mut self, share: f64) -> Verdict {
+        if share <= FAULT_SHARE {
+            return Verdict::Alive;
+        }
+        self.faulty = self.faulty.saturating_add(1);
+        if !self.faulty.is_power_of_two() {
+            return Verdict::Alive;
+        }
+        let message = format!(
+            "for {:.1} % of the samples of this step a reward or the environment failed",
+            100.0 * share
+        );
+        let so_far = match self.faulty {
+            1 => "one step".to_string(),
+            n => format!("{n} steps"),
+        };
+        Verdict::Warn(
+            Error::new("rewards-failing", message)
+                .fact(format!("{so_far} so far had more than {:.0} %", 100.0 * FAULT_SHARE))
+                .fact(
+                    "they are left out, not counted as 0; what is slow or hard to grade is then learned less",
+                )
+                .hint("`rewards/NAME/*` and `environment/*` in events.jsonl count the causes")
+                .hint("on_error = \"stop\" in [[reward]] ends the run at the first"),
+        )
     }
 
     fn sign(&self, vitals: &Vitals) -> Option<Sign> {
@@ -159,6 +193,7 @@ mod tests {
     const ALIVE: Vitals = Vitals {
         scored: Some([8, 8]),
         advantage_max: Some(1.0),
+        fault_share: 0.0,
         left_out: false,
         taught: false,
         reward: Some(0.5),
@@ -206,6 +241,20 @@ mod tests {
         let verdicts: Vec<Verdict> = (0..3).map(|_| steps.count(&same, 5)).collect();
         let Some(Verdict::Warn(error)) = verdicts.last() else { panic!("a warning after three steps") };
         assert!(error.slug == "no-advantage" && error.facts[0].contains("teacher"), "{error}");
+    }
+
+    #[test]
+    fn failed_samples_are_told_when_their_steps_have_doubled() {
+        let mut steps = DeadSteps::default();
+        let shares = [0.0, 0.05, 0.06, 0.5, 0.0, 0.5, 0.5, 0.5];
+        let told: Vec<bool> = shares
+            .iter()
+            .map(|&fault_share| slug_of(steps.count(&Vitals { fault_share, ..ALIVE }, 5)).is_some())
+            .collect();
+        assert_eq!(told, [false, false, true, true, false, false, true, false]);
+        // A step without any score has an error of its own.
+        let none = Vitals { scored: Some([8, 0]), fault_share: 1.0, ..ALIVE };
+        assert_eq!(slug_of(steps.count(&none, 5)), Some(("no-score", false)));
     }
 
     #[test]

@@ -8,7 +8,8 @@
 //! tests (`judged.rs`), and a worker of environments is a session (`session.rs`) with a message socket and shared
 //! memory; each has its own memory cgroup where possible (`groups.rs`). A failure has a name and the worker's last
 //! words; restarts are bounded. `agents.rs` runs programs that play episodes; `supervisor.rs` runs the trainer. Waits
-//! have deadlines. Only `python.rs` and `episodes.rs` know what lines mean.
+//! have deadlines. Only `python.rs`, `episodes.rs` and
+//! `estimator.rs` know what lines mean.
 
 mod agents;
 mod bell;
@@ -18,6 +19,7 @@ mod calls;
 mod child;
 mod enter;
 mod episodes;
+mod estimator;
 mod filter;
 mod folder;
 mod groups;
@@ -55,6 +57,7 @@ pub use bell::Bell;
 pub use budget::Over;
 pub use enter::{Confined, ENV_WORKER, become_env_worker, exec_env_worker};
 pub use episodes::{About, EpisodesOf, EpisodesSpec, Messages, PythonEpisodes, ToolFunction, Turn};
+pub use estimator::{EstimatorInputs, EstimatorSpec, PythonEstimator};
 pub use groups::{GroupHome, GroupKill, WorkerGroup};
 pub use ids::Ids;
 pub use inherited::inherited_listener;

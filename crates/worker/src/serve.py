@@ -4,40 +4,10 @@ A line holds the keywords of one call (`keywords`), or of one call a sample (`ca
 signature against (`check`), and an `id` that the reply repeats. Standard output belongs to the protocol, so the user's
 prints go to standard error.
 """
-import inspect
-import json
-import os
 import struct
-import sys
 import types
 
 METRICS_MAX = 32
-
-
-def reply(out, message):
-    out.write(json.dumps(message) + "\n")
-    out.flush()
-
-
-def load(path, name):
-    module = load_file(path)
-    function = getattr(module, name, None)
-    if not callable(function):
-        known = [k for k, v in vars(module).items() if callable(v) and not k.startswith("_")]
-        raise LookupError(f"`{path}` has no function `{name}`; it has: {', '.join(known) or 'none'}")
-    return function
-
-
-def takes(function):
-    """The keywords that the function names, or None if it takes any."""
-    parameters = inspect.signature(function).parameters.values()
-    if any(p.kind is p.VAR_KEYWORD for p in parameters):
-        return None
-    return {p.name for p in parameters}
-
-
-def fitting(names, keywords):
-    return keywords if names is None else {k: v for k, v in keywords.items() if k in names}
 
 
 def number(value):
@@ -172,17 +142,12 @@ def answer(function, names, request):
 
 
 def main():
-    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    sys.stdout = sys.stderr
+    out = protocol()
     try:
         function = load(sys.argv[1], sys.argv[2])
         names = takes(function)
     except BaseException as error:
-        reply(out, {"load": described(error, 8)})
-        # The parent reads why and ends us; waiting here keeps the message from racing with the exit.
-        sys.stdin.readline()
-        return
+        return refuse(out, error)
     reply(out, {"ready": True})
     for line in sys.stdin:
         try:

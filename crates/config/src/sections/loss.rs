@@ -1,12 +1,14 @@
 //! `[loss]` and `[critic]`.
 
-use crate::key::{Becomes, COUNT, FINITE, Fact, NOT_NEGATIVE, SHARE, also, such};
-use crate::values::{DynamicSampling, KlIn, LossType};
-use plimsoll_algo::advantage::{Advantage, MaskHole, Whiten};
+use crate::estimator::Estimator;
+use crate::key::{Becomes, COUNT, FINITE, FREELY, Fact, NOT_NEGATIVE, SHARE, also, such};
+use crate::values::{ByteSize, DynamicSampling, KlIn, LossType};
+use plimsoll_algo::advantage::{MaskHole, Whiten};
 use plimsoll_algo::aggregation::AggregationKind;
 use plimsoll_algo::correction::CorrectionKind;
 use plimsoll_algo::kl::KlEstimator;
 use plimsoll_algo::policy_loss::PolicyLossKind;
+use plimsoll_base::Bytes;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -52,9 +54,20 @@ section! {
         /// How token losses become one number. By method.
         #[serde(skip_serializing_if = "Option::is_none")]
         aggregation: Option<AggregationKind> = None,
-        /// Baseline of a group. By method.
+        /// Baseline of a group, or a function of yours, `python:FILE.py:FUNCTION`. By method.
         #[serde(skip_serializing_if = "Option::is_none")]
-        advantage: Option<Advantage> = None,
+        advantage: Option<Estimator> = None,
+        /// The Python interpreter of such a function; `python3` if absent.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        advantage_python: Option<String> = None => [FREELY],
+        /// Limit on the address space of its interpreter.
+        #[serde(skip_serializing_if = "is_advantage_memory")]
+        advantage_memory: ByteSize = ADVANTAGE_MEMORY => [FREELY],
+        /// Longest time for the advantages of one step, in milliseconds.
+        #[serde(skip_serializing_if = "is_advantage_timeout")]
+        advantage_timeout_ms: u64 = ADVANTAGE_TIMEOUT_MS => [
+            such("a number of milliseconds above 0", |time| time > 0.0), FREELY,
+        ],
         /// Added to the group's standard deviation.
         group_norm_eps: f64 = 1e-4 => [NOT_NEGATIVE],
         /// Whitening over the step. By method.
@@ -109,6 +122,19 @@ section! {
                 |share| (0.0..0.5).contains(&share)),
         ],
     }
+}
+
+/// Room for numpy, which reserves more than it takes.
+const ADVANTAGE_MEMORY: ByteSize = ByteSize(Bytes::mib(2048));
+const ADVANTAGE_TIMEOUT_MS: u64 = 60_000;
+
+fn is_advantage_memory(size: &ByteSize) -> bool {
+    *size == ADVANTAGE_MEMORY
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)] // As serde asks.
+fn is_advantage_timeout(time: &u64) -> bool {
+    *time == ADVANTAGE_TIMEOUT_MS
 }
 
 /// TRL's margin.

@@ -26,11 +26,11 @@ fn a_teacher_needs_no_rewards_and_no_group() {
     let distill = run.distill.as_ref().expect("a teacher");
     assert_eq!((distill.coef, distill.reward_coef), (1.0, 0.0));
     assert!(run.needs.teacher && !run.has_rewards() && !run.reference);
-    let advantage = |sets: &[&str]| load_text(DISTILL, sets, &[]).unwrap().run.loss.advantage;
-    assert_eq!(advantage(&[]), Some(Advantage::None));
-    assert_eq!(advantage(&["reward.0.kind=exact"]), Some(Advantage::None), "rewards are only reported");
+    let advantage = |sets: &[&str]| load_text(DISTILL, sets, &[]).unwrap().run.loss.baseline();
+    assert_eq!(advantage(&[]), Advantage::None);
+    assert_eq!(advantage(&["reward.0.kind=exact"]), Advantage::None, "rewards are only reported");
     let counts = ["reward.0.kind=exact", "distill.reward_coef=0.5"];
-    assert_eq!(advantage(&counts), Some(Advantage::GroupNorm));
+    assert_eq!(advantage(&counts), Advantage::GroupNorm);
     assert_eq!(spec(&counts).distill.map(|distill| distill.reward_coef), Some(0.5));
     assert!(spec(&["loss.kl_coef=0.01"]).reference, "a reference is next to the teacher");
     // What the planner writes is read again.

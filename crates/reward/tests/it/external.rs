@@ -147,6 +147,27 @@ fn r_an_exception_of_several_lines_was_headed_by_the_last() {
     }
 }
 
+/// The sum of the other rewards stayed, so that a failure counted as a score of 0.
+#[test]
+fn r_a_failed_reward_counted_as_zero() {
+    if !python_is_there() {
+        return;
+    }
+    let columns = row(json!({"ground_truth": 7}));
+    let failing = RewardSpec { on_error: OnError::None, ..spec("raises") };
+    let exact = RewardSpec::of_kind("exact");
+    for specs in [[failing.clone(), exact.clone()], [exact.clone(), failing]] {
+        let mut rewards = Rewards::saying(&specs, Words::of_run()).unwrap();
+        let scored = rewards.score(cases(&["7"], &columns)).unwrap();
+        assert!(scored[0].failed && scored[0].total.is_none(), "{scored:?}");
+        assert!(scored[0].parts.contains(&Some(1.0)), "the other score stays: {scored:?}");
+    }
+    // A function that gives no score has not failed: the others' sum is the reward.
+    let mut rewards = Rewards::saying(&[spec("matches"), exact], Words::of_run()).unwrap();
+    let scored = rewards.score(cases(&["skip"], &columns)).unwrap();
+    assert_eq!((scored[0].failed, scored[0].total), (false, Some(0.0)));
+}
+
 #[test]
 fn a_function_that_sleeps_is_killed_at_its_timeout() {
     if !python_is_there() {

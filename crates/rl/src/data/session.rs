@@ -250,6 +250,7 @@ pub fn plan_run(run: &RunSpec, machine: &Machine) -> Result<PlanReport> {
     (facts.share, facts.hosts) = (machine.hosts.share(), machine.hosts);
     facts.card = machine.card;
     checks.rewards(run, &columns)?;
+    checks.estimator(run, 0, &plimsoll_reward::Words::of_run())?;
     checks.environment(run, facts.prompt_tokens)?;
     check_lengths(run, &facts)?;
     let limits = machine.limits.clone().unwrap_or_default();

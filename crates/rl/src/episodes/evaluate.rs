@@ -44,7 +44,7 @@ pub(crate) fn evaluate_episodes(
         play(trainer, episodes, rewards, &asked)?;
         report.tokens += trainer.sampler.samples.sampled_tokens();
         let whole = |(scored, total): (Scored, Option<f32>)| match scored.parts.is_empty() {
-            true => Scored { total, parts: vec![total] },
+            true => Scored { total, parts: vec![total], ..scored },
             false => scored,
         };
         let scored: Vec<Scored> =

@@ -61,9 +61,9 @@ struct SentEpisode {
     turns: Vec<SentTurn>,
     has_fault: bool,
     /// The total score and its parts; empty if the run's rewards do not grade it.
-    scores: Vec<Option<f32>>,
+    scored: Option<Scored>,
 }
-packed!(SentEpisode { sample: Sent, turns: Vec<SentTurn>, has_fault: bool, scores: Vec<Option<f32>> });
+packed!(SentEpisode { sample: Sent, turns: Vec<SentTurn>, has_fault: bool, scored: Option<Scored> });
 
 /// A turn as sent between ranks. Its texts are empty if they are not kept.
 struct SentTurn {
@@ -199,7 +199,7 @@ impl Part {
                 sample: Sent::of(&trainer.sampler.samples, index),
                 turns: episode.turns.iter().map(|it| turn(it, kept(index))).collect(),
                 has_fault: episode.has_fault,
-                scores: episode.scored.iter().flat_map(scores_of).collect(),
+                scored: episode.scored.clone(),
             }
         };
         let group = |(g, item): (usize, Item)| {
@@ -216,10 +216,6 @@ impl Part {
             counted: Counted::default(),
         }
     }
-}
-
-fn scores_of(scored: &Scored) -> impl Iterator<Item = Option<f32>> {
-    std::iter::once(scored.total).chain(scored.parts.iter().copied())
 }
 
 /// Replaces this rank's episodes with those of all ranks.
@@ -273,15 +269,13 @@ impl SentEpisode {
             calls: 0,
             said: turn.said,
         };
-        let scored = self.scores.split_first();
-        let scored = scored.map(|(&total, parts)| Scored { total, parts: parts.to_vec() });
         Episode {
             start,
             messages: first.to_vec(),
             num_first: first.len(),
             turns: self.turns.into_iter().map(turn).collect(),
             columns: Default::default(),
-            scored,
+            scored: self.scored,
             sequences: at..at + 1,
             has_fault: self.has_fault,
             goes_on: false,

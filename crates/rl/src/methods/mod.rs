@@ -6,6 +6,7 @@ pub mod buffers;
 pub mod critic;
 pub(crate) mod distill;
 pub mod dpo;
+pub mod estimator;
 pub mod metrics;
 pub mod pairs;
 pub mod policy;

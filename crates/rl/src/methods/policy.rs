@@ -5,6 +5,7 @@ use crate::context::StepContext;
 use crate::flops::step_flops;
 use crate::methods::actor::{ActorReport, actor_updates};
 use crate::methods::batch::Batch;
+use crate::methods::buffers::StepBuffers;
 use crate::methods::critic::{critic_updates, gae_advantages};
 use crate::methods::{distill, metrics};
 use crate::roles::Trainer;
@@ -69,7 +70,7 @@ pub fn step(trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, step: u32) -> R
     *cx.buffer = buffer;
     let mut report = trained?;
     cx.buffer.done(groups);
-    report.add_rollout(gathered);
+    report.add_rollout(gathered, cx.run.rollout.group_size as usize);
     Ok(report)
 }
 
@@ -141,7 +142,11 @@ impl StepReport {
     }
 
     /// Adds the metrics of a rollout. Last, so that nothing that a reward logs hides its own failures.
-    fn add_rollout(&mut self, gathered: Gathered) {
+    fn add_rollout(&mut self, gathered: Gathered, group_size: usize) {
+        self.vitals.fault_share = gathered.fault_share(group_size);
+        if gathered.sampled > 0 {
+            self.add("reward/fault_share", self.vitals.fault_share);
+        }
         self.sampled_tokens = gathered.tokens;
         self.flops += gathered.flops;
         (self.seconds.rollout, self.seconds.reward) = (gathered.rollout_s, gathered.reward_s);
@@ -178,18 +183,24 @@ fn begin_buffers(trainer: &mut Trainer<'_>, run: &RunSpec, batch: &Batch<'_>) {
     }
 }
 
-/// Turns rewards into one advantage per token. Returns the sums of a KL term that is part of the reward.
-fn advantages(
-    trainer: &mut Trainer<'_>,
-    cx: &StepContext<'_>,
-    batch: &Batch<'_>,
-    report: &mut StepReport,
-) -> Result<KlSums> {
-    let (objective, buffers) = (&cx.objective, &mut trainer.buffers);
+/// Returns the response tokens of each sample, over all of its sequences.
+fn lengths_of(batch: &Batch<'_>, buffers: &StepBuffers) -> Vec<usize> {
     let mut lengths = vec![0; batch.groups.iter().map(|group| group.scored.len()).sum()];
     for (s, &owner) in batch.owners.iter().enumerate() {
         lengths[owner] += buffers.offsets[s + 1] - buffers.offsets[s];
     }
+    lengths
+}
+
+/// Turns rewards into one advantage per token. Returns the sums of a KL term that is part of the reward.
+fn advantages(
+    trainer: &mut Trainer<'_>,
+    cx: &mut StepContext<'_>,
+    batch: &Batch<'_>,
+    report: &mut StepReport,
+) -> Result<KlSums> {
+    let (objective, buffers) = (&cx.objective, &mut trainer.buffers);
+    let lengths = lengths_of(batch, buffers);
     let totals: Vec<Option<f32>> =
         batch.groups.iter().flat_map(|group| &group.scored).map(|s| s.total).collect();
     let mut shaped = vec![0f32; lengths.len()];
@@ -225,9 +236,12 @@ fn advantages(
         report.metrics.extend(metrics::of_correction(&buffers.correct(how)));
     }
     let packed = Packed { mask: &buffers.mask, seq_offsets: &buffers.offsets };
-    match &objective.gae {
-        Some(how) => gae_advantages(how, buffers),
-        None => discounted_returns(objective.gamma, packed, &buffers.token_rewards, &mut buffers.advantages),
+    match (&objective.gae, &mut cx.estimator) {
+        (Some(how), _) => gae_advantages(how, buffers),
+        (None, Some(own)) => own.estimate(batch, shaped, cx.run, trainer.group, buffers)?,
+        (None, None) => {
+            discounted_returns(objective.gamma, packed, &buffers.token_rewards, &mut buffers.advantages)
+        }
     }
     if let Some(distill) = teaches {
         let sums = distill::weigh(distill, buffers);

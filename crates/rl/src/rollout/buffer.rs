@@ -97,6 +97,11 @@ impl RolloutBuffer {
         self.of
     }
 
+    /// Marks the rollout as another policy's, so that steps compute the log-probs of their own.
+    pub fn set_other_policy(&mut self) {
+        self.of.policy_version = u64::MAX;
+    }
+
     /// Returns the groups that the next step of `prompts` prompts trains on; empty where none are left.
     pub fn next(&self, prompts: usize) -> Range<usize> {
         self.used..(self.used + prompts).min(self.groups.len())
@@ -186,7 +191,7 @@ impl RolloutBuffer {
                 samples.push_response(&sample.ids, &logprobs, sample.finish);
                 texts.push(text(&sample.ids, sample.finish));
                 let parts = sample.parts.into_iter().map(number).collect();
-                scored.push(Scored { total: number(sample.total), parts });
+                scored.push(Scored { total: number(sample.total), parts, failed: false });
             }
             let item = item(line.position)?;
             buffer.push(SampleGroup { position: line.position, item, scored, texts, branches: None });
@@ -203,7 +208,7 @@ mod tests {
     use super::*;
 
     fn group(position: u64, total: Option<f32>) -> SampleGroup {
-        let scored = vec![Scored { total, parts: vec![Some(0.1), None] }, Scored::default()];
+        let scored = vec![Scored { total, parts: vec![Some(0.1), None], failed: false }, Scored::default()];
         SampleGroup { position, item: Item::default(), scored, texts: vec![String::new(); 2], branches: None }
     }
 

@@ -34,6 +34,8 @@ pub struct Gathered {
     pub missing: usize,
     pub rewards: f64,
     pub rewarded: usize,
+    /// Number of samples for which a reward or the environment failed.
+    pub failed: usize,
     pub tokens: usize,
     /// Operations of one forward pass over the sampled tokens.
     pub flops: f64,
@@ -57,6 +59,11 @@ impl Gathered {
     /// Returns the mean reward of all samples; the metric `dynamic_sampling/reward`.
     pub(crate) fn mean_reward(&self) -> f64 {
         self.rewards / self.rewarded.max(1) as f64
+    }
+
+    /// Returns the share of samples for which a reward or the environment failed; the metric `reward/fault_share`.
+    pub(crate) fn fault_share(&self, group_size: usize) -> f64 {
+        self.failed as f64 / (self.sampled * group_size).max(1) as f64
     }
 
     /// Adds what the rewards counted in a round.
@@ -144,6 +151,7 @@ fn round(
         let branches = branches.as_mut().and_then(Iterator::next);
         let rewards: Vec<Option<f32>> = scored.iter().map(|s| s.total).collect();
         gathered.sampled += 1;
+        gathered.failed += scored.iter().filter(|s| s.failed).count();
         gathered.rewarded += rewards.iter().flatten().count();
         gathered.rewards += rewards.iter().flatten().map(|&reward| f64::from(reward)).sum::<f64>();
         if cx.objective.filter.is_some_and(|filter| !filter.keeps(&rewards)) {

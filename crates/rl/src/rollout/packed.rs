@@ -14,6 +14,7 @@ const HEADER_BYTES: usize = 4 + 1 + 1 + 8;
 pub(crate) enum Kind {
     Samples = 1,
     Episodes = 2,
+    Advantages = 3,
 }
 
 /// A value that was read, or words on why it cannot be.

@@ -26,10 +26,10 @@ packed!(RankSamples { samples: Vec<Sample>, stats: SentStats, counted: Counted }
 struct Sample {
     sent: Sent,
     text: String,
-    total: Option<f32>,
-    parts: Vec<Option<f32>>,
+    scored: Scored,
 }
-packed!(Sample { sent: Sent, text: String, total: Option<f32>, parts: Vec<Option<f32>> });
+packed!(Sample { sent: Sent, text: String, scored: Scored });
+packed!(Scored { total: Option<f32>, parts: Vec<Option<f32>>, failed: bool });
 
 /// The graded samples of all ranks.
 pub struct GradedRollout {
@@ -122,7 +122,7 @@ fn share(
     let parts = all.iter_mut().map(|dealt| std::mem::take(&mut dealt.samples)).collect();
     for sample in deal.in_order(parts, size) {
         sample.sent.push_to(samples);
-        whole.scored.push(Scored { total: sample.total, parts: sample.parts });
+        whole.scored.push(sample.scored);
         whole.texts.push(sample.text);
     }
     all.iter().for_each(|dealt| dealt.stats.add_to(&mut whole.stats));
@@ -134,12 +134,8 @@ fn message(samples: &Samples, own: Graded, counted: Counted) -> RankSamples {
     let len = samples.len();
     assert_eq!((own.scored.len(), own.texts.len()), (len, len), "a score and a text a sample");
     let graded = own.scored.into_iter().zip(own.texts).enumerate();
-    let sample = |(s, (Scored { total, parts }, text)): (usize, (Scored, String))| Sample {
-        sent: Sent::of(samples, s),
-        text,
-        total,
-        parts,
-    };
+    let sample =
+        |(s, (scored, text)): (usize, (Scored, String))| Sample { sent: Sent::of(samples, s), text, scored };
     RankSamples { samples: graded.map(sample).collect(), stats: SentStats::of(&own.stats), counted }
 }
 

@@ -28,8 +28,11 @@ fn keys() -> impl Iterator<Item = (u64, usize)> {
 fn response(s: usize) -> (Vec<u32>, Vec<f32>, Scored, String) {
     let ids: Vec<u32> = (0..1 + (s * 5 % 9) as u32).map(|t| s as u32 * 100 + t).collect();
     let logprobs = ids.iter().map(|id| -(*id as f32) / 3.0).collect();
-    let scored =
-        Scored { total: (!s.is_multiple_of(3)).then_some(s as f32 / 7.0), parts: vec![Some(s as f32), None] };
+    let scored = Scored {
+        total: (!s.is_multiple_of(3)).then_some(s as f32 / 7.0),
+        parts: vec![Some(s as f32), None],
+        failed: false,
+    };
     (ids, logprobs, scored, format!("réponse {s}"))
 }
 

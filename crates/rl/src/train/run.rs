@@ -5,6 +5,7 @@ use crate::context::Cursor;
 use crate::data::session::Session;
 use crate::diverged::prove;
 use crate::episodes::Episodes;
+use crate::methods::estimator::OwnEstimator;
 use crate::roles::{Role, Trainer};
 use crate::rollout::buffer::RolloutBuffer;
 use crate::save::{prepare, save_of_ranks};
@@ -30,6 +31,8 @@ pub(super) struct LanguageRun<'r> {
     pub(super) session: Session,
     pub(super) trainer: Trainer<'r>,
     pub(super) rewards: Rewards,
+    /// None where advantages are of one by name.
+    pub(super) estimator: Option<OwnEstimator>,
     /// None where responses are to prompts of the data.
     pub(super) episodes: Option<Episodes>,
     /// None where nothing is sampled.
@@ -47,6 +50,7 @@ impl<'r> LanguageRun<'r> {
         session: Session,
         trainer: Trainer<'r>,
         rewards: Rewards,
+        estimator: Option<OwnEstimator>,
         episodes: Option<Episodes>,
     ) -> LanguageRun<'r> {
         let (objective, cursor, buffer) = (run.objective, Cursor::default(), RolloutBuffer::default());
@@ -55,6 +59,7 @@ impl<'r> LanguageRun<'r> {
             session,
             trainer,
             rewards,
+            estimator,
             episodes,
             objective,
             cursor,

@@ -36,6 +36,7 @@ impl LanguageRun<'_> {
             objective,
             rewards: &mut self.rewards,
             episodes: self.episodes.as_mut(),
+            estimator: self.estimator.as_mut(),
             prompts: &mut |first, n| data.batch(text, first, n),
             cursor: self.cursor,
             buffer: &mut self.buffer,

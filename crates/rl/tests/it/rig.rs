@@ -169,6 +169,7 @@ impl World<'_, '_> {
             rewards: &mut rewards,
             prompts: &mut |first, count| Ok((first..first + count as u64).map(|n| case.item(n)).collect()),
             episodes: None,
+            estimator: None,
             cursor: self.cursor,
             buffer: &mut self.buffer,
             edge: &mut |_| {},

@@ -1,0 +1,44 @@
+"""Finds a function of a user's file and calls it with the keywords that it names."""
+import inspect
+import json
+import os
+
+
+def reply(out, message):
+    out.write(json.dumps(message) + "\n")
+    out.flush()
+
+
+def load(path, name):
+    module = load_file(path)
+    function = getattr(module, name, None)
+    if not callable(function):
+        known = [k for k, v in vars(module).items() if callable(v) and not k.startswith("_")]
+        raise LookupError(f"`{path}` has no function `{name}`; it has: {', '.join(known) or 'none'}")
+    return function
+
+
+def takes(function):
+    """The keywords that the function names, or None if it takes any."""
+    parameters = inspect.signature(function).parameters.values()
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return None
+    return {p.name for p in parameters}
+
+
+def fitting(names, keywords):
+    return keywords if names is None else {k: v for k, v in keywords.items() if k in names}
+
+
+def protocol():
+    """Returns the stream of the protocol; what the user prints goes to standard error."""
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    sys.stdout = sys.stderr
+    return out
+
+
+def refuse(out, error):
+    """Tells why the function cannot be loaded. The parent reads it and ends us: waiting keeps it from racing with the exit."""
+    reply(out, {"load": described(error, 8)})
+    sys.stdin.readline()
