@@ -3,7 +3,7 @@
 use crate::isa::Isa;
 use crate::pool::Pool;
 use plimsoll_base::{Bytes, DType, Result};
-use plimsoll_device::{Away, Claims};
+use plimsoll_device::{Away, Claims, SamplerNoise};
 use plimsoll_memory::{Buf, Mapping};
 use std::fs::File;
 use std::sync::atomic::AtomicBool;
@@ -24,6 +24,7 @@ pub struct CpuDevice {
     pub(crate) isa: Isa,
     pub(crate) scratch: Option<Scratch>,
     pub(crate) perturbed: AtomicBool,
+    pub(crate) noise: Mutex<Option<SamplerNoise>>,
     pub(crate) claims: Claims,
     /// Results of passes, where the device runs ahead.
     pub(crate) slots: Option<Slots>,
@@ -72,6 +73,7 @@ impl CpuDevice {
             isa,
             scratch: None,
             perturbed: AtomicBool::new(false),
+            noise: Mutex::default(),
             claims: Claims::new(false),
             slots: None,
         })

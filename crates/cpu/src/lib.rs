@@ -21,6 +21,7 @@ mod lanes;
 pub mod layouts;
 mod matmul;
 mod nf4;
+mod noise;
 mod norm;
 mod operations;
 pub mod peak;

@@ -9,7 +9,7 @@ use plimsoll_arch::{ModelSpec, ParamKind, Product, products};
 use plimsoll_base::{DType, PhaseSet, Result};
 use plimsoll_device::{
     ADAPTER_BLOCKS_MAX, Backend, BackwardOp, Checked, Claim, Claims, Coded, ForwardOp, Layouts, Matrix,
-    MatrixLayout, Op, Pipeline, Run, Transfer, UpdateOp,
+    MatrixLayout, Op, Pipeline, Run, SamplerNoise, Transfer, UpdateOp,
 };
 use plimsoll_memory::{Buf, Layout, Pool as HostPool};
 use std::sync::atomic::Ordering;
@@ -110,6 +110,10 @@ impl Backend for CpuDevice {
     }
     fn perturb_norms(&self, on: bool) {
         self.perturbed.store(on, Ordering::Relaxed);
+    }
+    fn set_sampler_noise(&self, noise: Option<SamplerNoise>) -> bool {
+        *self.noise.lock().expect("no thread panics with it") = noise;
+        true
     }
     fn claims(&self) -> &Claims {
         &self.claims

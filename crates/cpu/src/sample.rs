@@ -7,7 +7,7 @@
 use super::head::{self, Outputs, RowStats, Work};
 use super::lanes::{LANES, by_dtype, exp_in_place, simd_fn};
 use super::matmul::{self, Operand, Panels};
-use super::{CpuDevice, Isa};
+use super::{CpuDevice, Isa, noise};
 use crate::layouts::FULL_ROWS;
 use plimsoll_base::rng::{self, Stream};
 use plimsoll_device::{HEAD_TILE, Logits, PANEL, Sample, Sampling};
@@ -23,6 +23,9 @@ pub(crate) fn sample(dev: &CpuDevice, args: Sample<'_>) {
     assert_eq!((x.len(), keys.len()), (rows * w.k, rows * 3), "{rows} rows of K = {}", w.k);
     by_dtype!(x, E => {
         let (x, w) = (dev.read::<E>(x), Panels::<E>::new(dev, w));
+        let noise = *dev.noise.lock().expect("no thread panics with it");
+        let noisy = noise.map(|noise| noise::noisy(x, w.k(), dev.read(keys), noise));
+        let x = noisy.as_deref().unwrap_or(x);
         let draws = Draws {
             keys: dev.read(keys),
             how,

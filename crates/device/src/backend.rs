@@ -1,7 +1,7 @@
 //! The trait that a device crate implements. Callers use `Device`, whose methods first claim the bytes of an operation.
 
 use crate::claims::{Claim, Claims};
-use crate::{Coded, Layouts, Matrix, MatrixLayout, Op, Run};
+use crate::{Coded, Layouts, Matrix, MatrixLayout, Op, Run, SamplerNoise};
 use plimsoll_base::{Bytes, Phase, Result};
 use plimsoll_memory::host::Rss;
 use plimsoll_memory::{Buf, CardMemory};
@@ -63,6 +63,12 @@ pub trait Backend: Sync {
 
     /// Makes RMS norms sum in another order, so the exactness test can prove that it detects a difference.
     fn perturb_norms(&self, on: bool);
+
+    /// Puts a difference between what sampler and trainer read, for `bench mismatch`; `None` takes it away. Returns
+    /// false on a device that cannot.
+    fn set_sampler_noise(&self, _noise: Option<SamplerNoise>) -> bool {
+        false
+    }
 
     fn claims(&self) -> &Claims;
 

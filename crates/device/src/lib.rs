@@ -22,6 +22,7 @@ mod experts_adapter;
 mod layout;
 mod machine;
 pub mod nf4;
+mod noise;
 mod op;
 mod operands;
 mod pieces;
@@ -47,6 +48,7 @@ pub use experts_adapter::{AdaptExpertsBackward, EXPERTS_BLOCKS_MAX, ExpertsAdapt
 pub use layout::{Kv, Layouts, Matrix, MatrixLayout, PANEL, matrix_elements};
 pub use machine::{CardInfo, DriverMemory, HandOver, OpenOptions, ScratchLimits, Way};
 pub use nf4::{NF4_BLOCK, Nf4, nf4_elements};
+pub use noise::SamplerNoise;
 pub use op::{BackwardOp, DeltaOp, Device, ExpertsOp, ForwardOp, HeadGatesOp, Op, UpdateOp};
 pub use pieces::{BUCKET_ELEMENTS_MAX, Owned, PIECES, PORTION_BYTES, Run, portions};
 pub use plimsoll_arch::KV_BLOCK;

