@@ -16,6 +16,7 @@ pub mod correction;
 pub mod distill;
 pub mod entropy;
 pub mod kl;
+pub mod labelled;
 pub mod method;
 pub mod packed;
 pub mod pass_at_k;
@@ -32,3 +33,6 @@ pub const GOLDEN: &str = include_str!("../tests/golden/rl_formulas.json");
 
 /// Losses and advantages of GRPO's kin, by the code of verl 0.9.1 and TRL 1.16 in f64 (`tests/golden/kin.py`).
 pub const KIN: &str = include_str!("../tests/golden/kin.json");
+
+/// Values of KTO, by the lines of TRL 1.16.0 in f64 (`tests/golden/kto.py`).
+pub const KTO: &str = include_str!("../tests/golden/kto.json");

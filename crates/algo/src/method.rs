@@ -57,6 +57,8 @@ plimsoll_base::names! {
         Cpo = "cpo",
         /// Preferences by odds next to supervised learning, without a reference (arXiv 2403.07691).
         Orpo = "orpo",
+        /// Single answers with labels, compared with a KL of the batch (KTO).
+        Kto = "kto",
         /// A reward model from preferences.
         RewardModel = "reward_model",
     }
@@ -90,6 +92,15 @@ pub enum LearnsFrom {
     Completions,
     /// Pairs of a chosen and a rejected answer.
     Pairs,
+    /// Single answers, each desirable or not.
+    Labels,
+}
+
+impl LearnsFrom {
+    /// True for answers that were judged, in pairs or by labels.
+    pub const fn is_judged(self) -> bool {
+        matches!(self, LearnsFrom::Pairs | LearnsFrom::Labels)
+    }
 }
 
 /// When a run keeps its initial weights as a reference.
@@ -269,6 +280,7 @@ pub const METHODS: [MethodSpec; Method::ALL.len()] = [
     data(Method::Simpo, PAIRS),
     data(Method::Cpo, PAIRS),
     data(Method::Orpo, PAIRS),
+    data(Method::Kto, Needs { learns_from: LearnsFrom::Labels, reference: Reference::Yes, ..SAMPLES }),
     data(Method::RewardModel, Needs { scores: true, ..PAIRS }),
 ];
 

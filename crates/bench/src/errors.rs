@@ -6,6 +6,7 @@
 use plimsoll_algo::GOLDEN;
 use plimsoll_algo::advantage::{self, Gae};
 use plimsoll_algo::aggregation::{Aggregation, AggregationKind};
+use plimsoll_algo::labelled::{Kto, batch_kl, kto_loss};
 use plimsoll_algo::method::{AdvantageKind, SamplingSpec};
 use plimsoll_algo::packed::Packed;
 use plimsoll_algo::policy_loss::{PolicyBatch, PolicyLoss, policy_loss};
@@ -82,6 +83,31 @@ pub(crate) fn pairs_error(key: &str, loss: PreferenceLoss) -> MethodError {
         largest = largest.max(self::largest(&vec![1.0; each.len()], &each, &theirs));
     }
     MethodError { largest, against: "golden" }
+}
+
+/// Compares KTO with TRL's: loss, rewards, the KL and the slope of each answer.
+pub(crate) fn kto_error() -> MethodError {
+    let golden: Value = serde_json::from_str(plimsoll_algo::KTO).expect("the golden file is JSON");
+    let inputs = &golden["inputs"];
+    let row = |value: &Value| flat(value);
+    let labels: Vec<bool> = inputs["labels"].as_array().into_iter().flatten().map(|v| *v == true).collect();
+    let (policy, reference) = (row(&inputs["policy"]), row(&inputs["reference"]));
+    let mut most = 0.0f64;
+    for case in golden["cases"].as_array().into_iter().flatten() {
+        let number = |value: &Value| value.as_f64().expect("a number");
+        let kl = batch_kl(&row(&case["kl_policy"]), &row(&inputs["kl_reference"]));
+        let [desirable, undesirable] = [0, 1].map(|n| number(&case["weights"][n]));
+        let kto = Kto { beta: number(&case["beta"]), desirable, undesirable };
+        let mut slopes = vec![0f32; labels.len()];
+        let of = (kl, labels.len() as f64);
+        let sums = kto_loss(kto, [&policy, &reference], &labels, of, &mut slopes);
+        most = most.max(error_of(kl, number(&case["kl"]))).max(error_of(sums.loss, number(&case["loss"])));
+        for (ours, n) in [(sums.rewards[1], 0), (sums.rewards[0], 1)] {
+            most = most.max(error_of(ours, number(&case["rewards"][n])));
+        }
+        most = most.max(largest(&vec![1.0; slopes.len()], &slopes, &wide(row(&case["slopes"]))));
+    }
+    MethodError { largest: most, against: "golden" }
 }
 
 /// Compares DPO (beta 0.1): loss and rewards with the reference, gradients with a twin.
@@ -390,7 +416,7 @@ mod tests {
         }
         let simpo = pairs_error("simpo", PreferenceLoss::SimPo { beta: 2.0, gamma: 0.5 });
         let orpo = pairs_error("orpo", PreferenceLoss::OrPo { beta: 0.1 });
-        for error in [dpo_error(), reward_model_error(), simpo, orpo] {
+        for error in [dpo_error(), kto_error(), reward_model_error(), simpo, orpo] {
             assert!(error.largest < 2e-5, "{error:?}");
         }
     }

@@ -3,7 +3,7 @@
 //! The runs are those of `runs/first.toml` and its like, each in a separate process, so that its peak is its own. Only
 //! the method differs, and evaluations are more frequent, which changes no bit.
 
-use super::errors::{MethodError, dpo_error, method_error, pairs_error, reward_model_error};
+use super::errors::{MethodError, dpo_error, kto_error, method_error, pairs_error, reward_model_error};
 use super::finish;
 use plimsoll_algo::method::{METHODS, Method, MethodSpec, SamplingSpec};
 use plimsoll_algo::{policy_loss::PolicyLoss, preference::PreferenceLoss};
@@ -37,6 +37,7 @@ enum Formulas {
     /// A row of the method table with another loss.
     WithLoss(Method, PolicyLoss),
     Dpo,
+    Kto,
     /// A loss of pairs that TRL has, by its key.
     Pairs(&'static str, PreferenceLoss),
     RewardModel,
@@ -48,6 +49,7 @@ impl Formulas {
             Formulas::Sampling(method) => method_error(&row(method), row(method).loss),
             Formulas::WithLoss(method, loss) => method_error(&row(method), loss),
             Formulas::Dpo => Ok(dpo_error()),
+            Formulas::Kto => Ok(kto_error()),
             Formulas::Pairs(key, loss) => Ok(pairs_error(key, loss)),
             Formulas::RewardModel => Ok(reward_model_error()),
         }
@@ -98,6 +100,8 @@ fn rows() -> Vec<Row> {
         let sets = vec![format!("method={name}")];
         rows.push(Row { sets, ..run(name, "first-pairs.toml", Formulas::Pairs(name, loss)) });
     }
+    let larger = ["method=kto", "rollout.prompts_per_step=128", "train.steps=300"];
+    rows.push(Row { sets: larger.map(String::from).to_vec(), ..run("kto", "first-dpo.toml", Formulas::Kto) });
     rows.push(run("reward_model", "first-reward-model.toml", Formulas::RewardModel));
     rows
 }

@@ -21,6 +21,7 @@ fn loss_keys(method: Method) -> &'static [&'static str] {
         Method::Simpo => &["dpo_beta", "simpo_gamma"],
         Method::Cpo => &["dpo_beta", "nll_coef", "label_smoothing"],
         Method::Orpo => &["dpo_beta"],
+        Method::Kto => &["dpo_beta", "desirable_weight", "undesirable_weight"],
         _ => &[],
     }
 }
@@ -34,6 +35,7 @@ pub(super) fn check(run: &RunFile, at: &Provenance) -> Result<()> {
     match needs.learns_from {
         LearnsFrom::Samples => return of_other_methods(run, at),
         LearnsFrom::Completions => {}
+        LearnsFrom::Labels => labels(run, at)?,
         LearnsFrom::Pairs if needs.scores => {
             without_meaning(run, at, "rollout", &run.rollout, &Rollout::default(), &OF_SCORES)?;
             without_meaning(run, at, "eval", &run.eval, &Eval::default(), &OF_PAIRS)?;
@@ -63,11 +65,25 @@ fn of_other_methods(run: &RunFile, at: &Provenance) -> Result<()> {
         ("label_smoothing", loss.label_smoothing != default.label_smoothing),
         ("simpo_gamma", loss.simpo_gamma != default.simpo_gamma),
         ("nll_coef", loss.nll_coef != default.nll_coef),
+        ("desirable_weight", loss.desirable_weight != default.desirable_weight),
+        ("undesirable_weight", loss.undesirable_weight != default.undesirable_weight),
     ];
     match of_dpo.into_iter().find(|(_, is_set)| *is_set) {
         None => Ok(()),
         Some((key, _)) => Err(no_meaning(run, at, &format!("loss.{key}")).hint("it is of method = \"dpo\"")),
     }
+}
+
+/// Requires two answers a step, since each prompt is also scored with the answer of another row.
+fn labels(run: &RunFile, at: &Provenance) -> Result<()> {
+    if run.rollout.prompts_per_step > 1 {
+        return Ok(());
+    }
+    let message =
+        "rollout.prompts_per_step = 1 with method `kto`, whose KL is of prompts with other rows' answers";
+    Err(at
+        .error("group-too-small", "rollout.prompts_per_step", message)
+        .hint("set rollout.prompts_per_step to at least 2; TRL's batches have 8 or more"))
 }
 
 /// Checks the values of the keys of preference losses.

@@ -3,7 +3,6 @@
 use super::data_sets::{DataSet, DataSets, SETS_MAX};
 use super::provenance::Provenance;
 use super::sections::{Data, Eval, RunFile};
-use plimsoll_algo::method::LearnsFrom;
 use plimsoll_base::{Error, Result};
 use std::collections::BTreeSet;
 
@@ -56,7 +55,7 @@ impl RunFile {
             let set = (environment.env.clone(), environment.env.clone());
             return if self.evaluates_episodes() { vec![set] } else { Vec::new() };
         }
-        let measures = self.method.needs().learns_from == LearnsFrom::Pairs || !self.reward.is_empty();
+        let measures = self.method.needs().learns_from.is_judged() || !self.reward.is_empty();
         match (&self.data.eval, measures) {
             (None, false) => Vec::new(),
             _ => self.data.eval_sets(),

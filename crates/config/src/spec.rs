@@ -7,6 +7,7 @@ use crate::{
     Auto, Checkpoint, Critic, CriticLearns, Data, Distill, Environment, Eval, EvalMetric, Lora, Loss,
     LossType, Memory, ModelOptions, Objective, Reward, Rollout, Run, RunFile, Track, Train, VerbFile,
 };
+use plimsoll_algo::labelled::Kto;
 use plimsoll_algo::method::{LearnsFrom, Method, Needs, Reference};
 use plimsoll_algo::preference::PreferenceLoss;
 use plimsoll_arch::{LoraShape, LoraTargets, Quantization};
@@ -45,6 +46,8 @@ pub struct RunSpec {
     /// What is optimised; none where nothing is sampled.
     pub objective: Option<Objective>,
     pub preference: PreferenceLoss,
+    /// The loss of labelled answers.
+    pub kto: Kto,
     /// Coefficient of the loss of balance of the actor's experts.
     pub balance_coef: f64,
     /// The critic; none for methods without one.
@@ -119,6 +122,7 @@ impl RunSpec {
             estimator: estimator_spec(run),
             objective: Objective::new(run),
             preference: preference(run.method, &run.loss),
+            kto: kto(&run.loss),
             balance_coef: run.loss.balance_coef,
             critic: needs.critic.then(|| run.critic.clone().unwrap_or_default()),
             distill: run.distill.clone().filter(|_| needs.teacher),
@@ -158,6 +162,7 @@ impl RunSpec {
             estimator: None,
             objective: None,
             preference: preference(Method::Dpo, &Loss::default()),
+            kto: kto(&Loss::default()),
             balance_coef: 0.0,
             critic: None,
             distill: None,
@@ -295,10 +300,14 @@ impl ModelReward {
 pub(crate) fn sequences_per_step(needs: Needs, prompts: u32, group: u32) -> u64 {
     let each = match needs.learns_from {
         LearnsFrom::Samples => group,
-        LearnsFrom::Pairs => 2,
+        LearnsFrom::Pairs | LearnsFrom::Labels => 2,
         LearnsFrom::Completions => 1,
     };
     u64::from(prompts) * u64::from(each)
+}
+
+fn kto(loss: &Loss) -> Kto {
+    Kto { beta: loss.dpo_beta, desirable: loss.desirable_weight, undesirable: loss.undesirable_weight }
 }
 
 fn preference(method: Method, loss: &Loss) -> PreferenceLoss {

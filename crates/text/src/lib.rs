@@ -12,6 +12,7 @@ mod gguf;
 mod growth;
 mod guard;
 mod jinja;
+mod labels;
 mod pairs;
 mod parquet_file;
 mod parquet_pages;
@@ -32,6 +33,7 @@ pub use data::{
 pub use files_to_save::files_to_save;
 pub use gguf::tables::gguf_tables;
 pub use guard::panic_becomes_an_error;
+pub use labels::{LabelledRow, halves, load_labelled};
 pub use pairs::{PairRow, PairTokens, load_pairs, tokenize_pair};
 pub use parquet_file::PARQUET_THREAD;
 pub use stop::{StopMatch, StopMatcher};

@@ -73,7 +73,7 @@ pub fn tokenize_pair(
     }
 }
 
-fn row_of(mut object: Map<String, Value>, prompt_column: &str, place: Place) -> Result<PairRow> {
+pub(crate) fn row_of(mut object: Map<String, Value>, prompt_column: &str, place: Place) -> Result<PairRow> {
     let mut half = |column: &str| {
         let form = "a preference row is {\"prompt\": ..., \"chosen\": ..., \"rejected\": ...}";
         let value = take(&mut object, column, place)

@@ -1,7 +1,7 @@
 //! Supervised rows: a prompt with its answer, or a conversation that trains every assistant turn. Finds the tokens to
 //! train on, and refuses a conversation in which they cannot be found.
 
-use crate::data::{bad_prompt, conversation, load, prompt_of, required, take};
+use crate::data::{Place, bad_prompt, conversation, load, prompt_of, required, take};
 use crate::strings::Strings;
 use crate::{ChatTemplate, Message, Prompt, Tokenizer};
 use plimsoll_base::{Error, Result};
@@ -51,16 +51,20 @@ pub fn load_sft(path: &Path, every_turn: bool) -> Result<Vec<SftRow>> {
             return Ok(SftRow::Answer { prompt: Prompt::Messages(messages), completion: last.content });
         }
         let prompt = prompt_of(take(&mut object, "prompt", place)?, "prompt", place)?;
-        let completion = match take(&mut object, "completion", place)? {
-            serde_json::Value::String(text) => text,
-            // TRL writes the completion of a conversation as a list of one message.
-            list => match prompt_of(list, "completion", place)? {
-                Prompt::Messages(mut list) if list.len() == 1 => list.remove(0).content,
-                _ => return Err(bad_prompt(place, "completion", "expected a string or one message")),
-            },
-        };
+        let completion = completion_of(take(&mut object, "completion", place)?, place)?;
         Ok(SftRow::Answer { prompt, completion })
     })
+}
+
+/// Reads a completion: text, or a list of one message, as TRL writes the completion of a conversation.
+pub(crate) fn completion_of(value: serde_json::Value, place: Place) -> Result<String> {
+    match value {
+        serde_json::Value::String(text) => Ok(text),
+        list => match prompt_of(list, "completion", place)? {
+            Prompt::Messages(mut list) if list.len() == 1 => Ok(list.remove(0).content),
+            _ => Err(bad_prompt(place, "completion", "expected a string or one message")),
+        },
+    }
 }
 
 /// Tokenizes a supervised row.

@@ -1,6 +1,7 @@
 //! Tasks that generate their data: an endless training stream by index, and a fixed test set that shares no row with
 //! it for any seed. A row is a pure function of task, seed and index.
 
+use crate::labels::{LabelledRow, halves};
 use crate::{Message, PairRow, Prompt, Row, SftRow};
 use plimsoll_base::rng::{Stream, below, philox, unit_f32};
 use plimsoll_base::{Error, Result};
@@ -91,6 +92,16 @@ impl Task {
         self.pair(self.train_row(seed, index), seed, index)
     }
 
+    /// Returns row `index` of the training stream with a label: right sums at even places, others at odd ones.
+    pub fn labelled_row(&self, seed: u64, index: u64) -> LabelledRow {
+        of_place(self.pair_row(seed, index), index)
+    }
+
+    /// Returns the test set with labels, the same for every seed.
+    pub fn test_labels(&self) -> Vec<LabelledRow> {
+        self.test_pairs().into_iter().zip(0..).map(|(pair, index)| of_place(pair, index)).collect()
+    }
+
     /// Returns the test set as pairs, the same for every seed.
     pub fn test_pairs(&self) -> Vec<PairRow> {
         let rows = self.test_rows().into_iter().zip(0..);
@@ -150,6 +161,11 @@ fn unknown_task(name: &str) -> Error {
     Error::usage("unknown-task", format!("no task is called `{name}`"))
         .fact(format!("tasks: {}", TASKS.join(", ")))
         .hint(format!("did you mean {}? A file is named by its path", nearest.expect("there are tasks")))
+}
+
+fn of_place(pair: PairRow, index: u64) -> LabelledRow {
+    let [desirable, undesirable] = halves(pair);
+    if index.is_multiple_of(2) { desirable } else { undesirable }
 }
 
 #[cfg(test)]

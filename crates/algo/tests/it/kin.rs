@@ -13,23 +13,23 @@ use serde_json::Value;
 const OFFSETS: [usize; 5] = [0, 4, 8, 12, 16];
 const TOLERANCE: f64 = 2e-7;
 
-fn read(text: &str) -> Value {
+pub fn read(text: &str) -> Value {
     serde_json::from_str(text).expect("the golden file is JSON")
 }
 
 /// All numbers of a nested list, in order.
-fn flat(value: &Value) -> Vec<f64> {
+pub fn flat(value: &Value) -> Vec<f64> {
     match value {
         Value::Array(items) => items.iter().flat_map(flat).collect(),
         other => vec![other.as_f64().expect("a number")],
     }
 }
 
-fn narrow(value: &Value) -> Vec<f32> {
+pub fn narrow(value: &Value) -> Vec<f32> {
     flat(value).into_iter().map(|x| x as f32).collect()
 }
 
-fn all_close(what: &str, ours: &[f32], theirs: &Value) {
+pub fn all_close(what: &str, ours: &[f32], theirs: &Value) {
     let theirs = flat(theirs);
     assert_eq!(ours.len(), theirs.len(), "{what}");
     for (i, (a, b)) in ours.iter().zip(&theirs).enumerate() {

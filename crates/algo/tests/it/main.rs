@@ -4,4 +4,5 @@ mod distill;
 mod finite_difference;
 mod golden;
 mod kin;
+mod kto;
 mod properties;

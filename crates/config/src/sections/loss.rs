@@ -114,6 +114,12 @@ section! {
         /// Factor of the likelihood of chosen answers in `cpo`.
         #[serde(skip_serializing_if = "is_one")]
         nll_coef: f64 = 1.0 => [NOT_NEGATIVE, also(&["cpo_alpha"])],
+        /// Weight of desirable answers in `kto`.
+        #[serde(skip_serializing_if = "is_one")]
+        desirable_weight: f64 = 1.0 => [NOT_NEGATIVE],
+        /// Weight of undesirable answers in `kto`.
+        #[serde(skip_serializing_if = "is_one")]
+        undesirable_weight: f64 = 1.0 => [NOT_NEGATIVE],
         /// The loss of `dpo`.
         loss_type: LossType = LossType::Sigmoid,
         /// Share of labels that `dpo` takes as wrong (cDPO).

@@ -309,11 +309,11 @@ fn an_adapter_of_a_reward_model_is_carried_over() {
 #[test]
 fn trainers_without_a_job_and_files_that_name_none() {
     let folder = Folder::new();
-    let kto = folder.write("kto.sh", "trl kto --model_name_or_path Qwen/Qwen2.5-0.5B --dataset_name x\n");
+    let gkd = folder.write("gkd.sh", "trl gkd --model_name_or_path Qwen/Qwen2.5-0.5B --dataset_name x\n");
     check_refused(
-        &["import", "trl", &kto],
+        &["import", "trl", &gkd],
         2,
-        &["error[import-no-method]", "`kto`", "grpo, rloo, sft, dpo, cpo, orpo, reward"],
+        &["error[import-no-method]", "`gkd`", "grpo, rloo, sft, dpo, cpo, orpo, kto, reward"],
     );
     let plain = folder
         .write("plain.yaml", "model_name_or_path: Qwen/Qwen2.5-0.5B\nlearning_rate: 1e-5\nmax_steps: 10\n");

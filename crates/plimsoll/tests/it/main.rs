@@ -37,6 +37,7 @@ mod hub_rows;
 mod import;
 mod import_scripts;
 mod init;
+mod labels;
 mod launch;
 mod load_line;
 mod lora;

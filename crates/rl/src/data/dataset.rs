@@ -1,13 +1,13 @@
 //! Prompts in a fixed order: generated tasks and rows of files, as tokens. Position i of the data is always the same
 //! prompt, so a number is enough to resume.
 
-use crate::{data::mixture::Mixture, data::pairs};
+use crate::data::{labels, mixture::Mixture, pairs, supervised::sft_item};
 use plimsoll_base::rng::{Stream, permutation, philox};
 use plimsoll_base::{Bytes, Error, Result};
 use plimsoll_config::{Curriculum, Data, DataSet, DataSets, LearnsFrom, TrainOn, no_rows_to_filter};
-use plimsoll_infer::text::{Item, Limit, TextModel, no_rows, prompt_text};
+use plimsoll_infer::text::{Item, Limit, TextModel, no_rows};
 use plimsoll_reward::column;
-use plimsoll_text::{Row, SftRow, SftTokens, Task, each_prompt, load_sft, tokenize_sft};
+use plimsoll_text::{Row, Task, each_prompt, load_sft};
 use serde_json::{Map, Value};
 use std::path::Path;
 
@@ -229,8 +229,9 @@ impl Set {
                     keep(i, item, None)
                 })?;
             }
-            LearnsFrom::Pairs => {
-                let mut items = pairs::items(path, data, text)?.into_iter().enumerate();
+            LearnsFrom::Pairs | LearnsFrom::Labels => {
+                let read = if rows == LearnsFrom::Pairs { pairs::items } else { labels::items };
+                let mut items = read(path, data, text)?.into_iter().enumerate();
                 items.try_for_each(|(i, item)| keep(i, item, None))?;
             }
         }
@@ -347,27 +348,6 @@ pub(crate) fn forgetting<T: Send>(work: impl Fn() -> T + Sync) -> T {
     }
 }
 
-/// Returns a completion as tokens.
-fn sft_item(model: &TextModel, row: &SftRow) -> Result<Item> {
-    let SftTokens { prompt: ids, completion, learnt } = tokenize_sft(
-        &model.tokenizer,
-        model.template.as_deref(),
-        row,
-        model.system_prompt.as_deref(),
-        &model.strings,
-        model.eos,
-    )?;
-    let text = match row {
-        SftRow::Answer { prompt, .. } => prompt_text(prompt),
-        // The message before the first that is learnt.
-        SftRow::Turns(messages) => {
-            let first = messages.iter().position(|m| m.role == "assistant").unwrap_or(0);
-            first.checked_sub(1).map_or_else(String::new, |before| messages[before].content.clone())
-        }
-    };
-    Ok(Item { ids, text, completion, learnt, ..Item::default() })
-}
-
 /// Returns the item at a position of a task. Positions are fixed, so a prompt that is too long cannot be left out.
 fn task_item_within(
     task: &Task,
@@ -389,6 +369,7 @@ fn task_item(task: &Task, rows: LearnsFrom, text: &TextModel, seed: u64, index: 
         LearnsFrom::Samples => text.item(task.train_row(seed, index)),
         LearnsFrom::Completions => sft_item(text, &task.sft_row(seed, index)),
         LearnsFrom::Pairs => pairs::item(text, task.pair_row(seed, index)),
+        LearnsFrom::Labels => labels::item(text, task.labelled_row(seed, index)),
     }
 }
 

@@ -22,7 +22,7 @@ pub fn resolve(run: &mut RunFile) -> Result<Option<String>> {
             rows += u64::from(is_wanted(pass_rate(&row, &spec.data, path, i)?, &spec.data));
             Ok(())
         })?,
-        LearnsFrom::Completions | LearnsFrom::Pairs => each_row_of(path, |_, _| {
+        LearnsFrom::Completions | LearnsFrom::Pairs | LearnsFrom::Labels => each_row_of(path, |_, _| {
             rows += 1;
             Ok(())
         })?,

@@ -1,10 +1,12 @@
-//! Prompts, completions and pairs as tokens, and the files that a run names.
+//! Prompts, completions, pairs and labelled answers as tokens, and the files that a run names.
 
 pub mod dataset;
 pub mod epochs;
 mod first_rows;
 pub(crate) mod hub;
+pub(crate) mod labels;
 mod mixture;
 pub mod models;
 pub(crate) mod pairs;
 pub mod session;
+mod supervised;

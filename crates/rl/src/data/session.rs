@@ -4,9 +4,9 @@
 use crate::checks::{Before, Checks};
 use crate::data::dataset::Dataset;
 use crate::data::first_rows::{first_rows, first_rows_of_episodes};
-use crate::data::hub;
 use crate::data::models::{model_of_plan, other_models, other_models_of_plan, other_specs, trained_model};
 use crate::data::pairs;
+use crate::data::{hub, labels};
 use crate::episodes;
 use plimsoll_base::{Bytes, Error, Result, nearest_path};
 use plimsoll_config::{DataSets, Environment, LearnsFrom, LoraSpec, ModelOptions, RunSpec};
@@ -105,8 +105,11 @@ impl Session {
                 sets.map(|(name, _)| EvalSet { name, items: Vec::new() }).collect()
             }
             None => {
-                let has_pairs = run.needs.learns_from == LearnsFrom::Pairs;
-                let read: ReadItems = if has_pairs { pairs::test_items } else { test_items };
+                let read: ReadItems = match run.needs.learns_from {
+                    LearnsFrom::Pairs => pairs::test_items,
+                    LearnsFrom::Labels => labels::test_items,
+                    LearnsFrom::Samples | LearnsFrom::Completions => test_items,
+                };
                 EvalSet::open_all(run.eval_sets.clone(), &run.data, &text, run.eval.prompts_max, read)?
             }
         };
@@ -123,7 +126,7 @@ impl Session {
         let (prompt_tokens, eval_prompts) =
             limits_of_data(run).unwrap_or((data.prompt_tokens.max(longest_eval), largest_eval));
         // Pairs are scored as they are, and nothing is sampled without rewards.
-        let samples_none = run.needs.learns_from == LearnsFrom::Pairs && !run.has_rewards();
+        let samples_none = run.needs.learns_from.is_judged() && !run.has_rewards();
         let facts = Facts {
             completion_tokens: data.completion_tokens.max(longest_answer(&eval)),
             ..facts_of(run, &model, &others, prompt_tokens, if samples_none { 0 } else { eval_prompts })?

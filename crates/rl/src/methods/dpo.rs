@@ -51,7 +51,7 @@ pub(crate) fn dpo_step(
         &mut of_micro_batch,
     )?;
     let logps = Some(logps.map(|sum| sum / pairs));
-    Ok(PairReport { sums, logps, update, learning_rate: f64::from(how.lr) })
+    Ok(PairReport { sums, logps, kl: None, update, learning_rate: f64::from(how.lr) })
 }
 
 /// Returns accuracy, margin and loss over held-out pairs, without an update.

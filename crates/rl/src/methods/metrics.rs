@@ -184,6 +184,7 @@ pub fn of_pairs(report: &PairReport) -> Metrics {
         ("update/micro_batches", f64::from(report.update.micro_batches)),
     ]);
     metrics.extend(of_experts(&report.update));
+    metrics.extend(report.kl.map(|kl| ("kl".to_string(), kl)));
     for (name, value) in ["logps/chosen", "logps/rejected"].iter().zip(report.logps.iter().flatten()) {
         metrics.insert(name.to_string(), *value);
     }

@@ -7,6 +7,7 @@ pub mod critic;
 pub(crate) mod distill;
 pub mod dpo;
 pub mod estimator;
+pub mod kto;
 pub mod metrics;
 pub mod pairs;
 pub mod policy;
@@ -33,6 +34,7 @@ pub(crate) const PAIR_METHODS: &[PairMethod] = &[
     PairMethod { method: Method::Simpo, step: dpo::dpo_step, score: dpo::score_pairs },
     PairMethod { method: Method::Cpo, step: dpo::dpo_step, score: dpo::score_pairs },
     PairMethod { method: Method::Orpo, step: dpo::dpo_step, score: dpo::score_pairs },
+    PairMethod { method: Method::Kto, step: kto::kto_step, score: kto::score_answers },
     PairMethod {
         method: Method::RewardModel,
         step: reward_model::reward_model_step,
@@ -53,11 +55,10 @@ impl PairMethod {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use plimsoll_config::LearnsFrom;
 
     #[test]
     fn every_method_over_pairs_has_a_row() {
-        for method in Method::ALL.into_iter().filter(|m| m.needs().learns_from == LearnsFrom::Pairs) {
+        for method in Method::ALL.into_iter().filter(|m| m.needs().learns_from.is_judged()) {
             assert_eq!(PairMethod::of(method).method, method);
         }
     }

@@ -9,6 +9,8 @@ pub struct PairReport {
     pub sums: PairSums,
     /// Mean summed log-probs of the chosen and the rejected answers; none for scores.
     pub logps: Option<[f64; 2]>,
+    /// The KL that labelled answers are compared with; none for pairs.
+    pub kl: Option<f64>,
     pub update: UpdateStats,
     pub learning_rate: f64,
 }

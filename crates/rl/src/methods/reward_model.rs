@@ -39,7 +39,7 @@ pub(crate) fn reward_model_step(
     trainer.buffers.begin(sequences.iter().map(|_| 1));
     let all = 0..sequences.len();
     let update = trainer.update(RoleName::Reward(0), &sequences, all, 1.0, how, &mut of_micro_batch)?;
-    Ok(PairReport { sums, logps: None, update, learning_rate: f64::from(how.lr) })
+    Ok(PairReport { sums, logps: None, kl: None, update, learning_rate: f64::from(how.lr) })
 }
 
 /// Returns accuracy, margin and loss over held-out pairs, without an update.

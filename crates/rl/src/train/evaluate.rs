@@ -4,7 +4,6 @@ use super::run::LanguageRun;
 use crate::episodes::evaluate_episodes;
 use crate::methods::PairMethod;
 use plimsoll_base::Result;
-use plimsoll_config::LearnsFrom;
 use plimsoll_infer::eval::{EvalHow, Evaluated, evaluate};
 use plimsoll_infer::sampler::sampling;
 use plimsoll_run::events::{EvalResult, Event};
@@ -93,7 +92,7 @@ impl LanguageRun<'_> {
         set: usize,
         step: u32,
     ) -> Result<Option<PairScore>> {
-        if self.run.needs.learns_from != LearnsFrom::Pairs {
+        if !self.run.needs.learns_from.is_judged() {
             return Ok(None);
         }
         lead.part(Doing::Update, step);

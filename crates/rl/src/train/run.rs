@@ -158,7 +158,7 @@ impl<'r: 'scope, 'scope> Job<'scope> for LanguageRun<'r> {
         let made = match self.run.needs.learns_from {
             LearnsFrom::Samples => self.policy_step(lead, step),
             LearnsFrom::Completions => self.supervised_step(lead, step),
-            LearnsFrom::Pairs => self.pair_step(lead, step),
+            LearnsFrom::Pairs | LearnsFrom::Labels => self.pair_step(lead, step),
         };
         // Also of a step that failed: what a reward or an agent printed may say why.
         let of_agents = self.episodes.as_ref().map_or(Vec::new(), Episodes::first_lines);

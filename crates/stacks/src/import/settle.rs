@@ -23,7 +23,7 @@ impl Draft {
     /// Removes what the run file would refuse with this method and batch.
     pub fn settle(&mut self) {
         let method = self.get("method").unwrap_or_default().trim_matches('"').to_string();
-        if matches!(method.as_str(), "sft" | "dpo" | "simpo" | "cpo" | "orpo" | "reward_model") {
+        if matches!(method.as_str(), "sft" | "dpo" | "simpo" | "cpo" | "orpo" | "kto" | "reward_model") {
             self.settle_data_alone(&method);
         }
         if self.get("environment.env").is_some() {
@@ -67,12 +67,14 @@ impl Draft {
 
     /// Removes the keys of sampling runs from a run that trains on fixed data.
     fn settle_data_alone(&mut self, method: &str) {
-        const READ: [&str; 6] = [
+        const READ: [&str; 8] = [
             "rollout.prompts_per_step",
             "loss.dpo_beta",
             "loss.loss_type",
             "loss.label_smoothing",
             "loss.simpo_gamma",
+            "loss.desirable_weight",
+            "loss.undesirable_weight",
             "loss.nll_coef",
         ];
         let is_of_samples = |key: &str| {

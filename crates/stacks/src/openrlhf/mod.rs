@@ -49,7 +49,7 @@ static IMPORT: Import = Import {
     file: "a shell script with `python3 -m openrlhf.cli.train_ppo_ray --flag value ...`; also of train_sft, train_dpo and train_rm",
     adapter: Some(|draft| lora(draft, &LORA)),
     jobs: &[import::PPO, pairs::SFT, pairs::DPO, pairs::RM],
-    nearest: &[("kd", "distill"), ("kto", "dpo"), ("prm", "reward_model")],
+    nearest: &[("kd", "distill"), ("kto", "kto"), ("prm", "reward_model")],
 };
 
 /// The trainer of `train_ppo_ray`, for any estimator.

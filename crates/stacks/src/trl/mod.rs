@@ -45,7 +45,7 @@ static LORA: Lora = Lora {
 
 static IMPORT: Import = Import {
     title: "TRL",
-    file: "a shell script with `trl grpo --flag value ...`, YAML or JSON, a Python script or a notebook; also of sft, dpo, cpo, orpo, reward and rloo",
+    file: "a shell script with `trl grpo --flag value ...`, YAML or JSON, a Python script or a notebook; also of sft, dpo, cpo, orpo, kto, reward and rloo",
     adapter: Some(|draft| lora(draft, &LORA)),
     jobs: pairs::JOBS,
     nearest: &[
@@ -55,8 +55,7 @@ static IMPORT: Import = Import {
         ("MiniLLMTrainer", "distill"),
         ("SDFTTrainer", "distill"),
         ("SDPOTrainer", "distill"),
-        ("kto", "dpo"),
-        ("BCOTrainer", "dpo"),
+        ("BCOTrainer", "kto"),
         ("OnlineDPOTrainer", "dpo"),
         ("NashMDTrainer", "dpo"),
         ("XPOTrainer", "dpo"),

@@ -84,6 +84,8 @@ pub(super) static TABLE: Table = Table {
         ("sapo_temperature_neg", Idle, Later),
         ("cpo_alpha", Idle, Later),
         ("simpo_gamma", Idle, Later),
+        ("desirable_weight", Idle, Later),
+        ("undesirable_weight", Idle, Later),
         ("alpha", Idle, Later),
         ("vespo_k_pos", Idle, Later),
         ("vespo_lambda_pos", Idle, Later),

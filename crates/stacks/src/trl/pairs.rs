@@ -1,4 +1,4 @@
-//! TRL's trainers on fixed data: SFT, DPO, CPO with SimPO, ORPO and the reward model. A step here is one of their
+//! TRL's trainers on fixed data: SFT, DPO, CPO with SimPO, ORPO, KTO and the reward model. A step here is one of their
 //! updates.
 
 use super::import::{GRPO, RLOO, common, processes, raw_strings, schedule, steps};
@@ -12,7 +12,7 @@ use plimsoll_base::Result;
 const NO_SAMPLES: &str = "this trainer samples nothing";
 
 /// Every job of TRL.
-pub(super) const JOBS: &[Job] = &[GRPO, RLOO, SFT, DPO, CPO, ORPO, REWARD];
+pub(super) const JOBS: &[Job] = &[GRPO, RLOO, SFT, DPO, CPO, ORPO, KTO, REWARD];
 
 pub(super) const SFT: Job = Job {
     trainers: &["sft"],
@@ -79,6 +79,30 @@ const ORPO: Job = Job {
     ],
     takes: &[("beta", Number("loss.dpo_beta")), ("max_completion_length", Lost(NO_SAMPLES))],
     combine: orpo,
+};
+
+const KTO: Job = Job {
+    trainers: &["kto"],
+    defaults: &[
+        ("per_device_train_batch_size", "8"),
+        ("gradient_accumulation_steps", "1"),
+        ("learning_rate", "1e-6"),
+        ("lr_scheduler_type", "linear"),
+        ("adam_beta1", "0.9"),
+        ("adam_beta2", "0.999"),
+        ("beta", "0.1"),
+        ("loss_type", "kto"),
+        ("desirable_weight", "1.0"),
+        ("undesirable_weight", "1.0"),
+        ("max_length", "1024"),
+    ],
+    takes: &[
+        ("beta", Number("loss.dpo_beta")),
+        ("desirable_weight", Number("loss.desirable_weight")),
+        ("undesirable_weight", Number("loss.undesirable_weight")),
+        ("max_completion_length", Lost(NO_SAMPLES)),
+    ],
+    combine: kto,
 };
 
 pub(super) const REWARD: Job = Job {
@@ -192,6 +216,18 @@ fn orpo(draft: &mut Draft) -> Result<()> {
     draft.choose("the likelihood of a chosen answer is that of its own tokens here, as in the paper; there the prompt's count too");
     raw_strings(draft);
     data_alone(draft, 2);
+    Ok(())
+}
+
+fn kto(draft: &mut Draft) -> Result<()> {
+    draft.set_text("method", "kto", "KTOTrainer");
+    if let Some(taken) = draft.take("loss_type").filter(|taken| taken.value != "kto") {
+        draft.is_not_built(&taken, Unbuilt::Objective);
+    }
+    draft.choose("the KL is that of all rows of a step here, of the rows of each device's micro-batch there");
+    raw_strings(draft);
+    data_alone(draft, 1);
+    reference(draft);
     Ok(())
 }
 

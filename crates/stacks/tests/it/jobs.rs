@@ -48,7 +48,7 @@ fn r_trainers_without_a_job_are_named_with_the_nearest_method() {
     for (module, trainer, named, nearest) in [
         ("trl.experimental.distillation", "DistillationTrainer", "distillation", "distill"),
         ("trl.experimental.gkd", "GKDTrainer", "gkd", "distill"),
-        ("trl", "KTOTrainer", "kto", "dpo"),
+        ("trl.experimental.bco", "BCOTrainer", "BCOTrainer", "kto"),
         ("trl.experimental.online_dpo", "OnlineDPOTrainer", "OnlineDPOTrainer", "dpo"),
         ("trl.experimental.async_grpo", "AsyncGRPOTrainer", "AsyncGRPOTrainer", "grpo"),
     ] {
@@ -64,7 +64,7 @@ fn r_trainers_without_a_job_are_named_with_the_nearest_method() {
         }
     }
     let error = refused("openrlhf", "x.sh", "python3 -m openrlhf.cli.train_kto --pretrain a/b\n");
-    assert!(error.to_string().contains("the nearest method here is `dpo`"), "{error}");
+    assert!(error.to_string().contains("the nearest method here is `kto`"), "{error}");
 }
 
 #[test]

@@ -129,6 +129,11 @@ fn kin_become_the_methods_here() {
             &["method = \"simpo\"", "simpo_gamma = 1", "dpo_beta = 2.5"],
         ),
         ("trl", pairs.replace("cpo", "orpo"), &["method = \"orpo\"", "dpo_beta = 0.1"]),
+        (
+            "trl",
+            format!("{} --desirable_weight 1.33", pairs.replace("cpo", "kto")),
+            &["method = \"kto\"", "desirable_weight = 1.33", "dpo_beta = 0.1"],
+        ),
     ] {
         let run = imported(stack, &text).unwrap_or_else(|error| panic!("{text}: {error}")).run_file;
         for line in lines {

@@ -1,0 +1,74 @@
+//! Labelled rows: a prompt with one answer, and whether it is a desirable one.
+
+use crate::SftRow;
+use crate::data::{Place, load, prompt_of, take};
+use crate::pairs::{PairRow, row_of};
+use crate::supervised::completion_of;
+use plimsoll_base::{Error, Result};
+use serde_json::{Map, Value};
+use std::path::Path;
+
+const LABEL: &str = "label";
+
+/// One answer with its label.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LabelledRow {
+    /// Prompt and answer.
+    pub answer: SftRow,
+    /// The label.
+    pub is_desirable: bool,
+    /// All other columns.
+    pub columns: Map<String, Value>,
+}
+
+/// Reads rows `{prompt, completion, label}`, with labels true and false or 1 and 0. A pair, `{prompt, chosen,
+/// rejected}`, is two of them.
+///
+/// Errors: those of `each_prompt`; `label-invalid`; `labels-all-equal` if all answers have one label.
+pub fn load_labelled(path: &Path, prompt_column: &str) -> Result<Vec<LabelledRow>> {
+    let rows =
+        load(path, |object, place| match object.contains_key("chosen") && !object.contains_key(LABEL) {
+            true => row_of(object, prompt_column, place).map(|pair| halves(pair).to_vec()),
+            false => one(object, prompt_column, place).map(|row| vec![row]),
+        })?;
+    let rows: Vec<LabelledRow> = rows.into_iter().flatten().collect();
+    let desirable = rows.iter().filter(|row| row.is_desirable).count();
+    if !rows.is_empty() && (desirable == 0 || desirable == rows.len()) {
+        let which = desirable > 0;
+        let message = format!("{}: all {} labels are {which}", path.display(), rows.len());
+        return Err(Error::new("labels-all-equal", message)
+            .hint("kto compares desirable answers with undesirable ones: add rows of the other label")
+            .hint("to learn from good answers alone, set method = \"sft\""));
+    }
+    Ok(rows)
+}
+
+/// Returns the chosen answer of a pair as a desirable one, and the rejected as an undesirable one.
+pub fn halves(pair: PairRow) -> [LabelledRow; 2] {
+    let PairRow { prompt, chosen, rejected, columns, .. } = pair;
+    [(chosen, true), (rejected, false)].map(|(completion, is_desirable)| LabelledRow {
+        answer: SftRow::Answer { prompt: prompt.clone(), completion },
+        is_desirable,
+        columns: columns.clone(),
+    })
+}
+
+fn one(mut object: Map<String, Value>, prompt_column: &str, place: Place) -> Result<LabelledRow> {
+    let is_desirable = label(object.shift_remove(LABEL).as_ref(), place)?;
+    let prompt = prompt_of(take(&mut object, prompt_column, place)?, prompt_column, place)?;
+    let completion = completion_of(take(&mut object, "completion", place)?, place)?;
+    Ok(LabelledRow { answer: SftRow::Answer { prompt, completion }, is_desirable, columns: object })
+}
+
+fn label(value: Option<&Value>, place: Place) -> Result<bool> {
+    match value {
+        Some(Value::Bool(label)) => Ok(*label),
+        Some(Value::Number(number)) if number.as_f64() == Some(1.0) => Ok(true),
+        Some(Value::Number(number)) if number.as_f64() == Some(0.0) => Ok(false),
+        other => {
+            let found = other.map_or("no `label`".to_string(), |value| format!("the label {value}"));
+            Err(Error::new("label-invalid", format!("{}: {found}", place.words()))
+                .hint("a row of kto is {\"prompt\": ..., \"completion\": ..., \"label\": true or false}"))
+        }
+    }
+}
