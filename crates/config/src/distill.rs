@@ -8,6 +8,26 @@ use crate::estimator::Estimator;
 use plimsoll_algo::advantage::Advantage;
 use plimsoll_base::Result;
 
+/// A teacher that has the weights of the run itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OwnTeacher {
+    /// As they are in each step.
+    Now,
+    /// As they were when the run began: with adapters the model without them, so no weights more.
+    Initial,
+}
+
+impl Distill {
+    /// Returns which weights of the run are the teacher's; none of another model.
+    pub fn own_teacher(&self) -> Option<OwnTeacher> {
+        match self.teacher.as_str() {
+            "self" => Some(OwnTeacher::Now),
+            "initial" => Some(OwnTeacher::Initial),
+            _ => None,
+        }
+    }
+}
+
 impl RunFile {
     /// True if samples are compared by their rewards: of a method with a teacher, only where rewards count.
     pub(super) fn learns_from_rewards(&self) -> bool {
@@ -40,7 +60,32 @@ pub(super) fn check(run: &RunFile, at: &Provenance) -> Result<()> {
             .error("bad-value", "distill.teacher", "`distill.teacher` is empty")
             .hint("set it to hf:org/name, a folder, a GGUF file or RUN_DIR/checkpoints/latest"));
     }
+    prompts(run, distill, at)?;
     rewards(run, distill, at)
+}
+
+/// Requires another prompt of a teacher that is the student, and refuses one where an environment makes the prompts.
+fn prompts(run: &RunFile, distill: &Distill, at: &Provenance) -> Result<()> {
+    if distill.own_teacher().is_some() && distill.prompt.is_none() {
+        let message = format!(
+            "distill.teacher = \"{}\" without distill.prompt: with the same prompt it knows no more than the student",
+            distill.teacher
+        );
+        return Err(contradiction(at, "distill.teacher", &message)
+            .hint("set distill.prompt to what the teacher reads, such as \"{prompt} The answer is {ground_truth}.\""));
+    }
+    if distill.own_teacher().is_some() && distill.quantize.is_some() {
+        let message = format!(
+            "distill.quantize with distill.teacher = \"{}\", which has the weights of the run",
+            distill.teacher
+        );
+        return Err(contradiction(at, "distill.quantize", &message).hint("remove distill.quantize"));
+    }
+    if distill.prompt.is_some() && run.environment.is_some() {
+        let message = "distill.prompt with an [environment], which makes the prompts";
+        return Err(contradiction(at, "distill.prompt", message).hint("remove distill.prompt"));
+    }
+    Ok(())
 }
 
 /// Requires rewards where they count, and that no key shapes rewards which do not.

@@ -68,6 +68,7 @@ mod values;
 
 pub use data_sets::{DataSet, DataSets};
 pub use describe::{KeyPage, describe};
+pub use distill::OwnTeacher;
 pub use env_file::{
     AbortedEpisode, CollectMode, CollectRun, EnvFile, Explore, FramesFormat, LoadedEnv, PolicyActivation,
     PolicyKind, PolicySection, ReplaySection, Reseed, is_env_file, load_env,

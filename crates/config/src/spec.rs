@@ -5,7 +5,8 @@ use crate::own_advantage::estimator_spec;
 use crate::rewards::reward_specs;
 use crate::{
     Auto, Checkpoint, Critic, CriticLearns, Data, Distill, Environment, Eval, EvalMetric, Lora, Loss,
-    LossType, Memory, ModelOptions, Objective, Reward, Rollout, Run, RunFile, Track, Train, VerbFile,
+    LossType, Memory, ModelOptions, Objective, OwnTeacher, Reward, Rollout, Run, RunFile, Track, Train,
+    VerbFile,
 };
 use plimsoll_algo::labelled::Kto;
 use plimsoll_algo::method::{LearnsFrom, Method, Needs, Reference};
@@ -104,6 +105,7 @@ impl RunSpec {
     /// Settles a checked run file.
     pub fn new(run: &RunFile) -> RunSpec {
         let needs = run.method.needs();
+        let own_teacher = run.distill.as_ref().and_then(Distill::own_teacher);
         let zero_stage = if run.run.zero_stage == Auto::Value(0) { Auto::Auto } else { run.run.zero_stage };
         RunSpec {
             method: Some(run.method),
@@ -128,6 +130,7 @@ impl RunSpec {
             distill: run.distill.clone().filter(|_| needs.teacher),
             lora: run.lora.as_ref().map(LoraSpec::new),
             reference: match needs.reference {
+                _ if own_teacher == Some(OwnTeacher::Initial) => true,
                 Reference::No => false,
                 Reference::WithKl => run.loss.kl_coef != 0.0,
                 Reference::Yes => true,
@@ -186,6 +189,19 @@ impl RunSpec {
     /// True if responses are sampled: by a method that learns from them, or by a command.
     pub fn samples(&self) -> bool {
         self.needs.learns_from == LearnsFrom::Samples
+    }
+
+    /// Returns which weights of the run are the teacher's; none without a teacher, or with another model.
+    pub fn own_teacher(&self) -> Option<OwnTeacher> {
+        self.distill.as_ref().and_then(Distill::own_teacher)
+    }
+
+    /// Returns the name of a teacher that is another model.
+    pub fn teacher(&self) -> Option<&str> {
+        self.distill
+            .as_ref()
+            .filter(|distill| distill.own_teacher().is_none())
+            .map(|distill| distill.teacher.as_str())
     }
 
     pub fn has_rewards(&self) -> bool {

@@ -22,5 +22,6 @@ pub mod runner;
 pub mod sampler;
 pub mod serve;
 pub mod sets;
+pub mod teacher_prompt;
 pub mod text;
 pub mod weights;

@@ -13,6 +13,7 @@ fn model() -> TextModel {
         system_prompt: None,
         strings: Default::default(),
         eos: Some(257),
+        teacher_prompt: None,
     }
 }
 

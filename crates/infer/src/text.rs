@@ -1,5 +1,6 @@
 //! Text as tokens: the tokenizer and the chat template of a model, and prompts with what their rewards need.
 
+use crate::teacher_prompt::TeacherPrompt;
 use plimsoll_base::{Error, Result};
 use plimsoll_config::{Data, Overlong};
 use plimsoll_files::OpenModel;
@@ -23,12 +24,16 @@ pub struct TextModel {
     pub strings: Strings,
     /// Ends a supervised completion of plain text.
     pub eos: Option<u32>,
+    /// What a teacher reads in place of the prompt, if it reads another.
+    pub teacher_prompt: Option<TeacherPrompt>,
 }
 
 /// One prompt with what its rewards need.
 #[derive(Clone, Debug, Default)]
 pub struct Item {
     pub ids: Vec<u32>,
+    /// The prompt that a teacher reads; empty if it reads the student's.
+    pub teacher: Vec<u32>,
     /// The prompt as text, for rewards and samples.
     pub text: String,
     /// The conversation, where the prompt is one.
@@ -68,20 +73,24 @@ pub fn text_model(model: &OpenModel, data: &Data) -> Result<TextModel> {
         system_prompt,
         strings,
         eos: model.eos_token_ids.first().copied(),
+        teacher_prompt: None,
     })
 }
 
 impl TextModel {
     pub fn item(&self, row: Row) -> Result<Item> {
-        let ids = tokenize_prompt(
-            &self.tokenizer,
-            self.template.as_deref(),
-            &row.prompt,
-            self.system_prompt.as_deref(),
-            &self.strings,
-        )?;
+        let ids = self.prompt_ids(&row.prompt)?;
+        let teacher = match &self.teacher_prompt {
+            Some(teacher) => self.prompt_ids(&teacher.of(&row)?)?,
+            None => Vec::new(),
+        };
         let (text, messages) = (prompt_text(&row.prompt), prompt_messages(&row.prompt));
-        Ok(Item { ids, text, messages, columns: row.columns, ..Item::default() })
+        Ok(Item { ids, teacher, text, messages, columns: row.columns, ..Item::default() })
+    }
+
+    fn prompt_ids(&self, prompt: &Prompt) -> Result<Vec<u32>> {
+        let (template, system) = (self.template.as_deref(), self.system_prompt.as_deref());
+        tokenize_prompt(&self.tokenizer, template, prompt, system, &self.strings)
     }
 
     /// Describes what was done to a prompt, and shows it as the model reads it.
@@ -153,12 +162,14 @@ impl Limit {
                 Error::new("prompt-empty", message).hint("give the row a prompt, or take it out of the file")
             );
         }
-        let length = item.ids.len();
+        let length = item.ids.len().max(item.teacher.len());
         let Some(limit) = self.prompt_tokens.filter(|&limit| limit < length) else { return Ok(Some(item)) };
         match self.overlong {
             Overlong::Drop => Ok(None),
             Overlong::TruncateLeft => {
-                item.ids.drain(..length - limit);
+                for ids in [&mut item.ids, &mut item.teacher] {
+                    ids.drain(..ids.len().saturating_sub(limit));
+                }
                 Ok(Some(item))
             }
             Overlong::Error => Err(self.too_long(name, row, length)),

@@ -488,6 +488,7 @@ mod tests {
             critic: None,
             critic_adapter: None,
             teacher: None,
+            teaches_itself: false,
             teacher_quantize: None,
             trackers: plimsoll_base::Bytes(0),
             estimator: plimsoll_base::Bytes(0),

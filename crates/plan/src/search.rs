@@ -232,6 +232,7 @@ impl Planner<'_> {
             critic: self.facts.models.get(RoleName::Critic).copied(),
             critic_adapter: CriticAdapter::of(run),
             teacher: self.facts.models.get(RoleName::Teacher).copied(),
+            teaches_itself: run.own_teacher().is_some(),
             teacher_quantize: run.distill.as_ref().and_then(|distill| distill.quantize),
             offload: knobs.offload,
             sequences,

@@ -62,6 +62,8 @@ pub struct Training {
     pub critic_adapter: Option<CriticAdapter>,
     /// Shape of the teacher, if there is one. Its dtype is the actor's.
     pub teacher: Option<ModelSpec>,
+    /// True if the teacher has weights of the run itself.
+    pub teaches_itself: bool,
     /// How the teacher's weights are quantized, if at all.
     pub teacher_quantize: Option<Quantization>,
     /// What is offloaded to the device's host memory.
@@ -95,7 +97,7 @@ impl Training {
 
     /// True if log-probs are computed apart from the update: the reference's, or for older samples or held-out pairs.
     pub fn scores(&self) -> bool {
-        self.reference || self.policy_lag > 0 || self.packing.whole_groups
+        self.reference || self.policy_lag > 0 || self.teaches_itself || self.packing.whole_groups
     }
 
     /// Returns the per-token arrays that not every step has.
@@ -103,7 +105,7 @@ impl Training {
         StepArrays {
             critic: self.critic.is_some(),
             correction: self.corrects,
-            teacher: self.teacher.is_some(),
+            teacher: self.teacher.is_some() || self.teaches_itself,
         }
     }
 }

@@ -8,8 +8,12 @@ use serde::{Deserialize, Serialize};
 section! {
     /// The teacher of `distill`, and what its word weighs.
     Distill "distill" {
-        /// A model with the same tokenizer, named as `model` is; it is never trained.
+        /// A model with the same tokenizer, named as `model` is; it is never trained. `initial`: the weights that the
+        /// run began with, `self`: those that it has, with another prompt.
         teacher: String = String::new() => [REQUIRED],
+        /// What the teacher reads in place of the prompt: `{prompt}` and columns of the row in braces.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        prompt: Option<String> = None,
         /// How the teacher's linear layers are stored: `nf4` has 4 bits and a scale for each 64, `gguf` the blocks of
         /// the GGUF file that the model is; in full if absent.
         #[serde(skip_serializing_if = "Option::is_none")]

@@ -8,7 +8,11 @@ use std::path::Path;
 pub fn missing(loaded: &Loaded) -> Vec<(&'static str, String)> {
     let run = &loaded.run;
     let model = Some(&run.model).filter(|_| run.environment.is_none());
-    let teacher = run.distill.as_ref().map(|distill| &distill.teacher);
+    let teacher = run
+        .distill
+        .as_ref()
+        .filter(|distill| distill.own_teacher().is_none())
+        .map(|distill| &distill.teacher);
     let models = [("model", model), ("distill.teacher", teacher)];
     let models = models.into_iter().filter_map(|(key, name)| Some((key, local_model(name?)?)));
     let data =

@@ -235,3 +235,55 @@ fn a_teacher_in_4_bits_teaches_with_its_bits_wherever_the_run_goes_on() {
     let (rounded, whole) = (kls("long")[0], kls("plain")[0]);
     assert!((rounded - whole).abs() < 0.3 * whole.abs().max(0.1), "{rounded} in codes, {whole} in full");
 }
+
+/// The run with the student as its own teacher, which reads `prompt`.
+fn by_itself(prompt: &str) -> [String; 2] {
+    ["distill.teacher=self".into(), format!("distill.prompt=\"{prompt}\"")]
+}
+
+#[test]
+fn a_student_that_teaches_itself_needs_no_second_model() {
+    let folder = Run::named("x.toml", RUN);
+    let [teacher, hinted] = by_itself("{ground_truth} {prompt}");
+    let plan = folder.plan(&[&teacher, &hinted]);
+    assert!(regions(&plan).iter().all(|name| !name.starts_with("teacher.")), "{:?}", regions(&plan));
+    folder.train("one", &[&teacher, &hinted]);
+    assert!(folder.metrics("one").iter().all(|step| number(step, "distill/reverse_kl") != 0.0));
+    folder.train("two", &[&teacher, &hinted, "--ranks=2"]);
+    assert_eq!(folder.result("two"), folder.result("one"));
+    folder.train("part", &[&teacher, &hinted, "train.steps=2"]);
+    folder.train("part", &[&teacher, &hinted, "--resume"]);
+    assert_eq!(folder.result("part"), folder.result("one"));
+    // With its first weights, which a run that resumes still has.
+    let first = "distill.teacher=initial";
+    folder.train("initial", &[first, &hinted]);
+    folder.train("half", &[first, &hinted, "train.steps=2"]);
+    folder.train("half", &[first, &hinted, "--resume", "--ranks=2"]);
+    assert_eq!(folder.result("half"), folder.result("initial"));
+    assert_ne!(folder.result("initial"), folder.result("one"));
+    // With its own prompt it has nothing to say: the KL is 0, to the last bit.
+    let [teacher, same] = by_itself("{prompt}");
+    folder.train("same", &[&teacher, &same]);
+    assert!(folder.metrics("same").iter().all(|step| number(step, "distill/reverse_kl") == 0.0));
+}
+
+#[test]
+fn what_a_teacher_that_is_the_student_cannot_have_is_named() {
+    let folder = Run::named("x.toml", RUN);
+    let [teacher, prompt] = by_itself("{hint} {prompt}");
+    folder.train_fails(
+        "out",
+        &[&teacher, &prompt],
+        1,
+        &["error[data-column-missing]", "{hint}", "ground_truth"],
+    );
+    folder.plan_refused(&[&teacher], 2, &["error[contradictory-keys]", "distill.prompt"]);
+    folder.plan_refused(&[&teacher, &prompt, "distill.quantize=nf4"], 2, &["distill.quantize"]);
+    let [_, long] = by_itself("{prompt}{prompt}{prompt}");
+    folder.train_fails(
+        "out",
+        &[&teacher, &long, "data.prompt_tokens_max=9"],
+        1,
+        &["error[prompt-too-long]", "data.prompt_tokens_max is 9"],
+    );
+}

@@ -188,7 +188,7 @@ impl Set {
         // All prompts of a task have one form; a few show their length.
         for i in 0..64 {
             let item = self.task_item(text, i)?;
-            self.prompt_tokens = self.prompt_tokens.max(item.ids.len());
+            self.prompt_tokens = self.prompt_tokens.max(item.ids.len()).max(item.teacher.len());
             self.completion_tokens =
                 self.completion_tokens.max(item.completion.len()).max(item.rejected.len());
         }
@@ -240,7 +240,7 @@ impl Set {
         if items.is_empty() {
             return Err(nothing_left(&file, left_out, data));
         }
-        self.prompt_tokens = items.iter().map(|i| i.ids.len()).max().unwrap_or(0);
+        self.prompt_tokens = items.iter().map(|i| i.ids.len().max(i.teacher.len())).max().unwrap_or(0);
         self.completion_tokens =
             items.iter().map(|i| i.completion.len().max(i.rejected.len())).max().unwrap_or(0);
         self.source = Source::Items(items);

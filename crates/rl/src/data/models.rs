@@ -14,8 +14,7 @@ use std::path::Path;
 /// Opens the models besides `actor`, the run's own.
 pub(crate) fn other_models(run: &RunSpec, actor: &OpenModel) -> Result<PerRole<OpenModel>> {
     let rewards = reward_models(run, actor)?;
-    let teacher =
-        run.distill.as_ref().map(|distill| teacher_model(run, &distill.teacher, actor)).transpose()?;
+    let teacher = run.teacher().map(|name| teacher_model(run, name, actor)).transpose()?;
     let critic = critic_model(run, actor)?;
     if let (Some(distill), Some(teacher)) = (&run.distill, &teacher) {
         check_codes("bad-value", "distill.quantize", distill.quantize, teacher)?;
@@ -32,7 +31,7 @@ pub(crate) fn other_models_of_plan(
     run: &RunSpec,
     actor: &OpenModel,
 ) -> Result<(PerRole<OpenModel>, Option<String>)> {
-    let Some(name) = run.distill.as_ref().map(|distill| distill.teacher.as_str()) else {
+    let Some(name) = run.teacher() else {
         return Ok((other_models(run, actor)?, None));
     };
     let options = ModelOptions { revision: None, ..run.model_options.clone() };

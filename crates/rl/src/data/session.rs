@@ -15,6 +15,7 @@ use plimsoll_files::OpenModel;
 use plimsoll_infer::facts::verb_facts;
 use plimsoll_infer::models::{encodings_of, reward_adapters};
 use plimsoll_infer::sets::{EvalSet, ReadItems, test_items};
+use plimsoll_infer::teacher_prompt::TeacherPrompt;
 use plimsoll_infer::text::{TextModel, text_model};
 use plimsoll_memory::{Limit, Limits};
 use plimsoll_plan::rent::{self, Offer, RANKS};
@@ -93,7 +94,7 @@ impl Session {
     }
 
     fn of_models(run: &RunSpec, model: OpenModel, others: PerRole<OpenModel>) -> Result<Session> {
-        let text = text_model(&model, &run.data)?;
+        let text = text_of(run, &model)?;
         let data = match run.environment {
             Some(_) => Dataset::none(episodes::first_prompt_tokens(run, &text)?),
             None => Dataset::open(prompts_of(run)?, &run.data, &text, run.needs.learns_from, run.seed)?,
@@ -177,7 +178,7 @@ impl Known {
         let (others, assumed_teacher) = other_models_of_plan(run, &model)?;
         let facts = facts_of(run, &model, &others, prompt_tokens, eval_prompts)?;
         // `random:PRESET` is a shape, also in place of a model that is elsewhere.
-        let text = (!model.random).then(|| text_model(&model, &run.data)).transpose()?;
+        let text = (!model.random).then(|| text_of(run, &model)).transpose()?;
         let rows = match run.environment {
             Some(_) => first_rows_of_episodes(run)?,
             None => {
@@ -238,6 +239,14 @@ fn longest_answer(sets: &[EvalSet]) -> usize {
         .map(|i| i.completion.len().max(i.rejected.len()))
         .max()
         .unwrap_or(0)
+}
+
+/// Opens the tokenizer and the chat template of a run's model, and what its teacher reads.
+///
+/// Errors: as `text_model`.
+fn text_of(run: &RunSpec, model: &OpenModel) -> Result<TextModel> {
+    let teacher_prompt = run.distill.as_ref().and_then(|distill| distill.prompt.clone()).map(TeacherPrompt);
+    Ok(TextModel { teacher_prompt, ..text_model(model, &run.data)? })
 }
 
 /// Plans a run for this machine, or for the given limits, and makes the checks of `train`.

@@ -193,6 +193,7 @@ mod tests {
             system_prompt: template.map(|_| "Be brief.".to_string()),
             strings: Default::default(),
             eos: Some(EOS),
+            teacher_prompt: None,
         }
     }
 

@@ -16,6 +16,7 @@ fn text() -> TextModel {
         system_prompt: None,
         strings: Default::default(),
         eos: Some(EOS),
+        teacher_prompt: None,
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::rollout::buffer::{RolloutBuffer, SampleGroup};
 use plimsoll_config::RunSpec;
 use plimsoll_infer::sampler::sampling;
+use plimsoll_infer::text::Item;
 use plimsoll_rollout::{Finish, Samples};
 use plimsoll_train::Sequence;
 use std::ops::Range;
@@ -59,6 +60,16 @@ impl<'b> Batch<'b> {
             policy_version: buffer.of().policy_version,
             lag: step - buffer.of().step,
         }
+    }
+
+    /// Returns the sequences with the prompts that a teacher reads.
+    pub(crate) fn taught(&self) -> Vec<Sequence<'b>> {
+        let items = self.groups.iter().flat_map(|group| vec![&group.item; group.num_sequences()]);
+        let one = |(sequence, item): (&Sequence<'b>, &'b Item)| match item.teacher.is_empty() {
+            true => *sequence,
+            false => Sequence { prompt: &item.teacher, ..*sequence },
+        };
+        self.sequences.iter().zip(items).map(one).collect()
     }
 
     /// Returns the indices, from 0, of samples that the length limit cut.

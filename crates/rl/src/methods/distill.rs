@@ -37,7 +37,7 @@ mod tests {
             if reward_coef > 0.0 {
                 buffers.advantages[2] = -4.0;
             }
-            let how = Distill { teacher: "t".into(), quantize: None, coef: 2.0, reward_coef };
+            let how = Distill { teacher: "t".into(), prompt: None, quantize: None, coef: 2.0, reward_coef };
             let sums = weigh(&how, &mut buffers);
             assert_eq!((sums.mean_kl(), sums.tokens), (0.25, 2.0));
             buffers.advantages.clone()

@@ -15,7 +15,7 @@ use plimsoll_algo::kl::KlSums;
 use plimsoll_algo::packed::Packed;
 use plimsoll_algo::shaping::{GroupShaping, decoupled, shape_rewards};
 use plimsoll_base::Result;
-use plimsoll_config::RunSpec;
+use plimsoll_config::{OwnTeacher, RunSpec};
 use plimsoll_infer::model_reward;
 use plimsoll_infer::responder::Responder;
 use plimsoll_plan::RoleName;
@@ -84,7 +84,14 @@ fn train(trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, batch: &Batch<'_>)
     let started = Instant::now();
     let (sequences, inv_temperature) = (&batch.sequences, batch.inv_temperature);
     trainer.score_into(RoleName::Reference, sequences, inv_temperature, |b| &mut b.ref_logprobs)?;
-    trainer.score_into(RoleName::Teacher, sequences, inv_temperature, |b| &mut b.teacher_logprobs)?;
+    if cx.run.distill.is_some() {
+        let teacher = match cx.run.own_teacher() {
+            Some(OwnTeacher::Now) => RoleName::Actor,
+            Some(OwnTeacher::Initial) => RoleName::Reference,
+            None => RoleName::Teacher,
+        };
+        trainer.score_into(teacher, &batch.taught(), inv_temperature, |b| &mut b.teacher_logprobs)?;
+    }
     if batch.policy_version != trainer.updates() {
         trainer.score_into(RoleName::Actor, sequences, inv_temperature, |b| &mut b.old_logprobs)?;
     }
