@@ -42,6 +42,7 @@ mod distill;
 mod env_file;
 mod environment;
 mod eval_metric;
+mod judge;
 mod key;
 mod layers;
 mod limits;

@@ -138,7 +138,7 @@ struct Worker {
 impl Worker {
     fn start(reward: usize, name: String, spec: RewardSpec, stop: Stop, opening: Opening) -> Result<Worker> {
         let kind = kinds::read(&spec)?;
-        let tries = 1 + if kind.may_retry() { spec.retries } else { 0 };
+        let tries = kind.tries(&spec);
         let is_remote = kind.is_remote();
         let Opening { words, start_timeout } = opening;
         let scorer = kind.start_within(start_timeout, &name, &spec, &stop, Some(words))?;
@@ -171,6 +171,7 @@ impl Worker {
         let mut attempt = 1;
         loop {
             let scored = self.scorer.score(cases, steps);
+            tally.add(&self.scorer.counted());
             let error = match scored.and_then(|scores| self.finite(batch, cases, scores)) {
                 Ok(scores) => return Ok(scores),
                 Err(error) => error,

@@ -111,7 +111,7 @@ impl Rewards {
                 name,
                 spec: spec.clone(),
                 needs_answer: kind.needs_answer,
-                has_tally: kind.may_retry(),
+                has_tally: kind.may_fail(),
                 graders: Vec::new(),
                 batches: Batches::default(),
                 tally: Tally::default(),

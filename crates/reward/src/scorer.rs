@@ -2,6 +2,7 @@
 
 use crate::case::{Case, column, text_of};
 use crate::spec::RewardSpec;
+use crate::tally::Tally;
 use plimsoll_base::{Error, Result};
 use plimsoll_worker::{Columns, Limits, Scores, Stop, Words};
 use serde_json::Value;
@@ -16,6 +17,11 @@ pub(crate) trait Scorer {
 
     /// Scores a nonempty batch; one entry per case.
     fn score(&mut self, cases: &[Arc<Case>], steps: [u32; 2]) -> Result<Scores>;
+
+    /// Returns the failures that it has dealt with since the last call; an error that it returns is none of them.
+    fn counted(&mut self) -> Tally {
+        Tally::default()
+    }
 
     /// Explains a case's score, if the reason is known.
     fn why(&self, case: &Case) -> String {
