@@ -26,6 +26,8 @@ pub(crate) enum Fact {
     Also(Becomes, &'static [&'static str]),
     /// Of `[environment]`: a kind that it is of; a key without one is of all.
     Of(Player),
+    /// Of `[[reward]]`: it is of `kind = "judge"` alone.
+    OfJudge,
 }
 
 /// What acts in an environment, or where.
@@ -89,6 +91,7 @@ pub(crate) const STORED: Fact = Fact::Resumes(Resumes::Stored);
 pub(crate) const TEXT: Fact = Fact::Of(Player::Text);
 pub(crate) const NATIVE: Fact = Fact::Of(Player::Native);
 pub(crate) const WORKERS: Fact = Fact::Of(Player::Workers);
+pub(crate) const OF_JUDGE: Fact = Fact::OfJudge;
 pub(crate) const COUNT: Fact = such("a whole number of at least 1", |count| count >= 1.0);
 pub(crate) const NOT_ZERO: Fact = such("a number above 0", |number| number > 0.0);
 // The kernels compute in f32: what is infinite there is refused, and so is what is 0 there.
@@ -138,6 +141,10 @@ impl Key {
 
     pub fn is_required(&self) -> bool {
         self.facts.iter().any(|fact| matches!(fact, Fact::Required))
+    }
+
+    pub fn is_of_judge(&self) -> bool {
+        self.facts.iter().any(|fact| matches!(fact, Fact::OfJudge))
     }
 
     pub fn resumes(&self) -> Resumes {

@@ -43,6 +43,7 @@ mod env_file;
 mod environment;
 mod estimator;
 mod eval_metric;
+mod judge;
 mod key;
 mod layers;
 mod limits;

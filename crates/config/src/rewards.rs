@@ -24,6 +24,7 @@ pub(crate) fn reward_specs(rewards: &[Reward], answer_column: &str) -> Vec<Rewar
             python: r.python.clone(),
             pattern: r.pattern.clone(),
             overlong_buffer: r.overlong_buffer.map(|n| n as usize),
+            judge: r.judge(),
         })
         .collect()
 }

@@ -2,6 +2,7 @@
 
 mod device;
 mod distill;
+mod judge;
 mod keys;
 mod lora;
 mod optimizer;

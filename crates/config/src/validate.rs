@@ -409,6 +409,7 @@ fn rewards(rewards: &[Reward], at: &Provenance) -> Result<()> {
                 "set kind to a reward of docs/rewards.md, such as \"math\", or to python:FILE.py:FUNCTION",
             ));
         }
+        super::judge::check(index, reward, at)?;
         if !reward.is_model() {
             reward_kind(reward, at, &key("kind"))?;
         }

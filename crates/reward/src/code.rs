@@ -18,13 +18,13 @@ pub(crate) const TESTS_MAX: usize = 256;
 const PROGRAM_BYTES_MAX: usize = 256 << 10;
 const OUTPUT_BYTES_MAX: usize = 1 << 20;
 /// Runs a program, and evaluates what its tests ask for.
-const PROGRAM: &str = concat!(include_str!("judge/values.py"), include_str!("judge/program.py"));
+const PROGRAM: &str = concat!(include_str!("code/values.py"), include_str!("code/program.py"));
 /// Runs tests of programs that run elsewhere.
-const JUDGE: &str = concat!(include_str!("judge/values.py"), include_str!("judge/judge.py"));
+const JUDGE: &str = concat!(include_str!("code/values.py"), include_str!("code/judge.py"));
 /// Memory limit of the interpreter that runs tests: it holds the tests, and values of one line each.
 pub(crate) const JUDGE_BYTES: Bytes = Bytes::mib(128);
 /// Runs a program and then the statements that are its tests.
-const RUN_STATEMENTS: &str = include_str!("judge/inside.py");
+const RUN_STATEMENTS: &str = include_str!("code/inside.py");
 /// Largest file that a program may write.
 const FILE_BYTES_MAX: Bytes = Bytes::mib(16);
 

@@ -6,7 +6,7 @@
 use crate::case::Case;
 use crate::http::pause_before;
 use crate::kinds::{self, STACK_BYTES};
-use crate::scorer::Scorer;
+use crate::scorer::{Scorer, beginning};
 use crate::spec::RewardSpec;
 use crate::tally::Tally;
 use plimsoll_base::{Error, Result, slugs};
@@ -138,7 +138,7 @@ struct Worker {
 impl Worker {
     fn start(reward: usize, name: String, spec: RewardSpec, stop: Stop, opening: Opening) -> Result<Worker> {
         let kind = kinds::read(&spec)?;
-        let tries = 1 + if kind.may_retry() { spec.retries } else { 0 };
+        let tries = kind.tries(&spec);
         let is_remote = kind.is_remote();
         let Opening { words, start_timeout } = opening;
         let scorer = kind.start_within(start_timeout, &name, &spec, &stop, Some(words))?;
@@ -171,6 +171,7 @@ impl Worker {
         let mut attempt = 1;
         loop {
             let scored = self.scorer.score(cases, steps);
+            tally.add(&self.scorer.counted());
             let error = match scored.and_then(|scores| self.finite(batch, cases, scores)) {
                 Ok(scores) => return Ok(scores),
                 Err(error) => error,
@@ -205,7 +206,7 @@ impl Worker {
                 slugs::REWARD_NOT_FINITE,
                 format!("reward `{}` gave {score} for sample {sample} of batch {batch}", self.name),
             )
-            .fact(format!("the response begins {:.80?}", case.response))
+            .fact(format!("the response begins {}", beginning(&case.response, 80)))
             .hint("return a finite number, or None to leave the sample out"));
         }
         Ok(scores)

@@ -14,6 +14,12 @@ use ureq::Agent;
 
 /// Most bytes of a reply: a score takes about 25, and a reply may log more.
 pub(crate) const REPLY_BYTES_MAX: u64 = 4 << 20;
+/// Most bytes of the reason that comes with a status other than success; a longer one is not shown.
+const SAID_BYTES_MAX: u64 = 64 << 10;
+/// Most characters of it in a message.
+const SAID_CHARS_MAX: usize = 300;
+/// Shorter keys guard nothing, and are words that a reply may have: `none`, `1`.
+const KEY_BYTES_MIN: usize = 8;
 /// First pause before a retry; each further one is twice as long.
 const PAUSE: Duration = Duration::from_millis(250);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
@@ -22,8 +28,17 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 pub(crate) fn read(spec: &RewardSpec, argument: Option<&str>) -> Option<Reading> {
     let address = argument?.strip_prefix("//")?;
     let url = spec.kind.clone();
-    let starts = Reading::starts("http", |start| Ok(Box::new(Http::new(url, start))));
+    let starts = Reading::starts("http", |Start { name, spec, limits, .. }| {
+        let answer_column = spec.answer_column.clone();
+        Ok(Box::new(Http { answer_column, client: Client::new(url, name, limits.timeout, None) }))
+    });
     (!address.is_empty() && !address.starts_with('/')).then_some(starts)
+}
+
+/// A connection to a reward.
+struct Http {
+    answer_column: String,
+    client: Client,
 }
 
 impl Scorer for Http {
@@ -32,29 +47,7 @@ impl Scorer for Http {
     }
 }
 
-/// A connection to a reward.
-struct Http {
-    answer_column: String,
-    agent: Agent,
-    url: String,
-    name: String,
-    timeout: Duration,
-}
-
 impl Http {
-    /// Makes the client; does not connect yet.
-    fn new(url: String, Start { name, spec, limits, .. }: Start) -> Http {
-        let timeout = limits.timeout;
-        let config = Agent::config_builder()
-            .user_agent(concat!("plimsoll/", env!("CARGO_PKG_VERSION")))
-            .timeout_global(Some(timeout))
-            .http_status_as_error(false)
-            .max_redirects(0)
-            .build();
-        let answer_column = spec.answer_column.clone();
-        Http { answer_column, agent: config.into(), url, name: name.to_string(), timeout }
-    }
-
     /// Requests the scores of a batch.
     fn ask(&self, cases: &[Arc<Case>]) -> Result<Vec<Option<f64>>> {
         let answers: Vec<&Value> =
@@ -63,22 +56,14 @@ impl Http {
             cases.iter().map(|case| format!("{}{}", case.prompt.rendered, case.response)).collect();
         let prompts: Vec<&str> = cases.iter().map(|case| case.prompt.rendered.as_str()).collect();
         let body = json!({ "query": queries, "prompts": prompts, "labels": answers }).to_string();
-        let sent =
-            self.agent.post(&self.url).header("Content-Type", "application/json").send(body.as_bytes());
-        let mut response = sent.map_err(|err| self.failed(&err))?;
-        let status = response.status();
-        if !status.is_success() {
-            return Err(self.refused(status.as_u16()));
-        }
-        let reply = response.body_mut().with_config().limit(REPLY_BYTES_MAX).read_to_vec();
-        self.read(&reply.map_err(|err| self.failed(&err))?, cases.len())
+        self.read(&self.client.post(&body)?, cases.len())
     }
 
     fn read(&self, reply: &[u8], samples: usize) -> Result<Vec<Option<f64>>> {
         let bad = |what: &str| {
             Error::new(
                 slugs::REWARD_BAD_REPLY,
-                format!("reward `{}`: {} answered {what}", self.name, self.url),
+                format!("reward `{}`: {} answered {what}", self.client.name, self.client.url),
             )
             .hint("answer with {\"rewards\": [...]}: one number or null a query, in order")
         };
@@ -96,6 +81,59 @@ impl Http {
         };
         list.iter().map(one).collect()
     }
+}
+
+/// Sends JSON to an address, without a pause and without retries.
+pub(crate) struct Client {
+    agent: Agent,
+    url: String,
+    /// The reward's.
+    name: String,
+    timeout: Duration,
+    /// Sent as `Authorization: Bearer`; shown nowhere.
+    key: Option<String>,
+}
+
+impl Client {
+    /// Makes the client; does not connect yet.
+    pub(crate) fn new(url: String, name: &str, timeout: Duration, key: Option<String>) -> Client {
+        let config = Agent::config_builder()
+            .user_agent(concat!("plimsoll/", env!("CARGO_PKG_VERSION")))
+            .timeout_global(Some(timeout))
+            .http_status_as_error(false)
+            .max_redirects(0)
+            .build();
+        Client { agent: config.into(), url, name: name.to_string(), timeout, key }
+    }
+
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Returns what a server said without the key, which it may repeat.
+    pub(crate) fn without_key(&self, said: &str) -> String {
+        let key = self.key.as_ref().filter(|key| key.len() >= KEY_BYTES_MIN);
+        key.map_or(said.to_string(), |key| said.replace(key, "(not shown)"))
+    }
+
+    /// Returns the reply to a request of JSON.
+    ///
+    /// Errors: `reward-http-timeout`, `reward-http-failed`.
+    pub(crate) fn post(&self, body: &str) -> Result<Vec<u8>> {
+        let request = self.agent.post(&self.url).header("Content-Type", "application/json");
+        let request = match &self.key {
+            Some(key) => request.header("Authorization", format!("Bearer {key}")),
+            None => request,
+        };
+        let mut response = request.send(body.as_bytes()).map_err(|err| self.failed(&err))?;
+        let status = response.status();
+        if !status.is_success() {
+            let said = response.body_mut().with_config().limit(SAID_BYTES_MAX).read_to_vec();
+            return Err(self.refused(status.as_u16(), &said.unwrap_or_default()));
+        }
+        let reply = response.body_mut().with_config().limit(REPLY_BYTES_MAX).read_to_vec();
+        reply.map_err(|err| self.failed(&err))
+    }
 
     fn failed(&self, err: &ureq::Error) -> Error {
         if matches!(err, ureq::Error::Timeout(_)) {
@@ -110,12 +148,15 @@ impl Http {
             .hint("check that the server runs and that the address is right")
     }
 
-    fn refused(&self, status: u16) -> Error {
-        Error::new(
+    fn refused(&self, status: u16, said: &[u8]) -> Error {
+        let said = self.without_key(&String::from_utf8_lossy(said));
+        let said: String = said.chars().take(SAID_CHARS_MAX).collect();
+        let error = Error::new(
             slugs::REWARD_HTTP_FAILED,
             format!("reward `{}`: {} answered with status {status}", self.name, self.url),
         )
-        .hint("look into the server's own log")
+        .hint("look into the server's own log");
+        if said.is_empty() { error } else { error.fact(format!("it says {said:?}")) }
     }
 }
 

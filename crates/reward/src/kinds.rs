@@ -10,7 +10,7 @@ use crate::gsm8k::{self, grade_gsm8k};
 use crate::length::Length;
 use crate::scorer::{OfTexts, Reading, Scorer, Start, Verifier};
 use crate::spec::RewardSpec;
-use crate::{code, command, hash, http, json_schema, math, pattern, python};
+use crate::{code, command, hash, http, json_schema, judge, math, pattern, python};
 use plimsoll_base::{Bytes, Error, Result};
 use plimsoll_worker::{Limits, Stop, Words};
 use std::time::Duration;
@@ -43,6 +43,8 @@ enum Place {
     Worker,
     /// At a network address.
     Address,
+    /// At a network address, a request for each sample.
+    Judge,
 }
 
 /// Every kind that a run file may name, except `model`, which `config` and `rl` handle.
@@ -162,6 +164,15 @@ pub const KINDS: &[RewardKind] = &[
         read: |spec, argument| Ok(http::read(spec, argument)),
     },
     RewardKind {
+        names: &["judge"],
+        forms: &["judge", "judge:URL"],
+        example: "judge:http://HOST:PORT/v1",
+        summary: "what another model says, on a server of OpenAI's protocol",
+        place: Place::Judge,
+        needs_answer: judge::needs_answer,
+        read: judge::read,
+    },
+    RewardKind {
         names: &["hash"],
         forms: &["hash"],
         example: "",
@@ -198,7 +209,7 @@ pub(crate) struct Kind {
 
 /// Reads `spec.kind` and the options that it uses. Starts nothing.
 ///
-/// Errors: `unknown-reward`, `reward-bad-pattern`, `reward-bad-schema`.
+/// Errors: `unknown-reward`, `reward-bad-pattern`, `reward-bad-schema`, `reward-bad-judge`.
 pub(crate) fn read(spec: &RewardSpec) -> Result<Kind> {
     let (head, argument) = match spec.kind.split_once(':') {
         Some((head, argument)) => (head, Some(argument)),
@@ -226,14 +237,20 @@ impl Kind {
         if self.row.place == Place::Process { 1 } else { spec.workers.clamp(1, WORKERS_MAX) }
     }
 
-    /// Returns true if a failure may be retried and is counted.
-    pub(crate) fn may_retry(&self) -> bool {
-        matches!(self.row.place, Place::Worker | Place::Address)
+    /// Returns true if its failures are counted.
+    pub(crate) fn may_fail(&self) -> bool {
+        matches!(self.row.place, Place::Worker | Place::Address | Place::Judge)
+    }
+
+    /// Returns how often a batch is tried; a judge tries each sample itself.
+    pub(crate) fn tries(&self, spec: &RewardSpec) -> u32 {
+        let retries = if matches!(self.row.place, Place::Worker | Place::Address) { spec.retries } else { 0 };
+        retries.saturating_add(1)
     }
 
     /// Returns true for a server: attempts have a pause between them, and a request in flight cannot be cancelled.
     pub(crate) fn is_remote(&self) -> bool {
-        self.row.place == Place::Address
+        matches!(self.row.place, Place::Address | Place::Judge)
     }
 
     /// Starts its process or connection. `words` receives a worker's output.
@@ -267,7 +284,7 @@ impl Kind {
 impl RewardSpec {
     /// Refuses an unknown kind, and a pattern or schema that cannot be used. Starts nothing.
     ///
-    /// Errors: `unknown-reward`, `reward-bad-pattern`, `reward-bad-schema`.
+    /// Errors: `unknown-reward`, `reward-bad-pattern`, `reward-bad-schema`, `reward-bad-judge`.
     pub fn check(&self) -> Result<()> {
         read(self).map(drop)
     }
@@ -282,6 +299,7 @@ impl RewardSpec {
             Place::Program => (self.worker_memory.0.saturating_add(code::JUDGE_BYTES.0), GRADER_BYTES),
             Place::Worker => (self.worker_memory.0, GRADER_BYTES),
             Place::Address => (0, HTTP_BYTES),
+            Place::Judge => (0, HTTP_BYTES + judge::CACHE_BYTES),
         };
         RewardMemory {
             workers: Bytes(worker.saturating_mul(graders)),
@@ -353,6 +371,7 @@ mod tests {
             ("python:", "python:file.py:function"),
             ("http:", "http://HOST"),
             ("https:///x", "http://HOST"),
+            ("juge", "did you mean `judge`?"),
             ("json-shema", "did you mean `json-schema`?"),
         ] {
             let error = read(&RewardSpec::of_kind(kind)).err().expect(kind);

@@ -18,6 +18,7 @@ mod gsm8k;
 mod hash;
 mod http;
 mod json_schema;
+mod judge;
 mod kinds;
 mod length;
 pub mod math;
@@ -34,6 +35,7 @@ pub use countdown::solves_countdown;
 pub use exact::grade_exact;
 pub use grade::{Agreement, Disagreement, GraderAgreement, Grading, RESPONSE};
 pub use gsm8k::grade_gsm8k;
+pub use judge::JudgeSpec;
 pub use kinds::{KINDS, RewardKind, RewardMemory};
 pub use plimsoll_worker::{
     EstimatorInputs, EstimatorSpec, KEEPER, Network, Offered, PythonEstimator, Signature, WORDS_BYTES_MAX,

@@ -122,7 +122,7 @@ impl Rewards {
                 name,
                 spec: spec.clone(),
                 needs_answer: kind.needs_answer,
-                has_tally: kind.may_retry(),
+                has_tally: kind.may_fail(),
                 graders: Vec::new(),
                 batches: Batches::default(),
                 tally: Tally::default(),
@@ -260,6 +260,9 @@ impl Rewards {
                     }
                     continue;
                 };
+                for sample in scores.failed.iter().map(|failed| range.start + failed) {
+                    (scored[sample].total, scored[sample].failed) = (None, true);
+                }
                 for (sample, score) in range.zip(&scores.scores) {
                     let one = &mut scored[sample];
                     one.parts.push(score.map(|score| score as f32));

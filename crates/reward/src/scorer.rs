@@ -2,6 +2,7 @@
 
 use crate::case::{Case, column, text_of};
 use crate::spec::RewardSpec;
+use crate::tally::Tally;
 use plimsoll_base::{Error, Result};
 use plimsoll_worker::{Columns, Limits, Scores, Stop, Words};
 use serde_json::Value;
@@ -17,9 +18,14 @@ pub(crate) trait Scorer {
     /// Scores a nonempty batch; one entry per case.
     fn score(&mut self, cases: &[Arc<Case>], steps: [u32; 2]) -> Result<Scores>;
 
+    /// Returns the failures that it has dealt with since the last call; an error that it returns is none of them.
+    fn counted(&mut self) -> Tally {
+        Tally::default()
+    }
+
     /// Explains a case's score, if the reason is known.
     fn why(&self, case: &Case) -> String {
-        format!("the response is {:.60?}", case.response)
+        format!("the response is {}", beginning(&case.response, 60))
     }
 }
 
@@ -43,7 +49,7 @@ pub(crate) trait Verifier {
 
     /// Explains a case's score.
     fn why(&self, _row: &Row, case: &Case) -> String {
-        format!("the response is {:.60?}", case.response)
+        format!("the response is {}", beginning(&case.response, 60))
     }
 }
 
@@ -148,8 +154,17 @@ pub(crate) fn answer<'c>(columns: &'c Columns, name: &str) -> &'c Value {
 }
 
 /// Returns scores with nothing logged.
+/// Returns the first characters of a text, quoted; responses may have thousands.
+pub(crate) fn beginning(text: &str, most: usize) -> String {
+    let (shown, more) = match text.char_indices().nth(most) {
+        Some((end, _)) => (&text[..end], "..."),
+        None => (text, ""),
+    };
+    format!("{shown:?}{more}")
+}
+
 pub(crate) fn plain(scores: Vec<Option<f64>>) -> Scores {
-    Scores { scores, logged: Vec::new() }
+    Scores { scores, ..Scores::default() }
 }
 
 /// Returns a verdict as a sentence.

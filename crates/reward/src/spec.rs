@@ -1,5 +1,6 @@
 //! The contents of a `[[reward]]` table.
 
+use crate::judge::JudgeSpec;
 use plimsoll_base::Bytes;
 use plimsoll_worker::{Network, Signature};
 
@@ -46,6 +47,8 @@ pub struct RewardSpec {
     pub pattern: Option<String>,
     /// For `length`: tokens before `max_new_tokens` from which a response is penalised; `None`: every token is.
     pub overlong_buffer: Option<usize>,
+    /// How a `judge` is asked.
+    pub judge: JudgeSpec,
 }
 
 impl Default for RewardSpec {
@@ -66,11 +69,22 @@ impl Default for RewardSpec {
             schema: None,
             pattern: None,
             overlong_buffer: None,
+            judge: JudgeSpec::default(),
         }
     }
 }
 
 impl RewardSpec {
+    /// Returns the address that is asked, if the kind asks one.
+    pub fn address(&self) -> Option<&str> {
+        match self.kind.split_once(':') {
+            Some(("http" | "https", _)) => Some(&self.kind),
+            Some(("judge", url)) => Some(url),
+            None if self.kind == "judge" => self.judge.url.as_deref(),
+            _ => None,
+        }
+    }
+
     /// Returns a reward of `kind` with default options.
     pub fn of_kind(kind: impl Into<String>) -> RewardSpec {
         RewardSpec { kind: kind.into(), ..RewardSpec::default() }

@@ -90,8 +90,8 @@ impl Checks {
                 Ok(rewards) => rows.iter().try_for_each(|columns| rewards.check_columns(columns))?,
                 Err(error) => self.not_started(&format!("reward `{}`", spec.kind), error)?,
             }
-            if spec.kind.starts_with("http") {
-                self.left_out(format!("whether {} answers", spec.kind));
+            if let Some(address) = spec.address() {
+                self.left_out(format!("whether {address} answers"));
             }
         }
         Ok(None)

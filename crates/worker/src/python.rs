@@ -67,6 +67,8 @@ pub struct PythonSpec {
 pub struct Scores {
     /// One entry per sample; `None` if the function gave none; NaN and infinities unchanged.
     pub scores: Vec<Option<f64>>,
+    /// Samples that have none because grading failed, as indices.
+    pub failed: Vec<usize>,
     /// Name, sum and count of each value.
     pub logged: Vec<(String, ExactSum, u64)>,
 }
@@ -212,7 +214,7 @@ impl PythonFunction {
             .iter()
             .map(|value| score(value).ok_or_else(|| self.bad_reply(&format!("the score {value}"))))
             .collect();
-        Ok(Scores { scores: scores?, logged: logged(reply) })
+        Ok(Scores { scores: scores?, failed: Vec::new(), logged: logged(reply) })
     }
 
     fn bad_reply(&self, what: &str) -> Error {

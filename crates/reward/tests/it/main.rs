@@ -1,5 +1,6 @@
-//! Rewards as a run uses them: the `math` verifier's cases, and functions, programs and servers.
+//! Rewards as a run uses them: the `math` verifier's cases, functions, programs, servers and judges.
 
 mod code;
 mod external;
+mod judge;
 mod math;
