@@ -100,13 +100,22 @@ fn serve(socket: &OwnedFd, is_held: bool) {
     running.take().map(Tree::finish);
 }
 
+/// Variables that a model's program has: those by which it and its libraries are found, and its language.
+const OF_PROGRAMS: [&str; 6] = ["PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH"];
+
 fn run(socket: &OwnedFd, job: Job, pipes: Vec<OwnedFd>, is_held: bool) -> Option<Tree> {
     let lives_long = job.bounds.rules.author == Author::User;
     let started =
         <[OwnedFd; 3]>::try_from(pipes).map_err(|_| std::io::Error::other("three pipes are missing"));
     let started = started.and_then(|[input, output, errors]| {
         let mut command = Command::new(&job.program);
-        command.args(&job.args).envs(job.env);
+        command.args(&job.args);
+        if !lives_long {
+            // Keys of hubs, trackers and judges are no business of a program that a model wrote.
+            command.env_clear();
+            command.envs(OF_PROGRAMS.iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
+        }
+        command.envs(job.env);
         command.stdin(Stdio::from(input)).stdout(Stdio::from(output)).stderr(Stdio::from(errors));
         command.current_dir(job.bounds.folder.as_deref().unwrap_or(Path::new(".")));
         Tree::start(command, job.bounds, is_held)

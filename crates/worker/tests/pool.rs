@@ -270,6 +270,20 @@ fn a_models_program_has_a_bound_on_everything_together() {
 }
 
 #[test]
+fn r_a_models_program_saw_the_variables_of_the_run() {
+    if kernel_says("print(1)", Network::Deny).is_none() {
+        eprintln!("SKIPPED: python3 is not installed");
+        return;
+    }
+    // Cargo sets these for its tests, as a user sets a key.
+    assert!(std::env::var_os("CARGO_PKG_NAME").is_some());
+    let inside =
+        "import os\nprint(sorted(k for k in os.environ if k.startswith('CARGO')), 'PATH' in os.environ)";
+    let ran = model(&mut Runner::default(), inside);
+    assert_eq!(String::from_utf8_lossy(&ran.output), "[] True\n");
+}
+
+#[test]
 fn a_models_program_changes_modes_and_times_in_its_folder_and_nowhere_else() {
     if kernel_says("print(1)", Network::Deny).is_none() {
         eprintln!("SKIPPED: python3 is not installed");
