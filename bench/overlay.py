@@ -87,16 +87,17 @@ def run_job(args, name, work):
     changed = {key: value for key in ("steps", "rows") if (value := getattr(args, key)) is not None}
     job = jobs.Job(**vars(job) | changed)
     base = work / args.kind / args.device / f"{name}-{job.steps}x{job.rows}"
+    draws = job.samples and args.seeds >= stats.SEEDS_MIN  # Samples of the peer's own serve the bands alone.
     same, own = [], []
     for seed in range(1, args.seeds + 1):
         same.append(prepare(args, job, seed, base / f"seed-{seed}", shared=True))
-        if job.samples:
+        if draws:
             own.append(prepare(args, job, seed, base / f"own-{seed}", shared=False) if job.lora_rank else same[-1])
     environments.say(f"{name}: {args.peer}")
     peer_same = run_peer(args, job, same, "same")
-    peer_own = run_peer(args, job, own, "own") if job.samples else peer_same
+    peer_own = run_peer(args, job, own, "own") if draws else peer_same
     ours_same = [jobs.our_steps(job, one["folder"]) for one in same]
-    ours_own = [jobs.our_steps(job, one["folder"]) for one in own] if job.samples else ours_same
+    ours_own = [jobs.our_steps(job, one["folder"]) for one in own] if draws else ours_same
     return compare(args, job, (ours_same, peer_same), (ours_own, peer_own))
 
 
@@ -176,10 +177,20 @@ def compare(args, job, same, own):
         "curves": {name: {"ours": stats.curve(ours, name), "theirs": stats.curve(theirs, name)} for name in metrics},
         "versions": same[1][0]["versions"],
     }
+    if job.samples:
+        found["kl_unbounded"] = unbounded(theirs)
     for key in ("seconds", "peak_rss_bytes"):
+        if key == "seconds" and job.samples and not found["bands"]:
+            continue  # The peer was given its samples, which take most of the time.
         # The first seed: a process of a peer that ran another before has its memory and its warm caches.
         found[key] = {"ours": own[0][0][key], "theirs": own[1][0][key]}
     return found
+
+
+def unbounded(runs):
+    """Returns the peer's own mean KL over the bounded one: a difference in definition, of which the page gives the size."""
+    total = lambda name: sum(step[name] for steps in runs for step in steps)  # noqa: E731
+    return total("kl_unbounded") / total("kl")
 
 
 def holds(job):

@@ -20,7 +20,7 @@ import transformers  # noqa: E402
 import trl  # noqa: E402
 from datasets import Dataset  # noqa: E402
 
-# Name of ours -> name in TRL's log.
+# Name of a metric in overlay_jobs.METRICS -> name in TRL's log.
 LOGGED = {
     "grpo": {
         "reward": "reward", "accuracy": "accuracy", "kl_unbounded": "kl", "response_length": "completions/mean_length",
@@ -78,7 +78,7 @@ def adapters(settings, model):
 def arguments(settings, folder):
     method, group = settings["method"], settings["group"]
     size = settings["rows"] * group
-    micro = settings["micro_batch"] or size
+    micro = min(settings["micro_batch"] or size, size)
     common = dict(
         output_dir=folder, use_cpu=settings["device"] == "cpu", bf16=False, fp16=False, seed=settings["seed"],
         max_steps=settings["steps"], learning_rate=settings["learning_rate"], lr_scheduler_type="linear", warmup_steps=0,
