@@ -1,17 +1,18 @@
 #!/usr/bin/env python3
-"""Lays Plimsoll's training over a peer's: the same model, data in the same order, settings, reward and number of samples.
+"""Lays Plimsoll's training over a peer's: the same model, data, order, settings, reward and number of samples.
 
     bench/overlay.py BINARY [--peer trl|reference] [--model builtin:nano|DIR] [--jobs JOB ...] [--seeds 5] [--steps N]
                      [--device cpu|cuda] [--threads 2] [--out FOLDER] [--write]
 
 Jobs: GRPO of all weights and of adapters, DPO, SFT, a reward model. Peers: TRL, or plain PyTorch from the papers
-(peers/reference.py). Two tests, stated in overlay_stats.py: step by step on the same tokens, where GRPO's peer learns from
-Plimsoll's samples; and bands over seeds, where each program draws its own. Prints what agreed, seconds and memory.
+(peers/reference.py). Two tests, stated in overlay_stats.py: step by step on the same tokens, where GRPO's peer learns
+from Plimsoll's samples; and bands over three seeds and more, where each program draws its own. Prints what agreed,
+seconds and memory.
 
---out keeps every run there, and a later call does only what is missing. --write puts the result into
-results/overlay.json and docs/proof.md with its pictures; what was measured before of other models and peers stays.
-DIR is SmolLM2-135M-Instruct as peers/model_dir.py writes it. Needs torch and transformers, for TRL also trl and peft, in the
-interpreter that runs this, or else installs bench/.venv-torch. Exits with 1 where something differs.
+--out keeps every run there, and a later call with the same settings does only what is missing. --write puts the result
+into results/overlay.json and docs/proof.md with its pictures; what was measured before of other models and peers stays.
+DIR is SmolLM2-135M-Instruct as peers/model_dir.py writes it. Needs torch and transformers, for TRL also trl and peft,
+in the interpreter that runs this, or else installs bench/.venv-torch. Exits with 1 where something differs.
 """
 
 import argparse
@@ -78,7 +79,7 @@ def model_folder(model, work):
     return folder, "smollm2"
 
 
-# ---- one job -----------------------------------------------------------------------------------------------------------
+# ---- one job -------------------------------------------------------------------------------------------------------
 
 
 def run_job(args, name, work):
@@ -153,7 +154,8 @@ def run_peer(args, job, prepared, name):
 
 def command(words):
     """Runs a program, and shows its output only if it fails."""
-    done = subprocess.run([str(word) for word in words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=quiet())
+    words = [str(word) for word in words]
+    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=quiet())
     if done.returncode:
         sys.exit(f"{done.stdout[-4000:]}\nerror: {words[0]} ended with exit code {done.returncode}: {words[1:3]}")
 
@@ -162,7 +164,7 @@ def quiet():
     return os.environ | {"PYTHONWARNINGS": "ignore", "OMP_WAIT_POLICY": "PASSIVE"}
 
 
-# ---- what is found -----------------------------------------------------------------------------------------------------
+# ---- what is found -------------------------------------------------------------------------------------------------
 
 
 def compare(args, job, same, own):
@@ -188,7 +190,7 @@ def compare(args, job, same, own):
 
 
 def unbounded(runs):
-    """Returns the peer's own mean KL over the bounded one: a difference in definition, of which the page gives the size."""
+    """Returns the peer's own mean KL over the bounded one: the size of a difference in definition."""
     total = lambda name: sum(step[name] for steps in runs for step in steps)  # noqa: E731
     return total("kl_unbounded") / total("kl")
 
@@ -202,7 +204,7 @@ def entry(args, found):
     return {
         "model": "SmolLM2-135M-Instruct" if args.kind == "smollm2" else args.model, "peer": args.peer,
         "device": args.device, "threads": threads(args), "machine": machine.facts(),
-        "commit": machine.commit(jobs.BENCH.parent), "jobs": found,
+        "load": round(os.getloadavg()[2], 1), "commit": machine.commit(jobs.BENCH.parent), "jobs": found,
     }
 
 

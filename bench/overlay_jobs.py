@@ -1,7 +1,7 @@
 """The jobs of overlay.py: one table of settings, and what each program is given of it.
 
-A job's settings are written once, in JOBS. From them come the data of a seed, Plimsoll's run file, and the settings that a
-peer reads; so nothing can be set for one program alone. Standard library only.
+A job's settings are written once, in JOBS. From them come the data of a seed, Plimsoll's run file, and the settings
+that a peer reads; so nothing can be set for one program alone. Standard library only.
 """
 
 import array
@@ -53,7 +53,10 @@ NANO = [
 ]
 SMOLLM2 = [
     Job("grpo", "grpo", 50, 32, 1e-5, group=8, new_tokens=24, kl_coef=0.02, micro_batch=64),
-    Job("grpo-lora", "grpo", 50, 32, 1e-4, group=8, new_tokens=24, kl_coef=0.02, lora_rank=16, lora_alpha=32, micro_batch=64),
+    Job(
+        "grpo-lora", "grpo", 50, 32, 1e-4, group=8, new_tokens=24, kl_coef=0.02, lora_rank=16, lora_alpha=32,
+        micro_batch=64,
+    ),
     Job("dpo", "dpo", 50, 16, 5e-6),
     Job("sft", "sft", 50, 16, 2e-5),
     Job("reward-model", "reward_model", 50, 16, 2e-5),
@@ -64,7 +67,8 @@ JOBS = {"nano": {job.name: job for job in NANO}, "smollm2": {job.name: job for j
 METRICS = {
     "grpo": {
         "reward": "reward", "accuracy": "rewards/reward/accuracy", "kl": "kl",
-        "response_length": "completions/mean_length", "grad_norm": "grad_norm", "entropy": "entropy", "loss": "loss/policy",
+        "response_length": "completions/mean_length", "grad_norm": "grad_norm", "entropy": "entropy",
+        "loss": "loss/policy",
     },
     "dpo": {
         "loss": "loss", "accuracy": "rewards/accuracies", "margin": "rewards/margins", "logps_chosen": "logps/chosen",
@@ -77,11 +81,11 @@ METRICS = {
 }
 
 
-# ---- data --------------------------------------------------------------------------------------------------------------
+# ---- data ----------------------------------------------------------------------------------------------------------
 
 
 def task_rows(kind, count, seed):
-    """Returns sums in the order in which both programs learn them; no prompt comes twice, so a prompt names its step."""
+    """Returns sums in the order in which both programs learn them. No prompt comes twice: it names its step."""
     draw, seen, rows = random.Random(f"{kind} {seed}"), set(), []
     low, high = (100, 1000) if kind == "nano" else (10, 100)
     assert count <= (high - low) ** 2 // 2, f"{count} distinct sums of numbers below {high}"
@@ -118,7 +122,7 @@ def write_data(path, job, kind, seed):
     path.write_text("".join(json.dumps({name: one[name] for name in keep}) + "\n" for one in rows))
 
 
-# ---- where a run starts ------------------------------------------------------------------------------------------------
+# ---- where a run starts --------------------------------------------------------------------------------------------
 
 
 def read_header(path):
@@ -152,7 +156,8 @@ def write_adapter(folder, model, job, seed):
         bound, module = 1 / math.sqrt(inputs), name.removesuffix(".weight")
         values = array.array("f", (draw.uniform(-bound, bound) for _ in range(rank * inputs)))
         tensors[f"base_model.model.{module}.lora_A.weight"] = ([rank, inputs], values)
-        tensors[f"base_model.model.{module}.lora_B.weight"] = ([outputs, rank], array.array("f", bytes(4 * outputs * rank)))
+        zeros = array.array("f", bytes(4 * outputs * rank))
+        tensors[f"base_model.model.{module}.lora_B.weight"] = ([outputs, rank], zeros)
         targets.add(module.rsplit(".", 1)[1])
     write_tensors(folder / "adapter_model.safetensors", tensors)
     config = {
@@ -164,7 +169,7 @@ def write_adapter(folder, model, job, seed):
 
 
 def write_reward_model(folder, model, seed):
-    """Copies a model for sequence classification with one label: its weights, and a head of deviation 1 / (hidden + 1)."""
+    """Makes a model for sequence classification with one label: the weights, and a head of deviation 1 / (hidden + 1)."""
     folder.mkdir(parents=True, exist_ok=True)
     for path in model.iterdir():
         if path.is_file() and path.suffix == ".json":
@@ -189,7 +194,7 @@ def add_tensor(source, target, name, shape, values):
     target.write_bytes(struct.pack("<Q", len(text)) + text + data + values.tobytes())
 
 
-# ---- what each program is given ----------------------------------------------------------------------------------------
+# ---- what each program is given ------------------------------------------------------------------------------------
 
 RUN = """# {name} of bench/overlay.py, seed {seed}
 method = "{method}"
@@ -228,8 +233,8 @@ def run_file(job, kind, seed, device, folder, model, adapter=None, threads=None)
     if job.samples:
         # TRL multiplies its estimate of the KL by the ratio (use_bias_correction_kl), whose gradient is kl_unbiased's.
         sections = (
-            f"group_size       = {job.group}\nmax_new_tokens   = {job.new_tokens}\ntemperature      = 1.0\n\n[[reward]]\n"
-            f'kind      = "python:{folder}/reward.py:reward"\nsignature = "trl"\nworkers   = 1\n\n[loss]\n'
+            f"group_size       = {job.group}\nmax_new_tokens   = {job.new_tokens}\ntemperature      = 1.0\n\n"
+            f'[[reward]]\nkind      = "python:{folder}/reward.py:reward"\nsignature = "trl"\nworkers   = 1\n\n[loss]\n'
             f'clip_low    = {job.clip}\nclip_high   = {job.clip}\naggregation = "token_mean"\n'
             f"kl_coef     = {job.kl_coef}\nkl_unbiased = true\n"
         )
@@ -249,9 +254,10 @@ def run_file(job, kind, seed, device, folder, model, adapter=None, threads=None)
 def peer_settings(job, seed, device, folder, out, model, adapter=None, replay=False, threads=None):
     """Returns what a peer reads: the same table, and where the same files are."""
     return {
-        **asdict(job), "seed": seed, "device": device, "model": str(model), "data": f"{folder}/data.jsonl", "out": str(out),
-        "adapter": str(adapter) if adapter else None, "reward": f"{folder}/reward.py", "threads": threads,
-        "samples": f"{folder}/samples.jsonl" if replay else None, "betas": BETAS, "epsilon": EPSILON, "grad_clip": GRAD_CLIP,
+        **asdict(job), "seed": seed, "device": device, "model": str(model), "data": f"{folder}/data.jsonl",
+        "out": str(out), "adapter": str(adapter) if adapter else None, "reward": f"{folder}/reward.py",
+        "samples": f"{folder}/samples.jsonl" if replay else None, "threads": threads, "betas": BETAS,
+        "epsilon": EPSILON, "grad_clip": GRAD_CLIP,
     }
 
 
@@ -268,5 +274,6 @@ def our_steps(job, folder):
     summary = json.loads((folder / "out" / "summary.json").read_text())
     assert not job.samples or summary["logprob_mismatch_max"] == 0.0
     return {
-        "steps": rows, "seconds": sum(event["metrics"]["step_time"] for event in steps), "peak_rss_bytes": summary["rss_peak_bytes"]
+        "steps": rows, "seconds": sum(event["metrics"]["step_time"] for event in steps),
+        "peak_rss_bytes": summary["rss_peak_bytes"],
     }

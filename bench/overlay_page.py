@@ -1,7 +1,7 @@
 """Writes what overlay.py found: lines for the terminal, results/overlay.json, docs/proof.md and its pictures.
 
-An entry is a call of overlay.py with --write: a model, a peer, a device. A later call replaces the entry that has the same
-three, and leaves the others.
+An entry is a call of overlay.py with --write: a model, a peer, a device. A later call replaces the entry that has the
+same three, and leaves the others.
 """
 
 import json
@@ -17,12 +17,13 @@ PAGE = BENCH.parent / "docs" / "proof.md"
 PICTURES = BENCH.parent / "docs" / "images"
 PEERS = {"trl": "TRL", "reference": "plain PyTorch"}
 JOBS = {
-    "grpo": "GRPO, all weights", "grpo-lora": "GRPO, LoRA", "dpo": "DPO", "sft": "SFT", "reward-model": "reward model",
+    "grpo": "GRPO of all weights", "grpo-lora": "GRPO of adapters (LoRA)", "dpo": "DPO", "sft": "SFT",
+    "reward-model": "reward model",
 }
 DIGITS = 6  # Of a curve's numbers in the results file.
 
 
-# ---- the terminal ------------------------------------------------------------------------------------------------------
+# ---- the terminal --------------------------------------------------------------------------------------------------
 
 
 def lines_of(found):
@@ -46,7 +47,7 @@ def verdict(job):
 
 
 def costs(job):
-    """Returns seconds and memory of both, and their ratios; of GRPO without bands the peer drew no samples to be timed."""
+    """Returns seconds and memory of both. GRPO without bands is not timed: the peer drew no samples."""
     seconds, memory = job.get("seconds"), job["peak_rss_bytes"]
     times = lambda pair: f"{pair['theirs'] / pair['ours']:.1f}"  # noqa: E731
     took = "not timed"
@@ -67,7 +68,7 @@ def gib(count):
     return f"{count / results.GIB:.2f} GiB"
 
 
-# ---- results and page --------------------------------------------------------------------------------------------------
+# ---- results and page ----------------------------------------------------------------------------------------------
 
 
 def write(entry):
@@ -103,7 +104,8 @@ def title(entry):
 
 
 def page(entries):
-    parts = [HEAD, "## What fell short\n\n" + "\n".join(f"* {line}" for line in short(entries)), summary(entries), DEFINITIONS]
+    fell_short = "## What fell short\n\n" + "\n".join(f"* {line}" for line in short(entries))
+    parts = [HEAD, fell_short, summary(entries), DEFINITIONS]
     parts += [section(entry) for entry in entries]
     return "\n\n".join(parts) + "\n\n" + TESTS
 
@@ -152,14 +154,14 @@ def summary(entries):
 
 def summary_row(entry, job):
     name, worst = max(job["same"].items(), key=lambda item: item[1]["all_steps"])
-    bands, seconds = job["bands"], job.get("seconds")
+    bands, seconds, memory = job["bands"], job.get("seconds"), job["peak_rss_bytes"]
     ratio = lambda pair: f"{pair['theirs'] / pair['ours']:.1f}"  # noqa: E731
     return [
         title(entry), JOBS[job["job"]], f"{job['seeds']} x {job['settings']['steps']}",
         f"{worst['all_steps']:.0e} (`{name}`)",
         f"{sum(one['holds'] for one in bands.values())} of {len(bands)}" if bands else "not judged",
         f"{seconds['theirs']:.1f} / {seconds['ours']:.1f} = **{ratio(seconds)}**" if seconds else "not timed",
-        f"{gib(job['peak_rss_bytes']['theirs'])} / {gib(job['peak_rss_bytes']['ours'])} = **{ratio(job['peak_rss_bytes'])}**",
+        f"{gib(memory['theirs'])} / {gib(memory['ours'])} = **{ratio(memory)}**",
     ]
 
 
@@ -167,8 +169,16 @@ def section(entry):
     versions = ", ".join(f"{name} {version}" for name, version in entry["jobs"][0]["versions"].items())
     cpu, threads = entry["machine"]["cpu"], entry["threads"]
     where = f"{cpu}, {threads} thread{'s' * (threads > 1)} each" if entry["device"] == "cpu" else "a card"
-    parts = [f"## {title(entry)}", f"{versions}; {where}; f32."]
+    parts = [f"## {title(entry)}", f"{versions}; {where}; f32.{busy(entry)}"]
     return "\n\n".join(parts + [job_part(entry, job) for job in entry["jobs"]])
+
+
+def busy(entry):
+    """Says where other programs had the cores too, so that seconds are worth less."""
+    load, cores = entry["load"], entry["machine"]["num_cores"]
+    if load <= cores:
+        return ""
+    return f" Other programs ran at the same time (load {load:.0f} on {cores} cores), so the seconds are rough."
 
 
 def job_part(entry, job):
@@ -185,9 +195,11 @@ def job_part(entry, job):
 
 def said_settings(job, seeds):
     rows = {"grpo": "prompts", "sft": "examples"}.get(job["method"], "pairs")
-    said = f"{seeds} seed{'s' * (seeds > 1)}, {job['steps']} steps of {job['rows']} {rows}, learning rate {job['learning_rate']:g}"
+    said = f"{seeds} seed{'s' * (seeds > 1)}, {job['steps']} steps of {job['rows']} {rows}"
+    said += f", learning rate {job['learning_rate']:g}"
     if job["method"] == "grpo":
-        said += f", {job['group']} samples a prompt of at most {job['new_tokens']} tokens, KL coefficient {job['kl_coef']:g}"
+        said += f", {job['group']} samples a prompt of at most {job['new_tokens']} tokens"
+        said += f", KL coefficient {job['kl_coef']:g}"
     if job["method"] == "dpo":
         said += f", beta {job['dpo_beta']:g}"
     return said + (f", rank {job['lora_rank']}, alpha {job['lora_alpha']}" if job["lora_rank"] else "") + "."
@@ -197,50 +209,61 @@ def metric_row(job, name, one):
     bands = (job["bands"] or {}).get(name)
     holds = one["holds"] and (bands is None or bands["holds"])
     both = [band(bands, "ours"), band(bands, "theirs")] if bands else ["", ""]
-    return [f"`{name}`", f"{one['first_step']:.0e}, {one['all_steps']:.0e}", *both, "agrees" if holds else "**differs**"]
+    same = f"{one['first_step']:.0e}, {one['all_steps']:.0e}"
+    return [f"`{name}`", same, *both, "agrees" if holds else "**differs**"]
 
 
 HEAD = """# Proof: laid over TRL
 
-Does a run here learn what the same run learns elsewhere? Each job below was run by Plimsoll and by a peer with the same model, the same data
-in the same order, the same settings, reward and number of samples, both in f32. This page is written by the command that measures:
+Does a run here learn what the same run learns elsewhere? Each job below was run by Plimsoll and by a peer with the
+same model, the same data in the same order, the same settings, reward and number of samples, both in f32. This page
+is written by the command that measures:
 
     python bench/overlay.py target/release/plimsoll --peer trl --write"""
 
-SUMMARY_NOTE = """The difference is relative and that of the metric that differs most. Seconds are those of one seed's steps, without loading; memory is the
-highest resident memory of the training process, Python and PyTorch included. GRPO without bands is not timed: there the peer is given its samples."""
+SUMMARY_NOTE = """The difference is relative and that of the metric that differs most. Seconds are those of one seed's
+steps, without loading; memory is the highest resident memory of the training process, Python and PyTorch included.
+GRPO without bands is not timed: there the peer is given its samples."""
 
 DEFINITIONS = """## Where the two differ by definition
 
 None of these is in the tables: where both can be computed, the same quantity is compared.
 
-* **`kl`**: Plimsoll counts a token's estimate with at most 10, as verl does; TRL has no bound, and a token that the model seldom samples counts with
-  hundreds. Compared is the bounded mean. With `loss.kl_unbiased`, which is what TRL's default `use_bias_correction_kl` comes to, the bound changes no gradient.
+* **`kl`**: Plimsoll counts a token's estimate with at most 10, as verl does; TRL has no bound, and a token that the
+  model seldom samples counts with hundreds. Compared is the bounded mean. With `loss.kl_unbiased`, which is what
+  TRL's default `use_bias_correction_kl` comes to, the bound changes no gradient.
 * **`loss/policy`** contains the KL term here, and so does TRL's `loss`. Compared is what is left without it.
-* **Groups of equal rewards**: here their advantage is 0. TRL subtracts a mean in f32, so that a rounding divided by its epsilon of 1e-4 remains: 3e-4
-  where all eight samples got 1/3. It shows in the `loss` of such steps alone.
-* **`reward_std`** is the mean over groups of a group's deviation here, and the deviation of the whole batch in TRL. Not compared.
+* **Groups of equal rewards**: here their advantage is 0. TRL subtracts a mean in f32, so that a rounding divided by
+  its epsilon of 1e-4 remains: 3e-4 where all eight samples got 1/3. It shows in the `loss` of such steps alone.
+* **`reward_std`** is the mean over groups of a group's deviation here, and the deviation of the whole batch in TRL.
+  Not compared.
 * **Weight decay** leaves out norms and biases in TRL, and nothing here. Both are run without.
-* **Warm-up** begins at rate 0 in TRL, so that its first step changes nothing; here the first step has 1/W of the rate. Both are run without.
-* **The head of a new reward model** has the deviation 1 / (hidden + 1) here and transformers' `initializer_range`, 0.02, in TRL. Both begin with the same head, written by
-  the command.
+* **Warm-up** over W steps begins at rate 0 in TRL, so that its first step changes nothing; here it begins at 1/W of
+  the rate, a step earlier. The decay after it is the same. Both are run without warm-up.
+* **The head of a new reward model** has the deviation 1 / (hidden + 1) here and transformers' `initializer_range`,
+  0.02, in TRL. Both begin with the same head, written by the command.
 * **The log of TRL** rounds its loss; it is read where the trainer computes it."""
 
 TESTS = f"""## The two tests
 
-**Step by step.** Both programs begin with the same weights and learn the same tokens in the same order. For SFT, DPO and the reward model that is what a
-run is. For GRPO the peer is given Plimsoll's samples (TRL's `rollout_func`), so that at every step both compute rewards, advantages, KL and an update from
-the same tokens, each with the weights that its own updates made. A metric agrees if the root mean square of the differences over all steps is at most
-{stats.TOLERANCE:.0%} of that of the values, in every seed; `learning_rate` is compared too. The tables show the largest over seeds.
+**Step by step.** Both programs begin with the same weights and learn the same tokens in the same order. For SFT, DPO
+and the reward model that is what a run is. For GRPO the peer is given Plimsoll's samples (TRL's `rollout_func`), so
+that at every step both compute rewards, advantages, KL and an update from the same tokens, each with the weights that
+its own updates made. A metric agrees if the root mean square of the differences over all steps is at most
+{stats.TOLERANCE:.0%} of that of the values, in every seed; `learning_rate` is compared too. The tables show the
+largest over seeds.
 
-**Bands.** Each program draws its own samples. A seed gives one number, the metric's mean over the last third of the steps. The band of n seeds is
-mean ± t s √(2/n), with s their deviation and t the 99.5 % quantile of Student's distribution: if both programs do the same, the mean of one lies in the
-band of the other in {stats.LEVEL:.0%} of cases. A metric agrees if our mean lies in their band and theirs in ours. Of 100 such metrics about one or two differ by chance.
-In SFT, DPO and the reward model seeds differ in their data alone, so the bands say little; the first test is the sharper one. In GRPO with LoRA each program draws its own
-adapter for this test, and both begin with the same file in the other.
+**Bands.** Each program draws its own samples. A seed gives one number, the metric's mean over the last third of the
+steps. The band of n seeds is mean ± t s √(2/n), with s their deviation and t the 99.5 % quantile of Student's
+distribution: if both programs do the same, the mean of one lies in the band of the other in {stats.LEVEL:.0%} of
+cases. A metric agrees if our mean lies in their band and theirs in ours. Of 100 such metrics about one or two differ
+by chance. In SFT, DPO and the reward model seeds differ in their data alone, so the bands say little; the first test
+is the sharper one. In GRPO with LoRA each program draws its own adapter for this test, and both begin with the same
+file in the other.
 
-The task is sums: three-digit ones for `builtin:nano`, `What is 47 + 85?` in the chat template for SmolLM2. The reward is 1 for the right number, and half
-the share of digits in their place otherwise; both programs run the same file, `bench/peers/overlay_reward.py`. Settings are one table in
-`bench/overlay_jobs.py`, from which the run file and the peer's arguments are made. Peers: `bench/peers/overlay_trl.py` calls TRL's trainers;
-`bench/peers/reference.py` is plain PyTorch written from the papers, which `.ci/run` compares with every build.
+The task is sums: three-digit ones for `builtin:nano`, `What is 47 + 85?` in the chat template for SmolLM2. The reward
+is 1 for the right number, and half the share of digits in their place otherwise; both programs run the same file,
+`bench/peers/overlay_reward.py`. Settings are one table in `bench/overlay_jobs.py`, from which the run file and the
+peer's arguments are made. Peers: `bench/peers/overlay_trl.py` calls TRL's trainers; `bench/peers/reference.py` is
+plain PyTorch written from the papers, which `.ci/run` compares with every build.
 """

@@ -28,7 +28,8 @@ def legend(peer):
     marks = ""
     for at, (name, words) in enumerate(said.items()):
         x = LEFT + 150 * at
-        marks += f'<path d="M{x} 16h24" stroke="{COLOURS[name]}" stroke-width="2"{dash(name)}/>' + text(x + 30, 20, words, INK)
+        marks += f'<path d="M{x} 16h24" stroke="{COLOURS[name]}" stroke-width="2"{dash(name)}/>'
+        marks += text(x + 30, 20, words, INK)
     return marks + "\n"
 
 
@@ -49,8 +50,9 @@ def panel(name, both):
     for program, rows in both.items():
         steps = chosen(len(rows))
         at = lambda column, order: " ".join(f"{x(i):.1f},{y(rows[i][column]):.1f}" for i in order)  # noqa: B023, E731
-        body += f'<polygon points="{at(2, steps)} {at(1, steps[::-1])}" fill="{COLOURS[program]}" opacity="0.15"/>'
-        body += f'<polyline points="{at(0, steps)}" fill="none" stroke="{COLOURS[program]}" stroke-width="1.6"{dash(program)}/>'
+        colour = COLOURS[program]
+        body += f'<polygon points="{at(2, steps)} {at(1, steps[::-1])}" fill="{colour}" opacity="0.15"/>'
+        body += f'<polyline points="{at(0, steps)}" fill="none" stroke="{colour}" stroke-width="1.6"{dash(program)}/>'
     return body
 
 

@@ -1,13 +1,14 @@
 """The tests of overlay.py. Standard library only.
 
-Step by step: both programs start from the same weights and learn the same tokens in the same order, so each metric of each
-step should be the same up to the rounding of f32. A metric agrees if the root mean square of the differences over all
-steps is at most 1 % of the root mean square of the peer's values, in every seed.
+Step by step: both programs start from the same weights and learn the same tokens in the same order, so each metric
+of each step should be the same up to the rounding of f32. A metric agrees if the root mean square of the
+differences over all steps is at most 1 % of the root mean square of the peer's values, in every seed.
 
-Bands: both programs draw samples of their own. Of each seed one number is taken, the mean of a metric over the last third
-of the steps. The band of n seeds is mean +- t s sqrt(2 / n), with s their deviation and t the 99.5 % quantile of Student's
-distribution with n - 1 degrees of freedom: if both programs do the same, the mean of n seeds of one lies in the band of
-the other in 99 % of cases. A metric agrees if the mean of ours lies in their band and theirs in ours.
+Bands: both programs draw samples of their own. Of each seed one number is taken, the mean of a metric over the last
+third of the steps. The band of n seeds is mean +- t s sqrt(2 / n), with s their deviation and t the 99.5 % quantile
+of Student's distribution with n - 1 degrees of freedom: if both programs do the same, the mean of n seeds of one
+lies in the band of the other in 99 % of cases. A metric agrees if the mean of ours lies in their band and theirs in
+ours.
 """
 
 from math import sqrt
@@ -35,7 +36,8 @@ def band(values):
 
 def compare_bands(ours, theirs):
     """Compares one metric; `ours`, `theirs`: a series of steps for each seed."""
-    (our_mean, our_half), (their_mean, their_half) = (band([last_third(one) for one in runs]) for runs in (ours, theirs))
+    our_mean, our_half = band([last_third(one) for one in ours])
+    their_mean, their_half = band([last_third(one) for one in theirs])
     off = abs(our_mean - their_mean)
     return {
         "ours": our_mean, "ours_half": our_half, "theirs": their_mean, "theirs_half": their_half,
@@ -44,7 +46,7 @@ def compare_bands(ours, theirs):
 
 
 def difference(ours, theirs):
-    """Root mean square of the differences, relative to that of their values; the difference itself where these are 0."""
+    """Root mean square of the differences, relative to that of their values, or itself where these are 0."""
     assert len(ours) == len(theirs), (len(ours), len(theirs))
     rms = lambda values: sqrt(mean([value * value for value in values]))  # noqa: E731
     size = rms(theirs)

@@ -17,7 +17,8 @@ from pathlib import Path
 # Plimsoll reports the estimate of the KL with at most this for a token; a peer reports it so, and as it is.
 KL_MAX = 10.0
 
-os.environ.update(TQDM_DISABLE="1", HF_HUB_OFFLINE="1", HF_HUB_DISABLE_PROGRESS_BARS="1", TOKENIZERS_PARALLELISM="false")
+os.environ.update(TQDM_DISABLE="1", HF_HUB_OFFLINE="1", HF_HUB_DISABLE_PROGRESS_BARS="1")
+os.environ.update(TOKENIZERS_PARALLELISM="false")
 
 
 def main(train, packages):

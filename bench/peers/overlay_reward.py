@@ -1,8 +1,9 @@
 """The reward of overlay.py, in TRL's form: Plimsoll and its peers run a copy of this one file.
 
-1 where the last number of a completion is the answer; otherwise half the share of the answer's digits that stand in their
-place, so that rewards of a group take many values. The metric `accuracy` is the share of right answers. If a file
-`samples.jsonl` lies next to the copy, what was graded is added to it: a peer can then learn from the same samples.
+1 where the last number of a completion is the answer; otherwise half the share of the answer's digits that stand in
+their place, so that rewards of a group take many values. The metric `accuracy` is the share of right answers. If a
+file `samples.jsonl` lies next to the copy, what was graded is added to it: a peer can then learn from the same
+samples.
 """
 
 import json

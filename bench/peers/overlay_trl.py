@@ -47,8 +47,9 @@ def train(settings):
 
 def build(settings, folder):
     method = settings["method"]
-    head = transformers.AutoModelForSequenceClassification if method == "reward_model" else transformers.AutoModelForCausalLM
-    model = head.from_pretrained(settings["model"], dtype=torch.float32)
+    scores = method == "reward_model"
+    kind = transformers.AutoModelForSequenceClassification if scores else transformers.AutoModelForCausalLM
+    model = kind.from_pretrained(settings["model"], dtype=torch.float32)
     more = {}
     if method == "grpo":
         more = {"reward_funcs": peer.reward_of(settings)}
@@ -81,7 +82,8 @@ def arguments(settings, folder):
     micro = min(settings["micro_batch"] or size, size)
     common = dict(
         output_dir=folder, use_cpu=settings["device"] == "cpu", bf16=False, fp16=False, seed=settings["seed"],
-        max_steps=settings["steps"], learning_rate=settings["learning_rate"], lr_scheduler_type="linear", warmup_steps=0,
+        max_steps=settings["steps"], learning_rate=settings["learning_rate"], lr_scheduler_type="linear",
+        warmup_steps=0,
         adam_beta1=settings["betas"][0], adam_beta2=settings["betas"][1], adam_epsilon=settings["epsilon"],
         weight_decay=0.0, max_grad_norm=settings["grad_clip"], per_device_train_batch_size=micro,
         gradient_accumulation_steps=size // micro, gradient_checkpointing=False, logging_steps=1, save_strategy="no",

@@ -46,7 +46,8 @@ class Run:
         self.adapters = adapt(self.model, settings) if settings["lora_rank"] else []
         self.trained = [weight for weight in self.model.parameters() if weight.requires_grad]
         self.optimizer = torch.optim.AdamW(
-            self.trained, lr=settings["learning_rate"], betas=settings["betas"], eps=settings["epsilon"], weight_decay=0.0
+            self.trained, lr=settings["learning_rate"], betas=settings["betas"], eps=settings["epsilon"],
+            weight_decay=0.0,
         )
         self.step = 0
 
@@ -121,7 +122,7 @@ def adapt(model, settings):
     return made
 
 
-# ---- GRPO --------------------------------------------------------------------------------------------------------------
+# ---- GRPO ----------------------------------------------------------------------------------------------------------
 
 
 def grpo(settings):
@@ -137,8 +138,8 @@ def grpo(settings):
         answers = [replay.next(row["prompt"]) for row in batch] if replay else sample(run, prompts)
         logged = {}
         rewards = reward(
-            [row["prompt"] for row in batch], texts(run, batch, answers), answers, [row["ground_truth"] for row in batch],
-            log_metric=logged.__setitem__,
+            [row["prompt"] for row in batch], texts(run, batch, answers), answers,
+            [row["ground_truth"] for row in batch], log_metric=logged.__setitem__,
         )
         found = grpo_update(run, reference, list(zip(prompts, answers)), torch.tensor(rewards, dtype=torch.float64))
         found |= {"reward": sum(rewards) / len(rewards), "accuracy": logged["accuracy"]}
@@ -154,7 +155,7 @@ def texts(run, batch, answers):
 
 def grpo_update(run, reference, pairs, rewards):
     """One update; the ratio's value is 1, and its gradient that of the log-probability. The loss is without the KL."""
-    # In f64, because in f32 equal rewards have a mean that differs from them by a rounding, which STD_EPSILON makes 3e-4.
+    # In f64: in f32 equal rewards differ from their mean by a rounding, which STD_EPSILON makes 3e-4.
     groups = rewards.view(-1, run.set["group"])
     advantages = (groups - groups.mean(1, keepdim=True)) / (groups.std(1, keepdim=True) + STD_EPSILON)
     tokens = sum(len(answer) for _, answer in pairs)
@@ -195,7 +196,9 @@ def sample(run, prompts):
     answers, live, cache = [[] for _ in prompts], set(range(len(prompts))), None
     for _ in range(run.set["new_tokens"]):
         places = (mask.cumsum(1) - 1).clamp(min=0)[:, -tokens.shape[1] :]
-        out = run.model(input_ids=tokens, attention_mask=mask, position_ids=places, past_key_values=cache, use_cache=True)
+        out = run.model(
+            input_ids=tokens, attention_mask=mask, position_ids=places, past_key_values=cache, use_cache=True
+        )
         drawn, cache = torch.multinomial(torch.softmax(out.logits[:, -1], -1), 1), out.past_key_values
         for i, token in enumerate(drawn[:, 0].tolist()):
             if i in live:
@@ -208,7 +211,7 @@ def sample(run, prompts):
     return answers
 
 
-# ---- what is given -----------------------------------------------------------------------------------------------------
+# ---- what is given -------------------------------------------------------------------------------------------------
 
 
 def supervised(settings, kind, learn):
@@ -251,7 +254,8 @@ def dpo(settings):
             chosen, rejected = (beta * (policy - start)).view(2, -1)
             loss = -F.logsigmoid(chosen - rejected)
             (loss.sum() / len(rows)).backward()
-            found.append(torch.stack([loss, (chosen > rejected).float(), chosen - rejected, *policy.view(2, -1)]).detach())
+            each = [loss, (chosen > rejected).float(), chosen - rejected, *policy.view(2, -1)]
+            found.append(torch.stack(each).detach())
         return named(("loss", "accuracy", "margin", "logps_chosen", "logps_rejected"), found)
 
     return supervised(settings, transformers.AutoModelForCausalLM, step)
