@@ -110,7 +110,9 @@ def prepare(args, job, seed, folder, shared):
     elif job.lora_rank and shared:
         adapter = folder / "start"
     one = {"folder": folder, "seed": seed, "model": model, "adapter": adapter}
-    if (folder / "out" / "summary.json").exists():
+    text = jobs.run_file(job, args.kind, seed, args.device, folder, model, adapter, threads(args))
+    run = folder / "run.toml"
+    if (folder / "out" / "summary.json").exists() and run.read_text() == text:
         return one
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -122,10 +124,9 @@ def prepare(args, job, seed, folder, shared):
     if job.samples:
         shutil.copyfile(jobs.REWARD, folder / "reward.py")
         (folder / "samples.jsonl").write_text("")
-    text = jobs.run_file(job, args.kind, seed, args.device, folder, model, adapter, threads(args))
-    (folder / "run.toml").write_text(text)
+    run.write_text(text)
     environments.say(f"{job.name}, seed {seed}: plimsoll")
-    command([args.binary, "train", folder / "run.toml", "--quiet"])
+    command([args.binary, "train", run, "--quiet"])
     return one
 
 

@@ -2,9 +2,8 @@
 
     python peers/overlay_trl.py SETTINGS.json ...
 
-Run by overlay.py, which writes the settings. What is not set here is TRL's default. Losses are read where the trainer
-computes them, because its log rounds them. With `samples` GRPO learns from samples that were drawn elsewhere
-(rollout_func), so that both programs see the same tokens.
+Run by overlay.py, which writes the settings. What is not set here is TRL's default. With `samples` GRPO learns from
+samples that were drawn elsewhere (rollout_func), so that both programs see the same tokens.
 """
 
 import os
@@ -113,7 +112,7 @@ def again(samples):
 
 
 def watched(kind):
-    """Returns a trainer that keeps what its log rounds or has in another form: a sum over each step's passes."""
+    """Returns a trainer that keeps what its log has in another form: a sum over each step's passes."""
 
     class Watched(kind):
         kept = None
@@ -123,11 +122,6 @@ def watched(kind):
             self.kept = self.kept or {}
             step = self.kept.setdefault(self.state.global_step, {})
             step[name] = step.get(name, 0.0) + value
-
-        def training_step(self, *args, **kwargs):
-            loss = super().training_step(*args, **kwargs)
-            self.keep("loss", loss.item())
-            return loss
 
         def _get_per_token_logps_and_entropies(self, *args, **kwargs):
             found = super()._get_per_token_logps_and_entropies(*args, **kwargs)
@@ -150,13 +144,13 @@ def watched(kind):
 def steps_of(settings, trainer):
     names = LOGGED[settings["method"]]
     logs = [row for row in trainer.state.log_history if "grad_norm" in row]
-    assert len(logs) == settings["steps"] == len(trainer.kept), (len(logs), len(trainer.kept))
+    assert len(logs) == settings["steps"], len(logs)
     steps = []
     for at, row in enumerate(logs):
-        kept = trainer.kept[at]
+        kept = (trainer.kept or {}).get(at, {})
         found = {name: row[key] for name, key in names.items()}
         # Plimsoll reports the policy loss without the KL term, TRL their sum.
-        found |= {"loss": kept["loss"] - kept.get("kl_term", 0.0), "grad_norm": float(row["grad_norm"])}
+        found |= {"loss": row["loss"] - kept.get("kl_term", 0.0), "grad_norm": float(row["grad_norm"])}
         found |= {"kl": kept["kl"]} if "kl" in kept else {}
         steps.append(found | {"learning_rate": row["learning_rate"]})
     return steps
