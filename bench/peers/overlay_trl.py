@@ -21,10 +21,7 @@ from datasets import Dataset  # noqa: E402
 
 # Name of a metric in overlay_jobs.METRICS -> name in TRL's log.
 LOGGED = {
-    "grpo": {
-        "reward": "reward", "accuracy": "accuracy", "kl_unbounded": "kl", "response_length": "completions/mean_length",
-        "entropy": "entropy",
-    },
+    "grpo": {"reward": "reward", "accuracy": "accuracy", "response_length": "completions/mean_length"},
     "dpo": {
         "accuracy": "rewards/accuracies", "margin": "rewards/margins", "logps_chosen": "logps/chosen",
         "logps_rejected": "logps/rejected",
@@ -112,47 +109,42 @@ def again(samples):
 
 
 def watched(kind):
-    """Returns a trainer that keeps what its log has in another form: a sum over each step's passes."""
+    """Returns a trainer that keeps means over all tokens of a step; TRL's log has means of its passes' means."""
 
     class Watched(kind):
         kept = None
-        logprobs = None
-
-        def keep(self, name, value):
-            self.kept = self.kept or {}
-            step = self.kept.setdefault(self.state.global_step, {})
-            step[name] = step.get(name, 0.0) + value
+        last = None
 
         def _get_per_token_logps_and_entropies(self, *args, **kwargs):
             found = super()._get_per_token_logps_and_entropies(*args, **kwargs)
-            self.logprobs = found[0].detach()
+            self.last = [one if one is None else one.detach() for one in found[:2]]
             return found
 
         def _compute_loss(self, model, inputs, *more):
             loss = super()._compute_loss(model, inputs, *more)
             if "ref_per_token_logps" in inputs:
-                d = self.logprobs - inputs["ref_per_token_logps"]
-                k3, mask = torch.exp(-d) - 1 + d, inputs["completion_mask"]
-                share = 1 / self.current_gradient_accumulation_steps
-                self.keep("kl", share * (k3.clamp(max=peer.KL_MAX) * mask).sum().item() / mask.sum().item())
-                self.keep("kl_term", self.beta * (k3 * mask).sum().item() / inputs["num_items_in_batch"].item())
+                d = self.last[0] - inputs["ref_per_token_logps"]
+                k3 = torch.exp(-d) - 1 + d
+                each = {"kl": k3.clamp(max=peer.KL_MAX), "kl_unbounded": k3, "entropy": self.last[1]}
+                self.kept = self.kept or {}
+                step = self.kept.setdefault(self.state.global_step, dict.fromkeys(each, 0.0))
+                for name, value in each.items():
+                    step[name] += ((value * inputs["completion_mask"]).sum() / inputs["num_items_in_batch"]).item()
             return loss
 
     return Watched
 
 
 def steps_of(settings, trainer):
-    names = LOGGED[settings["method"]]
+    names, steps = LOGGED[settings["method"]], []
     logs = [row for row in trainer.state.log_history if "grad_norm" in row]
     assert len(logs) == settings["steps"], len(logs)
-    steps = []
     for at, row in enumerate(logs):
         kept = (trainer.kept or {}).get(at, {})
-        found = {name: row[key] for name, key in names.items()}
-        # Plimsoll reports the policy loss without the KL term, TRL their sum.
-        found |= {"loss": row["loss"] - kept.get("kl_term", 0.0), "grad_norm": float(row["grad_norm"])}
-        found |= {"kl": kept["kl"]} if "kl" in kept else {}
-        steps.append(found | {"learning_rate": row["learning_rate"]})
+        # Compared is the policy loss without the KL term; TRL reports their sum.
+        loss = row["loss"] - settings["kl_coef"] * kept.get("kl_unbounded", 0.0)
+        found = {name: row[key] for name, key in names.items()} | kept | {"loss": loss}
+        steps.append(found | {"grad_norm": float(row["grad_norm"]), "learning_rate": row["learning_rate"]})
     return steps
 
 
