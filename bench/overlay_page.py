@@ -32,8 +32,7 @@ def lines_of(found):
     for job in found:
         lines.append(f"{job['job']}: {verdict(job)}; {costs(job)}")
         for name, one in job["same"].items():
-            off = f"{one['first_step']:.1e} at the first step, {one['all_steps']:.1e} over all"
-            lines.append(f"  {name:16} same tokens: differs by {off}: {agrees(one)}")
+            lines.append(f"  {name:16} same tokens: differs by {same(one)}: {agrees(one)}")
         for name, one in (job["bands"] or {}).items():
             lines.append(f"  {name:16} bands: {band(one, 'ours')}, theirs {band(one, 'theirs')}: {agrees(one)}")
     return lines
@@ -76,7 +75,9 @@ def write(entry):
     key = lambda one: (one["model"], one["peer"], one["device"])  # noqa: E731
     found = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"entries": []}
     entries = [one for one in found["entries"] if key(one) != key(entry)] + [stored(entry)]
-    entries.sort(key=lambda one: (one["peer"] != "trl", one["device"] != "cuda", one["model"]))
+    # What says most comes first: on a card, more seeds.
+    seeds = lambda one: one["jobs"][0]["seeds"]  # noqa: E731
+    entries.sort(key=lambda one: (one["peer"] != "trl", one["device"] != "cuda", -seeds(one), one["model"]))
     RESULTS.write_text(json.dumps({"entries": entries}, indent=1) + "\n")
     for job in entry["jobs"]:
         if job["bands"]:
@@ -110,26 +111,39 @@ def page(entries):
     return "\n\n".join(parts) + "\n\n" + TESTS
 
 
+# What the page is to show, each of five jobs with five seeds: (peer, part of the model's name, device, in words).
+NEEDED = [
+    ("trl", "SmolLM2", "cuda", "SmolLM2-135M-Instruct next to TRL on a card"),
+    ("trl", "nano", "cpu", "`builtin:nano` next to TRL"),
+    ("reference", "nano", "cpu", "`builtin:nano` next to plain PyTorch"),
+]
+SEEDS = 5
+
+
 def short(entries):
-    """Returns what was not run, and what did not agree."""
+    """Returns what did not agree, and what was not run."""
     lines = []
     for entry in entries:
         for job in entry["jobs"]:
-            for test, said in (("same", "step by step"), ("bands", "in bands")):
-                names = [f"`{name}`" for name, one in (job[test] or {}).items() if not one["holds"]]
+            steps = [f"`{name}` ({same(one)})" for name, one in job["same"].items() if not one["holds"]]
+            bands = [f"`{name}`" for name, one in (job["bands"] or {}).items() if not one["holds"]]
+            for names, test in ((steps, "step by step"), (bands, "in bands")):
                 if names:
-                    lines.append(f"{title(entry)}, {JOBS[job['job']]}: {', '.join(names)} differ {said}.")
-    done = lambda model, peer, device, seeds: {  # noqa: E731
-        job["job"] for one in entries for job in one["jobs"]
-        if (one["peer"], one["device"]) == (peer, device) and model in one["model"] and job["seeds"] >= seeds
-    }
-    needed = (("SmolLM2", "cuda", "SmolLM2-135M-Instruct on a card"), ("nano", "cpu", "`builtin:nano` on the CPU"))
-    for model, device, where in needed:
-        missing = [JOBS[name] for name in JOBS if name not in done(model, "trl", device, 5)]
+                    lines.append(f"{title(entry)}, {JOBS[job['job']]}, differs {test}: {', '.join(names)}.")
+    for peer, model, device, said in NEEDED:
+        done = {
+            job["job"] for one in entries for job in one["jobs"]
+            if (one["peer"], one["device"]) == (peer, device) and model in one["model"] and job["seeds"] >= SEEDS
+        }
+        missing = [JOBS[name] for name in JOBS if name not in done]
         if missing:
-            lines.append(f"Not run next to TRL with five seeds, {where}: {', '.join(missing)}.")
+            lines.append(f"Not run with five seeds, {said}: {', '.join(missing)}.")
     lines += few_steps(entries)
-    return lines or ["Nothing: all five jobs of both models were run with five seeds, and every metric agrees."]
+    return lines or ["Nothing: all five jobs were run with five seeds, and every metric agrees."]
+
+
+def same(one):
+    return f"{one['first_step']:.0e} at the first step, {one['all_steps']:.0e} over all"
 
 
 def few_steps(entries):
@@ -145,8 +159,8 @@ def few_steps(entries):
 
 def summary(entries):
     head = [
-        "model, peer", "job", "seeds x steps", "step by step: largest difference", "metrics in both bands",
-        "seconds, theirs / ours", "memory, theirs / ours",
+        "model, peer", "job", "seeds x steps", "metrics that agree step by step", "largest difference",
+        "metrics in both bands", "seconds, theirs / ours", "memory, theirs / ours",
     ]
     rows = [summary_row(entry, job) for entry in entries for job in entry["jobs"]]
     return "## In one table\n\n" + "\n".join(results.table(head, rows)) + "\n\n" + SUMMARY_NOTE
@@ -158,6 +172,7 @@ def summary_row(entry, job):
     ratio = lambda pair: f"{pair['theirs'] / pair['ours']:.1f}"  # noqa: E731
     return [
         title(entry), JOBS[job["job"]], f"{job['seeds']} x {job['settings']['steps']}",
+        f"{sum(one['holds'] for one in job['same'].values())} of {len(job['same'])}",
         f"{worst['all_steps']:.0e} (`{name}`)",
         f"{sum(one['holds'] for one in bands.values())} of {len(bands)}" if bands else "not judged",
         f"{seconds['theirs']:.1f} / {seconds['ours']:.1f} = **{ratio(seconds)}**" if seconds else "not timed",
@@ -237,15 +252,15 @@ None of these is in the tables: where both can be computed, the same quantity is
   its epsilon of 1e-4 remains: 3e-4 where all eight samples got 1/3. It shows in the `loss` of such steps alone.
 * **`reward_std`** is the mean over groups of a group's deviation here, and the deviation of the whole batch in TRL.
   Not compared.
-* **The embedding of the padding token** gets no gradient as an input in transformers (`padding_idx`). SmolLM2's tokenizer
-  pads with its end of text, which is in every prompt: that row learns from the head alone there, from both uses here. In
-  one step of SFT it was all of the difference: the whole gradient was 2.2 % from PyTorch's in f64, and 1e-5 without
-  `padding_idx`. It shows in `grad_norm` of SmolLM2.
+* **The embedding of the padding token** gets no gradient as an input in transformers (`padding_idx`). SmolLM2's
+  tokenizer pads with its end of text, which is in every prompt: that row learns from the head alone there, from both
+  uses here. In one step of SFT it was all of the difference: the whole gradient was 2.2 % from PyTorch's in f64, and
+  1e-5 without `padding_idx`. It shows in `grad_norm` of SmolLM2.
 * **Weight decay** leaves out norms and biases in TRL, and nothing here. Both are run without.
 * **Warm-up** over W steps begins at rate 0 in TRL, so that its first step changes nothing; here it begins at 1/W of
   the rate, a step earlier. The decay after it is the same. Both are run without warm-up.
-* **The head of a new reward model** has the deviation 1 / (hidden + 1) here, and in TRL the `initializer_range` of the
-  model's configuration (0.02 for `builtin:nano`). Both begin with the same head, written by the command."""
+* **The head of a new reward model** has the deviation 1 / (hidden + 1) here, and in TRL the `initializer_range` of
+  the model's configuration (0.02 for `builtin:nano`). Both begin with the same head, written by the command."""
 
 TESTS = f"""## The two tests
 

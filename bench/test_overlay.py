@@ -154,8 +154,8 @@ class Whole(unittest.TestCase):
             both = "3 of 3 metrics agree step by step, 2 of 2 metrics in both bands"
             self.assertIn(f"sft: {both}; 9.0 s, theirs 12.0 s", said)
             text = Path(name, "proof.md").read_text()
-            missing = "SmolLM2-135M-Instruct on a card: GRPO of all weights"
-            self.assertIn(f"Not run next to TRL with five seeds, {missing}", text)
+            missing = "SmolLM2-135M-Instruct next to TRL on a card: GRPO of all weights"
+            self.assertIn(f"Not run with five seeds, {missing}", text)
             self.assertNotIn("**differs**", text)
             self.assertIn("polyline", Path(name, "proof-nano-trl-cpu-dpo.svg").read_text())
 
@@ -165,8 +165,8 @@ class Whole(unittest.TestCase):
             self.assertEqual(code, 1)
             self.assertIn("DIFFERS", said)
             text = Path(name, "proof.md").read_text()
-            self.assertIn("SFT: `loss` differ step by step.", text)
-            self.assertLess(text.index("differ step by step"), text.index("In one table"))
+            self.assertIn("SFT, differs step by step: `loss` (3e-01 at the first step, 3e-01 over all).", text)
+            self.assertLess(text.index("differs step by step"), text.index("In one table"))
             self.assertIn("with too few seeds for bands: SFT (2 x 9 steps), DPO (2 x 9 steps)", text)
 
     def test_a_picture_of_the_same_numbers_has_the_same_bytes(self):
