@@ -139,6 +139,8 @@ def short(entries):
         if missing:
             lines.append(f"Not run with five seeds, {said}: {', '.join(missing)}.")
     lines += few_steps(entries)
+    if busy := [title(entry) for entry in entries if is_busy(entry)]:
+        lines.append(f"Seconds are not shown, because other programs used the same cores: {'; '.join(busy)}.")
     return lines or ["Nothing: all five jobs were run with five seeds, and every metric agrees."]
 
 
@@ -169,13 +171,14 @@ def summary(entries):
 def summary_row(entry, job):
     name, worst = max(job["same"].items(), key=lambda item: item[1]["all_steps"])
     bands, seconds, memory = job["bands"], job.get("seconds"), job["peak_rss_bytes"]
+    timed = seconds and not is_busy(entry)
     ratio = lambda pair: f"{pair['theirs'] / pair['ours']:.1f}"  # noqa: E731
     return [
         title(entry), JOBS[job["job"]], f"{job['seeds']} x {job['settings']['steps']}",
         f"{sum(one['holds'] for one in job['same'].values())} of {len(job['same'])}",
         f"{worst['all_steps']:.0e} (`{name}`)",
         f"{sum(one['holds'] for one in bands.values())} of {len(bands)}" if bands else "not judged",
-        f"{seconds['theirs']:.1f} / {seconds['ours']:.1f} = **{ratio(seconds)}**" if seconds else "not timed",
+        f"{seconds['theirs']:.1f} / {seconds['ours']:.1f} = **{ratio(seconds)}**" if timed else "not timed",
         f"{gib(memory['theirs'])} / {gib(memory['ours'])} = **{ratio(memory)}**",
     ]
 
@@ -184,16 +187,13 @@ def section(entry):
     versions = ", ".join(f"{name} {version}" for name, version in entry["jobs"][0]["versions"].items())
     cpu, threads = entry["machine"]["cpu"], entry["threads"]
     where = f"{cpu}, {threads} thread{'s' * (threads > 1)} each" if entry["device"] == "cpu" else "a card"
-    parts = [f"## {title(entry)}", f"{versions}; {where}; f32.{busy(entry)}"]
+    parts = [f"## {title(entry)}", f"{versions}; {where}; f32."]
     return "\n\n".join(parts + [job_part(entry, job) for job in entry["jobs"]])
 
 
-def busy(entry):
-    """Says where other programs had the cores too, so that seconds are worth less."""
-    load, cores = entry["load"], entry["machine"]["num_cores"]
-    if load <= cores:
-        return ""
-    return f" Other programs ran at the same time (load {load:.0f} on {cores} cores), so the seconds are rough."
+def is_busy(entry):
+    """Says whether other programs had the cores too: then the two programs were not timed alike."""
+    return entry["load"] > entry["machine"]["num_cores"]
 
 
 def job_part(entry, job):
@@ -238,7 +238,7 @@ is written by the command that measures:
 
 SUMMARY_NOTE = """The difference is relative and that of the metric that differs most. Seconds are those of one seed's
 steps, without loading; memory is the highest resident memory of the training process, Python and PyTorch included.
-GRPO without bands is not timed: there the peer is given its samples."""
+GRPO without bands is not timed: there the peer is given its samples. Nor is a machine where other programs ran."""
 
 DEFINITIONS = """## Where the two differ by definition
 
