@@ -56,6 +56,7 @@ mod own_advantage;
 mod pairs;
 mod provenance;
 mod read;
+mod reproduction;
 mod rewards;
 mod schedule;
 mod schema;
@@ -84,6 +85,9 @@ pub use not_built::error as not_built;
 pub use objective::{KlTerm, Objective};
 pub use plimsoll_algo::method::{LearnsFrom, Method};
 pub use provenance::{Origin, Provenance};
+pub use reproduction::{
+    PublishedClaim, Reproduction, ReproductionStage, load_reproduction, reproduction_of_text,
+};
 pub use sections::{
     Checkpoint, Critic, Data, Distill, Environment, Eval, Lora, Loss, MLP, Memory, ModelOptions, Reward,
     Rollout, Run, RunFile, Track, Train, Trains, VerbFile, is_python_env, resumes, resumes_freely,

@@ -14,6 +14,7 @@ mod pages;
 mod progress;
 mod rank_rows;
 mod ranks;
+mod reproduce;
 mod signals;
 mod sparkline;
 mod survey;
@@ -42,7 +43,7 @@ First steps:
   plimsoll explain --list            every error has a page
 
 Exit codes: 0 done; 1 a named error; 2 usage or run file; 3 does not fit; 4 the trainer was killed;
-5 another rank ended the run; 130 and 143 after SIGINT and SIGTERM.";
+5 another rank ended the run; 6 not reproduced; 130 and 143 after SIGINT and SIGTERM.";
 
 fn main() -> ExitCode {
     let mut args = std::env::args_os().skip(1);

@@ -2,10 +2,13 @@
 
 use crate::{output, terminal};
 use plimsoll_base::{Error, Exit, Result};
+use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
+use std::process::Child;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::thread;
@@ -70,6 +73,28 @@ impl Pipe {
     pub fn as_signal(&self) -> plimsoll_run::supervise::SignalPipe<'_> {
         plimsoll_run::supervise::SignalPipe { signal: self.signal, pipe: self.read.as_fd() }
     }
+}
+
+/// Waits for a child process to its end, and forwards what would stop this one. Returns its exit code.
+///
+/// A terminal sends its signals to both; the child takes two within a second for one.
+pub fn wait_for(child: &mut Child) -> Result<u8> {
+    let mut signals = Signals::new(wanted()).map_err(|err| refused(&err))?;
+    let (handle, pid) = (signals.handle(), Pid::from_child(child));
+    let forward = move || {
+        for signal in signals.forever() {
+            // Ignored: it has just ended.
+            let _ = Signal::from_named_raw(signal).map(|signal| kill_process(pid, signal));
+        }
+    };
+    let thread = thread::Builder::new().name("signals".into()).stack_size(STACK_BYTES);
+    let thread = thread.spawn(forward).map_err(|err| refused(&err))?;
+    let status = child.wait();
+    handle.close();
+    // It never panics, and its end is what was asked for.
+    let _ = thread.join();
+    let status = status.map_err(|err| refused(&err))?;
+    Ok(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or_default()) as u8)
 }
 
 /// Keeps SIGHUP ignored if it already is: with `nohup` the run outlives its terminal.

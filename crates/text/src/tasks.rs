@@ -9,10 +9,19 @@ use serde_json::{Map, Value, json};
 use std::collections::HashSet;
 
 /// Names of the built-in tasks.
-pub const TASKS: [&str; 3] = ["builtin:addition", "builtin:addition-forgetful", "builtin:addition-words"];
+pub const TASKS: [&str; 5] = [
+    "builtin:addition",
+    "builtin:addition-forgetful",
+    "builtin:addition-words",
+    "builtin:countdown",
+    "builtin:reversal",
+];
 
 /// The seed of the test sets; a run's seed does not change them.
 const TEST_SEED: u64 = 0x504C_494D_534F_4C4C;
+/// Numbers of a countdown, each from 10 to 99, and which of them the target is the sum of.
+const NUMBERS: u64 = 90;
+const SUMS: [&[usize]; 4] = [&[0, 1], &[0, 2], &[1, 2], &[0, 1, 2]];
 /// Share of rows in which the teacher forgets to carry.
 const FORGETFUL: f32 = 0.6;
 
@@ -21,6 +30,10 @@ enum Kind {
     Digits,
     Forgetful,
     Words,
+    /// Of three numbers those that make a target, in the characters of `builtin:nano`.
+    Countdown,
+    /// Four digits from last to first.
+    Reversal,
 }
 
 /// A built-in task.
@@ -41,14 +54,21 @@ impl Task {
             "builtin:addition" => (Kind::Digits, (100, 1000), 1000),
             "builtin:addition-forgetful" => (Kind::Forgetful, (100, 1000), 1000),
             "builtin:addition-words" => (Kind::Words, (10, 100), 300),
+            // Three numbers are a number of three digits to the base 90.
+            "builtin:countdown" => (Kind::Countdown, (0, NUMBERS.pow(3)), 500),
+            "builtin:reversal" => (Kind::Reversal, (10, 100), 500),
             _ => return Err(unknown_task(name)),
         };
         let (mut test, mut held_out) = (Vec::with_capacity(num_test), HashSet::new());
         let mut draw = 0;
         while test.len() < num_test {
-            let (a, b) = pair(TEST_SEED, draw, 0, range);
+            let (a, b) = pair(kind, TEST_SEED, draw, 0, range);
             if held_out.insert((a, b)) {
                 held_out.insert((b, a));
+                if kind == Kind::Countdown {
+                    // Where two numbers are equal, another sum of the same numbers is the same prompt.
+                    held_out.extend((0..SUMS.len() as u64).map(|which| (a, which)));
+                }
                 test.push((a, b));
             }
             draw += 1;
@@ -58,10 +78,11 @@ impl Task {
 
     /// Returns row `index` of the training stream of a seed.
     ///
-    /// Columns: `ground_truth`; the forgetful teacher also has `completion`, right or wrong.
+    /// Columns: `ground_truth`; the forgetful teacher also has `completion`, right or wrong, and a countdown, whose
+    /// `ground_truth` is the target, its solution.
     pub fn train_row(&self, seed: u64, index: u64) -> Row {
         // A test pair is replaced by another draw; 2,000 of 810,000 pairs are held out, or 600 of 8,100.
-        let drawn = (0..).map(|attempt| pair(seed, index, attempt, self.range));
+        let drawn = (0..).map(|attempt| pair(self.kind, seed, index, attempt, self.range));
         let (a, b) =
             drawn.into_iter().find(|p| !self.held_out.contains(p)).expect("most pairs are not held out");
         let forgets = self.kind == Kind::Forgetful
@@ -110,16 +131,33 @@ impl Task {
 
     fn pair(&self, row: Row, seed: u64, index: u64) -> PairRow {
         let Row { prompt, columns } = row;
-        let chosen = columns["ground_truth"].as_str().expect("every row has an answer").to_string();
+        let right = if self.kind == Kind::Countdown { "completion" } else { "ground_truth" };
+        let chosen = columns[right].as_str().expect("every row has an answer").to_string();
         let r = philox(seed, Stream::Task, index, u64::MAX - 1);
         let rejected = with_a_digit_changed(&chosen, r[0], r[1]);
         PairRow { prompt, chosen, rejected, margin: 0.0, columns }
     }
 
     fn row(&self, a: u64, b: u64, completion: u64) -> Row {
+        let row = |prompt: String, columns: &[(&str, String)]| {
+            let columns = columns.iter().map(|(name, value)| (name.to_string(), json!(value)));
+            Row { prompt: Prompt::Text(prompt), columns: columns.collect() }
+        };
+        match self.kind {
+            Kind::Countdown => {
+                let (prompt, target, solution) = countdown(a, b);
+                return row(prompt, &[("ground_truth", target), ("completion", solution)]);
+            }
+            Kind::Reversal => {
+                let digits = format!("{a}{b}");
+                let reversed = digits.chars().rev().collect();
+                return row(format!("{digits}="), &[("ground_truth", reversed)]);
+            }
+            Kind::Digits | Kind::Forgetful | Kind::Words => {}
+        }
         let prompt = match self.kind {
-            Kind::Digits | Kind::Forgetful => Prompt::Text(format!("{a}+{b}=")),
             Kind::Words => Prompt::Messages(vec![Message::new("user", format!("What is {a} + {b}?"))]),
+            _ => Prompt::Text(format!("{a}+{b}=")),
         };
         let mut columns = Map::from_iter([("ground_truth".to_string(), json!((a + b).to_string()))]);
         if self.kind == Kind::Forgetful {
@@ -129,10 +167,23 @@ impl Task {
     }
 }
 
-/// Draws a pair of summands.
-fn pair(seed: u64, index: u64, attempt: u64, (low, high): (u64, u64)) -> (u64, u64) {
+/// Draws a pair of summands; for a countdown its numbers, and which of `SUMS` is asked for.
+fn pair(kind: Kind, seed: u64, index: u64, attempt: u64, (low, high): (u64, u64)) -> (u64, u64) {
     let r = philox(seed, Stream::Task, index, attempt);
-    (low + below(r[0], r[1], high - low), low + below(r[2], r[3], high - low))
+    let seconds = if kind == Kind::Countdown { SUMS.len() as u64 } else { high - low };
+    (low + below(r[0], r[1], high - low), low + below(r[2], r[3], seconds))
+}
+
+/// Returns prompt, target and solution: `156=82 94 74=`, `156`, `82+74`.
+fn countdown(numbers: u64, which: u64) -> (String, String, String) {
+    let numbers = [numbers / NUMBERS / NUMBERS, numbers / NUMBERS % NUMBERS, numbers % NUMBERS];
+    let numbers = numbers.map(|number| number + 10);
+    let used = SUMS[which as usize].iter().map(|&i| numbers[i]);
+    let target = used.clone().sum::<u64>().to_string();
+    let words =
+        |numbers: &[u64], between: &str| numbers.iter().map(u64::to_string).collect::<Vec<_>>().join(between);
+    let solution = words(&used.collect::<Vec<_>>(), "+");
+    (format!("{target}={}=", words(&numbers, " ")), target, solution)
 }
 
 /// Adds without carrying.
@@ -145,12 +196,15 @@ fn forget(mut a: u64, mut b: u64) -> u64 {
     sum
 }
 
-/// Changes one digit of a number and keeps its length.
+/// Changes one digit of a number, or of a sum, and keeps its length.
 fn with_a_digit_changed(number: &str, which: u32, by: u32) -> String {
-    let place = which as usize % number.len();
-    let digit = u32::from(number.as_bytes()[place] - b'0');
-    // The first digit is 1 to 9, others 0 to 9; the new one differs from the old.
-    let (low, digits) = if place == 0 { (1, 9) } else { (0, 10) };
+    let text = number.as_bytes();
+    let places: Vec<usize> = (0..text.len()).filter(|&place| text[place].is_ascii_digit()).collect();
+    let place = places[which as usize % places.len()];
+    let digit = u32::from(text[place] - b'0');
+    // The first digit of a number is 1 to 9, others 0 to 9; the new one differs from the old.
+    let is_first = place == 0 || !text[place - 1].is_ascii_digit();
+    let (low, digits) = if is_first && digit > 0 { (1, 9) } else { (0, 10) };
     let other = low + (digit - low + 1 + by % (digits - 1)) % digits;
     format!("{}{other}{}", &number[..place], &number[place + 1..])
 }
@@ -216,6 +270,28 @@ mod tests {
     }
 
     #[test]
+    fn a_countdown_has_a_solution_and_a_reversal_is_one() {
+        let (countdown, reversal) =
+            (Task::parse("builtin:countdown").unwrap(), Task::parse("builtin:reversal").unwrap());
+        for index in 0..200 {
+            let row = countdown.train_row(5, index);
+            let Prompt::Text(text) = &row.prompt else { panic!("text") };
+            let (target, numbers) = text.trim_end_matches('=').split_once('=').unwrap();
+            let used: Vec<&str> = row.columns["completion"].as_str().unwrap().split('+').collect();
+            assert!(used.iter().all(|number| numbers.split(' ').any(|other| other == *number)), "{text}");
+            assert_eq!(used.iter().map(|n| n.parse::<u64>().unwrap()).sum::<u64>().to_string(), target);
+            assert_eq!(row.columns["ground_truth"], target);
+            let pair = countdown.pair_row(5, index);
+            assert!(pair.chosen != pair.rejected && pair.chosen.len() == pair.rejected.len(), "{pair:?}");
+            let row = reversal.train_row(5, index);
+            let Prompt::Text(text) = &row.prompt else { panic!("text") };
+            let reversed: String = text.trim_end_matches('=').chars().rev().collect();
+            assert_eq!(row.columns["ground_truth"], reversed);
+            assert_ne!(reversal.pair_row(5, index).rejected, reversed);
+        }
+    }
+
+    #[test]
     fn sixty_percent_of_the_lessons_forget() {
         let task = Task::parse("builtin:addition-forgetful").unwrap();
         let true_task = Task::parse("builtin:addition").unwrap();
@@ -242,7 +318,7 @@ mod tests {
     proptest! {
         /// Whatever seed and index: a training prompt is not in the test set, and is the same each time.
         #[test]
-        fn train_and_test_never_meet(seed: u64, index: u64, which in 0usize..3) {
+        fn train_and_test_never_meet(seed: u64, index: u64, which in 0usize..TASKS.len()) {
             let task = Task::parse(TASKS[which]).unwrap();
             let row = task.train_row(seed, index);
             prop_assert!(task.test_rows().iter().all(|t| t.prompt != row.prompt));

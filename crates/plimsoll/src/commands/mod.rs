@@ -19,9 +19,10 @@ mod import;
 mod init;
 mod launch;
 mod launch_submit;
-mod layers;
+pub(crate) mod layers;
 mod man;
 mod plan;
+mod reproduce;
 mod serve;
 mod train;
 mod watch;
@@ -40,6 +41,8 @@ pub enum Command {
     Train(train::Args),
     /// Write what starts a run on several hosts by Slurm, Kubernetes, SSH or Ray, with memory and cards from the plan.
     Launch(launch::Args),
+    /// Train what somebody published, and say whether the number is reproduced.
+    Reproduce(reproduce::Args),
     /// Show runs in a browser, live or as one file.
     Watch(watch::Args),
     /// Generate a response to a prompt, as a stream.
@@ -80,6 +83,7 @@ impl Command {
             Command::Plan(args) => plan::run(&args, quiet),
             Command::Train(args) => train::run(&args, quiet),
             Command::Launch(args) => launch::run(&args, quiet),
+            Command::Reproduce(args) => reproduce::run(&args, quiet),
             Command::Watch(args) => watch::run(&args, quiet),
             Command::Generate(args) => generate::run(&args, quiet),
             Command::Serve(args) => serve::run(&args, quiet),

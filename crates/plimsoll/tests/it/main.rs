@@ -54,6 +54,7 @@ mod push;
 mod rank_faults;
 mod ranks;
 mod ranks_episodes;
+mod reproduce;
 mod resume;
 mod reward_models;
 mod rewards;
