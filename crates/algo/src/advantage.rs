@@ -20,6 +20,8 @@ plimsoll_base::names! {
         LengthWeighted = "length_weighted",
         /// R - mean of the group, times the number of samples for each that has a reward other than 0.
         Gpg = "gpg",
+        /// R - the reward of the greedy answer.
+        Greedy = "greedy",
         /// (R - the second best of the group) / (std + eps) of the best; 0 of the others.
         Lead = "lead",
         /// The group norm of each reward by itself, summed by weights and normalised over the step.
@@ -41,6 +43,7 @@ impl Advantage {
             GroupShaping::GroupNorm { .. } => Advantage::GroupNorm,
             GroupShaping::LengthWeighted => Advantage::LengthWeighted,
             GroupShaping::Gpg => Advantage::Gpg,
+            GroupShaping::Greedy => Advantage::Greedy,
             GroupShaping::Lead { .. } => Advantage::Lead,
             GroupShaping::Decoupled { .. } => Advantage::Decoupled,
         }
@@ -54,6 +57,7 @@ impl Advantage {
             Advantage::Rloo => GroupShaping::Rloo,
             Advantage::LengthWeighted => GroupShaping::LengthWeighted,
             Advantage::Gpg => GroupShaping::Gpg,
+            Advantage::Greedy => GroupShaping::Greedy,
             Advantage::Lead => GroupShaping::Lead { eps },
             Advantage::Decoupled => GroupShaping::Decoupled { eps },
             Advantage::None | Advantage::Gae => GroupShaping::None,
@@ -62,7 +66,7 @@ impl Advantage {
 
     /// True if it compares the samples of one prompt.
     pub const fn compares_group(self) -> bool {
-        !matches!(self, Advantage::None | Advantage::Gae)
+        !matches!(self, Advantage::None | Advantage::Gae | Advantage::Greedy)
     }
 }
 

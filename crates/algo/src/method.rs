@@ -43,6 +43,8 @@ plimsoll_base::names! {
         PassK = "pass_k",
         /// Each reward compared within its group by itself (arXiv 2601.05242).
         Gdpo = "gdpo",
+        /// Returns less the reward of the greedy answer (ReMax).
+        Remax = "remax",
         /// PPO with a critic (arXiv 1707.06347).
         Ppo = "ppo",
         /// A teacher's log-probs of what the student samples (MiniLLM arXiv 2306.08543).
@@ -262,6 +264,7 @@ pub const METHODS: [MethodSpec; Method::ALL.len()] = [
     sampling(Method::Gpg, SamplingSpec { shaping: GroupShaping::Gpg, loss: PolicyLoss::Reinforce, ..GRPO }),
     sampling(Method::PassK, SamplingSpec { shaping: GroupShaping::Lead { eps: 1e-4 }, ..GRPO }),
     sampling(Method::Gdpo, SamplingSpec { shaping: GroupShaping::Decoupled { eps: 1e-4 }, ..GRPO }),
+    sampling(Method::Remax, SamplingSpec { shaping: GroupShaping::Greedy, ..GRPO }),
     MethodSpec {
         needs: Needs { critic: true, ..SAMPLES },
         ..sampling(

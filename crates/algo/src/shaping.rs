@@ -24,6 +24,8 @@ pub enum GroupShaping {
     LengthWeighted,
     /// Less the mean, times samples for each whose reward is not 0, over the whole step (GPG, arXiv 2504.02546).
     Gpg,
+    /// Less the reward of the greedy answer to the prompt, see `subtract_greedy` (ReMax, arXiv 2310.10505).
+    Greedy,
     /// The best sample's lead over the second, divided by (std + eps); 0 for the others (verl's `grpo_passk`).
     Lead {
         /// As of `GroupNorm`.
@@ -148,7 +150,7 @@ pub fn shape_rewards(
 
 /// Refuses a group too small for its baseline; the planner checks this before the run.
 pub fn check_group_size(group: GroupShaping, group_size: usize) -> Result<()> {
-    let at_least = if group == GroupShaping::None { 1 } else { 2 };
+    let at_least = if matches!(group, GroupShaping::None | GroupShaping::Greedy) { 1 } else { 2 };
     if group_size >= at_least {
         return Ok(());
     }
@@ -234,10 +236,23 @@ pub fn decoupled(parts: &[&[Option<f32>]], weights: &[f64], group_size: usize, e
     }
 }
 
+/// Subtracts from each sample the reward of the greedy answer to its prompt, in place.
+///
+/// `greedy`: [P]; a prompt whose greedy answer has no reward gets 0. Source: verl 0.9.1
+/// `compute_remax_outcome_advantage`.
+pub fn subtract_greedy(greedy: &[Option<f32>], group_size: usize, shaped: &mut [f32]) {
+    assert_eq!(shaped.len(), greedy.len() * group_size, "one greedy answer for each group");
+    for (greedy, shaped) in greedy.iter().zip(shaped.chunks_mut(group_size)) {
+        for one in shaped {
+            *one = greedy.map_or(0.0, |greedy| (f64::from(*one) - f64::from(greedy)) as f32);
+        }
+    }
+}
+
 /// Shapes one reward; `base`: what it is compared with.
 fn shape_one(group: GroupShaping, reward: f64, base: f64, stats: &GroupStats) -> f64 {
     match group {
-        GroupShaping::None => reward,
+        GroupShaping::None | GroupShaping::Greedy => reward,
         _ if stats.count < 2 => 0.0,
         // R - (sum - R)/(n - 1) = (R - mean) n/(n - 1).
         GroupShaping::Rloo => (reward - stats.mean) * stats.count as f64 / (stats.count - 1) as f64,

@@ -11,7 +11,7 @@ use plimsoll_algo::method::{AdvantageKind, SamplingSpec};
 use plimsoll_algo::packed::Packed;
 use plimsoll_algo::policy_loss::{PolicyBatch, PolicyLoss, policy_loss};
 use plimsoll_algo::preference::{PairBatch, PreferenceLoss, preference_loss, reward_model_loss};
-use plimsoll_algo::shaping::{GroupShaping, Shaping, decoupled, shape_rewards};
+use plimsoll_algo::shaping::{GroupShaping, Shaping, decoupled, shape_rewards, subtract_greedy};
 use plimsoll_algo::value_loss::{ValueBatch, value_loss};
 use plimsoll_base::Result;
 use serde_json::Value;
@@ -216,6 +216,7 @@ fn advantage_error(spec: &SamplingSpec, golden: &Value, inputs: &Inputs) -> Resu
         spec.shaping,
         GroupShaping::LengthWeighted
             | GroupShaping::Gpg
+            | GroupShaping::Greedy
             | GroupShaping::Lead { .. }
             | GroupShaping::Decoupled { .. }
     ) {
@@ -262,6 +263,7 @@ fn kin_error(shaping: GroupShaping) -> Result<f64> {
     let key = match shaping {
         GroupShaping::LengthWeighted => "opo",
         GroupShaping::Gpg => "gpg",
+        GroupShaping::Greedy => "remax",
         GroupShaping::Lead { .. } => "pass_k",
         _ => "gdpo",
     };
@@ -273,6 +275,10 @@ fn kin_error(shaping: GroupShaping) -> Result<f64> {
     } else {
         let shaping = Shaping { overlong: None, group: shaping, clip: [-10.0, 10.0] };
         shape_rewards(&shaping, &rewards, &lengths, group, &mut shaped)?;
+    }
+    if shaping == GroupShaping::Greedy {
+        let greedy: Vec<Option<f32>> = of("greedy").into_iter().map(Some).collect();
+        subtract_greedy(&greedy, group, &mut shaped);
     }
     Ok(largest(&vec![1.0; shaped.len()], &shaped, &wide(flat(&kin["shaped"][key]))))
 }

@@ -6,7 +6,7 @@ use super::provenance::Provenance;
 use super::sections::{Environment, Reward, RunFile};
 use super::values::{Credit, DynamicSampling, Network, Overlong};
 use crate::RunSpec;
-use plimsoll_algo::method::LearnsFrom;
+use plimsoll_algo::{advantage::Advantage, method::LearnsFrom};
 use plimsoll_base::{Error, Result};
 use plimsoll_textenv::{EpisodesOf, HTTP_AGENT, Kind, Settings, TOOLS, tool_function};
 use std::collections::BTreeSet;
@@ -202,6 +202,12 @@ fn other_sections(run: &RunFile, environment: &Environment, kind: &Kind, at: &Pr
         return refuse("data.overlong", "where \"drop\" would change the set of episodes");
     }
     let advantage = run.loss.baseline();
+    if advantage == Advantage::Greedy {
+        let message = "advantage `greedy` with an [environment], whose episodes have no greedy answer to be compared with";
+        return Err(
+            contradiction(at, "loss.advantage", message).hint("set method = \"grpo\" or \"reinforce\"")
+        );
+    }
     if environment.credit == Credit::Turn && advantage.compares_group() {
         let message = format!(
             "environment.credit = \"turn\" with advantage `{advantage}`, which compares whole episodes of a group"

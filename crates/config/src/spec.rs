@@ -11,6 +11,7 @@ use crate::{
 use plimsoll_algo::labelled::Kto;
 use plimsoll_algo::method::{LearnsFrom, Method, Needs, Reference};
 use plimsoll_algo::preference::PreferenceLoss;
+use plimsoll_algo::shaping::GroupShaping;
 use plimsoll_arch::{LoraShape, LoraTargets, Quantization};
 use plimsoll_reward::{EstimatorSpec, RewardSpec};
 use std::path::PathBuf;
@@ -189,6 +190,11 @@ impl RunSpec {
     /// True if responses are sampled: by a method that learns from them, or by a command.
     pub fn samples(&self) -> bool {
         self.needs.learns_from == LearnsFrom::Samples
+    }
+
+    /// True if samples are compared with greedy answers, which are then drawn too.
+    pub fn samples_greedily(&self) -> bool {
+        self.objective.is_some_and(|objective| objective.shaping.group == GroupShaping::Greedy)
     }
 
     /// Returns which weights of the run are the teacher's; none without a teacher, or with another model.

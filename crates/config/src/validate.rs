@@ -230,9 +230,11 @@ fn loss(loss: &Loss, method: Method, at: &Provenance) -> Result<()> {
         return Err(contradiction(at, "loss.overlong_factor", message)
             .hint("set loss.overlong_buffer, or remove loss.overlong_factor"));
     }
-    if loss.overlong_buffer.is_some() && loss.baseline() == Advantage::Decoupled {
-        let message = "loss.overlong_buffer with advantage `decoupled`, which compares each reward by itself";
-        return Err(contradiction(at, "loss.overlong_buffer", message)
+    if loss.overlong_buffer.is_some() && matches!(loss.baseline(), Advantage::Decoupled | Advantage::Greedy) {
+        let advantage = loss.baseline();
+        let message =
+            format!("loss.overlong_buffer with advantage `{advantage}`, which compares rewards as they are");
+        return Err(contradiction(at, "loss.overlong_buffer", &message)
             .hint("remove loss.overlong_buffer, and add a [[reward]] with kind = \"length\""));
     }
     let fixed = method.spec().sampling.is_some_and(|sampling| !sampling.advantage.discounts());

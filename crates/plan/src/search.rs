@@ -249,7 +249,8 @@ impl Planner<'_> {
     /// Returns the sampling settings that passes are recorded for: the clients', or the rollout's and the evaluation's.
     fn ways_of_sampling(&self, run: &RunSpec) -> usize {
         let has_clients = self.facts.host.clients > Bytes(0);
-        1 + usize::from(has_clients || run.eval.temperature != run.rollout.temperature)
+        let greedy = run.samples_greedily() && run.eval.temperature != 0.0;
+        1 + usize::from(has_clients || run.eval.temperature != run.rollout.temperature) + usize::from(greedy)
     }
 
     fn shape(&self, run: &RunSpec, knobs: &Knobs) -> (RunShape, Resolved) {

@@ -144,7 +144,10 @@ fn ready<'a>(
         group.barrier()?;
     }
     let how = sampling(&run.rollout, run.seed);
-    trainer.rehearse(&[how, Sampling { temperature: run.eval.temperature as f32, ..how }])?;
+    let at = |temperature: f32| Sampling { temperature, ..how };
+    let greedy = run.samples_greedily().then(|| at(0.0));
+    let ways: Vec<Sampling> = [how, at(run.eval.temperature as f32)].into_iter().chain(greedy).collect();
+    trainer.rehearse(&ways)?;
     let measured = devices::with_measured(report, dev, before, !run.run.checked)?;
     Ok((trainer, measured))
 }

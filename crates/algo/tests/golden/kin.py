@@ -46,6 +46,7 @@ verl = functions(
         "compute_opo_outcome_advantage",
         "compute_gpg_outcome_advantage",
         "compute_grpo_passk_outcome_advantage",
+        "compute_remax_outcome_advantage",
     ],
     {**common, "verl_F": torch_functional, "AlgoConfig": type(None)},
 )
@@ -160,6 +161,8 @@ rewards = torch.tensor([1.0, 0.0, 0.5, 0.0, 0.2, 0.9, 0.9, 0.1, 0.0, 0.0, 0.7, 0
 lengths = [3, 7, 5, 2, 8, 1, 4, 6, 2, 2, 5, 8]
 second = torch.tensor([0.1, 0.4, 0.4, 0.2, 1.0, 0.0, 0.5, 0.5, 0.3, 0.9, 0.6, 0.0])
 weights = [1.0, 0.5]
+# Rewards of the greedy answers, one a group.
+greedy = torch.tensor([1.0, 0.2, 0.0])
 responses = torch.zeros(len(lengths), max(lengths))
 token_rewards = torch.zeros_like(responses)
 for i, length in enumerate(lengths):
@@ -187,12 +190,16 @@ shaped = {
         verl.compute_grpo_passk_outcome_advantage(token_rewards.clone(), responses, index, epsilon=1e-4, config={})
     ),
     "gdpo": gdpo(),
+    "remax": first_token(
+        verl.compute_remax_outcome_advantage(token_rewards.clone(), greedy.repeat_interleave(SIZE), responses)
+    ),
 }
 
 with open(os.path.join(HERE, "kin.json"), "w") as file:
     groups = {
         "rewards": rewards.tolist(),
         "second": second.tolist(),
+        "greedy": greedy.tolist(),
         "weights": weights,
         "lengths": lengths,
         "group_size": SIZE,

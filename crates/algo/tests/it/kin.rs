@@ -7,7 +7,7 @@ use plimsoll_algo::aggregation::{Aggregation, AggregationKind};
 use plimsoll_algo::packed::Packed;
 use plimsoll_algo::policy_loss::{PolicyBatch, PolicyLoss, policy_loss};
 use plimsoll_algo::preference::{PairBatch, PreferenceLoss, preference_loss};
-use plimsoll_algo::shaping::{GroupShaping, Shaping, decoupled, shape_rewards};
+use plimsoll_algo::shaping::{GroupShaping, Shaping, decoupled, shape_rewards, subtract_greedy};
 use serde_json::Value;
 
 const OFFSETS: [usize; 5] = [0, 4, 8, 12, 16];
@@ -97,6 +97,14 @@ fn shaped_rewards_are_those_of_verl_and_trl() {
     let parts: Vec<&[Option<f32>]> = pairs.iter().map(|pair| &pair[..]).collect();
     decoupled(&parts, &flat(of("weights")), 4, 1e-4, &mut shaped);
     all_close("gdpo", &shaped, &kin["shaped"]["gdpo"]);
+    let options = Shaping { overlong: None, group: GroupShaping::Greedy, clip: [-10.0, 10.0] };
+    shape_rewards(&options, &rewards, &lengths, 4, &mut shaped).expect("a group of any size");
+    let mut greedy: Vec<Option<f32>> = narrow(of("greedy")).into_iter().map(Some).collect();
+    subtract_greedy(&greedy, 4, &mut shaped);
+    all_close("remax", &shaped, &kin["shaped"]["remax"]);
+    greedy[1] = None;
+    subtract_greedy(&greedy, 4, &mut shaped);
+    assert_eq!(shaped[4..8], [0.0; 4], "nothing to be compared with");
 }
 
 #[test]

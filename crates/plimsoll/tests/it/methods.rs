@@ -29,8 +29,18 @@ fn saved_state(folder: &Run, dir: &str) -> Value {
 fn the_parts_of_a_method_combine_freely() {
     let folder = Run::new(RUN);
     let policies = ["ppo", "gspo", "cispo", "sapo", "reinforce", "gmpo", "dppo_tv", "dppo_kl", "vespo"];
-    let advantages =
-        ["group_norm", "mean_baseline", "rloo", "none", "gae", "length_weighted", "gpg", "lead", "decoupled"];
+    let advantages = [
+        "group_norm",
+        "mean_baseline",
+        "rloo",
+        "none",
+        "gae",
+        "length_weighted",
+        "gpg",
+        "lead",
+        "decoupled",
+        "greedy",
+    ];
     let aggregations =
         ["token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "seq_mean_token_sum_norm", "token_sum"];
     let whitens = ["off", "full", "no_std"];
@@ -62,8 +72,9 @@ fn the_parts_of_a_method_combine_freely() {
             ];
             let mut sets = vec![method, "train.learning_rate=1e-5"];
             sets.extend(parts.iter().map(String::as_str));
-            // Rewards that are compared one by one have no length penalty.
-            let other = others[if *advantage == "decoupled" { 1 + turn % 3 } else { turn % 4 }];
+            // Rewards that are compared as they are have no length penalty.
+            let other =
+                others[if matches!(*advantage, "decoupled" | "greedy") { 1 + turn % 3 } else { turn % 4 }];
             sets.extend(kls[(p + a) % 4].iter().chain(other));
             let dir = format!("{policy}-{advantage}");
             folder.train(&dir, &sets);
@@ -124,6 +135,28 @@ fn every_key_of_the_loss_reaches_the_loop() {
     for correction in ["tis", "icepop", "sequence_mask", "sequence_mask_sum"] {
         differs(&lag, &[&format!("loss.correction={correction}"), "loss.correction_band=[0.9, 1.1]"]);
     }
+}
+
+/// A group of one has its baseline; a checkpoint keeps it for the steps that wait.
+#[test]
+fn a_greedy_answer_is_the_baseline_on_any_number_of_ranks_and_after_a_resume() {
+    let folder = Run::new(RUN);
+    let sets = ["method=remax", "rollout.group_size=1", "rollout.prompts_per_step=8", "train.cut_multiple=4"];
+    folder.train("one", &sets);
+    assert!(folder.metrics("one").iter().any(|step| number(step, "grad_norm") > 0.0));
+    folder.train("two", &[&sets[..], &["--ranks=2"]].concat());
+    assert_eq!(folder.result("two"), folder.result("one"));
+    let lag = [&sets[..], &["rollout.policy_lag=1", "train.steps=4"]].concat();
+    folder.train("whole", &lag);
+    folder.train("part", &[&sets[..], &["rollout.policy_lag=1", "train.steps=1"]].concat());
+    folder.train("part", &[&lag[..], &["--resume"]].concat());
+    assert_eq!(folder.result("part"), folder.result("whole"));
+    folder.plan_refused(&["method=remax", "loss.overlong_buffer=2"], 2, &["loss.overlong_buffer", "greedy"]);
+    folder.plan_refused(
+        &["method=remax", "environment.env=text:second-try"],
+        2,
+        &["contradictory-keys", "greedy answer"],
+    );
 }
 
 #[test]

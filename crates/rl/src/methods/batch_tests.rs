@@ -13,6 +13,7 @@ fn run() -> RunSpec {
 }
 
 fn group(prompt: &[u32], samples: usize, branches: Option<Vec<Branch>>) -> SampleGroup {
+        greedy: None,
     SampleGroup {
         position: 0,
         item: Item { ids: prompt.to_vec(), ..Item::default() },

@@ -12,7 +12,7 @@ fn scored(total: Option<f32>, parts: &[Option<f32>]) -> Scored {
 fn group(set: usize, totals: &[Option<f32>]) -> SampleGroup {
     let scored = totals.iter().map(|&total| scored(total, &[])).collect();
     let item = Item { set, ..Item::default() };
-    SampleGroup { position: 0, item, scored, texts: Vec::new(), branches: None }
+    SampleGroup { position: 0, item, scored, texts: Vec::new(), branches: None, greedy: None }
 }
 
 #[test]

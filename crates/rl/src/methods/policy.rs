@@ -9,16 +9,18 @@ use crate::methods::buffers::StepBuffers;
 use crate::methods::critic::{critic_updates, gae_advantages};
 use crate::methods::{distill, metrics};
 use crate::roles::Trainer;
+use crate::rollout::buffer::SampleGroup;
 use crate::rollout::gather::{Gathered, gather};
 use plimsoll_algo::advantage::{KlReward, discounted_returns, token_rewards, whiten};
 use plimsoll_algo::kl::KlSums;
 use plimsoll_algo::packed::Packed;
-use plimsoll_algo::shaping::{GroupShaping, decoupled, shape_rewards};
+use plimsoll_algo::shaping::{GroupShaping, decoupled, shape_rewards, subtract_greedy};
 use plimsoll_base::Result;
 use plimsoll_config::{OwnTeacher, RunSpec};
 use plimsoll_infer::model_reward;
 use plimsoll_infer::responder::Responder;
 use plimsoll_plan::RoleName;
+use plimsoll_reward::Scored;
 use plimsoll_run::{metrics::Metrics, status::Doing, vitals::Vitals};
 use std::time::Instant;
 
@@ -199,6 +201,16 @@ fn lengths_of(batch: &Batch<'_>, buffers: &StepBuffers) -> Vec<usize> {
     lengths
 }
 
+/// Returns the reward of each sample; none of a group whose greedy answer has none, if they are compared with it.
+fn totals_of(batch: &Batch<'_>, shaping: GroupShaping) -> Vec<Option<f32>> {
+    let one = |group: &SampleGroup| {
+        let has_baseline = shaping != GroupShaping::Greedy || group.greedy.is_some();
+        let total = |scored: &Scored| scored.total.filter(|_| has_baseline);
+        group.scored.iter().map(total).collect::<Vec<_>>()
+    };
+    batch.groups.iter().flat_map(one).collect()
+}
+
 /// Turns rewards into one advantage per token. Returns the sums of a KL term that is part of the reward.
 fn advantages(
     trainer: &mut Trainer<'_>,
@@ -208,13 +220,17 @@ fn advantages(
 ) -> Result<KlSums> {
     let (objective, buffers) = (&cx.objective, &mut trainer.buffers);
     let lengths = lengths_of(batch, buffers);
-    let totals: Vec<Option<f32>> =
-        batch.groups.iter().flat_map(|group| &group.scored).map(|s| s.total).collect();
+    let totals = totals_of(batch, objective.shaping.group);
     let mut shaped = vec![0f32; lengths.len()];
     let group = cx.run.rollout.group_size as usize;
     let rewards = shape_rewards(&objective.shaping, &totals, &lengths, group, &mut shaped)?;
-    if let GroupShaping::Decoupled { eps } = objective.shaping.group {
-        decouple(cx.run, batch, eps, &mut shaped);
+    match objective.shaping.group {
+        GroupShaping::Decoupled { eps } => decouple(cx.run, batch, eps, &mut shaped),
+        GroupShaping::Greedy => {
+            let greedy: Vec<Option<f32>> = batch.groups.iter().map(|group| group.greedy).collect();
+            subtract_greedy(&greedy, group, &mut shaped);
+        }
+        _ => {}
     }
     let scored = totals.len() - rewards.num_left_out;
     report.reward = (scored > 0).then_some(rewards.reward);

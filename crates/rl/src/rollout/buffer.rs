@@ -35,6 +35,8 @@ pub struct SampleGroup {
     pub texts: Vec<String>,
     /// The samples' sequences, if a sample may have any number; otherwise each has one, after the item's prompt.
     pub branches: Option<Vec<Branch>>,
+    /// The reward of the greedy answer, where samples are compared with it.
+    pub greedy: Option<f32>,
 }
 
 /// A sequence of a sample, with a prompt of its own.
@@ -65,6 +67,8 @@ impl SampleGroup {
 struct Line {
     position: u64,
     samples: Vec<LineSample>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    greedy: Option<u32>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -151,7 +155,8 @@ impl RolloutBuffer {
                 parts: scored.parts.iter().map(|&part| bits(part)).collect(),
             };
             let samples = (g * size..).zip(&group.scored).map(sample).collect();
-            serde_json::to_string(&Line { position: group.position, samples }).expect("a line is plain data")
+            let greedy = bits(group.greedy);
+            serde_json::to_string(&Line { position: group.position, samples, greedy }).expect("a line is plain data")
         })
     }
 
@@ -193,8 +198,8 @@ impl RolloutBuffer {
                 let parts = sample.parts.into_iter().map(number).collect();
                 scored.push(Scored { total: number(sample.total), parts, failed: false });
             }
-            let item = item(line.position)?;
-            buffer.push(SampleGroup { position: line.position, item, scored, texts, branches: None });
+            let (item, greedy) = (item(line.position)?, number(line.greedy));
+            buffer.push(SampleGroup { position: line.position, item, scored, texts, branches: None, greedy });
         }
         if buffer.groups.len() as u64 != state.groups {
             return Err(bad(format!("{} groups, state.json says {}", buffer.groups.len(), state.groups)));
@@ -209,7 +214,7 @@ mod tests {
 
     fn group(position: u64, total: Option<f32>) -> SampleGroup {
         let scored = vec![Scored { total, parts: vec![Some(0.1), None], failed: false }, Scored::default()];
-        SampleGroup { position, item: Item::default(), scored, texts: vec![String::new(); 2], branches: None }
+        SampleGroup { position, item: Item::default(), scored, texts: vec![String::new(); 2], branches: None, greedy: total }
     }
 
     #[test]

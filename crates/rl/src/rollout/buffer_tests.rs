@@ -3,6 +3,7 @@
 use super::*;
 
 fn group(position: u64, branches: Option<&[usize]>) -> SampleGroup {
+        greedy: None,
     let branch = |&sample: &usize| Branch { sample, prompt: vec![position as u32, sample as u32] };
     SampleGroup {
         position,

@@ -9,8 +9,9 @@ use crate::roles::Trainer;
 use crate::rollout::buffer::{Branch, SampleGroup};
 use crate::rollout::counted::CountedByAll;
 use crate::rollout::ranks::sample;
-use plimsoll_algo::shaping::GroupFilter;
+use plimsoll_algo::shaping::{GroupFilter, GroupShaping};
 use plimsoll_base::{Error, Result, slugs};
+use plimsoll_device::Sampling;
 use plimsoll_infer::grading::GradedRequest;
 use plimsoll_infer::model_reward;
 use plimsoll_infer::responder::Responder;
@@ -124,7 +125,7 @@ fn round(
 ) -> Result<()> {
     let group = cx.run.rollout.group_size as usize;
     let first = cx.cursor.data_position;
-    let Answered { items, scored, texts, branches } = match cx.episodes.is_some() {
+    let Answered { items, scored, texts, branches, greedy } = match cx.episodes.is_some() {
         true => play(trainer, cx, prompts, step, gathered)?,
         false => answer(trainer, cx, prompts, step, gathered)?,
     };
@@ -166,7 +167,8 @@ fn round(
                 kept.push_response(out.ids(s), out.logprobs(s), out.finish(s));
             }
         }
-        cx.buffer.push(SampleGroup { position: first + g as u64, item, scored, texts, branches });
+        let (position, greedy) = (first + g as u64, greedy.get(g).copied().flatten());
+        cx.buffer.push(SampleGroup { position, item, scored, texts, branches, greedy });
     }
     Ok(())
 }
@@ -179,6 +181,8 @@ struct Answered {
     texts: Vec<String>,
     /// By group, the sequences of its samples, if a sample may have several.
     branches: Option<Vec<Vec<Branch>>>,
+    /// By group, the reward of the greedy answer; empty where samples are not compared with it.
+    greedy: Vec<Option<f32>>,
 }
 
 /// Samples and grades responses to the next `prompts` prompts of the data.
@@ -191,6 +195,10 @@ fn answer(
 ) -> Result<Answered> {
     let items = (cx.prompts)(cx.cursor.data_position, prompts)?;
     (cx.edge)(Doing::Rollout);
+    let greedy = match cx.objective.shaping.group {
+        GroupShaping::Greedy => greedy(trainer, cx, &items, step, gathered)?,
+        _ => Vec::new(),
+    };
     let ids: Vec<&[u32]> = items.iter().map(|item| item.ids.as_slice()).collect();
     let request = Request {
         prompts: &ids,
@@ -214,7 +222,36 @@ fn answer(
     model_reward::add(&cx.run.model_rewards, trainer, &items, request.group_size, &mut whole.scored)?;
     gathered.add_counted(whole.counted);
     gathered.reward_s += sampled.elapsed().as_secs_f64();
-    Ok(Answered { items, scored: whole.scored, texts: whole.texts, branches: None })
+    Ok(Answered { items, scored: whole.scored, texts: whole.texts, branches: None, greedy })
+}
+
+/// Samples and grades the greedy answer to each prompt. Returns their rewards.
+fn greedy(
+    trainer: &mut Trainer<'_>,
+    cx: &mut StepContext<'_>,
+    items: &[Item],
+    step: u32,
+    gathered: &mut Gathered,
+) -> Result<Vec<Option<f32>>> {
+    let ids: Vec<&[u32]> = items.iter().map(|item| item.ids.as_slice()).collect();
+    let request = Request {
+        prompts: &ids,
+        group_size: 1,
+        max_new_tokens: cx.run.rollout.max_new_tokens as usize,
+        sampling: Sampling { temperature: 0.0, ..sampling(&cx.run.rollout, cx.run.seed) },
+        eos: cx.eos,
+        first_sample_id: cx.cursor.next_sample_id,
+        numbers: &[],
+    };
+    let started = Instant::now();
+    let steps = [step, cx.run.train.steps];
+    let of = GradedRequest { request, items, text: cx.text, rollout: &cx.run.rollout, steps };
+    let mut whole = sample(trainer, cx.rewards, &of, &mut || {})?;
+    gathered.stats.add_counts(&whole.stats);
+    model_reward::add(&cx.run.model_rewards, trainer, items, 1, &mut whole.scored)?;
+    gathered.add_counted(whole.counted);
+    gathered.rollout_s += started.elapsed().as_secs_f64();
+    Ok(whole.scored.iter().map(|scored| scored.total).collect())
 }
 
 /// Plays the next episodes, of `prompts` starts. Returns the return of each.
@@ -245,7 +282,7 @@ fn play(
     gathered.rollout_s += started.elapsed().as_secs_f64();
     gathered.episodes = Some(episodes.report());
     let scored = episodes.scored(cx.rewards);
-    Ok(Answered { items, scored, texts: Vec::new(), branches })
+    Ok(Answered { items, scored, texts: Vec::new(), branches, greedy: Vec::new() })
 }
 
 /// Returns the error of a rollout in which no group was kept.

@@ -87,6 +87,7 @@ fn method(draft: &mut Draft) -> Result<()> {
         "opo" => "opo",
         "gpg" => "gpg",
         "grpo_passk" => "pass_k",
+        "remax" => "remax",
         _ => return Err(Draft::no_method(&taken)),
     };
     if method == "reinforce" {

@@ -107,6 +107,7 @@ fn kin_become_the_methods_here() {
         ("verl", format!("{VERL} algorithm.adv_estimator=opo"), &["method = \"opo\""]),
         ("verl", format!("{VERL} algorithm.adv_estimator=gpg"), &["method = \"gpg\""]),
         ("verl", format!("{VERL} algorithm.adv_estimator=grpo_passk"), &["method = \"pass_k\""]),
+        ("verl", format!("{VERL} algorithm.adv_estimator=remax"), &["method = \"remax\""]),
         (
             "trl",
             format!("{trl} --loss_type luspo --importance_sampling_level sequence"),
