@@ -26,7 +26,7 @@ PACKAGES = ["trl", "verl", "openrlhf"]
 TRL = {
     name: [("trainer/base_config.py", "_BaseConfig"), (f"trainer/{name}_config.py", f"{title}Config"),
            ("trainer/model_config.py", "ModelConfig"), ("scripts/utils.py", "ScriptArguments")]
-    for name, title in [("grpo", "GRPO"), ("rloo", "RLOO"), ("sft", "SFT"), ("dpo", "DPO"), ("reward", "Reward")]
+    for name, title in [("grpo", "GRPO"), ("rloo", "RLOO"), ("sft", "SFT"), ("dpo", "DPO"), ("kto", "KTO"), ("reward", "Reward")]
 }
 OPENRLHF = {"ppo": "train_ppo_ray", "sft": "train_sft", "dpo": "train_dpo", "rm": "train_rm"}
 # Sections of verl's configuration that decide nothing about a job.

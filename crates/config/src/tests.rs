@@ -360,7 +360,7 @@ const BAD: &[(&[&str], &str, &str)] = &[
     ),
     (&["loss.policy=sapo", "loss.clip_high=0.3"], "contradictory-keys", "`sapo` clips nothing"),
     (&["method=vespo", "loss.clip_low=0.3"], "contradictory-keys", "`vespo` clips nothing"),
-    (&["method=gdpo", "loss.overlong_buffer=2"], "contradictory-keys", "compares each reward by itself"),
+    (&["method=gdpo", "loss.overlong_buffer=2"], "contradictory-keys", "compares rewards as they are"),
     (&["method=pass_k", "rollout.group_size=1"], "group-too-small", "nothing to be compared with"),
     (&["method=reinforce", "loss.clip_low=0.3"], "contradictory-keys", "`reinforce` clips nothing"),
     (&["method=gspo", "loss.dual_clip=3"], "contradictory-keys", "this is `gspo`"),

@@ -152,11 +152,9 @@ fn a_greedy_answer_is_the_baseline_on_any_number_of_ranks_and_after_a_resume() {
     folder.train("part", &[&lag[..], &["--resume"]].concat());
     assert_eq!(folder.result("part"), folder.result("whole"));
     folder.plan_refused(&["method=remax", "loss.overlong_buffer=2"], 2, &["loss.overlong_buffer", "greedy"]);
-    folder.plan_refused(
-        &["method=remax", "environment.env=text:second-try"],
-        2,
-        &["contradictory-keys", "greedy answer"],
-    );
+    let games = Run::new(crate::turns::RUN);
+    let second_try = "environment.env=text:second-try";
+    games.plan_refused(&["method=remax", second_try], 2, &["contradictory-keys", "greedy answer"]);
 }
 
 #[test]

@@ -13,8 +13,8 @@ fn run() -> RunSpec {
 }
 
 fn group(prompt: &[u32], samples: usize, branches: Option<Vec<Branch>>) -> SampleGroup {
-        greedy: None,
     SampleGroup {
+        greedy: None,
         position: 0,
         item: Item { ids: prompt.to_vec(), ..Item::default() },
         scored: vec![Scored::default(); samples],

@@ -201,6 +201,18 @@ fn lengths_of(batch: &Batch<'_>, buffers: &StepBuffers) -> Vec<usize> {
     lengths
 }
 
+/// Shapes rewards by a baseline that needs more than the sums of a group.
+fn compare(run: &RunSpec, batch: &Batch<'_>, shaping: GroupShaping, shaped: &mut [f32]) {
+    match shaping {
+        GroupShaping::Decoupled { eps } => decouple(run, batch, eps, shaped),
+        GroupShaping::Greedy => {
+            let greedy: Vec<Option<f32>> = batch.groups.iter().map(|group| group.greedy).collect();
+            subtract_greedy(&greedy, run.rollout.group_size as usize, shaped);
+        }
+        _ => {}
+    }
+}
+
 /// Returns the reward of each sample; none of a group whose greedy answer has none, if they are compared with it.
 fn totals_of(batch: &Batch<'_>, shaping: GroupShaping) -> Vec<Option<f32>> {
     let one = |group: &SampleGroup| {
@@ -224,14 +236,7 @@ fn advantages(
     let mut shaped = vec![0f32; lengths.len()];
     let group = cx.run.rollout.group_size as usize;
     let rewards = shape_rewards(&objective.shaping, &totals, &lengths, group, &mut shaped)?;
-    match objective.shaping.group {
-        GroupShaping::Decoupled { eps } => decouple(cx.run, batch, eps, &mut shaped),
-        GroupShaping::Greedy => {
-            let greedy: Vec<Option<f32>> = batch.groups.iter().map(|group| group.greedy).collect();
-            subtract_greedy(&greedy, group, &mut shaped);
-        }
-        _ => {}
-    }
+    compare(cx.run, batch, objective.shaping.group, &mut shaped);
     let scored = totals.len() - rewards.num_left_out;
     report.reward = (scored > 0).then_some(rewards.reward);
     report.metrics.extend(metrics::of_rewards(&rewards, scored > 0));

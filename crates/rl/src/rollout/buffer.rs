@@ -156,7 +156,8 @@ impl RolloutBuffer {
             };
             let samples = (g * size..).zip(&group.scored).map(sample).collect();
             let greedy = bits(group.greedy);
-            serde_json::to_string(&Line { position: group.position, samples, greedy }).expect("a line is plain data")
+            serde_json::to_string(&Line { position: group.position, samples, greedy })
+                .expect("a line is plain data")
         })
     }
 
@@ -214,7 +215,14 @@ mod tests {
 
     fn group(position: u64, total: Option<f32>) -> SampleGroup {
         let scored = vec![Scored { total, parts: vec![Some(0.1), None], failed: false }, Scored::default()];
-        SampleGroup { position, item: Item::default(), scored, texts: vec![String::new(); 2], branches: None, greedy: total }
+        SampleGroup {
+            position,
+            item: Item::default(),
+            scored,
+            texts: vec![String::new(); 2],
+            branches: None,
+            greedy: total,
+        }
     }
 
     #[test]

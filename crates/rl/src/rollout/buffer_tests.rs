@@ -3,9 +3,9 @@
 use super::*;
 
 fn group(position: u64, branches: Option<&[usize]>) -> SampleGroup {
-        greedy: None,
     let branch = |&sample: &usize| Branch { sample, prompt: vec![position as u32, sample as u32] };
     SampleGroup {
+        greedy: None,
         position,
         item: Item { ids: vec![position as u32], ..Item::default() },
         scored: vec![Scored::default(); 2],
