@@ -17,8 +17,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// Serves the environment; embedded, so that nothing needs to be installed.
-const SERVE: &str =
-    concat!(include_str!("load.py"), include_str!("shapes.py"), include_str!("serve_episodes.py"));
+const SERVE: &str = concat!(
+    include_str!("load.py"),
+    include_str!("protocol.py"),
+    include_str!("shapes.py"),
+    include_str!("serve_episodes.py")
+);
 
 /// The environment that plays episodes.
 #[derive(Clone, Debug, PartialEq, Eq)]

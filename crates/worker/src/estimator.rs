@@ -17,8 +17,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// Serves the function; embedded, so that nothing needs to be installed but numpy.
-const SERVE: &str =
-    concat!(include_str!("load.py"), include_str!("functions.py"), include_str!("serve_estimator.py"));
+const SERVE: &str = concat!(
+    include_str!("load.py"),
+    include_str!("protocol.py"),
+    include_str!("functions.py"),
+    include_str!("serve_estimator.py")
+);
 /// Time to start the interpreter and to import the file and numpy.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 const HINT: &str = "return one finite number for each token, as a numpy array of the length of `logprobs`";

@@ -1,12 +1,5 @@
 """Finds a function of a user's file and calls it with the keywords that it names."""
 import inspect
-import json
-import os
-
-
-def reply(out, message):
-    out.write(json.dumps(message) + "\n")
-    out.flush()
 
 
 def load(path, name):
@@ -28,17 +21,3 @@ def takes(function):
 
 def fitting(names, keywords):
     return keywords if names is None else {k: v for k, v in keywords.items() if k in names}
-
-
-def protocol():
-    """Returns the stream of the protocol; what the user prints goes to standard error."""
-    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    sys.stdout = sys.stderr
-    return out
-
-
-def refuse(out, error):
-    """Tells why the function cannot be loaded. The parent reads it and ends us: waiting keeps it from racing with the exit."""
-    reply(out, {"load": described(error, 8)})
-    sys.stdin.readline()

@@ -14,7 +14,12 @@ use serde_json::{Map, Value, json};
 use std::path::PathBuf;
 
 /// Serves the function; embedded, so that nothing needs to be installed.
-const SERVE: &str = concat!(include_str!("load.py"), include_str!("functions.py"), include_str!("serve.py"));
+const SERVE: &str = concat!(
+    include_str!("load.py"),
+    include_str!("protocol.py"),
+    include_str!("functions.py"),
+    include_str!("serve.py")
+);
 
 pub type Columns = Map<String, Value>;
 

@@ -141,21 +141,10 @@ def answer(function, names, request):
         return {"bad": str(error) or type(error).__name__}
 
 
-def main():
-    out = protocol()
-    try:
-        function = load(sys.argv[1], sys.argv[2])
-        names = takes(function)
-    except BaseException as error:
-        return refuse(out, error)
-    reply(out, {"ready": True})
-    for line in sys.stdin:
-        try:
-            request = json.loads(line)
-        except MemoryError:
-            reply(out, {"memory": True})
-            continue
-        reply(out, {"id": request["id"], **answer(function, names, request)})
+def opened():
+    function = load(sys.argv[1], sys.argv[2])
+    names = takes(function)
+    return lambda request: answer(function, names, request)
 
 
-main()
+serve(opened)

@@ -6,14 +6,6 @@
 episode, and {"about": 0} what its tools are. A slot keeps its object from episode to episode; one that raised is made anew. A
 reply repeats the `id` of its request. Standard output belongs to the protocol, so the user's prints go to standard error.
 """
-import json
-import os
-import sys
-
-
-def reply(out, message):
-    out.write(json.dumps(message) + "\n")
-    out.flush()
 
 
 def one_message(said):
@@ -84,30 +76,19 @@ def answer(make, slots, request):
         return {"bad": str(error) or type(error).__name__}
 
 
-def main():
-    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    sys.stdout = sys.stderr
-    try:
-        make, first = open_shape(json.loads(sys.argv[1]))
-    except BaseException as error:
-        reply(out, {"load": described(error, 8)})
-        # The parent reads why and ends us; waiting here keeps the message from racing with the exit.
-        sys.stdin.readline()
-        return
-    reply(out, {"ready": True})
+def opened():
+    make, first = open_shape(json.loads(sys.argv[1]))
     about = {"tools": first.tools, "scores_at_end": first.scores_at_end}
     # The object that was made to learn its form plays the first episode.
     spare = [first]
     slots = {}
-    for line in sys.stdin:
-        try:
-            request = json.loads(line)
-        except MemoryError:
-            reply(out, {"memory": True})
-            continue
-        ask = lambda: answer(lambda: spare.pop() if spare else make(), slots, request)
-        reply(out, {"id": request["id"], **(about if "about" in request else ask())})
+
+    def said(request):
+        if "about" in request:
+            return about
+        return answer(lambda: spare.pop() if spare else make(), slots, request)
+
+    return said
 
 
-main()
+serve(opened)

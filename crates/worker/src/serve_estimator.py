@@ -50,24 +50,13 @@ def answer(numpy, function, names, request):
         return {"bad": str(error) or type(error).__name__}
 
 
-def main():
-    out = protocol()
-    try:
-        import numpy
+def opened():
+    import numpy
 
-        function = load(sys.argv[1], sys.argv[2])
-        names = takes(function)
-        inspect.signature(function).bind(**fitting(names, dict.fromkeys(KEYWORDS)))
-    except BaseException as error:
-        return refuse(out, error)
-    reply(out, {"ready": True})
-    for line in sys.stdin:
-        try:
-            request = json.loads(line)
-        except MemoryError:
-            reply(out, {"memory": True})
-            continue
-        reply(out, {"id": request["id"], **answer(numpy, function, names, request)})
+    function = load(sys.argv[1], sys.argv[2])
+    names = takes(function)
+    inspect.signature(function).bind(**fitting(names, dict.fromkeys(KEYWORDS)))
+    return lambda request: answer(numpy, function, names, request)
 
 
-main()
+serve(opened)

@@ -65,7 +65,11 @@ impl OwnEstimator {
                 groups: &groups,
                 turns: &turns,
                 logprobs: &buffers.old_logprobs,
-                ref_logprobs: if run.reference { &buffers.ref_logprobs } else { &[] },
+                ref_logprobs: if run.objective.is_some_and(|objective| objective.kl.is_some()) {
+                    &buffers.ref_logprobs
+                } else {
+                    &[]
+                },
                 columns: &columns,
                 step: batch.step,
                 seed: run.seed,

@@ -85,7 +85,10 @@ fn train(trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, batch: &Batch<'_>)
     (cx.edge)(Doing::Score);
     let started = Instant::now();
     let (sequences, inv_temperature) = (&batch.sequences, batch.inv_temperature);
-    trainer.score_into(RoleName::Reference, sequences, inv_temperature, |b| &mut b.ref_logprobs)?;
+    // A reference that is the teacher alone reads the teacher's prompts below, and nothing else.
+    if cx.objective.kl.is_some() {
+        trainer.score_into(RoleName::Reference, sequences, inv_temperature, |b| &mut b.ref_logprobs)?;
+    }
     if cx.run.distill.is_some() {
         let teacher = match cx.run.own_teacher() {
             Some(OwnTeacher::Now) => RoleName::Actor,

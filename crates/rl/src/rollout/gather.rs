@@ -250,6 +250,8 @@ fn greedy(
     gathered.stats.add_counts(&whole.stats);
     model_reward::add(&cx.run.model_rewards, trainer, items, 1, &mut whole.scored)?;
     gathered.add_counted(whole.counted);
+    // Its time counts, and so do its tokens.
+    gathered.tokens += trainer.sampler.samples.sampled_tokens();
     gathered.rollout_s += started.elapsed().as_secs_f64();
     Ok(whole.scored.iter().map(|scored| scored.total).collect())
 }
