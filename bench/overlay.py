@@ -2,12 +2,14 @@
 """Lays Plimsoll's training over a peer's: the same model, data, order, settings, reward and number of samples.
 
     bench/overlay.py BINARY [--peer trl|reference] [--model builtin:nano|DIR] [--jobs JOB ...] [--seeds 5] [--steps N]
-                     [--device cpu|cuda] [--threads 2] [--out FOLDER] [--write]
+                     [--device cpu|cuda] [--threads 2] [--lanes 1] [--out FOLDER] [--write]
 
 Jobs: GRPO of all weights and of adapters, DPO, SFT, a reward model. Peers: TRL, or plain PyTorch from the papers
 (peers/reference.py). Two tests, stated in overlay_stats.py: step by step on the same tokens, where GRPO's peer learns
 from Plimsoll's samples; and bands over three seeds and more, where each program draws its own. Prints what agreed,
 seconds and memory.
+
+--lanes N runs N seeds at a time after the first, which has the machine to itself: its seconds are shown.
 
 --out keeps every run there, and a later call with the same settings does only what is missing. --write puts the result
 into results/overlay.json and docs/proof.md with its pictures; what was measured before of other models and peers stays.
@@ -16,6 +18,7 @@ in the interpreter that runs this, or else installs bench/.venv-torch. Exits wit
 """
 
 import argparse
+import concurrent.futures
 import importlib.util
 import json
 import os
@@ -57,6 +60,7 @@ def arguments():
     parser.add_argument("--rows", type=int, help="prompts, examples or pairs of a step, instead of the table's")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--threads", type=int, default=2, help="of either program, on the CPU")
+    parser.add_argument("--lanes", type=int, default=1, help="seeds at a time, after the first")
     parser.add_argument("--out", type=Path, help="where runs are kept")
     parser.add_argument("--write", action="store_true", help="update results/overlay.json and docs/proof.md")
     args = parser.parse_args()
@@ -89,14 +93,16 @@ def run_job(args, name, work):
     job = jobs.Job(**vars(job) | changed)
     base = work / args.kind / args.device / f"{name}-{job.steps}x{job.rows}"
     draws = job.samples and args.seeds >= stats.SEEDS_MIN  # Samples of the peer's own serve the bands alone.
-    same, own = [], []
-    for seed in range(1, args.seeds + 1):
-        same.append(prepare(args, job, seed, base / f"seed-{seed}", shared=True))
-        if draws:
-            own.append(prepare(args, job, seed, base / f"own-{seed}", shared=False) if job.lora_rank else same[-1])
+
+    def prepared(seed):
+        same = prepare(args, job, seed, base / f"seed-{seed}", shared=True)
+        apart = draws and job.lora_rank
+        return same, prepare(args, job, seed, base / f"own-{seed}", shared=False) if apart else same
+
+    same, own = zip(*in_lanes(args.lanes, prepared, range(1, args.seeds + 1)))
     environments.say(f"{name}: {args.peer}")
-    peer_same = run_peer(args, job, same, "same")
-    peer_own = run_peer(args, job, own, "own") if draws else peer_same
+    peer_same, *peer_own = run_peer(args, job, {"same": same} | ({"own": own} if draws else {}))
+    peer_own = peer_own[0] if draws else peer_same
     ours_same = [jobs.our_steps(job, one["folder"]) for one in same]
     ours_own = [jobs.our_steps(job, one["folder"]) for one in own] if draws else ours_same
     return compare(args, job, (ours_same, peer_same), (ours_own, peer_own))
@@ -134,23 +140,46 @@ def threads(args):
     return args.threads if args.device == "cpu" else None
 
 
-def run_peer(args, job, prepared, name):
-    """Runs the peer on all seeds in one process, and returns what it measured of each."""
-    outs, settings = [], []
-    for one in prepared:
-        out = one["folder"] / f"{args.peer}-{name}.json"
-        outs.append(out)
-        if out.exists():
-            continue
-        replay = job.samples and name == "same"
-        path = out.with_suffix(".settings")
-        path.write_text(json.dumps(jobs.peer_settings(
-            job, one["seed"], args.device, one["folder"], out, one["model"], one["adapter"], replay, threads(args)
-        )))
-        settings.append(path)
-    if settings:
-        command([args.python, jobs.BENCH / "peers" / PEERS[args.peer], *settings])
-    return [json.loads(out.read_text()) for out in outs]
+def in_lanes(lanes, do, items, alone=1):
+    """Returns do(item) of each, in order: the first by themselves, the others `lanes` at a time."""
+    items = list(items)
+    first = [do(item) for item in items[:alone]]
+    with concurrent.futures.ThreadPoolExecutor(lanes) as pool:
+        return [*first, *pool.map(do, items[alone:])]
+
+
+def run_peer(args, job, runs):
+    """Runs the peer on all seeds, in one process where there is one lane, and returns what it measured of each.
+
+    `runs`: name -> the prepared seeds of those runs. Returns a list for each name.
+    """
+    missing = {}
+    for name, prepared in runs.items():
+        for one in prepared:
+            out = peer_out(args, one, name)
+            if not out.exists():
+                missing[write_settings(args, job, one, name, out)] = one["seed"]
+    paths = sorted(missing, key=missing.get)
+    script = [args.python, jobs.BENCH / "peers" / PEERS[args.peer]]
+    if paths and args.lanes == 1:
+        command([*script, *paths])
+    else:
+        alone = sum(seed == 1 for seed in missing.values())
+        in_lanes(args.lanes, lambda path: command([*script, path]), paths, alone)
+    return [[json.loads(peer_out(args, one, name).read_text()) for one in ones] for name, ones in runs.items()]
+
+
+def peer_out(args, one, name):
+    return one["folder"] / f"{args.peer}-{name}.json"
+
+
+def write_settings(args, job, one, name, out):
+    replay = job.samples and name == "same"
+    path = out.with_suffix(".settings")
+    path.write_text(json.dumps(jobs.peer_settings(
+        job, one["seed"], args.device, one["folder"], out, one["model"], one["adapter"], replay, threads(args)
+    )))
+    return path
 
 
 def command(words):
@@ -178,11 +207,11 @@ def compare(args, job, same, own):
         "same": stats.compare(stats.compare_steps, *map(steps, same), [*metrics, "learning_rate"]),
         "bands": stats.compare(stats.compare_bands, ours, theirs, metrics) if args.seeds >= stats.SEEDS_MIN else None,
         "curves": {name: {"ours": stats.curve(ours, name), "theirs": stats.curve(theirs, name)} for name in metrics},
-        "versions": same[1][0]["versions"],
+        "versions": same[1][0]["versions"], "card": same[1][0].get("card"),
     }
     if job.samples:
         found["kl_unbounded"] = unbounded(theirs)
-    for key in ("seconds", "peak_rss_bytes"):
+    for key in ("seconds", "peak_rss_bytes", *(["peak_device_bytes"] if args.device == "cuda" else [])):
         if key == "seconds" and job.samples and not found["bands"]:
             continue  # The peer was given its samples, which take most of the time.
         # The first seed: a process of a peer that ran another before has its memory and its warm caches.

@@ -52,9 +52,9 @@ NANO = [
     Job("reward-model", "reward_model", 40, 64, 5e-4),
 ]
 SMOLLM2 = [
-    Job("grpo", "grpo", 50, 32, 1e-5, group=8, new_tokens=24, kl_coef=0.02, micro_batch=64),
+    Job("grpo", "grpo", 40, 32, 1e-5, group=8, new_tokens=24, kl_coef=0.02, micro_batch=64),
     Job(
-        "grpo-lora", "grpo", 50, 32, 1e-4, group=8, new_tokens=24, kl_coef=0.02, lora_rank=16, lora_alpha=32,
+        "grpo-lora", "grpo", 40, 32, 1e-4, group=8, new_tokens=24, kl_coef=0.02, lora_rank=16, lora_alpha=32,
         micro_batch=64,
     ),
     Job("dpo", "dpo", 50, 16, 5e-6),
@@ -275,5 +275,5 @@ def our_steps(job, folder):
     assert not job.samples or summary["logprob_mismatch_max"] == 0.0
     return {
         "steps": rows, "seconds": sum(event["metrics"]["step_time"] for event in steps),
-        "peak_rss_bytes": summary["rss_peak_bytes"],
+        "peak_rss_bytes": summary["rss_peak_bytes"], "peak_device_bytes": summary.get("device_used_bytes"),
     }

@@ -40,6 +40,7 @@ def main(train, packages):
         found = {"steps": steps, "seconds": seconds, "peak_rss_bytes": peak_rss_bytes()}
         if settings["device"] == "cuda":
             found["peak_device_bytes"] = torch.cuda.max_memory_reserved()
+            found["card"] = torch.cuda.get_device_name()
         found["versions"] = {name: importlib.metadata.version(name) for name in packages}
         Path(settings["out"]).write_text(json.dumps(found))
 

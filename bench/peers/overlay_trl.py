@@ -9,6 +9,7 @@ samples that were drawn elsewhere (rollout_func), so that both programs see the 
 import os
 import tempfile
 import time
+import uuid
 
 import overlay_peer as peer
 
@@ -17,7 +18,11 @@ os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
 import torch  # noqa: E402
 import transformers  # noqa: E402
 import trl  # noqa: E402
-from datasets import Dataset  # noqa: E402
+from datasets import Dataset, fingerprint  # noqa: E402
+
+# Names of cached data, which no run here reads. By default dill hashes the closures of TRL's trainers, and recurses
+# without end under Python 3.12.
+fingerprint.Hasher.hash = staticmethod(lambda _: uuid.uuid4().hex)
 
 # Name of a metric in overlay_jobs.METRICS -> name in TRL's log.
 LOGGED = {
