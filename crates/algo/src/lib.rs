@@ -13,6 +13,7 @@ pub mod action;
 pub mod advantage;
 pub mod aggregation;
 pub mod correction;
+pub mod covariance;
 pub mod distill;
 pub mod entropy;
 pub mod kl;

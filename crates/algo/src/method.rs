@@ -2,6 +2,7 @@
 
 use crate::advantage::Whiten;
 use crate::aggregation::AggregationKind;
+use crate::covariance::CovarianceKind;
 use crate::policy_loss::{PolicyLoss, PolicyLossKind};
 use crate::shaping::GroupShaping;
 
@@ -45,6 +46,10 @@ plimsoll_base::names! {
         Gdpo = "gdpo",
         /// Returns less the reward of the greedy answer (ReMax).
         Remax = "remax",
+        /// GRPO in which some tokens of high covariance do not learn (arXiv 2505.22617).
+        ClipCov = "clip_cov",
+        /// GRPO that holds the tokens of the highest covariance instead of clipping ratios (arXiv 2505.22617).
+        KlCov = "kl_cov",
         /// PPO with a critic (arXiv 1707.06347).
         Ppo = "ppo",
         /// A teacher's log-probs of what the student samples (MiniLLM arXiv 2306.08543).
@@ -155,11 +160,15 @@ pub struct SamplingSpec {
     pub loss: PolicyLoss,
     /// Default aggregation.
     pub aggregation: AggregationKind,
+    /// What is done to tokens of high covariance.
+    pub covariance: Option<CovarianceKind>,
 }
 
 const RETURNS: AdvantageKind = AdvantageKind::Returns { gamma_free: false };
 const GROUP_NORM: GroupShaping = GroupShaping::GroupNorm { eps: 1e-4 };
 const PPO_CLIP: PolicyLoss = PolicyLoss::Ppo { clip_low: 0.2, clip_high: 0.2, dual_clip: None };
+/// No ratio is as large: log-ratios are cut at 20.
+const NEVER: f64 = 1e9;
 
 const GRPO: SamplingSpec = SamplingSpec {
     shaping: GROUP_NORM,
@@ -167,6 +176,7 @@ const GRPO: SamplingSpec = SamplingSpec {
     whiten: Whiten::Off,
     loss: PPO_CLIP,
     aggregation: AggregationKind::TokenMean,
+    covariance: None,
 };
 
 const SAMPLES: Needs = Needs {
@@ -265,6 +275,15 @@ pub const METHODS: [MethodSpec; Method::ALL.len()] = [
     sampling(Method::PassK, SamplingSpec { shaping: GroupShaping::Lead { eps: 1e-4 }, ..GRPO }),
     sampling(Method::Gdpo, SamplingSpec { shaping: GroupShaping::Decoupled { eps: 1e-4 }, ..GRPO }),
     sampling(Method::Remax, SamplingSpec { shaping: GroupShaping::Greedy, ..GRPO }),
+    sampling(Method::ClipCov, SamplingSpec { covariance: Some(CovarianceKind::Clip), ..GRPO }),
+    sampling(
+        Method::KlCov,
+        SamplingSpec {
+            loss: PolicyLoss::Ppo { clip_low: 1.0, clip_high: NEVER, dual_clip: None },
+            covariance: Some(CovarianceKind::Kl),
+            ..GRPO
+        },
+    ),
     MethodSpec {
         needs: Needs { critic: true, ..SAMPLES },
         ..sampling(

@@ -23,6 +23,8 @@ pub enum Stream {
     Episode = 7,
     /// Sample ids of server requests without a seed: counter = (request, 0).
     Request = 8,
+    /// Tokens that do not learn: counter = (token of the step, step).
+    Covariance = 9,
     /// Seeds of environments: counter = (environment, episode).
     EnvReset = 20,
     /// Actions drawn by a policy: counter = (environment and episode, step and block of four numbers).

@@ -43,6 +43,9 @@ pub(super) fn fill(run: &mut RunFile, provenance: &mut Provenance) {
     if run.loss.correction.is_some() {
         run.loss.correction_band.get_or_insert(CORRECTION_BAND);
     }
+    note(run.loss.covariance.is_none() && spec.covariance.is_some(), "loss.covariance");
+    run.loss.covariance = run.loss.covariance.or(spec.covariance);
+    run.loss.fill_covariance();
     note(run.loss.aggregation.is_none(), "loss.aggregation");
     note(run.loss.advantage.is_none(), "loss.advantage");
     note(run.loss.whiten.is_none(), "loss.whiten");

@@ -4,6 +4,7 @@ use crate::{DynamicSampling, KlIn, RunFile};
 use plimsoll_algo::advantage::{Advantage, Gae, Whiten};
 use plimsoll_algo::aggregation::{Aggregation, AggregationKind};
 use plimsoll_algo::correction::Correction;
+use plimsoll_algo::covariance::Covariance;
 use plimsoll_algo::kl::{KlController, KlEstimator};
 use plimsoll_algo::policy_loss::PolicyLoss;
 use plimsoll_algo::shaping::{GroupFilter, Overlong, Shaping};
@@ -35,6 +36,8 @@ pub struct Objective {
     pub loss: PolicyLoss,
     /// Weights of samples from another policy version.
     pub correction: Option<Correction>,
+    /// What is done to tokens of high covariance.
+    pub covariance: Option<Covariance>,
     /// How token losses become one number.
     pub aggregation: AggregationKind,
     /// The constant length of `seq_mean_token_sum_norm`.
@@ -72,6 +75,7 @@ impl Objective {
             whiten: loss.whiten.unwrap_or(method.whiten),
             loss: policy.with_clips(loss.clip_low, loss.clip_high).with_dual_clip(loss.dual_clip),
             correction: loss.correction.zip(loss.correction_band).map(|(how, band)| how.within(band)),
+            covariance: loss.covariance(),
             aggregation: loss.aggregation.unwrap_or(method.aggregation),
             // For an episode, all its turns.
             length_norm: (max_new_tokens * turns) as f64,

@@ -9,7 +9,7 @@ use super::sections::{self, Data, Loss, Reward, Rollout, Run, RunFile, Train, Ve
 use super::tree::flatten;
 use super::values::{Auto, Curriculum, DynamicSampling, KlIn};
 use crate::estimator::Estimator;
-use crate::{Trains, eval_metric::EvalMetric, own_advantage, spec::sequences_per_step};
+use crate::{Trains, covariance, eval_metric::EvalMetric, own_advantage, spec::sequences_per_step};
 use plimsoll_algo::advantage::{Advantage, MaskHole};
 use plimsoll_algo::method::{LearnsFrom, Method};
 use plimsoll_algo::policy_loss::PolicyLossKind;
@@ -224,6 +224,7 @@ fn loss(loss: &Loss, method: Method, at: &Provenance) -> Result<()> {
     kl(loss, at)?;
     filter(loss, at)?;
     correction(loss, at)?;
+    covariance::check(loss, at)?;
     own_advantage::check(loss, at)?;
     if loss.overlong_factor.is_some() && loss.overlong_buffer.is_none() {
         let message = "loss.overlong_factor is set, but there is no loss.overlong_buffer";

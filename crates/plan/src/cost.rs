@@ -497,6 +497,7 @@ mod tests {
             response_tokens: 64,
             policy_lag: 0,
             holds_samples: false,
+            chooses_tokens: false,
             corrects: false,
             balance_coef: 0.0,
         }

@@ -77,6 +77,8 @@ pub struct Training {
     pub holds_samples: bool,
     /// True if token losses are weighted by the age of their samples.
     pub corrects: bool,
+    /// True if tokens are chosen by their covariance.
+    pub chooses_tokens: bool,
     /// Coefficient of the actor's load balancing loss (MoE models only).
     pub balance_coef: f64,
     /// Maximum bytes of the tracker process; 0 without one.
@@ -106,6 +108,7 @@ impl Training {
             critic: self.critic.is_some(),
             correction: self.corrects,
             teacher: self.teacher.is_some() || self.teaches_itself,
+            covariance: self.chooses_tokens,
         }
     }
 }

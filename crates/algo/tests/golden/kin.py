@@ -43,12 +43,14 @@ verl = functions(
         "compute_policy_loss_geo_mean",
         "compute_policy_loss_dppo_tv",
         "compute_policy_loss_dppo_kl",
+        "compute_policy_loss_clip_cov",
+        "compute_policy_loss_kl_cov",
         "compute_opo_outcome_advantage",
         "compute_gpg_outcome_advantage",
         "compute_grpo_passk_outcome_advantage",
         "compute_remax_outcome_advantage",
     ],
-    {**common, "verl_F": torch_functional, "AlgoConfig": type(None)},
+    {**common, "verl_F": torch_functional, "AlgoConfig": type(None), "ActorConfig": object},
 )
 trl = functions("trl/trainer/grpo_trainer.py", ["get_gamma_weights"], dict(common))
 
@@ -59,9 +61,10 @@ class Config(dict):
     clip_ratio = 0.2
     global_batch_info = {}
 
-    def __init__(self, low, high):
+    def __init__(self, low, high, **policy_loss):
         super().__init__(clip_ratio_c=20.0)
         self.clip_ratio_low, self.clip_ratio_high = low, high
+        self.policy_loss = SimpleNamespace(**policy_loss)
 
 
 inputs = json.load(open(os.path.join(HERE, "rl_formulas.json")))["inputs"]
@@ -77,8 +80,9 @@ def graded(loss):
     return {"loss": value.item(), "grad_log_probs": logp.grad.tolist()}
 
 
-def of_verl(function, low, high):
-    return graded(lambda logp: function(old, logp, advantages, mask, "token-mean", Config(low, high))[0])
+def of_verl(function, low, high, **policy_loss):
+    config = Config(low, high, **policy_loss)
+    return graded(lambda logp: function(old, logp, advantages, mask, "token-mean", config)[0])
 
 
 def vespo(logp):
@@ -102,6 +106,11 @@ losses = {
     "dppo_tv_0.02": of_verl(verl.compute_policy_loss_dppo_tv, 0.02, 0.02),
     "dppo_kl_0.05": of_verl(verl.compute_policy_loss_dppo_kl, 0.05, 0.05),
     "dppo_kl_0.001": of_verl(verl.compute_policy_loss_dppo_kl, 0.001, 0.001),
+    # A share of all tokens, so that those inside the band are not drawn at random.
+    "clip_cov": of_verl(
+        verl.compute_policy_loss_clip_cov, 0.2, 0.2, clip_cov_ratio=1.0, clip_cov_lb=-0.2, clip_cov_ub=0.22
+    ),
+    "kl_cov": of_verl(verl.compute_policy_loss_kl_cov, 0.2, 0.2, kl_cov_ratio=0.3, ppo_kl_coef=0.5),
     "vespo": graded(vespo),
     "luspo": graded(luspo),
 }

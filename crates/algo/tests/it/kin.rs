@@ -4,6 +4,8 @@
 //! is 6e-8, and 2e-7 leaves room for the sums of sixteen.
 
 use plimsoll_algo::aggregation::{Aggregation, AggregationKind};
+use plimsoll_algo::covariance::{Covariance, add_penalties, choose};
+use plimsoll_algo::method::Method;
 use plimsoll_algo::packed::Packed;
 use plimsoll_algo::policy_loss::{PolicyBatch, PolicyLoss, policy_loss};
 use plimsoll_algo::preference::{PairBatch, PreferenceLoss, preference_loss};
@@ -73,6 +75,32 @@ fn losses_and_gradients_are_those_of_verl_and_trl() {
             holds || !["gmpo_0.1", "dppo_tv_0.02", "dppo_kl_0.001"].contains(&key),
             "{key} holds nothing"
         );
+    }
+}
+
+/// verl chooses by the policy of its micro-batch, so the choice here is given its log-probs in place of the rollout's.
+#[test]
+fn losses_that_look_at_covariances_are_those_of_verl() {
+    let (kin, inputs) = (read(plimsoll_algo::KIN), &read(plimsoll_algo::GOLDEN)["inputs"]);
+    let row = |name: &str| narrow(&inputs[name]);
+    let (logp, old, mask) = (row("log_probs"), row("old_log_probs"), row("action_mask"));
+    let packed = Packed { mask: &mask, seq_offsets: &OFFSETS };
+    let aggregation = Aggregation::of_batch(AggregationKind::TokenMean, packed, 4.0);
+    for (key, how, method, count) in [
+        ("clip_cov", Covariance::Clip { share: 1.0, band: [-0.2, 0.22] }, Method::ClipCov, 3.0),
+        ("kl_cov", Covariance::Kl { share: 0.3, coef: 0.5 }, Method::KlCov, 3.0),
+    ] {
+        let (mut advantages, mut penalties) = (row("advantages"), [0.0; 16]);
+        let sums = choose(how, packed, &logp, &mut advantages, &mut penalties, (0, 0), &mut Vec::new());
+        assert_eq!(sums.chosen, count, "{key}");
+        let batch =
+            PolicyBatch { packed, logp: &logp, old_logp: &old, advantages: &advantages, weights: None };
+        let mut gradient = vec![f32::NAN; 16];
+        let loss = method.spec().sampling.expect("it samples").loss;
+        let mut sums = policy_loss(&loss, &batch, &aggregation, &mut gradient);
+        sums.loss += add_penalties(&penalties, packed, &logp, &old, &aggregation, &mut gradient);
+        all_close(&format!("{key} loss"), &[sums.loss as f32], &kin["loss"][key]["loss"]);
+        all_close(&format!("{key} gradient"), &gradient, &kin["loss"][key]["grad_log_probs"]);
     }
 }
 

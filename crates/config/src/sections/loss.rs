@@ -6,6 +6,7 @@ use crate::values::{ByteSize, DynamicSampling, KlIn, LossType};
 use plimsoll_algo::advantage::{MaskHole, Whiten};
 use plimsoll_algo::aggregation::AggregationKind;
 use plimsoll_algo::correction::CorrectionKind;
+use plimsoll_algo::covariance::CovarianceKind;
 use plimsoll_algo::kl::KlEstimator;
 use plimsoll_algo::policy_loss::PolicyLossKind;
 use plimsoll_base::Bytes;
@@ -104,6 +105,22 @@ section! {
         /// Band of that weight [[0.5, 5.0]].
         #[serde(skip_serializing_if = "Option::is_none")]
         correction_band: Option<[f64; 2]> = None,
+        /// What is done to tokens whose probability and advantage move together most: `clip` some of them do not learn,
+        /// `kl` the highest are held to where they were. By method.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        covariance: Option<CovarianceKind> = None,
+        /// The most of them, as a share of the trained tokens of a step [0.0002].
+        #[serde(skip_serializing_if = "Option::is_none")]
+        covariance_share: Option<f64> = None => [
+            such("a number above 0 and at most 1, such as 0.002", |share| share > 0.0 && share <= 1.0),
+            also(&["clip_cov_ratio", "kl_cov_ratio"]),
+        ],
+        /// Band of the covariance, both ends outside, from which `clip` draws [[1.0, 5.0]].
+        #[serde(skip_serializing_if = "Option::is_none")]
+        covariance_band: Option<[f64; 2]> = None,
+        /// Factor of |l - l_old| of the tokens that `kl` holds [1.0].
+        #[serde(skip_serializing_if = "Option::is_none")]
+        covariance_coef: Option<f64> = None => [NOT_NEGATIVE, also(&["ppo_kl_coef"])],
         /// The beta of `dpo` and its kin; of `simpo` 2.0 if absent.
         dpo_beta: f64 = 0.1 => [
             such("a number above 0, such as 0.1", |beta| (beta as f32).is_finite() && beta > 0.0),

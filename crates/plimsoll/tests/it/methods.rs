@@ -137,6 +137,40 @@ fn every_key_of_the_loss_reaches_the_loop() {
     }
 }
 
+/// What is chosen follows from the step alone: ranks and a resume choose the same tokens.
+#[test]
+fn tokens_of_high_covariance_learn_less_on_any_number_of_ranks_and_after_a_resume() {
+    let folder = Run::new(RUN);
+    for (method, set) in [("clip_cov", "loss.covariance_band=[0.01, 9.0]"), ("kl_cov", "train.mini_batch=4")]
+    {
+        let method = format!("method={method}");
+        let name = |what: &str| format!("{what}-{method}");
+        let sets = [method.as_str(), set, "loss.covariance_share=0.2", "train.cut_multiple=4"];
+        folder.train(&name("one"), &sets);
+        let chosen: Vec<f64> =
+            folder.metrics(&name("one")).iter().map(|step| number(step, "covariance/chosen_share")).collect();
+        assert!(chosen.iter().any(|share| *share > 0.0), "{method}: {chosen:?}");
+        folder.train(&name("two"), &[&sets[..], &["--ranks=2"]].concat());
+        assert_eq!(folder.result(&name("two")), folder.result(&name("one")), "{method}");
+        folder.train(&name("part"), &[&sets[..], &["train.steps=1"]].concat());
+        folder.train(&name("part"), &[&sets[..], &["--resume"]].concat());
+        assert_eq!(folder.result(&name("part")), folder.result(&name("one")), "{method}");
+        // A token more or less is another run.
+        folder.train(&name("more"), &[&sets[..], &["loss.covariance_share=0.9"]].concat());
+        assert_ne!(folder.result(&name("more")), folder.result(&name("one")), "{method}");
+    }
+    folder.plan_refused(
+        &["loss.covariance_coef=0.5"],
+        2,
+        &["contradictory-keys", "loss.covariance is not \"kl\""],
+    );
+    folder.plan_refused(
+        &["method=clip_cov", "loss.covariance_band=[5.0, 1.0]"],
+        2,
+        &["bad-value", "the lower first"],
+    );
+}
+
 /// A group of one has its baseline; a checkpoint keeps it for the steps that wait.
 #[test]
 fn a_greedy_answer_is_the_baseline_on_any_number_of_ranks_and_after_a_resume() {

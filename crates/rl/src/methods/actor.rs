@@ -2,9 +2,10 @@
 
 use crate::context::StepContext;
 use crate::methods::batch::Batch;
-use crate::methods::buffers::StepBuffers;
+use crate::methods::buffers::{MicroArrays, StepBuffers};
 use crate::roles::{LossFor, Trainer, UpdateStats};
 use plimsoll_algo::aggregation::Aggregation;
+use plimsoll_algo::covariance::add_penalties;
 use plimsoll_algo::entropy::{EntropySums, entropy_bonus};
 use plimsoll_algo::kl::{KlLoss, KlSums, add_kl_loss};
 use plimsoll_algo::policy_loss::{PolicyBatch, PolicySums, policy_loss};
@@ -117,6 +118,11 @@ impl ActorLoss<'_> {
             );
             sums.loss += kl.loss;
             report.kl.merge(kl);
+        }
+        if let Some(penalties) = micro.penalties {
+            let MicroArrays { packed, logprobs, old_logprobs, .. } = micro;
+            sums.loss +=
+                add_penalties(penalties, packed, logprobs, old_logprobs, aggregation, micro.d_logprobs);
         }
         let entropy =
             entropy_bonus(objective.entropy_coef, micro.packed, micro.entropy, aggregation, micro.d_entropy);

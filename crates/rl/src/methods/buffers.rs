@@ -1,6 +1,7 @@
 //! Per-token host arrays that the losses of a step read and write, allocated once.
 
 use plimsoll_algo::correction::{Correction, CorrectionSums, correction_weights};
+use plimsoll_algo::covariance::{Covariance, CovarianceSums, choose};
 use plimsoll_algo::packed::Packed;
 use plimsoll_algo::value_loss::ValueBatch;
 use plimsoll_plan::StepArrays;
@@ -35,6 +36,8 @@ pub struct StepBuffers {
     /// Log-probabilities of the teacher; empty without one.
     pub teacher_logprobs: Vec<f32>,
     has_teacher: bool,
+    /// The arrays of tokens that are chosen by their covariance; empty without a choice.
+    pub covariance: CovarianceArrays,
     /// Offsets of the current micro-batch, from 0.
     micro_offsets: Vec<usize>,
 }
@@ -60,6 +63,16 @@ pub struct CorrectionArrays {
     /// Log-probabilities as the rollout recorded them.
     pub rollout_logprobs: Vec<f32>,
     pub weights: Vec<f32>,
+}
+
+/// Per-token arrays of a step in which some tokens learn less.
+#[derive(Debug, Default)]
+pub struct CovarianceArrays {
+    is_there: bool,
+    /// Factors of |l - l_old| in the loss; 0 for tokens that are not held.
+    pub penalties: Vec<f32>,
+    /// Trained tokens with their covariances.
+    of_tokens: Vec<(usize, f64)>,
 }
 
 impl StepBuffers {
@@ -93,6 +106,11 @@ impl StepBuffers {
             },
             teacher_logprobs: if has.teacher { tokens() } else { Vec::new() },
             has_teacher: has.teacher,
+            covariance: CovarianceArrays {
+                is_there: has.covariance,
+                penalties: if has.covariance { tokens() } else { Vec::new() },
+                of_tokens: Vec::with_capacity(if has.covariance { sequences * response_tokens } else { 0 }),
+            },
             micro_offsets: Vec::with_capacity(sequences + 1),
         }
     }
@@ -111,6 +129,8 @@ impl StepBuffers {
         let CorrectionArrays { is_there, rollout_logprobs, weights } = &mut self.correction;
         let corrections = [rollout_logprobs, weights].into_iter().filter(|_| *is_there);
         let teachers = [&mut self.teacher_logprobs].into_iter().filter(|_| self.has_teacher);
+        let CovarianceArrays { is_there: is_chosen, penalties, .. } = &mut self.covariance;
+        let penalties = [penalties].into_iter().filter(|_| *is_chosen);
         for array in [
             &mut self.old_logprobs,
             &mut self.ref_logprobs,
@@ -125,6 +145,7 @@ impl StepBuffers {
         .chain(critics)
         .chain(corrections)
         .chain(teachers)
+        .chain(penalties)
         {
             array.clear();
             array.resize(total, 0.0);
@@ -147,6 +168,13 @@ impl StepBuffers {
         let packed = Packed { mask: &self.mask, seq_offsets: &self.offsets };
         let CorrectionArrays { rollout_logprobs, weights, .. } = &mut self.correction;
         correction_weights(how, packed, &self.old_logprobs, rollout_logprobs, weights)
+    }
+
+    /// Chooses tokens that learn less, by their covariance. `draw`: the run's seed and the step.
+    pub fn choose(&mut self, how: Covariance, draw: (u64, u64)) -> CovarianceSums {
+        let packed = Packed { mask: &self.mask, seq_offsets: &self.offsets };
+        let CovarianceArrays { penalties, of_tokens, .. } = &mut self.covariance;
+        choose(how, packed, &self.old_logprobs, &mut self.advantages, penalties, draw, of_tokens)
     }
 
     /// Sets a sequence's mask to 0: it is not trained.
@@ -205,6 +233,7 @@ impl StepBuffers {
             advantages: &self.advantages[tokens.clone()],
             entropy: &self.entropy[tokens.clone()],
             weights: self.correction.is_there.then(|| &self.correction.weights[tokens.clone()]),
+            penalties: self.covariance.is_there.then(|| &self.covariance.penalties[tokens.clone()]),
             d_logprobs: &mut self.d_logprobs[tokens.clone()],
             d_entropy: &mut self.d_entropy[tokens],
         }
@@ -234,6 +263,8 @@ pub struct MicroArrays<'a> {
     pub entropy: &'a [f32],
     /// Factors of the token losses, where they are corrected.
     pub weights: Option<&'a [f32]>,
+    /// Factors of |l - l_old| in the loss, where tokens are held.
+    pub penalties: Option<&'a [f32]>,
     pub d_logprobs: &'a mut [f32],
     pub d_entropy: &'a mut [f32],
 }
@@ -270,20 +301,27 @@ mod tests {
 
     #[test]
     fn the_plan_counts_every_array() {
-        for has in 0..8 {
-            let has = StepArrays { critic: has & 1 > 0, correction: has & 2 > 0, teacher: has & 4 > 0 };
+        for has in 0..16 {
+            let has = StepArrays {
+                critic: has & 1 > 0,
+                correction: has & 2 > 0,
+                teacher: has & 4 > 0,
+                covariance: has & 8 > 0,
+            };
             let mut buffers = StepBuffers::with_capacity(3, 5, has);
             buffers.begin([5, 5, 5].into_iter());
-            let StepBuffers { critic, correction, .. } = &buffers;
+            let StepBuffers { critic, correction, covariance, .. } = &buffers;
             let arrays = [&buffers.mask, &buffers.old_logprobs, &buffers.ref_logprobs, &buffers.advantages]
                 .into_iter()
                 .chain([&buffers.token_rewards, &buffers.logprobs, &buffers.entropy])
                 .chain([&buffers.d_logprobs, &buffers.d_entropy])
                 .chain([&critic.old_values, &critic.returns, &critic.values, &critic.d_values])
-                .chain([&correction.rollout_logprobs, &correction.weights, &buffers.teacher_logprobs]);
+                .chain([&correction.rollout_logprobs, &correction.weights, &buffers.teacher_logprobs])
+                .chain([&covariance.penalties]);
             let tokens: usize = arrays.map(|array| 4 * array.capacity()).sum();
             let offsets = 8 * (buffers.offsets.capacity() + buffers.micro_offsets.capacity());
-            assert_eq!((tokens + offsets) as u64, plimsoll_plan::step_bytes(3, 5, has));
+            let chosen = 16 * covariance.of_tokens.capacity();
+            assert_eq!((tokens + offsets + chosen) as u64, plimsoll_plan::step_bytes(3, 5, has));
         }
     }
 

@@ -6,7 +6,9 @@ use crate::{
     methods::pairs::PairReport, methods::sft::SftReport, rollout::buffer::SampleGroup,
     rollout::gather::Gathered,
 };
-use plimsoll_algo::{correction::CorrectionSums, kl::KlSums, shaping::RewardMetrics};
+use plimsoll_algo::{
+    correction::CorrectionSums, covariance::CovarianceSums, kl::KlSums, shaping::RewardMetrics,
+};
 use plimsoll_reward::Scored;
 use plimsoll_run::metrics::Metrics;
 
@@ -110,6 +112,11 @@ pub(crate) fn of_correction(sums: &CorrectionSums) -> Metrics {
         ("correction/masked_share", sums.masked_share()),
         ("correction/outside_share", sums.outside_ratio()),
     ])
+}
+
+/// Returns the metrics of tokens that were chosen by their covariance.
+pub(crate) fn of_covariance(sums: &CovarianceSums) -> Metrics {
+    named([("covariance/mean", sums.mean()), ("covariance/chosen_share", sums.chosen_share())])
 }
 
 /// Returns the metric of a teacher: the mean over trained tokens of l_old - l_teacher.

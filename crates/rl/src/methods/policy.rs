@@ -280,6 +280,10 @@ fn advantages(
         report.metrics.extend(metrics::of_teacher(&sums));
     }
     whiten(objective.whiten, &buffers.mask, &mut buffers.advantages);
+    if let Some(how) = objective.covariance {
+        let sums = buffers.choose(how, (cx.run.seed, u64::from(batch.step)));
+        report.metrics.extend(metrics::of_covariance(&sums));
+    }
     let trained = buffers.mask.iter().zip(&buffers.advantages).filter(|(mask, _)| **mask != 0.0);
     let advantage_max = trained.map(|(_, advantage)| advantage.abs()).reduce(f32::max);
     report.vitals = Vitals {

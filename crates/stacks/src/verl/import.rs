@@ -123,6 +123,7 @@ fn method(draft: &mut Draft) -> Result<()> {
     if method == "cispo" {
         absolute_clips(draft);
     }
+    covariances(draft, method);
     if compares_by_deviation(method) {
         draft.set_toml("loss.group_norm_eps", "1e-6", "as verl has it");
     }
@@ -141,11 +142,13 @@ fn method(draft: &mut Draft) -> Result<()> {
 }
 
 /// Losses there, and the methods here.
-const LOSSES: [(&str, &str); 6] = [
+const LOSSES: [(&str, &str); 8] = [
     ("gspo", "gspo"),
     ("cispo", "cispo"),
     ("sapo", "sapo"),
     ("geo_mean", "gmpo"),
+    ("clip_cov", "clip_cov"),
+    ("kl_cov", "kl_cov"),
     ("dppo_tv", "dppo_tv"),
     ("dppo_kl", "dppo_kl"),
 ];
@@ -159,6 +162,45 @@ fn own_name(loss: &str) -> Option<&'static str> {
 /// True if the method divides by the deviation of a group's rewards.
 fn compares_by_deviation(method: &str) -> bool {
     ["grpo", "pass_k"].contains(&method) || LOSSES.iter().any(|(_, ours)| *ours == method)
+}
+
+/// Takes the numbers of losses that look at covariances, and drops the clips that such a loss has not.
+fn covariances(draft: &mut Draft, method: &str) {
+    let name = |last: &str| format!("actor_rollout_ref.actor.policy_loss.{last}");
+    for (last, key, of) in [
+        ("clip_cov_ratio", "loss.covariance_share", "clip_cov"),
+        ("kl_cov_ratio", "loss.covariance_share", "kl_cov"),
+        ("ppo_kl_coef", "loss.covariance_coef", "kl_cov"),
+    ] {
+        match draft.take_number(&name(last)) {
+            Some((number, taken)) if method == of => draft.set_toml(key, format!("{number:?}"), &taken.from),
+            Some((_, taken)) => draft.leave(&taken, why::OFF),
+            None => {}
+        }
+    }
+    let band = [("clip_cov_lb", 1.0), ("clip_cov_ub", 5.0)].map(|(last, default)| {
+        let taken = draft.take_number(&name(last));
+        (taken.as_ref().map_or(default, |(number, _)| *number), taken.map(|(_, taken)| taken))
+    });
+    for taken in band.iter().filter_map(|(_, taken)| taken.as_ref()) {
+        match method {
+            "clip_cov" => draft.set_toml(
+                "loss.covariance_band",
+                format!("{:?}", band.each_ref().map(|(n, _)| n)),
+                &taken.from,
+            ),
+            _ => draft.leave(taken, why::OFF),
+        }
+    }
+    if ["clip_cov", "kl_cov"].contains(&method) {
+        draft.drop_line("loss.dual_clip");
+    }
+    if method == "kl_cov" {
+        ["loss.clip_low", "loss.clip_high"].map(|key| draft.drop_line(key));
+        if draft.get("loss.covariance_coef").is_none() {
+            draft.set_toml("loss.covariance_coef", "0.1", "as verl has it");
+        }
+    }
 }
 
 /// Converts CISPO's bounds on the ratio: 1 - low and 1 + high there, the bounds themselves here.

@@ -104,6 +104,19 @@ fn kin_become_the_methods_here() {
         ("verl", format!("{VERL} {loss}=geo_mean"), &["method = \"gmpo\"", "group_norm_eps = 1e-6"][..]),
         ("verl", format!("{VERL} {loss}=dppo_tv"), &["method = \"dppo_tv\""]),
         ("verl", format!("{VERL} {loss}=dppo_kl"), &["method = \"dppo_kl\""]),
+        (
+            "verl",
+            format!(
+                "{VERL} {loss}=clip_cov actor_rollout_ref.actor.policy_loss.clip_cov_ub=4 \
+                 actor_rollout_ref.actor.policy_loss.clip_cov_ratio=0.002"
+            ),
+            &["method = \"clip_cov\"", "covariance_band = [1.0, 4.0]", "covariance_share = 0.002"],
+        ),
+        (
+            "verl",
+            format!("{VERL} {loss}=kl_cov actor_rollout_ref.actor.policy_loss.kl_cov_ratio=0.02"),
+            &["method = \"kl_cov\"", "covariance_coef = 0.1", "covariance_share = 0.02"],
+        ),
         ("verl", format!("{VERL} algorithm.adv_estimator=opo"), &["method = \"opo\""]),
         ("verl", format!("{VERL} algorithm.adv_estimator=gpg"), &["method = \"gpg\""]),
         ("verl", format!("{VERL} algorithm.adv_estimator=grpo_passk"), &["method = \"pass_k\""]),
@@ -150,10 +163,8 @@ fn r_other_losses_were_left_out() {
     for (stack, text, part) in [
         (
             "verl",
-            format!(
-                "{VERL} algorithm.adv_estimator=grpo actor_rollout_ref.actor.policy_loss.loss_mode=kl_cov"
-            ),
-            "loss_mode = kl_cov",
+            format!("{VERL} algorithm.adv_estimator=grpo actor_rollout_ref.actor.policy_loss.loss_mode=dro"),
+            "loss_mode = dro",
         ),
         (
             "verl",
