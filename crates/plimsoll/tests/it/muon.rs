@@ -1,5 +1,6 @@
 //! `train.optimizer = "muon"` from outside: it learns, its regions are planned, and messages name what it is not for.
 
+use crate::ranks::left;
 use crate::run::{Run, number, region};
 
 /// The settings of runs/first.toml, shorter.
@@ -32,6 +33,17 @@ fn the_first_run_learns_with_muon() {
     assert!(before < 0.4 && after > 0.85, "{before} to {after}");
     assert_eq!(summary["logprob_mismatch_max"], 0.0);
     assert_eq!(summary["arena_planned_bytes"], summary["arena_used_bytes"]);
+}
+
+#[test]
+fn a_run_goes_on_with_another_number_of_ranks_and_another_stage() {
+    let folder = Run::new(RUN);
+    let same = ["train.schedule=constant", "train.cut_multiple=4", "data.eval=none"];
+    let train = |dir: &str, sets: &[&str]| drop(folder.train(dir, &[&same[..], sets].concat()));
+    train("whole", &["train.steps=4"]);
+    train("out", &["--ranks=3", "run.zero_stage=3", "train.steps=2"]);
+    train("out", &["--ranks=2", "run.zero_stage=2", "train.steps=4", "--resume"]);
+    assert_eq!(left(&folder, "out"), left(&folder, "whole"));
 }
 
 #[test]
