@@ -51,7 +51,7 @@ const HINTS: [(&str, &str); 31] = [
     ("adam_beta2", "set `train.betas`, both in one list"),
     (
         "optim",
-        "set `train.optimizer_dtype`: the optimizer is AdamW, its states \"f32\", \"bf16\" or \"int8\"",
+        "set `train.optimizer` to \"adamw\" or \"muon\", and `train.optimizer_dtype` to \"f32\", \"bf16\" or \"int8\"",
     ),
     ("epsilon_high", "set `loss.clip_low` and `loss.clip_high`"),
     ("bf16", "set `model_options.dtype` to \"bf16\" or \"f32\""),

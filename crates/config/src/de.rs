@@ -200,6 +200,7 @@ fn expected_words(expected: &dyn Expected) -> String {
         "a boolean" => "true or false".into(),
         "a sequence" => "a list".into(),
         "an array of length 2" => "a list of 2 numbers".into(),
+        "an array of length 3" => "a list of 3 numbers".into(),
         _ if words.starts_with("struct ") => "a table".into(),
         _ => words,
     }

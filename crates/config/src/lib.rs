@@ -51,6 +51,7 @@ mod limits;
 mod load;
 mod lora;
 mod model_reward;
+mod muon;
 mod not_built;
 mod objective;
 mod own_advantage;

@@ -13,6 +13,7 @@ impl Train {
             weight_decay: self.weight_decay as f32,
             grad_clip: self.grad_clip as f32,
             seed,
+            muon: self.muon_options(step),
         }
     }
 

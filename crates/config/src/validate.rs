@@ -35,6 +35,7 @@ pub(super) fn run_file(run: &RunFile, at: &Provenance) -> Result<()> {
         super::model_reward::check(&run.reward, at)?;
     }
     super::lora::check(run, at)?;
+    super::muon::check(run, at)?;
     loss(&run.loss, run.method, at)?;
     critic(run, at)?;
     super::distill::check(run, at)?;

@@ -20,6 +20,7 @@ mod isa;
 mod lanes;
 pub mod layouts;
 mod matmul;
+mod muon;
 mod nf4;
 mod noise;
 mod norm;

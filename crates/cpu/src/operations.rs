@@ -3,7 +3,7 @@
 use crate::cpu_device::CpuDevice;
 use crate::{
     activation, adamw, adamw8, attention, attention_backward, blocks, delta, elementwise, experts, gate,
-    head, head_gates, lanes, matmul, norm, peak, rope, sample,
+    head, head_gates, lanes, matmul, muon, norm, peak, rope, sample,
 };
 use plimsoll_arch::{ModelSpec, ParamKind, Product, products};
 use plimsoll_base::{DType, PhaseSet, Result};
@@ -264,6 +264,11 @@ fn update(dev: &CpuDevice, op: UpdateOp<'_>) {
             Some(scales) => adamw8::adamw(dev, how, bufs, scales),
             None => adamw::adamw(dev, how, bufs),
         },
+        UpdateOp::Momentum { how, grad, m } => muon::momentum(dev, how, grad, m),
+        UpdateOp::Arrange { src, dst, what } => muon::arrange(dev, src, dst, what),
+        UpdateOp::Descend { how, direction, weights, master } => {
+            muon::descend(dev, how, direction, weights, master);
+        }
         UpdateOp::WriteCodes { src, dst } => adamw8::write_codes(dev, src, dst),
         UpdateOp::Zero { dst } => elementwise::zero(dev, dst),
     }

@@ -41,6 +41,7 @@ mod library;
 mod lt;
 mod matmul;
 mod memory;
+mod muon;
 mod nccl;
 mod nf4;
 mod nvml;

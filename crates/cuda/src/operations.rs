@@ -7,8 +7,8 @@ use crate::cuda_device::{CudaDevice, WORKSPACE_BYTES};
 use crate::driver::Pinned;
 use crate::{
     adapter, adapter_gradients, attention, attention_backward, blocks, chain, checked, delta, delta_rows,
-    driver, experts, experts_adapter, head, head_gates, matmul, memory, optimizer, pipeline, rotation, route,
-    rows, sample, transfer,
+    driver, experts, experts_adapter, head, head_gates, matmul, memory, muon, optimizer, pipeline, rotation,
+    route, rows, sample, transfer,
 };
 use plimsoll_arch::ModelSpec;
 use plimsoll_base::{DType, Phase, PhaseSet, Result, slugs};
@@ -284,6 +284,11 @@ impl CudaDevice {
                 chain::embed_backward_part(self, d, ids, (k, layout), owned, shard);
             }
             UpdateOp::AdamW { how, bufs } => optimizer::adamw(self, how, bufs),
+            UpdateOp::Momentum { how, grad, m } => muon::momentum(self, how, grad, m),
+            UpdateOp::Arrange { src, dst, what } => muon::arrange(self, src, dst, what),
+            UpdateOp::Descend { how, direction, weights, master } => {
+                muon::descend(self, how, direction, weights, master);
+            }
             UpdateOp::WriteCodes { src, dst } => memory::write_codes(self, src, dst),
             UpdateOp::Zero { dst } => memory::zero(self, dst),
         }

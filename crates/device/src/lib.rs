@@ -21,6 +21,7 @@ mod experts;
 mod experts_adapter;
 mod layout;
 mod machine;
+mod muon;
 pub mod nf4;
 mod noise;
 mod op;
@@ -47,6 +48,7 @@ pub use experts::{
 pub use experts_adapter::{AdaptExpertsBackward, EXPERTS_BLOCKS_MAX, ExpertsAdapter};
 pub use layout::{Kv, Layouts, Matrix, MatrixLayout, PANEL, matrix_elements};
 pub use machine::{CardInfo, DriverMemory, HandOver, OpenOptions, ScratchLimits, Way};
+pub use muon::{Arrange, Descent, Momentum};
 pub use nf4::{NF4_BLOCK, Nf4, nf4_elements};
 pub use noise::SamplerNoise;
 pub use op::{BackwardOp, DeltaOp, Device, ExpertsOp, ForwardOp, HeadGatesOp, Op, UpdateOp};

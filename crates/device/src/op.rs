@@ -4,12 +4,12 @@ use crate::claims::{Access, Claim, Each, Operand, Uses};
 use crate::nf4;
 use crate::pieces::portions;
 use crate::{
-    Activation, AdamW, AdamWBufs, AdaptBackward, AdaptExpertsBackward, Adapted, Adapter, AttentionBackward,
-    Backend, Batch, Blocks, Checked, Coded, Codes, DeltaInputs, DeltaInputsBackward, DeltaRule,
-    DeltaRuleBackward, Experts, ExpertsAdapter, ExpertsBackward, GateHeadsBackward, GluExpertsBackward,
-    HeadBackward, HeadOut, Heads, Kv, Logits, Matrix, MatrixLayout, Nf4, Norm, NormGated, NormGatedBackward,
-    NormGrads, Owned, QkNorm, RopeBackward, Rotation, RouteBackward, Routes, Routing, RowsOf, Run, Sample,
-    Scores, Slots, Transfer,
+    Activation, AdamW, AdamWBufs, AdaptBackward, AdaptExpertsBackward, Adapted, Adapter, Arrange,
+    AttentionBackward, Backend, Batch, Blocks, Checked, Coded, Codes, DeltaInputs, DeltaInputsBackward,
+    DeltaRule, DeltaRuleBackward, Descent, Experts, ExpertsAdapter, ExpertsBackward, GateHeadsBackward,
+    GluExpertsBackward, HeadBackward, HeadOut, Heads, Kv, Logits, Matrix, MatrixLayout, Momentum, Nf4, Norm,
+    NormGated, NormGatedBackward, NormGrads, Owned, QkNorm, RopeBackward, Rotation, RouteBackward, Routes,
+    Routing, RowsOf, Run, Sample, Scores, Slots, Transfer,
 };
 use plimsoll_arch::Gate;
 use plimsoll_memory::Buf;
@@ -200,6 +200,16 @@ operations! {
         ) = EmbedBackwardPart;
         /// w <- w (1 - lr decay) - lr m^ / (sqrt(v^) + eps), bias-corrected.
         fn adamw(how: Read AdamW, bufs: Write AdamWBufs<'a>) = AdamW;
+        /// m = m + rest (grad scale - m), and grad becomes that momentum, or with `nesterov` m + rest (grad scale - m)
+        /// of it. `m`: f32; `grad`: f32 or bf16.
+        fn momentum(how: Read Momentum, grad: Write Buf<'a>, m: Write Buf<'a>) = Momentum;
+        /// Copies elements of a matrix to places of another, in whatever order each has: see `Arrange`. `src`: f32 or
+        /// bf16; `dst`: f32, its other elements stay.
+        fn arrange(src: Read Matrix<'a>, dst: WriteAny Matrix<'a>, what: Read Arrange) = Arrange;
+        /// w = w keep - rate direction. `direction`: f32; `weights`: f32, or bf16 with the f32 copy `master`.
+        fn descend(
+            how: Read Descent, direction: Read Buf<'a>, weights: Write Buf<'a>, master: Write Option<Buf<'a>>
+        ) = Descend;
         /// dst = src, element by element: exact for what `read_codes` gave of the same blocks, else nearest. `src`: f32
         /// or bf16.
         fn write_codes(src: Read Buf<'a>, dst: Write Coded<'a>) = WriteCodes;

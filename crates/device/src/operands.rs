@@ -3,11 +3,12 @@
 use crate::claims::{Access, Each, Operand};
 use crate::{
     Activation, AdamW, AdamWBufs, AdaptBackward, AdaptExpertsBackward, Adapted, Adapter, AdapterBlock,
-    AttentionBackward, Balance, Batch, Blocks, Coded, Codes, DeltaHeads, DeltaInputs, DeltaInputsBackward,
-    DeltaRule, DeltaRuleBackward, DeltaWeights, Experts, ExpertsAdapter, ExpertsBackward, GateHeadsBackward,
-    GluExpertsBackward, HeadBackward, HeadOut, Heads, Kv, Logits, Matrix, MatrixLayout, Nf4, Norm, NormGated,
-    NormGatedBackward, NormGrads, Owned, Places, QkNorm, QkNormBackward, RopeBackward, Rotation,
-    RouteBackward, Routes, Routing, RowsOf, Sample, Sampling, Scores, Slots,
+    Arrange, AttentionBackward, Balance, Batch, Blocks, Coded, Codes, DeltaHeads, DeltaInputs,
+    DeltaInputsBackward, DeltaRule, DeltaRuleBackward, DeltaWeights, Descent, Experts, ExpertsAdapter,
+    ExpertsBackward, GateHeadsBackward, GluExpertsBackward, HeadBackward, HeadOut, Heads, Kv, Logits, Matrix,
+    MatrixLayout, Momentum, Nf4, Norm, NormGated, NormGatedBackward, NormGrads, Owned, Places, QkNorm,
+    QkNormBackward, RopeBackward, Rotation, RouteBackward, Routes, Routing, RowsOf, Sample, Sampling, Scores,
+    Slots,
 };
 use plimsoll_arch::{Gate, QkNorms};
 use plimsoll_base::Encoding;
@@ -125,6 +126,9 @@ operands_without_buffers!(
     Activation,
     Gate,
     AdamW,
+    Arrange,
+    Momentum,
+    Descent,
     MatrixLayout,
     &[Owned],
     Routing,

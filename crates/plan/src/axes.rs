@@ -113,6 +113,7 @@ fn precisions(_: &Planner<'_>, run: &RunSpec) -> Vec<(OptimizerDType, DType)> {
     }
     let weights = run.model_options.dtype.dtype();
     let optimizers = match run.train.optimizer_dtype {
+        _ if !run.train.optimizer.is_adamw() => vec![OptimizerDType::F32],
         Auto::Value(RunOptimizer::Bf16) => vec![OptimizerDType::Bf16],
         Auto::Value(RunOptimizer::Int8) => vec![OptimizerDType::Int8],
         Auto::Auto if weights == DType::Bf16 => {
@@ -187,7 +188,8 @@ fn offloads(planner: &Planner<'_>, run: &RunSpec) -> Vec<Offload> {
         }
         Auto::Auto => vec![of(false, false), of(true, false)],
     };
-    offloads.retain(|offload| !offload.optimizer || !planner.is_chained(run));
+    let stays = planner.is_chained(run) || !run.train.optimizer.is_adamw();
+    offloads.retain(|offload| !(offload.optimizer && stays));
     offloads
 }
 

@@ -9,7 +9,7 @@ use crate::hosts::Hosts;
 use crate::lora::Lora;
 use crate::role_name::RoleName;
 use crate::shape::{RunShape, Training};
-use plimsoll_arch::{CacheSpec, LayerEncodings, ModelSpec, Quantization};
+use plimsoll_arch::{CacheSpec, LayerEncodings, ModelSpec, Product, Quantization, products};
 use plimsoll_base::DType;
 use plimsoll_devices::Rates;
 use plimsoll_model::{ParamTable, Recompute};
@@ -130,6 +130,7 @@ pub(crate) fn predict(work: &Work, shape: &RunShape, rates: &Rates) -> StepCost 
         }
         cost.update_s = update(work, &model, training, &Cut::of_update(work, training), rates);
         cost.update_s += work.merging(shape, rates);
+        cost.update_s += orthogonalizing(work, &shape.spec, training, rates);
     }
     if let Some(scoring) = &shape.scoring {
         let cut = Cut::greedy(work, scoring.pack.micro_batch_tokens);
@@ -426,6 +427,18 @@ fn exchanged(
     shown + work.updates * weights + waited + meetings
 }
 
+/// Returns the seconds of Muon's iterations, whose products are f32. Each rank computes all of them.
+fn orthogonalizing(work: &Work, spec: &ModelSpec, training: &Training, rates: &Rates) -> f64 {
+    let Some(iterations) = training.muon else { return 0.0 };
+    let of = |product: Product| {
+        let (n, k) = (f64::from(product.n), f64::from(product.k));
+        let (s, l) = (n.min(k), n.max(k));
+        f64::from(product.experts.unwrap_or(1)) * (4.0 * s * s * l + 2.0 * s * s * s)
+    };
+    let flops: f64 = (0..spec.layers).flat_map(|layer| products(spec, layer)).map(of).sum();
+    work.updates * f64::from(iterations) * flops / rates.flops(DType::F32)
+}
+
 fn state_bytes(model: &Model, training: &Training) -> f64 {
     let master = if training.dtypes.has_master() { 4.0 } else { 0.0 };
     model.parameters * (training.dtypes.moment_bytes() + master)
@@ -500,6 +513,7 @@ mod tests {
             chooses_tokens: false,
             corrects: false,
             balance_coef: 0.0,
+            muon: None,
         }
     }
 

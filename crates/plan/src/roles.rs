@@ -16,7 +16,7 @@ use plimsoll_model::{
 };
 use plimsoll_train::{
     Cut, Heads, LandingShape, OptimizerDType, Packing, Share, Spread, StateDTypes, Summing, landing_layout,
-    optimizer_layout,
+    muon_layout, optimizer_layout,
 };
 use std::rc::Rc;
 
@@ -42,6 +42,8 @@ pub struct UpdateShape {
     pub offloads_states: bool,
     /// Coefficient of the load balancing loss (MoE models only).
     pub balance_coef: f64,
+    /// True if Muon updates the matrices of layers.
+    pub muon: bool,
 }
 
 impl UpdateShape {
@@ -51,6 +53,7 @@ impl UpdateShape {
         UpdateShape {
             dtypes: StateDTypes { grads, summing: Summing::default(), optimizer, ..self.dtypes },
             offloads_states: false,
+            muon: false,
             ..self
         }
     }
@@ -194,10 +197,14 @@ impl RoleShape {
         if let Some(merged) = self.merged() {
             resident(&mut layout, "merged", merged.elements, self.weights)?;
         }
-        if let Some(UpdateShape { pass, share, spread, dtypes, offloads_states, .. }) = self.update {
+        if let Some(UpdateShape { pass, share, spread, dtypes, offloads_states, muon, .. }) = self.update {
             let phase = pass.mode.phase();
             let table = self.trained();
             layout.extend(optimizer_layout(name, &table, dtypes, pool, phase, offloads_states, share.ranks)?);
+            if muon {
+                let (at, stored) = ((pool, PhaseSet::of(&[phase])), [self.weights, dtypes.grads]);
+                layout.extend(muon_layout(name, &table, stored, at, share.ranks)?);
+            }
             if share.ranks > 1 && !plimsoll_devices::of(self.target.kind).reads_ranks_in_place {
                 let shape = LandingShape {
                     ranks: share.ranks,
@@ -312,6 +319,7 @@ impl RunShape {
             dtypes: training.dtypes,
             offloads_states: training.offload.optimizer,
             balance_coef: training.balance_coef,
+            muon: training.muon.is_some(),
         };
         let mode = match self.head {
             Head::Vocabulary => Mode::Update(training.recompute),
@@ -351,7 +359,7 @@ impl RunShape {
         }
         if let Some(spec) = training.critic {
             let update = update(Mode::Critic(training.recompute), Packing::default());
-            let update = UpdateShape { balance_coef: 0.0, ..update };
+            let update = UpdateShape { balance_coef: 0.0, muon: false, ..update };
             roles.push(self.critic(training, spec, update, first));
         }
         roles

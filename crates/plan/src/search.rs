@@ -242,6 +242,7 @@ impl Planner<'_> {
             chooses_tokens: run.objective.is_some_and(|objective| objective.covariance.is_some()),
             corrects: run.objective.is_some_and(|objective| objective.correction.is_some()),
             balance_coef: run.balance_coef,
+            muon: run.train.muon_options(1).map(|muon| muon.iterations),
             trackers: run.track.memory(),
             estimator: run.estimator.as_ref().map_or(Bytes(0), |estimator| estimator.memory),
         }

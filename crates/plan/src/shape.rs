@@ -81,6 +81,8 @@ pub struct Training {
     pub chooses_tokens: bool,
     /// Coefficient of the actor's load balancing loss (MoE models only).
     pub balance_coef: f64,
+    /// Muon's iterations for the matrices of the actor's layers; none where AdamW updates all weights.
+    pub muon: Option<u32>,
     /// Maximum bytes of the tracker process; 0 without one.
     pub trackers: Bytes,
     /// Maximum bytes of the process of a function that estimates advantages; 0 without one.

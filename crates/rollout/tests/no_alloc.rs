@@ -103,6 +103,7 @@ fn update(world: &mut World, prompts: &[&[u32]], out: &Samples) {
     let mut optimizer =
         Optimizer::new(parts.dev, parts.table, params.all, parts.resident, "actor", Share::WHOLE);
     let how = UpdateOptions {
+        muon: None,
         lr: 1e-4,
         betas: (0.9, 0.95),
         epsilon: 1e-8,

@@ -12,7 +12,7 @@ pub(crate) enum Unbuilt {
     Quantisation,
     /// A mixture of experts of a family other than Qwen3-MoE, or from a GGUF file.
     Experts,
-    /// An optimizer that is not AdamW.
+    /// An optimizer that is neither AdamW nor OpenRLHF's Muon.
     Optimizer,
     /// A part of the objective: a term of the loss, or its input.
     Objective,
@@ -74,7 +74,7 @@ impl Unbuilt {
                 "of models with experts Qwen3-MoE alone is built, and not from GGUF files: name one of these, or a dense model"
             }
             Unbuilt::Optimizer => {
-                "the optimizer is AdamW here, for which another one's learning rate is not meant"
+                "the optimizer is AdamW or Muon here, for which another one's learning rate is not meant"
             }
             Unbuilt::Objective => "the objective here has no such part",
             Unbuilt::Images => "prompts are text here",

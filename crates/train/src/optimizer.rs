@@ -2,6 +2,7 @@
 
 use crate::buckets::{buckets, padding};
 use crate::levels;
+use crate::matrices::Matrices;
 use crate::partial::{self, Partial};
 use crate::share::{Share, shard_elements};
 use crate::sums::Summing;
@@ -197,7 +198,9 @@ pub struct Optimizer<'a> {
     buckets: Vec<Run>,
     padding: Vec<Run>,
     /// True if the weights too are the shard's alone.
-    weights_are_shard: bool,
+    pub(crate) weights_are_shard: bool,
+    /// What Muon updates, if it updates anything.
+    pub(crate) matrices: Option<Matrices>,
     pub step: u64,
 }
 
@@ -245,7 +248,18 @@ impl<'a> Optimizer<'a> {
             }
         }
         let (buckets, padding) = (buckets(table), padding(table));
-        Optimizer { states, share, owned, buckets, padding, weights_are_shard, step: 0 }
+        Optimizer { states, share, owned, buckets, padding, weights_are_shard, matrices: None, step: 0 }
+    }
+
+    /// Leaves the matrices of layers to Muon. `weights`: their dtype. States are f32 and in the arena.
+    pub fn with_muon(self, table: &ParamTable, weights: DType) -> Optimizer<'a> {
+        let matrices = Some(Matrices::of(table, weights, self.owned()));
+        Optimizer { matrices, ..self }
+    }
+
+    /// Returns the first moments, which are Muon's momentum of its matrices.
+    pub(crate) fn momentum(&self) -> Buf<'a> {
+        self.states.m
     }
 
     /// Returns the slots through which offloaded states pass; `None` if states are resident.
@@ -380,6 +394,7 @@ impl<'a> Optimizer<'a> {
             weight_decay: 0.0,
             grad_clip: 0.0,
             seed: 0,
+            muon: None,
         };
         self.apply(dev, weights, grads, slots, adamw(still, 1.0, 1));
     }
@@ -423,14 +438,13 @@ impl<'a> Optimizer<'a> {
     /// Counts a step and returns its numbers.
     fn next_step(&mut self, how: UpdateOptions, grad_norm: f64) -> AdamW {
         self.step += 1;
-        let clip = f64::from(how.grad_clip);
-        let grad_scale = if clip > 0.0 && grad_norm > clip { (clip / grad_norm) as f32 } else { 1.0 };
-        adamw(how, grad_scale, self.step)
+        adamw(how, how.grad_scale(grad_norm), self.step)
     }
 
-    /// Updates the rank's elements in `within`; its states are in the arena.
+    /// Updates the rank's elements in `within` that are AdamW's; its states are in the arena.
     fn apply_within(&self, dev: &dyn Device, weights: Buf<'_>, grads: Buf<'_>, how: AdamW, within: Run) {
-        for Owned { run, at } in self.owned().iter().filter_map(|owned| owned.inside(within)) {
+        let owned = self.matrices.as_ref().map_or(self.owned(), |matrices| &matrices.rest);
+        for Owned { run, at } in owned.iter().filter_map(|owned| owned.inside(within)) {
             let (at, len) = (at as usize, run.elements as usize);
             let how = AdamW { first_element: run.start, ..how };
             let (states, grads) = (self.states.slice(at, len), grads.slice(at, len));

@@ -16,6 +16,7 @@ use super::limits::{MICRO_BATCHES_MAX, TEMPERATURE_MIN, TOKENS_MAX};
 use super::tree::flatten;
 use super::{data_sets::DataSets, values::*};
 use plimsoll_algo::method::Method;
+use plimsoll_algo::update::{MuonRate, OptimizerName};
 use plimsoll_base::Bytes;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -32,6 +33,8 @@ pub use track::Track;
 pub const MLP: &str = "mlp:";
 /// Largest number of passes over the data.
 const EPOCHS_MAX: f64 = 100_000.0;
+/// Newton-Schulz iterations of Muon, of which a few are enough.
+const MUON_ITERATIONS_MAX: f64 = 99.0;
 /// Attention on the CPU reads whole blocks of this size.
 const BLOCK: Fact = such("16, the only block size on the CPU", |tokens| tokens == 16.0);
 const TOKENS: Fact = within(1.0, TOKENS_MAX as f64);
@@ -304,6 +307,36 @@ section! {
         schedule: Schedule = Schedule::Constant,
         /// Steps over which it rises from 0.
         warmup_steps: u32 = 0,
+        /// What updates weights. `muon` is for the matrices of layers, and AdamW still updates all others.
+        #[serde(skip_serializing_if = "OptimizerName::is_adamw")]
+        optimizer: OptimizerName = OptimizerName::AdamW,
+        /// Muon's learning rate after warm-up [train.learning_rate].
+        #[serde(skip_serializing_if = "Option::is_none")]
+        muon_learning_rate: Option<f64> = None => [NOT_NEGATIVE],
+        /// How Muon's rate depends on a matrix [match_rms_adamw]: by 0.2 sqrt(max(rows, columns)), so that AdamW's rate
+        /// fits, or `original`, by sqrt(max(1, rows / columns)).
+        #[serde(skip_serializing_if = "Option::is_none")]
+        muon_rate: Option<MuonRate> = None => [also(&["adjust_lr_fn"])],
+        /// Decay of Muon's momentum [0.95].
+        #[serde(skip_serializing_if = "Option::is_none")]
+        muon_momentum: Option<f64> = None => [
+            such("a number from 0 to below 1, such as 0.95", |x| (0.0..1.0).contains(&(x as f32))),
+        ],
+        /// Whether the gradient is mixed with the new momentum once more [true].
+        #[serde(skip_serializing_if = "Option::is_none")]
+        muon_nesterov: Option<bool> = None,
+        /// Newton-Schulz iterations of an update [5].
+        #[serde(skip_serializing_if = "Option::is_none")]
+        muon_iterations: Option<u32> = None => [within(1.0, MUON_ITERATIONS_MAX), also(&["ns_steps"])],
+        /// a, b and c of an iteration X <- a X + b (X X^T) X + c (X X^T)^2 X [3.4445, -4.775, 2.0315].
+        #[serde(skip_serializing_if = "Option::is_none")]
+        muon_coefficients: Option<[f64; 3]> = None => [
+            such("three finite numbers, such as [3.4445, -4.775, 2.0315]", |x| (x as f32).is_finite()),
+            also(&["ns_coefficients"]),
+        ],
+        /// Muon's decoupled weight decay [train.weight_decay].
+        #[serde(skip_serializing_if = "Option::is_none")]
+        muon_weight_decay: Option<f64> = None => [NOT_NEGATIVE],
         /// AdamW's decay of the two moments.
         betas: [f64; 2] = [0.9, 0.95] => [
             such("two numbers from 0 to below 1, such as [0.9, 0.95]", |beta| (0.0..1.0).contains(&(beta as f32))),

@@ -9,6 +9,7 @@ pub mod experts;
 pub mod experts_adapter;
 pub mod head;
 pub mod head_gates;
+pub mod muon;
 pub mod nf4;
 mod rig;
 pub mod rotation;
@@ -36,6 +37,8 @@ macro_rules! cases {
                 draws_stay_inside_the_set_that_sorting_gives, a_draw_depends_on_its_key_alone;
             head: logprobs_and_entropies_agree_with_f64, bits_do_not_depend_on_the_rows_beside,
                 gradients_agree_with_the_formula_and_with_differences;
+            muon: momentum_is_mixed_twice_with_nesterov, a_step_keeps_the_f32_copy_and_rounds_it_once,
+                parts_of_matrices_are_taken_turned_and_put_back;
             rotation: rope_is_close_and_rows_are_their_own, copies_of_cache_blocks_take_the_first_slots,
                 rope_backward_is_close_and_repeats, gradients_of_bf16_without_norms_are_rounded_once;
             rows: rms_norm_is_close_and_rows_are_their_own, perturbed_norms_have_other_bits_somewhere,

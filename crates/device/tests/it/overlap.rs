@@ -231,6 +231,10 @@ const CASES: &[Case] = &[
         scales: Some([b("scales m"), b("scales v")]), master: Some(b("master")) } }),
         "weights m v scales m scales v master", ""),
     (|b| Op::Update(UpdateOp::WriteCodes { src: b("src"), dst: coded(b) }), "codes scales", ""),
+    (|b| Op::Update(UpdateOp::Momentum { how: Momentum { rest: 0.1, nesterov: true, grad_scale: 1.0 }, grad: b("grad"), m: b("m") }), "grad m", ""),
+    (|b| Op::Update(UpdateOp::Arrange { src: matrix(b("src")), dst: matrix(b("dst")), what: Arrange::whole(16, true) }), "dst", ""),
+    (|b| Op::Update(UpdateOp::Descend { how: Descent { keep: 1.0, rate: 0.1 }, direction: b("direction"), weights: b("weights"), master: Some(b("master")) }),
+        "weights master", ""),
     (|b| Op::Update(UpdateOp::Zero { dst: b("dst") }), "dst", ""),
 ];
 

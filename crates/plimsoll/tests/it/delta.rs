@@ -34,6 +34,7 @@ fn the_number_of_ranks_changes_no_bit_of_linear_attention() {
         ("spread", &["loss.kl_coef=0.05", "run.zero_stage=3", "train.recompute=layer"]),
         ("f32", &["model_options.dtype=f32", "train.recompute=none", "train.mini_batch=4"]),
         ("adapters", &[FFN[0], FFN[1], "loss.kl_coef=0.05", "train.recompute=cheap"]),
+        ("muon", &["train.optimizer=muon"]),
     ] {
         tiny::check_ranks(&folder, name, sets);
     }

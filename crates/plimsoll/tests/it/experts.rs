@@ -29,6 +29,7 @@ fn the_number_of_ranks_changes_no_bit_of_experts() {
         ("full", &["train.optimizer_dtype=int8", "train.grad_dtype=bf16"][..]),
         ("balance", &["loss.balance_coef=0.1", "train.mini_batch=4"]),
         ("spread", &["loss.kl_coef=0.05", "run.zero_stage=3", "train.recompute=layer"]),
+        ("muon", &["train.optimizer=muon", "run.zero_stage=3"]),
         ("attention", &[ATTENTION[0], ATTENTION[1], "loss.kl_coef=0.05"]),
         ("adapters", &["lora.rank=4", "loss.kl_coef=0.05", "train.mini_batch=4"]),
         ("merged", &["lora.rank=3", "lora.merge=true", "run.zero_stage=2", "train.recompute=layer"]),

@@ -88,6 +88,8 @@ fn the_number_of_hosts_changes_no_bit() {
         ("ppo-stage-3", &["method=ppo", "run.zero_stage=3", "loss.kl_coef=0.05"]),
         // Each of two hosts folds on its own, and three hosts of a rank take every gradient.
         ("fold", &["train.fold=2", "train.gradient_wire=bf16", "train.cut_multiple=7"]),
+        ("muon", &["train.optimizer=muon"]),
+        ("muon-stage-3", &["train.optimizer=muon", "run.zero_stage=3", "train.gradient_wire=bf16"]),
         (
             "again",
             &[

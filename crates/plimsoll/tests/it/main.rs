@@ -44,6 +44,7 @@ mod lora;
 mod lora_forms;
 mod lora_scores;
 mod methods;
+mod muon;
 mod outputs;
 mod pairs;
 mod plan_cards;

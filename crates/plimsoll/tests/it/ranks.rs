@@ -95,6 +95,8 @@ fn the_number_of_ranks_changes_no_bit() {
         ("stage-3", &["loss.kl_coef=0.05", "run.zero_stage=3", "train.recompute=layer", "train.steps=3"]),
         ("fold", &["train.fold=3", "train.steps=3"]),
         ("wire", &["train.gradient_wire=bf16", "run.zero_stage=3", "train.steps=3"]),
+        ("muon", &["train.optimizer=muon", "train.grad_dtype=bf16", "train.steps=3"]),
+        ("muon-stage-3", &["train.optimizer=muon", "run.zero_stage=3", "train.fold=3", "train.steps=3"]),
         // Held-out prompts come again, and are then dealt by the lengths of their responses.
         (
             "again",

@@ -57,6 +57,7 @@ fn a_run_that_is_made_longer_equals_a_long_one_whatever_its_storage() {
         ("bf16", &["train.optimizer_dtype=bf16"]),
         ("int8", &["train.optimizer_dtype=int8"]),
         ("f32", &["model_options.dtype=f32"]),
+        ("muon", &["train.optimizer=muon", "train.learning_rate=1e-3", "train.muon_nesterov=false"]),
         ("sft", &["method=sft", "train.epochs_per_rollout=1"]),
         ("ppo", &["method=ppo", "critic.updates_per_rollout=2", "critic.warmup_steps=1", "loss.lambda=0.9"]),
         (

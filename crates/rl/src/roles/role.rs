@@ -17,7 +17,9 @@ use plimsoll_model::{
 };
 use plimsoll_plan::{PassShape, RoleName, RoleShape, UpdateShape};
 use plimsoll_ranks::Group;
-use plimsoll_train::{Optimizer, Packer, Sequence, UpdateOptions, first_not_finite, gradient_not_finite};
+use plimsoll_train::{
+    MuonBufs, Optimizer, Packer, Sequence, UpdateOptions, first_not_finite, gradient_not_finite,
+};
 use std::ops::{Deref, Range};
 use std::time::Instant;
 
@@ -117,7 +119,8 @@ impl<'a> Role<'a> {
         let model = BoundModel::bind(dev, (resident, overlay), shape, first, model, how)?;
         let optimizer = shape.update.map(|of| {
             let (table, learned) = model.learned();
-            Optimizer::new(dev, table, learned, resident, shape.name.name(), of.share)
+            let optimizer = Optimizer::new(dev, table, learned, resident, shape.name.name(), of.share);
+            if of.muon { optimizer.with_muon(table, learned.dtype()) } else { optimizer }
         });
         Ok(Role { model, optimizer })
     }
@@ -210,6 +213,7 @@ impl<'a> Role<'a> {
         if !stats.grad_norm.is_finite() {
             return Err(self.gradient_not_finite(dev, grads, group));
         }
+        self.step_matrices(dev, phase, grads, how, stats.grad_norm, group)?;
         if let Some(group) = group {
             self.update_together(dev, group, grads, how, stats.grad_norm)?;
         } else {
@@ -224,6 +228,28 @@ impl<'a> Role<'a> {
         dev.check()?;
         stats.optimizer_s = started.elapsed().as_secs_f64();
         Ok(stats)
+    }
+
+    /// Makes Muon's step of matrices, if it has one: all ranks read what each has added to its momentum.
+    ///
+    /// Errors: `rank-lost`.
+    fn step_matrices(
+        &self,
+        dev: &dyn Device,
+        phase: &InPhase<'_>,
+        grads: Buf<'_>,
+        how: UpdateOptions,
+        grad_norm: f64,
+        group: Option<&Group>,
+    ) -> Result<()> {
+        let Some(bufs) = MuonBufs::bind(phase, self.shape.name.name()) else { return Ok(()) };
+        self.trained().add_momentum(dev, grads, how, grad_norm);
+        if let Some(group) = group {
+            dev.sync();
+            group.barrier()?;
+        }
+        self.trained().step_matrices(dev, self.learned().1, grads, bufs, how);
+        Ok(())
     }
 
     /// Runs every shape of its passes once. Weights and states stay unchanged.
@@ -252,6 +278,9 @@ impl<'a> Role<'a> {
         let slots = optimizer.slots(&phase, self.shape.name.name());
         let sum = phase.get(&shard_region(&self.shape)).unwrap_or(grads.all());
         optimizer.rehearse(dev, self.learned().1, sum, slots);
+        if let Some(bufs) = MuonBufs::bind(&phase, self.shape.name.name()) {
+            optimizer.rehearse_matrices(dev, bufs);
+        }
         dev.sync();
         dev.check()
     }

@@ -213,6 +213,7 @@ fn trained(h: &mut Harness, mode: Mode) {
 }
 
 const HOW: UpdateOptions = UpdateOptions {
+    muon: None,
     lr: 1e-3,
     betas: (0.9, 0.95),
     epsilon: 1e-8,

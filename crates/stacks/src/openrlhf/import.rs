@@ -48,7 +48,7 @@ fn combine(draft: &mut Draft) -> Result<()> {
     if !draft.is_on("apply_chat_template") {
         draft.set_text("data.chat_template", "none", "apply_chat_template is off");
     }
-    parts::adamw(draft, "optim");
+    optimizer(draft);
     filter(draft);
     lengths(draft);
     let samples = draft.take_count("max_samples");
@@ -85,6 +85,28 @@ pub(super) fn trackers(draft: &mut Draft) {
         }
     }
     track::names(draft, Some("wandb_project"), "wandb_run_name");
+}
+
+/// Converts the optimizer: AdamW, or Muon as DeepSpeed's `MuonWithAuxAdam` has it.
+///
+/// There iterations and Nesterov's mixing are fixed, the rate is `original`, and decay is AdamW's.
+pub(super) fn optimizer(draft: &mut Draft) {
+    let Some(taken) = draft.take("optim").filter(|taken| taken.value == "muon") else {
+        return parts::adamw(draft, "optim");
+    };
+    draft.set_text("train.optimizer", "muon", &taken.from);
+    draft.set_text("train.muon_rate", "original", "as DeepSpeed has it");
+    draft.change(
+        &taken,
+        "gradients are clipped before Muon here, its steps after it there; a critic keeps AdamW",
+    );
+    match draft.take_number("muon.lr") {
+        Some((rate, taken)) => draft.set_toml("train.muon_learning_rate", rate, &taken.from),
+        None => draft.set_toml("train.muon_learning_rate", "0.02", "OpenRLHF's default"),
+    }
+    if let Some((momentum, taken)) = draft.take_number("muon.momentum") {
+        draft.set_toml("train.muon_momentum", momentum, &taken.from);
+    }
 }
 
 fn method(draft: &mut Draft) -> Result<()> {

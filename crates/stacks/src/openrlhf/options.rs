@@ -47,6 +47,8 @@ pub(super) static TABLE: Table = Table {
         ("critic_learning_rate|critic.adam.lr", Idle, Number("critic.learning_rate")),
         ("learning_rate|adam.lr", Idle, Number("train.learning_rate")),
         ("optim|actor.optim", Idle, Later),
+        ("muon.lr|actor.muon.lr", Idle, Later),
+        ("muon.momentum|actor.muon.momentum", Idle, Later),
         ("lr_scheduler|actor.lr_scheduler", Idle, Later),
         ("lr_warmup_ratio|actor.lr_warmup_ratio", Idle, Later),
         ("min_lr_ratio|actor.min_lr_ratio", Idle, Lost("schedules end at 0 here")),

@@ -128,7 +128,7 @@ fn data_alone(draft: &mut Draft, texts: i64) {
     if !draft.is_on("apply_chat_template") && draft.get("data.chat_template").is_none() {
         draft.set_text("data.chat_template", "none", "apply_chat_template is off");
     }
-    parts::adamw(draft, "optim");
+    super::import::optimizer(draft);
     let longest = draft.take_count("max_len");
     let tokens = longest.as_ref().map(|(count, _)| *count);
     parts::micro_batch_of_rows(draft, "micro_train_batch_size", tokens, texts);

@@ -159,6 +159,26 @@ fn a_lora_config_of_a_script_becomes_a_section() {
 }
 
 #[test]
+fn muon_of_openrlhf_is_muon_with_its_rate() {
+    let ppo = "python -m openrlhf.cli.train_ppo_ray --pretrain a/b --prompt_data c/d --remote_rm_url x.py";
+    let sft = "python -m openrlhf.cli.train_sft --pretrain a/b --dataset c/d";
+    for (script, rate) in [
+        (format!("{ppo} --actor.optim muon --actor.muon.lr 0.01 --actor.muon.momentum 0.9"), "0.01"),
+        (format!("{sft} --optim muon"), "0.02"),
+    ] {
+        let import = imported("openrlhf", "x.sh", &script).expect(&script);
+        let run = &import.run_file;
+        for line in
+            ["optimizer = \"muon\"", "muon_rate = \"original\"", &format!("muon_learning_rate = {rate}")]
+        {
+            assert!(run.contains(line), "{script}: {run}");
+        }
+        assert_eq!(run.contains("muon_momentum = 0.9"), script.contains("0.9"), "{run}");
+        assert!(import.remarks.iter().any(|line| line.starts_with("changed: ")), "{:?}", import.remarks);
+    }
+}
+
+#[test]
 fn dropout_is_named_and_other_adapters_are_refused() {
     let trl = "trl grpo --model_name_or_path a/b --max_steps 4 --use_peft";
     for (script, remark) in [

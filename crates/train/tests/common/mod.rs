@@ -352,6 +352,7 @@ impl Harness {
         let mut optimizer =
             Optimizer::new(parts.dev, parts.table, params.all, parts.resident, "actor", Share::WHOLE);
         let how = UpdateOptions {
+            muon: None,
             lr,
             betas: (0.9, 0.95),
             epsilon: 1e-8,

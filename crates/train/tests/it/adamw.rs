@@ -17,6 +17,7 @@ const PASS: PassLimits = PassLimits {
     caches: Caches::paged(32).and(Cache::State, 18),
 };
 const HOW: UpdateOptions = UpdateOptions {
+    muon: None,
     lr: 1e-3,
     betas: (0.9, 0.95),
     epsilon: 1e-8,

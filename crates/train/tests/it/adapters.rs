@@ -34,6 +34,7 @@ const PASS: PassLimits = PassLimits {
     caches: Caches::paged(16),
 };
 const HOW: UpdateOptions = UpdateOptions {
+    muon: None,
     lr: 1e-3,
     betas: (0.9, 0.95),
     epsilon: 1e-8,

@@ -7,5 +7,6 @@ mod adamw;
 mod adapters;
 mod critic;
 mod gradients;
+mod muon;
 mod quantized;
 mod score_adapters;

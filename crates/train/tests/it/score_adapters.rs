@@ -24,6 +24,7 @@ const GOLDEN: [&str; 2] = ["llama", "qwen2"];
 /// The derivatives of the reference's loss by the scores.
 const WEIGHTS: [f32; 3] = [0.7, -1.1, 0.4];
 const HOW: UpdateOptions = UpdateOptions {
+    muon: None,
     lr: 1e-3,
     betas: (0.9, 0.95),
     epsilon: 1e-8,
