@@ -14,6 +14,7 @@ pub mod advantage;
 pub mod aggregation;
 pub mod correction;
 pub mod distill;
+pub mod divergence;
 pub mod entropy;
 pub mod kl;
 pub mod labelled;

@@ -15,7 +15,7 @@ pub mod rotation;
 pub mod rows;
 
 pub use attention::checks as attends;
-pub use head::draws;
+pub use head::{draws, listed};
 pub use rig::*;
 
 /// A device's rigs over some buffers: one for each way to run it, none where the machine lacks it.
@@ -36,6 +36,9 @@ macro_rules! cases {
                 draws_stay_inside_the_set_that_sorting_gives, a_draw_depends_on_its_key_alone;
             head: logprobs_and_entropies_agree_with_f64, bits_do_not_depend_on_the_rows_beside,
                 gradients_agree_with_the_formula_and_with_differences;
+            listed: the_most_likely_tokens_are_those_of_sorting, of_equal_logits_lower_ids_are_listed_first,
+                lists_do_not_depend_on_the_rows_beside, rows_that_are_not_finite_have_lists_all_the_same,
+                gradients_of_listed_tokens_agree_with_the_formula, a_list_without_a_derivative_changes_no_bit;
             rotation: rope_is_close_and_rows_are_their_own, copies_of_cache_blocks_take_the_first_slots,
                 rope_backward_is_close_and_repeats, gradients_of_bf16_without_norms_are_rounded_once;
             rows: rms_norm_is_close_and_rows_are_their_own, perturbed_norms_have_other_bits_somewhere,
