@@ -37,7 +37,7 @@ fn a_student_nears_its_teacher_faster_than_by_sampled_tokens() {
     // A student that is its teacher: no divergence, no gradient, and said to be so.
     let of_itself = [&*format!("model={}", folder.text_path("teacher/checkpoints/latest")), "train.steps=3"];
     let said = folder.train("same", &[&of_itself[..], &FORWARD].concat());
-    assert!(said.contains("warning[no-gradient]"), "{said}");
+    assert!(said.contains("warning[no-gradient]") && said.contains("its teacher's probabilities"), "{said}");
     assert_eq!(number(&folder.metrics("same")[0], "distill/divergence"), 0.0, "one engine: the same bits");
 }
 

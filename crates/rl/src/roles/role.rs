@@ -105,9 +105,9 @@ impl Scores<'_> {
     pub(crate) fn read_lists(&self, ids: &mut [u32], logprobs: &mut [f32]) {
         match self {
             Scores::Here(dev, rows) => {
-                let mut lists = HostLists::default();
-                lists.add(*dev, rows.listed);
-                lists.read(ids, logprobs);
+                let listed = rows.listed.expect("the plan lists tokens in a teacher's passes");
+                dev.read_u32(listed.ids, 0, ids);
+                dev.read_f32(listed.logprobs, 0, logprobs);
             }
             Scores::Gathered(_, lists) => lists.read(ids, logprobs),
         }
