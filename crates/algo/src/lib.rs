@@ -15,6 +15,7 @@ pub mod aggregation;
 pub mod correction;
 pub mod covariance;
 pub mod distill;
+pub mod divergence;
 pub mod entropy;
 pub mod kl;
 pub mod labelled;

@@ -30,7 +30,7 @@ pub use experts::{EXPERTS_CHOSEN_MAX, EXPERTS_MAX, ExpertsSpec};
 pub use layer::{Ffn, LayerSpec, Mixer};
 pub use layers::{Attention, LAYERS_MAX, LayerSet, Multipliers, Window};
 pub use lora::{LoraShape, LoraTarget, LoraTargets, Quantization};
-pub use model_spec::{ModelSpec, PLAN_ONLY, PRESETS, RopeScaling};
+pub use model_spec::{LISTED_MAX, ModelSpec, PLAN_ONLY, PRESETS, RopeScaling};
 pub use param::{ParamKind, Site};
 pub use published::{nearest_preset, preset_of};
 pub use rope_factors::RopeFactors;

@@ -6,6 +6,9 @@ use crate::architecture::{Architecture, QkNorms};
 use crate::{Attention, DeltaSpec, ExpertsSpec, Family, LayerSet, Multipliers, RopeFactors, Window};
 use serde::{Deserialize, Serialize};
 
+/// Maximum tokens that a device lists of a row of the head: with a tile they are sorted in one block of a card.
+pub const LISTED_MAX: u32 = 1024;
+
 /// How rotary frequencies are scaled beyond the trained context.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "rope_type", rename_all = "lowercase")]

@@ -6,6 +6,8 @@ use super::sections::{Distill, RunFile};
 use super::values::DynamicSampling;
 use crate::estimator::Estimator;
 use plimsoll_algo::advantage::Advantage;
+use plimsoll_algo::divergence::{Divergence, DivergenceKind};
+use plimsoll_arch::LISTED_MAX;
 use plimsoll_base::Result;
 
 /// A teacher that has the weights of the run itself.
@@ -17,7 +19,25 @@ pub enum OwnTeacher {
     Initial,
 }
 
+/// The teacher's part of a mixture, where `distill.jsd_beta` is absent.
+const JSD_BETA: f64 = 0.5;
+
 impl Distill {
+    /// Returns the divergence that is differentiated through logits; none if sampled tokens have advantages.
+    pub fn divergence(&self) -> Option<Divergence> {
+        match self.divergence {
+            DivergenceKind::Sampled => None,
+            DivergenceKind::Reverse => Some(Divergence::Reverse),
+            DivergenceKind::Forward => Some(Divergence::Forward),
+            DivergenceKind::Jsd => Some(Divergence::Jsd { beta: self.jsd_beta.unwrap_or(JSD_BETA) }),
+        }
+    }
+
+    /// Returns the tokens that the teacher lists of each position; 0 if it lists none.
+    pub fn listed(&self) -> u32 {
+        self.divergence().and(self.top_k).unwrap_or(0)
+    }
+
     /// Returns which weights of the run are the teacher's; none of another model.
     pub fn own_teacher(&self) -> Option<OwnTeacher> {
         match self.teacher.as_str() {
@@ -61,7 +81,43 @@ pub(super) fn check(run: &RunFile, at: &Provenance) -> Result<()> {
             .hint("set it to hf:org/name, a folder, a GGUF file or RUN_DIR/checkpoints/latest"));
     }
     prompts(run, distill, at)?;
+    divergence(distill, at)?;
     rewards(run, distill, at)
+}
+
+/// Requires `top_k` of a divergence through logits, and refuses its keys elsewhere.
+fn divergence(distill: &Distill, at: &Provenance) -> Result<()> {
+    let kind = distill.divergence;
+    if distill.divergence().is_none() {
+        let keys =
+            [("distill.top_k", distill.top_k.is_some()), ("distill.jsd_beta", distill.jsd_beta.is_some())];
+        let Some((key, _)) = keys.into_iter().find(|(_, set)| *set) else { return Ok(()) };
+        let message = format!("{key} with distill.divergence = \"sampled\", which has one number a token");
+        return Err(contradiction(at, key, &message)
+            .hint(format!("set distill.divergence = \"reverse\", \"forward\" or \"jsd\", or remove {key}")));
+    }
+    if distill.jsd_beta.is_some() && kind != DivergenceKind::Jsd {
+        let message = format!("distill.jsd_beta with distill.divergence = \"{kind}\", which has no mixture");
+        return Err(contradiction(at, "distill.jsd_beta", &message)
+            .hint("set distill.divergence = \"jsd\", or remove distill.jsd_beta"));
+    }
+    if distill.jsd_beta.is_some_and(|beta| !(beta > 0.0 && beta < 1.0)) {
+        return Err(at
+            .error("bad-value", "distill.jsd_beta", "`distill.jsd_beta` is not between 0 and 1")
+            .hint("for its ends set distill.divergence = \"forward\" (0) or \"reverse\" (1)"));
+    }
+    match distill.top_k {
+        Some(1..=LISTED_MAX) => Ok(()),
+        Some(k) => Err(at
+            .error("bad-value", "distill.top_k", &format!("`distill.top_k` is {k}"))
+            .hint(format!("set it to 1 to {LISTED_MAX}, such as 64"))),
+        None => Err(contradiction(
+            at,
+            "distill.divergence",
+            &format!("distill.divergence = \"{kind}\" without distill.top_k"),
+        )
+        .hint("set distill.top_k = 64: the tokens of each position that are compared one by one")),
+    }
 }
 
 /// Requires another prompt of a teacher that is the student, and refuses one where an environment makes the prompts.

@@ -179,6 +179,7 @@ fn head(report: &Report, e: DType) {
                     targets,
                     logits: Logits::times(1.0),
                     head_out: out,
+                    listed: None,
                     dlogprobs: d,
                     dentropy: d,
                     tile,

@@ -6,6 +6,7 @@
 
 use super::activation::{capped, capped_slope};
 use super::elementwise;
+use super::head_listed::{ListedRows, RowInputs};
 use super::lanes::{LANES, Lanes, by_dtype, simd_fn};
 use super::matmul::{self, Operand, Packed, Panels};
 use super::{CpuDevice, Isa, Shared};
@@ -331,6 +332,7 @@ pub(crate) fn backward(dev: &CpuDevice, args: HeadBackward<'_>) {
             targets: dev.read(args.targets), lse: dev.read(head_out.lse), entropy: dev.read(head_out.entropy),
             dlogprobs: dev.read(args.dlogprobs), dentropy: dev.read(args.dentropy),
             logits: args.logits,
+            listed: args.listed.map(|of| ListedRows::new(dev, of, args.targets.len())),
         };
         let w = Panels::<E>::new(dev, w);
         backward_as::<E>(dev, dev.read::<E>(x), &w, &rows, args)
@@ -345,6 +347,29 @@ struct Rows<'a> {
     dlogprobs: &'a [f32],
     dentropy: &'a [f32],
     logits: Logits,
+    listed: Option<ListedRows<'a>>,
+}
+
+impl Rows<'_> {
+    /// Returns the derivative of the loss by the unscaled logit of a token that is neither target nor listed, divided
+    /// by its probability, but for what the entropy adds.
+    fn mass(&self, row: usize) -> f32 {
+        let by_target = -(self.logits.factor * self.dlogprobs[row]);
+        match &self.listed {
+            None => by_target,
+            Some(listed) => by_target + self.logits.factor * listed.rest(row),
+        }
+    }
+
+    fn of(&self, row: usize) -> RowInputs {
+        RowInputs {
+            target: self.targets[row],
+            lse: self.lse[row],
+            entropy: self.entropy[row],
+            dlogprob: self.dlogprobs[row],
+            dentropy: self.dentropy[row],
+        }
+    }
 }
 
 fn backward_as<E: Operand>(
@@ -404,22 +429,26 @@ fn tile_gradients<E: Operand>(
             let to = unsafe { dtile.range((row + r) * cols, cols) };
             let target = (rows.targets[row + r] as usize).wrapping_sub(tile * HEAD_TILE);
             logit_gradients::<E>(dev.isa(), &logits[r * width..][..width], rows, row + r, target, to);
+            if let Some(listed) = &rows.listed {
+                listed.put(row + r, &rows.of(row + r), rows.logits, tile * HEAD_TILE, to);
+            }
         }
     });
 }
 
 simd_fn! {
-    /// Computes factor (dlogp (delta - p) - dH p (ln p + H)), ln p = x - lse, times the cap's slope, for a tile's row.
+    /// Computes factor (dlogp (delta - p) - dH p (ln p + H)), ln p = x - lse, times the cap's slope, for a tile's row;
+    /// with listed tokens also factor p times the derivative of the others.
     fn logit_gradients[E: Lanes](s: S, logits: &[f32], rows: &Rows<'_>, row: usize, target: usize, to: &mut [E]) {
         let (lse, entropy) = (s.splat(rows.lse[row]), s.splat(rows.entropy[row]));
         let dlogp = rows.logits.factor * rows.dlogprobs[row];
-        let (minus_dlogp, minus_dh) = (s.splat(-dlogp), s.splat(-rows.logits.factor * rows.dentropy[row]));
+        let (mass, minus_dh) = (s.splat(rows.mass(row)), s.splat(-rows.logits.factor * rows.dentropy[row]));
         // No closures: they would be compiled without the path's instructions.
         for (i, (to, part)) in to.chunks_mut(LANES).zip(logits.as_chunks::<LANES>().0).enumerate() {
             let lnp = s.max(s.splat(EXP_MIN), s.sub(f32::load(s, part), lse));
             let p = s.exp(lnp);
-            // p (-dlogp - dH (ln p + H)), and dlogp at the target.
-            let mut d = s.mul(p, s.fma(minus_dh, s.add(lnp, entropy), minus_dlogp));
+            // p (mass - dH (ln p + H)), and dlogp at the target.
+            let mut d = s.mul(p, s.fma(minus_dh, s.add(lnp, entropy), mass));
             if target / LANES == i {
                 let mut lanes = [0.0; LANES];
                 f32::store(s, &mut lanes, d);

@@ -16,6 +16,8 @@ mod experts;
 mod gate;
 mod head;
 mod head_gates;
+mod head_listed;
+mod head_top;
 mod isa;
 mod lanes;
 pub mod layouts;

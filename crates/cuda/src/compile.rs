@@ -61,6 +61,7 @@ pub const SOURCES: &[Source] = sources![
     "head" with "head_parts.cuh",
     "head_gates" with "gate.cuh",
     "head_hopper" with "head_parts.cuh" "hopper.cuh",
+    "head_listed" with "head_parts.cuh",
     "muon",
     "nf4" with "nf4.cuh",
     "optimizer",

@@ -9,7 +9,7 @@ use super::rows::count;
 use super::{Arg, CudaDevice, Launch, hopper, matmul};
 use crate::layouts::{GRADIENT_TILE, PART, PART_WORDS, ROWS_MAX, TILE, chunk_rows, row_words, width};
 use plimsoll_base::DType;
-use plimsoll_device::{HeadBackward, HeadOut, Logits, Matrix, MatrixLayout};
+use plimsoll_device::{HeadBackward, HeadOut, ListedBackward, Logits, Matrix, MatrixLayout};
 use plimsoll_memory::Buf;
 
 /// Rows of a tile of the largest product that the library has.
@@ -27,7 +27,7 @@ fn product_rows(rows: usize, most: usize) -> usize {
 }
 
 /// Returns rows `first..first + n` of a matrix.
-fn matrix_rows(w: Matrix<'_>, first: usize, n: usize) -> Matrix<'_> {
+pub(super) fn matrix_rows(w: Matrix<'_>, first: usize, n: usize) -> Matrix<'_> {
     Matrix::new(w.buf.slice(first * w.k, n * w.k), n, w.k, MatrixLayout::Rows)
 }
 
@@ -222,7 +222,7 @@ impl<'a> Head<'a> {
 }
 
 /// Caps a product's logits, if there is a cap.
-fn cap(dev: &CudaDevice, logits: Buf<'_>, how: Logits) {
+pub(super) fn cap(dev: &CudaDevice, logits: Buf<'_>, how: Logits) {
     let (Some(cap), n @ 1..) = (how.cap, logits.len()) else { return };
     let launch = Launch { grid: [n.div_ceil(256) as u32, 1, 1], block: 256, shared: 0 };
     dev.launch("head", "cap_logits", launch, &[dev.arg(logits), Arg::U64(n as u64), Arg::F32(cap)]);
@@ -255,6 +255,10 @@ pub(crate) fn backward(dev: &CudaDevice, args: HeadBackward<'_>) {
     assert_eq!((x.len(), dx.len()), (rows * w.k, rows * w.k), "{rows} rows of K = {}", w.k);
     let lens = [head_out.lse, head_out.entropy, args.dlogprobs, args.dentropy].map(Buf::len);
     assert_eq!(lens, [rows; 4], "a number for each of {rows} rows");
+    if let Some(of) = &args.listed {
+        let lens = [of.slopes, of.rest, of.d].map(Buf::len);
+        assert_eq!(lens, [of.listed.ids.len(), rows, rows], "numbers of {rows} rows with lists");
+    }
     let width = w.n.min(GRADIENT_TILE);
     assert!(args.dtile.len() >= rows * width, "dtile of {} elements for {rows} rows", args.dtile.len());
     assert_eq!(args.dtile.dtype(), x.dtype(), "gradients of logits are stored as activations are");
@@ -277,6 +281,9 @@ pub(crate) fn backward(dev: &CudaDevice, args: HeadBackward<'_>) {
                 gradients(dev, here, logits, first, &args, here.of(dtile, cols));
             }
         }
+        if let Some(listed) = &args.listed {
+            put_listed(dev, &args, listed, first, dtile);
+        }
         matmul::backward_x(dev, dtile, part, dx, first > 0);
         if let Some(grad) = args.grad {
             matmul::backward_w(dev, dtile, x, matrix_rows(grad, first, cols), args.add);
@@ -284,10 +291,14 @@ pub(crate) fn backward(dev: &CudaDevice, args: HeadBackward<'_>) {
     }
 }
 
-/// Returns the inputs of the gradients of each row's logits.
-pub(super) fn row_inputs<'a>(args: &HeadBackward<'a>) -> [Buf<'a>; 5] {
+/// Returns the inputs of the gradients of each row's logits, for the rows of a chunk: `GradientRows`.
+pub(super) fn row_inputs(dev: &CudaDevice, args: &HeadBackward<'_>, chunk: Chunk) -> [Arg; 7] {
     let HeadOut { lse, entropy, .. } = args.head_out;
-    [args.targets, lse, entropy, args.dlogprobs, args.dentropy]
+    let (rest, d) = args.listed.map(|of| (of.rest, of.d)).unzip();
+    let [targets, lse, entropy, by_logprob, by_entropy] =
+        [args.targets, lse, entropy, args.dlogprobs, args.dentropy].map(Some);
+    [targets, lse, entropy, by_logprob, by_entropy, rest, d]
+        .map(|of| of.map_or(Arg::Ptr(0), |of| dev.arg(chunk.of(of, 1))))
 }
 
 /// Computes gradients of a tile's logits, [rows, columns] e; `first`: the tile's first column.
@@ -303,9 +314,32 @@ fn gradients(
     let Logits { factor, cap } = of.logits;
     let mut args = vec![dev.arg(logits), count(cols), count(first)];
     args.extend([factor, cap.unwrap_or(0.0)].map(Arg::F32));
-    args.extend(row_inputs(of).map(|row| dev.arg(chunk.of(row, 1))));
+    args.extend(row_inputs(dev, of, chunk));
     args.push(dev.arg(dlogits));
     let kernel = if dlogits.dtype() == DType::F32 { "gradients_f32" } else { "gradients_bf16" };
     let grid = [cols.div_ceil(GRADIENT_PART) as u32, chunk.rows as u32, 1];
     dev.launch("head", kernel, Launch { grid, block: GRADIENT_PART as u32 / 8, shared: 0 }, &args);
+}
+
+/// Writes the gradients of listed tokens into those of a tile's logits, [R, cols] e, whose columns begin at `first`.
+fn put_listed(
+    dev: &CudaDevice,
+    args: &HeadBackward<'_>,
+    of: &ListedBackward<'_>,
+    first: usize,
+    dtile: Buf<'_>,
+) {
+    let rows = args.targets.len();
+    let k = of.listed.per_row(rows);
+    if rows * k == 0 {
+        return;
+    }
+    let (cols, Logits { factor, cap }) = (dtile.len() / rows, args.logits);
+    let mut list = row_inputs(dev, args, Chunk { first: 0, rows }).to_vec();
+    list.extend([of.listed.ids, of.listed.logprobs, of.slopes].map(|buf| dev.arg(buf)));
+    list.extend([rows, k, cols, first].map(count));
+    list.extend([Arg::F32(factor), Arg::F32(cap.unwrap_or(0.0)), dev.arg(dtile)]);
+    let kernel = if dtile.dtype() == DType::F32 { "put_listed_f32" } else { "put_listed_bf16" };
+    let launch = Launch { grid: [(rows * k).div_ceil(256) as u32, 1, 1], block: 256, shared: 0 };
+    dev.launch("head_listed", kernel, launch, &list);
 }

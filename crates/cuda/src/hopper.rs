@@ -112,7 +112,7 @@ impl<'a> HeadProduct<'a> {
         assert_eq!((to.len(), to.dtype()), (self.rows * cols, DType::Bf16), "[{}, {cols}]", self.rows);
         assert!(cols.is_multiple_of(8) && self.dev.address(to).is_multiple_of(16), "rows of {cols} columns");
         let mut own = vec![count(first), Arg::F32(args.logits.factor)];
-        own.extend(row_inputs(args).map(|b| self.dev.arg(b)));
+        own.extend(row_inputs(self.dev, args, Chunk { first: 0, rows: self.rows }));
         own.push(self.dev.arg(to));
         self.launch("head_gradients", cols, &own);
     }

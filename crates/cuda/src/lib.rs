@@ -32,6 +32,7 @@ mod fork;
 mod hand_over;
 mod head;
 mod head_gates;
+mod head_listed;
 pub mod held;
 mod hopper;
 mod kernels;

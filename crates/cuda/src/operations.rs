@@ -7,8 +7,8 @@ use crate::cuda_device::{CudaDevice, WORKSPACE_BYTES};
 use crate::driver::Pinned;
 use crate::{
     adapter, adapter_gradients, attention, attention_backward, blocks, chain, checked, delta, delta_rows,
-    driver, experts, experts_adapter, head, head_gates, matmul, memory, muon, optimizer, pipeline, rotation,
-    route, rows, sample, transfer,
+    driver, experts, experts_adapter, head, head_gates, head_listed, matmul, memory, muon, optimizer,
+    pipeline, rotation, route, rows, sample, transfer,
 };
 use plimsoll_arch::ModelSpec;
 use plimsoll_base::{DType, Phase, PhaseSet, Result, slugs};
@@ -245,6 +245,12 @@ impl CudaDevice {
             ForwardOp::GatherRows { x, rows, out } => rows::gather_rows(self, x, rows, out),
             ForwardOp::Head { x, w, targets, logits, tile, out } => {
                 head::forward(self, x, w, targets, logits, tile, out);
+            }
+            ForwardOp::HeadTop { x, w, lse, logits, tile, out } => {
+                head_listed::top(self, x, w, lse, logits, tile, out);
+            }
+            ForwardOp::HeadListed { x, w, lse, logits, ids, logprobs } => {
+                head_listed::listed(self, x, w, lse, logits, ids, logprobs);
             }
             ForwardOp::Sample { args } => sample::sample(self, args),
             ForwardOp::Advance { batch, window, ids, tokens, keys } => {

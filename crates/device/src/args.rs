@@ -1,6 +1,6 @@
 //! Arguments of operations. Legend as in the crate's documentation.
 
-use crate::{Codes, Kv, Matrix};
+use crate::{Codes, Kv, LISTED_MAX, Matrix};
 use plimsoll_arch::QkNorms;
 use plimsoll_memory::Buf;
 
@@ -128,6 +128,39 @@ pub struct HeadOut<'a> {
     pub lse: Buf<'a>,
     /// [R] f32: entropy in nats.
     pub entropy: Buf<'a>,
+}
+
+/// K tokens of each head row, none twice.
+#[derive(Clone, Copy, Debug)]
+pub struct ListedTokens<'a> {
+    /// [R, K] u32.
+    pub ids: Buf<'a>,
+    /// [R, K] f32: their log-probabilities, as in `HeadOut`.
+    pub logprobs: Buf<'a>,
+}
+
+impl ListedTokens<'_> {
+    /// Returns K, the same for both buffers and at most `LISTED_MAX`.
+    pub fn per_row(&self, rows: usize) -> usize {
+        assert_eq!(self.ids.len(), self.logprobs.len(), "a log-probability for each id");
+        let k = self.ids.len() / rows.max(1);
+        assert_eq!(self.ids.len(), rows * k, "as many tokens for each of {rows} rows");
+        assert!(k <= LISTED_MAX, "{k} tokens a row");
+        k
+    }
+}
+
+/// How a further number D of each head row, a divergence, follows from its logits: by those of listed tokens each for
+/// itself, by any other in proportion to its probability.
+#[derive(Clone, Copy, Debug)]
+pub struct ListedBackward<'a> {
+    pub listed: ListedTokens<'a>,
+    /// [R, K] f32: derivatives of D by the scaled logits of the listed tokens.
+    pub slopes: Buf<'a>,
+    /// [R] f32: derivative of D by the scaled logit of any other token, divided by the token's probability.
+    pub rest: Buf<'a>,
+    /// [R] f32: derivatives of the loss by D; where 0 the others are not read.
+    pub d: Buf<'a>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -434,6 +467,8 @@ pub struct HeadBackward<'a> {
     pub dlogprobs: Buf<'a>,
     /// [R] f32: derivatives of the loss by entropies.
     pub dentropy: Buf<'a>,
+    /// A further number of each row that the loss depends on.
+    pub listed: Option<ListedBackward<'a>>,
     /// f32 scratch sized by `Layouts::head_tile`; written.
     pub tile: Buf<'a>,
     /// Scratch (e) sized by `Layouts::head_gradient_tile`; written.

@@ -31,8 +31,9 @@ mod update;
 
 pub use args::{
     ADAPTER_BLOCKS_MAX, ALL_KEYS, Activation, AdamW, AdamWBufs, AdaptBackward, Adapted, Adapter,
-    AdapterBlock, AttentionBackward, Batch, GateHeadsBackward, HeadBackward, HeadOut, Heads, Logits, Norm,
-    NormGrads, QkNorm, QkNormBackward, RopeBackward, Rotation, Sample, Sampling, Scores, Slots,
+    AdapterBlock, AttentionBackward, Batch, GateHeadsBackward, HeadBackward, HeadOut, Heads, ListedBackward,
+    ListedTokens, Logits, Norm, NormGrads, QkNorm, QkNormBackward, RopeBackward, Rotation, Sample, Sampling,
+    Scores, Slots,
 };
 pub use backend::{Aside, Backend, Checked, HostBytes, Network, Pipeline, Trade, Transfer};
 pub use blocks::{BLOCK_PARTS_MAX, Blocks, Codes, block_words};
@@ -62,6 +63,8 @@ pub const OFFLOAD_SLOTS: usize = 3;
 pub const INPUT_SLOTS: usize = 3;
 /// Keys in a chunk of attention; chunks start at absolute position 0 and are merged in ascending order.
 pub const ATTENTION_CHUNK: usize = 512;
+/// Maximum tokens that are listed of a head row.
+pub const LISTED_MAX: usize = plimsoll_arch::LISTED_MAX as usize;
 /// Vocabulary columns of a head tile; a constant of the build, because the merge order depends on it.
 pub const HEAD_TILE: usize = 512;
 /// Fields of a segment record; see `Batch`.

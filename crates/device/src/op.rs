@@ -7,9 +7,9 @@ use crate::{
     Activation, AdamW, AdamWBufs, AdaptBackward, AdaptExpertsBackward, Adapted, Adapter, Arrange,
     AttentionBackward, Backend, Batch, Blocks, Checked, Coded, Codes, DeltaInputs, DeltaInputsBackward,
     DeltaRule, DeltaRuleBackward, Descent, Experts, ExpertsAdapter, ExpertsBackward, GateHeadsBackward,
-    GluExpertsBackward, HeadBackward, HeadOut, Heads, Kv, Logits, Matrix, MatrixLayout, Momentum, Nf4, Norm,
-    NormGated, NormGatedBackward, NormGrads, Owned, QkNorm, RopeBackward, Rotation, RouteBackward, Routes,
-    Routing, RowsOf, Run, Sample, Scores, Slots, Transfer,
+    GluExpertsBackward, HeadBackward, HeadOut, Heads, Kv, ListedTokens, Logits, Matrix, MatrixLayout,
+    Momentum, Nf4, Norm, NormGated, NormGatedBackward, NormGrads, Owned, QkNorm, RopeBackward, Rotation,
+    RouteBackward, Routes, Routing, RowsOf, Run, Sample, Scores, Slots, Transfer,
 };
 use plimsoll_arch::Gate;
 use plimsoll_memory::Buf;
@@ -131,6 +131,18 @@ operations! {
             x: Read Buf<'a>, w: Read Matrix<'a>, targets: Read Buf<'a>, logits: Read Logits, tile: WriteAny Buf<'a>,
             out: Write HeadOut<'a>
         ) = Head;
+        /// The K most likely tokens of each row, and what `head_listed` gives for them; of equal logits the lower ids,
+        /// in that order. `x`: [R, h] e; `lse`: [R] f32 of `head`; `tile`: sized by `Layouts::head_tile`.
+        fn head_top(
+            x: Read Buf<'a>, w: Read Matrix<'a>, lse: Read Buf<'a>, logits: Read Logits, tile: WriteAny Buf<'a>,
+            out: Write ListedTokens<'a>
+        ) = HeadTop;
+        /// Log-probabilities of the tokens `ids` ([R, K] u32) of each row: [R, K] f32. `x`: [R, h] e; `lse`: [R] f32 of
+        /// `head`.
+        fn head_listed(
+            x: Read Buf<'a>, w: Read Matrix<'a>, lse: Read Buf<'a>, logits: Read Logits, ids: Read Buf<'a>,
+            logprobs: Write Buf<'a>
+        ) = HeadListed;
         /// Draws a token for each row.
         fn sample(args: Read Sample<'a>) = Sample;
         /// Prepares the pass after `sample`, of one row per sequence: ids, positions, slots, segments and keys.

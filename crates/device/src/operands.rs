@@ -5,10 +5,10 @@ use crate::{
     Activation, AdamW, AdamWBufs, AdaptBackward, AdaptExpertsBackward, Adapted, Adapter, AdapterBlock,
     Arrange, AttentionBackward, Balance, Batch, Blocks, Coded, Codes, DeltaHeads, DeltaInputs,
     DeltaInputsBackward, DeltaRule, DeltaRuleBackward, DeltaWeights, Descent, Experts, ExpertsAdapter,
-    ExpertsBackward, GateHeadsBackward, GluExpertsBackward, HeadBackward, HeadOut, Heads, Kv, Logits, Matrix,
-    MatrixLayout, Momentum, Nf4, Norm, NormGated, NormGatedBackward, NormGrads, Owned, Places, QkNorm,
-    QkNormBackward, RopeBackward, Rotation, RouteBackward, Routes, Routing, RowsOf, Sample, Sampling, Scores,
-    Slots,
+    ExpertsBackward, GateHeadsBackward, GluExpertsBackward, HeadBackward, HeadOut, Heads, Kv, ListedBackward,
+    ListedTokens, Logits, Matrix, MatrixLayout, Momentum, Nf4, Norm, NormGated, NormGatedBackward, NormGrads,
+    Owned, Places, QkNorm, QkNormBackward, RopeBackward, Rotation, RouteBackward, Routes, Routing, RowsOf,
+    Sample, Sampling, Scores, Slots,
 };
 use plimsoll_arch::{Gate, QkNorms};
 use plimsoll_base::Encoding;
@@ -35,6 +35,8 @@ operands! {
     Nf4 { codes: whole, scales: whole, n: Read, k: Read }
     Blocks { encoding: Read, words: whole, n: Read, k: Read }
     HeadOut { logprobs: whole, lse: whole, entropy: whole }
+    ListedTokens { ids: whole, logprobs: whole }
+    ListedBackward { listed: Read, slopes: Read, rest: Read, d: Read }
     Norm { w: whole, eps: Read, offset: Read }
     QkNorm { q: Read, k: Read, eps: Read, offset: Read, of: Read }
     Rotation { angles: Read, width: Read, q_scale: Read }
@@ -48,7 +50,7 @@ operands! {
     RopeBackward { dq: Read, dkv: Read, rotation: Read, positions: Read, heads: Read, norms: Read, dqkv: Write }
     HeadBackward {
         x: Read, w: Read, targets: Read, logits: Read, head_out: Read, dlogprobs: Read, dentropy: Read,
-        tile: WriteAny, dtile: WriteAny, pack: WriteAny, dx: Write, grad: Write, add: Read
+        listed: Read, tile: WriteAny, dtile: WriteAny, pack: WriteAny, dx: Write, grad: Write, add: Read
     }
     AdapterBlock { b: whole, first: Read }
     Adapter { a: whole, blocks: whole, scale: Read }

@@ -3,12 +3,12 @@
 use crate::phases::enter;
 use crate::weights::{Elsewhere, Loading, Weights, bind_weights, load_part, spread, whole_source};
 use plimsoll_base::{Bytes, Result};
-use plimsoll_device::Device;
+use plimsoll_device::{Device, ListedTokens};
 use plimsoll_files::{Head, OpenModel};
 use plimsoll_memory::{Buf, Overlay, Resident};
 use plimsoll_model::{
-    Activations, Adapters, AdaptersFrom, Decoder, Merged, ParamTable, Params, Pass, head, layers, load,
-    load_adapters, rope, values,
+    Activations, Adapters, AdaptersFrom, Decoder, Merged, ParamTable, Params, Pass, head, head_top, layers,
+    load, load_adapters, rope, values,
 };
 use plimsoll_plan::{PerRole, RoleName, RoleShape, WeightsAre};
 use plimsoll_train::{Packer, Sequence, Share};
@@ -27,6 +27,17 @@ pub struct BoundModel<'a> {
     /// too.
     pub sum_squares: Option<f64>,
     pub(crate) weights: Weights<'a>,
+}
+
+/// What the head computed for the rows of a micro-batch.
+#[derive(Clone, Copy, Debug)]
+pub struct HeadRows<'p> {
+    /// [R] f32: log-probabilities of response tokens, or values.
+    pub numbers: Buf<'p>,
+    /// The most likely tokens of each row, if the pass lists them.
+    pub listed: Option<ListedTokens<'p>>,
+    /// R.
+    pub count: usize,
 }
 
 /// The models that roles are read from.
@@ -159,8 +170,7 @@ impl<'a> BoundModel<'a> {
         }
     }
 
-    /// Runs forward passes over all sequences. `each` gets the sequences of a micro-batch, the head's numbers and how
-    /// many there are: the log-probabilities of their response tokens, or their values.
+    /// Runs forward passes over all sequences. `each` gets the sequences of a micro-batch and what the head computed.
     ///
     /// Errors: those of packing and of the device.
     pub fn score(
@@ -169,7 +179,7 @@ impl<'a> BoundModel<'a> {
         packer: &mut Packer,
         sequences: &[Sequence<'_>],
         inv_temperature: f32,
-        each: &mut dyn FnMut(Range<usize>, Buf<'_>, usize),
+        each: &mut dyn FnMut(Range<usize>, HeadRows<'_>),
     ) -> Result<()> {
         let pass = self.shape.score.expect("the plan has a scoring pass for each role that scores");
         let phase = enter(dev, overlay, pass.mode.phase());
@@ -182,7 +192,11 @@ impl<'a> BoundModel<'a> {
             layers(dev, &*from, &pass);
             let numbers = self.head(dev, from.decoder(), &pass, inv_temperature);
             first = batch.sequences.end;
-            each(batch.sequences, numbers, batch.head.len());
+            if pass.listed().is_some() {
+                head_top(dev, from.decoder(), &pass, inv_temperature);
+            }
+            let count = batch.head.len();
+            each(batch.sequences, HeadRows { numbers, listed: pass.listed(), count });
             dev.check()?;
         }
         Ok(())

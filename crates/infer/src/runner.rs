@@ -101,8 +101,8 @@ impl<'a> Responder<'a> for Runner<'a> {
         let packer = packer.as_mut().expect("the plan of what scores packs");
         let (mut out, with) = (vec![0f32; sequences.len()], (sampler.dev, &mut sampler.overlay));
         let dev = sampler.dev;
-        model.score(with, packer, sequences, 1.0, &mut |which, numbers, _| {
-            dev.read_f32(numbers, 0, &mut out[which])
+        model.score(with, packer, sequences, 1.0, &mut |which, rows| {
+            dev.read_f32(rows.numbers, 0, &mut out[which])
         })?;
         Ok(out)
     }

@@ -19,7 +19,7 @@ use bufs::{Backward, FfnBufs, HeadBufs, LayerBufs, MixerBufs};
 pub use mode::{Mode, Recompute};
 use plimsoll_arch::{Ffn, Mixer, ModelSpec, products};
 use plimsoll_base::{DType, Result};
-use plimsoll_device::{HEAD_TILE, HeadOut, INPUT_SLOTS, Layouts, SEGMENT_FIELDS};
+use plimsoll_device::{HEAD_TILE, HeadOut, INPUT_SLOTS, Layouts, ListedTokens, SEGMENT_FIELDS};
 use plimsoll_memory::{Buf, InPhase, Layout, Turn};
 use shape::{Life, PassShape, Regions, Rows};
 pub use shape::{PassLimits, Target};
@@ -129,6 +129,10 @@ fn add_head(to: &mut Regions<'_>) -> Result<()> {
     for name in ["head.logprobs", "head.lse", "head.entropy"] {
         add(name, &[r], DType::F32)?;
     }
+    if limits.listed > 0 {
+        add("head.ids", &[r, limits.listed], DType::U32)?;
+        add("head.listed", &[r, limits.listed], DType::F32)?;
+    }
     if let Mode::Rollout { .. } = mode {
         add("sampler.keys", &[r, 3], DType::U32)?;
         add("tokens", &[r], DType::U32)?;
@@ -163,6 +167,11 @@ fn add_backward(to: &mut Regions<'_>) -> Result<()> {
     } else {
         add(Turn::Whole, "head.d_logprobs", &[r], DType::F32)?;
         add(Turn::Whole, "head.d_entropy", &[r], DType::F32)?;
+        if limits.listed > 0 {
+            add(Turn::Whole, "head.slopes", &[r, limits.listed], DType::F32)?;
+            add(Turn::Whole, "head.rest", &[r], DType::F32)?;
+            add(Turn::Whole, "head.d_divergence", &[r], DType::F32)?;
+        }
         let tile = (kind.head_gradient_tile)(r, spec.vocab as usize);
         add(Turn::Head, "head.d_tile", &[tile as usize], weights)?;
     }
@@ -238,6 +247,7 @@ impl<'p> Activations<'p> {
                 entropy: buf("head.entropy"),
             },
             tile: buf("head.tile"),
+            listed: get("head.ids").map(|ids| ListedTokens { ids, logprobs: buf("head.listed") }),
         };
         Activations {
             mode,

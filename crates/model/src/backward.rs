@@ -12,14 +12,14 @@ use crate::parts::{attention, delta, dense, experts};
 use crate::pass::Pass;
 use crate::weights::Params;
 use plimsoll_arch::Site;
-use plimsoll_device::{Device, HeadBackward, Matrix, NormGrads};
+use plimsoll_device::{Device, HeadBackward, ListedBackward, Matrix, NormGrads};
 use plimsoll_memory::Buf;
 
 /// Derivatives of the loss with respect to the outputs of each head row, [R] each.
 #[derive(Clone, Copy, Debug)]
 pub enum Derivatives<'d> {
-    /// For log-probabilities and entropies, after `head`.
-    Vocabulary { inv_temperature: f32, logprobs: &'d [f32], entropy: &'d [f32] },
+    /// For log-probabilities and entropies, after `head`; with listed tokens also for divergences, else that is empty.
+    Vocabulary { inv_temperature: f32, logprobs: &'d [f32], entropy: &'d [f32], divergence: &'d [f32] },
     /// For the values of a critic or a reward model, after `values`.
     Values(&'d [f32]),
 }
@@ -207,8 +207,8 @@ impl HeadPass<'_, '_, '_> {
         let (input, norm) = (acts.head_input.slice(0, r * h), acts.head_norm.slice(0, r * h));
         let (d_norm, dx) = (back.head_d_norm.slice(0, r * h), back.head_d_input.slice(0, r * h));
         match of {
-            Derivatives::Vocabulary { inv_temperature, logprobs, entropy } => {
-                self.vocabulary(norm, d_norm, inv_temperature, [logprobs, entropy]);
+            Derivatives::Vocabulary { inv_temperature, logprobs, entropy, divergence } => {
+                self.vocabulary(norm, d_norm, inv_temperature, [logprobs, entropy, divergence]);
             }
             Derivatives::Values(values) => self.values(norm, d_norm, values),
         }
@@ -218,14 +218,21 @@ impl HeadPass<'_, '_, '_> {
         dev.scatter_add_rows(dx, acts.head_rows.slice(0, r), d_resid);
     }
 
-    fn vocabulary(&self, x: Buf<'_>, dx: Buf<'_>, inv_temperature: f32, derivatives: [&[f32]; 2]) {
+    fn vocabulary(&self, x: Buf<'_>, dx: Buf<'_>, inv_temperature: f32, derivatives: [&[f32]; 3]) {
         let Self { dev, decoder, grad, add, pass, back, .. } = *self;
         let r = pass.head_rows;
-        let HeadGradBufs::Vocabulary { d_logprobs, d_entropy, d_tile } = back.head else {
+        let HeadGradBufs::Vocabulary { d_logprobs, d_entropy, d_tile, .. } = back.head else {
             panic!("this pass ends in values");
         };
         let [dlogprobs, dentropy] = [d_logprobs, d_entropy].map(|b| b.slice(0, r));
-        for (to, from) in [dlogprobs, dentropy].into_iter().zip(derivatives) {
+        let divergence = back.divergence().zip(pass.listed());
+        let listed = divergence.map(|(of, listed)| ListedBackward {
+            listed,
+            slopes: of.slopes.slice(0, listed.ids.len()),
+            rest: of.rest.slice(0, r),
+            d: of.d.slice(0, r),
+        });
+        for (to, from) in [dlogprobs, dentropy].into_iter().chain(listed.map(|of| of.d)).zip(derivatives) {
             assert_eq!(from.len(), r, "one derivative a head row");
             dev.write_f32(to, 0, from);
         }
@@ -238,6 +245,7 @@ impl HeadPass<'_, '_, '_> {
             head_out: pass.head_out(),
             dlogprobs,
             dentropy,
+            listed,
             tile: pass.vocabulary().1,
             dtile: d_tile.slice(0, dtile),
             pack: back.pack,

@@ -7,7 +7,7 @@ use crate::layer::LayerPass;
 use crate::parts::{attention, delta, dense, experts};
 use crate::pass::Pass;
 use plimsoll_arch::Site;
-use plimsoll_device::{Batch, Device, HeadOut, Sample, Sampling, Slots};
+use plimsoll_device::{Batch, Device, HeadOut, ListedTokens, Sample, Sampling, Slots};
 use plimsoll_memory::Buf;
 
 /// Runs the embedding and all layers; leaves the final residual stream in the activations.
@@ -75,6 +75,39 @@ pub fn head(dev: &dyn Device, decoder: &Decoder<'_>, pass: &Pass<'_>, inv_temper
     let targets = pass.acts.targets.expect("score and update have targets").slice(0, pass.head_rows);
     let logits = decoder.logits().and_times(inv_temperature);
     dev.head(norm, decoder.params.head, targets, logits, pass.vocabulary().1, pass.head_out());
+}
+
+/// Lists the most likely tokens of each head row into `Pass::listed`, after `head` at the same temperature.
+pub fn head_top(dev: &dyn Device, decoder: &Decoder<'_>, pass: &Pass<'_>, inv_temperature: f32) {
+    let listed = pass.listed().expect("a pass with listed tokens");
+    if pass.head_rows > 0 {
+        let (norm, lse, tile) = (normed(decoder, pass), pass.head_out().lse, pass.vocabulary().1);
+        let logits = decoder.logits().and_times(inv_temperature);
+        dev.head_top(norm, decoder.params.head, lse, logits, tile, listed);
+    }
+}
+
+/// Computes the log-probabilities of tokens `ids`, [R, K], into `Pass::listed`, after `head` at the same temperature.
+pub fn head_listed(
+    dev: &dyn Device,
+    decoder: &Decoder<'_>,
+    pass: &Pass<'_>,
+    inv_temperature: f32,
+    ids: &[u32],
+) {
+    let ListedTokens { ids: to, logprobs } = pass.listed().expect("a pass with listed tokens");
+    assert_eq!(ids.len(), to.len(), "K tokens of each head row");
+    if pass.head_rows > 0 {
+        dev.write_u32(to, 0, ids);
+        let (norm, lse) = (normed(decoder, pass), pass.head_out().lse);
+        let logits = decoder.logits().and_times(inv_temperature);
+        dev.head_listed(norm, decoder.params.head, lse, logits, to, logprobs);
+    }
+}
+
+/// Returns what `head_input` computed.
+fn normed<'p>(decoder: &Decoder<'_>, pass: &Pass<'p>) -> Buf<'p> {
+    pass.acts.head_norm.slice(0, pass.head_rows * decoder.spec.hidden as usize)
 }
 
 /// Computes each head row's value into `Pass::values`, after `layers` of a critic or reward model: one product, in f32.

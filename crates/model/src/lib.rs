@@ -29,7 +29,7 @@ pub use adapters::{Adapters, AdaptersFrom, Merged, layout as adapters_layout, lo
 pub use backward::{Derivatives, Gradients, RowGradients, Stage, backward, backward_part};
 pub use cache_index::CacheIndex;
 pub use decoder::{Decoder, Layers, Way};
-pub use forward::{advance, draw, draw_runs, head, layers, upload_keys, values};
+pub use forward::{advance, draw, draw_runs, head, head_listed, head_top, layers, upload_keys, values};
 pub use load::{RandomWeights, STAGING_BYTES_MIN, load};
 pub use params::{CodesAt, Param, ParamTable, Part};
 pub use parts::delta::places::places_for;

@@ -6,7 +6,9 @@ use crate::cache_index::{CacheIndex, Place};
 use crate::parts::delta::places::{PLACE_FIELDS, push_any};
 use crate::parts::experts::load::ExpertLoad;
 use plimsoll_arch::{CACHES, Cache};
-use plimsoll_device::{ALL_KEYS, Batch, Device, HeadOut, KV_BLOCK, NO_PARENT, NO_STATE, SEGMENT_FIELDS};
+use plimsoll_device::{
+    ALL_KEYS, Batch, Device, HeadOut, KV_BLOCK, ListedTokens, NO_PARENT, NO_STATE, SEGMENT_FIELDS,
+};
 use plimsoll_memory::Buf;
 
 /// Index arrays of one pass, built on the host, with capacity for the limits.
@@ -197,6 +199,27 @@ impl<'p> Pass<'p> {
         }
     }
 
+    /// Returns the listed tokens of each head row; none where none are listed.
+    pub fn listed(&self) -> Option<ListedTokens<'p>> {
+        let HeadBufs::Vocabulary { listed, .. } = self.acts.head else { return None };
+        let n = self.head_rows * self.acts.limits.listed;
+        listed.map(|of| ListedTokens { ids: of.ids.slice(0, n), logprobs: of.logprobs.slice(0, n) })
+    }
+
+    /// Uploads how the divergence of each head row follows from its logits, before `backward`. `slopes`: [R, K], by the
+    /// logits of listed tokens; `rest`: [R], by any other, divided by its probability.
+    pub fn set_divergence(&self, dev: &dyn Device, slopes: &[f32], rest: &[f32]) {
+        let listed = self.acts.backward.and_then(|back| back.divergence());
+        let bufs = listed.expect("an update with listed tokens");
+        assert_eq!(
+            (slopes.len(), rest.len()),
+            (self.head_rows * self.acts.limits.listed, self.head_rows),
+            "numbers of each head row"
+        );
+        dev.write_f32(bufs.slopes, 0, slopes);
+        dev.write_f32(bufs.rest, 0, rest);
+    }
+
     /// Returns [R] f32: the results of the last `values`. Panics for a pass over a vocabulary.
     pub fn values(&self) -> Buf<'p> {
         match self.acts.head {
@@ -208,7 +231,7 @@ impl<'p> Pass<'p> {
     /// Returns the outputs and the tile of the head over the vocabulary.
     pub(crate) fn vocabulary(&self) -> (HeadOut<'p>, Buf<'p>) {
         match self.acts.head {
-            HeadBufs::Vocabulary { out, tile } => (out, tile),
+            HeadBufs::Vocabulary { out, tile, .. } => (out, tile),
             HeadBufs::Values(_) => panic!("this pass ends in values"),
         }
     }

@@ -122,6 +122,13 @@ pub(crate) fn predict(work: &Work, shape: &RunShape, rates: &Rates) -> StepCost 
         if let Some(spec) = &training.teacher {
             cost.score_s += score(work, &Model::new(spec, shape.weights), false, &cut, rates);
         }
+        if training.teacher_lists > 0 {
+            // Lists are one more product of the teacher's head.
+            let spec = training.teacher.as_ref().unwrap_or(&shape.spec);
+            let flops =
+                head_rows(work) / work.ranks / work.epochs * Model::new(spec, shape.weights).head_flops;
+            cost.score_s += flops / (rates.flops(model.dtype) * rates.update_share);
+        }
         if let Some(spec) = &training.critic {
             let lora = training.critic_adapter.map(|critic| critic.lora);
             let encodings = shape.encodings.get(RoleName::Critic).or(own);
@@ -502,6 +509,7 @@ mod tests {
             critic_adapter: None,
             teacher: None,
             teaches_itself: false,
+            teacher_lists: 0,
             teacher_quantize: None,
             trackers: plimsoll_base::Bytes(0),
             estimator: plimsoll_base::Bytes(0),

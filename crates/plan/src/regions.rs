@@ -305,7 +305,8 @@ impl RunShape {
             let hosts = self.training.as_ref().map_or(Hosts::one(1), |training| training.hosts);
             // Two more copies between hosts: with data of the host's other ranks, and with that of other hosts.
             let copies = if hosts.count > 1 { 3 } else { 1 };
-            row("ranks.exchange", "ranks", Place::Heap, copies * self.exchanged_bytes());
+            let lists = arrays.lists.exchanged_bytes(sequences as u64 * tokens as u64);
+            row("ranks.exchange", "ranks", Place::Heap, copies * (self.exchanged_bytes() + lists));
             if hosts.count > 1 {
                 row("ranks.sockets", "ranks", Place::Kernel, hosts.socket_bytes().0);
                 row("ranks.staging", "ranks", Place::Process, self.row().staging.0);

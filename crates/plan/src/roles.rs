@@ -31,6 +31,13 @@ pub struct PassShape {
     pub limits: PassLimits,
 }
 
+impl PassShape {
+    /// Returns the pass with `tokens` listed of each head row.
+    fn listing(self, tokens: usize) -> PassShape {
+        PassShape { limits: PassLimits { listed: tokens, ..self.limits }, ..self }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct UpdateShape {
     pub pass: PassShape,
@@ -321,16 +328,19 @@ impl RunShape {
             balance_coef: training.balance_coef,
             muon: training.muon.is_some(),
         };
+        // Of passes that roles share, all list tokens if the teacher's do.
+        let own_lists = if training.teaches_itself { training.teacher_lists } else { 0 };
         let mode = match self.head {
             Head::Vocabulary => Mode::Update(training.recompute),
             Head::Score => Mode::UpdateScore(training.recompute),
         };
         let score = match self.head {
             Head::Score => Some(update(mode, training.packing).pass),
-            Head::Vocabulary => training.scores().then(|| self.score_pass()),
+            Head::Vocabulary => training.scores().then(|| self.score_pass().listing(own_lists)),
         };
         let weights_are = training.weights_are();
-        let of_first = Some(update(mode, training.packing));
+        let of_first = update(mode, training.packing);
+        let of_first = Some(UpdateShape { pass: of_first.pass.listing(training.teacher_lists), ..of_first });
         let mut roles = vec![RoleShape { score, update: of_first, weights_are, ..first }];
         if let (Some(update), Some(_)) = (&mut roles[0].update, self.lora) {
             *update = update.of_adapters();
@@ -346,12 +356,13 @@ impl RunShape {
             roles.push(RoleShape {
                 name: RoleName::Reference,
                 weights_are,
-                score: Some(self.score_pass()),
+                score: Some(self.score_pass().listing(own_lists)),
                 ..first
             });
         }
         if let Some(spec) = training.teacher {
-            let score = Some(PassShape { mode: Mode::Teacher, ..self.score_pass() });
+            let pass = self.score_pass().listing(training.teacher_lists);
+            let score = Some(PassShape { mode: Mode::Teacher, ..pass });
             let name = RoleName::Teacher;
             let quantize = self.coding(name, training.teacher_quantize);
             let weights_are = if quantize.is_some() { WeightsAre::Resident } else { weights_are };

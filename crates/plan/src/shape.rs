@@ -3,7 +3,10 @@
 use crate::hosts::Hosts;
 use crate::lora::{CriticAdapter, Lora};
 use crate::role_name::PerRole;
-use crate::{facts::HostFacts, step_arrays::StepArrays};
+use crate::{
+    facts::HostFacts,
+    step_arrays::{Lists, StepArrays},
+};
 use plimsoll_arch::{LayerEncodings, ModelSpec, Quantization};
 use plimsoll_base::{Bytes, DType};
 use plimsoll_config::{Auto, Exchange};
@@ -64,6 +67,8 @@ pub struct Training {
     pub teacher: Option<ModelSpec>,
     /// True if the teacher has weights of the run itself.
     pub teaches_itself: bool,
+    /// Tokens that the teacher lists of each position; 0 if the student learns from the sampled ones alone.
+    pub teacher_lists: usize,
     /// How the teacher's weights are quantized, if at all.
     pub teacher_quantize: Option<Quantization>,
     /// What is offloaded to the device's host memory.
@@ -111,6 +116,10 @@ impl Training {
             correction: self.corrects,
             teacher: self.teacher.is_some() || self.teaches_itself,
             covariance: self.chooses_tokens,
+            lists: match self.teacher_lists {
+                0 => Lists::default(),
+                tokens => Lists { tokens, rows: self.pack.pass_of(self.packing.heads).head_rows },
+            },
         }
     }
 }

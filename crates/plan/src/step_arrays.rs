@@ -7,6 +7,35 @@ pub struct StepArrays {
     pub correction: bool,
     pub teacher: bool,
     pub covariance: bool,
+    /// Tokens that a teacher lists of each position.
+    pub lists: Lists,
+}
+
+/// The sizes of the lists of a teacher; 0 if it lists nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lists {
+    /// K: tokens of a list.
+    pub tokens: usize,
+    /// M: most head rows of a micro-batch.
+    pub rows: usize,
+}
+
+impl Lists {
+    /// Returns the heap bytes of its arrays for `positions` response tokens of a step: ids and log-probs [N, K], the
+    /// divergences and their derivatives [N], and of a micro-batch log-probs and slopes [M, K] and the rest's [M].
+    fn bytes(self, positions: u64) -> u64 {
+        if self.tokens == 0 {
+            return 0;
+        }
+        let (k, rows) = (self.tokens as u64, self.rows as u64);
+        4 * (positions * (2 * k + 2) + rows * (2 * k + 1))
+    }
+
+    /// Returns the heap bytes of ids and log-probs of all ranks while they are exchanged: each as numbers and as bytes,
+    /// of this rank, then of all.
+    pub(crate) fn exchanged_bytes(self, positions: u64) -> u64 {
+        4 * 8 * positions * self.tokens as u64
+    }
 }
 
 const TOKEN_ARRAYS: u64 = 9;
@@ -24,5 +53,5 @@ pub fn step_bytes(sequences: usize, response_tokens: usize, has: StepArrays) -> 
         + if has.correction { CORRECTION_ARRAYS } else { 0 }
         + if has.teacher { TEACHER_ARRAYS } else { 0 }
         + if has.covariance { COVARIANCE_ARRAYS } else { 0 };
-    arrays * 4 * tokens + 16 * (sequences as u64 + 1)
+    arrays * 4 * tokens + has.lists.bytes(tokens) + 16 * (sequences as u64 + 1)
 }

@@ -167,6 +167,7 @@ impl EngineLimits {
         PassLimits {
             rows: self.rows.max(sequences),
             head_rows: sequences,
+            listed: 0,
             segments: sequences,
             table_entries: sequences * stride,
             copies: self.sequences,

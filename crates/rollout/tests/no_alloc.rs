@@ -132,7 +132,12 @@ fn update(world: &mut World, prompts: &[&[u32]], out: &Samples) {
                 head(parts.dev, &parts.decoder, &pass, 1.0);
                 parts.dev.read_f32(pass.head_out().logprobs, 0, &mut logprobs[..rows]);
                 let d = &d[..rows];
-                let of = Derivatives::Vocabulary { inv_temperature: 1.0, logprobs: d, entropy: d };
+                let of = Derivatives::Vocabulary {
+                    inv_temperature: 1.0,
+                    logprobs: d,
+                    entropy: d,
+                    divergence: &[],
+                };
                 backward(parts.dev, &parts.decoder, grads, true, &pass, of);
                 first = batch.sequences.end;
             }

@@ -164,9 +164,15 @@ impl DeadSteps {
             }
             Sign::NoGradient => {
                 let message = format!("the gradient is exactly zero {steps}, so no weight changed");
-                Error::new("no-gradient", message).hint(
-                    "lower train.learning_rate: a policy that is certain of every token has no gradient",
-                )
+                let error = Error::new("no-gradient", message);
+                match vitals.taught {
+                    true => error
+                        .fact("so it is where a student has its teacher's probabilities of all listed tokens")
+                        .hint("check that distill.teacher and `model` are different models"),
+                    false => error.hint(
+                        "lower train.learning_rate: a policy that is certain of every token has no gradient",
+                    ),
+                }
             }
             Sign::LossExploded { least } => {
                 let loss = vitals.loss.unwrap_or(f64::NAN);

@@ -72,6 +72,7 @@ impl PackLimits {
         PassLimits {
             rows: self.micro_batch_tokens,
             head_rows: self.micro_batch_tokens,
+            listed: 0,
             segments: self.segments,
             table_entries: blocks + responses * (self.prompt_tokens / KV_BLOCK),
             copies: responses,

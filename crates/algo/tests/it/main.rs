@@ -1,6 +1,7 @@
 //! The formulas, against references, finite differences and random inputs.
 
 mod distill;
+mod divergence;
 mod finite_difference;
 mod golden;
 mod kin;

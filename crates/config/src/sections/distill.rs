@@ -1,6 +1,7 @@
 //! `[distill]`.
 
 use crate::key::{NOT_NEGATIVE, REQUIRED, such};
+use plimsoll_algo::divergence::DivergenceKind;
 use plimsoll_arch::Quantization;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -19,7 +20,17 @@ section! {
         #[serde(skip_serializing_if = "Option::is_none")]
         #[schemars(schema_with = "super::lora::quantize_schema")]
         quantize: Option<Quantization> = None,
-        /// Factor of the reverse KL of the student from it.
+        /// What the student learns: `sampled` has the teacher's log-probability of each sampled token as an advantage;
+        /// `reverse`, `forward` and `jsd` are divergences at each position, differentiated through its logits.
+        divergence: DivergenceKind = DivergenceKind::Sampled,
+        /// Tokens of each position, the teacher's most likely ones, that a divergence other than `sampled` compares one
+        /// by one; all others are one bucket.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        top_k: Option<u32> = None,
+        /// The teacher's part of the mixture of `jsd`; 0.5 if absent. Near 0 it acts as `forward`, near 1 as `reverse`.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        jsd_beta: Option<f64> = None,
+        /// Factor of the divergence of the student from it.
         coef: f64 = 1.0 => [
             such("a finite number above 0, such as 1.0", |coef| coef > 0.0 && (coef as f32).is_finite()),
         ],

@@ -2,6 +2,7 @@
 
 use super::*;
 use plimsoll_algo::advantage::Advantage;
+use plimsoll_algo::divergence::Divergence;
 
 const DISTILL: &str = r#"method = "distill"
 model = "builtin:nano"
@@ -38,6 +39,45 @@ fn a_teacher_needs_no_rewards_and_no_group() {
     assert_eq!(load_text(&run.to_toml(), &[], &[]).unwrap().run, run);
     // Of another method there is none.
     assert_eq!(RunSpec::new(&load_text(GOOD, &[], &[]).unwrap().run).distill, None);
+}
+
+#[test]
+fn a_divergence_lists_tokens_and_only_jsd_has_a_mixture() {
+    let of = |sets: &[&str]| {
+        let distill = spec(sets).distill.expect("a teacher");
+        (distill.divergence(), distill.listed())
+    };
+    assert_eq!(of(&[]), (None, 0));
+    let [reverse, forward, jsd, k] = [
+        "distill.divergence=reverse",
+        "distill.divergence=forward",
+        "distill.divergence=jsd",
+        "distill.top_k=8",
+    ];
+    assert_eq!(of(&[reverse, k]), (Some(Divergence::Reverse), 8));
+    assert_eq!(of(&[forward, k]), (Some(Divergence::Forward), 8));
+    assert_eq!(of(&[jsd, k]), (Some(Divergence::Jsd { beta: 0.5 }), 8));
+    assert_eq!(of(&[jsd, k, "distill.jsd_beta=0.9"]), (Some(Divergence::Jsd { beta: 0.9 }), 8));
+    for (sets, slug, contains) in [
+        (&[reverse][..], "contradictory-keys", "without distill.top_k"),
+        (&[reverse, "distill.top_k=0"], "bad-value", "`distill.top_k` is 0"),
+        (&[reverse, "distill.top_k=1025"], "bad-value", "`distill.top_k` is 1025"),
+        (&[k], "contradictory-keys", "distill.top_k with distill.divergence = \"sampled\""),
+        (&["distill.divergence=sampled", k], "contradictory-keys", "distill.top_k with"),
+        (&["distill.jsd_beta=0.5"], "contradictory-keys", "distill.jsd_beta with"),
+        (&[forward, k, "distill.jsd_beta=0.5"], "contradictory-keys", "which has no mixture"),
+        (&[jsd, k, "distill.jsd_beta=0"], "bad-value", "between 0 and 1"),
+        (&[jsd, k, "distill.jsd_beta=1"], "bad-value", "between 0 and 1"),
+        (&[jsd, k, "distill.jsd_beta=nan"], "bad-value", "between 0 and 1"),
+        (&["distill.divergence=revers", k], "bad-value", "reverse"),
+        (&["method=grpo", "reward.0.kind=exact", reverse, k], "contradictory-keys", "has no teacher"),
+        (&["method=sft", reverse, k], "contradictory-keys", "has no teacher"),
+    ] {
+        let error = load_text(DISTILL, sets, &[]).expect_err(&format!("{sets:?}"));
+        assert_eq!((error.slug, error.exit), (slug, Exit::Usage), "{sets:?}: {error}");
+        assert!(error.to_string().contains(contains), "{sets:?} lacks {contains}: {error}");
+        assert!(!error.hints.is_empty(), "{sets:?}: {error}");
+    }
 }
 
 #[test]

@@ -379,17 +379,17 @@ rows_of_draws(const PartStats* __restrict__ stats, u32 rows, u32 parts, const u3
 #define GRADIENT_COLUMNS 2048
 
 /// d[r, v] = inv_t (dlogp (delta - p) - dH p (ln p + H)) with ln p = x - lse, times the slope of the cap if `cap` is
-/// not 0, rounded to T. tile, d: [rows, cols].
+/// not 0, rounded to T; with listed tokens also inv_t p times the derivative of the others. tile, d: [rows, cols].
 template <class T>
 __device__ __forceinline__ void gradients(const float* tile, u32 cols, u32 first, float inv_t, float cap, GradientRows rows, T* d) {
     u32 row = blockIdx.y, at = blockIdx.x * GRADIENT_COLUMNS + threadIdx.x * 8;
     if (at >= cols) return;
     const float* logits = tile + (u64)row * cols + at;
     T* to = d + (u64)row * cols + at;
-    float dlogp = inv_t * rows.dlogprobs[row], minus_dh = -inv_t * rows.dentropy[row];
+    float dlogp = inv_t * rows.dlogprobs[row], minus_dh = -inv_t * rows.dentropy[row], mass = rows.mass(row, inv_t);
     float lse = rows.lse[row], entropy = rows.entropy[row];
     // Without a gradient from the loss there is none here, whatever the row holds.
-    bool none = dlogp == 0.0f && minus_dh == 0.0f;
+    bool none = dlogp == 0.0f && minus_dh == 0.0f && mass == 0.0f;
     u32 target = rows.targets[row] - first - at;
     bool wide = cols % 8 == 0 && ((u64)tile | (u64)d) % 16 == 0;
     float x[8];
@@ -403,7 +403,7 @@ __device__ __forceinline__ void gradients(const float* tile, u32 cols, u32 first
     for (u32 i = 0; i < 8; i++) {
         float lnp = x[i] * inv_t - lse;
         lnp = lnp < EXP_MIN ? EXP_MIN : lnp;
-        float y = exp_f32(lnp) * fma(minus_dh, lnp + entropy, -dlogp);
+        float y = exp_f32(lnp) * fma(minus_dh, lnp + entropy, mass);
         y = i == target ? y + dlogp : y;
         if (cap > 0.0f) y = y * capped_slope(x[i], cap);
         x[i] = none ? 0.0f : y;
@@ -423,9 +423,11 @@ __device__ __forceinline__ void gradients(const float* tile, u32 cols, u32 first
     gradients_##type(const float* __restrict__ tile, u32 cols, u32 first, float inv_t, float cap,                     \
                      const u32* __restrict__ targets, const float* __restrict__ lse,                                  \
                      const float* __restrict__ entropy, const float* __restrict__ dlogprobs,                          \
-                     const float* __restrict__ dentropy, T* d) {                                                      \
+                     const float* __restrict__ dentropy, const float* __restrict__ rest,                              \
+                     const float* __restrict__ d_listed, T* d) {                                                      \
         begin();                                                                                                      \
-        gradients(tile, cols, first, inv_t, cap, GradientRows{targets, lse, entropy, dlogprobs, dentropy}, d);        \
+        GradientRows rows{targets, lse, entropy, dlogprobs, dentropy, rest, d_listed};                                \
+        gradients(tile, cols, first, inv_t, cap, rows, d);                                                            \
     }
 GRADIENTS(float, f32)
 GRADIENTS(bf16, bf16)

@@ -24,9 +24,10 @@ __device__ __forceinline__ void row_gradients(u32 (&packed)[32], const float (&s
                                               u32 num_rows, u32 first, float inv_t) {
     const bool here = row < num_rows;
     const float dlogp = here ? inv_t * rows.dlogprobs[row] : 0.0f, minus_dh = here ? -inv_t * rows.dentropy[row] : 0.0f;
+    const float mass = here ? rows.mass(row, inv_t) : 0.0f;
     const float shift = here ? rows.lse[row] * -1.44269504f : 0.0f, scale = inv_t * 1.44269504f;
     const u32 target = here ? rows.targets[row] - first : BLOCK_N;
-    if (dlogp == 0.0f && minus_dh == 0.0f) {
+    if (dlogp == 0.0f && minus_dh == 0.0f && mass == 0.0f) {
         // Without a gradient from the loss there is none here, whatever the row holds.
 #pragma unroll
         for (u32 j = 0; j < 32; j++) packed[j] = 0;
@@ -35,7 +36,7 @@ __device__ __forceinline__ void row_gradients(u32 (&packed)[32], const float (&s
         for (u32 j = 0; j < 32; j++) {
             const float low = exp2_fast(fma(sums[4 * j + 2 * HALF], scale, shift));
             const float high = exp2_fast(fma(sums[4 * j + 2 * HALF + 1], scale, shift));
-            packed[j] = pack_bf16(low * -dlogp, high * -dlogp);
+            packed[j] = pack_bf16(low * mass, high * mass);
         }
     } else {
         const float entropy = rows.entropy[row];
@@ -48,7 +49,7 @@ __device__ __forceinline__ void row_gradients(u32 (&packed)[32], const float (&s
                 const float log2_p = fma(sums[4 * j + 2 * HALF + i], scale, shift);
                 // ln p is clamped where p counts as 0, because -infinity times 0 would be NaN.
                 const float ln_p = fmaxf(log2_p * 0.69314718f, -87.3f);
-                y[i] = exp2_fast(log2_p) * fma(minus_dh, ln_p + entropy, -dlogp);
+                y[i] = exp2_fast(log2_p) * fma(minus_dh, ln_p + entropy, mass);
                 if (mine == 8 * j + i) y[i] = y[i] + dlogp;
             }
             packed[j] = pack_bf16(y[0], y[1]);
@@ -289,11 +290,11 @@ HEAD_PARTS(draws, DRAW)
 extern "C" __global__ void __launch_bounds__(384, 1)
     head_gradients(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap w_map, u32 num_rows, u32 cols,
                    u32 steps, u32 first, float inv_t, const u32* targets, const float* lse, const float* entropy,
-                   const float* dlogprobs, const float* dentropy, bf16* d) {
+                   const float* dlogprobs, const float* dentropy, const float* rest, const float* d_listed, bf16* d) {
     begin();
     ON_HOPPER(
         const Work work = {num_rows, cols, steps};
-        const GradientRows rows = {targets, lse, entropy, dlogprobs, dentropy};
+        const GradientRows rows = {targets, lse, entropy, dlogprobs, dentropy, rest, d_listed};
         run(work, &x_map, &w_map, first, [&](float(&sums)[128], u32 row, u32 tile) {
             const u32 column = tile * BLOCK_N;
             bf16* to = d + (u64)row * cols + column;

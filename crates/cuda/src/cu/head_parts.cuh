@@ -23,4 +23,15 @@ __device__ __forceinline__ uint4 row_numbers(const u32* keys, u32 row, u64 seed)
 struct GradientRows {
     const u32* targets;
     const float *lse, *entropy, *dlogprobs, *dentropy;
+    /// With listed tokens: the derivative of the row's number by the logit of any other, divided by its probability,
+    /// and the loss's by the number. Else 0.
+    const float *rest, *d_listed;
+
+    /// The derivative by a logit that is neither the target's nor listed, divided by inv_t and by its probability, but
+    /// for what the entropy adds.
+    __device__ __forceinline__ float mass(u32 row, float inv_t) const {
+        float by_target = -(inv_t * dlogprobs[row]);
+        if (d_listed == 0 || d_listed[row] == 0.0f) return by_target;
+        return by_target + inv_t * (d_listed[row] * rest[row]);
+    }
 };

@@ -2,10 +2,11 @@
 #![allow(dead_code)] // Each binary uses its part.
 
 pub mod draws;
+pub mod listed;
 
 use super::{Machine, Open, Rig, Sized, bend, bits, check_close, f64s, normal};
 use plimsoll_base::DType::{self, Bf16, F32, U32};
-use plimsoll_device::{HeadBackward, HeadOut, Logits, Matrix, Sample, Sampling};
+use plimsoll_device::{HeadBackward, HeadOut, ListedBackward, Logits, Matrix, Sample, Sampling};
 
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
@@ -79,6 +80,11 @@ impl Case {
             ("dtile", e, (D::KIND.head_gradient_tile)(rows, vocab) as usize),
             ("pack", e, (D::KIND.pack)(rows as u64, width, k as u64, e) as usize),
             ("dx", F32, rows * k),
+            ("ids", U32, rows * self.listed()),
+            ("listed", F32, rows * self.listed()),
+            ("slopes", F32, rows * self.listed()),
+            ("rest", F32, rows),
+            ("dlisted", F32, rows),
             ("grad", F32, matrix),
         ]
     }
@@ -227,6 +233,16 @@ impl<D: Machine> Head<D> {
 
     /// Returns dx and the gradient of the weights, after the forward pass.
     pub fn backward(&self, inv_t: f32, dlogp: &[f32], dh: &[f32]) -> (Vec<f32>, Vec<f32>) {
+        self.backward_with(inv_t, dlogp, dh, None)
+    }
+
+    fn backward_with(
+        &self,
+        inv_t: f32,
+        dlogp: &[f32],
+        dh: &[f32],
+        listed: Option<ListedBackward<'_>>,
+    ) -> (Vec<f32>, Vec<f32>) {
         let (rig, Case { rows, vocab, k, e, .. }) = (&self.rig, self.case);
         rig.set("dlogprobs", dlogp);
         rig.set("dentropy", dh);
@@ -239,6 +255,7 @@ impl<D: Machine> Head<D> {
             head_out: self.out(rows),
             dlogprobs: rig.buf("dlogprobs"),
             dentropy: rig.buf("dentropy"),
+            listed,
             tile: rig.buf("tile"),
             dtile: rig.buf("dtile"),
             pack: rig.buf("pack"),

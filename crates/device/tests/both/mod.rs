@@ -16,7 +16,7 @@ pub mod rotation;
 pub mod rows;
 
 pub use attention::checks as attends;
-pub use head::draws;
+pub use head::{draws, listed};
 pub use rig::*;
 
 /// A device's rigs over some buffers: one for each way to run it, none where the machine lacks it.
@@ -37,6 +37,9 @@ macro_rules! cases {
                 draws_stay_inside_the_set_that_sorting_gives, a_draw_depends_on_its_key_alone;
             head: logprobs_and_entropies_agree_with_f64, bits_do_not_depend_on_the_rows_beside,
                 gradients_agree_with_the_formula_and_with_differences;
+            listed: the_most_likely_tokens_are_those_of_sorting, of_equal_logits_lower_ids_are_listed_first,
+                lists_do_not_depend_on_the_rows_beside, rows_that_are_not_finite_have_lists_all_the_same,
+                gradients_of_listed_tokens_agree_with_the_formula, a_list_without_a_derivative_changes_no_bit;
             muon: momentum_is_mixed_twice_with_nesterov, a_step_keeps_the_f32_copy_and_rounds_it_once,
                 parts_of_matrices_are_taken_turned_and_put_back;
             rotation: rope_is_close_and_rows_are_their_own, copies_of_cache_blocks_take_the_first_slots,

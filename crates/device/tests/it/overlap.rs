@@ -95,6 +95,14 @@ fn head_out(b: &mut Named<'_>) -> HeadOut<'static> {
     HeadOut { logprobs: b("logprobs"), lse: b("lse"), entropy: b("entropy") }
 }
 
+fn listed(b: &mut Named<'_>) -> ListedTokens<'static> {
+    ListedTokens { ids: b("ids"), logprobs: b("listed") }
+}
+
+fn listed_backward(b: &mut Named<'_>) -> ListedBackward<'static> {
+    ListedBackward { listed: listed(b), slopes: b("slopes"), rest: b("rest"), d: b("d") }
+}
+
 fn kv(b: &mut Named<'_>) -> Kv<'static> {
     Kv { keys: b("keys"), values: b("values"), kv_heads: 1, head_dim: 16 }
 }
@@ -183,6 +191,10 @@ const CASES: &[Case] = &[
     (|b| Op::Experts(ExpertsOp::Combine { y: b("y"), routes: routes(b), resid: Some(b("resid")), out: b("out") }), "out", "resid out"),
     (|b| Op::Forward(ForwardOp::Head { x: b("x"), w: matrix(b("w")), targets: b("targets"), logits: Logits::times(1.0), tile: b("tile"), out: head_out(b) }),
         "tile logprobs lse entropy", ""),
+    (|b| Op::Forward(ForwardOp::HeadTop { x: b("x"), w: matrix(b("w")), lse: b("lse"), logits: Logits::times(1.0), tile: b("tile"), out: listed(b) }),
+        "tile ids listed", ""),
+    (|b| Op::Forward(ForwardOp::HeadListed { x: b("x"), w: matrix(b("w")), lse: b("lse"), logits: Logits::times(1.0), ids: b("ids"), logprobs: b("logprobs") }),
+        "logprobs", ""),
     (|b| Op::Forward(ForwardOp::Sample { args: Sample { x: b("x"), w: matrix(b("w")), keys: b("keys"), how: SAMPLING, logits: Logits::times(1.0), tile: b("tile"),
         tokens: b("tokens"), out: head_out(b) } }), "tile tokens logprobs lse entropy", ""),
     (|b| Op::Forward(ForwardOp::Advance { batch: batch(b), window: Some(Slots { slots: b("window_slots"), tables: b("window_tables") }), ids: b("ids"),
@@ -221,7 +233,7 @@ const CASES: &[Case] = &[
     (|b| Op::Backward(BackwardOp::ActivateBackward { how: Activation::Relu, y: b("y"), dy: b("dy"), dx: b("dx") }), "dx", "dy dx"),
     (|b| Op::Backward(BackwardOp::ScatterAddRows { src: b("src"), rows: b("rows"), dst: b("dst") }), "dst", ""),
     (|b| Op::Backward(BackwardOp::HeadBackward { args: HeadBackward { x: b("x"), w: matrix(b("w")), targets: b("targets"), logits: Logits::times(1.0),
-        head_out: head_out(b), dlogprobs: b("dlogprobs"), dentropy: b("dentropy"), tile: b("tile"), dtile: b("dtile"),
+        head_out: head_out(b), dlogprobs: b("dlogprobs"), dentropy: b("dentropy"), listed: Some(listed_backward(b)), tile: b("tile"), dtile: b("dtile"),
         pack: b("pack"), dx: b("dx"), grad: Some(matrix(b("grad"))), add: false } }), "tile dtile pack dx grad", ""),
     (|b| Op::Backward(BackwardOp::EmbedBackward { d: b("d"), ids: b("ids"), grad: matrix(b("grad")) }), "grad", ""),
     (|b| Op::Update(UpdateOp::EmbedBackwardPart { d: b("d"), ids: b("ids"), k: 16, layout: MatrixLayout::Rows, owned: &[], shard: b("shard") }), "shard", ""),

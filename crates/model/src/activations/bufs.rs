@@ -3,14 +3,14 @@
 use crate::parts::attention::regions::AttentionBufs;
 use crate::parts::delta::regions::DeltaBufs;
 use crate::parts::experts::regions::ExpertBufs;
-use plimsoll_device::HeadOut;
+use plimsoll_device::{HeadOut, ListedTokens};
 use plimsoll_memory::Buf;
 
 /// Outputs of a pass's head.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum HeadBufs<'p> {
     /// Log-probabilities over the vocabulary, computed tile by tile.
-    Vocabulary { out: HeadOut<'p>, tile: Buf<'p> },
+    Vocabulary { out: HeadOut<'p>, tile: Buf<'p>, listed: Option<ListedTokens<'p>> },
     /// [R] f32: a critic's values, or a reward model's scores.
     Values(Buf<'p>),
 }
@@ -19,9 +19,25 @@ pub(crate) enum HeadBufs<'p> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum HeadGradBufs<'p> {
     /// Over the vocabulary, tile by tile.
-    Vocabulary { d_logprobs: Buf<'p>, d_entropy: Buf<'p>, d_tile: Buf<'p> },
+    Vocabulary {
+        d_logprobs: Buf<'p>,
+        d_entropy: Buf<'p>,
+        d_tile: Buf<'p>,
+        listed: Option<DivergenceBufs<'p>>,
+    },
     /// [R]: gradients of the values, in f32 and in the dtype of products.
     Values { d_values: Buf<'p>, d_out: Buf<'p> },
+}
+
+/// What the divergence of each head row follows from, as `ListedBackward` has it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DivergenceBufs<'p> {
+    /// [R, K] f32.
+    pub(crate) slopes: Buf<'p>,
+    /// [R] f32.
+    pub(crate) rest: Buf<'p>,
+    /// [R] f32.
+    pub(crate) d: Buf<'p>,
 }
 
 /// Handles that only the backward pass uses.
@@ -98,6 +114,14 @@ pub(crate) enum FfnBufs<'p> {
 }
 
 impl<'p> Backward<'p> {
+    /// Returns the buffers of a divergence; none where no tokens are listed.
+    pub(crate) fn divergence(&self) -> Option<DivergenceBufs<'p>> {
+        match self.head {
+            HeadGradBufs::Vocabulary { listed, .. } => listed,
+            HeadGradBufs::Values { .. } => None,
+        }
+    }
+
     pub(super) fn bind(
         get: &impl Fn(&str) -> Option<Buf<'p>>,
         buf: &impl Fn(&str) -> Buf<'p>,
@@ -106,6 +130,11 @@ impl<'p> Backward<'p> {
             d_logprobs: buf("head.d_logprobs"),
             d_entropy: buf("head.d_entropy"),
             d_tile: buf("head.d_tile"),
+            listed: get("head.slopes").map(|slopes| DivergenceBufs {
+                slopes,
+                rest: buf("head.rest"),
+                d: buf("head.d_divergence"),
+            }),
         };
         let values = |d_values| HeadGradBufs::Values { d_values, d_out: buf("head.d_out") };
         Backward {

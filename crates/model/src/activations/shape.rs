@@ -13,6 +13,8 @@ pub struct PassLimits {
     pub rows: usize,
     /// R: rows that go through the head.
     pub head_rows: usize,
+    /// K: tokens that are listed of each head row; 0 if none are.
+    pub listed: usize,
     /// S: segments.
     pub segments: usize,
     /// Entries of all block tables.

@@ -12,6 +12,7 @@ const ROWS: usize = 40;
 const LIMITS: PassLimits = PassLimits {
     rows: ROWS,
     head_rows: ROWS,
+    listed: 0,
     segments: 2,
     table_entries: 4,
     copies: 0,
@@ -46,7 +47,12 @@ fn a_loss_of_balance_has_the_slope_of_its_number() {
             layers(dev, &decoder, &pass);
             head(dev, &decoder, &pass, 1.0);
             let zeros = vec![0.0; ROWS];
-            let of = Derivatives::Vocabulary { inv_temperature: 1.0, logprobs: &zeros, entropy: &zeros };
+            let of = Derivatives::Vocabulary {
+                inv_temperature: 1.0,
+                logprobs: &zeros,
+                entropy: &zeros,
+                divergence: &[],
+            };
             backward(dev, &decoder, &grads, true, &pass, of);
             let mut load = ExpertLoad::of(&f.spec).unwrap();
             pass.add_load(dev, &mut load);

@@ -17,6 +17,7 @@ use safetensors::SafeTensors;
 const LIMITS: PassLimits = PassLimits {
     rows: 320,
     head_rows: 320,
+    listed: 0,
     segments: 3,
     table_entries: 24,
     copies: 0,
@@ -81,7 +82,7 @@ fn run(
         .flat_map(|s| (0..s.len()).map(move |i| if i + 1 < s.len() { -1.0 / count } else { 0.0 }))
         .collect();
     let zeros = vec![0.0; d.len()];
-    let of = Derivatives::Vocabulary { inv_temperature: 1.0, logprobs: &d, entropy: &zeros };
+    let of = Derivatives::Vocabulary { inv_temperature: 1.0, logprobs: &d, entropy: &zeros, divergence: &[] };
     backward(dev, &decoder, &grads, true, &pass, of);
     check(dev, &decoder, &grads, &pass);
 }
@@ -203,7 +204,12 @@ fn the_first_pass_of_a_step_writes_what_adding_to_zeros_gives() {
                     .flat_map(|s| (0..s.len()).map(move |i| if i + 1 < s.len() { -1.0 / count } else { 0.0 }))
                     .collect();
                 let zeros = vec![0.0; d.len()];
-                let of = Derivatives::Vocabulary { inv_temperature: 1.0, logprobs: &d, entropy: &zeros };
+                let of = Derivatives::Vocabulary {
+                    inv_temperature: 1.0,
+                    logprobs: &d,
+                    entropy: &zeros,
+                    divergence: &[],
+                };
                 backward(dev, decoder, grads, false, pass, of);
                 // Equal, not of equal bits: a sum may be minus zero.
                 assert!(read(dev, grads.all) == added, "{name} {dtype:?}");

@@ -14,6 +14,7 @@ const ROWS: usize = 40;
 const LIMITS: PassLimits = PassLimits {
     rows: ROWS,
     head_rows: ROWS,
+    listed: 0,
     segments: 3,
     table_entries: 8,
     copies: 0,
@@ -84,7 +85,7 @@ fn derivatives(rows: usize) -> [Vec<f32>; 2] {
 }
 
 fn vocabulary(of: &[Vec<f32>; 2]) -> Derivatives<'_> {
-    Derivatives::Vocabulary { inv_temperature: 1.0, logprobs: &of[0], entropy: &of[1] }
+    Derivatives::Vocabulary { inv_temperature: 1.0, logprobs: &of[0], entropy: &of[1], divergence: &[] }
 }
 
 #[test]

@@ -21,6 +21,7 @@ const SAMPLES: Mode = Mode::Rollout { truncates: false };
 const LIMITS: PassLimits = PassLimits {
     rows: 112,
     head_rows: 112,
+    listed: 0,
     segments: 1,
     table_entries: 7,
     copies: 0,

@@ -41,7 +41,7 @@ keep = 3
 "#;
 
 /// A folder with a teacher that a few supervised steps moved, and a run that learns from it.
-fn taught() -> Run {
+pub fn taught() -> Run {
     let folder = Run::named("teacher.toml", TEACHER);
     folder.train("teacher", &[]);
     folder.write("x.toml", &RUN.replace("TEACHER", &folder.text_path("teacher/checkpoints/latest")));

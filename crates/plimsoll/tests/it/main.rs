@@ -19,6 +19,7 @@ mod command_line;
 mod data;
 mod delta;
 mod distill;
+mod divergence;
 mod doctor;
 mod doctor_run;
 mod epochs;

@@ -5,7 +5,7 @@ use plimsoll_arch::{
     preset_of,
 };
 use plimsoll_base::{Error, Result};
-use plimsoll_config::{LoraSpec, ModelOptions, RunSpec};
+use plimsoll_config::{Distill, LoraSpec, ModelOptions, RunSpec};
 use plimsoll_files::{ADAPTER_TENSORS_MAX, Adapter, AdapterConfig, Head, OpenModel, adapter_tensors};
 use plimsoll_infer::models::{open_any_model, open_model, other_tokens, reward_models};
 use plimsoll_plan::{PerRole, RoleName};
@@ -13,6 +13,7 @@ use std::path::Path;
 
 /// Opens the models besides `actor`, the run's own.
 pub(crate) fn other_models(run: &RunSpec, actor: &OpenModel) -> Result<PerRole<OpenModel>> {
+    check_lists(run, actor)?;
     let rewards = reward_models(run, actor)?;
     let teacher = run.teacher().map(|name| teacher_model(run, name, actor)).transpose()?;
     let critic = critic_model(run, actor)?;
@@ -44,11 +45,22 @@ pub(crate) fn other_models_of_plan(
         }
         None => return Ok((other_models(run, actor)?, None)),
     };
+    check_lists(run, actor)?;
     let rest = RunSpec { distill: None, ..run.clone() };
     let (teacher, assumed) = found;
     let how = run.distill.as_ref().and_then(|distill| distill.quantize);
     check_codes("bad-value", "distill.quantize", how, &teacher)?;
     Ok((other_models(&rest, actor)?.with(RoleName::Teacher, Some(teacher)), Some(assumed)))
+}
+
+/// Requires that a teacher lists no more tokens than there are.
+fn check_lists(run: &RunSpec, actor: &OpenModel) -> Result<()> {
+    let (k, vocab) = (run.distill.as_ref().map_or(0, Distill::listed), actor.spec.vocab);
+    if k <= vocab {
+        return Ok(());
+    }
+    let message = format!("distill.top_k = {k}, and the vocabulary has {vocab} tokens");
+    Err(Error::usage("bad-value", message).hint(format!("set distill.top_k = {vocab}, the whole vocabulary")))
 }
 
 /// True if a model's name is a path: it does not begin with a kind of source.

@@ -6,6 +6,7 @@ use crate::methods::buffers::{MicroArrays, StepBuffers};
 use crate::roles::{LossFor, Trainer, UpdateStats};
 use plimsoll_algo::aggregation::Aggregation;
 use plimsoll_algo::covariance::add_penalties;
+use plimsoll_algo::divergence::divergence_loss;
 use plimsoll_algo::entropy::{EntropySums, entropy_bonus};
 use plimsoll_algo::kl::{KlLoss, KlSums, add_kl_loss};
 use plimsoll_algo::policy_loss::{PolicyBatch, PolicySums, policy_loss};
@@ -20,6 +21,8 @@ pub struct ActorReport {
     pub policy: PolicySums,
     pub kl: KlSums,
     pub entropy: EntropySums,
+    /// Sums of the divergence from a teacher, if it is part of the loss.
+    pub divergence: Option<KlSums>,
     /// Counters of the last update.
     pub update: UpdateStats,
     pub rows: u64,
@@ -33,6 +36,8 @@ pub struct ActorReport {
 struct ActorLoss<'l> {
     objective: &'l Objective,
     aggregation: Aggregation,
+    /// Factor of the divergence from a teacher, if it is part of the loss.
+    divergence_coef: Option<f64>,
     step: u32,
     /// True before the first update of the step: no weight has changed since l_old was recorded.
     on_policy: bool,
@@ -55,6 +60,7 @@ pub(crate) fn actor_updates(
     let samples = batch.sequences.len();
     let mini_batch = train.mini_batch.map_or(samples, |n| n as usize);
     let how = train.update_options(step, cx.run.seed);
+    let divergence_coef = cx.run.distill.as_ref().and_then(|how| how.divergence().and(Some(how.coef)));
     report.learning_rate = f64::from(how.lr);
     for epoch in 0..train.epochs_per_rollout {
         for first in (0..samples).step_by(mini_batch) {
@@ -62,7 +68,8 @@ pub(crate) fn actor_updates(
             let Some((tokens, sequences)) = trainer.buffers.trained(&which) else { continue };
             let aggregation = cx.objective.aggregation_of(tokens, sequences);
             let on_policy = epoch == 0 && first == 0;
-            let loss = ActorLoss { objective: &cx.objective, aggregation, step, on_policy };
+            let objective = &cx.objective;
+            let loss = ActorLoss { objective, aggregation, divergence_coef, step, on_policy };
             let mut of_tokens = |buffers: &mut StepBuffers, tokens, of| match of {
                 LossFor::Derivatives => loss.micro_batch(buffers, tokens, &mut ActorReport::default()),
                 LossFor::Sums => loss.micro_batch(buffers, tokens, &mut report),
@@ -127,6 +134,11 @@ impl ActorLoss<'_> {
         let entropy =
             entropy_bonus(objective.entropy_coef, micro.packed, micro.entropy, aggregation, micro.d_entropy);
         sums.loss += entropy.loss;
+        if let Some(coef) = self.divergence_coef {
+            let of = divergence_loss(coef, micro.packed, micro.divergence, aggregation, micro.d_divergence);
+            sums.loss += of.loss;
+            report.divergence.get_or_insert_default().merge(of);
+        }
         finite_loss(self.step, sums.loss)?;
         report.policy.merge(sums);
         report.entropy.merge(entropy);

@@ -1,5 +1,6 @@
 //! Per-token host arrays that the losses of a step read and write, allocated once.
 
+use crate::methods::divergence::DivergenceArrays;
 use plimsoll_algo::correction::{Correction, CorrectionSums, correction_weights};
 use plimsoll_algo::covariance::{Covariance, CovarianceSums, choose};
 use plimsoll_algo::packed::Packed;
@@ -33,6 +34,8 @@ pub struct StepBuffers {
     pub critic: CriticArrays,
     /// The correction's arrays; empty without one.
     pub correction: CorrectionArrays,
+    /// What the teacher lists of each token, and the student's divergences; empty if it lists nothing.
+    pub divergence: DivergenceArrays,
     /// Log-probabilities of the teacher; empty without one.
     pub teacher_logprobs: Vec<f32>,
     has_teacher: bool,
@@ -104,6 +107,7 @@ impl StepBuffers {
                 rollout_logprobs: correction_tokens(),
                 weights: correction_tokens(),
             },
+            divergence: DivergenceArrays::with_capacity(sequences * response_tokens, has.lists),
             teacher_logprobs: if has.teacher { tokens() } else { Vec::new() },
             has_teacher: has.teacher,
             covariance: CovarianceArrays {
@@ -150,6 +154,7 @@ impl StepBuffers {
             array.clear();
             array.resize(total, 0.0);
         }
+        self.divergence.begin(total);
         self.mask.clear();
         self.mask.resize(total, 1.0);
     }
@@ -225,6 +230,7 @@ impl StepBuffers {
 
     /// Returns the sequences of `set_micro`, split so that derivatives can be written while the rest is read.
     pub fn micro_batch(&mut self, tokens: Range<usize>) -> MicroArrays<'_> {
+        let listed = self.divergence.of(tokens.clone());
         MicroArrays {
             packed: Packed { mask: &self.mask[tokens.clone()], seq_offsets: &self.micro_offsets },
             logprobs: &self.logprobs[tokens.clone()],
@@ -236,6 +242,8 @@ impl StepBuffers {
             penalties: self.covariance.is_there.then(|| &self.covariance.penalties[tokens.clone()]),
             d_logprobs: &mut self.d_logprobs[tokens.clone()],
             d_entropy: &mut self.d_entropy[tokens],
+            divergence: &self.divergence.values[listed.clone()],
+            d_divergence: &mut self.divergence.d_values[listed],
         }
     }
 
@@ -267,6 +275,9 @@ pub struct MicroArrays<'a> {
     pub penalties: Option<&'a [f32]>,
     pub d_logprobs: &'a mut [f32],
     pub d_entropy: &'a mut [f32],
+    /// Divergences of the student from its teacher; empty if none are learned.
+    pub divergence: &'a [f32],
+    pub d_divergence: &'a mut [f32],
 }
 
 #[cfg(test)]
@@ -274,6 +285,7 @@ mod tests {
     use super::*;
     use plimsoll_algo::aggregation::{Aggregation, AggregationKind};
     use plimsoll_algo::policy_loss::{PolicyBatch, PolicyLoss, policy_loss};
+    use plimsoll_plan::Lists;
 
     /// Three responses of 2, 4 and 1 tokens; the step's loss and its gradient.
     fn loss(masks: impl Fn(&mut StepBuffers)) -> (f64, Vec<f32>) {
@@ -301,24 +313,23 @@ mod tests {
 
     #[test]
     fn the_plan_counts_every_array() {
-        for has in 0..16 {
-            let has = StepArrays {
-                critic: has & 1 > 0,
-                correction: has & 2 > 0,
-                teacher: has & 4 > 0,
-                covariance: has & 8 > 0,
-            };
+        for has in 0..32 {
+            let lists = if has & 16 > 0 { Lists { tokens: 3, rows: 4 } } else { Lists::default() };
+            let [critic, correction, teacher, covariance] = [1, 2, 4, 8].map(|bit| has & bit > 0);
+            let has = StepArrays { critic, correction, teacher, covariance, lists };
             let mut buffers = StepBuffers::with_capacity(3, 5, has);
             buffers.begin([5, 5, 5].into_iter());
-            let StepBuffers { critic, correction, covariance, .. } = &buffers;
+            let StepBuffers { critic, correction, covariance, divergence, .. } = &buffers;
             let arrays = [&buffers.mask, &buffers.old_logprobs, &buffers.ref_logprobs, &buffers.advantages]
                 .into_iter()
                 .chain([&buffers.token_rewards, &buffers.logprobs, &buffers.entropy])
                 .chain([&buffers.d_logprobs, &buffers.d_entropy])
                 .chain([&critic.old_values, &critic.returns, &critic.values, &critic.d_values])
                 .chain([&correction.rollout_logprobs, &correction.weights, &buffers.teacher_logprobs])
-                .chain([&covariance.penalties]);
-            let tokens: usize = arrays.map(|array| 4 * array.capacity()).sum();
+                .chain([&covariance.penalties, &divergence.teacher, &divergence.values, &divergence.d_values])
+                .chain([&divergence.student, &divergence.slopes, &divergence.rest]);
+            let tokens: usize =
+                4 * divergence.ids.capacity() + arrays.map(|array| 4 * array.capacity()).sum::<usize>();
             let offsets = 8 * (buffers.offsets.capacity() + buffers.micro_offsets.capacity());
             let chosen = 16 * covariance.of_tokens.capacity();
             assert_eq!((tokens + offsets + chosen) as u64, plimsoll_plan::step_bytes(3, 5, has));

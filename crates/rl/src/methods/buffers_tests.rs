@@ -5,7 +5,7 @@ use plimsoll_base::rng::{Stream, philox};
 use plimsoll_rollout::Finish;
 
 fn all() -> StepArrays {
-    StepArrays { critic: true, correction: true, teacher: true, covariance: true }
+    StepArrays { critic: true, correction: true, teacher: true, covariance: true, ..StepArrays::default() }
 }
 
 #[test]

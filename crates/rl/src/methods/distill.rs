@@ -6,17 +6,21 @@ use plimsoll_algo::kl::KlSums;
 use plimsoll_algo::packed::Packed;
 use plimsoll_config::Distill;
 
-/// Weighs the advantages that rewards gave, and adds the teacher's. Returns the sums of the reverse KL.
+/// Weighs the advantages that rewards gave, and adds the teacher's unless its divergence is a loss of its own.
+/// Returns the sums of the reverse KL.
 ///
 /// A sample without a score has no reward of its own to learn from, and is taught all the same.
 pub(crate) fn weigh(how: &Distill, buffers: &mut StepBuffers) -> KlSums {
-    let StepBuffers { mask, offsets, old_logprobs, teacher_logprobs, advantages, .. } = buffers;
+    let StepBuffers { mask, offsets, old_logprobs, teacher_logprobs, advantages, divergence, .. } = buffers;
     let reward_coef = how.reward_coef;
     advantages.iter_mut().for_each(|advantage| {
         *advantage = if reward_coef == 0.0 { 0.0 } else { (f64::from(*advantage) * reward_coef) as f32 };
     });
+    divergence.how = how.divergence();
     let packed = Packed { mask, seq_offsets: offsets };
-    add_teacher_advantages(how.coef, packed, old_logprobs, teacher_logprobs, advantages)
+    // What is differentiated through the logits is no advantage too; its sums are the metric.
+    let coef = if divergence.how.is_some() { 0.0 } else { how.coef };
+    add_teacher_advantages(coef, packed, old_logprobs, teacher_logprobs, advantages)
 }
 
 #[cfg(test)]
@@ -37,7 +41,7 @@ mod tests {
             if reward_coef > 0.0 {
                 buffers.advantages[2] = -4.0;
             }
-            let how = Distill { teacher: "t".into(), prompt: None, quantize: None, coef: 2.0, reward_coef };
+            let how = Distill { teacher: "t".into(), coef: 2.0, reward_coef, ..Distill::default() };
             let sums = weigh(&how, &mut buffers);
             assert_eq!((sums.mean_kl(), sums.tokens), (0.25, 2.0));
             buffers.advantages.clone()

@@ -2,12 +2,13 @@
 
 use crate::roles::UpdateStats;
 use crate::{
-    episodes::RoundReport, methods::actor::ActorReport, methods::critic::CriticReport,
-    methods::pairs::PairReport, methods::sft::SftReport, rollout::buffer::SampleGroup,
-    rollout::gather::Gathered,
+    episodes::RoundReport, methods::actor::ActorReport, methods::buffers::StepBuffers,
+    methods::critic::CriticReport, methods::pairs::PairReport, methods::sft::SftReport,
+    rollout::buffer::SampleGroup, rollout::gather::Gathered,
 };
 use plimsoll_algo::{
-    correction::CorrectionSums, covariance::CovarianceSums, kl::KlSums, shaping::RewardMetrics,
+    correction::CorrectionSums, covariance::CovarianceSums, divergence::listed_mass, kl::KlSums,
+    packed::Packed, shaping::RewardMetrics,
 };
 use plimsoll_reward::Scored;
 use plimsoll_run::metrics::Metrics;
@@ -119,14 +120,27 @@ pub(crate) fn of_covariance(sums: &CovarianceSums) -> Metrics {
     named([("covariance/mean", sums.mean()), ("covariance/chosen_share", sums.chosen_share())])
 }
 
-/// Returns the metric of a teacher: the mean over trained tokens of l_old - l_teacher.
-pub(crate) fn of_teacher(sums: &KlSums) -> Metrics {
-    named([("distill/reverse_kl", sums.mean_kl())])
+/// Returns the metrics of a teacher: the mean over trained tokens of l_old - l_teacher and, if it lists tokens, of
+/// their probability together.
+pub(crate) fn of_teacher(sums: &KlSums, buffers: &StepBuffers) -> Metrics {
+    let mut metrics = named([("distill/reverse_kl", sums.mean_kl())]);
+    let (divergence, k) = (&buffers.divergence, buffers.divergence.per_token());
+    if k > 0 {
+        let packed = Packed { mask: &buffers.mask, seq_offsets: &buffers.offsets };
+        metrics.extend(named([("distill/top_k_mass", listed_mass(packed, k, &divergence.teacher))]));
+    }
+    metrics
 }
 
 /// Returns the metrics of the actor's updates, which took `seconds`.
 pub(crate) fn of_actor(actor: &ActorReport, seconds: f64) -> Metrics {
     let mut metrics = of_experts(&actor.update);
+    if let Some(divergence) = &actor.divergence {
+        metrics.extend(named([
+            ("distill/divergence", divergence.mean_kl()),
+            ("loss/divergence", divergence.loss),
+        ]));
+    }
     metrics.extend(named([
         ("kl", actor.kl.mean_kl()),
         ("entropy", actor.entropy.mean_entropy()),

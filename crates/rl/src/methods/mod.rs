@@ -5,6 +5,7 @@ pub mod batch;
 pub mod buffers;
 pub mod critic;
 pub(crate) mod distill;
+pub mod divergence;
 pub mod dpo;
 pub mod estimator;
 pub mod kto;

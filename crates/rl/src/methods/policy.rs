@@ -95,7 +95,7 @@ fn train(trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, batch: &Batch<'_>)
             Some(OwnTeacher::Initial) => RoleName::Reference,
             None => RoleName::Teacher,
         };
-        trainer.score_into(teacher, &batch.taught(), inv_temperature, |b| &mut b.teacher_logprobs)?;
+        trainer.score_teacher(teacher, &batch.taught(), inv_temperature)?;
     }
     if batch.policy_version != trainer.updates() {
         trainer.score_into(RoleName::Actor, sequences, inv_temperature, |b| &mut b.old_logprobs)?;
@@ -277,7 +277,7 @@ fn advantages(
     if let Some(distill) = teaches {
         let sums = distill::weigh(distill, buffers);
         report.reverse_kl = Some(sums.mean_kl());
-        report.metrics.extend(metrics::of_teacher(&sums));
+        report.metrics.extend(metrics::of_teacher(&sums, buffers));
     }
     whiten(objective.whiten, &buffers.mask, &mut buffers.advantages);
     if let Some(how) = objective.covariance {
@@ -289,7 +289,8 @@ fn advantages(
     report.vitals = Vitals {
         scored: needs_score.then_some([totals.len(), scored]),
         left_out: advantage_max.is_none(),
-        advantage_max,
+        // A divergence is learned without advantages.
+        advantage_max: advantage_max.filter(|_| teaches.is_none_or(|how| how.divergence().is_none())),
         taught: teaches.is_some(),
         reward: report.reward,
         ..Vitals::default()

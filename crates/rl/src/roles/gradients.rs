@@ -79,24 +79,32 @@ impl Role<'_> {
     }
 
     /// Returns what the other ranks need of a micro-batch: its row count, the head's outputs and, for a vocabulary
-    /// head, the entropies.
+    /// head, the entropies and the divergences, if there are any.
     fn numbers(&self, buffers: &StepBuffers, of: &Range<usize>, rows: usize) -> Vec<f32> {
         let tokens = buffers.tokens(of);
-        let (values, entropies): (_, &[f32]) = match self.shape.head {
-            Head::Vocabulary => (&buffers.logprobs[tokens.clone()], &buffers.entropy[tokens]),
-            Head::Score => (&buffers.critic.values[tokens], &[]),
+        let divergence = &buffers.divergence;
+        let (values, entropies, divergences): (_, &[f32], &[f32]) = match self.shape.head {
+            Head::Vocabulary => (
+                &buffers.logprobs[tokens.clone()],
+                &buffers.entropy[tokens.clone()],
+                &divergence.values[divergence.of(tokens)],
+            ),
+            Head::Score => (&buffers.critic.values[tokens], &[], &[]),
         };
-        [&[f32::from_bits(rows as u32)], values, entropies].concat()
+        [&[f32::from_bits(rows as u32)], values, entropies, divergences].concat()
     }
 
     /// Copies the `numbers` of a micro-batch to the buffers.
     fn take(&self, buffers: &mut StepBuffers, of: &Range<usize>, numbers: &[f32]) {
         let tokens = buffers.tokens(of);
-        let (values, entropies) = numbers[1..].split_at(tokens.len());
+        let (values, others) = numbers[1..].split_at(tokens.len());
         match self.shape.head {
             Head::Vocabulary => {
+                let (entropies, divergences) = others.split_at(tokens.len());
                 buffers.logprobs[tokens.clone()].copy_from_slice(values);
-                buffers.entropy[tokens].copy_from_slice(entropies);
+                buffers.entropy[tokens.clone()].copy_from_slice(entropies);
+                let to = buffers.divergence.of(tokens);
+                buffers.divergence.values[to].copy_from_slice(divergences);
             }
             Head::Score => buffers.critic.values[tokens].copy_from_slice(values),
         }
@@ -205,7 +213,8 @@ impl<'p> Update<'_, '_, 'p> {
         match role.shape.head {
             Head::Vocabulary => {
                 dev.read_f32(head, 0, &mut buffers.logprobs[tokens.clone()]);
-                dev.read_f32(pass.head_out().entropy, 0, &mut buffers.entropy[tokens]);
+                dev.read_f32(pass.head_out().entropy, 0, &mut buffers.entropy[tokens.clone()]);
+                role.diverge(dev, from.decoder(), &pass, self.inv_temperature, (buffers, tokens));
             }
             Head::Score => dev.read_f32(head, 0, &mut buffers.critic.values[tokens]),
         }

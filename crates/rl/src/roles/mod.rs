@@ -6,8 +6,10 @@
 
 mod adapters;
 mod chained;
+mod divergence;
 mod files;
 mod gradients;
+mod listed;
 mod role;
 mod trainer;
 mod update;

@@ -3,12 +3,13 @@
 //! Actor, reference, critic and reward model differ only in the values of `RoleShape`. Pack, upload, layers, head,
 //! read, loss, backward: `score` is that sequence up to the read, `gradients` all of it.
 
+use super::listed::HostLists;
 use crate::methods::buffers::StepBuffers;
 use crate::ranks::{gather_f32, gather_f64, share_of};
 use plimsoll_base::{Error, Result};
 use plimsoll_device::Device;
 use plimsoll_files::{Head, OpenModel};
-use plimsoll_infer::bound::BoundModel;
+use plimsoll_infer::bound::{BoundModel, HeadRows};
 use plimsoll_infer::phases::enter;
 use plimsoll_infer::weights::{Loading, load_part, shard_region};
 use plimsoll_memory::{Buf, InPhase, Overlay, Resident};
@@ -88,17 +89,29 @@ pub struct Passes<'x, 'a> {
 /// Head outputs of some sequences: log-probabilities, or values.
 pub enum Scores<'x> {
     /// Outputs of one micro-batch, on the device.
-    Here(&'x dyn Device, Buf<'x>),
+    Here(&'x dyn Device, HeadRows<'x>),
     /// Outputs of one rank's sequences, on the host.
-    Gathered(&'x [f32]),
+    Gathered(&'x [f32], &'x HostLists),
 }
 
 impl Scores<'_> {
     /// Copies the numbers to the host; `out` has one entry per head row.
     pub fn read(&self, out: &mut [f32]) {
         match self {
-            Scores::Here(dev, buf) => dev.read_f32(*buf, 0, out),
-            Scores::Gathered(numbers) => out.copy_from_slice(numbers),
+            Scores::Here(dev, rows) => dev.read_f32(rows.numbers, 0, out),
+            Scores::Gathered(numbers, _) => out.copy_from_slice(numbers),
+        }
+    }
+
+    /// Copies the lists of a pass that has them to the host, [R, K] each.
+    pub(crate) fn read_lists(&self, ids: &mut [u32], logprobs: &mut [f32]) {
+        match self {
+            Scores::Here(dev, rows) => {
+                let listed = rows.listed.expect("the plan lists tokens in a teacher's passes");
+                dev.read_u32(listed.ids, 0, ids);
+                dev.read_f32(listed.logprobs, 0, logprobs);
+            }
+            Scores::Gathered(_, lists) => lists.read(ids, logprobs),
         }
     }
 }
@@ -140,7 +153,7 @@ impl<'a> Role<'a> {
     ) -> Result<()> {
         let Passes { dev, overlay, packer, .. } = with;
         let Some(group) = with.group else {
-            let each = &mut |which, numbers: Buf<'_>, _| each(which, Scores::Here(dev, numbers));
+            let each = &mut |which, rows: HeadRows<'_>| each(which, Scores::Here(dev, rows));
             return self.model.score((dev, overlay), packer, sequences, inv_temperature, each);
         };
         // Neighbours of a group stay together, so that its prompt is computed once.
@@ -149,22 +162,20 @@ impl<'a> Role<'a> {
             let is_first = |at: &usize| *at == 0 || sequences[*at].group != sequences[at - 1].group;
             (start..sequences.len()).find(is_first).unwrap_or(sequences.len())
         };
+        let per_row = self.shape.score.map_or(0, |pass| pass.limits.listed);
+        let mut lists = HostLists::default();
         let (mut numbers, own) = (Vec::new(), edge(group.rank())..edge(group.rank() + 1));
-        self.model.score(
-            (dev, overlay),
-            packer,
-            &sequences[own],
-            inv_temperature,
-            &mut |_, scores, heads| {
-                let start = numbers.len();
-                numbers.resize(start + heads, 0.0);
-                dev.read_f32(scores, 0, &mut numbers[start..]);
-            },
-        )?;
-        for (rank, numbers) in gather_f32(group, &numbers)?.iter().enumerate() {
+        self.model.score((dev, overlay), packer, &sequences[own], inv_temperature, &mut |_, rows| {
+            let start = numbers.len();
+            numbers.resize(start + rows.count, 0.0);
+            dev.read_f32(rows.numbers, 0, &mut numbers[start..]);
+            lists.add(dev, rows.listed);
+        })?;
+        let all = gather_f32(group, &numbers)?;
+        for (rank, (numbers, lists)) in all.iter().zip(&lists.gather(group, per_row)?).enumerate() {
             let which = edge(rank)..edge(rank + 1);
             if !which.is_empty() {
-                each(which, Scores::Gathered(numbers));
+                each(which, Scores::Gathered(numbers, lists));
             }
         }
         Ok(())
@@ -262,6 +273,7 @@ impl<'a> Role<'a> {
             rehearse_passes(dev, &phase, pass, positions, &mut |pass, _| {
                 layers(dev, &*from, pass);
                 self.head(dev, from.decoder(), pass, 1.0);
+                self.rehearse_lists(dev, from.decoder(), pass);
             })?;
         }
         let Some(pass) = update else { return Ok(()) };
@@ -271,9 +283,22 @@ impl<'a> Role<'a> {
         rehearse_passes(dev, &phase, pass, positions, &mut |pass, heads| {
             layers(dev, &*from, pass);
             self.head(dev, from.decoder(), pass, 1.0);
+            self.rehearse_lists(dev, from.decoder(), pass);
+            let lists = pass.listed().map_or(0, |listed| listed.ids.len());
+            let diverges = if lists > 0 { heads } else { 0 };
+            if lists > 0 {
+                pass.set_divergence(dev, &vec![0.0; lists], &vec![0.0; heads]);
+            }
             // Not zeros: algorithms are compared by the gradients that they compute from these.
             let (ones, zeros) = (vec![1.0; heads], vec![0.0; heads]);
-            backward(dev, &*from, grads.to(), false, pass, self.derivatives(1.0, [&ones, &zeros]));
+            backward(
+                dev,
+                &*from,
+                grads.to(),
+                false,
+                pass,
+                self.derivatives(1.0, [&ones, &zeros, &zeros[..diverges]]),
+            );
         })?;
         let slots = optimizer.slots(&phase, self.shape.name.name());
         let sum = phase.get(&shard_region(&self.shape)).unwrap_or(grads.all());
@@ -311,11 +336,11 @@ impl<'a> Role<'a> {
     pub(super) fn derivatives<'d>(
         &self,
         inv_temperature: f32,
-        [d_head, d_entropy]: [&'d [f32]; 2],
+        [d_head, d_entropy, divergence]: [&'d [f32]; 3],
     ) -> Derivatives<'d> {
         match self.shape.head {
             Head::Vocabulary => {
-                Derivatives::Vocabulary { inv_temperature, logprobs: d_head, entropy: d_entropy }
+                Derivatives::Vocabulary { inv_temperature, logprobs: d_head, entropy: d_entropy, divergence }
             }
             Head::Score => Derivatives::Values(d_head),
         }

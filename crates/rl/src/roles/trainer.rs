@@ -208,6 +208,25 @@ impl<'a> Trainer<'a> {
         })
     }
 
+    /// Scores all sequences with a teacher: the log-probabilities of their tokens and, if the student learns a
+    /// divergence, the lists of the most likely ones.
+    pub(crate) fn score_teacher(
+        &mut self,
+        role: RoleName,
+        sequences: &[Sequence<'_>],
+        inv_temperature: f32,
+    ) -> Result<()> {
+        self.score(role, sequences, inv_temperature, &mut |buffers, which, scores| {
+            let tokens = buffers.tokens(&which);
+            scores.read(&mut buffers.teacher_logprobs[tokens.clone()]);
+            let of = &mut buffers.divergence;
+            if of.per_token() > 0 {
+                let lists = of.lists_of(&tokens);
+                scores.read_lists(&mut of.ids[lists.clone()], &mut of.teacher[lists]);
+            }
+        })
+    }
+
     /// Runs forward, loss and backward over some sequences, then one step of the role's optimizer.
     ///
     /// `loss` is called for each micro-batch after its forward pass, and writes its derivatives into `buffers`.

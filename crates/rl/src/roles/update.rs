@@ -29,8 +29,12 @@ impl Update<'_, '_, '_> {
     pub(super) fn derivatives<'d>(&self, buffers: &'d StepBuffers, of: &Range<usize>) -> Derivatives<'d> {
         let tokens = buffers.tokens(of);
         let derivatives = match self.role.shape.head {
-            Head::Vocabulary => [&buffers.d_logprobs[tokens.clone()], &buffers.d_entropy[tokens]],
-            Head::Score => [&buffers.critic.d_values[tokens], &[]],
+            Head::Vocabulary => {
+                let divergence = &buffers.divergence;
+                let by_divergence = &divergence.d_values[divergence.of(tokens.clone())];
+                [&buffers.d_logprobs[tokens.clone()], &buffers.d_entropy[tokens], by_divergence]
+            }
+            Head::Score => [&buffers.critic.d_values[tokens], &[], &[]],
         };
         self.role.derivatives(self.inv_temperature, derivatives)
     }

@@ -14,6 +14,7 @@ const NEW_TOKENS: usize = 20;
 const UPDATE: PassLimits = PassLimits {
     rows: 16,
     head_rows: 16,
+    listed: 0,
     segments: 2,
     table_entries: 4,
     copies: 1,

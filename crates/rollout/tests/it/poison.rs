@@ -195,9 +195,12 @@ fn trained(h: &mut Harness, mode: Mode) {
         }
         let of = match mode {
             Mode::Critic(_) => Some(Derivatives::Values(&d)),
-            Mode::Update(_) => {
-                Some(Derivatives::Vocabulary { inv_temperature: 0.7, logprobs: &d, entropy: &d })
-            }
+            Mode::Update(_) => Some(Derivatives::Vocabulary {
+                inv_temperature: 0.7,
+                logprobs: &d,
+                entropy: &d,
+                divergence: &[],
+            }),
             _ => None,
         };
         if let Some(of) = of {

@@ -110,7 +110,9 @@ fn no_trainer(import: &Import, trainer: &str) -> Error {
             .hint("docs/methods.md lists the methods; --trainer NAME names another trainer than the file");
     };
     let what = match *method {
-        "distill" => "it learns from a teacher too: its samples are its own, and its loss is another",
+        "distill" => {
+            "it learns from a teacher too, from its own samples alone (TRL's lmbda = 1); distill.divergence has its losses: beta = 0 is `forward`, 1 `reverse`, between them `jsd` with distill.jsd_beta"
+        }
         _ => "its loss is another",
     };
     error

@@ -196,7 +196,7 @@ fn covariances(draft: &mut Draft, method: &str) {
         draft.drop_line("loss.dual_clip");
     }
     if method == "kl_cov" {
-        ["loss.clip_low", "loss.clip_high"].map(|key| draft.drop_line(key));
+        ["loss.clip_low", "loss.clip_high"].into_iter().for_each(|key| draft.drop_line(key));
         if draft.get("loss.covariance_coef").is_none() {
             draft.set_toml("loss.covariance_coef", "0.1", "as verl has it");
         }

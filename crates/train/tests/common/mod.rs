@@ -336,7 +336,8 @@ impl Harness {
                     dl.push(l);
                     de.push(e);
                 }
-                let of = Derivatives::Vocabulary { inv_temperature, logprobs: &dl, entropy: &de };
+                let of =
+                    Derivatives::Vocabulary { inv_temperature, logprobs: &dl, entropy: &de, divergence: &[] };
                 backward(parts.dev, parts.decoder, grads, true, pass, of);
             })
             .unwrap();

@@ -11,6 +11,7 @@ use plimsoll_train::{Optimizer, OptimizerDType, Sequence, Share, UpdateOptions};
 const PASS: PassLimits = PassLimits {
     rows: 320,
     head_rows: 320,
+    listed: 0,
     segments: 6,
     table_entries: 64,
     copies: 3,

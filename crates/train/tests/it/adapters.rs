@@ -28,6 +28,7 @@ const GOLDEN: [(&str, &str); 6] = [
 const PASS: PassLimits = PassLimits {
     rows: 154,
     head_rows: 154,
+    listed: 0,
     segments: 6,
     table_entries: 32,
     copies: 3,
@@ -81,8 +82,12 @@ fn gradients(h: &mut Harness, table: &ParamTable, sequences: &[Sequence<'_>], ad
         .each_pass(sequences, |parts, pass, heads, _| {
             head(parts.dev, parts.decoder, pass, 1.0);
             let (by_logprob, by_entropy) = (vec![-1.0 / count; heads.len()], vec![0.0; heads.len()]);
-            let of =
-                Derivatives::Vocabulary { inv_temperature: 1.0, logprobs: &by_logprob, entropy: &by_entropy };
+            let of = Derivatives::Vocabulary {
+                inv_temperature: 1.0,
+                logprobs: &by_logprob,
+                entropy: &by_entropy,
+                divergence: &[],
+            };
             backward(parts.dev, parts.decoder, &grads, add, pass, of);
             add = true;
         })

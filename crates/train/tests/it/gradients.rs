@@ -219,7 +219,12 @@ fn sum_parts(
     parts
         .each_pass(&groups.sequences(true), |open, pass, heads, _| {
             let (dl, de) = derivatives(open, pass, heads);
-            let of = Derivatives::Vocabulary { inv_temperature: 0.9, logprobs: &dl, entropy: &de };
+            let of = Derivatives::Vocabulary {
+                inv_temperature: 0.9,
+                logprobs: &dl,
+                entropy: &de,
+                divergence: &[],
+            };
             optimizer.begin_gradients(dev, partial);
             let layout = MatrixLayout::of_weights(dev.kind(), dtype);
             let rows = shard.slice(0, 0);
@@ -253,7 +258,12 @@ fn accumulated(h: &mut Harness, groups: &Groups, what: &str) -> Vec<f32> {
     parts
         .each_pass(&groups.sequences(true), |open, pass, heads, _| {
             let (dl, de) = derivatives(open, pass, heads);
-            let of = Derivatives::Vocabulary { inv_temperature: 0.9, logprobs: &dl, entropy: &de };
+            let of = Derivatives::Vocabulary {
+                inv_temperature: 0.9,
+                logprobs: &dl,
+                entropy: &de,
+                divergence: &[],
+            };
             backward(open.dev, open.decoder, &grads, passes > 0, pass, of);
             passes += 1;
         })

@@ -12,6 +12,7 @@ use plimsoll_train::Sequence;
 const PASS: PassLimits = PassLimits {
     rows: 104,
     head_rows: 104,
+    listed: 0,
     segments: 6,
     table_entries: 32,
     copies: 3,
@@ -66,7 +67,12 @@ fn gradients(h: &mut Harness, sequences: &[Sequence<'_>]) -> Vec<f32> {
         .each_pass(sequences, |parts, pass, heads, _| {
             head(parts.dev, parts.decoder, pass, 1.0);
             let (logprobs, entropy) = (vec![-1.0; heads.len()], vec![0.0; heads.len()]);
-            let of = Derivatives::Vocabulary { inv_temperature: 1.0, logprobs: &logprobs, entropy: &entropy };
+            let of = Derivatives::Vocabulary {
+                inv_temperature: 1.0,
+                logprobs: &logprobs,
+                entropy: &entropy,
+                divergence: &[],
+            };
             backward(parts.dev, parts.decoder, &grads, true, pass, of);
         })
         .unwrap();

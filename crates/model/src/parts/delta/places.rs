@@ -38,6 +38,7 @@ mod tests {
         let limits = PassLimits {
             rows: 1024,
             head_rows: 1024,
+            listed: 0,
             segments: 9,
             table_entries: 80,
             copies: 8,

@@ -1,0 +1,95 @@
+//! Launchers of `head_listed.cu`: the most likely tokens of a head row, and log-probabilities of given ones. Gradients
+//! of listed tokens are put in their place in `head.rs`. Legend: R rows, V vocabulary, h hidden, K tokens a row, e the
+//! storage of activations.
+
+use super::head::{Chunk, cap, matrix_rows, tiles};
+use super::rows::count;
+use super::{Arg, CudaDevice, Launch, matmul};
+use crate::layouts::{ROWS_MAX, TILE, chunk_rows};
+use plimsoll_base::DType;
+use plimsoll_device::{ListedTokens, Logits, Matrix, MatrixLayout};
+use plimsoll_memory::Buf;
+
+/// Threads of a block that keeps a row's list.
+const LIST_THREADS: u32 = 256;
+/// Tokens of a block, a warp each.
+const LISTED_WARPS: usize = 8;
+
+/// Computes the K most likely tokens of each row, most likely first. `x`: [R, h] e; `lse`: [R].
+pub(crate) fn top(
+    dev: &CudaDevice,
+    x: Buf<'_>,
+    w: Matrix<'_>,
+    lse: Buf<'_>,
+    how: Logits,
+    tile: Buf<'_>,
+    out: ListedTokens<'_>,
+) {
+    let (rows, k) = (lse.len(), out.per_row(lse.len()));
+    assert_eq!(w.layout, MatrixLayout::Rows);
+    assert_eq!(x.len(), rows * w.k, "{rows} rows of K = {}", w.k);
+    assert!(k <= w.n, "{k} tokens of {}", w.n);
+    if k == 0 {
+        return;
+    }
+    let most = chunk_rows(rows, w.n, false);
+    for first in (0..rows).step_by(most.max(1)) {
+        let chunk = Chunk { first, rows: most.min(rows - first) };
+        for (column, cols) in tiles(w.n, TILE) {
+            let logits = tile.slice(0, chunk.rows * cols);
+            matmul::forward(dev, chunk.of(x, w.k), matrix_rows(w, column, cols), None, logits, false);
+            cap(dev, logits, how);
+            let is_last = u32::from(column + cols == w.n);
+            let args = [
+                dev.arg(logits),
+                count(cols),
+                count(column),
+                Arg::F32(how.factor),
+                count(k),
+                Arg::U32(is_last),
+                dev.arg(chunk.of(lse, 1)),
+                dev.arg(chunk.of(out.ids, k)),
+                dev.arg(chunk.of(out.logprobs, k)),
+            ];
+            let launch = Launch { grid: [chunk.rows as u32, 1, 1], block: LIST_THREADS, shared: 0 };
+            dev.launch("head_listed", "top_of_tile", launch, &args);
+        }
+    }
+}
+
+/// Computes the log-probabilities of the tokens `ids`, [R, K]. Ids beyond the vocabulary give NaN.
+pub(crate) fn listed(
+    dev: &CudaDevice,
+    x: Buf<'_>,
+    w: Matrix<'_>,
+    lse: Buf<'_>,
+    how: Logits,
+    ids: Buf<'_>,
+    logprobs: Buf<'_>,
+) {
+    let (rows, k) = (lse.len(), ListedTokens { ids, logprobs }.per_row(lse.len()));
+    assert_eq!(w.layout, MatrixLayout::Rows);
+    assert_eq!((x.len(), x.dtype()), (rows * w.k, w.buf.dtype()), "{rows} rows of K = {}", w.k);
+    let kernel = if x.dtype() == DType::F32 { "logprobs_of_f32" } else { "logprobs_of_bf16" };
+    if k == 0 {
+        return;
+    }
+    for first in (0..rows).step_by(ROWS_MAX) {
+        let chunk = Chunk { first, rows: ROWS_MAX.min(rows - first) };
+        let args = [
+            dev.arg(chunk.of(x, w.k)),
+            dev.arg(w.buf),
+            count(w.k),
+            count(w.n),
+            Arg::F32(how.factor),
+            Arg::F32(how.cap.unwrap_or(0.0)),
+            count(k),
+            dev.arg(chunk.of(lse, 1)),
+            dev.arg(chunk.of(ids, k)),
+            dev.arg(chunk.of(logprobs, k)),
+        ];
+        let grid = [k.div_ceil(LISTED_WARPS) as u32, chunk.rows as u32, 1];
+        let launch = Launch { grid, block: LISTED_WARPS as u32 * 32, shared: 0 };
+        dev.launch("head_listed", kernel, launch, &args);
+    }
+}
