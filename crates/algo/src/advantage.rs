@@ -22,6 +22,8 @@ plimsoll_base::names! {
         Gpg = "gpg",
         /// R - the reward of the greedy answer.
         Greedy = "greedy",
+        /// R - mean of the group at a token, in which a sample counts by how much its gradients vary.
+        OptimalToken = "optimal_token",
         /// (R - the second best of the group) / (std + eps) of the best; 0 of the others.
         Lead = "lead",
         /// The group norm of each reward by itself, summed by weights and normalised over the step.
@@ -44,6 +46,7 @@ impl Advantage {
             GroupShaping::LengthWeighted => Advantage::LengthWeighted,
             GroupShaping::Gpg => Advantage::Gpg,
             GroupShaping::Greedy => Advantage::Greedy,
+            GroupShaping::OptimalToken => Advantage::OptimalToken,
             GroupShaping::Lead { .. } => Advantage::Lead,
             GroupShaping::Decoupled { .. } => Advantage::Decoupled,
         }
@@ -58,6 +61,7 @@ impl Advantage {
             Advantage::LengthWeighted => GroupShaping::LengthWeighted,
             Advantage::Gpg => GroupShaping::Gpg,
             Advantage::Greedy => GroupShaping::Greedy,
+            Advantage::OptimalToken => GroupShaping::OptimalToken,
             Advantage::Lead => GroupShaping::Lead { eps },
             Advantage::Decoupled => GroupShaping::Decoupled { eps },
             Advantage::None | Advantage::Gae => GroupShaping::None,

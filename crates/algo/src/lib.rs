@@ -20,6 +20,7 @@ pub mod entropy;
 pub mod kl;
 pub mod labelled;
 pub mod method;
+pub mod optimal_token;
 pub mod packed;
 pub mod pass_at_k;
 pub mod policy_loss;

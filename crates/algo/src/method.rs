@@ -46,6 +46,9 @@ plimsoll_base::names! {
         Gdpo = "gdpo",
         /// Returns less the reward of the greedy answer (ReMax).
         Remax = "remax",
+        /// A baseline of each token, where samples count by how much their gradients vary (verl 0.9's
+        /// `optimal_token_baseline`).
+        OptimalToken = "optimal_token",
         /// GRPO in which some tokens of high covariance do not learn (arXiv 2505.22617).
         ClipCov = "clip_cov",
         /// GRPO that holds the tokens of the highest covariance instead of clipping ratios (arXiv 2505.22617).
@@ -275,6 +278,7 @@ pub const METHODS: [MethodSpec; Method::ALL.len()] = [
     sampling(Method::PassK, SamplingSpec { shaping: GroupShaping::Lead { eps: 1e-4 }, ..GRPO }),
     sampling(Method::Gdpo, SamplingSpec { shaping: GroupShaping::Decoupled { eps: 1e-4 }, ..GRPO }),
     sampling(Method::Remax, SamplingSpec { shaping: GroupShaping::Greedy, ..GRPO }),
+    sampling(Method::OptimalToken, SamplingSpec { shaping: GroupShaping::OptimalToken, ..GRPO }),
     sampling(Method::ClipCov, SamplingSpec { covariance: Some(CovarianceKind::Clip), ..GRPO }),
     sampling(
         Method::KlCov,

@@ -26,6 +26,8 @@ pub enum GroupShaping {
     Gpg,
     /// Less the reward of the greedy answer to the prompt, see `subtract_greedy` (ReMax, arXiv 2310.10505).
     Greedy,
+    /// Less a mean of each token, see `optimal_token::subtract_optimal` (verl's `optimal_token_baseline`).
+    OptimalToken,
     /// The best sample's lead over the second, divided by (std + eps); 0 for the others (verl's `grpo_passk`).
     Lead {
         /// As of `GroupNorm`.
@@ -252,7 +254,7 @@ pub fn subtract_greedy(greedy: &[Option<f32>], group_size: usize, shaped: &mut [
 /// Shapes one reward; `base`: what it is compared with.
 fn shape_one(group: GroupShaping, reward: f64, base: f64, stats: &GroupStats) -> f64 {
     match group {
-        GroupShaping::None | GroupShaping::Greedy => reward,
+        GroupShaping::None | GroupShaping::Greedy | GroupShaping::OptimalToken => reward,
         _ if stats.count < 2 => 0.0,
         // R - (sum - R)/(n - 1) = (R - mean) n/(n - 1).
         GroupShaping::Rloo => (reward - stats.mean) * stats.count as f64 / (stats.count - 1) as f64,

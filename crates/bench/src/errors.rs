@@ -8,6 +8,7 @@ use plimsoll_algo::advantage::{self, Gae};
 use plimsoll_algo::aggregation::{Aggregation, AggregationKind};
 use plimsoll_algo::labelled::{Kto, batch_kl, kto_loss};
 use plimsoll_algo::method::{AdvantageKind, SamplingSpec};
+use plimsoll_algo::optimal_token::subtract_optimal;
 use plimsoll_algo::packed::Packed;
 use plimsoll_algo::policy_loss::{PolicyBatch, PolicyLoss, policy_loss};
 use plimsoll_algo::preference::{PairBatch, PreferenceLoss, preference_loss, reward_model_loss};
@@ -212,6 +213,9 @@ fn wide(row: Vec<f32>) -> Vec<f64> {
 
 /// Compares advantages with the reference's pipeline of the same parts.
 fn advantage_error(spec: &SamplingSpec, golden: &Value, inputs: &Inputs) -> Result<f64> {
+    if spec.shaping == GroupShaping::OptimalToken {
+        return optimal_token_error();
+    }
     if matches!(
         spec.shaping,
         GroupShaping::LengthWeighted
@@ -250,6 +254,17 @@ fn advantage_error(spec: &SamplingSpec, golden: &Value, inputs: &Inputs) -> Resu
     advantage::whiten(spec.whiten, &inputs.mask, &mut ours);
     let theirs = wide(flat(&golden["advantage_pipeline"][key]["advantages"]));
     Ok(largest(&inputs.mask, &ours, &theirs))
+}
+
+/// Compares a baseline of each token with verl's.
+fn optimal_token_error() -> Result<f64> {
+    let kin: Value = serde_json::from_str(plimsoll_algo::KIN).expect("the golden file is JSON");
+    let of = |name: &str| flat(&kin["optimal_token"][name]);
+    let whole = |name: &str| of(name).into_iter().map(|x| x as usize).collect::<Vec<_>>();
+    let (mask, logp, mut sharp, mut ours) = (of("mask"), of("logp"), of("sharp_logp"), of("returns"));
+    let packed = Packed { mask: &mask, seq_offsets: &whole("offsets") };
+    subtract_optimal(packed, &whole("prompts"), &logp, &mut sharp, &mut ours);
+    Ok(largest(&mask, &ours, &wide(of("advantages"))))
 }
 
 /// Compares shaped rewards with those of verl and TRL.

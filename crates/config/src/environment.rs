@@ -202,6 +202,12 @@ fn other_sections(run: &RunFile, environment: &Environment, kind: &Kind, at: &Pr
         return refuse("data.overlong", "where \"drop\" would change the set of episodes");
     }
     let advantage = run.loss.baseline();
+    if advantage == Advantage::OptimalToken {
+        let message = "advantage `optimal_token` with an [environment], whose episodes have no common tokens to be compared at";
+        return Err(
+            contradiction(at, "loss.advantage", message).hint("set method = \"grpo\" or \"reinforce\"")
+        );
+    }
     if advantage == Advantage::Greedy {
         let message = "advantage `greedy` with an [environment], whose episodes have no greedy answer to be compared with";
         return Err(

@@ -197,6 +197,11 @@ impl RunSpec {
         self.objective.is_some_and(|objective| objective.shaping.group == GroupShaping::Greedy)
     }
 
+    /// True if samples are scored at half the temperature too: for the weights of a baseline of each token.
+    pub fn scores_sharply(&self) -> bool {
+        self.objective.is_some_and(|objective| objective.shaping.group == GroupShaping::OptimalToken)
+    }
+
     /// Returns which weights of the run are the teacher's; none without a teacher, or with another model.
     pub fn own_teacher(&self) -> Option<OwnTeacher> {
         self.distill.as_ref().and_then(Distill::own_teacher)

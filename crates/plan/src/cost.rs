@@ -518,6 +518,7 @@ mod tests {
             response_tokens: 64,
             policy_lag: 0,
             holds_samples: false,
+            scores_sharply: false,
             chooses_tokens: false,
             corrects: false,
             balance_coef: 0.0,

@@ -84,6 +84,8 @@ pub struct Training {
     pub corrects: bool,
     /// True if tokens are chosen by their covariance.
     pub chooses_tokens: bool,
+    /// True if samples are scored at half the temperature too.
+    pub scores_sharply: bool,
     /// Coefficient of the actor's load balancing loss (MoE models only).
     pub balance_coef: f64,
     /// Muon's iterations for the matrices of the actor's layers; none where AdamW updates all weights.
@@ -106,7 +108,8 @@ impl Training {
 
     /// True if log-probs are computed apart from the update: the reference's, or for older samples or held-out pairs.
     pub fn scores(&self) -> bool {
-        self.reference || self.policy_lag > 0 || self.teaches_itself || self.packing.whole_groups
+        let again = self.policy_lag > 0 || self.teaches_itself || self.scores_sharply;
+        self.reference || again || self.packing.whole_groups
     }
 
     /// Returns the per-token arrays that not every step has.
@@ -116,6 +119,7 @@ impl Training {
             correction: self.corrects,
             teacher: self.teacher.is_some() || self.teaches_itself,
             covariance: self.chooses_tokens,
+            sharp: self.scores_sharply,
             lists: match self.teacher_lists {
                 0 => Lists::default(),
                 tokens => Lists { tokens, rows: self.pack.pass_of(self.packing.heads).head_rows },

@@ -7,6 +7,8 @@ pub struct StepArrays {
     pub correction: bool,
     pub teacher: bool,
     pub covariance: bool,
+    /// Log-probs at half the temperature.
+    pub sharp: bool,
     /// Tokens that a teacher lists of each position.
     pub lists: Lists,
 }
@@ -44,6 +46,7 @@ const CORRECTION_ARRAYS: u64 = 2;
 const TEACHER_ARRAYS: u64 = 1;
 /// A penalty, and a token with its covariance, which is four numbers long.
 const COVARIANCE_ARRAYS: u64 = 1 + 4;
+const SHARP_ARRAYS: u64 = 1;
 
 /// Returns the heap bytes of a step's per-token arrays for `sequences` responses of up to `response_tokens` tokens.
 pub fn step_bytes(sequences: usize, response_tokens: usize, has: StepArrays) -> u64 {
@@ -52,6 +55,7 @@ pub fn step_bytes(sequences: usize, response_tokens: usize, has: StepArrays) -> 
         + if has.critic { CRITIC_ARRAYS } else { 0 }
         + if has.correction { CORRECTION_ARRAYS } else { 0 }
         + if has.teacher { TEACHER_ARRAYS } else { 0 }
-        + if has.covariance { COVARIANCE_ARRAYS } else { 0 };
+        + if has.covariance { COVARIANCE_ARRAYS } else { 0 }
+        + if has.sharp { SHARP_ARRAYS } else { 0 };
     arrays * 4 * tokens + has.lists.bytes(tokens) + 16 * (sequences as u64 + 1)
 }

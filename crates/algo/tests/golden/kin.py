@@ -49,6 +49,7 @@ verl = functions(
         "compute_gpg_outcome_advantage",
         "compute_grpo_passk_outcome_advantage",
         "compute_remax_outcome_advantage",
+        "compute_optimal_token_baseline_advantage",
     ],
     {**common, "verl_F": torch_functional, "AlgoConfig": type(None), "ActorConfig": object},
 )
@@ -204,6 +205,32 @@ shaped = {
     ),
 }
 
+
+
+def optimal_token():
+    """Two prompts of three samples; in each one response is longer than the others. Only trained tokens are written."""
+    draw = torch.Generator().manual_seed(5)
+    lengths, prompts = [3, 5, 2, 4, 1, 3], [0, 0, 0, 1, 1, 1]
+    logits = 2 * torch.randn(6, 5, 7, generator=draw)
+    drawn = torch.randint(7, (6, 5, 1), generator=draw)
+    at = lambda factor: torch.log_softmax(factor * logits, -1).gather(-1, drawn)[..., 0]  # noqa: E731
+    logp, sharp = at(1.0), at(2.0)
+    given = torch.tensor([1.0, 0.0, 0.5, -1.0, 2.0, 0.25])
+    responses = torch.tensor([[float(t < length) for t in range(5)] for length in lengths])
+    rewards = torch.zeros(6, 5)
+    rewards[torch.arange(6), torch.tensor(lengths) - 1] = given
+    squares = torch.softmax(logits, -1).square().sum(-1)
+    advantages, returns = verl.compute_optimal_token_baseline_advantage(
+        rewards, responses, np.array(prompts), logp, squares
+    )
+    packed = lambda rows: [x for row, length in zip(rows.tolist(), lengths) for x in row[:length]]  # noqa: E731
+    offsets = [sum(lengths[:i]) for i in range(7)]
+    return {
+        "prompts": prompts, "offsets": offsets, "mask": packed(responses), "logp": packed(logp),
+        "sharp_logp": packed(sharp), "returns": packed(returns), "advantages": packed(advantages),
+    }
+
+
 with open(os.path.join(HERE, "kin.json"), "w") as file:
     groups = {
         "rewards": rewards.tolist(),
@@ -220,5 +247,6 @@ with open(os.path.join(HERE, "kin.json"), "w") as file:
         "cpo_smooth": by_cpo("sigmoid", 0.3, 0.5, smoothing=0.1),
         "orpo": of_pairs(by_orpo),
     }
-    json.dump({"loss": losses, "groups": groups, "shaped": shaped, "preference": preference}, file, indent=1)
+    found = {"loss": losses, "groups": groups, "shaped": shaped, "preference": preference}
+    json.dump(found | {"optimal_token": optimal_token()}, file, indent=1)
     file.write("\n")

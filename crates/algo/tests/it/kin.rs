@@ -6,6 +6,7 @@
 use plimsoll_algo::aggregation::{Aggregation, AggregationKind};
 use plimsoll_algo::covariance::{Covariance, add_penalties, choose};
 use plimsoll_algo::method::Method;
+use plimsoll_algo::optimal_token::subtract_optimal;
 use plimsoll_algo::packed::Packed;
 use plimsoll_algo::policy_loss::{PolicyBatch, PolicyLoss, policy_loss};
 use plimsoll_algo::preference::{PairBatch, PreferenceLoss, preference_loss};
@@ -101,6 +102,21 @@ fn losses_that_look_at_covariances_are_those_of_verl() {
         sums.loss += add_penalties(&penalties, packed, &logp, &old, &aggregation, &mut gradient);
         all_close(&format!("{key} loss"), &[sums.loss as f32], &kin["loss"][key]["loss"]);
         all_close(&format!("{key} gradient"), &gradient, &kin["loss"][key]["grad_log_probs"]);
+    }
+}
+
+/// Tolerance: the sum of squared probabilities comes from two log-probs of up to 12, each rounded by at most 5e-7.
+#[test]
+fn a_baseline_of_each_token_is_that_of_verl() {
+    let given = &read(plimsoll_algo::KIN)["optimal_token"];
+    let whole = |name: &str| flat(&given[name]).into_iter().map(|x| x as usize).collect::<Vec<_>>();
+    let row = |name: &str| narrow(&given[name]);
+    let (mask, offsets) = (row("mask"), whole("offsets"));
+    let packed = Packed { mask: &mask, seq_offsets: &offsets };
+    let mut advantages = row("returns");
+    subtract_optimal(packed, &whole("prompts"), &row("logp"), &mut row("sharp_logp"), &mut advantages);
+    for (i, (ours, theirs)) in advantages.iter().zip(flat(&given["advantages"])).enumerate() {
+        assert!((f64::from(*ours) - theirs).abs() < 1e-6, "{i}: ours {ours:e}, theirs {theirs:e}");
     }
 }
 

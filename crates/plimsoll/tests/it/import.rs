@@ -500,7 +500,7 @@ fn files_of_others_are_refused_by_name() {
     for stack in ["openrlhf", "verl", "trl", "orz"] {
         check_refused(&["import", stack, &prose], 2, &["error[import-nothing-found]"]);
     }
-    check_refused(&["import", "verl", &otb], 2, &["error[import-no-method]", "`optimal_token_baseline`"]);
+    check_refused(&["import", "verl", &otb], 2, &["error[import-no-method]", "`tir_optimal_token_baseline`"]);
 }
 
 #[test]

@@ -40,6 +40,7 @@ fn the_parts_of_a_method_combine_freely() {
         "lead",
         "decoupled",
         "greedy",
+        "optimal_token",
     ];
     let aggregations =
         ["token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "seq_mean_token_sum_norm", "token_sum"];
@@ -135,6 +136,29 @@ fn every_key_of_the_loss_reaches_the_loop() {
     for correction in ["tis", "icepop", "sequence_mask", "sequence_mask_sum"] {
         differs(&lag, &[&format!("loss.correction={correction}"), "loss.correction_band=[0.9, 1.1]"]);
     }
+}
+
+/// The log-probs at half the temperature are of the weights that the step begins with, on any number of ranks.
+#[test]
+fn a_baseline_of_each_token_is_the_same_on_any_number_of_ranks_and_after_a_resume() {
+    let folder = Run::new(RUN);
+    let sets = ["method=optimal_token", "rollout.policy_lag=1", "train.steps=4", "train.cut_multiple=4"];
+    folder.train("one", &sets);
+    assert!(folder.metrics("one").iter().any(|step| number(step, "grad_norm") > 0.0));
+    folder.train("two", &[&sets[..], &["--ranks=2"]].concat());
+    assert_eq!(folder.result("two"), folder.result("one"));
+    folder.train("part", &[&sets[..], &["train.steps=1"]].concat());
+    folder.train("part", &[&sets[..], &["--resume"]].concat());
+    assert_eq!(folder.result("part"), folder.result("one"));
+    // A mean of the group is another baseline.
+    folder.train("mean", &[&sets[..], &["loss.advantage=mean_baseline"]].concat());
+    assert_ne!(folder.result("mean"), folder.result("one"));
+    folder.plan_refused(&["method=optimal_token", "rollout.group_size=1"], 2, &["group-too-small"]);
+    folder.plan_refused(
+        &["method=optimal_token", "environment.env=text:second-try"],
+        2,
+        &["contradictory-keys", "optimal_token"],
+    );
 }
 
 /// What is chosen follows from the step alone: ranks and a resume choose the same tokens.

@@ -3,6 +3,7 @@
 use crate::methods::divergence::DivergenceArrays;
 use plimsoll_algo::correction::{Correction, CorrectionSums, correction_weights};
 use plimsoll_algo::covariance::{Covariance, CovarianceSums, choose};
+use plimsoll_algo::optimal_token::subtract_optimal;
 use plimsoll_algo::packed::Packed;
 use plimsoll_algo::value_loss::ValueBatch;
 use plimsoll_plan::StepArrays;
@@ -39,6 +40,9 @@ pub struct StepBuffers {
     /// Log-probabilities of the teacher; empty without one.
     pub teacher_logprobs: Vec<f32>,
     has_teacher: bool,
+    /// Log-probabilities at half the temperature; empty without a baseline of each token.
+    pub sharp_logprobs: Vec<f32>,
+    has_sharp: bool,
     /// The arrays of tokens that are chosen by their covariance; empty without a choice.
     pub covariance: CovarianceArrays,
     /// Offsets of the current micro-batch, from 0.
@@ -110,6 +114,8 @@ impl StepBuffers {
             divergence: DivergenceArrays::with_capacity(sequences * response_tokens, has.lists),
             teacher_logprobs: if has.teacher { tokens() } else { Vec::new() },
             has_teacher: has.teacher,
+            sharp_logprobs: if has.sharp { tokens() } else { Vec::new() },
+            has_sharp: has.sharp,
             covariance: CovarianceArrays {
                 is_there: has.covariance,
                 penalties: if has.covariance { tokens() } else { Vec::new() },
@@ -135,6 +141,7 @@ impl StepBuffers {
         let teachers = [&mut self.teacher_logprobs].into_iter().filter(|_| self.has_teacher);
         let CovarianceArrays { is_there: is_chosen, penalties, .. } = &mut self.covariance;
         let penalties = [penalties].into_iter().filter(|_| *is_chosen);
+        let sharp = [&mut self.sharp_logprobs].into_iter().filter(|_| self.has_sharp);
         for array in [
             &mut self.old_logprobs,
             &mut self.ref_logprobs,
@@ -150,6 +157,7 @@ impl StepBuffers {
         .chain(corrections)
         .chain(teachers)
         .chain(penalties)
+        .chain(sharp)
         {
             array.clear();
             array.resize(total, 0.0);
@@ -180,6 +188,12 @@ impl StepBuffers {
         let packed = Packed { mask: &self.mask, seq_offsets: &self.offsets };
         let CovarianceArrays { penalties, of_tokens, .. } = &mut self.covariance;
         choose(how, packed, &self.old_logprobs, &mut self.advantages, penalties, draw, of_tokens)
+    }
+
+    /// Subtracts the baseline of each token from the advantages, which are returns. `prompts`: of each sequence.
+    pub(crate) fn subtract_optimal(&mut self, prompts: &[usize]) {
+        let packed = Packed { mask: &self.mask, seq_offsets: &self.offsets };
+        subtract_optimal(packed, prompts, &self.old_logprobs, &mut self.sharp_logprobs, &mut self.advantages);
     }
 
     /// Sets a sequence's mask to 0: it is not trained.
@@ -313,10 +327,10 @@ mod tests {
 
     #[test]
     fn the_plan_counts_every_array() {
-        for has in 0..32 {
+        for has in 0..64 {
             let lists = if has & 16 > 0 { Lists { tokens: 3, rows: 4 } } else { Lists::default() };
-            let [critic, correction, teacher, covariance] = [1, 2, 4, 8].map(|bit| has & bit > 0);
-            let has = StepArrays { critic, correction, teacher, covariance, lists };
+            let [critic, correction, teacher, covariance, sharp] = [1, 2, 4, 8, 32].map(|bit| has & bit > 0);
+            let has = StepArrays { critic, correction, teacher, covariance, sharp, lists };
             let mut buffers = StepBuffers::with_capacity(3, 5, has);
             buffers.begin([5, 5, 5].into_iter());
             let StepBuffers { critic, correction, covariance, divergence, .. } = &buffers;
@@ -326,7 +340,8 @@ mod tests {
                 .chain([&buffers.d_logprobs, &buffers.d_entropy])
                 .chain([&critic.old_values, &critic.returns, &critic.values, &critic.d_values])
                 .chain([&correction.rollout_logprobs, &correction.weights, &buffers.teacher_logprobs])
-                .chain([&covariance.penalties, &divergence.teacher, &divergence.values, &divergence.d_values])
+                .chain([&covariance.penalties, &buffers.sharp_logprobs])
+                .chain([&divergence.teacher, &divergence.values, &divergence.d_values])
                 .chain([&divergence.student, &divergence.slopes, &divergence.rest]);
             let tokens: usize =
                 4 * divergence.ids.capacity() + arrays.map(|array| 4 * array.capacity()).sum::<usize>();

@@ -100,6 +100,10 @@ fn train(trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, batch: &Batch<'_>)
     if batch.policy_version != trainer.updates() {
         trainer.score_into(RoleName::Actor, sequences, inv_temperature, |b| &mut b.old_logprobs)?;
     }
+    if cx.run.scores_sharply() {
+        // At half the temperature: with the log-probs at the whole of it, the sum of squared probabilities.
+        trainer.score_into(RoleName::Actor, sequences, 2.0 * inv_temperature, |b| &mut b.sharp_logprobs)?;
+    }
     report.add("time/score", started.elapsed().as_secs_f64());
 
     // 4. Advantage; with a critic, from its values, and its updates towards their targets.
@@ -226,6 +230,17 @@ fn totals_of(batch: &Batch<'_>, shaping: GroupShaping) -> Vec<Option<f32>> {
     batch.groups.iter().flat_map(one).collect()
 }
 
+/// Writes the discounted returns of token rewards as advantages, less a baseline of each token if the run has one.
+fn returns(run: &RunSpec, gamma: f64, batch: &Batch<'_>, buffers: &mut StepBuffers) {
+    let packed = Packed { mask: &buffers.mask, seq_offsets: &buffers.offsets };
+    discounted_returns(gamma, packed, &buffers.token_rewards, &mut buffers.advantages);
+    if run.scores_sharply() {
+        let group = run.rollout.group_size as usize;
+        let prompts: Vec<usize> = batch.owners.iter().map(|owner| owner / group).collect();
+        buffers.subtract_optimal(&prompts);
+    }
+}
+
 /// Turns rewards into one advantage per token. Returns the sums of a KL term that is part of the reward.
 fn advantages(
     trainer: &mut Trainer<'_>,
@@ -266,13 +281,10 @@ fn advantages(
     if let Some(how) = objective.correction {
         report.metrics.extend(metrics::of_correction(&buffers.correct(how)));
     }
-    let packed = Packed { mask: &buffers.mask, seq_offsets: &buffers.offsets };
     match (&objective.gae, &mut cx.estimator) {
         (Some(how), _) => gae_advantages(how, buffers),
         (None, Some(own)) => own.estimate(batch, shaped, cx.run, trainer.group, buffers)?,
-        (None, None) => {
-            discounted_returns(objective.gamma, packed, &buffers.token_rewards, &mut buffers.advantages)
-        }
+        (None, None) => returns(cx.run, objective.gamma, batch, buffers),
     }
     if let Some(distill) = teaches {
         let sums = distill::weigh(distill, buffers);

@@ -88,6 +88,7 @@ fn method(draft: &mut Draft) -> Result<()> {
         "gpg" => "gpg",
         "grpo_passk" => "pass_k",
         "remax" => "remax",
+        "optimal_token_baseline" => "optimal_token",
         _ => return Err(Draft::no_method(&taken)),
     };
     if method == "reinforce" {

@@ -122,6 +122,11 @@ fn kin_become_the_methods_here() {
         ("verl", format!("{VERL} algorithm.adv_estimator=grpo_passk"), &["method = \"pass_k\""]),
         ("verl", format!("{VERL} algorithm.adv_estimator=remax"), &["method = \"remax\""]),
         (
+            "verl",
+            format!("{VERL} algorithm.adv_estimator=optimal_token_baseline"),
+            &["method = \"optimal_token\""],
+        ),
+        (
             "trl",
             format!("{trl} --loss_type luspo --importance_sampling_level sequence"),
             &["method = \"luspo\""],
