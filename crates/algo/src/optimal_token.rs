@@ -7,8 +7,8 @@
 //! all others has none beyond them.
 //!
 //! The sum of p^2 needs no other pass over the vocabulary. With q the policy at half the temperature,
-//! log q_y = 2 x_y - lse(2 x) and log p_y = x_y - lse(x), so 2 log p_y - log q_y = lse(2 x) - 2 lse(x), which is the log
-//! of the sum of p^2.
+//! log q_y = 2 x_y - lse(2 x) and log p_y = x_y - lse(x), so 2 log p_y - log q_y = lse(2 x) - 2 lse(x), which is
+//! log(sum of p^2).
 
 use crate::packed::Packed;
 use plimsoll_base::math::exp;

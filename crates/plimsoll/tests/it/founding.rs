@@ -159,7 +159,7 @@ fn failure_3_host_memory_stays_flat_over_many_rollouts_with_the_cache_kept() {
 }
 
 #[test]
-fn failure_5_a_run_that_saves_at_every_step_ends_in_a_container_a_fourteenth_above_its_plan() {
+fn failure_5_a_run_that_saves_at_every_step_ends_in_a_container_a_fifteenth_above_its_plan() {
     // PPO of a 13B model with Adam on the host: the weights were gathered into copies for a save, in a container full
     // of states, and the kernel killed the actor. Here a save passes the planned buffer: a container without room for a
     // copy is enough. `rl/tests/it/founding_failure_5.rs` has the report's numbers, `bench/save.py` the peer.
@@ -169,7 +169,7 @@ fn failure_5_a_run_that_saves_at_every_step_ends_in_a_container_a_fourteenth_abo
     let dir = format!("run.dir={}", folder.text_path("out"));
     let plan = folder.args("plan", &[&[&*dir, "--min"], &words[..]].concat());
     let least = json(&refs(&plan))["min_host_bytes"].as_u64().expect("a number of bytes");
-    let Some(group) = Group::new("saves", least / 14 * 15) else {
+    let Some(group) = Group::new("saves", least / 15 * 16) else {
         return;
     };
     let train = folder.train_args("out", &words);
@@ -185,5 +185,5 @@ fn failure_5_a_run_that_saves_at_every_step_ends_in_a_container_a_fourteenth_abo
     let manifest = folder.read_json("out/checkpoints/latest/manifest.json");
     let tensors = ["model.safetensors", "state/optimizer.safetensors"];
     let saved: u64 = tensors.iter().filter_map(|file| manifest["files"][file]["bytes"].as_u64()).sum();
-    assert!(saved > least / 14, "{saved} bytes are saved, {} are above the plan", least / 14);
+    assert!(saved > least / 15, "{saved} bytes are saved, {} are above the plan", least / 15);
 }

@@ -493,8 +493,10 @@ fn files_of_others_are_refused_by_name() {
     let folder = Folder::new();
     let large = folder.write("large.sh", &"x".repeat((1 << 20) + 1));
     let prose = folder.write("prose.txt", "This is no configuration; it has: a colon.\n");
-    let otb = folder
-        .write("otb.sh", "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=optimal_token_baseline\n");
+    let otb = folder.write(
+        "otb.sh",
+        "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=tir_optimal_token_baseline\n",
+    );
     check_refused(&["import", "verl", "/nowhere/at/all.sh"], 2, &["error[import-unreadable]"]);
     check_refused(&["import", "verl", &large], 2, &["error[import-unreadable]", "larger than 1 MiB"]);
     for stack in ["openrlhf", "verl", "trl", "orz"] {
