@@ -181,6 +181,7 @@ pub fn whole_step(
         objective,
         rewards: &mut rewards,
         episodes: None,
+        endpoint: None,
         estimator: None,
         prompts: &mut |_, _| Ok(items.clone()),
         cursor: Cursor::default(),

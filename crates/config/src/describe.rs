@@ -30,7 +30,10 @@ pub fn describe(asked: &str) -> Option<KeyPage> {
     let key = row(asked).or_else(|| rows().find(|key| key.other_names().any(|name| name == asked)))?;
     let (section, name) = key.parts();
     let schema = super::json_schema();
-    let property = &definition(&schema, &schema["properties"][section])?["properties"][name];
+    let table = section
+        .split('.')
+        .try_fold(&schema, |table, name| definition(&schema, &table["properties"][name]))?;
+    let property = &table["properties"][name];
     Some(KeyPage {
         key: key.path.to_string(),
         meaning: property["description"]

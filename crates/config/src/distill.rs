@@ -2,13 +2,14 @@
 
 use super::limits::contradiction;
 use super::provenance::{Origin, Provenance};
-use super::sections::{Distill, RunFile};
+use super::sections::{Distill, Endpoint, RunFile};
 use super::values::DynamicSampling;
 use crate::estimator::Estimator;
 use plimsoll_algo::advantage::Advantage;
 use plimsoll_algo::divergence::{Divergence, DivergenceKind};
 use plimsoll_arch::LISTED_MAX;
 use plimsoll_base::Result;
+use plimsoll_reward::{TeacherSpec, teacher_address};
 
 /// A teacher that has the weights of the run itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +19,9 @@ pub enum OwnTeacher {
     /// As they were when the run began: with adapters the model without them, so no weights more.
     Initial,
 }
+
+/// The name of a teacher that a server has.
+const ENDPOINT: &str = "endpoint";
 
 /// The teacher's part of a mixture, where `distill.jsd_beta` is absent.
 const JSD_BETA: f64 = 0.5;
@@ -45,6 +49,30 @@ impl Distill {
             "initial" => Some(OwnTeacher::Initial),
             _ => None,
         }
+    }
+
+    /// True if the teacher is the model of a server.
+    pub fn is_of_endpoint(&self) -> bool {
+        self.teacher == ENDPOINT
+    }
+
+    /// Returns the name of a teacher that is a model to open.
+    pub fn model_teacher(&self) -> Option<&str> {
+        let other = self.own_teacher().is_none() && !self.is_of_endpoint();
+        other.then_some(&self.teacher)
+    }
+
+    /// Returns how a teacher on a server is asked.
+    pub fn teacher_server(&self) -> Option<TeacherSpec> {
+        let of = |endpoint: &Endpoint| TeacherSpec {
+            url: endpoint.url.clone(),
+            model: endpoint.model.clone(),
+            key_env: endpoint.key_env.clone(),
+            timeout_ms: endpoint.timeout_ms,
+            retries: endpoint.retries,
+            workers: endpoint.workers,
+        };
+        self.endpoint.as_ref().filter(|_| self.is_of_endpoint()).map(of)
     }
 }
 
@@ -80,9 +108,69 @@ pub(super) fn check(run: &RunFile, at: &Provenance) -> Result<()> {
             .error("bad-value", "distill.teacher", "`distill.teacher` is empty")
             .hint("set it to hf:org/name, a folder, a GGUF file or RUN_DIR/checkpoints/latest"));
     }
+    endpoint(run, distill, at)?;
     prompts(run, distill, at)?;
     divergence(distill, at)?;
     rewards(run, distill, at)
+}
+
+/// Requires a server's address of a teacher that a server has, and refuses what its log-probabilities cannot do.
+fn endpoint(run: &RunFile, distill: &Distill, at: &Provenance) -> Result<()> {
+    let Some(server) = &distill.endpoint else {
+        if !distill.is_of_endpoint() {
+            return Ok(());
+        }
+        return Err(super::de::missing_key(&at.source, at.of("distill.teacher"), "distill.endpoint.url")
+            .hint("set it to the address of the teacher's server, such as \"http://127.0.0.1:8000/v1\""));
+    };
+    let contrary =
+        |key: &str, message: &str, hint: &str| Err(contradiction(at, key, message).hint(hint.to_string()));
+    if !distill.is_of_endpoint() {
+        let message = format!("[distill.endpoint] with distill.teacher = \"{}\"", distill.teacher);
+        return contrary(
+            "distill.endpoint",
+            &message,
+            "set distill.teacher = \"endpoint\", or remove [distill.endpoint]",
+        );
+    }
+    if server.url.is_empty() {
+        return Err(super::de::missing_key(&at.source, at.of("distill.endpoint"), "distill.endpoint.url"));
+    }
+    if let Err(what) = teacher_address(&server.url) {
+        return Err(at
+            .error("bad-value", "distill.endpoint.url", &format!("`distill.endpoint.url` is {what}"))
+            .hint(
+                "set it to the address of an OpenAI-compatible server, such as \"http://127.0.0.1:8000/v1\"",
+            )
+            .hint("a key belongs in an environment variable, which distill.endpoint.key_env names"));
+    }
+    super::judge::variable(server.key_env.as_deref(), "distill.endpoint.key_env")?;
+    if distill.divergence().is_some() {
+        let message = format!(
+            "distill.divergence = \"{}\" with distill.teacher = \"endpoint\", which has one number a token",
+            distill.divergence
+        );
+        return contrary(
+            "distill.divergence",
+            &message,
+            "set distill.divergence = \"sampled\", or distill.teacher to a model that is opened here",
+        );
+    }
+    if run.rollout.temperature != 1.0 {
+        let message = format!(
+            "rollout.temperature = {} with distill.teacher = \"endpoint\": servers give log-probabilities at temperature 1",
+            run.rollout.temperature
+        );
+        return contrary("rollout.temperature", &message, "set rollout.temperature = 1.0");
+    }
+    match distill.quantize {
+        None => Ok(()),
+        Some(_) => contrary(
+            "distill.quantize",
+            "distill.quantize with distill.teacher = \"endpoint\", whose weights are the server's",
+            "remove distill.quantize",
+        ),
+    }
 }
 
 /// Requires `top_k` of a divergence through logits, and refuses its keys elsewhere.

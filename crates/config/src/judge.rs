@@ -74,12 +74,12 @@ pub(super) fn check(index: usize, reward: &Reward, at: &Provenance) -> Result<()
         }
         _ => {}
     }
-    variable(reward, &key("key_env"))
+    variable(reward.key_env.as_deref(), &key("key_env"))
 }
 
 /// Requires the name of a variable. The value is not shown: it may be the key itself.
-fn variable(reward: &Reward, key: &str) -> Result<()> {
-    let Some(name) = &reward.key_env else { return Ok(()) };
+pub(super) fn variable(name: Option<&str>, key: &str) -> Result<()> {
+    let Some(name) = name else { return Ok(()) };
     let is_name = |name: &str| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
     if !name.is_empty() && is_name(name) && !name.starts_with(|first: char| first.is_ascii_digit()) {
         return Ok(());

@@ -134,9 +134,9 @@ impl Numbers {
 }
 
 impl Key {
-    /// Returns the section and the name in it.
+    /// Returns the section, such as `distill.endpoint`, and the name in it.
     pub fn parts(&self) -> (&'static str, &'static str) {
-        self.path.split_once('.').expect("a row's path is of a section and a name")
+        self.path.rsplit_once('.').expect("a row's path is of a section and a name")
     }
 
     pub fn is_required(&self) -> bool {

@@ -91,8 +91,8 @@ pub use reproduction::{
     PublishedClaim, Reproduction, ReproductionStage, load_reproduction, reproduction_of_text,
 };
 pub use sections::{
-    Checkpoint, Critic, Data, Distill, Environment, Eval, Lora, Loss, MLP, Memory, ModelOptions, Reward,
-    Rollout, Run, RunFile, Track, Train, Trains, VerbFile, is_python_env, resumes, resumes_freely,
+    Checkpoint, Critic, Data, Distill, Endpoint, Environment, Eval, Lora, Loss, MLP, Memory, ModelOptions,
+    Reward, Rollout, Run, RunFile, Track, Train, Trains, VerbFile, is_python_env, resumes, resumes_freely,
 };
 pub use sources::no_rows_to_filter;
 pub use spec::{LoraSpec, ModelReward, RunSpec};

@@ -8,7 +8,15 @@ pub(super) fn all_keys(schema: &Value) -> Vec<String> {
     for (section, property) in schema["properties"].as_object().into_iter().flatten() {
         match definition(schema, property).map(schema_properties) {
             Some(names) if !names.is_empty() => {
-                keys.extend(names.iter().map(|name| format!("{section}.{name}")))
+                for name in names {
+                    let inner = &definition(schema, property).expect("it has names")["properties"][&name];
+                    // Of the tables in sections, only this one has keys of its own; others are values.
+                    let own = definition(schema, inner).filter(|_| name == "endpoint");
+                    match own.map(schema_properties) {
+                        Some(own) => keys.extend(own.iter().map(|key| format!("{section}.{name}.{key}"))),
+                        None => keys.push(format!("{section}.{name}")),
+                    }
+                }
             }
             _ => keys.push(section.clone()),
         }

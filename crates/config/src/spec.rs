@@ -13,7 +13,7 @@ use plimsoll_algo::method::{LearnsFrom, Method, Needs, Reference};
 use plimsoll_algo::preference::PreferenceLoss;
 use plimsoll_algo::shaping::GroupShaping;
 use plimsoll_arch::{LoraShape, LoraTargets, Quantization};
-use plimsoll_reward::{EstimatorSpec, RewardSpec};
+use plimsoll_reward::{EstimatorSpec, RewardSpec, TeacherSpec};
 use std::path::PathBuf;
 
 /// The value of `critic.model` for a critic that begins as the actor does.
@@ -207,12 +207,14 @@ impl RunSpec {
         self.distill.as_ref().and_then(Distill::own_teacher)
     }
 
-    /// Returns the name of a teacher that is another model.
+    /// Returns the name of a teacher that is another model, with weights in this run.
     pub fn teacher(&self) -> Option<&str> {
-        self.distill
-            .as_ref()
-            .filter(|distill| distill.own_teacher().is_none())
-            .map(|distill| distill.teacher.as_str())
+        self.distill.as_ref().and_then(Distill::model_teacher)
+    }
+
+    /// Returns how a teacher on a server is asked; none if the teacher is none.
+    pub fn teacher_server(&self) -> Option<TeacherSpec> {
+        self.distill.as_ref().and_then(Distill::teacher_server)
     }
 
     pub fn has_rewards(&self) -> bool {

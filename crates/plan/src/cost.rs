@@ -509,6 +509,7 @@ mod tests {
             critic_adapter: None,
             teacher: None,
             teaches_itself: false,
+            teacher_requests: plimsoll_base::Bytes(0),
             teacher_lists: 0,
             teacher_quantize: None,
             trackers: plimsoll_base::Bytes(0),

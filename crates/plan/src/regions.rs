@@ -329,11 +329,9 @@ impl RunShape {
         row("cuda.shared", "device", Place::Process, self.held.shared.0);
         if let Some(training) = &self.training {
             training_rows(layout, training.share.ranks, training.trackers);
+            host_row(layout, "teacher.requests", "rl", Place::Heap, training.teacher_requests.0);
             if training.estimator > Bytes(0) {
-                let sequence = ESTIMATOR_BYTES_PER_TOKEN.saturating_mul(training.response_tokens as u64);
-                let sequence = sequence.saturating_add(ESTIMATOR_BYTES_PER_SEQUENCE);
-                let arrays = sequence.saturating_mul(training.rollout_sequences() as u64);
-                host_row(layout, "advantage.arrays", "rl", Place::Heap, arrays);
+                host_row(layout, "advantage.arrays", "rl", Place::Heap, estimator_bytes(training));
                 host_row(layout, "advantage.worker", "rl", Place::Workers, training.estimator.0);
             }
         }
@@ -372,6 +370,13 @@ const fn load_line_bytes() -> u64 {
 }
 
 /// Adds a host row, unless it is empty.
+/// Returns the bytes of the arrays that a function which estimates advantages is sent.
+fn estimator_bytes(training: &Training) -> u64 {
+    let sequence = ESTIMATOR_BYTES_PER_TOKEN.saturating_mul(training.response_tokens as u64);
+    let sequence = sequence.saturating_add(ESTIMATOR_BYTES_PER_SEQUENCE);
+    sequence.saturating_mul(training.rollout_sequences() as u64)
+}
+
 fn host_row(layout: &mut Layout, name: &str, owner: &'static str, place: Place, bytes: u64) {
     if bytes > 0 {
         layout.outside(name, owner, Pool::Host, place, Bytes(bytes));

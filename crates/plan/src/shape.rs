@@ -67,6 +67,8 @@ pub struct Training {
     pub teacher: Option<ModelSpec>,
     /// True if the teacher has weights of the run itself.
     pub teaches_itself: bool,
+    /// Maximum bytes of the requests to a teacher on a server; 0 without one.
+    pub teacher_requests: Bytes,
     /// Tokens that the teacher lists of each position; 0 if the student learns from the sampled ones alone.
     pub teacher_lists: usize,
     /// How the teacher's weights are quantized, if at all.
@@ -117,7 +119,7 @@ impl Training {
         StepArrays {
             critic: self.critic.is_some(),
             correction: self.corrects,
-            teacher: self.teacher.is_some() || self.teaches_itself,
+            teacher: self.teacher.is_some() || self.teaches_itself || self.teacher_requests > Bytes(0),
             covariance: self.chooses_tokens,
             sharp: self.scores_sharply,
             lists: match self.teacher_lists {

@@ -63,7 +63,7 @@ impl Http {
         let bad = |what: &str| {
             Error::new(
                 slugs::REWARD_BAD_REPLY,
-                format!("reward `{}`: {} answered {what}", self.client.name, self.client.url),
+                format!("{}: {} answered {what}", self.client.who, self.client.url),
             )
             .hint("answer with {\"rewards\": [...]}: one number or null a query, in order")
         };
@@ -87,27 +87,44 @@ impl Http {
 pub(crate) struct Client {
     agent: Agent,
     url: String,
-    /// The reward's.
-    name: String,
+    /// Who asks, as messages begin: reward `judge`.
+    who: String,
+    /// The table with its keys, and what eases a server that is late.
+    table: &'static str,
     timeout: Duration,
     /// Sent as `Authorization: Bearer`; shown nowhere.
     key: Option<String>,
 }
 
 impl Client {
-    /// Makes the client; does not connect yet.
+    /// Makes the client of a reward; does not connect yet.
     pub(crate) fn new(url: String, name: &str, timeout: Duration, key: Option<String>) -> Client {
+        Client::of(url, format!("reward `{name}`"), "[[reward]]", timeout, key)
+    }
+
+    /// Makes the client of `who`, whose keys are in `table`; does not connect yet.
+    pub(crate) fn of(
+        url: String,
+        who: String,
+        table: &'static str,
+        timeout: Duration,
+        key: Option<String>,
+    ) -> Client {
         let config = Agent::config_builder()
             .user_agent(concat!("plimsoll/", env!("CARGO_PKG_VERSION")))
             .timeout_global(Some(timeout))
             .http_status_as_error(false)
             .max_redirects(0)
             .build();
-        Client { agent: config.into(), url, name: name.to_string(), timeout, key }
+        Client { agent: config.into(), url, who, table, timeout, key }
     }
 
     pub(crate) fn url(&self) -> &str {
         &self.url
+    }
+
+    pub(crate) fn who(&self) -> &str {
+        &self.who
     }
 
     /// Returns what a server said without the key, which it may repeat.
@@ -137,14 +154,17 @@ impl Client {
 
     fn failed(&self, err: &ureq::Error) -> Error {
         if matches!(err, ureq::Error::Timeout(_)) {
-            let (name, url, limit) = (&self.name, &self.url, self.timeout.as_millis());
+            let (who, url, limit) = (&self.who, &self.url, self.timeout.as_millis());
             return Error::new(
                 slugs::REWARD_HTTP_TIMEOUT,
-                format!("reward `{name}`: {url} did not answer within {limit} ms"),
+                format!("{who}: {url} did not answer within {limit} ms"),
             )
-            .hint("raise `timeout_ms` in the [[reward]] table, or give the server less at a time with more `workers`");
+            .hint(match self.table {
+                "[[reward]]" => "raise `timeout_ms` in the [[reward]] table, or give the server less at a time with more `workers`".to_string(),
+                table => format!("raise `timeout_ms` in {table}, or give the server less at a time with fewer `workers`"),
+            });
         }
-        Error::new(slugs::REWARD_HTTP_FAILED, format!("reward `{}`: {}: {err}", self.name, self.url))
+        Error::new(slugs::REWARD_HTTP_FAILED, format!("{}: {}: {err}", self.who, self.url))
             .hint("check that the server runs and that the address is right")
     }
 
@@ -153,10 +173,37 @@ impl Client {
         let said: String = said.chars().take(SAID_CHARS_MAX).collect();
         let error = Error::new(
             slugs::REWARD_HTTP_FAILED,
-            format!("reward `{}`: {} answered with status {status}", self.name, self.url),
+            format!("{}: {} answered with status {status}", self.who, self.url),
         )
         .hint("look into the server's own log");
         if said.is_empty() { error } else { error.fact(format!("it says {said:?}")) }
+    }
+}
+
+/// Returns the address of requests: `path` of the server at `url`.
+///
+/// Errors: words on what the address is instead, after "it has".
+pub(crate) fn address(url: &str, path: &str) -> std::result::Result<String, String> {
+    let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://")).unwrap_or_default();
+    let host = rest.split('/').next().unwrap_or_default();
+    if host.is_empty() {
+        return Err(format!("the address {url:?}, which is none of http:// or https://"));
+    }
+    match host.contains('@') {
+        // The run file is copied into the run directory, and messages have the address.
+        true => Err("an address with a name or a password in it".to_string()),
+        false => Ok(format!("{}/{path}", url.trim_end_matches('/'))),
+    }
+}
+
+/// Returns a server's key from the environment.
+///
+/// Errors: words on what the variable is instead; its text is in none.
+pub(crate) fn key(variable: &str) -> std::result::Result<String, &'static str> {
+    let key = std::env::var(variable).map_err(|_| "is not set")?;
+    match !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_graphic()) {
+        true => Ok(key),
+        false => Err("is no key: it is empty, or has spaces or other characters that keys do not have"),
     }
 }
 

@@ -28,6 +28,7 @@ mod rewards;
 mod scorer;
 mod spec;
 mod tally;
+mod teacher;
 
 pub use case::{Case, Prompt, column, fenced_block};
 pub use code::Programs;
@@ -44,3 +45,6 @@ pub use plimsoll_worker::{
 pub use rewards::{Rewards, Scored};
 pub use spec::{OnError, RewardSpec};
 pub use tally::Tally;
+pub use teacher::{
+    TEACHER_WORKERS_MAX, TeacherAnswers, TeacherQuestion, TeacherServer, TeacherSpec, teacher_address,
+};

@@ -116,6 +116,13 @@ impl Checks {
         }
     }
 
+    /// Names the server that has the teacher: a plan does not ask it.
+    pub(crate) fn endpoint(&mut self, run: &RunSpec) {
+        if let Some(server) = run.teacher_server() {
+            self.left_out(format!("whether {} answers", server.url));
+        }
+    }
+
     /// Starts the environment of the run file, if it has one, as `rewards` starts rewards. `prompt_tokens`: the longest
     /// prompt of the plan.
     ///

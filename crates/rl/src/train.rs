@@ -8,6 +8,7 @@ mod steps;
 use crate::checks::{Before, Checks};
 use crate::data::hub;
 use crate::data::session::Session;
+use crate::methods::endpoint::EndpointTeacher;
 use crate::ranks;
 use crate::roles::Trainer;
 use crate::save::checkpoint_size;
@@ -62,6 +63,8 @@ pub fn train(
         checks.rewards(&run, &session.first_columns(&run)?)?.expect("they are started before training");
     let rank = group.map_or(0, Group::rank);
     let estimator = checks.estimator(&run, rank, rewards.words())?;
+    let endpoint =
+        EndpointTeacher::start(&run, rank, &session.text.tokenizer, session.model.spec.vocab as usize)?;
     let episodes = checks.environment(&run, session.facts.prompt_tokens)?;
     let limits = match group {
         None => Limits::default(),
@@ -72,10 +75,7 @@ pub fn train(
     report.warnings.iter().for_each(|words| opening.say(observer, format!("warning: {words}")));
     let run_file = report.resolved.write_into(&run_file).to_toml();
     // Checkpoints are rank 0's.
-    let checkpoint = match group {
-        Some(group) if group.rank() > 0 => Bytes(0),
-        _ => checkpoint_size(&report.shape),
-    };
+    let checkpoint = if rank > 0 { Bytes(0) } else { checkpoint_size(&report.shape) };
     let opened = opening.directory(&run_file, &report.to_json(), checkpoint)?;
     let before = Host::this().rss();
     let device = ranks::open(&report.shape, devices::options(&run), group);
@@ -103,7 +103,7 @@ pub fn train(
         machine: dev.machine_type(),
         card: Box::new(|| dev.card_memory()),
     };
-    let mut job = LanguageRun::new(&run, session, trainer, rewards, estimator, episodes);
+    let mut job = LanguageRun::new(&run, session, trainer, rewards, estimator, endpoint, episodes);
     std::thread::scope(|scope| lead(opened, begun, &mut job, observer, signal, scope))
 }
 

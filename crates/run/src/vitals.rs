@@ -108,7 +108,7 @@ impl DeadSteps {
                 .fact(
                     "they are left out, not counted as 0; what is slow or hard to grade is then learned less",
                 )
-                .hint("`rewards/NAME/*` and `environment/*` in events.jsonl count the causes")
+                .hint("`rewards/NAME/*`, `environment/*` and `teacher/*` in events.jsonl count the causes")
                 .hint("on_error = \"stop\" in [[reward]] ends the run at the first"),
         )
     }
@@ -144,7 +144,13 @@ impl DeadSteps {
             }
             Sign::LeftOut => {
                 let message = format!("no sample was trained on {steps}, so nothing was learned");
-                Error::new("nothing-trained", message)
+                let error = Error::new("nothing-trained", message);
+                if vitals.fault_share >= 1.0 {
+                    return error
+                        .fact("for every sample a reward, the environment or the teacher's server failed")
+                        .hint("`rewards/NAME/*`, `environment/*` and `teacher/*` in events.jsonl count the causes");
+                }
+                error
                     .fact("every sample with a score was left out: loss.mask_truncated leaves out those that the length limit cut")
                     .hint("raise rollout.max_new_tokens, or set loss.mask_truncated = false")
             }

@@ -171,6 +171,7 @@ impl<'r> Run<'r> {
             objective: self.run.objective.expect("a method that samples"),
             rewards: &mut self.rewards,
             episodes: None,
+            endpoint: None,
             estimator: None,
             prompts: &mut |first, n| data.batch(text, first, n),
             cursor: self.cursor,

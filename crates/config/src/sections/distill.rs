@@ -1,8 +1,9 @@
 //! `[distill]`.
 
-use crate::key::{NOT_NEGATIVE, REQUIRED, such};
+use crate::key::{FREELY, NOT_NEGATIVE, REQUIRED, such, within};
 use plimsoll_algo::divergence::DivergenceKind;
 use plimsoll_arch::Quantization;
+use plimsoll_reward::TEACHER_WORKERS_MAX;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -10,7 +11,7 @@ section! {
     /// The teacher of `distill`, and what its word weighs.
     Distill "distill" {
         /// A model with the same tokenizer, named as `model` is; it is never trained. `initial`: the weights that the
-        /// run began with, `self`: those that it has, with another prompt.
+        /// run began with, `self`: those that it has, with another prompt. `endpoint`: the model of a server.
         teacher: String = String::new() => [REQUIRED],
         /// What the teacher reads in place of the prompt: `{prompt}` and columns of the row in braces.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -36,5 +37,28 @@ section! {
         ],
         /// Factor of the group advantage of the rewards, which is added; 0 only reports them.
         reward_coef: f64 = 0.0 => [NOT_NEGATIVE],
+        /// The server of `teacher = "endpoint"`.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        endpoint: Option<Endpoint> = None,
+    }
+}
+
+section! {
+    /// The server with the teacher of `distill.teacher = "endpoint"`.
+    Endpoint "distill.endpoint" {
+        /// Its address: an OpenAI-compatible one, which ends in `/v1` and gives log-probabilities of prompts.
+        url: String = String::new() => [FREELY],
+        /// The name of the teacher in requests; none is sent if absent, which servers of one model take.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        model: Option<String> = None,
+        /// The environment variable that has the server's key; no key is sent if absent.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        key_env: Option<String> = None => [FREELY],
+        /// Longest time for one request, which is one response, in milliseconds.
+        timeout_ms: u64 = 60_000 => [such("a number of milliseconds above 0", |time| time > 0.0), FREELY],
+        /// How often a request that failed is sent again, before its sample is left out of the step.
+        retries: u32 = 1,
+        /// Requests under way at a time.
+        workers: u32 = 8 => [within(1.0, TEACHER_WORKERS_MAX as f64), FREELY],
     }
 }

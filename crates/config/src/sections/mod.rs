@@ -22,7 +22,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-pub use distill::Distill;
+pub use distill::{Distill, Endpoint};
 pub use environment::{Environment, is_python_env};
 pub use lora::Lora;
 pub use loss::{Critic, Loss};
@@ -45,7 +45,7 @@ const TEMPERATURE: Fact =
     });
 
 /// The keys of every section, in the order in which messages list them.
-const SECTIONS: [&[Key]; 15] = [
+const SECTIONS: [&[Key]; 16] = [
     Train::KEYS,
     ModelOptions::KEYS,
     Data::KEYS,
@@ -54,6 +54,7 @@ const SECTIONS: [&[Key]; 15] = [
     Loss::KEYS,
     Critic::KEYS,
     Distill::KEYS,
+    Endpoint::KEYS,
     Lora::KEYS,
     Memory::KEYS,
     Eval::KEYS,
@@ -65,7 +66,9 @@ const SECTIONS: [&[Key]; 15] = [
 
 /// Returns the row of every key of a section.
 pub(crate) fn rows() -> impl Iterator<Item = &'static Key> {
-    SECTIONS.into_iter().flatten()
+    // A table in a section is no key: its keys are.
+    let is_table = |key: &&Key| SECTIONS.iter().any(|keys| keys[0].parts().0 == key.path);
+    SECTIONS.into_iter().flatten().filter(move |key| !is_table(key))
 }
 
 /// Returns the row of the key at `path`, where tables of a list have an index: `reward.0.kind`.

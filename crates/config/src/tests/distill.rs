@@ -137,3 +137,44 @@ fn keys_without_a_teacher_or_without_an_effect_are_refused() {
     let error = load_text(&agent, &[&policy[1..], &["method=ppo"]].concat(), &[]).expect_err("nor here");
     assert_eq!(error.slug, "contradictory-keys", "{error}");
 }
+
+#[test]
+fn a_teacher_on_a_server_has_an_address_and_says_one_number_a_token() {
+    let [teacher, url] = ["distill.teacher=endpoint", "distill.endpoint.url=http://127.0.0.1:8000/v1"];
+    let run = spec(&[teacher, url, "distill.endpoint.model=big", "distill.endpoint.key_env=KEY"]);
+    let expect = plimsoll_reward::TeacherSpec {
+        url: "http://127.0.0.1:8000/v1".into(),
+        model: Some("big".into()),
+        key_env: Some("KEY".into()),
+        timeout_ms: 60_000,
+        retries: 1,
+        workers: 8,
+    };
+    assert_eq!((run.teacher_server(), run.teacher(), run.own_teacher()), (Some(expect), None, None));
+    assert_eq!(spec(&[]).teacher_server(), None);
+    let file = load_text(DISTILL, &[teacher, url], &[]).unwrap().run;
+    assert_eq!(load_text(&file.to_toml(), &[], &[]).unwrap().run, file);
+    for (sets, slug, contains) in [
+        (&[teacher][..], "missing-key", "distill.endpoint.url"),
+        (&[teacher, "distill.endpoint.model=x"], "missing-key", "distill.endpoint.url"),
+        (&[url], "contradictory-keys", "[distill.endpoint] with distill.teacher = \"runs"),
+        (&[teacher, "distill.endpoint.url=127.0.0.1"], "bad-value", "none of http:// or https://"),
+        (&[teacher, "distill.endpoint.url=http://me:secret@h/v1"], "bad-value", "a name or a password"),
+        (&[teacher, url, "distill.endpoint.key_env=sk-123"], "bad-value", "distill.endpoint.key_env"),
+        (&[teacher, url, "distill.endpoint.workers=0"], "bad-value", "from 1 to 256"),
+        (&[teacher, url, "distill.endpoint.timeout_ms=0"], "bad-value", "milliseconds above 0"),
+        (&[teacher, url, "distill.endpoint.modle=x"], "unknown-key", "distill.endpoint.model"),
+        (&[teacher, url, "rollout.temperature=0.7"], "contradictory-keys", "at temperature 1"),
+        (&[teacher, url, "distill.quantize=nf4"], "contradictory-keys", "the server's"),
+        (
+            &[teacher, url, "distill.divergence=forward", "distill.top_k=8"],
+            "contradictory-keys",
+            "distill.divergence = \"forward\" with distill.teacher = \"endpoint\"",
+        ),
+    ] {
+        let error = load_text(DISTILL, sets, &[]).expect_err(&format!("{sets:?}"));
+        assert_eq!((error.slug, error.exit), (slug, Exit::Usage), "{sets:?}: {error}");
+        assert!(error.to_string().contains(contains), "{sets:?} lacks {contains}: {error}");
+        assert!(!error.hints.is_empty(), "{sets:?}: {error}");
+    }
+}

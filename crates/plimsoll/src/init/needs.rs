@@ -7,12 +7,8 @@ use std::path::Path;
 /// Returns (key, path) of each file or folder that `loaded` reads and that does not exist.
 pub fn missing(loaded: &Loaded) -> Vec<(&'static str, String)> {
     let run = &loaded.run;
-    let model = Some(&run.model).filter(|_| run.environment.is_none());
-    let teacher = run
-        .distill
-        .as_ref()
-        .filter(|distill| distill.own_teacher().is_none())
-        .map(|distill| &distill.teacher);
+    let model = Some(run.model.as_str()).filter(|_| run.environment.is_none());
+    let teacher = run.distill.as_ref().and_then(|distill| distill.model_teacher());
     let models = [("model", model), ("distill.teacher", teacher)];
     let models = models.into_iter().filter_map(|(key, name)| Some((key, local_model(name?)?)));
     let data =

@@ -22,6 +22,7 @@ mod distill;
 mod divergence;
 mod doctor;
 mod doctor_run;
+mod endpoint;
 mod epochs;
 mod escapes;
 mod every_turn;

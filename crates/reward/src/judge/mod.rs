@@ -14,7 +14,7 @@ pub(crate) use cache::CACHE_BYTES;
 pub use spec::JudgeSpec;
 
 use crate::case::Case;
-use crate::http::{Client, pause_before};
+use crate::http::{self, Client, pause_before};
 use crate::scorer::{Reading, Scorer, Start};
 use crate::spec::{OnError, RewardSpec};
 use crate::tally::Tally;
@@ -47,17 +47,10 @@ fn address(url: Option<&str>) -> Result<String> {
         Error::usage("reward-bad-judge", format!("`judge` {why}")).hint(format!("write {EXAMPLE}"))
     };
     let url = url.ok_or_else(|| bad("has no address"))?;
-    let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://")).unwrap_or_default();
-    let host = rest.split('/').next().unwrap_or_default();
-    if host.is_empty() {
-        return Err(bad(&format!("has the address {url:?}, which is none of http:// or https://")));
-    }
-    if host.contains('@') {
-        // The run file is copied into the run directory, and messages have the address.
-        return Err(bad("has an address with a name or a password in it")
-            .hint("set `key_env` to a variable with the key"));
-    }
-    Ok(format!("{}/chat/completions", url.trim_end_matches('/')))
+    http::address(url, "chat/completions").map_err(|what| {
+        let error = bad(&format!("has {what}"));
+        if url.contains('@') { error.hint("set `key_env` to a variable with the key") } else { error }
+    })
 }
 
 /// A connection to a judge.
@@ -239,9 +232,5 @@ fn key(reward: &str, variable: &str) -> Result<String> {
         )
         .hint(format!("export {variable}=..., or remove `key_env` from the [[reward]] table"))
     };
-    let key = std::env::var(variable).map_err(|_| bad("is not set"))?;
-    match !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_graphic()) {
-        true => Ok(key),
-        false => Err(bad("is no key: it is empty, or has spaces or other characters that keys do not have")),
-    }
+    http::key(variable).map_err(bad)
 }

@@ -263,6 +263,7 @@ pub fn plan_run(run: &RunSpec, machine: &Machine) -> Result<PlanReport> {
     facts.card = machine.card;
     checks.rewards(run, &columns)?;
     checks.estimator(run, 0, &plimsoll_reward::Words::of_run())?;
+    checks.endpoint(run);
     checks.environment(run, facts.prompt_tokens)?;
     check_lengths(run, &facts)?;
     let limits = machine.limits.clone().unwrap_or_default();

@@ -10,7 +10,7 @@ use plimsoll_algo::{
     correction::CorrectionSums, covariance::CovarianceSums, divergence::listed_mass, kl::KlSums,
     packed::Packed, shaping::RewardMetrics,
 };
-use plimsoll_reward::Scored;
+use plimsoll_reward::{Scored, Tally};
 use plimsoll_run::metrics::Metrics;
 
 const TURNS_TOLD: usize = 8;
@@ -44,9 +44,13 @@ pub(crate) fn add_rollout(metrics: &mut Metrics, gathered: &Gathered) {
     }
     // Last, so that nothing that a function logs hides its own failures.
     for (name, tally) in &gathered.tallies {
-        let counters = tally.named().into_iter();
-        metrics.extend(counters.map(|(what, count)| (format!("rewards/{name}/{what}"), count as f64)));
+        metrics.extend(of_tally(&format!("rewards/{name}"), tally));
     }
+}
+
+/// Returns the counters of failures, each named after `of`.
+pub(crate) fn of_tally(of: &str, tally: &Tally) -> Metrics {
+    tally.named().into_iter().map(|(what, count)| (format!("{of}/{what}"), count as f64)).collect()
 }
 
 /// Returns the metrics of an environment. Turns have metrics of their own up to the eighth.

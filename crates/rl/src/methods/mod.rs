@@ -7,6 +7,7 @@ pub mod critic;
 pub(crate) mod distill;
 pub mod divergence;
 pub mod dpo;
+pub mod endpoint;
 pub mod estimator;
 pub mod kto;
 pub mod metrics;

@@ -7,6 +7,7 @@ use crate::methods::actor::{ActorReport, actor_updates};
 use crate::methods::batch::Batch;
 use crate::methods::buffers::StepBuffers;
 use crate::methods::critic::{critic_updates, gae_advantages};
+use crate::methods::endpoint::Asked;
 use crate::methods::{distill, metrics};
 use crate::roles::Trainer;
 use crate::rollout::buffer::SampleGroup;
@@ -41,8 +42,10 @@ pub struct StepReport {
     pub seconds: StepSeconds,
     /// Operations counted from the work's definition: one forward pass for sampled tokens, three for trained ones.
     pub flops: f64,
-    /// The first fault of an episode, in one line.
+    /// The first fault of an episode or of a teacher's server, in one line.
     pub fault: Option<String>,
+    /// What a teacher's server did, if one was asked.
+    pub(crate) teacher: Option<Asked>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -89,7 +92,9 @@ fn train(trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, batch: &Batch<'_>)
     if cx.objective.kl.is_some() {
         trainer.score_into(RoleName::Reference, sequences, inv_temperature, |b| &mut b.ref_logprobs)?;
     }
-    if cx.run.distill.is_some() {
+    if let Some(endpoint) = cx.endpoint {
+        report.teacher = Some(endpoint.score(batch, trainer.group, &mut trainer.buffers)?);
+    } else if cx.run.distill.is_some() {
         let teacher = match cx.run.own_teacher() {
             Some(OwnTeacher::Now) => RoleName::Actor,
             Some(OwnTeacher::Initial) => RoleName::Reference,
@@ -159,8 +164,10 @@ impl StepReport {
 
     /// Adds the metrics of a rollout. Last, so that nothing that a reward logs hides its own failures.
     fn add_rollout(&mut self, gathered: Gathered, group_size: usize) {
-        self.vitals.fault_share = gathered.fault_share(group_size);
-        if gathered.sampled > 0 {
+        let asked = self.teacher.take();
+        let taught = asked.as_ref().map_or(0.0, |asked| asked.fault_share);
+        self.vitals.fault_share = gathered.fault_share(group_size).max(taught);
+        if gathered.sampled > 0 || asked.is_some() {
             self.add("reward/fault_share", self.vitals.fault_share);
         }
         self.sampled_tokens = gathered.tokens;
@@ -168,6 +175,10 @@ impl StepReport {
         (self.seconds.rollout, self.seconds.reward) = (gathered.rollout_s, gathered.reward_s);
         metrics::add_rollout(&mut self.metrics, &gathered);
         self.fault = gathered.episodes.and_then(|episodes| episodes.fault);
+        if let Some(asked) = asked {
+            self.metrics.extend(metrics::of_tally("teacher", &asked.tally));
+            self.fault = self.fault.take().or(asked.fault);
+        }
     }
 }
 

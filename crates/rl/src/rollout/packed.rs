@@ -15,6 +15,7 @@ pub(crate) enum Kind {
     Samples = 1,
     Episodes = 2,
     Advantages = 3,
+    Teacher = 4,
 }
 
 /// A value that was read, or words on why it cannot be.

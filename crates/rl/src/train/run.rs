@@ -5,6 +5,7 @@ use crate::context::Cursor;
 use crate::data::session::Session;
 use crate::diverged::prove;
 use crate::episodes::Episodes;
+use crate::methods::endpoint::EndpointTeacher;
 use crate::methods::estimator::OwnEstimator;
 use crate::roles::{Role, Trainer};
 use crate::rollout::buffer::RolloutBuffer;
@@ -33,6 +34,8 @@ pub(super) struct LanguageRun<'r> {
     pub(super) rewards: Rewards,
     /// None where advantages are of one by name.
     pub(super) estimator: Option<OwnEstimator>,
+    /// None unless a server has the teacher.
+    pub(super) endpoint: Option<EndpointTeacher>,
     /// None where responses are to prompts of the data.
     pub(super) episodes: Option<Episodes>,
     /// None where nothing is sampled.
@@ -51,6 +54,7 @@ impl<'r> LanguageRun<'r> {
         trainer: Trainer<'r>,
         rewards: Rewards,
         estimator: Option<OwnEstimator>,
+        endpoint: Option<EndpointTeacher>,
         episodes: Option<Episodes>,
     ) -> LanguageRun<'r> {
         let (objective, cursor, buffer) = (run.objective, Cursor::default(), RolloutBuffer::default());
@@ -60,6 +64,7 @@ impl<'r> LanguageRun<'r> {
             trainer,
             rewards,
             estimator,
+            endpoint,
             episodes,
             objective,
             cursor,

@@ -37,6 +37,7 @@ impl LanguageRun<'_> {
             rewards: &mut self.rewards,
             episodes: self.episodes.as_mut(),
             estimator: self.estimator.as_mut(),
+            endpoint: self.endpoint.as_ref(),
             prompts: &mut |first, n| data.batch(text, first, n),
             cursor: self.cursor,
             buffer: &mut self.buffer,

@@ -171,6 +171,7 @@ impl World<'_, '_> {
             prompts: &mut |first, count| Ok((first..first + count as u64).map(|n| case.item(n)).collect()),
             episodes: None,
             estimator: None,
+            endpoint: None,
             cursor: self.cursor,
             buffer: &mut self.buffer,
             edge: &mut |_| {},

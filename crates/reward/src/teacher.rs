@@ -1,0 +1,337 @@
+//! A teacher on a server of OpenAI's protocol: it reads a prompt and a response as token ids in `/v1/completions`, and
+//! says the log-probability of every token of the response, at temperature 1.
+//!
+//! Two forms are known, and the first request finds out which the server has: `prompt_logprobs` (vLLM), and `echo` with
+//! `logprobs` (OpenAI's older protocol). Nothing is guessed: a reply with another number of log-probabilities than
+//! tokens, or with one that is none, is a failure.
+
+use crate::http::{self, Client, REPLY_BYTES_MAX, pause_before};
+use crate::tally::Tally;
+use plimsoll_base::{Bytes, Error, Result, slugs};
+use serde::Deserialize;
+use serde_json::json;
+use serde_json::value::RawValue;
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// Most requests under way at a time.
+pub const TEACHER_WORKERS_MAX: u32 = 256;
+/// Samples that fail in a row before a step asks no more: a server that is gone costs these and not the whole step.
+const FAILURES_IN_A_ROW_MAX: u32 = 16;
+/// Bytes of one request under way: its reply, of which at most 16 bytes are kept for each 5 (`null,`), and its ids.
+const REQUEST_BYTES: u64 = 5 * REPLY_BYTES_MAX;
+/// What servers write for minus infinity, which is no number in JSON.
+const LEAST_LOGPROB: f64 = -9999.0;
+const TABLE: &str = "[distill.endpoint]";
+
+/// How a teacher's server is asked.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TeacherSpec {
+    /// The address of an OpenAI-compatible server, to its `/v1`.
+    pub url: String,
+    /// The name of the model in requests; none is sent if `None`.
+    pub model: Option<String>,
+    /// The environment variable with the server's key.
+    pub key_env: Option<String>,
+    /// Longest time for one request.
+    pub timeout_ms: u64,
+    /// How often a request that failed is sent again.
+    pub retries: u32,
+    /// Requests under way at a time.
+    pub workers: u32,
+}
+
+impl TeacherSpec {
+    /// Returns the most host memory that its requests take.
+    pub fn memory(&self) -> Bytes {
+        Bytes(u64::from(self.workers) * REQUEST_BYTES)
+    }
+}
+
+/// Returns the address of requests to the server at `url`.
+///
+/// Errors: words on what the address is instead.
+pub fn teacher_address(url: &str) -> std::result::Result<String, String> {
+    http::address(url, "completions")
+}
+
+/// A prompt and a response, in the student's token ids.
+#[derive(Clone, Copy, Debug)]
+pub struct TeacherQuestion<'q> {
+    /// What the teacher reads before the response; the first token of all has no log-probability.
+    pub prompt: &'q [u32],
+    /// What it scores.
+    pub response: &'q [u32],
+}
+
+/// What a teacher said about the responses of a step.
+#[derive(Debug, Default)]
+pub struct TeacherAnswers {
+    /// The log-probability of each token, in nats, in the order of the questions; `None` for a response that failed.
+    pub logprobs: Vec<Option<Vec<f32>>>,
+    /// Failures by cause.
+    pub tally: Tally,
+    /// The failure of the first response without an answer.
+    pub failure: Option<Error>,
+}
+
+/// A server that has answered.
+pub struct TeacherServer {
+    client: Client,
+    spec: TeacherSpec,
+    form: Form,
+}
+
+/// Which field of a reply has the log-probabilities.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    PromptLogprobs,
+    Echo,
+}
+
+#[derive(Deserialize)]
+struct Reply<'r> {
+    #[serde(borrow)]
+    choices: Vec<Choice<'r>>,
+}
+
+#[derive(Deserialize)]
+struct Choice<'r> {
+    #[serde(borrow, default)]
+    prompt_logprobs: Option<Vec<&'r RawValue>>,
+    #[serde(borrow, default)]
+    logprobs: Option<Echoed<'r>>,
+}
+
+#[derive(Deserialize)]
+struct Echoed<'r> {
+    #[serde(borrow, default)]
+    tokens: Option<&'r RawValue>,
+    #[serde(default)]
+    token_logprobs: Vec<Option<f64>>,
+}
+
+/// A token in `prompt_logprobs`.
+#[derive(Deserialize)]
+struct Listed {
+    logprob: f64,
+    #[serde(default)]
+    decoded_token: Option<String>,
+}
+
+/// What a reply says of a token: its log-probability and its text, if it has them.
+type Said = (Option<f64>, Option<String>);
+
+impl TeacherServer {
+    /// Asks about `probe`, tokens with their texts in the student's tokenizer, and finds out what the server can do.
+    ///
+    /// Errors: `teacher-endpoint-failed`; `teacher-tokenizer-mismatch` if a token has another text there.
+    pub fn start(spec: &TeacherSpec, probe: &[(u32, String)]) -> Result<TeacherServer> {
+        let bad = |what: String| Error::usage("teacher-endpoint-failed", what);
+        let url = teacher_address(&spec.url).map_err(|what| bad(format!("the teacher has {what}")))?;
+        let key = spec.key_env.as_deref().map(|variable| {
+            http::key(variable).map_err(|why| {
+                bad(format!("the teacher: the environment variable {variable} {why}"))
+                    .hint(format!("export {variable}=..., or remove distill.endpoint.key_env"))
+            })
+        });
+        let timeout = Duration::from_millis(spec.timeout_ms);
+        let client = Client::of(url, "the teacher".into(), TABLE, timeout, key.transpose()?);
+        let mut server = TeacherServer { client, spec: spec.clone(), form: Form::PromptLogprobs };
+        let Err(first) = server.probe(probe) else { return Ok(server) };
+        if first.slug == slugs::REWARD_HTTP_TIMEOUT || first.slug == MISMATCH {
+            return Err(of_start(first));
+        }
+        server.form = Form::Echo;
+        match server.probe(probe) {
+            Ok(()) => Ok(server),
+            Err(error) => {
+                let error = of_start(error);
+                let with_first = format!("with `prompt_logprobs` instead of `echo`: {}", first.message);
+                Err(first.facts.into_iter().fold(error.fact(with_first), Error::fact))
+            }
+        }
+    }
+
+    /// Asks about responses, several at a time. The number under way changes no answer.
+    pub fn ask(&self, questions: &[TeacherQuestion<'_>]) -> TeacherAnswers {
+        let (next, in_a_row) = (AtomicUsize::new(0), AtomicU32::new(0));
+        let tally = Mutex::new(Tally::default());
+        let answers: Vec<Mutex<Option<Result<Vec<f32>>>>> =
+            questions.iter().map(|_| Mutex::new(None)).collect();
+        let work = || {
+            let mut own = Tally::default();
+            loop {
+                let at = next.fetch_add(1, Ordering::Relaxed);
+                let Some(question) = questions.get(at) else { break };
+                // A server that is gone is not waited for again and again.
+                if in_a_row.load(Ordering::Relaxed) >= FAILURES_IN_A_ROW_MAX {
+                    continue;
+                }
+                let answer = self.answer(question, &mut own);
+                match answer.is_ok() {
+                    true => in_a_row.store(0, Ordering::Relaxed),
+                    false => _ = in_a_row.fetch_add(1, Ordering::Relaxed),
+                }
+                *answers[at].lock().expect("no thread panics with it") = Some(answer);
+            }
+            tally.lock().expect("no thread panics with it").add(&own);
+        };
+        std::thread::scope(|scope| {
+            (0..questions.len().min(self.spec.workers as usize)).for_each(|_| drop(scope.spawn(work)));
+        });
+        let mut all =
+            TeacherAnswers { tally: tally.into_inner().expect("no thread panicked"), ..Default::default() };
+        for answer in answers {
+            let answer = answer.into_inner().expect("no thread panicked");
+            all.logprobs.push(match answer {
+                Some(Ok(logprobs)) => Some(logprobs),
+                Some(Err(error)) => {
+                    all.failure.get_or_insert(error);
+                    None
+                }
+                None => None,
+            });
+        }
+        all.tally.none = all.logprobs.iter().filter(|answer| answer.is_none()).count() as u64;
+        all
+    }
+
+    /// Asks about one response until there is an answer.
+    fn answer(&self, question: &TeacherQuestion<'_>, tally: &mut Tally) -> Result<Vec<f32>> {
+        let ids = [question.prompt, question.response].concat();
+        let body = self.body(&ids);
+        let mut attempt = 1;
+        loop {
+            let said = self.client.post(&body);
+            let read = said.and_then(|reply| self.logprobs(&reply, &ids, question.prompt.len()));
+            let error = match read {
+                Ok(logprobs) => return Ok(logprobs),
+                Err(error) => error,
+            };
+            tally.count(&error);
+            if attempt > self.spec.retries {
+                return Err(if attempt == 1 { error } else { error.fact(format!("tried {attempt} times")) });
+            }
+            tally.retries += 1;
+            std::thread::sleep(pause_before(attempt));
+            attempt += 1;
+        }
+    }
+
+    fn body(&self, ids: &[u32]) -> String {
+        // Servers draw at least one token; it is not read. Temperature and cuts do not act on a prompt's tokens.
+        let mut body = json!({ "prompt": ids, "max_tokens": 1, "temperature": 1.0 });
+        match self.form {
+            Form::PromptLogprobs => body["prompt_logprobs"] = json!(0),
+            Form::Echo => (body["echo"], body["logprobs"]) = (json!(true), json!(1)),
+        }
+        if let Some(model) = &self.spec.model {
+            body["model"] = json!(model);
+        }
+        body.to_string()
+    }
+
+    /// Compares each token's text with the student's.
+    fn probe(&self, probe: &[(u32, String)]) -> Result<()> {
+        let ids: Vec<u32> = probe.iter().map(|(id, _)| *id).collect();
+        let reply = self.client.post(&self.body(&ids))?;
+        self.logprobs(&reply, &ids, 1)?;
+        let said = self.said(&reply, &ids, 1..ids.len(), true)?;
+        for ((id, text), (_, theirs)) in probe[1..].iter().zip(said) {
+            let Some(theirs) = theirs else { continue };
+            if bare(&theirs) != bare(text) && theirs != format!("token_id:{id}") {
+                let (who, url) = (self.client.who(), self.client.url());
+                let message =
+                    format!("{who}: {url} reads token {id} as {theirs:?}, to the student it is {text:?}");
+                return Err(Error::new(MISMATCH, message).hint(
+                    "serve a teacher of the student's family, whose tokenizer gives every token the same id",
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the log-probabilities of the tokens from `start` on.
+    fn logprobs(&self, reply: &[u8], ids: &[u32], start: usize) -> Result<Vec<f32>> {
+        let said = self.said(reply, ids, start..ids.len(), false)?;
+        let one = |(at, (logprob, _)): (usize, Said)| match logprob {
+            Some(logprob) if logprob <= 0.0 && logprob > LEAST_LOGPROB => Ok(logprob as f32),
+            Some(logprob) => Err(self.bad(&format!(
+                "with the log-probability {logprob} of token {} of {}",
+                start + at + 1,
+                ids.len()
+            ))),
+            None => Err(self.bad(&format!(
+                "without a log-probability of token {} of {}",
+                start + at + 1,
+                ids.len()
+            ))),
+        };
+        said.into_iter().enumerate().map(one).collect()
+    }
+
+    /// Reads what a reply says of the tokens in `range`; texts only with `texts`.
+    fn said(
+        &self,
+        reply: &[u8],
+        ids: &[u32],
+        range: std::ops::Range<usize>,
+        texts: bool,
+    ) -> Result<Vec<Said>> {
+        let reply: Reply<'_> = serde_json::from_slice(reply)
+            .map_err(|err| self.bad(&format!("what is no completion ({err})")))?;
+        let choice = reply.choices.into_iter().next().ok_or_else(|| self.bad("without a choice"))?;
+        match self.form {
+            Form::PromptLogprobs => {
+                let listed = choice.prompt_logprobs.ok_or_else(|| self.bad("without `prompt_logprobs`"))?;
+                self.counted(listed.len(), ids.len(), 0)?;
+                range.map(|at| self.listed(listed[at], ids[at])).collect()
+            }
+            Form::Echo => {
+                let echoed = choice.logprobs.ok_or_else(|| self.bad("without `logprobs`"))?;
+                // The token that it drew comes last.
+                self.counted(echoed.token_logprobs.len(), ids.len(), 1)?;
+                let words = echoed.tokens.filter(|_| texts);
+                let words: Vec<String> =
+                    words.and_then(|words| serde_json::from_str(words.get()).ok()).unwrap_or_default();
+                Ok(range.map(|at| (echoed.token_logprobs[at], words.get(at).cloned())).collect())
+            }
+        }
+    }
+
+    /// Reads one position of `prompt_logprobs`: the token itself, and perhaps others that are likelier.
+    fn listed(&self, at: &RawValue, id: u32) -> Result<Said> {
+        let tokens: Option<BTreeMap<String, Listed>> = serde_json::from_str(at.get())
+            .map_err(|err| self.bad(&format!("with other things than log-probabilities ({err})")))?;
+        let own = tokens.unwrap_or_default().remove(&id.to_string());
+        Ok(own.map_or((None, None), |own| (Some(own.logprob), own.decoded_token)))
+    }
+
+    fn counted(&self, got: usize, tokens: usize, more: usize) -> Result<()> {
+        match (tokens..=tokens + more).contains(&got) {
+            true => Ok(()),
+            false => Err(self.bad(&format!("with {got} log-probabilities for {tokens} tokens"))),
+        }
+    }
+
+    fn bad(&self, what: &str) -> Error {
+        let (who, url) = (self.client.who(), self.client.url());
+        Error::new(slugs::REWARD_BAD_REPLY, format!("{who}: {url} answered {what}"))
+            .hint("`distill.endpoint.url` is that of a server whose /v1/completions has `prompt_logprobs`, or `echo` with `logprobs`")
+    }
+}
+
+const MISMATCH: &str = "teacher-tokenizer-mismatch";
+
+/// Names a failure of the first request, which no reward made.
+fn of_start(error: Error) -> Error {
+    if error.slug == MISMATCH { error } else { Error { slug: "teacher-endpoint-failed", ..error } }
+}
+
+/// Returns a token's text without spaces and the marks that vocabularies write for them.
+fn bare(text: &str) -> &str {
+    text.trim_matches(|c: char| c.is_whitespace() || c == '\u{2581}' || c == '\u{120}')
+}
