@@ -101,11 +101,12 @@ def run_job(args, name, work):
 
     same, own = zip(*in_lanes(args.lanes, prepared, range(1, args.seeds + 1)))
     environments.say(f"{name}: {args.peer}")
-    peer_same, *peer_own = run_peer(args, job, {"same": same} | ({"own": own} if draws else {}))
-    peer_own = peer_own[0] if draws else peer_same
-    ours_same = [jobs.our_steps(job, one["folder"]) for one in same]
-    ours_own = [jobs.our_steps(job, one["folder"]) for one in own] if draws else ours_same
-    return compare(args, job, (ours_same, peer_same), (ours_own, peer_own))
+    runs = {"same": same} | ({"own": own} if draws else {})
+    peers = run_peer(args, job, runs)
+    found = {
+        name: ([jobs.our_steps(job, one["folder"]) for one in ones], peers[name]) for name, ones in runs.items()
+    }
+    return compare(args, job, found["same"], found.get("own", found["same"]))
 
 
 def prepare(args, job, seed, folder, shared):
@@ -149,32 +150,33 @@ def in_lanes(lanes, do, items, alone=1):
 
 
 def run_peer(args, job, runs):
-    """Runs the peer on all seeds, in one process where there is one lane, and returns what it measured of each.
+    """Runs the peer on all seeds, and returns what it measured of each. `runs`: name -> the prepared seeds.
 
-    `runs`: name -> the prepared seeds of those runs. Returns a list for each name.
+    With one lane each name has a process, else each seed: either way a first seed is the first of its process.
     """
-    missing = {}
-    for name, prepared in runs.items():
-        for one in prepared:
-            out = peer_out(args, one, name)
-            if not out.exists():
-                missing[write_settings(args, job, one, name, out)] = one["seed"]
-    paths = sorted(missing, key=missing.get)
     script = [args.python, jobs.BENCH / "peers" / PEERS[args.peer]]
-    if paths and args.lanes == 1:
-        command([*script, *paths])
+    missing = [
+        (one["seed"], name, write_settings(args, job, one, name))
+        for name, ones in runs.items() for one in ones if not peer_out(args, one, name).exists()
+    ]
+    if args.lanes == 1:
+        for name in runs:
+            if paths := [path for _, of, path in missing if of == name]:
+                command([*script, *paths])
     else:
-        alone = sum(seed == 1 for seed in missing.values())
-        in_lanes(args.lanes, lambda path: command([*script, path]), paths, alone)
-    return [[json.loads(peer_out(args, one, name).read_text()) for one in ones] for name, ones in runs.items()]
+        missing.sort(key=lambda one: one[0])
+        alone = sum(seed == 1 for seed, *_ in missing)
+        in_lanes(args.lanes, lambda one: command([*script, one[2]]), missing, alone)
+    measured = lambda one, name: json.loads(peer_out(args, one, name).read_text())  # noqa: E731
+    return {name: [measured(one, name) for one in ones] for name, ones in runs.items()}
 
 
 def peer_out(args, one, name):
     return one["folder"] / f"{args.peer}-{name}.json"
 
 
-def write_settings(args, job, one, name, out):
-    replay = job.samples and name == "same"
+def write_settings(args, job, one, name):
+    replay, out = job.samples and name == "same", peer_out(args, one, name)
     path = out.with_suffix(".settings")
     path.write_text(json.dumps(jobs.peer_settings(
         job, one["seed"], args.device, one["folder"], out, one["model"], one["adapter"], replay, threads(args)
