@@ -6,8 +6,8 @@
 
 use super::activation::{capped, capped_slope};
 use super::elementwise;
-use super::head_listed::{ListedRows, RowInputs};
 use super::lanes::{LANES, Lanes, by_dtype, simd_fn};
+use super::listed_gradient::{ListedRows, RowInputs};
 use super::matmul::{self, Operand, Packed, Panels};
 use super::{CpuDevice, Isa, Shared};
 use crate::layouts::{BLOCK_ROWS, FULL_ROWS, HeadShape, stats_per_row};

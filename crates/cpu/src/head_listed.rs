@@ -1,68 +1,135 @@
-//! The gradient of a head row by the logits of its listed tokens, K each, in place of what all other tokens have.
+//! Several tokens of a head row: the most likely ones, and log-probabilities of given ones.
+//!
+//! Legend as in `head.rs`, and K tokens a row. A logit is computed by the same products as a tile's, so it has the
+//! same bits whether its token was found or given.
 
-use super::CpuDevice;
-use super::view::Real;
-use plimsoll_base::math;
-use plimsoll_device::{ListedBackward, Logits};
+use super::head::{Work, each_row, finish_and_pad, tile_logits};
+use super::lanes::by_dtype;
+use super::matmul::{self, Operand, Panels};
+use super::{CpuDevice, Shared};
+use crate::layouts::BLOCK_ROWS;
+use plimsoll_device::{HEAD_TILE, ListedTokens, Logits, Matrix, PANEL};
 use plimsoll_memory::Buf;
 
-/// `ListedBackward`, for reading.
-pub(super) struct ListedRows<'a> {
-    ids: &'a [u32],
-    logprobs: &'a [f32],
-    slopes: &'a [f32],
-    rest: &'a [f32],
-    d: &'a [f32],
-    k: usize,
+/// Computes the K most likely tokens of each row, most likely first. `x`: [R, h] e; `lse`: [R].
+pub(crate) fn top(
+    dev: &CpuDevice,
+    x: Buf<'_>,
+    w: Matrix<'_>,
+    lse: Buf<'_>,
+    how: Logits,
+    tile: Buf<'_>,
+    out: ListedTokens<'_>,
+) {
+    by_dtype!(x, E => top_as::<E>(dev, dev.read(x), &Panels::new(dev, w), dev.read(lse), how, tile, out));
 }
 
-/// A row's other inputs of the gradient by its logits.
-pub(super) struct RowInputs {
-    pub(super) target: u32,
-    pub(super) lse: f32,
-    pub(super) entropy: f32,
-    pub(super) dlogprob: f32,
-    pub(super) dentropy: f32,
+fn top_as<E: Operand>(
+    dev: &CpuDevice,
+    x: &[E],
+    w: &Panels<'_, E>,
+    lse: &[f32],
+    how: Logits,
+    tile: Buf<'_>,
+    out: ListedTokens<'_>,
+) {
+    let (rows, k) = (lse.len(), out.per_row(lse.len()));
+    assert_eq!(x.len(), rows * w.k(), "{rows} rows of K = {}", w.k());
+    assert!(k <= w.n(), "{k} tokens of {}", w.n());
+    let work = Work::new(dev, tile, rows, w.n());
+    let (ids, logprobs) = (dev.write::<u32>(out.ids), dev.write::<f32>(out.logprobs));
+    let num_tasks = rows.div_ceil(BLOCK_ROWS);
+    dev.pool().run(num_tasks, &|task, thread| {
+        let first = task * BLOCK_ROWS;
+        let here = BLOCK_ROWS.min(rows - first);
+        // SAFETY: a slot is this task's by its number or by its thread's.
+        let logits = unsafe { work.logits(task, num_tasks, thread) };
+        // SAFETY: ranges of rows are disjoint, and each is one task's.
+        let (ids, best) = unsafe { (ids.range(first * k, here * k), logprobs.range(first * k, here * k)) };
+        let x = &x[first * w.k()..][..here * w.k()];
+        for tile in 0..work.shape.tiles {
+            let cols = tile_logits(dev.isa(), x, w, tile, how, logits, work.shape.width);
+            for r in 0..here {
+                let logits = &logits[r * work.shape.width..][..cols];
+                insert(logits, tile * HEAD_TILE, &mut ids[r * k..][..k], &mut best[r * k..][..k]);
+            }
+        }
+        for (best, &lse) in best.chunks_exact_mut(k.max(1)).zip(&lse[first..]) {
+            best.iter_mut().for_each(|x| *x = logprob(*x, lse));
+        }
+    });
 }
 
-impl<'a> ListedRows<'a> {
-    pub(super) fn new(dev: &'a CpuDevice, of: ListedBackward<'a>, rows: usize) -> ListedRows<'a> {
-        let k = of.listed.per_row(rows);
-        let lens = [of.slopes, of.rest, of.d].map(Buf::len);
-        assert_eq!(lens, [rows * k, rows, rows], "numbers of {rows} rows of {k}");
-        ListedRows {
-            ids: dev.read(of.listed.ids),
-            logprobs: dev.read(of.listed.logprobs),
-            slopes: dev.read(of.slopes),
-            rest: dev.read(of.rest),
-            d: dev.read(of.d),
-            k,
+/// Inserts the logits of tokens from `first` on into a row's list of the largest, which is in order and, before token
+/// K, shorter than K. NaN counts as minus infinity.
+fn insert(logits: &[f32], first: usize, ids: &mut [u32], best: &mut [f32]) {
+    let k = best.len();
+    for (id, &x) in (first..).zip(logits) {
+        let x = if x.is_nan() { f32::NEG_INFINITY } else { x };
+        let held = id.min(k);
+        if held == k && best.last().is_none_or(|&least| x <= least) {
+            continue;
         }
+        // After its equals, whose ids are lower.
+        let end = held.min(k - 1);
+        let at = best[..end].partition_point(|&other| other >= x);
+        best.copy_within(at..end, at + 1);
+        ids.copy_within(at..end, at + 1);
+        (best[at], ids[at]) = (x, id as u32);
     }
+}
 
-    /// Returns the derivative of the loss by a token's logit that is not listed, divided by the token's probability.
-    pub(super) fn rest(&self, row: usize) -> f32 {
-        if self.d[row] == 0.0 { 0.0 } else { self.d[row] * self.rest[row] }
-    }
+/// Computes the log-probabilities of the tokens `ids`, [R, K].
+pub(crate) fn listed(
+    dev: &CpuDevice,
+    x: Buf<'_>,
+    w: Matrix<'_>,
+    lse: Buf<'_>,
+    how: Logits,
+    ids: Buf<'_>,
+    logprobs: Buf<'_>,
+) {
+    by_dtype!(x, E => {
+        let (x, w) = (dev.read::<E>(x), Panels::<E>::new(dev, w));
+        listed_as(dev, x, &w, dev.read(lse), how, ListedTokens { ids, logprobs });
+    });
+}
 
-    /// Writes the gradients of a row's listed tokens that are in a tile, whose columns begin at `first`.
-    pub(super) fn put<E: Real>(&self, row: usize, of: &RowInputs, how: Logits, first: usize, to: &mut [E]) {
-        let d = self.d[row];
-        if d == 0.0 {
-            return;
+fn listed_as<E: Operand>(
+    dev: &CpuDevice,
+    x: &[E],
+    w: &Panels<'_, E>,
+    lse: &[f32],
+    how: Logits,
+    of: ListedTokens<'_>,
+) {
+    let (rows, k) = (lse.len(), of.per_row(lse.len()));
+    assert_eq!(x.len(), rows * w.k(), "{rows} rows of K = {}", w.k());
+    let (ids, out) = (dev.read::<u32>(of.ids), dev.write::<f32>(of.logprobs));
+    each_row(dev, rows, |row| {
+        let x = &x[row * w.k()..][..w.k()];
+        // SAFETY: one task a row, which alone writes its outputs.
+        let out = unsafe { out.range(row * k, k) };
+        for (to, &id) in out.iter_mut().zip(&ids[row * k..]) {
+            *to = logprob(logit(dev, x, w, id as usize, how), lse[row]);
         }
-        for at in row * self.k..(row + 1) * self.k {
-            let column = (self.ids[at] as usize).wrapping_sub(first);
-            let Some(to) = to.get_mut(column) else { continue };
-            let logprob = self.logprobs[at];
-            let p = math::exp_f32(logprob);
-            let delta = f32::from(self.ids[at] == of.target);
-            let policy = of.dlogprob * (delta - p) - of.dentropy * p * (logprob + of.entropy);
-            let slope = how.cap.map_or(1.0, |cap| {
-                let t = (logprob + of.lse) / (cap * how.factor);
-                1.0 - t * t
-            });
-            *to = E::from_f32(how.factor * (d * self.slopes[at] + policy) * slope);
-        }
+    });
+}
+
+/// Returns one finished logit, by the product of its panel.
+fn logit<E: Operand>(dev: &CpuDevice, x: &[E], w: &Panels<'_, E>, id: usize, how: Logits) -> f32 {
+    assert!(id < w.n(), "token {id} of a vocabulary of {}", w.n());
+    let first = id / PANEL * PANEL;
+    let cols = PANEL.min(w.n() - first);
+    let mut logits = [0.0; PANEL];
+    // SAFETY: `logits` is borrowed mutably, so no other task writes it.
+    unsafe {
+        matmul::rows_product(dev.isa(), x, &w.rows(first, cols), Shared::of(&mut logits), 0, PANEL);
     }
+    finish_and_pad(dev.isa(), &mut logits, cols, how);
+    logits[id - first]
+}
+
+fn logprob(logit: f32, lse: f32) -> f32 {
+    (f64::from(logit) - f64::from(lse)) as f32
 }

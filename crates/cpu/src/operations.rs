@@ -3,7 +3,7 @@
 use crate::cpu_device::CpuDevice;
 use crate::{
     activation, adamw, adamw8, attention, attention_backward, blocks, delta, elementwise, experts, gate,
-    head, head_gates, head_top, lanes, matmul, muon, norm, peak, rope, sample,
+    head, head_gates, head_listed, lanes, matmul, muon, norm, peak, rope, sample,
 };
 use plimsoll_arch::{ModelSpec, ParamKind, Product, products};
 use plimsoll_base::{DType, PhaseSet, Result};
@@ -222,10 +222,10 @@ fn forward(dev: &CpuDevice, op: ForwardOp<'_>) {
             head::forward(dev, x, w, targets, logits, tile, out);
         }
         ForwardOp::HeadTop { x, w, lse, logits, tile, out } => {
-            head_top::top(dev, x, w, lse, logits, tile, out);
+            head_listed::top(dev, x, w, lse, logits, tile, out);
         }
         ForwardOp::HeadListed { x, w, lse, logits, ids, logprobs } => {
-            head_top::listed(dev, x, w, lse, logits, ids, logprobs);
+            head_listed::listed(dev, x, w, lse, logits, ids, logprobs);
         }
         ForwardOp::Sample { args } => sample::sample(dev, args),
         ForwardOp::Advance { batch, window, ids, tokens, keys } => {

@@ -28,7 +28,7 @@ const HOW: UpdateOptions = UpdateOptions {
 };
 
 /// Writes tensors under their Hugging Face names into a flat buffer.
-fn write(
+pub fn write(
     dev: &dyn Device,
     table: &plimsoll_model::ParamTable,
     all: &Params<'_>,

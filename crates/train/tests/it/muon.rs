@@ -1,12 +1,12 @@
 //! Muon's steps against the formula in f64, the formula against PyTorch's, and what it leaves to AdamW.
 
+use crate::adamw::write;
 use crate::common::{Harness, Machine, Reference, Setup, dtypes, tensors};
 use plimsoll_algo::update::{MuonOptions, MuonRate, UpdateOptions};
 use plimsoll_arch::{Cache, Caches};
 use plimsoll_base::{DType, Phase, PhaseSet};
-use plimsoll_device::{Device, Matrix};
 use plimsoll_memory::Layout;
-use plimsoll_model::{Params, PassLimits};
+use plimsoll_model::PassLimits;
 use plimsoll_train::{MuonBufs, Optimizer, Share, muon_layout};
 use serde_json::Value;
 
@@ -115,29 +115,6 @@ fn the_formula_is_pytorch_s_but_for_its_bf16() {
         assert!(far("formula") < 1e-12, "[{rows}, {cols}]: {}", far("formula"));
         // Three steps of 0.02 times about one, each with the 8 bits of bf16 in five iterations.
         assert!(far("torch") < 1e-3, "[{rows}, {cols}]: {}", far("torch"));
-    }
-}
-
-fn write(
-    dev: &dyn Device,
-    table: &plimsoll_model::ParamTable,
-    all: &Params<'_>,
-    of: impl Fn(&str) -> Vec<f32>,
-) {
-    for param in &table.params {
-        let buf = all.all.slice(param.offset as usize, param.elements as usize);
-        let mut row = 0;
-        for part in &param.parts {
-            let values = of(&part.name);
-            match param.is_vector() {
-                true => dev.write_f32(buf, row, &values),
-                false => {
-                    let matrix = Matrix::new(buf, param.n as usize, param.k as usize, all.embed.layout);
-                    dev.write_rows(matrix, row, &values);
-                }
-            }
-            row += part.rows as usize;
-        }
     }
 }
 
