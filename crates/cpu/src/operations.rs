@@ -111,9 +111,8 @@ impl Backend for CpuDevice {
     fn perturb_norms(&self, on: bool) {
         self.perturbed.store(on, Ordering::Relaxed);
     }
-    fn set_sampler_noise(&self, noise: Option<SamplerNoise>) -> bool {
+    fn set_sampler_noise(&self, noise: Option<SamplerNoise>) {
         *self.noise.lock().expect("no thread panics with it") = noise;
-        true
     }
     fn claims(&self) -> &Claims {
         &self.claims

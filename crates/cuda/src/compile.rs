@@ -64,6 +64,7 @@ pub const SOURCES: &[Source] = sources![
     "head_listed" with "head_parts.cuh",
     "muon",
     "nf4" with "nf4.cuh",
+    "noise",
     "optimizer",
     "rotation",
     "rows" with "gate.cuh",

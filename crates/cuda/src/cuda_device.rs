@@ -13,7 +13,7 @@ use crate::side::Side;
 use crate::transfers::Transfers;
 use crate::{blas, driver, lt, profile};
 use plimsoll_base::{Bytes, DType, Error, Phase, Result};
-use plimsoll_device::{Claims, OpenOptions};
+use plimsoll_device::{Claims, OpenOptions, SamplerNoise};
 use plimsoll_memory::{Buf, CardMemory};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -62,6 +62,8 @@ pub struct CudaDevice {
     pub(crate) checked: bool,
     pub(crate) claims: Claims,
     pub(crate) perturbed: AtomicBool,
+    /// What is put on the sampler's rows; recorded passes have none.
+    pub(crate) noise: Mutex<Option<SamplerNoise>>,
     pub(crate) regions: Vec<Named>,
     /// The phase under way, if it is watched.
     pub(crate) phase: Mutex<Option<Phase>>,
@@ -118,6 +120,7 @@ impl CudaDevice {
             // Operations share the scratch.
             claims: Claims::new(true),
             perturbed: AtomicBool::new(false),
+            noise: Mutex::default(),
             regions: Vec::new(),
             phase: Mutex::new(None),
             profile: options.profile.then(|| profile::Profile::new(&gpu)).transpose()?,

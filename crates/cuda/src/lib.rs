@@ -45,6 +45,7 @@ mod memory;
 mod muon;
 mod nccl;
 mod nf4;
+mod noise;
 mod nvml;
 mod operations;
 mod optimizer;

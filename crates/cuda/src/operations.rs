@@ -15,8 +15,8 @@ use plimsoll_base::{DType, Phase, PhaseSet, Result, slugs};
 use plimsoll_device::claims::Access;
 use plimsoll_device::{
     Aside, Backend, BackwardOp, Checked, Claim, Claims, Coded, DeltaOp, ExpertsOp, ForwardOp, HeadGatesOp,
-    HostBytes, Layouts, Matrix, MatrixLayout, Network, Op, Pipeline, Run, ScratchLimits, Trade, Transfer,
-    UpdateOp,
+    HostBytes, Layouts, Matrix, MatrixLayout, Network, Op, Pipeline, Run, SamplerNoise, ScratchLimits, Trade,
+    Transfer, UpdateOp,
 };
 use plimsoll_memory::{Buf, CardMemory, Layout, Pool};
 use std::sync::atomic::Ordering;
@@ -79,6 +79,9 @@ impl Backend for CudaDevice {
     }
     fn perturb_norms(&self, on: bool) {
         self.perturbed.store(on, Ordering::Relaxed);
+    }
+    fn set_sampler_noise(&self, noise: Option<SamplerNoise>) {
+        *self.noise.lock().unwrap_or_else(|e| e.into_inner()) = noise;
     }
     fn claims(&self) -> &Claims {
         &self.claims

@@ -30,6 +30,10 @@ impl Pipeline for CudaDevice {
         if self.has_failed() {
             return;
         }
+        // Noise differs from step to step, and a recorded pass keeps its arguments.
+        if self.noise.lock().unwrap_or_else(|e| e.into_inner()).is_some() {
+            return ops();
+        }
         self.gpu.bind();
         let mut graphs = self.pipeline.graphs.lock().unwrap_or_else(|e| e.into_inner());
         let Some(recorded) = graphs.get_mut(&key) else {

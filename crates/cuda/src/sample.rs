@@ -25,6 +25,7 @@ pub(crate) fn sample(dev: &CudaDevice, args: Sample<'_>) {
     let Sample { x, w, keys, how, tile, tokens, out, .. } = args;
     check(&how);
     assert_eq!(keys.len(), tokens.len() * 3, "keys of {} rows", tokens.len());
+    super::noise::put_on(dev, x, tokens.len(), keys);
     let inputs = Inputs { x, w, rows: tokens.len(), logits };
     let head = Head::new(dev, inputs, tile, out, how.truncates());
     if how.truncates() {

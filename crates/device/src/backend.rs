@@ -64,11 +64,10 @@ pub trait Backend: Sync {
     /// Makes RMS norms sum in another order, so the exactness test can prove that it detects a difference.
     fn perturb_norms(&self, on: bool);
 
-    /// Puts a difference between what sampler and trainer read, for `bench mismatch`; `None` takes it away. Returns
-    /// false on a device that cannot.
-    fn set_sampler_noise(&self, _noise: Option<SamplerNoise>) -> bool {
-        false
-    }
+    /// Puts a difference between what sampler and trainer read, for `bench mismatch`; `None` takes it away.
+    ///
+    /// The sampler may leave its rows with the noise.
+    fn set_sampler_noise(&self, noise: Option<SamplerNoise>);
 
     fn claims(&self) -> &Claims;
 

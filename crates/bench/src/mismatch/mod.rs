@@ -24,23 +24,24 @@ pub use page::words;
 
 /// Trains every case, and writes `mismatch.json`, `mismatch.md` and `mismatch.svg` to `out`.
 ///
-/// Errors: those of the run file and of training; `bench-run-failed` without held-out prompts, or on a device that has
-/// no such noise.
+/// Errors: those of the run file and of training; `bench-run-failed` without held-out prompts.
 pub fn mismatch(options: &MismatchOptions, out: Option<&Path>) -> Result<Value> {
     out.map_or(Ok(()), check_output_folder)?;
     let chosen = |case: &&Case| options.only.is_empty() || options.only.iter().any(|name| name == case.name);
-    let mut rows = Vec::new();
+    let (mut rows, mut machine) = (Vec::new(), String::new());
     for case in CASES.iter().filter(chosen) {
         let corrections: &[bool] = if case.kind == Kind::Exact { &[false] } else { &[false, true] };
         for &corrects in corrections {
             let courses: Result<Vec<Course>> =
                 (0..options.seeds).map(|seed| run::train(options, case.kind, corrects, seed)).collect();
-            rows.push(row(case, corrects, &courses?));
+            let courses = courses?;
+            machine = courses.first().map(|course| course.machine.clone()).unwrap_or_default();
+            rows.push(row(case, corrects, &courses));
         }
     }
     let command = command_line(options);
     let result = json!({ "bench": "mismatch", "rows": rows, "steps": options.steps, "seeds": options.seeds, "command": command });
-    let result = finish(result, &(plimsoll_devices::host().probe)()?.name, Host::this().threads());
+    let result = finish(result, &machine, Host::this().threads());
     if let Some(out) = out {
         let text = serde_json::to_string_pretty(&result).expect("plain data") + "\n";
         fs::create_dir_all(out).map_err(|err| output_error(out, &err))?;

@@ -45,6 +45,8 @@ pub(super) struct Course {
     /// The error that ended it.
     pub ended: Option<String>,
     pub seconds: f64,
+    /// What computed it.
+    pub machine: String,
 }
 
 impl Course {
@@ -89,6 +91,7 @@ pub(super) fn train(options: &MismatchOptions, kind: Kind, corrects: bool, seed:
     trainer.rehearse(&[sampling(&run.rollout, run.seed), greedy])?;
     let mut course = Run::new(&run, session, &*dev)?.course(&mut trainer, kind)?;
     course.seconds = started.elapsed().as_secs_f64();
+    course.machine = dev.machine_type();
     Ok(course)
 }
 
@@ -147,13 +150,7 @@ impl<'r> Run<'r> {
     }
 
     fn sample(&mut self, trainer: &mut Trainer<'_>, noise: Option<SamplerNoise>, n: u32) -> Result<()> {
-        if !self.dev.set_sampler_noise(noise) && noise.is_some() {
-            return Err(Error::usage(
-                "bench-run-failed",
-                "noise between sampler and trainer is built for the CPU",
-            )
-            .hint("add --set run.device=cpu"));
-        }
+        self.dev.set_sampler_noise(noise);
         let gathered = self.with_context(|cx| gather(trainer, cx, n).map(|_| ()));
         self.dev.set_sampler_noise(None);
         // The exact run computes its log-probs again as well, and finds the same.

@@ -3,6 +3,7 @@
 
 pub mod draws;
 pub mod listed;
+pub mod noise;
 
 use super::{Machine, Open, Rig, Sized, bend, bits, check_close, f64s, normal};
 use plimsoll_base::DType::{self, Bf16, F32, U32};

@@ -32,6 +32,7 @@ impl Backend for Counter {
         1.0
     }
     fn perturb_norms(&self, _: bool) {}
+    fn set_sampler_noise(&self, _: Option<plimsoll_device::SamplerNoise>) {}
     fn claims(&self) -> &Claims {
         &self.claims
     }
