@@ -1,4 +1,4 @@
-"""Draws a job of overlay.py as SVG: one panel a metric, both programs' mean over seeds with the range of the seeds.
+"""Draws two programs' runs of a job as SVG, or one program's in two ways: one panel a metric, both programs' mean over seeds with the range of the seeds.
 
 Standard library only; the same numbers give the same bytes.
 """
@@ -10,11 +10,11 @@ COLOURS = {"ours": "#0b6e99", "theirs": "#c23b22"}
 POINTS_MAX = 50  # A panel is 226 wide; more points than this are not seen.
 
 
-def draw(curves, peer):
+def draw(curves, peer, ours="Plimsoll"):
     """Returns the picture. `curves`: metric -> {"ours", "theirs"} -> [mean, least, greatest] for each step."""
     rows = -(-len(curves) // COLUMNS)
     width, height = COLUMNS * WIDTH, rows * HEIGHT + 28
-    body = legend(peer)
+    body = legend(peer, ours)
     for at, (name, both) in enumerate(curves.items()):
         x, y = at % COLUMNS * WIDTH, at // COLUMNS * HEIGHT + 28
         body += f'<g transform="translate({x},{y})">{panel(name, both)}</g>\n'
@@ -23,8 +23,8 @@ def draw(curves, peer):
     return f'{head}<rect width="{width}" height="{height}" fill="#ffffff"/>\n{body}</svg>\n'
 
 
-def legend(peer):
-    said = {"ours": "Plimsoll", "theirs": f"{peer}, dashed"}
+def legend(peer, ours):
+    said = {"ours": ours, "theirs": f"{peer}, dashed"}
     marks = ""
     for at, (name, words) in enumerate(said.items()):
         x = LEFT + 150 * at

@@ -9,6 +9,7 @@ pub mod mismatch;
 mod peak;
 pub mod ranks;
 mod save;
+mod step;
 
 use plimsoll_arch::{LoraTargets, ModelSpec};
 use plimsoll_base::Result;
@@ -22,16 +23,11 @@ use plimsoll_infer::models::open_model;
 use plimsoll_infer::responder::Responder;
 use plimsoll_infer::runner::{Runner, open};
 use plimsoll_infer::sampler::sampling;
-use plimsoll_infer::text::{Item, text_model};
 use plimsoll_memory::{Limits, Pool, host::Host};
-use plimsoll_plan::{Facts, PlanReport, RoleName, devices, plan_sampling, plan_with};
-use plimsoll_reward::{RewardSpec, Rewards};
-use plimsoll_rl::context::{Cursor, StepContext};
+use plimsoll_plan::{Facts, PlanReport, RoleName, plan_sampling, plan_with};
 use plimsoll_rl::data::models::check_codes_of_run;
 use plimsoll_rl::flops::forward_flops;
-use plimsoll_rl::methods::policy::step;
 use plimsoll_rl::roles::Trainer;
-use plimsoll_rl::rollout::buffer::RolloutBuffer;
 use plimsoll_rollout::{NeverStop, Request};
 use plimsoll_train::Sequence;
 use serde_json::{Value, from_value, json};
@@ -39,7 +35,9 @@ use std::time::Instant;
 
 pub use methods::{methods, words as methods_words};
 pub use peak::peak;
+pub use plimsoll_rollout::DrawnEnds;
 pub use save::save;
+pub use step::{StepSize, whole_step};
 
 #[derive(Clone, Debug)]
 pub struct BenchOptions {
@@ -148,64 +146,6 @@ pub fn train(options: &BenchOptions, batch: usize, seq: usize) -> Result<Value> 
     add(&mut result, json!({ "bench": "train", "unit": "trained tokens/s", "sequences": batch }));
     add(&mut result, json!({ "sequence_tokens": seq, "seconds_of_last": parts }));
     Ok(result)
-}
-
-/// Runs `bench step`: a whole GRPO step; the reward is a hash of the response, so every group has variance.
-pub fn whole_step(
-    options: &BenchOptions,
-    prompts: usize,
-    group: usize,
-    prompt: usize,
-    new: usize,
-) -> Result<Value> {
-    let mut run = bench_run(options, prompts, group, new);
-    if !devices::row_of(&run, &Limits::default()).has_own_memory() {
-        run.train.micro_batch_tokens = Auto::Value(STEP_MICRO_BATCH.max(prompt + new) as u32);
-    }
-    let bench = Bench::open(options, &mut run, prompt)?;
-    let (dev, mut arena) = open(&bench.report.shape, options.opening())?;
-    let mut trainer = Trainer::new(&*dev, &mut arena, &bench.report.shape, Sources::one(&bench.model), 0)?;
-    trainer.rehearse(&[sampling(&run.rollout, run.seed)])?;
-    let text = text_model(&bench.model, &run.data)?;
-    let items: Vec<Item> = random_prompts(&bench.spec(), prompts, prompt)
-        .into_iter()
-        .map(|ids| Item { ids, ..Item::default() })
-        .collect();
-    let mut rewards = Rewards::new(&[RewardSpec::of_kind("hash")])?;
-    let mut buffer = RolloutBuffer::default();
-    let objective = run.objective.expect("a bench run samples");
-    let mut cx = StepContext {
-        run: &run,
-        text: &text,
-        eos: &[],
-        objective,
-        rewards: &mut rewards,
-        episodes: None,
-        endpoint: None,
-        estimator: None,
-        prompts: &mut |_, _| Ok(items.clone()),
-        cursor: Cursor::default(),
-        buffer: &mut buffer,
-        edge: &mut |_| {},
-    };
-    let (mut times, mut mismatch, mut last, mut flops) = (Vec::new(), 0.0f64, Default::default(), 0.0);
-    for repeat in 0..=options.repeats {
-        let started = Instant::now();
-        let report = step(&mut trainer, &mut cx, repeat as u32 + 1)?;
-        times.push(started.elapsed().as_secs_f64());
-        mismatch = mismatch.max(report.logprob_mismatch_max);
-        (last, flops) = (report.seconds, report.flops);
-    }
-    let mut result = spread(&times[1..]);
-    result["share_of_peak"] = json!(flops / median(&times[1..]) / bench.peak(&*dev));
-    result["peak_bytes"] = json!(Host::this().rss().peak);
-    result["planned_bytes"] = json!(bench.report.host_peak());
-    result["logprob_mismatch_max"] = json!(mismatch);
-    bench.add_device_memory(&mut result, &*dev);
-    let parts = json!({ "rollout": last.rollout, "reward": last.reward, "update": last.update });
-    add(&mut result, json!({ "seconds_of_last": parts, "bench": "step", "unit": "s", "prompts": prompts }));
-    add(&mut result, json!({ "samples": group, "prompt_tokens": prompt, "new_tokens": new }));
-    Ok(finish(result, &dev.machine_type(), dev.threads()))
 }
 
 /// One way to cut the work of `exactness`.

@@ -33,6 +33,7 @@ macro_rules! section {
 
 mod agent;
 mod aliases;
+mod carry;
 mod covariance;
 mod data_checks;
 mod data_sets;

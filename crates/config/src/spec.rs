@@ -258,6 +258,16 @@ impl RunSpec {
         u64::from(self.rollout.prompts_per_step) * (1 + u64::from(self.rollout.policy_lag))
     }
 
+    /// True if groups that have not ended go on in the next step.
+    pub fn carries(&self) -> bool {
+        self.rollout.carry > 0
+    }
+
+    /// Returns the prompts that are under way together.
+    pub fn prompts_under_way(&self) -> u64 {
+        self.prompts_per_rollout() + u64::from(self.rollout.carry)
+    }
+
     /// True if the critic learns an adapter, and none of the weights below it.
     pub fn adapts_critic(&self) -> bool {
         self.critic.is_some() && self.lora.as_ref().is_some_and(|lora| lora.of_critic)

@@ -17,7 +17,7 @@ use plimsoll_base::{Error, Result};
 use serde::Serialize;
 
 /// Largest number of sequences in a step; a larger one is a typing error.
-const SEQUENCES_PER_STEP_MAX: u64 = 1 << 20;
+pub(super) const SEQUENCES_PER_STEP_MAX: u64 = 1 << 20;
 /// Largest number of rewards: the plan has room for the scores of this many in a line of `samples/`.
 const REWARDS_MAX: usize = 20;
 /// Checks a whole run file whose method defaults are filled in.
@@ -39,6 +39,7 @@ pub(super) fn run_file(run: &RunFile, at: &Provenance) -> Result<()> {
     loss(&run.loss, run.method, at)?;
     critic(run, at)?;
     super::distill::check(run, at)?;
+    super::carry::check(run, at)?;
     if run.method.needs().learns_from == LearnsFrom::Samples && run.trains() == Trains::LanguageModel {
         group(run, at)?;
     }

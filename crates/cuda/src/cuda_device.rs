@@ -18,6 +18,9 @@ use plimsoll_memory::{Buf, CardMemory};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
+/// Maximum bytes of a card that a process brings about and that NVML does not count as its own.
+const SHARED_BYTES: u64 = 256 << 20;
+
 /// Maximum bytes of scratch that cuBLASLt may use.
 pub(crate) const WORKSPACE_BYTES: u64 = 8 << 20;
 
@@ -196,7 +199,11 @@ impl CudaDevice {
             return CardMemory { others, libraries: Bytes(0), free, total };
         }
         let libraries = used.saturating_sub(self.arena_bytes + self.others.0);
-        CardMemory { others: self.others, libraries: Bytes(libraries), free, total }
+        // What came to the card since it was opened is not all ours.
+        let own = self.gpu.own_memory().map_or(u64::MAX, |own| own.0.saturating_sub(self.arena_bytes));
+        let libraries = libraries.min(own.saturating_add(SHARED_BYTES));
+        let others = Bytes(used.saturating_sub(self.arena_bytes + libraries));
+        CardMemory { others: others.max(self.others), libraries: Bytes(libraries), free, total }
     }
 
     /// Returns the raw bytes at `offset`, for tests that show which bytes are used.

@@ -101,6 +101,11 @@ impl Gpu {
         (Bytes(free as u64), Bytes(total as u64))
     }
 
+    /// Returns the bytes that this process holds of the card, if that is known.
+    pub(crate) fn own_memory(&self) -> Option<Bytes> {
+        self.monitor.as_ref().and_then(Monitor::own)
+    }
+
     /// Allocates device memory. If too little is free, the message says how much, and what the memory is for.
     ///
     /// Errors: `cuda-out-of-memory`.

@@ -15,6 +15,19 @@ struct Memory {
     used: u64,
 }
 
+/// nvmlProcessInfo_t of the library's header, for the third version of its list.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Process {
+    pid: u32,
+    used: u64,
+    /// The parts of a divided card.
+    instances: [u32; 2],
+}
+
+/// Maximum processes of a card that are listed: with more, what one of them holds is not known.
+const PROCESSES_MAX: usize = 256;
+
 /// Returns the free bytes of the first visible card, and their source; `None` without a card.
 ///
 /// Without NVML, the card's whole memory: what others hold is then not known before the start.
@@ -72,6 +85,23 @@ impl Monitor {
                 self.library.get(b"nvmlDeviceGetMemoryInfo\0").ok()?;
             (memory(self.handle, &mut found) == 0).then_some((Bytes(found.free), Bytes(found.total)))
         }
+    }
+
+    /// Returns the bytes that this process holds of the card; `None` where NVML does not tell, as in containers that
+    /// number their processes themselves.
+    pub(crate) fn own(&self) -> Option<Bytes> {
+        let (mut found, mut count) = (vec![Process::default(); PROCESSES_MAX], PROCESSES_MAX as u32);
+        // SAFETY: the function has the signature of NVML's header, and writes at most `count` entries of `found`; NVML
+        // gave the handle.
+        let listed = unsafe {
+            let list: Symbol<unsafe extern "C" fn(*mut c_void, *mut u32, *mut Process) -> i32> =
+                self.library.get(b"nvmlDeviceGetComputeRunningProcesses_v3\0").ok()?;
+            list(self.handle, &mut count, found.as_mut_ptr()) == 0
+        };
+        found.truncate(count as usize);
+        let own = found.into_iter().find(|process| process.pid == std::process::id());
+        // All ones: not available.
+        own.filter(|own| listed && own.used != u64::MAX).map(|own| Bytes(own.used))
     }
 }
 

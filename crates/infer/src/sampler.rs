@@ -11,7 +11,9 @@ use plimsoll_files::Head;
 use plimsoll_memory::{Arena, InPhase, Overlay, Resident};
 use plimsoll_model::{Activations, Mode};
 use plimsoll_plan::RunShape;
-use plimsoll_rollout::{Engine, Live, Model, Request, RolloutStats, Samples, StopCondition};
+use plimsoll_rollout::{
+    Begun, DrawnEnds, Engine, Live, Model, Request, RolloutStats, Samples, StopCondition,
+};
 
 /// One device, its arena, and the engine that samples with a bound model.
 pub struct Sampler<'a> {
@@ -54,6 +56,11 @@ impl<'a> Sampler<'a> {
         self.engine.rehearse(self.dev, &of.sampled(self.dev, &phase), acts, samplings)
     }
 
+    /// Ends responses at lengths of a distribution as well, for measuring.
+    pub fn draw_ends(&mut self, ends: DrawnEnds) {
+        self.engine.draw_ends(ends);
+    }
+
     /// Samples responses into `samples`: phase Rollout.
     ///
     /// Errors: those of sampling.
@@ -66,6 +73,22 @@ impl<'a> Sampler<'a> {
         let (phase, acts) = begin(self.dev, &mut self.overlay, self.shape);
         let decoder = of.sampled(self.dev, &phase);
         self.engine.run(self.dev, &decoder, acts, request, stop, &mut self.samples)
+    }
+
+    /// Samples as `rollout` does, from where each response has come to.
+    ///
+    /// Errors: those of sampling.
+    pub fn rollout_from(
+        &mut self,
+        of: &BoundModel<'a>,
+        request: &Request<'_>,
+        begun: &[Begun<'_>],
+        stop: &mut dyn StopCondition,
+    ) -> Result<RolloutStats> {
+        let (phase, acts) = begin(self.dev, &mut self.overlay, self.shape);
+        let decoder = of.sampled(self.dev, &phase);
+        let model = Model { dev: self.dev, decoder: &decoder, acts };
+        self.engine.run_from(model, request, begun, stop, &mut self.samples)
     }
 
     /// Calls `body` with the engine's live form: phase Rollout, until it returns.

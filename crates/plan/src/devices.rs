@@ -9,6 +9,10 @@ use plimsoll_memory::host::{Host, Rss};
 use plimsoll_memory::{Limits, Place};
 use plimsoll_model::Target;
 
+/// Maximum bytes of a card that driver and libraries hold beyond what was planned for them: five times what a measurement has
+/// ever differed by. More is another process that came to the card since.
+const LIBRARIES_MORE: u64 = 1 << 30;
+
 /// Host memory that driver and libraries may still touch after the measurement: code pages that only a first step runs.
 const SETTLING: u64 = 8 << 20;
 /// Card memory that the driver may still take, in pieces of 2 MiB: 2 of 20 runs took one more piece.
@@ -67,7 +71,8 @@ pub fn with_measured(report: &PlanReport, dev: &dyn Device, before: Rss, note: b
     };
     let of_nccl = nccl.as_ref().map_or(Rss::default(), |nccl| nccl.host);
     let held = held_of(libraries, before, Host::this().rss().since(of_nccl), offloaded);
-    if note {
+    // Who came to the card in the meantime is no library, and no later plan should count with it.
+    if note && held.card.0 <= planned.0 + LIBRARIES_MORE {
         (report.shape.row().note)(held, report.shape.are_own, report.shape.spec.hidden);
     }
     for region in &mut report.plan.layout.regions {

@@ -43,7 +43,7 @@ impl Planner<'_> {
         if run.needs.scores {
             return 1; // Nothing is sampled.
         }
-        let rollout = run.prompts_per_rollout() as usize * run.rollout.group_size as usize;
+        let rollout = run.prompts_under_way() as usize * run.rollout.group_size as usize;
         let step = if run.samples() { rollout } else { 0 };
         // The samples of one prompt stay together.
         let samples = run.eval.samples.max(1) as usize;

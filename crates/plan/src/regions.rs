@@ -51,6 +51,11 @@ const WINDOW_OF_A_RANK: u64 = 260 << 10;
 /// Bytes per token of a sample that ranks exchange: id, log-probability and text, twice while messages are gathered or
 /// read, and the text where it was graded.
 const EXCHANGED_BYTES_PER_TOKEN: u64 = 2 * (8 + TEXT_BYTES_PER_TOKEN) + TEXT_BYTES_PER_TOKEN;
+/// Bytes per token of a response that goes on: id, log-probability and the version that drew it, before a step, while
+/// vectors grow by doubling, and after it; and id and log-probability that the engine drew.
+const CARRIED_BYTES_PER_TOKEN: u64 = 3 * 16 + 8;
+/// Bytes of such a response besides its tokens.
+const CARRIED_BYTES: usize = 512;
 /// Lengths, scores and ends of an exchanged sample, and its records once read.
 const EXCHANGED_BYTES_PER_SAMPLE: u64 = 1 << 10;
 /// Bytes per turn of an exchanged episode: first token, end, reward and text lengths in 28 bytes, twice while messages
@@ -276,6 +281,17 @@ impl RunShape {
         specs.map(|spec| tensors(&spec)).max().unwrap_or(0) * STATE_SETS * HEADER_BYTES
     }
 
+    /// Returns the bytes of responses that go on in the next step: as they are before a step, while it is made and after it,
+    /// and what the engine drew on its way to them.
+    fn carried_bytes(&self, training: &Training) -> u64 {
+        let tokens = (self.engine.samples * training.response_tokens) as u64;
+        if training.carried == 0 {
+            0
+        } else {
+            tokens * CARRIED_BYTES_PER_TOKEN + (self.engine.samples * CARRIED_BYTES) as u64
+        }
+    }
+
     fn host_rows(&self, layout: &mut Layout) {
         let mut row = |name: &str, owner, place, bytes: u64| host_row(layout, name, owner, place, bytes);
         let host = &self.host;
@@ -299,6 +315,7 @@ impl RunShape {
         if let Some(t) = &self.training {
             let held = Samples::bytes(t.held_sequences(), t.response_tokens, 1);
             row("rl.held", "rl", Place::Heap, held);
+            row("rl.carried", "rl", Place::Heap, self.carried_bytes(t));
         }
         if let Some(bytes) = self.others_bytes() {
             row("ranks.others", "ranks", Place::Process, bytes);

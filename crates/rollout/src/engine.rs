@@ -1,6 +1,7 @@
 //! The engine's loop: schedule a pass, run the model, draw tokens, end sequences.
 
 use crate::ahead;
+use crate::ends::DrawnEnds;
 use crate::limits::{EngineLimits, OnFull};
 use crate::samples::{Finish, Samples};
 use crate::schedule::{Next, Schedule};
@@ -70,6 +71,16 @@ impl Request<'_> {
     }
 }
 
+/// How far a response has come when a request begins.
+#[derive(Clone, Copy, Debug)]
+pub enum Begun<'b> {
+    /// Its tokens so far, none of a new one, and their log-probabilities. It goes on after them: its keys are computed
+    /// again, and its next token is drawn with the random numbers of its position.
+    Tokens { ids: &'b [u32], logprobs: &'b [f32] },
+    /// It has ended, and takes no part.
+    Ended,
+}
+
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct RolloutStats {
     pub passes: u64,
@@ -109,6 +120,8 @@ pub struct Engine {
     pub(crate) ended: Vec<bool>,
     /// The environment's latest answer.
     answer: Vec<u32>,
+    /// Where responses end besides where they end by themselves, for measuring.
+    drawn_ends: Option<DrawnEnds>,
 }
 
 impl Engine {
@@ -125,7 +138,13 @@ impl Engine {
             logprobs: vec![0.0; rows],
             ended: Vec::with_capacity(rows),
             answer: Vec::new(),
+            drawn_ends: None,
         }
+    }
+
+    /// Ends responses at lengths of a distribution as well, for measuring with a model that does not end them.
+    pub fn draw_ends(&mut self, ends: DrawnEnds) {
+        self.drawn_ends = Some(ends);
     }
 
     /// Returns the heap bytes of an engine with these limits.
@@ -149,16 +168,54 @@ impl Engine {
         stop: &mut dyn StopCondition,
         out: &mut Samples,
     ) -> Result<RolloutStats> {
+        self.begin(request, out)?;
+        self.draw(Model { dev, decoder, acts }, request, stop, out)
+    }
+
+    /// Samples as `run` does, from where each response has come to; `begun`: an entry a sample.
+    ///
+    /// Errors: as `run`.
+    pub fn run_from(
+        &mut self,
+        model: Model<'_, '_, '_>,
+        request: &Request<'_>,
+        begun: &[Begun<'_>],
+        stop: &mut dyn StopCondition,
+        out: &mut Samples,
+    ) -> Result<RolloutStats> {
+        self.begin(request, out)?;
+        assert_eq!(begun.len(), request.prompts.len() * request.group_size, "an entry a sample");
+        for (s, begun) in begun.iter().enumerate() {
+            match *begun {
+                Begun::Tokens { ids, logprobs } => out.go_on(s, ids, logprobs),
+                Begun::Ended => self.schedule.skip(s),
+            }
+        }
+        self.draw(model, request, stop, out)
+    }
+
+    fn begin(&mut self, request: &Request<'_>, out: &mut Samples) -> Result<()> {
         self.check(request)?;
         out.reset(request.prompts.len() * request.group_size);
         self.schedule.begin(request.prompts.iter().map(|p| p.len()), request.group_size);
+        Ok(())
+    }
+
+    /// Draws until every response has ended.
+    fn draw(
+        &mut self,
+        model: Model<'_, '_, '_>,
+        request: &Request<'_>,
+        stop: &mut dyn StopCondition,
+        out: &mut Samples,
+    ) -> Result<RolloutStats> {
         let mut stats = RolloutStats::default();
-        let (model, has_turns) = (Model { dev, decoder, acts }, stop.has_turns());
+        let has_turns = stop.has_turns();
         loop {
             if has_turns {
                 self.take_answers(false, stop, out)?;
             }
-            let ran = match dev.pipeline() {
+            let ran = match model.dev.pipeline() {
                 Some(pipeline) if self.limits.ahead && !has_turns => {
                     let mut run = ahead::Run { pipeline, model, request };
                     self.run_ahead(&mut run, stop, out, &mut stats)?
@@ -246,7 +303,9 @@ impl Engine {
     ) -> Result<bool> {
         let (s, token, _) = self.take_drawn(row, out)?;
         let ends = (request.eos, request.max_new_tokens);
-        let Some(finish) = self.finish(s, token, ends, out, |turn| stop.stops(s, turn)) else {
+        let drawn_end = self.drawn_ends.map(|ends| ends.length(request.sample_id(s)));
+        let is_over = drawn_end.is_some_and(|length| out.ids(s).len() >= length);
+        let Some(finish) = self.finish(s, token, ends, out, |turn| is_over || stop.stops(s, turn)) else {
             return Ok(false);
         };
         if stop.has_turns() {

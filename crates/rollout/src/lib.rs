@@ -5,6 +5,7 @@
 //! while it runs, except an environment's answers between turns, which are bounded by the longest response.
 
 mod ahead;
+mod ends;
 mod engine;
 mod lengths;
 mod limits;
@@ -12,7 +13,8 @@ mod live;
 mod samples;
 mod schedule;
 
-pub use engine::{Engine, Model, NeverStop, Request, RolloutStats, StopCondition};
+pub use ends::DrawnEnds;
+pub use engine::{Begun, Engine, Model, NeverStop, Request, RolloutStats, StopCondition};
 pub use lengths::{Lengths, deal};
 pub use limits::{EngineLimits, OnFull, layout};
 pub use live::{Ask, ENDS_MAX, Listener, Live};

@@ -95,6 +95,16 @@ impl Samples {
         (self.lens[sample], self.num_turns[sample], self.turn_start[sample]) = (0, 0, 0);
     }
 
+    /// Begins a response with tokens that were drawn earlier.
+    pub(crate) fn go_on(&mut self, sample: usize, ids: &[u32], logprobs: &[f32]) {
+        assert_eq!(ids.len(), logprobs.len(), "one log-probability a token");
+        assert!(ids.len() < self.new_tokens, "a response of {} tokens has ended", ids.len());
+        let at = sample * self.new_tokens;
+        self.ids[at..at + ids.len()].copy_from_slice(ids);
+        self.logprobs[at..at + ids.len()].copy_from_slice(logprobs);
+        self.lens[sample] = ids.len() as u32;
+    }
+
     pub(crate) fn push(&mut self, sample: usize, token: u32, logprob: f32) {
         let at = sample * self.new_tokens + self.lens[sample] as usize;
         debug_assert!((self.lens[sample] as usize) < self.new_tokens, "a response beyond its limit");

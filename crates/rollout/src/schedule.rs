@@ -210,6 +210,13 @@ impl Schedule {
         self.leave_group(self.sequences[s].group);
     }
 
+    /// Ends a sequence that has not begun.
+    pub(crate) fn skip(&mut self, s: usize) {
+        assert_eq!(self.sequences[s].state, State::Waiting, "only a sequence that waits is skipped");
+        self.sequences[s].state = State::Done;
+        self.leave_group(self.sequences[s].group);
+    }
+
     fn leave_group(&mut self, g: usize) {
         self.groups[g].live -= 1;
         if self.groups[g].live > 0 || !self.groups[g].held.has_begun() {

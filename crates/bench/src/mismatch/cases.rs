@@ -15,6 +15,8 @@ pub struct MismatchOptions {
     pub seeds: u64,
     /// Names of the cases; all if empty.
     pub only: Vec<String>,
+    /// Results to put together, instead of running anything.
+    pub join: Vec<PathBuf>,
 }
 
 /// A difference between sampler and trainer.

@@ -11,13 +11,13 @@ mod run;
 
 use super::finish;
 use cases::{CASES, COLLAPSED, Case, Kind};
-use plimsoll_base::Result;
+use plimsoll_base::{Error, Result};
 use plimsoll_files::{check_output_folder, output_error, write_atomic};
 use plimsoll_memory::host::Host;
 use run::{Course, Point};
 use serde_json::{Value, json};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 pub use cases::{MismatchOptions, cases};
 pub use page::words;
@@ -28,6 +28,9 @@ pub use page::words;
 pub fn mismatch(options: &MismatchOptions, out: Option<&Path>) -> Result<Value> {
     out.map_or(Ok(()), check_output_folder)?;
     let chosen = |case: &&Case| options.only.is_empty() || options.only.iter().any(|name| name == case.name);
+    if !options.join.is_empty() {
+        return write(join(&options.join)?, out);
+    }
     let (mut rows, mut machine) = (Vec::new(), String::new());
     for case in CASES.iter().filter(chosen) {
         let corrections: &[bool] = if case.kind == Kind::Exact { &[false] } else { &[false, true] };
@@ -41,7 +44,41 @@ pub fn mismatch(options: &MismatchOptions, out: Option<&Path>) -> Result<Value> 
     }
     let command = command_line(options);
     let result = json!({ "bench": "mismatch", "rows": rows, "steps": options.steps, "seeds": options.seeds, "command": command });
-    let result = finish(result, &machine, Host::this().threads());
+    write(finish(result, &machine, Host::this().threads()), out)
+}
+
+/// Puts results of the same run with other cases together.
+///
+/// Errors: `bench-run-failed` of a file that is no result, or one of another run.
+fn join(files: &[PathBuf]) -> Result<Value> {
+    let bad = |path: &Path, what: &str| {
+        Error::usage("bench-run-failed", format!("{}: {what}", path.display()))
+            .hint("join files that `bench mismatch --case ... --out` wrote, with the same run and settings")
+    };
+    let mut parts: Vec<Value> = Vec::with_capacity(files.len());
+    for path in files {
+        let text = fs::read_to_string(path).map_err(|err| bad(path, &err.to_string()))?;
+        let part: Value = serde_json::from_str(&text).map_err(|err| bad(path, &err.to_string()))?;
+        if part["bench"] != "mismatch" || !part["rows"].is_array() {
+            return Err(bad(path, "no result of `bench mismatch`"));
+        }
+        if let Some(first) = parts.first()
+            && ["command", "machine", "threads"].iter().any(|key| first[*key] != part[*key])
+        {
+            return Err(bad(path, &format!("another run than in {}", files[0].display())));
+        }
+        parts.push(part);
+    }
+    let mut rows: Vec<Value> =
+        parts.iter().flat_map(|part| part["rows"].as_array().into_iter().flatten()).cloned().collect();
+    let place = |row: &Value| CASES.iter().position(|case| row["case"] == case.name);
+    rows.sort_by_key(|row| (place(row), row["corrects"] == true));
+    let mut result = parts.swap_remove(0);
+    result["rows"] = rows.into();
+    Ok(result)
+}
+
+fn write(result: Value, out: Option<&Path>) -> Result<Value> {
     if let Some(out) = out {
         let text = serde_json::to_string_pretty(&result).expect("plain data") + "\n";
         fs::create_dir_all(out).map_err(|err| output_error(out, &err))?;

@@ -68,8 +68,8 @@ pub fn words(result: &Value) -> String {
 pub(super) fn page(result: &Value) -> String {
     let mut text = format!(
         "# What exactness is worth\n\n\
-         Machine: {}, {} threads. Made by `{} --out bench/results`; {} seeds. The score is the share of held-out sums that greedy answers\n\
-         get right, without noise. `|d|` is the difference between the log-probability that the sampler drew a token with and the one that the trainer\n\
+         Machine: {}, {} threads. Made by `{} --out bench/results`; {} seeds. The score is the mean reward of greedy\n\
+         answers to held-out prompts, without noise. `|d|` is the difference between the log-probability that the sampler drew a token with and the one that the trainer\n\
          computed for it before its update, as two engines of other stacks have it; the mean is over tokens and steps. `routing`: 2 % of the tokens have\n\
          all of the noise. `8-bit`: the sampler's hidden numbers are rounded to e4m3. Truncated weights are w = min(p / q, 2) on each token. A run has\n\
          collapsed when its score falls below half of its best.\n\n\

@@ -4,7 +4,7 @@ use crate::output;
 use clap::builder::{PossibleValuesParser, RangedU64ValueParser, TypedValueParser};
 use plimsoll_arch::Quantization;
 use plimsoll_base::Result;
-use plimsoll_bench::{self as bench, BenchOptions, calibrate::calibrate, ranks::RanksOptions};
+use plimsoll_bench::{self as bench, BenchOptions, StepSize, calibrate::calibrate, ranks::RanksOptions};
 use plimsoll_config::{Auto, Lora, ModelDtype, Recompute};
 use plimsoll_devices::ROWS;
 use serde::de::DeserializeOwned;
@@ -108,6 +108,12 @@ enum Part {
         /// Tokens of a response.
         #[arg(long, value_name = "N", default_value = "64", value_parser = counts(1 << 20))]
         new_tokens: usize,
+        /// End responses at lengths of a distribution, lognormal:MEDIAN,SIGMA, up to --new-tokens.
+        #[arg(long, value_name = "DISTRIBUTION")]
+        lengths: Option<bench::DrawnEnds>,
+        /// Prompts under way beyond those of a step, as `rollout.carry`.
+        #[arg(long, value_name = "N", default_value = "0", value_parser = counts_from(0, 1 << 20))]
+        carry: usize,
     },
     /// Measure this machine's rates and store them for the planner, in the user's cache folder.
     Calibrate,
@@ -141,6 +147,9 @@ enum Part {
         /// Only these cases.
         #[arg(long = "case", value_name = "NAME", value_parser = PossibleValuesParser::new(bench::mismatch::cases()))]
         only: Vec<String>,
+        /// Put results of other cases of the same run together, which ran beside each other; runs nothing.
+        #[arg(long, value_name = "FILE,...", value_delimiter = ',')]
+        join: Vec<std::path::PathBuf>,
         /// Settings of the runs.
         #[arg(long = "set", value_name = "KEY=VALUE")]
         sets: Vec<String>,
@@ -226,17 +235,17 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
             bench::rollout(&options, sequences, prompt_tokens, new_tokens)
         }
         &Part::Train { batch, seq } => bench::train(&options, batch, seq),
-        &Part::Step { prompts, group, prompt_tokens, new_tokens } => {
-            bench::whole_step(&options, prompts, group, prompt_tokens, new_tokens)
+        &Part::Step { prompts, group, prompt_tokens: prompt, new_tokens: new, lengths, carry } => {
+            bench::whole_step(&options, StepSize { prompts, group, prompt, new, lengths, carry })
         }
         Part::Calibrate => calibrate(&options),
         Part::Save { dir } => bench::save(&options, dir),
         Part::Methods { only, runs, out } => bench::methods(runs, only, out.as_deref()),
-        Part::Mismatch { run, steps, seeds, only, sets, out } => {
-            let (run, only, sets) = (run.clone(), only.clone(), sets.clone());
+        Part::Mismatch { run, steps, seeds, only, join, sets, out } => {
+            let (run, only, join, sets) = (run.clone(), only.clone(), join.clone(), sets.clone());
             let (steps, seeds) = (*steps as u32, *seeds as u64);
             bench::mismatch::mismatch(
-                &bench::mismatch::MismatchOptions { run, sets, steps, seeds, only },
+                &bench::mismatch::MismatchOptions { run, sets, steps, seeds, only, join },
                 out.as_deref(),
             )
         }

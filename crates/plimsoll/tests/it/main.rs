@@ -12,6 +12,7 @@ mod agent;
 mod agent_python;
 mod agents;
 mod attacks;
+mod carry;
 mod collect;
 mod collect_policy;
 mod collect_python;

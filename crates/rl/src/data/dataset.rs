@@ -83,6 +83,15 @@ impl Dataset {
         Dataset { sets: Vec::new(), mixture: Mixture::new(&[], 0), prompt_tokens, completion_tokens: 0 }
     }
 
+    /// Returns the number of rows of all sets; none if a task makes them without end.
+    pub(crate) fn rows(&self) -> Option<u64> {
+        let of = |set: &Set| match &set.source {
+            Source::Task { .. } => None,
+            Source::Items(items) => Some(items.len() as u64),
+        };
+        self.sets.iter().map(of).sum()
+    }
+
     /// Returns positions `first..first + n` of the data.
     pub fn batch(&mut self, text: &TextModel, first: u64, n: usize) -> Result<Vec<Item>> {
         let positions = first..first + n as u64;

@@ -99,6 +99,7 @@ impl Session {
             Some(_) => Dataset::none(episodes::first_prompt_tokens(run, &text)?),
             None => Dataset::open(prompts_of(run)?, &run.data, &text, run.needs.learns_from, run.seed)?,
         };
+        check_under_way(run, &data)?;
         let eval = match &run.environment {
             // Their environment makes the prompts.
             Some(_) => {
@@ -147,6 +148,23 @@ impl Session {
         let held_out = self.eval.iter().filter_map(|set| Some(set.items.first()?.columns.clone()));
         Ok(training.chain(held_out).collect())
     }
+}
+
+/// Requires that no row is under way twice.
+///
+/// Errors: `data-too-small`.
+fn check_under_way(run: &RunSpec, data: &Dataset) -> Result<()> {
+    let (rows, under_way) = (data.rows(), run.prompts_under_way());
+    let Some(rows) = rows.filter(|rows| run.carries() && *rows < under_way) else { return Ok(()) };
+    let message = format!("the data has {rows} rows, and {under_way} prompts are to be under way");
+    let step = u64::from(run.rollout.prompts_per_step);
+    let hint = match rows > step {
+        true => format!("set rollout.carry = {} or less", rows - step),
+        false => "set rollout.carry = 0, or take more data".to_string(),
+    };
+    Err(Error::usage("data-too-small", message)
+        .fact(format!("{step} of a step, and rollout.carry = {} more", run.rollout.carry))
+        .hint(hint))
 }
 
 /// What a plan knows of what a run file names.

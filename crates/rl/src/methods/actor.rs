@@ -99,6 +99,7 @@ impl ActorLoss<'_> {
         if self.on_policy {
             report.mismatch_max = report.mismatch_max.max(checked_mismatch(self.step, buffers, &tokens)?);
         }
+        let is_fresh = buffers.stale.is_empty();
         let micro = buffers.micro_batch(tokens);
         let batch = PolicyBatch {
             packed: micro.packed,
@@ -108,7 +109,7 @@ impl ActorLoss<'_> {
             weights: micro.weights,
         };
         let mut sums = policy_loss(&objective.loss, &batch, aggregation, micro.d_logprobs);
-        if self.on_policy {
+        if self.on_policy && is_fresh {
             check_ratio(self.step, &sums)?;
         }
         if let Some(kl) = objective.kl.filter(|kl| !kl.in_reward) {
@@ -149,8 +150,12 @@ impl ActorLoss<'_> {
 /// Returns the mismatch of these tokens, which must be a number.
 fn checked_mismatch(step: u32, buffers: &StepBuffers, tokens: &Range<usize>) -> Result<f64> {
     let differs = mismatch(buffers, tokens.clone());
-    if differs.is_finite() {
+    if differs == 0.0 || differs.is_finite() && buffers.stale.is_empty() {
         return Ok(differs);
+    }
+    if differs.is_finite() {
+        return Err(Error::new(slugs::LOGPROB_MISMATCH, format!("step {step}: log-probabilities of tokens that the newest weights drew differ by up to {differs:e}, and must not"))
+            .hint("this is a bug in plimsoll or a fault of the machine: `plimsoll bench exactness` looks for it"));
     }
     let message = format!("step {step}: a token is trained that the rollout did not sample");
     Err(Error::new(slugs::LOGPROB_MISMATCH, message)
@@ -160,7 +165,7 @@ fn checked_mismatch(step: u32, buffers: &StepBuffers, tokens: &Range<usize>) -> 
 /// Returns the largest |l - l_old| of the trained tokens among these; 0 is promised. A token that the rollout did not
 /// sample is NaN, and counts as infinite.
 fn mismatch(buffers: &StepBuffers, tokens: Range<usize>) -> f64 {
-    let trained = tokens.filter(|&t| buffers.mask[t] != 0.0);
+    let trained = tokens.filter(|&t| buffers.mask[t] != 0.0 && !buffers.is_stale(t));
     let differs = |t: usize| f64::from((buffers.logprobs[t] - buffers.old_logprobs[t]).abs());
     trained.map(differs).fold(0.0, |most, by| if by.is_nan() { f64::INFINITY } else { most.max(by) })
 }

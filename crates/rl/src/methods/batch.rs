@@ -24,6 +24,8 @@ pub struct Batch<'b> {
     pub(crate) policy_version: u64,
     /// Steps since the samples were made.
     pub(crate) lag: u32,
+    /// How many of each sequence's first tokens older weights drew; empty where none did.
+    pub(crate) stale: &'b [usize],
 }
 
 impl<'b> Batch<'b> {
@@ -59,7 +61,13 @@ impl<'b> Batch<'b> {
             which,
             policy_version: buffer.of().policy_version,
             lag: step - buffer.of().step,
+            stale: buffer.stale(),
         }
+    }
+
+    /// True if older weights drew some of the tokens.
+    pub(crate) fn has_stale(&self) -> bool {
+        !self.stale.is_empty()
     }
 
     /// Returns the sequences with the prompts that a teacher reads.

@@ -15,6 +15,9 @@ use std::ops::Range;
 pub struct StepBuffers {
     /// Sequence i is `offsets[i]..offsets[i + 1]`.
     pub offsets: Vec<usize>,
+    /// How many of each sequence's first tokens older weights drew, with the log-probabilities of those weights; empty
+    /// where none did.
+    pub(crate) stale: Vec<usize>,
     /// 1 on trained tokens.
     pub mask: Vec<f32>,
     /// Log-probabilities before the step's first update: the rollout's, or scored if another policy version sampled.
@@ -90,6 +93,7 @@ impl StepBuffers {
         let correction_tokens = || if has.correction { tokens() } else { Vec::new() };
         StepBuffers {
             offsets: Vec::with_capacity(sequences + 1),
+            stale: Vec::new(),
             mask: tokens(),
             old_logprobs: tokens(),
             ref_logprobs: tokens(),
@@ -127,6 +131,7 @@ impl StepBuffers {
 
     /// Begins a step with responses of these lengths; all arrays are zero, the mask is 1.
     pub fn begin(&mut self, lengths: impl Iterator<Item = usize>) {
+        self.stale.clear();
         self.offsets.clear();
         self.offsets.push(0);
         let mut total = 0;
@@ -194,6 +199,12 @@ impl StepBuffers {
     pub(crate) fn subtract_optimal(&mut self, prompts: &[usize]) {
         let packed = Packed { mask: &self.mask, seq_offsets: &self.offsets };
         subtract_optimal(packed, prompts, &self.old_logprobs, &mut self.sharp_logprobs, &mut self.advantages);
+    }
+
+    /// True if older weights drew a token of the step.
+    pub(crate) fn is_stale(&self, token: usize) -> bool {
+        let sequence = self.offsets.partition_point(|first| *first <= token) - 1;
+        self.stale.get(sequence).is_some_and(|tokens| token - self.offsets[sequence] < *tokens)
     }
 
     /// Sets a sequence's mask to 0: it is not trained.

@@ -36,6 +36,15 @@ pub(crate) fn add_rollout(metrics: &mut Metrics, gathered: &Gathered) {
             ("dynamic_sampling/reward", gathered.mean_reward()),
         ]));
     }
+    if let Some(carry) = &gathered.carry {
+        metrics.extend(named([
+            ("rollout/ticks", carry.ticks as f64),
+            ("rollout/carried", carry.carried as f64),
+            ("rollout/staleness", carry.staleness),
+            ("rollout/stale_share", carry.stale_share),
+            ("rollout/idle_share", carry.idle_share),
+        ]));
+    }
     for (name, value) in &gathered.logged {
         metrics.insert(format!("rewards/{name}"), *value);
     }

@@ -11,6 +11,7 @@ use crate::methods::endpoint::Asked;
 use crate::methods::{distill, metrics};
 use crate::roles::Trainer;
 use crate::rollout::buffer::SampleGroup;
+use crate::rollout::carry;
 use crate::rollout::gather::{Gathered, gather};
 use plimsoll_algo::advantage::{KlReward, discounted_returns, token_rewards, whiten};
 use plimsoll_algo::kl::KlSums;
@@ -65,6 +66,7 @@ pub fn step(trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, step: u32) -> R
 
     // 1. Rollout and 2. reward: responses are graded as they end.
     let gathered = match cx.buffer.next(prompts).is_empty() {
+        true if cx.run.carries() => carry::gather(trainer, cx, step)?,
         true => gather(trainer, cx, step)?,
         false => Gathered::default(),
     };
@@ -102,8 +104,11 @@ fn train(trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, batch: &Batch<'_>)
         };
         trainer.score_teacher(teacher, &batch.taught(), inv_temperature)?;
     }
-    if batch.policy_version != trainer.updates() {
+    // Ratios to what drew each token need no other numbers than those recorded with it; a correction weighs the two.
+    let corrects_old = cx.objective.correction.is_some() && batch.has_stale();
+    if batch.policy_version != trainer.updates() || corrects_old {
         trainer.score_into(RoleName::Actor, sequences, inv_temperature, |b| &mut b.old_logprobs)?;
+        trainer.buffers.stale.clear();
     }
     if cx.run.scores_sharply() {
         // At half the temperature: with the log-probs at the whole of it, the sum of squared probabilities.
@@ -205,6 +210,7 @@ fn begin_buffers(trainer: &mut Trainer<'_>, run: &RunSpec, batch: &Batch<'_>) {
         buffers.set_rollout_logprobs(i, samples.logprobs(s));
         buffers.train_only(i, samples.turns(s));
     }
+    buffers.stale.extend_from_slice(batch.stale);
     if run.mask_truncated {
         batch.cut().for_each(|i| buffers.leave_out(i));
     }

@@ -12,7 +12,7 @@ use plimsoll_memory::{Arena, Buf};
 use plimsoll_model::{AdaptersFrom, ParamTable};
 use plimsoll_plan::{RoleName, RunShape};
 use plimsoll_ranks::Group;
-use plimsoll_rollout::{Lengths, Live, Samples};
+use plimsoll_rollout::{Begun, Lengths, Live, Request, RolloutStats, Samples, StopCondition};
 use plimsoll_train::{Packer, Sequence, UpdateOptions};
 use std::ops::Range;
 use std::path::Path;
@@ -163,6 +163,18 @@ impl<'a> Trainer<'a> {
     /// Calls `body` with the engine's live form, as `Sampler::live`.
     pub fn live<T>(&mut self, body: impl FnOnce(Live<'_, 'a, '_>) -> T) -> T {
         self.sampler.live(&self.roles[0], body)
+    }
+
+    /// Samples with the first role from where each response has come to, as `Sampler::rollout_from`.
+    ///
+    /// Errors: those of sampling.
+    pub(crate) fn rollout_from(
+        &mut self,
+        request: &Request<'_>,
+        begun: &[Begun<'_>],
+        stop: &mut dyn StopCondition,
+    ) -> Result<RolloutStats> {
+        self.sampler.rollout_from(&self.roles[0], request, begun, stop)
     }
 
     /// Moves the step's responses out of the trainer; `put_samples` puts them back.

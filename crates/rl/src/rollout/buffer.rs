@@ -3,6 +3,7 @@
 //!
 //! Tokens and log-probs are not here: they are the responses of a `Samples`, group by group.
 
+use crate::rollout::carry::Carried;
 use plimsoll_base::{Error, Result};
 use plimsoll_infer::text::Item;
 use plimsoll_reward::Scored;
@@ -21,6 +22,9 @@ pub struct RolloutBuffer {
     used: usize,
     last: Range<usize>,
     of: BufferState,
+    stale: Vec<usize>,
+    /// The groups that have not ended.
+    pub(crate) carried: Carried,
 }
 
 /// One prompt with its samples.
@@ -82,10 +86,11 @@ struct LineSample {
 }
 
 impl RolloutBuffer {
-    /// Clears all groups for the rollout of `step`, whose weights have seen `policy_version` updates.
+    /// Clears the groups of the last rollout for that of `step`, whose weights have seen `policy_version` updates.
     pub fn begin(&mut self, step: u32, policy_version: u64) {
-        *self =
-            RolloutBuffer { of: BufferState { step, policy_version, groups: 0 }, ..RolloutBuffer::default() };
+        let (of, carried) =
+            (BufferState { step, policy_version, groups: 0 }, std::mem::take(&mut self.carried));
+        *self = RolloutBuffer { of, carried, ..RolloutBuffer::default() };
     }
 
     pub fn push(&mut self, group: SampleGroup) {
@@ -104,6 +109,16 @@ impl RolloutBuffer {
     /// Marks the rollout as another policy's, so that steps compute the log-probs of their own.
     pub fn set_other_policy(&mut self) {
         self.of.policy_version = u64::MAX;
+    }
+
+    /// Sets how many of each sequence's first tokens older weights drew.
+    pub(crate) fn set_stale(&mut self, stale: Vec<usize>) {
+        self.stale = if stale.iter().all(|tokens| *tokens == 0) { Vec::new() } else { stale };
+    }
+
+    /// Returns how many of each sequence's first tokens older weights drew; empty where none did.
+    pub(crate) fn stale(&self) -> &[usize] {
+        &self.stale
     }
 
     /// Returns the groups that the next step of `prompts` prompts trains on; empty where none are left.

@@ -7,6 +7,7 @@ use crate::episodes::{self, Played, RoundReport};
 use crate::flops::forward_flops;
 use crate::roles::Trainer;
 use crate::rollout::buffer::{Branch, SampleGroup};
+use crate::rollout::carry::CarryReport;
 use crate::rollout::counted::CountedByAll;
 use crate::rollout::ranks::sample;
 use plimsoll_algo::shaping::{GroupFilter, GroupShaping};
@@ -49,6 +50,8 @@ pub struct Gathered {
     /// Means of the numbers that rewards logged with their scores, in the last round.
     pub logged: Vec<(String, f64)>,
     pub episodes: Option<RoundReport>,
+    /// Where groups are carried over.
+    pub(crate) carry: Option<CarryReport>,
 }
 
 impl Gathered {
@@ -68,7 +71,7 @@ impl Gathered {
     }
 
     /// Adds what the rewards counted in a round.
-    fn add_counted(&mut self, counted: CountedByAll) {
+    pub(crate) fn add_counted(&mut self, counted: CountedByAll) {
         self.logged = counted.logged;
         for (name, tally) in counted.tallies {
             match self.tallies.iter_mut().find(|(known, _)| *known == name) {

@@ -16,6 +16,8 @@ pub(crate) enum Kind {
     Episodes = 2,
     Advantages = 3,
     Teacher = 4,
+    Carry = 5,
+    Graded = 6,
 }
 
 /// A value that was read, or words on why it cannot be.

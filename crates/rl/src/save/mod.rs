@@ -16,7 +16,7 @@ use plimsoll_model::{FlatTensors, ParamTable, SpreadTensors, Together, save, sav
 use plimsoll_plan::{Lora, RoleName, RunShape, checkpoint_bytes};
 use plimsoll_ranks::Group;
 use plimsoll_run::checkpoint::{
-    FORMAT, HELD, MANIFEST, Manifest, RUN_FILE, Retention, RunState, STATE, STATE_JSON, Store,
+    CARRIED, FORMAT, HELD, MANIFEST, Manifest, RUN_FILE, Retention, RunState, STATE, STATE_JSON, Store,
 };
 use plimsoll_run::lead::{Savers, Saving};
 use plimsoll_run::opening::check_space;
@@ -232,6 +232,9 @@ fn write_small(
         if state.held.is_some() {
             let record = write_new_lines(&part.join(HELD), buffer.lines(trainer.step_samples()))?;
             files.insert(HELD.to_string(), record);
+        }
+        if state.carried.is_some() {
+            files.insert(CARRIED.to_string(), buffer.carried.write(&part.join(CARRIED))?);
         }
     }
     Ok(files)

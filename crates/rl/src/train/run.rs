@@ -9,6 +9,7 @@ use crate::methods::endpoint::EndpointTeacher;
 use crate::methods::estimator::OwnEstimator;
 use crate::roles::{Role, Trainer};
 use crate::rollout::buffer::RolloutBuffer;
+use crate::rollout::carry::Carried;
 use crate::save::{prepare, save_of_ranks};
 use plimsoll_base::{Error, Result};
 use plimsoll_config::{LearnsFrom, Objective, RunSpec};
@@ -18,7 +19,7 @@ use plimsoll_model::rope;
 use plimsoll_plan::{RoleName, longest_sequence};
 use plimsoll_ranks::Group;
 use plimsoll_reward::Rewards;
-use plimsoll_run::checkpoint::{BASE, BufferState, HELD, RoleState, RunState};
+use plimsoll_run::checkpoint::{BASE, BufferState, CARRIED, HELD, RoleState, RunState};
 use plimsoll_run::ending::Summary;
 use plimsoll_run::lead::{Job, Lead, Save, Saving};
 use plimsoll_run::progress::Progress;
@@ -91,6 +92,19 @@ impl<'r> LanguageRun<'r> {
         Ok(())
     }
 
+    /// Restores the groups that had not ended.
+    fn restore_carried(&mut self, folder: &Path, count: u64) -> Result<()> {
+        let Session { data, text, .. } = &mut self.session;
+        let text = &*text;
+        let mut item = |position: u64| {
+            data.batch(text, position, 1).map(|mut items| items.pop().expect("one position, one prompt"))
+        };
+        let rollout = &self.run.rollout;
+        let most = (rollout.group_size as usize, rollout.max_new_tokens as usize);
+        self.buffer.carried = Carried::read(&folder.join(CARRIED), count, most, &mut item)?;
+        Ok(())
+    }
+
     /// Shows a prompt as the model reads it: a wrong form is the commonest cause of a run that learns nothing.
     fn show_first_prompt(&mut self, lead: &mut Lead<'_, '_, '_, '_>) -> Result<()> {
         let Session { data, text, facts, .. } = &mut self.session;
@@ -152,10 +166,10 @@ impl<'r: 'scope, 'scope> Job<'scope> for LanguageRun<'r> {
             objective.set_kl_coef(coef);
         }
         self.cursor = Cursor { data_position: state.data_position, next_sample_id: state.next_sample_id };
-        match state.held {
-            Some(state) => self.restore_buffer(checkpoint, state),
-            None => Ok(()),
+        if let Some(state) = state.held {
+            self.restore_buffer(checkpoint, state)?;
         }
+        state.carried.map_or(Ok(()), |count| self.restore_carried(checkpoint, count))
     }
 
     fn step(&mut self, lead: &mut Lead<'_, '_, 'scope, '_>, step: u32) -> Result<()> {
@@ -222,6 +236,7 @@ impl<'r: 'scope, 'scope> Job<'scope> for LanguageRun<'r> {
         state.data_position = self.cursor.data_position;
         state.next_sample_id = self.cursor.next_sample_id;
         state.held = self.buffer.state();
+        state.carried = self.buffer.carried.count();
         state.kl_coef = self.objective.and_then(|objective| objective.adaptive_kl_coef());
         let of = |role: &Role<'_>| RoleState {
             updates: role.optimizer.is_some().then(|| role.updates()),

@@ -38,6 +38,8 @@ pub const CRITIC: &str = "state/critic.safetensors";
 pub const CRITIC_OPTIMIZER: &str = "state/critic_optimizer.safetensors";
 /// Samples waiting for their steps, one line per group.
 pub const HELD: &str = "state/held.jsonl";
+/// The groups of responses that had not ended, if there are any.
+pub const CARRIED: &str = "state/carried.jsonl";
 /// The resolved run file.
 pub const RUN_FILE: &str = "state/run.toml";
 pub const WEIGHTS: &str = "model.safetensors";

@@ -54,6 +54,9 @@ pub struct RunState {
     /// Samples of an earlier rollout that are waiting for their steps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held: Option<BufferState>,
+    /// Number of groups that had not ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub carried: Option<u64>,
     #[serde(with = "exact_option")]
     pub kl_coef: Option<f64>,
     /// Length of `events.jsonl` at this point.
@@ -80,6 +83,7 @@ impl RunState {
             data_position: 0,
             next_sample_id: 0,
             held: None,
+            carried: None,
             kl_coef: None,
             events_bytes: 0,
             progress,

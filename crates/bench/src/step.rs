@@ -1,0 +1,121 @@
+//! `bench step`: a whole GRPO step. The reward is a hash of the response, so every group has variance.
+
+use super::{Bench, BenchOptions, STEP_MICRO_BATCH, add, bench_run, finish, random_prompts, spread};
+use plimsoll_base::{Error, Result};
+use plimsoll_config::Auto;
+use plimsoll_infer::bound::Sources;
+use plimsoll_infer::runner::open;
+use plimsoll_infer::sampler::sampling;
+use plimsoll_infer::text::{Item, text_model};
+use plimsoll_memory::Limits;
+use plimsoll_memory::host::Host;
+use plimsoll_plan::devices;
+use plimsoll_reward::{RewardSpec, Rewards};
+use plimsoll_rl::context::{Cursor, StepContext};
+use plimsoll_rl::methods::policy::step;
+use plimsoll_rl::roles::Trainer;
+use plimsoll_rl::rollout::buffer::RolloutBuffer;
+use plimsoll_rollout::DrawnEnds;
+use serde_json::{Value, json};
+use std::time::Instant;
+
+/// The size of the steps.
+#[derive(Clone, Copy, Debug)]
+pub struct StepSize {
+    pub prompts: usize,
+    /// Samples of a prompt.
+    pub group: usize,
+    /// Tokens of a prompt.
+    pub prompt: usize,
+    /// Most tokens of a response.
+    pub new: usize,
+    /// Where responses end; at `new` tokens if absent.
+    pub lengths: Option<DrawnEnds>,
+    /// Prompts under way beyond those of a step.
+    pub carry: usize,
+}
+
+/// Measures `repeats` steps after the first one; with prompts that are carried over after as many more as it takes until
+/// the oldest of them are trained.
+///
+/// Errors: those of planning and of the steps.
+pub fn whole_step(options: &BenchOptions, size: StepSize) -> Result<Value> {
+    let StepSize { prompts, group, prompt, new, lengths, carry } = size;
+    if carry > 0 && lengths.is_none() {
+        return Err(Error::usage("bad-usage", "--carry without --lengths: all responses would end together")
+            .hint("add --lengths lognormal:1000,0.9"));
+    }
+    let mut run = bench_run(options, prompts, group, new);
+    run.rollout.carry = carry as u32;
+    let unmeasured = 1 + 2 * carry.div_ceil(prompts);
+    // No step is the last one, which would bring all responses to their end.
+    run.train.steps = u32::MAX;
+    if !devices::row_of(&run, &Limits::default()).has_own_memory() {
+        run.train.micro_batch_tokens = Auto::Value(STEP_MICRO_BATCH.max(prompt + new) as u32);
+    }
+    let bench = Bench::open(options, &mut run, prompt)?;
+    let (dev, mut arena) = open(&bench.report.shape, options.opening())?;
+    let mut trainer = Trainer::new(&*dev, &mut arena, &bench.report.shape, Sources::one(&bench.model), 0)?;
+    trainer.rehearse(&[sampling(&run.rollout, run.seed)])?;
+    if let Some(ends) = lengths {
+        trainer.sampler.draw_ends(ends);
+    }
+    let text = text_model(&bench.model, &run.data)?;
+    let items: Vec<Item> = random_prompts(&bench.spec(), prompts, prompt)
+        .into_iter()
+        .map(|ids| Item { ids, ..Item::default() })
+        .collect();
+    let mut rewards = Rewards::new(&[RewardSpec::of_kind("hash")])?;
+    let mut buffer = RolloutBuffer::default();
+    let objective = run.objective.expect("a bench run samples");
+    let mut cx = StepContext {
+        run: &run,
+        text: &text,
+        eos: &[],
+        objective,
+        rewards: &mut rewards,
+        episodes: None,
+        endpoint: None,
+        estimator: None,
+        prompts: &mut |first, n| {
+            Ok(items.iter().cycle().skip(first as usize % prompts).take(n).cloned().collect())
+        },
+        cursor: Cursor::default(),
+        buffer: &mut buffer,
+        edge: &mut |_| {},
+    };
+    let (mut times, mut mismatch, mut last, mut flops) = (Vec::new(), 0.0f64, Default::default(), 0.0);
+    let (mut trained, mut stale, mut idle) = (0.0, 0.0, 0.0);
+    for n in 0..unmeasured + options.repeats {
+        let started = Instant::now();
+        let report = step(&mut trainer, &mut cx, n as u32 + 1)?;
+        mismatch = mismatch.max(report.logprob_mismatch_max);
+        (last, flops) = (report.seconds, report.flops);
+        if n >= unmeasured {
+            times.push(started.elapsed().as_secs_f64());
+            let of = |name: &str| report.metrics.get(name).copied().unwrap_or(0.0);
+            trained += of("completions/mean_length") * (prompts * group) as f64;
+            stale += of("rollout/stale_share") / options.repeats as f64;
+            idle += of("rollout/idle_share") / options.repeats as f64;
+        }
+    }
+    let seconds: f64 = times.iter().sum();
+    let mut result = spread(&times);
+    result["share_of_peak"] = json!(flops / super::median(&times) / bench.peak(&*dev));
+    result["peak_bytes"] = json!(Host::this().rss().peak);
+    result["planned_bytes"] = json!(bench.report.host_peak());
+    result["logprob_mismatch_max"] = json!(mismatch);
+    bench.add_device_memory(&mut result, &*dev);
+    let parts = json!({ "rollout": last.rollout, "reward": last.reward, "update": last.update });
+    add(&mut result, json!({ "seconds_of_last": parts, "bench": "step", "unit": "s", "prompts": prompts }));
+    add(&mut result, json!({ "samples": group, "prompt_tokens": prompt, "new_tokens": new }));
+    if let Some(DrawnEnds { median, sigma }) = lengths {
+        let lengths = json!({ "median": median, "sigma": sigma });
+        add(
+            &mut result,
+            json!({ "lengths": lengths, "carry": carry, "trained_tokens_per_second": trained / seconds }),
+        );
+        add(&mut result, json!({ "stale_share": stale, "idle_share": idle }));
+    }
+    Ok(finish(result, &dev.machine_type(), dev.threads()))
+}

@@ -1,0 +1,75 @@
+//! `rollout.carry`: refuses what cannot wait for a later step, and a bound without an effect.
+
+use super::limits::{bad_value, contradiction};
+use super::provenance::Provenance;
+use super::sections::RunFile;
+use super::validate::SEQUENCES_PER_STEP_MAX;
+use super::values::DynamicSampling;
+use plimsoll_algo::advantage::Advantage;
+use plimsoll_base::Result;
+
+/// Requires samples of prompts that are compared with nothing but their group.
+pub(super) fn check(run: &RunFile, at: &Provenance) -> Result<()> {
+    let rollout = &run.rollout;
+    if let Some(most) = rollout.lag_tokens_max {
+        if rollout.carry == 0 {
+            let message =
+                "rollout.lag_tokens_max with rollout.carry = 0, where all tokens are of the newest weights";
+            return Err(contradiction(at, "rollout.lag_tokens_max", message)
+                .hint("set rollout.carry, or remove rollout.lag_tokens_max"));
+        }
+        if most >= rollout.max_new_tokens {
+            let wanted = format!(
+                "below rollout.max_new_tokens = {}: no response goes on after more",
+                rollout.max_new_tokens
+            );
+            return Err(bad_value(at, "rollout.lag_tokens_max", most, &wanted));
+        }
+    }
+    if rollout.carry == 0 {
+        return Ok(());
+    }
+    if let Some((with, why)) = hindrance(run) {
+        let message = format!("rollout.carry = {} with {with}, {why}", rollout.carry);
+        return Err(contradiction(at, "rollout.carry", &message)
+            .hint(format!("set rollout.carry = 0, or change {}", with.split(' ').next().unwrap_or(&with))));
+    }
+    let under_way = u64::from(rollout.prompts_per_step) + u64::from(rollout.carry);
+    let sequences = under_way.saturating_mul(u64::from(rollout.group_size));
+    if sequences > SEQUENCES_PER_STEP_MAX {
+        let wanted = format!(
+            "few enough: {sequences} sequences would be under way, and at most {SEQUENCES_PER_STEP_MAX} are taken"
+        );
+        return Err(bad_value(at, "rollout.carry", rollout.carry, &wanted));
+    }
+    Ok(())
+}
+
+/// Returns the setting that does not go with groups of several steps, and why.
+fn hindrance(run: &RunFile) -> Option<(String, &'static str)> {
+    let (loss, baseline) = (&run.loss, run.loss.baseline());
+    let advantage = format!("loss.advantage = \"{baseline}\"");
+    [
+        (
+            run.method.spec().sampling.is_none(),
+            format!("method = \"{}\"", run.method),
+            "which samples nothing",
+        ),
+        (run.environment.is_some(), "environment.env".into(), "whose episodes are played in one step"),
+        (run.rollout.policy_lag > 0, "rollout.policy_lag".into(), "which makes samples old in another way"),
+        (
+            loss.dynamic_sampling.and_then(DynamicSampling::filter).is_some(),
+            "loss.dynamic_sampling".into(),
+            "which draws further groups in the same step",
+        ),
+        (
+            baseline == Advantage::Greedy,
+            advantage.clone(),
+            "which compares with an answer of the newest weights",
+        ),
+        (baseline == Advantage::OptimalToken, advantage, "which needs all tokens of the newest weights"),
+        (loss.covariance.is_some(), "loss.covariance".into(), "which needs all tokens of the newest weights"),
+    ]
+    .into_iter()
+    .find_map(|(is_so, with, why)| is_so.then_some((with, why)))
+}

@@ -1,0 +1,188 @@
+//! The stop condition of a step's rollout: a response also stops at the tick at which the step has its groups. With
+//! several ranks they tell each other every `SHARED_TICKS` ticks which groups have ended. A rank that learns late draws
+//! tokens that it then drops; which tokens stay does not depend on it.
+
+use super::times::Times;
+use crate::rollout::exchange::exchange;
+use crate::rollout::packed::{Kind, packed};
+use plimsoll_base::{Error, Result};
+use plimsoll_infer::responses::TextStop;
+use plimsoll_ranks::Group;
+use plimsoll_rollout::{Finish, RolloutStats, StopCondition};
+use plimsoll_run::under_way;
+
+/// Ticks between two exchanges of ranks.
+const SHARED_TICKS: u64 = 64;
+
+/// What a rank tells the others.
+struct Ended {
+    /// Groups that have ended since, and their ticks.
+    groups: Vec<(u64, u64)>,
+    /// True if all its responses have.
+    is_done: bool,
+}
+packed!(Ended { groups: Vec<(u64, u64)>, is_done: bool });
+
+/// One of this rank's responses.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Drawn {
+    /// Tokens that it had when the step began.
+    pub start: usize,
+    /// Ticks in which it has drawn.
+    pub ticks: u64,
+    /// How it ended, if it has by itself; it may do so later than the step.
+    pub finish: Option<Finish>,
+    /// True if it draws no more.
+    is_over: bool,
+    /// True until it has drawn in the ticks before the next exchange.
+    is_awaited: bool,
+}
+
+impl Drawn {
+    /// A response that had `start` tokens, and may have ended.
+    pub(super) fn new(start: usize, has_ended: bool) -> Drawn {
+        Drawn { start, ticks: 0, finish: None, is_over: has_ended, is_awaited: !has_ended }
+    }
+}
+
+/// One of this rank's groups.
+struct Own {
+    number: usize,
+    /// Responses that have not ended by themselves.
+    left: usize,
+    /// Ticks of its longest response.
+    longest: u64,
+}
+
+pub(super) struct Drawing<'d> {
+    stop: TextStop<'d>,
+    new_tokens: usize,
+    size: usize,
+    groups: Vec<Own>,
+    pub(super) drawn: Vec<Drawn>,
+    pub(super) times: Times,
+    bound: u64,
+    ranks: Option<&'d Group>,
+    /// The tick of the next exchange.
+    next: u64,
+    awaited: usize,
+    untold: Vec<(u64, u64)>,
+    failure: Option<Error>,
+}
+
+impl<'d> Drawing<'d> {
+    /// Begins with this rank's responses, `size` for each of the groups `numbers`.
+    pub(super) fn new(
+        stop: TextStop<'d>,
+        (new_tokens, size): (usize, usize),
+        numbers: &[usize],
+        drawn: Vec<Drawn>,
+        times: Times,
+        ranks: Option<&'d Group>,
+    ) -> Drawing<'d> {
+        let left = |own: &[Drawn]| own.iter().filter(|drawn| !drawn.is_over).count();
+        let own = numbers.iter().zip(drawn.chunks(size));
+        let groups = own.map(|(&number, own)| Own { number, left: left(own), longest: 0 }).collect();
+        let (bound, awaited) = (times.bound(), left(&drawn));
+        under_way::expect(awaited);
+        Drawing {
+            stop,
+            new_tokens,
+            size,
+            groups,
+            drawn,
+            times,
+            bound,
+            ranks,
+            next: SHARED_TICKS,
+            awaited,
+            untold: Vec::new(),
+            failure: None,
+        }
+    }
+
+    /// Ends with what the engine returned: with several ranks once all have drawn what they have to.
+    ///
+    /// Errors: the engine's; `rank-lost` where another rank has one.
+    pub(super) fn finish(mut self, ran: Result<RolloutStats>) -> Result<(RolloutStats, Vec<Drawn>, Times)> {
+        if let Some(failure) = self.failure.take() {
+            return Err(failure);
+        }
+        let stats = match (ran, self.ranks) {
+            (Err(error), Some(group)) => {
+                let told = exchange::<Ended>(group, Kind::Carry, Err(error));
+                return Err(told.err().expect("an error of one's own comes back"));
+            }
+            (ran, _) => ran?,
+        };
+        while self.ranks.is_some() && !self.tell()? {}
+        Ok((stats, self.drawn, self.times))
+    }
+
+    /// Exchanges which groups have ended. True if no rank draws any more.
+    fn tell(&mut self) -> Result<bool> {
+        let Some(group) = self.ranks else { return Ok(true) };
+        let is_done = self.drawn.iter().all(|drawn| drawn.is_over);
+        let own = Ended { groups: std::mem::take(&mut self.untold), is_done };
+        let all = exchange(group, Kind::Carry, Ok(own))?;
+        for &(number, tick) in all.iter().flat_map(|of| &of.groups) {
+            self.times.end(number as usize, tick);
+        }
+        self.bound = self.times.bound();
+        self.next += SHARED_TICKS;
+        for drawn in &mut self.drawn {
+            drawn.is_awaited = !drawn.is_over && drawn.ticks < self.next;
+        }
+        self.awaited = self.drawn.iter().filter(|drawn| drawn.is_awaited).count();
+        Ok(all.iter().all(|of| of.is_done))
+    }
+
+    /// Counts a response that has reached the next exchange or draws no more; the last one brings the exchange about.
+    fn arrive(&mut self, sample: usize) {
+        let drawn = &mut self.drawn[sample];
+        let has_arrived = drawn.is_over || drawn.ticks >= self.next;
+        if !drawn.is_awaited || !has_arrived || self.failure.is_some() {
+            return;
+        }
+        drawn.is_awaited = false;
+        self.awaited -= 1;
+        let is_last = self.awaited == 0 && self.drawn.iter().any(|drawn| !drawn.is_over);
+        if is_last && let Err(error) = self.tell() {
+            // Everything stops, and the error comes out at the end.
+            (self.failure, self.bound) = (Some(error), 0);
+        }
+    }
+}
+
+impl StopCondition for Drawing<'_> {
+    fn stops(&mut self, sample: usize, response: &[u32]) -> bool {
+        let has_stopped = self.stop.stops(sample, response);
+        let drawn = &mut self.drawn[sample];
+        drawn.ticks = (response.len() - drawn.start) as u64;
+        let goes_on = !has_stopped && response.len() < self.new_tokens;
+        if goes_on {
+            self.arrive(sample);
+        }
+        let is_cut = goes_on && self.drawn[sample].ticks >= self.bound;
+        self.drawn[sample].is_over = is_cut;
+        has_stopped || is_cut
+    }
+
+    fn ended(&mut self, sample: usize, response: &[u32], finish: Finish) {
+        let drawn = &mut self.drawn[sample];
+        if !drawn.is_over {
+            drawn.ticks = (response.len() - drawn.start) as u64;
+            (drawn.finish, drawn.is_over) = (Some(finish), true);
+            let (ticks, own) = (drawn.ticks, &mut self.groups[sample / self.size]);
+            own.left -= 1;
+            own.longest = own.longest.max(ticks);
+            if own.left == 0 {
+                self.times.end(own.number, own.longest);
+                self.untold.push((own.number as u64, own.longest));
+                self.bound = self.bound.min(self.times.bound());
+            }
+        }
+        under_way::ended();
+        self.arrive(sample);
+    }
+}
