@@ -34,6 +34,7 @@ macro_rules! section {
 mod agent;
 mod aliases;
 mod covariance;
+mod credit;
 mod data_checks;
 mod data_sets;
 mod de;

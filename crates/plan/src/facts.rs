@@ -194,6 +194,7 @@ pub(crate) fn episode_memory(run: &RunSpec) -> EpisodeMemory {
         workers: Bytes(section.worker_memory.0.0.saturating_mul(u64::from(workers))),
         threads: if plays_agents { 0 } else { workers as usize },
         plays_agents,
+        compares_turns: run.turn_credit().is_some(),
         is_there: true,
     }
 }

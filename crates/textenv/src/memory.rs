@@ -10,6 +10,8 @@ const EPISODE_BYTES: u64 = 1024;
 /// A token of an agent's episode: as requested and sampled, its log-probability, and in the resulting sequence.
 const AGENT_BYTES_PER_TOKEN: u64 = 32;
 const TURN_BYTES: u64 = 256;
+/// A turn that is compared with others: its tokens and length, rewards and advantages, twice while lists grow.
+const COMPARED_TURN_BYTES: u64 = 96;
 /// Largest memory of a thread for one turn: its stack, 1 MiB of reply, and the parsed reply.
 const THREAD_BYTES: u64 = STACK_BYTES as u64 + (3 << 20);
 
@@ -23,12 +25,21 @@ pub struct EpisodeMemory {
     pub threads: usize,
     /// True if programs with their own loop play.
     pub plays_agents: bool,
+    /// True if the turns of a group are compared with each other.
+    pub compares_turns: bool,
     pub is_there: bool,
 }
 
 impl Default for EpisodeMemory {
     fn default() -> EpisodeMemory {
-        EpisodeMemory { turns_max: 1, workers: Bytes(0), threads: 0, plays_agents: false, is_there: false }
+        EpisodeMemory {
+            turns_max: 1,
+            workers: Bytes(0),
+            threads: 0,
+            plays_agents: false,
+            compares_turns: false,
+            is_there: false,
+        }
     }
 }
 
@@ -39,7 +50,8 @@ impl EpisodeMemory {
             return 0;
         }
         let token = TEXT_BYTES_PER_TOKEN + if self.plays_agents { AGENT_BYTES_PER_TOKEN } else { 0 };
-        let one = EPISODE_BYTES + TURN_BYTES * self.turns_max as u64 + token * tokens as u64;
+        let turn = TURN_BYTES + if self.compares_turns { COMPARED_TURN_BYTES } else { 0 };
+        let one = EPISODE_BYTES + turn * self.turns_max as u64 + token * tokens as u64;
         (samples as u64).saturating_mul(one).saturating_add(self.threads as u64 * THREAD_BYTES)
     }
 }

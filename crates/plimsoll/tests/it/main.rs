@@ -16,6 +16,7 @@ mod collect;
 mod collect_policy;
 mod collect_python;
 mod command_line;
+mod credit;
 mod data;
 mod delta;
 mod distill;
