@@ -13,13 +13,15 @@ use crate::shaping::{Shaping, shape_rewards};
 use plimsoll_base::Result;
 use std::ops::Range;
 
-/// What is compared with what.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TurnCredit {
-    /// Returns from a turn on, among the episodes of a group that have this turn.
-    Returns,
-    /// Rewards of turns, among all turns of a group.
-    Process,
+plimsoll_base::names! {
+    /// What is compared with what.
+    #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+    TurnCredit {
+        /// Returns from a turn on, among the episodes of a group that have this turn.
+        Returns = "turn",
+        /// Rewards of turns, among all turns of a group.
+        Process = "process",
+    }
 }
 
 /// The turns of a step's episodes, episode after episode.

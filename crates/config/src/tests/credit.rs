@@ -1,6 +1,6 @@
 //! `environment.credit` with each advantage: what compares turns, what is refused by name, and what stays as it was.
 
-use super::{EPISODES, load_text};
+use super::{EPISODES, GOOD, load_text};
 use crate::RunSpec;
 use plimsoll_algo::turns::TurnCredit;
 
@@ -62,4 +62,40 @@ fn what_a_turn_cannot_have_is_refused_by_name() {
         error.to_string().contains("environment.credit = \"process\", but an agent reports one"),
         "{error}"
     );
+}
+
+/// A run whose reward can return steps.
+const STEPS: [&str; 2] = ["reward.0.kind=python:a.py:f", "loss.step_credit=turn"];
+
+#[test]
+fn steps_are_read_and_compared_where_a_reward_can_return_them() {
+    let of = |sets: &[&str]| {
+        let loaded = load_text(GOOD, sets, &[]).unwrap_or_else(|error| panic!("{sets:?}: {error}"));
+        let spec = RunSpec::new(&loaded.run);
+        (spec.turn_credit(), spec.rewards[0].steps)
+    };
+    assert_eq!(of(&STEPS), (Some(TurnCredit::Returns), true));
+    assert_eq!(of(&[STEPS[0], "loss.step_credit=process"]), (Some(TurnCredit::Process), true));
+    assert!(of(&["reward.0.kind=http://a/b", STEPS[1]]).1);
+    assert_eq!(of(&STEPS[..1]), (None, false));
+    for (sets, slug, contains) in [
+        (&STEPS[1..], "contradictory-keys", "no [[reward]] can return steps"),
+        (&[STEPS[0], "loss.step_credit=episode"], "bad-value", "takes turn, process"),
+        (&[STEPS[0], STEPS[1], "method=gpg"], "contradictory-keys", "advantage `gpg`"),
+        (&[STEPS[0], STEPS[1], "method=reinforce"], "contradictory-keys", "which compares no group"),
+        (&[STEPS[0], STEPS[1], "method=optimal_token"], "contradictory-keys", "a baseline of each token"),
+        (&[STEPS[0], STEPS[1], "method=remax"], "contradictory-keys", "which compares no group"),
+        (&[STEPS[0], STEPS[1], "loss.overlong_buffer=2"], "contradictory-keys", "kind = \"length\""),
+        (
+            &[STEPS[0], "method=rloo", "loss.step_credit=process"],
+            "contradictory-keys",
+            "remove loss.step_credit",
+        ),
+    ] {
+        let error = load_text(GOOD, sets, &[]).expect_err(&format!("{sets:?}"));
+        assert_eq!(error.slug, slug, "{sets:?}: {error}");
+        assert!(error.to_string().contains(contains), "{sets:?} lacks {contains}: {error}");
+    }
+    let error = load_text(EPISODES, &STEPS[1..], &[]).expect_err("episodes have turns");
+    assert!(error.to_string().contains("an [environment] has turns"), "{error}");
 }

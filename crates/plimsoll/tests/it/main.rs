@@ -66,6 +66,7 @@ mod run_files;
 mod serve;
 mod short_forms;
 mod silence;
+mod steps;
 mod supervisor;
 mod survey;
 mod take_home;

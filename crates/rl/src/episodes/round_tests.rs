@@ -135,7 +135,7 @@ fn a_credited_turn_is_paid_for_by_itself_and_scores_of_the_run_count_before_eith
             episode.turns = vec![turn(1.5), turn(2.0)];
         }
         episodes.played[1].scored =
-            Some(Scored { total: Some(0.25), parts: vec![Some(0.25)], failed: false });
+            Some(Scored { total: Some(0.25), parts: vec![Some(0.25)], ..Scored::default() });
         assert_eq!(episodes.returns(), [Some(3.5), Some(0.25)]);
         assert_eq!(episodes.outcomes(), [Some(outcome), Some(0.25)], "{credit:?}");
         episodes.fail(0, None).expect("one may fail");
