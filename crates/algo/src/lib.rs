@@ -27,6 +27,7 @@ pub mod policy_loss;
 pub mod preference;
 pub mod shaping;
 pub mod supervised;
+pub mod turns;
 pub mod update;
 pub mod value_loss;
 

@@ -159,9 +159,12 @@ fn agents_keys(environment: &Environment, kind: &Kind, at: &Provenance) -> Resul
     let turns = f64::from(environment.turns_max);
     in_range(turns, 1.0, AGENT_TURNS_MAX, at, "environment.turns_max")?;
     in_range(f64::from(environment.branches_max), 1.0, turns, at, "environment.branches_max")?;
-    if environment.credit == Credit::Turn {
-        let message = "environment.credit = \"turn\", but an agent reports one reward for its episode";
-        return Err(contradiction(at, "environment.credit", message).hint("remove environment.credit"));
+    if environment.credit != Credit::Episode {
+        let message = format!(
+            "environment.credit = \"{}\", but an agent reports one reward for its episode",
+            environment.credit
+        );
+        return Err(contradiction(at, "environment.credit", &message).hint("remove environment.credit"));
     }
     if !environment.command.is_empty() && environment.network == Network::Deny {
         let message = "an agent reaches the model over the network, and environment.network = \"deny\"";
@@ -214,13 +217,7 @@ fn other_sections(run: &RunFile, environment: &Environment, kind: &Kind, at: &Pr
             contradiction(at, "loss.advantage", message).hint("set method = \"grpo\" or \"reinforce\"")
         );
     }
-    if environment.credit == Credit::Turn && advantage.compares_group() {
-        let message = format!(
-            "environment.credit = \"turn\" with advantage `{advantage}`, which compares whole episodes of a group"
-        );
-        return Err(contradiction(at, "environment.credit", &message)
-            .hint("set method = \"ppo\" or \"reinforce\", or environment.credit = \"episode\""));
-    }
+    super::credit::check(run, environment, at)?;
     if kind.has_no_first_messages() && run.data.prompt_tokens_max.is_none() {
         let missing = super::de::missing_key(&at.source, &super::Origin::Default, "data.prompt_tokens_max");
         return Err(missing

@@ -35,6 +35,7 @@ mod agent;
 mod aliases;
 mod carry;
 mod covariance;
+mod credit;
 mod data_checks;
 mod data_sets;
 mod de;

@@ -8,6 +8,7 @@ use plimsoll_algo::covariance::Covariance;
 use plimsoll_algo::kl::{KlController, KlEstimator};
 use plimsoll_algo::policy_loss::PolicyLoss;
 use plimsoll_algo::shaping::{GroupFilter, Overlong, Shaping};
+use plimsoll_algo::turns::TurnCredit;
 
 /// Rewards are clipped to this range after shaping (`docs/methods.md`).
 const REWARD_CLIP: [f32; 2] = [-10.0, 10.0];
@@ -29,6 +30,8 @@ pub struct Objective {
     pub filter: Option<GroupFilter>,
     /// Turns sample rewards into shaped rewards.
     pub shaping: Shaping,
+    /// How the steps of a response are compared; whole responses are if none.
+    pub steps: Option<TurnCredit>,
     pub gamma: f64,
     /// GAE over a critic's values; returns without one.
     pub gae: Option<Gae>,
@@ -66,6 +69,7 @@ impl Objective {
         Some(Objective {
             filter: loss.dynamic_sampling.and_then(DynamicSampling::filter),
             shaping: Shaping { overlong, group, clip: REWARD_CLIP },
+            steps: loss.step_credit,
             gamma: loss.gamma,
             gae: (loss.baseline() == Advantage::Gae).then_some(Gae {
                 gamma: loss.gamma,

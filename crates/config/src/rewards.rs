@@ -25,6 +25,12 @@ pub(crate) fn reward_specs(rewards: &[Reward], answer_column: &str) -> Vec<Rewar
             pattern: r.pattern.clone(),
             overlong_buffer: r.overlong_buffer.map(|n| n as usize),
             judge: r.judge(),
+            steps: false,
         })
         .collect()
+}
+
+/// Lets rewards return steps, if the run credits them.
+pub(crate) fn with_steps(specs: Vec<RewardSpec>, is_credited: bool) -> Vec<RewardSpec> {
+    specs.into_iter().map(|spec| RewardSpec { steps: is_credited, ..spec }).collect()
 }

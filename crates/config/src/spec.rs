@@ -2,7 +2,7 @@
 //! rest of the program works on it; run files are only read, merged and written.
 
 use crate::own_advantage::estimator_spec;
-use crate::rewards::reward_specs;
+use crate::rewards::{reward_specs, with_steps};
 use crate::{
     Auto, Checkpoint, Critic, CriticLearns, Data, Distill, Environment, Eval, EvalMetric, Lora, Loss,
     LossType, Memory, ModelOptions, Objective, OwnTeacher, Reward, Rollout, Run, RunFile, Track, Train,
@@ -120,7 +120,10 @@ impl RunSpec {
             rollout: run.rollout.clone(),
             retries: run.loss.dynamic_sampling_retries.unwrap_or(0),
             mask_truncated: run.loss.mask_truncated,
-            rewards: reward_specs(&run.reward, &run.data.answer_column),
+            rewards: with_steps(
+                reward_specs(&run.reward, &run.data.answer_column),
+                run.loss.step_credit.is_some(),
+            ),
             model_rewards: ModelReward::of(&run.reward),
             estimator: estimator_spec(run),
             objective: Objective::new(run),

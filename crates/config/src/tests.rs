@@ -1,5 +1,6 @@
 //! Run files, good and bad.
 
+mod credit;
 mod device;
 mod distill;
 mod judge;
@@ -509,7 +510,6 @@ fn an_environment_stands_in_the_place_of_data_and_rewards() {
         (&["rollout.policy_lag=1"], "contradictory-keys", "the step that trains on them"),
         (&["loss.dynamic_sampling=true"], "contradictory-keys", "loss.dynamic_sampling"),
         (&["loss.overlong_buffer=2"], "contradictory-keys", "loss.overlong_buffer"),
-        (&["environment.credit=turn"], "contradictory-keys", "whole episodes of a group"),
         (&["environment.env=python:game.py:Game"], "missing-key", "data.prompt_tokens_max"),
         (&["environment.tools=[\"python:a.py:f\"]"], "contradictory-keys", "set env = \"tools\""),
         (&["environment.env=tools"], "missing-key", "environment.tools"),

@@ -453,11 +453,13 @@ impl JsonSchema for DynamicSampling {
 
 names!(
     /// Which tokens the reward of a turn is credited to.
-    Credit, "\"episode\" or \"turn\"", {
+    Credit, "\"episode\", \"turn\" or \"process\"", {
         /// The sum of all turns, to the whole episode.
         Episode = "episode",
         /// To the turn that earned it and those before it.
         Turn = "turn",
+        /// The same, after it was compared with the rewards of all turns of its group.
+        Process = "process",
     }
 );
 

@@ -62,7 +62,7 @@ fn kept(text: &TextModel, samples: &Samples, item: &Item, response: &str) -> Kep
     let kept =
         SamplesHeader { text, step: 3, answer_column: "answer", names: &names, samples, policy_version: 9 };
     let place = Place { set: "train", index: 41, of_group: 1 };
-    let scored = Scored { total: Some(0.5), parts: vec![Some(1.0), None], failed: false };
+    let scored = Scored { total: Some(0.5), parts: vec![Some(1.0), None], ..Scored::default() };
     kept.sample(0, place, item, response, &scored)
 }
 

@@ -11,7 +11,7 @@ use plimsoll_devices::{Card, DeviceRow};
 use plimsoll_files::OpenModel;
 use plimsoll_memory::host::Host;
 use plimsoll_model::STAGING_BYTES_MIN;
-use plimsoll_reward::WORDS_BYTES_MAX;
+use plimsoll_reward::{STEPS_MAX, WORDS_BYTES_MAX};
 use plimsoll_textenv::{EpisodeMemory, Kind};
 use plimsoll_train::Share;
 
@@ -182,7 +182,10 @@ pub(crate) fn staging_bytes_of(allowed: Auto<ByteSize>, spec: &ModelSpec) -> Byt
 }
 
 pub(crate) fn episode_memory(run: &RunSpec) -> EpisodeMemory {
-    let Some(section) = &run.environment else { return EpisodeMemory::default() };
+    let Some(section) = &run.environment else {
+        let steps_max = if run.turn_credit().is_some() { STEPS_MAX } else { 0 };
+        return EpisodeMemory { steps_max, ..EpisodeMemory::default() };
+    };
     let kind = Kind::parse(&section.env);
     let has_workers = kind.as_ref().is_ok_and(Kind::has_workers);
     let plays_agents = kind.is_ok_and(|kind| kind.is_agents());
@@ -194,6 +197,8 @@ pub(crate) fn episode_memory(run: &RunSpec) -> EpisodeMemory {
         workers: Bytes(section.worker_memory.0.0.saturating_mul(u64::from(workers))),
         threads: if plays_agents { 0 } else { workers as usize },
         plays_agents,
+        compares_turns: run.turn_credit().is_some(),
+        steps_max: 0,
         is_there: true,
     }
 }

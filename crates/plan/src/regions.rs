@@ -358,6 +358,7 @@ impl RunShape {
         let tokens = self.engine.prompt_tokens + self.engine.new_tokens;
         let episodes = self.episodes.host_bytes(self.engine.samples, tokens);
         row("environment.episodes", "rl", Place::Heap, episodes);
+        row("reward.steps", "rl", Place::Heap, self.episodes.step_bytes(self.engine.samples));
         row("environment.workers", "rl", Place::Workers, self.episodes.workers.0);
         kernel_row(layout, self.target.threads + self.rewards.threads + self.episodes.threads + 1);
     }

@@ -198,10 +198,9 @@ impl Worker {
         for (sample, (case, score)) in cases.iter().zip(&scores.scores).enumerate() {
             // A score beyond f32 would become infinite in the sum.
             let largest = f64::from(f32::MAX);
-            let Some(score) = score.filter(|s| !s.is_finite() || (s * self.spec.weight).abs() > largest)
-            else {
-                continue;
-            };
+            let is_beyond = |s: &f64| !s.is_finite() || (s * self.spec.weight).abs() > largest;
+            let of_steps = scores.steps.get(sample).into_iter().flatten().map(|step| step.reward);
+            let Some(score) = score.iter().copied().chain(of_steps).find(is_beyond) else { continue };
             return Err(Error::new(
                 slugs::REWARD_NOT_FINITE,
                 format!("reward `{}` gave {score} for sample {sample} of batch {batch}", self.name),

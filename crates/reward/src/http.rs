@@ -6,7 +6,7 @@ use crate::case::Case;
 use crate::scorer::{Reading, Scorer, Start, answer, plain};
 use crate::spec::RewardSpec;
 use plimsoll_base::{Error, Result, slugs};
-use plimsoll_worker::Scores;
+use plimsoll_worker::{Scores, read_steps};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +30,8 @@ pub(crate) fn read(spec: &RewardSpec, argument: Option<&str>) -> Option<Reading>
     let url = spec.kind.clone();
     let starts = Reading::starts("http", |Start { name, spec, limits, .. }| {
         let answer_column = spec.answer_column.clone();
-        Ok(Box::new(Http { answer_column, client: Client::new(url, name, limits.timeout, None) }))
+        let client = Client::new(url, name, limits.timeout, None);
+        Ok(Box::new(Http { answer_column, client, steps: spec.steps }))
     });
     (!address.is_empty() && !address.starts_with('/')).then_some(starts)
 }
@@ -39,27 +40,30 @@ pub(crate) fn read(spec: &RewardSpec, argument: Option<&str>) -> Option<Reading>
 struct Http {
     answer_column: String,
     client: Client,
+    /// True if steps are read.
+    steps: bool,
 }
 
 impl Scorer for Http {
     fn score(&mut self, cases: &[Arc<Case>], _: [u32; 2]) -> Result<Scores> {
-        self.ask(cases).map(plain)
+        self.ask(cases)
     }
 }
 
 impl Http {
     /// Requests the scores of a batch.
-    fn ask(&self, cases: &[Arc<Case>]) -> Result<Vec<Option<f64>>> {
+    fn ask(&self, cases: &[Arc<Case>]) -> Result<Scores> {
         let answers: Vec<&Value> =
             cases.iter().map(|case| answer(&case.prompt.columns, &self.answer_column)).collect();
         let queries: Vec<String> =
             cases.iter().map(|case| format!("{}{}", case.prompt.rendered, case.response)).collect();
         let prompts: Vec<&str> = cases.iter().map(|case| case.prompt.rendered.as_str()).collect();
         let body = json!({ "query": queries, "prompts": prompts, "labels": answers }).to_string();
-        self.read(&self.client.post(&body)?, cases.len())
+        self.read(&self.client.post(&body)?, cases)
     }
 
-    fn read(&self, reply: &[u8], samples: usize) -> Result<Vec<Option<f64>>> {
+    fn read(&self, reply: &[u8], cases: &[Arc<Case>]) -> Result<Scores> {
+        let samples = cases.len();
         let bad = |what: &str| {
             Error::new(
                 slugs::REWARD_BAD_REPLY,
@@ -79,7 +83,13 @@ impl Http {
             Value::Number(number) => Ok(number.as_f64()),
             other => Err(bad(&format!("the reward {other:.80}"))),
         };
-        list.iter().map(one).collect()
+        let scores = list.iter().map(one).collect::<Result<_>>()?;
+        let responses: Vec<&str> = cases.iter().map(|case| case.response.as_str()).collect();
+        let steps = match reply.get("steps").filter(|_| self.steps) {
+            Some(lists) => read_steps(lists, &responses).map_err(|what| bad(&what))?,
+            None => Vec::new(),
+        };
+        Ok(Scores { steps, ..plain(scores) })
     }
 }
 
@@ -210,4 +220,39 @@ pub(crate) fn key(variable: &str) -> std::result::Result<String, &'static str> {
 /// Returns the pause before attempt `attempt`, counted from 1.
 pub(crate) fn pause_before(attempt: u32) -> Duration {
     PAUSE.saturating_mul(1 << (attempt - 1).min(16)).min(PAUSE_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_worker::RewardStep;
+
+    #[test]
+    fn a_server_may_give_steps_where_the_run_reads_them() {
+        let case = |response: &str| {
+            Arc::new(Case {
+                prompt: Arc::default(),
+                response: response.into(),
+                completion: None,
+                response_ids: Vec::new(),
+                max_new_tokens: 8,
+                ended: true,
+            })
+        };
+        let cases = [case("12+3"), case("7")];
+        let read = |steps: bool, reply: &str| {
+            let client = Client::new("http://a/b".into(), "http", Duration::from_secs(1), None);
+            Http { answer_column: String::new(), client, steps }.read(reply.as_bytes(), &cases)
+        };
+        let reply = r#"{"rewards": [1, null], "steps": [[[2, 0.5], [4, -1]], null]}"#;
+        let scores = read(true, reply).expect("a good reply");
+        assert_eq!(scores.scores, [Some(1.0), None]);
+        let steps = [(2, 0.5), (4, -1.0)].map(|(end, reward)| RewardStep { end, reward });
+        assert_eq!(scores.steps, [steps.to_vec(), vec![]]);
+        assert!(read(false, reply).expect("a good reply").steps.is_empty());
+        assert_eq!(read(true, r#"{"rewards": [1, 2]}"#).expect("steps may be absent").steps.len(), 0);
+        let bad = r#"{"rewards": [1, 2], "steps": [[[5, 1]], null]}"#;
+        let error = read(true, bad).expect_err("beyond the text");
+        assert!(error.slug == slugs::REWARD_BAD_REPLY && error.message.contains("ends at 5"), "{error}");
+    }
 }

@@ -39,8 +39,8 @@ pub use gsm8k::grade_gsm8k;
 pub use judge::JudgeSpec;
 pub use kinds::{KINDS, RewardKind, RewardMemory};
 pub use plimsoll_worker::{
-    EstimatorInputs, EstimatorSpec, KEEPER, Network, Offered, PythonEstimator, Signature, WORDS_BYTES_MAX,
-    Words, become_keeper, keep_with, offered,
+    EstimatorInputs, EstimatorSpec, KEEPER, Network, Offered, PythonEstimator, RewardStep, STEPS_MAX,
+    Signature, WORDS_BYTES_MAX, Words, become_keeper, keep_with, offered,
 };
 pub use rewards::{Rewards, Scored};
 pub use spec::{OnError, RewardSpec};

@@ -28,6 +28,7 @@ pub(crate) fn read(argument: Option<&str>) -> Option<Reading> {
             python: spec.python.clone(),
             memory: spec.worker_memory,
             network: spec.network,
+            steps: spec.steps,
             words,
         };
         let function = PythonFunction::start(&python, limits, stop)?;

@@ -10,7 +10,7 @@ use crate::scorer::column_missing;
 use crate::spec::{OnError, RewardSpec};
 use crate::tally::Tally;
 use plimsoll_base::{Error, ExactSum, Result};
-use plimsoll_worker::{Scores, Stop, Words};
+use plimsoll_worker::{RewardStep, Scores, Stop, Words};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -30,6 +30,8 @@ pub struct Scored {
     pub parts: Vec<Option<f32>>,
     /// True if a reward or an environment failed: a sum without that part would take the failure for a 0.
     pub failed: bool,
+    /// Steps of the response with their weighted rewards, in order; they are no part of the sum. Empty without.
+    pub steps: Vec<RewardStep>,
 }
 
 impl Scored {
@@ -37,6 +39,17 @@ impl Scored {
     pub fn add(&mut self, weighted: f32) {
         if !self.failed {
             self.total = Some(self.total.unwrap_or(0.0) + weighted);
+        }
+    }
+
+    /// Adds steps; those of several rewards that end in one place are one.
+    fn add_steps(&mut self, steps: &[RewardStep], weight: f64) {
+        for step in steps {
+            let reward = step.reward * weight;
+            match self.steps.binary_search_by_key(&step.end, |known| known.end) {
+                Ok(at) => self.steps[at].reward += reward,
+                Err(at) => self.steps.insert(at, RewardStep { reward, ..*step }),
+            }
         }
     }
 }
@@ -263,6 +276,9 @@ impl Rewards {
                 for sample in scores.failed.iter().map(|failed| range.start + failed) {
                     (scored[sample].total, scored[sample].failed) = (None, true);
                 }
+                for (sample, steps) in range.clone().zip(&scores.steps) {
+                    scored[sample].add_steps(steps, reward.spec.weight);
+                }
                 for (sample, score) in range.zip(&scores.scores) {
                     let one = &mut scored[sample];
                     one.parts.push(score.map(|score| score as f32));
@@ -347,7 +363,7 @@ mod tests {
         let of = |total, parts: [f32; 3]| Scored {
             total: Some(total),
             parts: parts.map(Some).to_vec(),
-            failed: false,
+            ..Scored::default()
         };
         assert_eq!(scored[0], of(0.75, [1.0, -0.5, 1.0]));
         assert_eq!(scored[1], of(-0.25, [0.0, -0.5, 0.0]));
@@ -407,6 +423,16 @@ mod tests {
         let rewards =
             Rewards::new(&[RewardSpec::of_kind("regex:a"), RewardSpec::of_kind("regex:b")]).unwrap();
         assert_eq!(rewards.names(), ["regex", "regex_2"]);
+    }
+
+    #[test]
+    fn steps_of_several_rewards_are_one_list() {
+        let of = |end, reward| RewardStep { end, reward };
+        let mut one = Scored::default();
+        one.add_steps(&[of(2, 1.0), of(7, -1.0)], 0.5);
+        one.add_steps(&[of(1, 3.0), of(7, 4.0), of(9, 1.0)], 1.0);
+        assert_eq!(one.steps, [of(1, 3.0), of(2, 0.5), of(7, 3.5), of(9, 1.0)]);
+        assert_eq!(one.total, None, "they are no part of the sum");
     }
 
     #[test]

@@ -49,6 +49,8 @@ pub struct RewardSpec {
     pub overlong_buffer: Option<usize>,
     /// How a `judge` is asked.
     pub judge: JudgeSpec,
+    /// True if the steps that a function or a server may return are read.
+    pub steps: bool,
 }
 
 impl Default for RewardSpec {
@@ -70,6 +72,7 @@ impl Default for RewardSpec {
             pattern: None,
             overlong_buffer: None,
             judge: JudgeSpec::default(),
+            steps: false,
         }
     }
 }

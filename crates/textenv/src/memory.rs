@@ -10,6 +10,10 @@ const EPISODE_BYTES: u64 = 1024;
 /// A token of an agent's episode: as requested and sampled, its log-probability, and in the resulting sequence.
 const AGENT_BYTES_PER_TOKEN: u64 = 32;
 const TURN_BYTES: u64 = 256;
+/// A turn that is compared with others: its tokens and length, rewards and advantages, twice while lists grow.
+const COMPARED_TURN_BYTES: u64 = 96;
+/// A step of a response as it is read, as ranks send it, and as it waits.
+const STEP_BYTES: u64 = 4 * 16;
 /// Largest memory of a thread for one turn: its stack, 1 MiB of reply, and the parsed reply.
 const THREAD_BYTES: u64 = STACK_BYTES as u64 + (3 << 20);
 
@@ -23,23 +27,42 @@ pub struct EpisodeMemory {
     pub threads: usize,
     /// True if programs with their own loop play.
     pub plays_agents: bool,
+    /// True if the turns of a group are compared with each other.
+    pub compares_turns: bool,
+    /// Most steps of a response that a reward returns; 0 if none are read.
+    pub steps_max: usize,
     pub is_there: bool,
 }
 
 impl Default for EpisodeMemory {
     fn default() -> EpisodeMemory {
-        EpisodeMemory { turns_max: 1, workers: Bytes(0), threads: 0, plays_agents: false, is_there: false }
+        EpisodeMemory {
+            turns_max: 1,
+            workers: Bytes(0),
+            threads: 0,
+            plays_agents: false,
+            compares_turns: false,
+            steps_max: 0,
+            is_there: false,
+        }
     }
 }
 
 impl EpisodeMemory {
+    /// Returns the host bytes of the steps of `samples` responses, each with one more for its score.
+    pub fn step_bytes(&self, samples: usize) -> u64 {
+        let steps = if self.steps_max > 0 { self.steps_max as u64 + 1 } else { 0 };
+        (samples as u64).saturating_mul(steps * (STEP_BYTES + COMPARED_TURN_BYTES))
+    }
+
     /// Returns the host bytes of `samples` episodes of up to `tokens` tokens, including prompts.
     pub fn host_bytes(&self, samples: usize, tokens: usize) -> u64 {
         if !self.is_there {
             return 0;
         }
         let token = TEXT_BYTES_PER_TOKEN + if self.plays_agents { AGENT_BYTES_PER_TOKEN } else { 0 };
-        let one = EPISODE_BYTES + TURN_BYTES * self.turns_max as u64 + token * tokens as u64;
+        let turn = TURN_BYTES + if self.compares_turns { COMPARED_TURN_BYTES } else { 0 };
+        let one = EPISODE_BYTES + turn * self.turns_max as u64 + token * tokens as u64;
         (samples as u64).saturating_mul(one).saturating_add(self.threads as u64 * THREAD_BYTES)
     }
 }

@@ -7,6 +7,7 @@ use crate::launch::{Launch, Limits};
 use crate::pool::{Pool, Request, Stop};
 use crate::raised::Raised;
 use crate::sandbox::Network;
+use crate::steps::{RewardStep, read_steps};
 use crate::words::Words;
 use plimsoll_base::{Bytes, Error, ExactSum, Result, slugs};
 use serde::Serialize;
@@ -63,6 +64,8 @@ pub struct PythonSpec {
     /// Limit on the address space of one interpreter.
     pub memory: Bytes,
     pub network: Network,
+    /// True if the steps that it may return are read.
+    pub steps: bool,
     /// Where output of the function goes.
     pub words: Option<Words>,
 }
@@ -76,6 +79,8 @@ pub struct Scores {
     pub failed: Vec<usize>,
     /// Name, sum and count of each value.
     pub logged: Vec<(String, ExactSum, u64)>,
+    /// The steps of each sample; empty if none are read.
+    pub steps: Vec<Vec<RewardStep>>,
 }
 
 /// A Python function that scores batches.
@@ -83,6 +88,7 @@ pub struct PythonFunction {
     pool: Pool,
     name: String,
     signature: Signature,
+    steps: bool,
     ids: Ids,
 }
 
@@ -106,7 +112,13 @@ impl PythonFunction {
         let launch = Launch::of_python(python, SERVE, item, spec.memory, spec.network, check_loaded);
         let launch = Launch { words: spec.words.clone(), ..launch };
         let pool = Pool::start(launch, limits, stop)?;
-        Ok(PythonFunction { pool, name: function.clone(), signature: spec.signature, ids: Ids::default() })
+        Ok(PythonFunction {
+            pool,
+            name: function.clone(),
+            signature: spec.signature,
+            steps: spec.steps,
+            ids: Ids::default(),
+        })
     }
 
     /// Checks the function's parameters against the arguments of its call.
@@ -137,9 +149,8 @@ impl PythonFunction {
         let outcomes = self.pool.call(&requests);
         let mut scores = Vec::with_capacity(slices.len());
         for (index, outcome) in outcomes.into_iter().enumerate() {
-            let samples = slices[index].responses.len();
             let reply = outcome.and_then(|lines| self.reply_to(index, &ids[index], &lines[0]));
-            scores.push(reply.and_then(|reply| self.read_reply(index, &reply, samples)));
+            scores.push(reply.and_then(|reply| self.read_reply(index, &reply, &slices[index].responses)));
         }
         scores
     }
@@ -160,6 +171,14 @@ impl PythonFunction {
     }
 
     fn request(&self, batch: &Batch) -> Value {
+        let mut request = self.call_of(batch);
+        if self.steps {
+            request["with_steps"] = true.into();
+        }
+        request
+    }
+
+    fn call_of(&self, batch: &Batch) -> Value {
         match self.signature {
             Signature::Trl => {
                 let mut keywords = columns_by_name(&batch.columns);
@@ -195,7 +214,8 @@ impl PythonFunction {
         }
     }
 
-    fn read_reply(&mut self, worker: usize, reply: &Value, samples: usize) -> Result<Scores> {
+    fn read_reply(&mut self, worker: usize, reply: &Value, responses: &[String]) -> Result<Scores> {
+        let samples = responses.len();
         let name = &self.name;
         if let Some(raised) = reply.get("raised").map(Raised::read) {
             let message = format!("reward `{name}` raised {}", raised.head());
@@ -219,7 +239,12 @@ impl PythonFunction {
             .iter()
             .map(|value| score(value).ok_or_else(|| self.bad_reply(&format!("the score {value}"))))
             .collect();
-        Ok(Scores { scores: scores?, failed: Vec::new(), logged: logged(reply) })
+        let responses: Vec<&str> = responses.iter().map(String::as_str).collect();
+        let steps = match self.steps {
+            true => read_steps(&reply["steps"], &responses).map_err(|what| self.bad_reply(&what))?,
+            false => Vec::new(),
+        };
+        Ok(Scores { scores: scores?, failed: Vec::new(), logged: logged(reply), steps })
     }
 
     fn bad_reply(&self, what: &str) -> Error {

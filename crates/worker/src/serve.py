@@ -82,17 +82,38 @@ def called(function, keywords_of_calls):
 
 def one_score(result, metrics):
     """verl's result for one sample: a number, or a dict with `score` and further numbers."""
+    if isinstance(result, dict):
+        for name, value in result.items():
+            if name != "score" and isinstance(value, (bool, int, float)):
+                metrics.add(name, value)
+    return plain_score(result)
+
+
+def plain_score(result):
+    """A number, or the `score` of a dict, which may have `steps` too."""
     if not isinstance(result, dict):
         return number(result)
     if "score" not in result:
         raise TypeError("a dict without `score`")
-    for name, value in result.items():
-        if name != "score" and isinstance(value, (bool, int, float)):
-            metrics.add(name, value)
     return number(result["score"])
 
 
-def all_scores(result, metrics):
+def steps_of(results):
+    """For each result its `steps` as JSON can carry them, `[end, reward]` each; null without."""
+
+    def one(step):
+        end, *rest = step
+        return [end.__index__() if hasattr(end, "__index__") else None, *map(number, rest)]
+
+    def of(result):
+        steps = result.get("steps") if isinstance(result, dict) else None
+        # A number of this name is a metric.
+        return None if steps is None or isinstance(steps, (bool, int, float)) else [one(step) for step in steps]
+
+    return [of(result) for result in results]
+
+
+def all_results(result, metrics):
     """A result for all samples: a list, or OpenRLHF's dict with `rewards` and `extra_logs`."""
     if isinstance(result, dict):
         if "rewards" not in result:
@@ -102,7 +123,7 @@ def all_scores(result, metrics):
         result = result["rewards"]
     if isinstance(result, (str, bytes)) or not hasattr(result, "__iter__"):
         raise TypeError(f"a {type(result).__name__} instead of a list")
-    return [number(score) for score in result]
+    return list(result)
 
 
 def answer(function, names, request):
@@ -133,8 +154,10 @@ def answer(function, names, request):
         if "calls" in request:
             scores = [one_score(result, metrics) for result in results]
         else:
-            scores = all_scores(results[0], metrics)
-        return {"scores": scores, "metrics": metrics.bits()}
+            results = all_results(results[0], metrics)
+            scores = [plain_score(result) for result in results]
+        steps = {"steps": steps_of(results)} if request.get("with_steps") else {}
+        return {"scores": scores, "metrics": metrics.bits(), **steps}
     except MemoryError:
         return {"memory": True}
     except Exception as error:

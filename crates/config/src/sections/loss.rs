@@ -9,6 +9,7 @@ use plimsoll_algo::correction::CorrectionKind;
 use plimsoll_algo::covariance::CovarianceKind;
 use plimsoll_algo::kl::KlEstimator;
 use plimsoll_algo::policy_loss::PolicyLossKind;
+use plimsoll_algo::turns::TurnCredit;
 use plimsoll_base::Bytes;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -58,6 +59,10 @@ section! {
         /// Baseline of a group, or a function of yours, `python:FILE.py:FUNCTION`. By method.
         #[serde(skip_serializing_if = "Option::is_none")]
         advantage: Option<Estimator> = None,
+        /// How the steps that a reward returns next to its score are credited, as `environment.credit` credits turns.
+        /// Steps are not read if absent.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        step_credit: Option<TurnCredit> = None,
         /// The Python interpreter of such a function; `python3` if absent.
         #[serde(skip_serializing_if = "Option::is_none")]
         advantage_python: Option<String> = None => [FREELY],

@@ -271,7 +271,7 @@ mod tests {
     use super::*;
 
     fn scored(first: Option<f32>, total: Option<f32>) -> Scored {
-        Scored { total, parts: vec![first, Some(-0.5)], failed: false }
+        Scored { total, parts: vec![first, Some(-0.5)], ..Scored::default() }
     }
 
     #[test]

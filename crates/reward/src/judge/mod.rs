@@ -86,7 +86,7 @@ impl Scorer for ModelJudge {
             cases.iter().map(|case| self.judge(case, &mut seen)).collect::<Result<_>>()?;
         let failed = scores.iter().enumerate().filter(|(_, score)| score.is_none());
         let failed = failed.map(|(sample, _)| sample).collect();
-        Ok(Scores { scores, failed, logged: seen.logged() })
+        Ok(Scores { scores, failed, logged: seen.logged(), ..Scores::default() })
     }
 
     fn counted(&mut self) -> Tally {

@@ -51,7 +51,7 @@ impl Episodes {
         let none = || vec![None; if self.is_graded() { rewards.names().len() } else { 0 }];
         let one = |(episode, total): (&super::episode::Episode, Option<f32>)| match &episode.scored {
             Some(scored) if !episode.has_fault => scored.clone(),
-            _ => Scored { total, parts: none(), failed: episode.has_fault },
+            _ => Scored { total, parts: none(), failed: episode.has_fault, ..Scored::default() },
         };
         self.played.iter().zip(self.outcomes()).map(one).collect()
     }

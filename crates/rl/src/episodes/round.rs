@@ -26,6 +26,8 @@ pub struct Episodes {
     hosts: Hosts,
     pub(super) agents: Option<AgentPlay>,
     section: Environment,
+    /// True if each turn's reward is placed on its last token as it is.
+    pays_turns: bool,
     overlong: Overlong,
     prompt_tokens: usize,
     /// Most tokens of an episode after its prompt.
@@ -64,6 +66,7 @@ impl Episodes {
             hosts: Hosts::start(&kind, &section.host_settings(&run.data.prompt_column))?,
             agents,
             section: section.clone(),
+            pays_turns: section.credit == Credit::Turn && run.turn_credit().is_none(),
             overlong: run.data.overlong,
             prompt_tokens,
             response_tokens: run.response_tokens_max(),
@@ -239,12 +242,20 @@ impl Episodes {
         self.sums(|turns| turns)
     }
 
-    /// Returns the reward at the end of each episode: its return, or, where turns are credited, the last turn's reward.
+    /// Returns the reward at the end of each episode: its return, or, where turns are paid, the last turn's reward.
     pub fn outcomes(&self) -> Vec<Option<f32>> {
-        match self.section.credit {
-            Credit::Episode => self.returns(),
-            Credit::Turn => self.sums(|turns| &turns[turns.len().saturating_sub(1)..]),
+        match self.pays_turns {
+            false => self.returns(),
+            true => self.sums(|turns| &turns[turns.len().saturating_sub(1)..]),
         }
+    }
+
+    /// Returns the rewards of each episode's turns; `None` of an episode without a return.
+    pub(crate) fn turn_rewards(&self) -> impl Iterator<Item = Option<Vec<f64>>> {
+        let of = |(episode, total): (&Episode, Option<f32>)| {
+            total.map(|_| episode.turns.iter().map(|turn| turn.reward).collect())
+        };
+        self.played.iter().zip(self.returns()).map(of)
     }
 
     fn sums(&self, which: impl Fn(&[PlayedTurn]) -> &[PlayedTurn]) -> Vec<Option<f32>> {
@@ -258,9 +269,9 @@ impl Episodes {
         self.played.iter().map(one).collect()
     }
 
-    /// Adds the rewards of turns before the last to the rewards of their last tokens, if turns are credited.
+    /// Adds the rewards of turns before the last to the rewards of their last tokens, if turns are paid.
     pub(crate) fn credit_turns(&self, samples: &Samples, buffers: &mut StepBuffers) {
-        if self.section.credit == Credit::Episode {
+        if !self.pays_turns {
             return;
         }
         for (s, episode) in self.played.iter().enumerate().filter(|(_, episode)| !episode.has_fault) {

@@ -21,7 +21,11 @@ fn text() -> TextModel {
 }
 
 fn run(turns_max: u32, credit: Credit) -> RunSpec {
-    let mut run = RunFile::of(Method::Grpo, "builtin:nano", Train::new(2, 1e-6));
+    run_of(Method::Grpo, turns_max, credit)
+}
+
+fn run_of(method: Method, turns_max: u32, credit: Credit) -> RunSpec {
+    let mut run = RunFile::of(method, "builtin:nano", Train::new(2, 1e-6));
     let section = r#"{"env": "text:second-try"}"#;
     let section: Environment = serde_json::from_str(section).expect("a section");
     run.environment =
@@ -117,17 +121,26 @@ fn what_a_fault_ended_has_no_return_and_too_many_end_the_run() {
 #[test]
 fn a_credited_turn_is_paid_for_by_itself_and_scores_of_the_run_count_before_either() {
     let turn = |reward| PlayedTurn { response: String::new(), eos: None, reward, calls: 0, said: Vec::new() };
-    for (credit, outcome) in [(Credit::Episode, 3.5), (Credit::Turn, 2.0)] {
-        let mut episodes = open(&run(3, credit));
+    for (method, credit, outcome) in [
+        (Method::Reinforce, Credit::Episode, 3.5),
+        (Method::Reinforce, Credit::Turn, 2.0),
+        // What is compared turn by turn is reported whole.
+        (Method::Grpo, Credit::Turn, 3.5),
+        (Method::Grpo, Credit::Process, 3.5),
+    ] {
+        let mut episodes = open(&run_of(method, 3, credit));
         let starts = episodes.starts(0, 2);
         episodes.begin(&text(), &starts, 1).expect("they begin");
         for episode in &mut episodes.played {
             episode.turns = vec![turn(1.5), turn(2.0)];
         }
         episodes.played[1].scored =
-            Some(Scored { total: Some(0.25), parts: vec![Some(0.25)], failed: false });
+            Some(Scored { total: Some(0.25), parts: vec![Some(0.25)], ..Scored::default() });
         assert_eq!(episodes.returns(), [Some(3.5), Some(0.25)]);
         assert_eq!(episodes.outcomes(), [Some(outcome), Some(0.25)], "{credit:?}");
+        episodes.fail(0, None).expect("one may fail");
+        let rewards: Vec<_> = episodes.turn_rewards().collect();
+        assert_eq!(rewards, [None, Some(vec![1.5, 2.0])]);
     }
 }
 

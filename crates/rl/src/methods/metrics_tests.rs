@@ -6,7 +6,7 @@ use plimsoll_reward::Tally;
 use plimsoll_textenv::EnvironmentTally;
 
 fn scored(total: Option<f32>, parts: &[Option<f32>]) -> Scored {
-    Scored { total, parts: parts.to_vec(), failed: false }
+    Scored { total, parts: parts.to_vec(), ..Scored::default() }
 }
 
 fn group(set: usize, totals: &[Option<f32>]) -> SampleGroup {

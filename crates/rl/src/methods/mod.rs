@@ -15,6 +15,7 @@ pub mod pairs;
 pub mod policy;
 pub mod reward_model;
 pub mod sft;
+pub(crate) mod turns;
 
 use crate::roles::Trainer;
 use pairs::PairReport;

@@ -8,7 +8,7 @@ use crate::methods::batch::Batch;
 use crate::methods::buffers::StepBuffers;
 use crate::methods::critic::{critic_updates, gae_advantages};
 use crate::methods::endpoint::Asked;
-use crate::methods::{distill, metrics};
+use crate::methods::{distill, metrics, turns};
 use crate::roles::Trainer;
 use crate::rollout::buffer::SampleGroup;
 use crate::rollout::carry;
@@ -281,6 +281,7 @@ fn advantages(
         let without = batch.owners.iter().enumerate().filter(|(_, owner)| totals[**owner].is_none());
         without.for_each(|(s, _)| buffers.leave_out(s));
     }
+    let of_turns = turns::compare(cx, batch, buffers, &mut shaped)?;
     // Every sequence of a sample has the sample's reward.
     let shaped: Vec<f32> = batch.owners.iter().map(|&owner| shaped[owner]).collect();
     let packed = Packed { mask: &buffers.mask, seq_offsets: &buffers.offsets };
@@ -303,6 +304,7 @@ fn advantages(
         (None, Some(own)) => own.estimate(batch, shaped, cx.run, trainer.group, buffers)?,
         (None, None) => returns(cx.run, objective.gamma, batch, buffers),
     }
+    of_turns.iter().for_each(|it| it.credit(buffers));
     if let Some(distill) = teaches {
         let sums = distill::weigh(distill, buffers);
         report.reverse_kl = Some(sums.mean_kl());

@@ -6,7 +6,7 @@
 use crate::rollout::carry::Carried;
 use plimsoll_base::{Error, Result};
 use plimsoll_infer::text::Item;
-use plimsoll_reward::Scored;
+use plimsoll_reward::{RewardStep, Scored};
 use plimsoll_rollout::{Finish, Samples};
 use plimsoll_run::checkpoint::BufferState;
 use serde::{Deserialize, Serialize};
@@ -83,6 +83,9 @@ struct LineSample {
     finish: Finish,
     total: Option<u32>,
     parts: Vec<Option<u32>>,
+    /// End and reward of each step.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    steps: Vec<(u32, u64)>,
 }
 
 impl RolloutBuffer {
@@ -168,6 +171,7 @@ impl RolloutBuffer {
                 finish: samples.finish(s),
                 total: bits(scored.total),
                 parts: scored.parts.iter().map(|&part| bits(part)).collect(),
+                steps: scored.steps.iter().map(|step| (step.end, step.reward.to_bits())).collect(),
             };
             let samples = (g * size..).zip(&group.scored).map(sample).collect();
             let greedy = bits(group.greedy);
@@ -212,7 +216,9 @@ impl RolloutBuffer {
                 samples.push_response(&sample.ids, &logprobs, sample.finish);
                 texts.push(text(&sample.ids, sample.finish));
                 let parts = sample.parts.into_iter().map(number).collect();
-                scored.push(Scored { total: number(sample.total), parts, failed: false });
+                let step = |(end, bits)| RewardStep { end, reward: f64::from_bits(bits) };
+                let steps = sample.steps.into_iter().map(step).collect();
+                scored.push(Scored { total: number(sample.total), parts, failed: false, steps });
             }
             let (item, greedy) = (item(line.position)?, number(line.greedy));
             buffer.push(SampleGroup { position: line.position, item, scored, texts, branches: None, greedy });
@@ -229,7 +235,9 @@ mod tests {
     use super::*;
 
     fn group(position: u64, total: Option<f32>) -> SampleGroup {
-        let scored = vec![Scored { total, parts: vec![Some(0.1), None], failed: false }, Scored::default()];
+        let steps = vec![RewardStep { end: 3, reward: -0.1 }, RewardStep { end: 7, reward: 1.0 / 3.0 }];
+        let scored =
+            vec![Scored { total, parts: vec![Some(0.1), None], failed: false, steps }, Scored::default()];
         SampleGroup {
             position,
             item: Item::default(),

@@ -11,7 +11,7 @@ use plimsoll_infer::responder::{Graded, Responder};
 use plimsoll_infer::sampler::Sampler;
 use plimsoll_plan::RoleName;
 use plimsoll_ranks::Group;
-use plimsoll_reward::{Rewards, Scored};
+use plimsoll_reward::{RewardStep, Rewards, Scored};
 use plimsoll_rollout::{Lengths, Request, RolloutStats, Samples, StopCondition};
 use plimsoll_train::Sequence;
 
@@ -29,7 +29,8 @@ struct Sample {
     scored: Scored,
 }
 packed!(Sample { sent: Sent, text: String, scored: Scored });
-packed!(Scored { total: Option<f32>, parts: Vec<Option<f32>>, failed: bool });
+packed!(Scored { total: Option<f32>, parts: Vec<Option<f32>>, failed: bool, steps: Vec<RewardStep> });
+packed!(RewardStep { end: u32, reward: f64 });
 
 /// The graded samples of all ranks.
 pub struct GradedRollout {

@@ -32,6 +32,7 @@ fn response(s: usize) -> (Vec<u32>, Vec<f32>, Scored, String) {
         total: (!s.is_multiple_of(3)).then_some(s as f32 / 7.0),
         parts: vec![Some(s as f32), None],
         failed: false,
+        steps: (0..s as u32 % 3).map(|end| RewardStep { end, reward: f64::from(end) / 3.0 }).collect(),
     };
     (ids, logprobs, scored, format!("réponse {s}"))
 }
