@@ -7,3 +7,4 @@ mod golden;
 mod kin;
 mod kto;
 mod properties;
+mod spans;

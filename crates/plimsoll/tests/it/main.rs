@@ -65,6 +65,7 @@ mod run_files;
 mod serve;
 mod short_forms;
 mod silence;
+mod spans;
 mod supervisor;
 mod survey;
 mod take_home;
