@@ -81,3 +81,7 @@ impl TeacherText {
             .hint("or sample its answers and train on them with method = \"sft\""))
     }
 }
+
+#[cfg(test)]
+#[path = "teacher_text_tests.rs"]
+mod tests;

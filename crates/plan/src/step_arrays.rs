@@ -67,6 +67,8 @@ pub fn step_bytes(sequences: usize, response_tokens: usize, has: StepArrays) -> 
 const ALIGNED_BYTES_PER_TOKEN: usize = 8;
 /// Host bytes per byte of a text that the tokenizer's library takes while it encodes.
 const ENCODING_BYTES_PER_BYTE: u64 = 256;
+/// Words that the library keeps for a thread, up to 10,000 of some 400 bytes, and the thread's stack.
+const ENCODING_THREAD_BYTES: u64 = (4 << 20) + (256 << 10);
 
 /// Returns the most bytes of a response that are aligned. `response_tokens`: of the longest response.
 pub const fn aligned_text_bytes(response_tokens: usize) -> usize {
@@ -80,5 +82,8 @@ pub fn aligned_bytes(sequences: usize, response_tokens: usize) -> u64 {
     let text = aligned_text_bytes(response_tokens) as u64;
     // A response's own, then all of a step: an id of 4 bytes and a span of 16, and of a sequence its end, its index and
     // what the passes take of it.
-    20 * tokens * (1 + sequences) + 128 * (sequences + 1) + (1 + ENCODING_BYTES_PER_BYTE) * text
+    20 * tokens * (1 + sequences)
+        + 128 * (sequences + 1)
+        + (1 + ENCODING_BYTES_PER_BYTE) * text
+        + ENCODING_THREAD_BYTES
 }

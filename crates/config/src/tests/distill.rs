@@ -73,6 +73,15 @@ fn a_teacher_of_other_tokens_is_a_model_that_is_opened_here() {
 }
 
 #[test]
+fn an_environment_has_no_spans() {
+    let data = "[data]\nprompts = \"builtin:addition\"\n";
+    let episodes = DISTILL.replace(data, "[environment]\nenv = \"text:guess-number\"\n");
+    assert!(load_text(&episodes, &[], &[]).is_ok());
+    let error = load_text(&episodes, &["distill.align=text"], &[]).expect_err("words in between");
+    assert!(error.slug == "contradictory-keys" && error.message.contains("with an [environment]"), "{error}");
+}
+
+#[test]
 fn a_divergence_lists_tokens_and_only_jsd_has_a_mixture() {
     let of = |sets: &[&str]| {
         let distill = spec(sets).distill.expect("a teacher");
