@@ -26,6 +26,7 @@ pub mod pass_at_k;
 pub mod policy_loss;
 pub mod preference;
 pub mod shaping;
+pub mod spans;
 pub mod supervised;
 pub mod turns;
 pub mod update;

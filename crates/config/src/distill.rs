@@ -7,6 +7,7 @@ use super::values::DynamicSampling;
 use crate::estimator::Estimator;
 use plimsoll_algo::advantage::Advantage;
 use plimsoll_algo::divergence::{Divergence, DivergenceKind};
+use plimsoll_algo::spans::Align;
 use plimsoll_arch::LISTED_MAX;
 use plimsoll_base::Result;
 use plimsoll_reward::{TeacherSpec, teacher_address};
@@ -49,6 +50,11 @@ impl Distill {
             "initial" => Some(OwnTeacher::Initial),
             _ => None,
         }
+    }
+
+    /// True if the teacher may have other tokens than the student.
+    pub fn aligns_text(&self) -> bool {
+        self.align == Align::Text
     }
 
     /// True if the teacher is the model of a server.
@@ -110,6 +116,7 @@ pub(super) fn check(run: &RunFile, at: &Provenance) -> Result<()> {
     }
     endpoint(run, distill, at)?;
     prompts(run, distill, at)?;
+    align(run, distill, at)?;
     divergence(distill, at)?;
     rewards(run, distill, at)
 }
@@ -171,6 +178,29 @@ fn endpoint(run: &RunFile, distill: &Distill, at: &Provenance) -> Result<()> {
             "remove distill.quantize",
         ),
     }
+}
+
+/// Refuses spans of text where there are none, or where their teacher gives no numbers for them.
+fn align(run: &RunFile, distill: &Distill, at: &Provenance) -> Result<()> {
+    if distill.align == Align::Tokens {
+        return Ok(());
+    }
+    let (key, why, hint) = if distill.divergence().is_some() {
+        let why = format!("with distill.divergence = \"{}\", which compares tokens", distill.divergence);
+        ("distill.divergence", why, "set distill.divergence = \"sampled\", or distill.align = \"tokens\"")
+    } else if distill.own_teacher().is_some() {
+        let why = format!("with distill.teacher = \"{}\", which has the student's tokens", distill.teacher);
+        ("distill.align", why, "remove distill.align")
+    } else if distill.is_of_endpoint() {
+        let why = "with distill.teacher = \"endpoint\", whose tokenizer is the server's".to_string();
+        ("distill.align", why, "set distill.teacher to a model that is opened here, or remove distill.align")
+    } else if run.environment.is_some() {
+        let why = "with an [environment], whose words are between those of the student".to_string();
+        ("distill.align", why, "remove distill.align, or the [environment]")
+    } else {
+        return Ok(());
+    };
+    Err(contradiction(at, key, &format!("distill.align = \"text\" {why}")).hint(hint))
 }
 
 /// Requires `top_k` of a divergence through logits, and refuses its keys elsewhere.

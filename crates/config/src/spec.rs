@@ -215,6 +215,11 @@ impl RunSpec {
         self.distill.as_ref().and_then(Distill::model_teacher)
     }
 
+    /// True if the teacher may have other tokens than the student.
+    pub fn aligns_text(&self) -> bool {
+        self.distill.as_ref().is_some_and(Distill::aligns_text)
+    }
+
     /// Returns how a teacher on a server is asked; none if the teacher is none.
     pub fn teacher_server(&self) -> Option<TeacherSpec> {
         self.distill.as_ref().and_then(Distill::teacher_server)

@@ -23,5 +23,6 @@ pub mod sampler;
 pub mod serve;
 pub mod sets;
 pub mod teacher_prompt;
+pub mod teacher_text;
 pub mod text;
 pub mod weights;

@@ -14,6 +14,7 @@ fn model() -> TextModel {
         strings: Default::default(),
         eos: Some(257),
         teacher_prompt: None,
+        teacher_text: None,
     }
 }
 

@@ -1,10 +1,12 @@
 //! Text as tokens: the tokenizer and the chat template of a model, and prompts with what their rewards need.
 
+use crate::models::other_tokens;
 use crate::teacher_prompt::TeacherPrompt;
+use crate::teacher_text::TeacherText;
 use plimsoll_base::{Error, Result};
 use plimsoll_config::{Data, Overlong};
 use plimsoll_files::OpenModel;
-use plimsoll_text::{ChatTemplate, Prompt, Row, Strings, Tokenizer, tokenize_prompt};
+use plimsoll_text::{Aligner, ChatTemplate, Prompt, Row, Side, Strings, Tokenizer, tokenize_prompt};
 use serde_json::{Map, Value};
 use std::ops::Range;
 use std::sync::Arc;
@@ -26,6 +28,8 @@ pub struct TextModel {
     pub eos: Option<u32>,
     /// What a teacher reads in place of the prompt, if it reads another.
     pub teacher_prompt: Option<TeacherPrompt>,
+    /// The text side of a teacher that may have other tokens.
+    pub teacher_text: Option<Box<TeacherText>>,
 }
 
 /// One prompt with what its rewards need.
@@ -74,15 +78,51 @@ pub fn text_model(model: &OpenModel, data: &Data) -> Result<TextModel> {
         strings,
         eos: model.eos_token_ids.first().copied(),
         teacher_prompt: None,
+        teacher_text: None,
     })
 }
 
 impl TextModel {
+    /// Returns it with the text side of a teacher that may have another tokenizer than `student`, its own model. A
+    /// template of the run file is for both; otherwise each has its own, and a teacher without one the student's.
+    ///
+    /// Errors: those of `text_model`, `teacher-not-aligned`.
+    pub fn with_teacher(self, data: &Data, student: &OpenModel, teacher: &OpenModel) -> Result<TextModel> {
+        // The published shape of a model that is elsewhere, which only plans have.
+        let tokens = &teacher.tokenizer;
+        let is_shape = teacher.random && !tokens.bytes && tokens.tokenizer_json.is_none();
+        let same = is_shape || other_tokens(student, teacher)?.is_none();
+        let has_own = !same
+            && (data.chat_template.is_some() || ChatTemplate::from_files(&teacher.tokenizer)?.is_some());
+        let tokenizer = match same {
+            true => self.tokenizer.clone(),
+            false => Tokenizer::from_files(&teacher.tokenizer, teacher.spec.vocab)
+                .map_err(|error| error.fact("it is distill.teacher's"))?
+                .into(),
+        };
+        let (template, strings) = match has_own {
+            true => text_model(teacher, data).map(|own| (own.template, own.strings))?,
+            false => (self.template.clone(), self.strings.clone()),
+        };
+        let side = |tokenizer: &Arc<Tokenizer>, model: &OpenModel| Side {
+            tokenizer: tokenizer.clone(),
+            ends: model.eos_token_ids.clone(),
+        };
+        let aligner = Aligner::new(side(&self.tokenizer, student), side(&tokenizer, teacher), same)
+            .map_err(|error| error.fact(format!("distill.teacher is {}", teacher.source)))?;
+        let teacher_text = TeacherText { aligner, tokenizer, template, strings, borrows_template: !has_own };
+        Ok(TextModel { teacher_text: Some(Box::new(teacher_text)), ..self })
+    }
+
     pub fn item(&self, row: Row) -> Result<Item> {
         let ids = self.prompt_ids(&row.prompt)?;
-        let teacher = match &self.teacher_prompt {
-            Some(teacher) => self.prompt_ids(&teacher.of(&row)?)?,
-            None => Vec::new(),
+        let taught = self.teacher_prompt.as_ref().map(|teacher| teacher.of(&row)).transpose()?;
+        let teacher = match (&self.teacher_text, &taught) {
+            (Some(text), _) => {
+                text.prompt_ids(taught.as_ref(), &row.prompt, self.system_prompt.as_deref(), &ids)?
+            }
+            (None, Some(prompt)) => self.prompt_ids(prompt)?,
+            (None, None) => Vec::new(),
         };
         let (text, messages) = (prompt_text(&row.prompt), prompt_messages(&row.prompt));
         Ok(Item { ids, teacher, text, messages, columns: row.columns, ..Item::default() })

@@ -511,6 +511,7 @@ mod tests {
             teaches_itself: false,
             teacher_requests: plimsoll_base::Bytes(0),
             teacher_lists: 0,
+            aligns_text: false,
             teacher_quantize: None,
             trackers: plimsoll_base::Bytes(0),
             estimator: plimsoll_base::Bytes(0),

@@ -51,4 +51,4 @@ pub use report::{AutoReport, Hint, PlanReport, Resolved, Setting, SmallestLimits
 pub use role_name::{PerRole, RoleName};
 pub use roles::{PassShape, RoleShape, UpdateShape, WeightsAre};
 pub use shape::{Offload, RunShape, Training};
-pub use step_arrays::{Lists, StepArrays, step_bytes};
+pub use step_arrays::{Lists, StepArrays, aligned_bytes, aligned_text_bytes, step_bytes};

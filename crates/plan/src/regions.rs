@@ -347,6 +347,7 @@ impl RunShape {
         if let Some(training) = &self.training {
             training_rows(layout, training.share.ranks, training.trackers);
             host_row(layout, "teacher.requests", "rl", Place::Heap, training.teacher_requests.0);
+            host_row(layout, "teacher.spans", "rl", Place::Heap, training.aligned_bytes());
             if training.estimator > Bytes(0) {
                 host_row(layout, "advantage.arrays", "rl", Place::Heap, estimator_bytes(training));
                 host_row(layout, "advantage.worker", "rl", Place::Workers, training.estimator.0);

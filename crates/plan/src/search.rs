@@ -235,6 +235,7 @@ impl Planner<'_> {
             teaches_itself: run.own_teacher().is_some(),
             teacher_requests: run.teacher_server().map_or(Bytes(0), |server| server.memory()),
             teacher_lists: run.distill.as_ref().map_or(0, |distill| distill.listed() as usize),
+            aligns_text: run.aligns_text(),
             teacher_quantize: run.distill.as_ref().and_then(|distill| distill.quantize),
             offload: knobs.offload,
             sequences,

@@ -5,7 +5,7 @@ use crate::lora::{CriticAdapter, Lora};
 use crate::role_name::PerRole;
 use crate::{
     facts::HostFacts,
-    step_arrays::{Lists, StepArrays},
+    step_arrays::{Lists, StepArrays, aligned_bytes},
 };
 use plimsoll_arch::{LayerEncodings, ModelSpec, Quantization};
 use plimsoll_base::{Bytes, DType};
@@ -71,6 +71,8 @@ pub struct Training {
     pub teacher_requests: Bytes,
     /// Tokens that the teacher lists of each position; 0 if the student learns from the sampled ones alone.
     pub teacher_lists: usize,
+    /// True if the teacher may have other tokens than the student.
+    pub aligns_text: bool,
     /// How the teacher's weights are quantized, if at all.
     pub teacher_quantize: Option<Quantization>,
     /// What is offloaded to the device's host memory.
@@ -117,6 +119,11 @@ impl Training {
         self.reference || again || self.packing.whole_groups
     }
 
+    /// Returns the bytes of responses in the tokens of a teacher that may have others; 0 without one.
+    pub(crate) fn aligned_bytes(&self) -> u64 {
+        if self.aligns_text { aligned_bytes(self.sequences, self.response_tokens) } else { 0 }
+    }
+
     /// Returns the per-token arrays that not every step has.
     pub fn arrays(&self) -> StepArrays {
         StepArrays {
@@ -125,6 +132,7 @@ impl Training {
             teacher: self.teacher.is_some() || self.teaches_itself || self.teacher_requests > Bytes(0),
             covariance: self.chooses_tokens,
             sharp: self.scores_sharply,
+            aligned: self.aligns_text,
             lists: match self.teacher_lists {
                 0 => Lists::default(),
                 tokens => Lists { tokens, rows: self.pack.pass_of(self.packing.heads).head_rows },

@@ -9,6 +9,8 @@ pub struct StepArrays {
     pub covariance: bool,
     /// Log-probs at half the temperature.
     pub sharp: bool,
+    /// Responses as a teacher with other tokens reads them, which `aligned_bytes` counts.
+    pub aligned: bool,
     /// Tokens that a teacher lists of each position.
     pub lists: Lists,
 }
@@ -58,4 +60,30 @@ pub fn step_bytes(sequences: usize, response_tokens: usize, has: StepArrays) -> 
         + if has.covariance { COVARIANCE_ARRAYS } else { 0 }
         + if has.sharp { SHARP_ARRAYS } else { 0 };
     arrays * 4 * tokens + has.lists.bytes(tokens) + 16 * (sequences as u64 + 1)
+}
+
+/// Most bytes of text per token of the longest response that are aligned with a teacher's tokens: natural text has 4 to
+/// 5. A response of more bytes is aligned up to there.
+const ALIGNED_BYTES_PER_TOKEN: usize = 8;
+/// Host bytes per byte of a text that the tokenizer's library takes while it encodes.
+const ENCODING_BYTES_PER_BYTE: u64 = 256;
+/// Words that the library keeps for a thread, up to 10,000 of some 400 bytes, and the thread's stack.
+const ENCODING_THREAD_BYTES: u64 = (4 << 20) + (256 << 10);
+
+/// Returns the most bytes of a response that are aligned. `response_tokens`: of the longest response.
+pub const fn aligned_text_bytes(response_tokens: usize) -> usize {
+    ALIGNED_BYTES_PER_TOKEN * response_tokens
+}
+
+/// Returns the heap bytes of responses as a teacher with other tokens reads them. A teacher has at most as many tokens
+/// for a response as the longest one of the student: ids, and spans of at least one token on both sides.
+pub fn aligned_bytes(sequences: usize, response_tokens: usize) -> u64 {
+    let (sequences, tokens) = (sequences as u64, response_tokens as u64);
+    let text = aligned_text_bytes(response_tokens) as u64;
+    // A response's own, then all of a step: an id of 4 bytes and a span of 16, and of a sequence its end, its index and
+    // what the passes take of it.
+    20 * tokens * (1 + sequences)
+        + 128 * (sequences + 1)
+        + (1 + ENCODING_BYTES_PER_BYTE) * text
+        + ENCODING_THREAD_BYTES
 }

@@ -7,4 +7,5 @@ mod golden;
 mod kin;
 mod kto;
 mod properties;
+mod spans;
 mod turns;

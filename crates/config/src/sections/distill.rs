@@ -2,6 +2,7 @@
 
 use crate::key::{FREELY, NOT_NEGATIVE, REQUIRED, such, within};
 use plimsoll_algo::divergence::DivergenceKind;
+use plimsoll_algo::spans::Align;
 use plimsoll_arch::Quantization;
 use plimsoll_reward::TEACHER_WORKERS_MAX;
 use schemars::JsonSchema;
@@ -10,12 +11,15 @@ use serde::{Deserialize, Serialize};
 section! {
     /// The teacher of `distill`, and what its word weighs.
     Distill "distill" {
-        /// A model with the same tokenizer, named as `model` is; it is never trained. `initial`: the weights that the
+        /// A model, named as `model` is; it is never trained. `initial`: the weights that the
         /// run began with, `self`: those that it has, with another prompt. `endpoint`: the model of a server.
         teacher: String = String::new() => [REQUIRED],
         /// What the teacher reads in place of the prompt: `{prompt}` and columns of the row in braces.
         #[serde(skip_serializing_if = "Option::is_none")]
         prompt: Option<String> = None,
+        /// How its tokens and the student's are compared: `tokens` requires the same ones, `text` compares spans of the
+        /// same text, so that it may have another tokenizer.
+        align: Align = Align::Tokens,
         /// How the teacher's linear layers are stored: `nf4` has 4 bits and a scale for each 64, `gguf` the blocks of
         /// the GGUF file that the model is; in full if absent.
         #[serde(skip_serializing_if = "Option::is_none")]

@@ -42,6 +42,46 @@ fn a_teacher_needs_no_rewards_and_no_group() {
 }
 
 #[test]
+fn a_teacher_of_other_tokens_is_a_model_that_is_opened_here() {
+    assert!(!spec(&[]).distill.expect("a teacher").aligns_text());
+    let text = "distill.align=text";
+    assert!(spec(&[text]).distill.expect("a teacher").aligns_text());
+    for (sets, slug, contains) in [
+        (
+            &[text, "distill.divergence=forward", "distill.top_k=8"][..],
+            "contradictory-keys",
+            "with distill.divergence = \"forward\", which compares tokens",
+        ),
+        (
+            &[text, "distill.teacher=self", "distill.prompt={prompt}!"],
+            "contradictory-keys",
+            "which has the student's tokens",
+        ),
+        (
+            &[text, "distill.teacher=endpoint", "distill.endpoint.url=http://127.0.0.1:1/v1"],
+            "contradictory-keys",
+            "whose tokenizer is the server's",
+        ),
+        (&["distill.align=words"], "bad-value", "words"),
+        (&["method=grpo", "reward.0.kind=exact", text], "contradictory-keys", "has no teacher"),
+    ] {
+        let error = load_text(DISTILL, sets, &[]).expect_err(&format!("{sets:?}"));
+        assert_eq!((error.slug, error.exit), (slug, Exit::Usage), "{sets:?}: {error}");
+        assert!(error.to_string().contains(contains), "{sets:?} lacks {contains}: {error}");
+        assert!(!error.hints.is_empty(), "{sets:?}: {error}");
+    }
+}
+
+#[test]
+fn an_environment_has_no_spans() {
+    let data = "[data]\nprompts = \"builtin:addition\"\n";
+    let episodes = DISTILL.replace(data, "[environment]\nenv = \"text:guess-number\"\n");
+    assert!(load_text(&episodes, &[], &[]).is_ok());
+    let error = load_text(&episodes, &["distill.align=text"], &[]).expect_err("words in between");
+    assert!(error.slug == "contradictory-keys" && error.message.contains("with an [environment]"), "{error}");
+}
+
+#[test]
 fn a_divergence_lists_tokens_and_only_jsd_has_a_mixture() {
     let of = |sets: &[&str]| {
         let distill = spec(sets).distill.expect("a teacher");

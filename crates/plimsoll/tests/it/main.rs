@@ -67,6 +67,7 @@ mod run_files;
 mod serve;
 mod short_forms;
 mod silence;
+mod spans;
 mod steps;
 mod supervisor;
 mod survey;

@@ -361,22 +361,25 @@ fn critic_model(run: &RunSpec, actor: &OpenModel) -> Result<Option<OpenModel>> {
     }
 }
 
-/// Opens the teacher, which predicts tokens as the actor does; it must have the actor's tokenizer.
+/// Opens the teacher, which predicts tokens as the actor does; it must have the actor's tokenizer, unless texts are
+/// aligned.
 ///
 /// Errors: those of opening; `teacher-tokenizer-mismatch`, `role-is-adapter`.
 fn teacher_model(run: &RunSpec, name: &str, actor: &OpenModel) -> Result<OpenModel> {
     check_trainable(name)?;
-    // A tokenizer that the run file names belongs to both.
-    let options = ModelOptions { revision: None, ..run.model_options.clone() };
+    let mut options = ModelOptions { revision: None, ..run.model_options.clone() };
+    // A tokenizer that the run file names belongs to both where they have the same.
+    options.tokenizer = options.tokenizer.filter(|_| !run.aligns_text());
     let teacher = open_model(name, &options).map_err(|error| error.fact("it is distill.teacher"))?;
     check_whole(&teacher, "distill.teacher")?;
-    match other_tokens(actor, &teacher)? {
+    match other_tokens(actor, &teacher)?.filter(|_| !run.aligns_text()) {
         None => Ok(teacher),
         Some(what) => {
             let message = format!("distill.teacher = \"{name}\": {what}");
             Err(Error::new("teacher-tokenizer-mismatch", message)
                 .fact(format!("the student is {}", run.model))
-                .hint("choose a teacher of the student's family"))
+                .hint("choose a teacher of the student's family")
+                .hint("or set distill.align = \"text\", which compares spans of the same text"))
         }
     }
 }

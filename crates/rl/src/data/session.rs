@@ -8,6 +8,7 @@ use crate::data::models::{model_of_plan, other_models, other_models_of_plan, oth
 use crate::data::pairs;
 use crate::data::{hub, labels};
 use crate::episodes;
+use crate::methods::aligned;
 use plimsoll_base::{Bytes, Error, Result, nearest_path};
 use plimsoll_config::{DataSets, Environment, LearnsFrom, LoraSpec, ModelOptions, RunSpec};
 use plimsoll_devices::Card;
@@ -20,8 +21,8 @@ use plimsoll_infer::text::{TextModel, text_model};
 use plimsoll_memory::{Limit, Limits};
 use plimsoll_plan::rent::{self, Offer, RANKS};
 use plimsoll_plan::{
-    Facts, HostFacts, Hosts, PerRole, PlanReport, SmallestLimits, check_lengths, disk_facts, image_bytes,
-    rows_kept, staging_bytes, tokenizer_bytes,
+    Facts, HostFacts, Hosts, PerRole, PlanReport, RoleName, SmallestLimits, check_lengths, disk_facts,
+    image_bytes, rows_kept, staging_bytes, tokenizer_bytes,
 };
 use plimsoll_text::file_size;
 use serde_json::{Map, Value};
@@ -29,6 +30,8 @@ use std::path::Path;
 
 /// Host bytes of a data file's rows per byte of JSON: text and tokens, measured on GSM8K.
 const DATA_BYTES_PER_FILE_BYTE: u64 = 3;
+/// Host bytes of the prompts that a teacher with other tokens reads, per byte of JSON: a token may be one byte.
+const TEACHER_BYTES_PER_FILE_BYTE: u64 = 4;
 /// Host bytes per object of a row: a table has room for at least four entries, and the row itself its lengths.
 const DATA_BYTES_PER_OBJECT: u64 = 576;
 /// Host bytes per entry of an object: its place in the table, and its key's allocation.
@@ -94,12 +97,13 @@ impl Session {
     }
 
     fn of_models(run: &RunSpec, model: OpenModel, others: PerRole<OpenModel>) -> Result<Session> {
-        let text = text_of(run, &model)?;
-        let data = match run.environment {
+        let text = text_of(run, &model, &others)?;
+        let mut data = match run.environment {
             Some(_) => Dataset::none(episodes::first_prompt_tokens(run, &text)?),
             None => Dataset::open(prompts_of(run)?, &run.data, &text, run.needs.learns_from, run.seed)?,
         };
         check_under_way(run, &data)?;
+        aligned::check(run, &text, &mut data)?;
         let eval = match &run.environment {
             // Their environment makes the prompts.
             Some(_) => {
@@ -196,7 +200,7 @@ impl Known {
         let (others, assumed_teacher) = other_models_of_plan(run, &model)?;
         let facts = facts_of(run, &model, &others, prompt_tokens, eval_prompts)?;
         // `random:PRESET` is a shape, also in place of a model that is elsewhere.
-        let text = (!model.random).then(|| text_of(run, &model)).transpose()?;
+        let text = (!model.random).then(|| text_of(run, &model, &others)).transpose()?;
         let rows = match run.environment {
             Some(_) => first_rows_of_episodes(run)?,
             None => {
@@ -261,10 +265,14 @@ fn longest_answer(sets: &[EvalSet]) -> usize {
 
 /// Opens the tokenizer and the chat template of a run's model, and what its teacher reads.
 ///
-/// Errors: as `text_model`.
-fn text_of(run: &RunSpec, model: &OpenModel) -> Result<TextModel> {
+/// Errors: as `text_model`, `TextModel::with_teacher`.
+fn text_of(run: &RunSpec, model: &OpenModel, others: &PerRole<OpenModel>) -> Result<TextModel> {
     let teacher_prompt = run.distill.as_ref().and_then(|distill| distill.prompt.clone()).map(TeacherPrompt);
-    Ok(TextModel { teacher_prompt, ..text_model(model, &run.data)? })
+    let text = TextModel { teacher_prompt, ..text_model(model, &run.data)? };
+    match others.get(RoleName::Teacher).filter(|_| run.aligns_text()) {
+        Some(teacher) => text.with_teacher(&run.data, model, teacher),
+        None => Ok(text),
+    }
 }
 
 /// Plans a run for this machine, or for the given limits, and makes the checks of `train`.
@@ -336,6 +344,8 @@ fn host_facts(
     prompt_tokens: usize,
 ) -> Result<HostFacts> {
     let (mut rows, mut reading, mut sent) = (0, 0, 0);
+    let aligned = others.get(RoleName::Teacher).filter(|_| run.aligns_text());
+    let per_byte = DATA_BYTES_PER_FILE_BYTE + if aligned.is_some() { TEACHER_BYTES_PER_FILE_BYTE } else { 0 };
     let files = run.data.files().map(|path| (path, 0));
     let workers = |section: &Environment| u64::from(section.num_workers.value().unwrap_or(1));
     let of_episodes = run
@@ -346,13 +356,13 @@ fn host_facts(
         // Files are read one after another, and all rows stay in memory.
         let size = file_size(Path::new(path))?;
         let tables = size.objects * DATA_BYTES_PER_OBJECT + size.entries * DATA_BYTES_PER_ENTRY;
-        rows += size.json.0 * DATA_BYTES_PER_FILE_BYTE + tables;
+        rows += size.json.0 * per_byte + tables;
         reading = size.reading.0.max(reading);
         sent = (size.longest.0 * copies).max(sent);
     }
     Ok(HostFacts {
         image: image_bytes(),
-        tokenizer: tokenizer_bytes(model),
+        tokenizer: aligned.map_or(Bytes(0), tokenizer_bytes) + tokenizer_bytes(model),
         data: Bytes(rows + reading + sent),
         clients: clients_of(run, model, prompt_tokens),
         staging: others

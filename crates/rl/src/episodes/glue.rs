@@ -194,6 +194,7 @@ mod tests {
             strings: Default::default(),
             eos: Some(EOS),
             teacher_prompt: None,
+            teacher_text: None,
         }
     }
 

@@ -17,6 +17,7 @@ fn text() -> TextModel {
         strings: Default::default(),
         eos: Some(EOS),
         teacher_prompt: None,
+        teacher_text: None,
     }
 }
 

@@ -1,6 +1,7 @@
 //! Per-token host arrays that the losses of a step read and write, allocated once.
 
 use crate::methods::divergence::DivergenceArrays;
+use crate::methods::spans::SpanArrays;
 use plimsoll_algo::correction::{Correction, CorrectionSums, correction_weights};
 use plimsoll_algo::covariance::{Covariance, CovarianceSums, choose};
 use plimsoll_algo::optimal_token::subtract_optimal;
@@ -40,7 +41,9 @@ pub struct StepBuffers {
     pub correction: CorrectionArrays,
     /// What the teacher lists of each token, and the student's divergences; empty if it lists nothing.
     pub divergence: DivergenceArrays,
-    /// Log-probabilities of the teacher; empty without one.
+    /// The responses in the tokens of a teacher that may have others; empty without one.
+    pub aligned: SpanArrays,
+    /// Log-probabilities of the teacher, of its own tokens where they are aligned; empty without one.
     pub teacher_logprobs: Vec<f32>,
     has_teacher: bool,
     /// Log-probabilities at half the temperature; empty without a baseline of each token.
@@ -116,6 +119,7 @@ impl StepBuffers {
                 weights: correction_tokens(),
             },
             divergence: DivergenceArrays::with_capacity(sequences * response_tokens, has.lists),
+            aligned: SpanArrays::with_capacity(sequences, response_tokens, has.aligned),
             teacher_logprobs: if has.teacher { tokens() } else { Vec::new() },
             has_teacher: has.teacher,
             sharp_logprobs: if has.sharp { tokens() } else { Vec::new() },
@@ -341,7 +345,7 @@ mod tests {
         for has in 0..64 {
             let lists = if has & 16 > 0 { Lists { tokens: 3, rows: 4 } } else { Lists::default() };
             let [critic, correction, teacher, covariance, sharp] = [1, 2, 4, 8, 32].map(|bit| has & bit > 0);
-            let has = StepArrays { critic, correction, teacher, covariance, sharp, lists };
+            let has = StepArrays { critic, correction, teacher, covariance, sharp, aligned: false, lists };
             let mut buffers = StepBuffers::with_capacity(3, 5, has);
             buffers.begin([5, 5, 5].into_iter());
             let StepBuffers { critic, correction, covariance, divergence, .. } = &buffers;

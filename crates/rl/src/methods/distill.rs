@@ -4,19 +4,34 @@ use crate::methods::buffers::StepBuffers;
 use plimsoll_algo::distill::add_teacher_advantages;
 use plimsoll_algo::kl::KlSums;
 use plimsoll_algo::packed::Packed;
+use plimsoll_algo::spans::{add_span_advantages, leave_out_unaligned};
 use plimsoll_config::Distill;
 
 /// Weighs the advantages that rewards gave, and adds the teacher's unless its divergence is a loss of its own.
-/// Returns the sums of the reverse KL.
+/// Returns the sums of the reverse KL. Tokens that a teacher with other tokens has no span for are not trained.
 ///
 /// A sample without a score has no reward of its own to learn from, and is taught all the same.
 pub(crate) fn weigh(how: &Distill, buffers: &mut StepBuffers) -> KlSums {
-    let StepBuffers { mask, offsets, old_logprobs, teacher_logprobs, advantages, divergence, .. } = buffers;
+    let StepBuffers {
+        mask, offsets, old_logprobs, teacher_logprobs, advantages, divergence, aligned, ..
+    } = buffers;
     let reward_coef = how.reward_coef;
     advantages.iter_mut().for_each(|advantage| {
         *advantage = if reward_coef == 0.0 { 0.0 } else { (f64::from(*advantage) * reward_coef) as f32 };
     });
     divergence.how = how.divergence();
+    if aligned.is_there() {
+        aligned.sums = leave_out_unaligned(&aligned.spans, mask);
+        let packed = Packed { mask, seq_offsets: offsets };
+        return add_span_advantages(
+            how.coef,
+            packed,
+            &aligned.spans,
+            old_logprobs,
+            teacher_logprobs,
+            advantages,
+        );
+    }
     let packed = Packed { mask, seq_offsets: offsets };
     // What is differentiated through the logits is no advantage too; its sums are the metric.
     let coef = if divergence.how.is_some() { 0.0 } else { how.coef };

@@ -134,9 +134,16 @@ pub(crate) fn of_covariance(sums: &CovarianceSums) -> Metrics {
 }
 
 /// Returns the metrics of a teacher: the mean over trained tokens of l_old - l_teacher and, if it lists tokens, of
-/// their probability together.
+/// their probability together, or how much is aligned with its own tokens.
 pub(crate) fn of_teacher(sums: &KlSums, buffers: &StepBuffers) -> Metrics {
     let mut metrics = named([("distill/reverse_kl", sums.mean_kl())]);
+    if buffers.aligned.is_there() {
+        let sums = &buffers.aligned.sums;
+        metrics.extend(named([
+            ("distill/aligned_share", sums.share()),
+            ("distill/span_tokens", sums.span_tokens()),
+        ]));
+    }
     let (divergence, k) = (&buffers.divergence, buffers.divergence.per_token());
     if k > 0 {
         let packed = Packed { mask: &buffers.mask, seq_offsets: &buffers.offsets };

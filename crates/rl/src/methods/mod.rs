@@ -1,6 +1,7 @@
 //! The methods: policy methods with their actor and critic, preference pairs, and supervised completions.
 
 pub mod actor;
+pub(crate) mod aligned;
 pub mod batch;
 pub mod buffers;
 pub mod critic;
@@ -15,6 +16,7 @@ pub mod pairs;
 pub mod policy;
 pub mod reward_model;
 pub mod sft;
+pub mod spans;
 pub(crate) mod turns;
 
 use crate::roles::Trainer;

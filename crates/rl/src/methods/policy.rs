@@ -8,7 +8,7 @@ use crate::methods::batch::Batch;
 use crate::methods::buffers::StepBuffers;
 use crate::methods::critic::{critic_updates, gae_advantages};
 use crate::methods::endpoint::Asked;
-use crate::methods::{distill, metrics, turns};
+use crate::methods::{aligned, distill, metrics, turns};
 use crate::roles::Trainer;
 use crate::rollout::buffer::SampleGroup;
 use crate::rollout::carry;
@@ -96,6 +96,8 @@ fn train(trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, batch: &Batch<'_>)
     }
     if let Some(endpoint) = cx.endpoint {
         report.teacher = Some(endpoint.score(batch, trainer.group, &mut trainer.buffers)?);
+    } else if let Some(text) = &cx.text.teacher_text {
+        aligned::score(trainer, text, batch)?;
     } else if cx.run.distill.is_some() {
         let teacher = match cx.run.own_teacher() {
             Some(OwnTeacher::Now) => RoleName::Actor,

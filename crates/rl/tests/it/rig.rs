@@ -75,6 +75,7 @@ pub fn case(method: &str, sets: &[&str]) -> Case {
         strings: Default::default(),
         eos: model.eos_token_ids.first().copied(),
         teacher_prompt: None,
+        teacher_text: None,
     };
     let limits = parse_limits("host=64GiB,disk=1TiB").expect("limits");
     let report = plan_with(&run, &facts(&run, &model), &limits).expect("sizes of machines");

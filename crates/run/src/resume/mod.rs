@@ -258,12 +258,15 @@ impl Fingerprint {
         self
     }
 
-    /// Adds the shape of a teacher.
+    /// Adds the shape of a teacher, and its tokenizer where it may be another than the student's.
     pub fn with_teacher(mut self, run: &RunSpec, teacher: Option<&OpenModel>) -> Fingerprint {
         if let (Some(model), Some(section)) = (teacher, &run.distill) {
             let config = config_json(&model.spec, DType::F32, &model.token_ids());
             self.inputs
                 .insert(format!("config.json of {}", section.teacher), digest(config.to_string().as_bytes()));
+            if let Some(json) = model.tokenizer.tokenizer_json.as_deref().filter(|_| run.aligns_text()) {
+                self.inputs.insert(format!("tokenizer.json of {}", section.teacher), digest(json));
+            }
         }
         self
     }

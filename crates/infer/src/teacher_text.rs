@@ -1,0 +1,87 @@
+//! A teacher with a tokenizer of its own: prompts as it reads them, and responses aligned with its tokens.
+
+use plimsoll_base::{Error, Result};
+use plimsoll_text::{AlignLimits, Aligner, ChatTemplate, Prompt, Strings, Tokenizer, tokenize_prompt};
+use std::sync::Arc;
+
+/// Share of the tokens of prompts that a run needs aligned: a teacher that has no word for most tokens teaches little.
+pub const PROBE_SHARE_MIN: f64 = 0.5;
+/// Characters of a text in a message.
+const SHOWN_CHARS: usize = 60;
+
+/// The text side of a teacher.
+#[derive(Debug)]
+pub struct TeacherText {
+    pub aligner: Aligner,
+    pub tokenizer: Arc<Tokenizer>,
+    pub template: Option<Arc<ChatTemplate>>,
+    pub strings: Strings,
+    /// True if the template is the student's, because the teacher has none.
+    pub borrows_template: bool,
+}
+
+impl TeacherText {
+    /// Returns the tokens of a prompt for the teacher; none if it reads the student's, `ids`.
+    ///
+    /// Errors: those of `tokenize_prompt`; `prompt-empty`; `teacher-not-aligned` for a mark of the student's template
+    /// that the teacher does not know.
+    pub fn prompt_ids(
+        &self,
+        prompt: Option<&Prompt>,
+        of_student: &Prompt,
+        system_prompt: Option<&str>,
+        ids: &[u32],
+    ) -> Result<Vec<u32>> {
+        if self.aligner.is_same() && prompt.is_none() {
+            return Ok(Vec::new());
+        }
+        let unknown = self.aligner.unknown_special(ids).filter(|_| self.borrows_template);
+        if let Some(mark) = unknown {
+            let message = format!(
+                "the student's chat template writes {mark:?}, which is no token of the teacher, and the teacher has no template"
+            );
+            return Err(Error::new("teacher-not-aligned", message)
+                .hint("set data.chat_template to a template that both can read, or to \"none\"")
+                .hint("or choose a teacher that was trained on conversations"));
+        }
+        let (template, prompt) = (self.template.as_deref(), prompt.unwrap_or(of_student));
+        let ids = tokenize_prompt(&self.tokenizer, template, prompt, system_prompt, &self.strings)
+            .map_err(|error| error.fact("it is the prompt as distill.teacher reads it"))?;
+        match ids.is_empty() {
+            false => Ok(ids),
+            true => Err(Error::new("prompt-empty", "a prompt has no token of the teacher")
+                .hint("choose a teacher whose tokenizer knows these texts, or take the row out of the file")),
+        }
+    }
+
+    /// Requires that the teacher has spans for most tokens of some prompts.
+    ///
+    /// Errors: `teacher-not-aligned`.
+    pub fn check<'t>(&self, texts: impl Iterator<Item = &'t str>, limits: AlignLimits) -> Result<()> {
+        let (mut count, mut tokens, mut aligned, mut worst) = (0, 0, 0, None);
+        for text in texts {
+            let (of_text, with_span) = self.aligner.probe(text, limits)?;
+            let lost = of_text - with_span;
+            if worst.is_none_or(|(_, most)| lost > most) {
+                worst = Some((text, lost));
+            }
+            (count, tokens, aligned) = (count + 1, tokens + of_text, aligned + with_span);
+        }
+        let Some((text, _)) = worst.filter(|_| (aligned as f64) < PROBE_SHARE_MIN * tokens as f64) else {
+            return Ok(());
+        };
+        let shown: String = text.chars().take(SHOWN_CHARS).collect();
+        let message = format!(
+            "of {tokens} tokens in {count} prompts, {aligned} are in a span that the teacher's tokenizer has too"
+        );
+        Err(Error::new("teacher-not-aligned", message)
+            .fact(format!("at least {} % are needed", 100.0 * PROBE_SHARE_MIN))
+            .fact(self.aligner.words(&shown))
+            .hint("choose a teacher whose tokenizer keeps texts as they are, to the byte")
+            .hint("or sample its answers and train on them with method = \"sft\""))
+    }
+}
+
+#[cfg(test)]
+#[path = "teacher_text_tests.rs"]
+mod tests;
