@@ -12,7 +12,7 @@ use plimsoll_memory::host::Host;
 use plimsoll_plan::devices;
 use plimsoll_reward::{RewardSpec, Rewards};
 use plimsoll_rl::context::{Cursor, StepContext};
-use plimsoll_rl::methods::policy::step;
+use plimsoll_rl::methods::policy::{StepReport, StepSeconds, step};
 use plimsoll_rl::roles::Trainer;
 use plimsoll_rl::rollout::buffer::RolloutBuffer;
 use plimsoll_rollout::DrawnEnds;
@@ -35,8 +35,8 @@ pub struct StepSize {
     pub carry: usize,
 }
 
-/// Measures `repeats` steps after the first one; with prompts that are carried over after as many more as it takes until
-/// the oldest of them are trained.
+/// Measures `repeats` steps after the first one; with prompts that are carried over after as many more as it takes
+/// until the oldest of them are trained.
 ///
 /// Errors: those of planning and of the steps.
 pub fn whole_step(options: &BenchOptions, size: StepSize) -> Result<Value> {
@@ -61,10 +61,8 @@ pub fn whole_step(options: &BenchOptions, size: StepSize) -> Result<Value> {
         trainer.sampler.draw_ends(ends);
     }
     let text = text_model(&bench.model, &run.data)?;
-    let items: Vec<Item> = random_prompts(&bench.spec(), prompts, prompt)
-        .into_iter()
-        .map(|ids| Item { ids, ..Item::default() })
-        .collect();
+    let random = random_prompts(&bench.spec(), prompts, prompt).into_iter();
+    let items: Vec<Item> = random.map(|ids| Item { ids, ..Item::default() }).collect();
     let mut rewards = Rewards::new(&[RewardSpec::of_kind("hash")])?;
     let mut buffer = RolloutBuffer::default();
     let objective = run.objective.expect("a bench run samples");
@@ -84,24 +82,15 @@ pub fn whole_step(options: &BenchOptions, size: StepSize) -> Result<Value> {
         buffer: &mut buffer,
         edge: &mut |_| {},
     };
-    let (mut times, mut mismatch, mut last, mut flops) = (Vec::new(), 0.0f64, Default::default(), 0.0);
-    let (mut trained, mut stale, mut idle) = (0.0, 0.0, 0.0);
+    let mut measured = Steps::default();
     for n in 0..unmeasured + options.repeats {
         let started = Instant::now();
         let report = step(&mut trainer, &mut cx, n as u32 + 1)?;
-        mismatch = mismatch.max(report.logprob_mismatch_max);
-        (last, flops) = (report.seconds, report.flops);
-        if n >= unmeasured {
-            times.push(started.elapsed().as_secs_f64());
-            let of = |name: &str| report.metrics.get(name).copied().unwrap_or(0.0);
-            trained += of("completions/mean_length") * (prompts * group) as f64;
-            stale += of("rollout/stale_share") / options.repeats as f64;
-            idle += of("rollout/idle_share") / options.repeats as f64;
-        }
+        measured.take(&report, (n >= unmeasured).then(|| started.elapsed().as_secs_f64()), prompts * group);
     }
-    let seconds: f64 = times.iter().sum();
-    let mut result = spread(&times);
-    result["share_of_peak"] = json!(flops / super::median(&times) / bench.peak(&*dev));
+    let Steps { times, last, flops, mismatch, .. } = &measured;
+    let mut result = spread(times);
+    result["share_of_peak"] = json!(flops / super::median(times) / bench.peak(&*dev));
     result["peak_bytes"] = json!(Host::this().rss().peak);
     result["planned_bytes"] = json!(bench.report.host_peak());
     result["logprob_mismatch_max"] = json!(mismatch);
@@ -111,11 +100,44 @@ pub fn whole_step(options: &BenchOptions, size: StepSize) -> Result<Value> {
     add(&mut result, json!({ "samples": group, "prompt_tokens": prompt, "new_tokens": new }));
     if let Some(DrawnEnds { median, sigma }) = lengths {
         let lengths = json!({ "median": median, "sigma": sigma });
-        add(
-            &mut result,
-            json!({ "lengths": lengths, "carry": carry, "trained_tokens_per_second": trained / seconds }),
-        );
-        add(&mut result, json!({ "stale_share": stale, "idle_share": idle }));
+        add(&mut result, json!({ "lengths": lengths, "carry": carry }));
+        add(&mut result, measured.of_carry());
     }
     Ok(finish(result, &dev.machine_type(), dev.threads()))
+}
+
+/// What the steps took, and the metrics of those that are measured.
+#[derive(Default)]
+struct Steps {
+    times: Vec<f64>,
+    last: StepSeconds,
+    flops: f64,
+    mismatch: f64,
+    trained_tokens: f64,
+    /// Sums over steps.
+    stale_share: f64,
+    idle_share: f64,
+}
+
+impl Steps {
+    /// Takes a step's report, and its seconds if it is measured.
+    fn take(&mut self, report: &StepReport, seconds: Option<f64>, sequences: usize) {
+        self.mismatch = self.mismatch.max(report.logprob_mismatch_max);
+        (self.last, self.flops) = (report.seconds, report.flops);
+        let Some(seconds) = seconds else { return };
+        self.times.push(seconds);
+        let of = |name: &str| report.metrics.get(name).copied().unwrap_or(0.0);
+        self.trained_tokens += of("completions/mean_length") * sequences as f64;
+        self.stale_share += of("rollout/stale_share");
+        self.idle_share += of("rollout/idle_share");
+    }
+
+    fn of_carry(&self) -> Value {
+        let (steps, seconds) = (self.times.len() as f64, self.times.iter().sum::<f64>());
+        json!({
+            "trained_tokens_per_second": self.trained_tokens / seconds,
+            "stale_share": self.stale_share / steps,
+            "idle_share": self.idle_share / steps,
+        })
+    }
 }

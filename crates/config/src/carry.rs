@@ -1,9 +1,8 @@
 //! `rollout.carry`: refuses what cannot wait for a later step, and a bound without an effect.
 
-use super::limits::{bad_value, contradiction};
+use super::limits::{SEQUENCES_PER_STEP_MAX, bad_value, contradiction};
 use super::provenance::Provenance;
 use super::sections::RunFile;
-use super::validate::SEQUENCES_PER_STEP_MAX;
 use super::values::DynamicSampling;
 use plimsoll_algo::advantage::Advantage;
 use plimsoll_base::Result;

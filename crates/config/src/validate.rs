@@ -3,7 +3,7 @@
 //! Each check names one key, points at the place where it was set, and says which values are allowed.
 
 use super::key::Key;
-use super::limits::{bad_value, contradiction, divisor};
+use super::limits::{SEQUENCES_PER_STEP_MAX, bad_value, contradiction, divisor};
 use super::provenance::Provenance;
 use super::sections::{self, Data, Loss, Reward, Rollout, Run, RunFile, Train, VerbFile};
 use super::tree::flatten;
@@ -16,8 +16,6 @@ use plimsoll_algo::policy_loss::PolicyLossKind;
 use plimsoll_base::{Error, Result};
 use serde::Serialize;
 
-/// Largest number of sequences in a step; a larger one is a typing error.
-pub(super) const SEQUENCES_PER_STEP_MAX: u64 = 1 << 20;
 /// Largest number of rewards: the plan has room for the scores of this many in a line of `samples/`.
 const REWARDS_MAX: usize = 20;
 /// Checks a whole run file whose method defaults are filled in.

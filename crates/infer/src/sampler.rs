@@ -12,7 +12,7 @@ use plimsoll_memory::{Arena, InPhase, Overlay, Resident};
 use plimsoll_model::{Activations, Mode};
 use plimsoll_plan::RunShape;
 use plimsoll_rollout::{
-    Begun, DrawnEnds, Engine, Live, Model, Request, RolloutStats, Samples, StopCondition,
+    DrawnEnds, Engine, Live, Model, Request, RolloutStats, Samples, SoFar, StopCondition,
 };
 
 /// One device, its arena, and the engine that samples with a bound model.
@@ -82,7 +82,7 @@ impl<'a> Sampler<'a> {
         &mut self,
         of: &BoundModel<'a>,
         request: &Request<'_>,
-        begun: &[Begun<'_>],
+        begun: &[SoFar<'_>],
         stop: &mut dyn StopCondition,
     ) -> Result<RolloutStats> {
         let (phase, acts) = begin(self.dev, &mut self.overlay, self.shape);

@@ -281,8 +281,8 @@ impl RunShape {
         specs.map(|spec| tensors(&spec)).max().unwrap_or(0) * STATE_SETS * HEADER_BYTES
     }
 
-    /// Returns the bytes of responses that go on in the next step: as they are before a step, while it is made and after it,
-    /// and what the engine drew on its way to them.
+    /// Returns the bytes of responses that go on in the next step: before a step, while it is made and after it, and
+    /// what the engine drew on its way to them.
     fn carried_bytes(&self, training: &Training) -> u64 {
         let tokens = (self.engine.samples * training.response_tokens) as u64;
         if training.carried == 0 {
@@ -313,8 +313,7 @@ impl RunShape {
         let step = if self.training.is_some() { step_bytes(sequences, tokens, arrays) } else { 0 };
         row("rl.step", "rl", Place::Heap, step + scores);
         if let Some(t) = &self.training {
-            let held = Samples::bytes(t.held_sequences(), t.response_tokens, 1);
-            row("rl.held", "rl", Place::Heap, held);
+            row("rl.held", "rl", Place::Heap, Samples::bytes(t.held_sequences(), t.response_tokens, 1));
             row("rl.carried", "rl", Place::Heap, self.carried_bytes(t));
         }
         if let Some(bytes) = self.others_bytes() {

@@ -73,7 +73,7 @@ impl Request<'_> {
 
 /// How far a response has come when a request begins.
 #[derive(Clone, Copy, Debug)]
-pub enum Begun<'b> {
+pub enum SoFar<'b> {
     /// Its tokens so far, none of a new one, and their log-probabilities. It goes on after them: its keys are computed
     /// again, and its next token is drawn with the random numbers of its position.
     Tokens { ids: &'b [u32], logprobs: &'b [f32] },
@@ -179,7 +179,7 @@ impl Engine {
         &mut self,
         model: Model<'_, '_, '_>,
         request: &Request<'_>,
-        begun: &[Begun<'_>],
+        begun: &[SoFar<'_>],
         stop: &mut dyn StopCondition,
         out: &mut Samples,
     ) -> Result<RolloutStats> {
@@ -187,8 +187,8 @@ impl Engine {
         assert_eq!(begun.len(), request.prompts.len() * request.group_size, "an entry a sample");
         for (s, begun) in begun.iter().enumerate() {
             match *begun {
-                Begun::Tokens { ids, logprobs } => out.go_on(s, ids, logprobs),
-                Begun::Ended => self.schedule.skip(s),
+                SoFar::Tokens { ids, logprobs } => out.go_on(s, ids, logprobs),
+                SoFar::Ended => self.schedule.skip(s),
             }
         }
         self.draw(model, request, stop, out)

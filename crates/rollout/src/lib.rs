@@ -14,7 +14,7 @@ mod samples;
 mod schedule;
 
 pub use ends::DrawnEnds;
-pub use engine::{Begun, Engine, Model, NeverStop, Request, RolloutStats, StopCondition};
+pub use engine::{Engine, Model, NeverStop, Request, RolloutStats, SoFar, StopCondition};
 pub use lengths::{Lengths, deal};
 pub use limits::{EngineLimits, OnFull, layout};
 pub use live::{Ask, ENDS_MAX, Listener, Live};

@@ -276,8 +276,8 @@ section! {
         on_full: OnFull = OnFull::WorstCase => [FREELY],
         /// Further steps that one rollout serves: their samples are older than the weights that they train.
         policy_lag: u32 = 0,
-        /// Prompts under way beyond those of a step: the step takes the groups that end first, and the others go on in the
-        /// next one.
+        /// Prompts under way beyond those of a step: the step takes the groups that end first, and the others go on in
+        /// the next one.
         carry: u32 = 0,
         /// Tokens of a response that older weights may have drawn before a step waits for it; no bound if absent.
         #[serde(skip_serializing_if = "Option::is_none")]

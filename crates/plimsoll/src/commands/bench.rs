@@ -147,7 +147,7 @@ enum Part {
         /// Only these cases.
         #[arg(long = "case", value_name = "NAME", value_parser = PossibleValuesParser::new(bench::mismatch::cases()))]
         only: Vec<String>,
-        /// Put results of other cases of the same run together, which ran beside each other; runs nothing.
+        /// Put results of other cases of the same run together, which ran at one time; runs nothing.
         #[arg(long, value_name = "FILE,...", value_delimiter = ',')]
         join: Vec<std::path::PathBuf>,
         /// Settings of the runs.

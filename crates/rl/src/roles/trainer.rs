@@ -12,7 +12,7 @@ use plimsoll_memory::{Arena, Buf};
 use plimsoll_model::{AdaptersFrom, ParamTable};
 use plimsoll_plan::{RoleName, RunShape};
 use plimsoll_ranks::Group;
-use plimsoll_rollout::{Begun, Lengths, Live, Request, RolloutStats, Samples, StopCondition};
+use plimsoll_rollout::{Lengths, Live, Request, RolloutStats, Samples, SoFar, StopCondition};
 use plimsoll_train::{Packer, Sequence, UpdateOptions};
 use std::ops::Range;
 use std::path::Path;
@@ -171,7 +171,7 @@ impl<'a> Trainer<'a> {
     pub(crate) fn rollout_from(
         &mut self,
         request: &Request<'_>,
-        begun: &[Begun<'_>],
+        begun: &[SoFar<'_>],
         stop: &mut dyn StopCondition,
     ) -> Result<RolloutStats> {
         self.sampler.rollout_from(&self.roles[0], request, begun, stop)

@@ -4,7 +4,7 @@
 use plimsoll_base::{Error, Result};
 use plimsoll_files::{FileRecord, write_new_lines};
 use plimsoll_infer::text::Item;
-use plimsoll_rollout::{Begun, Finish};
+use plimsoll_rollout::{Finish, SoFar};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -31,10 +31,10 @@ impl Response {
     }
 
     /// Returns where it goes on.
-    pub(super) fn begun(&self) -> Begun<'_> {
+    pub(super) fn begun(&self) -> SoFar<'_> {
         match self.finish {
-            Some(_) => Begun::Ended,
-            None => Begun::Tokens { ids: &self.ids, logprobs: &self.logprobs },
+            Some(_) => SoFar::Ended,
+            None => SoFar::Tokens { ids: &self.ids, logprobs: &self.logprobs },
         }
     }
 }

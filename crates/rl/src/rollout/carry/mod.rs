@@ -9,8 +9,10 @@
 
 mod drawing;
 mod groups;
+mod report;
 mod step;
 mod times;
 
 pub use groups::Carried;
-pub(crate) use step::{CarryReport, gather};
+pub(crate) use report::CarryReport;
+pub(crate) use step::gather;

@@ -3,6 +3,7 @@
 
 use super::drawing::{Drawing, Drawn};
 use super::groups::{Group, Response};
+use super::report::CarryReport;
 use super::times::Times;
 use crate::context::StepContext;
 use crate::flops::forward_flops;
@@ -20,24 +21,9 @@ use plimsoll_infer::responses::TextStop;
 use plimsoll_infer::sampler::sampling;
 use plimsoll_infer::text::Item;
 use plimsoll_reward::Scored;
-use plimsoll_rollout::{Begun, Finish, Lengths, Request, RolloutStats, StopCondition};
+use plimsoll_rollout::{Finish, Lengths, Request, RolloutStats, SoFar, StopCondition};
 use plimsoll_run::status::Doing;
 use std::time::Instant;
-
-/// What a step with carried groups reports.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct CarryReport {
-    /// T.
-    pub ticks: u64,
-    /// Groups that go on in the next step.
-    pub carried: usize,
-    /// Mean updates between the weights that drew a trained token and those that it trains.
-    pub staleness: f64,
-    /// Share of trained tokens that older weights drew.
-    pub stale_share: f64,
-    /// Share of the places of responses under way, over all ticks, in which none drew.
-    pub idle_share: f64,
-}
 
 /// The tokens of a response that a step drew.
 struct Piece {
@@ -63,8 +49,8 @@ struct RankGraded {
 }
 packed!(RankGraded { scored: Vec<Scored>, texts: Vec<String>, counted: Counted });
 
-/// Fills `cx.buffer` with the groups of a step, moves `cx.cursor` past the prompts that joined, and leaves the others to
-/// be committed.
+/// Fills `cx.buffer` with the groups of a step, moves `cx.cursor` past the prompts that joined, and leaves the others
+/// to be committed.
 ///
 /// Errors: those of sampling and of the rewards; `rank-lost` where another rank has one.
 pub(crate) fn gather(trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, step: u32) -> Result<Gathered> {
@@ -109,24 +95,13 @@ pub(crate) fn gather(trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, step: 
     Ok(gathered)
 }
 
-impl CarryReport {
-    /// Counts the ages of trained tokens.
-    fn count<'r>(&mut self, responses: impl Iterator<Item = &'r Response>, version: u64) {
-        let ages = responses.flat_map(|response| &response.versions).map(|drawn| version - drawn);
-        let (mut tokens, mut sum, mut old) = (0u64, 0u64, 0u64);
-        ages.for_each(|age| (tokens, sum, old) = (tokens + 1, sum + age, old + u64::from(age > 0)));
-        let of = |count: u64| count as f64 / tokens.max(1) as f64;
-        (self.staleness, self.stale_share) = (of(sum), of(old));
-    }
-}
-
 /// Returns how many of a response's first tokens older weights drew.
 fn stale(response: &Response, version: u64) -> usize {
     response.versions.partition_point(|drawn| *drawn < version)
 }
 
-/// Returns the groups under way in this step, by age, and how many of them joined: as many prompts as there is room for,
-/// and none that the run would not train.
+/// Returns the groups under way in this step, by age, and how many of them joined: as many prompts as there is room
+/// for, and none that the run would not train.
 fn under_way(cx: &mut StepContext<'_>) -> Result<(Vec<Group>, usize)> {
     let size = cx.run.rollout.group_size as usize;
     let mut groups = cx.buffer.carried.groups.clone();
@@ -215,7 +190,7 @@ fn draw_own(
         // A stop string may have begun in an earlier step.
         (1..=response.ids.len()).for_each(|drawn| _ = stop.stops(s, &response.ids[..drawn]));
     }
-    let begun: Vec<Begun<'_>> = responses.iter().map(|response| response.begun()).collect();
+    let begun: Vec<SoFar<'_>> = responses.iter().map(|response| response.begun()).collect();
     let drawn = responses.iter().map(|response| Drawn::new(response.ids.len(), response.finish.is_some()));
     let mut drawing = Drawing::new(stop, (new_tokens, size), own, drawn.collect(), times, trainer.group);
     let ran = trainer.rollout_from(&request, &begun, &mut drawing);

@@ -1,5 +1,5 @@
-//! When groups end, in ticks, and which of them a step trains: those that end first, of equal ones the older. Groups that
-//! are as old as they may be are trained in any case.
+//! When groups end, in ticks, and which of them a step trains: those that end first, of equal ones the older. Groups
+//! that are as old as they may be are trained in any case.
 
 /// The ticks at which the groups under way have ended, as far as is known. Groups are numbered by age.
 #[derive(Clone, Debug)]
@@ -12,7 +12,7 @@ pub(super) struct Times {
 }
 
 impl Times {
-    /// Panics unless there are as many groups as are wanted.
+    /// Panics unless there are at least `wanted` groups.
     pub(super) fn new(wanted: usize, must: Vec<bool>) -> Times {
         assert!(must.len() >= wanted, "{} groups of {wanted}", must.len());
         Times { wanted, ends: vec![None; must.len()], must }
