@@ -3,5 +3,6 @@
 mod data;
 mod jinja;
 mod smollm2;
+mod spans;
 mod tokenizer;
 mod turns;
