@@ -2,7 +2,7 @@
 
 use super::{Bench, BenchOptions, STEP_MICRO_BATCH, add, bench_run, finish, random_prompts, spread};
 use plimsoll_base::{Error, Result};
-use plimsoll_config::Auto;
+use plimsoll_config::{Auto, OnFull};
 use plimsoll_infer::bound::Sources;
 use plimsoll_infer::runner::open;
 use plimsoll_infer::sampler::sampling;
@@ -47,6 +47,11 @@ pub fn whole_step(options: &BenchOptions, size: StepSize) -> Result<Value> {
     }
     let mut run = bench_run(options, prompts, group, new);
     run.rollout.carry = carry as u32;
+    if lengths.is_some() {
+        // Few responses are long, so no room is kept for each to be.
+        run.rollout.on_full = OnFull::Preempt;
+        run.rollout.sequences_max = Auto::Value(((prompts + carry) * group) as u32);
+    }
     let unmeasured = 1 + 2 * carry.div_ceil(prompts);
     // No step is the last one, which would bring all responses to their end.
     run.train.steps = u32::MAX;
