@@ -77,6 +77,7 @@ pub fn step(trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, step: u32) -> R
     *cx.buffer = buffer;
     let mut report = trained?;
     cx.buffer.done(groups);
+    cx.buffer.carried.commit();
     report.add_rollout(gathered, cx.run.rollout.group_size as usize);
     Ok(report)
 }

@@ -49,7 +49,6 @@ impl LanguageRun<'_> {
         let report = result?;
         // A failed step is made again from where it began.
         self.cursor = cursor;
-        self.buffer.carried.commit();
         let seconds = started.elapsed().as_secs_f64();
         let progress = &mut lead.progress;
         progress.mismatch_max = progress.mismatch_max.max(report.logprob_mismatch_max);
