@@ -6,8 +6,8 @@ use std::fmt::Write;
 use crate::finding::Finding;
 use crate::tree::Tree;
 
-/// Product lines of all crates: raised only with a page in docs/decisions, last by 75.
-const PRODUCT_LINES_MAX: usize = 170_600;
+/// Product lines of all crates: raised only with a page in docs/decisions, last by 78.
+const PRODUCT_LINES_MAX: usize = 171_300;
 
 /// Suffixes of product files.
 const SUFFIXES: [&str; 3] = [".rs", ".cu", ".cuh"];

@@ -2,10 +2,10 @@
 
 use crate::hosts::Hosts;
 use crate::lora::{CriticAdapter, Lora};
-use crate::role_name::PerRole;
+use crate::role_name::{PerRole, RoleName};
 use crate::{
     facts::HostFacts,
-    step_arrays::{Lists, StepArrays},
+    step_arrays::{KeptRows, Lists, StepArrays},
 };
 use plimsoll_arch::{LayerEncodings, ModelSpec, Quantization};
 use plimsoll_base::{Bytes, DType};
@@ -71,6 +71,8 @@ pub struct Training {
     pub teacher_requests: Bytes,
     /// Tokens that the teacher lists of each position; 0 if the student learns from the sampled ones alone.
     pub teacher_lists: usize,
+    /// The teacher whose whole vocabulary is compared with the student's, if that is learned.
+    pub teacher_rows: Option<TeacherRows>,
     /// How the teacher's weights are quantized, if at all.
     pub teacher_quantize: Option<Quantization>,
     /// What is offloaded to the device's host memory.
@@ -96,6 +98,21 @@ pub struct Training {
     pub trackers: Bytes,
     /// Maximum bytes of the process of a function that estimates advantages; 0 without one.
     pub estimator: Bytes,
+}
+
+/// The rows that a teacher's head reads, which are kept until the student's update.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TeacherRows {
+    /// The role that is the teacher.
+    pub of: RoleName,
+    /// Its hidden elements.
+    pub width: usize,
+}
+
+impl TeacherRows {
+    fn kept(self, weights: DType) -> KeptRows {
+        KeptRows { bytes: self.width * weights.bytes() as usize }
+    }
 }
 
 impl Training {
@@ -126,6 +143,7 @@ impl Training {
                 0 => Lists::default(),
                 tokens => Lists { tokens, rows: self.pack.pass_of(self.packing.heads).head_rows },
             },
+            kept: self.teacher_rows.map_or_else(KeptRows::default, |rows| rows.kept(self.dtypes.weights)),
         }
     }
 }

@@ -72,4 +72,5 @@ mod tiny;
 mod track;
 mod training;
 mod turns;
+mod vocabulary;
 mod watch;
