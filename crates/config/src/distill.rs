@@ -43,6 +43,11 @@ impl Distill {
         self.divergence().and(self.top_k).unwrap_or(0)
     }
 
+    /// True if the student learns a divergence over the whole vocabulary: one without a list.
+    pub fn is_whole(&self) -> bool {
+        self.divergence().is_some() && self.top_k.is_none()
+    }
+
     /// Returns which weights of the run are the teacher's; none of another model.
     pub fn own_teacher(&self) -> Option<OwnTeacher> {
         match self.teacher.as_str() {
@@ -203,7 +208,7 @@ fn align(run: &RunFile, distill: &Distill, at: &Provenance) -> Result<()> {
     Err(contradiction(at, key, &format!("distill.align = \"text\" {why}")).hint(hint))
 }
 
-/// Requires `top_k` of a divergence through logits, and refuses its keys elsewhere.
+/// Requires keys that belong to a divergence through logits, and refuses them elsewhere.
 fn divergence(distill: &Distill, at: &Provenance) -> Result<()> {
     let kind = distill.divergence;
     if distill.divergence().is_none() {
@@ -225,16 +230,11 @@ fn divergence(distill: &Distill, at: &Provenance) -> Result<()> {
             .hint("for its ends set distill.divergence = \"forward\" (0) or \"reverse\" (1)"));
     }
     match distill.top_k {
-        Some(1..=LISTED_MAX) => Ok(()),
+        None | Some(1..=LISTED_MAX) => Ok(()),
         Some(k) => Err(at
             .error("bad-value", "distill.top_k", &format!("`distill.top_k` is {k}"))
-            .hint(format!("set it to 1 to {LISTED_MAX}, such as 64"))),
-        None => Err(contradiction(
-            at,
-            "distill.divergence",
-            &format!("distill.divergence = \"{kind}\" without distill.top_k"),
-        )
-        .hint("set distill.top_k = 64: the tokens of each position that are compared one by one")),
+            .hint(format!("set it to 1 to {LISTED_MAX}, such as 64"))
+            .hint("or remove it: without it the whole vocabulary is compared")),
     }
 }
 

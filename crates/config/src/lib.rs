@@ -67,6 +67,7 @@ mod schema;
 mod sections;
 mod sources;
 mod spec;
+mod teacher_head;
 mod track;
 mod tree;
 mod validate;

@@ -180,6 +180,7 @@ fn head(report: &Report, e: DType) {
                     logits: Logits::times(1.0),
                     head_out: out,
                     listed: None,
+                    whole: None,
                     dlogprobs: d,
                     dentropy: d,
                     tile,

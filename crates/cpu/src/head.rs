@@ -9,10 +9,11 @@ use super::elementwise;
 use super::lanes::{LANES, Lanes, by_dtype, simd_fn};
 use super::listed_gradient::{ListedRows, RowInputs};
 use super::matmul::{self, Operand, Packed, Panels};
+use super::whole_gradient::WholeRow;
 use super::{CpuDevice, Isa, Shared};
 use crate::layouts::{BLOCK_ROWS, FULL_ROWS, HeadShape, stats_per_row};
 use plimsoll_base::math;
-use plimsoll_device::{HEAD_TILE, HeadBackward, HeadOut, Logits, Matrix, PANEL};
+use plimsoll_device::{HEAD_TILE, HeadBackward, HeadOut, HeadSide, Logits, Matrix, Measure, PANEL};
 use plimsoll_memory::Buf;
 
 /// Replaces logits beyond the vocabulary: no mass, and finite, so that 0 times it is 0.
@@ -335,7 +336,13 @@ pub(crate) fn backward(dev: &CpuDevice, args: HeadBackward<'_>) {
             listed: args.listed.map(|of| ListedRows::new(dev, of, args.targets.len())),
         };
         let w = Panels::<E>::new(dev, w);
-        backward_as::<E>(dev, dev.read::<E>(x), &w, &rows, args)
+        let whole = args.whole.map(|of| {
+            let rows = args.targets.len();
+            assert_eq!([of.means, of.d].map(Buf::len), [rows; 2], "numbers of {rows} rows");
+            let teacher = Side::<E>::new(dev, of.teacher, rows, w.n());
+            Whole { how: of.how, means: dev.read(of.means), d: dev.read(of.d), teacher }
+        });
+        backward_as::<E>(dev, dev.read::<E>(x), &w, (&rows, whole.as_ref()), args)
     });
 }
 
@@ -372,11 +379,64 @@ impl Rows<'_> {
     }
 }
 
+/// `HeadSide`, for reading.
+pub(super) struct Side<'a, E> {
+    x: &'a [E],
+    w: Panels<'a, E>,
+    pub(super) lse: &'a [f32],
+    how: Logits,
+    pub(super) work: Work<'a>,
+}
+
+impl<'a, E: Operand> Side<'a, E> {
+    pub(super) fn new(dev: &'a CpuDevice, of: HeadSide<'a>, rows: usize, vocab: usize) -> Side<'a, E> {
+        let (x, w) = (dev.read::<E>(of.x), Panels::<E>::new(dev, of.w));
+        assert_eq!(w.n(), vocab, "tokens of both sides");
+        assert_eq!((x.len(), of.lse.len()), (rows * w.k(), rows), "{rows} rows of K = {}", w.k());
+        Side { x, w, lse: dev.read(of.lse), how: of.logits, work: Work::new(dev, of.tile, rows, vocab) }
+    }
+
+    /// Computes its logits of a tile for rows `first..first + rows` in the current task's slot, which it returns.
+    ///
+    /// # Safety
+    /// As `Work::logits`.
+    pub(super) unsafe fn logits(
+        &self,
+        isa: Isa,
+        (first, rows): (usize, usize),
+        tile: usize,
+        (task, num_tasks, thread): (usize, usize, usize),
+    ) -> &[f32] {
+        // SAFETY: the caller promises that this task alone uses the slot.
+        let to = unsafe { self.work.logits(task, num_tasks, thread) };
+        let x = &self.x[first * self.w.k()..][..rows * self.w.k()];
+        tile_logits(isa, x, &self.w, tile, self.how, to, self.work.shape.width);
+        to
+    }
+}
+
+/// `DivergenceBackward`, for reading.
+struct Whole<'a, E> {
+    how: Measure,
+    means: &'a [f32],
+    d: &'a [f32],
+    teacher: Side<'a, E>,
+}
+
+impl<E> Whole<'_, E> {
+    /// Returns a row's numbers; none if the loss does not depend on its divergence.
+    fn row(&self, row: usize) -> Option<WholeRow> {
+        let Whole { how, means, d, teacher } = self;
+        let (teacher_lse, mean, d) = (teacher.lse[row], means[row], d[row]);
+        (d != 0.0).then_some(WholeRow { how: *how, teacher_lse, mean, d })
+    }
+}
+
 fn backward_as<E: Operand>(
     dev: &CpuDevice,
     x: &[E],
     w: &Panels<'_, E>,
-    rows: &Rows<'_>,
+    (rows, whole): (&Rows<'_>, Option<&Whole<'_, E>>),
     d: HeadBackward<'_>,
 ) {
     let num_rows = rows.targets.len();
@@ -393,7 +453,7 @@ fn backward_as<E: Operand>(
         let first = tile * HEAD_TILE;
         let cols = HEAD_TILE.min(w.n() - first);
         let dtile = d.dtile.slice(0, num_rows * cols);
-        tile_gradients::<E>(dev, x, w, rows, tile, &work, dev.write(dtile));
+        tile_gradients::<E>(dev, x, w, (rows, whole), tile, &work, dev.write(dtile));
         let dtile = dev.read::<E>(dtile);
         matmul::backward_x_as::<E, f32>(dev, dtile, &w.rows(first, cols), dev.write(d.dx), tile > 0);
         if let Some((grad, parts)) = &mut grad {
@@ -410,7 +470,7 @@ fn tile_gradients<E: Operand>(
     dev: &CpuDevice,
     x: &[E],
     w: &Panels<'_, E>,
-    rows: &Rows<'_>,
+    (rows, whole): (&Rows<'_>, Option<&Whole<'_, E>>),
     tile: usize,
     work: &Work<'_>,
     dtile: Shared<'_, E>,
@@ -424,9 +484,19 @@ fn tile_gradients<E: Operand>(
         let logits = unsafe { work.logits(task, num_tasks, thread) };
         let cols =
             tile_logits(dev.isa(), &x[row * w.k()..][..here * w.k()], w, tile, rows.logits, logits, width);
+        let theirs = match whole.filter(|of| of.d[row..][..here].iter().any(|&d| d != 0.0)) {
+            None => &[],
+            // SAFETY: a slot of another buffer is this task's in the same way.
+            Some(of) => unsafe { of.teacher.logits(dev.isa(), (row, here), tile, (task, num_tasks, thread)) },
+        };
         for r in 0..here {
             // SAFETY: ranges of rows are disjoint, and each is one task's.
             let to = unsafe { dtile.range((row + r) * cols, cols) };
+            if let Some(of) = whole.and_then(|whole| whole.row(row + r)) {
+                let both = (&logits[r * width..][..cols], &theirs[r * width..][..cols]);
+                of.put(&rows.of(row + r), rows.logits, tile * HEAD_TILE, both, to);
+                continue;
+            }
             let target = (rows.targets[row + r] as usize).wrapping_sub(tile * HEAD_TILE);
             logit_gradients::<E>(dev.isa(), &logits[r * width..][..width], rows, row + r, target, to);
             if let Some(listed) = &rows.listed {

@@ -15,6 +15,7 @@ mod elementwise;
 mod experts;
 mod gate;
 mod head;
+mod head_divergence;
 mod head_gates;
 mod head_listed;
 mod isa;
@@ -34,6 +35,7 @@ mod rope;
 mod sample;
 mod sync;
 mod view;
+mod whole_gradient;
 
 pub use cpu_device::CpuDevice;
 pub use isa::Isa;

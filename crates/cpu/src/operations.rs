@@ -3,7 +3,7 @@
 use crate::cpu_device::CpuDevice;
 use crate::{
     activation, adamw, adamw8, attention, attention_backward, blocks, delta, elementwise, experts, gate,
-    head, head_gates, head_listed, lanes, matmul, muon, norm, peak, rope, sample,
+    head, head_divergence, head_gates, head_listed, lanes, matmul, muon, norm, peak, rope, sample,
 };
 use plimsoll_arch::{ModelSpec, ParamKind, Product, products};
 use plimsoll_base::{DType, PhaseSet, Result};
@@ -226,6 +226,7 @@ fn forward(dev: &CpuDevice, op: ForwardOp<'_>) {
         ForwardOp::HeadListed { x, w, lse, logits, ids, logprobs } => {
             head_listed::listed(dev, x, w, lse, logits, ids, logprobs);
         }
+        ForwardOp::HeadDivergence { args } => head_divergence::forward(dev, args),
         ForwardOp::Sample { args } => sample::sample(dev, args),
         ForwardOp::Advance { batch, window, ids, tokens, keys } => {
             elementwise::advance(dev, (batch, window), ids, tokens, keys);

@@ -250,6 +250,7 @@ pub(crate) fn backward(dev: &CudaDevice, args: HeadBackward<'_>) {
     let HeadBackward { x, w, targets, head_out, tile, dx, .. } = args;
     let rows = targets.len();
     assert_eq!(w.layout, MatrixLayout::Rows);
+    assert!(args.whole.is_none(), "the planner refuses it on cards");
     let same = args.grad.is_none_or(|grad| (grad.n, grad.k, grad.layout) == (w.n, w.k, w.layout));
     assert!(same, "the gradient's shape is the weights'");
     assert_eq!((x.len(), dx.len()), (rows * w.k, rows * w.k), "{rows} rows of K = {}", w.k);

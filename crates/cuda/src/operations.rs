@@ -255,6 +255,7 @@ impl CudaDevice {
             ForwardOp::HeadListed { x, w, lse, logits, ids, logprobs } => {
                 head_listed::listed(self, x, w, lse, logits, ids, logprobs);
             }
+            ForwardOp::HeadDivergence { .. } => unreachable!("the planner refuses it on cards"),
             ForwardOp::Sample { args } => sample::sample(self, args),
             ForwardOp::Advance { batch, window, ids, tokens, keys } => {
                 pipeline::advance(self, (batch, window), ids, tokens, keys);

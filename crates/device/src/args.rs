@@ -450,34 +450,3 @@ pub struct RopeBackward<'a> {
     /// [M, (a + 2k) d] e, written.
     pub dqkv: Buf<'a>,
 }
-
-/// The gradient of the head.
-#[derive(Clone, Copy, Debug)]
-pub struct HeadBackward<'a> {
-    /// [R, K] e.
-    pub x: Buf<'a>,
-    /// [V, K].
-    pub w: Matrix<'a>,
-    /// [R] u32.
-    pub targets: Buf<'a>,
-    pub logits: Logits,
-    /// Outputs of the forward pass; `logprobs` is not read.
-    pub head_out: HeadOut<'a>,
-    /// [R] f32: derivatives of the loss by log-probabilities.
-    pub dlogprobs: Buf<'a>,
-    /// [R] f32: derivatives of the loss by entropies.
-    pub dentropy: Buf<'a>,
-    /// A further number of each row that the loss depends on.
-    pub listed: Option<ListedBackward<'a>>,
-    /// f32 scratch sized by `Layouts::head_tile`; written.
-    pub tile: Buf<'a>,
-    /// Scratch (e) sized by `Layouts::head_gradient_tile`; written.
-    pub dtile: Buf<'a>,
-    /// Scratch (e) sized by `Layouts::pack`; written.
-    pub pack: Buf<'a>,
-    /// [R, K] f32, written.
-    pub dx: Buf<'a>,
-    /// [V, K], written, or added to when `add`; none if the head is frozen.
-    pub grad: Option<Matrix<'a>>,
-    pub add: bool,
-}

@@ -19,6 +19,7 @@ pub mod codes;
 mod delta;
 mod experts;
 mod experts_adapter;
+mod head;
 mod layout;
 mod machine;
 mod muon;
@@ -31,9 +32,8 @@ mod update;
 
 pub use args::{
     ADAPTER_BLOCKS_MAX, ALL_KEYS, Activation, AdamW, AdamWBufs, AdaptBackward, Adapted, Adapter,
-    AdapterBlock, AttentionBackward, Batch, GateHeadsBackward, HeadBackward, HeadOut, Heads, ListedBackward,
-    ListedTokens, Logits, Norm, NormGrads, QkNorm, QkNormBackward, RopeBackward, Rotation, Sample, Sampling,
-    Scores, Slots,
+    AdapterBlock, AttentionBackward, Batch, GateHeadsBackward, HeadOut, Heads, ListedBackward, ListedTokens,
+    Logits, Norm, NormGrads, QkNorm, QkNormBackward, RopeBackward, Rotation, Sample, Sampling, Scores, Slots,
 };
 pub use backend::{Aside, Backend, Checked, HostBytes, Network, Pipeline, Trade, Transfer};
 pub use blocks::{BLOCK_PARTS_MAX, Blocks, Codes, block_words};
@@ -47,6 +47,7 @@ pub use experts::{
     Balance, Experts, ExpertsBackward, GluExpertsBackward, RouteBackward, Routes, Routing, RowsOf,
 };
 pub use experts_adapter::{AdaptExpertsBackward, EXPERTS_BLOCKS_MAX, ExpertsAdapter};
+pub use head::{DivergenceBackward, HeadBackward, HeadDivergence, HeadSide, Measure};
 pub use layout::{Kv, Layouts, Matrix, MatrixLayout, PANEL, matrix_elements};
 pub use machine::{CardInfo, DriverMemory, HandOver, OpenOptions, ScratchLimits, Way};
 pub use muon::{Arrange, Descent, Momentum};

@@ -7,9 +7,9 @@ use crate::{
     Activation, AdamW, AdamWBufs, AdaptBackward, AdaptExpertsBackward, Adapted, Adapter, Arrange,
     AttentionBackward, Backend, Batch, Blocks, Checked, Coded, Codes, DeltaInputs, DeltaInputsBackward,
     DeltaRule, DeltaRuleBackward, Descent, Experts, ExpertsAdapter, ExpertsBackward, GateHeadsBackward,
-    GluExpertsBackward, HeadBackward, HeadOut, Heads, Kv, ListedTokens, Logits, Matrix, MatrixLayout,
-    Momentum, Nf4, Norm, NormGated, NormGatedBackward, NormGrads, Owned, QkNorm, RopeBackward, Rotation,
-    RouteBackward, Routes, Routing, RowsOf, Run, Sample, Scores, Slots, Transfer,
+    GluExpertsBackward, HeadBackward, HeadDivergence, HeadOut, Heads, Kv, ListedTokens, Logits, Matrix,
+    MatrixLayout, Momentum, Nf4, Norm, NormGated, NormGatedBackward, NormGrads, Owned, QkNorm, RopeBackward,
+    Rotation, RouteBackward, Routes, Routing, RowsOf, Run, Sample, Scores, Slots, Transfer,
 };
 use plimsoll_arch::Gate;
 use plimsoll_memory::Buf;
@@ -143,6 +143,8 @@ operations! {
             x: Read Buf<'a>, w: Read Matrix<'a>, lse: Read Buf<'a>, logits: Read Logits, ids: Read Buf<'a>,
             logprobs: Write Buf<'a>
         ) = HeadListed;
+        /// The divergence of each row's distribution from a teacher's, through the head tile: no buffer holds [R, V].
+        fn head_divergence(args: Read HeadDivergence<'a>) = HeadDivergence;
         /// Draws a token for each row.
         fn sample(args: Read Sample<'a>) = Sample;
         /// Prepares the pass after `sample`, of one row per sequence: ids, positions, slots, segments and keys.

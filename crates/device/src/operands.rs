@@ -4,11 +4,11 @@ use crate::claims::{Access, Each, Operand};
 use crate::{
     Activation, AdamW, AdamWBufs, AdaptBackward, AdaptExpertsBackward, Adapted, Adapter, AdapterBlock,
     Arrange, AttentionBackward, Balance, Batch, Blocks, Coded, Codes, DeltaHeads, DeltaInputs,
-    DeltaInputsBackward, DeltaRule, DeltaRuleBackward, DeltaWeights, Descent, Experts, ExpertsAdapter,
-    ExpertsBackward, GateHeadsBackward, GluExpertsBackward, HeadBackward, HeadOut, Heads, Kv, ListedBackward,
-    ListedTokens, Logits, Matrix, MatrixLayout, Momentum, Nf4, Norm, NormGated, NormGatedBackward, NormGrads,
-    Owned, Places, QkNorm, QkNormBackward, RopeBackward, Rotation, RouteBackward, Routes, Routing, RowsOf,
-    Sample, Sampling, Scores, Slots,
+    DeltaInputsBackward, DeltaRule, DeltaRuleBackward, DeltaWeights, Descent, DivergenceBackward, Experts,
+    ExpertsAdapter, ExpertsBackward, GateHeadsBackward, GluExpertsBackward, HeadBackward, HeadDivergence,
+    HeadOut, HeadSide, Heads, Kv, ListedBackward, ListedTokens, Logits, Matrix, MatrixLayout, Measure,
+    Momentum, Nf4, Norm, NormGated, NormGatedBackward, NormGrads, Owned, Places, QkNorm, QkNormBackward,
+    RopeBackward, Rotation, RouteBackward, Routes, Routing, RowsOf, Sample, Sampling, Scores, Slots,
 };
 use plimsoll_arch::{Gate, QkNorms};
 use plimsoll_base::Encoding;
@@ -37,6 +37,9 @@ operands! {
     HeadOut { logprobs: whole, lse: whole, entropy: whole }
     ListedTokens { ids: whole, logprobs: whole }
     ListedBackward { listed: Read, slopes: Read, rest: Read, d: Read }
+    HeadSide { x: Read, w: Read, lse: Read, logits: Read, tile: WriteAny }
+    HeadDivergence { student: Read, teacher: Read, how: Read, values: Write, means: Write }
+    DivergenceBackward { teacher: Read, how: Read, means: Read, d: Read }
     Norm { w: whole, eps: Read, offset: Read }
     QkNorm { q: Read, k: Read, eps: Read, offset: Read, of: Read }
     Rotation { angles: Read, width: Read, q_scale: Read }
@@ -50,7 +53,7 @@ operands! {
     RopeBackward { dq: Read, dkv: Read, rotation: Read, positions: Read, heads: Read, norms: Read, dqkv: Write }
     HeadBackward {
         x: Read, w: Read, targets: Read, logits: Read, head_out: Read, dlogprobs: Read, dentropy: Read,
-        listed: Read, tile: WriteAny, dtile: WriteAny, pack: WriteAny, dx: Write, grad: Write, add: Read
+        listed: Read, whole: Read, tile: WriteAny, dtile: WriteAny, pack: WriteAny, dx: Write, grad: Write, add: Read
     }
     AdapterBlock { b: whole, first: Read }
     Adapter { a: whole, blocks: whole, scale: Read }
@@ -125,6 +128,7 @@ operands_without_buffers!(
     usize,
     Scores,
     Logits,
+    Measure,
     Activation,
     Gate,
     AdamW,

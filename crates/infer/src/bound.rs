@@ -8,7 +8,7 @@ use plimsoll_files::{Head, OpenModel};
 use plimsoll_memory::{Buf, Overlay, Resident};
 use plimsoll_model::{
     Activations, Adapters, AdaptersFrom, Decoder, Merged, ParamTable, Params, Pass, head, head_top, layers,
-    load, load_adapters, rope, values,
+    load, load_adapters, rope, teacher_rows, values,
 };
 use plimsoll_plan::{PerRole, RoleName, RoleShape, WeightsAre};
 use plimsoll_train::{Packer, Sequence, Share};
@@ -36,6 +36,8 @@ pub struct HeadRows<'p> {
     pub numbers: Buf<'p>,
     /// The most likely tokens of each row, if the pass lists them.
     pub listed: Option<ListedTokens<'p>>,
+    /// [R, t] e: what the head read, if the pass keeps its rows.
+    pub kept: Option<Buf<'p>>,
     /// R.
     pub count: usize,
 }
@@ -185,7 +187,7 @@ impl<'a> BoundModel<'a> {
         let phase = enter(dev, overlay, pass.mode.phase());
         let acts = Activations::bind(&phase, pass.mode, pass.limits);
         let from = self.layers(dev, &phase);
-        let mut first = 0;
+        let (mut first, keeps) = (0, pass.limits.taught > 0);
         while first < sequences.len() {
             let batch = packer.pack_as(pass.packing, sequences, first)?;
             let pass = Pass::upload(dev, acts, batch.index);
@@ -196,7 +198,8 @@ impl<'a> BoundModel<'a> {
                 head_top(dev, from.decoder(), &pass, inv_temperature);
             }
             let count = batch.head.len();
-            each(batch.sequences, HeadRows { numbers, listed: pass.listed(), count });
+            let kept = keeps.then(|| teacher_rows(from.decoder(), &pass));
+            each(batch.sequences, HeadRows { numbers, listed: pass.listed(), kept, count });
             dev.check()?;
         }
         Ok(())

@@ -8,6 +8,7 @@
 pub(crate) mod bufs;
 pub(crate) mod mode;
 pub(crate) mod shape;
+pub(crate) mod taught;
 
 use crate::adapters::AdaptBufs;
 use crate::cache_index::CacheRegions;
@@ -174,7 +175,12 @@ fn add_backward(to: &mut Regions<'_>) -> Result<()> {
         }
         let tile = (kind.head_gradient_tile)(r, spec.vocab as usize);
         add(Turn::Head, "head.d_tile", &[tile as usize], weights)?;
+        if limits.taught > 0 {
+            let tile = (kind.head_tile)(to.target.threads, r, spec.vocab as usize, false);
+            taught::add_regions(to, tile as usize)?;
+        }
     }
+    let mut add = |turn, name: &str, shape: &[usize], dtype| to.add_in(turn, name, shape, dtype);
     add(Turn::Head, "head.d_norm", &[r, h], DType::F32)?;
     add(Turn::Head, "head.d_input", &[r, h], DType::F32)?;
     add(Turn::Head, "head.rstd", &[r], DType::F32)?;

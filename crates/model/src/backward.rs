@@ -232,7 +232,9 @@ impl HeadPass<'_, '_, '_> {
             rest: of.rest.slice(0, r),
             d: of.d.slice(0, r),
         });
-        for (to, from) in [dlogprobs, dentropy].into_iter().chain(listed.map(|of| of.d)).zip(derivatives) {
+        let whole = pass.divergence_backward();
+        let further = listed.map(|of| of.d).into_iter().chain(whole.map(|of| of.d));
+        for (to, from) in [dlogprobs, dentropy].into_iter().chain(further).zip(derivatives) {
             assert_eq!(from.len(), r, "one derivative a head row");
             dev.write_f32(to, 0, from);
         }
@@ -246,6 +248,7 @@ impl HeadPass<'_, '_, '_> {
             dlogprobs,
             dentropy,
             listed,
+            whole,
             tile: pass.vocabulary().1,
             dtile: d_tile.slice(0, dtile),
             pack: back.pack,

@@ -106,7 +106,7 @@ pub fn head_listed(
 }
 
 /// Returns what `head_input` computed.
-fn normed<'p>(decoder: &Decoder<'_>, pass: &Pass<'p>) -> Buf<'p> {
+pub(crate) fn normed<'p>(decoder: &Decoder<'_>, pass: &Pass<'p>) -> Buf<'p> {
     pass.acts.head_norm.slice(0, pass.head_rows * decoder.spec.hidden as usize)
 }
 

@@ -23,7 +23,9 @@ pub mod rope;
 mod save;
 mod streamed;
 mod weights;
+mod whole;
 
+pub use activations::taught::TeacherHead;
 pub use activations::{Activations, Mode, PassLimits, Recompute, Target, layout as activations_layout};
 pub use adapters::{Adapters, AdaptersFrom, Merged, layout as adapters_layout, load_adapters};
 pub use backward::{Derivatives, Gradients, RowGradients, Stage, backward, backward_part};
@@ -40,3 +42,4 @@ pub use quantized::Coding;
 pub use save::{FlatTensors, restore, save, saved_bytes};
 pub use streamed::{Source, Streamed, layout as streamed_layout};
 pub use weights::{CodeBufs, LayerParams, Params};
+pub use whole::{head_divergence, teacher_rows};

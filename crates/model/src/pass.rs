@@ -2,6 +2,7 @@
 
 use crate::activations::Activations;
 use crate::activations::bufs::HeadBufs;
+use crate::activations::taught::TeacherHead;
 use crate::cache_index::{CacheIndex, Place};
 use crate::parts::delta::places::{PLACE_FIELDS, push_any};
 use crate::parts::experts::load::ExpertLoad;
@@ -132,6 +133,8 @@ pub struct Pass<'p> {
     pub(crate) head_rows: usize,
     /// Derivative of the loss with respect to the probability of an expert that all rows of its segment chose.
     pub(crate) balance: f32,
+    /// The teacher whose head its rows are compared with, if there is one.
+    pub(crate) teacher: Option<TeacherHead<'p>>,
 }
 
 impl<'p> Pass<'p> {
@@ -164,7 +167,8 @@ impl<'p> Pass<'p> {
             assert_eq!(ring.tables.len(), whole.tables.len(), "tables of one length");
             of.at.upload(dev, ring, |slots, tables| Batch { slots, tables, ..batch })
         });
-        Pass { acts, batch, ids: acts.ids.slice(0, rows), copies, window, rows, head_rows, balance: 0.0 }
+        let ids = acts.ids.slice(0, rows);
+        Pass { acts, batch, ids, copies, window, rows, head_rows, balance: 0.0, teacher: None }
     }
 
     /// Adds a load balancing loss by its derivative, for the probability of an expert that all rows of a segment chose.

@@ -136,6 +136,13 @@ pub(crate) fn predict(work: &Work, shape: &RunShape, rates: &Rates) -> StepCost 
             cost.critic_s = critic(work, model, training, rates);
         }
         cost.update_s = update(work, &model, training, &Cut::of_update(work, training), rates);
+        if let Some(rows) = training.teacher_rows {
+            // The student's head once more, and the teacher's for its sums, for the divergence and for the gradient.
+            let spec = training.teacher.as_ref().filter(|_| rows.of == RoleName::Teacher);
+            let teacher = Model::new(spec.unwrap_or(&shape.spec), shape.weights).head_flops;
+            let flops = head_rows(work) / work.ranks * (model.head_flops + 3.0 * teacher);
+            cost.update_s += flops / (rates.flops(model.dtype) * rates.update_share);
+        }
         cost.update_s += work.merging(shape, rates);
         cost.update_s += orthogonalizing(work, &shape.spec, training, rates);
     }
@@ -512,6 +519,7 @@ mod tests {
             teacher_requests: plimsoll_base::Bytes(0),
             teacher_lists: 0,
             aligns_text: false,
+            teacher_rows: None,
             teacher_quantize: None,
             trackers: plimsoll_base::Bytes(0),
             estimator: plimsoll_base::Bytes(0),

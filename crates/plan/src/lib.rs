@@ -50,5 +50,7 @@ pub use render::{pool_lines, pools_json, region_lines};
 pub use report::{AutoReport, Hint, PlanReport, Resolved, Setting, SmallestLimits};
 pub use role_name::{PerRole, RoleName};
 pub use roles::{PassShape, RoleShape, UpdateShape, WeightsAre};
-pub use shape::{Offload, RunShape, Training};
-pub use step_arrays::{Lists, StepArrays, aligned_bytes, aligned_text_bytes, step_bytes};
+pub use shape::{Offload, RunShape, TeacherRows, Training};
+pub use step_arrays::{
+    KEPT_PIECE_BYTES, KeptRows, Lists, StepArrays, aligned_bytes, aligned_text_bytes, step_bytes,
+};

@@ -312,6 +312,7 @@ impl RunShape {
         let (sequences, tokens, arrays) = self.step_arrays();
         let step = if self.training.is_some() { step_bytes(sequences, tokens, arrays) } else { 0 };
         row("rl.step", "rl", Place::Heap, step + scores);
+        row("teacher.piece", "rl", Place::Heap, arrays.kept.piece_bytes());
         if let Some(t) = &self.training {
             row("rl.held", "rl", Place::Heap, Samples::bytes(t.held_sequences(), t.response_tokens, 1));
             row("rl.carried", "rl", Place::Heap, self.carried_bytes(t));
@@ -321,8 +322,8 @@ impl RunShape {
             let hosts = self.training.as_ref().map_or(Hosts::one(1), |training| training.hosts);
             // Two more copies between hosts: with data of the host's other ranks, and with that of other hosts.
             let copies = if hosts.count > 1 { 3 } else { 1 };
-            let lists = arrays.lists.exchanged_bytes(sequences as u64 * tokens as u64);
-            row("ranks.exchange", "ranks", Place::Heap, copies * (self.exchanged_bytes() + lists));
+            let taught = arrays.exchanged_bytes(sequences as u64 * tokens as u64, copies, hosts.ranks as u64);
+            row("ranks.exchange", "ranks", Place::Heap, copies * self.exchanged_bytes() + taught);
             if hosts.count > 1 {
                 row("ranks.sockets", "ranks", Place::Kernel, hosts.socket_bytes().0);
                 row("ranks.staging", "ranks", Place::Process, self.row().staging.0);

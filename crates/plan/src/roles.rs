@@ -36,6 +36,11 @@ impl PassShape {
     fn listing(self, tokens: usize) -> PassShape {
         PassShape { limits: PassLimits { listed: tokens, ..self.limits }, ..self }
     }
+
+    /// Returns the pass with rows of `width` elements that a teacher's head reads.
+    fn taught(self, width: usize) -> PassShape {
+        PassShape { limits: PassLimits { taught: width, ..self.limits }, ..self }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -178,7 +183,7 @@ impl RoleShape {
                         layout.offloaded(&region, "model", &[table.elements], self.weights)?;
                     }
                 }
-                let phases: Vec<Phase> = self.passes().map(|pass| pass.mode.phase()).collect();
+                let phases: Vec<Phase> = self.phases().collect();
                 layout.extend(streamed_layout(name, &table, self.weights, pool, PhaseSet::of(&phases))?);
                 if let Some(phase) = self.whole_in() {
                     let region = format!("{name}.whole");
@@ -226,6 +231,13 @@ impl RoleShape {
             }
         }
         Ok(layout)
+    }
+
+    /// Returns the phases that its weights are read in: those of its passes and, of a teacher whose rows are kept, the
+    /// update, which reads its head.
+    fn phases(&self) -> impl Iterator<Item = Phase> {
+        let keeps = self.update.is_none() && self.score.is_some_and(|pass| pass.limits.taught > 0);
+        self.passes().map(|pass| pass.mode.phase()).chain(keeps.then_some(Phase::Update))
     }
 
     /// Returns the phase in which sharded weights are whole in `ROLE.whole`, if there is one: the rollout for those
@@ -330,17 +342,23 @@ impl RunShape {
         };
         // Of passes that roles share, all list tokens if the teacher's do.
         let own_lists = if training.teaches_itself { training.teacher_lists } else { 0 };
+        // Each role keeps its own rows only; the update reads the teacher's.
+        let rows = training.teacher_rows;
+        let kept_by = |name: RoleName| rows.filter(|rows| rows.of == name).map_or(0, |rows| rows.width);
         let mode = match self.head {
             Head::Vocabulary => Mode::Update(training.recompute),
             Head::Score => Mode::UpdateScore(training.recompute),
         };
         let score = match self.head {
             Head::Score => Some(update(mode, training.packing).pass),
-            Head::Vocabulary => training.scores().then(|| self.score_pass().listing(own_lists)),
+            Head::Vocabulary => training
+                .scores()
+                .then(|| self.score_pass().listing(own_lists).taught(kept_by(RoleName::Actor))),
         };
         let weights_are = training.weights_are();
         let of_first = update(mode, training.packing);
-        let of_first = Some(UpdateShape { pass: of_first.pass.listing(training.teacher_lists), ..of_first });
+        let pass = of_first.pass.listing(training.teacher_lists).taught(rows.map_or(0, |rows| rows.width));
+        let of_first = Some(UpdateShape { pass, ..of_first });
         let mut roles = vec![RoleShape { score, update: of_first, weights_are, ..first }];
         if let (Some(update), Some(_)) = (&mut roles[0].update, self.lora) {
             *update = update.of_adapters();
@@ -356,12 +374,12 @@ impl RunShape {
             roles.push(RoleShape {
                 name: RoleName::Reference,
                 weights_are,
-                score: Some(self.score_pass().listing(own_lists)),
+                score: Some(self.score_pass().listing(own_lists).taught(kept_by(RoleName::Reference))),
                 ..first
             });
         }
         if let Some(spec) = training.teacher {
-            let pass = self.score_pass().listing(training.teacher_lists);
+            let pass = self.score_pass().listing(training.teacher_lists).taught(kept_by(RoleName::Teacher));
             let score = Some(PassShape { mode: Mode::Teacher, ..pass });
             let name = RoleName::Teacher;
             let quantize = self.coding(name, training.teacher_quantize);

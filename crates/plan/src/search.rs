@@ -12,10 +12,12 @@ use crate::facts::HostFacts;
 use crate::lora::{CriticAdapter, lora};
 use crate::planner::{Planner, Purpose, partial_of};
 use crate::role_name::RoleName;
-use crate::shape::{RunShape, Scoring, Training};
+use crate::shape::{RunShape, Scoring, TeacherRows, Training};
 use crate::work::{check_sizes, response_tokens, work};
 use plimsoll_base::{Bytes, DType, Error, Result};
-use plimsoll_config::{Auto, GradientWire, LearnsFrom, Offload as RunOffload, OnFull as RunOnFull, RunSpec};
+use plimsoll_config::{
+    Auto, GradientWire, LearnsFrom, Offload as RunOffload, OnFull as RunOnFull, OwnTeacher, RunSpec,
+};
 use plimsoll_files::Head;
 use plimsoll_memory::{Plan, Pool};
 use plimsoll_model::{STAGING_BYTES_MIN, Target};
@@ -63,6 +65,7 @@ impl Planner<'_> {
     /// Predictions within `EQUAL` of the fastest count as equally fast; of these, the one with the least memory wins.
     pub(crate) fn solve(&self, run: &RunSpec) -> Result<Solution> {
         check_sizes(run, self.facts)?;
+        self.check_whole(run)?;
         let axes = Axes::of(self, run);
         let ranks = self.facts.share.ranks;
         if self.is_chained(run) && run.memory.offloads(RunOffload::Optimizer) {
@@ -236,6 +239,7 @@ impl Planner<'_> {
             teacher_requests: run.teacher_server().map_or(Bytes(0), |server| server.memory()),
             teacher_lists: run.distill.as_ref().map_or(0, |distill| distill.listed() as usize),
             aligns_text: run.aligns_text(),
+            teacher_rows: self.teacher_rows(run),
             teacher_quantize: run.distill.as_ref().and_then(|distill| distill.quantize),
             offload: knobs.offload,
             sequences,
@@ -255,6 +259,28 @@ impl Planner<'_> {
             trackers: run.track.memory(),
             estimator: run.estimator.as_ref().map_or(Bytes(0), |estimator| estimator.memory),
         }
+    }
+
+    /// Refuses a divergence over the whole vocabulary on a device whose heads are not compared.
+    fn check_whole(&self, run: &RunSpec) -> Result<()> {
+        if self.row.compares_heads || self.teacher_rows(run).is_none() {
+            return Ok(());
+        }
+        let message =
+            format!("distill.divergence without distill.top_k is not built on {}", self.row.kind.name);
+        Err(Error::usage("not-built", message).hint("set distill.top_k = 64, or run.device = \"cpu\""))
+    }
+
+    /// Returns the rows that the teacher keeps, if the student learns its whole vocabulary.
+    fn teacher_rows(&self, run: &RunSpec) -> Option<TeacherRows> {
+        run.distill.as_ref().filter(|distill| distill.is_whole())?;
+        let of = match run.own_teacher() {
+            Some(OwnTeacher::Now) => RoleName::Actor,
+            Some(OwnTeacher::Initial) => RoleName::Reference,
+            None => RoleName::Teacher,
+        };
+        let spec = self.facts.models.get(of).unwrap_or(&self.facts.spec);
+        Some(TeacherRows { of, width: spec.hidden as usize })
     }
 
     /// Returns the sampling settings that passes are recorded for: the clients', or the rollout's and the evaluation's.

@@ -2,10 +2,10 @@
 
 use crate::hosts::Hosts;
 use crate::lora::{CriticAdapter, Lora};
-use crate::role_name::PerRole;
+use crate::role_name::{PerRole, RoleName};
 use crate::{
     facts::HostFacts,
-    step_arrays::{Lists, StepArrays, aligned_bytes},
+    step_arrays::{KeptRows, Lists, StepArrays, aligned_bytes},
 };
 use plimsoll_arch::{LayerEncodings, ModelSpec, Quantization};
 use plimsoll_base::{Bytes, DType};
@@ -73,6 +73,8 @@ pub struct Training {
     pub teacher_lists: usize,
     /// True if the teacher may have other tokens than the student.
     pub aligns_text: bool,
+    /// The teacher whose whole vocabulary is compared with the student's, if that is learned.
+    pub teacher_rows: Option<TeacherRows>,
     /// How the teacher's weights are quantized, if at all.
     pub teacher_quantize: Option<Quantization>,
     /// What is offloaded to the device's host memory.
@@ -100,6 +102,21 @@ pub struct Training {
     pub trackers: Bytes,
     /// Maximum bytes of the process of a function that estimates advantages; 0 without one.
     pub estimator: Bytes,
+}
+
+/// The rows that a teacher's head reads, which are kept until the student's update.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TeacherRows {
+    /// The role that is the teacher.
+    pub of: RoleName,
+    /// Its hidden elements.
+    pub width: usize,
+}
+
+impl TeacherRows {
+    fn kept(self, weights: DType) -> KeptRows {
+        KeptRows { bytes: self.width * weights.bytes() as usize }
+    }
 }
 
 impl Training {
@@ -137,6 +154,7 @@ impl Training {
                 0 => Lists::default(),
                 tokens => Lists { tokens, rows: self.pack.pass_of(self.packing.heads).head_rows },
             },
+            kept: self.teacher_rows.map_or_else(KeptRows::default, |rows| rows.kept(self.dtypes.weights)),
         }
     }
 }

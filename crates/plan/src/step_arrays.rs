@@ -13,6 +13,8 @@ pub struct StepArrays {
     pub aligned: bool,
     /// Tokens that a teacher lists of each position.
     pub lists: Lists,
+    /// Rows that a teacher's head reads of each position.
+    pub kept: KeptRows,
 }
 
 /// The sizes of the lists of a teacher; 0 if it lists nothing.
@@ -37,8 +39,42 @@ impl Lists {
 
     /// Returns the heap bytes of ids and log-probs of all ranks while they are exchanged: each as numbers and as bytes,
     /// of this rank, then of all.
-    pub(crate) fn exchanged_bytes(self, positions: u64) -> u64 {
+    fn exchanged_bytes(self, positions: u64) -> u64 {
         4 * 8 * positions * self.tokens as u64
+    }
+}
+
+impl StepArrays {
+    /// Returns the heap bytes of what a teacher says of `positions` tokens while ranks exchange it, `copies` times.
+    pub(crate) fn exchanged_bytes(&self, positions: u64, copies: u64, ranks: u64) -> u64 {
+        copies * self.lists.exchanged_bytes(positions) + self.kept.exchanged_bytes(positions, copies * ranks)
+    }
+}
+
+/// The rows of a teacher whose whole vocabulary is compared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KeptRows {
+    /// Bytes of a row; 0 if none are kept.
+    pub bytes: usize,
+}
+
+/// Bytes of kept rows that pass to the host, or from rank to rank, at a time.
+pub const KEPT_PIECE_BYTES: usize = 1 << 20;
+
+impl KeptRows {
+    /// Returns the heap bytes of its arrays for `positions` tokens: rows, divergences and their derivatives.
+    fn bytes_of(self, positions: u64) -> u64 {
+        if self.bytes == 0 { 0 } else { positions * (self.bytes as u64 + 2 * 4) }
+    }
+
+    /// Returns the heap bytes of a piece on its way from a pass, widened to f32; 0 if no rows are kept.
+    pub(crate) fn piece_bytes(self) -> u64 {
+        if self.bytes == 0 { 0 } else { KEPT_PIECE_BYTES as u64 }
+    }
+
+    /// Returns the heap bytes while they are exchanged: this rank's rows, those of all, and each rank's piece twice.
+    fn exchanged_bytes(self, positions: u64, ranks: u64) -> u64 {
+        2 * positions * self.bytes as u64 + 2 * ranks * self.piece_bytes()
     }
 }
 
@@ -59,7 +95,7 @@ pub fn step_bytes(sequences: usize, response_tokens: usize, has: StepArrays) -> 
         + if has.teacher { TEACHER_ARRAYS } else { 0 }
         + if has.covariance { COVARIANCE_ARRAYS } else { 0 }
         + if has.sharp { SHARP_ARRAYS } else { 0 };
-    arrays * 4 * tokens + has.lists.bytes(tokens) + 16 * (sequences as u64 + 1)
+    arrays * 4 * tokens + has.lists.bytes(tokens) + has.kept.bytes_of(tokens) + 16 * (sequences as u64 + 1)
 }
 
 /// Most bytes of text per token of the longest response that are aligned with a teacher's tokens: natural text has 4 to

@@ -168,6 +168,7 @@ impl EngineLimits {
             rows: self.rows.max(sequences),
             head_rows: sequences,
             listed: 0,
+            taught: 0,
             segments: sequences,
             table_entries: sequences * stride,
             copies: self.sequences,

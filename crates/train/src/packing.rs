@@ -73,6 +73,7 @@ impl PackLimits {
             rows: self.micro_batch_tokens,
             head_rows: self.micro_batch_tokens,
             listed: 0,
+            taught: 0,
             segments: self.segments,
             table_entries: blocks + responses * (self.prompt_tokens / KV_BLOCK),
             copies: responses,

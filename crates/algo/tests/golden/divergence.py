@@ -3,6 +3,9 @@
 gradients by the student's logits, by the code of TRL 1.16.0 in f64: `_add_tail_bucket` and `generalized_jsd_loss`.
 
 K of the whole vocabulary has no bucket: it is the divergence itself.
+
+Also writes divergence_whole.txt, by `generalized_jsd_loss` over a whole vocabulary of 40 tokens, for the head's operation of every
+device: a line with name and beta, then lines with the student's and the teacher's logits, the value, and the gradient.
 """
 
 import json
@@ -48,6 +51,25 @@ pairs = [(2 * torch.randn(VOCABULARY), 2 * torch.randn(VOCABULARY)) for _ in ran
 pairs.append((torch.tensor([6.0] + [0.1 * v for v in range(11)]), torch.tensor([-4.0] + [0.3 * v for v in range(11)])))
 pairs.append((pairs[0][1] + 0.01 * torch.randn(VOCABULARY), pairs[0][1]))
 cases = [case(*how, k, *pair) for how in DIVERGENCES.items() for k in (1, 4, 12) for pair in pairs]
+
+
+
+def whole(name, beta, student, teacher):
+    student = student.clone().requires_grad_(True)
+    value = GKDTrainer.generalized_jsd_loss(student.view(1, 1, -1), teacher.view(1, 1, -1), beta=beta, reduction="sum")
+    value.backward()
+    lines = [student.tolist(), teacher.tolist(), [value.item()], student.grad.tolist()]
+    return "".join([f"{name.split()[0]} {beta}\n", *(" ".join(map(repr, line)) + "\n" for line in lines)])
+
+
+WIDE = 40
+wide = [(3 * torch.randn(WIDE), 3 * torch.randn(WIDE)) for _ in range(2)]
+# A student that is sure of what the teacher finds impossible, and one that is nearly its teacher.
+wide.append((torch.tensor([30.0] + [0.0] * (WIDE - 1)), torch.tensor([-20.0] + [0.05 * v for v in range(WIDE - 1)])))
+wide.append((wide[0][1] + 0.01 * torch.randn(WIDE), wide[0][1]))
+here = os.path.dirname(os.path.abspath(__file__))
+with open(os.path.join(here, "divergence_whole.txt"), "w") as file:
+    file.writelines(whole(*how, *pair) for how in DIVERGENCES.items() for pair in wide)
 
 path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "divergence.json")
 with open(path, "w") as file:

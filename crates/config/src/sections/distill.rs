@@ -29,7 +29,7 @@ section! {
         /// `reverse`, `forward` and `jsd` are divergences at each position, differentiated through its logits.
         divergence: DivergenceKind = DivergenceKind::Sampled,
         /// Tokens of each position, the teacher's most likely ones, that a divergence other than `sampled` compares one
-        /// by one; all others are one bucket.
+        /// by one; all others are one bucket. Absent: the whole vocabulary, token by token.
         #[serde(skip_serializing_if = "Option::is_none")]
         top_k: Option<u32> = None,
         /// The teacher's part of the mixture of `jsd`; 0.5 if absent. Near 0 it acts as `forward`, near 1 as `reverse`.

@@ -95,12 +95,15 @@ fn a_divergence_lists_tokens_and_only_jsd_has_a_mixture() {
         "distill.top_k=8",
     ];
     assert_eq!(of(&[reverse, k]), (Some(Divergence::Reverse), 8));
+    // Without a list the whole vocabulary is compared.
+    assert_eq!(of(&[reverse]), (Some(Divergence::Reverse), 0));
+    let is_whole = |sets: &[&str]| spec(sets).distill.expect("a teacher").is_whole();
+    assert_eq!([is_whole(&[]), is_whole(&[reverse]), is_whole(&[reverse, k])], [false, true, false]);
     assert_eq!(of(&[forward, k]), (Some(Divergence::Forward), 8));
     assert_eq!(of(&[jsd, k]), (Some(Divergence::Jsd { beta: 0.5 }), 8));
     assert_eq!(of(&[jsd, k, "distill.jsd_beta=0.9"]), (Some(Divergence::Jsd { beta: 0.9 }), 8));
     for (sets, slug, contains) in [
-        (&[reverse][..], "contradictory-keys", "without distill.top_k"),
-        (&[reverse, "distill.top_k=0"], "bad-value", "`distill.top_k` is 0"),
+        (&[reverse, "distill.top_k=0"][..], "bad-value", "`distill.top_k` is 0"),
         (&[reverse, "distill.top_k=1025"], "bad-value", "`distill.top_k` is 1025"),
         (&[k], "contradictory-keys", "distill.top_k with distill.divergence = \"sampled\""),
         (&["distill.divergence=sampled", k], "contradictory-keys", "distill.top_k with"),
@@ -117,6 +120,31 @@ fn a_divergence_lists_tokens_and_only_jsd_has_a_mixture() {
         assert_eq!((error.slug, error.exit), (slug, Exit::Usage), "{sets:?}: {error}");
         assert!(error.to_string().contains(contains), "{sets:?} lacks {contains}: {error}");
         assert!(!error.hints.is_empty(), "{sets:?}: {error}");
+    }
+}
+
+#[test]
+fn a_teacher_whose_head_moves_within_a_step_keeps_no_rows() {
+    let own = ["distill.teacher=self", "distill.prompt={ground_truth} {prompt}", "distill.divergence=jsd"];
+    let with = |sets: &[&str]| load_text(DISTILL, &[&own[..], sets].concat(), &[]);
+    for sets in [
+        &[][..],
+        &["train.mini_batch=256"],
+        &["distill.top_k=8", "train.mini_batch=16"],
+        &["distill.divergence=sampled", "train.epochs_per_rollout=2"],
+        &["distill.teacher=initial", "train.mini_batch=16"],
+        &["lora.rank=4", "train.epochs_per_rollout=2"],
+    ] {
+        with(sets).unwrap_or_else(|error| panic!("{sets:?}: {error}"));
+    }
+    for (sets, contains) in [
+        (&["train.mini_batch=16"][..], "train.mini_batch = 16"),
+        (&["train.epochs_per_rollout=2"], "train.epochs_per_rollout = 2"),
+        (&["train.mini_batch=16", "train.epochs_per_rollout=3"], "train.epochs_per_rollout = 3"),
+    ] {
+        let error = with(sets).expect_err(&format!("{sets:?}"));
+        assert_eq!((error.slug, error.exit), ("contradictory-keys", Exit::Usage), "{sets:?}: {error}");
+        assert!(error.to_string().contains(contains), "{sets:?} lacks {contains}: {error}");
     }
 }
 

@@ -35,4 +35,5 @@ mod cases {
     }
 
     cases!(run);
+    cases!(whole run);
 }

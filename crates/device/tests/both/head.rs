@@ -4,10 +4,13 @@
 pub mod draws;
 pub mod listed;
 pub mod noise;
+pub mod whole;
 
 use super::{Machine, Open, Rig, Sized, bend, bits, check_close, f64s, normal};
 use plimsoll_base::DType::{self, Bf16, F32, U32};
-use plimsoll_device::{HeadBackward, HeadOut, ListedBackward, Logits, Matrix, Sample, Sampling};
+use plimsoll_device::{
+    DivergenceBackward, HeadBackward, HeadOut, ListedBackward, Logits, Matrix, Sample, Sampling,
+};
 
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
@@ -66,7 +69,7 @@ impl Case {
         let &Case { rows, vocab, k, e, .. } = self;
         let matrix = plimsoll_device::matrix_elements(D::KIND, vocab as u64, k as u64, e) as usize;
         let width = (D::KIND.head_gradient_tile)(1, vocab);
-        vec![
+        let mut all = vec![
             ("x", e, rows * k),
             ("w", e, matrix),
             ("targets", U32, rows),
@@ -87,7 +90,9 @@ impl Case {
             ("rest", F32, rows),
             ("dlisted", F32, rows),
             ("grad", F32, matrix),
-        ]
+        ];
+        all.extend(self.whole_buffers::<D>(threads));
+        all
     }
 
     pub fn inputs(self) -> Inputs {
@@ -244,6 +249,17 @@ impl<D: Machine> Head<D> {
         dh: &[f32],
         listed: Option<ListedBackward<'_>>,
     ) -> (Vec<f32>, Vec<f32>) {
+        self.backward_of(inv_t, dlogp, dh, listed, None)
+    }
+
+    fn backward_of(
+        &self,
+        inv_t: f32,
+        dlogp: &[f32],
+        dh: &[f32],
+        listed: Option<ListedBackward<'_>>,
+        whole: Option<DivergenceBackward<'_>>,
+    ) -> (Vec<f32>, Vec<f32>) {
         let (rig, Case { rows, vocab, k, e, .. }) = (&self.rig, self.case);
         rig.set("dlogprobs", dlogp);
         rig.set("dentropy", dh);
@@ -257,6 +273,7 @@ impl<D: Machine> Head<D> {
             dlogprobs: rig.buf("dlogprobs"),
             dentropy: rig.buf("dentropy"),
             listed,
+            whole,
             tile: rig.buf("tile"),
             dtile: rig.buf("dtile"),
             pack: rig.buf("pack"),

@@ -16,6 +16,8 @@ pub mod rotation;
 pub mod rows;
 
 pub use attention::checks as attends;
+#[allow(unused_imports)] // Its cases run on the CPU alone.
+pub use head::whole;
 pub use head::{draws, listed, noise};
 pub use rig::*;
 
@@ -50,6 +52,15 @@ macro_rules! cases {
                 norms_are_added_to_the_residual_also_in_place,
                 bent_gates_of_extreme_size_are_finite, rows_are_gathered_and_added_back,
                 a_bias_gets_the_sum_of_its_column, casts_round_to_nearest_even_also_where_nothing_is_aligned;
+        }
+    };
+    (whole $run:path) => {
+        cases! { $run:
+            whole: divergences_agree_with_f64, divergences_do_not_depend_on_the_rows_beside,
+                gradients_of_divergences_agree_with_the_formula_and_with_differences,
+                a_student_that_is_its_teacher_has_no_divergence_and_no_gradient,
+                a_divergence_without_a_derivative_reads_nothing_of_the_teacher,
+                values_and_gradients_are_those_of_trl;
         }
     };
     ($run:path: $($module:ident: $($case:ident),*;)*) => {

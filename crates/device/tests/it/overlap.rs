@@ -104,6 +104,15 @@ fn listed_backward(b: &mut Named<'_>) -> ListedBackward<'static> {
     ListedBackward { listed: listed(b), slopes: b("slopes"), rest: b("rest"), d: b("d") }
 }
 
+fn head_teacher(b: &mut Named<'_>) -> HeadSide<'static> {
+    let (x, w, lse) = (b("teacher_x"), matrix(b("teacher_w")), b("teacher_lse"));
+    HeadSide { x, w, lse, logits: Logits::times(1.0), tile: b("teacher_tile") }
+}
+
+fn whole_backward(b: &mut Named<'_>) -> DivergenceBackward<'static> {
+    DivergenceBackward { teacher: head_teacher(b), how: Measure::Forward, means: b("means"), d: b("d_whole") }
+}
+
 fn kv(b: &mut Named<'_>) -> Kv<'static> {
     Kv { keys: b("keys"), values: b("values"), kv_heads: 1, head_dim: 16 }
 }
@@ -196,6 +205,9 @@ const CASES: &[Case] = &[
         "tile ids listed", ""),
     (|b| Op::Forward(ForwardOp::HeadListed { x: b("x"), w: matrix(b("w")), lse: b("lse"), logits: Logits::times(1.0), ids: b("ids"), logprobs: b("logprobs") }),
         "logprobs", ""),
+    (|b| Op::Forward(ForwardOp::HeadDivergence { args: HeadDivergence {
+        student: HeadSide { x: b("x"), w: matrix(b("w")), lse: b("lse"), logits: Logits::times(1.0), tile: b("tile") },
+        teacher: head_teacher(b), how: Measure::Reverse, values: b("values"), means: b("means") } }), "tile teacher_tile values means", ""),
     (|b| Op::Forward(ForwardOp::Sample { args: Sample { x: b("x"), w: matrix(b("w")), keys: b("keys"), how: SAMPLING, logits: Logits::times(1.0), tile: b("tile"),
         tokens: b("tokens"), out: head_out(b) } }), "tile tokens logprobs lse entropy", ""),
     (|b| Op::Forward(ForwardOp::Advance { batch: batch(b), window: Some(Slots { slots: b("window_slots"), tables: b("window_tables") }), ids: b("ids"),
@@ -234,8 +246,8 @@ const CASES: &[Case] = &[
     (|b| Op::Backward(BackwardOp::ActivateBackward { how: Activation::Relu, y: b("y"), dy: b("dy"), dx: b("dx") }), "dx", "dy dx"),
     (|b| Op::Backward(BackwardOp::ScatterAddRows { src: b("src"), rows: b("rows"), dst: b("dst") }), "dst", ""),
     (|b| Op::Backward(BackwardOp::HeadBackward { args: HeadBackward { x: b("x"), w: matrix(b("w")), targets: b("targets"), logits: Logits::times(1.0),
-        head_out: head_out(b), dlogprobs: b("dlogprobs"), dentropy: b("dentropy"), listed: Some(listed_backward(b)), tile: b("tile"), dtile: b("dtile"),
-        pack: b("pack"), dx: b("dx"), grad: Some(matrix(b("grad"))), add: false } }), "tile dtile pack dx grad", ""),
+        head_out: head_out(b), dlogprobs: b("dlogprobs"), dentropy: b("dentropy"), listed: Some(listed_backward(b)), whole: Some(whole_backward(b)), tile: b("tile"), dtile: b("dtile"),
+        pack: b("pack"), dx: b("dx"), grad: Some(matrix(b("grad"))), add: false } }), "teacher_tile tile dtile pack dx grad", ""),
     (|b| Op::Backward(BackwardOp::EmbedBackward { d: b("d"), ids: b("ids"), grad: matrix(b("grad")) }), "grad", ""),
     (|b| Op::Update(UpdateOp::EmbedBackwardPart { d: b("d"), ids: b("ids"), k: 16, layout: MatrixLayout::Rows, owned: &[], shard: b("shard") }), "shard", ""),
     (|b| Op::Update(UpdateOp::Accumulate { src: b("src"), dst: b("dst"), add: true }), "dst", ""),
@@ -273,7 +285,7 @@ fn refusal(dev: &dyn Device, op: Op<'_>) -> Option<String> {
 
 #[test]
 fn an_output_overlaps_no_other_operand() {
-    let bufs = buffers(20);
+    let bufs = buffers(24);
     let dev = Counter::new(false);
     for case in CASES {
         let before = dev.launched.load(Ordering::Relaxed);

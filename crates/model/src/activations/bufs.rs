@@ -1,5 +1,6 @@
 //! Handles to parts of a pass: one layer, the head, the backward pass.
 
+use super::taught::WholeBufs;
 use crate::parts::attention::regions::AttentionBufs;
 use crate::parts::delta::regions::DeltaBufs;
 use crate::parts::experts::regions::ExpertBufs;
@@ -17,6 +18,7 @@ pub(crate) enum HeadBufs<'p> {
 
 /// Inputs and scratch of the head's backward pass.
 #[derive(Clone, Copy, Debug)]
+#[allow(clippy::large_enum_variant)] // One a pass, on the stack.
 pub(crate) enum HeadGradBufs<'p> {
     /// Over the vocabulary, tile by tile.
     Vocabulary {
@@ -24,6 +26,7 @@ pub(crate) enum HeadGradBufs<'p> {
         d_entropy: Buf<'p>,
         d_tile: Buf<'p>,
         listed: Option<DivergenceBufs<'p>>,
+        whole: Option<WholeBufs<'p>>,
     },
     /// [R]: gradients of the values, in f32 and in the dtype of products.
     Values { d_values: Buf<'p>, d_out: Buf<'p> },
@@ -122,6 +125,14 @@ impl<'p> Backward<'p> {
         }
     }
 
+    /// Returns the buffers of a divergence over the whole vocabulary; none where none is learned.
+    pub(crate) fn whole(&self) -> Option<WholeBufs<'p>> {
+        match self.head {
+            HeadGradBufs::Vocabulary { whole, .. } => whole,
+            HeadGradBufs::Values { .. } => None,
+        }
+    }
+
     pub(super) fn bind(
         get: &impl Fn(&str) -> Option<Buf<'p>>,
         buf: &impl Fn(&str) -> Buf<'p>,
@@ -135,6 +146,7 @@ impl<'p> Backward<'p> {
                 rest: buf("head.rest"),
                 d: buf("head.d_divergence"),
             }),
+            whole: WholeBufs::bind(get),
         };
         let values = |d_values| HeadGradBufs::Values { d_values, d_out: buf("head.d_out") };
         Backward {

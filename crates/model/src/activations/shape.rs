@@ -15,6 +15,8 @@ pub struct PassLimits {
     pub head_rows: usize,
     /// K: tokens that are listed of each head row; 0 if none are.
     pub listed: usize,
+    /// t: elements of a row that a teacher's head reads: a teacher keeps its head rows, an update reads them. Else 0.
+    pub taught: usize,
     /// S: segments.
     pub segments: usize,
     /// Entries of all block tables.

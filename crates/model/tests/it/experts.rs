@@ -13,6 +13,7 @@ const LIMITS: PassLimits = PassLimits {
     rows: ROWS,
     head_rows: ROWS,
     listed: 0,
+    taught: 0,
     segments: 2,
     table_entries: 4,
     copies: 0,

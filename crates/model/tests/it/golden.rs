@@ -18,6 +18,7 @@ const LIMITS: PassLimits = PassLimits {
     rows: 320,
     head_rows: 320,
     listed: 0,
+    taught: 0,
     segments: 3,
     table_entries: 24,
     copies: 0,

@@ -15,6 +15,7 @@ const LIMITS: PassLimits = PassLimits {
     rows: ROWS,
     head_rows: ROWS,
     listed: 0,
+    taught: 0,
     segments: 3,
     table_entries: 8,
     copies: 0,

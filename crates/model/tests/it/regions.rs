@@ -22,6 +22,7 @@ fn limits(window_blocks: usize) -> PassLimits {
         rows: ROWS,
         head_rows: 16,
         listed: 0,
+        taught: 0,
         segments,
         table_entries: 8,
         copies: 2,

@@ -22,6 +22,7 @@ const LIMITS: PassLimits = PassLimits {
     rows: 112,
     head_rows: 112,
     listed: 0,
+    taught: 0,
     segments: 1,
     table_entries: 7,
     copies: 0,

@@ -53,7 +53,7 @@ fn teacher_of(folder: &str) -> String {
 }
 
 /// Writes a model of half the width and two layers, with the tokenizer of another; its folder.
-fn smaller(folder: &Run, of: &str) -> String {
+pub fn smaller(folder: &Run, of: &str) -> String {
     let to = folder.path("small");
     fs::create_dir(&to).expect("a folder");
     for name in ["tokenizer.json", "tokenizer_config.json"] {

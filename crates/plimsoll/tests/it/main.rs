@@ -76,4 +76,5 @@ mod tiny;
 mod track;
 mod training;
 mod turns;
+mod vocabulary;
 mod watch;

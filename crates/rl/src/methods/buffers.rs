@@ -39,7 +39,7 @@ pub struct StepBuffers {
     pub critic: CriticArrays,
     /// The correction's arrays; empty without one.
     pub correction: CorrectionArrays,
-    /// What the teacher lists of each token, and the student's divergences; empty if it lists nothing.
+    /// What the teacher lists or keeps of each token, and the student's divergences; empty if none are learned.
     pub divergence: DivergenceArrays,
     /// The responses in the tokens of a teacher that may have others; empty without one.
     pub aligned: SpanArrays,
@@ -118,7 +118,7 @@ impl StepBuffers {
                 rollout_logprobs: correction_tokens(),
                 weights: correction_tokens(),
             },
-            divergence: DivergenceArrays::with_capacity(sequences * response_tokens, has.lists),
+            divergence: DivergenceArrays::with_capacity(sequences * response_tokens, has.lists, has.kept),
             aligned: SpanArrays::with_capacity(sequences, response_tokens, has.aligned),
             teacher_logprobs: if has.teacher { tokens() } else { Vec::new() },
             has_teacher: has.teacher,
@@ -314,7 +314,7 @@ mod tests {
     use super::*;
     use plimsoll_algo::aggregation::{Aggregation, AggregationKind};
     use plimsoll_algo::policy_loss::{PolicyBatch, PolicyLoss, policy_loss};
-    use plimsoll_plan::Lists;
+    use plimsoll_plan::{KeptRows, Lists};
 
     /// Three responses of 2, 4 and 1 tokens; the step's loss and its gradient.
     fn loss(masks: impl Fn(&mut StepBuffers)) -> (f64, Vec<f32>) {
@@ -342,10 +342,13 @@ mod tests {
 
     #[test]
     fn the_plan_counts_every_array() {
-        for has in 0..64 {
+        // A step has lists or rows, not both.
+        for has in (0..128).filter(|has| has & (16 + 64) != 16 + 64) {
             let lists = if has & 16 > 0 { Lists { tokens: 3, rows: 4 } } else { Lists::default() };
+            let kept = if has & 64 > 0 { KeptRows { bytes: 6 } } else { KeptRows::default() };
             let [critic, correction, teacher, covariance, sharp] = [1, 2, 4, 8, 32].map(|bit| has & bit > 0);
-            let has = StepArrays { critic, correction, teacher, covariance, sharp, aligned: false, lists };
+            let has =
+                StepArrays { critic, correction, teacher, covariance, sharp, aligned: false, lists, kept };
             let mut buffers = StepBuffers::with_capacity(3, 5, has);
             buffers.begin([5, 5, 5].into_iter());
             let StepBuffers { critic, correction, covariance, divergence, .. } = &buffers;
@@ -362,7 +365,8 @@ mod tests {
                 4 * divergence.ids.capacity() + arrays.map(|array| 4 * array.capacity()).sum::<usize>();
             let offsets = 8 * (buffers.offsets.capacity() + buffers.micro_offsets.capacity());
             let chosen = 16 * covariance.of_tokens.capacity();
-            assert_eq!((tokens + offsets + chosen) as u64, plimsoll_plan::step_bytes(3, 5, has));
+            let of_arrays = tokens + offsets + chosen + divergence.rows.capacity();
+            assert_eq!(of_arrays as u64, plimsoll_plan::step_bytes(3, 5, has));
         }
     }
 

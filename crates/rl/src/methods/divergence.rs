@@ -1,22 +1,26 @@
 //! Per-token host arrays of a step whose student learns a divergence from its teacher at each position.
 //!
-//! Legend: N response tokens of the step, K tokens that the teacher lists of each, M head rows of a micro-batch. The
-//! numbers [N] are known to all ranks; what a micro-batch needs by token of a list stays on the rank that computes it.
+//! Legend: N response tokens of the step, K tokens that the teacher lists of each, M head rows of a micro-batch, t the
+//! hidden elements of a teacher whose whole vocabulary is compared. The numbers [N] are known to all ranks; what a
+//! micro-batch needs by token of a list stays on the rank that computes it.
 
 use plimsoll_algo::divergence::{Divergence, RowDivergence};
-use plimsoll_plan::Lists;
+use plimsoll_plan::{KeptRows, Lists};
 use std::ops::Range;
 
-/// The teacher's lists and the student's divergences; empty without lists.
+/// The teacher's lists, or what its head read, and the student's divergences; empty without both.
 #[derive(Debug, Default)]
 pub struct DivergenceArrays {
     has: Lists,
+    kept: KeptRows,
     /// What is computed; `None` leaves all numbers 0.
     pub how: Option<Divergence>,
     /// [N, K]: the teacher's most likely tokens.
     pub ids: Vec<u32>,
     /// [N, K]: the teacher's log-probabilities of them.
     pub teacher: Vec<f32>,
+    /// [N, t] e: the rows that the teacher's head read, as they are stored.
+    pub rows: Vec<u8>,
     /// [N]: divergences of the student from the teacher.
     pub values: Vec<f32>,
     /// [N]: derivatives of the loss with respect to `values`.
@@ -31,13 +35,15 @@ pub struct DivergenceArrays {
 
 impl DivergenceArrays {
     /// Allocates room for `tokens` response tokens.
-    pub(crate) fn with_capacity(tokens: usize, has: Lists) -> DivergenceArrays {
-        if has.tokens == 0 {
+    pub(crate) fn with_capacity(tokens: usize, has: Lists, kept: KeptRows) -> DivergenceArrays {
+        if has.tokens == 0 && kept.bytes == 0 {
             return DivergenceArrays::default();
         }
-        let (k, rows) = (has.tokens, has.rows);
+        let (k, rows) = (has.tokens, if has.tokens > 0 { has.rows } else { 0 });
         DivergenceArrays {
             has,
+            kept,
+            rows: Vec::with_capacity(tokens * kept.bytes),
             how: None,
             ids: Vec::with_capacity(tokens * k),
             teacher: Vec::with_capacity(tokens * k),
@@ -54,10 +60,22 @@ impl DivergenceArrays {
         self.has.tokens
     }
 
+    /// Returns the bytes of a row that the teacher's head read; 0 if none are kept.
+    pub fn row_bytes(&self) -> usize {
+        self.kept.bytes
+    }
+
+    /// True if the student learns a divergence.
+    fn is_there(&self) -> bool {
+        self.has.tokens > 0 || self.kept.bytes > 0
+    }
+
     /// Begins a step of `tokens` response tokens; all arrays are zero.
     pub(crate) fn begin(&mut self, tokens: usize) {
         let k = self.has.tokens;
-        let tokens = if k == 0 { 0 } else { tokens };
+        let tokens = if self.is_there() { tokens } else { 0 };
+        self.rows.clear();
+        self.rows.resize(tokens * self.kept.bytes, 0);
         self.ids.clear();
         self.ids.resize(tokens * k, 0);
         self.teacher.clear();
@@ -68,9 +86,19 @@ impl DivergenceArrays {
         }
     }
 
-    /// Returns the entries of some tokens in arrays of [N]: none without lists.
+    /// Returns the entries of some tokens in arrays of [N]: none without a divergence.
     pub(crate) fn of(&self, tokens: Range<usize>) -> Range<usize> {
-        if self.has.tokens == 0 { 0..0 } else { tokens }
+        if self.is_there() { tokens } else { 0..0 }
+    }
+
+    /// Returns the bytes of some tokens' rows in `rows`.
+    pub(crate) fn rows_of(&self, tokens: &Range<usize>) -> Range<usize> {
+        tokens.start * self.kept.bytes..tokens.end * self.kept.bytes
+    }
+
+    /// Sets the divergences of masked tokens to 0, as those of lists are.
+    pub(crate) fn leave_out(&mut self, mask: &[f32], tokens: Range<usize>) {
+        tokens.filter(|&token| mask[token] == 0.0).for_each(|token| self.values[token] = 0.0);
     }
 
     /// Returns the entries of some tokens in arrays of [N, K].

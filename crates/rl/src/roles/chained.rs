@@ -184,7 +184,7 @@ pub(super) struct Round<'r, 'u, 'x, 'a, 'p> {
 
 impl<'p> Round<'_, '_, '_, '_, 'p> {
     /// Computes the partial gradient of this rank's micro-batch, if it has one. On cards, ranks' sums form meanwhile.
-    pub(super) fn backward(&self, buffers: &StepBuffers, own: Option<(&Range<usize>, &Pass<'p>)>) {
+    pub(super) fn backward(&self, buffers: &StepBuffers, own: Option<(&Range<usize>, &Pass<'_>)>) {
         let Update { dev, role, layers: ref from, ref grads, partial, .. } = *self.chain.update;
         let Some((own, pass)) = own else {
             return Stage::all(role.shape.spec.layers).for_each(|stage| self.after(stage));

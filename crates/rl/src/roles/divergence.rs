@@ -1,12 +1,42 @@
-//! The divergences of a micro-batch from the teacher's lists, after its forward pass.
+//! The divergences of a micro-batch from the teacher's lists, or from its head over the whole vocabulary, after its
+//! forward pass.
 
 use super::role::Role;
 use crate::methods::buffers::StepBuffers;
-use plimsoll_device::{Device, ListedTokens};
-use plimsoll_model::{Decoder, Pass, head_listed, head_top};
+use plimsoll_algo::divergence::Divergence;
+use plimsoll_device::{Device, ListedTokens, Measure};
+use plimsoll_memory::InPhase;
+use plimsoll_model::{Decoder, Layers, Pass, TeacherHead, head_divergence, head_listed, head_top};
 use std::ops::Range;
 
 impl Role<'_> {
+    /// True if its scoring pass keeps the rows that its head reads: it is a teacher of its whole vocabulary.
+    pub(super) fn keeps_rows(&self) -> bool {
+        self.shape.score.is_some_and(|pass| pass.limits.taught > 0)
+    }
+
+    /// Returns the head that an update compares its rows with, if it does: that of `teacher`, or its own.
+    pub(super) fn teacher_head<'x>(
+        &self,
+        (dev, phase): (&dyn Device, &InPhase<'x>),
+        teacher: Option<&'x Role<'_>>,
+        own: &dyn Layers<'x>,
+        how: Option<Divergence>,
+        inv_temperature: f32,
+    ) -> Option<TeacherHead<'x>> {
+        if self.update_shape().pass.limits.taught == 0 {
+            return None;
+        }
+        let how = match how? {
+            Divergence::Reverse => Measure::Reverse,
+            Divergence::Forward => Measure::Forward,
+            Divergence::Jsd { beta } => Measure::Jsd { beta: beta as f32 },
+        };
+        let other = teacher.map(|teacher| teacher.layers(dev, phase));
+        let decoder = other.as_ref().map_or(own, |other| &**other).decoder();
+        Some(TeacherHead::new(decoder, self.shape.spec.vocab, inv_temperature, how))
+    }
+
     /// Computes the divergences of a micro-batch whose head has run, if its pass lists tokens, and uploads how they
     /// follow from its logits.
     pub(super) fn diverge(
@@ -17,6 +47,13 @@ impl Role<'_> {
         inv_temperature: f32,
         (buffers, tokens): (&mut StepBuffers, Range<usize>),
     ) {
+        let of = &mut buffers.divergence;
+        if let Some(values) =
+            head_divergence(dev, decoder, pass, inv_temperature, &of.rows[of.rows_of(&tokens)])
+        {
+            dev.read_f32(values, 0, &mut of.values[tokens.clone()]);
+            return of.leave_out(&buffers.mask, tokens);
+        }
         let Some(ListedTokens { logprobs, .. }) = pass.listed() else { return };
         let (rows, vocab) = (tokens.len(), self.shape.spec.vocab as usize);
         let (mask, of) = (&buffers.mask, &mut buffers.divergence);

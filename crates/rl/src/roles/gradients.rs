@@ -24,7 +24,7 @@ impl Role<'_> {
     /// Errors: `loss-not-finite`; `rank-lost`; those of packing and of the device.
     pub(super) fn gradients<'p>(
         &self,
-        dev: &dyn Device,
+        (dev, teacher): (&dyn Device, Option<&Role<'_>>),
         phase: &InPhase<'p>,
         packer: &mut Packer,
         buffers: &mut StepBuffers,
@@ -32,10 +32,14 @@ impl Role<'_> {
         group: Option<&Group>,
     ) -> Result<(Buf<'p>, UpdateStats)> {
         let pass = self.update_shape().pass;
+        let layers = self.layers(dev, phase);
+        let teacher =
+            self.teacher_head((dev, phase), teacher, &*layers, buffers.divergence.how, of.inv_temperature);
         let update = Update {
             dev,
             role: self,
-            layers: self.layers(dev, phase),
+            layers,
+            teacher,
             acts: Activations::bind(phase, pass.mode, pass.limits),
             grads: self.bind_gradients(phase),
             partial: self.partial(phase),
@@ -111,7 +115,7 @@ impl Role<'_> {
     }
 }
 
-impl<'p> Update<'_, '_, 'p> {
+impl<'x, 'p: 'x> Update<'x, '_, 'p> {
     /// Runs all micro-batches in rounds of one per rank.
     fn rounds(
         &self,
@@ -200,9 +204,9 @@ impl<'p> Update<'_, '_, 'p> {
         buffers: &mut StepBuffers,
         of: &Range<usize>,
         chain: Option<&Chain<'_, '_, '_, 'p>>,
-    ) -> Result<Pass<'p>> {
+    ) -> Result<Pass<'x>> {
         let Update { dev, role, layers: ref from, .. } = *self;
-        let pass = Pass::upload(dev, self.acts, index).with_balance(self.balance);
+        let pass = Pass::upload(dev, self.acts, index).with_balance(self.balance).with_teacher(self.teacher);
         layers(dev, &**from, &pass);
         let head = role.head(dev, from.decoder(), &pass, self.inv_temperature);
         if let Some(chain) = chain {

@@ -9,6 +9,7 @@ mod chained;
 mod divergence;
 mod files;
 mod gradients;
+mod kept;
 mod listed;
 mod role;
 mod trainer;

@@ -3,6 +3,7 @@
 //! Actor, reference, critic and reward model differ only in the values of `RoleShape`. Pack, upload, layers, head,
 //! read, loss, backward: `score` is that sequence up to the read, `gradients` all of it.
 
+use super::kept::{HostRows, read_stored};
 use super::listed::HostLists;
 use crate::methods::buffers::StepBuffers;
 use crate::ranks::{gather_f32, gather_f64, share_of};
@@ -84,6 +85,10 @@ pub struct Passes<'x, 'a> {
     pub packer: &'x mut Packer,
     /// Rows of the rotary tables.
     pub positions: usize,
+    /// The other role whose head an update compares its rows with; none if that is the role itself.
+    pub teacher: Option<&'x Role<'a>>,
+    /// True if ranks exchange the rows that a scoring pass keeps.
+    pub keeps: bool,
 }
 
 /// Head outputs of some sequences: log-probabilities, or values.
@@ -91,7 +96,7 @@ pub enum Scores<'x> {
     /// Outputs of one micro-batch, on the device.
     Here(&'x dyn Device, HeadRows<'x>),
     /// Outputs of one rank's sequences, on the host.
-    Gathered(&'x [f32], &'x HostLists),
+    Gathered(&'x [f32], &'x HostLists, &'x HostRows),
 }
 
 impl Scores<'_> {
@@ -99,7 +104,7 @@ impl Scores<'_> {
     pub fn read(&self, out: &mut [f32]) {
         match self {
             Scores::Here(dev, rows) => dev.read_f32(rows.numbers, 0, out),
-            Scores::Gathered(numbers, _) => out.copy_from_slice(numbers),
+            Scores::Gathered(numbers, ..) => out.copy_from_slice(numbers),
         }
     }
 
@@ -111,7 +116,17 @@ impl Scores<'_> {
                 dev.read_u32(listed.ids, 0, ids);
                 dev.read_f32(listed.logprobs, 0, logprobs);
             }
-            Scores::Gathered(_, lists) => lists.read(ids, logprobs),
+            Scores::Gathered(_, lists, _) => lists.read(ids, logprobs),
+        }
+    }
+
+    /// Copies what the head read to the host as it is stored, [R, t] e, of a pass that keeps it.
+    pub(crate) fn read_kept(&self, to: &mut [u8]) {
+        match self {
+            Scores::Here(dev, rows) => {
+                read_stored(*dev, rows.kept.expect("the plan keeps a teacher's rows"), to);
+            }
+            Scores::Gathered(_, _, rows) => rows.read(to),
         }
     }
 }
@@ -151,7 +166,7 @@ impl<'a> Role<'a> {
         inv_temperature: f32,
         each: &mut dyn FnMut(Range<usize>, Scores<'_>),
     ) -> Result<()> {
-        let Passes { dev, overlay, packer, .. } = with;
+        let Passes { dev, overlay, packer, keeps, .. } = with;
         let Some(group) = with.group else {
             let each = &mut |which, rows: HeadRows<'_>| each(which, Scores::Here(dev, rows));
             return self.model.score((dev, overlay), packer, sequences, inv_temperature, each);
@@ -163,19 +178,21 @@ impl<'a> Role<'a> {
             (start..sequences.len()).find(is_first).unwrap_or(sequences.len())
         };
         let per_row = self.shape.score.map_or(0, |pass| pass.limits.listed);
-        let mut lists = HostLists::default();
+        let (mut lists, mut kept) = (HostLists::default(), HostRows::default());
         let (mut numbers, own) = (Vec::new(), edge(group.rank())..edge(group.rank() + 1));
         self.model.score((dev, overlay), packer, &sequences[own], inv_temperature, &mut |_, rows| {
             let start = numbers.len();
             numbers.resize(start + rows.count, 0.0);
             dev.read_f32(rows.numbers, 0, &mut numbers[start..]);
             lists.add(dev, rows.listed);
+            kept.add(dev, rows.kept.filter(|_| keeps));
         })?;
-        let all = gather_f32(group, &numbers)?;
-        for (rank, (numbers, lists)) in all.iter().zip(&lists.gather(group, per_row)?).enumerate() {
+        let (all, lists) = (gather_f32(group, &numbers)?, lists.gather(group, per_row)?);
+        let kept = if keeps { kept.gather(group)? } else { vec![kept; all.len()] };
+        for (rank, numbers) in all.iter().enumerate() {
             let which = edge(rank)..edge(rank + 1);
             if !which.is_empty() {
-                each(which, Scores::Gathered(numbers, lists));
+                each(which, Scores::Gathered(numbers, &lists[rank], &kept[rank]));
             }
         }
         Ok(())
@@ -191,7 +208,7 @@ impl<'a> Role<'a> {
         of: LossOf<'_, '_>,
         how: UpdateOptions,
     ) -> Result<UpdateStats> {
-        let Passes { dev, group, overlay, packer, .. } = with;
+        let Passes { dev, group, overlay, packer, teacher, .. } = with;
         let phase = enter(dev, overlay, self.update_shape().pass.mode.phase());
         // Gradients that are formed one by one are added as by several ranks, here by one.
         let alone = match group.is_none() && self.update_shape().dtypes.is_chained(1) {
@@ -199,7 +216,7 @@ impl<'a> Role<'a> {
             false => None,
         };
         let group = group.or(alone.as_ref());
-        let (sum, stats) = self.gradients(dev, &phase, packer, buffers, of, group)?;
+        let (sum, stats) = self.gradients((dev, teacher), &phase, packer, buffers, of, group)?;
         self.apply(dev, &phase, sum, stats, how, group)
     }
 

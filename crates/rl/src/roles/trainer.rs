@@ -221,17 +221,23 @@ impl<'a> Trainer<'a> {
     }
 
     /// Scores all sequences with a teacher: the log-probabilities of their tokens and, if the student learns a
-    /// divergence, the lists of the most likely ones.
+    /// divergence, the lists of the most likely ones or the rows that the teacher's head read.
     pub(crate) fn score_teacher(
         &mut self,
         role: RoleName,
         sequences: &[Sequence<'_>],
         inv_temperature: f32,
     ) -> Result<()> {
-        self.score(role, sequences, inv_temperature, &mut |buffers, which, scores| {
+        let (role, with, buffers) = self.parts_of(role);
+        let with = Passes { keeps: role.keeps_rows(), ..with };
+        role.score(with, sequences, inv_temperature, &mut |which, scores| {
             let tokens = buffers.tokens(&which);
             scores.read(&mut buffers.teacher_logprobs[tokens.clone()]);
             let of = &mut buffers.divergence;
+            if of.row_bytes() > 0 {
+                let rows = of.rows_of(&tokens);
+                scores.read_kept(&mut of.rows[rows]);
+            }
             if of.per_token() > 0 {
                 let lists = of.lists_of(&tokens);
                 scores.read_lists(&mut of.ids[lists.clone()], &mut of.teacher[lists]);
@@ -265,10 +271,10 @@ impl<'a> Trainer<'a> {
         inv_temperature: f32,
         loss: &mut Loss<'_>,
     ) -> Result<UpdateStats> {
-        let (role, Passes { dev, overlay, packer, .. }, buffers) = self.parts_of(role);
+        let (role, Passes { dev, overlay, packer, teacher, .. }, buffers) = self.parts_of(role);
         let phase = enter(dev, overlay, role.update_shape().pass.mode.phase());
         let of = LossOf { sequences, which, inv_temperature, loss };
-        role.gradients(dev, &phase, packer, buffers, of, None).map(|(_, stats)| stats)
+        role.gradients((dev, teacher), &phase, packer, buffers, of, None).map(|(_, stats)| stats)
     }
 
     fn parts_of(&mut self, name: RoleName) -> (&mut Role<'a>, Passes<'_, 'a>, &mut StepBuffers) {
@@ -280,9 +286,13 @@ impl<'a> Trainer<'a> {
         let Trainer { sampler, roles, packer, buffers, group, .. } = self;
         let Sampler { dev, shape, overlay, .. } = sampler;
         let packer = packer.as_mut().expect("what has passes over whole sequences packs");
+        let (before, rest) = roles.split_at_mut(index);
+        let (role, after) = rest.split_first_mut().expect("an index of a role");
+        let teacher = before.iter().chain(&*after).find(|other| other.keeps_rows());
+        let positions = shape.positions;
         (
-            &mut roles[index],
-            Passes { dev: *dev, group: *group, overlay, packer, positions: shape.positions },
+            role,
+            Passes { dev: *dev, group: *group, overlay, packer, positions, teacher, keeps: false },
             buffers,
         )
     }

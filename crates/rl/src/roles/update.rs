@@ -5,7 +5,7 @@ use super::role::Role;
 use crate::methods::buffers::StepBuffers;
 use plimsoll_device::Device;
 use plimsoll_files::Head;
-use plimsoll_model::{Activations, Derivatives, Layers};
+use plimsoll_model::{Activations, Derivatives, Layers, TeacherHead};
 use plimsoll_train::Partial;
 use std::ops::Range;
 
@@ -22,6 +22,8 @@ pub(super) struct Update<'x, 'a, 'p> {
     pub(super) inv_temperature: f32,
     /// The derivative of the loss by the probability of an expert that all rows of its segment chose.
     pub(super) balance: f32,
+    /// The head that rows are compared with over the whole vocabulary, if the student learns so.
+    pub(super) teacher: Option<TeacherHead<'x>>,
 }
 
 impl Update<'_, '_, '_> {

@@ -15,6 +15,7 @@ const UPDATE: PassLimits = PassLimits {
     rows: 16,
     head_rows: 16,
     listed: 0,
+    taught: 0,
     segments: 2,
     table_entries: 4,
     copies: 1,

@@ -12,6 +12,7 @@ const PASS: PassLimits = PassLimits {
     rows: 320,
     head_rows: 320,
     listed: 0,
+    taught: 0,
     segments: 6,
     table_entries: 64,
     copies: 3,

@@ -29,6 +29,7 @@ const PASS: PassLimits = PassLimits {
     rows: 154,
     head_rows: 154,
     listed: 0,
+    taught: 0,
     segments: 6,
     table_entries: 32,
     copies: 3,

@@ -18,6 +18,7 @@ const PASS: PassLimits = PassLimits {
     copies: 3,
     caches: Caches::paged(32).and(Cache::State, 18),
     listed: 0,
+    taught: 0,
 };
 const LR: f64 = 0.02;
 /// Models with tensors stored as one, published as one, of experts, and of linear attention.

@@ -13,6 +13,7 @@ const PASS: PassLimits = PassLimits {
     rows: 104,
     head_rows: 104,
     listed: 0,
+    taught: 0,
     segments: 6,
     table_entries: 32,
     copies: 3,

@@ -39,6 +39,7 @@ mod tests {
             rows: 1024,
             head_rows: 1024,
             listed: 0,
+            taught: 0,
             segments: 9,
             table_entries: 80,
             copies: 8,
