@@ -103,10 +103,8 @@ pub fn whole_step(options: &BenchOptions, size: StepSize) -> Result<Value> {
     let parts = json!({ "rollout": last.rollout, "reward": last.reward, "update": last.update });
     add(&mut result, json!({ "seconds_of_last": parts, "bench": "step", "unit": "s", "prompts": prompts }));
     add(&mut result, json!({ "samples": group, "prompt_tokens": prompt, "new_tokens": new }));
-    if let Some(DrawnEnds { median, sigma }) = lengths {
-        let lengths = json!({ "median": median, "sigma": sigma });
-        add(&mut result, json!({ "lengths": lengths, "carry": carry }));
-        add(&mut result, measured.of_carry());
+    if let Some(ends) = lengths {
+        add(&mut result, measured.of_carry(ends, carry));
     }
     Ok(finish(result, &dev.machine_type(), dev.threads()))
 }
@@ -137,9 +135,11 @@ impl Steps {
         self.idle_share += of("rollout/idle_share");
     }
 
-    fn of_carry(&self) -> Value {
+    fn of_carry(&self, DrawnEnds { median, sigma }: DrawnEnds, carry: usize) -> Value {
         let (steps, seconds) = (self.times.len() as f64, self.times.iter().sum::<f64>());
         json!({
+            "lengths": { "median": median, "sigma": sigma },
+            "carry": carry,
             "trained_tokens_per_second": self.trained_tokens / seconds,
             "stale_share": self.stale_share / steps,
             "idle_share": self.idle_share / steps,

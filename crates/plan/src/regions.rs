@@ -297,12 +297,8 @@ impl RunShape {
         let host = &self.host;
         row("rollout.host", "rollout", Place::Heap, Engine::host_bytes(&self.engine));
         row("files.headers", "files", Place::Heap, self.header_bytes());
-        row(
-            "rollout.samples",
-            "rollout",
-            Place::Heap,
-            Samples::bytes(self.engine.samples, self.engine.new_tokens, self.episodes.turns_max),
-        );
+        let samples = Samples::bytes(self.engine.samples, self.engine.new_tokens, self.episodes.turns_max);
+        row("rollout.samples", "rollout", Place::Heap, samples);
         if let Some(pass) = self.packs() {
             let sequences = self.training.as_ref().map_or(0, |training| training.sequences);
             row("train.packing", "train", Place::Heap, Packer::host_bytes(&pass, sequences));
