@@ -59,6 +59,7 @@ pub const SOURCES: &[Source] = sources![
     "experts_route",
     "experts_rows" with "gate.cuh",
     "head" with "head_parts.cuh",
+    "head_divergence" with "head_parts.cuh",
     "head_gates" with "gate.cuh",
     "head_hopper" with "head_parts.cuh" "hopper.cuh",
     "head_listed" with "head_parts.cuh",

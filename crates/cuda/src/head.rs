@@ -9,13 +9,18 @@ use super::rows::count;
 use super::{Arg, CudaDevice, Launch, hopper, matmul};
 use crate::layouts::{GRADIENT_TILE, PART, PART_WORDS, ROWS_MAX, TILE, chunk_rows, row_words, width};
 use plimsoll_base::DType;
-use plimsoll_device::{HeadBackward, HeadOut, ListedBackward, Logits, Matrix, MatrixLayout};
+use plimsoll_device::{
+    DivergenceBackward, HeadBackward, HeadOut, HeadSide, ListedBackward, Logits, Matrix, MatrixLayout,
+    Measure,
+};
 use plimsoll_memory::Buf;
 
 /// Rows of a tile of the largest product that the library has.
 const PRODUCT_ROWS: usize = 256;
 /// Columns of a block of the gradients' kernel, 8 a thread.
 const GRADIENT_PART: usize = 2048;
+/// Columns of a block of those with a teacher's, one a thread.
+const WHOLE_PART: usize = 256;
 /// Rows of a block that merges parts.
 const ROW_WARPS: usize = 4;
 
@@ -250,7 +255,6 @@ pub(crate) fn backward(dev: &CudaDevice, args: HeadBackward<'_>) {
     let HeadBackward { x, w, targets, head_out, tile, dx, .. } = args;
     let rows = targets.len();
     assert_eq!(w.layout, MatrixLayout::Rows);
-    assert!(args.whole.is_none(), "the planner refuses it on cards");
     let same = args.grad.is_none_or(|grad| (grad.n, grad.k, grad.layout) == (w.n, w.k, w.layout));
     assert!(same, "the gradient's shape is the weights'");
     assert_eq!((x.len(), dx.len()), (rows * w.k, rows * w.k), "{rows} rows of K = {}", w.k);
@@ -271,7 +275,9 @@ pub(crate) fn backward(dev: &CudaDevice, args: HeadBackward<'_>) {
     for (first, cols) in tiles(w.n, GRADIENT_TILE) {
         let part = matrix_rows(w, first, cols);
         let dtile = args.dtile.slice(0, rows * cols);
-        if let Some(at_once) = &at_once {
+        if let Some(whole) = &args.whole {
+            whole_gradients(dev, &args, whole, first, dtile);
+        } else if let Some(at_once) = &at_once {
             at_once.gradients(first, cols, &args, dtile);
         } else {
             for row in (0..rows).step_by(chunk.max(1)) {
@@ -343,4 +349,67 @@ fn put_listed(
     let kernel = if dtile.dtype() == DType::F32 { "put_listed_f32" } else { "put_listed_bf16" };
     let launch = Launch { grid: [(rows * k).div_ceil(256) as u32, 1, 1], block: 256, shared: 0 };
     dev.launch("head_listed", kernel, launch, &list);
+}
+
+/// Computes the gradients of a tile's logits, [R, cols] e, whose columns begin at `first`, with those of divergences.
+fn whole_gradients(
+    dev: &CudaDevice,
+    args: &HeadBackward<'_>,
+    of: &DivergenceBackward<'_>,
+    first: usize,
+    dtile: Buf<'_>,
+) {
+    let HeadBackward { x, w, logits: how, tile, .. } = *args;
+    let rows = args.targets.len();
+    let (student, theirs) = (Inputs { x, w, rows, logits: how }, side_inputs(of.teacher, rows, w.n));
+    assert_eq!([of.means, of.d].map(Buf::len), [rows; 2], "numbers of {rows} rows");
+    let cols = dtile.len() / rows.max(1);
+    let most = (tile.len().min(of.teacher.tile.len()) / cols.max(1)).min(ROWS_MAX);
+    assert!(rows == 0 || most > 0, "a head tile of {} elements", tile.len());
+    let kernel = if dtile.dtype() == DType::F32 { "whole_gradients_f32" } else { "whole_gradients_bf16" };
+    for row in (0..rows).step_by(most.max(1)) {
+        let chunk = Chunk { first: row, rows: most.min(rows - row) };
+        let own = capped_logits(dev, student, chunk, (first, cols), tile);
+        let other = capped_logits(dev, theirs, chunk, (first, cols), of.teacher.tile);
+        let mut list = vec![dev.arg(own), dev.arg(other), count(cols), count(first)];
+        list.extend([how.factor, how.cap.unwrap_or(0.0), of.teacher.logits.factor].map(Arg::F32));
+        list.extend(measure_args(of.how));
+        list.extend_from_slice(&row_inputs(dev, args, chunk)[..5]);
+        list.extend([of.teacher.lse, of.means, of.d].map(|buf| dev.arg(chunk.of(buf, 1))));
+        list.push(dev.arg(chunk.of(dtile, cols)));
+        let grid = [cols.div_ceil(WHOLE_PART) as u32, chunk.rows as u32, 1];
+        dev.launch("head_divergence", kernel, Launch { grid, block: WHOLE_PART as u32, shared: 0 }, &list);
+    }
+}
+
+/// Returns the kernels' number of a divergence, and its beta.
+pub(super) fn measure_args(how: Measure) -> [Arg; 2] {
+    let (number, beta) = match how {
+        Measure::Reverse => (0, 0.0),
+        Measure::Forward => (1, 0.0),
+        Measure::Jsd { beta } => (2, beta),
+    };
+    [Arg::U32(number), Arg::F32(beta)]
+}
+
+/// Computes the capped logits of columns `first..first + cols` for a chunk: [rows, cols] f32.
+pub(super) fn capped_logits<'a>(
+    dev: &CudaDevice,
+    of: Inputs<'a>,
+    chunk: Chunk,
+    (first, cols): (usize, usize),
+    tile: Buf<'a>,
+) -> Buf<'a> {
+    let to = tile.slice(0, chunk.rows * cols);
+    matmul::forward(dev, chunk.of(of.x, of.w.k), matrix_rows(of.w, first, cols), None, to, false);
+    cap(dev, to, of.logits);
+    to
+}
+
+/// Returns what the logits of one of two heads are computed from.
+pub(super) fn side_inputs(of: HeadSide<'_>, rows: usize, vocab: usize) -> Inputs<'_> {
+    let HeadSide { x, w, lse, logits, .. } = of;
+    assert_eq!((w.layout, w.n), (MatrixLayout::Rows, vocab), "tokens of both sides");
+    assert_eq!((x.len(), lse.len()), (rows * w.k, rows), "{rows} rows of K = {}", w.k);
+    Inputs { x, w, rows, logits }
 }

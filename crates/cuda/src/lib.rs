@@ -31,6 +31,7 @@ mod far;
 mod fork;
 mod hand_over;
 mod head;
+mod head_divergence;
 mod head_gates;
 mod head_listed;
 pub mod held;

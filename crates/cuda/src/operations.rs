@@ -7,8 +7,8 @@ use crate::cuda_device::{CudaDevice, WORKSPACE_BYTES};
 use crate::driver::Pinned;
 use crate::{
     adapter, adapter_gradients, attention, attention_backward, blocks, chain, checked, delta, delta_rows,
-    driver, experts, experts_adapter, head, head_gates, head_listed, matmul, memory, muon, optimizer,
-    pipeline, rotation, route, rows, sample, transfer,
+    driver, experts, experts_adapter, head, head_divergence, head_gates, head_listed, matmul, memory, muon,
+    optimizer, pipeline, rotation, route, rows, sample, transfer,
 };
 use plimsoll_arch::ModelSpec;
 use plimsoll_base::{DType, Phase, PhaseSet, Result, slugs};
@@ -255,7 +255,7 @@ impl CudaDevice {
             ForwardOp::HeadListed { x, w, lse, logits, ids, logprobs } => {
                 head_listed::listed(self, x, w, lse, logits, ids, logprobs);
             }
-            ForwardOp::HeadDivergence { .. } => unreachable!("the planner refuses it on cards"),
+            ForwardOp::HeadDivergence { args } => head_divergence::forward(self, args),
             ForwardOp::Sample { args } => sample::sample(self, args),
             ForwardOp::Advance { batch, window, ids, tokens, keys } => {
                 pipeline::advance(self, (batch, window), ids, tokens, keys);

@@ -20,7 +20,6 @@ pub(crate) static CPU: DeviceRow = DeviceRow {
     needs: None,
     runs_ahead: false,
     reads_ranks_in_place: true,
-    compares_heads: true,
     prefill_rows: 1024,
     cut_rows: 1024,
     slots: 32,

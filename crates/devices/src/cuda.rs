@@ -20,7 +20,6 @@ pub(crate) static CUDA: DeviceRow = DeviceRow {
     needs: Some("the CUDA driver"),
     runs_ahead: true,
     reads_ranks_in_place: false,
-    compares_heads: false,
     prefill_rows: 4096,
     cut_rows: 16_384,
     slots: 256,

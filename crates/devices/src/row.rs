@@ -20,8 +20,6 @@ pub struct DeviceRow {
     pub runs_ahead: bool,
     /// True if operations read other ranks' arenas in place; else what they read is first copied to this rank's.
     pub reads_ranks_in_place: bool,
-    /// True if heads are compared over the whole vocabulary (`Device::head_divergence`).
-    pub compares_heads: bool,
     /// Prompt rows of a rollout pass, in addition to the decode rows, at which its products reach their best rate.
     pub prefill_rows: usize,
     /// Rows of a micro-batch, on average, below which an update is not cut further for the sake of ranks.

@@ -65,7 +65,6 @@ impl Planner<'_> {
     /// Predictions within `EQUAL` of the fastest count as equally fast; of these, the one with the least memory wins.
     pub(crate) fn solve(&self, run: &RunSpec) -> Result<Solution> {
         check_sizes(run, self.facts)?;
-        self.check_whole(run)?;
         let axes = Axes::of(self, run);
         let ranks = self.facts.share.ranks;
         if self.is_chained(run) && run.memory.offloads(RunOffload::Optimizer) {
@@ -259,16 +258,6 @@ impl Planner<'_> {
             trackers: run.track.memory(),
             estimator: run.estimator.as_ref().map_or(Bytes(0), |estimator| estimator.memory),
         }
-    }
-
-    /// Refuses a divergence over the whole vocabulary on a device whose heads are not compared.
-    fn check_whole(&self, run: &RunSpec) -> Result<()> {
-        if self.row.compares_heads || self.teacher_rows(run).is_none() {
-            return Ok(());
-        }
-        let message =
-            format!("distill.divergence without distill.top_k is not built on {}", self.row.kind.name);
-        Err(Error::usage("not-built", message).hint("set distill.top_k = 64, or run.device = \"cpu\""))
     }
 
     /// Returns the rows that the teacher keeps, if the student learns its whole vocabulary.

@@ -227,28 +227,6 @@ parts_of_draws(const float* __restrict__ tile, u32 cols, u32 first, u32 parts, f
 
 // ---- rows -----------------------------------------------------------------------------------------------------------
 
-/// Natural logarithm of a positive, normal number, as `plimsoll_base::math::ln`: its bits are ours.
-__device__ __forceinline__ double ln_f64(double x) {
-    u64 bits = (u64)__double_as_longlong(x);
-    int k = (int)(bits >> 52) - 1023;
-    double m = __longlong_as_double((long long)((bits & 0x000fffffffffffffull) | 0x3ff0000000000000ull)); // [1, 2)
-    if (m > 1.4142135623730951) {
-        m *= 0.5;
-        k += 1;
-    }
-    // ln m = 2 artanh(s), s = (m - 1)/(m + 1), |s| <= 0.1716; terms to s^23 leave 1e-19.
-    double s = (m - 1.0) / (m + 1.0), s2 = s * s, p = 0.0;
-#pragma unroll
-    for (int n = 11; n >= 0; n--) p = p * s2 + 1.0 / (2 * n + 1);
-    return k * 6.931471803691238e-1 + (2.0 * s * p + k * 1.9082149292705877e-10);
-}
-
-__device__ __forceinline__ double warp_sum_f64(double x) {
-#pragma unroll
-    for (int step = 16; step > 0; step >>= 1) x = x + __shfl_xor_sync(ALL_LANES, x, step);
-    return x;
-}
-
 /// A row's statistics, merged over its parts; every lane of the row's warp has them.
 struct RowStats {
     float max;

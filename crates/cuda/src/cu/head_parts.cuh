@@ -4,6 +4,28 @@
 #define EXP_MIN -87.3f
 #define MINUS_INFINITY as_f32(0xff800000u)
 
+/// Natural logarithm of a positive, normal number, as `plimsoll_base::math::ln`: its bits are ours.
+__device__ __forceinline__ double ln_f64(double x) {
+    u64 bits = (u64)__double_as_longlong(x);
+    int k = (int)(bits >> 52) - 1023;
+    double m = __longlong_as_double((long long)((bits & 0x000fffffffffffffull) | 0x3ff0000000000000ull)); // [1, 2)
+    if (m > 1.4142135623730951) {
+        m *= 0.5;
+        k += 1;
+    }
+    // ln m = 2 artanh(s), s = (m - 1)/(m + 1), |s| <= 0.1716; terms to s^23 leave 1e-19.
+    double s = (m - 1.0) / (m + 1.0), s2 = s * s, p = 0.0;
+#pragma unroll
+    for (int n = 11; n >= 0; n--) p = p * s2 + 1.0 / (2 * n + 1);
+    return k * 6.931471803691238e-1 + (2.0 * s * p + k * 1.9082149292705877e-10);
+}
+
+__device__ __forceinline__ double warp_sum_f64(double x) {
+#pragma unroll
+    for (int step = 16; step > 0; step >>= 1) x = x + __shfl_xor_sync(ALL_LANES, x, step);
+    return x;
+}
+
 /// Statistics of a part of a row. Logits are scaled.
 struct PartStats {
     float max;

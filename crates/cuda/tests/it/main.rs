@@ -28,4 +28,5 @@ mod cases {
     use crate::both::cases;
 
     cases!(crate::rig::run_on_card);
+    cases!(whole crate::rig::run_on_card);
 }

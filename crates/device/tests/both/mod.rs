@@ -16,9 +16,7 @@ pub mod rotation;
 pub mod rows;
 
 pub use attention::checks as attends;
-#[allow(unused_imports)] // Its cases run on the CPU alone.
-pub use head::whole;
-pub use head::{draws, listed, noise};
+pub use head::{draws, listed, noise, whole};
 pub use rig::*;
 
 /// A device's rigs over some buffers: one for each way to run it, none where the machine lacks it.

@@ -64,6 +64,18 @@ impl Role<'_> {
         pass.set_divergence(dev, &of.slopes[..rows * k], &of.rest[..rows]);
     }
 
+    /// Runs what a pass with a teacher's rows does besides its head, once, for rows of zeros.
+    pub(super) fn rehearse_whole(
+        &self,
+        dev: &dyn Device,
+        decoder: &Decoder<'_>,
+        pass: &Pass<'_>,
+        heads: usize,
+    ) {
+        let (width, stored) = (self.update_shape().pass.limits.taught, self.shape.weights.bytes() as usize);
+        head_divergence(dev, decoder, pass, 1.0, &vec![0; heads * width * stored]);
+    }
+
     /// Runs what a pass with listed tokens does besides its head, once: lists, and log-probabilities of given tokens.
     pub(super) fn rehearse_lists(&self, dev: &dyn Device, decoder: &Decoder<'_>, pass: &Pass<'_>) {
         let Some(ListedTokens { ids, .. }) = pass.listed() else { return };

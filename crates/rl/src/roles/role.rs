@@ -7,6 +7,7 @@ use super::kept::{HostRows, read_stored};
 use super::listed::HostLists;
 use crate::methods::buffers::StepBuffers;
 use crate::ranks::{gather_f32, gather_f64, share_of};
+use plimsoll_algo::divergence::Divergence;
 use plimsoll_base::{Error, Result};
 use plimsoll_device::Device;
 use plimsoll_files::{Head, OpenModel};
@@ -282,7 +283,7 @@ impl<'a> Role<'a> {
 
     /// Runs every shape of its passes once. Weights and states stay unchanged.
     pub fn rehearse(&self, with: Passes<'_, '_>) -> Result<()> {
-        let Passes { dev, overlay, positions, .. } = with;
+        let Passes { dev, overlay, positions, teacher, .. } = with;
         let update = self.shape.update.map(|update| update.pass);
         if let Some(pass) = self.shape.score.filter(|score| update.is_none_or(|u| u.mode != score.mode)) {
             let phase = enter(dev, overlay, pass.mode.phase());
@@ -297,12 +298,15 @@ impl<'a> Role<'a> {
         let phase = enter(dev, overlay, pass.mode.phase());
         let (optimizer, grads) = (self.trained(), self.bind_gradients(&phase));
         let from = self.layers(dev, &phase);
+        let of_whole = self.teacher_head((dev, &phase), teacher, &*from, Some(Divergence::Reverse), 1.0);
         rehearse_passes(dev, &phase, pass, positions, &mut |pass, heads| {
+            let pass = &pass.with_teacher(of_whole);
             layers(dev, &*from, pass);
             self.head(dev, from.decoder(), pass, 1.0);
             self.rehearse_lists(dev, from.decoder(), pass);
+            self.rehearse_whole(dev, from.decoder(), pass, heads);
             let lists = pass.listed().map_or(0, |listed| listed.ids.len());
-            let diverges = if lists > 0 { heads } else { 0 };
+            let diverges = if lists > 0 || of_whole.is_some() { heads } else { 0 };
             if lists > 0 {
                 pass.set_divergence(dev, &vec![0.0; lists], &vec![0.0; heads]);
             }
