@@ -18,7 +18,7 @@ use plimsoll_memory::{Buf, CardMemory};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Maximum bytes of a card that a process brings about and that NVML does not count as its own.
+/// Allowance for what a process brings about on a card and NVML does not count as its own; it was not measured.
 const SHARED_BYTES: u64 = 256 << 20;
 
 /// Maximum bytes of scratch that cuBLASLt may use.
@@ -200,7 +200,9 @@ impl CudaDevice {
         }
         let libraries = used.saturating_sub(self.arena_bytes + self.others.0);
         // What came to the card since it was opened is not all ours.
-        let own = self.gpu.own_memory().map_or(u64::MAX, |own| own.0.saturating_sub(self.arena_bytes));
+        // Less than the arena is of another process, whose number in another container is this one's.
+        let own =
+            self.gpu.own_memory().and_then(|own| own.0.checked_sub(self.arena_bytes)).unwrap_or(u64::MAX);
         let libraries = libraries.min(own.saturating_add(SHARED_BYTES));
         let others = Bytes(used.saturating_sub(self.arena_bytes + libraries));
         CardMemory { others: others.max(self.others), libraries: Bytes(libraries), free, total }

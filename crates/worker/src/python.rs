@@ -241,7 +241,7 @@ impl PythonFunction {
             .collect();
         let responses: Vec<&str> = responses.iter().map(String::as_str).collect();
         let steps = match self.steps {
-            true => read_steps(&reply["steps"], &responses).map_err(|what| self.bad_reply(&what))?,
+            true => read_steps(&reply["steps"], &responses).map_err(|what| self.bad_steps(&what))?,
             false => Vec::new(),
         };
         Ok(Scores { scores: scores?, failed: Vec::new(), logged: logged(reply), steps })
@@ -252,7 +252,16 @@ impl PythonFunction {
             Signature::Verl => "return a number, or a dict with the number `score`",
             _ => "return a list with one float or None a completion",
         };
-        Error::new(slugs::REWARD_BAD_REPLY, format!("reward `{}` returned {what}", self.name)).hint(hint)
+        self.returned(what).hint(hint)
+    }
+
+    fn bad_steps(&self, what: &str) -> Error {
+        self.returned(what)
+            .hint("a step is [end, reward]: ends ascend, and are at most the characters of the text")
+    }
+
+    fn returned(&self, what: &str) -> Error {
+        Error::new(slugs::REWARD_BAD_REPLY, format!("reward `{}` returned {what}", self.name))
     }
 }
 

@@ -103,6 +103,28 @@ fn a_run_goes_on_with_what_was_under_way_on_any_number_of_ranks() {
     );
 }
 
+/// What reads recorded log-probabilities, values or adapters meets tokens of several versions.
+#[test]
+fn other_parts_of_a_step_take_tokens_of_several_versions() {
+    let folder = Run::new(SMALL);
+    let plain = long(&["train.cut_multiple=4"]);
+    for (name, sets) in [
+        ("plain", &[][..]),
+        ("critic", &["method=ppo"]),
+        ("adapters", &["lora.rank=4"]),
+        ("kl", &["loss.kl_coef=0.01", "train.mini_batch=4", "train.epochs_per_rollout=2"]),
+        ("corrected", &["loss.correction=tis", "train.learning_rate=1e-3"]),
+    ] {
+        let two = format!("{name}-2");
+        folder.train(name, &[&plain[..], sets].concat());
+        folder.train(&two, &[&plain[..], sets, &["--ranks=2"]].concat());
+        assert_eq!(left(&folder, name), left(&folder, &two), "{name}");
+        let stale =
+            folder.metrics(name).iter().map(|step| number(step, "rollout/stale_share")).fold(0.0, f64::max);
+        assert!(stale > 0.0, "{name}");
+    }
+}
+
 #[test]
 fn a_response_that_is_old_is_waited_for() {
     let folder = Run::new(SMALL);

@@ -70,6 +70,15 @@ impl Gathered {
         self.failed as f64 / (self.sampled * group_size).max(1) as f64
     }
 
+    /// Counts a sampled group and its scores.
+    pub(crate) fn count_group(&mut self, scored: &[Scored]) {
+        let rewards = || scored.iter().filter_map(|scored| scored.total);
+        self.sampled += 1;
+        self.failed += scored.iter().filter(|scored| scored.failed).count();
+        self.rewarded += rewards().count();
+        self.rewards += rewards().map(f64::from).sum::<f64>();
+    }
+
     /// Adds what the rewards counted in a round.
     pub(crate) fn add_counted(&mut self, counted: CountedByAll) {
         self.logged = counted.logged;
@@ -154,10 +163,7 @@ fn round(
         let texts: Vec<String> = texts.by_ref().take(group).collect();
         let branches = branches.as_mut().and_then(Iterator::next);
         let rewards: Vec<Option<f32>> = scored.iter().map(|s| s.total).collect();
-        gathered.sampled += 1;
-        gathered.failed += scored.iter().filter(|s| s.failed).count();
-        gathered.rewarded += rewards.iter().flatten().count();
-        gathered.rewards += rewards.iter().flatten().map(|&reward| f64::from(reward)).sum::<f64>();
+        gathered.count_group(&scored);
         if cx.objective.filter.is_some_and(|filter| !filter.keeps(&rewards)) {
             continue;
         }

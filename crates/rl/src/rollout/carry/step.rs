@@ -83,11 +83,8 @@ pub(crate) fn gather(trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, step: 
     for Group { position, item, .. } in taken {
         let scored: Vec<Scored> = scored.by_ref().take(size).collect();
         let texts = texts.by_ref().take(size).collect();
-        let rewards: Vec<f32> = scored.iter().filter_map(|scored| scored.total).collect();
-        (gathered.sampled, gathered.passed) = (gathered.sampled + 1, gathered.passed + 1);
-        gathered.failed += scored.iter().filter(|scored| scored.failed).count();
-        gathered.rewarded += rewards.len();
-        gathered.rewards += rewards.into_iter().map(f64::from).sum::<f64>();
+        gathered.count_group(&scored);
+        gathered.passed += 1;
         cx.buffer.push(SampleGroup { position, item, scored, texts, branches: None, greedy: None });
     }
     gathered.rounds = 1;
