@@ -2,6 +2,7 @@
 """Compares Plimsoll and its peers on one NVIDIA H200. Each part has a time limit. h200.sh starts this script.
 
     ours     start cold and warm; rollout, training, GRPO step of three models; exactness; plans compared with the GPU
+    decode   few and many sequences of models up to 7B: tokens/s, and the share of the memory's rate; no peers
     rollout  256 and 64 sequences of 64 + 256 tokens, compared with transformers' generate(): tokens/s
     train    4 x 1024 tokens, forward + backward + AdamW, compared with PyTorch eager, compiled and Liger:
              tokens/s, bytes
@@ -57,6 +58,21 @@ SMALL = Work(
     models=("nano",), prompt_tokens=8, new_tokens=8, rollouts=(4, 2), batch=2, seq=16, prompts=4, samples=4,
     micro_batch=8, exact_tokens=(1_000,), repeats=2,
 )
+
+# Bytes of weights that a token reads, and of keys and values that it adds.
+DECODED = {
+    "qwen2.5-7b": (14.14e9, 57344), "qwen2.5-3b": (6.17e9, 36864), "qwen2.5-1.5b": (3.09e9, 28672),
+    "qwen2.5-0.5b": (0.988e9, 12288),
+}
+# (model, sequences, tokens of prompts, new ones) -> tokens/s.
+DECODE_FLOORS = {
+    ("qwen2.5-7b", 8, 64, 1024): 1950, ("qwen2.5-7b", 64, 64, 256): 13e3, ("qwen2.5-7b", 256, 64, 256): 31e3,
+    ("qwen2.5-3b", 64, 64, 256): None, ("qwen2.5-3b", 256, 64, 256): 60e3, ("qwen2.5-1.5b", 64, 64, 256): None,
+    ("qwen2.5-1.5b", 256, 64, 256): 100e3, ("qwen2.5-0.5b", 8, 64, 4096): None, ("qwen2.5-0.5b", 64, 64, 256): None,
+    ("qwen2.5-0.5b", 256, 64, 256): 195e3, ("qwen2.5-0.5b", 256, 512, 1024): 140e3,
+    ("qwen2.5-1.5b", 256, 512, 1024): 65e3, ("qwen2.5-3b", 256, 512, 1024): 42e3, ("qwen2.5-7b", 256, 512, 1024): 23e3,
+}
+BANDWIDTH = 4.8e12  # Bytes per second of the card's memory.
 
 # (sequences, model) -> tokens/s.
 ROLLOUT_FLOORS = {
@@ -365,6 +381,20 @@ def exactness(part):
         part.results.put(exactness={**total, "models": models})
 
 
+def part_decode(part):
+    """Measures decoding of models up to 7B, the longest work last."""
+    rows = DECODE_FLOORS if part.work is not SMALL else {("nano", 2, 8, 8): None}
+    for (model, sequences, prompt, new), floor in rows.items():
+        words = ["rollout", "--sequences", sequences, "--prompt-tokens", prompt, "--new-tokens", new, "--repeats", 3]
+        label = f"decode {sequences} x ({prompt} + {new})"
+        found, note = part.ours(label, model, words), None
+        if model in DECODED and "median" in found:
+            weights, of_token = DECODED[model]
+            seconds, keys = sequences / found["median"], of_token * sequences * (prompt + new / 2)
+            note = f"{1e3 * seconds:.2f} ms a token, prompts included: {(weights + keys) / BANDWIDTH / seconds:.0%} of the memory's rate"
+        part.row(label, model, "tokens/s", found, floor=floor, note=note)
+
+
 def part_rollout(part):
     """Compares with transformers' generate(), the two smaller models at 256 sequences first."""
     work = part.work
@@ -477,8 +507,8 @@ def rollout_with(part, model, more, form=""):
     return "rollout", part.ours(rollout_label(work, work.rollouts[-1]) + form, model, [*words, *more])
 
 
-PARTS = {"ours": part_ours, "rollout": part_rollout, "train": part_train, "step": part_step, "lora": part_lora,
-         "lora-step": part_lora_step}
+PARTS = {"ours": part_ours, "decode": part_decode, "rollout": part_rollout, "train": part_train, "step": part_step,
+         "lora": part_lora, "lora-step": part_lora_step}
 
 
 if __name__ == "__main__":

@@ -452,7 +452,7 @@ def h200_page(found):
     out = [
         "# Plimsoll and its peers on one NVIDIA H200",
         "",
-        "Made by `bench/h200.sh BINARY ours|rollout|train|step`; a part's peers ran in the same run as Plimsoll, one "
+        "Made by `bench/h200.sh BINARY ours|decode|rollout|train|step`; a part's peers ran in the same run as Plimsoll, one "
         "process at a time. Medians; least and most are in the JSON file. Random weights of the published shapes, bf16 "
         "(optimizer states too) where a row does not say otherwise. vLLM was not measured.",
         "",
@@ -513,17 +513,22 @@ def plan_table(plans):
 
 
 def profile_tables(rows):
-    """Returns a table of the slowest kernels, [kernel, launches, seconds] each, for each row that has a profile."""
+    """Returns a table of the slowest kernels, [kernel, launches, seconds, ...] each, for each row that has a profile."""
     out = []
     for row in filter(lambda row: row.get("profile"), rows):
         kernels = sorted(row["profile"], key=lambda kernel: -kernel[2])
-        total = sum(seconds for _, _, seconds in kernels) or 1.0
+        total = sum(kernel[2] for kernel in kernels) or 1.0
         cells = [
-            [name, f"{launches:,}", f"{1e3 * seconds:.2f}", f"{seconds / total:.1%}"]
-            for name, launches, seconds in kernels[:KERNELS_SHOWN]
+            [name, f"{launches:,}", f"{1e3 * seconds:.2f}", f"{seconds / total:.1%}", limit_share(more)]
+            for name, launches, seconds, *more in kernels[:KERNELS_SHOWN]
         ]
-        out += [*table([f"{row['part']}: {row['what']}, {row['model']}", "launches", "ms", "share"], cells), ""]
+        out += [*table([f"{row['part']}: {row['what']}, {row['model']}", "launches", "ms", "share", "of the limit"], cells), ""]
     return out
+
+
+def limit_share(more):
+    """Returns the share of the card's limit that a kernel reaches, of [bytes, operations, share]; nothing if unknown."""
+    return f"{more[2]:.0%}" if len(more) == 3 and more[2] > 0 else ""
 
 
 def h200_closing(found):

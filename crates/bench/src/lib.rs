@@ -15,7 +15,7 @@ use plimsoll_arch::{LoraTargets, ModelSpec};
 use plimsoll_base::Result;
 use plimsoll_base::rng::{Stream, below, philox};
 use plimsoll_config::{Auto, Lora, ModelDtype, OnFull, OptimizerDtype, Recompute, RunFile, RunSpec, Train};
-use plimsoll_device::{Device, OpenOptions};
+use plimsoll_device::{Device, OpenOptions, Timed, Work};
 use plimsoll_files::OpenModel;
 use plimsoll_infer::bound::Sources;
 use plimsoll_infer::facts::verb_facts;
@@ -399,13 +399,22 @@ fn random_prompts_of(options: &BenchOptions, round: u64, count: usize) -> Result
     Ok(chosen.iter().zip(lengths).map(|(p, n)| p[..n].to_vec()).collect())
 }
 
-/// Adds the time by kernel of the last repeat, where the device records it.
+/// Adds the last repeat's kernels where the device records them: name, launches, seconds, and the bytes and operations
+/// that they are at least; then the seconds that these take at the card's bandwidth, or at the rate of its products.
 fn add_profile(result: &mut Value, dev: &dyn Device) {
     let profile = dev.take_profile();
-    if !profile.is_empty() {
-        let rows = profile.iter().map(|(kernel, launches, seconds)| json!([kernel, launches, seconds]));
-        result["profile"] = rows.collect();
+    if profile.is_empty() {
+        return;
     }
+    let (bandwidth, rate) = (plimsoll_devices::bandwidth_here(), dev.peak_flops(PEAK_SECONDS));
+    let limit = |work: Work| (work.bytes as f64 / bandwidth).max(work.flops as f64 / rate);
+    let rows = profile.iter().map(|Timed { kernel, launches, seconds, work }| {
+        json!([kernel, launches, seconds, work.bytes, work.flops, limit(*work) / seconds])
+    });
+    result["profile"] = rows.collect();
+    result["profile_seconds"] = json!(profile.iter().map(|timed| timed.seconds).sum::<f64>());
+    result["profile_limit_seconds"] = json!(profile.iter().map(|timed| limit(timed.work)).sum::<f64>());
+    result["bandwidth"] = json!(bandwidth);
 }
 
 fn median(values: &[f64]) -> f64 {

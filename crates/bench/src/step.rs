@@ -33,6 +33,8 @@ pub struct StepSize {
     pub lengths: Option<DrawnEnds>,
     /// Prompts under way beyond those of a step.
     pub carry: usize,
+    /// Blocks of the cache of keys, as `rollout.kv_blocks`; what all responses would need at `new` tokens if absent.
+    pub kv_blocks: Option<u32>,
 }
 
 /// Measures `repeats` steps after the first one; with prompts that are carried over after as many more as it takes
@@ -40,7 +42,7 @@ pub struct StepSize {
 ///
 /// Errors: those of planning and of the steps.
 pub fn whole_step(options: &BenchOptions, size: StepSize) -> Result<Value> {
-    let StepSize { prompts, group, prompt, new, lengths, carry } = size;
+    let StepSize { prompts, group, prompt, new, lengths, carry, kv_blocks } = size;
     if carry > 0 && lengths.is_none() {
         return Err(Error::usage("bad-usage", "--carry without --lengths: all responses would end together")
             .hint("add --lengths lognormal:1000,0.9"));
@@ -52,6 +54,7 @@ pub fn whole_step(options: &BenchOptions, size: StepSize) -> Result<Value> {
         run.rollout.on_full = OnFull::Preempt;
         run.rollout.sequences_max = Auto::Value(((prompts + carry) * group) as u32);
     }
+    run.rollout.kv_blocks = kv_blocks.map_or(Auto::Auto, Auto::Value);
     let unmeasured = 1 + 2 * carry.div_ceil(prompts);
     // No step is the last one, which would bring all responses to their end.
     run.train.steps = u32::MAX;

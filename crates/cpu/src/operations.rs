@@ -215,6 +215,10 @@ fn forward(dev: &CpuDevice, op: ForwardOp<'_>) {
             attention::forward(dev, q, kv, (batch, scores), out, lse);
         }
         ForwardOp::Glu { how, gate_up, f, out } => gate::glu(dev, how, gate_up, f, out),
+        ForwardOp::Gated { x, w, how, gate_up, out } => {
+            matmul::forward(dev, x, w, None, gate_up, false);
+            gate::glu(dev, how, gate_up, w.n / 2, out);
+        }
         ForwardOp::Activate { how, x, out } => activation::activate(dev, how, x, out),
         ForwardOp::GatherRows { x, rows, out } => elementwise::gather_rows(dev, x, rows, out),
         ForwardOp::Head { x, w, targets, logits, tile, out } => {

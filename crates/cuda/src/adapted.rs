@@ -3,7 +3,7 @@
 //! Legend: M rows, N outputs and K inputs of the layer, S blocks of rank r. The choice of kernel and tile is a matter
 //! of speed: the bits of a row are the same in all of them.
 
-use super::hopper::{ring, tensor_map};
+use super::boxes::{SHARED_MAX, STAGES_MAX, ring, tensor_map};
 use super::launch::TensorMap;
 use super::matmul::rows;
 use super::rows::count;
@@ -150,11 +150,16 @@ impl Kind<'_, '_> {
         // A buffer has two steps of a narrow tile.
         let steps = if cols < STEP { 2 } else { 1 };
         let each = if grid[0] * grid[1] <= dev.multiprocessors() { 1 } else { 2 };
-        let (stages, shared) = ring(steps * (FEW_ROWS + cols + room) * STEP_BYTES, each);
+        // Rows of x after a box are never stored: its copies need not fill them.
+        let boxed = m.min(FEW_ROWS).next_multiple_of(8);
+        let after = (FEW_ROWS - boxed) * STEP_BYTES;
+        let (bytes, room_of_each) = (steps * (boxed + cols + room) * STEP_BYTES, SHARED_MAX / each - after);
+        let stages = (room_of_each / bytes).min(STAGES_MAX);
+        let shared = (stages * bytes + after + 1024) as u32;
         let map = |b: Buf<'_>, rows, width, boxed| tensor_map(dev, dev.address(b), rows, width, boxed);
         let b = adapter.blocks().map(|(_, of)| map(of.b.buf, of.b.n, rank, cols)).collect();
         let mut args = vec![
-            Arg::Map(map(x, m, w.k, FEW_ROWS)),
+            Arg::Map(map(x, m, w.k, boxed)),
             Arg::Map(map(w.buf, w.n, w.k, cols)),
             Arg::Map(map(adapter.a.buf, adapter.a.n, w.k, room)),
         ];

@@ -3,7 +3,7 @@
 //! Legend: M rows, N outputs, K inputs, S blocks of rank r. Bits are those of the product with the widened matrix.
 
 use super::adapted::{FEW_ROWS, STEP, STEP_BYTES, blocks_of, layer, takes, three, tiles_of};
-use super::hopper::{SHARED_MAX, tensor_map};
+use super::boxes::{SHARED_MAX, tensor_map};
 use super::matmul::rows;
 use super::rows::count;
 use super::{Arg, CudaDevice, Launch};

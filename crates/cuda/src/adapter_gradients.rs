@@ -2,7 +2,7 @@
 //!
 //! Legend: M rows, N outputs and K inputs of the layer, S blocks of rank r.
 
-use super::hopper::{ring, tensor_map};
+use super::boxes::{ring, tensor_map};
 use super::matmul::by_library;
 use super::rows::count;
 use super::{Arg, CudaDevice, Launch};

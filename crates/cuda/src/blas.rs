@@ -19,6 +19,8 @@ const ROWS_MIN: usize = 16;
 const TUNED_ROWS_MAX: usize = 512;
 /// Rows for which the reference is the library's first choice.
 const REFERENCE_ROWS: usize = 4096;
+/// Rows of the product that our own kernel for few rows is compared by.
+const FEW_PROBED: usize = 64;
 /// Choices requested from the library for one size.
 const CANDIDATES: usize = 12;
 /// Choices that are timed for a large product: the best is among the first.
@@ -29,6 +31,8 @@ const LARGE_CANDIDATES: usize = 8;
 pub(crate) struct Blas {
     lt: Lt,
     algorithms: Mutex<HashMap<Shape, sys::cublasLtMatmulAlgo_t>>,
+    /// Shapes that our own kernel was compared for, and whether it gives the same bits.
+    equal: Mutex<HashMap<Shape, bool>>,
     /// False where speed does not matter: the reference is taken untried, which gives the same bits.
     tunes: bool,
 }
@@ -36,7 +40,7 @@ pub(crate) struct Blas {
 impl Blas {
     /// Errors: `cuda-library-missing`, `cuda-failed`.
     pub(crate) fn open(gpu: &Gpu, tunes: bool) -> Result<Blas> {
-        Ok(Blas { lt: Lt::open(gpu)?, algorithms: Mutex::default(), tunes })
+        Ok(Blas { lt: Lt::open(gpu)?, algorithms: Mutex::default(), equal: Mutex::default(), tunes })
     }
 
     /// Returns the library's version, such as 130100.
@@ -61,6 +65,24 @@ impl Blas {
         let algorithm = self.algorithm(gpu, shape, operands, workspace).map_err(|e| failed(&what(), e))?;
         let beta = if shape.add { 1.0 } else { 0.0 };
         self.lt.put(gpu, &description, operands, beta, &algorithm, workspace).map_err(|e| failed(&what(), e))
+    }
+
+    /// True if `put`, which queues a product of few rows by other means, gives this library's bits for a shape's N and
+    /// K. Found once by a product of its own; `put` may not write beyond that.
+    pub(crate) fn has_bits_of(
+        &self,
+        gpu: &Gpu,
+        shape: &Shape,
+        workspace: (u64, u64),
+        put: impl FnOnce(&Shape, Operands),
+    ) -> bool {
+        let of = Shape { m: FEW_PROBED, add: false, ..*shape };
+        let mut equal = self.equal.lock().unwrap_or_else(|e| e.into_inner());
+        *equal.entry(of).or_insert_with(|| {
+            let reference = self.reference(&of, workspace.1);
+            reference
+                .is_ok_and(|of_many| Probe::new(&self.lt, gpu, &of, workspace).is_order_of(&of_many, put))
+        })
     }
 
     /// Returns the algorithm for a shape whose M is rounded up.

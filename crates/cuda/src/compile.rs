@@ -58,6 +58,7 @@ pub const SOURCES: &[Source] = sources![
     "experts_plain" with "experts.cuh",
     "experts_route",
     "experts_rows" with "gate.cuh",
+    "few" with "gate.cuh" "hopper.cuh" "ring.cuh",
     "head" with "head_parts.cuh",
     "head_divergence" with "head_parts.cuh",
     "head_gates" with "gate.cuh",

@@ -64,6 +64,8 @@ pub struct CudaDevice {
     pub(crate) failure: Mutex<Option<Error>>,
     pub(crate) checked: bool,
     pub(crate) claims: Claims,
+    /// The weights of the next product were just made from their codes.
+    pub(crate) is_widened: AtomicBool,
     pub(crate) perturbed: AtomicBool,
     /// What is put on the sampler's rows; recorded passes have none.
     pub(crate) noise: Mutex<Option<SamplerNoise>>,
@@ -122,6 +124,7 @@ impl CudaDevice {
             checked: options.checked,
             // Operations share the scratch.
             claims: Claims::new(true),
+            is_widened: AtomicBool::new(false),
             perturbed: AtomicBool::new(false),
             noise: Mutex::default(),
             regions: Vec::new(),

@@ -1,15 +1,13 @@
-//! Launchers of `head_hopper.cu`, and the parts that Hopper's kernels share: matrix descriptions for the copy engine,
-//! and rings of buffers (`ring.cuh`).
+//! Launchers of `head_hopper.cu`.
 
+use super::boxes::tensor_map;
 use super::head::{Chunk, Pick, row_inputs};
 use super::launch::TensorMap;
 use super::rows::count;
-use super::{Arg, CudaDevice, Launch, driver};
-use cudarc::driver::sys;
+use super::{Arg, CudaDevice, Launch};
 use plimsoll_base::DType;
 use plimsoll_device::{HeadBackward, Matrix};
 use plimsoll_memory::Buf;
-use std::ffi::c_void;
 
 /// Rows and columns of a block's tile, and elements of K of a step, as in `head_hopper.cu`.
 const BLOCK_M: usize = 128;
@@ -19,51 +17,6 @@ const BLOCK_K: usize = 64;
 const SHARED: u32 = (4 * (BLOCK_M + BLOCK_N) * BLOCK_K * 2 + 1024) as u32;
 /// One warp group that copies, two that multiply.
 const THREADS: u32 = 384;
-
-/// Shared memory of a multiprocessor, less a block's needs besides buffers.
-pub(super) const SHARED_MAX: usize = 224 << 10;
-/// Maximum buffers of a ring.
-const STAGES_MAX: usize = 24;
-
-/// Returns how many buffers of `bytes` fit, and their shared memory: they begin at a multiple of 1,024.
-pub(super) fn ring(bytes: usize, blocks_of_multiprocessor: usize) -> (usize, u32) {
-    let stages = (SHARED_MAX / blocks_of_multiprocessor / bytes).min(STAGES_MAX);
-    (stages, (stages * bytes + 1024) as u32)
-}
-
-/// Describes `rows` rows of `width` bf16, in boxes of `box_rows` x `BLOCK_K`. A failure is kept for `check`.
-pub(super) fn tensor_map(
-    dev: &CudaDevice,
-    address: u64,
-    rows: usize,
-    width: usize,
-    box_rows: usize,
-) -> TensorMap {
-    let mut map = sys::CUtensorMap { opaque: [0; 16] };
-    let (dims, stride) = ([width as u64, rows as u64], width as u64 * 2);
-    let (boxes, steps) = ([BLOCK_K as u32, box_rows as u32], [1u32, 1]);
-    // SAFETY: all pointers are to values of two dimensions, alive during the call, which only writes `map`.
-    let status = unsafe {
-        sys::cuTensorMapEncodeTiled(
-            &mut map,
-            sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-            2,
-            address as *mut c_void,
-            dims.as_ptr(),
-            &stride,
-            boxes.as_ptr(),
-            steps.as_ptr(),
-            sys::CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
-            sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,
-            sys::CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
-            sys::CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
-        )
-    };
-    if let Err(err) = status.result() {
-        dev.fail(driver::failed(&format!("describing a matrix [{rows}, {width}]"), err));
-    }
-    TensorMap(map.opaque)
-}
 
 /// Columns of a part of a row's statistics.
 pub(super) const PART: usize = BLOCK_N;
@@ -89,7 +42,7 @@ impl<'a> HeadProduct<'a> {
     pub(super) fn new(dev: &'a CudaDevice, x: Buf<'_>, w: Matrix<'_>) -> HeadProduct<'a> {
         let rows = x.len() / w.k;
         let maps = [
-            tensor_map(dev, dev.address(x), rows, w.k, BLOCK_M),
+            tensor_map(dev, dev.address(x), rows, w.k, rows.next_multiple_of(8).min(BLOCK_M)),
             tensor_map(dev, dev.address(w.buf), w.n, w.k, BLOCK_N),
         ];
         HeadProduct { dev, rows, vocab: w.n, k: w.k, maps }

@@ -1,7 +1,8 @@
 //! The products of linear layers: bf16 by cuBLASLt, f32 by our own kernels, with a single chain of additions.
 
 use super::lt::{Op, Operands, Shape};
-use super::{CudaDevice, sgemm};
+use super::{CudaDevice, few, sgemm};
+use plimsoll_arch::Gate;
 use plimsoll_base::DType;
 use plimsoll_device::{Matrix, MatrixLayout};
 use plimsoll_memory::Buf;
@@ -45,6 +46,21 @@ pub(crate) fn forward(
     }
     let shape = Shape { add, bias: bias.is_some(), ..Shape::new(Op::Forward, m, w.n, w.k, out.dtype()) };
     product(dev, shape, Product { bias, ..Product::new(w.buf, x, out) });
+}
+
+pub(crate) fn gated(dev: &CudaDevice, x: Buf<'_>, w: Matrix<'_>, how: Gate, gate_up: Buf<'_>, out: Buf<'_>) {
+    assert_eq!(w.layout, MatrixLayout::Rows);
+    let (m, f) = (rows(x, w.k), w.n / 2);
+    assert_eq!([gate_up.len(), out.len()], [m * w.n, m * f], "[{m}, 2 x {f}] and [{m}, {f}]");
+    if m > 0 && f.is_multiple_of(8) && by_library(dev, &[x, w.buf, out], &[w.k, w.n]) {
+        let shape = Shape::new(Op::Forward, m, w.n, w.k, out.dtype());
+        let operands = operands(dev, &Product::new(w.buf, x, out));
+        if few::takes_gated(dev, &shape, &operands) {
+            return few::gated(dev, &shape, operands, how);
+        }
+    }
+    forward(dev, x, w, None, gate_up, false);
+    super::rows::glu(dev, how, gate_up, f, out);
 }
 
 pub(crate) fn forward_add(dev: &CudaDevice, x: Buf<'_>, w: Matrix<'_>, resid: Buf<'_>, out: Buf<'_>) {
@@ -116,20 +132,27 @@ impl<'a> Product<'a> {
     }
 }
 
-pub(super) fn product(dev: &CudaDevice, shape: Shape, of: Product<'_>) {
-    if dev.has_failed() {
-        return;
-    }
-    let operands = Operands {
+fn operands(dev: &CudaDevice, of: &Product<'_>) -> Operands {
+    Operands {
         a: dev.address(of.a),
         b: dev.address(of.b),
         added: dev.address(of.added),
         out: dev.address(of.out),
         bias: of.bias.map_or(0, |bias| dev.address(bias)),
         scale: of.scale,
-    };
+    }
+}
+
+pub(super) fn product(dev: &CudaDevice, shape: Shape, of: Product<'_>) {
+    if dev.has_failed() {
+        return;
+    }
+    let operands = operands(dev, &of);
+    if few::takes(dev, &shape, &operands) {
+        return few::forward(dev, &shape, operands);
+    }
     let put = || dev.blas.product(&dev.gpu, shape, operands, dev.workspace());
-    let name = || format!("{:?} {} x {} x {} {}", shape.op, shape.m, shape.n, shape.k, shape.out.name());
+    let name = || format!("{:?} {}", shape.op, shape.out.name());
     let done = match &dev.profile {
         Some(profile) => profile.time(&dev.gpu, name, put),
         None => put(),

@@ -2,6 +2,7 @@
 
 use super::{Arg, CudaDevice, Launch};
 use plimsoll_device::{Matrix, MatrixLayout, Nf4};
+use std::sync::atomic::Ordering;
 
 const BLOCK: u32 = 256;
 
@@ -13,4 +14,5 @@ pub(crate) fn dequantize(dev: &CudaDevice, w: Nf4<'_>, out: Matrix<'_>) {
     let args = [dev.arg(w.codes), dev.arg(w.scales), dev.arg(out.buf), Arg::U64(words as u64)];
     let kernel = super::rows::typed!("dequantize", out.buf);
     dev.launch("nf4", kernel, Launch { grid, block: BLOCK, shared: 0 }, &args);
+    dev.is_widened.store(true, Ordering::Relaxed);
 }

@@ -15,8 +15,8 @@ use plimsoll_base::{DType, Phase, PhaseSet, Result, slugs};
 use plimsoll_device::claims::Access;
 use plimsoll_device::{
     Aside, Backend, BackwardOp, Checked, Claim, Claims, Coded, DeltaOp, ExpertsOp, ForwardOp, HeadGatesOp,
-    HostBytes, Layouts, Matrix, MatrixLayout, Network, Op, Pipeline, Run, SamplerNoise, ScratchLimits, Trade,
-    Transfer, UpdateOp,
+    HostBytes, Layouts, Matrix, MatrixLayout, Network, Op, Pipeline, Run, SamplerNoise, ScratchLimits, Timed,
+    Trade, Transfer, UpdateOp,
 };
 use plimsoll_memory::{Buf, CardMemory, Layout, Pool};
 use std::sync::atomic::Ordering;
@@ -71,7 +71,7 @@ impl Backend for CudaDevice {
     fn peak_flops(&self, _seconds: f64) -> f64 {
         matmul::peak_flops(self)
     }
-    fn take_profile(&self) -> Vec<(String, u64, f64)> {
+    fn take_profile(&self) -> Vec<Timed> {
         self.profile.as_ref().map(|p| p.take()).unwrap_or_default()
     }
     fn card_memory(&self) -> Option<CardMemory> {
@@ -89,6 +89,9 @@ impl Backend for CudaDevice {
 
     fn launch(&self, checked: Checked<'_, '_>) {
         let op = checked.op();
+        if let Some(profile) = &self.profile {
+            profile.begin(op.product(), op.work());
+        }
         self.queue(op);
         if self.checked {
             op.each_buffer(&mut |buf, access, _| match access {
@@ -244,6 +247,7 @@ impl CudaDevice {
                 attention::forward(self, q, kv, (batch, scores), out, lse);
             }
             ForwardOp::Glu { how, gate_up, f, out } => rows::glu(self, how, gate_up, f, out),
+            ForwardOp::Gated { x, w, how, gate_up, out } => matmul::gated(self, x, w, how, gate_up, out),
             ForwardOp::Activate { how, x, out } => rows::activate(self, how, x, out),
             ForwardOp::GatherRows { x, rows, out } => rows::gather_rows(self, x, rows, out),
             ForwardOp::Head { x, w, targets, logits, tile, out } => {

@@ -7,6 +7,7 @@ use cudarc::driver::{result, sys};
 use plimsoll_base::Result;
 use plimsoll_device::{Batch, Pipeline, SEGMENT_FIELDS, Slots};
 use plimsoll_memory::Buf;
+use std::sync::atomic::Ordering;
 
 /// Records what `ops` queues on the stream.
 fn record(dev: &CudaDevice, ops: &mut dyn FnMut()) -> Result<Graph> {
@@ -14,7 +15,9 @@ fn record(dev: &CudaDevice, ops: &mut dyn FnMut()) -> Result<Graph> {
     let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
     // SAFETY: the stream is ours, and nothing else records on it.
     unsafe { result::stream::begin_capture(dev.gpu.stream, mode) }.map_err(failed("recording a pass"))?;
+    dev.pipeline.is_recording.store(true, Ordering::Relaxed);
     ops();
+    dev.pipeline.is_recording.store(false, Ordering::Relaxed);
     // SAFETY: the capture began above, on this stream.
     let graph = unsafe { result::stream::end_capture(dev.gpu.stream) }.map_err(failed("recording a pass"))?;
     // SAFETY: the graph was just captured, and is not needed once it is instantiated.

@@ -5,6 +5,7 @@ use cudarc::driver::{result, sys};
 use plimsoll_base::Result;
 use std::collections::HashMap;
 use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
 
 /// Bytes of one slot of results: three words for each of 4,096 rows.
 pub(crate) const SLOT_BYTES: usize = 3 * 4 * 4096;
@@ -12,6 +13,8 @@ pub(crate) const SLOT_BYTES: usize = 3 * 4 * 4096;
 /// Recorded graphs and the slots of results.
 #[derive(Debug)]
 pub(crate) struct Queue {
+    /// True while a pass is recorded: weights were written before it.
+    pub(crate) is_recording: AtomicBool,
     /// `None` after a pass that was not recorded.
     pub(crate) graphs: Mutex<HashMap<u64, Option<Graph>>>,
     pub(crate) slots: [Mutex<Slot>; 2],
@@ -44,6 +47,10 @@ impl Queue {
         let slot = || -> Result<Mutex<Slot>> {
             Ok(Mutex::new(Slot { host: Pinned::new(gpu, SLOT_BYTES)?, words: 0, done: Mark::new(gpu)? }))
         };
-        Ok(Queue { graphs: Mutex::default(), slots: [slot()?, slot()?] })
+        Ok(Queue {
+            is_recording: AtomicBool::new(false),
+            graphs: Mutex::default(),
+            slots: [slot()?, slot()?],
+        })
     }
 }

@@ -31,9 +31,9 @@ pub(crate) struct Probe<'x> {
 }
 
 struct ProbeProduct {
+    shape: Shape,
     description: Description,
     operands: Operands,
-    out: DType,
     out_bytes: usize,
     /// Workspace of the algorithms: (address, bytes).
     workspace: (u64, u64),
@@ -65,19 +65,31 @@ impl<'x> Probe<'x> {
     fn sums(&self, algorithm: &sys::cublasLtMatmulAlgo_t) -> Option<(Vec<u8>, Vec<u8>)> {
         let of = self.product.as_ref()?;
         let written = self.bits(algorithm)?;
-        let width = of.out.bytes() as usize;
+        let out = of.shape.out;
+        let width = out.bytes() as usize;
         // About as large as the sum that is added, so that either shows in the result.
         let before: Vec<u8> = (0..of.out_bytes / width)
             .flat_map(|i| {
-                number_bytes(from_bf16(bf16_number(philox(0, Stream::Bench, i as u64, 0)[0])) / 64.0, of.out)
+                number_bytes(from_bf16(bf16_number(philox(0, Stream::Bench, i as u64, 0)[0])) / 64.0, out)
             })
             .collect();
         let want = before.chunks_exact(width).zip(written.chunks_exact(width));
-        let want = want.flat_map(|(a, b)| number_bytes(number_of(a) + number_of(b), of.out)).collect();
+        let want = want.flat_map(|(a, b)| number_bytes(number_of(a) + number_of(b), out)).collect();
         // SAFETY: the output has as many bytes, and `bits` waited for the stream.
         unsafe { cuda::memcpy_htod_sync(of.operands.out, &before) }.ok()?;
         self.put(algorithm, 1.0)?;
         Some((output(self.gpu, of.operands.out, of.out_bytes)?, want))
+    }
+
+    /// True if `put`, which queues the probe's product by other means, adds in the algorithm's order.
+    pub(crate) fn is_order_of(
+        &self,
+        algorithm: &sys::cublasLtMatmulAlgo_t,
+        put: impl FnOnce(&Shape, Operands),
+    ) -> bool {
+        let (Some(of), Some(wanted)) = (self.product.as_ref(), self.bits(algorithm)) else { return false };
+        put(&of.shape, of.operands);
+        output(self.gpu, of.operands.out, of.out_bytes) == Some(wanted)
     }
 
     fn put(&self, algorithm: &sys::cublasLtMatmulAlgo_t, beta: f32) -> Option<()> {
@@ -140,7 +152,7 @@ fn probe_product(lt: &Lt, gpu: &Gpu, shape: &Shape, workspace: (u64, u64)) -> Op
     }
     let description = Description::new(lt.calls, &small, to_bias).ok()?;
     let out_bytes = small.out_bytes() as usize;
-    Some(ProbeProduct { description, operands, out: small.out, out_bytes, workspace: (workspace.0, half) })
+    Some(ProbeProduct { shape: small, description, operands, out_bytes, workspace: (workspace.0, half) })
 }
 
 /// Returns the largest probe of a shape's contraction that fits into `bytes`.

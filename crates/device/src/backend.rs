@@ -1,6 +1,7 @@
 //! The trait that a device crate implements. Callers use `Device`, whose methods first claim the bytes of an operation.
 
 use crate::claims::{Claim, Claims};
+use crate::profile::Timed;
 use crate::{Coded, Layouts, Matrix, MatrixLayout, Op, Run, SamplerNoise};
 use plimsoll_base::{Bytes, Phase, Result};
 use plimsoll_memory::host::Rss;
@@ -56,8 +57,8 @@ pub trait Backend: Sync {
         None
     }
 
-    /// Returns (kernel, launches, seconds) since the last call, longest first; empty unless opened for profiling.
-    fn take_profile(&self) -> Vec<(String, u64, f64)> {
+    /// Returns the kernels since the last call, longest first; none unless opened for profiling.
+    fn take_profile(&self) -> Vec<Timed> {
         Vec::new()
     }
 

@@ -28,7 +28,9 @@ mod noise;
 mod op;
 mod operands;
 mod pieces;
+mod profile;
 mod update;
+mod work;
 
 pub use args::{
     ADAPTER_BLOCKS_MAX, ALL_KEYS, Activation, AdamW, AdamWBufs, AdaptBackward, Adapted, Adapter,
@@ -56,6 +58,7 @@ pub use noise::SamplerNoise;
 pub use op::{BackwardOp, DeltaOp, Device, ExpertsOp, ForwardOp, HeadGatesOp, Op, UpdateOp};
 pub use pieces::{BUCKET_ELEMENTS_MAX, Owned, PIECES, PORTION_BYTES, Run, portions};
 pub use plimsoll_arch::KV_BLOCK;
+pub use profile::{Timed, Work};
 pub use update::Update;
 
 /// Arena slots through which offloaded weights and states pass.

@@ -121,6 +121,9 @@ operations! {
         ) = Attention;
         /// out = activation(gate) * up: SwiGLU or GeGLU. `gate_up`: [M, 2f] e, gate first; `out`: [M, f] e.
         fn glu(how: Read Gate, gate_up: Read Buf<'a>, f: Read usize, out: Write Buf<'a>) = Glu;
+        /// out = `glu` of x W^T, as `matmul` and `glu` after it. `x`: [M, K] e; `w`: 2f outputs, gates first; `out`:
+        /// [M, f] e; `gate_up`, [M, 2f] e, has the product in between, or anything.
+        fn gated(x: Read Buf<'a>, w: Read Matrix<'a>, how: Read Gate, gate_up: WriteAny Buf<'a>, out: Write Buf<'a>) = Gated;
         /// out = f(x), element by element; `out` may be `x` itself. `x`, `out`: e.
         fn activate(how: Read Activation, x: Read Buf<'a>, out: Write Buf<'a>) = Activate, in_place(x => out);
         /// out[r] = x[rows[r]]. `x`: [M, h] f32; `rows`: [R] u32; `out`: [R, h] f32.

@@ -15,7 +15,7 @@ mod rows;
 
 pub use among::nccl_version;
 pub use card_link::card_link;
-pub use cards::Card;
+pub use cards::{Card, bandwidth_here};
 pub use cpu::scratch_of_matrices;
 pub use cuda::{hand_over, take};
 pub use rates::{CardRates, Rates};

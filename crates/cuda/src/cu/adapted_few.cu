@@ -10,13 +10,15 @@ struct FewMaps {
 /// The forward pass of few rows, with u: a tile has 64 rows and N columns of one block, and each computes the block's u
 /// of its rows, at most R columns, next to its own sums.
 template <u32 N, u32 R> struct Few : OwnTile {
-    /// Bytes of one step: rows, W's columns and A's.
-    static constexpr u32 STEP_BYTES = (64 + N + R) * 128;
     /// Steps of a buffer.
     static constexpr u32 STEPS = N < 64 ? 2 : 1;
     const Layer& of;
+    /// Bytes of a step: of a box of rows, and with W's columns and A's. What lies after the rows that there are is taken
+    /// for rows that are not stored.
+    u32 of_rows, step_bytes;
 
-    __device__ __forceinline__ Few(const Layer& of) : OwnTile(of, N), of(of) {}
+    __device__ __forceinline__ Few(const Layer& of)
+        : OwnTile(of, N), of(of), of_rows((of.rows < 64 ? (of.rows + 7) / 8 * 8 : 64) * 128), step_bytes(of_rows + (N + R) * 128) {}
     __device__ __forceinline__ u32 buffers() const { return tiles_of(of.steps, STEPS); }
 
     /// Copies W and A. What nothing writes is copied before preceding kernels have ended.
@@ -25,18 +27,18 @@ template <u32 N, u32 R> struct Few : OwnTile {
         const u32 rank_row = block < 3 ? block * of.rank : 0, first = block == 0 ? of.first[0] : block == 1 ? of.first[1] : of.first[2];
         const u32 ahead = !fixed ? 0 : buffers() < ring.stages ? buffers() : ring.stages;
         for (u32 i = 0; i < ahead; i++) {
-            barrier_expect(ring.full(), STEPS * STEP_BYTES);
-            for (u32 l = 0; l < STEPS; l++) copy_box(ring.at() + l * STEP_BYTES + 64 * 128, maps.w, (STEPS * i + l) * STEP, col, ring.full());
+            barrier_expect(ring.full(), STEPS * step_bytes);
+            for (u32 l = 0; l < STEPS; l++) copy_box(ring.at() + l * step_bytes + of_rows, maps.w, (STEPS * i + l) * STEP, col, ring.full());
             ring.next();
         }
         ring.stage = ring.parity = 0;
         wait_for_others();
         for (u32 i = 0; i < buffers(); i++) {
-            if (i >= ahead) ring.fill(STEPS * STEP_BYTES);
+            if (i >= ahead) ring.fill(STEPS * step_bytes);
             for (u32 l = 0; l < STEPS; l++) {
-                const u32 to = ring.at() + l * STEP_BYTES;
-                if (i >= ahead) copy_box(to + 64 * 128, maps.w, (STEPS * i + l) * STEP, col, ring.full());
-                copy_box(to + (64 + N) * 128, maps.a, (STEPS * i + l) * STEP, rank_row, ring.full());
+                const u32 to = ring.at() + l * step_bytes;
+                if (i >= ahead) copy_box(to + of_rows, maps.w, (STEPS * i + l) * STEP, col, ring.full());
+                copy_box(to + of_rows + N * 128, maps.a, (STEPS * i + l) * STEP, rank_row, ring.full());
             }
             ring.next();
         }
@@ -49,7 +51,7 @@ template <u32 N, u32 R> struct Few : OwnTile {
         wait_for_others();
         for (u32 i = 0; i < buffers(); i++) {
             barrier_wait(ring.empty(ring.stage), ring.parity ^ 1);
-            for (u32 l = 0; l < STEPS; l++) copy_box(ring.at() + l * STEP_BYTES, maps.x, (STEPS * i + l) * STEP, row, ring.full());
+            for (u32 l = 0; l < STEPS; l++) copy_box(ring.at() + l * step_bytes, maps.x, (STEPS * i + l) * STEP, row, ring.full());
             ring.next();
         }
     }
@@ -64,8 +66,8 @@ template <u32 N, u32 R> struct Few : OwnTile {
             begin_products();
 #pragma unroll
             for (u32 l = 0; l < STEPS; l++) {
-                const u32 at = ring.at() + l * STEP_BYTES;
-                multiply_step<false, 4, N + R>(both, at, at + 64 * 128, reader.is_begun || l > 0);
+                const u32 at = ring.at() + l * step_bytes;
+                multiply_step<false, 4, N + R>(both, at, at + of_rows, reader.is_begun || l > 0);
             }
             reader.end_step(ring);
         }
@@ -103,10 +105,15 @@ template <u32 N, u32 R> struct Few : OwnTile {
     __device__ __forceinline__ void run(const FewMaps& maps, u32 stages, bool fixed, float scale, bf16* u, const Put& put) const {
         extern __shared__ __align__(16) u8 dynamic_shared[];
         __shared__ u64 barriers[2 * STAGES_MAX];
-        const Ring ring = ring_of(barriers, dynamic_shared, stages, STEPS * STEP_BYTES, 4);
-        if (threadIdx.x == 128) send_columns(maps, ring, fixed);
-        if (threadIdx.x == 160) send_rows(maps, ring);
-        if (threadIdx.x < 128) consume(ring, scale, u, put);
+        const Ring ring = ring_of(barriers, dynamic_shared, stages, STEPS * step_bytes, 4);
+        const u32 warp = own_warp();
+        if (warp == 4) {
+            if (threadIdx.x % WARP == 0) send_columns(maps, ring, fixed);
+        } else if (warp == 5) {
+            if (threadIdx.x % WARP == 0) send_rows(maps, ring);
+        } else {
+            consume(ring, scale, u, put);
+        }
     }
 };
 #endif

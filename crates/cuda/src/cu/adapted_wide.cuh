@@ -46,27 +46,27 @@ template <u32 N, bool BACKWARD> struct Wide {
             }
         }
     }
-    template <u32 K> __device__ __forceinline__ void step(float (&sums)[N / 2], Ring& ring, Reader& reader) const {
+    template <u32 K> __device__ __forceinline__ void step(float (&sums)[N / 2], u32 group, Ring& ring, Reader& reader) const {
         barrier_wait(ring.full(), ring.parity);
         hold(sums);
         begin_products();
-        multiply_step<BACKWARD, K, N>(sums, ring.at() + threadIdx.x / 128 * 64 * 128, ring.at() + ROWS * 128, reader.is_begun);
+        multiply_step<BACKWARD, K, N>(sums, ring.at() + group * 64 * 128, ring.at() + ROWS * 128, reader.is_begun);
         reader.end_step(ring);
     }
-    template <class Put> __device__ __forceinline__ void consume(Ring ring, const Put& put) const {
+    template <class Put> __device__ __forceinline__ void consume(Ring ring, u32 group, const Put& put) const {
         for (u32 tile = blockIdx.x; tile < tiles(); tile += gridDim.x) {
-            const u32 r = row(tile) + threadIdx.x / 128 * 64 + own_row(), c = col(tile);
+            const u32 r = row(tile) + group * 64 + own_row(), c = col(tile);
             float sums[N / 2];
             Reader reader = {0, false};
-            for (u32 i = 0; i < of.steps; i++) step<4>(sums, ring, reader);
+            for (u32 i = 0; i < of.steps; i++) step<4>(sums, group, ring, reader);
 #pragma unroll
             for (u32 i = 0; i < 3; i++) {
                 if (!has(i, c)) continue;
                 for (u32 l = 0; l < of.rank; l += STEP) {
                     if (of.rank - l <= STEP / 2) {
-                        step<2>(sums, ring, reader);
+                        step<2>(sums, group, ring, reader);
                     } else {
-                        step<4>(sums, ring, reader);
+                        step<4>(sums, group, ring, reader);
                     }
                 }
             }
@@ -80,12 +80,13 @@ template <u32 N, bool BACKWARD> struct Wide {
         extern __shared__ __align__(16) u8 dynamic_shared[];
         __shared__ u64 barriers[2 * STAGES_MAX];
         const Ring ring = ring_of(barriers, dynamic_shared, stages, STAGE_BYTES, 8);
-        if (threadIdx.x >= 256) {
+        const u32 warp = own_warp();
+        if (warp >= 8) {
             asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
             if (threadIdx.x == 256) produce(maps, ring);
         } else {
             asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-            consume(ring, put);
+            consume(ring, warp / 4, put);
         }
     }
 };
@@ -106,7 +107,9 @@ template <bool BACKWARD> struct Narrow {
         const u32 tiles = tiles_of(width(), N), i = blockIdx.x / tiles, col = blockIdx.x % tiles * N, row = blockIdx.y * 64;
         const u32 first = !BACKWARD ? 0 : i == 0 ? of.first[0] : i == 1 ? of.first[1] : of.first[2];
         const u32 depth = !BACKWARD ? of.steps * STEP : i == 0 ? of.width[0] : i == 1 ? of.width[1] : of.width[2];
-        if (threadIdx.x == 128) {
+        const u32 warp = own_warp();
+        if (warp == 4) {
+            if (threadIdx.x % WARP > 0) return;
             const TensorMap* b = i == 0 ? right[0] : i == 1 ? right[1] : right[2];
             for (u32 l = 0; l < depth; l += 2 * STEP) {
                 ring.fill(2 * STEP_BYTES);
@@ -117,7 +120,7 @@ template <bool BACKWARD> struct Narrow {
                 }
                 ring.next();
             }
-        } else if (threadIdx.x < 128) {
+        } else {
             float sums[N / 2];
             Reader reader = {0, false};
             for (u32 l = 0; l < depth; l += 2 * STEP) {

@@ -48,6 +48,10 @@ __device__ __forceinline__ void begin() {
     wait_for_others();
 }
 
+/// The thread's warp, as a value that the compiler knows to be the same in all lanes: what follows from it is computed
+/// once a warp, and products find their operands without waiting. All lanes call it.
+__device__ __forceinline__ u32 own_warp() { return __shfl_sync(ALL_LANES, threadIdx.x / WARP, 0); }
+
 /// Two f32 to two bf16 in one word, the first in the low half; nearest even.
 __device__ __forceinline__ u32 pack_bf16(float low, float high) {
     u32 packed;

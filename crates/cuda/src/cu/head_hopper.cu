@@ -71,6 +71,8 @@ __device__ __forceinline__ void put_row(const u32 (&packed)[32], bf16* to, bool 
 /// The work of a block of the kernel.
 struct Work {
     u32 rows, cols, steps; // of K
+    /// Rows of a box of x: what follows those of few rows is taken for rows that are not read.
+    __device__ __forceinline__ u32 box() const { return rows < BLOCK_M ? (rows + 7) / 8 * 8 : BLOCK_M; }
     __device__ __forceinline__ u32 row_tiles() const { return (rows + BLOCK_M - 1) / BLOCK_M; }
     __device__ __forceinline__ u32 tiles() const { return row_tiles() * ((cols + BLOCK_N - 1) / BLOCK_N); }
 };
@@ -83,7 +85,7 @@ __device__ __forceinline__ void produce(const Work& work, const TensorMap* x_map
         const u32 row = tile % work.row_tiles() * BLOCK_M, column = first + tile / work.row_tiles() * BLOCK_N;
         for (u32 step = 0; step < work.steps; step++) {
             barrier_wait(empty + stage * 8, parity);
-            barrier_expect(full + stage * 8, STAGE_BYTES);
+            barrier_expect(full + stage * 8, STAGE_BYTES - (BLOCK_M - work.box()) * BLOCK_K * 2);
             const u32 to = stages + stage * STAGE_BYTES;
             copy_box(to, x_map, step * BLOCK_K, row, full + stage * 8);
             copy_box(to + ROWS_BYTES, w_map, step * BLOCK_K, column, full + stage * 8);
@@ -141,12 +143,13 @@ __device__ __forceinline__ void run(const Work& work, const TensorMap* x_map, co
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncthreads();
-    if (threadIdx.x < 128) {
+    const u32 group = own_warp() / 4;
+    if (group == 0) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
         if (threadIdx.x == 0) produce(work, x_map, w_map, first, stages, full, empty);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-        consume(work, threadIdx.x / 128 - 1, stages, full, empty, make);
+        consume(work, group - 1, stages, full, empty, make);
     }
 }
 
@@ -266,7 +269,7 @@ struct Parts {
 #endif
 
 /// stats: [rows, parts] of the logits x w^T of a vocabulary, in parts of 256 columns. `x_map`: [rows, K], `w_map`:
-/// [V, K], boxes of 64 x 128 and 64 x 256. Blocks take tiles in turn, as many as the card runs at once.
+/// [V, K], boxes of 64 x 128, or fewer rows, and 64 x 256. Blocks take tiles in turn, as many as the card runs at once.
 #define HEAD_PARTS(NAME, PICK)                                                                                           \
     extern "C" __global__ void __launch_bounds__(384, 1)                                                                 \
         head_parts_of_##NAME(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap w_map,           \

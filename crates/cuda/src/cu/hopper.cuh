@@ -46,7 +46,7 @@ __device__ __forceinline__ u64 operand(u32 address, u32 panel_bytes = 16) {
     return (u64)((address & 0x3ffff) >> 4) | (u64)(panel_bytes >> 4) << 16 | (u64)(1024 >> 4) << 32 | (u64)1 << 62;
 }
 
-#define SUMS8(d, i) \
+#define EIGHT(d, i) \
     "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
 
 // The operands of a product's sums, as text and as registers, in groups of eight.
@@ -66,24 +66,33 @@ __device__ __forceinline__ u64 operand(u32 address, u32 panel_bytes = 16) {
 #define D13 "%104, %105, %106, %107, %108, %109, %110, %111"
 #define D14 "%112, %113, %114, %115, %116, %117, %118, %119"
 #define D15 "%120, %121, %122, %123, %124, %125, %126, %127"
+#define FOUR(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define TEXT8 D0
+#define SUMS8(d) EIGHT(d, 0)
+#define TEXT12 D0 ", %8, %9, %10, %11"
+#define SUMS12(d) EIGHT(d, 0), FOUR(d, 8)
+#define TEXT16 D0 ", " D1
+#define SUMS16(d) EIGHT(d, 0), EIGHT(d, 8)
+#define TEXT20 TEXT16 ", %16, %17, %18, %19"
+#define SUMS20(d) SUMS16(d), FOUR(d, 16)
 #define TEXT24 D0 ", " D1 ", " D2
-#define SUMS24(d) SUMS8(d, 0), SUMS8(d, 8), SUMS8(d, 16)
+#define SUMS24(d) EIGHT(d, 0), EIGHT(d, 8), EIGHT(d, 16)
 #define TEXT32 TEXT24 ", " D3
-#define SUMS32(d) SUMS24(d), SUMS8(d, 24)
+#define SUMS32(d) SUMS24(d), EIGHT(d, 24)
 #define TEXT40 TEXT32 ", " D4
-#define SUMS40(d) SUMS32(d), SUMS8(d, 32)
+#define SUMS40(d) SUMS32(d), EIGHT(d, 32)
 #define TEXT48 TEXT40 ", " D5
-#define SUMS48(d) SUMS40(d), SUMS8(d, 40)
+#define SUMS48(d) SUMS40(d), EIGHT(d, 40)
 #define TEXT56 TEXT48 ", " D6
-#define SUMS56(d) SUMS48(d), SUMS8(d, 48)
+#define SUMS56(d) SUMS48(d), EIGHT(d, 48)
 #define TEXT64 TEXT56 ", " D7
-#define SUMS64(d) SUMS56(d), SUMS8(d, 56)
+#define SUMS64(d) SUMS56(d), EIGHT(d, 56)
 #define TEXT72 TEXT64 ", " D8
-#define SUMS72(d) SUMS64(d), SUMS8(d, 64)
+#define SUMS72(d) SUMS64(d), EIGHT(d, 64)
 #define TEXT96 TEXT72 ", " D9 ", " D10 ", " D11
-#define SUMS96(d) SUMS72(d), SUMS8(d, 72), SUMS8(d, 80), SUMS8(d, 88)
+#define SUMS96(d) SUMS72(d), EIGHT(d, 72), EIGHT(d, 80), EIGHT(d, 88)
 #define TEXT128 TEXT96 ", " D12 ", " D13 ", " D14 ", " D15
-#define SUMS128(d) SUMS96(d), SUMS8(d, 96), SUMS8(d, 104), SUMS8(d, 112), SUMS8(d, 120)
+#define SUMS128(d) SUMS96(d), EIGHT(d, 96), EIGHT(d, 104), EIGHT(d, 112), EIGHT(d, 120)
 
 // d = a b^T, or d += with `add`: a is 64 x 16 in shared memory, by rows or A_BY_COLUMNS; b has N rows of 16 elements,
 // or, BY_COLUMNS, 16 rows of N in panels. Of 2 COUNT columns; the last five give operands' places after the sums.
@@ -95,6 +104,10 @@ __device__ __forceinline__ u64 operand(u32 address, u32 panel_bytes = 16) {
                      : SUMS##COUNT(d)                                                                                              \
                      : "l"(a), "l"(b), "r"(add), "n"(BY_COLUMNS), "n"(A_BY_COLUMNS));                                              \
     }
+MULTIPLY(8, "16", "%8", "%9", "%10", "%11", "%12")
+MULTIPLY(12, "24", "%12", "%13", "%14", "%15", "%16")
+MULTIPLY(16, "32", "%16", "%17", "%18", "%19", "%20")
+MULTIPLY(20, "40", "%20", "%21", "%22", "%23", "%24")
 MULTIPLY(24, "48", "%24", "%25", "%26", "%27", "%28")
 MULTIPLY(32, "64", "%32", "%33", "%34", "%35", "%36")
 MULTIPLY(40, "80", "%40", "%41", "%42", "%43", "%44")

@@ -142,6 +142,8 @@ fn rows_of_qwen2_do_not_depend_on_their_number() {
         (9728, 896, Bf16, false),
         (896, 4864, F32, false),
         (1536, 8960, F32, false),
+        (4608, 3584, Bf16, true),
+        (3584, 18944, F32, false),
     ] {
         if check_rows(n, k, out, bias).is_none() {
             return;

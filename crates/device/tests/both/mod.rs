@@ -48,8 +48,9 @@ macro_rules! cases {
             rows: rms_norm_is_close_and_rows_are_their_own, perturbed_norms_have_other_bits_somewhere,
                 rms_norm_backward_is_close_and_repeats, gates_and_their_gradients_are_close_also_in_place,
                 norms_are_added_to_the_residual_also_in_place,
-                bent_gates_of_extreme_size_are_finite, rows_are_gathered_and_added_back,
-                a_bias_gets_the_sum_of_its_column, casts_round_to_nearest_even_also_where_nothing_is_aligned;
+                gates_of_a_product_are_those_of_both_operations, bent_gates_of_extreme_size_are_finite,
+                rows_are_gathered_and_added_back, a_bias_gets_the_sum_of_its_column,
+                casts_round_to_nearest_even_also_where_nothing_is_aligned;
         }
     };
     (whole $run:path) => {

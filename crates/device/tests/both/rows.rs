@@ -241,6 +241,36 @@ pub fn gates_and_their_gradients_are_close_also_in_place<D: Machine>(open: Open<
     }
 }
 
+pub fn gates_of_a_product_are_those_of_both_operations<D: Machine>(open: Open<D>) {
+    const ROWS: usize = 200;
+    for (e, f, k) in [(Bf16, 96, 64), (Bf16, 1000, 192), (Bf16, 4864, 896), (F32, 40, 16)] {
+        let sizes = [
+            ("x", e, ROWS * k),
+            ("w", e, 2 * f * k),
+            ("gate_up", e, ROWS * 2 * f),
+            ("want", e, ROWS * f),
+            ("out", e, ROWS * f),
+        ];
+        for mut rig in open(&sizes) {
+            rig.set("x", &normal(6, ROWS * k, 1.0, e));
+            rig.set_matrix("w", 2 * f, k, e, &normal(7, 2 * f * k, 0.3, e));
+            let w = rig.matrix("w", 2 * f, k, e);
+            for how in [Gate::Silu, Gate::GeluTanh] {
+                for m in [1, 7, 8, 63, 64, 65, 128, 200] {
+                    let part = |name, width| rig.buf(name).slice(0, m * width);
+                    let (x, gate_up) = (part("x", k), part("gate_up", 2 * f));
+                    rig.dev.matmul(x, w, None, gate_up, false);
+                    rig.dev.glu(how, gate_up, f, part("want", f));
+                    rig.dev.gated(x, w, how, gate_up, part("out", f));
+                    let [want, got] = ["want", "out"].map(|name| bits(&rig.get(name)[..m * f]));
+                    assert!(want == got, "{how:?} {e:?}: {m} rows of 2 x {f} of {k}");
+                }
+            }
+            rig.check_guards();
+        }
+    }
+}
+
 pub fn bent_gates_of_extreme_size_are_finite<D: Machine>(open: Open<D>) {
     for e in BOTH {
         let gates = [-1e30, -200.0, -104.0, -88.0, 0.0, -0.0, 88.0, 200.0, 1e30].map(|g| round(g, e));

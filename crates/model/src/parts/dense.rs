@@ -6,15 +6,30 @@ use crate::layer_backward::{LayerBackward, Product};
 use plimsoll_arch::Site;
 use plimsoll_memory::Buf;
 
+/// True if gates and ups are not read: there is no backward pass, and they have neither adapters nor biases.
+fn is_at_once(layer: &LayerPass<'_, '_, '_>) -> bool {
+    let w = layer.w;
+    layer.pass.acts.mode.recompute().is_none()
+        && w.adapters.added(Site::GateUp).is_none()
+        && w.bias(Site::GateUp).is_none()
+}
+
 /// Computes gates and ups, where the backward pass continues: it makes the product with its gradient.
 pub(crate) fn to_gates(layer: &LayerPass<'_, '_, '_>) {
-    layer.product(Site::GateUp, layer.bufs.norm_ffn, layer.bufs.gate_up);
+    let LayerPass { dev, w, bufs, .. } = *layer;
+    if is_at_once(layer) {
+        let gate = layer.spec().architecture().gate;
+        return dev.gated(bufs.norm_ffn, w.ready(dev, Site::GateUp), gate, bufs.gate_up, bufs.product);
+    }
+    layer.product(Site::GateUp, bufs.norm_ffn, bufs.gate_up);
 }
 
 /// Computes the residual after this part, after `to_gates`.
 pub(crate) fn add_product(layer: &LayerPass<'_, '_, '_>) {
     let (spec, bufs) = (layer.spec(), layer.bufs);
-    layer.dev.glu(spec.architecture().gate, bufs.gate_up, spec.ffn as usize, bufs.product);
+    if !is_at_once(layer) {
+        layer.dev.glu(spec.architecture().gate, bufs.gate_up, spec.ffn as usize, bufs.product);
+    }
     layer.add_down();
 }
 

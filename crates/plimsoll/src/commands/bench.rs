@@ -114,6 +114,9 @@ enum Part {
         /// Prompts under way beyond those of a step, as `rollout.carry`.
         #[arg(long, value_name = "N", default_value = "0", value_parser = counts_from(0, 1 << 20))]
         carry: usize,
+        /// Blocks of 16 keys in the cache, as `rollout.kv_blocks`: with --lengths few responses are long.
+        #[arg(long, value_name = "N", requires = "lengths", value_parser = clap::value_parser!(u32).range(1..))]
+        kv_blocks: Option<u32>,
     },
     /// Measure this machine's rates and store them for the planner, in the user's cache folder.
     Calibrate,
@@ -235,8 +238,8 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
             bench::rollout(&options, sequences, prompt_tokens, new_tokens)
         }
         &Part::Train { batch, seq } => bench::train(&options, batch, seq),
-        &Part::Step { prompts, group, prompt_tokens: prompt, new_tokens: new, lengths, carry } => {
-            bench::whole_step(&options, StepSize { prompts, group, prompt, new, lengths, carry })
+        &Part::Step { prompts, group, prompt_tokens: prompt, new_tokens: new, lengths, carry, kv_blocks } => {
+            bench::whole_step(&options, StepSize { prompts, group, prompt, new, lengths, carry, kv_blocks })
         }
         Part::Calibrate => calibrate(&options),
         Part::Save { dir } => bench::save(&options, dir),
