@@ -80,6 +80,7 @@ fn train_until_signal(
         fingerprint,
         arena_used,
         peak_flops: dev.peak_flops(0.05),
+        roofline: None,
         machine: dev.machine_type(),
         card: Box::new(|| None),
     };

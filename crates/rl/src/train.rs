@@ -24,6 +24,7 @@ use plimsoll_ranks::Group;
 use plimsoll_run::ending::Summary;
 use plimsoll_run::events::Observer;
 use plimsoll_run::lead::{Begun, lead};
+use plimsoll_run::limits::Roofline;
 use plimsoll_run::opening::{Origins, open};
 use plimsoll_run::resume::{Fingerprint, Start};
 use run::LanguageRun;
@@ -100,11 +101,19 @@ pub fn train(
         fingerprint,
         arena_used,
         peak_flops: dev.peak_flops(0.05),
+        roofline: group.is_none().then(|| roofline(&report, &*dev)),
         machine: dev.machine_type(),
         card: Box::new(|| dev.card_memory()),
     };
     let mut job = LanguageRun::new(&run, session, trainer, rewards, estimator, endpoint, episodes);
     std::thread::scope(|scope| lead(opened, begun, &mut job, observer, signal, scope))
+}
+
+/// Returns what the phases of a run are compared with.
+fn roofline(report: &PlanReport, dev: &dyn Device) -> Roofline {
+    let (shape, rates) = (&report.shape, plimsoll_devices::of(dev.kind()).rates);
+    let weight_bytes = (shape.spec.parameters() * shape.weights.bytes()) as f64;
+    Roofline { flops: dev.peak_flops(0.05), bandwidth: rates(dev.threads()).bandwidth, weight_bytes }
 }
 
 fn title(run: &RunSpec, report: &PlanReport, dev: &dyn Device) -> String {

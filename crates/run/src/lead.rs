@@ -4,6 +4,7 @@
 use crate::checkpoint::{Best, Retention, RunState, Saver, Store};
 use crate::ending::{Summary, interrupted, is_divergence};
 use crate::events::{Event, Observer, Started, StepResult, WarningEvent};
+use crate::limits::Roofline;
 use crate::load_line::Watch;
 use crate::metrics::{Metrics, add_host};
 use crate::opening::Opened;
@@ -145,6 +146,8 @@ pub struct Begun<'r> {
     pub arena_used: u64,
     /// FLOP/s that the device achieves.
     pub peak_flops: f64,
+    /// What the phases are compared with, where they are those of one rank of a language model.
+    pub roofline: Option<Roofline>,
     pub machine: String,
     /// Reads the card's memory, if there is a card.
     pub card: Box<dyn Fn() -> Option<CardMemory> + 'r>,
@@ -531,6 +534,7 @@ impl<'scope> Lead<'_, '_, 'scope, '_> {
             ("monitoring_share", json!(self.watch.spent().as_secs_f64() / p.step_s.max(1e-9))),
             ("trend", json!(self.watch.trend().kinds)),
             ("logprob_mismatch_max", json!(p.mismatch_max)),
+            ("limits", self.begun.roofline.map_or(Value::Null, |roofline| roofline.of(p))),
             ("machine", json!(self.begun.machine)),
         ] {
             summary[name] = value;

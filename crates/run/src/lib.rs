@@ -5,6 +5,7 @@ pub mod checkpoint;
 pub mod ending;
 pub mod events;
 pub mod lead;
+pub mod limits;
 pub mod linked;
 pub mod load_line;
 pub mod metrics;

@@ -58,6 +58,11 @@ pub struct Progress {
     /// Floating-point operations, counted from the definition of the work.
     #[serde(with = "exact")]
     pub flops: f64,
+    /// Those of rollouts among them, and the passes of these.
+    #[serde(with = "exact", default)]
+    pub rollout_flops: f64,
+    #[serde(default)]
+    pub rollout_passes: u64,
     #[serde(with = "exact")]
     pub step_s: f64,
     /// Seconds of this run's earlier processes. Wall clocks are never read: they may go backwards.

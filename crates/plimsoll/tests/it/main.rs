@@ -43,6 +43,7 @@ mod import_scripts;
 mod init;
 mod labels;
 mod launch;
+mod limits;
 mod load_line;
 mod lora;
 mod lora_forms;

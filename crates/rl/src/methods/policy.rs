@@ -43,6 +43,9 @@ pub struct StepReport {
     pub seconds: StepSeconds,
     /// Operations counted from the work's definition: one forward pass for sampled tokens, three for trained ones.
     pub flops: f64,
+    /// Those of the rollout, and its passes.
+    pub rollout_flops: f64,
+    pub rollout_passes: u64,
     /// The first fault of an episode or of a teacher's server, in one line.
     pub fault: Option<String>,
     /// What a teacher's server did, if one was asked.
@@ -180,6 +183,7 @@ impl StepReport {
         }
         self.sampled_tokens = gathered.tokens;
         self.flops += gathered.flops;
+        (self.rollout_flops, self.rollout_passes) = (gathered.flops, gathered.stats.passes);
         (self.seconds.rollout, self.seconds.reward) = (gathered.rollout_s, gathered.reward_s);
         metrics::add_rollout(&mut self.metrics, &gathered);
         self.fault = gathered.episodes.and_then(|episodes| episodes.fault);

@@ -57,6 +57,8 @@ impl LanguageRun<'_> {
         progress.rollout_s += report.seconds.rollout;
         progress.update_s += report.seconds.update;
         progress.flops += report.flops;
+        progress.rollout_flops += report.rollout_flops;
+        progress.rollout_passes += report.rollout_passes;
         let reward = report.reward;
         progress.reward_first = progress.reward_first.or(reward);
         progress.reward_last = reward.or(progress.reward_last);
