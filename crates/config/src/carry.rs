@@ -45,7 +45,7 @@ pub(super) fn check(run: &RunFile, at: &Provenance) -> Result<()> {
 }
 
 /// Returns the setting that does not go with groups of several steps, and why.
-fn hindrance(run: &RunFile) -> Option<(String, &'static str)> {
+pub fn hindrance(run: &RunFile) -> Option<(String, &'static str)> {
     let (loss, baseline) = (&run.loss, run.loss.baseline());
     let advantage = format!("loss.advantage = \"{baseline}\"");
     [

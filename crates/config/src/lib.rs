@@ -73,6 +73,7 @@ mod tree;
 mod validate;
 mod values;
 
+pub use carry::hindrance as hindrance_to_carry;
 pub use data_sets::{DataSet, DataSets};
 pub use describe::{KeyPage, describe};
 pub use distill::OwnTeacher;

@@ -17,6 +17,7 @@ pub(crate) fn work(run: &RunSpec, facts: &Facts) -> Work {
     Work {
         prompts: f64::from(run.rollout.prompts_per_step),
         group: sequences / f64::from(run.rollout.prompts_per_step.max(1)),
+        carried: f64::from(run.rollout.carry),
         shares_prompts: !run.plays_agents(),
         prompt_tokens: facts.prompt_tokens as f64,
         response_tokens: response_tokens(run, facts) as f64,

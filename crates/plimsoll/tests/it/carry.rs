@@ -13,7 +13,7 @@ const LONG: [&str; 5] = [
     "train.steps=6",
 ];
 
-fn long(more: &[&'static str]) -> Vec<&'static str> {
+pub fn long(more: &[&'static str]) -> Vec<&'static str> {
     [&LONG[..], more].concat()
 }
 

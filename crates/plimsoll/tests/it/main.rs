@@ -13,6 +13,8 @@ mod agent_python;
 mod agents;
 mod attacks;
 mod carry;
+mod carry_gain;
+mod carry_kills;
 mod collect;
 mod collect_policy;
 mod collect_python;

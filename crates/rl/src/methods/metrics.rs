@@ -37,12 +37,10 @@ pub(crate) fn add_rollout(metrics: &mut Metrics, gathered: &Gathered) {
         ]));
     }
     if let Some(carry) = &gathered.carry {
+        metrics.extend(carry.counts.metrics());
         metrics.extend(named([
-            ("rollout/ticks", carry.ticks as f64),
             ("rollout/carried", carry.carried as f64),
-            ("rollout/staleness", carry.staleness),
-            ("rollout/stale_share", carry.stale_share),
-            ("rollout/idle_share", carry.idle_share),
+            ("rollout/waited_for", carry.waited_for as f64),
         ]));
     }
     for (name, value) in &gathered.logged {

@@ -11,7 +11,7 @@ use crate::methods::endpoint::Asked;
 use crate::methods::{aligned, distill, metrics, turns};
 use crate::roles::Trainer;
 use crate::rollout::buffer::SampleGroup;
-use crate::rollout::carry;
+use crate::rollout::carry::{self, CarryReport};
 use crate::rollout::gather::{Gathered, gather};
 use plimsoll_algo::advantage::{KlReward, discounted_returns, token_rewards, whiten};
 use plimsoll_algo::kl::KlSums;
@@ -47,6 +47,8 @@ pub struct StepReport {
     pub fault: Option<String>,
     /// What a teacher's server did, if one was asked.
     pub(crate) teacher: Option<Asked>,
+    /// What groups of several steps counted, where there are any.
+    pub(crate) carry: Option<CarryReport>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -182,6 +184,7 @@ impl StepReport {
         self.flops += gathered.flops;
         (self.seconds.rollout, self.seconds.reward) = (gathered.rollout_s, gathered.reward_s);
         metrics::add_rollout(&mut self.metrics, &gathered);
+        self.carry = gathered.carry;
         self.fault = gathered.episodes.and_then(|episodes| episodes.fault);
         if let Some(asked) = asked {
             self.metrics.extend(metrics::of_tally("teacher", &asked.tally));

@@ -23,6 +23,7 @@ pub struct RolloutBuffer {
     last: Range<usize>,
     of: BufferState,
     stale: Vec<usize>,
+    versions: Vec<Vec<(u64, u32)>>,
     /// The groups that have not ended.
     pub(crate) carried: Carried,
 }
@@ -122,6 +123,16 @@ impl RolloutBuffer {
     /// Returns how many of each sequence's first tokens older weights drew; empty where none did.
     pub(crate) fn stale(&self) -> &[usize] {
         &self.stale
+    }
+
+    /// Sets which weights drew the first sequences, as (updates, tokens) in order.
+    pub(crate) fn set_versions(&mut self, versions: Vec<Vec<(u64, u32)>>) {
+        self.versions = versions;
+    }
+
+    /// Returns which weights drew each of the first sequences; empty where one version drew all.
+    pub(crate) fn versions(&self) -> &[Vec<(u64, u32)>] {
+        &self.versions
     }
 
     /// Returns the groups that the next step of `prompts` prompts trains on; empty where none are left.

@@ -9,7 +9,7 @@ use crate::methods::endpoint::EndpointTeacher;
 use crate::methods::estimator::OwnEstimator;
 use crate::roles::{Role, Trainer};
 use crate::rollout::buffer::RolloutBuffer;
-use crate::rollout::carry::Carried;
+use crate::rollout::carry::{Carried, Expected};
 use crate::save::{prepare, save_of_ranks};
 use plimsoll_base::{Error, Result};
 use plimsoll_config::{LearnsFrom, Objective, RunSpec};
@@ -44,6 +44,8 @@ pub(super) struct LanguageRun<'r> {
     /// Past what the last step took from the data.
     pub(super) cursor: Cursor,
     pub(super) buffer: RolloutBuffer,
+    /// True once a note has said that carried groups are waited for.
+    pub(super) is_noted: bool,
     /// How long each rank had waited when the step began.
     pub(super) waited: Vec<Duration>,
 }
@@ -70,6 +72,7 @@ impl<'r> LanguageRun<'r> {
             objective,
             cursor,
             buffer,
+            is_noted: false,
             waited: Vec::new(),
         }
     }
@@ -93,15 +96,24 @@ impl<'r> LanguageRun<'r> {
     }
 
     /// Restores the groups that had not ended.
-    fn restore_carried(&mut self, folder: &Path, count: u64) -> Result<()> {
+    fn restore_carried(&mut self, folder: &Path, state: &RunState, count: u64) -> Result<()> {
+        let rollout = &self.run.rollout;
+        let expected = Expected {
+            count,
+            carry: u64::from(rollout.carry),
+            size: rollout.group_size as usize,
+            most: rollout.max_new_tokens as usize,
+            vocab: self.trainer.sampler.shape.spec.vocab,
+            updates: state.policy_version,
+            data_position: state.data_position,
+            next_sample_id: state.next_sample_id,
+        };
         let Session { data, text, .. } = &mut self.session;
         let text = &*text;
         let mut item = |position: u64| {
             data.batch(text, position, 1).map(|mut items| items.pop().expect("one position, one prompt"))
         };
-        let rollout = &self.run.rollout;
-        let most = (rollout.group_size as usize, rollout.max_new_tokens as usize);
-        self.buffer.carried = Carried::read(&folder.join(CARRIED), count, most, &mut item)?;
+        self.buffer.carried = Carried::read(&folder.join(CARRIED), &expected, &mut item)?;
         Ok(())
     }
 
@@ -169,7 +181,7 @@ impl<'r: 'scope, 'scope> Job<'scope> for LanguageRun<'r> {
         if let Some(state) = state.held {
             self.restore_buffer(checkpoint, state)?;
         }
-        state.carried.map_or(Ok(()), |count| self.restore_carried(checkpoint, count))
+        state.carried.map_or(Ok(()), |count| self.restore_carried(checkpoint, state, count))
     }
 
     fn step(&mut self, lead: &mut Lead<'_, '_, 'scope, '_>, step: u32) -> Result<()> {
@@ -284,6 +296,9 @@ impl<'r: 'scope, 'scope> Job<'scope> for LanguageRun<'r> {
             "share_of_peak": lead.share_of_peak(),
         });
         lead.common_summary(&mut summary);
+        if let Some(carry) = &p.carry {
+            summary["carry"] = carry.summary();
+        }
         if let Some(rows) = self.trainer.group.and_then(|group| rows(group, &summary)) {
             summary["ranks"] = rows;
         }

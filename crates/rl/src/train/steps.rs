@@ -10,6 +10,7 @@ use crate::methods::policy::step;
 use crate::methods::sft::sft_step;
 use crate::methods::{PairMethod, metrics};
 use crate::roles::UpdateStats;
+use crate::rollout::carry::CarryReport;
 use plimsoll_base::Result;
 use plimsoll_infer::model_reward;
 use plimsoll_infer::responses::{KeptSample, Place, SamplesHeader};
@@ -57,6 +58,9 @@ impl LanguageRun<'_> {
         progress.rollout_s += report.seconds.rollout;
         progress.update_s += report.seconds.update;
         progress.flops += report.flops;
+        if let Some(carry) = &report.carry {
+            progress.carry.get_or_insert_default().add(&carry.counts);
+        }
         let reward = report.reward;
         progress.reward_first = progress.reward_first.or(reward);
         progress.reward_last = reward.or(progress.reward_last);
@@ -67,6 +71,7 @@ impl LanguageRun<'_> {
         if n == 1 {
             self.note_faults(lead);
         }
+        self.note_waits(lead, n, report.carry.as_ref());
         let mut metrics = report.metrics;
         metrics.insert("num_tokens".into(), lead.progress.rollout_tokens as f64);
         let sets: Vec<&str> = self.session.data.names().collect();
@@ -87,6 +92,21 @@ impl LanguageRun<'_> {
         if !words.is_empty() {
             lead.note(format!("step 1: {} responses{words}", which.len()));
         }
+    }
+
+    /// Says once that a step waited for all of its groups, although others were under way.
+    fn note_waits(&mut self, lead: &mut Lead<'_, '_, '_, '_>, n: u32, carry: Option<&CarryReport>) {
+        let prompts = self.run.rollout.prompts_per_step as usize;
+        let Some(carry) = carry.filter(|carry| !self.is_noted && carry.waits_for_all(prompts)) else {
+            return;
+        };
+        let Some(most) = self.run.rollout.lag_tokens_max else { return };
+        self.is_noted = true;
+        let mean = carry.counts.trained_tokens / (prompts as u64 * u64::from(self.run.rollout.group_size));
+        lead.note(format!(
+            "step {n}: all of its {prompts} groups were waited for, because each had a response with {most} tokens of older weights; \
+             rollout.lag_tokens_max = {most} is small for responses of {mean} tokens, and rollout.carry then saves nothing"
+        ));
     }
 
     pub(super) fn supervised_step(&mut self, lead: &mut Lead<'_, '_, '_, '_>, n: u32) -> Result<()> {
@@ -171,6 +191,7 @@ impl LanguageRun<'_> {
         let names: Vec<String> = names.into_iter().map(str::to_string).collect();
         let sets: Vec<&str> = self.session.data.names().collect();
         let (samples, policy_version) = (self.trainer.step_samples(), self.buffer.of().policy_version);
+        let versions = self.buffer.versions();
         let kept = SamplesHeader {
             text: &self.session.text,
             step: n,
@@ -186,6 +207,7 @@ impl LanguageRun<'_> {
                 let (of, i) = (&self.buffer.groups()[s / group], s % group);
                 let place = Place { set: sets[of.item.set], index: of.position, of_group: i };
                 kept.sample(s, place, &of.item, &of.texts[i], &of.scored[i])
+                    .drawn_by(versions.get(s).map_or(&[], Vec::as_slice))
             })
             .collect();
         dir.write_samples(n, &rows)

@@ -2,13 +2,12 @@
 //! several ranks they tell each other every `SHARED_TICKS` ticks which groups have ended. A rank that learns late draws
 //! tokens that it then drops; which tokens stay does not depend on it.
 
-use super::times::Times;
 use crate::rollout::exchange::exchange;
 use crate::rollout::packed::{Kind, packed};
 use plimsoll_base::{Error, Result};
 use plimsoll_infer::responses::TextStop;
 use plimsoll_ranks::Group;
-use plimsoll_rollout::{Finish, RolloutStats, StopCondition};
+use plimsoll_rollout::{Finish, GroupTimes, RolloutStats, StopCondition};
 use plimsoll_run::under_way;
 
 /// Ticks between two exchanges of ranks.
@@ -60,7 +59,7 @@ pub(super) struct Drawing<'d> {
     size: usize,
     groups: Vec<Own>,
     pub(super) drawn: Vec<Drawn>,
-    pub(super) times: Times,
+    pub(super) times: GroupTimes,
     bound: u64,
     ranks: Option<&'d Group>,
     /// The tick of the next exchange.
@@ -77,7 +76,7 @@ impl<'d> Drawing<'d> {
         (new_tokens, size): (usize, usize),
         numbers: &[usize],
         drawn: Vec<Drawn>,
-        times: Times,
+        times: GroupTimes,
         ranks: Option<&'d Group>,
     ) -> Drawing<'d> {
         let left = |own: &[Drawn]| own.iter().filter(|drawn| !drawn.is_over).count();
@@ -104,7 +103,10 @@ impl<'d> Drawing<'d> {
     /// Ends with what the engine returned: with several ranks once all have drawn what they have to.
     ///
     /// Errors: the engine's; `rank-lost` where another rank has one.
-    pub(super) fn finish(mut self, ran: Result<RolloutStats>) -> Result<(RolloutStats, Vec<Drawn>, Times)> {
+    pub(super) fn finish(
+        mut self,
+        ran: Result<RolloutStats>,
+    ) -> Result<(RolloutStats, Vec<Drawn>, GroupTimes)> {
         if let Some(failure) = self.failure.take() {
             return Err(failure);
         }

@@ -8,11 +8,13 @@
 //! Legend: P prompts a step, G samples of each, T ticks of a step.
 
 mod drawing;
+mod expected;
 mod groups;
 mod report;
+mod saved;
 mod step;
-mod times;
 
+pub(crate) use expected::Expected;
 pub use groups::Carried;
 pub(crate) use report::CarryReport;
 pub(crate) use step::gather;

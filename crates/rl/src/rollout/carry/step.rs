@@ -3,8 +3,7 @@
 
 use super::drawing::{Drawing, Drawn};
 use super::groups::{Group, Response};
-use super::report::CarryReport;
-use super::times::Times;
+use super::report::{CarryReport, count_ages, count_draws, count_rows};
 use crate::context::StepContext;
 use crate::flops::forward_flops;
 use crate::roles::Trainer;
@@ -20,8 +19,10 @@ use plimsoll_infer::responder::Responder;
 use plimsoll_infer::responses::TextStop;
 use plimsoll_infer::sampler::sampling;
 use plimsoll_infer::text::Item;
+use plimsoll_plan::SAMPLES_KEPT;
 use plimsoll_reward::Scored;
-use plimsoll_rollout::{Finish, Lengths, Request, RolloutStats, SoFar, StopCondition};
+use plimsoll_rollout::{Finish, GroupTimes, Lengths, Request, RolloutStats, SoFar, StopCondition};
+use plimsoll_run::carry::CarryCounts;
 use plimsoll_run::status::Doing;
 use std::time::Instant;
 
@@ -38,8 +39,10 @@ packed!(Piece { ids: Vec<u32>, logprobs: Vec<f32>, finish: Option<Finish> });
 struct RankDrawn {
     pieces: Vec<Piece>,
     stats: SentStats,
+    /// Tokens after the step's tick.
+    dropped: u64,
 }
-packed!(RankDrawn { pieces: Vec<Piece>, stats: SentStats });
+packed!(RankDrawn { pieces: Vec<Piece>, stats: SentStats, dropped: u64 });
 
 /// What one rank graded.
 struct RankGraded {
@@ -56,7 +59,8 @@ packed!(RankGraded { scored: Vec<Scored>, texts: Vec<String>, counted: Counted }
 pub(crate) fn gather(trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, step: u32) -> Result<Gathered> {
     let started = Instant::now();
     let (mut groups, joined) = under_way(cx)?;
-    let (ticks, chosen, mut gathered) = draw(trainer, cx, &mut groups)?;
+    let mut report = CarryReport { joined, ..CarryReport::default() };
+    let (chosen, mut gathered) = draw(trainer, cx, &mut groups, &mut report)?;
     let size = cx.run.rollout.group_size as usize;
     cx.cursor.data_position += joined as u64;
     cx.cursor.next_sample_id += (joined * size) as u64;
@@ -74,11 +78,15 @@ pub(crate) fn gather(trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, step: 
     gathered.reward_s = graded.elapsed().as_secs_f64();
 
     let version = trainer.updates();
-    let report = gathered.carry.get_or_insert_default();
-    (report.ticks, report.carried) = (ticks, carried.len());
-    report.count(taken.iter().flat_map(|group| &group.responses), version);
+    let trained = || taken.iter().flat_map(|group| &group.responses);
+    report.carried = carried.len();
+    count_ages(&mut report.counts, trained(), version);
+    let longest = trained().map(|response| response.ids.len()).max().unwrap_or(0);
+    report.counts.saved_s = saved_s(longest, report.counts.ticks, gathered.rollout_s);
+    gathered.carry = Some(report);
     cx.buffer.begin(step, version);
-    cx.buffer.set_stale(taken.iter().flat_map(|group| &group.responses).map(|r| stale(r, version)).collect());
+    cx.buffer.set_stale(trained().map(|response| stale(response, version)).collect());
+    cx.buffer.set_versions(trained().take(SAMPLES_KEPT).map(Response::runs).collect());
     let (mut scored, mut texts) = (scored.into_iter(), texts.into_iter());
     for Group { position, item, .. } in taken {
         let scored: Vec<Scored> = scored.by_ref().take(size).collect();
@@ -90,6 +98,15 @@ pub(crate) fn gather(trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, step: 
     gathered.rounds = 1;
     cx.buffer.carried.next = Some(carried);
     Ok(gathered)
+}
+
+/// Returns the seconds that a rollout of the trained groups alone would have taken beyond this one's: the ticks of its
+/// longest response, each as long as this one's ticks were. A step that drew nothing has no measure of them.
+fn saved_s(longest: usize, ticks: u64, rollout_s: f64) -> f64 {
+    match ticks {
+        0 => 0.0,
+        ticks => (longest as f64 - ticks as f64) * rollout_s / ticks as f64,
+    }
 }
 
 /// Returns how many of a response's first tokens older weights drew.
@@ -117,20 +134,24 @@ fn under_way(cx: &mut StepContext<'_>) -> Result<(Vec<Group>, usize)> {
     Ok((groups, joined))
 }
 
-/// Draws to the step's tick. Returns it, and the groups that the step trains.
+/// Draws to the step's tick. Returns the groups that the step trains, and counts in `report` what it took.
 fn draw(
     trainer: &mut Trainer<'_>,
     cx: &StepContext<'_>,
     groups: &mut [Group],
-) -> Result<(u64, Vec<usize>, Gathered)> {
+    report: &mut CarryReport,
+) -> Result<(Vec<usize>, Gathered)> {
     let size = cx.run.rollout.group_size as usize;
     let wanted = cx.run.rollout.prompts_per_step as usize;
     let due = groups.iter().map(|group| group.is_due(cx.run.rollout.lag_tokens_max));
-    let mut times = Times::new(wanted.min(groups.len()), due.collect());
+    let due: Vec<bool> = due.collect();
+    report.waited_for = due.iter().filter(|is_due| **is_due).count();
+    count_rows(&mut report.counts, groups.iter().map(|group| (group.item.ids.len(), &group.responses[..])));
+    let mut times = GroupTimes::new(wanted.min(groups.len()), due);
     let ended = groups.iter().enumerate().filter(|(_, group)| group.has_ended());
     ended.for_each(|(g, _)| times.end(g, 0));
     if times.bound() == 0 {
-        return Ok((0, times.chosen(), Gathered::default()));
+        return Ok((times.chosen(), Gathered::default()));
     }
     let keys = groups.iter().map(|group| (Lengths::key(&group.item.ids), group.item.set));
     let deal = trainer.group.map(|ranks| (Deal::new(ranks, &trainer.lengths, keys), ranks));
@@ -141,20 +162,22 @@ fn draw(
     let (drawn, times, mut own_part) = draw_own(trainer, cx, groups, &own, times)?;
     let ticks = times.bound();
     cut(&mut own_part, &drawn, ticks);
-    let mut stats = RolloutStats::default();
-    let pieces = match &deal {
-        None => {
-            own_part.stats.add_to(&mut stats);
-            own_part.pieces
-        }
-        Some((deal, ranks)) => {
-            let all = exchange(ranks, Kind::Samples, Ok(own_part))?;
-            all.iter().for_each(|part| part.stats.add_to(&mut stats));
-            deal.in_order(all.into_iter().map(|part| part.pieces).collect(), size).collect()
-        }
+    let all = match &deal {
+        None => vec![own_part],
+        Some((_, ranks)) => exchange(ranks, Kind::Samples, Ok(own_part))?,
     };
-    let gathered = take(trainer, groups, pieces, ticks, stats);
-    Ok((ticks, times.chosen(), gathered))
+    let mut stats = RolloutStats::default();
+    for part in &all {
+        part.stats.add_to(&mut stats);
+        report.counts.dropped_tokens += part.dropped;
+    }
+    let mut parts: Vec<Vec<Piece>> = all.into_iter().map(|part| part.pieces).collect();
+    let pieces = match &deal {
+        None => parts.swap_remove(0),
+        Some((deal, _)) => deal.in_order(parts, size).collect(),
+    };
+    let gathered = take(trainer, groups, pieces, stats, (&mut report.counts, ticks));
+    Ok((times.chosen(), gathered))
 }
 
 /// Draws this rank's responses.
@@ -163,8 +186,8 @@ fn draw_own(
     cx: &StepContext<'_>,
     groups: &[Group],
     own: &[usize],
-    times: Times,
-) -> Result<(Vec<Drawn>, Times, RankDrawn)> {
+    times: GroupTimes,
+) -> Result<(Vec<Drawn>, GroupTimes, RankDrawn)> {
     let (rollout, size) = (&cx.run.rollout, cx.run.rollout.group_size as usize);
     let of_own: Vec<&Group> = own.iter().map(|g| &groups[*g]).collect();
     let responses: Vec<&Response> = of_own.iter().flat_map(|group| &group.responses).collect();
@@ -199,12 +222,13 @@ fn draw_own(
         Piece { ids, logprobs, finish: of.finish }
     };
     let pieces = drawn.iter().enumerate().map(new).collect();
-    Ok((drawn, times, RankDrawn { pieces, stats: SentStats::of(&stats) }))
+    Ok((drawn, times, RankDrawn { pieces, stats: SentStats::of(&stats), dropped: 0 }))
 }
 
 /// Drops what was drawn after the step's tick.
 fn cut(part: &mut RankDrawn, drawn: &[Drawn], ticks: u64) {
     for (piece, _) in part.pieces.iter_mut().zip(drawn).filter(|(_, of)| of.ticks > ticks) {
+        part.dropped += piece.ids.len() as u64 - ticks;
         piece.ids.truncate(ticks as usize);
         piece.logprobs.truncate(ticks as usize);
         piece.finish = None;
@@ -216,15 +240,15 @@ fn take(
     trainer: &mut Trainer<'_>,
     groups: &mut [Group],
     pieces: Vec<Piece>,
-    ticks: u64,
     stats: RolloutStats,
+    (counts, ticks): (&mut CarryCounts, u64),
 ) -> Gathered {
     let version = trainer.updates();
     let mut gathered = Gathered { stats, ..Gathered::default() };
-    let (mut pieces, mut lengths, mut places) = (pieces.into_iter(), Vec::new(), 0);
+    let (mut pieces, mut lengths, mut draws) = (pieces.into_iter(), Vec::new(), Vec::new());
     for group in groups.iter_mut() {
         for (response, piece) in group.responses.iter_mut().zip(pieces.by_ref()) {
-            places += u64::from(response.finish.is_none());
+            draws.extend(response.finish.is_none().then_some(piece.ids.len()));
             lengths.push((group.item.ids.len() + response.ids.len(), piece.ids.len()));
             gathered.tokens += piece.ids.len();
             response.add(&piece.ids, &piece.logprobs, version);
@@ -236,8 +260,7 @@ fn take(
         groups.iter().filter(|group| group.responses.iter().all(|r| r.versions.first() == Some(&version)));
     let spec = &trainer.sampler.shape.spec;
     gathered.flops = forward_flops(spec, new.map(|group| group.item.ids.len()), lengths.into_iter());
-    let drawn = gathered.tokens as f64 / (places * ticks).max(1) as f64;
-    gathered.carry = Some(CarryReport { idle_share: 1.0 - drawn, ..CarryReport::default() });
+    count_draws(counts, &mut draws, ticks);
     gathered
 }
 
