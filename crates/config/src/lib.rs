@@ -83,6 +83,7 @@ pub use env_file::{
 };
 pub use eval_metric::{EvalMetric, EvalNumber};
 pub use key::Resumes;
+pub use limits::SEQUENCES_PER_STEP_MAX;
 pub use load::{
     Loaded, LoadedVerb, Setting, json_schema, key_named, keys, load, load_text, load_verb, weights_of_text,
 };

@@ -15,7 +15,7 @@ use crate::planner::Purpose;
 use crate::planning::{bare, limits_of_ranks, with_planner};
 use crate::work::work;
 use plimsoll_base::Result;
-use plimsoll_config::RunSpec;
+use plimsoll_config::{RunSpec, SEQUENCES_PER_STEP_MAX};
 use plimsoll_memory::{Limits, Pool};
 use simulate::{Simulation, Sizes, Step};
 
@@ -37,11 +37,19 @@ pub fn gains(
     let mut all = vec![0, prompts / 4, prompts / 2, prompts, prompts.saturating_mul(2), now];
     all.sort_unstable();
     all.dedup();
-    let gain = |&carry: &u32| match rows.filter(|rows| u64::from(prompts) + u64::from(carry) > *rows) {
-        Some(rows) if carry > 0 => {
-            Ok(Gain { carry, refused: Some(format!("the data has {rows} rows")), ..Gain::default() })
+    let refused = |carry: u32| {
+        let under_way = u64::from(prompts) + u64::from(carry);
+        match rows.filter(|rows| under_way > *rows) {
+            Some(rows) => Some(format!("the data has {rows} rows")),
+            None if under_way * u64::from(run.rollout.group_size) > SEQUENCES_PER_STEP_MAX => {
+                Some(format!("a run has at most {SEQUENCES_PER_STEP_MAX} responses under way"))
+            }
+            None => None,
         }
-        _ => gain(run, facts, given, lengths, carry),
+    };
+    let gain = |&carry: &u32| match refused(carry).filter(|_| carry > 0) {
+        Some(why) => Ok(Gain { carry, refused: Some(why), ..Gain::default() }),
+        None => gain(run, facts, given, lengths, carry),
     };
     let rows: Vec<Gain> = all.iter().map(gain).collect::<Result<_>>()?;
     let recommended = recommended(&rows);

@@ -1,7 +1,7 @@
 //! What carried prompts bring: what `plan --lengths` predicts, and what a run reports.
 
 use crate::carry::long;
-use crate::run::{Run, SMALL, number, refs};
+use crate::run::{Run, SMALL, number, python_is_there, refs};
 use serde_json::Value;
 
 const TAIL: &str = "--lengths=lognormal:12,0.9";
@@ -32,6 +32,12 @@ fn a_plan_recommends_a_number_for_given_lengths() {
     let words = found["words"].as_str().expect("a sentence");
     assert!(words.contains(&format!("recommended: rollout.carry = {recommended}")), "{words}");
 
+    // A row of the data is under way once.
+    let prompts: String = (0..12).map(|n| format!("{{\"prompt\": \"{n}+{n}=\"}}\n")).collect();
+    let data = format!("data.prompts={}", folder.write_bytes("few.jsonl", prompts));
+    let few = gains(&folder, &[&sets[..], &[&data]].concat());
+    let refused = |row: usize| few["rows"][row]["refused"].as_str();
+    assert_eq!((refused(3), refused(4)), (None, Some("the data has 12 rows")), "{few}");
     // All of one length: groups that are carried have ended, and wait.
     let even = gains(&folder, &long(&["rollout.prompts_per_step=8", "--lengths=lognormal:12,0"]));
     for name in ["idle_share", "tail_share", "recomputed_share"] {
@@ -181,4 +187,27 @@ fn a_bound_below_all_responses_is_noted_and_the_run_ends() {
     assert!(waited("a") >= 2.0);
     assert!(!folder.train("b", &long(&["train.steps=8"])).contains("lag_tokens_max"));
     assert_eq!(waited("b"), 0.0);
+}
+
+/// A step's responses, whichever steps drew them.
+const WHOLE: &str = "
+def whole(completions, **kwargs):
+    assert len(completions) == 8, len(completions)
+    order = sorted(completions)
+    return [float(order.index(text)) for text in completions]
+";
+
+#[test]
+fn a_reward_of_the_whole_step_reads_what_the_step_trains() {
+    if !python_is_there() {
+        return;
+    }
+    let folder = Run::new("");
+    let file = folder.write_bytes("whole.py", WHOLE);
+    let reward = format!("kind = \"python:{file}:whole\"\nbatch_size = 1000");
+    folder.write_bytes("x.toml", SMALL.replace("kind = \"hash\"", &reward));
+    folder.train("a", &long(&[]));
+    let metrics = folder.metrics("a");
+    let stale = metrics.iter().map(|step| number(step, "rollout/stale_share")).fold(0.0, f64::max);
+    assert!(stale > 0.0 && metrics.iter().all(|step| number(step, "reward") <= 3.5), "{metrics:?}");
 }
