@@ -45,7 +45,7 @@ pub(super) struct LanguageRun<'r> {
     pub(super) cursor: Cursor,
     pub(super) buffer: RolloutBuffer,
     /// True once a note has said that carried groups are waited for.
-    pub(super) is_noted: bool,
+    pub(super) has_noted_waits: bool,
     /// How long each rank had waited when the step began.
     pub(super) waited: Vec<Duration>,
 }
@@ -72,7 +72,7 @@ impl<'r> LanguageRun<'r> {
             objective,
             cursor,
             buffer,
-            is_noted: false,
+            has_noted_waits: false,
             waited: Vec::new(),
         }
     }

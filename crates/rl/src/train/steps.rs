@@ -97,11 +97,11 @@ impl LanguageRun<'_> {
     /// Says once that a step waited for all of its groups, although others were under way.
     fn note_waits(&mut self, lead: &mut Lead<'_, '_, '_, '_>, n: u32, carry: Option<&CarryReport>) {
         let prompts = self.run.rollout.prompts_per_step as usize;
-        let Some(carry) = carry.filter(|carry| !self.is_noted && carry.waits_for_all(prompts)) else {
+        let Some(carry) = carry.filter(|carry| !self.has_noted_waits && carry.waits_for_all(prompts)) else {
             return;
         };
         let Some(most) = self.run.rollout.lag_tokens_max else { return };
-        self.is_noted = true;
+        self.has_noted_waits = true;
         let mean = carry.counts.trained_tokens / (prompts as u64 * u64::from(self.run.rollout.group_size));
         lead.note(format!(
             "step {n}: all of its {prompts} groups were waited for, because each had a response with {most} tokens of older weights; \
