@@ -2,10 +2,12 @@
 
 use super::limits::{SEQUENCES_PER_STEP_MAX, bad_value, contradiction};
 use super::provenance::Provenance;
-use super::sections::RunFile;
+use super::rewards::reward_specs;
+use super::sections::{Reward, RunFile};
 use super::values::DynamicSampling;
 use plimsoll_algo::advantage::Advantage;
 use plimsoll_base::Result;
+use plimsoll_reward::RewardSpec;
 
 /// Requires samples of prompts that are compared with nothing but their group.
 pub(super) fn check(run: &RunFile, at: &Provenance) -> Result<()> {
@@ -25,6 +27,7 @@ pub(super) fn check(run: &RunFile, at: &Provenance) -> Result<()> {
             return Err(bad_value(at, "rollout.lag_tokens_max", most, &wanted));
         }
     }
+    per_response(run, at)?;
     if rollout.carry == 0 {
         return Ok(());
     }
@@ -40,6 +43,25 @@ pub(super) fn check(run: &RunFile, at: &Provenance) -> Result<()> {
             "few enough: {sequences} sequences would be under way, and at most {SEQUENCES_PER_STEP_MAX} are taken"
         );
         return Err(bad_value(at, "rollout.carry", rollout.carry, &wanted));
+    }
+    Ok(())
+}
+
+/// Refuses `per_response` where it changes nothing.
+fn per_response(run: &RunFile, at: &Provenance) -> Result<()> {
+    for (index, reward) in run.reward.iter().enumerate().filter(|(_, reward)| reward.per_response) {
+        let key = format!("reward.{index}.per_response");
+        let plain = Reward { per_response: false, ..reward.clone() };
+        let why = match reward_specs(&[plain], "").first().map(RewardSpec::is_per_response) {
+            _ if run.rollout.carry == 0 => {
+                "rollout.carry = 0, where a response is graded as soon as its group has ended"
+            }
+            None => "kind = \"model\", which scores responses between the rollout and the update",
+            Some(true) => "a kind that scores each response by itself anyway",
+            Some(false) => continue,
+        };
+        let message = format!("{key} with {why}");
+        return Err(contradiction(at, &key, &message).hint(format!("remove {key}")));
     }
     Ok(())
 }

@@ -43,6 +43,7 @@ pub(crate) fn add_rollout(metrics: &mut Metrics, gathered: &Gathered) {
             ("rollout/staleness", carry.staleness),
             ("rollout/stale_share", carry.stale_share),
             ("rollout/idle_share", carry.idle_share),
+            ("time/reward_hidden", carry.seconds_ahead),
         ]));
     }
     for (name, value) in &gathered.logged {

@@ -20,9 +20,16 @@ pub(super) struct Response {
     pub versions: Vec<u64>,
     /// How it ended, if it has.
     pub finish: Option<Finish>,
+    /// The step in which it ended, if it has.
+    pub ended_in: u32,
 }
 
 impl Response {
+    /// Notes that it has ended in a step.
+    pub(super) fn end(&mut self, finish: Finish, step: u32) {
+        (self.finish, self.ended_in) = (Some(finish), step);
+    }
+
     /// Adds tokens that the weights after `version` updates drew.
     pub(super) fn add(&mut self, ids: &[u32], logprobs: &[f32], version: u64) {
         self.ids.extend_from_slice(ids);
@@ -50,6 +57,11 @@ pub(super) struct Group {
 }
 
 impl Group {
+    /// Returns the number of a response in the run.
+    pub(super) fn sample_id(&self, response: usize) -> u64 {
+        self.first_sample_id + response as u64
+    }
+
     pub(super) fn has_ended(&self) -> bool {
         self.responses.iter().all(|response| response.finish.is_some())
     }
@@ -86,8 +98,9 @@ struct LineResponse {
     logprobs: Vec<u32>,
     /// Updates of the weights that drew tokens, and how many tokens they drew.
     versions: Vec<(u64, u32)>,
+    /// How it ended, and in which step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    finish: Option<Finish>,
+    ended: Option<(Finish, u32)>,
 }
 
 impl Carried {
@@ -160,12 +173,12 @@ impl LineResponse {
             ids: response.ids.clone(),
             logprobs: response.logprobs.iter().map(|logprob| logprob.to_bits()).collect(),
             versions: versions.collect(),
-            finish: response.finish,
+            ended: response.finish.map(|finish| (finish, response.ended_in)),
         }
     }
 
     fn whole(self, most: usize) -> std::result::Result<Response, String> {
-        let LineResponse { ids, logprobs, versions, finish } = self;
+        let LineResponse { ids, logprobs, versions, ended } = self;
         let drawn: u64 = versions.iter().map(|(_, tokens)| u64::from(*tokens)).sum();
         if ids.len() != logprobs.len() || ids.len() as u64 != drawn || ids.len() > most {
             return Err(format!(
@@ -174,14 +187,15 @@ impl LineResponse {
                 logprobs.len()
             ));
         }
-        if finish.is_none() && ids.len() == most {
+        if ended.is_none() && ids.len() == most {
             return Err(format!("a response of {most} tokens goes on"));
         }
         Ok(Response {
             ids,
             logprobs: logprobs.into_iter().map(f32::from_bits).collect(),
             versions: versions.into_iter().flat_map(|(at, tokens)| vec![at; tokens as usize]).collect(),
-            finish,
+            finish: ended.map(|(finish, _)| finish),
+            ended_in: ended.map_or(0, |(_, step)| step),
         })
     }
 }
@@ -200,7 +214,7 @@ mod tests {
         let responses = vec![
             response(&[(7, 2), (9, 2), (9, 5)], None),
             response(&[], None),
-            response(&[(1, 2), (2, 3)], Some(Finish::Eos)),
+            Response { ended_in: 4, ..response(&[(1, 2), (2, 3)], Some(Finish::Eos)) },
         ];
         Group { position, first_sample_id: 3 * position, item: Item::default(), responses }
     }

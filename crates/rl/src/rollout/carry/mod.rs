@@ -8,6 +8,7 @@
 //! Legend: P prompts a step, G samples of each, T ticks of a step.
 
 mod drawing;
+mod graded;
 mod groups;
 mod report;
 mod step;

@@ -15,6 +15,8 @@ pub(crate) struct CarryReport {
     pub stale_share: f64,
     /// Share of the places of responses under way, over all ticks, in which none drew.
     pub idle_share: f64,
+    /// Seconds of grading that ran while earlier steps did something else.
+    pub seconds_ahead: f64,
 }
 
 impl CarryReport {

@@ -1,7 +1,8 @@
 //! The rollout of a step with carried groups: prompts join, all draw to the step's tick, and the groups that have ended
-//! are graded; the others stay under way.
+//! are graded (`graded.rs`); the others stay under way.
 
 use super::drawing::{Drawing, Drawn};
+use super::graded::{grade, grade_ahead};
 use super::groups::{Group, Response};
 use super::report::CarryReport;
 use super::times::Times;
@@ -9,17 +10,13 @@ use crate::context::StepContext;
 use crate::flops::forward_flops;
 use crate::roles::Trainer;
 use crate::rollout::buffer::SampleGroup;
-use crate::rollout::counted::Counted;
 use crate::rollout::exchange::{Deal, SentStats, exchange};
 use crate::rollout::gather::Gathered;
 use crate::rollout::packed::{Kind, packed};
 use plimsoll_base::Result;
-use plimsoll_infer::grading::{GradedRequest, Grading};
-use plimsoll_infer::model_reward;
 use plimsoll_infer::responder::Responder;
 use plimsoll_infer::responses::TextStop;
 use plimsoll_infer::sampler::sampling;
-use plimsoll_infer::text::Item;
 use plimsoll_reward::Scored;
 use plimsoll_rollout::{Finish, Lengths, Request, RolloutStats, SoFar, StopCondition};
 use plimsoll_run::status::Doing;
@@ -41,22 +38,16 @@ struct RankDrawn {
 }
 packed!(RankDrawn { pieces: Vec<Piece>, stats: SentStats });
 
-/// What one rank graded.
-struct RankGraded {
-    scored: Vec<Scored>,
-    texts: Vec<String>,
-    counted: Counted,
-}
-packed!(RankGraded { scored: Vec<Scored>, texts: Vec<String>, counted: Counted });
-
 /// Fills `cx.buffer` with the groups of a step, moves `cx.cursor` past the prompts that joined, and leaves the others
 /// to be committed.
 ///
 /// Errors: those of sampling and of the rewards; `rank-lost` where another rank has one.
 pub(crate) fn gather(trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, step: u32) -> Result<Gathered> {
     let started = Instant::now();
+    // After a resume, those of earlier steps.
+    grade_ahead(cx.rewards, trainer.group, (cx.run, cx.text), &cx.buffer.carried.groups);
     let (mut groups, joined) = under_way(cx)?;
-    let (ticks, chosen, mut gathered) = draw(trainer, cx, &mut groups)?;
+    let (ticks, chosen, mut gathered) = draw(trainer, cx, &mut groups, step)?;
     let size = cx.run.rollout.group_size as usize;
     cx.cursor.data_position += joined as u64;
     cx.cursor.next_sample_id += (joined * size) as u64;
@@ -88,6 +79,7 @@ pub(crate) fn gather(trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, step: 
         cx.buffer.push(SampleGroup { position, item, scored, texts, branches: None, greedy: None });
     }
     gathered.rounds = 1;
+    grade_ahead(cx.rewards, trainer.group, (cx.run, cx.text), &carried);
     cx.buffer.carried.next = Some(carried);
     Ok(gathered)
 }
@@ -122,6 +114,7 @@ fn draw(
     trainer: &mut Trainer<'_>,
     cx: &StepContext<'_>,
     groups: &mut [Group],
+    step: u32,
 ) -> Result<(u64, Vec<usize>, Gathered)> {
     let size = cx.run.rollout.group_size as usize;
     let wanted = cx.run.rollout.prompts_per_step as usize;
@@ -153,7 +146,7 @@ fn draw(
             deal.in_order(all.into_iter().map(|part| part.pieces).collect(), size).collect()
         }
     };
-    let gathered = take(trainer, groups, pieces, ticks, stats);
+    let gathered = take((trainer, step), groups, pieces, ticks, stats);
     Ok((ticks, times.chosen(), gathered))
 }
 
@@ -213,7 +206,7 @@ fn cut(part: &mut RankDrawn, drawn: &[Drawn], ticks: u64) {
 
 /// Adds the new tokens to their groups. Returns what is counted of them.
 fn take(
-    trainer: &mut Trainer<'_>,
+    (trainer, step): (&Trainer<'_>, u32),
     groups: &mut [Group],
     pieces: Vec<Piece>,
     ticks: u64,
@@ -228,7 +221,7 @@ fn take(
             lengths.push((group.item.ids.len() + response.ids.len(), piece.ids.len()));
             gathered.tokens += piece.ids.len();
             response.add(&piece.ids, &piece.logprobs, version);
-            response.finish = response.finish.or(piece.finish);
+            piece.finish.into_iter().for_each(|finish| response.end(finish, step));
         }
     }
     // A prompt counts when its first tokens are drawn.
@@ -239,75 +232,4 @@ fn take(
     let drawn = gathered.tokens as f64 / (places * ticks).max(1) as f64;
     gathered.carry = Some(CarryReport { idle_share: 1.0 - drawn, ..CarryReport::default() });
     gathered
-}
-
-/// Grades the groups of a step: of several ranks each its part. Their responses are then the trainer's `samples`.
-fn grade(
-    trainer: &mut Trainer<'_>,
-    cx: &mut StepContext<'_>,
-    groups: &[Group],
-    step: u32,
-    gathered: &mut Gathered,
-) -> Result<(Vec<Scored>, Vec<String>)> {
-    let size = cx.run.rollout.group_size as usize;
-    let samples = &mut trainer.sampler.samples;
-    samples.clear();
-    for response in groups.iter().flat_map(|group| &group.responses) {
-        samples.push_response(&response.ids, &response.logprobs, response.finish.expect("it has ended"));
-    }
-    let (rank, ranks) = trainer.group.map_or((0, 1), |group| (group.rank(), group.ranks()));
-    let own: Vec<usize> = (0..groups.len()).filter(|g| g % ranks == rank).collect();
-    let own_part = grade_own(cx, groups, &own, step);
-    let parts = match trainer.group {
-        None => vec![own_part?],
-        Some(group) => exchange(group, Kind::Graded, own_part)?,
-    };
-    let mut counted = Vec::with_capacity(parts.len());
-    let (mut scored, mut texts) = (Vec::new(), Vec::new());
-    let mut parts: Vec<_> = parts
-        .into_iter()
-        .map(|part| {
-            counted.push(part.counted);
-            part.scored.into_iter().zip(part.texts)
-        })
-        .collect();
-    for s in 0..groups.len() * size {
-        let (score, text) = parts[s / size % ranks].next().expect("a rank grades its part");
-        scored.push(score);
-        texts.push(text);
-    }
-    gathered.add_counted(Counted::sum(counted));
-    for group in groups {
-        let tokens: usize = group.responses.iter().map(|response| response.ids.len()).sum();
-        trainer.lengths.add(Lengths::key(&group.item.ids), group.item.set, tokens as u64, size as u64);
-    }
-    let items: Vec<Item> = match cx.run.model_rewards.is_empty() {
-        true => Vec::new(),
-        false => groups.iter().map(|group| group.item.clone()).collect(),
-    };
-    model_reward::add(&cx.run.model_rewards, trainer, &items, size, &mut scored)?;
-    Ok((scored, texts))
-}
-
-fn grade_own(cx: &mut StepContext<'_>, groups: &[Group], own: &[usize], step: u32) -> Result<RankGraded> {
-    let size = cx.run.rollout.group_size as usize;
-    let request = Request {
-        prompts: &[],
-        group_size: size,
-        max_new_tokens: cx.run.rollout.max_new_tokens as usize,
-        sampling: sampling(&cx.run.rollout, cx.run.seed),
-        eos: cx.eos,
-        first_sample_id: 0,
-        numbers: &[],
-    };
-    let steps = [step, cx.run.train.steps];
-    let of = GradedRequest { request, items: &[], text: cx.text, rollout: &cx.run.rollout, steps };
-    let mut grading = Grading::begin(cx.rewards, &of, own.iter().map(|g| &groups[*g].item))?;
-    let responses = own.iter().flat_map(|g| &groups[*g].responses);
-    for (s, response) in responses.enumerate() {
-        grading.ended(s, &response.ids, response.finish.expect("it has ended"));
-    }
-    let texts = grading.texts();
-    let scored = cx.rewards.finish()?;
-    Ok(RankGraded { scored, texts, counted: Counted::of(cx.rewards) })
 }
