@@ -8,6 +8,7 @@ use super::values::DynamicSampling;
 use plimsoll_algo::advantage::Advantage;
 use plimsoll_base::Result;
 use plimsoll_reward::RewardSpec;
+use plimsoll_textenv::Kind;
 
 /// Requires samples of prompts that are compared with nothing but their group.
 pub(super) fn check(run: &RunFile, at: &Provenance) -> Result<()> {
@@ -70,13 +71,26 @@ fn per_response(run: &RunFile, at: &Provenance) -> Result<()> {
 fn hindrance(run: &RunFile) -> Option<(String, &'static str)> {
     let (loss, baseline) = (&run.loss, run.loss.baseline());
     let advantage = format!("loss.advantage = \"{baseline}\"");
+    let env = run.environment.as_ref().map_or("", |environment| &environment.env);
+    let of_environment = |is_so: fn(&Kind) -> bool| {
+        run.environment.is_some() && Kind::parse(env).is_ok_and(|kind| is_so(&kind))
+    };
     [
         (
             run.method.spec().sampling.is_none(),
             format!("method = \"{}\"", run.method),
             "which samples nothing",
         ),
-        (run.environment.is_some(), "environment.env".into(), "whose episodes are played in one step"),
+        (
+            of_environment(|kind| kind.is_agents()),
+            "environment.env = \"http-agent\"".into(),
+            "whose agents hold their conversations in programs that know no steps",
+        ),
+        (
+            of_environment(|kind| kind.is_python()),
+            format!("environment.env = \"{env}\""),
+            "whose worker cannot take back a turn that was played after the step's tick",
+        ),
         (run.rollout.policy_lag > 0, "rollout.policy_lag".into(), "which makes samples old in another way"),
         (
             loss.dynamic_sampling.and_then(DynamicSampling::filter).is_some(),

@@ -288,7 +288,10 @@ impl RunShape {
         if training.carried == 0 {
             0
         } else {
-            tokens * CARRIED_BYTES_PER_TOKEN + (self.engine.samples * CARRIED_BYTES) as u64
+            let all = self.engine.prompt_tokens + self.engine.new_tokens;
+            // The texts of episodes: before a step, while it is made and after it.
+            let episodes = 3 * self.episodes.host_bytes(self.engine.samples, all);
+            tokens * CARRIED_BYTES_PER_TOKEN + (self.engine.samples * CARRIED_BYTES) as u64 + episodes
         }
     }
 

@@ -21,6 +21,8 @@ pub(crate) const STACK_BYTES: usize = 1 << 20;
 #[derive(Clone, Debug)]
 pub enum Job {
     Reset(Start),
+    /// Begins an episode of a built-in environment and takes it up after some turns.
+    TakeUp(Start, usize),
     /// The model's turn, with its tool calls: objects with `name` and `arguments`.
     Step(String, Vec<Value>),
     /// Asks for the reward of the whole episode, if `About::scores_at_end`.
@@ -243,6 +245,11 @@ impl Host {
                 let episode = slots.entry(slot).or_insert_with(|| make());
                 Ok(Some(match job {
                     Job::Reset(start) => Said { messages: episode.reset(&start), ..Said::default() },
+                    Job::TakeUp(start, turns) => {
+                        let messages = episode.reset(&start);
+                        episode.take_up(turns);
+                        Said { messages, ..Said::default() }
+                    }
                     Job::Step(response, _) => episode.step(&response)?,
                     Job::End => Said::end(0.0),
                 }))
@@ -264,6 +271,7 @@ impl Host {
                         let messages = messages(episodes.reset(slot, seed, prompt, arguments)?);
                         Some(Said { messages, columns, ..Said::default() })
                     }
+                    Job::TakeUp(..) => unreachable!("only built-in environments are taken up"),
                     Job::Step(response, calls) => episodes.step(slot, &response, &calls)?.map(|turn| Said {
                         messages: messages(turn.messages),
                         reward: turn.reward,

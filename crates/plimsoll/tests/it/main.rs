@@ -13,6 +13,7 @@ mod agent_python;
 mod agents;
 mod attacks;
 mod carry;
+mod carry_episodes;
 mod carry_grades;
 mod collect;
 mod collect_policy;

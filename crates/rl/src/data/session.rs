@@ -159,7 +159,9 @@ impl Session {
 /// Errors: `data-too-small`.
 fn check_under_way(run: &RunSpec, data: &Dataset) -> Result<()> {
     let (rows, under_way) = (data.rows(), run.prompts_under_way());
-    let Some(rows) = rows.filter(|rows| run.carries() && *rows < under_way) else { return Ok(()) };
+    // An environment has as many prompts as there are seeds.
+    let has_rows = run.carries() && run.environment.is_none();
+    let Some(rows) = rows.filter(|rows| has_rows && *rows < under_way) else { return Ok(()) };
     let message = format!("the data has {rows} rows, and {under_way} prompts are to be under way");
     let step = u64::from(run.rollout.prompts_per_step);
     let hint = match rows > step {

@@ -95,12 +95,15 @@ impl<'r> LanguageRun<'r> {
     /// Restores the groups that had not ended.
     fn restore_carried(&mut self, folder: &Path, count: u64) -> Result<()> {
         let Session { data, text, .. } = &mut self.session;
-        let text = &*text;
+        let (text, episodes) = (&*text, &mut self.episodes);
         let mut item = |position: u64| {
-            data.batch(text, position, 1).map(|mut items| items.pop().expect("one position, one prompt"))
+            let items = match episodes {
+                Some(episodes) => episodes.prompts(text, position, 1),
+                None => data.batch(text, position, 1),
+            };
+            items.map(|mut items| items.pop().expect("one position, one prompt"))
         };
-        let rollout = &self.run.rollout;
-        let most = (rollout.group_size as usize, rollout.max_new_tokens as usize);
+        let most = (self.run.rollout.group_size as usize, self.run.response_tokens_max());
         self.buffer.carried = Carried::read(&folder.join(CARRIED), count, most, &mut item)?;
         Ok(())
     }

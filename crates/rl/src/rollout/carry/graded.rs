@@ -6,6 +6,7 @@
 
 use super::groups::{Group, Response};
 use crate::context::StepContext;
+use crate::episodes::{EpisodeSoFar, Events};
 use crate::roles::Trainer;
 use crate::rollout::counted::Counted;
 use crate::rollout::exchange::exchange;
@@ -15,11 +16,12 @@ use plimsoll_base::Result;
 use plimsoll_config::RunSpec;
 use plimsoll_infer::grading::{self, GradedRequest, Grading};
 use plimsoll_infer::model_reward;
+use plimsoll_infer::responder::Responder;
 use plimsoll_infer::sampler::sampling;
 use plimsoll_infer::text::{Item, TextModel};
 use plimsoll_ranks::Group as Ranks;
 use plimsoll_reward::{Rewards, Scored};
-use plimsoll_rollout::{Lengths, Request};
+use plimsoll_rollout::{Request, Turn};
 
 /// What one rank graded.
 struct RankGraded {
@@ -103,16 +105,46 @@ pub(super) fn grade(
         texts.push(text);
     }
     gathered.add_counted(Counted::sum(counted));
-    for group in groups {
-        let tokens: usize = group.responses.iter().map(|response| response.ids.len()).sum();
-        trainer.lengths.add(Lengths::key(&group.item.ids), group.item.set, tokens as u64, size as u64);
-    }
+    learn_lengths(trainer, groups);
     let items: Vec<Item> = match cx.run.model_rewards.is_empty() {
         true => Vec::new(),
         false => groups.iter().map(|group| group.item.clone()).collect(),
     };
     model_reward::add(&cx.run.model_rewards, trainer, &items, size, &mut scored)?;
     Ok((scored, texts))
+}
+
+fn learn_lengths(trainer: &mut Trainer<'_>, groups: &[Group]) {
+    for group in groups {
+        let tokens: usize = group.responses.iter().map(|response| response.ids.len()).sum();
+        let (key, set) = group.key();
+        trainer.lengths.add(key, set, tokens as u64, group.responses.len() as u64);
+    }
+}
+
+/// Hands over the episodes of a step, whose environment gave their rewards, and returns their scores. Their tokens are
+/// then the trainer's `samples`.
+///
+/// Errors: `text-environment-failing`.
+pub(super) fn hand_over(
+    trainer: &mut Trainer<'_>,
+    cx: &mut StepContext<'_>,
+    groups: &[Group],
+    events: Vec<Events>,
+    gathered: &mut Gathered,
+) -> Result<Vec<Scored>> {
+    let samples = &mut trainer.sampler.samples;
+    samples.clear();
+    for response in groups.iter().flat_map(|group| &group.responses) {
+        let turns: Vec<Turn> = response.turns.iter().map(|of| of.turn).collect();
+        samples.push_turns(&response.ids, &response.logprobs, &turns);
+    }
+    let episodes = cx.episodes.as_mut().expect("the step is one of episodes");
+    let trained: Vec<EpisodeSoFar<'_>> = groups.iter().flat_map(Group::episodes).collect();
+    episodes.set_trained(trainer.updates(), &trained, events)?;
+    gathered.episodes = Some(episodes.report());
+    learn_lengths(trainer, groups);
+    Ok(episodes.scored(cx.rewards))
 }
 
 fn grade_own(cx: &mut StepContext<'_>, own: &[&Group], step: u32) -> Result<RankGraded> {

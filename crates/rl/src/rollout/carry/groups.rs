@@ -1,10 +1,11 @@
 //! The groups under way, as they are between two steps and in a checkpoint: the tokens of each response, with the
 //! log-probability and the version of the weights that drew each.
 
+use crate::episodes::{CarriedTurn, EpisodeSoFar};
 use plimsoll_base::{Error, Result};
 use plimsoll_files::{FileRecord, write_new_lines};
 use plimsoll_infer::text::Item;
-use plimsoll_rollout::{Finish, SoFar};
+use plimsoll_rollout::{Finish, Lengths, SoFar};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -22,6 +23,10 @@ pub(super) struct Response {
     pub finish: Option<Finish>,
     /// The step in which it ended, if it has.
     pub ended_in: u32,
+    /// The turns of an episode.
+    pub turns: Vec<CarriedTurn>,
+    /// True of an episode that a fault ended.
+    pub has_fault: bool,
 }
 
 impl Response {
@@ -35,6 +40,13 @@ impl Response {
         self.ids.extend_from_slice(ids);
         self.logprobs.extend_from_slice(logprobs);
         self.versions.resize(self.ids.len(), version);
+    }
+
+    /// Returns the versions of the weights that drew its tokens; an environment's have none.
+    pub(super) fn drawn(&self) -> impl Iterator<Item = u64> + '_ {
+        let whole = if self.turns.is_empty() { 0..self.ids.len() } else { 0..0 };
+        let tokens = self.turns.iter().map(|of| of.turn.tokens()).chain([whole]);
+        tokens.flatten().map(|token| self.versions[token])
     }
 
     /// Returns where it goes on.
@@ -62,6 +74,22 @@ impl Group {
         self.first_sample_id + response as u64
     }
 
+    /// Returns under what the lengths of its responses are learned: the key and the data set.
+    pub(super) fn key(&self) -> (u64, usize) {
+        (Lengths::key(&self.item.ids), self.item.set)
+    }
+
+    /// Returns its episodes as far as they have come.
+    pub(super) fn episodes(&self) -> impl Iterator<Item = EpisodeSoFar<'_>> {
+        self.responses.iter().map(|response| EpisodeSoFar {
+            position: self.position,
+            item: &self.item,
+            turns: &response.turns,
+            has_ended: response.finish.is_some(),
+            has_fault: response.has_fault,
+        })
+    }
+
     pub(super) fn has_ended(&self) -> bool {
         self.responses.iter().all(|response| response.finish.is_some())
     }
@@ -69,7 +97,7 @@ impl Group {
     /// True if a response has not ended, and at least `most` of its tokens are of older weights, as all are when a step
     /// begins.
     pub(super) fn is_due(&self, most: Option<u32>) -> bool {
-        let old = |response: &Response| response.finish.is_none().then_some(response.ids.len());
+        let old = |response: &Response| response.finish.is_none().then(|| response.drawn().count());
         most.is_some_and(|most| self.responses.iter().filter_map(old).any(|tokens| tokens >= most as usize))
     }
 }
@@ -101,6 +129,10 @@ struct LineResponse {
     /// How it ended, and in which step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     ended: Option<(Finish, u32)>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    turns: Vec<CarriedTurn>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    has_fault: bool,
 }
 
 impl Carried {
@@ -174,11 +206,13 @@ impl LineResponse {
             logprobs: response.logprobs.iter().map(|logprob| logprob.to_bits()).collect(),
             versions: versions.collect(),
             ended: response.finish.map(|finish| (finish, response.ended_in)),
+            turns: response.turns.clone(),
+            has_fault: response.has_fault,
         }
     }
 
     fn whole(self, most: usize) -> std::result::Result<Response, String> {
-        let LineResponse { ids, logprobs, versions, ended } = self;
+        let LineResponse { ids, logprobs, versions, ended, turns, has_fault } = self;
         let drawn: u64 = versions.iter().map(|(_, tokens)| u64::from(*tokens)).sum();
         if ids.len() != logprobs.len() || ids.len() as u64 != drawn || ids.len() > most {
             return Err(format!(
@@ -186,6 +220,10 @@ impl LineResponse {
                 ids.len(),
                 logprobs.len()
             ));
+        }
+        let is_inside = |of: &CarriedTurn| of.turn.start <= of.turn.end && of.turn.end as usize <= ids.len();
+        if !turns.iter().all(is_inside) {
+            return Err(format!("a turn beyond the {} tokens of its response", ids.len()));
         }
         if ended.is_none() && ids.len() == most {
             return Err(format!("a response of {most} tokens goes on"));
@@ -196,6 +234,8 @@ impl LineResponse {
             versions: versions.into_iter().flat_map(|(at, tokens)| vec![at; tokens as usize]).collect(),
             finish: ended.map(|(finish, _)| finish),
             ended_in: ended.map_or(0, |(_, step)| step),
+            turns,
+            has_fault,
         })
     }
 }

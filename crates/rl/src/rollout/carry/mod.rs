@@ -10,6 +10,8 @@
 mod drawing;
 mod graded;
 mod groups;
+mod piece;
+mod playing;
 mod report;
 mod step;
 mod times;

@@ -22,7 +22,7 @@ pub(crate) struct CarryReport {
 impl CarryReport {
     /// Counts the ages of trained tokens.
     pub(super) fn count<'r>(&mut self, responses: impl Iterator<Item = &'r Response>, version: u64) {
-        let ages = responses.flat_map(|response| &response.versions).map(|drawn| version - drawn);
+        let ages = responses.flat_map(Response::drawn).map(|drawn| version - drawn);
         let (mut tokens, mut sum, mut old) = (0u64, 0u64, 0u64);
         ages.for_each(|age| (tokens, sum, old) = (tokens + 1, sum + age, old + u64::from(age > 0)));
         let of = |count: u64| count as f64 / tokens.max(1) as f64;

@@ -1,42 +1,29 @@
 //! The rollout of a step with carried groups: prompts join, all draw to the step's tick, and the groups that have ended
 //! are graded (`graded.rs`); the others stay under way.
 
-use super::drawing::{Drawing, Drawn};
-use super::graded::{grade, grade_ahead};
+use super::drawing::{Drawing, Drawn, Responding};
+use super::graded::{grade, grade_ahead, hand_over};
 use super::groups::{Group, Response};
+use super::piece::{Piece, RankDrawn};
+use super::playing::play;
 use super::report::CarryReport;
 use super::times::Times;
 use crate::context::StepContext;
+use crate::episodes::Events;
 use crate::flops::forward_flops;
 use crate::roles::Trainer;
 use crate::rollout::buffer::SampleGroup;
 use crate::rollout::exchange::{Deal, SentStats, exchange};
 use crate::rollout::gather::Gathered;
-use crate::rollout::packed::{Kind, packed};
+use crate::rollout::packed::Kind;
 use plimsoll_base::Result;
 use plimsoll_infer::responder::Responder;
 use plimsoll_infer::responses::TextStop;
 use plimsoll_infer::sampler::sampling;
 use plimsoll_reward::Scored;
-use plimsoll_rollout::{Finish, Lengths, Request, RolloutStats, SoFar, StopCondition};
+use plimsoll_rollout::{Request, RolloutStats, SoFar, StopCondition};
 use plimsoll_run::status::Doing;
 use std::time::Instant;
-
-/// The tokens of a response that a step drew.
-struct Piece {
-    ids: Vec<u32>,
-    logprobs: Vec<f32>,
-    /// How the response ended, if it did.
-    finish: Option<Finish>,
-}
-packed!(Piece { ids: Vec<u32>, logprobs: Vec<f32>, finish: Option<Finish> });
-
-/// What one rank drew.
-struct RankDrawn {
-    pieces: Vec<Piece>,
-    stats: SentStats,
-}
-packed!(RankDrawn { pieces: Vec<Piece>, stats: SentStats });
 
 /// Fills `cx.buffer` with the groups of a step, moves `cx.cursor` past the prompts that joined, and leaves the others
 /// to be committed.
@@ -47,7 +34,7 @@ pub(crate) fn gather(trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, step: 
     // After a resume, those of earlier steps.
     grade_ahead(cx.rewards, trainer.group, (cx.run, cx.text), &cx.buffer.carried.groups);
     let (mut groups, joined) = under_way(cx)?;
-    let (ticks, chosen, mut gathered) = draw(trainer, cx, &mut groups, step)?;
+    let Drew { ticks, chosen, mut gathered, events } = draw(trainer, cx, &mut groups, step)?;
     let size = cx.run.rollout.group_size as usize;
     cx.cursor.data_position += joined as u64;
     cx.cursor.next_sample_id += (joined * size) as u64;
@@ -61,7 +48,10 @@ pub(crate) fn gather(trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, step: 
     gathered.rollout_s = started.elapsed().as_secs_f64();
     (cx.edge)(Doing::Reward);
     let graded = Instant::now();
-    let (scored, texts) = grade(trainer, cx, &taken, step, &mut gathered)?;
+    let (scored, texts) = match cx.episodes.is_some() {
+        true => (hand_over(trainer, cx, &taken, events, &mut gathered)?, Vec::new()),
+        false => grade(trainer, cx, &taken, step, &mut gathered)?,
+    };
     gathered.reward_s = graded.elapsed().as_secs_f64();
 
     let version = trainer.updates();
@@ -98,7 +88,10 @@ fn under_way(cx: &mut StepContext<'_>) -> Result<(Vec<Group>, usize)> {
         (cx.cursor.data_position, u64::from(cx.run.train.steps) * cx.run.prompts_per_rollout());
     let room = cx.run.prompts_under_way().saturating_sub(groups.len() as u64);
     let joined = room.min(last.saturating_sub(first)) as usize;
-    let items = (cx.prompts)(first, joined)?;
+    let items = match &mut cx.episodes {
+        Some(episodes) => episodes.prompts(cx.text, first, joined)?,
+        None => (cx.prompts)(first, joined)?,
+    };
     (cx.edge)(Doing::Rollout);
     groups.extend(items.into_iter().zip(0..).map(|(item, n)| Group {
         position: first + n,
@@ -109,13 +102,24 @@ fn under_way(cx: &mut StepContext<'_>) -> Result<(Vec<Group>, usize)> {
     Ok((groups, joined))
 }
 
-/// Draws to the step's tick. Returns it, and the groups that the step trains.
+/// What was drawn to the step's tick.
+#[derive(Default)]
+struct Drew {
+    ticks: u64,
+    /// The groups that the step trains.
+    chosen: Vec<usize>,
+    gathered: Gathered,
+    /// What environments did, by rank.
+    events: Vec<Events>,
+}
+
+/// Draws to the step's tick.
 fn draw(
     trainer: &mut Trainer<'_>,
-    cx: &StepContext<'_>,
+    cx: &mut StepContext<'_>,
     groups: &mut [Group],
     step: u32,
-) -> Result<(u64, Vec<usize>, Gathered)> {
+) -> Result<Drew> {
     let size = cx.run.rollout.group_size as usize;
     let wanted = cx.run.rollout.prompts_per_step as usize;
     let due = groups.iter().map(|group| group.is_due(cx.run.rollout.lag_tokens_max));
@@ -123,85 +127,97 @@ fn draw(
     let ended = groups.iter().enumerate().filter(|(_, group)| group.has_ended());
     ended.for_each(|(g, _)| times.end(g, 0));
     if times.bound() == 0 {
-        return Ok((0, times.chosen(), Gathered::default()));
+        return Ok(Drew { chosen: times.chosen(), ..Drew::default() });
     }
-    let keys = groups.iter().map(|group| (Lengths::key(&group.item.ids), group.item.set));
+    let keys = groups.iter().map(Group::key);
     let deal = trainer.group.map(|ranks| (Deal::new(ranks, &trainer.lengths, keys), ranks));
     let own: Vec<usize> = match &deal {
         Some((deal, ranks)) => deal.own(ranks),
         None => (0..groups.len()).collect(),
     };
-    let (drawn, times, mut own_part) = draw_own(trainer, cx, groups, &own, times)?;
+    let (times, own_part) = draw_own(trainer, cx, groups, &own, times)?;
     let ticks = times.bound();
-    cut(&mut own_part, &drawn, ticks);
+    let all = match &deal {
+        None => vec![own_part],
+        Some((_, ranks)) => exchange(ranks, Kind::Samples, Ok(own_part))?,
+    };
     let mut stats = RolloutStats::default();
+    all.iter().for_each(|part| part.stats.add_to(&mut stats));
+    let (mut pieces, events): (Vec<_>, Vec<_>) = all.into_iter().map(|it| (it.pieces, it.events)).unzip();
     let pieces = match &deal {
-        None => {
-            own_part.stats.add_to(&mut stats);
-            own_part.pieces
-        }
-        Some((deal, ranks)) => {
-            let all = exchange(ranks, Kind::Samples, Ok(own_part))?;
-            all.iter().for_each(|part| part.stats.add_to(&mut stats));
-            deal.in_order(all.into_iter().map(|part| part.pieces).collect(), size).collect()
-        }
+        None => pieces.remove(0),
+        Some((deal, _)) => deal.in_order(pieces, size).collect(),
     };
     let gathered = take((trainer, step), groups, pieces, ticks, stats);
-    Ok((ticks, times.chosen(), gathered))
+    Ok(Drew { ticks, chosen: times.chosen(), gathered, events })
 }
 
-/// Draws this rank's responses.
+/// Draws this rank's responses to the step's tick.
 fn draw_own(
     trainer: &mut Trainer<'_>,
-    cx: &StepContext<'_>,
+    cx: &mut StepContext<'_>,
     groups: &[Group],
     own: &[usize],
     times: Times,
-) -> Result<(Vec<Drawn>, Times, RankDrawn)> {
+) -> Result<(Times, RankDrawn)> {
     let (rollout, size) = (&cx.run.rollout, cx.run.rollout.group_size as usize);
     let of_own: Vec<&Group> = own.iter().map(|g| &groups[*g]).collect();
-    let responses: Vec<&Response> = of_own.iter().flat_map(|group| &group.responses).collect();
     let first_sample_id = of_own.iter().map(|group| group.first_sample_id).min().unwrap_or(0);
     let prompts: Vec<&[u32]> = of_own.iter().map(|group| group.item.ids.as_slice()).collect();
     let number = |group: &&Group| ((group.first_sample_id - first_sample_id) / size as u64) as usize;
     let numbers: Vec<usize> = of_own.iter().map(number).collect();
-    let new_tokens = rollout.max_new_tokens as usize;
     let request = Request {
         prompts: &prompts,
         group_size: size,
-        max_new_tokens: new_tokens,
+        max_new_tokens: rollout.max_new_tokens as usize,
         sampling: sampling(rollout, cx.run.seed),
         eos: cx.eos,
         first_sample_id,
         numbers: &numbers,
     };
-    let mut stop = TextStop::new(cx.text, &rollout.stop, responses.len())?;
-    for (s, response) in responses.iter().enumerate().filter(|_| !rollout.stop.is_empty()) {
+    match cx.episodes.is_some() {
+        true => play(trainer, cx, &of_own, &request, (own, times)),
+        false => respond(trainer, cx, &of_own, &request, (own, times)),
+    }
+}
+
+/// Draws this rank's responses without an environment.
+fn respond(
+    trainer: &mut Trainer<'_>,
+    cx: &StepContext<'_>,
+    groups: &[&Group],
+    request: &Request<'_>,
+    (numbers, times): (&[usize], Times),
+) -> Result<(Times, RankDrawn)> {
+    let responses: Vec<&Response> = groups.iter().flat_map(|group| &group.responses).collect();
+    let stops = &cx.run.rollout.stop;
+    let mut stop = TextStop::new(cx.text, stops, responses.len())?;
+    for (s, response) in responses.iter().enumerate().filter(|_| !stops.is_empty()) {
         // A stop string may have begun in an earlier step.
         (1..=response.ids.len()).for_each(|drawn| _ = stop.stops(s, &response.ids[..drawn]));
     }
     let begun: Vec<SoFar<'_>> = responses.iter().map(|response| response.begun()).collect();
     let drawn = responses.iter().map(|response| Drawn::new(response.ids.len(), response.finish.is_some()));
-    let mut drawing = Drawing::new(stop, (new_tokens, size), own, drawn.collect(), times, trainer.group);
-    let ran = trainer.rollout_from(&request, &begun, &mut drawing);
-    let (stats, drawn, times) = drawing.finish(ran)?;
-    let samples = &trainer.sampler.samples;
-    let new = |(s, of): (usize, &Drawn)| {
-        let tokens = if of.ticks > 0 { of.start..samples.ids(s).len() } else { 0..0 };
-        let (ids, logprobs) = (samples.ids(s)[tokens.clone()].to_vec(), samples.logprobs(s)[tokens].to_vec());
-        Piece { ids, logprobs, finish: of.finish }
+    let drawing = Drawing::new(request.group_size, numbers, drawn.collect(), times, trainer.group);
+    let mut responding = Responding { stop, new_tokens: request.max_new_tokens, drawing };
+    let ran = trainer.rollout_from(request, &begun, &mut responding);
+    let mut drawing = responding.drawing;
+    let stats = drawing.finish(ran)?;
+    let (samples, ticks) = (&trainer.sampler.samples, drawing.times.bound());
+    // What was drawn after the step's tick is dropped.
+    let piece = |(s, of): (usize, &Drawn)| {
+        let drawn = of.ticks.min(ticks) as usize;
+        let tokens = if drawn > 0 { of.start..of.start + drawn } else { 0..0 };
+        Piece {
+            ids: samples.ids(s)[tokens.clone()].to_vec(),
+            logprobs: samples.logprobs(s)[tokens].to_vec(),
+            finish: of.finish.filter(|_| of.ticks <= ticks),
+            turns: Vec::new(),
+            has_fault: false,
+        }
     };
-    let pieces = drawn.iter().enumerate().map(new).collect();
-    Ok((drawn, times, RankDrawn { pieces, stats: SentStats::of(&stats) }))
-}
-
-/// Drops what was drawn after the step's tick.
-fn cut(part: &mut RankDrawn, drawn: &[Drawn], ticks: u64) {
-    for (piece, _) in part.pieces.iter_mut().zip(drawn).filter(|(_, of)| of.ticks > ticks) {
-        piece.ids.truncate(ticks as usize);
-        piece.logprobs.truncate(ticks as usize);
-        piece.finish = None;
-    }
+    let pieces = drawing.drawn.iter().enumerate().map(piece).collect();
+    Ok((drawing.times, RankDrawn { pieces, stats: SentStats::of(&stats), events: Events::default() }))
 }
 
 /// Adds the new tokens to their groups. Returns what is counted of them.
@@ -219,8 +235,13 @@ fn take(
         for (response, piece) in group.responses.iter_mut().zip(pieces.by_ref()) {
             places += u64::from(response.finish.is_none());
             lengths.push((group.item.ids.len() + response.ids.len(), piece.ids.len()));
-            gathered.tokens += piece.ids.len();
             response.add(&piece.ids, &piece.logprobs, version);
+            gathered.tokens += match piece.turns.is_empty() {
+                true => piece.ids.len(),
+                false => piece.turns.iter().map(|of| of.turn.tokens().len()).sum(),
+            };
+            response.turns.extend(piece.turns);
+            response.has_fault |= piece.has_fault;
             piece.finish.into_iter().for_each(|finish| response.end(finish, step));
         }
     }
@@ -230,6 +251,7 @@ fn take(
     let spec = &trainer.sampler.shape.spec;
     gathered.flops = forward_flops(spec, new.map(|group| group.item.ids.len()), lengths.into_iter());
     let drawn = gathered.tokens as f64 / (places * ticks).max(1) as f64;
-    gathered.carry = Some(CarryReport { idle_share: 1.0 - drawn, ..CarryReport::default() });
+    // A turn may end after the step's tick.
+    gathered.carry = Some(CarryReport { idle_share: (1.0 - drawn).max(0.0), ..CarryReport::default() });
     gathered
 }
