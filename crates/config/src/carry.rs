@@ -29,6 +29,10 @@ pub(super) fn check(run: &RunFile, at: &Provenance) -> Result<()> {
         }
     }
     per_response(run, at)?;
+    if replays(run) && (rollout.carry == 0 || !of_environment(run, Kind::is_python)) {
+        let message = "environment.replay without rollout.carry and an environment in Python, which alone is played again";
+        return Err(contradiction(at, "environment.replay", message).hint("remove environment.replay"));
+    }
     if rollout.carry == 0 {
         return Ok(());
     }
@@ -67,14 +71,20 @@ fn per_response(run: &RunFile, at: &Provenance) -> Result<()> {
     Ok(())
 }
 
+/// Returns true if the run has an environment of such a kind.
+fn of_environment(run: &RunFile, is_so: fn(&Kind) -> bool) -> bool {
+    let kind = run.environment.as_ref().map(|environment| Kind::parse(&environment.env));
+    kind.and_then(Result::ok).is_some_and(|kind| is_so(&kind))
+}
+
+fn replays(run: &RunFile) -> bool {
+    run.environment.as_ref().is_some_and(|environment| environment.replay)
+}
+
 /// Returns the setting that does not go with groups of several steps, and why.
 fn hindrance(run: &RunFile) -> Option<(String, &'static str)> {
     let (loss, baseline) = (&run.loss, run.loss.baseline());
     let advantage = format!("loss.advantage = \"{baseline}\"");
-    let env = run.environment.as_ref().map_or("", |environment| &environment.env);
-    let of_environment = |is_so: fn(&Kind) -> bool| {
-        run.environment.is_some() && Kind::parse(env).is_ok_and(|kind| is_so(&kind))
-    };
     [
         (
             run.method.spec().sampling.is_none(),
@@ -82,14 +92,19 @@ fn hindrance(run: &RunFile) -> Option<(String, &'static str)> {
             "which samples nothing",
         ),
         (
-            of_environment(|kind| kind.is_agents()),
+            of_environment(run, Kind::is_agents),
             "environment.env = \"http-agent\"".into(),
             "whose agents hold their conversations in programs that know no steps",
         ),
         (
-            of_environment(|kind| kind.is_python()),
-            format!("environment.env = \"{env}\""),
-            "whose worker cannot take back a turn that was played after the step's tick",
+            of_environment(run, Kind::is_graded),
+            "environment.env = \"tools\"".into(),
+            "whose episodes the run's rewards grade, all at once",
+        ),
+        (
+            of_environment(run, Kind::is_python) && !replays(run),
+            "environment.replay = false".into(),
+            "where a worker cannot take back a turn that was played after the step's tick",
         ),
         (run.rollout.policy_lag > 0, "rollout.policy_lag".into(), "which makes samples old in another way"),
         (

@@ -36,7 +36,7 @@ fn words(env: &str, more: &[&str]) -> Vec<String> {
 const CARRIED: [&str; 2] = ["rollout.carry=3", "train.steps=6"];
 
 /// Sums that are asked for twice, by a model of 15 tokens.
-fn sums(more: &[&str]) -> Vec<String> {
+pub fn sums(more: &[&str]) -> Vec<String> {
     let sets = [
         "environment.env=text:second-try",
         "rollout.prompts_per_step=2",
@@ -49,12 +49,12 @@ fn sums(more: &[&str]) -> Vec<String> {
     [&sets[..], &CARRIED[..], more].concat().iter().map(|set| set.to_string()).collect()
 }
 
-fn of(folder: &Run, dir: &str, name: &str) -> Vec<f64> {
+pub fn of(folder: &Run, dir: &str, name: &str) -> Vec<f64> {
     folder.metrics(dir).iter().map(|step| number(step, name)).collect()
 }
 
 /// The lines of a run's episodes.
-fn lines(folder: &Run, dir: &str, steps: u64) -> Vec<Value> {
+pub fn lines(folder: &Run, dir: &str, steps: u64) -> Vec<Value> {
     (1..=steps).flat_map(|step| folder.read_lines(&format!("{dir}/samples/step-{step:06}.jsonl"))).collect()
 }
 

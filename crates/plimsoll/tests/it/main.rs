@@ -15,6 +15,7 @@ mod attacks;
 mod carry;
 mod carry_episodes;
 mod carry_grades;
+mod carry_replay;
 mod collect;
 mod collect_policy;
 mod collect_python;

@@ -7,6 +7,7 @@
 
 use super::episode::{Episode, PlayedTurn};
 use super::fault::Fault;
+use super::glue::Glue;
 use super::round::{Episodes, Heard, Talk};
 use super::turn::CarriedTurn;
 use crate::rollout::packed::packed;
@@ -15,7 +16,7 @@ use plimsoll_config::Rollout;
 use plimsoll_infer::text::{Item, TextModel};
 use plimsoll_rollout::{Finish, StopCondition, Turn};
 use plimsoll_text::Message;
-use plimsoll_textenv::{EnvironmentTally, Job, Start};
+use plimsoll_textenv::{EnvironmentTally, HadTurn, Hosts, Job, Start};
 use serde_json::Value;
 
 /// An episode as far as it has come.
@@ -87,12 +88,28 @@ impl Episodes {
     ) -> Result<CarriedTalk<'s>> {
         self.hosts.drain();
         self.set_played(so_far);
-        let open = || so_far.iter().enumerate().filter(|(_, of)| !of.has_ended);
-        open().for_each(|(slot, of)| {
-            self.hosts.ask(slot, Job::TakeUp(Start::train(self.seed, of.position), of.turns.len()));
-        });
-        for _ in open() {
-            self.hosts.take(true).expect("every episode has a reply").outcome?;
+        let open: Vec<usize> = (0..so_far.len()).filter(|slot| !so_far[*slot].has_ended).collect();
+        let job = |slot: usize, hosts: &Hosts| {
+            let glue = Glue { text, tools: &hosts.about().tools };
+            let turns = so_far[slot].turns.iter().map(|of| had(glue, of)).collect();
+            Job::TakeUp(self.played[slot].start, turns)
+        };
+        open.iter().for_each(|slot| self.hosts.ask(*slot, job(*slot, &self.hosts)));
+        let (mut left, mut tried) = (open.len(), vec![false; so_far.len()]);
+        while left > 0 {
+            let reply = self.hosts.take(true).expect("every episode has a reply");
+            let (slot, first) = (reply.slot, messages_of(so_far[reply.slot].item));
+            match reply.outcome {
+                Ok(Some(said)) if said.messages == first => left -= 1,
+                Ok(Some(_)) => return Err(self.begins_differently(slot)),
+                Err(error) if tried[slot] => return Err(error.fact("it was tried twice")),
+                // A worker that has ended is started again.
+                Ok(None) | Err(_) => {
+                    tried[slot] = true;
+                    let job = job(slot, &self.hosts);
+                    self.hosts.ask(slot, job);
+                }
+            }
         }
         let talk = self.talk(text, rollout, policy_version)?;
         Ok(CarriedTalk { talk, new: so_far.iter().map(|_| Vec::new()).collect() })
@@ -154,6 +171,12 @@ impl EpisodeSoFar<'_> {
     }
 }
 
+fn had(glue: Glue<'_>, of: &CarriedTurn) -> HadTurn {
+    let (_, calls) = glue.words_and_calls(&of.response);
+    let (response, said) = (of.response.clone(), of.said.clone());
+    HadTurn { response, calls, said, reward: f64::from_bits(of.reward) }
+}
+
 /// Returns the messages of a prompt.
 fn messages_of(item: &Item) -> Vec<Message> {
     let messages = item.messages.as_ref().and_then(Value::as_array);
@@ -192,6 +215,21 @@ impl CarriedTalk<'_> {
         };
         self.last(reply.slot).end = end;
         Ok(Some(reply.slot))
+    }
+
+    /// Asks an environment that scores whole episodes for the rewards of those that ended in turns that began before
+    /// tick `ticks`.
+    pub(crate) fn settle(&mut self, ticks: u64) {
+        let is_kept = |new: &Vec<NewTurn>| match new.last() {
+            Some(NewTurn { start, end: Some(End::Done | End::Limit), .. }) => *start < ticks,
+            _ => false,
+        };
+        let ended: Vec<usize> = (0..self.new.len()).filter(|slot| is_kept(&self.new[*slot])).collect();
+        for (slot, reward) in self.talk.rewards_of(&ended) {
+            if let Err(fault) = reward {
+                self.last(slot).end = Some(End::Fault(fault));
+            }
+        }
     }
 
     /// Notes that an episode is over: also if an answer had no room.

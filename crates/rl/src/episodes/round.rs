@@ -140,11 +140,7 @@ impl Episodes {
         self.reset(starts, group)?;
         for (g, episodes) in self.played.chunks(group).enumerate() {
             if episodes.iter().any(|episode| episode.messages != episodes[0].messages) {
-                let message =
-                    format!("{}: reset begins two episodes of one seed differently", self.section.env);
-                return Err(Error::new(slugs::TEXT_ENVIRONMENT_BAD_REPLY, message)
-                    .fact(format!("it is episode {}", starts[g].index))
-                    .hint("derive all randomness from the seed that reset is given"));
+                return Err(self.begins_differently(g * group));
             }
         }
         let glue = Glue { text, tools: &self.hosts.about().tools };
@@ -160,6 +156,14 @@ impl Episodes {
             }
         }
         Ok(items)
+    }
+
+    /// Makes the error of an episode that does not begin as another of its seed.
+    pub(super) fn begins_differently(&self, slot: usize) -> Error {
+        let message = format!("{}: reset begins two episodes of one seed differently", self.section.env);
+        Error::new(slugs::TEXT_ENVIRONMENT_BAD_REPLY, message)
+            .fact(format!("it is episode {}", self.played[slot].start.index))
+            .hint("derive all randomness from the seed that reset is given")
     }
 
     fn reset(&mut self, starts: &[Start], group: usize) -> Result<()> {
@@ -385,6 +389,36 @@ impl Talk<'_> {
     /// Returns an episode, and the version of the weights that play.
     pub(super) fn episode(&self, slot: usize) -> (&Episode, u64) {
         (&self.episodes.played[slot], self.episodes.policy_version)
+    }
+
+    /// Asks for the rewards of whole episodes, if the environment gives them, which go to the last turns. Returns the
+    /// episodes with their failures.
+    pub(super) fn rewards_of(
+        &mut self,
+        ended: &[usize],
+    ) -> Vec<(usize, std::result::Result<(), Option<Error>>)> {
+        let episodes = &mut *self.episodes;
+        if !episodes.hosts.about().scores_at_end {
+            return Vec::new();
+        }
+        ended.iter().for_each(|slot| episodes.hosts.ask(*slot, Job::End));
+        let mut rewarded = Vec::with_capacity(ended.len());
+        for _ in ended {
+            let reply = episodes.hosts.take(true).expect("every end has a reply");
+            rewarded.push((
+                reply.slot,
+                match reply.outcome {
+                    Ok(Some(said)) => {
+                        let turn = episodes.played[reply.slot].turns.last_mut().expect("a turn was played");
+                        turn.reward = said.reward;
+                        Ok(())
+                    }
+                    Ok(None) => Err(None),
+                    Err(fault) => Err(Some(fault)),
+                },
+            ));
+        }
+        rewarded
     }
 
     /// Takes back the answer to the last turn if no turn came after it. True if there was one.

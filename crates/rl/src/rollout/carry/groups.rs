@@ -243,6 +243,8 @@ impl LineResponse {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use plimsoll_rollout::Turn;
+    use plimsoll_text::Message;
 
     fn response(tokens: &[(u32, u64)], finish: Option<Finish>) -> Response {
         let mut response = Response { finish, ..Response::default() };
@@ -284,6 +286,30 @@ mod tests {
             let error = Carried::read(&path, count, size, &mut item).expect_err(what);
             assert!(error.slug == "checkpoint-damaged" && error.message.contains(what), "{error}");
         }
+    }
+
+    #[test]
+    fn episodes_come_back_with_their_turns_and_count_what_they_drew() {
+        let said = vec![Message::new("user", "higher")];
+        let turn = |start, end, version| CarriedTurn {
+            turn: Turn { start, end, finish: Finish::Eos },
+            response: "50".into(),
+            reward: (-0.1f64).to_bits(),
+            said: said.clone(),
+            version,
+        };
+        let mut episode = Response { turns: vec![turn(0, 2, 4), turn(5, 6, 7)], ..Response::default() };
+        episode.add(&[1, 2, 3, 3, 3], &[-0.5, -0.25, f32::NAN, f32::NAN, f32::NAN], 4);
+        episode.add(&[9], &[-1.0], 7);
+        assert_eq!(episode.drawn().collect::<Vec<_>>(), [4, 4, 7], "what was said has no version");
+        let back = LineResponse::of(&episode).whole(8).expect("whole");
+        assert_eq!((&back.turns, back.has_fault), (&episode.turns, false));
+        assert_eq!(back.logprobs[2].to_bits(), f32::NAN.to_bits());
+        let one = Group { responses: vec![episode.clone()], ..group(1) };
+        assert!(one.is_due(Some(3)) && !one.is_due(Some(4)), "it has drawn three");
+        episode.turns[1].turn.end = 7;
+        let why = LineResponse::of(&episode).whole(8).expect_err("it ends later");
+        assert_eq!(why, "a turn beyond the 6 tokens of its response");
     }
 
     #[test]

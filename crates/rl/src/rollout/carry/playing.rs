@@ -139,9 +139,15 @@ pub(super) fn play(
         .collect();
     let drawn = responses.iter().map(|response| Drawn::new(response.ids.len(), response.finish.is_some()));
     let player = |response: &&Response| Player { tokens: response.ids.len(), ..Player::default() };
+    let mut drawing = Drawing::new(request.group_size, numbers, drawn.collect(), times, trainer.group);
+    let talk = match episodes.take_up((cx.text, &cx.run.rollout), trainer.updates(), &so_far) {
+        Ok(talk) => talk,
+        // The other ranks hear of it.
+        Err(error) => return Err(drawing.finish(Err(error)).expect_err("an error comes back")),
+    };
     let mut playing = Playing {
-        talk: episodes.take_up((cx.text, &cx.run.rollout), trainer.updates(), &so_far)?,
-        drawing: Drawing::new(request.group_size, numbers, drawn.collect(), times, trainer.group),
+        talk,
+        drawing,
         players: responses.iter().map(player).collect(),
         tokens_max: trainer.sampler.shape.engine.new_tokens,
         late: VecDeque::new(),
@@ -150,6 +156,7 @@ pub(super) fn play(
     let stats = playing.drawing.finish(ran)?;
     let (times, mut events) = (playing.drawing.times.clone(), Events::default());
     let ticks = times.bound();
+    playing.talk.settle(ticks);
     let samples = &trainer.sampler.samples;
     let one = |(s, response): (usize, &&Response)| {
         playing.piece(s, response.ids.len(), samples, ticks, &mut events)
