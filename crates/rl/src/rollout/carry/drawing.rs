@@ -203,7 +203,7 @@ impl StopCondition for Responding<'_> {
         let ticks = (response.len() - self.drawing.drawn[sample].start) as u64;
         self.drawing.drew(sample, ticks);
         let is_cut = ticks >= self.drawing.bound();
-        // Not yet over for the other ranks: they hear of it at the end.
+        // `ended` follows, and counts it.
         self.drawing.drawn[sample].is_over = is_cut;
         is_cut
     }
