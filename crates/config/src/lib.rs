@@ -32,6 +32,7 @@ macro_rules! section {
 }
 
 mod agent;
+mod ahead;
 mod aliases;
 mod carry;
 mod covariance;

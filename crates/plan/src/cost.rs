@@ -527,6 +527,7 @@ mod tests {
             sequences: 32,
             response_tokens: 64,
             policy_lag: 0,
+            ahead: 0,
             carried: 0,
             holds_samples: false,
             scores_sharply: false,

@@ -56,6 +56,10 @@ const EXCHANGED_BYTES_PER_TOKEN: u64 = 2 * (8 + TEXT_BYTES_PER_TOKEN) + TEXT_BYT
 const CARRIED_BYTES_PER_TOKEN: u64 = 3 * 16 + 8;
 /// Bytes of such a response besides its tokens.
 const CARRIED_BYTES: usize = 512;
+/// Bytes per token of a rollout that waits, besides its samples: prompt and text, and the ids of a prompt.
+const AHEAD_BYTES_PER_TOKEN: u64 = TEXT_BYTES_PER_TOKEN + 4;
+/// Scores and records of a sample of a rollout that waits.
+const AHEAD_BYTES_PER_SAMPLE: u64 = 512;
 /// Lengths, scores and ends of an exchanged sample, and its records once read.
 const EXCHANGED_BYTES_PER_SAMPLE: u64 = 1 << 10;
 /// Bytes per turn of an exchanged episode: first token, end, reward and text lengths in 28 bytes, twice while messages
@@ -292,6 +296,19 @@ impl RunShape {
         }
     }
 
+    /// Returns the bytes of rollouts that wait for their steps: one more while a step draws its own, and the groups of
+    /// one more while a step trains on them.
+    fn ahead_bytes(&self, training: &Training) -> u64 {
+        if training.ahead == 0 {
+            return 0;
+        }
+        let tokens = (self.engine.prompt_tokens + training.response_tokens) as u64;
+        let groups = training.sequences as u64 * (tokens * AHEAD_BYTES_PER_TOKEN + AHEAD_BYTES_PER_SAMPLE);
+        let samples = Samples::bytes(training.sequences, training.response_tokens, 1);
+        let waiting = training.ahead as u64 + 1;
+        samples.saturating_mul(waiting).saturating_add(groups.saturating_mul(waiting + 1))
+    }
+
     fn host_rows(&self, layout: &mut Layout) {
         let mut row = |name: &str, owner, place, bytes: u64| host_row(layout, name, owner, place, bytes);
         let host = &self.host;
@@ -312,6 +329,7 @@ impl RunShape {
         if let Some(t) = &self.training {
             row("rl.held", "rl", Place::Heap, Samples::bytes(t.held_sequences(), t.response_tokens, 1));
             row("rl.carried", "rl", Place::Heap, self.carried_bytes(t));
+            row("rl.ahead", "rl", Place::Heap, self.ahead_bytes(t));
         }
         if let Some(bytes) = self.others_bytes() {
             row("ranks.others", "ranks", Place::Process, bytes);

@@ -40,7 +40,8 @@ pub(crate) fn response_tokens(run: &RunSpec, facts: &Facts) -> usize {
 fn sequences_per_rollout(run: &RunSpec) -> u64 {
     let sequences = run.sequences_per_step().saturating_mul(run.branches_max() as u64);
     let carried = u64::from(run.rollout.carry).saturating_mul(u64::from(run.rollout.group_size));
-    sequences.saturating_mul(1 + u64::from(run.rollout.policy_lag)).saturating_add(carried)
+    let older = u64::from(run.rollout.policy_lag) + u64::from(run.rollout.ahead);
+    sequences.saturating_mul(1 + older).saturating_add(carried)
 }
 
 /// Refuses a run whose sizes exceed any machine, so that later products cannot overflow 64 bits.

@@ -276,6 +276,8 @@ section! {
         on_full: OnFull = OnFull::WorstCase => [FREELY],
         /// Further steps that one rollout serves: their samples are older than the weights that they train.
         policy_lag: u32 = 0,
+        /// Steps by which samples are drawn ahead: a step trains on what the weights of that many steps earlier drew.
+        ahead: u32 = 0,
         /// Prompts under way beyond those of a step: the step takes the groups that end first, and the others go on in
         /// the next one.
         carry: u32 = 0,

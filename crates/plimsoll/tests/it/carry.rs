@@ -62,7 +62,7 @@ fn bits_do_not_depend_on_threads_caches_or_ranks() {
 }
 
 /// Copies a run as it was after `step`, as if it had been killed then.
-fn as_after(folder: &Run, from: &str, step: u32) -> String {
+pub fn as_after(folder: &Run, from: &str, step: u32) -> String {
     let dir = format!("{from}-{step}");
     let copied =
         std::process::Command::new("cp").arg("-r").arg(folder.path(from)).arg(folder.path(&dir)).status();

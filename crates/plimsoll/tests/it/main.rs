@@ -11,6 +11,7 @@ mod advantage;
 mod agent;
 mod agent_python;
 mod agents;
+mod ahead;
 mod attacks;
 mod carry;
 mod collect;

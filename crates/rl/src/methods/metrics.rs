@@ -45,6 +45,13 @@ pub(crate) fn add_rollout(metrics: &mut Metrics, gathered: &Gathered) {
             ("rollout/idle_share", carry.idle_share),
         ]));
     }
+    if let Some(ahead) = &gathered.ahead {
+        metrics.extend(named([
+            ("rollout/waiting", f64::from(ahead.waiting)),
+            ("rollout/staleness", ahead.staleness as f64),
+            ("rollout/stale_share", if ahead.staleness > 0 { 1.0 } else { 0.0 }),
+        ]));
+    }
     for (name, value) in &gathered.logged {
         metrics.insert(format!("rewards/{name}"), *value);
     }

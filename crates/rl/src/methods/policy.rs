@@ -11,8 +11,8 @@ use crate::methods::endpoint::Asked;
 use crate::methods::{aligned, distill, metrics, turns};
 use crate::roles::Trainer;
 use crate::rollout::buffer::SampleGroup;
-use crate::rollout::carry;
 use crate::rollout::gather::{Gathered, gather};
+use crate::rollout::{ahead, carry};
 use plimsoll_algo::advantage::{KlReward, discounted_returns, token_rewards, whiten};
 use plimsoll_algo::kl::KlSums;
 use plimsoll_algo::packed::Packed;
@@ -67,6 +67,7 @@ pub fn step(trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, step: u32) -> R
     // 1. Rollout and 2. reward: responses are graded as they end.
     let gathered = match cx.buffer.next(prompts).is_empty() {
         true if cx.run.carries() => carry::gather(trainer, cx, step)?,
+        true if cx.run.draws_ahead() => ahead::gather(trainer, cx, step)?,
         true => gather(trainer, cx, step)?,
         false => Gathered::default(),
     };
@@ -78,6 +79,7 @@ pub fn step(trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, step: u32) -> R
     let mut report = trained?;
     cx.buffer.done(groups);
     cx.buffer.carried.commit();
+    cx.buffer.ahead.commit();
     report.add_rollout(gathered, cx.run.rollout.group_size as usize);
     Ok(report)
 }
@@ -109,7 +111,8 @@ fn train(trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, batch: &Batch<'_>)
     }
     // Ratios to what drew each token need no other numbers than those recorded with it; a correction weighs the two.
     let corrects_old = cx.objective.correction.is_some() && batch.has_stale();
-    if batch.policy_version != trainer.updates() || corrects_old {
+    let is_recorded = batch.policy_version == trainer.updates() || cx.run.draws_ahead();
+    if !is_recorded || corrects_old {
         trainer.score_into(RoleName::Actor, sequences, inv_temperature, |b| &mut b.old_logprobs)?;
         trainer.buffers.stale.clear();
     }

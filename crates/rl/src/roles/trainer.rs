@@ -179,12 +179,15 @@ impl<'a> Trainer<'a> {
 
     /// Moves the step's responses out of the trainer; `put_samples` puts them back.
     pub(crate) fn take_samples(&mut self) -> Samples {
-        let samples = self.kept.as_mut().unwrap_or(&mut self.sampler.samples);
-        std::mem::replace(samples, Samples::with_capacity(0, 1))
+        std::mem::replace(self.step_samples_mut(), Samples::with_capacity(0, 1))
     }
 
     pub(crate) fn put_samples(&mut self, samples: Samples) {
-        *self.kept.as_mut().unwrap_or(&mut self.sampler.samples) = samples;
+        *self.step_samples_mut() = samples;
+    }
+
+    pub(crate) fn step_samples_mut(&mut self) -> &mut Samples {
+        self.kept.as_mut().unwrap_or(&mut self.sampler.samples)
     }
 
     pub(crate) fn step_samples(&self) -> &Samples {

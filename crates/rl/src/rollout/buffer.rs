@@ -3,6 +3,7 @@
 //!
 //! Tokens and log-probs are not here: they are the responses of a `Samples`, group by group.
 
+use crate::rollout::ahead::Ahead;
 use crate::rollout::carry::Carried;
 use plimsoll_base::{Error, Result};
 use plimsoll_infer::text::Item;
@@ -25,10 +26,12 @@ pub struct RolloutBuffer {
     stale: Vec<usize>,
     /// The groups that have not ended.
     pub(crate) carried: Carried,
+    /// The rollouts of later steps.
+    pub(crate) ahead: Ahead,
 }
 
 /// One prompt with its samples.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct SampleGroup {
     /// Position of the prompt in the data.
     pub position: u64,
@@ -44,7 +47,7 @@ pub struct SampleGroup {
 }
 
 /// A sequence of a sample, with a prompt of its own.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Branch {
     /// Index of the sample in the group.
     pub sample: usize,
@@ -91,9 +94,14 @@ struct LineSample {
 impl RolloutBuffer {
     /// Clears the groups of the last rollout for that of `step`, whose weights have seen `policy_version` updates.
     pub fn begin(&mut self, step: u32, policy_version: u64) {
-        let (of, carried) =
-            (BufferState { step, policy_version, groups: 0 }, std::mem::take(&mut self.carried));
-        *self = RolloutBuffer { of, carried, ..RolloutBuffer::default() };
+        let of = BufferState { step, policy_version, groups: 0 };
+        let RolloutBuffer { carried, ahead, .. } = std::mem::take(self);
+        *self = RolloutBuffer { of, carried, ahead, ..RolloutBuffer::default() };
+    }
+
+    /// Moves the groups of a rollout out.
+    pub(crate) fn take_groups(&mut self) -> RolloutBuffer {
+        RolloutBuffer { groups: std::mem::take(&mut self.groups), of: self.of, ..RolloutBuffer::default() }
     }
 
     pub fn push(&mut self, group: SampleGroup) {
@@ -161,8 +169,21 @@ impl RolloutBuffer {
 
     /// Returns the lines of a checkpoint's file, one per waiting group.
     pub fn lines<'h>(&'h self, samples: &'h Samples) -> impl Iterator<Item = String> + 'h {
+        self.lines_of(self.waiting(), samples)
+    }
+
+    /// Returns the lines of all groups, whether or not they were trained on.
+    pub(crate) fn all_lines<'h>(&'h self, samples: &'h Samples) -> impl Iterator<Item = String> + 'h {
+        self.lines_of(0..self.groups.len(), samples)
+    }
+
+    fn lines_of<'h>(
+        &'h self,
+        groups: Range<usize>,
+        samples: &'h Samples,
+    ) -> impl Iterator<Item = String> + 'h {
         let bits = |score: Option<f32>| score.map(f32::to_bits);
-        self.waiting().map(move |g| {
+        groups.map(move |g| {
             let group = &self.groups[g];
             let size = group.scored.len();
             let sample = |(s, scored): (usize, &Scored)| LineSample {

@@ -1,5 +1,6 @@
 //! Sampling and grading: the rounds of a rollout, what it keeps, what it carries over, and responses as text.
 
+pub mod ahead;
 pub mod buffer;
 pub mod carry;
 pub(crate) mod counted;

@@ -8,6 +8,7 @@ use crate::episodes::Episodes;
 use crate::methods::endpoint::EndpointTeacher;
 use crate::methods::estimator::OwnEstimator;
 use crate::roles::{Role, Trainer};
+use crate::rollout::ahead::{Ahead, RolloutReader};
 use crate::rollout::buffer::RolloutBuffer;
 use crate::rollout::carry::Carried;
 use crate::save::{prepare, save_of_ranks};
@@ -105,6 +106,25 @@ impl<'r> LanguageRun<'r> {
         Ok(())
     }
 
+    /// Restores the rollouts of later steps.
+    fn restore_ahead(&mut self, folder: &Path, states: &[BufferState]) -> Result<()> {
+        let Session { data, text, .. } = &mut self.session;
+        let (text, rollout) = (&*text, &self.run.rollout);
+        let mut item = |position: u64| {
+            data.batch(text, position, 1).map(|mut items| items.pop().expect("one position, one prompt"))
+        };
+        let words = |ids: &[u32], finish| response_text(text, ids, finish, &rollout.stop, rollout.keep_stop);
+        let reader = RolloutReader {
+            folder,
+            group_size: rollout.group_size as usize,
+            room: (self.run.sequences_per_step() as usize, rollout.max_new_tokens as usize),
+            item: &mut item,
+            text: &words,
+        };
+        self.buffer.ahead = Ahead::read(states, reader)?;
+        Ok(())
+    }
+
     /// Shows a prompt as the model reads it: a wrong form is the commonest cause of a run that learns nothing.
     fn show_first_prompt(&mut self, lead: &mut Lead<'_, '_, '_, '_>) -> Result<()> {
         let Session { data, text, facts, .. } = &mut self.session;
@@ -169,6 +189,7 @@ impl<'r: 'scope, 'scope> Job<'scope> for LanguageRun<'r> {
         if let Some(state) = state.held {
             self.restore_buffer(checkpoint, state)?;
         }
+        self.restore_ahead(checkpoint, &state.ahead)?;
         state.carried.map_or(Ok(()), |count| self.restore_carried(checkpoint, count))
     }
 
@@ -237,6 +258,7 @@ impl<'r: 'scope, 'scope> Job<'scope> for LanguageRun<'r> {
         state.next_sample_id = self.cursor.next_sample_id;
         state.held = self.buffer.state();
         state.carried = self.buffer.carried.count();
+        state.ahead = self.buffer.ahead.states();
         state.kl_coef = self.objective.and_then(|objective| objective.adaptive_kl_coef());
         let of = |role: &Role<'_>| RoleState {
             updates: role.optimizer.is_some().then(|| role.updates()),
