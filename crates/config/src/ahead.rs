@@ -1,14 +1,17 @@
 //! `rollout.ahead`: refuses what cannot be drawn before the step that trains on it.
 
 use super::limits::{SEQUENCES_PER_STEP_MAX, bad_value, contradiction};
+use super::not_built;
 use super::provenance::Provenance;
-use super::sections::RunFile;
+use super::sections::{Reward, RunFile};
+use super::values::Auto;
 use plimsoll_algo::advantage::Advantage;
 use plimsoll_base::Result;
 
 /// Requires samples that a later step can take as they are.
 pub(super) fn check(run: &RunFile, at: &Provenance) -> Result<()> {
     let rollout = &run.rollout;
+    ranks_apart(run, at)?;
     if rollout.ahead == 0 {
         return Ok(());
     }
@@ -23,6 +26,28 @@ pub(super) fn check(run: &RunFile, at: &Provenance) -> Result<()> {
         let wanted =
             format!("few enough: {sequences} sequences would wait, and at most {SEQUENCES_PER_STEP_MAX} may");
         return Err(bad_value(at, "rollout.ahead", rollout.ahead, &wanted));
+    }
+    Ok(())
+}
+
+/// Refuses ranks that only sample where they would wait for those that train, and what is not built with them.
+fn ranks_apart(run: &RunFile, at: &Provenance) -> Result<()> {
+    let apart = run.run.rollout_ranks;
+    if apart == 0 {
+        return Ok(());
+    }
+    if run.rollout.ahead == 0 {
+        let message = format!(
+            "run.rollout_ranks = {apart} with rollout.ahead = 0, where nothing is drawn while the others train"
+        );
+        return Err(contradiction(at, "run.rollout_ranks", &message).hint("set rollout.ahead = 1"));
+    }
+    let not_built = |with: &str, built| Err(not_built::error(at, "run.rollout_ranks", with, built));
+    if run.run.zero_stage == Auto::Value(3) {
+        return not_built("run.zero_stage = 3", "run.zero_stage = 2");
+    }
+    if run.reward.iter().any(Reward::is_model) {
+        return not_built("a reward model", "rewards without a model of their own");
     }
     Ok(())
 }

@@ -527,6 +527,7 @@ mod tests {
             sequences: 32,
             response_tokens: 64,
             policy_lag: 0,
+            rollout_ranks: 0,
             ahead: 0,
             carried: 0,
             holds_samples: false,

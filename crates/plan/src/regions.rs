@@ -224,8 +224,9 @@ impl RunShape {
     /// rank: gradients and weights of owned elements, a pass's row gradients, its shard of a reference, and in a save
     /// the optimizer's states. Cards read each other's memory without the host's. `None` for one rank.
     fn others_bytes(&self) -> Option<u64> {
-        let Training { share, hosts, .. } = self.training.as_ref()?;
-        if share.ranks == 1 {
+        let Training { share, hosts, rollout_ranks, .. } = self.training.as_ref()?;
+        let ranks = share.ranks + rollout_ranks;
+        if ranks == 1 {
             return None;
         }
         let of = |role: RoleShape| {
@@ -239,6 +240,7 @@ impl RunShape {
             Some(elements * (4 + role.weights.bytes()) + states + rows)
         };
         let others = match self.row().reads_ranks_in_place {
+            true if share.ranks == 1 => 0,
             true => share.ranks as u64 * self.roles().into_iter().filter_map(of).sum::<u64>(),
             // Cards of one host bypass host memory; data of other hosts passes in portions.
             false if hosts.count > 1 => {
@@ -251,7 +253,25 @@ impl RunShape {
             }
             false => 0,
         };
-        Some(others + share.ranks as u64 * (WINDOW_OF_A_RANK + FAULT_AROUND))
+        // A rank that only samples copies what is trained.
+        let copied = |role: &RoleShape| {
+            let trained = if role.lora.is_some() { 4 } else { role.weights.bytes() };
+            role.trained().elements * trained
+        };
+        let copied = self.roles().first().filter(|_| *rollout_ranks > 0).map_or(0, copied);
+        Some(others.max(copied) + ranks as u64 * (WINDOW_OF_A_RANK + FAULT_AROUND))
+    }
+
+    /// Returns how many copies of exchanged samples there are.
+    fn exchanged_copies(&self) -> u64 {
+        let Some(Training { hosts, rollout_ranks, .. }) = &self.training else { return 1 };
+        match (hosts.count, rollout_ranks) {
+            (1, 0) => 1,
+            // From ranks that sample to those that train once more.
+            (1, _) => 2,
+            // Two more between hosts: with data of the host's other ranks, and with that of other hosts.
+            _ => 3,
+        }
     }
 
     /// Returns the bytes of all ranks' samples, in transit and as they are read. Episodes include their prompts.
@@ -334,8 +354,7 @@ impl RunShape {
         if let Some(bytes) = self.others_bytes() {
             row("ranks.others", "ranks", Place::Process, bytes);
             let hosts = self.training.as_ref().map_or(Hosts::one(1), |training| training.hosts);
-            // Two more copies between hosts: with data of the host's other ranks, and with that of other hosts.
-            let copies = if hosts.count > 1 { 3 } else { 1 };
+            let copies = self.exchanged_copies();
             let taught = arrays.exchanged_bytes(sequences as u64 * tokens as u64, copies, hosts.ranks as u64);
             row("ranks.exchange", "ranks", Place::Heap, copies * self.exchanged_bytes() + taught);
             if hosts.count > 1 {
@@ -359,7 +378,7 @@ impl RunShape {
         row("cuda.files", "device", Place::Process, self.held.files.0);
         row("cuda.shared", "device", Place::Process, self.held.shared.0);
         if let Some(training) = &self.training {
-            training_rows(layout, training.share.ranks, training.trackers);
+            training_rows(layout, training.share.ranks + training.rollout_ranks, training.trackers);
             host_row(layout, "teacher.requests", "rl", Place::Heap, training.teacher_requests.0);
             host_row(layout, "teacher.spans", "rl", Place::Heap, training.aligned_bytes());
             if training.estimator > Bytes(0) {

@@ -84,6 +84,8 @@ pub struct Training {
     pub response_tokens: usize,
     /// Number of further steps that use the same rollout.
     pub policy_lag: usize,
+    /// Ranks that only sample, besides those of `share`.
+    pub rollout_ranks: usize,
     /// Number of rollouts that wait for the steps that train on them.
     pub ahead: usize,
     /// Sequences under way beyond those of a step, which go on in the next one.

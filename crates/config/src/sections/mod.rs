@@ -467,6 +467,9 @@ section! {
         /// What several ranks share out: 2 gradients and optimizer states, 3 the weights too; auto is 3 where 2 does
         /// not fit. No bit depends on it.
         zero_stage: Auto<u32> = Auto::Auto => [FREELY],
+        /// Of several ranks, how many only sample: the last ones. The others only train, at the same time. No bit
+        /// depends on it.
+        rollout_ranks: u32 = 0 => [FREELY],
         /// How cards of different hosts exchange; auto is NCCL where it is there. No bit depends on it.
         exchange: Auto<Exchange> = Auto::Auto => [FREELY],
         /// Wait after every kernel of a GPU, check indices and values, and name what is wrong.

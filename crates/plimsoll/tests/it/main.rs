@@ -12,6 +12,7 @@ mod agent;
 mod agent_python;
 mod agents;
 mod ahead;
+mod apart;
 mod attacks;
 mod carry;
 mod collect;

@@ -1,6 +1,7 @@
 //! Opening what a run file names: model headers, tokenizer, data. The plan opens the same things as the run, but only
 //! those that it needs.
 
+use crate::apart::{self, share_of_trainers};
 use crate::checks::{Before, Checks};
 use crate::data::dataset::Dataset;
 use crate::data::first_rows::{first_rows, first_rows_of_episodes};
@@ -285,7 +286,8 @@ pub fn plan_run(run: &RunSpec, machine: &Machine) -> Result<PlanReport> {
     let run = &hub::localised(run, limits_of_data(run).is_none())?;
     let Known { mut facts, assumed, not_checked, columns } = Known::of(run)?;
     // The layout is that of every rank.
-    (facts.share, facts.hosts) = (machine.hosts.share(), machine.hosts);
+    let share = share_of_trainers(run, &machine.hosts, machine.hosts.share())?;
+    (facts.share, facts.hosts) = (share, machine.hosts);
     facts.card = machine.card;
     checks.rewards(run, &columns)?;
     checks.estimator(run, 0, &plimsoll_reward::Words::of_run())?;
@@ -294,6 +296,7 @@ pub fn plan_run(run: &RunSpec, machine: &Machine) -> Result<PlanReport> {
     check_lengths(run, &facts)?;
     let limits = machine.limits.clone().unwrap_or_default();
     let report = plimsoll_plan::plan_with(run, &facts, &limits)?;
+    apart::check(run, &report.shape)?;
     let not_checked = not_checked.into_iter().chain(checks.not_checked).collect();
     Ok(PlanReport { assumed, not_checked, ..report })
 }

@@ -4,7 +4,7 @@ use crate::roles::UpdateStats;
 use crate::{
     episodes::RoundReport, methods::actor::ActorReport, methods::buffers::StepBuffers,
     methods::critic::CriticReport, methods::pairs::PairReport, methods::sft::SftReport,
-    rollout::buffer::SampleGroup, rollout::gather::Gathered,
+    rollout::gather::Gathered, rollout::group::SampleGroup,
 };
 use plimsoll_algo::{
     correction::CorrectionSums, covariance::CovarianceSums, divergence::listed_mass, kl::KlSums,

@@ -10,8 +10,8 @@ use crate::methods::critic::{critic_updates, gae_advantages};
 use crate::methods::endpoint::Asked;
 use crate::methods::{aligned, distill, metrics, turns};
 use crate::roles::Trainer;
-use crate::rollout::buffer::SampleGroup;
 use crate::rollout::gather::{Gathered, gather};
+use crate::rollout::group::SampleGroup;
 use crate::rollout::{ahead, carry};
 use plimsoll_algo::advantage::{KlReward, discounted_returns, token_rewards, whiten};
 use plimsoll_algo::kl::KlSums;
@@ -71,17 +71,26 @@ pub fn step(trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, step: u32) -> R
         true => gather(trainer, cx, step)?,
         false => Gathered::default(),
     };
-    let (buffer, samples) = (std::mem::take(cx.buffer), trainer.take_samples());
-    let groups = buffer.next(prompts);
-    let trained = train(trainer, cx, &Batch::new(cx.run, &buffer, &samples, groups.clone(), step));
-    trainer.put_samples(samples);
-    *cx.buffer = buffer;
-    let mut report = trained?;
-    cx.buffer.done(groups);
+    let mut report = train_next(trainer, cx, step)?;
     cx.buffer.carried.commit();
     cx.buffer.ahead.commit();
     report.add_rollout(gathered, cx.run.rollout.group_size as usize);
     Ok(report)
+}
+
+/// Trains on the next P groups of the buffer.
+pub(crate) fn train_next(
+    trainer: &mut Trainer<'_>,
+    cx: &mut StepContext<'_>,
+    step: u32,
+) -> Result<StepReport> {
+    let (buffer, samples) = (std::mem::take(cx.buffer), trainer.take_samples());
+    let groups = buffer.next(cx.run.rollout.prompts_per_step as usize);
+    let trained = train(trainer, cx, &Batch::new(cx.run, &buffer, &samples, groups.clone(), step));
+    trainer.put_samples(samples);
+    *cx.buffer = buffer;
+    cx.buffer.done(groups);
+    trained
 }
 
 /// Runs the parts of a step that read no data: score, advantage and update.
@@ -174,7 +183,7 @@ impl StepReport {
     }
 
     /// Adds the metrics of a rollout. Last, so that nothing that a reward logs hides its own failures.
-    fn add_rollout(&mut self, gathered: Gathered, group_size: usize) {
+    pub(crate) fn add_rollout(&mut self, gathered: Gathered, group_size: usize) {
         let asked = self.teacher.take();
         let taught = asked.as_ref().map_or(0.0, |asked| asked.fault_share);
         self.vitals.fault_share = gathered.fault_share(group_size).max(taught);

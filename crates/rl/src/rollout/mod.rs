@@ -6,5 +6,6 @@ pub mod carry;
 pub(crate) mod counted;
 pub(crate) mod exchange;
 pub mod gather;
+pub mod group;
 pub(crate) mod packed;
 pub mod ranks;

@@ -1,6 +1,7 @@
 //! A language-model run as the loop sees it: how it begins, resumes, saves and reports.
 
 use super::rows::rows;
+use crate::apart;
 use crate::context::Cursor;
 use crate::data::session::Session;
 use crate::diverged::prove;
@@ -278,7 +279,11 @@ impl<'r: 'scope, 'scope> Job<'scope> for LanguageRun<'r> {
 
     fn save(&mut self, saving: Saving<'_>) -> Result<Save<'scope>> {
         if let Some(group) = self.trainer.group {
-            let saved = save_of_ranks(&mut self.trainer, group, &self.session.model, &self.buffer, saving)?;
+            let (trainer, model, buffer) = (&mut self.trainer, &self.session.model, &self.buffer);
+            let saved = match trainer.apart {
+                Some(with) => apart::save(trainer, with, model, buffer, saving)?,
+                None => save_of_ranks(trainer, group, model, buffer, saving)?,
+            };
             return Ok(Save::Done(saved));
         }
         let job = prepare(&self.trainer, &self.session.model, &self.buffer, saving)?;

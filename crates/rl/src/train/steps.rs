@@ -3,6 +3,7 @@
 
 use super::rows::waited_since;
 use super::run::LanguageRun;
+use crate::apart;
 use crate::context::StepContext;
 use crate::data::session::Session;
 use crate::episodes::KeptEpisode;
@@ -43,7 +44,10 @@ impl LanguageRun<'_> {
             buffer: &mut self.buffer,
             edge: &mut |doing| lead.part(doing, n),
         };
-        let result = step(&mut self.trainer, &mut cx, n);
+        let result = match self.trainer.apart {
+            Some(with) => apart::step(&mut self.trainer, &mut cx, with, n),
+            None => step(&mut self.trainer, &mut cx, n),
+        };
         let StepContext { objective, cursor, .. } = cx;
         self.objective = Some(objective);
         let report = result?;
@@ -144,7 +148,8 @@ impl LanguageRun<'_> {
 
     /// Says after the first step if an update has fewer micro-batches than there are ranks.
     fn note_idle_ranks(&self, lead: &mut Lead<'_, '_, '_, '_>, metrics: &Metrics) {
-        let ranks = self.trainer.group.map_or(1, |group| group.ranks());
+        let of_all = self.trainer.group.map_or(1, |group| group.ranks());
+        let ranks = self.trainer.apart.map_or(of_all, |(_, apart)| apart.trainers());
         let count = metrics.get("update/micro_batches").map_or(ranks, |count| *count as usize);
         if count < ranks {
             let idle = ranks - count;

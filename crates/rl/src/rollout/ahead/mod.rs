@@ -6,8 +6,10 @@
 //! Legend: L steps ahead.
 
 mod queue;
+mod report;
 mod step;
 
 pub use queue::Ahead;
-pub(crate) use queue::RolloutReader;
-pub(crate) use step::{AheadReport, gather};
+pub(crate) use queue::{Rollout, RolloutReader};
+pub(crate) use report::AheadReport;
+pub(crate) use step::{gather, take};

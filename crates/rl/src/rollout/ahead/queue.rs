@@ -1,7 +1,7 @@
 //! The rollouts that wait for their steps, as they are between two steps and in a checkpoint. There are at most L, and
 //! one more while a step is made.
 
-use crate::rollout::buffer::RolloutBuffer;
+use crate::rollout::group::{SampleGroup, lines, read_lines};
 use plimsoll_base::Result;
 use plimsoll_files::{FileRecord, write_new_lines};
 use plimsoll_infer::text::Item;
@@ -12,11 +12,10 @@ use std::path::Path;
 
 /// The samples of a step that were drawn before it.
 #[derive(Debug)]
-pub(super) struct Rollout {
+pub(crate) struct Rollout {
     /// The step that drew them, and the updates of the weights that did.
     pub of: BufferState,
-    /// Their groups.
-    pub buffer: RolloutBuffer,
+    pub groups: Vec<SampleGroup>,
     pub samples: Samples,
 }
 
@@ -26,8 +25,6 @@ pub struct Ahead {
     waiting: VecDeque<Rollout>,
     /// Those that the step that is being made has drawn.
     drawn: Vec<Rollout>,
-    /// True once that step has its samples.
-    is_taken: bool,
 }
 
 /// Reads the rollouts of a checkpoint.
@@ -44,38 +41,33 @@ pub(crate) struct RolloutReader<'r> {
 
 impl Ahead {
     /// Returns how many steps have their samples, from the next one on.
-    pub(super) fn num_waiting(&self) -> u32 {
+    pub(crate) fn num_waiting(&self) -> u32 {
         self.waiting.len() as u32
     }
 
     /// Forgets what a failed step drew.
-    pub(super) fn begin(&mut self) {
+    pub(crate) fn begin(&mut self) {
         self.drawn.clear();
-        self.is_taken = false;
     }
 
-    pub(super) fn push(&mut self, rollout: Rollout) {
+    pub(crate) fn push(&mut self, rollout: Rollout) {
         self.drawn.push(rollout);
     }
 
     /// Returns the samples of the step that is being made.
-    pub(super) fn first(&mut self) -> &Rollout {
-        self.is_taken = true;
+    pub(super) fn first(&self) -> &Rollout {
         self.waiting.front().or(self.drawn.first()).expect("a step has drawn what it trains on")
     }
 
     /// Removes the samples of the step that was made, and keeps what it drew. A step that fails leaves what it found.
     pub fn commit(&mut self) {
-        if std::mem::take(&mut self.is_taken) {
-            self.waiting.extend(self.drawn.drain(..));
-            self.waiting.pop_front();
-        }
+        self.waiting.extend(self.drawn.drain(..));
+        self.waiting.pop_front();
     }
 
     /// Returns what a checkpoint says of each rollout.
     pub fn states(&self) -> Vec<BufferState> {
-        let of =
-            |rollout: &Rollout| BufferState { groups: rollout.buffer.groups().len() as u64, ..rollout.of };
+        let of = |rollout: &Rollout| BufferState { groups: rollout.groups.len() as u64, ..rollout.of };
         self.waiting.iter().map(of).collect()
     }
 
@@ -85,7 +77,8 @@ impl Ahead {
     pub(crate) fn write(&self, folder: &Path) -> Result<Vec<(String, FileRecord)>> {
         let one = |(index, rollout): (usize, &Rollout)| {
             let name = ahead_file(index);
-            let record = write_new_lines(&folder.join(&name), rollout.buffer.all_lines(&rollout.samples))?;
+            let Rollout { groups, samples, .. } = rollout;
+            let record = write_new_lines(&folder.join(&name), lines(groups, 0..groups.len(), samples))?;
             Ok((name, record))
         };
         self.waiting.iter().enumerate().map(one).collect()
@@ -98,9 +91,9 @@ impl Ahead {
         let one = |(index, of): (usize, &BufferState)| {
             let mut samples = Samples::with_capacity(from.room.0, from.room.1);
             let path = from.folder.join(ahead_file(index));
-            let buffer =
-                RolloutBuffer::read(&path, *of, from.group_size, &mut samples, &mut from.item, from.text)?;
-            Ok(Rollout { of: *of, buffer, samples })
+            let count = (of.groups, from.group_size);
+            let groups = read_lines(&path, count, &mut samples, &mut from.item, from.text)?;
+            Ok(Rollout { of: *of, groups, samples })
         };
         let waiting = states.iter().enumerate().map(one).collect::<Result<_>>()?;
         Ok(Ahead { waiting, ..Ahead::default() })

@@ -2,6 +2,7 @@
 //! waits for it.
 
 use super::queue::Rollout;
+use super::report::AheadReport;
 use crate::context::StepContext;
 use crate::roles::Trainer;
 use crate::rollout::buffer::RolloutBuffer;
@@ -10,15 +11,6 @@ use plimsoll_base::Result;
 use plimsoll_infer::responder::Responder;
 use plimsoll_rollout::Samples;
 use plimsoll_run::checkpoint::BufferState;
-
-/// What a step says of the samples that it took.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct AheadReport {
-    /// Updates between the weights that drew them and those that they train.
-    pub staleness: u64,
-    /// Rollouts that wait for later steps.
-    pub waiting: u32,
-}
 
 /// Fills `cx.buffer` with the samples of `step`, and draws those of the steps up to L later that have none: one, in the
 /// first step all. Nothing is drawn that the run would not train.
@@ -33,7 +25,7 @@ pub(crate) fn gather(trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, step: 
         let rollout = Rollout {
             of: BufferState { step, policy_version: version, groups: 0 },
             samples: copied(trainer.step_samples(), cx.run.rollout.max_new_tokens as usize),
-            buffer: cx.buffer.take_groups(),
+            groups: cx.buffer.take_groups(),
         };
         cx.buffer.ahead.push(rollout);
     }
@@ -43,14 +35,14 @@ pub(crate) fn gather(trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, step: 
 }
 
 /// Copies the samples of the step to the trainer, and their groups to `buffer`. Returns the version that drew them.
-fn take(trainer: &mut Trainer<'_>, buffer: &mut RolloutBuffer, version: u64) -> u64 {
-    let mut ahead = std::mem::take(&mut buffer.ahead);
-    let Rollout { of, buffer: taken, samples } = ahead.first();
+pub(crate) fn take(trainer: &mut Trainer<'_>, buffer: &mut RolloutBuffer, version: u64) -> u64 {
+    let ahead = std::mem::take(&mut buffer.ahead);
+    let Rollout { of, groups, samples } = ahead.first();
     let to = trainer.step_samples_mut();
     to.clear();
     (0..samples.len()).for_each(|s| to.push_response(samples.ids(s), samples.logprobs(s), samples.finish(s)));
     buffer.begin(of.step, of.policy_version);
-    taken.groups().iter().for_each(|group| buffer.push(group.clone()));
+    groups.iter().for_each(|group| buffer.push(group.clone()));
     if of.policy_version < version {
         buffer.set_stale((0..samples.len()).map(|s| samples.ids(s).len()).collect());
     }
