@@ -121,9 +121,12 @@ struct Steps {
     mismatch: f64,
     trained_tokens: f64,
     /// Sums over steps.
-    stale_share: f64,
-    idle_share: f64,
+    carried: [f64; CARRIED.len()],
 }
+
+/// Metrics of carried groups whose means are reported.
+const CARRIED: [&str; 6] =
+    ["stale_share", "idle_share", "tail_share", "recomputed_share", "dropped_tokens", "saved_seconds"];
 
 impl Steps {
     /// Takes a step's report, and its seconds if it is measured.
@@ -134,18 +137,21 @@ impl Steps {
         self.times.push(seconds);
         let of = |name: &str| report.metrics.get(name).copied().unwrap_or(0.0);
         self.trained_tokens += of("completions/mean_length") * sequences as f64;
-        self.stale_share += of("rollout/stale_share");
-        self.idle_share += of("rollout/idle_share");
+        for (sum, name) in self.carried.iter_mut().zip(CARRIED) {
+            *sum += of(&format!("rollout/{name}"));
+        }
     }
 
     fn of_carry(&self, DrawnEnds { median, sigma }: DrawnEnds, carry: usize) -> Value {
         let (steps, seconds) = (self.times.len() as f64, self.times.iter().sum::<f64>());
-        json!({
+        let mut found = json!({
             "lengths": { "median": median, "sigma": sigma },
             "carry": carry,
             "trained_tokens_per_second": self.trained_tokens / seconds,
-            "stale_share": self.stale_share / steps,
-            "idle_share": self.idle_share / steps,
-        })
+        });
+        for (sum, name) in self.carried.iter().zip(CARRIED) {
+            found[name] = json!(sum / steps);
+        }
+        found
     }
 }

@@ -2,10 +2,13 @@
 
 use super::limits::{SEQUENCES_PER_STEP_MAX, bad_value, contradiction};
 use super::provenance::Provenance;
-use super::sections::RunFile;
+use super::rewards::reward_specs;
+use super::sections::{Reward, RunFile};
 use super::values::DynamicSampling;
 use plimsoll_algo::advantage::Advantage;
 use plimsoll_base::Result;
+use plimsoll_reward::RewardSpec;
+use plimsoll_textenv::Kind;
 
 /// Requires samples of prompts that are compared with nothing but their group.
 pub(super) fn check(run: &RunFile, at: &Provenance) -> Result<()> {
@@ -24,6 +27,11 @@ pub(super) fn check(run: &RunFile, at: &Provenance) -> Result<()> {
             );
             return Err(bad_value(at, "rollout.lag_tokens_max", most, &wanted));
         }
+    }
+    per_response(run, at)?;
+    if replays(run) && (rollout.carry == 0 || !of_environment(run, Kind::is_python)) {
+        let message = "environment.replay without rollout.carry and an environment in Python, which alone is played again";
+        return Err(contradiction(at, "environment.replay", message).hint("remove environment.replay"));
     }
     if rollout.carry == 0 {
         return Ok(());
@@ -44,8 +52,37 @@ pub(super) fn check(run: &RunFile, at: &Provenance) -> Result<()> {
     Ok(())
 }
 
+/// Refuses `per_response` where it changes nothing.
+fn per_response(run: &RunFile, at: &Provenance) -> Result<()> {
+    for (index, reward) in run.reward.iter().enumerate().filter(|(_, reward)| reward.per_response) {
+        let key = format!("reward.{index}.per_response");
+        let plain = Reward { per_response: false, ..reward.clone() };
+        let why = match reward_specs(&[plain], "").first().map(RewardSpec::is_per_response) {
+            _ if run.rollout.carry == 0 => {
+                "rollout.carry = 0, where a response is graded as soon as its group has ended"
+            }
+            None => "kind = \"model\", which scores responses between the rollout and the update",
+            Some(true) => "a kind that scores each response by itself anyway",
+            Some(false) => continue,
+        };
+        let message = format!("{key} with {why}");
+        return Err(contradiction(at, &key, &message).hint(format!("remove {key}")));
+    }
+    Ok(())
+}
+
+/// Returns true if the run has an environment of such a kind.
+fn of_environment(run: &RunFile, is_so: fn(&Kind) -> bool) -> bool {
+    let kind = run.environment.as_ref().map(|environment| Kind::parse(&environment.env));
+    kind.and_then(Result::ok).is_some_and(|kind| is_so(&kind))
+}
+
+fn replays(run: &RunFile) -> bool {
+    run.environment.as_ref().is_some_and(|environment| environment.replay)
+}
+
 /// Returns the setting that does not go with groups of several steps, and why.
-fn hindrance(run: &RunFile) -> Option<(String, &'static str)> {
+pub fn hindrance(run: &RunFile) -> Option<(String, &'static str)> {
     let (loss, baseline) = (&run.loss, run.loss.baseline());
     let advantage = format!("loss.advantage = \"{baseline}\"");
     [
@@ -54,7 +91,21 @@ fn hindrance(run: &RunFile) -> Option<(String, &'static str)> {
             format!("method = \"{}\"", run.method),
             "which samples nothing",
         ),
-        (run.environment.is_some(), "environment.env".into(), "whose episodes are played in one step"),
+        (
+            of_environment(run, Kind::is_agents),
+            "environment.env = \"http-agent\"".into(),
+            "whose agents hold their conversations in programs that know no steps",
+        ),
+        (
+            of_environment(run, Kind::is_graded),
+            "environment.env = \"tools\"".into(),
+            "whose episodes the run's rewards grade, all at once",
+        ),
+        (
+            of_environment(run, Kind::is_python) && !replays(run),
+            "environment.replay = false".into(),
+            "where a worker cannot take back a turn that was played after the step's tick",
+        ),
         (run.rollout.policy_lag > 0, "rollout.policy_lag".into(), "which makes samples old in another way"),
         (
             loss.dynamic_sampling.and_then(DynamicSampling::filter).is_some(),

@@ -32,6 +32,7 @@ macro_rules! section {
 }
 
 mod agent;
+mod ahead;
 mod aliases;
 mod carry;
 mod covariance;
@@ -73,6 +74,7 @@ mod tree;
 mod validate;
 mod values;
 
+pub use carry::hindrance as hindrance_to_carry;
 pub use data_sets::{DataSet, DataSets};
 pub use describe::{KeyPage, describe};
 pub use distill::OwnTeacher;
@@ -82,6 +84,7 @@ pub use env_file::{
 };
 pub use eval_metric::{EvalMetric, EvalNumber};
 pub use key::Resumes;
+pub use limits::SEQUENCES_PER_STEP_MAX;
 pub use load::{
     Loaded, LoadedVerb, Setting, json_schema, key_named, keys, load, load_text, load_verb, weights_of_text,
 };

@@ -21,7 +21,7 @@ pub(super) fn bad_value(at: &Provenance, key: &str, value: impl std::fmt::Displa
 }
 
 /// Largest number of sequences in a step; a larger one is a typing error.
-pub(super) const SEQUENCES_PER_STEP_MAX: u64 = 1 << 20;
+pub const SEQUENCES_PER_STEP_MAX: u64 = 1 << 20;
 
 /// Numbers tried for a hint; a step has fewer sequences.
 const DIVISORS_TRIED: usize = 1 << 20;

@@ -105,7 +105,8 @@ pub fn load_text(
     lora::fill(&mut run, &mut provenance);
     not_built::check(&run, &provenance)?;
     validate::run_file(&run, &provenance)?;
-    if run.loss.correction.is_some() && run.rollout.policy_lag == 0 && run.rollout.carry == 0 {
+    let ages = run.rollout.policy_lag > 0 || run.rollout.carry > 0 || run.rollout.ahead > 0;
+    if run.loss.correction.is_some() && !ages {
         let words = "`loss.correction` changes nothing: with rollout.policy_lag = 0 the policy that samples is the one that is trained, and every weight is exactly 1";
         seen.notes.push(words.into());
     }

@@ -26,6 +26,7 @@ pub(crate) fn reward_specs(rewards: &[Reward], answer_column: &str) -> Vec<Rewar
             overlong_buffer: r.overlong_buffer.map(|n| n as usize),
             judge: r.judge(),
             steps: false,
+            per_response: r.per_response,
         })
         .collect()
 }

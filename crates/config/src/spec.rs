@@ -271,6 +271,11 @@ impl RunSpec {
         self.rollout.carry > 0
     }
 
+    /// True if samples are drawn before the step that trains on them.
+    pub fn draws_ahead(&self) -> bool {
+        self.rollout.ahead > 0
+    }
+
     /// Returns the prompts that are under way together.
     pub fn prompts_under_way(&self) -> u64 {
         self.prompts_per_rollout() + u64::from(self.rollout.carry)

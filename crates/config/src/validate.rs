@@ -38,6 +38,7 @@ pub(super) fn run_file(run: &RunFile, at: &Provenance) -> Result<()> {
     critic(run, at)?;
     super::distill::check(run, at)?;
     super::carry::check(run, at)?;
+    super::ahead::check(run, at)?;
     super::credit::check_steps(run, at)?;
     super::teacher_head::check(run, at)?;
     if run.method.needs().learns_from == LearnsFrom::Samples && run.trains() == Trains::LanguageModel {

@@ -46,23 +46,27 @@ impl<'s> Grading<'s> {
         let samples = items.len() * group;
         rewards.begin(samples, group, steps);
         under_way::expect(samples);
-        let prompt = |item: &Item| {
-            Arc::new(Prompt {
-                text: item.text.clone(),
-                rendered: text.tokenizer.decode(&item.ids, false),
-                messages: item.messages.clone(),
-                columns: item.columns.clone(),
-            })
-        };
         Ok(Grading {
             stop: TextStop::new(text, &rollout.stop, samples)?,
             text,
             rollout,
             rewards,
-            prompts: items.map(prompt).collect(),
+            prompts: items.map(|item| prompt(text, item)).collect(),
             group,
             texts: vec![String::new(); samples],
         })
+    }
+
+    /// Takes a response that has ended; one that was graded ahead has a key.
+    pub fn take(&mut self, sample: usize, response: &[u32], finish: Finish, key: Option<u64>) {
+        let case =
+            case((self.text, self.rollout), self.prompts[sample / self.group].clone(), response, finish);
+        self.texts[sample].clone_from(&case.response);
+        match key {
+            Some(key) => self.rewards.submit_graded(sample, case, key),
+            None => self.rewards.submit(sample, case),
+        }
+        under_way::ended();
     }
 
     /// Returns the text of every response, all of which have ended.
@@ -77,17 +81,45 @@ impl StopCondition for Grading<'_> {
     }
 
     fn ended(&mut self, sample: usize, response: &[u32], finish: Finish) {
-        let text = response_text(self.text, response, finish, &self.rollout.stop, self.rollout.keep_stop);
-        self.texts[sample].clone_from(&text);
-        let case = Case {
-            prompt: self.prompts[sample / self.group].clone(),
-            response: text,
-            completion: None,
-            response_ids: response.to_vec(),
-            max_new_tokens: self.rollout.max_new_tokens as usize,
-            ended: finish != Finish::Length,
-        };
-        self.rewards.submit(sample, case);
-        under_way::ended();
+        self.take(sample, response, finish, None);
+    }
+}
+
+/// Gives some responses to an item to the rewards ahead of their round, each with its key.
+pub fn grade_ahead<'r>(
+    rewards: &mut Rewards,
+    (text, rollout): (&TextModel, &Rollout),
+    item: &Item,
+    responses: impl Iterator<Item = (u64, &'r [u32], Finish)>,
+    steps: [u32; 2],
+) {
+    let prompt = prompt(text, item);
+    for (key, response, finish) in responses {
+        rewards.submit_ahead(key, case((text, rollout), prompt.clone(), response, finish), steps);
+    }
+}
+
+fn prompt(text: &TextModel, item: &Item) -> Arc<Prompt> {
+    Arc::new(Prompt {
+        text: item.text.clone(),
+        rendered: text.tokenizer.decode(&item.ids, false),
+        messages: item.messages.clone(),
+        columns: item.columns.clone(),
+    })
+}
+
+fn case(
+    (text, rollout): (&TextModel, &Rollout),
+    prompt: Arc<Prompt>,
+    response: &[u32],
+    finish: Finish,
+) -> Case {
+    Case {
+        prompt,
+        response: response_text(text, response, finish, &rollout.stop, rollout.keep_stop),
+        completion: None,
+        response_ids: response.to_vec(),
+        max_new_tokens: rollout.max_new_tokens as usize,
+        ended: finish != Finish::Length,
     }
 }

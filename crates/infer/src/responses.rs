@@ -34,13 +34,25 @@ pub struct KeptSample {
     pub rewards: BTreeMap<String, Option<f32>>,
     pub response_tokens: usize,
     pub finish: Finish,
-    /// Number of optimizer updates of the weights that sampled it.
+    /// Number of optimizer updates of the weights that sampled it: of the newest of them.
     pub policy_version: u64,
+    /// Where several weights sampled it, the updates of each and how many tokens are theirs, in order; else absent.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub policy_versions: Vec<(u64, u32)>,
     /// One entry per token, as the rollout recorded it.
     pub logprobs: Vec<f32>,
     /// One entry per token: characters of `response` that it completed. The last ones may be past its end, where a stop
     /// string was cut off.
     pub token_chars: Vec<u32>,
+}
+
+impl KeptSample {
+    /// Sets which weights sampled it, as (updates, tokens) in order; nothing changes if there are none.
+    pub fn drawn_by(mut self, versions: &[(u64, u32)]) -> KeptSample {
+        self.policy_version = versions.last().map_or(self.policy_version, |(updates, _)| *updates);
+        self.policy_versions = if versions.len() > 1 { versions.to_vec() } else { Vec::new() };
+        self
+    }
 }
 
 /// Data that all samples of a file share.
@@ -103,6 +115,7 @@ impl SamplesHeader<'_> {
             response_tokens: samples.ids(index).len(),
             finish: samples.finish(index),
             policy_version: self.policy_version,
+            policy_versions: Vec::new(),
             logprobs: samples.logprobs(index).to_vec(),
             token_chars: self.token_chars(samples.ids(index)),
         }

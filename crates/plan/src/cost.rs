@@ -11,9 +11,10 @@ use crate::role_name::RoleName;
 use crate::shape::{RunShape, Training};
 use plimsoll_arch::{CacheSpec, LayerEncodings, ModelSpec, Product, Quantization, products};
 use plimsoll_base::DType;
+use plimsoll_device::KV_BLOCK;
 use plimsoll_devices::Rates;
 use plimsoll_model::{ParamTable, Recompute};
-use plimsoll_rollout::EngineLimits;
+use plimsoll_rollout::{EngineLimits, OnFull};
 use serde::Serialize;
 
 /// The work of a step according to the run file; the same under every setting.
@@ -23,6 +24,8 @@ pub(crate) struct Work {
     pub(crate) prompts: f64,
     /// G, samples per prompt.
     pub(crate) group: f64,
+    /// Prompts under way beyond those of a step.
+    pub(crate) carried: f64,
     pub(crate) prompt_tokens: f64,
     pub(crate) response_tokens: f64,
     /// True if a group's responses share their prompt during sampling.
@@ -52,12 +55,13 @@ impl Work {
     }
 
     pub(crate) fn of_evaluation(self, prompts: f64, samples: f64, response_tokens: f64) -> Work {
-        Work { prompts, group: samples, response_tokens, samples: true, ..self }
+        Work { prompts, group: samples, carried: 0.0, response_tokens, samples: true, ..self }
     }
 
     /// Returns the sampling work of one rank: whole prompts.
     fn sampled_by_one(&self) -> Work {
-        Work { prompts: (self.prompts / self.ranks).ceil(), ..*self }
+        let [prompts, carried] = [self.prompts, self.carried].map(|of| (of / self.ranks).ceil());
+        Work { prompts, carried, ..*self }
     }
 
     /// Returns the slowdown of sampling with unmerged adapters, apart from their arithmetic, which is counted.
@@ -96,14 +100,12 @@ impl StepCost {
 }
 
 pub(crate) fn sampling_s(work: &Work, shape: &RunShape, rates: &Rates) -> f64 {
-    let own = shape.encodings.get(RoleName::Actor);
-    let model = Model::new(&shape.spec, shape.weights).with(&shape.spec, shape.lora, own);
+    let model = Model::of_actor(shape);
     rollout(&work.sampled_by_one(), &model, &shape.engine, rates) * work.added(shape)
 }
 
 pub(crate) fn predict(work: &Work, shape: &RunShape, rates: &Rates) -> StepCost {
-    let own = shape.encodings.get(RoleName::Actor);
-    let model = Model::new(&shape.spec, shape.weights).with(&shape.spec, shape.lora, own);
+    let (own, model) = (shape.encodings.get(RoleName::Actor), Model::of_actor(shape));
     let mut cost = StepCost::default();
     if work.samples {
         cost.rollout_s = sampling_s(work, shape, rates);
@@ -211,6 +213,12 @@ impl Model {
         }
     }
 
+    /// Returns the model that a run samples from.
+    fn of_actor(shape: &RunShape) -> Model {
+        let encodings = shape.encodings.get(RoleName::Actor);
+        Model::new(&shape.spec, shape.weights).with(&shape.spec, shape.lora, encodings)
+    }
+
     /// Returns the model with frozen weights, possibly in the `encodings` of its file, and these adapters.
     fn with(self, spec: &ModelSpec, lora: Option<Lora>, encodings: Option<&LayerEncodings>) -> Model {
         let Some(lora) = lora else { return self };
@@ -252,41 +260,92 @@ impl Model {
         rows * self.layers * self.width * card.activation_widths * self.dtype.bytes() as f64 / rates.bandwidth
     }
 
+    /// Returns the seconds of a pass of the engine; `heads`: rows whose next token is drawn.
+    fn pass_s(&self, rates: &Rates, rows: f64, heads: f64, context: f64) -> f64 {
+        let rate = rates.flops(self.dtype) * rates.rollout_share * rows / (rows + rates.half_rows);
+        let computed = (rows * self.row(context) + heads * self.head_flops) / rate;
+        let (read, states) =
+            (self.read_bytes(rows), rows * self.kv_bytes(context) + heads * self.state_bytes());
+        rates.pass_s
+            + match rates.card {
+                None => computed.max((read + states) / rates.bandwidth),
+                Some(card) => {
+                    let bandwidth = rates.bandwidth * card.read_share;
+                    let logits = heads * self.vocab * card.logit_bytes;
+                    norm(card.overlap, computed, read / bandwidth)
+                        + (states + logits) / bandwidth
+                        + self.layers * card.layer_s
+                }
+            }
+    }
+
     /// Returns the operations of all layers for a row with `context` keys.
     fn row(&self, context: f64) -> f64 {
         self.layer_flops + context * self.context_flops
     }
 }
 
+/// Ticks in a row in which equally many responses draw.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Stretch {
+    pub(crate) ticks: f64,
+    /// Responses that draw.
+    pub(crate) rows: f64,
+    /// Mean of their response tokens so far, in the middle of the stretch.
+    pub(crate) tokens: f64,
+}
+
+/// Returns the seconds of drawing in stretches.
+pub(crate) fn stretches_s(work: &Work, shape: &RunShape, rates: &Rates, stretches: &[Stretch]) -> f64 {
+    let model = Model::of_actor(shape);
+    let engine = &shape.engine;
+    let blocks = engine.layer_blocks(&shape.spec) as f64;
+    let tick = |stretch: &Stretch| {
+        let context = work.prompt_tokens + stretch.tokens;
+        // Sequences that begin freely are as many as the blocks hold of their length by then.
+        let places = match shape.on_full {
+            OnFull::Preempt => (blocks * KV_BLOCK as f64 / context).min(engine.sequences as f64),
+            OnFull::WorstCase => in_flight(&work.sampled_by_one(), engine),
+        };
+        let rows = (stretch.rows / work.ranks).max(1.0);
+        let at_once = rows.min(places.max(1.0));
+        stretch.ticks * rows / at_once * model.pass_s(rates, at_once, at_once, context)
+    };
+    stretches.iter().map(tick).sum::<f64>() * work.added(shape)
+}
+
+/// Returns the seconds of passes over `rows` rows of prompts, or of prompts and responses that go on.
+pub(crate) fn keys_s(work: &Work, shape: &RunShape, rates: &Rates, rows: f64) -> f64 {
+    let (model, engine) = (Model::of_actor(shape), &shape.engine);
+    prefill_s(&model, engine, rates, rows / work.ranks, work.prompt_tokens) * work.added(shape)
+}
+
+/// Returns the seconds of passes that compute the keys of `rows` rows of sequences of `tokens` tokens.
+fn prefill_s(model: &Model, engine: &EngineLimits, rates: &Rates, rows: f64, tokens: f64) -> f64 {
+    let passes = (rows / engine.rows as f64).ceil();
+    if passes == 0.0 {
+        return 0.0;
+    }
+    passes * model.pass_s(rates, rows / passes, 0.0, tokens / 2.0)
+}
+
 /// Returns the seconds of sampling: the prompts once, then one pass per token for each wave of sequences in flight.
 fn rollout(work: &Work, model: &Model, engine: &EngineLimits, rates: &Rates) -> f64 {
     let in_flight = in_flight(work, engine);
-    let pass = |rows: f64, heads: f64, context: f64| {
-        let rate = rates.flops(model.dtype) * rates.rollout_share * rows / (rows + rates.half_rows);
-        let computed = (rows * model.row(context) + heads * model.head_flops) / rate;
-        let (read, states) =
-            (model.read_bytes(rows), rows * model.kv_bytes(context) + heads * model.state_bytes());
-        rates.pass_s
-            + match rates.card {
-                None => computed.max((read + states) / rates.bandwidth),
-                Some(card) => {
-                    let bandwidth = rates.bandwidth * card.read_share;
-                    let logits = heads * model.vocab * card.logit_bytes;
-                    norm(card.overlap, computed, read / bandwidth)
-                        + (states + logits) / bandwidth
-                        + model.layers * card.layer_s
-                }
-            }
-    };
-    let prompt_rows = work.prompts * work.prompt_tokens;
-    let prefill_passes = (prompt_rows / engine.rows as f64).ceil();
-    let prefill = prefill_passes * pass(prompt_rows / prefill_passes, 0.0, work.prompt_tokens / 2.0);
+    let prefill = prefill_s(model, engine, rates, work.prompts * work.prompt_tokens, work.prompt_tokens);
     let sequences = work.prompts * work.group;
     let context = work.prompt_tokens + work.response_tokens / 2.0;
-    let waves = (sequences / in_flight).floor();
-    let rest = sequences - waves * in_flight;
-    let last = if rest > 0.0 { pass(rest, rest, context) } else { 0.0 };
-    prefill + work.response_tokens * (waves * pass(in_flight, in_flight, context) + last)
+    let pass = |rows: f64| model.pass_s(rates, rows, rows, context);
+    // Carried sequences take the places of those that end, so that no wave ends.
+    let (waves, rest) = match work.carried > 0.0 {
+        true => (sequences / in_flight, 0.0),
+        false => {
+            let waves = (sequences / in_flight).floor();
+            (waves, sequences - waves * in_flight)
+        }
+    };
+    let last = if rest > 0.0 { pass(rest) } else { 0.0 };
+    prefill + work.response_tokens * (waves * pass(in_flight) + last)
 }
 
 /// Returns the p-norm of two times that partly overlap.
@@ -299,7 +358,8 @@ fn in_flight(work: &Work, engine: &EngineLimits) -> f64 {
     let group = if work.shares_prompts { work.group as usize } else { 1 };
     let held = |n: usize| engine.holds(n, group);
     // The largest number that the blocks hold; one sequence always runs.
-    let (mut least, mut most) = (1, engine.sequences.min((work.prompts * work.group) as usize).max(1));
+    let (mut least, mut most) =
+        (1, engine.sequences.min(((work.prompts + work.carried) * work.group) as usize).max(1));
     while least < most {
         let middle = (least + most).div_ceil(2);
         (least, most) = if held(middle) { (middle, most) } else { (least, middle - 1) };
@@ -468,115 +528,5 @@ fn optimizer_bytes(model: &Model, training: &Training) -> f64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::shape::Offload;
-    use plimsoll_arch::{Cache, Caches};
-    use plimsoll_train::{OptimizerDType, PackLimits};
-
-    fn work() -> Work {
-        Work {
-            prompts: 8.0,
-            group: 4.0,
-            shares_prompts: true,
-            prompt_tokens: 46.0,
-            response_tokens: 64.0,
-            samples: true,
-            updates: 1.0,
-            epochs: 1.0,
-            critic: (0.0, 1.0),
-            weighs_merge: false,
-            ranks: 1.0,
-            hosts: Hosts::one(1),
-        }
-    }
-
-    fn training(micro_batch_tokens: usize) -> Training {
-        let dtypes = plimsoll_train::StateDTypes {
-            weights: DType::Bf16,
-            grads: DType::Bf16,
-            summing: plimsoll_train::Summing::default(),
-            optimizer: OptimizerDType::Bf16,
-        };
-        let pack =
-            PackLimits { micro_batch_tokens, prompt_tokens: 46, segments: 40, caches: Caches::paged(0) };
-        let recompute = Recompute::None;
-        let offload = Offload::default();
-        Training {
-            dtypes,
-            pack,
-            packing: Default::default(),
-            share: plimsoll_train::Share::WHOLE,
-            hosts: Hosts::one(1),
-            exchange: plimsoll_config::Auto::Auto,
-            cut: plimsoll_train::Cut::multiple(1),
-            recompute,
-            reference: false,
-            critic: None,
-            critic_adapter: None,
-            teacher: None,
-            teaches_itself: false,
-            teacher_requests: plimsoll_base::Bytes(0),
-            teacher_lists: 0,
-            aligns_text: false,
-            teacher_rows: None,
-            teacher_quantize: None,
-            trackers: plimsoll_base::Bytes(0),
-            estimator: plimsoll_base::Bytes(0),
-            offload,
-            sequences: 32,
-            response_tokens: 64,
-            policy_lag: 0,
-            carried: 0,
-            holds_samples: false,
-            scores_sharply: false,
-            chooses_tokens: false,
-            corrects: false,
-            balance_coef: 0.0,
-            muon: None,
-        }
-    }
-
-    #[test]
-    fn a_group_that_is_cut_computes_its_prompt_again() {
-        let whole = Cut::greedy(&work(), 4096);
-        assert_eq!((whole.rows, whole.micro_batches), (8.0 * (46.0 + 4.0 * 63.0), 1.0));
-        let cut = Cut::greedy(&work(), 512);
-        assert!(cut.micro_batches > 4.0 && cut.rows > whole.rows, "{} {}", cut.rows, cut.micro_batches);
-    }
-
-    #[test]
-    fn every_saving_of_memory_costs_time() {
-        let spec = ModelSpec::preset("smollm2-135m").unwrap();
-        let (model, rates) = (Model::new(&spec, DType::Bf16), Rates::built_in("avx512bf16", 2));
-        let cost = |training: Training| {
-            let cut = Cut::greedy(&work(), training.pack.micro_batch_tokens);
-            update(&work(), &model, &training, &cut, &rates)
-        };
-        let base = cost(training(4096));
-        assert!(cost(training(512)) > base);
-        let with = |recompute| cost(Training { recompute, ..training(4096) });
-        assert!(base < with(Recompute::Cheap) && with(Recompute::Cheap) < with(Recompute::Layer));
-        let offload = Offload { optimizer: true, ..Offload::default() };
-        assert!(cost(Training { offload, ..training(4096) }) > base);
-        let engine = |sequences, blocks| EngineLimits {
-            sequences,
-            rows: 512,
-            samples: 32,
-            prompt_tokens: 46,
-            new_tokens: 64,
-            ahead: false,
-            caches: Caches::paged(blocks),
-        };
-        let seconds = |engine| rollout(&work(), &model, &engine, &rates);
-        assert!(seconds(engine(8, 1000)) > seconds(engine(32, 1000)));
-        assert_eq!(in_flight(&work(), &engine(32, 1000)), 32.0);
-        // Blocks for only a few sequences: the others wait.
-        assert!(in_flight(&work(), &engine(32, 40)) < 10.0);
-        // States for sequences alone, as agents' are: those of a group lack their prompts'.
-        let alone = Work { shares_prompts: false, ..work() };
-        let caches = [(Cache::Paged, 1000), (Cache::State, 32)].into_iter().collect();
-        let engine = EngineLimits { caches, ..engine(32, 1000) };
-        assert_eq!((in_flight(&alone, &engine), in_flight(&work(), &engine)), (32.0, 24.0));
-    }
-}
+#[path = "cost_tests.rs"]
+mod tests;

@@ -21,7 +21,7 @@ pub fn checkpoint_bytes(shape: &RunShape, training: &Training) -> Bytes {
         saved_bytes(&table, &[weights]) + saved_bytes(&table, &dtypes.stored())
     };
     // A waiting token is its id and the bits of its log-probability, shorter than its line in the samples.
-    let waiting = (training.sequences * training.policy_lag + training.carried) as u64;
+    let waiting = (training.sequences * (training.policy_lag + training.ahead) + training.carried) as u64;
     let held = waiting.saturating_mul(line_bytes_max(training.response_tokens as u64));
     Bytes(roles.map(of).sum::<u64>().saturating_add(held) + SMALL_FILES_BYTES)
 }

@@ -66,6 +66,7 @@ pub(crate) fn of(planner: &Planner, run: &RunSpec) -> Result<Vec<Hint>> {
         }
         hints.append(&mut adapted);
     }
+    hints.extend(fewer_carried(planner, run, base_s)?);
     sort(&mut hints);
     hints.extend(smallest_limits(planner, run)?);
     Ok(hints)
@@ -78,6 +79,33 @@ fn sort(hints: &mut [Hint]) {
     });
 }
 
+/// Returns the most carried prompts with which the run fits, if that are fewer than it has.
+fn fewer_carried(planner: &Planner, run: &RunSpec, base_s: f64) -> Result<Option<Hint>> {
+    let now = run.rollout.carry;
+    let with = |carry: u32| {
+        let set = format!("rollout.carry={carry}");
+        let why = format!("the most prompts under way beyond those of a step that fit, instead of {now}");
+        let mut changed = run.clone();
+        changed.rollout.carry = carry;
+        hint(planner, &changed, base_s, (set, why, true), true)
+    };
+    // A bound on age without carried prompts is refused.
+    let mut least = u32::from(run.rollout.lag_tokens_max.is_some());
+    if now <= least {
+        return Ok(None);
+    }
+    let Some(mut found) = with(least)? else { return Ok(None) };
+    let mut most = now - 1;
+    while least < most {
+        let middle = least + (most - least).div_ceil(2);
+        match with(middle)? {
+            Some(more) => (least, found) = (middle, more),
+            None => most = middle - 1,
+        }
+    }
+    Ok(Some(found))
+}
+
 /// Returns the changes as one hint, if the run then fits.
 fn verified(planner: &Planner, run: &RunSpec, base_s: f64, changes: &[&Change]) -> Result<Option<Hint>> {
     let mut changed = run.clone();
@@ -87,27 +115,40 @@ fn verified(planner: &Planner, run: &RunSpec, base_s: f64, changes: &[&Change]) 
     if let (None, Some(lora)) = (&run.lora, &mut changed.lora) {
         lora.targets = LoraTargets::built_for(&planner.facts.spec);
     }
-    let facts = facts_after(planner.facts, &changed);
+    let sets: Vec<&str> = changes.iter().map(|change| &*change.set).collect();
+    let why = changes.iter().map(|change| change.why).collect::<Vec<_>>().join("; ");
+    let changes_result = changes.iter().any(|change| change.changes_result);
+    let adapts = changed.lora.is_some() && run.lora.is_none();
+    hint(planner, &changed, base_s, (sets.join(" --set "), why, changes_result), adapts)
+}
+
+/// Returns the hint of a changed run, if it fits: what sets it, why, and whether it changes the result. `shows_memory`:
+/// whether it says how much it takes.
+fn hint(
+    planner: &Planner,
+    changed: &RunSpec,
+    base_s: f64,
+    (set, mut why, changes_result): (String, String, bool),
+    shows_memory: bool,
+) -> Result<Option<Hint>> {
+    let facts = facts_after(planner.facts, changed);
     // A change of dtypes or adapters decides which products use a library.
-    let held = (facts.held(planner.row, &changed).0, planner.held.1);
-    let solution = Planner { facts: &facts, held, ..*planner }.solve(&changed)?;
+    let held = (facts.held(planner.row, changed).0, planner.held.1);
+    let solution = Planner { facts: &facts, held, ..*planner }.solve(changed)?;
     if !solution.fits {
         return Ok(None);
     }
     let step_s = solution.chosen.cost.total_s();
-    let lost = step_s / base_s.max(f64::MIN_POSITIVE) - 1.0;
-    let sets: Vec<&str> = changes.iter().map(|change| &*change.set).collect();
-    let mut why = changes.iter().map(|change| change.why).collect::<Vec<_>>().join("; ");
-    if changed.lora.is_some() && run.lora.is_none() {
+    if shows_memory {
         let pool = planner.row.pool;
         why += &format!(": {} of {} memory", solution.plan.peak(pool).peak, pool.name());
     }
     Ok(Some(Hint {
-        set: Some(sets.join(" --set ")),
+        set: Some(set),
         why: format!("{why}; predicted step {}", duration(step_s)),
         predicted_step_s: Some(step_s),
-        lost_speed: Some(lost),
-        changes_result: changes.iter().any(|change| change.changes_result),
+        lost_speed: Some(step_s / base_s.max(f64::MIN_POSITIVE) - 1.0),
+        changes_result,
     }))
 }
 

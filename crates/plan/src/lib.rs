@@ -1,6 +1,7 @@
 //! The plan of a whole run: what `"auto"` becomes, whether it fits, and which changes would make it fit.
 
 mod axes;
+pub mod carry;
 mod cost;
 pub mod devices;
 mod disk;

@@ -97,7 +97,7 @@ pub(crate) fn plan_without_hints(run: &RunSpec, facts: &Facts, given: &Limits) -
 }
 
 /// Returns the limits of each rank on the machine that the facts name.
-fn limits_of_ranks(run: &RunSpec, facts: &Facts, given: &Limits) -> Limits {
+pub(crate) fn limits_of_ranks(run: &RunSpec, facts: &Facts, given: &Limits) -> Limits {
     let mut given = given.clone();
     if let Some(card) = &facts.card {
         given.device = given.device.or(limits_of_card(card).device);

@@ -56,6 +56,10 @@ const EXCHANGED_BYTES_PER_TOKEN: u64 = 2 * (8 + TEXT_BYTES_PER_TOKEN) + TEXT_BYT
 const CARRIED_BYTES_PER_TOKEN: u64 = 3 * 16 + 8;
 /// Bytes of such a response besides its tokens.
 const CARRIED_BYTES: usize = 512;
+/// Bytes per token of a rollout that waits, besides its samples: prompt and text, and the ids of a prompt.
+const AHEAD_BYTES_PER_TOKEN: u64 = TEXT_BYTES_PER_TOKEN + 4;
+/// Scores and records of a sample of a rollout that waits.
+const AHEAD_BYTES_PER_SAMPLE: u64 = 512;
 /// Lengths, scores and ends of an exchanged sample, and its records once read.
 const EXCHANGED_BYTES_PER_SAMPLE: u64 = 1 << 10;
 /// Bytes per turn of an exchanged episode: first token, end, reward and text lengths in 28 bytes, twice while messages
@@ -220,8 +224,9 @@ impl RunShape {
     /// rank: gradients and weights of owned elements, a pass's row gradients, its shard of a reference, and in a save
     /// the optimizer's states. Cards read each other's memory without the host's. `None` for one rank.
     fn others_bytes(&self) -> Option<u64> {
-        let Training { share, hosts, .. } = self.training.as_ref()?;
-        if share.ranks == 1 {
+        let Training { share, hosts, rollout_ranks, .. } = self.training.as_ref()?;
+        let ranks = share.ranks + rollout_ranks;
+        if ranks == 1 {
             return None;
         }
         let of = |role: RoleShape| {
@@ -235,6 +240,7 @@ impl RunShape {
             Some(elements * (4 + role.weights.bytes()) + states + rows)
         };
         let others = match self.row().reads_ranks_in_place {
+            true if share.ranks == 1 => 0,
             true => share.ranks as u64 * self.roles().into_iter().filter_map(of).sum::<u64>(),
             // Cards of one host bypass host memory; data of other hosts passes in portions.
             false if hosts.count > 1 => {
@@ -247,7 +253,25 @@ impl RunShape {
             }
             false => 0,
         };
-        Some(others + share.ranks as u64 * (WINDOW_OF_A_RANK + FAULT_AROUND))
+        // A rank that only samples copies what is trained.
+        let copied = |role: &RoleShape| {
+            let trained = if role.lora.is_some() { 4 } else { role.weights.bytes() };
+            role.trained().elements * trained
+        };
+        let copied = self.roles().first().filter(|_| *rollout_ranks > 0).map_or(0, copied);
+        Some(others.max(copied) + ranks as u64 * (WINDOW_OF_A_RANK + FAULT_AROUND))
+    }
+
+    /// Returns how many copies of exchanged samples there are.
+    fn exchanged_copies(&self) -> u64 {
+        let Some(Training { hosts, rollout_ranks, .. }) = &self.training else { return 1 };
+        match (hosts.count, rollout_ranks) {
+            (1, 0) => 1,
+            // From ranks that sample to those that train once more.
+            (1, _) => 2,
+            // Two more between hosts: with data of the host's other ranks, and with that of other hosts.
+            _ => 3,
+        }
     }
 
     /// Returns the bytes of all ranks' samples, in transit and as they are read. Episodes include their prompts.
@@ -288,8 +312,24 @@ impl RunShape {
         if training.carried == 0 {
             0
         } else {
-            tokens * CARRIED_BYTES_PER_TOKEN + (self.engine.samples * CARRIED_BYTES) as u64
+            let all = self.engine.prompt_tokens + self.engine.new_tokens;
+            // The texts of episodes: before a step, while it is made and after it.
+            let episodes = 3 * self.episodes.host_bytes(self.engine.samples, all);
+            tokens * CARRIED_BYTES_PER_TOKEN + (self.engine.samples * CARRIED_BYTES) as u64 + episodes
         }
+    }
+
+    /// Returns the bytes of rollouts that wait for their steps: one more while a step draws its own, and the groups of
+    /// one more while a step trains on them.
+    fn ahead_bytes(&self, training: &Training) -> u64 {
+        if training.ahead == 0 {
+            return 0;
+        }
+        let tokens = (self.engine.prompt_tokens + training.response_tokens) as u64;
+        let groups = training.sequences as u64 * (tokens * AHEAD_BYTES_PER_TOKEN + AHEAD_BYTES_PER_SAMPLE);
+        let samples = Samples::bytes(training.sequences, training.response_tokens, 1);
+        let waiting = training.ahead as u64 + 1;
+        samples.saturating_mul(waiting).saturating_add(groups.saturating_mul(waiting + 1))
     }
 
     fn host_rows(&self, layout: &mut Layout) {
@@ -312,12 +352,12 @@ impl RunShape {
         if let Some(t) = &self.training {
             row("rl.held", "rl", Place::Heap, Samples::bytes(t.held_sequences(), t.response_tokens, 1));
             row("rl.carried", "rl", Place::Heap, self.carried_bytes(t));
+            row("rl.ahead", "rl", Place::Heap, self.ahead_bytes(t));
         }
         if let Some(bytes) = self.others_bytes() {
             row("ranks.others", "ranks", Place::Process, bytes);
             let hosts = self.training.as_ref().map_or(Hosts::one(1), |training| training.hosts);
-            // Two more copies between hosts: with data of the host's other ranks, and with that of other hosts.
-            let copies = if hosts.count > 1 { 3 } else { 1 };
+            let copies = self.exchanged_copies();
             let taught = arrays.exchanged_bytes(sequences as u64 * tokens as u64, copies, hosts.ranks as u64);
             row("ranks.exchange", "ranks", Place::Heap, copies * self.exchanged_bytes() + taught);
             if hosts.count > 1 {
@@ -341,7 +381,7 @@ impl RunShape {
         row("cuda.files", "device", Place::Process, self.held.files.0);
         row("cuda.shared", "device", Place::Process, self.held.shared.0);
         if let Some(training) = &self.training {
-            training_rows(layout, training.share.ranks, training.trackers);
+            training_rows(layout, training.share.ranks + training.rollout_ranks, training.trackers);
             host_row(layout, "teacher.requests", "rl", Place::Heap, training.teacher_requests.0);
             host_row(layout, "teacher.spans", "rl", Place::Heap, training.aligned_bytes());
             if training.estimator > Bytes(0) {

@@ -244,6 +244,8 @@ impl Planner<'_> {
             sequences,
             response_tokens: response_tokens(run, self.facts),
             policy_lag: if run.samples() { run.rollout.policy_lag as usize } else { 0 },
+            rollout_ranks: run.run.rollout_ranks as usize,
+            ahead: if run.samples() { run.rollout.ahead as usize } else { 0 },
             carried: if run.samples() {
                 run.rollout.carry as usize * run.rollout.group_size as usize
             } else {

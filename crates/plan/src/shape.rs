@@ -84,6 +84,10 @@ pub struct Training {
     pub response_tokens: usize,
     /// Number of further steps that use the same rollout.
     pub policy_lag: usize,
+    /// Ranks that only sample, besides those of `share`.
+    pub rollout_ranks: usize,
+    /// Number of rollouts that wait for the steps that train on them.
+    pub ahead: usize,
     /// Sequences under way beyond those of a step, which go on in the next one.
     pub carried: usize,
     /// True if the samples kept from a rollout have a separate buffer.
@@ -131,8 +135,8 @@ impl Training {
 
     /// True if log-probs are computed apart from the update: the reference's, or for older samples or held-out pairs.
     pub fn scores(&self) -> bool {
-        let corrects_carried = self.carried > 0 && self.corrects;
-        let again = self.policy_lag > 0 || self.teaches_itself || self.scores_sharply || corrects_carried;
+        let corrects_older = (self.carried > 0 || self.ahead > 0) && self.corrects;
+        let again = self.policy_lag > 0 || self.teaches_itself || self.scores_sharply || corrects_older;
         self.reference || again || self.packing.whole_groups
     }
 

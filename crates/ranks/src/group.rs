@@ -13,6 +13,7 @@ use plimsoll_base::{Bytes, Error, Exit, Result};
 use plimsoll_memory::SharedWords;
 use std::fs::{File, OpenOptions};
 use std::net::TcpListener;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -22,11 +23,13 @@ use std::time::{Duration, Instant};
 const MAILBOX: usize = 32 << 10;
 /// Words of a rank's counters, on their own cache line.
 const STRIDE: usize = 8;
-/// Indices of counters: arrivals at barriers, bytes of a message, microseconds waited so far, and 1 while it waits.
+/// Indices of counters: arrivals at barriers, bytes of a message, microseconds waited so far, 1 while it waits, and
+/// arrivals at barriers of a part of the ranks.
 const ARRIVALS: usize = 0;
 const LENGTH: usize = 1;
 const WAITED: usize = 2;
 const WAITS: usize = 3;
+const ARRIVALS_OF_PART: usize = 4;
 /// Polls of a counter before a wait yields its processor, and before it sleeps.
 const SPINS: u32 = 2_000;
 const YIELDS: u32 = SPINS + 200;
@@ -66,6 +69,18 @@ pub struct Group {
     far: Option<Far>,
     /// Seed of random delays before each barrier, with which tests show that the order of arrival does not matter.
     delays: Option<Mutex<u64>>,
+    within: Within,
+}
+
+/// Where the ranks of a group are in the window.
+#[derive(Clone, Copy, Debug)]
+struct Within {
+    /// The window's rank that is the group's rank 0.
+    first: usize,
+    /// Ranks of the window.
+    ranks: usize,
+    /// Which counter counts arrivals at the group's barriers.
+    arrivals: usize,
 }
 
 /// How this rank reaches other hosts.
@@ -134,7 +149,20 @@ impl Group {
         let near = place.near();
         let words = SharedWords::map(file, words(place.ranks as usize, near.len()))?;
         let window = Watch { words: Arc::new(words) };
-        Ok(Group { place, near, window, far: None, delays: None })
+        let within = Within { first: 0, ranks: place.ranks as usize, arrivals: ARRIVALS };
+        Ok(Group { place, near, window, far: None, delays: None, within })
+    }
+
+    /// Returns a part of the ranks as a group by itself, whose ranks count from 0. Its barriers and messages are among
+    /// them alone; a rank is in one part, and its calls on the part and on the whole follow one another.
+    ///
+    /// Panics unless all ranks are on one host and this rank is in `part`.
+    pub fn part(&self, part: Range<usize>) -> Group {
+        assert!(self.far.is_none() && part.contains(&self.rank()), "rank {} of {part:?}", self.rank());
+        let (rank, ranks) = ((self.rank() - part.start) as u32, part.len() as u32);
+        let place = Place::on_one_host(rank, ranks, self.place.window.clone());
+        let within = Within { first: part.start, arrivals: ARRIVALS_OF_PART, ..self.within };
+        Group { near: place.near(), place, window: self.window.clone(), far: None, delays: None, within }
     }
 
     /// Makes each barrier wait up to 200 microseconds first, from a seed; for tests.
@@ -214,12 +242,13 @@ impl Group {
     /// Waits until all ranks of this host have arrived.
     fn near_barrier(&self) -> Result<()> {
         self.delay();
-        let own = self.counter(self.rank(), ARRIVALS);
+        let arrivals = self.within.arrivals;
+        let own = self.counter(self.rank(), arrivals);
         let turn = own.load(Ordering::Relaxed) + 1;
         own.store(turn, Ordering::Release);
         // `None` while it only spins: too short to be worth reading a clock.
         let mut since = None;
-        let here = |other| self.counter(other, ARRIVALS).load(Ordering::Acquire) >= turn;
+        let here = |other| self.counter(other, arrivals).load(Ordering::Acquire) >= turn;
         let met = self.near.iter().try_for_each(|other| self.wait(|| here(*other), &mut since));
         if let Some(since) = since {
             self.has_waited(since);
@@ -355,12 +384,13 @@ impl Group {
     }
 
     fn counter(&self, rank: usize, which: usize) -> &AtomicU64 {
-        &self.window.words()[STRIDE * (1 + rank) + which]
+        &self.window.words()[STRIDE * (1 + self.within.first + rank) + which]
     }
 
     fn mailbox(&self, rank: usize) -> &[AtomicU64] {
         let place = self.near.iter().position(|near| *near == rank).expect("a rank of this host");
-        &self.window.words()[STRIDE * (1 + self.ranks()) + place * MAILBOX..][..MAILBOX]
+        let Within { first, ranks, .. } = self.within;
+        &self.window.words()[STRIDE * (1 + ranks) + (first + place) * MAILBOX..][..MAILBOX]
     }
 }
 
@@ -439,7 +469,7 @@ impl Waits {
         let (words, _) = bytes.as_chunks::<8>();
         let word = |which: usize| u64::from_le_bytes(words[which]);
         let waited = Duration::from_micros(word(WAITED));
-        Some(Waits { arrivals: word(ARRIVALS), waited, waits_now: word(WAITS) != 0 })
+        Some(Waits { arrivals: word(ARRIVALS) + word(ARRIVALS_OF_PART), waited, waits_now: word(WAITS) != 0 })
     }
 }
 
@@ -486,6 +516,30 @@ mod tests {
                 }
                 let all = group.all_gather(&[]).expect("all live");
                 assert!(all.iter().all(Vec::is_empty));
+            });
+        }
+    }
+
+    /// Parts of different sizes meet in their own time, and all meet between.
+    #[test]
+    fn parts_of_the_ranks_exchange_apart_and_with_all() {
+        for (ranks, cut) in [(2, 1), (3, 1), (5, 3)] {
+            run(ranks, |group| {
+                let rank = group.rank();
+                let of = if rank < cut { 0..cut } else { cut..ranks };
+                let part = group.part(of.clone());
+                assert_eq!((part.rank(), part.ranks()), (rank - of.start, of.len()));
+                for round in 0..20 {
+                    for turn in 0..(1 + (round + of.start) % 4) {
+                        let own = vec![rank as u8; 1 + turn * MAILBOX * 5];
+                        let all = part.all_gather(&own).expect("all live");
+                        let ids: Vec<usize> = all.iter().map(|bytes| bytes[0].into()).collect();
+                        assert!(ids.into_iter().eq(of.clone()) && all.iter().all(|it| it.len() == own.len()));
+                        part.barrier().expect("all live");
+                    }
+                    let all = group.all_gather(&[rank as u8, round as u8]).expect("all live");
+                    assert!(all.iter().map(|it| usize::from(it[0])).eq(0..ranks), "{ranks} {round}");
+                }
             });
         }
     }

@@ -16,12 +16,21 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A grader's work.
 enum Job {
     Check(Columns, Sender<Result<()>>),
-    Score { batch: usize, cases: Arc<[Arc<Case>]>, steps: [u32; 2] },
+    Score { batch: Place, cases: Arc<[Arc<Case>]>, steps: [u32; 2] },
+}
+
+/// What a batch is part of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// The round in progress, by its index.
+    Round(usize),
+    /// A response graded ahead of its round, by its ticket.
+    Ahead(u64),
 }
 
 /// How scorers are started.
@@ -37,11 +46,12 @@ pub(crate) struct Opening {
 pub(crate) struct Graded {
     /// Index of the reward.
     pub(crate) reward: usize,
-    /// Index of the batch.
-    pub(crate) batch: usize,
+    pub(crate) batch: Place,
     /// Its scores. A verifier's panic is a bug in Plimsoll and is passed on.
     pub(crate) outcome: std::result::Result<Result<Scores>, Box<dyn Any + Send>>,
     pub(crate) tally: Tally,
+    /// Seconds of grading it.
+    pub(crate) seconds: f64,
 }
 
 /// The handle of a grader. Dropping it ends the thread and its worker.
@@ -96,7 +106,7 @@ impl Grader {
     }
 
     /// Sends a batch; its outcome arrives on the channel given to `begin`.
-    pub(crate) fn score(&self, batch: usize, cases: Arc<[Arc<Case>]>, steps: [u32; 2]) {
+    pub(crate) fn score(&self, batch: Place, cases: Arc<[Arc<Case>]>, steps: [u32; 2]) {
         self.send(Job::Score { batch, cases, steps });
     }
 
@@ -151,11 +161,12 @@ impl Worker {
                 Job::Check(columns, say) => say.send(self.scorer.check(&columns)).unwrap_or(()),
                 Job::Score { .. } if self.stop.is_set() => {}
                 Job::Score { batch, cases, steps } => {
-                    let mut tally = Tally::default();
+                    let (mut tally, started) = (Tally::default(), Instant::now());
                     let outcome =
                         catch_unwind(AssertUnwindSafe(|| self.grade(batch, &cases, steps, &mut tally)));
+                    let (reward, seconds) = (self.reward, started.elapsed().as_secs_f64());
                     // The receiver is gone if the run has ended.
-                    let _ = done.send(Graded { reward: self.reward, batch, outcome, tally });
+                    let _ = done.send(Graded { reward, batch, outcome, tally, seconds });
                 }
             }
         }
@@ -163,7 +174,7 @@ impl Worker {
 
     fn grade(
         &mut self,
-        batch: usize,
+        batch: Place,
         cases: &[Arc<Case>],
         steps: [u32; 2],
         tally: &mut Tally,
@@ -194,16 +205,20 @@ impl Worker {
         }
     }
 
-    fn finite(&self, batch: usize, cases: &[Arc<Case>], scores: Scores) -> Result<Scores> {
+    fn finite(&self, batch: Place, cases: &[Arc<Case>], scores: Scores) -> Result<Scores> {
         for (sample, (case, score)) in cases.iter().zip(&scores.scores).enumerate() {
             // A score beyond f32 would become infinite in the sum.
             let largest = f64::from(f32::MAX);
             let is_beyond = |s: &f64| !s.is_finite() || (s * self.spec.weight).abs() > largest;
             let of_steps = scores.steps.get(sample).into_iter().flatten().map(|step| step.reward);
             let Some(score) = score.iter().copied().chain(of_steps).find(is_beyond) else { continue };
+            let which = match batch {
+                Place::Round(batch) => format!("sample {sample} of batch {batch}"),
+                Place::Ahead(_) => "a response graded ahead of its group".to_string(),
+            };
             return Err(Error::new(
                 slugs::REWARD_NOT_FINITE,
-                format!("reward `{}` gave {score} for sample {sample} of batch {batch}", self.name),
+                format!("reward `{}` gave {score} for {which}", self.name),
             )
             .fact(format!("the response begins {}", beginning(&case.response, 80)))
             .hint("return a finite number, or None to leave the sample out"));

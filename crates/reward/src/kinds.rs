@@ -248,6 +248,11 @@ impl Kind {
         retries.saturating_add(1)
     }
 
+    /// Returns true if a response's score depends on no other response.
+    pub(crate) fn is_per_response(&self, spec: &RewardSpec) -> bool {
+        spec.per_response || matches!(self.row.place, Place::Process | Place::Program | Place::Judge)
+    }
+
     /// Returns true for a server: attempts have a pause between them, and a request in flight cannot be cancelled.
     pub(crate) fn is_remote(&self) -> bool {
         matches!(self.row.place, Place::Address | Place::Judge)
@@ -287,6 +292,11 @@ impl RewardSpec {
     /// Errors: `unknown-reward`, `reward-bad-pattern`, `reward-bad-schema`, `reward-bad-judge`.
     pub fn check(&self) -> Result<()> {
         read(self).map(drop)
+    }
+
+    /// Returns true if a response's score depends on no other response.
+    pub fn is_per_response(&self) -> bool {
+        read(self).is_ok_and(|kind| kind.is_per_response(self))
     }
 
     /// Returns the most host memory that the reward takes.

@@ -6,6 +6,7 @@
 
 #![warn(missing_docs)]
 
+mod ahead;
 mod case;
 mod code;
 mod command;

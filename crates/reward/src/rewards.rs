@@ -3,8 +3,9 @@
 //! Samples are submitted as they end and graded in batches of whole groups. The composition of batches, the worker of
 //! each and their order per worker follow from the run alone, so scores do not depend on timing.
 
+use crate::ahead::{Ahead, Taken};
 use crate::case::{Case, column};
-use crate::grader::{Graded, Grader, Opening};
+use crate::grader::{Graded, Grader, Opening, Place};
 use crate::kinds::{self, START_TIMEOUT};
 use crate::scorer::column_missing;
 use crate::spec::{OnError, RewardSpec};
@@ -61,6 +62,8 @@ pub struct Rewards {
     stop: Stop,
     words: Words,
     round: Round,
+    ahead: Ahead,
+    seconds_ahead: f64,
 }
 
 struct Reward {
@@ -68,6 +71,7 @@ struct Reward {
     spec: RewardSpec,
     needs_answer: bool,
     has_tally: bool,
+    is_per_response: bool,
     graders: Vec<Grader>,
     /// The batches of the round.
     batches: Batches,
@@ -82,6 +86,9 @@ struct Reward {
 struct Round {
     steps: [u32; 2],
     cases: Vec<Option<Arc<Case>>>,
+    /// Batches whose outcome is awaited.
+    left: usize,
+    taken: Taken,
 }
 
 /// The batches of a round for one reward: consecutive samples, whole groups.
@@ -136,6 +143,7 @@ impl Rewards {
                 spec: spec.clone(),
                 needs_answer: kind.needs_answer,
                 has_tally: kind.may_fail(),
+                is_per_response: kind.is_per_response(spec),
                 graders: Vec::new(),
                 batches: Batches::default(),
                 tally: Tally::default(),
@@ -145,7 +153,8 @@ impl Rewards {
         for (index, grader) in starting {
             rewards[index].graders.push(grader.ready()?);
         }
-        Ok(Rewards { rewards, done, stop, words: opening.words, round: Round::default() })
+        let (words, round, ahead) = (opening.words, Round::default(), Ahead::default());
+        Ok(Rewards { rewards, done, stop, words, round, ahead, seconds_ahead: 0.0 })
     }
 
     /// Checks that a row has the columns that the rewards read, and that functions can be called with them.
@@ -164,7 +173,11 @@ impl Rewards {
 
     /// Begins a round of `samples` samples in groups of `group`. `steps` are the step and the number of steps.
     pub fn begin(&mut self, samples: usize, group: usize, steps: [u32; 2]) {
-        self.round = Round { steps, cases: vec![None; samples] };
+        self.round = Round { steps, cases: vec![None; samples], ..Round::default() };
+        // All rounds are over, so nothing else arrives.
+        while let Ok(graded) = self.done.try_recv() {
+            self.ahead.keep(graded);
+        }
         self.words.begin(steps[0]);
         for reward in &mut self.rewards {
             reward.batches =
@@ -185,28 +198,69 @@ impl Rewards {
             if reward.batches.missing[batch] > 0 {
                 continue;
             }
-            let cases = &round.cases[reward.batches.range(batch, round.cases.len())];
-            let cases: Arc<[Arc<Case>]> = cases.iter().flatten().cloned().collect();
+            let samples = reward.samples(batch, round.cases.len(), &round.taken);
+            let cases: Arc<[Arc<Case>]> = samples.filter_map(|s| round.cases[s].clone()).collect();
+            if cases.is_empty() {
+                continue;
+            }
+            round.left += 1;
             // By number and not by who is idle: a worker sees the same batches in every run.
-            reward.graders[batch % reward.graders.len()].score(batch, cases, round.steps);
+            let grader = &reward.graders[batch % reward.graders.len()];
+            grader.score(Place::Round(batch), cases, round.steps);
         }
+    }
+
+    /// Returns true if a reward scores each response by itself, so that it can grade ahead.
+    pub fn grades_ahead(&self) -> bool {
+        self.rewards.iter().any(|reward| reward.is_per_response)
+    }
+
+    /// Returns true if the response `key` is graded ahead.
+    pub fn is_ahead(&self, key: u64) -> bool {
+        self.ahead.has(key)
+    }
+
+    /// Grades a response ahead of the round that takes it by its `key`. `steps`: as in `begin`.
+    pub fn submit_ahead(&mut self, key: u64, case: Case, steps: [u32; 2]) {
+        let (case, number) = (Arc::new(case), self.ahead.next());
+        let per_response = self.rewards.iter().filter(|reward| reward.is_per_response);
+        for reward in per_response.clone() {
+            let grader = &reward.graders[number % reward.graders.len()];
+            grader.score(Place::Ahead(key), [case.clone()].into(), steps);
+        }
+        self.ahead.add(key, (per_response.count(), self.rewards.len()));
+    }
+
+    /// Submits sample `index` of the round, which was graded ahead as `key`: to the other rewards.
+    pub fn submit_graded(&mut self, index: usize, case: Case, key: u64) {
+        let workers = |reward: usize| self.rewards[reward].graders.len();
+        self.ahead.take(&mut self.round.taken, index, key, workers);
+        self.submit(index, case);
+    }
+
+    /// Returns the seconds by which grading ahead made the last round shorter: those of the worker that graded longest.
+    pub fn seconds_ahead(&self) -> f64 {
+        self.seconds_ahead
     }
 
     /// Returns the scores of the round, once all its samples are submitted.
     ///
     /// Errors: the first failure of a reward whose `on_error` is `Stop`; the rest is abandoned, and scoring is over.
     pub fn finish(&mut self) -> Result<Vec<Scored>> {
-        let samples = std::mem::take(&mut self.round).cases.len();
+        let Round { cases, mut left, taken, .. } = std::mem::take(&mut self.round);
         let batches = || self.rewards.iter().map(|reward| &reward.batches.missing);
         assert!(batches().flatten().all(|&missing| missing == 0), "samples are missing");
         let mut outcomes: Vec<Vec<Option<Result<Scores>>>> =
             batches().map(|missing| missing.iter().map(|_| None).collect()).collect();
-        for _ in 0..outcomes.iter().map(Vec::len).sum() {
+        while left > 0 || self.ahead.awaits(&taken) {
             let graded = self.done.recv().expect("graders live as long as their rewards");
+            let Some(graded) = self.ahead.keep(graded) else { continue };
+            let Place::Round(batch) = graded.batch else { unreachable!("those graded ahead are kept") };
+            left -= 1;
             let reward = &mut self.rewards[graded.reward];
             reward.tally.add(&graded.tally);
             let outcome = graded.outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            outcomes[graded.reward][graded.batch] = Some(match outcome {
+            outcomes[graded.reward][batch] = Some(match outcome {
                 Err(error) if reward.spec.on_error == OnError::Stop => {
                     self.stop.set();
                     return Err(error);
@@ -214,7 +268,8 @@ impl Rewards {
                 outcome => outcome,
             });
         }
-        Ok(self.sum(samples, outcomes))
+        self.seconds_ahead = taken.seconds();
+        self.sum(cases.len(), outcomes, &taken)
     }
 
     /// Scores all cases at once, each as its own group.
@@ -260,41 +315,81 @@ impl Rewards {
     }
 
     /// Sums in the order of rewards and batches, so the bits do not depend on timing.
-    fn sum(&mut self, samples: usize, outcomes: Vec<Vec<Option<Result<Scores>>>>) -> Vec<Scored> {
+    ///
+    /// Errors: the first failure ahead of the round of a reward whose `on_error` is `Stop`.
+    fn sum(
+        &mut self,
+        samples: usize,
+        outcomes: Vec<Vec<Option<Result<Scores>>>>,
+        taken: &Taken,
+    ) -> Result<Vec<Scored>> {
         let mut scored = vec![Scored::default(); samples];
-        for (reward, batches) in self.rewards.iter_mut().zip(outcomes) {
+        let mut ahead = self.ahead.remove(taken);
+        for (index, (reward, batches)) in self.rewards.iter_mut().zip(outcomes).enumerate() {
+            let ends = reward.spec.on_error == OnError::Stop;
+            let failed = || ahead.iter_mut().find_map(|(_, one)| one.take_error(index));
+            if let Some(error) = ends.then(failed).flatten() {
+                self.stop.set();
+                return Err(error);
+            }
             for (batch, outcome) in batches.into_iter().enumerate() {
-                let range = reward.batches.range(batch, samples);
-                let Ok(scores) = outcome.expect("every batch was graded") else {
-                    reward.tally.none += range.len() as u64;
-                    for one in &mut scored[range] {
-                        one.parts.push(None);
-                        (one.total, one.failed) = (None, true);
-                    }
-                    continue;
-                };
-                for sample in scores.failed.iter().map(|failed| range.start + failed) {
-                    (scored[sample].total, scored[sample].failed) = (None, true);
-                }
-                for (sample, steps) in range.clone().zip(&scores.steps) {
-                    scored[sample].add_steps(steps, reward.spec.weight);
-                }
-                for (sample, score) in range.zip(&scores.scores) {
-                    let one = &mut scored[sample];
-                    one.parts.push(score.map(|score| score as f32));
-                    match score {
-                        Some(score) => one.add((score * reward.spec.weight) as f32),
-                        None => reward.tally.none += 1,
-                    }
-                }
-                for (name, sum, count) in scores.logged {
-                    let entry = reward.logged.entry(name).or_default();
-                    entry.0.add_sum(&sum);
-                    entry.1 += count;
+                let of: Vec<usize> = reward.samples(batch, samples, taken).collect();
+                if !of.is_empty() {
+                    reward.add(&of, outcome.expect("every batch was graded"), &mut scored);
                 }
             }
+            for (sample, response) in &mut ahead {
+                let Some((scores, tally)) = response.take(index) else { continue };
+                reward.tally.add(&tally);
+                reward.add(&[*sample], scores, &mut scored);
+            }
         }
-        scored
+        Ok(scored)
+    }
+}
+
+impl Reward {
+    /// Returns the samples of a batch, without those that it graded ahead.
+    fn samples<'t>(
+        &'t self,
+        batch: usize,
+        samples: usize,
+        taken: &'t Taken,
+    ) -> impl Iterator<Item = usize> + 't {
+        let is_ahead = |sample: &usize| self.is_per_response && taken.keys.contains_key(sample);
+        self.batches.range(batch, samples).filter(move |sample| !is_ahead(sample))
+    }
+
+    /// Adds the outcome of a batch to its samples.
+    fn add(&mut self, samples: &[usize], outcome: Result<Scores>, scored: &mut [Scored]) {
+        let Ok(scores) = outcome else {
+            self.tally.none += samples.len() as u64;
+            for &sample in samples {
+                let one = &mut scored[sample];
+                one.parts.push(None);
+                (one.total, one.failed) = (None, true);
+            }
+            return;
+        };
+        for sample in scores.failed.iter().map(|failed| samples[*failed]) {
+            (scored[sample].total, scored[sample].failed) = (None, true);
+        }
+        for (&sample, steps) in samples.iter().zip(&scores.steps) {
+            scored[sample].add_steps(steps, self.spec.weight);
+        }
+        for (&sample, score) in samples.iter().zip(&scores.scores) {
+            let one = &mut scored[sample];
+            one.parts.push(score.map(|score| score as f32));
+            match score {
+                Some(score) => one.add((score * self.spec.weight) as f32),
+                None => self.tally.none += 1,
+            }
+        }
+        for (name, sum, count) in scores.logged {
+            let entry = self.logged.entry(name).or_default();
+            entry.0.add_sum(&sum);
+            entry.1 += count;
+        }
     }
 }
 
@@ -454,5 +549,41 @@ mod tests {
             let error = rewards.check_columns(&columns(json!({"ground_truth": answer}))).unwrap_err();
             assert_eq!(error.slug, slug, "{kind}: {error}");
         }
+    }
+
+    fn scored_ahead(rewards: &mut Rewards, ahead: &[usize]) -> Vec<Scored> {
+        let row = columns(json!({"ground_truth": "11"}));
+        let cases = || (0..12).map(|i| case(&"1".repeat(1 + i % 3), &row));
+        for (i, case) in cases().enumerate().filter(|(i, _)| ahead.contains(i)) {
+            rewards.submit_ahead(100 + i as u64, case, [1, 2]);
+        }
+        rewards.score(vec![case("2", &row)]).expect("another round in between");
+        rewards.begin(12, 4, [2, 2]);
+        for (i, case) in cases().enumerate().collect::<Vec<_>>().into_iter().rev() {
+            match rewards.is_ahead(100 + i as u64) {
+                true => rewards.submit_graded(i, case, 100 + i as u64),
+                false => rewards.submit(i, case),
+            }
+        }
+        let scored = rewards.finish().expect("scores");
+        assert!((100..112).all(|key| !rewards.is_ahead(key)), "what a round took is gone");
+        scored
+    }
+
+    #[test]
+    fn scores_are_those_of_a_round_whichever_responses_were_graded_ahead() {
+        let specs = [
+            RewardSpec { weight: 0.3, ..RewardSpec::of_kind("exact") },
+            RewardSpec { weight: 0.7, ..RewardSpec::of_kind("length") },
+        ];
+        let mut rewards = Rewards::new(&specs).expect("rewards");
+        assert!(rewards.grades_ahead());
+        let whole = scored_ahead(&mut rewards, &[]);
+        assert_eq!(whole[1].total, Some(0.3 + (-0.5 * 0.7_f64) as f32));
+        let all: Vec<usize> = (0..12).collect();
+        for ahead in [&all[..1], &[1, 4, 5, 6, 7, 11], &all] {
+            assert_eq!(scored_ahead(&mut rewards, ahead), whole, "{ahead:?}");
+        }
+        assert!(rewards.seconds_ahead() > 0.0);
     }
 }

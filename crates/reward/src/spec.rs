@@ -51,6 +51,8 @@ pub struct RewardSpec {
     pub judge: JudgeSpec,
     /// True if the steps that a function or a server may return are read.
     pub steps: bool,
+    /// True if a function, program or server scores each response by itself, whichever others it is called with.
+    pub per_response: bool,
 }
 
 impl Default for RewardSpec {
@@ -73,6 +75,7 @@ impl Default for RewardSpec {
             overlong_buffer: None,
             judge: JudgeSpec::default(),
             steps: false,
+            per_response: false,
         }
     }
 }

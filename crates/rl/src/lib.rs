@@ -4,6 +4,7 @@
 //! text environments, `methods` turn samples into losses, and `roles` are the models with their passes. `save` writes
 //! checkpoints, and `train` is the run that uses all of them.
 
+mod apart;
 mod checks;
 pub mod context;
 pub mod data;

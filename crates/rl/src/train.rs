@@ -5,6 +5,7 @@ mod rows;
 mod run;
 mod steps;
 
+use crate::apart::{self, Apart, share_of_trainers};
 use crate::checks::{Before, Checks};
 use crate::data::hub;
 use crate::data::session::Session;
@@ -19,7 +20,7 @@ use plimsoll_infer::bound::Sources;
 use plimsoll_infer::sampler::sampling;
 use plimsoll_memory::host::{Host, Rss};
 use plimsoll_memory::{Arena, Limits};
-use plimsoll_plan::{PlanReport, RoleName, Share, check_lengths, devices, plan_with};
+use plimsoll_plan::{Hosts, PlanReport, RoleName, Share, check_lengths, devices, plan_with};
 use plimsoll_ranks::Group;
 use plimsoll_run::ending::Summary;
 use plimsoll_run::events::Observer;
@@ -56,23 +57,21 @@ pub fn train(
         Some(folder) => Session::open_again(&run, &folder, &mut |text| opening.say(observer, text))?,
         None => Session::open(&run)?,
     };
-    if let Some(group) = group {
-        session.facts.share = Share { rank: group.rank(), ranks: group.ranks() };
-        session.facts.hosts = ranks::hosts_of(group);
-    }
+    let (rank, ranks) = group.map_or((0, 1), |group| (group.rank(), group.ranks()));
+    session.facts.hosts = group.map_or(Hosts::one(1), ranks::hosts_of);
+    session.facts.share = share_of_trainers(&run, &session.facts.hosts, Share { rank, ranks })?;
+    let apart = Apart::of(&run, group);
     let rewards =
         checks.rewards(&run, &session.first_columns(&run)?)?.expect("they are started before training");
-    let rank = group.map_or(0, Group::rank);
     let estimator = checks.estimator(&run, rank, rewards.words())?;
     let endpoint =
         EndpointTeacher::start(&run, rank, &session.text.tokenizer, session.model.spec.vocab as usize)?;
     let episodes = checks.environment(&run, session.facts.prompt_tokens)?;
-    let limits = match group {
-        None => Limits::default(),
-        Some(group) => ranks::limits(group, &run, &opening.path)?,
-    };
+    let none = || Ok(Limits::default());
+    let limits = group.map_or_else(none, |group| ranks::limits(group, &run, &opening.path))?;
     let disk = rows::disk_limit(group, &opening.path)?;
     let report = fitting_plan(&run, &session, Limits { disk, ..limits })?;
+    apart::check(&run, &report.shape)?;
     report.warnings.iter().for_each(|words| opening.say(observer, format!("warning: {words}")));
     let run_file = report.resolved.write_into(&run_file).to_toml();
     // Checkpoints are rank 0's.
@@ -90,7 +89,8 @@ pub fn train(
         .with_teacher(&run, session.others.get(RoleName::Teacher));
     let opened = opened.take_up(*opening, &run_file, &report.to_json(), &fingerprint, observer)?;
     let ready = ready(&run, (&*dev, group), &mut arena, &report, &session, before);
-    let (trainer, measured) = ready.inspect_err(|_| opened.dir.discard())?;
+    let (mut trainer, measured) = ready.inspect_err(|_| opened.dir.discard())?;
+    trainer.apart = group.zip(apart.as_ref());
     opened.dir.write_plan(&measured.to_json())?;
     rewards.words().write_to(&opened.dir.path().join(REWARDS_LOG));
     let begun = Begun {

@@ -77,6 +77,8 @@ pub enum SoFar<'b> {
     /// Its tokens so far, none of a new one, and their log-probabilities. It goes on after them: its keys are computed
     /// again, and its next token is drawn with the random numbers of its position.
     Tokens { ids: &'b [u32], logprobs: &'b [f32] },
+    /// Turns that have ended, each with its answer: it goes on with a new turn.
+    Turns { ids: &'b [u32], logprobs: &'b [f32] },
     /// It has ended, and takes no part.
     Ended,
 }
@@ -188,6 +190,7 @@ impl Engine {
         for (s, begun) in begun.iter().enumerate() {
             match *begun {
                 SoFar::Tokens { ids, logprobs } => out.go_on(s, ids, logprobs),
+                SoFar::Turns { ids, logprobs } => out.begin_turn(s, ids, logprobs),
                 SoFar::Ended => self.schedule.skip(s),
             }
         }

@@ -7,6 +7,7 @@
 mod ahead;
 mod ends;
 mod engine;
+mod group_times;
 mod lengths;
 mod limits;
 mod live;
@@ -15,6 +16,7 @@ mod schedule;
 
 pub use ends::DrawnEnds;
 pub use engine::{Engine, Model, NeverStop, Request, RolloutStats, SoFar, StopCondition};
+pub use group_times::GroupTimes;
 pub use lengths::{Lengths, deal};
 pub use limits::{EngineLimits, OnFull, layout};
 pub use live::{Ask, ENDS_MAX, Listener, Live};

@@ -105,6 +105,12 @@ impl Samples {
         self.lens[sample] = ids.len() as u32;
     }
 
+    /// Begins a turn after those that were drawn earlier.
+    pub(crate) fn begin_turn(&mut self, sample: usize, ids: &[u32], logprobs: &[f32]) {
+        self.go_on(sample, ids, logprobs);
+        self.turn_start[sample] = self.lens[sample];
+    }
+
     pub(crate) fn push(&mut self, sample: usize, token: u32, logprob: f32) {
         let at = sample * self.new_tokens + self.lens[sample] as usize;
         debug_assert!((self.lens[sample] as usize) < self.new_tokens, "a response beyond its limit");

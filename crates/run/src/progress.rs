@@ -1,5 +1,6 @@
 //! The progress of a run: the numbers of its summary, which checkpoints carry from one process to the next.
 
+use crate::carry::CarryCounts;
 use crate::checkpoint::{Best, exact, exact_map, exact_option};
 use crate::scores::{EvalReport, mean_pass_at_k, mean_where_measured};
 use crate::vitals::DeadSteps;
@@ -72,6 +73,9 @@ pub struct Progress {
     pub updates: u64,
     #[serde(default)]
     pub dead_steps: DeadSteps,
+    /// None without carried groups.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub carry: Option<CarryCounts>,
 }
 
 /// One evaluation set before the first step and after the last; pass@k by k.

@@ -37,6 +37,9 @@ impl TextEnvironment for Countdown {
         vec![Message::new("user", text)]
     }
 
+    /// No turn changes the task.
+    fn take_up(&mut self, _turns: usize) {}
+
     fn step(&mut self, response: &str) -> Result<Said> {
         Ok(match solves_countdown(response, &self.numbers, self.target) {
             Ok(()) => Said::end(1.0),

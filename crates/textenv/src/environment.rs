@@ -67,6 +67,9 @@ pub trait TextEnvironment: Send {
     /// Begins the episode of `start` and returns the messages that the model answers. Equal starts give equal messages.
     fn reset(&mut self, start: &Start) -> Vec<Message>;
 
+    /// Takes up an episode that was begun with `reset`, after `turns` turns that did not end it.
+    fn take_up(&mut self, turns: usize);
+
     /// Takes the model's turn, without special tokens and stop string. An error ends the episode and is counted.
     fn step(&mut self, response: &str) -> Result<Said>;
 }

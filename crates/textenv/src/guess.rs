@@ -26,6 +26,9 @@ impl TextEnvironment for GuessNumber {
         vec![Message::new("user", RULES)]
     }
 
+    /// No turn changes the task.
+    fn take_up(&mut self, _turns: usize) {}
+
     fn step(&mut self, response: &str) -> Result<Said> {
         Ok(match last_number(response) {
             Some(guess) if guess == self.secret => Said::end(1.0),

@@ -6,7 +6,7 @@
 use super::Kind;
 use super::environment::{Make, Said, Settings, Start, TextEnvironment};
 use super::rows::Rows;
-use plimsoll_base::{Error, Result};
+use plimsoll_base::{Error, Result, slugs};
 use plimsoll_text::Message;
 use plimsoll_worker::{About, EpisodesSpec, PythonEpisodes, Stop};
 use serde_json::{Map, Value};
@@ -21,10 +21,22 @@ pub(crate) const STACK_BYTES: usize = 1 << 20;
 #[derive(Clone, Debug)]
 pub enum Job {
     Reset(Start),
+    /// Begins an episode and takes it up after some turns. A Python environment plays them again.
+    TakeUp(Start, Vec<HadTurn>),
     /// The model's turn, with its tool calls: objects with `name` and `arguments`.
     Step(String, Vec<Value>),
     /// Asks for the reward of the whole episode, if `About::scores_at_end`.
     End,
+}
+
+/// A turn that an episode had, and what its environment answered.
+#[derive(Clone, Debug)]
+pub struct HadTurn {
+    /// The model's turn, with its tool calls.
+    pub response: String,
+    pub calls: Vec<Value>,
+    pub said: Vec<Message>,
+    pub reward: f64,
 }
 
 pub struct Reply {
@@ -243,36 +255,66 @@ impl Host {
                 let episode = slots.entry(slot).or_insert_with(|| make());
                 Ok(Some(match job {
                     Job::Reset(start) => Said { messages: episode.reset(&start), ..Said::default() },
+                    Job::TakeUp(start, turns) => {
+                        let messages = episode.reset(&start);
+                        episode.take_up(turns.len());
+                        Said { messages, ..Said::default() }
+                    }
                     Job::Step(response, _) => episode.step(&response)?,
                     Job::End => Said::end(0.0),
                 }))
             }
-            Host::Python(episodes, first) => {
-                let messages = |said: plimsoll_worker::Messages| {
-                    said.into_iter().map(|(role, content)| Message { role, content }).collect()
-                };
-                Ok(match job {
-                    Job::Reset(start) => {
-                        // 31 bits, as for other environments in Python.
-                        let seed = start.draw(0)[0] >> 1;
-                        let row = first.rows.of(seed, start.held_out);
-                        let prompt = row.map_or(&Value::Null, |row| &row.prompt);
-                        let (arguments, columns) = match row {
-                            Some(row) if first.is_graded => (None, row.columns.clone()),
-                            row => (row.map(|row| &row.columns), Map::new()),
+            Host::Python(episodes, first) => Ok(match job {
+                Job::Reset(start) => Some(reset(episodes, first, slot, start)?),
+                Job::TakeUp(start, turns) => {
+                    let said = reset(episodes, first, slot, start)?;
+                    for (n, had) in turns.into_iter().enumerate() {
+                        let Some(again) = step(episodes, slot, &had.response, &had.calls)? else {
+                            return Ok(None);
                         };
-                        let messages = messages(episodes.reset(slot, seed, prompt, arguments)?);
-                        Some(Said { messages, columns, ..Said::default() })
+                        if again != (Said { messages: had.said, reward: had.reward, ..Said::default() }) {
+                            return Err(differs(n, start));
+                        }
                     }
-                    Job::Step(response, calls) => episodes.step(slot, &response, &calls)?.map(|turn| Said {
-                        messages: messages(turn.messages),
-                        reward: turn.reward,
-                        done: turn.done,
-                        ..Said::default()
-                    }),
-                    Job::End => episodes.end(slot)?.map(Said::end),
-                })
-            }
+                    Some(said)
+                }
+                Job::Step(response, calls) => step(episodes, slot, &response, &calls)?,
+                Job::End => episodes.end(slot)?.map(Said::end),
+            }),
         }
     }
+}
+
+fn messages_of(said: plimsoll_worker::Messages) -> Vec<Message> {
+    said.into_iter().map(|(role, content)| Message { role, content }).collect()
+}
+
+fn reset(episodes: &mut PythonEpisodes, first: &FirstRows, slot: usize, start: Start) -> Result<Said> {
+    // 31 bits, as for other environments in Python.
+    let seed = start.draw(0)[0] >> 1;
+    let row = first.rows.of(seed, start.held_out);
+    let prompt = row.map_or(&Value::Null, |row| &row.prompt);
+    let (arguments, columns) = match row {
+        Some(row) if first.is_graded => (None, row.columns.clone()),
+        row => (row.map(|row| &row.columns), Map::new()),
+    };
+    let messages = messages_of(episodes.reset(slot, seed, prompt, arguments)?);
+    Ok(Said { messages, columns, ..Said::default() })
+}
+
+fn step(episodes: &mut PythonEpisodes, slot: usize, response: &str, calls: &[Value]) -> Result<Option<Said>> {
+    let turn = episodes.step(slot, response, calls)?;
+    Ok(turn.map(|turn| Said {
+        messages: messages_of(turn.messages),
+        reward: turn.reward,
+        done: turn.done,
+        ..Said::default()
+    }))
+}
+
+fn differs(turn: usize, start: Start) -> Error {
+    let message = format!("turn {turn} of an episode has another answer when it is played again");
+    Error::new(slugs::TEXT_ENVIRONMENT_BAD_REPLY, message)
+        .fact(format!("it is episode {}", start.index))
+        .hint("let step depend on nothing but the seed of reset and the turns, or set rollout.carry = 0")
 }

@@ -44,6 +44,10 @@ impl TextEnvironment for SecondTry {
         vec![Message::new("user", self.question.clone())]
     }
 
+    fn take_up(&mut self, turns: usize) {
+        self.tried = turns > 0;
+    }
+
     fn step(&mut self, response: &str) -> Result<Said> {
         if response.trim() == self.answer {
             return Ok(Said::end(1.0));
@@ -76,6 +80,11 @@ mod tests {
         environment.reset(&start);
         environment.step("no").unwrap();
         assert_eq!(environment.step("1").unwrap(), Said::end(0.0));
+        for (turns, said) in [(0, Said::words(question.as_str())), (1, Said::end(0.0))] {
+            environment.reset(&start);
+            environment.take_up(turns);
+            assert_eq!(environment.step("1").unwrap(), said, "after {turns} turns");
+        }
         // Evaluation uses the held-out sums, which repeat for larger indices.
         let rows = task.test_rows();
         let Prompt::Text(first) = &rows[0].prompt else { panic!("a text") };

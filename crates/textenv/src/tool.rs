@@ -41,6 +41,9 @@ impl TextEnvironment for PythonTool {
         vec![Message::new("user", text)]
     }
 
+    /// No turn changes the task.
+    fn take_up(&mut self, _turns: usize) {}
+
     fn step(&mut self, response: &str) -> Result<Said> {
         let Some(program) = fenced_block(response) else {
             let right = last_number(response) == Some(self.answer);

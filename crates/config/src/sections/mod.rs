@@ -276,6 +276,8 @@ section! {
         on_full: OnFull = OnFull::WorstCase => [FREELY],
         /// Further steps that one rollout serves: their samples are older than the weights that they train.
         policy_lag: u32 = 0,
+        /// Steps by which samples are drawn ahead: a step trains on what the weights of that many steps earlier drew.
+        ahead: u32 = 0,
         /// Prompts under way beyond those of a step: the step takes the groups that end first, and the others go on in
         /// the next one.
         carry: u32 = 0,
@@ -465,6 +467,9 @@ section! {
         /// What several ranks share out: 2 gradients and optimizer states, 3 the weights too; auto is 3 where 2 does
         /// not fit. No bit depends on it.
         zero_stage: Auto<u32> = Auto::Auto => [FREELY],
+        /// Of several ranks, how many only sample: the last ones. The others only train, at the same time. No bit
+        /// depends on it.
+        rollout_ranks: u32 = 0 => [FREELY],
         /// How cards of different hosts exchange; auto is NCCL where it is there. No bit depends on it.
         exchange: Auto<Exchange> = Auto::Auto => [FREELY],
         /// Wait after every kernel of a GPU, check indices and values, and name what is wrong.

@@ -6,15 +6,16 @@ use plimsoll_agent::collecting::{Stop, plan_env};
 use plimsoll_agent::plan::AgentPlan;
 use plimsoll_agent::settings::AgentSettings;
 use plimsoll_base::{Bytes, Error, Result, read_small_text};
-use plimsoll_config::{Loaded, Offload, RunSpec, Setting, Trains, is_env_file};
+use plimsoll_config::{Loaded, Offload, RunSpec, Setting, Trains, hindrance_to_carry, is_env_file};
 use plimsoll_devices::{Card, named};
 use plimsoll_memory::{Limits, Pool};
+use plimsoll_plan::carry::ResponseLengths;
 use plimsoll_plan::grid::{self, Grid, plan_grid};
 use plimsoll_plan::measured::{Measured, plan_of_run};
 use plimsoll_plan::{Hosts, PlanReport, duration, parse_limits, rent::table as table_of_offers, svg};
 use plimsoll_ranks::RANKS_MAX;
 use plimsoll_rl::data::epochs;
-use plimsoll_rl::data::session::{Machine, plan_run, rent, smallest_limits};
+use plimsoll_rl::data::session::{Machine, plan_run, plan_run_with, rent, smallest_limits};
 use plimsoll_run::ending::run_dir_path;
 use plimsoll_run::run_dir::obstacle;
 use serde_json::{Value, json};
@@ -36,6 +37,7 @@ Examples:
   plimsoll plan runs/qwen2.5-7b-grpo.toml --card h100 --ranks 1,2,4,8
   plimsoll plan runs/qwen2.5-7b-grpo.toml --card h100 --hosts 1,2,8,32,128 --ranks-per-host 8 --network 45GB/s
   plimsoll plan runs/qwen2.5-7b-grpo.toml --rent
+  plimsoll plan runs/first.toml --lengths lognormal:6,0.9
   plimsoll plan --table --models qwen2.5-0.5b,qwen2.5-7b --limit host=64GiB
   plimsoll plan --svg measured.svg --run runs/out/first
   plimsoll plan runs/first.toml --limit host=8GiB --set train.micro_batch_tokens=4096")]
@@ -60,6 +62,10 @@ pub struct Args {
     /// Plan for a host with this memory, short for --limit host=BYTES.
     #[arg(long, value_name = "BYTES", conflicts_with_all = ["limit", "min", "table", "of_run"])]
     host_memory: Option<String>,
+    /// Show what `rollout.carry` would bring if responses had these lengths: lognormal:MEDIAN,SIGMA, or the directory
+    /// of an earlier run.
+    #[arg(long, value_name = "LENGTHS", conflicts_with_all = ["min", "table", "of_run", "rent"])]
+    lengths: Option<String>,
     /// Show where each value came from and what was chosen for `auto`.
     #[arg(long)]
     explain: bool,
@@ -117,6 +123,7 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
             );
         }
     }
+    let lengths = lengths(args, &loaded)?;
     if loaded.run.plays_agents() && !args.spread.is_one() {
         return Err(Error::usage("ranks-method", "agents that own their loop play with one rank alone"));
     }
@@ -142,14 +149,36 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
     if spreads.len() > 1 {
         return print_ranks(args, &run, &machine, &spreads);
     }
-    let mut planned = plan_run(&run, &machine)?;
+    let (mut planned, gains) = plan_run_with(&run, &machine, lengths.as_ref())?;
     planned.warnings.extend(obstacle_here(args, &loaded));
     draw_plan(args, &loaded, &planned.to_json(), quiet)?;
     // A plan for another machine ignores this one's limits.
     let machine = is_for_here(args).then(|| limits::read(&run_dir_path(&loaded)));
     let settings = args.explain.then(|| settings(&loaded, &planned));
-    print_plan(args.json, planned.to_json(), &planned.table(), machine, settings)?;
+    let (mut object, mut table) = (planned.to_json(), planned.table());
+    if let Some(gains) = gains {
+        object["carry"] = json!(gains);
+        table += &gains.table();
+    }
+    print_plan(args.json, object, &table, machine, settings)?;
     Ok(verdict(planned.refuse()))
+}
+
+/// Returns the lengths for which carried prompts are compared, if they are.
+///
+/// Errors: `bad-usage` for several numbers of ranks, and where no response can go on in a later step; those of
+/// `ResponseLengths::of`.
+fn lengths(args: &Args, loaded: &Loaded) -> Result<Option<ResponseLengths>> {
+    let Some(text) = &args.lengths else { return Ok(None) };
+    if args.spread.ranks.len() * args.spread.hosts.len() > 1 {
+        return Err(Error::usage("bad-usage", "--lengths with several numbers of ranks or hosts")
+            .hint("give one number of each"));
+    }
+    if let Some((with, why)) = hindrance_to_carry(&loaded.run) {
+        let message = format!("--lengths compares rollout.carry, which does not go with {with}, {why}");
+        return Err(Error::usage("bad-usage", message).hint("leave --lengths out"));
+    }
+    ResponseLengths::of(text).map(Some)
 }
 
 /// Prints which numbers of ranks and hosts fit. Exit code: 0 if all do.
@@ -297,8 +326,8 @@ fn plan_agent(args: &Args, loaded: &Loaded, quiet: bool) -> Result<ExitCode> {
 
 /// Plans an environment file, which has nothing to choose.
 fn plan_environments(args: &Args, path: &Path, quiet: bool) -> Result<ExitCode> {
-    if args.table || args.min || args.explain || args.svg.is_some() {
-        let flags = "--table, --min, --explain and --svg";
+    if args.table || args.min || args.explain || args.svg.is_some() || args.lengths.is_some() {
+        let flags = "--table, --min, --explain, --svg and --lengths";
         return Err(Error::usage(
             "bad-usage",
             format!("{} is an environment file: {flags} are of run files", path.display()),

@@ -156,7 +156,7 @@ fn shown(file: &str, row: &Value) -> Value {
     for key in ["prompt", "response", "ground_truth", "system_prompt"] {
         out[key] = text(&row[key]);
     }
-    for key in ["logprobs", "token_chars"] {
+    for key in ["logprobs", "token_chars", "policy_versions"] {
         out[key] = first(&row[key], TOKENS_MAX, Value::clone);
     }
     if row["turns"].is_array() {

@@ -5,7 +5,7 @@ use crate::ranks::left;
 use crate::run::{Run, SMALL, number, region};
 
 /// Responses of many lengths: at this temperature a model of 15 tokens ends one time in fifteen.
-const LONG: [&str; 5] = [
+pub const LONG: [&str; 5] = [
     "rollout.carry=3",
     "rollout.max_new_tokens=80",
     "rollout.temperature=20",
@@ -13,7 +13,7 @@ const LONG: [&str; 5] = [
     "train.steps=6",
 ];
 
-fn long(more: &[&'static str]) -> Vec<&'static str> {
+pub fn long(more: &[&'static str]) -> Vec<&'static str> {
     [&LONG[..], more].concat()
 }
 
@@ -62,7 +62,7 @@ fn bits_do_not_depend_on_threads_caches_or_ranks() {
 }
 
 /// Copies a run as it was after `step`, as if it had been killed then.
-fn as_after(folder: &Run, from: &str, step: u32) -> String {
+pub fn as_after(folder: &Run, from: &str, step: u32) -> String {
     let dir = format!("{from}-{step}");
     let copied =
         std::process::Command::new("cp").arg("-r").arg(folder.path(from)).arg(folder.path(&dir)).status();

@@ -61,9 +61,19 @@ pub fn left(folder: &Run, dir: &str) -> Vec<String> {
     out.sort();
     for mut metrics in folder.metrics(dir) {
         let metrics = metrics.as_object_mut().expect("an object");
-        // Passes and preemptions are the engine's, whose sequences are those of one rank.
-        let depends =
-            ["time/", "step_time", "per_second", "seconds", "rss", "memory", "host/", "passes", "preempt"];
+        // Passes, preemptions and what is drawn in vain are the engine's, whose sequences are those of one rank.
+        let depends = [
+            "time/",
+            "step_time",
+            "per_second",
+            "seconds",
+            "rss",
+            "memory",
+            "host/",
+            "passes",
+            "preempt",
+            "dropped",
+        ];
         metrics.retain(|name, _| !depends.iter().any(|part| name.contains(part)));
         out.push(serde_json::to_string(metrics).expect("JSON"));
     }

@@ -336,7 +336,7 @@ fn the_example_of_an_environment_of_ones_own_runs() {
 }
 
 /// The model knows only digits and calls nothing, so every episode is one turn; its reward is then `get_reward`'s.
-const TOOLS: &str = "\
+pub const TOOLS: &str = "\
 class Counted:
     def reset(self, a, b):
         self.asked = 0
@@ -353,7 +353,8 @@ class Counted:
 ";
 
 /// Mentions tools, and writes none of them, whose letters the model does not know.
-const QUIET: &str = "{% if tools is defined %}{% endif %}{% for m in messages %}{{ m.content }}{% endfor %}";
+pub const QUIET: &str =
+    "{% if tools is defined %}{% endif %}{% for m in messages %}{{ m.content }}{% endfor %}";
 
 #[test]
 fn an_environment_of_tools_is_scored_once_at_the_end_of_each_episode() {

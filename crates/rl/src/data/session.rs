@@ -1,6 +1,7 @@
 //! Opening what a run file names: model headers, tokenizer, data. The plan opens the same things as the run, but only
 //! those that it needs.
 
+use crate::apart::{self, share_of_trainers};
 use crate::checks::{Before, Checks};
 use crate::data::dataset::Dataset;
 use crate::data::first_rows::{first_rows, first_rows_of_episodes};
@@ -19,6 +20,7 @@ use plimsoll_infer::sets::{EvalSet, ReadItems, test_items};
 use plimsoll_infer::teacher_prompt::TeacherPrompt;
 use plimsoll_infer::text::{TextModel, text_model};
 use plimsoll_memory::{Limit, Limits};
+use plimsoll_plan::carry::{Gains, ResponseLengths, gains};
 use plimsoll_plan::rent::{self, Offer, RANKS};
 use plimsoll_plan::{
     Facts, HostFacts, Hosts, PerRole, PlanReport, RoleName, SmallestLimits, check_lengths, disk_facts,
@@ -159,7 +161,9 @@ impl Session {
 /// Errors: `data-too-small`.
 fn check_under_way(run: &RunSpec, data: &Dataset) -> Result<()> {
     let (rows, under_way) = (data.rows(), run.prompts_under_way());
-    let Some(rows) = rows.filter(|rows| run.carries() && *rows < under_way) else { return Ok(()) };
+    // An environment has as many prompts as there are seeds.
+    let has_rows = run.carries() && run.environment.is_none();
+    let Some(rows) = rows.filter(|rows| has_rows && *rows < under_way) else { return Ok(()) };
     let message = format!("the data has {rows} rows, and {under_way} prompts are to be under way");
     let step = u64::from(run.rollout.prompts_per_step);
     let hint = match rows > step {
@@ -174,6 +178,8 @@ fn check_under_way(run: &RunSpec, data: &Dataset) -> Result<()> {
 /// What a plan knows of what a run file names.
 struct Known {
     facts: Facts,
+    /// Rows of the data, if it was opened and has an end.
+    rows: Option<u64>,
     /// What the facts assume, for people.
     assumed: Vec<String>,
     /// What was not read, for people.
@@ -192,9 +198,9 @@ impl Known {
             let model = trained_model(run, &run.model, &run.model_options)?;
             let (others, assumed) = other_models_of_plan(run, &model)?;
             let session = Session::of_models(run, model, others)?;
-            let (columns, facts) = (session.first_columns(run)?, session.facts);
+            let (columns, rows, facts) = (session.first_columns(run)?, session.data.rows(), session.facts);
             let assumed = assumed.into_iter().collect();
-            return Ok(Known { facts, assumed, not_checked: Vec::new(), columns });
+            return Ok(Known { facts, rows, assumed, not_checked: Vec::new(), columns });
         };
         let (model, assumed_model) = model_of_plan(run)?;
         let (others, assumed_teacher) = other_models_of_plan(run, &model)?;
@@ -220,7 +226,7 @@ impl Known {
             )
         });
         let assumed = assumed_model.into_iter().chain(assumed_teacher).chain(assumed_data).collect();
-        Ok(Known { facts, assumed, not_checked, columns: rows.columns })
+        Ok(Known { facts, rows: None, assumed, not_checked, columns: rows.columns })
     }
 }
 
@@ -280,12 +286,24 @@ fn text_of(run: &RunSpec, model: &OpenModel, others: &PerRole<OpenModel>) -> Res
 /// Errors: those of opening the model and the data, and of the checks; `size-overflow`; a run that does not fit is a
 /// report, not an error.
 pub fn plan_run(run: &RunSpec, machine: &Machine) -> Result<PlanReport> {
+    Ok(plan_run_with(run, machine, None)?.0)
+}
+
+/// Plans a run as `plan_run`, and what carried prompts would bring if its responses had these lengths.
+///
+/// Errors: those of `plan_run`.
+pub fn plan_run_with(
+    run: &RunSpec,
+    machine: &Machine,
+    lengths: Option<&ResponseLengths>,
+) -> Result<(PlanReport, Option<Gains>)> {
     let when = if machine.is_here() { Before::Plan } else { Before::PlanElsewhere };
     let mut checks = Checks::begin(when, run)?;
     let run = &hub::localised(run, limits_of_data(run).is_none())?;
-    let Known { mut facts, assumed, not_checked, columns } = Known::of(run)?;
+    let Known { mut facts, rows, assumed, not_checked, columns } = Known::of(run)?;
     // The layout is that of every rank.
-    (facts.share, facts.hosts) = (machine.hosts.share(), machine.hosts);
+    let share = share_of_trainers(run, &machine.hosts, machine.hosts.share())?;
+    (facts.share, facts.hosts) = (share, machine.hosts);
     facts.card = machine.card;
     checks.rewards(run, &columns)?;
     checks.estimator(run, 0, &plimsoll_reward::Words::of_run())?;
@@ -294,8 +312,10 @@ pub fn plan_run(run: &RunSpec, machine: &Machine) -> Result<PlanReport> {
     check_lengths(run, &facts)?;
     let limits = machine.limits.clone().unwrap_or_default();
     let report = plimsoll_plan::plan_with(run, &facts, &limits)?;
+    apart::check(run, &report.shape)?;
+    let gains = lengths.map(|lengths| gains(run, &facts, &limits, lengths, rows)).transpose()?;
     let not_checked = not_checked.into_iter().chain(checks.not_checked).collect();
-    Ok(PlanReport { assumed, not_checked, ..report })
+    Ok((PlanReport { assumed, not_checked, ..report }, gains))
 }
 
 /// A machine that a run is planned for: this one, where nothing is given.

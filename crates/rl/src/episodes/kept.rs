@@ -63,10 +63,12 @@ impl Episodes {
         let episode = &self.played[index];
         let mut turns = Vec::with_capacity(episode.turns.len());
         let mut branches = Vec::with_capacity(episode.sequences.len());
-        let mut played = episode.turns.iter();
+        let mut played = episode.turns.iter().enumerate();
+        let versions = self.versions.get(index);
+        let version = |turn: usize| versions.map_or(self.policy_version, |versions| versions[turn]);
         for (branch, s) in episode.sequences.clone().enumerate() {
             let mut mask = vec![0; samples.ids(s).len()];
-            for (turn, played) in samples.turns(s).iter().zip(&mut played) {
+            for (turn, (n, played)) in samples.turns(s).iter().zip(&mut played) {
                 mask[turn.tokens()].fill(1);
                 turns.push(KeptTurn {
                     branch,
@@ -74,7 +76,7 @@ impl Episodes {
                     finish: turn.finish,
                     tokens: [turn.start, turn.end],
                     logprobs: samples.logprobs(s)[turn.tokens()].to_vec(),
-                    policy_version: self.policy_version,
+                    policy_version: version(n),
                     reward: played.reward,
                     said: played.said.clone(),
                 });

@@ -5,6 +5,7 @@
 //! other episodes continue; the result does not depend on the order of answers.
 
 mod agents;
+mod carried;
 mod episode;
 mod evaluate;
 mod fault;
@@ -14,10 +15,13 @@ mod kept;
 mod memory;
 mod play;
 mod round;
+mod turn;
 
+pub(crate) use carried::{CarriedTalk, EpisodeSoFar, Events};
 pub(crate) use episode::EpisodesRequest;
 pub(crate) use evaluate::evaluate_episodes;
 pub use kept::{KeptEpisode, KeptTurn};
 pub(crate) use memory::first_prompt_tokens;
 pub(crate) use play::{Played, play};
 pub use round::{Episodes, RoundReport};
+pub(crate) use turn::CarriedTurn;

@@ -13,7 +13,7 @@ use plimsoll_infer::text::{Item, TextModel};
 use plimsoll_rollout::{Finish, Samples, StopCondition, Turn};
 use plimsoll_run::under_way;
 use plimsoll_text::Message;
-use plimsoll_textenv::{About, EnvironmentTally, Hosts, Job, Kind, Said, Start};
+use plimsoll_textenv::{About, EnvironmentTally, Hosts, Job, Kind, Reply, Said, Start};
 use serde_json::json;
 use std::path::Path;
 
@@ -23,7 +23,7 @@ const REWARD_CLIP: f64 = 10.0;
 /// The environments of a run and the episodes of its last rollout.
 pub struct Episodes {
     /// Holds no host if agents play.
-    hosts: Hosts,
+    pub(super) hosts: Hosts,
     pub(super) agents: Option<AgentPlay>,
     section: Environment,
     /// True if each turn's reward is placed on its last token as it is.
@@ -32,9 +32,11 @@ pub struct Episodes {
     prompt_tokens: usize,
     /// Most tokens of an episode after its prompt.
     pub(super) response_tokens: usize,
-    seed: u64,
+    pub(super) seed: u64,
     pub(super) played: Vec<Episode>,
     pub(super) policy_version: u64,
+    /// The version that drew each turn of each episode; empty where it is `policy_version`.
+    pub(super) versions: Vec<Vec<u64>>,
     pub(super) tally: EnvironmentTally,
     pub(super) first_fault: Option<Fault>,
 }
@@ -73,6 +75,7 @@ impl Episodes {
             seed: run.episode_seed(),
             played: Vec::new(),
             policy_version: 0,
+            versions: Vec::new(),
             tally: EnvironmentTally::default(),
             first_fault: None,
         }))
@@ -120,6 +123,7 @@ impl Episodes {
         self.tally = EnvironmentTally { episodes: episodes as u64, ..Default::default() };
         self.first_fault = None;
         self.played.clear();
+        self.versions.clear();
     }
 
     /// Returns the starts of `groups` groups of training episodes from episode `first` on: those of the run's seed.
@@ -136,11 +140,7 @@ impl Episodes {
         self.reset(starts, group)?;
         for (g, episodes) in self.played.chunks(group).enumerate() {
             if episodes.iter().any(|episode| episode.messages != episodes[0].messages) {
-                let message =
-                    format!("{}: reset begins two episodes of one seed differently", self.section.env);
-                return Err(Error::new(slugs::TEXT_ENVIRONMENT_BAD_REPLY, message)
-                    .fact(format!("it is episode {}", starts[g].index))
-                    .hint("derive all randomness from the seed that reset is given"));
+                return Err(self.begins_differently(g * group));
             }
         }
         let glue = Glue { text, tools: &self.hosts.about().tools };
@@ -156,6 +156,14 @@ impl Episodes {
             }
         }
         Ok(items)
+    }
+
+    /// Makes the error of an episode that does not begin as another of its seed.
+    pub(super) fn begins_differently(&self, slot: usize) -> Error {
+        let message = format!("{}: reset begins two episodes of one seed differently", self.section.env);
+        Error::new(slugs::TEXT_ENVIRONMENT_BAD_REPLY, message)
+            .fact(format!("it is episode {}", self.played[slot].start.index))
+            .hint("derive all randomness from the seed that reset is given")
     }
 
     fn reset(&mut self, starts: &[Start], group: usize) -> Result<()> {
@@ -342,6 +350,17 @@ fn item(glue: Glue<'_>, first: &[Message]) -> Result<Item> {
     Ok(Item { ids, text: shown, messages: Some(messages), ..Item::default() })
 }
 
+/// What an environment's answer means.
+pub(super) enum Heard {
+    /// The episode is over.
+    Done,
+    /// It has as many turns as it may.
+    Full,
+    Words {
+        is_cut: bool,
+    },
+}
+
 /// A rollout's side of the episodes.
 pub(crate) struct Talk<'s> {
     episodes: &'s mut Episodes,
@@ -353,29 +372,87 @@ pub(crate) struct Talk<'s> {
 impl Talk<'_> {
     /// Records an environment's answer; returns the tokens that follow, none where the episode is over.
     fn hear(&mut self, slot: usize, said: Said, tokens: &mut Vec<u32>) -> Result<()> {
+        let tally = match self.follow(slot, said, tokens)? {
+            Heard::Done => return Ok(()),
+            Heard::Full => EnvironmentTally { truncated: 1, ..Default::default() },
+            Heard::Words { is_cut } => EnvironmentTally { cut: is_cut.into(), ..Default::default() },
+        };
+        self.episodes.tally.add(&tally);
+        Ok(())
+    }
+
+    /// Takes the next reply, if one has come; with `wait` one must come.
+    pub(super) fn take_reply(&mut self, wait: bool) -> Option<Reply> {
+        self.episodes.hosts.take(wait)
+    }
+
+    /// Returns an episode, and the version of the weights that play.
+    pub(super) fn episode(&self, slot: usize) -> (&Episode, u64) {
+        (&self.episodes.played[slot], self.episodes.policy_version)
+    }
+
+    /// Asks for the rewards of whole episodes, if the environment gives them, which go to the last turns. Returns the
+    /// episodes with their failures.
+    pub(super) fn rewards_of(
+        &mut self,
+        ended: &[usize],
+    ) -> Vec<(usize, std::result::Result<(), Option<Error>>)> {
+        let episodes = &mut *self.episodes;
+        if !episodes.hosts.about().scores_at_end {
+            return Vec::new();
+        }
+        ended.iter().for_each(|slot| episodes.hosts.ask(*slot, Job::End));
+        let mut rewarded = Vec::with_capacity(ended.len());
+        for _ in ended {
+            let reply = episodes.hosts.take(true).expect("every end has a reply");
+            rewarded.push((
+                reply.slot,
+                match reply.outcome {
+                    Ok(Some(said)) => {
+                        let turn = episodes.played[reply.slot].turns.last_mut().expect("a turn was played");
+                        turn.reward = said.reward;
+                        Ok(())
+                    }
+                    Ok(None) => Err(None),
+                    Err(fault) => Err(Some(fault)),
+                },
+            ));
+        }
+        rewarded
+    }
+
+    /// Takes back the answer to the last turn if no turn came after it. True if there was one.
+    pub(super) fn forget_answer(&mut self, slot: usize) -> bool {
+        let episode = &mut self.episodes.played[slot];
+        if let Some(turn) = episode.turns.last_mut().filter(|_| episode.goes_on) {
+            turn.said.clear();
+        }
+        episode.goes_on
+    }
+
+    /// Adds what an environment said to its episode, without counting it.
+    pub(super) fn follow(&mut self, slot: usize, said: Said, tokens: &mut Vec<u32>) -> Result<Heard> {
         let section = &self.episodes.section;
         let episode = &mut self.episodes.played[slot];
         let num_turns = episode.turns.len();
         let turn = episode.turns.last_mut().expect("a turn was played");
         turn.reward = said.reward;
         if said.done {
-            return Ok(());
+            return Ok(Heard::Done);
         }
         if num_turns == section.turns_max as usize {
-            self.episodes.tally.truncated += 1;
-            return Ok(());
+            return Ok(Heard::Full);
         }
         let most = section.turn_tokens_max as usize;
         let glue = Glue { text: self.text, tools: &self.episodes.hosts.about().tools };
         let (before, eos) = (&episode.messages, turn.eos);
         let after = forgetting(|| after_turn(glue, before, &said.messages, eos, most))?;
-        self.episodes.tally.cut += u64::from(after.is_cut);
         episode.messages.push(Message::new("assistant", turn.response.clone()));
         episode.messages.extend_from_slice(&said.messages);
         turn.said = said.messages;
         episode.goes_on = true;
         tokens.extend(after.ids);
-        Ok(())
+        Ok(Heard::Words { is_cut: after.is_cut })
     }
 }
 
@@ -417,14 +494,8 @@ impl StopCondition for Talk<'_> {
 
     fn ended(&mut self, sample: usize, _response: &[u32], _finish: Finish) {
         under_way::ended();
-        let episode = &mut self.episodes.played[sample];
-        if episode.goes_on {
-            // The answer had no room in the episode and is not part of it.
-            self.episodes.tally.truncated += 1;
-            if let Some(turn) = episode.turns.last_mut() {
-                turn.said.clear();
-            }
-        }
+        // An answer that had no room in the episode is not part of it.
+        self.episodes.tally.truncated += u64::from(self.forget_answer(sample));
     }
 }
 

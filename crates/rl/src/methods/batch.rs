@@ -1,6 +1,7 @@
 //! The groups of a rollout that a step trains on, in the form that the passes take.
 
-use crate::rollout::buffer::{RolloutBuffer, SampleGroup};
+use crate::rollout::buffer::RolloutBuffer;
+use crate::rollout::group::SampleGroup;
 use plimsoll_config::RunSpec;
 use plimsoll_infer::sampler::sampling;
 use plimsoll_infer::text::Item;

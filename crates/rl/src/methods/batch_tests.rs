@@ -1,7 +1,7 @@
 //! Which sequences share a prompt, whose they are, and which were cut.
 
 use super::*;
-use crate::rollout::buffer::Branch;
+use crate::rollout::group::Branch;
 use plimsoll_config::{Method, RunFile, Train};
 use plimsoll_infer::text::Item;
 use plimsoll_reward::Scored;

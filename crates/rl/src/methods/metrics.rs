@@ -4,7 +4,7 @@ use crate::roles::UpdateStats;
 use crate::{
     episodes::RoundReport, methods::actor::ActorReport, methods::buffers::StepBuffers,
     methods::critic::CriticReport, methods::pairs::PairReport, methods::sft::SftReport,
-    rollout::buffer::SampleGroup, rollout::gather::Gathered,
+    rollout::gather::Gathered, rollout::group::SampleGroup,
 };
 use plimsoll_algo::{
     correction::CorrectionSums, covariance::CovarianceSums, divergence::listed_mass, kl::KlSums,
@@ -37,12 +37,18 @@ pub(crate) fn add_rollout(metrics: &mut Metrics, gathered: &Gathered) {
         ]));
     }
     if let Some(carry) = &gathered.carry {
+        metrics.extend(carry.counts.metrics());
         metrics.extend(named([
-            ("rollout/ticks", carry.ticks as f64),
             ("rollout/carried", carry.carried as f64),
-            ("rollout/staleness", carry.staleness),
-            ("rollout/stale_share", carry.stale_share),
-            ("rollout/idle_share", carry.idle_share),
+            ("rollout/waited_for", carry.waited_for as f64),
+            ("time/reward_hidden", carry.seconds_ahead),
+        ]));
+    }
+    if let Some(ahead) = &gathered.ahead {
+        metrics.extend(named([
+            ("rollout/waiting", f64::from(ahead.waiting)),
+            ("rollout/staleness", ahead.staleness as f64),
+            ("rollout/stale_share", if ahead.staleness > 0 { 1.0 } else { 0.0 }),
         ]));
     }
     for (name, value) in &gathered.logged {

@@ -10,9 +10,10 @@ use crate::methods::critic::{critic_updates, gae_advantages};
 use crate::methods::endpoint::Asked;
 use crate::methods::{aligned, distill, metrics, turns};
 use crate::roles::Trainer;
-use crate::rollout::buffer::SampleGroup;
-use crate::rollout::carry;
+use crate::rollout::ahead;
+use crate::rollout::carry::{self, CarryReport};
 use crate::rollout::gather::{Gathered, gather};
+use crate::rollout::group::SampleGroup;
 use plimsoll_algo::advantage::{KlReward, discounted_returns, token_rewards, whiten};
 use plimsoll_algo::kl::KlSums;
 use plimsoll_algo::packed::Packed;
@@ -50,6 +51,8 @@ pub struct StepReport {
     pub fault: Option<String>,
     /// What a teacher's server did, if one was asked.
     pub(crate) teacher: Option<Asked>,
+    /// What groups of several steps counted, where there are any.
+    pub(crate) carry: Option<CarryReport>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -70,19 +73,30 @@ pub fn step(trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, step: u32) -> R
     // 1. Rollout and 2. reward: responses are graded as they end.
     let gathered = match cx.buffer.next(prompts).is_empty() {
         true if cx.run.carries() => carry::gather(trainer, cx, step)?,
+        true if cx.run.draws_ahead() => ahead::gather(trainer, cx, step)?,
         true => gather(trainer, cx, step)?,
         false => Gathered::default(),
     };
+    let mut report = train_next(trainer, cx, step)?;
+    cx.buffer.carried.commit();
+    cx.buffer.ahead.commit();
+    report.add_rollout(gathered, cx.run.rollout.group_size as usize);
+    Ok(report)
+}
+
+/// Trains on the next P groups of the buffer.
+pub(crate) fn train_next(
+    trainer: &mut Trainer<'_>,
+    cx: &mut StepContext<'_>,
+    step: u32,
+) -> Result<StepReport> {
     let (buffer, samples) = (std::mem::take(cx.buffer), trainer.take_samples());
-    let groups = buffer.next(prompts);
+    let groups = buffer.next(cx.run.rollout.prompts_per_step as usize);
     let trained = train(trainer, cx, &Batch::new(cx.run, &buffer, &samples, groups.clone(), step));
     trainer.put_samples(samples);
     *cx.buffer = buffer;
-    let mut report = trained?;
     cx.buffer.done(groups);
-    cx.buffer.carried.commit();
-    report.add_rollout(gathered, cx.run.rollout.group_size as usize);
-    Ok(report)
+    trained
 }
 
 /// Runs the parts of a step that read no data: score, advantage and update.
@@ -112,7 +126,8 @@ fn train(trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, batch: &Batch<'_>)
     }
     // Ratios to what drew each token need no other numbers than those recorded with it; a correction weighs the two.
     let corrects_old = cx.objective.correction.is_some() && batch.has_stale();
-    if batch.policy_version != trainer.updates() || corrects_old {
+    let is_recorded = batch.policy_version == trainer.updates() || cx.run.draws_ahead();
+    if !is_recorded || corrects_old {
         trainer.score_into(RoleName::Actor, sequences, inv_temperature, |b| &mut b.old_logprobs)?;
         trainer.buffers.stale.clear();
     }
@@ -174,7 +189,7 @@ impl StepReport {
     }
 
     /// Adds the metrics of a rollout. Last, so that nothing that a reward logs hides its own failures.
-    fn add_rollout(&mut self, gathered: Gathered, group_size: usize) {
+    pub(crate) fn add_rollout(&mut self, gathered: Gathered, group_size: usize) {
         let asked = self.teacher.take();
         let taught = asked.as_ref().map_or(0.0, |asked| asked.fault_share);
         self.vitals.fault_share = gathered.fault_share(group_size).max(taught);
@@ -186,6 +201,7 @@ impl StepReport {
         (self.rollout_flops, self.rollout_passes) = (gathered.flops, gathered.stats.passes);
         (self.seconds.rollout, self.seconds.reward) = (gathered.rollout_s, gathered.reward_s);
         metrics::add_rollout(&mut self.metrics, &gathered);
+        self.carry = gathered.carry;
         self.fault = gathered.episodes.and_then(|episodes| episodes.fault);
         if let Some(asked) = asked {
             self.metrics.extend(metrics::of_tally("teacher", &asked.tally));

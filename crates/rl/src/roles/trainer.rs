@@ -1,6 +1,7 @@
 //! The trainer: a sampler with the roles of a run and the step's arrays.
 
 use super::role::{Loss, LossOf, Passes, Role, Scores, UpdateStats};
+use crate::apart::Apart;
 use crate::methods::buffers::StepBuffers;
 use plimsoll_base::Result;
 use plimsoll_device::{Device, Sampling};
@@ -28,6 +29,8 @@ pub struct Trainer<'a> {
     packer: Option<Packer>,
     /// The other ranks, if there are any.
     pub group: Option<&'a Group>,
+    /// All ranks and this one's place, where ranks only sample or only train.
+    pub apart: Option<(&'a Group, &'a Apart)>,
     /// Response lengths on all ranks, from which prompts are dealt to ranks.
     pub(crate) lengths: Lengths,
 }
@@ -62,6 +65,7 @@ impl<'a> Trainer<'a> {
             roles,
             packer: shape.packs().map(|pass| Packer::new(pass, sequences)),
             group: None,
+            apart: None,
             lengths: Lengths::default(),
         })
     }
@@ -160,6 +164,12 @@ impl<'a> Trainer<'a> {
         self.roles.iter().map(Role::updates).sum()
     }
 
+    /// Sets how many updates the weights of each trained role have seen, which another rank has made.
+    pub(crate) fn set_updates(&mut self, updates: &[u64]) {
+        let optimizers = self.roles.iter_mut().filter_map(|role| role.optimizer.as_mut());
+        optimizers.zip(updates).for_each(|(optimizer, updates)| optimizer.step = *updates);
+    }
+
     /// Calls `body` with the engine's live form, as `Sampler::live`.
     pub fn live<T>(&mut self, body: impl FnOnce(Live<'_, 'a, '_>) -> T) -> T {
         self.sampler.live(&self.roles[0], body)
@@ -179,12 +189,15 @@ impl<'a> Trainer<'a> {
 
     /// Moves the step's responses out of the trainer; `put_samples` puts them back.
     pub(crate) fn take_samples(&mut self) -> Samples {
-        let samples = self.kept.as_mut().unwrap_or(&mut self.sampler.samples);
-        std::mem::replace(samples, Samples::with_capacity(0, 1))
+        std::mem::replace(self.step_samples_mut(), Samples::with_capacity(0, 1))
     }
 
     pub(crate) fn put_samples(&mut self, samples: Samples) {
-        *self.kept.as_mut().unwrap_or(&mut self.sampler.samples) = samples;
+        *self.step_samples_mut() = samples;
+    }
+
+    pub(crate) fn step_samples_mut(&mut self) -> &mut Samples {
+        self.kept.as_mut().unwrap_or(&mut self.sampler.samples)
     }
 
     pub(crate) fn step_samples(&self) -> &Samples {

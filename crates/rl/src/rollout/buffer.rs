@@ -3,15 +3,13 @@
 //!
 //! Tokens and log-probs are not here: they are the responses of a `Samples`, group by group.
 
+use crate::rollout::ahead::Ahead;
 use crate::rollout::carry::Carried;
-use plimsoll_base::{Error, Result};
+use crate::rollout::group::{SampleGroup, lines, read_lines};
+use plimsoll_base::Result;
 use plimsoll_infer::text::Item;
-use plimsoll_reward::{RewardStep, Scored};
 use plimsoll_rollout::{Finish, Samples};
 use plimsoll_run::checkpoint::BufferState;
-use serde::{Deserialize, Serialize};
-use std::fs::File;
-use std::io::{BufRead, BufReader};
 use std::ops::Range;
 use std::path::Path;
 
@@ -23,77 +21,24 @@ pub struct RolloutBuffer {
     last: Range<usize>,
     of: BufferState,
     stale: Vec<usize>,
+    versions: Vec<Vec<(u64, u32)>>,
     /// The groups that have not ended.
     pub(crate) carried: Carried,
-}
-
-/// One prompt with its samples.
-#[derive(Debug)]
-pub struct SampleGroup {
-    /// Position of the prompt in the data.
-    pub position: u64,
-    pub item: Item,
-    /// One entry per sample.
-    pub scored: Vec<Scored>,
-    /// The responses as text, one entry per sample; empty for episodes.
-    pub texts: Vec<String>,
-    /// The samples' sequences, if a sample may have any number; otherwise each has one, after the item's prompt.
-    pub branches: Option<Vec<Branch>>,
-    /// The reward of the greedy answer, where samples are compared with it.
-    pub greedy: Option<f32>,
-}
-
-/// A sequence of a sample, with a prompt of its own.
-#[derive(Debug)]
-pub struct Branch {
-    /// Index of the sample in the group.
-    pub sample: usize,
-    pub prompt: Vec<u32>,
-}
-
-impl SampleGroup {
-    pub fn num_sequences(&self) -> usize {
-        self.branches.as_ref().map_or(self.scored.len(), Vec::len)
-    }
-
-    /// Returns the sample and the prompt of sequence `index`.
-    pub fn sequence(&self, index: usize) -> (usize, &[u32]) {
-        match &self.branches {
-            Some(branches) => (branches[index].sample, &branches[index].prompt),
-            None => (index, &self.item.ids),
-        }
-    }
-}
-
-/// A group as a line of the checkpoint's file. Floating-point numbers are stored as their bits.
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Line {
-    position: u64,
-    samples: Vec<LineSample>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    greedy: Option<u32>,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct LineSample {
-    ids: Vec<u32>,
-    logprobs: Vec<u32>,
-    finish: Finish,
-    total: Option<u32>,
-    parts: Vec<Option<u32>>,
-    /// End and reward of each step.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    steps: Vec<(u32, u64)>,
+    /// The rollouts of later steps.
+    pub(crate) ahead: Ahead,
 }
 
 impl RolloutBuffer {
     /// Clears the groups of the last rollout for that of `step`, whose weights have seen `policy_version` updates.
     pub fn begin(&mut self, step: u32, policy_version: u64) {
-        let (of, carried) =
-            (BufferState { step, policy_version, groups: 0 }, std::mem::take(&mut self.carried));
-        *self = RolloutBuffer { of, carried, ..RolloutBuffer::default() };
+        let of = BufferState { step, policy_version, groups: 0 };
+        let RolloutBuffer { carried, ahead, .. } = std::mem::take(self);
+        *self = RolloutBuffer { of, carried, ahead, ..RolloutBuffer::default() };
+    }
+
+    /// Moves the groups of a rollout out.
+    pub(crate) fn take_groups(&mut self) -> Vec<SampleGroup> {
+        std::mem::take(&mut self.groups)
     }
 
     pub fn push(&mut self, group: SampleGroup) {
@@ -122,6 +67,16 @@ impl RolloutBuffer {
     /// Returns how many of each sequence's first tokens older weights drew; empty where none did.
     pub(crate) fn stale(&self) -> &[usize] {
         &self.stale
+    }
+
+    /// Sets which weights drew the first sequences, as (updates, tokens) in order.
+    pub(crate) fn set_versions(&mut self, versions: Vec<Vec<(u64, u32)>>) {
+        self.versions = versions;
+    }
+
+    /// Returns which weights drew each of the first sequences; empty where one version drew all.
+    pub(crate) fn versions(&self) -> &[Vec<(u64, u32)>] {
+        &self.versions
     }
 
     /// Returns the groups that the next step of `prompts` prompts trains on; empty where none are left.
@@ -161,23 +116,7 @@ impl RolloutBuffer {
 
     /// Returns the lines of a checkpoint's file, one per waiting group.
     pub fn lines<'h>(&'h self, samples: &'h Samples) -> impl Iterator<Item = String> + 'h {
-        let bits = |score: Option<f32>| score.map(f32::to_bits);
-        self.waiting().map(move |g| {
-            let group = &self.groups[g];
-            let size = group.scored.len();
-            let sample = |(s, scored): (usize, &Scored)| LineSample {
-                ids: samples.ids(s).to_vec(),
-                logprobs: samples.logprobs(s).iter().map(|logprob| logprob.to_bits()).collect(),
-                finish: samples.finish(s),
-                total: bits(scored.total),
-                parts: scored.parts.iter().map(|&part| bits(part)).collect(),
-                steps: scored.steps.iter().map(|step| (step.end, step.reward.to_bits())).collect(),
-            };
-            let samples = (g * size..).zip(&group.scored).map(sample).collect();
-            let greedy = bits(group.greedy);
-            serde_json::to_string(&Line { position: group.position, samples, greedy })
-                .expect("a line is plain data")
-        })
+        lines(&self.groups, self.waiting(), samples)
     }
 
     /// Reads them back into `samples`, in groups of `size`. `item` returns the prompt at a position of the data, `text`
@@ -192,47 +131,15 @@ impl RolloutBuffer {
         item: &mut dyn FnMut(u64) -> Result<Item>,
         text: &dyn Fn(&[u32], Finish) -> String,
     ) -> Result<RolloutBuffer> {
-        let bad = |what: String| {
-            Error::new("checkpoint-damaged", format!("{}: {what}", path.display()))
-                .hint("--resume=previous-good resumes from the previous checkpoint")
-        };
-        let number = |bits: Option<u32>| bits.map(f32::from_bits);
-        let mut buffer = RolloutBuffer { of: state, ..RolloutBuffer::default() };
-        samples.clear();
-        let file = File::open(path).map_err(|err| bad(err.to_string()))?;
-        for line in BufReader::new(file).lines() {
-            let line = line.map_err(|err| bad(err.to_string()))?;
-            let line: Line = serde_json::from_str(&line).map_err(|err| bad(err.to_string()))?;
-            if line.samples.len() != size {
-                return Err(bad(format!("a group of {} samples, the run has {size}", line.samples.len())));
-            }
-            let (mut scored, mut texts) = (Vec::with_capacity(size), Vec::with_capacity(size));
-            for sample in line.samples {
-                let logprobs: Vec<f32> = sample.logprobs.into_iter().map(f32::from_bits).collect();
-                if sample.ids.len() != logprobs.len() || !samples.has_room(sample.ids.len()) {
-                    let found = (sample.ids.len(), logprobs.len());
-                    return Err(bad(format!("a response of {} tokens and {} log-probs", found.0, found.1)));
-                }
-                samples.push_response(&sample.ids, &logprobs, sample.finish);
-                texts.push(text(&sample.ids, sample.finish));
-                let parts = sample.parts.into_iter().map(number).collect();
-                let step = |(end, bits)| RewardStep { end, reward: f64::from_bits(bits) };
-                let steps = sample.steps.into_iter().map(step).collect();
-                scored.push(Scored { total: number(sample.total), parts, failed: false, steps });
-            }
-            let (item, greedy) = (item(line.position)?, number(line.greedy));
-            buffer.push(SampleGroup { position: line.position, item, scored, texts, branches: None, greedy });
-        }
-        if buffer.groups.len() as u64 != state.groups {
-            return Err(bad(format!("{} groups, state.json says {}", buffer.groups.len(), state.groups)));
-        }
-        Ok(buffer)
+        let groups = read_lines(path, (state.groups, size), samples, item, text)?;
+        Ok(RolloutBuffer { groups, of: state, ..RolloutBuffer::default() })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use plimsoll_reward::{RewardStep, Scored};
 
     fn group(position: u64, total: Option<f32>) -> SampleGroup {
         let steps = vec![RewardStep { end: 3, reward: -0.1 }, RewardStep { end: 7, reward: 1.0 / 3.0 }];

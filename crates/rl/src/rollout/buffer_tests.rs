@@ -1,6 +1,8 @@
 //! Groups that wait for their steps: each is trained on once, in order, with the sequences that are its own.
 
 use super::*;
+use crate::rollout::group::Branch;
+use plimsoll_reward::Scored;
 
 fn group(position: u64, branches: Option<&[usize]>) -> SampleGroup {
     let branch = |&sample: &usize| Branch { sample, prompt: vec![position as u32, sample as u32] };

@@ -6,9 +6,10 @@ use crate::context::StepContext;
 use crate::episodes::{self, Played, RoundReport};
 use crate::flops::forward_flops;
 use crate::roles::Trainer;
-use crate::rollout::buffer::{Branch, SampleGroup};
+use crate::rollout::ahead::AheadReport;
 use crate::rollout::carry::CarryReport;
 use crate::rollout::counted::CountedByAll;
+use crate::rollout::group::{Branch, SampleGroup};
 use crate::rollout::ranks::sample;
 use plimsoll_algo::shaping::{GroupFilter, GroupShaping};
 use plimsoll_base::{Error, Result, slugs};
@@ -52,6 +53,8 @@ pub struct Gathered {
     pub episodes: Option<RoundReport>,
     /// Where groups are carried over.
     pub(crate) carry: Option<CarryReport>,
+    /// Where samples are drawn ahead.
+    pub(crate) ahead: Option<AheadReport>,
 }
 
 impl Gathered {
@@ -82,7 +85,30 @@ impl Gathered {
     /// Adds what the rewards counted in a round.
     pub(crate) fn add_counted(&mut self, counted: CountedByAll) {
         self.logged = counted.logged;
-        for (name, tally) in counted.tallies {
+        self.add_tallies(counted.tallies);
+    }
+
+    /// Adds another rollout of the step.
+    pub(crate) fn add(&mut self, other: Gathered) {
+        self.filters |= other.filters;
+        self.rounds += other.rounds;
+        self.sampled += other.sampled;
+        self.passed += other.passed;
+        self.missing += other.missing;
+        self.rewards += other.rewards;
+        self.rewarded += other.rewarded;
+        self.failed += other.failed;
+        self.tokens += other.tokens;
+        self.flops += other.flops;
+        self.stats.add_counts(&other.stats);
+        self.rollout_s += other.rollout_s;
+        self.reward_s += other.reward_s;
+        self.add_tallies(other.tallies);
+        self.logged = other.logged;
+    }
+
+    fn add_tallies(&mut self, tallies: Vec<(String, Tally)>) {
+        for (name, tally) in tallies {
             match self.tallies.iter_mut().find(|(known, _)| *known == name) {
                 Some((_, sum)) => sum.add(&tally),
                 None => self.tallies.push((name, tally)),

@@ -18,6 +18,7 @@ pub(crate) enum Kind {
     Teacher = 4,
     Carry = 5,
     Graded = 6,
+    Apart = 7,
 }
 
 /// A value that was read, or words on why it cannot be.
@@ -200,6 +201,19 @@ impl Packed for u64 {
     }
     fn take(from: &mut Reader<'_>) -> Read<u64> {
         Ok(u64::from_le_bytes(from.raw(8)?.try_into().expect("eight bytes")))
+    }
+}
+
+/// Sent as a `u64`.
+impl Packed for usize {
+    const LEAST: usize = 8;
+
+    fn put(&self, to: &mut Writer) {
+        (*self as u64).put(to);
+    }
+    fn take(from: &mut Reader<'_>) -> Read<usize> {
+        let count = u64::take(from)?;
+        usize::try_from(count).or_else(|_| from.refuse(&format!("{count} is too large to count")))
     }
 }
 

@@ -23,10 +23,11 @@ struct RankSamples {
 }
 packed!(RankSamples { samples: Vec<Sample>, stats: SentStats, counted: Counted });
 
-struct Sample {
-    sent: Sent,
-    text: String,
-    scored: Scored,
+/// A graded response.
+pub(crate) struct Sample {
+    pub sent: Sent,
+    pub text: String,
+    pub scored: Scored,
 }
 packed!(Sample { sent: Sent, text: String, scored: Scored });
 packed!(Scored { total: Option<f32>, parts: Vec<Option<f32>>, failed: bool, steps: Vec<RewardStep> });
@@ -65,7 +66,10 @@ pub fn sample(
     let graded = Graded::sample(trainer, rewards, of, items, &request, sampled);
     let graded = graded.map(|graded| (graded, Counted::of(rewards)));
     let whole = share(group, &mut trainer.sampler.samples, graded, &deal, size)?;
-    deal.learn(&mut trainer.lengths, &trainer.sampler.samples, size);
+    // Ranks that sample alone tell the others, which learn from what they are handed.
+    if trainer.apart.is_none_or(|(all, _)| group.ranks() == all.ranks()) {
+        deal.learn(&mut trainer.lengths, &trainer.sampler.samples, size);
+    }
     Ok(whole)
 }
 

@@ -236,6 +236,7 @@ fn write_small(
         if state.carried.is_some() {
             files.insert(CARRIED.to_string(), buffer.carried.write(&part.join(CARRIED))?);
         }
+        files.extend(buffer.ahead.write(part)?);
     }
     Ok(files)
 }

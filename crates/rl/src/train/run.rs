@@ -1,6 +1,7 @@
 //! A language-model run as the loop sees it: how it begins, resumes, saves and reports.
 
 use super::rows::rows;
+use crate::apart;
 use crate::context::Cursor;
 use crate::data::session::Session;
 use crate::diverged::prove;
@@ -8,8 +9,9 @@ use crate::episodes::Episodes;
 use crate::methods::endpoint::EndpointTeacher;
 use crate::methods::estimator::OwnEstimator;
 use crate::roles::{Role, Trainer};
+use crate::rollout::ahead::{Ahead, RolloutReader};
 use crate::rollout::buffer::RolloutBuffer;
-use crate::rollout::carry::Carried;
+use crate::rollout::carry::{Carried, Expected};
 use crate::save::{prepare, save_of_ranks};
 use plimsoll_base::{Error, Result};
 use plimsoll_config::{LearnsFrom, Objective, RunSpec};
@@ -44,6 +46,8 @@ pub(super) struct LanguageRun<'r> {
     /// Past what the last step took from the data.
     pub(super) cursor: Cursor,
     pub(super) buffer: RolloutBuffer,
+    /// True once a note has said that carried groups are waited for.
+    pub(super) has_noted_waits: bool,
     /// How long each rank had waited when the step began.
     pub(super) waited: Vec<Duration>,
 }
@@ -70,6 +74,7 @@ impl<'r> LanguageRun<'r> {
             objective,
             cursor,
             buffer,
+            has_noted_waits: false,
             waited: Vec::new(),
         }
     }
@@ -93,15 +98,50 @@ impl<'r> LanguageRun<'r> {
     }
 
     /// Restores the groups that had not ended.
-    fn restore_carried(&mut self, folder: &Path, count: u64) -> Result<()> {
+    fn restore_carried(&mut self, folder: &Path, state: &RunState, count: u64) -> Result<()> {
+        let rollout = &self.run.rollout;
+        let expected = Expected {
+            count,
+            carry: u64::from(rollout.carry),
+            size: rollout.group_size as usize,
+            most: self.run.response_tokens_max(),
+            turn: rollout.max_new_tokens as usize,
+            turns: self.run.environment.as_ref().map_or(0, |_| self.run.turns_max()),
+            vocab: self.trainer.sampler.shape.spec.vocab,
+            step: state.progress.step,
+            updates: state.policy_version,
+            data_position: state.data_position,
+            next_sample_id: state.next_sample_id,
+        };
         let Session { data, text, .. } = &mut self.session;
-        let text = &*text;
+        let (text, episodes) = (&*text, &mut self.episodes);
+        let mut item = |position: u64| {
+            let items = match episodes {
+                Some(episodes) => episodes.prompts(text, position, 1),
+                None => data.batch(text, position, 1),
+            };
+            items.map(|mut items| items.pop().expect("one position, one prompt"))
+        };
+        self.buffer.carried = Carried::read(&folder.join(CARRIED), &expected, &mut item)?;
+        Ok(())
+    }
+
+    /// Restores the rollouts of later steps.
+    fn restore_ahead(&mut self, folder: &Path, states: &[BufferState]) -> Result<()> {
+        let Session { data, text, .. } = &mut self.session;
+        let (text, rollout) = (&*text, &self.run.rollout);
         let mut item = |position: u64| {
             data.batch(text, position, 1).map(|mut items| items.pop().expect("one position, one prompt"))
         };
-        let rollout = &self.run.rollout;
-        let most = (rollout.group_size as usize, rollout.max_new_tokens as usize);
-        self.buffer.carried = Carried::read(&folder.join(CARRIED), count, most, &mut item)?;
+        let words = |ids: &[u32], finish| response_text(text, ids, finish, &rollout.stop, rollout.keep_stop);
+        let reader = RolloutReader {
+            folder,
+            group_size: rollout.group_size as usize,
+            room: (self.run.sequences_per_step() as usize, rollout.max_new_tokens as usize),
+            item: &mut item,
+            text: &words,
+        };
+        self.buffer.ahead = Ahead::read(states, reader)?;
         Ok(())
     }
 
@@ -169,7 +209,8 @@ impl<'r: 'scope, 'scope> Job<'scope> for LanguageRun<'r> {
         if let Some(state) = state.held {
             self.restore_buffer(checkpoint, state)?;
         }
-        state.carried.map_or(Ok(()), |count| self.restore_carried(checkpoint, count))
+        self.restore_ahead(checkpoint, &state.ahead)?;
+        state.carried.map_or(Ok(()), |count| self.restore_carried(checkpoint, state, count))
     }
 
     fn step(&mut self, lead: &mut Lead<'_, '_, 'scope, '_>, step: u32) -> Result<()> {
@@ -237,6 +278,7 @@ impl<'r: 'scope, 'scope> Job<'scope> for LanguageRun<'r> {
         state.next_sample_id = self.cursor.next_sample_id;
         state.held = self.buffer.state();
         state.carried = self.buffer.carried.count();
+        state.ahead = self.buffer.ahead.states();
         state.kl_coef = self.objective.and_then(|objective| objective.adaptive_kl_coef());
         let of = |role: &Role<'_>| RoleState {
             updates: role.optimizer.is_some().then(|| role.updates()),
@@ -256,7 +298,11 @@ impl<'r: 'scope, 'scope> Job<'scope> for LanguageRun<'r> {
 
     fn save(&mut self, saving: Saving<'_>) -> Result<Save<'scope>> {
         if let Some(group) = self.trainer.group {
-            let saved = save_of_ranks(&mut self.trainer, group, &self.session.model, &self.buffer, saving)?;
+            let (trainer, model, buffer) = (&mut self.trainer, &self.session.model, &self.buffer);
+            let saved = match trainer.apart {
+                Some(with) => apart::save(trainer, with, model, buffer, saving)?,
+                None => save_of_ranks(trainer, group, model, buffer, saving)?,
+            };
             return Ok(Save::Done(saved));
         }
         let job = prepare(&self.trainer, &self.session.model, &self.buffer, saving)?;
@@ -284,6 +330,9 @@ impl<'r: 'scope, 'scope> Job<'scope> for LanguageRun<'r> {
             "share_of_peak": lead.share_of_peak(),
         });
         lead.common_summary(&mut summary);
+        if let Some(carry) = &p.carry {
+            summary["carry"] = carry.summary();
+        }
         if let Some(rows) = self.trainer.group.and_then(|group| rows(group, &summary)) {
             summary["ranks"] = rows;
         }

@@ -3,6 +3,7 @@
 
 use super::rows::waited_since;
 use super::run::LanguageRun;
+use crate::apart;
 use crate::context::StepContext;
 use crate::data::session::Session;
 use crate::episodes::KeptEpisode;
@@ -10,6 +11,7 @@ use crate::methods::policy::step;
 use crate::methods::sft::sft_step;
 use crate::methods::{PairMethod, metrics};
 use crate::roles::UpdateStats;
+use crate::rollout::carry::CarryReport;
 use plimsoll_base::Result;
 use plimsoll_infer::model_reward;
 use plimsoll_infer::responses::{KeptSample, Place, SamplesHeader};
@@ -43,7 +45,10 @@ impl LanguageRun<'_> {
             buffer: &mut self.buffer,
             edge: &mut |doing| lead.part(doing, n),
         };
-        let result = step(&mut self.trainer, &mut cx, n);
+        let result = match self.trainer.apart {
+            Some(with) => apart::step(&mut self.trainer, &mut cx, with, n),
+            None => step(&mut self.trainer, &mut cx, n),
+        };
         let StepContext { objective, cursor, .. } = cx;
         self.objective = Some(objective);
         let report = result?;
@@ -59,6 +64,9 @@ impl LanguageRun<'_> {
         progress.flops += report.flops;
         progress.rollout_flops += report.rollout_flops;
         progress.rollout_passes += report.rollout_passes;
+        if let Some(carry) = &report.carry {
+            progress.carry.get_or_insert_default().add(&carry.counts);
+        }
         let reward = report.reward;
         progress.reward_first = progress.reward_first.or(reward);
         progress.reward_last = reward.or(progress.reward_last);
@@ -69,6 +77,7 @@ impl LanguageRun<'_> {
         if n == 1 {
             self.note_faults(lead);
         }
+        self.note_waits(lead, n, report.carry.as_ref());
         let mut metrics = report.metrics;
         metrics.insert("num_tokens".into(), lead.progress.rollout_tokens as f64);
         let sets: Vec<&str> = self.session.data.names().collect();
@@ -89,6 +98,21 @@ impl LanguageRun<'_> {
         if !words.is_empty() {
             lead.note(format!("step 1: {} responses{words}", which.len()));
         }
+    }
+
+    /// Says once that a step waited for all of its groups, although others were under way.
+    fn note_waits(&mut self, lead: &mut Lead<'_, '_, '_, '_>, n: u32, carry: Option<&CarryReport>) {
+        let prompts = self.run.rollout.prompts_per_step as usize;
+        let Some(carry) = carry.filter(|carry| !self.has_noted_waits && carry.waits_for_all(prompts)) else {
+            return;
+        };
+        let Some(most) = self.run.rollout.lag_tokens_max else { return };
+        self.has_noted_waits = true;
+        let mean = carry.counts.trained_tokens / (prompts as u64 * u64::from(self.run.rollout.group_size));
+        lead.note(format!(
+            "step {n}: all of its {prompts} groups were waited for, because each had a response with {most} tokens of older weights; \
+             rollout.lag_tokens_max = {most} is small for responses of {mean} tokens, and rollout.carry then saves nothing"
+        ));
     }
 
     pub(super) fn supervised_step(&mut self, lead: &mut Lead<'_, '_, '_, '_>, n: u32) -> Result<()> {
@@ -146,7 +170,8 @@ impl LanguageRun<'_> {
 
     /// Says after the first step if an update has fewer micro-batches than there are ranks.
     fn note_idle_ranks(&self, lead: &mut Lead<'_, '_, '_, '_>, metrics: &Metrics) {
-        let ranks = self.trainer.group.map_or(1, |group| group.ranks());
+        let of_all = self.trainer.group.map_or(1, |group| group.ranks());
+        let ranks = self.trainer.apart.map_or(of_all, |(_, apart)| apart.trainers());
         let count = metrics.get("update/micro_batches").map_or(ranks, |count| *count as usize);
         if count < ranks {
             let idle = ranks - count;
@@ -173,6 +198,7 @@ impl LanguageRun<'_> {
         let names: Vec<String> = names.into_iter().map(str::to_string).collect();
         let sets: Vec<&str> = self.session.data.names().collect();
         let (samples, policy_version) = (self.trainer.step_samples(), self.buffer.of().policy_version);
+        let versions = self.buffer.versions();
         let kept = SamplesHeader {
             text: &self.session.text,
             step: n,
@@ -188,6 +214,7 @@ impl LanguageRun<'_> {
                 let (of, i) = (&self.buffer.groups()[s / group], s % group);
                 let place = Place { set: sets[of.item.set], index: of.position, of_group: i };
                 kept.sample(s, place, &of.item, &of.texts[i], &of.scored[i])
+                    .drawn_by(versions.get(s).map_or(&[], Vec::as_slice))
             })
             .collect();
         dir.write_samples(n, &rows)

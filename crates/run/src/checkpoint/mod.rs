@@ -43,3 +43,8 @@ pub const CARRIED: &str = "state/carried.jsonl";
 /// The resolved run file.
 pub const RUN_FILE: &str = "state/run.toml";
 pub const WEIGHTS: &str = "model.safetensors";
+
+/// Returns the file of the rollout that waits for the step after `index` others.
+pub fn ahead_file(index: usize) -> String {
+    format!("state/ahead-{index}.jsonl")
+}

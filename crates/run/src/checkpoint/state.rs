@@ -57,6 +57,9 @@ pub struct RunState {
     /// Number of groups that had not ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub carried: Option<u64>,
+    /// Rollouts that wait for the steps that train on them, in their order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ahead: Vec<BufferState>,
     #[serde(with = "exact_option")]
     pub kl_coef: Option<f64>,
     /// Length of `events.jsonl` at this point.
@@ -84,6 +87,7 @@ impl RunState {
             next_sample_id: 0,
             held: None,
             carried: None,
+            ahead: Vec::new(),
             kl_coef: None,
             events_bytes: 0,
             progress,

@@ -18,6 +18,11 @@ function tokensOf(text, logprobs, chars) {
   return tokens;
 }
 
+/** Which weights drew a response that took several steps. */
+function versions(runs) {
+  return runs && runs.length > 1 ? ", drawn by the weights after " + runs.map(([updates, tokens]) => whole(updates) + " updates (" + whole(tokens) + ")").join(", ") : "";
+}
+
 function response(text, logprobs, chars, finish) {
   const tokens = tokensOf(text, logprobs, chars);
   const scored = tokens.some((t) => isNumber(t.logprob));
@@ -57,7 +62,7 @@ function sampleCard(row) {
       el("span", { class: "soft" }, (String(row.file).startsWith("eval") ? "evaluation, " : "") + "step " + whole(row.step)),
       row.set ? el("span", { class: "soft" }, row.set) : null,
       isNumber(row.prompt_index) ? el("span", { class: "soft" }, "prompt " + whole(row.prompt_index) + (isNumber(row.sample) ? ", sample " + whole(row.sample) + " of its group" : "")) : null,
-      isNumber(row.response_tokens) ? el("span", { class: "soft" }, whole(row.response_tokens) + " tokens" + (row.finish && row.finish !== "eos" ? ", ended by " + row.finish : "")) : null,
+      isNumber(row.response_tokens) ? el("span", { class: "soft" }, whole(row.response_tokens) + " tokens" + (row.finish && row.finish !== "eos" ? ", ended by " + row.finish : "") + versions(row.policy_versions)) : null,
       parts.length > 1 ? parts.map(([name, value]) => el("span", { class: "soft" }, name + " " + number(value))) : null),
     row.system_prompt ? el("div", { class: "prompt" }, el("b", {}, "system "), row.system_prompt) : null,
     transcript ? turns(row) : [el("div", { class: "prompt" }, row.prompt || ""), response(row.response, row.logprobs, row.token_chars, row.finish)],

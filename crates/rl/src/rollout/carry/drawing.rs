@@ -2,13 +2,12 @@
 //! several ranks they tell each other every `SHARED_TICKS` ticks which groups have ended. A rank that learns late draws
 //! tokens that it then drops; which tokens stay does not depend on it.
 
-use super::times::Times;
 use crate::rollout::exchange::exchange;
 use crate::rollout::packed::{Kind, packed};
 use plimsoll_base::{Error, Result};
 use plimsoll_infer::responses::TextStop;
 use plimsoll_ranks::Group;
-use plimsoll_rollout::{Finish, RolloutStats, StopCondition};
+use plimsoll_rollout::{Finish, GroupTimes, RolloutStats, StopCondition};
 use plimsoll_run::under_way;
 
 /// Ticks between two exchanges of ranks.
@@ -39,6 +38,11 @@ pub(super) struct Drawn {
 }
 
 impl Drawn {
+    /// True if it draws no more, by itself or because the step ends.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_over
+    }
+
     /// A response that had `start` tokens, and may have ended.
     pub(super) fn new(start: usize, has_ended: bool) -> Drawn {
         Drawn { start, ticks: 0, finish: None, is_over: has_ended, is_awaited: !has_ended }
@@ -54,13 +58,19 @@ struct Own {
     longest: u64,
 }
 
+/// The stop condition of responses without an environment.
+pub(super) struct Responding<'d> {
+    pub stop: TextStop<'d>,
+    pub new_tokens: usize,
+    pub drawing: Drawing<'d>,
+}
+
+/// How far this rank's responses are, and when the groups of all ranks have ended.
 pub(super) struct Drawing<'d> {
-    stop: TextStop<'d>,
-    new_tokens: usize,
     size: usize,
     groups: Vec<Own>,
     pub(super) drawn: Vec<Drawn>,
-    pub(super) times: Times,
+    pub(super) times: GroupTimes,
     bound: u64,
     ranks: Option<&'d Group>,
     /// The tick of the next exchange.
@@ -73,11 +83,10 @@ pub(super) struct Drawing<'d> {
 impl<'d> Drawing<'d> {
     /// Begins with this rank's responses, `size` for each of the groups `numbers`.
     pub(super) fn new(
-        stop: TextStop<'d>,
-        (new_tokens, size): (usize, usize),
+        size: usize,
         numbers: &[usize],
         drawn: Vec<Drawn>,
-        times: Times,
+        times: GroupTimes,
         ranks: Option<&'d Group>,
     ) -> Drawing<'d> {
         let left = |own: &[Drawn]| own.iter().filter(|drawn| !drawn.is_over).count();
@@ -86,8 +95,6 @@ impl<'d> Drawing<'d> {
         let (bound, awaited) = (times.bound(), left(&drawn));
         under_way::expect(awaited);
         Drawing {
-            stop,
-            new_tokens,
             size,
             groups,
             drawn,
@@ -104,7 +111,7 @@ impl<'d> Drawing<'d> {
     /// Ends with what the engine returned: with several ranks once all have drawn what they have to.
     ///
     /// Errors: the engine's; `rank-lost` where another rank has one.
-    pub(super) fn finish(mut self, ran: Result<RolloutStats>) -> Result<(RolloutStats, Vec<Drawn>, Times)> {
+    pub(super) fn finish(&mut self, ran: Result<RolloutStats>) -> Result<RolloutStats> {
         if let Some(failure) = self.failure.take() {
             return Err(failure);
         }
@@ -116,7 +123,39 @@ impl<'d> Drawing<'d> {
             (ran, _) => ran?,
         };
         while self.ranks.is_some() && !self.tell()? {}
-        Ok((stats, self.drawn, self.times))
+        Ok(stats)
+    }
+
+    /// Returns the tick at which the step ends, as far as it is known.
+    pub(super) fn bound(&self) -> u64 {
+        self.bound
+    }
+
+    /// Counts the ticks of a response that may go on.
+    pub(super) fn drew(&mut self, sample: usize, ticks: u64) {
+        self.drawn[sample].ticks = ticks;
+        self.arrive(sample);
+    }
+
+    /// Notes that a response draws no more in this step.
+    pub(super) fn cut(&mut self, sample: usize) {
+        self.drawn[sample].is_over = true;
+        self.arrive(sample);
+    }
+
+    /// Notes that a response has ended by itself.
+    pub(super) fn end(&mut self, sample: usize, ticks: u64, finish: Finish) {
+        let drawn = &mut self.drawn[sample];
+        (drawn.ticks, drawn.finish, drawn.is_over) = (ticks, Some(finish), true);
+        let own = &mut self.groups[sample / self.size];
+        own.left -= 1;
+        own.longest = own.longest.max(ticks);
+        if own.left == 0 {
+            self.times.end(own.number, own.longest);
+            self.untold.push((own.number as u64, own.longest));
+            self.bound = self.bound.min(self.times.bound());
+        }
+        self.arrive(sample);
     }
 
     /// Exchanges which groups have ended. True if no rank draws any more.
@@ -154,35 +193,26 @@ impl<'d> Drawing<'d> {
     }
 }
 
-impl StopCondition for Drawing<'_> {
+impl StopCondition for Responding<'_> {
     fn stops(&mut self, sample: usize, response: &[u32]) -> bool {
         let has_stopped = self.stop.stops(sample, response);
-        let drawn = &mut self.drawn[sample];
-        drawn.ticks = (response.len() - drawn.start) as u64;
-        let goes_on = !has_stopped && response.len() < self.new_tokens;
-        if goes_on {
-            self.arrive(sample);
+        if has_stopped || response.len() == self.new_tokens {
+            return has_stopped;
         }
-        let is_cut = goes_on && self.drawn[sample].ticks >= self.bound;
-        self.drawn[sample].is_over = is_cut;
-        has_stopped || is_cut
+        let ticks = (response.len() - self.drawing.drawn[sample].start) as u64;
+        self.drawing.drew(sample, ticks);
+        let is_cut = ticks >= self.drawing.bound();
+        // `ended` follows, and counts it.
+        self.drawing.drawn[sample].is_over = is_cut;
+        is_cut
     }
 
     fn ended(&mut self, sample: usize, response: &[u32], finish: Finish) {
-        let drawn = &mut self.drawn[sample];
-        if !drawn.is_over {
-            drawn.ticks = (response.len() - drawn.start) as u64;
-            (drawn.finish, drawn.is_over) = (Some(finish), true);
-            let (ticks, own) = (drawn.ticks, &mut self.groups[sample / self.size]);
-            own.left -= 1;
-            own.longest = own.longest.max(ticks);
-            if own.left == 0 {
-                self.times.end(own.number, own.longest);
-                self.untold.push((own.number as u64, own.longest));
-                self.bound = self.bound.min(self.times.bound());
-            }
-        }
         under_way::ended();
-        self.arrive(sample);
+        let drawn = self.drawing.drawn[sample];
+        match drawn.is_over {
+            true => self.drawing.arrive(sample),
+            false => self.drawing.end(sample, (response.len() - drawn.start) as u64, finish),
+        }
     }
 }

@@ -1,14 +1,9 @@
-//! The groups under way, as they are between two steps and in a checkpoint: the tokens of each response, with the
-//! log-probability and the version of the weights that drew each.
+//! The groups under way, as they are between two steps: the tokens of each response, with the log-probability and the
+//! version of the weights that drew each.
 
-use plimsoll_base::{Error, Result};
-use plimsoll_files::{FileRecord, write_new_lines};
+use crate::episodes::{CarriedTurn, EpisodeSoFar};
 use plimsoll_infer::text::Item;
-use plimsoll_rollout::{Finish, SoFar};
-use serde::{Deserialize, Serialize};
-use std::fs::File;
-use std::io::{BufRead, BufReader};
-use std::path::Path;
+use plimsoll_rollout::{Finish, Lengths, SoFar};
 
 /// A response as far as it has come.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -20,14 +15,42 @@ pub(super) struct Response {
     pub versions: Vec<u64>,
     /// How it ended, if it has.
     pub finish: Option<Finish>,
+    /// The step in which it ended, if it has.
+    pub ended_in: u32,
+    /// The turns of an episode.
+    pub turns: Vec<CarriedTurn>,
+    /// True of an episode that a fault ended.
+    pub has_fault: bool,
 }
 
 impl Response {
+    /// Notes that it has ended in a step.
+    pub(super) fn end(&mut self, finish: Finish, step: u32) {
+        (self.finish, self.ended_in) = (Some(finish), step);
+    }
+
     /// Adds tokens that the weights after `version` updates drew.
     pub(super) fn add(&mut self, ids: &[u32], logprobs: &[f32], version: u64) {
         self.ids.extend_from_slice(ids);
         self.logprobs.extend_from_slice(logprobs);
         self.versions.resize(self.ids.len(), version);
+    }
+
+    /// Returns the versions of the weights that drew its tokens; an environment's have none.
+    pub(super) fn drawn(&self) -> impl Iterator<Item = u64> + '_ {
+        let whole = if self.turns.is_empty() { 0..self.ids.len() } else { 0..0 };
+        let tokens = self.turns.iter().map(|of| of.turn.tokens()).chain([whole]);
+        tokens.flatten().map(|token| self.versions[token])
+    }
+
+    /// Returns which weights its tokens are of, an environment's too: their updates and how many tokens, in order.
+    pub(super) fn runs(&self) -> Vec<(u64, u32)> {
+        self.versions.chunk_by(|a, b| a == b).map(|run| (run[0], run.len() as u32)).collect()
+    }
+
+    /// Returns the number of its tokens whose keys a step has computed: not of an answer that it is yet to hear.
+    pub(super) fn computed(&self) -> usize {
+        self.turns.last().map_or(self.ids.len(), |last| last.turn.end as usize)
     }
 
     /// Returns where it goes on.
@@ -50,6 +73,27 @@ pub(super) struct Group {
 }
 
 impl Group {
+    /// Returns the number of a response in the run.
+    pub(super) fn sample_id(&self, response: usize) -> u64 {
+        self.first_sample_id + response as u64
+    }
+
+    /// Returns under what the lengths of its responses are learned: the key and the data set.
+    pub(super) fn key(&self) -> (u64, usize) {
+        (Lengths::key(&self.item.ids), self.item.set)
+    }
+
+    /// Returns its episodes as far as they have come.
+    pub(super) fn episodes(&self) -> impl Iterator<Item = EpisodeSoFar<'_>> {
+        self.responses.iter().map(|response| EpisodeSoFar {
+            position: self.position,
+            item: &self.item,
+            turns: &response.turns,
+            has_ended: response.finish.is_some(),
+            has_fault: response.has_fault,
+        })
+    }
+
     pub(super) fn has_ended(&self) -> bool {
         self.responses.iter().all(|response| response.finish.is_some())
     }
@@ -57,7 +101,7 @@ impl Group {
     /// True if a response has not ended, and at least `most` of its tokens are of older weights, as all are when a step
     /// begins.
     pub(super) fn is_due(&self, most: Option<u32>) -> bool {
-        let old = |response: &Response| response.finish.is_none().then_some(response.ids.len());
+        let old = |response: &Response| response.finish.is_none().then(|| response.drawn().count());
         most.is_some_and(|most| self.responses.iter().filter_map(old).any(|tokens| tokens >= most as usize))
     }
 }
@@ -68,26 +112,6 @@ pub struct Carried {
     pub(super) groups: Vec<Group>,
     /// Those after the step that is being made.
     pub(super) next: Option<Vec<Group>>,
-}
-
-/// A group as a line of the checkpoint's file. Log-probabilities are stored as their bits.
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Line {
-    position: u64,
-    first_sample_id: u64,
-    responses: Vec<LineResponse>,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct LineResponse {
-    ids: Vec<u32>,
-    logprobs: Vec<u32>,
-    /// Updates of the weights that drew tokens, and how many tokens they drew.
-    versions: Vec<(u64, u32)>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    finish: Option<Finish>,
 }
 
 impl Carried {
@@ -102,93 +126,13 @@ impl Carried {
             self.groups = next;
         }
     }
-
-    /// Writes a checkpoint's file.
-    ///
-    /// Errors: those of writing.
-    pub(crate) fn write(&self, path: &Path) -> Result<FileRecord> {
-        let line = |group: &Group| {
-            let responses = group.responses.iter().map(LineResponse::of).collect();
-            let Group { position, first_sample_id, .. } = *group;
-            serde_json::to_string(&Line { position, first_sample_id, responses })
-                .expect("a line is plain data")
-        };
-        write_new_lines(path, self.groups.iter().map(line))
-    }
-
-    /// Reads a checkpoint's file of `count` groups of `size` responses of at most `most` tokens. `item` returns the
-    /// prompt at a position of the data.
-    ///
-    /// Errors: `checkpoint-damaged`; those of `item`.
-    pub(crate) fn read(
-        path: &Path,
-        count: u64,
-        (size, most): (usize, usize),
-        item: &mut dyn FnMut(u64) -> Result<Item>,
-    ) -> Result<Carried> {
-        let bad = |what: String| {
-            Error::new("checkpoint-damaged", format!("{}: {what}", path.display()))
-                .hint("--resume=previous-good resumes from the previous checkpoint")
-        };
-        let file = File::open(path).map_err(|err| bad(err.to_string()))?;
-        let mut groups = Vec::new();
-        for line in BufReader::new(file).lines() {
-            let line = line.map_err(|err| bad(err.to_string()))?;
-            let line: Line = serde_json::from_str(&line).map_err(|err| bad(err.to_string()))?;
-            if line.responses.len() != size {
-                return Err(bad(format!(
-                    "a group of {} responses, the run has {size}",
-                    line.responses.len()
-                )));
-            }
-            let whole = |response: LineResponse| response.whole(most).map_err(bad);
-            let responses: Vec<Response> = line.responses.into_iter().map(whole).collect::<Result<_>>()?;
-            let (position, first_sample_id) = (line.position, line.first_sample_id);
-            groups.push(Group { position, first_sample_id, item: item(position)?, responses });
-        }
-        if groups.len() as u64 != count {
-            return Err(bad(format!("{} groups, state.json says {count}", groups.len())));
-        }
-        Ok(Carried { groups, next: None })
-    }
-}
-
-impl LineResponse {
-    fn of(response: &Response) -> LineResponse {
-        let versions = response.versions.chunk_by(|a, b| a == b).map(|run| (run[0], run.len() as u32));
-        LineResponse {
-            ids: response.ids.clone(),
-            logprobs: response.logprobs.iter().map(|logprob| logprob.to_bits()).collect(),
-            versions: versions.collect(),
-            finish: response.finish,
-        }
-    }
-
-    fn whole(self, most: usize) -> std::result::Result<Response, String> {
-        let LineResponse { ids, logprobs, versions, finish } = self;
-        let drawn: u64 = versions.iter().map(|(_, tokens)| u64::from(*tokens)).sum();
-        if ids.len() != logprobs.len() || ids.len() as u64 != drawn || ids.len() > most {
-            return Err(format!(
-                "a response of {} tokens, {} log-probs and {drawn} versions",
-                ids.len(),
-                logprobs.len()
-            ));
-        }
-        if finish.is_none() && ids.len() == most {
-            return Err(format!("a response of {most} tokens goes on"));
-        }
-        Ok(Response {
-            ids,
-            logprobs: logprobs.into_iter().map(f32::from_bits).collect(),
-            versions: versions.into_iter().flat_map(|(at, tokens)| vec![at; tokens as usize]).collect(),
-            finish,
-        })
-    }
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+    use plimsoll_rollout::Turn;
+    use plimsoll_text::Message;
 
     fn response(tokens: &[(u32, u64)], finish: Option<Finish>) -> Response {
         let mut response = Response { finish, ..Response::default() };
@@ -196,40 +140,37 @@ mod tests {
         response
     }
 
-    fn group(position: u64) -> Group {
+    pub(in crate::rollout::carry) fn group(position: u64) -> Group {
         let responses = vec![
             response(&[(7, 2), (9, 2), (9, 5)], None),
             response(&[], None),
-            response(&[(1, 2), (2, 3)], Some(Finish::Eos)),
+            Response { ended_in: 4, ..response(&[(1, 2), (2, 3)], Some(Finish::Eos)) },
         ];
         Group { position, first_sample_id: 3 * position, item: Item::default(), responses }
     }
 
+    /// A group of one episode of two turns, which has heard the answer to the last.
+    pub(in crate::rollout::carry) fn of_episode() -> Group {
+        let turn = |start, end, version| CarriedTurn {
+            turn: Turn { start, end, finish: Finish::Eos },
+            response: "50".into(),
+            reward: (-0.1f64).to_bits(),
+            said: vec![Message::new("user", "higher")],
+            version,
+        };
+        let mut episode = Response { turns: vec![turn(0, 2, 4), turn(5, 6, 7)], ..Response::default() };
+        episode.add(&[1, 2, 3, 3, 3], &[-0.5, -0.25, f32::NAN, f32::NAN, f32::NAN], 4);
+        episode.add(&[9, 3], &[-1.0, f32::NAN], 7);
+        Group { responses: vec![episode], ..group(1) }
+    }
+
     #[test]
-    fn groups_come_back_with_their_bits_and_damage_is_named() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("carried.jsonl");
-        let carried = Carried { groups: vec![group(4), group(9)], next: None };
-        assert_eq!(carried.count(), Some(2));
-        carried.write(&path).expect("written");
-        let mut item = |position: u64| Ok(Item { text: position.to_string(), ..Item::default() });
-        let back = Carried::read(&path, 2, (3, 8), &mut item).expect("whole");
-        for (a, b) in back.groups.iter().zip(&carried.groups) {
-            assert_eq!(
-                (a.position, a.first_sample_id, &a.responses),
-                (b.position, b.first_sample_id, &b.responses)
-            );
-            assert_eq!(a.item.text, b.position.to_string());
-        }
-        for (count, size, what) in [
-            (3, (3, 8), "2 groups, state.json says 3"),
-            (2, (2, 8), "a group of 3 responses"),
-            (2, (3, 2), "a response of 3 tokens, 3 log-probs and 3 versions"),
-            (2, (3, 3), "a response of 3 tokens goes on"),
-        ] {
-            let error = Carried::read(&path, count, size, &mut item).expect_err(what);
-            assert!(error.slug == "checkpoint-damaged" && error.message.contains(what), "{error}");
-        }
+    fn an_episode_counts_what_it_drew() {
+        let group = of_episode();
+        let episode = &group.responses[0];
+        assert_eq!(episode.drawn().collect::<Vec<_>>(), [4, 4, 7], "what was said has no version");
+        assert_eq!((episode.computed(), episode.runs()), (6, vec![(4, 5), (7, 2)]));
+        assert!(group.is_due(Some(3)) && !group.is_due(Some(4)), "it has drawn three");
     }
 
     #[test]

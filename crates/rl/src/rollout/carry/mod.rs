@@ -8,11 +8,16 @@
 //! Legend: P prompts a step, G samples of each, T ticks of a step.
 
 mod drawing;
+mod expected;
+mod graded;
 mod groups;
+mod piece;
+mod playing;
 mod report;
+mod saved;
 mod step;
-mod times;
 
+pub(crate) use expected::Expected;
 pub use groups::Carried;
 pub(crate) use report::CarryReport;
 pub(crate) use step::gather;

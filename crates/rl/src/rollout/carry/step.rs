@@ -1,53 +1,30 @@
 //! The rollout of a step with carried groups: prompts join, all draw to the step's tick, and the groups that have ended
-//! are graded; the others stay under way.
+//! are graded (`graded.rs`); the others stay under way.
 
-use super::drawing::{Drawing, Drawn};
+use super::drawing::{Drawing, Drawn, Responding};
+use super::graded::{grade, grade_ahead, hand_over};
 use super::groups::{Group, Response};
-use super::report::CarryReport;
-use super::times::Times;
+use super::piece::{Piece, RankDrawn};
+use super::playing::play;
+use super::report::{CarryReport, count_ages, count_draws, count_rows};
 use crate::context::StepContext;
+use crate::episodes::Events;
 use crate::flops::forward_flops;
 use crate::roles::Trainer;
-use crate::rollout::buffer::SampleGroup;
-use crate::rollout::counted::Counted;
 use crate::rollout::exchange::{Deal, SentStats, exchange};
 use crate::rollout::gather::Gathered;
-use crate::rollout::packed::{Kind, packed};
+use crate::rollout::group::SampleGroup;
+use crate::rollout::packed::Kind;
 use plimsoll_base::Result;
-use plimsoll_infer::grading::{GradedRequest, Grading};
-use plimsoll_infer::model_reward;
 use plimsoll_infer::responder::Responder;
 use plimsoll_infer::responses::TextStop;
 use plimsoll_infer::sampler::sampling;
-use plimsoll_infer::text::Item;
+use plimsoll_plan::SAMPLES_KEPT;
 use plimsoll_reward::Scored;
-use plimsoll_rollout::{Finish, Lengths, Request, RolloutStats, SoFar, StopCondition};
+use plimsoll_rollout::{GroupTimes, Request, RolloutStats, SoFar, StopCondition};
+use plimsoll_run::carry::CarryCounts;
 use plimsoll_run::status::Doing;
 use std::time::Instant;
-
-/// The tokens of a response that a step drew.
-struct Piece {
-    ids: Vec<u32>,
-    logprobs: Vec<f32>,
-    /// How the response ended, if it did.
-    finish: Option<Finish>,
-}
-packed!(Piece { ids: Vec<u32>, logprobs: Vec<f32>, finish: Option<Finish> });
-
-/// What one rank drew.
-struct RankDrawn {
-    pieces: Vec<Piece>,
-    stats: SentStats,
-}
-packed!(RankDrawn { pieces: Vec<Piece>, stats: SentStats });
-
-/// What one rank graded.
-struct RankGraded {
-    scored: Vec<Scored>,
-    texts: Vec<String>,
-    counted: Counted,
-}
-packed!(RankGraded { scored: Vec<Scored>, texts: Vec<String>, counted: Counted });
 
 /// Fills `cx.buffer` with the groups of a step, moves `cx.cursor` past the prompts that joined, and leaves the others
 /// to be committed.
@@ -55,8 +32,11 @@ packed!(RankGraded { scored: Vec<Scored>, texts: Vec<String>, counted: Counted }
 /// Errors: those of sampling and of the rewards; `rank-lost` where another rank has one.
 pub(crate) fn gather(trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, step: u32) -> Result<Gathered> {
     let started = Instant::now();
+    // After a resume, those of earlier steps.
+    grade_ahead(cx.rewards, trainer.group, (cx.run, cx.text), &cx.buffer.carried.groups);
     let (mut groups, joined) = under_way(cx)?;
-    let (ticks, chosen, mut gathered) = draw(trainer, cx, &mut groups)?;
+    let mut report = CarryReport { joined, ..CarryReport::default() };
+    let Drew { chosen, mut gathered, events } = draw(trainer, cx, &mut groups, (step, &mut report))?;
     let size = cx.run.rollout.group_size as usize;
     cx.cursor.data_position += joined as u64;
     cx.cursor.next_sample_id += (joined * size) as u64;
@@ -70,15 +50,22 @@ pub(crate) fn gather(trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, step: 
     gathered.rollout_s = started.elapsed().as_secs_f64();
     (cx.edge)(Doing::Reward);
     let graded = Instant::now();
-    let (scored, texts) = grade(trainer, cx, &taken, step, &mut gathered)?;
+    let (scored, texts) = match cx.episodes.is_some() {
+        true => (hand_over(trainer, cx, &taken, events, &mut gathered)?, Vec::new()),
+        false => grade(trainer, cx, &taken, step, (&mut gathered, &mut report.seconds_ahead))?,
+    };
     gathered.reward_s = graded.elapsed().as_secs_f64();
 
     let version = trainer.updates();
-    let report = gathered.carry.get_or_insert_default();
-    (report.ticks, report.carried) = (ticks, carried.len());
-    report.count(taken.iter().flat_map(|group| &group.responses), version);
+    let trained = || taken.iter().flat_map(|group| &group.responses);
+    report.carried = carried.len();
+    count_ages(&mut report.counts, trained(), version);
+    let longest = trained().map(|response| response.drawn().count()).max().unwrap_or(0);
+    report.counts.saved_s = saved_s(longest, report.counts.ticks, gathered.rollout_s);
+    gathered.carry = Some(report);
     cx.buffer.begin(step, version);
-    cx.buffer.set_stale(taken.iter().flat_map(|group| &group.responses).map(|r| stale(r, version)).collect());
+    cx.buffer.set_stale(trained().map(|response| stale(response, version)).collect());
+    cx.buffer.set_versions(trained().take(SAMPLES_KEPT).map(Response::runs).collect());
     let (mut scored, mut texts) = (scored.into_iter(), texts.into_iter());
     for Group { position, item, .. } in taken {
         let scored: Vec<Scored> = scored.by_ref().take(size).collect();
@@ -88,8 +75,18 @@ pub(crate) fn gather(trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, step: 
         cx.buffer.push(SampleGroup { position, item, scored, texts, branches: None, greedy: None });
     }
     gathered.rounds = 1;
+    grade_ahead(cx.rewards, trainer.group, (cx.run, cx.text), &carried);
     cx.buffer.carried.next = Some(carried);
     Ok(gathered)
+}
+
+/// Returns the seconds that a rollout of the trained groups alone would have taken beyond this one's: the ticks of its
+/// longest response, each as long as this one's ticks were. A step that drew nothing has no measure of them.
+fn saved_s(longest: usize, ticks: u64, rollout_s: f64) -> f64 {
+    match ticks {
+        0 => 0.0,
+        ticks => (longest as f64 - ticks as f64) * rollout_s / ticks as f64,
+    }
 }
 
 /// Returns how many of a response's first tokens older weights drew.
@@ -106,7 +103,10 @@ fn under_way(cx: &mut StepContext<'_>) -> Result<(Vec<Group>, usize)> {
         (cx.cursor.data_position, u64::from(cx.run.train.steps) * cx.run.prompts_per_rollout());
     let room = cx.run.prompts_under_way().saturating_sub(groups.len() as u64);
     let joined = room.min(last.saturating_sub(first)) as usize;
-    let items = (cx.prompts)(first, joined)?;
+    let items = match &mut cx.episodes {
+        Some(episodes) => episodes.prompts(cx.text, first, joined)?,
+        None => (cx.prompts)(first, joined)?,
+    };
     (cx.edge)(Doing::Rollout);
     groups.extend(items.into_iter().zip(0..).map(|(item, n)| Group {
         position: first + n,
@@ -117,118 +117,153 @@ fn under_way(cx: &mut StepContext<'_>) -> Result<(Vec<Group>, usize)> {
     Ok((groups, joined))
 }
 
-/// Draws to the step's tick. Returns it, and the groups that the step trains.
+/// What was drawn to the step's tick.
+#[derive(Default)]
+struct Drew {
+    /// The groups that the step trains.
+    chosen: Vec<usize>,
+    gathered: Gathered,
+    /// What environments did, by rank.
+    events: Vec<Events>,
+}
+
+/// Draws to the step's tick, and counts in `report` what that took.
 fn draw(
     trainer: &mut Trainer<'_>,
-    cx: &StepContext<'_>,
+    cx: &mut StepContext<'_>,
     groups: &mut [Group],
-) -> Result<(u64, Vec<usize>, Gathered)> {
+    (step, report): (u32, &mut CarryReport),
+) -> Result<Drew> {
     let size = cx.run.rollout.group_size as usize;
     let wanted = cx.run.rollout.prompts_per_step as usize;
     let due = groups.iter().map(|group| group.is_due(cx.run.rollout.lag_tokens_max));
-    let mut times = Times::new(wanted.min(groups.len()), due.collect());
+    let due: Vec<bool> = due.collect();
+    report.waited_for = due.iter().filter(|is_due| **is_due).count();
+    let mut times = GroupTimes::new(wanted.min(groups.len()), due);
     let ended = groups.iter().enumerate().filter(|(_, group)| group.has_ended());
     ended.for_each(|(g, _)| times.end(g, 0));
     if times.bound() == 0 {
-        return Ok((0, times.chosen(), Gathered::default()));
+        return Ok(Drew { chosen: times.chosen(), ..Drew::default() });
     }
-    let keys = groups.iter().map(|group| (Lengths::key(&group.item.ids), group.item.set));
+    count_rows(&mut report.counts, groups.iter().map(|group| (group.item.ids.len(), &group.responses[..])));
+    let keys = groups.iter().map(Group::key);
     let deal = trainer.group.map(|ranks| (Deal::new(ranks, &trainer.lengths, keys), ranks));
     let own: Vec<usize> = match &deal {
         Some((deal, ranks)) => deal.own(ranks),
         None => (0..groups.len()).collect(),
     };
-    let (drawn, times, mut own_part) = draw_own(trainer, cx, groups, &own, times)?;
+    let (times, own_part) = draw_own(trainer, cx, groups, &own, times)?;
     let ticks = times.bound();
-    cut(&mut own_part, &drawn, ticks);
-    let mut stats = RolloutStats::default();
-    let pieces = match &deal {
-        None => {
-            own_part.stats.add_to(&mut stats);
-            own_part.pieces
-        }
-        Some((deal, ranks)) => {
-            let all = exchange(ranks, Kind::Samples, Ok(own_part))?;
-            all.iter().for_each(|part| part.stats.add_to(&mut stats));
-            deal.in_order(all.into_iter().map(|part| part.pieces).collect(), size).collect()
-        }
+    let all = match &deal {
+        None => vec![own_part],
+        Some((_, ranks)) => exchange(ranks, Kind::Samples, Ok(own_part))?,
     };
-    let gathered = take(trainer, groups, pieces, ticks, stats);
-    Ok((ticks, times.chosen(), gathered))
+    let mut stats = RolloutStats::default();
+    for part in &all {
+        part.stats.add_to(&mut stats);
+        report.counts.dropped_tokens += part.dropped;
+    }
+    let (mut pieces, events): (Vec<_>, Vec<_>) = all.into_iter().map(|it| (it.pieces, it.events)).unzip();
+    let pieces = match &deal {
+        None => pieces.remove(0),
+        Some((deal, _)) => deal.in_order(pieces, size).collect(),
+    };
+    let gathered = take((trainer, step), groups, pieces, stats, (&mut report.counts, ticks));
+    Ok(Drew { chosen: times.chosen(), gathered, events })
 }
 
-/// Draws this rank's responses.
+/// Draws this rank's responses to the step's tick.
 fn draw_own(
     trainer: &mut Trainer<'_>,
-    cx: &StepContext<'_>,
+    cx: &mut StepContext<'_>,
     groups: &[Group],
     own: &[usize],
-    times: Times,
-) -> Result<(Vec<Drawn>, Times, RankDrawn)> {
+    times: GroupTimes,
+) -> Result<(GroupTimes, RankDrawn)> {
     let (rollout, size) = (&cx.run.rollout, cx.run.rollout.group_size as usize);
     let of_own: Vec<&Group> = own.iter().map(|g| &groups[*g]).collect();
-    let responses: Vec<&Response> = of_own.iter().flat_map(|group| &group.responses).collect();
     let first_sample_id = of_own.iter().map(|group| group.first_sample_id).min().unwrap_or(0);
     let prompts: Vec<&[u32]> = of_own.iter().map(|group| group.item.ids.as_slice()).collect();
     let number = |group: &&Group| ((group.first_sample_id - first_sample_id) / size as u64) as usize;
     let numbers: Vec<usize> = of_own.iter().map(number).collect();
-    let new_tokens = rollout.max_new_tokens as usize;
     let request = Request {
         prompts: &prompts,
         group_size: size,
-        max_new_tokens: new_tokens,
+        max_new_tokens: rollout.max_new_tokens as usize,
         sampling: sampling(rollout, cx.run.seed),
         eos: cx.eos,
         first_sample_id,
         numbers: &numbers,
     };
-    let mut stop = TextStop::new(cx.text, &rollout.stop, responses.len())?;
-    for (s, response) in responses.iter().enumerate().filter(|_| !rollout.stop.is_empty()) {
+    match cx.episodes.is_some() {
+        true => play(trainer, cx, &of_own, &request, (own, times)),
+        false => respond(trainer, cx, &of_own, &request, (own, times)),
+    }
+}
+
+/// Draws this rank's responses without an environment.
+fn respond(
+    trainer: &mut Trainer<'_>,
+    cx: &StepContext<'_>,
+    groups: &[&Group],
+    request: &Request<'_>,
+    (numbers, times): (&[usize], GroupTimes),
+) -> Result<(GroupTimes, RankDrawn)> {
+    let responses: Vec<&Response> = groups.iter().flat_map(|group| &group.responses).collect();
+    let stops = &cx.run.rollout.stop;
+    let mut stop = TextStop::new(cx.text, stops, responses.len())?;
+    for (s, response) in responses.iter().enumerate().filter(|_| !stops.is_empty()) {
         // A stop string may have begun in an earlier step.
         (1..=response.ids.len()).for_each(|drawn| _ = stop.stops(s, &response.ids[..drawn]));
     }
     let begun: Vec<SoFar<'_>> = responses.iter().map(|response| response.begun()).collect();
     let drawn = responses.iter().map(|response| Drawn::new(response.ids.len(), response.finish.is_some()));
-    let mut drawing = Drawing::new(stop, (new_tokens, size), own, drawn.collect(), times, trainer.group);
-    let ran = trainer.rollout_from(&request, &begun, &mut drawing);
-    let (stats, drawn, times) = drawing.finish(ran)?;
-    let samples = &trainer.sampler.samples;
-    let new = |(s, of): (usize, &Drawn)| {
-        let tokens = if of.ticks > 0 { of.start..samples.ids(s).len() } else { 0..0 };
-        let (ids, logprobs) = (samples.ids(s)[tokens.clone()].to_vec(), samples.logprobs(s)[tokens].to_vec());
-        Piece { ids, logprobs, finish: of.finish }
+    let drawing = Drawing::new(request.group_size, numbers, drawn.collect(), times, trainer.group);
+    let mut responding = Responding { stop, new_tokens: request.max_new_tokens, drawing };
+    let ran = trainer.rollout_from(request, &begun, &mut responding);
+    let mut drawing = responding.drawing;
+    let stats = drawing.finish(ran)?;
+    let (samples, ticks) = (&trainer.sampler.samples, drawing.times.bound());
+    // What was drawn after the step's tick is dropped.
+    let piece = |(s, of): (usize, &Drawn)| {
+        let drawn = of.ticks.min(ticks) as usize;
+        let tokens = if drawn > 0 { of.start..of.start + drawn } else { 0..0 };
+        Piece {
+            ids: samples.ids(s)[tokens.clone()].to_vec(),
+            logprobs: samples.logprobs(s)[tokens].to_vec(),
+            finish: of.finish.filter(|_| of.ticks <= ticks),
+            turns: Vec::new(),
+            has_fault: false,
+        }
     };
-    let pieces = drawn.iter().enumerate().map(new).collect();
-    Ok((drawn, times, RankDrawn { pieces, stats: SentStats::of(&stats) }))
-}
-
-/// Drops what was drawn after the step's tick.
-fn cut(part: &mut RankDrawn, drawn: &[Drawn], ticks: u64) {
-    for (piece, _) in part.pieces.iter_mut().zip(drawn).filter(|(_, of)| of.ticks > ticks) {
-        piece.ids.truncate(ticks as usize);
-        piece.logprobs.truncate(ticks as usize);
-        piece.finish = None;
-    }
+    let pieces = drawing.drawn.iter().enumerate().map(piece).collect();
+    let dropped = drawing.drawn.iter().map(|of| of.ticks.saturating_sub(ticks)).sum();
+    let (stats, events) = (SentStats::of(&stats), Events::default());
+    Ok((drawing.times, RankDrawn { pieces, stats, dropped, events }))
 }
 
 /// Adds the new tokens to their groups. Returns what is counted of them.
 fn take(
-    trainer: &mut Trainer<'_>,
+    (trainer, step): (&Trainer<'_>, u32),
     groups: &mut [Group],
     pieces: Vec<Piece>,
-    ticks: u64,
     stats: RolloutStats,
+    (counts, ticks): (&mut CarryCounts, u64),
 ) -> Gathered {
     let version = trainer.updates();
     let mut gathered = Gathered { stats, ..Gathered::default() };
-    let (mut pieces, mut lengths, mut places) = (pieces.into_iter(), Vec::new(), 0);
+    let (mut pieces, mut lengths, mut draws) = (pieces.into_iter(), Vec::new(), Vec::new());
     for group in groups.iter_mut() {
         for (response, piece) in group.responses.iter_mut().zip(pieces.by_ref()) {
-            places += u64::from(response.finish.is_none());
+            let drawn = piece.drawn();
+            draws.extend(response.finish.is_none().then_some(drawn));
+            counts.prompt_rows += piece.said_between(response.ids.len()) as u64;
             lengths.push((group.item.ids.len() + response.ids.len(), piece.ids.len()));
-            gathered.tokens += piece.ids.len();
             response.add(&piece.ids, &piece.logprobs, version);
-            response.finish = response.finish.or(piece.finish);
+            gathered.tokens += drawn;
+            response.turns.extend(piece.turns);
+            response.has_fault |= piece.has_fault;
+            piece.finish.into_iter().for_each(|finish| response.end(finish, step));
         }
     }
     // A prompt counts when its first tokens are drawn.
@@ -236,78 +271,6 @@ fn take(
         groups.iter().filter(|group| group.responses.iter().all(|r| r.versions.first() == Some(&version)));
     let spec = &trainer.sampler.shape.spec;
     gathered.flops = forward_flops(spec, new.map(|group| group.item.ids.len()), lengths.into_iter());
-    let drawn = gathered.tokens as f64 / (places * ticks).max(1) as f64;
-    gathered.carry = Some(CarryReport { idle_share: 1.0 - drawn, ..CarryReport::default() });
+    count_draws(counts, &mut draws, ticks);
     gathered
-}
-
-/// Grades the groups of a step: of several ranks each its part. Their responses are then the trainer's `samples`.
-fn grade(
-    trainer: &mut Trainer<'_>,
-    cx: &mut StepContext<'_>,
-    groups: &[Group],
-    step: u32,
-    gathered: &mut Gathered,
-) -> Result<(Vec<Scored>, Vec<String>)> {
-    let size = cx.run.rollout.group_size as usize;
-    let samples = &mut trainer.sampler.samples;
-    samples.clear();
-    for response in groups.iter().flat_map(|group| &group.responses) {
-        samples.push_response(&response.ids, &response.logprobs, response.finish.expect("it has ended"));
-    }
-    let (rank, ranks) = trainer.group.map_or((0, 1), |group| (group.rank(), group.ranks()));
-    let own: Vec<usize> = (0..groups.len()).filter(|g| g % ranks == rank).collect();
-    let own_part = grade_own(cx, groups, &own, step);
-    let parts = match trainer.group {
-        None => vec![own_part?],
-        Some(group) => exchange(group, Kind::Graded, own_part)?,
-    };
-    let mut counted = Vec::with_capacity(parts.len());
-    let (mut scored, mut texts) = (Vec::new(), Vec::new());
-    let mut parts: Vec<_> = parts
-        .into_iter()
-        .map(|part| {
-            counted.push(part.counted);
-            part.scored.into_iter().zip(part.texts)
-        })
-        .collect();
-    for s in 0..groups.len() * size {
-        let (score, text) = parts[s / size % ranks].next().expect("a rank grades its part");
-        scored.push(score);
-        texts.push(text);
-    }
-    gathered.add_counted(Counted::sum(counted));
-    for group in groups {
-        let tokens: usize = group.responses.iter().map(|response| response.ids.len()).sum();
-        trainer.lengths.add(Lengths::key(&group.item.ids), group.item.set, tokens as u64, size as u64);
-    }
-    let items: Vec<Item> = match cx.run.model_rewards.is_empty() {
-        true => Vec::new(),
-        false => groups.iter().map(|group| group.item.clone()).collect(),
-    };
-    model_reward::add(&cx.run.model_rewards, trainer, &items, size, &mut scored)?;
-    Ok((scored, texts))
-}
-
-fn grade_own(cx: &mut StepContext<'_>, groups: &[Group], own: &[usize], step: u32) -> Result<RankGraded> {
-    let size = cx.run.rollout.group_size as usize;
-    let request = Request {
-        prompts: &[],
-        group_size: size,
-        max_new_tokens: cx.run.rollout.max_new_tokens as usize,
-        sampling: sampling(&cx.run.rollout, cx.run.seed),
-        eos: cx.eos,
-        first_sample_id: 0,
-        numbers: &[],
-    };
-    let steps = [step, cx.run.train.steps];
-    let of = GradedRequest { request, items: &[], text: cx.text, rollout: &cx.run.rollout, steps };
-    let mut grading = Grading::begin(cx.rewards, &of, own.iter().map(|g| &groups[*g].item))?;
-    let responses = own.iter().flat_map(|g| &groups[*g].responses);
-    for (s, response) in responses.enumerate() {
-        grading.ended(s, &response.ids, response.finish.expect("it has ended"));
-    }
-    let texts = grading.texts();
-    let scored = cx.rewards.finish()?;
-    Ok(RankGraded { scored, texts, counted: Counted::of(cx.rewards) })
 }

@@ -1,9 +1,9 @@
 //! When groups end, in ticks, and which of them a step trains: those that end first, of equal ones the older. Groups
-//! that are as old as they may be are trained in any case.
+//! that are as old as they may be are trained in any case. A run's steps go by it, and so does the plan's simulation.
 
 /// The ticks at which the groups under way have ended, as far as is known. Groups are numbered by age.
 #[derive(Clone, Debug)]
-pub(super) struct Times {
+pub struct GroupTimes {
     /// P.
     wanted: usize,
     /// True of a group that the step has to wait for.
@@ -11,20 +11,23 @@ pub(super) struct Times {
     ends: Vec<Option<u64>>,
 }
 
-impl Times {
+impl GroupTimes {
+    /// Begins a step that trains `wanted` of the groups, and waits for those that `must` names.
+    ///
     /// Panics unless there are at least `wanted` groups.
-    pub(super) fn new(wanted: usize, must: Vec<bool>) -> Times {
+    pub fn new(wanted: usize, must: Vec<bool>) -> GroupTimes {
         assert!(must.len() >= wanted, "{} groups of {wanted}", must.len());
-        Times { wanted, ends: vec![None; must.len()], must }
+        GroupTimes { wanted, ends: vec![None; must.len()], must }
     }
 
-    pub(super) fn end(&mut self, group: usize, tick: u64) {
+    /// Notes the tick at which a group has ended.
+    pub fn end(&mut self, group: usize, tick: u64) {
         self.ends[group] = Some(tick);
     }
 
     /// Returns a tick at which the step has its groups: with the ends of all groups T, and before never less.
     /// `u64::MAX` if none follows from what is known.
-    pub(super) fn bound(&self) -> u64 {
+    pub fn bound(&self) -> u64 {
         let of = |must: bool| {
             self.must.iter().zip(&self.ends).filter(move |(is, _)| **is == must).map(|(_, end)| *end)
         };
@@ -40,7 +43,7 @@ impl Times {
     }
 
     /// Returns the groups that the step trains, by age.
-    pub(super) fn chosen(&self) -> Vec<usize> {
+    pub fn chosen(&self) -> Vec<usize> {
         let ended = self.ends.iter().enumerate().filter_map(|(g, end)| Some((!self.must[g], (*end)?, g)));
         let mut ended: Vec<(bool, u64, usize)> = ended.collect();
         ended.sort_unstable();
@@ -54,8 +57,8 @@ impl Times {
 mod tests {
     use super::*;
 
-    fn times(wanted: usize, of: &[(bool, Option<u64>)]) -> Times {
-        let mut times = Times::new(wanted, of.iter().map(|(must, _)| *must).collect());
+    fn times(wanted: usize, of: &[(bool, Option<u64>)]) -> GroupTimes {
+        let mut times = GroupTimes::new(wanted, of.iter().map(|(must, _)| *must).collect());
         of.iter()
             .enumerate()
             .filter_map(|(g, (_, end))| Some((g, (*end)?)))

@@ -1,0 +1,214 @@
+//! What ranks that sample and ranks that train hand to one another between two steps.
+
+use super::place::Apart;
+use crate::context::{Cursor, StepContext};
+use crate::methods::policy::StepReport;
+use crate::roles::Trainer;
+use crate::rollout::ahead::Rollout;
+use crate::rollout::exchange::{Sent, SentStats, exchange};
+use crate::rollout::gather::Gathered;
+use crate::rollout::group::SampleGroup;
+use crate::rollout::packed::{Kind, Packed, Read, Reader, Writer, packed};
+use crate::rollout::ranks::Sample;
+use plimsoll_base::{Error, Result, slugs};
+use plimsoll_ranks::Group;
+use plimsoll_rollout::{Lengths, RolloutStats, Samples};
+use plimsoll_run::checkpoint::BufferState;
+use plimsoll_run::vitals::Vitals;
+
+/// What a rank hands to all others.
+#[derive(Default)]
+pub(super) struct Handed {
+    /// Of the first rank that trains.
+    pub trained: Option<Trained>,
+    /// Of the first rank that samples.
+    pub drawn: Option<Drawn>,
+    /// An error that all ranks that train have met: its place among the slugs of such, and its message.
+    pub failed: Option<(u32, String)>,
+}
+packed!(Handed { trained: Option<Trained>, drawn: Option<Drawn>, failed: Option<(u32, String)> });
+
+/// What ranks that sample need to know of a step.
+pub(super) struct Trained {
+    /// Updates of each trained role.
+    pub updates: Vec<u64>,
+    pub reward: Option<f64>,
+    pub vitals: Vitals,
+}
+packed!(Trained { updates: Vec<u64>, reward: Option<f64>, vitals: Vitals });
+
+/// A rollout that was drawn and graded.
+pub(super) struct Drawn {
+    /// The next prompt and the next sample.
+    cursor: (u64, u64),
+    groups: Vec<DrawnGroup>,
+    gathered: Gathered,
+}
+packed!(Drawn { cursor: (u64, u64), groups: Vec<DrawnGroup>, gathered: Gathered });
+
+struct DrawnGroup {
+    position: u64,
+    greedy: Option<f32>,
+    samples: Vec<Sample>,
+}
+packed!(DrawnGroup { position: u64, greedy: Option<f32>, samples: Vec<Sample> });
+
+impl Handed {
+    /// Returns what a rank that has trained keeps and hands over. An error that all ranks that train meet is both.
+    pub(super) fn of_training(
+        trainer: &Trainer<'_>,
+        made: Result<StepReport>,
+    ) -> (Result<StepReport>, Result<Handed>) {
+        let own = match &made {
+            Ok(report) => {
+                let updates = trainer.trained().map(|role| role.updates()).collect();
+                let trained = Trained { updates, reward: report.reward, vitals: report.vitals };
+                Handed { trained: Some(trained), ..Handed::default() }
+            }
+            Err(error) => match slugs::OF_ALL_RANKS.iter().position(|slug| *slug == error.slug) {
+                Some(at) => Handed { failed: Some((at as u32, error.message.clone())), ..Handed::default() },
+                None => return (Ok(StepReport::default()), made.map(|_| Handed::default())),
+            },
+        };
+        (made, Ok(own))
+    }
+
+    /// Returns the error that another rank has met and this one shares, if there is one.
+    fn error(&self) -> Option<Error> {
+        let (place, message) = self.failed.as_ref()?;
+        Some(Error::new(slugs::OF_ALL_RANKS.get(*place as usize)?, message.clone()))
+    }
+}
+
+impl Drawn {
+    /// Takes the rollout that `cx.buffer` and the trainer have.
+    pub(super) fn take(trainer: &Trainer<'_>, cx: &mut StepContext<'_>, gathered: Gathered) -> Drawn {
+        let Cursor { data_position, next_sample_id } = cx.cursor;
+        let (mut s, samples) = (0, trainer.step_samples());
+        let mut group = |group: SampleGroup| {
+            let SampleGroup { position, greedy, scored, texts, .. } = group;
+            let sample = |(scored, text)| {
+                s += 1;
+                Sample { sent: Sent::of(samples, s - 1), text, scored }
+            };
+            DrawnGroup { position, greedy, samples: scored.into_iter().zip(texts).map(sample).collect() }
+        };
+        let groups = cx.buffer.take_groups().into_iter().map(&mut group).collect();
+        Drawn { cursor: (data_position, next_sample_id), groups, gathered }
+    }
+
+    /// Adds the rollout to the queue, as drawn in `step` with the weights after `policy_version` updates.
+    ///
+    /// Errors: those of reading its prompts.
+    fn put(
+        self,
+        trainer: &mut Trainer<'_>,
+        cx: &mut StepContext<'_>,
+        (step, policy_version): (u32, u64),
+    ) -> Result<Gathered> {
+        let count = self.groups.iter().map(|group| group.samples.len()).sum();
+        let mut samples = Samples::with_capacity(count, cx.run.rollout.max_new_tokens as usize);
+        samples.clear();
+        let mut groups = Vec::with_capacity(self.groups.len());
+        for DrawnGroup { position, greedy, samples: of_group } in self.groups {
+            let item = (cx.prompts)(position, 1)?.pop().expect("one position, one prompt");
+            let tokens: usize = of_group.iter().map(|sample| sample.sent.num_tokens()).sum();
+            let key = Lengths::key(&item.ids);
+            trainer.lengths.add(key, item.set, tokens as u64, of_group.len() as u64);
+            let (mut scored, mut texts) = (Vec::new(), Vec::new());
+            for sample in of_group {
+                sample.sent.push_to(&mut samples);
+                scored.push(sample.scored);
+                texts.push(sample.text);
+            }
+            groups.push(SampleGroup { position, item, scored, texts, branches: None, greedy });
+        }
+        let of = BufferState { step, policy_version, groups: 0 };
+        cx.buffer.ahead.push(Rollout { of, groups, samples });
+        cx.cursor = Cursor { data_position: self.cursor.0, next_sample_id: self.cursor.1 };
+        Ok(self.gathered)
+    }
+}
+
+/// Hands `own` to all ranks. What was drawn joins the queue and `gathered`; returns what was trained, if anything was.
+///
+/// Errors: this rank's own; one that all ranks share; `rank-lost` where another rank has one.
+pub(super) fn hand_over(
+    trainer: &mut Trainer<'_>,
+    (all, apart): (&Group, &Apart),
+    cx: &mut StepContext<'_>,
+    own: Result<Handed>,
+    of: (u32, u64),
+    gathered: &mut Gathered,
+) -> Result<Option<Trained>> {
+    let mut handed = exchange(all, Kind::Apart, own)?;
+    if let Some(error) = handed.iter().find_map(Handed::error) {
+        return Err(error);
+    }
+    if let Some(drawn) = handed.swap_remove(apart.first_sampler()).drawn {
+        gathered.add(drawn.put(trainer, cx, of)?);
+    }
+    Ok(handed.swap_remove(0).trained)
+}
+
+/// Sent without what only episodes and carried groups have.
+impl Packed for Gathered {
+    const LEAST: usize = 1 + 4 + 6 * 8 + 4 * 8 + SentStats::LEAST + 2 * 4;
+
+    fn put(&self, to: &mut Writer) {
+        (self.filters, self.rounds).put(to);
+        [self.sampled, self.passed, self.missing].iter().for_each(|count| count.put(to));
+        [self.rewarded, self.failed, self.tokens].iter().for_each(|count| count.put(to));
+        [self.rewards, self.flops, self.rollout_s, self.reward_s].iter().for_each(|number| number.put(to));
+        SentStats::of(&self.stats).put(to);
+        self.tallies.put(to);
+        self.logged.put(to);
+    }
+    fn take(from: &mut Reader<'_>) -> Read<Gathered> {
+        let (filters, rounds) = <(bool, u32)>::take(from)?;
+        let mut count = || usize::take(from);
+        let (sampled, passed, missing) = (count()?, count()?, count()?);
+        let (rewarded, failed, tokens) = (count()?, count()?, count()?);
+        let mut number = || f64::take(from);
+        let (rewards, flops, rollout_s, reward_s) = (number()?, number()?, number()?, number()?);
+        let mut stats = RolloutStats::default();
+        SentStats::take(from)?.add_to(&mut stats);
+        let (tallies, logged) = (Vec::take(from)?, Vec::take(from)?);
+        let counts = Gathered {
+            filters,
+            rounds,
+            sampled,
+            passed,
+            missing,
+            rewarded,
+            failed,
+            tokens,
+            ..Gathered::default()
+        };
+        Ok(Gathered { rewards, flops, rollout_s, reward_s, stats, tallies, logged, ..counts })
+    }
+}
+
+/// Sent without what only one rank has.
+impl Packed for Vitals {
+    const LEAST: usize = 7;
+
+    fn put(&self, to: &mut Writer) {
+        self.scored.map(|[all, scored]| (all, scored)).put(to);
+        self.left_out.put(to);
+        self.taught.put(to);
+        self.advantage_max.put(to);
+        self.reward.put(to);
+        self.grad_norm.put(to);
+        self.loss.put(to);
+    }
+    fn take(from: &mut Reader<'_>) -> Read<Vitals> {
+        let scored = <Option<(usize, usize)> as Packed>::take(from)?;
+        let (left_out, taught) = (bool::take(from)?, bool::take(from)?);
+        let advantage_max = <Option<f32> as Packed>::take(from)?;
+        let mut number = || <Option<f64> as Packed>::take(from);
+        let (reward, grad_norm, loss) = (number()?, number()?, number()?);
+        let scored = scored.map(|(all, scored)| [all, scored]);
+        Ok(Vitals { scored, fault_share: 0.0, left_out, advantage_max, taught, reward, grad_norm, loss })
+    }
+}

@@ -1,0 +1,31 @@
+//! A checkpoint of ranks that train and ranks that sample: the first write it.
+
+use super::place::Apart;
+use crate::roles::Trainer;
+use crate::rollout::buffer::RolloutBuffer;
+use crate::save::{prepare, save_of_ranks};
+use plimsoll_base::Result;
+use plimsoll_files::OpenModel;
+use plimsoll_ranks::Group;
+use plimsoll_run::lead::{Savers, Saving};
+use std::path::PathBuf;
+
+/// Saves a checkpoint. Every rank calls it, but for one that saves alone.
+///
+/// Errors: as `save_of_ranks`.
+pub(crate) fn save(
+    trainer: &mut Trainer<'_>,
+    (all, apart): (&Group, &Apart),
+    model: &OpenModel,
+    buffer: &RolloutBuffer,
+    saving: Saving<'_>,
+) -> Result<PathBuf> {
+    let (path, is_alone) = (saving.store.path(saving.step), saving.savers == Savers::ThisRank);
+    let saved = match (apart.trains(), apart.own()) {
+        (false, _) => path,
+        (true, None) => prepare(trainer, model, buffer, saving)?.run()?,
+        (true, Some(own)) => save_of_ranks(trainer, own, model, buffer, saving)?,
+    };
+    // No rank reports the save, or ends, before the checkpoint has its name.
+    if is_alone { Ok(saved) } else { all.barrier().map(|()| saved) }
+}

@@ -1,0 +1,173 @@
+//! The grading of carried groups. A response that has ended is final, since it ended before the step's tick: rewards
+//! that score each response by itself grade it while the update runs. The others grade a group when it is trained.
+//!
+//! A grade depends on the response, its prompt and the step in which it ended. So it is the same whenever it is made:
+//! ahead, with its group, or again after a resume.
+
+use super::groups::{Group, Response};
+use crate::context::StepContext;
+use crate::episodes::{EpisodeSoFar, Events};
+use crate::roles::Trainer;
+use crate::rollout::counted::Counted;
+use crate::rollout::exchange::exchange;
+use crate::rollout::gather::Gathered;
+use crate::rollout::packed::{Kind, packed};
+use plimsoll_base::Result;
+use plimsoll_config::RunSpec;
+use plimsoll_infer::grading::{self, GradedRequest, Grading};
+use plimsoll_infer::model_reward;
+use plimsoll_infer::responder::Responder;
+use plimsoll_infer::sampler::sampling;
+use plimsoll_infer::text::{Item, TextModel};
+use plimsoll_ranks::Group as Ranks;
+use plimsoll_reward::{Rewards, Scored};
+use plimsoll_rollout::{Request, Turn};
+
+/// What one rank graded.
+struct RankGraded {
+    scored: Vec<Scored>,
+    texts: Vec<String>,
+    counted: Counted,
+    seconds_ahead: f64,
+}
+packed!(RankGraded { scored: Vec<Scored>, texts: Vec<String>, counted: Counted, seconds_ahead: f64 });
+
+/// Begins to grade the responses of carried groups that have ended and that no one grades yet: of several ranks each
+/// its groups.
+pub(super) fn grade_ahead(
+    rewards: &mut Rewards,
+    ranks: Option<&Ranks>,
+    (run, text): (&RunSpec, &TextModel),
+    groups: &[Group],
+) {
+    if !rewards.grades_ahead() {
+        return;
+    }
+    for group in groups.iter().filter(|group| ranks.is_none_or(|of| owner(group, of.ranks()) == of.rank())) {
+        let ended = group
+            .responses
+            .iter()
+            .enumerate()
+            .filter_map(|(s, response)| Some((group.sample_id(s), response, response.finish?)));
+        let new: Vec<(u64, &Response, _)> = ended.filter(|(key, ..)| !rewards.is_ahead(*key)).collect();
+        for step in new.chunk_by(|a, b| a.1.ended_in == b.1.ended_in) {
+            let responses = step.iter().map(|(key, response, finish)| (*key, &response.ids[..], *finish));
+            let steps = [step[0].1.ended_in, run.train.steps];
+            grading::grade_ahead(rewards, (text, &run.rollout), &group.item, responses, steps);
+        }
+    }
+}
+
+/// Returns the rank that grades a group while it is under way.
+fn owner(group: &Group, ranks: usize) -> usize {
+    (group.position % ranks as u64) as usize
+}
+
+/// Grades the groups of a step: of several ranks each its part. Their responses are then the trainer's `samples`.
+pub(super) fn grade(
+    trainer: &mut Trainer<'_>,
+    cx: &mut StepContext<'_>,
+    groups: &[Group],
+    step: u32,
+    (gathered, seconds_ahead): (&mut Gathered, &mut f64),
+) -> Result<(Vec<Scored>, Vec<String>)> {
+    let size = cx.run.rollout.group_size as usize;
+    let samples = &mut trainer.sampler.samples;
+    samples.clear();
+    for response in groups.iter().flat_map(|group| &group.responses) {
+        samples.push_response(&response.ids, &response.logprobs, response.finish.expect("it has ended"));
+    }
+    let (rank, ranks) = trainer.group.map_or((0, 1), |group| (group.rank(), group.ranks()));
+    // Where nothing is graded ahead, parts of one size.
+    let of: Vec<usize> = match cx.rewards.grades_ahead() {
+        true => groups.iter().map(|group| owner(group, ranks)).collect(),
+        false => (0..groups.len()).map(|g| g % ranks).collect(),
+    };
+    let own: Vec<&Group> = groups.iter().zip(&of).filter(|(_, of)| **of == rank).map(|(g, _)| g).collect();
+    let own_part = grade_own(cx, &own, step);
+    let parts = match trainer.group {
+        None => vec![own_part?],
+        Some(group) => exchange(group, Kind::Graded, own_part)?,
+    };
+    *seconds_ahead = parts.iter().map(|part| part.seconds_ahead).fold(0.0, f64::max);
+    let (mut counted, mut scored, mut texts) = (Vec::with_capacity(parts.len()), Vec::new(), Vec::new());
+    let mut parts: Vec<_> = parts
+        .into_iter()
+        .map(|part| {
+            counted.push(part.counted);
+            part.scored.into_iter().zip(part.texts)
+        })
+        .collect();
+    for s in 0..groups.len() * size {
+        let (score, text) = parts[of[s / size]].next().expect("a rank grades its part");
+        scored.push(score);
+        texts.push(text);
+    }
+    gathered.add_counted(Counted::sum(counted));
+    learn_lengths(trainer, groups);
+    let items: Vec<Item> = match cx.run.model_rewards.is_empty() {
+        true => Vec::new(),
+        false => groups.iter().map(|group| group.item.clone()).collect(),
+    };
+    model_reward::add(&cx.run.model_rewards, trainer, &items, size, &mut scored)?;
+    Ok((scored, texts))
+}
+
+fn learn_lengths(trainer: &mut Trainer<'_>, groups: &[Group]) {
+    for group in groups {
+        let tokens: usize = group.responses.iter().map(|response| response.ids.len()).sum();
+        let (key, set) = group.key();
+        trainer.lengths.add(key, set, tokens as u64, group.responses.len() as u64);
+    }
+}
+
+/// Hands over the episodes of a step, whose environment gave their rewards, and returns their scores. Their tokens are
+/// then the trainer's `samples`.
+///
+/// Errors: `text-environment-failing`.
+pub(super) fn hand_over(
+    trainer: &mut Trainer<'_>,
+    cx: &mut StepContext<'_>,
+    groups: &[Group],
+    events: Vec<Events>,
+    gathered: &mut Gathered,
+) -> Result<Vec<Scored>> {
+    let samples = &mut trainer.sampler.samples;
+    samples.clear();
+    for response in groups.iter().flat_map(|group| &group.responses) {
+        let turns: Vec<Turn> = response.turns.iter().map(|of| of.turn).collect();
+        samples.push_turns(&response.ids, &response.logprobs, &turns);
+    }
+    let episodes = cx.episodes.as_mut().expect("the step is one of episodes");
+    let trained: Vec<EpisodeSoFar<'_>> = groups.iter().flat_map(Group::episodes).collect();
+    episodes.set_trained(trainer.updates(), &trained, events)?;
+    gathered.episodes = Some(episodes.report());
+    learn_lengths(trainer, groups);
+    Ok(episodes.scored(cx.rewards))
+}
+
+fn grade_own(cx: &mut StepContext<'_>, own: &[&Group], step: u32) -> Result<RankGraded> {
+    let size = cx.run.rollout.group_size as usize;
+    let request = Request {
+        prompts: &[],
+        group_size: size,
+        max_new_tokens: cx.run.rollout.max_new_tokens as usize,
+        sampling: sampling(&cx.run.rollout, cx.run.seed),
+        eos: cx.eos,
+        first_sample_id: 0,
+        numbers: &[],
+    };
+    let steps = [step, cx.run.train.steps];
+    let of = GradedRequest { request, items: &[], text: cx.text, rollout: &cx.run.rollout, steps };
+    let keys = own.iter().flat_map(|group| (0..size).map(|s| group.sample_id(s)));
+    let keys: Vec<Option<u64>> = keys.map(|key| Some(key).filter(|key| cx.rewards.is_ahead(*key))).collect();
+    let mut grading = Grading::begin(cx.rewards, &of, own.iter().map(|group| &group.item))?;
+    let responses = own.iter().flat_map(|group| &group.responses);
+    for ((s, response), key) in responses.enumerate().zip(keys) {
+        grading.take(s, &response.ids, response.finish.expect("it has ended"), key);
+    }
+    let texts = grading.texts();
+    let scored = cx.rewards.finish()?;
+    let seconds_ahead = cx.rewards.seconds_ahead();
+    Ok(RankGraded { scored, texts, counted: Counted::of(cx.rewards), seconds_ahead })
+}

@@ -1,0 +1,50 @@
+//! What a rank draws in a step, as it tells the others.
+
+use crate::episodes::{CarriedTurn, Events};
+use crate::rollout::exchange::SentStats;
+use crate::rollout::packed::packed;
+use plimsoll_rollout::Finish;
+
+/// The tokens of a response that a step drew.
+pub(super) struct Piece {
+    pub ids: Vec<u32>,
+    pub logprobs: Vec<f32>,
+    /// How the response ended, if it did.
+    pub finish: Option<Finish>,
+    /// The turns of an episode.
+    pub turns: Vec<CarriedTurn>,
+    pub has_fault: bool,
+}
+
+impl Piece {
+    /// Returns the number of its tokens that weights drew.
+    pub(super) fn drawn(&self) -> usize {
+        match self.turns.is_empty() {
+            true => self.ids.len(),
+            false => self.turns.iter().map(|of| of.turn.tokens().len()).sum(),
+        }
+    }
+
+    /// Returns the number of tokens that an environment said between its turns. `start`: the tokens before it.
+    pub(super) fn said_between(&self, start: usize) -> usize {
+        self.turns.last().map_or(0, |last| last.turn.end as usize - start - self.drawn())
+    }
+}
+
+packed!(Piece {
+    ids: Vec<u32>,
+    logprobs: Vec<f32>,
+    finish: Option<Finish>,
+    turns: Vec<CarriedTurn>,
+    has_fault: bool
+});
+
+/// What one rank drew.
+pub(super) struct RankDrawn {
+    pub pieces: Vec<Piece>,
+    pub stats: SentStats,
+    /// Tokens after the step's tick.
+    pub dropped: u64,
+    pub events: Events,
+}
+packed!(RankDrawn { pieces: Vec<Piece>, stats: SentStats, dropped: u64, events: Events });
