@@ -42,6 +42,7 @@ pub(crate) fn add_rollout(metrics: &mut Metrics, gathered: &Gathered) {
             ("rollout/carried", carry.carried as f64),
             ("rollout/waited_for", carry.waited_for as f64),
         ]));
+        metrics.extend(carry.tail_tick_s.map(|seconds| ("time/tail_tick".to_string(), seconds)));
     }
     for (name, value) in &gathered.logged {
         metrics.insert(format!("rewards/{name}"), *value);

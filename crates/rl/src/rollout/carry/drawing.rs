@@ -9,9 +9,22 @@ use plimsoll_infer::responses::TextStop;
 use plimsoll_ranks::Group;
 use plimsoll_rollout::{Finish, GroupTimes, RolloutStats, StopCondition};
 use plimsoll_run::under_way;
+use std::time::Instant;
 
 /// Ticks between two exchanges of ranks.
 const SHARED_TICKS: u64 = 64;
+
+/// Fewest ticks whose mean is a pace.
+const TAIL_TICKS_MIN: u64 = 8;
+
+/// What one rank has drawn.
+pub(super) struct Done {
+    pub stats: RolloutStats,
+    pub drawn: Vec<Drawn>,
+    pub times: GroupTimes,
+    /// Seconds of a tick while fewer than half of its responses drew.
+    pub tail_tick_s: Option<f64>,
+}
 
 /// What a rank tells the others.
 struct Ended {
@@ -53,6 +66,33 @@ struct Own {
     longest: u64,
 }
 
+/// The pace of the last ticks, in which fewer than half of the responses draw.
+#[derive(Clone, Copy, Debug, Default)]
+struct Tail {
+    /// Responses that drew at first, and those that still do.
+    places: usize,
+    left: usize,
+    /// When fewer than half were left, and the tick.
+    began: Option<(Instant, u64)>,
+}
+
+impl Tail {
+    /// Counts a response that draws no more after `tick`.
+    fn ended(&mut self, tick: u64) {
+        self.left -= 1;
+        if self.began.is_none() && 2 * self.left < self.places {
+            self.began = Some((Instant::now(), tick));
+        }
+    }
+
+    /// Returns the seconds of a tick until now, when tick `last` is over; none of too few ticks.
+    fn tick_s(&self, last: u64) -> Option<f64> {
+        let (began, tick) = self.began?;
+        let ticks = last.checked_sub(tick).filter(|ticks| *ticks >= TAIL_TICKS_MIN)?;
+        Some(began.elapsed().as_secs_f64() / ticks as f64)
+    }
+}
+
 pub(super) struct Drawing<'d> {
     stop: TextStop<'d>,
     new_tokens: usize,
@@ -65,6 +105,7 @@ pub(super) struct Drawing<'d> {
     /// The tick of the next exchange.
     next: u64,
     awaited: usize,
+    tail: Tail,
     untold: Vec<(u64, u64)>,
     failure: Option<Error>,
 }
@@ -95,6 +136,7 @@ impl<'d> Drawing<'d> {
             ranks,
             next: SHARED_TICKS,
             awaited,
+            tail: Tail { places: awaited, left: awaited, began: None },
             untold: Vec::new(),
             failure: None,
         }
@@ -103,10 +145,7 @@ impl<'d> Drawing<'d> {
     /// Ends with what the engine returned: with several ranks once all have drawn what they have to.
     ///
     /// Errors: the engine's; `rank-lost` where another rank has one.
-    pub(super) fn finish(
-        mut self,
-        ran: Result<RolloutStats>,
-    ) -> Result<(RolloutStats, Vec<Drawn>, GroupTimes)> {
+    pub(super) fn finish(mut self, ran: Result<RolloutStats>) -> Result<Done> {
         if let Some(failure) = self.failure.take() {
             return Err(failure);
         }
@@ -117,8 +156,10 @@ impl<'d> Drawing<'d> {
             }
             (ran, _) => ran?,
         };
+        let last = self.drawn.iter().map(|drawn| drawn.ticks).max().unwrap_or(0);
+        let tail_tick_s = self.tail.tick_s(last);
         while self.ranks.is_some() && !self.tell()? {}
-        Ok((stats, self.drawn, self.times))
+        Ok(Done { stats, drawn: self.drawn, times: self.times, tail_tick_s })
     }
 
     /// Exchanges which groups have ended. True if no rank draws any more.
@@ -184,6 +225,7 @@ impl StopCondition for Drawing<'_> {
                 self.bound = self.bound.min(self.times.bound());
             }
         }
+        self.tail.ended(self.drawn[sample].ticks);
         under_way::ended();
         self.arrive(sample);
     }

@@ -1,7 +1,7 @@
 //! The rollout of a step with carried groups: prompts join, all draw to the step's tick, and the groups that have ended
 //! are graded; the others stay under way.
 
-use super::drawing::{Drawing, Drawn};
+use super::drawing::{Done, Drawing, Drawn};
 use super::groups::{Group, Response};
 use super::report::{CarryReport, count_ages, count_draws, count_rows};
 use crate::context::StepContext;
@@ -82,7 +82,7 @@ pub(crate) fn gather(trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, step: 
     report.carried = carried.len();
     count_ages(&mut report.counts, trained(), version);
     let longest = trained().map(|response| response.ids.len()).max().unwrap_or(0);
-    report.counts.saved_s = saved_s(longest, report.counts.ticks, gathered.rollout_s);
+    report.counts.saved_s = report.saved_s(longest, gathered.rollout_s);
     gathered.carry = Some(report);
     cx.buffer.begin(step, version);
     cx.buffer.set_stale(trained().map(|response| stale(response, version)).collect());
@@ -98,15 +98,6 @@ pub(crate) fn gather(trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, step: 
     gathered.rounds = 1;
     cx.buffer.carried.next = Some(carried);
     Ok(gathered)
-}
-
-/// Returns the seconds that a rollout of the trained groups alone would have taken beyond this one's: the ticks of its
-/// longest response, each as long as this one's ticks were. A step that drew nothing has no measure of them.
-fn saved_s(longest: usize, ticks: u64, rollout_s: f64) -> f64 {
-    match ticks {
-        0 => 0.0,
-        ticks => (longest as f64 - ticks as f64) * rollout_s / ticks as f64,
-    }
 }
 
 /// Returns how many of a response's first tokens older weights drew.
@@ -159,7 +150,8 @@ fn draw(
         Some((deal, ranks)) => deal.own(ranks),
         None => (0..groups.len()).collect(),
     };
-    let (drawn, times, mut own_part) = draw_own(trainer, cx, groups, &own, times)?;
+    let (Done { drawn, times, tail_tick_s, .. }, mut own_part) = draw_own(trainer, cx, groups, &own, times)?;
+    report.tail_tick_s = tail_tick_s;
     let ticks = times.bound();
     cut(&mut own_part, &drawn, ticks);
     let all = match &deal {
@@ -187,7 +179,7 @@ fn draw_own(
     groups: &[Group],
     own: &[usize],
     times: GroupTimes,
-) -> Result<(Vec<Drawn>, GroupTimes, RankDrawn)> {
+) -> Result<(Done, RankDrawn)> {
     let (rollout, size) = (&cx.run.rollout, cx.run.rollout.group_size as usize);
     let of_own: Vec<&Group> = own.iter().map(|g| &groups[*g]).collect();
     let responses: Vec<&Response> = of_own.iter().flat_map(|group| &group.responses).collect();
@@ -214,15 +206,16 @@ fn draw_own(
     let drawn = responses.iter().map(|response| Drawn::new(response.ids.len(), response.finish.is_some()));
     let mut drawing = Drawing::new(stop, (new_tokens, size), own, drawn.collect(), times, trainer.group);
     let ran = trainer.rollout_from(&request, &begun, &mut drawing);
-    let (stats, drawn, times) = drawing.finish(ran)?;
+    let done = drawing.finish(ran)?;
     let samples = &trainer.sampler.samples;
     let new = |(s, of): (usize, &Drawn)| {
         let tokens = if of.ticks > 0 { of.start..samples.ids(s).len() } else { 0..0 };
         let (ids, logprobs) = (samples.ids(s)[tokens.clone()].to_vec(), samples.logprobs(s)[tokens].to_vec());
         Piece { ids, logprobs, finish: of.finish }
     };
-    let pieces = drawn.iter().enumerate().map(new).collect();
-    Ok((drawn, times, RankDrawn { pieces, stats: SentStats::of(&stats), dropped: 0 }))
+    let pieces = done.drawn.iter().enumerate().map(new).collect();
+    let part = RankDrawn { pieces, stats: SentStats::of(&done.stats), dropped: 0 };
+    Ok((done, part))
 }
 
 /// Drops what was drawn after the step's tick.
