@@ -6,9 +6,8 @@ use super::times::Times;
 use crate::rollout::exchange::exchange;
 use crate::rollout::packed::{Kind, packed};
 use plimsoll_base::{Error, Result};
-use plimsoll_infer::responses::TextStop;
 use plimsoll_ranks::Group;
-use plimsoll_rollout::{Finish, RolloutStats, StopCondition};
+use plimsoll_rollout::{Finish, RolloutStats};
 use plimsoll_run::under_way;
 
 /// Ticks between two exchanges of ranks.
@@ -57,13 +56,6 @@ struct Own {
     left: usize,
     /// Ticks of its longest response.
     longest: u64,
-}
-
-/// The stop condition of responses without an environment.
-pub(super) struct Responding<'d> {
-    pub stop: TextStop<'d>,
-    pub new_tokens: usize,
-    pub drawing: Drawing<'d>,
 }
 
 /// How far this rank's responses are, and when the groups of all ranks have ended.
@@ -132,6 +124,23 @@ impl<'d> Drawing<'d> {
         self.bound
     }
 
+    /// Returns the tick at which the group of a response has ended, if it has.
+    pub(super) fn end_of(&self, sample: usize) -> Option<u64> {
+        let own = &self.groups[sample / self.size];
+        (own.left == 0).then_some(own.longest)
+    }
+
+    /// Returns a tick before which the step does not end.
+    pub(super) fn floor(&self) -> u64 {
+        // All ranks had come to the last exchange.
+        let mut least = vec![self.next - SHARED_TICKS; self.times.len()];
+        for (own, drawn) in self.groups.iter().zip(self.drawn.chunks(self.size)) {
+            let ticks = drawn.iter().map(|drawn| drawn.ticks + u64::from(!drawn.is_over));
+            least[own.number] = ticks.max().unwrap_or(0);
+        }
+        self.times.floor(&least)
+    }
+
     /// Counts the ticks of a response that may go on.
     pub(super) fn drew(&mut self, sample: usize, ticks: u64) {
         self.drawn[sample].ticks = ticks;
@@ -190,30 +199,6 @@ impl<'d> Drawing<'d> {
         if is_last && let Err(error) = self.tell() {
             // Everything stops, and the error comes out at the end.
             (self.failure, self.bound) = (Some(error), 0);
-        }
-    }
-}
-
-impl StopCondition for Responding<'_> {
-    fn stops(&mut self, sample: usize, response: &[u32]) -> bool {
-        let has_stopped = self.stop.stops(sample, response);
-        if has_stopped || response.len() == self.new_tokens {
-            return has_stopped;
-        }
-        let ticks = (response.len() - self.drawing.drawn[sample].start) as u64;
-        self.drawing.drew(sample, ticks);
-        let is_cut = ticks >= self.drawing.bound();
-        // `ended` follows, and counts it.
-        self.drawing.drawn[sample].is_over = is_cut;
-        is_cut
-    }
-
-    fn ended(&mut self, sample: usize, response: &[u32], finish: Finish) {
-        under_way::ended();
-        let drawn = self.drawing.drawn[sample];
-        match drawn.is_over {
-            true => self.drawing.arrive(sample),
-            false => self.drawing.end(sample, (response.len() - drawn.start) as u64, finish),
         }
     }
 }

@@ -8,11 +8,13 @@
 //! Legend: P prompts a step, G samples of each, T ticks of a step.
 
 mod drawing;
+mod finals;
 mod graded;
 mod groups;
 mod piece;
 mod playing;
 mod report;
+mod responding;
 mod step;
 mod times;
 

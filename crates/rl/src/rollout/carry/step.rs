@@ -1,12 +1,14 @@
 //! The rollout of a step with carried groups: prompts join, all draw to the step's tick, and the groups that have ended
 //! are graded (`graded.rs`); the others stay under way.
 
-use super::drawing::{Drawing, Drawn, Responding};
+use super::drawing::{Drawing, Drawn};
+use super::finals::Finals;
 use super::graded::{grade, grade_ahead, hand_over};
 use super::groups::{Group, Response};
 use super::piece::{Piece, RankDrawn};
 use super::playing::play;
 use super::report::CarryReport;
+use super::responding::Responding;
 use super::times::Times;
 use crate::context::StepContext;
 use crate::episodes::Events;
@@ -135,7 +137,7 @@ fn draw(
         Some((deal, ranks)) => deal.own(ranks),
         None => (0..groups.len()).collect(),
     };
-    let (times, own_part) = draw_own(trainer, cx, groups, &own, times)?;
+    let (times, own_part) = draw_own(trainer, cx, groups, step, (&own, times))?;
     let ticks = times.bound();
     let all = match &deal {
         None => vec![own_part],
@@ -157,8 +159,8 @@ fn draw_own(
     trainer: &mut Trainer<'_>,
     cx: &mut StepContext<'_>,
     groups: &[Group],
-    own: &[usize],
-    times: Times,
+    step: u32,
+    (own, times): (&[usize], Times),
 ) -> Result<(Times, RankDrawn)> {
     let (rollout, size) = (&cx.run.rollout, cx.run.rollout.group_size as usize);
     let of_own: Vec<&Group> = own.iter().map(|g| &groups[*g]).collect();
@@ -177,16 +179,17 @@ fn draw_own(
     };
     match cx.episodes.is_some() {
         true => play(trainer, cx, &of_own, &request, (own, times)),
-        false => respond(trainer, cx, &of_own, &request, (own, times)),
+        false => respond(trainer, cx, &of_own, &request, step, (own, times)),
     }
 }
 
 /// Draws this rank's responses without an environment.
 fn respond(
     trainer: &mut Trainer<'_>,
-    cx: &StepContext<'_>,
+    cx: &mut StepContext<'_>,
     groups: &[&Group],
     request: &Request<'_>,
+    step: u32,
     (numbers, times): (&[usize], Times),
 ) -> Result<(Times, RankDrawn)> {
     let responses: Vec<&Response> = groups.iter().flat_map(|group| &group.responses).collect();
@@ -199,7 +202,8 @@ fn respond(
     let begun: Vec<SoFar<'_>> = responses.iter().map(|response| response.begun()).collect();
     let drawn = responses.iter().map(|response| Drawn::new(response.ids.len(), response.finish.is_some()));
     let drawing = Drawing::new(request.group_size, numbers, drawn.collect(), times, trainer.group);
-    let mut responding = Responding { stop, new_tokens: request.max_new_tokens, drawing };
+    let finals = Finals::new(cx.rewards, (cx.run, cx.text), step, groups, trainer.group);
+    let mut responding = Responding { stop, new_tokens: request.max_new_tokens, drawing, finals };
     let ran = trainer.rollout_from(request, &begun, &mut responding);
     let mut drawing = responding.drawing;
     let stats = drawing.finish(ran)?;
