@@ -10,6 +10,7 @@ use crate::methods::endpoint::EndpointTeacher;
 use crate::methods::estimator::OwnEstimator;
 use crate::roles::{Role, Trainer};
 use crate::rollout::ahead::{Ahead, RolloutReader};
+use crate::rollout::arrivals;
 use crate::rollout::buffer::RolloutBuffer;
 use crate::rollout::carry::Carried;
 use crate::save::{prepare, save_of_ranks};
@@ -122,7 +123,9 @@ impl<'r> LanguageRun<'r> {
             item: &mut item,
             text: &words,
         };
+        let schedule = self.buffer.ahead.schedule.take();
         self.buffer.ahead = Ahead::read(states, reader)?;
+        self.buffer.ahead.schedule = schedule;
         Ok(())
     }
 
@@ -191,6 +194,7 @@ impl<'r: 'scope, 'scope> Job<'scope> for LanguageRun<'r> {
             self.restore_buffer(checkpoint, state)?;
         }
         self.restore_ahead(checkpoint, &state.ahead)?;
+        arrivals::cut(lead.dir.path(), state.progress.step)?;
         state.carried.map_or(Ok(()), |count| self.restore_carried(checkpoint, count))
     }
 

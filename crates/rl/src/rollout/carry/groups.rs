@@ -12,7 +12,7 @@ use std::path::Path;
 
 /// A response as far as it has come.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Response {
+pub(crate) struct Response {
     pub ids: Vec<u32>,
     /// A log-probability for each token, of the weights that drew it.
     pub logprobs: Vec<f32>,
@@ -30,8 +30,13 @@ impl Response {
         self.versions.resize(self.ids.len(), version);
     }
 
+    /// Returns the versions that drew its tokens, and how many tokens each drew.
+    pub(crate) fn runs(&self) -> Vec<(u64, u32)> {
+        self.versions.chunk_by(|a, b| a == b).map(|run| (run[0], run.len() as u32)).collect()
+    }
+
     /// Returns where it goes on.
-    pub(super) fn begun(&self) -> SoFar<'_> {
+    pub(crate) fn begun(&self) -> SoFar<'_> {
         match self.finish {
             Some(_) => SoFar::Ended,
             None => SoFar::Tokens { ids: &self.ids, logprobs: &self.logprobs },
@@ -41,7 +46,7 @@ impl Response {
 
 /// A prompt with its responses.
 #[derive(Clone, Debug)]
-pub(super) struct Group {
+pub(crate) struct Group {
     /// Position of the prompt in the data: its age too, since prompts begin in their order.
     pub position: u64,
     pub first_sample_id: u64,
@@ -50,7 +55,12 @@ pub(super) struct Group {
 }
 
 impl Group {
-    pub(super) fn has_ended(&self) -> bool {
+    /// Begins `size` responses to a prompt.
+    pub(crate) fn begun(position: u64, first_sample_id: u64, item: Item, size: usize) -> Group {
+        Group { position, first_sample_id, item, responses: vec![Response::default(); size] }
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
         self.responses.iter().all(|response| response.finish.is_some())
     }
 
@@ -65,9 +75,9 @@ impl Group {
 /// The groups that go on in the next step, by age.
 #[derive(Clone, Debug, Default)]
 pub struct Carried {
-    pub(super) groups: Vec<Group>,
+    pub(crate) groups: Vec<Group>,
     /// Those after the step that is being made.
-    pub(super) next: Option<Vec<Group>>,
+    pub(crate) next: Option<Vec<Group>>,
 }
 
 /// A group as a line of the checkpoint's file. Log-probabilities are stored as their bits.
@@ -155,11 +165,10 @@ impl Carried {
 
 impl LineResponse {
     fn of(response: &Response) -> LineResponse {
-        let versions = response.versions.chunk_by(|a, b| a == b).map(|run| (run[0], run.len() as u32));
         LineResponse {
             ids: response.ids.clone(),
             logprobs: response.logprobs.iter().map(|logprob| logprob.to_bits()).collect(),
-            versions: versions.collect(),
+            versions: response.runs(),
             finish: response.finish,
         }
     }

@@ -14,5 +14,6 @@ mod step;
 mod times;
 
 pub use groups::Carried;
+pub(crate) use groups::{Group, Response};
 pub(crate) use report::CarryReport;
-pub(crate) use step::gather;
+pub(crate) use step::{Piece, RankDrawn, gather, grade, take};

@@ -26,18 +26,18 @@ use plimsoll_run::status::Doing;
 use std::time::Instant;
 
 /// The tokens of a response that a step drew.
-struct Piece {
-    ids: Vec<u32>,
-    logprobs: Vec<f32>,
+pub(crate) struct Piece {
+    pub ids: Vec<u32>,
+    pub logprobs: Vec<f32>,
     /// How the response ended, if it did.
-    finish: Option<Finish>,
+    pub finish: Option<Finish>,
 }
 packed!(Piece { ids: Vec<u32>, logprobs: Vec<f32>, finish: Option<Finish> });
 
 /// What one rank drew.
-struct RankDrawn {
-    pieces: Vec<Piece>,
-    stats: SentStats,
+pub(crate) struct RankDrawn {
+    pub pieces: Vec<Piece>,
+    pub stats: SentStats,
 }
 packed!(RankDrawn { pieces: Vec<Piece>, stats: SentStats });
 
@@ -212,7 +212,7 @@ fn cut(part: &mut RankDrawn, drawn: &[Drawn], ticks: u64) {
 }
 
 /// Adds the new tokens to their groups. Returns what is counted of them.
-fn take(
+pub(crate) fn take(
     trainer: &mut Trainer<'_>,
     groups: &mut [Group],
     pieces: Vec<Piece>,
@@ -242,7 +242,7 @@ fn take(
 }
 
 /// Grades the groups of a step: of several ranks each its part. Their responses are then the trainer's `samples`.
-fn grade(
+pub(crate) fn grade(
     trainer: &mut Trainer<'_>,
     cx: &mut StepContext<'_>,
     groups: &[Group],
