@@ -385,7 +385,8 @@ def part_decode(part):
     """Measures decoding of models up to 7B, the longest work last."""
     rows = DECODE_FLOORS if part.work is not SMALL else {("nano", 2, 8, 8): None}
     for (model, sequences, prompt, new), floor in rows.items():
-        words = ["rollout", "--sequences", sequences, "--prompt-tokens", prompt, "--new-tokens", new, "--repeats", 3]
+        words = ["rollout", "--sequences", sequences, "--prompt-tokens", prompt, "--new-tokens", new]
+        words += ["--repeats", 3 if new <= 256 else 1]
         label = f"decode {sequences} x ({prompt} + {new})"
         found, note = part.ours(label, model, words), None
         if model in DECODED and "median" in found:

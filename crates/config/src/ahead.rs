@@ -3,8 +3,8 @@
 use super::limits::{SEQUENCES_PER_STEP_MAX, bad_value, contradiction};
 use super::not_built;
 use super::provenance::Provenance;
-use super::sections::{Reward, RunFile};
-use super::values::Auto;
+use super::sections::{ARRIVALS_STEP, ARRIVALS_TICK, Reward, RunFile};
+use super::values::{Auto, DynamicSampling};
 use plimsoll_algo::advantage::Advantage;
 use plimsoll_base::Result;
 
@@ -12,6 +12,7 @@ use plimsoll_base::Result;
 pub(super) fn check(run: &RunFile, at: &Provenance) -> Result<()> {
     let rollout = &run.rollout;
     ranks_apart(run, at)?;
+    arrivals(run, at)?;
     if rollout.ahead == 0 {
         return Ok(());
     }
@@ -48,6 +49,38 @@ fn ranks_apart(run: &RunFile, at: &Provenance) -> Result<()> {
     }
     if run.reward.iter().any(Reward::is_model) {
         return not_built("a reward model", "rewards without a model of their own");
+    }
+    Ok(())
+}
+
+/// Refuses weights that arrive in the middle of rollouts where none is under way, or nothing decides when.
+fn arrivals(run: &RunFile, at: &Provenance) -> Result<()> {
+    let (rollout, key) = (&run.rollout, "rollout.arrivals");
+    let (ahead, asked) = (rollout.ahead, &rollout.arrivals);
+    if asked == ARRIVALS_STEP {
+        return Ok(());
+    }
+    if asked.is_empty() {
+        return Err(bad_value(at, key, "\"\"", "\"step\", \"tick\" or the path of a schedule.jsonl"));
+    }
+    if ahead == 0 {
+        let message = format!("{key} = \"{asked}\" with rollout.ahead = 0, where no rollout is under way");
+        return Err(contradiction(at, key, &message).hint("set rollout.ahead = 1"));
+    }
+    let apart = run.run.rollout_ranks;
+    if asked == ARRIVALS_TICK && apart != 1 {
+        let message = format!(
+            "{key} = \"tick\" with run.rollout_ranks = {apart}: one rank that only samples says when they arrive"
+        );
+        return Err(contradiction(at, key, &message)
+            .hint("set run.rollout_ranks = 1, or follow the schedule.jsonl of such a run"));
+    }
+    let greedy = run.loss.baseline() == Advantage::Greedy;
+    if greedy || run.loss.dynamic_sampling.and_then(DynamicSampling::filter).is_some() {
+        let with = if greedy { "loss.advantage = \"greedy\"" } else { "loss.dynamic_sampling" };
+        let message =
+            format!("{key} = \"{asked}\" with {with}, which draws further responses with the same weights");
+        return Err(contradiction(at, key, &message).hint(format!("set {key} = \"step\"")));
     }
     Ok(())
 }

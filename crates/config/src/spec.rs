@@ -3,6 +3,7 @@
 
 use crate::own_advantage::estimator_spec;
 use crate::rewards::{reward_specs, with_steps};
+use crate::sections::{ARRIVALS_STEP, ARRIVALS_TICK};
 use crate::{
     Auto, Checkpoint, Critic, CriticLearns, Data, Distill, Environment, Eval, EvalMetric, Lora, Loss,
     LossType, Memory, ModelOptions, Objective, OwnTeacher, Reward, Rollout, Run, RunFile, Track, Train,
@@ -274,6 +275,17 @@ impl RunSpec {
     /// True if samples are drawn before the step that trains on them.
     pub fn draws_ahead(&self) -> bool {
         self.rollout.ahead > 0
+    }
+
+    /// True if new weights go on with responses that older ones began.
+    pub fn arrives_midway(&self) -> bool {
+        self.rollout.arrivals != ARRIVALS_STEP
+    }
+
+    /// Returns the schedule that the run follows, if it follows one.
+    pub fn follows(&self) -> Option<&str> {
+        let is_path = self.arrives_midway() && self.rollout.arrivals != ARRIVALS_TICK;
+        is_path.then_some(self.rollout.arrivals.as_str())
     }
 
     /// Returns the prompts that are under way together.

@@ -13,10 +13,8 @@ use std::sync::atomic::Ordering;
 /// Rows that four warps multiply, and those of a tile, which has at most two groups of them.
 const GROUP_ROWS: usize = 64;
 const TILE_ROWS: usize = 2 * GROUP_ROWS;
-/// Maximum rows. Beyond one tile of rows the library is as fast for large matrices.
+/// Maximum rows of a product of gates; of others those of a tile, beyond which the library is as fast.
 const ROWS_MAX: usize = 2 * TILE_ROWS;
-/// Elements of a matrix up to which more than one tile of rows is faster.
-const SMALL: usize = 8 << 20;
 /// Outputs of a tile, by how many groups of warps there are.
 const COLS: [&[usize]; 2] = [&[16, 24, 32, 40, 48], &[32, 48, 64, 96]];
 /// Gates and ups of a tile, likewise.
@@ -44,7 +42,7 @@ pub(super) fn takes_gated(dev: &CudaDevice, shape: &Shape, operands: &Operands) 
 
 /// True if the kernel takes a product and is faster than the library, whose bits it gives.
 pub(super) fn takes(dev: &CudaDevice, shape: &Shape, operands: &Operands) -> bool {
-    (shape.m <= TILE_ROWS || shape.n * shape.k <= SMALL) && takes_gated(dev, shape, operands)
+    shape.m <= TILE_ROWS && takes_gated(dev, shape, operands)
 }
 
 /// Returns the groups of warps that share a tile's columns.

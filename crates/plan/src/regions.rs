@@ -52,8 +52,9 @@ const WINDOW_OF_A_RANK: u64 = 260 << 10;
 /// read, and the text where it was graded.
 const EXCHANGED_BYTES_PER_TOKEN: u64 = 2 * (8 + TEXT_BYTES_PER_TOKEN) + TEXT_BYTES_PER_TOKEN;
 /// Bytes per token of a response that goes on: id, log-probability and the version that drew it, before a step, while
-/// vectors grow by doubling, and after it; and id and log-probability that the engine drew.
-const CARRIED_BYTES_PER_TOKEN: u64 = 3 * 16 + 8;
+/// vectors grow by doubling, and after it; id and log-probability that the engine drew; and the id where it has ended
+/// and its group has not.
+const CARRIED_BYTES_PER_TOKEN: u64 = 3 * 16 + 8 + 4;
 /// Bytes of such a response besides its tokens.
 const CARRIED_BYTES: usize = 512;
 /// Bytes per token of a rollout that waits, besides its samples: prompt and text, and the ids of a prompt.

@@ -247,7 +247,8 @@ impl Planner<'_> {
             rollout_ranks: run.run.rollout_ranks as usize,
             ahead: if run.samples() { run.rollout.ahead as usize } else { 0 },
             carried: if run.samples() {
-                run.rollout.carry as usize * run.rollout.group_size as usize
+                let begun = if run.arrives_midway() { run.sequences_per_step() as usize } else { 0 };
+                begun + run.rollout.carry as usize * run.rollout.group_size as usize
             } else {
                 0
             },

@@ -30,6 +30,8 @@ const LENGTH: usize = 1;
 const WAITED: usize = 2;
 const WAITS: usize = 3;
 const ARRIVALS_OF_PART: usize = 4;
+/// What a rank has posted.
+const POSTED: usize = 5;
 /// Polls of a counter before a wait yields its processor, and before it sleeps.
 const SPINS: u32 = 2_000;
 const YIELDS: u32 = SPINS + 200;
@@ -333,6 +335,16 @@ impl Group {
         // A request before all have met would read memory that is not filled yet.
         self.barrier()?;
         Ok(Some(reach))
+    }
+
+    /// Shows a number to the other ranks of this host, at any time.
+    pub fn post(&self, number: u64) {
+        self.counter(self.rank(), POSTED).store(number, Ordering::Release);
+    }
+
+    /// Returns the number that a rank of this host has posted last; 0 if none.
+    pub fn posted(&self, rank: usize) -> u64 {
+        self.counter(rank, POSTED).load(Ordering::Acquire)
     }
 
     fn ranks_of(&self, host: usize) -> impl Iterator<Item = usize> {

@@ -12,6 +12,7 @@ use crate::data::session::Session;
 use crate::methods::endpoint::EndpointTeacher;
 use crate::ranks;
 use crate::roles::Trainer;
+use crate::rollout::arrivals::WeightArrivals;
 use crate::save::checkpoint_size;
 use plimsoll_base::{Bytes, Result};
 use plimsoll_config::{Loaded, RunSpec};
@@ -60,7 +61,7 @@ pub fn train(
     let (rank, ranks) = group.map_or((0, 1), |group| (group.rank(), group.ranks()));
     session.facts.hosts = group.map_or(Hosts::one(1), ranks::hosts_of);
     session.facts.share = share_of_trainers(&run, &session.facts.hosts, Share { rank, ranks })?;
-    let apart = Apart::of(&run, group);
+    let (apart, schedule) = (Apart::of(&run, group), WeightArrivals::of(&run)?);
     let rewards =
         checks.rewards(&run, &session.first_columns(&run)?)?.expect("they are started before training");
     let estimator = checks.estimator(&run, rank, rewards.words())?;
@@ -88,9 +89,8 @@ pub fn train(
         .with_critic(&run, session.others.get(RoleName::Critic))
         .with_teacher(&run, session.others.get(RoleName::Teacher));
     let opened = opened.take_up(*opening, &run_file, &report.to_json(), &fingerprint, observer)?;
-    let ready = ready(&run, (&*dev, group), &mut arena, &report, &session, before);
-    let (mut trainer, measured) = ready.inspect_err(|_| opened.dir.discard())?;
-    trainer.apart = group.zip(apart.as_ref());
+    let ready = ready(&run, (&*dev, group, apart.as_ref()), &mut arena, &report, &session, before);
+    let (trainer, measured) = ready.inspect_err(|_| opened.dir.discard())?;
     opened.dir.write_plan(&measured.to_json())?;
     rewards.words().write_to(&opened.dir.path().join(REWARDS_LOG));
     let begun = Begun {
@@ -106,6 +106,7 @@ pub fn train(
         card: Box::new(|| dev.card_memory()),
     };
     let mut job = LanguageRun::new(&run, session, trainer, rewards, estimator, endpoint, episodes);
+    job.buffer.ahead.schedule = schedule;
     std::thread::scope(|scope| lead(opened, begun, &mut job, observer, signal, scope))
 }
 
@@ -139,7 +140,7 @@ fn fitting_plan(run: &RunSpec, session: &Session, limits: Limits) -> Result<Plan
 /// `before`: this process's memory before the device was opened.
 fn ready<'a>(
     run: &RunSpec,
-    (dev, group): (&'a dyn Device, Option<&'a Group>),
+    (dev, group, apart): (&'a dyn Device, Option<&'a Group>, Option<&'a Apart>),
     arena: &'a mut Arena,
     report: &'a PlanReport,
     session: &Session,
@@ -147,7 +148,7 @@ fn ready<'a>(
 ) -> Result<(Trainer<'a>, PlanReport)> {
     let sources = Sources { model: &session.model, others: session.others.each_ref() };
     let mut trainer = Trainer::new(dev, arena, &report.shape, sources, run.seed)?;
-    trainer.group = group;
+    (trainer.group, trainer.apart) = (group, group.zip(apart));
     if let Some(group) = group {
         // What ranks have parts of is there on all of them.
         group.barrier()?;

@@ -42,6 +42,24 @@ impl GroupTimes {
         others.get(more - 1).map_or(u64::MAX, |end| waited.max(*end))
     }
 
+    /// Returns a tick that is never more than T. `least`: for each group one at which it has not ended, or has just.
+    pub fn floor(&self, least: &[u64]) -> u64 {
+        let of = |must: bool| {
+            let all = self.must.iter().zip(&self.ends).zip(least);
+            all.filter(move |((is, _), _)| **is == must).map(|((_, end), least)| end.unwrap_or(*least))
+        };
+        let waited = of(true).max().unwrap_or(0);
+        let more = self.wanted.saturating_sub(of(true).count());
+        let mut others: Vec<u64> = of(false).collect();
+        others.sort_unstable();
+        more.checked_sub(1).map_or(waited, |last| waited.max(others[last]))
+    }
+
+    /// Returns the number of groups.
+    pub fn num_groups(&self) -> usize {
+        self.ends.len()
+    }
+
     /// Returns the groups that the step trains, by age.
     pub fn chosen(&self) -> Vec<usize> {
         let ended = self.ends.iter().enumerate().filter_map(|(g, end)| Some((!self.must[g], (*end)?, g)));
@@ -97,6 +115,12 @@ mod tests {
             };
             let last = of(31).bound();
             assert!((0..32).all(|known| of(known).bound() >= last), "{must:b}");
+            // Nor is one final too early, however far the others are.
+            for least in 0..12 {
+                let least: Vec<u64> = ends.iter().map(|end| end.unwrap().min(least)).collect();
+                assert!((0..32).all(|known| of(known).floor(&least) <= last), "{must:b} {least:?}");
+            }
+            assert_eq!(of(31).floor(&[0; 5]), last);
             // Nothing that is chosen ends later.
             assert!(of(31).chosen().iter().all(|g| ends[*g].unwrap() <= last), "{must:b}");
         }

@@ -31,6 +31,9 @@ pub use track::Track;
 
 /// Prefix of the name of a small actor-critic.
 pub const MLP: &str = "mlp:";
+/// Values of `rollout.arrivals` that name no schedule.
+pub(crate) const ARRIVALS_STEP: &str = "step";
+pub(crate) const ARRIVALS_TICK: &str = "tick";
 /// Largest number of passes over the data.
 const EPOCHS_MAX: f64 = 100_000.0;
 /// Newton-Schulz iterations of Muon, of which a few are enough.
@@ -278,6 +281,9 @@ section! {
         policy_lag: u32 = 0,
         /// Steps by which samples are drawn ahead: a step trains on what the weights of that many steps earlier drew.
         ahead: u32 = 0,
+        /// Where new weights arrive with `ahead`: "step", between two rollouts; "tick", as soon as they are there, in
+        /// the middle of responses too; or the `schedule.jsonl` of a run with "tick", whose ticks are followed.
+        arrivals: String = ARRIVALS_STEP.to_string(),
         /// Prompts under way beyond those of a step: the step takes the groups that end first, and the others go on in
         /// the next one.
         carry: u32 = 0,

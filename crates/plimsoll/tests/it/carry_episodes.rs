@@ -67,6 +67,10 @@ fn every_episode_is_trained_once_and_no_turn_is_split() {
         assert_eq!(of(&folder, dir, "rollout/carried"), [3.0, 3.0, 3.0, 3.0, 2.0, 0.0], "{dir}");
         assert!(of(&folder, dir, "rollout/stale_share").iter().any(|share| *share > 0.0), "{dir}");
         assert_eq!(of(&folder, dir, "environment/episodes"), [8.0; 6], "{dir}");
+        for name in ["idle_share", "tail_share", "recomputed_share", "stale_share"] {
+            let shares = of(&folder, dir, &format!("rollout/{name}"));
+            assert!(shares.iter().all(|share| (0.0..1.0).contains(share)), "{dir} {name}: {shares:?}");
+        }
         let lines = lines(&folder, dir, 6);
         let mut episodes: Vec<u64> =
             lines.iter().map(|line| line["episode"].as_u64().expect("a number")).collect();

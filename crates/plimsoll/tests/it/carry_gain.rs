@@ -151,7 +151,10 @@ fn a_run_reports_its_tail_and_what_it_saved() {
     let last = folder.read_lines("a/samples/step-000012.jsonl");
     let longest = last.iter().filter_map(|line| line["response_tokens"].as_f64()).fold(0.0, f64::max);
     let (ticks, rollout_s) = (number(&metrics[11], "rollout/ticks"), number(&metrics[11], "time/rollout"));
-    let saved = (longest - ticks) * rollout_s / ticks;
+    let tick_s = metrics[11]["time/tail_tick"].as_f64().unwrap_or(rollout_s / ticks);
+    let saved = longest * tick_s - rollout_s;
+    let paces: Vec<f64> = metrics.iter().filter_map(|step| step["time/tail_tick"].as_f64()).collect();
+    assert!(!paces.is_empty() && paces.iter().all(|pace| (0.0..1.0).contains(pace)), "{paces:?}");
     assert!((number(&metrics[11], "rollout/saved_seconds") - saved).abs() < 1e-9, "{saved}");
     assert!(folder.summary("b", &["rollout.max_new_tokens=4"]).get("carry").is_none());
 }

@@ -100,6 +100,22 @@ fn grades_are_the_same_whenever_they_are_made() {
     }
 }
 
+/// A run of one step leaves nothing to the next.
+#[test]
+fn a_response_is_graded_while_others_draw() {
+    if !python_is_there() {
+        return;
+    }
+    let folder = graded("noted", ALONE);
+    let one_step = sets(&["train.steps=1", "rollout.prompts_per_step=8"]);
+    for (dir, more) in [("one", &[][..]), ("few", &["rollout.sequences_max=5"]), ("ranks-2", &["--ranks=2"])]
+    {
+        folder.train(dir, &[&one_step[..], more].concat());
+        assert!(alone(&folder).len() > 4, "{dir}");
+        assert_eq!(left(&folder, dir), left(&folder, "one"), "{dir}");
+    }
+}
+
 /// A function that reads the step sees the one in which a response ended.
 #[test]
 fn a_resumed_run_grades_again_what_was_graded_ahead() {

@@ -13,6 +13,7 @@ mod agent_python;
 mod agents;
 mod ahead;
 mod apart;
+mod arrivals;
 mod attacks;
 mod carry;
 mod carry_episodes;

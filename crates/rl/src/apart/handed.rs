@@ -2,17 +2,21 @@
 
 use super::place::Apart;
 use crate::context::{Cursor, StepContext};
+use crate::episodes::CarriedTurn;
 use crate::methods::policy::StepReport;
 use crate::roles::Trainer;
 use crate::rollout::ahead::Rollout;
+use crate::rollout::arrivals::Arrival;
+use crate::rollout::carry::{Group, Response};
 use crate::rollout::exchange::{Sent, SentStats, exchange};
 use crate::rollout::gather::Gathered;
-use crate::rollout::group::SampleGroup;
+use crate::rollout::group::{Runs, SampleGroup};
 use crate::rollout::packed::{Kind, Packed, Read, Reader, Writer, packed};
 use crate::rollout::ranks::Sample;
 use plimsoll_base::{Error, Result, slugs};
-use plimsoll_ranks::Group;
-use plimsoll_rollout::{Lengths, RolloutStats, Samples};
+use plimsoll_infer::text::Item;
+use plimsoll_ranks::Group as Ranks;
+use plimsoll_rollout::{Finish, Lengths, RolloutStats, Samples};
 use plimsoll_run::checkpoint::BufferState;
 use plimsoll_run::vitals::Vitals;
 
@@ -37,21 +41,54 @@ pub(super) struct Trained {
 }
 packed!(Trained { updates: Vec<u64>, reward: Option<f64>, vitals: Vitals });
 
-/// A rollout that was drawn and graded.
+/// What was drawn since ranks met last.
 pub(super) struct Drawn {
     /// The next prompt and the next sample.
     cursor: (u64, u64),
-    groups: Vec<DrawnGroup>,
+    rollouts: Vec<DrawnRollout>,
+    /// The groups of the rollout under way, if weights may arrive in the middle of one.
+    under_way: Vec<DrawnGroup>,
     gathered: Gathered,
+    /// The step whose samples are the next to be finished, and their tick.
+    arrival: Option<(u32, u32)>,
 }
-packed!(Drawn { cursor: (u64, u64), groups: Vec<DrawnGroup>, gathered: Gathered });
+packed!(Drawn {
+    cursor: (u64, u64),
+    rollouts: Vec<DrawnRollout>,
+    under_way: Vec<DrawnGroup>,
+    gathered: Gathered,
+    arrival: Option<(u32, u32)>,
+});
 
-struct DrawnGroup {
+/// A rollout that was drawn and graded.
+struct DrawnRollout {
+    groups: Vec<GradedGroup>,
+    versions: Vec<Runs>,
+}
+packed!(DrawnRollout { groups: Vec<GradedGroup>, versions: Vec<Runs> });
+
+struct GradedGroup {
     position: u64,
     greedy: Option<f32>,
     samples: Vec<Sample>,
 }
-packed!(DrawnGroup { position: u64, greedy: Option<f32>, samples: Vec<Sample> });
+packed!(GradedGroup { position: u64, greedy: Option<f32>, samples: Vec<Sample> });
+
+struct DrawnGroup {
+    position: u64,
+    first_sample_id: u64,
+    responses: Vec<Response>,
+}
+packed!(DrawnGroup { position: u64, first_sample_id: u64, responses: Vec<Response> });
+packed!(Response {
+    ids: Vec<u32>,
+    logprobs: Vec<f32>,
+    versions: Vec<u64>,
+    finish: Option<Finish>,
+    ended_in: u32,
+    turns: Vec<CarriedTurn>,
+    has_fault: bool,
+});
 
 impl Handed {
     /// Returns what a rank that has trained keeps and hands over. An error that all ranks that train meet is both.
@@ -81,53 +118,99 @@ impl Handed {
 }
 
 impl Drawn {
-    /// Takes the rollout that `cx.buffer` and the trainer have.
-    pub(super) fn take(trainer: &Trainer<'_>, cx: &mut StepContext<'_>, gathered: Gathered) -> Drawn {
-        let Cursor { data_position, next_sample_id } = cx.cursor;
-        let (mut s, samples) = (0, trainer.step_samples());
-        let mut group = |group: SampleGroup| {
-            let SampleGroup { position, greedy, scored, texts, .. } = group;
-            let sample = |(scored, text)| {
-                s += 1;
-                Sample { sent: Sent::of(samples, s - 1), text, scored }
-            };
-            DrawnGroup { position, greedy, samples: scored.into_iter().zip(texts).map(sample).collect() }
+    /// Returns what was drawn, after which `cursor` is next.
+    pub(super) fn new(
+        cursor: Cursor,
+        rollouts: Vec<Rollout>,
+        (under_way, arrival): (Vec<Group>, Option<Arrival>),
+        gathered: Gathered,
+    ) -> Drawn {
+        let group = |Group { position, first_sample_id, responses, .. }| DrawnGroup {
+            position,
+            first_sample_id,
+            responses,
         };
-        let groups = cx.buffer.take_groups().into_iter().map(&mut group).collect();
-        Drawn { cursor: (data_position, next_sample_id), groups, gathered }
+        Drawn {
+            cursor: (cursor.data_position, cursor.next_sample_id),
+            rollouts: rollouts.into_iter().map(DrawnRollout::of).collect(),
+            under_way: under_way.into_iter().map(group).collect(),
+            gathered,
+            arrival: arrival.map(|arrival| (arrival.rollout, arrival.tick)),
+        }
     }
 
-    /// Adds the rollout to the queue, as drawn in `step` with the weights after `policy_version` updates.
+    /// Adds the rollouts to the queue, as drawn in `step` with the weights after `policy_version` updates, and leaves
+    /// what is under way.
     ///
-    /// Errors: those of reading its prompts.
+    /// Errors: those of reading prompts.
     fn put(
         self,
         trainer: &mut Trainer<'_>,
         cx: &mut StepContext<'_>,
         (step, policy_version): (u32, u64),
+        learns: bool,
     ) -> Result<Gathered> {
+        let of = BufferState { step, policy_version, groups: 0 };
+        for rollout in self.rollouts {
+            let rollout = rollout.read(cx, of)?;
+            let (size, samples) = (cx.run.rollout.group_size as usize, &rollout.samples);
+            for (g, group) in rollout.groups.iter().enumerate().filter(|_| learns) {
+                let tokens: usize = (g * size..(g + 1) * size).map(|s| samples.ids(s).len()).sum();
+                let key = Lengths::key(&group.item.ids);
+                trainer.lengths.add(key, group.item.set, tokens as u64, size as u64);
+            }
+            cx.buffer.ahead.push(rollout);
+        }
+        let mut groups = Vec::with_capacity(self.under_way.len());
+        for DrawnGroup { position, first_sample_id, responses } in self.under_way {
+            groups.push(Group { position, first_sample_id, item: item(cx, position)?, responses });
+        }
+        cx.buffer.carried.next = Some(groups);
+        cx.cursor = Cursor { data_position: self.cursor.0, next_sample_id: self.cursor.1 };
+        let arrival = self.arrival.map(|(rollout, tick)| Arrival { step, rollout, tick });
+        Ok(Gathered { arrival, ..self.gathered })
+    }
+}
+
+impl DrawnRollout {
+    fn of(rollout: Rollout) -> DrawnRollout {
+        let Rollout { groups, samples, versions, .. } = rollout;
+        let mut s = 0;
+        let mut group = |SampleGroup { position, greedy, scored, texts, .. }: SampleGroup| {
+            let sample = |(scored, text)| {
+                s += 1;
+                Sample { sent: Sent::of(&samples, s - 1), text, scored }
+            };
+            GradedGroup { position, greedy, samples: scored.into_iter().zip(texts).map(sample).collect() }
+        };
+        DrawnRollout { groups: groups.into_iter().map(&mut group).collect(), versions }
+    }
+
+    /// Returns the rollout with its prompts.
+    ///
+    /// Errors: those of reading them.
+    fn read(self, cx: &mut StepContext<'_>, of: BufferState) -> Result<Rollout> {
         let count = self.groups.iter().map(|group| group.samples.len()).sum();
         let mut samples = Samples::with_capacity(count, cx.run.rollout.max_new_tokens as usize);
         samples.clear();
         let mut groups = Vec::with_capacity(self.groups.len());
-        for DrawnGroup { position, greedy, samples: of_group } in self.groups {
-            let item = (cx.prompts)(position, 1)?.pop().expect("one position, one prompt");
-            let tokens: usize = of_group.iter().map(|sample| sample.sent.num_tokens()).sum();
-            let key = Lengths::key(&item.ids);
-            trainer.lengths.add(key, item.set, tokens as u64, of_group.len() as u64);
+        for GradedGroup { position, greedy, samples: of_group } in self.groups {
             let (mut scored, mut texts) = (Vec::new(), Vec::new());
             for sample in of_group {
                 sample.sent.push_to(&mut samples);
                 scored.push(sample.scored);
                 texts.push(sample.text);
             }
+            let item = item(cx, position)?;
             groups.push(SampleGroup { position, item, scored, texts, branches: None, greedy });
         }
-        let of = BufferState { step, policy_version, groups: 0 };
-        cx.buffer.ahead.push(Rollout { of, groups, samples });
-        cx.cursor = Cursor { data_position: self.cursor.0, next_sample_id: self.cursor.1 };
-        Ok(self.gathered)
+        Ok(Rollout { of, groups, samples, versions: self.versions })
     }
+}
+
+/// Reads the prompt at a position of the data.
+fn item(cx: &mut StepContext<'_>, position: u64) -> Result<Item> {
+    Ok((cx.prompts)(position, 1)?.pop().expect("one position, one prompt"))
 }
 
 /// Hands `own` to all ranks. What was drawn joins the queue and `gathered`; returns what was trained, if anything was.
@@ -135,7 +218,7 @@ impl Drawn {
 /// Errors: this rank's own; one that all ranks share; `rank-lost` where another rank has one.
 pub(super) fn hand_over(
     trainer: &mut Trainer<'_>,
-    (all, apart): (&Group, &Apart),
+    (all, apart): (&Ranks, &Apart),
     cx: &mut StepContext<'_>,
     own: Result<Handed>,
     of: (u32, u64),
@@ -146,7 +229,11 @@ pub(super) fn hand_over(
         return Err(error);
     }
     if let Some(drawn) = handed.swap_remove(apart.first_sampler()).drawn {
-        gathered.add(drawn.put(trainer, cx, of)?);
+        // Where weights arrive midway, ranks that sample have learned the lengths when they graded.
+        let learns = apart.trains() || !cx.run.arrives_midway();
+        let drawn = drawn.put(trainer, cx, of, learns)?;
+        gathered.arrival = drawn.arrival;
+        gathered.add(drawn);
     }
     Ok(handed.swap_remove(0).trained)
 }

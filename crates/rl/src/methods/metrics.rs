@@ -43,12 +43,13 @@ pub(crate) fn add_rollout(metrics: &mut Metrics, gathered: &Gathered) {
             ("rollout/waited_for", carry.waited_for as f64),
             ("time/reward_hidden", carry.seconds_ahead),
         ]));
+        metrics.extend(carry.tail_tick_s.map(|seconds| ("time/tail_tick".to_string(), seconds)));
     }
     if let Some(ahead) = &gathered.ahead {
         metrics.extend(named([
             ("rollout/waiting", f64::from(ahead.waiting)),
-            ("rollout/staleness", ahead.staleness as f64),
-            ("rollout/stale_share", if ahead.staleness > 0 { 1.0 } else { 0.0 }),
+            ("rollout/staleness", ahead.ages.mean()),
+            ("rollout/stale_share", ahead.ages.stale_share()),
         ]));
     }
     for (name, value) in &gathered.logged {

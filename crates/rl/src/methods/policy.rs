@@ -10,10 +10,11 @@ use crate::methods::critic::{critic_updates, gae_advantages};
 use crate::methods::endpoint::Asked;
 use crate::methods::{aligned, distill, metrics, turns};
 use crate::roles::Trainer;
-use crate::rollout::ahead;
+use crate::rollout::arrivals::Arrival;
 use crate::rollout::carry::{self, CarryReport};
 use crate::rollout::gather::{Gathered, gather};
 use crate::rollout::group::SampleGroup;
+use crate::rollout::{ahead, arrivals};
 use plimsoll_algo::advantage::{KlReward, discounted_returns, token_rewards, whiten};
 use plimsoll_algo::kl::KlSums;
 use plimsoll_algo::packed::Packed;
@@ -49,6 +50,8 @@ pub struct StepReport {
     pub rollout_passes: u64,
     /// The first fault of an episode or of a teacher's server, in one line.
     pub fault: Option<String>,
+    /// When the weights that the step made arrived, where they may in the middle of a rollout.
+    pub(crate) arrival: Option<Arrival>,
     /// What a teacher's server did, if one was asked.
     pub(crate) teacher: Option<Asked>,
     /// What groups of several steps counted, where there are any.
@@ -73,6 +76,7 @@ pub fn step(trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, step: u32) -> R
     // 1. Rollout and 2. reward: responses are graded as they end.
     let gathered = match cx.buffer.next(prompts).is_empty() {
         true if cx.run.carries() => carry::gather(trainer, cx, step)?,
+        true if cx.run.arrives_midway() => arrivals::gather(trainer, cx, step)?,
         true if cx.run.draws_ahead() => ahead::gather(trainer, cx, step)?,
         true => gather(trainer, cx, step)?,
         false => Gathered::default(),
@@ -196,6 +200,7 @@ impl StepReport {
         if gathered.sampled > 0 || asked.is_some() {
             self.add("reward/fault_share", self.vitals.fault_share);
         }
+        self.arrival = gathered.arrival;
         self.sampled_tokens = gathered.tokens;
         self.flops += gathered.flops;
         (self.rollout_flops, self.rollout_passes) = (gathered.flops, gathered.stats.passes);

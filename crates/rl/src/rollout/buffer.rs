@@ -116,7 +116,7 @@ impl RolloutBuffer {
 
     /// Returns the lines of a checkpoint's file, one per waiting group.
     pub fn lines<'h>(&'h self, samples: &'h Samples) -> impl Iterator<Item = String> + 'h {
-        lines(&self.groups, self.waiting(), samples)
+        lines(&self.groups, self.waiting(), (samples, &[]))
     }
 
     /// Reads them back into `samples`, in groups of `size`. `item` returns the prompt at a position of the data, `text`
@@ -131,7 +131,7 @@ impl RolloutBuffer {
         item: &mut dyn FnMut(u64) -> Result<Item>,
         text: &dyn Fn(&[u32], Finish) -> String,
     ) -> Result<RolloutBuffer> {
-        let groups = read_lines(path, (state.groups, size), samples, item, text)?;
+        let (groups, _) = read_lines(path, (state.groups, size), samples, item, text)?;
         Ok(RolloutBuffer { groups, of: state, ..RolloutBuffer::default() })
     }
 }

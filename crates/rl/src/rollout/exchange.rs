@@ -58,10 +58,6 @@ impl Sent {
         }
     }
 
-    pub(crate) fn num_tokens(&self) -> usize {
-        self.ids.len()
-    }
-
     pub(crate) fn push_to(&self, samples: &mut Samples) {
         samples.push_turns(&self.ids, &self.logprobs, &self.turns);
     }

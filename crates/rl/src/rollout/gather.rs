@@ -7,6 +7,7 @@ use crate::episodes::{self, Played, RoundReport};
 use crate::flops::forward_flops;
 use crate::roles::Trainer;
 use crate::rollout::ahead::AheadReport;
+use crate::rollout::arrivals::Arrival;
 use crate::rollout::carry::CarryReport;
 use crate::rollout::counted::CountedByAll;
 use crate::rollout::group::{Branch, SampleGroup};
@@ -55,6 +56,8 @@ pub struct Gathered {
     pub(crate) carry: Option<CarryReport>,
     /// Where samples are drawn ahead.
     pub(crate) ahead: Option<AheadReport>,
+    /// When the weights that the step makes arrived, where they may in the middle of a rollout.
+    pub(crate) arrival: Option<Arrival>,
 }
 
 impl Gathered {

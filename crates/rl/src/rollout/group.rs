@@ -70,13 +70,18 @@ struct LineSample {
     /// End and reward of each step.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     steps: Vec<(u32, u64)>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    versions: Runs,
 }
+
+/// The versions that drew a sample's tokens, ascending, and how many each drew.
+pub(crate) type Runs = Vec<(u64, u32)>;
 
 /// Returns the lines of some groups, whose responses are those of `samples` in the order of all.
 pub(crate) fn lines<'h>(
     all: &'h [SampleGroup],
     which: Range<usize>,
-    samples: &'h Samples,
+    (samples, versions): (&'h Samples, &'h [Runs]),
 ) -> impl Iterator<Item = String> + 'h {
     let bits = |score: Option<f32>| score.map(f32::to_bits);
     which.map(move |g| {
@@ -88,6 +93,7 @@ pub(crate) fn lines<'h>(
             finish: samples.finish(s),
             total: bits(scored.total),
             parts: scored.parts.iter().map(|&part| bits(part)).collect(),
+            versions: versions.get(s).cloned().unwrap_or_default(),
             steps: scored.steps.iter().map(|step| (step.end, step.reward.to_bits())).collect(),
         };
         let samples = (g * size..).zip(&group.scored).map(sample).collect();
@@ -107,13 +113,13 @@ pub(crate) fn read_lines(
     samples: &mut Samples,
     item: &mut dyn FnMut(u64) -> Result<Item>,
     text: &dyn Fn(&[u32], Finish) -> String,
-) -> Result<Vec<SampleGroup>> {
+) -> Result<(Vec<SampleGroup>, Vec<Runs>)> {
     let bad = |what: String| {
         Error::new("checkpoint-damaged", format!("{}: {what}", path.display()))
             .hint("--resume=previous-good resumes from the previous checkpoint")
     };
     let number = |bits: Option<u32>| bits.map(f32::from_bits);
-    let mut groups = Vec::new();
+    let (mut groups, mut versions) = (Vec::new(), Vec::new());
     samples.clear();
     let file = File::open(path).map_err(|err| bad(err.to_string()))?;
     for line in BufReader::new(file).lines() {
@@ -130,6 +136,7 @@ pub(crate) fn read_lines(
                 return Err(bad(format!("a response of {} tokens and {} log-probs", found.0, found.1)));
             }
             samples.push_response(&sample.ids, &logprobs, sample.finish);
+            versions.push(sample.versions);
             texts.push(text(&sample.ids, sample.finish));
             let parts = sample.parts.into_iter().map(number).collect();
             let step = |(end, bits)| RewardStep { end, reward: f64::from_bits(bits) };
@@ -142,5 +149,8 @@ pub(crate) fn read_lines(
     if groups.len() as u64 != count {
         return Err(bad(format!("{} groups, state.json says {count}", groups.len())));
     }
-    Ok(groups)
+    if versions.iter().all(Vec::is_empty) {
+        versions.clear();
+    }
+    Ok((groups, versions))
 }

@@ -10,6 +10,7 @@ use crate::methods::endpoint::EndpointTeacher;
 use crate::methods::estimator::OwnEstimator;
 use crate::roles::{Role, Trainer};
 use crate::rollout::ahead::{Ahead, RolloutReader};
+use crate::rollout::arrivals;
 use crate::rollout::buffer::RolloutBuffer;
 use crate::rollout::carry::{Carried, Expected};
 use crate::save::{prepare, save_of_ranks};
@@ -102,7 +103,10 @@ impl<'r> LanguageRun<'r> {
         let rollout = &self.run.rollout;
         let expected = Expected {
             count,
-            carry: u64::from(rollout.carry),
+            carry: match self.run.arrives_midway() {
+                true => u64::from(rollout.prompts_per_step),
+                false => u64::from(rollout.carry),
+            },
             size: rollout.group_size as usize,
             most: self.run.response_tokens_max(),
             turn: rollout.max_new_tokens as usize,
@@ -141,7 +145,9 @@ impl<'r> LanguageRun<'r> {
             item: &mut item,
             text: &words,
         };
+        let schedule = self.buffer.ahead.schedule.take();
         self.buffer.ahead = Ahead::read(states, reader)?;
+        self.buffer.ahead.schedule = schedule;
         Ok(())
     }
 
@@ -210,6 +216,7 @@ impl<'r: 'scope, 'scope> Job<'scope> for LanguageRun<'r> {
             self.restore_buffer(checkpoint, state)?;
         }
         self.restore_ahead(checkpoint, &state.ahead)?;
+        arrivals::cut(lead.dir.path(), state.progress.step)?;
         state.carried.map_or(Ok(()), |count| self.restore_carried(checkpoint, state, count))
     }
 

@@ -11,6 +11,7 @@ use crate::methods::policy::step;
 use crate::methods::sft::sft_step;
 use crate::methods::{PairMethod, metrics};
 use crate::roles::UpdateStats;
+use crate::rollout::arrivals;
 use crate::rollout::carry::CarryReport;
 use plimsoll_base::Result;
 use plimsoll_infer::model_reward;
@@ -70,6 +71,9 @@ impl LanguageRun<'_> {
         let reward = report.reward;
         progress.reward_first = progress.reward_first.or(reward);
         progress.reward_last = reward.or(progress.reward_last);
+        if let Some(arrival) = &report.arrival {
+            arrivals::write(lead.dir.path(), arrival)?;
+        }
         self.keep_samples(&lead.dir, n)?;
         if let Some(fault) = &report.fault {
             lead.note(format!("step {n}: an episode was left out: {fault}"));

@@ -12,4 +12,4 @@ mod step;
 pub use queue::Ahead;
 pub(crate) use queue::{Rollout, RolloutReader};
 pub(crate) use report::AheadReport;
-pub(crate) use step::{gather, take};
+pub(crate) use step::{copied, draw, gather, take};

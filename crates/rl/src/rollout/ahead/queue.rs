@@ -1,7 +1,8 @@
 //! The rollouts that wait for their steps, as they are between two steps and in a checkpoint. There are at most L, and
 //! one more while a step is made.
 
-use crate::rollout::group::{SampleGroup, lines, read_lines};
+use crate::rollout::arrivals::WeightArrivals;
+use crate::rollout::group::{Runs, SampleGroup, lines, read_lines};
 use plimsoll_base::Result;
 use plimsoll_files::{FileRecord, write_new_lines};
 use plimsoll_infer::text::Item;
@@ -17,6 +18,30 @@ pub(crate) struct Rollout {
     pub of: BufferState,
     pub groups: Vec<SampleGroup>,
     pub samples: Samples,
+    /// For each sample the versions that drew its tokens, and how many each drew; empty if one version drew all.
+    pub versions: Vec<Runs>,
+}
+
+impl Rollout {
+    /// Returns how many of a sample's first tokens weights before `version` drew.
+    pub(super) fn stale(&self, sample: usize, version: u64) -> usize {
+        let older = |runs: &Runs| {
+            runs.iter().filter(|(drew, _)| *drew < version).map(|(_, count)| *count as usize).sum()
+        };
+        match self.versions.get(sample) {
+            Some(runs) => older(runs),
+            None if self.of.policy_version < version => self.samples.ids(sample).len(),
+            None => 0,
+        }
+    }
+
+    /// Returns the sum of the ages of a sample's tokens, in updates.
+    pub(super) fn age(&self, sample: usize, version: u64) -> u64 {
+        match self.versions.get(sample) {
+            Some(runs) => runs.iter().map(|(drew, count)| (version - drew) * u64::from(*count)).sum(),
+            None => (version - self.of.policy_version) * self.samples.ids(sample).len() as u64,
+        }
+    }
 }
 
 /// The rollouts that wait, in the order of their steps.
@@ -25,6 +50,8 @@ pub struct Ahead {
     waiting: VecDeque<Rollout>,
     /// Those that the step that is being made has drawn.
     drawn: Vec<Rollout>,
+    /// The arrivals that the run follows, if it follows any.
+    pub(crate) schedule: Option<WeightArrivals>,
 }
 
 /// Reads the rollouts of a checkpoint.
@@ -77,8 +104,9 @@ impl Ahead {
     pub(crate) fn write(&self, folder: &Path) -> Result<Vec<(String, FileRecord)>> {
         let one = |(index, rollout): (usize, &Rollout)| {
             let name = ahead_file(index);
-            let Rollout { groups, samples, .. } = rollout;
-            let record = write_new_lines(&folder.join(&name), lines(groups, 0..groups.len(), samples))?;
+            let Rollout { groups, samples, versions, .. } = rollout;
+            let lines = lines(groups, 0..groups.len(), (samples, versions));
+            let record = write_new_lines(&folder.join(&name), lines)?;
             Ok((name, record))
         };
         self.waiting.iter().enumerate().map(one).collect()
@@ -92,8 +120,8 @@ impl Ahead {
             let mut samples = Samples::with_capacity(from.room.0, from.room.1);
             let path = from.folder.join(ahead_file(index));
             let count = (of.groups, from.group_size);
-            let groups = read_lines(&path, count, &mut samples, &mut from.item, from.text)?;
-            Ok(Rollout { of: *of, groups, samples })
+            let (groups, versions) = read_lines(&path, count, &mut samples, &mut from.item, from.text)?;
+            Ok(Rollout { of: *of, groups, samples, versions })
         };
         let waiting = states.iter().enumerate().map(one).collect::<Result<_>>()?;
         Ok(Ahead { waiting, ..Ahead::default() })

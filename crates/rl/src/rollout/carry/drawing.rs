@@ -5,13 +5,23 @@
 use crate::rollout::exchange::exchange;
 use crate::rollout::packed::{Kind, packed};
 use plimsoll_base::{Error, Result};
-use plimsoll_infer::responses::TextStop;
 use plimsoll_ranks::Group;
-use plimsoll_rollout::{Finish, GroupTimes, RolloutStats, StopCondition};
+use plimsoll_rollout::{Finish, GroupTimes, RolloutStats};
 use plimsoll_run::under_way;
+use std::time::Instant;
 
 /// Ticks between two exchanges of ranks.
 const SHARED_TICKS: u64 = 64;
+
+/// Fewest ticks whose mean is a pace.
+const TAIL_TICKS_MIN: u64 = 8;
+
+/// What a rank knows once all have drawn.
+pub(super) struct Done {
+    pub times: GroupTimes,
+    /// Seconds of a tick while fewer than half of its responses drew.
+    pub tail_tick_s: Option<f64>,
+}
 
 /// What a rank tells the others.
 struct Ended {
@@ -58,11 +68,31 @@ struct Own {
     longest: u64,
 }
 
-/// The stop condition of responses without an environment.
-pub(super) struct Responding<'d> {
-    pub stop: TextStop<'d>,
-    pub new_tokens: usize,
-    pub drawing: Drawing<'d>,
+/// The pace of the last ticks, in which fewer than half of the responses draw.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Tail {
+    /// Responses that drew at first, and those that still do.
+    places: usize,
+    left: usize,
+    /// When fewer than half were left, and the tick.
+    began: Option<(Instant, u64)>,
+}
+
+impl Tail {
+    /// Counts a response that draws no more after `tick`.
+    pub(super) fn ended(&mut self, tick: u64) {
+        self.left -= 1;
+        if self.began.is_none() && 2 * self.left < self.places {
+            self.began = Some((Instant::now(), tick));
+        }
+    }
+
+    /// Returns the seconds of a tick until now, when tick `last` is over; none of too few ticks.
+    fn tick_s(&self, last: u64) -> Option<f64> {
+        let (began, tick) = self.began?;
+        let ticks = last.checked_sub(tick).filter(|ticks| *ticks >= TAIL_TICKS_MIN)?;
+        Some(began.elapsed().as_secs_f64() / ticks as f64)
+    }
 }
 
 /// How far this rank's responses are, and when the groups of all ranks have ended.
@@ -76,6 +106,8 @@ pub(super) struct Drawing<'d> {
     /// The tick of the next exchange.
     next: u64,
     awaited: usize,
+    pub(super) tail: Tail,
+    tail_tick_s: Option<f64>,
     untold: Vec<(u64, u64)>,
     failure: Option<Error>,
 }
@@ -103,6 +135,8 @@ impl<'d> Drawing<'d> {
             ranks,
             next: SHARED_TICKS,
             awaited,
+            tail: Tail { places: awaited, left: awaited, began: None },
+            tail_tick_s: None,
             untold: Vec::new(),
             failure: None,
         }
@@ -122,13 +156,37 @@ impl<'d> Drawing<'d> {
             }
             (ran, _) => ran?,
         };
+        let last = self.drawn.iter().map(|drawn| drawn.ticks).max().unwrap_or(0);
+        self.tail_tick_s = self.tail.tick_s(last);
         while self.ranks.is_some() && !self.tell()? {}
         Ok(stats)
+    }
+
+    /// Returns what is known at the end.
+    pub(super) fn done(self) -> Done {
+        Done { times: self.times, tail_tick_s: self.tail_tick_s }
     }
 
     /// Returns the tick at which the step ends, as far as it is known.
     pub(super) fn bound(&self) -> u64 {
         self.bound
+    }
+
+    /// Returns the tick at which the group of a response has ended, if it has.
+    pub(super) fn end_of(&self, sample: usize) -> Option<u64> {
+        let own = &self.groups[sample / self.size];
+        (own.left == 0).then_some(own.longest)
+    }
+
+    /// Returns a tick before which the step does not end.
+    pub(super) fn floor(&self) -> u64 {
+        // All ranks had come to the last exchange.
+        let mut least = vec![self.next - SHARED_TICKS; self.times.num_groups()];
+        for (own, drawn) in self.groups.iter().zip(self.drawn.chunks(self.size)) {
+            let ticks = drawn.iter().map(|drawn| drawn.ticks + u64::from(!drawn.is_over));
+            least[own.number] = ticks.max().unwrap_or(0);
+        }
+        self.times.floor(&least)
     }
 
     /// Counts the ticks of a response that may go on.
@@ -189,30 +247,6 @@ impl<'d> Drawing<'d> {
         if is_last && let Err(error) = self.tell() {
             // Everything stops, and the error comes out at the end.
             (self.failure, self.bound) = (Some(error), 0);
-        }
-    }
-}
-
-impl StopCondition for Responding<'_> {
-    fn stops(&mut self, sample: usize, response: &[u32]) -> bool {
-        let has_stopped = self.stop.stops(sample, response);
-        if has_stopped || response.len() == self.new_tokens {
-            return has_stopped;
-        }
-        let ticks = (response.len() - self.drawing.drawn[sample].start) as u64;
-        self.drawing.drew(sample, ticks);
-        let is_cut = ticks >= self.drawing.bound();
-        // `ended` follows, and counts it.
-        self.drawing.drawn[sample].is_over = is_cut;
-        is_cut
-    }
-
-    fn ended(&mut self, sample: usize, response: &[u32], finish: Finish) {
-        under_way::ended();
-        let drawn = self.drawing.drawn[sample];
-        match drawn.is_over {
-            true => self.drawing.arrive(sample),
-            false => self.drawing.end(sample, (response.len() - drawn.start) as u64, finish),
         }
     }
 }

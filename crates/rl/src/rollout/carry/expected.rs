@@ -54,9 +54,7 @@ impl Expected {
     pub(super) fn check_count(&self, groups: usize) -> Result<(), String> {
         match groups as u64 {
             groups if groups != self.count => Err(format!("{groups} groups, state.json says {}", self.count)),
-            groups if groups > self.carry => {
-                Err(format!("{groups} groups go on, and rollout.carry is {}", self.carry))
-            }
+            groups if groups > self.carry => Err(format!("{groups} groups go on, and {} may", self.carry)),
             _ => Ok(()),
         }
     }

@@ -1,5 +1,6 @@
 //! The grading of carried groups. A response that has ended is final, since it ended before the step's tick: rewards
-//! that score each response by itself grade it while the update runs. The others grade a group when it is trained.
+//! that score each response by itself grade it while the update runs, or while others draw where its group has ended
+//! too (`finals.rs`). Other rewards grade a group when it is trained.
 //!
 //! A grade depends on the response, its prompt and the step in which it ended. So it is the same whenever it is made:
 //! ahead, with its group, or again after a resume.
@@ -43,7 +44,7 @@ pub(super) fn grade_ahead(
     if !rewards.grades_ahead() {
         return;
     }
-    for group in groups.iter().filter(|group| ranks.is_none_or(|of| owner(group, of.ranks()) == of.rank())) {
+    for group in groups.iter().filter(|group| is_own(group, ranks)) {
         let ended = group
             .responses
             .iter()
@@ -58,13 +59,18 @@ pub(super) fn grade_ahead(
     }
 }
 
+/// True if this rank grades a group while it is under way.
+pub(super) fn is_own(group: &Group, ranks: Option<&Ranks>) -> bool {
+    ranks.is_none_or(|of| owner(group, of.ranks()) == of.rank())
+}
+
 /// Returns the rank that grades a group while it is under way.
 fn owner(group: &Group, ranks: usize) -> usize {
     (group.position % ranks as u64) as usize
 }
 
 /// Grades the groups of a step: of several ranks each its part. Their responses are then the trainer's `samples`.
-pub(super) fn grade(
+pub(crate) fn grade(
     trainer: &mut Trainer<'_>,
     cx: &mut StepContext<'_>,
     groups: &[Group],

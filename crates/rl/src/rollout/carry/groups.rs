@@ -7,7 +7,7 @@ use plimsoll_rollout::{Finish, Lengths, SoFar};
 
 /// A response as far as it has come.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Response {
+pub(crate) struct Response {
     pub ids: Vec<u32>,
     /// A log-probability for each token, of the weights that drew it.
     pub logprobs: Vec<f32>,
@@ -44,7 +44,7 @@ impl Response {
     }
 
     /// Returns which weights its tokens are of, an environment's too: their updates and how many tokens, in order.
-    pub(super) fn runs(&self) -> Vec<(u64, u32)> {
+    pub(crate) fn runs(&self) -> Vec<(u64, u32)> {
         self.versions.chunk_by(|a, b| a == b).map(|run| (run[0], run.len() as u32)).collect()
     }
 
@@ -54,7 +54,7 @@ impl Response {
     }
 
     /// Returns where it goes on.
-    pub(super) fn begun(&self) -> SoFar<'_> {
+    pub(crate) fn begun(&self) -> SoFar<'_> {
         match self.finish {
             Some(_) => SoFar::Ended,
             None => SoFar::Tokens { ids: &self.ids, logprobs: &self.logprobs },
@@ -64,7 +64,7 @@ impl Response {
 
 /// A prompt with its responses.
 #[derive(Clone, Debug)]
-pub(super) struct Group {
+pub(crate) struct Group {
     /// Position of the prompt in the data: its age too, since prompts begin in their order.
     pub position: u64,
     pub first_sample_id: u64,
@@ -94,7 +94,12 @@ impl Group {
         })
     }
 
-    pub(super) fn has_ended(&self) -> bool {
+    /// Begins `size` responses to a prompt.
+    pub(crate) fn begun(position: u64, first_sample_id: u64, item: Item, size: usize) -> Group {
+        Group { position, first_sample_id, item, responses: vec![Response::default(); size] }
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
         self.responses.iter().all(|response| response.finish.is_some())
     }
 
@@ -109,9 +114,9 @@ impl Group {
 /// The groups that go on in the next step, by age.
 #[derive(Clone, Debug, Default)]
 pub struct Carried {
-    pub(super) groups: Vec<Group>,
+    pub(crate) groups: Vec<Group>,
     /// Those after the step that is being made.
-    pub(super) next: Option<Vec<Group>>,
+    pub(crate) next: Option<Vec<Group>>,
 }
 
 impl Carried {

@@ -9,15 +9,20 @@
 
 mod drawing;
 mod expected;
+mod finals;
 mod graded;
 mod groups;
 mod piece;
 mod playing;
 mod report;
+mod responding;
 mod saved;
 mod step;
 
 pub(crate) use expected::Expected;
+pub(crate) use graded::grade;
 pub use groups::Carried;
+pub(crate) use groups::{Group, Response};
+pub(crate) use piece::{Piece, RankDrawn};
 pub(crate) use report::CarryReport;
-pub(crate) use step::gather;
+pub(crate) use step::{gather, take};

@@ -6,7 +6,7 @@ use crate::rollout::packed::packed;
 use plimsoll_rollout::Finish;
 
 /// The tokens of a response that a step drew.
-pub(super) struct Piece {
+pub(crate) struct Piece {
     pub ids: Vec<u32>,
     pub logprobs: Vec<f32>,
     /// How the response ended, if it did.
@@ -40,7 +40,7 @@ packed!(Piece {
 });
 
 /// What one rank drew.
-pub(super) struct RankDrawn {
+pub(crate) struct RankDrawn {
     pub pieces: Vec<Piece>,
     pub stats: SentStats,
     /// Tokens after the step's tick.

@@ -1,7 +1,7 @@
 //! The stop condition of a step's rollout of episodes. An episode goes on to its next turn if fewer ticks than the
 //! step's have passed, and a tick is a token that it draws: what environments say costs none.
 
-use super::drawing::{Drawing, Drawn};
+use super::drawing::{Done, Drawing, Drawn};
 use super::groups::{Group, Response};
 use super::piece::{Piece, RankDrawn};
 use crate::context::StepContext;
@@ -77,6 +77,7 @@ impl StopCondition for Playing<'_> {
 
     fn ended(&mut self, sample: usize, _response: &[u32], finish: Finish) {
         under_way::ended();
+        self.drawing.tail.ended(self.players[sample].ticks);
         if !self.drawing.drawn[sample].is_over() {
             self.talk.ended(sample);
             self.drawing.end(sample, self.players[sample].ticks, finish);
@@ -125,7 +126,7 @@ pub(super) fn play(
     groups: &[&Group],
     request: &Request<'_>,
     (numbers, times): (&[usize], GroupTimes),
-) -> Result<(GroupTimes, RankDrawn)> {
+) -> Result<(Done, RankDrawn)> {
     let episodes = cx.episodes.as_mut().expect("the step is one of episodes");
     let responses: Vec<&Response> = groups.iter().flat_map(|group| &group.responses).collect();
     let so_far: Vec<EpisodeSoFar<'_>> = groups.iter().flat_map(|group| group.episodes()).collect();
@@ -153,8 +154,7 @@ pub(super) fn play(
     };
     let ran = trainer.rollout_from(request, &begun, &mut playing);
     let stats = playing.drawing.finish(ran)?;
-    let (times, mut events) = (playing.drawing.times.clone(), Events::default());
-    let ticks = times.bound();
+    let (ticks, mut events) = (playing.drawing.times.bound(), Events::default());
     playing.talk.settle(ticks);
     let samples = &trainer.sampler.samples;
     let one = |(s, response): (usize, &&Response)| {
@@ -164,5 +164,5 @@ pub(super) fn play(
     let turns = (0..responses.len()).flat_map(|s| samples.turns(s));
     let drawn: usize = turns.map(|turn| turn.tokens().len()).sum();
     let dropped = (drawn - pieces.iter().map(Piece::drawn).sum::<usize>()) as u64;
-    Ok((times, RankDrawn { pieces, stats: SentStats::of(&stats), dropped, events }))
+    Ok((playing.drawing.done(), RankDrawn { pieces, stats: SentStats::of(&stats), dropped, events }))
 }

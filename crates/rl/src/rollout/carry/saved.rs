@@ -175,7 +175,7 @@ mod tests {
         for (expected, what) in [
             (Expected { count: 3, ..EXPECTED }, "carried.jsonl: 2 groups, state.json says 3"),
             (Expected { count: 1, ..EXPECTED }, "carried.jsonl:2: more than"),
-            (Expected { carry: 1, ..EXPECTED }, "carried.jsonl: 2 groups go on, and rollout.carry is 1"),
+            (Expected { carry: 1, ..EXPECTED }, "carried.jsonl: 2 groups go on, and 1 may"),
             (Expected { size: 2, ..EXPECTED }, ":1: a group of 3 responses"),
             (Expected { most: 2, ..EXPECTED }, ":1: a response of 3 tokens, 3 log-probs and 3 versions"),
             (Expected { most: 3, ..EXPECTED }, ":1: a response of 3 tokens goes on"),

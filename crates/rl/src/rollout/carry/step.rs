@@ -1,12 +1,14 @@
 //! The rollout of a step with carried groups: prompts join, all draw to the step's tick, and the groups that have ended
 //! are graded (`graded.rs`); the others stay under way.
 
-use super::drawing::{Drawing, Drawn, Responding};
+use super::drawing::{Done, Drawing, Drawn};
+use super::finals::Finals;
 use super::graded::{grade, grade_ahead, hand_over};
 use super::groups::{Group, Response};
 use super::piece::{Piece, RankDrawn};
 use super::playing::play;
 use super::report::{CarryReport, count_ages, count_draws, count_rows};
+use super::responding::Responding;
 use crate::context::StepContext;
 use crate::episodes::Events;
 use crate::flops::forward_flops;
@@ -61,7 +63,7 @@ pub(crate) fn gather(trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, step: 
     report.carried = carried.len();
     count_ages(&mut report.counts, trained(), version);
     let longest = trained().map(|response| response.drawn().count()).max().unwrap_or(0);
-    report.counts.saved_s = saved_s(longest, report.counts.ticks, gathered.rollout_s);
+    report.counts.saved_s = report.saved_s(longest, gathered.rollout_s);
     gathered.carry = Some(report);
     cx.buffer.begin(step, version);
     cx.buffer.set_stale(trained().map(|response| stale(response, version)).collect());
@@ -78,15 +80,6 @@ pub(crate) fn gather(trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, step: 
     grade_ahead(cx.rewards, trainer.group, (cx.run, cx.text), &carried);
     cx.buffer.carried.next = Some(carried);
     Ok(gathered)
-}
-
-/// Returns the seconds that a rollout of the trained groups alone would have taken beyond this one's: the ticks of its
-/// longest response, each as long as this one's ticks were. A step that drew nothing has no measure of them.
-fn saved_s(longest: usize, ticks: u64, rollout_s: f64) -> f64 {
-    match ticks {
-        0 => 0.0,
-        ticks => (longest as f64 - ticks as f64) * rollout_s / ticks as f64,
-    }
 }
 
 /// Returns how many of a response's first tokens older weights drew.
@@ -108,12 +101,9 @@ fn under_way(cx: &mut StepContext<'_>) -> Result<(Vec<Group>, usize)> {
         None => (cx.prompts)(first, joined)?,
     };
     (cx.edge)(Doing::Rollout);
-    groups.extend(items.into_iter().zip(0..).map(|(item, n)| Group {
-        position: first + n,
-        first_sample_id: cx.cursor.next_sample_id + n * size as u64,
-        item,
-        responses: vec![Response::default(); size],
-    }));
+    let id = cx.cursor.next_sample_id;
+    let begun = |(item, n)| Group::begun(first + n, id + n * size as u64, item, size);
+    groups.extend(items.into_iter().zip(0..).map(begun));
     Ok((groups, joined))
 }
 
@@ -152,7 +142,8 @@ fn draw(
         Some((deal, ranks)) => deal.own(ranks),
         None => (0..groups.len()).collect(),
     };
-    let (times, own_part) = draw_own(trainer, cx, groups, &own, times)?;
+    let (Done { times, tail_tick_s }, own_part) = draw_own(trainer, cx, groups, step, (&own, times))?;
+    report.tail_tick_s = tail_tick_s;
     let ticks = times.bound();
     let all = match &deal {
         None => vec![own_part],
@@ -177,9 +168,9 @@ fn draw_own(
     trainer: &mut Trainer<'_>,
     cx: &mut StepContext<'_>,
     groups: &[Group],
-    own: &[usize],
-    times: GroupTimes,
-) -> Result<(GroupTimes, RankDrawn)> {
+    step: u32,
+    (own, times): (&[usize], GroupTimes),
+) -> Result<(Done, RankDrawn)> {
     let (rollout, size) = (&cx.run.rollout, cx.run.rollout.group_size as usize);
     let of_own: Vec<&Group> = own.iter().map(|g| &groups[*g]).collect();
     let first_sample_id = of_own.iter().map(|group| group.first_sample_id).min().unwrap_or(0);
@@ -197,18 +188,19 @@ fn draw_own(
     };
     match cx.episodes.is_some() {
         true => play(trainer, cx, &of_own, &request, (own, times)),
-        false => respond(trainer, cx, &of_own, &request, (own, times)),
+        false => respond(trainer, cx, &of_own, &request, step, (own, times)),
     }
 }
 
 /// Draws this rank's responses without an environment.
 fn respond(
     trainer: &mut Trainer<'_>,
-    cx: &StepContext<'_>,
+    cx: &mut StepContext<'_>,
     groups: &[&Group],
     request: &Request<'_>,
+    step: u32,
     (numbers, times): (&[usize], GroupTimes),
-) -> Result<(GroupTimes, RankDrawn)> {
+) -> Result<(Done, RankDrawn)> {
     let responses: Vec<&Response> = groups.iter().flat_map(|group| &group.responses).collect();
     let stops = &cx.run.rollout.stop;
     let mut stop = TextStop::new(cx.text, stops, responses.len())?;
@@ -219,7 +211,8 @@ fn respond(
     let begun: Vec<SoFar<'_>> = responses.iter().map(|response| response.begun()).collect();
     let drawn = responses.iter().map(|response| Drawn::new(response.ids.len(), response.finish.is_some()));
     let drawing = Drawing::new(request.group_size, numbers, drawn.collect(), times, trainer.group);
-    let mut responding = Responding { stop, new_tokens: request.max_new_tokens, drawing };
+    let finals = Finals::new(cx.rewards, (cx.run, cx.text), step, groups, trainer.group);
+    let mut responding = Responding { stop, new_tokens: request.max_new_tokens, drawing, finals };
     let ran = trainer.rollout_from(request, &begun, &mut responding);
     let mut drawing = responding.drawing;
     let stats = drawing.finish(ran)?;
@@ -239,11 +232,11 @@ fn respond(
     let pieces = drawing.drawn.iter().enumerate().map(piece).collect();
     let dropped = drawing.drawn.iter().map(|of| of.ticks.saturating_sub(ticks)).sum();
     let (stats, events) = (SentStats::of(&stats), Events::default());
-    Ok((drawing.times, RankDrawn { pieces, stats, dropped, events }))
+    Ok((drawing.done(), RankDrawn { pieces, stats, dropped, events }))
 }
 
 /// Adds the new tokens to their groups. Returns what is counted of them.
-fn take(
+pub(crate) fn take(
     (trainer, step): (&Trainer<'_>, u32),
     groups: &mut [Group],
     pieces: Vec<Piece>,
