@@ -18,6 +18,8 @@ const READINGS: &[(&str, &str)] = &[
     ("stalled_share", "clock: threads that waited"),
     ("worker_cpu_seconds", "clock"),
     ("ranks_waited", "clock: how long ranks waited"),
+    ("saved_seconds", "clock: ticks that were saved, times what a tick took"),
+    ("dropped_tokens", "what an engine drew beyond a step, which follows from batches and threads"),
     ("share_of_peak", "rate over the machine's peak"),
     ("monitoring_share", "clock: what reading /proc cost"),
     ("rss_", "memory reading; `rss_planned_bytes` holds the binary's size"),

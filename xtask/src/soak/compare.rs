@@ -9,7 +9,7 @@ use super::leaves::leaves;
 /// Events about learning. Others are about processes: a stopped run saves once more.
 const EVENTS: [&str; 4] = ["\"started\"", "\"eval\"", "\"step\"", "\"finished\""];
 /// Clock and memory readings and directory names, by prefix of a key's last part or of a metric's name.
-const READINGS: [&str; 28] = [
+const READINGS: [&str; 30] = [
     "seconds",
     "time/",
     "step_time",
@@ -29,6 +29,9 @@ const READINGS: [&str; 28] = [
     "trend",
     "forecast",
     "share_of_peak",
+    // Of a summary: what the phases took next to what the machine allows, and the clock's share in what a carry saved.
+    "limits",
+    "saved_seconds",
     "arena_",
     "path",
     "dir",
@@ -130,6 +133,7 @@ mod tests {
             "metrics.host/anon",
             "summary.rss_peak_bytes",
             "summary.trend.anon.z",
+            "summary.limits.rollout.limit_seconds",
         ] {
             assert!(is_reading(key), "{key}");
         }
