@@ -113,8 +113,13 @@ pub fn train(
 /// Returns what the phases of a run are compared with.
 fn roofline(report: &PlanReport, dev: &dyn Device) -> Roofline {
     let (shape, rates) = (&report.shape, plimsoll_devices::of(dev.kind()).rates);
-    let weight_bytes = (shape.spec.parameters() * shape.weights.bytes()) as f64;
-    Roofline { flops: dev.peak_flops(0.05), bandwidth: rates(dev.threads()).bandwidth, weight_bytes }
+    let spec = &shape.spec;
+    // A table of embeddings that is no head gives a row for each token. Codes have as many bits as their file says.
+    let embedding = if spec.tied { 0 } else { u64::from(spec.vocab) * u64::from(spec.hidden) };
+    let has_codes = shape.lora.as_ref().is_some_and(|lora| lora.quantize.is_some());
+    let bytes = if has_codes { 0 } else { shape.weights.bytes() };
+    let weight_bytes = ((spec.active_parameters() - embedding) * bytes) as f64;
+    Roofline { bandwidth: rates(dev.threads()).bandwidth, weight_bytes }
 }
 
 fn title(run: &RunSpec, report: &PlanReport, dev: &dyn Device) -> String {

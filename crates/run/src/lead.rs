@@ -534,7 +534,10 @@ impl<'scope> Lead<'_, '_, 'scope, '_> {
             ("monitoring_share", json!(self.watch.spent().as_secs_f64() / p.step_s.max(1e-9))),
             ("trend", json!(self.watch.trend().kinds)),
             ("logprob_mismatch_max", json!(p.mismatch_max)),
-            ("limits", self.begun.roofline.map_or(Value::Null, |roofline| roofline.of(p))),
+            (
+                "limits",
+                self.begun.roofline.map_or(Value::Null, |roofline| roofline.of(p, self.begun.peak_flops)),
+            ),
             ("machine", json!(self.begun.machine)),
         ] {
             summary[name] = value;
