@@ -1,7 +1,8 @@
 """Trains a run with and without `rollout.carry`, over several seeds: does it learn as well in as many trained samples,
 and are long responses trained as often as short ones?
 
-    python3 bench/carry.py BINARY runs/first.toml --carry 32 --seeds 5 [--set train.steps=100 ...] --name first [--write]
+    python3 bench/carry.py BINARY runs/first.toml --carry 32 --seeds 5 [--set train.steps=100 ...] [--jobs 1] \
+        --name first [--write]
 
 Writes bench/results/carry.json (one entry a name, others stay), bench/results/carry.md and docs/images/carry-NAME.svg.
 Standard library only.
@@ -13,6 +14,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import machine
@@ -27,7 +29,9 @@ LENGTH_SHARE = 0.01
 
 def main():
     args = arguments()
-    found = {which: [train(args, which, seed) for seed in range(args.seeds)] for which in ("carry", "sync")}
+    with ThreadPoolExecutor(args.jobs) as pool:
+        waiting = {which: [pool.submit(train, args, which, seed) for seed in range(args.seeds)] for which in ("carry", "sync")}
+        found = {which: [one.result() for one in runs] for which, runs in waiting.items()}
     entry = summary(args, found)
     print(json.dumps({key: value for key, value in entry.items() if key != "curves"}, indent=2))
     if args.write:
@@ -42,6 +46,7 @@ def arguments():
     parser.add_argument("--carry", type=int, required=True)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--set", action="append", default=[], dest="sets")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
     parser.add_argument("--name", required=True)
     parser.add_argument("--write", action="store_true")
     return parser.parse_args()
