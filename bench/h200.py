@@ -9,6 +9,10 @@
     step     GRPO, 32 prompts x 8 samples, 64 + 256 tokens, compared with TRL: seconds
     lora     training and 64 sequences with adapters, compared with all weights and with none: tokens/s; exactness
     lora-step GRPO step with adapters, compared with TRL and peft: seconds
+    peers-7b, peers-3b, peers-1.5b, peers-0.5b
+             rollout of one model before and after vLLM, which runs without and with log-probabilities: tokens/s
+    peers-train
+             training before and after PyTorch's torch.compile: tokens/s
 
 Random weights of the published shapes, bf16, optimizer states in bf16, completions of forced length, a reward with
 variance in every group. The most important measurements come first; one that no longer fits into the time says so in its
@@ -88,6 +92,15 @@ LORA_FORMS = {"": [], ", merged": ["--lora-merge"], ", weights in 4 bits": ["--l
 LORA_RATIOS = {"train": {"": 1.25, ", merged": 1.25}, "rollout": {"": 0.85, ", merged": 0.85}}
 STEP_RATIOS = {"smollm2-135m": 10, "qwen2.5-0.5b": 10}  # Over TRL, all weights.
 START_FLOORS = {"cold": 40, "warm": 5}  # Seconds.
+
+# Of one model: sequences, tokens of prompts, new ones, repeats; the most telling first, the longest last.
+VLLM_SHAPES = {
+    "qwen2.5-7b": [(64, 64, 256, 3), (8, 64, 1024, 2), (256, 64, 256, 3), (256, 512, 1024, 1)],
+    "qwen2.5-3b": [(64, 64, 256, 3), (256, 64, 256, 3), (256, 512, 1024, 1)],
+    "qwen2.5-1.5b": [(64, 64, 256, 3), (256, 64, 256, 3), (256, 512, 1024, 1)],
+    "qwen2.5-0.5b": [(64, 64, 256, 3), (256, 64, 256, 3), (256, 512, 1024, 1)],
+}
+AFTER_S = 60  # Kept for our second measurement, after vLLM.
 
 TRAINERS = {"eager": {}, "compile": {"compiled": 1}, "liger": {"liger": 1}}
 SPEED_LEVEL = "cheap"  # The recompute level of the speed rows. Its memory comes from the same run.
@@ -508,8 +521,70 @@ def rollout_with(part, model, more, form=""):
     return "rollout", part.ours(rollout_label(work, work.rollouts[-1]) + form, model, [*words, *more])
 
 
+
+def part_vllm(part):
+    """Compares rollout with vLLM. Ours runs before and after it, and the slower of the two counts."""
+    model = "qwen2.5-" + part.name.removeprefix("peers-")
+    shapes = VLLM_SHAPES[model]
+    if part.work is SMALL:
+        model, shapes = "nano", [(2, 8, 8, 2), (4, 8, 8, 2)]
+    before = {shape: rollout_of(part, model, shape) for shape in shapes}
+    rows = [(*shape[:3], logprobs, shape[3]) for shape in shapes for logprobs in (0, 1)]
+    limit_s, label = part.clock.left() - AFTER_S, f"{part.name}, vLLM"
+    if limit_s > AFTER_S:
+        theirs, versions, seconds = h200_run.vllm(model, rows, limit_s)
+        part.versions |= versions
+        part.clock.say(f"{label}, {model}: {sum('median' in one for one in theirs.values())} rows in {seconds:.1f} s")
+    else:
+        theirs = {row[:4]: part.no_time(label, model) for row in rows}
+    for shape in shapes:
+        vllm_rows(part, model, shape, before[shape], theirs)
+    for shape in shapes:
+        after = rollout_of(part, model, shape, ", after vLLM")
+        if "median" in after:
+            vllm_rows(part, model, shape, before[shape], theirs, after["median"])
+
+
+def rollout_of(part, model, shape, form=""):
+    sequences, prompt, new, repeats = shape
+    words = ["rollout", "--sequences", sequences, "--prompt-tokens", prompt, "--new-tokens", new]
+    words += ["--dtype", "bf16", "--repeats", repeats]
+    return part.ours(f"rollout {sequences} x ({prompt} + {new}){form}", model, words)
+
+
+def vllm_rows(part, model, shape, found, theirs, after=None):
+    """Adds or replaces the two rows of a shape. Ours always returns log-probabilities; vLLM only if asked."""
+    first = found.get("median")
+    ours = min(filter(None, (first, after)), default=None)
+    note = f"Plimsoll before vLLM {results.number(first)}, after it {results.number(after)}" if after else None
+    for logprobs, form in enumerate((", vLLM without log-probabilities", ", vLLM with log-probabilities")):
+        what = f"rollout {shape[0]} x ({shape[1]} + {shape[2]}){form}"
+        kept = part.results.found["rows"]
+        kept[:] = [row for row in kept if (row["part"], row["what"], row["model"]) != (part.name, what, model)]
+        peer = theirs[(*shape[:3], logprobs)]
+        part.row(
+            what, model, "tokens/s", found, {"vLLM": peer}, "vLLM", ours=ours, peer=peer.get("median"), ratio_floor=1,
+            note=note,
+        )
+
+
+def part_peers_train(part):
+    """Compares training with torch.compile. Ours runs before and after it, and the slower of the two counts."""
+    for model in reversed(part.work.models):
+        found = train(part, model, SPEED_LEVEL)
+        peer = trainer(part, "compile", model)
+        after = train(part, model, SPEED_LEVEL).get("median")
+        ours = min(filter(None, (found.get("median"), after)), default=None)
+        part.row(
+            train_label(part.work, SPEED_LEVEL) + ", torch.compile", model, "tokens/s", found, {"compile": peer}, "compile",
+            ours=ours, peer=peer.get("median"), ratio_floor=1,
+            note=f"Plimsoll before it {results.number(found.get('median'))}, after it {results.number(after)}",
+        )
+
+
 PARTS = {"ours": part_ours, "decode": part_decode, "rollout": part_rollout, "train": part_train, "step": part_step,
-         "lora": part_lora, "lora-step": part_lora_step}
+         "lora": part_lora, "lora-step": part_lora_step, "peers-train": part_peers_train,
+         **{f"peers-{model.removeprefix('qwen2.5-')}": part_vllm for model in VLLM_SHAPES}}
 
 
 if __name__ == "__main__":

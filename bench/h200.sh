@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Plimsoll and its peers on one NVIDIA H200, without a network:
 #
-#     bench/h200.sh BINARY ours|decode|rollout|train|step|lora|lora-step [--results DIR] [--seconds N]
+#     bench/h200.sh BINARY ours|decode|rollout|train|step|lora|lora-step|peers-7b|peers-3b|peers-1.5b|peers-0.5b|peers-train [--results DIR] [--seconds N]
 #     bench/h200.sh BINARY PART --rehearse --results DIR       # tries the script where there is no GPU
 #
 # Each part ends within eight minutes, adds its rows to bench/results/h200.json (other parts' rows stay) and renders
 # h200.md next to it. Needs a python3 with PyTorch and transformers; TRL, Liger and datasets come from the wheels that
 # bench/fetch_wheels.sh left in PLIMSOLL_WHEELS (default bench/.wheels) and are installed into a folder that is removed.
+# The parts peers-7b to peers-0.5b need vLLM (0.26.0 with PyTorch 2.11), for example in a folder of PYTHONPATH.
 # PYTHON names another interpreter, PLIMSOLL_COMMIT the commit of the binary where there is no checkout.
 set -euo pipefail
 bench=$(cd "$(dirname "$0")" && pwd)

@@ -124,6 +124,23 @@ def peer(script, model, device, repeats, limit_s, **numbers):
     return {**spread(values), "versions": lines[0].get("versions", {}), **last, **found}
 
 
+def vllm(model, rows, limit_s):
+    """Runs vLLM's engine on rows (sequences, prompt, new, logprobs, repeats). Returns ({first four: spread or error}, versions).
+
+    A row that ended before the limit counts; the others have the error.
+    """
+    command = [sys.executable, str(environments.BENCH / "peers" / "vllm_rollout.py"), "--model", f"random:{model}"]
+    command += ["--rows", ",".join(":".join(map(str, row)) for row in rows)]
+    out, error, seconds = run(command, "vllm_rollout", limit_s, env={**os.environ, "HF_HUB_OFFLINE": "1"})
+    lines = {tuple(line["row"]): line for line in parsed(out) if "row" in line}
+    keys = ("median", "min", "max", "repeats")
+    found = {
+        row[:4]: {key: lines[row[:4]][key] for key in keys} if row[:4] in lines else {"error": error or "no row"}
+        for row in rows
+    }
+    return found, next((line["versions"] for line in lines.values()), {}), seconds
+
+
 def parsed(text):
     """Returns the JSON objects among the lines, without a truncated one."""
     found = []

@@ -452,9 +452,9 @@ def h200_page(found):
     out = [
         "# Plimsoll and its peers on one NVIDIA H200",
         "",
-        "Made by `bench/h200.sh BINARY ours|decode|rollout|train|step`; a part's peers ran in the same run as Plimsoll, one "
+        "Made by `bench/h200.sh BINARY PART`; a part's peers ran in the same run as Plimsoll, one "
         "process at a time. Medians; least and most are in the JSON file. Random weights of the published shapes, bf16 "
-        "(optimizer states too) where a row does not say otherwise. vLLM was not measured.",
+        "(optimizer states too) where a row does not say otherwise.",
         "",
         *table(["part", "what", "model", "unit", "Plimsoll", "peer", "ratio", "floor", ""], map(h200_cells, found["rows"])),
         "",

@@ -56,6 +56,18 @@ for _ in sys.stdin:
 """
 
 
+# A vLLM that measures the first shape, without and with log-probabilities, and fails at the second.
+VLLM = """import json, sys
+rows = sys.argv[sys.argv.index("--rows") + 1].split(",")
+for row in rows[:2]:
+    row = list(map(int, row.split(":")))[:4]
+    speed = 150.0 if row[3] else 600.0
+    print(json.dumps({"row": row, "median": speed, "min": speed, "max": speed, "repeats": 2, "versions": {"vllm": "0.26.0"}}))
+print("RuntimeError: no memory", file=sys.stderr)
+sys.exit(1)
+"""
+
+
 class Verdicts(unittest.TestCase):
     def test_a_row_holds_by_its_floor_in_its_unit(self):
         cases = [  # ours, peer, floor, ratio_floor, better -> floor, ratio, holds
@@ -219,6 +231,25 @@ class Processes(unittest.TestCase):
         self.assertIn("not run", step["peers"]["TRL"]["error"])
 
 
+    def test_a_row_lost_to_vllm_is_missed_and_a_row_that_did_not_run_says_why(self):
+        self.script("bench/peers/vllm_rollout.py", VLLM)
+        found, _ = self.part("peers-7b")
+        plain, logprobs, late, _ = found["rows"]
+        self.assertEqual((plain["ours"], plain["peer"], plain["holds"]), (300.0, 600.0, False))
+        self.assertEqual((logprobs["peer"], logprobs["holds"]), (150.0, True))
+        self.assertIn("before vLLM 300, after it 300", plain["note"])
+        self.assertEqual(late["peers"]["vLLM"]["error"], "RuntimeError: no memory")
+        self.assertIsNone(late["peer"])
+        page = (self.folder / "out" / "h200.md").read_text()
+        self.assertIn("| 300 | 600 (vLLM) | 0.50x | 600 (1x) | missed |", page)
+        self.assertEqual(found["parts"]["peers-7b"]["versions"]["vllm"], "0.26.0")
+
+    def test_a_part_of_vllm_without_time_starts_nothing(self):
+        found, _ = self.part("peers-7b", "--seconds", "0")
+        for row in found["rows"]:
+            self.assertIn("not run", row["error"])
+            self.assertIn("not run", row["peers"]["vLLM"]["error"])
+
     def test_adapters_have_rows_and_plans_of_their_own(self):
         self.part("lora", code=0)
         found, _ = self.part("lora-step", code=0)
@@ -240,9 +271,9 @@ class Shapes(unittest.TestCase):
         presets = dict(re.findall(r'\("([\w.-]+)", spec\(Family::(.*?)\)\)', source.read_text()))
         for name, shape in SHAPES.items():
             words = [word.strip() for word in presets[name].split(",")]
-            self.assertEqual(words.pop(-2), "true", f"{name}: tied")
+            self.assertEqual(words.pop(-2), str(shape.tied).lower(), f"{name}: tied")
             self.assertEqual(words.pop(0).lower(), shape.family, name)
-            self.assertEqual([float(word) for word in words], [float(number) for number in shape[1:]], name)
+            self.assertEqual([float(word) for word in words], [float(number) for number in shape[1:-1]], name)
 
 
 if __name__ == "__main__":

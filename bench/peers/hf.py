@@ -66,7 +66,7 @@ def config(preset):
     return CONFIGS[shape.family](
         vocab_size=shape.vocab, hidden_size=shape.hidden, num_hidden_layers=shape.layers, intermediate_size=shape.ffn,
         num_attention_heads=shape.heads, num_key_value_heads=shape.kv_heads, rms_norm_eps=shape.rms_eps,
-        rope_theta=shape.rope_theta, tie_word_embeddings=True, max_position_embeddings=shape.max_positions,
+        rope_theta=shape.rope_theta, tie_word_embeddings=shape.tied, max_position_embeddings=shape.max_positions,
         bos_token_id=None, eos_token_id=1, pad_token_id=0,
     )
 

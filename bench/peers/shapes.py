@@ -17,6 +17,7 @@ class Shape(NamedTuple):
     rms_eps: float
     rope_theta: float
     max_positions: int
+    tied: bool = True  # Whether the head is the embedding.
 
 
 SHAPES = {
@@ -24,4 +25,6 @@ SHAPES = {
     "smollm2-135m": Shape("llama", 49152, 576, 30, 9, 3, 64, 1536, 1e-5, 1e5, 8192),
     "qwen2.5-0.5b": Shape("qwen2", 151936, 896, 24, 14, 2, 64, 4864, 1e-6, 1e6, 32768),
     "qwen2.5-1.5b": Shape("qwen2", 151936, 1536, 28, 12, 2, 128, 8960, 1e-6, 1e6, 32768),
+    "qwen2.5-3b": Shape("qwen2", 151936, 2048, 36, 16, 2, 128, 11008, 1e-6, 1e6, 32768),
+    "qwen2.5-7b": Shape("qwen2", 152064, 3584, 28, 28, 4, 128, 18944, 1e-6, 1e6, 32768, tied=False),
 }

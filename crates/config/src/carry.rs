@@ -61,6 +61,9 @@ fn per_response(run: &RunFile, at: &Provenance) -> Result<()> {
             _ if run.rollout.carry == 0 => {
                 "rollout.carry = 0, where a response is graded as soon as its group has ended"
             }
+            _ if of_environment(run, Kind::is_graded) => {
+                "environment.env = \"tools\", whose episodes are graded when they are trained"
+            }
             None => "kind = \"model\", which scores responses between the rollout and the update",
             Some(true) => "a kind that scores each response by itself anyway",
             Some(false) => continue,
@@ -95,11 +98,6 @@ pub fn hindrance(run: &RunFile) -> Option<(String, &'static str)> {
             of_environment(run, Kind::is_agents),
             "environment.env = \"http-agent\"".into(),
             "whose agents hold their conversations in programs that know no steps",
-        ),
-        (
-            of_environment(run, Kind::is_graded),
-            "environment.env = \"tools\"".into(),
-            "whose episodes the run's rewards grade, all at once",
         ),
         (
             of_environment(run, Kind::is_python) && !replays(run),

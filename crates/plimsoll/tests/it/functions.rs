@@ -1,7 +1,10 @@
 //! Free functions as tools, like TRL's `tools`: a model taught a call makes it, and rewards grade the conversation.
 
+use crate::carry::as_after;
+use crate::carry_episodes;
 use crate::common::command;
-use crate::run::{Run, check_done, check_train_fails, python_is_there};
+use crate::ranks::left;
+use crate::run::{Run, check_done, check_train_fails, python_is_there, refs};
 
 /// Turns in one letter each. It writes no tools, whose descriptions would only make prompts long.
 const TEMPLATE: &str = "{% if tools is defined %}{% set form = '<tool_call>' %}{% endif %}{% for m in messages %}{{ m.role[0] }}:{{ m.content }}<eos>{% endfor %}{% if add_generation_prompt %}a:{% endif %}";
@@ -55,6 +58,10 @@ def floods(x: int, y: int) -> str:
 
 def undescribed(x: int) -> int:
     return x
+
+def talks(completions, answer, **kwargs):
+    said = [[message["content"] for message in messages] for messages in completions]
+    return [len(words) + words.count(answer) - len("".join(words)) / 1000 for words, answer in zip(said, answer)]
 
 def right(prompts, completions, answer, **kwargs):
     scores = []
@@ -136,6 +143,60 @@ fn a_function_of_no_class_is_called_and_the_runs_reward_grades_the_conversation(
     let two = format!("run.dir={}", folder.text_path("two"));
     train(&folder, "adds", &["train.steps=2", "--ranks=2", &two]);
     assert!(folder.result_and_samples("adds") == folder.result_and_samples("two"), "ranks move bits");
+}
+
+/// Calls that take several steps are made again, and a group is graded when it is trained.
+#[test]
+fn with_carry_the_runs_reward_grades_what_a_step_trains() {
+    if !python_is_there() {
+        return;
+    }
+    let folder = taught();
+    let grade = format!("reward.0.kind=python:{}:talks", folder.text_path("tools.py"));
+    let sets = [
+        &*grade,
+        "rollout.carry=2",
+        "environment.replay=true",
+        "rollout.temperature=2.5",
+        "train.steps=6",
+        "train.cut_multiple=4",
+        "data.eval=none",
+        "checkpoint.every=1",
+        "checkpoint.keep=6",
+    ];
+    let own = |more: &[&str]| words(&folder, "adds", &[&sets[..], more].concat());
+    folder.train("one", &refs(&own(&["run.threads=1"])));
+    let of = |name: &str| carry_episodes::of(&folder, "one", name);
+    assert_eq!(of("rollout/logprob_mismatch_max"), [0.0; 6]);
+    assert_eq!(of("environment/aborted"), [0.0; 6]);
+    assert!(of("rollout/stale_share").iter().any(|share| *share > 0.0));
+    for step in 1..=6 {
+        for episode in folder.read_lines(&format!("one/samples/step-{step:06}.jsonl")) {
+            let turns = episode["turns"].as_array().expect("turns");
+            let said = turns.iter().map(|turn| 1 + turn["said"].as_array().expect("messages").len());
+            let reward = episode["reward"].as_f64().expect("a reward");
+            // What `talks` makes of all messages: their number, and less for long ones.
+            let most = said.sum::<usize>() as f64;
+            assert!((most - 0.5..most + 3.0).contains(&reward), "{most} messages: {episode}");
+        }
+    }
+    for (dir, more) in [
+        ("threads", &["run.threads=4", "environment.num_workers=3"][..]),
+        ("few", &["rollout.sequences_max=3"]),
+        ("ranks", &["--ranks=2"]),
+    ] {
+        folder.train(dir, &refs(&own(more)));
+        assert_eq!(left(&folder, dir), left(&folder, "one"), "{dir}");
+    }
+    for (step, ranks) in [(1, "--ranks=2"), (3, "--ranks=1")] {
+        let dir = as_after(&folder, "one", step);
+        folder.train(&dir, &refs(&own(&["--resume", ranks])));
+        assert_eq!(left(&folder, &dir), left(&folder, "one"), "from step {step}");
+    }
+    let plain = own(&["environment.replay=false"]);
+    folder.plan_refused(&refs(&plain), 2, &["contradictory-keys", "cannot take back a turn"]);
+    let ahead = own(&["reward.0.per_response=true"]);
+    folder.plan_refused(&refs(&ahead), 2, &["contradictory-keys", "graded when they are trained"]);
 }
 
 #[test]

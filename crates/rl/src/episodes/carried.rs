@@ -150,7 +150,6 @@ impl EpisodeSoFar<'_> {
             response: of.response.clone(),
             eos: None,
             reward: f64::from_bits(of.reward),
-            calls: 0,
             said: of.said.clone(),
         };
         let num_first = first.len();

@@ -32,8 +32,6 @@ pub(super) struct PlayedTurn {
     /// The end-of-text token that ended it, if one did.
     pub(super) eos: Option<u32>,
     pub(super) reward: f64,
-    /// Number of tool calls.
-    pub(super) calls: usize,
     /// The environment's answer; empty after the last turn.
     pub(super) said: Vec<Message>,
 }

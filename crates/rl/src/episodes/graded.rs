@@ -26,24 +26,50 @@ impl Episodes {
         if !self.is_graded() {
             return Ok(());
         }
-        let whole: Vec<usize> = (0..self.played.len())
-            .filter(|&slot| !self.played[slot].has_fault && !self.played[slot].turns.is_empty())
-            .collect();
+        let all: Vec<usize> = (0..self.played.len()).collect();
+        let items: Vec<&Item> = items.iter().collect();
+        let scored = self.scores_of(rewards, &all, (&items, samples), asked)?;
+        self.set_scored(&all, scored);
+        Ok(())
+    }
+
+    /// Returns the run's scores of the episodes `slots`, of whole groups, without those that a fault ended. `items`:
+    /// the prompt of each group.
+    ///
+    /// Errors: those of the rewards.
+    pub(crate) fn scores_of(
+        &self,
+        rewards: &mut Rewards,
+        slots: &[usize],
+        (items, samples): (&[&Item], &Samples),
+        asked: &EpisodesRequest<'_>,
+    ) -> Result<Vec<Scored>> {
+        let whole: Vec<usize> = self.whole(slots).collect();
         // Batches follow groups where these are whole.
-        let group = if whole.len() == self.played.len() { asked.group_size } else { 1 };
+        let group = if whole.len() == slots.len() { asked.group_size } else { 1 };
         rewards.begin(whole.len(), group, asked.steps);
         let prompts: Vec<Arc<Prompt>> = items.iter().map(|item| Arc::new(prompt(item, asked))).collect();
-        for (index, &slot) in whole.iter().enumerate() {
+        for (index, slot) in whole.into_iter().enumerate() {
             rewards.submit(index, self.case(slot, &prompts[slot / asked.group_size], samples, asked));
         }
-        for (slot, scored) in whole.into_iter().zip(rewards.finish()?) {
+        rewards.finish()
+    }
+
+    /// Takes over the scores of the episodes `slots`, in the order of `scores_of`.
+    pub(crate) fn set_scored(&mut self, slots: &[usize], scored: Vec<Scored>) {
+        let whole: Vec<usize> = self.whole(slots).collect();
+        for (slot, scored) in whole.into_iter().zip(scored) {
             let episode = &mut self.played[slot];
             if let (Some(turn), Some(total)) = (episode.turns.last_mut(), scored.total) {
                 turn.reward = f64::from(total);
             }
             episode.scored = Some(scored);
         }
-        Ok(())
+    }
+
+    fn whole(&self, slots: &[usize]) -> impl Iterator<Item = usize> {
+        let is_whole = |slot: &usize| !self.played[*slot].has_fault && !self.played[*slot].turns.is_empty();
+        slots.iter().copied().filter(is_whole)
     }
 
     /// Returns the score of each episode: by the run's rewards, or its return if its environment gives one.
@@ -72,7 +98,8 @@ impl Episodes {
             completion: Some(episode.turns.iter().flat_map(|turn| said_in(glue, turn)).collect()),
             response_ids: samples.ids(slot).to_vec(),
             max_new_tokens: self.response_tokens,
-            ended: samples.finish(slot) != Finish::Length && last.calls == 0,
+            ended: samples.finish(slot) != Finish::Length
+                && glue.words_and_calls(&last.response).1.is_empty(),
         }
     }
 }

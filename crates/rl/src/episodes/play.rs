@@ -266,7 +266,6 @@ impl SentEpisode {
             response: turn.response,
             eos: None,
             reward: turn.reward,
-            calls: 0,
             said: turn.said,
         };
         Episode {

@@ -472,13 +472,7 @@ impl StopCondition for Talk<'_> {
         episode.goes_on = false;
         let glue = Glue { text: self.text, tools: &self.episodes.hosts.about().tools };
         let (_, calls) = glue.words_and_calls(&response);
-        episode.turns.push(PlayedTurn {
-            response: response.clone(),
-            eos,
-            reward: 0.0,
-            calls: calls.len(),
-            said: Vec::new(),
-        });
+        episode.turns.push(PlayedTurn { response: response.clone(), eos, reward: 0.0, said: Vec::new() });
         self.episodes.hosts.ask(sample, Job::Step(response, calls));
     }
 

@@ -121,7 +121,7 @@ fn what_a_fault_ended_has_no_return_and_too_many_end_the_run() {
 
 #[test]
 fn a_credited_turn_is_paid_for_by_itself_and_scores_of_the_run_count_before_either() {
-    let turn = |reward| PlayedTurn { response: String::new(), eos: None, reward, calls: 0, said: Vec::new() };
+    let turn = |reward| PlayedTurn { response: String::new(), eos: None, reward, said: Vec::new() };
     for (method, credit, outcome) in [
         (Method::Reinforce, Credit::Episode, 3.5),
         (Method::Reinforce, Credit::Turn, 2.0),

@@ -7,14 +7,14 @@
 
 use super::groups::{Group, Response};
 use crate::context::StepContext;
-use crate::episodes::{EpisodeSoFar, Events};
+use crate::episodes::{EpisodeSoFar, EpisodesRequest, Events};
 use crate::roles::Trainer;
 use crate::rollout::counted::Counted;
 use crate::rollout::exchange::exchange;
 use crate::rollout::gather::Gathered;
 use crate::rollout::packed::{Kind, packed};
 use plimsoll_base::Result;
-use plimsoll_config::RunSpec;
+use plimsoll_config::{Environment, RunSpec};
 use plimsoll_infer::grading::{self, GradedRequest, Grading};
 use plimsoll_infer::model_reward;
 use plimsoll_infer::responder::Responder;
@@ -41,7 +41,8 @@ pub(super) fn grade_ahead(
     (run, text): (&RunSpec, &TextModel),
     groups: &[Group],
 ) {
-    if !rewards.grades_ahead() {
+    // Episodes are graded when they are trained.
+    if !rewards.grades_ahead() || run.environment.is_some() {
         return;
     }
     for group in groups.iter().filter(|group| is_own(group, ranks)) {
@@ -127,15 +128,15 @@ fn learn_lengths(trainer: &mut Trainer<'_>, groups: &[Group]) {
     }
 }
 
-/// Hands over the episodes of a step, whose environment gave their rewards, and returns their scores. Their tokens are
-/// then the trainer's `samples`.
+/// Hands over the episodes of a step, and returns their scores: those that their environment gave, or the run's. Their
+/// tokens are then the trainer's `samples`.
 ///
-/// Errors: `text-environment-failing`.
+/// Errors: `text-environment-failing`; those of the rewards; `rank-lost` where another rank has one.
 pub(super) fn hand_over(
     trainer: &mut Trainer<'_>,
     cx: &mut StepContext<'_>,
     groups: &[Group],
-    events: Vec<Events>,
+    (events, step): (Vec<Events>, u32),
     gathered: &mut Gathered,
 ) -> Result<Vec<Scored>> {
     let samples = &mut trainer.sampler.samples;
@@ -147,9 +148,59 @@ pub(super) fn hand_over(
     let episodes = cx.episodes.as_mut().expect("the step is one of episodes");
     let trained: Vec<EpisodeSoFar<'_>> = groups.iter().flat_map(Group::episodes).collect();
     episodes.set_trained(trainer.updates(), &trained, events)?;
+    if cx.run.environment.as_ref().is_some_and(Environment::is_graded) {
+        grade_episodes(trainer, cx, groups, step, gathered)?;
+    }
+    let episodes = cx.episodes.as_mut().expect("the step is one of episodes");
     gathered.episodes = Some(episodes.report());
     learn_lengths(trainer, groups);
     Ok(episodes.scored(cx.rewards))
+}
+
+/// Grades the episodes of a step with the run's rewards: of several ranks each its part.
+fn grade_episodes(
+    trainer: &Trainer<'_>,
+    cx: &mut StepContext<'_>,
+    groups: &[Group],
+    step: u32,
+    gathered: &mut Gathered,
+) -> Result<()> {
+    let episodes = cx.episodes.as_mut().expect("the step is one of episodes");
+    let size = cx.run.rollout.group_size as usize;
+    let asked = EpisodesRequest {
+        text: cx.text,
+        rollout: &cx.run.rollout,
+        starts: &[],
+        group_size: size,
+        sampling: sampling(&cx.run.rollout, cx.run.seed),
+        eos: cx.eos,
+        steps: [step, cx.run.train.steps],
+        first_sample_id: 0,
+        kept: 0,
+    };
+    let (rank, ranks) = trainer.group.map_or((0, 1), |group| (group.rank(), group.ranks()));
+    let slots = |of: usize| -> Vec<usize> {
+        (of..groups.len()).step_by(ranks).flat_map(|g| g * size..(g + 1) * size).collect()
+    };
+    let items: Vec<&Item> = groups.iter().map(|group| &group.item).collect();
+    let scored = episodes.scores_of(cx.rewards, &slots(rank), (&items, &trainer.sampler.samples), &asked);
+    let own_part = scored.map(|scored| RankGraded {
+        scored,
+        texts: Vec::new(),
+        counted: Counted::of(cx.rewards),
+        seconds_ahead: 0.0,
+    });
+    let parts = match trainer.group {
+        None => vec![own_part?],
+        Some(group) => exchange(group, Kind::Graded, own_part)?,
+    };
+    let mut counted = Vec::with_capacity(parts.len());
+    for (of, part) in parts.into_iter().enumerate() {
+        episodes.set_scored(&slots(of), part.scored);
+        counted.push(part.counted);
+    }
+    gathered.add_counted(Counted::sum(counted));
+    Ok(())
 }
 
 fn grade_own(cx: &mut StepContext<'_>, own: &[&Group], step: u32) -> Result<RankGraded> {

@@ -53,7 +53,7 @@ pub(crate) fn gather(trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, step: 
     (cx.edge)(Doing::Reward);
     let graded = Instant::now();
     let (scored, texts) = match cx.episodes.is_some() {
-        true => (hand_over(trainer, cx, &taken, events, &mut gathered)?, Vec::new()),
+        true => (hand_over(trainer, cx, &taken, (events, step), &mut gathered)?, Vec::new()),
         false => grade(trainer, cx, &taken, step, (&mut gathered, &mut report.seconds_ahead))?,
     };
     gathered.reward_s = graded.elapsed().as_secs_f64();
