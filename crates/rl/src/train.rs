@@ -59,9 +59,11 @@ pub fn train(
         None => Session::open(&run)?,
     };
     let (rank, ranks) = group.map_or((0, 1), |group| (group.rank(), group.ranks()));
-    session.facts.hosts = group.map_or(Hosts::one(1), ranks::hosts_of);
+    let hosts = |ranks| group.map_or(Hosts::one(ranks), |group| ranks::hosts_of(group, 0..ranks));
+    session.facts.hosts = hosts(ranks);
     session.facts.share = share_of_trainers(&run, &session.facts.hosts, Share { rank, ranks })?;
-    let (apart, schedule) = (Apart::of(&run, group), WeightArrivals::of(&run)?);
+    session.facts.trainers = hosts(session.facts.share.ranks);
+    let (apart, schedule) = (Apart::of(&run, group)?, WeightArrivals::of(&run)?);
     let rewards =
         checks.rewards(&run, &session.first_columns(&run)?)?.expect("they are started before training");
     let estimator = checks.estimator(&run, rank, rewards.words())?;

@@ -92,6 +92,7 @@ fn facts(run: &RunSpec, model: &OpenModel) -> Facts {
         eval_prompts: 0,
         share: Share::WHOLE,
         hosts: Hosts::one(1),
+        trainers: Hosts::one(1),
         card: None,
         models: PerRole::none()
             .with(RoleName::Critic, run.needs.critic.then_some(spec))
