@@ -177,6 +177,7 @@ impl World<'_, '_> {
             cursor: self.cursor,
             buffer: &mut self.buffer,
             edge: &mut |_| {},
+            waits: &mut |_| {},
         };
         let report = step(&mut self.trainer, &mut cx, number);
         self.cursor = cx.cursor;
