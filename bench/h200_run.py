@@ -125,7 +125,8 @@ def peer(script, model, device, repeats, limit_s, **numbers):
 
 
 def vllm(model, rows, limit_s):
-    """Runs vLLM's engine on rows (sequences, prompt, new, logprobs, repeats). Returns ({first four: spread or error}, versions).
+    """Runs vLLM's engine on rows (sequences, prompt, new, logprobs, repeats). Returns ({first four: spread or error}, versions,
+    seconds).
 
     A row that ended before the limit counts; the others have the error.
     """

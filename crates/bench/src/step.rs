@@ -65,9 +65,7 @@ pub fn whole_step(options: &BenchOptions, size: StepSize) -> Result<Value> {
     let (dev, mut arena) = open(&bench.report.shape, options.opening())?;
     let mut trainer = Trainer::new(&*dev, &mut arena, &bench.report.shape, Sources::one(&bench.model), 0)?;
     trainer.rehearse(&[sampling(&run.rollout, run.seed)])?;
-    if let Some(ends) = lengths {
-        trainer.sampler.draw_ends(ends);
-    }
+    lengths.into_iter().for_each(|ends| trainer.sampler.draw_ends(ends));
     let text = text_model(&bench.model, &run.data)?;
     let random = random_prompts(&bench.spec(), prompts, prompt).into_iter();
     let items: Vec<Item> = random.map(|ids| Item { ids, ..Item::default() }).collect();
@@ -89,6 +87,7 @@ pub fn whole_step(options: &BenchOptions, size: StepSize) -> Result<Value> {
         cursor: Cursor::default(),
         buffer: &mut buffer,
         edge: &mut |_| {},
+        waits: &mut |_| {},
     };
     let mut measured = Steps::default();
     for n in 0..unmeasured + options.repeats {

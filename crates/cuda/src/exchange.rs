@@ -16,7 +16,10 @@ impl CudaDevice {
     ///
     /// Errors: `ranks-window` with the words of the driver that refuses; `cuda-failed`.
     pub fn window(&mut self) -> Result<Vec<u8>> {
-        let aside = self.aside.insert(AsideStream::new(&self.gpu)?);
+        self.aside = Some(AsideStream::new(&self.gpu)?);
+        let aside = self.aside_stream();
+        // What others follow has passed on a rank that only samples, and puts nothing aside.
+        aside.marks.iter().for_each(|mark| self.record(mark, aside.stream.0));
         self.gpu.bind();
         let mut handle = sys::CUipcMemHandle { reserved: [0; HANDLE_BYTES] };
         // SAFETY: the arena is one allocation of this process, the handle a valid place.

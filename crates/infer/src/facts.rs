@@ -29,6 +29,7 @@ pub fn verb_facts(run: &RunSpec, model: &OpenModel, prompt_tokens: usize, prompt
         eval_prompts: prompts,
         share: Share::WHOLE,
         hosts: Hosts::one(1),
+        trainers: Hosts::one(1),
         card: None,
         models: PerRole::none(),
         adapters: PerRole::none(),

@@ -49,6 +49,8 @@ pub struct Facts {
     pub share: Share,
     /// The hosts of the run's ranks.
     pub hosts: Hosts,
+    /// The hosts of those that train: all, unless some only sample.
+    pub trainers: Hosts,
     /// The card to plan for, if it is not this machine's.
     pub card: Option<Card>,
 }

@@ -151,6 +151,7 @@ fn planned(run: &RunFile, spec: ModelSpec, prompt: u32, limits: &Limits) -> Resu
         eval_prompts: 0,
         share: Share::WHOLE,
         hosts: Hosts::one(1),
+        trainers: Hosts::one(1),
         card: None,
         models: PerRole::none()
             .with(RoleName::Critic, run.needs.critic.then_some(spec))

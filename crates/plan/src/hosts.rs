@@ -49,6 +49,12 @@ impl Hosts {
         Ok(Hosts { ranks: count * near, count, near, are_even: true, network })
     }
 
+    /// Returns the hosts of the first `ranks` ranks, if hosts have as many each, numbered consecutively.
+    pub fn of_first(&self, ranks: usize) -> Hosts {
+        let (near, count) = (self.near.min(ranks), ranks.div_ceil(self.near));
+        Hosts { ranks, count, near, are_even: self.are_even && ranks.is_multiple_of(near), ..*self }
+    }
+
     /// Returns the share of a model that the first rank owns.
     pub fn share(&self) -> Share {
         Share { rank: 0, ranks: self.ranks.clamp(1, OWNERS_MAX) }

@@ -103,7 +103,7 @@ impl RunShape {
         }
         let passes = if self.head == Head::Vocabulary { self.recorded } else { 0 };
         let beyond = self.row().beyond;
-        let (ranks, layers, network) = (self.ranks() as u64, self.spec.layers, self.network().is_some());
+        let (ranks, layers, network) = (self.arenas() as u64, self.spec.layers, self.network().is_some());
         let rows = beyond(ranks, layout.arena_bytes(), passes, layers, network);
         let libraries = self.row().has_own_memory().then_some(("device.libraries", self.held.card));
         for (name, bytes) in libraries.into_iter().chain(rows) {
@@ -124,6 +124,11 @@ impl RunShape {
     /// Returns the number of training ranks; 1 if nothing is trained.
     fn ranks(&self) -> usize {
         self.training.as_ref().map_or(1, |training| training.share.ranks)
+    }
+
+    /// Returns the number of ranks that have an arena of this layout.
+    fn arenas(&self) -> usize {
+        self.ranks() + self.training.as_ref().map_or(0, Training::rollout_ranks)
     }
 
     /// Returns the scratch of the model that needs the most: operations use it one at a time.
@@ -225,8 +230,8 @@ impl RunShape {
     /// rank: gradients and weights of owned elements, a pass's row gradients, its shard of a reference, and in a save
     /// the optimizer's states. Cards read each other's memory without the host's. `None` for one rank.
     fn others_bytes(&self) -> Option<u64> {
-        let Training { share, hosts, rollout_ranks, .. } = self.training.as_ref()?;
-        let ranks = share.ranks + rollout_ranks;
+        let training = self.training.as_ref()?;
+        let (Training { share, hosts, .. }, ranks) = (training, self.arenas());
         if ranks == 1 {
             return None;
         }
@@ -254,25 +259,23 @@ impl RunShape {
             }
             false => 0,
         };
-        // A rank that only samples copies what is trained.
+        // A rank that only samples copies what is trained; of another host it is mapped twice, as above.
         let copied = |role: &RoleShape| {
             let trained = if role.lora.is_some() { 4 } else { role.weights.bytes() };
-            role.trained().elements * trained
+            role.trained().elements * trained * if hosts.count > 1 { 2 } else { 1 }
         };
-        let copied = self.roles().first().filter(|_| *rollout_ranks > 0).map_or(0, copied);
+        let reads = training.rollout_ranks() > 0 && self.row().reads_ranks_in_place;
+        let copied = self.roles().first().filter(|_| reads).map_or(0, copied);
         Some(others.max(copied) + ranks as u64 * (WINDOW_OF_A_RANK + FAULT_AROUND))
     }
 
     /// Returns how many copies of exchanged samples there are.
     fn exchanged_copies(&self) -> u64 {
-        let Some(Training { hosts, rollout_ranks, .. }) = &self.training else { return 1 };
-        match (hosts.count, rollout_ranks) {
-            (1, 0) => 1,
-            // From ranks that sample to those that train once more.
-            (1, _) => 2,
-            // Two more between hosts: with data of the host's other ranks, and with that of other hosts.
-            _ => 3,
-        }
+        let Some(training) = &self.training else { return 1 };
+        // Two more between hosts: with data of the host's other ranks, and with that of other hosts.
+        let between = if training.hosts.count > 1 { 2 } else { 0 };
+        // From ranks that sample to those that train once more.
+        1 + between + u64::from(training.rollout_ranks() > 0)
     }
 
     /// Returns the bytes of all ranks' samples, in transit and as they are read. Episodes include their prompts.
@@ -382,7 +385,7 @@ impl RunShape {
         row("cuda.files", "device", Place::Process, self.held.files.0);
         row("cuda.shared", "device", Place::Process, self.held.shared.0);
         if let Some(training) = &self.training {
-            training_rows(layout, training.share.ranks + training.rollout_ranks, training.trackers);
+            training_rows(layout, self.arenas(), training.trackers);
             host_row(layout, "teacher.requests", "rl", Place::Heap, training.teacher_requests.0);
             host_row(layout, "teacher.spans", "rl", Place::Heap, training.aligned_bytes());
             if training.estimator > Bytes(0) {

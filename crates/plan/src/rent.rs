@@ -56,7 +56,7 @@ pub fn offers(run: &RunSpec, facts: &Facts, ranks: &[usize], host: Option<&Limit
 
 fn offer(run: &RunSpec, facts: &Facts, card: Card, ranks: usize, host: Option<&Limit>) -> Result<Offer> {
     let hosts = Hosts::one(ranks);
-    let facts = Facts { share: hosts.share(), hosts, card: Some(card), ..*facts };
+    let facts = Facts { share: hosts.share(), hosts, trainers: hosts, card: Some(card), ..*facts };
     let mut limits = limits_of_card(&card);
     limits.host = host.cloned();
     let report = plan_without_hints(run, &facts, &limits)?;

@@ -333,7 +333,7 @@ impl RunShape {
         let update = |mode, packing: Packing| UpdateShape {
             pass: PassShape { mode, packing, limits: training.pack.pass_of(packing.heads) },
             share: training.share,
-            spread: if training.hosts.count > 1 { Spread::Hosts } else { Spread::Host },
+            spread: if training.trainers.count > 1 { Spread::Hosts } else { Spread::Host },
             cut: training.cut,
             dtypes: training.dtypes,
             offloads_states: training.offload.optimizer,

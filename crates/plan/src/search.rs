@@ -190,7 +190,7 @@ impl Planner<'_> {
 
     fn summing(&self, run: &RunSpec) -> Summing {
         let fold = run.train.fold as usize;
-        Summing { partial: partial_of(run), fold, near: self.facts.hosts.folds(fold) }
+        Summing { partial: partial_of(run), fold, near: self.facts.trainers.folds(fold) }
     }
 
     fn target(&self) -> Target {
@@ -224,6 +224,7 @@ impl Planner<'_> {
             },
             share: self.facts.share,
             hosts: self.facts.hosts,
+            trainers: self.facts.trainers,
             exchange: run.run.exchange,
             cut: match run.train.cut_multiple {
                 Auto::Auto => Cut::auto(self.row.cut_rows),
@@ -244,7 +245,6 @@ impl Planner<'_> {
             sequences,
             response_tokens: response_tokens(run, self.facts),
             policy_lag: if run.samples() { run.rollout.policy_lag as usize } else { 0 },
-            rollout_ranks: run.run.rollout_ranks as usize,
             ahead: if run.samples() { run.rollout.ahead as usize } else { 0 },
             carried: if run.samples() {
                 let begun = if run.arrives_midway() { run.sequences_per_step() as usize } else { 0 };

@@ -53,6 +53,8 @@ pub struct Training {
     /// This rank's share of gradients and states.
     pub share: Share,
     pub hosts: Hosts,
+    /// The hosts of the ranks that train, which `share` counts.
+    pub trainers: Hosts,
     /// How cards of different hosts exchange.
     pub exchange: Auto<Exchange>,
     pub cut: Cut,
@@ -84,8 +86,6 @@ pub struct Training {
     pub response_tokens: usize,
     /// Number of further steps that use the same rollout.
     pub policy_lag: usize,
-    /// Ranks that only sample, besides those of `share`.
-    pub rollout_ranks: usize,
     /// Number of rollouts that wait for the steps that train on them.
     pub ahead: usize,
     /// Sequences under way beyond those of a step, which go on in the next one.
@@ -124,6 +124,11 @@ impl TeacherRows {
 }
 
 impl Training {
+    /// Returns the number of ranks that only sample.
+    pub(crate) fn rollout_ranks(&self) -> usize {
+        self.hosts.ranks - self.trainers.ranks
+    }
+
     pub(crate) fn rollout_sequences(&self) -> usize {
         self.sequences * (1 + self.policy_lag)
     }

@@ -30,7 +30,7 @@ pub(crate) fn work(run: &RunSpec, facts: &Facts) -> Work {
         },
         weighs_merge: run.merge().is_auto(),
         ranks: facts.hosts.ranks.max(1) as f64,
-        hosts: facts.hosts,
+        hosts: facts.trainers,
     }
 }
 

@@ -25,6 +25,8 @@ pub struct Beat {
     /// Milliseconds spent waiting for other ranks: in all, and now (0 while it computes).
     pub waited_ms: u64,
     pub waiting_ms: u64,
+    /// What it waits for, from which rank and in which queue, if it says so; else empty.
+    pub waits_for: String,
     /// Memory of the rank's processes, and what its plan allows them.
     pub held_bytes: u64,
     pub planned_bytes: u64,

@@ -7,6 +7,8 @@
 //! through a mailbox that only its rank writes. Its waiting time is next to it, for supervisors to tell who computes.
 
 use crate::hosts::{Between, Callers, Door, Letter, Memory, OPEN_MAX, Reach};
+use crate::message::Way;
+use crate::pieces::{bundle, put, take, unbundle};
 use crate::place::Place;
 use crate::window::memory_file;
 use plimsoll_base::{Bytes, Error, Exit, Result};
@@ -77,8 +79,9 @@ pub struct Group {
 /// Where the ranks of a group are in the window.
 #[derive(Clone, Copy, Debug)]
 struct Within {
-    /// The window's rank that is the group's rank 0.
+    /// The window's rank that is the group's rank 0, and the ranks of this host before it.
     first: usize,
+    near_before: usize,
     /// Ranks of the window.
     ranks: usize,
     /// Which counter counts arrivals at the group's barriers.
@@ -93,7 +96,8 @@ struct Far {
     callers: Mutex<Option<Callers>>,
     /// Only at the first rank of a host.
     between: Option<Mutex<Between>>,
-    reach: OnceLock<Arc<Reach>>,
+    /// Shared with the parts of the group.
+    reach: Arc<OnceLock<Arc<Reach>>>,
 }
 
 impl Group {
@@ -124,13 +128,13 @@ impl Group {
             let mut callers =
                 callers.map_err(|err| Error::new("ranks-window", format!("its listener: {err}")))?;
             let is_first = group.near[0] == group.rank();
-            let open =
-                |callers: &mut Callers| Between::open(place, &letter, callers, longest, &|| group.check());
+            let how = (Way::Group, longest);
+            let open = |callers: &mut Callers| Between::open(place, &letter, callers, how, &|| group.check());
             // The other ranks of this host must not wait for it.
             let between = is_first.then(|| open(&mut callers)).transpose().inspect_err(|_| group.fail())?;
             let (letter, callers) = (Arc::new(letter), Mutex::new(Some(callers)));
-            group.far =
-                Some(Far { letter, callers, between: between.map(Mutex::new), reach: OnceLock::new() });
+            let reach = Arc::new(OnceLock::new());
+            group.far = Some(Far { letter, callers, between: between.map(Mutex::new), reach });
         }
         Ok(group)
     }
@@ -151,20 +155,37 @@ impl Group {
         let near = place.near();
         let words = SharedWords::map(file, words(place.ranks as usize, near.len()))?;
         let window = Watch { words: Arc::new(words) };
-        let within = Within { first: 0, ranks: place.ranks as usize, arrivals: ARRIVALS };
+        let within = Within { first: 0, near_before: 0, ranks: place.ranks as usize, arrivals: ARRIVALS };
         Ok(Group { place, near, window, far: None, delays: None, within })
     }
 
     /// Returns a part of the ranks as a group by itself, whose ranks count from 0. Its barriers and messages are among
-    /// them alone; a rank is in one part, and its calls on the part and on the whole follow one another.
+    /// them alone; a rank is in one part, and its calls on the part and on the whole follow one another. Every rank
+    /// must call it, before memory is opened.
     ///
-    /// Panics unless all ranks are on one host and this rank is in `part`.
-    pub fn part(&self, part: Range<usize>) -> Group {
-        assert!(self.far.is_none() && part.contains(&self.rank()), "rank {} of {part:?}", self.rank());
-        let (rank, ranks) = ((self.rank() - part.start) as u32, part.len() as u32);
-        let place = Place::on_one_host(rank, ranks, self.place.window.clone());
-        let within = Within { first: part.start, arrivals: ARRIVALS_OF_PART, ..self.within };
-        Group { near: place.near(), place, window: self.window.clone(), far: None, delays: None, within }
+    /// Errors: `ranks-unreachable`, `rank-lost`. Panics unless this rank is in `part`.
+    pub fn part(&self, part: Range<usize>) -> Result<Group> {
+        assert!(part.contains(&self.rank()), "rank {} of {part:?}", self.rank());
+        let place = self.place.within(&part);
+        let near_before = self.near.iter().filter(|rank| **rank < part.start).count();
+        let within = Within { first: part.start, near_before, arrivals: ARRIVALS_OF_PART, ..self.within };
+        let near = place.near();
+        let far = self.far.as_ref().filter(|_| near.len() < part.len());
+        let far = far.map(|far| self.far_of_part(far, &place, &part)).transpose()?;
+        Ok(Group { near, place, window: self.window.clone(), far, delays: None, within })
+    }
+
+    /// Connects the hosts of a part of the ranks, whose first ranks there speak for them.
+    fn far_of_part(&self, far: &Far, place: &Place, part: &Range<usize>) -> Result<Far> {
+        let letter = Arc::new(far.letter.to_part(part));
+        let open = |callers: &mut Callers| {
+            Between::open(place, &letter, callers, (Way::Part, OPEN_MAX), &|| self.check())
+        };
+        let is_first = place.near()[0] == place.rank as usize;
+        let mut callers = lock(&far.callers);
+        let between = is_first.then(|| open(callers.as_mut().expect("no memory is open yet"))).transpose();
+        let between = between.inspect_err(|_| self.fail())?.map(Mutex::new);
+        Ok(Far { letter, callers: Mutex::new(None), between, reach: Arc::clone(&far.reach) })
     }
 
     /// Makes each barrier wait up to 200 microseconds first, from a seed; for tests.
@@ -190,16 +211,20 @@ impl Group {
         &self.near
     }
 
-    /// Returns true if all hosts have equally many ranks, numbered consecutively.
-    pub fn is_even(&self) -> bool {
-        let (_, near) = self.hosts();
-        self.place.hosts.iter().enumerate().all(|(rank, host)| rank / near == *host as usize)
+    /// Returns the number of hosts of a part of the ranks, the most of them on one host, and whether all hosts have
+    /// equally many, numbered consecutively.
+    pub fn hosts_of(&self, part: Range<usize>) -> (usize, usize, bool) {
+        let Place { hosts, .. } = Place { rank: part.start as u32, ..self.place.clone() }.within(&part);
+        let on = |host: u32| hosts.iter().filter(|of| **of == host).count();
+        let count = hosts.iter().max().map_or(1, |last| *last as usize + 1);
+        let near = (0..count as u32).map(on).max().unwrap_or(1);
+        let counts_on = hosts.iter().enumerate().all(|(rank, host)| rank / near == *host as usize);
+        (count, near, counts_on && hosts.len() == count * near)
     }
 
-    /// Returns the number of hosts, and the most ranks on one of them.
-    pub fn hosts(&self) -> (usize, usize) {
-        let hosts = self.place.firsts().len();
-        (hosts, (0..hosts).map(|host| self.ranks_of(host).count()).max().unwrap_or(1))
+    /// Returns true if two ranks are on one host.
+    pub fn are_near(&self, one: usize, other: usize) -> bool {
+        self.place.hosts[one] == self.place.hosts[other]
     }
 
     /// Waits until every rank has called it equally often. Writes before it are visible to all after it.
@@ -401,65 +426,14 @@ impl Group {
 
     fn mailbox(&self, rank: usize) -> &[AtomicU64] {
         let place = self.near.iter().position(|near| *near == rank).expect("a rank of this host");
-        let Within { first, ranks, .. } = self.within;
-        &self.window.words()[STRIDE * (1 + ranks) + (first + place) * MAILBOX..][..MAILBOX]
+        let Within { near_before, ranks, .. } = self.within;
+        &self.window.words()[STRIDE * (1 + ranks) + (near_before + place) * MAILBOX..][..MAILBOX]
     }
 }
 
 /// Locks; a panic of another thread leaves plain data.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Concatenates messages, each after its length.
-fn bundle(all: &[Vec<u8>]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(all.iter().map(|one| 8 + one.len()).sum());
-    for one in all {
-        out.extend((one.len() as u64).to_le_bytes());
-        out.extend(one);
-    }
-    out
-}
-
-/// Reads what `bundle` wrote.
-///
-/// Errors: `rank-lost`.
-fn unbundle(mut bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
-    let mut all = Vec::new();
-    while !bytes.is_empty() {
-        let cut = bytes.split_first_chunk::<8>().and_then(|(length, rest)| {
-            rest.split_at_checked(usize::try_from(u64::from_le_bytes(*length)).ok()?)
-        });
-        let Some((one, rest)) = cut else {
-            return Err(crate::errors::lost("another host sent half a message"));
-        };
-        all.push(one.to_vec());
-        bytes = rest;
-    }
-    Ok(all)
-}
-
-/// Writes bytes into a mailbox that is large enough.
-fn put(mailbox: &[AtomicU64], bytes: &[u8]) {
-    let (whole, rest) = bytes.as_chunks::<8>();
-    let mut last = [0; 8];
-    last[..rest.len()].copy_from_slice(rest);
-    let words = whole.iter().copied().chain((!rest.is_empty()).then_some(last));
-    mailbox
-        .iter()
-        .zip(words)
-        .for_each(|(word, bytes)| word.store(u64::from_le_bytes(bytes), Ordering::Relaxed));
-}
-
-/// Reads `into.len()` bytes of a mailbox.
-fn take(mailbox: &[AtomicU64], into: &mut [u8]) {
-    let (whole, rest) = into.as_chunks_mut::<8>();
-    let mut words = mailbox.iter().map(|word| word.load(Ordering::Relaxed).to_le_bytes());
-    whole.iter_mut().zip(words.by_ref()).for_each(|(bytes, word)| *bytes = word);
-    if !rest.is_empty() {
-        let word = words.next().expect("a piece is a mailbox at most");
-        rest.copy_from_slice(&word[..rest.len()]);
-    }
 }
 
 /// How long a trainer has waited, as its supervisor reads it.
@@ -539,7 +513,7 @@ mod tests {
             run(ranks, |group| {
                 let rank = group.rank();
                 let of = if rank < cut { 0..cut } else { cut..ranks };
-                let part = group.part(of.clone());
+                let part = group.part(of.clone()).expect("all live");
                 assert_eq!((part.rank(), part.ranks()), (rank - of.start, of.len()));
                 for round in 0..20 {
                     for turn in 0..(1 + (round + of.start) % 4) {

@@ -18,6 +18,7 @@ mod launch;
 mod lines;
 mod link;
 mod message;
+mod pieces;
 mod place;
 mod rendezvous;
 mod survey;

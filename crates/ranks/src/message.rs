@@ -13,6 +13,8 @@ use std::path::PathBuf;
 pub(crate) enum Way {
     /// Exchange between the first ranks of hosts.
     Group,
+    /// The same, within a part of the ranks.
+    Part,
     /// Reads of the listener's memory.
     Read,
 }

@@ -2,6 +2,7 @@
 
 use plimsoll_base::{Error, Result};
 use std::fs::File;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
@@ -53,6 +54,20 @@ impl Place {
     pub fn near(&self) -> Vec<usize> {
         let own = self.hosts[self.rank as usize];
         (0..self.hosts.len()).filter(|&rank| self.hosts[rank] == own).collect()
+    }
+
+    /// Returns the place within a part of the ranks, which count from 0 there, as their hosts do.
+    pub(crate) fn within(&self, part: &Range<usize>) -> Place {
+        let mut seen: Vec<u32> = Vec::new();
+        let mut host = |of: &u32| {
+            let at = seen.iter().position(|host| host == of).unwrap_or_else(|| {
+                seen.push(*of);
+                seen.len() - 1
+            });
+            at as u32
+        };
+        let hosts = self.hosts[part.clone()].iter().map(&mut host).collect();
+        Place { rank: self.rank - part.start as u32, ranks: part.len() as u32, hosts, ..self.clone() }
     }
 
     /// Returns true if hosts count from 0 in the order of their first ranks.
@@ -139,6 +154,8 @@ mod tests {
         }
         assert_eq!((one.near(), two.near()), (vec![0, 1, 2, 3], vec![1, 2]));
         assert_eq!((one.firsts(), two.firsts()), (vec![0], vec![0, 1]));
+        let part = Place { rank: 3, ..two.clone() }.within(&(1..4));
+        assert_eq!((part.rank, part.ranks, part.hosts), (2, 3, vec![0, 0, 1]));
         for hosts in [vec![0, 1], vec![0, 2, 1, 0], vec![1, 0, 0, 0]] {
             let wrong = Place { hosts, ..two.clone() };
             assert_eq!(read(Place::variables(Some(&wrong))).expect_err("no hosts").slug, "ranks-environment");

@@ -317,10 +317,17 @@ impl Ranks {
         let is_cut_off = self.ranks.len() > 2 && self.ranks.iter().skip(1).all(is_silent);
         let cut_off =
             if is_cut_off { "; no rank is heard any more, so rank 0 may be the one cut off" } else { "" };
+        let is_waited_for = matches!(cause, Cause::Slow | Cause::Stopped);
+        let says = |other: &&Rank| {
+            is_waited_for && other.member.rank != rank.member.rank && !other.beat.waits_for.is_empty()
+        };
+        let waiter = self.ranks.iter().find(says).map_or(String::new(), |other| {
+            format!("; rank {} waits for {}", other.member.rank, other.beat.waits_for)
+        });
         let verdict = Verdict {
             member: rank.member.clone(),
             cause,
-            sentence: format!("{sentence}{cut_off}"),
+            sentence: format!("{sentence}{waiter}{cut_off}"),
             others: self.ranks.iter().filter(ended_alone).count() as u32,
         };
         self.verdict = true;

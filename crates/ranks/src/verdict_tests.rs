@@ -225,6 +225,10 @@ fn one_that_computes_while_the_others_wait_is_named_once_and_ends_the_run_in_the
         "rank 1 (host a, pid 101) is too slow: the others waited 600 s for its trainer, pid 7, in step 3 of 9, phase update; \
          3 other ranks ended for it"
     );
+    // Only what another rank needs of it counts.
+    let told = wait_for_rank_1(8 * SECOND, 20, Beat { waits_for: "itself".into(), ..slow.clone() });
+    let [_, (8, News::Verdict(verdict))] = &told[..] else { panic!("{told:?}") };
+    assert!(!verdict.sentence.contains("waits for"), "{verdict:?}");
     // A shorter wait is announced before it ends the run.
     let told = wait_for_rank_1(8 * SECOND, 20, slow.clone());
     assert!(matches!(&told[..], [(4, News::Slow(_)), (8, News::Verdict(_))]), "{told:?}");

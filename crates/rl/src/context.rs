@@ -32,6 +32,8 @@ pub struct StepContext<'s> {
     pub buffer: &'s mut RolloutBuffer,
     /// Called as each part of the step begins.
     pub edge: &'s mut dyn FnMut(Doing),
+    /// Called with what this rank needs of another, before it waits for it.
+    pub waits: &'s mut dyn FnMut(String),
 }
 
 /// The next prompt of the data, and the random numbers of the next sample: counters that a checkpoint keeps.

@@ -26,10 +26,10 @@ pub fn without_library(dev: &dyn Device, run: &RunSpec, group: Option<&Group>) -
     Some(format!("warning: cards of different hosts exchange over sockets: {}", error.message))
 }
 
-/// Returns the hosts of the ranks for the plan, which is made for the host with the most ranks.
-pub fn hosts_of(group: &Group) -> Hosts {
-    let (count, near) = group.hosts();
-    Hosts { count, near, are_even: group.is_even(), ..Hosts::one(group.ranks()) }
+/// Returns the hosts of some ranks for the plan, which is made for the host with the most of them.
+pub fn hosts_of(group: &Group, part: Range<usize>) -> Hosts {
+    let (count, near, are_even) = group.hosts_of(part.clone());
+    Hosts { count, near, are_even, ..Hosts::one(part.len()) }
 }
 
 /// Returns the least host and device limits over all ranks, so that all ranks make one plan.

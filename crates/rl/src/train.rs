@@ -21,7 +21,7 @@ use plimsoll_infer::bound::Sources;
 use plimsoll_infer::sampler::sampling;
 use plimsoll_memory::host::{Host, Rss};
 use plimsoll_memory::{Arena, Limits};
-use plimsoll_plan::{Hosts, PlanReport, RoleName, Share, check_lengths, devices, plan_with};
+use plimsoll_plan::{Facts, Hosts, PlanReport, RoleName, Share, check_lengths, devices, plan_with};
 use plimsoll_ranks::Group;
 use plimsoll_run::ending::Summary;
 use plimsoll_run::events::Observer;
@@ -59,9 +59,10 @@ pub fn train(
         None => Session::open(&run)?,
     };
     let (rank, ranks) = group.map_or((0, 1), |group| (group.rank(), group.ranks()));
-    session.facts.hosts = group.map_or(Hosts::one(1), ranks::hosts_of);
-    session.facts.share = share_of_trainers(&run, &session.facts.hosts, Share { rank, ranks })?;
-    let (apart, schedule) = (Apart::of(&run, group), WeightArrivals::of(&run)?);
+    let hosts = |ranks| group.map_or(Hosts::one(ranks), |group| ranks::hosts_of(group, 0..ranks));
+    let share = share_of_trainers(&run, &hosts(ranks), Share { rank, ranks })?;
+    session.facts = Facts { hosts: hosts(ranks), share, trainers: hosts(share.ranks), ..session.facts };
+    let (apart, schedule) = (Apart::of(&run, group)?, WeightArrivals::of(&run)?);
     let rewards =
         checks.rewards(&run, &session.first_columns(&run)?)?.expect("they are started before training");
     let estimator = checks.estimator(&run, rank, rewards.words())?;

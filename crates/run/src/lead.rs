@@ -294,6 +294,11 @@ impl<'scope> Lead<'_, '_, 'scope, '_> {
         self.watch.begin(doing, step, || (self.begun.card)());
     }
 
+    /// Records what this rank needs of another, until the next part of a step begins.
+    pub fn waits_for(&mut self, whom: String) {
+        self.watch.waits_for(whom);
+    }
+
     /// Records a step, which counts as done and is reported even if the previous step's checkpoint failed.
     ///
     /// Errors: those of the save; those of `DeadSteps` after too many dead steps in a row.

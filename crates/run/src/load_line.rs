@@ -162,8 +162,15 @@ impl Watch {
         let status = &mut self.status.status;
         (status.phase, status.step, status.rss, status.workers_bytes) =
             (doing, step, rss, self.workers_bytes);
+        status.waits_for.clear();
         self.status.write();
         self.spent += started.elapsed();
+    }
+
+    /// Writes down what this rank needs of another.
+    pub(crate) fn waits_for(&mut self, whom: String) {
+        self.status.status.waits_for = whom;
+        self.status.write();
     }
 
     /// Ends a step: returns its readings, the trend at every `TREND_EVERY` steps, and a warning for each exceeded row.

@@ -34,6 +34,8 @@ pub struct Status {
     /// The step in progress, or the last one.
     pub step: u32,
     pub steps: u32,
+    /// What the rank needs of another, once it waits for that; else empty.
+    pub waits_for: String,
     /// Resident memory of the trainer when `phase` began.
     pub rss: Rss,
     /// Resident memory of the worker processes, read once per step.

@@ -174,6 +174,7 @@ impl<'r> Run<'r> {
             cursor: self.cursor,
             buffer: &mut self.buffer,
             edge: &mut |_| {},
+            waits: &mut |_| {},
         };
         let done = body(&mut cx);
         self.cursor = cx.cursor;

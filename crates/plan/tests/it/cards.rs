@@ -71,6 +71,7 @@ fn more_ranks_and_faster_cards_take_less_time() {
     let over = |network: Option<&str>| {
         let mut case = run().ranks(8);
         case.facts.hosts = Hosts::even(2, 4, network).expect("a rate");
+        case.facts.trainers = case.facts.hosts;
         case.facts.card = Some(Card::parse("h100").expect("a card"));
         step_s(&case.plan("device=80GiB,host=8TiB,disk=1024TiB"))
     };

@@ -70,6 +70,7 @@ fn facts(run: &RunSpec) -> Facts {
         },
         share: Share::WHOLE,
         hosts: Hosts::one(1),
+        trainers: Hosts::one(1),
         card: None,
         models: PerRole::none()
             .with(RoleName::Critic, run.needs.critic.then_some(spec))
@@ -106,7 +107,7 @@ impl Case {
     /// Its ranks on one host, of which the first is planned.
     pub fn ranks(mut self, ranks: usize) -> Case {
         let hosts = Hosts::one(ranks);
-        (self.facts.hosts, self.facts.share) = (hosts, hosts.share());
+        (self.facts.hosts, self.facts.trainers, self.facts.share) = (hosts, hosts, hosts.share());
         self
     }
 }

@@ -3,6 +3,7 @@
 
 use crate::carry::as_after;
 use crate::common::command;
+use crate::hosts::{as_host, by_flags, end_well};
 use crate::ranks::{ended, left};
 use crate::run::{FIRST, Run, SMALL, kill, python_is_there, refs, region};
 use std::process::Stdio;
@@ -66,6 +67,52 @@ fn a_run_goes_on_apart_and_together() {
         folder.train(&dir, &[&sets[..], &more, &["--resume"]].concat());
         assert_eq!(left(&folder, &dir), left(&folder, "whole"), "from step {step}: {more:?}");
     }
+}
+
+/// Ranks that only train on one host or on two, and ranks that only sample next to them or on a host of their own.
+#[test]
+fn ranks_apart_on_several_hosts_make_the_run_of_one_rank() {
+    let Some(host) = as_host() else { return };
+    let folder = Run::new(SMALL);
+    let spread = [((2, 2), 1), ((4, 2), 2), ((4, 2), 1), ((3, 3), 2)];
+    for (name, sets) in [
+        ("plain", &["data.eval=builtin:addition", "eval.prompts_max=7", "checkpoint.every=2"][..]),
+        ("critic", &["method=ppo", "loss.kl_coef=0.05", "rollout.ahead=2"]),
+        ("adapters", &["lora.rank=4", "lora.merge=true"]),
+        ("fold", &["train.fold=2", "train.gradient_wire=bf16"]),
+    ] {
+        let sets = [&AHEAD[..], sets].concat();
+        folder.train(name, &sets);
+        let whole = left(&folder, name);
+        for (ranks, apart) in spread {
+            let (dir, apart) = (format!("{name}-{ranks:?}-{apart}"), format!("run.rollout_ranks={apart}"));
+            end_well(by_flags(&host, &folder, &dir, ranks, &[&sets[..], &[&*apart]].concat()), &dir);
+            assert_eq!(left(&folder, &dir), whole, "{dir}");
+        }
+    }
+}
+
+/// A host with ranks that only sample dies, and all start again, as a launcher does it.
+#[test]
+fn a_host_of_ranks_that_sample_is_lost_and_the_run_goes_on_with_its_bits() {
+    let Some(host) = as_host() else { return };
+    let folder = Run::new(SMALL);
+    let sets = [&AHEAD[..], &["train.steps=60", "checkpoint.every=1", "checkpoint.keep=2"]].concat();
+    folder.train("whole", &sets);
+    let words = [&sets[..], &["run.rollout_ranks=1"]].concat();
+    let mut all = by_flags(&host, &folder, "out", (2, 2), &words);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !folder.path("out/checkpoints/latest").exists() {
+        assert!(Instant::now() < deadline, "no checkpoint");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    all.pop().expect("two hosts").kill();
+    let (code, said) = all.pop().expect("two hosts").end();
+    assert_eq!(code, Some(5), "{said}");
+    assert!(said.contains("error[rank-lost]: rank 1 (host "), "{said}");
+    let again = [&words[..], &["--resume"]].concat();
+    end_well(by_flags(&host, &folder, "out", (2, 2), &again), "again");
+    assert_eq!(left(&folder, "out"), left(&folder, "whole"));
 }
 
 /// Kills the trainer of `rank` once there is a checkpoint. Returns what the run said, if it was in time.
@@ -141,7 +188,16 @@ fn the_plan_has_what_is_copied_and_other_ways_are_refused() {
         (&["run.rollout_ranks=2", "rollout.ahead=1", "--ranks=2"], "no rank is left to train"),
         (&["run.rollout_ranks=1", "rollout.ahead=1"], "start more ranks, such as --ranks 2"),
         (&["run.rollout_ranks=1", "rollout.ahead=1", "--ranks=3", "run.zero_stage=3"], "not-built"),
-        (&["run.rollout_ranks=1", "rollout.ahead=1", "--hosts=2", "--ranks-per-host=2"], "on 2 hosts"),
+        (
+            &[
+                "run.rollout_ranks=1",
+                "rollout.ahead=1",
+                "rollout.arrivals=tick",
+                "--hosts=2",
+                "--ranks-per-host=2",
+            ],
+            "`run.rollout_ranks` with rollout.arrivals = \"tick\" on 2 hosts is not built yet",
+        ),
     ] {
         folder.plan_refused(sets, 2, &[what]);
     }

@@ -22,7 +22,7 @@ pub fn as_host() -> Option<Vec<&'static str>> {
 }
 
 /// A process on a host.
-struct Started {
+pub struct Started {
     child: Child,
 }
 
@@ -42,7 +42,12 @@ impl Started {
         Started { child: child.expect("unshare runs") }
     }
 
-    fn end(self) -> (Option<i32>, String) {
+    /// Kills it, and all of its namespace with it.
+    pub fn kill(mut self) {
+        self.child.kill().and_then(|()| self.child.wait()).expect("it lives");
+    }
+
+    pub fn end(self) -> (Option<i32>, String) {
         ended(self.child.wait_with_output().expect("it ends"))
     }
 }
@@ -50,7 +55,7 @@ impl Started {
 const TOKEN: (&str, &str) = ("PLIMSOLL_TOKEN", "of a test");
 
 /// Starts `ranks` ranks on `hosts` hosts by flags.
-fn by_flags(
+pub fn by_flags(
     host: &[&str],
     folder: &Run,
     dir: &str,
@@ -72,7 +77,7 @@ fn by_flags(
     all
 }
 
-fn end_well(all: Vec<Started>, what: &str) {
+pub fn end_well(all: Vec<Started>, what: &str) {
     for (code, said) in all.into_iter().map(Started::end) {
         assert_eq!(code, Some(0), "{what}: {said}");
         assert!(!said.contains("over-the-line"), "{what}: {said}");

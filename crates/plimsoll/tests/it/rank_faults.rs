@@ -131,6 +131,29 @@ fn the_rows_of_a_live_run_say_what_its_ranks_do_and_a_stopped_one_ends_it() {
 }
 
 #[test]
+fn who_waits_for_a_stopped_rank_and_in_which_queue_is_named() {
+    for (rank, needs, full) in [(1, "rollout", 0), (0, "weights", 1)] {
+        let folder = Run::new(SMALL);
+        let apart = ["rollout.ahead=1", "run.rollout_ranks=1", "rollout.max_new_tokens=24"];
+        let mut run = endless(&folder, &[&["--wait-seconds=6"], &apart[..]].concat());
+        until("what ranks do", || folder.path("out/ranks.json").exists().then_some(()));
+        let pid = trainer(&folder, rank, 2).expect("it lives");
+        kill("-STOP", pid);
+        until("an end", || run.child.try_wait().expect("a child"));
+        let words = text(&run.end().stderr);
+        let sentence = format!("was stopped: a signal stopped its trainer, pid {pid}, for 6 s, in step ");
+        assert!(
+            words.contains(&format!("error[rank-lost]: rank {rank} (host ")) && words.contains(&sentence),
+            "{words}"
+        );
+        let other = 1 - rank;
+        assert!(words.contains(&format!("; rank {other} waits for the {needs} of step ")), "{words}");
+        let queue = format!(" from rank {rank} (queue `rollouts`, {full} of 1 places full); 1 other rank");
+        assert!(words.contains(&queue), "{words}");
+    }
+}
+
+#[test]
 fn a_killed_rank_is_named_whichever_it_is() {
     for rank in [0, 1] {
         let folder = Run::new(SMALL);

@@ -38,14 +38,15 @@ struct Lane {
 }
 
 impl Between {
-    /// Connects the first ranks of all hosts within `longest`; each dials the hosts before it, and polls `check`.
+    /// Connects the first ranks of all hosts for `way` within `longest`; each dials the hosts before it, and polls
+    /// `check`.
     ///
     /// Errors: `ranks-unreachable`; those of `check`.
     pub(crate) fn open(
         place: &Place,
         letter: &Letter,
         callers: &mut Callers,
-        longest: Duration,
+        (way, longest): (Way, Duration),
         check: &dyn Fn() -> Result<()>,
     ) -> Result<Between> {
         let firsts = place.firsts();
@@ -53,7 +54,7 @@ impl Between {
         let target =
             |rank: &usize| Target { address: letter.ranks[*rank].0, who: letter.ranks[*rank].1.clone() };
         let before: Vec<Target> = firsts[..own].iter().map(target).collect();
-        let dialled = dial_within(&before, &letter.token()?, (place.rank, Way::Group), longest, check)?;
+        let dialled = dial_within(&before, &letter.token()?, (place.rank, way), longest, check)?;
         let mut hosts: Vec<Option<Lane>> =
             dialled.into_iter().map(|stream| Some(Lane::new(stream))).collect();
         hosts.resize_with(firsts.len(), || None);
@@ -66,9 +67,9 @@ impl Between {
             }
             callers.sleep();
             // Ranks that come to read must wait for the door.
-            let expects = |rank: u32, way: Way| {
+            let expects = |rank: u32, its: Way| {
                 let is_later = firsts[own + 1..].contains(&(rank as usize));
-                (is_later && way == Way::Group).then(|| letter.ranks[rank as usize].1.clone())
+                (is_later && its == way).then(|| letter.ranks[rank as usize].1.clone())
             };
             for Caller { rank, stream } in callers.turn(&expects) {
                 let host = firsts.iter().position(|first| *first == rank as usize);

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
@@ -32,6 +33,11 @@ impl Letter {
     pub(crate) fn of(members: &[Member], token: &Token) -> Letter {
         let ranks = members.iter().map(|member| (member.address, member.words())).collect();
         Letter { ranks, token: token.to_hex() }
+    }
+
+    /// Returns the letter to a part of the ranks.
+    pub(crate) fn to_part(&self, part: &Range<usize>) -> Letter {
+        Letter { ranks: self.ranks[part.clone()].to_vec(), token: self.token.clone() }
     }
 
     /// Writes the letter where only processes of this user can read it.

@@ -90,6 +90,40 @@ fn every_rank_has_the_bytes_of_every_rank_wherever_it_is() {
     }
 }
 
+/// Parts of the ranks, on one host or on several, exchange in their own time and with all.
+#[test]
+fn parts_of_the_ranks_exchange_wherever_they_are() {
+    for (hosts, cut) in [(&[0, 1][..], 1), (&[0, 0, 1, 1], 3), (&[0, 0, 1, 1], 1), (&[0, 1, 1, 0, 2], 2)] {
+        Run::new(hosts).run(|group| {
+            let rank = group.rank();
+            let of = if rank < cut { 0..cut } else { cut..hosts.len() };
+            let part = group.part(of.clone()).expect("all live");
+            assert_eq!((part.rank(), part.ranks()), (rank - of.start, of.len()));
+            for round in 0..6 {
+                for turn in 0..(1 + (round + of.start) % 4) {
+                    let own = vec![rank as u8; 1 + turn * 300_000];
+                    let all = part.all_gather(&own).expect("all live");
+                    let ids: Vec<usize> = all.iter().map(|bytes| bytes[0].into()).collect();
+                    assert!(ids.into_iter().eq(of.clone()) && all.iter().all(|it| it.len() == own.len()));
+                    part.barrier().expect("all live");
+                    let near = part.near_gather(&own).expect("all live");
+                    assert_eq!(near.len(), part.near().len());
+                }
+                let all = group.all_gather(&[rank as u8, round as u8]).expect("all live");
+                assert!(all.iter().map(|it| usize::from(it[0])).eq(0..hosts.len()), "{hosts:?} {round}");
+            }
+        });
+    }
+}
+
+#[test]
+fn a_part_knows_its_hosts() {
+    let spreads =
+        Run::new(&[0, 0, 1, 1]).run(|group| [0..4, 0..3, 0..2, 1..4, 2..4].map(|part| group.hosts_of(part)));
+    let expect = [(2, 2, true), (2, 2, false), (1, 2, true), (2, 2, false), (1, 2, true)];
+    assert!(spreads.iter().all(|spread| *spread == expect), "{spreads:?}");
+}
+
 /// Bytes of a rank's memory in a round.
 fn at(rank: usize, round: usize, offset: usize) -> u8 {
     (offset.wrapping_mul(131) ^ (offset >> 9) ^ (rank * 57) ^ (round * 11)) as u8

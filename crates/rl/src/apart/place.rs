@@ -12,16 +12,26 @@ pub struct Apart {
     own: Group,
     trainers: usize,
     trains: bool,
+    /// The rank whose weights each rank that samples copies: one of its host, where one of those trains.
+    sources: Vec<usize>,
 }
 
 impl Apart {
-    /// Parts the ranks of `group`; `None` where every rank does both.
-    pub fn of(run: &RunSpec, group: Option<&Group>) -> Option<Apart> {
-        let group = group.filter(|_| run.run.rollout_ranks > 0)?;
+    /// Parts the ranks of `group`; `None` where every rank does both. Every rank must call it, before memory is opened.
+    ///
+    /// Errors: `ranks-unreachable`, `rank-lost`.
+    pub fn of(run: &RunSpec, group: Option<&Group>) -> Result<Option<Apart>> {
+        let Some(group) = group.filter(|_| run.run.rollout_ranks > 0) else { return Ok(None) };
         let trainers = group.ranks() - run.run.rollout_ranks as usize;
         let trains = group.rank() < trainers;
-        let own = group.part(if trains { 0..trainers } else { trainers..group.ranks() });
-        Some(Apart { own, trainers, trains })
+        let own = group.part(if trains { 0..trainers } else { trainers..group.ranks() })?;
+        let sources = (trainers..group.ranks()).map(|sampler| {
+            let near: Vec<usize> = (0..trainers).filter(|of| group.are_near(*of, sampler)).collect();
+            // They take turns.
+            let turn = sampler - trainers;
+            near.get(turn % near.len().max(1)).copied().unwrap_or(turn % trainers)
+        });
+        Ok(Some(Apart { own, trainers, trains, sources: sources.collect() }))
     }
 
     /// True if it only trains.
@@ -44,16 +54,17 @@ impl Apart {
         self.trainers
     }
 
-    /// Returns the rank whose weights this one copies: samplers take turns among the trainers.
-    pub(super) fn source(&self) -> usize {
-        self.own.rank() % self.trainers
+    /// Returns the ranks that sample, each with the one whose weights it copies.
+    pub(super) fn copies(&self) -> impl Iterator<Item = (usize, usize)> {
+        self.sources.iter().enumerate().map(|(sampler, source)| (self.trainers + sampler, *source))
     }
 }
 
 /// Returns the share of a rank in what is trained, of `share` in what all ranks do. One that only samples has the
 /// layout of the first.
 ///
-/// Errors: `bad-value` unless some ranks are left that train; `not-built`.
+/// Errors: `bad-value` unless some ranks are left that train; `not-built` where weights arrive by a clock that another
+/// host does not see.
 pub fn share_of_trainers(run: &RunSpec, hosts: &Hosts, share: Share) -> Result<Share> {
     let apart = run.run.rollout_ranks as usize;
     if apart == 0 {
@@ -65,8 +76,9 @@ pub fn share_of_trainers(run: &RunSpec, hosts: &Hosts, share: Share) -> Result<S
         return Err(Error::usage("bad-value", message)
             .hint(format!("start more ranks, such as --ranks {}, or set run.rollout_ranks = 0", apart + 1)));
     }
-    if hosts.count > 1 {
-        return Err(not_built(&format!("on {} hosts", hosts.count), "all ranks on one host"));
+    if hosts.count > 1 && run.arrives_midway() && run.follows().is_none() {
+        let with = format!("with rollout.arrivals = \"{}\" on {} hosts", run.rollout.arrivals, hosts.count);
+        return Err(not_built(&with, "all ranks on one host, or a schedule.jsonl of such a run"));
     }
     let ranks = share.ranks.min(hosts.ranks - apart);
     Ok(Share { rank: if share.rank < ranks { share.rank } else { 0 }, ranks })
@@ -78,9 +90,6 @@ pub fn share_of_trainers(run: &RunSpec, hosts: &Hosts, share: Share) -> Result<S
 pub fn check(run: &RunSpec, shape: &RunShape) -> Result<()> {
     if run.run.rollout_ranks == 0 {
         return Ok(());
-    }
-    if !plimsoll_devices::of(shape.target.kind).reads_ranks_in_place {
-        return Err(not_built("on a card", "run.device = \"cpu\""));
     }
     let is_spread = |training: &Training| training.offload.weights && training.share.ranks > 1;
     match shape.training.as_ref().is_some_and(is_spread) {

@@ -37,6 +37,8 @@ pub(crate) fn step<'a>(
             (false, Some(flow)) => first(trainer, cx, with, flow),
             (false, None) => draw(trainer, cx, with, (step, of_step)),
         };
+        let there = cx.buffer.ahead.num_there();
+        say_whom(cx, apart, (step, of_step), there);
         hand_over(trainer, with, cx, own, of, &mut gathered)?;
     }
     let (made, own) = match (apart.trains(), flow) {
@@ -55,6 +57,9 @@ pub(crate) fn step<'a>(
             }
         }),
     };
+    // Ranks that train have emptied a place, and those that sample have filled it.
+    let there = cx.buffer.ahead.num_there();
+    say_whom(cx, apart, (step, step + there), there.saturating_sub(u32::from(apart.trains())));
     let handed = hand_over(trainer, with, cx, own, of, &mut gathered);
     let mut report = made?;
     let trained = handed?.expect("the first rank trains");
@@ -68,6 +73,18 @@ pub(crate) fn step<'a>(
     gathered.ahead.iter_mut().for_each(|report| report.waiting = waiting);
     report.add_rollout(gathered, cx.run.rollout.group_size as usize);
     Ok(report)
+}
+
+/// Says what this rank needs before it can go on, the rollout of a step or the weights of this one, and how many
+/// places of the queue are full.
+fn say_whom(cx: &mut StepContext<'_>, apart: &Apart, (step, of_step): (u32, u32), full: u32) {
+    let places = cx.run.rollout.ahead;
+    let (what, of_step, from) = match apart.trains() {
+        true => ("rollout", of_step, apart.first_sampler()),
+        false => ("weights", step, 0),
+    };
+    let queue = format!("queue `rollouts`, {full} of {places} places full");
+    (cx.waits)(format!("the {what} of step {of_step} from rank {from} ({queue})"));
 }
 
 /// Calls `body` with the ranks that do the same as this one.

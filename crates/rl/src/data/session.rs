@@ -303,7 +303,8 @@ pub fn plan_run_with(
     let Known { mut facts, rows, assumed, not_checked, columns } = Known::of(run)?;
     // The layout is that of every rank.
     let share = share_of_trainers(run, &machine.hosts, machine.hosts.share())?;
-    (facts.share, facts.hosts) = (share, machine.hosts);
+    let of_trainers = machine.hosts.ranks - run.run.rollout_ranks as usize;
+    (facts.share, facts.hosts, facts.trainers) = (share, machine.hosts, machine.hosts.of_first(of_trainers));
     facts.card = machine.card;
     checks.rewards(run, &columns)?;
     checks.estimator(run, 0, &plimsoll_reward::Words::of_run())?;

@@ -24,6 +24,7 @@ use plimsoll_run::run_dir::RunDir;
 use plimsoll_run::scores::EvalReport;
 use plimsoll_run::status::Doing;
 use plimsoll_run::vitals::Vitals;
+use std::cell::RefCell;
 use std::time::Instant;
 
 impl LanguageRun<'_> {
@@ -31,7 +32,7 @@ impl LanguageRun<'_> {
         let started = Instant::now();
         let objective = self.objective.expect("a method that samples has an objective");
         let Session { data, text, model, .. } = &mut self.session;
-        let text = &*text;
+        let (text, said) = (&*text, RefCell::new(&mut *lead));
         let mut cx = StepContext {
             run: self.run,
             text,
@@ -44,7 +45,8 @@ impl LanguageRun<'_> {
             prompts: &mut |first, n| data.batch(text, first, n),
             cursor: self.cursor,
             buffer: &mut self.buffer,
-            edge: &mut |doing| lead.part(doing, n),
+            edge: &mut |doing| said.borrow_mut().part(doing, n),
+            waits: &mut |whom| said.borrow_mut().waits_for(whom),
         };
         let result = match self.trainer.apart {
             Some(with) => apart::step(&mut self.trainer, &mut cx, with, n),

@@ -92,6 +92,7 @@ fn facts(run: &RunSpec, model: &OpenModel) -> Facts {
         eval_prompts: 0,
         share: Share::WHOLE,
         hosts: Hosts::one(1),
+        trainers: Hosts::one(1),
         card: None,
         models: PerRole::none()
             .with(RoleName::Critic, run.needs.critic.then_some(spec))
@@ -176,6 +177,7 @@ impl World<'_, '_> {
             cursor: self.cursor,
             buffer: &mut self.buffer,
             edge: &mut |_| {},
+            waits: &mut |_| {},
         };
         let report = step(&mut self.trainer, &mut cx, number);
         self.cursor = cx.cursor;

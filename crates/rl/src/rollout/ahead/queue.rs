@@ -72,6 +72,11 @@ impl Ahead {
         self.waiting.len() as u32
     }
 
+    /// Returns how many steps have their samples, with those that the step being made has drawn.
+    pub(crate) fn num_there(&self) -> u32 {
+        self.num_waiting() + self.drawn.len() as u32
+    }
+
     /// Forgets what a failed step drew.
     pub(crate) fn begin(&mut self) {
         self.drawn.clear();
