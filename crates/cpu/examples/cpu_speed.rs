@@ -68,8 +68,7 @@ fn main() {
     let mut args = std::env::args().skip(1);
     let threads = args.next().and_then(|a| a.parse().ok()).unwrap_or(2);
     let filter = args.next().unwrap_or_default();
-    let isa =
-        std::env::var("PLIMSOLL_ISA").map_or(Isa::detect(), |name| Isa::parse(&name).expect("a known path"));
+    let isa = Isa::chosen().expect("a path of this machine");
     let pool = plimsoll_cpu::Pool::new(threads);
     let peak = peak::measure_flops(&pool, isa, 1.0);
     println!(

@@ -22,6 +22,14 @@ impl Isa {
         Isa::ALL.into_iter().find(|isa| isa.is_available()).unwrap_or(Isa::Scalar)
     }
 
+    /// Returns the path that `PLIMSOLL_ISA` names, or the fastest one where it is unset or empty.
+    ///
+    /// Errors: those of `parse`.
+    pub fn chosen() -> Result<Isa> {
+        let name = std::env::var("PLIMSOLL_ISA").unwrap_or_default();
+        if name.is_empty() { Ok(Isa::detect()) } else { Isa::parse(&name) }
+    }
+
     /// Returns the path with that name.
     ///
     /// Errors: `unknown-isa` for another name, `isa-unavailable` where the machine lacks the instructions.

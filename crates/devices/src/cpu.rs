@@ -26,14 +26,14 @@ pub(crate) static CPU: DeviceRow = DeviceRow {
     added_adapters: 1.0,
     staging: Bytes(0),
     network: None,
-    probe: || Ok(Probe { name: Isa::detect().name().into(), ..Probe::default() }),
+    probe: || Ok(Probe { name: Isa::chosen()?.name().into(), ..Probe::default() }),
     libraries: || Ok(String::new()),
     cards: Vec::new,
     free_memory: || None,
     rates: Rates::of_this_machine,
     peak: |threads, seconds, bytes| {
         let threads = Threads::new(threads);
-        Some([measure_flops(&threads, Isa::detect(), seconds), measure_bandwidth(&threads, bytes)])
+        Some([measure_flops(&threads, chosen(), seconds), measure_bandwidth(&threads, bytes)])
     },
     takes_head_dim,
     scratch: |spec, of| match of.rank_max {
@@ -53,8 +53,13 @@ pub fn scratch_of_matrices(matrices: &[(u64, u64)], threads: usize) -> Result<La
     CpuDevice::scratch_of_matrices(matrices, threads)
 }
 
+/// Returns the path in use; a wrong `PLIMSOLL_ISA` is refused where a device is opened or probed.
+pub(crate) fn chosen() -> Isa {
+    Isa::chosen().unwrap_or_else(|_| Isa::detect())
+}
+
 fn open(arena: &mut Arena, opening: &Opening<'_>) -> Result<BoxedDevice> {
-    let (bytes, threads, isa) = (Bytes(arena.map().used_bytes()), opening.threads, Isa::detect());
+    let (bytes, threads, isa) = (Bytes(arena.map().used_bytes()), opening.threads, Isa::chosen()?);
     let file = opening.group.map(|_| shared_file("plimsoll-arena")).transpose()?;
     let mut dev = match &file {
         None => CpuDevice::new(bytes, threads, isa)?,

@@ -4,6 +4,8 @@
 //! Every output is one chain over the whole reduced dimension, so no bit depends on M, on threads or on cuts.
 
 mod adapter;
+#[cfg(target_arch = "x86_64")]
+mod avx2;
 pub(crate) mod experts;
 mod merge;
 mod operand;
@@ -23,7 +25,7 @@ use crate::layouts::BLOCK_ROWS;
 use plimsoll_base::DType;
 use plimsoll_device::{Matrix, MatrixLayout, PANEL};
 use plimsoll_memory::Buf;
-use tile::{ALayout, Operands, TILE_PANELS, TILE_ROWS, TILE_WIDTH, Tile};
+use tile::{ALayout, Operands, TILE_PANELS, TILE_ROWS, TILE_WIDTH, Tile, tile_rows};
 
 /// Minimum tasks per thread, so that a slow core delays the others by only a few per cent.
 const TASKS_PER_THREAD: usize = 8;
@@ -121,8 +123,9 @@ unsafe fn rows_by_group<E: Operand, O: Lanes>(
     let b_panel = len.next_multiple_of(E::STEP) * PANEL;
     assert!(b.len() >= panels * b_panel, "operands of a tile");
     let mut tile = Tile::new();
-    for first in (0..rows).step_by(TILE_ROWS) {
-        let here = TILE_ROWS.min(rows - first);
+    let most = tile_rows(isa);
+    for first in (0..rows).step_by(most) {
+        let here = most.min(rows - first);
         let (a, a_layout) = (a.row(first), ALayout::Rows(a.stride()));
         let ops = Operands { a, a_layout, b: b.as_ptr(), b_panel, len };
         // SAFETY: the operands reach that far by the assertion; `CpuDevice::new` checked the path.
@@ -217,14 +220,14 @@ pub(crate) fn add_products<E: Operand, G: Lanes>(
     let panels = parts.n().div_ceil(PANEL);
     let groups = panels.div_ceil(TILE_PANELS);
     let wanted = (TASKS_PER_THREAD * dev.pool().threads()).div_ceil(groups);
-    let chunk = k.div_ceil(wanted).next_multiple_of(PANEL);
+    let (chunk, most) = (k.div_ceil(wanted).next_multiple_of(PANEL), tile_rows(dev.isa()));
     dev.pool().run(groups * k.div_ceil(chunk), &|task, _| {
         let (panel, first) = (task % groups * TILE_PANELS, task / groups * chunk);
         let here = TILE_PANELS.min(panels - panel);
         let (b, b_panel) = parts.dy_panel(panel, here);
         let mut tile = Tile::new();
-        for col in (first..k.min(first + chunk)).step_by(TILE_ROWS) {
-            let rows = TILE_ROWS.min(k - col);
+        for col in (first..k.min(first + chunk)).step_by(most) {
+            let rows = most.min(k - col);
             let ops = Operands {
                 a: parts.x_column(col, rows),
                 a_layout: ALayout::Packed,

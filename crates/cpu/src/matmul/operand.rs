@@ -2,7 +2,7 @@
 
 use super::tile::{Operands, TILE_PANELS, Tile, single, widened};
 #[cfg(target_arch = "x86_64")]
-use super::x86;
+use super::{avx2, x86};
 use crate::lanes::{LANES, Lanes, Scalar, simd_fn};
 use crate::{CpuDevice, Isa};
 use half::bf16;
@@ -49,7 +49,7 @@ impl Operand for bf16 {
                 #[cfg(target_arch = "x86_64")]
                 Isa::Avx512Bf16 => x86::pairs_avx512(rows, panels, ops, out),
                 #[cfg(target_arch = "x86_64")]
-                Isa::Avx2 => x86::widened_avx2(rows, panels, ops, out),
+                Isa::Avx2 => avx2::pairs(rows, panels, ops, out),
                 _ => widened(Scalar, rows, panels, ops, out),
             }
         }
@@ -76,7 +76,7 @@ impl Operand for f32 {
                 #[cfg(target_arch = "x86_64")]
                 Isa::Avx512Bf16 => x86::single_avx512(rows, panels, ops, out),
                 #[cfg(target_arch = "x86_64")]
-                Isa::Avx2 => x86::single_avx2(rows, panels, ops, out),
+                Isa::Avx2 => avx2::single(rows, panels, ops, out),
                 _ => single(Scalar, rows, panels, ops, out),
             }
         }

@@ -1,16 +1,17 @@
-//! The kernel: a tile of 8 rows by 3 panels, reduced over the whole of its inputs in one chain per output.
+//! The kernel: a tile of 8 or 16 rows by 3 panels, reduced over the whole of its inputs in one chain per output.
 //!
 //! A chain starts at zero and adds products in ascending order: one by one for f32, in pairs for bf16. So the bits of
 //! an output depend on its row of A, its lane of B and the instruction path, not on the tile that computes it.
 
 #![allow(clippy::needless_range_loop)] // Accumulators are arrays of registers, indexed alike by row and panel.
 
-use crate::Real;
 use crate::lanes::{LANES, Scalar, Simd};
+use crate::{Isa, Real};
 use half::bf16;
 use plimsoll_device::PANEL;
 
-pub(super) const TILE_ROWS: usize = 8;
+/// Most rows of a tile.
+pub(super) const TILE_ROWS: usize = PANEL;
 /// Panels of a tile: 24 accumulators of 32 registers.
 pub(super) const TILE_PANELS: usize = 3;
 pub(super) const TILE_WIDTH: usize = TILE_PANELS * PANEL;
@@ -19,6 +20,11 @@ pub(super) const PREFETCH_BYTES: usize = 1536;
 
 #[repr(align(64))]
 pub(crate) struct Tile(pub(super) [[f32; TILE_WIDTH]; TILE_ROWS]);
+
+/// Returns the rows of a path's tiles: a divisor of a panel's columns.
+pub(super) fn tile_rows(isa: Isa) -> usize {
+    if isa == Isa::Avx2 { TILE_ROWS } else { 8 }
+}
 
 impl Tile {
     pub(super) fn new() -> Tile {
@@ -58,7 +64,7 @@ pub(super) fn strides<E, const STEP: usize, const PACKED: bool>(ops: &Operands<E
 
 /// Prefetches the cache line `PREFETCH_BYTES` after `p`, which may point anywhere.
 #[inline(always)]
-fn prefetch<T>(p: *const T) {
+pub(super) fn prefetch<T>(p: *const T) {
     // SAFETY: a prefetch reads nothing that the program sees.
     #[cfg(target_arch = "x86_64")]
     unsafe {

@@ -1,9 +1,9 @@
-//! The kernel on x86-64: the dot product of pairs and fused multiply-adds.
+//! The kernel of AVX-512: the dot product of pairs and fused multiply-adds.
 
 #![allow(clippy::needless_range_loop)] // Accumulators are arrays of registers, indexed alike by row and panel.
 
-use super::tile::{ALayout, Operands, PREFETCH_BYTES, Pairs, Tile, block_single, single, strides, widened};
-use crate::lanes::{Avx2, Avx512, LANES};
+use super::tile::{ALayout, Operands, PREFETCH_BYTES, Tile, block_single, strides};
+use crate::lanes::{Avx512, LANES};
 use half::bf16;
 use plimsoll_device::PANEL;
 use std::arch::x86_64::*;
@@ -127,37 +127,4 @@ unsafe fn fma_avx512<const R: usize, const P: usize, const PACKED: bool>(
 ) {
     // SAFETY: this function runs only where its features are; the caller promises operands that reach over the tile.
     unsafe { block_single::<_, R, P, PACKED>(Avx512::new(), ops, out, 0, 0) }
-}
-
-/// # Safety
-/// As `Operand::tile`.
-#[target_feature(enable = "avx2,fma")]
-pub(super) unsafe fn single_avx2(rows: usize, panels: usize, ops: &Operands<f32>, out: &mut Tile) {
-    // SAFETY: this function runs only where its features are; the caller promises operands that reach over the tile.
-    unsafe { single(Avx2::new(), rows, panels, ops, out) }
-}
-
-/// # Safety
-/// As `Operand::tile`.
-#[target_feature(enable = "avx2,fma")]
-pub(super) unsafe fn widened_avx2(rows: usize, panels: usize, ops: &Operands<bf16>, out: &mut Tile) {
-    // SAFETY: this function runs only where its features are; the caller promises operands that reach over the tile.
-    unsafe { widened(Avx2::new(), rows, panels, ops, out) }
-}
-
-impl Pairs for Avx2 {
-    #[inline(always)]
-    unsafe fn load_pairs(self, p: *const bf16) -> ([__m256; 2], [__m256; 2]) {
-        // SAFETY: the caller promises 32 readable bf16; `self` exists, so the machine has AVX2.
-        unsafe {
-            let high = _mm256_set1_epi32(0xffff_0000_u32 as i32);
-            let (x, y) = (_mm256_loadu_si256(p.cast()), _mm256_loadu_si256(p.add(16).cast()));
-            let even = [_mm256_slli_epi32::<16>(x), _mm256_slli_epi32::<16>(y)];
-            let odd = [_mm256_and_si256(x, high), _mm256_and_si256(y, high)];
-            (
-                [_mm256_castsi256_ps(even[0]), _mm256_castsi256_ps(even[1])],
-                [_mm256_castsi256_ps(odd[0]), _mm256_castsi256_ps(odd[1])],
-            )
-        }
-    }
 }

@@ -163,6 +163,46 @@ fn bits_of_a_row_do_not_depend_on_m_or_threads() {
     }
 }
 
+/// One chain of fused multiply-adds along the middle index, from zero: what a path without a dot product of pairs does.
+fn chain(rows: usize, cols: usize, len: usize, term: impl Fn(usize, usize, usize) -> (f32, f32)) -> Vec<f32> {
+    let one = |i: usize| {
+        (0..len).fold(0.0f32, |sum, j| {
+            let (a, b) = term(i / cols, i % cols, j);
+            a.mul_add(b, sum)
+        })
+    };
+    (0..rows * cols).map(one).collect()
+}
+
+#[test]
+fn fused_sums_are_one_chain_in_ascending_order() {
+    // Every number of rows of a tile; K, N and M that are odd, and longer than what is widened at once.
+    let mut shapes: Vec<_> = (1..=17).map(|m| (m, 50, 261)).collect();
+    shapes.extend([(33, 20, 512), (30, 261, 17), (517, 18, 35)]);
+    for (isa, e) in [(Isa::Avx2, Bf16), (Isa::Avx2, F32), (Isa::Avx512Bf16, F32)] {
+        for &(m, n, k) in shapes.iter().filter(|_| isa.is_available()) {
+            let b = bench(isa, 2, (m, n, k), e, F32);
+            let (x, w) = (normal(1, m * k, 1.0, e), normal(2, n * k, 1.0, e));
+            let dy = normal(3, m * n, 1.0, e);
+            b.set("x", &x);
+            b.set("dy", &dy);
+            b.set_matrix("w", n, k, e, &w);
+            b.set_matrix("grad", n, k, e, &vec![0.0; n * k]);
+            let matrix = b.matrix("w", n, k, e);
+            b.dev.matmul(b.buf("x"), matrix, None, b.buf("y"), false);
+            b.dev.matmul_dx(b.buf("dy"), matrix, b.buf("dx"), false);
+            b.dev.matmul_dw(b.buf("dy"), b.buf("x"), b.matrix("grad", n, k, e), true, b.buf("pack"));
+            let what = format!("[{m}, {n}, {k}] {} on {}", e.name(), isa.name());
+            let y = chain(m, n, k, |i, j, l| (x[i * k + l], w[j * k + l]));
+            assert!(b.get("y") == y, "forward {what}");
+            let dx = chain(m, k, n, |i, j, l| (dy[i * n + l], w[l * k + j]));
+            assert!(b.get("dx") == dx, "dx {what}");
+            let dw = chain(n, k, m, |i, j, l| (dy[l * n + i], x[l * k + j]));
+            assert!(b.get_matrix("grad", n, k, e).0 == dw, "dw {what}");
+        }
+    }
+}
+
 #[test]
 fn bits_of_gradients_do_not_depend_on_threads() {
     let (m, n, k) = (77, 130, 75);
