@@ -30,6 +30,11 @@ impl Isa {
         if name.is_empty() { Ok(Isa::detect()) } else { Isa::parse(&name) }
     }
 
+    /// Returns the path in use; a wrong `PLIMSOLL_ISA` is refused where a device is opened or probed.
+    pub fn in_use() -> Isa {
+        Isa::chosen().unwrap_or_else(|_| Isa::detect())
+    }
+
     /// Returns the path with that name.
     ///
     /// Errors: `unknown-isa` for another name, `isa-unavailable` where the machine lacks the instructions.

@@ -33,7 +33,7 @@ pub(crate) static CPU: DeviceRow = DeviceRow {
     rates: Rates::of_this_machine,
     peak: |threads, seconds, bytes| {
         let threads = Threads::new(threads);
-        Some([measure_flops(&threads, chosen(), seconds), measure_bandwidth(&threads, bytes)])
+        Some([measure_flops(&threads, Isa::in_use(), seconds), measure_bandwidth(&threads, bytes)])
     },
     takes_head_dim,
     scratch: |spec, of| match of.rank_max {
@@ -51,11 +51,6 @@ pub(crate) static CPU: DeviceRow = DeviceRow {
 /// Errors: `size-overflow`.
 pub fn scratch_of_matrices(matrices: &[(u64, u64)], threads: usize) -> Result<Layout> {
     CpuDevice::scratch_of_matrices(matrices, threads)
-}
-
-/// Returns the path in use; a wrong `PLIMSOLL_ISA` is refused where a device is opened or probed.
-pub(crate) fn chosen() -> Isa {
-    Isa::chosen().unwrap_or_else(|_| Isa::detect())
 }
 
 fn open(arena: &mut Arena, opening: &Opening<'_>) -> Result<BoxedDevice> {

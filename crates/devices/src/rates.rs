@@ -3,8 +3,8 @@
 //! The module reads one file, `machine-NAME.json` in the user's cache folder, and writes it only on request. An
 //! unreadable file counts as no calibration: predictions then come from the table, and the plan says so.
 
-use crate::cpu::chosen;
 use plimsoll_base::{DType, Error, Result};
+use plimsoll_cpu::Isa;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -77,7 +77,7 @@ impl Rates {
 
     /// Returns this machine's rates: calibrated for this number of threads, or built in.
     pub fn of_this_machine(threads: usize) -> Rates {
-        let isa = chosen().name();
+        let isa = Isa::in_use().name();
         calibration_file(isa, threads)
             .and_then(|path| Rates::read(&path))
             .unwrap_or_else(|| Rates::built_in(isa, threads))
@@ -134,7 +134,7 @@ impl Rates {
 
     /// Returns the folder of this machine's rates, and the file in it.
     fn place(threads: usize) -> Result<(PathBuf, PathBuf)> {
-        let path = calibration_file(chosen().name(), threads).ok_or_else(|| {
+        let path = calibration_file(Isa::in_use().name(), threads).ok_or_else(|| {
             Error::new("calibration-not-stored", "neither XDG_CACHE_HOME nor HOME names a folder")
                 .hint("set XDG_CACHE_HOME to a folder that can be written")
         })?;

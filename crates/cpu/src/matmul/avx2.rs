@@ -116,7 +116,7 @@ struct Part {
 #[target_feature(enable = "avx2,fma")]
 unsafe fn widen(rows: usize, ops: &Operands<bf16>, first: usize, part: &Part) {
     let high = _mm256_set1_epi32(0xffff_0000_u32 as i32);
-    // SAFETY: the caller promises elements and room; packed A is padded to pairs and has 16 lanes from its panel's start.
+    // SAFETY: the caller promises elements and room; packed A is padded to pairs, with 16 lanes from its panel's start.
     unsafe {
         match ops.a_layout {
             ALayout::Rows(stride) => {
