@@ -232,7 +232,7 @@ unsafe fn odd<const P: usize>(b: *const bf16, b_panel: usize) -> [[__m256; 2]; P
 
 /// Eight pairs at any address of a bf16.
 #[derive(Clone, Copy)]
-#[repr(packed(2))]
+#[repr(Rust, packed(2))]
 struct Unaligned(__m256i);
 
 /// Adds one product to each sum.
