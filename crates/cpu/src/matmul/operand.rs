@@ -3,7 +3,7 @@
 use super::tile::{Operands, TILE_PANELS, Tile, single, widened};
 #[cfg(target_arch = "x86_64")]
 use super::{avx2, x86};
-use crate::lanes::{LANES, Lanes, Scalar, simd_fn};
+use crate::lanes::{LANES, Lanes, simd_fn};
 use crate::{CpuDevice, Isa};
 use half::bf16;
 use plimsoll_device::{Matrix, MatrixLayout, PANEL};
@@ -50,7 +50,7 @@ impl Operand for bf16 {
                 Isa::Avx512Bf16 => x86::pairs_avx512(rows, panels, ops, out),
                 #[cfg(target_arch = "x86_64")]
                 Isa::Avx2 => avx2::pairs(rows, panels, ops, out),
-                _ => widened(Scalar, rows, panels, ops, out),
+                _ => widened(rows, panels, ops, out),
             }
         }
     }
@@ -77,7 +77,7 @@ impl Operand for f32 {
                 Isa::Avx512Bf16 => x86::single_avx512(rows, panels, ops, out),
                 #[cfg(target_arch = "x86_64")]
                 Isa::Avx2 => avx2::single(rows, panels, ops, out),
-                _ => single(Scalar, rows, panels, ops, out),
+                _ => single(rows, panels, ops, out),
             }
         }
     }

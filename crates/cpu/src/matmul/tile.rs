@@ -80,7 +80,7 @@ pub(super) fn prefetch<T>(p: *const T) {
 /// # Safety
 /// As `Operand::tile`.
 #[inline(always)]
-pub(super) unsafe fn single<S: Simd>(s: S, rows: usize, panels: usize, ops: &Operands<f32>, out: &mut Tile) {
+pub(super) unsafe fn single(rows: usize, panels: usize, ops: &Operands<f32>, out: &mut Tile) {
     let packed = ops.a_layout == ALayout::Packed;
     for p in 0..panels {
         let mut r = 0;
@@ -88,10 +88,10 @@ pub(super) unsafe fn single<S: Simd>(s: S, rows: usize, panels: usize, ops: &Ope
         unsafe {
             while r < rows {
                 match (rows - r >= 4, packed) {
-                    (true, false) => block_single::<_, 4, 1, false>(s, ops, out, r, p),
-                    (true, true) => block_single::<_, 4, 1, true>(s, ops, out, r, p),
-                    (false, false) => block_single::<_, 1, 1, false>(s, ops, out, r, p),
-                    (false, true) => block_single::<_, 1, 1, true>(s, ops, out, r, p),
+                    (true, false) => block_single::<_, 4, 1, false>(Scalar, ops, out, r, p),
+                    (true, true) => block_single::<_, 4, 1, true>(Scalar, ops, out, r, p),
+                    (false, false) => block_single::<_, 1, 1, false>(Scalar, ops, out, r, p),
+                    (false, true) => block_single::<_, 1, 1, true>(Scalar, ops, out, r, p),
                 }
                 r += if rows - r >= 4 { 4 } else { 1 };
             }
@@ -139,35 +139,24 @@ pub(super) unsafe fn block_single<S: Simd, const R: usize, const P: usize, const
 }
 
 /// Loads sixteen pairs, widened: the even elements and the odd ones.
-pub(super) trait Pairs: Simd {
-    /// # Safety
-    /// `p` points to 32 readable bf16.
-    unsafe fn load_pairs(self, p: *const bf16) -> (Self::F, Self::F);
-}
-
-impl Pairs for Scalar {
-    #[inline(always)]
-    unsafe fn load_pairs(self, p: *const bf16) -> ([f32; LANES], [f32; LANES]) {
-        // SAFETY: the caller promises 32 readable bf16 at `p`.
-        let x = unsafe { p.cast::<[[bf16; 2]; LANES]>().read_unaligned() };
-        let (mut even, mut odd) = ([0.0; LANES], [0.0; LANES]);
-        for i in 0..LANES {
-            (even[i], odd[i]) = (Real::to_f32(x[i][0]), Real::to_f32(x[i][1]));
-        }
-        (even, odd)
+///
+/// # Safety
+/// `p` points to 32 readable bf16.
+#[inline(always)]
+unsafe fn load_pairs(p: *const bf16) -> ([f32; LANES], [f32; LANES]) {
+    // SAFETY: the caller promises 32 readable bf16 at `p`.
+    let x = unsafe { p.cast::<[[bf16; 2]; LANES]>().read_unaligned() };
+    let (mut even, mut odd) = ([0.0; LANES], [0.0; LANES]);
+    for i in 0..LANES {
+        (even[i], odd[i]) = (Real::to_f32(x[i][0]), Real::to_f32(x[i][1]));
     }
+    (even, odd)
 }
 
 /// # Safety
 /// As `Operand::tile`.
 #[inline(always)]
-pub(super) unsafe fn widened<S: Pairs>(
-    s: S,
-    rows: usize,
-    panels: usize,
-    ops: &Operands<bf16>,
-    out: &mut Tile,
-) {
+pub(super) unsafe fn widened(rows: usize, panels: usize, ops: &Operands<bf16>, out: &mut Tile) {
     let packed = ops.a_layout == ALayout::Packed;
     for p in 0..panels {
         let mut r = 0;
@@ -175,10 +164,10 @@ pub(super) unsafe fn widened<S: Pairs>(
         unsafe {
             while r < rows {
                 match (rows - r >= 4, packed) {
-                    (true, false) => block_widened::<_, 4, false>(s, ops, out, r, p),
-                    (true, true) => block_widened::<_, 4, true>(s, ops, out, r, p),
-                    (false, false) => block_widened::<_, 1, false>(s, ops, out, r, p),
-                    (false, true) => block_widened::<_, 1, true>(s, ops, out, r, p),
+                    (true, false) => block_widened::<4, false>(ops, out, r, p),
+                    (true, true) => block_widened::<4, true>(ops, out, r, p),
+                    (false, false) => block_widened::<1, false>(ops, out, r, p),
+                    (false, true) => block_widened::<1, true>(ops, out, r, p),
                 }
                 r += if rows - r >= 4 { 4 } else { 1 };
             }
@@ -189,20 +178,19 @@ pub(super) unsafe fn widened<S: Pairs>(
 /// # Safety
 /// As `Operand::tile`.
 #[inline(always)]
-unsafe fn block_widened<S: Pairs, const R: usize, const PACKED: bool>(
-    s: S,
+unsafe fn block_widened<const R: usize, const PACKED: bool>(
     ops: &Operands<bf16>,
     out: &mut Tile,
     r0: usize,
     p: usize,
 ) {
-    let (row, step) = strides::<bf16, 2, PACKED>(ops);
+    let (s, (row, step)) = (Scalar, strides::<bf16, 2, PACKED>(ops));
     let (mut a, mut b) = (ops.a.wrapping_add(r0 * row), ops.b.wrapping_add(p * ops.b_panel));
     let mut acc = [s.splat(0.0); R];
     // SAFETY: the caller promises operands that reach over the tile's rows, panels and `len`.
     unsafe {
         for _ in 0..ops.len / 2 {
-            let (even, odd) = s.load_pairs(b);
+            let (even, odd) = load_pairs(b);
             for r in 0..R {
                 let x = a.add(r * row).cast::<u32>().read_unaligned();
                 acc[r] = s.fma(s.splat(f32::from_bits(x << 16)), even, acc[r]);
@@ -212,7 +200,7 @@ unsafe fn block_widened<S: Pairs, const R: usize, const PACKED: bool>(
             b = b.wrapping_add(2 * PANEL);
         }
         if ops.len % 2 == 1 {
-            let (even, _) = s.load_pairs(b);
+            let (even, _) = load_pairs(b);
             for r in 0..R {
                 acc[r] = s.fma(s.splat(Real::to_f32(*a.add(r * row))), even, acc[r]);
             }

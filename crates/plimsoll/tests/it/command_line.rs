@@ -1,6 +1,6 @@
 //! The binary from outside: what it prints where, and its exit codes.
 
-use crate::common::{check_refused, plimsoll, text};
+use crate::common::{check_error, check_refused, command, plimsoll, text};
 use std::io::Write;
 use std::process::{Command, Stdio};
 
@@ -50,6 +50,24 @@ fn explain_prints_pages_and_suggests_the_nearest() {
     check_refused(&["explain", "--search", "qqqq"], 2, &["error[unknown-slug]: ", "--list"]);
     check_refused(&["explain", "unknwon-key"], 2, &["error[unknown-slug]: ", "did you mean `unknown-key`?"]);
     check_refused(&["explain", "zzzzzzzzzzzzzzzz"], 2, &["explain --list"]);
+}
+
+#[test]
+fn the_environment_chooses_the_instruction_path() {
+    let bench = |isa: &str| {
+        let args =
+            ["bench", "rollout", "--model=builtin:nano", "--device=cpu", "--repeats=1", "--new-tokens=4"];
+        command(&args).env("PLIMSOLL_ISA", isa).output().expect("the binary runs")
+    };
+    let slow = bench("scalar");
+    let said = text(&slow.stdout) + &text(&slow.stderr);
+    assert!(slow.status.success() && said.contains("; scalar, "), "{said}");
+    check_error(
+        &["PLIMSOLL_ISA=neon"],
+        &bench("neon"),
+        2,
+        &["error[unknown-isa]: instruction path `neon`", "unset"],
+    );
 }
 
 #[test]
