@@ -56,6 +56,11 @@ pub trait Job<'scope> {
         Ok(own)
     }
 
+    /// Returns what this rank waits for once it has made a step, if it can name it.
+    fn whom_at_end(&self, _step: u32) -> Option<String> {
+        None
+    }
+
     /// Returns true if this process alone has all weights: an error of its own may have ended the other ranks.
     fn has_all_weights(&self) -> bool {
         true
@@ -279,6 +284,9 @@ impl<'scope> Lead<'_, '_, 'scope, '_> {
     ///
     /// Errors: `interrupted`; those of saving; `rank-lost` if the signal came because another rank has ended.
     pub fn end_if_interrupted(&mut self, job: &mut dyn Job<'scope>, step: u32) -> Result<()> {
+        if let Some(whom) = job.whom_at_end(step) {
+            self.waits_for(whom);
+        }
         let number = job.agree_on_signal(self.signal.load(Ordering::Relaxed))?;
         if number == 0 {
             return Ok(());

@@ -14,4 +14,4 @@ mod weights;
 
 pub use place::{Apart, check, share_of_trainers};
 pub(crate) use save::save;
-pub(crate) use step::step;
+pub(crate) use step::{step, whom_at_end};

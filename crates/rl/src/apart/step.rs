@@ -78,13 +78,21 @@ pub(crate) fn step<'a>(
 /// Says what this rank needs before it can go on, the rollout of a step or the weights of this one, and how many
 /// places of the queue are full.
 fn say_whom(cx: &mut StepContext<'_>, apart: &Apart, (step, of_step): (u32, u32), full: u32) {
-    let places = cx.run.rollout.ahead;
-    let (what, of_step, from) = match apart.trains() {
-        true => ("rollout", of_step, apart.first_sampler()),
-        false => ("weights", step, 0),
+    let what = match apart.trains() {
+        true => ("rollout", of_step),
+        false => ("weights", step),
     };
-    let queue = format!("queue `rollouts`, {full} of {places} places full");
-    (cx.waits)(format!("the {what} of step {of_step} from rank {from} ({queue})"));
+    (cx.waits)(whom(apart, what, (full, cx.run.rollout.ahead)));
+}
+
+/// Returns what this rank waits for once it has ended a step: the others' end of it.
+pub(crate) fn whom_at_end(apart: &Apart, step: u32, queue: (u32, u32)) -> String {
+    whom(apart, ("end", step), queue)
+}
+
+fn whom(apart: &Apart, (what, step): (&str, u32), (full, places): (u32, u32)) -> String {
+    let from = if apart.trains() { apart.first_sampler() } else { 0 };
+    format!("the {what} of step {step} from rank {from} (queue `rollouts`, {full} of {places} places full)")
 }
 
 /// Calls `body` with the ranks that do the same as this one.

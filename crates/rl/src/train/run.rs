@@ -2,6 +2,7 @@
 
 use super::rows::rows;
 use crate::apart;
+use crate::apart::whom_at_end;
 use crate::context::Cursor;
 use crate::data::session::Session;
 use crate::diverged::prove;
@@ -254,6 +255,11 @@ impl<'r: 'scope, 'scope> Job<'scope> for LanguageRun<'r> {
         let signals =
             all.iter().filter_map(|bytes| Some(i32::from_le_bytes(bytes.as_slice().try_into().ok()?)));
         Ok(signals.max().unwrap_or(own))
+    }
+
+    fn whom_at_end(&self, step: u32) -> Option<String> {
+        let (_, apart) = self.trainer.apart?;
+        Some(whom_at_end(apart, step, (self.buffer.ahead.num_there(), self.run.rollout.ahead)))
     }
 
     fn has_all_weights(&self) -> bool {
