@@ -102,13 +102,15 @@ impl Blas {
         let algorithm = match (shape.op, rounded.m <= TUNED_ROWS_MAX, shape.add) {
             _ if shape.of_many => self.reference(&rounded, workspace.1)?,
             (Op::Forward, _, _) if !self.tunes => self.reference(&rounded, workspace.1)?,
-            (Op::BackwardW, _, _) => self.first_that_adds_once(gpu, &rounded, workspace)?,
+            (Op::BackwardW, _, _) => self.gradient(gpu, &rounded, &shape, operands, workspace)?,
             _ if !self.tunes => self.lt.choices(&rounded, workspace.1, 1)?[0],
             (Op::Forward, true, _) => self.fastest(gpu, &rounded, &shape, operands, workspace)?,
             // Adding to the output forbids a timing.
-            (Op::Forward, false, true) => self.first_of_order(gpu, &rounded, workspace)?,
+            (Op::Forward, false, true) if operands.added == operands.out => {
+                self.first_of_order(gpu, &rounded, workspace)?
+            }
             // The output's old values are not read, so it may be written several times.
-            (Op::Forward | Op::BackwardX, false, false) => {
+            (Op::Forward, false, _) | (Op::BackwardX, false, false) => {
                 self.fastest_in_place(gpu, &rounded, &shape, operands, workspace)?
             }
             _ => self.lt.choices(&rounded, workspace.1, 1)?[0],
@@ -136,16 +138,25 @@ impl Blas {
         Ok(choices.into_iter().find(|choice| probe.is_same(&reference, choice)).unwrap_or(reference))
     }
 
-    /// Returns the best choice for a gradient that is the same whether micro-batches add to it or other ranks sum it.
-    fn first_that_adds_once(
+    /// Returns the best choice for a gradient that is the same whether micro-batches add to it or other ranks sum it:
+    /// the fastest, where the gradient is written and not added to.
+    fn gradient(
         &self,
         gpu: &Gpu,
         rounded: &Shape,
+        shape: &Shape,
+        operands: Operands,
         workspace: (u64, u64),
     ) -> Status<sys::cublasLtMatmulAlgo_t> {
         let choices = self.lt.choices(rounded, workspace.1, LARGE_CANDIDATES)?;
         let probe = Probe::new(&self.lt, gpu, rounded, workspace);
-        Ok(*choices.iter().find(|choice| probe.adds_once(choice)).unwrap_or(&choices[0]))
+        let once: Vec<_> = choices.iter().copied().filter(|choice| probe.adds_once(choice)).collect();
+        let reference = *once.first().unwrap_or(&choices[0]);
+        if shape.add || !self.tunes {
+            return Ok(reference);
+        }
+        Ok(Trial::in_place(&self.lt, gpu, shape, operands, probe.rest(workspace))?
+            .best(reference, once, &probe))
     }
 
     /// Returns the fastest of the library's choices whose bits are those of the reference.

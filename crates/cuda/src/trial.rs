@@ -232,6 +232,8 @@ pub(crate) struct Trial<'x> {
     workspace: (u64, u64),
     /// Bytes of the output that are compared.
     out_bytes: u64,
+    /// 1 if another matrix is added.
+    beta: f32,
     timed: u32,
     begin: Mark,
     end: Mark,
@@ -261,6 +263,7 @@ impl<'x> Trial<'x> {
             // It would be in the output. Algorithms that need one are not taken.
             workspace: (0, 0),
             out_bytes: held.out_bytes(),
+            beta: 0.0,
             timed: TIMED,
             begin: mark()?,
             end: mark()?,
@@ -283,6 +286,7 @@ impl<'x> Trial<'x> {
             operands,
             workspace,
             out_bytes: shape.out_bytes().min(COMPARED_BYTES),
+            beta: if shape.add { 1.0 } else { 0.0 },
             timed: LARGE_TIMED,
             begin: mark()?,
             end: mark()?,
@@ -307,7 +311,7 @@ impl<'x> Trial<'x> {
     }
 
     fn put(&self, algorithm: &sys::cublasLtMatmulAlgo_t) -> Option<()> {
-        self.lt.put(self.gpu, &self.description, self.operands, 0.0, algorithm, self.workspace).ok()
+        self.lt.put(self.gpu, &self.description, self.operands, self.beta, algorithm, self.workspace).ok()
     }
 
     /// Returns the seconds of a candidate, if it runs.

@@ -1,7 +1,8 @@
 //! The work that an operation is: what a profile compares its time with.
 
+use crate::claims::Access;
 use crate::profile::Work;
-use crate::{BackwardOp, ForwardOp, Op};
+use crate::{BackwardOp, ForwardOp, Op, UpdateOp};
 
 impl Op<'_> {
     /// Returns [M, N, K] of an operation that is a product of matrices.
@@ -42,11 +43,32 @@ impl Op<'_> {
             "attention_backward" | "rope_backward" | "embed_backward" | "head_backward" | "head_divergence"
         );
         let mut bytes = 0;
-        self.each_buffer(&mut |buf, _, name| {
+        self.each_buffer(&mut |buf, access, name| {
             // Scratch of products that keep their sums in registers.
             let is_scratch = matches!(name, "tile" | "gradient_tile" | "gate_up" | "pack") && flops > 0;
-            bytes += if is_scratch { 0 } else { buf.bytes() };
+            let times = match (is_scratch, access != Access::Read && self.reads(name)) {
+                (true, _) => 0,
+                (false, reads) => 1 + u64::from(reads),
+            };
+            bytes += times * buf.bytes();
         });
         Work { bytes: if is_of_parts { 0 } else { bytes }, flops }
+    }
+
+    /// Returns whether an operand that the operation writes is read by it too.
+    fn reads(&self, name: &str) -> bool {
+        match *self {
+            Op::Forward(ForwardOp::Matmul { add, .. }) => add,
+            // Weights that have a copy in f32 come from it.
+            Op::Update(UpdateOp::AdamW { bufs, .. }) => name != "weights" || bufs.master.is_none(),
+            Op::Update(UpdateOp::Descend { master, .. }) => name != "weights" || master.is_none(),
+            Op::Update(UpdateOp::Momentum { .. }) => true,
+            Op::Update(UpdateOp::Accumulate { add, .. } | UpdateOp::Fold { add, .. }) => add,
+            Op::Backward(BackwardOp::MatmulDx { add, .. }) => add,
+            Op::Backward(BackwardOp::MatmulDw { add, .. }) => add && name == "grad",
+            Op::Backward(BackwardOp::RmsNormBackward { to, .. }) => name == "dx" || to.add && name == "dw",
+            Op::Backward(BackwardOp::BiasBackward { add, .. }) => add,
+            _ => false,
+        }
     }
 }

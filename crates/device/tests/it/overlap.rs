@@ -355,6 +355,19 @@ fn no_operand_touches_the_scratch() {
     assert_eq!(message.as_deref(), Some("cast: src overlaps the device's scratch"));
 }
 
+#[test]
+fn bytes_that_are_read_and_written_count_twice() {
+    const ONE: u64 = 256 * 4;
+    let bufs = buffers(4);
+    let product = |add| ForwardOp::Matmul { x: bufs[0], w: matrix(bufs[1]), bias: None, out: bufs[2], add };
+    let bytes = |op: Op<'_>| op.work().bytes / ONE;
+    assert_eq!([false, true].map(|add| bytes(Op::Forward(product(add)))), [3, 4]);
+    let accumulate = |add| Op::Update(UpdateOp::Accumulate { src: bufs[0], dst: bufs[1], add });
+    assert_eq!([false, true].map(|add| bytes(accumulate(add))), [2, 3]);
+    let how = Momentum { rest: 0.1, nesterov: false, grad_scale: 1.0 };
+    assert_eq!(bytes(Op::Update(UpdateOp::Momentum { how, grad: bufs[0], m: bufs[1] })), 4);
+}
+
 /// Runs `other` while another thread is inside a norm of the buffers 0 and 1 to buffer 2.
 fn while_a_norm_runs(is_serial: bool, other: impl Fn(&Counter, &[Buf<'static>])) -> Option<String> {
     let bufs = buffers(5);
