@@ -14,8 +14,8 @@ pub struct Timed {
 /// Bytes and operations of an operation, or of several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Work {
-    /// Bytes of the operands, each read or written once, or where it is both, twice; 0 where an operation uses a part of
-    /// them that it finds out.
+    /// Bytes of the operands, each read or written once, or where it is both, twice; 0 where an operation uses a part
+    /// of them that it finds out.
     pub bytes: u64,
     /// Multiplications and additions of products.
     pub flops: u64,
