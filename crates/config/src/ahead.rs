@@ -3,7 +3,7 @@
 use super::limits::{SEQUENCES_PER_STEP_MAX, bad_value, contradiction};
 use super::not_built;
 use super::provenance::Provenance;
-use super::sections::{ARRIVALS_STEP, ARRIVALS_TICK, Reward, RunFile};
+use super::sections::{ARRIVALS_STEP, ARRIVALS_TICK, RunFile};
 use super::values::{Auto, DynamicSampling};
 use plimsoll_algo::advantage::Advantage;
 use plimsoll_base::Result;
@@ -46,9 +46,6 @@ fn ranks_apart(run: &RunFile, at: &Provenance) -> Result<()> {
     let not_built = |with: &str, built| Err(not_built::error(at, "run.rollout_ranks", with, built));
     if run.run.zero_stage == Auto::Value(3) {
         return not_built("run.zero_stage = 3", "run.zero_stage = 2");
-    }
-    if run.reward.iter().any(Reward::is_model) {
-        return not_built("a reward model", "rewards without a model of their own");
     }
     Ok(())
 }

@@ -3,6 +3,7 @@
 
 use crate::common::check_refused;
 use crate::made;
+use crate::ranks::left;
 use crate::run::{Run, json, number, region};
 use plimsoll_arch::expected_tensors;
 use plimsoll_files::spec_from_config;
@@ -109,6 +110,29 @@ fn eval_scores_with_a_reward_model_as_a_run_does() {
         1,
         &["error[reward-model-head-missing]: "],
     );
+}
+
+#[test]
+fn reward_models_score_where_ranks_only_sample() {
+    let folder = Run::named("rm.toml", REWARD_MODEL);
+    let model = trained(&folder, "rm", 0);
+    let small = smaller(&folder, &model);
+    folder.write("grpo.toml", &rewards(&[(&model, 0.5), (&small, 2.0)]));
+    let folder = folder.file("grpo.toml");
+    let sets = ["rollout.ahead=1", "train.steps=5", "train.cut_multiple=2", "train.learning_rate=1e-3"];
+    folder.train("turns", &sets);
+    for ways in [["--ranks=2", "run.rollout_ranks=1"], ["--ranks=3", "run.rollout_ranks=2"]] {
+        let dir = ways.join("-");
+        folder.train(&dir, &[&sets[..], &ways].concat());
+        assert_eq!(left(&folder, &dir), left(&folder, "turns"), "{dir}");
+    }
+    // By the clock, and on one rank by what the clock decided.
+    let midway = [&sets[..], &["rollout.ahead=2"]].concat();
+    let clock = ["--ranks=2", "run.rollout_ranks=1", "rollout.arrivals=tick"];
+    folder.train("clock", &[&midway[..], &clock].concat());
+    let follows = format!("rollout.arrivals={}", folder.text_path("clock/schedule.jsonl"));
+    folder.train("follows", &[&midway[..], &[&*follows]].concat());
+    assert_eq!(left(&folder, "follows"), left(&folder, "clock"));
 }
 
 #[test]
