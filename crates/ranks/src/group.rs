@@ -34,6 +34,8 @@ const WAITS: usize = 3;
 const ARRIVALS_OF_PART: usize = 4;
 /// What a rank has posted.
 const POSTED: usize = 5;
+/// How often a rank of another host is asked for what it has posted.
+const ASKED_EVERY: Duration = Duration::from_millis(2);
 /// Polls of a counter before a wait yields its processor, and before it sleeps.
 const SPINS: u32 = 2_000;
 const YIELDS: u32 = SPINS + 200;
@@ -74,6 +76,8 @@ pub struct Group {
     /// Seed of random delays before each barrier, with which tests show that the order of arrival does not matter.
     delays: Option<Mutex<u64>>,
     within: Within,
+    /// When a rank of another host was asked for what it has posted.
+    asked: Mutex<Option<Instant>>,
 }
 
 /// Where the ranks of a group are in the window.
@@ -156,7 +160,7 @@ impl Group {
         let words = SharedWords::map(file, words(place.ranks as usize, near.len()))?;
         let window = Watch { words: Arc::new(words) };
         let within = Within { first: 0, near_before: 0, ranks: place.ranks as usize, arrivals: ARRIVALS };
-        Ok(Group { place, near, window, far: None, delays: None, within })
+        Ok(Group { place, near, window, far: None, delays: None, within, asked: Mutex::default() })
     }
 
     /// Returns a part of the ranks as a group by itself, whose ranks count from 0. Its barriers and messages are among
@@ -172,7 +176,8 @@ impl Group {
         let near = place.near();
         let far = self.far.as_ref().filter(|_| near.len() < part.len());
         let far = far.map(|far| self.far_of_part(far, &place, &part)).transpose()?;
-        Ok(Group { near, place, window: self.window.clone(), far, delays: None, within })
+        let window = self.window.clone();
+        Ok(Group { near, place, window, far, delays: None, within, asked: Mutex::default() })
     }
 
     /// Connects the hosts of a part of the ranks, whose first ranks there speak for them.
@@ -353,7 +358,9 @@ impl Group {
     pub fn reach(&self, memory: Memory, bytes: Bytes, kept_max: Option<Bytes>) -> Result<Option<Arc<Reach>>> {
         let Some(far) = &self.far else { return Ok(None) };
         let callers = lock(&far.callers).take().expect("memory is opened once");
-        let door = Door::open(callers, Arc::clone(&far.letter), memory, bytes.0)?;
+        let (window, at) = (self.window.clone(), self.counter_at(self.rank(), POSTED));
+        let posted = Box::new(move || window.words()[at].load(Ordering::Acquire));
+        let door = Door::open(callers, Arc::clone(&far.letter), (memory, bytes.0), posted)?;
         let reach = Reach::open(&self.place, &far.letter, door, (bytes, kept_max), &|| self.check());
         let reach = Arc::new(reach.inspect_err(|_| self.fail())?);
         let _ = far.reach.set(Arc::clone(&reach));
@@ -362,14 +369,29 @@ impl Group {
         Ok(Some(reach))
     }
 
-    /// Shows a number to the other ranks of this host, at any time.
+    /// Shows a number to the other ranks, at any time.
     pub fn post(&self, number: u64) {
         self.counter(self.rank(), POSTED).store(number, Ordering::Release);
     }
 
-    /// Returns the number that a rank of this host has posted last; 0 if none.
+    /// Returns the number that a rank has posted last; 0 if none. One of another host is asked, after `reach`, at
+    /// most once in `ASKED_EVERY`, and its number is the one heard last. What breaks is returned at the next meeting.
     pub fn posted(&self, rank: usize) -> u64 {
-        self.counter(rank, POSTED).load(Ordering::Acquire)
+        let here = self.counter(rank, POSTED);
+        if let Some(reach) =
+            self.far.as_ref().filter(|_| !self.near.contains(&rank)).and_then(|far| far.reach.get())
+            && self.asks_now()
+        {
+            here.fetch_max(reach.posted(rank), Ordering::Release);
+        }
+        here.load(Ordering::Acquire)
+    }
+
+    /// Returns true at most once in `ASKED_EVERY`.
+    fn asks_now(&self) -> bool {
+        let mut asked = lock(&self.asked);
+        let is_due = asked.is_none_or(|at| at.elapsed() >= ASKED_EVERY);
+        is_due.then(|| *asked = Some(Instant::now())).is_some()
     }
 
     fn ranks_of(&self, host: usize) -> impl Iterator<Item = usize> {
@@ -421,7 +443,11 @@ impl Group {
     }
 
     fn counter(&self, rank: usize, which: usize) -> &AtomicU64 {
-        &self.window.words()[STRIDE * (1 + self.within.first + rank) + which]
+        &self.window.words()[self.counter_at(rank, which)]
+    }
+
+    fn counter_at(&self, rank: usize, which: usize) -> usize {
+        STRIDE * (1 + self.within.first + rank) + which
     }
 
     fn mailbox(&self, rank: usize) -> &[AtomicU64] {

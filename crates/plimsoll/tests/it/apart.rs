@@ -188,16 +188,6 @@ fn the_plan_has_what_is_copied_and_other_ways_are_refused() {
         (&["run.rollout_ranks=2", "rollout.ahead=1", "--ranks=2"], "no rank is left to train"),
         (&["run.rollout_ranks=1", "rollout.ahead=1"], "start more ranks, such as --ranks 2"),
         (&["run.rollout_ranks=1", "rollout.ahead=1", "--ranks=3", "run.zero_stage=3"], "not-built"),
-        (
-            &[
-                "run.rollout_ranks=1",
-                "rollout.ahead=1",
-                "rollout.arrivals=tick",
-                "--hosts=2",
-                "--ranks-per-host=2",
-            ],
-            "`run.rollout_ranks` with rollout.arrivals = \"tick\" on 2 hosts is not built yet",
-        ),
     ] {
         folder.plan_refused(sets, 2, &[what]);
     }

@@ -1,6 +1,7 @@
 //! `rollout.arrivals`, from outside: weights that arrive in the middle of responses, and runs that follow when.
 
 use crate::carry::as_after;
+use crate::hosts::{as_host, by_flags, end_well};
 use crate::ranks::left;
 use crate::run::{Run, SMALL, number, region};
 use serde_json::Value;
@@ -102,6 +103,30 @@ fn a_run_by_the_clock_can_be_followed() {
             assert_eq!(folder.read(&format!("{dir}/schedule.jsonl")), folder.read(&file), "{dir}");
         }
     }
+}
+
+/// The rank that samples is on a host of its own, and hears over the network that an update is done.
+#[test]
+fn a_run_by_the_clock_on_two_hosts_can_be_followed() {
+    let Some(host) = as_host() else { return };
+    let folder = Run::new(SMALL);
+    let sets = long(&["train.steps=12"]);
+    let mut has_heard = false;
+    for (dir, ranks) in [("one", (2, 2)), ("two", (2, 2)), ("three", (2, 2)), ("four", (4, 2))] {
+        if has_heard && ranks.0 == 2 {
+            continue;
+        }
+        let words = [&sets[..], &LIVE[1..]].concat();
+        end_well(by_flags(&host, &folder, dir, ranks, &words), dir);
+        // Not in the middle of a response where updates take longer than all that may be drawn meanwhile.
+        let lines = folder.read_lines(&format!("{dir}/schedule.jsonl"));
+        has_heard |= lines.iter().any(|line| number(line, "tick") > 0.0);
+        let follow = follows(&folder, &format!("{dir}/schedule.jsonl"));
+        let again = format!("{dir}-again");
+        folder.train(&again, &[&sets[..], &[&follow]].concat());
+        assert_eq!(left(&folder, &again), left(&folder, dir), "{dir}");
+    }
+    assert!(has_heard);
 }
 
 #[test]

@@ -19,6 +19,9 @@ use std::thread;
 
 /// A request: offset in the memory, then number of bytes.
 const REQUEST_BYTES: usize = 16;
+/// In place of an offset: the request is for the number that the rank has posted.
+pub(super) const POSTED: u64 = u64::MAX;
+pub(super) const POSTED_BYTES: usize = 8;
 /// Connections served at once; more are refused.
 const GUESTS_MAX: usize = 4096;
 /// Bytes sent to one guest before the next has its turn.
@@ -41,6 +44,9 @@ pub enum Memory {
     Shown(Box<dyn Shown>),
 }
 
+/// Returns the number that a rank has posted last.
+pub(crate) type ReadPosted = Box<dyn Fn() -> u64 + Send>;
+
 /// A handle that ends the thread when dropped.
 #[derive(Debug)]
 pub(crate) struct Door {
@@ -49,16 +55,21 @@ pub(crate) struct Door {
 }
 
 impl Door {
-    /// Starts the thread over `bytes` bytes of `memory`, which ranks of this host read directly.
+    /// Starts the thread over `bytes` bytes of `memory`, and a number, which ranks of this host read directly.
     ///
     /// Errors: `thread-not-started`.
-    pub(crate) fn open(callers: Callers, letter: Arc<Letter>, memory: Memory, bytes: u64) -> Result<Door> {
+    pub(crate) fn open(
+        callers: Callers,
+        letter: Arc<Letter>,
+        (memory, bytes): (Memory, u64),
+        posted: ReadPosted,
+    ) -> Result<Door> {
         let refused = |err: std::io::Error| {
             Error::new("thread-not-started", format!("the thread that answers ranks of other hosts: {err}"))
                 .hint("check the limits on threads and open files: ulimit -u, ulimit -n")
         };
         let (wake, woken) = UnixStream::pair().map_err(refused)?;
-        let inside = Inside { callers, letter, memory, bytes, guests: Vec::new(), woken };
+        let inside = Inside { callers, letter, memory, bytes, posted, guests: Vec::new(), woken };
         let thread = thread::Builder::new().name("door".into()).stack_size(STACK_BYTES);
         let thread = Some(thread.spawn(move || inside.run()).map_err(refused)?);
         Ok(Door { wake, thread })
@@ -79,6 +90,7 @@ struct Inside {
     letter: Arc<Letter>,
     memory: Memory,
     bytes: u64,
+    posted: ReadPosted,
     guests: Vec<Guest>,
     woken: UnixStream,
 }
@@ -91,6 +103,8 @@ struct Guest {
     /// What is left of the request being answered.
     offset: u64,
     left: usize,
+    /// The answer, if the request is for what was posted.
+    number: [u8; POSTED_BYTES],
 }
 
 impl Inside {
@@ -105,9 +119,9 @@ impl Inside {
             if fds.last().is_some_and(|wake| !wake.revents().is_empty()) {
                 return;
             }
-            let (memory, bytes) = (&mut self.memory, self.bytes);
+            let (memory, bytes, posted) = (&mut self.memory, self.bytes, &*self.posted);
             // A guest that reads out of range or is gone is dropped silently: its supervisor says why it ended.
-            self.guests.retain_mut(|guest| guest.serve(memory, bytes).is_ok());
+            self.guests.retain_mut(|guest| guest.serve(memory, bytes, posted).is_ok());
             let letter = &self.letter;
             let is_full = self.guests.len() >= GUESTS_MAX;
             let expects = |rank: u32, way: Way| {
@@ -115,8 +129,8 @@ impl Inside {
                 known.map(|(_, who)| who.clone())
             };
             let guest = |Caller { stream, .. }: Caller| {
-                let (request, received) = ([0; REQUEST_BYTES], 0);
-                Guest { stream, request, received, offset: 0, left: 0 }
+                let (request, number) = ([0; REQUEST_BYTES], [0; POSTED_BYTES]);
+                Guest { stream, request, received: 0, offset: 0, left: 0, number }
             };
             self.guests.extend(self.callers.turn(&expects).into_iter().map(guest));
         }
@@ -125,10 +139,10 @@ impl Inside {
 
 impl Guest {
     /// Answers its requests, as far as the connection accepts bytes.
-    fn serve(&mut self, memory: &mut Memory, bytes: u64) -> Result<()> {
+    fn serve(&mut self, memory: &mut Memory, bytes: u64, posted: &dyn Fn() -> u64) -> Result<()> {
         let mut room = TURN_BYTES;
         while room > 0 {
-            if self.left == 0 && !self.next(bytes)? {
+            if self.left == 0 && !self.next(bytes, posted)? {
                 return Ok(());
             }
             match self.send(memory, self.left.min(room))? {
@@ -141,6 +155,9 @@ impl Guest {
 
     /// Sends at most `len` bytes from its offset. Returns how many the connection accepted: 0 if it is full.
     fn send(&mut self, memory: &mut Memory, len: usize) -> Result<usize> {
+        if self.offset == POSTED {
+            return self.stream.write(&self.number[POSTED_BYTES - self.left..]);
+        }
         let file = match memory {
             Memory::File(file) => file,
             Memory::Shown(shown) => {
@@ -161,7 +178,7 @@ impl Guest {
     }
 
     /// Reads the next request. Returns false if it has not arrived yet.
-    fn next(&mut self, bytes: u64) -> Result<bool> {
+    fn next(&mut self, bytes: u64, posted: &dyn Fn() -> u64) -> Result<bool> {
         while self.received < REQUEST_BYTES {
             match self.stream.read(&mut self.request[self.received..])? {
                 0 => return Ok(false),
@@ -171,6 +188,10 @@ impl Guest {
         self.received = 0;
         let [offset, length] =
             [0, 8].map(|at| u64::from_le_bytes(*self.request[at..].first_chunk().expect("16 bytes")));
+        if (offset, length) == (POSTED, POSTED_BYTES as u64) {
+            (self.offset, self.left, self.number) = (POSTED, POSTED_BYTES, posted().to_le_bytes());
+            return Ok(true);
+        }
         if length == 0 || offset.checked_add(length).is_none_or(|end| end > bytes) {
             return Err(lost(format!("{} asked for {length} bytes at {offset} of {bytes}", self.stream.who)));
         }

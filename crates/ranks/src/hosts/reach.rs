@@ -5,6 +5,7 @@
 //! once, for example onto a card, pages are given back once there are many.
 
 use super::dial::{Target, dial_all};
+use super::door::{POSTED, POSTED_BYTES};
 use super::stream::{Stream, sleep};
 use super::{Door, Letter};
 use crate::message::Way;
@@ -53,6 +54,17 @@ struct Far {
     under_way_max: u64,
     /// Ranges that arrived since the ranks last met, sorted and disjoint.
     brought: Vec<Range<u64>>,
+    posted: Posted,
+}
+
+/// What is known of the number that a rank posts.
+#[derive(Debug, Default)]
+struct Posted {
+    heard: u64,
+    /// An answer is under way on the first connection; `received` bytes of it have arrived.
+    is_asked: bool,
+    number: [u8; POSTED_BYTES],
+    received: usize,
 }
 
 /// A connection with its outstanding requests.
@@ -88,7 +100,8 @@ impl Reach {
             let asked = |stream| PendingReads { stream, unsent: Vec::new(), due: VecDeque::new() };
             let streams = streams.by_ref().take(each).map(asked).collect();
             let under_way_max = (UNDER_WAY_MAX / targets.len() as u64).max(REQUEST_MAX);
-            ranks[rank] = Some(Far { mirror, streams, under_way_max, brought: Vec::new() });
+            ranks[rank] =
+                Some(Far { mirror, streams, under_way_max, brought: Vec::new(), posted: Posted::default() });
         }
         Ok(Reach { inside: Mutex::new(Inside { ranks, kept_max, kept: 0, failed: Ok(()) }), _door: door })
     }
@@ -112,6 +125,17 @@ impl Reach {
         if inside.failed.is_ok() {
             inside.failed = inside.bring(wanted, check);
         }
+    }
+
+    /// Asks a rank of another host for the number that it has posted, and does not wait for the answer: returns what
+    /// was heard last. An error is that of `check`.
+    pub(crate) fn posted(&self, rank: usize) -> u64 {
+        let Inside { ranks, failed, .. } = &mut *self.lock();
+        let Some(far) = ranks[rank].as_mut() else { return 0 };
+        if failed.is_ok() {
+            *failed = far.ask_posted();
+        }
+        far.posted.heard
     }
 
     /// Returns the error that stopped fetching, if any.
@@ -152,6 +176,7 @@ impl Inside {
 
     fn bring(&mut self, wanted: &[(usize, Range<u64>)], check: &dyn Fn() -> Result<()>) -> Result<()> {
         self.give_back(wanted)?;
+        self.ranks.iter_mut().flatten().try_for_each(|far| far.end_posted(check))?;
         let mut missing: Vec<VecDeque<Range<u64>>> = self.ranks.iter().map(|_| VecDeque::new()).collect();
         for (rank, range) in wanted {
             if let Some(far) = &mut self.ranks[*rank] {
@@ -193,6 +218,36 @@ impl Far {
             asked.unsent.extend((first.end - first.start).to_le_bytes());
             asked.due.extend(missing.pop_front());
         }
+    }
+
+    /// Asks for the number that the rank has posted, unless that is under way, and takes what has arrived.
+    fn ask_posted(&mut self) -> Result<()> {
+        let Far { streams, posted, .. } = self;
+        let asked = streams.first_mut().expect("a connection to each rank");
+        if !posted.is_asked {
+            asked.unsent.extend(POSTED.to_le_bytes());
+            asked.unsent.extend((POSTED_BYTES as u64).to_le_bytes());
+            posted.is_asked = true;
+        }
+        asked.send()?;
+        posted.received += asked.stream.read(&mut posted.number[posted.received..])?;
+        if posted.received == POSTED_BYTES {
+            *posted = Posted { heard: u64::from_le_bytes(posted.number), ..Posted::default() };
+        }
+        Ok(())
+    }
+
+    /// Waits for an answer that is under way, so that reads come next.
+    fn end_posted(&mut self, check: &dyn Fn() -> Result<()>) -> Result<()> {
+        while self.posted.is_asked {
+            self.ask_posted()?;
+            check()?;
+            let asked = &self.streams[0];
+            if self.posted.is_asked {
+                sleep(&mut [asked.stream.interest(true, !asked.unsent.is_empty())]);
+            }
+        }
+        Ok(())
     }
 
     /// Receives what has arrived.

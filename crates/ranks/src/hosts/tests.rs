@@ -201,6 +201,49 @@ fn a_rank_reads_what_those_of_other_hosts_have_written_since_they_met() {
 }
 
 #[test]
+fn what_a_rank_posts_is_heard_on_all_hosts_between_reads() {
+    const LAST: u64 = 40;
+    for hosts in LAYOUTS {
+        Run::new(hosts).run(|group| {
+            let file: File = plimsoll_memory::shared_file("plimsoll-test").expect("memory");
+            let rank = group.rank();
+            let bytes: Vec<u8> = (0..MEMORY).map(|offset| at(rank, 0, offset)).collect();
+            file.write_all_at(&bytes, 0).expect("memory");
+            let reach = group
+                .reach(memory_of(rank, &file), Bytes(MEMORY as u64), kept_max(rank))
+                .expect("all come")
+                .expect("other hosts");
+            if rank == 0 {
+                for number in 1..=LAST {
+                    group.post(number);
+                    thread::sleep(Duration::from_millis(1));
+                }
+            } else {
+                let (mut heard, begun) = (0, Instant::now());
+                while heard < LAST {
+                    assert!(
+                        begun.elapsed() < Duration::from_secs(60),
+                        "{hosts:?}: rank {rank} heard {heard}"
+                    );
+                    let number = group.posted(0);
+                    assert!((heard..=LAST).contains(&number), "{hosts:?}: {number} after {heard}");
+                    heard = number;
+                    // An answer may be under way.
+                    let start = heard * 1000;
+                    reach.bring(&[(0, start..start + 9)], &|| group.check());
+                    reach.check().expect("all live");
+                    if !group.near().contains(&0) {
+                        let expect: Vec<u8> = (start..start + 9).map(|i| at(0, 0, i as usize)).collect();
+                        assert_eq!(reach.seen(0, start..start + 9), expect, "{hosts:?}: rank {rank}");
+                    }
+                }
+            }
+            group.barrier().expect("all live");
+        });
+    }
+}
+
+#[test]
 fn a_rank_that_is_gone_ends_the_wait_of_all() {
     let run = Run::new(&[0, 0, 1, 1]);
     let ended = run.run(|group| {

@@ -63,8 +63,7 @@ impl Apart {
 /// Returns the share of a rank in what is trained, of `share` in what all ranks do. One that only samples has the
 /// layout of the first.
 ///
-/// Errors: `bad-value` unless some ranks are left that train; `not-built` where weights arrive by a clock that another
-/// host does not see.
+/// Errors: `bad-value` unless some ranks are left that train.
 pub fn share_of_trainers(run: &RunSpec, hosts: &Hosts, share: Share) -> Result<Share> {
     let apart = run.run.rollout_ranks as usize;
     if apart == 0 {
@@ -75,10 +74,6 @@ pub fn share_of_trainers(run: &RunSpec, hosts: &Hosts, share: Share) -> Result<S
             format!("run.rollout_ranks = {apart} of {} in all: no rank is left to train", hosts.ranks);
         return Err(Error::usage("bad-value", message)
             .hint(format!("start more ranks, such as --ranks {}, or set run.rollout_ranks = 0", apart + 1)));
-    }
-    if hosts.count > 1 && run.arrives_midway() && run.follows().is_none() {
-        let with = format!("with rollout.arrivals = \"{}\" on {} hosts", run.rollout.arrivals, hosts.count);
-        return Err(not_built(&with, "all ranks on one host, or a schedule.jsonl of such a run"));
     }
     let ranks = share.ranks.min(hosts.ranks - apart);
     Ok(Share { rank: if share.rank < ranks { share.rank } else { 0 }, ranks })
