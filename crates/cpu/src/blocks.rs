@@ -1,9 +1,8 @@
 //! Quantized weights in the blocks of a file, widened into the panels that products read.
 
-use crate::CpuDevice;
 use crate::lanes::{Lanes, by_dtype, simd_fn};
 use crate::matmul::Operand;
-use crate::nf4;
+use crate::{CpuDevice, Isa, nf4};
 use plimsoll_base::Encoding;
 use plimsoll_base::blocks::decode;
 use plimsoll_device::{BLOCK_PARTS_MAX, Blocks, Codes, Matrix, MatrixLayout, PANEL};
@@ -14,38 +13,58 @@ const COLUMNS: usize = 256;
 /// A row's encoding and bytes.
 type Row<'r> = (Encoding, &'r [u8]);
 
-/// Writes out = w, widened, then rounded. `w`, `out`: [N, K].
-pub(crate) fn dequantize(dev: &CpuDevice, w: Codes<'_>, out: Matrix<'_>) {
-    assert_eq!(w.shape(), (out.n, out.k), "codes and weights of one shape");
-    match w {
-        Codes::Nf4(w) => nf4::dequantize(dev, w, out),
-        Codes::Blocks(parts) => widen_parts(dev, parts, out),
+/// A matrix `[n, k]` in codes, whose panels are widened one at a time.
+pub(crate) enum Stored<'a> {
+    Nf4(nf4::Stored<'a>),
+    /// Groups of rows, one after the other, with their bytes.
+    Blocks([Option<(Blocks<'a>, &'a [u8])>; BLOCK_PARTS_MAX], usize),
+}
+
+impl<'a> Stored<'a> {
+    pub(crate) fn new(dev: &'a CpuDevice, w: Codes<'a>) -> Stored<'a> {
+        match w {
+            Codes::Nf4(w) => Stored::Nf4(nf4::Stored::new(dev, w)),
+            Codes::Blocks(parts) => {
+                let stored = parts.map(|part| part.map(|part| (part, bytes(dev.read::<u32>(part.words)))));
+                Stored::Blocks(stored, w.shape().1)
+            }
+        }
+    }
+
+    /// Widens panel `panel` and rounds it; rows beyond the last become zeros. `to`: a panel of weights.
+    pub(crate) fn panel<E: Operand>(&self, isa: Isa, panel: usize, to: &mut [E]) {
+        match self {
+            Stored::Nf4(of) => of.panel(isa, panel, to),
+            Stored::Blocks(parts, k) => {
+                let rows = std::array::from_fn(|lane| row_of(parts, panel * PANEL + lane));
+                widen::<E>(isa, &rows, *k, to);
+            }
+        }
     }
 }
 
-/// Widens `parts`, whose rows `[n, k]` follow each other.
-fn widen_parts(dev: &CpuDevice, parts: [Option<Blocks<'_>>; BLOCK_PARTS_MAX], out: Matrix<'_>) {
-    assert_eq!(out.layout, MatrixLayout::of_weights(&crate::LAYOUTS, out.buf.dtype()));
-    let stored = parts.map(|part| part.map(|part| (part, bytes(dev.read::<u32>(part.words)))));
-    let row = |row: usize| -> Option<Row<'_>> {
-        let mut within = row;
-        for (part, bytes) in stored.iter().flatten() {
-            if within < part.n {
-                let at = within * part.row_bytes();
-                return Some((part.encoding, &bytes[at..at + part.row_bytes()]));
-            }
-            within -= part.n;
+fn row_of<'a>(parts: &[Option<(Blocks<'a>, &'a [u8])>; BLOCK_PARTS_MAX], row: usize) -> Option<Row<'a>> {
+    let mut within = row;
+    for (part, bytes) in parts.iter().flatten() {
+        if within < part.n {
+            let at = within * part.row_bytes();
+            return Some((part.encoding, &bytes[at..at + part.row_bytes()]));
         }
-        None
-    };
+        within -= part.n;
+    }
+    None
+}
+
+/// Writes out = w, widened, then rounded. `w`, `out`: [N, K].
+pub(crate) fn dequantize(dev: &CpuDevice, w: Codes<'_>, out: Matrix<'_>) {
+    assert_eq!(w.shape(), (out.n, out.k), "codes and weights of one shape");
+    assert_eq!(out.layout, MatrixLayout::of_weights(&crate::LAYOUTS, out.buf.dtype()));
+    let stored = Stored::new(dev, w);
     by_dtype!(out.buf, E => {
-        let to = dev.write::<E>(out.buf);
-        let steps = out.k.next_multiple_of(E::STEP);
+        let (to, len) = (dev.write::<E>(out.buf), PANEL * out.k.next_multiple_of(E::STEP));
         dev.pool().run(out.n.div_ceil(PANEL), &|panel, _| {
-            let rows: [Option<Row<'_>>; PANEL] = std::array::from_fn(|lane| row(panel * PANEL + lane));
             // SAFETY: a task writes its own panel.
-            let to = unsafe { to.range(panel * PANEL * steps, PANEL * steps) };
-            widen::<E>(dev.isa(), &rows, out.k, to);
+            stored.panel(dev.isa(), panel, unsafe { to.range(panel * len, len) });
         });
     });
 }

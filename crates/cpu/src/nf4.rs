@@ -1,29 +1,34 @@
 //! 4-bit weights, widened into the panels that products read.
 
-use crate::CpuDevice;
-use crate::lanes::{by_dtype, simd_fn};
+use crate::lanes::simd_fn;
 use crate::matmul::Operand;
+use crate::{CpuDevice, Isa};
 use plimsoll_device::nf4::{CODES_OF_WORD, NF4, NF4_BLOCK};
-use plimsoll_device::{Matrix, MatrixLayout, Nf4, PANEL};
+use plimsoll_device::{Nf4, PANEL};
 
 /// Words of a block.
 const WORDS: usize = NF4_BLOCK / CODES_OF_WORD;
 
-/// Writes out = w, widened, then rounded. `w`, `out`: [N, K].
-pub(crate) fn dequantize(dev: &CpuDevice, w: Nf4<'_>, out: Matrix<'_>) {
-    assert_eq!(out.layout, MatrixLayout::of_weights(&crate::LAYOUTS, out.buf.dtype()));
-    let (words, scales) = (dev.read::<u32>(w.codes), dev.read::<f32>(w.scales));
-    let (row_words, row_scales) = (w.k / CODES_OF_WORD, w.k / NF4_BLOCK);
-    by_dtype!(out.buf, E => {
-        let to = dev.write::<E>(out.buf);
-        dev.pool().run(out.n.div_ceil(PANEL), &|panel, _| {
-            let rows = panel * PANEL..((panel + 1) * PANEL).min(w.n);
-            // SAFETY: a task writes its own panel.
-            let to = unsafe { to.range(panel * PANEL * w.k, PANEL * w.k) };
-            let words = &words[rows.start * row_words..rows.end * row_words];
-            widen::<E>(dev.isa(), words, &scales[rows.start * row_scales..rows.end * row_scales], w.k, to);
-        });
-    });
+/// Codes and scales of a matrix, row by row.
+pub(crate) struct Stored<'a> {
+    words: &'a [u32],
+    scales: &'a [f32],
+    n: usize,
+    k: usize,
+}
+
+impl<'a> Stored<'a> {
+    pub(crate) fn new(dev: &'a CpuDevice, w: Nf4<'a>) -> Stored<'a> {
+        Stored { words: dev.read(w.codes), scales: dev.read(w.scales), n: w.n, k: w.k }
+    }
+
+    /// Widens a panel and rounds it; rows beyond the last become zeros.
+    pub(crate) fn panel<E: Operand>(&self, isa: Isa, panel: usize, to: &mut [E]) {
+        let (row_words, row_scales) = (self.k / CODES_OF_WORD, self.k / NF4_BLOCK);
+        let rows = panel * PANEL..((panel + 1) * PANEL).min(self.n);
+        let words = &self.words[rows.start * row_words..rows.end * row_words];
+        widen::<E>(isa, words, &self.scales[rows.start * row_scales..rows.end * row_scales], self.k, to);
+    }
 }
 
 simd_fn! {

@@ -235,6 +235,9 @@ fn forward(dev: &CpuDevice, op: ForwardOp<'_>) {
         ForwardOp::Advance { batch, window, ids, tokens, keys } => {
             elementwise::advance(dev, (batch, window), ids, tokens, keys);
         }
+        ForwardOp::MatmulCodes { x, codes, w, bias, resid, out } => {
+            matmul::coded(dev, x, (codes, w), bias, resid, out);
+        }
         ForwardOp::Dequantize { w, out } => blocks::dequantize(dev, w, out),
     }
 }

@@ -264,6 +264,13 @@ impl CudaDevice {
             ForwardOp::Advance { batch, window, ids, tokens, keys } => {
                 pipeline::advance(self, (batch, window), ids, tokens, keys);
             }
+            ForwardOp::MatmulCodes { x, codes, w, bias, resid, out } => {
+                blocks::dequantize(self, codes, w);
+                match resid {
+                    Some(resid) => matmul::forward_add(self, x, w, resid, out),
+                    None => matmul::forward(self, x, w, bias, out, false),
+                }
+            }
             ForwardOp::Dequantize { w, out } => blocks::dequantize(self, w, out),
         }
     }

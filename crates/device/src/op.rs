@@ -157,6 +157,13 @@ operations! {
         fn advance(
             batch: Write Batch<'a>, window: Write Option<Slots<'a>>, ids: Write Buf<'a>, tokens: Read Buf<'a>, keys: Write Buf<'a>
         ) = Advance;
+        /// out = x W^T + bias, or resid + x W^T, as `matmul` and `matmul_add` after `dequantize`: `w` is then W, or
+        /// has parts of it. `x`: [M, K] e; `bias`: [N]; `out`: [M, N] e or f32; `resid`, for an f32 `out` without a
+        /// bias, may be `out` itself.
+        fn matmul_codes(
+            x: Read Buf<'a>, codes: Read Codes<'a>, w: WriteAny Matrix<'a>, bias: Read Option<Buf<'a>>,
+            resid: Read Option<Buf<'a>>, out: Write Buf<'a>
+        ) = MatmulCodes, in_place(resid => out);
         /// out = w, widened, then rounded to the dtype of `out`. `w`, `out`: [N, K].
         fn dequantize(w: Read Codes<'a>, out: Write Matrix<'a>) = Dequantize;
     }

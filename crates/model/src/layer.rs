@@ -55,8 +55,11 @@ impl LayerPass<'_, '_, '_> {
                 let u = self.bufs.u[site as usize].expect("a pass with adapters has their u");
                 dev.adapted(x, w.adapted(site, bias, adapter), resid, u, out);
             }
-            (None, Some(resid)) => dev.matmul_add(x, w.ready(dev, site), resid, out),
-            (None, None) => dev.matmul(x, w.ready(dev, site), bias, out, false),
+            (None, resid) => match (w.codes[site as usize], resid) {
+                (Some(codes), _) => dev.matmul_codes(x, codes, w.at(site), bias, resid, out),
+                (None, Some(resid)) => dev.matmul_add(x, w.at(site), resid, out),
+                (None, None) => dev.matmul(x, w.at(site), bias, out, false),
+            },
         }
     }
 

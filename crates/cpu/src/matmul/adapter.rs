@@ -34,14 +34,14 @@ pub(crate) fn adapted(
     out: Buf<'_>,
 ) {
     let Adapted { w, codes, bias, adapter } = of;
-    codes.into_iter().for_each(|codes| blocks::dequantize(dev, codes, w));
     adapt_down(dev, x, adapter, u);
-    match resid {
-        Some(resid) => {
+    match (codes, resid) {
+        (Some(codes), _) => super::coded(dev, x, (codes, w), bias, resid, out),
+        (None, Some(resid)) => {
             assert!(bias.is_none(), "a bias, or a residual stream");
             super::forward_add(dev, x, w, resid, out);
         }
-        None => super::forward(dev, x, w, bias, out, false),
+        (None, None) => super::forward(dev, x, w, bias, out, false),
     }
     adapt_up(dev, u, adapter, out);
 }

@@ -6,6 +6,7 @@
 mod adapter;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
+mod coded;
 pub(crate) mod experts;
 mod merge;
 mod operand;
@@ -15,6 +16,7 @@ mod tile;
 mod x86;
 
 pub(crate) use adapter::{adapt_backward_u, adapt_backward_w, adapt_down, adapted, adapted_dx};
+pub(crate) use coded::coded;
 pub(crate) use merge::merge;
 pub(crate) use operand::{Operand, Panels, Rows};
 pub(crate) use pack::Packed;

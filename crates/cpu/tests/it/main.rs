@@ -11,6 +11,7 @@ mod adapter;
 mod attention;
 mod bench;
 mod blocks;
+mod coded;
 mod delta;
 mod experts;
 mod head;

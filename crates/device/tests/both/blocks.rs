@@ -57,6 +57,17 @@ pub fn buffers(kind: &'static Layouts, (parts, k): Case, e: DType) -> Vec<Sized<
     all
 }
 
+/// Writes any blocks, and returns them as a matrix.
+pub fn fill<D: Machine>(rig: &Rig<D>, (parts, k): Case) -> Codes<'static> {
+    let mut coded = [None; BLOCK_PARTS_MAX];
+    for (index, (&(encoding, n), name)) in parts.iter().zip(["first", "second", "third"]).enumerate() {
+        let blocks = Blocks::new(encoding, rig.buf(name), n, k);
+        rig.dev.write_blocks(blocks, 0, &some_bytes(index as u64, encoding, n * blocks.row_bytes()));
+        coded[index] = Some(blocks);
+    }
+    Codes::Blocks(coded)
+}
+
 /// Panics unless blocks written in two pieces become what their bytes stand for, rounded once.
 pub fn check<D: Machine>(rig: &mut Rig<D>, (parts, k): Case, e: DType, how: &str) {
     let (mut coded, mut want) = ([None; BLOCK_PARTS_MAX], Vec::new());

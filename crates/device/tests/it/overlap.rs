@@ -212,6 +212,8 @@ const CASES: &[Case] = &[
         tokens: b("tokens"), out: head_out(b) } }), "tile tokens logprobs lse entropy", ""),
     (|b| Op::Forward(ForwardOp::Advance { batch: batch(b), window: Some(Slots { slots: b("window_slots"), tables: b("window_tables") }), ids: b("ids"),
         tokens: b("tokens"), keys: b("keys") }), "positions slots segments window_slots ids keys", ""),
+    (|b| Op::Forward(ForwardOp::MatmulCodes { x: b("x"), codes: Codes::Nf4(Nf4 { codes: b("codes"), scales: b("scales"), n: 16, k: 16 }), w: matrix(b("w")),
+        bias: None, resid: Some(b("resid")), out: b("out") }), "w out", "resid out"),
     (|b| Op::Forward(ForwardOp::Dequantize { w: Codes::Nf4(Nf4 { codes: b("codes"), scales: b("scales"), n: 16, k: 16 }), out: matrix(b("out")) }), "out", ""),
     (|b| Op::Backward(BackwardOp::Cast { src: b("src"), dst: b("dst") }), "dst", ""),
     (|b| Op::Backward(BackwardOp::AdaptedDx { dy: b("dy"), of: adapted(b), du: b("du"), out: b("out") }), "out", ""),

@@ -6,10 +6,12 @@ use crate::layer_backward::{LayerBackward, Product};
 use plimsoll_arch::Site;
 use plimsoll_memory::Buf;
 
-/// True if gates and ups are not read: there is no backward pass, and they have neither adapters nor biases.
+/// True if gates and ups are not read: there is no backward pass, and they have neither adapters nor biases. Those in
+/// codes are a product of codes.
 fn is_at_once(layer: &LayerPass<'_, '_, '_>) -> bool {
     let w = layer.w;
     layer.pass.acts.mode.recompute().is_none()
+        && w.codes[Site::GateUp as usize].is_none()
         && w.adapters.added(Site::GateUp).is_none()
         && w.bias(Site::GateUp).is_none()
 }
@@ -19,7 +21,7 @@ pub(crate) fn to_gates(layer: &LayerPass<'_, '_, '_>) {
     let LayerPass { dev, w, bufs, .. } = *layer;
     if is_at_once(layer) {
         let gate = layer.spec().architecture().gate;
-        return dev.gated(bufs.norm_ffn, w.ready(dev, Site::GateUp), gate, bufs.gate_up, bufs.product);
+        return dev.gated(bufs.norm_ffn, w.at(Site::GateUp), gate, bufs.gate_up, bufs.product);
     }
     layer.product(Site::GateUp, bufs.norm_ffn, bufs.gate_up);
 }
