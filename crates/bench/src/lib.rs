@@ -26,9 +26,11 @@ use plimsoll_infer::sampler::sampling;
 use plimsoll_memory::{Limits, Pool, host::Host};
 use plimsoll_plan::{Facts, PlanReport, RoleName, plan_sampling, plan_with};
 use plimsoll_rl::data::models::check_codes_of_run;
-use plimsoll_rl::flops::forward_flops;
+use plimsoll_rl::flops::{forward_flops, update_passes};
 use plimsoll_rl::roles::Trainer;
+use plimsoll_rl::train::roofline;
 use plimsoll_rollout::{NeverStop, Request};
+use plimsoll_run::progress::Progress;
 use plimsoll_train::Sequence;
 use serde_json::{Value, from_value, json};
 use std::time::Instant;
@@ -83,7 +85,7 @@ pub fn rollout(options: &BenchOptions, sequences: usize, prompt: usize, new: usi
     runner.rehearse(&[sampling(&run.rollout, 0)])?;
     let prompts = random_prompts(&bench.spec(), sequences, prompt);
     let prompts: Vec<&[u32]> = prompts.iter().map(Vec::as_slice).collect();
-    let mut times = Vec::new();
+    let (mut times, mut passes) = (Vec::new(), 0);
     for repeat in 0..=options.repeats {
         dev.take_profile();
         let request = Request {
@@ -96,12 +98,19 @@ pub fn rollout(options: &BenchOptions, sequences: usize, prompt: usize, new: usi
             numbers: &[],
         };
         let started = Instant::now();
-        runner.rollout(&request, &mut NeverStop)?;
+        passes = runner.rollout(&request, &mut NeverStop)?.passes;
         times.push(started.elapsed().as_secs_f64());
     }
     let lengths = || std::iter::repeat_n(prompt, sequences);
     let flops = forward_flops(&bench.spec(), lengths(), lengths().map(|p| (p, new)));
-    let mut result = bench.rates(&*dev, &times[1..], (sequences * new) as f64, flops);
+    let work = Progress {
+        rollout_s: median(&times[1..]),
+        flops,
+        rollout_flops: flops,
+        rollout_passes: passes,
+        ..Progress::default()
+    };
+    let mut result = bench.rates(&*dev, &times[1..], (sequences * new) as f64, &work);
     add(&mut result, json!({ "bench": "rollout", "unit": "generated tokens/s", "sequences": sequences }));
     add(&mut result, json!({ "prompt_tokens": prompt, "new_tokens": new }));
     Ok(result)
@@ -138,8 +147,10 @@ pub fn train(options: &BenchOptions, batch: usize, seq: usize) -> Result<Value> 
         parts.push(stats);
     }
     let prompts = std::iter::repeat_n(1, batch);
-    let flops = 3.0 * forward_flops(&bench.spec(), prompts.clone(), prompts.map(|p| (p, seq)));
-    let mut result = bench.rates(&*dev, &times[1..], (batch * seq) as f64, flops);
+    let passes = update_passes(options.lora.is_some());
+    let flops = passes * forward_flops(&bench.spec(), prompts.clone(), prompts.map(|p| (p, seq)));
+    let work = Progress { update_s: median(&times[1..]), flops, updates: 1, ..Progress::default() };
+    let mut result = bench.rates(&*dev, &times[1..], (batch * seq) as f64, &work);
     let last = parts.last().copied().unwrap_or_default();
     let parts =
         json!({ "forward": last.forward_s, "backward": last.backward_s, "optimizer": last.optimizer_s });
@@ -328,17 +339,32 @@ impl Bench {
         add(result, json!({ "device_others_bytes": memory.others }));
     }
 
-    fn peak(&self, dev: &dyn Device) -> f64 {
-        dev.peak_flops(PEAK_SECONDS)
+    /// Adds the process's memory, the peak rates of the device, the share of its arithmetic that `work` reaches, and
+    /// how near each phase comes to the lower of its two limits. A CPU's rates are measured, the bandwidth over as many
+    /// bytes as the weights have, which a cache may hold; a card's are its table's.
+    fn add_limits(&self, result: &mut Value, dev: &dyn Device, work: &Progress) {
+        // First: what measures the bandwidth takes memory.
+        add(
+            result,
+            json!({ "peak_bytes": Host::this().rss().peak, "planned_bytes": self.report.host_peak() }),
+        );
+        let (mut roofline, flops) = (roofline(&self.report, dev), dev.peak_flops(PEAK_SECONDS));
+        let measure = plimsoll_devices::of(dev.kind()).peak;
+        let bytes = (roofline.weight_bytes as usize).clamp(1 << 12, BANDWIDTH_BYTES);
+        if let Some([_, bandwidth]) = measure(dev.threads(), 0.0, bytes) {
+            roofline.bandwidth = bandwidth * 1e9;
+        }
+        let work = Progress { step_s: work.step_s.max(work.rollout_s + work.update_s), ..work.clone() };
+        result["share_of_peak"] = json!(work.flops / work.step_s / flops);
+        result["flops"] = json!(work.flops);
+        result["limits"] = roofline.of(&work, flops);
+        result["peak"] = json!({ "flops": flops, "bandwidth": roofline.bandwidth });
     }
 
-    fn rates(&self, dev: &dyn Device, seconds: &[f64], tokens: f64, flops: f64) -> Value {
+    fn rates(&self, dev: &dyn Device, seconds: &[f64], tokens: f64, work: &Progress) -> Value {
         let rates: Vec<f64> = seconds.iter().map(|s| tokens / s).collect();
         let mut result = spread(&rates);
-        result["share_of_peak"] = json!(flops / median(seconds) / self.peak(dev));
-        result["peak_bytes"] = json!(Host::this().rss().peak);
-        result["planned_bytes"] = json!(self.report.host_peak());
-        result["flops"] = json!(flops);
+        self.add_limits(&mut result, dev, work);
         self.add_device_memory(&mut result, dev);
         finish(result, &dev.machine_type(), dev.threads())
     }

@@ -8,7 +8,6 @@ use plimsoll_infer::runner::open;
 use plimsoll_infer::sampler::sampling;
 use plimsoll_infer::text::{Item, text_model};
 use plimsoll_memory::Limits;
-use plimsoll_memory::host::Host;
 use plimsoll_plan::devices;
 use plimsoll_reward::{RewardSpec, Rewards};
 use plimsoll_rl::context::{Cursor, StepContext};
@@ -16,6 +15,7 @@ use plimsoll_rl::methods::policy::{StepReport, StepSeconds, step};
 use plimsoll_rl::roles::Trainer;
 use plimsoll_rl::rollout::buffer::RolloutBuffer;
 use plimsoll_rollout::DrawnEnds;
+use plimsoll_run::progress::Progress;
 use serde_json::{Value, json};
 use std::time::Instant;
 
@@ -95,11 +95,9 @@ pub fn whole_step(options: &BenchOptions, size: StepSize) -> Result<Value> {
         let report = step(&mut trainer, &mut cx, n as u32 + 1)?;
         measured.take(&report, (n >= unmeasured).then(|| started.elapsed().as_secs_f64()), prompts * group);
     }
-    let Steps { times, last, flops, mismatch, .. } = &measured;
+    let Steps { times, last, mismatch, .. } = &measured;
     let mut result = spread(times);
-    result["share_of_peak"] = json!(flops / super::median(times) / bench.peak(&*dev));
-    result["peak_bytes"] = json!(Host::this().rss().peak);
-    result["planned_bytes"] = json!(bench.report.host_peak());
+    bench.add_limits(&mut result, &*dev, &measured.mean_work());
     result["logprob_mismatch_max"] = json!(mismatch);
     bench.add_device_memory(&mut result, &*dev);
     let parts = json!({ "rollout": last.rollout, "reward": last.reward, "update": last.update });
@@ -116,7 +114,8 @@ pub fn whole_step(options: &BenchOptions, size: StepSize) -> Result<Value> {
 struct Steps {
     times: Vec<f64>,
     last: StepSeconds,
-    flops: f64,
+    /// Of all measured steps.
+    work: Progress,
     mismatch: f64,
     trained_tokens: f64,
     /// Sums over steps.
@@ -131,13 +130,35 @@ impl Steps {
     /// Takes a step's report, and its seconds if it is measured.
     fn take(&mut self, report: &StepReport, seconds: Option<f64>, sequences: usize) {
         self.mismatch = self.mismatch.max(report.logprob_mismatch_max);
-        (self.last, self.flops) = (report.seconds, report.flops);
+        self.last = report.seconds;
         let Some(seconds) = seconds else { return };
+        self.work.step_s += seconds;
+        self.work.rollout_s += report.seconds.rollout;
+        self.work.update_s += report.seconds.update;
+        self.work.flops += report.flops;
+        self.work.rollout_flops += report.rollout_flops;
+        self.work.rollout_passes += report.rollout_passes;
+        self.work.updates += 1;
         self.times.push(seconds);
         let of = |name: &str| report.metrics.get(name).copied().unwrap_or(0.0);
         self.trained_tokens += of("completions/mean_length") * sequences as f64;
         for (sum, name) in self.carried.iter_mut().zip(CARRIED) {
             *sum += of(&format!("rollout/{name}"));
+        }
+    }
+
+    /// Returns the work and the seconds of a step.
+    fn mean_work(&self) -> Progress {
+        let (steps, sum) = (self.times.len() as f64, &self.work);
+        Progress {
+            step_s: sum.step_s / steps,
+            rollout_s: sum.rollout_s / steps,
+            update_s: sum.update_s / steps,
+            flops: sum.flops / steps,
+            rollout_flops: sum.rollout_flops / steps,
+            rollout_passes: sum.rollout_passes / self.times.len() as u64,
+            updates: sum.updates / self.times.len() as u64,
+            ..Progress::default()
         }
     }
 

@@ -527,6 +527,16 @@ fn optimizer_bytes(model: &Model, training: &Training) -> f64 {
     model.parameters * per_parameter
 }
 
+/// Returns the bytes that one update of the actor moves at least, apart from its weights' reads: gradients written and
+/// read once, states read and written, new weights written. Muon has one moment of a matrix: neither is counted.
+pub fn least_optimizer_bytes(shape: &RunShape) -> f64 {
+    let Some(training) = &shape.training else { return 0.0 };
+    let model = Model::of_actor(shape);
+    let twice = if training.muon.is_some() { 2.0 * training.dtypes.moment_bytes() } else { 0.0 };
+    let uncounted = training.dtypes.grads.bytes() as f64 + twice;
+    optimizer_bytes(&model, training) - uncounted * model.parameters
+}
+
 #[cfg(test)]
 #[path = "cost_tests.rs"]
 mod tests;

@@ -30,7 +30,7 @@ pub mod svg;
 mod tables;
 mod work;
 
-pub use cost::StepCost;
+pub use cost::{StepCost, least_optimizer_bytes};
 pub use disk::checkpoint_bytes;
 pub use duration::duration;
 pub use evaluations::Evaluations;

@@ -9,6 +9,11 @@ pub(crate) fn step_flops(spec: &ModelSpec, sequences: &[Sequence<'_>]) -> f64 {
     forward_flops(spec, prompts, sequences.iter().map(|s| (s.prompt.len(), s.response.len())))
 }
 
+/// Returns how many forward passes an update is at least: frozen weights have no gradients, only their inputs.
+pub fn update_passes(is_frozen: bool) -> f64 {
+    if is_frozen { 2.0 } else { 3.0 }
+}
+
 /// Returns the operations of one forward pass, in sampling and in training alike: prompts once, each response token but
 /// the last, and one head row per response token.
 pub fn forward_flops(

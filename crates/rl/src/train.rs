@@ -21,7 +21,9 @@ use plimsoll_infer::bound::Sources;
 use plimsoll_infer::sampler::sampling;
 use plimsoll_memory::host::{Host, Rss};
 use plimsoll_memory::{Arena, Limits};
-use plimsoll_plan::{Facts, Hosts, PlanReport, RoleName, Share, check_lengths, devices, plan_with};
+use plimsoll_plan::{
+    Facts, Hosts, PlanReport, RoleName, Share, check_lengths, devices, least_optimizer_bytes, plan_with,
+};
 use plimsoll_ranks::Group;
 use plimsoll_run::ending::Summary;
 use plimsoll_run::events::Observer;
@@ -112,7 +114,7 @@ pub fn train(
 }
 
 /// Returns what the phases of a run are compared with.
-fn roofline(report: &PlanReport, dev: &dyn Device) -> Roofline {
+pub fn roofline(report: &PlanReport, dev: &dyn Device) -> Roofline {
     let (shape, rates) = (&report.shape, plimsoll_devices::of(dev.kind()).rates);
     let spec = &shape.spec;
     // A table of embeddings that is no head gives a row for each token. Codes have as many bits as their file says.
@@ -120,7 +122,10 @@ fn roofline(report: &PlanReport, dev: &dyn Device) -> Roofline {
     let has_codes = shape.lora.as_ref().is_some_and(|lora| lora.quantize.is_some());
     let bytes = if has_codes { 0 } else { shape.weights.bytes() };
     let weight_bytes = ((spec.active_parameters() - embedding) * bytes) as f64;
-    Roofline { bandwidth: rates(dev.threads()).bandwidth, weight_bytes }
+    // Weights are read forward and backward. Updates of a critic, which has another shape, are in the same count.
+    let has_critic = shape.training.as_ref().is_some_and(|training| training.critic.is_some());
+    let update_bytes = if has_critic { 0.0 } else { 2.0 * weight_bytes + least_optimizer_bytes(shape) };
+    Roofline { bandwidth: rates(dev.threads()).bandwidth, weight_bytes, update_bytes }
 }
 
 fn title(run: &RunSpec, report: &PlanReport, dev: &dyn Device) -> String {

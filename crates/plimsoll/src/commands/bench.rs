@@ -322,5 +322,22 @@ fn words(found: &Value) -> String {
         None => text += &format!(", {:.1} % of peak", 100.0 * number("share_of_peak")),
     }
     let peak = plimsoll_base::Bytes(found["peak_bytes"].as_u64().unwrap_or(0));
-    text + &format!("; {peak} at most; {machine}\n")
+    text + &format!("; {peak} at most; {machine}\n") + &limits(found)
+}
+
+/// Returns a line of the peaks, and one for each phase that has a limit: its work, its time, and how near it comes.
+fn limits(found: &Value) -> String {
+    let peak = |name: &str| found["peak"][name].as_f64().map(|rate| rate * 1e-9);
+    let (Some(flops), Some(bandwidth)) = (peak("flops"), peak("bandwidth")) else { return String::new() };
+    let line = |phase: &str| {
+        let number = |key: &str| found["limits"][phase][key].as_f64();
+        let (done, moved) = (number("flops")? * 1e-9, number("bytes")? * 1e-9);
+        let (seconds, share) = (number("seconds")?, 100.0 * number("share")?);
+        let by = if moved / bandwidth > done / flops { "memory" } else { "arithmetic" };
+        Some(format!(
+            "  {phase}: {done:.3} GFLOP and {moved:.3} GB in {seconds:.4} s, {share:.1} % of what {by} allows\n"
+        ))
+    };
+    let phases: String = ["rollout", "update"].into_iter().filter_map(line).collect();
+    format!("  peak: {flops:.1} GFLOP/s, {bandwidth:.1} GB/s\n{phases}")
 }

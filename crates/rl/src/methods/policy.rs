@@ -2,7 +2,7 @@
 //! Legend: P prompts, G samples each, N response tokens of the step.
 
 use crate::context::StepContext;
-use crate::flops::step_flops;
+use crate::flops::{step_flops, update_passes};
 use crate::methods::actor::{ActorReport, actor_updates};
 use crate::methods::batch::Batch;
 use crate::methods::buffers::StepBuffers;
@@ -165,7 +165,9 @@ fn train(trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, batch: &Batch<'_>)
         report.add("ratio/mean", actor.policy.mean_ratio());
         report.add("time/critic", critic_seconds);
     }
-    report.add_samples(cx, batch, 3.0 * step_flops(&trainer.sampler.shape.spec, &batch.sequences));
+    let shape = trainer.sampler.shape;
+    let flops = update_passes(shape.lora.is_some()) * step_flops(&shape.spec, &batch.sequences);
+    report.add_samples(cx, batch, flops);
     Ok(report)
 }
 
