@@ -95,7 +95,7 @@ def arguments():
     options = parser.parse_args()
     options.skip = set(filter(None, options.skip.split(",")))
     if options.isa:
-        options.skip.add("vllm")  # It has no such setting.
+        options.skip.add("vllm")  # It has kernels of its own, which read no such setting.
     if unknown := options.skip - set(peers):
         parser.error(f"--skip: no peer {', '.join(sorted(unknown))}; there are {', '.join(peers)}")
     if options.json and "collect" in options.parts and len(options.parts) > 1:

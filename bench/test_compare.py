@@ -101,9 +101,9 @@ class Parts(unittest.TestCase):
         binary = BINARY.replace("4.0\n", slow).replace("json, sys", "json, os, sys")
         self.script("plimsoll", binary.format(python=sys.executable))
         self.script("peers/trl_step.py", PEER.replace("16.0", slower).replace("json, sys", "json, os, sys"))
-        _, page, _ = self.run_part("step", more=["--isa", "avx2"])
+        _, page, _ = self.run_part("step", more=["--isa", "avx512bf16"])
         self.assertIn("| 0.50x | 0.50x | 3.2x, lost |", page)
-        self.assertIn("2 threads, everyone held to avx2; ", page)
+        self.assertIn("2 threads, everyone held to avx512bf16; ", page)
 
     def test_without_the_peer_our_forms_remain(self):
         self.script("peers/trl_step.py", "raise SystemExit('no peft')")

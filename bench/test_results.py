@@ -18,7 +18,7 @@ import save
 import sft
 
 PAGES = {
-    "cpu": results.cpu_page, "collect": results.collect_page, "faults": results.faults_page, "h200": results.h200_page,
+    "cpu": results.cpu_page, "cpu_amx": results.cpu_page, "collect": results.collect_page, "faults": results.faults_page, "h200": results.h200_page,
     "save": save.page, "log": logs.page, "sft": sft.page,
     "h200_ranks": ranks_page.page,
 }
