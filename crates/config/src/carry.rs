@@ -29,8 +29,9 @@ pub(super) fn check(run: &RunFile, at: &Provenance) -> Result<()> {
         }
     }
     per_response(run, at)?;
-    if replays(run) && (rollout.carry == 0 || !of_environment(run, Kind::is_python)) {
-        let message = "environment.replay without rollout.carry and an environment in Python, which alone is played again";
+    let may_replay = of_environment(run, |kind| kind.is_python() || kind.is_agents());
+    if replays(run) && (rollout.carry == 0 || !may_replay) {
+        let message = "environment.replay without rollout.carry and an environment in Python or agents, which alone are played again";
         return Err(contradiction(at, "environment.replay", message).hint("remove environment.replay"));
     }
     if rollout.carry == 0 {
@@ -87,6 +88,7 @@ fn replays(run: &RunFile) -> bool {
 /// Returns the setting that does not go with groups of several steps, and why.
 pub fn hindrance(run: &RunFile) -> Option<(String, &'static str)> {
     let (loss, baseline) = (&run.loss, run.loss.baseline());
+    let branches = run.environment.as_ref().map_or(1, |environment| environment.branches_max);
     let advantage = format!("loss.advantage = \"{baseline}\"");
     [
         (
@@ -95,9 +97,14 @@ pub fn hindrance(run: &RunFile) -> Option<(String, &'static str)> {
             "which samples nothing",
         ),
         (
-            of_environment(run, Kind::is_agents),
-            "environment.env = \"http-agent\"".into(),
-            "whose agents hold their conversations in programs that know no steps",
+            of_environment(run, Kind::is_agents) && !replays(run),
+            "environment.replay = false".into(),
+            "where a resumed run cannot begin the episodes of agents again",
+        ),
+        (
+            of_environment(run, Kind::is_agents) && branches > 1,
+            format!("environment.branches_max = {branches}"),
+            "and an agent's episode that takes several steps is one sequence",
         ),
         (
             of_environment(run, Kind::is_python) && !replays(run),

@@ -55,6 +55,8 @@ const EXCHANGED_BYTES_PER_TOKEN: u64 = 2 * (8 + TEXT_BYTES_PER_TOKEN) + TEXT_BYT
 /// vectors grow by doubling, and after it; id and log-probability that the engine drew; and the id where it has ended
 /// and its group has not.
 const CARRIED_BYTES_PER_TOKEN: u64 = 3 * 16 + 8 + 4;
+/// Bytes of a token of an agent's episode besides: its id in prompts, and what its server has of it and hands over.
+const SERVED_BYTES_PER_TOKEN: u64 = 5 * 4 + 2 * 8;
 /// Bytes of such a response besides its tokens.
 const CARRIED_BYTES: usize = 512;
 /// Bytes per token of a rollout that waits, besides its samples: prompt and text, and the ids of a prompt.
@@ -317,8 +319,13 @@ impl RunShape {
             0
         } else {
             let all = self.engine.prompt_tokens + self.engine.new_tokens;
-            // The texts of episodes: before a step, while it is made and after it.
-            let episodes = 3 * self.episodes.host_bytes(self.engine.samples, all);
+            // The texts of episodes: before a step, while it is made and after it; and of agents, what their server
+            // keeps of each and hands over.
+            let (copies, served) = match self.episodes.plays_agents {
+                true => (5, (self.engine.samples * all) as u64 * SERVED_BYTES_PER_TOKEN),
+                false => (3, 0),
+            };
+            let episodes = copies * self.episodes.host_bytes(self.engine.samples, all) + served;
             tokens * CARRIED_BYTES_PER_TOKEN + (self.engine.samples * CARRIED_BYTES) as u64 + episodes
         }
     }

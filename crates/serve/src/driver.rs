@@ -1,7 +1,7 @@
 //! Drives the engine on one thread: takes requests between two passes, drops those whose clients have gone, and writes
 //! the tokens of each pass to the clients' outboxes.
 
-use crate::episodes::{EpisodeTable, Place};
+use crate::episodes::{EpisodeTable, Pass, Place};
 use crate::outbox::{End, Outbox};
 use crate::state::{QueuedRequest, SamplingParams, ServerState};
 use plimsoll_base::{Error, Result};
@@ -56,7 +56,7 @@ pub fn drive(
     }
 }
 
-/// Serves until every episode of the rollout has ended. `look` is called between passes, at most every `LOOK`.
+/// Serves until every episode of the rollout has ended, or waits in `held` for the next one. `look` is called between passes, at most every `LOOK`.
 ///
 /// Errors: those of `look`, of the episodes and of the device.
 pub fn play(
@@ -64,9 +64,11 @@ pub fn play(
     inbox: &Receiver<QueuedRequest>,
     state: &ServerState,
     episodes: &EpisodeTable,
+    held: &mut VecDeque<QueuedRequest>,
     look: &mut dyn FnMut() -> Result<()>,
 ) -> Result<RolloutStats> {
     let mut driver = Driver::new(live, state);
+    driver.queue.append(held);
     let mut looked = Instant::now();
     let played = loop {
         if episodes.is_done() {
@@ -92,8 +94,29 @@ pub fn play(
     // What is still drawn belongs to episodes that are over.
     let over = Error::new("agent-episode-over", "the rollout has ended");
     driver.take_all(inbox);
+    if played.is_ok() {
+        let waits = |request: &QueuedRequest| matches!(request.pass(0), Pass::Later);
+        let (waiting, left) = driver.queue.drain(..).partition(waits);
+        (*held, driver.queue) = (waiting, left);
+    }
     driver.fail_all(played.as_ref().err().unwrap_or(&over));
     played
+}
+
+impl QueuedRequest {
+    /// Decides whether it is drawn where the step goes on beyond tick `floor`.
+    fn pass(&self, floor: u64) -> Pass {
+        self.prompt.places.first().map_or(Pass::Now, |place| place.pass(floor))
+    }
+
+    /// Ends it with an error.
+    pub fn fail(&self, error: &Error) {
+        for index in 0..self.prompt.sample_ids.len() {
+            self.outbox
+                .write(self.first + index, |part| part.end = Some(End::Failed(Box::new(error.clone()))));
+        }
+        self.prompt.places.iter().for_each(Place::leave);
+    }
 }
 
 struct Driver<'h, 'e, 'a, 'p> {
@@ -154,9 +177,34 @@ impl<'h, 'e, 'a, 'p> Driver<'h, 'e, 'a, 'p> {
         });
     }
 
-    /// Takes requests from the queue as long as they have slots: none passes another.
+    /// Takes requests from the queue as long as they have slots: none passes another, but those of episodes whose time
+    /// has not come.
     fn admit(&mut self) {
-        while let Some(request) = self.queue.front() {
+        let (mut at, mut floor) = (0, None);
+        while let Some(request) = self.queue.get(at) {
+            if let Some(place) = request.prompt.places.first().filter(|place| place.carried.is_some()) {
+                match place.pass(*floor.get_or_insert_with(|| place.floor(&self.streams.drawn()))) {
+                    Pass::Now => {}
+                    Pass::Later => {
+                        at += 1;
+                        continue;
+                    }
+                    Pass::Had(had) => {
+                        let mut stream = ResponseStream::new(request, 0);
+                        for (token, logprob) in had.ids.into_iter().zip(had.logprobs) {
+                            stream.speak(self.state, token, logprob);
+                        }
+                        stream.end(self.state, Ok(had.finish));
+                        self.queue.remove(at);
+                        continue;
+                    }
+                    Pass::Over => {
+                        request.fail(&Error::new("agent-episode-over", "the episode has ended"));
+                        self.queue.remove(at);
+                        continue;
+                    }
+                }
+            }
             let ask = Ask {
                 prompt: &request.prompt.token_ids,
                 sample_ids: &request.prompt.sample_ids,
@@ -168,7 +216,8 @@ impl<'h, 'e, 'a, 'p> Driver<'h, 'e, 'a, 'p> {
             for (index, slot) in slots.into_iter().enumerate() {
                 self.streams.of_slot[slot] = Some(ResponseStream::new(request, index));
             }
-            self.queue.pop_front();
+            request.prompt.places.iter().for_each(Place::draws);
+            self.queue.remove(at);
         }
     }
 
@@ -202,9 +251,8 @@ impl<'h, 'e, 'a, 'p> Driver<'h, 'e, 'a, 'p> {
             }
         }
         for request in self.queue.drain(..) {
-            (0..request.prompt.sample_ids.len())
-                .for_each(|index| fail(&request.outbox, request.first + index));
-            request.prompt.places.iter().for_each(Place::leave);
+            request.fail(error);
+            self.state.metrics.failed.add(request.prompt.sample_ids.len() as u64);
         }
     }
 }
@@ -213,6 +261,15 @@ impl<'h, 'e, 'a, 'p> Driver<'h, 'e, 'a, 'p> {
 struct ResponseStreams<'h> {
     of_slot: Vec<Option<ResponseStream>>,
     state: &'h ServerState,
+}
+
+impl ResponseStreams<'_> {
+    /// Returns the tokens so far of responses to episodes of several steps, with the names of these.
+    fn drawn(&self) -> Vec<(u64, u64)> {
+        let one =
+            |stream: &ResponseStream| Some((stream.kept.as_ref()?.place.carried?, stream.num_tokens as u64));
+        self.of_slot.iter().flatten().filter_map(one).collect()
+    }
 }
 
 impl Listener for ResponseStreams<'_> {

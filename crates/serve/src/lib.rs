@@ -36,12 +36,14 @@ pub use bodies::Bodies;
 pub use limits::{CHOICES_MAX, host_bytes};
 pub use state::{Settings, Texts};
 
-use episodes::{EpisodeTable, Played, Round};
+use episodes::{CarriedRound, EpisodeTable, Played, Progress, Round};
 use limits::{BODIES_MAX, Limits, RECEIVE_BYTES, SEND_BYTES};
 use plimsoll_base::{Error, Result};
-use plimsoll_rollout::{EngineLimits, Live, RolloutStats};
+use plimsoll_rollout::{EngineLimits, GroupTimes, Live, RolloutStats};
 use rustix::net::sockopt;
 use state::{QueuedRequest, ServerState};
+use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::io;
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -54,6 +56,8 @@ use tokio::sync::watch;
 pub struct Server {
     state: Arc<ServerState>,
     inbox: Receiver<QueuedRequest>,
+    /// Requests of episodes that go on in the next step.
+    held: RefCell<VecDeque<QueuedRequest>>,
     ended: watch::Sender<bool>,
     http: Option<JoinHandle<io::Result<()>>>,
 }
@@ -83,7 +87,7 @@ impl Server {
                 done
             })
             .map_err(|err| Error::new("thread-not-started", format!("the thread of connections: {err}")))?;
-        Ok(Server { state, inbox, ended, http: Some(http) })
+        Ok(Server { state, inbox, held: RefCell::default(), ended, http: Some(http) })
     }
 
     /// Answers requests until `stop` has a signal; then takes no more, and ends when those that run have ended or their
@@ -108,8 +112,34 @@ impl Server {
     ) -> Result<(Vec<Played>, RolloutStats)> {
         let episodes = self.state.episodes.as_ref().expect("a server of a run has episodes");
         episodes.begin(round);
-        let stats = driver::play(live, &self.inbox, &self.state, episodes, look)?;
+        let stats = self.drive(live, episodes, look)?;
         Ok((episodes.take(), stats))
+    }
+
+    /// Lets clients play episodes of several steps to the end of one. Returns each, in their order, and the ticks of
+    /// groups.
+    ///
+    /// Errors: those of `play`.
+    pub fn play_carried(
+        &self,
+        live: Live<'_, '_, '_>,
+        round: CarriedRound,
+        look: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<(Vec<Progress>, GroupTimes, RolloutStats)> {
+        let episodes = self.state.episodes.as_ref().expect("a server of a run has episodes");
+        episodes.begin_carried(round);
+        let stats = self.drive(live, episodes, look)?;
+        let (played, times) = episodes.take_carried();
+        Ok((played, times, stats))
+    }
+
+    fn drive(
+        &self,
+        live: Live<'_, '_, '_>,
+        episodes: &EpisodeTable,
+        look: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<RolloutStats> {
+        driver::play(live, &self.inbox, &self.state, episodes, &mut self.held.borrow_mut(), look)
     }
 
     fn close(&mut self) -> Result<()> {
@@ -127,6 +157,8 @@ impl Drop for Server {
             episodes.end();
         }
         self.state.stop();
+        let stopping = Error::new("serve-stopping", "the run has ended");
+        self.held.take().iter().for_each(|request| request.fail(&stopping));
         // What the listener failed of is of no use any more.
         let _ = self.close();
     }

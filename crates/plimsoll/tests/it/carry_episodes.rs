@@ -161,7 +161,7 @@ fn environments_whose_state_cannot_be_taken_back_are_refused() {
     refused(
         "http-agent",
         &["environment.command=[\"true\"]", "environment.network=allow"],
-        "programs that know no steps",
+        "cannot begin the episodes of agents again",
     );
 }
 

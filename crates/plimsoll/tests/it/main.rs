@@ -16,6 +16,7 @@ mod apart;
 mod arrivals;
 mod attacks;
 mod carry;
+mod carry_agents;
 mod carry_episodes;
 mod carry_gain;
 mod carry_grades;

@@ -2,7 +2,7 @@
 
 use super::place::Apart;
 use crate::context::{Cursor, StepContext};
-use crate::episodes::CarriedTurn;
+use crate::episodes::{CarriedTurn, FirstRequest};
 use crate::methods::policy::StepReport;
 use crate::roles::Trainer;
 use crate::rollout::ahead::Rollout;
@@ -86,6 +86,7 @@ packed!(Response {
     versions: Vec<u64>,
     finish: Option<Finish>,
     ended_in: u32,
+    asked: Option<FirstRequest>,
     turns: Vec<CarriedTurn>,
     has_fault: bool,
 });

@@ -395,11 +395,11 @@ fn host_facts(
     })
 }
 
-/// Returns what connections of agents take: as many as a step has episodes, and as many that wait.
+/// Returns what connections of agents take: as many as there are episodes under way, and as many that wait.
 fn clients_of(run: &RunSpec, model: &OpenModel, prompt_tokens: usize) -> Bytes {
     if !run.plays_agents() {
         return Bytes(0);
     }
-    let at_once = (run.rollout.prompts_per_step * run.rollout.group_size) as usize;
+    let at_once = run.prompts_under_way() as usize * run.rollout.group_size as usize;
     plimsoll_serve::host_bytes(at_once, at_once, prompt_tokens, run.response_tokens_max(), &model.spec)
 }

@@ -9,9 +9,10 @@ use plimsoll_base::{Error, Result};
 use plimsoll_config::{Environment, RunSpec};
 use plimsoll_device::Sampling;
 use plimsoll_infer::sampler::sampling;
-use plimsoll_rollout::{EngineLimits, RolloutStats};
+use plimsoll_rollout::{EngineLimits, GroupTimes, RolloutStats};
 use plimsoll_serve::episodes::{
-    AgentSequence, EpisodeLimits, EpisodeTable, EpisodesSpec, Played as OfAgent, Round,
+    AgentSequence, CarriedRound, EpisodeLimits, EpisodeTable, EpisodesSpec, Played as OfAgent, Progress,
+    Round,
 };
 use plimsoll_serve::guard::{Guard, new_token};
 use plimsoll_serve::{Server, Settings, Texts};
@@ -38,7 +39,7 @@ pub(super) struct AgentPlay {
     stop: Vec<String>,
     keep_stop: bool,
     limits: EpisodeLimits,
-    /// Maximum number of clients: the episodes of a step.
+    /// Maximum number of clients: the episodes under way.
     at_once: usize,
     token: String,
     address: SocketAddr,
@@ -81,7 +82,7 @@ impl AgentPlay {
             stop: run.rollout.stop.clone(),
             keep_stop: run.rollout.keep_stop,
             limits,
-            at_once: (run.rollout.prompts_per_step * run.rollout.group_size) as usize,
+            at_once: run.prompts_under_way() as usize * run.rollout.group_size as usize,
             token: new_token()?,
             address,
             listener: Some(listener),
@@ -139,28 +140,49 @@ impl AgentPlay {
         trainer: &mut Trainer<'_>,
         asked: &EpisodesRequest<'_>,
     ) -> Result<(Vec<OfAgent>, RolloutStats)> {
-        if self.serving.is_none() {
-            self.serving =
-                Some(self.start(&trainer.sampler.shape.engine, trainer.sampler.shape.spec.vocab, asked)?);
-        }
-        self.words.begin(asked.steps[0]);
-        let Serving { table, server, agents } = self.serving.as_mut().expect("it was started");
-        let starts = asked.starts.iter().flat_map(|start| {
-            let told = told(start, asked.group_size);
-            (0..asked.group_size).map(move |member| {
-                let mut told = told.clone();
-                told["member"] = json!(member);
-                told
-            })
-        });
+        let most = self.section.restarts_max;
+        let Serving { table, server, agents } = self.serving(trainer, asked)?;
+        let starts = asked
+            .starts
+            .iter()
+            .flat_map(|start| (0..asked.group_size).map(move |member| told(start, asked.group_size, member)));
         let round = Round {
             starts: starts.collect(),
             first_sample_id: asked.first_sample_id,
             sampling: asked.sampling,
         };
-        let mut deaths = Deaths { most: self.section.restarts_max, count: 0, ended: 0, table };
+        let mut deaths = Deaths { most, count: 0, ended: 0, table };
         let mut look = || agents.as_mut().map_or(Ok(()), |agents| deaths.look(agents));
         trainer.live(|live| server.play(live, round, &mut look))
+    }
+
+    /// Lets agents go on with episodes to the end of a step.
+    pub(super) fn play_on(
+        &mut self,
+        trainer: &mut Trainer<'_>,
+        asked: &EpisodesRequest<'_>,
+        round: CarriedRound,
+    ) -> Result<(Vec<Progress>, GroupTimes, RolloutStats)> {
+        let most = self.section.restarts_max;
+        let Serving { table, server, agents } = self.serving(trainer, asked)?;
+        let mut deaths = Deaths { most, count: 0, ended: 0, table };
+        let mut look = || agents.as_mut().map_or(Ok(()), |agents| deaths.look(agents));
+        trainer.live(|live| server.play_carried(live, round, &mut look))
+    }
+
+    /// True if an agent may be playing an episode since an earlier step.
+    pub(super) fn is_under_way(&self, sample_id: u64) -> bool {
+        self.serving.as_ref().is_some_and(|serving| serving.table.is_under_way(sample_id))
+    }
+
+    /// Returns the server and its agents, which it starts for the first rollout.
+    fn serving(&mut self, trainer: &Trainer<'_>, asked: &EpisodesRequest<'_>) -> Result<&mut Serving> {
+        if self.serving.is_none() {
+            self.serving =
+                Some(self.start(&trainer.sampler.shape.engine, trainer.sampler.shape.spec.vocab, asked)?);
+        }
+        self.words.begin(asked.steps[0]);
+        Ok(self.serving.as_mut().expect("it was started"))
     }
 
     fn start(&mut self, engine: &EngineLimits, vocab: u32, asked: &EpisodesRequest<'_>) -> Result<Serving> {
@@ -258,9 +280,9 @@ impl Deaths<'_> {
 }
 
 /// Returns the facts about an episode that its agent gets.
-fn told(start: &Start, group: usize) -> Value {
+pub(super) fn told(start: &Start, group: usize, member: usize) -> Value {
     // 31 bits, as environments in Python get.
-    json!({ "seed": start.draw(0)[0] >> 1, "index": start.index, "held_out": start.held_out, "group_size": group })
+    json!({ "seed": start.draw(0)[0] >> 1, "index": start.index, "held_out": start.held_out, "group_size": group, "member": member })
 }
 
 /// Returns the record of an episode.

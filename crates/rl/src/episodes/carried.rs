@@ -9,7 +9,7 @@ use super::episode::{Episode, PlayedTurn};
 use super::fault::Fault;
 use super::glue::Glue;
 use super::round::{Episodes, Heard, Talk};
-use super::turn::CarriedTurn;
+use super::turn::{CarriedTurn, FirstRequest};
 use crate::rollout::packed::packed;
 use plimsoll_base::{Error, Result};
 use plimsoll_config::Rollout;
@@ -18,12 +18,15 @@ use plimsoll_rollout::{Finish, StopCondition, Turn};
 use plimsoll_text::Message;
 use plimsoll_textenv::{EnvironmentTally, HadTurn, Hosts, Job, Start};
 use serde_json::Value;
+use std::ops::Range;
 
 /// An episode as far as it has come.
 pub(crate) struct EpisodeSoFar<'s> {
     /// The number of its start.
     pub position: u64,
     pub item: &'s Item,
+    /// Of an agent's episode in which a turn was drawn.
+    pub asked: Option<&'s FirstRequest>,
     pub turns: &'s [CarriedTurn],
     pub has_ended: bool,
     pub has_fault: bool,
@@ -40,8 +43,8 @@ pub(crate) struct KeptTurns {
 /// What environments did in the turns that a step keeps.
 #[derive(Default)]
 pub(crate) struct Events {
-    tally: EnvironmentTally,
-    fault: Option<Fault>,
+    pub(super) tally: EnvironmentTally,
+    pub(super) fault: Option<Fault>,
 }
 
 packed!(Events { tally: EnvironmentTally, fault: Option<Fault> });
@@ -73,6 +76,10 @@ impl Episodes {
     ///
     /// Errors: those of resetting an environment, of the template and of the tokenizer.
     pub(crate) fn prompts(&mut self, text: &TextModel, first: u64, count: usize) -> Result<Vec<Item>> {
+        if self.agents.is_some() {
+            // An agent makes its own.
+            return Ok(vec![Item::default(); count]);
+        }
         let starts = self.starts(first, count);
         self.begin(text, &starts, 1)
     }
@@ -138,14 +145,18 @@ impl Episodes {
 
     fn set_played(&mut self, so_far: &[EpisodeSoFar<'_>]) {
         self.begin_round(so_far.len());
-        let seed = self.seed;
-        self.played.extend(so_far.iter().enumerate().map(|(slot, of)| of.episode(seed, slot)));
+        let (seed, plays_agents, mut sequences) = (self.seed, self.agents.is_some(), 0);
+        for of in so_far {
+            let first = sequences;
+            sequences += usize::from(!plays_agents || !of.has_fault);
+            self.played.push(of.episode(seed, first..sequences));
+        }
     }
 }
 
 impl EpisodeSoFar<'_> {
-    fn episode(&self, seed: u64, slot: usize) -> Episode {
-        let first = messages_of(self.item);
+    fn episode(&self, seed: u64, sequences: Range<usize>) -> Episode {
+        let first = self.asked.map_or_else(|| messages_of(self.item), |asked| asked.messages.clone());
         let turn = |of: &CarriedTurn| PlayedTurn {
             response: of.response.clone(),
             eos: None,
@@ -163,7 +174,7 @@ impl EpisodeSoFar<'_> {
             turns: self.turns.iter().map(turn).collect(),
             columns: Default::default(),
             scored: None,
-            sequences: slot..slot + 1,
+            sequences,
             has_fault: self.has_fault,
             goes_on: false,
         }

@@ -5,6 +5,7 @@
 //! other episodes continue; the result does not depend on the order of answers.
 
 mod agents;
+mod agents_carried;
 mod carried;
 mod episode;
 mod evaluate;
@@ -17,11 +18,12 @@ mod play;
 mod round;
 mod turn;
 
+pub(crate) use agents_carried::{AgentEpisode, NewTurns, PlayedOn};
 pub(crate) use carried::{CarriedTalk, EpisodeSoFar, Events};
 pub(crate) use episode::EpisodesRequest;
 pub(crate) use evaluate::evaluate_episodes;
 pub use kept::{KeptEpisode, KeptTurn};
 pub(crate) use memory::first_prompt_tokens;
-pub(crate) use play::{Played, play};
+pub(crate) use play::{Played, no_reward, play};
 pub use round::{Episodes, RoundReport};
-pub(crate) use turn::CarriedTurn;
+pub(crate) use turn::{CarriedTurn, FirstRequest};

@@ -142,10 +142,15 @@ fn play_agents(
         }
     }
     if trainer.sampler.samples.is_empty() {
-        return Err(Error::new("agent-failing", "no episode of this rollout has a reward")
-            .hint("environment.restarts_max is how many may fail before the run ends"));
+        return Err(no_reward());
     }
     Ok(Played { items, stats, branches: Some(branches), counted: CountedByAll::default() })
+}
+
+/// Makes the error of a rollout that leaves nothing to train on.
+pub(crate) fn no_reward() -> Error {
+    Error::new("agent-failing", "no episode of this rollout has a reward")
+        .hint("environment.restarts_max is how many may fail before the run ends")
 }
 
 /// Plays the episodes of the starts with these numbers, here.

@@ -21,3 +21,12 @@ pub(crate) struct CarriedTurn {
     pub version: u64,
 }
 packed_as_json!(CarriedTurn);
+
+/// What an agent asked first in an episode.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct FirstRequest {
+    pub prompt: Vec<u32>,
+    pub messages: Vec<Message>,
+}
+packed_as_json!(FirstRequest);

@@ -112,6 +112,10 @@ impl<'r> LanguageRun<'r> {
             most: self.run.response_tokens_max(),
             turn: rollout.max_new_tokens as usize,
             turns: self.run.environment.as_ref().map_or(0, |_| self.run.turns_max()),
+            prompt: match self.run.plays_agents() {
+                true => self.run.data.prompt_tokens_max.unwrap_or(0) as usize,
+                false => 0,
+            },
             vocab: self.trainer.sampler.shape.spec.vocab,
             step: state.progress.step,
             updates: state.policy_version,

@@ -3,8 +3,9 @@
 //!
 //! The table (`table.rs`) knows which episodes there are; a request finds its place by its session (`session.rs`) and
 //! its tokens by the conversation before it (`conversation.rs`); `routes.rs` has the addresses, and `token.rs` the
-//! tokens of agents.
+//! tokens of agents. Episodes that take several steps are in `carried.rs`.
 
+mod carried;
 mod conversation;
 mod routes;
 mod session;
@@ -12,8 +13,9 @@ mod table;
 mod token;
 mod tree;
 
+pub use carried::{Begun, CarriedRound, Had, Pass, Progress};
 pub use routes::router;
 pub use session::{Place, Session};
 pub(crate) use table::named_in;
 pub use table::{EpisodeTable, EpisodesSpec, Played, Round};
-pub use tree::{AgentSequence, EpisodeLimits, Heard};
+pub use tree::{AgentSequence, Drawn, EpisodeLimits, Heard};

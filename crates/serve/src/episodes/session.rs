@@ -1,6 +1,7 @@
 //! Finds a request's place in its episode: the session that it asks from, and the responses that it takes.
 
-use super::table::EpisodeTable;
+use super::carried::Pass;
+use super::table::{EpisodeTable, carried_in};
 use super::tree::{Drawn, Heard};
 use crate::refusal::Reply;
 use plimsoll_rollout::Finish;
@@ -21,6 +22,8 @@ pub struct Place {
     pub sample_id: u64,
     /// Longest response.
     pub max_new_tokens: usize,
+    /// Name of its episode, if that takes several steps.
+    pub carried: Option<u64>,
 }
 
 impl Session {
@@ -45,6 +48,7 @@ impl Session {
             number,
             sample_id,
             max_new_tokens,
+            carried: carried_in(&self.id),
         };
         Ok(taken.into_iter().map(place).collect())
     }
@@ -58,6 +62,21 @@ impl Place {
             self.number,
             Some(Drawn { ids, logprobs, finish, text }),
         );
+    }
+
+    /// Returns a tick that the end of the step is not before. `drawn`: the tokens so far of responses, by episode.
+    pub fn floor(&self, drawn: &[(u64, u64)]) -> u64 {
+        self.session.episodes.floor(drawn)
+    }
+
+    /// Decides whether the response is drawn where the step goes on beyond tick `floor`.
+    pub fn pass(&self, floor: u64) -> Pass {
+        self.carried.map_or(Pass::Now, |name| self.session.episodes.pass(name, floor))
+    }
+
+    /// Notes that the response begins to be drawn.
+    pub fn draws(&self) {
+        self.carried.into_iter().for_each(|name| self.session.episodes.draws(name));
     }
 
     /// Gives up the place: the client has gone, or the response failed.

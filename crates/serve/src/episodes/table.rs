@@ -1,5 +1,6 @@
 //! Keeps the episodes of a rollout: which are free, who plays which, and how each ended.
 
+use super::carried::{CARRIED, Carried, Walk};
 use super::token::Tokens;
 use super::tree::{AgentSequence, Drawn, EpisodeLimits, Heard, Tree};
 use crate::guard::{Guard, Pass};
@@ -52,39 +53,42 @@ pub struct EpisodesSpec {
 }
 
 pub struct EpisodeTable {
-    spec: EpisodesSpec,
+    pub(super) spec: EpisodesSpec,
     tokens: Tokens,
     state: Mutex<State>,
     /// Wakes the agents that wait for an episode.
-    offered: Notify,
+    pub(super) offered: Notify,
 }
 
-struct State {
+pub(super) struct State {
     /// Number of rollouts so far.
     round: u64,
     episodes: Vec<Episode>,
-    next: usize,
-    first_sample_id: u64,
-    sampling: Sampling,
+    /// Episodes of several steps.
+    pub carried: Carried,
+    pub sampling: Sampling,
     /// Time of the last event of any episode.
-    last: Instant,
+    pub last: Instant,
     is_over: bool,
 }
 
-struct Episode {
+pub(super) struct Episode {
     start: Value,
-    stage: Stage,
-    tree: Tree,
+    /// The sample that its first response is drawn as.
+    pub sample_id: u64,
+    pub stage: Stage,
+    pub tree: Tree,
     /// Responses that are being drawn.
-    under_way: usize,
-    last: Instant,
+    pub under_way: usize,
+    pub last: Instant,
     agent: Option<String>,
-    was_limited: bool,
+    pub was_limited: bool,
     /// Lock that is held while a request of the episode is tokenized.
     turn: Arc<tokio::sync::Mutex<()>>,
+    pub walk: Walk,
 }
 
-enum Stage {
+pub(super) enum Stage {
     Free,
     Open,
     Ended(Result<f64>),
@@ -111,8 +115,7 @@ impl EpisodeTable {
         let state = State {
             round: 0,
             episodes: Vec::new(),
-            next: 0,
-            first_sample_id: 0,
+            carried: Carried::default(),
             sampling,
             last: Instant::now(),
             is_over: false,
@@ -123,21 +126,11 @@ impl EpisodeTable {
     /// Offers the episodes of a rollout.
     pub fn begin(&self, round: Round) {
         let now = Instant::now();
-        let episode = |start| Episode {
-            start,
-            stage: Stage::Free,
-            tree: Tree::default(),
-            under_way: 0,
-            last: now,
-            agent: None,
-            was_limited: false,
-            turn: Arc::default(),
-        };
+        let episode = |(start, sample_id)| Episode::new(start, sample_id, now);
         let mut state = self.lock();
         state.round += 1;
-        state.episodes = round.starts.into_iter().map(episode).collect();
-        (state.next, state.first_sample_id, state.sampling, state.last) =
-            (0, round.first_sample_id, round.sampling, now);
+        state.episodes = round.starts.into_iter().zip(round.first_sample_id..).map(episode).collect();
+        (state.sampling, state.last) = (round.sampling, now);
         drop(state);
         self.offered.notify_waiters();
     }
@@ -157,12 +150,16 @@ impl EpisodeTable {
     }
 
     pub fn is_done(&self) -> bool {
-        self.lock().episodes.iter().all(|episode| matches!(episode.stage, Stage::Ended(_)))
+        let state = self.lock();
+        match state.carried.is_playing() {
+            true => state.carried.is_settled(),
+            false => state.episodes.iter().all(Episode::has_ended),
+        }
     }
 
     /// Returns the number of episodes that have ended in this rollout.
     pub fn num_ended(&self) -> usize {
-        self.lock().episodes.iter().filter(|episode| matches!(episode.stage, Stage::Ended(_))).count()
+        self.lock().played().iter().filter(|episode| episode.has_ended_now()).count()
     }
 
     /// Ends episodes whose agents are silent.
@@ -171,7 +168,7 @@ impl EpisodeTable {
     pub fn look(&self, now: Instant) -> Result<()> {
         let mut state = self.lock();
         let mut is_played = false;
-        for episode in &mut state.episodes {
+        for episode in state.played() {
             let Stage::Open = episode.stage else { continue };
             let silent = now.saturating_duration_since(episode.last);
             if episode.under_way == 0 && silent >= self.spec.step_timeout {
@@ -186,12 +183,14 @@ impl EpisodeTable {
             }
             is_played = true;
         }
-        let has_free = state.next < state.episodes.len();
-        if has_free && !is_played && now.saturating_duration_since(state.last) >= self.spec.claim_timeout {
+        if state.carried.is_playing() {
+            state.carried.check_agents(now, state.last, self.spec.claim_timeout)?;
+        }
+        let free = state.played().iter().filter(|episode| matches!(episode.stage, Stage::Free)).count();
+        if free > 0 && !is_played && now.saturating_duration_since(state.last) >= self.spec.claim_timeout {
             let message = format!(
-                "no agent has asked for an episode for {} ms, and {} are free",
+                "no agent has asked for an episode for {} ms, and {free} are free",
                 self.spec.claim_timeout.as_millis(),
-                state.episodes.len() - state.next
             );
             let error = Error::new("agent-missing", message);
             return Err(match self.spec.starts_agents {
@@ -209,8 +208,9 @@ impl EpisodeTable {
     /// Ends the episodes of an agent that has died.
     pub fn agent_died(&self, agent: &str, error: &Error) {
         let mut state = self.lock();
+        let State { episodes, carried, .. } = &mut *state;
         let open = |episode: &&mut Episode| matches!(episode.stage, Stage::Open);
-        for episode in state.episodes.iter_mut().filter(open) {
+        for episode in episodes.iter_mut().chain(&mut carried.episodes).filter(open) {
             if episode.agent.as_deref() == Some(agent) {
                 episode.stage = Stage::Ended(Err(error.clone()));
             }
@@ -232,19 +232,23 @@ impl EpisodeTable {
         }
     }
 
-    fn try_claim(&self, agent: Option<&str>) -> Claim {
+    pub(super) fn try_claim(&self, agent: Option<&str>) -> Claim {
         let (mut state, now) = (self.lock(), Instant::now());
         if state.is_over {
             return Claim::Over;
         }
         // Agents that wait between two rollouts are there.
         state.last = now;
-        let (number, round) = (state.next, state.round);
-        let Some(episode) = state.episodes.get_mut(number) else { return Claim::Later };
+        let (round, is_carried) = (state.round, state.carried.is_playing());
+        let mut all = state.played().iter_mut().enumerate();
+        let free = all.find(|(_, episode)| matches!(episode.stage, Stage::Free));
+        let Some((number, episode)) = free else { return Claim::Later };
         (episode.stage, episode.last, episode.agent) = (Stage::Open, now, agent.map(str::to_string));
         let start = episode.start.clone();
-        state.next += 1;
-        let id = format!("{round}-{number}");
+        let id = match is_carried {
+            true => format!("{CARRIED}-{}", episode.sample_id),
+            false => format!("{round}-{number}"),
+        };
         Claim::Episode { token: self.tokens.of(&id), id, start }
     }
 
@@ -255,7 +259,7 @@ impl EpisodeTable {
         let mut state = self.lock();
         state.last = Instant::now();
         let episode = state.open(id)?;
-        episode.stage = Stage::Ended(outcome.map_err(|words| {
+        episode.report(outcome.map_err(|words| {
             let words: String = words.chars().take(FAULT_BYTES_MAX).collect();
             Error::new(slugs::TEXT_ENVIRONMENT_RAISED, format!("an agent gave up: {}", shown(&words)))
         }));
@@ -299,8 +303,11 @@ impl EpisodeTable {
     /// Returns true if an episode of that id was ever given to an agent.
     fn was_offered(&self, id: &str) -> bool {
         let state = self.lock();
-        slot_of(id).is_some_and(|(round, slot)| {
-            (1..=state.round).contains(&round) && (round < state.round || slot < state.next)
+        let is_taken =
+            |slot| state.episodes.get(slot).is_some_and(|of: &Episode| !matches!(of.stage, Stage::Free));
+        slot_of(id).is_some_and(|(round, slot)| match round {
+            CARRIED => state.carried.was_offered(slot as u64),
+            round => round < state.round || round == state.round && is_taken(slot),
         })
     }
 
@@ -330,9 +337,10 @@ impl EpisodeTable {
     ) -> Reply<Vec<(usize, u64, usize)>> {
         let limits = self.spec.limits;
         let mut state = self.lock();
-        let first_sample_id = state.first_sample_id;
-        let slot = slot_of(id).map_or(0, |(_, slot)| slot) as u64;
         let episode = state.open(id)?;
+        if carried_in(id).is_some() {
+            episode.check_request(prompt, count)?;
+        }
         let refused = |what: String, key: &str| {
             Error::new("agent-limit", what)
                 .hint(format!("raise environment.{key}, or let the agent report its reward earlier"))
@@ -375,7 +383,7 @@ impl EpisodeTable {
             let number = episode.tree.begin(&place, prompt);
             let response = &mut episode.tree.responses[number];
             (response.key, response.heard) = (heard.key, heard.messages.clone());
-            places.push((number, first_sample_id + slot + ((number as u64) << TURN_SHIFT), new));
+            places.push((number, episode.sample_id + ((number as u64) << TURN_SHIFT), new));
         }
         episode.under_way += count;
         episode.last = Instant::now();
@@ -389,15 +397,23 @@ impl EpisodeTable {
         let Ok(episode) = state.open(id) else { return };
         episode.under_way = episode.under_way.saturating_sub(1);
         episode.last = Instant::now();
-        episode.tree.responses[number].drawn = drawn;
+        match carried_in(id) {
+            Some(_) => episode.record_carried(number, drawn),
+            None => episode.tree.responses[number].drawn = drawn,
+        }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("no holder panics")
     }
 }
 
 impl State {
+    /// Returns the episodes that agents take.
+    fn played(&mut self) -> &mut Vec<Episode> {
+        if self.carried.is_playing() { &mut self.carried.episodes } else { &mut self.episodes }
+    }
+
     /// Returns an open episode of this rollout.
     fn open(&mut self, id: &str) -> Reply<&mut Episode> {
         let unknown = || {
@@ -405,13 +421,20 @@ impl State {
                 .hint("POST /v1/episodes gives episodes")
         };
         let over = || Error::new("agent-episode-over", format!("the episode {id} is over"));
-        let Some((round, slot)) = slot_of(id).filter(|(round, _)| (1..=self.round).contains(round)) else {
+        let Some((round, slot)) = slot_of(id).filter(|(round, _)| *round <= self.round) else {
             return Err(unknown().into());
         };
-        if round < self.round || self.episodes.is_empty() {
-            return Err(over().fact("its rollout has ended").into());
-        }
-        let Some(episode) = self.episodes.get_mut(slot) else { return Err(unknown().into()) };
+        let was_trained = round == CARRIED && self.carried.was_offered(slot as u64);
+        let found = match round {
+            CARRIED => self.carried.of(slot as u64),
+            round if round < self.round || self.episodes.is_empty() => {
+                return Err(over().fact("its rollout has ended").into());
+            }
+            _ => self.episodes.get_mut(slot),
+        };
+        let Some(episode) = found else {
+            return Err(if was_trained { over().fact("a step has trained it") } else { unknown() }.into());
+        };
         match &episode.stage {
             Stage::Open => Ok(episode),
             Stage::Free => Err(unknown().into()),
@@ -427,6 +450,21 @@ impl State {
 }
 
 impl Episode {
+    pub(super) fn new(start: Value, sample_id: u64, now: Instant) -> Episode {
+        Episode {
+            start,
+            sample_id,
+            stage: Stage::Free,
+            tree: Tree::default(),
+            under_way: 0,
+            last: now,
+            agent: None,
+            was_limited: false,
+            turn: Arc::default(),
+            walk: Walk::default(),
+        }
+    }
+
     fn played(self, prompt_tokens: usize) -> Played {
         let sequences = self.tree.sequences(prompt_tokens);
         let said = |response: super::tree::Response| {
@@ -436,16 +474,26 @@ impl Episode {
             Stage::Ended(outcome) => outcome,
             Stage::Free | Stage::Open => Err(Error::new("internal", "an episode was taken before its end")),
         };
-        let outcome = match outcome {
-            Ok(_) if sequences.is_empty() => {
-                let message = "an agent reported a reward for an episode in which the model said nothing";
-                Err(Error::new(slugs::TEXT_ENVIRONMENT_BAD_REPLY, message))
-            }
-            outcome => outcome,
-        };
+        let outcome = said_something(outcome, !sequences.is_empty());
         let said = self.tree.responses.into_iter().map(said).collect();
         Played { outcome, sequences, said, was_limited: self.was_limited }
     }
+}
+
+/// Requires of an episode with a reward that the model said something in it.
+pub(super) fn said_something(outcome: Result<f64>, has_said: bool) -> Result<f64> {
+    match outcome {
+        Ok(_) if !has_said => {
+            let message = "an agent reported a reward for an episode in which the model said nothing";
+            Err(Error::new(slugs::TEXT_ENVIRONMENT_BAD_REPLY, message))
+        }
+        outcome => outcome,
+    }
+}
+
+/// Returns the name of an episode of several steps.
+pub(super) fn carried_in(id: &str) -> Option<u64> {
+    slot_of(id).filter(|(round, _)| *round == CARRIED).map(|(_, name)| name as u64)
 }
 
 fn slot_of(id: &str) -> Option<(u64, usize)> {

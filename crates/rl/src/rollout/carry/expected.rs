@@ -15,6 +15,8 @@ const LINE_BYTES: u64 = 256;
 const TEXT_BYTES: u64 = 1024;
 /// Bytes of a turn besides its text: its numbers, and an answer of 1 MiB, escaped.
 const TURN_BYTES: u64 = 2 << 20;
+/// Bytes of an agent's request beyond that, by token of the context.
+const REQUEST_BYTES_PER_TOKEN: u64 = 64;
 
 /// The run that reads the groups, as it was when the checkpoint was saved.
 #[derive(Clone, Copy, Debug)]
@@ -30,6 +32,8 @@ pub(crate) struct Expected {
     pub turn: usize,
     /// Most turns of an episode; 0 without an environment.
     pub turns: usize,
+    /// Most tokens of the prompt that an agent brings; 0 where none plays.
+    pub prompt: usize,
     /// Tokens of the model.
     pub vocab: u32,
     /// Steps that were made.
@@ -45,9 +49,16 @@ impl Expected {
     /// Returns the most bytes of a line.
     pub(super) fn line_bytes_max(&self) -> u64 {
         let text = if self.turns > 0 { TEXT_BYTES } else { 0 };
-        let turns = (self.turns as u64).saturating_mul(TURN_BYTES);
-        let one = LINE_BYTES + self.most as u64 * (TOKEN_BYTES + text);
-        (self.size as u64).saturating_mul(one.saturating_add(turns)).saturating_add(LINE_BYTES)
+        // What an agent asked first, and the context that its requests may add.
+        let (requests, prompt) = match self.prompt as u64 {
+            0 => (self.turns as u64 * TURN_BYTES, 0),
+            prompt => {
+                let request = TURN_BYTES + (prompt + self.most as u64) * REQUEST_BYTES_PER_TOKEN;
+                ((self.turns as u64 + 1).saturating_mul(request), prompt * TOKEN_BYTES)
+            }
+        };
+        let one = LINE_BYTES + prompt + self.most as u64 * (TOKEN_BYTES + text);
+        (self.size as u64).saturating_mul(one.saturating_add(requests)).saturating_add(LINE_BYTES)
     }
 
     /// Requires that there are as many groups as `state.json` names, and that a run can have them under way.
@@ -90,8 +101,12 @@ impl Expected {
             return Err(format!("a response of {tokens} tokens, the longest has {most}"));
         }
         match response.finish {
-            None if tokens == most => return Err(format!("a response of {most} tokens goes on")),
-            Some(_) if tokens == 0 => return Err("a response without a token has ended".to_string()),
+            None if tokens == most && self.prompt == 0 => {
+                return Err(format!("a response of {most} tokens goes on"));
+            }
+            Some(_) if tokens == 0 && !(self.prompt > 0 && response.has_fault) => {
+                return Err("a response without a token has ended".to_string());
+            }
             Some(Finish::Length) if tokens < most && self.turns == 0 => {
                 return Err(format!("a response of {tokens} tokens was cut at {most}"));
             }
@@ -104,7 +119,8 @@ impl Expected {
             }
             _ => {}
         }
-        if let Some(id) = response.ids.iter().find(|id| **id >= self.vocab) {
+        let prompt = response.asked.iter().flat_map(|asked| &asked.prompt);
+        if let Some(id) = response.ids.iter().chain(prompt).find(|id| **id >= self.vocab) {
             return Err(format!("token {id}, the model has {}", self.vocab));
         }
         if let Some(pair) = response.versions.windows(2).find(|pair| pair[0] > pair[1]) {
@@ -115,7 +131,7 @@ impl Expected {
             return Err(format!("a token of version {version}, and the weights have seen {updates} updates"));
         }
         match self.turns {
-            0 if !response.turns.is_empty() || response.has_fault => {
+            0 if !response.turns.is_empty() || response.has_fault || response.asked.is_some() => {
                 Err("a turn, and the run has no environment".to_string())
             }
             0 => check_logprobs(&response.logprobs),
@@ -125,6 +141,17 @@ impl Expected {
 
     fn check_episode(&self, episode: &Response) -> Result<(), String> {
         let (num_turns, most) = (episode.turns.len(), self.turns);
+        match &episode.asked {
+            Some(asked) if asked.prompt.is_empty() || asked.prompt.len() > self.prompt => {
+                let (tokens, longest) = (asked.prompt.len(), self.prompt);
+                return Err(format!("an agent's prompt of {tokens} tokens, the longest has {longest}"));
+            }
+            Some(_) if num_turns == 0 => return Err("an agent's prompt without a turn".to_string()),
+            None if num_turns > 0 && self.prompt > 0 => {
+                return Err("a turn without an agent's prompt".to_string());
+            }
+            _ => {}
+        }
         let Some(last) = episode.turns.last() else {
             return match episode.ids.len() {
                 0 => Ok(()),
@@ -135,7 +162,8 @@ impl Expected {
             _ if num_turns > most => {
                 return Err(format!("an episode of {num_turns} turns, the most are {most}"));
             }
-            None if num_turns == most => {
+            // An agent may yet report its reward.
+            None if num_turns == most && self.prompt == 0 => {
                 return Err(format!("an episode of {num_turns} turns goes on, the most are {most}"));
             }
             None if episode.has_fault => return Err("an episode goes on after a fault".to_string()),
@@ -163,7 +191,7 @@ impl Expected {
         let (tokens, most) = (of.turn.tokens(), self.turn);
         match (tokens.len(), of.turn.finish) {
             (len, _) if len > most => return Err(format!("a turn of {len} tokens, the longest has {most}")),
-            (len, Finish::Length) if len < most && tokens.end < self.most => {
+            (len, Finish::Length) if len < most && tokens.end < self.most && self.prompt == 0 => {
                 return Err(format!("a turn of {len} tokens was cut at {most}"));
             }
             _ => {}

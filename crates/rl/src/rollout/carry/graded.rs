@@ -7,7 +7,7 @@
 
 use super::groups::{Group, Response};
 use crate::context::StepContext;
-use crate::episodes::{EpisodeSoFar, EpisodesRequest, Events};
+use crate::episodes::{EpisodeSoFar, EpisodesRequest, Events, no_reward};
 use crate::roles::Trainer;
 use crate::rollout::counted::Counted;
 use crate::rollout::exchange::exchange;
@@ -141,13 +141,18 @@ pub(super) fn hand_over(
 ) -> Result<Vec<Scored>> {
     let samples = &mut trainer.sampler.samples;
     samples.clear();
-    for response in groups.iter().flat_map(|group| &group.responses) {
+    let plays_agents = cx.run.plays_agents();
+    let is_in = |response: &&Response| !plays_agents || !response.has_fault;
+    for response in groups.iter().flat_map(|group| &group.responses).filter(is_in) {
         let turns: Vec<Turn> = response.turns.iter().map(|of| of.turn).collect();
         samples.push_turns(&response.ids, &response.logprobs, &turns);
     }
     let episodes = cx.episodes.as_mut().expect("the step is one of episodes");
     let trained: Vec<EpisodeSoFar<'_>> = groups.iter().flat_map(Group::episodes).collect();
     episodes.set_trained(trainer.updates(), &trained, events)?;
+    if trainer.sampler.samples.is_empty() {
+        return Err(no_reward());
+    }
     if cx.run.environment.as_ref().is_some_and(Environment::is_graded) {
         grade_episodes(trainer, cx, groups, step, gathered)?;
     }

@@ -1,7 +1,7 @@
 //! The groups under way, as they are between two steps: the tokens of each response, with the log-probability and the
 //! version of the weights that drew each.
 
-use crate::episodes::{CarriedTurn, EpisodeSoFar};
+use crate::episodes::{AgentEpisode, CarriedTurn, EpisodeSoFar, FirstRequest};
 use plimsoll_infer::text::Item;
 use plimsoll_rollout::{Finish, Lengths, SoFar};
 
@@ -17,6 +17,8 @@ pub(crate) struct Response {
     pub finish: Option<Finish>,
     /// The step in which it ended, if it has.
     pub ended_in: u32,
+    /// What an agent asked first, once a turn of its episode was drawn.
+    pub asked: Option<FirstRequest>,
     /// The turns of an episode.
     pub turns: Vec<CarriedTurn>,
     /// True of an episode that a fault ended.
@@ -88,10 +90,24 @@ impl Group {
         self.responses.iter().map(|response| EpisodeSoFar {
             position: self.position,
             item: &self.item,
+            asked: response.asked.as_ref(),
             turns: &response.turns,
             has_ended: response.finish.is_some(),
             has_fault: response.has_fault,
         })
+    }
+
+    /// Returns its episodes, which agents play, as far as they have come.
+    pub(super) fn agent_episodes(&self) -> impl Iterator<Item = AgentEpisode<'_>> {
+        self.episodes().zip(&self.responses).zip(self.first_sample_id..).map(|((of, response), sample_id)| {
+            AgentEpisode { sample_id, of, ids: &response.ids, logprobs: &response.logprobs }
+        })
+    }
+
+    /// Returns the lengths of its prompts: one, or those of agents, who bring their own.
+    pub(super) fn prompt_lengths(&self) -> impl Iterator<Item = usize> {
+        let own = self.responses.iter().filter_map(|response| Some(response.asked.as_ref()?.prompt.len()));
+        own.chain(Some(self.item.ids.len()))
     }
 
     /// Begins `size` responses to a prompt.
@@ -167,6 +183,16 @@ pub(super) mod tests {
         episode.add(&[1, 2, 3, 3, 3], &[-0.5, -0.25, f32::NAN, f32::NAN, f32::NAN], 4);
         episode.add(&[9, 3], &[-1.0, f32::NAN], 7);
         Group { responses: vec![episode], ..group(1) }
+    }
+
+    /// The same, as an agent plays it: it is yet to ask again.
+    pub(in crate::rollout::carry) fn of_agent() -> Group {
+        let mut group = of_episode();
+        let episode = &mut group.responses[0];
+        (episode.ids.pop(), episode.logprobs.pop(), episode.versions.pop());
+        let messages = vec![Message::new("user", "a number?")];
+        episode.asked = Some(FirstRequest { prompt: vec![5, 6], messages });
+        group
     }
 
     #[test]

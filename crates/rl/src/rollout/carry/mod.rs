@@ -7,6 +7,7 @@
 //!
 //! Legend: P prompts a step, G samples of each, T ticks of a step.
 
+mod agents;
 mod drawing;
 mod expected;
 mod finals;

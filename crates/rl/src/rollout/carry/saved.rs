@@ -2,7 +2,7 @@
 
 use super::expected::Expected;
 use super::groups::{Carried, Group, Response};
-use crate::episodes::CarriedTurn;
+use crate::episodes::{CarriedTurn, FirstRequest};
 use plimsoll_base::{Error, Result};
 use plimsoll_files::{FileRecord, write_new_lines};
 use plimsoll_infer::text::Item;
@@ -31,6 +31,8 @@ struct LineResponse {
     /// How it ended, and in which step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     ended: Option<(Finish, u32)>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    asked: Option<FirstRequest>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     turns: Vec<CarriedTurn>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -100,13 +102,14 @@ impl LineResponse {
             logprobs: response.logprobs.iter().map(|logprob| logprob.to_bits()).collect(),
             versions: response.runs(),
             ended: response.finish.map(|finish| (finish, response.ended_in)),
+            asked: response.asked.clone(),
             turns: response.turns.clone(),
             has_fault: response.has_fault,
         }
     }
 
     fn whole(self, most: usize) -> std::result::Result<Response, String> {
-        let LineResponse { ids, logprobs, versions, ended, turns, has_fault } = self;
+        let LineResponse { ids, logprobs, versions, ended, asked, turns, has_fault } = self;
         let drawn: u64 = versions.iter().map(|(_, tokens)| u64::from(*tokens)).sum();
         if ids.len() != logprobs.len() || ids.len() as u64 != drawn || drawn > most as u64 {
             return Err(format!(
@@ -121,6 +124,7 @@ impl LineResponse {
             versions: versions.into_iter().flat_map(|(at, tokens)| vec![at; tokens as usize]).collect(),
             finish: ended.map(|(finish, _)| finish),
             ended_in: ended.map_or(0, |(_, step)| step),
+            asked,
             turns,
             has_fault,
         })
@@ -129,7 +133,7 @@ impl LineResponse {
 
 #[cfg(test)]
 mod tests {
-    use super::super::groups::tests::{group, of_episode};
+    use super::super::groups::tests::{group, of_agent, of_episode};
     use super::*;
 
     /// Of a run with these groups under way.
@@ -140,6 +144,7 @@ mod tests {
         most: 8,
         turn: 8,
         turns: 0,
+        prompt: 0,
         vocab: 10,
         step: 4,
         updates: 5,
@@ -281,5 +286,43 @@ mod tests {
             std::fs::write(&path, text).expect("written");
             refused(&path, &expected, what);
         }
+    }
+
+    #[test]
+    fn episodes_of_agents_come_back_with_their_prompts_and_damage_is_named() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("carried.jsonl");
+        // As many turns as it may have: its agent may yet report.
+        let expected = Expected { count: 1, size: 1, turns: 2, prompt: 2, updates: 7, ..EXPECTED };
+        let episode = of_agent();
+        Carried { groups: vec![episode.clone()], next: None }.write(&path).expect("written");
+        let back = read(&path, &expected).expect("whole").groups.remove(0);
+        let (back, whole) = (&back.responses[0], &episode.responses[0]);
+        assert_eq!((&back.asked, &back.ids, &back.turns), (&whole.asked, &whole.ids, &whole.turns));
+        for (expected, what) in [
+            (Expected { prompt: 1, ..expected }, ":1: an agent's prompt of 2 tokens, the longest has 1"),
+            (
+                Expected { prompt: 0, turns: 3, ..expected },
+                ":1: an agent's prompt of 2 tokens, the longest has 0",
+            ),
+            (Expected { prompt: 0, turns: 0, ..expected }, ":1: a turn, and the run has no environment"),
+            (Expected { turns: 1, ..expected }, ":1: an episode of 2 turns, the most are 1"),
+        ] {
+            refused(&path, &expected, what);
+        }
+        let good = std::fs::read_to_string(&path).expect("a line");
+        for (text, what) in [
+            (good.replace("[5,6]", "[5,99]"), ":1: token 99, the model has 10"),
+            (good.replace("[5,6]", "[]"), ":1: an agent's prompt of 0 tokens"),
+            (good.replace("\"asked\":{\"prompt\":[5,6]", "\"asked\":{\"promt\":[5,6]"), ":1: unknown field"),
+        ] {
+            assert_ne!(text, good, "{what}");
+            std::fs::write(&path, text).expect("written");
+            refused(&path, &expected, what);
+        }
+        let without = Group { responses: vec![Response { asked: None, ..whole.clone() }], ..episode.clone() };
+        std::fs::remove_file(&path).expect("removed");
+        Carried { groups: vec![without], next: None }.write(&path).expect("written");
+        refused(&path, &expected, ":1: a turn without an agent's prompt");
     }
 }

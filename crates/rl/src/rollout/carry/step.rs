@@ -1,6 +1,7 @@
 //! The rollout of a step with carried groups: prompts join, all draw to the step's tick, and the groups that have ended
 //! are graded (`graded.rs`); the others stay under way.
 
+use super::agents;
 use super::drawing::{Done, Drawing, Drawn};
 use super::finals::Finals;
 use super::graded::{grade, grade_ahead, hand_over};
@@ -59,7 +60,9 @@ pub(crate) fn gather(trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, step: 
     gathered.reward_s = graded.elapsed().as_secs_f64();
 
     let version = trainer.updates();
-    let trained = || taken.iter().flat_map(|group| &group.responses);
+    let plays_agents = cx.run.plays_agents();
+    let is_trained = |response: &&Response| !plays_agents || !response.has_fault;
+    let trained = || taken.iter().flat_map(|group| &group.responses).filter(is_trained);
     report.carried = carried.len();
     count_ages(&mut report.counts, trained(), version);
     let longest = trained().map(|response| response.drawn().count()).max().unwrap_or(0);
@@ -69,12 +72,14 @@ pub(crate) fn gather(trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, step: 
     cx.buffer.set_stale(trained().map(|response| stale(response, version)).collect());
     cx.buffer.set_versions(trained().take(SAMPLES_KEPT).map(Response::runs).collect());
     let (mut scored, mut texts) = (scored.into_iter(), texts.into_iter());
-    for Group { position, item, .. } in taken {
+    for group in taken {
+        let branches = plays_agents.then(|| agents::branches(&group));
+        let Group { position, item, .. } = group;
         let scored: Vec<Scored> = scored.by_ref().take(size).collect();
         let texts = texts.by_ref().take(size).collect();
         gathered.count_group(&scored);
         gathered.passed += 1;
-        cx.buffer.push(SampleGroup { position, item, scored, texts, branches: None, greedy: None });
+        cx.buffer.push(SampleGroup { position, item, scored, texts, branches, greedy: None });
     }
     gathered.rounds = 1;
     grade_ahead(cx.rewards, trainer.group, (cx.run, cx.text), &carried);
@@ -109,12 +114,12 @@ fn under_way(cx: &mut StepContext<'_>) -> Result<(Vec<Group>, usize)> {
 
 /// What was drawn to the step's tick.
 #[derive(Default)]
-struct Drew {
+pub(super) struct Drew {
     /// The groups that the step trains.
-    chosen: Vec<usize>,
-    gathered: Gathered,
+    pub chosen: Vec<usize>,
+    pub gathered: Gathered,
     /// What environments did, by rank.
-    events: Vec<Events>,
+    pub events: Vec<Events>,
 }
 
 /// Draws to the step's tick, and counts in `report` what that took.
@@ -134,6 +139,9 @@ fn draw(
     ended.for_each(|(g, _)| times.end(g, 0));
     if times.bound() == 0 {
         return Ok(Drew { chosen: times.chosen(), ..Drew::default() });
+    }
+    if cx.run.plays_agents() {
+        return agents::draw(trainer, cx, groups, times, (step, report));
     }
     count_rows(&mut report.counts, groups.iter().map(|group| (group.item.ids.len(), &group.responses[..])));
     let keys = groups.iter().map(Group::key);
@@ -251,7 +259,8 @@ pub(crate) fn take(
             let drawn = piece.drawn();
             draws.extend(response.finish.is_none().then_some(drawn));
             counts.prompt_rows += piece.said_between(response.ids.len()) as u64;
-            lengths.push((group.item.ids.len() + response.ids.len(), piece.ids.len()));
+            let prompt = response.asked.as_ref().map_or(group.item.ids.len(), |asked| asked.prompt.len());
+            lengths.push((prompt + response.ids.len(), piece.ids.len()));
             response.add(&piece.ids, &piece.logprobs, version);
             gathered.tokens += drawn;
             response.turns.extend(piece.turns);
@@ -263,7 +272,7 @@ pub(crate) fn take(
     let new =
         groups.iter().filter(|group| group.responses.iter().all(|r| r.versions.first() == Some(&version)));
     let spec = &trainer.sampler.shape.spec;
-    gathered.flops = forward_flops(spec, new.map(|group| group.item.ids.len()), lengths.into_iter());
+    gathered.flops = forward_flops(spec, new.flat_map(Group::prompt_lengths), lengths.into_iter());
     count_draws(counts, &mut draws, ticks);
     gathered
 }
