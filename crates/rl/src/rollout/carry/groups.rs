@@ -189,7 +189,10 @@ pub(super) mod tests {
     pub(in crate::rollout::carry) fn of_agent() -> Group {
         let mut group = of_episode();
         let episode = &mut group.responses[0];
-        (episode.ids.pop(), episode.logprobs.pop(), episode.versions.pop());
+        let last = episode.ids.len() - 1;
+        episode.ids.truncate(last);
+        episode.logprobs.truncate(last);
+        episode.versions.truncate(last);
         let messages = vec![Message::new("user", "a number?")];
         episode.asked = Some(FirstRequest { prompt: vec![5, 6], messages });
         group
