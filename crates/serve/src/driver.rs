@@ -56,7 +56,8 @@ pub fn drive(
     }
 }
 
-/// Serves until every episode of the rollout has ended, or waits in `held` for the next one. `look` is called between passes, at most every `LOOK`.
+/// Serves until every episode of the rollout has ended, or waits in `held` for the next one. `look` is called between
+/// passes, at most every `LOOK`.
 ///
 /// Errors: those of `look`, of the episodes and of the device.
 pub fn play(

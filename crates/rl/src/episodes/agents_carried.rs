@@ -1,5 +1,5 @@
-//! Episodes of agents that take several steps. Their agents live on between two steps, each with a request that is held;
-//! a resumed run begins the episodes again, and gives the recorded answers to the agents that play them.
+//! Episodes of agents that take several steps. Their agents live on between two steps, each with a request that is
+//! held; a resumed run begins the episodes again, and gives the recorded answers to the agents that play them.
 
 use super::agents::told;
 use super::carried::{EpisodeSoFar, Events};
@@ -11,7 +11,7 @@ use crate::roles::Trainer;
 use plimsoll_base::Result;
 use plimsoll_infer::responder::Responder;
 use plimsoll_rollout::{Finish, GroupTimes, RolloutStats, Turn};
-use plimsoll_serve::episodes::{Begun, CarriedRound, Drawn, Had, Progress};
+use plimsoll_serve::episodes::{CarriedRound, Drawn, EpisodeOfStep, Had, Progress};
 use plimsoll_textenv::Start;
 
 /// An agent's episode as far as it has come.
@@ -61,7 +61,7 @@ impl Episodes {
         let mut agents = self.agents.take().expect("agents play");
         let begun = so_far.iter().enumerate().map(|(slot, of)| {
             let start = Start::train(self.seed, of.of.position);
-            Begun {
+            EpisodeOfStep {
                 sample_id: of.sample_id,
                 start: told(&start, asked.group_size, slot % asked.group_size),
                 has_ended: of.of.has_ended,

@@ -3,19 +3,23 @@
 //!
 //! The table (`table.rs`) knows which episodes there are; a request finds its place by its session (`session.rs`) and
 //! its tokens by the conversation before it (`conversation.rs`); `routes.rs` has the addresses, and `token.rs` the
-//! tokens of agents. Episodes that take several steps are in `carried.rs`.
+//! tokens of agents. One episode is `episode.rs`; those that take several steps are in `carried.rs`, and `steps.rs`
+//! goes on with them.
 
 mod carried;
 mod conversation;
+mod episode;
 mod routes;
 mod session;
+mod steps;
 mod table;
 mod token;
 mod tree;
 
-pub use carried::{Begun, CarriedRound, Had, Pass, Progress};
+pub use carried::{CarriedRound, EpisodeOfStep, Pass};
+pub use episode::{Had, Played, Progress};
 pub use routes::router;
 pub use session::{Place, Session};
 pub(crate) use table::named_in;
-pub use table::{EpisodeTable, EpisodesSpec, Played, Round};
+pub use table::{EpisodeTable, EpisodesSpec, Round};
 pub use tree::{AgentSequence, Drawn, EpisodeLimits, Heard};

@@ -1,7 +1,15 @@
-use super::super::table::{Claim, EpisodesSpec};
-use super::super::tree::{EpisodeLimits, Heard};
+//! Tests of steps with golden ticks.
+
 use super::*;
+use crate::episodes::carried::EpisodeOfStep;
+use crate::episodes::episode::Had;
+use crate::episodes::table::{Claim, EpisodesSpec};
+use crate::episodes::tree::{Drawn, EpisodeLimits, Heard};
+use crate::refusal::Reply;
+use plimsoll_device::Sampling;
 use plimsoll_rollout::Finish;
+use serde_json::Value;
+use std::time::Duration;
 
 const SAMPLING: Sampling = Sampling { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 0 };
 
@@ -14,7 +22,7 @@ fn table() -> EpisodeTable {
 
 /// Begins a step that trains one of groups of one episode, named 10, 11, ....
 fn begin(table: &EpisodeTable, had: &[&[Had]]) {
-    let begun = |(at, had): (usize, &&[Had])| Begun {
+    let begun = |(at, had): (usize, &&[Had])| EpisodeOfStep {
         sample_id: 10 + at as u64,
         start: Value::Null,
         has_ended: false,

@@ -1,13 +1,13 @@
 //! Keeps the episodes of a rollout: which are free, who plays which, and how each ended.
 
-use super::carried::{CARRIED, Carried, Walk};
+use super::carried::{CARRIED, Carried};
+use super::episode::{Episode, Played, Stage};
 use super::token::Tokens;
-use super::tree::{AgentSequence, Drawn, EpisodeLimits, Heard, Tree};
+use super::tree::{Drawn, EpisodeLimits, Heard, Tree};
 use crate::guard::{Guard, Pass};
 use crate::refusal::Reply;
 use plimsoll_base::{Error, Result, shown, slugs};
 use plimsoll_device::Sampling;
-use plimsoll_text::Message;
 use serde_json::{Value, json};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -26,18 +26,6 @@ pub struct Round {
     /// The first response to episode e draws as sample `first_sample_id` + e.
     pub first_sample_id: u64,
     pub sampling: Sampling,
-}
-
-/// Holds an episode that has ended.
-#[derive(Debug)]
-pub struct Played {
-    /// The reward that the agent reported, or why there is none.
-    pub outcome: Result<f64>,
-    pub sequences: Vec<AgentSequence>,
-    /// For each response: the messages since the one before it, and its text.
-    pub said: Vec<(Vec<Message>, String)>,
-    /// True if a limit refused a request of it.
-    pub was_limited: bool,
 }
 
 /// Bounds the episodes of a run.
@@ -70,28 +58,6 @@ pub(super) struct State {
     /// Time of the last event of any episode.
     pub last: Instant,
     is_over: bool,
-}
-
-pub(super) struct Episode {
-    start: Value,
-    /// The sample that its first response is drawn as.
-    pub sample_id: u64,
-    pub stage: Stage,
-    pub tree: Tree,
-    /// Responses that are being drawn.
-    pub under_way: usize,
-    pub last: Instant,
-    agent: Option<String>,
-    pub was_limited: bool,
-    /// Lock that is held while a request of the episode is tokenized.
-    turn: Arc<tokio::sync::Mutex<()>>,
-    pub walk: Walk,
-}
-
-pub(super) enum Stage {
-    Free,
-    Open,
-    Ended(Result<f64>),
 }
 
 /// Answers an agent that asks for an episode.
@@ -446,48 +412,6 @@ impl State {
                 Err(over().fact(how).into())
             }
         }
-    }
-}
-
-impl Episode {
-    pub(super) fn new(start: Value, sample_id: u64, now: Instant) -> Episode {
-        Episode {
-            start,
-            sample_id,
-            stage: Stage::Free,
-            tree: Tree::default(),
-            under_way: 0,
-            last: now,
-            agent: None,
-            was_limited: false,
-            turn: Arc::default(),
-            walk: Walk::default(),
-        }
-    }
-
-    fn played(self, prompt_tokens: usize) -> Played {
-        let sequences = self.tree.sequences(prompt_tokens);
-        let said = |response: super::tree::Response| {
-            (response.heard, response.drawn.map(|drawn| drawn.text).unwrap_or_default())
-        };
-        let outcome = match self.stage {
-            Stage::Ended(outcome) => outcome,
-            Stage::Free | Stage::Open => Err(Error::new("internal", "an episode was taken before its end")),
-        };
-        let outcome = said_something(outcome, !sequences.is_empty());
-        let said = self.tree.responses.into_iter().map(said).collect();
-        Played { outcome, sequences, said, was_limited: self.was_limited }
-    }
-}
-
-/// Requires of an episode with a reward that the model said something in it.
-pub(super) fn said_something(outcome: Result<f64>, has_said: bool) -> Result<f64> {
-    match outcome {
-        Ok(_) if !has_said => {
-            let message = "an agent reported a reward for an episode in which the model said nothing";
-            Err(Error::new(slugs::TEXT_ENVIRONMENT_BAD_REPLY, message))
-        }
-        outcome => outcome,
     }
 }
 

@@ -1,10 +1,10 @@
 //! A step's rollout of episodes that agents play. Nothing is drawn beyond the step's tick: a request waits until the
 //! step is certain to go on beyond its own (`plimsoll_serve::episodes`).
 
+use super::drew::{Drew, take};
 use super::groups::{Group, Response};
 use super::piece::Piece;
 use super::report::CarryReport;
-use super::step::{Drew, take};
 use crate::context::StepContext;
 use crate::episodes::{AgentEpisode, EpisodesRequest, NewTurns, PlayedOn};
 use crate::roles::Trainer;

@@ -9,6 +9,7 @@
 
 mod agents;
 mod drawing;
+mod drew;
 mod expected;
 mod finals;
 mod graded;
@@ -20,10 +21,11 @@ mod responding;
 mod saved;
 mod step;
 
+pub(crate) use drew::take;
 pub(crate) use expected::Expected;
 pub(crate) use graded::grade;
 pub use groups::Carried;
 pub(crate) use groups::{Group, Response};
 pub(crate) use piece::{Piece, RankDrawn};
 pub(crate) use report::CarryReport;
-pub(crate) use step::{gather, take};
+pub(crate) use step::gather;

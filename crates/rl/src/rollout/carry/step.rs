@@ -3,16 +3,16 @@
 
 use super::agents;
 use super::drawing::{Done, Drawing, Drawn};
+use super::drew::{Drew, take};
 use super::finals::Finals;
 use super::graded::{grade, grade_ahead, hand_over};
 use super::groups::{Group, Response};
 use super::piece::{Piece, RankDrawn};
 use super::playing::play;
-use super::report::{CarryReport, count_ages, count_draws, count_rows};
+use super::report::{CarryReport, count_ages, count_rows};
 use super::responding::Responding;
 use crate::context::StepContext;
 use crate::episodes::Events;
-use crate::flops::forward_flops;
 use crate::roles::Trainer;
 use crate::rollout::exchange::{Deal, SentStats, exchange};
 use crate::rollout::gather::Gathered;
@@ -25,7 +25,6 @@ use plimsoll_infer::sampler::sampling;
 use plimsoll_plan::SAMPLES_KEPT;
 use plimsoll_reward::Scored;
 use plimsoll_rollout::{GroupTimes, Request, RolloutStats, SoFar, StopCondition};
-use plimsoll_run::carry::CarryCounts;
 use plimsoll_run::status::Doing;
 use std::time::Instant;
 
@@ -110,16 +109,6 @@ fn under_way(cx: &mut StepContext<'_>) -> Result<(Vec<Group>, usize)> {
     let begun = |(item, n)| Group::begun(first + n, id + n * size as u64, item, size);
     groups.extend(items.into_iter().zip(0..).map(begun));
     Ok((groups, joined))
-}
-
-/// What was drawn to the step's tick.
-#[derive(Default)]
-pub(super) struct Drew {
-    /// The groups that the step trains.
-    pub chosen: Vec<usize>,
-    pub gathered: Gathered,
-    /// What environments did, by rank.
-    pub events: Vec<Events>,
 }
 
 /// Draws to the step's tick, and counts in `report` what that took.
@@ -241,38 +230,4 @@ fn respond(
     let dropped = drawing.drawn.iter().map(|of| of.ticks.saturating_sub(ticks)).sum();
     let (stats, events) = (SentStats::of(&stats), Events::default());
     Ok((drawing.done(), RankDrawn { pieces, stats, dropped, events }))
-}
-
-/// Adds the new tokens to their groups. Returns what is counted of them.
-pub(crate) fn take(
-    (trainer, step): (&Trainer<'_>, u32),
-    groups: &mut [Group],
-    pieces: Vec<Piece>,
-    stats: RolloutStats,
-    (counts, ticks): (&mut CarryCounts, u64),
-) -> Gathered {
-    let version = trainer.updates();
-    let mut gathered = Gathered { stats, ..Gathered::default() };
-    let (mut pieces, mut lengths, mut draws) = (pieces.into_iter(), Vec::new(), Vec::new());
-    for group in groups.iter_mut() {
-        for (response, piece) in group.responses.iter_mut().zip(pieces.by_ref()) {
-            let drawn = piece.drawn();
-            draws.extend(response.finish.is_none().then_some(drawn));
-            counts.prompt_rows += piece.said_between(response.ids.len()) as u64;
-            let prompt = response.asked.as_ref().map_or(group.item.ids.len(), |asked| asked.prompt.len());
-            lengths.push((prompt + response.ids.len(), piece.ids.len()));
-            response.add(&piece.ids, &piece.logprobs, version);
-            gathered.tokens += drawn;
-            response.turns.extend(piece.turns);
-            response.has_fault |= piece.has_fault;
-            piece.finish.into_iter().for_each(|finish| response.end(finish, step));
-        }
-    }
-    // A prompt counts when its first tokens are drawn.
-    let new =
-        groups.iter().filter(|group| group.responses.iter().all(|r| r.versions.first() == Some(&version)));
-    let spec = &trainer.sampler.shape.spec;
-    gathered.flops = forward_flops(spec, new.flat_map(Group::prompt_lengths), lengths.into_iter());
-    count_draws(counts, &mut draws, ticks);
-    gathered
 }
