@@ -2,7 +2,8 @@
 //! a vector of A and two of B fill 16 registers.
 //!
 //! Of bf16, A is widened once for all panels of a tile, B in registers: shuffles of a broadcast pair would take as long
-//! as the products. A chain continues through the tile from one part of K to the next, so its order does not change.
+//! as the products. Even elements of B are shuffled into place, not shifted: shifts use the ports of the products. A
+//! chain continues through the tile from one part of K to the next, so its order does not change.
 
 #![allow(clippy::needless_range_loop)] // Accumulators are arrays of registers, indexed alike by row and panel.
 
@@ -115,17 +116,20 @@ struct Part {
 /// A reaches over `rows` and these elements; `part.a` has room for `ROWS` by `PART`.
 #[target_feature(enable = "avx2,fma")]
 unsafe fn widen(rows: usize, ops: &Operands<bf16>, first: usize, part: &Part) {
-    let high = _mm256_set1_epi32(0xffff_0000_u32 as i32);
+    let (high, zero) = (_mm256_set1_epi32(0xffff_0000_u32 as i32), _mm256_setzero_si256());
     // SAFETY: the caller promises elements and room; packed A is padded to pairs, with 16 lanes from its panel's start.
     unsafe {
         match ops.a_layout {
             ALayout::Rows(stride) => {
                 for r in 0..rows {
                     let (from, to) = (ops.a.add(r * stride + first), part.a.add(r * PART));
-                    let whole = part.len / 8 * 8;
-                    for i in (0..whole).step_by(8) {
-                        let x = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.add(i).cast()));
-                        _mm256_storeu_si256(to.add(i).cast(), _mm256_slli_epi32::<16>(x));
+                    let whole = part.len / 16 * 16;
+                    for i in (0..whole).step_by(16) {
+                        // Quarters 0, 2, 1, 3: what is then unpacked within halves of a register is in order.
+                        let x = _mm256_loadu_si256(from.add(i).cast());
+                        let x = _mm256_permute4x64_epi64::<0b11_01_10_00>(x);
+                        _mm256_storeu_si256(to.add(i).cast(), _mm256_unpacklo_epi16(zero, x));
+                        _mm256_storeu_si256(to.add(i + 8).cast(), _mm256_unpackhi_epi16(zero, x));
                     }
                     for i in whole..part.len {
                         *to.add(i) = crate::Real::to_f32(*from.add(i));
@@ -164,6 +168,8 @@ unsafe fn block_pairs<const R: usize, const P: usize, const PACKED: bool>(
     let mut acc = [[[_mm256_setzero_ps(); 2]; P]; R];
     // SAFETY: the caller promises operands of that reach; a prefetch may point anywhere.
     unsafe {
+        // `volatile`: a mask that the compiler knows becomes a shift.
+        let up = (&raw const UP).cast::<Unaligned>().read_volatile().0;
         for r in 0..R {
             for p in 0..P {
                 let from = out.0[r0 + r].as_ptr().add((p0 + p) * LANES);
@@ -173,7 +179,7 @@ unsafe fn block_pairs<const R: usize, const P: usize, const PACKED: bool>(
         for i in 0..part.len.div_ceil(2) {
             let at = |p: usize| b.wrapping_add(p * part.b_panel);
             (0..P).for_each(|p| prefetch(at(p)));
-            step_of::<R, P>(a, row, &even::<P>(b, part.b_panel), &mut acc);
+            step_of::<R, P>(a, row, &even::<P>(b, part.b_panel, up), &mut acc);
             // The last element of an odd number has no partner.
             if 2 * i + 1 == part.len {
                 break;
@@ -192,19 +198,22 @@ unsafe fn block_pairs<const R: usize, const P: usize, const PACKED: bool>(
     }
 }
 
-/// Returns the even elements of pairs of P panels, widened.
+/// The shuffle that puts the lower half of 32 bits into the upper one, and zeros into the lower.
+static UP: [[u16; 8]; 2] = [[0x8080, 0x0100, 0x8080, 0x0504, 0x8080, 0x0908, 0x8080, 0x0d0c]; 2];
+
+/// Returns the even elements of pairs of P panels, widened. `up`: the shuffle `UP`.
 ///
 /// # Safety
 /// B reaches over P panels.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
-unsafe fn even<const P: usize>(b: *const bf16, b_panel: usize) -> [[__m256; 2]; P] {
+unsafe fn even<const P: usize>(b: *const bf16, b_panel: usize, up: __m256i) -> [[__m256; 2]; P] {
     let mut w = [[_mm256_setzero_ps(); 2]; P];
     for p in 0..P {
         for h in 0..2 {
             // SAFETY: the caller promises P panels.
             let x = unsafe { _mm256_loadu_si256(b.wrapping_add(p * b_panel + 16 * h).cast()) };
-            w[p][h] = _mm256_castsi256_ps(_mm256_slli_epi32::<16>(x));
+            w[p][h] = _mm256_castsi256_ps(_mm256_shuffle_epi8(x, up));
         }
     }
     w

@@ -184,14 +184,47 @@ impl<'a, E: Operand> Panels<'a, E> {
 /// Transposes `[8][16][2]` to `[8][16][2]`, on any path.
 fn transpose_pairs(isa: Isa, from: &[bf16; 256], to: &mut [bf16; 256]) {
     #[cfg(target_arch = "x86_64")]
-    if isa == Isa::Avx512Bf16 {
+    match isa {
         // SAFETY: `CpuDevice::new` refuses a path that the machine does not have.
-        return unsafe { transpose_pairs_avx512(from, to) };
+        Isa::Avx512Bf16 => return unsafe { transpose_pairs_avx512(from, to) },
+        // SAFETY: as above.
+        Isa::Avx2 => return unsafe { transpose_pairs_avx2(from, to) },
+        Isa::Scalar => {}
     }
     let _ = isa;
     for (i, to) in to.iter_mut().enumerate() {
         let (row, col) = (i / 32 * 2 + i % 2, i / 2 % 16);
         *to = from[(col / 2 * 16 + row) * 2 + col % 2];
+    }
+}
+
+/// Transposes quadruples (two rows, two columns), then exchanges them as 64-bit elements of four 4 x 4 matrices.
+///
+/// # Safety
+/// The machine has the features.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+unsafe fn transpose_pairs_avx2(from: &[bf16; 256], to: &mut [bf16; 256]) {
+    use std::arch::x86_64::*;
+    let turn =
+        _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15));
+    for (i, j) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+        // SAFETY: both blocks are 8 rows of 2 vectors; vector i of row 4 j + c, with c < 4.
+        let v: [__m256i; 4] = std::array::from_fn(|c| unsafe {
+            _mm256_shuffle_epi8(_mm256_loadu_si256(from.as_ptr().add(32 * (4 * j + c) + 16 * i).cast()), turn)
+        });
+        let even = [_mm256_unpacklo_epi64(v[0], v[1]), _mm256_unpacklo_epi64(v[2], v[3])];
+        let odd = [_mm256_unpackhi_epi64(v[0], v[1]), _mm256_unpackhi_epi64(v[2], v[3])];
+        let out = [
+            _mm256_permute2x128_si256::<0x20>(even[0], even[1]),
+            _mm256_permute2x128_si256::<0x20>(odd[0], odd[1]),
+            _mm256_permute2x128_si256::<0x31>(even[0], even[1]),
+            _mm256_permute2x128_si256::<0x31>(odd[0], odd[1]),
+        ];
+        for (r, x) in out.into_iter().enumerate() {
+            // SAFETY: vector j of row 4 i + r, with r < 4.
+            unsafe { _mm256_storeu_si256(to.as_mut_ptr().add(32 * (4 * i + r) + 16 * j).cast(), x) };
+        }
     }
 }
 
