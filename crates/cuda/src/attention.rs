@@ -23,6 +23,8 @@ const BLOCK_ROWS: usize = THREADS / 32 * TILE;
 const WIDE: usize = 256;
 /// Blocks of a decode pass up to which chunks of keys get blocks of their own; more fill a card by themselves.
 const CHUNKED_BLOCKS_MAX: usize = 1024;
+/// Blocks of a decode pass from which on neighbours read chunks together that they share; fewer do not fill a card then.
+const SHARING_BLOCKS_MIN: usize = 256;
 /// Shared memory of a block that every architecture from sm_80 on has.
 const SHARED_MAX: usize = 99 << 10;
 /// Largest head dimension of the plain kernels.
@@ -236,7 +238,12 @@ fn decode(dev: &CudaDevice, shape: &Shape, before: &[Arg], log_scale: Arg) {
         ],
     };
     let chunks_arg = Arg::U32(chunks as u32);
-    let args = [before, &[parts], &shape.args(), &[chunks_arg, log_scale]].concat();
+    let mut args = [before, &[parts], &shape.args(), &[chunks_arg]].concat();
+    if !shape.is_wide() {
+        let shares = chunks > 0 && warps == THREADS / 32 && segments * row_blocks >= SHARING_BLOCKS_MIN;
+        args.push(Arg::U32(if shares { sharing(a / k) } else { 0 }));
+    }
+    args.push(log_scale);
     dev.launch(module, kernel, how, &args);
     if chunks > 0 {
         let how = Launch {
@@ -247,6 +254,15 @@ fn decode(dev: &CudaDevice, shape: &Shape, before: &[Arg], log_scale: Arg) {
         // Segments, out and lse.
         let args = [&[parts, before[3], before[5], before[6]], &shape.args()[..], &[chunks_arg]].concat();
         dev.launch(module, join, how, &args);
+    }
+}
+
+/// Returns the neighbours among which rows share chunks, for groups of `group` heads: as many as fill a block's rows, a
+/// power of two, as the responses of a prompt mostly are; 0 for too large groups.
+fn sharing(group: usize) -> u32 {
+    match (BLOCK_ROWS / group).min(32) {
+        0 | 1 => 0,
+        most => 1 << most.ilog2(),
     }
 }
 

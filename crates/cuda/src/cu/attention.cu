@@ -19,12 +19,102 @@ template <int D> struct Pitch {
     static const u32 value = D + 8;
 };
 
+/// The segments whose keys of `chunk` are those of segment blockIdx.x, as bits, among its `sharing` neighbours: rows that
+/// see all of the chunk, in the same blocks of the cache. The whole warp calls it; all of them find the same.
+__device__ __forceinline__ u32 sharers(const u32* segments, const u32* tables, const Shape& shape, u32 chunk, u32 sharing) {
+    const u32 lane = threadIdx.x % WARP, mine = blockIdx.x % sharing, index = blockIdx.x - mine + lane;
+    const u32 first = chunk * (ATTENTION_CHUNK / KV_BLOCK), last = first + ATTENTION_CHUNK / KV_BLOCK - 1;
+    u32 table = 0, entry = 0;
+    bool sees = false;
+    if (lane < sharing && index < shape.segments) {
+        const Segment other = segment_at(segments, index);
+        const u32 num_keys = other.first_position + 1;
+        sees = other.rows == 1 && segment_ok(other, shape) && num_keys >= (chunk + 1) * ATTENTION_CHUNK &&
+               shape.from(num_keys) <= chunk * ATTENTION_CHUNK;
+        table = other.table;
+        if (sees) entry = tables[table + last];
+    }
+    const u32 wanted = __shfl_sync(ALL_LANES, entry, mine);
+    u32 who = __ballot_sync(ALL_LANES, sees && entry == wanted);
+    if (!(who >> mine & 1)) return 0;
+    const u32 own = __shfl_sync(ALL_LANES, table, mine);
+    for (u32 others = who & ~(1u << mine); others; others &= others - 1) {
+        const u32 other = __ffs(others) - 1, its = __shfl_sync(ALL_LANES, table, other);
+        if (__any_sync(ALL_LANES, tables[its + first + lane] != tables[own + first + lane])) who &= ~(1u << other);
+    }
+    return who;
+}
+
+/// A block takes the whole `chunk` for all heads of a key-value head of all `who`, up to 64 rows: 16 a warp.
+template <int D>
+__device__ __forceinline__ void shared_chunk(const bf16* q, const bf16* keys, const bf16* values, const u32* segments,
+                                             const u32* tables, float* parts, const Shape& shape, u32 kv_head, u32 chunk,
+                                             u32 chunks, u32 base, u32 who, float scale) {
+    extern __shared__ __align__(16) u8 dynamic_shared[];
+    const u32 lane = threadIdx.x % WARP, first = threadIdx.x / WARP * TILE, group = shape.group();
+    const u32 num = __popc(who) * group;
+    u64 place[2] = {}, part[2] = {};
+#pragma unroll
+    for (u32 r = 0; r < 2; r++) {
+        const u32 row = first + lane / 4 + 8 * r;
+        if (row >= num) continue;
+        const u32 of = base + __fns(who, 0, row / group + 1), head = kv_head * group + row % group;
+        place[r] = (u64)segments[(u64)of * SEGMENT_FIELDS] * shape.heads + head;
+        part[r] = ((u64)of * shape.heads + head) * chunks + chunk;
+    }
+    const bool low = first + lane / 4 < num, high = first + lane / 4 + 8 < num;
+    const u32* table = tables + segment_at(segments, base + __ffs(who) - 1).table;
+    KeyStream<D, 4> stream(keys, values, table, shape, kv_head, chunk * ATTENTION_CHUNK, (chunk + 1) * ATTENTION_CHUNK,
+                           dynamic_shared);
+    u32 rows[D / STEP][4];
+    read_rows<D>(rows, low ? q + place[0] * D : nullptr, high ? q + place[1] * D : nullptr);
+    float o[D / 8][4];
+    Sum sum[2];
+    for (u32 unit = stream.first_unit; unit < stream.num_units; unit++) {
+        stream.arrive(unit);
+        if (first >= num) continue;
+        float s[2][4][4], fresh[D / 8][4] = {};
+        dot_half<D>(s[0], rows, stream.keys_of(unit));
+        dot_half<D>(s[1], rows, stream.keys_of(unit) + HALF * D);
+        const Sum fresh_sum[2] = {unit_weights<0>(s, 0, UNIT, scale), unit_weights<1>(s, 0, UNIT, scale)};
+        u32 weights[2][4];
+#pragma unroll
+        for (u32 half = 0; half < 2; half++) {
+            as_left(weights, s[half]);
+            sum_half<D>(fresh, weights, stream.values_of(unit) + half * HALF * D);
+        }
+#pragma unroll
+        for (u32 r = 0; r < 2; r++) {
+            const bool begins = unit == stream.first_unit;
+            float keep = 0.0f, add = 1.0f;
+            if (begins) sum[r] = fresh_sum[r];
+            else join(sum[r], fresh_sum[r], keep, add);
+#pragma unroll
+            for (u32 i = 0; i < D / 4; i++) {
+                float& x = o[i / 2][2 * r + i % 2];
+                const float with = fresh[i / 2][2 * r + i % 2];
+                x = begins ? with : joined(x, keep, with, add);
+            }
+        }
+    }
+    Sum* sums = (Sum*)(parts + (u64)shape.segments * shape.heads * chunks * D);
+#pragma unroll
+    for (u32 r = 0; r < 2; r++) {
+        if (!(r ? high : low)) continue;
+        float* to = parts + part[r] * D + lane % 4 * 2;
+#pragma unroll
+        for (u32 n = 0; n < D / 8; n++) *(float2*)(to + n * 8) = make_float2(o[n][2 * r], o[n][2 * r + 1]);
+        if (lane % 4 == 0) sums[part[r]] = sum[r];
+    }
+}
+
 /// A block takes one segment, up to 16 heads of one key-value head, and one chunk (`chunks` > 0, the stride of `parts`)
 /// or all of them. Warp w takes units w, w + warps, ..; each streams its halves of keys and values through SLOTS slots.
+/// With `sharing` > 0, the first of neighbours that have a chunk's keys in the same blocks takes it for all of them.
 template <int D, int SLOTS>
 __device__ __forceinline__ void decode(const bf16* q, const bf16* keys, const bf16* values, const u32* segments,
                                        const u32* tables, bf16* out, float* lse, float* parts, const Shape& shape,
-                                       u32 chunks, float scale) {
+                                       u32 chunks, u32 sharing, float scale) {
     extern __shared__ __align__(16) u8 dynamic_shared[];
     const u32 warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, warps = blockDim.x / WARP;
     const u32 tiles = (shape.group() + TILE - 1) / TILE;
@@ -38,6 +128,15 @@ __device__ __forceinline__ void decode(const bf16* q, const bf16* keys, const bf
     const u32 end_chunk = chunks > 0 ? first_chunk + 1 : (num_keys + ATTENTION_CHUNK - 1) / ATTENTION_CHUNK;
     if (first_chunk * ATTENTION_CHUNK >= num_keys || (first_chunk + 1) * ATTENTION_CHUNK <= first_key) return;
     const u32 end = min((num_keys + UNIT - 1) / UNIT, end_chunk * CHUNK_UNITS);
+    if (sharing > 0) {
+        const u32 who = sharers(segments, tables, shape, first_chunk, sharing);
+        if (who & (who - 1)) {
+            if (first_head > 0 || blockIdx.x % sharing != __ffs(who) - 1) return;
+            const u32 base = blockIdx.x / sharing * sharing;
+            return shared_chunk<D>(q, keys, values, segments, tables, parts, shape, kv_head, first_chunk, chunks, base,
+                                   who, scale);
+        }
+    }
 
     bf16* slots = (bf16*)dynamic_shared + warp * SLOTS * HALF * D;
     float* results = (float*)((bf16*)dynamic_shared + warps * SLOTS * HALF * D); // [units, and the chunks before][num]
@@ -273,9 +372,9 @@ __device__ __forceinline__ void tiles(const bf16* q, const bf16* keys, const bf1
     extern "C" __global__ void __launch_bounds__(128)                                                                    \
         attention_decode_##D(const bf16* q, const bf16* keys, const bf16* values, const u32* segments,                   \
                              const u32* tables, bf16* out, float* lse, float* parts, ATTENTION_SHAPE, u32 chunks,        \
-                             float scale) {                                                                              \
+                             u32 sharing, float scale) {                                                                 \
         begin();                                                                                                         \
-        decode<D, SLOTS>(q, keys, values, segments, tables, out, lse, parts, SHAPE, chunks, scale);                      \
+        decode<D, SLOTS>(q, keys, values, segments, tables, out, lse, parts, SHAPE, chunks, sharing, scale);             \
     }                                                                                                                    \
     extern "C" __global__ void __launch_bounds__(128)                                                                    \
         attention_join_##D(const float* parts, const u32* segments, bf16* out, float* lse, ATTENTION_SHAPE,              \

@@ -1,7 +1,7 @@
 //! Attention on a card: lengths of its chunks and pieces, the CPU, checked builds, and sizes of its scratch.
 
 use crate::both::attention::checks::{Cuts, allowed, check_cuts, check_gradients, check_rows, to_cut};
-use crate::both::attention::{FAMILY, Pass, SHAPES, Spec, sequences, shape, windowed};
+use crate::both::attention::{FAMILY, Pass, Piece, SHAPES, Sequence, Spec, sequences, shape, windowed};
 use crate::both::{check_close, close, f64s};
 use crate::rig::{on_card, on_card_with, run_on_card, twin};
 use plimsoll_base::DType::{Bf16, F32};
@@ -76,6 +76,56 @@ fn the_cpu_agrees() {
         let gradients = if s.e == Bf16 { 4e-2 } else { 1e-4 };
         close(&format!("{s:?} dq"), &got[1], &want[1], gradients);
         close(&format!("{s:?} dkv"), &got[2], &want[2], gradients);
+    }
+}
+
+/// Prompts with groups of responses, of more and of fewer rows than a block has, some of which leave the prompt early.
+fn groups(prompt: usize, responses: usize) -> Vec<Spec> {
+    let mut specs = Vec::new();
+    let mut sizes = [8, 3, 33, 1, 16].into_iter().cycle();
+    let (mut left, mut own) = (responses, 0);
+    while left > 0 {
+        let (root, size) = (specs.len(), left.min(sizes.next().expect("endless")));
+        specs.push((None, 0, prompt));
+        for _ in 0..size {
+            own += 1;
+            let prefix = if own % 11 == 0 { prompt - 300 } else { prompt };
+            specs.push((Some(root), prefix, 1 + own % 40));
+        }
+        left -= size;
+    }
+    specs
+}
+
+#[test]
+fn rows_that_share_keys_have_the_bits_of_rows_with_copies_of_their_own() {
+    let two = shape(2, 1, 64, Bf16);
+    for (s, prompt, responses) in
+        [(two, 1040, 264), (shape(4, 2, 128, Bf16), 560, 136), (windowed(530, two), 1040, 264)]
+    {
+        let shared = sequences(s, &groups(prompt, responses));
+        let mut next = 1;
+        let alone: Vec<_> = shared
+            .iter()
+            .map(|x| {
+                let table: Vec<u32> = (next..).take(x.table.len()).collect();
+                next += table.len() as u32;
+                Sequence { parent: None, prefix: 0, table, ..x.clone() }
+            })
+            .collect();
+        let rows: Vec<Piece> = shared
+            .iter()
+            .enumerate()
+            .filter(|(_, x)| x.parent.is_some())
+            .map(|(i, x)| (i, x.len - 1, x.len))
+            .collect();
+        let of = |all: &[Sequence]| {
+            let pass = Pass::new(s, all, usize::MAX, &rows);
+            let bits = |x: Vec<f32>| x.into_iter().map(f32::to_bits).collect::<Vec<_>>();
+            on_card(&pass.buffers()).map(|mut gpu| pass.forward(&mut gpu).map(bits))
+        };
+        let (Some(of_shared), Some(of_alone)) = (of(&shared), of(&alone)) else { return };
+        assert!(of_shared == of_alone, "{s:?}");
     }
 }
 
