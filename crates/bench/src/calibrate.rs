@@ -1,7 +1,7 @@
 //! `bench calibrate`: this machine's rates, measured with the runs that the cost model predicts, and stored for the
 //! planner. Each rate is the one with which the prediction equals the measured time.
 
-use crate::{self as bench, BenchOptions};
+use crate::{self as bench, BenchOptions, RolloutSize};
 use plimsoll_base::Result;
 use plimsoll_config::Auto;
 use plimsoll_devices::{Rates, host};
@@ -60,7 +60,7 @@ struct Timed {
 }
 
 fn rollout(options: &BenchOptions, (sequences, prompt, new): (usize, usize, usize)) -> Result<Timed> {
-    let found = bench::rollout(options, sequences, prompt, new)?;
+    let found = bench::rollout(options, RolloutSize { sequences, group: 1, prompt, new })?;
     let mut run = bench::bench_run(options, sequences, 1, new);
     let facts = bench::facts(options, &mut run, prompt)?.1;
     let shape = plan_sampling(&run, &facts)?.shape;

@@ -12,8 +12,8 @@ mod save;
 mod step;
 
 use plimsoll_arch::{LoraTargets, ModelSpec};
-use plimsoll_base::Result;
 use plimsoll_base::rng::{Stream, below, philox};
+use plimsoll_base::{Error, Result};
 use plimsoll_config::{Auto, Lora, ModelDtype, OnFull, OptimizerDtype, Recompute, RunFile, RunSpec, Train};
 use plimsoll_device::{Device, OpenOptions, Timed, Work};
 use plimsoll_files::OpenModel;
@@ -75,22 +75,41 @@ pub(crate) const BANDWIDTH_BYTES: usize = 512 << 20;
 /// Micro-batch of `bench step` in the host's memory: products reach their best rate here, and memory stays small.
 const STEP_MICRO_BATCH: usize = 1024;
 
-/// Runs `bench rollout`: `sequences` distinct random prompts, `prompt` + `new` tokens, no end before the limit.
-pub fn rollout(options: &BenchOptions, sequences: usize, prompt: usize, new: usize) -> Result<Value> {
-    let mut run = bench_run(options, sequences, 1, new);
+/// Sizes of a rollout.
+#[derive(Debug, Clone, Copy)]
+pub struct RolloutSize {
+    pub sequences: usize,
+    /// Sequences that share a prompt.
+    pub group: usize,
+    /// Tokens of a prompt.
+    pub prompt: usize,
+    /// Tokens of a response.
+    pub new: usize,
+}
+
+/// Runs `bench rollout`: distinct random prompts, no end before the limit.
+///
+/// Errors: `bad-usage` unless groups are whole; those of planning and of the rollout.
+pub fn rollout(options: &BenchOptions, size: RolloutSize) -> Result<Value> {
+    let RolloutSize { sequences, group, prompt, new } = size;
+    if !sequences.is_multiple_of(group) {
+        return Err(Error::usage("bad-usage", format!("{sequences} sequences are no groups of {group}"))
+            .hint(format!("--sequences {} are", sequences.next_multiple_of(group))));
+    }
+    let mut run = bench_run(options, sequences / group, group, new);
     run.rollout.sequences_max = Auto::Value(sequences as u32);
     let bench = Bench::open_with(options, &mut run, prompt, plan_sampling)?;
     let (dev, mut arena) = open(&bench.report.shape, options.opening())?;
     let mut runner = Runner::new(&*dev, &mut arena, &bench.report.shape, Sources::one(&bench.model), 0)?;
     runner.rehearse(&[sampling(&run.rollout, 0)])?;
-    let prompts = random_prompts(&bench.spec(), sequences, prompt);
+    let prompts = random_prompts(&bench.spec(), sequences / group, prompt);
     let prompts: Vec<&[u32]> = prompts.iter().map(Vec::as_slice).collect();
     let (mut times, mut passes) = (Vec::new(), 0);
     for repeat in 0..=options.repeats {
         dev.take_profile();
         let request = Request {
             prompts: &prompts,
-            group_size: 1,
+            group_size: group,
             max_new_tokens: new,
             sampling: sampling(&run.rollout, 0),
             eos: &[],
@@ -101,8 +120,9 @@ pub fn rollout(options: &BenchOptions, sequences: usize, prompt: usize, new: usi
         passes = runner.rollout(&request, &mut NeverStop)?.passes;
         times.push(started.elapsed().as_secs_f64());
     }
-    let lengths = || std::iter::repeat_n(prompt, sequences);
-    let flops = forward_flops(&bench.spec(), lengths(), lengths().map(|p| (p, new)));
+    let lengths = |count| std::iter::repeat_n(prompt, count);
+    let responses = lengths(sequences).map(|p| (p, new));
+    let flops = forward_flops(&bench.spec(), lengths(sequences / group), responses);
     let work = Progress {
         rollout_s: median(&times[1..]),
         flops,
@@ -112,7 +132,7 @@ pub fn rollout(options: &BenchOptions, sequences: usize, prompt: usize, new: usi
     };
     let mut result = bench.rates(&*dev, &times[1..], (sequences * new) as f64, &work);
     add(&mut result, json!({ "bench": "rollout", "unit": "generated tokens/s", "sequences": sequences }));
-    add(&mut result, json!({ "prompt_tokens": prompt, "new_tokens": new }));
+    add(&mut result, json!({ "samples": group, "prompt_tokens": prompt, "new_tokens": new }));
     Ok(result)
 }
 

@@ -75,9 +75,12 @@ enum Part {
     Peak,
     /// Measure sampling in generated tokens per second.
     Rollout {
-        /// Sequences, each with its own prompt.
+        /// Sequences.
         #[arg(long, value_name = "N", default_value = "32", value_parser = counts(1 << 20))]
         sequences: usize,
+        /// Sequences that share a prompt.
+        #[arg(long, value_name = "N", default_value = "1", value_parser = counts(1 << 20))]
+        group: usize,
         /// Tokens of a prompt.
         #[arg(long, value_name = "N", default_value = "64", value_parser = counts(1 << 20))]
         prompt_tokens: usize,
@@ -234,8 +237,8 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
     };
     let found = match &args.part {
         Part::Peak => bench::peak(&options),
-        &Part::Rollout { sequences, prompt_tokens, new_tokens } => {
-            bench::rollout(&options, sequences, prompt_tokens, new_tokens)
+        &Part::Rollout { sequences, group, prompt_tokens: prompt, new_tokens: new } => {
+            bench::rollout(&options, bench::RolloutSize { sequences, group, prompt, new })
         }
         &Part::Train { batch, seq } => bench::train(&options, batch, seq),
         &Part::Step { prompts, group, prompt_tokens: prompt, new_tokens: new, lengths, carry, kv_blocks } => {
