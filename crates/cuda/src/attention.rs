@@ -23,7 +23,7 @@ const BLOCK_ROWS: usize = THREADS / 32 * TILE;
 const WIDE: usize = 256;
 /// Blocks of a decode pass up to which chunks of keys get blocks of their own; more fill a card by themselves.
 const CHUNKED_BLOCKS_MAX: usize = 1024;
-/// Blocks of a decode pass from which on neighbours read chunks together that they share; fewer do not fill a card then.
+/// Blocks of a decode pass from which on neighbours read shared chunks together; fewer would not fill a card then.
 const SHARING_BLOCKS_MIN: usize = 256;
 /// Shared memory of a block that every architecture from sm_80 on has.
 const SHARED_MAX: usize = 99 << 10;
