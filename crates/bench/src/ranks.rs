@@ -309,6 +309,7 @@ mod tests {
         train_equally(case(None, 2), &[2, 5, 64]);
         train_equally(case(None, 3), &[2, 5, 64]);
         train_equally(case(Some(4), 2), &[3, 64]);
+        train_equally(case(Some(4), 3), &[3, 64]);
     }
 
     #[test]
@@ -321,5 +322,6 @@ mod tests {
         train_equally(case(None, 2), &[2, 3, 8]);
         train_equally(case(None, 3), &[2, 3, 8]);
         train_equally(case(Some(8), 2), &[2, 5]);
+        train_equally(case(Some(8), 3), &[2, 5]);
     }
 }

@@ -97,6 +97,14 @@ impl<'a> BoundModel<'a> {
             let of = (shape, table, share);
             return BoundModel::bind_spread(dev, (resident, overlay), of, rope, first, model, how);
         }
+        if let (WeightsAre::FirstRolesParts, Some((of, ..))) =
+            (shape.weights_are, first.and_then(BoundModel::in_parts))
+        {
+            let weights = Elsewhere { source: of.source.clone(), rope, part: None, ..*of };
+            let sum_squares = weights.sum_squares;
+            let frozen = BoundModel::frozen(shape, table, sum_squares, Weights::Streamed(weights));
+            return Ok(frozen.with_adapters(resident));
+        }
         let (owner, all) = match (shape.weights_are, first) {
             (WeightsAre::FirstRoles, Some(first)) => (first.shape.name, first.decoder().params.all),
             _ => (shape.name, resident.buf(&format!("{name}.weights"))),
@@ -105,12 +113,7 @@ impl<'a> BoundModel<'a> {
         if owner == shape.name {
             load(dev, model, &table, &params, how.seed, how.staging)?;
         }
-        let adapters = shape.lora.zip(shape.adapters()).map(|(lora, table)| {
-            let table = Rc::unwrap_or_clone(table);
-            let all = resident.buf(&format!("{name}.adapters"));
-            let of = Adapters::bind(&shape.spec, &table, shape.weights, lora.shape, lora.scale, all);
-            (table, of)
-        });
+        let adapters = bind_adapters(&shape, resident);
         let frozen = params.clone();
         let merged = shape.merged().map(|table| {
             let all = resident.buf(&format!("{name}.merged"));
@@ -145,13 +148,20 @@ impl<'a> BoundModel<'a> {
         };
         let source = spread(&table, share, part);
         let weights = Elsewhere { source, rope, part: Some((share, part)), sum_squares };
-        let frozen = BoundModel::frozen(shape, table, sum_squares, Weights::Streamed(weights));
-        Ok(BoundModel { sum_squares: frozen.sum_squares.filter(|_| shape.update.is_none()), ..frozen })
+        let bound = BoundModel::frozen(shape, table, sum_squares, Weights::Streamed(weights));
+        let is_frozen = shape.lora.is_some() || shape.update.is_none();
+        let sum_squares = bound.sum_squares.filter(|_| is_frozen);
+        Ok(BoundModel { sum_squares, ..bound.with_adapters(resident) })
     }
 
     fn frozen(shape: RoleShape, table: ParamTable, sum_squares: f64, weights: Weights<'a>) -> BoundModel<'a> {
         let (adapters, merged) = (None, None);
         BoundModel { shape, table, adapters, merged, sum_squares: Some(sum_squares), weights }
+    }
+
+    /// Returns it with its adapters, if its shape has any, on top of weights that stream.
+    fn with_adapters(self, resident: Resident<'a>) -> BoundModel<'a> {
+        BoundModel { adapters: bind_adapters(&self.shape, resident), ..self }
     }
 
     /// Reads or makes the adapters, if it has any.
@@ -224,4 +234,12 @@ impl<'a> BoundModel<'a> {
             }
         }
     }
+}
+
+/// Resolves the handles of a role's adapters, if it has any.
+fn bind_adapters<'a>(shape: &RoleShape, resident: Resident<'a>) -> Option<(ParamTable, Adapters<'a>)> {
+    let (lora, table) = shape.lora.zip(shape.adapters())?;
+    let all = resident.buf(&format!("{}.adapters", shape.name.name()));
+    let of = Adapters::bind(&shape.spec, &table, shape.weights, lora.shape, lora.scale, all);
+    Some((Rc::unwrap_or_clone(table), of))
 }

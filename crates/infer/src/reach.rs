@@ -5,7 +5,7 @@ use crate::bound::BoundModel;
 use crate::weights::{Elsewhere, Weights, keep_part, own_source, whole_region};
 use plimsoll_device::{Device, MatrixLayout};
 use plimsoll_memory::{Buf, InPhase, Overlay};
-use plimsoll_model::{Decoder, Layers, ParamTable, Params, Source, Streamed};
+use plimsoll_model::{Decoder, Layers, ParamTable, Params, Source, Streamed, StreamedWeights};
 use plimsoll_plan::RoleShape;
 use plimsoll_train::Share;
 use std::borrow::Cow;
@@ -32,7 +32,8 @@ impl<'a> BoundModel<'a> {
         let RoleShape { spec, weights: dtype, .. } = self.shape;
         let all = phase.buf(&whole_region(&self.shape));
         of.gather(dev, all);
-        let params = Params::bind(&spec, &self.table, dtype, all);
+        let adapters = self.adapters.as_ref().map(|(_, adapters)| adapters);
+        let params = Params::bind(&spec, &self.table, dtype, all).with_adapters(adapters);
         Cow::Owned(Decoder { spec, dtype, params, rope: of.rope })
     }
 
@@ -44,7 +45,7 @@ impl<'a> BoundModel<'a> {
         body: impl FnOnce(&dyn Device, Buf<'_>) -> T,
     ) -> T {
         match &self.weights {
-            Weights::Streamed(of) if of.part.is_some() => {
+            Weights::Streamed(of) if self.part().is_some() => {
                 // No lease to wait for: only the caller reads resident regions now.
                 let phase = self.shape.whole_in().expect("what is trained is whole in a phase");
                 dev.begin_phase(phase, overlay.bytes());
@@ -57,20 +58,22 @@ impl<'a> BoundModel<'a> {
         }
     }
 
-    /// Returns what this rank keeps of its weights, if several ranks have them.
-    pub fn part(&self) -> Option<(Share, Buf<'a>)> {
+    /// Returns its weights and what this rank keeps of them, if several ranks have them; those under adapters too.
+    pub fn in_parts(&self) -> Option<(&Elsewhere<'a>, Share, Buf<'a>)> {
         match &self.weights {
-            Weights::Streamed(of) => of.part,
+            Weights::Streamed(of) => of.part.map(|(share, part)| (of, share, part)),
             Weights::Resident(_) => None,
         }
     }
 
-    /// Returns where all parts of its weights lie, if several ranks have them.
+    /// Returns what this rank keeps of the weights that it learns, or could, if several ranks have them.
+    pub fn part(&self) -> Option<(Share, Buf<'a>)> {
+        self.in_parts().filter(|_| self.adapters.is_none()).map(|(_, share, part)| (share, part))
+    }
+
+    /// Returns where all parts of these weights lie, if several ranks have them.
     pub fn source(&self) -> Option<Source<'a>> {
-        match &self.weights {
-            Weights::Streamed(of) if of.part.is_some() => Some(of.source.clone()),
-            _ => None,
-        }
+        self.in_parts().filter(|_| self.adapters.is_none()).map(|(of, ..)| of.source.clone())
     }
 
     /// Returns where this rank's part of its weights lies, if several ranks have them.
@@ -117,8 +120,15 @@ impl<'a> BoundModel<'a> {
         match &self.weights {
             Weights::Resident(decoder) => Box::<&'p Decoder<'p>>::new(decoder),
             Weights::Streamed(Elsewhere { source, rope, .. }) => {
-                let (spec, name) = (self.shape.spec, self.shape.name.name());
-                Box::new(Streamed::begin(dev, spec, &self.table, source, *rope, phase, name))
+                let adapters = self.adapters.as_ref().map(|(_, adapters)| adapters);
+                let of = StreamedWeights {
+                    spec: self.shape.spec,
+                    table: &self.table,
+                    source,
+                    rope: *rope,
+                    adapters,
+                };
+                Box::new(Streamed::begin(dev, of, phase, self.shape.name.name()))
             }
         }
     }

@@ -40,6 +40,6 @@ pub use pass::{Pass, PassIndex, rehearsal_sizes};
 pub use passage::{Place, SpreadTensors, Together, layout as passage_layout, restore_own, save_together};
 pub use quantized::Coding;
 pub use save::{FlatTensors, restore, save, saved_bytes};
-pub use streamed::{Source, Streamed, layout as streamed_layout};
+pub use streamed::{Source, Streamed, StreamedWeights, layout as streamed_layout};
 pub use weights::{CodeBufs, LayerParams, Params};
 pub use whole::{head_divergence, teacher_rows};

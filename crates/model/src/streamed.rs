@@ -3,6 +3,7 @@
 //!
 //! It computes what a resident decoder computes, with the same operations.
 
+use crate::adapters::Adapters;
 use crate::decoder::{Decoder, Layers, Way};
 use crate::params::ParamTable;
 use crate::weights::{LayerParams, Params};
@@ -60,19 +61,23 @@ pub struct Streamed<'p> {
     /// [2, the largest layer's elements].
     slots: Buf<'p>,
     table: &'p ParamTable,
+    adapters: Option<&'p Adapters<'p>>,
+}
+
+/// What streams: weights, where they lie, and the adapters on top of them, which are resident.
+#[derive(Clone, Copy, Debug)]
+pub struct StreamedWeights<'p> {
+    pub spec: ModelSpec,
+    pub table: &'p ParamTable,
+    pub source: &'p Source<'p>,
+    pub rope: Buf<'p>,
+    pub adapters: Option<&'p Adapters<'p>>,
 }
 
 impl<'p> Streamed<'p> {
     /// Starts to copy the two ends; later operations wait for them.
-    pub fn begin(
-        dev: &dyn Device,
-        spec: ModelSpec,
-        table: &'p ParamTable,
-        source: &'p Source<'p>,
-        rope: Buf<'p>,
-        phase: &InPhase<'p>,
-        role: &str,
-    ) -> Streamed<'p> {
+    pub fn begin(dev: &dyn Device, of: StreamedWeights<'p>, phase: &InPhase<'p>, role: &str) -> Streamed<'p> {
+        let StreamedWeights { spec, table, source, rope, adapters } = of;
         let (slots, buf) = (phase.buf(&format!("{role}.layers")), phase.buf(&format!("{role}.ends")));
         let [first, last] = ends(table);
         let parts = [(first.clone(), 0), (last.clone(), first.end)].into_iter().flat_map(|(part, at)| {
@@ -84,7 +89,8 @@ impl<'p> Streamed<'p> {
         dev.offload_wait(LAYER_SLOTS);
         let dtype = buf.dtype();
         let params = Params::bind_ends(spec, table, dtype, buf, first.end..last.start);
-        Streamed { ends: Decoder { spec, dtype, params, rope }, source, slots, table }
+        let params = params.with_adapters(adapters);
+        Streamed { ends: Decoder { spec, dtype, params, rope }, source, slots, table, adapters }
     }
 
     fn slot(&self, index: usize) -> Buf<'p> {
@@ -100,9 +106,11 @@ impl<'p> Streamed<'p> {
     fn layer_params(&self, index: usize) -> LayerParams<'p> {
         let start = layer(self.table, index as u32).start;
         let layout = MatrixLayout::of_weights(self.table.device, self.slots.dtype());
-        LayerParams::bind(self.table, layout, index as u32, |param| {
+        let bound = LayerParams::bind(self.table, layout, index as u32, |param| {
             self.slot(index).slice((param.offset - start) as usize, param.elements as usize)
-        })
+        });
+        let adapters = self.adapters.map(|all| all.layers[index]).unwrap_or_default();
+        LayerParams { adapters, ..bound }
     }
 }
 

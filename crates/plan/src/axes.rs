@@ -66,6 +66,13 @@ knobs! {
     merge Merge: bool = |_: &Planner<'_>, run: &RunSpec| merges(run),
 }
 
+impl Knobs {
+    /// True if products read weights that have the adapters in them: not of weights that ranks share out.
+    pub fn merges(&self) -> bool {
+        self.merge && !self.offload.weights
+    }
+}
+
 impl Axis {
     /// Returns the index of a setting on it.
     pub fn of(self, point: Point) -> usize {
@@ -160,8 +167,10 @@ fn spreads(run: &RunSpec, reference: bool) -> Vec<Offload> {
         Auto::Auto => vec![of(false, false)],
     };
     let stage_3 = of(reference, true);
+    // Codes, and weights with their adapters in them, are whole on every rank.
+    let is_whole = run.lora.as_ref().is_some_and(|of| of.quantize.is_some() || of.merge == Auto::Value(true));
     match run.run.zero_stage {
-        _ if run.lora.is_some() => stage_2,
+        _ if is_whole => stage_2,
         Auto::Value(3) => vec![stage_3],
         Auto::Value(_) => stage_2,
         Auto::Auto => [stage_2, vec![stage_3]].concat(),

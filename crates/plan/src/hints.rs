@@ -220,7 +220,8 @@ fn offloads(run: &RunSpec) -> Vec<Change> {
 /// Returns what ranks may shard.
 fn spreads(run: &RunSpec) -> Vec<Change> {
     let stage_3 = change(
-        run.lora.is_none() && run.run.zero_stage == Auto::Value(2),
+        run.lora.as_ref().is_none_or(|of| of.quantize.is_none() && of.merge != Auto::Value(true))
+            && run.run.zero_stage == Auto::Value(2),
         "run.zero_stage=3",
         "each rank keeps its part of the weights, which are gathered for rollouts alone",
         false,
@@ -407,6 +408,7 @@ fn sets_of_adapters(run: &RunSpec, lora: &LoraSpec) -> Vec<String> {
     if run.train.grad_dtype == Auto::Value(ModelDtype::Bf16) {
         sets.push("train.grad_dtype=f32".into());
     }
+    // Codes are whole on every rank.
     if run.run.zero_stage == Auto::Value(3) {
         sets.push("run.zero_stage=auto".into());
     }

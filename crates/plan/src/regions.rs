@@ -238,14 +238,17 @@ impl RunShape {
             return None;
         }
         let of = |role: RoleShape| {
-            if let (WeightsAre::Spread(share), None) = (role.weights_are, role.update) {
-                return Some(share.elements(&role.table()) * role.weights.bytes());
-            }
-            let (elements, update) = (share.elements(&role.trained()), role.update?);
+            // What is frozen and shared out, under adapters too.
+            let frozen = match (role.weights_are, role.lora.is_some() || role.update.is_none()) {
+                (WeightsAre::Spread(share), true) => share.elements(&role.table()) * role.weights.bytes(),
+                _ => 0,
+            };
+            let Some(update) = role.update else { return Some(frozen) };
+            let elements = share.elements(&role.trained());
             let master = if update.dtypes.has_master() { 4.0 } else { 0.0 };
             let states = (elements as f64 * (update.dtypes.moment_bytes() + master)) as u64;
             let rows = update.pass.limits.rows as u64 * (4 * u64::from(role.spec.hidden) + 4);
-            Some(elements * (4 + role.weights.bytes()) + states + rows)
+            Some(frozen + elements * (4 + role.weights.bytes()) + states + rows)
         };
         let others = match self.row().reads_ranks_in_place {
             true if share.ranks == 1 => 0,

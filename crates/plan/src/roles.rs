@@ -82,6 +82,8 @@ pub enum WeightsAre {
     Spread(Share),
     /// The first role's frozen weights, without its adapters; a critic has its own head.
     FirstRoles,
+    /// The same where all ranks share them out: they stream through slots of the role's own.
+    FirstRolesParts,
 }
 
 /// A role in the plan: its model, its weights and its passes.
@@ -122,7 +124,7 @@ impl RoleShape {
     /// Returns the role's parameter table.
     pub fn table(&self) -> Rc<ParamTable> {
         // The base of the first role's adapters is a language model.
-        let is_of_first = self.weights_are == WeightsAre::FirstRoles;
+        let is_of_first = matches!(self.weights_are, WeightsAre::FirstRoles | WeightsAre::FirstRolesParts);
         let head = if is_of_first { Head::Vocabulary } else { self.head };
         let new = match head {
             Head::Vocabulary => ParamTable::new,
@@ -172,9 +174,10 @@ impl RoleShape {
         };
         match self.weights_are {
             WeightsAre::FirstRoles => {}
-            WeightsAre::Offloaded | WeightsAre::Spread(_) => {
+            WeightsAre::Offloaded | WeightsAre::Spread(_) | WeightsAre::FirstRolesParts => {
                 let table = self.table();
                 match self.weights_are {
+                    WeightsAre::FirstRolesParts => {}
                     WeightsAre::Spread(share) => {
                         resident(&mut layout, "weights", share.elements(&table), self.weights)?;
                     }
@@ -303,6 +306,14 @@ impl Training {
             false => WeightsAre::Resident,
         }
     }
+
+    /// Returns the place of the first role's frozen weights, for a role that reads them.
+    fn first_roles(&self) -> WeightsAre {
+        match self.weights_are() {
+            WeightsAre::Spread(_) => WeightsAre::FirstRolesParts,
+            _ => WeightsAre::FirstRoles,
+        }
+    }
 }
 
 impl RunShape {
@@ -366,7 +377,7 @@ impl RunShape {
         let first = RoleShape { lora: None, ..first };
         if training.reference {
             let weights_are = match (self.lora, training.offload.reference) {
-                (Some(_), _) => WeightsAre::FirstRoles,
+                (Some(_), _) => training.first_roles(),
                 (None, true) if training.share.ranks > 1 => WeightsAre::Spread(training.share),
                 (None, true) => WeightsAre::Offloaded,
                 (None, false) => WeightsAre::Resident,
@@ -411,7 +422,8 @@ impl RunShape {
             RoleShape { name, spec, head, quantize, score, update: Some(update), weights_are, ..first };
         let Some(CriticAdapter { lora, shares }) = training.critic_adapter else { return full };
         RoleShape {
-            weights_are: if shares { WeightsAre::FirstRoles } else { WeightsAre::Resident },
+            // Another model's weights under adapters are whole.
+            weights_are: if shares { training.first_roles() } else { WeightsAre::Resident },
             lora: Some(lora),
             quantize: self.coding(if shares { RoleName::Actor } else { name }, lora.quantize),
             update: Some(update.of_adapters()),

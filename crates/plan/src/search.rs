@@ -299,13 +299,13 @@ impl Planner<'_> {
             threads: self.threads,
             staging: knobs.staging,
             offload: knobs.offload,
-            merge: run.merge().is_auto().then_some(knobs.merge),
+            merge: run.merge().is_auto().then_some(knobs.merges()),
         };
         let shape = RunShape {
             spec: self.facts.spec,
             head: if run.needs.scores { Head::Score } else { Head::Vocabulary },
             weights,
-            lora: run.lora.as_ref().map(|of| lora(of, knobs.merge)),
+            lora: run.lora.as_ref().map(|of| lora(of, knobs.merges())),
             encodings: self.facts.encodings,
             target: self.target(),
             engine,
@@ -321,8 +321,8 @@ impl Planner<'_> {
             rewards: self.rewards,
             episodes: crate::facts::episode_memory(run),
             host: HostFacts { staging, ..self.facts.host },
-            held: self.held.0[usize::from(knobs.merge)],
-            are_own: self.facts.are_own(run, knobs.merge),
+            held: self.held.0[usize::from(knobs.merges())],
+            are_own: self.facts.are_own(run, knobs.merges()),
             recorded: engine.recorded_sizes().len() * self.ways_of_sampling(run),
         };
         (shape, resolved)

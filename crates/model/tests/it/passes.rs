@@ -7,7 +7,8 @@ use plimsoll_device::{Device, KV_BLOCK, Run};
 use plimsoll_memory::{Buf, InPhase};
 use plimsoll_model::{
     Activations, Decoder, Derivatives, Layers, Mode, ParamTable, Params, Pass, PassIndex, PassLimits,
-    Recompute, Source, Stage, Streamed, backward, backward_part, head, layers, load, rehearsal_sizes, rope,
+    Recompute, Source, Stage, Streamed, StreamedWeights, backward, backward_part, head, layers, load,
+    rehearsal_sizes, rope,
 };
 
 const ROWS: usize = 40;
@@ -106,7 +107,8 @@ fn a_decoder_that_streams_computes_the_bits_of_a_resident_one() {
             let resident = run(decoder);
             // What passes through must be all that it computes with.
             let (spec, rope) = (decoder.spec, decoder.rope);
-            let streamed = Streamed::begin(*dev, spec, table, &source, rope, phase, "actor");
+            let of = StreamedWeights { spec, table, source: &source, rope, adapters: None };
+            let streamed = Streamed::begin(*dev, of, phase, "actor");
             dev.zero(decoder.params.all);
             let through = run(&streamed);
             assert!(resident == through, "{name} {dtype:?}");

@@ -107,6 +107,12 @@ fn the_number_of_ranks_changes_no_bit() {
         ("wire", &["train.gradient_wire=bf16", "run.zero_stage=3", "train.steps=3"]),
         ("muon", &["train.optimizer=muon", "train.grad_dtype=bf16", "train.steps=3"]),
         ("muon-stage-3", &["train.optimizer=muon", "run.zero_stage=3", "train.fold=3", "train.steps=3"]),
+        // The frozen weights are shared out; reference and critic read them there.
+        ("lora-stage-3", &["lora.rank=3", "run.zero_stage=3", "loss.kl_coef=0.05", "train.recompute=layer"]),
+        (
+            "lora-ppo-stage-3",
+            &["method=ppo", "lora.rank=3", "lora.critic=adapter", "run.zero_stage=3", "loss.kl_coef=0.05"],
+        ),
         // Held-out prompts come again, and are then dealt by the lengths of their responses.
         (
             "again",
@@ -136,9 +142,19 @@ fn the_number_of_ranks_changes_no_bit() {
 
 #[test]
 fn a_run_goes_on_with_weights_shared_out_or_not() {
+    goes_on(&[]);
+}
+
+#[test]
+fn a_run_of_adapters_goes_on_with_frozen_weights_shared_out_or_not() {
+    goes_on(&["lora.rank=3", "loss.kl_coef=0.05"]);
+}
+
+fn goes_on(more: &[&str]) {
     let folder = Run::new(SMALL);
     let sets = |ranks: &str, stage: &str, steps: &str| {
-        [ranks, stage, steps].map(String::from).into_iter().chain(["train.cut_multiple=4".to_string()])
+        let own = [ranks, stage, steps, "train.cut_multiple=4"].map(String::from);
+        own.into_iter().chain(more.iter().map(|set| set.to_string()))
     };
     let train = |dir: &str, sets: &mut dyn Iterator<Item = String>| {
         let sets: Vec<String> = sets.collect();
@@ -503,7 +519,9 @@ fn several_cards_are_planned_without_what_one_rank_alone_can_do() {
     assert!(spread.iter().all(|row| words.contains(row)), "{words}");
     let (code, words) = plan(&["model=random:qwen2.5-7b", "train.grad_dtype=f32"], "74GiB");
     assert!(code == Some(0) && words.contains("actor.whole "), "{words}");
-    let (code, words) = plan(&["run.zero_stage=3", "lora.rank=8"], "80GiB");
+    let (code, words) = plan(&["run.zero_stage=3", "lora.rank=8", "loss.kl_coef=0.01"], "80GiB");
+    assert!(code == Some(0) && spread.iter().all(|row| words.contains(row)), "{words}");
+    let (code, words) = plan(&["run.zero_stage=3", "lora.rank=8", "lora.merge=true"], "80GiB");
     assert!(code == Some(2) && words.contains("error[not-built]: "), "{words}");
     let (code, words) = plan(&[], "4GiB");
     assert_eq!(code, Some(3), "{words}");

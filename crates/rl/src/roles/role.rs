@@ -339,10 +339,11 @@ impl<'a> Role<'a> {
         model: &OpenModel,
         how: Loading,
     ) -> Result<()> {
-        if let Some((share, part)) = self.part() {
-            return load_part(dev, overlay, &self.shape, &self.table, (share, part), model, how).map(|_| ());
+        if let Some((_, share, part)) = self.in_parts() {
+            load_part(dev, overlay, &self.shape, &self.table, (share, part), model, how)?;
+        } else {
+            load(dev, model, &self.table, &self.decoder().params, how.seed, how.staging)?;
         }
-        load(dev, model, &self.table, &self.decoder().params, how.seed, how.staging)?;
         self.load_adapters(dev, overlay, how.adapters(self.shape.name, model), how.staging)
     }
 

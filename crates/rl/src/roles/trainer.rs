@@ -111,7 +111,7 @@ impl<'a> Trainer<'a> {
 
     /// Waits for all ranks, if they have parts of weights.
     fn meet(&self) -> Result<()> {
-        self.group.filter(|_| self.roles[0].is_spread()).map_or(Ok(()), Group::barrier)
+        self.group.filter(|_| self.roles[0].in_parts().is_some()).map_or(Ok(()), Group::barrier)
     }
 
     /// Fills the first role's adapters, if any, with random numbers: new adapters add nothing, so measure nothing.
