@@ -194,10 +194,13 @@ def timed(steps):
     """Returns the medians of the steps that count, and the parts of all."""
     counted = [step["metrics"] for step in steps[WARM:]]
     of = lambda name: spread([metrics[name] for metrics in counted])
+    # Of builds that measure it, on several cards.
+    exchange = {"exchange_s": of("time/exchange")} if "time/exchange" in counted[0] else {}
     parts = [{**{name: step["metrics"][name] for name in TIMES}, "ranks_waited": step.get("ranks_waited", [])} for step in steps]
     return {
         "update_s": of("time/update"), "rollout_s": of("time/rollout"), "reward_s": of("time/reward"), "step_s": of("step_time"),
         "update_tokens_per_s": of("tokens_per_second/update"), "micro_batches": counted[0]["update/micro_batches"], "steps": parts,
+        **exchange,
     }
 
 

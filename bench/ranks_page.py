@@ -46,13 +46,15 @@ def of_scale(rows):
         tokens = f"{row['update_tokens_per_s']['median']:,.0f}"
         cells.append([*first, of("update_s"), *shares[0], of("step_s"), *shares[1], tokens, *last])
         if alone and row["ranks"] > 1:
-            parts.append([*first, *more(row, alone)])
+            parts.append([*first, *more(row, alone), *hidden(row, alone)])
     words = "Every rank has the work of one; seconds are medians of steps 3 to 5, with the smallest and the largest."
     lines = ["## Weak scaling", "", words, "", *table(head, strings(cells)), ""]
     if parts:
         words = ("What a step takes more than one rank's, ms, by the clock of rank 0. After its own rollout it grades, waits for what the "
-                 "others sampled, and reads that. Last: how long each rank's host waited for the others in a step, which is no time of its card.")
-        head = ["model", "ranks", "update", "rollout", "grading and exchange", "rest", "hosts waited, ms"]
+                 "others sampled, and reads that. Then: how long each rank's host waited for the others in a step, which is no time of its card; "
+                 "for how long rank 0's card exchanged gradients and weights in an update, by its own clock; and the least share of it that is "
+                 "hidden: all that an update takes longer than one rank's counts as exchange that shows, slower cards and waiting included.")
+        head = ["model", "ranks", "update", "rollout", "grading and exchange", "rest", "hosts waited, ms", "exchange, ms", "hidden"]
         lines += [words, "", *table(head, strings(parts)), ""]
     return lines
 
@@ -66,6 +68,14 @@ def more(row, alone):
     found = [f"{1000 * (of(row, part) - of(alone, part)):+.0f}" for part in of_parts]
     waited = [1000 * of(row, lambda step, rank=rank: step["ranks_waited"][rank]) for rank in range(row["ranks"])]
     return [*found, ", ".join(f"{one:.0f}" for one in waited)]
+
+
+def hidden(row, alone):
+    """Returns cells: the milliseconds of an update in which a card exchanges, and the least share of them that is hidden."""
+    if "exchange_s" not in row:
+        return ["", ""]
+    exchange, shown = row["exchange_s"]["median"], row["update_s"]["median"] - alone["update_s"]["median"]
+    return [f"{1000 * exchange:.0f}", f"{max(0.0, 1 - max(0.0, shown) / exchange):.0%}" if exchange > 0 else ""]
 
 
 def share(row, alone, name):

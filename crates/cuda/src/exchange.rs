@@ -96,9 +96,12 @@ impl Aside for CudaDevice {
         for peer in self.peers.iter().flatten() {
             self.follow(aside.stream.0, &peer.marks[turn % TURNS]);
         }
+        let [begin, end] = aside.clock.next();
+        self.record(begin, aside.stream.0);
         aside.is_on.store(true, Ordering::Relaxed);
         ops();
         aside.is_on.store(false, Ordering::Relaxed);
+        self.record(end, aside.stream.0);
         self.record(&aside.marks[TURNS + turn % TURNS], aside.stream.0);
     }
 
@@ -108,5 +111,10 @@ impl Aside for CudaDevice {
         for peer in self.peers.iter().flatten() {
             self.follow(self.gpu.stream, &peer.marks[done]);
         }
+    }
+
+    fn seconds(&self) -> f64 {
+        self.gpu.bind();
+        self.aside_stream().clock.take()
     }
 }

@@ -165,6 +165,8 @@ pub trait Aside {
     /// Makes later operations wait for what all ranks put aside in `turn`. Every rank must have set its mark of the
     /// next turn, and no rank one of a turn after `turn + 2`.
     fn wait(&self, turn: usize);
+    /// Returns the seconds that operations put aside took since the last call, by the device's clock. Waits for them.
+    fn seconds(&self) -> f64;
 }
 
 /// A library by which a device exchanges with other hosts.

@@ -26,6 +26,8 @@ pub struct ActorReport {
     /// Counters of the last update.
     pub update: UpdateStats,
     pub rows: u64,
+    /// Of all updates, as in their counters.
+    pub exchange_s: Option<f64>,
     /// Learning rate of the step; 0 without an update.
     pub learning_rate: f64,
     /// Largest |l - l_old| before the weights changed.
@@ -78,6 +80,9 @@ pub(crate) fn actor_updates(
             let stats =
                 trainer.update(role, &batch.sequences, which, inv_temperature, how, &mut of_tokens)?;
             report.rows += stats.rows;
+            if let Some(seconds) = stats.exchange_s {
+                *report.exchange_s.get_or_insert_default() += seconds;
+            }
             report.update = stats;
         }
     }

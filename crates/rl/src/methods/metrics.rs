@@ -182,6 +182,7 @@ pub(crate) fn of_actor(actor: &ActorReport, seconds: f64) -> Metrics {
         ("rollout/logprob_mismatch_max", actor.mismatch_max),
         ("update/micro_batches", f64::from(actor.update.micro_batches)),
     ]));
+    metrics.extend(actor.exchange_s.map(|seconds| ("time/exchange".to_string(), seconds)));
     metrics
 }
 

@@ -9,7 +9,7 @@ use crate::methods::buffers::StepBuffers;
 use crate::ranks::{gather_f32, gather_f64, share_of};
 use plimsoll_algo::divergence::Divergence;
 use plimsoll_base::{Error, Result};
-use plimsoll_device::Device;
+use plimsoll_device::{Aside, Device};
 use plimsoll_files::{Head, OpenModel};
 use plimsoll_infer::bound::{BoundModel, HeadRows};
 use plimsoll_infer::phases::enter;
@@ -50,6 +50,8 @@ pub struct UpdateStats {
     pub forward_s: f64,
     pub backward_s: f64,
     pub optimizer_s: f64,
+    /// By the clock of a card that exchanges with other ranks next to its work: the seconds of that exchange.
+    pub exchange_s: Option<f64>,
     /// Expert load balance (MoE models only).
     pub experts: Option<ExpertUse>,
 }
@@ -256,6 +258,7 @@ impl<'a> Role<'a> {
         self.merge(dev);
         dev.check()?;
         stats.optimizer_s = started.elapsed().as_secs_f64();
+        stats.exchange_s = group.and(dev.aside()).map(Aside::seconds);
         Ok(stats)
     }
 
