@@ -141,7 +141,7 @@ fn usage() -> ExitCode {
         "       cargo xtask fuzz [--seconds N] [--seed S] [--seeds COUNT] [--jobs N] [--from N] [--target NAME] [--show] [--out FILE]"
     );
     eprintln!(
-        "       cargo xtask soak [--kills N] [--steps N] [--seed N] [--binary PATH] [--folder PATH] [--no-faults] | soak --ranks N [--rounds N] [--hosts H] [--minutes N]"
+        "       cargo xtask soak [--kills N] [--steps N] [--seed N] [--binary PATH] [--folder PATH] [--no-faults] | soak --ranks N [--device cpu|cuda] [--hit RANK] [--rounds N] [--hosts H] [--minutes N]"
     );
     eprintln!("       {}", dist::USAGE);
     eprintln!("       {}", same_bits::USAGE);

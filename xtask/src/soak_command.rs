@@ -23,6 +23,8 @@ fn options(arguments: &[String], root: &Path) -> Option<Options> {
         rounds: 0,
         minutes: 0,
         only: String::new(),
+        device: String::new(),
+        hit: None,
     };
     let mut flags = arguments.iter();
     while let Some(flag) = flags.next() {
@@ -39,6 +41,10 @@ fn options(arguments: &[String], root: &Path) -> Option<Options> {
             "--minutes" => options.minutes = flags.next()?.parse().ok()?,
             "--rounds" => options.rounds = flags.next()?.parse().ok()?,
             "--only" => options.only = flags.next()?.clone(),
+            "--device" => {
+                options.device = flags.next().filter(|of| ["cpu", "cuda"].contains(&of.as_str()))?.clone()
+            }
+            "--hit" => options.hit = Some(flags.next()?.parse().ok()?),
             "--seed" => options.seed = flags.next()?.parse().ok()?,
             "--binary" => options.binary = PathBuf::from(flags.next()?),
             "--folder" => options.folder = PathBuf::from(flags.next()?),
@@ -46,7 +52,9 @@ fn options(arguments: &[String], root: &Path) -> Option<Options> {
         }
     }
     let is_of_rounds = options.rounds > 0 && options.ranks.is_multiple_of(options.hosts);
+    let of_ranks = options.device.is_empty() && options.hit.is_none() || options.ranks > 0;
     let fits = (options.rounds == 0 || options.ranks > 0) && (options.hosts == 1 || is_of_rounds);
+    let fits = fits && of_ranks && options.hit.is_none_or(|rank| rank < options.ranks);
     fits.then_some(options)
 }
 
@@ -79,9 +87,10 @@ fn make(options: &Options, root: &Path) -> ExitCode {
 
 fn make_ranks(options: &Options, root: &Path) -> ExitCode {
     let say = &mut |line: &str| eprintln!("{line}");
+    let name = if options.device == "cuda" { "soak_ranks_cards.md" } else { "soak_ranks.md" };
     let made = match options.rounds {
         0 => soak::ranks::soak(options, options.ranks, say)
-            .map(|rows| ("soak_ranks.md", soak::ranks::table(options, options.ranks, &rows))),
+            .map(|rows| (name, soak::ranks::table(options, options.ranks, &rows))),
         _ if options.hosts > 1 => soak::ranks::hosts::rounds(options, say)
             .map(|report| ("soak_ranks_hosts.md", soak::ranks::hosts::table(options, &report))),
         _ => soak::ranks::rounds::rounds(options, say)

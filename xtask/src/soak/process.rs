@@ -32,6 +32,10 @@ pub struct Options {
     pub minutes: u32,
     /// Only faults of ranks whose names contain this.
     pub only: String,
+    /// With ranks: `cpu` or `cuda`; the fastest that there is if empty.
+    pub device: String,
+    /// Only this rank is hit.
+    pub hit: Option<usize>,
 }
 
 /// How often conditions are checked: a small checkpoint takes a few milliseconds.

@@ -58,7 +58,11 @@ impl<'o> Bench<'o> {
         let run = options.folder.join("ranks.toml");
         let text = run_file("builtin:nano", options.steps);
         let text = text.replace("micro_batch_tokens = 256\n", "micro_batch_tokens = 256\ncut_multiple = 4\n");
-        fs::write(&run, text).map_err(|err| err.to_string())?;
+        let device = match options.device.as_str() {
+            "" => String::new(),
+            device => format!("[run]\ndevice = \"{device}\"\n"),
+        };
+        fs::write(&run, text + &device).map_err(|err| err.to_string())?;
         let whole = Training::new(options, &run, "whole");
         let end = whole.start(&[])?.wait(LIFE_SECONDS_MAX)?;
         if end.code != Some(0) {

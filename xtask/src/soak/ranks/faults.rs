@@ -11,7 +11,7 @@ use super::super::compare;
 use super::super::faults::Mount;
 use super::super::process::{LIFE_SECONDS_MAX, send};
 use super::bench::{Bench, END_SECONDS_MAX, Expect, Unnamed, ends};
-use super::groups::Group;
+use super::groups::{Does, Group};
 use super::scene::Scene;
 
 /// Runs a fault on a rank; `None` if the user lacks rights for it.
@@ -31,7 +31,7 @@ const fn each(name: &'static str, run: Run) -> Fault {
     Fault { name, every_rank: true, first_rank: 0, is_short: false, run }
 }
 
-const fn once(name: &'static str, first_rank: usize, run: Run) -> Fault {
+pub const fn once(name: &'static str, first_rank: usize, run: Run) -> Fault {
     Fault { name, every_rank: false, first_rank, is_short: false, run }
 }
 
@@ -103,13 +103,13 @@ fn stopped(bench: &mut Bench<'_>, rank: usize) -> Result<Option<Unnamed>, String
 
 /// Freezes the rank, as in a driver's call, unkillable: the others wait as long as allowed, and end without it.
 fn too_slow(bench: &mut Bench<'_>, rank: usize) -> Result<Option<Unnamed>, String> {
-    let Some(group) = Group::new("freezer", "freezer.state") else { return Ok(None) };
+    let Some(group) = Group::new(Does::Freezes) else { return Ok(None) };
     let training = bench.training();
     let scene = Scene::start(&training, [rank, bench.ranks], &["--wait-seconds", "3"], true)?;
     bench.pause();
     let began = Instant::now();
     group.take(scene.trainer()?)?;
-    group.set("freezer.state", "FROZEN")?;
+    group.freeze(true)?;
     let rest: Vec<u32> = scene.supervisors.iter().copied().filter(|pid| *pid != scene.supervisor()).collect();
     let gone = || rest.iter().all(|pid| !Path::new(&format!("/proc/{pid}")).exists());
     while !gone() && began.elapsed().as_secs_f64() < NOTICED + WAIT_SLOW + END_SECONDS_MAX {
@@ -117,7 +117,7 @@ fn too_slow(bench: &mut Bench<'_>, rank: usize) -> Result<Option<Unnamed>, Strin
     }
     let seconds = began.elapsed().as_secs_f64();
     let are_gone = gone();
-    group.set("freezer.state", "THAWED")?;
+    group.freeze(false)?;
     if !are_gone {
         return Err(format!("the others live on after {seconds:.1} s"));
     }
@@ -129,14 +129,14 @@ fn too_slow(bench: &mut Bench<'_>, rank: usize) -> Result<Option<Unnamed>, Strin
 
 /// Freezes the rank for a while, as in a driver's call, then continues it.
 fn slow(bench: &mut Bench<'_>, rank: usize) -> Result<Option<Unnamed>, String> {
-    let Some(group) = Group::new("freezer", "freezer.state") else { return Ok(None) };
+    let Some(group) = Group::new(Does::Freezes) else { return Ok(None) };
     let training = bench.training();
     let scene = Scene::start(&training, [rank, bench.ranks], &[], true)?;
     bench.pause();
     group.take(scene.trainer()?)?;
-    group.set("freezer.state", "FROZEN")?;
+    group.freeze(true)?;
     thread::sleep(FROZEN);
-    group.set("freezer.state", "THAWED")?;
+    group.freeze(false)?;
     let end = scene.life.wait(LIFE_SECONDS_MAX)?;
     let head = format!("warning[rank-slow]: rank {rank} (");
     let seen = end.stderr.lines().find(|line| line.starts_with(&head)).ok_or("it is not named as slow")?;
@@ -180,15 +180,15 @@ fn partition(bench: &mut Bench<'_>, rank: usize, how: &str) -> Result<Option<Unn
 
 /// Lowers the limit of the container of all ranks; another process takes the rest, and the kernel kills the rank.
 fn out_of_memory(bench: &mut Bench<'_>, rank: usize) -> Result<Option<Unnamed>, String> {
-    let Some(group) = Group::new("memory", "memory.limit_in_bytes") else { return Ok(None) };
+    let Some(group) = Group::new(Does::Limits) else { return Ok(None) };
     let mut training = bench.training();
     training.before = group.enter();
     let mut scene = Scene::start(&training, [rank, bench.ranks], &[], true)?;
     // Stopped while it computes, so that it is in a step.
     let trainer = scene.stop_in("update")?;
     fs::write(format!("/proc/{trainer}/oom_score_adj"), "1000").map_err(|err| err.to_string())?;
-    let limit = group.number("memory.usage_in_bytes")? + LEFT_BYTES;
-    group.set("memory.limit_in_bytes", &limit.to_string())?;
+    let limit = group.usage()? + LEFT_BYTES;
+    group.limit(limit)?;
     let began = Instant::now();
     send("CONT", trainer);
     group.eat_until_gone(trainer)?;

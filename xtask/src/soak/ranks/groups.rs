@@ -1,4 +1,4 @@
-//! Groups of processes (cgroups v1) that limit memory or freeze. They need root; without it, skipped with a message.
+//! Groups of processes (cgroups) that limit memory or freeze. They need root; without it, skipped with a message.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,16 +9,70 @@ use super::super::process::{children, send};
 
 pub struct Group {
     dir: PathBuf,
+    files: &'static [&'static str; 2],
+}
+
+/// What a group is for.
+pub enum Does {
+    Freezes,
+    /// Limits memory.
+    Limits,
+}
+
+impl Does {
+    /// Returns the controller and the files of the first version of cgroups, then of the second: the one that is set,
+    /// and the one that is read.
+    fn files(&self) -> (&'static str, [&'static [&'static str; 2]; 2]) {
+        match self {
+            Does::Freezes => {
+                ("freezer", [&["freezer.state", "freezer.state"], &["cgroup.freeze", "cgroup.events"]])
+            }
+            Does::Limits => (
+                "memory",
+                [&["memory.limit_in_bytes", "memory.usage_in_bytes"], &["memory.max", "memory.current"]],
+            ),
+        }
+    }
 }
 
 impl Group {
-    /// Makes a group of `controller`; `None` if that is not possible.
-    pub fn new(controller: &str, proof: &str) -> Option<Group> {
+    /// Makes a group; `None` if that is not possible.
+    pub fn new(does: Does) -> Option<Group> {
         let name = format!("plimsoll-soak-ranks-{}", std::process::id());
-        let dir = Path::new("/sys/fs/cgroup").join(controller).join(name);
+        let root = Path::new("/sys/fs/cgroup");
+        let (controller, [first, second]) = does.files();
+        let is_second = root.join("cgroup.controllers").exists();
+        if is_second {
+            // A group without it has no such files.
+            let _ = fs::write(root.join("cgroup.subtree_control"), format!("+{controller}"));
+        }
+        let (dir, files) = match is_second {
+            true => (root.join(name), second),
+            false => (root.join(controller).join(name), first),
+        };
         fs::create_dir(&dir).ok()?;
-        let group = Group { dir };
-        group.dir.join(proof).exists().then_some(group)
+        let group = Group { dir, files };
+        group.dir.join(files[0]).exists().then_some(group)
+    }
+
+    /// Stops all processes of the group where they are, or lets them go on. By the first version of cgroups they cannot
+    /// be killed meanwhile.
+    pub fn freeze(&self, is_frozen: bool) -> Result<(), String> {
+        let value = match (self.files[0], is_frozen) {
+            ("freezer.state", true) => "FROZEN",
+            ("freezer.state", false) => "THAWED",
+            (_, true) => "1",
+            (_, false) => "0",
+        };
+        self.set(self.files[0], value)
+    }
+
+    pub fn limit(&self, bytes: u64) -> Result<(), String> {
+        self.set(self.files[0], &bytes.to_string())
+    }
+
+    pub fn usage(&self) -> Result<u64, String> {
+        self.number(self.files[1])
     }
 
     /// Returns command words that put the command after them into the group.
@@ -31,12 +85,12 @@ impl Group {
         self.set("cgroup.procs", &pid.to_string())
     }
 
-    pub fn set(&self, file: &str, value: &str) -> Result<(), String> {
+    fn set(&self, file: &str, value: &str) -> Result<(), String> {
         let path = self.dir.join(file);
         fs::write(&path, value).map_err(|err| format!("{}: {err}", path.display()))
     }
 
-    pub fn number(&self, file: &str) -> Result<u64, String> {
+    fn number(&self, file: &str) -> Result<u64, String> {
         let path = self.dir.join(file);
         let text = fs::read_to_string(&path).map_err(|err| format!("{}: {err}", path.display()))?;
         text.trim().parse().map_err(|err| format!("{}: {err}", path.display()))

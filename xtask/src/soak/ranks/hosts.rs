@@ -272,6 +272,8 @@ mod tests {
 
     fn options(ranks: usize, hosts: usize) -> Options {
         Options {
+            device: String::new(),
+            hit: None,
             binary: PathBuf::new(),
             folder: PathBuf::new(),
             kills: 0,

@@ -5,6 +5,7 @@
 //! hosts.
 
 mod bench;
+mod cards;
 mod faults;
 mod groups;
 pub mod hosts;
@@ -25,9 +26,14 @@ pub fn soak(options: &Options, ranks: usize, say: &mut dyn FnMut(&str)) -> Resul
     let mut bench = Bench::new(options, ranks)?;
     let mut rows = Vec::new();
     // The short form hits one rank with what any user may do.
-    let short = |hit: Range<usize>| if options.short { ranks - 1..ranks } else { hit };
+    let short = |hit: Range<usize>| match options.hit {
+        Some(rank) => rank..rank + 1,
+        None if options.short => ranks - 1..ranks,
+        None => hit,
+    };
     let is_meant = |name: &str| name.contains(&options.only);
-    let meant = FAULTS.iter().filter(|fault| is_meant(fault.name));
+    let of_cards = cards::FAULTS.iter().filter(|_| options.device == "cuda");
+    let meant = FAULTS.iter().chain(of_cards).filter(|fault| is_meant(fault.name));
     for fault in meant.filter(|fault| !options.short || fault.is_short) {
         let hit = if fault.every_rank { 0..ranks } else { fault.first_rank..fault.first_rank + 1 };
         let hit = short(hit);
@@ -66,8 +72,13 @@ fn line(row: &Row) -> String {
 
 /// Returns the table as a Markdown page.
 pub fn table(options: &Options, ranks: usize, rows: &[Row]) -> String {
+    let (title, device) = match options.device.as_str() {
+        "cuda" => ("Faults of ranks on cards", " --device cuda"),
+        _ => ("Faults of ranks", ""),
+    };
+    let hit = options.hit.map_or(String::new(), |rank| format!(" --hit {rank}"));
     let mut text = format!(
-        "# Faults of ranks\n\n`cargo xtask soak --ranks {ranks} --steps {} --seed {}`: one process of a run of {ranks} ranks is hit, at a random \
+        "# {title}\n\n`cargo xtask soak --ranks {ranks}{device}{hit} --steps {} --seed {}`: one process of a run of {ranks} ranks is hit, at a random \
          instant or, where a phase is named, when the status page of the rank shows it. All end within {END_SECONDS_MAX} s, or as long after \
          `--wait-seconds`, with a sentence that names the rank, nothing lives on, and `--resume` with another number of ranks comes to the \
          weights, states, metrics and samples of a run that was left alone, bit for bit.\n\n\
