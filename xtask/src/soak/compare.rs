@@ -9,7 +9,7 @@ use super::leaves::leaves;
 /// Events about learning. Others are about processes: a stopped run saves once more.
 const EVENTS: [&str; 4] = ["\"started\"", "\"eval\"", "\"step\"", "\"finished\""];
 /// Clock and memory readings and directory names, by prefix of a key's last part or of a metric's name.
-const READINGS: [&str; 30] = [
+const READINGS: [&str; 31] = [
     "seconds",
     "time/",
     "step_time",
@@ -18,6 +18,7 @@ const READINGS: [&str; 30] = [
     "monitoring_share",
     "supervisor_",
     "planned_bytes",
+    "device_",
     "held_bytes",
     "trainer",
     "workers",

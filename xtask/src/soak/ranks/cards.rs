@@ -88,8 +88,8 @@ fn busy(bench: &mut Bench<'_>, rank: usize) -> Result<Option<Unnamed>, String> {
         .spawn();
     let neighbour = Neighbour(spawned.map_err(|err| err.to_string())?);
     thread::sleep(BEGUN);
-    let beside = run("next to it")?;
+    let both = run("next to it")?;
     drop(neighbour);
-    let seen = format!("nothing: {beside:.1} s instead of {alone:.1} s");
+    let seen = format!("nothing: {both:.1} s instead of {alone:.1} s");
     Ok(Some(Unnamed(None, seen, None)))
 }
