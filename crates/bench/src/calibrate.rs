@@ -71,7 +71,7 @@ fn rollout(options: &BenchOptions, (sequences, prompt, new): (usize, usize, usiz
 }
 
 fn train(options: &BenchOptions, (batch, seq): (usize, usize)) -> Result<Timed> {
-    let found = bench::train(options, batch, seq)?;
+    let found = bench::train(options, [batch, 1, seq])?;
     let mut run = bench::bench_run(options, batch, 1, seq);
     run.train.micro_batch_tokens = Auto::Value((batch * seq) as u32);
     let facts = bench::facts(options, &mut run, 1)?.1;

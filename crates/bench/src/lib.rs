@@ -136,10 +136,15 @@ pub fn rollout(options: &BenchOptions, size: RolloutSize) -> Result<Value> {
     Ok(result)
 }
 
-/// Runs `bench train`: forward, backward and AdamW over `batch` sequences of `seq` tokens, every token trained.
-pub fn train(options: &BenchOptions, batch: usize, seq: usize) -> Result<Value> {
+/// Runs `bench train`: forward and backward of `micro_batches` times `batch` sequences of `seq` tokens, every token
+/// trained, then one AdamW.
+///
+/// Errors: those of planning and of the updates.
+pub fn train(options: &BenchOptions, [batch, micro_batches, seq]: [usize; 3]) -> Result<Value> {
+    let micro_batch = batch;
+    let batch = micro_batch * micro_batches;
     let mut run = bench_run(options, batch, 1, seq);
-    run.train.micro_batch_tokens = Auto::Value((batch * seq) as u32);
+    run.train.micro_batch_tokens = Auto::Value((micro_batch * seq) as u32);
     let bench = Bench::open(options, &mut run, 1)?;
     let (dev, mut arena) = open(&bench.report.shape, options.opening())?;
     let mut trainer = Trainer::new(&*dev, &mut arena, &bench.report.shape, Sources::one(&bench.model), 0)?;
@@ -176,6 +181,7 @@ pub fn train(options: &BenchOptions, batch: usize, seq: usize) -> Result<Value> 
         json!({ "forward": last.forward_s, "backward": last.backward_s, "optimizer": last.optimizer_s });
     add(&mut result, json!({ "bench": "train", "unit": "trained tokens/s", "sequences": batch }));
     add(&mut result, json!({ "sequence_tokens": seq, "seconds_of_last": parts }));
+    add(&mut result, json!({ "micro_batches": last.micro_batches }));
     Ok(result)
 }
 

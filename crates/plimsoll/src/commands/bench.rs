@@ -90,9 +90,12 @@ enum Part {
     },
     /// Measure forward, backward and AdamW in trained tokens per second.
     Train {
-        /// Sequences.
+        /// Sequences of a micro-batch.
         #[arg(long, value_name = "N", default_value = "4", value_parser = counts(1 << 20))]
         batch: usize,
+        /// Micro-batches before each AdamW.
+        #[arg(long, value_name = "N", default_value = "1", value_parser = counts(1 << 10))]
+        micro_batches: usize,
         /// Tokens of a sequence.
         #[arg(long, value_name = "N", default_value = "256", value_parser = counts(1 << 20))]
         seq: usize,
@@ -240,7 +243,7 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
         &Part::Rollout { sequences, group, prompt_tokens: prompt, new_tokens: new } => {
             bench::rollout(&options, bench::RolloutSize { sequences, group, prompt, new })
         }
-        &Part::Train { batch, seq } => bench::train(&options, batch, seq),
+        &Part::Train { batch, micro_batches, seq } => bench::train(&options, [batch, micro_batches, seq]),
         &Part::Step { prompts, group, prompt_tokens: prompt, new_tokens: new, lengths, carry, kv_blocks } => {
             bench::whole_step(&options, StepSize { prompts, group, prompt, new, lengths, carry, kv_blocks })
         }
