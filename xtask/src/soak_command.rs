@@ -130,8 +130,13 @@ mod tests {
         assert_eq!(found.binary, Path::new("/r/target/release/plimsoll"));
         let found = read(&["--ranks", "4", "--hosts", "2", "--rounds", "9"]).expect("flags of its own");
         assert_eq!((found.ranks, found.hosts, found.rounds), (4, 2, 9));
+        let found = read(&["--ranks", "4", "--device", "cuda", "--hit", "3"]).expect("flags of its own");
+        assert_eq!((found.device.as_str(), found.hit), ("cuda", Some(3)));
         for bad in [
-            &["--ranks", "4", "--hosts", "2"][..],
+            &["--ranks", "4", "--device", "tpu"][..],
+            &["--ranks", "4", "--hit", "4"],
+            &["--device", "cuda"],
+            &["--ranks", "4", "--hosts", "2"],
             &["--ranks", "4", "--hosts", "3", "--rounds", "9"],
             &["--ranks", "4", "--hosts", "0", "--rounds", "9"],
         ] {
