@@ -11,13 +11,16 @@ pub mod ranks;
 mod save;
 mod step;
 
-use plimsoll_arch::{LoraTargets, ModelSpec};
+use plimsoll_arch::{LoraTargets, ModelSpec, Quantization};
 use plimsoll_base::rng::{Stream, below, philox};
 use plimsoll_base::{Error, Result};
-use plimsoll_config::{Auto, Lora, ModelDtype, OnFull, OptimizerDtype, Recompute, RunFile, RunSpec, Train};
+use plimsoll_config::{
+    Auto, Frozen, Lora, ModelDtype, OnFull, OptimizerDtype, Recompute, RunFile, RunSpec, Train,
+};
 use plimsoll_device::{Device, OpenOptions, Timed, Work};
 use plimsoll_files::OpenModel;
 use plimsoll_infer::bound::Sources;
+use plimsoll_infer::codes::check_codes;
 use plimsoll_infer::facts::verb_facts;
 use plimsoll_infer::models::open_model;
 use plimsoll_infer::responder::Responder;
@@ -55,6 +58,8 @@ pub struct BenchOptions {
     pub recompute: Auto<Recompute>,
     /// Adapters to train on every linear layer that can have them; the weights are then frozen.
     pub lora: Option<Lora>,
+    /// How `bench rollout` stores a model that is a GGUF file, without adapters.
+    pub quantize: Auto<Frozen>,
     /// True to wait after every kernel and check its result.
     pub checked: bool,
     /// True to time every kernel separately.
@@ -97,6 +102,7 @@ pub fn rollout(options: &BenchOptions, size: RolloutSize) -> Result<Value> {
             .hint(format!("--sequences {} are", sequences.next_multiple_of(group))));
     }
     let mut run = bench_run(options, sequences / group, group, new);
+    run.model_options.quantize = options.quantize;
     run.rollout.sequences_max = Auto::Value(sequences as u32);
     let bench = Bench::open_with(options, &mut run, prompt, plan_sampling)?;
     let (dev, mut arena) = open(&bench.report.shape, options.opening())?;
@@ -324,6 +330,8 @@ pub(crate) fn facts(
         lora.targets = LoraTargets::built_for(&model.spec);
     }
     check_codes_of_run(run, &model)?;
+    let blocks = run.keeps_blocks().then_some(Quantization::Gguf);
+    check_codes("bad-value", "model_options.quantize", blocks, &model)?;
     let mut facts = verb_facts(run, &model, prompt_tokens, 0);
     facts.host.rows_kept = 0;
     Ok((model, facts))

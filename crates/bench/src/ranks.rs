@@ -207,6 +207,7 @@ mod tests {
             device: case.device.into(),
             recompute: Auto::Value(Recompute::Layer),
             lora: case.lora_rank.map(|rank| Lora { rank, ..Lora::default() }),
+            quantize: Auto::Auto,
             checked: false,
             profile: false,
         };

@@ -47,6 +47,7 @@ mod env_file;
 mod environment;
 mod estimator;
 mod eval_metric;
+mod frozen;
 mod judge;
 mod key;
 mod layers;
@@ -83,6 +84,7 @@ pub use env_file::{
     PolicyKind, PolicySection, ReplaySection, Reseed, is_env_file, load_env,
 };
 pub use eval_metric::{EvalMetric, EvalNumber};
+pub use frozen::Frozen;
 pub use key::Resumes;
 pub use limits::SEQUENCES_PER_STEP_MAX;
 pub use load::{

@@ -5,7 +5,7 @@ use crate::own_advantage::estimator_spec;
 use crate::rewards::{reward_specs, with_steps};
 use crate::sections::{ARRIVALS_STEP, ARRIVALS_TICK};
 use crate::{
-    Auto, Checkpoint, Critic, CriticLearns, Data, Distill, Environment, Eval, EvalMetric, Lora, Loss,
+    Auto, Checkpoint, Critic, CriticLearns, Data, Distill, Environment, Eval, EvalMetric, Frozen, Lora, Loss,
     LossType, Memory, ModelOptions, Objective, OwnTeacher, Reward, Rollout, Run, RunFile, Track, Train,
     VerbFile,
 };
@@ -184,6 +184,17 @@ impl RunSpec {
             run: verb.run.clone(),
             track: Track::default(),
         }
+    }
+
+    /// True if models that are GGUF files and that nothing trains stay in the blocks of their files.
+    pub fn keeps_blocks(&self) -> bool {
+        self.model_options.quantize == Auto::Value(Frozen::Gguf)
+    }
+
+    /// True if there are weights of a reference that can lie elsewhere and pass through the device in parts: those in
+    /// blocks stay.
+    pub fn moves_reference(&self) -> bool {
+        self.reference && self.lora.is_none() && !self.keeps_blocks()
     }
 
     /// Returns the method of a run that trains.

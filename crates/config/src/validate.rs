@@ -7,7 +7,8 @@ use super::limits::{SEQUENCES_PER_STEP_MAX, bad_value, contradiction, divisor};
 use super::provenance::Provenance;
 use super::sections::{self, Data, Loss, Reward, Rollout, Run, RunFile, Train, VerbFile};
 use super::tree::flatten;
-use super::values::{Auto, Curriculum, DynamicSampling, KlIn};
+use super::values::{Auto, Curriculum, DynamicSampling, KlIn, Offload};
+use crate::Frozen;
 use crate::estimator::Estimator;
 use crate::{Trains, covariance, eval_metric::EvalMetric, own_advantage, spec::sequences_per_step};
 use plimsoll_algo::advantage::{Advantage, MaskHole};
@@ -32,6 +33,7 @@ pub(super) fn run_file(run: &RunFile, at: &Provenance) -> Result<()> {
         super::pairs::check(run, at)?;
         super::model_reward::check(&run.reward, at)?;
     }
+    blocks(run, at)?;
     super::lora::check(run, at)?;
     super::muon::check(run, at)?;
     loss(&run.loss, run.method, at)?;
@@ -50,6 +52,19 @@ pub(super) fn run_file(run: &RunFile, at: &Provenance) -> Result<()> {
     eval_metric(run, at)?;
     super::track::check(&run.track, at)?;
     run_section(&run.run, at)
+}
+
+/// Refuses blocks of a reference that is to pass through the device layer by layer.
+fn blocks(run: &RunFile, at: &Provenance) -> Result<()> {
+    if run.model_options.quantize != Auto::Value(Frozen::Gguf) {
+        return Ok(());
+    }
+    if run.memory.offloads(Offload::Reference) {
+        let message = "memory.offload = [\"reference\"] with model_options.quantize = \"gguf\": weights in blocks stay on the device";
+        return Err(contradiction(at, "memory.offload", message)
+            .hint("remove \"reference\" from memory.offload, or remove model_options.quantize"));
+    }
+    Ok(())
 }
 
 /// Checks the settings of `generate` and `eval`.

@@ -1,6 +1,7 @@
 //! The command `generate`: the rollout engine alone, streaming one prompt's response.
 
 use crate::bound::Sources;
+use crate::codes::check_blocks;
 use crate::facts::{keep_within_positions, verb_facts};
 use crate::models::sample_with_adapter;
 use crate::responder::Responder;
@@ -10,7 +11,7 @@ use crate::text::TextModel;
 use plimsoll_base::{Error, Result};
 use plimsoll_config::{RunSpec, VerbFile};
 use plimsoll_memory::host::Host;
-use plimsoll_plan::{devices, plan_sampling};
+use plimsoll_plan::{PerRole, devices, plan_sampling};
 use plimsoll_rollout::{Finish, Request, StopCondition};
 use plimsoll_text::{Prompt, StopMatcher, StreamDecoder, Strings, tokenize_prompt};
 use serde_json::{Value, json};
@@ -83,6 +84,7 @@ pub fn generate(verb: &VerbFile, prompt: &str, raw: bool, sink: &mut dyn FnMut(&
     }
     let mut run = RunSpec::sampling(verb);
     (run.rollout.prompts_per_step, run.rollout.group_size) = (1, 1);
+    check_blocks(&run, &model, &PerRole::none())?;
     sample_with_adapter(&mut run, &model);
     keep_within_positions(&mut run, &model, ids.len())?;
     let facts = verb_facts(&run, &model, ids.len(), 1);

@@ -2,11 +2,12 @@
 //! on.
 //!
 //! `models` and `text` open a model and turn strings into its tokens, `hub` and `sets` find and read held-out prompts,
-//! and `facts` tell the planner what a command samples. `bound` is a model in the arena, `sampler` the engine that
-//! samples from it, and `runner` both without a method. `generate`, `serve` and `eval` are the commands. A method, a
-//! loss or an optimizer is not known here.
+//! and `facts` tell the planner what a command samples. `codes` says which frozen models stay in codes. `bound` is a
+//! model in the arena, `sampler` the engine that samples from it, and `runner` both without a method. `generate`,
+//! `serve` and `eval` are the commands. A method, a loss or an optimizer is not known here.
 
 pub mod bound;
+pub mod codes;
 pub mod eval;
 pub mod facts;
 pub mod generate;

@@ -1,5 +1,6 @@
 //! Opening models to sample from and to score with, each with the tokens of the model that is sampled.
 
+use crate::codes::base_quantize;
 use plimsoll_arch::LayerEncodings;
 use plimsoll_base::{Error, Result, slugs};
 use plimsoll_config::{Auto, LoraSpec, ModelOptions, ModelReward, RunSpec};
@@ -57,8 +58,9 @@ pub fn open_any_model(name: &str, options: &ModelOptions) -> Result<OpenModel> {
 
 /// Samples with the adapter of a model, if it has one, on the weights that it was trained on.
 pub fn sample_with_adapter(run: &mut RunSpec, model: &OpenModel) {
+    let quantize = base_quantize(run, model);
     run.lora = model.adapter.as_ref().map(|adapter| {
-        let AdapterConfig { rank, alpha, rslora, targets, quantize, .. } = adapter.config;
+        let AdapterConfig { rank, alpha, rslora, targets, .. } = adapter.config;
         LoraSpec {
             rank,
             alpha,
@@ -101,11 +103,11 @@ fn reward_model(run: &RunSpec, reward: &ModelReward, actor: &OpenModel) -> Resul
 }
 
 /// Returns the adapters of the reward models that score responses, of those that are an adapter on its base.
-pub fn reward_adapters(others: &PerRole<OpenModel>) -> PerRole<Lora> {
+pub fn reward_adapters(run: &RunSpec, others: &PerRole<OpenModel>) -> PerRole<Lora> {
     let of = |other: &OpenModel| {
         let config = &other.adapter.as_ref()?.config;
-        let AdapterConfig { alpha, rslora, quantize, .. } = *config;
-        let (shape, scale) = (config.shape(), config.scale() as f32);
+        let AdapterConfig { alpha, rslora, .. } = *config;
+        let (shape, scale, quantize) = (config.shape(), config.scale() as f32, base_quantize(run, other));
         Some(Lora { shape, scale, alpha, rslora, merge: false, quantize })
     };
     others.rewards().fold(PerRole::none(), |all, (role, other)| all.with(role, of(other)))

@@ -4,6 +4,7 @@
 //! usual length, of which responses may take a half.
 
 use crate::bound::Sources;
+use crate::codes::check_blocks;
 use crate::facts::{keep_within_positions, verb_facts};
 use crate::models::sample_with_adapter;
 use crate::runner::{Runner, open, open_verb};
@@ -13,7 +14,7 @@ use plimsoll_config::{RunSpec, VerbFile};
 use plimsoll_device::Sampling;
 use plimsoll_files::OpenModel;
 use plimsoll_memory::Limits;
-use plimsoll_plan::{PlanReport, devices, plan_sampling};
+use plimsoll_plan::{PerRole, PlanReport, devices, plan_sampling};
 use plimsoll_serve::{Server, Settings, Texts, host_bytes};
 use std::net::TcpListener;
 use std::sync::atomic::AtomicI32;
@@ -98,6 +99,7 @@ fn run_of(verb: &VerbFile, model: &OpenModel, is_length_open: bool) -> Result<Ru
         context.saturating_sub(new_tokens).max(1)
     });
     run.data.prompt_tokens_max = Some(prompt_tokens);
+    check_blocks(&run, model, &PerRole::none())?;
     sample_with_adapter(&mut run, model);
     keep_within_positions(&mut run, model, prompt_tokens as usize)?;
     Ok(run)

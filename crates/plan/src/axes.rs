@@ -180,9 +180,8 @@ fn spreads(run: &RunSpec, reference: bool) -> Vec<Offload> {
 /// Returns what `"auto"` may offload to host memory: nothing if that is the device's own.
 fn offloads(planner: &Planner<'_>, run: &RunSpec) -> Vec<Offload> {
     let of = |optimizer: bool, reference: bool| Offload { optimizer, reference, weights: false };
-    // States of adapters are small and stay, and their reference is the model itplanner.
-    let is_whole = run.lora.is_none();
-    let (states, reference) = (!run.adapts_all(), run.reference && is_whole);
+    // States of adapters are small and stay, and their reference is the model itself.
+    let (states, reference) = (!run.adapts_all(), run.moves_reference());
     if planner.facts.share.ranks > 1 {
         return spreads(run, reference);
     }

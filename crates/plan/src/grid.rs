@@ -112,6 +112,7 @@ fn cell(
     if let Some(distill) = &mut run.distill {
         distill.quantize = distill.quantize.filter(|how| *how != Quantization::Gguf);
     }
+    run.model_options.quantize = Auto::Auto;
     let (pool, full) = planned(&run, spec, prompt, limits)?;
     let (mut lora, mut qlora) = (None, None);
     if let Some(adapters) = taken(spec, adapters) {

@@ -8,7 +8,8 @@ use crate::role_name::RoleName;
 use plimsoll_arch::{LoraTargets, Quantization};
 use plimsoll_base::{Bytes, Result};
 use plimsoll_config::{
-    Auto, ByteSize, Lora, LoraSpec, ModelDtype, Offload, OptimizerDtype, Recompute as RunRecompute, RunSpec,
+    Auto, ByteSize, Frozen, Lora, LoraSpec, ModelDtype, Offload, OptimizerDtype, Recompute as RunRecompute,
+    RunSpec,
 };
 use plimsoll_memory::Limit;
 use std::borrow::Cow;
@@ -42,7 +43,8 @@ pub(crate) fn of(planner: &Planner, run: &RunSpec) -> Result<Vec<Hint>> {
         (1, true) => offloads(run),
         _ => spreads(run),
     };
-    let all = changes_of(run).into_iter().chain(levels(run, can_wait)).chain(moves);
+    let all =
+        changes_of(run).into_iter().chain(levels(run, can_wait)).chain(moves).chain([blocks(planner, run)]);
     let changes: Vec<Change> = all.filter(|change| change.applies).collect();
     let adapters: Vec<Change> = adapters(planner, run).into_iter().filter(|change| change.applies).collect();
     let mut hints = Vec::new();
@@ -188,7 +190,7 @@ fn smallest_limit(pool: &str, bytes: Bytes, limit: &Limit) -> Hint {
 
 /// Returns what a card may offload to host memory.
 fn offloads(run: &RunSpec) -> Vec<Change> {
-    let has_reference = run.reference;
+    let has_reference = run.reference && !run.keeps_blocks();
     if run.memory.offload == Auto::Auto {
         return Vec::new();
     }
@@ -228,7 +230,7 @@ fn spreads(run: &RunSpec) -> Vec<Change> {
         |r| r.run.zero_stage = Auto::Value(3),
     );
     let reference = change(
-        run.reference && run.lora.is_none() && run.memory.offload == Auto::Value(Vec::new()),
+        run.moves_reference() && run.memory.offload == Auto::Value(Vec::new()),
         "memory.offload=[\"reference\"]",
         "each rank keeps its part of the reference model, whose layers are read from all of them",
         false,
@@ -331,6 +333,7 @@ fn adapters(planner: &Planner, run: &RunSpec) -> [Change; 7] {
     let has_full_critic = run.lora.is_some() && run.critic.is_some() && !run.adapts_critic();
     let whole_blocks = Quantization::Nf4.takes(spec);
     let is_file = planner.facts.encodings.get(RoleName::Actor).is_some();
+    let trains = planner.purpose == Purpose::Train;
     let [in_codes, as_file] = ["lora.quantize=nf4", "lora.quantize=gguf"].map(str::to_string);
     let [coded_sets, file_sets] =
         [&in_codes, &as_file].map(|set| [&sets[..], std::slice::from_ref(set)].concat().join(" --set "));
@@ -359,7 +362,7 @@ fn adapters(planner: &Planner, run: &RunSpec) -> [Change; 7] {
             |run| adapt(run, Some(Quantization::Nf4)),
         ),
         what(
-            run.lora.is_some() && !merges && !is_coded && whole_blocks,
+            trains && run.lora.is_some() && !merges && !is_coded && whole_blocks,
             in_codes,
             "the frozen weights of linear layers are stored in 4 bits",
             |run| run.lora.iter_mut().for_each(|lora| lora.quantize = Some(Quantization::Nf4)),
@@ -373,7 +376,7 @@ fn adapters(planner: &Planner, run: &RunSpec) -> [Change; 7] {
         Change {
             changes_result: false,
             ..what(
-                run.lora.is_some() && !merges && !is_coded && is_file,
+                trains && run.lora.is_some() && !merges && !is_coded && is_file,
                 as_file,
                 "the frozen weights of linear layers stay as the GGUF file has them",
                 |run| run.lora.iter_mut().for_each(|lora| lora.quantize = Some(Quantization::Gguf)),
@@ -389,6 +392,31 @@ fn adapters(planner: &Planner, run: &RunSpec) -> [Change; 7] {
             run.lora.iter_mut().for_each(|lora| lora.merge = Auto::Value(false))
         }),
     ]
+}
+
+/// Returns the change that leaves the run's own model in the blocks of its file where nothing trains it.
+fn blocks(planner: &Planner, run: &RunSpec) -> Change {
+    let is_frozen = match planner.purpose {
+        Purpose::Train => run.moves_reference(),
+        Purpose::Sample => {
+            !run.keeps_blocks() && run.lora.as_ref().is_none_or(|lora| lora.quantize.is_none())
+        }
+    };
+    change(
+        is_frozen && planner.facts.encodings.get(RoleName::Actor).is_some(),
+        "model_options.quantize=gguf",
+        "the weights of linear layers that nothing trains stay as the GGUF file has them",
+        false,
+        keep_blocks,
+    )
+}
+
+/// Keeps frozen models in the blocks of their files, as commands keep the base of an adapter too.
+fn keep_blocks(run: &mut RunSpec) {
+    run.model_options.quantize = Auto::Value(Frozen::Gguf);
+    if run.method.is_none() {
+        run.lora.iter_mut().for_each(|lora| lora.quantize = Some(Quantization::Gguf));
+    }
 }
 
 /// Returns what `adapt` changes, as keys of the run file.

@@ -331,8 +331,10 @@ impl RunShape {
             score: None,
             update: None,
         };
-        let mut roles =
-            self.training.as_ref().map_or(vec![first], |training| self.training_roles(training, first));
+        let mut roles = match &self.training {
+            Some(training) => self.training_roles(training, first),
+            None => vec![RoleShape { quantize: first.quantize.or(self.own_frozen()), ..first }],
+        };
         let weights_are = self.training.as_ref().map_or(WeightsAre::Resident, Training::weights_are);
         let first = RoleShape { weights_are, ..first };
         roles.extend(self.scoring.iter().flat_map(|scoring| self.scoring_roles(scoring, first)));
@@ -385,6 +387,7 @@ impl RunShape {
             roles.push(RoleShape {
                 name: RoleName::Reference,
                 weights_are,
+                quantize: first.quantize.or(self.own_frozen()),
                 score: Some(self.score_pass().listing(own_lists).taught(kept_by(RoleName::Reference))),
                 ..first
             });
@@ -439,6 +442,11 @@ impl RunShape {
                 Coding::File(*self.encodings.get(role).expect("opening requires a GGUF file"))
             }
         })
+    }
+
+    /// Returns how the run's own model is stored in a role that neither trains nor adapts it.
+    fn own_frozen(&self) -> Option<Coding> {
+        self.coding(RoleName::Actor, self.own_quantize())
     }
 
     /// Returns the pass that computes log-probabilities of all response tokens.

@@ -14,6 +14,7 @@ use crate::planner::{Planner, Purpose, partial_of};
 use crate::role_name::RoleName;
 use crate::shape::{RunShape, Scoring, TeacherRows, Training};
 use crate::work::{check_sizes, response_tokens, work};
+use plimsoll_arch::Quantization;
 use plimsoll_base::{Bytes, DType, Error, Result};
 use plimsoll_config::{
     Auto, GradientWire, LearnsFrom, Offload as RunOffload, OnFull as RunOnFull, OwnTeacher, RunSpec,
@@ -240,7 +241,7 @@ impl Planner<'_> {
             teacher_lists: run.distill.as_ref().map_or(0, |distill| distill.listed() as usize),
             aligns_text: run.aligns_text(),
             teacher_rows: self.teacher_rows(run),
-            teacher_quantize: run.distill.as_ref().and_then(|distill| distill.quantize),
+            teacher_quantize: self.teacher_quantize(run),
             offload: knobs.offload,
             sequences,
             response_tokens: response_tokens(run, self.facts),
@@ -261,6 +262,13 @@ impl Planner<'_> {
             trackers: run.track.memory(),
             estimator: run.estimator.as_ref().map_or(Bytes(0), |estimator| estimator.memory),
         }
+    }
+
+    /// Returns how the teacher is stored: as the run says of it, or of all frozen models that are GGUF files.
+    fn teacher_quantize(&self, run: &RunSpec) -> Option<Quantization> {
+        let is_file = self.facts.encodings.get(RoleName::Teacher).is_some();
+        let of_all = (run.keeps_blocks() && is_file).then_some(Quantization::Gguf);
+        run.distill.as_ref().and_then(|distill| distill.quantize).or(of_all)
     }
 
     /// Returns the rows that the teacher keeps, if the student learns its whole vocabulary.
@@ -307,6 +315,8 @@ impl Planner<'_> {
             weights,
             lora: run.lora.as_ref().map(|of| lora(of, knobs.merges())),
             encodings: self.facts.encodings,
+            // The run's own model may be no file, where another one is.
+            keeps_blocks: run.keeps_blocks() && self.facts.encodings.get(RoleName::Actor).is_some(),
             target: self.target(),
             engine,
             on_full: on_full(run.rollout.on_full),

@@ -189,6 +189,8 @@ pub struct RunShape {
     pub lora: Option<Lora>,
     /// Encodings of the models that are GGUF files, as in `Facts`.
     pub encodings: PerRole<LayerEncodings>,
+    /// True if the run's own model stays in the blocks of its file where nothing trains it.
+    pub keeps_blocks: bool,
     pub target: Target,
     pub engine: EngineLimits,
     /// What the engine does when its blocks run out.
@@ -211,6 +213,11 @@ pub struct RunShape {
 }
 
 impl RunShape {
+    /// Returns how the run's own model is quantized in a role that neither trains nor adapts it.
+    pub(crate) fn own_quantize(&self) -> Option<Quantization> {
+        (self.keeps_blocks && self.lora.is_none()).then_some(Quantization::Gguf)
+    }
+
     pub fn row(&self) -> &'static DeviceRow {
         devices::of(self.target.kind)
     }

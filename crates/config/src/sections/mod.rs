@@ -14,7 +14,7 @@ use super::key::{
 };
 use super::limits::{MICRO_BATCHES_MAX, TEMPERATURE_MIN, TOKENS_MAX};
 use super::tree::flatten;
-use super::{data_sets::DataSets, values::*};
+use super::{data_sets::DataSets, frozen::Frozen, values::*};
 use plimsoll_algo::method::Method;
 use plimsoll_algo::update::{MuonRate, OptimizerName};
 use plimsoll_base::Bytes;
@@ -191,6 +191,11 @@ section! {
         /// What to do with sequences that are longer than the model's positions.
         #[serde(skip_serializing_if = "Positions::is_error")]
         positions: Positions = Positions::Error,
+        /// How the linear layers of models that are GGUF files and that nothing trains are stored: `full` widens them
+        /// to `dtype`, `gguf` keeps the blocks of the file, for less memory, more time and the same numbers. `auto` is
+        /// `full`. The base of adapters in training has `lora.quantize`.
+        #[serde(skip_serializing_if = "Auto::is_auto")]
+        quantize: Auto<Frozen> = Auto::Auto,
     }
 }
 

@@ -7,6 +7,7 @@ mod pass_rates;
 mod responses;
 
 use crate::bound::Sources;
+use crate::codes::check_blocks;
 use crate::facts::{keep_within_positions, verb_facts};
 use crate::grading::GradedRequest;
 use crate::hub;
@@ -184,9 +185,10 @@ pub fn eval(verb: &VerbFile, rows_to: Option<&Path>, responses_to: Option<&Path>
     sample_with_adapter(&mut run, &model);
     keep_within_positions(&mut run, &model, longest)?;
     let others = PerRole::none().with_rewards(reward_models(&run, &model)?.into_iter());
+    check_blocks(&run, &model, &others)?;
     let mut facts = verb_facts(&run, &model, longest, largest);
     facts.models = others.each_ref().map(|other: &OpenModel| other.spec);
-    facts.adapters = reward_adapters(&others);
+    facts.adapters = reward_adapters(&run, &others);
     facts.encodings = encodings_of(&model, &others);
     facts.host.staging = others
         .values()

@@ -5,7 +5,7 @@ use clap::builder::{PossibleValuesParser, RangedU64ValueParser, TypedValueParser
 use plimsoll_arch::Quantization;
 use plimsoll_base::Result;
 use plimsoll_bench::{self as bench, BenchOptions, StepSize, calibrate::calibrate, ranks::RanksOptions};
-use plimsoll_config::{Auto, Lora, ModelDtype, Recompute};
+use plimsoll_config::{Auto, Frozen, Lora, ModelDtype, Recompute};
 use plimsoll_devices::ROWS;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, from_value};
@@ -87,6 +87,9 @@ enum Part {
         /// Tokens of a response.
         #[arg(long, value_name = "N", default_value = "64", value_parser = counts(1 << 20))]
         new_tokens: usize,
+        /// Keep the model in the blocks of its GGUF file, or widen it.
+        #[arg(long, value_name = "HOW", conflicts_with = "lora_rank", value_parser = one_of::<Auto<Frozen>>(["gguf", "full"]))]
+        quantize: Option<Auto<Frozen>>,
     },
     /// Measure forward, backward and AdamW in trained tokens per second.
     Train {
@@ -235,12 +238,14 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
         device: device.clone(),
         recompute: *recompute,
         lora: lora(&args.common),
+        quantize: Auto::Auto,
         checked: *checked,
         profile: *profile,
     };
     let found = match &args.part {
         Part::Peak => bench::peak(&options),
-        &Part::Rollout { sequences, group, prompt_tokens: prompt, new_tokens: new } => {
+        &Part::Rollout { sequences, group, prompt_tokens: prompt, new_tokens: new, quantize } => {
+            let options = BenchOptions { quantize: quantize.unwrap_or_default(), ..options };
             bench::rollout(&options, bench::RolloutSize { sequences, group, prompt, new })
         }
         &Part::Train { batch, micro_batches, seq } => bench::train(&options, [batch, micro_batches, seq]),

@@ -185,6 +185,10 @@ fn settings(args: &Args, quiet: bool) -> Result<Settings> {
     if is_chosen("rollout.kv_blocks") {
         run.rollout.kv_blocks = Auto::Auto;
     }
+    // It was about the run's reference or teacher; an adapter says what its base is kept in.
+    if is_chosen("model_options.quantize") {
+        run.model_options.quantize = Auto::Auto;
+    }
     let verb = VerbFile {
         seed: run.seed,
         model,

@@ -23,7 +23,8 @@ pub fn evaluation(what: &Reproduction, last: &Loaded) -> Result<Option<LoadedVer
     let mut sets = vec![format!("model={}", Value::from(run_dir_path(last).display().to_string()))];
     let parts = EVALUATED.iter().filter_map(|part| Some((part.to_string(), run.get(*part)?.clone())));
     flatten("", &parts.collect(), &mut sets);
-    sets.retain(|set| !set.starts_with("data.prompts"));
+    // What is evaluated is no GGUF file, whatever the run's frozen models were.
+    sets.retain(|set| !set.starts_with("data.prompts") && !set.starts_with("model_options.quantize"));
     flatten("", table, &mut sets);
     plimsoll_config::load_verb(&[], &sets, std::iter::empty()).map(Some)
 }

@@ -42,6 +42,7 @@ mod founding;
 mod functions;
 mod gguf;
 mod gguf_base;
+mod gguf_frozen;
 mod grade;
 mod hostile;
 mod hosts;

@@ -1,18 +1,24 @@
 //! Opens the models of a run: the trained model, its critic and its teacher, all with the actor's tokenizer.
 
 use plimsoll_arch::{
-    Ffn, LoraShape, LoraTarget, LoraTargets, ModelSpec, PLAN_ONLY, Quantization, Unfit, nearest_preset,
-    preset_of,
+    LoraShape, LoraTarget, LoraTargets, ModelSpec, PLAN_ONLY, Unfit, nearest_preset, preset_of,
 };
 use plimsoll_base::{Error, Result};
 use plimsoll_config::{Distill, LoraSpec, ModelOptions, RunSpec};
 use plimsoll_files::{ADAPTER_TENSORS_MAX, Adapter, AdapterConfig, Head, OpenModel, adapter_tensors};
+use plimsoll_infer::codes::{check_blocks, check_codes};
 use plimsoll_infer::models::{open_any_model, open_model, other_tokens, reward_models};
 use plimsoll_plan::{PerRole, RoleName};
 use std::path::Path;
 
 /// Opens the models besides `actor`, the run's own.
 pub(crate) fn other_models(run: &RunSpec, actor: &OpenModel) -> Result<PerRole<OpenModel>> {
+    let others = opened(run, actor)?;
+    check_blocks(run, actor, &others)?;
+    Ok(others)
+}
+
+fn opened(run: &RunSpec, actor: &OpenModel) -> Result<PerRole<OpenModel>> {
     check_lists(run, actor)?;
     let rewards = reward_models(run, actor)?;
     let teacher = run.teacher().map(|name| teacher_model(run, name, actor)).transpose()?;
@@ -50,7 +56,9 @@ pub(crate) fn other_models_of_plan(
     let (teacher, assumed) = found;
     let how = run.distill.as_ref().and_then(|distill| distill.quantize);
     check_codes("bad-value", "distill.quantize", how, &teacher)?;
-    Ok((other_models(&rest, actor)?.with(RoleName::Teacher, Some(teacher)), Some(assumed)))
+    let others = opened(&rest, actor)?.with(RoleName::Teacher, Some(teacher));
+    check_blocks(run, actor, &others)?;
+    Ok((others, Some(assumed)))
 }
 
 /// Requires that a teacher lists no more tokens than there are.
@@ -216,53 +224,6 @@ fn check_tensors(lora: LoraShape, spec: &ModelSpec) -> Result<()> {
 pub fn check_codes_of_run(run: &RunSpec, model: &OpenModel) -> Result<()> {
     let how = run.lora.as_ref().and_then(|lora| lora.quantize);
     check_codes("lora-unsupported", "lora.quantize", how, model)
-}
-
-/// Requires that rows are whole blocks of codes, or that the model is a GGUF file, if `key` asks for it.
-///
-/// Errors: `slug`, `model-not-gguf`.
-fn check_codes(slug: &'static str, key: &str, how: Option<Quantization>, model: &OpenModel) -> Result<()> {
-    if how == Some(Quantization::Gguf) && model.encodings.is_none() {
-        return Err(plimsoll_files::not_gguf(&format!("{key} = \"gguf\""), model)
-            .hint(format!("name a .gguf file, set {key} = \"nf4\", or remove {key}")));
-    }
-    let spec = &model.spec;
-    if how == Some(Quantization::Gguf) && spec.has_states() {
-        let message =
-            format!("{key} = \"gguf\": files of models with linear attention have columns in another order");
-        return Err(Error::usage(slug, message).hint(format!("set {key} = \"nf4\", or remove {key}")));
-    }
-    if let Some(encodings) = model.encodings.filter(|_| how == Some(Quantization::Gguf)) {
-        let of = |layer| [LoraTarget::Gate, LoraTarget::Up].map(|target| encodings.get(layer, target).name());
-        let has_experts = |layer: &u32| matches!(spec.layer(*layer).ffn, Ffn::Experts(_));
-        let mut of_experts = (0..spec.layers).filter(has_experts);
-        if let Some(layer) = of_experts.find(|&layer| of(layer)[0] != of(layer)[1]) {
-            let [gates, ups] = of(layer);
-            let message =
-                format!("{key} = \"gguf\": in layer {layer} gates of experts are {gates} and ups {ups}");
-            return Err(Error::usage(slug, message)
-                .fact("gates and ups of all experts of a layer are one matrix, which is kept in one encoding")
-                .hint(format!(
-                    "set {key} = \"nf4\", remove {key}, or take a file in which they are stored alike"
-                )));
-        }
-    }
-    let Some(how) = how.filter(|how| !how.takes(spec)) else { return Ok(()) };
-    let block = Quantization::BLOCK;
-    let delta = spec.each_layer().find_map(|layer| layer.delta()).map(|delta| delta.value_width());
-    let widths: Vec<String> =
-        [spec.hidden, spec.q_width()].iter().chain(&delta).map(u32::to_string).collect();
-    let message = format!(
-        "{key} = \"{how}\": rows of this model have {} and {} weights, which are not all multiples of {block}",
-        widths.join(", "),
-        spec.ffn_inputs()
-    );
-    let error = Error::usage(slug, message).fact(format!("{block} neighbours of a row share a scale"));
-    let error = match model.encodings {
-        Some(_) => error.hint(format!("set {key} = \"gguf\", which keeps the blocks of the file")),
-        None => error,
-    };
-    Err(error.hint(format!("remove {key}")))
 }
 
 /// Opens the trained model for a plan, which needs only its shape: nothing is fetched if the published shape is known.

@@ -241,7 +241,7 @@ fn facts_of(
     Ok(Facts {
         prompt_tokens,
         models: other_specs(run, model, others),
-        adapters: reward_adapters(others),
+        adapters: reward_adapters(run, others),
         encodings: encodings_of(model, others),
         host: host_facts(run, model, others, prompt_tokens)?,
         ..verb_facts(run, model, prompt_tokens, eval_prompts)
