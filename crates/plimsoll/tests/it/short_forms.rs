@@ -25,6 +25,8 @@ fn a_killed_run_that_is_taken_up_equals_one_that_was_left_alone() {
         rounds: 0,
         minutes: 0,
         only: String::new(),
+        device: String::new(),
+        hit: None,
     };
     let report =
         soak::soak(&options, &mut |line| eprintln!("{line}")).unwrap_or_else(|what| panic!("{what}"));
@@ -49,6 +51,8 @@ fn faults_of_a_rank_are_named_and_taken_up_from_on_another_number_of_ranks() {
         rounds: 0,
         minutes: 0,
         only: String::new(),
+        device: String::new(),
+        hit: None,
     };
     let rows = soak::ranks::soak(&options, options.ranks, &mut |line| eprintln!("{line}"))
         .unwrap_or_else(|what| panic!("{what}"));
@@ -71,6 +75,8 @@ fn ranks_that_are_killed_at_random_instants_go_on_with_another_number() {
         rounds: 3,
         minutes: 0,
         only: String::new(),
+        device: String::new(),
+        hit: None,
     };
     let report = soak::ranks::rounds::rounds(&options, &mut |line| eprintln!("{line}"))
         .unwrap_or_else(|what| panic!("{what}"));
@@ -93,6 +99,8 @@ fn hosts_that_are_killed_at_random_instants_go_on_with_the_same_bits() {
         rounds: 2,
         minutes: 0,
         only: String::new(),
+        device: String::new(),
+        hit: None,
     };
     if !soak::ranks::hosts::can_run() {
         eprintln!("skipped: this user may not make namespaces of processes");
