@@ -204,7 +204,7 @@ macro_rules! simd_fn {
             match isa {
                 // SAFETY: `CpuDevice::new` refuses a path that the machine does not have.
                 #[cfg(target_arch = "x86_64")]
-                $crate::Isa::Avx512Bf16 => unsafe { avx512::<$($g),*>($($a),*) },
+                $crate::Isa::Amx | $crate::Isa::Avx512Bf16 => unsafe { avx512::<$($g),*>($($a),*) },
                 // SAFETY: `CpuDevice::new` refuses a path that the machine does not have.
                 #[cfg(target_arch = "x86_64")]
                 $crate::Isa::Avx2 => unsafe { avx2::<$($g),*>($($a),*) },

@@ -14,6 +14,7 @@ pub fn measure_flops(pool: &Pool, isa: Isa, seconds: f64) -> f64 {
 /// What computes products.
 #[derive(Clone, Copy)]
 enum Instruction {
+    Tile,
     Dot512,
     Fma512,
     Fma256,
@@ -25,6 +26,7 @@ impl Instruction {
     /// but two multiply-adds of f32 in each.
     fn of(isa: Isa) -> &'static [Instruction] {
         match isa {
+            Isa::Amx => &[Instruction::Tile],
             Isa::Avx512Bf16 => &[Instruction::Dot512, Instruction::Fma512],
             Isa::Avx2 => &[Instruction::Fma256],
             Isa::Scalar => &[Instruction::Scalar],
@@ -33,6 +35,8 @@ impl Instruction {
 
     fn flops(self) -> usize {
         match self {
+            // A sixteenth of a product of two tiles: its rounds are as much fewer.
+            Instruction::Tile => 1024,
             Instruction::Dot512 => 64,
             Instruction::Fma512 => 32,
             Instruction::Fma256 => 16,
@@ -89,6 +93,9 @@ const CHAINS: usize = 12;
 fn rounds(instruction: Instruction) -> f32 {
     match instruction {
         // SAFETY: `CpuDevice::new` and `Isa::parse` refuse a path that the machine does not have.
+        #[cfg(target_arch = "x86_64")]
+        Instruction::Tile => unsafe { crate::matmul::tile_products(CHAINS * ROUNDS / 16) },
+        // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
         Instruction::Dot512 => unsafe { rounds_dot512() },
         // SAFETY: as above.

@@ -83,7 +83,7 @@ pub(super) unsafe fn pairs(rows: usize, panels: usize, ops: &Operands<bf16>, out
     let packed = ops.a_layout == ALayout::Packed;
     let mut wide = std::mem::MaybeUninit::<Wide>::uninit();
     let a = wide.as_mut_ptr().cast::<f32>();
-    for row in &mut out.0[..rows] {
+    for row in &mut out.rows[..rows] {
         row[..panels * PANEL].fill(0.0);
     }
     for first in (0..ops.len).step_by(PART) {
@@ -172,7 +172,7 @@ unsafe fn block_pairs<const R: usize, const P: usize, const PACKED: bool>(
         let up = (&raw const UP).cast::<Unaligned>().read_volatile().0;
         for r in 0..R {
             for p in 0..P {
-                let from = out.0[r0 + r].as_ptr().add((p0 + p) * LANES);
+                let from = out.rows[r0 + r].as_ptr().add((p0 + p) * LANES);
                 acc[r][p] = [_mm256_loadu_ps(from), _mm256_loadu_ps(from.add(8))];
             }
         }
@@ -190,7 +190,7 @@ unsafe fn block_pairs<const R: usize, const P: usize, const PACKED: bool>(
         }
         for r in 0..R {
             for p in 0..P {
-                let to = out.0[r0 + r].as_mut_ptr().add((p0 + p) * LANES);
+                let to = out.rows[r0 + r].as_mut_ptr().add((p0 + p) * LANES);
                 _mm256_storeu_ps(to, acc[r][p][0]);
                 _mm256_storeu_ps(to.add(8), acc[r][p][1]);
             }

@@ -5,6 +5,8 @@
 
 mod adapter;
 #[cfg(target_arch = "x86_64")]
+mod amx;
+#[cfg(target_arch = "x86_64")]
 mod avx2;
 mod coded;
 pub(crate) mod experts;
@@ -16,6 +18,8 @@ mod tile;
 mod x86;
 
 pub(crate) use adapter::{adapt_backward_u, adapt_backward_w, adapt_down, adapted, adapted_dx};
+#[cfg(target_arch = "x86_64")]
+pub(crate) use amx::tile_products;
 pub(crate) use coded::coded;
 pub(crate) use merge::merge;
 pub(crate) use operand::{Operand, Panels, Rows};
@@ -27,7 +31,7 @@ use crate::layouts::BLOCK_ROWS;
 use plimsoll_base::DType;
 use plimsoll_device::{Matrix, MatrixLayout, PANEL};
 use plimsoll_memory::Buf;
-use tile::{ALayout, Operands, TILE_PANELS, TILE_ROWS, TILE_WIDTH, Tile, tile_rows};
+use tile::{ALayout, Operands, TILE_PANELS, TILE_ROWS, TILE_WIDTH, Tile};
 
 /// Minimum tasks per thread, so that a slow core delays the others by only a few per cent.
 const TASKS_PER_THREAD: usize = 8;
@@ -125,7 +129,7 @@ unsafe fn rows_by_group<E: Operand, O: Lanes>(
     let b_panel = len.next_multiple_of(E::STEP) * PANEL;
     assert!(b.len() >= panels * b_panel, "operands of a tile");
     let mut tile = Tile::new();
-    let most = tile_rows(isa);
+    let most = E::tile_rows(isa);
     for first in (0..rows).step_by(most) {
         let here = most.min(rows - first);
         let (a, a_layout) = (a.row(first), ALayout::Rows(a.stride()));
@@ -222,7 +226,7 @@ pub(crate) fn add_products<E: Operand, G: Lanes>(
     let panels = parts.n().div_ceil(PANEL);
     let groups = panels.div_ceil(TILE_PANELS);
     let wanted = (TASKS_PER_THREAD * dev.pool().threads()).div_ceil(groups);
-    let (chunk, most) = (k.div_ceil(wanted).next_multiple_of(PANEL), tile_rows(dev.isa()));
+    let (chunk, most) = (k.div_ceil(wanted).next_multiple_of(TILE_ROWS), E::tile_rows(dev.isa()));
     dev.pool().run(groups * k.div_ceil(chunk), &|task, _| {
         let (panel, first) = (task % groups * TILE_PANELS, task / groups * chunk);
         let here = TILE_PANELS.min(panels - panel);
@@ -256,7 +260,7 @@ pub(crate) fn add_products<E: Operand, G: Lanes>(
 simd_fn! {
     /// Adds columns of a tile, as rows of 16, to a gradient in the order `Single`.
     fn add_single[G: Lanes](s: S, tile: &Tile, panel: usize, to: &mut [G]) {
-        for (to, from) in to.as_chunks_mut::<LANES>().0.iter_mut().zip(&tile.0) {
+        for (to, from) in to.as_chunks_mut::<LANES>().0.iter_mut().zip(&tile.rows) {
             let sum = s.add(G::load(s, to), f32::load(s, &parts(from)[panel]));
             G::store(s, to, sum);
         }
@@ -266,7 +270,7 @@ simd_fn! {
 simd_fn! {
     /// Adds columns of a tile, two by two, to a gradient in the order `Pairs`.
     fn add_pairs[G: Lanes](s: S, tile: &Tile, panel: usize, to: &mut [G]) {
-        for (to, rows) in to.chunks_exact_mut(2 * PANEL).zip(tile.0.as_chunks::<2>().0) {
+        for (to, rows) in to.chunks_exact_mut(2 * PANEL).zip(tile.rows.as_chunks::<2>().0) {
             let mut mixed = [0.0f32; 2 * PANEL];
             for lane in 0..PANEL {
                 mixed[2 * lane] = rows[0][panel * PANEL + lane];
@@ -346,7 +350,7 @@ simd_fn! {
             let out = unsafe { to.out.range(to.start + (row + r) * to.stride + col, cols) };
             // No closures: they would be compiled without the path's instructions.
             for (i, part) in out.chunks_mut(LANES).enumerate() {
-                let mut x = f32::load(s, &parts(&tile.0[r])[i]);
+                let mut x = f32::load(s, &parts(&tile.rows[r])[i]);
                 if let Some(scale) = to.scale {
                     x = s.mul(x, s.splat(scale));
                 }

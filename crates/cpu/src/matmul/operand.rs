@@ -1,8 +1,8 @@
 //! Operands of products: panels of weights as stored, and a kernel for each element type.
 
-use super::tile::{Operands, TILE_PANELS, Tile, single, widened};
+use super::tile::{Operands, TILE_PANELS, TILE_ROWS, Tile, single, widened};
 #[cfg(target_arch = "x86_64")]
-use super::{avx2, x86};
+use super::{amx, avx2, x86};
 use crate::lanes::{LANES, Lanes, simd_fn};
 use crate::{CpuDevice, Isa};
 use half::bf16;
@@ -12,6 +12,12 @@ use plimsoll_device::{Matrix, MatrixLayout, PANEL};
 pub(crate) trait Operand: Lanes {
     /// Elements of the reduced dimension that one step takes.
     const STEP: usize;
+
+    /// Returns the rows of a path's tiles: whole panels of packed columns, or a divisor of one.
+    fn tile_rows(isa: Isa) -> usize;
+
+    /// Brings a part of a packed panel, `[rows/STEP][16][STEP]` of at most 32 rows, into the order of A.
+    fn order_as_a(isa: Isa, part: &mut [Self]);
 
     /// Fills the first `rows` x `panels` of `out`.
     ///
@@ -28,6 +34,19 @@ pub(crate) trait Operand: Lanes {
 
 impl Operand for bf16 {
     const STEP: usize = 2;
+
+    fn tile_rows(isa: Isa) -> usize {
+        if isa == Isa::Amx { TILE_ROWS } else { f32::tile_rows(isa) }
+    }
+
+    #[inline(always)]
+    fn order_as_a(isa: Isa, part: &mut [bf16]) {
+        #[cfg(target_arch = "x86_64")]
+        if isa == Isa::Amx {
+            amx::turn(isa, part);
+        }
+        let _ = (isa, part);
+    }
 
     #[inline(always)]
     fn interleave_rows(from: &[bf16], cols: usize, to: &mut [bf16]) {
@@ -47,6 +66,8 @@ impl Operand for bf16 {
         unsafe {
             match isa {
                 #[cfg(target_arch = "x86_64")]
+                Isa::Amx => amx::pairs(rows, panels, ops, out),
+                #[cfg(target_arch = "x86_64")]
                 Isa::Avx512Bf16 => x86::pairs_avx512(rows, panels, ops, out),
                 #[cfg(target_arch = "x86_64")]
                 Isa::Avx2 => avx2::pairs(rows, panels, ops, out),
@@ -58,6 +79,12 @@ impl Operand for bf16 {
 
 impl Operand for f32 {
     const STEP: usize = 1;
+
+    fn tile_rows(isa: Isa) -> usize {
+        if isa == Isa::Avx2 { avx2::ROWS } else { 8 }
+    }
+
+    fn order_as_a(_isa: Isa, _part: &mut [f32]) {}
 
     #[inline(always)]
     fn interleave_rows(from: &[f32], _cols: usize, to: &mut [f32]) {
@@ -74,7 +101,7 @@ impl Operand for f32 {
         unsafe {
             match isa {
                 #[cfg(target_arch = "x86_64")]
-                Isa::Avx512Bf16 => x86::single_avx512(rows, panels, ops, out),
+                Isa::Amx | Isa::Avx512Bf16 => x86::single_avx512(rows, panels, ops, out),
                 #[cfg(target_arch = "x86_64")]
                 Isa::Avx2 => avx2::single(rows, panels, ops, out),
                 _ => single(rows, panels, ops, out),
@@ -186,7 +213,7 @@ fn transpose_pairs(isa: Isa, from: &[bf16; 256], to: &mut [bf16; 256]) {
     #[cfg(target_arch = "x86_64")]
     match isa {
         // SAFETY: `CpuDevice::new` refuses a path that the machine does not have.
-        Isa::Avx512Bf16 => return unsafe { transpose_pairs_avx512(from, to) },
+        Isa::Amx | Isa::Avx512Bf16 => return unsafe { transpose_pairs_avx512(from, to) },
         // SAFETY: as above.
         Isa::Avx2 => return unsafe { transpose_pairs_avx2(from, to) },
         Isa::Scalar => {}

@@ -54,13 +54,13 @@ impl<'a, E: Operand> Packed<'a, E> {
 
     /// Packs x [M, K], whose rows come from `part`.
     pub(super) fn pack_x_of(&mut self, dev: &CpuDevice, part: &RowsFrom<'_, E>) {
-        self.pack_columns(dev, self.k, 0, part);
+        self.pack_columns(dev, self.k, 0, part, true);
     }
 
     /// Packs dy [M, n], whose rows come from `part`.
     pub(super) fn pack_dy_of(&mut self, dev: &CpuDevice, n: usize, part: &RowsFrom<'_, E>) {
         self.n = n;
-        self.pack_columns(dev, n, self.dy_start(), part);
+        self.pack_columns(dev, n, self.dy_start(), part, false);
     }
 
     fn dy_start(&self) -> usize {
@@ -77,7 +77,8 @@ impl<'a, E: Operand> Packed<'a, E> {
     /// Returns the first element of column `col` of x; the next `cols - 1` columns follow it.
     pub(super) fn x_column(&self, col: usize, cols: usize) -> *const E {
         assert!(
-            col % PANEL + cols <= PANEL && col < self.k.next_multiple_of(E::STEP),
+            (col % PANEL + cols <= PANEL || col.is_multiple_of(PANEL))
+                && col + cols <= self.k.next_multiple_of(E::STEP),
             "columns {col}+{cols} of {}",
             self.k
         );
@@ -85,7 +86,8 @@ impl<'a, E: Operand> Packed<'a, E> {
         self.pack.as_ptr().wrapping_add(start)
     }
 
-    fn pack_columns(&self, dev: &CpuDevice, width: usize, start: usize, part: &RowsFrom<'_, E>) {
+    /// `is_a`: the columns are the products' rows, which some paths want in another order.
+    fn pack_columns(&self, dev: &CpuDevice, width: usize, start: usize, part: &RowsFrom<'_, E>, is_a: bool) {
         dev.pool().run(self.rows.div_ceil(PACK_ROWS), &|task, thread| {
             let first = task * PACK_ROWS;
             let from = part(first, PACK_ROWS, thread);
@@ -99,6 +101,9 @@ impl<'a, E: Operand> Packed<'a, E> {
                 // SAFETY: a task has its own rows of every panel.
                 let to = unsafe { self.pack.range(at, from.count().next_multiple_of(E::STEP) * PANEL) };
                 interleave(dev.isa(), from, panel * PANEL, to);
+                if is_a {
+                    E::order_as_a(dev.isa(), to);
+                }
             }
         });
     }

@@ -1,34 +1,38 @@
-//! The kernel: a tile of 8 or 16 rows by 3 panels, reduced over the whole of its inputs in one chain per output.
+//! The kernel: a tile of 8, 16 or 32 rows by 3 panels, reduced over the whole of its inputs in one chain per output.
 //!
-//! A chain starts at zero and adds products in ascending order: one by one for f32, in pairs for bf16. So the bits of
+//! A chain starts at zero and adds products in ascending order: one by one for f32, in pairs for bf16, 32 at once on `amx`. So the bits of
 //! an output depend on its row of A, its lane of B and the instruction path, not on the tile that computes it.
 
 #![allow(clippy::needless_range_loop)] // Accumulators are arrays of registers, indexed alike by row and panel.
 
+use crate::Real;
 use crate::lanes::{LANES, Scalar, Simd};
-use crate::{Isa, Real};
 use half::bf16;
 use plimsoll_device::PANEL;
 
-/// Most rows of a tile.
-pub(super) const TILE_ROWS: usize = PANEL;
+/// Most rows of a tile: two panels of packed columns.
+pub(super) const TILE_ROWS: usize = 2 * PANEL;
 /// Panels of a tile: 24 accumulators of 32 registers.
 pub(super) const TILE_PANELS: usize = 3;
 pub(super) const TILE_WIDTH: usize = TILE_PANELS * PANEL;
 /// Bytes between a load of B and its prefetch: measured on Zen 4, where weights come from memory.
 pub(super) const PREFETCH_BYTES: usize = 1536;
 
-#[repr(align(64))]
-pub(crate) struct Tile(pub(super) [[f32; TILE_WIDTH]; TILE_ROWS]);
-
-/// Returns the rows of a path's tiles: a divisor of a panel's columns.
-pub(super) fn tile_rows(isa: Isa) -> usize {
-    if isa == Isa::Avx2 { TILE_ROWS } else { 8 }
+#[repr(C, align(64))] // The rows come first, each aligned to a vector.
+pub(crate) struct Tile {
+    pub(super) rows: [[f32; TILE_WIDTH]; TILE_ROWS],
+    /// What the thread's tile registers hold, on the path that has some.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) shapes: super::amx::Shapes,
 }
 
 impl Tile {
     pub(super) fn new() -> Tile {
-        Tile([[0.0; TILE_WIDTH]; TILE_ROWS])
+        Tile {
+            rows: [[0.0; TILE_WIDTH]; TILE_ROWS],
+            #[cfg(target_arch = "x86_64")]
+            shapes: super::amx::Shapes::default(),
+        }
     }
 }
 
@@ -132,7 +136,7 @@ pub(super) unsafe fn block_single<S: Simd, const R: usize, const P: usize, const
         }
         for r in 0..R {
             for p in 0..P {
-                s.store(out.0[r0 + r].as_mut_ptr().add((p0 + p) * LANES), acc[r][p]);
+                s.store(out.rows[r0 + r].as_mut_ptr().add((p0 + p) * LANES), acc[r][p]);
             }
         }
     }
@@ -206,7 +210,7 @@ unsafe fn block_widened<const R: usize, const PACKED: bool>(
             }
         }
         for r in 0..R {
-            s.store(out.0[r0 + r].as_mut_ptr().add(p * LANES), acc[r]);
+            s.store(out.rows[r0 + r].as_mut_ptr().add(p * LANES), acc[r]);
         }
     }
 }

@@ -92,7 +92,7 @@ unsafe fn dot_avx512<const R: usize, const P: usize, const PACKED: bool>(
         }
         for r in 0..R {
             for p in 0..P {
-                _mm512_store_ps(out.0[r].as_mut_ptr().add(p * LANES), acc[r][p]);
+                _mm512_store_ps(out.rows[r].as_mut_ptr().add(p * LANES), acc[r][p]);
             }
         }
     }

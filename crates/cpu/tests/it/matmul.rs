@@ -203,6 +203,67 @@ fn fused_sums_are_one_chain_in_ascending_order() {
     }
 }
 
+/// The sums of `amx`: of every 32 products one sum over the even ones and one over the odd ones, each from zero, then
+/// the two added, and that to the output. A subnormal number is taken as zero, and zero is given for it.
+fn tiled(rows: usize, cols: usize, len: usize, term: impl Fn(usize, usize, usize) -> (f32, f32)) -> Vec<f32> {
+    let flush = |x: f32| if x.is_subnormal() { 0.0f32.copysign(x) } else { x };
+    let one = |i: usize| {
+        let step = |sum: f32, start: usize| {
+            let mut parts = [0.0f32; 2];
+            for j in start..len.min(start + 32) {
+                let (a, b) = term(i / cols, i % cols, j);
+                parts[j % 2] = flush(flush(a).mul_add(flush(b), parts[j % 2]));
+            }
+            flush(sum + flush(parts[0] + parts[1]))
+        };
+        (0..len).step_by(32).fold(0.0, step)
+    };
+    (0..rows * cols).map(one).collect()
+}
+
+/// Numbers of bf16 of every size up to 2^`most`, some of them subnormal, whose products are often so.
+fn of_all_sizes(seed: u64, len: usize, most: i32) -> Vec<f32> {
+    let sizes = normal(seed + 100, len, 1.0, F32);
+    let scale = |x: f32| 2.0f32.powi((x * 40.0) as i32).min(2.0f32.powi(most));
+    let all: Vec<f32> = normal(seed, len, 1.0, F32).iter().zip(sizes).map(|(x, s)| x * scale(s)).collect();
+    all.into_iter().map(|x| round(x, Bf16)).collect()
+}
+
+#[test]
+fn tiles_add_even_and_odd_products_of_32_at_a_time() {
+    if !Isa::Amx.is_available() {
+        return println!("skipped: this machine has no tiles of bf16, or its kernel does not give them");
+    }
+    // Every number of rows of a block; K, N and M that end inside a step, in an odd element, or with a step.
+    let mut shapes: Vec<_> = (1..=33).map(|m| (m, 50, 67)).collect();
+    shapes.extend([(1, 1, 1), (70, 16, 64), (64, 49, 8), (31, 96, 31), (97, 33, 32), (130, 100, 101)]);
+    for (m, n, k) in shapes {
+        for small in [false, true] {
+            let numbers =
+                |seed, len| if small { of_all_sizes(seed, len, 0) } else { normal(seed, len, 1.0, Bf16) };
+            let b = bench(Isa::Amx, 2, (m, n, k), Bf16, F32);
+            let (x, w, dy) = (numbers(1, m * k), numbers(2, n * k), numbers(3, m * n));
+            b.set("x", &x);
+            b.set("dy", &dy);
+            b.set_matrix("w", n, k, Bf16, &w);
+            b.set_matrix("grad", n, k, Bf16, &vec![0.0; n * k]);
+            let matrix = b.matrix("w", n, k, Bf16);
+            b.dev.matmul(b.buf("x"), matrix, None, b.buf("y"), false);
+            b.dev.matmul_dx(b.buf("dy"), matrix, b.buf("dx"), false);
+            b.dev.matmul_dw(b.buf("dy"), b.buf("x"), b.matrix("grad", n, k, Bf16), true, b.buf("pack"));
+            let bits = |x: Vec<f32>| x.into_iter().map(f32::to_bits).collect::<Vec<_>>();
+            let what = format!("[{m}, {n}, {k}], of all sizes: {small}");
+            let y = tiled(m, n, k, |i, j, l| (x[i * k + l], w[j * k + l]));
+            assert!(bits(b.get("y")) == bits(y), "forward {what}");
+            let dx = tiled(m, k, n, |i, j, l| (dy[i * n + l], w[l * k + j]));
+            assert!(bits(b.get("dx")) == bits(dx), "dx {what}");
+            // Added to zero, by which the sign of a zero is lost.
+            let dw = tiled(n, k, m, |i, j, l| (dy[l * n + i], x[l * k + j]));
+            assert!(b.get_matrix("grad", n, k, Bf16).0 == dw, "dw {what}");
+        }
+    }
+}
+
 #[test]
 fn bits_of_gradients_do_not_depend_on_threads() {
     let (m, n, k) = (77, 130, 75);
