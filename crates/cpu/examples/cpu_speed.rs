@@ -77,7 +77,12 @@ fn main() {
         peak::measure_bandwidth(&pool, 1 << 29)
     );
     for e in [Bf16, F32] {
-        let peak = if e == F32 && isa == Isa::Avx512Bf16 { peak / 2.0 } else { peak };
+        let peak = match isa {
+            // Tiles are of bf16: products of f32 are those of vectors.
+            Isa::Amx if e == F32 => peak::measure_flops(&pool, Isa::Avx512Bf16, 1.0),
+            Isa::Avx512Bf16 if e == F32 => peak / 2.0,
+            _ => peak,
+        };
         let report = Report { isa, threads, peak, filter: filter.clone() };
         products(&report, e);
         head(&report, e);

@@ -6,6 +6,7 @@
 //! takes subnormal numbers as zero and gives zero for them. K is cut at multiples of 32 and its rest is filled up with
 //! zeros, so the bits of an output depend on its row of A, its lane of B and K alone.
 
+use super::shapes::ROW_BYTES;
 use super::tile::{ALayout, Operands, TILE_PANELS, TILE_WIDTH, Tile};
 use crate::Isa;
 use crate::lanes::{LANES, simd_fn};
@@ -15,66 +16,12 @@ use std::arch::asm;
 
 /// Elements of K of a step.
 const STEP: usize = 32;
-/// Bytes of a tile, and from row to row of a whole one.
-const TILE_BYTES: usize = 1024;
-const ROW_BYTES: usize = 64;
+/// Bytes of a whole tile.
+const TILE_BYTES: usize = PANEL * ROW_BYTES;
 /// Bytes from row to row of a `Tile`.
 const OUT_BYTES: usize = TILE_WIDTH * size_of::<f32>();
 
-/// The shapes of the eight tile registers: 6 is A, 7 is B, 0 to 2 are sums, and 3 to 5 too with two tiles of rows, but
-/// B with one. While it lives, the thread's registers are in use; afterwards a switch of threads need not store them.
-#[derive(Default)]
-pub(super) struct Shapes {
-    /// Rows of A and of the sums, and whether there are two tiles of rows; 0 rows before the first shapes.
-    now: (usize, bool),
-}
-
-#[repr(C, align(64))]
-struct Configuration {
-    palette: u8,
-    start_row: u8,
-    reserved: [u8; 14],
-    row_bytes: [u16; 16],
-    rows: [u8; 16],
-}
-
-impl Shapes {
-    /// Gives A and the sums `rows` rows.
-    ///
-    /// # Safety
-    /// The machine has the path.
-    #[inline]
-    unsafe fn set(&mut self, rows: usize, two: bool) {
-        if self.now == (rows, two) {
-            return;
-        }
-        assert!((1..=PANEL).contains(&rows), "{rows} rows of a tile");
-        let (all, few) = (PANEL as u8, rows as u8);
-        let other = if two { few } else { all };
-        let mut of = Configuration {
-            palette: 1,
-            start_row: 0,
-            reserved: [0; 14],
-            row_bytes: [0; 16],
-            rows: [few, few, few, other, other, other, few, all, 0, 0, 0, 0, 0, 0, 0, 0],
-        };
-        of.row_bytes[..8].fill(ROW_BYTES as u16);
-        // SAFETY: the caller promises the instruction; it reads 64 bytes that describe eight registers.
-        unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const of, options(nostack, readonly)) };
-        self.now = (rows, two);
-    }
-}
-
-impl Drop for Shapes {
-    fn drop(&mut self) {
-        if self.now.0 > 0 {
-            // SAFETY: the machine has the path, as `set` ran.
-            unsafe { asm!("tilerelease", options(nostack, nomem)) };
-        }
-    }
-}
-
-/// Computes the tile of pairs. Writes all three panels: those beyond `panels` repeat the first.
+/// Computes the tile of pairs.
 ///
 /// # Safety
 /// As `Operand::tile`, with AMX.
@@ -96,7 +43,8 @@ pub(super) unsafe fn pairs(rows: usize, panels: usize, ops: &Operands<bf16>, out
         a_row_bytes: stride * size_of::<bf16>(),
         b: std::array::from_fn(panel),
         steps: whole,
-        second,
+        second: two.then_some(second),
+        panels,
         begins: true,
     };
     let packed = ops.a_layout == ALayout::Packed;
@@ -104,12 +52,12 @@ pub(super) unsafe fn pairs(rows: usize, panels: usize, ops: &Operands<bf16>, out
     // SAFETY: the caller promises the path and operands that reach over rows, panels and `len`; the rest is the last
     // `len` elements of K, which are copied.
     unsafe {
-        out.shapes.set(here, two);
+        out.shapes.set(here);
         if whole > 0 {
-            block.run(two, packed, out);
+            block.run(packed, out);
         }
         if rest.len > 0 {
-            rest.run(&block, two, out);
+            rest.run(&block, out);
         }
     }
 }
@@ -121,8 +69,10 @@ struct Block {
     a_row_bytes: usize,
     b: [*const bf16; TILE_PANELS],
     steps: usize,
-    /// The second tile's first row of the output.
-    second: usize,
+    /// The second tile's first row of the output, if there are two.
+    second: Option<usize>,
+    /// Panels of B; those beyond repeat the first.
+    panels: usize,
     /// The sums begin at zero; otherwise at what the output holds.
     begins: bool,
 }
@@ -130,14 +80,14 @@ struct Block {
 impl Block {
     /// # Safety
     /// The path is there and shapes are set; the operands reach over them and over `steps`.
-    unsafe fn run(&self, two: bool, packed: bool, out: &mut Tile) {
+    unsafe fn run(&self, packed: bool, out: &mut Tile) {
         // SAFETY: the caller's promises.
         unsafe {
-            match (two, packed) {
-                (false, false) => one::<ROW_BYTES>(self, out),
-                (false, true) => one::<TILE_BYTES>(self, out),
-                (true, false) => both::<ROW_BYTES>(self, out),
-                (true, true) => both::<TILE_BYTES>(self, out),
+            match (self.second, packed) {
+                (None, false) => one::<ROW_BYTES>(self, out),
+                (None, true) => one::<TILE_BYTES>(self, out),
+                (Some(second), false) => both::<ROW_BYTES>(self, second, out),
+                (Some(second), true) => both::<TILE_BYTES>(self, second, out),
             }
         }
     }
@@ -158,7 +108,7 @@ impl Rest {
     ///
     /// # Safety
     /// As `Block::run`, over `steps` and the rest.
-    unsafe fn run(&self, before: &Block, two: bool, out: &mut Tile) {
+    unsafe fn run(&self, before: &Block, out: &mut Tile) {
         let mut a = Padded([[bf16::ZERO; STEP]; 2 * PANEL]);
         let mut b = Padded([[bf16::ZERO; STEP]; TILE_PANELS * PANEL]);
         // Packed rows of A follow each other; those of the rest are shorter.
@@ -167,7 +117,9 @@ impl Rest {
         } else {
             (STEP, before.a_row_bytes / size_of::<bf16>())
         };
-        for (to, from) in a.0.chunks_exact_mut(PANEL).zip(&before.a[..1 + usize::from(two)]) {
+        for (to, from) in
+            a.0.chunks_exact_mut(PANEL).zip(&before.a[..1 + usize::from(before.second.is_some())])
+        {
             for (r, to) in to[..self.rows].iter_mut().enumerate() {
                 let from = from.wrapping_add(before.steps * step + r * row);
                 // SAFETY: the caller promises rows that reach over the rest.
@@ -186,65 +138,56 @@ impl Rest {
             b: std::array::from_fn(|p| b.0[p * PANEL..].as_ptr().cast()),
             steps: 1,
             second: before.second,
+            panels: before.panels,
             begins: before.steps == 0,
         };
         // SAFETY: one step of whole tiles, of which the shapes take the first rows.
-        unsafe { block.run(two, false, out) };
+        unsafe { block.run(false, out) };
     }
 }
 
-/// Runs a block of one tile of rows; `A_STEP`: bytes of A from step to step. Few rows wait for B, which is asked for
-/// 4 KiB ahead.
+/// Runs a block of one tile of rows, panel by panel: few rows wait for B, which is asked for in the order of memory,
+/// 6 KiB ahead. `A_STEP`: bytes of A from step to step.
 ///
 /// # Safety
 /// As `Block::run`.
 unsafe fn one<const A_STEP: usize>(of: &Block, out: &mut Tile) {
-    // SAFETY: the caller promises operands of that reach; the output has 16 rows of three tiles; a prefetch may point
-    // anywhere.
-    unsafe {
-        asm!(
-            "test {begins:e}, {begins:e}",
-            "jz 3f",
-            "tilezero tmm0", "tilezero tmm1", "tilezero tmm2",
-            "jmp 2f",
-            "3:",
-            "tileloadd tmm0, [{out} + {out_row}]",
-            "tileloadd tmm1, [{out} + {out_row} + 64]",
-            "tileloadd tmm2, [{out} + {out_row} + 128]",
-            "2:",
-            "tileloadd tmm6, [{a} + {a_row}]",
-            "tileloadd tmm7, [{b0} + {row}]",
-            "tdpbf16ps tmm0, tmm6, tmm7",
-            "tileloadd tmm5, [{b1} + {row}]",
-            "tdpbf16ps tmm1, tmm6, tmm5",
-            "tileloadd tmm4, [{b2} + {row}]",
-            "tdpbf16ps tmm2, tmm6, tmm4",
-            ".irp line, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15",
-            "prefetcht0 [{b0} + 4096 + 64 * \\line]",
-            "prefetcht0 [{b1} + 4096 + 64 * \\line]",
-            "prefetcht0 [{b2} + 4096 + 64 * \\line]",
-            ".endr",
-            "add {a}, {a_step}",
-            "add {b0}, 1024", "add {b1}, 1024", "add {b2}, 1024",
-            "dec {steps}",
-            "jnz 2b",
-            "tilestored [{out} + {out_row}], tmm0",
-            "tilestored [{out} + {out_row} + 64], tmm1",
-            "tilestored [{out} + {out_row} + 128], tmm2",
-            a = inout(reg) of.a[0] => _,
-            b0 = inout(reg) of.b[0] => _,
-            b1 = inout(reg) of.b[1] => _,
-            b2 = inout(reg) of.b[2] => _,
-            steps = inout(reg) of.steps => _,
-            a_row = in(reg) of.a_row_bytes,
-            a_step = const A_STEP,
-            row = in(reg) ROW_BYTES,
-            out = in(reg) out.rows.as_mut_ptr(),
-            out_row = in(reg) OUT_BYTES,
-            begins = in(reg) u32::from(of.begins),
-            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
-            options(nostack),
-        );
+    for p in 0..of.panels {
+        // SAFETY: the caller promises operands of that reach; the output has 16 rows of three tiles; a prefetch may
+        // point anywhere.
+        unsafe {
+            asm!(
+                "test {begins:e}, {begins:e}",
+                "jz 3f",
+                "tilezero tmm0",
+                "jmp 2f",
+                "3:",
+                "tileloadd tmm0, [{out} + {out_row}]",
+                "2:",
+                "tileloadd tmm6, [{a} + {a_row}]",
+                "tileloadd tmm7, [{b} + {row}]",
+                "tdpbf16ps tmm0, tmm6, tmm7",
+                ".irp line, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15",
+                "prefetcht0 [{b} + 6144 + 64 * \\line]",
+                ".endr",
+                "add {a}, {a_step}",
+                "add {b}, 1024",
+                "dec {steps}",
+                "jnz 2b",
+                "tilestored [{out} + {out_row}], tmm0",
+                a = inout(reg) of.a[0] => _,
+                b = inout(reg) of.b[p] => _,
+                steps = inout(reg) of.steps => _,
+                a_row = in(reg) of.a_row_bytes,
+                a_step = const A_STEP,
+                row = in(reg) ROW_BYTES,
+                out = in(reg) out.rows[0].as_mut_ptr().wrapping_add(p * LANES),
+                out_row = in(reg) OUT_BYTES,
+                begins = in(reg) u32::from(of.begins),
+                out("tmm0") _, out("tmm6") _, out("tmm7") _,
+                options(nostack),
+            );
+        }
     }
 }
 
@@ -252,7 +195,7 @@ unsafe fn one<const A_STEP: usize>(of: &Block, out: &mut Tile) {
 ///
 /// # Safety
 /// As `Block::run`.
-unsafe fn both<const A_STEP: usize>(of: &Block, out: &mut Tile) {
+unsafe fn both<const A_STEP: usize>(of: &Block, second: usize, out: &mut Tile) {
     let to = out.rows.as_mut_ptr();
     // SAFETY: the caller promises operands of that reach; the output has two tiles of rows by three, `second` being 16
     // at most.
@@ -303,7 +246,7 @@ unsafe fn both<const A_STEP: usize>(of: &Block, out: &mut Tile) {
             a_step = const A_STEP,
             row = in(reg) ROW_BYTES,
             out = in(reg) to,
-            out1 = in(reg) to.wrapping_add(of.second),
+            out1 = in(reg) to.wrapping_add(second),
             out_row = in(reg) OUT_BYTES,
             begins = in(reg) u32::from(of.begins),
             out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _, out("tmm4") _, out("tmm5") _,
@@ -321,7 +264,7 @@ pub(crate) unsafe fn tile_products(times: usize) -> f32 {
     let mut tile = Tile::new();
     // SAFETY: the caller promises the path; the instructions touch registers alone.
     unsafe {
-        tile.shapes.set(PANEL, true);
+        tile.shapes.set(PANEL);
         asm!(
             "tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3", "tilezero tmm4", "tilezero tmm5",
             "tilezero tmm6", "tilezero tmm7",

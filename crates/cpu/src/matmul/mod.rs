@@ -13,6 +13,8 @@ pub(crate) mod experts;
 mod merge;
 mod operand;
 mod pack;
+#[cfg(target_arch = "x86_64")]
+mod shapes;
 mod tile;
 #[cfg(target_arch = "x86_64")]
 mod x86;

@@ -1,7 +1,8 @@
 //! The kernel: a tile of 8, 16 or 32 rows by 3 panels, reduced over the whole of its inputs in one chain per output.
 //!
-//! A chain starts at zero and adds products in ascending order: one by one for f32, in pairs for bf16, 32 at once on `amx`. So the bits of
-//! an output depend on its row of A, its lane of B and the instruction path, not on the tile that computes it.
+//! A chain starts at zero and adds products in ascending order: one by one for f32, in pairs for bf16, 32 at once on
+//! `amx`. So the bits of an output depend on its row of A, its lane of B and the instruction path, not on the tile that
+//! computes it.
 
 #![allow(clippy::needless_range_loop)] // Accumulators are arrays of registers, indexed alike by row and panel.
 
@@ -23,7 +24,7 @@ pub(crate) struct Tile {
     pub(super) rows: [[f32; TILE_WIDTH]; TILE_ROWS],
     /// What the thread's tile registers hold, on the path that has some.
     #[cfg(target_arch = "x86_64")]
-    pub(super) shapes: super::amx::Shapes,
+    pub(super) shapes: super::shapes::Shapes,
 }
 
 impl Tile {
@@ -31,7 +32,7 @@ impl Tile {
         Tile {
             rows: [[0.0; TILE_WIDTH]; TILE_ROWS],
             #[cfg(target_arch = "x86_64")]
-            shapes: super::amx::Shapes::default(),
+            shapes: super::shapes::Shapes::default(),
         }
     }
 }
@@ -41,7 +42,7 @@ impl Tile {
 pub(crate) enum ALayout {
     /// Row-major; the number is the stride of rows in elements.
     Rows(usize),
-    /// Columns of a packed panel: rows of the tile are neighbouring lanes.
+    /// Columns of packed panels: rows of the tile are neighbouring lanes, or on `amx` rows of parts of 32 elements.
     Packed,
 }
 
