@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures how near this machine's limits `plimsoll bench` comes, on each instruction path in turn.
 
-    python bench/limits.py target/release/plimsoll [--model random:smollm2-135m] [--repeats 3] [--paths avx512bf16,avx2]
+    python bench/limits.py target/release/plimsoll [--model random:smollm2-135m] [--repeats 3] [--paths amx,avx512bf16]
 
 The work is that of compare.py: `rollout`, `train` and `step` with their default sizes. Every round runs each part once
 on each path, every other round in the opposite order; each run is a new process that warms up, measures itself, and
@@ -23,6 +23,7 @@ import results
 
 QUIET_CORES = 0.2  # Others may use this much; the kernel and what watches a machine take some.
 PARTS = ["rollout", "train", "step"]
+FLAGS = {"amx": "amx_bf16", "avx512bf16": "avx512_bf16", "avx2": "avx2"}  # Instruction path -> what it needs.
 HEAD = ["path", "work", "phase", "GFLOP", "GB", "s", "GFLOP/s", "GB/s", "peak GFLOP/s", "peak GB/s", "bound", "share", "least to most", "runs"]
 
 
@@ -31,7 +32,7 @@ def main():
     parser.add_argument("binary", type=Path)
     parser.add_argument("--model", default="random:smollm2-135m")
     parser.add_argument("--repeats", type=int, default=3, help="rounds")
-    parser.add_argument("--paths", default="avx512bf16,avx2", help="instruction paths, by commas")
+    parser.add_argument("--paths", default=",".join(paths_here()), help="instruction paths, by commas; default: this machine's")
     options = parser.parse_args()
     turns = [(path, part) for part in PARTS for path in options.paths.split(",")]
     runs = {turn: [] for turn in turns}
@@ -40,6 +41,12 @@ def main():
             runs[path, part].append(once(options, path, part))
             environments.say(f"{number + 1}: {part} on {path}: {runs[path, part][-1]['limits']}")
     print("\n".join(results.table(HEAD, rows(runs))))
+
+
+def paths_here():
+    """Returns this machine's paths with vectors, fastest first. What lets a program use tiles may still refuse them."""
+    flags = machine.facts()["cpu_flags"]
+    return [path for path, flag in FLAGS.items() if flag in flags]
 
 
 def once(options, path, part):
