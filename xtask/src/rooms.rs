@@ -6,8 +6,8 @@ use std::fmt::Write;
 use crate::finding::Finding;
 use crate::tree::Tree;
 
-/// Product lines of all crates: raised only with a page in docs/decisions, last by 89.
-const PRODUCT_LINES_MAX: usize = 181_700;
+/// Product lines of all crates: raised only with a page in docs/decisions, last by 91.
+const PRODUCT_LINES_MAX: usize = 182_300;
 
 /// Suffixes of product files.
 const SUFFIXES: [&str; 3] = [".rs", ".cu", ".cuh"];
