@@ -1,9 +1,10 @@
 //! Speeds at SmolLM2-135M's shapes: `cargo test --release -p plimsoll-cpu --test it -- --ignored --nocapture bench`.
 
 use crate::both::attention::{Pass, Piece, sequences, shape};
-use crate::both::{Rig, numbers};
+use crate::both::{Rig, blocks, numbers};
 use plimsoll_arch::Gate;
 use plimsoll_base::DType;
+use plimsoll_base::Encoding::{Q4_0, Q4_1, Q4K, Q5_1, Q5K, Q6K, Q8_0};
 use plimsoll_cpu::{CpuDevice, Isa};
 use plimsoll_device::{Device, KV_BLOCK, Kv, Norm, NormGrads, RopeBackward, Rotation};
 use plimsoll_memory::Resident;
@@ -222,6 +223,47 @@ fn bench_adamw() {
                     || {
                         dev.sum_squares(r.buf("g"));
                     },
+                );
+            }
+        }
+    }
+}
+
+/// Prints the time of a product of codes, and of the same product of widened weights.
+#[test]
+#[ignore = "measures"]
+fn bench_codes() {
+    const CASES: [blocks::Case; 7] = [
+        (&[(Q4_1, 3072)], 576),
+        (&[(Q4_0, 3072)], 576),
+        (&[(Q5_1, 3072)], 576),
+        (&[(Q8_0, 3072)], 576),
+        (&[(Q4K, 2048)], 2048),
+        (&[(Q5K, 2048)], 2048),
+        (&[(Q6K, 2048)], 2048),
+    ];
+    let e = DType::Bf16;
+    for isa in crate::both::paths() {
+        for case in CASES {
+            let ([(encoding, n)], k) = case else { panic!("one encoding") };
+            let mut all = blocks::buffers(&plimsoll_cpu::LAYOUTS, case, e);
+            let room = all.last().expect("the dense matrix").2;
+            all.extend([("room", e, room), ("x", e, 256 * k), ("y", e, 256 * n)]);
+            let rig = Rig::new(isa, 2, &all);
+            let codes = blocks::fill(&rig, case);
+            let (dense, room) = (rig.matrix("dense", *n, k, e), rig.matrix("room", *n, k, e));
+            rig.dev.dequantize(codes, dense);
+            for rows in [1, 4, 32, 256] {
+                let (x, y) = (rig.buf("x").slice(0, rows * k), rig.buf("y").slice(0, rows * n));
+                let full = fastest(|| rig.dev.matmul(x, dense, None, y, false));
+                let coded = fastest(|| rig.dev.matmul_codes(x, codes, room, None, None, y));
+                let each = |t: f64| t * 1e9 / (n * k) as f64;
+                println!(
+                    "{} {} [{n}, {k}] x{rows}: {:.3} ns a weight, {:.3} widened",
+                    isa.name(),
+                    encoding.name(),
+                    each(coded),
+                    each(full)
                 );
             }
         }

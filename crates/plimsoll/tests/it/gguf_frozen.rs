@@ -83,12 +83,16 @@ fn a_client_is_served_from_blocks() {
     let folder = folder();
     let model = folder.text_path("base.gguf");
     let of = |how| {
-        let server = Server::start(&[&model, "--seed", "7", "--set", how, "--sequences", "4"]);
+        let args = [&model, "--seed", "7", "--set", how, "--sequences", "4", "--prompt-tokens", "16"];
+        let (server, words) = Server::start_with_words(&[&args[..], &["--max-new-tokens", "16"]].concat());
         let body = json!({ "prompt": "12+34=", "max_tokens": 8, "temperature": 1.0, "seed": 0, "logprobs": 0,
             "return_token_ids": true, "n": 3 });
-        server.post("/v1/completions", &body).json()["choices"].clone()
+        let (before, _) = words.split_once(" MiB planned").unwrap_or_else(|| panic!("{words}"));
+        let planned: f64 = before.rsplit(' ').next().and_then(|word| word.parse().ok()).expect("a number");
+        (server.post("/v1/completions", &body).json()["choices"].clone(), planned)
     };
-    let (full, coded) = (of(FULL), of(BLOCKS));
+    let ((full, whole), (coded, less)) = (of(FULL), of(BLOCKS));
+    assert!(less < whole, "{less} and {whole} MiB");
     assert_eq!(coded.as_array().map(Vec::len), Some(3));
     assert_eq!(full, coded);
 }
@@ -125,6 +129,8 @@ fn a_reference_stays_in_blocks_while_the_policy_is_trained_in_full() {
         let (full, plan) = (folder.plan(&[dtype]), folder.plan(&[dtype, BLOCKS]));
         assert!(bytes(&plan, "reference.codes") > 0.0 && bytes(&full, "reference.codes") == 0.0);
         assert!(region(&plan, "actor.codes").is_none());
+        let [slower, seconds] = [&plan, &full].map(|plan| number(plan, "predicted_run_s"));
+        assert!(slower > seconds, "widening blocks takes time: {slower} and {seconds}");
         assert_eq!(bytes(&plan, "actor.weights"), bytes(&full, "actor.weights"));
         let all =
             |plan| ["weights", "codes", "widened"].map(|what| bytes(plan, &format!("reference.{what}")));
