@@ -40,6 +40,8 @@ impl AgentPlan {
     ///
     /// Errors: `size-overflow`.
     pub fn new(run: &RunSpec, settings: &AgentSettings, given: &Limits) -> Result<AgentPlan> {
+        // The environment may name an instruction path wrongly.
+        (host().probe)()?;
         let plan = Plan { layout: layout(run, settings)?, limits: limits_of(run, given) };
         plan.check_sum()?;
         let threads = [settings.threads, settings.lanes];

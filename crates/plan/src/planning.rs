@@ -128,6 +128,10 @@ pub(crate) fn with_planner<T>(
     let cores = Host::this().threads();
     let threads = run.run.threads.value().map_or(cores, |n| n.max(1) as usize);
     let row = devices::row_of(run, limits);
+    if !row.has_own_memory() {
+        // Its rates are those of an instruction path, which the environment may name wrongly.
+        (row.probe)()?;
+    }
     // Threads that wait for a core add nothing. Another machine has as many cores as its run file has threads.
     let at_work = if is_elsewhere(limits) { threads } else { threads.min(cores) };
     let rates = match facts.card.filter(|_| row.has_own_memory()) {

@@ -62,12 +62,17 @@ fn the_environment_chooses_the_instruction_path() {
     let slow = bench("scalar");
     let said = text(&slow.stdout) + &text(&slow.stderr);
     assert!(slow.status.success() && said.contains("; scalar, "), "{said}");
-    check_error(
-        &["PLIMSOLL_ISA=neon"],
-        &bench("neon"),
-        2,
-        &["error[unknown-isa]: instruction path `neon`", "unset"],
-    );
+    let refused = ["error[unknown-isa]: instruction path `neon`", "unset"];
+    check_error(&["PLIMSOLL_ISA=neon"], &bench("neon"), 2, &refused);
+    // A plan whose rates would be those of another path, here and elsewhere, of one rank and of several.
+    let first = concat!(env!("CARGO_MANIFEST_DIR"), "/../../runs/first.toml");
+    for more in
+        [&[][..], &["--set", "run.device=cpu"], &["--limit", "host=8GiB"], &["--ranks", "1,2"], &["--min"]]
+    {
+        let args = [&["plan", first], more].concat();
+        let output = command(&args).env("PLIMSOLL_ISA", "neon").output().expect("the binary runs");
+        check_error(&args, &output, 2, &refused);
+    }
 }
 
 #[test]
