@@ -172,9 +172,11 @@ fn a_student_learns_the_task_of_a_teacher_with_other_words() {
     let mean = |kl: &[f64]| kl.iter().sum::<f64>() / kl.len() as f64;
     let (first, last) = (mean(&kl[..3]), mean(&kl[37..]));
     assert!(first > 0.3 && last < 0.7 * first, "{kl:?}");
-    // Some tokens of the teacher are two of the student's; all are aligned.
+    // Some tokens of the teacher are two of the student's. All are aligned, but for what a response has from a special
+    // token on that the teacher lacks: on some instruction paths a sample draws one.
     assert!(all(&folder, "out", "distill/span_tokens").iter().all(|mean| *mean > 1.0 && *mean < 1.1));
-    assert!(all(&folder, "out", "distill/aligned_share").iter().all(|share| *share == 1.0));
+    let aligned = all(&folder, "out", "distill/aligned_share");
+    assert!(aligned.iter().all(|share| *share > 0.99), "{aligned:?}");
     assert!(all(&folder, "out", "rollout/logprob_mismatch_max").iter().all(|most| *most == 0.0));
     let events = folder.events("out");
     let right: Vec<f64> =
