@@ -299,9 +299,17 @@ impl Fingerprint {
             return Ok(());
         }
         let error = Error::new("resume-differs", "the run would not continue bit for bit");
-        Err(differences
-            .into_iter()
-            .fold(error, Error::fact)
+        let error = differences.into_iter().fold(error, Error::fact);
+        // A processor has the slower paths too.
+        let are_paths = [&self.machine, &state.machine].iter().all(|machine| !machine.starts_with("cuda"));
+        let error = match self.machine != state.machine && are_paths {
+            true => error.hint(format!(
+                "PLIMSOLL_ISA={} takes the path of the checkpoint, if this processor has it",
+                state.machine
+            )),
+            false => error,
+        };
+        Err(error
             .hint("resume where it ran, with the data and the tokenizer as they were")
             .hint("--replan resumes anyway, and gives up bit equality"))
     }
@@ -361,6 +369,8 @@ mod tests {
         ] {
             let error = here.check(&other, false, &mut |_| ()).unwrap_err();
             assert!(error.slug == "resume-differs" && error.facts[0].contains(expect), "{error}");
+            let names_a_path = error.hints.iter().any(|hint| hint.contains("PLIMSOLL_ISA=scalar"));
+            assert_eq!(names_a_path, other.machine != here.machine, "{error}");
             let mut said = Vec::new();
             here.check(&other, true, &mut |words| said.push(words)).unwrap();
             assert!(said[0].contains(expect), "{said:?}");
