@@ -180,8 +180,10 @@ fn a_teacher_and_the_base_of_a_reward_model_stay_in_blocks() {
     let eval = |how| {
         let (kind, of) = ("reward.0.kind=model", format!("reward.0.model={adapter}"));
         let args = ["eval", "--model", &base, "--data", "builtin:addition", "--prompts-max", "6", "--json"];
+        // What a plan would choose by what a path costs.
+        let sizes = ["--set", "rollout.sequences_max=6"];
         let sets = ["--max-new-tokens", "5", "--set", kind, "--set", &of, "--set", how];
-        let found = printed(&[&args[..], &sets].concat());
+        let found = printed(&[&args[..], &sizes, &sets].concat());
         (found["score"].clone(), number(&found, "arena_bytes"))
     };
     let ((full, whole), (coded, less)) = (eval(FULL), eval(BLOCKS));
