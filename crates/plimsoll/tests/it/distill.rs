@@ -81,14 +81,14 @@ pub fn smaller(folder: &Run, of: &str) -> String {
 #[test]
 fn a_student_nears_its_teacher_without_a_reward() {
     let folder = taught();
+    // Samples differ by instruction path: 20 steps are enough on some alone.
     let sets =
-        ["train.steps=20", "rollout.prompts_per_step=32", "rollout.group_size=4", "checkpoint.every=100"];
+        ["train.steps=30", "rollout.prompts_per_step=32", "rollout.group_size=4", "checkpoint.every=100"];
     folder.train("out", &sets);
     let metrics = folder.metrics("out");
     let kl: Vec<f64> = metrics.iter().map(|step| number(step, "distill/reverse_kl")).collect();
-    let last = kl[17..].iter().sum::<f64>() / 3.0;
-    // Between 0.27 and 0.49 of it on the instruction paths: what is drawn differs, and gradients are large.
-    assert!(kl[0] > 0.05 && last < 0.6 * kl[0], "{kl:?}");
+    let last = kl[27..].iter().sum::<f64>() / 3.0;
+    assert!(kl[0] > 0.05 && last < 0.4 * kl[0], "{kl:?}");
     for step in &metrics {
         assert_eq!(number(step, "rollout/logprob_mismatch_max"), 0.0, "{step}");
         assert!(step.get("reward").is_none(), "nothing scores: {step}");
