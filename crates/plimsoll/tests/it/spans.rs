@@ -173,7 +173,7 @@ fn a_student_learns_the_task_of_a_teacher_with_other_words() {
     let (first, last) = (mean(&kl[..3]), mean(&kl[37..]));
     assert!(first > 0.3 && last < 0.7 * first, "{kl:?}");
     // Some tokens of the teacher are two of the student's. All are aligned, but for what a response has from a special
-    // token on that the teacher lacks: on some instruction paths a sample draws one.
+    // token on that the teacher lacks. Samples differ by instruction path; on `amx` one step has 0.9966.
     assert!(all(&folder, "out", "distill/span_tokens").iter().all(|mean| *mean > 1.0 && *mean < 1.1));
     let aligned = all(&folder, "out", "distill/aligned_share");
     assert!(aligned.iter().all(|share| *share > 0.99), "{aligned:?}");
