@@ -4,15 +4,13 @@
     ours     start cold and warm; rollout, training, GRPO step of three models; exactness; plans compared with the GPU
     decode   few and many sequences of models up to 7B: tokens/s, and the share of the memory's rate; no peers
     rollout  256 and 64 sequences of 64 + 256 tokens, compared with transformers' generate(): tokens/s
-    train    4 x 1024 tokens, forward + backward + AdamW, compared with PyTorch eager, compiled and Liger:
+    train    4 x 1024 tokens, forward + backward + AdamW, before and after PyTorch eager, compiled and Liger:
              tokens/s, bytes
     step     GRPO, 32 prompts x 8 samples, 64 + 256 tokens, compared with TRL: seconds
     lora     training and 64 sequences with adapters, compared with all weights and with none: tokens/s; exactness
     lora-step GRPO step with adapters, compared with TRL and peft: seconds
     peers-7b, peers-3b, peers-1.5b, peers-0.5b
              rollout of one model before and after vLLM, which runs without and with log-probabilities: tokens/s
-    peers-train
-             training before and after PyTorch's torch.compile: tokens/s
 
 Random weights of the published shapes, bf16, optimizer states in bf16, completions of forced length, a reward with
 variance in every group. The most important measurements come first; one that no longer fits into the time says so in its
@@ -80,17 +78,17 @@ BANDWIDTH = 4.8e12  # Bytes per second of the card's memory.
 
 # (sequences, model) -> tokens/s.
 ROLLOUT_FLOORS = {
-    (256, "smollm2-135m"): 130e3, (256, "qwen2.5-0.5b"): 90e3, (256, "qwen2.5-1.5b"): 50e3,
+    (256, "smollm2-135m"): 130e3, (256, "qwen2.5-0.5b"): 195e3, (256, "qwen2.5-1.5b"): 100e3,
     (64, "smollm2-135m"): 60e3, (64, "qwen2.5-0.5b"): 50e3, (64, "qwen2.5-1.5b"): 25e3,
 }
-TRAIN_RATIOS = {"smollm2-135m": 1.5, "qwen2.5-0.5b": 1.3}  # Over the best peer.
-TRAIN_FLOORS = {"qwen2.5-1.5b": 50e3}  # Tokens/s.
+TRAIN_FLOORS = {"smollm2-135m": 310e3, "qwen2.5-0.5b": 140e3, "qwen2.5-1.5b": 56e3}  # Tokens/s.
 MEMORY_FLOORS = {("smollm2-135m", "cheap"): 2.5, ("qwen2.5-0.5b", "cheap"): 6.4, ("qwen2.5-0.5b", "layer"): 4.3}  # GiB.
 LORA_RANK = 32
 LORA_FORMS = {"": [], ", merged": ["--lora-merge"], ", weights in 4 bits": ["--lora-quantize", "nf4"]}
 # Over training all weights; over the model without adapters. Merged weights are for speed, and adapters alone for memory.
 LORA_RATIOS = {"train": {"": 1.25, ", merged": 1.25}, "rollout": {"": 0.85, ", merged": 0.85}}
-STEP_RATIOS = {"smollm2-135m": 10, "qwen2.5-0.5b": 10}  # Over TRL, all weights.
+STEP_FLOORS = {"smollm2-135m": 0.50, "qwen2.5-0.5b": 0.62, "qwen2.5-1.5b": 1.55}  # Seconds, all weights.
+VLLM_RATIOS = (1.1, 1.4)  # Over vLLM without and with log-probabilities.
 START_FLOORS = {"cold": 40, "warm": 5}  # Seconds.
 
 # Of one model: sequences, tokens of prompts, new ones, repeats; the most telling first, the longest last.
@@ -307,7 +305,7 @@ def train_rows(part, model, level, found, peers=None):
     label, asked, shown = train_label(part.work, level), {}, {}
     fast, lean = best_of(peers, "median", max), best_of(peers, "device_bytes", min)
     if level == SPEED_LEVEL:  # This row has the peers' details and the speed floors.
-        asked = {"ratio_floor": TRAIN_RATIOS.get(model) if peers else None, "floor": TRAIN_FLOORS.get(model)}
+        asked = {"floor": TRAIN_FLOORS.get(model)}
         shown = peers
     part.row(label, model, "tokens/s", found, shown, fast, peer=median(peers, fast), **asked)
     arena_bytes, note = arena(found)
@@ -329,10 +327,9 @@ def arena(found):
 
 def step_row(part, model, found, peers=None, form=""):
     best = next(iter(peers), None) if peers else None
-    ratio = STEP_RATIOS.get(model) if peers and not form else None
     part.row(
         step_label(part.work) + form, model, "s", found, peers, best, better="less", peer=median(peers, best),
-        ratio_floor=ratio, seconds_of_last=found.get("seconds_of_last"),
+        floor=None if form else STEP_FLOORS.get(model), seconds_of_last=found.get("seconds_of_last"),
     )
 
 
@@ -430,19 +427,29 @@ def generate(part, sequences, model, repeats):
 
 
 def part_train(part):
-    """Compares with PyTorch: all three trainers for the two smaller models, the fastest of them for the largest."""
+    """Compares with PyTorch: all three trainers for the two smaller models, the fastest of them for the largest.
+
+    The speed is taken before and after the peers, and the slower of both counts.
+    """
     work, fastest = part.work, None
     for model in work.models[:2]:
         found = train(part, model, SPEED_LEVEL)
         lean = train(part, model, "layer")
         peers = {name: trainer(part, name, model) for name in TRAINERS}
-        train_rows(part, model, SPEED_LEVEL, found, peers)
+        train_rows(part, model, SPEED_LEVEL, slower(found, train(part, model, SPEED_LEVEL)), peers)
         train_rows(part, model, "layer", lean, peers)
         fastest = best_of(peers, "median", max) or fastest
     for model in work.models[2:]:
         found = train(part, model, SPEED_LEVEL)
         peers = {fastest: trainer(part, fastest, model, needs_s=60)} if fastest else {}
-        train_rows(part, model, SPEED_LEVEL, found, peers)
+        train_rows(part, model, SPEED_LEVEL, slower(found, train(part, model, SPEED_LEVEL)), peers)
+
+
+def slower(before, after):
+    """Returns `before` with the spread of the slower run. A run that failed does not count."""
+    ran = [found for found in (before, after) if "median" in found]
+    slow = min(ran, key=lambda found: found["median"], default={})
+    return {**before, **{key: slow[key] for key in ("median", "min", "max", "repeats", "share_of_peak") if key in slow}}
 
 
 def trainer(part, name, model, needs_s=30):
@@ -557,33 +564,20 @@ def vllm_rows(part, model, shape, found, theirs, after=None):
     first = found.get("median")
     ours = min(filter(None, (first, after)), default=None)
     note = f"Plimsoll before vLLM {results.number(first)}, after it {results.number(after)}" if after else None
-    for logprobs, form in enumerate((", vLLM without log-probabilities", ", vLLM with log-probabilities")):
+    forms = (", vLLM without log-probabilities", ", vLLM with log-probabilities")
+    for logprobs, (form, ratio) in enumerate(zip(forms, VLLM_RATIOS)):
         what = f"rollout {shape[0]} x ({shape[1]} + {shape[2]}){form}"
         kept = part.results.found["rows"]
         kept[:] = [row for row in kept if (row["part"], row["what"], row["model"]) != (part.name, what, model)]
         peer = theirs[(*shape[:3], logprobs)]
         part.row(
-            what, model, "tokens/s", found, {"vLLM": peer}, "vLLM", ours=ours, peer=peer.get("median"), ratio_floor=1,
-            note=note,
-        )
-
-
-def part_peers_train(part):
-    """Compares training with torch.compile. Ours runs before and after it, and the slower of the two counts."""
-    for model in reversed(part.work.models):
-        found = train(part, model, SPEED_LEVEL)
-        peer = trainer(part, "compile", model)
-        after = train(part, model, SPEED_LEVEL).get("median")
-        ours = min(filter(None, (found.get("median"), after)), default=None)
-        part.row(
-            train_label(part.work, SPEED_LEVEL) + ", torch.compile", model, "tokens/s", found, {"compile": peer}, "compile",
-            ours=ours, peer=peer.get("median"), ratio_floor=1,
-            note=f"Plimsoll before it {results.number(found.get('median'))}, after it {results.number(after)}",
+            what, model, "tokens/s", found, {"vLLM": peer}, "vLLM", ours=ours, peer=peer.get("median"),
+            ratio_floor=ratio, note=note,
         )
 
 
 PARTS = {"ours": part_ours, "decode": part_decode, "rollout": part_rollout, "train": part_train, "step": part_step,
-         "lora": part_lora, "lora-step": part_lora_step, "peers-train": part_peers_train,
+         "lora": part_lora, "lora-step": part_lora_step,
          **{f"peers-{model.removeprefix('qwen2.5-')}": part_vllm for model in VLLM_SHAPES}}
 
 

@@ -2,7 +2,7 @@
 # Plimsoll and its peers on one NVIDIA H200, without a network:
 #
 #     bench/h200.sh BINARY PART [--results DIR] [--seconds N]
-#     PART: ours|decode|rollout|train|step|lora|lora-step|peers-7b|peers-3b|peers-1.5b|peers-0.5b|peers-train
+#     PART: ours|decode|rollout|train|step|lora|lora-step|peers-7b|peers-3b|peers-1.5b|peers-0.5b
 #     bench/h200.sh BINARY PART --rehearse --results DIR       # tries the script where there is no GPU
 #
 # Each part ends within eight minutes, adds its rows to bench/results/h200.json (other parts' rows stay) and renders

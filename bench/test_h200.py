@@ -208,7 +208,7 @@ class Processes(unittest.TestCase):
         self.assertIn("rollout 4 x (8 + 8), nano: plimsoll 300 tokens/s", said)
 
     def test_a_peer_that_fails_leaves_the_best_of_the_others(self):
-        with mock.patch.dict(h200.TRAIN_RATIOS, {"nano": 2.5}):
+        with mock.patch.dict(h200.TRAIN_FLOORS, {"nano": 375}):
             found, said = self.part("train")
         fast = next(row for row in found["rows"] if row["what"] == "training 2 x 16, recompute cheap")
         self.assertEqual((fast["peer"], fast["peer_name"], fast["floor"]), (150.0, "liger", 375.0))
@@ -241,7 +241,7 @@ class Processes(unittest.TestCase):
         self.assertEqual(late["peers"]["vLLM"]["error"], "RuntimeError: no memory")
         self.assertIsNone(late["peer"])
         page = (self.folder / "out" / "h200.md").read_text()
-        self.assertIn("| 300 | 600 (vLLM) | 0.50x | 600 (1x) | missed |", page)
+        self.assertIn("| 300 | 600 (vLLM) | 0.50x | 660 (1.1x) | missed |", page)
         self.assertEqual(found["parts"]["peers-7b"]["versions"]["vllm"], "0.26.0")
 
     def test_a_part_of_vllm_without_time_starts_nothing(self):

@@ -13,6 +13,7 @@ sys.path.insert(0, str(BENCH / "peers"))
 
 import logs
 import ranks_page
+import readme
 import results
 import save
 import sft
@@ -32,6 +33,10 @@ class Stored(unittest.TestCase):
             found = json.loads(text)
             self.assertEqual(json.dumps(found, indent=1) + "\n", text, name)
             self.assertEqual(page(found), path.with_suffix(".md").read_text(), name)
+
+    def test_the_readme_has_the_table_of_the_stored_numbers(self):
+        text = (BENCH.parent / "README.md").read_text()
+        self.assertEqual(readme.replaced(text, json.loads((BENCH / "results" / "h200.json").read_text())), text)
 
 
 if __name__ == "__main__":
