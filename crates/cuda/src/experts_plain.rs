@@ -19,18 +19,11 @@ pub(super) fn product(
     w: Experts<'_>,
     routes: Routes<'_>,
     out: Columns<'_>,
-    Sum { scale, add }: Sum,
+    sum: Sum,
     is_backward: bool,
 ) {
     let (pairs, width) = (routes.pairs(), if is_backward { w.k } else { w.n });
-    check_routes(routes);
-    assert_eq!(
-        (w.layout, w.buf.dtype()),
-        (MatrixLayout::Rows, x.buf.dtype()),
-        "inputs are stored as weights are"
-    );
-    let rows = out.buf.len().div_ceil(out.stride);
-    assert_eq!((w.count, rows), (routes.count(), pairs), "{pairs} pairs of {} columns", out.stride);
+    let args = product_args(dev, (x, has), w, routes, out, sum);
     if pairs == 0 {
         return;
     }
@@ -43,12 +36,35 @@ pub(super) fn product(
         (true, DType::Bf16, DType::F32) => "backward_bf16_float",
         (_, from, to) => panic!("{} of {}", to.name(), from.name()),
     };
+    let grid = [slots(pairs, w.count, TILE) as u32, width.div_ceil(TILE) as u32, 1];
+    dev.launch("experts_plain", kernel, Launch { grid, block: 256, shared: 0 }, &args);
+}
+
+/// Checks a product's operands and returns the arguments of its kernels.
+pub(super) fn product_args(
+    dev: &CudaDevice,
+    (x, has): (Columns<'_>, RowsOf),
+    w: Experts<'_>,
+    routes: Routes<'_>,
+    out: Columns<'_>,
+    Sum { scale, add }: Sum,
+) -> Vec<Arg> {
+    check_routes(routes);
+    assert_eq!(
+        (w.layout, w.buf.dtype()),
+        (MatrixLayout::Rows, x.buf.dtype()),
+        "inputs are stored as weights are"
+    );
+    let (pairs, rows) = (routes.pairs(), out.buf.len().div_ceil(out.stride));
+    assert_eq!((w.count, rows), (routes.count(), pairs), "{pairs} pairs of {} columns", out.stride);
+    if pairs == 0 {
+        return Vec::new();
+    }
     let mut args = operand(dev, x, has, routes).to_vec();
     args.extend([dev.arg(w.buf), Arg::U64(w.stride() as u64), dev.arg(routes.pairs), dev.arg(routes.starts)]);
     args.extend([dev.arg(out.buf), count(out.stride), count(w.count), count(w.n), count(w.k)]);
     args.extend([Arg::F32(scale), Arg::U32(add.into())]);
-    let grid = [slots(pairs, w.count, TILE) as u32, width.div_ceil(TILE) as u32, 1];
-    dev.launch("experts_plain", kernel, Launch { grid, block: 256, shared: 0 }, &args);
+    args
 }
 
 /// Computes grad = dy^T x over each expert's pairs, or grad +=.
@@ -60,12 +76,7 @@ pub(super) fn gradient(
     grad: Experts<'_>,
     add: bool,
 ) {
-    check_routes(routes);
-    assert_eq!((grad.layout, grad.count), (MatrixLayout::Rows, routes.count()), "gradients of all experts");
-    if !add && (routes.pairs() == 0 || grad.stride() > grad.n * grad.k) {
-        // Zeroes the gaps between matrices too.
-        memory::zero(dev, grad.buf);
-    }
+    let args = gradient_args(dev, (dy, dy_has), (x, x_has), routes, grad, add);
     if routes.pairs() == 0 {
         return;
     }
@@ -76,12 +87,33 @@ pub(super) fn gradient(
         (DType::Bf16, DType::Bf16) => "gradient_bf16_bf16",
         (from, to) => panic!("{} of {}", to.name(), from.name()),
     };
-    let mut args = [operand(dev, dy, dy_has, routes), operand(dev, x, x_has, routes)].concat();
-    args.extend([routes.pairs, routes.starts, grad.buf].map(|b| dev.arg(b)));
-    args.extend([Arg::U64(grad.stride() as u64), count(grad.n), count(grad.k), Arg::U32(add.into())]);
     let tiles = grad.n.div_ceil(TILE) * grad.k.div_ceil(TILE);
     let grid = [tiles as u32, grad.count as u32, 1];
     dev.launch("experts_plain", kernel, Launch { grid, block: 256, shared: 0 }, &args);
+}
+
+/// Checks a gradient's operands, zeroes what its kernel does not write, and returns the arguments of its kernels.
+pub(super) fn gradient_args(
+    dev: &CudaDevice,
+    (dy, dy_has): (Columns<'_>, RowsOf),
+    (x, x_has): (Columns<'_>, RowsOf),
+    routes: Routes<'_>,
+    grad: Experts<'_>,
+    add: bool,
+) -> Vec<Arg> {
+    check_routes(routes);
+    assert_eq!((grad.layout, grad.count), (MatrixLayout::Rows, routes.count()), "gradients of all experts");
+    if !add && (routes.pairs() == 0 || grad.stride() > grad.n * grad.k) {
+        // The gaps between matrices too.
+        memory::zero(dev, grad.buf);
+    }
+    if routes.pairs() == 0 {
+        return Vec::new();
+    }
+    let mut args = [operand(dev, dy, dy_has, routes), operand(dev, x, x_has, routes)].concat();
+    args.extend([routes.pairs, routes.starts, grad.buf].map(|b| dev.arg(b)));
+    args.extend([Arg::U64(grad.stride() as u64), count(grad.n), count(grad.k), Arg::U32(add.into())]);
+    args
 }
 
 /// Returns the address of columns, their stride, and the pairs of each row.

@@ -30,13 +30,17 @@ template <u32 LINES, u32 THREADS, bool WIDE = false> struct Lines {
     bool wide;
 
     /// Line i of the tile is row `row(i)` of x; there are `lines` of them.
-    template <class Row> __device__ __forceinline__ Lines(const bf16* x, u32 length, u32 lines, const Row& row) : there(0), length(length) {
+    template <class Row>
+    __device__ __forceinline__ Lines(const bf16* x, u32 length, u32 lines, const Row& row) : Lines(x, length, lines, row, length) {}
+    /// The same, of columns of wider rows: `stride` elements from row to row.
+    template <class Row>
+    __device__ __forceinline__ Lines(const bf16* x, u32 length, u32 lines, const Row& row, u32 stride) : there(0), length(length) {
         wide = WIDE || is_wide(x, length, 2);
 #pragma unroll
         for (u32 i = 0; i < EACH; i++) {
             const u32 line = threadIdx.x / 8 + i * (THREADS / 8);
             const bool here = line < lines;
-            from[i] = x + (here ? (u64)row(line) * length : 0);
+            from[i] = x + (here ? (u64)row(line) * stride : 0);
             there |= (u32)here << i;
         }
     }
@@ -51,15 +55,16 @@ template <u32 LINES, u32 THREADS, bool WIDE = false> struct Lines {
     }
 };
 
-/// 64 depths of COLS columns from `first` on, of an operand by depth whose rows have `width` elements.
+/// 64 depths of COLS columns from `first` on, of an operand by depth whose rows have `width` elements, `stride` apart.
 template <u32 COLS, u32 THREADS, bool WIDE = false> struct Depths {
     static constexpr u32 EACH = DEPTH * 8 / THREADS;
     const bf16* x;
-    u32 width, first;
+    u32 width, stride, first;
     bool wide;
 
-    __device__ __forceinline__ Depths(const bf16* x, u32 width, u32 first)
-        : x(x), width(width), first(first), wide(WIDE || is_wide(x, width, 2)) {}
+    __device__ __forceinline__ Depths(const bf16* x, u32 width, u32 first) : Depths(x, width, first, width) {}
+    __device__ __forceinline__ Depths(const bf16* x, u32 width, u32 first, u32 stride)
+        : x(x), width(width), stride(stride), first(first), wide(WIDE || is_wide(x, width, 2)) {}
     /// Row `depth` of x, and so on, are the depths of the panels, where it is below `length`.
     __device__ __forceinline__ void fill(u8* panels, u32 depth, u32 length) const {
         u32 rows[EACH];
@@ -72,7 +77,7 @@ template <u32 COLS, u32 THREADS, bool WIDE = false> struct Depths {
 #pragma unroll
         for (u32 i = 0; i < EACH; i++) {
             const u32 depth = threadIdx.x / 8 + i * (THREADS / 8);
-            const bf16* row = x + (u64)rows[i] * width;
+            const bf16* row = x + (u64)rows[i] * stride;
 #pragma unroll
             for (u32 panel = 0; panel < COLS / 64; panel++) {
                 const u32 col = first + panel * 64 + threadIdx.x % 8 * 8;

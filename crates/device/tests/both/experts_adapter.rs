@@ -33,7 +33,7 @@ pub enum Product {
 pub fn each(cases: &[Case], mut check: impl FnMut(&Adapted<'_>)) {
     for (i, case) in cases.iter().enumerate() {
         for (j, of) in [Product::GateUp, Product::Up, Product::Down].into_iter().enumerate() {
-            check(&Adapted { case, rank: [4, 8, 3, 20, 72][(i + j) % 5], of });
+            check(&Adapted { case, rank: [4, 16, 3, 8, 72, 20][(i + j) % 6], of });
         }
     }
 }

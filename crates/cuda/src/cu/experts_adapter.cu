@@ -1,0 +1,175 @@
+// Adapters of experts in bf16 on tensor cores: narrow and shallow products of columns of pairs' rows. Rows are aligned.
+// Sums: see experts_tile.cuh; a pair's bits depend on nothing else.
+
+/// Columns of an operand's rows for pairs: elements from row to row, and the pairs of a row, or 0 for one.
+struct Rows {
+    const bf16* x;
+    u32 stride, chosen;
+};
+
+/// Where the sums of pairs go: columns of rows, and what is done to a sum first.
+template <class T> struct Target {
+    T* out;
+    u32 stride;
+    float scale;
+    u32 add;
+};
+
+/// Few outputs of many depths: every depth of a row is read once.
+typedef Shape<64, 32, 4, 1, 5> Narrow32;
+typedef Shape<64, 64, 4, 1, 4> Narrow64;
+/// Many outputs of few depths: every output is written once.
+typedef Shape<64, 128, 2, 4, 2> Shallow;
+
+__device__ __forceinline__ void load_eight(const bf16* p, float (&x)[8]) {
+    const uint4 y = *(const uint4*)p;
+    const u32 words[4] = {y.x, y.y, y.z, y.w};
+#pragma unroll
+    for (u32 i = 0; i < 4; i++) x[2 * i] = low_f32(words[i]), x[2 * i + 1] = high_f32(words[i]);
+}
+__device__ __forceinline__ void load_eight(const float* p, float (&x)[8]) {
+    const float4 a = *(const float4*)p, b = *(const float4*)(p + 4);
+    x[0] = a.x, x[1] = a.y, x[2] = a.z, x[3] = a.w, x[4] = b.x, x[5] = b.y, x[6] = b.z, x[7] = b.w;
+}
+__device__ __forceinline__ void store_eight(bf16* p, const float (&x)[8]) {
+    *(uint4*)p = make_uint4(pack_bf16(x[0], x[1]), pack_bf16(x[2], x[3]), pack_bf16(x[4], x[5]), pack_bf16(x[6], x[7]));
+}
+__device__ __forceinline__ void store_eight(float* p, const float (&x)[8]) {
+    *(float4*)p = make_float4(x[0], x[1], x[2], x[3]);
+    *(float4*)(p + 4) = make_float4(x[4], x[5], x[6], x[7]);
+}
+
+/// Stores a tile's sums through shared memory, eight neighbours a thread.
+template <class S, class T>
+__device__ __forceinline__ void store_rows(float* shared, const Sums<S>& sums, const Target<T>& to, const Tile& tile, u32 first, u32 J) {
+    constexpr u32 ROW = S::COLS + 4, PIECES = S::COLS / 8;
+    // All have left the stages, whose memory this is.
+    __syncthreads();
+    sums.each(tile.rows, [&](u32 line, u32 col, float a, float b) { *(float2*)(shared + line * ROW + col) = make_float2(a, b); });
+    __syncthreads();
+    const u32 col = threadIdx.x % PIECES * 8;
+    if (first + col >= J) return;
+    for (u32 line = threadIdx.x / PIECES; line < tile.rows; line += S::THREADS / PIECES) {
+        T* out = to.out + (u64)(tile.first + line) * to.stride + first + col;
+        float x[8], was[8] = {};
+        load_eight(shared + line * ROW + col, x);
+        if (to.add) load_eight(out, was);
+#pragma unroll
+        for (u32 i = 0; i < 8; i++) x[i] = to.add ? was[i] + to.scale * x[i] : to.scale * x[i];
+        store_eight(out, x);
+    }
+}
+
+/// out = scale x W^T of weights [J, L], or BACKWARD scale x W of weights [L, J]; or out +=, the sum rounded once.
+/// `each`: elements from one expert's weights to the next.
+template <class S, bool BACKWARD, class T>
+__device__ __forceinline__ void product(const Rows& x, const bf16* __restrict__ w, u64 each, const u32* __restrict__ pairs,
+                                        const u32* __restrict__ starts, const Target<T>& to, u32 experts, u32 J, u32 L) {
+    extern __shared__ __align__(128) u8 dynamic_shared[];
+    const Tile tile = find_tile<S::ROWS>(starts, experts, blockIdx.x);
+    if (tile.rows == 0) return;
+    const u32 first = blockIdx.y * S::COLS;
+    const bf16* own = w + tile.expert * each;
+    const Lines<S::ROWS, S::THREADS, true> left(x.x, L, tile.rows, [&](u32 line) { return row_of(pairs, tile.first + line, x.chosen); }, x.stride);
+    Sums<S> sums = {};
+    const auto use = [&](const u8* stage, u32 depth) { sums.template add<true, !BACKWARD>(stage, steps_from(depth, L), tile.rows); };
+    if constexpr (BACKWARD) {
+        const Depths<S::COLS, S::THREADS, true> right(own, J, first);
+        const auto load = [&](u8* stage, u32 depth) {
+            right.fill(stage + S::ROWS * 128, depth, L);
+            left.fill(stage, depth);
+        };
+        run_stages<S::STAGES, S::STAGE_BYTES>(dynamic_shared, L, load, use);
+    } else {
+        const Lines<S::COLS, S::THREADS, true> right(own, L, J - first, [&](u32 line) { return first + line; });
+        const auto load = [&](u8* stage, u32 depth) {
+            right.fill(stage + S::ROWS * 128, depth);
+            left.fill(stage, depth);
+        };
+        run_stages<S::STAGES, S::STAGE_BYTES>(dynamic_shared, L, load, use);
+    }
+    store_rows((float*)dynamic_shared, sums, to, tile, first, J);
+}
+
+#define PRODUCT(NAME, SHAPE, BACKWARD, T, type)                                                                                    \
+    extern "C" __global__ void __launch_bounds__(SHAPE::THREADS)                                                                   \
+    NAME##_##type(const bf16* x, u32 x_stride, u32 chosen, const bf16* w, u64 each, const u32* pairs, const u32* starts, T* out,   \
+                  u32 stride, u32 experts, u32 n, u32 k, float scale, u32 add) {                                                   \
+        begin();                                                                                                                   \
+        product<SHAPE, BACKWARD>(Rows{x, x_stride, chosen}, w, each, pairs, starts, Target<T>{out, stride, scale, add}, experts,   \
+                                 BACKWARD ? k : n, BACKWARD ? n : k);                                                              \
+    }
+#define PRODUCTS(T, type)                                                                                                          \
+    PRODUCT(adapt_32, Narrow32, false, T, type)                                                                                    \
+    PRODUCT(adapt_64, Narrow64, false, T, type)                                                                                    \
+    PRODUCT(adapt_128, Shallow, false, T, type)                                                                                    \
+    PRODUCT(adapt_dx_64, Narrow64, true, T, type)                                                                                  \
+    PRODUCT(adapt_dx_128, Shallow, true, T, type)
+PRODUCTS(bf16, bf16)
+PRODUCTS(float, float)
+
+/// Of a gradient: B's has many rows and few columns, A's few rows and many columns.
+typedef Shape<128, 64, 4, 2, 3> Tall;
+typedef Shape<64, 128, 2, 4, 3> Broad;
+
+/// Thread's rows of a step: pairs first + threadIdx.x / 8 + i THREADS / 8, below `end`.
+template <class S, u32 EACH> __device__ __forceinline__ void find_rows(u32 (&rows)[EACH], const u32* pairs, u32 first, u32 end, u32 chosen) {
+#pragma unroll
+    for (u32 i = 0; i < EACH; i++) {
+        const u32 place = first + threadIdx.x / 8 + i * (S::THREADS / 8);
+        rows[i] = place < end ? row_of(pairs, place, chosen) : 0;
+    }
+}
+
+/// grad = dy^T x over an expert's pairs, or grad +=, the product rounded first. `each`: elements from one expert's
+/// gradient to the next.
+template <class S, class T>
+__device__ __forceinline__ void gradient(const Rows& dy, const Rows& x, const u32* __restrict__ pairs, const u32* __restrict__ starts,
+                                         T* __restrict__ grad, u64 each, u32 n, u32 k, u32 add) {
+    extern __shared__ __align__(128) u8 dynamic_shared[];
+    const u32 col_tiles = tiles_of(k, S::COLS), i = blockIdx.x / col_tiles * S::ROWS, j = blockIdx.x % col_tiles * S::COLS;
+    const u32 first = starts[blockIdx.y], end = starts[blockIdx.y + 1], length = end - first;
+    if (length == 0 && add) return;
+    const Depths<S::ROWS, S::THREADS, true> left(dy.x, n, i, dy.stride);
+    const Depths<S::COLS, S::THREADS, true> right(x.x, k, j, x.stride);
+    // Rows are found a step before they are copied.
+    u32 left_rows[left.EACH], right_rows[right.EACH];
+    const auto find = [&](u32 depth) {
+        find_rows<S>(left_rows, pairs, first + depth, end, dy.chosen);
+        find_rows<S>(right_rows, pairs, first + depth, end, x.chosen);
+    };
+    find(0);
+    Sums<S> sums = {};
+    run_stages<S::STAGES, S::STAGE_BYTES>(
+        dynamic_shared, length,
+        [&](u8* stage, u32 depth) {
+            left.fill(stage, left_rows, length - depth);
+            right.fill(stage + S::ROWS * 128, right_rows, length - depth);
+            find(depth + DEPTH);
+        },
+        [&](const u8* stage, u32 depth) { sums.template add<false, false>(stage, steps_from(depth, length), n - i); });
+    T* own = grad + blockIdx.y * each;
+    sums.each(n - i, [&](u32 line, u32 col, float a, float b) {
+        if (j + col >= k) return;
+        T* to = own + (u64)(i + line) * k + j + col;
+        a = to_f32(from_f32<T>(a)), b = to_f32(from_f32<T>(b));
+        if (add) {
+            float was[2];
+            load_two(to, was[0], was[1]);
+            a = was[0] + a, b = was[1] + b;
+        }
+        store_two(to, a, b);
+    });
+}
+
+#define GRADIENT(NAME, SHAPE, T, type)                                                                                             \
+    extern "C" __global__ void __launch_bounds__(SHAPE::THREADS)                                                                   \
+    NAME##_##type(const bf16* dy, u32 dy_stride, u32 dy_chosen, const bf16* x, u32 x_stride, u32 x_chosen, const u32* pairs,       \
+                  const u32* starts, T* grad, u64 each, u32 n, u32 k, u32 add) {                                                   \
+        begin();                                                                                                                   \
+        gradient<SHAPE>(Rows{dy, dy_stride, dy_chosen}, Rows{x, x_stride, x_chosen}, pairs, starts, grad, each, n, k, add);        \
+    }
+GRADIENT(adapt_dw_tall, Tall, bf16, bf16)
+GRADIENT(adapt_dw_tall, Tall, float, float)
+GRADIENT(adapt_dw_broad, Broad, bf16, bf16)
+GRADIENT(adapt_dw_broad, Broad, float, float)
