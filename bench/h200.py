@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Compares Plimsoll and its peers on one NVIDIA H200. Each part has a time limit. h200.sh starts this script.
 
-    ours     start cold and warm; rollout, training, GRPO step of three models; exactness; plans compared with the GPU
+    ours     start cold and warm; exactness; plans of more shapes and types compared with the GPU
     decode   few and many sequences of models up to 7B: tokens/s, and the share of the memory's rate; no peers
-    rollout  256 and 64 sequences of 64 + 256 tokens, compared with transformers' generate(): tokens/s
+    rollout  256 and 64 sequences of 64 + 256 tokens, 256 compared with transformers' generate(): tokens/s
     train    4 x 1024 tokens, forward + backward + AdamW, before and after PyTorch eager, compiled and Liger:
              tokens/s, bytes
     step     GRPO, 32 prompts x 8 samples, 64 + 256 tokens, compared with TRL: seconds
@@ -347,7 +347,7 @@ def median(peers, name):
 
 
 def part_ours(part):
-    """Measures everything of Plimsoll, without peers."""
+    """Measures what no other part does: the start, exactness, and plans of more shapes and types."""
     work, small = part.work, part.work.models[0]
     for state in ("cold", "warm"):  # Each part has its own caches, so its first run compiles every kernel.
         found = train(part, small, SPEED_LEVEL, repeats=1)
@@ -356,17 +356,8 @@ def part_ours(part):
             ours=None if "error" in found else found["seconds"], floor=None if work is SMALL else START_FLOORS[state],
             note="the whole process of `bench train --repeats 1`, two steps and the measuring of the card's peak in it",
         )
-    for sequences in work.rollouts:
-        for model in work.models:
-            rollout_row(part, sequences, model, rollout(part, sequences, model))
-    for model in work.models:
-        train_rows(part, model, SPEED_LEVEL, train(part, model, SPEED_LEVEL))
-    for model in work.models:
-        train_rows(part, model, "layer", train(part, model, "layer"))
-    for model in work.models:
-        step_row(part, model, step(part, model))
     exactness(part)
-    for model in work.models:  # Plans for more shapes and dtypes; 2 repeats are enough to see the peak.
+    for model in work.models:  # 2 repeats are enough to see the peak.
         train_rows(part, model, "none", train(part, model, "none", repeats=2))
     for model in work.models[:2]:
         for level in ("none", "layer"):
@@ -407,15 +398,12 @@ def part_decode(part):
 
 
 def part_rollout(part):
-    """Compares with transformers' generate(), the two smaller models at 256 sequences first."""
-    work = part.work
-    for sequences in work.rollouts:
-        for model in work.models[:2]:
-            found = rollout(part, sequences, model)
-            rollout_row(part, sequences, model, found, {"transformers": generate(part, sequences, model, 3)})
-    for model in work.models[2:]:
-        found = rollout(part, work.rollouts[0], model)
-        rollout_row(part, work.rollouts[0], model, found, {"transformers": generate(part, work.rollouts[0], model, 2)})
+    """Compares 256 sequences with transformers' generate(); 64 run alone, where vLLM is the peer that counts."""
+    many, few = part.work.rollouts
+    for model in part.work.models:
+        rollout_row(part, few, model, rollout(part, few, model))
+        found = rollout(part, many, model)
+        rollout_row(part, many, model, found, {"transformers": generate(part, many, model, 2)})
 
 
 def generate(part, sequences, model, repeats):
