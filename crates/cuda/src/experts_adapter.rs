@@ -1,5 +1,5 @@
-//! Low-rank adapters of experts and their gradients: narrow or shallow products of columns, in bf16 and whole vectors by
-//! `experts_adapter.cu`, else by `experts_plain.rs`. Which one depends on shapes alone.
+//! Low-rank adapters of experts and their gradients: narrow or shallow products of columns, in bf16 and whole vectors
+//! by `experts_adapter.cu`, else by `experts_plain.rs`. Which one depends on shapes alone.
 //!
 //! Legend: as in `experts.rs`; S blocks of rank r.
 
@@ -17,7 +17,7 @@ const ROWS: usize = 64;
 const NARROW: [usize; 2] = [32, 64];
 /// Outputs of a tile of many, and the longer side of a gradient's.
 const BROAD: usize = 128;
-/// Stages of tiles with so many outputs, of those of a gradient, and bytes of a row of a stage.
+/// Stages of a tile by its outputs, as `size` counts them; of a gradient's; and bytes of a row of a stage.
 const STAGES: [usize; 3] = [5, 4, 2];
 const GRADIENT_STAGES: usize = 3;
 const STAGE_ROW_BYTES: usize = 128;
