@@ -4,6 +4,7 @@
 //! checked; tensors are inside their file and disjoint. Every refusal has a name. Rows become f32 in a buffer.
 
 mod adapter;
+mod ahead;
 mod base64;
 mod builtin;
 mod check;
@@ -37,6 +38,7 @@ pub use adapter::{
     ADAPTER_SCORE, ADAPTER_TENSORS_MAX, ADAPTER_WEIGHTS, Adapter, AdapterConfig, LoraPart, adapter_base,
     adapter_base_of, adapter_config_json, adapter_quantization, adapter_tensor_name, adapter_tensors,
 };
+pub use ahead::ReadAhead;
 pub use base64::base64;
 pub use check::check_against;
 pub use config::{

@@ -187,6 +187,11 @@ impl OpenModel {
         Ok(())
     }
 
+    /// Asks the system to read bytes of a tensor soon.
+    pub(crate) fn will_read(&self, tensor: &TensorInfo, first: u64, bytes: u64) {
+        self.files[tensor.file].will_read(tensor.offset + first, bytes);
+    }
+
     /// Reads `out.len()` contiguous values, from value `first` of the tensor.
     fn read_values(
         &self,

@@ -2,8 +2,10 @@
 //! pipe or a loop of links is a named error, never a wait.
 
 use plimsoll_base::{Error, Result};
+use rustix::fs::{Advice, fadvise};
 use std::fs::File;
 use std::io::ErrorKind;
+use std::num::NonZeroU64;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -60,6 +62,13 @@ impl Storage {
                 ErrorKind::UnexpectedEof => self.truncated(offset, out.len() as u64),
                 _ => Error::io("model-file-unreadable", path, &e),
             }),
+        }
+    }
+
+    /// Asks the system to read bytes soon. Best effort: some file systems have no page cache.
+    pub(crate) fn will_read(&self, offset: u64, bytes: u64) {
+        if let Storage::File { file, .. } = self {
+            let _ = fadvise(file, offset, NonZeroU64::new(bytes), Advice::WillNeed);
         }
     }
 

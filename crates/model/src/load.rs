@@ -8,7 +8,7 @@ use plimsoll_base::blocks::{Encoding, decode};
 use plimsoll_base::rng::{Stream, normal_pair, philox, unit_f32};
 use plimsoll_base::{Bytes, DType, Error, Result, slugs};
 use plimsoll_device::{Blocks, Codes, Device, HostBytes, Layouts, Matrix, MatrixLayout, Nf4};
-use plimsoll_files::{OpenModel, RowOrder};
+use plimsoll_files::{OpenModel, ReadAhead, RowOrder};
 use plimsoll_memory::Buf;
 use std::collections::HashMap;
 use std::panic::resume_unwind;
@@ -52,6 +52,8 @@ pub fn load(
     dev.zero(params.all);
     let layout = params.embed.layout;
     let mut staging = Staging::new(dev, staging);
+    let names = table.params.iter().flat_map(|param| &param.parts).map(|part| part.name.as_str());
+    let mut ahead = ReadAhead::new(model, names);
     for param in &table.params {
         let codes = match params.codes.and_then(|codes| codes.at(param)) {
             None => None,
@@ -64,6 +66,7 @@ pub fn load(
                         (run, first) = (runs.next().expect("a run for each part"), 0);
                     }
                     load_blocks(dev, model, part, (run, first), &mut staging)?;
+                    ahead.passed(bytes_of(model, part, part.rows as usize));
                     first += part.rows as usize;
                 }
                 continue;
@@ -93,11 +96,17 @@ pub fn load(
                     Ok(())
                 })?;
                 target.write_after(above + done, &staging.values[..rows * width]);
+                ahead.passed(bytes_of(model, part, rows));
             }
             above += part.rows as usize;
         }
     }
     Ok(())
+}
+
+/// Returns the stored bytes of `rows` rows of a part; 0 if the model does not have it.
+fn bytes_of(model: &OpenModel, part: &Part, rows: usize) -> u64 {
+    model.tensor(&part.name).map_or(0, |tensor| tensor.bytes / u64::from(part.rows.max(1)) * rows as u64)
 }
 
 /// The weights of a `random:` model by tensor name, equal to those of `load`.
