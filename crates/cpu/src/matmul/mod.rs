@@ -37,6 +37,8 @@ use tile::{ALayout, Operands, TILE_PANELS, TILE_ROWS, TILE_WIDTH, Tile};
 
 /// Minimum tasks per thread, so that a slow core delays the others by only a few per cent.
 const TASKS_PER_THREAD: usize = 8;
+/// Bytes of an operand that a task reads again and again: half a second-level cache of a megabyte.
+const KEPT_BYTES: usize = 512 << 10;
 
 /// Returns the elements of one thread's scratch for `backward_x` through a matrix `[n, k]`: three transposed panels.
 pub(crate) fn transpose_elements(n: u64, k: u64, weights: DType) -> u64 {
@@ -87,12 +89,20 @@ fn forward_as<E: Operand, O: Lanes>(
 fn product<E: Operand, O: Lanes>(dev: &CpuDevice, x: Rows<'_, E>, w: &Panels<'_, E>, to: &Target<'_, O>) {
     let num_rows = x.count();
     let groups = w.n.div_ceil(TILE_WIDTH);
+    // A group of panels is read once for a block of rows, which stays in cache for all groups.
+    let kept = KEPT_BYTES / (w.k * size_of::<E>()) / TILE_ROWS * TILE_ROWS;
+    let block = num_rows.div_ceil(wanted(dev, groups)).next_multiple_of(TILE_ROWS).min(kept).max(BLOCK_ROWS);
     // Blocks of rows outside, groups of panels inside: a thread's next task finds its rows in cache.
-    dev.pool().run(num_rows.div_ceil(BLOCK_ROWS) * groups, &|task, _| {
-        let (row, group) = (task / groups * BLOCK_ROWS, task % groups);
+    dev.pool().run(num_rows.div_ceil(block) * groups, &|task, _| {
+        let (row, group) = (task / groups * block, task % groups);
         // SAFETY: a task writes its own rows and columns.
-        unsafe { rows_by_group(dev.isa(), x.part(row, BLOCK_ROWS), w.group(group), to, row, group) };
+        unsafe { rows_by_group(dev.isa(), x.part(row, block), w.group(group), to, row, group) };
     });
+}
+
+/// Returns into how many parts at least `groups` of tasks are cut, so that every thread has some.
+fn wanted(dev: &CpuDevice, groups: usize) -> usize {
+    (TASKS_PER_THREAD * dev.pool().threads()).div_ceil(groups)
 }
 
 /// Computes all columns of `w` for a few rows, in the calling thread alone: row r goes to `start + r * stride`.
@@ -177,8 +187,7 @@ fn transposed_product<E: Operand, O: Lanes>(
     let num_rows = dy.count();
     let groups = w.k.div_ceil(TILE_WIDTH);
     // A task transposes its panels first; with 256 rows or more that costs a few per cent.
-    let wanted = (TASKS_PER_THREAD * dev.pool().threads()).div_ceil(groups);
-    let chunk = num_rows.div_ceil(wanted).next_multiple_of(TILE_ROWS).max(256);
+    let chunk = num_rows.div_ceil(wanted(dev, groups)).next_multiple_of(TILE_ROWS).max(256);
     dev.pool().run(num_rows.div_ceil(chunk) * groups, &|task, thread| {
         let (group, row) = (task % groups, task / groups * chunk);
         let scratch = dev.thread_scratch::<E>(thread);
@@ -227,8 +236,8 @@ pub(crate) fn add_products<E: Operand, G: Lanes>(
     );
     let panels = parts.n().div_ceil(PANEL);
     let groups = panels.div_ceil(TILE_PANELS);
-    let wanted = (TASKS_PER_THREAD * dev.pool().threads()).div_ceil(groups);
-    let (chunk, most) = (k.div_ceil(wanted).next_multiple_of(TILE_ROWS), E::tile_rows(dev.isa()));
+    let (chunk, most) =
+        (k.div_ceil(wanted(dev, groups)).next_multiple_of(TILE_ROWS), E::tile_rows(dev.isa()));
     dev.pool().run(groups * k.div_ceil(chunk), &|task, _| {
         let (panel, first) = (task % groups * TILE_PANELS, task / groups * chunk);
         let here = TILE_PANELS.min(panels - panel);
