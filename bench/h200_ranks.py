@@ -263,6 +263,32 @@ def faults(bench, name, all_ranks):
             bench.add(row)
 
 
+def resume(bench, name, all_ranks):
+    """Adds a row: a run of the first number of ranks, whose last rank is killed after the first checkpoint, goes on with the second
+    number, and is compared with a run of the last number that was left alone."""
+    (ranks, then, alone), model = all_ranks, model_of(bench, name)
+    sets = [*settings(model, model["prompts"]), *model["bits"], "train.steps=3", "checkpoint.every=1", "checkpoint.keep=1"]
+    row = {"part": "resume", "model": name, "ranks": ranks, "resumed_on": then, "compared_with": alone}
+    with tempfile.TemporaryDirectory() as folder:
+        out, whole = pathlib.Path(folder) / "run", pathlib.Path(folder) / "alone"
+        start = lambda count, out, *more: Life(
+            bench.command(["train", RUN, "-q", "--ranks", count, *more], [*sets, f"run.dir={out}"]), out)
+        life = start(ranks, out)
+        while len(events(out, "saved")) < 1 and life.run.poll() is None and bench.clock.left() > LEAST_S:
+            time.sleep(0.02)
+        seen = life.kill(ranks - 1)
+        life.end()
+        bench.cards.wait_idle()
+        row.update({key: seen[key] for key in ("said_s", "ended_s", "sentence", "error") if key in seen}, steps_done=len(events(out, "step")))
+        for count, folder, more in [(then, out, ["--resume"]), (alone, whole, [])]:
+            run = start(count, folder, *more)
+            if run.wait(bench.limit()) != 0:
+                bench.add({**row, "error": run.error()})
+                return
+            bench.cards.wait_idle()
+        bench.add({**row, "differ": differ(left(whole), left(out)), "compared": len(left(whole))})
+
+
 def nccl(bench, name, all_ranks):
     """Adds a row for each number of ranks and each way of exchange: every card is a host of its own, joined to the others by the
     loopback's sockets alone; what the ranks leave is compared with what one rank leaves."""
@@ -297,7 +323,7 @@ def model_of(bench, name):
     return {**REHEARSAL, **under_way} if bench.rehearse else MODELS[name]
 
 
-PARTS = {"bits": bits, "scale": scale, "faults": faults, "nccl": nccl}
+PARTS = {"bits": bits, "scale": scale, "faults": faults, "resume": resume, "nccl": nccl}
 
 
 def main():

@@ -10,9 +10,9 @@ FLOORS = {2: {"update_s": 0.98, "step_s": 0.95}, 4: {"update_s": 0.96, "step_s":
 
 
 def page(found):
-    lines = ["# Several ranks, a card each", "", "`bench/h200_ranks.sh BINARY bits`, `... scale`, `... faults` and `... nccl`, on one host. A build is the "
+    lines = ["# Several ranks, a card each", "", "`bench/h200_ranks.sh BINARY bits`, `... scale`, `... faults`, `... resume` and `... nccl`, on one host. A build is the "
              "commit of the binary and the number of the host's cards.", ""]
-    for part, section in {"bits": of_bits, "scale": of_scale, "memory": of_memory, "faults": of_faults, "nccl": of_nccl}.items():
+    for part, section in {"bits": of_bits, "scale": of_scale, "memory": of_memory, "faults": of_faults, "resume": of_resume, "nccl": of_nccl}.items():
         some = [row for row in found["rows"] if row["part"] == part]
         lines += section(some) if some else []
     if found.get("notes"):
@@ -114,6 +114,18 @@ def of_faults(rows):
     words = ("SIGKILL to the trainer of one rank in the middle of a run. All of it must end within 12 s, and say why within 2.5 s. "
              "A run that was resumed leaves the tensors, samples and metrics of a run of one rank that was left alone.")
     return ["## A rank killed", "", words, "", *table(head, strings(cells)), ""]
+
+
+def of_resume(rows):
+    cells = []
+    for row in rows:
+        of = lambda name: f"{row[name]:.2f}" if name in row else ""
+        same = error(row) or f"{len(row['differ'])} of {row['compared']}"
+        cells.append([row["model"], row["ranks"], row["resumed_on"], row["compared_with"], same, of("said_s"), of("ended_s"), build(row)])
+    head = ["model", "ranks", "resumed on", "compared with a run of", "files and metrics that differ", "said after, s", "all ended, s", "build"]
+    words = ("A run is killed after its first checkpoint, by SIGKILL to its last rank's trainer, and goes on with another number of ranks: what it "
+             "leaves is compared with what a run leaves that was left alone.")
+    return ["## Resumed on another number of ranks", "", words, "", *table(head, strings(cells)), ""]
 
 
 def of_nccl(rows):
