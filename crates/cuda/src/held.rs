@@ -51,7 +51,7 @@ impl Modules {
     const fn bytes(self) -> Bytes {
         match self {
             Modules::Own => Bytes::mib(8),
-            Modules::Narrow => Bytes::mib(18),
+            Modules::Narrow => Bytes::mib(16),
             Modules::Wide => Bytes::mib(30),
         }
     }
@@ -154,7 +154,7 @@ mod tests {
         assert_eq!(most, DriverMemory { host: Bytes::mib(900), ..table });
     }
 
-    /// MiB beyond the arena on an H100 and an H200, the same on both: each plan is above by 1 % of 1 GiB and a half.
+    /// MiB beyond the arena on an H100 and an H200, the same on both: each plan is above by 1 % of 1.8 GiB at most.
     /// Those of 0 passes are of all passes, without what these are planned with.
     #[test]
     fn what_was_measured_lies_below_the_table() {
@@ -185,7 +185,7 @@ mod tests {
         ] {
             let planned = table(modules).card.0 + graph_bytes(passes, layers).0;
             let above = planned as f64 / f64::from(1 << 20) - measured;
-            assert!((0.0..=16.0).contains(&above), "{modules:?}, {passes} passes: {above:.1} MiB above");
+            assert!((0.0..=18.0).contains(&above), "{modules:?}, {passes} passes: {above:.1} MiB above");
         }
     }
 }

@@ -90,22 +90,28 @@ impl Tail {
         if self.has_more() { Look::Grown } else { Look::Same }
     }
 
-    /// Passes on whole lines with offsets, up to `budget_bytes` or one buffer more. Returns the bytes; 0: a torn line.
+    /// Passes on whole lines with offsets, up to `budget_bytes` or one buffer more. Returns the bytes; 0: a torn line, or
+    /// a log that was cut since the look: the next look says so.
     pub fn read(&mut self, budget_bytes: u64, mut line: impl FnMut(u64, &[u8])) -> io::Result<u64> {
         let begun = self.offset;
-        self.buffer.resize(LINE_BYTES_MAX, 0);
+        self.buffer.resize(RECENT_BYTES + LINE_BYTES_MAX, 0);
         while self.offset - begun < budget_bytes {
             let Some(file) = &mut self.file else { break };
-            file.seek(SeekFrom::Start(self.offset))?;
-            let filled = fill(file, &mut self.buffer)?;
-            let bytes = &self.buffer[..filled];
+            let recent = self.recent.len();
+            file.seek(SeekFrom::Start(self.offset - recent as u64))?;
+            let filled = fill(file, &mut self.buffer[..recent + LINE_BYTES_MAX])?;
+            if filled < recent || self.buffer[..recent] != self.recent {
+                self.forget();
+                return Ok(0);
+            }
+            let bytes = &self.buffer[recent..filled];
             let Some(end) = bytes.iter().rposition(|&b| b == b'\n').map(|at| at + 1) else {
-                if filled < LINE_BYTES_MAX {
+                if bytes.len() < LINE_BYTES_MAX {
                     break;
                 }
                 self.too_long += u64::from(!self.skipping);
                 self.skipping = true;
-                self.offset += filled as u64;
+                self.offset += bytes.len() as u64;
                 remember(&mut self.recent, bytes);
                 continue;
             };
@@ -217,6 +223,17 @@ mod tests {
         assert_eq!(log.lines(Look::Grown), ["2 old", "3 old"]);
         fs::write(&log.path, "1 old\n2 new\n3 new\n4 new\n5 new\n").unwrap();
         assert_eq!(log.lines(Look::Restarted), ["1 old", "2 new", "3 new", "4 new", "5 new"]);
+    }
+
+    #[test]
+    fn a_log_that_is_cut_between_the_look_and_the_reading_is_read_again() {
+        let mut log = Log::new("1 old\n2 old\n3 torn");
+        assert_eq!(log.lines(Look::Restarted), ["1 old", "2 old"]);
+        assert_eq!(log.tail.look(), Look::Grown);
+        fs::write(&log.path, "1 old\n2 new\n3 new\n4 new\n").unwrap();
+        let read = log.tail.read(u64::MAX, |_, line| panic!("{line:?} is of another log")).unwrap();
+        assert_eq!(read, 0);
+        assert_eq!(log.lines(Look::Restarted), ["1 old", "2 new", "3 new", "4 new"]);
     }
 
     #[test]
