@@ -90,8 +90,8 @@ impl Tail {
         if self.has_more() { Look::Grown } else { Look::Same }
     }
 
-    /// Passes on whole lines with offsets, up to `budget_bytes` or one buffer more. Returns the bytes; 0: a torn line, or
-    /// a log that was cut since the look: the next look says so.
+    /// Passes on whole lines with offsets, up to `budget_bytes` or one buffer more. Returns the bytes; 0: a torn line,
+    /// or a log that was cut since the look, which the next look says.
     pub fn read(&mut self, budget_bytes: u64, mut line: impl FnMut(u64, &[u8])) -> io::Result<u64> {
         let begun = self.offset;
         self.buffer.resize(RECENT_BYTES + LINE_BYTES_MAX, 0);
