@@ -77,6 +77,10 @@ class Bench:
         flags = [word for one in [f"run.device={device}", *sets] for word in ("--set", one)]
         return [str(word) for word in [self.binary, *words, *flags]]
 
+    def train(self, ranks, out, sets, *more):
+        """Starts a run of `ranks` processes that writes to `out`."""
+        return Life(self.command(["train", RUN, "-q", "--ranks", ranks, *more], [*sets, f"run.dir={out}"]), out)
+
     def limit(self):
         """Returns the seconds that one run may take."""
         return max(1, min(self.limit_s, self.clock.left()))
@@ -135,8 +139,7 @@ def under_way(bench, ranks, sets, count):
     """Trains for `count` steps and ends the run in the next. Returns the SHA-256 of the samples and metrics of these steps, and an error."""
     with tempfile.TemporaryDirectory() as folder:
         out = pathlib.Path(folder) / "run"
-        sets = [*sets, f"run.dir={out}", "train.steps=100", "checkpoint.keep=1"]
-        life = Life(bench.command(["train", RUN, "-q", "--ranks", ranks], sets), out)
+        life = bench.train(ranks, out, [*sets, "train.steps=100", "checkpoint.keep=1"])
         steps = life.steps(count + 1, bench.limit())[:count]
         if len(steps) < count or life.run.poll() is not None:
             life.end()
@@ -172,7 +175,7 @@ def scale(bench, name, all_ranks):
         planned = plan(bench, ranks, sets)
         with tempfile.TemporaryDirectory() as folder:
             out = pathlib.Path(folder) / "run"
-            life = Life(bench.command(["train", RUN, "-q", "--ranks", ranks], [*sets, f"run.dir={out}"]), out)
+            life = bench.train(ranks, out, sets)
             steps = life.steps(STEPS, bench.limit())
             if len(steps) < STEPS:
                 life.end()
@@ -234,10 +237,8 @@ def faults(bench, name, all_ranks):
     sets = [f"train.steps={FAULT_STEPS}", "train.cut_multiple=8", "train.micro_batch_tokens=1024", "eval.every=200",
             f"checkpoint.every={FAULT_SAVES}"]
     with tempfile.TemporaryDirectory() as folder:
-        start = lambda count, out, *more: Life(
-            bench.command(["train", RUN, "-q", "--ranks", count, *more], [*sets, f"run.dir={out}"]), out)
         alone = pathlib.Path(folder) / "alone"
-        whole = start(1, alone)
+        whole = bench.train(1, alone, sets)
         if whole.wait(bench.limit()) != 0:
             bench.add({"part": "faults", "model": name, "ranks": 1, "error": whole.error()})
             return
@@ -245,7 +246,7 @@ def faults(bench, name, all_ranks):
             if bench.is_over(f"rank {hit} killed"):
                 return
             row, out = {"part": "faults", "model": name, "ranks": ranks, "hit": hit}, pathlib.Path(folder) / f"hit-{hit}"
-            life = start(ranks, out)
+            life = bench.train(ranks, out, sets)
             life.steps(FAULT_FIRST + FAULT_EACH * hit, bench.limit())
             time.sleep(chance.uniform(0, 0.02))
             row.update(life.kill(hit))
@@ -253,7 +254,7 @@ def faults(bench, name, all_ranks):
             row["card_bytes_after"] = bench.cards.wait_idle()
             row["steps_done"] = len(events(out, "step"))
             row["resumed_on"] = [2, 1, 3, 4][hit % 4]
-            after = start(row["resumed_on"], out, "--resume")
+            after = bench.train(row["resumed_on"], out, sets, "--resume")
             row["exit_after"] = after.wait(bench.limit())
             if row["exit_after"] == 0:
                 row.update(differ=differ(left(alone), left(out)), compared=len(left(alone)))
@@ -271,17 +272,15 @@ def resume(bench, name, all_ranks):
     row = {"part": "resume", "model": name, "ranks": ranks, "resumed_on": then, "compared_with": alone}
     with tempfile.TemporaryDirectory() as folder:
         out, whole = pathlib.Path(folder) / "run", pathlib.Path(folder) / "alone"
-        start = lambda count, out, *more: Life(
-            bench.command(["train", RUN, "-q", "--ranks", count, *more], [*sets, f"run.dir={out}"]), out)
-        life = start(ranks, out)
+        life = bench.train(ranks, out, sets)
         while len(events(out, "saved")) < 1 and life.run.poll() is None and bench.clock.left() > LEAST_S:
             time.sleep(0.02)
         seen = life.kill(ranks - 1)
         life.end()
         bench.cards.wait_idle()
         row.update({key: seen[key] for key in ("said_s", "ended_s", "sentence", "error") if key in seen}, steps_done=len(events(out, "step")))
-        for count, folder, more in [(then, out, ["--resume"]), (alone, whole, [])]:
-            run = start(count, folder, *more)
+        for count, to, more in [(then, out, ["--resume"]), (alone, whole, [])]:
+            run = bench.train(count, to, sets, *more)
             if run.wait(bench.limit()) != 0:
                 bench.add({**row, "error": run.error()})
                 return

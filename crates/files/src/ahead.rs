@@ -4,8 +4,8 @@
 use crate::open::OpenModel;
 use crate::tensors::TensorInfo;
 
-/// Bytes that are asked for before they are read: some thirtieths of a second of a fast disk, and few enough to stay in
-/// the page cache of a small container.
+/// Bytes that are asked for before they are read: what a disk of 2.5 GB/s gives in a twentieth of a second, and few
+/// enough to stay in the page cache of a small container.
 const AHEAD_BYTES: u64 = 128 << 20;
 /// Bytes of one request: Linux reads no more for it than the larger of a device's longest request and its read-ahead.
 const REQUEST_BYTES: u64 = 1 << 20;

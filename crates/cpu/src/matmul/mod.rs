@@ -100,7 +100,7 @@ fn product<E: Operand, O: Lanes>(dev: &CpuDevice, x: Rows<'_, E>, w: &Panels<'_,
     });
 }
 
-/// Returns into how many parts at least `groups` of tasks are cut, so that every thread has some.
+/// Returns into how many parts rows or columns are cut at least, each of `groups` tasks, so that every thread has some.
 fn wanted(dev: &CpuDevice, groups: usize) -> usize {
     (TASKS_PER_THREAD * dev.pool().threads()).div_ceil(groups)
 }

@@ -19,24 +19,8 @@ __device__ __forceinline__ void product(const bf16* __restrict__ x, const bf16* 
     const u32 first = blockIdx.y * S::COLS;
     const bf16* own = w + (u64)tile.expert * J * L;
     const Lines<S::ROWS, S::THREADS, WIDE> left(x, L, tile.rows, [&](u32 line) { return row_of(of.pairs, tile.first + line, of.chosen); });
-    // Weights are copied first: rows of x are known when their pairs have been read.
     Sums<S> sums = {};
-    const auto use = [&](const u8* stage, u32 depth) { sums.template add<true, !BACKWARD>(stage, steps_from(depth, L), tile.rows); };
-    if constexpr (BACKWARD) {
-        const Depths<S::COLS, S::THREADS, WIDE> right(own, J, first);
-        const auto load = [&](u8* stage, u32 depth) {
-            right.fill(stage + S::ROWS * 128, depth, L);
-            left.fill(stage, depth);
-        };
-        run_stages<S::STAGES, S::STAGE_BYTES>(dynamic_shared, L, load, use);
-    } else {
-        const Lines<S::COLS, S::THREADS, WIDE> right(own, L, J - first, [&](u32 line) { return first + line; });
-        const auto load = [&](u8* stage, u32 depth) {
-            right.fill(stage + S::ROWS * 128, depth);
-            left.fill(stage, depth);
-        };
-        run_stages<S::STAGES, S::STAGE_BYTES>(dynamic_shared, L, load, use);
-    }
+    multiply<BACKWARD>(dynamic_shared, left, own, tile.rows, first, J, L, sums);
     const bool twos = WIDE || (J * sizeof(T) | (u64)out) % (2 * sizeof(T)) == 0;
     sums.each(tile.rows, [&](u32 line, u32 col, float a, float b) {
         if (first + col >= J) return;

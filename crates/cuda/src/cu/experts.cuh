@@ -60,5 +60,16 @@ __device__ __forceinline__ void load_two(const bf16* p, float& a, float& b) {
     a = low_f32(two), b = high_f32(two);
 }
 
+/// Stores two sums of a gradient, or adds them, rounded first.
+template <class T> __device__ __forceinline__ void store_gradient(T* to, float a, float b, u32 add) {
+    a = to_f32(from_f32<T>(a)), b = to_f32(from_f32<T>(b));
+    if (add) {
+        float was[2];
+        load_two(to, was[0], was[1]);
+        a = was[0] + a, b = was[1] + b;
+    }
+    store_two(to, a, b);
+}
+
 /// True if lines of `cols` elements of `size` bytes can be read 16 bytes at a time: none reaches beyond its line.
 __device__ __forceinline__ bool is_wide(const void* x, u32 cols, u32 size) { return ((u64)x | (u64)cols * size) % 16 == 0; }

@@ -72,22 +72,7 @@ __device__ __forceinline__ void product(const Rows& x, const bf16* __restrict__ 
     const bf16* own = w + tile.expert * each;
     const Lines<S::ROWS, S::THREADS, true> left(x.x, L, tile.rows, [&](u32 line) { return row_of(pairs, tile.first + line, x.chosen); }, x.stride);
     Sums<S> sums = {};
-    const auto use = [&](const u8* stage, u32 depth) { sums.template add<true, !BACKWARD>(stage, steps_from(depth, L), tile.rows); };
-    if constexpr (BACKWARD) {
-        const Depths<S::COLS, S::THREADS, true> right(own, J, first);
-        const auto load = [&](u8* stage, u32 depth) {
-            right.fill(stage + S::ROWS * 128, depth, L);
-            left.fill(stage, depth);
-        };
-        run_stages<S::STAGES, S::STAGE_BYTES>(dynamic_shared, L, load, use);
-    } else {
-        const Lines<S::COLS, S::THREADS, true> right(own, L, J - first, [&](u32 line) { return first + line; });
-        const auto load = [&](u8* stage, u32 depth) {
-            right.fill(stage + S::ROWS * 128, depth);
-            left.fill(stage, depth);
-        };
-        run_stages<S::STAGES, S::STAGE_BYTES>(dynamic_shared, L, load, use);
-    }
+    multiply<BACKWARD>(dynamic_shared, left, own, tile.rows, first, J, L, sums);
     store_rows((float*)dynamic_shared, sums, to, tile, first, J);
 }
 
@@ -112,15 +97,6 @@ PRODUCTS(float, float)
 typedef Shape<128, 64, 4, 2, 3> Tall;
 typedef Shape<64, 128, 2, 4, 3> Broad;
 
-/// Thread's rows of a step: pairs first + threadIdx.x / 8 + i THREADS / 8, below `end`.
-template <class S, u32 EACH> __device__ __forceinline__ void find_rows(u32 (&rows)[EACH], const u32* pairs, u32 first, u32 end, u32 chosen) {
-#pragma unroll
-    for (u32 i = 0; i < EACH; i++) {
-        const u32 place = first + threadIdx.x / 8 + i * (S::THREADS / 8);
-        rows[i] = place < end ? row_of(pairs, place, chosen) : 0;
-    }
-}
-
 /// grad = dy^T x over an expert's pairs, or grad +=, the product rounded first. `each`: elements from one expert's
 /// gradient to the next.
 template <class S, class T>
@@ -135,8 +111,8 @@ __device__ __forceinline__ void gradient(const Rows& dy, const Rows& x, const u3
     // Rows are found a step before they are copied.
     u32 left_rows[left.EACH], right_rows[right.EACH];
     const auto find = [&](u32 depth) {
-        find_rows<S>(left_rows, pairs, first + depth, end, dy.chosen);
-        find_rows<S>(right_rows, pairs, first + depth, end, x.chosen);
+        find_rows<S::THREADS>(left_rows, pairs, first + depth, end, dy.chosen);
+        find_rows<S::THREADS>(right_rows, pairs, first + depth, end, x.chosen);
     };
     find(0);
     Sums<S> sums = {};
@@ -151,14 +127,7 @@ __device__ __forceinline__ void gradient(const Rows& dy, const Rows& x, const u3
     T* own = grad + blockIdx.y * each;
     sums.each(n - i, [&](u32 line, u32 col, float a, float b) {
         if (j + col >= k) return;
-        T* to = own + (u64)(i + line) * k + j + col;
-        a = to_f32(from_f32<T>(a)), b = to_f32(from_f32<T>(b));
-        if (add) {
-            float was[2];
-            load_two(to, was[0], was[1]);
-            a = was[0] + a, b = was[1] + b;
-        }
-        store_two(to, a, b);
+        store_gradient(own + (u64)(i + line) * k + j + col, a, b, add);
     });
 }
 

@@ -9,15 +9,6 @@ struct Rows {
     u32 width, chosen;
 };
 
-/// Thread's rows of a step: pairs first + threadIdx.x / 8 + i THREADS / 8, below `end`.
-template <u32 EACH> __device__ __forceinline__ void find_rows(u32 (&rows)[EACH], const u32* pairs, u32 first, u32 end, u32 chosen) {
-#pragma unroll
-    for (u32 i = 0; i < EACH; i++) {
-        const u32 place = first + threadIdx.x / 8 + i * (Block::THREADS / 8);
-        rows[i] = place < end ? row_of(pairs, place, chosen) : 0;
-    }
-}
-
 /// grad = dy^T x, or grad +=, the product rounded first.
 template <bool WIDE, class T>
 __device__ __forceinline__ void gradient(const Rows& dy, const Rows& x, const u32* __restrict__ pairs, const u32* __restrict__ starts,
@@ -32,8 +23,8 @@ __device__ __forceinline__ void gradient(const Rows& dy, const Rows& x, const u3
     // Rows are found a step before they are copied.
     u32 left_rows[left.EACH], right_rows[right.EACH];
     const auto find = [&](u32 depth) {
-        find_rows(left_rows, pairs, first + depth, end, dy.chosen);
-        find_rows(right_rows, pairs, first + depth, end, x.chosen);
+        find_rows<Block::THREADS>(left_rows, pairs, first + depth, end, dy.chosen);
+        find_rows<Block::THREADS>(right_rows, pairs, first + depth, end, x.chosen);
     };
     find(0);
     Sums<Block> sums = {};
@@ -51,15 +42,10 @@ __device__ __forceinline__ void gradient(const Rows& dy, const Rows& x, const u3
         if (j + col >= k) return;
         T* to = own + (u64)(i + line) * k + j + col;
         const bool both = j + col + 1 < k;
-        a = to_f32(from_f32<T>(a)), b = to_f32(from_f32<T>(b));
         if (twos) {
-            float was[2] = {};
-            if (add) {
-                load_two(to, was[0], was[1]);
-                a = was[0] + a, b = was[1] + b;
-            }
-            store_two(to, a, b);
+            store_gradient(to, a, b, add);
         } else {
+            a = to_f32(from_f32<T>(a)), b = to_f32(from_f32<T>(b));
             to[0] = from_f32<T>(add ? to_f32(to[0]) + a : a);
             if (both) to[1] = from_f32<T>(add ? to_f32(to[1]) + b : b);
         }

@@ -150,14 +150,7 @@ __device__ __forceinline__ void gradient(const bf16* __restrict__ dy, u32 dy_cho
     T* own = grad + (u64)blockIdx.y * n * k;
     sums.each(n - i, [&](u32 line, u32 col, float a, float b) {
         if (j + col >= k) return;
-        T* to = own + (u64)(i + line) * k + j + col;
-        a = to_f32(from_f32<T>(a)), b = to_f32(from_f32<T>(b));
-        if (add) {
-            float was[2];
-            load_two(to, was[0], was[1]);
-            a = was[0] + a, b = was[1] + b;
-        }
-        store_two(to, a, b);
+        store_gradient(own + (u64)(i + line) * k + j + col, a, b, add);
     });
 }
 #endif

@@ -191,3 +191,37 @@ __device__ __forceinline__ u32 steps_from(u32 depth, u32 length) {
     const u32 steps = tiles_of(length - depth, 16);
     return steps < DEPTH / 16 ? steps : DEPTH / 16;
 }
+
+/// Finds a thread's rows of a step: those of pairs first + threadIdx.x / 8 + i THREADS / 8, below `end`.
+template <u32 THREADS, u32 EACH>
+__device__ __forceinline__ void find_rows(u32 (&rows)[EACH], const u32* pairs, u32 first, u32 end, u32 chosen) {
+#pragma unroll
+    for (u32 i = 0; i < EACH; i++) {
+        const u32 place = first + threadIdx.x / 8 + i * (THREADS / 8);
+        rows[i] = place < end ? row_of(pairs, place, chosen) : 0;
+    }
+}
+
+/// Adds lines of x times the transpose of weights [J, L], or BACKWARD times weights [L, J], to sums of `rows` lines and
+/// the outputs from `first` on.
+template <bool BACKWARD, class S, bool WIDE>
+__device__ __forceinline__ void multiply(u8* shared, const Lines<S::ROWS, S::THREADS, WIDE>& left, const bf16* w, u32 rows, u32 first,
+                                         u32 J, u32 L, Sums<S>& sums) {
+    // Weights are copied first: rows of x are known when their pairs have been read.
+    const auto use = [&](const u8* stage, u32 depth) { sums.template add<true, !BACKWARD>(stage, steps_from(depth, L), rows); };
+    if constexpr (BACKWARD) {
+        const Depths<S::COLS, S::THREADS, WIDE> right(w, J, first);
+        const auto load = [&](u8* stage, u32 depth) {
+            right.fill(stage + S::ROWS * 128, depth, L);
+            left.fill(stage, depth);
+        };
+        run_stages<S::STAGES, S::STAGE_BYTES>(shared, L, load, use);
+    } else {
+        const Lines<S::COLS, S::THREADS, WIDE> right(w, L, J - first, [&](u32 line) { return first + line; });
+        const auto load = [&](u8* stage, u32 depth) {
+            right.fill(stage + S::ROWS * 128, depth);
+            left.fill(stage, depth);
+        };
+        run_stages<S::STAGES, S::STAGE_BYTES>(shared, L, load, use);
+    }
+}
