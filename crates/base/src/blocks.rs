@@ -167,48 +167,63 @@ fn half(bits: u16) -> f32 {
 #[inline(always)]
 fn q8_0(b: &[u8], y: &mut [f32]) {
     let scale = half_at(b, 0);
-    for (y, &q) in y.iter_mut().zip(&b[2..34]) {
+    // A loop of a length that the compiler knows, as short and simple as this one, is unrolled before it is made vectors.
+    let len = std::hint::black_box(32);
+    for (y, &q) in y[..len].iter_mut().zip(&b[2..2 + len]) {
         *y = f32::from(q as i8) * scale;
     }
 }
 
-/// Decodes nibbles: low ones are values 0 to 15 of a block, high ones 16 to 31.
+/// Decodes nibbles with the bits above them: low ones are values 0 to 15 of a block, high ones 16 to 31.
 #[inline(always)]
-fn nibbles(qs: &[u8], y: &mut [f32], value: impl Fn(u8, usize) -> f32) {
-    let (low, high) = y.split_at_mut(16);
-    for (i, ((&q, low), high)) in qs.iter().zip(low).zip(high).enumerate() {
-        (*low, *high) = (value(q & 15, i), value(q >> 4, i + 16));
+fn nibbles(qs: &[u8], above: impl Fn(usize) -> u32, y: &mut [f32], value: impl Fn(f32) -> f32) {
+    let twice = [*first::<16, _>(qs); 2];
+    for (i, (y, q)) in y.as_chunks_mut::<32>().0[0].iter_mut().zip(twice.as_flattened()).enumerate() {
+        *y = value(number(u32::from(*q) >> (i / 16 * 4) & 15 | above(i)));
     }
+}
+
+/// Returns the first `N` elements: arrays of known length become vectors.
+#[inline(always)]
+fn first<const N: usize, T>(of: &[T]) -> &[T; N] {
+    of.first_chunk().expect("a whole block")
+}
+
+/// Returns a small number: a conversion of signed numbers is one instruction everywhere.
+#[inline(always)]
+fn number(code: u32) -> f32 {
+    code as i32 as f32
 }
 
 #[inline(always)]
 fn q4_0(b: &[u8], y: &mut [f32]) {
     let scale = half_at(b, 0);
-    nibbles(&b[2..18], y, |q, _| (f32::from(q) - 8.0) * scale);
+    nibbles(&b[2..], |_| 0, y, |q| (q - 8.0) * scale);
 }
 
 #[inline(always)]
 fn q4_1(b: &[u8], y: &mut [f32]) {
     let (scale, minimum) = (half_at(b, 0), half_at(b, 2));
-    nibbles(&b[4..20], y, |q, _| f32::from(q) * scale + minimum);
+    nibbles(&b[4..], |_| 0, y, |q| q * scale + minimum);
 }
 
-/// Returns the fifth bit of value `i`.
+/// Returns the fifth bits of a block's values in their places.
 #[inline(always)]
-fn fifth(b: &[u8], at: usize, i: usize) -> u8 {
-    (b[at + i / 8] >> (i % 8) & 1) << 4
+fn fifths(bits: &[u8]) -> impl Fn(usize) -> u32 {
+    let bits = u32::from_le_bytes(*first(bits));
+    move |i| (bits >> i & 1) << 4
 }
 
 #[inline(always)]
 fn q5_0(b: &[u8], y: &mut [f32]) {
     let scale = half_at(b, 0);
-    nibbles(&b[6..22], y, |q, i| (f32::from(q | fifth(b, 2, i)) - 16.0) * scale);
+    nibbles(&b[6..], fifths(&b[2..]), y, |q| (q - 16.0) * scale);
 }
 
 #[inline(always)]
 fn q5_1(b: &[u8], y: &mut [f32]) {
     let (scale, minimum) = (half_at(b, 0), half_at(b, 2));
-    nibbles(&b[8..24], y, |q, i| f32::from(q | fifth(b, 4, i)) * scale + minimum);
+    nibbles(&b[8..], fifths(&b[4..]), y, |q| q * scale + minimum);
 }
 
 /// Reads scale and minimum of group `j` of 8: twelve bytes hold sixteen 6-bit numbers.
@@ -224,7 +239,7 @@ fn scale_and_minimum(s: &[u8], j: usize) -> (f32, f32) {
 
 /// Decodes Q4_K and Q5_K: 32 bytes hold groups 2p (low nibbles) and 2p + 1 (high nibbles).
 #[inline(always)]
-fn k_groups(b: &[u8], qs: &[u8], y: &mut [f32], high: impl Fn(usize, usize) -> u8) {
+fn k_groups(b: &[u8], qs: &[u8], y: &mut [f32], high: impl Fn(usize, usize) -> u32) {
     let (d, dmin) = (half_at(b, 0), half_at(b, 2));
     let (pairs, groups) = (qs.as_chunks::<32>().0, y.as_chunks_mut::<32>().0);
     for (group, y) in groups.iter_mut().enumerate() {
@@ -232,7 +247,7 @@ fn k_groups(b: &[u8], qs: &[u8], y: &mut [f32], high: impl Fn(usize, usize) -> u
         let (scale, minimum) = (d * scale, dmin * minimum);
         let (pair, shift) = (&pairs[group / 2], group % 2 * 4);
         for (l, (y, q)) in y.iter_mut().zip(pair).enumerate() {
-            *y = scale * f32::from(q >> shift & 15 | high(group, l)) - minimum;
+            *y = scale * number(u32::from(q >> shift & 15) | high(group, l)) - minimum;
         }
     }
 }
@@ -245,21 +260,22 @@ fn q4_k(b: &[u8], y: &mut [f32]) {
 #[inline(always)]
 fn q5_k(b: &[u8], y: &mut [f32]) {
     let fifths: &[u8; 32] = b[16..48].as_chunks().0.first().expect("32 bytes");
-    k_groups(b, &b[48..176], y, |group, l| (fifths[l] >> group & 1) << 4);
+    k_groups(b, &b[48..176], y, |group, l| (u32::from(fifths[l]) >> group & 1) << 4);
 }
 
 #[inline(always)]
 fn q6_k(b: &[u8], y: &mut [f32]) {
-    let (ql, qh, scales, d) = (&b[..128], &b[128..192], &b[192..208], half_at(b, 208));
-    let (ql, qh) = (ql.as_chunks::<16>().0, qh.as_chunks::<16>().0);
-    for (group, y) in y.as_chunks_mut::<16>().0.iter_mut().enumerate() {
-        // Half n of the block has 64 low bytes and 32 high ones; its quarter p takes bits 2p of the high bytes.
-        let (n, p, l) = (group / 8, group % 8 / 2, group % 2);
-        let (ql, qh) = (&ql[n * 4 + p % 2 * 2 + l], &qh[n * 2 + l]);
-        let scale = d * f32::from(scales[group] as i8);
-        for ((y, low), high) in y.iter_mut().zip(ql).zip(qh) {
-            let (low, high) = (low >> (p / 2 * 4) & 15, high >> (p * 2) & 3);
-            *y = scale * (i32::from(low | high << 4) - 32) as f32;
+    let (ql, qh, scales, d) =
+        (first::<128, _>(b), first::<64, _>(&b[128..]), first::<16, _>(&b[192..]), half_at(b, 208));
+    // A half of the block has 64 low bytes and 32 high ones; its quarter p takes bits 2p of the high bytes.
+    for (half, y) in y.as_chunks_mut::<128>().0.iter_mut().enumerate() {
+        for (p, y) in y.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+            let (ql, qh) = (first::<32, _>(&ql[half * 64 + p % 2 * 32..]), first::<32, _>(&qh[half * 32..]));
+            let scales = [0, 1].map(|l| d * f32::from(scales[half * 8 + p * 2 + l] as i8));
+            for (i, (y, (&low, &high))) in y.iter_mut().zip(ql.iter().zip(qh)).enumerate() {
+                let code = u32::from(low) >> (p / 2 * 4) & 15 | (u32::from(high) >> (p * 2) & 3) << 4;
+                *y = scales[i / 16] * (number(code) - 32.0);
+            }
         }
     }
 }

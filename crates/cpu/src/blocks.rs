@@ -1,6 +1,6 @@
 //! Quantized weights in the blocks of a file, widened into the panels that products read.
 
-use crate::lanes::{Lanes, by_dtype, simd_fn};
+use crate::lanes::{LANES, Lanes, Simd, by_dtype, simd_fn};
 use crate::matmul::Operand;
 use crate::{CpuDevice, Isa, nf4};
 use plimsoll_base::Encoding;
@@ -79,40 +79,51 @@ fn bytes(words: &[u32]) -> &[u8] {
 simd_fn! {
     /// Widens one panel of up to 16 rows of `k` elements; missing rows become zeros.
     fn widen[E: Operand](s: S, rows: &[Option<Row<'_>>; PANEL], k: usize, to: &mut [E]) {
-        let mut values = [[0.0f32; COLUMNS]; PANEL];
+        // The last column of an odd number is half of a step, whose other half is zero, as are missing rows.
+        let mut rounded = [[E::from_f32(0.0); COLUMNS]; PANEL];
+        let mut values = [0.0f32; COLUMNS];
         for (index, to) in to.chunks_mut(PANEL * COLUMNS).enumerate() {
             let first = index * COLUMNS;
             let columns = COLUMNS.min(k - first);
-            for (row, values) in rows.iter().zip(&mut values) {
-                if let Some((encoding, bytes)) = row {
-                    let (block_values, block_bytes) = (encoding.block_values() as usize, encoding.block_bytes() as usize);
-                    let bytes = &bytes[first / block_values * block_bytes..][..columns / block_values * block_bytes];
-                    decode(*encoding, bytes, &mut values[..columns]);
-                }
-                // The last column of an odd number is half of a step.
+            for (row, rounded) in rows.iter().zip(&mut rounded) {
+                let Some((encoding, bytes)) = row else { continue };
+                let (values_of, bytes_of) = (encoding.block_values() as usize, encoding.block_bytes() as usize);
+                let bytes = &bytes[first / values_of * bytes_of..][..columns / values_of * bytes_of];
+                decode(*encoding, bytes, &mut values[..columns]);
                 values[columns..].fill(0.0);
-            }
-            // Sixteen columns at a time, then E::STEP: [16/STEP][16][STEP].
-            let (squares, rest) = to.as_chunks_mut::<{ PANEL * PANEL }>();
-            for (index, to) in squares.iter_mut().enumerate() {
-                let mut rows = [s.splat(0.0); PANEL];
-                for (to, row) in rows.iter_mut().zip(&values) {
-                    *to = f32::load(s, &row.as_chunks::<PANEL>().0[index]);
-                }
-                let mut columns = [E::from_f32(0.0); PANEL * PANEL];
-                for (to, x) in columns.as_chunks_mut::<PANEL>().0.iter_mut().zip(s.transpose(rows)) {
-                    E::store(s, to, x);
-                }
-                for (from, to) in columns.chunks_exact(PANEL * E::STEP).zip(to.chunks_exact_mut(PANEL * E::STEP)) {
-                    E::interleave_rows(from, PANEL, to);
+                for (to, from) in rounded.as_chunks_mut::<LANES>().0.iter_mut().zip(values.as_chunks::<LANES>().0) {
+                    E::store(s, to, f32::load(s, from));
                 }
             }
-            let first = squares.len() * PANEL;
-            for (step, to) in rest.chunks_exact_mut(PANEL * E::STEP).enumerate() {
-                for (i, to) in to.iter_mut().enumerate() {
-                    *to = E::from_f32(values[i / E::STEP][first + step * E::STEP + i % E::STEP]);
-                }
-            }
+            turn::<E>(s, &rounded, to);
+        }
+    }
+}
+
+/// Writes columns of 16 rows in the order of a panel, `[columns/STEP][16][STEP]`: sixteen words of four bytes, each a
+/// step of a row, change places with the rows.
+#[inline(always)]
+fn turn<E: Operand>(s: impl Simd, rows: &[[E; COLUMNS]; PANEL], to: &mut [E]) {
+    const { assert!(E::STEP * size_of::<E>() == size_of::<f32>()) };
+    let len = to.len();
+    let mut squares = to.chunks_exact_mut(PANEL * LANES * E::STEP);
+    for (index, to) in squares.by_ref().enumerate() {
+        let mut words = [s.splat(0.0); PANEL];
+        for (word, row) in words.iter_mut().zip(rows) {
+            let row = &row[index * LANES * E::STEP..][..LANES * E::STEP];
+            // SAFETY: the part of the row is 16 words, which are moved and not computed with.
+            *word = unsafe { s.load(row.as_ptr().cast()) };
+        }
+        for (word, to) in s.transpose(words).into_iter().zip(to.chunks_exact_mut(PANEL * E::STEP)) {
+            // SAFETY: the part of the panel is 16 words.
+            unsafe { s.store(to.as_mut_ptr().cast(), word) };
+        }
+    }
+    let rest = squares.into_remainder();
+    let first = len / PANEL - rest.len() / PANEL;
+    for (step, to) in rest.chunks_exact_mut(PANEL * E::STEP).enumerate() {
+        for (row, to) in rows.iter().zip(to.chunks_exact_mut(E::STEP)) {
+            to.copy_from_slice(&row[first + step * E::STEP..][..E::STEP]);
         }
     }
 }

@@ -171,6 +171,32 @@ unsafe fn largest_256(x: __m256) -> f32 {
     }
 }
 
+/// # Safety
+/// The machine has AVX.
+#[inline(always)]
+unsafe fn transpose_256(x: [__m256; 8]) -> [__m256; 8] {
+    let (mut pairs, mut fours, mut out) = (x, x, x);
+    // SAFETY: the caller promises that the machine has AVX.
+    unsafe {
+        for i in 0..4 {
+            pairs[2 * i] = _mm256_unpacklo_ps(x[2 * i], x[2 * i + 1]);
+            pairs[2 * i + 1] = _mm256_unpackhi_ps(x[2 * i], x[2 * i + 1]);
+        }
+        for i in 0..2 {
+            let [p, q, r, s] = [pairs[4 * i], pairs[4 * i + 1], pairs[4 * i + 2], pairs[4 * i + 3]];
+            fours[4 * i] = _mm256_shuffle_ps::<0x44>(p, r);
+            fours[4 * i + 1] = _mm256_shuffle_ps::<0xee>(p, r);
+            fours[4 * i + 2] = _mm256_shuffle_ps::<0x44>(q, s);
+            fours[4 * i + 3] = _mm256_shuffle_ps::<0xee>(q, s);
+        }
+        for i in 0..4 {
+            out[i] = _mm256_permute2f128_ps::<0x20>(fours[i], fours[4 + i]);
+            out[4 + i] = _mm256_permute2f128_ps::<0x31>(fours[i], fours[4 + i]);
+        }
+    }
+    out
+}
+
 impl Simd for Avx2 {
     type F = [__m256; 2];
     type U = [__m256i; 2];
@@ -244,6 +270,17 @@ impl Simd for Avx2 {
                 for part in [first, _mm256_sub_epi32(n, first)] {
                     let factor = _mm256_slli_epi32::<23>(_mm256_add_epi32(part, bias));
                     out[i] = _mm256_mul_ps(out[i], _mm256_castsi256_ps(factor));
+                }
+            }
+            out
+        }
+        fn transpose(self, x: [[__m256; 2]; LANES]) -> [[__m256; 2]; LANES] {
+            // Four squares of eight by eight, which change places themselves.
+            let mut out = x;
+            for (i, j) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+                let square = std::array::from_fn(|row| x[8 * i + row][j]);
+                for (row, turned) in transpose_256(square).into_iter().enumerate() {
+                    out[8 * j + row][i] = turned;
                 }
             }
             out
