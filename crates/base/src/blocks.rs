@@ -167,7 +167,7 @@ fn half(bits: u16) -> f32 {
 #[inline(always)]
 fn q8_0(b: &[u8], y: &mut [f32]) {
     let scale = half_at(b, 0);
-    // A loop of a length that the compiler knows, as short and simple as this one, is unrolled before it is made vectors.
+    // A loop as short and simple as this one is unrolled before it becomes vectors, if the compiler knows its length.
     let len = std::hint::black_box(32);
     for (y, &q) in y[..len].iter_mut().zip(&b[2..2 + len]) {
         *y = f32::from(q as i8) * scale;

@@ -54,7 +54,7 @@ struct Place {
 
 /// Reads the body of a request, of at most `most` bytes.
 ///
-/// Errors: `serve-body-too-large`, `serve-body-too-slow`, `serve-bad-request`.
+/// Errors: `serve-body-too-large`, `serve-body-too-slow`, `serve-bodies-full`, `serve-bad-request`.
 pub async fn collect(arrivals: &Arc<Arrivals>, request: Request, most: usize) -> Reply<Arrived> {
     let length =
         request.headers().get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
@@ -70,8 +70,10 @@ pub async fn collect(arrivals: &Arc<Arrivals>, request: Request, most: usize) ->
             Box::<Refusal>::from(Error::new("serve-body-too-slow", message))
         })??,
         () = cut.notified() => {
-            let message = "the body came too slowly while the server holds as many bytes of bodies as it may";
-            return Err(Error::new("serve-body-too-slow", message).hint("send it again, as a whole").into());
+            let most = arrivals.most;
+            let message =
+                format!("bodies of {most} bytes are here or on their way, which is the most, and this came most slowly");
+            return Err(Error::new("serve-bodies-full", message).hint("send it again in a second").into());
         }
     };
     place.is_whole();

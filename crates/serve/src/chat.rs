@@ -23,7 +23,7 @@ pub fn read(body: &[u8], state: &Arc<ServerState>, session: Option<&Session>) ->
     let chat = Chat::read(&mut fields, state)?;
     fields.finish()?;
     let (prompt, heard) = match session {
-        None => (state.texts.tokenizer.encode(&chat.render(state)?)?, Heard::default()),
+        None => (state.encode(&chat.render(state)?)?, Heard::default()),
         Some(session) => session.prompt(&chat, state)?,
     };
     let calls = (!chat.tools.is_empty()).then(|| {

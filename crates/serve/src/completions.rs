@@ -53,7 +53,7 @@ fn prompts(raw: &RawValue, state: &ServerState) -> Reply<Vec<Vec<u32>>> {
             return Ok(lists);
         }
     };
-    let encode = |text: &String| state.texts.tokenizer.encode(text);
+    let encode = |text: &String| state.encode(text);
     texts
         .iter()
         .map(|text| encode(text).map_err(|error| Refusal { error, param: Some("prompt".into()) }.into()))

@@ -12,6 +12,7 @@ mod chat;
 mod completions;
 pub mod connections;
 mod driver;
+mod encoding;
 pub mod episodes;
 mod fields;
 pub mod guard;

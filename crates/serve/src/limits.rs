@@ -24,8 +24,13 @@ const BODY_BYTES_PER_TOKEN: usize = 32;
 pub const BODIES_MAX: usize = 4;
 /// Bodies of the largest size that are held while they come and while they wait for a reader.
 const BODIES_HELD: usize = 16;
-/// Bytes per byte of a body while it becomes tokens: values, text, the tokenizer's pieces.
+/// Bytes per byte of a body while it is read: values, text, tokens.
 const BODY_COPIES: usize = 24;
+/// Bytes of a prompt's text: natural text has 4 to 5 for a token.
+const TEXT_BYTES_LEAST: usize = 16 << 10;
+pub const TEXT_BYTES_PER_TOKEN: usize = 16;
+/// Bytes per byte of a text that the tokenizer's library takes while it encodes.
+const ENCODING_BYTES_PER_BYTE: usize = 256;
 /// Words that the tokenizer's library keeps for each thread.
 const TOKENIZER_BYTES_PER_THREAD: usize = 4 << 20;
 /// Bytes of a request between arrival and answer, without its tokens.
@@ -73,6 +78,11 @@ impl Limits {
         BODY_BYTES_LEAST + self.context * BODY_BYTES_PER_TOKEN
     }
 
+    /// Returns the most bytes of text that are tokenized at one time, and so of a prompt.
+    pub fn text_bytes(&self) -> usize {
+        TEXT_BYTES_LEAST + self.context * TEXT_BYTES_PER_TOKEN
+    }
+
     /// Returns the most bytes of bodies that are held at one time.
     pub fn arrivals_bytes(&self) -> usize {
         BODIES_HELD * self.body_bytes()
@@ -83,7 +93,8 @@ impl Limits {
         let sockets = 2 * (SEND_BYTES + RECEIVE_BYTES);
         let connections = self.connections() * (2 * BUFFER_BYTES + sockets + TASK_BYTES);
         let body = self.body_bytes() * BODY_COPIES + TOKENIZER_BYTES_PER_THREAD + THREAD_BYTES;
-        let bodies = self.arrivals_bytes() + BODIES_MAX * body + THREAD_BYTES;
+        let encoding = self.text_bytes() * ENCODING_BYTES_PER_BYTE;
+        let bodies = self.arrivals_bytes() + BODIES_MAX * body + encoding + THREAD_BYTES;
         let drawn = self.new_tokens * (DRAWN_BYTES + WRITTEN_BYTES);
         let responses = self.responses() * (REQUEST_BYTES + 4 * self.context + drawn);
         Bytes((connections + bodies + responses) as u64)

@@ -18,6 +18,7 @@ fn a_client_learns_from_status_type_and_headers_whether_to_try_again() {
         ("serve-body-too-large", 413, "invalid_request_error", false),
         ("serve-host-refused", 421, "invalid_request_error", false),
         ("serve-queue-full", 429, "rate_limit_error", true),
+        ("serve-bodies-full", 429, "rate_limit_error", true),
         (slugs::ROLLOUT_NOT_FINITE, 500, "server_error", false),
         (slugs::CUDA_FAILED, 500, "server_error", false),
         ("internal", 500, "server_error", false),

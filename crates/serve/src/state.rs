@@ -2,6 +2,7 @@
 //! under way, and the queue to the engine.
 
 use crate::arrivals::Arrivals;
+use crate::encoding::TextRoom;
 use crate::episodes::{EpisodeTable, Heard, Place, Session};
 use crate::guard::Guard;
 use crate::limits::{BODIES_MAX, Limits};
@@ -9,7 +10,7 @@ use crate::metrics::Metrics;
 use crate::outbox::Outbox;
 use crate::refusal::{Refusal, Reply};
 use plimsoll_base::rng::{Stream, philox};
-use plimsoll_base::{Error, shown};
+use plimsoll_base::{Error, Result, shown};
 use plimsoll_device::Sampling;
 use plimsoll_text::{ChatTemplate, Tokenizer};
 use std::sync::Arc;
@@ -104,8 +105,9 @@ pub struct ServerState {
     pub episodes: Option<Arc<EpisodeTable>>,
     /// Bodies that have come or are coming.
     pub arrivals: Arc<Arrivals>,
-    /// Permits of bodies that are being tokenized.
+    /// Permits of bodies that are being read.
     pub bodies: Semaphore,
+    encoding: TextRoom,
     /// Seconds since 1970 when the server started.
     pub created: u64,
     /// Permits of responses under way.
@@ -133,6 +135,7 @@ impl ServerState {
             metrics: Metrics::default(),
             arrivals: Arc::new(Arrivals::new(limits.arrivals_bytes())),
             bodies: Semaphore::new(BODIES_MAX),
+            encoding: TextRoom::new(limits),
             created: seconds_now(),
             places: Arc::new(Semaphore::new(limits.responses())),
             inbox,
@@ -163,6 +166,13 @@ impl ServerState {
         };
         let asks = prompts.into_iter().zip(lengths).enumerate().map(ask).collect();
         self.send(asks, params, streams, permit)
+    }
+
+    /// Returns the tokens of a text.
+    ///
+    /// Errors: `serve-too-long`; those of the tokenizer.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
+        self.encoding.encode(&self.texts.tokenizer, text)
     }
 
     /// Sends the prompts of an episode's request to the engine; the episode keeps the responses.

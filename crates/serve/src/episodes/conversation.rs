@@ -57,14 +57,14 @@ impl Session {
                 break;
             };
             let mut ids = tokens;
-            ids.extend(state.texts.tokenizer.encode(&after)?);
+            ids.extend(state.encode(&after)?);
             return Ok((ids, Heard { key, messages: plain(said) }));
         }
         let whole = match state.texts.template {
             Some(_) => chat.render(state)?,
             None => joined(&chat.messages),
         };
-        let ids = state.texts.tokenizer.encode(&whole)?;
+        let ids = state.encode(&whole)?;
         Ok((ids, Heard { key, messages: plain(&chat.messages) }))
     }
 

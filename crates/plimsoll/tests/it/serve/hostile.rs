@@ -19,8 +19,7 @@ fn first_event(reader: &mut impl BufRead) {
 fn the_process_stays_within_its_plan_under_a_crowd() {
     let (server, words) =
         Server::start_with_words(&[GOLDEN, "--set", BYTES, "--sequences", "8", "--queue", "24"]);
-    let planned = words.split_once(" MiB planned").and_then(|(before, _)| before.rsplit_once(' '));
-    let planned: f64 = planned.and_then(|(_, mib)| mib.parse().ok()).unwrap_or_else(|| panic!("{words}"));
+    let planned = planned_mib(&words);
     assert!(
         words.contains("8 responses at one time and 24 waiting, 256 tokens each, 128 of them new"),
         "{words}"
@@ -45,13 +44,43 @@ fn the_process_stays_within_its_plan_under_a_crowd() {
     assert!(peak <= planned, "{peak} MiB, planned {planned}");
 }
 
+/// A tokenizer takes two hundred times a text's bytes, so few texts become tokens at one time, and no long one does.
+#[test]
+fn prompts_that_are_too_long_are_refused_within_the_plan() {
+    let extend = r#"model_options.positions="extend""#;
+    let args = ["builtin:nano", "--set", extend, "--prompt-tokens", "2000", "--max-new-tokens", "500"];
+    let (server, words) = Server::start_with_words(&args);
+    let planned = planned_mib(&words);
+    // Tokens of one byte: the text has room, and its tokens have not.
+    let [some, many] = [56_384, 56_385].map(|bytes| json!({ "prompt": "1".repeat(bytes) }));
+    std::thread::scope(|scope| {
+        for _ in 0..16 {
+            scope.spawn(|| {
+                for (body, why) in
+                    [(&some, "56384 tokens"), (&many, "56385 bytes of text, and 56384 is the most")]
+                {
+                    let answer = server.post("/v1/completions", body);
+                    assert!(answer.status == 400 && answer.body.contains(why), "{}", answer.body);
+                    assert_eq!(answer.error().0, "serve-too-long");
+                }
+            });
+        }
+    });
+    let peak = server.peak_mib();
+    assert!(peak <= planned, "{peak} MiB, planned {planned}");
+}
+
+fn planned_mib(words: &str) -> f64 {
+    let planned = words.split_once(" MiB planned").and_then(|(before, _)| before.rsplit_once(' '));
+    planned.and_then(|(_, mib)| mib.parse().ok()).unwrap_or_else(|| panic!("{words}"))
+}
+
 /// Received body bytes are bounded. A body that comes during such a flood is read, or refused by name at once.
 #[test]
 fn large_bodies_that_stop_half_way_are_held_within_the_plan() {
     let (server, words) =
         Server::start_with_words(&[GOLDEN, "--set", BYTES, "--sequences", "2", "--queue", "100"]);
-    let planned = words.split_once(" MiB planned").and_then(|(before, _)| before.rsplit_once(' '));
-    let planned: f64 = planned.and_then(|(_, mib)| mib.parse().ok()).unwrap_or_else(|| panic!("{words}"));
+    let planned = planned_mib(&words);
     let head = format!(
         "POST /v1/completions HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\n\
          Content-Length: 260000\r\n\r\n",
@@ -69,7 +98,7 @@ fn large_bodies_that_stop_half_way_are_held_within_the_plan() {
     let prompt = json!({ "prompt": "a", "max_tokens": 4, "user": "u".repeat(200_000) });
     let begun = std::time::Instant::now();
     let answer = server.post("/v1/completions", &prompt);
-    assert!(answer.status == 200 || answer.error().0 == "serve-body-too-slow", "{}", answer.body);
+    assert!(answer.status == 200 || answer.error().0 == "serve-bodies-full", "{}", answer.body);
     assert!(begun.elapsed().as_secs() < 10, "{:?}", begun.elapsed());
     let peak = server.peak_mib();
     assert!(peak <= planned, "{peak} MiB, planned {planned}");
