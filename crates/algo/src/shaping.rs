@@ -227,14 +227,14 @@ pub fn decoupled(parts: &[&[Option<f32>]], weights: &[f64], group_size: usize, e
             let stats = stats_of(group.iter().filter_map(of));
             for (sample, sum) in group.iter().zip(&mut *sums) {
                 if let Some(reward) = of(sample) {
-                    *sum = Some(sum.unwrap_or(0.0) + weight * (reward - stats.mean) / (stats.std + eps));
+                    *sum = Some(sum.unwrap_or(0.0) + over(weight * (reward - stats.mean), stats.std + eps));
                 }
             }
         }
     }
     let step = stats_of(sums.iter().filter_map(|sum| *sum));
     for (shaped, sum) in shaped.iter_mut().zip(sums) {
-        *shaped = sum.map_or(0.0, |sum| ((sum - step.mean) / (step.std + eps)) as f32);
+        *shaped = sum.map_or(0.0, |sum| over(sum - step.mean, step.std + eps) as f32);
     }
 }
 
@@ -260,9 +260,14 @@ fn shape_one(group: GroupShaping, reward: f64, base: f64, stats: &GroupStats) ->
         GroupShaping::Rloo => (reward - stats.mean) * stats.count as f64 / (stats.count - 1) as f64,
         GroupShaping::MeanBaseline | GroupShaping::LengthWeighted | GroupShaping::Gpg => reward - base,
         GroupShaping::GroupNorm { eps } | GroupShaping::Lead { eps } | GroupShaping::Decoupled { eps } => {
-            (reward - base) / (stats.std + eps)
+            over(reward - base, stats.std + eps)
         }
     }
+}
+
+/// Returns `difference / spread`, and 0 without spread: equal rewards differ by nothing, also where eps is 0.
+fn over(difference: f64, spread: f64) -> f64 {
+    if spread > 0.0 { difference / spread } else { 0.0 }
 }
 
 fn stats_of(rewards: impl Iterator<Item = f64> + Clone) -> GroupStats {
@@ -285,6 +290,15 @@ mod tests {
         let mut out = vec![f32::NAN; rewards.len()];
         let metrics = shape_rewards(&options, rewards, &[], group_size, &mut out).expect("a valid group");
         (out, metrics)
+    }
+
+    #[test]
+    fn equal_rewards_differ_by_nothing_without_eps_too() {
+        let equal = [Some(0.5f32); 4];
+        assert_eq!(shaped(GroupShaping::GroupNorm { eps: 0.0 }, &equal, 2).0, [0.0; 4]);
+        let mut out = [f32::NAN; 4];
+        decoupled(&[&equal[..1]; 4], &[1.0], 2, 0.0, &mut out);
+        assert_eq!(out, [0.0; 4]);
     }
 
     #[test]

@@ -146,7 +146,8 @@ fn required(run: &RunFile, at: &Provenance) -> Result<()> {
 }
 
 fn warmup(train: &Train, at: &Provenance) -> Result<()> {
-    if train.warmup_steps > train.steps {
+    // Passes over the data become steps once it is read.
+    if train.epochs.is_none() && train.warmup_steps > train.steps {
         let message =
             format!("train.warmup_steps = {} is more than train.steps = {}", train.warmup_steps, train.steps);
         return Err(contradiction(at, "train.warmup_steps", &message)
@@ -340,7 +341,7 @@ fn critic(run: &RunFile, at: &Provenance) -> Result<()> {
             .hint("set critic.model = \"actor\""));
     }
     let (steps, warmup) = (run.train.steps, critic.warmup_steps.unwrap_or(0));
-    if warmup > steps {
+    if run.train.epochs.is_none() && warmup > steps {
         let message = format!("critic.warmup_steps = {warmup} is more than train.steps = {steps}");
         return Err(contradiction(at, "critic.warmup_steps", &message)
             .hint(format!("set critic.warmup_steps to at most {steps}")));

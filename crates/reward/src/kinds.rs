@@ -2,17 +2,18 @@
 //!
 //! A new reward is a file with its code, a row of [`KINDS`] and a row of `docs/rewards.md`.
 
-use crate::case::Case;
+use crate::case::{Case, column};
 use crate::countdown::Countdown;
 use crate::exact::{self, grade_exact};
 use crate::format::Format;
 use crate::gsm8k::{self, grade_gsm8k};
 use crate::length::Length;
-use crate::scorer::{OfTexts, Reading, Scorer, Start, Verifier};
+use crate::scorer::{OfTexts, Reading, Scorer, Start, Verifier, column_missing};
 use crate::spec::RewardSpec;
 use crate::{code, command, hash, http, json_schema, judge, math, pattern, python};
 use plimsoll_base::{Bytes, Error, Result};
-use plimsoll_worker::{Limits, Stop, Words};
+use plimsoll_worker::{Columns, Limits, Stop, Words};
+use serde_json::Value;
 use std::time::Duration;
 
 /// A kind of reward.
@@ -224,6 +225,25 @@ pub(crate) fn read(spec: &RewardSpec) -> Result<Kind> {
         None => unknown(&spec.kind),
     })?;
     Ok(Kind { row, reading, needs_answer: (row.needs_answer)(spec) })
+}
+
+/// Returns a check of any row: that it has the answers which these rewards compare with.
+///
+/// Errors: those of reading the kinds; of the check, `data-column-missing`.
+pub fn answers_check(specs: &[RewardSpec]) -> Result<impl Fn(&Columns) -> Result<()>> {
+    let mut needed = Vec::new();
+    for spec in specs {
+        let kind = read(spec)?;
+        if kind.needs_answer {
+            needed.push((kind.label().to_string(), spec.answer_column.clone()));
+        }
+    }
+    Ok(move |columns: &Columns| {
+        match needed.iter().find(|(_, name)| column(columns, name).is_none_or(Value::is_null)) {
+            Some((label, name)) => Err(column_missing(label, name, columns)),
+            None => Ok(()),
+        }
+    })
 }
 
 impl Kind {

@@ -38,7 +38,7 @@ pub use exact::grade_exact;
 pub use grade::{Agreement, Disagreement, GraderAgreement, Grading, RESPONSE};
 pub use gsm8k::grade_gsm8k;
 pub use judge::JudgeSpec;
-pub use kinds::{KINDS, RewardKind, RewardMemory};
+pub use kinds::{KINDS, RewardKind, RewardMemory, answers_check};
 pub use plimsoll_worker::{
     EstimatorInputs, EstimatorSpec, KEEPER, Network, Offered, PythonEstimator, RewardStep, STEPS_MAX,
     Signature, WORDS_BYTES_MAX, Words, become_keeper, keep_with, offered,

@@ -163,7 +163,7 @@ impl Rewards {
     pub fn check_columns(&self, columns: &Map<String, Value>) -> Result<()> {
         for reward in &self.rewards {
             let name = &reward.spec.answer_column;
-            if reward.needs_answer && column(columns, name).is_none() {
+            if reward.needs_answer && column(columns, name).is_none_or(Value::is_null) {
                 return Err(column_missing(&reward.name, name, columns));
             }
             reward.graders[0].check(columns)?;

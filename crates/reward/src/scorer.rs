@@ -181,7 +181,8 @@ pub(crate) fn bad_answer(name: &str, why: &str) -> Error {
 
 pub(crate) fn column_missing(name: &str, column: &str, columns: &Columns) -> Error {
     let there: Vec<&str> = columns.keys().map(String::as_str).collect();
-    let message = format!("reward `{name}` needs the column `{column}`, which the data does not have");
+    let lacks = if columns.contains_key(column) { "is null here" } else { "the data does not have" };
+    let message = format!("reward `{name}` needs the column `{column}`, which {lacks}");
     Error::usage("data-column-missing", message)
         .fact(format!("columns there: {}", if there.is_empty() { "none".into() } else { there.join(", ") }))
         .hint("name the column of the answer with `answer_column` in the [[reward]] table, or add it to the data")

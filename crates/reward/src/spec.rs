@@ -91,6 +91,12 @@ impl RewardSpec {
         }
     }
 
+    /// Returns the files that its scores depend on: a function's, a schema, a judge's prompt.
+    pub fn files(&self) -> impl Iterator<Item = &str> {
+        let code = self.kind.strip_prefix("python:").and_then(|place| Some(place.rsplit_once(':')?.0));
+        code.into_iter().chain(self.schema.as_deref()).chain(self.judge.prompt.as_deref())
+    }
+
     /// Returns a reward of `kind` with default options.
     pub fn of_kind(kind: impl Into<String>) -> RewardSpec {
         RewardSpec { kind: kind.into(), ..RewardSpec::default() }

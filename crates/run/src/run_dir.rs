@@ -107,7 +107,7 @@ impl RunDir {
                     if !was_locked {
                         let _ = fs::remove_file(path.join(LOCK));
                     }
-                    Err(not_empty(path, &name))
+                    Err(not_a_run(path, &name))
                 }
             };
         }
@@ -395,9 +395,13 @@ fn is_gone(pid: &str) -> bool {
 }
 
 fn locked(path: &Path, pid: &str) -> Error {
-    let pid = if pid.is_empty() { "unknown" } else { pid };
-    Error::new("run-dir-locked", format!("{} is held by a live run, pid {pid}", path.display()))
-        .hint(format!("wait for it or stop it: kill {pid}"))
+    // One that has just begun has not written its number yet.
+    let (holder, stop) = match pid {
+        "" => (String::new(), String::new()),
+        pid => (format!(", pid {pid}"), format!(" or stop it: kill {pid}")),
+    };
+    Error::new("run-dir-locked", format!("{} is held by a live run{holder}", path.display()))
+        .hint(format!("wait for it{stop}"))
         .hint(format!("choose another directory: --set run.dir={}", next_free(path).display()))
 }
 
@@ -421,6 +425,19 @@ fn foreign_entry(path: &Path, was_locked: bool) -> Result<Option<String>> {
         (entry.file_name().to_string_lossy().into_owned(), bytes)
     });
     Ok(found.filter(|(name, bytes)| !is_ours(name, *bytes)).map(|(name, _)| name).min())
+}
+
+/// Returns the error for a directory without `run.toml` or `plan.json`, from which no run can go on.
+fn not_a_run(path: &Path, name: &str) -> Error {
+    let missing = ["run.toml", "plan.json"].into_iter().find(|name| !path.join(name).exists());
+    if path.join(CHECKPOINTS).exists() {
+        let missing = missing.unwrap_or("run.toml");
+        let message = format!("{} holds checkpoints, and {missing} is missing", path.display());
+        return Error::new("run-dir-damaged", message)
+            .hint("restore the file, or start from the weights in another directory: model = \"RUN_DIR/checkpoints/latest\"");
+    }
+    let other = format!("choose another directory: --set run.dir={}", next_free(path).display());
+    Error::usage("run-dir-not-empty", format!("{} holds {name}, and no run", path.display())).hint(other)
 }
 
 fn not_empty(path: &Path, name: &str) -> Error {

@@ -24,7 +24,7 @@ pub struct EvalReport {
     pub seconds: f64,
     pub pairs: Option<PairScore>,
     /// Share of responses that succeeded, per prompt.
-    pub pass_rates: Vec<f32>,
+    pub pass_rates: Vec<f64>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]

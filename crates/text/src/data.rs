@@ -210,7 +210,7 @@ impl Place<'_> {
 fn missing(path: &Path, err: &std::io::Error) -> Error {
     Error::io("data-missing", path, err)
         .near(path)
-        .hint("check data.prompts in the run file; paths are relative to where you are")
+        .hint("check data.prompts and data.eval in the run file; paths are relative to where you are")
 }
 
 /// Opens a data file. Returns true for Parquet.
@@ -366,7 +366,7 @@ pub(crate) fn prompt_of(value: Value, column: &str, place: Place) -> Result<Prom
                 .map(Prompt::Messages)
                 .map_err(|e| bad_prompt(place, column, &format!("a message is wrong: {e}")))
         }
-        _ => Err(bad_prompt(place, column, "a string or expected a list of messages")),
+        _ => Err(bad_prompt(place, column, "it is neither a text nor a list of messages")),
     }
 }
 

@@ -159,7 +159,7 @@ pub fn add_group(report: &mut EvalReport, group: &[Scored]) {
     }
     let succeeds = |s: &&Scored| s.parts.first().copied().flatten().is_some_and(|score| score >= SUCCESS);
     let (n, successes) = (group.len() as u32, group.iter().filter(succeeds).count() as u32);
-    report.pass_rates.push((f64::from(successes) / f64::from(n.max(1))) as f32);
+    report.pass_rates.push(f64::from(successes) / f64::from(n.max(1)));
     for k in powers_up_to(n) {
         *report.pass_at_k.entry(k).or_default() += pass_at_k(n, successes, k);
     }

@@ -40,7 +40,7 @@ fn rows(part: &Path, data: &Data, sets: &[EvalSet], reports: &[EvalReport]) -> s
     out.into_inner().map_err(|err| err.into_error())?.sync_all()
 }
 
-fn row(item: &Item, rate: f32, data: &Data) -> Value {
+fn row(item: &Item, rate: f64, data: &Data) -> Value {
     let prompt = item.messages.clone().unwrap_or_else(|| json!(item.text));
     let mut row = serde_json::Map::from_iter([(data.prompt_column.clone(), prompt)]);
     row.extend(item.columns.clone());

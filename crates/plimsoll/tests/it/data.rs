@@ -286,3 +286,40 @@ fn verls_columns_need_no_settings_in_any_verb() {
         &["error[data-bad-parquet]", "verl.parquet: it does not end as a Parquet file does"],
     );
 }
+
+#[test]
+fn a_late_row_without_an_answer_is_refused_before_the_first_step() {
+    let folder = folder();
+    let mut rows: String =
+        (0..40).map(|i| format!("{{\"prompt\": \"{i}+1=\", \"ground_truth\": \"{}\"}}\n", i + 1)).collect();
+    for (row, why) in [
+        ("{\"prompt\": \"7+7=\"}\n", "needs the column `ground_truth`, which the data does not have"),
+        ("{\"prompt\": \"7+7=\", \"ground_truth\": null}\n", "which is null here"),
+    ] {
+        let whole = rows.len();
+        rows.push_str(row);
+        folder.write("late.jsonl", &rows);
+        let sets = [
+            &format!("data.prompts={}", folder.text_path("late.jsonl"))[..],
+            "data.eval=none",
+            "eval.metric=reward",
+        ];
+        let words = ["error[data-column-missing]", why, "the prompt of the row: \"7+7=\"", "the data: "];
+        folder.train_refused("late", &sets, 2, &words);
+        rows.truncate(whole);
+    }
+}
+
+#[test]
+fn pass_rates_have_all_their_digits() {
+    let folder = folder();
+    let (rows, fifths) = (folder.text_path("rows.jsonl"), folder.text_path("fifths.jsonl"));
+    let eval =
+        ["eval", "--model", "builtin:nano", "--data", &rows, "--samples", "5", "--max-new-tokens", "4"];
+    crate::run::json(&[&eval[..], &["--pass-rates", &fifths, "--json"]].concat());
+    let found = folder.read_lines("fifths.jsonl");
+    let digits: Vec<String> = found.iter().map(|row| row["pass_rate"].to_string()).collect();
+    let are_fifths =
+        digits.iter().all(|rate| ["0.0", "0.2", "0.4", "0.6", "0.8", "1.0"].contains(&rate.as_str()));
+    assert!(are_fifths, "{digits:?}");
+}

@@ -1,7 +1,7 @@
 //! `train.epochs`: passes over the data instead of steps.
 
 use crate::common::{check_refused, text};
-use crate::run::{Run, SMALL, check_done};
+use crate::run::{Run, SMALL, check_done, check_train_fails};
 
 /// Ten rows, two a step.
 fn folder(lines: &str) -> Run {
@@ -24,6 +24,12 @@ fn passes_over_the_data_are_steps() {
     assert_eq!(folder.plan(&["train.epochs=2.5"])["steps"], 13, "begun steps count");
     let filtered = ["data.pass_rate_column=rate", "data.pass_rate_min=0.6"];
     assert_eq!(folder.plan(&filtered)["steps"], 2, "four rows are left");
+    assert_eq!(folder.plan(&["train.warmup_steps=5"])["steps"], 5);
+    let long = folder.output("out", &["train.warmup_steps=6"]);
+    check_train_fails(
+        &long,
+        &["train.warmup_steps = 6 is more than the 5 steps that train.epochs = 1 makes"],
+    );
     let said = check_done(&folder.output("out", &[]));
     assert!(said.contains("train.epochs = 1: 10 rows, 2 a step, so 5 steps"), "{said}");
     assert_eq!(folder.metrics("out").len(), 5);

@@ -328,6 +328,40 @@ fn data_that_changed_is_refused_and_replan_takes_it() {
 }
 
 #[test]
+fn a_schema_that_changed_is_refused_as_data_is() {
+    let folder = Run::new(RUN);
+    folder.write("s.json", r#"{"type": "integer"}"#);
+    let schema = format!(r#"reward=[{{kind = "json-schema", schema = "{}"}}]"#, folder.text_path("s.json"));
+    folder.train("out", &[&schema, "train.steps=1"]);
+    folder.write("s.json", r#"{"type": "string"}"#);
+    folder.train_refused(
+        "out",
+        &[&schema, "--resume"],
+        1,
+        &["error[resume-differs]: ", "s.json has other contents"],
+    );
+}
+
+#[test]
+fn a_run_without_its_file_is_damaged_and_a_strangers_folder_is_no_run() {
+    let folder = Run::new(RUN);
+    folder.train("out", &["train.steps=1"]);
+    std::fs::remove_file(folder.path("out/plan.json")).expect("it is there");
+    let words =
+        ["error[run-dir-damaged]: ", "holds checkpoints, and plan.json is missing", "hint: restore the file"];
+    folder.train_refused("out", &["--resume"], 1, &words);
+    std::fs::create_dir(folder.path("other")).expect("a folder");
+    folder.write("other/notes.txt", "mine");
+    folder.train_fails(
+        "other",
+        &["--resume"],
+        2,
+        &["error[run-dir-not-empty]: ", "holds notes.txt, and no run"],
+    );
+    assert_eq!(folder.read("other/notes.txt"), b"mine");
+}
+
+#[test]
 fn a_model_that_went_away_is_not_missed_but_for_a_reference() {
     let folder = Run::new(RUN);
     let path = model(&folder, "m");

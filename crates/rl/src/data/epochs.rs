@@ -2,7 +2,7 @@
 
 use super::dataset::{is_wanted, pass_rate};
 use super::hub;
-use plimsoll_base::Result;
+use plimsoll_base::{Error, Result};
 use plimsoll_config::{LearnsFrom, RunFile, RunSpec};
 use plimsoll_text::{each_prompt, each_row_of};
 use std::path::Path;
@@ -10,7 +10,7 @@ use std::path::Path;
 /// Turns `train.epochs` into `train.steps`, and returns words about it; nothing without that key. Rows that a pass rate
 /// leaves out do not count. Those that are too long do: they are known only with the model's tokenizer.
 ///
-/// Errors: those of reading the data.
+/// Errors: those of reading the data; `contradictory-keys` for a warm-up that is longer.
 pub fn resolve(run: &mut RunFile) -> Result<Option<String>> {
     let Some(epochs) = run.train.epochs else { return Ok(None) };
     let spec = hub::localised(&RunSpec::new(run), true)?;
@@ -30,6 +30,18 @@ pub fn resolve(run: &mut RunFile) -> Result<Option<String>> {
     let a_step = run.rollout.prompts_per_step.max(1);
     // The product is exact for any file that can be read: below 2^53.
     let steps = (epochs * rows as f64 / f64::from(a_step)).ceil().clamp(1.0, f64::from(u32::MAX));
+    for (key, warmup) in [
+        ("train.warmup_steps", run.train.warmup_steps),
+        ("critic.warmup_steps", run.critic.as_ref().and_then(|critic| critic.warmup_steps).unwrap_or(0)),
+    ] {
+        if f64::from(warmup) > steps {
+            let message =
+                format!("{key} = {warmup} is more than the {steps} steps that train.epochs = {epochs} makes");
+            return Err(Error::usage("contradictory-keys", message)
+                .fact(format!("{rows} rows, {a_step} a step"))
+                .hint(format!("set {key} to at most {steps}")));
+        }
+    }
     run.train.steps = steps as u32;
     run.train.epochs = None;
     Ok(Some(format!("train.epochs = {epochs}: {rows} rows, {a_step} a step, so {steps} steps")))

@@ -10,7 +10,7 @@ use crate::data::pairs;
 use crate::data::{hub, labels};
 use crate::episodes;
 use crate::methods::aligned;
-use plimsoll_base::{Bytes, Error, Result, nearest_path};
+use plimsoll_base::{Bytes, Error, Result, nearest_path, shown};
 use plimsoll_config::{DataSets, Environment, LearnsFrom, LoraSpec, ModelOptions, RunSpec};
 use plimsoll_devices::Card;
 use plimsoll_files::OpenModel;
@@ -127,6 +127,7 @@ impl Session {
                 .chain(held_out)
                 .try_for_each(|(name, items)| pairs::check_length(run, name, items))?;
         }
+        check_answers(run, &data, &eval)?;
         let longest_eval = eval.iter().flat_map(|set| &set.items).map(|i| i.ids.len()).max().unwrap_or(0);
         // Sets are evaluated one after another.
         let largest_eval = eval.iter().map(|set| set.items.len()).max().unwrap_or(0);
@@ -154,6 +155,23 @@ impl Session {
         let held_out = self.eval.iter().filter_map(|set| Some(set.items.first()?.columns.clone()));
         Ok(training.chain(held_out).collect())
     }
+}
+
+/// Requires that each row has the answers that rewards compare with, those of late steps too.
+///
+/// Errors: `data-column-missing`.
+fn check_answers(run: &RunSpec, data: &Dataset, eval: &[EvalSet]) -> Result<()> {
+    let check = plimsoll_reward::answers_check(&run.rewards)?;
+    // What is trained without sampling has no rewards.
+    let training = data.items().filter(|_| run.objective.is_some());
+    let held_out = eval.iter().map(|set| (set.name.as_str(), set.items.as_slice()));
+    for (name, items) in training.chain(held_out) {
+        for item in items {
+            let of_row = |error: Error| error.fact(format!("the prompt of the row: {:?}", shown(&item.text)));
+            check(&item.columns).map_err(|error| of_row(error).fact(format!("the data: {name}")))?;
+        }
+    }
+    Ok(())
 }
 
 /// Requires that no row is under way twice.

@@ -180,7 +180,8 @@ fn checkpoints(path: &Path) -> Result<(Vec<PathBuf>, Option<PathBuf>)> {
     };
     if path.join(super::MANIFEST).exists() {
         let folder = path.canonicalize().map_err(|_| missing())?;
-        return Ok((vec![folder.clone()], Some(folder)));
+        let latest = folder.parent().and_then(|of| of.join("latest").canonicalize().ok());
+        return Ok((vec![folder], latest));
     }
     let in_run = Store::of_run(path);
     let store = if in_run.steps().is_empty() {

@@ -225,7 +225,9 @@ impl Fingerprint {
         let mut inputs = text_side(run, model)?;
         let environment =
             run.environment.iter().flat_map(|section| section.files().chain(section.row_files()));
-        for name in run.data.files().chain(environment) {
+        let rewards = run.rewards.iter().flat_map(|reward| reward.files());
+        let estimator = run.estimator.iter().filter_map(|estimator| estimator.file.to_str());
+        for name in run.data.files().chain(environment).chain(rewards).chain(estimator) {
             let record =
                 record_of(Path::new(name)).map_err(|err| Error::io("data-missing", name.as_ref(), &err))?;
             inputs.insert(name.to_string(), record.sha256);
