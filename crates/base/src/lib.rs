@@ -30,7 +30,7 @@ pub use exact_sum::ExactSum;
 pub use near::nearest_path;
 pub use phase::{Phase, PhaseSet};
 pub use secret::{CommandWords, WITHHELD, is_name_of_secret, without_secrets};
-pub use shown::{shown, shown_number, shown_within};
+pub use shown::{shown, shown_number, shown_places, shown_within};
 pub use small_file::{read_small, read_small_text};
 pub use visible::{is_hidden, visible, visible_json};
 

@@ -26,6 +26,12 @@ pub fn shown_number(value: f64) -> String {
     if is_long { format!("{value:e}") } else { value.to_string() }
 }
 
+/// Returns a number with a fixed number of decimal places, in scientific notation from 10^15 on.
+pub fn shown_places(value: f64, places: usize) -> String {
+    let is_long = value.is_finite() && value.abs() >= 1e15;
+    if is_long { format!("{value:.places$e}") } else { format!("{value:.places$}") }
+}
+
 /// Cuts the middle out of a line that is too long: its subject is at the start, the reason often at the end.
 pub(crate) fn cut_line(line: String) -> String {
     let count = line.chars().count();
@@ -51,6 +57,9 @@ mod tests {
             [(0.0, "0"), (1e-6, "0.000001"), (1.7e308, "1.7e308"), (-2.5e20, "-2.5e20"), (4096.0, "4096")]
         {
             assert_eq!(shown_number(value), text);
+        }
+        for (value, text) in [(0.5, "0.500"), (-1e14, "-100000000000000.000"), (3.4e38, "3.400e38")] {
+            assert_eq!(shown_places(value, 3), text);
         }
     }
 

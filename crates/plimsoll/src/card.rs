@@ -1,7 +1,7 @@
 //! The model card of a checkpoint, as Markdown: its base model, data, training and results.
 
 use crate::sparkline::sparkline;
-use plimsoll_base::{Bytes, without_secrets};
+use plimsoll_base::{Bytes, shown_places, without_secrets};
 use plimsoll_run::checkpoint::Published;
 use plimsoll_run::report::{Curves, Points};
 use serde_json::Value;
@@ -93,12 +93,14 @@ fn reward_curve(points: &[(u32, f64)], with_curves: bool) -> String {
         let values: Vec<f64> = points.iter().map(|(_, reward)| *reward).collect();
         let curve = sparkline(&values, CURVE_CHARS);
         text += &format!(
-            "\n## Reward\n\n`{curve}` {first:.3} first, {last:.3} last\n\n| step | reward |\n|---|---|\n"
+            "\n## Reward\n\n`{curve}` {} first, {} last\n\n| step | reward |\n|---|---|\n",
+            shown_places(*first, 3),
+            shown_places(*last, 3)
         );
         let stride = (points.len() - 1).div_ceil(ROWS_MAX - 1).max(1);
         let end = points.len() - 1;
         let shown = points.iter().enumerate().filter(|(at, _)| at % stride == 0 || *at == end);
-        shown.for_each(|(_, (step, reward))| text += &format!("| {step} | {reward:.3} |\n"));
+        shown.for_each(|(_, (step, reward))| text += &format!("| {step} | {} |\n", shown_places(*reward, 3)));
     }
     if with_curves {
         text += "\n![The curves of the run](curves.svg)\n";

@@ -3,7 +3,7 @@
 
 use crate::chart::chart;
 use crate::rank_rows;
-use plimsoll_base::Result;
+use plimsoll_base::{Result, shown_places};
 use plimsoll_run::report::{Pair, Points, Report, Shown};
 use plimsoll_run::scores::pass_words;
 use serde_json::Value;
@@ -77,7 +77,7 @@ fn table(report: &Report, summary: &Value) -> String {
         summary["best"]["metric"].as_str(),
         summary["best"]["value"].as_f64(),
     ) {
-        text += &format!("best checkpoint: step {step}, {metric} {value:.3}\n");
+        text += &format!("best checkpoint: step {step}, {metric} {}\n", shown_places(value, 3));
     }
     text
 }
@@ -86,7 +86,8 @@ fn table(report: &Report, summary: &Value) -> String {
 fn pair_lines(pair: &Pair, columns: usize) -> String {
     let width = (columns - 3) / 2;
     let column = |one: &Shown| {
-        let reward = one.reward.map_or(String::new(), |reward| format!(", reward {reward:.3}"));
+        let reward =
+            one.reward.map_or(String::new(), |reward| format!(", reward {}", shown_places(reward, 3)));
         let mut lines = vec![format!("after step {}{reward}", one.step)];
         lines.extend(wrapped(&one.prompt, width).into_iter().take(SAMPLE_LINES));
         lines.push("-".repeat(width));

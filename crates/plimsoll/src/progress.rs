@@ -3,7 +3,7 @@
 use crate::rank_rows::{self, slowest_of};
 use crate::terminal::{self, LiveLine};
 use crate::{output, sparkline::sparkline};
-use plimsoll_base::Bytes;
+use plimsoll_base::{Bytes, shown_places};
 use plimsoll_run::events::{EvalResult, Event, Observer, Started, StepResult};
 use plimsoll_run::scores::pass_words;
 use plimsoll_run::scores::{EvalReport, PairScore};
@@ -50,13 +50,13 @@ impl Progress {
             let (Some((_, before)), Some((_, after))) = (evals.first(), evals.last()) else { continue };
             let scores: Vec<f64> = evals.iter().map(|(_, score)| *score).collect();
             let name = if self.evals.len() > 1 { format!("  {name}") } else { String::new() };
-            text += &format!("held-out  {before:.3} before, {after:.3} after   {}{name}\n", curve(&scores));
+            let (before, after) = (shown_places(*before, 3), shown_places(*after, 3));
+            text += &format!("held-out  {before} before, {after} after   {}{name}\n", curve(&scores));
         }
-        if let (Some(first), Some(last)) = (self.rewards.first(), self.rewards.last()) {
-            text += &format!("reward    {first:.3} first,  {last:.3} last    {}\n", curve(&self.rewards));
-        }
-        if let (Some(first), Some(last)) = (self.losses.first(), self.losses.last()) {
-            text += &format!("loss      {first:.3} first,  {last:.3} last    {}\n", curve(&self.losses));
+        for (name, values) in [("reward", &self.rewards), ("loss", &self.losses)] {
+            let (Some(first), Some(last)) = (values.first(), values.last()) else { continue };
+            let (first, last) = (shown_places(*first, 3), shown_places(*last, 3));
+            text += &format!("{name:<9} {first} first,  {last} last    {}\n", curve(values));
         }
         text += &self.ranks;
         if !self.dir.is_empty() {
@@ -197,7 +197,7 @@ fn eval_line(eval: &EvalResult) -> String {
         0 | 1 => String::new(),
         _ => format!(", {}", pass_words(pass_at_k, 3)),
     };
-    let score = score.map_or("no score".into(), |score| format!("{score:.3}"));
+    let score = score.map_or("no score".into(), |score| shown_places(score, 3));
     format!("eval at step {step}: {score} on {num_samples} of {set}{pass}{faults}, {seconds:.1} s{of_pairs}")
 }
 
@@ -226,7 +226,7 @@ fn numbers(step: &StepResult, names: [&str; 6], per: &str) -> Vec<String> {
         (step.tokens_per_second_update, 0, per),
     ];
     let one = |(name, (value, digits, unit)): (&str, (Option<f64>, usize, &str))| {
-        Some(format!("{name} {:.digits$}{unit}", value?))
+        Some(format!("{name} {}{unit}", shown_places(value?, digits)))
     };
     names.into_iter().zip(values).filter_map(one).collect()
 }

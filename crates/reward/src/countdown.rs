@@ -84,13 +84,11 @@ fn grade_countdown(response: &str, puzzle: &Puzzle) -> Result<(), String> {
     }
     // `1 + 2 = 3` states the value too; the left side counts.
     let left = answer.split('=').next().unwrap_or_default();
-    let mut parser =
-        Parser { chars: left.chars().filter(|c| !c.is_whitespace()).collect(), at: 0, used: Vec::new() };
-    let value =
-        parser.sum(0).ok_or_else(|| format!("`{left}` is no expression of whole numbers and + - * / ( )"))?;
-    if parser.at < parser.chars.len() {
-        return Err(format!("`{left}` is no expression of whole numbers and + - * / ( )"));
-    }
+    let mut parser = Parser { chars: left.trim_end().chars().collect(), at: 0, used: Vec::new() };
+    let value = parser
+        .sum(0)
+        .filter(|_| parser.at == parser.chars.len())
+        .ok_or_else(|| format!("`{left}` is no expression of whole numbers and + - * / ( )"))?;
     let (mut used, mut given) = (parser.used, puzzle.numbers.clone());
     used.sort_unstable();
     given.sort_unstable();
@@ -152,7 +150,15 @@ struct Parser {
 }
 
 impl Parser {
+    /// Passes white space, which may be anywhere but within a number.
+    fn skip_space(&mut self) {
+        while self.chars.get(self.at).is_some_and(|c| c.is_whitespace()) {
+            self.at += 1;
+        }
+    }
+
     fn take(&mut self, wanted: &[char]) -> Option<char> {
+        self.skip_space();
         let c = *self.chars.get(self.at)?;
         wanted.contains(&c).then(|| self.at += 1)?;
         Some(c)
@@ -180,6 +186,7 @@ impl Parser {
             let value = if depth < DEPTH_MAX { self.sum(depth + 1)? } else { return None };
             return self.take(&[')']).map(|_| value);
         }
+        self.skip_space();
         let start = self.at;
         while self.chars.get(self.at).is_some_and(char::is_ascii_digit) {
             self.at += 1;
@@ -205,6 +212,9 @@ mod tests {
         for (answer, expect) in [
             ("44 + 19 + 35", "right"),
             ("(44+35)+19 = 98", "right"),
+            (" ( 44\n+ 35 )+19 ", "right"),
+            ("4 4+19+35", "no expression"),
+            ("44+19+3 5", "no expression"),
             ("44 + 19 + 35 = 97", "right"), // What it says of its own value does not count; what it is does.
             ("44+54", "uses [44, 54]"),
             ("44+19+35+0", "uses"),

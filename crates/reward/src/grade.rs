@@ -1,7 +1,9 @@
 //! `grade`: runs a verifier on given responses; a row in, a score out.
 
 use crate::case::{ANSWER, Case, Prompt, column, text_of};
+use crate::grader::require_finite;
 use crate::kinds;
+use crate::rewards::BATCH_SAMPLES;
 use crate::scorer::Scorer;
 use crate::spec::RewardSpec;
 use plimsoll_base::{Error, Result};
@@ -32,6 +34,8 @@ pub struct GraderAgreement {
     pub cases: usize,
     /// Lines that had `correct` and were not `disputed`.
     pub labelled: usize,
+    /// Labelled lines to which it gave no score: they agree with no label.
+    pub unscored: usize,
     /// Labelled lines on which verifier and label agree.
     pub agreed: usize,
     /// Wrong answers that it accepted.
@@ -67,7 +71,28 @@ const ANSWER_NAMES: [&str; 6] = ["answer", "solution", "reference_answer", "labe
 /// Most columns to list in an error.
 const COLUMNS_LISTED: usize = 20;
 
-/// Grades rows one by one.
+/// Most rows of one prompt in a call.
+const GROUP_ROWS_MAX: usize = 1024;
+
+/// A started scorer.
+struct Started {
+    kind: String,
+    scorer: Box<dyn Scorer>,
+    needs_answer: bool,
+    /// A call has one row: its score depends on no other.
+    is_single: bool,
+}
+
+/// A row that waits for the others of its call.
+struct Waiting {
+    line: usize,
+    case: Arc<Case>,
+    /// The value of `correct`, and true if it is disputed.
+    label: Option<(bool, bool)>,
+    id: Option<Value>,
+}
+
+/// Grades rows in order, in calls as those of a run: rows of one prompt that follow each other are in one call.
 ///
 /// A row has a response and an answer, and may have `grader` (default: the kind given to `new`), `correct`, `disputed`
 /// and `id`. Every column goes to the reward; a score of at least 0.5 accepts the answer.
@@ -75,55 +100,78 @@ pub struct Grading {
     spec: RewardSpec,
     response_column: String,
     /// The scorers, each started at its first use.
-    graders: Vec<(String, Box<dyn Scorer>, bool)>,
+    graders: Vec<Started>,
+    /// The scorer of the rows that wait.
+    at: usize,
+    waiting: Vec<Waiting>,
     agreement: Agreement,
 }
+
+/// Takes a row's reply, `{"id", "score"}`.
+type Say<'s> = &'s mut dyn FnMut(Value) -> Result<()>;
 
 impl Grading {
     /// Starts the scorer of `spec`; `response_column` has the responses, `spec.answer_column` the answers.
     ///
     /// Errors: `unknown-reward`; the reward's.
     pub fn new(spec: RewardSpec, response_column: &str) -> Result<Grading> {
-        let (graders, agreement) = (Vec::new(), Agreement::default());
         let kind = spec.kind.clone();
-        let mut grading = Grading { spec, response_column: response_column.into(), graders, agreement };
+        let mut grading = Grading {
+            spec,
+            response_column: response_column.into(),
+            graders: Vec::new(),
+            at: 0,
+            waiting: Vec::new(),
+            agreement: Agreement::default(),
+        };
         grading.grader(&kind)?;
         Ok(grading)
     }
 
-    /// Grades a row; `line` is its number. Returns `{"id", "score"}`.
+    /// Takes a row, and grades those before it if it begins another call; `line` is its number.
     ///
-    /// Errors: `data-column-missing`, `unknown-reward`; the reward's.
-    pub fn grade(&mut self, line: usize, row: Map<String, Value>) -> Result<Value> {
-        let mut reply = Map::new();
-        reply.extend(row.get("id").map(|id| ("id".to_string(), id.clone())));
-        let score = self.score(line, row)?;
-        reply.insert("score".into(), score.map_or(Value::Null, Value::from));
-        Ok(Value::Object(reply))
+    /// Errors: `data-column-missing`, `unknown-reward`, `reward-not-finite`; the reward's and those of `say`.
+    pub fn grade(&mut self, line: usize, row: Map<String, Value>, say: Say) -> Result<()> {
+        let read = self.read(line, row);
+        let Ok((at, row)) = read else { return self.flush(say).and(read.map(drop)) };
+        let same = self.waiting.last().is_some_and(|last| of_one_prompt(&last.case, &row.case));
+        let most = if same { GROUP_ROWS_MAX } else { BATCH_SAMPLES };
+        if at != self.at || self.waiting.len() >= most {
+            self.flush(say)?;
+        }
+        self.at = at;
+        self.waiting.push(row);
+        if self.graders[at].is_single { self.flush(say) } else { Ok(()) }
     }
 
-    /// Returns how often the rewards agreed with `correct`.
-    pub fn finish(self) -> Agreement {
-        self.agreement
+    /// Grades the rows that wait, and returns how often the rewards agreed with `correct`.
+    ///
+    /// Errors: as `grade`.
+    pub fn finish(mut self, say: Say) -> Result<Agreement> {
+        self.flush(say)?;
+        Ok(self.agreement)
     }
 
     /// Returns the index of a kind's scorer.
     fn grader(&mut self, kind: &str) -> Result<usize> {
-        if let Some(at) = self.graders.iter().position(|(known, ..)| known == kind) {
+        if let Some(at) = self.graders.iter().position(|known| known.kind == kind) {
             return Ok(at);
+        }
+        if let Some(error) = not_for_rows(kind) {
+            return Err(error);
         }
         let spec = RewardSpec { kind: kind.into(), ..self.spec.clone() };
         let read = kinds::read(&spec)?;
-        let needs_answer = read.needs_answer;
+        let (needs_answer, is_single) = (read.needs_answer, read.is_per_response(&spec));
         let scorer = read.start(kind, &spec, &Stop::default(), Some(Words::to_stderr()))?;
-        self.graders.push((kind.to_string(), scorer, needs_answer));
+        self.graders.push(Started { kind: kind.to_string(), scorer, needs_answer, is_single });
         Ok(self.graders.len() - 1)
     }
 
-    fn score(&mut self, line: usize, row: Map<String, Value>) -> Result<Option<f64>> {
+    /// Reads a row, with the index of its scorer.
+    fn read(&mut self, line: usize, row: Map<String, Value>) -> Result<(usize, Waiting)> {
         let kind = row.get("grader").and_then(Value::as_str).unwrap_or(&self.spec.kind).to_string();
         let at = self.grader(&kind)?;
-        let (_, scorer, needs_answer) = &mut self.graders[at];
         let answer = self.spec.answer_column.as_str();
         let Some(response) = row.get(&self.response_column) else {
             return Err(no_column(
@@ -134,12 +182,13 @@ impl Grading {
                 &RESPONSE_NAMES,
             ));
         };
-        if *needs_answer && column(&row, answer).is_none() {
+        if self.graders[at].needs_answer && column(&row, answer).is_none() {
             return Err(no_column(line, &row, (answer, ANSWER), "--answer-column", &ANSWER_NAMES));
         }
-        let (label, id) = (row.get("correct").and_then(Value::as_bool), row.get("id").map(text_of));
         let is_disputed =
             row.get("disputed").is_some_and(|value| !value.is_null() && *value != Value::Bool(false));
+        let label = row.get("correct").and_then(Value::as_bool).map(|correct| (correct, is_disputed));
+        let id = row.get("id").cloned();
         let response = last_message(response);
         let messages = row.get("prompt").filter(|prompt| prompt.is_array()).cloned();
         let rendered = row.get("prompt").map(text_of).unwrap_or_default();
@@ -153,16 +202,62 @@ impl Grading {
             max_new_tokens: 0,
             ended: true,
         });
-        let score = scorer.score(std::slice::from_ref(&case), [0, 0])?.scores[0];
-        let right = score.is_some_and(|score| score >= 0.5);
-        let why = label.filter(|correct| !is_disputed && *correct != right).map(|_| scorer.why(&case));
-        self.agreement.count(&kind, label.map(|correct| (correct, is_disputed)), right);
-        if let (Some(why), Some(correct), true) =
-            (why, label, self.agreement.disagreements.len() < DISAGREEMENTS_MAX)
-        {
-            self.agreement.disagreements.push(Disagreement { line, id, grader: kind, correct, why });
+        Ok((at, Waiting { line, case, label, id }))
+    }
+
+    /// Grades the rows that wait, in one call.
+    fn flush(&mut self, say: Say) -> Result<()> {
+        let rows = std::mem::take(&mut self.waiting);
+        let (Some(first), Some(last)) = (rows.first(), rows.last()) else { return Ok(()) };
+        let lines = match rows.len() {
+            1 => format!("it is row {}", first.line),
+            _ => format!("it has rows {} to {}", first.line, last.line),
+        };
+        let Started { kind, scorer, .. } = &mut self.graders[self.at];
+        let cases: Vec<Arc<Case>> = rows.iter().map(|row| row.case.clone()).collect();
+        let scores = scorer.score(&cases, [0, 0]).map_err(|error| error.fact(lines))?;
+        require_finite(kind, 1.0, &cases, &scores, &|sample| format!("row {}", rows[sample].line))?;
+        for (row, score) in rows.into_iter().zip(scores.scores) {
+            let mut reply = Map::new();
+            reply.extend(row.id.as_ref().map(|id| ("id".to_string(), id.clone())));
+            reply.insert("score".into(), score.map_or(Value::Null, Value::from));
+            self.agreement.count(kind, row.label, score.map(is_right));
+            if let (Some((correct, false)), Some(score)) = (row.label, score)
+                && correct != is_right(score)
+                && self.agreement.disagreements.len() < DISAGREEMENTS_MAX
+            {
+                let (why, id) = (scorer.why(&row.case), row.id.as_ref().map(text_of));
+                let differs = Disagreement { line: row.line, id, grader: kind.clone(), correct, why };
+                self.agreement.disagreements.push(differs);
+            }
+            say(Value::Object(reply))?;
         }
-        Ok(score)
+        Ok(())
+    }
+}
+
+fn is_right(score: f64) -> bool {
+    score >= 0.5
+}
+
+/// True for rows that both have a prompt, which is the same.
+fn of_one_prompt(a: &Case, b: &Case) -> bool {
+    let (a, b) = (a.prompt.columns.get("prompt"), b.prompt.columns.get("prompt"));
+    a.is_some() && a == b
+}
+
+/// Refuses kinds that read what rows of text do not have.
+fn not_for_rows(kind: &str) -> Option<Error> {
+    match kind {
+        "length" => Some(
+            Error::usage("bad-usage", "`length` counts tokens, of which rows of text have none")
+                .hint("`plimsoll eval` and `plimsoll train` grade with it what a model samples"),
+        ),
+        "model" => Some(
+            Error::usage("bad-usage", "`model` is a reward model, which `plimsoll grade` does not run")
+                .hint("score with one: plimsoll eval --reward-model DIR"),
+        ),
+        _ => None,
     }
 }
 
@@ -195,8 +290,8 @@ fn no_column(
 }
 
 impl Agreement {
-    /// Counts a row; `label` is the value of `correct`, and true if it is disputed.
-    fn count(&mut self, kind: &str, label: Option<(bool, bool)>, right: bool) {
+    /// Counts a row; `label` is the value of `correct`, and true if it is disputed; `right` is none without a score.
+    fn count(&mut self, kind: &str, label: Option<(bool, bool)>, right: Option<bool>) {
         self.cases += 1;
         let entry = self.entry(kind);
         entry.cases += 1;
@@ -204,9 +299,10 @@ impl Agreement {
             Some((_, true)) => entry.disputed += 1,
             Some((correct, false)) => {
                 entry.labelled += 1;
-                entry.agreed += usize::from(correct == right);
-                entry.false_accepts += usize::from(right && !correct);
-                entry.false_rejects += usize::from(!right && correct);
+                entry.unscored += usize::from(right.is_none());
+                entry.agreed += usize::from(right == Some(correct));
+                entry.false_accepts += usize::from(right == Some(true) && !correct);
+                entry.false_rejects += usize::from(right == Some(false) && correct);
             }
             None => {}
         }
@@ -232,11 +328,16 @@ mod tests {
 
     fn grade_as(spec: RewardSpec, column: &str, rows: &[&str]) -> Result<(Vec<String>, Agreement)> {
         let mut grading = Grading::new(spec, column)?;
-        let row = |row: &&str| serde_json::from_str(row).expect("an object");
-        let replies =
-            rows.iter().map(row).enumerate().map(|(i, row)| Ok(grading.grade(i + 1, row)?.to_string()));
-        let replies = replies.collect::<Result<_>>()?;
-        Ok((replies, grading.finish()))
+        let mut replies = Vec::new();
+        let mut say = |reply: Value| {
+            replies.push(reply.to_string());
+            Ok(())
+        };
+        for (i, row) in rows.iter().enumerate() {
+            grading.grade(i + 1, serde_json::from_str(row).expect("an object"), &mut say)?;
+        }
+        let agreement = grading.finish(&mut say)?;
+        Ok((replies, agreement))
     }
 
     #[test]
@@ -303,5 +404,20 @@ mod tests {
         let row = "{\"response\": \"1\", \"ground_truth\": \"1\", \"grader\": \"mth\"}";
         assert_eq!(grade("math", &[row]).unwrap_err().slug, "unknown-reward");
         assert_eq!(grade("mth", &[]).unwrap_err().slug, "unknown-reward");
+    }
+
+    #[test]
+    fn a_row_that_a_verifier_cannot_read_is_named() {
+        let good = "{\"response\": \"1\", \"ground_truth\": {\"target\": 1, \"numbers\": [1]}}";
+        let error = grade("countdown", &[good, "{\"response\": \"1\", \"ground_truth\": 7}"]).unwrap_err();
+        assert_eq!((error.slug, &error.facts[0][..]), ("reward-bad-answer", "it is row 2"));
+    }
+
+    #[test]
+    fn kinds_that_need_more_than_text_are_refused() {
+        for (kind, words) in [("length", "counts tokens"), ("model", "plimsoll eval --reward-model DIR")] {
+            let error = grade(kind, &[]).unwrap_err();
+            assert!(error.slug == "bad-usage" && error.to_string().contains(words), "{error}");
+        }
     }
 }

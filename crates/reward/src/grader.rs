@@ -9,7 +9,7 @@ use crate::kinds::{self, STACK_BYTES};
 use crate::scorer::{Scorer, beginning};
 use crate::spec::RewardSpec;
 use crate::tally::Tally;
-use plimsoll_base::{Error, Result, slugs};
+use plimsoll_base::{Error, Result, shown_number, slugs};
 use plimsoll_worker::{Columns, Scores, Stop, Words};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -206,23 +206,31 @@ impl Worker {
     }
 
     fn finite(&self, batch: Place, cases: &[Arc<Case>], scores: Scores) -> Result<Scores> {
-        for (sample, (case, score)) in cases.iter().zip(&scores.scores).enumerate() {
-            // A score beyond f32 would become infinite in the sum.
-            let largest = f64::from(f32::MAX);
-            let is_beyond = |s: &f64| !s.is_finite() || (s * self.spec.weight).abs() > largest;
-            let of_steps = scores.steps.get(sample).into_iter().flatten().map(|step| step.reward);
-            let Some(score) = score.iter().copied().chain(of_steps).find(is_beyond) else { continue };
-            let which = match batch {
-                Place::Round(batch) => format!("sample {sample} of batch {batch}"),
-                Place::Ahead(_) => "a response graded ahead of its group".to_string(),
-            };
-            return Err(Error::new(
-                slugs::REWARD_NOT_FINITE,
-                format!("reward `{}` gave {score} for {which}", self.name),
-            )
+        let which = |sample| match batch {
+            Place::Round(batch) => format!("sample {sample} of batch {batch}"),
+            Place::Ahead(_) => "a response graded ahead of its group".to_string(),
+        };
+        require_finite(&self.name, self.spec.weight, cases, &scores, &which).map(|()| scores)
+    }
+}
+
+/// Refuses a score that is NaN, or infinite in the sum; `which` names a sample of the batch.
+pub(crate) fn require_finite(
+    name: &str,
+    weight: f64,
+    cases: &[Arc<Case>],
+    scores: &Scores,
+    which: &dyn Fn(usize) -> String,
+) -> Result<()> {
+    for (sample, (case, score)) in cases.iter().zip(&scores.scores).enumerate() {
+        // A score beyond f32 would become infinite in the sum.
+        let is_beyond = |s: &f64| !s.is_finite() || (s * weight).abs() > f64::from(f32::MAX);
+        let of_steps = scores.steps.get(sample).into_iter().flatten().map(|step| step.reward);
+        let Some(score) = score.iter().copied().chain(of_steps).find(is_beyond) else { continue };
+        let message = format!("reward `{name}` gave {} for {}", shown_number(score), which(sample));
+        return Err(Error::new(slugs::REWARD_NOT_FINITE, message)
             .fact(format!("the response begins {}", beginning(&case.response, 80)))
             .hint("return a finite number, or None to leave the sample out"));
-        }
-        Ok(scores)
     }
+    Ok(())
 }

@@ -12,7 +12,8 @@ impl Length {
         let limit = max_new_tokens.max(1);
         let buffer = self.overlong_buffer.unwrap_or(limit).clamp(1, limit);
         let over = response_tokens.saturating_sub(limit - buffer);
-        -(over as f64 / buffer as f64).min(1.0)
+        // No tokens cost 0, not -0.
+        0.0 - (over as f64 / buffer as f64).min(1.0)
     }
 }
 
@@ -36,5 +37,6 @@ mod tests {
             assert_eq!(soft.score(tokens, 100), expect_soft);
         }
         assert_eq!(soft.score(3, 0), -1.0);
+        assert!(plain.score(0, 100).is_sign_positive());
     }
 }

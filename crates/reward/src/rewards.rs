@@ -20,7 +20,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 /// Default samples per batch, unless one group has more: few, so that grading begins early.
-const BATCH_SAMPLES: usize = 8;
+pub(crate) const BATCH_SAMPLES: usize = 8;
 
 /// The scores of one sample.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -536,6 +536,13 @@ mod tests {
         let row = columns(json!({"ground_truth": "1"}));
         let error = Rewards::new(&[spec]).unwrap().score(vec![case("1", &row)]).unwrap_err();
         assert_eq!(error.slug, "reward-not-finite");
+        let scores = Scores { scores: vec![Some(1e300)], ..Scores::default() };
+        let error =
+            crate::grader::require_finite("style", 1.0, &[Arc::new(case("1", &row))], &scores, &|_| {
+                "row 1".into()
+            })
+            .unwrap_err();
+        assert_eq!(error.message, "reward `style` gave 1e300 for row 1");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Dead steps, which teach nothing: no sample has a score or is trained on, all advantages or the gradient are zero, or
 //! the loss exploded. A warning names them, and `train.dead_steps_max` of them in a row end the run.
 
-use plimsoll_base::Error;
+use plimsoll_base::{Error, shown_places};
 use serde::{Deserialize, Serialize};
 
 /// Dead steps in a row before a warning. One group of equal rewards is ordinary; a step without any score is not.
@@ -164,7 +164,7 @@ impl DeadSteps {
                 let reward = vitals.reward.unwrap_or(f64::NAN);
                 let message = format!("all advantages are zero {steps}, so nothing was learned");
                 Error::new("no-advantage", message)
-                    .fact(format!("every group's rewards are equal; their mean in the last step is {reward:.3}"))
+                    .fact(format!("every group's rewards are equal; their mean in the last step is {}", shown_places(reward, 3)))
                     .hint("if all answers are right, the task is learned: stop, or give harder prompts")
                     .hint("if all are wrong, give easier prompts, a larger rollout.group_size or a reward with steps between")
             }

@@ -4,7 +4,7 @@ use super::layers::Sets;
 use crate::terminal::{self, LiveLine};
 use crate::{output, signals};
 use plimsoll_agent::collecting::{CollectProgress, Stop, collect, plan_env, stalled_share};
-use plimsoll_base::{Error, Exit, Result};
+use plimsoll_base::{Error, Exit, Result, shown_places};
 use plimsoll_config::EnvFile;
 use plimsoll_run::ending::ended_by;
 use serde_json::Value;
@@ -97,7 +97,8 @@ fn live_line(what: &str, progress: &CollectProgress) -> String {
     let share = progress.total_frames.map_or(String::new(), |total| {
         format!(" {:.0}%", (*frames as f64 / total as f64 * 100.0).min(100.0))
     });
-    let mean = progress.episode_return.map_or(String::new(), |mean| format!("  return {mean:.1}"));
+    let mean =
+        progress.episode_return.map_or(String::new(), |mean| format!("  return {}", shown_places(mean, 1)));
     let lag = if stats.lagged > 0 { format!("  lagged {}", stats.lagged) } else { String::new() };
     format!(
         "{what}{share}  {:.0} frames/s{mean}  stalled {:.0}%  {threads} threads{lag}",
@@ -120,8 +121,9 @@ fn closing(summary: &Value) -> String {
         number("frames_per_second"),
         number("cpu_us_per_frame")
     );
-    let mean =
-        summary["episode_return"].as_f64().map_or(String::new(), |mean| format!(", last returns {mean:.2}"));
+    let mean = summary["episode_return"]
+        .as_f64()
+        .map_or(String::new(), |mean| format!(", last returns {}", shown_places(mean, 2)));
     text += &format!("episodes  {}{mean}\n", count("episodes"));
     let faults = ["restarts", "exceptions", "timeouts", "over_budget", "frames_aborted"];
     if faults.iter().any(|key| count(key) > 0) {

@@ -2,7 +2,7 @@
 
 use super::layers::{Sets, flag, text_flag};
 use crate::output;
-use plimsoll_base::Result;
+use plimsoll_base::{Result, shown_places};
 use plimsoll_run::scores::{EvalReport, pass_words};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -87,13 +87,13 @@ fn words(found: &Value) -> String {
     let number = |key: &str| found[key].as_f64().unwrap_or(f64::NAN);
     let (prompts, samples) = (number("prompts"), number("samples_per_prompt"));
     let mut text = match found["score"].as_f64() {
-        Some(score) => format!("score {score:.4} on {prompts} prompts"),
+        Some(score) => format!("score {} on {prompts} prompts", shown_places(score, 4)),
         None => format!("no response to {prompts} prompts has a score"),
     };
     if samples > 1.0 {
         let pass: BTreeMap<u32, f64> =
             serde_json::from_value(found["pass_at_k"].clone()).expect("numbers by number");
-        text += &format!(", {}, best of {samples} {:.4}", pass_words(&pass, 4), number("best"));
+        text += &format!(", {}, best of {samples} {}", pass_words(&pass, 4), shown_places(number("best"), 4));
     }
     text += &EvalReport::fault_words(number("empty") as usize, number("cut") as usize);
     if number("cut") > 0.0 {

@@ -40,15 +40,15 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
         RewardSpec { answer_column: args.answer_column.clone(), ..RewardSpec::of_kind(args.reward.as_str()) };
     let mut grading = Grading::new(spec, &args.response_column)?;
     let mut out = BufWriter::new(Out);
-    let graded = each_row(&args.file, |line, row| {
-        let reply = grading.grade(line, row)?;
-        writeln!(out, "{}", output::json_text(&reply)).map_err(|err| unwritten(&err))
-    });
+    let mut say =
+        |reply: Value| writeln!(out, "{}", output::json_text(&reply)).map_err(|err| unwritten(&err));
+    let graded = each_row(&args.file, |line, row| grading.grade(line, row, &mut say));
     // Scores before a bad row are valid and are shown.
+    let finished = grading.finish(&mut say);
     let flushed = out.flush();
     graded?;
     flushed.map_err(|err| unwritten(&err))?;
-    output::note(quiet, &words(&grading.finish()));
+    output::note(quiet, &words(&finished?));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -88,7 +88,12 @@ fn disagreement_words(differs: &Disagreement) -> String {
 fn grader_words(entry: &GraderAgreement) -> String {
     let GraderAgreement { grader, labelled, agreed, false_accepts, false_rejects, disputed, .. } = entry;
     let percent = 100.0 * *agreed as f64 / *labelled as f64;
+    let unscored = match entry.unscored {
+        0 => String::new(),
+        rows => format!(", {rows} without a score"),
+    };
     format!(
-        "{grader}: {agreed} of {labelled} agree ({percent:.1} %); {false_accepts} wrong ones accepted, {false_rejects} right ones rejected; {disputed} disputed left out"
+        "{grader}: {agreed} of {labelled} agree ({percent:.1} %); {false_accepts} wrong ones accepted, \
+         {false_rejects} right ones rejected{unscored}; {disputed} disputed left out"
     )
 }

@@ -79,3 +79,33 @@ fn a_pipe_is_read_as_it_comes() {
     };
     assert_eq!(text(&output.stdout), "{\"score\":1.0}\n", "{}", text(&output.stderr));
 }
+
+#[test]
+fn r_grade_was_more_lenient_than_a_run() {
+    let rows = "{\"response\": \"1\", \"ground_truth\": \"1\"}\n".repeat(3);
+    let folder = Folder::with("rows.jsonl", &rows);
+    let file = folder.text_path("rows.jsonl");
+    check_refused(&["grade", "--reward", "length", &file], 2, &["error[bad-usage]: `length` counts tokens"]);
+    check_refused(
+        &["grade", "--reward", "model", &file],
+        2,
+        &["error[bad-usage]: `model` is a reward model", "plimsoll eval --reward-model DIR"],
+    );
+    let program = |name: &str, reply: &str| {
+        let script = format!("while read line; do echo '{reply}'; done\n");
+        folder.write(name, &script);
+        format!("command:sh {}", folder.text_path(name))
+    };
+    check_refused(
+        &["grade", "--reward", &program("big.sh", "1e300"), &file],
+        1,
+        &["error[reward-not-finite]: ", " gave 1e300 for row 1"],
+    );
+    assert_eq!(scores(&[&program("none.sh", "null"), &file]), [r#"{"score":null}"#; 3]);
+    let countdown = Folder::with("rows.jsonl", "{\"response\": \"1\", \"ground_truth\": 7}\n");
+    check_refused(
+        &["grade", "--reward", "countdown", &countdown.text_path("rows.jsonl")],
+        2,
+        &["error[reward-bad-answer]: ", "\n  it is row 1\n"],
+    );
+}

@@ -71,7 +71,8 @@ impl Comparison<'_> {
     /// Returns the entries of a list or set. In braces a repeated entry counts once.
     fn entries(&self, expr: &Expr, depth: u32) -> Vec<Expr> {
         let entries = items(expr);
-        match matches!(expr, Expr::Set(_)) && entries.len() <= ITEMS_MAX {
+        let value = named(expr).map_or(expr, |(_, value)| value);
+        match matches!(value, Expr::Set(_)) && entries.len() <= ITEMS_MAX {
             true => self.different(entries, depth),
             false => entries,
         }
@@ -301,18 +302,19 @@ fn items(expr: &Expr) -> Vec<Expr> {
 }
 
 fn signs(expr: &Expr) -> Vec<Expr> {
-    if let Expr::Relation(parts, ops) = expr
-        && let (Some((name, _)), Some(last)) = (named(expr), parts.last())
-        && ops.iter().all(|op| *op == Rel::Eq)
-        && let Expr::List(values) = last
+    let signed = |e: &Expr| match e.any(&|e| matches!(e, Expr::PlusMinus(..))) {
+        true => vec![e.with_sign(true), e.with_sign(false)],
+        false => vec![e.clone()],
+    };
+    if let (Expr::Relation(_, ops), Some((name, Expr::List(values) | Expr::Set(values)))) =
+        (expr, named(expr))
+        && !ops.contains(&Rel::Approx)
     {
-        // `x \in {1, 2}` written as `x = {1, 2}`.
-        return values.iter().map(|v| Expr::Relation(vec![name.clone(), v.clone()], vec![Rel::Eq])).collect();
+        // `x = {1, 2}` or `x \in \{1, 2\}`: an equation for each.
+        let equation = |value| Expr::Relation(vec![name.clone(), value], vec![Rel::Eq]);
+        return values.iter().take(ITEMS_MAX + 1).flat_map(signed).map(equation).collect();
     }
-    match expr.any(&|e| matches!(e, Expr::PlusMinus(..))) {
-        true => vec![expr.with_sign(true), expr.with_sign(false)],
-        false => vec![expr.clone()],
-    }
+    signed(expr)
 }
 
 fn is_ratio(expr: &Expr) -> bool {

@@ -253,16 +253,6 @@ pub(crate) fn imaginary(expr: &Expr) -> bool {
     expr.any(&|e| matches!(e, Expr::Symbol(name) if name == "i"))
 }
 
-/// True for a whole number before a proper fraction: `1 2/3`.
-pub(super) fn is_mixed(whole: &str, fraction: &Expr) -> bool {
-    let Expr::Quotient(above, below) = fraction else { return false };
-    let (Expr::Number(above), Expr::Number(below)) = (&**above, &**below) else { return false };
-    match (whole.parse::<u64>(), above.parse::<u64>(), below.parse::<u64>()) {
-        (Ok(_), Ok(above), Ok(below)) => above < below,
-        _ => false,
-    }
-}
-
 /// Converts `[[1, 2], [3, 4]]` to a matrix.
 pub(super) fn rows(items: Vec<Expr>) -> Option<Expr> {
     let row = |item| if let Expr::Tuple(_, _, cells) = item { cells } else { vec![item] };

@@ -46,7 +46,9 @@ pub(crate) fn answer(text: &str) -> Found {
     let text = tagged(text).unwrap_or(text);
     let bare =
         is_bare(text) && after_cue(text).is_none() && text.lines().filter(|l| l.contains('=')).count() < 2;
-    let found = if bare { text.trim().to_string() } else { from_prose(text) };
+    // `#### 5` is how solutions of GSM8K end.
+    let marked = text.rsplit("####").next().unwrap_or(text);
+    let found = if bare { marked.trim().to_string() } else { from_prose(text) };
     if found.trim().is_empty() { Found::Nothing } else { Found::Text(found) }
 }
 
@@ -368,7 +370,11 @@ fn last_formula(text: &str) -> Option<(String, usize)> {
             // `$5 and $6`: money, not a formula.
             Some(end) if !(close == "$" && is_money(&text[start..end])) => {
                 if !text[start..end].trim().is_empty() {
-                    last = Some((text[start..end].to_string(), end + close.len()));
+                    let formula = &text[start..end];
+                    let negative =
+                        is_negated(&text[text.floor_char_boundary(at.saturating_sub(SIGN_BYTES))..at]);
+                    let formula = if negative { format!("-({formula})") } else { formula.to_string() };
+                    last = Some((formula, end + close.len()));
                 }
                 at = end + close.len();
             }
@@ -393,6 +399,21 @@ fn find_unescaped(text: &str, start: usize, close: &str) -> Option<usize> {
         }
         return Some(end);
     }
+}
+
+/// Bytes before a number in which its sign may be a word.
+const SIGN_BYTES: usize = 24;
+
+/// True for text that ends with a sign in words: `negative 42`, `is minus 42`; in `50 minus 8` it is an operation.
+fn is_negated(before: &str) -> bool {
+    let before = before.trim_end_matches(|c: char| c.is_whitespace() || matches!(c, '$' | '*' | '\\'));
+    let before = before.to_ascii_lowercase();
+    let apart = |c: char| !c.is_alphanumeric() && c != '-';
+    let sign =
+        |word| before.strip_suffix(word).filter(|rest: &&str| rest.ends_with(apart) || rest.is_empty());
+    let operand =
+        |rest: &str| rest.trim_end().ends_with(|c: char| c.is_ascii_digit() || matches!(c, ')' | '%' | '$'));
+    sign("negative").is_some() || sign("minus").is_some_and(|rest| !operand(rest))
 }
 
 /// Returns true for a number followed by words: the text between two dollar signs of money.
@@ -441,9 +462,10 @@ fn last_number(text: &str, whole: bool) -> Option<String> {
         }
         let signed = start > 0
             && chars[start - 1] == '-'
-            && (start < 2 || !(chars[start - 2].is_alphanumeric() || chars[start - 2] == ')'));
+            && (start < 2 || !(chars[start - 2].is_alphanumeric() || matches!(chars[start - 2], ')' | '-')));
+        let before: String = chars[start.saturating_sub(SIGN_BYTES)..start].iter().collect();
         let mut number: String = chars[start..at].iter().filter(|c| !matches!(c, '$' | ' ')).collect();
-        if signed {
+        if signed || is_negated(&before) {
             number.insert(0, '-');
         }
         let rest: String = chars[at..].iter().take(10).collect();

@@ -305,17 +305,39 @@ impl Lexer<'_> {
         self.push(Token::Number(text));
     }
 
-    /// Reads the digits of `\overline{…}` after a decimal, if it is next.
+    /// Reads the digits of `\overline{36}`, `\bar 3` or `\dot{1}4285\dot{7}` after a decimal, if they are next.
     fn repeating_digits(&mut self) -> Option<String> {
-        let ahead: String = self.chars[self.at..].iter().take(32).collect();
+        let ahead: String = self.chars[self.at..].iter().take(48).collect();
         let point = usize::from(ahead.starts_with('.'));
-        let digits = ahead[point..].strip_prefix("\\overline{")?.split_once('}')?.0.to_string();
+        let marked = |text: &str, name: &str| -> Option<(String, usize)> {
+            let rest = text.strip_prefix(name)?;
+            let (digits, end) = match rest.strip_prefix('{') {
+                Some(rest) => rest.split_once('}').map(|(digits, _)| (digits, digits.len() + 2))?,
+                None => {
+                    let end = rest.find(|c| c != ' ')? + 1;
+                    (rest.get(end - 1..end)?, end)
+                }
+            };
+            let plain = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
+            plain.then(|| (digits.to_string(), name.len() + end))
+        };
+        let text = &ahead[point..];
+        let (mut digits, mut end) =
+            ["\\overline", "\\bar", "\\dot"].iter().find_map(|name| marked(text, name))?;
+        // Dots are on the first and the last digit of those that repeat.
+        if text.starts_with("\\dot") {
+            let between = text[end..].bytes().take_while(u8::is_ascii_digit).count();
+            if let Some((last, length)) = marked(&text[end + between..], "\\dot") {
+                digits = format!("{digits}{}{last}", &text[end..end + between]);
+                end += between + length;
+            }
+        }
         let decimal =
             point == 1 || self.chars[..self.at].iter().rev().find(|c| !c.is_ascii_digit()) == Some(&'.');
-        if !decimal || digits.is_empty() || digits.len() > 12 || !digits.bytes().all(|b| b.is_ascii_digit()) {
+        if !decimal || digits.len() > 12 {
             return None;
         }
-        self.at += point + "\\overline{}".len() + digits.len();
+        self.at += point + end;
         Some(digits)
     }
 

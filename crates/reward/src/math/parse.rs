@@ -3,7 +3,7 @@
 //! Loosest first: lists, relations, operations on sets, ratios, sums, products, powers. What does not parse is no
 //! bug in Plimsoll: the answer is then compared as text.
 
-use super::expr::{Expr, Func, Rel, SetOp, is_mixed, rows, without_colon};
+use super::expr::{Expr, Func, Rel, SetOp, rows, without_colon};
 use super::join::{Join, joined};
 use super::lex::{Spaced, Token, UNITS, tokens};
 
@@ -268,7 +268,9 @@ impl Parser {
             if sign.is_none() && !terms.is_empty() {
                 return Some(one_or(terms, Expr::Sum));
             }
-            let term = self.deeper(Parser::product)?;
+            // `--5` is 5; but `3--5` may be a range.
+            let again = terms.is_empty() || sign == Some('+');
+            let term = self.deeper(if again { Parser::negated } else { Parser::product })?;
             terms.push(match sign {
                 Some('-') => Expr::Neg(Box::new(term)),
                 Some('±') => Expr::PlusMinus(false, Box::new(term)),
@@ -287,6 +289,13 @@ impl Parser {
         };
         self.at += 1;
         Some(sign)
+    }
+
+    fn negated(&mut self) -> Option<Expr> {
+        if self.eat('-') {
+            return Some(Expr::Neg(Box::new(self.deeper(Parser::negated)?)));
+        }
+        self.product()
     }
 
     /// Parses factors, adjacent or with an operator between them.
@@ -317,34 +326,15 @@ impl Parser {
                 let value = one_or(std::mem::take(&mut factors), Expr::Product);
                 factors.push(Expr::Fold("mod", vec![value, modulus]));
             } else if self.starts_factor() {
-                let number_next = matches!(self.peek(), Some(Token::Number(_)));
                 // `5 5` is not 25; but `2^3 5` is not written either.
-                if number_next {
-                    return self.mixed_number(factors);
+                if matches!(self.peek(), Some(Token::Number(_))) {
+                    return None;
                 }
-                let next = self.factor()?;
-                push_factor(&mut factors, next);
+                factors.push(self.factor()?);
             } else {
                 return Some(one_or(factors, Expr::Product));
             }
         }
-    }
-
-    /// Parses `2 1/3`: a whole number, white space, a fraction of whole numbers.
-    fn mixed_number(&mut self, factors: Vec<Expr>) -> Option<Expr> {
-        let [Expr::Number(whole)] = factors.as_slice() else { return None };
-        let whole = whole.clone();
-        let (above, below) = match self.tokens.get(self.at..self.at + 3)? {
-            [
-                Spaced { token: Token::Number(a), space: true },
-                Spaced { token: Token::Sign('/'), .. },
-                Spaced { token: Token::Number(b), .. },
-            ] => (a.clone(), b.clone()),
-            _ => return None,
-        };
-        self.at += 3;
-        let fraction = Expr::Quotient(Box::new(Expr::Number(above)), Box::new(Expr::Number(below)));
-        is_mixed(&whole, &fraction).then(|| Expr::Sum(vec![Expr::Number(whole), fraction]))
     }
 
     fn signed_factor(&mut self) -> Option<Expr> {
@@ -416,7 +406,11 @@ impl Parser {
 
     /// Parses a primary with its powers, factorials, degrees, per cent and units.
     fn factor(&mut self) -> Option<Expr> {
+        let bracketed = self.at_bracket();
         let mut base = self.primary()?;
+        if !bracketed && let Some(fraction) = self.mixed(&base) {
+            base = Expr::Sum(vec![base, fraction]);
+        }
         for _ in 0..CHAIN_MAX {
             if self.eat('^') {
                 if self.eat_command("circ") || self.eat_braced("circ") || self.eat_command("degree") {
@@ -605,6 +599,15 @@ impl Parser {
         Some(token)
     }
 
+    /// Returns the token before the last one.
+    pub(super) fn earlier(&self) -> Option<&Token> {
+        self.tokens.get(self.at.checked_sub(2)?).map(|spaced| &spaced.token)
+    }
+
+    pub(super) fn space_before(&self) -> bool {
+        self.tokens.get(self.at).is_some_and(|spaced| spaced.space)
+    }
+
     pub(super) fn ahead(&self, tokens: usize) -> Option<&Token> {
         self.tokens.get(self.at + tokens).map(|spaced| &spaced.token)
     }
@@ -631,16 +634,4 @@ pub(super) fn one_or(mut items: Vec<Expr>, make: impl FnOnce(Vec<Expr>) -> Expr)
             make(items)
         }
     }
-}
-
-/// Adds a factor; a whole number before a proper fraction of whole numbers is a mixed number.
-fn push_factor(factors: &mut Vec<Expr>, next: Expr) {
-    if let [Expr::Number(whole)] = factors.as_slice()
-        && is_mixed(whole, &next)
-    {
-        let whole = Expr::Number(whole.clone());
-        *factors = vec![Expr::Sum(vec![whole, next])];
-        return;
-    }
-    factors.push(next);
 }

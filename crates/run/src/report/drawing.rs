@@ -168,6 +168,7 @@ fn round_step(least: f64) -> f64 {
 fn number(value: f64) -> String {
     let digits = match value.abs() {
         0.0 => 0,
+        size if size >= 1e15 => return format!("{value:.1e}"),
         size if size >= 100.0 => 0,
         size if size >= 10.0 => 1,
         size if size >= 0.1 => 2,

@@ -1,6 +1,6 @@
 //! Responses to the same prompts before and after: from evaluations, if any, else from the first and last steps.
 
-use plimsoll_base::{Error, Result};
+use plimsoll_base::{Error, Result, shown_places};
 use serde_json::Value;
 use std::collections::HashSet;
 use std::fmt::Write;
@@ -118,7 +118,7 @@ pub(super) fn markdown(pairs: &[Pair], title: &str) -> String {
     }
     for (i, Pair { before, after }) in pairs.iter().enumerate() {
         let head = |one: &Shown| match one.reward {
-            Some(reward) => format!("after step {}, reward {reward:.3}", one.step),
+            Some(reward) => format!("after step {}, reward {}", one.step, shown_places(reward, 3)),
             None => format!("after step {}", one.step),
         };
         let _ = write!(text, "\n## {}\n\n", i + 1);
