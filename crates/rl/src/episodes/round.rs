@@ -148,14 +148,15 @@ impl Episodes {
         let firsts: Vec<&[Message]> = self.played.chunks(group).map(|e| e[0].messages.as_slice()).collect();
         let items: Result<Vec<Item>> = forgetting(|| firsts.iter().map(|first| item(glue, first)).collect());
         let mut items = items?;
+        let too_long = items.iter().position(|item| item.ids.len() > self.prompt_tokens);
+        if let Some(g) = too_long.filter(|_| self.overlong != Overlong::TruncateLeft) {
+            return Err(self.begins_too_long(starts[g].index, items[g].ids.len()));
+        }
         for (item, episodes) in items.iter_mut().zip(self.played.chunks_mut(group)) {
             episodes[1..].iter_mut().for_each(|episode| episode.columns.clear());
             item.columns = std::mem::take(&mut episodes[0].columns);
-            let over = item.ids.len().saturating_sub(self.prompt_tokens);
-            if over > 0 && self.overlong != Overlong::TruncateLeft {
-                return Err(self.begins_too_long(episodes[0].start.index, item.ids.len()));
-            }
-            item.ids.drain(..over);
+            // What is cut, since anything else was refused.
+            item.ids.drain(..item.ids.len().saturating_sub(self.prompt_tokens));
         }
         Ok(items)
     }

@@ -210,3 +210,21 @@ fn rewards_that_add_up_to_no_number_are_a_fault_of_their_episode() {
     assert_eq!(report.tally.bad_replies, 1);
     assert!(report.fault.expect("it is told").contains("add up to 6e38, beyond 32 bits"));
 }
+
+#[test]
+fn a_prompt_beyond_the_plan_is_refused_with_what_helps_or_cut() {
+    let (text, mut run) = (text(), run(2, Credit::Episode));
+    let begin = |run: &RunSpec| {
+        let mut episodes = Episodes::open(run, 4).expect("it is built in").expect("the run has one");
+        let starts = episodes.starts(7, 1);
+        episodes.begin(&text, &starts, 2)
+    };
+    let error = begin(&run).expect_err("it has 8");
+    assert!(
+        error.slug == "prompt-too-long" && error.message.contains("episode 7 begins with 8 tokens"),
+        "{error}"
+    );
+    assert!(error.hints.iter().all(|hint| !hint.contains("drop")), "{error}");
+    run.data.overlong = Overlong::TruncateLeft;
+    assert_eq!(begin(&run).expect("it is cut")[0].ids.len(), 4);
+}
