@@ -8,7 +8,7 @@ use super::values::{Credit, DynamicSampling, Network, Overlong};
 use crate::RunSpec;
 use plimsoll_algo::{advantage::Advantage, method::LearnsFrom};
 use plimsoll_base::{Error, Result};
-use plimsoll_textenv::{EpisodesOf, HTTP_AGENT, Kind, Settings, TOOLS, tool_function};
+use plimsoll_textenv::{EpisodesOf, HTTP_AGENT, Kind, ReplyLimits, Settings, TOOLS, tool_function};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -265,6 +265,7 @@ impl Environment {
             prompt_column: prompt_column.to_string(),
             action: self.action.clone().unwrap_or_else(|| "message".to_string()),
             observation: self.observation.clone(),
+            reply: ReplyLimits::of(self.turn_tokens_max),
             python: self.python.clone(),
             num_workers: self.num_workers.value().unwrap_or(1),
             worker_memory: self.worker_memory.0,

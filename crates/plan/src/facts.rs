@@ -12,7 +12,7 @@ use plimsoll_files::OpenModel;
 use plimsoll_memory::host::Host;
 use plimsoll_model::STAGING_BYTES_MIN;
 use plimsoll_reward::{STEPS_MAX, WORDS_BYTES_MAX};
-use plimsoll_textenv::{EpisodeMemory, Kind};
+use plimsoll_textenv::{EpisodeMemory, Kind, ReplyLimits};
 use plimsoll_train::Share;
 
 /// Host bytes of a tokenizer per token of its vocabulary: both maps, merges and the decoding table. Measured as growth
@@ -194,10 +194,12 @@ pub(crate) fn episode_memory(run: &RunSpec) -> EpisodeMemory {
     // Agents started by others are not in this plan.
     let has_workers = has_workers && !(plays_agents && section.command.is_empty());
     let workers = if has_workers { section.num_workers.value().unwrap_or(1) } else { 0 };
+    let threads = if plays_agents { 0 } else { workers as usize };
     EpisodeMemory {
         turns_max: run.turns_max(),
         workers: Bytes(section.worker_memory.0.0.saturating_mul(u64::from(workers))),
-        threads: if plays_agents { 0 } else { workers as usize },
+        threads,
+        reply: if threads > 0 { ReplyLimits::of(section.turn_tokens_max).host_bytes() } else { Bytes(0) },
         plays_agents,
         compares_turns: run.turn_credit().is_some(),
         steps_max: 0,

@@ -45,8 +45,9 @@ pub fn check_lengths(run: &RunSpec, facts: &Facts) -> Result<()> {
             Err(Error::usage("sequence-too-long", message)
                 .hint("set train.micro_batch_tokens = \"auto\"")
                 .hint(format!(
-                    "set train.micro_batch_tokens to at least {}, or lower rollout.max_new_tokens",
-                    prompt + response
+                    "set train.micro_batch_tokens to at least {}, or {}",
+                    prompt + response,
+                    shorter(run)
                 )))
         }
         _ => Ok(()),
@@ -63,10 +64,21 @@ pub fn check_positions(run: &RunSpec, facts: &Facts) -> Result<()> {
     }
     let message = format!("sequences of up to {longest} tokens, and the model has {known} positions");
     let (prompt, response) = (facts.prompt_tokens, longest - facts.prompt_tokens.min(longest));
+    let what = if run.environment.is_some() { "episode after it" } else { "response" };
     Err(Error::usage("positions-beyond-model", message)
-        .fact(format!("longest prompt {prompt}, longest response {response}"))
-        .hint("lower rollout.max_new_tokens, or set data.prompt_tokens_max and data.overlong")
+        .fact(format!("longest prompt {prompt}, longest {what} {response}"))
+        .hint(format!("{}, or set data.prompt_tokens_max and data.overlong", shorter(run)))
         .hint("set model_options.positions = \"extend\" to go beyond what the model was trained for"))
+}
+
+/// Returns the keys that make what follows a prompt shorter.
+fn shorter(run: &RunSpec) -> &'static str {
+    match run.environment {
+        None => "lower rollout.max_new_tokens",
+        Some(_) => {
+            "set environment.episode_tokens_max, or lower environment.turns_max or environment.turn_tokens_max"
+        }
+    }
 }
 
 /// Returns the tokens of the longest sequence of the run. In a supervised run the longest prompt need not have the

@@ -387,6 +387,8 @@ impl Planned {
             // A driver may allocate page-locked memory as shared memory.
             shmem: sum(&|r| r.pool == Pool::Shm || r.place == Place::Offloaded)
                 + named("cuda.shared")
+                + named("env.slots")
+                + named("eval.slots")
                 + of_ranks,
             workers: named("reward.workers")
                 + named("track.worker")
@@ -435,6 +437,15 @@ mod tests {
             shmem: ROOM,
             ..Planned::default()
         }
+    }
+
+    #[test]
+    fn the_slots_that_workers_share_are_shared_memory() {
+        let mut plan = Plan { layout: plimsoll_memory::Layout::new(), limits: Default::default() };
+        for (name, bytes) in [("env.slots", 16 << 10), ("eval.slots", 4096), ("env.buffers", 100)] {
+            plan.layout.outside(name, "collect", Pool::Host, Place::Heap, Bytes(bytes));
+        }
+        assert_eq!(Planned::of(&plan).shmem, Bytes(20 << 10));
     }
 
     fn no_card() -> Option<CardMemory> {

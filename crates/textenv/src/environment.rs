@@ -3,7 +3,7 @@
 use plimsoll_base::rng::{Stream, philox};
 use plimsoll_base::{Bytes, Result};
 use plimsoll_text::Message;
-use plimsoll_worker::{Network, Stop, ToolFunction};
+use plimsoll_worker::{Network, ReplyLimits, Stop, ToolFunction};
 use serde_json::{Map, Value};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -46,6 +46,8 @@ pub struct Said {
     pub reward: f64,
     /// True if the episode is over.
     pub done: bool,
+    /// True if its worker cut its text.
+    pub is_cut: bool,
     /// The first row of an episode, if the run's rewards grade it.
     pub columns: Map<String, Value>,
 }
@@ -87,6 +89,8 @@ pub struct Settings {
     /// The keys of an OpenEnv server's actions and observations (`plimsoll_worker::EpisodesSpec`).
     pub action: String,
     pub observation: Option<String>,
+    /// The most that a worker's reply to a turn may hold.
+    pub reply: ReplyLimits,
     /// The Python interpreter; `None` for `python3`.
     pub python: Option<String>,
     /// Worker processes of an environment that needs them.

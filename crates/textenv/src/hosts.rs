@@ -230,6 +230,7 @@ impl Host {
                     has_rows: settings.rows.is_some(),
                     action: settings.action.clone(),
                     observation: settings.observation.clone(),
+                    reply: settings.reply,
                     python: settings.python.clone(),
                     memory: settings.worker_memory,
                     network: settings.network,
@@ -272,7 +273,7 @@ impl Host {
                         let Some(again) = step(episodes, slot, &had.response, &had.calls)? else {
                             return Ok(None);
                         };
-                        if again != (Said { messages: had.said, reward: had.reward, ..Said::default() }) {
+                        if again.done || (again.messages, again.reward) != (had.said, had.reward) {
                             return Err(differs(n, start));
                         }
                     }
@@ -308,6 +309,7 @@ fn step(episodes: &mut PythonEpisodes, slot: usize, response: &str, calls: &[Val
         messages: messages_of(turn.messages),
         reward: turn.reward,
         done: turn.done,
+        is_cut: turn.is_cut,
         ..Said::default()
     }))
 }

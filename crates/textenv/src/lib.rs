@@ -16,7 +16,7 @@ mod tool;
 pub use environment::{Row, Said, Settings, Start, TextEnvironment};
 pub use hosts::{HadTurn, Hosts, Job, Reply};
 pub use memory::EpisodeMemory;
-pub use plimsoll_worker::{About, Agents, AgentsSpec, EpisodesOf, ToolFunction, Words};
+pub use plimsoll_worker::{About, Agents, AgentsSpec, EpisodesOf, ReplyLimits, ToolFunction, Words};
 pub use rows::{EpisodeRow, RowsFrom, first_episode_rows};
 pub use tally::EnvironmentTally;
 

@@ -25,6 +25,8 @@ pub struct EpisodeMemory {
     /// Memory of all worker processes.
     pub workers: Bytes,
     pub threads: usize,
+    /// Memory of the longest reply to a turn; 0 if no thread waits for one.
+    pub reply: Bytes,
     /// True if programs with their own loop play.
     pub plays_agents: bool,
     /// True if the turns of a group are compared with each other.
@@ -40,6 +42,7 @@ impl Default for EpisodeMemory {
             turns_max: 1,
             workers: Bytes(0),
             threads: 0,
+            reply: Bytes(0),
             plays_agents: false,
             compares_turns: false,
             steps_max: 0,
@@ -62,7 +65,9 @@ impl EpisodeMemory {
         }
         let token = TEXT_BYTES_PER_TOKEN + if self.plays_agents { AGENT_BYTES_PER_TOKEN } else { 0 };
         let turn = TURN_BYTES + if self.compares_turns { COMPARED_TURN_BYTES } else { 0 };
-        let one = EPISODE_BYTES + turn * self.turns_max as u64 + token * tokens as u64;
+        // The last one waits; those before it are in its messages and in their turns.
+        let replies = self.reply.0.saturating_mul(2 * self.turns_max.max(1) as u64 - 1);
+        let one = EPISODE_BYTES + turn * self.turns_max as u64 + token * tokens as u64 + replies;
         (samples as u64).saturating_mul(one).saturating_add(self.threads as u64 * THREAD_BYTES)
     }
 }

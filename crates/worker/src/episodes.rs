@@ -24,6 +24,11 @@ const SERVE: &str = concat!(
     include_str!("serve_episodes.py")
 );
 
+/// Most bytes of a worker's line.
+const REPLY_BYTES_MAX: usize = 1 << 20;
+/// A message without its content.
+const MESSAGE_BYTES: usize = 128;
+
 /// The environment that plays episodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EpisodesOf {
@@ -71,6 +76,7 @@ pub struct EpisodesSpec {
     pub action: String,
     /// The key of its observations to show; `None` for their only text, or else all of them.
     pub observation: Option<String>,
+    pub reply: ReplyLimits,
     /// The interpreter; `None` for `python3`.
     pub python: Option<String>,
     /// Limit on the address space of the interpreter.
@@ -80,6 +86,28 @@ pub struct EpisodesSpec {
     pub step_timeout: Duration,
     /// Longest time to begin an episode, and to start.
     pub reset_timeout: Duration,
+}
+
+/// The most that an answer to a turn may hold. Longer text is cut in the worker, before anything reads it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReplyLimits {
+    pub messages: usize,
+    /// Bytes of text of all its messages, in UTF-8.
+    pub bytes: usize,
+}
+
+impl ReplyLimits {
+    /// Returns the limits of an answer that becomes up to `tokens` tokens: 32 bytes a token, where text has 4 to 6; and
+    /// a message for 4 tokens, as many as a template takes around it, but 8 in any case.
+    pub fn of(tokens: u32) -> ReplyLimits {
+        let tokens = tokens as usize;
+        ReplyLimits { messages: (tokens / 4).max(8), bytes: tokens.saturating_mul(32).min(REPLY_BYTES_MAX) }
+    }
+
+    /// Returns the host bytes of one answer.
+    pub fn host_bytes(&self) -> Bytes {
+        Bytes((self.bytes + self.messages * MESSAGE_BYTES) as u64)
+    }
 }
 
 /// Messages of an environment: (role, content).
@@ -93,6 +121,8 @@ pub struct Turn {
     pub reward: f64,
     /// The episode is over.
     pub done: bool,
+    /// True if its text was cut to `EpisodesSpec::reply`.
+    pub is_cut: bool,
 }
 
 /// What an environment offers in addition to its messages.
@@ -191,8 +221,9 @@ impl PythonEpisodes {
             return Ok(None);
         }
         let (reward, done) = (reply.get("reward"), reply.get("done"));
+        let is_cut = reply.get("cut").and_then(Value::as_bool).unwrap_or(false);
         match (messages(&reply), reward.and_then(Value::as_f64), done.and_then(Value::as_bool)) {
-            (Some(messages), Some(reward), Some(done)) => Ok(Some(Turn { messages, reward, done })),
+            (Some(messages), Some(reward), Some(done)) => Ok(Some(Turn { messages, reward, done, is_cut })),
             _ => Err(self.bad_reply("a line that is no answer to `step`")),
         }
     }
@@ -256,6 +287,7 @@ impl EpisodesSpec {
                 json!({ "openenv": url, "action": self.action, "timeout": self.step_timeout.as_secs_f64() })
             }
         };
+        what["turn"] = json!([self.reply.messages, self.reply.bytes]);
         if self.has_rows {
             what["has_rows"] = json!(true);
         }

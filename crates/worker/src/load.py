@@ -42,7 +42,9 @@ def described(error, limit):
         *frames, _ = [line for line in lines]
     except Exception:
         frames = []
-    return {"kind": name, "said": said, "frames": "".join(frames)[-_FRAMES:]}
+    described = {"kind": name, "said": said, "frames": "".join(frames)[-_FRAMES:]}
+    # A lone surrogate is no text, and JSON with one is refused.
+    return {key: text.encode(errors="backslashreplace").decode() for key, text in described.items()}
 
 
 def load_file(path):

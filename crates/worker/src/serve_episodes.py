@@ -7,12 +7,19 @@ episode, and {"about": 0} what its tools are. A slot keeps its object from episo
 reply repeats the `id` of its request. Standard output belongs to the protocol, so the user's prints go to standard error.
 """
 
+ROLE_CHARS_MAX = 32
+REWARD_MAX = float.fromhex("0x1.fffffep127")
+
 
 def one_message(said):
     if isinstance(said, str):
-        return ["user", said]
+        said = {"role": "user", "content": said}
     if isinstance(said, dict) and isinstance(said.get("role"), str) and isinstance(said.get("content"), str):
-        return [said["role"], said["content"]]
+        role, content = said["role"], said["content"]
+        if len(role) > ROLE_CHARS_MAX:
+            raise TypeError(f"a role of {len(role)} characters; at most {ROLE_CHARS_MAX} are read")
+        (role + content).encode()  # A lone surrogate is no text.
+        return [role, content]
     raise TypeError(f"a message is a string or a dict with `role` and `content`, not {said!r:.80}")
 
 
@@ -27,12 +34,27 @@ def first_messages(said):
     return {"messages": said}
 
 
+def shortened(said, most, left):
+    """What a turn says, `left` bytes of it, and whether that is less than all."""
+    if len(said) > most:
+        raise TypeError(f"step said {len(said)} messages; environment.turn_tokens_max has room for {most}")
+    is_cut, kept = False, []
+    for role, content in said:
+        text = content.encode()
+        is_cut = is_cut or len(text) > left
+        kept.append([role, text[:left].decode(errors="ignore")])
+        left = max(left - len(text), 0)
+    return kept, is_cut
+
+
 def finite(reward):
     if isinstance(reward, (str, bytes)) or not hasattr(reward, "__float__"):
         raise TypeError(f"the reward is a {type(reward).__name__}: {reward!r:.80}")
     reward = float(reward)
     if reward - reward != 0.0:
         raise TypeError(f"the reward is {reward}")
+    if abs(reward) > REWARD_MAX:
+        raise TypeError(f"the reward is {reward}; the largest is {REWARD_MAX:.4g}, that of 32 bits")
     return reward
 
 
@@ -40,7 +62,7 @@ def whole(result):
     return {"reward": finite(result)}
 
 
-def turn(result):
+def turn(result, most, most_bytes):
     if not isinstance(result, tuple) or len(result) != 3:
         raise TypeError(f"step returns (messages, reward, done), not {result!r:.80}")
     said, reward, done = result
@@ -48,10 +70,11 @@ def turn(result):
     said = [] if said is None else messages(said)
     if not done and not any(content for _, content in said):
         raise TypeError("step gave no text, and the episode is not done")
-    return {"messages": said, "reward": reward, "done": bool(done)}
+    said, is_cut = shortened(said, most, most_bytes)
+    return {"messages": said, "reward": reward, "done": bool(done), "cut": is_cut}
 
 
-def answer(make, slots, request):
+def answer(make, slots, request, limits):
     slot = next(request[kind] for kind in ("reset", "step", "end") if kind in request)
     try:
         if "reset" in request:
@@ -61,7 +84,7 @@ def answer(make, slots, request):
         elif slot not in slots:
             return {"lost": True}
         elif "step" in request:
-            result, read = slots[slot].step(request["response"], request["calls"]), turn
+            result, read = slots[slot].step(request["response"], request["calls"]), lambda result: turn(result, *limits)
         else:
             result, read = slots[slot].end(), whole
     except MemoryError:
@@ -77,7 +100,8 @@ def answer(make, slots, request):
 
 
 def opened():
-    make, first = open_shape(json.loads(sys.argv[1]))
+    what = json.loads(sys.argv[1])
+    make, first = open_shape(what)
     about = {"tools": first.tools, "scores_at_end": first.scores_at_end}
     # The object that was made to learn its form plays the first episode.
     spare = [first]
@@ -86,7 +110,7 @@ def opened():
     def said(request):
         if "about" in request:
             return about
-        return answer(lambda: spare.pop() if spare else make(), slots, request)
+        return answer(lambda: spare.pop() if spare else make(), slots, request, what["turn"])
 
     return said
 

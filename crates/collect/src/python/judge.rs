@@ -1,9 +1,10 @@
-//! Validates observations of untrusted processes: numbers must be finite and choices must exist.
+//! Validates observations of untrusted processes: numbers must be finite and choices must exist. The bounds
+//! of a box are only advice in Gymnasium, whose own environments overshoot them.
 
 use plimsoll_env::{Domain, ElementType, Slot};
 use std::ops::Range;
 
-/// A leaf to validate: NaN would crash the policy.
+/// A leaf to validate: what is not finite leaves the policy no finite weights.
 pub(super) enum Check {
     F32(Range<usize>),
     F64(Range<usize>),
@@ -19,7 +20,7 @@ pub(super) fn checks(slot: &Slot) -> Vec<Check> {
             match (leaf.element, &leaf.domain) {
                 (ElementType::Float32, _) => Some(Check::F32(range)),
                 (ElementType::Float64, _) => Some(Check::F64(range)),
-                // The bounds of a box are only advice in Gymnasium; a choice is an index.
+                // A choice is an index.
                 (_, Domain::Bounds { .. }) => None,
                 _ => Some(Check::Domain(index)),
             }
@@ -27,17 +28,17 @@ pub(super) fn checks(slot: &Slot) -> Vec<Check> {
         .collect()
 }
 
-/// Returns what is wrong with an observation: NaN, or a choice that its space lacks.
+/// Returns what is wrong with an observation: NaN, infinity, or a choice that its space lacks.
 pub(super) fn judge(checks: &[Check], slot: &Slot, bytes: &[u8]) -> Option<String> {
-    let nan = || "its observation holds NaN".to_string();
+    let odd = |value: f64| (!(value as f32).is_finite()).then(|| format!("its observation holds {value:e}"));
     checks.iter().find_map(|check| match check {
         Check::F32(range) => {
             let mut values = bytes[range.clone()].as_chunks::<4>().0.iter();
-            values.any(|value| f32::from_ne_bytes(*value).is_nan()).then(nan)
+            values.find_map(|value| odd(f32::from_ne_bytes(*value).into()))
         }
         Check::F64(range) => {
             let mut values = bytes[range.clone()].as_chunks::<8>().0.iter();
-            values.any(|value| f64::from_ne_bytes(*value).is_nan()).then(nan)
+            values.find_map(|value| odd(f64::from_ne_bytes(*value)))
         }
         Check::Domain(index) => {
             let wrong = slot.leaves[*index].check(slot.leaves[*index].of(bytes)).err()?;

@@ -164,6 +164,8 @@ class Faulty(Count):
                 observation = np.array(["a", "b", "c"])
             if self.fault == "nan":
                 observation[1] = np.nan
+            if self.fault == "infinite":
+                observation[1] = -np.inf
             if self.fault == "reward_nan":
                 reward = float("nan")
             if self.fault == "reward_none":

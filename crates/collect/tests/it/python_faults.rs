@@ -128,7 +128,7 @@ fn a_leak_ends_at_the_budget() {
 
 #[test]
 fn what_no_space_holds_is_bad_output() {
-    for fault in ["shape", "dtype", "nan", "reward_nan", "reward_none", "old_step"] {
+    for fault in ["shape", "dtype", "nan", "infinite", "reward_nan", "reward_none", "old_step"] {
         let Some(driver) = once(fault, "step", FaultKind::BadOutput, "env-bad-output", 1) else { return };
         assert!(driver.faults[0].error.message.starts_with("environment "), "{}", driver.faults[0].error);
     }

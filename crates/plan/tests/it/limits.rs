@@ -1,6 +1,6 @@
 //! Limits as people write them, lengths that a model has no positions for, and sizes that no machine has.
 
-use crate::rig::{ROOMY, case, limits, method_case, peak};
+use crate::rig::{ROOMY, case, limits, method_case, peak, played_case, row};
 use plimsoll_base::Bytes;
 use plimsoll_memory::{Limit, Limits, Pool};
 use plimsoll_plan::{check_lengths, check_positions, limits_of, machine_limits, parse_limits};
@@ -88,6 +88,12 @@ fn sequences_beyond_the_model_s_positions_are_refused_with_their_parts() {
     assert_eq!(error.message, "sequences of up to 65 tokens, and the model has 64 positions");
     assert!(error.facts.iter().any(|fact| fact == "longest prompt 33, longest response 32"), "{error:?}");
     assert!(check(33, "rollout.max_new_tokens=32", &["model_options.positions=extend"]).is_ok());
+    let lower = |error: &plimsoll_base::Error, key: &str| error.hints.iter().any(|hint| hint.contains(key));
+    assert!(lower(&error, "lower rollout.max_new_tokens"), "{error:?}");
+    let played = played_case("text:second-try", &[]);
+    let error = check_positions(&played.run, &played.facts).expect_err("8 * 8 + 7 * 128 tokens");
+    assert!(error.facts.iter().any(|fact| fact.contains("longest episode after it 960")), "{error:?}");
+    assert!(lower(&error, "environment.turn_tokens_max") && !lower(&error, "max_new_tokens"), "{error:?}");
     // Of pairs and examples the longer part counts: the longest prompt need not have the longest completion.
     let mut examples = method_case("sft", "nano", &[]);
     (examples.facts.prompt_tokens, examples.facts.completion_tokens) = (40, 60);
@@ -136,4 +142,18 @@ fn no_limit_refuses_nothing() {
     let case = case(&["run.device=cpu"]);
     let report = plimsoll_plan::plan_with(&case.run, &case.facts, &limits("shm=1KiB")).expect("a plan");
     assert!(report.fits && report.plan.limits.host == Limits::default().host, "{:?}", report.plan.limits);
+}
+
+#[test]
+fn an_episode_has_room_for_the_longest_reply_to_each_of_its_turns() {
+    let bytes = |env: &str, turn_tokens: &str| {
+        let case = played_case(env, &[turn_tokens, "model_options.positions=extend"]);
+        row(&case.plan(ROOMY), "environment.episodes")
+    };
+    // 32 bytes a token, and messages of 128 bytes: one for 4 tokens, 8 at least. Seven turns are kept twice, one waits.
+    for (turn_tokens, reply) in [(8, 32 * 8 + 128 * 8), (128, 32 * 128 + 128 * 32)] {
+        let key = format!("environment.turn_tokens_max={turn_tokens}");
+        let more = bytes("python:a.py:A", &key) - bytes("text:second-try", &key);
+        assert_eq!(more, 16 * 15 * reply + (4 << 20), "{turn_tokens}: and a thread");
+    }
 }

@@ -55,6 +55,20 @@ pub fn method_case(method: &str, model: &str, sets: &[&str]) -> Case {
     Case { file, run, facts }
 }
 
+/// Episodes of an environment: 16 of 8 turns of 8 tokens, with 128 between two.
+pub fn played_case(env: &str, sets: &[&str]) -> Case {
+    let text = format!(
+        "method = \"grpo\"\nmodel = \"random:nano\"\n[environment]\nenv = \"{env}\"\n[data]\nprompt_tokens_max = 8\n\
+         [rollout]\nprompts_per_step = 4\ngroup_size = 4\nmax_new_tokens = 8\n[train]\nsteps = 2\nlearning_rate = 1e-6\n"
+    );
+    let sets: Vec<String> = sets.iter().map(|set| set.to_string()).collect();
+    let loaded = load_text(text, Path::new("run.toml"), &sets, std::iter::empty());
+    let file = loaded.unwrap_or_else(|error| panic!("{env} {sets:?}: {error}")).run;
+    let run = RunSpec::new(&file);
+    let facts = facts(&run);
+    Case { file, run, facts }
+}
+
 fn facts(run: &RunSpec) -> Facts {
     let name = run.model.strip_prefix("random:").or(run.model.strip_prefix("builtin:")).expect("a preset");
     let spec = ModelSpec::preset(name).unwrap_or_else(|| panic!("no preset {name}"));

@@ -284,7 +284,7 @@ fn what_an_environment_may_not_do_is_named() {
     let output = train(&folder, "out", "text:guess-number", &[]);
     check_train_fails(&output, &["error[tokenizer-unknown-character]: ", "the environment said it"]);
     let output = train(&folder, "out", "text:second-try", &["data.prompt_tokens_max=7"]);
-    check_train_fails(&output, &["error[prompt-too-long]: "]);
+    check_train_fails(&output, &["error[prompt-too-long]: ", "begins with", "overlong = \"truncate-left\""]);
     // Room for one turn and its reply: the second turn is cut, or does not begin.
     check_done(&train(&folder, "short", "text:second-try", &["environment.episode_tokens_max=12"]));
     assert!(folder.metric("short", "environment/truncated") >= 1.0);

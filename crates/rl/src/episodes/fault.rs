@@ -28,11 +28,15 @@ impl Fault {
     pub(super) fn too_many(&self, env: &str, faults: u64, most: u32) -> Error {
         let message =
             format!("{env}: {faults} episodes of one rollout failed, environment.restarts_max is {most}");
-        let error = Error::new("text-environment-failing", message);
+        let error = self.as_cause_of(Error::new("text-environment-failing", message));
+        error.hint("environment.restarts_max is how many may fail; such episodes are counted and not trained")
+    }
+
+    /// Adds this fault, the first of a round, to the error that it led to.
+    pub(super) fn as_cause_of(&self, error: Error) -> Error {
         let error = error.fact(format!("the first, {}: {}", self.slug, self.message));
         let error = self.facts.iter().fold(error, |error, fact| error.fact(fact.clone()));
-        let error = self.hints.iter().fold(error, |error, hint| error.hint(hint.clone()));
-        error.hint("environment.restarts_max is how many may fail; such episodes are counted and not trained")
+        self.hints.iter().fold(error, |error, hint| error.hint(hint.clone()))
     }
 }
 

@@ -24,6 +24,6 @@ pub(crate) use episode::EpisodesRequest;
 pub(crate) use evaluate::evaluate_episodes;
 pub use kept::{KeptEpisode, KeptTurn};
 pub(crate) use memory::first_prompt_tokens;
-pub(crate) use play::{Played, no_reward, play};
+pub(crate) use play::{Played, play};
 pub use round::{Episodes, RoundReport};
 pub(crate) use turn::{CarriedTurn, FirstRequest};

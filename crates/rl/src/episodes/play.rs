@@ -10,7 +10,7 @@ use crate::rollout::counted::{Counted, CountedByAll};
 use crate::rollout::exchange::{Deal, Sent, SentStats, exchange};
 use crate::rollout::group::Branch;
 use crate::rollout::packed::{Kind, packed, packed_as_json};
-use plimsoll_base::{Error, Result};
+use plimsoll_base::Result;
 use plimsoll_infer::responder::Responder;
 use plimsoll_infer::text::Item;
 use plimsoll_reward::{Rewards, Scored};
@@ -75,16 +75,32 @@ packed!(SentTurn { reward: f64, response: String, said: Vec<Message> });
 
 /// Plays the episodes of all starts.
 ///
-/// Errors: those of sampling, of the environment and of the rewards; `rank-lost` where another rank has one.
+/// Errors: those of sampling, of the environment and of the rewards; `agent-failing` and `text-environment-failing` if no
+/// episode is left; `rank-lost` where another rank has one.
 pub(crate) fn play(
     trainer: &mut Trainer<'_>,
     episodes: &mut Episodes,
     rewards: &mut Rewards,
     asked: &EpisodesRequest<'_>,
 ) -> Result<Played> {
-    if episodes.agents.is_some() {
-        return play_agents(trainer, episodes, asked);
+    let played = match episodes.agents.is_some() {
+        true => play_agents(trainer, episodes, asked)?,
+        false => play_text(trainer, episodes, rewards, asked)?,
+    };
+    // An evaluation's rollout may be of one episode.
+    if trainer.sampler.samples.is_empty() || asked.steps[0] > 0 {
+        episodes.check_left(&trainer.sampler.samples)?;
     }
+    Ok(played)
+}
+
+/// Lets an environment's workers play the episodes of all starts.
+fn play_text(
+    trainer: &mut Trainer<'_>,
+    episodes: &mut Episodes,
+    rewards: &mut Rewards,
+    asked: &EpisodesRequest<'_>,
+) -> Result<Played> {
     let Some(group) = trainer.group else {
         let all: Vec<usize> = (0..asked.starts.len()).collect();
         let (played, counted) = play_part(trainer, episodes, rewards, asked, &all)?;
@@ -141,16 +157,7 @@ fn play_agents(
             episodes.fail(e, Some(fault))?;
         }
     }
-    if trainer.sampler.samples.is_empty() {
-        return Err(no_reward());
-    }
     Ok(Played { items, stats, branches: Some(branches), counted: CountedByAll::default() })
-}
-
-/// Makes the error of a rollout that leaves nothing to train on.
-pub(crate) fn no_reward() -> Error {
-    Error::new("agent-failing", "no episode of this rollout has a reward")
-        .hint("environment.restarts_max is how many may fail before the run ends")
 }
 
 /// Plays the episodes of the starts with these numbers, here.

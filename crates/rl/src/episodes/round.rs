@@ -148,12 +148,15 @@ impl Episodes {
         let firsts: Vec<&[Message]> = self.played.chunks(group).map(|e| e[0].messages.as_slice()).collect();
         let items: Result<Vec<Item>> = forgetting(|| firsts.iter().map(|first| item(glue, first)).collect());
         let mut items = items?;
+        let too_long = items.iter().position(|item| item.ids.len() > self.prompt_tokens);
+        if let Some(g) = too_long.filter(|_| self.overlong != Overlong::TruncateLeft) {
+            return Err(self.begins_too_long(starts[g].index, items[g].ids.len()));
+        }
         for (item, episodes) in items.iter_mut().zip(self.played.chunks_mut(group)) {
             episodes[1..].iter_mut().for_each(|episode| episode.columns.clear());
             item.columns = std::mem::take(&mut episodes[0].columns);
-            if item.ids.len() > self.prompt_tokens && self.overlong == Overlong::TruncateLeft {
-                item.ids.drain(..item.ids.len() - self.prompt_tokens);
-            }
+            // What is cut, since anything else was refused.
+            item.ids.drain(..item.ids.len().saturating_sub(self.prompt_tokens));
         }
         Ok(items)
     }
@@ -164,6 +167,14 @@ impl Episodes {
         Error::new(slugs::TEXT_ENVIRONMENT_BAD_REPLY, message)
             .fact(format!("it is episode {}", self.played[slot].start.index))
             .hint("derive all randomness from the seed that reset is given")
+    }
+
+    /// Makes the error of a prompt beyond the plan's. No episode is left out: which there are follows from the seed.
+    fn begins_too_long(&self, episode: u64, tokens: usize) -> Error {
+        let (env, limit) = (&self.section.env, self.prompt_tokens);
+        let message = format!("{env}: episode {episode} begins with {tokens} tokens, the limit is {limit}");
+        Error::new("prompt-too-long", message)
+            .hint("raise data.prompt_tokens_max, or set data.overlong = \"truncate-left\"")
     }
 
     fn reset(&mut self, starts: &[Start], group: usize) -> Result<()> {
@@ -226,6 +237,11 @@ impl Episodes {
     /// Errors: `text-environment-failing`.
     pub(super) fn settle(&mut self) -> Result<()> {
         if !self.hosts.about().scores_at_end {
+            for slot in 0..self.played.len() {
+                if let Some(fault) = self.sum_fault(slot).filter(|_| !self.played[slot].has_fault) {
+                    self.fail(slot, Some(fault))?;
+                }
+            }
             return Ok(());
         }
         let whole = |episode: &Episode| !episode.has_fault && !episode.turns.is_empty();
@@ -243,6 +259,16 @@ impl Episodes {
             }
         }
         Ok(())
+    }
+
+    /// Returns the fault of an episode whose rewards add up to no number of 32 bits.
+    pub(super) fn sum_fault(&self, slot: usize) -> Option<Error> {
+        let sum: f64 = self.played[slot].turns.iter().map(|turn| turn.reward).sum();
+        let message =
+            format!("{}: the rewards of an episode add up to {sum:e}, beyond 32 bits", self.section.env);
+        (!(sum as f32).is_finite()).then(|| {
+            Error::new(slugs::TEXT_ENVIRONMENT_BAD_REPLY, message).hint("let rewards be of a few units")
+        })
     }
 
     /// Returns the return of each episode; `None` where a fault ended it.
@@ -316,6 +342,33 @@ impl Episodes {
         self.tally.count(&fault);
         self.first_fault.get_or_insert_with(|| Fault::of(&fault));
         self.check_faults()
+    }
+
+    /// Refuses a rollout that leaves nothing to train on.
+    ///
+    /// Errors: `agent-failing`, `text-environment-failing`.
+    pub(crate) fn check_left(&self, samples: &Samples) -> Result<()> {
+        let all = self.played.len();
+        let failed = self.played.iter().filter(|episode| episode.has_fault).count();
+        if failed < all && !samples.is_empty() {
+            return Ok(());
+        }
+        let error = match self.agents {
+            Some(_) => {
+                let message = format!(
+                    "no episode of this rollout has a response and a reward: of {all} episodes {failed} failed"
+                );
+                Error::new("agent-failing", message)
+            }
+            None => {
+                let message = format!("{}: all {all} episodes of one rollout failed", self.section.env);
+                Error::new("text-environment-failing", message)
+            }
+        };
+        Err(match &self.first_fault {
+            Some(first) => first.as_cause_of(error),
+            None => error.hint("let an agent ask the model before it reports the reward of its episode"),
+        })
     }
 
     /// Refuses more faults than a round may have.
@@ -399,7 +452,8 @@ impl Talk<'_> {
     ) -> Vec<(usize, std::result::Result<(), Option<Error>>)> {
         let episodes = &mut *self.episodes;
         if !episodes.hosts.about().scores_at_end {
-            return Vec::new();
+            let fault = |slot: &usize| Some((*slot, Err(Some(episodes.sum_fault(*slot)?))));
+            return ended.iter().filter_map(fault).collect();
         }
         ended.iter().for_each(|slot| episodes.hosts.ask(*slot, Job::End));
         let mut rewarded = Vec::with_capacity(ended.len());
@@ -447,12 +501,13 @@ impl Talk<'_> {
         let glue = Glue { text: self.text, tools: &self.episodes.hosts.about().tools };
         let (before, eos) = (&episode.messages, turn.eos);
         let after = forgetting(|| after_turn(glue, before, &said.messages, eos, most))?;
+        let is_cut = after.is_cut || said.is_cut;
         episode.messages.push(Message::new("assistant", turn.response.clone()));
         episode.messages.extend_from_slice(&said.messages);
         turn.said = said.messages;
         episode.goes_on = true;
         tokens.extend(after.ids);
-        Ok(Heard::Words { is_cut: after.is_cut })
+        Ok(Heard::Words { is_cut })
     }
 }
 

@@ -175,3 +175,56 @@ fn people_see_each_turn_with_the_tokens_that_it_drew() {
     assert_eq!((last.tokens, last.reward, last.said.len()), ([start, ids.len() as u32], 1.0, 0));
     assert!(kept.branches.is_empty());
 }
+
+#[test]
+fn a_rollout_that_leaves_no_episode_ends_the_run_with_the_first_cause() {
+    let (text, run) = (text(), run(2, Credit::Episode));
+    let mut episodes = open(&run);
+    let starts = episodes.starts(0, 3);
+    episodes.begin(&text, &starts, 1).expect("they begin");
+    let mut samples = Samples::with_turns(1, 32, 2);
+    samples.push_turns(&[1], &[-0.5], &[Turn { start: 0, end: 1, finish: Finish::Eos }]);
+    // One worker died, with the episodes of all.
+    episodes.fail(1, Some(Error::new("text-environment-crashed", "exit code 3"))).expect("one may fail");
+    episodes.fail(0, None).expect("it is lost");
+    episodes.check_left(&samples).expect("one is left");
+    episodes.fail(2, None).expect("it is lost");
+    let error = episodes.check_left(&samples).expect_err("none is left");
+    assert_eq!(error.slug, "text-environment-failing");
+    assert_eq!(error.message, "text:second-try: all 3 episodes of one rollout failed");
+    assert_eq!(error.facts, ["the first, text-environment-crashed: exit code 3"]);
+}
+
+#[test]
+fn rewards_that_add_up_to_no_number_are_a_fault_of_their_episode() {
+    let (text, run) = (text(), run(3, Credit::Episode));
+    let mut episodes = open(&run);
+    let starts = episodes.starts(0, 2);
+    episodes.begin(&text, &starts, 1).expect("they begin");
+    let turn = |reward| PlayedTurn { response: String::new(), eos: None, reward, said: Vec::new() };
+    episodes.played[0].turns = vec![turn(3e38), turn(3e38)];
+    episodes.played[1].turns = vec![turn(3e38), turn(-3e38)];
+    episodes.settle().expect("one may fail");
+    assert_eq!(episodes.returns(), [None, Some(0.0)]);
+    let report = episodes.report();
+    assert_eq!(report.tally.bad_replies, 1);
+    assert!(report.fault.expect("it is told").contains("add up to 6e38, beyond 32 bits"));
+}
+
+#[test]
+fn a_prompt_beyond_the_plan_is_refused_with_what_helps_or_cut() {
+    let (text, mut run) = (text(), run(2, Credit::Episode));
+    let begin = |run: &RunSpec| {
+        let mut episodes = Episodes::open(run, 4).expect("it is built in").expect("the run has one");
+        let starts = episodes.starts(7, 1);
+        episodes.begin(&text, &starts, 2)
+    };
+    let error = begin(&run).expect_err("it has 8");
+    assert!(
+        error.slug == "prompt-too-long" && error.message.contains("episode 7 begins with 8 tokens"),
+        "{error}"
+    );
+    assert!(error.hints.iter().all(|hint| !hint.contains("drop")), "{error}");
+    run.data.overlong = Overlong::TruncateLeft;
+    assert_eq!(begin(&run).expect("it is cut")[0].ids.len(), 4);
+}

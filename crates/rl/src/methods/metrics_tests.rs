@@ -101,4 +101,10 @@ fn turns_beyond_the_eighth_are_in_the_means_alone() {
     assert_eq!((metrics["episode/turn_1/share"], metrics["episode/turn_8/reward"]), (1.0, 7.0));
     assert!(!metrics.contains_key("episode/turn_9/share"));
     assert_eq!((metrics["episode/turns_mean"], metrics["environment/timeouts"]), (9.5, 2.0));
+    // Without an episode there is no mean, and no -0.0.
+    let gathered = Gathered { episodes: Some(RoundReport::default()), ..Gathered::default() };
+    let mut metrics = Metrics::default();
+    add_rollout(&mut metrics, &gathered);
+    assert!(!metrics.keys().any(|name| name.starts_with("episode/")));
+    assert_eq!(metrics["environment/timeouts"], 0.0);
 }

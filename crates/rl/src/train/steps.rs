@@ -179,7 +179,8 @@ impl LanguageRun<'_> {
         let of_all = self.trainer.group.map_or(1, |group| group.ranks());
         let ranks = self.trainer.apart.map_or(of_all, |(_, apart)| apart.trainers());
         let count = metrics.get("update/micro_batches").map_or(ranks, |count| *count as usize);
-        if count < ranks {
+        // A step that trains no actor has none.
+        if (1..ranks).contains(&count) {
             let idle = ranks - count;
             lead.note(format!(
                 "an update has {count} micro-batches, so {idle} of {ranks} ranks wait for it; train.cut_multiple = {ranks} makes {ranks}"

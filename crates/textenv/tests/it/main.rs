@@ -5,7 +5,7 @@ mod shapes;
 mod tool;
 
 use plimsoll_base::Bytes;
-use plimsoll_textenv::Settings;
+use plimsoll_textenv::{ReplyLimits, Settings};
 use plimsoll_worker::Network;
 use std::time::Duration;
 
@@ -20,6 +20,7 @@ fn settings() -> Settings {
         prompt_column: "prompt".to_string(),
         action: "message".to_string(),
         observation: None,
+        reply: ReplyLimits::of(128),
         python: None,
         num_workers: 1,
         worker_memory: Bytes::mib(1024),

@@ -364,3 +364,58 @@ fn a_server_of_openenv_is_played_by_its_messages_or_its_tools() {
     let error = refusal("openenv:http://127.0.0.1:1", &settings);
     assert!(error.message.contains("Connection refused"), "{error}");
 }
+
+#[test]
+fn long_and_odd_answers_are_cut_or_refused_before_they_are_sent() {
+    let (_folder, file) = write(ANSWERS);
+    let mut table = Table::open(&format!("python:{file}:Answers"), &crate::settings()).unwrap();
+    let mut step = |which: &str| {
+        table.reset(Start::train(0, 0));
+        table.ask(Job::Step(which.to_string(), Vec::new()))
+    };
+    // 128 tokens: 32 bytes each, and a message for 4 of them.
+    let said = step("long").unwrap();
+    assert!(
+        said.is_cut && said.messages[0].content == "7".repeat(4096),
+        "{}",
+        said.messages[0].content.len()
+    );
+    let said = step("wide").unwrap();
+    let lengths: Vec<usize> = said.messages.iter().map(|message| message.content.len()).collect();
+    assert_eq!((lengths, said.is_cut), (vec![4000, 95, 0], true), "characters are whole");
+    let said = step("most").unwrap();
+    assert_eq!((said.messages.len(), said.is_cut, said.reward), (32, false, f64::from(f32::MAX)));
+    for (which, contains) in [
+        ("many", "step said 33 messages; environment.turn_tokens_max has room for 32"),
+        ("role", "a role of 33 characters; at most 32"),
+        ("large", "the reward is 1e+300; the largest is 3.403e+38"),
+        ("small", "the reward is -3.5e+38"),
+        ("half", "surrogates not allowed"),
+    ] {
+        let error = step(which).unwrap_err();
+        assert_eq!(error.slug, "text-environment-bad-reply");
+        assert!(error.message.contains(contains), "{which}: {error}");
+    }
+    let error = step("raise").unwrap_err();
+    assert_eq!(error.slug, "text-environment-raised");
+    assert!(error.message.contains("\\ud800"), "{error}");
+    // All in one worker, which lives.
+    assert_eq!(step("a").unwrap(), Said::words("a"));
+}
+
+const ANSWERS: &str = r#"
+class Answers:
+    def reset(self, seed): return "Say."
+    def step(self, which):
+        if which == "raise": raise ValueError("\ud800")
+        said = {
+            "long": "7" * 100_000,
+            "wide": ["7" * 4000, "\u00e9\u4e00" * 40, "7"],
+            "most": ["7"] * 32,
+            "many": ["7"] * 33,
+            "role": {"role": "r" * 33, "content": "7"},
+            "half": "7\ud800",
+        }.get(which, which)
+        reward = {"most": 3.4028234663852886e38, "large": 1e300, "small": -3.5e38}.get(which, 0.0)
+        return said, reward, False
+"#;

@@ -7,7 +7,7 @@
 
 use super::groups::{Group, Response};
 use crate::context::StepContext;
-use crate::episodes::{EpisodeSoFar, EpisodesRequest, Events, no_reward};
+use crate::episodes::{EpisodeSoFar, EpisodesRequest, Events};
 use crate::roles::Trainer;
 use crate::rollout::counted::Counted;
 use crate::rollout::exchange::exchange;
@@ -150,9 +150,7 @@ pub(super) fn hand_over(
     let episodes = cx.episodes.as_mut().expect("the step is one of episodes");
     let trained: Vec<EpisodeSoFar<'_>> = groups.iter().flat_map(Group::episodes).collect();
     episodes.set_trained(trainer.updates(), &trained, events)?;
-    if trainer.sampler.samples.is_empty() {
-        return Err(no_reward());
-    }
+    episodes.check_left(&trainer.sampler.samples)?;
     if cx.run.environment.as_ref().is_some_and(Environment::is_graded) {
         grade_episodes(trainer, cx, groups, step, gathered)?;
     }
