@@ -6,6 +6,7 @@ mod distill;
 mod judge;
 mod keys;
 mod lora;
+mod methods;
 mod optimizer;
 mod origins;
 mod track;
