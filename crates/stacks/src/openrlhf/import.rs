@@ -58,7 +58,7 @@ fn combine(draft: &mut Draft) -> Result<()> {
             let steps = (samples.saturating_mul(episodes) / prompts).max(1);
             draft.set_toml("train.steps", steps, "max_samples x num_episodes / rollout_batch_size");
         }
-        _ => parts::unknown_steps(draft, &["max_samples", "num_episodes"]),
+        _ => parts::passes(draft, "num_episodes", None),
     }
     parts::schedule(draft, "lr_scheduler", "lr_warmup_ratio");
     rewards(draft);
