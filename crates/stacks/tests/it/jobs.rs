@@ -277,13 +277,14 @@ fn r_a_lambda_of_a_list_is_shown_once_as_it_is_written() {
     assert!(run.run_file.contains("kind = \"math\""), "{}", run.run_file);
 }
 
+/// The name of a correction was `(not shown)`, as a secret is.
 #[test]
 fn corrections_have_nothing_to_correct_unless_they_are_another_loss() {
     let more = |what: &str| format!("{VERL} algorithm.adv_estimator=grpo {what}\n");
     let correction =
         "algorithm.rollout_correction.rollout_is=token algorithm.rollout_correction.rollout_rs=null";
     let run = imported("verl", "x.sh", &more(correction), true).expect("a run file").run_file;
-    assert!(run.contains("rollout_correction.rollout_is = (not shown): rollout and trainer share"), "{run}");
+    assert!(run.contains("rollout_correction.rollout_is = token: rollout and trainer share"), "{run}");
     for what in [
         "algorithm.rollout_correction.loss_type=reinforce",
         "algorithm.use_pf_ppo=True",
