@@ -167,6 +167,13 @@ pub struct SamplingSpec {
     pub covariance: Option<CovarianceKind>,
 }
 
+impl SamplingSpec {
+    /// Returns the loss of this kind with its default clips: the row's own, or those of the method that introduced it.
+    pub fn loss_of(&self, kind: PolicyLossKind) -> PolicyLoss {
+        if self.loss.kind() == kind { self.loss } else { kind.loss() }
+    }
+}
+
 const RETURNS: AdvantageKind = AdvantageKind::Returns { gamma_free: false };
 const GROUP_NORM: GroupShaping = GroupShaping::GroupNorm { eps: 1e-4 };
 const PPO_CLIP: PolicyLoss = PolicyLoss::Ppo { clip_low: 0.2, clip_high: 0.2, dual_clip: None };

@@ -31,7 +31,7 @@ pub(super) fn fill(run: &mut RunFile, provenance: &mut Provenance) {
     };
     note(run.loss.policy.is_none(), "loss.policy");
     let policy = *run.loss.policy.get_or_insert(spec.loss.kind());
-    if let Some([clip_low, clip_high]) = policy.loss().clips() {
+    if let Some([clip_low, clip_high]) = spec.loss_of(policy).clips() {
         note(run.loss.clip_low.is_none(), "loss.clip_low");
         note(run.loss.clip_high.is_none(), "loss.clip_high");
         run.loss.clip_low.get_or_insert(clip_low);

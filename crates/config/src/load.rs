@@ -124,15 +124,32 @@ fn idle_on_cpu(run: &RunFile) -> impl Iterator<Item = String> {
     idle.map(|(key, _)| format!("`{key}` changes nothing: run.device = \"cpu\""))
 }
 
-/// Reads `defaults` (key, TOML value), then the environment, then `sets`, into the sections that need no training.
+/// Keys of `[data]` that say how the model of a run reads a row: with others it gets other tokens than in training.
+const ROWS_OF_RUN: [&str; 5] =
+    ["prompt_column", "answer_column", "chat_template", "template_args", "system_prompt"];
+
+/// Returns what the run file at `path` says of how its model reads a row.
+fn rows_of_run(path: &Path) -> Result<(tree::Table, Source)> {
+    let source = Source { path: path.display().to_string(), text: read_text(path)?, kind: &RUN_FILE };
+    let mut root = tree::parse_file(&source)?;
+    root.0.retain(|(section, _)| section == "data");
+    if let Some(tree::Value::Table(data)) = root.get_mut("data").map(|data| &mut data.value) {
+        data.0.retain(|(key, _)| ROWS_OF_RUN.contains(&key.as_str()));
+    }
+    Ok((root, source))
+}
+
+/// Reads `defaults` (key, TOML value), how the model of the run file `of` reads a row, the environment and `sets`, into
+/// the sections that need no training.
 pub fn load_verb(
     defaults: &[(&str, &str)],
+    of: Option<&Path>,
     sets: &[String],
     env: impl Iterator<Item = (String, String)>,
 ) -> Result<LoadedVerb> {
-    let source = Source { kind: &RUN_FILE, ..Source::default() };
+    let alone = || Ok((tree::Table::default(), Source { kind: &RUN_FILE, ..Source::default() }));
+    let (mut root, source) = of.map_or_else(alone, rows_of_run)?;
     let mut seen = aliases::Seen::default();
-    let mut root = tree::Table::default();
     for (key, value) in defaults {
         let node = tree::parse_value(value, &Origin::Default);
         tree::set_path(&mut root, &key.split('.').collect::<Vec<_>>(), node, &source)?;

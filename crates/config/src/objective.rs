@@ -65,7 +65,7 @@ impl Objective {
             buffer: buffer as usize,
             factor: loss.overlong_factor.unwrap_or(1.0),
         });
-        let policy = loss.policy.map_or(method.loss, |policy| policy.loss());
+        let policy = method.loss_of(loss.policy.unwrap_or(method.loss.kind()));
         Some(Objective {
             filter: loss.dynamic_sampling.and_then(DynamicSampling::filter),
             shaping: Shaping { overlong, group, clip: REWARD_CLIP },

@@ -6,9 +6,11 @@ mod distill;
 mod judge;
 mod keys;
 mod lora;
+mod methods;
 mod optimizer;
 mod origins;
 mod track;
+mod verb;
 
 use super::*;
 use plimsoll_base::{Exit, Result};
@@ -442,19 +444,6 @@ fn other_methods_take_what_they_need() {
         (gspo.loss.clip_low, gspo.loss.aggregation),
         (Some(3e-4), Some(plimsoll_algo::aggregation::AggregationKind::SeqMeanTokenMean))
     );
-}
-
-#[test]
-fn a_verb_takes_the_sections_it_knows() {
-    let env = [
-        ("PLIMSOLL__TRAIN__STEPS".to_string(), "3".to_string()),
-        ("PLIMSOLL__SEED".to_string(), "9".to_string()),
-    ];
-    let sets = ["model=builtin:nano".to_string(), "rollout.top_k=3".to_string()];
-    let verb = load_verb(&[("rollout.temperature", "0.0")], &sets, env.clone().into_iter()).unwrap().verb;
-    assert_eq!((verb.seed, verb.rollout.top_k, verb.rollout.temperature), (9, 3, 0.0));
-    let error = load_verb(&[], &["train.steps=3".to_string()], env.into_iter()).unwrap_err();
-    assert_eq!(error.slug, "unknown-key");
 }
 
 #[test]

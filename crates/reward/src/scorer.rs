@@ -185,5 +185,8 @@ pub(crate) fn column_missing(name: &str, column: &str, columns: &Columns) -> Err
     let message = format!("reward `{name}` needs the column `{column}`, which {lacks}");
     Error::usage("data-column-missing", message)
         .fact(format!("columns there: {}", if there.is_empty() { "none".into() } else { there.join(", ") }))
-        .hint("name the column of the answer with `answer_column` in the [[reward]] table, or add it to the data")
+        .hint(
+            "name the column of the answer with `answer_column` in the [[reward]] table, or for all rewards with \
+             --set data.answer_column=NAME",
+        )
 }

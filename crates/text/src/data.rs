@@ -353,7 +353,7 @@ pub(crate) fn take(object: &mut Map<String, Value>, column: &str, place: Place) 
     let message = format!("{}:{}: no column `{column}`", place.path.display(), place.line);
     Err(Error::new("data-column-missing", message)
         .fact(format!("columns there: {}", if there.is_empty() { "none".into() } else { there.join(", ") }))
-        .hint("set data.prompt_column to the column with the prompt"))
+        .hint("set data.prompt_column to the column with the prompt (--set data.prompt_column=NAME)"))
 }
 
 pub(crate) fn prompt_of(value: Value, column: &str, place: Place) -> Result<Prompt> {

@@ -20,12 +20,12 @@ section! {
         /// Loss of a token. By method.
         #[serde(skip_serializing_if = "Option::is_none")]
         policy: Option<PolicyLossKind> = None,
-        /// Lower clip of the ratio: 1 - clip_low (for `cispo` absolute). By policy loss.
+        /// Lower clip of the ratio: 1 - clip_low (for `cispo` absolute). By method and policy loss.
         #[serde(skip_serializing_if = "Option::is_none")]
         clip_low: Option<f64> = None => [
             NOT_NEGATIVE, Fact::Also(Becomes::Clips, &["epsilon", "cliprange", "eps_clip"]),
         ],
-        /// Upper clip of the ratio: 1 + clip_high (for `cispo` absolute). By policy loss.
+        /// Upper clip of the ratio: 1 + clip_high (for `cispo` absolute). By method and policy loss.
         #[serde(skip_serializing_if = "Option::is_none")]
         clip_high: Option<f64> = None => [NOT_NEGATIVE],
         /// Bound on the loss of negative advantages; above 1.

@@ -1,6 +1,6 @@
 //! `eval --model M --data F`: the mean reward of a model on prompts, and pass@k of several samples.
 
-use super::layers::{Sets, flag, text_flag};
+use super::layers::{Sets, flag, run_file_of_model, text_flag};
 use crate::output;
 use plimsoll_base::{Result, shown_places};
 use plimsoll_run::scores::{EvalReport, pass_words};
@@ -77,7 +77,9 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
         flag("run.checked", args.checked.then_some(true)),
     ];
     let flags = flags.into_iter().flatten().collect();
-    let loaded = args.sets.load_verb(&[("rollout.temperature", temperature)], flags, quiet)?;
+    let of = run_file_of_model(&args.model);
+    let defaults = [("rollout.temperature", temperature)];
+    let loaded = args.sets.load_verb(&defaults, of.as_deref(), flags, quiet)?;
     let found = plimsoll_infer::eval::eval(&loaded.verb, args.pass_rates.as_deref(), args.output.as_deref())?;
     output::either(args.json, &found, words)?;
     Ok(ExitCode::SUCCESS)

@@ -1,6 +1,6 @@
 //! `generate --model M --prompt "..."`: streams a response of the rollout engine to stdout.
 
-use super::layers::{Sets, flag, text_flag};
+use super::layers::{Sets, flag, run_file_of_model, text_flag};
 use crate::output;
 use plimsoll_base::{Error, Result};
 use plimsoll_infer::generate::generate;
@@ -58,7 +58,8 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
         flag("run.checked", args.checked.then_some(true)),
     ];
     let flags = flags.into_iter().flatten().collect();
-    let loaded = args.sets.load_verb(&[("rollout.temperature", "0.0")], flags, quiet)?;
+    let of = run_file_of_model(&args.model).filter(|_| !args.raw);
+    let loaded = args.sets.load_verb(&[("rollout.temperature", "0.0")], of.as_deref(), flags, quiet)?;
     let prompt = if args.prompt == "-" { read_stdin()? } else { args.prompt.clone() };
     if args.json {
         let found = generate(&loaded.verb, &prompt, args.raw, &mut |_| {})?;

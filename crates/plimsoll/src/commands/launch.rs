@@ -271,7 +271,7 @@ impl Common {
     fn job(&self, workdir: String, quiet: bool) -> Result<Job> {
         self.check_ranks()?;
         let mut loaded = self.sets.load(&self.run, quiet)?;
-        if let Some(words) = epochs::resolve(&mut loaded.run)? {
+        if let Some(words) = epochs::resolve_for_plan(&mut loaded.run)? {
             output::note(quiet, &words);
         }
         let planned = self.plan(&loaded)?;

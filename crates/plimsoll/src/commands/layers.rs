@@ -3,7 +3,8 @@
 use crate::{init::embedded, output};
 use plimsoll_base::{Error, Result};
 use plimsoll_config::{Loaded, LoadedEnv, LoadedVerb};
-use std::path::Path;
+use plimsoll_run::checkpoint::RUN_FILE;
+use std::path::{Path, PathBuf};
 
 /// The flag `--set`.
 #[derive(clap::Args)]
@@ -34,18 +35,32 @@ impl Sets {
         Ok(loaded)
     }
 
-    /// Reads the settings of a command without a run file. `flags` come before the user's `--set`.
+    /// Reads the settings of a command without a run file. `flags` come before the user's `--set`; what the run file
+    /// `of` a model says of rows comes before both.
     pub fn load_verb(
         &self,
         defaults: &[(&str, &str)],
+        of: Option<&Path>,
         flags: Vec<String>,
         quiet: bool,
     ) -> Result<LoadedVerb> {
         let sets = [flags, self.sets.clone()].concat();
-        let loaded = plimsoll_config::load_verb(defaults, &sets, environment()?.into_iter())?;
+        let loaded = plimsoll_config::load_verb(defaults, of, &sets, environment()?.into_iter())?;
         show(&loaded.notes, quiet);
         Ok(loaded)
     }
+}
+
+/// Returns the run file of the directory of a run.
+pub fn run_file_of(dir: &Path) -> Option<PathBuf> {
+    let file = dir.join("run.toml");
+    (file.is_file() && dir.join("checkpoints").is_dir()).then_some(file)
+}
+
+/// Returns the run file of a model that a run trained: the directory of the run, or one of its checkpoints.
+pub fn run_file_of_model(model: &str) -> Option<PathBuf> {
+    let model = Path::new(model);
+    run_file_of(model).or_else(|| Some(model.join(RUN_FILE)).filter(|file| file.is_file()))
 }
 
 fn show(notes: &[String], quiet: bool) {

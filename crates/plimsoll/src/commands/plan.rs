@@ -105,7 +105,8 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
         return plan_environments(args, path, quiet);
     }
     let mut loaded = args.run.as_deref().map(|path| args.sets.load(path, quiet)).transpose()?;
-    if let Some(words) = loaded.as_mut().map(|loaded| epochs::resolve(&mut loaded.run)).transpose()?.flatten()
+    if let Some(words) =
+        loaded.as_mut().map(|loaded| epochs::resolve_for_plan(&mut loaded.run)).transpose()?.flatten()
     {
         output::note(quiet, &words);
     }

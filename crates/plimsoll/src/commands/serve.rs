@@ -1,6 +1,6 @@
 //! `serve RUN-or-MODEL`: answers requests over HTTP until it is asked to stop.
 
-use super::layers::{Sets, flag, text_flag};
+use super::layers::{Sets, flag, run_file_of, run_file_of_model, text_flag};
 use crate::listening::{listen, refused};
 use crate::{output, signals};
 use plimsoll_base::{Error, Exit, Result};
@@ -155,17 +155,17 @@ fn settings(args: &Args, quiet: bool) -> Result<Settings> {
     ];
     let flags: Vec<String> = flags.into_iter().flatten().collect();
     let path = Path::new(&args.model);
-    let of_dir = path.join("run.toml");
-    let is_run_dir = of_dir.is_file() && path.join("checkpoints").is_dir();
+    let of_dir = run_file_of(path);
+    let is_run_dir = of_dir.is_some();
     let is_run_file = path.is_file() && path.extension().is_some_and(|end| end == "toml");
     if !is_run_dir && !is_run_file {
         let flags = [text_flag("model", Some(&args.model)).into_iter().collect(), flags].concat();
-        let loaded = args.sets.load_verb(&[], flags, quiet)?;
+        let loaded = args.sets.load_verb(&[], run_file_of_model(&args.model).as_deref(), flags, quiet)?;
         let is_length_open = is_default(&loaded.provenance);
         return Ok(Settings { verb: loaded.verb, is_length_open, is_run: false });
     }
     let sets = Sets { sets: [flags, args.sets.sets.clone()].concat() };
-    let Loaded { mut run, provenance, .. } = sets.load(if is_run_dir { &of_dir } else { path }, quiet)?;
+    let Loaded { mut run, provenance, .. } = sets.load(of_dir.as_deref().unwrap_or(path), quiet)?;
     if run.trains() != Trains::LanguageModel {
         let message = format!("{} trains a policy for an environment, which reads no tokens", args.model);
         return Err(

@@ -26,7 +26,7 @@ pub fn evaluation(what: &Reproduction, last: &Loaded) -> Result<Option<LoadedVer
     // What is evaluated is no GGUF file, whatever the run's frozen models were.
     sets.retain(|set| !set.starts_with("data.prompts") && !set.starts_with("model_options.quantize"));
     flatten("", table, &mut sets);
-    plimsoll_config::load_verb(&[], &sets, std::iter::empty()).map(Some)
+    plimsoll_config::load_verb(&[], None, &sets, std::iter::empty()).map(Some)
 }
 
 /// Appends `key=value` for each leaf. JSON's texts, numbers and arrays are TOML's; a list of tables is set one by one.

@@ -323,3 +323,42 @@ fn pass_rates_have_all_their_digits() {
         digits.iter().all(|rate| ["0.0", "0.2", "0.4", "0.6", "0.8", "1.0"].contains(&rate.as_str()));
     assert!(are_fifths, "{digits:?}");
 }
+
+#[test]
+fn the_model_of_a_run_reads_rows_as_the_run_did() {
+    let folder = Run::new(&crate::run::SMALL.replace(
+        "prompts = \"builtin:addition\"",
+        "prompts = \"ROWS\"\nprompt_column = \"question\"\nanswer_column = \"answer\"\nsystem_prompt = \"12+\"\n\
+         chat_template = \"{% for m in messages %}{{ m.content }}{% endfor %}\"",
+    ));
+    let rows = folder.text_path("rows.jsonl");
+    std::fs::write(&rows, "{\"question\": \"3=\", \"answer\": \"15\"}\n".repeat(4)).unwrap();
+    let prompts = format!("data.prompts={rows}");
+    folder.train("out", &[&prompts, "train.steps=1"]);
+    let json = |args: &[&str]| {
+        let output = plimsoll(&[args, &["--json"]].concat());
+        assert_eq!(output.status.code(), Some(0), "{args:?}: {}", text(&output.stderr));
+        serde_json::from_slice::<Value>(&output.stdout).expect("one object")
+    };
+    for model in [folder.text_path("out"), folder.text_path("out/checkpoints/latest")] {
+        let tokens = |more: &[&str]| {
+            json(&[&["generate", "--model", &model, "--prompt", "3="], more].concat())["prompt_tokens"]
+                .clone()
+        };
+        assert_eq!(tokens(&[]), 5, "{model}");
+        assert_eq!(tokens(&["--set", "data.system_prompt=1"]), 3, "--set wins");
+        assert_eq!(tokens(&["--raw"]), 2);
+        let found = json(&["eval", "--model", &model, "--data", &rows, "--max-new-tokens", "4"]);
+        assert!(found["prompts_are"].as_str().is_some_and(|words| words.contains("\"12+3=\"")), "{found}");
+    }
+    let model = folder.text_path("out");
+    check_refused(
+        &["eval", "--model", &model, "--data", &rows, "--set", "data.prompt_column=prompt"],
+        1,
+        &[
+            "error[data-column-missing]",
+            "columns there: `question`, `answer`",
+            "--set data.prompt_column=NAME",
+        ],
+    );
+}

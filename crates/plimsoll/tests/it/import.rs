@@ -337,7 +337,7 @@ fn verl_script() {
             "chosen: train.steps = 100",
             "left out: actor_rollout_ref.rollout.tensor_model_parallel_size = 2: ranks split neither",
             "left out: actor_rollout_ref.rollout.name = vllm: no other engine",
-            "left out: trainer.total_epochs = 15: steps follow from the size of the data",
+            "left out: trainer.total_epochs = 15: several sets have weights here, and no passes",
             "left out: trainer.frobnicate = (not shown): this option is not known here",
             "left out: $@: holds a variable that the file does not set",
         ],

@@ -85,8 +85,9 @@ fn scripts_of_trl() {
             "kind = \"math\"",
             "answer_column = \"solution\"",
             "prompts = \"hf:someone/sums-with-solutions/train\"",
+            "epochs = 3",
         ],
-        &["chosen: train.steps = 100"],
+        &[],
     );
     check(
         "trl-grpo-launch.sh",

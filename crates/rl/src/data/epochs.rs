@@ -2,6 +2,7 @@
 
 use super::dataset::{is_wanted, pass_rate};
 use super::hub;
+use super::session::limits_of_data;
 use plimsoll_base::{Error, Result};
 use plimsoll_config::{LearnsFrom, RunFile, RunSpec};
 use plimsoll_text::{each_prompt, each_row_of};
@@ -45,4 +46,21 @@ pub fn resolve(run: &mut RunFile) -> Result<Option<String>> {
     run.train.steps = steps as u32;
     run.train.epochs = None;
     Ok(Some(format!("train.epochs = {epochs}: {rows} rows, {a_step} a step, so {steps} steps")))
+}
+
+/// As `resolve`, for a plan. Where `data.prompt_tokens_max` bounds the prompts a plan needs no data: if that is not
+/// here, the plan is that of one step.
+///
+/// Errors: those of `resolve`.
+pub fn resolve_for_plan(run: &mut RunFile) -> Result<Option<String>> {
+    match (resolve(run), run.train.epochs) {
+        (Err(error), Some(epochs))
+            if ["data-missing", "data-not-local"].contains(&error.slug)
+                && limits_of_data(&RunSpec::new(run)).is_some() =>
+        {
+            (run.train.steps, run.train.epochs) = (1, None);
+            Ok(Some(format!("train.epochs = {epochs}: {}; the plan is that of one step", error.message)))
+        }
+        (resolved, _) => resolved,
+    }
 }

@@ -268,7 +268,7 @@ fn facts_of(
 
 /// Returns the longest prompt and the number of evaluation prompts where the run file limits them: the plan then uses
 /// the limits instead of the data, and is the same with and without the data at hand.
-fn limits_of_data(run: &RunSpec) -> Option<(usize, usize)> {
+pub(super) fn limits_of_data(run: &RunSpec) -> Option<(usize, usize)> {
     let prompt_tokens = run.data.prompt_tokens_max.filter(|_| run.objective.is_some())?;
     let eval_prompts = match run.eval_sets.is_empty() {
         true => 0,

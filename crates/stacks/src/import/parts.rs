@@ -54,13 +54,26 @@ pub(crate) fn adamw(draft: &mut Draft, name: &str) {
     }
 }
 
-/// Sets `train.steps` to 100 if it follows from an unknown size of the data; `epochs` are the settings of its passes.
-pub(crate) fn unknown_steps(draft: &mut Draft, epochs: &[&str]) {
-    draft.set_toml("train.steps", 100, "chosen");
-    for name in epochs {
-        draft.leave_out(name, "steps follow from the size of the data, which the file does not say");
+/// Sets `train.epochs` from the setting `name`, or the `usual` passes over the data where the file is silent. Sets with
+/// weights have no passes here.
+pub(crate) fn passes(draft: &mut Draft, name: &str, usual: Option<f64>) {
+    if draft.get("data.prompts").is_some_and(|sets| sets.starts_with('[')) {
+        return chosen_steps(draft, name, "several sets have weights here, and no passes");
     }
-    draft.choose("train.steps = 100: the file says passes over the data and not how much data there is");
+    let given = draft.take_number(name).filter(|(passes, _)| *passes > 0.0);
+    let title = draft.import.title;
+    match (given, usual) {
+        (Some((passes, taken)), _) => draft.set_toml("train.epochs", passes, &taken.from),
+        (None, Some(usual)) => draft.set_toml("train.epochs", usual, &format!("default of {title}: {name}")),
+        (None, None) => chosen_steps(draft, name, "the file does not say how long the run is"),
+    }
+}
+
+/// Sets `train.steps` to 100, as `why` leaves nothing else to go by; `name` is the setting of passes over the data.
+pub(crate) fn chosen_steps(draft: &mut Draft, name: &str, why: &str) {
+    draft.set_toml("train.steps", 100, "chosen");
+    draft.leave_out(name, why);
+    draft.choose(&format!("train.steps = 100: {why}"));
 }
 
 /// Sets `train.schedule`, and a warm-up that is a share of the steps.
@@ -80,8 +93,16 @@ pub(crate) fn schedule(draft: &mut Draft, scheduler: &str, ratio: &str) {
     let steps = draft.count("train.steps").unwrap_or(0);
     if let Some((ratio, taken)) = draft.take_number(ratio) {
         match (0.0..=1.0).contains(&ratio) {
+            _ if ratio == 0.0 => {}
             _ if draft.get("train.warmup_steps").is_some() => {
                 draft.leave(&taken, "a number of steps is set too, which counts");
+            }
+            true if draft.get("train.epochs").is_some() => {
+                let words = "a share of the steps, which follow from the rows: set train.warmup_steps to it of those that `plan` says";
+                draft.leave(&taken, words);
+                if taken.from.starts_with("default of ") {
+                    draft.remark(format!("left out: {} = {ratio}: {words}", taken.from));
+                }
             }
             true => {
                 let warmup = (ratio * steps as f64).ceil();

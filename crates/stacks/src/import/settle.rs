@@ -142,7 +142,8 @@ impl Draft {
                 entry.fate = Fate::Changed(how);
             }
         }
-        let steps = self.count("train.steps").unwrap_or(0);
+        // With train.epochs they follow from the rows.
+        let steps = self.count("train.steps").unwrap_or(i64::MAX);
         for key in ["train.warmup_steps", "critic.warmup_steps"] {
             if self.count(key).is_some_and(|warmup| warmup > steps) {
                 self.withdraw(key, &format!("more than the {steps} steps of the run"));

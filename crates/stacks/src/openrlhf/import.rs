@@ -2,7 +2,7 @@
 
 use crate::import::draft::{Draft, Job, quoted};
 use crate::import::{data, parts, track};
-use crate::setting::{flag, list};
+use crate::setting::{flag, list, number};
 use crate::table::why;
 use crate::unbuilt::Unbuilt;
 use plimsoll_base::Result;
@@ -58,7 +58,7 @@ fn combine(draft: &mut Draft) -> Result<()> {
             let steps = (samples.saturating_mul(episodes) / prompts).max(1);
             draft.set_toml("train.steps", steps, "max_samples x num_episodes / rollout_batch_size");
         }
-        _ => parts::unknown_steps(draft, &["max_samples", "num_episodes"]),
+        _ => parts::passes(draft, "num_episodes", None),
     }
     parts::schedule(draft, "lr_scheduler", "lr_warmup_ratio");
     rewards(draft);
@@ -198,6 +198,12 @@ fn rewards(draft: &mut Draft) {
         draft.add_reward(&taken.from, reward);
     }
     parts::reward_model(draft, "reward_pretrain");
+    // Rewards are clipped to its default here, after the baseline as there.
+    if let Some(taken) = draft.take_text("reward_clip_range")
+        && list(&taken.value).iter().map(|end| number(end)).ne([Some(-10.0), Some(10.0)])
+    {
+        draft.is_not_built(&taken, Unbuilt::Objective);
+    }
     // It multiplies or replaces the score of a cut response: 0 is no switch, 1 changes nothing.
     if let Some((factor, taken)) = draft.take_number("stop_properly_penalty_coef")
         && factor != 1.0

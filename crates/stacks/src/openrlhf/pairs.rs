@@ -15,6 +15,7 @@ pub(super) const SFT: Job = Job {
     trainers: &["sft"],
     defaults: &[
         ("train_batch_size", "128"),
+        ("max_epochs", "2"),
         ("micro_train_batch_size", "8"),
         ("max_len", "2048"),
         ("learning_rate", "5e-6"),
@@ -30,6 +31,7 @@ pub(super) const DPO: Job = Job {
     trainers: &["dpo"],
     defaults: &[
         ("train_batch_size", "128"),
+        ("max_epochs", "1"),
         ("micro_train_batch_size", "8"),
         ("max_len", "512"),
         ("learning_rate", "1e-5"),
@@ -46,6 +48,7 @@ pub(super) const RM: Job = Job {
     trainers: &["rm"],
     defaults: &[
         ("train_batch_size", "128"),
+        ("max_epochs", "1"),
         ("micro_train_batch_size", "1"),
         ("max_len", "512"),
         ("learning_rate", "9e-6"),
@@ -146,12 +149,11 @@ fn steps(draft: &mut Draft) {
     let samples = draft.take_count("max_samples");
     let passes = draft.take_count("max_epochs");
     match (samples, passes, draft.count("rollout.prompts_per_step")) {
-        (Some((samples, taken)), passes, Some(rows)) if rows > 0 => {
-            let passes = passes.map_or(1, |(count, _)| count);
+        (Some((samples, taken)), Some((passes, _)), Some(rows)) if rows > 0 => {
             let steps = (samples.saturating_mul(passes) / rows).max(1);
             draft.set_toml("train.steps", steps, "max_samples x max_epochs / train_batch_size");
             draft.change(&taken, &format!("{steps} steps, as if the data had as many rows"));
         }
-        _ => parts::unknown_steps(draft, &["max_samples", "max_epochs"]),
+        _ => parts::passes(draft, "max_epochs", None),
     }
 }

@@ -66,7 +66,7 @@ fn combine(draft: &mut Draft) -> Result<()> {
 }
 
 fn updates(draft: &mut Draft) {
-    parts::unknown_steps(draft, &["num_episodes"]);
+    parts::passes(draft, "num_episodes", None);
     let updates = match draft.take_count("policy_update_steps") {
         Some((updates, taken)) if updates > 1 => {
             let sequences = draft.sequences().unwrap_or(0);

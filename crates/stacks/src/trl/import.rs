@@ -387,7 +387,14 @@ pub(super) fn steps(draft: &mut Draft, updates: i64) {
             per_update(draft, "max_steps", "train.steps", updates);
             draft.leave_out("num_train_epochs", "max_steps is set too, which counts");
         }
-        None => parts::unknown_steps(draft, &["num_train_epochs"]),
+        None if ["tools", "environment_factory"].iter().any(|name| draft.has(name)) => {
+            parts::chosen_steps(
+                draft,
+                "num_train_epochs",
+                "an environment has no end here, and so no passes",
+            );
+        }
+        None => parts::passes(draft, "num_train_epochs", Some(3.0)),
     }
 }
 

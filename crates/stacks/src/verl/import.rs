@@ -43,7 +43,7 @@ fn combine(draft: &mut Draft) -> Result<()> {
     data(draft);
     trackers(draft);
     batches(draft);
-    steps(draft);
+    steps(draft, 30.0);
     parts::adamw(draft, "actor_rollout_ref.actor.optim.optimizer");
     let scheduler = "actor_rollout_ref.actor.optim.lr_scheduler_type";
     parts::schedule(draft, scheduler, "actor_rollout_ref.actor.optim.lr_warmup_steps_ratio");
@@ -264,13 +264,14 @@ fn batches(draft: &mut Draft) {
     parts::micro_batch(draft, "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu");
 }
 
-pub(super) fn steps(draft: &mut Draft) {
+/// Converts the length of the run; without one it is `usual` passes.
+pub(super) fn steps(draft: &mut Draft, usual: f64) {
     match draft.take_count("trainer.total_training_steps") {
         Some((steps, taken)) => {
             draft.set_toml("train.steps", steps, &taken.from);
             draft.leave_out("trainer.total_epochs", "total_training_steps is set too, which counts");
         }
-        None => parts::unknown_steps(draft, &["trainer.total_epochs"]),
+        None => parts::passes(draft, "trainer.total_epochs", Some(usual)),
     }
 }
 

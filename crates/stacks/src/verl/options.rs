@@ -176,6 +176,9 @@ pub(super) static TABLE: Table = Table {
         actor_rollout_ref.rollout.multi_turn.* actor_rollout_ref.rollout.profiler.*
         actor_rollout_ref.rollout.prompt_length actor_rollout_ref.rollout.response_length
         actor_rollout_ref.rollout.top_* actor_rollout_ref.rollout.trace.* actor_rollout_ref.rollout.val_kwargs.*
+        algorithm.rollout_correction.bypass_mode algorithm.rollout_correction.rollout_is
+        algorithm.rollout_correction.rollout_is_batch_normalize algorithm.rollout_correction.rollout_is_threshold
+        algorithm.rollout_correction.rollout_rs algorithm.rollout_correction.rollout_rs_threshold
         algorithm.* critic.* custom_reward_function.* data.* global_profiler.* hydra.* model.* optim.* ray_* reward* seed
         trainer.* transfer_queue.* ulysses_sequence_parallel_size use_remove_padding
     ",

@@ -39,7 +39,7 @@ fn combine(draft: &mut Draft) -> Result<()> {
     let tokens = longest.map(|(count, _)| count);
     parts::micro_batch_of_rows(draft, "data.micro_batch_size_per_gpu", tokens, 1);
     parts::adamw(draft, "optim.optimizer");
-    steps(draft);
+    steps(draft, 4.0);
     parts::schedule(draft, "optim.lr_scheduler", "optim.warmup_steps_ratio");
     Ok(())
 }

@@ -67,6 +67,14 @@ fn r_options_that_decide_the_job_were_left_out() {
         ("trl", "--beta $BETA", "the loss", UNREAD),
         ("openrlhf", "--init_kl_coef $(kl)", "the loss", UNREAD),
         ("verl", "actor_rollout_ref.actor.policy_loss.loss_mode=$MODE", "the loss", UNREAD),
+        // They were left out as if rewards had no clip here.
+        (
+            "openrlhf",
+            "--reward_clip_range -5 5",
+            "a part of the objective",
+            "the objective here has no such part",
+        ),
+        ("openrlhf", "--normalize_reward", "a part of the objective", "the objective here has no such part"),
     ] {
         let error = refused(stack, more);
         let text = error.to_string();
@@ -84,6 +92,7 @@ fn what_is_off_or_at_its_default_decides_nothing() {
         ("trl", "--entropy_coef_max 1.0"),
         ("trl", "--lora_task_type CAUSAL_LM"),
         ("trl", "--kl_warmup 0"),
+        ("openrlhf", "--reward_clip_range -10 10"),
         ("openrlhf", "--algo.advantage.is_correction_enable --algo.advantage.is_correction_type icepop"),
         ("verl", "actor_rollout_ref.rollout.multi_turn.format=hermes"),
         (

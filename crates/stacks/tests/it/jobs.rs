@@ -277,13 +277,14 @@ fn r_a_lambda_of_a_list_is_shown_once_as_it_is_written() {
     assert!(run.run_file.contains("kind = \"math\""), "{}", run.run_file);
 }
 
+/// The name of a correction was `(not shown)`, as a secret is.
 #[test]
 fn corrections_have_nothing_to_correct_unless_they_are_another_loss() {
     let more = |what: &str| format!("{VERL} algorithm.adv_estimator=grpo {what}\n");
     let correction =
         "algorithm.rollout_correction.rollout_is=token algorithm.rollout_correction.rollout_rs=null";
     let run = imported("verl", "x.sh", &more(correction), true).expect("a run file").run_file;
-    assert!(run.contains("rollout_correction.rollout_is = (not shown): rollout and trainer share"), "{run}");
+    assert!(run.contains("rollout_correction.rollout_is = token: rollout and trainer share"), "{run}");
     for what in [
         "algorithm.rollout_correction.loss_type=reinforce",
         "algorithm.use_pf_ppo=True",
@@ -319,4 +320,44 @@ fn variables_of_the_template_are_carried() {
 /// One blank where there are several: values of a section are in columns.
 fn squeezed(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Passes were 100 steps, although `train.epochs` counts them.
+#[test]
+fn r_passes_over_the_data_were_a_hundred_steps() {
+    let openrlhf = "python3 -m openrlhf.cli.train_ppo_ray --pretrain a/b --prompt_data x.jsonl";
+    let of_data = "python3 -m openrlhf.cli.train_sft --pretrain a/b --dataset x.jsonl";
+    let trl = "trl grpo --model_name_or_path a/b --dataset_name x.jsonl";
+    for (stack, text, line) in [
+        ("openrlhf", format!("{openrlhf} --num_episodes 2"), "epochs = 2  # num_episodes"),
+        ("openrlhf", openrlhf.into(), "epochs = 1  # default of OpenRLHF: num_episodes"),
+        ("openrlhf", format!("{of_data} --max_epochs 3"), "epochs = 3  # max_epochs"),
+        ("openrlhf", of_data.into(), "epochs = 2  # default of OpenRLHF: max_epochs"),
+        ("openrlhf", format!("{of_data} --max_samples 1280"), "steps = 20  # max_samples x max_epochs"),
+        ("trl", format!("{trl} --num_train_epochs 0.5"), "epochs = 0.5  # num_train_epochs"),
+        ("trl", trl.into(), "epochs = 3  # default of TRL: num_train_epochs"),
+        ("trl", format!("{trl} --max_steps 7"), "steps = 7  # max_steps"),
+        ("verl", format!("{VERL} trainer.total_epochs=15"), "epochs = 15  # trainer.total_epochs"),
+        ("verl", VERL.into(), "epochs = 30  # default of verl: trainer.total_epochs"),
+        ("verl", format!("{VERL} data.train_files=[a.parquet,b.parquet]"), "steps = 100  # chosen"),
+    ] {
+        let run = imported(stack, "x.sh", &text, false).expect(&text).run_file;
+        assert!(run.contains(&format!("\n{line}")), "{text}\n{run}");
+        assert_ne!(run.contains("\nepochs = "), run.contains("\nsteps = "), "{text}\n{run}");
+    }
+    // A share of steps that only the rows tell is not one of 100.
+    for (text, words) in [
+        (
+            format!("{openrlhf} --lr_warmup_ratio 0.1"),
+            "left out: lr_warmup_ratio = 0.1: a share of the steps",
+        ),
+        (openrlhf.into(), "left out: default of OpenRLHF: lr_warmup_ratio = 0.03: a share of the steps"),
+    ] {
+        let run = imported("openrlhf", "x.sh", &text, false).expect(&text);
+        assert!(run.remarks.iter().any(|line| line.starts_with(words)), "{:?}", run.remarks);
+        assert!(!run.run_file.contains("\nwarmup_steps"), "{}", run.run_file);
+    }
+    let steps =
+        imported("trl", "x.sh", &format!("{trl} --max_steps 50 --warmup_ratio 0.1"), false).expect(trl);
+    assert!(steps.run_file.contains("warmup_steps = 5"), "{}", steps.run_file);
 }
