@@ -141,10 +141,10 @@ impl Grading {
         let is_disputed =
             row.get("disputed").is_some_and(|value| !value.is_null() && *value != Value::Bool(false));
         let response = last_message(response);
-        let messages = row.get("prompt").filter(|prompt| prompt.is_array()).cloned();
+        let messages = row.get("prompt").filter(|prompt| prompt.is_array()).cloned().map(Arc::new);
         let rendered = row.get("prompt").map(text_of).unwrap_or_default();
         let text = row.get("prompt").map(last_message).unwrap_or_default();
-        let prompt = Arc::new(Prompt { rendered, text, messages, columns: row });
+        let prompt = Arc::new(Prompt { rendered, text, messages, columns: row.into() });
         let case = Arc::new(Case {
             prompt,
             response,

@@ -151,7 +151,7 @@ impl Session {
         }
         // What is trained without sampling has no rewards.
         let training = self.data.first_columns().filter(|_| run.objective.is_some());
-        let held_out = self.eval.iter().filter_map(|set| Some(set.items.first()?.columns.clone()));
+        let held_out = self.eval.iter().filter_map(|set| Some(Map::clone(&set.items.first()?.columns)));
         Ok(training.chain(held_out).collect())
     }
 }
