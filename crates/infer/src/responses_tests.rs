@@ -4,6 +4,7 @@ use super::*;
 use plimsoll_files::TokenizerFiles;
 use plimsoll_text::Tokenizer;
 use serde_json::json;
+use std::sync::Arc;
 
 fn model() -> TextModel {
     let files = TokenizerFiles { bytes: true, ..TokenizerFiles::default() };
@@ -98,7 +99,7 @@ fn a_line_of_samples_quotes_no_more_than_the_plan_has_room_for() {
     samples.push_response(&[53], &[-0.5], Finish::Eos);
     let item = |answer: Value| Item {
         text: "2+3=".into(),
-        columns: json!({ "answer": answer }).as_object().expect("an object").clone(),
+        columns: Arc::new(json!({ "answer": answer }).as_object().expect("an object").clone()),
         ..Item::default()
     };
     let sample = kept(&text, &samples, &item(json!("x".repeat(1000))), "5");

@@ -40,9 +40,9 @@ pub struct Item {
     pub teacher: Vec<u32>,
     /// The prompt as text, for rewards and samples.
     pub text: String,
-    /// The conversation, where the prompt is one.
-    pub messages: Option<Value>,
-    pub columns: Map<String, Value>,
+    /// The conversation, where the prompt is one; copies of an item share it, as they do the columns.
+    pub messages: Option<Arc<Value>>,
+    pub columns: Arc<Map<String, Value>>,
     /// The target of a supervised run, or the chosen answer of a pair; otherwise empty.
     pub completion: Vec<u32>,
     /// The tokens of `completion` that are learnt; the whole of it if there is none.
@@ -125,7 +125,7 @@ impl TextModel {
             (None, None) => Vec::new(),
         };
         let (text, messages) = (prompt_text(&row.prompt), prompt_messages(&row.prompt));
-        Ok(Item { ids, teacher, text, messages, columns: row.columns, ..Item::default() })
+        Ok(Item { ids, teacher, text, messages, columns: row.columns.into(), ..Item::default() })
     }
 
     fn prompt_ids(&self, prompt: &Prompt) -> Result<Vec<u32>> {
@@ -171,13 +171,13 @@ pub fn prompt_text(prompt: &Prompt) -> String {
 }
 
 /// Returns a conversation in the form that functions of other stacks take: a list of `{"role", "content"}`.
-pub fn prompt_messages(prompt: &Prompt) -> Option<Value> {
+pub fn prompt_messages(prompt: &Prompt) -> Option<Arc<Value>> {
     match prompt {
         Prompt::Text(_) => None,
         Prompt::Messages(messages) => {
             let one =
                 |m: &plimsoll_text::Message| serde_json::json!({ "role": m.role, "content": m.content });
-            Some(messages.iter().map(one).collect())
+            Some(Arc::new(messages.iter().map(one).collect()))
         }
     }
 }

@@ -56,6 +56,7 @@ fn training(micro_batch_tokens: usize) -> Training {
         trackers: plimsoll_base::Bytes(0),
         estimator: plimsoll_base::Bytes(0),
         offload,
+        prompts: 8,
         sequences: 32,
         response_tokens: 64,
         policy_lag: 0,

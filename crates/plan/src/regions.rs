@@ -35,6 +35,11 @@ const PAGES_OF_TABLE_BYTE: u64 = 4096 / 8;
 
 /// Bytes of a token as text: 4 to 5 in natural text of common vocabularies.
 const TEXT_BYTES_PER_TOKEN: u64 = 6;
+/// Bytes of a prompt of a step besides its texts and tokens: item and group, the table of a row that a task makes, what
+/// rewards read, and their allocations.
+const PROMPT_BYTES: u64 = 1536;
+/// Bytes of a sample of a step besides its texts and tokens: what rewards read, and scores.
+const SAMPLE_BYTES: u64 = 512;
 /// Five arrays of a step for a function that estimates advantages, in base 64: as values, as a line that doubles as it
 /// grows, and its reply. 23 + 46 + 23 bytes, and the turns.
 const ESTIMATOR_BYTES_PER_TOKEN: u64 = 104;
@@ -314,6 +319,13 @@ impl RunShape {
         specs.map(|spec| tensors(&spec)).max().unwrap_or(0) * STATE_SETS * HEADER_BYTES
     }
 
+    /// Returns the bytes of a rollout's prompts and samples besides texts and arrays; also of those kept from earlier
+    /// rounds.
+    fn record_bytes(training: &Training) -> u64 {
+        let of_step = training.prompts as u64 * PROMPT_BYTES + training.sequences as u64 * SAMPLE_BYTES;
+        of_step.saturating_mul((1 + training.policy_lag as u64) << u32::from(training.holds_samples))
+    }
+
     /// Returns the bytes of responses that go on in the next step: before a step, while it is made and after it, and
     /// what the engine drew on its way to them.
     fn carried_bytes(&self, training: &Training) -> u64 {
@@ -329,7 +341,9 @@ impl RunShape {
                 false => (3, 0),
             };
             let episodes = copies * self.episodes.host_bytes(self.engine.samples, all) + served;
-            tokens * CARRIED_BYTES_PER_TOKEN + (self.engine.samples * CARRIED_BYTES) as u64 + episodes
+            let prompts = (self.engine.samples * training.prompts).div_ceil(training.sequences.max(1)) as u64;
+            let records = prompts * PROMPT_BYTES + (self.engine.samples * CARRIED_BYTES) as u64;
+            tokens * CARRIED_BYTES_PER_TOKEN + records + episodes
         }
     }
 
@@ -340,7 +354,8 @@ impl RunShape {
             return 0;
         }
         let tokens = (self.engine.prompt_tokens + training.response_tokens) as u64;
-        let groups = training.sequences as u64 * (tokens * AHEAD_BYTES_PER_TOKEN + AHEAD_BYTES_PER_SAMPLE);
+        let groups = training.sequences as u64 * (tokens * AHEAD_BYTES_PER_TOKEN + AHEAD_BYTES_PER_SAMPLE)
+            + training.prompts as u64 * PROMPT_BYTES;
         let samples = Samples::bytes(training.sequences, training.response_tokens, 1);
         let waiting = training.ahead as u64 + 1;
         samples.saturating_mul(waiting).saturating_add(groups.saturating_mul(waiting + 1))
@@ -361,7 +376,8 @@ impl RunShape {
         let scores = if self.scoring.is_some() { 4 * self.engine.samples as u64 } else { 0 };
         let (sequences, tokens, arrays) = self.step_arrays();
         let step = if self.training.is_some() { step_bytes(sequences, tokens, arrays) } else { 0 };
-        row("rl.step", "rl", Place::Heap, step + scores);
+        let records = self.training.as_ref().map_or(0, Self::record_bytes);
+        row("rl.step", "rl", Place::Heap, step + scores + records);
         row("teacher.piece", "rl", Place::Heap, arrays.kept.piece_bytes());
         if let Some(t) = &self.training {
             row("rl.held", "rl", Place::Heap, Samples::bytes(t.held_sequences(), t.response_tokens, 1));

@@ -243,6 +243,7 @@ impl Planner<'_> {
             teacher_rows: self.teacher_rows(run),
             teacher_quantize: self.teacher_quantize(run),
             offload: knobs.offload,
+            prompts: run.rollout.prompts_per_step as usize,
             sequences,
             response_tokens: response_tokens(run, self.facts),
             policy_lag: if run.samples() { run.rollout.policy_lag as usize } else { 0 },

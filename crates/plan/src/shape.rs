@@ -81,6 +81,8 @@ pub struct Training {
     pub teacher_quantize: Option<Quantization>,
     /// What is offloaded to the device's host memory.
     pub offload: Offload,
+    /// Prompts of a step; those that agents send are its sequences' own.
+    pub prompts: usize,
     pub sequences: usize,
     /// Longest response of a step.
     pub response_tokens: usize,

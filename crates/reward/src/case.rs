@@ -16,9 +16,9 @@ pub struct Prompt {
     /// The text that the model read, including the chat template's tokens.
     pub rendered: String,
     /// The conversation, an array of messages, if the data has one.
-    pub messages: Option<Value>,
-    /// The row's columns other than the prompt.
-    pub columns: Map<String, Value>,
+    pub messages: Option<Arc<Value>>,
+    /// The row's columns other than the prompt, which the data shares.
+    pub columns: Arc<Map<String, Value>>,
 }
 
 /// One sample.

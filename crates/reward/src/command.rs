@@ -57,7 +57,7 @@ fn lines(cases: &[Arc<Case>], ids: &[String]) -> Request {
     for (case, id) in cases.iter().zip(ids) {
         let line = json!({
             "prompt": case.prompt.text, "completion": case.response, "ended": case.ended,
-            "columns": case.prompt.columns, "id": id,
+            "columns": *case.prompt.columns, "id": id,
         });
         bytes.extend_from_slice(line.to_string().as_bytes());
         bytes.push(b'\n');

@@ -190,10 +190,10 @@ impl Grading {
         let label = row.get("correct").and_then(Value::as_bool).map(|correct| (correct, is_disputed));
         let id = row.get("id").cloned();
         let response = last_message(response);
-        let messages = row.get("prompt").filter(|prompt| prompt.is_array()).cloned();
+        let messages = row.get("prompt").filter(|prompt| prompt.is_array()).cloned().map(Arc::new);
         let rendered = row.get("prompt").map(text_of).unwrap_or_default();
         let text = row.get("prompt").map(last_message).unwrap_or_default();
-        let prompt = Arc::new(Prompt { rendered, text, messages, columns: row });
+        let prompt = Arc::new(Prompt { rendered, text, messages, columns: row.into() });
         let case = Arc::new(Case {
             prompt,
             response,

@@ -49,7 +49,10 @@ impl Scorer for Python {
 fn batch(cases: &[Arc<Case>], answer_column: &str, steps: [u32; 2]) -> Batch {
     let prompts = cases.iter().map(|case| &case.prompt);
     Batch {
-        prompts: prompts.clone().map(|p| p.messages.clone().unwrap_or_else(|| json!(p.text))).collect(),
+        prompts: prompts
+            .clone()
+            .map(|p| p.messages.as_deref().cloned().unwrap_or_else(|| json!(p.text)))
+            .collect(),
         rendered: prompts.clone().map(|p| p.rendered.clone()).collect(),
         responses: cases.iter().map(|case| case.response.clone()).collect(),
         completions: cases.iter().map(|case| case.completion.clone()).collect(),

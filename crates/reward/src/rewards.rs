@@ -432,7 +432,7 @@ mod tests {
     }
 
     fn case(response: &str, columns: &Map<String, Value>) -> Case {
-        let prompt = Prompt { text: "p".into(), columns: columns.clone(), ..Prompt::default() };
+        let prompt = Prompt { text: "p".into(), columns: columns.clone().into(), ..Prompt::default() };
         Case {
             prompt: Arc::new(prompt),
             response: response.into(),

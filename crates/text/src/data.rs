@@ -1,18 +1,18 @@
 //! Prompt data: JSON lines, read one at a time, or Parquet. A bad row is an error with file, line and column; no row is
 //! skipped. All columns but the prompt go to the reward unchanged.
 
-use crate::parquet_file::{bad_parquet, each_row, is_parquet, reading};
+use crate::parquet_file::{bad_parquet, each_row, is_parquet};
 use crate::strings::Strings;
 use crate::{ChatTemplate, Message, Tokenizer};
-use plimsoll_base::{Bytes, Error, Result};
+use plimsoll_base::{Error, Result};
 use serde_json::{Map, Value};
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read as _};
 use std::ops::ControlFlow;
 use std::path::Path;
 
 const LINE_BYTES_MAX: u64 = 16 << 20;
-const ROWS_MAX: usize = 1 << 24;
+pub(crate) const ROWS_MAX: usize = 1 << 24;
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Prompt {
@@ -69,84 +69,6 @@ pub fn first_prompts(
         Ok(())
     })?;
     Ok((!is_whole).then_some(index))
-}
-
-/// The size of a data file, in the numbers that determine memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FileSize {
-    /// The rows as JSON lines.
-    pub json: Bytes,
-    /// The longest of them.
-    pub longest: Bytes,
-    /// Objects in them, including the rows themselves.
-    pub objects: u64,
-    /// Entries of all objects.
-    pub entries: u64,
-    /// Host memory for reading, without the rows.
-    pub reading: Bytes,
-}
-
-/// Measures a data file by reading all of it.
-///
-/// Errors: `data-missing`, `data-bad-parquet`.
-pub fn file_size(path: &Path) -> Result<FileSize> {
-    let (file, is_packed) = open(path)?;
-    if !is_packed {
-        return size_of_lines(file).map_err(|err| missing(path, &err));
-    }
-    let again = file.try_clone().map_err(|err| missing(path, &err))?;
-    let mut size = FileSize { reading: Bytes(reading(path, again)?), ..FileSize::default() };
-    each_row(path, file, ROWS_MAX, |_, object| {
-        let row = Value::Object(object);
-        let bytes = row.to_string().len() as u64 + 1;
-        size.json.0 += bytes;
-        size.longest.0 = size.longest.0.max(bytes);
-        size.count(&row);
-        Ok(ControlFlow::Continue(()))
-    })?;
-    Ok(size)
-}
-
-impl FileSize {
-    fn count(&mut self, value: &Value) {
-        match value {
-            Value::Object(object) => {
-                self.objects += 1;
-                self.entries += object.len() as u64;
-                object.values().for_each(|value| self.count(value));
-            }
-            Value::Array(list) => list.iter().for_each(|value| self.count(value)),
-            _ => {}
-        }
-    }
-}
-
-/// Counts objects and entries by their punctuation, as upper bounds: a quote inside a text has a backslash before it.
-fn size_of_lines(mut file: File) -> std::io::Result<FileSize> {
-    let (mut size, mut buffer, mut before) = (FileSize::default(), vec![0; 64 << 10], [0u8; 2]);
-    let mut line = 0;
-    loop {
-        let read = file.read(&mut buffer)?;
-        if read == 0 {
-            return Ok(size);
-        }
-        size.json.0 += read as u64;
-        for part in buffer[..read].split_inclusive(|byte| *byte == b'\n') {
-            line += part.len() as u64;
-            size.longest.0 = size.longest.0.max(line);
-            if part.ends_with(b"\n") {
-                line = 0;
-            }
-        }
-        for &byte in buffer[..read].iter().filter(|byte| !byte.is_ascii_whitespace()) {
-            match (before[1], byte) {
-                (b'{', b'"') => size.objects += 1,
-                (b'"', b':') if before[0] != b'\\' => size.entries += 1,
-                _ => {}
-            }
-            before = [before[1], byte];
-        }
-    }
 }
 
 /// Tokenizes a prompt.
@@ -207,14 +129,14 @@ impl Place<'_> {
     }
 }
 
-fn missing(path: &Path, err: &std::io::Error) -> Error {
+pub(crate) fn missing(path: &Path, err: &std::io::Error) -> Error {
     Error::io("data-missing", path, err)
         .near(path)
         .hint("check data.prompts and data.eval in the run file; paths are relative to where you are")
 }
 
 /// Opens a data file. Returns true for Parquet.
-fn open(path: &Path) -> Result<(File, bool)> {
+pub(crate) fn open(path: &Path) -> Result<(File, bool)> {
     let missing = |err: std::io::Error| missing(path, &err);
     if !std::fs::metadata(path).map_err(missing)?.is_file() {
         let message = format!("{}: not a regular file", path.display());

@@ -7,6 +7,7 @@ pub mod calls;
 pub mod calls_xml;
 mod chat;
 mod data;
+mod data_size;
 mod files_to_save;
 mod gguf;
 mod growth;
@@ -28,9 +29,9 @@ mod turns;
 
 pub use chat::{ChatTemplate, Conversation, Message, template_text};
 pub use data::{
-    FileSize, Part, Prompt, Row, each_line_of, each_prompt, each_row_of, file_size, first_prompts,
-    first_rows_of, tokenize_prompt,
+    Part, Prompt, Row, each_line_of, each_prompt, each_row_of, first_prompts, first_rows_of, tokenize_prompt,
 };
+pub use data_size::{FileSize, file_size};
 pub use files_to_save::files_to_save;
 pub use gguf::tables::gguf_tables;
 pub use guard::panic_becomes_an_error;

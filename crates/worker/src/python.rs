@@ -13,6 +13,7 @@ use plimsoll_base::{Bytes, Error, ExactSum, Result, slugs};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// Serves the function; embedded, so that nothing needs to be installed.
 const SERVE: &str = concat!(
@@ -48,7 +49,7 @@ pub struct Batch {
     pub completions: Vec<Option<Value>>,
     pub response_ids: Vec<Vec<u32>>,
     pub answers: Vec<Value>,
-    pub columns: Vec<Columns>,
+    pub columns: Vec<Arc<Columns>>,
     /// The step and the number of steps; 0 outside a run.
     pub steps: [u32; 2],
 }
@@ -279,9 +280,9 @@ impl Signature {
 }
 
 /// Returns one list per column, with null where a row lacks it.
-fn columns_by_name(rows: &[Columns]) -> Columns {
+fn columns_by_name(rows: &[Arc<Columns>]) -> Columns {
     let mut columns = Columns::new();
-    for name in rows.iter().flat_map(Map::keys) {
+    for name in rows.iter().flat_map(|row| row.keys()) {
         if !columns.contains_key(name) {
             let values = rows.iter().map(|row| row.get(name).cloned().unwrap_or(Value::Null)).collect();
             columns.insert(name.clone(), Value::Array(values));

@@ -5,7 +5,7 @@ use plimsoll_base::Result;
 use plimsoll_config::Data;
 use plimsoll_files::output_error;
 use plimsoll_run::scores::EvalReport;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::Path;
@@ -41,9 +41,9 @@ fn rows(part: &Path, data: &Data, sets: &[EvalSet], reports: &[EvalReport]) -> s
 }
 
 fn row(item: &Item, rate: f64, data: &Data) -> Value {
-    let prompt = item.messages.clone().unwrap_or_else(|| json!(item.text));
-    let mut row = serde_json::Map::from_iter([(data.prompt_column.clone(), prompt)]);
-    row.extend(item.columns.clone());
+    let prompt = item.messages.as_deref().cloned().unwrap_or_else(|| json!(item.text));
+    let mut row = Map::from_iter([(data.prompt_column.clone(), prompt)]);
+    row.extend(Map::clone(&item.columns));
     row.insert(data.pass_rate_column.clone().unwrap_or_else(|| COLUMN.into()), json!(rate));
     Value::Object(row)
 }

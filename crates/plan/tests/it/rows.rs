@@ -133,3 +133,22 @@ fn kept_samples_have_rows_where_a_policy_lags() {
     assert_eq!((one.0, two.0), (2 * 256, 3 * 256), "the step's own and those that wait");
     assert!(none.1 < one.1 && one.1 < two.1, "{none:?} {one:?} {two:?}");
 }
+
+/// Many short prompts take more than their texts.
+#[test]
+fn prompts_and_samples_of_a_step_have_their_records() {
+    let bytes = |name: &str, prompts: u64, group: u64, ahead: u64| {
+        let sets = [
+            format!("rollout.prompts_per_step={prompts}"),
+            format!("rollout.group_size={group}"),
+            format!("rollout.ahead={ahead}"),
+            "rollout.max_new_tokens=5".into(),
+        ];
+        row(&case(&sets.each_ref().map(String::as_str)).plan(ROOMY), name)
+    };
+    // As many samples of fewer prompts.
+    assert_eq!(bytes("rl.step", 1024, 2, 0), bytes("rl.step", 256, 8, 0) + 768 * 1536);
+    assert!(bytes("rl.step", 256, 16, 0) > bytes("rl.step", 256, 8, 0) + 256 * 8 * 512);
+    // One rollout waits, and the groups of another.
+    assert_eq!(bytes("rl.ahead", 1024, 2, 1), bytes("rl.ahead", 256, 8, 1) + 3 * 768 * 1536);
+}

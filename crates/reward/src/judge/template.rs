@@ -146,7 +146,7 @@ fn found<'c>(columns: &'c Columns, name: &str, reward: &str) -> Result<&'c Value
 
 /// Returns the prompt; of a conversation with several messages all, each after its role.
 fn conversation(prompt: &Prompt) -> String {
-    let messages = prompt.messages.as_ref().and_then(Value::as_array).filter(|messages| messages.len() > 1);
+    let messages = prompt.messages.as_deref().and_then(Value::as_array).filter(|messages| messages.len() > 1);
     let Some(messages) = messages else { return prompt.text.clone() };
     let one = |message: &Value| {
         let text = |key: &str| message.get(key).map(text_of).unwrap_or_default();

@@ -16,7 +16,7 @@ fn scores(pairs: &[(&str, &str)]) -> Option<Vec<f32>> {
     let mut rewards = Rewards::new(&[spec]).expect("it starts");
     let cases = pairs.iter().map(|(program, tests)| {
         let columns = json!({ "ground_truth": tests }).as_object().expect("an object").clone();
-        let prompt = Arc::new(Prompt { columns, ..Prompt::default() });
+        let prompt = Arc::new(Prompt { columns: columns.into(), ..Prompt::default() });
         let response = format!("```python\n{program}\n```");
         Case { prompt, response, completion: None, response_ids: Vec::new(), max_new_tokens: 8, ended: true }
     });
@@ -177,7 +177,7 @@ fn tests_that_die_cost_only_their_own_program() {
     let mut rewards = Rewards::new(&[spec]).expect("it starts");
     let prompt = |tests: &str| {
         let columns = json!({ "ground_truth": tests }).as_object().expect("an object").clone();
-        Arc::new(Prompt { columns, ..Prompt::default() })
+        Arc::new(Prompt { columns: columns.into(), ..Prompt::default() })
     };
     let case = |tests: &str| Case {
         prompt: prompt(tests),

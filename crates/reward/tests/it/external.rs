@@ -47,7 +47,7 @@ fn case(prompt: Prompt, response: &str) -> Case {
 
 fn cases(responses: &[&str], columns: &Map<String, Value>) -> Vec<Case> {
     let prompt =
-        Prompt { text: "p".into(), rendered: "<p>".into(), messages: None, columns: columns.clone() };
+        Prompt { text: "p".into(), rendered: "<p>".into(), messages: None, columns: columns.clone().into() };
     responses.iter().map(|response| case(prompt.clone(), response)).collect()
 }
 
@@ -289,8 +289,12 @@ fn functions_of_trls_documentation_work_unchanged() {
     assert_eq!((scores, logged), (vec![Some(1.0), Some(0.0)], vec![("logs/accuracy".to_string(), 0.5)]));
     // A prompt of messages has a response of messages.
     let messages = json!([{"role": "user", "content": "6 + 1?"}]);
-    let prompt =
-        Prompt { text: "6 + 1?".into(), messages: Some(messages), columns: truth, ..Prompt::default() };
+    let prompt = Prompt {
+        text: "6 + 1?".into(),
+        messages: Some(messages.into()),
+        columns: truth.into(),
+        ..Prompt::default()
+    };
     let spoken =
         vec![case(prompt.clone(), "<think>\n6+1\n</think>\n<answer>\n7\n</answer>"), case(prompt, "7")];
     assert_eq!(run("format_of_messages", spoken).0, [Some(1.0), Some(0.0)]);

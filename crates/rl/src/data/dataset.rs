@@ -3,7 +3,7 @@
 
 use crate::data::{labels, mixture::Mixture, pairs, supervised::sft_item};
 use plimsoll_base::rng::{Stream, permutation, philox};
-use plimsoll_base::{Bytes, Error, Result};
+use plimsoll_base::{Error, Result};
 use plimsoll_config::{Curriculum, Data, DataSet, DataSets, LearnsFrom, TrainOn, no_rows_to_filter};
 use plimsoll_infer::text::{Item, Limit, TextModel, no_rows};
 use plimsoll_reward::column;
@@ -120,30 +120,6 @@ impl Dataset {
         self.sets.iter().map(|set| set.name.as_str())
     }
 
-    pub fn bytes(&self) -> Bytes {
-        let item = |i: &Item| {
-            let columns: usize = i.columns.iter().map(|(k, v)| k.len() + v.to_string().len() + 96).sum();
-            // Each message is a table of two texts.
-            let messages = i
-                .messages
-                .as_ref()
-                .map_or(0, |m| m.to_string().len() + 320 * m.as_array().map_or(0, Vec::len));
-            size_of::<Item>()
-                + 4 * (i.ids.len() + i.completion.len() + i.rejected.len() + 2 * i.learnt.len())
-                + i.text.len()
-                + messages
-                + columns
-                + 64
-        };
-        let of_set = |set: &Set| match &set.source {
-            Source::Task { .. } => 0,
-            Source::Items(items) => {
-                items.iter().map(item).sum::<usize>() + 4 * (items.len() + set.pass_rates.len())
-            }
-        };
-        Bytes(self.sets.iter().map(of_set).sum::<usize>() as u64)
-    }
-
     /// Returns the rows of each file with its name; none for a task, which makes rows as they are needed.
     pub fn items(&self) -> impl Iterator<Item = (&str, &[Item])> {
         self.sets.iter().filter_map(|set| match &set.source {
@@ -156,7 +132,7 @@ impl Dataset {
     pub(crate) fn first_columns(&self) -> impl Iterator<Item = Map<String, Value>> {
         self.sets.iter().map(|set| match &set.source {
             Source::Task { task, .. } => task.train_row(set.seed, 0).columns,
-            Source::Items(items) => items[0].columns.clone(),
+            Source::Items(items) => Map::clone(&items[0].columns),
         })
     }
 }
@@ -391,4 +367,45 @@ fn nothing_left(name: &str, left_out: LeftOut, data: &Data) -> Error {
     Error::new("data-empty", format!("{name}: of {rows} rows none is left"))
         .fact(format!("{by_pass_rate} have a pass rate outside {min} to {max}, {too_long} are too long"))
         .hint("set data.pass_rate_min and data.pass_rate_max to leave some")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_files::TokenizerFiles;
+    use plimsoll_text::{Strings, Tokenizer};
+    use std::sync::Arc;
+
+    /// A step may take a row many times, and a plan has each row once.
+    #[test]
+    fn prompts_of_a_step_share_the_columns_of_their_row() {
+        let files = TokenizerFiles { bytes: true, ..TokenizerFiles::default() };
+        let text = TextModel {
+            tokenizer: Tokenizer::from_files(&files, 259).unwrap().into(),
+            template: None,
+            system_prompt: None,
+            strings: Strings::Raw,
+            eos: None,
+            teacher_prompt: None,
+            teacher_text: None,
+        };
+        let row = Item { messages: Some(Arc::default()), ..Item::default() };
+        let (columns, messages) = (row.columns.clone(), row.messages.clone().unwrap());
+        let set = Set {
+            source: Source::Items(vec![row]),
+            name: String::new(),
+            seed: 0,
+            shuffle: true,
+            curriculum: Curriculum::None,
+            pass_rates: Vec::new(),
+            epoch: None,
+            prompt_tokens: 1,
+            completion_tokens: 0,
+        };
+        let mixture = Mixture::new(&[1.0], 0);
+        let mut data = Dataset { sets: vec![set], mixture, prompt_tokens: 1, completion_tokens: 0 };
+        let items = data.batch(&text, 0, 8).unwrap();
+        assert_eq!((items.len(), Arc::strong_count(&columns)), (8, 2 + 8));
+        assert_eq!(Arc::strong_count(&messages), 2 + 8);
+    }
 }

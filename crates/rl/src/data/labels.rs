@@ -22,7 +22,7 @@ pub(crate) fn items(path: &Path, data: &Data, text: &TextModel) -> Result<Vec<It
 /// Errors: those of tokenizing.
 pub(crate) fn item(text: &TextModel, row: LabelledRow) -> Result<Item> {
     let margin = if row.is_desirable { 1.0 } else { -1.0 };
-    Ok(Item { margin, columns: row.columns, ..sft_item(text, &row.answer)? })
+    Ok(Item { margin, columns: row.columns.into(), ..sft_item(text, &row.answer)? })
 }
 
 /// Returns the test set of a task, or all rows of a file; at most `max`.

@@ -31,7 +31,7 @@ pub(crate) fn item(text: &TextModel, row: PairRow) -> Result<Item> {
         margin: row.margin,
         text: prompt_text(&row.prompt),
         messages: prompt_messages(&row.prompt),
-        columns: row.columns,
+        columns: row.columns.into(),
         ..Item::default()
     })
 }

@@ -34,10 +34,8 @@ use std::path::Path;
 const DATA_BYTES_PER_FILE_BYTE: u64 = 3;
 /// Host bytes of the prompts that a teacher with other tokens reads, per byte of JSON: a token may be one byte.
 const TEACHER_BYTES_PER_FILE_BYTE: u64 = 4;
-/// Host bytes per object of a row: a table has room for at least four entries, and the row itself its lengths.
-const DATA_BYTES_PER_OBJECT: u64 = 576;
-/// Host bytes per entry of an object: its place in the table, and its key's allocation.
-const DATA_BYTES_PER_ENTRY: u64 = 128;
+/// Host bytes of a row besides its values: the item, the table that copies of it share, its tokens' allocations.
+const DATA_BYTES_PER_ROW: u64 = 384;
 /// Copies of a row as JSON on its way to a worker: a line with it and its prompt, in a buffer that doubles as it grows.
 const ROW_COPIES_SENT: u64 = 4;
 
@@ -152,7 +150,7 @@ impl Session {
         }
         // What is trained without sampling has no rewards.
         let training = self.data.first_columns().filter(|_| run.objective.is_some());
-        let held_out = self.eval.iter().filter_map(|set| Some(set.items.first()?.columns.clone()));
+        let held_out = self.eval.iter().filter_map(|set| Some(Map::clone(&set.items.first()?.columns)));
         Ok(training.chain(held_out).collect())
     }
 }
@@ -394,8 +392,7 @@ fn host_facts(
     for (path, copies) in files.chain(of_episodes).filter(|(path, _)| Path::new(path).is_file()) {
         // Files are read one after another, and all rows stay in memory.
         let size = file_size(Path::new(path))?;
-        let tables = size.objects * DATA_BYTES_PER_OBJECT + size.entries * DATA_BYTES_PER_ENTRY;
-        rows += size.json.0 * per_byte + tables;
+        rows += size.json.0 * per_byte + size.values.0 + size.rows * DATA_BYTES_PER_ROW;
         reading = size.reading.0.max(reading);
         sent = (size.longest.0 * copies).max(sent);
     }

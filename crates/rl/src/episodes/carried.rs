@@ -189,7 +189,7 @@ fn had(glue: Glue<'_>, of: &CarriedTurn) -> HadTurn {
 
 /// Returns the messages of a prompt.
 fn messages_of(item: &Item) -> Vec<Message> {
-    let messages = item.messages.as_ref().and_then(Value::as_array);
+    let messages = item.messages.as_deref().and_then(Value::as_array);
     let text = |message: &Value, key: &str| message[key].as_str().unwrap_or_default().to_string();
     let message = |m: &Value| Message { role: text(m, "role"), content: text(m, "content") };
     messages.into_iter().flatten().map(message).collect()

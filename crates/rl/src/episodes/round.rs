@@ -16,6 +16,7 @@ use plimsoll_text::Message;
 use plimsoll_textenv::{About, EnvironmentTally, Hosts, Job, Kind, Reply, Said, Start};
 use serde_json::json;
 use std::path::Path;
+use std::sync::Arc;
 
 /// Bounds of a turn's reward where it is credited to its turn: those of a shaped reward.
 const REWARD_CLIP: f64 = 10.0;
@@ -154,7 +155,7 @@ impl Episodes {
         }
         for (item, episodes) in items.iter_mut().zip(self.played.chunks_mut(group)) {
             episodes[1..].iter_mut().for_each(|episode| episode.columns.clear());
-            item.columns = std::mem::take(&mut episodes[0].columns);
+            item.columns = std::mem::take(&mut episodes[0].columns).into();
             // What is cut, since anything else was refused.
             item.ids.drain(..item.ids.len().saturating_sub(self.prompt_tokens));
         }
@@ -399,8 +400,8 @@ fn item(glue: Glue<'_>, first: &[Message]) -> Result<Item> {
     }
     let shown = first.last().map(|message| message.content.clone()).unwrap_or_default();
     let message = |message: &Message| json!({ "role": message.role, "content": message.content });
-    let messages = first.iter().map(message).collect();
-    Ok(Item { ids, text: shown, messages: Some(messages), ..Item::default() })
+    let messages = Some(Arc::new(first.iter().map(message).collect()));
+    Ok(Item { ids, text: shown, messages, ..Item::default() })
 }
 
 /// What an environment's answer means.

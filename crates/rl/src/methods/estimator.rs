@@ -50,7 +50,7 @@ impl OwnEstimator {
         let own = self.worker.as_mut().map_or(Ok(Vec::new()), |worker| {
             let groups: Vec<usize> =
                 batch.groups.iter().enumerate().flat_map(|(g, it)| vec![g; it.num_sequences()]).collect();
-            let columns: Vec<_> = groups.iter().map(|&g| &batch.groups[g].item.columns).collect();
+            let columns: Vec<_> = groups.iter().map(|&g| &*batch.groups[g].item.columns).collect();
             let turns = turns_of(batch, buffers);
             let scored: Vec<bool> =
                 batch.groups.iter().flat_map(|group| &group.scored).map(|s| s.total.is_some()).collect();

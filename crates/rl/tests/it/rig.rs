@@ -140,7 +140,7 @@ impl Case {
         Item {
             ids: self.text.tokenizer.encode(&text).expect("the characters of the task"),
             text,
-            columns: columns.as_object().expect("an object").clone(),
+            columns: columns.as_object().expect("an object").clone().into(),
             ..Item::default()
         }
     }
