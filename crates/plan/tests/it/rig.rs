@@ -59,7 +59,8 @@ pub fn method_case(method: &str, model: &str, sets: &[&str]) -> Case {
 pub fn played_case(env: &str, sets: &[&str]) -> Case {
     let text = format!(
         "method = \"grpo\"\nmodel = \"random:nano\"\n[environment]\nenv = \"{env}\"\n[data]\nprompt_tokens_max = 8\n\
-         [rollout]\nprompts_per_step = 4\ngroup_size = 4\nmax_new_tokens = 8\n[train]\nsteps = 2\nlearning_rate = 1e-6\n"
+         [rollout]\nprompts_per_step = 4\ngroup_size = 4\nmax_new_tokens = 8\n\
+         [train]\nsteps = 2\nlearning_rate = 1e-6\n"
     );
     let sets: Vec<String> = sets.iter().map(|set| set.to_string()).collect();
     let loaded = load_text(text, Path::new("run.toml"), &sets, std::iter::empty());

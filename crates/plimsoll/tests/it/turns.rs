@@ -36,20 +36,32 @@ class Slow(Sums):
         time.sleep(0.002 * (self.a % 5))
         return super().step(response)
 
+class Late(Sums):
+    """Half of its episodes end with their first turn, before one breaks and takes the others of its worker along."""
+    def step(self, response):
+        rare, self.rare = self.rare, self.rare and self.tries > 0
+        said = (None, 0.0, True) if self.a % 2 else super().step(response)
+        self.rare = rare
+        return said
+
 class Raises(Sums):
     def broken(self):
         raise ValueError("no such move")
+
+class Dies(Sums):
+    def step(self, response):
+        os._exit(3)
 
 class Hangs(Sums):
     def broken(self):
         time.sleep(600)
 
-class Eats(Sums):
+class Eats(Late):
     def broken(self):
         held = [bytearray(64 << 20) for _ in range(64)]
         return "1", 0.0, False
 
-class Exits(Sums):
+class Exits(Late):
     def broken(self):
         os._exit(3)
 
@@ -276,6 +288,10 @@ fn what_an_environment_may_not_do_is_named() {
         check_train_fails(&game(&folder, "out", class, &none), contains);
         std::fs::remove_dir_all(folder.path("out")).ok();
     }
+    // One worker's death is one failure, and leaves no episode.
+    let all =
+        &["error[text-environment-failing]: ", ": all 32 episodes of one rollout failed", "exit code 3"];
+    check_train_fails(&game(&folder, "dies", "Dies", &none[..1]), all);
     check_done(&game(&folder, "talks", "Talks", &none));
     assert!(folder.metric("talks", "environment/cut") >= 1.0);
     let missing = format!("python:{}:Game", folder.text_path("none.py"));

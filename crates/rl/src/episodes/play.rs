@@ -75,8 +75,8 @@ packed!(SentTurn { reward: f64, response: String, said: Vec<Message> });
 
 /// Plays the episodes of all starts.
 ///
-/// Errors: those of sampling, of the environment and of the rewards; `agent-failing` and `text-environment-failing` if no
-/// episode is left; `rank-lost` where another rank has one.
+/// Errors: those of sampling, of the environment and of the rewards; `agent-failing` and `text-environment-failing` if
+/// no episode is left; `rank-lost` where another rank has one.
 pub(crate) fn play(
     trainer: &mut Trainer<'_>,
     episodes: &mut Episodes,

@@ -156,7 +156,6 @@ impl Episodes {
         for (item, episodes) in items.iter_mut().zip(self.played.chunks_mut(group)) {
             episodes[1..].iter_mut().for_each(|episode| episode.columns.clear());
             item.columns = std::mem::take(&mut episodes[0].columns).into();
-            // What is cut, since anything else was refused.
             item.ids.drain(..item.ids.len().saturating_sub(self.prompt_tokens));
         }
         Ok(items)
@@ -172,9 +171,9 @@ impl Episodes {
 
     /// Makes the error of a prompt beyond the plan's. No episode is left out: which there are follows from the seed.
     fn begins_too_long(&self, episode: u64, tokens: usize) -> Error {
-        let (env, limit) = (&self.section.env, self.prompt_tokens);
-        let message = format!("{env}: episode {episode} begins with {tokens} tokens, the limit is {limit}");
-        Error::new("prompt-too-long", message)
+        let (env, most) = (&self.section.env, self.prompt_tokens);
+        let begins = format!("{env}: episode {episode} begins with {tokens} tokens, the limit is {most}");
+        Error::new("prompt-too-long", begins)
             .hint("raise data.prompt_tokens_max, or set data.overlong = \"truncate-left\"")
     }
 
@@ -349,8 +348,7 @@ impl Episodes {
     ///
     /// Errors: `agent-failing`, `text-environment-failing`.
     pub(crate) fn check_left(&self, samples: &Samples) -> Result<()> {
-        let all = self.played.len();
-        let failed = self.played.iter().filter(|episode| episode.has_fault).count();
+        let (all, failed) = (self.played.len(), self.played.iter().filter(|of| of.has_fault).count());
         if failed < all && !samples.is_empty() {
             return Ok(());
         }
