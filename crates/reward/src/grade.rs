@@ -32,9 +32,9 @@ pub struct GraderAgreement {
     pub grader: String,
     /// Lines it graded.
     pub cases: usize,
-    /// Lines that had `correct` and were not `disputed`.
+    /// Lines that had `correct` and a score, and were not `disputed`.
     pub labelled: usize,
-    /// Labelled lines to which it gave no score: they agree with no label.
+    /// Lines that had `correct` and no score: they neither agree nor differ.
     pub unscored: usize,
     /// Labelled lines on which verifier and label agree.
     pub agreed: usize,
@@ -298,11 +298,11 @@ impl Agreement {
         match label {
             Some((_, true)) => entry.disputed += 1,
             Some((correct, false)) => {
+                let Some(right) = right else { return entry.unscored += 1 };
                 entry.labelled += 1;
-                entry.unscored += usize::from(right.is_none());
-                entry.agreed += usize::from(right == Some(correct));
-                entry.false_accepts += usize::from(right == Some(true) && !correct);
-                entry.false_rejects += usize::from(right == Some(false) && correct);
+                entry.agreed += usize::from(correct == right);
+                entry.false_accepts += usize::from(right && !correct);
+                entry.false_rejects += usize::from(!right && correct);
             }
             None => {}
         }

@@ -73,7 +73,9 @@ fn unwritten(err: &std::io::Error) -> Error {
 
 fn words(agreement: &Agreement) -> String {
     let mut lines = vec![format!("{} graded", agreement.cases)];
-    lines.extend(agreement.graders.iter().filter(|entry| entry.labelled > 0).map(grader_words));
+    lines.extend(
+        agreement.graders.iter().filter(|entry| entry.labelled + entry.unscored > 0).map(grader_words),
+    );
     lines.extend(agreement.disagreements.iter().map(disagreement_words));
     lines.join("\n")
 }
@@ -87,7 +89,7 @@ fn disagreement_words(differs: &Disagreement) -> String {
 
 fn grader_words(entry: &GraderAgreement) -> String {
     let GraderAgreement { grader, labelled, agreed, false_accepts, false_rejects, disputed, .. } = entry;
-    let percent = 100.0 * *agreed as f64 / *labelled as f64;
+    let percent = 100.0 * *agreed as f64 / (*labelled).max(1) as f64;
     let unscored = match entry.unscored {
         0 => String::new(),
         rows => format!(", {rows} without a score"),

@@ -2,5 +2,6 @@
 
 mod code;
 mod external;
+mod grade;
 mod judge;
 mod math;
