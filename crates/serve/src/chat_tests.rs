@@ -154,5 +154,9 @@ fn variables_of_a_request_reach_the_template() {
     };
     assert_eq!(read(json!({ "messages": [question()] })), "speaks1");
     let variables = json!({ "enable_thinking": true });
-    assert_eq!(read(json!({ "messages": [question()], "chat_template_kwargs": variables })), "thinks1");
+    assert_eq!(read(json!({ "messages": [question()], "chat_template_kwargs": variables })), "thinks1"); // They were taken, and what the conversation gives went before them.
+    for name in ["messages", "tools", "add_generation_prompt"] {
+        let body = json!({ "messages": [question()], "chat_template_kwargs": { name: [] } });
+        assert_eq!(refused(&body), ("serve-field-refused", format!("chat_template_kwargs.{name}")));
+    }
 }

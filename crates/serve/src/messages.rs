@@ -23,6 +23,9 @@ pub struct Chat {
     pub variables: Map<String, Value>,
 }
 
+/// What a template has from the conversation, whatever a request's variables say.
+const OF_CHAT: [&str; 3] = ["messages", "tools", "add_generation_prompt"];
+
 impl Chat {
     /// Reads `messages`, `tools`, `tool_choice` and `chat_template_kwargs`.
     pub fn read(fields: &mut Fields<'_>, state: &ServerState) -> Reply<Chat> {
@@ -43,7 +46,13 @@ impl Chat {
             messages.insert(0, json!({ "role": "system", "content": system }));
         }
         let tools = tools(fields, state)?;
-        let variables = fields.take("chat_template_kwargs")?.unwrap_or_default();
+        let variables: Map<String, Value> = fields.take("chat_template_kwargs")?.unwrap_or_default();
+        let of_chat = |name: &&str| variables.get(*name).is_some_and(|value| !value.is_null());
+        if let Some(name) = OF_CHAT.iter().find(|name| of_chat(name)) {
+            let param = format!("chat_template_kwargs.{name}");
+            let message = format!("{param}: the conversation itself gives it to the template");
+            return Err(Refusal::unsupported(param, message));
+        }
         Ok(Chat { messages, tools, variables })
     }
 

@@ -146,7 +146,7 @@ impl Table {
 
 /// Reasons shared by several stacks.
 pub(crate) mod why {
-    pub const CLUSTER: &str = "cards are not in the run file here: `train --ranks N` takes one for each rank";
+    pub const CLUSTER: &str = "cards are not in the run file here: `train --ranks N` takes one for each rank, and `--hosts H` those of several hosts";
     pub const SHARDING: &str = "ranks split neither matrices nor sequences here; what they share out is the plan's choice, or run.zero_stage's";
     pub const ENGINE: &str =
         "no other engine samples here: rollout and trainer are one, and the plan sizes its cache";

@@ -59,6 +59,14 @@ fn a_key_is_described_by_its_row() {
     assert!(describe("data.train_batch_size").unwrap().key == "rollout.prompts_per_step");
     assert!(describe("memory.host").unwrap().text().contains("no bit depends on it"));
     assert!(describe("no-such").is_none() && describe("rollout").is_none());
+    // Keys above the sections, and those of environment files, were not known.
+    let text = |key: &str| describe(key).unwrap_or_else(|| panic!("{key}")).text();
+    assert!(text("seed").contains("  default       0\n") && text("seed").contains("on resume     stays"));
+    assert!(text("method").contains("none: it must be given"));
+    assert!(
+        text("env").starts_with("env\n\nA native environment") && !text("num_envs").contains("on resume")
+    );
+    assert!(text("run.format").contains("default"));
     // Nothing is empty, whatever key is asked for.
     for row in sections::rows() {
         let page = describe(row.path).expect(row.path);
