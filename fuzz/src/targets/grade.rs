@@ -191,7 +191,7 @@ impl Subject for Verifier {
         let text = text(input);
         let (response, truth) = text.split_once('\0').unwrap_or((&text, "1"));
         let columns = Map::from_iter([("ground_truth".to_string(), Value::from(truth))]);
-        let prompt = Arc::new(Prompt { columns, ..Prompt::default() });
+        let prompt = Arc::new(Prompt { columns: columns.into(), ..Prompt::default() });
         let case = Case {
             prompt,
             response: response.into(),
