@@ -137,9 +137,14 @@ pub(super) fn missing_key(source: &Source, origin: &Origin, path: &str) -> Error
         Some((section, _)) => format!(" under [{section}]"),
         None => String::new(),
     };
+    // A section is no value of `--set`.
+    let set = match path {
+        "train" | "reward" => String::new(),
+        _ => format!("; `--set {path}=VALUE` does it too"),
+    };
     source
         .error("missing-key", origin, &format!("`{path}` is missing"))
-        .hint(format!("add {example}{place}; `--set {path}=VALUE` does it too"))
+        .hint(format!("add {example}{place}{set}"))
 }
 
 /// Returns the name that `word` was most likely meant to be.

@@ -74,6 +74,16 @@ fn a_key_is_described_by_its_row() {
     }
 }
 
+/// The hint was `--set train=VALUE`.
+#[test]
+fn r_a_missing_section_is_no_value_to_set() {
+    let text = GOOD.split("[train]").next().expect("what is before it");
+    let error = load_text(text, &[], &[]).unwrap_err();
+    assert!(error.slug == "missing-key" && !error.to_string().contains("--set"), "{error}");
+    let error = load_text(&GOOD.replace("model = ", "# "), &[], &[]).unwrap_err().to_string();
+    assert!(error.contains("`--set model=VALUE` does it too"), "{error}");
+}
+
 /// A size that no number of TOML holds was an internal error.
 #[test]
 fn r_a_size_beyond_the_numbers_of_toml_ended_in_a_panic() {
