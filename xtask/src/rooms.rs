@@ -7,7 +7,7 @@ use crate::finding::Finding;
 use crate::tree::Tree;
 
 /// Product lines of all crates: raised only with a page in docs/decisions, last by 91.
-const PRODUCT_LINES_MAX: usize = 182_800;
+const PRODUCT_LINES_MAX: usize = 183_400;
 
 /// Suffixes of product files.
 const SUFFIXES: [&str; 3] = [".rs", ".cu", ".cuh"];

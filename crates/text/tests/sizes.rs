@@ -1,4 +1,4 @@
-//! What a file's rows are said to take is not less than what they allocate, and not much more.
+//! The bytes that a plan has for rows of a file are not below those that they allocate, and not much above.
 
 use plimsoll_text::{each_row_of, file_size};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};

@@ -80,7 +80,7 @@ fn what_has_no_end_or_two_lengths_is_refused() {
     );
     folder.plan_refused(&["data.prompts=absent.jsonl"], 1, &["absent.jsonl"]);
     // A plan with bounded prompts needs no data.
-    for absent in ["absent.jsonl", "hf:nobody/nothing/main/train"] {
+    for absent in ["absent.jsonl", "hf:absent/nothing/main/train"] {
         let absent = format!("data.prompts={absent}");
         let plan = folder.plan(&[&absent, "data.prompt_tokens_max=8"]);
         assert_eq!(plan["steps"], 1, "{plan}");

@@ -48,8 +48,8 @@ pub fn resolve(run: &mut RunFile) -> Result<Option<String>> {
     Ok(Some(format!("train.epochs = {epochs}: {rows} rows, {a_step} a step, so {steps} steps")))
 }
 
-/// As `resolve`, for a plan. Where `data.prompt_tokens_max` bounds the prompts a plan needs no data: if that is not
-/// here, the plan is that of one step.
+/// Turns `train.epochs` into `train.steps` as `resolve` does, for a plan. Where `data.prompt_tokens_max` bounds the
+/// prompts, a plan needs no data: if that is not here, the plan is that of one step.
 ///
 /// Errors: those of `resolve`.
 pub fn resolve_for_plan(run: &mut RunFile) -> Result<Option<String>> {

@@ -208,7 +208,7 @@ fn rewards_that_add_up_to_no_number_are_a_fault_of_their_episode() {
     assert_eq!(episodes.returns(), [None, Some(0.0)]);
     let report = episodes.report();
     assert_eq!(report.tally.bad_replies, 1);
-    assert!(report.fault.expect("it is told").contains("add up to 6e38, beyond 32 bits"));
+    assert!(report.fault.expect("a fault").contains("add up to 6e38, beyond 32 bits"));
 }
 
 #[test]
