@@ -218,7 +218,8 @@ fn what_goes_wrong_in_a_function_is_told_to_the_model_or_ends_its_episode_alone(
         ("dies", "crashes", "environment.step_timeout_ms=60000"),
         ("eats", "over_budget", "environment.worker_memory=1GiB"),
     ] {
-        train(&folder, function, &["data.eval=none", sets]);
+        // One worker takes all eight episodes along.
+        train(&folder, function, &["data.eval=none", "environment.restarts_max=8", sets]);
         assert!(folder.metric(function, &format!("environment/{counter}")) >= 1.0, "{function}");
         let episode = &folder.read_lines(&format!("{function}/samples/step-000001.jsonl"))[0];
         assert!(episode["reward"].is_null(), "{function}: a fault is not graded");

@@ -349,15 +349,15 @@ impl Episodes {
     /// Errors: `agent-failing`, `text-environment-failing`.
     pub(crate) fn check_left(&self, samples: &Samples) -> Result<()> {
         let (all, failed) = (self.played.len(), self.played.iter().filter(|of| of.has_fault).count());
-        if failed < all && !samples.is_empty() {
+        // A worker that dies is one fault and takes many along, so they count.
+        let may_fail = self.agents.is_none() && failed <= self.section.restarts_max as usize;
+        if failed < all && !samples.is_empty() || may_fail {
             return Ok(());
         }
         let error = match self.agents {
             Some(_) => {
-                let message = format!(
-                    "no episode of this rollout has a response and a reward: of {all} episodes {failed} failed"
-                );
-                Error::new("agent-failing", message)
+                let what = "no episode of this rollout has a response and a reward";
+                Error::new("agent-failing", format!("{what}: of {all} episodes {failed} failed"))
             }
             None => {
                 let message = format!("{}: all {all} episodes of one rollout failed", self.section.env);
