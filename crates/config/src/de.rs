@@ -138,10 +138,8 @@ pub(super) fn missing_key(source: &Source, origin: &Origin, path: &str) -> Error
         None => String::new(),
     };
     // A section is no value of `--set`.
-    let set = match path {
-        "train" | "reward" => String::new(),
-        _ => format!("; `--set {path}=VALUE` does it too"),
-    };
+    let is_section = super::sections::rows().any(|key| key.parts().0 == path);
+    let set = if is_section { String::new() } else { format!("; `--set {path}=VALUE` does it too") };
     source
         .error("missing-key", origin, &format!("`{path}` is missing"))
         .hint(format!("add {example}{place}{set}"))

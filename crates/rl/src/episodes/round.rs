@@ -351,7 +351,7 @@ impl Episodes {
         let (all, failed) = (self.played.len(), self.played.iter().filter(|of| of.has_fault).count());
         // A worker that dies is one fault and takes many along, so they count.
         let may_fail = self.agents.is_none() && failed <= self.section.restarts_max as usize;
-        if failed < all && !samples.is_empty() || may_fail {
+        if !samples.is_empty() && (failed < all || may_fail) {
             return Ok(());
         }
         let error = match self.agents {
