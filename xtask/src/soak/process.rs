@@ -30,7 +30,7 @@ pub struct Options {
     pub rounds: u32,
     /// Minutes after which no further round on several hosts begins; 0 for no limit.
     pub minutes: u32,
-    /// Only faults of ranks whose names contain this.
+    /// Only faults of ranks whose names contain this, or one of several parted by `|`.
     pub only: String,
     /// With ranks: `cpu` or `cuda`; the fastest that there is if empty.
     pub device: String,

@@ -80,15 +80,18 @@ fn busy(bench: &mut Bench<'_>, rank: usize) -> Result<Option<Unnamed>, String> {
     };
     let alone = run("alone")?;
     let words =
-        "bench train --model random:smollm2-135m --device cuda --batch 4 --seq 1024 --repeats 100000 -q";
+        "bench train --model random:smollm2-135m --device cuda --batch 4 --seq 1024 --repeats 10000 -q";
     let spawned = Command::new(binary)
         .args(words.split(' '))
         .env("CUDA_VISIBLE_DEVICES", rank.to_string())
         .stdout(Stdio::null())
         .spawn();
-    let neighbour = Neighbour(spawned.map_err(|err| err.to_string())?);
+    let mut neighbour = Neighbour(spawned.map_err(|err| err.to_string())?);
     thread::sleep(BEGUN);
     let both = run("next to it")?;
+    if let Ok(Some(status)) = neighbour.0.try_wait() {
+        return Err(format!("the other program ended before the run: {status}"));
+    }
     drop(neighbour);
     let seen = format!("nothing: {both:.1} s instead of {alone:.1} s");
     Ok(Some(Unnamed(None, seen, None)))

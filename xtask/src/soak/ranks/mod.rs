@@ -27,11 +27,12 @@ pub fn soak(options: &Options, ranks: usize, say: &mut dyn FnMut(&str)) -> Resul
     let mut rows = Vec::new();
     // The short form hits one rank with what any user may do.
     let short = |hit: Range<usize>| match options.hit {
-        Some(rank) => rank..rank + 1,
+        // A fault of one rank alone stays with that rank.
+        Some(rank) if hit.len() > 1 => rank..rank + 1,
         None if options.short => ranks - 1..ranks,
-        None => hit,
+        _ => hit,
     };
-    let is_meant = |name: &str| name.contains(&options.only);
+    let is_meant = |name: &str| options.only.split('|').any(|part| name.contains(part));
     let of_cards = cards::FAULTS.iter().filter(|_| options.device == "cuda");
     let meant = FAULTS.iter().chain(of_cards).filter(|fault| is_meant(fault.name));
     for fault in meant.filter(|fault| !options.short || fault.is_short) {
@@ -42,7 +43,10 @@ pub fn soak(options: &Options, ranks: usize, say: &mut dyn FnMut(&str)) -> Resul
                 (fault.run)(&mut bench, rank).map_err(|err| format!("{}, rank {rank}: {err}", fault.name))?;
             match row {
                 Some(row) => rows.push(named(row, fault.name.into(), rank, say)),
-                None => say(&format!("skipped: {}: it needs rights that this user lacks", fault.name)),
+                None => say(&format!(
+                    "skipped: {}: it needs rights that this user lacks, or the run was over first",
+                    fault.name
+                )),
             }
         }
     }

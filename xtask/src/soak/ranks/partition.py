@@ -1,7 +1,7 @@
 # Cuts the connections between the supervisor of one rank and all others, without rights over the network: it takes
 # duplicates of their sockets (pidfd_getfd) and shuts them, or lets them drop all that comes in, on both sides.
 # partition.py (close|silence) PID OTHER_PID...
-import ctypes, os, socket, struct, sys
+import ctypes, errno, os, socket, struct, sys
 
 PIDFD_OPEN, PIDFD_GETFD, SO_ATTACH_FILTER = 434, 438, 26
 libc = ctypes.CDLL(None, use_errno=True)
@@ -24,10 +24,15 @@ def sockets(pid):
                 established[words[9]] = [int(words[i].split(":")[1], 16) for i in (1, 2)]
     handle = call(PIDFD_OPEN, pid, 0)
     for name in os.listdir(f"/proc/{pid}/fd"):
-        to = os.readlink(f"/proc/{pid}/fd/{name}")
-        inode = to[len("socket:[") : -1] if to.startswith("socket:[") else ""
-        if inode in established:
-            yield *established[inode], socket.socket(fileno=call(PIDFD_GETFD, handle, int(name), 0))
+        try:
+            to = os.readlink(f"/proc/{pid}/fd/{name}")
+            inode = to[len("socket:[") : -1] if to.startswith("socket:[") else ""
+            if inode in established:
+                yield *established[inode], socket.socket(fileno=call(PIDFD_GETFD, handle, int(name), 0))
+        except OSError as error:
+            # Closed since the folder was listed.
+            if error.errno not in (errno.ENOENT, errno.EBADF):
+                raise
 
 
 def silence(one):
