@@ -10,6 +10,7 @@ use plimsoll_doctor::machine::{Check, State};
 use plimsoll_memory::Pool;
 use plimsoll_plan::{Hosts, checkpoint_bytes};
 use plimsoll_ranks::{Facts, Found, Hello, Launch, OF_A_CARD, RANKS_MAX, Token, Waiting};
+use plimsoll_rl::data::epochs;
 use plimsoll_rl::data::session::{Machine, plan_run};
 use plimsoll_run::{ending, several};
 use serde_json::{Value, json};
@@ -62,7 +63,13 @@ pub fn run(
     as_json: bool,
     quiet: bool,
 ) -> Result<ExitCode> {
-    let load = || run.map(|(path, sets)| sets.load(path, true)).transpose();
+    let load = || -> Result<Option<Loaded>> {
+        let mut loaded = run.map(|(path, sets)| sets.load(path, true)).transpose()?;
+        if let Some(loaded) = &mut loaded {
+            epochs::resolve_for_plan(&mut loaded.run)?;
+        }
+        Ok(loaded)
+    };
     match ranks::found(&flags.part())? {
         Found::One => Err(Error::usage("bad-usage", "--ranks: one rank has nothing between itself and others")
             .hint("start it as `train`: with --ranks N, with --hosts H --host-rank h --join ADDRESS on each host, or by a launcher")),
