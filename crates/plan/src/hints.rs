@@ -2,7 +2,7 @@
 
 use super::{limits::OF_RUN_FILE, planner::Planner, report::Hint};
 use crate::duration::duration;
-use crate::facts::{Facts, HostFacts};
+use crate::facts::{DiskFacts, Facts, HostFacts, disk_facts};
 use crate::planner::Purpose;
 use crate::role_name::RoleName;
 use plimsoll_arch::{LoraTargets, Quantization};
@@ -154,10 +154,12 @@ fn hint(
     }))
 }
 
-/// Returns the facts after a change, which decides the staging buffers.
+/// Returns the facts after a change, which decides the staging buffers and the checkpoints that are kept.
 fn facts_after(facts: &Facts, changed: &RunSpec) -> Facts {
     let staging = changed.memory.staging.value().map_or(facts.host.staging, |ByteSize(bytes)| bytes);
-    Facts { host: HostFacts { staging: facts.host.staging.min(staging), ..facts.host }, ..*facts }
+    // Commands that save nothing have no such row.
+    let disk = DiskFacts { keep: facts.host.disk.keep.and(disk_facts(changed).keep), ..facts.host.disk };
+    Facts { host: HostFacts { staging: facts.host.staging.min(staging), disk, ..facts.host }, ..*facts }
 }
 
 /// Returns the least limits under which the run fits unchanged.
@@ -295,6 +297,12 @@ fn changes_of(run: &RunSpec) -> Vec<Change> {
             "memory.staging=1MiB",
             "weights are read and written through smaller buffers",
             |r| r.memory.staging = Auto::Value(ByteSize(STAGING_SMALL)),
+        ),
+        how(
+            run.checkpoint.every.is_some() && run.checkpoint.keep > 1,
+            "checkpoint.keep=1",
+            "of the checkpoints by age only the newest is kept",
+            |r| r.checkpoint.keep = 1,
         ),
         what(!bf16, "model_options.dtype=bf16", "weights and activations in bf16", |r| {
             r.model_options.dtype = ModelDtype::Bf16

@@ -181,3 +181,19 @@ fn a_refused_card_is_told_what_to_offload_and_the_rows_move() {
     assert!(!refused.fits && sets.contains(&both), "{sets:?}");
     assert!(with(&[both]).plan(&tight).fits, "the hint holds");
 }
+
+#[test]
+fn a_run_that_keeps_too_many_checkpoints_is_offered_fewer() {
+    let sets = ["run.device=cpu", "checkpoint.every=10", "checkpoint.keep=5"];
+    let fewer = case(&[&sets[..], &["checkpoint.keep=1"]].concat());
+    let limits = format!("host=1TiB,disk={}", peak(&fewer.plan("host=1TiB,disk=1TiB"), Pool::Disk));
+    let refused = case(&sets).plan(&limits);
+    let first = refused.hints.first().and_then(|hint| hint.set.as_deref());
+    assert_eq!(first, Some("checkpoint.keep=1"));
+    assert!(!refused.hints[0].changes_result);
+    assert!(fewer.plan(&limits).fits);
+    // One that keeps a single checkpoint has nothing to gain.
+    let refused = fewer.plan("host=1TiB,disk=1MiB");
+    let sets = refused.hints.iter().filter_map(|hint| hint.set.as_deref());
+    assert!(!sets.clone().any(|set| set.contains("checkpoint.keep")), "{:?}", sets.collect::<Vec<_>>());
+}
