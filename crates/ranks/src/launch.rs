@@ -158,8 +158,11 @@ impl Running {
             drain(start.child_ended);
             self.pump();
             let now = Instant::now();
+            let before = self.ends.len();
             if self.reap() && failed.is_none() {
                 failed = Some(now);
+            }
+            if self.ends.len() > before {
                 // A stopped rank must learn that the run is over.
                 self.signal(Signal::CONT.as_raw());
             }

@@ -197,6 +197,23 @@ fn a_stopped_rank_0_is_named_too() {
     assert_eq!(folder.read_json("out/crash.json")["slug"], "rank-lost");
 }
 
+/// The others finish before two seconds of silence are over, or end because of it; either way the command ends.
+#[test]
+fn a_stopped_supervisor_does_not_keep_a_run_that_is_over() {
+    let folder = Run::new(SMALL);
+    let args = folder.train_args("out", &["--ranks=2", "train.cut_multiple=2", "train.steps=60"]);
+    let mut run = Started::new(command(&refs(&args)));
+    let pid = trainer(&folder, 1, 2).expect("it lives");
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("it lives");
+    let words = stat.rsplit_once(')').expect("a name").1;
+    let supervisor: u32 =
+        words.split_whitespace().nth(1).and_then(|word| word.parse().ok()).expect("a parent");
+    kill("-STOP", supervisor);
+    let status = until("the end of the command", || run.child.try_wait().expect("it is ours"));
+    assert!(matches!(status.code(), Some(0 | 4 | 5)), "{status}");
+    assert!(!Path::new(&format!("/proc/{supervisor}")).exists());
+}
+
 #[test]
 fn a_damaged_checkpoint_is_reported_once_with_the_path_that_the_user_knows() {
     let folder = Run::new(SMALL);
