@@ -7,27 +7,30 @@ use crate::run::{Run, number, region};
 
 const FORWARD: [&str; 2] = ["distill.divergence=forward", "distill.top_k=8"];
 
-fn last_kl(folder: &Run, dir: &str) -> f64 {
+/// Returns the mean of a metric over the last three steps: one step of 32 samples is noisy.
+fn last(folder: &Run, dir: &str, metric: &str) -> f64 {
     let metrics = folder.metrics(dir);
-    let kl: Vec<f64> = metrics.iter().map(|step| number(step, "distill/reverse_kl")).collect();
-    kl[kl.len() - 3..].iter().sum::<f64>() / 3.0
+    let all: Vec<f64> = metrics.iter().map(|step| number(step, metric)).collect();
+    all[all.len() - 3..].iter().sum::<f64>() / 3.0
 }
 
 #[test]
 fn a_student_nears_its_teacher_faster_than_by_sampled_tokens() {
     let folder = taught();
     let sets =
-        ["train.steps=12", "rollout.prompts_per_step=16", "rollout.group_size=2", "checkpoint.every=100"];
+        ["train.steps=16", "rollout.prompts_per_step=16", "rollout.group_size=2", "checkpoint.every=100"];
     folder.train("sampled", &sets);
-    let sampled = last_kl(&folder, "sampled");
+    let sampled = last(&folder, "sampled", "distill/reverse_kl");
     for divergence in ["reverse", "forward", "jsd"] {
         let how = format!("distill.divergence={divergence}");
         folder.train(divergence, &[&sets[..], &[&how, "distill.top_k=8"]].concat());
         let metrics = folder.metrics(divergence);
-        let of = |step: usize| number(&metrics[step], "distill/divergence");
-        assert!(of(0) > 0.0 && of(11) < 0.5 * of(0), "{divergence}: {} to {}", of(0), of(11));
-        let last = last_kl(&folder, divergence);
-        assert!(last < sampled, "{divergence}: {last} against {sampled} by sampled tokens");
+        // With the sums of AVX2, 0.31, 0.13 and 0.29 of the first.
+        let first = number(&metrics[0], "distill/divergence");
+        let end = last(&folder, divergence, "distill/divergence");
+        assert!(first > 0.0 && end < 0.5 * first, "{divergence}: {first} to {end}");
+        let kl = last(&folder, divergence, "distill/reverse_kl");
+        assert!(kl < sampled, "{divergence}: {kl} against {sampled} by sampled tokens");
         for step in &metrics {
             let mass = number(step, "distill/top_k_mass");
             assert!(mass > 0.5 && mass <= 1.0 + 1e-5, "{step}");
