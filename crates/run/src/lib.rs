@@ -1,6 +1,7 @@
 //! Everything around the training of a run: its directory (`run_dir`), checkpoints as files, events, the load line, the
 //! report, and the supervisor's verdict on a trainer that died. It knows no tensors and no environments.
 
+mod build;
 pub mod carry;
 pub mod checkpoint;
 pub mod ending;

@@ -1,6 +1,7 @@
 //! A rank of several, as its supervisor: what it tells the others at the start and at its trainer's end (`linked.rs` in
 //! between), and how it acts on the verdict. Only rank 0's supervisor writes into the run directory.
 
+use crate::build::own_build;
 use crate::ending::run_dir_path;
 pub use crate::linked::User;
 use crate::linked::{Linked, lost, named, write_last};
@@ -10,7 +11,7 @@ use crate::supervise::{Death, Pause, SignalPipe, place, read_note, signal_name};
 use crate::views::{View, sweep, sweep_temporary};
 use plimsoll_base::{Error, Exit, Result};
 use plimsoll_config::{Loaded, Offload, Trains};
-use plimsoll_files::{digest, record_of, write_atomic};
+use plimsoll_files::{digest, write_atomic};
 use plimsoll_memory::host::{Host, OomWatch};
 use plimsoll_ranks::{Cause, Ending, Group, Link, Member, Place, Verdict};
 use plimsoll_worker::Ended;
@@ -127,13 +128,12 @@ pub fn alike(loaded: &Loaded) -> Vec<(String, String)> {
 /// Returns what must be equal on all ranks whatever they run, by name.
 pub fn alike_processes() -> Vec<(String, String)> {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-    let binary = record_of(Path::new("/proc/self/exe"));
-    let binary = binary.map_or_else(|_| "unknown".into(), |record| record.sha256[..16].to_string());
+    let build = own_build();
     let cpuinfo = read("/proc/cpuinfo");
     let cpu = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or_default();
     let driver = read("/proc/driver/nvidia/version");
     vec![
-        ("build".into(), format!("{} ({binary})", env!("CARGO_PKG_VERSION"))),
+        ("build".into(), format!("{} ({build:.16})", env!("CARGO_PKG_VERSION"))),
         ("machine".into(), cpu.trim_start_matches([' ', '\t', ':']).to_string()),
         ("driver".into(), driver.lines().next().unwrap_or("none").to_string()),
         ("PLIMSOLL_ISA".into(), std::env::var("PLIMSOLL_ISA").unwrap_or_default()),

@@ -1,6 +1,7 @@
 //! Resuming a run: finds the checkpoint, and checks that the run file still describes the same run and the bits stay
 //! the same. It never silently starts over: it reports what it finds and does.
 
+use crate::build::own_build;
 use crate::checkpoint::{Manifest, RUN_FILE, RunState, Store};
 use crate::run_dir::{RunDir, step_name};
 use plimsoll_base::{DType, Error, Result};
@@ -244,10 +245,7 @@ impl Fingerprint {
 
     /// Returns the fingerprint of this process for a known plan and inputs.
     pub fn of(machine: String, plan: &Value, inputs: BTreeMap<String, String>) -> Fingerprint {
-        // Without /proc the binary is unknown, which counts as different.
-        let build =
-            record_of(Path::new("/proc/self/exe")).map_or_else(|_| "unknown".into(), |record| record.sha256);
-        Fingerprint { machine, build, plan: digest(plan.to_string().as_bytes()), inputs }
+        Fingerprint { machine, build: own_build(), plan: digest(plan.to_string().as_bytes()), inputs }
     }
 
     /// Adds the shape of a critic that is a separate model.
