@@ -53,6 +53,15 @@ pub struct Item {
     pub margin: f32,
 }
 
+impl Item {
+    /// Returns the host bytes of its tokens.
+    pub fn token_bytes(&self) -> u64 {
+        let tokens: usize =
+            [&self.ids, &self.teacher, &self.completion, &self.rejected].map(Vec::capacity).iter().sum();
+        tokens as u64 * 4 + self.learnt.capacity() as u64 * 8
+    }
+}
+
 /// Opens the tokenizer and the chat template of a model.
 ///
 /// Errors: those of reading them; `bad-value`.
@@ -209,6 +218,7 @@ impl Limit {
             Overlong::TruncateLeft => {
                 for ids in [&mut item.ids, &mut item.teacher] {
                     ids.drain(..ids.len().saturating_sub(limit));
+                    ids.shrink_to_fit();
                 }
                 Ok(Some(item))
             }

@@ -3,9 +3,8 @@
 use crate::case::{ANSWER, Case, Prompt, column, text_of};
 use crate::grader::require_finite;
 use crate::kinds;
-use crate::rewards::BATCH_SAMPLES;
 use crate::scorer::Scorer;
-use crate::spec::RewardSpec;
+use crate::spec::{BATCH_SAMPLES, RewardSpec};
 use plimsoll_base::{Error, Result};
 use plimsoll_worker::{Stop, Words};
 use serde_json::{Map, Value};

@@ -319,6 +319,13 @@ impl RewardSpec {
         read(self).is_ok_and(|kind| kind.is_per_response(self))
     }
 
+    /// Returns the most samples in groups of `group` that are on their way to other processes at once.
+    pub fn samples_sent(&self, group: usize) -> u64 {
+        let Ok(kind) = read(self) else { return 0 };
+        let batch = (self.groups_of_batch(group) * group) as u64;
+        if kind.row.place == Place::Process { 0 } else { batch.saturating_mul(kind.graders(self).into()) }
+    }
+
     /// Returns the most host memory that the reward takes.
     pub fn memory(&self) -> RewardMemory {
         let Ok(kind) = read(self) else { return RewardMemory::default() };

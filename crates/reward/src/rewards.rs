@@ -19,9 +19,6 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-/// Default samples per batch, unless one group has more: few, so that grading begins early.
-pub(crate) const BATCH_SAMPLES: usize = 8;
-
 /// The scores of one sample.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Scored {
@@ -180,8 +177,7 @@ impl Rewards {
         }
         self.words.begin(steps[0]);
         for reward in &mut self.rewards {
-            reward.batches =
-                Batches::cut(samples, group.max(1), reward.spec.batch_size, reward.graders.len());
+            reward.batches = Batches::cut(samples, group.max(1), &reward.spec, reward.graders.len());
             reward.tally = Tally::default();
             reward.logged.clear();
         }
@@ -402,11 +398,11 @@ impl Drop for Rewards {
 
 impl Batches {
     /// Cuts whole groups: enough for `asked` samples; by default few, but no more batches than give each grader one.
-    fn cut(samples: usize, group: usize, asked: Option<usize>, graders: usize) -> Batches {
-        let groups = samples.div_ceil(group);
-        let in_batch = match asked {
-            Some(asked) => asked.div_ceil(group).max(1),
-            None => groups.div_ceil(graders).clamp(1, BATCH_SAMPLES.div_ceil(group)),
+    fn cut(samples: usize, group: usize, spec: &RewardSpec, graders: usize) -> Batches {
+        let (groups, most) = (samples.div_ceil(group), spec.groups_of_batch(group));
+        let in_batch = match spec.batch_size {
+            Some(_) => most,
+            None => groups.div_ceil(graders).clamp(1, most),
         };
         let in_batch = in_batch * group;
         let mut missing = vec![in_batch; samples / in_batch];
@@ -493,7 +489,8 @@ mod tests {
             (32, 4, Some(9), 2, vec![12, 12, 8]),
             (0, 1, None, 1, vec![]),
         ] {
-            let batches = Batches::cut(samples, group, asked, graders);
+            let spec = RewardSpec { batch_size: asked, ..RewardSpec::default() };
+            let batches = Batches::cut(samples, group, &spec, graders);
             assert_eq!(batches.missing, expect, "{samples} {group} {asked:?} {graders}");
             let covered: Vec<usize> = (0..expect.len()).flat_map(|b| batches.range(b, samples)).collect();
             assert_eq!(covered, (0..samples).collect::<Vec<_>>());

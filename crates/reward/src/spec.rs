@@ -4,6 +4,9 @@ use crate::judge::JudgeSpec;
 use plimsoll_base::Bytes;
 use plimsoll_worker::{Network, Signature};
 
+/// Default samples per batch, unless one group has more: few, so that grading begins early.
+pub(crate) const BATCH_SAMPLES: usize = 8;
+
 /// What a failing reward function does to the run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnError {
@@ -95,6 +98,11 @@ impl RewardSpec {
     pub fn files(&self) -> impl Iterator<Item = &str> {
         let code = self.kind.strip_prefix("python:").and_then(|place| Some(place.rsplit_once(':')?.0));
         code.into_iter().chain(self.schema.as_deref()).chain(self.judge.prompt.as_deref())
+    }
+
+    /// Returns the most whole groups of a batch.
+    pub(crate) fn groups_of_batch(&self, group: usize) -> usize {
+        self.batch_size.unwrap_or(BATCH_SAMPLES).div_ceil(group).max(1)
     }
 
     /// Returns a reward of `kind` with default options.

@@ -135,3 +135,33 @@ fn a_run_has_one_number_for_its_memory_and_names_its_parts() {
         "the workers and the supervisor are measured too: {drawn}"
     );
 }
+
+#[test]
+fn rows_are_within_the_plan_whatever_their_tokens_and_columns() {
+    if !python_is_there() {
+        return;
+    }
+    let run = Run::new(
+        "method = \"grpo\"\nmodel = \"random:nano\"\n[model_options]\npositions = \"extend\"\n[data]\n\
+         prompts = \"x.jsonl\"\neval = \"none\"\n[rollout]\nprompts_per_step = 2\ngroup_size = 32\n\
+         max_new_tokens = 8\n[[reward]]\nkind = \"exact\"\n[train]\nsteps = 1\nlearning_rate = 1e-4\n",
+    );
+    let row = |prompt: &str, tests: &str| {
+        format!("{{\"prompt\": \"{prompt}\", \"ground_truth\": \"1\", \"tests\": \"{tests}\"}}\n")
+    };
+    // A token of four bytes for each byte of text.
+    let digits = run.write("digits.jsonl", &row(&"1".repeat(1000), "").repeat(20_000));
+    // Columns of a MiB, which every sample of a batch has on its way to a function.
+    let columns = run.write("columns.jsonl", &row("1+1=", &"x".repeat(1 << 20)).repeat(2));
+    let function = run.write("r.py", "def f(completions, **columns):\n    return [0.0] * len(completions)\n");
+    for (dir, prompts, kind) in
+        [("tokens", digits, "exact".to_string()), ("columns", columns, format!("python:{function}:f"))]
+    {
+        let sets = [format!("data.prompts={prompts}"), format!("reward.0.kind={kind}")];
+        let summary = run.summary(dir, &refs(&sets));
+        assert!(
+            summary["rss_peak_bytes"].as_u64() <= summary["rss_planned_bytes"].as_u64(),
+            "{dir}: {summary}"
+        );
+    }
+}

@@ -18,7 +18,7 @@ use plimsoll_infer::facts::verb_facts;
 use plimsoll_infer::models::{encodings_of, reward_adapters};
 use plimsoll_infer::sets::{EvalSet, ReadItems, test_items};
 use plimsoll_infer::teacher_prompt::TeacherPrompt;
-use plimsoll_infer::text::{TextModel, text_model};
+use plimsoll_infer::text::{Item, TextModel, text_model};
 use plimsoll_memory::{Limit, Limits};
 use plimsoll_plan::carry::{Gains, ResponseLengths, gains};
 use plimsoll_plan::rent::{self, Offer, RANKS};
@@ -30,14 +30,18 @@ use plimsoll_text::file_size;
 use serde_json::{Map, Value};
 use std::path::Path;
 
-/// Host bytes of a data file's rows per byte of JSON: text and tokens, measured on GSM8K.
-const DATA_BYTES_PER_FILE_BYTE: u64 = 3;
+/// Host bytes of a data file's rows besides their tokens, per byte of JSON: the prompt as text, and the columns.
+const TEXT_BYTES_PER_FILE_BYTE: u64 = 2;
+/// Host bytes of their tokens per byte of JSON, where they are not known: a token of four bytes, as on GSM8K.
+const TOKEN_BYTES_PER_FILE_BYTE: u64 = 1;
 /// Host bytes of the prompts that a teacher with other tokens reads, per byte of JSON: a token may be one byte.
 const TEACHER_BYTES_PER_FILE_BYTE: u64 = 4;
 /// Host bytes of a row besides its values: the item, the table that copies of it share, its tokens' allocations.
 const DATA_BYTES_PER_ROW: u64 = 384;
 /// Copies of a row as JSON on its way to a worker: a line with it and its prompt, in a buffer that doubles as it grows.
 const ROW_COPIES_SENT: u64 = 4;
+/// Copies of the columns of samples on their way to rewards or an own advantage: by column, as a request, and its text.
+const COLUMN_COPIES_SENT: u64 = 3;
 
 /// The opened inputs of a training run.
 pub struct Session {
@@ -132,11 +136,20 @@ impl Session {
         let largest_eval = largest_eval.max(run.eval_episodes());
         let (prompt_tokens, eval_prompts) =
             limits_of_data(run).unwrap_or((data.prompt_tokens.max(longest_eval), largest_eval));
+        let rows = data.items().map(|(_, items)| items).chain(eval.iter().map(|set| set.items.as_slice()));
+        let tokens = Bytes(rows.flatten().map(Item::token_bytes).sum());
         // Pairs are scored as they are, and nothing is sampled without rewards.
         let samples_none = run.needs.learns_from.is_judged() && !run.has_rewards();
         let facts = Facts {
             completion_tokens: data.completion_tokens.max(longest_answer(&eval)),
-            ..facts_of(run, &model, &others, prompt_tokens, if samples_none { 0 } else { eval_prompts })?
+            ..facts_of(
+                run,
+                &model,
+                &others,
+                prompt_tokens,
+                if samples_none { 0 } else { eval_prompts },
+                tokens,
+            )?
         };
         Ok(Session { model, others, text, data, eval, facts })
     }
@@ -220,7 +233,7 @@ impl Known {
         };
         let (model, assumed_model) = model_of_plan(run)?;
         let (others, assumed_teacher) = other_models_of_plan(run, &model)?;
-        let facts = facts_of(run, &model, &others, prompt_tokens, eval_prompts)?;
+        let facts = facts_of(run, &model, &others, prompt_tokens, eval_prompts, Bytes(0))?;
         // `random:PRESET` is a shape, also in place of a model that is elsewhere.
         let text = (!model.random).then(|| text_of(run, &model, &others)).transpose()?;
         let rows = match run.environment {
@@ -246,20 +259,22 @@ impl Known {
     }
 }
 
-/// Returns the facts of a run of one rank, of which no completion is known.
+/// Returns the facts of a run of one rank, of which no completion is known. `tokens`: bytes of the data's tokens, 0
+/// where none were read.
 fn facts_of(
     run: &RunSpec,
     model: &OpenModel,
     others: &PerRole<OpenModel>,
     prompt_tokens: usize,
     eval_prompts: usize,
+    tokens: Bytes,
 ) -> Result<Facts> {
     Ok(Facts {
         prompt_tokens,
         models: other_specs(run, model, others),
         adapters: reward_adapters(run, others),
         encodings: encodings_of(model, others),
-        host: host_facts(run, model, others, prompt_tokens)?,
+        host: host_facts(run, model, others, prompt_tokens, tokens)?,
         ..verb_facts(run, model, prompt_tokens, eval_prompts)
     })
 }
@@ -379,10 +394,11 @@ fn host_facts(
     model: &OpenModel,
     others: &PerRole<OpenModel>,
     prompt_tokens: usize,
+    tokens: Bytes,
 ) -> Result<HostFacts> {
-    let (mut rows, mut reading, mut sent) = (0, 0, 0);
+    let (mut rows, mut reading, mut sent, mut json, mut longest) = (0, 0, 0, 0, 0);
     let aligned = others.get(RoleName::Teacher).filter(|_| run.aligns_text());
-    let per_byte = DATA_BYTES_PER_FILE_BYTE + if aligned.is_some() { TEACHER_BYTES_PER_FILE_BYTE } else { 0 };
+    let of_teacher = if aligned.is_some() { TEACHER_BYTES_PER_FILE_BYTE } else { 0 };
     let files = run.data.files().map(|path| (path, 0));
     let workers = |section: &Environment| u64::from(section.num_workers.value().unwrap_or(1));
     let of_episodes = run
@@ -392,14 +408,19 @@ fn host_facts(
     for (path, copies) in files.chain(of_episodes).filter(|(path, _)| Path::new(path).is_file()) {
         // Files are read one after another, and all rows stay in memory.
         let size = file_size(Path::new(path))?;
-        rows += size.json.0 * per_byte + size.values.0 + size.rows * DATA_BYTES_PER_ROW;
+        json += size.json.0;
+        longest = size.longest.0.max(longest);
+        rows += size.values.0 + size.rows * DATA_BYTES_PER_ROW;
         reading = size.reading.0.max(reading);
         sent = (size.longest.0 * copies).max(sent);
     }
+    // Text of which each byte is a token has four bytes for each: only reading it shows that.
+    let tokens = tokens.0.max(json * (TOKEN_BYTES_PER_FILE_BYTE + of_teacher));
+    let rows = rows + json * TEXT_BYTES_PER_FILE_BYTE + tokens;
     Ok(HostFacts {
         image: image_bytes(),
         tokenizer: aligned.map_or(Bytes(0), tokenizer_bytes) + tokenizer_bytes(model),
-        data: Bytes(rows + reading + sent),
+        data: Bytes(rows + reading + sent) + columns_sent(run, longest, json),
         clients: clients_of(run, model, prompt_tokens),
         staging: others
             .values()
@@ -408,6 +429,23 @@ fn host_facts(
         rows_kept: rows_kept(run),
         disk: disk_facts(run),
     })
+}
+
+/// Returns what the columns of samples take on their way to rewards and to a function that estimates advantages, if the
+/// longest row of `json` bytes has `longest`.
+fn columns_sent(run: &RunSpec, longest: u64, json: u64) -> Bytes {
+    let bytes = |samples: u64, group: usize| {
+        let rows = samples.saturating_mul(longest).min(json.saturating_mul(group as u64));
+        rows.saturating_mul(COLUMN_COPIES_SENT)
+    };
+    let group = run.rollout.group_size.max(1) as usize;
+    let rewards = |group: usize| {
+        run.rewards.iter().map(|reward| bytes(reward.samples_sent(group), group)).fold(0, u64::saturating_add)
+    };
+    // Held-out prompts are graded between steps.
+    let graded = rewards(group).max(rewards(run.eval.samples.max(1) as usize));
+    let estimated = run.estimator.as_ref().map_or(0, |_| bytes(run.sequences_per_step(), group));
+    Bytes(graded.max(estimated))
 }
 
 /// Returns what connections of agents take: as many as there are episodes under way, and as many that wait.
