@@ -171,6 +171,25 @@ pub fn load_verb(
     Ok(LoadedVerb { verb, provenance, notes: seen.notes })
 }
 
+/// Keys of `rollout` that say what a step of training samples.
+const OF_STEPS: [&str; 7] =
+    ["prompts_per_step", "group_size", "policy_lag", "ahead", "arrivals", "carry", "lag_tokens_max"];
+
+impl LoadedVerb {
+    /// Refuses what a `--set` asks of a step of training, which the command has none of. A run file may have it.
+    ///
+    /// Errors: `unknown-key`.
+    pub fn check_sets(&self) -> Result<()> {
+        let keys = OF_STEPS.map(|name| format!("rollout.{name}"));
+        let mut set = keys.iter().filter(|key| matches!(self.provenance.of(key), Origin::Set { .. }));
+        set.next().map_or(Ok(()), |key| {
+            let message = format!("`{key}` is of a step of training, and this command has none");
+            let hint = "leave it out; `eval.samples` is how many responses `eval` draws to a prompt";
+            Err(self.provenance.error("unknown-key", key, &message).hint(hint))
+        })
+    }
+}
+
 impl Loaded {
     /// Returns every key with its value and its origin, in the order of the table.
     pub fn settings(&self) -> Vec<Setting> {

@@ -10,7 +10,7 @@ use crate::kinds::{self, START_TIMEOUT};
 use crate::scorer::column_missing;
 use crate::spec::{OnError, RewardSpec};
 use crate::tally::Tally;
-use plimsoll_base::{Error, ExactSum, Result};
+use plimsoll_base::{ExactSum, Result};
 use plimsoll_worker::{RewardStep, Scores, Stop, Words};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -99,7 +99,7 @@ struct Batches {
 impl Rewards {
     /// Reads the kinds, and starts threads and workers.
     ///
-    /// Errors: `unknown-reward`, `reward-bad-weight`, those of starting a worker.
+    /// Errors: `unknown-reward`, those of starting a worker. Panics at a weight that is not finite.
     pub fn new(specs: &[RewardSpec]) -> Result<Rewards> {
         Rewards::saying(specs, Words::to_stderr())
     }
@@ -117,13 +117,7 @@ impl Rewards {
         let mut rewards: Vec<Reward> = Vec::with_capacity(specs.len());
         let mut starting = Vec::new();
         for (index, spec) in specs.iter().enumerate() {
-            if !spec.weight.is_finite() {
-                return Err(Error::usage(
-                    "reward-bad-weight",
-                    format!("reward `{}` has weight {}", spec.kind, spec.weight),
-                )
-                .hint("set `weight` in the [[reward]] table to a finite number"));
-            }
+            assert!(spec.weight.is_finite(), "the weight of reward `{}` is not finite", spec.kind);
             let kind = kinds::read(spec)?;
             let base = kind.label();
             let is_same = |other: &&RewardSpec| kinds::read(other).is_ok_and(|kind| kind.label() == base);

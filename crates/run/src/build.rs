@@ -25,10 +25,7 @@ pub fn own_build() -> String {
 fn build_of(program: &Path) -> std::io::Result<String> {
     let mut head = Vec::new();
     File::open(program)?.take(HEAD_BYTES).read_to_end(&mut head)?;
-    match build_id(&head) {
-        Some(id) => Ok(id),
-        None => Ok(record_of(program)?.sha256),
-    }
+    build_id(&head).map_or_else(|| Ok(record_of(program)?.sha256), Ok)
 }
 
 /// Returns the build id of an ELF file of which `head` is the start.

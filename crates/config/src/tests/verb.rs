@@ -17,6 +17,21 @@ fn a_verb_takes_the_sections_it_knows() {
 }
 
 #[test]
+fn a_verb_refuses_what_only_steps_have() {
+    for (set, key) in
+        [("rollout.group_size=4", "`rollout.group_size`"), ("rollout.n=4", "`rollout.group_size`")]
+            .into_iter()
+            .chain([("rollout.carry=2", "`rollout.carry`"), ("rollout.ahead=1", "`rollout.ahead`")])
+    {
+        let sets = ["model=m".to_string(), set.to_string()];
+        let error = load_verb(&[], None, &sets, std::iter::empty()).unwrap().check_sets().unwrap_err();
+        assert!(error.slug == "unknown-key" && error.message.contains(key), "{error}");
+    }
+    let sets = ["model=m".to_string(), "rollout.top_k=4".to_string()];
+    load_verb(&[], None, &sets, std::iter::empty()).unwrap().check_sets().unwrap();
+}
+
+#[test]
 fn a_verb_reads_rows_as_the_run_of_its_model_does() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("run.toml");

@@ -46,6 +46,7 @@ impl Sets {
     ) -> Result<LoadedVerb> {
         let sets = [flags, self.sets.clone()].concat();
         let loaded = plimsoll_config::load_verb(defaults, of, &sets, environment()?.into_iter())?;
+        loaded.check_sets()?;
         show(&loaded.notes, quiet);
         Ok(loaded)
     }

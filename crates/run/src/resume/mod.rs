@@ -189,7 +189,7 @@ fn with_way_out(error: Error, dir: &RunDir, damaged: u32) -> Error {
     let good = earlier.into_iter().find(|step| matches!(read(&store.path(*step), *step), Ok(Some(_))));
     match good {
         Some(step) => error.hint(format!(
-            "--resume=previous-good resumes from {}, which is good; {} steps are computed again",
+            "--resume=previous-good resumes from {}, which is good; steps computed again: {}",
             step_name(step),
             damaged - step
         )),
