@@ -154,10 +154,19 @@ fn rows_are_within_the_plan_whatever_their_tokens_and_columns() {
     // Columns of a MiB, which every sample of a batch has on its way to a function.
     let columns = run.write("columns.jsonl", &row("1+1=", &"x".repeat(1 << 20)).repeat(2));
     let function = run.write("r.py", "def f(completions, **columns):\n    return [0.0] * len(completions)\n");
-    for (dir, prompts, kind) in
-        [("tokens", digits, "exact".to_string()), ("columns", columns, format!("python:{function}:f"))]
-    {
-        let sets = [format!("data.prompts={prompts}"), format!("reward.0.kind={kind}")];
+    // The one row of a file, which all samples of a call have.
+    let again = run.write("again.jsonl", &row("1+1=", &"x".repeat(1 << 20)));
+    let function = format!("python:{function}:f");
+    for (dir, prompts, kind, batch) in [
+        ("tokens", &digits, "exact", 32),
+        ("columns", &columns, &function, 32),
+        ("again", &again, &function, 64),
+    ] {
+        let sets = [
+            format!("data.prompts={prompts}"),
+            format!("reward.0.kind={kind}"),
+            format!("reward.0.batch_size={batch}"),
+        ];
         let summary = run.summary(dir, &refs(&sets));
         assert!(
             summary["rss_peak_bytes"].as_u64() <= summary["rss_planned_bytes"].as_u64(),

@@ -396,7 +396,7 @@ fn host_facts(
     prompt_tokens: usize,
     tokens: Bytes,
 ) -> Result<HostFacts> {
-    let (mut rows, mut reading, mut sent, mut json, mut longest) = (0, 0, 0, 0, 0);
+    let (mut rows, mut reading, mut sent, mut json, mut longest, mut count) = (0, 0, 0, 0, 0, 0);
     let aligned = others.get(RoleName::Teacher).filter(|_| run.aligns_text());
     let of_teacher = if aligned.is_some() { TEACHER_BYTES_PER_FILE_BYTE } else { 0 };
     let files = run.data.files().map(|path| (path, 0));
@@ -410,6 +410,7 @@ fn host_facts(
         let size = file_size(Path::new(path))?;
         json += size.json.0;
         longest = size.longest.0.max(longest);
+        count += size.rows;
         rows += size.values.0 + size.rows * DATA_BYTES_PER_ROW;
         reading = size.reading.0.max(reading);
         sent = (size.longest.0 * copies).max(sent);
@@ -420,7 +421,7 @@ fn host_facts(
     Ok(HostFacts {
         image: image_bytes(),
         tokenizer: aligned.map_or(Bytes(0), tokenizer_bytes) + tokenizer_bytes(model),
-        data: Bytes(rows + reading + sent) + columns_sent(run, longest, json),
+        data: Bytes(rows + reading + sent) + columns_sent(run, Bytes(longest), count),
         clients: clients_of(run, model, prompt_tokens),
         staging: others
             .values()
@@ -431,21 +432,19 @@ fn host_facts(
     })
 }
 
-/// Returns what the columns of samples take on their way to rewards and to a function that estimates advantages, if the
-/// longest row of `json` bytes has `longest`.
-fn columns_sent(run: &RunSpec, longest: u64, json: u64) -> Bytes {
-    let bytes = |samples: u64, group: usize| {
-        let rows = samples.saturating_mul(longest).min(json.saturating_mul(group as u64));
-        rows.saturating_mul(COLUMN_COPIES_SENT)
-    };
-    let group = run.rollout.group_size.max(1) as usize;
-    let rewards = |group: usize| {
-        run.rewards.iter().map(|reward| bytes(reward.samples_sent(group), group)).fold(0, u64::saturating_add)
+/// Returns what columns of samples take on their way to rewards and to a function that estimates advantages. All may be
+/// of the longest of `rows` rows: a step may draw one again and again.
+fn columns_sent(run: &RunSpec, longest: Bytes, rows: u64) -> Bytes {
+    let rewards = |group: u32| {
+        let sent = run.rewards.iter().map(|reward| reward.samples_sent(group.max(1) as usize));
+        sent.fold(0, u64::saturating_add)
     };
     // Held-out prompts are graded between steps.
-    let graded = rewards(group).max(rewards(run.eval.samples.max(1) as usize));
-    let estimated = run.estimator.as_ref().map_or(0, |_| bytes(run.sequences_per_step(), group));
-    Bytes(graded.max(estimated))
+    let (group, samples) = (run.rollout.group_size, run.eval.samples);
+    let most = (run.prompts_under_way() * u64::from(group)).max(rows * u64::from(samples));
+    let graded = rewards(group).max(rewards(samples)).min(most);
+    let estimated = run.estimator.as_ref().map_or(0, |_| run.sequences_per_step());
+    Bytes(longest.0.saturating_mul(COLUMN_COPIES_SENT).saturating_mul(graded.max(estimated)))
 }
 
 /// Returns what connections of agents take: as many as there are episodes under way, and as many that wait.
