@@ -4,10 +4,11 @@
 //! effect, `keys`. `index` writes the lists of error pages and of what imports leave out, `pages` the docs' numbers and
 //! pictures, `book` builds them, `dist` packs a release. `cycles` and `rooms` print what two of tidy's checks measure,
 //! `touched` the number of product files that commits touched, and `dependencies` checks licences and sources of
-//! crates.
+//! crates. `ci-times` keeps how long each step of CI took, in `bench/results/ci.*`.
 
 mod book;
 mod cards;
+mod ci;
 mod comments;
 mod cycles;
 mod dependencies;
@@ -16,6 +17,7 @@ mod dist;
 mod edges;
 mod english;
 mod finding;
+mod git;
 mod keys;
 mod length;
 mod manifest;
@@ -60,6 +62,7 @@ fn main() -> ExitCode {
                 ExitCode::from(2)
             }
         },
+        ["ci-times", ..] => ci::run(&arguments[1..], repository_root()).unwrap_or_else(usage),
         ["index"] => with_tree("index", |tree| {
             book::index::write(tree, repository_root()).map(|()| cargo(&LOSSES, &[]))
         }),
@@ -143,6 +146,7 @@ fn usage() -> ExitCode {
     eprintln!(
         "       cargo xtask soak [--kills N] [--steps N] [--seed N] [--binary PATH] [--folder PATH] [--no-faults] | soak --ranks N [--device cpu|cuda] [--hit RANK] [--rounds N] [--hosts H] [--minutes N]"
     );
+    eprintln!("       {}", ci::USAGE);
     eprintln!("       {}", dist::USAGE);
     eprintln!("       {}", same_bits::USAGE);
     eprintln!("       {}", keys::USAGE);

@@ -3,9 +3,8 @@
 
 use std::io;
 use std::path::Path;
-use std::process::Command;
 
-use crate::rooms;
+use crate::{git, rooms};
 
 /// Existing files that a capability may change.
 const CHANGED_MAX: usize = 20;
@@ -27,16 +26,13 @@ struct Touched {
 ///
 /// Errors: those of starting git, and its own.
 pub fn report(commits: &[String], root: &Path) -> io::Result<String> {
-    let mut git = Command::new("git");
-    git.args(["log", "--no-merges", "--no-renames", "--format=commit %h %s", "--numstat", "--summary"]);
-    if commits.is_empty() {
-        git.arg(LAST);
+    let mut words =
+        vec!["log", "--no-merges", "--no-renames", "--format=commit %h %s", "--numstat", "--summary"];
+    match commits {
+        [] => words.push(LAST),
+        _ => words.extend(commits.iter().map(String::as_str)),
     }
-    let output = git.args(commits).current_dir(root).output()?;
-    if !output.status.success() {
-        return Err(io::Error::other(String::from_utf8_lossy(&output.stderr).trim().to_string()));
-    }
-    let rows = read(&String::from_utf8_lossy(&output.stdout));
+    let rows = read(&git::output(root, words)?);
     let mut text = format!("{:>7} {:>5} {:>7} {:>7}  commit\n", "changed", "new", "lines +", "lines -");
     for Touched { commit, new, changed, added_lines, deleted_lines } in rows {
         let many = if changed > CHANGED_MAX { "  (more than 20: what has no room?)" } else { "" };
