@@ -47,7 +47,8 @@ fn main() -> ExitCode {
         ["tidy"] => with_tree("tidy", |tree| Ok(run_tidy(tree))),
         ["cycles"] => print(|tree| cycles::report(tree, None)),
         ["cycles", name] => print(|tree| cycles::report(tree, Some(name))),
-        ["rooms"] => print(rooms::report),
+        ["rooms"] => print_rooms(None),
+        ["rooms", commit] => print_rooms(Some(commit)),
         ["dependencies"] => dependencies::run(repository_root()).unwrap_or_else(|err| {
             eprintln!("dependencies: {err}");
             ExitCode::from(2)
@@ -103,6 +104,15 @@ fn print(report: impl Fn(&Tree) -> String) -> ExitCode {
     })
 }
 
+/// Prints the size of crates, next to that of a commit.
+fn print_rooms(commit: Option<&str>) -> ExitCode {
+    with_tree("rooms", |tree| {
+        let landing = rooms::landing(repository_root(), commit)?;
+        print!("{}", rooms::report(tree, landing.as_ref()));
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
 /// Runs cargo at the root of the repository.
 fn cargo(words: &[&str], arguments: &[String]) -> ExitCode {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
@@ -138,7 +148,7 @@ const PAGES_RELEASE: [&str; 10] = [
 
 fn usage() -> ExitCode {
     eprintln!(
-        "usage: cargo xtask tidy | cycles [CRATE] | rooms | dependencies | touched [COMMITS] | index | pages [--release] | book | kernels --check | truth [--runs N] [--seed S] | truth --device cuda [--binary PATH] [--only WORDS] [--out DIR]"
+        "usage: cargo xtask tidy | cycles [CRATE] | rooms [COMMIT] | dependencies | touched [COMMITS] | index | pages [--release] | book | kernels --check | truth [--runs N] [--seed S] | truth --device cuda [--binary PATH] [--only WORDS] [--out DIR]"
     );
     eprintln!(
         "       cargo xtask fuzz [--seconds N] [--seed S] [--seeds COUNT] [--jobs N] [--from N] [--target NAME] [--show] [--out FILE]"

@@ -64,6 +64,12 @@ pub fn last(runs: &[Run], kind: Kind) -> Option<&Run> {
     runs.iter().rev().find(|run| run.kind == kind)
 }
 
+/// Returns the commit of the newest run that is of an earlier commit of `HEAD`; `None` where there is none.
+pub fn landing(runs: &[Run], root: &Path) -> Option<String> {
+    let is_earlier = |run: &&Run| git::commits_since(root, &run.commit).is_some_and(|since| since > 0);
+    runs.iter().rev().find(is_earlier).map(|run| run.commit.clone())
+}
+
 /// Says how old the last full run is, in one line.
 pub fn age(runs: &[Run], root: &Path) -> String {
     let Some(run) = last(runs, Kind::Full) else { return "no full run is on record".into() };
@@ -82,6 +88,7 @@ pub fn age(runs: &[Run], root: &Path) -> String {
 mod tests {
     use super::*;
     use crate::ci::tests::run;
+    use crate::git::tests::repository;
 
     #[test]
     fn a_record_is_read_as_it_was_written() {
@@ -97,18 +104,37 @@ mod tests {
     }
 
     #[test]
+    fn a_landing_is_of_an_earlier_commit() {
+        let runs = ["HEAD~2", "HEAD~1", "HEAD", "no-commit"].map(|commit| run(Kind::Run, commit, &[]));
+        let root = repository("ci-landing", &[&[("a", "1")], &[("a", "2")], &[("a", "3")]]);
+        assert_eq!(landing(&runs, &root).as_deref(), Some("HEAD~1"));
+        assert_eq!(landing(&runs[2..], &root), None);
+        fs::remove_dir_all(&root).expect("the folder can be removed");
+    }
+
+    #[test]
     fn the_age_of_the_last_full_run() {
-        let root = crate::repository_root();
+        let root = &repository("ci-age", &[&[("a", "1")], &[("a", "2")], &[("a", "3")]]);
         assert_eq!(age(&[run(Kind::Run, "a1", &[])], root), "no full run is on record");
         let mut full = run(Kind::Full, "HEAD", &[]);
         assert_eq!(
             age(&[full.clone(), run(Kind::Run, "a1", &[])], root),
             "the last full run: 2026-11-28 at HEAD, this commit"
         );
+        for (commit, expect) in
+            [("HEAD~1", "1 commit before this one"), ("HEAD~2", "2 commits before this one")]
+        {
+            full.commit = commit.into();
+            assert_eq!(
+                age(&[full.clone()], root),
+                format!("the last full run: 2026-11-28 at {commit}, {expect}")
+            );
+        }
         (full.commit, full.ended_early) = ("no-commit".into(), true);
         assert_eq!(
             age(&[full], root),
             "the last full run: 2026-11-28 at no-commit, which this history does not have; it ended early"
         );
+        fs::remove_dir_all(root).expect("the folder can be removed");
     }
 }
