@@ -3,8 +3,9 @@
 //! verifiers under hostile input, `fuzz`; of two binaries against each other, `same-bits`; of every run file key for an
 //! effect, `keys`. `index` writes the lists of error pages and of what imports leave out, `pages` the docs' numbers and
 //! pictures, `book` builds them, `dist` packs a release. `cycles` and `rooms` print what two of tidy's checks measure,
-//! `touched` the number of product files that commits touched, and `dependencies` checks licences and sources of
-//! crates. `ci-times` keeps how long each step of CI took, in `bench/results/ci.*`.
+//! `touched` the number of product files that commits touched, which a hook writes into their messages, and
+//! `dependencies` checks licences and sources of crates. `ci-times` keeps how long each step of CI took, in
+//! `bench/results/ci.*`.
 
 mod book;
 mod cards;
@@ -53,16 +54,7 @@ fn main() -> ExitCode {
             eprintln!("dependencies: {err}");
             ExitCode::from(2)
         }),
-        ["touched", ..] => match touched::report(&arguments[1..], repository_root()) {
-            Ok(text) => {
-                print!("{text}");
-                ExitCode::SUCCESS
-            }
-            Err(err) => {
-                eprintln!("touched: {err}");
-                ExitCode::from(2)
-            }
-        },
+        ["touched", ..] => touched::run(&arguments[1..], repository_root()).unwrap_or_else(usage),
         ["ci-times", ..] => ci::run(&arguments[1..], repository_root()).unwrap_or_else(usage),
         ["index"] => with_tree("index", |tree| {
             book::index::write(tree, repository_root()).map(|()| cargo(&LOSSES, &[]))
@@ -148,7 +140,7 @@ const PAGES_RELEASE: [&str; 10] = [
 
 fn usage() -> ExitCode {
     eprintln!(
-        "usage: cargo xtask tidy | cycles [CRATE] | rooms [COMMIT] | dependencies | touched [COMMITS] | index | pages [--release] | book | kernels --check | truth [--runs N] [--seed S] | truth --device cuda [--binary PATH] [--only WORDS] [--out DIR]"
+        "usage: cargo xtask tidy | cycles [CRATE] | rooms [COMMIT] | dependencies | touched [COMMITS] | touched --check [RANGE] | touched --write FILE | index | pages [--release] | book | kernels --check | truth [--runs N] [--seed S] | truth --device cuda [--binary PATH] [--only WORDS] [--out DIR]"
     );
     eprintln!(
         "       cargo xtask fuzz [--seconds N] [--seed S] [--seeds COUNT] [--jobs N] [--from N] [--target NAME] [--show] [--out FILE]"
