@@ -2,10 +2,10 @@
 //! `bench/results/plan_truth.*`, on a card `plan_truth_cuda.*`; of the binary under faults, `soak`; of parsers and
 //! verifiers under hostile input, `fuzz`; of two binaries against each other, `same-bits`; of every run file key for an
 //! effect, `keys`. `index` writes the lists of error pages and of what imports leave out, `pages` the docs' numbers and
-//! pictures, `book` builds them, `dist` packs a release. `cycles` and `rooms` print what two of tidy's checks measure,
-//! `touched` the number of product files that commits touched, which a hook writes into their messages, and
-//! `dependencies` checks licences and sources of crates. `ci-times` keeps how long each step of CI took, in
-//! `bench/results/ci.*`.
+//! pictures, `book` builds them, `dist` packs a release, and `notes` prints its notes. `cycles` and `rooms` print what
+//! two of tidy's checks measure, `touched` the number of product files that commits touched, which a hook writes into
+//! their messages, and `dependencies` checks licences and sources of crates. `ci-times` keeps how long each step of CI
+//! took, in `bench/results/ci.*`.
 
 mod book;
 mod cards;
@@ -64,6 +64,7 @@ fn main() -> ExitCode {
         ["pages", "--release"] => cargo(&PAGES_RELEASE, &[]),
         ["kernels", "--check"] => cargo(&KERNELS, &["--nocapture".into()]),
         ["dist", ..] => dist::run(&arguments[1..], repository_root()).unwrap_or_else(usage),
+        ["notes", version] => dist::notes::run(version, repository_root()),
         ["truth", ..] => truth_command::run(&arguments[1..], repository_root()).unwrap_or_else(usage),
         ["same-bits", ..] => same_bits::run(&arguments[1..], repository_root()).unwrap_or_else(usage),
         ["keys", ..] => keys::run(&arguments[1..], repository_root()).unwrap_or_else(usage),
@@ -149,7 +150,7 @@ fn usage() -> ExitCode {
         "       cargo xtask soak [--kills N] [--steps N] [--seed N] [--binary PATH] [--folder PATH] [--no-faults] | soak --ranks N [--device cpu|cuda] [--hit RANK] [--rounds N] [--hosts H] [--minutes N]"
     );
     eprintln!("       {}", ci::USAGE);
-    eprintln!("       {}", dist::USAGE);
+    eprintln!("       {} | notes VERSION", dist::USAGE);
     eprintln!("       {}", same_bits::USAGE);
     eprintln!("       {}", keys::USAGE);
     ExitCode::from(2)

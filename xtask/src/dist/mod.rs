@@ -5,6 +5,7 @@ mod archive;
 mod build;
 mod elf;
 mod files;
+pub mod notes;
 mod package;
 mod programs;
 mod wheel;
