@@ -1,11 +1,11 @@
 //! Checks of the repository: `cargo xtask tidy`, which changes no file; of plans, `truth`, which writes
 //! `bench/results/plan_truth.*`, on a card `plan_truth_cuda.*`; of the binary under faults, `soak`; of parsers and
 //! verifiers under hostile input, `fuzz`; of two binaries against each other, `same-bits`; of every run file key for an
-//! effect, `keys`. `index` writes the lists of error pages and of what imports leave out, `pages` the docs' numbers and
-//! pictures, `book` builds them, `dist` packs a release, and `notes` prints its notes. `cycles` and `rooms` print what
-//! two of tidy's checks measure, `touched` the number of product files that commits touched, which a hook writes into
-//! their messages, and `dependencies` checks licences and sources of crates. `ci-times` keeps how long each step of CI
-//! took, in `bench/results/ci.*`.
+//! effect, `keys`; of the tests under load and in other orders, `shake`. `index` writes the lists of error pages and of
+//! what imports leave out, `pages` the docs' numbers and pictures, `book` builds them, `dist` packs a release, and
+//! `notes` prints its notes. `cycles` and `rooms` print what two of tidy's checks measure, `touched` the number of
+//! product files that commits touched, which a hook writes into their messages, and `dependencies` checks licences and
+//! sources of crates. `ci-times` keeps how long each step of CI took, in `bench/results/ci.*`.
 
 mod book;
 mod cards;
@@ -25,6 +25,7 @@ mod manifest;
 mod names;
 mod rooms;
 mod same_bits;
+mod shake;
 mod slugs;
 mod soak;
 mod soak_command;
@@ -69,6 +70,7 @@ fn main() -> ExitCode {
         ["same-bits", ..] => same_bits::run(&arguments[1..], repository_root()).unwrap_or_else(usage),
         ["keys", ..] => keys::run(&arguments[1..], repository_root()).unwrap_or_else(usage),
         ["fuzz", ..] => cargo(&FUZZ, &arguments[1..]),
+        ["shake", ..] => shake::run(&arguments[1..], repository_root()).unwrap_or_else(usage),
         ["soak", ..] => soak_command::run(&arguments[1..], repository_root()).unwrap_or_else(usage),
         _ => usage(),
     }
@@ -153,6 +155,7 @@ fn usage() -> ExitCode {
     eprintln!("       {} | notes VERSION", dist::USAGE);
     eprintln!("       {}", same_bits::USAGE);
     eprintln!("       {}", keys::USAGE);
+    eprintln!("       {}", shake::USAGE);
     ExitCode::from(2)
 }
 
