@@ -4,7 +4,8 @@
 use super::choice::is_open;
 use super::diagnosis::Evidence;
 use super::event::{Event, Verdict};
-use super::last_words::{last_counter, last_words, raised_by};
+use super::last_counter::{last_counter, last_step};
+use super::last_words::{last_words, raised_by};
 use super::progress::{OUTLIVED, Progress, SURVIVED};
 use super::scan::Scanner;
 use super::signatures::{About, Level, Pattern};
@@ -20,6 +21,10 @@ impl Scanner<'_> {
     pub fn finish(&mut self, mut state: FileState, tail: &[u8]) {
         let file = self.found.files.len() - 1;
         let last_words = self.last_words(file, &state, tail);
+        let lines = state.lines + u64::from(!tail.ends_with(b"\n"));
+        if let Some((after, done, total)) = last_step(tail) {
+            state.progress.counters.last_step(lines.saturating_sub(after as u64), done, total);
+        }
         let mut finished = state.progress.finish(state.lines + 1);
         if let Some(end) = finished {
             let goes = |suspicion: &Suspicion| {
@@ -57,7 +62,12 @@ impl Scanner<'_> {
         }
         let is_quiet = || state.suspicions.iter().all(|suspicion| suspicion.is_in_thread) && !is_told;
         if finished.is_none() && is_quiet() {
-            let at_end = || Some(state.lines + 1 - last_counter(tail)? as u64);
+            let counters = &state.progress.counters;
+            let at_end = || {
+                let (after, sort) = last_counter(tail)?;
+                let line = lines.saturating_sub(after as u64);
+                counters.allow(counters.end(line, sort)).then_some(line)
+            };
             finished = state.progress.said_goodbye(state.lines + 1).or_else(at_end);
             if finished.is_some() {
                 state.suspicions.clear();
@@ -65,6 +75,7 @@ impl Scanner<'_> {
         }
         self.found.suspicions.extend(state.suspicions);
         self.found.finished.push(finished);
+        self.found.open.push(finished.is_none() && state.progress.counters.is_open());
         self.found.collectives.add(state.collectives);
     }
 

@@ -9,7 +9,7 @@ use regex::Regex;
 use std::sync::LazyLock;
 
 /// Bytes at the end of a log to read for its last words.
-const TAIL: usize = 16 << 10;
+pub const TAIL: usize = 16 << 10;
 /// Lines at the end of a log that may be its last words.
 const LAST_LINES: usize = 12;
 /// Lines at the end of a log, one of them a frame, if it ends within a traceback.
@@ -124,54 +124,6 @@ pub fn last_words(tail: &[u8]) -> Option<(usize, String)> {
     };
     let found = fails().or_else(complains).or_else(raised).or_else(frame).or_else(loud)?;
     Some((found.after, found.text.clone()))
-}
-
-/// The number of a step and the total: `Epoch [50/50]`, `step 100 of 100`, `Learning iteration 1499/1500`.
-static COUNTED: LazyLock<Regex> = LazyLock::new(|| {
-    regex(
-        r"(?i)(?P<what>epochs?|steps?|iter(?:ation)?s?|updates?|episodes?|rounds?)\b[^\d\n]{0,12}?(?P<done>\d{1,12})\s?(?:/|\bof\b)\s?(?P<all>\d{1,12})\b",
-    )
-});
-/// A step with no time left.
-static NO_TIME_LEFT: LazyLock<Regex> =
-    LazyLock::new(|| regex(r"(?i)\beta:? *(?:0 days?,? *)?0?0:00(?::00)?(?:\.0+)?(?:s\b|\s|,|$)"));
-/// A program's last line.
-static DONE: LazyLock<Regex> = LazyLock::new(|| {
-    regex(
-        r"(?i)^\W*(?:all )?(?:done|finished|completed?|success(?:fully)?|training (?:done|finished|completed?)|bye|goodbye)\W*$",
-    )
-});
-/// Lines at the end of a log to read for its last step.
-const COUNTED_LINES: usize = 80;
-
-/// Returns the number of lines after a log's last step, if it was the last one planned, or after a line of success.
-pub fn last_counter(tail: &[u8]) -> Option<usize> {
-    let tail = &tail[tail.len().saturating_sub(TAIL)..];
-    let tail = tail.strip_suffix(b"\n").unwrap_or(tail);
-    let mut lines =
-        tail.rsplit(|byte| *byte == b'\n').enumerate().take(COUNTED_LINES).filter_map(|(after, bytes)| {
-            let bytes = bytes.rsplit(|byte| *byte == b'\r').find(|part| !part.trim_ascii().is_empty())?;
-            let text = clean(bytes);
-            let message = metrics(&text).trim().to_string();
-            (!message.is_empty()).then_some((after, message))
-        });
-    let mut is_last = true;
-    lines.find_map(|(after, text)| {
-        let is_done = std::mem::take(&mut is_last) && DONE.is_match(&text);
-        let is_last_step = NO_TIME_LEFT.is_match(&text) && is_step(&text);
-        if is_done || is_last_step {
-            return Some(Some(after));
-        }
-        let found = COUNTED.captures_iter(&text).last()?;
-        let number = |name: &str| found[name].parse::<u64>().ok();
-        let (done, all) = (number("done")?, number("all")?);
-        // Counted from 0, as rsl_rl does.
-        let from_zero = text.to_ascii_lowercase().contains("learning iteration") && done + 1 == all;
-        // Totals below 3 count ranks or parts, and an epoch's heading is not its end.
-        let is_heading = text.chars().count() < found.get(0).map_or(0, |found| found.len()) + 4;
-        let is_over = done == all && (!is_heading || after > 0);
-        Some((all >= 3 && (is_over || from_zero)).then_some(after))
-    })?
 }
 
 /// Returns the lines of a tracker thread's traceback at the end of a log: the run had ended before.

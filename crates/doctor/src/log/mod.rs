@@ -7,6 +7,7 @@
 mod choice;
 mod collective;
 mod colours;
+mod counters;
 mod data;
 mod diagnosis;
 mod event;
@@ -15,6 +16,7 @@ mod general;
 mod input;
 mod judge;
 mod junk;
+mod last_counter;
 mod last_words;
 mod limits;
 mod literals;

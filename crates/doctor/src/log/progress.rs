@@ -2,6 +2,7 @@
 //!
 //! Reads only the first steps after something suspicious, because most lines of a log are steps.
 
+use super::counters::{Counters, End, Sort, bar_sort};
 use super::text::{regex, shown};
 use regex::Regex;
 use std::sync::LazyLock;
@@ -16,6 +17,8 @@ const NAN_LOOKS: u64 = 512;
 const NAN_NORMS: u64 = 2;
 /// Lines that may follow the end of a successful run.
 const LINES_AFTER_FINISH: u64 = 200;
+/// Times that words of an end may be followed by steps: then they are printed for each epoch.
+const UNSAID_MAX: u64 = 2;
 
 /// A line that is a step by itself: TRL's dictionary, verl's `step:12 - `, torchtune's `1|25|Loss: 0.8`, headings of
 /// rsl_rl and NeMo-RL, a row of Stable-Baselines3's table, Keras's bar.
@@ -53,6 +56,20 @@ static NO_TRAINING: LazyLock<Regex> = LazyLock::new(|| {
         r"(?i)shards|split|\bmap\b|\btokeniz|\bdownload|\bfetch|\bload|captur|processed|render|\beval|\bvalid|\btest|generat|B/s\]|examples/s|files?/s",
     )
 });
+/// Names of bars that count all of a run.
+static WHOLE: LazyLock<Regex> = LazyLock::new(|| regex(r"(?i)\b(?:training progress|total|overall)\b"));
+/// Words of an end that programs also print for an epoch, or for one of several stages.
+static OF_STAGES: LazyLock<Regex> = LazyLock::new(|| {
+    regex(
+        r"(?i)train_runtime|\btraining\b.{0,60}\b(?:complete[ds]?|finished|done|ended|took)\b|\b(?:finished|done|end of) (?:the )?training\b|\bfinal\b|\brun complete\b|\bexperiment\b",
+    )
+});
+/// The number of an epoch or a stage, next to words of an end.
+static PART: LazyLock<Regex> = LazyLock::new(|| {
+    regex(
+        r"(?i)(?P<at>\b(?:at|after|in) )?\b(?:epoch|stage|phase|round|fold|episode)\b[ :#\[(]{0,3}(?P<done>\d{1,9})(?: ?(?:/|of) ?(?P<all>\d{1,9}))?",
+    )
+});
 /// Metrics that are not of a step.
 static NO_STEP: LazyLock<Regex> =
     LazyLock::new(|| regex(r"train_runtime|eval_|Error|Exception|examples/s|^(?:Traceback|\s*File )"));
@@ -83,6 +100,16 @@ pub fn is_step(message: &str) -> bool {
         && !NO_STEP.is_match(message)
 }
 
+/// Returns true for a bar that does not count training steps.
+pub fn is_foreign_bar(text: &str) -> bool {
+    NO_TRAINING.is_match(text) || !BAR.is_match(text)
+}
+
+/// Returns true for the name of a bar that counts all of a run.
+pub fn is_whole(name: &str) -> bool {
+    WHOLE.is_match(name)
+}
+
 #[derive(Debug, Default)]
 pub struct Progress {
     /// Steps counted.
@@ -90,10 +117,14 @@ pub struct Progress {
     /// Steps to count before reading stops.
     until: u64,
     bar: Option<f64>,
-    /// Line of a successful end.
-    finish: Option<u64>,
-    /// Line of an end that failed runs have too.
-    goodbye: Option<u64>,
+    /// What is counted around an end.
+    pub counters: Counters,
+    /// A successful end.
+    finish: Option<End>,
+    /// An end that failed runs have too.
+    goodbye: Option<End>,
+    /// Times that words of an end were followed by steps.
+    unsaid: u64,
     nan: Option<NanRun>,
     /// Line on which a group's rewards had no deviation.
     lone_group: Option<u64>,
@@ -116,6 +147,7 @@ impl Progress {
     pub fn wants_more(&self) -> bool {
         self.steps < self.until.max(SURVIVED)
             || self.finish.is_some()
+            || self.goodbye.is_some()
             || self.nan.as_ref().is_some_and(|nan| nan.looks < NAN_LOOKS)
     }
 
@@ -133,13 +165,14 @@ impl Progress {
     pub fn step(&mut self, text: &str, is_step: bool, line: u64) -> bool {
         let is_new = match text.contains("%|").then(|| BAR.captures(text)).flatten() {
             Some(found) => match counts(&found) {
-                Some((done, total)) if !NO_TRAINING.is_match(text) => self.bar(done, total, line),
+                Some((done, total)) if !NO_TRAINING.is_match(text) => self.bar(text, done, total, line),
                 _ => false,
             },
             None => is_step && line > self.last_line,
         };
         if is_new {
-            (self.steps, self.last_line, self.finish) = (self.steps + 1, line, None);
+            (self.steps, self.last_line) = (self.steps + 1, line);
+            self.begins();
         }
         if self.nan.is_some() || is_new && NOT_A_NUMBER.is_match(text) {
             self.numbers(text, line);
@@ -148,11 +181,15 @@ impl Progress {
     }
 
     /// Counts a bar. It is drawn again after an exception, with the same number.
-    fn bar(&mut self, done: f64, total: f64, line: u64) -> bool {
+    fn bar(&mut self, text: &str, done: f64, total: f64, line: u64) -> bool {
         if done >= total {
             // Bars of a few parts load weights.
-            if total > 3.0 && self.steps >= SURVIVED {
-                self.finish = Some(line);
+            if total > 3.0
+                && self.steps >= SURVIVED
+                && let Some(sort) = bar_sort(text)
+                && !self.is_of_earlier_epoch(text)
+            {
+                self.full(line, sort);
             }
             return false;
         }
@@ -166,34 +203,73 @@ impl Progress {
             return;
         }
         if let Some((done, total)) = BAR.captures(text).and_then(|found| counts(&found)) {
-            self.bar(done, total, line);
+            self.bar(text, done, total, line);
         } else if let Some(found) = RICH.captures(text) {
             let number = |group: usize| found.get(group)?.as_str().replace(',', "").parse::<u64>().ok();
             let pair = number(1).zip(number(2)).or_else(|| number(3).zip(number(4)));
             // It prints no line per step, and is complete.
             if pair.is_some_and(|(done, total)| done >= total && total > 3) {
-                self.finish = Some(line);
+                self.full(line, Sort::Bar { is_whole: false });
             }
         }
     }
 
-    pub fn finished(&mut self, line: u64) {
-        self.finish = Some(line);
+    /// Sets an end, unless words of one came before: a bar after them says less.
+    fn full(&mut self, line: u64, sort: Sort) {
+        let is_told = self.finish.is_some_and(|end| matches!(end.sort, Sort::Firm | Sort::Words { .. }));
+        if !is_told {
+            self.finish = Some(self.counters.end(line, sort));
+        }
+    }
+
+    /// Returns true for torchtune's bar of an epoch, `1|25|Loss: …`, if the configuration names more epochs.
+    fn is_of_earlier_epoch(&self, text: &str) -> bool {
+        let epoch = text.split_once('|').and_then(|(epoch, _)| epoch.parse().ok());
+        epoch.is_some_and(|epoch| self.counters.has_more_epochs(epoch))
+    }
+
+    /// Reads words of a successful end.
+    pub fn finished(&mut self, text: &str, line: u64) {
+        if !OF_STAGES.is_match(text) {
+            self.finish = Some(self.counters.end(line, Sort::Firm));
+            return;
+        }
+        let is_part = PART.captures(text).is_some_and(|part| {
+            let number = |name: &str| part.name(name).and_then(|text| text.as_str().parse::<u64>().ok());
+            part.name("at").is_none() && number("all").is_none_or(|all| number("done") < Some(all))
+        });
+        let is_firm = self.finish.is_some_and(|end| end.sort == Sort::Firm);
+        if is_part {
+            self.finish = None;
+        } else if !is_firm {
+            let is_repeated = self.unsaid >= UNSAID_MAX;
+            self.finish = Some(self.counters.end(line, Sort::Words { is_repeated }));
+        }
     }
 
     pub fn goodbye(&mut self, line: u64) {
-        self.goodbye = Some(line);
+        self.goodbye = Some(self.counters.end(line, Sort::Goodbye));
     }
 
-    /// Returns the line of a successful end, if the file of `lines` lines ends with it.
+    /// Unsays an end, because the run, or another one, goes on.
+    pub fn begins(&mut self) {
+        self.unsaid += u64::from(self.finish.is_some_and(|end| matches!(end.sort, Sort::Words { .. })));
+        (self.finish, self.goodbye) = (None, None);
+    }
+
+    /// Returns the line of a successful end, if the file of `lines` lines ends with it and no counter is open.
     pub fn finish(&self, lines: u64) -> Option<u64> {
-        self.finish.filter(|line| lines.saturating_sub(*line) <= LINES_AFTER_FINISH)
+        self.ending(self.finish, lines)
     }
 
     /// Returns a farewell that failed runs print too, if the file of `lines` lines ends with it and no step follows.
     pub fn said_goodbye(&self, lines: u64) -> Option<u64> {
-        let near = |line: &u64| lines.saturating_sub(*line) <= LINES_AFTER_FINISH && *line >= self.last_line;
-        self.goodbye.filter(near)
+        self.ending(self.goodbye, lines)
+    }
+
+    fn ending(&self, end: Option<End>, lines: u64) -> Option<u64> {
+        let end = end.filter(|end| lines.saturating_sub(end.line) <= LINES_AFTER_FINISH)?;
+        self.counters.allow(end).then_some(end.line)
     }
 
     /// Reads the numbers of a step, or of a line with a NaN.
@@ -350,7 +426,7 @@ mod tests {
     #[test]
     fn the_end_of_a_run_is_unsaid_by_a_further_step() {
         let mut progress = Progress::default();
-        progress.finished(10);
+        progress.finished("Training done", 10);
         assert_eq!((progress.finish(12), progress.finish(1000)), (Some(10), None));
         progress.step("{'loss': 0.2, 'epoch': 0.1}", true, 11);
         assert_eq!(progress.finish(12), None);

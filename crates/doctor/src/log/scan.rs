@@ -47,6 +47,8 @@ pub struct Found {
     pub frameworks: Vec<bool>,
     /// Line of each file's successful end.
     pub finished: Vec<Option<u64>>,
+    /// True for each file that ends while it counts.
+    pub open: Vec<bool>,
     pub collectives: Collectives,
     pub bytes: u64,
     pub not_read: Vec<String>,
@@ -147,6 +149,9 @@ impl<'s> Scanner<'s> {
             // Whether and why this line is read may depend on the one before.
             if at >= piece.1 && !pending.is_empty() {
                 self.try_piece(bytes, piece, &mut pending, state);
+            }
+            if signatures.is_counter[literal] && signatures.literals.holds(literal, bytes, at) {
+                state.progress.counters.see(bytes, at);
             }
             let is_idle = signatures.is_of_steps[literal] && !state.progress.wants_more();
             if !state.active[literal] || is_idle || !signatures.literals.holds(literal, bytes, at) {
@@ -338,7 +343,8 @@ impl<'s> Scanner<'s> {
             Mark::Save => state.readings.saved(),
             Mark::Sleep => state.readings.slept(),
             Mark::Wake => state.readings.woke(),
-            Mark::Finish => state.progress.finished(moment.line),
+            Mark::Finish => state.progress.finished(moment.message(), moment.line),
+            Mark::Begin => state.progress.begins(),
             Mark::Step => {
                 let message = moment.metrics();
                 let is_step = self.memo.is_step(slot).unwrap_or_else(|| is_step(message));
@@ -353,7 +359,7 @@ impl<'s> Scanner<'s> {
             Mark::FullBar => state.progress.full_bar(moment.message(), moment.line),
             Mark::Goodbye => state.progress.goodbye(moment.line),
             Mark::Rollout | Mark::Expandable | Mark::DiskNearlyFull => self.close(index, state),
-            Mark::Capture | Mark::CacheRelease | Mark::Load => {}
+            Mark::Capture | Mark::CacheRelease | Mark::Load | Mark::Counter => {}
         }
     }
 

@@ -135,9 +135,13 @@ pub enum Mark {
     FullBar,
     /// An end that failed runs print too: a successful one if nothing else was found.
     Goodbye,
+    /// Another stage or run begins.
+    Begin,
+    /// What is counted around steps, and bars: `counters` reads its literals.
+    Counter,
 }
 
-pub const MARKS: usize = Mark::Goodbye as usize + 1;
+pub const MARKS: usize = Mark::Counter as usize + 1;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum About {
@@ -215,6 +219,8 @@ pub struct Signatures {
     pub rules_of: Vec<Vec<usize>>,
     /// True if a literal's only rule is that of steps.
     pub is_of_steps: Vec<bool>,
+    /// True for a literal of counters.
+    pub is_counter: Vec<bool>,
     /// Signs of the kind of a line without a class; the first match counts.
     pub generals: Vec<General>,
 }
@@ -327,6 +333,10 @@ impl Signatures {
         let mut rules = Rules::default();
         // Marks first: a judgement sees the marks of its own line.
         for row in lines.mark {
+            if row.name == Mark::Counter {
+                rules.count(&row.find);
+                continue;
+            }
             let MarkRow { name, find, regex, unless } = row;
             rules.push(About::Mark(name), None, &SignRow { find, regex, unless, ..SignRow::default() });
         }
@@ -392,19 +402,31 @@ struct Rules {
     literals: Vec<String>,
     rules_of: Vec<Vec<usize>>,
     known: HashMap<String, usize>,
+    /// Literals of counters.
+    counted: Vec<usize>,
 }
 
 impl Rules {
+    /// Adds literals that `counters` reads, whatever rules they have besides.
+    fn count(&mut self, find: &[String]) {
+        self.counted = find.iter().map(|literal| self.literal(literal)).collect();
+    }
+
+    fn literal(&mut self, literal: &str) -> usize {
+        let next = self.literals.len();
+        let index = *self.known.entry(literal.to_string()).or_insert(next);
+        if index == next {
+            self.literals.push(literal.to_string());
+            self.rules_of.push(Vec::new());
+        }
+        index
+    }
+
     fn push(&mut self, about: About, level: Option<Level>, sign: &SignRow) {
         let compiled = |pattern: &Option<String>| pattern.as_deref().map(Pattern::new);
         let mut literals = Vec::new();
         for literal in &sign.find {
-            let next = self.literals.len();
-            let index = *self.known.entry(literal.clone()).or_insert(next);
-            if index == next {
-                self.literals.push(literal.clone());
-                self.rules_of.push(Vec::new());
-            }
+            let index = self.literal(literal);
             self.rules_of[index].push(self.rules.len());
             literals.push(index);
         }
@@ -428,8 +450,10 @@ impl Rules {
     fn finish(self, classes: Vec<Class>, frameworks: Vec<String>, suspicious: Vec<Suspicious>) -> Signatures {
         let is_step = |rule: &usize| self.rules[*rule].about == About::Mark(Mark::Step);
         let is_of_steps = self.rules_of.iter().map(|rules| rules.iter().all(is_step)).collect();
+        let is_counter = (0..self.literals.len()).map(|literal| self.counted.contains(&literal)).collect();
         Signatures {
             is_of_steps,
+            is_counter,
             classes,
             frameworks,
             suspicious,

@@ -243,8 +243,14 @@ fn unnamed(signatures: &Signatures, found: &Found, choice: &Choice) -> Diagnosis
         }
         diagnosis.reasons.extend(suspect.place.clone());
     } else if let Some((file, line)) = ends.rev().find_map(|(file, line)| Some((file, (*line)?))) {
-        diagnosis.finished = found.parts.is_empty();
-        diagnosis.reasons.push(format!("{file}:{line} is how a run ends that went well"));
+        let open = found.files.iter().zip(&found.open).find(|(_, open)| **open);
+        diagnosis.finished = found.parts.is_empty() && open.is_none();
+        if open.is_none() {
+            diagnosis.reasons.push(format!("{file}:{line} is how a run ends that went well"));
+        }
+        diagnosis.unproven.extend(open.map(|(open, _)| {
+            format!("that the whole run ended: {open} stops before the last step that it counts")
+        }));
     }
     if let Some(event) = choice.events.first() {
         diagnosis.follows.push(Follow {
