@@ -21,7 +21,7 @@ use plimsoll_memory::Limits;
 use plimsoll_run::checkpoint::RunState;
 use plimsoll_run::ending::{Summary, ended_by};
 use plimsoll_run::events::{EvalResult, Event, Observer};
-use plimsoll_run::lead::{Begun, Job, Lead, Save, Saving, Stepped, lead};
+use plimsoll_run::lead::{Begun, Job, Lead, PEAK_SECONDS, Save, Saving, Stepped, lead};
 use plimsoll_run::metrics::Metrics;
 use plimsoll_run::opening::{Origins, open};
 use plimsoll_run::progress::Progress;
@@ -79,7 +79,7 @@ fn train_until_signal(
         plan: &plan.plan,
         fingerprint,
         arena_used,
-        peak_flops: dev.peak_flops(0.05),
+        peak_flops: dev.peak_flops(PEAK_SECONDS),
         roofline: None,
         machine: dev.machine_type(),
         card: Box::new(|| None),

@@ -86,7 +86,7 @@ const READ: usize = 64 << 20;
 /// Rounds of a task: about a tenth of a millisecond.
 const ROUNDS: usize = 1 << 15;
 /// Tasks between looks at the clock: enough to make the last one's share small, few enough to find a quiet moment.
-const TASKS_PER_THREAD: usize = 32;
+const TASKS_PER_THREAD: usize = 8;
 /// Independent sums: more than latency times throughput on any known machine.
 const CHAINS: usize = 12;
 

@@ -20,6 +20,7 @@ mod hub_fetch;
 mod hub_push;
 #[cfg(feature = "hub")]
 mod hub_wire;
+mod identity;
 mod open;
 mod output;
 mod pieces;

@@ -51,7 +51,7 @@ pub struct OpenModel {
     pub adapter: Option<Adapter>,
     /// Encodings of its linear layers, for a GGUF file.
     pub encodings: Option<LayerEncodings>,
-    files: Vec<Storage>,
+    pub(crate) files: Vec<Storage>,
     index: HashMap<String, usize>,
 }
 
@@ -258,7 +258,7 @@ pub fn not_gguf(wants: &str, model: &OpenModel) -> Error {
 struct Parts {
     spec: ModelSpec,
     head: Head,
-    files: Vec<Storage>,
+    pub(crate) files: Vec<Storage>,
     tensors: Vec<TensorInfo>,
     tokenizer: TokenizerFiles,
     ids: TokenIds,

@@ -15,6 +15,11 @@ pub struct TensorFile {
 }
 
 impl TensorFile {
+    /// Returns the file and the tensors in it, in no order.
+    pub(crate) fn stored(&self) -> (&Storage, Vec<&TensorInfo>) {
+        (&self.storage, self.tensors.values().collect())
+    }
+
     /// Opens a regular file and reads its header.
     ///
     /// Errors: `model-file-missing`, `model-file-unreadable`, `model-file-corrupt`, `model-file-truncated`.

@@ -89,7 +89,7 @@ impl Planner<'_> {
         }
         // If the smallest does not fit, no other is tried.
         let (chosen, plan) = self.least(run, &axes)?;
-        if !plan.fits() {
+        if !fits_memory(&plan) {
             return Ok(Solution { chosen, plan, runner_up: None, fits: false });
         }
         let mut too_large: Vec<Point> = Vec::new();
@@ -114,12 +114,13 @@ impl Planner<'_> {
             }
             let candidate = self.candidate(run, &axes, rank.point)?;
             let plan = self.plan(&candidate.shape)?;
-            match plan.fits() {
+            match fits_memory(&plan) {
                 true => found.push((candidate, plan)),
                 false => too_large.push(rank.point),
             }
         }
-        Ok(choose(found).unwrap_or(Solution { chosen, plan, runner_up: None, fits: true }))
+        let fits = plan.fits();
+        Ok(choose(found).unwrap_or(Solution { chosen, plan, runner_up: None, fits }))
     }
 
     /// Returns the predicted time of the fastest setting, whatever the limits.
@@ -345,6 +346,12 @@ fn memory(plan: &Plan) -> u64 {
     Pool::ALL.map(|pool| plan.peak(pool).peak.0).iter().sum()
 }
 
+/// True if no memory is exceeded. A setting is never chosen for the disk: fewer checkpoints take less of it, and the
+/// run would compute other bits where a disk happens to be full.
+fn fits_memory(plan: &Plan) -> bool {
+    Pool::ALL.into_iter().all(|pool| pool == Pool::Disk || plan.excess(pool) == Bytes(0))
+}
+
 /// Chooses among settings that fit, the fastest first: the one with the least memory of those that are equally fast,
 /// and the first of the others as runner-up.
 fn choose(found: Vec<(Candidate, Plan)>) -> Option<Solution> {
@@ -354,7 +361,8 @@ fn choose(found: Vec<(Candidate, Plan)>) -> Option<Solution> {
     let best = equal.enumerate().min_by_key(|(_, (_, plan))| memory(plan)).map_or(0, |(index, _)| index);
     let mut found = found;
     let (chosen, plan) = found.remove(best);
-    Some(Solution { chosen, plan, runner_up: found.into_iter().next(), fits: true })
+    let fits = plan.fits();
+    Some(Solution { chosen, plan, runner_up: found.into_iter().next(), fits })
 }
 
 fn on_full(how: RunOnFull) -> OnFull {

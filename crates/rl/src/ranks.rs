@@ -1,12 +1,15 @@
-//! Exchanges among ranks that train one model, apart from their arenas: memory limits, shares of the work, and numbers.
+//! Exchanges among ranks that train one model, apart from their arenas: memory limits, what they read, shares of the
+//! work, and numbers.
 
-use plimsoll_base::{Bytes, Result};
+use plimsoll_base::{Bytes, Error, Result};
 use plimsoll_config::{Auto, RunSpec};
 use plimsoll_device::{Device, OpenOptions};
 use plimsoll_devices::{BoxedDevice, Opening};
+use plimsoll_files::OpenModel;
 use plimsoll_memory::{Arena, Limit, Limits};
 use plimsoll_plan::{Hosts, RunShape, devices, machine_limits};
 use plimsoll_ranks::Group;
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
 
@@ -50,6 +53,69 @@ fn least(group: &Group, own: Option<Limit>) -> Result<Option<Limit>> {
     Ok(own.map(|limit| Limit { bytes: Bytes(least.unwrap_or(bytes)), ..limit }))
 }
 
+/// SHA-256 by the name of what was read.
+pub(crate) type Inputs = BTreeMap<String, String>;
+
+/// Checks that all ranks read the same: `inputs` (data, code, tokenizers, templates), and the weights of `models`.
+/// Otherwise they would train one model that is put together from several, and say nothing.
+///
+/// Errors: `ranks-differ`, on all ranks, with both hashes; `rank-lost`; those of reading weights.
+pub fn check_inputs<'m>(
+    group: &Group,
+    inputs: &Inputs,
+    models: impl Iterator<Item = &'m OpenModel>,
+) -> Result<()> {
+    let own = serde_json::to_vec(&with_weights(inputs.clone(), models)?).expect("text by text");
+    let all: Vec<Inputs> = group
+        .all_gather(&own)?
+        .iter()
+        .map(|bytes| serde_json::from_slice(bytes).expect("every rank writes a map"))
+        .collect();
+    let differences =
+        (1..).zip(&all[1..]).find_map(|(rank, there)| Some((rank, difference(&all[0], there)?)));
+    match differences {
+        Some((rank, [here, there])) => {
+            Err(Error::usage("ranks-differ", format!("{here} on rank 0, and {there} on rank {rank}"))
+                .fact("what they read decides what they train: together they would train neither")
+                .hint("give all ranks the same files, and for a model of a hub the same commit, by model_options.revision")
+                .hint("sha256sum on both hosts shows which file is another"))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Adds the weights of `models`.
+pub(crate) fn with_weights<'m>(
+    mut inputs: Inputs,
+    models: impl Iterator<Item = &'m OpenModel>,
+) -> Result<Inputs> {
+    for model in models {
+        inputs.insert(format!("the weights of {}", model.source), model.weights_sha256()?);
+    }
+    Ok(inputs)
+}
+
+/// Returns what differs first: its name and hash here and there. Folders may differ where contents do not.
+fn difference(here: &Inputs, there: &Inputs) -> Option<[String; 2]> {
+    let words = |found: Option<(&String, &String)>| match found {
+        Some((name, sha256)) => format!("{name} has SHA-256 {sha256}"),
+        None => "nothing is read".to_string(),
+    };
+    if here.keys().eq(there.keys()) {
+        let mut both = here.iter().zip(there);
+        return both
+            .find(|(one, other)| one != other)
+            .map(|(one, other)| [Some(one), Some(other)].map(words));
+    }
+    let missing = |from: &Inputs, of: &Inputs| {
+        words(of.iter().find(|(_, sha256)| !from.values().any(|other| other == *sha256)))
+    };
+    let [mut one, mut other] = [here, there].map(|inputs| inputs.values().collect::<Vec<_>>());
+    one.sort();
+    other.sort();
+    (one != other).then(|| [missing(there, here), missing(here, there)])
+}
+
 /// Returns the range of `len` items that rank `rank` of `ranks` takes: contiguous, and equal up to rounding.
 pub fn share_of(rank: usize, ranks: usize, len: usize) -> Range<usize> {
     rank * len / ranks..(rank + 1) * len / ranks
@@ -71,4 +137,31 @@ pub fn gather_f64(group: &Group, own: &[f64]) -> Result<Vec<Vec<f64>>> {
     let bytes: Vec<u8> = own.iter().flat_map(|x| x.to_le_bytes()).collect();
     let floats = |bytes: Vec<u8>| bytes.as_chunks::<8>().0.iter().map(|x| f64::from_le_bytes(*x)).collect();
     Ok(group.all_gather(&bytes)?.into_iter().map(floats).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn inputs(pairs: &[(&str, &str)]) -> Inputs {
+        pairs.iter().map(|(name, sha256)| (name.to_string(), sha256.to_string())).collect()
+    }
+
+    #[test]
+    fn what_ranks_read_is_compared_by_contents() {
+        let here = inputs(&[("a/data", "1"), ("a/model", "2")]);
+        let differs = |there: &[(&str, &str)]| difference(&here, &inputs(there));
+        assert_eq!(differs(&[("a/data", "1"), ("a/model", "2")]), None);
+        assert_eq!(differs(&[("z/model", "2"), ("z/text", "1")]), None, "another folder");
+        let words = |one: &str, other: &str| Some([one.to_string(), other.to_string()]);
+        assert_eq!(
+            differs(&[("a/data", "1"), ("a/model", "3")]),
+            words("a/model has SHA-256 2", "a/model has SHA-256 3")
+        );
+        assert_eq!(
+            differs(&[("b/data", "1"), ("b/model", "3")]),
+            words("a/model has SHA-256 2", "b/model has SHA-256 3")
+        );
+        assert_eq!(differs(&[("a/data", "1")]), words("a/model has SHA-256 2", "nothing is read"));
+    }
 }

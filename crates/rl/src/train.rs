@@ -22,12 +22,12 @@ use plimsoll_infer::sampler::sampling;
 use plimsoll_memory::host::{Host, Rss};
 use plimsoll_memory::{Arena, Limits};
 use plimsoll_plan::{
-    Facts, Hosts, PlanReport, RoleName, Share, check_lengths, devices, least_optimizer_bytes, plan_with,
+    Facts, Hosts, PlanReport, Share, check_lengths, devices, least_optimizer_bytes, plan_with,
 };
 use plimsoll_ranks::Group;
 use plimsoll_run::ending::Summary;
 use plimsoll_run::events::Observer;
-use plimsoll_run::lead::{Begun, lead};
+use plimsoll_run::lead::{Begun, PEAK_SECONDS, lead};
 use plimsoll_run::limits::Roofline;
 use plimsoll_run::opening::{Origins, open};
 use plimsoll_run::resume::{Fingerprint, Start};
@@ -71,12 +71,16 @@ pub fn train(
     let endpoint =
         EndpointTeacher::start(&run, rank, &session.text.tokenizer, session.model.spec.vocab as usize)?;
     let episodes = checks.environment(&run, session.facts.prompt_tokens)?;
+    let inputs = session.inputs(&run)?;
+    // Before the plan, which follows from what they read.
+    group.map_or(Ok(()), |group| ranks::check_inputs(group, &inputs, session.models()))?;
     let none = || Ok(Limits::default());
     let limits = group.map_or_else(none, |group| ranks::limits(group, &run, &opening.path))?;
     let disk = rows::disk_limit(group, &opening.path)?;
     let report = fitting_plan(&run, &session, Limits { disk, ..limits })?;
     apart::check(&run, &report.shape)?;
     report.warnings.iter().for_each(|words| opening.say(observer, format!("warning: {words}")));
+    report.auto.gave_up.iter().for_each(|words| opening.say(observer, format!("to fit: {words}")));
     let run_file = report.resolved.write_into(&run_file).to_toml();
     // Checkpoints are rank 0's.
     let checkpoint = if rank > 0 { Bytes(0) } else { checkpoint_size(&report.shape) };
@@ -86,11 +90,7 @@ pub fn train(
     let (dev, mut arena) = device.inspect_err(|_| opened.dir.discard())?;
     ranks::without_library(&*dev, &run, group).iter().for_each(|words| opening.say(observer, words.clone()));
     let arena_used = arena.map().used_bytes();
-    let fingerprint = Fingerprint::new(dev.machine_type(), &run, &session.model, &report.resolved);
-    let fingerprint = fingerprint
-        .inspect_err(|_| opened.dir.discard())?
-        .with_critic(&run, session.others.get(RoleName::Critic))
-        .with_teacher(&run, session.others.get(RoleName::Teacher));
+    let fingerprint = Fingerprint::new(dev.machine_type(), inputs, &report.resolved);
     let opened = opened.take_up(*opening, &run_file, &report.to_json(), &fingerprint, observer)?;
     let ready = ready(&run, (&*dev, group, apart.as_ref()), &mut arena, &report, &session, before);
     let (trainer, measured) = ready.inspect_err(|_| opened.dir.discard())?;
@@ -103,7 +103,7 @@ pub fn train(
         plan: &measured.plan,
         fingerprint,
         arena_used,
-        peak_flops: dev.peak_flops(0.05),
+        peak_flops: dev.peak_flops(PEAK_SECONDS),
         roofline: group.is_none().then(|| roofline(&report, &*dev)),
         machine: dev.machine_type(),
         card: Box::new(|| dev.card_memory()),

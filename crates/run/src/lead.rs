@@ -138,6 +138,9 @@ enum At {
     After(u32),
 }
 
+/// How long a run measures the arithmetic that the device reaches: enough for a dozen looks, of which the best counts.
+pub const PEAK_SECONDS: f64 = 0.012;
+
 /// What the loop must know of a run before it begins.
 pub struct Begun<'r> {
     pub run: &'r RunSpec,

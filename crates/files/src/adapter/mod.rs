@@ -10,6 +10,7 @@ mod refusal;
 
 use crate::Head;
 use crate::source::{ADAPTER_CONFIG, is_repo, of_run};
+use crate::storage::Storage;
 use crate::tensor_file::TensorFile;
 use crate::tensors::TensorInfo;
 use config::Modules;
@@ -50,6 +51,11 @@ fn check_fused(path: &Path, targets: LoraTargets, model: &ModelSpec) -> Result<(
 type Tensors = BTreeMap<(u32, Option<u32>, LoraTarget, LoraPart), (String, Vec<u64>)>;
 
 impl Adapter {
+    /// Returns its file, and the tensors in it.
+    pub(crate) fn stored(&self) -> (&Storage, Vec<&TensorInfo>) {
+        self.file.stored()
+    }
+
     /// Opens the adapter in `folder`, or of the run in that directory, which must be for a model of shape `model`.
     ///
     /// Errors: `adapter-unsupported` (another kind of adapter), `adapter-damaged` (files that contradict themselves),

@@ -14,6 +14,20 @@ fn host(bytes: u64) -> String {
     format!("host={bytes},disk=1TiB")
 }
 
+/// Where a disk is nearly full the run is refused: with other states it would compute other bits.
+#[test]
+fn r_the_free_disk_chose_the_dtype_of_states() {
+    let open = case(&OPEN);
+    let disk = |report: &plimsoll_plan::PlanReport| report.plan.peak(Pool::Disk).peak.0;
+    let whole = disk(&open.plan("host=8GiB,disk=1TiB"));
+    for short in [1, whole / 10, whole / 2] {
+        let small = open.plan(&format!("host=8GiB,disk={}", whole - short));
+        assert!(!small.fits && small.resolved.optimizer_dtype == OptimizerDType::F32, "{short} bytes short");
+        assert_eq!(disk(&small), whole);
+    }
+    assert!(open.plan(&format!("host=8GiB,disk={whole}")).fits);
+}
+
 #[test]
 fn auto_takes_the_fastest_setting_that_fits_and_says_what_came_next() {
     let open = case(&OPEN);

@@ -11,7 +11,7 @@ use plimsoll_memory::Pool;
 use plimsoll_plan::{Hosts, checkpoint_bytes};
 use plimsoll_ranks::{Facts, Found, Hello, Launch, OF_A_CARD, RANKS_MAX, Token, Waiting};
 use plimsoll_rl::data::epochs;
-use plimsoll_rl::data::session::{Machine, plan_run};
+use plimsoll_rl::data::session::{Machine, plan_run, read_by};
 use plimsoll_run::{ending, several};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -102,6 +102,10 @@ fn one(
     let met = plimsoll_ranks::meet(launch, &token, &hello, waiting)?;
     let mut alike = loaded.map_or_else(several::alike_processes, several::alike);
     let exchange = loaded.and_then(|loaded| loaded.run.run.exchange.value());
+    // Before a trainer refuses it.
+    if let Some(loaded) = loaded.filter(|loaded| loaded.run.trains() != Trains::Policy) {
+        alike.extend(read_by(&RunSpec::new(&loaded.run))?);
+    }
     let mut link = None;
     if let Some(card) = card {
         // Cards of one host reach one another's memory themselves.

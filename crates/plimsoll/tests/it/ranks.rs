@@ -1,21 +1,35 @@
 //! Several ranks as real processes: by `--ranks`, by hand with a launcher's variables, by installed launchers.
 
-use crate::common::{command, text};
+use crate::common::{command, in_turn, text};
 use crate::run::{Run, SMALL, kill, python_is_there, refs};
 use std::net::TcpListener;
+use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// A rank as torchrun would start it.
-struct Rank {
+pub struct Rank {
     child: Child,
 }
 
 impl Rank {
     fn new(args: &[String], rank: u32, ranks: u32, port: u16, more: &[(&str, &str)]) -> Rank {
+        Rank::within(Path::new("."), args, rank, ranks, port, more)
+    }
+
+    /// Starts a rank in `folder`, as a launcher does.
+    pub fn within(
+        folder: &Path,
+        args: &[String],
+        rank: u32,
+        ranks: u32,
+        port: u16,
+        more: &[(&str, &str)],
+    ) -> Rank {
         let number = |n: u32| n.to_string();
         let mut command = command(&refs(args));
         command
+            .current_dir(folder)
             .env("RANK", number(rank))
             .env("WORLD_SIZE", number(ranks))
             .env("LOCAL_RANK", number(rank))
@@ -28,7 +42,7 @@ impl Rank {
         Rank { child }
     }
 
-    fn end(self) -> (Option<i32>, String) {
+    pub fn end(self) -> (Option<i32>, String) {
         ended(self.child.wait_with_output().expect("it ends"))
     }
 }
@@ -87,7 +101,7 @@ fn read(path: std::path::PathBuf) -> Vec<u8> {
 #[test]
 fn the_number_of_ranks_changes_no_bit() {
     let folder = Run::new(SMALL);
-    for (name, sets) in [
+    for (index, (name, sets)) in [
         ("grpo", &["train.optimizer_dtype=int8", "train.grad_dtype=bf16"][..]),
         (
             "mini",
@@ -125,9 +139,12 @@ fn the_number_of_ranks_changes_no_bit() {
                 "rollout.prompts_per_step=5",
             ],
         ),
-    ] {
+    ]
+    .into_iter()
+    .enumerate()
+    {
         let mut one = None;
-        for ranks in [1, 2, 3, 4] {
+        for ranks in in_turn(index, &[1, 2, 3, 4]) {
             let dir = format!("{name}-{ranks}");
             let flag = format!("--ranks={ranks}");
             let words = [&[&*flag, "train.cut_multiple=4"], sets].concat();

@@ -10,6 +10,7 @@ use crate::data::pairs;
 use crate::data::{hub, labels};
 use crate::episodes;
 use crate::methods::aligned;
+use crate::ranks;
 use plimsoll_base::{Bytes, Error, Result, nearest_path, shown};
 use plimsoll_config::{DataSets, Environment, LearnsFrom, LoraSpec, ModelOptions, RunSpec};
 use plimsoll_devices::Card;
@@ -26,8 +27,10 @@ use plimsoll_plan::{
     Facts, HostFacts, Hosts, PerRole, PlanReport, RoleName, SmallestLimits, check_lengths, disk_facts,
     image_bytes, rows_kept, staging_bytes, tokenizer_bytes,
 };
+use plimsoll_run::resume;
 use plimsoll_text::file_size;
 use serde_json::{Map, Value};
+use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Host bytes of a data file's rows besides their tokens, per byte of JSON: the prompt as text, and the columns.
@@ -152,6 +155,19 @@ impl Session {
             )?
         };
         Ok(Session { model, others, text, data, eval, facts })
+    }
+
+    /// Returns the SHA-256 of all that the run reads besides weights.
+    ///
+    /// Errors: `data-missing`.
+    pub fn inputs(&self, run: &RunSpec) -> Result<BTreeMap<String, String>> {
+        let [critic, teacher] = [RoleName::Critic, RoleName::Teacher].map(|role| self.others.get(role));
+        resume::inputs(run, &self.model, critic, teacher)
+    }
+
+    /// Returns all models of the run.
+    pub fn models(&self) -> impl Iterator<Item = &OpenModel> {
+        std::iter::once(&self.model).chain(self.others.values())
     }
 
     /// Returns the columns of the first row of each set, for checking what rewards ask for.
@@ -348,6 +364,15 @@ pub fn plan_run_with(
     let gains = lengths.map(|lengths| gains(run, &facts, &limits, lengths, rows)).transpose()?;
     let not_checked = not_checked.into_iter().chain(checks.not_checked).collect();
     Ok((PlanReport { assumed, not_checked, ..report }, gains))
+}
+
+/// Returns the SHA-256 of all that a run reads, by name: what its ranks must have alike.
+///
+/// Errors: those of opening it.
+pub fn read_by(run: &RunSpec) -> Result<BTreeMap<String, String>> {
+    let run = &hub::localised(run, true)?;
+    let session = Session::open(run)?;
+    ranks::with_weights(session.inputs(run)?, session.models())
 }
 
 /// A machine that a run is planned for: this one, where nothing is given.

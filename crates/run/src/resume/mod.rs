@@ -214,25 +214,8 @@ pub struct Fingerprint {
 }
 
 impl Fingerprint {
-    /// Returns the fingerprint of this process for a run.
-    ///
-    /// Errors: `data-missing`.
-    pub fn new(
-        machine: String,
-        run: &RunSpec,
-        model: &OpenModel,
-        resolved: &Resolved,
-    ) -> Result<Fingerprint> {
-        let mut inputs = text_side(run, model)?;
-        let environment =
-            run.environment.iter().flat_map(|section| section.files().chain(section.row_files()));
-        let rewards = run.rewards.iter().flat_map(|reward| reward.files());
-        let estimator = run.estimator.iter().filter_map(|estimator| estimator.file.to_str());
-        for name in run.data.files().chain(environment).chain(rewards).chain(estimator) {
-            let record =
-                record_of(Path::new(name)).map_err(|err| Error::io("data-missing", name.as_ref(), &err))?;
-            inputs.insert(name.to_string(), record.sha256);
-        }
+    /// Returns the fingerprint of this process for a run that reads `inputs`.
+    pub fn new(machine: String, inputs: BTreeMap<String, String>, resolved: &Resolved) -> Fingerprint {
         // Gradients depend on the split into micro-batches and on the accumulator's dtype.
         let plan = json!([
             resolved.micro_batch_tokens,
@@ -240,35 +223,12 @@ impl Fingerprint {
             resolved.optimizer_dtype,
             resolved.grad_dtype
         ]);
-        Ok(Fingerprint::of(machine, &plan, inputs))
+        Fingerprint::of(machine, &plan, inputs)
     }
 
     /// Returns the fingerprint of this process for a known plan and inputs.
     pub fn of(machine: String, plan: &Value, inputs: BTreeMap<String, String>) -> Fingerprint {
         Fingerprint { machine, build: own_build(), plan: digest(plan.to_string().as_bytes()), inputs }
-    }
-
-    /// Adds the shape of a critic that is a separate model.
-    pub fn with_critic(mut self, run: &RunSpec, critic: Option<&OpenModel>) -> Fingerprint {
-        if let (Some(model), Some(section)) = (critic, &run.critic) {
-            let config = config_json(&model.spec, DType::F32, &model.token_ids());
-            self.inputs
-                .insert(format!("config.json of {}", section.model), digest(config.to_string().as_bytes()));
-        }
-        self
-    }
-
-    /// Adds the shape of a teacher, and its tokenizer where it may be another than the student's.
-    pub fn with_teacher(mut self, run: &RunSpec, teacher: Option<&OpenModel>) -> Fingerprint {
-        if let (Some(model), Some(section)) = (teacher, &run.distill) {
-            let config = config_json(&model.spec, DType::F32, &model.token_ids());
-            self.inputs
-                .insert(format!("config.json of {}", section.teacher), digest(config.to_string().as_bytes()));
-            if let Some(json) = model.tokenizer.tokenizer_json.as_deref().filter(|_| run.aligns_text()) {
-                self.inputs.insert(format!("tokenizer.json of {}", section.teacher), digest(json));
-            }
-        }
-        self
     }
 
     /// Checks that a run resumed from `state` gives the same bits as one that never stopped.
@@ -313,6 +273,43 @@ impl Fingerprint {
             .hint("resume where it ran, with the data and the tokenizer as they were")
             .hint("--replan resumes anyway, and gives up bit equality"))
     }
+}
+
+/// Returns the SHA-256 of what a run reads besides weights: data, code, tokenizers, templates, and the shapes of its
+/// models.
+///
+/// Errors: `data-missing`.
+pub fn inputs(
+    run: &RunSpec,
+    model: &OpenModel,
+    critic: Option<&OpenModel>,
+    teacher: Option<&OpenModel>,
+) -> Result<BTreeMap<String, String>> {
+    let mut inputs = text_side(run, model)?;
+    let environment = run.environment.iter().flat_map(|section| section.files().chain(section.row_files()));
+    let rewards = run.rewards.iter().flat_map(|reward| reward.files());
+    let estimator = run.estimator.iter().filter_map(|estimator| estimator.file.to_str());
+    for name in run.data.files().chain(environment).chain(rewards).chain(estimator) {
+        let record =
+            record_of(Path::new(name)).map_err(|err| Error::io("data-missing", name.as_ref(), &err))?;
+        inputs.insert(name.to_string(), record.sha256);
+    }
+    let mut insert_shape = |model: &OpenModel, source: &str| {
+        let config = config_json(&model.spec, DType::F32, &model.token_ids());
+        inputs.insert(format!("config.json of {source}"), digest(config.to_string().as_bytes()));
+    };
+    // A critic that is a model of its own.
+    if let (Some(model), Some(section)) = (critic, &run.critic) {
+        insert_shape(model, &section.model);
+    }
+    if let (Some(model), Some(section)) = (teacher, &run.distill) {
+        insert_shape(model, &section.teacher);
+        // Its tokenizer may be another than the student's.
+        if let Some(json) = model.tokenizer.tokenizer_json.as_deref().filter(|_| run.aligns_text()) {
+            inputs.insert(format!("tokenizer.json of {}", section.teacher), digest(json));
+        }
+    }
+    Ok(inputs)
 }
 
 /// Returns the SHA-256 of everything that decides how text becomes tokens and the shape they run through: equal
