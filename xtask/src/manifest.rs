@@ -1,4 +1,5 @@
-//! Checks a crate's manifest: its dependencies, and that it has a description and a licence.
+//! Checks a crate's manifest: its dependencies, that it has a description and a licence, and that rustdoc runs for its
+//! tests where there are some, and only there.
 
 use toml::de::{DeTable, DeValue};
 
@@ -45,8 +46,45 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
                 findings.push(Finding::new(path, 1, format!("the package has no {key}")));
             }
         }
+        findings.extend(check_doc_tests(tree, path, &manifest));
     }
     findings
+}
+
+/// Reports a library whose doc tests are switched off, and one without any for which rustdoc would still run.
+fn check_doc_tests(tree: &Tree, path: &str, manifest: &toml::Table) -> Option<Finding> {
+    let source = format!("{}src/", path.strip_suffix("Cargo.toml")?);
+    let sources = || tree.texts(".rs").filter(|(path, _)| path.starts_with(&source));
+    let is_library = sources().any(|(path, _)| path == format!("{source}lib.rs"));
+    let has_tests = sources().any(|(_, text)| has_doc_test(text));
+    let off =
+        manifest.get("lib").and_then(|lib| lib.get("doctest")).and_then(toml::Value::as_bool) == Some(false);
+    let message = match (is_library, has_tests, off) {
+        (true, true, true) => "a doc comment has a test, and [lib] says doctest = false",
+        (true, false, false) => {
+            "no doc comment has a test: [lib] says doctest = false, which saves rustdoc's seconds"
+        }
+        _ => return None,
+    };
+    Some(Finding::new(path, 1, message.to_string()))
+}
+
+/// True if a doc comment opens a block of code that rustdoc compiles.
+fn has_doc_test(text: &str) -> bool {
+    let docs = text.lines().map(str::trim_start).filter_map(|line| {
+        line.strip_prefix("///").or_else(|| line.strip_prefix("//!")).map(str::trim_start)
+    });
+    let mut is_open = false;
+    for language in docs.filter_map(|line| line.strip_prefix("```")) {
+        is_open = !is_open;
+        if is_open
+            && ["", "rust", "compile_fail", "should_panic", "no_run"]
+                .contains(&language.split(',').next().unwrap_or(""))
+        {
+            return true;
+        }
+    }
+    false
 }
 
 #[cfg(test)]
@@ -61,6 +99,20 @@ mod tests {
         let findings = check_one("[package]\nlicense.workspace = true\n[lib]\ndescription = \"x\"\n");
         assert_eq!(findings.len(), 1);
         assert_eq!(findings[0].message, "the package has no description");
+    }
+
+    #[test]
+    fn rustdoc_runs_where_there_are_doc_tests() {
+        let manifest = "[package]\ndescription = \"x\"\nlicense.workspace = true\n";
+        let off = format!("{manifest}[lib]\ndoctest = false\n");
+        let (plain, tested) =
+            ("/// ```text\n/// a\n/// ```\n", "//! ```compile_fail,E0308\n//! a\n//! ```\n");
+        for (manifest, source, findings) in
+            [(manifest, plain, 1), (manifest, tested, 0), (&*off, plain, 0), (&*off, tested, 1)]
+        {
+            let tree = tree(&[("crates/base/Cargo.toml", manifest), ("crates/base/src/lib.rs", source)]);
+            assert_eq!(check(&tree).len(), findings, "{manifest}{source}");
+        }
     }
 
     #[test]

@@ -20,7 +20,7 @@ pub fn build(root: &Path) -> Result<PathBuf, String> {
     let python = tools.join("python");
     let mut command = Command::new(tools.join("cargo-zigbuild"));
     command
-        .args(["zigbuild", "--release", "--locked", "--package", "plimsoll", "--target"])
+        .args(["zigbuild", "--profile", "dist", "--locked", "--package", "plimsoll", "--target"])
         .arg(format!("{TARGET}.{}.{}", GLIBC_MAX.0, GLIBC_MAX.1))
         .arg("--target-dir")
         .arg(&target)
@@ -31,7 +31,7 @@ pub fn build(root: &Path) -> Result<PathBuf, String> {
         .env("CARGO", &cargo)
         .current_dir(root);
     succeed(&mut command)?;
-    Ok(target.join(TARGET).join("release/plimsoll"))
+    Ok(target.join(TARGET).join("dist/plimsoll"))
 }
 
 /// Refuses a binary that names a folder of this machine.
