@@ -300,5 +300,5 @@ The task is sums: three-digit ones for `builtin:nano`, `What is 47 + 85?` in the
 is 1 for the right number, and half the share of digits in their place otherwise; both programs run the same file,
 `bench/peers/overlay_reward.py`. Settings are one table in `bench/overlay_jobs.py`, from which the run file and the
 peer's arguments are made. Peers: `bench/peers/overlay_trl.py` calls TRL's trainers; `bench/peers/reference.py` is
-plain PyTorch written from the papers, which `.ci/run` compares with every build.
+plain PyTorch written from the papers, which `.ci/full` compares with the build.
 """

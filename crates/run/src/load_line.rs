@@ -497,10 +497,12 @@ mod tests {
         let told = leak_under(Bytes::mib(4 << 10));
         assert_eq!(told.len(), 1, "{told:?}");
         assert_eq!(told[0].slug, "host-memory-trend");
-        assert!(
-            told[0].message.contains("anon memory grows by 25") && told[0].message.contains("the limit is "),
-            "{told:?}"
-        );
+        let message = &told[0].message;
+        let (_, grows) = message.split_once("anon memory grows by ").expect("its kind");
+        let (kib, limit) = grows.split_once(" KiB a step; ").expect("a slope");
+        // What leaks, and what other tests of this process allocate meanwhile.
+        let kib: f64 = kib.parse().expect("a number");
+        assert!((250.0..320.0).contains(&kib) && limit.starts_with("the limit is "), "{told:?}");
         // A hundred runs would survive it. In the same test, because two of them would see each other's memory.
         let told = leak_under(Bytes::mib(100 << 10));
         assert!(told.is_empty(), "{told:?}");

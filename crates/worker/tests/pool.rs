@@ -377,7 +377,7 @@ fn no_worker_reaches_a_process_outside_of_it() {
                   os.kill(p.pid, 0); os.killpg(p.pid, signal.SIGTERM); print(p.wait())\n\
                   p = subprocess.Popen(['sleep', '100'])\n\
                   os.sched_setaffinity(p.pid, os.sched_getaffinity(0)); os.setpriority(0, p.pid, 5)\n\
-                  resource.prlimit(p.pid, resource.RLIMIT_CPU, (7, 7)); p.kill(); print(p.wait())\n\
+                  resource.prlimit(p.pid, resource.RLIMIT_CPU, (7, 7)); p.kill(); print(p.wait(), flush=True)\n\
                   os.kill(os.getpid(), 0); os.kill(0, 0); signal.raise_signal(signal.SIGUSR1)";
     let ran = run(&launch("python3", script), "", 20_000);
     assert_eq!(

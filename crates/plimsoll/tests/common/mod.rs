@@ -73,6 +73,30 @@ pub fn check_error(args: &[&str], output: &Output, code: i32, contains: &[&str])
     }
 }
 
+/// True where everything is tried, as by `.ci/full`; otherwise says what is left out.
+pub fn is_full(left_out: &str) -> bool {
+    let full = std::env::var("PLIMSOLL_FULL").is_ok_and(|value| value == "1");
+    if !full {
+        eprintln!("skipped: {left_out}; PLIMSOLL_FULL=1 tries them");
+    }
+    full
+}
+
+/// Returns the ways in which case `index` runs: the first, to which the others are compared, and one of them in turn,
+/// so that every case and every way occurs. All of them where everything is tried.
+pub fn in_turn<T>(index: usize, ways: &[T]) -> Vec<&T> {
+    let (first, others) = ways.split_first().expect("a way");
+    [vec![first], one_in_turn(index, others)].concat()
+}
+
+/// As `in_turn`, without the first.
+pub fn one_in_turn<T>(index: usize, ways: &[T]) -> Vec<&T> {
+    if is_full(&format!("case {index} in all but one of {} ways", ways.len())) {
+        return ways.iter().collect();
+    }
+    vec![&ways[index % ways.len()]]
+}
+
 /// The interpreter for tests, if it has a module; otherwise says what is missing.
 pub fn python_with(module: &str) -> Option<String> {
     let python = std::env::var("PLIMSOLL_TEST_PYTHON").unwrap_or_else(|_| "python3".into());

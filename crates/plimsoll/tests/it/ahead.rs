@@ -1,6 +1,7 @@
 //! `rollout.ahead`, from outside: a step trains on what the weights of that many steps earlier drew.
 
 use crate::carry::as_after;
+use crate::common::in_turn;
 use crate::ranks::left;
 use crate::run::{Run, SMALL, number, region};
 use serde_json::Value;
@@ -51,7 +52,7 @@ fn a_step_trains_on_what_the_weights_of_earlier_steps_drew() {
 #[test]
 fn bits_do_not_depend_on_threads_or_ranks() {
     let folder = Run::new(SMALL);
-    for (name, sets) in [
+    for (index, (name, sets)) in [
         ("plain", &["rollout.ahead=2"][..]),
         ("critic", &["method=ppo"]),
         ("adapters", &["lora.rank=4"]),
@@ -59,9 +60,12 @@ fn bits_do_not_depend_on_threads_or_ranks() {
         ("corrected", &["loss.correction=tis"]),
         ("filtered", &["loss.dynamic_sampling=true"]),
         ("greedy", &["method=remax"]),
-    ] {
+    ]
+    .into_iter()
+    .enumerate()
+    {
         let mut one = None;
-        for (way, more) in [("1", "run.threads=1"), ("2", "--ranks=2"), ("3", "--ranks=3")] {
+        for (way, more) in in_turn(index, &[("1", "run.threads=1"), ("2", "--ranks=2"), ("3", "--ranks=3")]) {
             let dir = format!("{name}-{way}");
             folder.train(&dir, &[&with(&[])[..], sets, &[more]].concat());
             let left = left(&folder, &dir);

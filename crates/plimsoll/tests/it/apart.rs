@@ -2,7 +2,7 @@
 //! turns.
 
 use crate::carry::as_after;
-use crate::common::command;
+use crate::common::{command, one_in_turn};
 use crate::hosts::{as_host, by_flags, end_well};
 use crate::ranks::{ended, left};
 use crate::run::{FIRST, Run, SMALL, kill, python_is_there, refs, region};
@@ -21,7 +21,7 @@ const WAYS: [(&str, [&str; 2]); 3] = [
 #[test]
 fn ranks_apart_make_the_run_of_ranks_that_take_turns() {
     let folder = Run::new(SMALL);
-    for (name, sets) in [
+    for (index, (name, sets)) in [
         ("plain", &[][..]),
         ("far", &["rollout.ahead=3"]),
         ("all", &["rollout.ahead=9"]),
@@ -33,13 +33,16 @@ fn ranks_apart_make_the_run_of_ranks_that_take_turns() {
         ("greedy", &["method=remax"]),
         ("muon", &["train.optimizer=muon", "train.grad_dtype=bf16"]),
         ("eval", &["data.eval=builtin:addition", "eval.prompts_max=7", "eval.every=1", "checkpoint.every=2"]),
-    ] {
+    ]
+    .into_iter()
+    .enumerate()
+    {
         let sets = [&AHEAD[..], sets].concat();
         folder.train(name, &sets);
         let whole = left(&folder, name);
-        for (way, flags) in WAYS {
+        for (way, flags) in one_in_turn(index, &WAYS) {
             let dir = format!("{name}-{way}");
-            let (code, said) = ended(folder.output(&dir, &[&sets[..], &flags].concat()));
+            let (code, said) = ended(folder.output(&dir, &[&sets[..], flags].concat()));
             assert_eq!(code, Some(0), "{dir}: {said}");
             assert!(!said.contains("over-the-line"), "{dir}: {said}");
             assert_eq!(left(&folder, &dir), whole, "{dir}");
@@ -75,16 +78,19 @@ fn ranks_apart_on_several_hosts_make_the_run_of_one_rank() {
     let Some(host) = as_host() else { return };
     let folder = Run::new(SMALL);
     let spread = [((2, 2), 1), ((4, 2), 2), ((4, 2), 1), ((3, 3), 2)];
-    for (name, sets) in [
+    for (index, (name, sets)) in [
         ("plain", &["data.eval=builtin:addition", "eval.prompts_max=7", "checkpoint.every=2"][..]),
         ("critic", &["method=ppo", "loss.kl_coef=0.05", "rollout.ahead=2"]),
         ("adapters", &["lora.rank=4", "lora.merge=true"]),
         ("fold", &["train.fold=2", "train.gradient_wire=bf16"]),
-    ] {
+    ]
+    .into_iter()
+    .enumerate()
+    {
         let sets = [&AHEAD[..], sets].concat();
         folder.train(name, &sets);
         let whole = left(&folder, name);
-        for (ranks, apart) in spread {
+        for &(ranks, apart) in one_in_turn(index, &spread) {
             let (dir, apart) = (format!("{name}-{ranks:?}-{apart}"), format!("run.rollout_ranks={apart}"));
             end_well(by_flags(&host, &folder, &dir, ranks, &[&sets[..], &[&*apart]].concat()), &dir);
             assert_eq!(left(&folder, &dir), whole, "{dir}");
@@ -144,7 +150,7 @@ fn a_rank_of_either_kind_that_dies_is_named_and_the_run_goes_on() {
     let folder = Run::new(SMALL);
     let sets = [&AHEAD[..], &["train.steps=40", "checkpoint.every=1", "checkpoint.keep=2"]].concat();
     folder.train("whole", &sets);
-    for (dir, rank) in [("samples", 2), ("trains", 0), ("trains-too", 1)] {
+    for &(dir, rank) in one_in_turn(0, &[("samples", 2), ("trains", 0), ("trains-too", 1)]) {
         let words = [&sets[..], &WAYS[2].1].concat();
         if let Some(said) = killed(&folder, dir, &words, &format!("PLIMSOLL_RANK={rank}/3")) {
             let named = format!("error[rank-lost]: rank {rank} (host ");

@@ -1,6 +1,7 @@
 //! `rollout.arrivals`, from outside: weights that arrive in the middle of responses, and runs that follow when.
 
 use crate::carry::as_after;
+use crate::common::in_turn;
 use crate::hosts::{as_host, by_flags, end_well};
 use crate::ranks::left;
 use crate::run::{Run, SMALL, number, region};
@@ -41,22 +42,28 @@ fn a_schedule_gives_one_run_on_any_ranks() {
     let folder = Run::new(SMALL);
     folder.write("made.jsonl", MADE);
     let follow = follows(&folder, "made.jsonl");
-    for (name, sets) in [
+    for (index, (name, sets)) in [
         ("plain", &[][..]),
         ("corrected", &["loss.correction=tis"]),
         ("critic", &["method=ppo", "train.mini_batch=4", "loss.kl_coef=0.05"]),
-    ] {
+    ]
+    .into_iter()
+    .enumerate()
+    {
         let sets = long(&[&[&*follow], sets].concat());
         let mut one = None;
-        for (way, more) in [
-            ("1", &["run.threads=1"][..]),
-            ("few", &["rollout.on_full=preempt", "rollout.sequences_max=16", "rollout.kv_blocks=10"]),
-            ("2", &["--ranks=2"]),
-            ("3", &["--ranks=3"]),
-            ("1-1", &["--ranks=2", "run.rollout_ranks=1"]),
-            ("1-2", &["--ranks=3", "run.rollout_ranks=2"]),
-            ("2-1", &["--ranks=3", "run.rollout_ranks=1"]),
-        ] {
+        for (way, more) in in_turn(
+            2 * index + 1,
+            &[
+                ("1", &["run.threads=1"][..]),
+                ("few", &["rollout.on_full=preempt", "rollout.sequences_max=16", "rollout.kv_blocks=10"]),
+                ("2", &["--ranks=2"]),
+                ("3", &["--ranks=3"]),
+                ("1-1", &["--ranks=2", "run.rollout_ranks=1"]),
+                ("1-2", &["--ranks=3", "run.rollout_ranks=2"]),
+                ("2-1", &["--ranks=3", "run.rollout_ranks=1"]),
+            ],
+        ) {
             let dir = format!("{name}-{way}");
             folder.train(&dir, &[&sets[..], more].concat());
             let left = left(&folder, &dir);

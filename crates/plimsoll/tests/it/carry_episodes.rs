@@ -2,6 +2,7 @@
 //! depends on nothing but the tokens.
 
 use crate::carry::as_after;
+use crate::common::in_turn;
 use crate::ranks::left;
 use crate::run::{Run, number, python_is_there, refs};
 use crate::turns::RUN;
@@ -102,16 +103,19 @@ fn bits_do_not_depend_on_threads_caches_or_ranks() {
     if python_is_there() {
         cases.push(("tool", words("text:python-tool", &["environment.num_workers=2"])));
     }
-    for (name, sets) in cases {
+    for (index, (name, sets)) in cases.into_iter().enumerate() {
         let mut one = None;
-        for (how, more) in [
-            ("threads-1", &["run.threads=1"][..]),
-            ("threads-4", &["run.threads=4"]),
-            ("few", &["rollout.sequences_max=3"]),
-            ("full", &["rollout.on_full=preempt", "rollout.sequences_max=16", "rollout.kv_blocks=40"]),
-            ("ranks-2", &["--ranks=2"]),
-            ("ranks-3", &["--ranks=3", "run.zero_stage=3"]),
-        ] {
+        for (how, more) in in_turn(
+            index,
+            &[
+                ("threads-1", &["run.threads=1"][..]),
+                ("threads-4", &["run.threads=4"]),
+                ("few", &["rollout.sequences_max=3"]),
+                ("full", &["rollout.on_full=preempt", "rollout.sequences_max=16", "rollout.kv_blocks=40"]),
+                ("ranks-2", &["--ranks=2"]),
+                ("ranks-3", &["--ranks=3", "run.zero_stage=3"]),
+            ],
+        ) {
             let dir = format!("{name}-{how}");
             folder.train(&dir, &[&refs(&sets)[..], more].concat());
             let left = left(&folder, &dir);

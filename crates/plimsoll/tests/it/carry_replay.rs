@@ -2,6 +2,7 @@
 
 use crate::carry::as_after;
 use crate::carry_episodes::{lines, of, sums};
+use crate::common::in_turn;
 use crate::ranks::left;
 use crate::run::{Run, python_is_there, refs};
 use crate::turns::{GAMES, QUIET, RUN, TOOLS};
@@ -45,29 +46,35 @@ fn bits_do_not_depend_on_workers_threads_or_ranks() {
         return;
     }
     let folder = games();
-    for (name, sets) in [
+    for (index, (name, sets)) in [
         ("sums", game(&folder, "Sums", &["rollout.lag_tokens_max=30"])),
         ("slow", game(&folder, "Slow", &["environment.credit=turn", "method=ppo"])),
         ("raises", game(&folder, "Raises", &["environment.restarts_max=1000"])),
         ("talks", game(&folder, "Talks", &[])),
-    ] {
+    ]
+    .into_iter()
+    .enumerate()
+    {
         let mut one = None;
-        for (how, more) in [
-            ("threads-1", &["run.threads=1"][..]),
-            ("threads-4", &["run.threads=4", "environment.num_workers=3"]),
-            ("few", &["rollout.sequences_max=3", "environment.num_workers=2"]),
-            ("ranks-2", &["--ranks=2"]),
-            ("ranks-3", &["--ranks=3", "run.zero_stage=3"]),
-        ] {
+        for (how, more) in in_turn(
+            index,
+            &[
+                ("threads-1", &["run.threads=1"][..]),
+                ("threads-4", &["run.threads=4", "environment.num_workers=3"]),
+                ("few", &["rollout.sequences_max=3", "environment.num_workers=2"]),
+                ("ranks-2", &["--ranks=2"]),
+                ("ranks-3", &["--ranks=3", "run.zero_stage=3"]),
+            ],
+        ) {
             let dir = format!("{name}-{how}");
             folder.train(&dir, &[&refs(&sets)[..], more].concat());
             let left = left(&folder, &dir);
             assert_eq!(one.get_or_insert_with(|| left.clone()), &left, "{dir}");
         }
     }
-    assert!(of(&folder, "raises-few", "environment/exceptions").iter().sum::<f64>() > 0.0);
-    assert!(of(&folder, "sums-few", "rollout/stale_share").iter().sum::<f64>() > 0.0);
-    let all = lines(&folder, "sums-few", 6);
+    assert!(of(&folder, "raises-threads-1", "environment/exceptions").iter().sum::<f64>() > 0.0);
+    assert!(of(&folder, "sums-threads-1", "rollout/stale_share").iter().sum::<f64>() > 0.0);
+    let all = lines(&folder, "sums-threads-1", 6);
     assert!(all.iter().any(|line| line["turns"].as_array().is_some_and(|turns| turns.len() == 3)));
 }
 

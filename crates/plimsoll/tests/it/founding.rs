@@ -159,7 +159,7 @@ fn failure_3_host_memory_stays_flat_over_many_rollouts_with_the_cache_kept() {
 }
 
 #[test]
-fn failure_5_a_run_that_saves_at_every_step_ends_in_a_container_a_fifteenth_above_its_plan() {
+fn failure_5_a_run_that_saves_at_every_step_ends_in_a_container_without_room_for_a_copy() {
     // PPO of a 13B model with Adam on the host: the weights were gathered into copies for a save, in a container full
     // of states, and the kernel killed the actor. Here a save passes the planned buffer: a container without room for a
     // copy is enough. `rl/tests/it/founding_failure_5.rs` has the report's numbers, `bench/save.py` the peer.
@@ -169,7 +169,14 @@ fn failure_5_a_run_that_saves_at_every_step_ends_in_a_container_a_fifteenth_abov
     let dir = format!("run.dir={}", folder.text_path("out"));
     let plan = folder.args("plan", &[&[&*dir, "--min"], &words[..]].concat());
     let least = json(&refs(&plan))["min_host_bytes"].as_u64().expect("a number of bytes");
-    let Some(group) = Group::new("saves", least / 15 * 16) else {
+    let saved = |dir: &str| -> u64 {
+        let manifest = folder.read_json(&format!("{dir}/checkpoints/latest/manifest.json"));
+        let tensors = ["model.safetensors", "state/optimizer.safetensors"];
+        tensors.iter().filter_map(|file| manifest["files"][file]["bytes"].as_u64()).sum()
+    };
+    folder.train("roomy", &["train.steps=1"]);
+    // What is above the plan would not hold a copy of what is saved.
+    let Some(group) = Group::new("saves", least + saved("roomy") / 10 * 9) else {
         return;
     };
     let train = folder.train_args("out", &words);
@@ -181,9 +188,5 @@ fn failure_5_a_run_that_saves_at_every_step_ends_in_a_container_a_fifteenth_abov
     assert_eq!(saves, steps as usize, "{events:?}");
     let verified = plimsoll(&["checkpoint", "verify", &folder.text_path("out")]);
     assert_eq!(verified.status.code(), Some(0), "{}", text(&verified.stdout));
-    // What is above the plan would not have held a copy of what was saved.
-    let manifest = folder.read_json("out/checkpoints/latest/manifest.json");
-    let tensors = ["model.safetensors", "state/optimizer.safetensors"];
-    let saved: u64 = tensors.iter().filter_map(|file| manifest["files"][file]["bytes"].as_u64()).sum();
-    assert!(saved > least / 15, "{saved} bytes are saved, {} are above the plan", least / 15);
+    assert_eq!(saved("out"), saved("roomy"));
 }

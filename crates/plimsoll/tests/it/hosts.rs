@@ -1,6 +1,6 @@
 //! Runs of several hosts: PID namespaces that do not see each other or share memory, so all takes the network.
 
-use crate::common::command;
+use crate::common::{command, one_in_turn};
 use crate::ranks::{ended, free_port, left};
 use crate::run::{Run, SMALL};
 use std::process::{Child, Command, Stdio};
@@ -88,7 +88,7 @@ pub fn end_well(all: Vec<Started>, what: &str) {
 fn the_number_of_hosts_changes_no_bit() {
     let Some(host) = as_host() else { return };
     let folder = Run::new(SMALL);
-    for (name, sets) in [
+    for (index, (name, sets)) in [
         ("grpo", &["train.optimizer_dtype=int8", "train.grad_dtype=bf16"][..]),
         ("ppo-stage-3", &["method=ppo", "run.zero_stage=3", "loss.kl_coef=0.05"]),
         // Each of two hosts folds on its own, and three hosts of a rank take every gradient.
@@ -104,12 +104,15 @@ fn the_number_of_hosts_changes_no_bit() {
                 "train.epochs_per_rollout=2",
             ],
         ),
-    ] {
+    ]
+    .into_iter()
+    .enumerate()
+    {
         let sets = [&["train.cut_multiple=4"], sets].concat();
         let (code, said) = ended(folder.output(&format!("{name}-1"), &sets));
         assert_eq!(code, Some(0), "{said}");
         let one = left(&folder, &format!("{name}-1"));
-        for (ranks, hosts) in [(4, 2), (3, 3)] {
+        for &(ranks, hosts) in one_in_turn(index, &[(4, 2), (3, 3)]) {
             let dir = format!("{name}-{ranks}-{hosts}");
             end_well(by_flags(&host, &folder, &dir, (ranks, hosts), &sets), &dir);
             assert_eq!(left(&folder, &dir), one, "{name}: {ranks} ranks on {hosts} hosts");

@@ -50,6 +50,18 @@ fn files(folder: &Path) -> Vec<(String, String)> {
     files
 }
 
+/// True for equal lines, and for those that ask for up to 5 % more or less memory: builds of the program differ in
+/// size, and each rank holds it.
+fn are_alike(kept: &str, now: &str) -> bool {
+    let is_digit = |c: char| c.is_ascii_digit();
+    let numbers = |line: &str| -> Vec<f64> {
+        line.split(|c| !is_digit(c)).filter_map(|number| number.parse().ok()).collect()
+    };
+    let mut pairs = numbers(kept).into_iter().zip(numbers(now));
+    let close = kept.contains("mem") && pairs.all(|(kept, now)| (kept - now).abs() <= 0.05 * kept);
+    kept == now || close && kept.replace(is_digit, "") == now.replace(is_digit, "")
+}
+
 #[test]
 fn examples_are_what_the_command_writes() {
     let folder = Folder::new();
@@ -57,7 +69,9 @@ fn examples_are_what_the_command_writes() {
         write_example(words, &folder.text_path(name));
         let kept = files(&root().join("examples/launch").join(name));
         for ((name, kept), (_, now)) in kept.iter().zip(files(&folder.path(name))) {
-            assert_eq!(kept, &now, "{name}: write it again, by the ignored test `examples_are_written`");
+            assert_eq!(kept.lines().count(), now.lines().count(), "{name}");
+            let differs = kept.lines().zip(now.lines()).find(|(kept, now)| !are_alike(kept, now));
+            assert_eq!(differs, None, "{name}: write it again, by the ignored test `examples_are_written`");
         }
         assert_eq!(kept.len(), files(&folder.path(name)).len(), "{name}");
     }

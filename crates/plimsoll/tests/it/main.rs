@@ -70,6 +70,7 @@ mod push;
 mod rank_faults;
 mod ranks;
 mod ranks_episodes;
+mod ranks_read;
 mod reproduce;
 mod resume;
 mod reward_models;

@@ -80,7 +80,10 @@ fn what_is_wrong_between_hosts_is_named_in_words() {
     let folder = Run::new(SMALL);
     std::fs::create_dir(folder.path("disk")).expect("a folder");
     // Host 0 has a disk of its own there, and few descriptors.
-    let script = format!("mount -t tmpfs none {} && ulimit -n 200 && exec \"$@\"", folder.text_path("disk"));
+    let script = format!(
+        "unset PLIMSOLL_ISA; mount -t tmpfs none {} && ulimit -n 200 && exec \"$@\"",
+        folder.text_path("disk")
+    );
     let disk = folder.text_path("disk");
     let Some([first, other]) =
         survey(&["--ranks=2", "--dir", &disk], [&["sh", "-c", &script, "sh"], &["env", "PLIMSOLL_ISA=avx2"]])
