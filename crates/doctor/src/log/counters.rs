@@ -1,10 +1,11 @@
-//! Follows what a log counts: `Epoch 3/10`, `Episode [2/20]`, and bars. An end is one only if no counter around it is open.
+//! Follows what a log counts: `Epoch 3/10`, `Episode [2/20]`, and bars. An end is one only if no counter around it is
+//! open.
 //!
 //! Reads bytes and no expressions, because most lines of many logs count something. It never decides that a run ended;
 //! it only refuses ends: a bar of one epoch, words of one stage, and all after which something was counted on.
 
+use super::bars::{is_foreign_bar, is_whole};
 use super::event::piece_around;
-use super::progress::{is_foreign_bar, is_whole};
 use super::text::{clean, message, regex};
 use memchr::{memchr, memmem};
 use regex::Regex;
@@ -35,7 +36,7 @@ static PART_BAR: LazyLock<Regex> = LazyLock::new(|| {
 pub enum Sort {
     /// A process ended well, or stopped early on purpose: counters may be open.
     Firm,
-    /// Words that programs also print at the end of an epoch or of one of several stages; `is_repeated` if this one has.
+    /// Words that programs also print at the end of an epoch or of a stage; `is_repeated` if this one has.
     Words { is_repeated: bool },
     /// A full bar; `is_whole` if its name says that it counts all of the run.
     Bar { is_whole: bool },
@@ -47,7 +48,7 @@ pub enum Sort {
 
 /// An end, and how much was counted before it.
 #[derive(Clone, Copy, Debug)]
-pub struct End {
+pub struct Ended {
     pub line: u64,
     pub sort: Sort,
     tick: u64,
@@ -87,7 +88,7 @@ enum Kind {
 }
 
 #[derive(Debug, Default)]
-pub struct Counters {
+pub struct OpenCounters {
     counters: Vec<Counter>,
     kinds: Vec<(u64, Kind)>,
     tick: u64,
@@ -99,13 +100,13 @@ pub struct Counters {
     last_step: Option<(u64, f64, f64)>,
 }
 
-impl Counters {
-    pub fn end(&self, line: u64, sort: Sort) -> End {
-        End { line, sort, tick: self.tick }
+impl OpenCounters {
+    pub fn end(&self, line: u64, sort: Sort) -> Ended {
+        Ended { line, sort, tick: self.tick }
     }
 
     /// Returns true if no counter refuses the end.
-    pub fn allow(&self, end: End) -> bool {
+    pub fn allow(&self, end: Ended) -> bool {
         // The heading of the last epoch may be all that follows.
         let is_further = |counter: &Counter| {
             counter.moved > end.tick && (counter.is_outer && !counter.is_bar || !counter.is_at_last())

@@ -3,9 +3,10 @@
 //! On a line the outermost counter decides: `Epoch [2/10], Step [50/50]` is no end, and neither is a heading whose bar
 //! is not full. What `counters` has seen before decides too.
 
+use super::bars::is_foreign_bar;
 use super::counters::Sort;
 use super::last_words::TAIL;
-use super::progress::{is_foreign_bar, is_step};
+use super::progress::is_step;
 use super::text::{clean, metrics, regex};
 use regex::Regex;
 use std::sync::LazyLock;

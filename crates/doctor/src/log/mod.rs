@@ -4,6 +4,7 @@
 //! reads numbers and tracebacks where words do not decide; `timeline` orders the events of all files and names the
 //! cause. Signatures are data: `data/signatures/`, with examples in `data/examples/`.
 
+mod bars;
 mod choice;
 mod collective;
 mod colours;

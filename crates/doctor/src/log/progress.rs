@@ -2,7 +2,8 @@
 //!
 //! Reads only the first steps after something suspicious, because most lines of a log are steps.
 
-use super::counters::{Counters, End, Sort, bar_sort};
+use super::bars::{BAR, NO_TRAINING};
+use super::counters::{Ended, OpenCounters, Sort, bar_sort};
 use super::text::{regex, shown};
 use regex::Regex;
 use std::sync::LazyLock;
@@ -41,23 +42,9 @@ static METRIC: LazyLock<Regex> = LazyLock::new(|| {
         r#"(?i)(?:loss|(?:\b|_)(?:reward\w*|lr|learning[ _]rate|kl|score|return\w*|fps|ppl|perplexity|acc(?:uracy)?|tok(?:en)?s/s(?:ec)?)|grad[_ ]?norm)\b[\w/ ]{0,16}['"]?\)?[ =:|(\[]{1,5}(?:np\.float\d+\(|tensor\()?(?:-?\.?\d|nan\b|-?inf\b)"#,
     )
 });
-/// A bar over training steps; bars over prompts, files and tokens have another name before them.
-static BAR: LazyLock<Regex> = LazyLock::new(|| {
-    regex(
-        r"(?i)^(?:\d+\|\d+\|loss: [^|\n]*|[^|\n]*\b(?:train\w*|steps?|epochs?|episodes?|iter\w*|progress|update)\b[^|\n]*)?\s*\d+%\|[^|\n]*\| *([\d.,]+)(k?)/([\d.,]+)(k?) \[",
-    )
-});
 /// The bar of rich, in Stable-Baselines3: `100% ━━━━ 100,000/100,000  [ 0:01:40 < 0:00:00 , 1,002 it/s ]`
 static RICH: LazyLock<Regex> =
     LazyLock::new(|| regex(r"\b100(?:\.0)?% ?━[━ ]* ?([\d,]+)/([\d,]+) |━+ ([\d,]+)/([\d,]+) \S*\d:\d\d"));
-/// Bars that do not count training steps.
-static NO_TRAINING: LazyLock<Regex> = LazyLock::new(|| {
-    regex(
-        r"(?i)shards|split|\bmap\b|\btokeniz|\bdownload|\bfetch|\bload|captur|processed|render|\beval|\bvalid|\btest|generat|B/s\]|examples/s|files?/s",
-    )
-});
-/// Names of bars that count all of a run.
-static WHOLE: LazyLock<Regex> = LazyLock::new(|| regex(r"(?i)\b(?:training progress|total|overall)\b"));
 /// Words of an end that programs also print for an epoch, or for one of several stages.
 static OF_STAGES: LazyLock<Regex> = LazyLock::new(|| {
     regex(
@@ -100,16 +87,6 @@ pub fn is_step(message: &str) -> bool {
         && !NO_STEP.is_match(message)
 }
 
-/// Returns true for a bar that does not count training steps.
-pub fn is_foreign_bar(text: &str) -> bool {
-    NO_TRAINING.is_match(text) || !BAR.is_match(text)
-}
-
-/// Returns true for the name of a bar that counts all of a run.
-pub fn is_whole(name: &str) -> bool {
-    WHOLE.is_match(name)
-}
-
 #[derive(Debug, Default)]
 pub struct Progress {
     /// Steps counted.
@@ -118,11 +95,11 @@ pub struct Progress {
     until: u64,
     bar: Option<f64>,
     /// What is counted around an end.
-    pub counters: Counters,
+    pub counters: OpenCounters,
     /// A successful end.
-    finish: Option<End>,
+    finish: Option<Ended>,
     /// An end that failed runs have too.
-    goodbye: Option<End>,
+    goodbye: Option<Ended>,
     /// Times that words of an end were followed by steps.
     unsaid: u64,
     nan: Option<NanRun>,
@@ -267,7 +244,7 @@ impl Progress {
         self.ending(self.goodbye, lines)
     }
 
-    fn ending(&self, end: Option<End>, lines: u64) -> Option<u64> {
+    fn ending(&self, end: Option<Ended>, lines: u64) -> Option<u64> {
         let end = end.filter(|end| lines.saturating_sub(end.line) <= LINES_AFTER_FINISH)?;
         self.counters.allow(end).then_some(end.line)
     }

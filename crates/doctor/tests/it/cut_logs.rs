@@ -1,6 +1,7 @@
 //! Logs of healthy runs, cut at every line and at every redraw of a bar: none may be a good end before its true end.
 //!
-//! A log is what comes before its end, and its end. `\r` draws a bar again. What is cut within the end may be a good one.
+//! A log is what comes before its end, and its end. `\r` draws a bar again. What is cut within the end may be a good
+//! one.
 
 use plimsoll_doctor::log::{Diagnosis, Input, Limits, diagnose};
 use std::io::Cursor;
@@ -198,7 +199,7 @@ fn reinforcement_without_epochs() -> Vec<Log> {
         ),
         (
             "TorchRL",
-            each(1..=9, |n| format!("{}", bar("", n * 10, n * 10, 100))),
+            each(1..=9, |n| bar("", n * 10, n * 10, 100)),
             format!("{}\nTraining took 812.31 seconds to finish\n", bar("", 100, 100, 100)),
         ),
         ("Plimsoll", format!("plan: 104.6 MiB of 121.2 MiB\n{}", each(1..=8, plimsoll)), plimsoll(9)),

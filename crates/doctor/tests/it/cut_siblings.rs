@@ -171,7 +171,7 @@ fn r_a_rank_that_is_at_its_end_is_not_all_of_them() {
     let both = |epoch: u64| each(1..=5, |n| line(0, epoch, n) + &line(1, epoch, n));
     check([
         (
-            "a rank is behind",
+            "a rank is later",
             each(1..=3, both) + &each(1..=5, |n| line(0, 4, n)),
             each(1..=5, |n| line(1, 4, n)),
         ),
