@@ -2,7 +2,8 @@
 //!
 //! One answer is chosen, never several to try: a response that lists candidates must not be right by one of them.
 
-use super::lex::UNITS;
+use super::announced::{Announced, announced, has_cue};
+use super::units::UNITS;
 use super::working_text::with_working;
 
 /// Longest text between two boxes that belong together, as in `\boxed{1} and \boxed{2}`.
@@ -15,6 +16,8 @@ pub(crate) enum Found {
     Boxed(String),
     /// The whole text, or an expression out of prose.
     Text(String),
+    /// An announced answer without the exclamation mark after it, which may be a factorial's.
+    Exclaimed(String),
     /// No answer: nothing there, or a box that does not close.
     Nothing,
 }
@@ -28,6 +31,24 @@ const GROUPED_CHARS_MAX: usize = 32;
 /// Finds the answer.
 pub(crate) fn answer(text: &str) -> Found {
     let text = before_markers(text);
+    let said = match (text.rfind("</think>"), text.contains("<think>")) {
+        (Some(at), _) => &text[at + "</think>".len()..],
+        // Thinking that was cut off has no answer.
+        (None, true) => return Found::Nothing,
+        _ => text,
+    };
+    match said_in(said) {
+        // Some end with the box in which they thought.
+        Found::Nothing if said.len() < text.len() => match last_box(text) {
+            Boxes::Closed(contents) if !contents.trim().is_empty() => Found::Boxed(contents),
+            _ => Found::Nothing,
+        },
+        found => found,
+    }
+}
+
+/// Finds the answer in what is said after the thinking.
+fn said_in(text: &str) -> Found {
     if let Some(sentence) = closing_sentence(text) {
         return sentence;
     }
@@ -37,19 +58,14 @@ pub(crate) fn answer(text: &str) -> Found {
         Boxes::Open => return Found::Nothing,
         Boxes::None => {}
     }
-    let text = match (text.rfind("</think>"), text.contains("<think>")) {
-        (Some(at), _) => &text[at + "</think>".len()..],
-        // Thinking that was cut off has no answer.
-        (None, true) => return Found::Nothing,
-        _ => text,
-    };
     let text = tagged(text).unwrap_or(text);
-    let bare =
-        is_bare(text) && after_cue(text).is_none() && text.lines().filter(|l| l.contains('=')).count() < 2;
+    let bare = is_bare(text) && !has_cue(text) && text.lines().filter(|l| l.contains('=')).count() < 2;
     // `#### 5` is how solutions of GSM8K end.
     let marked = text.rsplit("####").next().unwrap_or(text);
-    let found = if bare { marked.trim().to_string() } else { from_prose(text) };
-    if found.trim().is_empty() { Found::Nothing } else { Found::Text(found) }
+    match if bare { Found::Text(marked.trim().to_string()) } else { from_prose(text) } {
+        Found::Text(found) if found.trim().is_empty() => Found::Nothing,
+        found => found,
+    }
 }
 
 /// Finds `The final answer is $…$. I hope it is correct.`, which ends Minerva's prompt and counts even after a box.
@@ -216,7 +232,7 @@ fn is_connector(gap: &str) -> bool {
 }
 
 /// True if the text is an answer and nothing else: no sentence around it.
-fn is_bare(text: &str) -> bool {
+pub(super) fn is_bare(text: &str) -> bool {
     let text = text.trim();
     if text.len() > 4000 {
         return false;
@@ -230,7 +246,7 @@ fn is_bare(text: &str) -> bool {
 }
 
 /// Counts words outside commands and their text arguments, except units, connectors, function names and capitals.
-fn prose_words(text: &str) -> usize {
+pub(super) fn prose_words(text: &str) -> usize {
     let mut count = 0;
     let mut rest = text;
     while let Some(at) = rest.find(|c: char| c.is_alphabetic() || c == '\\') {
@@ -245,20 +261,25 @@ fn prose_words(text: &str) -> usize {
         let next = tail.chars().next();
         rest = tail;
         let attached = |c: Option<char>| c.is_some_and(|c| c.is_ascii_digit() || matches!(c, '_' | '^'));
-        let capitals = word.len() <= 4 && word.chars().all(char::is_uppercase);
-        let known = matches!(
-            word,
-            "and" | "or" | "sin" | "cos" | "tan" | "log" | "exp" | "sqrt" | "gcd" | "lcm" | "max" | "pi"
-        ) || UNITS.iter().any(|&(name, _)| name == word);
-        if word.chars().count() >= 2 && !capitals && !known && !attached(before) && !attached(next) {
+        if word.chars().count() >= 2 && !is_known(word) && !attached(before) && !attached(next) {
             count += 1;
         }
     }
     count
 }
 
+/// True for words that formulas have: connectors, functions, units and names of capitals.
+pub(super) fn is_known(word: &str) -> bool {
+    let capitals = word.len() <= 4 && word.chars().all(char::is_uppercase);
+    let named = matches!(
+        word,
+        "and" | "or" | "sin" | "cos" | "tan" | "log" | "exp" | "sqrt" | "gcd" | "lcm" | "max" | "pi"
+    );
+    capitals || named || UNITS.iter().any(|&(name, _)| name == word)
+}
+
 /// Returns the text after a command and, for text commands and environments, after their group.
-fn after_command(text: &str) -> &str {
+pub(super) fn after_command(text: &str) -> &str {
     let name_end = text[1..].find(|c: char| !c.is_ascii_alphabetic()).map_or(text.len(), |at| at + 1);
     let name = &text[1..name_end];
     if name.is_empty() {
@@ -275,64 +296,18 @@ fn after_command(text: &str) -> &str {
 }
 
 /// Returns the answer of a text in sentences.
-fn from_prose(text: &str) -> String {
-    if let Some(sentence) = after_cue(text) {
-        let sentence = sentence.trim();
-        let inner = sentence.trim_matches(|c: char| c == '*' || c.is_whitespace());
-        let short = inner.trim_end_matches('.');
-        if !short.is_empty() && is_bare(short) {
-            return short.to_string();
-        }
-        if let Some(found) = last_expression(sentence) {
-            return found;
-        }
+fn from_prose(text: &str) -> Found {
+    if let Some(Announced { text, exclaimed }) = announced(text) {
+        return if exclaimed { Found::Exclaimed(text) } else { Found::Text(text) };
     }
     if let Some(phrase) = super::words::closing(text) {
-        return phrase.to_string();
+        return Found::Text(phrase.to_string());
     }
-    last_expression(text).unwrap_or_default()
-}
-
-/// Returns the sentence after the last words that announce an answer.
-fn after_cue(text: &str) -> Option<&str> {
-    let lower = text.to_ascii_lowercase();
-    let cues = [
-        "final answer is",
-        "final answer:",
-        "answer is",
-        "answer:",
-        "answer：",
-        "answer =",
-        "final answer",
-        "the result is",
-        "correct choice is",
-        "correct option is",
-    ];
-    let start = cues.iter().filter_map(|cue| lower.rfind(cue).map(|at| at + cue.len())).max()?;
-    let rest = text[start..].trim_start_matches(|c: char| c.is_whitespace() || matches!(c, ':' | '*' | '='));
-    let rest = rest.strip_prefix("is ").unwrap_or(rest);
-    let end = sentence_end(rest);
-    (!rest[..end].trim().is_empty()).then(|| &rest[..end])
-}
-
-/// Returns the end of the first sentence: a full stop before white space, or an empty line; not in `$…$` on one line.
-fn sentence_end(text: &str) -> usize {
-    let mut chars = text.char_indices().peekable();
-    let mut dollars = 0;
-    while let Some((at, c)) = chars.next() {
-        let next = chars.peek().map(|&(_, c)| c);
-        match c {
-            '$' => dollars += 1,
-            '.' if dollars % 2 == 0 && next.is_none_or(char::is_whitespace) => return at,
-            '\n' if next == Some('\n') && at > 0 && dollars % 2 == 0 => return at,
-            _ => {}
-        }
-    }
-    text.len()
+    last_expression(text).map_or(Found::Nothing, Found::Text)
 }
 
 /// Returns the last formula or number on its own, whichever ends later.
-fn last_expression(text: &str) -> Option<String> {
+pub(super) fn last_expression(text: &str) -> Option<String> {
     let formula = last_formula(text);
     let search_from = formula.as_ref().map_or(0, |f| f.1);
     match (last_number(&text[search_from..], search_from == 0), formula) {
@@ -388,7 +363,7 @@ fn last_formula(text: &str) -> Option<(String, usize)> {
     last
 }
 
-fn find_unescaped(text: &str, start: usize, close: &str) -> Option<usize> {
+pub(super) fn find_unescaped(text: &str, start: usize, close: &str) -> Option<usize> {
     let mut from = start;
     loop {
         let end = from + text[from..].find(close)?;
