@@ -3,7 +3,8 @@
 //! Implements JSON Schema (draft 2020-12) for values: types, constants, numbers, texts, arrays, objects, combinations,
 //! and references inside the schema. Refuses other keywords: an ignored rule would let wrong answers through.
 
-use crate::case::{Case, last_block};
+use crate::blocks::json_said;
+use crate::case::Case;
 use crate::scorer::{Reading, Row, Verifier, verdict};
 use crate::spec::RewardSpec;
 use plimsoll_base::{Error, Result, read_small_text};
@@ -111,7 +112,7 @@ impl Schema {
 
     /// Validates a response. The error says where and why it fails.
     fn grade(&self, response: &str) -> std::result::Result<(), String> {
-        let text = last_block(response);
+        let text = &*json_said(response);
         if text.len() > TEXT_BYTES_MAX {
             return Err(format!("{} bytes, above {TEXT_BYTES_MAX}", text.len()));
         }
