@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 /// Characters of a number that a float always gives back.
 const SAFE_CHARS: usize = 15;
 
-/// Stands before the digits of a number that a [`Value`] would round; no text that has it is read in this way.
+/// Marks the digits of a number that a [`Value`] would round; no text that has it is read in this way.
 const DIGITS: char = '\u{10fffe}';
 
 /// Reads JSON to write it again: a number that would be rounded is a marked text, which [`marked_digits`] reads and

@@ -30,7 +30,7 @@ pub fn fenced_program(text: &str) -> Option<Cow<'_, str>> {
     program(blocks(text))
 }
 
-/// Returns the JSON in a response: the last block of that language, else the last one; without one, all that is said.
+/// Returns the JSON in a response: the last block of that language, else the last one; without one, the whole text.
 pub(crate) fn json_said(response: &str) -> Cow<'_, str> {
     let said = after_thinking(response);
     let mut blocks = blocks(said);

@@ -1,7 +1,6 @@
 //! Finds where a call between tags ends: at the first closing tag outside of its object's texts, or after its function.
 
-use crate::calls::CLOSE;
-
+pub(crate) const CLOSE: &str = "</tool_call>";
 const FUNCTION: &str = "<function=";
 const FUNCTION_END: &str = "</function>";
 

@@ -4,13 +4,12 @@
 //! Text that looks like a call but is not one stays text.
 
 use crate::ChatTemplate;
-use crate::call_end::CallEnd;
+use crate::call_end::{CLOSE, CallEnd};
 use crate::calls_xml::{self, Tool};
 use plimsoll_base::{has_mark, json_marked, json_unmarked};
 use serde_json::{Map, Value};
 
 const OPEN: &str = "<tool_call>";
-pub(crate) const CLOSE: &str = "</tool_call>";
 /// Most calls of a response whose end is searched for again, because what was found is none.
 const AGAIN_MAX: u32 = 64;
 /// Marker that Llama 3 may write before a call.

@@ -71,7 +71,7 @@ pub(super) fn plain_digits(text: &str) -> Vec<char> {
     text.chars().map(plain).collect()
 }
 
-/// Returns what is said at each number. `whole`: an operation on numbers is one text, no number.
+/// Returns what a text says at each number. `whole`: an operation on numbers is one text, no number.
 pub(super) fn numbers(chars: &[char], whole: bool) -> impl Iterator<Item = Said> {
     let text = Text { chars, whole };
     let mut at = 0;
@@ -331,22 +331,18 @@ impl Text<'_> {
             let c = self.at(end);
             if let Some(next) = self.operation(end) {
                 end = next;
-            } else if c.is_ascii_digit()
-                || (end == i && c != ' ')
-                || (matches!(c, '^' | '{' | '}' | '(' | ')' | '_'))
-            {
-                end += 1;
-            } else if matches!(c, '.' | ',' | ':' | '/') && self.digit(end + 1) {
-                end += 1;
-            } else if c == ' ' && self.operation(end + 1).is_some() {
-                end += 1;
-            } else if c == '\\' && ["\\sqrt", "\\pi"].iter().any(|name| self.is(end, name)) {
-                end += 3;
-            } else if self.at(end).is_alphabetic() && self.chars[i..end].contains(&'\\') {
-                end += 1;
-            } else {
+                continue;
+            }
+            let first = end == i && c != ' ';
+            let inside = c.is_ascii_digit() || matches!(c, '^' | '{' | '}' | '(' | ')' | '_');
+            let joint = matches!(c, '.' | ',' | ':' | '/') && self.digit(end + 1);
+            let space = c == ' ' && self.operation(end + 1).is_some();
+            let command = ["\\sqrt", "\\pi"].iter().any(|name| self.is(end, name));
+            let name = c.is_alphabetic() && self.chars[i..end].contains(&'\\');
+            if !(first || inside || joint || space || command || name) {
                 break;
             }
+            end += 1;
         }
         end
     }

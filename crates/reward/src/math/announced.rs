@@ -1,11 +1,12 @@
-//! The answer that a sentence announces, without the clause after it: `The answer is 42, since we have 3 groups` says 42.
+//! The answer that a sentence announces, without the clause after it: `the answer is 42, since 3 * 14 = 42` says 42.
 //!
 //! The answer is the mathematics at the beginning of the sentence. It ends at the first word that is no part of it, at
 //! a remark in brackets, or with the line. Where that word changes the value (`6 times 7`, `3 or maybe 4`) the sentence
 //! announces nothing at its beginning, and its last expression counts.
 
-use super::cue::{Cue, is_mark, last_cue};
-use super::extract::{after_command, find_unescaped, is_bare, is_known, last_expression, prose_words};
+use super::cue::{CHANGING, Cue, is_mark, last_cue};
+use super::expression::{find_unescaped, last_expression};
+use super::prose::{after_command, is_bare, is_known, prose_words};
 use super::{clean, parse, words};
 
 /// Longest remark in brackets, in bytes.
@@ -62,55 +63,7 @@ const LEADS: &[&str] = &[
     "choice",
 ];
 
-/// Words right after a value that make it another, or none.
-pub(super) const CHANGING: &[&str] = &[
-    "times",
-    "plus",
-    "minus",
-    "over",
-    "divided",
-    "multiplied",
-    "squared",
-    "cubed",
-    "hundred",
-    "thousand",
-    "million",
-    "billion",
-    "trillion",
-    "dozen",
-    "hundreds",
-    "thousands",
-    "millions",
-    "billions",
-    "dozens",
-    "to",
-    "through",
-    "is",
-    "was",
-    "are",
-    "were",
-    "wrong",
-    "incorrect",
-    "false",
-    "but",
-    "nor",
-    "unless",
-    "maybe",
-    "perhaps",
-    "possibly",
-    "could",
-    "might",
-    "may",
-    "than",
-    "more",
-    "less",
-    "fewer",
-    "except",
-    "either",
-    "and",
-];
-
-/// The words among them that do so after a comma as well.
+/// Words that make a value another after a comma as well.
 const CHANGING_LATER: &[&str] = &[
     "times",
     "plus",
@@ -526,7 +479,10 @@ fn word_before_clause(sentence: &str) -> Option<&str> {
     let end = marked.into_iter().chain(worded).min()?;
     let head = text[..end].trim_end_matches(|c: char| c.is_whitespace() || is_mark(c));
     let capital = |word: &str| word.starts_with(char::is_uppercase);
-    let plain = ["yes", "no", "true", "false", "none", "never", "always", "odd", "even"];
+    let plain = [
+        "yes", "no", "true", "false", "none", "never", "always", "odd", "even", "zero", "one", "two",
+        "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
+    ];
     let word = head.split_whitespace().all(capital) || plain.contains(&head.to_lowercase().as_str());
     let adverb = head.ends_with("ly");
     (!head.is_empty() && !adverb && head.split_whitespace().count() <= 3 && is_bare(head))

@@ -1,7 +1,6 @@
 //! Finds the words that announce an answer, and the sentence after them.
 
-use super::announced::CHANGING;
-use super::extract::is_bare;
+use super::prose::is_bare;
 
 /// Longest name of a question between `the answer to` and `is`.
 const SUBJECT_BYTES_MAX: usize = 60;
@@ -28,6 +27,54 @@ const CUES: &[&str] = &[
     "the result is",
     "correct choice is",
     "correct option is",
+];
+
+/// Words right after a value that make it another, or none.
+pub(super) const CHANGING: &[&str] = &[
+    "times",
+    "plus",
+    "minus",
+    "over",
+    "divided",
+    "multiplied",
+    "squared",
+    "cubed",
+    "hundred",
+    "thousand",
+    "million",
+    "billion",
+    "trillion",
+    "dozen",
+    "hundreds",
+    "thousands",
+    "millions",
+    "billions",
+    "dozens",
+    "to",
+    "through",
+    "is",
+    "was",
+    "are",
+    "were",
+    "wrong",
+    "incorrect",
+    "false",
+    "but",
+    "nor",
+    "unless",
+    "maybe",
+    "perhaps",
+    "possibly",
+    "could",
+    "might",
+    "may",
+    "than",
+    "more",
+    "less",
+    "fewer",
+    "except",
+    "either",
+    "and",
 ];
 
 /// Where an announced answer is.

@@ -1,4 +1,4 @@
-//! Intervals as many countries write them, with brackets turned outwards: `]1,2]` is `(1,2]`, `[0,\infty[` is `[0,\infty)`.
+//! Intervals as many countries write them, with brackets turned outwards: `]1,2]` is `(1,2]`, `[0,1[` is `[0,1)`.
 
 use super::lex::{Spaced, Token};
 
