@@ -6,9 +6,11 @@
 
 pub mod blocks;
 mod bytes;
+mod decimal;
 mod dtype;
 mod error;
 mod exact_sum;
+mod json;
 pub mod math;
 mod names;
 mod near;
@@ -24,9 +26,11 @@ mod visible;
 
 pub use blocks::Encoding;
 pub use bytes::Bytes;
+pub use decimal::Decimal;
 pub use dtype::DType;
 pub use error::{Error, Exit, Result};
 pub use exact_sum::ExactSum;
+pub use json::{has_mark, json_marked, json_unmarked, json_with_digits, marked_digits};
 pub use near::nearest_path;
 pub use phase::{Phase, PhaseSet};
 pub use secret::{CommandWords, WITHHELD, is_name_of_secret, without_secrets};

@@ -62,47 +62,13 @@ pub(crate) fn tagged_answer(response: &str) -> Option<&str> {
     before.rsplit_once("<answer>").map(|(_, answer)| answer.trim())
 }
 
-/// Returns the body of the last fenced block; without one, the text after the last `</think>`, or all of it.
-pub(crate) fn last_block(response: &str) -> &str {
-    let said = response.rsplit_once("</think>").map_or(response, |(_, said)| said);
-    fenced_blocks(said).last().unwrap_or(said.trim())
-}
-
-/// Returns the body of the last fenced block, if there is one.
-pub fn fenced_block(response: &str) -> Option<&str> {
-    fenced_blocks(response).last()
-}
-
-/// Returns the bodies of closed fenced blocks, in order.
-fn fenced_blocks(text: &str) -> impl Iterator<Item = &str> {
-    let mut rest = text;
-    std::iter::from_fn(move || {
-        let (_, opened) = rest.split_once("```")?;
-        // The word after the fence names a language.
-        let (_, body) = opened.split_once('\n')?;
-        let (body, after) = body.split_once("```")?;
-        rest = after;
-        Some(body)
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use serde_json::json;
 
     #[test]
-    fn the_last_block_counts() {
-        for (response, expect) in [
-            ("print(1)", "print(1)"),
-            ("so\n```python\na = 1\n```\nand\n```\nb = 2\n```\ndone", "b = 2\n"),
-            ("<think>```\nno\n```</think> plain ", "plain"),
-            ("```json\n{}\n```", "{}\n"),
-            ("```python\nnever closed", "```python\nnever closed"),
-            ("```", "```"),
-        ] {
-            assert_eq!(last_block(response), expect, "{response:?}");
-        }
+    fn the_last_tagged_answer_counts() {
         assert_eq!(tagged_answer("<answer>1</answer> or <answer> 2 </answer>!"), Some("2"));
         assert_eq!(tagged_answer("<answer>1"), None);
     }

@@ -3,7 +3,8 @@
 //! Each test is a fresh interpreter with limits on time, address space, output and file size, in its own folder,
 //! without network or GPU. A program's fault is a wrong answer and never an error of the run.
 
-use crate::case::{Case, last_block};
+use crate::blocks::program_said;
+use crate::case::Case;
 use crate::scorer::{Reading, Scorer, Start, answer, bad_answer, plain};
 use plimsoll_base::{Bytes, Error, Result};
 use plimsoll_worker::{Columns, Ids, Judge, Launch, ProgramFolder, Ran, RunEnd, Runner, Scores, Stop};
@@ -154,7 +155,7 @@ impl Code {
     ///
     /// Errors: an interpreter that cannot be started, a folder that cannot be made.
     pub(crate) fn grade(&self, response: &str, tests: &Tests) -> Result<std::result::Result<(), String>> {
-        let program = last_block(response);
+        let program = &*program_said(response);
         if program.len() > PROGRAM_BYTES_MAX {
             return Ok(Err(format!("a program of {} bytes, above {PROGRAM_BYTES_MAX}", program.len())));
         }

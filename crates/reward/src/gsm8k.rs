@@ -1,9 +1,10 @@
 //! The grader of grade-school word problems: the number after the last `####`, else the last number.
+//!
+//! A number is read whole: `9{,}500` is 9500, and the 1 in `1/2`, `3:30` or `2^{10}` is no number of its own.
 
-/// Longest number in characters; a longer one is no answer.
-const NUMBER_CHARS_MAX: usize = 200;
-/// Most signs, currency marks, asterisks and spaces between the start of a number and its digits.
-const MARKS_MAX: usize = 8;
+mod number;
+
+use number::{Said, numbers, plain_digits};
 
 /// Returns true if the response's number equals the ground truth's.
 ///
@@ -18,118 +19,33 @@ pub fn grade_gsm8k(response: &str, ground_truth: &str) -> bool {
 
 /// Returns a sentence with the number read in each text.
 pub(crate) fn why(response: &str, ground_truth: &str) -> String {
-    let said = |text| match answer_number(text) {
-        Some(Decimal { negative, whole, fraction }) => {
-            let sign = if negative { "-" } else { "" };
-            format!("{sign}{whole:.40}{}{fraction:.40}", if fraction.is_empty() { "" } else { "." })
-        }
-        None => "no number".into(),
-    };
+    let said = |text| answer_number(text).map_or("no number".into(), |said| said.to_string());
     format!("the response says {}, the ground truth {}", said(response), said(ground_truth))
 }
 
-/// A decimal number in one form: no leading or trailing zeros, no sign on zero.
-#[derive(Debug, PartialEq, Eq)]
-struct Decimal {
-    negative: bool,
-    whole: String,
-    fraction: String,
-}
-
-fn answer_number(text: &str) -> Option<Decimal> {
-    match text.rfind("####") {
+fn answer_number(text: &str) -> Option<Said> {
+    let chars = plain_digits(text);
+    let marks = chars.windows(4).rposition(|four| four == ['#'; 4]);
+    match marks {
         // After the marks the first number counts; without a number there is no answer.
-        Some(at) => numbers(&text[at + 4..]).next(),
-        None => last_number(text),
+        Some(at) => numbers(&chars[at + 4..], true).next(),
+        None => numbers(&chars, false).last(),
     }
-}
-
-fn last_number(text: &str) -> Option<Decimal> {
-    numbers(text).last()
-}
-
-fn numbers(text: &str) -> impl Iterator<Item = Decimal> {
-    let chars: Vec<char> = text.chars().collect();
-    let mut at = 0;
-    std::iter::from_fn(move || {
-        while at < chars.len() {
-            if let Some((number, end)) = number_at(&chars, at) {
-                at = end;
-                return Some(number);
-            }
-            at += 1;
-        }
-        None
-    })
-}
-
-/// Reads the number that starts at `start` (a sign, a digit or a point before one). Also returns the index after it.
-fn number_at(chars: &[char], start: usize) -> Option<(Decimal, usize)> {
-    let at = |i: usize| chars.get(i).copied().unwrap_or(' ');
-    let mut i = start;
-    let before = if start == 0 { ' ' } else { chars[start - 1] };
-    let negative = matches!(at(i), '-' | '−' | '–');
-    if negative {
-        // In `7-2` the sign is a subtraction.
-        if before.is_alphanumeric() || before == ')' {
-            return None;
-        }
-        i += 1;
-    }
-    // Bounded: each of a megabyte of currency marks would read all those after it.
-    while i < start + MARKS_MAX
-        && (matches!(at(i), '$' | '€' | '£' | '¥' | '*') || (i > start && at(i) == ' '))
-    {
-        i += 1;
-    }
-    // A sign or currency mark counts only with its number; digits start one at their first.
-    if !(at(i).is_ascii_digit() || (at(i) == '.' && at(i + 1).is_ascii_digit() && !before.is_ascii_digit())) {
-        return None;
-    }
-    let mut whole = String::new();
-    while at(i).is_ascii_digit() || (at(i) == ',' && group_follows(chars, i) && !whole.is_empty()) {
-        if at(i) != ',' {
-            whole.push(at(i));
-        }
-        i += 1;
-    }
-    let mut fraction = String::new();
-    if at(i) == '.' && at(i + 1).is_ascii_digit() {
-        i += 1;
-        while at(i).is_ascii_digit() {
-            fraction.push(at(i));
-            i += 1;
-        }
-    } else if at(i) == ',' && at(i + 1).is_ascii_digit() {
-        // `12,5`: a decimal comma, or a list; either way not the number 12.
-        i += 1;
-        fraction.push('?');
-        while at(i).is_ascii_digit() {
-            i += 1;
-        }
-    }
-    if i - start > NUMBER_CHARS_MAX {
-        fraction.push('?');
-    }
-    let whole = whole.trim_start_matches('0').to_string();
-    let fraction = fraction.trim_end_matches('0').to_string();
-    let negative = negative && !(whole.is_empty() && fraction.is_empty());
-    Some((Decimal { negative, whole, fraction }, i))
-}
-
-/// True if `chars[comma]` is followed by exactly three digits, as a thousands separator is.
-fn group_follows(chars: &[char], comma: usize) -> bool {
-    let digit = |i: usize| chars.get(i).is_some_and(char::is_ascii_digit);
-    (1..=3).all(|k| digit(comma + k)) && !digit(comma + 4)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn check(cases: &[(&str, &str, bool)]) {
+        for &(response, truth, expect) in cases {
+            assert_eq!(grade_gsm8k(response, truth), expect, "{response:?} against {truth:?}");
+        }
+    }
+
     #[test]
     fn the_number_after_the_marks_or_the_last_number_counts() {
-        for (response, truth, expect) in [
+        check(&[
             ("6 * 9 = <<6*9=54>>54\n#### 54", "54", true),
             ("6 * 9 = 54\n#### 55", "54", false),
             ("#### 54\nor 55", "54", true),
@@ -153,9 +69,104 @@ mod tests {
             ("54 pens in 3 boxes", "54", false),
             ("#### 90071992547409931", "90071992547409930", false),
             ("", "54", false),
-        ] {
-            assert_eq!(grade_gsm8k(response, truth), expect, "{response:?} against {truth:?}");
-        }
+        ]);
+    }
+
+    /// `9{,}500` was 9, `1/2` was 1 after the marks and 2 at the end, and `3:30` was 3.
+    #[test]
+    fn r_a_part_of_a_number_was_read_as_the_number() {
+        check(&[
+            ("#### 9{,}500", "9", false),
+            ("#### 9{,}500", "9500", true),
+            ("\\boxed{12{,}000}", "12000", true),
+            ("\\boxed{12{,}000}", "0", false),
+            ("#### 7\\,250", "7250", true),
+            ("#### 7\\,250", "7", false),
+            ("#### 1,\\!250", "1250", true),
+            ("#### 8\u{202f}400", "8400", true),
+            ("#### 8 400", "8400", true),
+            ("#### 8'400", "8400", true),
+            ("#### 8_400", "8400", true),
+            ("#### 12,34,567", "12", false),
+            ("#### 1.234.567", "1.234", false),
+            ("#### 5/6", "5", false),
+            ("#### 5/6", "5/6", true),
+            ("#### 10/12", "5/6", true),
+            ("The answer is 1/2.", "2", false),
+            ("The answer is 1/2.", "0.5", true),
+            ("#### 6/3", "2", true),
+            ("#### 4/0", "4", false),
+            ("#### 3/4/2020", "3", false),
+            ("#### \\frac{3}{4}", "3", false),
+            ("so it is $\\frac{3}{4}$", "4", false),
+            ("so it is $\\frac{3}{4}$", "0.75", true),
+            ("so it is $\\dfrac34$", "0.75", true),
+            ("#### -\\frac{3}{4}", "-0.75", true),
+            ("#### 2 1/2", "2", false),
+            ("#### 2 1/2", "2.5", true),
+            ("that is 2 1/2 cups", "2.5", true),
+            ("#### 2\\frac{1}{2}", "2.5", true),
+            ("#### 2\u{bd}", "2", false),
+            ("#### 7:45", "7", false),
+            ("It is 7:45", "45", false),
+            ("#### 7:45", "7:45", true),
+            ("#### 2^{5}", "2", false),
+            ("It is 2^{5}", "5", false),
+            ("It is 2^5", "5", false),
+            ("#### 2**5", "2", false),
+            ("#### 5\u{b2}", "5", false),
+            ("The area is 30 m^2", "30", true),
+            ("The area is 30 m^2", "2", false),
+            ("#### 30+12", "30", false),
+            ("#### 30 - 12", "30", false),
+            ("#### 6*7", "6", false),
+            ("#### 6 x 7", "6", false),
+            ("#### 84 / 2", "84", false),
+            ("#### 30+12 = 42", "42", true),
+            ("#### 6 \\times 7", "6", false),
+            ("#### 3\\pi", "3", false),
+            ("#### 2\\sqrt{3}", "2", false),
+            ("#### \\sqrt{16}", "16", false),
+            ("#### 1.5e3", "1.5", false),
+            ("#### 1.5e3", "1500", true),
+            ("#### 25e-1", "2.5", true),
+            ("#### 3 \\times 10^4", "3", false),
+            ("#### 5 million", "5", false),
+            ("#### 5 million", "5000000", true),
+            ("#### 1.5 thousand", "1500", true),
+            ("#### 3 dozen", "36", true),
+            ("#### \u{ff11}\u{ff12}", "12", true),
+            ("#### \u{ff11}\u{ff12}", "2", false),
+            ("#### -\\$54", "54", false),
+            ("#### -\\$54", "-54", true),
+            ("#### 12,5", "12,5", true),
+            ("#### 12,5", "12,7", false),
+            ("#### 3-5", "3", false),
+        ]);
+    }
+
+    #[test]
+    fn what_follows_a_number_may_be_no_part_of_it() {
+        check(&[
+            ("#### 54 (3 boxes)", "54", true),
+            ("#### 54. That is 3 more.", "54", true),
+            ("#### 54, 3 of them red", "54", true),
+            ("#### 54cm", "54", true),
+            ("#### 54 km/h", "54", true),
+            ("#### 54 / week", "54", true),
+            ("#### 54: all of them", "54", true),
+            ("#### 54\n3 more", "54", true),
+            ("#### 54\n- 3 more", "54", true),
+            ("#### $54$", "54", true),
+            ("#### x = 54", "54", true),
+            ("#### 54**", "54", true),
+            ("#### 54 times", "54", true),
+            ("#### \\$1,234.50", "1234.5", true),
+            ("In all 6 + 48 = 54 pens.", "54", true),
+            ("\\boxed{54}", "54", true),
+            ("#### \\boxed{54}", "54", true),
+            ("She has 2 50-cent coins, 100 cents", "100", true),
+        ]);
     }
 
     #[test]
@@ -163,5 +174,9 @@ mod tests {
         assert!(!grade_gsm8k(&"9".repeat(1 << 20), "9"));
         assert!(!grade_gsm8k(&"9,".repeat(1 << 19), "8"));
         assert!(!grade_gsm8k(&"$".repeat(1 << 20), "8"));
+        assert!(!grade_gsm8k("1e999999999", "8"));
+        for text in ["\\frac{", "1/", "1 ", "1^", "1 000 ", "\\frac{1}{2", "1+", "####1 + "] {
+            assert!(!grade_gsm8k(&text.repeat(1 << 17), "8"), "{text}");
+        }
     }
 }

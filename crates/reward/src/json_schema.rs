@@ -3,10 +3,11 @@
 //! Implements JSON Schema (draft 2020-12) for values: types, constants, numbers, texts, arrays, objects, combinations,
 //! and references inside the schema. Refuses other keywords: an ignored rule would let wrong answers through.
 
-use crate::case::{Case, last_block};
+use crate::blocks::json_said;
+use crate::case::Case;
 use crate::scorer::{Reading, Row, Verifier, verdict};
 use crate::spec::RewardSpec;
-use plimsoll_base::{Error, Result, read_small_text};
+use plimsoll_base::{Decimal, Error, Result, json_marked, marked_digits, read_small_text};
 use regex::Regex;
 use serde_json::{Map, Value};
 use std::cell::Cell;
@@ -78,13 +79,13 @@ fn schema_in(path: &str) -> Result<Schema> {
     };
     let text =
         read_small_text(Path::new(path), TEXT_BYTES_MAX as u64).map_err(|err| named(err.to_string()))?;
-    let root: Value = serde_json::from_str(&text).map_err(|err| named(format!("no JSON: {err}")))?;
+    let root = json_marked(&text).map_err(|err| named(format!("no JSON: {err}")))?;
     Schema::new(root)
 }
 
 fn schema_of(answer: &Value) -> Result<Schema> {
     match answer {
-        Value::String(text) => Schema::new(serde_json::from_str(text).unwrap_or(Value::Null)),
+        Value::String(text) => Schema::new(json_marked(text).unwrap_or(Value::Null)),
         other => Schema::new(other.clone()),
     }
 }
@@ -111,11 +112,11 @@ impl Schema {
 
     /// Validates a response. The error says where and why it fails.
     fn grade(&self, response: &str) -> std::result::Result<(), String> {
-        let text = last_block(response);
+        let text = &*json_said(response);
         if text.len() > TEXT_BYTES_MAX {
             return Err(format!("{} bytes, above {TEXT_BYTES_MAX}", text.len()));
         }
-        let value: Value = serde_json::from_str(text).map_err(|err| format!("no JSON: {err}"))?;
+        let value = json_marked(text).map_err(|err| format!("no JSON: {err}"))?;
         let fuel = Cell::new(FUEL);
         Check { schema: self, fuel: &fuel }.value(&self.root, &value, "$", 0)
     }
@@ -138,8 +139,9 @@ impl Schema {
                 "type" => types(argument).map(drop).ok_or(format!("{here} is no type"))?,
                 "const" => {}
                 "enum" | "required" if argument.is_array() => {}
-                "minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum" if argument.is_number() => {}
-                "multipleOf" if argument.as_f64().is_some_and(|number| number > 0.0) => {}
+                "minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum"
+                    if decimal(argument).is_some() => {}
+                "multipleOf" if decimal(argument).is_some_and(|step| step.is_positive()) => {}
                 "minLength" | "maxLength" | "minItems" | "maxItems" | "minProperties" | "maxProperties"
                     if argument.is_u64() => {}
                 "uniqueItems" if argument.is_boolean() => {}
@@ -210,6 +212,21 @@ fn types(argument: &Value) -> Option<Vec<&str>> {
     named.iter().all(|name| TYPES.contains(name)).then_some(named)
 }
 
+fn is_number(value: &Value) -> bool {
+    match value {
+        Value::Number(_) => true,
+        other => marked_digits(other).is_some(),
+    }
+}
+
+/// Returns a number's exact value.
+fn decimal(value: &Value) -> Option<Decimal> {
+    match value {
+        Value::Number(number) => Decimal::parse(&number.to_string()),
+        other => Decimal::parse(marked_digits(other)?),
+    }
+}
+
 type Verdict = std::result::Result<(), String>;
 
 struct Check<'c> {
@@ -231,7 +248,8 @@ impl Check<'_> {
             self.general(name, argument, value, at, depth)?;
         }
         match value {
-            Value::Number(_) => number(keywords, value.as_f64().unwrap_or(f64::NAN), at),
+            _ if is_number(value) => number(keywords, value, at),
+            Value::Number(_) => Ok(()),
             Value::String(text) => self.string(keywords, text, at),
             Value::Array(items) => self.array(keywords, items, at, depth),
             Value::Object(members) => self.object(keywords, members, at, depth),
@@ -342,10 +360,10 @@ fn has_type(value: &Value, name: &str) -> bool {
         Value::Null => name == "null",
         Value::Bool(_) => name == "boolean",
         // `1.0` is an integer with the value 1.
-        Value::Number(number) => {
-            name == "number"
-                || (name == "integer" && number.as_f64().is_some_and(|number| number.fract() == 0.0))
+        _ if is_number(value) => {
+            name == "number" || (name == "integer" && decimal(value).is_some_and(|number| number.is_whole()))
         }
+        Value::Number(_) => false,
         Value::String(_) => name == "string",
         Value::Array(_) => name == "array",
         Value::Object(_) => name == "object",
@@ -355,7 +373,8 @@ fn has_type(value: &Value, name: &str) -> bool {
 /// Compares values: `1` and `1.0` are one number, members have no order.
 fn equal(a: &Value, b: &Value) -> bool {
     match (a, b) {
-        (Value::Number(a), Value::Number(b)) => a == b || a.as_f64() == b.as_f64(),
+        (Value::Number(a), Value::Number(b)) if a == b => true,
+        _ if is_number(a) && is_number(b) => decimal(a) == decimal(b),
         (Value::Array(a), Value::Array(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| equal(a, b)),
         (Value::Object(a), Value::Object(b)) => {
             a.len() == b.len() && a.iter().all(|(name, a)| b.get(name).is_some_and(|b| equal(a, b)))
@@ -364,19 +383,25 @@ fn equal(a: &Value, b: &Value) -> bool {
     }
 }
 
-fn number(keywords: &Map<String, Value>, value: f64, at: &str) -> Verdict {
-    let rule = |name: &str, holds: fn(f64, f64) -> bool| match keywords.get(name).and_then(Value::as_f64) {
-        Some(limit) if !holds(value, limit) => Err(format!("{at} is {value} and breaks `{name}`: {limit}")),
+/// Validates a number by its exact value.
+fn number(keywords: &Map<String, Value>, value: &Value, at: &str) -> Verdict {
+    let limits = ["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"];
+    if !limits.iter().any(|name| keywords.contains_key(*name)) {
+        return Ok(());
+    }
+    let value = decimal(value).ok_or(format!("{at} is a number out of range"))?;
+    let rule = |name: &str, holds: fn(&Decimal, &Decimal) -> bool| match keywords.get(name).and_then(decimal)
+    {
+        Some(limit) if !holds(&value, &limit) => {
+            Err(format!("{at} is {value:.40} and breaks `{name}`: {limit:.40}"))
+        }
         _ => Ok(()),
     };
     rule("minimum", |value, limit| value >= limit)?;
     rule("maximum", |value, limit| value <= limit)?;
     rule("exclusiveMinimum", |value, limit| value > limit)?;
     rule("exclusiveMaximum", |value, limit| value < limit)?;
-    // Whether a number is a multiple of 0.1 is known only to the precision of the division.
-    rule("multipleOf", |value, step| {
-        ((value / step).round() * step - value).abs() <= 1e-9 * step.max(value.abs())
-    })
+    rule("multipleOf", |value, step| value.is_multiple_of(step) == Some(true))
 }
 
 fn count(keywords: &Map<String, Value>, least: &str, most: &str, found: usize, at: &str) -> Verdict {

@@ -7,6 +7,7 @@
 #![warn(missing_docs)]
 
 mod ahead;
+mod blocks;
 mod case;
 mod code;
 mod command;
@@ -30,8 +31,10 @@ mod scorer;
 mod spec;
 mod tally;
 mod teacher;
+mod truths;
 
-pub use case::{Case, Prompt, column, fenced_block};
+pub use blocks::fenced_program;
+pub use case::{Case, Prompt, column};
 pub use code::Programs;
 pub use countdown::solves_countdown;
 pub use exact::grade_exact;

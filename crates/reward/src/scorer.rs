@@ -1,8 +1,9 @@
 //! Scorers of batches: a verifier in this process, or one interpreter, program or connection.
 
-use crate::case::{Case, column, text_of};
+use crate::case::{Case, column};
 use crate::spec::RewardSpec;
 use crate::tally::Tally;
+use crate::truths::{Truth, truths};
 use plimsoll_base::{Error, Result};
 use plimsoll_worker::{Columns, Limits, Scores, Stop, Words};
 use serde_json::Value;
@@ -38,6 +39,13 @@ pub(crate) struct Row<'r> {
     pub(crate) columns: &'r Columns,
 }
 
+impl Row<'_> {
+    /// Returns the answers, any of which is right.
+    fn truths(&self) -> Result<Vec<Truth>> {
+        truths(self.answer).map_err(|why| bad_answer(self.name, &why))
+    }
+}
+
 /// Scores one response in this process.
 pub(crate) trait Verifier {
     /// Refuses an answer that the verifier cannot read.
@@ -60,19 +68,33 @@ impl<F: Fn(&Case) -> f64> Verifier for F {
     }
 }
 
-/// A function of a response and its answer as texts, and one that explains the score.
+/// A function of a response and its answer as texts, and one that explains the score. Of several answers any is right.
 pub(crate) struct OfTexts {
     pub(crate) grade: fn(&str, &str) -> bool,
     pub(crate) why: fn(&str, &str) -> String,
 }
 
+impl OfTexts {
+    fn is_right(&self, response: &str, truth: &Truth) -> bool {
+        (self.grade)(response, &truth.text) || truth.is_number(response)
+    }
+}
+
 impl Verifier for OfTexts {
+    fn check(&self, row: &Row) -> Result<()> {
+        row.truths().map(drop)
+    }
+
     fn score(&self, row: &Row, case: &Case) -> Result<f64> {
-        Ok(f64::from((self.grade)(&case.response, &text_of(row.answer))))
+        Ok(f64::from(row.truths()?.iter().any(|truth| self.is_right(&case.response, truth))))
     }
 
     fn why(&self, row: &Row, case: &Case) -> String {
-        (self.why)(&case.response, &text_of(row.answer))
+        let Ok(truths) = row.truths() else { return "the answers cannot be read".into() };
+        let right = truths.iter().find(|truth| self.is_right(&case.response, truth));
+        let Some(truth) = right.or(truths.first()) else { return "there is no answer".into() };
+        let why = (self.why)(&case.response, &truth.text);
+        if truths.len() > 1 { format!("{why} (of {} answers)", truths.len()) } else { why }
     }
 }
 

@@ -4,11 +4,14 @@
 //! Text that looks like a call but is not one stays text.
 
 use crate::ChatTemplate;
+use crate::call_end::{CLOSE, CallEnd};
 use crate::calls_xml::{self, Tool};
+use plimsoll_base::{has_mark, json_marked, json_unmarked};
 use serde_json::{Map, Value};
 
 const OPEN: &str = "<tool_call>";
-const CLOSE: &str = "</tool_call>";
+/// Most calls of a response whose end is searched for again, because what was found is none.
+const AGAIN_MAX: u32 = 64;
 /// Marker that Llama 3 may write before a call.
 const PYTHON_TAG: &str = "<|python_tag|>";
 
@@ -63,10 +66,7 @@ impl Calls {
     pub fn finish(&mut self) -> Vec<Said> {
         let mut said = Vec::new();
         match self {
-            Calls::Tagged(calls) => {
-                push_text(&mut said, &std::mem::take(&mut calls.gap));
-                push_text(&mut said, &std::mem::take(&mut calls.held));
-            }
+            Calls::Tagged(calls) => calls.finish(&mut said),
             Calls::BareCalls(calls) => {
                 let held = std::mem::take(&mut calls.held);
                 let found = if calls.inside { calls.calls_of(&held) } else { None };
@@ -87,43 +87,59 @@ pub struct Tagged {
     gap: String,
     /// The possible beginning of a tag; or an open tag and the text after it.
     held: String,
-    /// True within tags. `CLOSE` does not end in the first `searched` bytes of `held`.
-    inside: bool,
-    searched: usize,
+    /// How far the text after an open tag was searched for its end.
+    inside: Option<CallEnd>,
+    /// How often an end was searched for again.
+    again: u32,
 }
 
 impl Tagged {
     fn push(&mut self, text: &str, said: &mut Vec<Said>) {
-        let mut buffer = text.to_string();
-        if self.inside {
-            self.held.push_str(text);
-            let from = self.searched.saturating_sub(CLOSE.len() - 1);
-            let from = self.held.floor_char_boundary(from);
-            let Some(at) = self.held[from..].find(CLOSE) else {
-                self.searched = self.held.len();
-                return;
-            };
-            buffer = self.held.split_off(from + at + CLOSE.len());
-            let whole = std::mem::take(&mut self.held);
-            self.call(&whole, said);
-        } else if !self.held.is_empty() {
-            buffer.insert_str(0, &std::mem::take(&mut self.held));
+        let mut held = std::mem::take(&mut self.held);
+        held.push_str(text);
+        let mut from = 0;
+        loop {
+            let rest = &held[from..];
+            if let Some(search) = &mut self.inside {
+                let Some(end) = search.find(&rest[OPEN.len()..]).map(|end| OPEN.len() + end) else { break };
+                from += self.call(&rest[..end], said);
+            } else if let Some(start) = rest.find(OPEN) {
+                self.text(&rest[..start], said);
+                let again = self.again < AGAIN_MAX;
+                self.inside = Some(if again { CallEnd::default() } else { CallEnd::first() });
+                from += start;
+            } else {
+                let solid = rest.len() - overlap(rest, OPEN);
+                self.text(&rest[..solid], said);
+                from += solid;
+                break;
+            }
         }
-        let mut rest = buffer.as_str();
-        while let Some(start) = rest.find(OPEN) {
-            self.text(&rest[..start], said);
-            let Some(end) = rest[start..].find(CLOSE) else {
-                self.held = rest[start..].to_string();
-                (self.inside, self.searched) = (true, self.held.len());
+        held.drain(..from);
+        self.held = held;
+    }
+
+    /// Takes the text of a tag that no tag closed: a call whose object is complete, or as far as the first closing tag.
+    fn finish(&mut self, said: &mut Vec<Said>) {
+        while self.again < AGAIN_MAX && self.inside.take().is_some() {
+            let held = std::mem::take(&mut self.held);
+            if let Some(call) = tagged_call(&held[OPEN.len()..], &self.tools) {
+                self.gap.clear();
+                said.push(call);
                 return;
+            }
+            let Some(at) = held.find(CLOSE) else {
+                self.held = held;
+                break;
             };
-            let (whole, after) = rest[start..].split_at(end + CLOSE.len());
+            let (whole, rest) = held.split_at(at + CLOSE.len());
+            self.again += 1;
             self.call(whole, said);
-            rest = after;
+            self.push(rest, said);
         }
-        let (text, beginning) = rest.split_at(rest.len() - overlap(rest, OPEN));
-        self.text(text, said);
-        self.held = beginning.to_string();
+        self.inside = None;
+        push_text(said, &std::mem::take(&mut self.gap));
+        push_text(said, &std::mem::take(&mut self.held));
     }
 
     fn text(&mut self, text: &str, said: &mut Vec<Said>) {
@@ -135,15 +151,21 @@ impl Tagged {
         self.gap.push_str(&text[solid.len()..]);
     }
 
-    /// Takes the text from tag to tag.
-    fn call(&mut self, whole: &str, said: &mut Vec<Said>) {
-        self.inside = false;
+    /// Takes the text from tag to tag; if it is no call, only as far as the first closing tag. Returns its length.
+    fn call(&mut self, whole: &str, said: &mut Vec<Said>) -> usize {
+        self.inside = None;
         let gap = std::mem::take(&mut self.gap);
         match tagged_call(&whole[OPEN.len()..whole.len() - CLOSE.len()], &self.tools) {
-            Some(call) => said.push(call),
+            Some(call) => {
+                said.push(call);
+                whole.len()
+            }
             None => {
+                let first = whole.find(CLOSE).map_or(whole.len(), |at| at + CLOSE.len());
+                self.again += u32::from(first < whole.len());
                 push_text(said, &gap);
-                push_text(said, whole);
+                push_text(said, &whole[..first]);
+                first
             }
         }
     }
@@ -193,8 +215,10 @@ impl BareCalls {
         let mut calls = Vec::new();
         while !rest.is_empty() {
             let mut values = serde_json::Deserializer::from_str(rest).into_iter::<Map<String, Value>>();
-            let mut call = values.next()?.ok()?;
-            rest = rest[values.byte_offset()..].trim();
+            values.next()?.ok()?;
+            let (object, after) = rest.split_at(values.byte_offset());
+            let Value::Object(mut call) = json_marked(object).ok()? else { return None };
+            rest = after.trim();
             if !rest.is_empty() {
                 rest = rest.strip_prefix(';')?.trim();
             }
@@ -204,7 +228,8 @@ impl BareCalls {
                 .filter(|name| self.tools.iter().any(|tool| tool.name == *name))?
                 .to_string();
             let arguments = call.remove("parameters").or_else(|| call.remove("arguments"))?;
-            calls.push(Said::Call { name, arguments: arguments.is_object().then(|| arguments.to_string())? });
+            let written = || if has_mark(object) { arguments.to_string() } else { json_unmarked(&arguments) };
+            calls.push(Said::Call { name, arguments: arguments.is_object().then(written)? });
         }
         Some(calls)
     }
@@ -232,21 +257,23 @@ fn push_text(said: &mut Vec<Said>, text: &str) {
     }
 }
 
-/// Reads a call between two tags.
+/// Reads a call between two tags. Numbers in it keep their digits.
 fn tagged_call(text: &str, tools: &[Tool]) -> Option<Said> {
+    let written =
+        |arguments: &Value| if has_mark(text) { arguments.to_string() } else { json_unmarked(arguments) };
     if let Some((name, arguments)) = calls_xml::call(text, tools) {
-        return Some(Said::Call { name, arguments: Value::Object(arguments).to_string() });
+        return Some(Said::Call { name, arguments: written(&Value::Object(arguments)) });
     }
-    let mut call: Map<String, Value> = serde_json::from_str(text).ok()?;
-    let name = call.get("name")?.as_str().filter(|name| !name.is_empty())?.to_string();
-    let arguments = match call.remove("arguments") {
-        None => Value::Object(Map::new()),
+    let Value::Object(mut call) = json_marked(text).ok()? else { return None };
+    let name = call.remove("name")?.as_str().filter(|name| !name.is_empty())?.to_string();
+    let arguments = match call.remove("arguments").or_else(|| call.remove("parameters")) {
+        // A call of nothing has no arguments; one with them under another name is no call.
+        None => call.is_empty().then(|| Value::Object(Map::new()))?,
         // Some models write the object as a string.
-        Some(Value::String(text)) => Value::Object(serde_json::from_str(&text).ok()?),
-        Some(object @ Value::Object(_)) => object,
-        Some(_) => return None,
+        Some(Value::String(text)) => json_marked(&text).ok()?,
+        Some(other) => other,
     };
-    Some(Said::Call { name, arguments: arguments.to_string() })
+    arguments.is_object().then(|| Said::Call { name, arguments: written(&arguments) })
 }
 
 /// Returns the length of the longest suffix of `text` that is a proper prefix of `tag`, which is ASCII.
@@ -324,6 +351,50 @@ mod tests {
             ),
         ] {
             check(TAGGED, text, &expect);
+        }
+    }
+
+    /// A closing tag in an argument ended the call, and a call had no arguments if they had another name.
+    #[test]
+    fn r_a_call_ended_before_its_object() {
+        let inner = "{\"name\":\"edit\",\"arguments\":{\"text\":\"see </tool_call> \\\" here\"}}";
+        let edit = call("edit", "{\"text\":\"see </tool_call> \\\" here\"}");
+        let xml = "<function=edit>\n<parameter=text>\nsee </tool_call> here\n</parameter>\n</function>";
+        let no_call = "<tool_call>{\"name\":\"edit\",\"args\":{\"text\":\"x\"}}</tool_call>";
+        let broken = "<tool_call>{\"name\":\"a\"b\", \"arguments\":{}}</tool_call>";
+        for (text, expect) in [
+            (format!("<tool_call>{inner}</tool_call>"), vec![edit.clone()]),
+            (format!("<tool_call>\n{inner}\n</tool_call> ok"), vec![edit.clone(), words(" ok")]),
+            (format!("<tool_call>{inner}"), vec![edit.clone()]),
+            (format!("so\n<tool_call>\n{inner}\n"), vec![words("so"), edit.clone()]),
+            (
+                format!("<tool_call>{xml}</tool_call>"),
+                vec![call("edit", "{\"text\":\"see </tool_call> here\"}")],
+            ),
+            (
+                "<tool_call>{\"name\":\"edit\",\"parameters\":{\"text\":\"x\"}}</tool_call>".into(),
+                vec![call("edit", "{\"text\":\"x\"}")],
+            ),
+            (no_call.into(), vec![words(no_call)]),
+            (format!("{broken}\n<tool_call>{inner}</tool_call>"), vec![words(broken), edit.clone()]),
+            (format!("{broken} <tool_call>{inner}</tool_call>"), vec![words(broken), edit.clone()]),
+            (
+                format!("<tool_call>{{\"a</tool_call>{inner}"),
+                vec![words(&format!("<tool_call>{{\"a</tool_call>{inner}"))],
+            ),
+        ] {
+            check(TAGGED, &text, &expect);
+        }
+    }
+
+    #[test]
+    fn r_arguments_lost_digits() {
+        let digits = "{\"a\":12345678901234567890123,\"b\":0.12345678901234567890}";
+        for (template, text) in [
+            (TAGGED, format!("<tool_call>{{\"name\":\"add\",\"arguments\":{digits}}}</tool_call>")),
+            (WHOLE, format!("{{\"name\":\"add\",\"parameters\":{digits}}}")),
+        ] {
+            check(template, &text, &[call("add", digits)]);
         }
     }
 

@@ -11,6 +11,7 @@
 //!
 //! Source: the chat templates of both, and vLLM's parser `qwen3_coder`, whose rules for types these are.
 
+use plimsoll_base::{json_marked, marked_digits};
 use serde_json::{Map, Value};
 use std::collections::HashMap;
 
@@ -24,8 +25,10 @@ const PARAMETER_END: &str = "</parameter>";
 pub struct Tool {
     /// The name that a call uses.
     pub name: String,
-    /// Types of its parameters, without those of several types.
+    /// Types of its parameters, without those of several types; null next to another one is none.
     types: HashMap<String, String>,
+    /// True if its parameters are described.
+    is_described: bool,
 }
 
 impl Tool {
@@ -33,14 +36,32 @@ impl Tool {
     pub fn all(tools: &[Value]) -> Vec<Tool> {
         let tool = |tool: &Value| {
             let function = &tool["function"];
-            let properties = function["parameters"]["properties"].as_object().into_iter().flatten();
-            let types = properties.filter_map(|(name, schema)| {
-                Some((name.clone(), schema["type"].as_str()?.to_ascii_lowercase()))
-            });
-            Some(Tool { name: function["name"].as_str()?.to_string(), types: types.collect() })
+            let properties = function["parameters"]["properties"].as_object();
+            let types = properties.into_iter().flatten();
+            let types = types.filter_map(|(name, schema)| Some((name.clone(), type_of(schema)?)));
+            Some(Tool {
+                name: function["name"].as_str()?.to_string(),
+                types: types.collect(),
+                is_described: properties.is_some_and(|properties| !properties.is_empty()),
+            })
         };
         tools.iter().filter_map(tool).collect()
     }
+}
+
+/// Returns the one type of a parameter: `integer` of `["integer", "null"]`, and of the forms of `anyOf`.
+fn type_of(schema: &Value) -> Option<String> {
+    let named = |value: &Value| value.as_str().map(str::to_ascii_lowercase);
+    let types: Vec<String> = match (&schema["type"], schema.get("anyOf").or(schema.get("oneOf"))) {
+        (Value::Array(list), _) => list.iter().map(named).collect::<Option<_>>()?,
+        (Value::Null, Some(Value::Array(forms))) => {
+            forms.iter().map(|form| named(&form["type"])).collect::<Option<_>>()?
+        }
+        (one, _) => vec![named(one)?],
+    };
+    let mut types = types.into_iter().filter(|name| name != "null");
+    let first = types.next()?;
+    types.all(|other| other == first).then_some(first)
 }
 
 /// Reads one call: the function's name and its arguments. `None` if the text is not a complete call.
@@ -77,16 +98,18 @@ fn value(words: &str, kind: Option<&str>, tool: &Tool) -> Value {
     if words.eq_ignore_ascii_case("null") {
         return Value::Null;
     }
-    let json = || serde_json::from_str::<Value>(words.trim()).ok();
+    let json = || json_marked(words.trim()).ok();
     let number = |wanted: fn(&Value) -> bool| json().filter(wanted).unwrap_or_else(text);
     match kind {
         // The function or the parameter is not described, so the text stays text.
-        None if tool.types.is_empty() => text(),
+        None if !tool.is_described => text(),
         Some(kind) if ["string", "str", "text", "varchar", "char", "enum"].contains(&kind) => text(),
         Some(kind) if ["int", "uint", "long", "short", "unsigned"].iter().any(|of| kind.starts_with(of)) => {
-            number(|value| value.is_i64() || value.is_u64())
+            number(|value| value.is_i64() || value.is_u64() || marked_digits(value).is_some_and(is_whole))
         }
-        Some(kind) if kind.starts_with("num") || kind.starts_with("float") => number(Value::is_number),
+        Some(kind) if kind.starts_with("num") || kind.starts_with("float") => {
+            number(|value| value.is_number() || marked_digits(value).is_some())
+        }
         Some("boolean" | "bool" | "binary") => match words.trim().to_ascii_lowercase().as_str() {
             "true" | "1" => Value::Bool(true),
             _ => Value::Bool(false),
@@ -95,10 +118,41 @@ fn value(words: &str, kind: Option<&str>, tool: &Tool) -> Value {
     }
 }
 
+fn is_whole(digits: &str) -> bool {
+    digits.trim_start_matches('-').bytes().all(|byte| byte.is_ascii_digit())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use serde_json::json;
+
+    /// A parameter that may be null had no type, so that the text `12` was a number.
+    #[test]
+    fn r_a_type_next_to_null_was_none() {
+        let properties = json!({
+            "text": { "type": ["string", "null"] }, "count": { "anyOf": [{ "type": "integer" }, { "type": "null" }] },
+            "either": { "type": ["string", "integer"] }, "share": { "oneOf": [{ "type": "null" }, { "type": "number" }] },
+        });
+        let tools =
+            Tool::all(&[json!({ "function": { "name": "f", "parameters": { "properties": properties } } })]);
+        for (key, words, expect) in [
+            ("text", "12", json!("12")),
+            ("text", "true", json!("true")),
+            ("text", "null", Value::Null),
+            ("count", "12", json!(12)),
+            ("count", "1.5", json!("1.5")),
+            ("count", "null", Value::Null),
+            ("either", "12", json!(12)),
+            ("either", "a", json!("a")),
+            ("share", "1.5", json!(1.5)),
+            ("share", "[1]", json!("[1]")),
+        ] {
+            let text = format!("<function=f><parameter={key}>{words}</parameter></function>");
+            let (_, arguments) = call(&text, &tools).unwrap_or_else(|| panic!("{text}"));
+            assert_eq!(arguments[key], expect, "{text}");
+        }
+    }
 
     fn tools() -> Vec<Tool> {
         let properties = json!({

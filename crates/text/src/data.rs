@@ -4,7 +4,7 @@
 use crate::parquet_file::{bad_parquet, each_row, is_parquet};
 use crate::strings::Strings;
 use crate::{ChatTemplate, Message, Tokenizer};
-use plimsoll_base::{Error, Result};
+use plimsoll_base::{Error, Result, json_with_digits};
 use serde_json::{Map, Value};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read as _};
@@ -260,7 +260,9 @@ fn each_line(
 }
 
 fn parse(text: &[u8], place: Place) -> Result<Map<String, Value>> {
-    match serde_json::from_slice(text) {
+    // Numbers that 64 bits do not hold stay texts of their digits, which is how graders compare them.
+    let read = std::str::from_utf8(text).map_or_else(|_| serde_json::from_slice(text), json_with_digits);
+    match read {
         Ok(Value::Object(object)) => Ok(object),
         Ok(_) => Err(bad_json(place, "not an object; a file of one JSON list is not read, JSON lines are")),
         Err(e) => Err(bad_json(place, &e.to_string().replace("line 1 column", "column"))),

@@ -3,6 +3,7 @@
 //! A *token* is an id below the model's vocabulary. Text that a tokenizer would silently lose,
 //! ids for which the model has no row, and templates that do not end are refused by name.
 
+mod call_end;
 pub mod calls;
 pub mod calls_xml;
 mod chat;

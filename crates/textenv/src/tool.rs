@@ -4,7 +4,7 @@
 use super::environment::{Row, Said, Start, TextEnvironment};
 use super::guess::last_number;
 use plimsoll_base::{Result, rng::below};
-use plimsoll_reward::{Programs, fenced_block};
+use plimsoll_reward::{Programs, fenced_program};
 use plimsoll_text::Message;
 use std::sync::Arc;
 
@@ -45,11 +45,11 @@ impl TextEnvironment for PythonTool {
     fn take_up(&mut self, _turns: usize) {}
 
     fn step(&mut self, response: &str) -> Result<Said> {
-        let Some(program) = fenced_block(response) else {
+        let Some(program) = fenced_program(response) else {
             let right = last_number(response) == Some(self.answer);
             return Ok(Said::end(f64::from(u8::from(right))));
         };
-        let (printed, broke) = self.programs.run(program)?;
+        let (printed, broke) = self.programs.run(&program)?;
         let shown: String = printed.chars().take(OUTPUT_CHARS_MAX).collect();
         let mut text = match shown.trim_end() {
             "" => "It printed nothing.".to_string(),

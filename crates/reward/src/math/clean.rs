@@ -121,8 +121,12 @@ pub(crate) fn bare(text: &str) -> String {
             text = text.replace(mark, " ");
         }
     }
-    // `= 8` is the end of a line whose value is 8.
-    let text = text.trim_start().trim_start_matches('=');
+    // `= 8` is the end of a line whose value is 8, `\approx 3.14` one whose value is rounded.
+    let mut text = text.trim_start().trim_start_matches('=');
+    for sign in ["\\approx", "\\simeq", "\\thickapprox"] {
+        let rest = text.trim_start().strip_prefix(sign);
+        text = rest.filter(|rest| !rest.starts_with(|c: char| c.is_ascii_alphabetic())).unwrap_or(text);
+    }
     let trimmed = text.trim_matches(|c: char| c.is_whitespace() || matches!(c, '.' | ',' | ';' | ':'));
     // A point that opens a decimal stays: `.5`.
     let start = text.find(trimmed).unwrap_or(0);

@@ -5,6 +5,7 @@ use super::expr::{Expr, Rel, has_symbols, imaginary, named};
 use super::number::Num;
 use super::region;
 use super::working::{Sides, Working, working};
+use std::cmp::Ordering;
 
 /// Points at which expressions with symbols are compared; at the first four all symbols are positive.
 const POINTS: u64 = 12;
@@ -383,7 +384,7 @@ fn decimal_of_many_digits(expr: &Expr) -> Option<&Expr> {
     (digits.contains('.') && significant >= 10).then_some(expr)
 }
 
-/// True if `decimal` is a literal of ten or more digits that `exact` rounds or is cut to in its last place.
+/// True if `decimal` is a literal of ten or more digits that `exact` is rounded or cut to.
 fn rounds_to(decimal: &Expr, exact: &Expr, comparison: &Comparison) -> bool {
     let Some(literal) = decimal_of_many_digits(decimal) else { return false };
     let text = match literal {
@@ -398,9 +399,11 @@ fn rounds_to(decimal: &Expr, exact: &Expr, comparison: &Comparison) -> bool {
     let point = Point { index: 0, complex: false, fuel: comparison.fuel };
     let (Some(a), Some(b)) = (point.number(literal), point.number(exact)) else { return false };
     let unit = Num::int(10).power_int(-(places as i128));
-    let difference = a.sub(b).map(|d| if d.wide.re < 0.0 { d.neg() } else { d });
-    match (difference, unit) {
-        (Some(d), Some(unit)) => d.wide.im == 0.0 && matches!(d.order(unit), Some(std::cmp::Ordering::Less)),
-        _ => false,
-    }
+    let (Some(difference), Some(unit)) = (a.sub(b), unit) else { return false };
+    let size = if difference.wide.re < 0.0 { difference.neg() } else { difference };
+    // What was cut is nearer to zero than the value; what was rounded up is within half a unit of it.
+    let cut = (difference.wide.re < 0.0) == (b.wide.re > 0.0);
+    let most = if cut { Some(unit) } else { unit.div(Num::int(2)) };
+    let within = most.and_then(|most| size.order(most));
+    difference.wide.im == 0.0 && (within == Some(Ordering::Less) || (within == Some(Ordering::Equal) && !cut))
 }

@@ -2,8 +2,9 @@
 //!
 //! One answer is chosen, never several to try: a response that lists candidates must not be right by one of them.
 
-use super::lex::UNITS;
-use super::working_text::with_working;
+use super::announced::{Announced, announced, has_cue};
+use super::expression::last_expression;
+use super::prose::is_bare;
 
 /// Longest text between two boxes that belong together, as in `\boxed{1} and \boxed{2}`.
 const GAP_CHARS_MAX: usize = 40;
@@ -15,6 +16,8 @@ pub(crate) enum Found {
     Boxed(String),
     /// The whole text, or an expression out of prose.
     Text(String),
+    /// An announced answer without the exclamation mark after it, which may be a factorial's.
+    Exclaimed(String),
     /// No answer: nothing there, or a box that does not close.
     Nothing,
 }
@@ -22,12 +25,27 @@ pub(crate) enum Found {
 /// Longest answer of a box without braces.
 const TOKEN_BYTES_MAX: usize = 39;
 
-/// Longest number with spaces between its groups of digits.
-const GROUPED_CHARS_MAX: usize = 32;
-
 /// Finds the answer.
 pub(crate) fn answer(text: &str) -> Found {
     let text = before_markers(text);
+    let said = match (text.rfind("</think>"), text.contains("<think>")) {
+        (Some(at), _) => &text[at + "</think>".len()..],
+        // Thinking that was cut off has no answer.
+        (None, true) => return Found::Nothing,
+        _ => text,
+    };
+    match said_in(said) {
+        // Some end with the box in which they thought.
+        Found::Nothing if said.len() < text.len() => match last_box(text) {
+            Boxes::Closed(contents) if !contents.trim().is_empty() => Found::Boxed(contents),
+            _ => Found::Nothing,
+        },
+        found => found,
+    }
+}
+
+/// Finds the answer in the words after the thinking.
+fn said_in(text: &str) -> Found {
     if let Some(sentence) = closing_sentence(text) {
         return sentence;
     }
@@ -37,19 +55,14 @@ pub(crate) fn answer(text: &str) -> Found {
         Boxes::Open => return Found::Nothing,
         Boxes::None => {}
     }
-    let text = match (text.rfind("</think>"), text.contains("<think>")) {
-        (Some(at), _) => &text[at + "</think>".len()..],
-        // Thinking that was cut off has no answer.
-        (None, true) => return Found::Nothing,
-        _ => text,
-    };
     let text = tagged(text).unwrap_or(text);
-    let bare =
-        is_bare(text) && after_cue(text).is_none() && text.lines().filter(|l| l.contains('=')).count() < 2;
+    let bare = is_bare(text) && !has_cue(text) && text.lines().filter(|l| l.contains('=')).count() < 2;
     // `#### 5` is how solutions of GSM8K end.
     let marked = text.rsplit("####").next().unwrap_or(text);
-    let found = if bare { marked.trim().to_string() } else { from_prose(text) };
-    if found.trim().is_empty() { Found::Nothing } else { Found::Text(found) }
+    match if bare { Found::Text(marked.trim().to_string()) } else { from_prose(text) } {
+        Found::Text(found) if found.trim().is_empty() => Found::Nothing,
+        found => found,
+    }
 }
 
 /// Finds `The final answer is $…$. I hope it is correct.`, which ends Minerva's prompt and counts even after a box.
@@ -215,288 +228,13 @@ fn is_connector(gap: &str) -> bool {
     words.iter().all(|word| matches!(*word, "and" | "or")) && (!words.is_empty() || gap.contains([',', ';']))
 }
 
-/// True if the text is an answer and nothing else: no sentence around it.
-fn is_bare(text: &str) -> bool {
-    let text = text.trim();
-    if text.len() > 4000 {
-        return false;
-    }
-    let words = prose_words(text);
-    let mathematics = text.contains('$')
-        || text.contains("\\(")
-        || text.contains("\\[")
-        || text.contains(|c: char| c.is_ascii_digit());
-    words == 0 || (words <= 3 && !mathematics)
-}
-
-/// Counts words outside commands and their text arguments, except units, connectors, function names and capitals.
-fn prose_words(text: &str) -> usize {
-    let mut count = 0;
-    let mut rest = text;
-    while let Some(at) = rest.find(|c: char| c.is_alphabetic() || c == '\\') {
-        let before = rest[..at].chars().next_back();
-        rest = &rest[at..];
-        if rest.starts_with('\\') {
-            rest = after_command(rest);
-            continue;
-        }
-        let end = rest.find(|c: char| !c.is_alphabetic() && c != '\'').unwrap_or(rest.len());
-        let (word, tail) = rest.split_at(end);
-        let next = tail.chars().next();
-        rest = tail;
-        let attached = |c: Option<char>| c.is_some_and(|c| c.is_ascii_digit() || matches!(c, '_' | '^'));
-        let capitals = word.len() <= 4 && word.chars().all(char::is_uppercase);
-        let known = matches!(
-            word,
-            "and" | "or" | "sin" | "cos" | "tan" | "log" | "exp" | "sqrt" | "gcd" | "lcm" | "max" | "pi"
-        ) || UNITS.iter().any(|&(name, _)| name == word);
-        if word.chars().count() >= 2 && !capitals && !known && !attached(before) && !attached(next) {
-            count += 1;
-        }
-    }
-    count
-}
-
-/// Returns the text after a command and, for text commands and environments, after their group.
-fn after_command(text: &str) -> &str {
-    let name_end = text[1..].find(|c: char| !c.is_ascii_alphabetic()).map_or(text.len(), |at| at + 1);
-    let name = &text[1..name_end];
-    if name.is_empty() {
-        let skip = text[1..].chars().next().map_or(0, char::len_utf8);
-        return &text[1 + skip..];
-    }
-    let rest = &text[name_end..];
-    let grouped = name.starts_with("text")
-        || matches!(name, "mbox" | "hbox" | "mathrm" | "operatorname" | "begin" | "end" | "mathbf");
-    match (grouped, rest.starts_with('{'), rest.find('}')) {
-        (true, true, Some(end)) => &rest[end + 1..],
-        _ => rest,
-    }
-}
-
 /// Returns the answer of a text in sentences.
-fn from_prose(text: &str) -> String {
-    if let Some(sentence) = after_cue(text) {
-        let sentence = sentence.trim();
-        let inner = sentence.trim_matches(|c: char| c == '*' || c.is_whitespace());
-        let short = inner.trim_end_matches('.');
-        if !short.is_empty() && is_bare(short) {
-            return short.to_string();
-        }
-        if let Some(found) = last_expression(sentence) {
-            return found;
-        }
+fn from_prose(text: &str) -> Found {
+    if let Some(Announced { text, exclaimed }) = announced(text) {
+        return if exclaimed { Found::Exclaimed(text) } else { Found::Text(text) };
     }
     if let Some(phrase) = super::words::closing(text) {
-        return phrase.to_string();
+        return Found::Text(phrase.to_string());
     }
-    last_expression(text).unwrap_or_default()
-}
-
-/// Returns the sentence after the last words that announce an answer.
-fn after_cue(text: &str) -> Option<&str> {
-    let lower = text.to_ascii_lowercase();
-    let cues = [
-        "final answer is",
-        "final answer:",
-        "answer is",
-        "answer:",
-        "answer：",
-        "answer =",
-        "final answer",
-        "the result is",
-        "correct choice is",
-        "correct option is",
-    ];
-    let start = cues.iter().filter_map(|cue| lower.rfind(cue).map(|at| at + cue.len())).max()?;
-    let rest = text[start..].trim_start_matches(|c: char| c.is_whitespace() || matches!(c, ':' | '*' | '='));
-    let rest = rest.strip_prefix("is ").unwrap_or(rest);
-    let end = sentence_end(rest);
-    (!rest[..end].trim().is_empty()).then(|| &rest[..end])
-}
-
-/// Returns the end of the first sentence: a full stop before white space, or an empty line; not in `$…$` on one line.
-fn sentence_end(text: &str) -> usize {
-    let mut chars = text.char_indices().peekable();
-    let mut dollars = 0;
-    while let Some((at, c)) = chars.next() {
-        let next = chars.peek().map(|&(_, c)| c);
-        match c {
-            '$' => dollars += 1,
-            '.' if dollars % 2 == 0 && next.is_none_or(char::is_whitespace) => return at,
-            '\n' if next == Some('\n') && at > 0 && dollars % 2 == 0 => return at,
-            _ => {}
-        }
-    }
-    text.len()
-}
-
-/// Returns the last formula or number on its own, whichever ends later.
-fn last_expression(text: &str) -> Option<String> {
-    let formula = last_formula(text);
-    let search_from = formula.as_ref().map_or(0, |f| f.1);
-    match (last_number(&text[search_from..], search_from == 0), formula) {
-        (Some(number), _) => Some(number),
-        (None, Some((formula, _))) => Some(formula),
-        (None, None) => None,
-    }
-}
-
-/// Returns the last `$…$`, `$$…$$`, `\(…\)` or `\[…\]` and its end.
-fn last_formula(text: &str) -> Option<(String, usize)> {
-    let bytes = text.as_bytes();
-    let mut last = None;
-    let mut at = 0;
-    // Where no closing mark follows, none is searched for again: the scan stays linear.
-    let mut missing = [false; 3];
-    while at + 1 < bytes.len() {
-        let (open, close, kind) = match (bytes[at], bytes[at + 1]) {
-            (b'$', b'$') => (2, "$$", 0),
-            (b'$', _) => (1, "$", 0),
-            (b'\\', b'(') => (2, "\\)", 1),
-            (b'\\', b'[') => (2, "\\]", 2),
-            (b'\\', b'$') | (b'\\', b'\\') => {
-                at += 2;
-                continue;
-            }
-            _ => {
-                at += 1;
-                continue;
-            }
-        };
-        let start = at + open;
-        let found = if missing[kind] { None } else { find_unescaped(text, start, close) };
-        match found {
-            // `$5 and $6`: money, not a formula.
-            Some(end) if !(close == "$" && is_money(&text[start..end])) => {
-                if !text[start..end].trim().is_empty() {
-                    let formula = &text[start..end];
-                    let negative =
-                        is_negated(&text[text.floor_char_boundary(at.saturating_sub(SIGN_BYTES))..at]);
-                    let formula = if negative { format!("-({formula})") } else { formula.to_string() };
-                    last = Some((formula, end + close.len()));
-                }
-                at = end + close.len();
-            }
-            Some(_) => at = start,
-            None => {
-                missing[kind] = true;
-                at = start;
-            }
-        }
-    }
-    last
-}
-
-fn find_unescaped(text: &str, start: usize, close: &str) -> Option<usize> {
-    let mut from = start;
-    loop {
-        let end = from + text[from..].find(close)?;
-        // `\$` is a sign of money inside the formula.
-        if close == "$" && end > start && text.as_bytes()[end - 1] == b'\\' {
-            from = end + 1;
-            continue;
-        }
-        return Some(end);
-    }
-}
-
-/// Bytes before a number in which its sign may be a word.
-const SIGN_BYTES: usize = 24;
-
-/// True for text that ends with a sign in words: `negative 42`, `is minus 42`; in `50 minus 8` it is an operation.
-fn is_negated(before: &str) -> bool {
-    let before = before.trim_end_matches(|c: char| c.is_whitespace() || matches!(c, '$' | '*' | '\\'));
-    let before = before.to_ascii_lowercase();
-    let apart = |c: char| !c.is_alphanumeric() && c != '-';
-    let sign =
-        |word| before.strip_suffix(word).filter(|rest: &&str| rest.ends_with(apart) || rest.is_empty());
-    let operand =
-        |rest: &str| rest.trim_end().ends_with(|c: char| c.is_ascii_digit() || matches!(c, ')' | '%' | '$'));
-    sign("negative").is_some() || sign("minus").is_some_and(|rest| !operand(rest))
-}
-
-/// Returns true for a number followed by words: the text between two dollar signs of money.
-fn is_money(inner: &str) -> bool {
-    inner.starts_with(|c: char| c.is_ascii_digit()) && prose_words(inner) >= 2
-}
-
-/// Returns the last number outside words and exponents: sign, separators, decimals, fraction, per cent.
-///
-/// An equation of numbers that ends with it is read with it, where the text does not begin `whole` only in part.
-fn last_number(text: &str, whole: bool) -> Option<String> {
-    let chars: Vec<char> = text.chars().collect();
-    let digit = |k: usize| chars.get(k).is_some_and(char::is_ascii_digit);
-    let mut last = None;
-    let mut at = 0;
-    while at < chars.len() {
-        if !digit(at) {
-            at += 1;
-            continue;
-        }
-        let mut start = at;
-        while digit(at)
-            || (chars.get(at) == Some(&',')
-                && digit(at + 1)
-                && digit(at + 2)
-                && digit(at + 3)
-                && !digit(at + 4))
-            || (matches!(chars.get(at), Some('.' | '/')) && digit(at + 1))
-            || group_after(&chars, start, at).is_some()
-        {
-            at += group_after(&chars, start, at).unwrap_or(1);
-        }
-        let before = if start == 0 { ' ' } else { chars[start - 1] };
-        if before.is_alphabetic() || matches!(before, '^' | '_' | '\\' | '{' | '}') {
-            continue;
-        }
-        if before == '.' && (start < 2 || !chars[start - 2].is_alphanumeric()) {
-            start -= 1;
-        }
-        while start > 0
-            && matches!(chars[start - 1], '$' | '€' | '£' | ' ')
-            && start > 1
-            && chars[start - 2] == '-'
-        {
-            start -= 1;
-        }
-        let signed = start > 0
-            && chars[start - 1] == '-'
-            && (start < 2 || !(chars[start - 2].is_alphanumeric() || matches!(chars[start - 2], ')' | '-')));
-        let before: String = chars[start.saturating_sub(SIGN_BYTES)..start].iter().collect();
-        let mut number: String = chars[start..at].iter().filter(|c| !matches!(c, '$' | ' ')).collect();
-        if signed || is_negated(&before) {
-            number.insert(0, '-');
-        }
-        let rest: String = chars[at..].iter().take(10).collect();
-        if rest.trim_start().starts_with('%')
-            || rest.trim_start().starts_with("\\%")
-            || rest.trim_start().starts_with("percent")
-        {
-            number.push('%');
-        }
-        last = Some((number, start - usize::from(signed)));
-    }
-    let (number, start) = last?;
-    Some(with_working(&chars, start, whole).map_or(number.clone(), |working| working + &number))
-}
-
-/// Returns the length of a space or thin space at `at` and the digit after it, between groups of three digits.
-fn group_after(chars: &[char], start: usize, at: usize) -> Option<usize> {
-    let space = match (chars.get(at)?, chars.get(at + 1)?) {
-        (' ', _) => 1,
-        ('\\', ',') => 2,
-        _ => return None,
-    };
-    // Each group looks back over earlier ones, of which a number has few.
-    if at - start > GROUPED_CHARS_MAX {
-        return None;
-    }
-    let digit = |k: usize| chars.get(k).is_some_and(char::is_ascii_digit);
-    let three = (0..3).all(|k| digit(at + space + k)) && !digit(at + space + 3);
-    let fraction = chars.get(at + space + 3) == Some(&'/');
-    let group = chars[start..at].iter().rev().take_while(|c| c.is_ascii_digit()).count();
-    let grouped = chars[start..at].iter().all(|c| c.is_ascii_digit() || matches!(c, ' ' | '\\' | ','));
-    let first = group == at - start && (1..=3).contains(&group);
-    (three && !fraction && (first || (group == 3 && grouped))).then_some(space + 1)
+    last_expression(text).map_or(Found::Nothing, Found::Text)
 }

@@ -1,7 +1,11 @@
 //! Text to tokens: LaTeX commands, numbers with their separators, words and units.
 
+use super::units::{UNITS, is_unit};
+
 /// Most tokens of an answer; a longer one is compared as text only.
 const TOKENS_MAX: usize = 8192;
+/// Longest list whose commas are looked at for spaces.
+const LIST_CHARS_MAX: usize = 160;
 
 /// A token.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,120 +39,6 @@ const FUNCTIONS: [&str; 27] = [
     "log", "ln", "exp", "gcd", "lcm", "max", "min", "det", "pi", "infty", "infinity", "abs", "cup", "theta",
 ];
 
-/// Words after a number that are units, and the unit that they all mean.
-pub(crate) const UNITS: [(&str, &str); 110] = [
-    ("%", "%"),
-    ("percent", "%"),
-    ("pct", "%"),
-    ("percentage", "%"),
-    ("degrees", "deg"),
-    ("degree", "deg"),
-    ("deg", "deg"),
-    ("mm", "mm"),
-    ("millimeters", "mm"),
-    ("cm", "cm"),
-    ("centimeters", "cm"),
-    ("centimeter", "cm"),
-    ("centimetres", "cm"),
-    ("m", "m"),
-    ("meters", "m"),
-    ("meter", "m"),
-    ("metres", "m"),
-    ("km", "km"),
-    ("kilometers", "km"),
-    ("kilometer", "km"),
-    ("kilometres", "km"),
-    ("in", "in"),
-    ("inch", "in"),
-    ("inches", "in"),
-    ("ft", "ft"),
-    ("foot", "ft"),
-    ("feet", "ft"),
-    ("yd", "yd"),
-    ("yard", "yd"),
-    ("yards", "yd"),
-    ("mi", "mi"),
-    ("mile", "mi"),
-    ("miles", "mi"),
-    ("mph", "mph"),
-    ("kph", "kph"),
-    ("g", "g"),
-    ("gram", "g"),
-    ("grams", "g"),
-    ("kg", "kg"),
-    ("kilograms", "kg"),
-    ("kilogram", "kg"),
-    ("lb", "lb"),
-    ("lbs", "lb"),
-    ("pound", "lb"),
-    ("pounds", "lb"),
-    ("oz", "oz"),
-    ("ounce", "oz"),
-    ("ounces", "oz"),
-    ("s", "s"),
-    ("sec", "s"),
-    ("second", "s"),
-    ("seconds", "s"),
-    ("min", "min"),
-    ("mins", "min"),
-    ("minute", "min"),
-    ("minutes", "min"),
-    ("h", "h"),
-    ("hr", "h"),
-    ("hrs", "h"),
-    ("hour", "h"),
-    ("hours", "h"),
-    ("day", "day"),
-    ("days", "day"),
-    ("week", "week"),
-    ("weeks", "week"),
-    ("month", "month"),
-    ("months", "month"),
-    ("year", "year"),
-    ("years", "year"),
-    ("cent", "cent"),
-    ("cents", "cent"),
-    ("dollar", "dollar"),
-    ("dollars", "dollar"),
-    ("liter", "l"),
-    ("liters", "l"),
-    ("litres", "l"),
-    ("ml", "ml"),
-    ("gallon", "gal"),
-    ("gallons", "gal"),
-    ("unit", "unit"),
-    ("units", "unit"),
-    ("square", "square"),
-    ("cubic", "cubic"),
-    ("radians", "rad"),
-    ("rad", "rad"),
-    ("ohm", "ohm"),
-    ("ohms", "ohm"),
-    ("N", "N"),
-    ("J", "J"),
-    ("W", "W"),
-    ("V", "V"),
-    ("A", "A"),
-    ("K", "K"),
-    ("L", "l"),
-    ("Pa", "Pa"),
-    ("Hz", "Hz"),
-    ("kJ", "kJ"),
-    ("kW", "kW"),
-    ("kN", "kN"),
-    ("kPa", "kPa"),
-    ("mol", "mol"),
-    ("mg", "mg"),
-    ("ms", "ms"),
-    ("newtons", "N"),
-    ("joules", "J"),
-    ("watts", "W"),
-    ("volts", "V"),
-    ("rpm", "rpm"),
-    ("km/h", "km/h"),
-    ("m/s", "m/s"),
-];
-
 fn connector(word: &str) -> Option<Token> {
     match word {
         "and" => Some(Token::And),
@@ -157,24 +47,11 @@ fn connector(word: &str) -> Option<Token> {
     }
 }
 
-/// Returns true for units with powers and nothing else: `km/h`, `m/s^2`, `kg\cdot m^{-3}`.
-fn is_unit(text: &str) -> bool {
-    let spaced =
-        ["\\cdot", "\\,", "\\ ", "\\;"].iter().fold(text.to_string(), |text, mark| text.replace(mark, " "));
-    let mut names = spaced.split([' ', '/', '*', '(', ')']).filter(|name| !name.is_empty()).peekable();
-    names.peek().is_some()
-        && names.all(|name| {
-            let (name, power) = name.split_once('^').unwrap_or((name, "1"));
-            let power = power.trim_matches(['{', '}']).trim_start_matches('-');
-            UNITS.iter().any(|&(unit, _)| unit == name) && power.bytes().all(|b| b.is_ascii_digit())
-        })
-}
-
 struct Lexer<'a> {
     chars: Vec<char>,
     at: usize,
-    /// Depth of brackets that hold lists.
-    depth: u32,
+    /// The brackets that hold lists and are open: true if their commas have spaces after them.
+    open: Vec<bool>,
     group_commas: bool,
     out: Vec<Spaced>,
     space: bool,
@@ -197,7 +74,7 @@ fn lex(text: &str, group_commas: bool, nested: &mut u32) -> Option<Vec<Spaced>> 
     let mut lexer = Lexer {
         chars: text.chars().collect(),
         at: 0,
-        depth: 0,
+        open: Vec::new(),
         group_commas,
         out: Vec::new(),
         space: false,
@@ -248,16 +125,33 @@ impl Lexer<'_> {
                 self.push(Token::Command(name.into()));
             }
             _ => {
+                self.at += 1;
                 match c {
-                    '(' | '[' => self.depth += 1,
-                    ')' | ']' => self.depth = self.depth.saturating_sub(1),
+                    '(' | '[' => self.open_list(),
+                    ')' | ']' => drop(self.open.pop()),
                     _ => {}
                 }
-                self.at += 1;
                 self.push(Token::Sign(c));
             }
         }
         Some(())
+    }
+
+    /// Notes the bracket that was just read: in `(1,000, 2)` a comma without a space is within a number.
+    fn open_list(&mut self) {
+        let (mut depth, mut before) = (0, ' ');
+        let mut spaced = false;
+        for &c in self.chars[self.at..].iter().take(LIST_CHARS_MAX) {
+            match c {
+                '(' | '[' => depth += 1,
+                ')' | ']' if depth == 0 => break,
+                ')' | ']' => depth -= 1,
+                '}' if depth == 0 && before == '\\' => break,
+                _ => spaced |= depth == 0 && before == ',' && (c == ' ' || c == '\\'),
+            }
+            before = c;
+        }
+        self.open.push(spaced);
     }
 
     fn follows_digit(&self) -> bool {
@@ -386,7 +280,7 @@ impl Lexer<'_> {
     /// Returns the length of a thousands separator here, if exactly three digits follow.
     fn separator(&self, digits: &str, grouped: bool) -> Option<usize> {
         let ahead: String = (0..8).map(|k| self.peek(k)).collect();
-        let comma = self.group_commas && self.depth == 0;
+        let comma = self.group_commas && self.open.last().is_none_or(|&spaced| spaced || self.peek(1) == '0');
         let marks = ["{,}", ",\\!", "\\,", "\\!", "{\\,}", "\\;", "\\:", "\\ ", ",", " ", "~"];
         let mark =
             marks.into_iter().find(|mark| ahead.starts_with(mark)).filter(|&mark| mark != "," || comma)?;
@@ -431,6 +325,15 @@ impl Lexer<'_> {
             self.at += run.len();
             return self.push(Token::Text(run));
         }
+        // `km/h`
+        if let [.., Spaced { token: Token::Text(unit), .. }, Spaced { token: Token::Sign('/'), .. }] =
+            self.out.as_slice()
+            && is_unit(unit)
+            && is_unit(&run)
+        {
+            self.at += run.len();
+            return self.push(Token::Text(run));
+        }
         if let Some(name) = FUNCTIONS.iter().find(|name| run.starts_with(*name)) {
             let rest = run.len() - name.len();
             // `maximum` is a word; `sinx` is a function of x.
@@ -454,11 +357,11 @@ impl Lexer<'_> {
             self.at += 2;
             match sign {
                 '{' => {
-                    self.depth += 1;
+                    self.open_list();
                     self.push(Token::Sign('⦃'));
                 }
                 '}' => {
-                    self.depth = self.depth.saturating_sub(1);
+                    self.open.pop();
                     self.push(Token::Sign('⦄'));
                 }
                 '%' => self.push(Token::Sign('%')),
@@ -496,11 +399,11 @@ impl Lexer<'_> {
                 self.push(Token::Text("ohm".into()));
             }
             "langle" => {
-                self.depth += 1;
+                self.open_list();
                 self.push(Token::Sign('('));
             }
             "rangle" => {
-                self.depth = self.depth.saturating_sub(1);
+                self.open.pop();
                 self.push(Token::Sign(')'));
             }
             "mathbb" | "mathcal" => {

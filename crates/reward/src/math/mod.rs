@@ -6,10 +6,13 @@
 //! nothing panics.
 //! The stricter of two readings counts: refusing a right answer costs a sample, accepting a wrong one trains it.
 
+mod announced;
 mod clean;
 mod compare;
+mod cue;
 mod eval;
 mod expr;
+mod expression;
 mod extract;
 mod integers;
 mod join;
@@ -19,8 +22,12 @@ mod names;
 mod number;
 mod parse;
 mod primary;
+mod prose;
 mod region;
+mod reversed;
+mod units;
 mod words;
+mod words_after;
 mod working;
 mod working_text;
 
@@ -39,6 +46,7 @@ const FUEL: u64 = 100_000;
 /// `ground_truth`: LaTeX, with or without dollar signs, or a worked solution that holds the answer the same way.
 pub fn grade_math(response: &str, ground_truth: &str) -> bool {
     let (Some(response), Some(truth)) = (read(response), read(ground_truth)) else { return false };
+    let response = response.for_truth(&truth);
     same_answer(&truth, &response) || same_choice(&truth, &response)
 }
 
@@ -54,11 +62,15 @@ fn same_answer(truth: &Answer, response: &Answer) -> bool {
     }
     let fuel = eval::Fuel::new(FUEL);
     let Some(answer) = parse::parse(&response.text, true) else { return false };
-    let same = |truth: &parse::Answer| {
-        let units = truth.unit.is_none() || answer.unit.is_none() || truth.unit == answer.unit;
+    let same = |parsed: &parse::Answer| {
+        let unit = truth.unit_of(parsed);
+        let units = match (unit, response.unit_of(&answer)) {
+            (Some(a), Some(b)) => a == b,
+            _ => true,
+        };
         let comparison =
-            compare::Comparison { fuel: &fuel, mixed_units: truth.mixed_units || answer.mixed_units };
-        let (truth, response) = (&truth.expr, &answer.expr);
+            compare::Comparison { fuel: &fuel, mixed_units: parsed.mixed_units || answer.mixed_units };
+        let (truth, response) = (&parsed.expr, &answer.expr);
         units
             && integers::same(truth, response, &comparison)
                 .unwrap_or_else(|| comparison.same(truth, response))
@@ -94,6 +106,7 @@ pub(crate) fn why(response: &str, ground_truth: &str) -> String {
         let which = if read(response).is_none() { "response" } else { "ground truth" };
         return format!("no answer was found in the {which}");
     };
+    let answer = answer.for_truth(&truth);
     let long = |answer: &Answer| answer.text.len() > ANSWER_BYTES_MAX;
     let how = if long(&answer) || long(&truth) {
         "longer than what is read as an expression, so compared as text"
@@ -116,26 +129,43 @@ struct Answer {
     spelling: String,
     /// Its letters, if it consists of words.
     words: Option<String>,
+    /// An exclamation mark was after it.
+    exclaimed: bool,
+    /// It has a dollar sign that shows.
+    is_dollars: bool,
 }
 
 fn read(text: &str) -> Option<Answer> {
     let tail = text.len().saturating_sub(TEXT_BYTES_MAX);
     let tail = (tail..=text.len()).find(|&at| text.is_char_boundary(at))?;
     let text = clean::plain_signs(&clean::single_backslashes(&text[tail..]));
-    let found = match extract::answer(&text) {
+    let (found, exclaimed) = match extract::answer(&text) {
         Found::Nothing => return None,
-        Found::Boxed(answer) | Found::Text(answer) => answer,
+        Found::Boxed(answer) | Found::Text(answer) => (answer, false),
+        Found::Exclaimed(answer) => (answer, true),
     };
     let text = clean::bare(&found);
-    if text.is_empty() {
-        return None;
-    }
-    Some(Answer::new(text))
+    let is_dollars = found.contains("\\$");
+    (!text.is_empty()).then(|| Answer { exclaimed, is_dollars, ..Answer::new(text) })
 }
 
 impl Answer {
     fn new(text: String) -> Answer {
         let text = words::phrase(&text).map_or(text, str::to_string);
-        Answer { spelling: clean::spelling(&text), words: clean::words(&text), text }
+        let (spelling, words) = (clean::spelling(&text), clean::words(&text));
+        Answer { spelling, words, text, exclaimed: false, is_dollars: false }
+    }
+
+    /// Returns the answer with its exclamation mark, if the truth has one: both write a factorial.
+    fn for_truth(self, truth: &Answer) -> Answer {
+        if !self.exclaimed || !truth.text.contains('!') {
+            return self;
+        }
+        Answer { is_dollars: self.is_dollars, ..Answer::new(format!("{}!", self.text)) }
+    }
+
+    /// Returns the unit of a parsed answer.
+    fn unit_of<'u>(&self, parsed: &'u parse::Answer) -> Option<&'u str> {
+        parsed.unit.as_deref().or(self.is_dollars.then_some("dollar"))
     }
 }

@@ -5,61 +5,19 @@
 
 use super::expr::{Expr, Func, Rel, SetOp, rows, without_colon};
 use super::join::{Join, joined};
-use super::lex::{Spaced, Token, UNITS, tokens};
+use super::lex::{Spaced, Token, tokens};
+use super::reversed::plain_intervals;
 
 /// Deepest nesting of groups.
 const DEPTH_MAX: u32 = 160;
 /// Most operators in a row that build the tree to one side: `a/b/c`, `5!!!`.
 const CHAIN_MAX: u32 = 32;
 
-/// Words after a value that make it another, or none.
-const CHANGING: [&str; 39] = [
-    "is",
-    "was",
-    "are",
-    "wrong",
-    "incorrect",
-    "false",
-    "but",
-    "nor",
-    "unless",
-    "maybe",
-    "perhaps",
-    "could",
-    "might",
-    "may",
-    "not",
-    "no",
-    "or",
-    "and",
-    "than",
-    "least",
-    "most",
-    "more",
-    "less",
-    "except",
-    "either",
-    "times",
-    "plus",
-    "minus",
-    "million",
-    "billion",
-    "thousand",
-    "hundred",
-    "to",
-    "dozen",
-    "if",
-    "when",
-    "where",
-    "for",
-    "only",
-];
-
 /// A parsed answer.
 pub(crate) struct Answer {
     pub expr: Expr,
-    /// The unit that was dropped, where it is a known one.
-    pub unit: Option<&'static str>,
+    /// The unit that was dropped, where it is a known one, with its powers.
+    pub unit: Option<String>,
     /// Another unit was dropped as well.
     pub mixed_units: bool,
 }
@@ -70,8 +28,8 @@ pub(super) struct Parser {
     depth: u32,
     /// Bars that wait for their other half.
     open_bars: u32,
-    unit: Option<&'static str>,
-    mixed_units: bool,
+    pub(super) unit: Option<String>,
+    pub(super) mixed_units: bool,
 }
 
 /// Parses an answer; `group_commas` as in [`tokens`].
@@ -84,9 +42,10 @@ pub(crate) fn parse(text: &str, group_commas: bool) -> Option<Answer> {
     while tokens.last().is_some_and(is_noise) {
         tokens.pop();
     }
+    plain_intervals(&mut tokens);
     let mut parser = Parser { tokens, at: 0, depth: 0, open_bars: 0, unit: None, mixed_units: false };
     let expr = parser.groups()?;
-    let (unit, mixed_units) = (parser.unit, parser.mixed_units);
+    let (unit, mixed_units) = (parser.unit.take(), parser.mixed_units);
     (parser.at == parser.tokens.len()).then_some(Answer { expr, unit, mixed_units })
 }
 
@@ -95,7 +54,7 @@ impl Parser {
         self.tokens.get(self.at).map(|spaced| &spaced.token)
     }
 
-    fn sign(&self) -> char {
+    pub(super) fn sign(&self) -> char {
         match self.peek() {
             Some(Token::Sign(c)) => *c,
             _ => '\0',
@@ -326,8 +285,10 @@ impl Parser {
                 let value = one_or(std::mem::take(&mut factors), Expr::Product);
                 factors.push(Expr::Fold("mod", vec![value, modulus]));
             } else if self.starts_factor() {
-                // `5 5` is not 25; but `2^3 5` is not written either.
-                if matches!(self.peek(), Some(Token::Number(_))) {
+                // `5 5` is not 25; but `2^3 5` is not written either. `7!3!` is a product of two factorials.
+                let factorials = matches!(factors.last(), Some(Expr::Factorial(_)))
+                    && self.ahead(1) == Some(&Token::Sign('!'));
+                if matches!(self.peek(), Some(Token::Number(_))) && !factorials {
                     return None;
                 }
                 factors.push(self.factor()?);
@@ -444,52 +405,6 @@ impl Parser {
         });
         self.at += if found { 3 } else { 0 };
         found
-    }
-
-    /// Drops words after a value, unless they change it.
-    fn units(&mut self, value: Expr) -> Option<Expr> {
-        if matches!(value, Expr::Text(_)) {
-            return None;
-        }
-        let mut percent = false;
-        while let Some(Token::Text(text)) = self.peek() {
-            let text = text.to_lowercase();
-            let words: Vec<&str> =
-                text.split(|c: char| !c.is_alphanumeric() && c != '%').filter(|w| !w.is_empty()).collect();
-            if words.iter().any(|word| CHANGING.contains(word)) || words.len() > 6 {
-                return None;
-            }
-            match text.trim() {
-                "a.m." | "am" | "a.m" => self.note_unit("am"),
-                "p.m." | "pm" | "p.m" => self.note_unit("pm"),
-                _ => {}
-            }
-            for word in words {
-                let unit = |by: &str| UNITS.iter().find(|&&(name, _)| name == by).map(|&(_, unit)| unit);
-                match unit(word) {
-                    Some("%") => percent = true,
-                    Some(unit) => self.note_unit(unit),
-                    None => {}
-                }
-            }
-            self.at += 1;
-            // `\text{ cm}^2`, `\text{m}/\text{s}`
-            if self.sign() == '^' && self.tokens.get(self.at + 1).is_some() {
-                self.at += 1;
-                self.deeper(Parser::script)?;
-            }
-            if self.sign() == '/'
-                && matches!(self.tokens.get(self.at + 1).map(|t| &t.token), Some(Token::Text(_)))
-            {
-                self.at += 1;
-            }
-        }
-        Some(if percent { Expr::Percent(Box::new(value)) } else { value })
-    }
-
-    fn note_unit(&mut self, unit: &'static str) {
-        self.mixed_units |= self.unit.is_some_and(|known| known != unit);
-        self.unit = self.unit.or(Some(unit));
     }
 
     /// Parses what follows `^` or `_`: a group, or a number, a letter or a command with its sign.

@@ -2,7 +2,7 @@
 
 use super::compare::Comparison;
 use super::eval::Point;
-use super::expr::{Expr, Rel, SetOp, has_symbols, named};
+use super::expr::{Expr, Func, Rel, SetOp, has_symbols, named};
 use super::number::Num;
 use std::cmp::Ordering;
 
@@ -182,11 +182,18 @@ fn subject(expr: &Expr) -> Option<&Expr> {
     if let Some((name, _)) = named(expr) {
         return Some(name);
     }
-    match (parts.as_slice(), ops.len()) {
-        ([_, middle, _], 2) => Some(middle),
-        ([a, b], 1) => Some(if has_symbols(a) { a } else { b }),
-        _ => None,
-    }
+    let subject = match (parts.as_slice(), ops.len()) {
+        ([_, middle, _], 2) => middle,
+        ([a, b], 1) => {
+            if has_symbols(a) {
+                a
+            } else {
+                b
+            }
+        }
+        _ => return None,
+    };
+    Some(distance(subject).map_or(subject, |(name, _)| name))
 }
 
 fn relation(expr: &Expr, parts: &[Expr], ops: &[Rel], point: &Point, depth: u32) -> Option<Region> {
@@ -194,22 +201,19 @@ fn relation(expr: &Expr, parts: &[Expr], ops: &[Rel], point: &Point, depth: u32)
         return region(set, point, depth + 1);
     }
     match (parts, ops) {
-        ([a, b], [op]) => {
-            let (bound, op) = match (constant(a, point), constant(b, point)) {
-                (None, Some(bound)) if is_subject(a) => (bound, *op),
-                (Some(bound), None) if is_subject(b) => (bound, op.flipped()),
-                _ => return None,
-            };
-            half_line(bound, op)
-        }
-        ([a, middle, b], [first, second]) if is_subject(middle) => {
+        ([a, b], [op]) => match (constant(a, point), constant(b, point)) {
+            (None, Some(bound)) => side(a, bound, *op, point),
+            (Some(bound), None) => side(b, bound, op.flipped(), point),
+            _ => None,
+        },
+        ([a, middle, b], [first, second]) => {
             // `-\infty < x < 3`
-            let side = |bound: &Expr, op: Rel, high: bool| match end(bound, point, high)? {
-                Some(bound) => half_line(bound, op),
+            let part = |bound: &Expr, op: Rel, high: bool| match end(bound, point, high)? {
+                Some(bound) => side(middle, bound, op, point),
                 None => (op == if high { Rel::Lt } else { Rel::Gt }).then_some(Region::All),
             };
-            let low = side(a, first.flipped(), false)?;
-            let high = side(b, *second, true)?;
+            let low = part(a, first.flipped(), false)?;
+            let high = part(b, *second, true)?;
             if !(first.is_order() && second.is_order()) {
                 return None;
             }
@@ -222,6 +226,45 @@ fn relation(expr: &Expr, parts: &[Expr], ops: &[Rel], point: &Point, depth: u32)
 /// Returns true for a name or a function's value, whose range an inequality gives.
 fn is_subject(expr: &Expr) -> bool {
     matches!(expr, Expr::Symbol(_)) || matches!(expr, Expr::Opaque(name, _) if !name.starts_with("digits"))
+}
+
+/// Returns where a name, or its distance from a number, has an order to `bound`: `x < 2`, `|x - 3| \ge 1`.
+fn side(subject: &Expr, bound: Num, op: Rel, point: &Point) -> Option<Region> {
+    let Some((_, centre)) = distance(subject) else {
+        return is_subject(subject).then(|| half_line(bound, op))?;
+    };
+    let centre = centre.map_or(Some(Num::int(0)), |centre| constant(centre, point))?;
+    // `x - 3` has the distance from 3, `x + 3` from -3.
+    let (low, high) = (centre.neg().sub(bound)?, centre.neg().add(bound)?);
+    let both = |set, op: Rel| {
+        let (low, high) = (half_line(low, op.flipped())?, half_line(high, op)?);
+        Some(Region::Op(set, Box::new(low), Box::new(high)))
+    };
+    match op {
+        Rel::Lt | Rel::Le => both(SetOp::Intersection, op),
+        Rel::Gt | Rel::Ge => both(SetOp::Union, op),
+        // No distance is negative.
+        Rel::Eq if bound.wide.re < 0.0 => Some(Region::Empty),
+        Rel::Ne if bound.wide.re < 0.0 => Some(Region::All),
+        Rel::Eq => both(SetOp::Union, op),
+        Rel::Ne => both(SetOp::Intersection, op),
+        Rel::Approx | Rel::In => None,
+    }
+}
+
+/// Splits `|x + c|` into x and c, which may be left out.
+fn distance(expr: &Expr) -> Option<(&Expr, Option<&Expr>)> {
+    let Expr::Call(Func::Abs, inner) = expr else { return None };
+    match &**inner {
+        name @ Expr::Symbol(_) if has_symbols(name) => Some((name, None)),
+        Expr::Sum(terms) => match terms.as_slice() {
+            [name @ Expr::Symbol(_), other] if has_symbols(name) && !has_symbols(other) => {
+                Some((name, Some(other)))
+            }
+            _ => None,
+        },
+        _ => None,
+    }
 }
 
 fn half_line(bound: Num, op: Rel) -> Option<Region> {

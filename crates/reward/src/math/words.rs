@@ -6,7 +6,7 @@ const LETTERS_MAX: usize = 40;
 /// Phrases, by their letters alone, and their LaTeX.
 ///
 /// A limit that does not exist and an undefined value are one answer: the choice of words is the author's.
-const PHRASES: [(&str, &str); 26] = [
+const PHRASES: &[(&str, &str)] = &[
     ("allrealnumbers", "\\mathbb{R}"),
     ("allreals", "\\mathbb{R}"),
     ("anyrealnumber", "\\mathbb{R}"),
@@ -22,6 +22,7 @@ const PHRASES: [(&str, &str); 26] = [
     ("emptyset", "\\emptyset"),
     ("theemptyset", "\\emptyset"),
     ("infinity", "\\infty"),
+    ("infinite", "\\infty"),
     ("positiveinfinity", "\\infty"),
     ("plusinfinity", "\\infty"),
     ("negativeinfinity", "-\\infty"),
