@@ -20,7 +20,8 @@ clean() {
     for name in "$left" "$right" "$middle"; do ip netns del "$name" 2>/dev/null; done
 }
 trap clean EXIT INT TERM
-export PLIMSOLL_TOKEN=bad-network
+PLIMSOLL_TOKEN="$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')"
+export PLIMSOLL_TOKEN
 
 link() { # namespace interface
     ip netns exec "$1" ethtool -K "$2" tx off tso off gso off gro off >/dev/null

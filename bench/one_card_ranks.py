@@ -74,7 +74,7 @@ def run(binary, ranks, hosts, exchange, folder, sets, is_apart=False, limit_s=LI
             env = dict(os.environ, NCCL_HOSTID=f"host{host}", NCCL_SOCKET_IFNAME="lo", NCCL_P2P_DISABLE="1", NCCL_SHM_DISABLE="1")
             flags = ["--ranks", ranks, "--hosts", hosts, "--host-rank", host, "--join", f"127.0.0.1:{port}"]
             flags = [str(flag) for flag in flags] if ranks > 1 else []
-            env["PLIMSOLL_TOKEN"] = "one-card"
+            env["PLIMSOLL_TOKEN"] = "a secret of one card"
             if is_apart:
                 env["CUDA_VISIBLE_DEVICES"] = str(host)
             started.append(subprocess.Popen([*APART, *words, *flags], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))

@@ -70,7 +70,8 @@ END
 # A rank of each of two hosts, which read each other's memory as in a run. The slower direction counts.
 doctor() {
     host="unshare --pid --fork --mount-proc --kill-child $binary doctor --ranks 2 --hosts 2 --join $4:29611 --json --dir $work"
-    export PLIMSOLL_TOKEN=sockets
+    PLIMSOLL_TOKEN="$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')"
+    export PLIMSOLL_TOKEN
     $3 $host --host-rank 1 >/dev/null 2>"$work/said" &
     other=$!
     $2 $host --host-rank 0 >"$work/doctor.json" 2>>"$work/said" || { cat "$work/said"; exit 1; }

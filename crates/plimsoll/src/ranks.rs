@@ -116,7 +116,7 @@ pub fn join(launch: &Launch, loaded: &Loaded, times: Times) -> Result<u8> {
     let forward: Vec<_> = forward.iter().map(signals::Pipe::as_signal).collect();
     // Warnings, which `--quiet` does not suppress.
     let mut say = |words: &str| output::note(false, words);
-    let token = Token::new(launch, secret().as_deref());
+    let token = Token::of(launch, secret().as_deref())?;
     let card = card_of(launch, loaded)?;
     let mut alike = several::alike(loaded);
     alike.extend(card.as_ref().map(|card| ("card".to_string(), format!("{}, {}", card.name, card.total))));

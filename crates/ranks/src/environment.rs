@@ -9,7 +9,7 @@
 #[path = "environment_hosts.rs"]
 mod hosts;
 
-pub use hosts::Starts;
+pub use hosts::{HostLauncher, Starts};
 use plimsoll_base::{Error, Result};
 use sha2::{Digest, Sha256};
 
@@ -74,9 +74,16 @@ pub struct Launch {
     pub address: String,
     /// The first port that rank 0 tries.
     pub port: u16,
-    /// Identifies this start of this job; part of the token.
+    /// Identifies this start of this job: it keeps jobs apart, and strangers not, because it can be guessed.
     pub id: String,
     pub launcher: Launcher,
+}
+
+impl Launch {
+    /// Returns true if all ranks are on this host: rank 0 then listens on loopback alone, so that no other host can join.
+    pub fn is_on_one_host(&self) -> bool {
+        self.local_ranks == self.ranks
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

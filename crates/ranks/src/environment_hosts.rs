@@ -10,6 +10,32 @@ use plimsoll_base::{Error, Result};
 /// torchrun's default port.
 const PORT: u16 = 29_500;
 
+/// What started one process per host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HostLauncher {
+    /// The user, or a file of `plimsoll launch`, with `--hosts`.
+    #[default]
+    Flags,
+    Trainer,
+    PyTorchJob,
+    LeaderWorkerSet,
+    SkyPilot,
+    Dstack,
+}
+
+impl HostLauncher {
+    pub fn name(self) -> &'static str {
+        match self {
+            HostLauncher::Flags => "--hosts",
+            HostLauncher::Trainer => "Kubeflow Trainer",
+            HostLauncher::PyTorchJob => "PyTorchJob",
+            HostLauncher::LeaderWorkerSet => "LeaderWorkerSet",
+            HostLauncher::SkyPilot => "SkyPilot",
+            HostLauncher::Dstack => "dstack",
+        }
+    }
+}
+
 /// The ranks that a process must start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Starts {
@@ -24,6 +50,7 @@ pub struct Starts {
     pub port: u16,
     /// Identifies this start of the job; empty if only the user's secret does.
     pub id: String,
+    pub launcher: HostLauncher,
 }
 
 /// What the variables of a launcher say.
@@ -36,6 +63,7 @@ struct Set {
     address: Option<String>,
     port: Option<u16>,
     id: String,
+    launcher: HostLauncher,
     /// The variables as read, for error messages.
     read: String,
 }
@@ -62,6 +90,7 @@ pub(super) fn read(get: Get<'_>, flags: &Flags<'_>) -> Result<Option<Starts>> {
             address: LOOPBACK.into(),
             port: 0,
             id: String::new(),
+            launcher: HostLauncher::Flags,
         };
         return Ok(flags.ranks.filter(|&ranks| ranks > 1).map(one_host));
     }
@@ -91,7 +120,8 @@ pub(super) fn read(get: Get<'_>, flags: &Flags<'_>) -> Result<Option<Starts>> {
             .hint("--join ADDRESS names the first host, on which rank 0 is, on all hosts"));
     };
     let port = set.port.unwrap_or_else(|| if id.is_empty() { PORT } else { port_by(id) });
-    Ok(Some(Starts { first: rank * each, count: each, ranks, hosts: *hosts, address, port, id: id.clone() }))
+    let (id, launcher) = (id.clone(), set.launcher);
+    Ok(Some(Starts { first: rank * each, count: each, ranks, hosts: *hosts, address, port, id, launcher }))
 }
 
 /// Overrides with flags what a launcher says.
@@ -206,6 +236,7 @@ fn trainer(get: Get<'_>) -> Result<Option<Set>> {
         each: each_of(get, "PET_NPROC_PER_NODE")?,
         address: text(get, "PET_MASTER_ADDR").or_else(|| text(get, "MASTER_ADDR")),
         port: port_of(get, "PET_MASTER_PORT")?,
+        launcher: HostLauncher::Trainer,
         id: format!("pet:{}", text(get, "PET_RDZV_ID").unwrap_or_default()),
         read: shown(get, &["PET_NNODES", "PET_NODE_RANK"]),
     }))
@@ -223,6 +254,7 @@ fn pytorch_job(get: Get<'_>) -> Result<Option<Set>> {
         each: each_of(get, "PET_NPROC_PER_NODE")?,
         address: text(get, "MASTER_ADDR"),
         port: port_of(get, "MASTER_PORT")?,
+        launcher: HostLauncher::PyTorchJob,
         id: format!("pytorchjob:{}", text(get, "MASTER_ADDR").unwrap_or_default()),
         read: shown(get, &["WORLD_SIZE", "RANK"]),
     }))
@@ -233,7 +265,8 @@ fn leader_worker_set(get: Get<'_>) -> Result<Option<Set>> {
     let address = text(get, "LWS_LEADER_ADDRESS");
     let id = format!("lws:{}", address.clone().unwrap_or_default());
     let read = shown(get, &["LWS_GROUP_SIZE", "LWS_WORKER_INDEX"]);
-    Ok(Some(Set { hosts, rank, each: None, address, port: None, id, read }))
+    let launcher = HostLauncher::LeaderWorkerSet;
+    Ok(Some(Set { hosts, rank, each: None, address, port: None, id, launcher, read }))
 }
 
 fn skypilot(get: Get<'_>) -> Result<Option<Set>> {
@@ -245,6 +278,7 @@ fn skypilot(get: Get<'_>) -> Result<Option<Set>> {
         each: each_of(get, "SKYPILOT_NUM_GPUS_PER_NODE")?,
         address: ips.split_whitespace().next().map(String::from),
         port: None,
+        launcher: HostLauncher::SkyPilot,
         id: format!("skypilot:{}", text(get, "SKYPILOT_TASK_ID").unwrap_or_default()),
         read: shown(get, &["SKYPILOT_NUM_NODES", "SKYPILOT_NODE_RANK"]),
     }))
@@ -258,6 +292,7 @@ fn dstack(get: Get<'_>) -> Result<Option<Set>> {
         each: each_of(get, "DSTACK_GPUS_PER_NODE")?,
         address: text(get, "DSTACK_MASTER_NODE_IP"),
         port: None,
+        launcher: HostLauncher::Dstack,
         id: format!("dstack:{}", text(get, "DSTACK_RUN_NAME").unwrap_or_default()),
         read: shown(get, &["DSTACK_NODES_NUM", "DSTACK_NODE_RANK"]),
     }))

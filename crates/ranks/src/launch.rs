@@ -5,7 +5,8 @@
 
 use crate::environment::{LAUNCH_VARIABLE, Launcher, Starts};
 use crate::lines::Lines;
-use crate::token::{TOKEN_VARIABLE, random_secret};
+use crate::secret::{self, TOKEN_VARIABLE};
+use crate::token::random_secret;
 use plimsoll_base::{Error, Exit, Result};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::OFlags;
@@ -41,7 +42,7 @@ pub struct Start<'a> {
 
 /// Starts the ranks and waits for their ends. Returns the code of the first that failed for its own reason, else 0.
 ///
-/// Errors: `rank-not-started`; `ranks-token` if several hosts have no secret.
+/// Errors: `rank-not-started`; `ranks-token` if several hosts have no secret, or a short one.
 pub fn launch(start: &Start<'_>) -> Result<u8> {
     let at = Joining::of(start)?;
     let Starts { first, count, ranks, .. } = *start.starts;
@@ -72,18 +73,8 @@ impl Joining {
             let port = free.map_err(|err| not_started("a port of 127.0.0.1", &err))?.port();
             return Ok(Joining { address: address.clone(), port, secret });
         }
-        match (start.secret, id.is_empty()) {
-            (None, true) => {
-                let message = "--join without PLIMSOLL_TOKEN: all who reach the port could join the run";
-                Err(Error::usage("ranks-token", message).hint(
-                    "set PLIMSOLL_TOKEN to one secret on all hosts, a new one for each start of the job",
-                ))
-            }
-            (secret, _) => {
-                let secret = format!("{}:{id}", secret.unwrap_or_default());
-                Ok(Joining { address: address.clone(), port: *port, secret })
-            }
-        }
+        let secret = format!("{}:{id}", secret::of_hosts(start.starts, start.secret)?);
+        Ok(Joining { address: address.clone(), port: *port, secret })
     }
 }
 

@@ -437,7 +437,7 @@ fn join(
         {
             let message = format!("rank {}: the rank 0 at {address} has another token", own.rank);
             return Err(Error::usage("ranks-token", message)
-                .hint("give all ranks of a job the same PLIMSOLL_TOKEN, or none of them")
+                .hint("give all ranks of a job the same PLIMSOLL_TOKEN")
                 .hint("if it is another job's, give this job another MASTER_PORT"));
         }
         if started.elapsed() >= limit {

@@ -4,13 +4,12 @@
 //! keeps other jobs and strangers out; later traffic is not encrypted.
 
 use crate::environment::Launch;
+use crate::secret;
 use hmac::{Hmac, KeyInit, Mac};
+use plimsoll_base::Result;
 use sha2::{Digest, Sha256};
 use std::fmt;
 use std::io::Read;
-
-/// A secret that the user may give all ranks; `train --ranks` generates one.
-pub const TOKEN_VARIABLE: &str = "PLIMSOLL_TOKEN";
 
 pub(crate) const NONCE_BYTES: usize = 32;
 pub(crate) const PROOF_BYTES: usize = 32;
@@ -36,8 +35,14 @@ impl fmt::Debug for Token {
 }
 
 impl Token {
-    /// Returns the token of a launch, from `secret` if given, the launcher's id of this start, and its port.
-    pub fn new(launch: &Launch, secret: Option<&str>) -> Token {
+    /// Returns the token of a launch, from the user's secret, the launcher's id of this start, and its port.
+    ///
+    /// Errors: `ranks-token` if its ranks are on several hosts and the secret is missing or short.
+    pub fn of(launch: &Launch, given: Option<&str>) -> Result<Token> {
+        Ok(Token::new(launch, secret::of_ranks(launch, given)?))
+    }
+
+    pub(crate) fn new(launch: &Launch, secret: Option<&str>) -> Token {
         let mut sum = Sha256::new();
         for part in ["plimsoll ranks", secret.unwrap_or_default(), &launch.id, &launch.port.to_string()] {
             sum.update((part.len() as u64).to_le_bytes());

@@ -95,7 +95,7 @@ fn one(
     // It decides whether ranks may share a card.
     own.extend(loaded.map(several::alike).into_iter().flatten().filter(|(name, _)| name == OF_A_CARD));
     let hello = Hello::of_this_process(launch, card.as_ref().map(|card| card.uuid.clone()), own);
-    let token = Token::new(launch, ranks::secret().as_deref());
+    let token = Token::of(launch, ranks::secret().as_deref())?;
     let mut say = |words: &str| output::note(false, words);
     // A signal ends this process: there is nothing to save.
     let waiting = Waiting { seconds: flags.join_seconds, stopped: &mut || None, say: &mut say };

@@ -52,7 +52,7 @@ impl Started {
     }
 }
 
-const TOKEN: (&str, &str) = ("PLIMSOLL_TOKEN", "of a test");
+const TOKEN: (&str, &str) = ("PLIMSOLL_TOKEN", "a secret of a test");
 
 /// Starts `ranks` ranks on `hosts` hosts by flags.
 pub fn by_flags(
@@ -230,6 +230,43 @@ fn what_keeps_hosts_apart_is_named() {
     let (code, said) = of(&flags, &[]);
     assert_eq!(code, Some(2), "{said}");
     assert!(said.contains("error[ranks-token]: --join without PLIMSOLL_TOKEN"), "{said}");
+    // Whoever started them, and whatever a launcher calls the job.
+    for (name, variables) in [
+        (
+            "torchrun",
+            &[
+                ("RANK", "1"),
+                ("WORLD_SIZE", "2"),
+                ("LOCAL_RANK", "0"),
+                ("LOCAL_WORLD_SIZE", "1"),
+                ("TORCHELASTIC_RUN_ID", "none"),
+            ][..],
+        ),
+        ("PyTorchJob", &[("RANK", "1"), ("WORLD_SIZE", "2")]),
+        (
+            "srun",
+            &[
+                ("SLURM_JOB_ID", "7"),
+                ("SLURM_STEP_ID", "0"),
+                ("SLURM_PROCID", "1"),
+                ("SLURM_LOCALID", "0"),
+                ("SLURM_NODEID", "1"),
+                ("SLURM_STEP_NUM_TASKS", "2"),
+                ("SLURM_STEP_TASKS_PER_NODE", "1(x2)"),
+            ],
+        ),
+    ] {
+        let there = [("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "29500")];
+        let (code, said) = of(&[], &[variables, &there].concat());
+        assert_eq!(code, Some(2), "{name}: {said}");
+        assert!(
+            said.contains(&format!("error[ranks-token]: {name}: 2 ")) && said.contains("openssl rand"),
+            "{said}"
+        );
+        let (code, said) = of(&[], &[variables, &there, &[("PLIMSOLL_TOKEN", "fifteen bytes..")]].concat());
+        assert_eq!(code, Some(2), "{name}: {said}");
+        assert!(said.contains("of 15 bytes, and a secret has 16 at least"), "{said}");
+    }
     let nowhere = [&flags[..3], &["--join=no.such.host.invalid", "--join-seconds=1"]].concat();
     let (code, said) = of(&nowhere, &[TOKEN]);
     assert_eq!(code, Some(1), "{said}");

@@ -22,7 +22,7 @@ fn survey(words: &[&str], before: [&[&str]; 2]) -> Option<[Output; 2]> {
             .args(words)
             .args(["--hosts=2", rank, &join, "--join-seconds=20"])
             .env("RUST_BACKTRACE", "0")
-            .env("PLIMSOLL_TOKEN", "of a test")
+            .env("PLIMSOLL_TOKEN", "a secret of a test")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

@@ -135,7 +135,7 @@ fn namespace() -> Option<Vec<String>> {
     };
     let found = [plain, mapped].into_iter().find(works)?;
     // The job's secret; `env` becomes the program that it starts.
-    Some(["env", "PLIMSOLL_TOKEN=of the soak"].into_iter().chain(found).map(String::from).collect())
+    Some(["env", "PLIMSOLL_TOKEN=a secret of the soak"].into_iter().chain(found).map(String::from).collect())
 }
 
 /// Returns each host's flags for a run on `hosts` of them, each with as many ranks as in the whole run.
