@@ -2,10 +2,13 @@
 
 use super::letter::{Letter, Posted};
 use super::{Memory, Shown};
+use crate::environment::{Launch, Launcher};
 use crate::group::Group;
 use crate::hello::Member;
+use crate::knock::{MAGIC, REFUSAL};
+use crate::message::{Message, Way};
 use crate::place::Place;
-use crate::token::Token;
+use crate::token::{NONCE_BYTES, Side, Token};
 use crate::window::{Window, memory_file};
 use plimsoll_base::{Bytes, Result};
 use std::fs::File;
@@ -290,6 +293,54 @@ fn strangers_do_not_keep_trainers_apart() {
         let _ = stranger.write_all(if index % 2 == 0 { b"GET / HTTP/1.1\r\n\r\n" } else { b"plimsoll-ran" });
     }
     run.run(|group| group.all_gather(b"x").expect("all live"));
+}
+
+/// Has the port of a trainer, the program and the run file, and computes keys from what a launcher calls the job.
+#[test]
+fn a_stranger_without_the_secret_gets_in_nowhere_and_is_shown_no_byte() {
+    let run = Run::new(&[0, 1]);
+    let addresses: Vec<_> = run.listeners.iter().map(|one| one.local_addr().expect("bound")).collect();
+    let job = |launcher, id: &str| Launch {
+        rank: 1,
+        ranks: 2,
+        local_rank: 0,
+        local_ranks: 1,
+        address: "127.0.0.1".into(),
+        port: 29_500,
+        id: id.into(),
+        launcher,
+    };
+    let guesses = [
+        Token::new(&job(Launcher::Torchrun, "torchrun:none:0"), None),
+        Token::new(&job(Launcher::Slurm, "slurm:7.0:"), None),
+        Token::new(&job(Launcher::Plimsoll(1), "plimsoll"), Some(":pet:")),
+        Token::new(&job(Launcher::Plimsoll(1), "plimsoll"), Some(":pytorchjob:127.0.0.1")),
+    ];
+    run.run(|group| {
+        let file: File = plimsoll_memory::shared_file("plimsoll-test").expect("memory");
+        file.write_all_at(&[0x5e; 4096], 0).expect("memory");
+        let reach = group.reach(Memory::File(file), Bytes(4096), None).expect("all come");
+        for (guess, address) in guesses.iter().flat_map(|guess| addresses.iter().map(move |at| (guess, at))) {
+            let mut stream = TcpStream::connect(address).expect("it listens");
+            let ours = [group.rank() as u8; NONCE_BYTES];
+            stream.write_all(&[&MAGIC[..], &ours].concat()).expect("it reads");
+            let mut greeting = [0; MAGIC.len() + NONCE_BYTES];
+            stream.read_exact(&mut greeting).expect("a greeting");
+            let theirs = *greeting.last_chunk().expect("a nonce");
+            let mut words = guess.proof(Side::Joiner, &ours, &theirs).to_vec();
+            let knock = serde_json::to_vec(&Message::Knock { rank: 1, way: Way::Read }).expect("plain data");
+            words.extend((knock.len() as u32).to_le_bytes());
+            words.extend(knock);
+            words.extend([0u64.to_le_bytes(), 4096u64.to_le_bytes()].concat());
+            let _ = stream.write_all(&words);
+            let mut shown = Vec::new();
+            // It may close before it has read all; then what it said last may be lost.
+            let _ = stream.read_to_end(&mut shown);
+            assert!(shown.is_empty() || shown == REFUSAL, "{} bytes: {shown:?}", shown.len());
+        }
+        group.barrier().expect("all live");
+        drop(reach);
+    });
 }
 
 /// What a rank reads of another host in a round, and how often.
