@@ -6,7 +6,9 @@
 use crate::message::Message;
 use crate::token::{NONCE_BYTES, Nonce, PROOF_BYTES, Side, Token, random_bytes};
 use crate::wire::Wire;
-use std::net::{SocketAddr, TcpStream};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 /// First bytes of both sides: protocol and version.
@@ -15,15 +17,14 @@ pub(crate) const MAGIC: [u8; 16] = *b"plimsoll-ranks/3";
 pub(crate) const REFUSAL: [u8; PROOF_BYTES] = *b"plimsoll-ranks: another token   ";
 /// From the start of a connection until it has proved that it belongs to the job and said hello.
 pub(crate) const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
-/// Unproved connections that are held; one more drops the oldest.
+/// Unproved connections that are held; of one more, one gives way: `strangers.rs`.
 pub(crate) const STRANGERS_MAX: usize = 32;
-/// Connections accepted per turn of a loop.
-pub(crate) const ACCEPTS_MAX: usize = 16;
 
 /// A connection that has proved nothing yet.
 #[derive(Debug)]
 pub(crate) struct Stranger {
     pub(crate) wire: Wire,
+    pub(crate) from: IpAddr,
     since: Instant,
     ours: Nonce,
     /// The peer's nonce, once received.
@@ -38,9 +39,10 @@ pub(crate) enum Step {
 }
 
 impl Stranger {
-    pub(crate) fn new(stream: TcpStream) -> std::io::Result<Stranger> {
+    pub(crate) fn new(stream: TcpStream, from: IpAddr) -> std::io::Result<Stranger> {
         let wire = Wire::new(stream)?;
-        Ok(Stranger { wire, since: Instant::now(), ours: random_bytes()?, theirs: None, is_proved: false })
+        let (since, ours) = (Instant::now(), random_bytes()?);
+        Ok(Stranger { wire, from, since, ours, theirs: None, is_proved: false })
     }
 
     /// Reads what has arrived: magic and nonce, then the proof, then the first message.
@@ -79,9 +81,9 @@ impl Stranger {
         }
     }
 
-    /// Returns true if it spoke the protocol but did not prove the token.
-    pub(crate) fn is_unproved(&self) -> bool {
-        self.theirs.is_some() && !self.is_proved
+    /// Returns true if it spoke the protocol.
+    pub(crate) fn has_greeted(&self) -> bool {
+        self.theirs.is_some()
     }
 
     fn rest(&self) -> Step {
@@ -92,10 +94,11 @@ impl Stranger {
     }
 }
 
-/// A connection whose listener has proved nothing yet.
+/// A connection whose listener has proved nothing yet, from its first packet on.
 pub(crate) struct Dialled {
     pub(crate) wire: Wire,
     pub(crate) address: SocketAddr,
+    since: Instant,
     ours: Nonce,
     /// The listener's nonce, once received and answered with this side's proof.
     theirs: Option<Nonce>,
@@ -111,13 +114,13 @@ pub(crate) enum Answer {
 }
 
 impl Dialled {
-    /// Connects within `longest` and sends magic and nonce.
-    pub(crate) fn dial(address: SocketAddr, longest: Duration) -> std::io::Result<Dialled> {
-        let mut wire = TcpStream::connect_timeout(&address, longest).and_then(Wire::new)?;
+    /// Begins to connect, and waits for nothing: magic and nonce leave once the other side is there.
+    pub(crate) fn dial(address: SocketAddr) -> std::io::Result<Dialled> {
+        let mut wire = Wire::new(begin(address)?)?;
         let ours: Nonce = random_bytes()?;
         wire.put_bytes(&MAGIC);
         wire.put_bytes(&ours);
-        Ok(Dialled { wire, address, ours, theirs: None })
+        Ok(Dialled { wire, address, since: Instant::now(), ours, theirs: None })
     }
 
     /// Reads what has arrived: magic and nonce, which it answers with its proof, then the listener's proof.
@@ -146,10 +149,21 @@ impl Dialled {
     }
 
     fn rest(&self) -> Answer {
-        match self.wire.over().is_some() {
+        match self.wire.over().is_some() || self.since.elapsed() >= HANDSHAKE_MAX {
             true => Answer::Nothing,
             false => Answer::Wait,
         }
+    }
+}
+
+/// Returns a socket that the kernel connects meanwhile; it takes no bytes until then.
+pub(crate) fn begin(address: SocketAddr) -> std::io::Result<TcpStream> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+    match rustix::net::connect(&socket, &address) {
+        Ok(()) | Err(Errno::INPROGRESS) => Ok(socket.into()),
+        Err(err) => Err(err.into()),
     }
 }
 
@@ -173,7 +187,8 @@ mod tests {
         let guess = Token::of_hex(&"a6".repeat(32)).expect("32 bytes");
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let mut stream = TcpStream::connect(listener.local_addr().expect("bound")).expect("it listens");
-        let mut stranger = Stranger::new(listener.accept().expect("a connection").0).expect("a socket");
+        let (accepted, from) = listener.accept().expect("a connection");
+        let mut stranger = Stranger::new(accepted, from.ip()).expect("a socket");
         let ours = [7; NONCE_BYTES];
         stream.write_all(&[&MAGIC[..], &ours].concat()).expect("it reads");
         while stranger.theirs.is_none() {

@@ -1,5 +1,5 @@
 //! The ranks of a run: processes on one or several hosts that train one model. Owns how ranks are numbered
-//! (`environment.rs`), start (`launch.rs`), keep strangers out (`secret.rs`, `token.rs`, `knock.rs`), meet and check
+//! (`environment.rs`), start (`launch.rs`), keep strangers out (`secret.rs`, `token.rs`, `knock.rs`, `strangers.rs`), meet and check
 //! each other (`rendezvous.rs`, `hello.rs`), stay in touch (`link.rs`), reach other hosts (`hosts/`) and agree on what ended the run (`verdict.rs`); what trainers
 //! learn of it (`place.rs`) and observers see (`board.rs`); and surveys between hosts (`survey/`).
 //!
@@ -22,6 +22,7 @@ mod pieces;
 mod place;
 mod rendezvous;
 mod secret;
+mod strangers;
 mod survey;
 mod token;
 mod verdict;

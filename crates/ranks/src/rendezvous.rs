@@ -1,17 +1,18 @@
 //! How the ranks of a run find each other: rank 0 listens, the others dial, both prove that they know the token, and
 //! rank 0 checks what each says about itself. Then all have the same list of ranks, or all end with the same error.
 //!
-//! An unproved connection costs one bounded buffer and a few seconds, and only a fixed number is held: a stranger can
-//! neither enter nor keep others out. One loop, no thread; nothing in it waits for one peer alone.
+//! An unproved connection costs one bounded buffer and a few seconds, and only a fixed number is held, of which a flood
+//! gives way to ranks (`strangers.rs`): a stranger can neither enter nor keep others out. One loop, no thread; nothing in it waits for one peer alone.
 
 use crate::environment::Launch;
 use crate::errors::{Told, interrupted, lost};
 use crate::hello::{Hello, Member, admit, members_of, oddities};
 use crate::hosts::{Letter, Posted};
 use crate::interface::Interface;
-use crate::knock::{ACCEPTS_MAX, Answer, Dialled, HANDSHAKE_MAX, STRANGERS_MAX, Step, Stranger};
+use crate::knock::{Answer, Dialled, HANDSHAKE_MAX};
 use crate::message::Message;
 use crate::place::Place;
+use crate::strangers::Strangers;
 use crate::token::Token;
 use crate::window::Window;
 use crate::wire::{Wire, wait};
@@ -38,7 +39,6 @@ const LISTENER_SILENCE_MAX: Duration = Duration::from_secs(10);
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long a listener with another token may belong to another job, which ends soon.
 const OTHER_JOB_MAX: Duration = Duration::from_secs(30);
-const DIAL_MAX: Duration = Duration::from_secs(1);
 const DIAL_AGAIN: Duration = Duration::from_millis(300);
 /// Time for the last message before a connection closes.
 const FAREWELL: Duration = Duration::from_secs(1);
@@ -227,10 +227,8 @@ fn settle(
 struct Gathering<'a> {
     token: &'a Token,
     own: Hello,
-    strangers: Vec<Stranger>,
+    strangers: Strangers,
     joined: Vec<(Hello, Wire)>,
-    /// Connections that spoke the protocol but did not prove the token.
-    unproved: u32,
     /// Warnings for the user about ranks that joined.
     warnings: Vec<String>,
 }
@@ -244,18 +242,12 @@ fn gather(
 ) -> Result<Meeting> {
     let window = Window::new()?;
     own.window = window.path();
-    listener.set_nonblocking(true).map_err(|err| lost(format!("rank 0 cannot listen: {err}")))?;
+    Strangers::listen(listener).map_err(|err| lost(format!("rank 0 cannot listen: {err}")))?;
     let ip = listener.local_addr().ok().map(|address| address.ip());
     let trainers = (!own.is_of_one_host()).then(|| listen_for_trainer(ip)).transpose()?;
     own.address = trainers.as_ref().and_then(|trainers| trainers.local_addr().ok());
-    let mut all = Gathering {
-        token,
-        own,
-        strangers: Vec::new(),
-        joined: Vec::new(),
-        unproved: 0,
-        warnings: Vec::new(),
-    };
+    let mut all =
+        Gathering { token, own, strangers: Strangers::default(), joined: Vec::new(), warnings: Vec::new() };
     match all.wait_for_all(listener, waiting) {
         Ok(()) => all.welcome(window, trainers),
         Err(error) => {
@@ -298,30 +290,11 @@ impl Gathering<'_> {
     }
 
     fn turn(&mut self, listener: &TcpListener) -> Result<()> {
-        let strangers = self.strangers.iter().map(|stranger| &stranger.wire);
-        let wires: Vec<&Wire> = strangers.chain(self.joined.iter().map(|(_, wire)| wire)).collect();
-        wait(&wires, &[listener.as_fd()], TURN);
-        for _ in 0..ACCEPTS_MAX {
-            let Ok((stream, _)) = listener.accept() else { break };
-            if self.strangers.len() >= STRANGERS_MAX {
-                self.strangers.remove(0);
-            }
-            self.strangers.extend(Stranger::new(stream).ok());
-        }
-        let mut index = 0;
-        while index < self.strangers.len() {
-            match self.strangers[index].step(self.token) {
-                Step::Wait => index += 1,
-                Step::Drop => {
-                    let gone = self.strangers.remove(index);
-                    self.unproved += u32::from(gone.is_unproved());
-                }
-                Step::Enter(message) => {
-                    let wire = self.strangers.remove(index).wire;
-                    if let Message::Hello(hello) = message {
-                        self.enter(*hello, wire)?;
-                    }
-                }
+        let joined = self.joined.iter().map(|(_, wire)| wire);
+        wait(&self.strangers.wires().chain(joined).collect::<Vec<_>>(), &[listener.as_fd()], TURN);
+        for (message, wire) in self.strangers.turn(listener, self.token) {
+            if let Message::Hello(hello) = message {
+                self.enter(*hello, wire)?;
             }
         }
         self.joined.iter_mut().try_for_each(|(hello, wire)| still_there(hello, wire))
@@ -355,10 +328,7 @@ impl Gathering<'_> {
         let there = [&self.own].into_iter().chain(self.joined.iter().map(|(hello, _)| hello));
         let there: Vec<String> = there.map(Hello::words).collect();
         let error = Error::new("rank-missing", message).fact(format!("there: {}", there.join(", ")));
-        let error = match self.unproved {
-            0 => error,
-            n => error.fact(format!("{n} connections came that did not know this job's token")),
-        };
+        let error = self.strangers.facts().into_iter().fold(error, Error::fact);
         error
             .hint("look at the output of the missing ranks: one that ended before it came says why")
             .hint("--join-seconds N waits longer")
@@ -461,18 +431,12 @@ fn check(waiting: &mut Waiting<'_>, doing: &str) -> Result<()> {
     (waiting.stopped)().map_or(Ok(()), |signal| Err(interrupted(signal, doing)))
 }
 
-/// Dials all addresses at once and exchanges proofs, none delaying another, for a handshake's time or until `end`.
+/// Dials all addresses at once, none delaying another, and takes the first that proves the token, for a handshake's time
+/// or until `end`.
 fn dial(addresses: &[SocketAddr], token: &Token, end: Instant, waiting: &mut Waiting<'_>) -> Result<Found> {
-    let mut dialled = Vec::with_capacity(addresses.len());
     let left = || end.saturating_duration_since(Instant::now());
-    for address in addresses {
-        check(waiting, "while looking for rank 0")?;
-        let longest = DIAL_MAX.min(left());
-        if longest.is_zero() {
-            break;
-        }
-        dialled.extend(Dialled::dial(*address, longest).ok());
-    }
+    let mut dialled: Vec<Dialled> =
+        addresses.iter().filter_map(|address| Dialled::dial(*address).ok()).collect();
     let until = end.min(Instant::now() + HANDSHAKE_MAX);
     let mut found = Found::default();
     while !dialled.is_empty() {

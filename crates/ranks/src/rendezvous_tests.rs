@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::environment::Launcher;
-use crate::knock::MAGIC;
+use crate::knock::{MAGIC, STRANGERS_MAX};
 use crate::token::{NONCE_BYTES, PROOF_BYTES};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -119,12 +119,18 @@ fn a_missing_rank_is_named_and_so_are_those_that_came() {
     let address = zero.address;
     thread::scope(|scope| {
         let one = scope.spawn(move || joins(address, "s", &hello(1, 4), LONG));
+        // A program that looks for open ports.
+        drop(TcpStream::connect(address).expect("it listens"));
         let error = zero.gather(4, 2).expect_err("two are missing");
         assert_eq!(
             (error.slug, &*error.message),
             ("rank-missing", "ranks 2, 3 of 4 did not come within 2 s")
         );
         assert!(error.facts[0].contains("rank 0 (host ") && error.facts[0].contains("pid 101"), "{error}");
+        assert!(
+            error.facts[1].starts_with("1 connection came and proved nothing: 1 from 127.0.0.1"),
+            "{error}"
+        );
         // The one that came ends with the same error.
         assert_eq!(one.join().expect("no panic").expect_err("no run"), error);
     });
@@ -269,6 +275,73 @@ fn strangers_neither_enter_nor_block_nor_crash() {
         assert_eq!(slug(one.join().expect("no panic")), "met");
         is_over.store(true, Ordering::Relaxed);
         drop((silent, met));
+    });
+}
+
+/// Connects from another address of this host.
+fn connect_from(from: [u8; 4], to: SocketAddr) -> Option<TcpStream> {
+    use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
+    let socket = socket(AddressFamily::INET, SocketType::STREAM, None).ok()?;
+    bind(&socket, &SocketAddr::from((from, 0))).and_then(|()| connect(&socket, &to)).ok()?;
+    Some(socket.into())
+}
+
+/// Passes one connection on, each part after `delay`.
+fn relay(near: TcpStream, to: SocketAddr, delay: Duration) {
+    near.set_nonblocking(false).expect("a socket");
+    let far = TcpStream::connect(to).expect("it listens");
+    let pass = |mut from: TcpStream, mut to: TcpStream| {
+        let mut part = [0; 1 << 16];
+        while let Ok(length @ 1..) = from.read(&mut part) {
+            thread::sleep(delay);
+            if to.write_all(&part[..length]).is_err() {
+                break;
+            }
+        }
+        let _ = (from.shutdown(std::net::Shutdown::Both), to.shutdown(std::net::Shutdown::Both));
+    };
+    let [near_too, far_too] = [&near, &far].map(|stream| stream.try_clone().expect("a descriptor"));
+    thread::scope(|scope| {
+        scope.spawn(|| pass(near, far));
+        pass(far_too, near_too);
+    });
+}
+
+/// A stranger near rank 0, as fast as it can, and a rank whose words travel: they took its place among the unproved.
+#[test]
+fn r_silent_connections_kept_a_far_rank_out() {
+    const FAR: Duration = Duration::from_millis(40);
+    let zero = Place0::new();
+    let address = zero.address;
+    let between = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let near = between.local_addr().expect("bound");
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let is_over = &is_over;
+        scope.spawn(move || {
+            let mut held: Vec<Option<TcpStream>> = (0..2 * STRANGERS_MAX).map(|_| None).collect();
+            for number in (0..held.len()).cycle() {
+                if is_over.load(Ordering::Relaxed) {
+                    return;
+                }
+                held[number] = connect_from([127, 0, 0, 2], address);
+            }
+        });
+        scope.spawn(move || {
+            // Its connection is new to rank 0 each time that the rank dials.
+            between.set_nonblocking(true).expect("a socket");
+            while !is_over.load(Ordering::Relaxed) {
+                match between.accept() {
+                    Ok((stream, _)) => relay(stream, address, FAR),
+                    Err(_) => thread::sleep(Duration::from_millis(5)),
+                }
+            }
+        });
+        let one = scope.spawn(move || joins(near, "s", &hello(1, 2), LONG));
+        let met = zero.gather(2, LONG);
+        let joined = one.join().expect("no panic");
+        is_over.store(true, Ordering::Relaxed);
+        assert_eq!((slug(met), slug(joined)), ("met", "met"));
     });
 }
 

@@ -1,8 +1,9 @@
 //! How a trainer connects to those of other hosts: it dials, or they do. Both prove the job's token first.
 
 use super::stream::{Stream, sleep, unreachable};
-use crate::knock::{ACCEPTS_MAX, Answer, Dialled, STRANGERS_MAX, Step, Stranger};
+use crate::knock::{Answer, Dialled};
 use crate::message::{Message, Way};
+use crate::strangers::Strangers;
 use crate::token::Token;
 use crate::wire::Wire;
 use plimsoll_base::Result;
@@ -12,7 +13,6 @@ use std::time::{Duration, Instant};
 
 /// Trainers start together, and open their models before they dial.
 pub(crate) const OPEN_MAX: Duration = Duration::from_secs(120);
-const DIAL_MAX: Duration = Duration::from_secs(2);
 const DIAL_AGAIN: Duration = Duration::from_millis(300);
 
 /// A rank to dial.
@@ -90,7 +90,7 @@ fn step(one: Dialling, target: &Target, token: &Token, (rank, way): (u32, Way)) 
     match one {
         Dialling::At(when) if Instant::now() < when => Dialling::At(when),
         Dialling::At(_) => {
-            let dialled = target.address.and_then(|address| Dialled::dial(address, DIAL_MAX).ok());
+            let dialled = target.address.and_then(|address| Dialled::dial(address).ok());
             dialled.map_or_else(again, Dialling::Greeting)
         }
         Dialling::Greeting(mut dialled) => match dialled.step(token) {
@@ -125,45 +125,31 @@ pub(crate) struct Caller {
 #[derive(Debug)]
 pub(crate) struct Callers {
     listener: TcpListener,
-    strangers: Vec<Stranger>,
+    strangers: Strangers,
     token: Token,
 }
 
 impl Callers {
     pub(crate) fn new(listener: TcpListener, token: Token) -> std::io::Result<Callers> {
-        listener.set_nonblocking(true)?;
-        Ok(Callers { listener, strangers: Vec::new(), token })
+        Strangers::listen(&listener)?;
+        Ok(Callers { listener, strangers: Strangers::default(), token })
     }
 
     /// Returns what to poll.
     pub(crate) fn interest(&self) -> impl Iterator<Item = PollFd<'_>> {
-        let strangers = self.strangers.iter().map(|stranger| stranger.wire.interest());
+        let strangers = self.strangers.wires().map(Wire::interest);
         strangers.chain([PollFd::new(&self.listener, PollFlags::IN)])
     }
 
     /// Accepts what has arrived. Returns the ranks for which `expects` returns a name: others may knock again later.
     pub(crate) fn turn(&mut self, expects: &dyn Fn(u32, Way) -> Option<String>) -> Vec<Caller> {
-        for _ in 0..ACCEPTS_MAX {
-            let Ok((stream, _)) = self.listener.accept() else { break };
-            if self.strangers.len() >= STRANGERS_MAX {
-                self.strangers.remove(0);
-            }
-            self.strangers.extend(Stranger::new(stream).ok());
-        }
-        let (mut index, mut callers) = (0, Vec::new());
-        while index < self.strangers.len() {
-            match self.strangers[index].step(&self.token) {
-                Step::Wait => index += 1,
-                Step::Drop => drop(self.strangers.remove(index)),
-                Step::Enter(message) => {
-                    let mut wire = self.strangers.remove(index).wire;
-                    let Message::Knock { rank, way } = message else { continue };
-                    let Some(who) = expects(rank, way) else { continue };
-                    wire.put(&Message::Open);
-                    wire.flush(Duration::from_secs(1));
-                    callers.push(Caller { rank, stream: Stream::new(wire.into_parts(), &who) });
-                }
-            }
+        let mut callers = Vec::new();
+        for (message, mut wire) in self.strangers.turn(&self.listener, &self.token) {
+            let Message::Knock { rank, way } = message else { continue };
+            let Some(who) = expects(rank, way) else { continue };
+            wire.put(&Message::Open);
+            wire.flush(Duration::from_secs(1));
+            callers.push(Caller { rank, stream: Stream::new(wire.into_parts(), &who) });
         }
         callers
     }
