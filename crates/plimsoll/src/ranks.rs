@@ -7,8 +7,8 @@ use plimsoll_device::CardInfo;
 use plimsoll_memory::{Limits, host::Host};
 use plimsoll_plan::devices;
 use plimsoll_ranks::{
-    Flags, Found, Hello, LAUNCH_VARIABLE, Launch, Link, RANKS_MAX, Start, Starts, TOKEN_VARIABLE, Token,
-    Waiting,
+    Flags, Found, Hello, LAUNCH_VARIABLE, Launch, Link, NOTICE_VARIABLE, Notice, RANKS_MAX, Start, Starts,
+    TOKEN_VARIABLE, Token, Waiting,
 };
 use plimsoll_run::several;
 use std::os::fd::AsFd;
@@ -122,12 +122,15 @@ pub fn join(launch: &Launch, loaded: &Loaded, times: Times) -> Result<u8> {
     alike.extend(card.as_ref().map(|card| ("card".to_string(), format!("{}, {}", card.name, card.total))));
     let hello = Hello::of_this_process(launch, card.as_ref().map(|card| card.uuid.clone()), alike);
     let mut stopped = || forward.iter().find(|one| one.came()).map(|one| one.signal);
-    let waiting = Waiting { seconds: times.join, stopped: &mut stopped, say: &mut say };
+    let notice = Notice::of(launch.launcher);
+    let waiting = Waiting { seconds: times.join, notice, stopped: &mut stopped, say: &mut say };
     let met = plimsoll_ranks::meet(launch, &token, &hello, waiting)?;
     let link = Link::start(met, Duration::from_secs(times.wait.into()))?;
     let mut env = terminal::for_child();
     // A trainer starts no ranks, and code in its workers needs no token.
-    env.extend([LAUNCH_VARIABLE, TOKEN_VARIABLE].map(|name| (name.to_string(), String::new())));
+    env.extend(
+        [LAUNCH_VARIABLE, NOTICE_VARIABLE, TOKEN_VARIABLE].map(|name| (name.to_string(), String::new())),
+    );
     if loaded.run.run.threads.value().is_none() {
         let host = Host::this();
         let threads = several::share_of_threads(launch.rank, &link.members, host.threads(), host.cpu_quota());

@@ -5,6 +5,7 @@
 
 use crate::environment::{LAUNCH_VARIABLE, Launcher, Starts};
 use crate::lines::Lines;
+use crate::notice::{Board, NOTICE_VARIABLE};
 use crate::secret::{self, TOKEN_VARIABLE};
 use crate::token::random_secret;
 use plimsoll_base::{Error, Exit, Result};
@@ -42,15 +43,15 @@ pub struct Start<'a> {
 
 /// Starts the ranks and waits for their ends. Returns the code of the first that failed for its own reason, else 0.
 ///
-/// Errors: `rank-not-started`; `ranks-token` if several hosts have no secret, or a short one.
+/// Errors: `rank-not-started`, `ranks-window`; `ranks-token` if several hosts have no secret, or a short one.
 pub fn launch(start: &Start<'_>) -> Result<u8> {
     let at = Joining::of(start)?;
     let Starts { first, count, ranks, .. } = *start.starts;
     let lines = Lines::of_ranks(first as usize, count as usize);
-    let mut running = Running { ranks: Vec::new(), first, lines, ends: Vec::new() };
+    let mut running = Running { ranks: Vec::new(), first, lines, ends: Vec::new(), board: Board::new()? };
     for rank in first..first + count {
         // Those already started die with their handles; see `Drop`.
-        running.ranks.push(one(start, (rank, ranks), &at)?);
+        running.ranks.push(one(start, (rank, ranks), &at, &running.board)?);
     }
     running.wait_for_all(start);
     Ok(exit_code(&running.ends))
@@ -104,14 +105,14 @@ struct Rank {
     status: Option<ExitStatus>,
 }
 
-fn one(start: &Start<'_>, (rank, ranks): (u32, u32), at: &Joining) -> Result<Rank> {
+fn one(start: &Start<'_>, (rank, ranks): (u32, u32), at: &Joining, board: &Board) -> Result<Rank> {
     let program = std::env::current_exe().ok().filter(|path| path.is_file());
     let mut command = Command::new(program.unwrap_or_else(|| "/proc/self/exe".into()));
     command.args(start.args).envs(start.env.iter().map(|(key, value)| (key, value)));
     let (Starts { first, count, .. }, pid) = (start.starts, std::process::id());
     let Joining { address, port, secret } = at;
     command.env(LAUNCH_VARIABLE, format!("{rank}/{ranks}:{first}/{count}:{port}:{pid}:{address}"));
-    command.env(TOKEN_VARIABLE, secret).stderr(Stdio::piped());
+    command.env(TOKEN_VARIABLE, secret).env(NOTICE_VARIABLE, board.path()).stderr(Stdio::piped());
     if rank > 0 {
         // Only rank 0 prints the summary.
         command.stdin(Stdio::null()).stdout(Stdio::null());
@@ -133,6 +134,8 @@ struct Running {
     lines: Lines,
     /// Exit codes of the ranks that ended, in order of their ends.
     ends: Vec<u8>,
+    /// Tells ranks that have not met that one has ended.
+    board: Board,
 }
 
 impl Running {
@@ -218,13 +221,15 @@ impl Running {
             if let Ok(Some(status)) = rank.child.try_wait() {
                 rank.status = Some(status);
                 let code = status.code().map_or(Exit::Killed as u8, |code| code as u8);
-                if let Some(signal) = status.signal() {
-                    let pid = rank.child.id();
-                    let number = first + number;
-                    print(&[format!(
-                        "rank {number}: its supervisor, pid {pid}, was killed by signal {signal}"
-                    )]);
+                let (number, pid) = (first + number, rank.child.id());
+                let why = match status.signal() {
+                    Some(signal) => format!("was killed by signal {signal}"),
+                    None => format!("ended with exit code {code}"),
+                };
+                if status.signal().is_some() {
+                    print(&[format!("rank {number}: its supervisor, pid {pid}, {why}")]);
                 }
+                self.board.write(&format!("rank {number}, its supervisor with pid {pid}, {why}"));
                 has_failed |= !is_well(code);
                 self.ends.push(code);
             }

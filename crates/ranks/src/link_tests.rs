@@ -4,6 +4,7 @@ use super::*;
 use crate::board::State;
 use crate::environment::{Launch, Launcher};
 use crate::hello::Hello;
+use crate::notice::Notice;
 use crate::rendezvous::{Waiting, meet};
 use crate::token::Token;
 use std::net::{TcpListener, TcpStream};
@@ -35,7 +36,7 @@ fn link(rank: u32, ranks: u32, port: u16) -> Link {
     // Not by the port: a proxy has another one.
     let token = Token::new(&Launch { port: 1, ..launch.clone() }, Some("s"));
     let hello = Hello::of_this_process(&launch, None, []);
-    let waiting = Waiting { seconds: 60, stopped: &mut || None, say: &mut |_| {} };
+    let waiting = Waiting { seconds: 60, notice: Notice::default(), stopped: &mut || None, say: &mut |_| {} };
     Link::start(meet(&launch, &token, &hello, waiting).expect("they meet"), LONG).expect("a thread")
 }
 

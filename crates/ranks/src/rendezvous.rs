@@ -11,6 +11,7 @@ use crate::hosts::{Letter, Posted};
 use crate::interface::Interface;
 use crate::knock::{Answer, Dialled, HANDSHAKE_MAX};
 use crate::message::Message;
+use crate::notice::Notice;
 use crate::place::Place;
 use crate::strangers::Strangers;
 use crate::token::Token;
@@ -46,6 +47,8 @@ const FAREWELL: Duration = Duration::from_secs(1);
 /// How long to wait for the other ranks, and what to do meanwhile.
 pub struct Waiting<'a> {
     pub seconds: u32,
+    /// What the launcher says of ranks that end meanwhile.
+    pub notice: Notice,
     /// Returns the number of a signal that asked the run to end.
     pub stopped: &'a mut dyn FnMut() -> Option<i32>,
     /// Prints a line for the user.
@@ -270,6 +273,7 @@ impl Gathering<'_> {
             if let Some(signal) = (waiting.stopped)() {
                 return Err(interrupted(signal, &format!("while waiting for {}", ranks(&self.missing()))));
             }
+            waiting.notice.check()?;
             if started.elapsed() >= limit {
                 return Err(self.rank_missing(waiting.seconds));
             }
@@ -428,7 +432,8 @@ fn join(
 }
 
 fn check(waiting: &mut Waiting<'_>, doing: &str) -> Result<()> {
-    (waiting.stopped)().map_or(Ok(()), |signal| Err(interrupted(signal, doing)))
+    (waiting.stopped)().map_or(Ok(()), |signal| Err(interrupted(signal, doing)))?;
+    waiting.notice.check()
 }
 
 /// Dials all addresses at once, none delaying another, and takes the first that proves the token, for a handshake's time

@@ -3,6 +3,7 @@
 use super::*;
 use crate::environment::Launcher;
 use crate::knock::{MAGIC, STRANGERS_MAX};
+use crate::notice::Board;
 use crate::token::{NONCE_BYTES, PROOF_BYTES};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -37,7 +38,7 @@ fn hello(rank: u32, ranks: u32) -> Hello {
 
 fn with_waiting<T>(seconds: u32, work: impl FnOnce(&mut Waiting<'_>) -> T) -> T {
     let (mut stopped, mut say) = (|| None, |_: &str| {});
-    work(&mut Waiting { seconds, stopped: &mut stopped, say: &mut say })
+    work(&mut Waiting { seconds, notice: Notice::default(), stopped: &mut stopped, say: &mut say })
 }
 
 /// Rank 0 at a free port.
@@ -196,7 +197,8 @@ fn one_that_leaves_before_all_are_there_ends_the_wait() {
                 waits += 1;
                 (waits > 10).then_some(15)
             };
-            let mut waiting = Waiting { seconds: LONG, stopped: &mut stopped, say: &mut |_| {} };
+            let mut waiting =
+                Waiting { seconds: LONG, notice: Notice::default(), stopped: &mut stopped, say: &mut |_| {} };
             let error =
                 join(&|| Ok(vec![address]), &token("s"), hello(1, 3), &mut waiting).expect_err("stopped");
             assert_eq!((error.slug, error.exit), ("interrupted", plimsoll_base::Exit::Terminated));
@@ -208,6 +210,23 @@ fn one_that_leaves_before_all_are_there_ends_the_wait() {
             "{error}"
         );
     });
+}
+
+/// A launcher knows of a rank that ended before it came, and nobody else does.
+#[test]
+fn the_end_of_a_rank_that_never_came_ends_the_wait() {
+    let zero = Place0::new();
+    let nowhere = Place0::new().address;
+    let mut board = Board::new().expect("memory");
+    board.write("rank 2, its supervisor with pid 9, was killed by signal 9");
+    let (mut stopped, mut say) = (|| None, |_: &str| {});
+    let notice = Notice::at(&board);
+    let waiting = &mut Waiting { seconds: LONG, notice, stopped: &mut stopped, say: &mut say };
+    let waits = gather(&zero.listener, &token("s"), hello(0, 3), waiting);
+    let looks = join(&|| Ok(vec![nowhere]), &token("s"), hello(1, 3), waiting);
+    for error in [waits, looks].map(|result| result.expect_err("no run")) {
+        assert!(error.slug == "rank-lost" && error.message.starts_with("rank 2, its"), "{error}");
+    }
 }
 
 /// What strangers send; each returns when the other side has closed, or when it has sent all.

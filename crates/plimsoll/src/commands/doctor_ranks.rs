@@ -9,7 +9,7 @@ use plimsoll_devices as devices;
 use plimsoll_doctor::machine::{Check, State};
 use plimsoll_memory::Pool;
 use plimsoll_plan::{Hosts, checkpoint_bytes};
-use plimsoll_ranks::{Facts, Found, Hello, Launch, OF_A_CARD, RANKS_MAX, Token, Waiting};
+use plimsoll_ranks::{Facts, Found, Hello, Launch, Notice, OF_A_CARD, RANKS_MAX, Token, Waiting};
 use plimsoll_rl::data::epochs;
 use plimsoll_rl::data::session::{Machine, plan_run, read_by};
 use plimsoll_run::{ending, several};
@@ -98,7 +98,8 @@ fn one(
     let token = Token::of(launch, ranks::secret().as_deref())?;
     let mut say = |words: &str| output::note(false, words);
     // A signal ends this process: there is nothing to save.
-    let waiting = Waiting { seconds: flags.join_seconds, stopped: &mut || None, say: &mut say };
+    let notice = Notice::of(launch.launcher);
+    let waiting = Waiting { seconds: flags.join_seconds, notice, stopped: &mut || None, say: &mut say };
     let met = plimsoll_ranks::meet(launch, &token, &hello, waiting)?;
     let mut alike = loaded.map_or_else(several::alike_processes, several::alike);
     let exchange = loaded.and_then(|loaded| loaded.run.run.exchange.value());

@@ -470,6 +470,49 @@ fn a_request_to_end_reaches_ranks_that_wait() {
     assert!(words.contains("error[interrupted]: SIGTERM while waiting for rank 1"), "{words}");
 }
 
+/// The two ranks of a host look for a rank 0 that does not come, so that neither has joined when one is killed. The other
+/// ended 14 s later, of a signal of its own launcher.
+#[test]
+fn r_a_rank_killed_before_it_joined_was_waited_for() {
+    let folder = Run::new(SMALL);
+    let join = format!("--join=127.0.0.1:{}", free_port());
+    let flags = ["--ranks=4", "--hosts=2", "--host-rank=1", &join, "--join-seconds=300"];
+    let binary = command(&[]);
+    let host = Command::new(binary.get_program())
+        .args(folder.train_args("out", &flags))
+        .env("PLIMSOLL_TOKEN", "a secret of a test")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let (pid, deadline) = (host.id(), Instant::now() + Duration::from_secs(60));
+    let is_rank_3 = |child: &&str| {
+        // Empty between fork and exec, when it still is its launcher.
+        let read = std::fs::read(format!("/proc/{child}/environ")).unwrap_or_default();
+        String::from_utf8_lossy(&read).split('\0').any(|one| one.starts_with("PLIMSOLL_LAUNCH=3/4:"))
+    };
+    let victim: u32 = loop {
+        assert!(Instant::now() < deadline, "rank 3 does not start");
+        let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).expect("/proc");
+        if let Some(child) = children.split_whitespace().find(is_rank_3) {
+            break child.parse().expect("a process id");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    kill("-KILL", victim);
+    let (code, words) = ended(host.wait_with_output().expect("it ends"));
+    assert_eq!(code, Some(4), "{words}");
+    assert!(
+        words.contains(&format!("rank 3: its supervisor, pid {victim}, was killed by signal 9")),
+        "{words}"
+    );
+    let named = format!(
+        "error[rank-lost]: rank 3, its supervisor with pid {victim}, was killed by signal 9 before all ranks were there"
+    );
+    assert!(words.contains(&named) && !words.contains("interrupted"), "{words}");
+}
+
 /// Whether a launcher is there and can start a process.
 fn is_there(words: &[&str]) -> bool {
     let output = Command::new(words[0]).args(&words[1..]).arg("true").output();
