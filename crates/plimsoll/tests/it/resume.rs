@@ -268,25 +268,22 @@ fn newer_forms_links_short_logs_and_other_times_of_day() {
         folder.train_refused("out", &["--resume"], 1, &[slug, "it is not a regular file"]);
         fs::rename(folder.path("aside"), folder.path(name)).expect("it is there");
     }
-    // Checkpoints on a disk that is not mounted: a run that had them does not begin anew over its log.
+    // Checkpoints that are elsewhere: a run that had them does not begin anew over its log.
     let events = folder.read("out/events.jsonl");
     fs::rename(folder.path("out/checkpoints"), folder.path("aside")).expect("it is there");
     symlink(folder.path("not-mounted"), folder.path("out/checkpoints")).expect("a link");
-    folder.train_refused(
-        "out",
-        &["--resume"],
-        1,
-        &["error[run-dir-damaged]: ", "checkpoints: No such", "mount its disk"],
-    );
+    let words = ["error[symlink-refused]: ", "set run.dir to a directory on it"];
+    folder.train_refused("out", &["--resume"], 1, &words);
     assert!(folder.read("out/events.jsonl") == events, "a refusal cut the log");
-    fs::rename(folder.path("aside"), folder.path("not-mounted")).expect("it is there");
+    fs::remove_file(folder.path("out/checkpoints")).expect("a link");
+    fs::rename(folder.path("aside"), folder.path("out/checkpoints")).expect("it is there");
     fs::write(folder.path("out/events.jsonl"), &events[..40]).expect("a file");
     folder.train_fails("out", &["--resume"], 1, &["error[run-dir-damaged]: ", "40 bytes"]);
     fs::write(folder.path("out/events.jsonl"), &events).expect("a file");
     folder.train("out", &["--resume"]);
 }
 
-/// Samples were written where a link led.
+/// Samples were written where a link led, and checkpoints under `--resume` alone.
 #[test]
 fn r_a_link_in_place_of_a_folder_was_followed() {
     let folder = Run::new(RUN);
@@ -301,15 +298,25 @@ fn r_a_link_in_place_of_a_folder_was_followed() {
         symlink(folder.path("aside"), folder.path(name)).expect("a link");
         let words = ["error[symlink-refused]: ", "a symbolic link in place of a folder"];
         folder.train_refused("out", &["--overwrite"], 1, &words);
-        if !name.ends_with("checkpoints") {
-            folder.train_refused("out", &["--resume"], 1, &words);
-        }
+        folder.train_refused("out", &["--resume"], 1, &words);
         fs::remove_file(folder.path(name)).expect("a link");
         match had {
             true => fs::rename(folder.path("aside"), folder.path(name)).expect("it is there"),
             false => fs::remove_dir(folder.path("aside")).expect("it is empty"),
         }
     }
+    fs::write(folder.path("victim"), "kept").expect("a file");
+    for name in ["crash.json", "curves.svg", "schedule.jsonl", "agent.json", "rewards.log", "ranks.json"] {
+        let name = format!("out/{name}");
+        let _ = fs::remove_file(folder.path(&name));
+        symlink(folder.path("victim"), folder.path(&name)).expect("a link");
+        for how in ["--overwrite", "--resume"] {
+            let words = ["error[symlink-refused]: ", "a symbolic link in place of a file"];
+            folder.train_refused("out", &[how], 1, &words);
+        }
+        fs::remove_file(folder.path(&name)).expect("a link");
+    }
+    assert_eq!(folder.read("victim"), "kept");
 }
 
 #[test]
