@@ -35,7 +35,7 @@ pub use json::{has_mark, json_marked, json_unmarked, json_with_digits, marked_di
 pub use named_file::{NamedFile, open_regular};
 pub use near::nearest_path;
 pub use phase::{Phase, PhaseSet};
-pub use secret::{CommandWords, WITHHELD, is_name_of_secret, without_secrets};
+pub use secret::{CommandWords, WITHHELD, is_name_of_secret, unmarked, withheld, without_secrets};
 pub use shown::{shown, shown_number, shown_places, shown_within};
 pub use small_file::{read_small, read_small_text};
 pub use visible::{is_hidden, visible, visible_json};

@@ -1,7 +1,7 @@
 //! `train --resume` and `checkpoint` from outside: what continues, what is refused, and what is printed.
 
-use crate::common::{check_refused, plimsoll, text};
-use crate::run::{Run, export};
+use crate::common::{check_refused, command, plimsoll, text};
+use crate::run::{Run, check_done, export, refs};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -317,6 +317,62 @@ fn r_a_link_in_place_of_a_folder_was_followed() {
         fs::remove_file(folder.path(&name)).expect("a link");
     }
     assert_eq!(folder.read("victim"), "kept");
+}
+
+/// Returns the files below a folder that hold `word`.
+fn holders(folder: &std::path::Path, word: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).expect("a folder").flatten() {
+        match entry.file_type().expect("a kind") {
+            kind if kind.is_dir() => found.extend(holders(&entry.path(), word)),
+            kind if kind.is_file() => {
+                let bytes = fs::read(entry.path()).expect("a file");
+                if bytes.windows(word.len()).any(|part| part == word.as_bytes()) {
+                    found.push(entry.path().display().to_string());
+                }
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+/// They were in `run.toml` and in each checkpoint's.
+#[test]
+fn r_keys_of_a_run_file_were_copied_into_its_run_directory() {
+    let with_key = |key: &str| {
+        RUN.replacen("kind = \"exact\"", &format!("kind = \"command:sh reply.sh --api-key {key} -n 5\""), 1)
+    };
+    let folder = Run::new(&with_key("ZQ1x"));
+    folder.write("reply.sh", "n=0\nwhile read line; do n=$((n + 1)); echo $((n % 2)); done\n");
+    let train = |words: &[&str]| {
+        let args = folder.train_args("out", words);
+        command(&refs(&args)).current_dir(folder.path(".")).output().expect("the binary runs")
+    };
+    check_done(&train(&["train.steps=2"]));
+    assert_eq!(holders(&folder.path("out"), "ZQ1x"), [""; 0]);
+    let kept = text(&folder.read("out/checkpoints/latest/state/run.toml"));
+    assert!(kept.contains("sh reply.sh --api-key (not shown) -n 5 (withheld "), "{kept}");
+
+    // It goes on with the user's file, with no other key, and not with the file of the directory alone.
+    let said = check_done(&train(&["--resume", "train.steps=3"]));
+    assert!(said.contains("resumes after step 2"), "{said}");
+    assert_eq!(holders(&folder.path("out"), "ZQ1x"), [""; 0]);
+    let refused = |output: &std::process::Output, words: &[&str]| {
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        words.iter().for_each(|words| assert!(said.contains(words), "{words}: {said}"));
+        assert!(!said.contains("ZQ"), "{said}");
+    };
+    folder.write("x.toml", &with_key("ZQ2x"));
+    refused(&train(&["--resume", "train.steps=4"]), &["error[run-file-changed]: ", "reward.0.kind"]);
+    folder.write("x.toml", &kept);
+    refused(
+        &train(&["--resume", "train.steps=4"]),
+        &["error[secret-withheld]: ", "`reward.0.kind`", "x.toml:"],
+    );
+    let set = "reward.0.kind=command:sh reply.sh --api-key ZQ1x -n 5";
+    check_done(&train(&["--resume", "train.steps=4", set]));
 }
 
 #[test]
