@@ -23,6 +23,7 @@ mod keys;
 mod length;
 mod manifest;
 mod names;
+mod opens;
 mod rooms;
 mod same_bits;
 mod shake;

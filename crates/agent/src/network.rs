@@ -3,14 +3,13 @@
 
 use super::normalise::{Moments, Scales};
 use super::spaces::{ActionWriter, ObservationReader};
-use plimsoll_base::{Error, Result};
+use plimsoll_base::{Error, Result, open_regular};
 use plimsoll_config::PolicyActivation;
 use plimsoll_device::Activation;
 use plimsoll_devices::host;
 use plimsoll_env::{Slot, Spec};
 use plimsoll_model::mlp::{MlpSpec, PolicyFile};
 use serde::Deserialize;
-use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
@@ -107,7 +106,7 @@ fn read_policy_json(path: &Path) -> Result<Option<PolicyJson>> {
             .hint("put the file of the checkpoint back; without it weights are read as a plain policy's")
     };
     let mut text = String::new();
-    match File::open(path) {
+    match open_regular(path) {
         Err(err) if err.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(err) => return Err(bad(err.to_string())),
         Ok(file) => {

@@ -28,6 +28,7 @@ use plimsoll_run::progress::Progress;
 use plimsoll_run::resume::{Fingerprint, Start};
 use plimsoll_run::status::Doing;
 use plimsoll_run::vitals::Vitals;
+use plimsoll_run::withheld;
 use plimsoll_train::name_tensor;
 use plimsoll_worker::Stop;
 use serde_json::{Value, json};
@@ -57,7 +58,7 @@ fn train_until_signal(
 ) -> Result<Summary> {
     let (run, run_file, mut opening) = match open(loaded, start, observer)? {
         Origins::Finished(summary) => return Ok(summary),
-        Origins::Open(run_file, opening) => (RunSpec::new(&run_file), run_file.to_toml(), opening),
+        Origins::Open(run_file, opening) => (RunSpec::new(&run_file), withheld::to_toml(&run_file), opening),
     };
     plimsoll_run::track::check(&run.track)?;
     let settings = AgentSettings::new(&run, &Stop::on(signal))?;

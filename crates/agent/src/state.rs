@@ -5,7 +5,7 @@
 
 use super::normalise::{Moments, RewardScale, Scales};
 use super::settings::AgentSettings;
-use plimsoll_base::{Error, Result};
+use plimsoll_base::{Error, Result, read_small_text};
 use plimsoll_collect::Underway;
 use plimsoll_run::checkpoint::exact;
 use serde::{Deserialize, Serialize};
@@ -16,6 +16,8 @@ use std::path::Path;
 pub(crate) const AGENT_STATE: &str = "state/agent.json";
 /// Episodes over which the return is averaged.
 pub(crate) const RECENT: usize = 100;
+/// Largest file of a state; one of 100,000 environments has some 10 MiB.
+const STATE_BYTES_MAX: u64 = 1 << 30;
 
 /// The content of `state/agent.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -103,7 +105,7 @@ impl AgentState {
     pub fn read(checkpoint: &Path, settings: &AgentSettings) -> Result<AgentState> {
         let path = checkpoint.join(AGENT_STATE);
         let bad = |what: String| Error::new("checkpoint-damaged", format!("{}: {what}", path.display()));
-        let text = std::fs::read_to_string(&path).map_err(|err| bad(err.to_string()))?;
+        let text = read_small_text(&path, STATE_BYTES_MAX).map_err(|err| bad(err.to_string()))?;
         let state: AgentState = serde_json::from_str(&text).map_err(|err| bad(err.to_string()))?;
         let widths = state.observations.as_ref().map(Moments::width);
         let envs = state.rewards.as_ref().map(RewardScale::num_envs);

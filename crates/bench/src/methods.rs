@@ -7,7 +7,7 @@ use super::errors::{MethodError, dpo_error, kto_error, method_error, pairs_error
 use super::finish;
 use plimsoll_algo::method::{METHODS, Method, MethodSpec, SamplingSpec};
 use plimsoll_algo::{policy_loss::PolicyLoss, preference::PreferenceLoss};
-use plimsoll_base::{Error, Result};
+use plimsoll_base::{Error, Result, read_small_text};
 use plimsoll_files::{check_output_folder, output_error, write_atomic};
 use plimsoll_memory::host::Host;
 use serde_json::{Value, json};
@@ -150,11 +150,14 @@ fn check_run_file(path: &Path) -> Result<()> {
     }
 }
 
+/// Largest log of a run of a row, which has some hundred steps.
+const EVENTS_BYTES_MAX: u64 = 1 << 30;
+
 /// Measures one row: the error of its formulas, and its run.
 fn measure(row: &Row, runs: &Path, work: &Path) -> Result<Value> {
     let dir = work.join(row.name);
     let summary = train(row, &runs.join(row.run_file), &dir)?;
-    let events = fs::read_to_string(dir.join("events.jsonl")).unwrap_or_default();
+    let events = read_small_text(&dir.join("events.jsonl"), EVENTS_BYTES_MAX).unwrap_or_default();
     let events = events.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let reached = events.filter(|event| event["event"] == "eval").find(|event| {
         let pairs = &event["pairs"]["accuracy"];

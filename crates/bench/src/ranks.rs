@@ -1,7 +1,7 @@
 //! `bench ranks`: times a run on several numbers of ranks and hosts, as real processes. All must leave equal files.
 
 use crate::hosts::on_hosts;
-use plimsoll_base::{Error, Result};
+use plimsoll_base::{Error, Result, read_small};
 use plimsoll_files::digest;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -136,8 +136,11 @@ fn left(dir: &Path) -> Result<BTreeMap<String, String>> {
     Ok(out)
 }
 
+/// Largest file of a run to compare: the weights of a small model.
+const FILE_BYTES_MAX: u64 = 16 << 30;
+
 fn read(path: &Path) -> Result<Vec<u8>> {
-    std::fs::read(path).map_err(|err| failed(format!("{}: {err}", path.display())))
+    read_small(path, FILE_BYTES_MAX).map_err(|err| failed(format!("{}: {err}", path.display())))
 }
 
 fn failed(message: String) -> Error {

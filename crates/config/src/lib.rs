@@ -74,6 +74,7 @@ mod track;
 mod tree;
 mod validate;
 mod values;
+mod withheld;
 
 pub use carry::hindrance as hindrance_to_carry;
 pub use data_sets::{DataSet, DataSets};
@@ -109,6 +110,7 @@ pub use values::{
     KlIn, LossType, ModelDtype, Network, Offload, OnFull, OptimizerDtype, Overlong, Positions, Recompute,
     RewardFailure, RunDevice, Schedule, Signature, TrackMode, Tracker, TrainOn, WorkerGpu,
 };
+pub use withheld::secret_withheld;
 
 #[cfg(test)]
 mod tests;

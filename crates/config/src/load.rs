@@ -5,7 +5,7 @@ use super::read::{provenance_of, read_text};
 use super::schema::{all_keys, schema_properties};
 use super::sections::{ModelOptions, RunFile, VerbFile};
 use super::values::{Auto, ModelDtype, RunDevice};
-use super::{Origin, agent, aliases, de, defaults, layers, lora, not_built, tree, validate};
+use super::{Origin, agent, aliases, de, defaults, layers, lora, not_built, tree, validate, withheld};
 use plimsoll_base::Result;
 use std::path::{Path, PathBuf};
 
@@ -74,7 +74,7 @@ pub struct Setting {
 ///
 /// Errors, all with exit code 2: `run-file-missing`, `run-file-unreadable`, `run-file-syntax`, `unknown-key`,
 /// `duplicate-key`, `missing-key`, `bad-type`, `bad-value`, `bad-set`, `contradictory-keys`, `lora-unsupported`,
-/// `not-built`.
+/// `not-built`, `secret-withheld`.
 pub fn load(path: &Path, sets: &[String], env: impl Iterator<Item = (String, String)>) -> Result<Loaded> {
     load_text(read_text(path)?, path, sets, env)
 }
@@ -100,6 +100,7 @@ pub fn load_text(
         let stem = path.file_stem().unwrap_or_default().to_string_lossy();
         run.run.dir = Some(format!("runs/out/{stem}"));
     }
+    withheld::check(&provenance, |see| run.visit(&mut |key, value| see(key, value)))?;
     defaults::fill(&mut run, &mut provenance);
     agent::fill(&mut run, &mut provenance);
     lora::fill(&mut run, &mut provenance);
@@ -167,6 +168,8 @@ pub fn load_verb(
     aliases::finish(&mut root, &source, &mut seen)?;
     let verb: VerbFile = de::read(&root, &source)?;
     let provenance = provenance_of(&root, source);
+    let prompt = verb.data.system_prompt.clone().map(toml::Value::String);
+    withheld::check(&provenance, |see| prompt.iter().for_each(|text| see("data.system_prompt", text)))?;
     validate::verb_file(&verb, &provenance)?;
     Ok(LoadedVerb { verb, provenance, notes: seen.notes })
 }

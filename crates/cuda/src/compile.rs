@@ -8,6 +8,7 @@ use cudarc::nvrtc::{result, sys};
 use plimsoll_base::{Error, Result};
 use sha2::{Digest, Sha256};
 use std::ffi::CString;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// A kernel file: one module on the device.
@@ -269,7 +270,11 @@ pub(crate) fn write_cached(file: &Path, payload: &[u8]) -> std::io::Result<()> {
     let part = file.with_extension(format!("part-{}", std::process::id()));
     let mut bytes = Sha256::digest(payload).to_vec();
     bytes.extend_from_slice(payload);
-    let written = std::fs::write(&part, bytes).and_then(|()| std::fs::rename(&part, file));
+    // What is there is of a start that was killed, or a link of somebody who may write here too.
+    let _ = std::fs::remove_file(&part);
+    let written = std::fs::File::create_new(&part)
+        .and_then(|mut made| made.write_all(&bytes))
+        .and_then(|()| std::fs::rename(&part, file));
     written.inspect_err(|_| {
         // A full disk must not keep half a file.
         let _ = std::fs::remove_file(&part);

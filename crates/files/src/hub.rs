@@ -2,10 +2,11 @@
 //! `models--org--name/{blobs,refs,snapshots}`. A complete local snapshot is used without network. The token goes to the
 //! endpoint only, never to a redirect's target, and never into a message.
 
+use crate::no_link::{make_folders, open_shared};
 use crate::safetensors_dir::shard_names;
 use crate::stream::write_error;
 use crate::writer::{fsync_dir, write_atomic};
-use plimsoll_base::{Error, Result};
+use plimsoll_base::{Error, Result, read_small_text};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use std::fs::File;
@@ -17,6 +18,8 @@ use ureq::http::Response;
 
 const DEFAULT_ENDPOINT: &str = "https://huggingface.co";
 const LISTING_BYTES_MAX: u64 = 8 << 20; // takes up to thirty times that as JSON values
+/// Longest token, and longest file of a branch, which holds a commit.
+const SHORT_BYTES_MAX: u64 = 64 << 10;
 const COPY_BYTES: usize = 1 << 20;
 const ATTEMPTS_MAX: u32 = 5;
 const REDIRECTS_MAX: u32 = 5;
@@ -59,7 +62,7 @@ impl Hub {
         };
         let cache = var("HF_HUB_CACHE").or_else(|| var("HUGGINGFACE_HUB_CACHE"));
         let token_path = var("HF_TOKEN_PATH").map_or_else(|| home.join("token"), PathBuf::from);
-        let stored = || std::fs::read_to_string(&token_path).ok().map(|t| t.trim().to_string());
+        let stored = || read_small_text(&token_path, SHORT_BYTES_MAX).ok().map(|t| t.trim().to_string());
         let yes = |key: &str| {
             var(key).is_some_and(|v| matches!(v.to_lowercase().as_str(), "1" | "true" | "yes" | "on"))
         };
@@ -98,8 +101,8 @@ impl Hub {
         let url = format!("{}/api/models/{repo}/revision/{}", self.endpoint, revision.replace('/', "%2F"));
         let (commit, files) = self.listing(&agent, &url, repo, is_plain)?;
         let snapshot = folder.join("snapshots").join(&commit);
-        for dir in [&snapshot, &folder.join("blobs"), &folder.join("refs")] {
-            std::fs::create_dir_all(dir).map_err(|e| write_error(dir, &e))?;
+        for below in [&Path::new("snapshots").join(&commit), Path::new("blobs"), Path::new("refs")] {
+            make_folders(folder, below)?;
         }
         let has = |name: &str| files.iter().any(|f| f == name);
         if !has("config.json") || !(has("model.safetensors") || has(INDEX)) {
@@ -181,9 +184,7 @@ impl Hub {
 
     fn fetch_blob(&self, agent: &Agent, url: &str, repo: &str, remote: &Remote, blob: &Path) -> Result<()> {
         let part = blob.with_file_name(format!("{}.incomplete", remote.etag));
-        let mut options = File::options();
-        let mut file =
-            options.read(true).append(true).create(true).open(&part).map_err(|e| write_error(&part, &e))?;
+        let mut file = open_shared(&part)?;
         // Another process may be fetching the same file: wait for it, then see what it left.
         file.lock().map_err(|e| write_error(&part, &e))?;
         if blob.is_file() {
@@ -351,15 +352,15 @@ pub(crate) fn note_revision(folder: &Path, revision: &str, commit: &str) -> Resu
     if revision == commit {
         return Ok(());
     }
-    let reference = folder.join("refs").join(revision);
-    let parent = reference.parent().expect("a path below refs has a parent");
-    std::fs::create_dir_all(parent).map_err(|e| write_error(parent, &e))?;
+    let below = Path::new("refs").join(revision);
+    make_folders(folder, below.parent().expect("a path below refs has a parent"))?;
+    let reference = folder.join(below);
     write_atomic(&reference, commit.as_bytes()).map(drop)
 }
 
 /// Returns the commit of a revision when it was fetched; the revision itself if it is no branch or tag of this cache.
 pub(crate) fn known_commit(folder: &Path, revision: &str) -> Option<String> {
-    let commit = std::fs::read_to_string(folder.join("refs").join(revision)).ok();
+    let commit = read_small_text(&folder.join("refs").join(revision), SHORT_BYTES_MAX).ok();
     let commit = commit.as_deref().map_or(revision, str::trim);
     is_plain(commit).then(|| commit.to_string())
 }

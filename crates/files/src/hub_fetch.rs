@@ -2,7 +2,7 @@
 
 use crate::hub::{Hub, agent, known_commit, note_revision};
 use crate::hub_data::{HubData, is_path};
-use crate::stream::write_error;
+use crate::no_link::make_folders;
 use plimsoll_base::{Error, Result};
 use std::path::{Path, PathBuf};
 
@@ -41,12 +41,12 @@ fn resolve_with(hub: &Hub, data: &HubData, split: &str, allow_download: bool) ->
     let url = format!("{endpoint}/api/datasets/{repo}/revision/{}", revision.replace('/', "%2F"));
     let (commit, files) = hub.listing(&agent, &url, repo, is_path)?;
     let name = data.choose(&files, split)?;
-    let path = folder.join("snapshots").join(&commit).join(name);
-    for dir in
-        [path.parent().expect("a file lies in a snapshot"), &folder.join("blobs"), &folder.join("refs")]
-    {
-        std::fs::create_dir_all(dir).map_err(|err| write_error(dir, &err))?;
+    let below = Path::new("snapshots").join(&commit).join(name);
+    let snapshot = below.parent().expect("a file lies in a snapshot");
+    for below in [snapshot, Path::new("blobs"), Path::new("refs")] {
+        make_folders(&folder, below)?;
     }
+    let path = folder.join(&below);
     hub.fetch(&agent, &format!("{endpoint}/datasets/{repo}/resolve/{commit}/{name}"), repo, &folder, &path)?;
     note_revision(&folder, revision, &commit)?;
     Ok(HubFile { path, commit })

@@ -124,6 +124,36 @@ fn a_file_that_is_not_what_its_hash_says_is_removed() {
     assert!(!part.exists());
 }
 
+/// A link at `blobs/HASH.incomplete` was followed, and its target cut and overwritten.
+#[test]
+fn r_a_link_in_a_cache_that_others_may_write_led_a_download_elsewhere() {
+    use std::os::unix::fs::symlink;
+    let weights: Vec<u8> = (0..100).collect();
+    let etag: String = Sha256::digest(&weights).iter().map(|b| format!("{b:02x}")).collect();
+    for planted in [format!("blobs/{etag}.incomplete"), "blobs/c0ffee.incomplete".into()] {
+        let dir = tempfile::tempdir().unwrap();
+        let (victim, folder) = (dir.path().join("victim"), dir.path().join("models--o--m"));
+        std::fs::write(&victim, "kept").unwrap();
+        std::fs::create_dir_all(folder.join("blobs")).unwrap();
+        symlink(&victim, folder.join(&planted)).unwrap();
+        let (endpoint, _) = serve(weights.clone());
+        let error = hub(dir.path(), &endpoint).resolve("o/m", "main", true).unwrap_err();
+        assert!(error.slug == "symlink-refused" && error.message.contains(&planted), "{error}");
+        assert_eq!(std::fs::read_to_string(&victim).unwrap(), "kept");
+    }
+    for planted in ["blobs", "refs", "snapshots"] {
+        let dir = tempfile::tempdir().unwrap();
+        let (outside, folder) = (dir.path().join("outside"), dir.path().join("models--o--m"));
+        std::fs::create_dir(&outside).unwrap();
+        std::fs::create_dir(&folder).unwrap();
+        symlink(&outside, folder.join(planted)).unwrap();
+        let (endpoint, _) = serve(weights.clone());
+        let error = hub(dir.path(), &endpoint).resolve("o/m", "main", true).unwrap_err();
+        assert!(error.slug == "symlink-refused" && error.message.contains(planted), "{error}");
+        assert_eq!(std::fs::read_dir(&outside).unwrap().count(), 0, "{planted}");
+    }
+}
+
 #[test]
 fn the_origin_of_an_endpoint_is_scheme_and_host() {
     for (endpoint, expect) in [("https://h", "https://h"), ("http://h:1/a/b", "http://h:1"), ("h/x", "h")] {

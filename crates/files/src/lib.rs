@@ -21,6 +21,7 @@ mod hub_push;
 #[cfg(feature = "hub")]
 mod hub_wire;
 mod identity;
+mod no_link;
 mod open;
 mod output;
 mod pieces;
@@ -54,6 +55,7 @@ pub use hub_data::HubData;
 pub use hub_fetch::{HubFile, hub_file};
 #[cfg(feature = "hub")]
 pub use hub_push::{Push, PushContent, PushFile, PushTarget, Pushed, push, push_endpoint};
+pub use no_link::{append_to, create_part};
 pub use open::{OpenModel, TokenizerFiles, not_gguf};
 pub use output::{check_folder, check_output_file, check_output_folder, output_error, rename_new};
 pub use pieces::{FileRecord, Pieces};
@@ -64,5 +66,5 @@ pub use tensor_file::TensorFile;
 pub use tensors::{RowOrder, SCORE, TensorInfo, ValueHeads};
 pub use writer::{
     ArrayDecl, ArrayElement, SafetensorsWriter, TensorDecl, digest, fsync_dir, record_of, write_atomic,
-    write_new, write_new_lines,
+    write_new, write_new_lines, write_private,
 };

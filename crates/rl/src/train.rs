@@ -31,6 +31,7 @@ use plimsoll_run::lead::{Begun, PEAK_SECONDS, lead};
 use plimsoll_run::limits::Roofline;
 use plimsoll_run::opening::{Origins, open};
 use plimsoll_run::resume::{Fingerprint, Start};
+use plimsoll_run::withheld;
 use run::LanguageRun;
 use std::sync::atomic::AtomicI32;
 
@@ -81,7 +82,7 @@ pub fn train(
     apart::check(&run, &report.shape)?;
     report.warnings.iter().for_each(|words| opening.say(observer, format!("warning: {words}")));
     report.auto.gave_up.iter().for_each(|words| opening.say(observer, format!("to fit: {words}")));
-    let run_file = report.resolved.write_into(&run_file).to_toml();
+    let run_file = withheld::to_toml(&report.resolved.write_into(&run_file));
     // Checkpoints are rank 0's.
     let checkpoint = if rank > 0 { Bytes(0) } else { checkpoint_size(&report.shape) };
     let opened = opening.directory(&run_file, &report.to_json(), checkpoint)?;

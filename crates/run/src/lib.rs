@@ -28,3 +28,4 @@ pub mod track;
 pub mod under_way;
 mod views;
 pub mod vitals;
+pub mod withheld;

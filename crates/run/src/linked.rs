@@ -8,6 +8,7 @@ use plimsoll_worker::{Ended, Others, Trainer};
 use serde_json::{Value, json};
 use std::cell::{Cell, RefCell};
 use std::fs;
+use std::io::Write;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -220,8 +221,8 @@ fn write(dir: &Path, rows: &[Row], verdict: Option<&Verdict>) {
         "rows": rows,
     });
     let part = dir.join(format!(".{RANKS_FILE}.{}.part", std::process::id()));
-    let written =
-        fs::write(&part, format!("{board}\n")).and_then(|()| fs::rename(&part, dir.join(RANKS_FILE)));
+    let written = plimsoll_files::create_part(&part, false).and_then(|mut file| writeln!(file, "{board}"));
+    let written = written.and_then(|()| fs::rename(&part, dir.join(RANKS_FILE)));
     if written.is_err() {
         let _ = fs::remove_file(&part);
     }

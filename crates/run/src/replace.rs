@@ -8,7 +8,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
 /// Files that a run writes into its directory.
-const FILES: [&str; 10] = [
+pub(crate) const FILES: [&str; 11] = [
     "run.toml",
     "plan.json",
     "events.jsonl",
@@ -18,6 +18,7 @@ const FILES: [&str; 10] = [
     "agent.json",
     "agents.log",
     "rewards.log",
+    "schedule.jsonl",
     RANKS_FILE,
 ];
 /// Folder of the views of a resumed run for ranks above 0; removed when they end.

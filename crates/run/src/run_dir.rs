@@ -6,7 +6,7 @@
 
 use crate::checkpoint::Store;
 use crate::linked::RANKS_FILE;
-use crate::replace::{CHECKPOINTS, FOLDERS as OWN_FOLDERS, has_room, make_room};
+use crate::replace::{CHECKPOINTS, FILES, FOLDERS as OWN_FOLDERS, has_room, make_room};
 use plimsoll_base::{Error, Result, read_small_text};
 use plimsoll_files::{check_folder, write_atomic};
 use serde::Serialize;
@@ -48,7 +48,7 @@ impl RunDir {
     pub fn create(path: &Path, run_file: &str, plan: &Value, overwrite: bool) -> Result<RunDir> {
         let made = !path.exists();
         fs::create_dir_all(path).map_err(|err| unwritable(path, &err))?;
-        refuse_links(path, &OWN_FOLDERS)?;
+        refuse_links(path)?;
         let was_locked = path.join(LOCK).exists();
         let lock = lock(path).inspect_err(|_| remove_if(made, path))?;
         if let Some(name) = first_entry(path)?
@@ -73,7 +73,7 @@ impl RunDir {
         if !path.exists() {
             return Ok(());
         }
-        refuse_links(path, &OWN_FOLDERS)?;
+        refuse_links(path)?;
         let _lock = path.join(LOCK).exists().then(|| lock(path)).transpose()?;
         match first_entry(path)? {
             Some(name) if !has_room(path, LOCK, overwrite) => Err(not_empty(path, &name)),
@@ -89,9 +89,7 @@ impl RunDir {
             return Ok(None);
         }
         let was_locked = path.join(LOCK).symlink_metadata().is_ok();
-        // Checkpoints may be on another disk.
-        let written: Vec<&str> = OWN_FOLDERS.into_iter().filter(|name| *name != CHECKPOINTS).collect();
-        refuse_links(path, &written)?;
+        refuse_links(path)?;
         let lock = lock(path)?;
         if !path.join("run.toml").exists() || !path.join("plan.json").exists() {
             return match foreign_entry(path, was_locked)? {
@@ -297,16 +295,18 @@ fn write_json(path: &Path, value: &Value) -> Result<()> {
     write_atomic(path, text.as_bytes())
 }
 
-/// Refuses links and pipes at names a run opens, and links at `folders`: a link would redirect it, a pipe block it.
-fn refuse_links(path: &Path, folders: &[&str]) -> Result<()> {
-    for folder in folders.iter().map(|name| path.join(name)) {
+/// Refuses links and pipes at the names that a run writes, in every command: a link would lead it out of its directory,
+/// and a pipe would block it.
+fn refuse_links(path: &Path) -> Result<()> {
+    for folder in OWN_FOLDERS.map(|name| path.join(name)) {
         if folder.symlink_metadata().is_ok_and(|meta| meta.is_symlink()) {
             let message = format!("{}: a symbolic link in place of a folder", folder.display());
             return Err(Error::new("symlink-refused", message)
-                .hint("put the folder itself in its place, or start in another directory"));
+                .hint("put the folder itself in its place, or start in another directory")
+                .hint("for a larger disk, set run.dir to a directory on it, or mount it in this place"));
         }
     }
-    for name in [LOCK, "run.toml", "plan.json", "events.jsonl", "summary.json", "rewards.log", "agents.log"] {
+    for name in FILES.into_iter().chain([LOCK]) {
         let file = path.join(name);
         let Ok(meta) = file.symlink_metadata() else { continue };
         if meta.is_symlink() {

@@ -1,5 +1,6 @@
 //! The run file without keys and passwords, for trackers, readers of a repository and the page of `watch`.
 
+use crate::withheld::without_marks;
 use plimsoll_base::{CommandWords, WITHHELD, is_name_of_secret, without_secrets};
 use toml::{Table, Value};
 
@@ -7,6 +8,7 @@ use toml::{Table, Value};
 pub(crate) fn shareable(run_file: &str) -> Option<Table> {
     let mut table = run_file.parse::<Table>().ok()?;
     table.remove("track");
+    without_marks(&mut table);
     clean_table(&mut table);
     Some(table)
 }
@@ -33,7 +35,7 @@ pub(crate) fn each_text(table: &mut Table, change: &dyn Fn(&mut String)) {
 }
 
 /// Cleans the values of a table, and keys that are themselves secrets.
-fn clean_table(table: &mut Table) {
+pub(crate) fn clean_table(table: &mut Table) {
     // `{ name = "Authorization", value = "..." }` splits it into two values.
     let is_named = ["name", "header", "key"].iter().any(|of| {
         table.get(*of).and_then(Value::as_str).is_some_and(is_name_of_secret) && table.contains_key("value")

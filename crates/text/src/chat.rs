@@ -1,7 +1,7 @@
 //! Chat templates: Hugging Face's Jinja in a metered interpreter. A template comes with a model and is not trusted.
 
 use crate::jinja::{Context, Messages, SOURCE_BYTES_MAX, Template};
-use plimsoll_base::{Error, Result, shown};
+use plimsoll_base::{Error, Result, read_small_text, shown};
 use plimsoll_files::TokenizerFiles;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -181,7 +181,8 @@ pub fn template_text(setting: &str) -> Result<Cow<'_, str>> {
         let what = format!("not a regular file of at most {SOURCE_BYTES_MAX} bytes: it has {}", file.len());
         return Err(refused(what));
     }
-    let text = std::fs::read_to_string(path).map_err(|err| refused(err.to_string()))?;
+    let text =
+        read_small_text(Path::new(path), SOURCE_BYTES_MAX as u64).map_err(|err| refused(err.to_string()))?;
     match text.contains("{{") || text.contains("{%") {
         true => Ok(Cow::Owned(text)),
         false => Err(refused("the file has no tag of a template, `{{ ... }}` or `{% ... %}`".into())),

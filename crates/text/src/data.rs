@@ -4,7 +4,7 @@
 use crate::parquet_file::{bad_parquet, each_row, is_parquet};
 use crate::strings::Strings;
 use crate::{ChatTemplate, Message, Tokenizer};
-use plimsoll_base::{Error, Result, json_with_digits};
+use plimsoll_base::{Error, Result, json_with_digits, open_regular};
 use serde_json::{Map, Value};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read as _};
@@ -13,6 +13,8 @@ use std::path::Path;
 
 const LINE_BYTES_MAX: u64 = 16 << 20;
 pub(crate) const ROWS_MAX: usize = 1 << 24;
+/// Most lines of a file or of stdin, with empty ones, which are no rows.
+const LINES_MAX: usize = 2 * ROWS_MAX;
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Prompt {
@@ -143,7 +145,7 @@ pub(crate) fn open(path: &Path) -> Result<(File, bool)> {
         return Err(Error::new("data-missing", message)
             .hint("data.prompts names a JSONL or Parquet file or builtin:TASK"));
     }
-    let mut file = File::open(path).map_err(missing)?;
+    let mut file = open_regular(path).map_err(missing)?;
     let is_packed = is_parquet(&mut file).map_err(missing)?;
     if !is_packed && path.extension().is_some_and(|end| end == "parquet") {
         return Err(bad_parquet(path, "it does not begin as a Parquet file does"));
@@ -234,6 +236,9 @@ fn each_line(
     let (mut rows, mut bytes) = (0, Vec::new());
     for line in 1.. {
         let place = Place { path, line };
+        if line > LINES_MAX {
+            return Err(bad_json(place, &format!("more than {LINES_MAX} lines, empty ones among them")));
+        }
         bytes.clear();
         let read = (&mut reader).take(LINE_BYTES_MAX + 1).read_until(b'\n', &mut bytes);
         let read = read.map_err(|err| missing(path, &err))?;

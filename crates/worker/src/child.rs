@@ -5,6 +5,7 @@
 use crate::landlock;
 use crate::message;
 use crate::sandbox::{self, Answers, Author, Rules};
+use rustix::io::Errno;
 use rustix::mount::{MountFlags, MountPropagationFlags};
 use rustix::process::{Pid, Resource, Rlimit, Signal};
 use rustix::thread::{CapabilitiesSecureBits, CapabilitySet, CapabilitySets, UnshareFlags};
@@ -47,7 +48,7 @@ impl Bounds {
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
         // The parent may have died before the signal was armed; then it would never arrive.
         if rustix::process::getppid() != parent {
-            return Err(rustix::io::Errno::SRCH.into());
+            return Err(Errno::SRCH.into());
         }
         raise_oom_score();
         let is_model = self.rules.author == Author::Model;
@@ -97,25 +98,31 @@ fn raise_oom_score() {
     let _ = std::fs::write(PATH, (own + OOM_POINTS).min(1000).to_string());
 }
 
-/// Drops root's powers other than reading: mounting, changing owners, loading modules, setting the clock.
+/// Drops every capability from every set, so a program that root starts reads no other user's private files either.
 fn drop_capabilities() -> std::io::Result<()> {
     let held = rustix::thread::capabilities(None)?.permitted;
     if held.is_empty() {
         return Ok(());
     }
-    // Otherwise a program that root starts would get them back.
+    // Otherwise a program that root starts would get them back. Both calls need this capability, so it goes last;
+    // without it, the filter's `no_new_privs` has the same effect.
     if held.contains(CapabilitySet::SETPCAP) {
         let bits = CapabilitiesSecureBits::NO_ROOT | CapabilitiesSecureBits::NO_ROOT_LOCKED;
         rustix::thread::set_capabilities_secure_bits(bits)?;
+        for bit in 0..u64::BITS {
+            match rustix::thread::remove_capability_from_bounding_set(CapabilitySet::from_bits_retain(
+                1 << bit,
+            )) {
+                // Beyond this kernel's last capability.
+                Err(Errno::INVAL) => break,
+                dropped => dropped?,
+            }
+        }
     }
-    let kept = held & CapabilitySet::DAC_READ_SEARCH;
-    let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: kept };
-    rustix::thread::set_capabilities(None, sets)?;
-    if !kept.is_empty() {
-        // Exec keeps ambient capabilities.
-        rustix::thread::configure_capability_in_ambient_set(CapabilitySet::DAC_READ_SEARCH, true)?;
-    }
-    Ok(())
+    let none = CapabilitySet::empty();
+    // Ambient capabilities go with them: that set is never larger than these two.
+    let sets = CapabilitySets { effective: none, permitted: none, inheritable: none };
+    Ok(rustix::thread::set_capabilities(None, sets)?)
 }
 
 /// Gives this process and its children their own `/dev/shm`, which ends with them.

@@ -3,11 +3,14 @@
 use plimsoll_base::visible;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Largest log of a run.
 pub const WORDS_BYTES_MAX: u64 = 16 << 20;
+/// A link put in place of the log since the start is not followed.
+const NO_LINK: i32 = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
 /// Bytes kept until there is a file.
 const WAITING_BYTES_MAX: u64 = 1 << 20;
 /// Longer lines are cut into pieces of this length.
@@ -148,7 +151,10 @@ impl Heard {
     /// Writes to the log. A full log or disk does not end a run.
     fn write(&mut self, lines: &[u8]) {
         if let Place::Path(path) = &self.place {
-            let Ok(file) = OpenOptions::new().create(true).append(true).open(path) else { return };
+            let Ok(file) = OpenOptions::new().create(true).append(true).custom_flags(NO_LINK).open(path)
+            else {
+                return;
+            };
             self.place = Place::File(file);
         }
         let room = match &self.place {

@@ -283,6 +283,42 @@ fn r_a_models_program_saw_the_variables_of_the_run() {
     assert_eq!(String::from_utf8_lossy(&ran.output), "[] True\n");
 }
 
+/// It kept the power to read every file, in its ambient set.
+#[test]
+fn r_a_models_program_kept_a_power_of_root() {
+    let held = std::fs::read_to_string("/proc/self/status").unwrap();
+    let held: Vec<&str> = held.lines().filter_map(|line| line.strip_prefix("CapPrm:")).collect();
+    if u64::from_str_radix(held[0].trim(), 16).unwrap() == 0 {
+        eprintln!("SKIPPED: not started by root, so there is no capability to drop");
+        return;
+    }
+    let sets = "print(*[l.split()[1] for l in open('/proc/self/status') if l.startswith('Cap')])";
+    let Some(own_code) = kernel_says(sets, Network::Deny) else {
+        eprintln!("SKIPPED: python3 is not installed");
+        return;
+    };
+    // The user's own code has what the user has.
+    assert_eq!(own_code.split(' ').nth(1), Some(held[0].trim()), "{own_code}");
+    let private = tempfile::tempdir().unwrap();
+    let file = private.path().join("key");
+    std::fs::write(&file, "x").unwrap();
+    for path in [&file, private.path()] {
+        use std::os::unix::fs::PermissionsExt;
+        std::fs::set_permissions(path, PermissionsExt::from_mode(0o700)).unwrap();
+        std::os::unix::fs::chown(path, Some(1234), Some(1234)).unwrap();
+    }
+    let reads = format!("try: print(open({file:?}).read())\nexcept PermissionError: print('refused')");
+    // Neither it nor a program that it starts has any: inheritable, permitted, effective, bounding, ambient.
+    let starts = format!("import subprocess, sys\nsubprocess.run([sys.executable, '-c', {sets:?}])");
+    let mut runner = Runner::default();
+    for script in [sets, &starts] {
+        let ran = model(&mut runner, script);
+        let said = String::from_utf8_lossy(&ran.output).into_owned();
+        assert_eq!(said.split_whitespace().collect::<Vec<_>>(), ["0000000000000000"; 5], "{ran:?}");
+    }
+    assert_eq!(String::from_utf8_lossy(&model(&mut runner, &reads).output), "refused\n");
+}
+
 #[test]
 fn a_models_program_changes_modes_and_times_in_its_folder_and_nowhere_else() {
     if kernel_says("print(1)", Network::Deny).is_none() {

@@ -301,7 +301,7 @@ fn write(
     columns: &[Column],
     metadata: &[(String, String)],
 ) -> std::io::Result<()> {
-    let file = File::create(path)?;
+    let file: File = plimsoll_files::create_part(path, false)?;
     let handle = file.try_clone()?;
     put(file, batches, columns, metadata).map_err(|err| match err {
         // The system's error rather than the crate's wording.

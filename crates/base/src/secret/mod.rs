@@ -6,6 +6,7 @@
 
 mod addresses;
 mod keys;
+mod mark;
 mod named;
 mod names;
 #[cfg(test)]
@@ -13,6 +14,7 @@ mod tests;
 mod values;
 mod words;
 
+pub use mark::{unmarked, withheld};
 pub use names::is_name_of_secret;
 pub use values::WITHHELD;
 pub use words::CommandWords;

@@ -11,7 +11,7 @@ mod run;
 
 use super::finish;
 use cases::{CASES, COLLAPSED, Case, Kind};
-use plimsoll_base::{Error, Result};
+use plimsoll_base::{Error, Result, read_small_text};
 use plimsoll_files::{check_output_folder, output_error, write_atomic};
 use plimsoll_memory::host::Host;
 use run::{Course, Point};
@@ -47,6 +47,9 @@ pub fn mismatch(options: &MismatchOptions, out: Option<&Path>) -> Result<Value> 
     write(finish(result, &machine, Host::this().threads()), out)
 }
 
+/// Largest file of a result.
+const RESULT_BYTES_MAX: u64 = 64 << 20;
+
 /// Puts results of the same run with other cases together.
 ///
 /// Errors: `bench-run-failed` of a file that is no result, or one of another run.
@@ -57,7 +60,7 @@ fn join(files: &[PathBuf]) -> Result<Value> {
     };
     let mut parts: Vec<Value> = Vec::with_capacity(files.len());
     for path in files {
-        let text = fs::read_to_string(path).map_err(|err| bad(path, &err.to_string()))?;
+        let text = read_small_text(path, RESULT_BYTES_MAX).map_err(|err| bad(path, &err.to_string()))?;
         let part: Value = serde_json::from_str(&text).map_err(|err| bad(path, &err.to_string()))?;
         if part["bench"] != "mismatch" || !part["rows"].is_array() {
             return Err(bad(path, "no result of `bench mismatch`"));

@@ -6,7 +6,7 @@ use plimsoll_config::Data;
 use plimsoll_files::output_error;
 use plimsoll_run::scores::EvalReport;
 use serde_json::{Map, Value, json};
-use std::fs::{self, File};
+use std::fs;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
@@ -29,7 +29,7 @@ pub fn write(path: &Path, data: &Data, sets: &[EvalSet], reports: &[EvalReport])
 }
 
 fn rows(part: &Path, data: &Data, sets: &[EvalSet], reports: &[EvalReport]) -> std::io::Result<()> {
-    let mut out = BufWriter::new(File::create(part)?);
+    let mut out = BufWriter::new(plimsoll_files::create_part(part, false)?);
     for (set, report) in sets.iter().zip(reports) {
         debug_assert_eq!(set.items.len(), report.pass_rates.len());
         for (item, rate) in set.items.iter().zip(&report.pass_rates) {

@@ -1,11 +1,10 @@
 //! Lengths of responses: of a distribution, or those that an earlier run drew.
 
 use plimsoll_base::rng::{Stream, philox};
-use plimsoll_base::{Error, Result};
+use plimsoll_base::{Error, Result, open_regular};
 use plimsoll_rollout::DrawnEnds;
 use serde::Deserialize;
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
@@ -126,7 +125,7 @@ impl RecordedLengths {
 
 /// Returns the samples of a file; lines of other forms are left out.
 fn lines(path: &Path) -> std::io::Result<Vec<Line>> {
-    let mut reader = BufReader::new(File::open(path)?);
+    let mut reader = BufReader::new(open_regular(path)?);
     let (mut found, mut bytes) = (Vec::new(), Vec::new());
     loop {
         bytes.clear();

@@ -2,12 +2,10 @@
 
 use crate::output;
 use plimsoll_arch::ModelSpec;
-use plimsoll_base::{Bytes, Error, Result};
+use plimsoll_base::{Bytes, Error, Result, read_small_text};
 use plimsoll_devices::card;
 use plimsoll_memory::host::Host;
 use plimsoll_stacks::{Known, Limits, STACKS, Setting, Stack, find, plan, preset_of, settings};
-use std::fs::File;
-use std::io::Read;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -212,9 +210,7 @@ fn from_config(path: &Path) -> Result<ModelSpec> {
         Error::usage("run-model-unknown", format!("{}: {words}", path.display()))
             .hint("give a readable config.json")
     };
-    let file = File::open(path).map_err(|err| unreadable(err.to_string()))?;
-    let mut text = String::new();
-    file.take(CONFIG_BYTES_MAX).read_to_string(&mut text).map_err(|err| unreadable(err.to_string()))?;
+    let text = read_small_text(path, CONFIG_BYTES_MAX).map_err(|err| unreadable(err.to_string()))?;
     let config = serde_json::from_str(&text).map_err(|err| unreadable(format!("not JSON: {err}")))?;
     plimsoll_files::spec_from_config(&config, &path.display().to_string())
 }

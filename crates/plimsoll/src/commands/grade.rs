@@ -1,11 +1,10 @@
 //! `grade --reward KIND FILE`: scores given responses; scores go to stdout, agreement and disagreements to stderr.
 
 use crate::output::{self, Out};
-use plimsoll_base::{Error, Result};
+use plimsoll_base::{Error, NamedFile, Result};
 use plimsoll_reward::{Agreement, Disagreement, GraderAgreement, Grading, RESPONSE, RewardSpec};
 use plimsoll_text::{each_line_of, each_row_of};
 use serde_json::{Map, Value};
-use std::fs::File;
 use std::io::{BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -63,7 +62,7 @@ fn each_row(path: &Path, visit: impl FnMut(usize, Map<String, Value>) -> Result<
     match (metadata.is_dir(), metadata.is_file()) {
         (true, _) => Err(Error::new("data-missing", format!("{} is a directory", path.display())).hint(hint)),
         (_, true) => each_row_of(path, visit),
-        (_, false) => each_line_of(path, BufReader::new(File::open(path).map_err(missing)?), visit),
+        (_, false) => each_line_of(path, BufReader::new(NamedFile::open(path).map_err(missing)?), visit),
     }
 }
 

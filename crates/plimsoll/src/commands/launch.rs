@@ -427,7 +427,7 @@ fn write(folder: &Path, files: &[File]) -> Result<()> {
 fn new_token() -> Result<String> {
     const SOURCE: &str = "/dev/urandom";
     let mut bytes = [0; 16];
-    let read = fs::File::open(SOURCE).and_then(|mut file| file.read_exact(&mut bytes));
+    let read = fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes));
     read.map_err(|err| Error::io("io-error", Path::new(SOURCE), &err))?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }

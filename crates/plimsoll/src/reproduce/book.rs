@@ -1,11 +1,11 @@
 //! The reproductions of `runs/reproduce/`, by name, and those in files. Each is copied into its folder with everything
 //! that its run files name, so that the folder is a record that needs no repository.
 
-use plimsoll_base::{Error, Result};
+use plimsoll_base::{Error, Result, open_regular};
 use plimsoll_config::{Reproduction, load_reproduction, reproduction_of_text};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
@@ -120,7 +120,7 @@ pub fn sha256(path: &Path) -> Result<String> {
     let failed = |err: io::Error| {
         Error::io("data-missing", path, &err).hint("put the file there; paths are from the folder of the run")
     };
-    let (mut hasher, mut file) = (Sha256::new(), File::open(path).map_err(failed)?);
+    let (mut hasher, mut file) = (Sha256::new(), open_regular(path).map_err(failed)?);
     let mut buffer = vec![0; BUFFER_BYTES];
     loop {
         match file.read(&mut buffer).map_err(failed)? {

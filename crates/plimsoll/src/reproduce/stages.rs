@@ -16,17 +16,36 @@ use plimsoll_run::ending::run_dir_path;
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::process::{Child, Command};
 
 /// What a plan says where model or data are elsewhere.
 const ELSEWHERE: [&str; 3] = ["data-not-local", "data-missing", "model-not-local"];
 
-/// Reads the run files of all stages, with `sets` on top of each.
+/// Reads the run files of all stages, with `sets` on top of each. What they write is inside the folder.
 ///
-/// Errors: those of run files.
+/// Errors: those of run files; `bad-value` for a place outside.
 pub fn load(what: &Reproduction, sets: &Sets, quiet: bool) -> Result<Vec<Loaded>> {
-    what.stage.iter().map(|stage| sets.load(Path::new(&stage.run), quiet)).collect()
+    let load = |stage: &ReproductionStage| {
+        let loaded = sets.load(Path::new(&stage.run), quiet)?;
+        let places = [("run.dir", &loaded.run.run.dir), ("track.dir", &loaded.run.track.dir)];
+        for (key, place) in places.into_iter().filter_map(|(key, place)| Some((key, place.as_ref()?))) {
+            if !is_inside(place) {
+                let takes = "a path below the folder of the reproduction, in which everything happens";
+                let message = format!("`{key}` is \"{place}\"; it takes {takes}");
+                let error = loaded.provenance.error("bad-value", key, &message);
+                return Err(error.hint(format!("set {key} to {takes}")));
+            }
+        }
+        Ok(loaded)
+    };
+    what.stage.iter().map(load).collect()
+}
+
+/// Returns true for a path that leads below the folder from which it is read, and not up or elsewhere on the way.
+fn is_inside(path: &str) -> bool {
+    let mut parts = Path::new(path).components().filter(|part| *part != Component::CurDir).peekable();
+    parts.peek().is_some() && parts.all(|part| matches!(part, Component::Normal(_)))
 }
 
 /// Returns the settings that are other than those of the files, as `FILE: KEY = VALUE, not VALUE`.

@@ -1,6 +1,7 @@
 //! The small files next to the log: `plan.json`, `crash.json`, `summary.json`, `run.toml`, `ranks.json`, and whether a
 //! process holds the directory. They are reread after a change, and never through a link.
 
+use plimsoll_base::read_small_text;
 use plimsoll_plan::svg;
 use plimsoll_ranks::RANKS_MAX;
 use plimsoll_run::linked::RANKS_FILE;
@@ -32,7 +33,7 @@ impl ReplacedFile {
             return false;
         }
         self.seen = now;
-        self.text = now.and_then(|_| fs::read_to_string(path).ok());
+        self.text = now.and_then(|_| read_small_text(path, FILE_BYTES_MAX).ok());
         true
     }
 

@@ -1,6 +1,7 @@
 //! Samples of a run: files, and rows with given words. Files are streamed, newest first; pages name the next start.
 
 use super::tail::{LINE_BYTES_MAX, fill};
+use plimsoll_base::open_regular;
 use serde_json::{Value, json};
 use std::fs::{self, File};
 use std::io::{self, Seek, SeekFrom};
@@ -127,7 +128,7 @@ fn read(
 
 fn open(path: &PathBuf) -> Option<File> {
     let meta = fs::symlink_metadata(path).ok()?;
-    meta.is_file().then(|| File::open(path)).and_then(io::Result::ok)
+    meta.is_file().then(|| open_regular(path)).and_then(io::Result::ok)
 }
 
 fn holds(row: &Value, words: &str) -> bool {

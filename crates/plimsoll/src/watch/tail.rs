@@ -3,6 +3,7 @@
 //! A line is passed on once its newline is there, so a torn last line waits for its end. A log that became shorter, was
 //! replaced, or has other bytes where reading stopped is reread from the beginning. Memory is one buffer.
 
+use plimsoll_base::open_regular;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
@@ -82,7 +83,7 @@ impl Tail {
         let replaced = was.is_none_or(|was| (was.0, was.1) != (now.0, now.1));
         if replaced || now.2 < self.offset || self.file.is_none() || !self.still_stands() {
             self.forget();
-            let Ok(file) = File::open(&self.path) else { return Look::Gone };
+            let Ok(file) = open_regular(&self.path) else { return Look::Gone };
             self.file = Some(file);
             self.seen = Some(now);
             return Look::Restarted;

@@ -60,6 +60,7 @@ mod lora_forms;
 mod lora_scores;
 mod methods;
 mod muon;
+mod named_files;
 mod outputs;
 mod pairs;
 mod plan_cards;

@@ -167,6 +167,30 @@ fn other_data_and_too_little_memory_are_refused_before_anything_runs() {
     }
 }
 
+/// Stages wrote wherever their `run.dir` was.
+#[test]
+fn r_a_stage_wrote_outside_of_the_folder() {
+    let args = ["reproduce", "tiny.toml"];
+    let outside = Folder::with("x", "");
+    for (key, place) in [
+        ("dir = \"out/rl\"", "../beside".to_string()),
+        ("dir = \"out/rl\"", "out/../../beside".to_string()),
+        ("dir = \"out/rl\"", outside.text_path("run")),
+        ("dir = \"out/rl\"", ".".to_string()),
+    ] {
+        let folder = tiny(str::to_string);
+        folder.write("stages/rl.toml", &RL.replace(key, &format!("dir = \"{place}\"")));
+        let refused = run(&folder, "http://127.0.0.1:1", &args);
+        check_error(&args, &refused, 2, &["error[bad-value]", "stages/rl.toml:19", "`run.dir`", &place]);
+        assert!(!folder.path("runs/out/reproduce/beside").exists() && !outside.path("run").exists());
+        assert!(!folder.path("runs/out/reproduce/tiny/out").exists(), "nothing ran");
+    }
+    let folder = tiny(str::to_string);
+    let args = ["reproduce", "tiny.toml", "--set", "track.dir=../track"];
+    let words = ["error[bad-value]", "--set: `track.dir`"];
+    check_error(&args, &run(&folder, "http://127.0.0.1:1", &args), 2, &words);
+}
+
 #[test]
 fn the_list_is_the_table_of_its_page() {
     let listed = crate::common::plimsoll(&["reproduce", "--list", "--markdown"]);

@@ -1,7 +1,7 @@
 //! `train --resume` and `checkpoint` from outside: what continues, what is refused, and what is printed.
 
-use crate::common::{check_refused, plimsoll, text};
-use crate::run::{Run, export};
+use crate::common::{check_refused, command, plimsoll, text};
+use crate::run::{Run, check_done, export, refs};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -268,25 +268,22 @@ fn newer_forms_links_short_logs_and_other_times_of_day() {
         folder.train_refused("out", &["--resume"], 1, &[slug, "it is not a regular file"]);
         fs::rename(folder.path("aside"), folder.path(name)).expect("it is there");
     }
-    // Checkpoints on a disk that is not mounted: a run that had them does not begin anew over its log.
+    // Checkpoints that are elsewhere: a run that had them does not begin anew over its log.
     let events = folder.read("out/events.jsonl");
     fs::rename(folder.path("out/checkpoints"), folder.path("aside")).expect("it is there");
     symlink(folder.path("not-mounted"), folder.path("out/checkpoints")).expect("a link");
-    folder.train_refused(
-        "out",
-        &["--resume"],
-        1,
-        &["error[run-dir-damaged]: ", "checkpoints: No such", "mount its disk"],
-    );
+    let words = ["error[symlink-refused]: ", "set run.dir to a directory on it"];
+    folder.train_refused("out", &["--resume"], 1, &words);
     assert!(folder.read("out/events.jsonl") == events, "a refusal cut the log");
-    fs::rename(folder.path("aside"), folder.path("not-mounted")).expect("it is there");
+    fs::remove_file(folder.path("out/checkpoints")).expect("a link");
+    fs::rename(folder.path("aside"), folder.path("out/checkpoints")).expect("it is there");
     fs::write(folder.path("out/events.jsonl"), &events[..40]).expect("a file");
     folder.train_fails("out", &["--resume"], 1, &["error[run-dir-damaged]: ", "40 bytes"]);
     fs::write(folder.path("out/events.jsonl"), &events).expect("a file");
     folder.train("out", &["--resume"]);
 }
 
-/// Samples were written where a link led.
+/// Samples were written where a link led, and checkpoints under `--resume` alone.
 #[test]
 fn r_a_link_in_place_of_a_folder_was_followed() {
     let folder = Run::new(RUN);
@@ -301,15 +298,81 @@ fn r_a_link_in_place_of_a_folder_was_followed() {
         symlink(folder.path("aside"), folder.path(name)).expect("a link");
         let words = ["error[symlink-refused]: ", "a symbolic link in place of a folder"];
         folder.train_refused("out", &["--overwrite"], 1, &words);
-        if !name.ends_with("checkpoints") {
-            folder.train_refused("out", &["--resume"], 1, &words);
-        }
+        folder.train_refused("out", &["--resume"], 1, &words);
         fs::remove_file(folder.path(name)).expect("a link");
         match had {
             true => fs::rename(folder.path("aside"), folder.path(name)).expect("it is there"),
             false => fs::remove_dir(folder.path("aside")).expect("it is empty"),
         }
     }
+    fs::write(folder.path("victim"), "kept").expect("a file");
+    for name in ["crash.json", "curves.svg", "schedule.jsonl", "agent.json", "rewards.log", "ranks.json"] {
+        let name = format!("out/{name}");
+        let _ = fs::remove_file(folder.path(&name));
+        symlink(folder.path("victim"), folder.path(&name)).expect("a link");
+        for how in ["--overwrite", "--resume"] {
+            let words = ["error[symlink-refused]: ", "a symbolic link in place of a file"];
+            folder.train_refused("out", &[how], 1, &words);
+        }
+        fs::remove_file(folder.path(&name)).expect("a link");
+    }
+    assert_eq!(folder.read("victim"), "kept");
+}
+
+/// Returns the files below a folder that hold `word`.
+fn holders(folder: &std::path::Path, word: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).expect("a folder").flatten() {
+        match entry.file_type().expect("a kind") {
+            kind if kind.is_dir() => found.extend(holders(&entry.path(), word)),
+            kind if kind.is_file() => {
+                let bytes = fs::read(entry.path()).expect("a file");
+                if bytes.windows(word.len()).any(|part| part == word.as_bytes()) {
+                    found.push(entry.path().display().to_string());
+                }
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+/// They were in `run.toml` and in each checkpoint's.
+#[test]
+fn r_keys_of_a_run_file_were_copied_into_its_run_directory() {
+    let with_key = |key: &str| {
+        RUN.replacen("kind = \"exact\"", &format!("kind = \"command:sh reply.sh --api-key {key} -n 5\""), 1)
+    };
+    let folder = Run::new(&with_key("ZQ1x"));
+    folder.write("reply.sh", "n=0\nwhile read line; do n=$((n + 1)); echo $((n % 2)); done\n");
+    let train = |words: &[&str]| {
+        let args = folder.train_args("out", words);
+        command(&refs(&args)).current_dir(folder.path(".")).output().expect("the binary runs")
+    };
+    check_done(&train(&["train.steps=2"]));
+    assert_eq!(holders(&folder.path("out"), "ZQ1x"), [""; 0]);
+    let kept = text(&folder.read("out/checkpoints/latest/state/run.toml"));
+    assert!(kept.contains("sh reply.sh --api-key (not shown) -n 5 (withheld "), "{kept}");
+
+    // It goes on with the user's file, with no other key, and not with the file of the directory alone.
+    let said = check_done(&train(&["--resume", "train.steps=3"]));
+    assert!(said.contains("resumes after step 2"), "{said}");
+    assert_eq!(holders(&folder.path("out"), "ZQ1x"), [""; 0]);
+    let refused = |output: &std::process::Output, words: &[&str]| {
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        words.iter().for_each(|words| assert!(said.contains(words), "{words}: {said}"));
+        assert!(!said.contains("ZQ"), "{said}");
+    };
+    folder.write("x.toml", &with_key("ZQ2x"));
+    refused(&train(&["--resume", "train.steps=4"]), &["error[run-file-changed]: ", "reward.0.kind"]);
+    folder.write("x.toml", &kept);
+    refused(
+        &train(&["--resume", "train.steps=4"]),
+        &["error[secret-withheld]: ", "`reward.0.kind`", "x.toml:"],
+    );
+    let set = "reward.0.kind=command:sh reply.sh --api-key ZQ1x -n 5";
+    check_done(&train(&["--resume", "train.steps=4", set]));
 }
 
 #[test]

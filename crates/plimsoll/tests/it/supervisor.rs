@@ -85,6 +85,36 @@ fn a_killed_trainer_is_told_from_a_crashed_one() {
     }
 }
 
+/// A process's limits on the size of a core dump, soft and hard.
+fn core_limits(pid: u32) -> [String; 2] {
+    let limits = fs::read_to_string(format!("/proc/{pid}/limits")).expect("/proc");
+    let line = limits.lines().find(|line| line.starts_with("Max core file size")).expect("a line");
+    let words: Vec<&str> = line.split_whitespace().collect();
+    [words[4], words[5]].map(str::to_string)
+}
+
+/// A core dump held the keys of the environment.
+#[test]
+fn r_a_crash_left_a_core_dump_with_keys() {
+    let own = core_limits(std::process::id());
+    if own[1] == "0" {
+        eprintln!("SKIPPED: this machine allows no core dumps");
+        return;
+    }
+    for (value, expected) in [("", ["0".to_string(), "0".to_string()]), ("1", own)] {
+        let folder = Run::new(SMALL);
+        let args = folder.train_args("out", &[ENDLESS]);
+        let mut train = command(&refs(&args));
+        train.env("PLIMSOLL_CORE_DUMPS", value);
+        let live = Live { run: Started::new(train), folder };
+        for pid in [live.supervisor(), live.trainer()] {
+            assert_eq!(core_limits(pid), expected, "PLIMSOLL_CORE_DUMPS={value}");
+        }
+        kill("-KILL", live.trainer());
+        assert_eq!(live.end().0, Some(4));
+    }
+}
+
 #[test]
 fn a_stopped_trainer_is_reported_and_ends_when_it_is_asked_to() {
     let run = Live::start(None);

@@ -18,10 +18,7 @@ use plimsoll_serve::guard::{Guard, new_token};
 use plimsoll_serve::{Server, Settings, Texts};
 use plimsoll_textenv::{Agents, AgentsSpec, Start, Words};
 use serde_json::{Value, json};
-use std::fs::OpenOptions;
-use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -94,7 +91,7 @@ impl AgentPlay {
 
     /// Writes the agents' output to the run directory, and the address too if they are started elsewhere.
     ///
-    /// Errors: `run-dir-unwritable`.
+    /// Errors: `write-failed`, `disk-full`.
     pub(super) fn write_to(&mut self, dir: &Path) -> Result<()> {
         self.words.write_to(&dir.join(AGENTS_LOG));
         if !self.section.command.is_empty() {
@@ -103,12 +100,7 @@ impl AgentPlay {
         let path = dir.join(ADDRESS);
         let text = json!({ "url": self.url(), "token": self.token, "model": self.model }).to_string();
         // Only this user may read the token. An agent that waits for the file finds it whole.
-        let part = dir.join(format!(".{ADDRESS}.part"));
-        let written = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&part);
-        written
-            .and_then(|mut file| file.write_all(text.as_bytes()))
-            .and_then(|()| std::fs::rename(&part, &path))
-            .map_err(|err| Error::io("run-dir-unwritable", &path, &err))?;
+        plimsoll_files::write_private(&path, text.as_bytes())?;
         self.told = Some(path);
         Ok(())
     }

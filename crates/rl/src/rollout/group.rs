@@ -1,12 +1,11 @@
 //! A prompt with its graded samples, in memory and as a line of a checkpoint. Tokens and log-probs are the responses of
 //! a `Samples`, group by group.
 
-use plimsoll_base::{Error, Result};
+use plimsoll_base::{Error, Result, open_regular};
 use plimsoll_infer::text::Item;
 use plimsoll_reward::{RewardStep, Scored};
 use plimsoll_rollout::{Finish, Samples};
 use serde::{Deserialize, Serialize};
-use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::ops::Range;
 use std::path::Path;
@@ -121,7 +120,7 @@ pub(crate) fn read_lines(
     let number = |bits: Option<u32>| bits.map(f32::from_bits);
     let (mut groups, mut versions) = (Vec::new(), Vec::new());
     samples.clear();
-    let file = File::open(path).map_err(|err| bad(err.to_string()))?;
+    let file = open_regular(path).map_err(|err| bad(err.to_string()))?;
     for line in BufReader::new(file).lines() {
         let line = line.map_err(|err| bad(err.to_string()))?;
         let line: Line = serde_json::from_str(&line).map_err(|err| bad(err.to_string()))?;

@@ -3,7 +3,7 @@
 use super::verbs::{self, Listed};
 use super::{MANIFEST, Manifest, RUN_FILE, STATE};
 use crate::shareable::{each_text, shareable};
-use plimsoll_base::{Error, Result, without_secrets};
+use plimsoll_base::{Error, Result, read_small_text, without_secrets};
 use plimsoll_files::{ADAPTER_CONFIG, FileRecord, record_of};
 use serde_json::{Value, json};
 use std::fs;
@@ -84,8 +84,7 @@ fn of_folder(path: &Path) -> Result<Published> {
 }
 
 fn read_text(path: &Path) -> Option<String> {
-    let is_small = fs::metadata(path).is_ok_and(|meta| meta.len() <= RUN_FILE_BYTES_MAX);
-    if is_small { fs::read_to_string(path).ok() } else { None }
+    read_small_text(path, RUN_FILE_BYTES_MAX).ok()
 }
 
 /// Returns a run file without secrets and with `~` for the home folder in paths: as text, and as a value.

@@ -1,16 +1,24 @@
 //! Run file keys that may change on resume, and the run file that then applies.
 
+use crate::withheld;
 use plimsoll_base::{Error, Result};
-use plimsoll_config::{Resumes, RunFile, resumes, resumes_freely};
+use plimsoll_config::{Resumes, RunFile, resumes, resumes_freely, secret_withheld};
 use plimsoll_files::HubData;
 use std::collections::BTreeMap;
 use toml::Value;
 
 /// Returns the run file to resume with: the recorded one, with values of `asked` that may change.
 ///
-/// If `asked` has `"auto"`, the recorded value applies; with `replan` the planner chooses again.
-/// Errors: `run-file-changed` lists what changed and what may.
+/// If `asked` has `"auto"`, the recorded value applies; with `replan` the planner chooses again. Secrets are compared by
+/// their marks, and are those of `asked`.
+/// Errors: `run-file-changed` lists what changed and what may; `secret-withheld` if a secret is nowhere.
 pub fn merge(asked: &RunFile, recorded: &RunFile, replan: bool) -> Result<RunFile> {
+    let merged = merge_marked(&withheld::marked(asked), &withheld::marked(recorded), replan)?;
+    let whole = withheld::fill(&merged, asked);
+    withheld::first_mark(&whole).map_or(Ok(whole), |key| Err(secret_withheld(&key)))
+}
+
+fn merge_marked(asked: &RunFile, recorded: &RunFile, replan: bool) -> Result<RunFile> {
     let (new, old) = (leaves(asked), leaves(recorded));
     let mut merged = Value::try_from(recorded).expect("every value of a run file has a form in TOML");
     let mut changed = Vec::new();
@@ -131,6 +139,25 @@ mod tests {
             // And back, which removes keys again.
             assert_eq!(merge(&recorded, &asked, false).unwrap().checkpoint, recorded.checkpoint);
         }
+    }
+
+    #[test]
+    fn keys_are_those_of_the_users_file_and_another_one_is_another_run() {
+        let with_key = |key: &str| with(|r| r.reward[0].kind = format!("http://h/score?token={key}"));
+        let asked = with_key("k1x");
+        let recorded: RunFile = toml::from_str(&withheld::to_toml(&asked)).expect("a run file");
+        assert!(recorded != asked && !recorded.to_toml().contains("k1x"));
+        assert_eq!(merge(&asked, &recorded, false).unwrap(), asked);
+        // A directory of an earlier version has the key itself.
+        assert_eq!(merge(&asked, &asked, false).unwrap(), asked);
+        for other in [with_key("k2x"), with(|r| r.reward[0].kind = "http://h/score".into())] {
+            let error = merge(&other, &recorded, false).unwrap_err();
+            let words = error.to_string();
+            assert!(error.slug == "run-file-changed" && words.contains("reward.0.kind"), "{words}");
+            assert!(!words.contains("k2x"), "{words}");
+        }
+        let error = merge(&recorded, &recorded, false).unwrap_err();
+        assert!(error.slug == "secret-withheld" && error.message.contains("reward.0.kind"), "{error}");
     }
 
     #[test]

@@ -9,8 +9,8 @@ pub(crate) mod source;
 pub(crate) mod surroundings;
 
 use crate::{secret::withhold, setting::Setting, stack::Stack};
-use plimsoll_base::{Error, Result};
-use std::io::Read;
+use plimsoll_base::{Error, Result, read_small};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 /// Longest file; a larger one is neither a command line nor a configuration.
@@ -83,18 +83,13 @@ pub(crate) fn nothing_found(stack: &Stack, path: &Path, command: &str) -> Error 
 }
 
 fn read_text(path: &Path) -> Result<String> {
-    let unreadable = |err: &std::io::Error| {
-        Error::usage("import-unreadable", format!("{}: {err}", path.display()))
-            .hint("give the path of a readable script or configuration")
-    };
-    let file = std::fs::File::open(path).map_err(|err| unreadable(&err))?;
-    let mut bytes = Vec::new();
-    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(|err| unreadable(&err))?;
-    if bytes.len() as u64 > FILE_BYTES_MAX {
-        return Err(other_file(path, "is larger than 1 MiB").hint(
+    let bytes = read_small(path, FILE_BYTES_MAX).map_err(|err| match err.kind() {
+        ErrorKind::FileTooLarge => other_file(path, "is larger than 1 MiB").hint(
             "give a script or a configuration, not a model or data file; a notebook without its outputs",
-        ));
-    }
+        ),
+        _ => Error::usage("import-unreadable", format!("{}: {err}", path.display()))
+            .hint("give the path of a readable script or configuration"),
+    })?;
     String::from_utf8(bytes).map_err(|err| {
         other_file(path, &format!("is not UTF-8 text: byte {}", err.utf8_error().valid_up_to()))
             .hint("give a script or a configuration, not a model or data file")

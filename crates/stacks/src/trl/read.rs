@@ -6,6 +6,7 @@ use crate::launch::config;
 use crate::launch::shell::{self, word::Word};
 use crate::launch::source::Source;
 use crate::setting::{Setting, TRAINER, named_trainer};
+use plimsoll_base::read_small_text;
 use std::path::Path;
 
 pub(super) fn read(source: &Source<'_>) -> Vec<Setting> {
@@ -46,8 +47,7 @@ fn command_of_script(source: &Source<'_>) -> Option<Vec<Setting>> {
         let name = Path::new(&word.text).file_name()?;
         let places = [folder.join(&word.text), folder.join(name)];
         let place = places.into_iter().find(|place| place.is_file())?;
-        let is_short = place.metadata().is_ok_and(|file| file.len() <= SCRIPT_BYTES_MAX);
-        Some((std::fs::read_to_string(&place).ok().filter(|_| is_short)?, place))
+        Some((read_small_text(&place, SCRIPT_BYTES_MAX).ok()?, place))
     };
     let is_script = |word: &Word| {
         word.text.ends_with(".py") && find(word).is_some_and(|(text, _)| script::is_parsed(&text))

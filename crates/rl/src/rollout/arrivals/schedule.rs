@@ -1,14 +1,15 @@
 //! The ticks at which weights arrived, as lines of a file.
 
-use plimsoll_base::{Error, Result};
+use plimsoll_base::{Error, Result, read_small_text};
 use plimsoll_config::RunSpec;
 use serde::{Deserialize, Serialize};
-use std::fs::{OpenOptions, read_to_string};
 use std::io::Write;
 use std::path::Path;
 
 /// The file of a run directory with the ticks at which weights arrived.
 const SCHEDULE: &str = "schedule.jsonl";
+/// A line of a step is under 100 bytes.
+const SCHEDULE_BYTES_MAX: u64 = 1 << 30;
 
 /// When the weights that a step made arrived where samples are drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -38,7 +39,8 @@ impl WeightArrivals {
             Error::usage("bad-value", format!("rollout.arrivals = \"{path}\": {what}"))
                 .hint("name the schedule.jsonl of a run with the same rollout.ahead and as many steps")
         };
-        let text = read_to_string(path).map_err(|err| bad(err.to_string()))?;
+        let text =
+            read_small_text(Path::new(path), SCHEDULE_BYTES_MAX).map_err(|err| bad(err.to_string()))?;
         let mut arrivals: Vec<Arrival> = Vec::new();
         for (line, step) in text.lines().zip(1..=run.train.steps) {
             let arrival = serde_json::from_str(line).map_err(|err| bad(format!("line {step}: {err}")))?;
@@ -72,8 +74,7 @@ fn is_possible(run: &RunSpec, step: u32, before: Option<&Arrival>, arrival: Arri
 /// Errors: `write-failed`.
 pub(crate) fn write(dir: &Path, arrival: &Arrival) -> Result<()> {
     let line = serde_json::to_string(arrival).expect("plain data") + "\n";
-    let mut options = OpenOptions::new();
-    let file = options.create(true).append(true).open(dir.join(SCHEDULE));
+    let file = plimsoll_files::append_to(&dir.join(SCHEDULE));
     file.and_then(|mut file| file.write_all(line.as_bytes())).map_err(|err| failed(dir, &err))
 }
 
@@ -82,9 +83,9 @@ pub(crate) fn write(dir: &Path, arrival: &Arrival) -> Result<()> {
 /// Errors: `write-failed`.
 pub(crate) fn cut(dir: &Path, step: u32) -> Result<()> {
     let path = dir.join(SCHEDULE);
-    let Ok(text) = read_to_string(&path) else { return Ok(()) };
+    let Ok(text) = read_small_text(&path, SCHEDULE_BYTES_MAX) else { return Ok(()) };
     let kept: String = text.split_inclusive('\n').take(step as usize).collect();
-    std::fs::write(&path, kept).map_err(|err| failed(dir, &err))
+    plimsoll_files::write_atomic(&path, kept.as_bytes())
 }
 
 fn failed(dir: &Path, err: &std::io::Error) -> Error {

@@ -3,12 +3,11 @@
 use super::expected::Expected;
 use super::groups::{Carried, Group, Response};
 use crate::episodes::{CarriedTurn, FirstRequest};
-use plimsoll_base::{Error, Result};
+use plimsoll_base::{Error, Result, open_regular};
 use plimsoll_files::{FileRecord, write_new_lines};
 use plimsoll_infer::text::Item;
 use plimsoll_rollout::Finish;
 use serde::{Deserialize, Serialize};
-use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
@@ -66,7 +65,7 @@ impl Carried {
             Error::new("checkpoint-damaged", format!("{}{at}: {what}", path.display()))
                 .hint("--resume=previous-good resumes from the previous checkpoint")
         };
-        let mut reader = BufReader::new(File::open(path).map_err(|err| bad(None, err.to_string()))?);
+        let mut reader = BufReader::new(open_regular(path).map_err(|err| bad(None, err.to_string()))?);
         let (mut groups, mut bytes, most) = (Vec::<Group>::new(), Vec::new(), expected.line_bytes_max());
         loop {
             let number = groups.len() + 1;
