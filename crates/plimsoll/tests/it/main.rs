@@ -88,5 +88,6 @@ mod tiny;
 mod track;
 mod training;
 mod turns;
+mod unchanged;
 mod vocabulary;
 mod watch;
