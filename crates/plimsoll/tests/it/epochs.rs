@@ -66,7 +66,9 @@ fn losses_are_means_over_the_updates_of_a_step() {
     // At learning rate 0 every pass over a step's samples has the same loss.
     let one = loss("one", &[]);
     assert!(one.abs() > 1e-3, "{one}");
-    assert_eq!(loss("three", &["train.epochs_per_rollout=3"]), one);
+    let three = loss("three", &["train.epochs_per_rollout=3"]);
+    // A third of three equal sums rounds once.
+    assert!((three - one).abs() < 1e-12 * one.abs(), "{three} {one}");
     let halves = loss("halves", &["train.mini_batch=4", "loss.aggregation=seq_mean_token_mean"]);
     let whole = loss("whole", &["loss.aggregation=seq_mean_token_mean"]);
     assert!((halves - whole).abs() < 1e-6 * whole.abs(), "{halves} {whole}");
