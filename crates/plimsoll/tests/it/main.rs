@@ -49,6 +49,7 @@ mod hosts;
 mod hub_data;
 mod hub_rows;
 mod import;
+mod import_objectives;
 mod import_scripts;
 mod init;
 mod labels;
