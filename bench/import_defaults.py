@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
-"""Defaults of the options of TRL, verl and OpenRLHF, as their newest packages on PyPI have them.
+"""Defaults of the options of TRL, verl and OpenRLHF, and what each of their losses makes of them, as their newest packages on PyPI have
+them.
 
     bench/import_defaults.py --write            # crates/stacks/src/defaults.json
     bench/import_defaults.py --check            # 1 if a newer package says something else
     bench/import_defaults.py --check --wheels DIR   # packages that are there already
 
-Nothing of a package is run: classes, argument parsers and YAML are read as text. `import` uses the table to tell an option that a
-file writes out at its default from one that changes the job, and a test compares the defaults that `import` writes out with it.
+Nothing of a package is run: classes, argument parsers, losses and YAML are read as text. `import` uses the table to tell an option that a
+file writes out at its default from one that changes the job, and a test compares the defaults that `import` writes out with it. Options
+alone do not say what runs: some losses aggregate in a way of their own whatever the option says, or clip by another option. `objectives`
+has the expressions with which each loss clips and aggregates, and the names of the advantage estimators; a test has a case for each.
 """
 
 import argparse
@@ -116,7 +119,78 @@ def table(wheels):
         else:
             for trainer, module in OPENRLHF.items():
                 trainers[trainer] = arguments(read(f"openrlhf/cli/{module}.py"))
-        found[package] = {"version": wheel.name.split("-")[1], "trainers": trainers}
+        match package:
+            case "trl":
+                objectives = objectives_of_trl(read("trl/trainer/grpo_trainer.py"))
+            case "verl":
+                objectives = objectives_of_verl(read("verl/trainer/ppo/core_algos.py"))
+            case _:
+                objectives = objectives_of_openrlhf(read("openrlhf/models/loss.py"), read("openrlhf/cli/train_ppo_ray.py"))
+        found[package] = {"version": wheel.name.split("-")[1], "trainers": trainers, "objectives": objectives}
+    return found
+
+
+def is_call(node, name):
+    return isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) == name
+
+
+def objectives_of_verl(source):
+    """Returns the clips and the aggregation of every policy loss, and the advantage estimators."""
+    tree = ast.parse(source)
+    names = {}
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and node.name == "AdvantageEstimator":
+            names = {one.targets[0].id: literal(one.value) for one in node.body if isinstance(one, ast.Assign)}
+    found = {}
+    for node in tree.body:
+        if not isinstance(node, ast.FunctionDef):
+            continue
+        for decorator in node.decorator_list:
+            if is_call(decorator, "register_adv_est"):
+                found[f"estimator {names[decorator.args[0].attr]}"] = ""
+            if is_call(decorator, "register_policy_loss"):
+                inside = list(ast.walk(node))
+                clips = {ast.unparse(one) for one in inside if isinstance(one, ast.Attribute) and one.attr.startswith("clip_ratio")}
+                clips |= {ast.unparse(one) for one in inside if is_call(one, "get") and "clip_ratio" in ast.unparse(one)}
+                modes = [ast.unparse(given.value) for one in inside if is_call(one, "agg_loss") for given in one.keywords
+                         if given.arg == "loss_agg_mode"]
+                means = [ast.unparse(one.value) for one in inside if isinstance(one, ast.Assign) and ast.unparse(one.targets[0]) == "pg_loss"]
+                found[f"loss {literal(decorator.args[0])}"] = "; ".join([*sorted(clips), *(modes or means)])
+    return found
+
+
+def objectives_of_trl(source):
+    """Returns the expressions with which each loss of GRPO bounds a ratio and aggregates."""
+    found = {}
+    kept = ["coef_2", "clamped_ratios", "soft_coef_1", "phi_seq", "loss"]
+    [function] = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef) and node.name == "_compute_loss"]
+    for node in ast.walk(function):
+        if not (isinstance(node, ast.If) and isinstance(node.test, ast.Compare) and ast.unparse(node.test.left) == "self.loss_type"):
+            continue
+        names = literal(node.test.comparators[0])
+        values = [ast.unparse(one) for one in node.body if isinstance(one, ast.Assign) and ast.unparse(one.targets[0]) in kept]
+        for name in [names] if isinstance(names, str) else names:
+            key = f"loss {name}"
+            found[key] = "; ".join(filter(None, [found.get(key, ""), *values]))
+    return found
+
+
+def objectives_of_openrlhf(source, options):
+    """Returns what each policy loss sets of itself, and the advantage estimators."""
+    [loss] = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef) and node.name == "PolicyLoss"]
+    own = {}
+    for node in ast.walk(loss):
+        if isinstance(node, ast.If) and ast.unparse(node.test).startswith("policy_loss_type == "):
+            own[literal(node.test.comparators[0])] = "; ".join(ast.unparse(one) for one in node.body)
+    found = {}
+    for node in ast.walk(ast.parse(options)):
+        if is_call(node, "add_argument") and node.args:
+            choices = [literal(one.value) for one in node.keywords if one.arg == "choices"]
+            for name in choices[0] if choices else []:
+                if literal(node.args[0]) == "--actor.policy_loss_type":
+                    found[f"loss {name}"] = own.get(name, "")
+                if literal(node.args[0]) == "--algo.advantage.estimator":
+                    found[f"estimator {name}"] = ""
     return found
 
 
@@ -125,7 +199,9 @@ def lines(found):
     packages = []
     for package, one in sorted(found.items()):
         trainers = [f"  {json.dumps(name)}: {json.dumps(values, sort_keys=True)}" for name, values in sorted(one["trainers"].items())]
-        packages.append(f'{json.dumps(package)}: {{"version": {json.dumps(one["version"])}, "trainers": {{\n' + ",\n".join(trainers) + "\n}}")
+        objectives = [f"  {json.dumps(name)}: {json.dumps(facts)}" for name, facts in sorted(one["objectives"].items())]
+        packages.append(f'{json.dumps(package)}: {{"version": {json.dumps(one["version"])}, "trainers": {{\n' + ",\n".join(trainers)
+                        + '\n}, "objectives": {\n' + ",\n".join(objectives) + "\n}}")
     return "{\n" + ",\n".join(packages) + "\n}\n"
 
 
@@ -148,8 +224,9 @@ def main():
     there = json.loads(TABLE.read_text())
     differ = 0
     for package, new in found.items():
-        for trainer, values in new["trainers"].items():
-            old = there[package]["trainers"].get(trainer, {})
+        parts = [(trainer, values, there[package]["trainers"].get(trainer, {})) for trainer, values in new["trainers"].items()]
+        parts.append(("objectives", new["objectives"], there[package].get("objectives", {})))
+        for trainer, values, old in parts:
             for key in sorted(values.keys() | old.keys()):
                 if values.get(key) != old.get(key):
                     differ += 1

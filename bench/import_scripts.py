@@ -2,6 +2,7 @@
 """Imports published scripts of other stacks and compares each run file with the job that the script describes.
 
     bench/import_scripts.py REPOSITORIES [--binary target/debug/plimsoll] [--write]
+    bench/import_scripts.py --lines [--write]
 
 REPOSITORIES is a folder with the git repositories that import_scripts.json names, as OWNER/NAME, OWNER+NAME or OWNER+NAME/repo, bare or
 not. A script is taken from its commit; none of its code is run, and none is kept. What a job is (method, adapter, turns, the KL term,
@@ -10,6 +11,10 @@ the script next to it, since the script alone has no settings.
 
 A script is imported whole if the exit code is 0 and everything that is expected is in the run file. Exit code 0 with anything else is
 another job, which must never be. Exit code 1 if there is one, if a script that should be refused is not, or if fewer than 30 are whole.
+
+`--lines` needs no repository: import_lines.json has the options of published scripts that make an objective, each with its source, and what
+their stack's code computes from them, by the defaults and the expressions that import_defaults.py read from its package. It is computed once
+more and compared, or written; a test (`published_options_have_the_objective_of_their_stack`) imports each and compares what is resolved here.
 """
 
 import argparse
@@ -24,6 +29,8 @@ from pathlib import Path
 BENCH = Path(__file__).resolve().parent
 SCRIPTS = BENCH / "import_scripts.json"
 PAGE = BENCH / "results/import.md"
+LINES = BENCH / "import_lines.json"
+TABLE = BENCH.parent / "crates/stacks/src/defaults.json"
 WHOLE_MIN = 30
 
 
@@ -132,12 +139,110 @@ def page(rows):
     return "\n".join(lines) + "\n"
 
 
+AGGREGATIONS = {
+    "token-mean": "TokenMean", "seq-mean-token-mean": "SeqMeanTokenMean", "seq-mean-token-sum": "SeqMeanTokenSum",
+    "seq-mean-token-sum-norm": "SeqMeanTokenSumNorm", "torch.mean(pg_losses)": "SeqMeanTokenMean",
+}
+ESTIMATORS = {"k1": "K1", "kl": "K1", "k2": "K2", "mse": "K2", "k3": "K3", "low_var_kl": "K3"}
+METHODS = {
+    "gae": "ppo", "reinforce_plus_plus": "reinforce", "reinforce_plus_plus_baseline": "reinforce_baseline", "grpo_passk": "pass_k",
+    "optimal_token_baseline": "optimal_token", "geo_mean": "gmpo", "group_norm": "grpo",
+}
+
+
+def ppo(low, high, dual):
+    return f"Ppo {{ clip_low: {low!r}, clip_high: {high!r}, dual_clip: {'None' if dual is None else f'Some({dual!r})'} }}"
+
+
+def term(estimator, coef, place):
+    # As Rust writes a number: 1e-5.
+    return f"{ESTIMATORS[estimator]} {coef!r} in the {place}".replace("e-0", "e-") if coef else "no KL"
+
+
+def objective_of_verl(words, defaults, facts):
+    """Returns what verl computes from these options: method, loss with its clips, aggregation and KL term."""
+    given = dict(word.split("=", 1) for word in words.split())
+    value = lambda name: given.get(name, defaults.get(name))
+    actor = lambda name: value(f"actor_rollout_ref.actor.{name}")
+    estimator, loss = value("algorithm.adv_estimator"), actor("policy_loss.loss_mode")
+    *clips, aggregation = facts[f"loss {loss}"].split("; ")
+    aggregation = AGGREGATIONS[actor("loss_agg_mode") if aggregation == "loss_agg_mode" else aggregation.strip("'")]
+    low, high, most = (float(actor(name)) for name in ["clip_ratio_low", "clip_ratio_high", "clip_ratio_c"])
+    if estimator in ["gdpo", "grpo_vectorized", "rloo_vectorized"] or loss in ["dro", "bypass_mode"]:
+        return "refused"
+    if loss.startswith("dppo") and most != 20.0:
+        return "refused"
+    bounds = f"{{ clip_low: {low!r}, clip_high: {high!r} }}"
+    match loss:
+        case "vanilla":
+            policy = ppo(low, high, most)
+        case "cispo":
+            policy = f"Cispo {{ clip_low: {max(0.0, round(1 - low, 9))!r}, clip_high: {round(1 + high, 9)!r} }}"
+        case "sapo":
+            policy = "Sapo { tau_positive: 1.0, tau_negative: 1.05 }"
+        case "gpg":
+            policy = "Reinforce"
+        case _:
+            policy = {"gspo": "Gspo", "geo_mean": "Gmpo", "dppo_tv": "DppoTv", "dppo_kl": "DppoKl"}[loss] + " " + bounds
+    if actor("use_kl_loss") == "True":
+        kl = term(actor("kl_loss_type"), float(actor("kl_loss_coef")), "loss")
+    elif value("algorithm.use_kl_in_reward") == "True":
+        kl = term(value("algorithm.kl_penalty"), float(value("algorithm.kl_ctrl.kl_coef")), "reward")
+    else:
+        kl = "no KL"
+    name = estimator if loss in ["vanilla", "gpg"] else loss
+    return f"{METHODS.get(name, name)} {policy} {aggregation} {kl}"
+
+
+def objective_of_openrlhf(words, defaults, facts):
+    """Returns what OpenRLHF computes from these options."""
+    given, name = {}, None
+    for word in words.split():
+        if word.startswith("--"):
+            name = word[2:]
+            given[name] = []
+        else:
+            given[name].append(word)
+    value = lambda name: " ".join(given[name]) if name in given else defaults.get(name)
+    low, high = given.get("actor.eps_clip_low_high", [value("actor.eps_clip")] * 2)
+    loss, estimator = value("actor.policy_loss_type"), value("algo.advantage.estimator")
+    is_of_tokens = value("actor.loss_agg_mode") == "token-mean" and "token_level_loss = False" not in facts[f"loss {loss}"]
+    kl = term(value("algo.kl.estimator"), float(value("algo.kl.init_coef")), "loss" if "algo.kl.use_loss" in given else "reward")
+    policy = ppo(float(low), float(high), None)
+    if loss == "gspo":
+        policy = f"Gspo {{ clip_low: {float(low)!r}, clip_high: {float(high)!r} }}"
+    name = loss if loss == "gspo" else estimator
+    return f"{METHODS.get(name, name)} {policy} {'TokenMean' if is_of_tokens else 'SeqMeanTokenMean'} {kl}"
+
+
+def lines(write):
+    """Computes the objective of each line; returns 1 if one is not what is written."""
+    table, rows, differ = json.loads(TABLE.read_text()), json.loads(LINES.read_text()), 0
+    of = {"verl": objective_of_verl, "openrlhf": objective_of_openrlhf}
+    for row in rows:
+        stack = table[row["stack"]]
+        computed = of[row["stack"]](row["options"], stack["trainers"]["ppo"], stack["objectives"])
+        if computed != row.get("objective"):
+            differ += 1
+            print(f"{row['path']}: {row.get('objective')} -> {computed}")
+        row["objective"] = computed
+    if write:
+        LINES.write_text("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n")
+    print(f"{len(rows)} lines, {differ} with another objective than is written")
+    return 0 if write or differ == 0 else 1
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("repositories", type=Path)
+    parser.add_argument("repositories", type=Path, nargs="?")
+    parser.add_argument("--lines", action="store_true", help="the options of import_lines.json, and what their stacks compute from them")
     parser.add_argument("--binary", type=Path, default=BENCH.parent / "target/debug/plimsoll")
     parser.add_argument("--write", action="store_true", help="write bench/results/import.md")
     given = parser.parse_args()
+    if given.lines:
+        return lines(given.write)
+    if given.repositories is None:
+        parser.error("the folder of the repositories is missing")
     rows = []
     for one in json.loads(SCRIPTS.read_text()):
         code, run_file, messages = imported(given.binary.resolve(), given.repositories, one)

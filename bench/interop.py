@@ -48,6 +48,8 @@ LLAMA3 = {
     "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64, "rope_theta": 10000.0,
 }
+BASES = {"full_attention": {**YARN, "rope_theta": 850000.0}, "sliding_attention": {"rope_type": "default", "rope_theta": 30000.0}}
+ONE_BASE = {kind: {"rope_type": "default", "rope_theta": 10000.0} for kind in BASES}
 DELTA = dict(
     head_dim=32, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=16, linear_value_head_dim=16, **LAYERS_4
 )
@@ -72,6 +74,8 @@ CASES = {
     "smollm3": ("SmolLM3Config", LAYERS_4, PLAIN),
     "olmo2": ("Olmo2Config", dict(), PLAIN),
     "olmo3": ("Olmo3Config", dict(sliding_window=16, **LAYERS_4), PLAIN),
+    "olmo3-bases": ("Olmo3Config", dict(sliding_window=16, rope_parameters=BASES, **LAYERS_4), PLAIN),
+    "olmo3-one-base": ("Olmo3Config", dict(sliding_window=16, rope_parameters=ONE_BASE, **LAYERS_4), PLAIN),
     "gemma2": ("Gemma2Config", dict(head_dim=16, sliding_window=16, query_pre_attn_scalar=24), PLAIN),
     "gemma3": ("Gemma3TextConfig", dict(head_dim=16, sliding_window=16, query_pre_attn_scalar=24, num_hidden_layers=7), PLAIN),
     "granite": (

@@ -53,7 +53,9 @@ pub struct RowDivergence {
     pub rest: f32,
 }
 
-/// The least mass of the bucket of unlisted tokens: the rounding of K log-probs in f32 leaves about as much.
+/// The least mass of the bucket of unlisted tokens: the rounding of K log-probs in f32 leaves about as much. Where the
+/// student's counts as this, both sides are divided by their sums, so that they stay distributions: D is then differentiated
+/// as it is, and a student that is its teacher still has no gradient, however small.
 pub const REST_MIN: f64 = 1e-6;
 
 /// A bucket's log-probs and probabilities.
@@ -103,30 +105,45 @@ impl Divergence {
         slopes: &mut [f32],
     ) -> RowDivergence {
         assert_eq!((teacher.len(), student.len()), (slopes.len(), slopes.len()), "K numbers each");
+        let mass = |logprobs: &[f32]| logprobs.iter().map(|&l| exp(f64::from(l))).sum::<f64>();
+        let (p_listed, q_listed) = (mass(student), mass(teacher));
+        let is_raised = |listed: f64| has_rest && 1.0 - listed < REST_MIN;
+        let is_constant = is_raised(p_listed);
+        let [p_sum, q_sum] = [p_listed, q_listed].map(|listed| match is_constant && is_raised(listed) {
+            true => listed + REST_MIN,
+            false => 1.0,
+        });
+        let [lp_sum, lq_sum] = [p_sum, q_sum].map(|sum| if sum == 1.0 { 0.0 } else { ln(sum) });
         let listed = |j: usize| {
             let (lp, lq) = (f64::from(student[j]), f64::from(teacher[j]));
-            Bucket { lp, lq, p: exp(lp), q: exp(lq) }
+            Bucket { lp: lp - lp_sum, lq: lq - lq_sum, p: exp(lp) / p_sum, q: exp(lq) / q_sum }
         };
-        let (mut value, mut mean, mut p_listed, mut q_listed) = (0.0, 0.0, 0.0, 0.0);
+        let (mut value, mut of_listed) = (0.0, 0.0);
         for bucket in (0..slopes.len()).map(listed) {
             value += bucket.value(self);
-            mean += bucket.p * bucket.pull(self);
-            p_listed += bucket.p;
-            q_listed += bucket.q;
+            of_listed += bucket.p * bucket.pull(self);
         }
-        let rest = has_rest.then(|| {
-            let [p, q] = [p_listed, q_listed].map(|listed| f64::max(1.0 - listed, REST_MIN));
-            Bucket { lp: ln(p), lq: ln(q), p, q }
-        });
-        if let Some(rest) = &rest {
-            value += rest.value(self);
-            mean += rest.p * rest.pull(self);
+        let (mut rest, mut mean) = (0.0, of_listed);
+        if has_rest {
+            let [p, q] = [(p_listed, p_sum), (q_listed, q_sum)]
+                .map(|(listed, sum)| f64::max(1.0 - listed, REST_MIN) / sum);
+            let bucket = Bucket { lp: ln(p), lq: ln(q), p, q };
+            value += bucket.value(self);
+            let of_rest = bucket.p * bucket.pull(self);
+            mean += of_rest;
+            rest = match is_constant {
+                // Its mass stays, but not its share of the sum.
+                true => (p_listed * of_rest - REST_MIN * of_listed) / p_sum,
+                false => bucket.pull(self) - mean,
+            };
         }
         for (j, slope) in slopes.iter_mut().enumerate() {
             let bucket = listed(j);
-            *slope = (bucket.p * (bucket.pull(self) - mean)) as f32;
+            let by_share = bucket.p * (bucket.pull(self) - mean);
+            let slope_of = if is_constant { by_share + bucket.p * p_sum * rest } else { by_share };
+            *slope = slope_of as f32;
         }
-        RowDivergence { value: value as f32, rest: rest.map_or(0.0, |rest| rest.pull(self) - mean) as f32 }
+        RowDivergence { value: value as f32, rest: rest as f32 }
     }
 }
 

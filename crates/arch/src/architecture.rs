@@ -127,6 +127,13 @@ pub enum Windows {
     },
 }
 
+impl Architecture {
+    /// True if layers with windows have their own unscaled rope.
+    pub const fn has_own_rope(&self) -> bool {
+        matches!(self.windows, Windows::AllButEvery { own_rope: true, .. })
+    }
+}
+
 /// Norm names of most families.
 const PRE_NORMS: Norms = Norms { before: Some(["input_layernorm", "post_attention_layernorm"]), after: None };
 
@@ -227,8 +234,6 @@ pub const ARCHITECTURES: [Architecture; Family::ALL.len()] = [
         causal_lm: "SmolLM3ForCausalLM",
         classifier: "SmolLM3ForSequenceClassification",
         gguf: Some("smollm3"),
-        // transformers has a default beyond small vocabularies.
-        config_keys: &[("pad_token_id", None)],
         ..LLAMA
     },
     Architecture {
@@ -308,8 +313,7 @@ pub const ARCHITECTURES: [Architecture; Family::ALL.len()] = [
         reads_attention_bias: false,
         reads_mlp_bias: false,
         windows: Windows::All,
-        // Without the key the reference pads with token 32000, which must be in the vocabulary.
-        config_keys: &[("sliding_window", None), ("pad_token_id", None)],
+        config_keys: &[("sliding_window", None)],
         ..LLAMA
     },
 ];

@@ -295,6 +295,8 @@ struct Shares<'s> {
     /// [E]: the share of the segment's rows that chose each expert.
     of: &'s [f32],
     factor: f32,
+    /// In how many sequences the segment's rows are.
+    times: f32,
     rows: Shared<'s, f32>,
 }
 
@@ -306,14 +308,16 @@ impl<T: Real> LogitGradient<'_, T> {
         self.dev.pool().run(segments.len(), &|task, _| {
             let [first, count, ..] = segments[task].map(|field| field as usize);
             let children = segments.iter().filter(|[.., parent]| *parent as usize == first).count();
-            let factor = balance.factor * children.max(1) as f32;
+            let times = children.max(1) as f32;
+            let factor = balance.factor * times;
             let mut shares = [0.0; EXPERTS_MAX];
             let shares = &mut shares[..self.how.experts];
             for &expert in &self.experts[self.chosen(first).start..self.chosen(first + count).start] {
                 shares[expert as usize] += 1.0;
             }
             shares.iter_mut().for_each(|share| *share /= count as f32);
-            (first..first + count).for_each(|m| self.row(m, Some(Shares { of: shares, factor, rows })));
+            (first..first + count)
+                .for_each(|m| self.row(m, Some(Shares { of: shares, factor, times, rows })));
         });
     }
 
@@ -342,12 +346,12 @@ impl<T: Real> LogitGradient<'_, T> {
             let own = if normalizes { d_weight(j) - mean } else { d_weight(j) };
             d[expert as usize] += weight * own;
         }
-        if let Some(Shares { of, factor, rows }) = shares {
+        if let Some(Shares { of, factor, times, rows }) = shares {
             let mean: f32 = p.iter().zip(of).map(|(p, share)| p * share).sum();
             d.iter_mut().zip(&*p).zip(of).for_each(|((d, p), share)| *d += factor * p * (share - mean));
             // SAFETY: row m is this task's.
             let to = unsafe { rows.range(m, 1) };
-            to[0] = mean;
+            to[0] = times * mean;
         }
         // SAFETY: row m is this task's.
         let out = unsafe { self.out.range(m * count, count) };

@@ -214,6 +214,8 @@ pub fn config_json(spec: &ModelSpec, dtype: DType, ids: &TokenIds) -> Value {
     delta::write(spec, map);
     rope::write(spec, map);
     insert_ids(map, ids);
+    // Without the key transformers pads with a token of the family's, which a text may have.
+    map.entry("pad_token_id").or_insert(Value::Null);
     config
 }
 

@@ -197,18 +197,19 @@ impl<'a> BoundModel<'a> {
         let phase = enter(dev, overlay, pass.mode.phase());
         let acts = Activations::bind(&phase, pass.mode, pass.limits);
         let from = self.layers(dev, &phase);
+        let decoder = &*from.decoder().over(pass.vocab);
         let (mut first, keeps) = (0, pass.limits.taught > 0);
         while first < sequences.len() {
             let batch = packer.pack_as(pass.packing, sequences, first)?;
             let pass = Pass::upload(dev, acts, batch.index);
             layers(dev, &*from, &pass);
-            let numbers = self.head(dev, from.decoder(), &pass, inv_temperature);
+            let numbers = self.head(dev, decoder, &pass, inv_temperature);
             first = batch.sequences.end;
             if pass.listed().is_some() {
-                head_top(dev, from.decoder(), &pass, inv_temperature);
+                head_top(dev, decoder, &pass, inv_temperature);
             }
             let count = batch.head.len();
-            let kept = keeps.then(|| teacher_rows(from.decoder(), &pass));
+            let kept = keeps.then(|| teacher_rows(decoder, &pass));
             each(batch.sequences, HeadRows { numbers, listed: pass.listed(), kept, count });
             dev.check()?;
         }

@@ -4,8 +4,9 @@ use crate::rope;
 use crate::weights::{LayerParams, Params};
 use plimsoll_arch::{ModelSpec, Multipliers};
 use plimsoll_base::DType;
-use plimsoll_device::{ALL_KEYS, Device, Logits, Norm, Rotation, Scores};
+use plimsoll_device::{ALL_KEYS, Device, Logits, Matrix, Norm, Rotation, Scores};
 use plimsoll_memory::Buf;
+use std::borrow::Cow;
 
 /// A decoder: its shape, one role's weights, and the rotary table.
 #[derive(Clone, Debug)]
@@ -58,6 +59,25 @@ impl<'a> Layers<'a> for &Decoder<'a> {
 }
 
 impl<'a> Decoder<'a> {
+    /// Returns it with a head over the first `vocab` tokens: its distribution is that among them. `None` is all tokens.
+    pub fn over(&self, vocab: Option<u32>) -> Cow<'_, Decoder<'a>> {
+        match vocab {
+            Some(vocab) if (vocab as usize) < self.params.head.n => {
+                let params = Params { head: self.head_over(vocab), ..self.params.clone() };
+                Cow::Owned(Decoder { params, ..self.clone() })
+            }
+            _ => Cow::Borrowed(self),
+        }
+    }
+
+    /// Returns the rows of its head that are those of the first `vocab` tokens.
+    pub(crate) fn head_over(&self, vocab: u32) -> Matrix<'a> {
+        let Matrix { buf, n, k, layout } = self.params.head;
+        let vocab = vocab as usize;
+        assert!(vocab <= n, "{vocab} tokens of a vocabulary of {n}");
+        Matrix::new(buf.slice(0, layout.elements(vocab as u64, k as u64) as usize), vocab, k, layout)
+    }
+
     /// Returns a norm of the residual stream, which here is 1 / `multipliers.residual` of the one in the family's
     /// formulas, so that additions need no factor. A norm with an epsilon scaled to match gives the same result.
     pub(crate) fn norm<'w>(&self, w: Buf<'w>) -> Norm<'w> {

@@ -7,17 +7,14 @@ use crate::activations::taught::{TeacherHead, WholeBufs};
 use crate::decoder::Decoder;
 use crate::forward::normed;
 use crate::pass::Pass;
-use plimsoll_device::{Device, DivergenceBackward, HeadDivergence, HeadOut, HeadSide, Matrix, Measure};
+use plimsoll_device::{Device, DivergenceBackward, HeadDivergence, HeadOut, HeadSide, Measure};
 use plimsoll_memory::Buf;
 
 impl<'x> TeacherHead<'x> {
     /// Returns a decoder's head over the first `vocab` tokens, those of the student: q is its distribution among them.
     pub fn new(of: &Decoder<'x>, vocab: u32, inv_temperature: f32, how: Measure) -> TeacherHead<'x> {
-        let Matrix { buf, n, k, layout } = of.params.head;
-        let vocab = vocab as usize;
-        assert!(vocab <= n, "a teacher of {n} tokens for a student of {vocab}");
-        let w = Matrix::new(buf.slice(0, layout.elements(vocab as u64, k as u64) as usize), vocab, k, layout);
-        TeacherHead { w, logits: of.logits().and_times(inv_temperature), how }
+        let logits = of.logits().and_times(inv_temperature);
+        TeacherHead { w: of.head_over(vocab), logits, how }
     }
 }
 

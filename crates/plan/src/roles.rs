@@ -29,12 +29,20 @@ pub struct PassShape {
     pub packing: Packing,
     /// Limits of one pass.
     pub limits: PassLimits,
+    /// Tokens that its head is over, the first ones of the model's vocabulary; all of them if none.
+    pub vocab: Option<u32>,
 }
 
 impl PassShape {
     /// Returns the pass with `tokens` listed of each head row.
     fn listing(self, tokens: usize) -> PassShape {
         PassShape { limits: PassLimits { listed: tokens, ..self.limits }, ..self }
+    }
+
+    /// Returns the pass over the tokens of a student that learns a divergence from its head, else over all.
+    fn teaching(self, student: &ModelSpec) -> PassShape {
+        let teaches = self.limits.listed + self.limits.taught > 0;
+        PassShape { vocab: teaches.then_some(student.vocab), ..self }
     }
 
     /// Returns the pass with rows of `width` elements that a teacher's head reads.
@@ -344,7 +352,7 @@ impl RunShape {
     /// Returns the roles that a method trains or compares with.
     fn training_roles(&self, training: &Training, first: RoleShape) -> Vec<RoleShape> {
         let update = |mode, packing: Packing| UpdateShape {
-            pass: PassShape { mode, packing, limits: training.pack.pass_of(packing.heads) },
+            pass: PassShape { mode, packing, limits: training.pack.pass_of(packing.heads), vocab: None },
             share: training.share,
             spread: if training.trainers.count > 1 { Spread::Hosts } else { Spread::Host },
             cut: training.cut,
@@ -394,7 +402,7 @@ impl RunShape {
         }
         if let Some(spec) = training.teacher {
             let pass = self.score_pass().listing(training.teacher_lists).taught(kept_by(RoleName::Teacher));
-            let score = Some(PassShape { mode: Mode::Teacher, ..pass });
+            let score = Some(PassShape { mode: Mode::Teacher, ..pass.teaching(&first.spec) });
             let name = RoleName::Teacher;
             let quantize = self.coding(name, training.teacher_quantize);
             let weights_are = if quantize.is_some() { WeightsAre::Resident } else { weights_are };
@@ -451,7 +459,7 @@ impl RunShape {
 
     /// Returns the pass that computes log-probabilities of all response tokens.
     fn score_pass(&self) -> PassShape {
-        PassShape { mode: Mode::Score, packing: Packing::default(), limits: self.pass() }
+        PassShape { mode: Mode::Score, packing: Packing::default(), limits: self.pass(), vocab: None }
     }
 
     /// Returns the roles of the reward models that score responses. Those of one shape share their passes.
@@ -465,7 +473,7 @@ impl RunShape {
         scoring.models.rewards().map(move |(name, spec)| {
             let own = passes_of((name, spec));
             let set = scoring.models.rewards().position(|other| passes_of(other) == own).unwrap_or(0);
-            let score = Some(PassShape { mode: Mode::Reward(set as u8), packing, limits });
+            let score = Some(PassShape { mode: Mode::Reward(set as u8), packing, limits, vocab: None });
             let (head, lora, spec) = (Head::Score, lora_of(name), *spec);
             let quantize = self.coding(name, lora.and_then(|lora| lora.quantize));
             // Base weights of adapters are not sharded.

@@ -217,6 +217,21 @@ impl Packer {
         start..self.parts.ends[index] as usize
     }
 
+    /// Returns the rows of the last cut, of sequences from `first` on, as sequences have them: those of a prompt once for
+    /// each response with rows that goes on from it in its micro-batch, and once if there is none.
+    pub fn rows_of_sequences(&self, heads: Heads, sequences: &[Sequence<'_>], first: usize) -> u64 {
+        let of_group = |group: &[Sequence<'_>]| {
+            let rows = group.iter().map(|sequence| own_rows(heads, sequence));
+            let children = rows.clone().filter(|rows| *rows > 0).count();
+            group[0].prompt.len() * children.max(1) + rows.sum::<usize>()
+        };
+        let parts = (0..self.num_micro_batches()).map(|index| &sequences[self.sequences(first, index)]);
+        parts
+            .flat_map(|part| part.chunk_by(|a, b| a.group == b.group))
+            .map(|group| of_group(group) as u64)
+            .sum()
+    }
+
     /// Packs micro-batch `index` of the last cut, which begins with sequence `first`.
     ///
     /// Errors: none that `cut` has not found.
@@ -423,6 +438,7 @@ fn keys(first: usize, rows: usize) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cut::{Cut, Units};
 
     fn limits(tokens: usize) -> PassLimits {
         PackLimits { micro_batch_tokens: tokens, prompt_tokens: 40, segments: 64, caches: Caches::paged(0) }
@@ -492,6 +508,33 @@ mod tests {
                 first = batch.sequences.end;
             }
             assert_eq!(head, responses.iter().map(Vec::len).sum::<usize>());
+        }
+    }
+
+    /// The rows of each segment times its children, as the loss of balance weighs them.
+    #[test]
+    fn rows_of_sequences_are_those_of_segments_times_their_children() {
+        let (prompts, responses) = (vec![vec![7; 5], vec![8; 3]], [3, 1, 2, 1, 1, 4, 1, 1]);
+        let responses: Vec<Vec<u32>> = responses.iter().map(|&n| vec![9; n]).collect();
+        let all = sequences(&prompts, &responses, 4);
+        for tokens in [12, 16, 64] {
+            for heads in [Heads::Tokens, Heads::End] {
+                let packing = Packing { heads, whole_groups: false };
+                let mut packer = Packer::new(limits(tokens), all.len());
+                let units = Units { packing, hidden: 16 };
+                packer.cut(Cut::multiple(1), units, &all, 0..all.len()).unwrap();
+                let mut want = 0;
+                for index in 0..packer.num_micro_batches() {
+                    let first = packer.sequences(0, index).start;
+                    let batch = packer.micro_batch(packing, &all, first, index).unwrap();
+                    let segments = batch.index.segments.as_chunks::<5>().0;
+                    for [first, rows, ..] in segments {
+                        let children = segments.iter().filter(|[.., parent]| parent == first).count();
+                        want += u64::from(*rows) * children.max(1) as u64;
+                    }
+                }
+                assert_eq!(packer.rows_of_sequences(heads, &all, 0), want, "{tokens} {heads:?}");
+            }
         }
     }
 

@@ -231,10 +231,10 @@ struct Routed {
 };
 
 /// A row's derivatives by its logits. `shares`, if any: `factor` times an expert's is added to its probability's
-/// derivative; `balance` gets the sum of probabilities times shares.
+/// derivative; `balance` gets `times` the sum of probabilities times shares.
 template <u32 PER, class T>
 __device__ __forceinline__ void route_backward_row(const Routed& of, const How& how, u32 row, const float* shares, float factor,
-                                                   float* balance, T* __restrict__ d_logits) {
+                                                   float times, float* balance, T* __restrict__ d_logits) {
     const u32 lane = threadIdx.x % WARP;
     Row<PER> probabilities(of.logits + (u64)row * how.experts, how.experts);
     probabilities.soften(how.experts);
@@ -281,7 +281,7 @@ __device__ __forceinline__ void route_backward_row(const Routed& of, const How& 
             if (probabilities.expert(i) >= how.experts) continue;
             d[i] = fma(factor * probabilities.p[i], shares[probabilities.expert(i)] - mean, d[i]);
         }
-        if (lane == 0) balance[row] = mean;
+        if (lane == 0) balance[row] = times * mean;
     }
 #pragma unroll
     for (u32 i = 0; i < PER; i++) {
@@ -293,7 +293,7 @@ __device__ __forceinline__ void route_backward_row(const Routed& of, const How& 
 /// A warp has a row.
 template <u32 PER, class T> __device__ __forceinline__ void route_backward(const Routed& of, const How& how, u32 m, T* d_logits) {
     const u32 row = blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP;
-    if (row < m) route_backward_row<PER>(of, how, row, nullptr, 0.0f, nullptr, d_logits);
+    if (row < m) route_backward_row<PER>(of, how, row, nullptr, 0.0f, 0.0f, nullptr, d_logits);
 }
 
 /// Routing with the load-balancing loss: each block counts all choices of segment blockIdx.x; y splits its rows.
@@ -318,10 +318,11 @@ __device__ __forceinline__ void route_backward_balanced(const Routed& of, const 
     for (u32 i = threadIdx.x; i < how.experts; i += blockDim.x) shares[i] = (float)counts[i] / (float)rows;
     __syncthreads();
     // The rows of a parent are in as many sequences as it has children.
-    factor = factor * (float)(children > 1 ? children : 1);
+    const float times = (float)(children > 1 ? children : 1);
+    factor = factor * times;
     const u32 warps = blockDim.x / WARP;
     for (u32 row = blockIdx.y * warps + threadIdx.x / WARP; row < rows; row += gridDim.y * warps) {
-        route_backward_row<PER>(of, how, first + row, shares, factor, balance, d_logits);
+        route_backward_row<PER>(of, how, first + row, shares, factor, times, balance, d_logits);
     }
 }
 

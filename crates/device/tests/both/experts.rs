@@ -563,7 +563,8 @@ pub fn check_route_backward<D: Machine>(case: &Case, rig: &mut Rig<D>, e: DType,
                 if let Some(factor) = balance {
                     let factor = f64::from(factor) * children(first) as f64;
                     dp.iter_mut().zip(&shares).for_each(|(dp, share)| *dp += factor * share);
-                    rows[row] = p.iter().zip(&shares).map(|(p, share)| p * share).sum();
+                    let sum: f64 = p.iter().zip(&shares).map(|(p, share)| p * share).sum();
+                    rows[row] = children(first) as f64 * sum;
                 }
                 let mean: f64 = p.iter().zip(&dp).map(|(p, dp)| p * dp).sum();
                 let to = &mut want[row * experts..][..experts];
@@ -574,7 +575,8 @@ pub fn check_route_backward<D: Machine>(case: &Case, rig: &mut Rig<D>, e: DType,
         let name = what(&format!("d logits with {balance:?}"));
         close_enough(&rig.get("d_logits"), &want, &name);
         if balance.is_some() {
-            check_close(&rig.get("rows"), &rows, &vec![1.0; m], 2e-6, &what("balance of rows"));
+            let sizes: Vec<f64> = rows.iter().map(|row| row.max(1.0)).collect();
+            check_close(&rig.get("rows"), &rows, &sizes, 2e-6, &what("balance of rows"));
         }
         let exact = rig.get("d_logits");
         if case.normalizes && balance.is_none() {

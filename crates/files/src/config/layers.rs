@@ -1,7 +1,7 @@
 //! Differences between layers: windows, layers without rotation, and the scale of scores.
 
 use super::keys::{Config, FULL, LOGIT_CAP, POSITIONS_MAX, SCORE_CAP, brief, short, unsupported};
-use super::rope::Rope;
+use super::rope::{LOCAL_BASE, Rope};
 use plimsoll_arch::{Architecture, Attention, Family, LayerSet, ModelSpec, Window, Windows};
 use plimsoll_base::Result;
 use serde_json::{Map, Value, json};
@@ -150,8 +150,12 @@ pub(super) fn write(spec: &ModelSpec, map: &mut Map<String, Value>) {
             put("layer_types", (0..spec.layers).map(kind).collect::<Vec<_>>().into());
         }
         if let (Some(theta), Family::Gemma3) = (window.rope_theta, spec.family) {
-            put("rope_local_base_freq", theta.into());
+            put(LOCAL_BASE, theta.into());
         }
+    }
+    if spec.attention.window.is_none() && matches!(architecture.windows, Windows::AllButEvery { .. }) {
+        // Without the list the family's rule holds, which has windows.
+        put("layer_types", vec![FULL; spec.layers as usize].into());
     }
     if architecture.has_soft_caps {
         let caps = [(SCORE_CAP, spec.attention.score_cap), (LOGIT_CAP, spec.multipliers.logit_cap)];

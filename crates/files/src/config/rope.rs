@@ -1,7 +1,7 @@
 //! RoPE rules: base, scaling, and the rule of layers with windows.
 
 use super::keys::{Config, POSITIONS_MAX, brief, unsupported};
-use plimsoll_arch::{Architecture, ModelSpec, RopeFactors, RopeScaling, Windows};
+use plimsoll_arch::{Architecture, ModelSpec, RopeFactors, RopeScaling};
 use plimsoll_base::{Result, math};
 use serde_json::{Map, Value, json};
 
@@ -29,6 +29,12 @@ struct Shape {
 /// The context length before scaling.
 const ORIGINAL: &str = "original_max_position_embeddings";
 
+/// The base of layers with windows in Gemma's files.
+pub(super) const LOCAL_BASE: &str = "rope_local_base_freq";
+
+/// The base that transformers 5 gives OLMo's layers with windows for a file with one base, whatever that is.
+const OLMO3_BASE: f64 = 500_000.0;
+
 /// The share of a head that is rotated.
 const ROTARY_FACTOR: &str = "partial_rotary_factor";
 
@@ -45,7 +51,7 @@ impl Config<'_> {
             None => ("rope_scaling", self.present("rope_scaling")),
         };
         let theta = self.required_positive("rope_theta")?;
-        let own_rope = matches!(architecture.windows, Windows::AllButEvery { own_rope: true, .. });
+        let own_rope = architecture.has_own_rope();
         let factor = self.rotary_factor(architecture)?;
         let rotated = self.rotated(factor, head_dim)?;
         let mut rope = Rope { theta, scaling: RopeScaling::None, local_theta: None, rotated };
@@ -85,7 +91,7 @@ impl Config<'_> {
 
     /// Returns the base of layers with windows: Gemma 3 has a separate one, others use that of all layers.
     fn local_theta(&self, theta: f64) -> Result<f64> {
-        self.positive("rope_local_base_freq", theta)
+        self.positive(LOCAL_BASE, theta)
     }
 
     fn nested<'a>(&'a self, key: &str, value: &'a Value) -> Result<Config<'a>> {
@@ -230,9 +236,11 @@ impl Config<'_> {
     }
 }
 
-/// Writes the settings of a family with partly rotated heads.
+/// Writes the settings that `rope_theta` and `rope_scaling` do not express: a rule for each type of layer, and partly
+/// rotated heads.
 pub(super) fn write(spec: &ModelSpec, map: &mut Map<String, Value>) {
     let architecture = spec.architecture();
+    write_by_type(spec, map);
     if architecture.has_delta {
         // The reference has no other place for these.
         let (scaling, theta) = (map.shift_remove("rope_scaling"), map.shift_remove("rope_theta"));
@@ -251,6 +259,25 @@ pub(super) fn write(spec: &ModelSpec, map: &mut Map<String, Value>) {
     if let RopeScaling::LongRope { original_max_position_embeddings, .. } = spec.rope_scaling {
         map.insert("original_max_position_embeddings".into(), original_max_position_embeddings.into());
     }
+}
+
+/// Writes `rope_parameters` by type of layer in place of `rope_theta` and `rope_scaling`, where a reader of these would
+/// rotate the layers with windows by another base.
+fn write_by_type(spec: &ModelSpec, map: &mut Map<String, Value>) {
+    let window = spec.attention.window.filter(|_| spec.architecture().has_own_rope());
+    let Some(local) = window.and_then(|window| window.rope_theta) else { return };
+    // Gemma's files have a key of its own for this base.
+    if map.contains_key(LOCAL_BASE) || (local == spec.rope_theta && local == OLMO3_BASE) {
+        return;
+    }
+    map.shift_remove("rope_theta");
+    let mut full = match map.shift_remove("rope_scaling") {
+        Some(Value::Object(rule)) => rule,
+        _ => Map::from_iter([("rope_type".to_string(), "default".into())]),
+    };
+    full.insert("rope_theta".into(), spec.rope_theta.into());
+    let sliding = json!({ "rope_type": "default", "rope_theta": local });
+    map.insert("rope_parameters".into(), json!({ "full_attention": full, "sliding_attention": sliding }));
 }
 
 /// Returns the factor from which `rotated` computes the width.

@@ -1,11 +1,12 @@
 //! The loss of balance: its gradient by all weights is the slope of the number that is reported.
 
 use crate::common::{Machine, fixture, golden_dir, whole_sequences};
-use plimsoll_arch::Caches;
+use plimsoll_arch::{Cache, Caches};
 use plimsoll_base::{Bytes, DType, Phase};
+use plimsoll_device::KV_BLOCK;
 use plimsoll_model::{
-    Activations, Decoder, Derivatives, ExpertLoad, Mode, Params, Pass, PassLimits, Recompute, backward, head,
-    layers, load, rope,
+    Activations, Decoder, Derivatives, ExpertLoad, Mode, Params, Pass, PassIndex, PassLimits, Recompute,
+    backward, head, layers, load, rope,
 };
 
 const ROWS: usize = 40;
@@ -14,14 +15,46 @@ const LIMITS: PassLimits = PassLimits {
     head_rows: ROWS,
     listed: 0,
     taught: 0,
-    segments: 2,
-    table_entries: 4,
+    segments: 3,
+    table_entries: 5,
     copies: 0,
     caches: Caches::paged(4),
 };
 
 #[test]
 fn a_loss_of_balance_has_the_slope_of_its_number() {
+    let ids = ids();
+    check("whole sequences", &whole_sequences(&[&ids[..15], &ids[15..]]), ROWS);
+}
+
+/// The rows of the prompt are in both of its responses: they count twice.
+#[test]
+fn a_prompt_weighs_as_its_responses_in_the_loss_of_balance() {
+    let (ids, response) = (ids(), 12);
+    let mut index = whole_sequences(&[&ids[..KV_BLOCK]]);
+    for (child, block) in [(0, 1), (1, 2)] {
+        let first = KV_BLOCK + child * response;
+        let table = index.caches[Cache::PAGED].tables.len();
+        index.segments.extend([first, response, KV_BLOCK, table, 0].map(|field| field as u32));
+        index.caches[Cache::PAGED].tables.extend([0, block]);
+        for (i, &id) in ids[first..first + response].iter().enumerate() {
+            index.ids.push(id);
+            index.positions.push((KV_BLOCK + i) as u32);
+            index.caches[Cache::PAGED].slots.push(block * KV_BLOCK as u32 + i as u32);
+            index.head_rows.push((first + i) as u32);
+            index.targets.push(0);
+        }
+    }
+    assert_eq!(index.ids.len(), ROWS);
+    check("a shared prompt", &index, KV_BLOCK * 2 + 2 * response);
+}
+
+fn ids() -> Vec<u32> {
+    (0..ROWS as u32).map(|i| (i * 37 + 11) % 90).collect()
+}
+
+/// Compares the gradient with a difference of the number. `rows`: those of the pass as its sequences have them.
+fn check(what: &str, index: &PassIndex, rows: usize) {
     for name in ["qwen3_moe", "qwen3_moe_mixed"] {
         let recompute = Recompute::Layer;
         let source = golden_dir(name);
@@ -36,15 +69,13 @@ fn a_loss_of_balance_has_the_slope_of_its_number() {
         let decoder = Decoder { spec: f.spec, dtype: f.dtype, params, rope: table };
         let phase = overlay.enter(Phase::Update);
         let acts = Activations::bind(&phase, Mode::Update(recompute), f.limits);
-        let ids: Vec<u32> = (0..ROWS as u32).map(|i| (i * 37 + 11) % 90).collect();
-        let index = whole_sequences(&[&ids[..15], &ids[15..]]);
         let experts = f.spec.experts.unwrap();
-        let factor = f64::from(experts.count) / (ROWS as f64 * f64::from(experts.layers.len()));
+        let factor = f64::from(experts.count) / (rows as f64 * f64::from(experts.layers.len()));
         // The loss at some weights, and the pairs of each expert.
         let at = |weights: &[f32]| {
             dev.write_f32(all, 0, weights);
             dev.zero(grads.all);
-            let pass = Pass::upload(dev, acts, &index).with_balance(factor as f32);
+            let pass = Pass::upload(dev, acts, index).with_balance(factor as f32);
             layers(dev, &decoder, &pass);
             head(dev, &decoder, &pass, 1.0);
             let zeros = vec![0.0; ROWS];
@@ -62,7 +93,7 @@ fn a_loss_of_balance_has_the_slope_of_its_number() {
                 pairs.iter().sum::<f64>(),
                 f64::from(ROWS as u32 * experts.chosen * experts.layers.len())
             );
-            (load.used(&[load.numbers().to_vec()]), pairs)
+            (load.used(&[load.numbers().to_vec()], rows as u64), pairs)
         };
         let mut weights = vec![0.0; all.len()];
         dev.read_f32(all, 0, &mut weights);
@@ -71,7 +102,10 @@ fn a_loss_of_balance_has_the_slope_of_its_number() {
         dev.read_f32(grads.all, 0, &mut gradient);
         let size = gradient.iter().map(|&g| f64::from(g).powi(2)).sum::<f64>().sqrt();
         let least = f64::from(experts.chosen) * 0.5;
-        assert!(size > 0.01 && used.balance > least && used.load_max >= 1.0, "{name}: {size}, {used:?}");
+        assert!(
+            size > 0.01 && used.balance > least && used.load_max >= 1.0,
+            "{what}, {name}: {size}, {used:?}"
+        );
         // So small that no row goes elsewhere: shares are constants of the loss.
         let step = 4e-4 / size;
         let moved = |by: f64| -> Vec<f32> {
@@ -79,8 +113,8 @@ fn a_loss_of_balance_has_the_slope_of_its_number() {
             weights.iter().zip(&gradient).map(one).collect()
         };
         let ((above, of_above), (below, of_below)) = (at(&moved(step)), at(&moved(-step)));
-        assert!(of_above == pairs && of_below == pairs, "{name}: a row went elsewhere");
+        assert!(of_above == pairs && of_below == pairs, "{what}, {name}: a row went elsewhere");
         let slope = (above.balance - below.balance) / (2.0 * step * size);
-        assert!((slope / size - 1.0).abs() < 0.02, "{name}: slope {slope}, gradient {size}");
+        assert!((slope / size - 1.0).abs() < 0.02, "{what}, {name}: slope {slope}, gradient {size}");
     }
 }

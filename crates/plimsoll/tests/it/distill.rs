@@ -78,6 +78,77 @@ pub fn smaller(folder: &Run, of: &str) -> String {
     to.to_str().expect("UTF-8").to_string()
 }
 
+/// Writes a model whose embedding, which is its head too, has three rows more than the tokenizer has tokens, each its
+/// row of a likely token once more; its folder.
+pub fn padded(folder: &Run, of: &str) -> String {
+    const EMBEDDING: &str = "model.embed_tokens.weight";
+    let to = folder.path("padded");
+    fs::create_dir(&to).expect("a folder");
+    for name in ["tokenizer.json", "tokenizer_config.json"] {
+        fs::copy(format!("{of}/{name}"), to.join(name)).expect("a file");
+    }
+    let read = fs::read(format!("{of}/config.json")).expect("a file");
+    let mut config: Value = serde_json::from_slice(&read).expect("JSON");
+    assert_eq!((&config["vocab_size"], &config["tie_word_embeddings"]), (&json!(15), &json!(true)));
+    config["vocab_size"] = json!(18);
+    fs::write(to.join("config.json"), config.to_string()).expect("a file");
+    let file = fs::read(format!("{of}/model.safetensors")).expect("a file");
+    let length = u64::from_le_bytes(file[..8].try_into().expect("eight bytes")) as usize;
+    let header: serde_json::Map<String, Value> = serde_json::from_slice(&file[8..8 + length]).expect("JSON");
+    let (mut all, mut data) = (serde_json::Map::new(), Vec::new());
+    for (name, mut tensor) in header.into_iter().filter(|(name, _)| name != "__metadata__") {
+        let at = |i: usize| 8 + length + tensor["data_offsets"][i].as_u64().expect("an offset") as usize;
+        let (start, bytes) = (data.len(), &file[at(0)..at(1)]);
+        data.extend_from_slice(bytes);
+        if name == EMBEDDING {
+            let row = bytes.len() / 15;
+            // The end of a response and two digits: no position without a likely one.
+            for id in [1, 3, 4] {
+                data.extend_from_slice(&bytes[id * row..][..row]);
+            }
+            tensor["shape"][0] = json!(18);
+        }
+        tensor["data_offsets"] = json!([start, data.len()]);
+        all.insert(name, tensor);
+    }
+    let file = made::safetensors(&Value::Object(all).to_string(), &data);
+    fs::write(to.join("model.safetensors"), file).expect("a file");
+    to.to_str().expect("UTF-8").to_string()
+}
+
+#[test]
+fn a_teacher_with_more_rows_than_the_student_teaches_the_students_tokens() {
+    let folder = taught();
+    let padded =
+        format!("distill.teacher={}", padded(&folder, &folder.text_path("teacher/checkpoints/latest")));
+    for (i, how) in [
+        &["distill.divergence=forward", "distill.top_k=4"][..],
+        &["distill.divergence=reverse", "distill.top_k=1"],
+        &["distill.divergence=jsd", "distill.top_k=15", "--ranks=2"],
+        &["distill.divergence=forward"],
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        // The rows that are more are cut off, and so is what they had of the sum: the same teacher, to the bit.
+        let left = |dir: &str, sets: &[&str]| {
+            folder.train(dir, &[how, &["train.steps=2"], sets].concat());
+            let metrics = folder.metrics(dir);
+            let of = |name: &str| metrics.iter().map(|step| number(step, name)).collect::<Vec<_>>();
+            (of("distill/divergence"), of("distill/reverse_kl"), folder.weights(dir))
+        };
+        let (plain, more) = (left(&format!("plain-{i}"), &[]), left(&format!("more-{i}"), &[&padded]));
+        assert!(plain.0[0] > 0.0, "{how:?}: {:?}", plain.0);
+        assert_eq!((&plain.0, &plain.1), (&more.0, &more.1), "{how:?}");
+        assert!(plain.2 == more.2, "{how:?}: other weights");
+    }
+    // One number of each sampled token: of all rows of the teacher.
+    folder.train("plain", &["train.steps=1"]);
+    folder.train("more", &["train.steps=1", &padded]);
+    let kl = |dir: &str| number(&folder.metrics(dir)[0], "distill/reverse_kl");
+    assert!(kl("more") > kl("plain"), "{} {}", kl("more"), kl("plain"));
+}
+
 #[test]
 fn a_student_nears_its_teacher_without_a_reward() {
     let folder = taught();

@@ -45,6 +45,19 @@ fn a_student_nears_its_teacher_faster_than_by_sampled_tokens() {
 }
 
 #[test]
+fn a_divergences_loss_is_the_mean_over_the_updates_of_a_step() {
+    let folder = taught();
+    let loss = |dir: &str, sets: &[&str]| {
+        let sets = [&FORWARD[..], &["train.learning_rate=0.0", "train.steps=1"], sets].concat();
+        folder.train(dir, &sets);
+        number(&folder.metrics(dir)[0], "loss/divergence")
+    };
+    let one = loss("one", &[]);
+    assert!(one > 0.0, "{one}");
+    assert_eq!(loss("two", &["train.epochs_per_rollout=2"]), one);
+}
+
+#[test]
 fn a_divergence_has_the_same_bits_on_any_number_of_ranks_and_after_a_resume() {
     let folder = taught();
     let sets = [&FORWARD[..], &["train.cut_multiple=4", "train.steps=3", "train.mini_batch=4"]].concat();

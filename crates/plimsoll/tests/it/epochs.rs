@@ -1,7 +1,7 @@
 //! `train.epochs`: passes over the data instead of steps.
 
 use crate::common::{check_refused, text};
-use crate::run::{Run, SMALL, check_done, check_train_fails};
+use crate::run::{Run, SMALL, check_done, check_train_fails, number};
 
 /// Ten rows, two a step.
 fn folder(lines: &str) -> Run {
@@ -53,6 +53,25 @@ fn data_of_completions_and_pairs_has_passes_too() {
         assert_eq!(folder.plan(&["train.epochs=2"])["steps"], 6, "{method}");
         folder.write("x.toml", &run.replace(method, "grpo"));
     }
+}
+
+#[test]
+fn losses_are_means_over_the_updates_of_a_step() {
+    let folder = Run::new(&SMALL.replace("1e-6", "0.0"));
+    let how = ["method=reinforce", "loss.entropy_coef=0.1", "loss.kl_coef=0.1", "train.steps=1"];
+    let loss = |dir: &str, sets: &[&str]| {
+        folder.train(dir, &[&how[..], sets].concat());
+        number(&folder.metrics(dir)[0], "loss/policy")
+    };
+    // At learning rate 0 every pass over a step's samples has the same loss.
+    let one = loss("one", &[]);
+    assert!(one.abs() > 1e-3, "{one}");
+    let three = loss("three", &["train.epochs_per_rollout=3"]);
+    // A third of three equal sums rounds once.
+    assert!((three - one).abs() < 1e-12 * one.abs(), "{three} {one}");
+    let halves = loss("halves", &["train.mini_batch=4", "loss.aggregation=seq_mean_token_mean"]);
+    let whole = loss("whole", &["loss.aggregation=seq_mean_token_mean"]);
+    assert!((halves - whole).abs() < 1e-6 * whole.abs(), "{halves} {whole}");
 }
 
 #[test]

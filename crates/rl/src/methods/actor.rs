@@ -25,6 +25,8 @@ pub struct ActorReport {
     pub divergence: Option<KlSums>,
     /// Counters of the last update.
     pub update: UpdateStats,
+    /// Updates made, whose losses `policy` and `divergence` add.
+    pub updates: u32,
     pub rows: u64,
     /// Of all updates, as in their counters.
     pub exchange_s: Option<f64>,
@@ -80,6 +82,7 @@ pub(crate) fn actor_updates(
             let stats =
                 trainer.update(role, &batch.sequences, which, inv_temperature, how, &mut of_tokens)?;
             report.rows += stats.rows;
+            report.updates += 1;
             if let Some(seconds) = stats.exchange_s {
                 *report.exchange_s.get_or_insert_default() += seconds;
             }

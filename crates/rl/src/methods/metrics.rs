@@ -162,13 +162,14 @@ pub(crate) fn of_teacher(sums: &KlSums, buffers: &StepBuffers) -> Metrics {
     metrics
 }
 
-/// Returns the metrics of the actor's updates, which took `seconds`.
+/// Returns the metrics of the actor's updates, which took `seconds`: losses are means over the updates.
 pub(crate) fn of_actor(actor: &ActorReport, seconds: f64) -> Metrics {
     let mut metrics = of_experts(&actor.update);
+    let updates = f64::from(actor.updates.max(1));
     if let Some(divergence) = &actor.divergence {
         metrics.extend(named([
             ("distill/divergence", divergence.mean_kl()),
-            ("loss/divergence", divergence.loss),
+            ("loss/divergence", divergence.loss / updates),
         ]));
     }
     metrics.extend(named([
@@ -177,7 +178,7 @@ pub(crate) fn of_actor(actor: &ActorReport, seconds: f64) -> Metrics {
         ("clip_ratio/region_mean", actor.policy.clip_ratio()),
         ("clip_ratio/low_mean", actor.policy.clip_ratio_low()),
         ("clip_ratio/high_mean", actor.policy.clip_ratio_high()),
-        ("loss/policy", actor.policy.loss),
+        ("loss/policy", actor.policy.loss / updates),
         ("grad_norm", actor.update.grad_norm),
         ("learning_rate", actor.learning_rate),
         ("time/update", seconds),

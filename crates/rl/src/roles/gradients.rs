@@ -13,7 +13,7 @@ use plimsoll_memory::{Buf, InPhase};
 use plimsoll_model::{Activations, ExpertLoad, ExpertUse, Pass, PassIndex, backward, layers};
 use plimsoll_plan::UpdateShape;
 use plimsoll_ranks::Group;
-use plimsoll_train::{Packer, Sequence, Units};
+use plimsoll_train::{Packer, Units};
 use std::ops::Range;
 use std::time::Instant;
 
@@ -31,7 +31,10 @@ impl Role<'_> {
         of: LossOf<'_, '_>,
         group: Option<&Group>,
     ) -> Result<(Buf<'p>, UpdateStats)> {
-        let pass = self.update_shape().pass;
+        let UpdateShape { pass, cut, .. } = self.update_shape();
+        let units = Units { packing: pass.packing, hidden: u64::from(self.shape.spec.hidden) };
+        packer.cut(cut, units, of.sequences, of.which.clone())?;
+        let rows = packer.rows_of_sequences(pass.packing.heads, of.sequences, of.which.start);
         let layers = self.layers(dev, phase);
         let teacher =
             self.teacher_head((dev, phase), teacher, &*layers, buffers.divergence.how, of.inv_temperature);
@@ -44,7 +47,8 @@ impl Role<'_> {
             grads: self.bind_gradients(phase),
             partial: self.partial(phase),
             inv_temperature: of.inv_temperature,
-            balance: self.balance_factor(of.sequences, &of.which),
+            balance: self.balance_factor(rows),
+            sequence_rows: rows,
         };
         let chain = group.map(|group| Chain::bind(&update, phase, group));
         let sum = chain.as_ref().map_or_else(|| update.grads.all(), |chain| chain.sum.shard);
@@ -58,14 +62,12 @@ impl Role<'_> {
         Ok((sum, stats))
     }
 
-    /// Returns the derivative of the balance loss, a mean over layers and tokens, by the probability of an expert that
-    /// all rows of its segment chose.
-    fn balance_factor(&self, sequences: &[Sequence<'_>], which: &Range<usize>) -> f32 {
+    /// Returns the derivative of the balance loss, a mean over layers and the rows of sequences, by the probability of an
+    /// expert that all rows of its segment chose.
+    fn balance_factor(&self, rows: u64) -> f32 {
         let mut layers = self.shape.spec.each_layer();
         let Some(experts) = layers.find_map(|layer| layer.experts()) else { return 0.0 };
-        let tokens: usize =
-            sequences[which.clone()].iter().map(|of| of.prompt.len() + of.response.len()).sum();
-        let numbers = tokens.max(1) as f64 * f64::from(self.shape.spec.expert_layers());
+        let numbers = rows.max(1) as f64 * f64::from(self.shape.spec.expert_layers());
         (self.update_shape().balance_coef * f64::from(experts.count) / numbers) as f32
     }
 
@@ -126,9 +128,7 @@ impl<'x, 'p: 'x> Update<'x, '_, 'p> {
     ) -> Result<UpdateStats> {
         let Update { dev, role, .. } = *self;
         let LossOf { sequences, which, loss, .. } = of;
-        let UpdateShape { pass: shape, cut, .. } = role.update_shape();
-        let units = Units { packing: shape.packing, hidden: u64::from(role.shape.spec.hidden) };
-        packer.cut(cut, units, sequences, which.clone())?;
+        let shape = role.update_shape().pass;
         let (mut stats, count) = (UpdateStats::default(), packer.num_micro_batches());
         self.begin(chain, count);
         let (rank, ranks) = chain.map_or((0, 1), |chain| (chain.group.rank(), chain.group.ranks()));
@@ -240,6 +240,6 @@ impl<'x, 'p: 'x> Update<'x, '_, 'p> {
             Some(chain) => gather_f64(chain.group, load.numbers())?,
             None => vec![load.numbers().to_vec()],
         };
-        Ok(Some(load.used(&all)))
+        Ok(Some(load.used(&all, self.sequence_rows)))
     }
 }

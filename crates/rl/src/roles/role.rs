@@ -291,10 +291,11 @@ impl<'a> Role<'a> {
         if let Some(pass) = self.shape.score.filter(|score| update.is_none_or(|u| u.mode != score.mode)) {
             let phase = enter(dev, overlay, pass.mode.phase());
             let from = self.layers(dev, &phase);
+            let decoder = &*from.decoder().over(pass.vocab);
             rehearse_passes(dev, &phase, pass, positions, &mut |pass, _| {
                 layers(dev, &*from, pass);
-                self.head(dev, from.decoder(), pass, 1.0);
-                self.rehearse_lists(dev, from.decoder(), pass);
+                self.head(dev, decoder, pass, 1.0);
+                self.rehearse_lists(dev, decoder, pass);
             })?;
         }
         let Some(pass) = update else { return Ok(()) };

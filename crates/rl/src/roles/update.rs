@@ -22,6 +22,8 @@ pub(super) struct Update<'x, 'a, 'p> {
     pub(super) inv_temperature: f32,
     /// The derivative of the loss by the probability of an expert that all rows of its segment chose.
     pub(super) balance: f32,
+    /// Rows of the update as its sequences have them: those of a prompt count for each of its responses.
+    pub(super) sequence_rows: u64,
     /// The head that rows are compared with over the whole vocabulary, if the student learns so.
     pub(super) teacher: Option<TeacherHead<'x>>,
 }

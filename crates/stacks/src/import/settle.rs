@@ -39,10 +39,12 @@ impl Draft {
         if !matches!(method.as_str(), "ppo" | "reinforce") {
             self.withdraw("loss.gamma", &format!("`{method}` does not discount"));
         }
-        if OWN_LOSS.contains(&method.as_str()) {
+        // A loss that is written out is the one that counts.
+        let loss = self.get("loss.policy").map_or(method.clone(), |loss| loss.trim_matches('"').to_string());
+        if OWN_LOSS.contains(&loss.as_str()) {
             self.withdraw("loss.dual_clip", &format!("`{method}` has no dual clip"));
         }
-        if NO_CLIP.contains(&method.as_str()) {
+        if NO_CLIP.contains(&loss.as_str()) {
             self.withdraw("loss.clip_low", &format!("`{method}` does not clip"));
             self.withdraw("loss.clip_high", &format!("`{method}` does not clip"));
         }

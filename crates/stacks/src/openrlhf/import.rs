@@ -128,11 +128,22 @@ fn method(draft: &mut Draft) -> Result<()> {
     if matches!(method, "grpo" | "gspo") {
         draft.set_toml("loss.group_norm_eps", "1e-9", "as OpenRLHF has it");
     }
-    if method == "dr_grpo" {
+    if method == "gspo" {
+        // Its aggregation is fixed there, and its clips are PPO's.
+        draft
+            .leave_out("actor.loss_agg_mode", "GSPO's loss is a mean of sequences there, whatever this says");
+        draft.set_text("loss.aggregation", "seq_mean_token_mean", "as GSPO has it in OpenRLHF");
+        for key in ["loss.clip_low", "loss.clip_high"] {
+            if draft.get(key).is_none() {
+                draft.set_toml(key, "0.2", "default of OpenRLHF: eps_clip");
+            }
+        }
+    }
+    if method == "dr_grpo" && draft.get("loss.aggregation").is_none() {
         draft.set_text("loss.aggregation", "token_mean", "as there, whatever the estimator");
     }
     if method == "reinforce" {
-        draft.change(&taken, "the loss there clips the ratio, the one of `reinforce` here does not");
+        draft.set_text("loss.policy", "ppo", "OpenRLHF clips the ratio, whatever the estimator");
     }
     Ok(())
 }

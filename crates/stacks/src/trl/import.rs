@@ -117,6 +117,11 @@ pub(super) fn common(draft: &mut Draft) {
         draft.set_toml("data.shuffle", on, &taken.from);
     }
     optimizer(draft);
+    if let Some((decay, taken)) = draft.take_number("weight_decay")
+        && decay != 0.0
+    {
+        draft.change(&taken, "norms and biases decay too here; the trainer there leaves them out");
+    }
     if let (Some(first), Some(second)) = (draft.take_number("adam_beta1"), draft.take_number("adam_beta2")) {
         draft.set_toml(
             "train.betas",
@@ -255,13 +260,14 @@ fn method(draft: &mut Draft) -> Result<()> {
     let is_rloo = trainer.as_ref().is_some_and(|taken| taken.value == "rloo");
     let mut method = if is_rloo { "rloo" } else { "grpo" };
     let mut aggregation = None;
-    if let Some(loss) = draft.take("loss_type") {
+    let loss_type = draft.take("loss_type");
+    if let Some(loss) = &loss_type {
         match (loss.value.as_str(), method) {
-            (_, "rloo") => draft.leave(&loss, "only GRPO has it"),
+            (_, "rloo") => draft.leave(loss, "only GRPO has it"),
             ("dapo", _) => aggregation = Some("token_mean"),
             ("bnpo", _) => {
                 aggregation = Some("token_mean");
-                draft.change(&loss, "over the tokens of a micro-batch there, of the update here");
+                draft.change(loss, "over the tokens of a micro-batch there, of the update here");
             }
             ("grpo", _) => aggregation = Some("seq_mean_token_mean"),
             ("dr_grpo", _) => aggregation = Some("seq_mean_token_sum_norm"),
@@ -269,13 +275,15 @@ fn method(draft: &mut Draft) -> Result<()> {
             ("sapo", _) => method = "sapo",
             ("luspo", _) => method = "luspo",
             ("vespo", _) => method = "vespo",
-            _ => return Err(Draft::no_method(&loss)),
+            _ => return Err(Draft::no_method(loss)),
         }
         if let Some(aggregation) = aggregation {
             draft.set_text("loss.aggregation", aggregation, &loss.from);
         }
     }
-    if let Some(level) = draft.take("importance_sampling_level") {
+    let level = draft.take("importance_sampling_level");
+    let is_of_sequences = level.as_ref().is_some_and(|level| level.value == "sequence");
+    if let Some(level) = level {
         match (level.value.as_str(), method) {
             ("token", _) => {}
             ("sequence", "luspo") => {}
@@ -283,10 +291,11 @@ fn method(draft: &mut Draft) -> Result<()> {
             _ => draft.is_not_built(&level, Unbuilt::Objective),
         }
     }
-    if method == "cispo" {
-        // Both bounds are absolute, and theirs has no lower one.
-        draft.set_toml("loss.clip_low", "0.0", "no lower bound there");
+    if let Some(loss) = loss_type.filter(|_| method == "luspo" && !is_of_sequences) {
+        // Its ratio is of tokens there unless importance_sampling_level says otherwise.
+        draft.is_not_built(&loss, Unbuilt::Objective);
     }
+    clips(draft, method);
     let from = trainer.as_ref().map_or("its keys are those of GRPOConfig", |taken| &taken.from);
     draft.set_text("method", method, from);
     if let Some(taken) = trainer.filter(|_| is_rloo) {
@@ -301,7 +310,10 @@ fn method(draft: &mut Draft) -> Result<()> {
         match (scale.value.to_ascii_lowercase().as_str(), method) {
             (_, "rloo") => draft.leave(&scale, "only GRPO has it"),
             ("group" | "true", _) => {}
-            ("none" | "false", _) => draft.set_text("loss.advantage", "mean_baseline", &scale.from),
+            ("none" | "false", _) => {
+                draft.set_text("loss.advantage", "mean_baseline", &scale.from);
+                draft.choose(parts::BOUNDED);
+            }
             // The deviation of a batch is another advantage.
             _ => draft.is_not_built(&scale, Unbuilt::Objective),
         }
@@ -309,8 +321,40 @@ fn method(draft: &mut Draft) -> Result<()> {
     Ok(())
 }
 
+/// Writes the clips of losses that have others here: 0.2 on each side there.
+fn clips(draft: &mut Draft, method: &str) {
+    let (low, high) = ("loss.clip_low", "loss.clip_high");
+    let from = "default of TRL: epsilon";
+    match method {
+        "gspo" | "luspo" => {
+            for key in [low, high] {
+                if draft.get(key).is_none() {
+                    draft.set_toml(key, "0.2", from);
+                }
+            }
+            // With a ratio of sequences it is no dual clip here.
+            if let Some(taken) = draft.take_text("delta") {
+                draft.is_not_built(&taken, Unbuilt::Objective);
+            }
+        }
+        "cispo" => {
+            // Both bounds are absolute, and theirs has no lower one.
+            draft.set_toml(low, "0.0", "no lower bound there");
+            if draft.get(high).is_none() {
+                draft.set_toml(
+                    high,
+                    "0.2",
+                    "default of TRL: epsilon_high is epsilon, a bound of the ratio itself",
+                );
+            }
+        }
+        _ => {}
+    }
+}
+
 /// Converts RLOO: its KL term is in its rewards, and its ratio is that of a whole sequence.
 fn rloo(draft: &mut Draft, taken: &Taken) {
+    draft.choose(parts::BOUNDED);
     draft.set_text("loss.kl_in", "reward", "as RLOO has it in TRL");
     draft.set_text("loss.kl_estimator", "k1", "as RLOO has it in TRL");
     draft.set_text(

@@ -24,7 +24,9 @@ pub(super) const PPO: Job = Job {
         ("actor_rollout_ref.actor.optim.betas", "[0.9, 0.999]"),
         ("critic.optim.lr", "1e-5"),
         ("critic.cliprange_value", "0.5"),
+        ("actor_rollout_ref.actor.kl_loss_type", "low_var_kl"),
         ("algorithm.kl_ctrl.kl_coef", "0.001"),
+        ("algorithm.kl_penalty", "kl"),
     ],
     takes: &[],
     combine,
@@ -91,10 +93,10 @@ fn method(draft: &mut Draft) -> Result<()> {
         "optimal_token_baseline" => "optimal_token",
         _ => return Err(Draft::no_method(&taken)),
     };
-    if method == "reinforce" {
-        draft.change(&taken, "the loss there clips the ratio, the one of `reinforce` here does not");
-    }
+    // The loss is chosen apart from the estimator there.
+    let mut is_vanilla = true;
     if let Some(loss) = draft.take("actor_rollout_ref.actor.policy_loss.loss_mode") {
+        is_vanilla = loss.value == "vanilla";
         match (loss.value.as_str(), method) {
             ("vanilla", _) | ("gpg", "gpg") => {}
             (name, estimator) => match own_name(name).filter(|_| estimator == "grpo") {
@@ -111,6 +113,11 @@ fn method(draft: &mut Draft) -> Result<()> {
         }
     }
     draft.set_text("method", method, &taken.from);
+    if is_vanilla && ["reinforce", "gpg"].contains(&method) {
+        draft.set_text("loss.policy", "ppo", "verl clips the ratio, whatever the estimator");
+    }
+    clips(draft, method);
+    aggregation(draft, method);
     // SAPO's temperatures are the paper's here.
     for (name, value) in [("actor_rollout_ref.actor.tau_pos", 1.0), ("actor_rollout_ref.actor.tau_neg", 1.05)]
     {
@@ -125,6 +132,11 @@ fn method(draft: &mut Draft) -> Result<()> {
         absolute_clips(draft);
     }
     covariances(draft, method);
+    let has_no_deviation =
+        !compares_by_deviation(method) || draft.is_written("algorithm.norm_adv_by_std_in_grpo");
+    if has_no_deviation {
+        draft.choose(parts::BOUNDED);
+    }
     if compares_by_deviation(method) {
         draft.set_toml("loss.group_norm_eps", "1e-6", "as verl has it");
     }
@@ -140,6 +152,65 @@ fn method(draft: &mut Draft) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Writes the clips, which are 0.2 there for every loss: `clip_ratio` alone moves none, since the two others have values.
+fn clips(draft: &mut Draft, method: &str) {
+    let keys = ["loss.clip_low", "loss.clip_high"];
+    let both = draft.take_number("actor_rollout_ref.actor.clip_ratio");
+    // Its own clips would hold here where the file has one of the two.
+    let has_others = ["gspo", "gmpo", "dppo_tv", "dppo_kl"].contains(&method);
+    let is_set = keys.iter().any(|key| draft.get(key).is_some());
+    if !has_others && !is_set && both.is_none() {
+        return;
+    }
+    let counts = is_of_old_version(draft);
+    let mut is_idle = false;
+    for (key, name) in keys.into_iter().zip(["clip_ratio_low", "clip_ratio_high"]) {
+        if draft.get(key).is_some() {
+            continue;
+        }
+        match &both {
+            Some((value, taken)) if counts || *value == CLIP => {
+                draft.set_toml(key, format!("{value:?}"), &taken.from);
+            }
+            both => {
+                is_idle |= both.is_some();
+                draft.set_toml(key, format!("{CLIP:?}"), &format!("default of verl: {name}"));
+            }
+        }
+    }
+    if let Some((_, taken)) = both.filter(|_| is_idle) {
+        let why = "clip_ratio_low and clip_ratio_high have values of their own since verl 0.3, 0.2 each, and count: set loss.clip_low and loss.clip_high if you mean it";
+        draft.change(&taken, why);
+    }
+    // The largest factor of DPPO is that of its authors here.
+    if let Some((factor, taken)) = draft.take_number("actor_rollout_ref.actor.clip_ratio_c")
+        && method.starts_with("dppo")
+        && factor != 20.0
+    {
+        draft.is_not_built(&taken, Unbuilt::Objective);
+    }
+}
+
+/// The default of each of verl's clips.
+const CLIP: f64 = 0.2;
+
+/// Writes the aggregation of losses that bring their own, and says what older versions did.
+fn aggregation(draft: &mut Draft, method: &str) {
+    let name = "actor_rollout_ref.actor.loss_agg_mode";
+    match method {
+        "sapo" | "gmpo" => {
+            let is_written = draft.is_written(name);
+            draft.leave_out(name, "its loss is a mean of sequences there, whatever this says");
+            let from = if is_written { "as its loss there has it" } else { "as its loss in verl has it" };
+            draft.set_text("loss.aggregation", "seq_mean_token_mean", from);
+        }
+        "gspo" if draft.get("loss.aggregation") != Some("\"seq_mean_token_mean\"") => draft.choose(
+            "loss.aggregation follows loss_agg_mode, as in verl 0.9; before, GSPO's was seq_mean_token_mean whatever that said: set it if yours is older",
+        ),
+        _ => {}
+    }
 }
 
 /// Losses there, and the methods here.

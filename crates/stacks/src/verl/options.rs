@@ -51,7 +51,7 @@ pub(super) static TABLE: Table = Table {
         ("actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu", Used, Later),
         ("actor_rollout_ref.actor.ppo_micro_batch_size", Used, As("actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu")),
         ("actor_rollout_ref.actor.ppo_epochs", Idle, Integer("train.epochs_per_rollout")),
-        ("actor_rollout_ref.actor.clip_ratio", Idle, Clips),
+        ("actor_rollout_ref.actor.clip_ratio", Idle, Later),
         ("actor_rollout_ref.actor.clip_ratio_low", Idle, Number("loss.clip_low")),
         ("actor_rollout_ref.actor.clip_ratio_high", Idle, Number("loss.clip_high")),
         ("actor_rollout_ref.actor.clip_ratio_c", Idle, Number("loss.dual_clip")),

@@ -102,8 +102,16 @@ fn kin_become_the_methods_here() {
     let loss = "algorithm.adv_estimator=grpo actor_rollout_ref.actor.policy_loss.loss_mode";
     for (stack, text, lines) in [
         ("verl", format!("{VERL} {loss}=geo_mean"), &["method = \"gmpo\"", "group_norm_eps = 1e-6"][..]),
-        ("verl", format!("{VERL} {loss}=dppo_tv"), &["method = \"dppo_tv\""]),
-        ("verl", format!("{VERL} {loss}=dppo_kl"), &["method = \"dppo_kl\""]),
+        (
+            "verl",
+            format!("{VERL} {loss}=dppo_tv actor_rollout_ref.actor.clip_ratio_c=20"),
+            &["method = \"dppo_tv\"", "clip_low = 0.2", "clip_high = 0.2"],
+        ),
+        (
+            "verl",
+            format!("{VERL} {loss}=dppo_kl actor_rollout_ref.actor.clip_ratio_c=20"),
+            &["method = \"dppo_kl\"", "clip_low = 0.2", "clip_high = 0.2"],
+        ),
         (
             "verl",
             format!(
@@ -175,6 +183,17 @@ fn r_other_losses_were_left_out() {
             "verl",
             format!("{VERL} algorithm.adv_estimator=rloo actor_rollout_ref.actor.policy_loss.loss_mode=gspo"),
             "loss_mode = gspo",
+        ),
+        (
+            "verl",
+            format!("{VERL} algorithm.adv_estimator=grpo actor_rollout_ref.actor.policy_loss.loss_mode=dppo_tv"),
+            "clip_ratio_c = 3.0",
+        ),
+        ("trl", format!("{trl} --loss_type luspo"), "loss_type = luspo"),
+        (
+            "trl",
+            format!("{trl} --loss_type grpo --importance_sampling_level sequence --delta 1.5"),
+            "delta = 1.5",
         ),
         (
             "verl",

@@ -20,7 +20,8 @@ pub struct ExpertLoad {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ExpertUse {
     /// The load balancing loss with coefficient 1: E times the mean over layers and rows of the sum over experts of a
-    /// row's probability times its segment's share of rows. It is k if experts are equally loaded.
+    /// row's probability times its segment's share of rows; rows of a prompt count for each of its responses. It is k if
+    /// experts are equally loaded.
     pub balance: f64,
     /// Pairs of the busiest expert over its layer's mean; the largest of all layers.
     pub load_max: f64,
@@ -67,7 +68,8 @@ impl ExpertLoad {
     }
 
     /// Returns the use of experts from the numbers of all ranks, among which the update's passes were dealt in turn.
-    pub fn used(&self, ranks: &[Vec<f64>]) -> ExpertUse {
+    /// `rows`: of all passes, those of a prompt once for each response that goes on from it.
+    pub fn used(&self, ranks: &[Vec<f64>], rows: u64) -> ExpertUse {
         let (layers, count) = (self.experts.layers.len() as usize, self.experts.count as usize);
         let pairs = |i: usize| ranks.iter().map(|numbers| numbers[i]).sum::<f64>();
         let pairs: Vec<f64> = (0..layers * count).map(pairs).collect();
@@ -78,10 +80,9 @@ impl ExpertLoad {
         let passes = ranks.iter().map(|numbers| numbers.len() - layers * count).max().unwrap_or(0);
         let in_turn =
             (0..passes).flat_map(|pass| ranks.iter().filter_map(move |of| of.get(layers * count + pass)));
-        let rows = total / f64::from(self.experts.chosen);
         let mean = total / (layers * count) as f64;
         ExpertUse {
-            balance: count as f64 * in_turn.sum::<f64>() / rows,
+            balance: count as f64 * in_turn.sum::<f64>() / (rows as f64 * layers as f64),
             load_max: pairs.iter().fold(0.0, |most, &n| f64::max(most, n)) / mean,
             idle: pairs.iter().filter(|&&n| n == 0.0).count() as u32,
         }
