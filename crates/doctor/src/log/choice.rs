@@ -66,7 +66,20 @@ impl Choice<'_> {
     }
 
     fn first_of(&self, wanted: Level) -> Option<usize> {
-        self.events.iter().position(|event| event.level == wanted)
+        let first = self.events.iter().position(|event| event.level == wanted)?;
+        Some(self.more_specific(first))
+    }
+
+    /// Returns the event of the same line whose class says more, for one whose words occur in messages of many classes.
+    fn more_specific(&self, first: usize) -> usize {
+        let is_broad = |event: &Event| self.signatures.classes[event.class].is_broad;
+        let chosen = self.events[first];
+        let says_more = |event: &&Event| {
+            (event.file, event.line, event.level) == (chosen.file, chosen.line, chosen.level)
+                && !is_broad(event)
+        };
+        let other = is_broad(chosen).then(|| self.events.iter().position(says_more)).flatten();
+        other.unwrap_or(first)
     }
 
     /// Returns true for Ray's report of a lost worker, which names no signal.

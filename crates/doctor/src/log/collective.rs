@@ -2,6 +2,7 @@
 //! report it, the silent ranks, and whether the ranks were out of step.
 
 use super::diagnosis::Diagnosis;
+use super::ranks::Wrote;
 use super::text::regex;
 use regex::Regex;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,6 +12,8 @@ use std::sync::LazyLock;
 const REPORTS_MAX: usize = 1024;
 /// Larger than any group; a larger number is not a rank.
 const RANKS_MAX: u64 = 1 << 17;
+/// Most operations listed that waited.
+const WAITS_SHOWN: usize = 4;
 /// Most ranks listed by number.
 const RANKS_SHOWN: usize = 8;
 
@@ -23,6 +26,8 @@ static WORK: LazyLock<Regex> = LazyLock::new(|| {
 });
 static ENQUEUED: LazyLock<Regex> =
     LazyLock::new(|| regex(r"last enqueued (?:NCCL )?work: (\d+), last completed (?:NCCL )?work: (\d+)"));
+/// Another form of the watchdog's report; its numbers may be cut off.
+static DETECTED: LazyLock<Regex> = LazyLock::new(|| regex(r"detected by watchdog\b"));
 static SIGNAL: LazyLock<Regex> =
     LazyLock::new(|| regex(r"dump signal due to a collective timeout from +rank (\d+)"));
 
@@ -32,6 +37,7 @@ struct Report {
     rank: Option<u64>,
     work: Option<Work>,
     enqueued: Option<u64>,
+    completed: Option<u64>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -64,8 +70,10 @@ impl Collectives {
                 timeout_ms: number(found.get(5)),
             })
         });
-        let enqueued = ENQUEUED.captures(line).and_then(|found| number(found.get(1)));
-        if self.reports.len() >= REPORTS_MAX || work.is_none() && enqueued.is_none() {
+        let last = ENQUEUED.captures(line);
+        let [enqueued, completed] = [1, 2].map(|at| last.as_ref().and_then(|found| number(found.get(at))));
+        let is_report = work.is_some() || enqueued.is_some() || DETECTED.is_match(line);
+        if self.reports.len() >= REPORTS_MAX || !is_report {
             return;
         }
         let found = RANK.captures(line);
@@ -76,6 +84,7 @@ impl Collectives {
             rank: rank.filter(|&rank| rank < RANKS_MAX),
             work,
             enqueued,
+            completed,
         });
     }
 
@@ -96,35 +105,104 @@ impl Collectives {
         self.first = self.first.or(other.first);
     }
 
-    /// Adds the reports' facts to a diagnosis of a timeout.
-    pub fn explain(&self, diagnosis: &mut Diagnosis) {
+    /// Adds the reports' facts to a diagnosis of a timeout. `wrote` are the ranks that have a line in any log.
+    pub fn explain(&self, wrote: &Wrote, diagnosis: &mut Diagnosis) {
         if let Some(first) = self.first {
             diagnosis.reasons.push(format!("rank {first} gave up first, and signalled the others"));
         }
-        let ranks: BTreeSet<u64> = self
-            .reports
-            .iter()
-            .filter(|report| report.work.is_some())
+        self.waits(diagnosis);
+        // A rank that reports in any of the watchdog's forms is not silent.
+        let ranks: BTreeSet<u64> = self.reports.iter().filter_map(|report| report.rank).collect();
+        let timed_out = self.reports.iter().filter(|report| report.work.is_some());
+        let missing: BTreeSet<u64> = timed_out
             .filter_map(|report| report.rank)
-            .collect();
-        let work = self.reports.iter().find_map(|report| report.work.as_ref());
-        if let Some(work) = work {
-            let waited = work.timeout_ms.map_or(String::new(), |ms| format!(" waited {}", minutes(ms)));
-            let who = if ranks.is_empty() {
-                String::new()
-            } else {
-                format!(", by the report of {}", listed(&ranks))
-            };
-            diagnosis.reasons.push(format!("{} number {}{waited}{who}", work.operation, work.number));
-        }
-        let silent: BTreeSet<u64> = ranks
-            .last()
-            .map_or(BTreeSet::new(), |last| (0..*last).filter(|rank| !ranks.contains(rank)).collect());
+            .max()
+            .map_or(BTreeSet::new(), |last| (0..last).filter(|rank| !ranks.contains(rank)).collect());
+        let (quiet, silent): (BTreeSet<u64>, BTreeSet<u64>) =
+            missing.into_iter().partition(|rank| wrote.has(*rank));
         if !silent.is_empty() {
             diagnosis.reasons.push(format!("silent: {}; begin with their logs", listed(&silent)));
         }
+        if !quiet.is_empty() {
+            let verb = if quiet.len() == 1 { "writes" } else { "write" };
+            diagnosis.reasons.push(format!(
+                "{} {verb} lines, but no report of the watchdog: begin with them",
+                listed(&quiet)
+            ));
+        }
         self.out_of_step(diagnosis);
-        self.late(diagnosis);
+        if !self.late(diagnosis) {
+            self.behind(diagnosis);
+        }
+    }
+
+    /// Names the operations that waited: one for each group and number, with the ranks that report it.
+    fn waits(&self, diagnosis: &mut Diagnosis) {
+        let mut kinds: Vec<(&Work, Option<u64>, BTreeSet<u64>)> = Vec::new();
+        for report in &self.reports {
+            let Some(work) = &report.work else { continue };
+            let is_same = |(known, group, _): &&mut (&Work, Option<u64>, BTreeSet<u64>)| {
+                (known.number, &known.operation) == (work.number, &work.operation)
+                    && (*group == report.group || group.is_none() || report.group.is_none())
+            };
+            let has_room = kinds.len() < WAITS_SHOWN;
+            match kinds.iter_mut().find(is_same) {
+                Some((known, group, ranks)) => {
+                    if known.timeout_ms.is_none() {
+                        *known = work;
+                    }
+                    *group = group.or(report.group);
+                    ranks.extend(report.rank);
+                }
+                None if has_room => {
+                    kinds.push((work, report.group, report.rank.into_iter().collect()));
+                }
+                None => {}
+            }
+        }
+        for (work, _, ranks) in kinds {
+            let waited = work.timeout_ms.map_or(String::new(), |ms| format!(" waited {}", minutes(ms)));
+            let who = match ranks.is_empty() {
+                true => String::new(),
+                false => format!(", by the report of {}", listed(&ranks)),
+            };
+            diagnosis.reasons.push(format!("{} number {}{waited}{who}", work.operation, work.number));
+        }
+    }
+
+    /// Names the ranks that are behind the others of their group, by the operations that they completed or wait in.
+    fn behind(&self, diagnosis: &mut Diagnosis) {
+        let mut groups: BTreeMap<Option<u64>, BTreeMap<u64, u64>> = BTreeMap::new();
+        // What is completed is known best; a wait in N means that N - 1 is.
+        for report in &self.reports {
+            let waits = report.work.as_ref().map(|work| work.number.saturating_sub(1));
+            if let Some((rank, at)) = report.rank.zip(report.completed.or(waits)) {
+                let known = groups.entry(report.group).or_default().entry(rank).or_insert(at);
+                *known = if report.completed.is_some() { at } else { (*known).max(at) };
+            }
+        }
+        for (group, ranks) in groups {
+            let (Some(least), Some(most)) = (ranks.values().min().copied(), ranks.values().max().copied())
+            else {
+                continue;
+            };
+            if least == most {
+                continue;
+            }
+            let late = ranks.iter().filter(|(_, at)| **at == least).map(|(rank, _)| *rank).collect();
+            let count = match most - least {
+                1 => "one operation".to_string(),
+                more => format!("{more} operations"),
+            };
+            let verb = if ranks.values().filter(|at| **at == least).count() == 1 { "is" } else { "are" };
+            diagnosis
+                .reasons
+                .push(format!("{} {verb} {count} behind: {least} completed, others {most}", listed(&late)));
+            if group.is_none() {
+                diagnosis.unproven.push("that those ranks are of one group: the lines name none".into());
+            }
+            return;
+        }
     }
 
     /// Detects ranks with different work at the same number of a group: the program is at fault, not the network.
@@ -152,8 +230,8 @@ impl Collectives {
         }
     }
 
-    /// Names the rank that has enqueued the least: the others wait for it.
-    fn late(&self, diagnosis: &mut Diagnosis) {
+    /// Names the rank that has enqueued the least: the others wait for it. Returns false if all have enqueued the same.
+    fn late(&self, diagnosis: &mut Diagnosis) -> bool {
         let mut groups: BTreeMap<Option<u64>, BTreeMap<u64, u64>> = BTreeMap::new();
         for report in &self.reports {
             if let Some((rank, enqueued)) = report.rank.zip(report.enqueued) {
@@ -171,9 +249,10 @@ impl Collectives {
                     "{} had come to operation {least} where others were at {most}: the others wait there",
                     listed(&late)
                 ));
-                return;
+                return true;
             }
         }
+        false
     }
 }
 
@@ -208,7 +287,7 @@ mod tests {
         let mut collectives = Collectives::default();
         lines.iter().for_each(|line| collectives.read(line));
         let mut diagnosis = Diagnosis::default();
-        collectives.explain(&mut diagnosis);
+        collectives.explain(&Wrote::default(), &mut diagnosis);
         diagnosis.reasons.join("; ")
     }
 
@@ -250,5 +329,54 @@ mod tests {
         let found =
             reasons(&["Received a dump signal due to a collective timeout from  rank 13 and we will try"]);
         assert_eq!(found, "rank 13 gave up first, and signalled the others");
+    }
+
+    /// Ranks wait in different operations: each is named, and the one that has completed less.
+    #[test]
+    fn r_ranks_that_wait_in_different_operations() {
+        let of = |rank: u64, number: u64| {
+            format!(
+                "[rank{rank}]:[E ProcessGroupNCCL.cpp:616] [Rank {rank}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum={number}, OpType=ALLREDUCE, NumelIn=8, NumelOut=8, Timeout(ms)=600000) ran for 600032 milliseconds before timing out."
+            )
+        };
+        let lines = [of(0, 808), of(1, 807), of(2, 808)];
+        assert_eq!(
+            reasons(&lines.each_ref().map(String::as_str)),
+            "allreduce number 808 waited 10 minutes, by the report of ranks 0, 2; allreduce number 807 waited 10 minutes, by the report of rank 1; rank 1 is one operation behind: 806 completed, others 807"
+        );
+        let detected = |rank: u64, completed: u64| {
+            format!(
+                "[rank{rank}]:[E ProcessGroupNCCL.cpp:1785] [PG ID 0 PG GUID 0(default_pg) Rank {rank}] Exception (either an error or timeout) detected by watchdog at work: 808, last enqueued NCCL work: 811, last completed NCCL work: {completed}."
+            )
+        };
+        let lines = [detected(0, 807), detected(1, 805)];
+        assert_eq!(
+            reasons(&lines.each_ref().map(String::as_str)),
+            "rank 1 is 2 operations behind: 805 completed, others 807"
+        );
+    }
+
+    /// A rank that complains in another form of the report, or wrote any line, is not silent.
+    #[test]
+    fn r_only_a_rank_without_a_line_is_silent() {
+        let caught = |rank: u64| {
+            format!(
+                "[rank{rank}]:[E ProcessGroupNCCL.cpp:616] [Rank {rank}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=5, OpType=ALLREDUCE, NumelIn=8, NumelOut=8, Timeout(ms)=600000) ran for 600032 milliseconds before timing out."
+            )
+        };
+        let detected = "[rank1]:[E ProcessGroupNCCL.cpp:1785] [PG ID 0 PG GUID 0(default_pg) Rank 1] Exception (either an error or timeout) detected by watchdog at work: 5";
+        let mut collectives = Collectives::default();
+        [&caught(0), detected, &caught(4)].iter().for_each(|line| collectives.read(line));
+        let mut wrote = Wrote::default();
+        wrote.add(2);
+        let mut diagnosis = Diagnosis::default();
+        collectives.explain(&wrote, &mut diagnosis);
+        assert_eq!(
+            diagnosis.reasons[1..],
+            [
+                "silent: rank 3; begin with their logs",
+                "rank 2 writes lines, but no report of the watchdog: begin with them"
+            ]
+        );
     }
 }

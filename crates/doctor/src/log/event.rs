@@ -1,5 +1,8 @@
 //! Events of a log with their verdicts, and the moment that decides one: a line with the lines around it.
 
+use super::command;
+use super::possibilities::{is_item, listed};
+use super::record;
 use super::signatures::{About, Level, Pattern, Rule};
 use super::text::{after_prefix, clean, is_quiet, message, regex, shown, tag};
 use super::time::{Stamp, stamp};
@@ -35,6 +38,8 @@ const LINES_A_FRAME: usize = 6;
 const FRAME_LINES: u64 = 3;
 /// Most lines to the nearest frame, including those of other processes.
 const LINES_TO_FRAME: usize = 64;
+/// Lines of a list of causes before one of its items.
+const ITEMS_BEFORE: usize = 12;
 /// Lines of code that a notebook lists before and after the failed one.
 const LISTED_LINES: usize = 6;
 
@@ -122,7 +127,7 @@ fn is_pointed_at(lines: impl Iterator<Item = String>) -> bool {
         .is_some_and(|line| LISTED.is_match(&line))
 }
 
-/// A line in its window.
+/// A line in its window, or a record of several.
 pub struct Moment<'w> {
     bytes: &'w [u8],
     /// Byte range of the line's piece in the window.
@@ -157,7 +162,7 @@ pub fn piece_around(bytes: &[u8], at: usize) -> (usize, usize) {
 
 impl<'w> Moment<'w> {
     pub fn new(bytes: &'w [u8], range: (usize, usize), line: u64, steps: u64, shape: u64) -> Moment<'w> {
-        let text = clean(&bytes[range.0..range.1]);
+        let text = record::text(&bytes[range.0..range.1]);
         let (near, unwrapped, before, after) =
             (OnceCell::new(), OnceCell::new(), OnceCell::new(), OnceCell::new());
         let (message_at, is_quiet, tag) = (OnceCell::new(), OnceCell::new(), OnceCell::new());
@@ -392,7 +397,8 @@ impl<'w> Moment<'w> {
                 frames += 1;
             } else if !is_code && (own || self.is_own(&line)) {
                 let is_raised = frames > 0 && RAISED.is_match(rest.trim());
-                return is_raised.then(|| (index as u64 + 1, rest.trim().to_string()));
+                let whole = || record::message_below(rest.trim(), self.lines_ahead().skip(index + 1));
+                return is_raised.then(|| (index as u64 + 1, whole().unwrap_or(rest.trim().to_string())));
             }
         }
         None
@@ -446,6 +452,41 @@ impl<'w> Moment<'w> {
         let text = if matches!(rule.about, About::Mark(_)) { self.metrics() } else { self.message() };
         rule.is_loud && self.is_quiet()
             || !rule.spans_lines && rule.regex.as_ref().is_some_and(|regex| !regex.is_match(text))
+            || !rule.programs.is_empty()
+                && !command::program(text).is_some_and(|program| rule.programs.contains(&program))
+    }
+
+    /// Returns true if the rule matches, but only within a list of causes that the message calls possible.
+    pub fn is_possibility(&self, rule: &Rule) -> bool {
+        if rule.lists || !self.matches(rule) {
+            return false;
+        }
+        let near = self.near();
+        let lists = listed(near);
+        let is_fact = |at: usize| !lists.iter().any(|(from, to)| (*from..*to).contains(&at));
+        if !lists.is_empty() {
+            let own = self.message().len();
+            let mut found = match &rule.regex {
+                Some(regex) => {
+                    regex.regex().find_iter(near).map(|found| found.start()).collect::<Vec<usize>>()
+                }
+                None => rule
+                    .words
+                    .iter()
+                    .flat_map(|words| near.match_indices(words.as_str()))
+                    .map(|(at, _)| at)
+                    .collect(),
+            };
+            found.retain(|at| *at <= own);
+            if !found.is_empty() && !found.into_iter().any(is_fact) {
+                return true;
+            }
+        }
+        let back = self.lines_back().take(ITEMS_BEFORE);
+        is_item(
+            self.message(),
+            back.map(|raw| message(&clean(&raw[..raw.len().min(PIECE_AFTER)])).to_string()),
+        )
     }
 
     /// Returns true if a rule matches that does not fail alone.

@@ -3,6 +3,7 @@
 
 use super::event::{TRACKER, is_frame};
 use super::progress::is_step;
+use super::record;
 use super::text::{clean, is_quiet, message, metrics, regex};
 use memchr::{memchr_iter, memmem};
 use regex::Regex;
@@ -154,7 +155,9 @@ fn last_lines(tail: &[u8]) -> Vec<Line> {
     let tail = tail.strip_suffix(b"\n").unwrap_or(tail);
     let of = |(after, bytes): (usize, &[u8])| {
         let bytes = bytes.rsplit(|byte| *byte == b'\r').find(|part| !part.trim_ascii().is_empty())?;
-        Some(Line { after, text: clean(bytes) })
+        let start = bytes.as_ptr() as usize - tail.as_ptr() as usize;
+        let (from, to) = record::around(tail, (start, start + bytes.len()));
+        Some(Line { after, text: record::text(&tail[from..to]) })
     };
     let lines = tail.rsplit(|byte| *byte == b'\n').enumerate().filter_map(of);
     // A table row may be a step, and has no message.

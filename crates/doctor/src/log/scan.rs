@@ -14,6 +14,8 @@ use super::junk::Text;
 use super::limits::Budget;
 use super::memo::{Memo, shape};
 use super::progress::{OUTLIVED, SURVIVED, is_step};
+use super::ranks::{Form, Wrote};
+use super::record;
 use super::signatures::{About, Judge, Level, Mark, Rule, Signatures};
 use super::state::{FileState, PutOff, Suspicion};
 use super::text::shown;
@@ -50,6 +52,8 @@ pub struct Found {
     /// True for each file that ends while it counts.
     pub open: Vec<bool>,
     pub collectives: Collectives,
+    /// Ranks that have a line in any log.
+    pub wrote: Wrote,
     pub bytes: u64,
     pub not_read: Vec<String>,
     /// Files read in part.
@@ -97,6 +101,8 @@ impl<'s> Scanner<'s> {
         let mut window = std::mem::take(&mut self.window);
         let (mut length, mut from, mut is_end) = (0, 0, false);
         let mut text = Text::default();
+        self.found.wrote.add_file(&source.name);
+        let mut form = None;
         while !is_end {
             while length < window.len() && !is_end {
                 if let Some(why) = budget.spent().or_else(|| text.refuses(source.is_endless)) {
@@ -121,6 +127,10 @@ impl<'s> Scanner<'s> {
                 }
             }
             let to = if is_end { length } else { length - AHEAD };
+            let lines = &window[from..to];
+            for form in form.get_or_insert_with(|| Form::learn(lines)) {
+                self.found.wrote.read(form, lines);
+            }
             self.scan(&window[..length], from, to, &mut state);
             self.look_again(&window[..length], &mut state);
             if is_end {
@@ -167,7 +177,7 @@ impl<'s> Scanner<'s> {
                     continue;
                 }
                 if at >= piece.1 {
-                    piece = piece_around(bytes, at);
+                    piece = record::around(bytes, piece_around(bytes, at));
                 }
                 if !pending.contains(&rule) {
                     pending.push(rule);
@@ -188,7 +198,7 @@ impl<'s> Scanner<'s> {
             return;
         }
         state.count_to(bytes, piece.0);
-        let line = state.lines + 1;
+        let line = state.line_of(bytes, piece.0);
         let shape = shape(&bytes[piece.0..piece.1]);
         let slot = self.memo.slot(shape);
         pending.sort_unstable();
@@ -289,7 +299,8 @@ impl<'s> Scanner<'s> {
             return self.memo.fails(slot, index);
         }
         if rule.spans_lines {
-            let around = shape(moment.surroundings());
+            // The same lines are around each of them.
+            let around = shape(moment.surroundings()) ^ moment.shape.rotate_left(1);
             if self.memo.has_failed_nearby(around, index) {
                 return;
             }
@@ -318,6 +329,7 @@ impl<'s> Scanner<'s> {
                 self.close(index, state);
             }
             About::Suspicious(row) => self.suspect(index, row, moment, slot, state),
+            About::Class(_) if moment.is_possibility(rule) => self.doubt(index, moment, state),
             About::Class(class) if moment.matches(rule) => {
                 self.count(index, class, moment, Verdict::default(), state);
             }
@@ -372,8 +384,24 @@ impl<'s> Scanner<'s> {
         if moment.is_ignored() || moment.is_listed() {
             return;
         }
-        let (file, steps) = (self.found.files.len() - 1, moment.steps);
-        let (rank, shape) = (row.rank, moment.shape);
+        self.keep_suspicion(row.rank, moment, state);
+        state.matches[index] += 1;
+        if state.matches[index] == SUSPICIONS_A_FILE {
+            self.close(index, state);
+        }
+    }
+
+    /// Keeps a line that only lists what may have happened: the run may have died, but of none of it for certain.
+    fn doubt(&mut self, index: usize, moment: &Moment, state: &mut FileState) {
+        if moment.is_quiet() || moment.is_ignored() || state.matches[index] >= EVENTS_A_RULE {
+            return;
+        }
+        state.matches[index] += 1;
+        self.keep_suspicion(1, moment, state);
+    }
+
+    fn keep_suspicion(&mut self, rank: usize, moment: &Moment, state: &mut FileState) {
+        let (file, steps, shape) = (self.found.files.len() - 1, moment.steps, moment.shape);
         let (stamp, is_chained) = (moment.stamp(&mut state.clock), moment.is_chained());
         let (is_in_thread, at) = (moment.is_in_thread(), self.evidence(moment));
         let (near, message_bytes, place) = (String::new(), 0, place(moment));
@@ -395,10 +423,6 @@ impl<'s> Scanner<'s> {
             _ => suspicion.saying(moment.near()),
         });
         state.progress.watch(SURVIVED);
-        state.matches[index] += 1;
-        if state.matches[index] == SUSPICIONS_A_FILE {
-            self.close(index, state);
-        }
     }
 
     /// Drops failures that the run survived, and looks for similar ones again.

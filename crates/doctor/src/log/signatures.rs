@@ -31,6 +31,8 @@ pub enum Level {
 pub struct Class {
     pub slug: String,
     pub level: Level,
+    /// True if its words occur in the messages of other classes: on one line, those win.
+    pub is_broad: bool,
     /// Named only if no other fault follows: the awaited work has then begun.
     pub is_alone: bool,
     /// Classes that it replaces within a burst of lines.
@@ -170,6 +172,12 @@ pub struct Rule {
     pub level: Option<Level>,
     /// Excludes lines that their logger calls information or a warning.
     pub is_loud: bool,
+    /// Programs of which one must have failed in the line's command.
+    pub programs: Vec<String>,
+    /// True if a list of possible causes is evidence too.
+    pub lists: bool,
+    /// The words of its literals.
+    pub words: Vec<String>,
     /// Must match from within the line.
     pub regex: Option<Pattern>,
     /// True if the match may begin a line before the literal, because terminals wrap messages.
@@ -249,6 +257,8 @@ struct ClassRow {
     #[serde(default)]
     alone: bool,
     #[serde(default)]
+    broad: bool,
+    #[serde(default)]
     refines: Vec<String>,
     #[serde(default)]
     leads_to: Vec<String>,
@@ -311,6 +321,11 @@ struct SignRow {
     level: Option<Level>,
     #[serde(default)]
     loud: bool,
+    /// Programs of which one must have failed.
+    #[serde(default)]
+    program: Vec<String>,
+    #[serde(default)]
+    lists: bool,
     regex: Option<String>,
     needs: Option<String>,
     unless: Option<String>,
@@ -388,6 +403,7 @@ fn classes(rows: Vec<ClassRow>) -> Vec<Class> {
         .map(|row| Class {
             level: row.level,
             is_alone: row.alone,
+            is_broad: row.broad,
             refines: indices(&row.refines),
             leads_to: indices(&row.leads_to),
             slug: row.slug,
@@ -436,6 +452,9 @@ impl Rules {
             about,
             level: sign.level.or(level),
             is_loud: sign.loud,
+            programs: sign.program.clone(),
+            lists: sign.lists,
+            words: sign.find.clone(),
             regex: compiled(&sign.regex),
             wraps: has_gap && !pattern.starts_with('^'),
             spans_lines: has_gap || pattern.contains(r"[\s\S]"),

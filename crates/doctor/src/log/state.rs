@@ -147,6 +147,12 @@ impl FileState {
         self.mark_counts[mark as usize]
     }
 
+    /// Returns the line, from 1, that begins at `at`, which may be a little before what was counted.
+    pub fn line_of(&self, bytes: &[u8], at: usize) -> u64 {
+        let counted = bytes.get(at..self.counted_to).unwrap_or_default();
+        self.lines + 1 - (memchr_iter(b'\n', counted).count() as u64).min(self.lines)
+    }
+
     pub fn count_to(&mut self, bytes: &[u8], to: usize) {
         if to > self.counted_to {
             self.lines += memchr_iter(b'\n', &bytes[self.counted_to..to]).count() as u64;

@@ -4,6 +4,7 @@
 //! files were given. `choice` picks the first cause.
 
 use super::choice::Choice;
+use super::command;
 use super::diagnosis::{Diagnosis, Evidence, Follow, UNKNOWN};
 use super::event::Event;
 use super::general::{class_of, reading};
@@ -139,7 +140,7 @@ fn describe(signatures: &Signatures, found: &Found, events: &[&Event], first: us
     }
     match class.slug.as_str() {
         "worker-sigkill-unknown" => weigh_kill(events, &mut diagnosis),
-        "nccl-timeout-secondary" => found.collectives.explain(&mut diagnosis),
+        "nccl-timeout-secondary" => found.collectives.explain(&found.wrote, &mut diagnosis),
         "shm-full-torch" => doubt_signal(&mut diagnosis),
         "disk-full" => diagnosis.reasons.extend(free_space(found, events)),
         _ => {}
@@ -153,7 +154,8 @@ fn follows(signatures: &Signatures, found: &Found, events: &[&Event], first: usi
     let mut seen = vec![events[first].class];
     seen.extend(&chosen.refines);
     let mut follows = Vec::new();
-    for event in &events[first + 1..] {
+    let is_same = |event: &Event| (event.file, event.line) == (events[first].file, events[first].line);
+    for event in events[first + 1..].iter().filter(|event| !is_same(event)) {
         if !seen.contains(&event.class) && event.level != Level::Note && follows.len() < FOLLOWS_MAX {
             seen.push(event.class);
             follows.push(Follow {
@@ -230,6 +232,16 @@ fn unnamed(signatures: &Signatures, found: &Found, choice: &Choice) -> Diagnosis
                 for (reason, first) in class.reads.iter().filter_map(|read| reading(read, &suspect.near)) {
                     diagnosis.reasons.push(reason);
                     diagnosis.first_steps.extend(first);
+                }
+                if class.slug == "process-failed"
+                    && let Some(program) =
+                        command::program(&suspect.near).filter(|program| program != "python")
+                {
+                    diagnosis.reasons.insert(
+                        0,
+                        format!("the program that failed is `{program}`, not a process of a launcher"),
+                    );
+                    diagnosis.first_steps.push(format!("read what `{program}` itself printed before that line, and run the same command by hand"));
                 }
                 diagnosis.unproven.push("what led to it: the lines before it are of no class".into());
             }

@@ -6,4 +6,5 @@ mod cut_siblings;
 mod endless;
 mod ends;
 mod machine;
+mod records;
 mod repeats;
