@@ -158,6 +158,9 @@ impl<'r> LanguageRun<'r> {
 
     /// Shows a prompt as the model reads it: a wrong form is the commonest cause of a run that learns nothing.
     fn show_first_prompt(&mut self, lead: &mut Lead<'_, '_, '_, '_>) -> Result<()> {
+        if let Some(words) = self.session.ending_words(self.run) {
+            lead.note(words);
+        }
         let Session { data, text, facts, .. } = &mut self.session;
         let (longest, known) = (longest_sequence(self.run, facts), facts.spec.max_positions);
         if longest > known as usize {
@@ -173,6 +176,10 @@ impl<'r> LanguageRun<'r> {
         if let Some(first) = data.batch(text, 0, 1)?.first() {
             lead.note(text.first_prompt_words(first));
         }
+        self.session
+            .unread_words(self.run)
+            .into_iter()
+            .for_each(|words| lead.note(format!("rows of {words}")));
         Ok(())
     }
 
