@@ -129,6 +129,7 @@ pub(crate) fn asks_to_be_learnt(messages: &[Message]) -> Option<usize> {
 
 fn bad(what: String) -> Error {
     Error::usage("data-bad-prompt", what)
+        .hint("mend the row, or leave the column or field out with data.ignore")
 }
 
 fn lost(what: &str, name: &str) -> Error {

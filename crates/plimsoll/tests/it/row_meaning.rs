@@ -34,9 +34,10 @@ fn answered(fields: &Value) -> String {
     (1..4).map(row).collect()
 }
 
-fn notes(run: &Run, dir: &str) -> String {
-    let events = run.events(dir).into_iter().map(|event| event.to_string());
-    events.collect::<Vec<String>>().join("\n")
+/// What a run says of its rows in its events.
+fn said_of_rows(run: &Run, dir: &str) -> String {
+    let events = run.events(dir).into_iter().filter(|event| event["event"] == "rows");
+    events.map(|event| event["text"].as_str().expect("words").to_string()).collect()
 }
 
 /// The prompt was `1+1=2`, and what was graded came after it.
@@ -63,11 +64,11 @@ fn r_an_answer_was_part_of_its_prompt() {
         );
         let samples = run.read_lines(&format!("{dir}/samples/step-000001.jsonl"));
         let first: Vec<String> = samples.iter().map(|sample| sample["prompt"].to_string()).collect();
-        (first, notes(&run, dir))
+        first
     };
-    let (dropped, _) = prompts("drop", "drop-turn");
+    let dropped = prompts("drop", "drop-turn");
     assert!(dropped.iter().all(|prompt| prompt.ends_with("=\"")), "{dropped:?}");
-    let (continued, _) = prompts("continue", "continue");
+    let continued = prompts("continue", "continue");
     assert!(continued.iter().any(|prompt| !prompt.ends_with("=\"")), "{continued:?}");
     // Held-out prompts and `eval` are sampled from as well.
     let only = run.write("only.jsonl", &answered(&json!({})));
@@ -111,11 +112,13 @@ fn r_thinking_was_dropped_from_what_is_learnt() {
     let plain = run.write("plain.jsonl", &answered(&json!({})));
     assert_eq!(loss("plain", &[&format!("data.prompts={plain}")]), without);
     // What nobody reads is named once, by `plan`, by `train` and in the events.
-    let words = "rows: 3 rows; columns read: messages; not read: ground_truth, id; fields of messages read: reasoning_content (3); fields of messages that nothing reads: mood (3)";
-    assert!(notes(&run, "with").contains(words), "{}", notes(&run, "with"));
+    let words = "rows.jsonl: 3 rows; columns read: messages; not read: ground_truth, id; fields of messages read: reasoning_content (3); fields of messages that nothing reads: mood (3)";
+    assert!(said_of_rows(&run, "with").contains(words), "{}", said_of_rows(&run, "with"));
     let plan = run.plan(&[&format!("data.chat_template={thinks}")]);
     assert!(plan["rows"].to_string().contains(words), "{plan}");
-    assert!(!notes(&run, "without").contains("nothing reads"));
+    let said = run.train("again", &[&format!("data.chat_template={thinks}")]);
+    assert!(said.contains(words), "{said}");
+    assert!(!said_of_rows(&run, "without").contains("nothing reads"));
 }
 
 /// A tokenizer of the model's characters that puts `<pad>` before a text.
@@ -155,17 +158,14 @@ fn r_a_base_model_read_texts_without_their_beginning() {
         run.write("rows.jsonl", "{\"prompt\": \"1+2=\", \"completion\": \"3\", \"ground_truth\": \"3\"}\n");
     run.write("x.toml", &supervised(&rows, "none").replace("prompts_per_step = 2", "prompts_per_step = 1"));
     let loss = |dir: &str, sets: &[&str]| {
-        run.train(dir, sets);
-        run.metrics(dir)[0]["loss"].as_f64().expect("a loss")
+        let said = run.train(dir, sets);
+        (run.metrics(dir)[0]["loss"].as_f64().expect("a loss"), said)
     };
-    let with = loss("with", &[&tokenizer]);
-    assert!(
-        notes(&run, "with").contains("as the tokenizer has it (data.add_special_tokens)"),
-        "{}",
-        notes(&run, "with")
-    );
-    let without = loss("without", &[&tokenizer, "data.add_special_tokens=false"]);
-    assert_eq!((with != without, without), (true, loss("plain", &[])));
+    let (with, said) = loss("with", &[&tokenizer]);
+    assert!(said.contains("as the tokenizer has it (data.add_special_tokens)"), "{said}");
+    let (without, said) = loss("without", &[&tokenizer, "data.add_special_tokens=false"]);
+    assert!(!said.contains("data.add_special_tokens"), "{said}");
+    assert_eq!((with != without, without), (true, loss("plain", &[]).0));
     let args = ["eval", "--model", "builtin:nano", "--data", &rows, "--reward", "exact", "--set", &tokenizer];
     let said = plimsoll(&args);
     let said = text(&said.stdout) + &text(&said.stderr);
@@ -180,8 +180,8 @@ fn r_what_was_learnt_to_end_with_ended_nothing() {
     let ends =
         SUMS.replace("{{ m.content }}", "{{ m.content }}{% if m.role == 'assistant' %}<pad>{% endif %}");
     run.write("x.toml", &supervised(&rows, &ends));
-    run.train("out", &[]);
-    assert!(notes(&run, "out").contains("answers end with <pad>"), "{}", notes(&run, "out"));
+    let said = run.train("out", &[]);
+    assert!(said.contains("answers end with <pad>"), "{said}");
     for name in ["generation_config.json", "config.json"] {
         let saved = run.read_json(&format!("out/checkpoints/latest/{name}"));
         assert_eq!(saved["eos_token_id"], json!([1, 0]), "{name}");
@@ -194,8 +194,8 @@ fn r_what_was_learnt_to_end_with_ended_nothing() {
         said.contains("ends a turn with <pad>, which ends no response") && said.contains("rollout.stop"),
         "{said}"
     );
-    run.train("sampled", &["data.answered=drop-turn"]);
-    assert!(notes(&run, "sampled").contains("which ends no response"));
+    let said = run.train("sampled", &["data.answered=drop-turn"]);
+    assert!(said.contains("which ends no response"), "{said}");
     assert_eq!(run.read_json("sampled/checkpoints/latest/generation_config.json")["eos_token_id"], 1);
 }
 
@@ -203,8 +203,15 @@ fn r_what_was_learnt_to_end_with_ended_nothing() {
 #[test]
 fn r_the_tokenizers_end_ended_no_response() {
     let run = Run::new("");
-    let saved = |eos: Value| {
+    let saved = |eos: Value, named_in: &str| {
         crate::tiny::write(&run.path("again"), &json!({ "eos_token_id": eos }));
+        let mut config = run.read_json("again/tokenizer_config.json");
+        let config = config.as_object_mut().expect("an object");
+        let end = config.shift_remove("eos_token").expect("it names its end");
+        run.write("again/tokenizer_config.json", &Value::Object(config.clone()).to_string());
+        let named = if named_in == "tokenizer_config.json" { config.clone() } else { Default::default() };
+        let named = Value::Object(named.into_iter().chain([("eos_token".to_string(), end)]).collect());
+        run.write(&format!("again/{named_in}"), &named.to_string());
         let rows = run.write("rows.jsonl", "{\"prompt\": \"1+2=\", \"completion\": \"3\"}\n");
         let again = run.text_path("again");
         run.write(
@@ -215,7 +222,9 @@ fn r_the_tokenizers_end_ended_no_response() {
         std::fs::remove_dir_all(run.path("again")).expect("a folder");
         run.read_json("out/checkpoints/latest/generation_config.json")["eos_token_id"].clone()
     };
-    assert_eq!(saved(json!(0)), json!([0, 1]));
-    assert_eq!(saved(Value::Null), json!(1));
-    assert_eq!(saved(json!(1)), json!(1));
+    for named_in in ["tokenizer_config.json", "special_tokens_map.json"] {
+        assert_eq!(saved(json!(0), named_in), json!([0, 1]));
+        assert_eq!(saved(Value::Null, named_in), json!(1));
+        assert_eq!(saved(json!(1), named_in), json!(1));
+    }
 }

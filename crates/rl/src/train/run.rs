@@ -25,6 +25,7 @@ use plimsoll_ranks::Group;
 use plimsoll_reward::Rewards;
 use plimsoll_run::checkpoint::{BASE, BufferState, CARRIED, HELD, RoleState, RunState};
 use plimsoll_run::ending::Summary;
+use plimsoll_run::events::Event;
 use plimsoll_run::lead::{Job, Lead, Save, Saving};
 use plimsoll_run::progress::Progress;
 use plimsoll_train::name_tensor;
@@ -176,11 +177,8 @@ impl<'r> LanguageRun<'r> {
         if let Some(first) = data.batch(text, 0, 1)?.first() {
             lead.note(text.first_prompt_words(first));
         }
-        self.session
-            .unread_words(self.run)
-            .into_iter()
-            .for_each(|words| lead.note(format!("rows of {words}")));
-        Ok(())
+        let unread = self.session.unread_words(self.run).into_iter();
+        unread.map(|words| format!("rows of {words}")).try_for_each(|text| lead.say(&Event::Rows { text }))
     }
 
     /// Says where agents play, if they do, and lets them know.

@@ -74,6 +74,23 @@ fn a_file_is_measured_by_its_rows() {
     assert_eq!(size.reading.0, 3 * size.longest.0);
 }
 
+/// A list of messages in a text is read as one, and takes what the list takes.
+#[test]
+fn messages_as_text_are_measured_as_messages() {
+    let dir = tempfile::tempdir().unwrap();
+    let messages = serde_json::json!([{"role": "user", "content": "[\"a\\\\\"]"}, {"role": "assistant", "content": "b", "x": [1]}]);
+    let values =
+        |row: serde_json::Value| file_size(&file(&dir, row.to_string().as_bytes())).unwrap().values.0;
+    let as_list = values(serde_json::json!({ "messages": messages }));
+    let as_text = values(serde_json::json!({ "messages": messages.to_string() }));
+    assert!((as_list..as_list + 100).contains(&as_text), "{as_list} as a list, {as_text} as a text");
+    let other = "[{\"a\": 1}, {\"b\": 2}]";
+    assert_eq!(
+        values(serde_json::json!({ "messages": other })),
+        values(serde_json::json!({ "messages": "a" }))
+    );
+}
+
 #[test]
 fn every_wrong_file_is_named_by_line_and_column() {
     let dir = tempfile::tempdir().unwrap();
