@@ -3,8 +3,8 @@
 use super::key::Player;
 use super::limits::{TOKENS_MAX, bad_value, contradiction, in_range};
 use super::provenance::Provenance;
-use super::sections::{Environment, Reward, RunFile};
-use super::values::{Credit, DynamicSampling, Network, Overlong};
+use super::sections::{Data, Environment, Reward, RunFile};
+use super::values::{AnsweredPrompts, Credit, DynamicSampling, Network, Overlong};
 use crate::RunSpec;
 use plimsoll_algo::{advantage::Advantage, method::LearnsFrom};
 use plimsoll_base::{Error, Result};
@@ -201,6 +201,9 @@ fn other_sections(run: &RunFile, environment: &Environment, kind: &Kind, at: &Pr
         let key = if run.rollout.policy_lag > 0 { "rollout.policy_lag" } else { "loss.dynamic_sampling" };
         return refuse(key, "whose episodes are played for the step that trains on them");
     }
+    if run.data.answered == AnsweredPrompts::Continue {
+        return refuse("data.answered", "where \"continue\" has no turn of its own to go on with");
+    }
     if run.data.overlong == Overlong::Drop {
         return refuse("data.overlong", "where \"drop\" would change the set of episodes");
     }
@@ -256,13 +259,15 @@ fn graded(run: &RunFile, kind: &Kind, at: &Provenance) -> Result<()> {
 }
 
 impl Environment {
-    /// Returns how the workers and programs of a text environment are run. `prompt_column`: that of the run's data.
-    pub fn host_settings(&self, prompt_column: &str) -> Settings {
+    /// Returns how the workers and programs of a text environment are run. `data`: how the run reads rows.
+    pub fn host_settings(&self, data: &Data) -> Settings {
         Settings {
             tools: self.tools.iter().filter_map(|place| tool_function(place)).collect(),
             rows: self.rows.as_ref().map(PathBuf::from),
             eval_rows: self.eval_rows.as_ref().map(PathBuf::from),
-            prompt_column: prompt_column.to_string(),
+            prompt_column: data.prompt_column.clone(),
+            drops_answers: data.answered == AnsweredPrompts::DropTurn,
+            ignored: data.ignore.clone(),
             action: self.action.clone().unwrap_or_else(|| "message".to_string()),
             observation: self.observation.clone(),
             reply: ReplyLimits::of(self.turn_tokens_max),

@@ -106,9 +106,9 @@ pub use sections::{
 pub use sources::no_rows_to_filter;
 pub use spec::{LoraSpec, ModelReward, RunSpec};
 pub use values::{
-    Auto, ByteSize, Credit, CriticLearns, Curriculum, DynamicSampling, Exchange, Expecting, GradientWire,
-    KlIn, LossType, ModelDtype, Network, Offload, OnFull, OptimizerDtype, Overlong, Positions, Recompute,
-    RewardFailure, RunDevice, Schedule, Signature, TrackMode, Tracker, TrainOn, WorkerGpu,
+    AnsweredPrompts, Auto, ByteSize, Credit, CriticLearns, Curriculum, DynamicSampling, Exchange, Expecting,
+    GradientWire, KlIn, LossType, ModelDtype, Network, Offload, OnFull, OptimizerDtype, Overlong, Positions,
+    Recompute, RewardFailure, RunDevice, Schedule, Signature, TrackMode, Tracker, TrainOn, WorkerGpu,
 };
 pub use withheld::secret_withheld;
 

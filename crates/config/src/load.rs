@@ -126,8 +126,16 @@ fn idle_on_cpu(run: &RunFile) -> impl Iterator<Item = String> {
 }
 
 /// Keys of `[data]` that say how the model of a run reads a row: with others it gets other tokens than in training.
-const ROWS_OF_RUN: [&str; 5] =
-    ["prompt_column", "answer_column", "chat_template", "template_args", "system_prompt"];
+const ROWS_OF_RUN: [&str; 8] = [
+    "prompt_column",
+    "answer_column",
+    "chat_template",
+    "template_args",
+    "system_prompt",
+    "answered",
+    "ignore",
+    "add_special_tokens",
+];
 
 /// Returns what the run file at `path` says of how its model reads a row.
 fn rows_of_run(path: &Path) -> Result<(tree::Table, Source)> {

@@ -32,6 +32,11 @@ pub(super) fn check(run: &RunFile, at: &Provenance) -> Result<()> {
     if needs.learns_from != LearnsFrom::Completions && !run.data.train_on.is_last() {
         return Err(no_meaning(run, at, "data.train_on").hint("it is of method = \"sft\""));
     }
+    // Held-out prompts of `sft` are sampled from.
+    let samples = matches!(needs.learns_from, LearnsFrom::Samples | LearnsFrom::Completions);
+    if !samples && !run.data.answered.is_error() {
+        return Err(no_meaning(run, at, "data.answered").hint("it is of methods that sample"));
+    }
     match needs.learns_from {
         LearnsFrom::Samples => return of_other_methods(run, at),
         LearnsFrom::Completions => {}

@@ -528,7 +528,7 @@ fn functions_of_no_class_are_tools_that_the_runs_rewards_grade() {
     let environment = run.environment.as_ref().unwrap();
     assert!(environment.is_graded() && RunSpec::new(&run).has_rewards());
     assert_eq!(environment.files().collect::<Vec<_>>(), ["a.py", "b.py"]);
-    let tools = environment.host_settings("prompt").tools;
+    let tools = environment.host_settings(&run.data).tools;
     assert_eq!((tools[1].file.as_path(), tools[1].function.as_str()), (std::path::Path::new("b.py"), "g"));
     for (more, slug, contains) in [
         ("environment.tools=[\"a.py:f\"]", "bad-value", "python:FILE.py:FUNCTION"),

@@ -497,6 +497,24 @@ names!(
     }
 );
 
+names!(
+    /// What becomes of a prompt that ends with the assistant's words.
+    AnsweredPrompts, "\"error\", \"drop-turn\" or \"continue\"", {
+        /// The file is refused.
+        Error = "error",
+        /// The assistant's last turn is left out.
+        DropTurn = "drop-turn",
+        /// The response goes on with it.
+        Continue = "continue",
+    }
+);
+
+impl AnsweredPrompts {
+    pub(crate) fn is_error(&self) -> bool {
+        *self == AnsweredPrompts::Error
+    }
+}
+
 impl TrainOn {
     pub(crate) fn is_last(&self) -> bool {
         *self == TrainOn::Last

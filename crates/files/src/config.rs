@@ -162,17 +162,20 @@ pub(crate) fn check_spec(spec: &ModelSpec, file: &str) -> Result<()> {
     experts::check(spec, file)
 }
 
-/// Returns the ids of special tokens; `generation_config.json` takes precedence.
+/// Returns the ids of special tokens; `generation_config.json` takes precedence. What either says ends a response does.
 pub fn token_ids(config: &Value, generation_config: Option<&Value>) -> TokenIds {
+    let ends = |of: &Value| of.get("eos_token_id").map(id_list).unwrap_or_default();
+    let mut eos: Vec<u32> = Vec::new();
+    for id in generation_config.map(ends).into_iter().flatten().chain(ends(config)) {
+        if !eos.contains(&id) {
+            eos.push(id);
+        }
+    }
     let ids = |key: &str| {
         let from = |v: &Value| v.get(key).map(id_list).filter(|ids| !ids.is_empty());
         generation_config.and_then(from).or_else(|| from(config)).unwrap_or_default()
     };
-    TokenIds {
-        eos: ids("eos_token_id"),
-        bos: ids("bos_token_id").first().copied(),
-        pad: ids("pad_token_id").first().copied(),
-    }
+    TokenIds { eos, bos: ids("bos_token_id").first().copied(), pad: ids("pad_token_id").first().copied() }
 }
 
 /// Returns a `config.json` for transformers.

@@ -303,9 +303,24 @@ fn open_directory(source: &str, dir: &Path) -> Result<OpenModel> {
     Ok(OpenModel::assemble(source, parts))
 }
 
+/// Adds special tokens that only `special_tokens_map.json` names, as transformers does.
+fn name_special_tokens(config: &mut Option<Value>, map: &Value) {
+    for name in ["bos_token", "eos_token", "pad_token", "unk_token"] {
+        let is_absent = config.as_ref().and_then(|config| config.get(name)).is_none_or(Value::is_null);
+        let Some(token) = map.get(name).filter(|token| is_absent && !token.is_null()) else { continue };
+        let config = config.get_or_insert_with(|| Value::Object(serde_json::Map::new()));
+        if let Some(config) = config.as_object_mut() {
+            config.insert(name.into(), token.clone());
+        }
+    }
+}
+
 /// Reads a tokenizer's files in a folder.
 fn tokenizer_of(dir: &Path) -> Result<TokenizerFiles> {
-    let tokenizer_config_json = optional_json(&dir.join("tokenizer_config.json"))?;
+    let mut tokenizer_config_json = optional_json(&dir.join("tokenizer_config.json"))?;
+    if let Some(map) = optional_json(&dir.join("special_tokens_map.json"))? {
+        name_special_tokens(&mut tokenizer_config_json, &map);
+    }
     let template_path = dir.join("chat_template.jinja");
     let template = match read_small_if_present(&template_path, TEMPLATE_BYTES_MAX)? {
         Some(bytes) => Some(

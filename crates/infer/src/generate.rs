@@ -13,8 +13,8 @@ use plimsoll_config::{RunSpec, VerbFile};
 use plimsoll_memory::host::Host;
 use plimsoll_plan::{PerRole, devices, plan_sampling};
 use plimsoll_rollout::{Finish, Request, StopCondition};
-use plimsoll_text::{Prompt, StopMatcher, StreamDecoder, Strings, tokenize_prompt};
-use serde_json::{Value, json};
+use plimsoll_text::{Prompt, StopMatcher, StreamDecoder, Strings};
+use serde_json::{Map, Value, json};
 use std::time::Instant;
 
 /// Passes on text as it is sampled, and ends at a stop string.
@@ -75,8 +75,7 @@ pub fn generate(verb: &VerbFile, prompt: &str, raw: bool, sink: &mut dyn FnMut(&
     if raw {
         text.strings = Strings::Raw;
     }
-    let (prompt, system) = (Prompt::Text(prompt.to_string()), text.system_prompt.as_deref());
-    let ids = tokenize_prompt(&text.tokenizer, text.template.as_deref(), &prompt, system, &text.strings)?;
+    let ids = text.rows().prompt(&Prompt::Text(prompt.to_string()), &Map::new())?;
     if ids.is_empty() {
         return Err(
             Error::new("prompt-empty", "the prompt has no token").hint("give some text with --prompt")

@@ -14,6 +14,8 @@ fn model() -> TextModel {
         system_prompt: None,
         strings: Default::default(),
         eos: Some(257),
+        ends: Vec::new(),
+        rules: Default::default(),
         teacher_prompt: None,
         teacher_text: None,
     }

@@ -36,8 +36,9 @@ pub fn open(shape: &RunShape, options: OpenOptions) -> Result<(BoxedDevice, Aren
 /// Errors: those of the device's driver and of opening.
 pub fn open_verb(verb: &VerbFile) -> Result<(OpenModel, TextModel)> {
     devices::check(verb.run.device.value().map(|device| device.name()))?;
-    let model = open_model(&verb.model, &verb.model_options)?;
+    let mut model = open_model(&verb.model, &verb.model_options)?;
     let text = text_model(&model, &verb.data)?;
+    model.eos_token_ids.clone_from(&text.ends);
     Ok((model, text))
 }
 

@@ -65,6 +65,7 @@ pub fn serve(verb: &VerbFile, serving: Serving<'_>) -> Result<()> {
         tokenizer: text.tokenizer,
         template: text.template,
         system_prompt: text.system_prompt,
+        begins: text.rules.begins,
         eos: model.eos_token_ids.clone(),
         vocab: model.spec.vocab,
     };

@@ -3,7 +3,7 @@
 use crate::text::{Item, Limit, TextModel, no_rows};
 use plimsoll_base::Result;
 use plimsoll_config::Data;
-use plimsoll_text::{Row, Task, each_prompt};
+use plimsoll_text::{AnsweredRows, Row, Task, each_prompt};
 use std::path::Path;
 
 /// Held-out prompts with their name.
@@ -35,13 +35,17 @@ impl EvalSet {
 }
 
 /// Returns the fixed test set of a task, or all rows of a file; at most `max` rows.
+///
+/// Errors: those of reading and tokenizing; `data-prompt-answered`, `prompt-too-long`, `data-empty`.
 pub fn test_items(name: &str, data: &Data, text: &TextModel, max: Option<u32>) -> Result<Vec<Item>> {
     let max = max.map_or(usize::MAX, |n| n as usize);
     let limit = Limit::of(data);
-    let mut items = Vec::new();
-    let mut add = |i: usize, row: Row| {
-        if i < max {
-            items.extend(limit.apply(text.item(row)?, name, i)?);
+    let (mut items, mut answered) = (Vec::new(), AnsweredRows::new(text.rules.answered));
+    let mut add = |i: usize, mut row: Row| {
+        row.ignore(&text.rules.ignored);
+        if i < max && answered.admit(&mut row.prompt, i) {
+            let item = text.item(row).map_err(|error| error.fact(format!("row {} of {name}", i + 1)))?;
+            items.extend(limit.apply(item, name, i)?);
         }
         Ok(())
     };
@@ -52,6 +56,7 @@ pub fn test_items(name: &str, data: &Data, text: &TextModel, max: Option<u32>) -
         }
         false => each_prompt(Path::new(name), &data.prompt_column, add)?,
     }
+    answered.finish(Path::new(name))?;
     match items.is_empty() {
         true => Err(no_rows(name)),
         false => Ok(items),

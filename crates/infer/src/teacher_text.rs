@@ -1,7 +1,8 @@
 //! A teacher with a tokenizer of its own: prompts as it reads them, and responses aligned with its tokens.
 
 use plimsoll_base::{Error, Result};
-use plimsoll_text::{AlignLimits, Aligner, ChatTemplate, Prompt, Strings, Tokenizer, tokenize_prompt};
+use plimsoll_text::{AlignLimits, Aligner, ChatTemplate, Prompt, RowTokenizer, Strings, Tokenizer};
+use serde_json::{Map, Value};
 use std::sync::Arc;
 
 /// Share of the tokens of prompts that a run needs aligned: a teacher that has no word for most tokens teaches little.
@@ -21,18 +22,20 @@ pub struct TeacherText {
 }
 
 impl TeacherText {
-    /// Returns the tokens of a prompt for the teacher; none if it reads the student's, `ids`.
+    /// Returns the tokens of a prompt for the teacher; none if it reads the student's, `ids`, which it does unless the
+    /// prompt `is_its_own`. `student`: how the student's prompts become tokens.
     ///
-    /// Errors: those of `tokenize_prompt`; `prompt-empty`; `teacher-not-aligned` for a mark of the student's template
-    /// that the teacher does not know.
+    /// Errors: those of `RowTokenizer::prompt`; `prompt-empty`; `teacher-not-aligned` for a mark of the student's
+    /// template that the teacher does not know.
     pub fn prompt_ids(
         &self,
-        prompt: Option<&Prompt>,
-        of_student: &Prompt,
-        system_prompt: Option<&str>,
+        prompt: &Prompt,
+        variables: &Map<String, Value>,
+        is_its_own: bool,
+        student: RowTokenizer<'_>,
         ids: &[u32],
     ) -> Result<Vec<u32>> {
-        if self.aligner.is_same() && prompt.is_none() {
+        if self.aligner.is_same() && !is_its_own {
             return Ok(Vec::new());
         }
         let unknown = self.aligner.unknown_special(ids).filter(|_| self.borrows_template);
@@ -44,8 +47,14 @@ impl TeacherText {
                 .hint("set data.chat_template to a template that both can read, or to \"none\"")
                 .hint("or choose a teacher that was trained on conversations"));
         }
-        let (template, prompt) = (self.template.as_deref(), prompt.unwrap_or(of_student));
-        let ids = tokenize_prompt(&self.tokenizer, template, prompt, system_prompt, &self.strings)
+        let rows = RowTokenizer {
+            tokenizer: &self.tokenizer,
+            template: self.template.as_deref(),
+            strings: &self.strings,
+            ..student
+        };
+        let ids = rows
+            .prompt(prompt, variables)
             .map_err(|error| error.fact("it is the prompt as distill.teacher reads it"))?;
         match ids.is_empty() {
             false => Ok(ids),

@@ -4,9 +4,12 @@ use crate::models::other_tokens;
 use crate::teacher_prompt::TeacherPrompt;
 use crate::teacher_text::TeacherText;
 use plimsoll_base::{Error, Result};
-use plimsoll_config::{Data, Overlong};
+use plimsoll_config::{AnsweredPrompts, Data, Overlong};
 use plimsoll_files::OpenModel;
-use plimsoll_text::{Aligner, ChatTemplate, Prompt, Row, Side, Strings, Tokenizer, tokenize_prompt};
+use plimsoll_text::{
+    Aligner, AnsweredPrompt, ChatTemplate, Message, Prompt, Row, RowTokenizer, Side, Strings, Tokenizer,
+    end_token, template_variables,
+};
 use serde_json::{Map, Value};
 use std::ops::Range;
 use std::sync::Arc;
@@ -26,10 +29,36 @@ pub struct TextModel {
     pub strings: Strings,
     /// Ends a supervised completion of plain text.
     pub eos: Option<u32>,
+    /// Tokens that end a response: those of the model's configuration, and the tokenizer's own end.
+    pub ends: Vec<u32>,
+    /// How rows are read.
+    pub rules: RowRules,
     /// What a teacher reads in place of the prompt, if it reads another.
     pub teacher_prompt: Option<TeacherPrompt>,
     /// The text side of a teacher that may have other tokens.
     pub teacher_text: Option<Box<TeacherText>>,
+}
+
+/// How rows are read, besides their columns.
+#[derive(Clone, Debug, Default)]
+pub struct RowRules {
+    /// What becomes of a prompt that ends with the assistant's words.
+    pub answered: AnsweredPrompt,
+    /// Columns and fields of messages that are left out.
+    pub ignored: Vec<String>,
+    /// True if text of no template begins with what the tokenizer puts before a text.
+    pub begins: bool,
+}
+
+impl RowRules {
+    pub fn of(data: &Data) -> RowRules {
+        let answered = match data.answered {
+            AnsweredPrompts::Error => AnsweredPrompt::Refused,
+            AnsweredPrompts::DropTurn => AnsweredPrompt::WithoutAnswer,
+            AnsweredPrompts::Continue => AnsweredPrompt::Continued,
+        };
+        RowRules { answered, ignored: data.ignore.clone(), begins: data.add_special_tokens }
+    }
 }
 
 /// One prompt with what its rewards need.
@@ -70,7 +99,7 @@ pub fn text_model(model: &OpenModel, data: &Data) -> Result<TextModel> {
     let template = match data.chat_template.as_deref() {
         None => ChatTemplate::from_files(&model.tokenizer)?,
         Some("none") => None,
-        Some(setting) => Some(ChatTemplate::from_setting(setting)?),
+        Some(setting) => Some(ChatTemplate::from_setting(setting)?.with_tokens_of(&model.tokenizer)),
     };
     if let (None, Some(name)) = (&template, data.template_args.keys().next()) {
         let message =
@@ -80,12 +109,18 @@ pub fn text_model(model: &OpenModel, data: &Data) -> Result<TextModel> {
     let template = template.map(|template| template.with_arguments(&data.template_args));
     let strings = Strings::of(template.as_ref());
     let system_prompt = data.system_prompt.clone();
+    let mut ends = model.eos_token_ids.clone();
+    ends.extend(
+        end_token(&model.tokenizer).and_then(|end| tokenizer.token_id(&end)).filter(|id| !ends.contains(id)),
+    );
     Ok(TextModel {
         tokenizer: tokenizer.into(),
         template: template.map(Into::into),
         system_prompt,
         strings,
-        eos: model.eos_token_ids.first().copied(),
+        eos: ends.first().copied(),
+        ends,
+        rules: RowRules::of(data),
         teacher_prompt: None,
         teacher_text: None,
     })
@@ -123,23 +158,58 @@ impl TextModel {
         Ok(TextModel { teacher_text: Some(Box::new(teacher_text)), ..self })
     }
 
+    /// Returns the special token with which the template ends the assistant's turn, if it ends no response.
+    pub fn turn_end(&self) -> Option<u32> {
+        let after = self.template.as_ref()?.after_answer().ok()?;
+        let first = self.tokenizer.encode(after.trim_start()).ok()?.first().copied()?;
+        (self.tokenizer.is_special(first) && !self.ends.contains(&first)).then_some(first)
+    }
+
+    /// Warns of a template that ends a turn with a token that ends no response.
+    pub fn turn_end_warning(&self) -> Option<String> {
+        let name = |id: u32| self.tokenizer.token_text(id).unwrap_or_else(|| format!("token {id}"));
+        let end = name(self.turn_end()?);
+        let ends: Vec<String> = self.ends.iter().map(|id| name(*id)).collect();
+        let ends =
+            if ends.is_empty() { "nothing does".to_string() } else { format!("{} does", ends.join(" or ")) };
+        Some(format!(
+            "the chat template ends a turn with {end}, which ends no response: {ends}; responses go on after it, unless rollout.stop = [{end:?}] or eos_token_id of the model has it"
+        ))
+    }
+
+    /// Returns what turns rows into tokens.
+    pub fn rows(&self) -> RowTokenizer<'_> {
+        RowTokenizer {
+            tokenizer: &self.tokenizer,
+            template: self.template.as_deref(),
+            system_prompt: self.system_prompt.as_deref(),
+            strings: &self.strings,
+            eos: self.eos,
+            begins: self.rules.begins,
+            continues: self.rules.answered == AnsweredPrompt::Continued,
+        }
+    }
+
+    /// Returns a row as tokens, with what its rewards need.
+    ///
+    /// Errors: those of tokenizing; `data-bad-prompt` for variables of the template that are none.
     pub fn item(&self, row: Row) -> Result<Item> {
-        let ids = self.prompt_ids(&row.prompt)?;
+        let variables = template_variables(&row.columns)?;
+        let ids = self.rows().prompt(&row.prompt, &variables)?;
         let taught = self.teacher_prompt.as_ref().map(|teacher| teacher.of(&row)).transpose()?;
         let teacher = match (&self.teacher_text, &taught) {
-            (Some(text), _) => {
-                text.prompt_ids(taught.as_ref(), &row.prompt, self.system_prompt.as_deref(), &ids)?
-            }
-            (None, Some(prompt)) => self.prompt_ids(prompt)?,
+            (Some(text), _) => text.prompt_ids(
+                taught.as_ref().unwrap_or(&row.prompt),
+                &variables,
+                taught.is_some(),
+                self.rows(),
+                &ids,
+            )?,
+            (None, Some(prompt)) => self.rows().prompt(prompt, &variables)?,
             (None, None) => Vec::new(),
         };
         let (text, messages) = (prompt_text(&row.prompt), prompt_messages(&row.prompt));
         Ok(Item { ids, teacher, text, messages, columns: row.columns.into(), ..Item::default() })
-    }
-
-    fn prompt_ids(&self, prompt: &Prompt) -> Result<Vec<u32>> {
-        let (template, system) = (self.template.as_deref(), self.system_prompt.as_deref());
-        tokenize_prompt(&self.tokenizer, template, prompt, system, &self.strings)
     }
 
     /// Describes what was done to a prompt, and shows it as the model reads it.
@@ -154,6 +224,15 @@ impl TextModel {
                 "prompts already contain the chat template's marks and are taken as they are"
             }
             (Strings::Raw, false) => "prompts are taken as they are",
+        };
+        let is_plain = !is_chat && self.system_prompt.is_none() && !self.strings.wraps(&item.text);
+        let beginning = match is_plain && self.rules.begins {
+            true => self.tokenizer.decode(self.tokenizer.beginning_of(&item.text), false),
+            false => String::new(),
+        };
+        let form = match beginning.is_empty() {
+            true => form.to_string(),
+            false => format!("{form}, after {beginning:?} as the tokenizer has it (data.add_special_tokens)"),
         };
         let shown = self.tokenizer.decode(&item.ids, false);
         format!("{form}; the first: {:?}", shortened(&shown, SHOWN_CHARS))
@@ -179,15 +258,12 @@ pub fn prompt_text(prompt: &Prompt) -> String {
     }
 }
 
-/// Returns a conversation in the form that functions of other stacks take: a list of `{"role", "content"}`.
+/// Returns a conversation in the form that functions of other stacks take: a list of `{"role", "content"}` with what
+/// else a message has.
 pub fn prompt_messages(prompt: &Prompt) -> Option<Arc<Value>> {
     match prompt {
         Prompt::Text(_) => None,
-        Prompt::Messages(messages) => {
-            let one =
-                |m: &plimsoll_text::Message| serde_json::json!({ "role": m.role, "content": m.content });
-            Some(Arc::new(messages.iter().map(one).collect()))
-        }
+        Prompt::Messages(messages) => Some(Arc::new(messages.iter().map(Message::to_json).collect())),
     }
 }
 

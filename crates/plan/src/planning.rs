@@ -195,6 +195,7 @@ pub(crate) fn bare(planner: &Planner, run: &RunSpec) -> Result<PlanReport> {
         evaluations,
         assumed: Vec::new(),
         not_checked: Vec::new(),
+        unread: Vec::new(),
         warnings: threads_without_cores(planner.threads, planner.limits).into_iter().collect(),
         held_source,
     })

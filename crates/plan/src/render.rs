@@ -40,6 +40,7 @@ impl PlanReport {
             "evaluations": self.evaluations,
             "assumed": self.assumed,
             "not_checked": self.not_checked,
+            "rows": self.unread,
             "warnings": self.warnings,
             "libraries_source": self.held_source(),
         })
@@ -75,6 +76,7 @@ impl PlanReport {
             line(format!("  {} steps{evaluations}: {total}, with every response at full length", self.steps));
         }
         self.warnings.iter().for_each(|words| line(format!("warning: {words}")));
+        self.unread.iter().for_each(|words| line(format!("rows of {words}")));
         self.assumed.iter().for_each(|words| line(format!("assumed: {words}")));
         if !self.not_checked.is_empty() {
             line(format!("not checked: {}", self.not_checked.join("; ")));

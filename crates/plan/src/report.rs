@@ -76,6 +76,8 @@ pub struct PlanReport {
     pub assumed: Vec<String>,
     /// Checks of `train` that the plan left out, for people.
     pub not_checked: Vec<String>,
+    /// Columns and fields of rows that nothing reads, next to those that are read, for people.
+    pub unread: Vec<String>,
     /// Settings that `train` accepts but the user probably does not intend.
     pub warnings: Vec<String>,
     /// Source of the rows for a card's driver and libraries; empty on the CPU.

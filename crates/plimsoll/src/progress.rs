@@ -119,7 +119,7 @@ impl Observer for Progress {
     fn on_event(&mut self, event: &Event) {
         match event {
             Event::Started(started) => self.started(started),
-            Event::Note { text } => self.say(text),
+            Event::Note { text } | Event::Rows { text } => self.say(text),
             // Its notes were printed on arrival.
             Event::Resumed { .. } => self.resumed = true,
             Event::Eval(eval) => self.eval(eval),

@@ -141,7 +141,7 @@ impl Checks {
             self.left_out(format!("whether {url} answers"));
             return Ok(None);
         }
-        let mut settings = section.host_settings(&run.data.prompt_column);
+        let mut settings = section.host_settings(&run.data);
         settings.num_workers = 1;
         settings.reset_timeout = settings.reset_timeout.min(PLAN_START);
         match Hosts::check(&kind, &settings) {

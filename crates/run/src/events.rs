@@ -20,6 +20,10 @@ pub enum Event {
     Note {
         text: String,
     },
+    /// What of a data set's rows nothing reads, next to what is read, for people.
+    Rows {
+        text: String,
+    },
     Eval(EvalResult),
     Step(StepResult),
     Memory(MemoryEvent),

@@ -31,6 +31,7 @@ impl Bodies {
             tokenizer: tokenizer.into(),
             template: Some(template.into()),
             system_prompt: None,
+            begins: true,
             eos,
             vocab: VOCAB,
         };

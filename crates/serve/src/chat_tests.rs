@@ -59,6 +59,41 @@ fn a_call_and_its_result_reach_the_template_as_the_model_knows_them() {
     assert_eq!(said, format!("add u:2+3\na:{written}\nt:5\na:"));
 }
 
+/// Histories of OpenAI's own client: calls without arguments were `""` and null to the template, empty lists and an
+/// answer without words were refused, and large numbers came back with other digits.
+#[test]
+fn r_a_history_of_another_server_was_changed_or_refused() {
+    let call = |arguments: Value| {
+        let mut function = json!({ "name": "add" });
+        function["arguments"] = arguments;
+        json!({ "id": "c", "type": "function", "function": function })
+    };
+    let said = |assistant: Value| prompt(&with_tools(json!([question(), assistant])));
+    let calling = |call: Value| {
+        said(json!({ "role": "assistant", "content": null, "annotations": [], "tool_calls": [call] }))
+    };
+    let nothing = "add u:2+3\na:<tool_call>{\"name\": \"add\", \"arguments\": {}}</tool_call>\na:";
+    for arguments in [json!(""), json!(" "), Value::Null, json!("{}"), json!({})] {
+        assert_eq!(calling(call(arguments.clone())), nothing, "{arguments}");
+    }
+    let none = json!({ "id": "c", "type": "function", "function": { "name": "add" } });
+    assert_eq!(calling(none), nothing);
+    let large = calling(call(json!("{\"a\": 12345678901234567890, \"b\": 123456789012345678901234567890}")));
+    assert!(
+        large.contains("{\"a\": 12345678901234567890, \"b\": 123456789012345678901234567890}"),
+        "{large}"
+    );
+    for assistant in [
+        json!({ "role": "assistant", "content": null, "refusal": null }),
+        json!({ "role": "assistant", "content": "", "annotations": [], "tool_calls": [] }),
+    ] {
+        assert_eq!(said(assistant), "add u:2+3\na:\na:");
+    }
+    let noted = json!({ "role": "assistant", "content": "a", "annotations": [1] });
+    let refused = refused(&with_tools(json!([question(), noted])));
+    assert_eq!(refused, ("serve-field-refused", "messages[1].annotations".into()));
+}
+
 #[test]
 fn a_stream_has_the_text_before_a_call_and_then_the_call_in_one_piece() {
     let mut body = with_tools(json!([question()]));

@@ -19,8 +19,9 @@ pub fn read(body: &[u8], state: &Arc<ServerState>, _: Option<&Session>) -> Reply
     let delivery = delivery(&mut fields)?;
     let logprobs = logprobs::of_number(&mut fields)?;
     let prompt = fields.raw("prompt").ok_or_else(|| Refusal::bad("prompt", "prompt is missing"))?;
+    let begins = fields.take::<bool>("add_special_tokens")?.unwrap_or(state.texts.begins);
     fields.finish()?;
-    let prompts = prompts(prompt, state)?;
+    let prompts = prompts(prompt, state, begins)?;
     let form = CompletionForm {
         head: Head::new(state, "cmpl-"),
         usage: Usage { prompt_tokens: prompts.iter().map(Vec::len).sum(), drawn_tokens: 0 },
@@ -35,7 +36,8 @@ pub fn read(body: &[u8], state: &Arc<ServerState>, _: Option<&Session>) -> Reply
 }
 
 /// Reads a prompt in any of its forms, which its first characters tell: a text, several, token ids, or lists of them.
-fn prompts(raw: &RawValue, state: &ServerState) -> Reply<Vec<Vec<u32>>> {
+/// `begins`: texts begin with what the tokenizer puts before a text.
+fn prompts(raw: &RawValue, state: &ServerState, begins: bool) -> Reply<Vec<Vec<u32>>> {
     let wrong = |_| {
         Refusal::bad("prompt", "prompt: it can be a string, a list of strings, token ids or lists of them")
     };
@@ -53,7 +55,7 @@ fn prompts(raw: &RawValue, state: &ServerState) -> Reply<Vec<Vec<u32>>> {
             return Ok(lists);
         }
     };
-    let encode = |text: &String| state.encode(text);
+    let encode = |text: &String| state.encode_plain(text, begins);
     texts
         .iter()
         .map(|text| encode(text).map_err(|error| Refusal { error, param: Some("prompt".into()) }.into()))

@@ -25,6 +25,13 @@ impl TextRoom {
     ///
     /// Errors: `serve-too-long` for a text that has never room; those of the tokenizer.
     pub fn encode(&self, tokenizer: &Tokenizer, text: &str) -> Result<Vec<u32>> {
+        self.with_room(text, || tokenizer.encode(text))
+    }
+
+    /// Runs `work`, which tokenizes `text`, once the text has room.
+    ///
+    /// Errors: `serve-too-long`; those of `work`.
+    pub fn with_room(&self, text: &str, work: impl FnOnce() -> Result<Vec<u32>>) -> Result<Vec<u32>> {
         let most = self.limits.text_bytes();
         if text.len() > most {
             let message = format!(
@@ -37,7 +44,7 @@ impl TextRoom {
                 .hint("a prompt as token ids has no such limit"));
         }
         let _taken = self.take(text.len(), most);
-        tokenizer.encode(text)
+        work()
     }
 
     fn take(&self, bytes: usize, most: usize) -> Taken<'_> {

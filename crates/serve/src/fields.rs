@@ -2,8 +2,9 @@
 //! text until they are read, so a body of numbers never becomes a tree.
 
 use crate::refusal::{Refusal, Reply};
-use plimsoll_base::shown;
+use plimsoll_base::{json_marked, shown};
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use serde_json::value::RawValue;
 use std::collections::BTreeMap;
@@ -97,6 +98,16 @@ impl<'b> Fields<'b> {
     pub fn take<T: Deserialize<'b>>(&mut self, name: &'static str) -> Reply<Option<T>> {
         let Some(raw) = self.raw(name) else { return Ok(None) };
         serde_json::from_str(raw.get()).map(Some).map_err(|err| {
+            let (param, given) = (self.param(name), shown(raw.get()));
+            Refusal::bad(param.clone(), format!("{param} = {given}: {}", words(&err)))
+        })
+    }
+
+    /// Takes a value whose numbers keep their digits: `plimsoll_base::json_marked` marks those beyond 64 bits.
+    pub fn take_exactly<T: DeserializeOwned>(&mut self, name: &'static str) -> Reply<Option<T>> {
+        let Some(raw) = self.raw(name) else { return Ok(None) };
+        let read = json_marked(raw.get()).and_then(serde_json::from_value);
+        read.map(Some).map_err(|err| {
             let (param, given) = (self.param(name), shown(raw.get()));
             Refusal::bad(param.clone(), format!("{param} = {given}: {}", words(&err)))
         })

@@ -66,7 +66,8 @@ impl Logprobs {
         json!({ "content": ids.iter().zip(logprobs).map(one).collect::<Vec<Value>>() })
     }
 
-    /// Returns `logprobs` of a completion's choice. `offset`: characters before it, increased by its own.
+    /// Returns `logprobs` of a completion's choice. `offset`: characters that begin before it, increased by its own. A
+    /// token within a character has that character's offset.
     pub fn completion(
         self,
         tokenizer: &Tokenizer,
@@ -74,16 +75,18 @@ impl Logprobs {
         logprobs: &[f32],
         offset: &mut usize,
     ) -> Value {
-        let texts: Vec<String> =
-            ids.iter().map(|&id| String::from_utf8_lossy(&tokenizer.token_bytes(id)).into_owned()).collect();
-        let offsets: Vec<usize> = texts
-            .iter()
-            .map(|text| {
-                let at = *offset;
-                *offset += text.chars().count();
-                at
-            })
-            .collect();
+        let goes_on = |byte: &u8| byte & 0xC0 == 0x80;
+        let (mut texts, mut offsets) = (Vec::with_capacity(ids.len()), Vec::with_capacity(ids.len()));
+        for &id in ids {
+            let bytes = tokenizer.token_bytes(id);
+            // Decoding takes the space before a text away.
+            let has_space = *offset == 0 && tokenizer.has_first_piece();
+            let bytes = bytes.strip_prefix(b" ").filter(|_| has_space).unwrap_or(&bytes);
+            let is_within = bytes.first().is_some_and(goes_on);
+            offsets.push(offset.saturating_sub(usize::from(is_within)));
+            *offset += bytes.iter().filter(|byte| !goes_on(byte)).count();
+            texts.push(String::from_utf8_lossy(bytes).into_owned());
+        }
         let top: Value = match self.top {
             true => texts.iter().zip(logprobs).map(|(text, &logprob)| json!({ text: logprob })).collect(),
             false => Value::Null,

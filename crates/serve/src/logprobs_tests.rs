@@ -31,3 +31,11 @@ fn half_a_character_has_its_bytes() {
     assert_eq!(entry["content"][0]["bytes"], json!([0xc3]));
     assert_eq!(entry["content"][0]["top_logprobs"], json!([]));
 }
+
+/// A token that is part of a character was counted as one.
+#[test]
+fn r_offsets_after_a_character_of_several_tokens_were_too_large() {
+    let ids: Vec<u32> = "é€a".bytes().map(u32::from).collect();
+    let found = Logprobs { top: false }.completion(&bytes(), &ids, &[0.0; 6], &mut 0);
+    assert_eq!(found["text_offset"], json!([0, 0, 1, 1, 1, 2]));
+}

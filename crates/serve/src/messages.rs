@@ -3,9 +3,9 @@
 use crate::fields::Fields;
 use crate::refusal::{Refusal, Reply};
 use crate::state::ServerState;
-use plimsoll_base::{Error, shown};
-use plimsoll_text::Conversation;
+use plimsoll_base::{Error, json_marked, shown};
 use plimsoll_text::calls_xml::Tool;
+use plimsoll_text::{BadPart, Conversation, joined_parts, read_calls};
 use serde_json::{Map, Value, json};
 
 const MESSAGES_MAX: usize = 4096;
@@ -14,6 +14,9 @@ const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "f
 /// Fields of a message that reach the template.
 const KEPT: [&str; 7] =
     ["role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content", "reasoning"];
+
+/// Lists of a message that ask for nothing if they are empty: answers of OpenAI's own servers have them.
+const EMPTY: [&str; 2] = ["annotations", "tool_calls"];
 
 /// Holds the messages, tools and template variables of a chat.
 pub struct Chat {
@@ -29,8 +32,9 @@ const OF_CHAT: [&str; 3] = ["messages", "tools", "add_generation_prompt"];
 impl Chat {
     /// Reads `messages`, `tools`, `tool_choice` and `chat_template_kwargs`.
     pub fn read(fields: &mut Fields<'_>, state: &ServerState) -> Reply<Chat> {
-        let given: Vec<Value> =
-            fields.take("messages")?.ok_or_else(|| Refusal::bad("messages", "messages is missing"))?;
+        let given: Vec<Value> = fields
+            .take_exactly("messages")?
+            .ok_or_else(|| Refusal::bad("messages", "messages is missing"))?;
         if given.is_empty() || given.len() > MESSAGES_MAX {
             let message = format!("{} messages: it can be 1 to {MESSAGES_MAX}", given.len());
             return Err(Refusal::bad("messages", message));
@@ -46,7 +50,7 @@ impl Chat {
             messages.insert(0, json!({ "role": "system", "content": system }));
         }
         let tools = tools(fields, state)?;
-        let variables: Map<String, Value> = fields.take("chat_template_kwargs")?.unwrap_or_default();
+        let variables: Map<String, Value> = fields.take_exactly("chat_template_kwargs")?.unwrap_or_default();
         let of_chat = |name: &&str| variables.get(*name).is_some_and(|value| !value.is_null());
         if let Some(name) = OF_CHAT.iter().find(|name| of_chat(name)) {
             let param = format!("chat_template_kwargs.{name}");
@@ -102,16 +106,19 @@ fn read_message(index: usize, message: Value) -> Reply<Value> {
             return Err(Refusal::bad(&param, format!("{param} is {given}: it can be {}", ROLES.join(", "))));
         }
     };
-    let has_calls = given.contains_key("tool_calls");
     let content = match given.remove("content") {
         Some(content) => text_of(content, &place(".content"))?,
-        None if role == "assistant" && has_calls => String::new(),
+        // OpenAI's own answers have null where they call functions, refuse, or end at once.
+        None if role == "assistant" => String::new(),
         None => return Err(Refusal::bad(place(".content"), format!("{} is missing", place(".content")))),
     };
     let mut message = Map::new();
     message.insert("role".into(), Value::from(role));
     message.insert("content".into(), Value::from(content));
     for (name, value) in given.into_iter().filter(|(name, _)| name != "role") {
+        if EMPTY.contains(&name.as_str()) && value.as_array().is_some_and(Vec::is_empty) {
+            continue;
+        }
         if !KEPT.contains(&name.as_str()) {
             let param = place(&format!(".{}", shown(&name)));
             return Err(Refusal::unsupported(&param, format!("{param}: this server does not have it")));
@@ -129,45 +136,33 @@ fn text_of(content: Value, param: &str) -> Reply<String> {
         Value::Array(parts) => parts,
         _ => return Err(Refusal::bad(param, format!("{param}: it can be a string or a list of parts"))),
     };
-    let mut text = String::new();
-    for (index, part) in parts.iter().enumerate() {
+    joined_parts(&parts).map_err(|BadPart { index, kind }| {
         let place = format!("{param}[{index}]");
-        match (part["type"].as_str(), part["text"].as_str()) {
-            (Some("text"), Some(words)) => text.push_str(words),
-            (Some(kind), _) if kind != "text" => {
-                let message = format!("{place} is of type {:?}: this server reads text", shown(kind));
-                return Err(Refusal::unsupported(place, message));
+        match kind {
+            Some(kind) => {
+                let message = format!("{place} is of type {:?}: this server reads text", shown(&kind));
+                Refusal::unsupported(place, message)
             }
-            _ => {
-                return Err(Refusal::bad(&place, format!("{place}: a part has a type and its text")));
-            }
+            None => Refusal::bad(&place, format!("{place}: a part has a type and its text")),
         }
-    }
-    Ok(text)
+    })
 }
 
 /// Reads the calls of an earlier answer. Templates write the arguments as an object, clients send them as its text.
-fn calls(calls: Value, param: &str) -> Reply<Value> {
-    let Value::Array(mut list) = calls else {
+fn calls(mut calls: Value, param: &str) -> Reply<Value> {
+    let Value::Array(list) = &calls else {
         return Err(Refusal::bad(param, format!("{param}: it can be a list")));
     };
-    for (index, call) in list.iter_mut().enumerate() {
-        if !call["function"]["name"].is_string() {
-            let place = format!("{param}[{index}].function.name");
-            return Err(Refusal::bad(&place, format!("{place}: it can be a string")));
-        }
-        let arguments = &mut call["function"]["arguments"];
-        let object =
-            arguments.as_str().and_then(|text| serde_json::from_str::<Map<String, Value>>(text).ok());
-        if let Some(object) = object {
-            *arguments = Value::Object(object);
-        }
+    if let Some(index) = list.iter().position(|call| !call["function"]["name"].is_string()) {
+        let place = format!("{param}[{index}].function.name");
+        return Err(Refusal::bad(&place, format!("{place}: it can be a string")));
     }
-    Ok(Value::Array(list))
+    read_calls(&mut calls, json_marked).map_err(|what| Refusal::bad(param, format!("{param}{what}")))?;
+    Ok(calls)
 }
 
 fn tools(fields: &mut Fields<'_>, state: &ServerState) -> Reply<Vec<Value>> {
-    let tools: Vec<Value> = fields.take("tools")?.unwrap_or_default();
+    let tools: Vec<Value> = fields.take_exactly("tools")?.unwrap_or_default();
     let choice: Option<Value> = fields.take("tool_choice")?;
     if tools.len() > TOOLS_MAX {
         return Err(Refusal::bad("tools", format!("{} tools, {TOOLS_MAX} is the most", tools.len())));

@@ -21,6 +21,7 @@ pub fn state(template: &str) -> (Arc<ServerState>, Receiver<QueuedRequest>) {
         tokenizer: Tokenizer::from_files(&files, 260).expect("bytes need no file").into(),
         template: Some(ChatTemplate::new(template, &[]).expect("a template").into()),
         system_prompt: None,
+        begins: true,
         eos: vec![EOS],
         vocab: 260,
     };

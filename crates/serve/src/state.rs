@@ -28,6 +28,8 @@ pub struct Texts {
     pub template: Option<Arc<ChatTemplate>>,
     /// System message of conversations that have none.
     pub system_prompt: Option<String>,
+    /// True if text of no template begins with what the tokenizer puts before a text.
+    pub begins: bool,
     /// Tokens that end a response.
     pub eos: Vec<u32>,
     /// Rows of the embedding; every token id is below.
@@ -173,6 +175,22 @@ impl ServerState {
     /// Errors: `serve-too-long`; those of the tokenizer.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
         self.encoding.encode(&self.texts.tokenizer, text)
+    }
+
+    /// Returns the tokens of a text that no template wrote, which `begins` as the tokenizer's file says, or does not.
+    ///
+    /// Errors: those of `encode`.
+    pub fn encode_plain(&self, text: &str, begins: bool) -> Result<Vec<u32>> {
+        let tokenizer = &self.texts.tokenizer;
+        let work = || if begins { tokenizer.encode_beginning(text) } else { tokenizer.encode(text) };
+        self.encoding.with_room(text, work)
+    }
+
+    /// Returns the tokens of a text that follows a token.
+    ///
+    /// Errors: those of `encode`.
+    pub fn encode_after(&self, last: Option<u32>, text: &str) -> Result<Vec<u32>> {
+        self.encoding.with_room(text, || self.texts.tokenizer.encode_after(last, text))
     }
 
     /// Sends the prompts of an episode's request to the engine; the episode keeps the responses.

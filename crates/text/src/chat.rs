@@ -1,10 +1,11 @@
 //! Chat templates: Hugging Face's Jinja in a metered interpreter. A template comes with a model and is not trusted.
 
+use crate::Message;
 use crate::jinja::{Context, Messages, SOURCE_BYTES_MAX, Template};
+use crate::turns::{written_after, written_until};
 use plimsoll_base::{Error, Result, read_small_text, shown};
 use plimsoll_files::TokenizerFiles;
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -12,20 +13,6 @@ use std::path::Path;
 
 /// Special tokens that templates may name.
 const SPECIAL: [&str; 4] = ["bos_token", "eos_token", "pad_token", "unk_token"];
-
-/// One message of a conversation.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Message {
-    /// `system`, `user`, `assistant`, ...
-    pub role: String,
-    pub content: String,
-}
-
-impl Message {
-    pub fn new(role: &str, content: impl Into<String>) -> Message {
-        Message { role: role.to_string(), content: content.into() }
-    }
-}
 
 /// A conversation with all the input that a template may use, as JSON.
 #[derive(Clone, Copy, Debug)]
@@ -68,23 +55,54 @@ impl ChatTemplate {
         ChatTemplate::new(&template_text(setting)?, &[])
     }
 
+    /// Names the special tokens of a model in it.
+    pub fn with_tokens_of(self, files: &TokenizerFiles) -> ChatTemplate {
+        let tokens =
+            SPECIAL.into_iter().filter_map(|name| Some((name.to_string(), special_token(files, name)?)));
+        ChatTemplate { special: tokens.collect(), ..self }
+    }
+
     /// Parses the template of a model, if it has one.
     pub fn from_files(files: &TokenizerFiles) -> Result<Option<ChatTemplate>> {
-        let Some(template) = &files.chat_template else {
-            return Ok(None);
-        };
-        let tokens: Vec<(&str, String)> =
-            SPECIAL.into_iter().filter_map(|name| Some((name, special_token(files, name)?))).collect();
-        let tokens: Vec<(&str, &str)> = tokens.iter().map(|(name, token)| (*name, token.as_str())).collect();
-        ChatTemplate::new(template, &tokens).map(Some)
+        let template =
+            files.chat_template.as_ref().map(|source| ChatTemplate::new(source, &[])).transpose()?;
+        Ok(template.map(|template| template.with_tokens_of(files)))
     }
 
     /// Renders a conversation. `add_generation_prompt` appends the opening of the assistant's turn.
     ///
     /// Errors: `chat-template-invalid`, including a template that rejects the conversation.
     pub fn render(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String> {
-        let messages: Vec<(&str, &str)> = messages.iter().map(|m| (&*m.role, &*m.content)).collect();
-        self.rendered(Messages::Plain(&messages), &[], add_generation_prompt)
+        self.render_row(messages, &Map::new(), add_generation_prompt)
+    }
+
+    /// Renders a conversation with variables of its own, which come before the template's defaults.
+    ///
+    /// Errors: those of `render`.
+    pub fn render_row(
+        &self,
+        messages: &[Message],
+        variables: &Map<String, Value>,
+        add_generation_prompt: bool,
+    ) -> Result<String> {
+        let render = |context: &Context<'_>| self.template.render(context);
+        self.in_context_of_row(messages, variables, add_generation_prompt, render)
+    }
+
+    /// Renders a conversation up to the end of its last message's words: a response goes on with them. The space at
+    /// their end stays if the template keeps it, as in transformers' `continue_final_message`.
+    ///
+    /// Errors: those of `render`; `chat-template-invalid` where the template leaves the message out.
+    pub fn render_continued(&self, messages: &[Message], variables: &Map<String, Value>) -> Result<String> {
+        let is_in_messages = |mark: &str| messages.iter().any(|message| message.content.contains(mark));
+        let render = |mark: &str| {
+            let mut messages = messages.to_vec();
+            if let Some(last) = messages.last_mut() {
+                last.content.push_str(mark);
+            }
+            self.render_row(&messages, variables, false)
+        };
+        written_until(is_in_messages, render)
     }
 
     /// Renders a conversation of any kind of message, with tools and variables.
@@ -103,16 +121,28 @@ impl ChatTemplate {
     /// Renders a conversation without a generation prompt. Returns its text and the ranges marked as the assistant's.
     ///
     /// Errors: those of `render`; a mark whose place in the text is unknown.
-    pub(crate) fn render_marked(&self, messages: &[Message]) -> Result<(String, Vec<Range<usize>>)> {
-        let messages: Vec<(&str, &str)> = messages.iter().map(|m| (&*m.role, &*m.content)).collect();
+    pub(crate) fn render_marked(
+        &self,
+        messages: &[Message],
+        variables: &Map<String, Value>,
+    ) -> Result<(String, Vec<Range<usize>>)> {
         let render = |context: &Context<'_>| self.template.render_marked(context);
-        let (text, marks) = self.in_context(Messages::Plain(&messages), &[], false, render)?;
+        let (text, marks) = self.in_context_of_row(messages, variables, false, render)?;
         let lost = || {
             invalid(
                 ": `{% generation %}` is in a macro, a filter or a `set`, so that its place in the text is not known",
             )
         };
         Ok((text, marks.ok_or_else(lost)?))
+    }
+
+    /// Returns what the template writes after a turn of the assistant that ends a conversation.
+    ///
+    /// Errors: those of `render`; `chat-template-invalid` where the template leaves the turn out.
+    pub fn after_answer(&self) -> Result<String> {
+        let render =
+            |mark: &str| self.render(&[Message::new("user", "?"), Message::new("assistant", mark)], false);
+        written_after(|_| false, render, None)
     }
 
     /// Returns true if the template's source contains `words`, which shows the form of tool calls that it teaches.
@@ -127,6 +157,23 @@ impl ChatTemplate {
         add_generation_prompt: bool,
     ) -> Result<String> {
         self.in_context(messages, variables, add_generation_prompt, |context| self.template.render(context))
+    }
+
+    fn in_context_of_row<T>(
+        &self,
+        messages: &[Message],
+        variables: &Map<String, Value>,
+        add_generation_prompt: bool,
+        render: impl FnOnce(&Context<'_>) -> std::result::Result<T, String>,
+    ) -> Result<T> {
+        let variables: Vec<(&str, &Value)> =
+            variables.iter().map(|(name, value)| (name.as_str(), value)).collect();
+        if messages.iter().all(|message| message.fields.is_empty()) {
+            let messages: Vec<(&str, &str)> = messages.iter().map(|m| (&*m.role, &*m.content)).collect();
+            return self.in_context(Messages::Plain(&messages), &variables, add_generation_prompt, render);
+        }
+        let messages: Vec<Value> = messages.iter().map(Message::to_json).collect();
+        self.in_context(Messages::Json(&messages), &variables, add_generation_prompt, render)
     }
 
     fn in_context<T>(
@@ -145,6 +192,11 @@ impl ChatTemplate {
         let context = Context { messages, variables: &variables, add_generation_prompt, special: &special };
         render(&context).map_err(|what| invalid(&what))
     }
+}
+
+/// Returns the text of the token with which a tokenizer ends a text, if its files name one.
+pub fn end_token(files: &TokenizerFiles) -> Option<String> {
+    special_token(files, "eos_token")
 }
 
 /// Returns the text of a special token, from `tokenizer_config.json` or the GGUF tables.
@@ -260,6 +312,41 @@ mod tests {
         }
         let refused = Conversation { variables: &[("tools", &deep)], ..conversation };
         assert!(chat.render_json(&refused).unwrap_err().message.contains("nest deeper than 64"));
+    }
+
+    /// They were floats: a call of an earlier turn came back with other digits.
+    #[test]
+    fn r_numbers_beyond_64_bits_lost_digits() {
+        let template = "{% set a = messages[0].a %}{{ a }} {{ a | tojson }} {{ a is integer }} {{ a | int }} {{ a > 1 }} {{ a | string | length }}";
+        let chat = ChatTemplate::new(template, &[]).unwrap();
+        for (number, expect) in [
+            (
+                "12345678901234567890",
+                "12345678901234567890 12345678901234567890 True 12345678901234567890 True 20",
+            ),
+            (
+                "-9223372036854775809",
+                "-9223372036854775809 -9223372036854775809 True -9223372036854775809 False 20",
+            ),
+            (
+                "123456789012345678901234567890",
+                "123456789012345678901234567890 123456789012345678901234567890 True 123456789012345678901234567890 True 30",
+            ),
+            (
+                "0.12345678901234567890123",
+                "0.12345678901234567890123 0.12345678901234567890123 False 0 False 25",
+            ),
+            (
+                "9223372036854775807",
+                "9223372036854775807 9223372036854775807 True 9223372036854775807 True 19",
+            ),
+            ("1.5", "1.5 1.5 False 1 True 3"),
+        ] {
+            let message = plimsoll_base::json_marked(&format!("{{\"a\": {number}}}")).unwrap();
+            let conversation =
+                Conversation { messages: &[message], variables: &[], add_generation_prompt: false };
+            assert_eq!(chat.render_json(&conversation).unwrap(), expect, "{number}");
+        }
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! Prompt data: JSON lines, read one at a time, or Parquet. A bad row is an error with file, line and column; no row is
 //! skipped. All columns but the prompt go to the reward unchanged.
 
+use crate::Message;
+use crate::message::listed;
 use crate::parquet_file::{bad_parquet, each_row, is_parquet};
-use crate::strings::Strings;
-use crate::{ChatTemplate, Message, Tokenizer};
 use plimsoll_base::{Error, Result, json_with_digits, open_regular};
 use serde_json::{Map, Value};
 use std::fs::File;
@@ -28,6 +28,38 @@ pub struct Row {
     pub prompt: Prompt,
     /// All other columns.
     pub columns: Map<String, Value>,
+}
+
+impl Prompt {
+    /// Returns the messages, if it is a conversation.
+    pub fn messages(&self) -> &[Message] {
+        match self {
+            Prompt::Text(_) => &[],
+            Prompt::Messages(messages) => messages,
+        }
+    }
+
+    /// Leaves fields out of its messages.
+    pub(crate) fn ignore(&mut self, names: &[String]) {
+        if let Prompt::Messages(messages) = self {
+            ignore(messages, names);
+        }
+    }
+}
+
+/// Leaves fields out of messages.
+pub(crate) fn ignore(messages: &mut [Message], names: &[String]) {
+    for message in messages {
+        message.fields.retain(|name, _| !names.contains(name));
+    }
+}
+
+impl Row {
+    /// Leaves columns and fields of messages out.
+    pub fn ignore(&mut self, names: &[String]) {
+        self.columns.retain(|name, _| !names.contains(name));
+        self.prompt.ignore(names);
+    }
 }
 
 /// Reads prompts from JSON lines or Parquet, and calls `visit` with each row and its index.
@@ -71,50 +103,6 @@ pub fn first_prompts(
         Ok(())
     })?;
     Ok((!is_whole).then_some(index))
-}
-
-/// Tokenizes a prompt.
-///
-/// A string is used unchanged, unless `strings` or a system prompt requires the chat template: then it is one user
-/// message. A system prompt precedes conversations that have none.
-/// Errors: `chat-template-missing`, `chat-template-invalid`, those of `Tokenizer::encode`.
-pub fn tokenize_prompt(
-    tokenizer: &Tokenizer,
-    template: Option<&ChatTemplate>,
-    prompt: &Prompt,
-    system_prompt: Option<&str>,
-    strings: &Strings,
-) -> Result<Vec<u32>> {
-    match conversation(prompt, system_prompt, strings) {
-        Err(text) => tokenizer.encode(text),
-        Ok(messages) => tokenizer.encode(&required(template)?.render(&messages, true)?),
-    }
-}
-
-/// Returns the messages for the template, or the text to use unchanged.
-pub(crate) fn conversation<'a>(
-    prompt: &'a Prompt,
-    system_prompt: Option<&str>,
-    strings: &Strings,
-) -> std::result::Result<Vec<Message>, &'a str> {
-    let mut messages = match prompt {
-        Prompt::Text(text) if !strings.wraps(text) && system_prompt.is_none() => return Err(text),
-        Prompt::Text(text) => vec![Message::new("user", text.clone())],
-        Prompt::Messages(messages) => messages.clone(),
-    };
-    if let Some(system) = system_prompt
-        && messages.first().is_none_or(|m| m.role != "system")
-    {
-        messages.insert(0, Message::new("system", system));
-    }
-    Ok(messages)
-}
-
-pub(crate) fn required(template: Option<&ChatTemplate>) -> Result<&ChatTemplate> {
-    template.ok_or_else(|| {
-        Error::new("chat-template-missing", "the prompts are conversations, the model has no chat template")
-            .hint("set data.chat_template, or write prompts as strings")
-    })
 }
 
 /// The position of a row, for error messages.
@@ -286,29 +274,16 @@ pub(crate) fn take(object: &mut Map<String, Value>, column: &str, place: Place) 
 }
 
 pub(crate) fn prompt_of(value: Value, column: &str, place: Place) -> Result<Prompt> {
-    match value {
-        Value::String(text) => Ok(Prompt::Text(text)),
-        Value::Array(list) if !list.is_empty() => {
-            let messages: std::result::Result<Vec<Message>, String> =
-                list.into_iter().map(message_of).collect();
-            messages
-                .map(Prompt::Messages)
-                .map_err(|e| bad_prompt(place, column, &format!("a message is wrong: {e}")))
-        }
-        _ => Err(bad_prompt(place, column, "it is neither a text nor a list of messages")),
-    }
-}
-
-/// Reads a message's role and text. Refuses tool calls: they are not text, and dropping them changes the conversation.
-fn message_of(value: Value) -> std::result::Result<Message, String> {
-    let calls =
-        value.get("tool_calls").filter(|calls| !calls.is_null() && **calls != Value::Array(Vec::new()));
-    match calls {
-        Some(_) => {
-            Err("it has `tool_calls`, and a prompt holds texts alone; write the calls into `content`".into())
-        }
-        None => serde_json::from_value(value).map_err(|e| e.to_string()),
-    }
+    let list = match value {
+        Value::String(text) => match listed(&text) {
+            None => return Ok(Prompt::Text(text)),
+            Some(list) => list,
+        },
+        Value::Array(list) if !list.is_empty() => list,
+        _ => return Err(bad_prompt(place, column, "it is neither a text nor a list of messages")),
+    };
+    let messages: std::result::Result<Vec<Message>, String> = list.into_iter().map(Message::read).collect();
+    messages.map(Prompt::Messages).map_err(|e| bad_prompt(place, column, &format!("a message is wrong: {e}")))
 }
 
 fn bad_json(place: Place, why: &str) -> Error {

@@ -1,6 +1,7 @@
 //! The memory of a data file's rows, from one reading of it.
 
 use crate::data::{ROWS_MAX, missing, open};
+use crate::message::listed;
 use crate::parquet_file::{each_row, reading};
 use plimsoll_base::{Bytes, Result};
 use serde_json::Value;
@@ -60,7 +61,8 @@ fn bytes_of(value: &Value) -> u64 {
             table_bytes(object.len() as u64) + keys + object.values().map(bytes_of).sum::<u64>()
         }
         Value::Array(list) => list_bytes(list.len() as u64) + list.iter().map(bytes_of).sum::<u64>(),
-        Value::String(_) => ALLOCATION,
+        // A list of messages in a text is read as one.
+        Value::String(text) => ALLOCATION + listed(text).map_or(0, |list| bytes_of(&Value::Array(list))),
         _ => 0,
     }
 }
@@ -113,12 +115,18 @@ struct Scan {
     before: u8,
     /// Commas of each list and object that is open.
     commas: Vec<u64>,
+    /// The list of messages that the text may be, and its size so far.
+    listed: Option<Box<(Scan, FileSize)>>,
+    /// The last characters of a text that may be such a list, and whether it names a role.
+    tail: [u8; 4],
+    has_role: bool,
 }
 
 impl Scan {
     fn see(&mut self, byte: u8, size: &mut FileSize) {
         if self.in_text {
             self.in_text = byte != b'"' || self.is_escaped;
+            self.see_of_text(byte, size);
             self.is_escaped = byte == b'\\' && !self.is_escaped;
             return;
         }
@@ -126,6 +134,7 @@ impl Scan {
             b'"' => {
                 self.in_text = true;
                 size.values.0 += ALLOCATION;
+                (self.listed, self.tail, self.has_role) = (None, [0; 4], false);
             }
             b'{' | b'[' if self.commas.len() < LEVELS_MAX => self.commas.push(0),
             b',' => {
@@ -143,6 +152,31 @@ impl Scan {
         }
         if !byte.is_ascii_whitespace() {
             self.before = byte;
+        }
+    }
+
+    /// Looks at a byte of a text that may be a list of messages, which is read as one.
+    fn see_of_text(&mut self, byte: u8, size: &mut FileSize) {
+        let is_first = self.tail == [0; 4];
+        self.tail.rotate_left(1);
+        self.tail[3] = byte;
+        self.has_role |= &self.tail == b"role";
+        if is_first && byte == b'[' {
+            self.listed = Some(Box::default());
+        }
+        let Some((inner, of_list)) = self.listed.as_deref_mut() else { return };
+        match (self.in_text, self.is_escaped, byte) {
+            (false, ..) => {
+                let found = std::mem::take(&mut of_list.values);
+                self.listed = None;
+                if self.has_role {
+                    size.values += found;
+                }
+            }
+            (true, false, b'\\') => {}
+            // Escapes of a text within the list are those of the list.
+            (true, true, b'"' | b'\\' | b'/') | (true, false, _) => inner.see(byte, of_list),
+            (true, true, _) => {}
         }
     }
 }

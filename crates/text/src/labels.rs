@@ -22,14 +22,14 @@ pub struct LabelledRow {
 }
 
 /// Reads rows `{prompt, completion, label}`, with labels true and false or 1 and 0. A pair, `{prompt, chosen,
-/// rejected}`, is two of them.
+/// rejected}`, is two of them. Fields and columns called as in `ignored` are left out.
 ///
 /// Errors: those of `each_prompt`; `label-invalid`; `labels-all-equal` if all answers have one label.
-pub fn load_labelled(path: &Path, prompt_column: &str) -> Result<Vec<LabelledRow>> {
+pub fn load_labelled(path: &Path, prompt_column: &str, ignored: &[String]) -> Result<Vec<LabelledRow>> {
     let rows =
         load(path, |object, place| match object.contains_key("chosen") && !object.contains_key(LABEL) {
-            true => row_of(object, prompt_column, place).map(|pair| halves(pair).to_vec()),
-            false => one(object, prompt_column, place).map(|row| vec![row]),
+            true => row_of(object, prompt_column, ignored, place).map(|pair| halves(pair).to_vec()),
+            false => one(object, prompt_column, ignored, place).map(|row| vec![row]),
         })?;
     let rows: Vec<LabelledRow> = rows.into_iter().flatten().collect();
     let desirable = rows.iter().filter(|row| row.is_desirable).count();
@@ -53,11 +53,19 @@ pub fn halves(pair: PairRow) -> [LabelledRow; 2] {
     })
 }
 
-fn one(mut object: Map<String, Value>, prompt_column: &str, place: Place) -> Result<LabelledRow> {
+fn one(
+    mut object: Map<String, Value>,
+    prompt_column: &str,
+    ignored: &[String],
+    place: Place,
+) -> Result<LabelledRow> {
     let is_desirable = label(object.shift_remove(LABEL).as_ref(), place)?;
     let prompt = prompt_of(take(&mut object, prompt_column, place)?, prompt_column, place)?;
     let completion = completion_of(take(&mut object, "completion", place)?, place)?;
-    Ok(LabelledRow { answer: SftRow::Answer { prompt, completion }, is_desirable, columns: object })
+    let mut answer = SftRow::Answer { prompt, completion };
+    answer.ignore(ignored);
+    object.retain(|name, _| !ignored.contains(name));
+    Ok(LabelledRow { answer, is_desirable, columns: object })
 }
 
 fn label(value: Option<&Value>, place: Place) -> Result<bool> {

@@ -3,6 +3,7 @@
 //! A *token* is an id below the model's vocabulary. Text that a tokenizer would silently lose,
 //! ids for which the model has no row, and templates that do not end are refused by name.
 
+mod answered;
 mod call_end;
 pub mod calls;
 pub mod calls_xml;
@@ -15,9 +16,12 @@ mod growth;
 mod guard;
 mod jinja;
 mod labels;
+mod message;
 mod pairs;
 mod parquet_file;
 mod parquet_pages;
+mod row_fields;
+mod row_tokens;
 mod spans;
 mod stop;
 mod stream;
@@ -28,22 +32,24 @@ mod tasks;
 mod tokenizer;
 mod turns;
 
-pub use chat::{ChatTemplate, Conversation, Message, template_text};
-pub use data::{
-    Part, Prompt, Row, each_line_of, each_prompt, each_row_of, first_prompts, first_rows_of, tokenize_prompt,
-};
+pub use answered::{AnsweredPrompt, AnsweredRows};
+pub use chat::{ChatTemplate, Conversation, end_token, template_text};
+pub use data::{Part, Prompt, Row, each_line_of, each_prompt, each_row_of, first_prompts, first_rows_of};
 pub use data_size::{FileSize, file_size};
 pub use files_to_save::files_to_save;
 pub use gguf::tables::gguf_tables;
 pub use guard::panic_becomes_an_error;
 pub use labels::{LabelledRow, halves, load_labelled};
-pub use pairs::{PairRow, PairTokens, load_pairs, tokenize_pair};
+pub use message::{BadPart, Message, joined_parts, read_calls};
+pub use pairs::{PairRow, PairTokens, load_pairs};
 pub use parquet_file::PARQUET_THREAD;
+pub use row_fields::{FieldCounts, TEMPLATE_COLUMNS, template_variables};
+pub use row_tokens::RowTokenizer;
 pub use spans::{AlignLimits, Aligned, Aligner, SPAN_TOKENS_MAX, Side, Span};
 pub use stop::{StopMatch, StopMatcher};
 pub use stream::StreamDecoder;
 pub use strings::Strings;
-pub use supervised::{SftRow, SftTokens, load_sft, tokenize_sft};
+pub use supervised::{SftRow, SftTokens, SupervisedRow, load_sft};
 pub use tasks::{TASKS, Task};
 pub use tokenizer::Tokenizer;
 pub use turns::written_after;

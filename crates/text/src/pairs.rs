@@ -3,9 +3,10 @@
 //! `prompt`, `chosen` and `rejected` are strings or chat messages. Answers that are conversations, or strings without a
 //! prompt column, begin with the prompt: their common prefix (TRL's "implicit prompt"). `margin` is a number.
 
-use crate::data::{Place, bad_prompt, load, prompt_of, take};
-use crate::strings::Strings;
-use crate::{ChatTemplate, Message, Prompt, SftRow, Tokenizer, tokenize_sft};
+use crate::data::{Place, bad_prompt, ignore, load, prompt_of, take};
+use crate::row_fields::is_learnt;
+use crate::row_tokens::{Cut, RowTokenizer};
+use crate::{Message, Prompt};
 use plimsoll_base::{Error, Result};
 use serde_json::{Map, Value};
 use std::path::Path;
@@ -13,8 +14,9 @@ use std::path::Path;
 #[derive(Clone, Debug, PartialEq)]
 pub struct PairRow {
     pub prompt: Prompt,
-    pub chosen: String,
-    pub rejected: String,
+    /// A message of the assistant.
+    pub chosen: Message,
+    pub rejected: Message,
     /// Target for the least score difference of a reward model; 0 if the data has none.
     pub margin: f32,
     /// All other columns.
@@ -29,51 +31,78 @@ pub struct PairTokens {
     pub rejected: Vec<u32>,
 }
 
-/// Reads preference rows from JSON lines or Parquet.
+impl PairRow {
+    /// Returns a pair of texts.
+    pub fn of_texts(prompt: Prompt, chosen: impl Into<String>, rejected: impl Into<String>) -> PairRow {
+        let message = |text: String| Message::new("assistant", text);
+        let (chosen, rejected) = (message(chosen.into()), message(rejected.into()));
+        PairRow { prompt, chosen, rejected, margin: 0.0, columns: Map::new() }
+    }
+
+    /// Leaves columns and fields of messages out.
+    pub fn ignore(&mut self, names: &[String]) {
+        self.prompt.ignore(names);
+        ignore(std::slice::from_mut(&mut self.chosen), names);
+        ignore(std::slice::from_mut(&mut self.rejected), names);
+        self.columns.retain(|name, _| !names.contains(name));
+    }
+}
+
+/// Reads preference rows from JSON lines or Parquet. Fields and columns called as in `ignored` are left out.
 ///
 /// Errors: those of `each_prompt`; `pair-equal`, `pair-empty`.
-pub fn load_pairs(path: &Path, prompt_column: &str) -> Result<Vec<PairRow>> {
+pub fn load_pairs(path: &Path, prompt_column: &str, ignored: &[String]) -> Result<Vec<PairRow>> {
     load(path, |object, place| {
-        let row = row_of(object, prompt_column, place)?;
+        let row = row_of(object, prompt_column, ignored, place)?;
         let prompt_is_empty = matches!(&row.prompt, Prompt::Text(text) if text.is_empty());
         let texts = [
             ("prompt", prompt_is_empty),
-            ("chosen", row.chosen.is_empty()),
-            ("rejected", row.rejected.is_empty()),
+            ("chosen", is_empty(&row.chosen)),
+            ("rejected", is_empty(&row.rejected)),
         ];
         match texts.into_iter().find(|(_, is_empty)| *is_empty) {
             Some((what, _)) => Err(empty(&place, what)),
-            None if row.chosen == row.rejected => Err(equal(&place.words(), &row.chosen)),
+            None if row.chosen == row.rejected => Err(equal(&place.words(), &row.chosen.content)),
             None => Ok(row),
         }
     })
 }
 
-/// Tokenizes a pair, each half as a supervised row.
-///
-/// Errors: those of `tokenize_sft`; `pair-equal` if both texts have the same tokens.
-pub fn tokenize_pair(
-    tokenizer: &Tokenizer,
-    template: Option<&ChatTemplate>,
-    row: &PairRow,
-    system_prompt: Option<&str>,
-    strings: &Strings,
-    eos: Option<u32>,
-) -> Result<PairTokens> {
-    let half = |completion: &str| {
-        let (prompt, completion) = (row.prompt.clone(), completion.to_string());
-        let row = SftRow::Answer { prompt, completion };
-        tokenize_sft(tokenizer, template, &row, system_prompt, strings, eos)
-    };
-    let (chosen, rejected) = (half(&row.chosen)?, half(&row.rejected)?);
-    let (prompt, chosen, rejected) = (chosen.prompt, chosen.completion, rejected.completion);
-    match chosen == rejected {
-        true => Err(equal("as tokens", &row.chosen)),
-        false => Ok(PairTokens { prompt, chosen, rejected }),
+fn is_empty(answer: &Message) -> bool {
+    answer.content.is_empty() && answer.fields.is_empty()
+}
+
+impl RowTokenizer<'_> {
+    /// Tokenizes a pair, each half as a supervised row. `variables`: the row's own variables of the template.
+    ///
+    /// Errors: those of `sft`; `pair-equal` if both texts have the same tokens.
+    pub fn pair(&self, row: &PairRow, variables: &Map<String, Value>) -> Result<PairTokens> {
+        let half = |answer: &Message| self.answered(&row.prompt, answer, variables);
+        let (chosen, rejected) = (half(&row.chosen)?, half(&row.rejected)?);
+        if chosen.after.is_empty() || rejected.after.is_empty() {
+            return Err(Error::usage(
+                "data-bad-prompt",
+                "the answer of a row has no token, so nothing of it can be learnt",
+            )
+            .hint("give the row an answer, or take it out of the file"));
+        }
+        if chosen == rejected {
+            return Err(equal("as tokens", &row.chosen.content));
+        }
+        // A token across the end of the prompt may be one half's alone: what both begin with is the prompt.
+        let same = chosen.before.iter().zip(&rejected.before).take_while(|(a, b)| a == b).count();
+        let prompt = chosen.before[..same].to_vec();
+        let answer = |Cut { before, after }: Cut| before.into_iter().skip(same).chain(after).collect();
+        Ok(PairTokens { prompt, chosen: answer(chosen), rejected: answer(rejected) })
     }
 }
 
-pub(crate) fn row_of(mut object: Map<String, Value>, prompt_column: &str, place: Place) -> Result<PairRow> {
+pub(crate) fn row_of(
+    mut object: Map<String, Value>,
+    prompt_column: &str,
+    ignored: &[String],
+    place: Place,
+) -> Result<PairRow> {
     let mut half = |column: &str| {
         let form = "a preference row is {\"prompt\": ..., \"chosen\": ..., \"rejected\": ...}";
         let value = take(&mut object, column, place)
@@ -98,10 +127,13 @@ pub(crate) fn row_of(mut object: Map<String, Value>, prompt_column: &str, place:
             .ok_or_else(|| bad_prompt(place, "margin", "expected a finite number"))?,
     };
     let (prompt, chosen, rejected) = match (said, chosen, rejected) {
-        (Some(prompt), Prompt::Text(chosen), Prompt::Text(rejected)) => (prompt, chosen, rejected),
+        (Some(prompt), Prompt::Text(chosen), Prompt::Text(rejected)) => {
+            (prompt, Message::new("assistant", chosen), Message::new("assistant", rejected))
+        }
         (None, Prompt::Text(chosen), Prompt::Text(rejected)) => {
             let shared = shared_text(&chosen, &rejected);
-            (Prompt::Text(chosen[..shared].into()), chosen[shared..].into(), rejected[shared..].into())
+            let answer = |text: &str| Message::new("assistant", &text[shared..]);
+            (Prompt::Text(chosen[..shared].into()), answer(&chosen), answer(&rejected))
         }
         (said, Prompt::Messages(chosen), Prompt::Messages(rejected)) => {
             conversations(said, &chosen, &rejected, place)?
@@ -114,7 +146,16 @@ pub(crate) fn row_of(mut object: Map<String, Value>, prompt_column: &str, place:
             ));
         }
     };
-    Ok(PairRow { prompt, chosen, rejected, margin, columns: object })
+    let mut row = PairRow { prompt, chosen, rejected, margin, columns: object };
+    row.ignore(ignored);
+    for answer in [&row.chosen, &row.rejected] {
+        match is_learnt(answer) {
+            Ok(true) => {}
+            Ok(false) => return Err(bad_prompt(place, "chosen", "an answer has the weight 0")),
+            Err(error) => return Err(bad_prompt(place, "chosen", &error.message)),
+        }
+    }
+    Ok(row)
 }
 
 /// Splits two lists of messages, each ending in one assistant message, into prompt and answers.
@@ -123,13 +164,13 @@ fn conversations(
     chosen: &[Message],
     rejected: &[Message],
     place: Place,
-) -> Result<(Prompt, String, String)> {
+) -> Result<(Prompt, Message, Message)> {
     if chosen == rejected {
         return Err(equal(&place.words(), &chosen.last().map_or(String::new(), |m| m.content.clone())));
     }
     let shared = chosen.iter().zip(rejected).take_while(|(a, b)| a == b).count();
     let answer = |messages: &[Message], column: &str| match &messages[shared..] {
-        [one] if one.role == "assistant" => Ok(one.content.clone()),
+        [one] if one.role == "assistant" => Ok(one.clone()),
         _ => Err(bad_prompt(
             place,
             column,
@@ -172,7 +213,7 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         let text: String = rows.iter().map(|row| format!("{row}\n")).collect();
         std::fs::write(file.path(), text).unwrap();
-        load_pairs(file.path(), "prompt")
+        load_pairs(file.path(), "prompt", &[])
     }
 
     fn user(text: &str) -> Value {
@@ -204,11 +245,12 @@ mod tests {
             ),
         ] {
             let found = &read(std::slice::from_ref(&row)).unwrap()[0];
-            assert_eq!((&found.prompt, &*found.chosen, &*found.rejected), (&prompt, "2", "3"), "{row}");
+            let (chosen, rejected) = (&*found.chosen.content, &*found.rejected.content);
+            assert_eq!((&found.prompt, chosen, rejected), (&prompt, "2", "3"), "{row}");
         }
         let row =
             &read(&[json!({"chosen": "äh yes", "rejected": "äh no", "margin": 1.5, "id": 7})]).unwrap()[0];
-        assert_eq!((&row.prompt, &*row.chosen), (&Prompt::Text("äh".into()), " yes"));
+        assert_eq!((&row.prompt, &*row.chosen.content), (&Prompt::Text("äh".into()), " yes"));
         assert_eq!((row.margin, &row.columns["id"]), (1.5, &json!(7)));
     }
 

@@ -178,13 +178,16 @@ impl Aligner {
         }
         *bytes_left -= bytes.len();
         let text = valid(&bytes);
-        let Ok(ids) = teacher.encode(text) else { return false };
+        let Ok(ids) = teacher.encode_with_bytes(text) else { return false };
         let (mut next, mut student_end, mut teacher_end) = (run.start, 0, 0);
         let mut first = run.start;
-        for id in ids {
+        for (index, (id, of_text)) in ids.into_iter().enumerate() {
             let token = teacher.token_bytes(id);
             let is_text = !token.is_empty() && !teacher.is_special(id) && !self.teacher.ends.contains(&id);
-            if !is_text || to.ids.len() == tokens_max || !text.as_bytes()[teacher_end..].starts_with(&token) {
+            // The space that its tokenizer puts before a text is not in the text.
+            let is_longer = index == 0 && teacher.has_first_piece() && token.len() == of_text.len() + 1;
+            let token = if is_longer { token.strip_prefix(b" ").unwrap_or(&token) } else { &token[..] };
+            if !is_text || to.ids.len() == tokens_max || !text.as_bytes()[teacher_end..].starts_with(token) {
                 return false;
             }
             to.ids.push(id);
@@ -193,7 +196,7 @@ impl Aligner {
                 student_end += student.token_bytes(response[next]).len();
                 next += 1;
             }
-            if student_end == teacher_end {
+            if student_end == teacher_end && next > first {
                 close(to, (first as u32, next as u32));
                 first = next;
             }

@@ -1,6 +1,6 @@
 //! Prompts that are plain strings: text as it is, or one user message of the chat template. All jobs share the rule.
 
-use crate::chat::{ChatTemplate, Message};
+use crate::{ChatTemplate, Message};
 
 /// Shortest mark; a shorter one, such as `<s>`, may be part of ordinary text.
 const MARK_BYTES_MIN: usize = 6;

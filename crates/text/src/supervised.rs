@@ -1,20 +1,60 @@
 //! Supervised rows: a prompt with its answer, or a conversation that trains every assistant turn. Finds the tokens to
 //! train on, and refuses a conversation in which they cannot be found.
 
-use crate::data::{Place, bad_prompt, conversation, load, prompt_of, required, take};
-use crate::strings::Strings;
-use crate::{ChatTemplate, Message, Prompt, Tokenizer};
+use crate::data::{Place, bad_prompt, ignore, load, prompt_of, take};
+use crate::row_fields::{asks_to_be_learnt, check_meaning, check_thinking, is_learnt};
+use crate::row_tokens::RowTokenizer;
+use crate::{ChatTemplate, Message, Prompt};
 use plimsoll_base::{Error, Result};
+use serde_json::{Map, Value};
 use std::ops::Range;
 use std::path::Path;
 
 /// One row of supervised data.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SftRow {
-    /// Trains the completion.
-    Answer { prompt: Prompt, completion: String },
+    /// Trains the completion, a message of the assistant.
+    Answer { prompt: Prompt, completion: Message },
     /// Trains every assistant turn.
     Turns(Vec<Message>),
+}
+
+impl SftRow {
+    /// Returns a row with an answer that is text alone.
+    pub fn answer(prompt: Prompt, completion: impl Into<String>) -> SftRow {
+        SftRow::Answer { prompt, completion: Message::new("assistant", completion) }
+    }
+
+    /// Leaves fields out of its messages.
+    pub fn ignore(&mut self, names: &[String]) {
+        match self {
+            SftRow::Answer { prompt, completion } => {
+                prompt.ignore(names);
+                ignore(std::slice::from_mut(completion), names);
+            }
+            SftRow::Turns(messages) => ignore(messages, names),
+        }
+    }
+
+    /// Returns all of its messages; those of a prompt that is text are none.
+    pub fn messages(&self) -> Vec<Message> {
+        match self {
+            SftRow::Answer { prompt, completion } => {
+                prompt.messages().iter().chain([completion]).cloned().collect()
+            }
+            SftRow::Turns(messages) => messages.clone(),
+        }
+    }
+}
+
+/// One row of a file for supervised training.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SupervisedRow {
+    pub row: SftRow,
+    /// All other columns.
+    pub columns: Map<String, Value>,
+    /// The columns that its texts are from.
+    pub read: &'static [&'static str],
 }
 
 /// A supervised row as tokens.
@@ -29,145 +69,192 @@ pub struct SftTokens {
 }
 
 /// Reads supervised rows: `{prompt, completion}`, or `{messages}`, of which the last turn, or `every_turn`, is trained.
+/// Fields and columns called as in `ignored` are left out.
 ///
 /// Errors: those of `each_prompt`.
-pub fn load_sft(path: &Path, every_turn: bool) -> Result<Vec<SftRow>> {
+pub fn load_sft(path: &Path, every_turn: bool, ignored: &[String]) -> Result<Vec<SupervisedRow>> {
     load(path, |mut object, place| {
-        if object.contains_key("messages") {
-            let value = take(&mut object, "messages", place)?;
-            let Prompt::Messages(mut messages) = prompt_of(value, "messages", place)? else {
-                return Err(bad_prompt(place, "messages", "expected a list of messages"));
-            };
-            if every_turn {
-                return match messages.iter().any(|m| m.role == "assistant") {
-                    true => Ok(SftRow::Turns(messages)),
-                    false => Err(bad_prompt(place, "messages", "no message is the assistant's")),
-                };
-            }
-            let last = messages.pop().filter(|m| m.role == "assistant" && !messages.is_empty());
-            let last = last.ok_or_else(|| {
-                bad_prompt(place, "messages", "the last of two or more must be the assistant's")
-            })?;
-            return Ok(SftRow::Answer { prompt: Prompt::Messages(messages), completion: last.content });
-        }
-        let prompt = prompt_of(take(&mut object, "prompt", place)?, "prompt", place)?;
-        let completion = completion_of(take(&mut object, "completion", place)?, place)?;
-        Ok(SftRow::Answer { prompt, completion })
+        let read =
+            if object.contains_key("messages") { &["messages"][..] } else { &["prompt", "completion"] };
+        let mut row = row_of(&mut object, every_turn, place)?;
+        row.ignore(ignored);
+        check_weights(&row, place)?;
+        object.retain(|name, _| !ignored.contains(name));
+        Ok(SupervisedRow { row, columns: object, read })
     })
 }
 
+fn row_of(object: &mut Map<String, Value>, every_turn: bool, place: Place) -> Result<SftRow> {
+    if object.contains_key("messages") {
+        let value = take(object, "messages", place)?;
+        let Prompt::Messages(mut messages) = prompt_of(value, "messages", place)? else {
+            return Err(bad_prompt(place, "messages", "expected a list of messages"));
+        };
+        if every_turn {
+            return match messages.iter().any(|m| m.role == "assistant") {
+                true => Ok(SftRow::Turns(messages)),
+                false => Err(bad_prompt(place, "messages", "no message is the assistant's")),
+            };
+        }
+        let last = messages.pop().filter(|m| m.role == "assistant" && !messages.is_empty());
+        let completion = last.ok_or_else(|| {
+            bad_prompt(place, "messages", "the last of two or more must be the assistant's")
+        })?;
+        return Ok(SftRow::Answer { prompt: Prompt::Messages(messages), completion });
+    }
+    let prompt = prompt_of(take(object, "prompt", place)?, "prompt", place)?;
+    let completion = completion_of(take(object, "completion", place)?, place)?;
+    Ok(SftRow::Answer { prompt, completion })
+}
+
+/// Requires that the weights of messages agree with what is learnt.
+fn check_weights(row: &SftRow, place: Place) -> Result<()> {
+    let of_row = |error: Error| bad_prompt(place, "messages", &error.message);
+    let refused = |why: String| {
+        Err(bad_prompt(place, "messages", &why)
+            .hint("or set data.ignore = [\"weight\"], to learn as if there were none"))
+    };
+    match row {
+        SftRow::Answer { prompt, completion } => {
+            if !is_learnt(completion).map_err(of_row)? {
+                return refused("the answer has the weight 0, so nothing of the row is learnt".into());
+            }
+            match asks_to_be_learnt(prompt.messages()) {
+                None => Ok(()),
+                Some(number) => refused(format!(
+                    "message {number} has the weight 1, and data.train_on = \"last\" learns the last turn alone"
+                )),
+            }
+        }
+        SftRow::Turns(messages) => {
+            let turns = messages.iter().filter(|message| message.role == "assistant");
+            let learnt = turns.map(is_learnt).collect::<Result<Vec<bool>>>().map_err(of_row)?;
+            match learnt.contains(&true) {
+                true => Ok(()),
+                false => refused("every turn has the weight 0, so nothing of the row is learnt".into()),
+            }
+        }
+    }
+}
+
 /// Reads a completion: text, or a list of one message, as TRL writes the completion of a conversation.
-pub(crate) fn completion_of(value: serde_json::Value, place: Place) -> Result<String> {
+pub(crate) fn completion_of(value: Value, place: Place) -> Result<Message> {
     match value {
-        serde_json::Value::String(text) => Ok(text),
+        Value::String(text) => Ok(Message::new("assistant", text)),
         list => match prompt_of(list, "completion", place)? {
-            Prompt::Messages(mut list) if list.len() == 1 => Ok(list.remove(0).content),
+            Prompt::Messages(mut list) if list.len() == 1 => {
+                let message = list.remove(0);
+                Ok(Message { role: "assistant".into(), ..message })
+            }
             _ => Err(bad_prompt(place, "completion", "expected a string or one message")),
         },
     }
 }
 
-/// Tokenizes a supervised row.
-///
-/// `eos` follows plain text; a conversation ends as its template ends the assistant's turn.
-/// Errors: those of `tokenize_prompt`; `data-bad-prompt` for an answer without a token; `chat-template-invalid` if the
-/// whole text does not begin with the prompt's; `turns-not-found` if the text does not show the assistant's turns.
-pub fn tokenize_sft(
-    tokenizer: &Tokenizer,
-    template: Option<&ChatTemplate>,
-    row: &SftRow,
-    system_prompt: Option<&str>,
-    strings: &Strings,
-    eos: Option<u32>,
-) -> Result<SftTokens> {
-    let tokens = tokens_of(tokenizer, template, row, system_prompt, strings, eos)?;
-    match tokens.completion.is_empty() {
-        true => Err(Error::usage(
-            "data-bad-prompt",
-            "the answer of a row has no token, so nothing of it can be learnt",
-        )
-        .hint("give the row an answer, or take it out of the file")),
-        false => Ok(tokens),
+impl RowTokenizer<'_> {
+    /// Tokenizes a supervised row. `variables`: the row's own variables of the template.
+    ///
+    /// `eos` follows plain text; a conversation ends as its template ends the assistant's turn.
+    /// Errors: those of `prompt`; `data-bad-prompt` for an answer without a token; `chat-template-invalid` if the whole
+    /// text does not begin with the prompt's; `turns-not-found` if the text does not show the assistant's turns.
+    pub fn sft(&self, row: &SftRow, variables: &Map<String, Value>) -> Result<SftTokens> {
+        let tokens = match row {
+            SftRow::Answer { prompt, completion } => {
+                let cut = self.answered(prompt, completion, variables)?;
+                SftTokens { prompt: cut.before, completion: cut.after, learnt: Vec::new() }
+            }
+            SftRow::Turns(messages) => {
+                let prompt = Prompt::Messages(messages.clone());
+                let messages = self.conversation(&prompt).expect("a list is a conversation");
+                self.every_turn(&messages, variables)?
+            }
+        };
+        match tokens.completion.is_empty() {
+            true => Err(Error::usage(
+                "data-bad-prompt",
+                "the answer of a row has no token, so nothing of it can be learnt",
+            )
+            .hint("give the row an answer, or take it out of the file")),
+            false => Ok(tokens),
+        }
+    }
+
+    /// Tokenizes a whole conversation at once, as transformers does, and finds the assistant's tokens in it.
+    fn every_turn(&self, messages: &[Message], variables: &Map<String, Value>) -> Result<SftTokens> {
+        let template = self.required()?;
+        check_meaning(template, messages, variables)?;
+        let (text, turns) = match template.has_marks() {
+            true => template.render_marked(messages, variables)?,
+            false => by_prefixes(template, messages, variables)?,
+        };
+        let turns = learnt_turns(messages, &text, turns)?;
+        let tokens = self.tokenizer.encode_with_bytes(&text)?;
+        let (mut learnt, mut turn) = (Vec::<Range<usize>>::new(), turns.iter().peekable());
+        for (index, (_, bytes)) in tokens.iter().enumerate() {
+            while turn.next_if(|turn| turn.end <= bytes.start).is_some() {}
+            // A token at the edge of a turn is part of it, as in transformers' mask.
+            let is_learnt =
+                turn.peek().is_some_and(|t| bytes.end.max(bytes.start + 1) > t.start && !t.is_empty());
+            match learnt.last_mut() {
+                _ if !is_learnt => {}
+                Some(last) if last.end == index => last.end += 1,
+                _ => learnt.push(index..index + 1),
+            }
+        }
+        let (Some(first), Some(last)) = (learnt.first(), learnt.last()) else {
+            return Err(not_found(
+                "the template marks no token of this conversation as the assistant's".into(),
+            ));
+        };
+        let (from, to) = (first.start, last.end);
+        let within = |range: &Range<usize>| (range.start - from) as u32..(range.end - from) as u32;
+        let learnt = learnt.iter().map(within).collect();
+        let ids: Vec<u32> = tokens[..to].iter().map(|(id, _)| *id).collect();
+        Ok(SftTokens { prompt: ids[..from].to_vec(), completion: ids[from..].to_vec(), learnt })
     }
 }
 
-fn tokens_of(
-    tokenizer: &Tokenizer,
-    template: Option<&ChatTemplate>,
-    row: &SftRow,
-    system_prompt: Option<&str>,
-    strings: &Strings,
-    eos: Option<u32>,
-) -> Result<SftTokens> {
-    let (prompt, completion) = match row {
-        SftRow::Answer { prompt, completion } => (prompt, completion),
-        SftRow::Turns(messages) => {
-            let prompt = Prompt::Messages(messages.clone());
-            let messages = conversation(&prompt, system_prompt, strings).expect("a list is a conversation");
-            return every_turn(tokenizer, required(template)?, &messages);
+/// Returns the turns that are learnt: those of the assistant whose weight is not 0. What the assistant thought in them
+/// is in their text.
+fn learnt_turns(messages: &[Message], text: &str, turns: Vec<Range<usize>>) -> Result<Vec<Range<usize>>> {
+    let of_assistant: Vec<&Message> = messages.iter().filter(|m| m.role == "assistant").collect();
+    let learnt = of_assistant.iter().map(|message| is_learnt(message)).collect::<Result<Vec<bool>>>()?;
+    let all = learnt.iter().all(|is_learnt| *is_learnt);
+    if turns.len() != of_assistant.len() {
+        if !all {
+            let (marked, count) = (turns.len(), of_assistant.len());
+            return Err(not_found(format!(
+                "it marks {marked} texts and the assistant has {count} turns, so that a turn of weight 0 is not found"
+            )));
         }
-    };
-    match conversation(prompt, system_prompt, strings) {
-        Err(text) => {
-            let mut completion = tokenizer.encode(completion)?;
-            completion.extend(eos);
-            Ok(SftTokens { prompt: tokenizer.encode(text)?, completion, learnt: Vec::new() })
-        }
-        Ok(mut messages) => {
-            let template = required(template)?;
-            let prompt = template.render(&messages, true)?;
-            messages.push(Message::new("assistant", completion.clone()));
-            let whole = template.render(&messages, false)?;
-            let completion = whole.strip_prefix(&prompt).ok_or_else(|| {
-                Error::new("chat-template-invalid", "chat template: an answer changes the text of its prompt")
-                    .hint("set data.chat_template to one whose generation prompt begins the assistant's turn")
-            })?;
-            let (prompt, completion) = (tokenizer.encode(&prompt)?, tokenizer.encode(completion)?);
-            Ok(SftTokens { prompt, completion, learnt: Vec::new() })
+        of_assistant.iter().try_for_each(|message| check_thinking(message, text))?;
+        return Ok(turns);
+    }
+    let mut kept = Vec::with_capacity(turns.len());
+    for ((turn, message), is_learnt) in turns.into_iter().zip(of_assistant).zip(learnt) {
+        if is_learnt {
+            check_thinking(message, &text[turn.clone()])?;
+            kept.push(turn);
         }
     }
-}
-
-/// Tokenizes a whole conversation at once, as transformers does, and finds the assistant's tokens in it.
-fn every_turn(tokenizer: &Tokenizer, template: &ChatTemplate, messages: &[Message]) -> Result<SftTokens> {
-    let (text, turns) = match template.has_marks() {
-        true => template.render_marked(messages)?,
-        false => by_prefixes(template, messages)?,
-    };
-    let tokens = tokenizer.encode_with_bytes(&text)?;
-    let (mut learnt, mut turn) = (Vec::<Range<usize>>::new(), turns.iter().peekable());
-    for (index, (_, bytes)) in tokens.iter().enumerate() {
-        while turn.next_if(|turn| turn.end <= bytes.start).is_some() {}
-        // A token at the edge of a turn is part of it, as in transformers' mask.
-        let is_learnt =
-            turn.peek().is_some_and(|t| bytes.end.max(bytes.start + 1) > t.start && !t.is_empty());
-        match learnt.last_mut() {
-            _ if !is_learnt => {}
-            Some(last) if last.end == index => last.end += 1,
-            _ => learnt.push(index..index + 1),
-        }
-    }
-    let (Some(first), Some(last)) = (learnt.first(), learnt.last()) else {
-        return Err(not_found("the template marks no token of this conversation as the assistant's".into()));
-    };
-    let (from, to) = (first.start, last.end);
-    let within = |range: &Range<usize>| (range.start - from) as u32..(range.end - from) as u32;
-    let learnt = learnt.iter().map(within).collect();
-    let ids: Vec<u32> = tokens[..to].iter().map(|(id, _)| *id).collect();
-    Ok(SftTokens { prompt: ids[..from].to_vec(), completion: ids[from..].to_vec(), learnt })
+    Ok(kept)
 }
 
 /// Finds the assistant's turns from renderings of each prefix of the conversation: a turn is what the prefix with it
 /// has beyond the prefix before it with a generation prompt. `SftRow::Answer` trains the same text.
-fn by_prefixes(template: &ChatTemplate, messages: &[Message]) -> Result<(String, Vec<Range<usize>>)> {
-    let whole = template.render(messages, false)?;
+fn by_prefixes(
+    template: &ChatTemplate,
+    messages: &[Message],
+    variables: &Map<String, Value>,
+) -> Result<(String, Vec<Range<usize>>)> {
+    let whole = template.render_row(messages, variables, false)?;
     let mut turns = Vec::new();
     for (index, message) in messages.iter().enumerate().filter(|(_, m)| m.role == "assistant") {
         let number = index + 1;
-        let before = template.render(&messages[..index], true)?;
+        let before = template.render_row(&messages[..index], variables, true)?;
         let until = match number == messages.len() {
             true => whole.clone(),
-            false => template.render(&messages[..number], false)?,
+            false => template.render_row(&messages[..number], variables, false)?,
         };
         if !until.starts_with(&before) {
             let what = format!("message {number} changes the text of the prompt before it");
@@ -177,7 +264,7 @@ fn by_prefixes(template: &ChatTemplate, messages: &[Message]) -> Result<(String,
             let what = format!(
                 "the text up to message {number} of {} is another one in the whole conversation{}",
                 messages.len(),
-                match message.content.contains("</think>") {
+                match message.content.contains("</think>") || message.thinking().is_some() {
                     true => ": the template takes the thinking out of earlier turns",
                     false => "",
                 }

@@ -105,7 +105,7 @@ impl Task {
     pub fn sft_row(&self, seed: u64, index: u64) -> SftRow {
         let Row { prompt, columns } = self.train_row(seed, index);
         let text = columns.get("completion").or(columns.get("ground_truth")).and_then(Value::as_str);
-        SftRow::Answer { prompt, completion: text.expect("every row has an answer").to_string() }
+        SftRow::answer(prompt, text.expect("every row has an answer"))
     }
 
     /// Returns row `index` of the training stream as a pair: the right sum against one with a digit changed.
@@ -135,7 +135,7 @@ impl Task {
         let chosen = columns[right].as_str().expect("every row has an answer").to_string();
         let r = philox(seed, Stream::Task, index, u64::MAX - 1);
         let rejected = with_a_digit_changed(&chosen, r[0], r[1]);
-        PairRow { prompt, chosen, rejected, margin: 0.0, columns }
+        PairRow { columns, ..PairRow::of_texts(prompt, chosen, rejected) }
     }
 
     fn row(&self, a: u64, b: u64, completion: u64) -> Row {
@@ -246,10 +246,15 @@ mod tests {
         }
         let task = Task::parse("builtin:addition").unwrap();
         let (pair, row) = (task.pair_row(3, 7), task.train_row(3, 7));
-        assert_eq!((&pair.prompt, json!(pair.chosen)), (&row.prompt, row.columns["ground_truth"].clone()));
+        assert_eq!(
+            (&pair.prompt, json!(pair.chosen.content)),
+            (&row.prompt, row.columns["ground_truth"].clone())
+        );
         let places: HashSet<usize> = (0..100)
             .map(|i| task.pair_row(3, i))
-            .map(|p| p.chosen.bytes().zip(p.rejected.bytes()).position(|(a, b)| a != b).unwrap())
+            .map(|p| {
+                p.chosen.content.bytes().zip(p.rejected.content.bytes()).position(|(a, b)| a != b).unwrap()
+            })
             .collect();
         assert!(places.len() >= 3, "{places:?}");
         assert_eq!(task.test_pairs().len(), 1000);
@@ -282,12 +287,15 @@ mod tests {
             assert_eq!(used.iter().map(|n| n.parse::<u64>().unwrap()).sum::<u64>().to_string(), target);
             assert_eq!(row.columns["ground_truth"], target);
             let pair = countdown.pair_row(5, index);
-            assert!(pair.chosen != pair.rejected && pair.chosen.len() == pair.rejected.len(), "{pair:?}");
+            assert!(
+                pair.chosen != pair.rejected && pair.chosen.content.len() == pair.rejected.content.len(),
+                "{pair:?}"
+            );
             let row = reversal.train_row(5, index);
             let Prompt::Text(text) = &row.prompt else { panic!("text") };
             let reversed: String = text.trim_end_matches('=').chars().rev().collect();
             assert_eq!(row.columns["ground_truth"], reversed);
-            assert_ne!(reversal.pair_row(5, index).rejected, reversed);
+            assert_ne!(reversal.pair_row(5, index).rejected.content, reversed);
         }
     }
 

@@ -12,10 +12,7 @@ pub fn written_after(
     render: impl FnOnce(&str) -> Result<String>,
     end: Option<&str>,
 ) -> Result<String> {
-    let mark = (0..)
-        .map(|n| format!("turn-{n}-is-here"))
-        .find(|mark| !is_in_messages(mark))
-        .expect("one of them is in no message");
+    let mark = mark(is_in_messages);
     let rendered = render(&mark)?;
     let Some((_, after)) = rendered.split_once(&mark) else {
         return Err(Error::new(
@@ -25,4 +22,32 @@ pub fn written_after(
         .hint("set data.chat_template to one that writes every turn"));
     };
     Ok(end.and_then(|end| after.strip_prefix(end)).unwrap_or(after).to_string())
+}
+
+/// Returns the text up to the end of the last message's words. `render` renders the messages with a mark after those
+/// words. A template that trims the words takes the mark's space away, and then theirs goes too.
+///
+/// Errors: those of `render`; `chat-template-invalid` where the template leaves the message out.
+pub(crate) fn written_until(
+    is_in_messages: impl Fn(&str) -> bool,
+    render: impl FnOnce(&str) -> Result<String>,
+) -> Result<String> {
+    let mark = mark(is_in_messages);
+    let spaced = format!("{mark} ");
+    let rendered = render(&spaced)?;
+    let Some(at) = rendered.rfind(&mark) else {
+        return Err(Error::new("chat-template-invalid", "chat template: the last message is left out")
+            .hint("set data.chat_template to one that writes every turn, or data.answered = \"drop-turn\""));
+    };
+    let (before, after) = rendered.split_at(at);
+    let is_kept = after.starts_with(&spaced);
+    Ok(if is_kept { before } else { before.trim_end() }.to_string())
+}
+
+/// Returns a text that is in no message.
+fn mark(is_in_messages: impl Fn(&str) -> bool) -> String {
+    (0..)
+        .map(|n| format!("turn-{n}-is-here"))
+        .find(|mark| !is_in_messages(mark))
+        .expect("one of them is in no message")
 }

@@ -86,6 +86,10 @@ pub struct Settings {
     pub eval_rows: Option<PathBuf>,
     /// Column of their prompts.
     pub prompt_column: String,
+    /// True if the assistant's last turn is left out of a prompt that ends with it; else such a prompt is refused.
+    pub drops_answers: bool,
+    /// Columns and fields of messages that are left out.
+    pub ignored: Vec<String>,
     /// The keys of an OpenEnv server's actions and observations (`plimsoll_worker::EpisodesSpec`).
     pub action: String,
     pub observation: Option<String>,

@@ -287,7 +287,7 @@ impl Host {
 }
 
 fn messages_of(said: plimsoll_worker::Messages) -> Vec<Message> {
-    said.into_iter().map(|(role, content)| Message { role, content }).collect()
+    said.into_iter().map(|(role, content)| Message::new(&role, content)).collect()
 }
 
 fn reset(episodes: &mut PythonEpisodes, first: &FirstRows, slot: usize, start: Start) -> Result<Said> {

@@ -4,7 +4,7 @@
 
 use crate::{Kind, Settings};
 use plimsoll_base::{Error, Result};
-use plimsoll_text::{Part, Prompt, first_prompts, first_rows_of};
+use plimsoll_text::{AnsweredPrompt, AnsweredRows, Part, Prompt, first_prompts, first_rows_of};
 use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
 
@@ -33,7 +33,13 @@ impl Rows {
         let read = |path: &Option<PathBuf>, key: &str| -> Result<Vec<EpisodeRow>> {
             let mut rows = Vec::new();
             let Some(path) = path else { return Ok(rows) };
-            let from = RowsFrom { path, key, prompt_column: &settings.prompt_column };
+            let from = RowsFrom {
+                path,
+                key,
+                prompt_column: &settings.prompt_column,
+                drops_answers: settings.drops_answers,
+                ignored: &settings.ignored,
+            };
             first_episode_rows(kind, from, Part::WHOLE, |row| rows.push(row))?;
             Ok(rows)
         };
@@ -57,35 +63,46 @@ pub struct RowsFrom<'a> {
     /// The key of the run file that names it.
     pub key: &'a str,
     pub prompt_column: &'a str,
+    /// True if the assistant's last turn is left out of a prompt that ends with it; else such a prompt is refused.
+    pub drops_answers: bool,
+    /// Columns and fields of messages that are left out.
+    pub ignored: &'a [String],
 }
 
 /// Calls `visit` with each row of a part of a file. Returns the number of rows read if there may be more.
 ///
-/// Errors: those of `first_prompts`, whose column is optional for a class; `prompt-empty`.
+/// Errors: those of `first_prompts`, whose column is optional for a class; `prompt-empty`, `data-prompt-answered`.
 pub fn first_episode_rows(
     kind: &Kind,
     from: RowsFrom<'_>,
     part: Part,
     mut visit: impl FnMut(EpisodeRow),
 ) -> Result<Option<usize>> {
-    let RowsFrom { path, key, prompt_column } = from;
+    let RowsFrom { path, key, prompt_column, drops_answers, ignored } = from;
+    let policy = if drops_answers { AnsweredPrompt::WithoutAnswer } else { AnsweredPrompt::Refused };
+    let mut answered = AnsweredRows::new(policy);
     let more = match kind.is_graded() {
-        true => first_prompts(path, prompt_column, part, |index, row| {
+        true => first_prompts(path, prompt_column, part, |index, mut row| {
+            row.ignore(ignored);
+            if !answered.admit(&mut row.prompt, index) {
+                return Ok(());
+            }
             let prompt = match row.prompt {
                 Prompt::Text(text) if text.is_empty() => return Err(no_prompt(path, index)),
                 Prompt::Text(text) => Value::String(text),
-                Prompt::Messages(messages) => serde_json::to_value(messages).expect("messages are JSON"),
+                Prompt::Messages(messages) => messages.iter().map(plimsoll_text::Message::to_json).collect(),
             };
             visit(EpisodeRow { prompt, columns: row.columns });
             Ok(())
         }),
-        false => first_rows_of(path, part, |_, columns| {
+        false => first_rows_of(path, part, |_, mut columns| {
+            columns.retain(|name, _| !ignored.contains(name));
             let prompt = columns.get(prompt_column).cloned().unwrap_or_default();
             visit(EpisodeRow { prompt, columns });
             Ok(())
         }),
     };
-    more.map_err(|error| of_rows(error, key))
+    more.and_then(|more| answered.finish(path).map(|()| more)).map_err(|error| of_rows(error, key))
 }
 
 fn no_prompt(path: &Path, index: usize) -> Error {

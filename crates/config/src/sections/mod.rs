@@ -236,6 +236,15 @@ section! {
         /// `chat_template_kwargs`.
         #[serde(skip_serializing_if = "BTreeMap::is_empty")]
         template_args: BTreeMap<String, serde_json::Value> = BTreeMap::new() => [also(&["chat_template_kwargs"])],
+        /// What a method that samples does with a prompt that ends with the assistant's words, as rows for `sft` do.
+        #[serde(skip_serializing_if = "AnsweredPrompts::is_error")]
+        answered: AnsweredPrompts = AnsweredPrompts::Error,
+        /// Columns and fields of messages that are left out of every row, such as `["weight"]`: nothing reads them.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        ignore: Vec<String> = Vec::new(),
+        /// Whether text of no chat template begins with what the tokenizer puts before a text, such as a BOS token.
+        #[serde(skip_serializing_if = "Clone::clone")]
+        add_special_tokens: bool = true,
         /// What `sft` learns of a row with `messages`: the last turn, or every turn of the assistant.
         #[serde(skip_serializing_if = "TrainOn::is_last")]
         train_on: TrainOn = TrainOn::Last,

@@ -603,13 +603,16 @@ fn wrong_and_absurd_values_are_named() {
 }
 
 #[test]
-fn generation_config_wins_and_lists_are_read() {
+fn both_files_end_a_response_and_lists_are_read() {
     let config = json!({ "eos_token_id": 2, "bos_token_id": 1, "pad_token_id": null });
     let expect = TokenIds { eos: vec![2], bos: Some(1), pad: None };
     assert_eq!(token_ids(&config, None), expect);
     let generation = json!({ "eos_token_id": [7, 8], "pad_token_id": 9 });
     assert_eq!(
         token_ids(&config, Some(&generation)),
-        TokenIds { eos: vec![7, 8], bos: Some(1), pad: Some(9) }
+        TokenIds { eos: vec![7, 8, 2], bos: Some(1), pad: Some(9) }
     );
+    // What both name is there once.
+    let generation = json!({ "eos_token_id": [2, 7] });
+    assert_eq!(token_ids(&config, Some(&generation)).eos, [2, 7]);
 }

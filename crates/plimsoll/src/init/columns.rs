@@ -29,6 +29,8 @@ pub struct Columns {
     pub prompt: Option<&'static str>,
     pub answer: Option<&'static str>,
     pub names: Vec<String>,
+    /// True if the prompt ends with the assistant's words, as rows for `sft` do.
+    pub is_answered: bool,
 }
 
 impl Columns {
@@ -49,7 +51,10 @@ impl Columns {
             None => row.contains_key(*name),
         };
         let first = |names: &[&'static str]| names.iter().copied().find(|name| has(name));
-        Columns { prompt: first(&PROMPTS), answer: first(&ANSWERS), names: row.keys().cloned().collect() }
+        let prompt = first(&PROMPTS);
+        let last = prompt.and_then(|name| row.get(name)?.as_array()?.last());
+        let is_answered = last.is_some_and(|message| message["role"] == "assistant");
+        Columns { prompt, answer: first(&ANSWERS), names: row.keys().cloned().collect(), is_answered }
     }
 }
 
@@ -74,6 +79,8 @@ mod tests {
             let found = Columns::of_row(row.as_object().expect("a row"));
             assert_eq!((found.prompt, found.answer), (prompt, answer), "{row}");
         }
+        let row = json!({ "messages": [{ "role": "user" }, { "role": "assistant" }] });
+        assert!(Columns::of_row(row.as_object().expect("a row")).is_answered);
         assert_eq!(Columns::of("no such file.jsonl"), None);
     }
 }

@@ -127,10 +127,16 @@ fn columns(found: Option<&Columns>) -> String {
     let has = found.map_or(String::new(), |columns| format!("; the data has {}", columns.names.join(", ")));
     // A long list, or a name with a line break, does not fit in a one-line comment.
     let has = if has.len() < 90 && !has.contains(char::is_control) { has } else { String::new() };
+    let answered = match found.is_some_and(|columns| columns.is_answered) {
+        true => {
+            "answered          = \"drop-turn\"     # prompts end with the assistant's answer, which is left out\n"
+        }
+        false => "",
+    };
     let [prompt, answer] = [prompt, answer].map(|name| format!("{:<15}", quoted(name)));
     format!(
         "prompt_column     = {prompt} # where the prompt is{has}\n\
-         answer_column     = {answer} # where the answer is, for rewards that compare with one\n"
+         answer_column     = {answer} # where the answer is, for rewards that compare with one\n{answered}"
     )
 }
 

@@ -77,6 +77,7 @@ mod reproduce;
 mod resume;
 mod reward_models;
 mod rewards;
+mod row_meaning;
 mod run_files;
 mod serve;
 mod short_forms;

@@ -7,7 +7,9 @@ use plimsoll_base::{Error, Result};
 use plimsoll_config::{Curriculum, Data, DataSet, DataSets, LearnsFrom, TrainOn, no_rows_to_filter};
 use plimsoll_infer::text::{Item, Limit, TextModel, no_rows};
 use plimsoll_reward::column;
-use plimsoll_text::{Row, Task, each_prompt, load_sft};
+use plimsoll_text::{
+    AnsweredRows, FieldCounts, Row, SupervisedRow, Task, each_prompt, load_sft, template_variables,
+};
 use serde_json::{Map, Value};
 use std::path::Path;
 
@@ -26,6 +28,9 @@ pub struct Dataset {
     pub completion_tokens: usize,
 }
 
+/// What the rows of one file have, by its name.
+pub(crate) type SetCounts<'d> = (&'d str, &'d FieldCounts);
+
 /// One data set, in its own order.
 #[derive(Debug)]
 struct Set {
@@ -40,6 +45,8 @@ struct Set {
     epoch: Option<(u64, Vec<u32>)>,
     prompt_tokens: usize,
     completion_tokens: usize,
+    /// What the rows of a file have.
+    counts: FieldCounts,
 }
 
 /// Rows of a file that were left out of its data set.
@@ -116,6 +123,11 @@ impl Dataset {
         Ok(places.into_iter().map(item).collect())
     }
 
+    /// Returns what the rows of each set have; nothing of a task.
+    pub(crate) fn counts(&self) -> impl Iterator<Item = SetCounts<'_>> {
+        self.sets.iter().filter(|set| !set.is_task()).map(|set| (set.name.as_str(), &set.counts))
+    }
+
     pub fn names(&self) -> impl ExactSizeIterator<Item = &str> {
         self.sets.iter().map(|set| set.name.as_str())
     }
@@ -159,6 +171,7 @@ impl Set {
             epoch: None,
             prompt_tokens,
             completion_tokens,
+            counts: FieldCounts::default(),
         };
         match path.starts_with("builtin:") {
             true => set.open_task(path, data, rows, text)?,
@@ -193,30 +206,41 @@ impl Set {
             }
             Ok(())
         };
-        let mut by_pass_rate = 0;
+        let (mut by_pass_rate, counts, template) = (0, &mut self.counts, text.template.as_deref());
+        let of_row = |i: usize, error: Error| error.fact(format!("row {} of {file}", i + 1));
         match rows {
-            LearnsFrom::Samples => each_prompt(path, &data.prompt_column, |i, row| {
-                let rate = pass_rate(&row, data, path, i)?;
-                match is_wanted(rate, data) {
-                    true => keep(i, text.item(row)?, rate.map(|rate| rate as f32)),
-                    false => {
+            LearnsFrom::Samples => {
+                let mut answered = AnsweredRows::new(text.rules.answered);
+                each_prompt(path, &data.prompt_column, |i, mut row| {
+                    row.ignore(&text.rules.ignored);
+                    let rate = pass_rate(&row, data, path, i)?;
+                    if !is_wanted(rate, data) {
                         by_pass_rate += 1;
-                        Ok(())
+                        return Ok(());
                     }
-                }
-            })?,
+                    if !answered.admit(&mut row.prompt, i) {
+                        return Ok(());
+                    }
+                    count_prompt(counts, &row, text, data).map_err(|error| of_row(i, error))?;
+                    let item = text.item(row).map_err(|error| of_row(i, error))?;
+                    keep(i, item, rate.map(|rate| rate as f32))
+                })?;
+                answered.finish(path)?;
+            }
             LearnsFrom::Completions => {
                 let every_turn = data.train_on == TrainOn::Assistant;
-                let mut rows = load_sft(path, every_turn)?.into_iter().enumerate();
-                rows.try_for_each(|(i, row)| {
-                    let item =
-                        sft_item(text, &row).map_err(|e| e.fact(format!("row {} of {file}", i + 1)))?;
-                    keep(i, item, None)
+                let mut rows = load_sft(path, every_turn, &text.rules.ignored)?.into_iter().enumerate();
+                rows.try_for_each(|(i, SupervisedRow { row, columns, read })| {
+                    counts.columns(read.iter().copied().chain(columns.keys().map(String::as_str)));
+                    let item = template_variables(&columns)
+                        .and_then(|variables| counts.messages(&row.messages(), &variables, template))
+                        .and_then(|()| sft_item(text, &row, &columns));
+                    keep(i, item.map_err(|error| of_row(i, error))?, None)
                 })?;
             }
             LearnsFrom::Pairs | LearnsFrom::Labels => {
                 let read = if rows == LearnsFrom::Pairs { pairs::items } else { labels::items };
-                let mut items = read(path, data, text)?.into_iter().enumerate();
+                let mut items = read(path, data, text, counts)?.into_iter().enumerate();
                 items.try_for_each(|(i, item)| keep(i, item, None))?;
             }
         }
@@ -267,6 +291,15 @@ impl Set {
         let (_, order) = self.epoch.as_ref().expect("made above");
         &items[order[at] as usize]
     }
+}
+
+/// Counts what a row to sample from has.
+///
+/// Errors: those of rendering it.
+pub(crate) fn count_prompt(counts: &mut FieldCounts, row: &Row, text: &TextModel, data: &Data) -> Result<()> {
+    let names = std::iter::once(data.prompt_column.as_str());
+    counts.columns(names.chain(row.columns.keys().map(String::as_str)));
+    counts.prompt(&row.prompt, &template_variables(&row.columns)?, text.template.as_deref())
 }
 
 /// Reads a task to train on.
@@ -352,7 +385,7 @@ fn task_item_within(
 fn task_item(task: &Task, rows: LearnsFrom, text: &TextModel, seed: u64, index: u64) -> Result<Item> {
     match rows {
         LearnsFrom::Samples => text.item(task.train_row(seed, index)),
-        LearnsFrom::Completions => sft_item(text, &task.sft_row(seed, index)),
+        LearnsFrom::Completions => sft_item(text, &task.sft_row(seed, index), &Map::new()),
         LearnsFrom::Pairs => pairs::item(text, task.pair_row(seed, index)),
         LearnsFrom::Labels => labels::item(text, task.labelled_row(seed, index)),
     }
@@ -373,6 +406,7 @@ fn nothing_left(name: &str, left_out: LeftOut, data: &Data) -> Error {
 mod tests {
     use super::*;
     use plimsoll_files::TokenizerFiles;
+    use plimsoll_infer::text::RowRules;
     use plimsoll_text::{Strings, Tokenizer};
     use std::sync::Arc;
 
@@ -386,6 +420,8 @@ mod tests {
             system_prompt: None,
             strings: Strings::Raw,
             eos: None,
+            ends: Vec::new(),
+            rules: RowRules::default(),
             teacher_prompt: None,
             teacher_text: None,
         };
@@ -401,6 +437,7 @@ mod tests {
             epoch: None,
             prompt_tokens: 1,
             completion_tokens: 0,
+            counts: FieldCounts::default(),
         };
         let mixture = Mixture::new(&[1.0], 0);
         let mut data = Dataset { sets: vec![set], mixture, prompt_tokens: 1, completion_tokens: 0 };

@@ -1,11 +1,11 @@
 //! The first rows of a run's data, read as `train` reads them: a plan that need not know every row still refuses those
 //! that `train` would.
 
-use crate::data::dataset::{is_wanted, pass_rate, training_task};
-use plimsoll_base::Result;
-use plimsoll_config::RunSpec;
-use plimsoll_infer::text::{Limit, TextModel};
-use plimsoll_text::{Part, Row, Task, first_prompts};
+use crate::data::dataset::{count_prompt, is_wanted, pass_rate, training_task};
+use plimsoll_base::{Error, Result};
+use plimsoll_config::{AnsweredPrompts, RunSpec};
+use plimsoll_infer::text::{Limit, RowRules, TextModel};
+use plimsoll_text::{AnsweredRows, FieldCounts, Part, Row, Task, first_prompts};
 use plimsoll_textenv::{Kind, RowsFrom, first_episode_rows};
 use serde_json::{Map, Value};
 use std::path::Path;
@@ -23,6 +23,8 @@ pub(crate) struct FirstRows {
     pub(crate) missing: Vec<String>,
     /// What was not read, for people.
     pub(crate) not_checked: Vec<String>,
+    /// What the rows of each file to train on have, with its path.
+    pub(crate) counts: Vec<(String, FieldCounts)>,
 }
 
 /// Reads the first rows of all sets of a run that samples. Without `text` their prompts are not tokenized.
@@ -64,7 +66,13 @@ pub(crate) fn first_rows_of_episodes(run: &RunSpec) -> Result<FirstRows> {
             found.missing.push(file.clone());
             continue;
         }
-        let from = RowsFrom { path: Path::new(file), key, prompt_column: &run.data.prompt_column };
+        let from = RowsFrom {
+            path: Path::new(file),
+            key,
+            prompt_column: &run.data.prompt_column,
+            drops_answers: run.data.answered == AnsweredPrompts::DropTurn,
+            ignored: &run.data.ignore,
+        };
         let mut first = None;
         let more = first_episode_rows(&kind, from, part, |row| {
             first.get_or_insert(row.columns);
@@ -89,15 +97,26 @@ impl FirstRows {
         text: Option<&TextModel>,
         part: Part,
     ) -> Result<()> {
-        let mut first = None;
-        let more = first_prompts(Path::new(path), &run.data.prompt_column, part, |i, row| {
+        let (mut first, mut counts) = (None, FieldCounts::default());
+        let rules = RowRules::of(&run.data);
+        let mut answered = AnsweredRows::new(rules.answered);
+        let more = first_prompts(Path::new(path), &run.data.prompt_column, part, |i, mut row| {
+            row.ignore(&rules.ignored);
             let rate = if is_training { pass_rate(&row, &run.data, Path::new(path), i)? } else { None };
-            if is_wanted(rate, &run.data) {
+            if is_wanted(rate, &run.data) && answered.admit(&mut row.prompt, i) {
+                let of_row = |error: Error| error.fact(format!("row {} of {path}", i + 1));
+                if let Some(text) = text {
+                    count_prompt(&mut counts, &row, text, &run.data).map_err(of_row)?;
+                }
                 first.get_or_insert_with(|| row.columns.clone());
-                fits(run, row, path, i, text)?;
+                fits(run, row, path, i, text).map_err(of_row)?;
             }
             Ok(())
         })?;
+        answered.finish(Path::new(path))?;
+        if is_training {
+            self.counts.push((path.to_string(), counts));
+        }
         self.columns.extend(first);
         self.not_checked.extend(more.map(|rows| rows_after(rows, path)));
         Ok(())

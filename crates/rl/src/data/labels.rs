@@ -4,16 +4,27 @@ use crate::data::supervised::sft_item;
 use plimsoll_base::Result;
 use plimsoll_config::Data;
 use plimsoll_infer::text::{Item, Limit, TextModel, no_rows};
-use plimsoll_text::{LabelledRow, Task, load_labelled};
+use plimsoll_text::{FieldCounts, LabelledRow, Task, load_labelled, template_variables};
 use plimsoll_train::Sequence;
 use std::path::Path;
 
-/// Reads the rows of a file as tokens.
+/// Reads the rows of a file as tokens, and counts what they have.
 ///
 /// Errors: those of reading and tokenizing; `label-invalid`, `labels-all-equal`.
-pub(crate) fn items(path: &Path, data: &Data, text: &TextModel) -> Result<Vec<Item>> {
-    let rows = load_labelled(path, &data.prompt_column)?.into_iter().enumerate();
-    rows.map(|(i, row)| item(text, row).map_err(|e| e.fact(format!("row {} of {}", i + 1, path.display()))))
+pub(crate) fn items(
+    path: &Path,
+    data: &Data,
+    text: &TextModel,
+    counts: &mut FieldCounts,
+) -> Result<Vec<Item>> {
+    let rows = load_labelled(path, &data.prompt_column, &text.rules.ignored)?.into_iter().enumerate();
+    let mut one = |row: LabelledRow| {
+        counts.columns(row.columns.keys().map(String::as_str));
+        let (messages, variables) = (row.answer.messages(), template_variables(&row.columns)?);
+        counts.messages(&messages, &variables, text.template.as_deref())?;
+        item(text, row)
+    };
+    rows.map(|(i, row)| one(row).map_err(|e| e.fact(format!("row {} of {}", i + 1, path.display()))))
         .collect()
 }
 
@@ -22,7 +33,8 @@ pub(crate) fn items(path: &Path, data: &Data, text: &TextModel) -> Result<Vec<It
 /// Errors: those of tokenizing.
 pub(crate) fn item(text: &TextModel, row: LabelledRow) -> Result<Item> {
     let margin = if row.is_desirable { 1.0 } else { -1.0 };
-    Ok(Item { margin, columns: row.columns.into(), ..sft_item(text, &row.answer)? })
+    let item = sft_item(text, &row.answer, &row.columns)?;
+    Ok(Item { margin, columns: row.columns.into(), ..item })
 }
 
 /// Returns the test set of a task, or all rows of a file; at most `max`.
@@ -34,7 +46,7 @@ pub(crate) fn test_items(name: &str, data: &Data, text: &TextModel, max: Option<
             let rows = Task::parse(name)?.test_labels().into_iter();
             rows.map(|row| item(text, row)).collect::<Result<_>>()?
         }
-        false => items(Path::new(name), data, text)?,
+        false => items(Path::new(name), data, text, &mut FieldCounts::default())?,
     };
     let (limit, max) = (Limit::of(data), max.map_or(usize::MAX, |n| n as usize));
     let mut kept = Vec::new();

@@ -8,5 +8,6 @@ pub(crate) mod labels;
 mod mixture;
 pub mod models;
 pub(crate) mod pairs;
+mod readers;
 pub mod session;
 mod supervised;

@@ -3,18 +3,31 @@
 use plimsoll_base::{Error, Result};
 use plimsoll_config::{Auto, Data, RunSpec};
 use plimsoll_infer::text::{Item, Limit, TextModel, no_rows, prompt_messages, prompt_text};
-use plimsoll_text::{PairRow, Task, load_pairs, tokenize_pair};
+use plimsoll_text::{FieldCounts, PairRow, Task, load_pairs, template_variables};
 use plimsoll_train::Sequence;
 use std::path::Path;
 
-/// Reads the rows of a file as tokens.
+/// Reads the rows of a file as tokens, and counts what they have.
 ///
 /// Errors: those of reading and tokenizing; `pair-equal`, `pair-empty`.
-pub(crate) fn items(path: &Path, data: &Data, text: &TextModel) -> Result<Vec<Item>> {
-    let rows = load_pairs(path, &data.prompt_column)?;
+pub(crate) fn items(
+    path: &Path,
+    data: &Data,
+    text: &TextModel,
+    counts: &mut FieldCounts,
+) -> Result<Vec<Item>> {
+    let rows = load_pairs(path, &data.prompt_column, &text.rules.ignored)?;
+    let mut one = |row: PairRow| {
+        counts.columns(["chosen", "rejected"].into_iter().chain(row.columns.keys().map(String::as_str)));
+        for answer in [&row.chosen, &row.rejected] {
+            let messages: Vec<_> = row.prompt.messages().iter().chain([answer]).cloned().collect();
+            counts.messages(&messages, &template_variables(&row.columns)?, text.template.as_deref())?;
+        }
+        item(text, row)
+    };
     let numbered = rows.into_iter().enumerate();
     numbered
-        .map(|(i, row)| item(text, row).map_err(|e| e.fact(format!("row {} of {}", i + 1, path.display()))))
+        .map(|(i, row)| one(row).map_err(|e| e.fact(format!("row {} of {}", i + 1, path.display()))))
         .collect()
 }
 
@@ -22,8 +35,7 @@ pub(crate) fn items(path: &Path, data: &Data, text: &TextModel) -> Result<Vec<It
 ///
 /// Errors: those of tokenizing; `pair-equal`.
 pub(crate) fn item(text: &TextModel, row: PairRow) -> Result<Item> {
-    let (template, system) = (text.template.as_deref(), text.system_prompt.as_deref());
-    let pair = tokenize_pair(&text.tokenizer, template, &row, system, &text.strings, text.eos)?;
+    let pair = text.rows().pair(&row, &template_variables(&row.columns)?)?;
     Ok(Item {
         ids: pair.prompt,
         completion: pair.chosen,
@@ -46,7 +58,7 @@ pub(crate) fn test_items(name: &str, data: &Data, text: &TextModel, max: Option<
             let pairs = Task::parse(name)?.test_pairs();
             pairs.into_iter().take(max).map(|row| item(text, row)).collect::<Result<_>>()?
         }
-        false => items(Path::new(name), data, text)?,
+        false => items(Path::new(name), data, text, &mut FieldCounts::default())?,
     };
     let limit = Limit::of(data);
     let mut kept = Vec::new();

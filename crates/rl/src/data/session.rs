@@ -7,6 +7,7 @@ use crate::data::dataset::Dataset;
 use crate::data::first_rows::{first_rows, first_rows_of_episodes};
 use crate::data::models::{model_of_plan, other_models, other_models_of_plan, other_specs, trained_model};
 use crate::data::pairs;
+use crate::data::readers::unread_words;
 use crate::data::{hub, labels};
 use crate::episodes;
 use crate::methods::aligned;
@@ -56,6 +57,8 @@ pub struct Session {
     pub eval: Vec<EvalSet>,
     /// What the plan needs to know of them.
     pub facts: Facts,
+    /// A token that ended no response of the model, and is learnt to.
+    learnt_end: Option<u32>,
 }
 
 impl Session {
@@ -103,8 +106,12 @@ impl Session {
         Session::of_models(run, model, others)
     }
 
-    fn of_models(run: &RunSpec, model: OpenModel, others: PerRole<OpenModel>) -> Result<Session> {
-        let text = text_of(run, &model, &others)?;
+    fn of_models(run: &RunSpec, mut model: OpenModel, others: PerRole<OpenModel>) -> Result<Session> {
+        let mut text = text_of(run, &model, &others)?;
+        let learnt_end = text.turn_end().filter(|_| run.needs.learns_from == LearnsFrom::Completions);
+        // What is learnt to end with ends responses, in evaluations and in what is saved.
+        text.ends.extend(learnt_end);
+        model.eos_token_ids.clone_from(&text.ends);
         let mut data = match run.environment {
             Some(_) => Dataset::none(episodes::first_prompt_tokens(run, &text)?),
             None => Dataset::open(prompts_of(run)?, &run.data, &text, run.needs.learns_from, run.seed)?,
@@ -154,7 +161,7 @@ impl Session {
                 tokens,
             )?
         };
-        Ok(Session { model, others, text, data, eval, facts })
+        Ok(Session { model, others, text, data, eval, facts, learnt_end })
     }
 
     /// Returns the SHA-256 of all that the run reads besides weights.
@@ -168,6 +175,22 @@ impl Session {
     /// Returns all models of the run.
     pub fn models(&self) -> impl Iterator<Item = &OpenModel> {
         std::iter::once(&self.model).chain(self.others.values())
+    }
+
+    /// Says with which token answers are learnt to end, or warns of one that ends nothing.
+    pub(crate) fn ending_words(&self, run: &RunSpec) -> Option<String> {
+        let Some(end) = self.learnt_end else {
+            return warnings_of(run, &self.text).pop().map(|words| format!("warning: {words}"));
+        };
+        let name = self.text.tokenizer.token_text(end).unwrap_or_default();
+        Some(format!(
+            "answers end with {name}, as the chat template has it: it now ends responses, and is saved in eos_token_id"
+        ))
+    }
+
+    /// Says what of the rows nobody reads.
+    pub(crate) fn unread_words(&self, run: &RunSpec) -> Vec<String> {
+        unread_words(run, self.data.counts())
     }
 
     /// Returns the columns of the first row of each set, for checking what rewards ask for.
@@ -229,6 +252,10 @@ struct Known {
     assumed: Vec<String>,
     /// What was not read, for people.
     not_checked: Vec<String>,
+    /// What of the rows nobody reads, for people.
+    unread: Vec<String>,
+    /// Warnings of the text side, for people.
+    warnings: Vec<String>,
     /// Columns of the first row of each set.
     columns: Vec<Map<String, Value>>,
 }
@@ -243,9 +270,11 @@ impl Known {
             let model = trained_model(run, &run.model, &run.model_options)?;
             let (others, assumed) = other_models_of_plan(run, &model)?;
             let session = Session::of_models(run, model, others)?;
-            let (columns, rows, facts) = (session.first_columns(run)?, session.data.rows(), session.facts);
-            let assumed = assumed.into_iter().collect();
-            return Ok(Known { facts, rows, assumed, not_checked: Vec::new(), columns });
+            let (columns, rows, unread) =
+                (session.first_columns(run)?, session.data.rows(), session.unread_words(run));
+            let warnings = warnings_of(run, &session.text);
+            let (assumed, not_checked) = (assumed.into_iter().collect(), Vec::new());
+            return Ok(Known { facts: session.facts, rows, assumed, not_checked, unread, warnings, columns });
         };
         let (model, assumed_model) = model_of_plan(run)?;
         let (others, assumed_teacher) = other_models_of_plan(run, &model)?;
@@ -271,8 +300,19 @@ impl Known {
             )
         });
         let assumed = assumed_model.into_iter().chain(assumed_teacher).chain(assumed_data).collect();
-        Ok(Known { facts, rows: None, assumed, not_checked, columns: rows.columns })
+        let counts = rows.counts.iter().map(|(path, counts)| (path.as_str(), counts));
+        let unread = unread_words(run, counts);
+        let warnings = text.map(|text| warnings_of(run, &text)).unwrap_or_default();
+        Ok(Known { facts, rows: None, assumed, not_checked, unread, warnings, columns: rows.columns })
     }
+}
+
+/// Warns of what a run would do that its user probably does not intend: a turn that has no end.
+fn warnings_of(run: &RunSpec, text: &TextModel) -> Vec<String> {
+    // What learns from answers learns their end, which is then one.
+    let learns_it = run.needs.learns_from == LearnsFrom::Completions;
+    let judged = run.needs.learns_from.is_judged() && !run.has_rewards();
+    text.turn_end_warning().filter(|_| !learns_it && !judged).into_iter().collect()
 }
 
 /// Returns the facts of a run of one rank, of which no completion is known. `tokens`: bytes of the data's tokens, 0
@@ -347,7 +387,7 @@ pub fn plan_run_with(
     let when = if machine.is_here() { Before::Plan } else { Before::PlanElsewhere };
     let mut checks = Checks::begin(when, run)?;
     let run = &hub::localised(run, limits_of_data(run).is_none())?;
-    let Known { mut facts, rows, assumed, not_checked, columns } = Known::of(run)?;
+    let Known { mut facts, rows, assumed, not_checked, unread, mut warnings, columns } = Known::of(run)?;
     // The layout is that of every rank.
     let share = share_of_trainers(run, &machine.hosts, machine.hosts.share())?;
     let of_trainers = machine.hosts.ranks - run.run.rollout_ranks as usize;
@@ -363,7 +403,8 @@ pub fn plan_run_with(
     apart::check(run, &report.shape)?;
     let gains = lengths.map(|lengths| gains(run, &facts, &limits, lengths, rows)).transpose()?;
     let not_checked = not_checked.into_iter().chain(checks.not_checked).collect();
-    Ok((PlanReport { assumed, not_checked, ..report }, gains))
+    warnings.splice(0..0, report.warnings.iter().cloned());
+    Ok((PlanReport { assumed, not_checked, unread, warnings, ..report }, gains))
 }
 
 /// Returns the SHA-256 of all that a run reads, by name: what its ranks must have alike.

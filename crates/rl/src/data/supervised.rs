@@ -2,20 +2,15 @@
 
 use plimsoll_base::Result;
 use plimsoll_infer::text::{Item, TextModel, prompt_text};
-use plimsoll_text::{SftRow, SftTokens, tokenize_sft};
+use plimsoll_text::{SftRow, SftTokens, template_variables};
+use serde_json::{Map, Value};
 
-/// Returns a completion as tokens.
+/// Returns a completion as tokens. `columns`: the other columns of its row.
 ///
 /// Errors: those of tokenizing.
-pub(crate) fn sft_item(model: &TextModel, row: &SftRow) -> Result<Item> {
-    let SftTokens { prompt: ids, completion, learnt } = tokenize_sft(
-        &model.tokenizer,
-        model.template.as_deref(),
-        row,
-        model.system_prompt.as_deref(),
-        &model.strings,
-        model.eos,
-    )?;
+pub(crate) fn sft_item(model: &TextModel, row: &SftRow, columns: &Map<String, Value>) -> Result<Item> {
+    let SftTokens { prompt: ids, completion, learnt } =
+        model.rows().sft(row, &template_variables(columns)?)?;
     let text = match row {
         SftRow::Answer { prompt, .. } => prompt_text(prompt),
         // The message before the first that is learnt.

@@ -183,6 +183,7 @@ impl AgentPlay {
             tokenizer: asked.text.tokenizer.clone(),
             template: asked.text.template.clone(),
             system_prompt: asked.text.system_prompt.clone(),
+            begins: asked.text.rules.begins,
             eos: asked.eos.to_vec(),
             vocab,
         };

@@ -190,8 +190,7 @@ fn had(glue: Glue<'_>, of: &CarriedTurn) -> HadTurn {
 /// Returns the messages of a prompt.
 fn messages_of(item: &Item) -> Vec<Message> {
     let messages = item.messages.as_deref().and_then(Value::as_array);
-    let text = |message: &Value, key: &str| message[key].as_str().unwrap_or_default().to_string();
-    let message = |m: &Value| Message { role: text(m, "role"), content: text(m, "content") };
+    let message = |m: &Value| serde_json::from_value(m.clone()).unwrap_or_default();
     messages.into_iter().flatten().map(message).collect()
 }
 

@@ -52,8 +52,7 @@ impl Glue<'_> {
             return template.render(messages, true);
         }
         let tools = Value::from(self.tools);
-        let messages: Vec<Value> =
-            messages.iter().map(|m| json!({ "role": m.role, "content": m.content })).collect();
+        let messages: Vec<Value> = messages.iter().map(Message::to_json).collect();
         let variables = [("tools", &tools)];
         let conversation =
             Conversation { messages: &messages, variables: &variables, add_generation_prompt: true };
@@ -63,11 +62,15 @@ impl Glue<'_> {
     /// Returns the text and the tokens of an episode's first messages.
     pub(super) fn prompt(&self, messages: &[Message]) -> Result<(String, Vec<u32>)> {
         let text = self.text;
-        let rendered = match &text.template {
-            Some(template) => self.render(template, &conversation(text, messages))?,
-            None => plain(messages),
+        let (rendered, ids) = match &text.template {
+            Some(template) => {
+                let rendered = self.render(template, &conversation(text, messages))?;
+                let ids = text.tokenizer.encode(&rendered);
+                (rendered, ids)
+            }
+            None => (plain(messages), text.rows().plain(&plain(messages))),
         };
-        let ids = text.tokenizer.encode(&rendered).map_err(of_environment)?;
+        let ids = ids.map_err(of_environment)?;
         Ok((rendered, ids))
     }
 
@@ -104,7 +107,7 @@ pub(super) fn after_turn(
 ) -> Result<AfterTurn> {
     let encode = |said: &[Message]| -> Result<Vec<u32>> {
         let words = words_after(glue, before, said, eos)?;
-        glue.text.tokenizer.encode(&words).map_err(of_environment)
+        glue.text.tokenizer.encode_after(eos, &words).map_err(of_environment)
     };
     let ids = encode(said)?;
     if ids.len() <= most {
@@ -157,7 +160,7 @@ fn cut(said: &[Message], mut chars: usize) -> Vec<Message> {
     let mut one = |message: &Message| {
         let content: String = message.content.chars().take(chars).collect();
         chars -= content.chars().count();
-        Message { role: message.role.clone(), content }
+        Message { content, ..message.clone() }
     };
     said.iter().map(&mut one).collect()
 }
@@ -193,6 +196,8 @@ mod tests {
             system_prompt: template.map(|_| "Be brief.".to_string()),
             strings: Default::default(),
             eos: Some(EOS),
+            ends: Vec::new(),
+            rules: Default::default(),
             teacher_prompt: None,
             teacher_text: None,
         }

@@ -17,7 +17,7 @@ pub(crate) fn first_prompt_tokens(run: &RunSpec, text: &TextModel) -> Result<usi
     }
     let seed = run.episode_seed();
     let starts: Vec<Start> = (0..LOOKED_AT).flat_map(|i| [Start::train(seed, i), Start::eval(i)]).collect();
-    let settings = section.host_settings(&run.data.prompt_column);
+    let settings = section.host_settings(&run.data);
     let firsts = Hosts::first_messages(&Kind::parse(&section.env)?, &settings, &starts)?;
     // Environments with tools are Python, whose prompts are not read here.
     let glue = Glue { text, tools: &[] };

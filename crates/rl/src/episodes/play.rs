@@ -54,7 +54,7 @@ struct SentGroup {
     episodes: Vec<SentEpisode>,
 }
 packed!(SentGroup { prompt: Vec<u32>, first: Vec<Message>, episodes: Vec<SentEpisode> });
-packed!(Message { role: String, content: String });
+packed_as_json!(Message);
 
 struct SentEpisode {
     sample: Sent,

@@ -66,7 +66,7 @@ impl Episodes {
             false => None,
         };
         Ok(Some(Episodes {
-            hosts: Hosts::start(&kind, &section.host_settings(&run.data.prompt_column))?,
+            hosts: Hosts::start(&kind, &section.host_settings(&run.data))?,
             agents,
             section: section.clone(),
             pays_turns: section.credit == Credit::Turn && run.turn_credit().is_none(),

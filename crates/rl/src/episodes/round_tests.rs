@@ -16,6 +16,8 @@ fn text() -> TextModel {
         system_prompt: None,
         strings: Default::default(),
         eos: Some(EOS),
+        ends: Vec::new(),
+        rules: Default::default(),
         teacher_prompt: None,
         teacher_text: None,
     }

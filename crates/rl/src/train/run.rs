@@ -25,6 +25,7 @@ use plimsoll_ranks::Group;
 use plimsoll_reward::Rewards;
 use plimsoll_run::checkpoint::{BASE, BufferState, CARRIED, HELD, RoleState, RunState};
 use plimsoll_run::ending::Summary;
+use plimsoll_run::events::Event;
 use plimsoll_run::lead::{Job, Lead, Save, Saving};
 use plimsoll_run::progress::Progress;
 use plimsoll_train::name_tensor;
@@ -158,6 +159,9 @@ impl<'r> LanguageRun<'r> {
 
     /// Shows a prompt as the model reads it: a wrong form is the commonest cause of a run that learns nothing.
     fn show_first_prompt(&mut self, lead: &mut Lead<'_, '_, '_, '_>) -> Result<()> {
+        if let Some(words) = self.session.ending_words(self.run) {
+            lead.note(words);
+        }
         let Session { data, text, facts, .. } = &mut self.session;
         let (longest, known) = (longest_sequence(self.run, facts), facts.spec.max_positions);
         if longest > known as usize {
@@ -173,7 +177,8 @@ impl<'r> LanguageRun<'r> {
         if let Some(first) = data.batch(text, 0, 1)?.first() {
             lead.note(text.first_prompt_words(first));
         }
-        Ok(())
+        let unread = self.session.unread_words(self.run).into_iter();
+        unread.map(|words| format!("rows of {words}")).try_for_each(|text| lead.say(&Event::Rows { text }))
     }
 
     /// Says where agents play, if they do, and lets them know.

@@ -74,6 +74,8 @@ pub fn case(method: &str, sets: &[&str]) -> Case {
         system_prompt: None,
         strings: Default::default(),
         eos: model.eos_token_ids.first().copied(),
+        ends: Vec::new(),
+        rules: Default::default(),
         teacher_prompt: None,
         teacher_text: None,
     };

@@ -9,7 +9,7 @@ use super::tree::Heard;
 use crate::messages::Chat;
 use crate::refusal::{Refusal, Reply};
 use crate::state::{SamplingParams, ServerState};
-use plimsoll_base::Error;
+use plimsoll_base::{Error, json_marked};
 use plimsoll_rollout::Finish;
 use plimsoll_text::calls::{Calls, Said};
 use plimsoll_text::{Message, written_after};
@@ -57,14 +57,13 @@ impl Session {
                 break;
             };
             let mut ids = tokens;
-            ids.extend(state.encode(&after)?);
+            ids.extend(state.encode_after(last, &after)?);
             return Ok((ids, Heard { key, messages: plain(said) }));
         }
-        let whole = match state.texts.template {
-            Some(_) => chat.render(state)?,
-            None => joined(&chat.messages),
+        let ids = match state.texts.template {
+            Some(_) => state.encode(&chat.render(state)?)?,
+            None => state.encode_plain(&joined(&chat.messages), state.texts.begins)?,
         };
-        let ids = state.encode(&whole)?;
         Ok((ids, Heard { key, messages: plain(&chat.messages) }))
     }
 
@@ -112,7 +111,7 @@ fn is_answer(answer: &str, message: &Value, chat: &Chat, state: &ServerState) ->
         match one {
             Said::Text(words) => text.push_str(&words),
             Said::Call { name, arguments } => {
-                let arguments: Value = serde_json::from_str(&arguments).unwrap_or_default();
+                let arguments: Value = json_marked(&arguments).unwrap_or_default();
                 calls.push((name, arguments));
             }
         }
@@ -120,7 +119,7 @@ fn is_answer(answer: &str, message: &Value, chat: &Chat, state: &ServerState) ->
     let given = message["tool_calls"].as_array().map(Vec::as_slice).unwrap_or_default().iter().map(|call| {
         let function = &call["function"];
         let arguments = match &function["arguments"] {
-            Value::String(text) => serde_json::from_str(text).unwrap_or_default(),
+            Value::String(text) => json_marked(text).unwrap_or_default(),
             arguments => arguments.clone(),
         };
         (function["name"].as_str().unwrap_or_default().to_string(), arguments)
@@ -153,8 +152,5 @@ fn joined(messages: &[Value]) -> String {
 
 fn plain(messages: &[Value]) -> Vec<Message> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_string();
-    messages
-        .iter()
-        .map(|message| Message { role: text(&message["role"]), content: text(&message["content"]) })
-        .collect()
+    messages.iter().map(|message| Message::new(&text(&message["role"]), text(&message["content"]))).collect()
 }

@@ -176,6 +176,7 @@ impl Options {
             tokenizer: Tokenizer::from_files(&files, VOCAB).expect("bytes need no file").into(),
             template: self.template.map(|text| ChatTemplate::new(text, &[]).expect("a template").into()),
             system_prompt: self.system_prompt.map(str::to_string),
+            begins: true,
             eos: vec![EOS],
             vocab: VOCAB,
         }

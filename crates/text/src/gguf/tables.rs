@@ -5,7 +5,8 @@ use super::read::{is_of_characters, merges_from_scores};
 use super::rules::{self, BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED, char_of_byte};
 use crate::chat::special_token;
 use crate::guard::on_a_stack;
-use crate::tokenizer::file::{File, Vocabulary, post_processor};
+use crate::tokenizer::beginning::beginning;
+use crate::tokenizer::file::{File, Vocabulary};
 use crate::tokenizer::{Tokenizer, tokenizer_json};
 use plimsoll_base::{Error, Result, shown};
 use plimsoll_files::{GgufTokenizer, TokenIds, TokenizerFiles};
@@ -24,11 +25,9 @@ pub fn gguf_tables(files: &TokenizerFiles, vocab: u32, ids: &TokenIds) -> Result
             // The tokenizer was built from it, so it can be read.
             let file = on_a_stack("tokenizer", || File::read(&json))?.and_then(std::result::Result::ok);
             let file = file.ok_or_else(|| refused("it cannot be read again"))?;
-            let post_processor = post_processor(&json).unwrap_or_default();
-            GgufTokenizer {
-                add_bos: Some(adds_bos(files, &post_processor)),
-                ..tables_of(&tokenizer, file, vocab)?
-            }
+            let bos = special_token(files, "bos_token");
+            let adds_bos = bos.is_some() && beginning(files, &json).first() == bos.as_ref();
+            GgufTokenizer { add_bos: Some(adds_bos), ..tables_of(&tokenizer, file, vocab)? }
         }
     };
     fill(&mut tables, vocab)?;
@@ -258,20 +257,6 @@ fn fill(tables: &mut GgufTokenizer, vocab: u32) -> Result<()> {
         Some(token) => Err(refused(&format!("two ids would have the token {:?}", shown(token)))),
         None => Ok(()),
     }
-}
-
-/// Returns true if transformers puts the BOS token before a text: by the configuration, else by the file.
-fn adds_bos(files: &TokenizerFiles, post_processor: &Value) -> bool {
-    let config = files.tokenizer_config_json.as_ref();
-    if let Some(flag) = config.and_then(|config| config["add_bos_token"].as_bool()) {
-        return flag;
-    }
-    let Some(bos) = special_token(files, "bos_token") else { return false };
-    let steps = match post_processor["processors"].as_array() {
-        Some(steps) => steps.as_slice(),
-        None => std::slice::from_ref(post_processor),
-    };
-    steps.iter().any(|step| step["single"][0]["SpecialToken"]["id"] == bos.as_str())
 }
 
 fn refused(what: &str) -> Error {

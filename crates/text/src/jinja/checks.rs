@@ -20,9 +20,9 @@ pub(super) fn check<'r>(value: &Value<'r>, args: &mut Args<'r>) -> Result<bool> 
         "true" => matches!(value, Value::Bool(true)),
         "false" => matches!(value, Value::Bool(false)),
         "boolean" => matches!(value, Value::Bool(_)),
-        "integer" => matches!(value, Value::Int(_)),
-        "float" => matches!(value, Value::Float(_)),
-        "number" => matches!(value, Value::Bool(_) | Value::Int(_) | Value::Float(_)),
+        "integer" => value.is_integer(),
+        "float" => matches!(value, Value::Float(_) | Value::Digits(_)) && !value.is_integer(),
+        "number" => matches!(value, Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::Digits(_)),
         "string" => matches!(value, Value::Text(_)),
         "mapping" => matches!(value, Value::Dict(_)),
         // In Jinja a value with a length and items; an undefined value has both.

@@ -167,6 +167,9 @@ fn to_int<'r>(value: &Value<'r>, args: &mut Args<'r>) -> Result<Value<'r>> {
         return args.fault("a base that is not 2 to 36");
     };
     let whole = |number: f64| (number.abs() < 9.2e18).then_some(number as i64);
+    if value.is_integer() {
+        return Ok(value.clone());
+    }
     let parsed = match value {
         Value::Text(text) => {
             let text = text.as_str().trim();

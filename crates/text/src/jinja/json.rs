@@ -1,19 +1,28 @@
 //! Values from JSON: messages, tools and variables of a request. Text is lent.
 
 use super::meter::{Meter, Result};
-use super::value::{Items, Value};
+use super::value::{Buffer, Items, Text, Value};
+use plimsoll_base::marked_digits;
 use serde_json::Value as Json;
 
-/// Returns a value as a template sees it. Numbers beyond 64 bits become floats.
+/// Returns a value as a template sees it. A number beyond 64 bits keeps its digits: `plimsoll_base::json_marked` reads
+/// one as a marked text.
 pub(super) fn value_of<'r>(meter: &'r Meter, json: &'r Json) -> Result<Value<'r>> {
     Ok(match json {
         Json::Null => Value::None,
         Json::Bool(flag) => Value::Bool(*flag),
-        Json::Number(number) => match number.as_i64() {
-            Some(number) => Value::Int(number),
-            None => Value::Float(number.as_f64().unwrap_or(f64::NAN)),
+        Json::Number(number) => match (number.as_i64(), number.as_u64()) {
+            (Some(number), _) => Value::Int(number),
+            (None, Some(number)) => match Buffer::text(meter, &number.to_string())? {
+                Value::Text(digits) => Value::Digits(digits),
+                other => other,
+            },
+            (None, None) => Value::Float(number.as_f64().unwrap_or(f64::NAN)),
         },
-        Json::String(text) => Value::lent(text),
+        Json::String(text) => match marked_digits(json) {
+            Some(digits) => Value::Digits(Text::Lent(digits)),
+            None => Value::lent(text),
+        },
         Json::Array(list) => list_of(meter, list)?,
         Json::Object(object) => {
             let mut entries = Items::new(meter);

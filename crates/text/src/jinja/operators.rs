@@ -201,6 +201,7 @@ pub(super) fn equal<'r>(meter: &Meter, a: &Value<'r>, b: &Value<'r>) -> Result<b
         }
         (Value::Namespace(x), Value::Namespace(y)) => Ok(Rc::ptr_eq(x, y)),
         (Value::Int(x), Value::Int(y)) => Ok(x == y),
+        (Value::Digits(x), Value::Digits(y)) => Ok(x.as_str() == y.as_str()),
         _ => Ok(a.as_float().is_some() && a.as_float() == b.as_float()),
     }
 }

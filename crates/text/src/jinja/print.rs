@@ -21,6 +21,7 @@ pub(super) fn write_repr<'r>(out: &mut Buffer<'r>, value: &Value<'r>) -> Result<
         Value::Bool(flag) => out.push(if *flag { "True" } else { "False" }),
         Value::Int(number) => out.push(&number.to_string()),
         Value::Float(number) => out.push(&float(*number)),
+        Value::Digits(digits) => out.push(digits.as_str()),
         Value::Text(text) => quote(out, text.as_str()),
         Value::List(list) => {
             let (open, close) = if list.is_tuple { ("(", ")") } else { ("[", "]") };
@@ -130,6 +131,7 @@ impl<'r> Json<'r> {
                 out.push(if *number > 0.0 { "Infinity" } else { "-Infinity" })
             }
             Value::Float(number) => out.push(&float(*number)),
+            Value::Digits(digits) => out.push(digits.as_str()),
             Value::Text(text) => self.quote(out, text.as_str()),
             Value::List(list) => {
                 let items = list.items.iter();

@@ -19,6 +19,8 @@ pub(super) enum Value<'r> {
     Bool(bool),
     Int(i64),
     Float(f64),
+    /// A number that 64 bits do not hold, by its digits.
+    Digits(Text<'r>),
     Text(Text<'r>),
     List(Rc<List<'r>>),
     Dict(Rc<Dict<'r>>),
@@ -115,6 +117,13 @@ impl<'r> Value<'r> {
             Value::Bool(_) => "bool",
             Value::Int(_) => "int",
             Value::Float(_) => "float",
+            Value::Digits(_) => {
+                if self.is_integer() {
+                    "int"
+                } else {
+                    "float"
+                }
+            }
             Value::Text(_) => "str",
             Value::List(list) if list.is_tuple => "tuple",
             Value::List(_) => "list",
@@ -139,6 +148,7 @@ impl<'r> Value<'r> {
             Value::Bool(flag) => *flag,
             Value::Int(number) => *number != 0,
             Value::Float(number) => *number != 0.0,
+            Value::Digits(digits) => digits.as_str().bytes().any(|digit| (b'1'..=b'9').contains(&digit)),
             Value::Text(text) => !text.as_str().is_empty(),
             Value::List(list) => !list.items.is_empty(),
             Value::Dict(dict) => !dict.entries.is_empty(),
@@ -155,10 +165,20 @@ impl<'r> Value<'r> {
         }
     }
 
+    /// True for an integer, as Python's `int` is.
+    pub(super) fn is_integer(&self) -> bool {
+        match self {
+            Value::Int(_) => true,
+            Value::Digits(digits) => !digits.as_str().contains(['.', 'e', 'E']),
+            _ => false,
+        }
+    }
+
     /// Returns the number, if it is one.
     pub(super) fn as_float(&self) -> Option<f64> {
         match self {
             Value::Float(number) => Some(*number),
+            Value::Digits(digits) => digits.as_str().parse().ok(),
             other => other.as_int().map(|number| number as f64),
         }
     }
@@ -311,14 +331,17 @@ fn find(meter: &Meter, entries: &[(Value, Value)], key: &Value) -> Result<Option
     meter.work(entries.len())?;
     let number = key.as_float();
     let is_key = |other: &Value| match (key, other) {
-        (Value::Text(a), Value::Text(b)) => a.as_str() == b.as_str(),
+        (Value::Text(a), Value::Text(b)) | (Value::Digits(a), Value::Digits(b)) => a.as_str() == b.as_str(),
         (Value::None, Value::None) => true,
         (_, other) => number.is_some() && number == other.as_float(),
     };
     match key {
-        Value::Text(_) | Value::None | Value::Bool(_) | Value::Int(_) | Value::Float(_) => {
-            Ok(entries.iter().position(|(other, _)| is_key(other)))
-        }
+        Value::Text(_)
+        | Value::None
+        | Value::Bool(_)
+        | Value::Int(_)
+        | Value::Float(_)
+        | Value::Digits(_) => Ok(entries.iter().position(|(other, _)| is_key(other))),
         other => meter.fault(format!("a {} cannot be a key of a dict", other.kind())),
     }
 }

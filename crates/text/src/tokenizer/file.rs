@@ -69,7 +69,7 @@ impl File {
     }
 }
 
-/// Reads the unused post-processor, which puts tokens around a text; `None` if it is larger than any in use.
+/// Reads the post-processor, which puts tokens around a text; `None` if it is larger than any in use.
 pub(crate) fn post_processor(json: &[u8]) -> Option<Value> {
     let budget = Budget::new(VALUES_MAX, VALUE_BYTES_MAX);
     serde_json::Deserializer::from_slice(json).deserialize_map(PostVisitor(&budget)).ok()
@@ -124,7 +124,7 @@ impl<'de> Visitor<'de> for FileVisitor<'_> {
                     file.model = map.next_value_seed(ModelSeed(self.0))?;
                     has_model = true;
                 }
-                // Truncation and padding are not used, and a post-processor adds special tokens, which templates write.
+                // Truncation and padding are not used; of a post-processor `post_processor` reads what begins a text.
                 _ => drop(map.next_value::<IgnoredAny>()?),
             }
         }

@@ -1,6 +1,8 @@
 //! A run's tokenizer, from `tokenizer.json`, from a GGUF file's tables, or of plain bytes. Hugging Face's library
-//! encodes; a table decodes byte-level vocabularies without allocating. Adds no special tokens: templates do.
+//! encodes; a table decodes byte-level vocabularies without allocating. Templates write special tokens; before a text of
+//! no template comes what the tokenizer puts there.
 
+pub(crate) mod beginning;
 mod build;
 mod expansion;
 pub(crate) mod file;
@@ -34,7 +36,13 @@ pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
     /// The bytes of each id, if decoding is concatenation.
     pub(crate) table: Option<TokenBytes>,
+    /// The bytes of each id within a text, where decoding also changes the text's first piece.
+    pieces: Option<TokenBytes>,
     special: Vec<bool>,
+    /// Ids that the tokenizer puts before a text.
+    beginning: Vec<u32>,
+    /// True if a space is put before the first piece of a text.
+    has_first_piece: bool,
     /// Largest factor by which its steps may lengthen a text.
     expansion: f64,
     /// True if a character outside the vocabulary would be lost silently.
@@ -50,8 +58,10 @@ impl Tokenizer {
         let json = tokenizer_json(files)?;
         let read = on_a_stack("tokenizer", || {
             let file = File::read(&json).map_err(|what| invalid(&what))?;
-            let tokenizer = Tokenizer::new(file, vocab)?;
+            let mut tokenizer = Tokenizer::new(file, vocab)?;
             tokenizer.probe()?;
+            let beginning = beginning::beginning(files, &json);
+            tokenizer.beginning = beginning.iter().filter_map(|token| tokenizer.token_id(token)).collect();
             Ok(tokenizer)
         })?;
         read.unwrap_or_else(|| Err(invalid("the library cannot use it")))
@@ -67,8 +77,8 @@ impl Tokenizer {
             let what = format!("its added tokens of {added} bytes may become {times} times as long");
             return Err(invalid(&format!("{what}, the limit is {ADDED_BYTES_MAX} bytes")));
         }
-        let decoder = file.decoder["type"].as_str().map(str::to_string);
-        let loses_unknown = loses_unknown(&file);
+        let (decoder, loses_unknown) = (file.decoder.clone(), loses_unknown(&file));
+        let has_first_piece = beginning::has_first_piece(&file.normalizer, &file.pre_tokenizer);
         let inner = build::tokenizer(file).map_err(|what| invalid(&what))?;
         let ids = inner.get_vocab(true);
         if let Some((token, &id)) = ids.iter().filter(|&(_, &id)| id >= vocab).max_by_key(|&(_, &id)| id) {
@@ -84,9 +94,17 @@ impl Tokenizer {
                 special[id as usize] = true;
             }
         }
+        let table = TokenBytes::build(&inner, decoder["type"].as_str(), vocab_size);
+        let pieces = match table {
+            Some(_) => None,
+            None => TokenBytes::of_pieces(&inner, &decoder, vocab_size),
+        };
         Ok(Tokenizer {
-            table: TokenBytes::build(&inner, decoder.as_deref(), vocab_size),
+            table,
+            pieces,
             special,
+            beginning: Vec::new(),
+            has_first_piece,
             expansion,
             loses_unknown,
             vocab_size,
@@ -99,6 +117,48 @@ impl Tokenizer {
     /// Errors: `tokenizer-unknown-character`, `tokenizer-invalid`.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
         Ok(self.encoding(text, self.loses_unknown)?.get_ids().to_vec())
+    }
+
+    /// Encodes a text that no template wrote: what the tokenizer puts before a text, and the text.
+    ///
+    /// Errors: those of `encode`.
+    pub fn encode_beginning(&self, text: &str) -> Result<Vec<u32>> {
+        let mut ids = self.beginning_of(text).to_vec();
+        ids.extend(self.encode(text)?);
+        Ok(ids)
+    }
+
+    /// Returns the ids that the tokenizer puts before a text; none if the text has them already.
+    pub fn beginning_of(&self, text: &str) -> &[u32] {
+        let first = self.beginning.first().and_then(|id| self.token_text(*id));
+        match first.is_some_and(|first| text.starts_with(&first)) {
+            true => &[],
+            false => &self.beginning,
+        }
+    }
+
+    /// Encodes a text that follows the token `last`. The space that some tokenizers put before a text is put only where
+    /// they would put it after that token.
+    ///
+    /// Errors: those of `encode`.
+    pub fn encode_after(&self, last: Option<u32>, text: &str) -> Result<Vec<u32>> {
+        let before =
+            last.filter(|_| self.has_first_piece && !text.is_empty()).and_then(|last| self.token_text(last));
+        let Some(before) = before else { return self.encode(text) };
+        let whole = self.encode_with_bytes(&format!("{before}{text}"))?;
+        let first = whole.iter().position(|(_, bytes)| bytes.end.max(bytes.start + 1) > before.len());
+        match first {
+            // A token over both would have part of what was sampled.
+            Some(first) if whole[first].1.start >= before.len() => {
+                Ok(whole[first..].iter().map(|(id, _)| *id).collect())
+            }
+            _ => self.encode(text),
+        }
+    }
+
+    /// Returns true if a space is put before the first piece of a text, which decoding takes away again.
+    pub fn has_first_piece(&self) -> bool {
+        self.has_first_piece
     }
 
     /// Encodes `text` as `encode` does. Returns each token with the byte range it came from, which is empty for a
@@ -242,9 +302,9 @@ impl Tokenizer {
         }
     }
 
-    /// Returns the bytes of one token: part of a character, if decoding uses a table.
+    /// Returns the bytes of one token within a text: part of a character, or with the space before a word.
     pub fn token_bytes(&self, id: u32) -> Cow<'_, [u8]> {
-        match &self.table {
+        match self.table.as_ref().or(self.pieces.as_ref()) {
             Some(table) => Cow::Borrowed(table.bytes_of(id)),
             None => Cow::Owned(self.decode(&[id], false).into_bytes()),
         }
@@ -307,6 +367,39 @@ impl TokenBytes {
             Some(span) => &self.bytes[span[0] as usize..span[1] as usize],
             None => &[],
         }
+    }
+
+    /// Builds a table of what tokens are within a text, for decoders of SentencePiece: `▁` is a space, `<0xE2>` is a
+    /// byte.
+    fn of_pieces(inner: &tokenizers::Tokenizer, decoder: &Value, vocab_size: u32) -> Option<TokenBytes> {
+        let steps = match decoder["decoders"].as_array() {
+            Some(steps) => steps.as_slice(),
+            None => std::slice::from_ref(decoder),
+        };
+        let is = |step: &Value, kind: &str| step["type"] == kind;
+        let is_space =
+            |step: &Value| is(step, "Replace") && step["pattern"]["String"] == "▁" && step["content"] == " ";
+        let is_known = |step: &Value| {
+            is_space(step) || ["Metaspace", "ByteFallback", "Fuse", "Strip"].iter().any(|kind| is(step, kind))
+        };
+        if !steps.iter().all(is_known) || !steps.iter().any(|step| is_space(step) || is(step, "Metaspace")) {
+            return None;
+        }
+        let has_bytes = steps.iter().any(|step| is(step, "ByteFallback"));
+        let mut table = TokenBytes { bytes: Vec::new(), starts: vec![0] };
+        for id in 0..vocab_size {
+            let token = inner.id_to_token(id).unwrap_or_default();
+            let hex = token
+                .strip_prefix("<0x")
+                .and_then(|rest| rest.strip_suffix('>'))
+                .filter(|hex| hex.len() == 2);
+            match hex.filter(|_| has_bytes).and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
+                Some(byte) => table.bytes.push(byte),
+                None => table.bytes.extend(token.replace('▁', " ").as_bytes()),
+            }
+            table.starts.push(u32::try_from(table.bytes.len()).ok()?);
+        }
+        Some(table)
     }
 
     /// Builds a table if the decoder only concatenates tokens.

@@ -3,9 +3,10 @@
 use plimsoll_base::Result;
 use plimsoll_files::OpenModel;
 use plimsoll_text::{
-    ChatTemplate, Message, Prompt, Row, SftRow, SftTokens, Strings, Tokenizer, each_prompt, file_size,
-    load_sft, tokenize_prompt, tokenize_sft,
+    ChatTemplate, Message, Prompt, Row, RowTokenizer, SftRow, SftTokens, Strings, Tokenizer, each_prompt,
+    file_size, load_sft,
 };
+use serde_json::Map;
 use std::path::{Path, PathBuf};
 
 fn load_prompts(path: &Path, column: &str) -> Result<Vec<Row>> {
@@ -37,6 +38,26 @@ fn rows_keep_their_other_columns() {
     assert_eq!(rows[0].columns["prompt"], 1);
 }
 
+/// They were the user's message, or refused.
+#[test]
+fn r_messages_as_text_and_lists_of_parts_were_no_messages() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = concat!(
+        r#"{"prompt": "[{\"role\": \"user\", \"content\": \"hi\"}]"}"#,
+        "\n",
+        r#"{"prompt": [{"role": "user", "content": [{"type": "text", "text": "h"}, {"type": "text", "text": "i"}]}]}"#,
+        "\n",
+        r#"{"prompt": "[1, 2] is a list"}"#,
+    );
+    let rows = load_prompts(&file(&dir, text.as_bytes()), "prompt").unwrap();
+    let hi = Prompt::Messages(vec![Message::new("user", "hi")]);
+    assert_eq!((&rows[0].prompt, &rows[1].prompt), (&hi, &hi));
+    assert_eq!(rows[2].prompt, Prompt::Text("[1, 2] is a list".into()));
+    let text = r#"{"messages": "[{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"b\"}]"}"#;
+    let rows = load_sft(&file(&dir, text.as_bytes()), false, &[]).unwrap();
+    assert_eq!(rows[0].row, SftRow::answer(Prompt::Messages(vec![Message::new("user", "a")]), "b"));
+}
+
 #[test]
 fn a_file_is_measured_by_its_rows() {
     let dir = tempfile::tempdir().unwrap();
@@ -51,6 +72,23 @@ fn a_file_is_measured_by_its_rows() {
     assert_eq!((size.json.0, size.rows), (5000 * text.len() as u64, 5000 * 2));
     // A line's buffer doubles, and a text may have escapes.
     assert_eq!(size.reading.0, 3 * size.longest.0);
+}
+
+/// A list of messages in a text is read as one, and takes what the list takes.
+#[test]
+fn messages_as_text_are_measured_as_messages() {
+    let dir = tempfile::tempdir().unwrap();
+    let messages = serde_json::json!([{"role": "user", "content": "[\"a\\\\\"]"}, {"role": "assistant", "content": "b", "x": [1]}]);
+    let values =
+        |row: serde_json::Value| file_size(&file(&dir, row.to_string().as_bytes())).unwrap().values.0;
+    let as_list = values(serde_json::json!({ "messages": messages }));
+    let as_text = values(serde_json::json!({ "messages": messages.to_string() }));
+    assert!((as_list..as_list + 100).contains(&as_text), "{as_list} as a list, {as_text} as a text");
+    let other = "[{\"a\": 1}, {\"b\": 2}]";
+    assert_eq!(
+        values(serde_json::json!({ "messages": other })),
+        values(serde_json::json!({ "messages": "a" }))
+    );
 }
 
 #[test]
@@ -79,7 +117,12 @@ fn every_wrong_file_is_named_by_line_and_column() {
             br#"{"prompt": [{"role": "assistant", "content": "", "tool_calls": [{"type": "function"}]}]}"#
                 .to_vec(),
             "data-bad-prompt",
-            "it has `tool_calls`",
+            "`tool_calls`[0].function.name",
+        ),
+        (
+            br#"{"prompt": [{"from": "human", "value": "hi"}]}"#.to_vec(),
+            "data-bad-prompt",
+            "write `from` as `role`",
         ),
         (vec![b'x'; (16 << 20) + 2], "data-bad-json", ":1: longer than"),
     ] {
@@ -102,13 +145,10 @@ fn supervised_rows_have_three_forms() {
         "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"b\"}]}\n",
         "{\"prompt\": [{\"role\": \"user\", \"content\": \"a\"}], \"completion\": [{\"role\": \"assistant\", \"content\": \"b\"}]}\n",
     );
-    let rows = load_sft(&file(&dir, text.as_bytes()), false).unwrap();
-    let chat =
-        SftRow::Answer { prompt: Prompt::Messages(vec![Message::new("user", "a")]), completion: "b".into() };
-    assert_eq!(
-        rows,
-        [SftRow::Answer { prompt: Prompt::Text("2+2=".into()), completion: "4".into() }, chat.clone(), chat]
-    );
+    let rows = load_sft(&file(&dir, text.as_bytes()), false, &[]).unwrap();
+    let chat = SftRow::answer(Prompt::Messages(vec![Message::new("user", "a")]), "b");
+    let rows: Vec<SftRow> = rows.into_iter().map(|row| row.row).collect();
+    assert_eq!(rows, [SftRow::answer(Prompt::Text("2+2=".into()), "4"), chat.clone(), chat]);
     for (text, slug) in [
         ("{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}", "data-bad-prompt"),
         ("{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\"}]}", "data-bad-prompt"),
@@ -116,7 +156,7 @@ fn supervised_rows_have_three_forms() {
         ("{\"prompt\": \"a\"}", "data-column-missing"),
         ("{\"prompt\": \"a\", \"completion\": 4}", "data-bad-prompt"),
     ] {
-        assert_eq!(load_sft(&file(&dir, text.as_bytes()), false).unwrap_err().slug, slug, "{text}");
+        assert_eq!(load_sft(&file(&dir, text.as_bytes()), false, &[]).unwrap_err().slug, slug, "{text}");
     }
 }
 
@@ -125,6 +165,18 @@ const TEMPLATE: &str = "{% for m in messages %}{{ m.role[0] }}:{{ m.content }};{
 /// Returns the text of a tokenized prompt.
 fn strings(apply_chat: bool) -> Strings {
     if apply_chat { Strings::Chat { marks: Vec::new() } } else { Strings::Raw }
+}
+
+fn of_texts<'t>(tokenizer: &'t Tokenizer, strings: &'t Strings) -> RowTokenizer<'t> {
+    RowTokenizer {
+        tokenizer,
+        template: None,
+        system_prompt: None,
+        strings,
+        eos: None,
+        begins: true,
+        continues: false,
+    }
 }
 
 fn prompt_text(
@@ -136,13 +188,13 @@ fn prompt_text(
     let model = OpenModel::open("random:smollm2-135m", None, false)?;
     let tokenizer = Tokenizer::from_files(&model.tokenizer, model.spec.vocab)?;
     let template = ChatTemplate::new(TEMPLATE, &[])?;
-    let ids = tokenize_prompt(
-        &tokenizer,
-        with_template.then_some(&template),
-        prompt,
-        system,
-        &strings(apply_chat),
-    )?;
+    let strings = strings(apply_chat);
+    let rows = RowTokenizer {
+        template: with_template.then_some(&template),
+        system_prompt: system,
+        ..of_texts(&tokenizer, &strings)
+    };
+    let ids = rows.prompt(prompt, &Map::new())?;
     Ok(tokenizer.decode(&ids, false))
 }
 
@@ -172,10 +224,12 @@ fn a_supervised_row_ends_with_eos_or_as_its_template_ends() {
     let model = OpenModel::open("random:smollm2-135m", None, false).unwrap();
     let tokenizer = Tokenizer::from_files(&model.tokenizer, model.spec.vocab).unwrap();
     let template = ChatTemplate::new(TEMPLATE, &[]).unwrap();
-    let row = SftRow::Answer { prompt: Prompt::Text("x".into()), completion: "y".into() };
+    let row = SftRow::answer(Prompt::Text("x".into()), "y");
     for (apply_chat, expect) in [(false, ("x", "y<eos>")), (true, ("u:x;a:", "y;"))] {
-        let SftTokens { prompt, completion, learnt } =
-            tokenize_sft(&tokenizer, Some(&template), &row, None, &strings(apply_chat), Some(257)).unwrap();
+        let strings = strings(apply_chat);
+        let rows =
+            RowTokenizer { template: Some(&template), eos: Some(257), ..of_texts(&tokenizer, &strings) };
+        let SftTokens { prompt, completion, learnt } = rows.sft(&row, &Map::new()).unwrap();
         assert_eq!(learnt, []);
         assert_eq!(
             (tokenizer.decode(&prompt, false).as_str(), tokenizer.decode(&completion, false).as_str()),
@@ -183,6 +237,8 @@ fn a_supervised_row_ends_with_eos_or_as_its_template_ends() {
         );
     }
     let other = ChatTemplate::new("{{ messages | length }}", &[]).unwrap();
-    let error = tokenize_sft(&tokenizer, Some(&other), &row, None, &strings(true), None).unwrap_err();
+    let strings = strings(true);
+    let rows = RowTokenizer { template: Some(&other), ..of_texts(&tokenizer, &strings) };
+    let error = rows.sft(&row, &Map::new()).unwrap_err();
     assert_eq!(error.slug, "chat-template-invalid");
 }

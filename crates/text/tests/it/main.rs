@@ -6,3 +6,4 @@ mod smollm2;
 mod spans;
 mod tokenizer;
 mod turns;
+mod whole;

@@ -18,6 +18,8 @@ fn settings() -> Settings {
         rows: None,
         eval_rows: None,
         prompt_column: "prompt".to_string(),
+        drops_answers: false,
+        ignored: Vec::new(),
         action: "message".to_string(),
         observation: None,
         reply: ReplyLimits::of(128),
