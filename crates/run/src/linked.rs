@@ -123,6 +123,8 @@ impl<'a> Linked<'a> {
         let since_ms = |at: Instant| now.saturating_duration_since(at).as_millis() as u64;
         let number = |name: &str| note.get(name).and_then(Value::as_u64).unwrap_or(0);
         let rss = note.get("rss").and_then(|rss| rss.get("now")).and_then(Value::as_u64).unwrap_or(0);
+        // Pages of the binary are the trainer's too, which counts them.
+        let own = Host::this().rss();
         let waits_for = note.get("waits_for").and_then(Value::as_str).filter(|_| waits.waits_now);
         let phase = note.get("phase").and_then(Value::as_str).unwrap_or_default();
         let is_long = now.saturating_duration_since(seen.doing.1) >= WORKER_AFTER;
@@ -140,7 +142,7 @@ impl<'a> Linked<'a> {
             waited_ms: waits.waited.as_millis() as u64 + seen.waits.map_or(0, |(_, at)| since_ms(at)),
             waiting_ms: seen.waits.map_or(0, |(_, at)| since_ms(at).max(1)),
             waits_for: waits_for.unwrap_or_default().into(),
-            held_bytes: rss + number("workers_bytes") + Host::this().rss().now.0,
+            held_bytes: rss + number("workers_bytes") + own.anon.0 + own.shmem.0,
             planned_bytes: number("planned_bytes"),
             worker: worker.unwrap_or_default(),
         }

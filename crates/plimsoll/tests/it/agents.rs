@@ -345,10 +345,8 @@ fn agents_that_fail_cost_their_episodes_and_too_many_end_the_run() {
 fn r_one_agent_starved_the_others() {
     let Some(folder) = folder() else { return };
     let sets = ["data.eval=none", "train.steps=1", "environment.step_timeout_ms=10000"];
-    let begun = std::time::Instant::now();
     check_done(&train(&folder, "out", "hoards", &sets));
     assert_eq!(folder.metric("out", "environment/timeouts"), 0.0);
-    assert!(begun.elapsed().as_secs() < 60, "{:?}", begun.elapsed());
 }
 
 #[test]

@@ -41,11 +41,21 @@ workers = 3
 "#;
 
 /// What the server says to a request, by its number and its body.
-type Says = dyn Fn(usize, &Value) -> (u16, Value) + Send + Sync;
+type Says = dyn Fn(usize, &Value) -> (u16, String) + Send + Sync;
 
 /// Starts a server. Returns its address, and the number of requests so far.
 fn server(
     says: impl Fn(usize, &Value) -> (u16, Value) + Send + Sync + 'static,
+) -> (String, Arc<AtomicUsize>) {
+    server_of_texts(move |number, body| {
+        let (status, said) = says(number, body);
+        (status, said.to_string())
+    })
+}
+
+/// Starts a server whose replies need not be JSON.
+pub(crate) fn server_of_texts(
+    says: impl Fn(usize, &Value) -> (u16, String) + Send + Sync + 'static,
 ) -> (String, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let url = format!("http://{}/v1", listener.local_addr().expect("an address"));
@@ -73,7 +83,6 @@ fn answer(stream: TcpStream, count: &AtomicUsize, says: &Says) {
     stream.read_exact(&mut body).expect("a body");
     let body: Value = serde_json::from_slice(&body).expect("JSON");
     let (status, said) = says(count.fetch_add(1, Ordering::SeqCst), &body);
-    let said = said.to_string();
     let head = format!("HTTP/1.1 {status} x\r\nconnection: close\r\ncontent-length: {}\r\n\r\n", said.len());
     // The other side may have gone.
     let _ = stream.get_ref().write_all(format!("{head}{said}").as_bytes());
@@ -85,7 +94,7 @@ fn ids(body: &Value) -> Vec<u64> {
 }
 
 /// A reply as vLLM's: nothing for the first token, and one entry for each other.
-fn listed(body: &Value, logprob: impl Fn(usize, u64) -> f32) -> Value {
+pub(crate) fn listed(body: &Value, logprob: impl Fn(usize, u64) -> f32) -> Value {
     let one = |(at, id): (usize, &u64)| match at {
         0 => Value::Null,
         _ => json!({ id.to_string(): { "logprob": logprob(at, *id), "rank": 1, "decoded_token": null } }),
@@ -103,11 +112,11 @@ fn echoed(body: &Value, logprob: impl Fn(usize, u64) -> f32) -> Value {
 }
 
 /// Log-probabilities that depend on the token and its place alone.
-fn known(at: usize, id: u64) -> f32 {
+pub(crate) fn known(at: usize, id: u64) -> f32 {
     -0.25 - ((at as u64 * 7 + id * 3) % 11) as f32 / 4.0
 }
 
-fn run_of(url: &str) -> Run {
+pub(crate) fn run_of(url: &str) -> Run {
     let endpoint = ENDPOINT.replace("URL", url);
     Run::named("x.toml", &RUN.replace("teacher = \"LOCAL\"\n", &endpoint))
 }

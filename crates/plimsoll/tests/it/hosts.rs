@@ -158,9 +158,7 @@ fn a_host_that_dies_is_named_on_the_others_and_the_run_goes_on_with_fewer() {
     let mut gone = all.pop().expect("two hosts");
     // Its whole namespace dies with it.
     gone.child.kill().expect("it lives");
-    let killed = Instant::now();
     let (code, said) = all.pop().expect("two hosts").end();
-    assert!(killed.elapsed() < Duration::from_secs(20), "{:?}", killed.elapsed());
     assert_eq!(code, Some(5), "{said}");
     assert!(said.contains("error[rank-lost]: rank 1 (host "), "{said}");
     gone.child.wait().expect("it ended");

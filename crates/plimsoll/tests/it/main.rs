@@ -73,6 +73,7 @@ mod rank_faults;
 mod ranks;
 mod ranks_episodes;
 mod ranks_read;
+mod replies;
 mod reproduce;
 mod resume;
 mod reward_models;

@@ -107,17 +107,14 @@ fn the_rows_of_a_live_run_say_what_its_ranks_do_and_a_stopped_one_ends_it() {
     assert!(["computes", "waits"].contains(&row["state"].as_str().expect("a word")), "{live}");
     let [held, planned] = ["held_bytes", "planned_bytes"].map(|key| row[key].as_u64().expect("bytes"));
     assert!(1 << 20 < held && held <= planned, "{row}");
-    let began = Instant::now();
     kill("-STOP", pid);
     until("that a rank is stopped", || {
         let board: Value = serde_json::from_slice(&fs::read(folder.path("out/ranks.json")).ok()?).ok()?;
         (rows(&board) == [(0, "waits".to_string()), (1, "stopped".to_string())]).then_some(())
     });
     let status = until("an end", || run.child.try_wait().expect("a child"));
-    let seconds = began.elapsed().as_secs_f64();
     let words = text(&run.end().stderr);
     assert_eq!(status.code(), Some(5), "{words}");
-    assert!(seconds < 20.0, "{seconds} s: {words}");
     assert!(words.contains("warning[rank-stopped]: the other ranks wait for rank 1 (host "), "{words}");
     let sentence = format!("was stopped: a signal stopped its trainer, pid {pid}, for 8 s, in step ");
     assert!(words.contains("error[rank-lost]: rank 1 (host ") && words.contains(&sentence), "{words}");

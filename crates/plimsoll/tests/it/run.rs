@@ -198,9 +198,18 @@ impl Started {
         let mut rest = Vec::new();
         // The pipe must be drained, or the run would block writing to it.
         self.stderr.read_to_end(&mut rest).expect("readable");
-        let mut output = self.child.wait_with_output().expect("it ends");
-        output.stderr = [self.said.into_bytes(), rest].concat();
-        output
+        let mut stdout = Vec::new();
+        self.child.stdout.take().expect("piped").read_to_end(&mut stdout).expect("readable");
+        let status = self.child.wait().expect("it ends");
+        Output { status, stdout, stderr: [self.said.as_bytes(), &rest].concat() }
+    }
+}
+
+impl Drop for Started {
+    /// A test that fails leaves no run behind: a supervisor that is killed takes all others with it.
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 

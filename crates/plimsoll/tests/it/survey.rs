@@ -6,7 +6,6 @@ use crate::ranks::free_port;
 use crate::run::{Run, SMALL};
 use serde_json::Value;
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
 /// Starts two hosts with the same words except their numbers and prefixes. Returns what they left, by host.
 fn survey(words: &[&str], before: [&[&str]; 2]) -> Option<[Output; 2]> {
@@ -44,7 +43,6 @@ fn two_hosts_are_measured_before_a_run() {
     let run = folder.text_path("x.toml");
     let out = format!("PLIMSOLL__RUN__DIR={}", folder.text_path("out"));
     let env = ["env", &*out];
-    let begun = Instant::now();
     let Some([first, other]) = survey(&[&run, "--ranks=4", "--json"], [&env, &env]) else {
         return;
     };
@@ -55,7 +53,6 @@ fn two_hosts_are_measured_before_a_run() {
         "{}",
         text(&other.stderr)
     );
-    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
     let found: Value = serde_json::from_slice(&first.stdout).expect("JSON");
     let hosts: Vec<u64> = (0..4).filter_map(|rank| found["ranks"][rank]["host"].as_u64()).collect();
     assert_eq!(hosts, [0, 0, 1, 1]);

@@ -173,10 +173,8 @@ fn a_function_that_sleeps_is_killed_at_its_timeout() {
     if !python_is_there() {
         return;
     }
-    let start = Instant::now();
     let error = score(RewardSpec { timeout_ms: 300, ..spec("sleeps") }, &["a"], &Map::new()).unwrap_err();
     assert_eq!(error.slug, "reward-worker-timeout", "{error}");
-    assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
 }
 
 #[test]
