@@ -162,7 +162,7 @@ pub const KINDS: &[RewardKind] = &[
         summary: "what a server of rewards answers",
         place: Place::Address,
         needs_answer: |_| false,
-        read: |spec, argument| Ok(http::read(spec, argument)),
+        read: http::read,
     },
     RewardKind {
         names: &["judge"],
