@@ -363,6 +363,36 @@ mod tests {
     use plimsoll_worker::RewardStep;
 
     #[test]
+    fn messages_have_neither_the_key_nor_what_an_address_hides() {
+        let url = "http://h/v1/completions?api_key=SECRET-OF-QUERY";
+        let key = Some("sk-SECRET-KEY".to_string());
+        let client = Client::of(url.into(), "the teacher".into(), "[t]", Duration::from_secs(1), key);
+        let said = "repeats \"Bearer sk-SECRET-KEY\" and SECRET-OF-QUERY";
+        let failed = ureq::Error::BadUri(format!("{url} {said}"));
+        for error in [client.bad_reply(said), client.failed(&failed), client.refused(500, said.as_bytes())] {
+            let text = error.to_string();
+            assert!(!text.contains("SECRET") && text.contains("(not shown)"), "{text}");
+            assert!(text.contains("the teacher: http://h/v1/completions"), "{text}");
+        }
+        for (url, shown) in [
+            ("http://user:pw@h:1/a?b=c@d#e", "http://h:1/a"),
+            ("https://h?x=http://u@i/", "https://h"),
+            ("http://h/a@b", "http://h/a@b"),
+            ("h:80", "h:80"),
+        ] {
+            assert_eq!(shown_address(url), shown);
+        }
+        assert_eq!(address("http://h/v1/?k=v", "x").as_deref(), Ok("http://h/v1/x?k=v"));
+        for url in ["http://u@h/v1", "http://u:p@h?x", "http://", "http:///v1", "h/v1"] {
+            assert!(address(url, "x").is_err(), "{url}");
+        }
+        let of = |kind: &str| RewardSpec::of_kind(kind).check();
+        let error = of("http://user:SECRET@h/r?k=SECRET").expect_err("a password");
+        assert!(error.slug == "bad-value" && !error.to_string().contains("SECRET"), "{error}");
+        assert!(of("http://h/r?to=a@b").is_ok());
+    }
+
+    #[test]
     fn a_server_may_give_steps_where_the_run_reads_them() {
         let case = |response: &str| {
             Arc::new(Case {
