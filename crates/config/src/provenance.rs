@@ -1,6 +1,7 @@
 //! The origin of each value, and messages that point at it.
 
-use plimsoll_base::Error;
+use plimsoll_base::{Error, without_secrets};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 /// Where a value came from.
@@ -101,20 +102,25 @@ impl Source {
             Origin::File { line, column } => {
                 let error = Error::usage(slug, format!("{}:{line}:{column}: {message}", self.path));
                 match self.text.lines().nth(line - 1) {
-                    Some(text) => error.fact(format!("{line} | {}", text.trim_end())),
+                    Some(text) => error.fact(format!("{line} | {}", without_users(text.trim_end()))),
                     None => error,
                 }
             }
             Origin::Environment { name, text } => {
-                Error::usage(slug, format!("environment: {message}")).fact(format!("{name}={text}"))
+                Error::usage(slug, format!("environment: {message}")).fact(format!("{name}={}", without_users(text)))
             }
             Origin::Set { key, text } => {
-                Error::usage(slug, format!("--set: {message}")).fact(format!("--set {key}={text}"))
+                Error::usage(slug, format!("--set: {message}")).fact(format!("--set {key}={}", without_users(text)))
             }
             _ if self.path.is_empty() => Error::usage(slug, message),
             _ => Error::usage(slug, format!("{}: {message}", self.path)),
         }
     }
+}
+
+/// Returns text whose addresses have no users, passwords and queries; other text as it is.
+fn without_users(text: &str) -> Cow<'_, str> {
+    if text.contains("://") { without_secrets(text).into() } else { text.into() }
 }
 
 /// The origin of every key that has a value.

@@ -369,6 +369,7 @@ const BAD: &[(&[&str], &str, &str)] = &[
     (&["loss.policy=cispo", "loss.epsilon=0.2"], "contradictory-keys", "absolute bounds"),
     (&["loss.mask_hole=zero_value"], "contradictory-keys", "belongs to GAE"),
     (&["reward.0.kind=http:x"], "unknown-reward", "http://HOST"),
+    (&["reward.0.kind=http://me:secret@h/r"], "bad-value", "--set reward.0.kind=http://h/r"),
     (&["reward.0.kind=python:f.py"], "unknown-reward", "python:file.py:function"),
     (&["reward.0.kind=json-schema", "reward.0.schema=/no/such.json"], "reward-bad-schema", "reward.0.kind"),
     (&["reward.0.network=maybe"], "bad-value", "takes deny, allow"),

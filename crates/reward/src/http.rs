@@ -3,14 +3,16 @@
 //! `POST {"query": […], "prompts": […], "labels": […]}` returns `{"rewards": […]}`; a query is prompt and response.
 
 use crate::case::Case;
+use crate::peer_json::Part;
 use crate::scorer::{Reading, Scorer, Start, answer, plain};
 use crate::spec::RewardSpec;
 use plimsoll_base::{Error, Result, slugs};
-use plimsoll_worker::{Scores, read_steps};
+use plimsoll_worker::{RewardStep, STEPS_MAX, Scores, read_steps_of};
 use serde_json::{Value, json};
+use std::io::Read;
 use std::sync::Arc;
 use std::time::Duration;
-use ureq::Agent;
+use ureq::{Agent, Body};
 
 /// Most bytes of a reply: a score takes about 25, and a reply may log more.
 pub(crate) const REPLY_BYTES_MAX: u64 = 4 << 20;
@@ -18,6 +20,16 @@ pub(crate) const REPLY_BYTES_MAX: u64 = 4 << 20;
 const SAID_BYTES_MAX: u64 = 64 << 10;
 /// Most characters of it in a message.
 const SAID_CHARS_MAX: usize = 300;
+/// Most characters of a value in a message.
+const SHOWN_CHARS: usize = 80;
+/// Most bytes of a step in a reply: two numbers.
+const STEP_BYTES_MAX: usize = 128;
+/// What stands in place of a secret.
+const NOT_SHOWN: &str = "(not shown)";
+/// Bytes of a body that are read at a time.
+const BODY_BYTES: usize = 64 << 10;
+/// What an address with `user:password@` is. The run file is copied into the run directory.
+const WITH_USER: &str = "an address with a name or a password in it";
 /// Shorter keys guard nothing, and are words that a reply may have: `none`, `1`.
 const KEY_BYTES_MIN: usize = 8;
 /// First pause before a retry; each further one is twice as long.
@@ -25,15 +37,23 @@ const PAUSE: Duration = Duration::from_millis(250);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
 /// Reads `http://ADDRESS` and `https://ADDRESS`.
-pub(crate) fn read(spec: &RewardSpec, argument: Option<&str>) -> Option<Reading> {
-    let address = argument?.strip_prefix("//")?;
+///
+/// Errors: `bad-value` for an address with a user or a password.
+pub(crate) fn read(spec: &RewardSpec, argument: Option<&str>) -> Result<Option<Reading>> {
+    let Some(address) = argument.and_then(|argument| argument.strip_prefix("//")) else { return Ok(None) };
+    if has_user(address) {
+        let message = format!("the reward's `kind` is {WITH_USER}: {}", shown_address(&spec.kind));
+        return Err(Error::usage("bad-value", message).hint(
+            "let the server be reached without a password, for example through a proxy on this machine",
+        ));
+    }
     let url = spec.kind.clone();
     let starts = Reading::starts("http", |Start { name, spec, limits, .. }| {
         let answer_column = spec.answer_column.clone();
         let client = Client::new(url, name, limits.timeout, None);
         Ok(Box::new(Http { answer_column, client, steps: spec.steps }))
     });
-    (!address.is_empty() && !address.starts_with('/')).then_some(starts)
+    Ok((!address.is_empty() && !address.starts_with('/')).then_some(starts))
 }
 
 /// A connection to a reward.
@@ -64,39 +84,80 @@ impl Http {
 
     fn read(&self, reply: &[u8], cases: &[Arc<Case>]) -> Result<Scores> {
         let samples = cases.len();
-        let bad = |what: &str| {
-            Error::new(
-                slugs::REWARD_BAD_REPLY,
-                format!("{}: {} answered {what}", self.client.who, self.client.url),
-            )
-            .hint("answer with {\"rewards\": [...]}: one number or null a query, in order")
+        let bad = |what: String| {
+            let error = self.client.bad_reply(&what);
+            error.hint("answer with {\"rewards\": [...]}: one number or null a query, in order")
         };
-        let reply: Value = serde_json::from_slice(reply).map_err(|_| bad("no JSON"))?;
-        let Some(list) = reply.get("rewards").and_then(Value::as_array) else {
-            return Err(bad("without a list `rewards`"));
-        };
-        if list.len() != samples {
-            return Err(bad(&format!("{} rewards for {samples} queries", list.len())));
+        let reply = Part::of(reply).map_err(bad)?;
+        let list = reply.field("rewards").map_err(bad)?;
+        let list = list.and_then(|list| Some((list, list.count()?)));
+        let Some((list, count)) = list else { return Err(bad("without a list `rewards`".into())) };
+        if count != samples {
+            return Err(bad(format!("{count} rewards for {samples} queries")));
         }
-        let one = |value: &Value| match value {
-            Value::Null => Ok(None),
-            Value::Number(number) => Ok(number.as_f64()),
-            other => Err(bad(&format!("the reward {other:.80}"))),
-        };
-        let scores = list.iter().map(one).collect::<Result<_>>()?;
-        let responses: Vec<&str> = cases.iter().map(|case| case.response.as_str()).collect();
-        let steps = match reply.get("steps").filter(|_| self.steps) {
-            Some(lists) => read_steps(lists, &responses).map_err(|what| bad(&what))?,
+        let mut scores = Vec::with_capacity(samples);
+        list.each(&mut |value| {
+            let score = value.number();
+            if score.is_none() && !value.is_null() {
+                return Err(bad(format!("the reward {}", self.client.part_said(value))));
+            }
+            scores.push(score);
+            Ok(())
+        })?;
+        let steps = match reply.field("steps").map_err(bad)?.filter(|_| self.steps) {
+            Some(lists) => self.steps(lists, cases).map_err(bad)?,
             None => Vec::new(),
         };
         Ok(Scores { steps, ..plain(scores) })
+    }
+
+    /// Reads the steps of each response, one list after the other.
+    fn steps(
+        &self,
+        lists: Part<'_>,
+        cases: &[Arc<Case>],
+    ) -> std::result::Result<Vec<Vec<RewardStep>>, String> {
+        let count = lists.count().ok_or("no list of steps for each completion")?;
+        if count != cases.len() {
+            return Err(format!("steps of {count} completions for {}", cases.len()));
+        }
+        let mut all = Vec::with_capacity(count);
+        lists.each(&mut |list| {
+            let index = all.len();
+            let who = |what: String| format!("steps of completion {index} that are none: {what}");
+            let mut read: Vec<Value> = Vec::new();
+            match list.count() {
+                Some(count) if count > STEPS_MAX => {
+                    return Err(who(format!("{count} of them, and at most {STEPS_MAX} are read")));
+                }
+                None if !list.is_null() => return Err(who(self.client.part_said(list))),
+                _ => {}
+            }
+            list.each(&mut |step| {
+                let is_short = step.text().len() <= STEP_BYTES_MAX;
+                let value = is_short.then(|| serde_json::from_str(step.text()).ok()).flatten();
+                let number = read.len();
+                read.push(value.ok_or_else(|| {
+                    who(format!("step {number} is {}, not [end, reward]", self.client.part_said(step)))
+                })?);
+                Ok::<(), String>(())
+            })?;
+            all.push(read_steps_of(index, &read, &cases[index].response)?);
+            Ok(())
+        })?;
+        Ok(all)
     }
 }
 
 /// Sends JSON to an address, without a pause and without retries.
 pub(crate) struct Client {
     agent: Agent,
+    /// Where requests go; in no message.
     url: String,
+    /// The address in messages: without user, password and query.
+    shown: String,
+    /// What no message may have: the key, and what the address has besides what is shown.
+    hidden: Vec<String>,
     /// Who asks, as messages begin: reward `judge`.
     who: String,
     /// The table with its keys, and what eases a server that is late.
@@ -126,21 +187,37 @@ impl Client {
             .http_status_as_error(false)
             .max_redirects(0)
             .build();
-        Client { agent: config.into(), url, who, table, timeout, key }
+        let (shown, hidden) = (shown_address(&url), hidden(&url, key.as_deref()));
+        Client { agent: config.into(), url, shown, hidden, who, table, timeout, key }
     }
 
+    /// Returns the address as messages have it.
     pub(crate) fn url(&self) -> &str {
-        &self.url
+        &self.shown
     }
 
     pub(crate) fn who(&self) -> &str {
         &self.who
     }
 
-    /// Returns what a server said without the key, which it may repeat.
+    /// Returns what a server said without the key and the address's secrets, which it may repeat.
     pub(crate) fn without_key(&self, said: &str) -> String {
-        let key = self.key.as_ref().filter(|key| key.len() >= KEY_BYTES_MIN);
-        key.map_or(said.to_string(), |key| said.replace(key, "(not shown)"))
+        let none = |said: String, secret: &String| said.replace(secret, NOT_SHOWN);
+        self.hidden.iter().fold(said.to_string(), none)
+    }
+
+    /// Returns the beginning of a value of a reply for a message.
+    fn part_said(&self, part: Part<'_>) -> String {
+        let string = part.string();
+        let said = self.without_key(string.as_deref().unwrap_or(part.text()));
+        let said: String = said.chars().take(SHOWN_CHARS).collect();
+        if string.is_some() { format!("{said:?}") } else { said }
+    }
+
+    /// Makes the error of a reply that cannot be read; `what` follows "answered".
+    pub(crate) fn bad_reply(&self, what: &str) -> Error {
+        let what = self.without_key(what);
+        Error::new(slugs::REWARD_BAD_REPLY, format!("{}: {} answered {what}", self.who, self.shown))
     }
 
     /// Returns the reply to a request of JSON.
@@ -158,13 +235,12 @@ impl Client {
             let said = response.body_mut().with_config().limit(SAID_BYTES_MAX).read_to_vec();
             return Err(self.refused(status.as_u16(), &said.unwrap_or_default()));
         }
-        let reply = response.body_mut().with_config().limit(REPLY_BYTES_MAX).read_to_vec();
-        reply.map_err(|err| self.failed(&err))
+        read_body(response.body_mut()).map_err(|err| self.failed(&err))
     }
 
     fn failed(&self, err: &ureq::Error) -> Error {
         if matches!(err, ureq::Error::Timeout(_)) {
-            let (who, url, limit) = (&self.who, &self.url, self.timeout.as_millis());
+            let (who, url, limit) = (&self.who, &self.shown, self.timeout.as_millis());
             return Error::new(
                 slugs::REWARD_HTTP_TIMEOUT,
                 format!("{who}: {url} did not answer within {limit} ms"),
@@ -174,7 +250,9 @@ impl Client {
                 table => format!("raise `timeout_ms` in {table}, or give the server less at a time with fewer `workers`"),
             });
         }
-        Error::new(slugs::REWARD_HTTP_FAILED, format!("{}: {}: {err}", self.who, self.url))
+        // The library may repeat the address, or a line of the server's.
+        let said = self.without_key(&err.to_string().replace(&self.url, &self.shown));
+        Error::new(slugs::REWARD_HTTP_FAILED, format!("{}: {}: {said}", self.who, self.shown))
             .hint("check that the server runs and that the address is right")
     }
 
@@ -183,11 +261,68 @@ impl Client {
         let said: String = said.chars().take(SAID_CHARS_MAX).collect();
         let error = Error::new(
             slugs::REWARD_HTTP_FAILED,
-            format!("{}: {} answered with status {status}", self.who, self.url),
+            format!("{}: {} answered with status {status}", self.who, self.shown),
         )
         .hint("look into the server's own log");
         if said.is_empty() { error } else { error.fact(format!("it says {said:?}")) }
     }
+}
+
+/// Reads a body of at most `REPLY_BYTES_MAX` bytes into a buffer that never holds more.
+fn read_body(body: &mut Body) -> std::result::Result<Vec<u8>, ureq::Error> {
+    let most = REPLY_BYTES_MAX as usize;
+    let length = body.content_length().unwrap_or(0).min(REPLY_BYTES_MAX) as usize;
+    let mut reply = Vec::with_capacity(length.max(BODY_BYTES));
+    let mut reader = body.with_config().limit(REPLY_BYTES_MAX).reader();
+    let mut piece = [0; BODY_BYTES];
+    loop {
+        let count = reader.read(&mut piece).map_err(from_io)?;
+        if count == 0 {
+            return Ok(reply);
+        }
+        let room = reply.capacity() - reply.len();
+        if count > room {
+            // Doubled, and never beyond the limit, which the reader keeps.
+            let doubled = (2 * reply.capacity()).min(most.max(reply.len() + count));
+            reply.reserve_exact(doubled - reply.len());
+        }
+        reply.extend_from_slice(&piece[..count]);
+    }
+}
+
+/// Returns the library's own error, which it wraps while a body is read.
+fn from_io(err: std::io::Error) -> ureq::Error {
+    ureq::Error::from(err)
+}
+
+/// Returns an address without user, password and query.
+fn shown_address(url: &str) -> String {
+    let end = url.find(['?', '#']).unwrap_or(url.len());
+    let Some((scheme, rest)) = url[..end].split_once("://") else { return url[..end].to_string() };
+    let host = rest.find('/').unwrap_or(rest.len());
+    let start = rest[..host].rfind('@').map_or(0, |at| at + 1);
+    format!("{scheme}://{}", &rest[start..])
+}
+
+/// Returns true if what follows `//` begins with a user or a password.
+fn has_user(address: &str) -> bool {
+    let end = address.find(['/', '?', '#']).unwrap_or(address.len());
+    address[..end].contains('@')
+}
+
+/// Returns what messages leave out: the key, and the values of the address's query.
+fn hidden(url: &str, key: Option<&str>) -> Vec<String> {
+    let query = url.split_once('?').map_or("", |(_, query)| query);
+    let values = query.split(['&', '#']).map(|pair| pair.split_once('=').map_or(pair, |(_, value)| value));
+    let mut hidden: Vec<String> = key
+        .into_iter()
+        .chain(values)
+        .filter(|word| word.len() >= KEY_BYTES_MIN)
+        .map(str::to_string)
+        .collect();
+    // A secret that begins with another is replaced whole.
+    hidden.sort_by_key(|word| std::cmp::Reverse(word.len()));
+    hidden
 }
 
 /// Returns the address of requests: `path` of the server at `url`.
@@ -195,15 +330,15 @@ impl Client {
 /// Errors: words on what the address is instead, after "it has".
 pub(crate) fn address(url: &str, path: &str) -> std::result::Result<String, String> {
     let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://")).unwrap_or_default();
-    let host = rest.split('/').next().unwrap_or_default();
-    if host.is_empty() {
-        return Err(format!("the address {url:?}, which is none of http:// or https://"));
+    if rest.is_empty() || rest.starts_with(['/', '?', '#']) {
+        return Err(format!("the address {:?}, which is none of http:// or https://", shown_address(url)));
     }
-    match host.contains('@') {
-        // The run file is copied into the run directory, and messages have the address.
-        true => Err("an address with a name or a password in it".to_string()),
-        false => Ok(format!("{}/{path}", url.trim_end_matches('/'))),
+    if has_user(rest) {
+        return Err(WITH_USER.to_string());
     }
+    // A query stays last.
+    let end = url.find(['?', '#']).unwrap_or(url.len());
+    Ok(format!("{}/{path}{}", url[..end].trim_end_matches('/'), &url[end..]))
 }
 
 /// Returns a server's key from the environment.
@@ -226,6 +361,36 @@ pub(crate) fn pause_before(attempt: u32) -> Duration {
 mod tests {
     use super::*;
     use plimsoll_worker::RewardStep;
+
+    #[test]
+    fn messages_have_neither_the_key_nor_what_an_address_hides() {
+        let url = "http://h/v1/completions?api_key=SECRET-OF-QUERY";
+        let key = Some("sk-SECRET-KEY".to_string());
+        let client = Client::of(url.into(), "the teacher".into(), "[t]", Duration::from_secs(1), key);
+        let said = "repeats \"Bearer sk-SECRET-KEY\" and SECRET-OF-QUERY";
+        let failed = ureq::Error::BadUri(format!("{url} {said}"));
+        for error in [client.bad_reply(said), client.failed(&failed), client.refused(500, said.as_bytes())] {
+            let text = error.to_string();
+            assert!(!text.contains("SECRET") && text.contains("(not shown)"), "{text}");
+            assert!(text.contains("the teacher: http://h/v1/completions"), "{text}");
+        }
+        for (url, shown) in [
+            ("http://user:pw@h:1/a?b=c@d#e", "http://h:1/a"),
+            ("https://h?x=http://u@i/", "https://h"),
+            ("http://h/a@b", "http://h/a@b"),
+            ("h:80", "h:80"),
+        ] {
+            assert_eq!(shown_address(url), shown);
+        }
+        assert_eq!(address("http://h/v1/?k=v", "x").as_deref(), Ok("http://h/v1/x?k=v"));
+        for url in ["http://u@h/v1", "http://u:p@h?x", "http://", "http:///v1", "h/v1"] {
+            assert!(address(url, "x").is_err(), "{url}");
+        }
+        let of = |kind: &str| RewardSpec::of_kind(kind).check();
+        let error = of("http://user:SECRET@h/r?k=SECRET").expect_err("a password");
+        assert!(error.slug == "bad-value" && !error.to_string().contains("SECRET"), "{error}");
+        assert!(of("http://h/r?to=a@b").is_ok());
+    }
 
     #[test]
     fn a_server_may_give_steps_where_the_run_reads_them() {

@@ -162,7 +162,7 @@ pub const KINDS: &[RewardKind] = &[
         summary: "what a server of rewards answers",
         place: Place::Address,
         needs_answer: |_| false,
-        read: |spec, argument| Ok(http::read(spec, argument)),
+        read: http::read,
     },
     RewardKind {
         names: &["judge"],
@@ -210,7 +210,7 @@ pub(crate) struct Kind {
 
 /// Reads `spec.kind` and the options that it uses. Starts nothing.
 ///
-/// Errors: `unknown-reward`, `reward-bad-pattern`, `reward-bad-schema`, `reward-bad-judge`.
+/// Errors: `unknown-reward`, `reward-bad-pattern`, `reward-bad-schema`, `reward-bad-judge`, `bad-value`.
 pub(crate) fn read(spec: &RewardSpec) -> Result<Kind> {
     let (head, argument) = match spec.kind.split_once(':') {
         Some((head, argument)) => (head, Some(argument)),
@@ -309,7 +309,7 @@ impl Kind {
 impl RewardSpec {
     /// Refuses an unknown kind, and a pattern or schema that cannot be used. Starts nothing.
     ///
-    /// Errors: `unknown-reward`, `reward-bad-pattern`, `reward-bad-schema`, `reward-bad-judge`.
+    /// Errors: `unknown-reward`, `reward-bad-pattern`, `reward-bad-schema`, `reward-bad-judge`, `bad-value`.
     pub fn check(&self) -> Result<()> {
         read(self).map(drop)
     }

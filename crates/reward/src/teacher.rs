@@ -6,12 +6,10 @@
 //! tokens, or with one that is none, is a failure.
 
 use crate::http::{self, Client, REPLY_BYTES_MAX, pause_before};
+use crate::peer_json::{Part, field_of};
 use crate::tally::Tally;
-use plimsoll_base::{Bytes, Error, Result, slugs};
-use serde::Deserialize;
+use plimsoll_base::{Bytes, Error, Result, shown, slugs};
 use serde_json::json;
-use serde_json::value::RawValue;
-use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -20,7 +18,8 @@ use std::time::Duration;
 pub const TEACHER_WORKERS_MAX: u32 = 256;
 /// Samples that fail in a row before a step asks no more: a server that is gone costs these and not the whole step.
 const FAILURES_IN_A_ROW_MAX: u32 = 16;
-/// Bytes of one request under way: its reply, of which at most 16 bytes are kept for each 5 (`null,`), and its ids.
+/// Bytes of one request under way: its reply, and of each token asked about, which takes 5 bytes of it (`null,`), the
+/// id, its text in the request and its log-probability.
 const REQUEST_BYTES: u64 = 5 * REPLY_BYTES_MAX;
 /// What servers write for minus infinity, which is no number in JSON.
 const LEAST_LOGPROB: f64 = -9999.0;
@@ -91,38 +90,8 @@ enum Form {
     Echo,
 }
 
-#[derive(Deserialize)]
-struct Reply<'r> {
-    #[serde(borrow)]
-    choices: Vec<Choice<'r>>,
-}
-
-#[derive(Deserialize)]
-struct Choice<'r> {
-    #[serde(borrow, default)]
-    prompt_logprobs: Option<Vec<&'r RawValue>>,
-    #[serde(borrow, default)]
-    logprobs: Option<Echoed<'r>>,
-}
-
-#[derive(Deserialize)]
-struct Echoed<'r> {
-    #[serde(borrow, default)]
-    tokens: Option<&'r RawValue>,
-    #[serde(default)]
-    token_logprobs: Vec<Option<f64>>,
-}
-
-/// A token in `prompt_logprobs`.
-#[derive(Deserialize)]
-struct Listed {
-    logprob: f64,
-    #[serde(default)]
-    decoded_token: Option<String>,
-}
-
 /// What a reply says of a token: its log-probability and its text, if it has them.
-type Said = (Option<f64>, Option<String>);
+type Said<'r> = (Option<f64>, Option<Part<'r>>);
 
 impl TeacherServer {
     /// Asks about `probe`, tokens with their texts in the student's tokenizer, and finds out what the server can do.
@@ -239,75 +208,118 @@ impl TeacherServer {
         let ids: Vec<u32> = probe.iter().map(|(id, _)| *id).collect();
         let reply = self.client.post(&self.body(&ids))?;
         self.logprobs(&reply, &ids, 1)?;
-        let said = self.said(&reply, &ids, 1..ids.len(), true)?;
-        for ((id, text), (_, theirs)) in probe[1..].iter().zip(said) {
-            let Some(theirs) = theirs else { continue };
-            if bare(&theirs) != bare(text) && theirs != format!("token_id:{id}") {
-                let (who, url) = (self.client.who(), self.client.url());
-                let message =
-                    format!("{who}: {url} reads token {id} as {theirs:?}, to the student it is {text:?}");
-                return Err(Error::new(MISMATCH, message).hint(
-                    "serve a teacher of the student's family, whose tokenizer gives every token the same id",
-                ));
+        self.texts(&reply, &ids, 1, &mut |at, theirs| {
+            let (id, text) = &probe[at];
+            if bare(theirs) == bare(text) || theirs == format!("token_id:{id}") {
+                return Ok(());
             }
-        }
-        Ok(())
+            let (who, url, theirs) = (self.client.who(), self.client.url(), self.client.without_key(theirs));
+            let theirs = shown(&theirs);
+            let message =
+                format!("{who}: {url} reads token {id} as {theirs:?}, to the student it is {text:?}");
+            Err(Error::new(MISMATCH, message).hint(
+                "serve a teacher of the student's family, whose tokenizer gives every token the same id",
+            ))
+        })
     }
 
     /// Reads the log-probabilities of the tokens from `start` on.
     fn logprobs(&self, reply: &[u8], ids: &[u32], start: usize) -> Result<Vec<f32>> {
-        let said = self.said(reply, ids, start..ids.len(), false)?;
-        let one = |(at, (logprob, _)): (usize, Said)| match logprob {
-            Some(logprob) if logprob <= 0.0 && logprob > LEAST_LOGPROB => Ok(logprob as f32),
-            Some(logprob) => Err(self.bad(&format!(
-                "with the log-probability {logprob} of token {} of {}",
-                start + at + 1,
-                ids.len()
-            ))),
-            None => Err(self.bad(&format!(
-                "without a log-probability of token {} of {}",
-                start + at + 1,
-                ids.len()
-            ))),
-        };
-        said.into_iter().enumerate().map(one).collect()
+        let mut logprobs = Vec::with_capacity(ids.len() - start);
+        let token = |at: usize| format!("of token {} of {}", at + 1, ids.len());
+        self.said(reply, ids, start, &mut |at, (logprob, _)| {
+            logprobs.push(match logprob {
+                Some(logprob) if logprob <= 0.0 && logprob > LEAST_LOGPROB => logprob as f32,
+                Some(logprob) => {
+                    return Err(self.bad(&format!("with the log-probability {logprob} {}", token(at))));
+                }
+                None => return Err(self.bad(&format!("without a log-probability {}", token(at)))),
+            });
+            Ok(())
+        })?;
+        Ok(logprobs)
     }
 
-    /// Reads what a reply says of the tokens in `range`; texts only with `texts`.
+    /// Calls `token` with what a reply says of each token from `start` on.
     fn said(
         &self,
         reply: &[u8],
         ids: &[u32],
-        range: std::ops::Range<usize>,
-        texts: bool,
-    ) -> Result<Vec<Said>> {
-        let reply: Reply<'_> = serde_json::from_slice(reply)
-            .map_err(|err| self.bad(&format!("what is no completion ({err})")))?;
-        let choice = reply.choices.into_iter().next().ok_or_else(|| self.bad("without a choice"))?;
+        start: usize,
+        token: &mut dyn FnMut(usize, Said<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let bad = |what: String| self.bad(&what);
+        let reply = Part::of(reply).map_err(|what| self.bad(&format!("what is no completion ({what})")))?;
+        let choices = reply.field("choices").map_err(bad)?;
+        let count = choices.and_then(Part::count);
+        let count = count.ok_or_else(|| self.bad("what is no completion (it has no list `choices`)"))?;
+        if count > 1 {
+            return Err(self.bad(&format!("with {count} choices for 1 request")));
+        }
+        let choice = choices.and_then(Part::first).ok_or_else(|| self.bad("without a choice"))?;
+        let list = |of: Option<Part<'_>>, name: &str, more: usize| {
+            let missing = || self.bad(&format!("without `{name}`"));
+            let count = of.and_then(Part::count).ok_or_else(missing)?;
+            self.counted(count, ids.len(), more)
+        };
         match self.form {
             Form::PromptLogprobs => {
-                let listed = choice.prompt_logprobs.ok_or_else(|| self.bad("without `prompt_logprobs`"))?;
-                self.counted(listed.len(), ids.len(), 0)?;
-                range.map(|at| self.listed(listed[at], ids[at])).collect()
+                let listed = choice.field("prompt_logprobs").map_err(bad)?;
+                list(listed, "prompt_logprobs", 0)?;
+                each_from(listed, start, ids.len(), &mut |at, part| token(at, self.listed(part, ids[at])?))
             }
             Form::Echo => {
-                let echoed = choice.logprobs.ok_or_else(|| self.bad("without `logprobs`"))?;
+                let echoed = choice.field("logprobs").map_err(bad)?.filter(|echoed| !echoed.is_null());
+                let echoed = echoed.ok_or_else(|| self.bad("without `logprobs`"))?;
+                let logprobs = echoed.field("token_logprobs").map_err(bad)?;
                 // The token that it drew comes last.
-                self.counted(echoed.token_logprobs.len(), ids.len(), 1)?;
-                let words = echoed.tokens.filter(|_| texts);
-                let words: Vec<String> =
-                    words.and_then(|words| serde_json::from_str(words.get()).ok()).unwrap_or_default();
-                Ok(range.map(|at| (echoed.token_logprobs[at], words.get(at).cloned())).collect())
+                list(logprobs, "logprobs.token_logprobs", 1)?;
+                each_from(logprobs, start, ids.len(), &mut |at, part| token(at, (self.number(part)?, None)))
             }
         }
     }
 
+    /// Calls `token` with the text of each token from `start` on, if the reply has it.
+    fn texts(
+        &self,
+        reply: &[u8],
+        ids: &[u32],
+        start: usize,
+        token: &mut dyn FnMut(usize, &str) -> Result<()>,
+    ) -> Result<()> {
+        if self.form == Form::PromptLogprobs {
+            return self.said(reply, ids, start, &mut |at, (_, text)| match text {
+                Some(text) => token(at, &text.string().unwrap_or_default()),
+                None => Ok(()),
+            });
+        }
+        let words = Part::of(reply).and_then(|reply| {
+            let choice = reply.field("choices")?.and_then(Part::first);
+            field_of(field_of(choice, "logprobs")?, "tokens")
+        });
+        let words = words.map_err(|what| self.bad(&what))?;
+        each_from(words, start, ids.len(), &mut |at, part| match part.string() {
+            Some(text) => token(at, &text),
+            None => Ok(()),
+        })
+    }
+
     /// Reads one position of `prompt_logprobs`: the token itself, and perhaps others that are likelier.
-    fn listed(&self, at: &RawValue, id: u32) -> Result<Said> {
-        let tokens: Option<BTreeMap<String, Listed>> = serde_json::from_str(at.get())
-            .map_err(|err| self.bad(&format!("with other things than log-probabilities ({err})")))?;
-        let own = tokens.unwrap_or_default().remove(&id.to_string());
-        Ok(own.map_or((None, None), |own| (Some(own.logprob), own.decoded_token)))
+    fn listed<'r>(&self, at: Part<'r>, id: u32) -> Result<Said<'r>> {
+        let bad = |what: String| self.bad(&what);
+        let Some(own) = at.field(&id.to_string()).map_err(bad)? else { return Ok((None, None)) };
+        let logprob = own.field("logprob").map_err(bad)?;
+        let logprob = logprob.map_or(Ok(None), |logprob| self.number(logprob))?;
+        let text = own.field("decoded_token").map_err(bad)?;
+        Ok((logprob, text.filter(|text| text.string().is_some())))
+    }
+
+    /// Reads a log-probability; `None` for null.
+    fn number(&self, part: Part<'_>) -> Result<Option<f64>> {
+        match part.number() {
+            None if !part.is_null() => Err(self.bad("with other things than log-probabilities")),
+            number => Ok(number),
+        }
     }
 
     fn counted(&self, got: usize, tokens: usize, more: usize) -> Result<()> {
@@ -318,10 +330,25 @@ impl TeacherServer {
     }
 
     fn bad(&self, what: &str) -> Error {
-        let (who, url) = (self.client.who(), self.client.url());
-        Error::new(slugs::REWARD_BAD_REPLY, format!("{who}: {url} answered {what}"))
+        self.client
+            .bad_reply(what)
             .hint("`distill.endpoint.url` is that of a server whose /v1/completions has `prompt_logprobs`, or `echo` with `logprobs`")
     }
+}
+
+/// Calls `item` with the items of a list from `start` up to `end`; with none where there is no list.
+fn each_from<'r>(
+    list: Option<Part<'r>>,
+    start: usize,
+    end: usize,
+    item: &mut dyn FnMut(usize, Part<'r>) -> Result<()>,
+) -> Result<()> {
+    let mut at = 0;
+    let walk = &mut |part| {
+        at += 1;
+        if (start..end).contains(&(at - 1)) { item(at - 1, part) } else { Ok(()) }
+    };
+    list.map_or(Ok(None), |list| list.each(walk)).map(|_: Option<()>| ())
 }
 
 const MISMATCH: &str = "teacher-tokenizer-mismatch";

@@ -6,7 +6,7 @@
 use crate::data::models::check_trainable;
 use crate::episodes::Episodes;
 use crate::methods::estimator::OwnEstimator;
-use plimsoll_base::{Error, Result, slugs};
+use plimsoll_base::{Error, Result, slugs, without_secrets};
 use plimsoll_config::RunSpec;
 use plimsoll_plan::devices;
 use plimsoll_reward::{RewardSpec, Rewards, Words};
@@ -173,6 +173,9 @@ impl Checks {
     }
 
     fn left_out(&mut self, what: impl Into<String>) {
-        self.not_checked.push(what.into());
+        // Addresses without users, passwords and queries.
+        let what: String = what.into();
+        let what = if what.contains("://") { without_secrets(&what) } else { what };
+        self.not_checked.push(what);
     }
 }

@@ -37,10 +37,10 @@ pub struct PairScore {
 }
 
 impl EvalReport {
-    /// Describes empty and cut responses; empty if there are none.
+    /// Describes responses without a visible character and cut ones, which may be the same; empty if there are none.
     pub fn fault_words(num_empty: usize, num_cut: usize) -> String {
         let one = |count: usize, what: &str| (count > 0).then(|| format!(", {count} {what}"));
-        let words = [one(num_empty, "empty"), one(num_cut, "cut by the length limit")];
+        let words = [one(num_empty, "without a visible character"), one(num_cut, "cut by the length limit")];
         words.into_iter().flatten().collect()
     }
 }

@@ -77,6 +77,6 @@ pub use sandbox::{Gpu, Network};
 pub use session::{Session, find_python};
 pub use shared::SharedMemory;
 pub use status::{STATUS_BYTES, StatusNote, run_pid, supervisor_pid};
-pub use steps::{RewardStep, STEPS_MAX, read_steps};
+pub use steps::{RewardStep, STEPS_MAX, read_steps, read_steps_of};
 pub use supervisor::{Ended, Order, Others, Seen, SignalPipe, Trainer, supervise, terminal_columns};
 pub use words::{WORDS_BYTES_MAX, Words};

@@ -29,8 +29,15 @@ fn of_one(index: usize, list: &Value, response: &str) -> Result<Vec<RewardStep>,
     if list.is_null() {
         return Ok(Vec::new());
     }
+    let none = || format!("steps of completion {index} that are none: {list:.80}");
+    read_steps_of(index, list.as_array().ok_or_else(none)?, response)
+}
+
+/// Reads the steps of response `index` of a batch, each `[end, reward]`.
+///
+/// Errors: words on what was returned instead.
+pub fn read_steps_of(index: usize, list: &[Value], response: &str) -> Result<Vec<RewardStep>, String> {
     let who = |what: String| format!("steps of completion {index} that are none: {what}");
-    let list = list.as_array().ok_or_else(|| who(format!("{list:.80}")))?;
     if list.len() > STEPS_MAX {
         return Err(who(format!("{} of them, and at most {STEPS_MAX} are read", list.len())));
     }

@@ -132,7 +132,7 @@ fn games() -> Run {
 fn episodes_train_exactly_and_their_lines_tell_turns_mask_and_rewards() {
     let folder = Run::new(RUN);
     let said = check_done(&train(&folder, "said", "text:second-try", &["train.steps=1"]));
-    assert!(said.contains(" cut by the length limit") && !said.contains(" empty"), "{said}");
+    assert!(said.contains(" cut by the length limit") && !said.contains(" visible character"), "{said}");
     for (name, sets) in [
         ("grpo", &["loss.kl_coef=0.05"][..]),
         ("gspo", &["method=gspo", "train.mini_batch=16"]),

@@ -15,6 +15,7 @@ pub use spec::JudgeSpec;
 
 use crate::case::Case;
 use crate::http::{self, Client, pause_before};
+use crate::peer_json::{Part, field_of};
 use crate::scorer::{Reading, Scorer, Start};
 use crate::spec::{OnError, RewardSpec};
 use crate::tally::Tally;
@@ -22,7 +23,7 @@ use cache::{Cache, Judged, RequestKey};
 use plimsoll_base::{Error, ExactSum, Result, slugs};
 use plimsoll_worker::{Columns, Scores, Stop};
 use question::Question;
-use serde_json::{Value, json};
+use serde_json::json;
 use std::sync::Arc;
 
 const EXAMPLE: &str = "kind = \"judge\" and url = \"http://127.0.0.1:8000/v1\"";
@@ -189,25 +190,28 @@ impl ModelJudge {
 
     /// Reads the score in a reply.
     fn read(&self, reply: &[u8], wording: u32) -> Result<f64> {
-        let bad = |what: &str| {
-            Error::new(
-                slugs::REWARD_BAD_REPLY,
-                format!("reward `{}`: {} answered {what}", self.name, self.client.url()),
-            )
-        };
-        let reply: Value = serde_json::from_slice(reply).map_err(|_| bad("no JSON"))?;
-        let choice = reply.pointer("/choices/0").unwrap_or(&Value::Null);
-        let Some(text) = choice.pointer("/message/content").and_then(Value::as_str) else {
+        let bad = |what: &str| self.client.bad_reply(what);
+        let reply = Part::of(reply).map_err(|what| bad(&what))?;
+        let twice = |what: String| bad(&what);
+        let choices = reply.field("choices").map_err(twice)?;
+        let count = choices.and_then(Part::count).unwrap_or(0);
+        if count > 1 {
+            return Err(bad(&format!("with {count} choices for 1 request")));
+        }
+        let choice = choices.and_then(Part::first);
+        let message = field_of(choice, "message").map_err(twice)?;
+        let Some(text) = field_of(message, "content").map_err(twice)?.and_then(Part::string) else {
             return Err(bad("without a text `choices[0].message.content`")
                 .hint("`url` is that of an OpenAI-compatible server, and ends in /v1"));
         };
         // A number may be cut too: `Score: 1` of `Score: 10`.
-        if choice["finish_reason"] == "length" {
+        let reason = field_of(choice, "finish_reason").map_err(twice)?;
+        if reason.is_some_and(|reason| reason.text() == "\"length\"") {
             let most = self.spec.judge.max_tokens;
             return Err(bad(&format!("with more than max_tokens = {most}"))
                 .hint("raise `max_tokens` in the [[reward]] table"));
         }
-        self.question.score(&self.client.without_key(text), wording).map_err(|what| {
+        self.question.score(&self.client.without_key(&text), wording).map_err(|what| {
             bad(&what).hint("a reply ends with what was asked for, or is a JSON object: plimsoll explain reward-bad-reply")
         })
     }

@@ -5,8 +5,8 @@ use super::groups::{Group, Response};
 use crate::episodes::CarriedTurn;
 use plimsoll_rollout::Finish;
 
-/// Largest log-probability: rounding may leave one slightly above 0.
-const LOGPROB_MAX: f32 = 1e-3;
+/// Largest log-probability: the head takes the logit from the largest one, then ln of a sum of at least 1.
+const LOGPROB_MAX: f32 = 0.0;
 /// Bytes of a token in a line: id, bits of its log-probability, and a version with a count, with their commas.
 const TOKEN_BYTES: u64 = 11 + 11 + 34;
 /// Bytes of a line besides tokens, and of a response.

@@ -211,6 +211,7 @@ mod tests {
             (good.replace("\"ids\":[7,9,9]", "\"ids\":[7,9]"), ":1: a response of 2 tokens, 3 log-probs"),
             (good.replace(&logprob, &2f32.to_bits().to_string()), ":1: the log-probability 2"),
             (good.replace(&logprob, &f32::NAN.to_bits().to_string()), ":1: the log-probability NaN"),
+            (good.replace(&logprob, "1"), ":1: the log-probability 0.000"),
             (good.replace("[\"eos\",4]", "[\"eos\",0]"), ":1: a response has ended in step 0"),
             (good.replace("\"eos\"", "\"length\""), ":1: a response of 2 tokens was cut at 8"),
             (good.replace("\"eos\"", "\"bored\""), ":1: unknown variant"),
