@@ -145,7 +145,8 @@ fn rewards_on_servers() {
     let spec =
         RewardSpec { retries: 0, timeout_ms: 60_000, ..RewardSpec::of_kind(format!("{}/r", server.address)) };
     let planned = spec.memory().buffers.0;
-    let mut scored = Rewards::saying(&[spec], Words::of_run()).expect("a reward");
+    let new = || Rewards::saying(std::slice::from_ref(&spec), Words::of_run()).expect("a reward");
+    let mut scored = new();
     server.says("{\"rewards\":[1]}".into());
     assert_eq!(score(&mut scored).expect("a score"), Some(1.0));
     for (number, (reply, words)) in [
@@ -159,6 +160,8 @@ fn rewards_on_servers() {
     .enumerate()
     {
         server.says(reply);
+        // An error ends the threads of a reward.
+        let mut scored = new();
         let (got, peak) = peak_of(|| score(&mut scored));
         check(&format!("reward {number}"), got.map(drop), words, peak, planned);
     }
