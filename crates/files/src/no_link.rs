@@ -1,5 +1,5 @@
-//! Opens files and makes folders for writing where others may write too, as in run directories and shared caches. A link
-//! at a name that can be guessed would lead a write anywhere, so none is followed; each is refused or replaced.
+//! Opens files and makes folders for writing where others may write too, as in run directories and shared caches. A
+//! link at a name that can be guessed would lead a write anywhere, so none is followed; each is refused or replaced.
 
 use crate::stream::write_error;
 use plimsoll_base::{Error, Result};

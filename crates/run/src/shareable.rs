@@ -1,7 +1,6 @@
 //! The run file without keys and passwords, for trackers, readers of a repository and the page of `watch`.
 
-use crate::withheld::without_marks;
-use plimsoll_base::{CommandWords, WITHHELD, is_name_of_secret, without_secrets};
+use plimsoll_base::{CommandWords, WITHHELD, is_name_of_secret, unmarked, without_secrets};
 use toml::{Table, Value};
 
 /// Returns a run file without `[track]`, secrets (see `plimsoll_base::without_secrets`) replaced; `None` if not TOML.
@@ -32,6 +31,23 @@ pub(crate) fn each_text(table: &mut Table, change: &dyn Fn(&mut String)) {
         }
     }
     table.iter_mut().for_each(|(_, value)| each(value, change));
+}
+
+/// Takes the marks out of a table, so that it is as if its secrets had been taken out just now.
+pub(crate) fn without_marks(table: &mut Table) {
+    for (key, mut value) in std::mem::take(table) {
+        unmark(&mut value);
+        table.insert(unmarked(&key).map_or_else(|| key.clone(), str::to_string), value);
+    }
+}
+
+fn unmark(value: &mut Value) {
+    match value {
+        Value::String(text) => *text = unmarked(text).unwrap_or(text).to_string(),
+        Value::Array(list) => list.iter_mut().for_each(unmark),
+        Value::Table(table) => without_marks(table),
+        _ => {}
+    }
 }
 
 /// Cleans the values of a table, and keys that are themselves secrets.

@@ -78,6 +78,7 @@ const ERRORS: [Theme; 10] = [
             "write-",
             "io-",
             "disk-full",
+            "secret-",
             "symlink-",
             "trainer-",
             "rank-",

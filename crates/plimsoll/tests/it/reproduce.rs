@@ -173,8 +173,8 @@ fn r_a_stage_wrote_outside_of_the_folder() {
     let args = ["reproduce", "tiny.toml"];
     let outside = Folder::with("x", "");
     for (key, place) in [
-        ("dir = \"out/rl\"", "../beside".to_string()),
-        ("dir = \"out/rl\"", "out/../../beside".to_string()),
+        ("dir = \"out/rl\"", "../elsewhere".to_string()),
+        ("dir = \"out/rl\"", "out/../../elsewhere".to_string()),
         ("dir = \"out/rl\"", outside.text_path("run")),
         ("dir = \"out/rl\"", ".".to_string()),
     ] {
@@ -182,7 +182,7 @@ fn r_a_stage_wrote_outside_of_the_folder() {
         folder.write("stages/rl.toml", &RL.replace(key, &format!("dir = \"{place}\"")));
         let refused = run(&folder, "http://127.0.0.1:1", &args);
         check_error(&args, &refused, 2, &["error[bad-value]", "stages/rl.toml:19", "`run.dir`", &place]);
-        assert!(!folder.path("runs/out/reproduce/beside").exists() && !outside.path("run").exists());
+        assert!(!folder.path("runs/out/reproduce/elsewhere").exists() && !outside.path("run").exists());
         assert!(!folder.path("runs/out/reproduce/tiny/out").exists(), "nothing ran");
     }
     let folder = tiny(str::to_string);

@@ -316,7 +316,7 @@ fn r_a_link_in_place_of_a_folder_was_followed() {
         }
         fs::remove_file(folder.path(&name)).expect("a link");
     }
-    assert_eq!(folder.read("victim"), "kept");
+    assert_eq!(folder.read("victim"), b"kept");
 }
 
 /// Returns the files below a folder that hold `word`.

@@ -9,8 +9,8 @@ use toml::Value;
 
 /// Returns the run file to resume with: the recorded one, with values of `asked` that may change.
 ///
-/// If `asked` has `"auto"`, the recorded value applies; with `replan` the planner chooses again. Secrets are compared by
-/// their marks, and are those of `asked`.
+/// If `asked` has `"auto"`, the recorded value applies; with `replan` the planner chooses again. Secrets are compared
+/// by their marks, and are those of `asked`.
 /// Errors: `run-file-changed` lists what changed and what may; `secret-withheld` if a secret is nowhere.
 pub fn merge(asked: &RunFile, recorded: &RunFile, replan: bool) -> Result<RunFile> {
     let merged = merge_marked(&withheld::marked(asked), &withheld::marked(recorded), replan)?;
