@@ -2,6 +2,7 @@
 
 use super::provenance::Provenance;
 use super::sections::{Data, RunFile};
+use super::values::{AnsweredPrompts, TrainOn};
 use plimsoll_base::Result;
 
 /// Requires passes over data that has an end, and that nothing else says how long the run is.
@@ -46,4 +47,16 @@ pub(super) fn template_args(data: &Data, at: &Provenance) -> Result<()> {
         }
     }
     Ok(())
+}
+
+impl AnsweredPrompts {
+    pub(crate) fn is_error(&self) -> bool {
+        *self == AnsweredPrompts::Error
+    }
+}
+
+impl TrainOn {
+    pub(crate) fn is_last(&self) -> bool {
+        *self == TrainOn::Last
+    }
 }

@@ -497,3 +497,9 @@ fn whole_frames(key: &str, frames: u64, num_envs: u32, at: &Provenance) -> Resul
     let error: Error = at.error("frames-not-whole", key, &message);
     Err(error.hint(hint))
 }
+
+impl WorkerGpu {
+    pub(crate) fn is_denied(&self) -> bool {
+        *self == WorkerGpu::Deny
+    }
+}

@@ -498,7 +498,7 @@ names!(
 );
 
 names!(
-    /// What becomes of a prompt that ends with the assistant's words.
+    /// What to do with a prompt that ends with the assistant's words.
     AnsweredPrompts, "\"error\", \"drop-turn\" or \"continue\"", {
         /// The file is refused.
         Error = "error",
@@ -508,18 +508,6 @@ names!(
         Continue = "continue",
     }
 );
-
-impl AnsweredPrompts {
-    pub(crate) fn is_error(&self) -> bool {
-        *self == AnsweredPrompts::Error
-    }
-}
-
-impl TrainOn {
-    pub(crate) fn is_last(&self) -> bool {
-        *self == TrainOn::Last
-    }
-}
 
 names!(
     /// Where the run computes.
@@ -604,10 +592,4 @@ pub enum WorkerGpu {
     Deny,
     /// It may, for environments that render on one.
     Allow,
-}
-
-impl WorkerGpu {
-    pub(crate) fn is_denied(&self) -> bool {
-        *self == WorkerGpu::Deny
-    }
 }

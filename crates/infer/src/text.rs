@@ -42,7 +42,7 @@ pub struct TextModel {
 /// How rows are read, besides their columns.
 #[derive(Clone, Debug, Default)]
 pub struct RowRules {
-    /// What becomes of a prompt that ends with the assistant's words.
+    /// What to do with a prompt that ends with the assistant's words.
     pub answered: AnsweredPrompt,
     /// Columns and fields of messages that are left out.
     pub ignored: Vec<String>,

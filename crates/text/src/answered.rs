@@ -1,5 +1,5 @@
 //! Prompts that end with the assistant's words, as rows of supervised data do. A method that samples would put the
-//! answer into the prompt, so that they are refused unless the run file says what becomes of the last turn.
+//! answer into the prompt, so that they are refused unless the run file says what to do with the last turn.
 
 use crate::Prompt;
 use plimsoll_base::{Error, Result};

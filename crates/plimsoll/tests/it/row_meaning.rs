@@ -1,4 +1,4 @@
-//! Rows mean what they say: prompts with their answer, fields that the template reads or loses, what nobody reads, what
+//! Rows mean what they say: prompts with their answer, fields that the template reads or loses, what is not read, what
 //! begins a text and what ends a turn.
 
 use crate::common::{Folder, plimsoll, text};
@@ -111,7 +111,7 @@ fn r_thinking_was_dropped_from_what_is_learnt() {
     assert_ne!(with, without);
     let plain = run.write("plain.jsonl", &answered(&json!({})));
     assert_eq!(loss("plain", &[&format!("data.prompts={plain}")]), without);
-    // What nobody reads is named once, by `plan`, by `train` and in the events.
+    // What is not read is named once, by `plan`, by `train` and in the events.
     let words = "rows.jsonl: 3 rows; columns read: messages; not read: ground_truth, id; fields of messages read: reasoning_content (3); fields of messages that nothing reads: mood (3)";
     assert!(said_of_rows(&run, "with").contains(words), "{}", said_of_rows(&run, "with"));
     let plan = run.plan(&[&format!("data.chat_template={thinks}")]);

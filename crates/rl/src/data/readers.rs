@@ -1,4 +1,4 @@
-//! Who reads the columns of rows: what nobody reads is named once, before the run.
+//! Who reads the columns of rows: what is not read is named once, before the run.
 
 use crate::data::dataset::SetCounts;
 use plimsoll_config::{LearnsFrom, RunSpec};
@@ -9,7 +9,7 @@ const OF_PAIRS: [&str; 3] = ["chosen", "rejected", "margin"];
 const OF_LABELS: [&str; 3] = ["completion", "label", "prompt"];
 const OF_ANSWERS: [&str; 3] = ["messages", "prompt", "completion"];
 
-/// Says for each set what of its rows nobody reads, next to what is read; nothing where all is read.
+/// Says for each set what of its rows is not read, next to what is read; nothing where all is read.
 pub(crate) fn unread_words<'d>(run: &RunSpec, sets: impl Iterator<Item = SetCounts<'d>>) -> Vec<String> {
     let all = rewards_read_all(run);
     sets.filter_map(|(name, counts)| counts.words(name, |column| all || is_read(run, column))).collect()

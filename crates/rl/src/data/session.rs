@@ -188,7 +188,7 @@ impl Session {
         ))
     }
 
-    /// Says what of the rows nobody reads.
+    /// Says what of the rows is not read.
     pub(crate) fn unread_words(&self, run: &RunSpec) -> Vec<String> {
         unread_words(run, self.data.counts())
     }
@@ -252,7 +252,7 @@ struct Known {
     assumed: Vec<String>,
     /// What was not read, for people.
     not_checked: Vec<String>,
-    /// What of the rows nobody reads, for people.
+    /// What of the rows is not read, for people.
     unread: Vec<String>,
     /// Warnings of the text side, for people.
     warnings: Vec<String>,

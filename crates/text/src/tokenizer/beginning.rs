@@ -1,6 +1,6 @@
 //! What a tokenizer puts before a text, such as the token that begins it: from `tokenizer_config.json`, the
-//! post-processor of `tokenizer.json`, or the tables of a GGUF file. What it puts after one is not used: a prompt goes on,
-//! and an answer has its own end.
+//! post-processor of `tokenizer.json`, or the tables of a GGUF file. What it puts after one is not used: a prompt goes
+//! on, and an answer has its own end.
 
 use super::file::post_processor;
 use crate::chat::special_token;

@@ -1,6 +1,6 @@
 //! A run's tokenizer, from `tokenizer.json`, from a GGUF file's tables, or of plain bytes. Hugging Face's library
-//! encodes; a table decodes byte-level vocabularies without allocating. Templates write special tokens; before a text of
-//! no template comes what the tokenizer puts there.
+//! encodes; a table decodes byte-level vocabularies without allocating. Templates write special tokens; before a text
+//! of no template comes what the tokenizer puts there.
 
 pub(crate) mod beginning;
 mod build;
