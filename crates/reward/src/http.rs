@@ -192,7 +192,7 @@ impl Client {
     }
 
     /// Returns the address as messages have it.
-    pub(crate) fn url(&self) -> &str {
+    pub(crate) fn shown(&self) -> &str {
         &self.shown
     }
 

@@ -85,7 +85,7 @@ impl Form {
     pub fn learn(lines: &[u8]) -> Vec<Form> {
         let lines: Vec<&[u8]> =
             lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).take(LEARN_LINES).collect();
-        let mut forms: BTreeMap<(Vec<u8>, Vec<u8>, bool), (usize, Vec<u64>)> = BTreeMap::new();
+        let mut forms: BTreeMap<Words, Seen> = BTreeMap::new();
         for line in &lines {
             for (form, rank) in numbers(line) {
                 let (count, ranks) = forms.entry(form).or_default();
@@ -96,7 +96,7 @@ impl Form {
             }
         }
         let is_prefix =
-            |((before, _, _), (count, ranks)): &(&(Vec<u8>, Vec<u8>, bool), &(usize, Vec<u64>))| {
+            |((before, _, _), (count, ranks)): &(&Words, &Seen)| {
                 let names = is_named(before);
                 names && *count > 0
                     || *count >= LEARN_MIN && *count * LEARN_SHARE >= lines.len() && ranks.len() > 1
@@ -116,8 +116,12 @@ fn is_named(before: &[u8]) -> bool {
     [&b"rank"[..], b"default"].iter().any(|name| memmem::find(&lower, name).is_some())
 }
 
+/// The parts of a form: the words before the number and after it, and whether they name a rank.
+type Words = (Vec<u8>, Vec<u8>, bool);
+/// How many lines have a form, and the first two ranks in them.
+type Seen = (usize, Vec<u64>);
 /// A form as its parts, and the rank that a line has in it.
-type Numbered = ((Vec<u8>, Vec<u8>, bool), u64);
+type Numbered = (Words, u64);
 
 /// Returns what may be the rank of a line: numbers with what is around them.
 fn numbers(line: &[u8]) -> Vec<Numbered> {

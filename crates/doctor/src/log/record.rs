@@ -102,7 +102,8 @@ fn head(line: &[u8]) -> Option<Head> {
     let trimmed = line.trim_ascii_end();
     let width = trimmed.len();
     let is_open = trimmed.ends_with(b":");
-    if !is_open && !(WRAP_WIDTHS.contains(&width) || WRAP_WIDTHS.contains(&line.len())) || width > LINE_BYTES
+    let is_wrapped = WRAP_WIDTHS.contains(&width) || WRAP_WIDTHS.contains(&line.len());
+    if !(is_open || is_wrapped) || width > LINE_BYTES
     {
         return None;
     }
