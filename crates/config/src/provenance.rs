@@ -106,12 +106,10 @@ impl Source {
                     None => error,
                 }
             }
-            Origin::Environment { name, text } => {
-                Error::usage(slug, format!("environment: {message}")).fact(format!("{name}={}", without_users(text)))
-            }
-            Origin::Set { key, text } => {
-                Error::usage(slug, format!("--set: {message}")).fact(format!("--set {key}={}", without_users(text)))
-            }
+            Origin::Environment { name, text } => Error::usage(slug, format!("environment: {message}"))
+                .fact(format!("{name}={}", without_users(text))),
+            Origin::Set { key, text } => Error::usage(slug, format!("--set: {message}"))
+                .fact(format!("--set {key}={}", without_users(text))),
             _ if self.path.is_empty() => Error::usage(slug, message),
             _ => Error::usage(slug, format!("{}: {message}", self.path)),
         }
