@@ -54,8 +54,8 @@ pub struct RowDivergence {
 }
 
 /// The least mass of the bucket of unlisted tokens: the rounding of K log-probs in f32 leaves about as much. Where the
-/// student's counts as this, both sides are divided by their sums, so that they stay distributions: D is then differentiated
-/// as it is, and a student that is its teacher still has no gradient, however small.
+/// student's counts as this, both sides are divided by their sums, so that they stay distributions: D is then
+/// differentiated as it is, and a student that is its teacher still has no gradient, however small.
 pub const REST_MIN: f64 = 1e-6;
 
 /// A bucket's log-probs and probabilities.

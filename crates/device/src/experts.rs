@@ -112,8 +112,8 @@ pub struct Balance<'a> {
     pub segments: Buf<'a>,
     /// Derivative of the loss by the probability of an expert that all rows of a segment of one sequence chose.
     pub factor: f32,
-    /// [M] f32, written: each row's sum over experts of its probability times the share of its segment's rows there, times
-    /// the sequences that the segment is in: the children of a parent, one at least.
+    /// [M] f32, written: each row's sum over experts of its probability times the share of its segment's rows there,
+    /// times the sequences that the segment is in: the children of a parent, one at least.
     pub rows: Buf<'a>,
 }
 

@@ -217,8 +217,8 @@ impl Packer {
         start..self.parts.ends[index] as usize
     }
 
-    /// Returns the rows of the last cut, of sequences from `first` on, as sequences have them: those of a prompt once for
-    /// each response with rows that goes on from it in its micro-batch, and once if there is none.
+    /// Returns the rows of the last cut, of sequences from `first` on, as sequences have them: those of a prompt once
+    /// for each response with rows that goes on from it in its micro-batch, and once if there is none.
     pub fn rows_of_sequences(&self, heads: Heads, sequences: &[Sequence<'_>], first: usize) -> u64 {
         let of_group = |group: &[Sequence<'_>]| {
             let rows = group.iter().map(|sequence| own_rows(heads, sequence));

@@ -58,7 +58,7 @@ fn a_student_that_is_its_teacher_has_nothing_to_learn() {
         assert!(of.value.abs() < 1e-7 && of.rest.abs() < 1e-7, "{how:?}: {of:?}");
         assert!(slopes.iter().all(|slope| slope.abs() < 1e-7), "{how:?}: {slopes:?}");
     }
-    // Nothing at all, also where the list has all mass but some: an optimizer makes steps of its learning rate of any size.
+    // Nothing at all, also where the list has all mass but some: an optimizer makes steps of its rate of any gradient.
     let sure = [-1e-8f32, -19.0, -19.5];
     for how in [Divergence::Reverse, Divergence::Forward] {
         let mut slopes = [1.0; 3];
@@ -83,8 +83,8 @@ fn a_rest_of_no_mass_leaves_numbers_finite() {
     }
 }
 
-/// Differences of the divergence itself in f64, by every logit, where the student's rest counts as 1e-6 and where it just
-/// does not: the gradient is that of a loss.
+/// Differences of the divergence itself in f64, by every logit, where the student's rest counts as 1e-6 and where it
+/// just does not: the gradient is that of a loss.
 #[test]
 fn slopes_are_those_of_the_divergence_where_the_rest_is_raised() {
     const K: usize = 3;

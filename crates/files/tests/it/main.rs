@@ -9,3 +9,4 @@ mod gguf_write;
 mod safetensors;
 mod sources;
 mod wrapped;
+mod written_configs;

@@ -57,8 +57,14 @@ const VANILLA: &str = "Ppo { clip_low: 0.2, clip_high: 0.2, dual_clip: Some(3.0)
 const PPO: &str = "Ppo { clip_low: 0.2, clip_high: 0.2, dual_clip: None }";
 
 /// (entry of the table, words of a launch file, the objective, or what a refusal names)
-fn cases() -> Vec<(&'static str, &'static str, String, Result<String, &'static str>)> {
-    let mut cases = Vec::new();
+type Case = (&'static str, &'static str, String, Result<String, &'static str>);
+
+fn cases() -> Vec<Case> {
+    [estimators_of_verl(), losses_of_verl(), options_of_verl(), of_trl(), of_openrlhf()].concat()
+}
+
+fn estimators_of_verl() -> Vec<Case> {
+    let mut cases: Vec<Case> = Vec::new();
     for (estimator, method) in [
         ("gae", "ppo"),
         ("grpo", "grpo"),
@@ -78,6 +84,11 @@ fn cases() -> Vec<(&'static str, &'static str, String, Result<String, &'static s
         let words = format!("algorithm.adv_estimator={estimator}");
         cases.push(("verl", "estimator", words, Err(estimator)));
     }
+    cases
+}
+
+fn losses_of_verl() -> Vec<Case> {
+    let mut cases: Vec<Case> = Vec::new();
     for (loss, more, objective) in [
         ("vanilla", "", Ok(format!("grpo {VANILLA}"))),
         // The option counts, since 0.9.
@@ -120,6 +131,11 @@ fn cases() -> Vec<(&'static str, &'static str, String, Result<String, &'static s
     }
     let gpg = "algorithm.adv_estimator=gpg actor_rollout_ref.actor.policy_loss.loss_mode=gpg".into();
     cases.push(("verl", "loss", gpg, Ok("gpg Reinforce TokenMean no KL".into())));
+    cases
+}
+
+fn options_of_verl() -> Vec<Case> {
+    let mut cases: Vec<Case> = Vec::new();
     let with_kl = |place: &str| VANILLA.replace("no KL", place);
     for (words, objective) in [
         // The one alone moves nothing: each of the two others has its own value.
@@ -139,6 +155,11 @@ fn cases() -> Vec<(&'static str, &'static str, String, Result<String, &'static s
     ] {
         cases.push(("verl", "", words.into(), Ok(objective)));
     }
+    cases
+}
+
+fn of_trl() -> Vec<Case> {
+    let mut cases: Vec<Case> = Vec::new();
     for (loss, words, objective) in [
         ("dapo", "", Ok(format!("grpo {PPO} TokenMean no KL"))),
         ("bnpo", "", Ok(format!("grpo {PPO} TokenMean no KL"))),
@@ -170,6 +191,11 @@ fn cases() -> Vec<(&'static str, &'static str, String, Result<String, &'static s
     assert!(vespo.starts_with("vespo Vespo {") && vespo.ends_with("} TokenMean no KL"), "{vespo}");
     cases.push(("trl", "loss", "grpo --loss_type vespo".into(), Ok(vespo)));
     cases.push(("trl", "", "rloo".into(), Ok(format!("rloo {PPO} SeqMeanTokenSum K1 0.05 in the reward"))));
+    cases
+}
+
+fn of_openrlhf() -> Vec<Case> {
+    let mut cases: Vec<Case> = Vec::new();
     for (estimator, method) in [
         ("gae", "ppo"),
         ("reinforce", "reinforce"),

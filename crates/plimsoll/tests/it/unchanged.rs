@@ -1,5 +1,5 @@
-//! A checkpoint at learning rate 0 is the model, to the bit: of every family, in the form of `config.json` that files had
-//! before transformers 5 and in the one of transformers 5.
+//! A checkpoint at learning rate 0 is the model, to the bit: of every family, in the form of `config.json` that files
+//! had before transformers 5 and in the one of transformers 5.
 
 use crate::common::text;
 use crate::run::Run;

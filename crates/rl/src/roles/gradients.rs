@@ -62,8 +62,8 @@ impl Role<'_> {
         Ok((sum, stats))
     }
 
-    /// Returns the derivative of the balance loss, a mean over layers and the rows of sequences, by the probability of an
-    /// expert that all rows of its segment chose.
+    /// Returns the derivative of the balance loss, a mean over layers and the rows of sequences, by the probability of
+    /// an expert that all rows of its segment chose.
     fn balance_factor(&self, rows: u64) -> f32 {
         let mut layers = self.shape.spec.each_layer();
         let Some(experts) = layers.find_map(|layer| layer.experts()) else { return 0.0 };

@@ -132,6 +132,12 @@ fn method(draft: &mut Draft) -> Result<()> {
         absolute_clips(draft);
     }
     covariances(draft, method);
+    deviation(draft, method);
+    Ok(())
+}
+
+/// Writes whether rewards are divided by the deviation of their group, and what bounds them.
+fn deviation(draft: &mut Draft, method: &str) {
     let has_no_deviation =
         !compares_by_deviation(method) || draft.is_written("algorithm.norm_adv_by_std_in_grpo");
     if has_no_deviation {
@@ -151,10 +157,9 @@ fn method(draft: &mut Draft) -> Result<()> {
             _ => draft.leave(&norm, "only GRPO divides by the deviation"),
         }
     }
-    Ok(())
 }
 
-/// Writes the clips, which are 0.2 there for every loss: `clip_ratio` alone moves none, since the two others have values.
+/// Writes the clips, which are 0.2 there for every loss: `clip_ratio` alone moves none, as the two others have values.
 fn clips(draft: &mut Draft, method: &str) {
     let keys = ["loss.clip_low", "loss.clip_high"];
     let both = draft.take_number("actor_rollout_ref.actor.clip_ratio");

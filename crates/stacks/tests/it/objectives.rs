@@ -100,18 +100,11 @@ fn kin_become_the_methods_here() {
     let trl = "trl grpo --model_name_or_path a/b --max_steps 4 --dataset_name x.jsonl";
     let pairs = "trl cpo --model_name_or_path a/b --max_steps 4 --dataset_name x.jsonl";
     let loss = "algorithm.adv_estimator=grpo actor_rollout_ref.actor.policy_loss.loss_mode";
+    let factor = "actor_rollout_ref.actor.clip_ratio_c=20";
     for (stack, text, lines) in [
         ("verl", format!("{VERL} {loss}=geo_mean"), &["method = \"gmpo\"", "group_norm_eps = 1e-6"][..]),
-        (
-            "verl",
-            format!("{VERL} {loss}=dppo_tv actor_rollout_ref.actor.clip_ratio_c=20"),
-            &["method = \"dppo_tv\"", "clip_low = 0.2", "clip_high = 0.2"],
-        ),
-        (
-            "verl",
-            format!("{VERL} {loss}=dppo_kl actor_rollout_ref.actor.clip_ratio_c=20"),
-            &["method = \"dppo_kl\"", "clip_low = 0.2", "clip_high = 0.2"],
-        ),
+        ("verl", format!("{VERL} {loss}=dppo_tv {factor}"), &["method = \"dppo_tv\"", "clip_low = 0.2"]),
+        ("verl", format!("{VERL} {loss}=dppo_kl {factor}"), &["method = \"dppo_kl\"", "clip_high = 0.2"]),
         (
             "verl",
             format!(
@@ -172,6 +165,7 @@ fn kin_become_the_methods_here() {
 /// They were left out with exit code 0.
 #[test]
 fn r_other_losses_were_left_out() {
+    let sequences = "--loss_type grpo --importance_sampling_level sequence";
     let trl = "trl grpo --model_name_or_path a/b --max_steps 4 --dataset_name x.jsonl";
     for (stack, text, part) in [
         (
@@ -186,15 +180,13 @@ fn r_other_losses_were_left_out() {
         ),
         (
             "verl",
-            format!("{VERL} algorithm.adv_estimator=grpo actor_rollout_ref.actor.policy_loss.loss_mode=dppo_tv"),
+            format!(
+                "{VERL} algorithm.adv_estimator=grpo actor_rollout_ref.actor.policy_loss.loss_mode=dppo_tv"
+            ),
             "clip_ratio_c = 3.0",
         ),
         ("trl", format!("{trl} --loss_type luspo"), "loss_type = luspo"),
-        (
-            "trl",
-            format!("{trl} --loss_type grpo --importance_sampling_level sequence --delta 1.5"),
-            "delta = 1.5",
-        ),
+        ("trl", format!("{trl} {sequences} --delta 1.5"), "delta = 1.5"),
         (
             "verl",
             format!(

@@ -20,8 +20,8 @@ pub struct ExpertLoad {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ExpertUse {
     /// The load balancing loss with coefficient 1: E times the mean over layers and rows of the sum over experts of a
-    /// row's probability times its segment's share of rows; rows of a prompt count for each of its responses. It is k if
-    /// experts are equally loaded.
+    /// row's probability times its segment's share of rows; rows of a prompt count for each of its responses. It is k
+    /// if experts are equally loaded.
     pub balance: f64,
     /// Pairs of the busiest expert over its layer's mean; the largest of all layers.
     pub load_max: f64,
