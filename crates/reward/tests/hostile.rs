@@ -208,8 +208,9 @@ fn teachers() {
         let (answers, peak) = peak_of(|| teacher.ask(&[question]));
         let got = match answers.failure {
             Some(error) => Err(error),
-            None => Ok(assert_eq!(answers.logprobs, [Some(vec![-1.0, -1.0])])),
+            None => Ok(answers.logprobs),
         };
+        let got = got.map(|logprobs| assert_eq!(logprobs, [Some(vec![-1.0, -1.0])]));
         check(&format!("teacher {number}"), got, words, peak, spec.memory().0);
     }
 }
