@@ -80,7 +80,7 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// Returns true if all ranks are on this host: rank 0 then listens on loopback alone, so that no other host can join.
+    /// Returns true if all ranks are on this host: rank 0 then listens on loopback alone, so no other host can join.
     pub fn is_on_one_host(&self) -> bool {
         self.local_ranks == self.ranks
     }

@@ -1,7 +1,8 @@
 //! The ranks of a run: processes on one or several hosts that train one model. Owns how ranks are numbered
-//! (`environment.rs`), start (`launch.rs`), keep strangers out (`secret.rs`, `token.rs`, `knock.rs`, `strangers.rs`), meet and check
-//! each other (`rendezvous.rs`, `hello.rs`), stay in touch (`link.rs`), reach other hosts (`hosts/`) and agree on what ended the run (`verdict.rs`); what trainers
-//! learn of it (`place.rs`) and observers see (`board.rs`); and surveys between hosts (`survey/`).
+//! (`environment.rs`), start (`launch.rs`), keep strangers out (`secret.rs`, `token.rs`, `knock.rs`, `strangers.rs`),
+//! meet and check each other (`rendezvous.rs`, `hello.rs`), stay in touch (`link.rs`), reach other hosts (`hosts/`) and
+//! agree on what ended the run (`verdict.rs`); what trainers learn of it (`place.rs`) and observers see (`board.rs`);
+//! and surveys between hosts (`survey/`).
 //!
 //! Every message is bounded, every wait has a deadline, every failure has a name. Clocks are monotonic and never
 //! compared between processes, except in a survey. It knows no device, model file or tensor.

@@ -1,5 +1,5 @@
-//! How the process that started the ranks of a host tells those that still look for the others that one has ended. A rank
-//! that dies before it has joined is known to nobody else, and the others would wait for it.
+//! How the process that started the ranks of a host tells those that still look for the others that one has ended. A
+//! rank that dies before it has joined is known to no other process, and the others would wait for it.
 //!
 //! A file in memory: the launcher writes one sentence, and ranks read it until all have met, and never after.
 

@@ -2,7 +2,8 @@
 //! rank 0 checks what each says about itself. Then all have the same list of ranks, or all end with the same error.
 //!
 //! An unproved connection costs one bounded buffer and a few seconds, and only a fixed number is held, of which a flood
-//! gives way to ranks (`strangers.rs`): a stranger can neither enter nor keep others out. One loop, no thread; nothing in it waits for one peer alone.
+//! gives way to ranks (`strangers.rs`): a stranger can neither enter nor keep others out. One loop, no thread; nothing
+//! in it waits for one peer alone.
 
 use crate::environment::Launch;
 use crate::errors::{Told, interrupted, lost};
@@ -436,8 +437,8 @@ fn check(waiting: &mut Waiting<'_>, doing: &str) -> Result<()> {
     waiting.notice.check()
 }
 
-/// Dials all addresses at once, none delaying another, and takes the first that proves the token, for a handshake's time
-/// or until `end`.
+/// Dials all addresses at once, none delaying another, and takes the first that proves the token, for a handshake's
+/// time or until `end`.
 fn dial(addresses: &[SocketAddr], token: &Token, end: Instant, waiting: &mut Waiting<'_>) -> Result<Found> {
     let left = || end.saturating_duration_since(Instant::now());
     let mut dialled: Vec<Dialled> =

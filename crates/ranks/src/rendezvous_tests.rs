@@ -212,7 +212,7 @@ fn one_that_leaves_before_all_are_there_ends_the_wait() {
     });
 }
 
-/// A launcher knows of a rank that ended before it came, and nobody else does.
+/// A launcher knows of a rank that ended before it came, and no other process does.
 #[test]
 fn the_end_of_a_rank_that_never_came_ends_the_wait() {
     let zero = Place0::new();

@@ -1,8 +1,8 @@
 //! The secret of a job: who must have one, how long it is at least, and how each launcher carries one to its ranks.
 //!
-//! Where all ranks are on one host, rank 0 listens on loopback alone, whatever its launcher says of hosts: no other host
-//! can dial it. Everywhere else whoever reaches its port could join, and what launchers call a job can be guessed: so a
-//! run on several hosts does not start without a secret.
+//! Where all ranks are on one host, rank 0 listens on loopback alone, whatever its launcher says of hosts: no other
+//! host can dial it. Everywhere else any program that reaches its port could join, and what launchers call a job can be
+//! guessed: so a run on several hosts does not start without a secret.
 
 use crate::environment::{HostLauncher, Launch, Launcher, Starts};
 use plimsoll_base::{Error, Result};

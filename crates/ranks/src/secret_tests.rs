@@ -1,4 +1,4 @@
-//! All launchers on one host and on several: who needs a secret, and what one that is missing or short is told.
+//! All launchers on one host and on several: who needs a secret, and which words a missing or a short one gets.
 
 use super::*;
 use crate::environment::{Flags, Found, read};

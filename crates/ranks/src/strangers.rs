@@ -40,7 +40,7 @@ impl Strangers {
         self.held.iter().map(|stranger| &stranger.wire)
     }
 
-    /// Accepts what has come, and reads what has arrived. Returns the first messages of those that have proved the token.
+    /// Accepts what has come, and reads what has arrived. Returns the first messages of those that proved the token.
     pub(crate) fn turn(&mut self, listener: &TcpListener, token: &Token) -> Vec<(Message, Wire)> {
         let mut entered = Vec::new();
         for _ in 0..ACCEPTS_MAX {

@@ -24,7 +24,7 @@ const SAID_CHARS_MAX: usize = 300;
 const SHOWN_CHARS: usize = 80;
 /// Most bytes of a step in a reply: two numbers.
 const STEP_BYTES_MAX: usize = 128;
-/// What stands in place of a secret.
+/// Replaces a secret in messages.
 const NOT_SHOWN: &str = "(not shown)";
 /// Bytes of a body that are read at a time.
 const BODY_BYTES: usize = 64 << 10;

@@ -213,7 +213,8 @@ impl TeacherServer {
             if bare(theirs) == bare(text) || theirs == format!("token_id:{id}") {
                 return Ok(());
             }
-            let (who, url, theirs) = (self.client.who(), self.client.shown(), self.client.without_key(theirs));
+            let (who, url, theirs) =
+                (self.client.who(), self.client.shown(), self.client.without_key(theirs));
             let theirs = shown(&theirs);
             let message =
                 format!("{who}: {url} reads token {id} as {theirs:?}, to the student it is {text:?}");

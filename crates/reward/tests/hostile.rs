@@ -1,6 +1,6 @@
-//! Hostile replies of judges, rewards and teachers on servers: 4 MiB of small values end in a score or in a named error,
-//! within what the plan has for a connection. Peaks are of the process's resident memory, which the kernel counts, so
-//! the cases run one after another in a process without other tests.
+//! Hostile replies of judges, rewards and teachers on servers: 4 MiB of small values end in a score or in a named
+//! error, within what the plan has for a connection. Peaks are of the process's resident memory, which the kernel
+//! counts, so the cases run one after another in a process without other tests.
 
 use plimsoll_reward::{
     Case, JudgeSpec, Prompt, RewardSpec, Rewards, TeacherQuestion, TeacherServer, TeacherSpec, Words,

@@ -132,7 +132,7 @@ impl Collectives {
         }
         self.out_of_step(diagnosis);
         if !self.late(diagnosis) {
-            self.behind(diagnosis);
+            self.slowest(diagnosis);
         }
     }
 
@@ -170,8 +170,8 @@ impl Collectives {
         }
     }
 
-    /// Names the ranks that are behind the others of their group, by the operations that they completed or wait in.
-    fn behind(&self, diagnosis: &mut Diagnosis) {
+    /// Names the ranks that completed or wait in an earlier operation than the others of their group.
+    fn slowest(&self, diagnosis: &mut Diagnosis) {
         let mut groups: BTreeMap<Option<u64>, BTreeMap<u64, u64>> = BTreeMap::new();
         // What is completed is known best; a wait in N means that N - 1 is.
         for report in &self.reports {
@@ -197,7 +197,7 @@ impl Collectives {
             let verb = if ranks.values().filter(|at| **at == least).count() == 1 { "is" } else { "are" };
             diagnosis
                 .reasons
-                .push(format!("{} {verb} {count} behind: {least} completed, others {most}", listed(&late)));
+                .push(format!("{} {verb} {count} late: {least} completed, others {most}", listed(&late)));
             if group.is_none() {
                 diagnosis.unproven.push("that those ranks are of one group: the lines name none".into());
             }
@@ -342,7 +342,7 @@ mod tests {
         let lines = [of(0, 808), of(1, 807), of(2, 808)];
         assert_eq!(
             reasons(&lines.each_ref().map(String::as_str)),
-            "allreduce number 808 waited 10 minutes, by the report of ranks 0, 2; allreduce number 807 waited 10 minutes, by the report of rank 1; rank 1 is one operation behind: 806 completed, others 807"
+            "allreduce number 808 waited 10 minutes, by the report of ranks 0, 2; allreduce number 807 waited 10 minutes, by the report of rank 1; rank 1 is one operation late: 806 completed, others 807"
         );
         let detected = |rank: u64, completed: u64| {
             format!(
@@ -352,7 +352,7 @@ mod tests {
         let lines = [detected(0, 807), detected(1, 805)];
         assert_eq!(
             reasons(&lines.each_ref().map(String::as_str)),
-            "rank 1 is 2 operations behind: 805 completed, others 807"
+            "rank 1 is 2 operations late: 805 completed, others 807"
         );
     }
 

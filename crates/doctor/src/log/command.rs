@@ -1,4 +1,4 @@
-//! Names the program of a command that failed: what is behind interpreters, shells and wrappers.
+//! Names the program of a command that failed: what follows interpreters, shells and wrappers.
 
 use super::text::regex;
 use regex::Regex;

@@ -4,7 +4,7 @@ use super::command;
 use super::possibilities::{is_item, listed};
 use super::record;
 use super::signatures::{About, Level, Pattern, Rule};
-use super::text::{after_prefix, clean, is_quiet, message, regex, shown, tag};
+use super::text::{after_prefix, clean, is_frame, is_quiet, message, regex, shown, tag};
 use super::time::{Stamp, stamp};
 use memchr::{memchr, memchr_iter, memchr2, memmem, memrchr, memrchr2};
 use regex::Regex;
@@ -113,11 +113,6 @@ impl Verdict {
         self.first_steps.push(step.into());
         self
     }
-}
-
-/// Returns true for the first line of a frame, plain or in a box.
-pub fn is_frame(message: &str) -> bool {
-    message.starts_with("File \"") || message.contains('\u{2771}')
 }
 
 /// Returns true if one of the first lines of code in `lines` has the arrow of the failed line.

@@ -2,10 +2,10 @@
 //!
 //! Classes of level `general` see only that line: they cost nothing while reading, and never compete with a cause.
 
-use super::event::{Moment, is_frame};
+use super::event::Moment;
 use super::signatures::{General, Read, Signatures};
 use super::state::Suspicion;
-use super::text::regex;
+use super::text::{is_frame, regex};
 use plimsoll_base::Bytes;
 use regex::Regex;
 use std::sync::LazyLock;

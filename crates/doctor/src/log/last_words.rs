@@ -1,10 +1,10 @@
 //! The end of a log without a known line: the last lines often report a failure, or are frames of a traceback that was
 //! cut off. Lines after which the run goes on are not last words.
 
-use super::event::{TRACKER, is_frame};
+use super::event::TRACKER;
 use super::progress::is_step;
 use super::record;
-use super::text::{clean, is_quiet, message, metrics, regex};
+use super::text::{clean, is_frame, is_quiet, message, metrics, regex};
 use memchr::{memchr_iter, memmem};
 use regex::Regex;
 use std::sync::LazyLock;

@@ -54,7 +54,7 @@ impl Wrote {
     }
 
     /// Adds the ranks of whole lines.
-    pub fn read(&mut self, form: &Form, lines: &[u8]) {
+    pub fn read(&mut self, form: &RankForm, lines: &[u8]) {
         if !form.before.is_empty() {
             for at in memmem::find_iter(lines, &form.before) {
                 number(&lines[at + form.before.len()..], &form.after)
@@ -74,15 +74,15 @@ impl Wrote {
 
 /// How a log writes a line's rank: what is before and after the number, which begins the line if nothing is before it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Form {
+pub struct RankForm {
     before: Vec<u8>,
     after: Vec<u8>,
 }
 
-impl Form {
+impl RankForm {
     /// Learns the form from the first lines of a log: words that name a rank in many lines, with several numbers, or a
     /// number that begins most lines.
-    pub fn learn(lines: &[u8]) -> Vec<Form> {
+    pub fn learn(lines: &[u8]) -> Vec<RankForm> {
         let lines: Vec<&[u8]> =
             lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).take(LEARN_LINES).collect();
         let mut forms: BTreeMap<Words, Seen> = BTreeMap::new();
@@ -95,16 +95,15 @@ impl Form {
                 }
             }
         }
-        let is_prefix =
-            |((before, _, _), (count, ranks)): &(&Words, &Seen)| {
-                let names = is_named(before);
-                names && *count > 0
-                    || *count >= LEARN_MIN && *count * LEARN_SHARE >= lines.len() && ranks.len() > 1
-            };
+        let is_prefix = |((before, _, _), (count, ranks)): &(&Words, &Seen)| {
+            let names = is_named(before);
+            names && *count > 0
+                || *count >= LEARN_MIN && *count * LEARN_SHARE >= lines.len() && ranks.len() > 1
+        };
         let best = |at_begin: bool| {
             let own = forms.iter().filter(is_prefix).filter(|((_, _, own), _)| *own == at_begin);
             let ((before, after, _), _) = own.max_by_key(|(_, (count, _))| *count)?;
-            Some(Form { before: before.clone(), after: after.clone() })
+            Some(RankForm { before: before.clone(), after: after.clone() })
         };
         [best(false), best(true)].into_iter().flatten().collect()
     }
@@ -178,7 +177,7 @@ mod tests {
 
     fn ranks(log: &str) -> Vec<u64> {
         let mut wrote = Wrote::default();
-        Form::learn(log.as_bytes()).iter().for_each(|form| wrote.read(form, log.as_bytes()));
+        RankForm::learn(log.as_bytes()).iter().for_each(|form| wrote.read(form, log.as_bytes()));
         (0..2000).filter(|rank| wrote.has(*rank)).collect()
     }
 

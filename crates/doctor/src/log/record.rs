@@ -3,8 +3,7 @@
 //!
 //! A record is a byte range of the window, from the beginning of its first line to the end of its last.
 
-use super::event::is_frame;
-use super::text::{after_prefix, clean, message, regex, tag};
+use super::text::{after_prefix, clean, is_frame, message, regex, tag};
 use memchr::{memchr, memrchr};
 use regex::Regex;
 use std::sync::LazyLock;
@@ -103,8 +102,7 @@ fn head(line: &[u8]) -> Option<Head> {
     let width = trimmed.len();
     let is_open = trimmed.ends_with(b":");
     let is_wrapped = WRAP_WIDTHS.contains(&width) || WRAP_WIDTHS.contains(&line.len());
-    if !(is_open || is_wrapped) || width > LINE_BYTES
-    {
+    if !(is_open || is_wrapped) || width > LINE_BYTES {
         return None;
     }
     if !is_open {

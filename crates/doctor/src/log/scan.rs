@@ -14,7 +14,7 @@ use super::junk::Text;
 use super::limits::Budget;
 use super::memo::{Memo, shape};
 use super::progress::{OUTLIVED, SURVIVED, is_step};
-use super::ranks::{Form, Wrote};
+use super::ranks::{RankForm, Wrote};
 use super::record;
 use super::signatures::{About, Judge, Level, Mark, Rule, Signatures};
 use super::state::{FileState, PutOff, Suspicion};
@@ -128,7 +128,7 @@ impl<'s> Scanner<'s> {
             }
             let to = if is_end { length } else { length - AHEAD };
             let lines = &window[from..to];
-            for form in form.get_or_insert_with(|| Form::learn(lines)) {
+            for form in form.get_or_insert_with(|| RankForm::learn(lines)) {
                 self.found.wrote.read(form, lines);
             }
             self.scan(&window[..length], from, to, &mut state);

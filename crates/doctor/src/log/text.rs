@@ -159,6 +159,11 @@ pub fn shown(line: &str) -> String {
     line.trim().chars().take(SHOWN_CHARS).collect()
 }
 
+/// Returns true for the first line of a frame, plain or in a box.
+pub fn is_frame(message: &str) -> bool {
+    message.starts_with("File \"") || message.contains('\u{2771}')
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

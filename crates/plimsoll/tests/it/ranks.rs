@@ -470,8 +470,8 @@ fn a_request_to_end_reaches_ranks_that_wait() {
     assert!(words.contains("error[interrupted]: SIGTERM while waiting for rank 1"), "{words}");
 }
 
-/// The two ranks of a host look for a rank 0 that does not come, so that neither has joined when one is killed. The other
-/// ended 14 s later, of a signal of its own launcher.
+/// The two ranks of a host look for a rank 0 that does not come, so that neither has joined when one is killed. The
+/// other ended 14 s later, of a signal of its own launcher.
 #[test]
 fn r_a_rank_killed_before_it_joined_was_waited_for() {
     let folder = Run::new(SMALL);

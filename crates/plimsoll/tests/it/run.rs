@@ -206,7 +206,7 @@ impl Started {
 }
 
 impl Drop for Started {
-    /// A test that fails leaves no run behind: a supervisor that is killed takes all others with it.
+    /// A test that fails leaves no run: a supervisor that is killed takes all others with it.
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -92,8 +92,8 @@ impl LanguageRun<'_> {
         self.step_done(lead, n, Stepped { seconds, reward, loss, metrics, vitals, ..Stepped::default() })
     }
 
-    /// Says after the first step how many responses have no visible character, and how many are cut: a mean reward shows
-    /// neither.
+    /// Says after the first step how many responses have no visible character, and how many are cut: a mean reward
+    /// shows neither.
     fn note_faults(&self, lead: &mut Lead<'_, '_, '_, '_>) {
         let last = self.buffer.last();
         let which = self.buffer.sequences(last.clone());

@@ -1,9 +1,9 @@
 //! Out of memory on a card: whose, and for what. PyTorch's message has up to six numbers; frames show the caller.
 
-use crate::log::event::{Moment, Verdict, is_frame};
+use crate::log::event::{Moment, Verdict};
 use crate::log::signatures::Mark;
 use crate::log::state::FileState;
-use crate::log::text::regex;
+use crate::log::text::{is_frame, regex};
 use regex::Regex;
 use std::sync::LazyLock;
 
