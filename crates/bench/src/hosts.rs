@@ -2,9 +2,10 @@
 //! share memory with them, so that all data goes over the network as between machines.
 
 use plimsoll_base::{Error, Result};
+use std::fs::File;
+use std::io::Read;
 use std::net::TcpListener;
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 /// Starts `train` with `words` and the host's number on each host. Returns their outputs, by host.
@@ -18,7 +19,7 @@ pub(crate) fn on_hosts(ranks: usize, hosts: usize, words: &[String]) -> Result<V
     let program = std::env::current_exe().map_err(|err| failed(format!("this program: {err}")))?;
     let port = TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr());
     let port = port.map_err(|err| failed(format!("a port of 127.0.0.1: {err}")))?.port();
-    let secret = secret();
+    let secret = secret()?;
     let start = |host: usize| {
         Command::new(namespace[0])
             .args(&namespace[1..])
@@ -54,10 +55,13 @@ pub(crate) fn namespace() -> Option<Vec<&'static str>> {
     [plain, mapped].into_iter().find(works)
 }
 
-/// Returns a new secret for each start, which only this process's children need.
-fn secret() -> String {
-    static STARTS: AtomicU64 = AtomicU64::new(0);
-    format!("bench {} {}", std::process::id(), STARTS.fetch_add(1, Ordering::Relaxed))
+/// Returns a new secret for each start, which only this process's children need: 32 hexadecimal digits of the kernel's
+/// generator.
+fn secret() -> Result<String> {
+    let mut bytes = [0; 16];
+    let read = File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes));
+    read.map_err(|err| failed(format!("/dev/urandom: {err}")))?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 fn failed(message: String) -> Error {

@@ -46,14 +46,17 @@ fn ten_thousand_environments_run_in_the_planned_bytes() {
         (peak, plan)
     });
     let (peak, plan) = peaks.max().unwrap();
-    // The bound on a host's plan. The binary's row is 19.3 MiB as it is shipped, of which a collector touches half, and
-    // 23.0 MiB as tests build it.
-    let larger_image = if cfg!(debug_assertions) { 4 << 20 } else { 0 };
+    let region = |name: &str| {
+        let regions = planned["regions"].as_array().unwrap();
+        regions.iter().find(|region| region["name"] == name).unwrap()
+    };
+    // The bound on a host's plan. The binary's row is five eighths of it, and a collector touches about half: what is
+    // left of the row grows with the binary, which is larger as tests build it.
+    let untouched = region("process.image")["bytes"].as_u64().unwrap() / 5;
+    let larger_image = if cfg!(debug_assertions) { untouched } else { 0 };
     assert!(plan - peak <= (plan / 20).max(16 << 20) + larger_image, "{peak} bytes of {plan} planned");
-    let batches =
-        planned["regions"].as_array().unwrap().iter().find(|r| r["name"] == "collect.batches").unwrap();
     assert_eq!(
-        batches["bytes"].as_u64().unwrap(),
+        region("collect.batches")["bytes"].as_u64().unwrap(),
         2 * 10_000 * planned["row_bytes"].as_u64().unwrap().div_ceil(64) * 64
     );
 }

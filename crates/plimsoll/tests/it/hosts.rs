@@ -135,6 +135,7 @@ fn a_launcher_starts_ranks_on_hosts() {
             ("MASTER_ADDR", "localhost"),
             ("MASTER_PORT", &*port),
             ("TORCHELASTIC_RUN_ID", "none"),
+            TOKEN,
         ];
         Started::new(&host, &args, &variables)
     };
