@@ -1,5 +1,6 @@
 //! Every kernel compiles for every architecture, on a machine without a GPU. Needs NVRTC, which
 //! `pip install nvidia-cuda-nvrtc` brings; without it the test says so and passes, unless PLIMSOLL_NVRTC=1 asks for it.
+//! A file is compiled for `sm_90a` and, in turn, for one other; for all, and with checks, under PLIMSOLL_FULL=1.
 
 use plimsoll_cuda::{ARCHITECTURES, SOURCES, check_architecture, compile};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,13 +22,16 @@ fn every_kernel_compiles_for_every_architecture() {
         assert_eq!(error.slug, "cuda-compile-failed");
         assert!(error.message.ends_with(arch), "{error}");
     }
-    let jobs: Vec<_> = SOURCES
-        .iter()
-        .flat_map(|source| {
-            let checked = std::iter::once((source, "sm_90a", true));
-            known.iter().map(move |&arch| (source, arch, false)).chain(checked)
-        })
-        .collect();
+    let is_full = std::env::var("PLIMSOLL_FULL").is_ok_and(|value| value == "1");
+    let others: Vec<&str> = known.iter().copied().filter(|arch| *arch != "sm_90a").collect();
+    let mut jobs = Vec::new();
+    for (index, source) in SOURCES.iter().enumerate() {
+        let in_turn = (!others.is_empty()).then(|| index % others.len());
+        let chosen = others.iter().enumerate().filter(|(at, _)| is_full || Some(*at) == in_turn);
+        jobs.push((source, "sm_90a", false));
+        jobs.extend(chosen.map(|(_, arch)| (source, *arch, false)));
+        jobs.extend(is_full.then_some((source, "sm_90a", true)));
+    }
     let next = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
