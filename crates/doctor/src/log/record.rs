@@ -176,9 +176,7 @@ impl Joiner {
         self.plain += 1;
         let is_sentence = words.contains(' ') && !words.starts_with(['-', '=', '*', '#', '|', '+']);
         match self.head {
-            Head::Exception => {
-                is_sentence && self.plain == self.lines.min(self.plain) && self.plain <= PARAGRAPH_MAX
-            }
+            Head::Exception => is_sentence && self.plain <= PARAGRAPH_MAX,
             Head::Warning => is_sentence && self.plain == 1 && self.lines == 1,
             Head::Broken => self.plain <= 1,
         }

@@ -425,9 +425,8 @@ fn write(folder: &Path, files: &[File]) -> Result<()> {
 
 /// Returns 32 hexadecimal digits from the kernel's generator.
 fn new_token() -> Result<String> {
-    const SOURCE: &str = "/dev/urandom";
     let mut bytes = [0; 16];
     let read = fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes));
-    read.map_err(|err| Error::io("io-error", Path::new(SOURCE), &err))?;
+    read.map_err(|err| Error::io("io-error", Path::new("/dev/urandom"), &err))?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
