@@ -82,6 +82,24 @@ pub fn is_full(left_out: &str) -> bool {
     full
 }
 
+/// Returns the commit's number in its history, by which what is chosen in turn moves on, as `.ci/run` sets it; else 0.
+pub fn turn() -> usize {
+    std::env::var("PLIMSOLL_TURN").ok().and_then(|number| number.parse().ok()).unwrap_or(0)
+}
+
+/// Returns one of `n` cases, others with each commit, each with the number by which `in_turn` chooses its ways. All
+/// of them where everything is tried.
+pub fn every_nth<T>(n: usize, cases: impl IntoIterator<Item = T>) -> Vec<(usize, T)> {
+    let (cases, turn) = (cases.into_iter().enumerate(), turn());
+    if is_full(&format!("all but one of {n} cases, by PLIMSOLL_TURN={turn}")) {
+        return cases.collect();
+    }
+    let mine: Vec<T> = cases.filter(|(index, _)| index % n == turn % n).map(|(_, case)| case).collect();
+    assert!(!mine.is_empty(), "fewer than {n} cases");
+    // A case that comes again meets the next way.
+    mine.into_iter().enumerate().map(|(place, case)| (place + turn / n, case)).collect()
+}
+
 /// Returns the ways in which case `index` runs: the first, to which the others are compared, and one of them in turn,
 /// so that every case and every way occurs. All of them where everything is tried.
 pub fn in_turn<T>(index: usize, ways: &[T]) -> Vec<&T> {
