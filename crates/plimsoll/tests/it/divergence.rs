@@ -1,37 +1,23 @@
-//! Distillation by divergences through the logits, from outside: a student nears its teacher faster than by sampled
-//! tokens, with the same bits on any number of ranks and after a resume, and every list is in the plan.
+//! Distillation by divergences through the logits, from outside: they are of most of the mass, with the same bits on any
+//! number of ranks and after a resume, and every list is in the plan.
 
-use crate::distill::taught;
+use crate::common::{in_turn, turn};
 use crate::ranks::left;
-use crate::run::{Run, number, region};
+use crate::run::{number, region};
+use crate::taught::taught;
 
 const FORWARD: [&str; 2] = ["distill.divergence=forward", "distill.top_k=8"];
 
-/// Returns the mean of a metric over the last three steps: one step of 32 samples is noisy.
-fn last(folder: &Run, dir: &str, metric: &str) -> f64 {
-    let metrics = folder.metrics(dir);
-    let all: Vec<f64> = metrics.iter().map(|step| number(step, metric)).collect();
-    all[all.len() - 3..].iter().sum::<f64>() / 3.0
-}
-
 #[test]
-fn a_student_nears_its_teacher_faster_than_by_sampled_tokens() {
+fn each_divergence_is_of_most_of_the_mass_and_of_nothing_where_both_are_one() {
     let folder = taught();
-    let sets =
-        ["train.steps=16", "rollout.prompts_per_step=16", "rollout.group_size=2", "checkpoint.every=100"];
-    folder.train("sampled", &sets);
-    let sampled = last(&folder, "sampled", "distill/reverse_kl");
+    let sets = ["train.steps=2", "checkpoint.every=100"];
     for divergence in ["reverse", "forward", "jsd"] {
         let how = format!("distill.divergence={divergence}");
         folder.train(divergence, &[&sets[..], &[&how, "distill.top_k=8"]].concat());
         let metrics = folder.metrics(divergence);
-        // With the sums of AVX2, 0.31, 0.13 and 0.29 of the first.
-        let first = number(&metrics[0], "distill/divergence");
-        let end = last(&folder, divergence, "distill/divergence");
-        assert!(first > 0.0 && end < 0.5 * first, "{divergence}: {first} to {end}");
-        let kl = last(&folder, divergence, "distill/reverse_kl");
-        assert!(kl < sampled, "{divergence}: {kl} against {sampled} by sampled tokens");
         for step in &metrics {
+            assert!(number(step, "distill/divergence") > 0.0 && number(step, "grad_norm") > 0.0, "{step}");
             let mass = number(step, "distill/top_k_mass");
             assert!(mass > 0.5 && mass <= 1.0 + 1e-5, "{step}");
             assert_eq!(number(step, "rollout/logprob_mismatch_max"), 0.0, "{step}");
@@ -62,7 +48,7 @@ fn a_divergence_has_the_same_bits_on_any_number_of_ranks_and_after_a_resume() {
     let folder = taught();
     let sets = [&FORWARD[..], &["train.cut_multiple=4", "train.steps=3", "train.mini_batch=4"]].concat();
     let mut one = None;
-    for (ranks, stage) in [(1, 2), (2, 2), (3, 3)] {
+    for (ranks, stage) in in_turn(turn(), &[(1, 2), (2, 2), (3, 3)]) {
         let (dir, flag) = (format!("out-{ranks}"), format!("--ranks={ranks}"));
         let stage = format!("run.zero_stage={stage}");
         folder.train(&dir, &[&sets[..], &[&flag, &stage]].concat());

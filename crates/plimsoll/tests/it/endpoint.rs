@@ -1,9 +1,9 @@
 //! A teacher on a server: a stand-in that says known log-probabilities teaches what a model with these would, on any
 //! number of ranks, after a resume too; what it does wrong is named, and its samples are left out.
 
-use crate::distill::taught;
 use crate::ranks::left;
 use crate::run::{Run, export, number, region};
+use crate::taught::taught;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;

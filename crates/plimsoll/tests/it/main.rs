@@ -88,6 +88,7 @@ mod steps;
 mod supervisor;
 mod survey;
 mod take_home;
+mod taught;
 mod tiny;
 mod track;
 mod training;

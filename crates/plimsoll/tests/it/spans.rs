@@ -1,10 +1,10 @@
 //! A teacher with other tokens, from outside: a student learns its task, the same tokens have the bits of `tokens`, any
 //! number of ranks and a resumed run have those of one, and what cannot be aligned is refused by name.
 
-use crate::common::is_full;
-use crate::distill::taught;
+use crate::common::{every_nth, in_turn, is_full, turn};
 use crate::ranks::left;
 use crate::run::{Run, number, region, regions};
+use crate::taught::taught;
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
@@ -193,7 +193,7 @@ fn a_student_learns_the_task_of_a_teacher_with_other_words() {
 fn ranks_and_a_resumed_run_have_the_bits_of_one() {
     let folder = of_words(&WORDS);
     let mut one = None;
-    for (ranks, stage) in [(1, 2), (2, 2), (3, 3)] {
+    for (ranks, stage) in in_turn(turn(), &[(1, 2), (2, 2), (3, 3)]) {
         let (dir, flag) = (format!("out-{ranks}"), format!("--ranks={ranks}"));
         let stage = format!("run.zero_stage={stage}");
         folder.train(&dir, &[&*flag, &stage, "train.cut_multiple=4", "train.steps=3"]);
@@ -204,7 +204,7 @@ fn ranks_and_a_resumed_run_have_the_bits_of_one() {
     // Samples of a rollout that serves several steps wait in the checkpoint.
     let sets = ["rollout.policy_lag=1", "train.mini_batch=4", "distill.coef=0.5"];
     folder.train("long", &sets);
-    for steps in 1..4 {
+    for (_, steps) in every_nth(3, 1..4) {
         let dir = format!("short-{steps}");
         folder.train(&dir, &[&sets[..], &[&format!("train.steps={steps}")]].concat());
         folder.train(&dir, &[&sets[..], &["--resume"]].concat());

