@@ -2,7 +2,7 @@
 //! turns.
 
 use crate::carry::as_after;
-use crate::common::{command, one_in_turn};
+use crate::common::{command, every_nth, one_in_turn, turn};
 use crate::hosts::{as_host, by_flags, end_well};
 use crate::ranks::{ended, left};
 use crate::run::{FIRST, Run, SMALL, kill, python_is_there, refs, region};
@@ -21,22 +21,25 @@ const WAYS: [(&str, [&str; 2]); 3] = [
 #[test]
 fn ranks_apart_make_the_run_of_ranks_that_take_turns() {
     let folder = Run::new(SMALL);
-    for (index, (name, sets)) in [
-        ("plain", &[][..]),
-        ("far", &["rollout.ahead=3"]),
-        ("all", &["rollout.ahead=9"]),
-        ("critic", &["method=ppo", "loss.kl_coef=0.05"]),
-        ("adapters", &["lora.rank=4", "lora.merge=true"]),
-        ("mini", &["loss.kl_coef=0.01", "train.mini_batch=4", "train.epochs_per_rollout=2"]),
-        ("corrected", &["loss.correction=tis", "train.optimizer_dtype=int8"]),
-        ("filtered", &["loss.dynamic_sampling=true", "rollout.ahead=2"]),
-        ("greedy", &["method=remax"]),
-        ("muon", &["train.optimizer=muon", "train.grad_dtype=bf16"]),
-        ("eval", &["data.eval=builtin:addition", "eval.prompts_max=7", "eval.every=1", "checkpoint.every=2"]),
-    ]
-    .into_iter()
-    .enumerate()
-    {
+    for (index, (name, sets)) in every_nth(
+        3,
+        [
+            ("plain", &[][..]),
+            ("far", &["rollout.ahead=3"]),
+            ("all", &["rollout.ahead=9"]),
+            ("critic", &["method=ppo", "loss.kl_coef=0.05"]),
+            ("adapters", &["lora.rank=4", "lora.merge=true"]),
+            ("mini", &["loss.kl_coef=0.01", "train.mini_batch=4", "train.epochs_per_rollout=2"]),
+            ("corrected", &["loss.correction=tis", "train.optimizer_dtype=int8"]),
+            ("filtered", &["loss.dynamic_sampling=true", "rollout.ahead=2"]),
+            ("greedy", &["method=remax"]),
+            ("muon", &["train.optimizer=muon", "train.grad_dtype=bf16"]),
+            (
+                "eval",
+                &["data.eval=builtin:addition", "eval.prompts_max=7", "eval.every=1", "checkpoint.every=2"],
+            ),
+        ],
+    ) {
         let sets = [&AHEAD[..], sets].concat();
         folder.train(name, &sets);
         let whole = left(&folder, name);
@@ -53,7 +56,7 @@ fn ranks_apart_make_the_run_of_ranks_that_take_turns() {
 #[test]
 fn the_first_run_on_one_rank_of_each_kind_is_the_sequential_one() {
     let folder = Run::new(&std::fs::read_to_string(FIRST).expect("the first run"));
-    let sets = ["rollout.ahead=1", "train.steps=12", "train.cut_multiple=2"];
+    let sets = ["rollout.ahead=1", "train.steps=4", "train.cut_multiple=2", "eval.prompts_max=32"];
     folder.train("turns", &sets);
     folder.train("apart", &[&sets[..], &WAYS[0].1].concat());
     assert_eq!(left(&folder, "apart"), left(&folder, "turns"));
@@ -65,7 +68,8 @@ fn a_run_goes_on_apart_and_together() {
     let sets = [&AHEAD[..], &["rollout.ahead=2", "checkpoint.every=1", "checkpoint.keep=6"]].concat();
     let apart = [&sets[..], &WAYS[2].1].concat();
     folder.train("whole", &apart);
-    for (step, more) in [(1, WAYS[1].1), (2, ["--ranks=1", "run.rollout_ranks=0"]), (4, WAYS[0].1)] {
+    let goes_on = [(1, WAYS[1].1), (2, ["--ranks=1", "run.rollout_ranks=0"]), (4, WAYS[0].1)];
+    for (_, (step, more)) in every_nth(2, goes_on) {
         let dir = as_after(&folder, "whole", step);
         folder.train(&dir, &[&sets[..], &more, &["--resume"]].concat());
         assert_eq!(left(&folder, &dir), left(&folder, "whole"), "from step {step}: {more:?}");
@@ -78,15 +82,15 @@ fn ranks_apart_on_several_hosts_make_the_run_of_one_rank() {
     let Some(host) = as_host() else { return };
     let folder = Run::new(SMALL);
     let spread = [((2, 2), 1), ((4, 2), 2), ((4, 2), 1), ((3, 3), 2)];
-    for (index, (name, sets)) in [
-        ("plain", &["data.eval=builtin:addition", "eval.prompts_max=7", "checkpoint.every=2"][..]),
-        ("critic", &["method=ppo", "loss.kl_coef=0.05", "rollout.ahead=2"]),
-        ("adapters", &["lora.rank=4", "lora.merge=true"]),
-        ("fold", &["train.fold=2", "train.gradient_wire=bf16"]),
-    ]
-    .into_iter()
-    .enumerate()
-    {
+    for (index, (name, sets)) in every_nth(
+        2,
+        [
+            ("plain", &["data.eval=builtin:addition", "eval.prompts_max=7", "checkpoint.every=2"][..]),
+            ("critic", &["method=ppo", "loss.kl_coef=0.05", "rollout.ahead=2"]),
+            ("adapters", &["lora.rank=4", "lora.merge=true"]),
+            ("fold", &["train.fold=2", "train.gradient_wire=bf16"]),
+        ],
+    ) {
         let sets = [&AHEAD[..], sets].concat();
         folder.train(name, &sets);
         let whole = left(&folder, name);
@@ -103,7 +107,7 @@ fn ranks_apart_on_several_hosts_make_the_run_of_one_rank() {
 fn a_host_of_ranks_that_sample_is_lost_and_the_run_goes_on_with_its_bits() {
     let Some(host) = as_host() else { return };
     let folder = Run::new(SMALL);
-    let sets = [&AHEAD[..], &["train.steps=60", "checkpoint.every=1", "checkpoint.keep=2"]].concat();
+    let sets = [&AHEAD[..], &["train.steps=20", "checkpoint.every=1", "checkpoint.keep=2"]].concat();
     folder.train("whole", &sets);
     let words = [&sets[..], &["run.rollout_ranks=1"]].concat();
     let mut all = by_flags(&host, &folder, "out", (2, 2), &words);
@@ -148,9 +152,9 @@ fn killed(folder: &Run, dir: &str, words: &[&str], rank: &str) -> Option<String>
 #[test]
 fn a_rank_of_either_kind_that_dies_is_named_and_the_run_goes_on() {
     let folder = Run::new(SMALL);
-    let sets = [&AHEAD[..], &["train.steps=40", "checkpoint.every=1", "checkpoint.keep=2"]].concat();
+    let sets = [&AHEAD[..], &["train.steps=16", "checkpoint.every=1", "checkpoint.keep=2"]].concat();
     folder.train("whole", &sets);
-    for &(dir, rank) in one_in_turn(0, &[("samples", 2), ("trains", 0), ("trains-too", 1)]) {
+    for &(dir, rank) in one_in_turn(turn(), &[("samples", 2), ("trains", 0), ("trains-too", 1)]) {
         let words = [&sets[..], &WAYS[2].1].concat();
         if let Some(said) = killed(&folder, dir, &words, &format!("PLIMSOLL_RANK={rank}/3")) {
             let named = format!("error[rank-lost]: rank {rank} (host ");

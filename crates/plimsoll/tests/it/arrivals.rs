@@ -1,7 +1,7 @@
 //! `rollout.arrivals`, from outside: weights that arrive in the middle of responses, and runs that follow when.
 
 use crate::carry::as_after;
-use crate::common::in_turn;
+use crate::common::{every_nth, in_turn};
 use crate::hosts::{as_host, by_flags, end_well};
 use crate::ranks::left;
 use crate::run::{Run, SMALL, number, region};
@@ -42,14 +42,14 @@ fn a_schedule_gives_one_run_on_any_ranks() {
     let folder = Run::new(SMALL);
     folder.write("made.jsonl", MADE);
     let follow = follows(&folder, "made.jsonl");
-    for (index, (name, sets)) in [
-        ("plain", &[][..]),
-        ("corrected", &["loss.correction=tis"]),
-        ("critic", &["method=ppo", "train.mini_batch=4", "loss.kl_coef=0.05"]),
-    ]
-    .into_iter()
-    .enumerate()
-    {
+    for (index, (name, sets)) in every_nth(
+        2,
+        [
+            ("plain", &[][..]),
+            ("corrected", &["loss.correction=tis"]),
+            ("critic", &["method=ppo", "train.mini_batch=4", "loss.kl_coef=0.05"]),
+        ],
+    ) {
         let sets = long(&[&[&*follow], sets].concat());
         let mut one = None;
         for (way, more) in in_turn(
@@ -70,13 +70,13 @@ fn a_schedule_gives_one_run_on_any_ranks() {
             assert_eq!(one.get_or_insert_with(|| left.clone()), &left, "{dir}");
             assert_eq!(folder.read(&format!("{dir}/schedule.jsonl")), MADE.as_bytes(), "{dir}");
         }
+        let metrics = folder.metrics(&format!("{name}-1"));
+        let shares: Vec<f64> = metrics.iter().map(|step| number(step, "rollout/stale_share")).collect();
+        let is_mixed = |step: usize| shares[step - 1] > 0.0 && shares[step - 1] < 1.0;
+        // What step 2 trains on began with the initial weights and went on with those that it begins with.
+        assert!(shares[0] == 0.0 && is_mixed(2) && shares[4] == 1.0 && is_mixed(6), "{name}: {shares:?}");
+        assert!(metrics.iter().all(|step| number(step, "rollout/logprob_mismatch_max") == 0.0), "{name}");
     }
-    let metrics = folder.metrics("plain-1");
-    let shares: Vec<f64> = metrics.iter().map(|step| number(step, "rollout/stale_share")).collect();
-    let is_mixed = |step: usize| shares[step - 1] > 0.0 && shares[step - 1] < 1.0;
-    // What step 2 trains on began with the initial weights and went on with those that it begins with.
-    assert!(shares[0] == 0.0 && is_mixed(2) && shares[4] == 1.0 && is_mixed(6), "{shares:?}");
-    assert!(metrics.iter().all(|step| number(step, "rollout/logprob_mismatch_max") == 0.0));
 }
 
 /// Tokens before an arrival are those that the older weights would have drawn without it.
@@ -99,7 +99,8 @@ fn tokens_before_an_arrival_are_of_the_older_weights() {
 #[test]
 fn a_run_by_the_clock_can_be_followed() {
     let folder = Run::new(SMALL);
-    for (name, sets) in [("near", &["rollout.ahead=1"][..]), ("far", &["rollout.prompts_per_step=16"])] {
+    let runs = [("near", &["rollout.ahead=1"][..]), ("far", &["rollout.prompts_per_step=16"])];
+    for (_, (name, sets)) in every_nth(2, runs) {
         folder.train(name, &[&long(sets)[..], &LIVE].concat());
         let file = format!("{name}/schedule.jsonl");
         let follow = follows(&folder, &file);
@@ -153,13 +154,16 @@ fn what_was_under_way_goes_on_and_its_schedule_too() {
     folder.write("made.jsonl", MADE);
     let follow = follows(&folder, "made.jsonl");
     folder.train("made", &[&sets[..], &[&follow]].concat());
-    for (step, more) in [
-        (1, &["--ranks=2"][..]),
-        (2, &["--ranks=2", "run.rollout_ranks=1"]),
-        (4, &["--ranks=3", "run.rollout_ranks=2"]),
-        (5, &["--ranks=1"]),
-        (3, &["--ranks=3", "run.rollout_ranks=1"]),
-    ] {
+    for (_, (step, more)) in every_nth(
+        3,
+        [
+            (1, &["--ranks=2"][..]),
+            (2, &["--ranks=2", "run.rollout_ranks=1"]),
+            (4, &["--ranks=3", "run.rollout_ranks=2"]),
+            (5, &["--ranks=1"]),
+            (3, &["--ranks=3", "run.rollout_ranks=1"]),
+        ],
+    ) {
         let part = as_after(&folder, "made", step);
         folder.train(&part, &[&sets[..], &[&follow], more, &["--resume"]].concat());
         assert_eq!(left(&folder, &part), left(&folder, "made"), "from step {step}: {more:?}");

@@ -3,6 +3,7 @@
 
 use crate::carry::as_after;
 use crate::carry_episodes::{lines, of};
+use crate::common::{every_nth, in_turn, turn};
 use crate::ranks::left;
 use crate::run::{Run, python_is_there, refs};
 
@@ -111,10 +112,10 @@ fn agents(folder: &Run, mode: &str, at_once: u32, more: &[&str]) -> Vec<String> 
 fn bits_depend_on_no_thread_no_place_and_no_agent() {
     let Some(folder) = folder() else { return };
     let mut one = None;
-    for (dir, mode, at_once, more) in [
-        ("threads-1", "plays", 20, &["run.threads=1"][..]),
+    let ways = [
+        ("threads-4", "slow", 20, &["run.threads=4"][..]),
+        ("threads-1", "plays", 20, &["run.threads=1"]),
         ("threads-2", "plays", 20, &["run.threads=2", "rollout.sequences_max=3"]),
-        ("threads-4", "slow", 20, &["run.threads=4"]),
         ("several", "slow", 7, &["environment.num_workers=3"]),
         (
             "full",
@@ -124,8 +125,9 @@ fn bits_depend_on_no_thread_no_place_and_no_agent() {
         ),
         // Those of the carried groups, and one more.
         ("fewest", "plays", 13, &[]),
-    ] {
-        folder.train(dir, &refs(&agents(&folder, mode, at_once, more)));
+    ];
+    for (dir, mode, at_once, more) in in_turn(turn(), &ways) {
+        folder.train(dir, &refs(&agents(&folder, mode, *at_once, more)));
         let left = left(&folder, dir);
         assert_eq!(one.get_or_insert_with(|| left.clone()), &left, "{dir}");
     }
@@ -169,7 +171,7 @@ fn a_run_goes_on_with_episodes_that_agents_begin_again() {
     let (many, none) = ("environment.restarts_max=100", "environment.restarts_max=0");
     let resumes = |mode: &str, faults: &str| [sets(mode, faults), vec!["--resume".to_string()]].concat();
     folder.train("whole", &refs(&sets("plays", many)));
-    for (step, mode) in [(1, "slow"), (2, "plays"), (4, "slow")] {
+    for (_, (step, mode)) in every_nth(3, [(1, "slow"), (2, "plays"), (4, "slow")]) {
         let dir = as_after(&folder, "whole", step);
         folder.train(&dir, &refs(&resumes(mode, many)));
         assert_eq!(left(&folder, &dir), left(&folder, "whole"), "from step {step}");

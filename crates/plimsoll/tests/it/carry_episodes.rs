@@ -2,7 +2,7 @@
 //! depends on nothing but the tokens.
 
 use crate::carry::as_after;
-use crate::common::in_turn;
+use crate::common::{every_nth, in_turn};
 use crate::ranks::left;
 use crate::run::{Run, number, python_is_there, refs};
 use crate::turns::RUN;
@@ -103,7 +103,7 @@ fn bits_do_not_depend_on_threads_caches_or_ranks() {
     if python_is_there() {
         cases.push(("tool", words("text:python-tool", &["environment.num_workers=2"])));
     }
-    for (index, (name, sets)) in cases.into_iter().enumerate() {
+    for (index, (name, sets)) in every_nth(3, cases) {
         let mut one = None;
         for (how, more) in in_turn(
             index,
@@ -130,9 +130,9 @@ fn a_run_goes_on_with_the_episodes_that_were_under_way_on_any_number_of_ranks() 
     for (name, sets) in [("sums", sums(&[])), ("guess", words("text:guess-number", &[]))] {
         let sets = [&refs(&sets)[..], &["checkpoint.every=1", "checkpoint.keep=6"]].concat();
         folder.train(name, &sets);
-        for (step, ranks) in
-            [(1, "--ranks=1"), (2, "--ranks=3"), (3, "--ranks=2"), (4, "--ranks=1"), (5, "--ranks=2")]
-        {
+        let goes_on =
+            [(1, "--ranks=1"), (2, "--ranks=3"), (3, "--ranks=2"), (4, "--ranks=1"), (5, "--ranks=2")];
+        for (_, (step, ranks)) in every_nth(4, goes_on) {
             let dir = as_after(&folder, name, step);
             assert!(folder.path(&dir).join("checkpoints/latest/state/carried.jsonl").exists(), "{step}");
             folder.train(&dir, &[&sets[..], &["--resume", ranks]].concat());

@@ -2,6 +2,7 @@
 //! that of any other time.
 
 use crate::carry::{LONG, as_after};
+use crate::common::every_nth;
 use crate::ranks::left;
 use crate::run::{Run, SMALL, python_is_there};
 
@@ -86,14 +87,17 @@ fn grades_are_the_same_whenever_they_are_made() {
     assert_eq!(alone(&folder), [0; 0], "a function sees whole groups, unless it says that it needs none");
     let one = left(&folder, "groups");
     assert!(one.iter().any(|line| line.contains("rewards/noted/length")), "{one:?}");
-    for (dir, more) in [
-        ("alone", &[][..]),
-        ("workers", &["reward.0.workers=3"]),
-        ("threads-1", &["run.threads=1"]),
-        ("threads-4", &["run.threads=4"]),
-        ("ranks-2", &["--ranks=2"]),
-        ("ranks-3", &["--ranks=3", "run.zero_stage=3"]),
-    ] {
+    for (_, (dir, more)) in every_nth(
+        3,
+        [
+            ("alone", &[][..]),
+            ("workers", &["reward.0.workers=3"]),
+            ("threads-1", &["run.threads=1"]),
+            ("threads-4", &["run.threads=4"]),
+            ("ranks-2", &["--ranks=2"]),
+            ("ranks-3", &["--ranks=3", "run.zero_stage=3"]),
+        ],
+    ) {
         folder.train(dir, &sets(&[&[ALONE_SET], more].concat()));
         assert!(alone(&folder).len() > 4, "{dir}: responses are graded ahead");
         assert_eq!(left(&folder, dir), one, "{dir}");
@@ -126,7 +130,8 @@ fn a_resumed_run_grades_again_what_was_graded_ahead() {
     let all = sets(&["checkpoint.every=1", "checkpoint.keep=6"]);
     folder.train("whole", &all);
     let whole = alone(&folder);
-    for (step, ranks) in [(1, "--ranks=1"), (2, "--ranks=3"), (3, "--ranks=2"), (5, "--ranks=1")] {
+    let goes_on = [(1, "--ranks=1"), (2, "--ranks=3"), (3, "--ranks=2"), (5, "--ranks=1")];
+    for (_, (step, ranks)) in every_nth(3, goes_on) {
         let dir = as_after(&folder, "whole", step);
         folder.train(&dir, &[&all[..], &["--resume", ranks]].concat());
         assert_eq!(left(&folder, &dir), left(&folder, "whole"), "from step {step} on {ranks}");
@@ -155,10 +160,13 @@ fn a_grader_that_fails_ahead_fails_as_it_would_later() {
         return;
     }
     let saved = sets(&["checkpoint.every=1", "checkpoint.keep=6"]);
-    for (function, more, slug) in [
-        ("raises_alone", "", "reward-function-raised"),
-        ("late_alone", "timeout_ms = 300\nretries = 0\n", "reward-worker-timeout"),
-    ] {
+    for (_, (function, more, slug)) in every_nth(
+        2,
+        [
+            ("raises_alone", "", "reward-function-raised"),
+            ("late_alone", "timeout_ms = 300\nretries = 0\n", "reward-worker-timeout"),
+        ],
+    ) {
         let folder = graded(function, &format!("{ALONE}{more}"));
         folder.train_fails("a", &saved, 1, &[slug]);
         // The step before is whole, and goes on once the function does.

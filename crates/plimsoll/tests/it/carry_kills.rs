@@ -2,14 +2,13 @@
 //! `bench/kills.py` kills one fifty times.
 
 use crate::carry::long;
+use crate::common::is_full;
 use crate::ranks::left;
 use crate::run::{Run, SMALL, refs};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-
-const KILLS: u64 = 6;
 
 /// Starts `train` in a process group of its own.
 fn start(args: &[&str]) -> Child {
@@ -41,18 +40,20 @@ fn steps_done(events: &Path) -> u64 {
 
 #[test]
 fn a_run_that_is_killed_again_and_again_ends_with_the_same_bits() {
+    let (kills, steps) =
+        if is_full("half of the kills") { (6, "train.steps=30") } else { (3, "train.steps=12") };
     let folder = Run::new(SMALL);
     let mut sets = long(&["train.cut_multiple=4", "checkpoint.every=1", "checkpoint.keep=2"]);
-    sets.push("train.steps=30");
+    sets.push(steps);
     folder.train("whole", &sets);
     let events = folder.path("killed").join("events.jsonl");
     let mut killed = 0;
-    for n in 0..10 * KILLS {
+    for n in 0..10 * kills {
         let args = folder.train_args("killed", &[&sets[..], &["--resume"]].concat());
         let before = steps_done(&events);
         let mut child = start(&refs(&args));
         // At another moment of a step each time, and in the one before the first checkpoint too.
-        while killed < KILLS && child.try_wait().expect("it is ours").is_none() {
+        while killed < kills && child.try_wait().expect("it is ours").is_none() {
             if steps_done(&events) >= before + n % 3 {
                 std::thread::sleep(Duration::from_millis(7 * n));
                 break;
@@ -60,7 +61,7 @@ fn a_run_that_is_killed_again_and_again_ends_with_the_same_bits() {
             std::thread::sleep(Duration::from_millis(1));
         }
         match child.try_wait().expect("it is ours") {
-            None if killed < KILLS => {
+            None if killed < kills => {
                 kill_all(child);
                 killed += 1;
             }
@@ -70,7 +71,7 @@ fn a_run_that_is_killed_again_and_again_ends_with_the_same_bits() {
             }
         }
     }
-    assert_eq!(killed, KILLS);
+    assert_eq!(killed, kills);
     assert_eq!(left(&folder, "killed"), left(&folder, "whole"));
     let carry = |dir: &str| folder.read_json(&format!("{dir}/summary.json"))["carry"]["ticks"].clone();
     assert_eq!(carry("killed"), carry("whole"), "sums of the summary go on");

@@ -1,6 +1,7 @@
 //! `environment.credit` with a group from outside: turns that are compared with the same turn of others, or with all
 //! turns. The bits do not depend on ranks or on a stop in between, and a run with it learns.
 
+use crate::common::every_nth;
 use crate::ranks::left;
 use crate::run::{Run, check_done, check_train_fails, python_is_there};
 use crate::turns::RUN;
@@ -121,7 +122,7 @@ fn neither_ranks_nor_a_stop_move_a_bit() {
         return;
     }
     let folder = games();
-    for credit in ["environment.credit=turn", "environment.credit=process"] {
+    for (_, credit) in every_nth(2, ["environment.credit=turn", "environment.credit=process"]) {
         let sets = [credit, "train.cut_multiple=4", "checkpoint.every=1", "eval.prompts_max=2"];
         let run = |dir: &str, more: &[&str]| game(&folder, dir, "Faults", &[&sets[..], more].concat());
         for (dir, ranks) in [("one", "--ranks=1"), ("three", "--ranks=3")] {

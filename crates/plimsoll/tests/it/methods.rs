@@ -1,6 +1,7 @@
 //! The methods from outside: parts combine freely, dynamic sampling is bounded, samples of older versions are
 //! corrected, and every key of `[loss]` reaches the loop.
 
+use crate::common::every_nth;
 use crate::run::{Run, number, region};
 use serde_json::Value;
 
@@ -57,37 +58,34 @@ fn the_parts_of_a_method_combine_freely() {
         &["loss.dynamic_sampling=true", "train.epochs_per_rollout=2"],
         &["loss.entropy_coef=0.01", "rollout.policy_lag=1"],
     ];
-    for (p, policy) in policies.iter().enumerate() {
-        for (a, advantage) in advantages.iter().enumerate() {
-            // The later rows meet each other once or twice.
-            if (p >= 5 || a >= 5) && (p + a) % 4 != 1 {
-                continue;
-            }
-            let turn = p + 2 * a;
-            let method = if *advantage == "gae" { "method=ppo" } else { "method=grpo" };
-            let parts = [
-                format!("loss.policy={policy}"),
-                format!("loss.advantage={advantage}"),
-                format!("loss.aggregation={}", aggregations[turn % 5]),
-                format!("loss.whiten={}", whitens[turn % 3]),
-            ];
-            let mut sets = vec![method, "train.learning_rate=1e-5"];
-            sets.extend(parts.iter().map(String::as_str));
-            // Rewards that are compared as they are have no length penalty.
-            let other =
-                others[if matches!(*advantage, "decoupled" | "greedy") { 1 + turn % 3 } else { turn % 4 }];
-            sets.extend(kls[(p + a) % 4].iter().chain(other));
-            let dir = format!("{policy}-{advantage}");
-            folder.train(&dir, &sets);
-            let metrics = folder.metrics(&dir);
-            assert_eq!(metrics.len(), 2, "{sets:?}");
-            for step in &metrics {
-                assert_eq!(number(step, "rollout/logprob_mismatch_max"), 0.0, "{sets:?}");
-                assert!(
-                    number(step, "grad_norm").is_finite() && number(step, "loss/policy").is_finite(),
-                    "{sets:?}"
-                );
-            }
+    let pairs = (0..policies.len()).flat_map(|p| (0..advantages.len()).map(move |a| (p, a)));
+    // The later rows meet each other once or twice.
+    let pairs = pairs.filter(|(p, a)| (*p < 5 && *a < 5) || (p + a) % 4 == 1);
+    for (_, (p, a)) in every_nth(4, pairs) {
+        let (policy, advantage) = (policies[p], advantages[a]);
+        let turn = p + 2 * a;
+        let method = if advantage == "gae" { "method=ppo" } else { "method=grpo" };
+        let parts = [
+            format!("loss.policy={policy}"),
+            format!("loss.advantage={advantage}"),
+            format!("loss.aggregation={}", aggregations[turn % 5]),
+            format!("loss.whiten={}", whitens[turn % 3]),
+        ];
+        let mut sets = vec![method, "train.learning_rate=1e-5"];
+        sets.extend(parts.iter().map(String::as_str));
+        // Rewards that are compared as they are have no length penalty.
+        let other = others[if matches!(advantage, "decoupled" | "greedy") { 1 + turn % 3 } else { turn % 4 }];
+        sets.extend(kls[(p + a) % 4].iter().chain(other));
+        let dir = format!("{policy}-{advantage}");
+        folder.train(&dir, &sets);
+        let metrics = folder.metrics(&dir);
+        assert_eq!(metrics.len(), 2, "{sets:?}");
+        for step in &metrics {
+            assert_eq!(number(step, "rollout/logprob_mismatch_max"), 0.0, "{sets:?}");
+            assert!(
+                number(step, "grad_norm").is_finite() && number(step, "loss/policy").is_finite(),
+                "{sets:?}"
+            );
         }
     }
 }
@@ -163,8 +161,8 @@ fn a_baseline_of_each_token_is_the_same_on_any_number_of_ranks_and_after_a_resum
 #[test]
 fn tokens_of_high_covariance_learn_less_on_any_number_of_ranks_and_after_a_resume() {
     let folder = Run::new(RUN);
-    for (method, set) in [("clip_cov", "loss.covariance_band=[0.01, 9.0]"), ("kl_cov", "train.mini_batch=4")]
-    {
+    let methods = [("clip_cov", "loss.covariance_band=[0.01, 9.0]"), ("kl_cov", "train.mini_batch=4")];
+    for (_, (method, set)) in every_nth(2, methods) {
         let method = format!("method={method}");
         let name = |what: &str| format!("{what}-{method}");
         let sets = [method.as_str(), set, "loss.covariance_share=0.2", "train.cut_multiple=4"];
@@ -319,16 +317,23 @@ fn a_run_resumes_bit_for_bit_in_the_middle_of_a_rollout() {
     let lagged =
         ["rollout.policy_lag=2", "loss.correction=tis", "train.mini_batch=8", "train.learning_rate=1e-4"];
     let filtered = ["loss.dynamic_sampling=true", "loss.kl_coef=0.01", "loss.kl_target=0.01"];
-    for (name, sets) in [
-        ("lagged", &lagged[..]),
-        ("filtered", &filtered[..]),
-        ("both", &[&lagged[..], &filtered].concat()),
-        (
-            "ppo",
-            &[&["method=ppo", "critic.updates_per_rollout=2"], &lagged[..], &["loss.dynamic_sampling=true"]]
+    for (_, (name, sets)) in every_nth(
+        2,
+        [
+            ("lagged", &lagged[..]),
+            ("filtered", &filtered[..]),
+            ("both", &[&lagged[..], &filtered].concat()),
+            (
+                "ppo",
+                &[
+                    &["method=ppo", "critic.updates_per_rollout=2"],
+                    &lagged[..],
+                    &["loss.dynamic_sampling=true"],
+                ]
                 .concat(),
-        ),
-    ] {
+            ),
+        ],
+    ) {
         let (long, short) = (format!("{name}-long"), format!("{name}-short"));
         folder.train(&long, &[sets, &["train.steps=6"]].concat());
         folder.train(&short, &[sets, &["train.steps=2"]].concat());

@@ -1,4 +1,4 @@
-//! `train.optimizer = "muon"` from outside: it learns, its regions are planned, and messages name what it is not for.
+//! `train.optimizer = "muon"` from outside: it is exact, its regions are planned, and messages name what it is not for.
 
 use crate::ranks::left;
 use crate::run::{Run, region};
@@ -28,7 +28,8 @@ prompts_max = 200
 #[test]
 fn steps_with_muon_are_exact_and_within_the_plan() {
     let folder = Run::new(RUN);
-    let summary = folder.summary("out", &["train.steps=3"]);
+    let summary =
+        folder.summary("out", &["train.steps=3", "eval.prompts_max=8", "rollout.prompts_per_step=8"]);
     assert_eq!(summary["logprob_mismatch_max"], 0.0);
     assert_eq!(summary["arena_planned_bytes"], summary["arena_used_bytes"]);
 }
@@ -36,7 +37,8 @@ fn steps_with_muon_are_exact_and_within_the_plan() {
 #[test]
 fn a_run_goes_on_with_another_number_of_ranks_and_another_stage() {
     let folder = Run::new(RUN);
-    let same = ["train.schedule=constant", "train.cut_multiple=4", "data.eval=none"];
+    let same =
+        ["train.schedule=constant", "train.cut_multiple=4", "data.eval=none", "rollout.prompts_per_step=4"];
     let train = |dir: &str, sets: &[&str]| drop(folder.train(dir, &[&same[..], sets].concat()));
     train("whole", &["train.steps=4"]);
     train("out", &["--ranks=3", "run.zero_stage=3", "train.steps=2"]);

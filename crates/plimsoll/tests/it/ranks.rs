@@ -1,6 +1,6 @@
 //! Several ranks as real processes: by `--ranks`, by hand with a launcher's variables, by installed launchers.
 
-use crate::common::{command, in_turn, text};
+use crate::common::{command, every_nth, in_turn, one_in_turn, text, turn};
 use crate::run::{Run, SMALL, kill, python_is_there, refs};
 use std::net::TcpListener;
 use std::path::Path;
@@ -101,48 +101,57 @@ fn read(path: std::path::PathBuf) -> Vec<u8> {
 #[test]
 fn the_number_of_ranks_changes_no_bit() {
     let folder = Run::new(SMALL);
-    for (index, (name, sets)) in [
-        ("grpo", &["train.optimizer_dtype=int8", "train.grad_dtype=bf16"][..]),
-        (
-            "mini",
-            &[
-                "rollout.prompts_per_step=4",
-                "train.mini_batch=8",
-                "train.epochs_per_rollout=2",
-                "loss.kl_coef=0.05",
-            ],
-        ),
-        ("ppo", &["method=ppo"]),
-        // One rank has it in the host's memory, several have parts of it.
-        ("spread", &["loss.kl_coef=0.05", "memory.offload=[\"reference\"]", "train.steps=3"]),
-        ("ppo-stage-3", &["method=ppo", "run.zero_stage=3", "loss.kl_coef=0.05"]),
-        ("stage-3", &["loss.kl_coef=0.05", "run.zero_stage=3", "train.recompute=layer", "train.steps=3"]),
-        ("fold", &["train.fold=3", "train.steps=3"]),
-        ("wire", &["train.gradient_wire=bf16", "run.zero_stage=3", "train.steps=3"]),
-        ("muon", &["train.optimizer=muon", "train.grad_dtype=bf16", "train.steps=3"]),
-        ("muon-stage-3", &["train.optimizer=muon", "run.zero_stage=3", "train.fold=3", "train.steps=3"]),
-        // The frozen weights are shared out; reference and critic read them there.
-        ("lora-stage-3", &["lora.rank=3", "run.zero_stage=3", "loss.kl_coef=0.05", "train.recompute=layer"]),
-        (
-            "lora-ppo-stage-3",
-            &["method=ppo", "lora.rank=3", "lora.critic=adapter", "run.zero_stage=3", "loss.kl_coef=0.05"],
-        ),
-        // Held-out prompts come again, and are then dealt by the lengths of their responses.
-        (
-            "again",
-            &[
-                "data.eval=builtin:addition",
-                "eval.prompts_max=7",
-                "eval.temperature=1.0",
-                "eval.samples=2",
-                "eval.every=1",
-                "rollout.prompts_per_step=5",
-            ],
-        ),
-    ]
-    .into_iter()
-    .enumerate()
-    {
+    for (index, (name, sets)) in every_nth(
+        3,
+        [
+            ("grpo", &["train.optimizer_dtype=int8", "train.grad_dtype=bf16"][..]),
+            (
+                "mini",
+                &[
+                    "rollout.prompts_per_step=4",
+                    "train.mini_batch=8",
+                    "train.epochs_per_rollout=2",
+                    "loss.kl_coef=0.05",
+                ],
+            ),
+            ("ppo", &["method=ppo"]),
+            // One rank has it in the host's memory, several have parts of it.
+            ("spread", &["loss.kl_coef=0.05", "memory.offload=[\"reference\"]", "train.steps=3"]),
+            ("ppo-stage-3", &["method=ppo", "run.zero_stage=3", "loss.kl_coef=0.05"]),
+            ("stage-3", &["loss.kl_coef=0.05", "run.zero_stage=3", "train.recompute=layer", "train.steps=3"]),
+            ("fold", &["train.fold=3", "train.steps=3"]),
+            ("wire", &["train.gradient_wire=bf16", "run.zero_stage=3", "train.steps=3"]),
+            ("muon", &["train.optimizer=muon", "train.grad_dtype=bf16", "train.steps=3"]),
+            ("muon-stage-3", &["train.optimizer=muon", "run.zero_stage=3", "train.fold=3", "train.steps=3"]),
+            // The frozen weights are shared out; reference and critic read them there.
+            (
+                "lora-stage-3",
+                &["lora.rank=3", "run.zero_stage=3", "loss.kl_coef=0.05", "train.recompute=layer"],
+            ),
+            (
+                "lora-ppo-stage-3",
+                &[
+                    "method=ppo",
+                    "lora.rank=3",
+                    "lora.critic=adapter",
+                    "run.zero_stage=3",
+                    "loss.kl_coef=0.05",
+                ],
+            ),
+            // Held-out prompts come again, and are then dealt by the lengths of their responses.
+            (
+                "again",
+                &[
+                    "data.eval=builtin:addition",
+                    "eval.prompts_max=7",
+                    "eval.temperature=1.0",
+                    "eval.samples=2",
+                    "eval.every=1",
+                    "rollout.prompts_per_step=5",
+                ],
+            ),
+        ],
+    ) {
         let mut one = None;
         for ranks in in_turn(index, &[1, 2, 3, 4]) {
             let dir = format!("{name}-{ranks}");
@@ -179,9 +188,10 @@ fn goes_on(more: &[&str]) {
         assert_eq!(code, Some(0), "{sets:?}: {said}");
     };
     train("whole", &mut sets("--ranks=1", "run.zero_stage=2", "train.steps=4"));
-    for (ranks, stage, then) in [("3", "3", ("2", "2")), ("2", "2", ("4", "3")), ("1", "3", ("2", "3"))] {
+    let ways = [("3", "3", ("2", "2")), ("2", "2", ("4", "3")), ("1", "3", ("2", "3"))];
+    for (ranks, stage, then) in one_in_turn(turn(), &ways) {
         let dir = format!("{ranks}-{stage}");
-        let stages = [stage, then.1].map(|stage| format!("run.zero_stage={stage}"));
+        let stages = [*stage, then.1].map(|stage| format!("run.zero_stage={stage}"));
         train(&dir, &mut sets(&format!("--ranks={ranks}"), &stages[0], "train.steps=2"));
         let more = sets(&format!("--ranks={}", then.0), &stages[1], "train.steps=4");
         train(&dir, &mut more.chain(["--resume".to_string()]));
@@ -253,14 +263,14 @@ fn what_a_python_reward_logs_has_the_bits_of_one_rank() {
             &*format!("--ranks={ranks}"),
             "rollout.prompts_per_step=8",
             "train.cut_multiple=4",
-            "train.steps=6",
+            "train.steps=2",
         ];
         folder.train(&dir, &sets);
         let metrics = folder.metrics(&dir);
         metrics.iter().map(|step| step["rewards/score/tenth"].as_f64().expect("a number")).collect::<Vec<_>>()
     };
     let one = logged(1);
-    for ranks in [2, 3, 4] {
+    for &ranks in one_in_turn(turn(), &[2, 3, 4]) {
         assert_eq!(logged(ranks), one, "on {ranks} ranks");
     }
 }
@@ -268,7 +278,7 @@ fn what_a_python_reward_logs_has_the_bits_of_one_rank() {
 #[test]
 fn a_run_that_lost_a_rank_goes_on_with_another_number_of_them() {
     let folder = Run::new(SMALL);
-    let sets = ["train.cut_multiple=4", "train.steps=40", "checkpoint.every=1", "checkpoint.keep=2"];
+    let sets = ["train.cut_multiple=4", "train.steps=16", "checkpoint.every=1", "checkpoint.keep=2"];
     folder.train("whole", &sets);
     let mut child = command(&refs(&folder.train_args("out", &[&["--ranks=3"], &sets[..]].concat())))
         .stderr(Stdio::piped())

@@ -1,7 +1,7 @@
 //! Reward models from outside: `eval` scores with one as a run does, several score in one run, each a role in the plan
 //! with its name, its weight and its place in a checkpoint.
 
-use crate::common::check_refused;
+use crate::common::{check_refused, one_in_turn, turn};
 use crate::made;
 use crate::ranks::left;
 use crate::run::{Run, json, number, region};
@@ -121,9 +121,10 @@ fn reward_models_score_where_ranks_only_sample() {
     let folder = folder.file("grpo.toml");
     let sets = ["rollout.ahead=1", "train.steps=5", "train.cut_multiple=2", "train.learning_rate=1e-3"];
     folder.train("turns", &sets);
-    for ways in [["--ranks=2", "run.rollout_ranks=1"], ["--ranks=3", "run.rollout_ranks=2"]] {
+    let ways = [["--ranks=2", "run.rollout_ranks=1"], ["--ranks=3", "run.rollout_ranks=2"]];
+    for ways in one_in_turn(turn(), &ways) {
         let dir = ways.join("-");
-        folder.train(&dir, &[&sets[..], &ways].concat());
+        folder.train(&dir, &[&sets[..], ways].concat());
         assert_eq!(left(&folder, &dir), left(&folder, "turns"), "{dir}");
     }
     // By the clock, and on one rank by what the clock decided.

@@ -1,5 +1,6 @@
 //! Tiny models of other shapes than nano's, with its tokenizer.
 
+use crate::common::in_turn;
 use crate::made;
 use crate::ranks::{ended, left};
 use crate::run::{Run, SMALL, number};
@@ -41,10 +42,11 @@ pub fn write(to: &Path, keys: &Value) {
     fs::write(to.join("model.safetensors"), file).expect("a file");
 }
 
-/// Trains on 1, 2 and 3 ranks: they leave the same bytes, and the trainer has the log-probabilities of the rollout.
-pub fn check_ranks(folder: &Run, name: &str, sets: &[&str]) {
+/// Trains case `index` on 1, 2 and 3 ranks, on two of them in turn: they leave the same bytes, and the trainer has the
+/// log-probabilities of the rollout.
+pub fn check_ranks(folder: &Run, index: usize, name: &str, sets: &[&str]) {
     let mut one = None;
-    for ranks in [1, 2, 3] {
+    for ranks in in_turn(index, &[1, 2, 3]) {
         let (dir, flag) = (format!("{name}-{ranks}"), format!("--ranks={ranks}"));
         let (code, said) = ended(folder.output(&dir, &[&[&*flag], sets].concat()));
         assert_eq!(code, Some(0), "{name} on {ranks}: {said}");
