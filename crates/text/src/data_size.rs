@@ -123,6 +123,8 @@ struct Scan {
 }
 
 impl Scan {
+    /// Looks at a byte. Each byte of a file passes here.
+    #[inline]
     fn see(&mut self, byte: u8, size: &mut FileSize) {
         if self.in_text {
             self.in_text = byte != b'"' || self.is_escaped;
