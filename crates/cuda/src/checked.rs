@@ -17,6 +17,14 @@ pub(crate) fn begin_phase(dev: &CudaDevice, phase: Phase, shared: Buf<'_>) {
     }
 }
 
+/// Makes what an output held unusable, in a checked build, before another library's kernel writes all of it: an element
+/// that it leaves is not finite. A tool that watches memory (initcheck) sees the writes of this, and few of theirs.
+pub(crate) fn forget(dev: &CudaDevice, out: Buf<'_>) {
+    if dev.checked {
+        memory::fill(dev, out, FREED);
+    }
+}
+
 impl CudaDevice {
     /// Takes the names of the arena's regions, for messages of a checked build.
     pub fn name_regions(&mut self, map: &ArenaMap) {

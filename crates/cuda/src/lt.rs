@@ -56,12 +56,23 @@ impl Shape {
 
     /// Returns the bytes from the output's first element to its last.
     pub(crate) fn out_bytes(&self) -> u64 {
-        let (rows, cols) = match self.op {
-            Op::Forward => (self.m, self.n),
-            Op::BackwardX => (self.m, self.k),
-            Op::BackwardW => (self.n, self.k),
+        let rows = match self.op {
+            Op::Forward | Op::BackwardX => self.m,
+            Op::BackwardW => self.n,
         };
-        ((rows - 1) * self.strides.out + cols) as u64 * self.out.bytes()
+        ((rows - 1) * self.strides.out + self.out_cols()) as u64 * self.out.bytes()
+    }
+
+    /// True if no other matrix's elements lie between the rows of the output.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.strides.out == self.out_cols()
+    }
+
+    fn out_cols(&self) -> usize {
+        match self.op {
+            Op::Forward => self.n,
+            Op::BackwardX | Op::BackwardW => self.k,
+        }
     }
 }
 

@@ -151,6 +151,10 @@ pub(super) fn product(dev: &CudaDevice, shape: Shape, of: Product<'_>) {
     if few::takes(dev, &shape, &operands) {
         return few::forward(dev, &shape, operands);
     }
+    let bytes = of.out.len() as u64 * of.out.dtype().bytes();
+    if !shape.add && shape.is_whole() && bytes == shape.out_bytes() {
+        super::checked::forget(dev, of.out);
+    }
     let put = || dev.blas.product(&dev.gpu, shape, operands, dev.workspace());
     let name = || format!("{:?} {}", shape.op, shape.out.name());
     let done = match &dev.profile {

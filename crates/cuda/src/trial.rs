@@ -88,6 +88,9 @@ impl<'x> Probe<'x> {
         put: impl FnOnce(&Shape, Operands),
     ) -> bool {
         let (Some(of), Some(wanted)) = (self.product.as_ref(), self.bits(algorithm)) else { return false };
+        if forget(self.gpu, of.operands.out, of.out_bytes).is_none() {
+            return false;
+        }
         put(&of.shape, of.operands);
         output(self.gpu, of.operands.out, of.out_bytes) == Some(wanted)
     }
@@ -98,8 +101,9 @@ impl<'x> Probe<'x> {
     }
 
     fn bits(&self, algorithm: &sys::cublasLtMatmulAlgo_t) -> Option<Vec<u8>> {
-        self.put(algorithm, 0.0)?;
         let of = self.product.as_ref()?;
+        forget(self.gpu, of.operands.out, of.out_bytes)?;
+        self.put(algorithm, 0.0)?;
         output(self.gpu, of.operands.out, of.out_bytes)
     }
 }
@@ -213,6 +217,12 @@ fn probe_operands(shape: &Shape) -> (Vec<u16>, Vec<u16>) {
     }
 }
 
+/// Fills an output with NaN: an element that a product leaves unwritten must not pass by what an earlier product wrote.
+fn forget(gpu: &Gpu, out: u64, len: usize) -> Option<()> {
+    // SAFETY: the output has as many bytes.
+    unsafe { cuda::memset_d8_async(out, 0xff, len, gpu.stream) }.ok()
+}
+
 /// Returns an output's bytes once the stream has written them.
 fn output(gpu: &Gpu, out: u64, len: usize) -> Option<Vec<u8>> {
     gpu.wait().ok()?;
@@ -232,6 +242,8 @@ pub(crate) struct Trial<'x> {
     workspace: (u64, u64),
     /// Bytes of the output that are compared.
     out_bytes: u64,
+    /// True if these bytes hold this output and nothing else, not even what it is added to.
+    is_own: bool,
     /// 1 if another matrix is added.
     beta: f32,
     timed: u32,
@@ -263,6 +275,7 @@ impl<'x> Trial<'x> {
             // It would be in the output. Algorithms that need one are not taken.
             workspace: (0, 0),
             out_bytes: held.out_bytes(),
+            is_own: true,
             beta: 0.0,
             timed: TIMED,
             begin: mark()?,
@@ -286,6 +299,7 @@ impl<'x> Trial<'x> {
             operands,
             workspace,
             out_bytes: shape.out_bytes().min(COMPARED_BYTES),
+            is_own: shape.is_whole() && !shape.add,
             beta: if shape.add { 1.0 } else { 0.0 },
             timed: LARGE_TIMED,
             begin: mark()?,
@@ -329,6 +343,9 @@ impl<'x> Trial<'x> {
 
     /// Returns the bytes that an algorithm gives.
     fn bits(&self, algorithm: &sys::cublasLtMatmulAlgo_t) -> Option<Vec<u8>> {
+        if self.is_own {
+            forget(self.gpu, self.operands.out, self.out_bytes as usize)?;
+        }
         self.put(algorithm)?;
         output(self.gpu, self.operands.out, self.out_bytes as usize)
     }

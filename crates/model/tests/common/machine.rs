@@ -42,6 +42,11 @@ pub fn positions_of(model: &str, most: usize) -> usize {
     if model.ends_with("phi4_mini") { 64 } else { most }
 }
 
+/// True if PLIMSOLL_TEST_CHECKED=1 asks for a card's checked build.
+fn is_checked() -> bool {
+    std::env::var("PLIMSOLL_TEST_CHECKED").is_ok_and(|value| value == "1")
+}
+
 /// Where a test runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Machine {
@@ -117,7 +122,7 @@ impl Machine {
                 AnyDevice::Cpu(dev)
             }
             Machine::Cuda => {
-                let mut dev = CudaDevice::new(bytes, OpenOptions::default()).unwrap();
+                let mut dev = CudaDevice::new(bytes, OpenOptions { checked: is_checked(), profile: false }).unwrap();
                 dev.take_offloaded(offloaded.max(Bytes(256))).unwrap();
                 dev.bind_scratch(scratch);
                 AnyDevice::Cuda(dev)
