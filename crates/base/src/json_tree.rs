@@ -1,5 +1,5 @@
-//! The bytes of JSON as a tree of `serde_json` values, bounded from its text before anything is built: text of two bytes
-//! can become a value of 72, in a list that doubles as it grows.
+//! The bytes of JSON as a tree of `serde_json` values, bounded from its text before anything is built: text of two
+//! bytes can become a value of 72, in a list that doubles as it grows.
 
 use serde_json::Value;
 
@@ -58,9 +58,7 @@ pub fn json_tree_bytes(text: &str) -> usize {
 /// Errors: words on what is wrong, after "answered".
 pub fn json_within(text: &str, tree_bytes_max: usize) -> Result<Value, String> {
     if json_tree_bytes(text) > tree_bytes_max {
-        return Err(format!(
-            "with so many small values that they would take more than {tree_bytes_max} bytes as a tree"
-        ));
+        return Err(format!("with values that would take more than {tree_bytes_max} bytes as a tree"));
     }
     serde_json::from_str(text).map_err(|err| format!("no JSON: line {}, column {}", err.line(), err.column()))
 }

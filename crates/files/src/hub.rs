@@ -17,8 +17,8 @@ use ureq::http::Response;
 
 const DEFAULT_ENDPOINT: &str = "https://huggingface.co";
 const LISTING_BYTES_MAX: u64 = 8 << 20;
-/// Most files of a repository that are taken.
-const LISTED_MAX: usize = 16 << 10;
+/// Most files of a repository whose names are kept: more than a listing of 8 MiB has of the hub's own, about 100,000.
+const LISTED_MAX: usize = 128 << 10;
 /// Longest token, and longest file of a branch, which holds a commit.
 const SHORT_BYTES_MAX: u64 = 64 << 10;
 const COPY_BYTES: usize = 1 << 20;

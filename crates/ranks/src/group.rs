@@ -10,10 +10,10 @@ use crate::hosts::{Between, Callers, Door, Letter, Memory, OPEN_MAX, Reach};
 use crate::message::Way;
 use crate::pieces::{bundle, put, take, unbundle};
 use crate::place::Place;
-use crate::window::{memory_file, open_window};
+use crate::window::{Access, memory_file, open_window};
 use plimsoll_base::{Bytes, Error, Exit, Result};
 use plimsoll_memory::SharedWords;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::net::TcpListener;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
@@ -121,8 +121,7 @@ impl Group {
         listener: Option<TcpListener>,
         longest: Duration,
     ) -> Result<Group> {
-        let opened = open_window(&place.window, OpenOptions::new().read(true).write(true));
-        let file = opened.map_err(|err| {
+        let file = open_window(&place.window, Access::ReadAndWrite).map_err(|err| {
             Error::new("ranks-window", format!("{}: {err}", place.window.display()))
                 .hint("ranks share memory through /proc: it must be mounted, and all ranks run as one user")
         })?;
@@ -478,10 +477,7 @@ impl Waits {
     pub fn read(place: &Place) -> Option<Waits> {
         let mut bytes = [0; STRIDE * 8];
         let at = STRIDE * 8 * (1 + place.rank as usize);
-        open_window(&place.window, OpenOptions::new().read(true))
-            .ok()?
-            .read_exact_at(&mut bytes, at as u64)
-            .ok()?;
+        open_window(&place.window, Access::Read).ok()?.read_exact_at(&mut bytes, at as u64).ok()?;
         let (words, _) = bytes.as_chunks::<8>();
         let word = |which: usize| u64::from_le_bytes(words[which]);
         let waited = Duration::from_micros(word(WAITED));

@@ -1,6 +1,6 @@
-//! What a rank requires of rank 0's welcome before it uses any of it: the list has the rank itself at its place, and the
-//! window is one that a supervisor of this host made. Supervisors open the window to write, so a path to anything else
-//! is refused and never opened, here and each time (`window.rs`).
+//! What a rank requires of rank 0's welcome before it uses any of it: the list has the rank itself at its place, and
+//! the window is one that a supervisor of this host made. Supervisors open the window to write, so a path to anything
+//! else is refused and never opened, here and each time (`window.rs`).
 
 use crate::hello::{Hello, Member};
 use crate::window::may_be_window;
@@ -46,7 +46,7 @@ fn counts_sites(members: &[Member]) -> bool {
 mod tests {
     use super::*;
     use crate::environment::{Launch, Launcher};
-    use crate::window::{Window, memory_file, open_window};
+    use crate::window::{Access, Window, memory_file, open_window};
     use std::os::fd::AsRawFd;
     use std::path::PathBuf;
 
@@ -101,11 +101,10 @@ mod tests {
         }
         let gone = of(i32::MAX);
         assert_eq!(refused(same_host, &gone), Ok(()), "rank 0 has ended: others say so");
-        let options = &mut std::fs::OpenOptions::new();
         for path in [&file, &of(open.as_raw_fd()), &of(letter.as_raw_fd()), &gone] {
-            assert!(open_window(path, options.read(true)).is_err(), "{}", path.display());
+            assert!(open_window(path, Access::Read).is_err(), "{}", path.display());
         }
-        open_window(&other.path(), options).expect("a window");
+        open_window(&other.path(), Access::ReadAndWrite).expect("a window");
         std::fs::remove_file(&file).expect("it is there");
     }
 

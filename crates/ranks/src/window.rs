@@ -43,13 +43,21 @@ pub(crate) fn memory_file(name: &str, bytes: u64) -> Result<File> {
     })
 }
 
+/// What a window is opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    Read,
+    Write,
+    ReadAndWrite,
+}
+
 /// Opens the window at a path, which a peer may have sent: `/proc/PID/fd/NUMBER` of a supervisor's window, and nothing
 /// else, which is not opened at all.
 ///
 /// Errors: those of the system; `InvalidInput` for a path to anything else.
-pub(crate) fn open_window(path: &Path, options: &OpenOptions) -> io::Result<File> {
+pub(crate) fn open_window(path: &Path, access: Access) -> io::Result<File> {
     match read_link(path)? {
-        true => options.open(path),
+        true => OpenOptions::new().read(access != Access::Write).write(access != Access::Read).open(path),
         false => Err(io::Error::new(ErrorKind::InvalidInput, "it is no memory that ranks share")),
     }
 }
@@ -81,7 +89,7 @@ fn is_descriptor(path: &Path) -> bool {
 
 /// Sets the flag of the window at `path`. Best effort: trainers are ended by signals as well.
 pub(crate) fn abort(path: &Path) {
-    if let Ok(file) = open_window(path, OpenOptions::new().write(true)) {
+    if let Ok(file) = open_window(path, Access::Write) {
         let _ = file.write_all_at(&1u32.to_le_bytes(), 0);
     }
 }

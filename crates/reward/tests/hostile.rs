@@ -92,8 +92,25 @@ fn score_of(rewards: &mut Rewards, response: &str) -> Result<Option<f32>, plimso
     Ok(rewards.score(vec![case])?.remove(0).total)
 }
 
+/// Runs this test again in a process whose allocator gives memory back at once, so that no earlier case hides a peak.
+/// Returns true in that process.
+fn gives_memory_back() -> bool {
+    if std::env::var_os("MALLOC_TRIM_THRESHOLD_").is_some() {
+        return true;
+    }
+    let mut again = std::process::Command::new(std::env::current_exe().expect("this test"));
+    again.args(std::env::args_os().skip(1));
+    let allocator =
+        [("MALLOC_MMAP_THRESHOLD_", "16384"), ("MALLOC_TRIM_THRESHOLD_", "0"), ("MALLOC_TOP_PAD_", "0")];
+    assert!(again.envs(allocator).status().expect("this test runs").success());
+    false
+}
+
 #[test]
 fn a_hostile_reply_takes_no_more_than_a_connection_has_in_the_plan() {
+    if !gives_memory_back() {
+        return;
+    }
     judges();
     rewards_on_servers();
     teachers();
