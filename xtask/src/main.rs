@@ -27,6 +27,7 @@ mod opens;
 mod rooms;
 mod same_bits;
 mod shake;
+mod shows;
 mod slugs;
 mod soak;
 mod soak_command;

@@ -6,8 +6,9 @@ use crate::rooms::room_of;
 use crate::source::Source;
 
 /// Rooms in which most paths are named by users.
-const ROOMS: [&str; 10] =
-    ["agent", "bench", "config", "infer", "plan", "plimsoll", "rl", "serve", "stacks", "text"];
+const ROOMS: [&str; 12] = [
+    "agent", "bench", "config", "files", "infer", "plan", "plimsoll", "rl", "run", "serve", "stacks", "text",
+];
 /// Calls that open a path for reading, and wait for a pipe's writer.
 const CALLS: [&str; 4] =
     ["File : : open (", "fs : : read (", "fs : : read_to_string (", "= read_to_string ("];
@@ -21,7 +22,7 @@ pub fn check(source: &Source) -> Vec<Finding> {
         return Vec::new();
     }
     let message = "opens a path directly, and waits for a pipe without a writer: use `read_small`, `read_small_text`, \
-                   `open_regular` or `NamedFile` of plimsoll_base";
+                   `open_regular`, `open_folder` or `NamedFile` of plimsoll_base";
     let places = CALLS.iter().flat_map(|call| {
         let argument = call.split(' ').count();
         let is_of_users = move |at: &&[crate::source::Token]| {

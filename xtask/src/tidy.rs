@@ -3,8 +3,8 @@
 use crate::finding::Finding;
 use crate::tree::{FILE_BYTES_MAX, Tree};
 use crate::{
-    book, comments, cycles, devices, edges, english, length, manifest, names, opens, rooms, slugs, unsafety,
-    words,
+    book, comments, cycles, devices, edges, english, length, manifest, names, opens, rooms, shows, slugs,
+    unsafety, words,
 };
 
 /// Runs all checks. Returns findings by path and line.
@@ -25,6 +25,7 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
         findings.extend(unsafety::check(source));
         findings.extend(devices::check(source));
         findings.extend(opens::check(source));
+        findings.extend(shows::check(source));
     }
     findings.extend(tree.files.iter().filter(|file| file.bytes > FILE_BYTES_MAX).map(|file| {
         Finding::new(&file.path, 1, format!("{} bytes, and the limit is {FILE_BYTES_MAX}", file.bytes))

@@ -90,6 +90,17 @@ pub fn open_regular(path: &Path) -> Result<File> {
     }
 }
 
+/// Opens a folder, to lock it or to make the names in it durable. Nothing else is waited for.
+///
+/// Errors: those of the system; `NotADirectory`.
+pub fn open_folder(path: &Path) -> Result<File> {
+    let file = OpenOptions::new().read(true).custom_flags(NONBLOCK).open(path)?;
+    match file.metadata()?.is_dir() {
+        true => Ok(file),
+        false => Err(ErrorKind::NotADirectory.into()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -117,6 +128,13 @@ mod tests {
         assert_eq!(read(&at("file")), Ok("12345".into()));
         assert_eq!(read(Path::new("/dev/null")), Ok(String::new()));
         refused(&folder, ErrorKind::IsADirectory, "directory");
+        assert!(open_folder(&folder).is_ok());
+        for no_folder in ["file", "pipe"] {
+            assert_eq!(
+                open_folder(&at(no_folder)).map_err(|err| err.kind()).err(),
+                Some(ErrorKind::NotADirectory)
+            );
+        }
         refused(&at("none"), ErrorKind::NotFound, "No such file");
         refused(&at("pipe"), ErrorKind::InvalidInput, "a pipe without a writer");
         refused(&at("socket"), ErrorKind::InvalidInput, "a socket");

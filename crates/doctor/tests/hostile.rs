@@ -222,3 +222,19 @@ fn a_ray_session_is_read_as_a_folder() {
     let missing = diagnose(vec![Input::Path(folder.path().join("none.log"))]).expect_err("there is none");
     assert_eq!(missing.slug, "log-missing");
 }
+
+/// A line of a JSON logger, with 32 MiB of small values next to its message: as a tree they took a gigabyte and more.
+#[test]
+fn a_line_of_small_values_takes_no_tree() {
+    const PEAK_BYTES_MAX: u64 = 512 << 20;
+    let line = |message: &str| {
+        let values = "0,".repeat(16 << 20);
+        format!("{{\"x\":[{values}0],\"level\":\"ERROR\",\"msg\":\"{message}\"}}\n{DEATH}")
+    };
+    let found = read(line("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."));
+    assert_eq!(slug(&found), "cuda-oom");
+    let status = fs::read_to_string("/proc/self/status").expect("the process can read its status");
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("the line is there");
+    let peak = peak.trim().trim_end_matches(" kB").parse::<u64>().expect("a number of kB") << 10;
+    assert!(peak < PEAK_BYTES_MAX, "{} MiB", peak >> 20);
+}

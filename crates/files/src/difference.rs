@@ -2,9 +2,9 @@
 
 use crate::pieces::{FileRecord, PieceSums, hex, joined};
 use crate::safetensors_dir::tensors_at;
+use plimsoll_base::open_regular;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
-use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
@@ -45,7 +45,7 @@ pub struct DamagedRange {
 /// Errors: those of reading, with the byte at which the disk failed.
 pub fn difference(path: &Path, expect: &FileRecord) -> io::Result<Option<Difference>> {
     let expected = expect.pieces.as_ref().and_then(|pieces| Some((pieces.bytes, pieces.sums(expect.bytes)?)));
-    let file = File::open(path)?;
+    let file = open_regular(path)?;
     let bytes = file.metadata()?.len();
     let mut sums = expected.as_ref().map(|(piece_bytes, _)| PieceSums::of(*piece_bytes));
     let mut sha256 = Sha256::new();

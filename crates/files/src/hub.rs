@@ -6,8 +6,7 @@ use crate::no_link::{make_folders, open_shared};
 use crate::safetensors_dir::shard_names;
 use crate::stream::write_error;
 use crate::writer::{fsync_dir, write_atomic};
-use plimsoll_base::{Error, Result, read_small_text};
-use serde_json::Value;
+use plimsoll_base::{Error, JsonPart, Result, read_small_text};
 use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -17,7 +16,9 @@ use ureq::Agent;
 use ureq::http::Response;
 
 const DEFAULT_ENDPOINT: &str = "https://huggingface.co";
-const LISTING_BYTES_MAX: u64 = 8 << 20; // takes up to thirty times that as JSON values
+const LISTING_BYTES_MAX: u64 = 8 << 20;
+/// Most files of a repository whose names are kept: more than a listing of 8 MiB has of the hub's own, about 100,000.
+const LISTED_MAX: usize = 128 << 10;
 /// Longest token, and longest file of a branch, which holds a commit.
 const SHORT_BYTES_MAX: u64 = 64 << 10;
 const COPY_BYTES: usize = 1 << 20;
@@ -148,12 +149,20 @@ impl Hub {
         let body = response.body_mut().with_config().limit(LISTING_BYTES_MAX).read_to_vec();
         let body = body.map_err(|e| unreachable_hub(url, &e.to_string()))?;
         let strange = || unreachable_hub(url, "the answer is no listing of a repository");
-        let value: Value = serde_json::from_slice(&body).map_err(|_| strange())?;
-        let commit = value.get("sha").and_then(Value::as_str).filter(|s| is_plain(s)).ok_or_else(strange)?;
-        let siblings = value.get("siblings").and_then(Value::as_array).ok_or_else(strange)?;
-        let name = |file: &Value| file.get("rfilename").and_then(Value::as_str).map(str::to_string);
-        let files = siblings.iter().filter_map(name).filter(|name| wanted(name)).collect();
-        Ok((commit.to_string(), files))
+        let value = JsonPart::of(&body).map_err(|_| strange())?;
+        let commit = value.field("sha").ok().flatten().and_then(JsonPart::string);
+        let commit = commit.filter(|commit| is_plain(commit)).ok_or_else(strange)?;
+        let siblings = value.field("siblings").ok().flatten().ok_or_else(strange)?;
+        let mut files = Vec::new();
+        let listed = siblings.each(&mut |file| {
+            let name = file.field("rfilename").ok().flatten().and_then(JsonPart::string);
+            files.extend(name.filter(|name| wanted(name)));
+            if files.len() <= LISTED_MAX { Ok(()) } else { Err(()) }
+        });
+        match listed {
+            Ok(Some(())) => Ok((commit, files)),
+            _ => Err(strange()),
+        }
     }
 
     /// Fetches one file into `blobs` of `folder` under its etag, and makes `link` to it in the snapshot.

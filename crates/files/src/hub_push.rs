@@ -6,10 +6,9 @@ use crate::base64::base64;
 use crate::hub::Hub;
 use crate::hub_wire::{Wire, refused_by};
 use crate::source::{is_repo, is_revision};
-use plimsoll_base::{Bytes, Error, Result};
+use plimsoll_base::{Bytes, Error, Result, open_regular};
 use serde_json::{Value, json};
 use std::fmt;
-use std::fs::File;
 use std::io::{self, Cursor, Read, Seek, SeekFrom};
 use std::path::PathBuf;
 
@@ -357,7 +356,7 @@ fn opened(file: &PushFile, from: u64, bytes: u64) -> Result<Box<dyn Read>> {
         }
         PushContent::File(path) => {
             let open = || {
-                let mut reader = File::open(path)?;
+                let mut reader = open_regular(path)?;
                 reader.seek(SeekFrom::Start(from))?;
                 Ok(reader)
             };

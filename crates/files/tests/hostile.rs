@@ -131,3 +131,88 @@ fn metadata_of_gguf() {
         refused(name, &path, slug, words);
     }
 }
+
+/// What a hub's listing may take: its 8 MiB, which a buffer that doubles holds, and the names that are kept.
+#[cfg(feature = "hub")]
+const LISTING_PEAK_BYTES_MAX: u64 = 32 << 20;
+
+/// A hub that lists small values: as a tree, 8 MiB of them took 300 MiB and more. It is asked by a process of its own,
+/// whose variables name it.
+#[cfg(feature = "hub")]
+#[test]
+fn a_hostile_listing_of_a_hub_is_read_in_place() {
+    const BYTES: usize = (8 << 20) - 4096;
+    let filled = |before: &str, piece: &str, after: &str| {
+        format!("{before}{}0{after}", piece.repeat(BYTES / piece.len()))
+    };
+    let sha = "\"sha\":\"0123456789abcdef0123456789abcdef01234567\"";
+    for (name, body, slug) in [
+        ("numbers", filled(&format!("{{{sha},\"siblings\":["), "0,", "]}"), "model-file-missing"),
+        ("objects", filled(&format!("{{{sha},\"siblings\":["), "{\"\":0},", "]}"), "model-file-missing"),
+        (
+            "other fields",
+            filled(&format!("{{{sha},\"siblings\":[],\"x\":["), "[],", "]}"),
+            "model-file-missing",
+        ),
+        (
+            "names",
+            filled(&format!("{{{sha},\"siblings\":["), "{\"rfilename\":\"a\"},", "]}"),
+            "hub-unreachable",
+        ),
+        ("two commits", format!("{{{sha},{sha},\"siblings\":[]}}"), "hub-unreachable"),
+    ] {
+        let cache = tempfile::tempdir().expect("a folder");
+        let output = std::process::Command::new(std::env::current_exe().expect("this test"))
+            .args(["--exact", "asks_a_hub", "--ignored", "--nocapture"])
+            .env("HF_ENDPOINT", served(body))
+            .env("HF_HUB_CACHE", cache.path())
+            .env("HF_HOME", cache.path())
+            .env_remove("HF_HUB_OFFLINE")
+            .output()
+            .expect("this test runs");
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let found = said.lines().find_map(|line| line.split_once("hub: ")).expect(&said).1;
+        let (peak, error) = found.split_once(' ').expect("a peak and an error");
+        let peak: u64 = peak.parse().expect("bytes");
+        println!("{:>4} MiB  {name}: {error}", peak >> 20);
+        assert!(error.starts_with(slug), "{name}: {error}");
+        assert!(peak < LISTING_PEAK_BYTES_MAX, "{name}: {} MiB", peak >> 20);
+    }
+}
+
+/// The process that asks; prints its peak and the error.
+#[cfg(feature = "hub")]
+#[test]
+#[ignore = "a part of another test"]
+fn asks_a_hub() {
+    if std::env::var_os("HF_ENDPOINT").is_none() {
+        return;
+    }
+    std::fs::write("/proc/self/clear_refs", "5").expect("the process may reset its peak");
+    let before = status_bytes("VmRSS:");
+    let error = OpenModel::open("hf:o/m", None, true).expect_err("no model");
+    println!("hub: {} {} {}", status_bytes("VmHWM:").saturating_sub(before), error.slug, error.message);
+}
+
+/// Answers each request with one body.
+#[cfg(feature = "hub")]
+fn served(body: String) -> String {
+    use std::io::{BufRead, BufReader, Write};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let endpoint = format!("http://{}", listener.local_addr().expect("an address"));
+    std::thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            let mut stream = BufReader::new(stream);
+            let mut line = String::new();
+            while stream.read_line(&mut line).is_ok_and(|bytes| bytes > 2) {
+                line.clear();
+            }
+            let head =
+                format!("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {}\r\n\r\n", body.len());
+            let answer = [head.as_bytes(), body.as_bytes()].concat();
+            // The other side may have gone.
+            let _ = stream.get_ref().write_all(&answer);
+        }
+    });
+    endpoint
+}

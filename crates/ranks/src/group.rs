@@ -10,10 +10,10 @@ use crate::hosts::{Between, Callers, Door, Letter, Memory, OPEN_MAX, Reach};
 use crate::message::Way;
 use crate::pieces::{bundle, put, take, unbundle};
 use crate::place::Place;
-use crate::window::memory_file;
+use crate::window::{Access, memory_file, open_window};
 use plimsoll_base::{Bytes, Error, Exit, Result};
 use plimsoll_memory::SharedWords;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::net::TcpListener;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
@@ -121,7 +121,7 @@ impl Group {
         listener: Option<TcpListener>,
         longest: Duration,
     ) -> Result<Group> {
-        let file = OpenOptions::new().read(true).write(true).open(&place.window).map_err(|err| {
+        let file = open_window(&place.window, Access::ReadAndWrite).map_err(|err| {
             Error::new("ranks-window", format!("{}: {err}", place.window.display()))
                 .hint("ranks share memory through /proc: it must be mounted, and all ranks run as one user")
         })?;
@@ -477,7 +477,7 @@ impl Waits {
     pub fn read(place: &Place) -> Option<Waits> {
         let mut bytes = [0; STRIDE * 8];
         let at = STRIDE * 8 * (1 + place.rank as usize);
-        File::open(&place.window).ok()?.read_exact_at(&mut bytes, at as u64).ok()?;
+        open_window(&place.window, Access::Read).ok()?.read_exact_at(&mut bytes, at as u64).ok()?;
         let (words, _) = bytes.as_chunks::<8>();
         let word = |which: usize| u64::from_le_bytes(words[which]);
         let waited = Duration::from_micros(word(WAITED));
@@ -497,7 +497,8 @@ mod tests {
 
     /// Runs `body` on each rank of a group, in threads, each with a mapping of its own.
     fn run<T: Send>(ranks: usize, body: impl Fn(Group) -> T + Sync) -> Vec<T> {
-        let fd = rustix::fs::memfd_create("plimsoll-test", rustix::fs::MemfdFlags::CLOEXEC).expect("memory");
+        let fd =
+            rustix::fs::memfd_create("plimsoll-window", rustix::fs::MemfdFlags::CLOEXEC).expect("memory");
         let (file, body) = (File::from(fd), &body);
         std::thread::scope(|scope| {
             let start = |rank| {
@@ -558,7 +559,8 @@ mod tests {
 
     #[test]
     fn a_supervisor_reads_who_waits_and_for_how_long() {
-        let fd = rustix::fs::memfd_create("plimsoll-test", rustix::fs::MemfdFlags::CLOEXEC).expect("memory");
+        let fd =
+            rustix::fs::memfd_create("plimsoll-window", rustix::fs::MemfdFlags::CLOEXEC).expect("memory");
         let file = File::from(fd);
         let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
         let place = |rank| Place::on_one_host(rank, 2, path.clone().into());

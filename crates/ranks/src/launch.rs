@@ -8,7 +8,7 @@ use crate::lines::Lines;
 use crate::notice::{Board, NOTICE_VARIABLE};
 use crate::secret::{self, TOKEN_VARIABLE};
 use crate::token::random_secret;
-use plimsoll_base::{Error, Exit, Result};
+use plimsoll_base::{Error, Exit, Result, visible};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::OFlags;
 use rustix::process::{Pid, Signal, getppid, kill_process, set_parent_process_death_signal};
@@ -268,7 +268,7 @@ fn exit_code(ends: &[u8]) -> u8 {
 
 fn print(lines: &[String]) {
     for line in lines {
-        let _ = writeln!(std::io::stderr(), "{line}");
+        let _ = writeln!(std::io::stderr(), "{}", visible(line));
     }
 }
 

@@ -28,6 +28,7 @@ mod strangers;
 mod survey;
 mod token;
 mod verdict;
+mod welcome;
 mod window;
 mod wire;
 

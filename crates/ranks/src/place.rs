@@ -1,7 +1,7 @@
 //! A trainer's place: its rank, their number and hosts, the memory its host shares, and how it reaches other hosts.
 
+use crate::window::{Access, open_window};
 use plimsoll_base::{Error, Result};
-use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
@@ -90,7 +90,8 @@ impl Place {
     pub fn is_over(&self) -> bool {
         let mut flag = [0; 4];
         // Without the supervisor of the host's first rank there is no window, and no run.
-        let read = File::open(&self.window).and_then(|file| file.read_exact_at(&mut flag, 0));
+        let file = open_window(&self.window, Access::Read);
+        let read = file.and_then(|file| file.read_exact_at(&mut flag, 0));
         read.is_err() || flag != [0; 4]
     }
 

@@ -16,6 +16,7 @@ use crate::notice::Notice;
 use crate::place::Place;
 use crate::strangers::Strangers;
 use crate::token::Token;
+use crate::welcome;
 use crate::window::Window;
 use crate::wire::{Wire, wait};
 use plimsoll_base::{Error, Result};
@@ -492,6 +493,7 @@ fn attend(
         match wire.take() {
             Some(Message::Wait { .. }) => (heard, is_in) = (Instant::now(), true),
             Some(Message::Welcome { mut members, window }) => {
+                welcome::check(own, &members, &window)?;
                 members.iter_mut().for_each(|it| it.address = as_seen(it.address, wire.peer_addr()));
                 let (place, mail) = settle(own.rank, &members, window, trainers, token)?;
                 let wires = Wires::Joined(wire);

@@ -4,12 +4,15 @@
 use plimsoll_base::{Error, Result};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 /// Bytes of a new window: the flag's page.
 const WINDOW_BYTES: u64 = 4096;
+/// The name that the system shows of a window.
+const NAME: &str = "plimsoll-window";
 
 /// A handle that keeps the window alive.
 #[derive(Debug)]
@@ -20,7 +23,7 @@ pub(crate) struct Window {
 impl Window {
     /// Creates the window. Errors: `ranks-window`.
     pub(crate) fn new() -> Result<Window> {
-        memory_file("plimsoll-window", WINDOW_BYTES).map(|file| Window { file })
+        memory_file(NAME, WINDOW_BYTES).map(|file| Window { file })
     }
 
     /// Returns the path by which other processes of this user open it.
@@ -40,9 +43,53 @@ pub(crate) fn memory_file(name: &str, bytes: u64) -> Result<File> {
     })
 }
 
+/// What a window is opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    Read,
+    Write,
+    ReadAndWrite,
+}
+
+/// Opens the window at a path, which a peer may have sent: `/proc/PID/fd/NUMBER` of a supervisor's window, and nothing
+/// else, which is not opened at all.
+///
+/// Errors: those of the system; `InvalidInput` for a path to anything else.
+pub(crate) fn open_window(path: &Path, access: Access) -> io::Result<File> {
+    match read_link(path)? {
+        true => OpenOptions::new().read(access != Access::Write).write(access != Access::Read).open(path),
+        false => Err(io::Error::new(ErrorKind::InvalidInput, "it is no memory that ranks share")),
+    }
+}
+
+/// Returns true if a path is `/proc/PID/fd/NUMBER` of a window, false if it is anything else.
+///
+/// Errors: those of the system, as for a process that has ended.
+fn read_link(path: &Path) -> io::Result<bool> {
+    if !is_descriptor(path) {
+        return Ok(false);
+    }
+    let shown = format!("/memfd:{NAME} (deleted)");
+    std::fs::read_link(path).map(|link| link.as_os_str() == shown.as_str())
+}
+
+/// Returns true if a path, which a peer sent, may be that of a window: it is, or its supervisor has ended already.
+pub(crate) fn may_be_window(path: &Path) -> bool {
+    read_link(path).unwrap_or_else(|err| err.kind() == ErrorKind::NotFound)
+}
+
+fn is_descriptor(path: &Path) -> bool {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let parts: Option<Vec<&str>> = path.to_str().map(|path| path.split('/').collect());
+    parts.is_some_and(|parts| match parts[..] {
+        ["", "proc", pid, "fd", number] => is_number(pid) && is_number(number),
+        _ => false,
+    })
+}
+
 /// Sets the flag of the window at `path`. Best effort: trainers are ended by signals as well.
 pub(crate) fn abort(path: &Path) {
-    if let Ok(file) = OpenOptions::new().write(true).open(path) {
+    if let Ok(file) = open_window(path, Access::Write) {
         let _ = file.write_all_at(&1u32.to_le_bytes(), 0);
     }
 }

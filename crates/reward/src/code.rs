@@ -6,7 +6,7 @@
 use crate::blocks::program_said;
 use crate::case::Case;
 use crate::scorer::{Reading, Scorer, Start, answer, bad_answer, plain};
-use plimsoll_base::{Bytes, Error, Result};
+use plimsoll_base::{Bytes, Error, JsonPart, Result};
 use plimsoll_worker::{Columns, Ids, Judge, Launch, ProgramFolder, Ran, RunEnd, Runner, Scores, Stop};
 use serde_json::{Value, json};
 use std::fs;
@@ -182,18 +182,18 @@ impl Code {
         let tests = json!({ "tests": statements }).to_string();
         let Workers { runner, judge, .. } = &mut *self.workers();
         let judged = judge.judge(runner, &launch, &tests, self.timeout, OUTPUT_BYTES_MAX, &self.stop)?;
-        let verdict: Value =
-            judged.verdict.as_deref().and_then(|line| serde_json::from_str(line).ok()).unwrap_or_default();
-        if verdict.get("inside").is_some() {
+        let verdict = judged.verdict.as_deref().and_then(|line| JsonPart::of(line.as_bytes()).ok());
+        let field = |name| verdict.and_then(|verdict| verdict.field(name).ok().flatten());
+        if field("inside").is_some() {
             return Ok(None);
         }
-        if verdict["holds"] == true {
+        if field("holds").and_then(JsonPart::boolean) == Some(true) {
             return Ok(Some(Ok(())));
         }
         // Why the program ended is more useful than that it ended.
         let ended = judged.program.as_ref().filter(|_| judged.verdict.is_none());
         let why = ended.map(|ran| broke(ran).unwrap_or_else(|| "it ended before the tests had run".into()));
-        let said = verdict["why"].as_str().map(str::to_string);
+        let said = field("why").and_then(JsonPart::string);
         Ok(Some(Err(why.or(said).unwrap_or_else(|| "out of time".into()))))
     }
 

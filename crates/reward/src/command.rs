@@ -2,9 +2,9 @@
 
 use crate::case::Case;
 use crate::scorer::{Reading, Scorer, Start, plain};
-use plimsoll_base::{Error, Result, slugs};
+use plimsoll_base::{Error, JsonPart, Result, slugs};
 use plimsoll_worker::{Ids, Launch, Pool, Request, Scores};
-use serde_json::{Value, json};
+use serde_json::json;
 use std::sync::Arc;
 
 struct Command {
@@ -68,15 +68,21 @@ fn lines(cases: &[Arc<Case>], ids: &[String]) -> Request {
 /// Reads reply lines: a number, `null`, or `{"score": number or null}`, which may repeat the `id` of its line.
 fn read_lines(lines: &[String], ids: &[String], name: &str) -> Result<Vec<Option<f64>>> {
     let one = |(line, id): (&String, &String)| {
-        let value: Value = serde_json::from_str(line).unwrap_or_else(|_| Value::String(line.clone()));
-        let is_reply = value.get("id").is_none_or(|repeated| repeated == id.as_str());
-        match value.get("score").unwrap_or(&value) {
-            Value::Null if is_reply => Ok(None),
-            Value::Number(number) if is_reply => Ok(number.as_f64()),
-            _ => Err(Error::new(slugs::REWARD_BAD_REPLY, format!("reward `{name}` answered {line:.80?}"))
+        score_of(line, id).ok_or_else(|| {
+            Error::new(slugs::REWARD_BAD_REPLY, format!("reward `{name}` answered {line:.80?}"))
                 .hint("answer each line with a number, null, or {\"score\": number}, and flush")
-                .hint("an `id` in a reply is that of the line which it answers")),
-        }
+                .hint("an `id` in a reply is that of the line which it answers")
+        })
     };
     lines.iter().zip(ids).map(one).collect()
+}
+
+/// Returns the score of a line; `None` for a line that is no answer to `id`.
+fn score_of(line: &str, id: &str) -> Option<Option<f64>> {
+    let reply = JsonPart::of(line.as_bytes()).ok()?;
+    if reply.field("id").ok()?.is_some_and(|repeated| repeated.string().as_deref() != Some(id)) {
+        return None;
+    }
+    let score = reply.field("score").ok()?.unwrap_or(reply);
+    if score.is_null() { Some(None) } else { score.number().map(Some) }
 }

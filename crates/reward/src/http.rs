@@ -3,10 +3,9 @@
 //! `POST {"query": […], "prompts": […], "labels": […]}` returns `{"rewards": […]}`; a query is prompt and response.
 
 use crate::case::Case;
-use crate::peer_json::Part;
 use crate::scorer::{Reading, Scorer, Start, answer, plain};
 use crate::spec::RewardSpec;
-use plimsoll_base::{Error, Result, slugs};
+use plimsoll_base::{Error, JsonPart, Result, slugs};
 use plimsoll_worker::{RewardStep, STEPS_MAX, Scores, read_steps_of};
 use serde_json::{Value, json};
 use std::io::Read;
@@ -88,7 +87,7 @@ impl Http {
             let error = self.client.bad_reply(&what);
             error.hint("answer with {\"rewards\": [...]}: one number or null a query, in order")
         };
-        let reply = Part::of(reply).map_err(bad)?;
+        let reply = JsonPart::of(reply).map_err(bad)?;
         let list = reply.field("rewards").map_err(bad)?;
         let list = list.and_then(|list| Some((list, list.count()?)));
         let Some((list, count)) = list else { return Err(bad("without a list `rewards`".into())) };
@@ -114,7 +113,7 @@ impl Http {
     /// Reads the steps of each response, one list after the other.
     fn steps(
         &self,
-        lists: Part<'_>,
+        lists: JsonPart<'_>,
         cases: &[Arc<Case>],
     ) -> std::result::Result<Vec<Vec<RewardStep>>, String> {
         let count = lists.count().ok_or("no list of steps for each completion")?;
@@ -207,7 +206,7 @@ impl Client {
     }
 
     /// Returns the beginning of a value of a reply for a message.
-    fn part_said(&self, part: Part<'_>) -> String {
+    fn part_said(&self, part: JsonPart<'_>) -> String {
         let string = part.string();
         let said = self.without_key(string.as_deref().unwrap_or(part.text()));
         let said: String = said.chars().take(SHOWN_CHARS).collect();

@@ -25,7 +25,6 @@ mod kinds;
 mod length;
 pub mod math;
 mod pattern;
-mod peer_json;
 mod python;
 mod rewards;
 mod scorer;

@@ -6,9 +6,8 @@
 //! tokens, or with one that is none, is a failure.
 
 use crate::http::{self, Client, REPLY_BYTES_MAX, pause_before};
-use crate::peer_json::{Part, field_of};
 use crate::tally::Tally;
-use plimsoll_base::{Bytes, Error, Result, shown, slugs};
+use plimsoll_base::{Bytes, Error, JsonPart, Result, json_field, shown, slugs};
 use serde_json::json;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -91,7 +90,7 @@ enum Form {
 }
 
 /// What a reply says of a token: its log-probability and its text, if it has them.
-type Said<'r> = (Option<f64>, Option<Part<'r>>);
+type Said<'r> = (Option<f64>, Option<JsonPart<'r>>);
 
 impl TeacherServer {
     /// Asks about `probe`, tokens with their texts in the student's tokenizer, and finds out what the server can do.
@@ -250,17 +249,18 @@ impl TeacherServer {
         token: &mut dyn FnMut(usize, Said<'_>) -> Result<()>,
     ) -> Result<()> {
         let bad = |what: String| self.bad(&what);
-        let reply = Part::of(reply).map_err(|what| self.bad(&format!("what is no completion ({what})")))?;
+        let reply =
+            JsonPart::of(reply).map_err(|what| self.bad(&format!("what is no completion ({what})")))?;
         let choices = reply.field("choices").map_err(bad)?;
-        let count = choices.and_then(Part::count);
+        let count = choices.and_then(JsonPart::count);
         let count = count.ok_or_else(|| self.bad("what is no completion (it has no list `choices`)"))?;
         if count > 1 {
             return Err(self.bad(&format!("with {count} choices for 1 request")));
         }
-        let choice = choices.and_then(Part::first).ok_or_else(|| self.bad("without a choice"))?;
-        let list = |of: Option<Part<'_>>, name: &str, more: usize| {
+        let choice = choices.and_then(JsonPart::first).ok_or_else(|| self.bad("without a choice"))?;
+        let list = |of: Option<JsonPart<'_>>, name: &str, more: usize| {
             let missing = || self.bad(&format!("without `{name}`"));
-            let count = of.and_then(Part::count).ok_or_else(missing)?;
+            let count = of.and_then(JsonPart::count).ok_or_else(missing)?;
             self.counted(count, ids.len(), more)
         };
         match self.form {
@@ -294,9 +294,9 @@ impl TeacherServer {
                 None => Ok(()),
             });
         }
-        let words = Part::of(reply).and_then(|reply| {
-            let choice = reply.field("choices")?.and_then(Part::first);
-            field_of(field_of(choice, "logprobs")?, "tokens")
+        let words = JsonPart::of(reply).and_then(|reply| {
+            let choice = reply.field("choices")?.and_then(JsonPart::first);
+            json_field(json_field(choice, "logprobs")?, "tokens")
         });
         let words = words.map_err(|what| self.bad(&what))?;
         each_from(words, start, ids.len(), &mut |at, part| match part.string() {
@@ -306,7 +306,7 @@ impl TeacherServer {
     }
 
     /// Reads one position of `prompt_logprobs`: the token itself, and perhaps others that are likelier.
-    fn listed<'r>(&self, at: Part<'r>, id: u32) -> Result<Said<'r>> {
+    fn listed<'r>(&self, at: JsonPart<'r>, id: u32) -> Result<Said<'r>> {
         let bad = |what: String| self.bad(&what);
         let Some(own) = at.field(&id.to_string()).map_err(bad)? else { return Ok((None, None)) };
         let logprob = own.field("logprob").map_err(bad)?;
@@ -316,7 +316,7 @@ impl TeacherServer {
     }
 
     /// Reads a log-probability; `None` for null.
-    fn number(&self, part: Part<'_>) -> Result<Option<f64>> {
+    fn number(&self, part: JsonPart<'_>) -> Result<Option<f64>> {
         match part.number() {
             None if !part.is_null() => Err(self.bad("with other things than log-probabilities")),
             number => Ok(number),
@@ -339,10 +339,10 @@ impl TeacherServer {
 
 /// Calls `item` with the items of a list from `start` up to `end`; with none where there is no list.
 fn each_from<'r>(
-    list: Option<Part<'r>>,
+    list: Option<JsonPart<'r>>,
     start: usize,
     end: usize,
-    item: &mut dyn FnMut(usize, Part<'r>) -> Result<()>,
+    item: &mut dyn FnMut(usize, JsonPart<'r>) -> Result<()>,
 ) -> Result<()> {
     let mut at = 0;
     let walk = &mut |part| {

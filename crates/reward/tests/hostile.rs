@@ -77,9 +77,13 @@ fn filled(piece: &str) -> String {
 }
 
 fn score(rewards: &mut Rewards) -> Result<Option<f32>, plimsoll_base::Error> {
+    score_of(rewards, "2")
+}
+
+fn score_of(rewards: &mut Rewards, response: &str) -> Result<Option<f32>, plimsoll_base::Error> {
     let case = Case {
         prompt: Arc::new(Prompt { text: "1+1=".into(), ..Prompt::default() }),
-        response: "2".into(),
+        response: response.into(),
         completion: None,
         response_ids: Vec::new(),
         max_new_tokens: 8,
@@ -88,11 +92,29 @@ fn score(rewards: &mut Rewards) -> Result<Option<f32>, plimsoll_base::Error> {
     Ok(rewards.score(vec![case])?.remove(0).total)
 }
 
+/// Runs this test again in a process whose allocator gives memory back at once, so that no earlier case hides a peak.
+/// Returns true in that process.
+fn gives_memory_back() -> bool {
+    if std::env::var_os("MALLOC_TRIM_THRESHOLD_").is_some() {
+        return true;
+    }
+    let mut again = std::process::Command::new(std::env::current_exe().expect("this test"));
+    again.args(std::env::args_os().skip(1));
+    let allocator =
+        [("MALLOC_MMAP_THRESHOLD_", "16384"), ("MALLOC_TRIM_THRESHOLD_", "0"), ("MALLOC_TOP_PAD_", "0")];
+    assert!(again.envs(allocator).status().expect("this test runs").success());
+    false
+}
+
 #[test]
 fn a_hostile_reply_takes_no_more_than_a_connection_has_in_the_plan() {
+    if !gives_memory_back() {
+        return;
+    }
     judges();
     rewards_on_servers();
     teachers();
+    workers();
 }
 
 fn judges() {
@@ -215,14 +237,87 @@ fn teachers() {
     }
 }
 
+/// The user's code shares a worker's process, and may write what it likes to its pipe.
+const WORKER: &str = r#"
+import json
+honest = json.dumps
+forged = None
+def dumps(message):
+    if forged is None or "id" not in message:
+        return honest(message)
+    return forged.replace("ID", honest(message["id"]))
+json.dumps = dumps
+def f(completions, **columns):
+    global forged
+    kind = completions[0]
+    numbers = "0," * 500_000
+    forged = {
+        "2": None,
+        "ignored": '{"id":ID,"x":[' + numbers + '0],"scores":[1]}',
+        "objects": '{"id":ID,"x":[' + '{"a":0},' * 120_000 + '0],"scores":[1]}',
+        "scores": '{"id":ID,"scores":[' + numbers + '0]}',
+        "score": '{"id":ID,"scores":[[' + numbers + '0]]}',
+        "logged": '{"id":ID,"scores":[1],"metrics":{' + ",".join(f'"{n}":[[],0]' for n in range(60_000)) + '}}',
+        "raised": '{"id":ID,"raised":[' + numbers + '0]}',
+        "deep": '{"id":ID,"x":' + "[" * 500_000,
+    }[kind]
+    return [1.0] * len(completions)
+"#;
+
+fn workers() {
+    plimsoll_reward::keep_with(env!("CARGO_BIN_EXE_plimsoll-reward-keeper").into());
+    let has_python = std::process::Command::new("python3").args(["-c", ""]).status();
+    if !has_python.is_ok_and(|status| status.success()) {
+        return eprintln!("SKIPPED: python3 is not installed");
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("forged.py");
+    std::fs::write(&file, WORKER).expect("a file");
+    let spec = RewardSpec {
+        retries: 0,
+        timeout_ms: 60_000,
+        ..RewardSpec::of_kind(format!("python:{}:f", file.display()))
+    };
+    let planned = spec.memory().buffers.0;
+    let new = || Rewards::saying(std::slice::from_ref(&spec), Words::of_run()).expect("a reward");
+    let mut scored = new();
+    assert_eq!(score(&mut scored).expect("a score"), Some(1.0));
+    for (kind, words) in [
+        ("ignored", ""),
+        ("objects", ""),
+        ("scores", "scores for 1 completions"),
+        ("score", "the score [0,0,"),
+        ("logged", "more than 1024 logged values"),
+        ("raised", "raised an exception"),
+        ("deep", "a line that is not JSON"),
+    ] {
+        let mut scored = new();
+        assert_eq!(score(&mut scored).expect("a score"), Some(1.0));
+        let (got, peak) = peak_of(|| score_of(&mut scored, kind));
+        let slug = if kind == "raised" { "reward-function-raised" } else { "reward-bad-reply" };
+        check_slug(&format!("worker {kind}"), got.map(drop), (slug, words), peak, planned);
+    }
+}
+
 /// Asserts an error with `words`, or none where there are none, and the peak.
 #[track_caller]
 fn check(name: &str, got: Result<(), plimsoll_base::Error>, words: &str, peak: u64, planned: u64) {
+    check_slug(name, got, ("reward-bad-reply", words), peak, planned);
+}
+
+#[track_caller]
+fn check_slug(
+    name: &str,
+    got: Result<(), plimsoll_base::Error>,
+    (slug, words): (&str, &str),
+    peak: u64,
+    planned: u64,
+) {
     println!("{:>6} KiB of {}  {name}", peak >> 10, planned >> 10);
     match got {
         Ok(()) => assert!(words.is_empty(), "{name}: no error"),
         Err(error) => {
-            assert_eq!(error.slug, "reward-bad-reply", "{name}: {error}");
+            assert_eq!(error.slug, slug, "{name}: {error}");
             assert!(!words.is_empty() && error.to_string().contains(words), "{name}: {error}");
         }
     }

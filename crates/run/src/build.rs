@@ -7,8 +7,8 @@ use goblin::container::Ctx;
 use goblin::elf::Elf;
 use goblin::elf::note::NT_GNU_BUILD_ID;
 use goblin::elf::program_header::ProgramHeader;
+use plimsoll_base::open_regular;
 use plimsoll_files::record_of;
-use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
@@ -24,7 +24,7 @@ pub fn own_build() -> String {
 
 fn build_of(program: &Path) -> std::io::Result<String> {
     let mut head = Vec::new();
-    File::open(program)?.take(HEAD_BYTES).read_to_end(&mut head)?;
+    open_regular(program)?.take(HEAD_BYTES).read_to_end(&mut head)?;
     build_id(&head).map_or_else(|| Ok(record_of(program)?.sha256), Ok)
 }
 
@@ -47,7 +47,7 @@ mod tests {
 
     fn own_head() -> Vec<u8> {
         let mut head = Vec::new();
-        let program = File::open("/proc/self/exe").expect("it runs");
+        let program = std::fs::File::open("/proc/self/exe").expect("it runs");
         program.take(HEAD_BYTES).read_to_end(&mut head).expect("it is readable");
         head
     }

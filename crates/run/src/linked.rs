@@ -1,7 +1,7 @@
 //! A supervisor's link to those of other ranks: what it tells them, and, at rank 0, the file for `watch` and `doctor`.
 
 use crate::supervise::{Death, place, read_note};
-use plimsoll_base::{Error, Exit};
+use plimsoll_base::{Error, Exit, read_small_text};
 use plimsoll_memory::host::{Host, OomWatch};
 use plimsoll_ranks::{Beat, Cause, Link, Order, Row, Verdict, Waits, slowest};
 use plimsoll_worker::{Ended, Others, Trainer};
@@ -243,7 +243,7 @@ fn worker_of(trainer: u32) -> Option<String> {
         }
     }
     let read = |pid: &u32| {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let stat = of_kernel(Path::new(&format!("/proc/{pid}/stat")))?;
         let (head, rest) = stat.rsplit_once(')')?;
         let name = head.split_once('(')?.1.to_string();
         Some((rest.trim_start().starts_with(['R', 'D']), format!("`{name}`, pid {pid}")))
@@ -254,9 +254,14 @@ fn worker_of(trainer: u32) -> Option<String> {
     found.into_iter().next().map(|(_, words)| words)
 }
 
+/// Reads a file of the kernel about processes.
+fn of_kernel(path: &Path) -> Option<String> {
+    read_small_text(path, 1 << 20).ok()
+}
+
 fn children(pid: u32) -> Vec<u32> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    let lists = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+    let lists = tasks.filter_map(|task| of_kernel(&task.path().join("children")));
     lists
         .flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
         .collect()

@@ -2,6 +2,7 @@
 
 use crate::linked::RANKS_FILE;
 use crate::track::FOLDER;
+use plimsoll_base::open_regular;
 use std::fs;
 use std::io;
 use std::io::{BufRead, BufReader};
@@ -76,7 +77,7 @@ fn names(path: &Path, lock: &str) -> Vec<String> {
 fn made_no_step(path: &Path) -> bool {
     let has_checkpoint =
         fs::read_dir(path.join("checkpoints")).is_ok_and(|mut entries| entries.next().is_some());
-    let Ok(events) = fs::File::open(path.join("events.jsonl")) else { return false };
+    let Ok(events) = open_regular(&path.join("events.jsonl")) else { return false };
     let is_step = |line: std::io::Result<String>| line.is_ok_and(|line| line.contains("\"event\":\"step\""));
     !has_checkpoint && !BufReader::new(events).lines().any(is_step)
 }

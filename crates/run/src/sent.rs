@@ -4,7 +4,7 @@
 use crate::resume::candidates;
 use crate::run_dir::{step_name, unwritable};
 use crate::views::{FILES, temporary};
-use plimsoll_base::{Bytes, Error, Result};
+use plimsoll_base::{Bytes, Error, Result, open_regular};
 use plimsoll_files::{digest, record_of};
 use plimsoll_ranks::Group;
 use serde::{Deserialize, Serialize};
@@ -79,7 +79,11 @@ pub(crate) fn send(group: &Group, of: &Path, previous_good: bool) -> Result<Sent
 
 /// Returns a checksum of what a resume reads, except tensors, whose sums are in manifests.
 fn sight(of: &Path) -> String {
-    let read = |path: PathBuf| fs::read(path).map_or_else(|_| "none".into(), |bytes| digest(&bytes));
+    let bytes = |path: &Path| {
+        let mut bytes = Vec::new();
+        open_regular(path).and_then(|mut file| file.read_to_end(&mut bytes)).map(|_| bytes)
+    };
+    let read = |path: PathBuf| bytes(&path).map_or_else(|_| "none".into(), |bytes| digest(&bytes));
     let mut text = read(of.join("run.toml"));
     let mut steps = step_folders(of);
     steps.sort();
@@ -135,7 +139,7 @@ fn pass(group: &Group, of: &Path, to: Option<&Path>, entry: &Entry) -> Result<()
         move |err: std::io::Error| unwritable(&path, &err)
     };
     let from = of.join(&entry.name);
-    let mut source = if group.rank() == 0 { Some(File::open(&from).map_err(failed(&from))?) } else { None };
+    let mut source = if group.rank() == 0 { Some(open_regular(&from).map_err(failed(&from))?) } else { None };
     let mut written = path.as_deref().map(|path| create(path).map_err(failed(path))).transpose()?;
     for start in (0..entry.bytes).step_by(PIECE_BYTES) {
         let mut piece = Vec::new();

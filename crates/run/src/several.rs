@@ -9,7 +9,7 @@ use crate::resume::Start;
 use crate::sent;
 use crate::supervise::{Death, Pause, SignalPipe, place, read_note, signal_name};
 use crate::views::{View, sweep, sweep_temporary};
-use plimsoll_base::{Error, Exit, Result};
+use plimsoll_base::{Error, Exit, Result, read_small_text};
 use plimsoll_config::{Loaded, Offload, Trains};
 use plimsoll_files::{digest, write_atomic};
 use plimsoll_memory::host::{Host, OomWatch};
@@ -125,9 +125,12 @@ pub fn alike(loaded: &Loaded) -> Vec<(String, String)> {
     alike
 }
 
+/// Most bytes of a file of the kernel: that of processors has about 1.5 KiB for each.
+const FACTS_BYTES_MAX: u64 = 4 << 20;
+
 /// Returns what must be equal on all ranks whatever they run, by name.
 pub fn alike_processes() -> Vec<(String, String)> {
-    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let read = |path: &str| read_small_text(path.as_ref(), FACTS_BYTES_MAX).unwrap_or_default();
     let build = own_build();
     let cpuinfo = read("/proc/cpuinfo");
     let cpu = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or_default();

@@ -5,7 +5,7 @@
 
 use crate::replace::VIEWS;
 use crate::run_dir::unwritable;
-use plimsoll_base::{Error, Result};
+use plimsoll_base::{Error, Result, open_folder};
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -132,7 +132,7 @@ fn folder_in(place: &Path) -> std::io::Result<(File, tempfile::TempDir)> {
 
 /// Locks a folder, or fails at once if another process has it.
 fn lock(folder: &Path) -> std::io::Result<File> {
-    let file = File::open(folder)?;
+    let file = open_folder(folder)?;
     file.try_lock()?;
     Ok(file)
 }

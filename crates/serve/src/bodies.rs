@@ -47,6 +47,11 @@ impl Bodies {
         Bodies { state: Arc::new(ServerState::new(texts, settings, LIMITS, send, None)), _inbox: inbox }
     }
 
+    /// Returns the largest body, and the bytes that are planned for reading one.
+    pub fn limits(&self) -> (usize, usize) {
+        (LIMITS.body_bytes(), LIMITS.reading_bytes())
+    }
+
     /// Reads a body as a request of each kind, and as a response in which calls may be. Returns the tokens of the
     /// prompts under the first kind that takes it.
     ///
@@ -61,6 +66,22 @@ impl Bodies {
         ];
         let last = kinds.into_iter().reduce(Reply::or).expect("there are kinds");
         last.map_err(|refusal| refusal.error)
+    }
+
+    /// Reads a body as the request that it is: of token ids, texts to complete or a chat. Returns the prompts' tokens.
+    ///
+    /// Errors: those of such a request.
+    pub fn read_as_written(&self, body: &[u8]) -> Result<usize> {
+        let begins = |field: &str| body.starts_with(format!("{{\"{field}\"").as_bytes());
+        let count = |prompts: Vec<Vec<u32>>| prompts.iter().map(Vec::len).sum();
+        let read: Reply<usize> = if begins("prompt") {
+            completions::read(body, &self.state, None).map(|asked| count(asked.prompts))
+        } else if begins("token_ids") {
+            tokens::read(body, &self.state, None).map(|asked| count(asked.prompts))
+        } else {
+            chat::read(body, &self.state, None).map(|asked| count(asked.prompts))
+        };
+        read.map_err(|refusal| refusal.error)
     }
 
     /// Asserts that calls of both forms are found alike at once and character by character.

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 /// Reads a body. `session`: the episode that it belongs to, if any.
 pub fn read(body: &[u8], state: &Arc<ServerState>, session: Option<&Session>) -> Reply<Parsed<ChatForm>> {
-    let mut fields = Fields::of_body(body)?;
+    let mut fields = Fields::of_body(body, state.limits.tree_bytes())?;
     state.check_model(fields.take::<String>("model")?.as_deref())?;
     let params = params(&mut fields, state)?;
     let delivery = delivery(&mut fields)?;

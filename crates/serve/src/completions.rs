@@ -8,12 +8,13 @@ use crate::parsed::{Delivery, Parsed, USUAL_TOKENS, check_ids, delivery, params}
 use crate::refusal::{Refusal, Reply};
 use crate::reply::{Form, Head, Usage, reasons};
 use crate::state::ServerState;
+use plimsoll_base::JsonPart;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
 pub fn read(body: &[u8], state: &Arc<ServerState>, _: Option<&Session>) -> Reply<Parsed<CompletionForm>> {
-    let mut fields = Fields::of_body(body)?;
+    let mut fields = Fields::of_body(body, state.limits.tree_bytes())?;
     state.check_model(fields.take::<String>("model")?.as_deref())?;
     let params = params(&mut fields, state)?;
     let delivery = delivery(&mut fields)?;
@@ -21,7 +22,7 @@ pub fn read(body: &[u8], state: &Arc<ServerState>, _: Option<&Session>) -> Reply
     let prompt = fields.raw("prompt").ok_or_else(|| Refusal::bad("prompt", "prompt is missing"))?;
     let begins = fields.take::<bool>("add_special_tokens")?.unwrap_or(state.texts.begins);
     fields.finish()?;
-    let prompts = prompts(prompt, state, begins)?;
+    let prompts = prompts(prompt, state, begins, params.choices)?;
     let form = CompletionForm {
         head: Head::new(state, "cmpl-"),
         usage: Usage { prompt_tokens: prompts.iter().map(Vec::len).sum(), drawn_tokens: 0 },
@@ -37,11 +38,12 @@ pub fn read(body: &[u8], state: &Arc<ServerState>, _: Option<&Session>) -> Reply
 
 /// Reads a prompt in any of its forms, which its first characters tell: a text, several, token ids, or lists of them.
 /// `begins`: texts begin with what the tokenizer puts before a text.
-fn prompts(raw: &RawValue, state: &ServerState, begins: bool) -> Reply<Vec<Vec<u32>>> {
+fn prompts(raw: &RawValue, state: &ServerState, begins: bool, choices: usize) -> Reply<Vec<Vec<u32>>> {
     let wrong = |_| {
         Refusal::bad("prompt", "prompt: it can be a string, a list of strings, token ids or lists of them")
     };
     let text = raw.get();
+    check_count(text, state, choices)?;
     let inner = text.strip_prefix('[').map(|rest| rest.trim_start().chars().next());
     let texts: Vec<String> = match inner {
         None => vec![serde_json::from_str(text).map_err(wrong)?],
@@ -60,6 +62,16 @@ fn prompts(raw: &RawValue, state: &ServerState, begins: bool) -> Reply<Vec<Vec<u
         .iter()
         .map(|text| encode(text).map_err(|error| Refusal { error, param: Some("prompt".into()) }.into()))
         .collect()
+}
+
+/// Refuses a list of more texts, or of more lists, than there are places for, before any of them is read.
+fn check_count(text: &str, state: &ServerState, choices: usize) -> Reply<()> {
+    let Ok(value) = JsonPart::with_words(text.as_bytes(), text.len()) else { return Ok(()) };
+    let are_ids = value.first().is_some_and(|first| first.number().is_some());
+    match value.count() {
+        Some(count) if !are_ids => state.check_responses(count * choices, choices),
+        _ => Ok(()),
+    }
 }
 
 pub struct CompletionForm {

@@ -1,8 +1,9 @@
 //! Reads the fields of a request one by one, each as its type, and refuses by name what is left in the end. Values stay
-//! text until they are read, so a body of numbers never becomes a tree.
+//! text until they are read, so a body of numbers never becomes a tree. Values that a template reads become trees, of
+//! bounded bytes together.
 
 use crate::refusal::{Refusal, Reply};
-use plimsoll_base::{json_marked, shown};
+use plimsoll_base::{JsonPart, json_marked, json_tree_bytes, shown};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -61,6 +62,9 @@ const NEUTRAL: [(&str, &str); 34] = [
     ("web_search_options", "null"),
 ];
 
+/// Most bytes of a value that may ask for nothing: one of `NEUTRAL`, with white space.
+const NEUTRAL_BYTES_MAX: usize = 1 << 10;
+
 /// Holds the fields of an object that are left to read.
 pub struct Fields<'b> {
     /// Path of the object in the request: empty, or `sampling_params.`.
@@ -68,16 +72,19 @@ pub struct Fields<'b> {
     rest: BTreeMap<String, &'b RawValue>,
     /// Names that were asked for, to suggest one for a misspelt name.
     known: Vec<&'static str>,
+    /// Bytes that trees of values may still take, and those that they might take at first.
+    tree_bytes_left: usize,
+    tree_bytes_max: usize,
 }
 
 impl<'b> Fields<'b> {
-    /// Reads the object that a body is.
-    pub fn of_body(body: &'b [u8]) -> Reply<Fields<'b>> {
+    /// Reads the object that a body is. `tree_bytes_max`: the most bytes of values that become trees, together.
+    pub fn of_body(body: &'b [u8], tree_bytes_max: usize) -> Reply<Fields<'b>> {
         let rest = serde_json::from_slice(body).map_err(|err| {
             let message = format!("the body is no JSON object: {err}");
             Refusal { error: plimsoll_base::Error::new("serve-bad-request", message), param: None }
         })?;
-        Ok(Fields { prefix: "", rest, known: Vec::new() })
+        Ok(Fields { prefix: "", rest, known: Vec::new(), tree_bytes_left: tree_bytes_max, tree_bytes_max })
     }
 
     /// Reads an object within the body.
@@ -85,7 +92,7 @@ impl<'b> Fields<'b> {
         let name = prefix.trim_end_matches('.');
         let rest = serde_json::from_str(object.get())
             .map_err(|err| Refusal::bad(name, format!("{name} is no JSON object: {err}")))?;
-        Ok(Fields { prefix, rest, known: Vec::new() })
+        Ok(Fields { prefix, rest, known: Vec::new(), tree_bytes_left: 0, tree_bytes_max: 0 })
     }
 
     /// Takes a field as it is written; `null` is none.
@@ -103,14 +110,45 @@ impl<'b> Fields<'b> {
         })
     }
 
-    /// Takes a value whose numbers keep their digits: `plimsoll_base::json_marked` marks those beyond 64 bits.
+    /// Takes a value as a tree whose numbers keep their digits: `plimsoll_base::json_marked` marks those beyond 64
+    /// bits.
+    ///
+    /// Errors: `serve-body-too-large` if all trees of the body would take more than they may.
     pub fn take_exactly<T: DeserializeOwned>(&mut self, name: &'static str) -> Reply<Option<T>> {
         let Some(raw) = self.raw(name) else { return Ok(None) };
+        self.count_tree(name, raw.get())?;
         let read = json_marked(raw.get()).and_then(serde_json::from_value);
         read.map(Some).map_err(|err| {
             let (param, given) = (self.param(name), shown(raw.get()));
             Refusal::bad(param.clone(), format!("{param} = {given}: {}", words(&err)))
         })
+    }
+
+    /// Counts a text that becomes a tree.
+    ///
+    /// Errors: `serve-body-too-large`.
+    pub fn count_tree(&mut self, param: &str, text: &str) -> Reply<()> {
+        match self.tree_bytes_left.checked_sub(json_tree_bytes(text)) {
+            Some(left) => {
+                self.tree_bytes_left = left;
+                Ok(())
+            }
+            None => {
+                let message = format!(
+                    "{param}: its values would take more than {} bytes as a tree",
+                    self.tree_bytes_max
+                );
+                let error = plimsoll_base::Error::new("serve-body-too-large", message)
+                    .hint("the limit grows with --prompt-tokens and --max-new-tokens");
+                Err(Box::new(Refusal { error, param: Some(param.into()) }))
+            }
+        }
+    }
+
+    /// Returns the number of items of a list that is not yet taken; `None` for another value.
+    pub fn count(&self, name: &str) -> Option<usize> {
+        let text = self.rest.get(name)?.get();
+        JsonPart::with_words(text.as_bytes(), text.len()).ok()?.count()
     }
 
     /// Takes a number within a range.
@@ -166,6 +204,9 @@ impl<'b> Fields<'b> {
 
 /// Returns true if two texts are the same value; 0 is 0.0.
 fn same(given: &str, nothing: &str) -> bool {
+    if given.len() > NEUTRAL_BYTES_MAX {
+        return false;
+    }
     let read = |text: &str| serde_json::from_str::<Value>(text).ok();
     match (read(given), read(nothing)) {
         (Some(Value::Number(a)), Some(Value::Number(b))) => a.as_f64() == b.as_f64(),
@@ -185,7 +226,7 @@ mod tests {
 
     fn refused(body: &str) -> (String, Option<String>) {
         let read = || -> Reply<()> {
-            let mut fields = Fields::of_body(body.as_bytes())?;
+            let mut fields = Fields::of_body(body.as_bytes(), 0)?;
             fields.within("temperature", 0.0..=10.0)?;
             fields.within("n", 1..=4)?;
             fields.flag("stream")?;
@@ -214,8 +255,8 @@ mod tests {
         }
         let body =
             "{\"n\":null,\"user\":\"me\",\"frequency_penalty\":0.0,\"logit_bias\":{},\"strange\":null}";
-        Fields::of_body(body.as_bytes()).and_then(Fields::finish).expect("it asks for nothing");
-        let near = Fields::of_body(b"{\"temprature\":1}").and_then(|mut fields| {
+        Fields::of_body(body.as_bytes(), 0).and_then(Fields::finish).expect("it asks for nothing");
+        let near = Fields::of_body(b"{\"temprature\":1}", 0).and_then(|mut fields| {
             fields.within("temperature", 0.0..=1.0)?;
             fields.finish()
         });

@@ -26,6 +26,9 @@ pub const BODIES_MAX: usize = 4;
 const BODIES_HELD: usize = 16;
 /// Bytes per byte of a body while it is read: values, text, tokens.
 const BODY_COPIES: usize = 24;
+/// Bytes per byte of the longest body that its values take as trees while they are built. A template reads up to three
+/// copies, which take a third of that each.
+const TREE_COPIES: usize = 12;
 /// Bytes of a prompt's text: natural text has 4 to 5 for a token.
 const TEXT_BYTES_LEAST: usize = 16 << 10;
 pub const TEXT_BYTES_PER_TOKEN: usize = 16;
@@ -78,6 +81,16 @@ impl Limits {
         BODY_BYTES_LEAST + self.context * BODY_BYTES_PER_TOKEN
     }
 
+    /// Returns the most bytes of a body's values that become trees.
+    pub fn tree_bytes(&self) -> usize {
+        TREE_COPIES * self.body_bytes()
+    }
+
+    /// Returns the bytes that are planned for a body while it is read, without what comes before and after.
+    pub fn reading_bytes(&self) -> usize {
+        self.body_bytes() * BODY_COPIES
+    }
+
     /// Returns the most bytes of text that are tokenized at one time, and so of a prompt.
     pub fn text_bytes(&self) -> usize {
         TEXT_BYTES_LEAST + self.context * TEXT_BYTES_PER_TOKEN
@@ -92,7 +105,7 @@ impl Limits {
     pub fn host_bytes(&self) -> Bytes {
         let sockets = 2 * (SEND_BYTES + RECEIVE_BYTES);
         let connections = self.connections() * (2 * BUFFER_BYTES + sockets + TASK_BYTES);
-        let body = self.body_bytes() * BODY_COPIES + TOKENIZER_BYTES_PER_THREAD + THREAD_BYTES;
+        let body = self.reading_bytes() + TOKENIZER_BYTES_PER_THREAD + THREAD_BYTES;
         let encoding = self.text_bytes() * ENCODING_BYTES_PER_BYTE;
         let bodies = self.arrivals_bytes() + BODIES_MAX * body + encoding + THREAD_BYTES;
         let drawn = self.new_tokens * (DRAWN_BYTES + WRITTEN_BYTES);

@@ -32,17 +32,17 @@ const OF_CHAT: [&str; 3] = ["messages", "tools", "add_generation_prompt"];
 impl Chat {
     /// Reads `messages`, `tools`, `tool_choice` and `chat_template_kwargs`.
     pub fn read(fields: &mut Fields<'_>, state: &ServerState) -> Reply<Chat> {
+        if let Some(count) = fields.count("messages").filter(|count| !(1..=MESSAGES_MAX).contains(count)) {
+            let message = format!("{count} messages: it can be 1 to {MESSAGES_MAX}");
+            return Err(Refusal::bad("messages", message));
+        }
         let given: Vec<Value> = fields
             .take_exactly("messages")?
             .ok_or_else(|| Refusal::bad("messages", "messages is missing"))?;
-        if given.is_empty() || given.len() > MESSAGES_MAX {
-            let message = format!("{} messages: it can be 1 to {MESSAGES_MAX}", given.len());
-            return Err(Refusal::bad("messages", message));
-        }
         let mut messages: Vec<Value> = given
             .into_iter()
             .enumerate()
-            .map(|(i, message)| read_message(i, message))
+            .map(|(i, message)| read_message(i, message, fields))
             .collect::<Reply<_>>()?;
         if let Some(system) = &state.texts.system_prompt
             && messages[0]["role"] != "system"
@@ -91,7 +91,7 @@ impl Chat {
     }
 }
 
-fn read_message(index: usize, message: Value) -> Reply<Value> {
+fn read_message(index: usize, message: Value, fields: &mut Fields<'_>) -> Reply<Value> {
     let place = |field: &str| format!("messages[{index}]{field}");
     let Value::Object(mut given) = message else {
         return Err(Refusal::bad(place(""), format!("{} is no object", place(""))));
@@ -123,7 +123,7 @@ fn read_message(index: usize, message: Value) -> Reply<Value> {
             let param = place(&format!(".{}", shown(&name)));
             return Err(Refusal::unsupported(&param, format!("{param}: this server does not have it")));
         }
-        let value = if name == "tool_calls" { calls(value, &place(".tool_calls"))? } else { value };
+        let value = if name == "tool_calls" { calls(value, &place(".tool_calls"), fields)? } else { value };
         message.insert(name, value);
     }
     Ok(Value::Object(message))
@@ -149,7 +149,7 @@ fn text_of(content: Value, param: &str) -> Reply<String> {
 }
 
 /// Reads the calls of an earlier answer. Templates write the arguments as an object, clients send them as its text.
-fn calls(mut calls: Value, param: &str) -> Reply<Value> {
+fn calls(mut calls: Value, param: &str, fields: &mut Fields<'_>) -> Reply<Value> {
     let Value::Array(list) = &calls else {
         return Err(Refusal::bad(param, format!("{param}: it can be a list")));
     };
@@ -157,13 +157,17 @@ fn calls(mut calls: Value, param: &str) -> Reply<Value> {
         let place = format!("{param}[{index}].function.name");
         return Err(Refusal::bad(&place, format!("{place}: it can be a string")));
     }
+    for call in list {
+        // Their text becomes a tree too.
+        call["function"]["arguments"].as_str().map_or(Ok(()), |text| fields.count_tree(param, text))?;
+    }
     read_calls(&mut calls, json_marked).map_err(|what| Refusal::bad(param, format!("{param}{what}")))?;
     Ok(calls)
 }
 
 fn tools(fields: &mut Fields<'_>, state: &ServerState) -> Reply<Vec<Value>> {
     let tools: Vec<Value> = fields.take_exactly("tools")?.unwrap_or_default();
-    let choice: Option<Value> = fields.take("tool_choice")?;
+    let choice = fields.raw("tool_choice").map(|raw| serde_json::from_str::<String>(raw.get()).ok());
     if tools.len() > TOOLS_MAX {
         return Err(Refusal::bad("tools", format!("{} tools, {TOOLS_MAX} is the most", tools.len())));
     }
@@ -176,7 +180,7 @@ fn tools(fields: &mut Fields<'_>, state: &ServerState) -> Reply<Vec<Value>> {
             return Err(Refusal::bad(&place, format!("{place}.function.name: it can be a string")));
         }
     }
-    match choice.as_ref().map(|choice| choice.as_str()) {
+    match choice.as_ref().map(Option::as_deref) {
         Some(Some("none")) => return Ok(Vec::new()),
         None | Some(Some("auto")) => {}
         _ => {

@@ -5,10 +5,10 @@ use crate::fields::Fields;
 use crate::limits::CHOICES_MAX;
 use crate::refusal::{Refusal, Reply};
 use crate::state::{SamplingParams, ServerState};
+use plimsoll_base::JsonPart;
 use plimsoll_device::Sampling;
 use plimsoll_rollout::ENDS_MAX;
-use plimsoll_text::StopMatcher;
-use serde_json::Value;
+use plimsoll_text::{STOPS_MAX, StopMatcher};
 
 /// Holds a request that was read: the engine's part, and the form of its answer.
 pub struct Parsed<F> {
@@ -152,23 +152,38 @@ fn max_new_tokens(fields: &mut Fields<'_>) -> Reply<Option<usize>> {
 }
 
 fn seed(fields: &mut Fields<'_>) -> Reply<Option<u64>> {
-    let Some(value) = fields.take::<Value>("seed")? else { return Ok(None) };
-    let seed = value.as_u64().or_else(|| value.as_i64().map(|seed| seed as u64));
+    let Some(raw) = fields.raw("seed") else { return Ok(None) };
+    let seed = raw.get().parse().ok().or_else(|| raw.get().parse().ok().map(|seed: i64| seed as u64));
     match seed {
         Some(seed) => Ok(Some(seed)),
         None => Err(Refusal::bad(fields.param("seed"), "seed: it can be a whole number of 64 bits")),
     }
 }
 
+/// Reads a string or a list of strings.
+fn stops_of(text: &str) -> Result<Vec<String>, String> {
+    let wrong = || "stop: it can be a string or a list of strings".to_string();
+    let value = JsonPart::of(text.as_bytes()).map_err(|_| wrong())?;
+    if let Some(stop) = value.string() {
+        return Ok(vec![stop]);
+    }
+    let count = value.count().ok_or_else(wrong)?;
+    if count > STOPS_MAX {
+        return Err(format!("stop: {count} stop strings, the limit is {STOPS_MAX}"));
+    }
+    let mut stops = Vec::with_capacity(count);
+    value.each(&mut |stop| {
+        stops.push(stop.string().ok_or_else(wrong)?);
+        Ok::<(), String>(())
+    })?;
+    Ok(stops)
+}
+
 fn stops(fields: &mut Fields<'_>, state: &ServerState) -> Reply<(Vec<String>, bool)> {
     let param = fields.param("stop");
-    let stops = match fields.take::<Value>("stop")? {
+    let stops = match fields.raw("stop") {
         None => state.settings.stop.clone(),
-        Some(Value::String(stop)) => vec![stop],
-        Some(list) => {
-            let message = "stop: it can be a string or a list of strings";
-            serde_json::from_value(list).map_err(|_| Refusal::bad(&param, message))?
-        }
+        Some(raw) => stops_of(raw.get()).map_err(|message| Refusal::bad(&param, message))?,
     };
     if let Err(error) = StopMatcher::new(&stops) {
         return Err(Refusal::bad(&param, format!("{param}: {}", error.message)));

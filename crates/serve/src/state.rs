@@ -291,15 +291,8 @@ impl ServerState {
     }
 
     fn places(&self, count: usize, choices: usize) -> Reply<OwnedSemaphorePermit> {
+        self.check_responses(count, choices)?;
         let Limits { slots, queue, .. } = self.limits;
-        if choices > slots {
-            return Err(Refusal::bad("n", format!("n = {choices}: {slots} responses run at one time here"))
-                .hint("ask for fewer, or start the server with a larger --sequences"));
-        }
-        if count > self.limits.responses() {
-            let message = format!("{count} responses, and this server holds {}", self.limits.responses());
-            return Err(Refusal::bad("prompt", message).hint("send fewer prompts at a time"));
-        }
         self.places.clone().try_acquire_many_owned(count as u32).map_err(|_| {
             let free = self.places.available_permits();
             let message = format!(
@@ -309,6 +302,22 @@ impl ServerState {
             );
             Error::new("serve-queue-full", message).hint("try again later, or start the server with a larger --queue").into()
         })
+    }
+
+    /// Refuses more responses than the server ever holds.
+    ///
+    /// Errors: `serve-bad-request`.
+    pub fn check_responses(&self, count: usize, choices: usize) -> Reply<()> {
+        let Limits { slots, .. } = self.limits;
+        if choices > slots {
+            return Err(Refusal::bad("n", format!("n = {choices}: {slots} responses run at one time here"))
+                .hint("ask for fewer, or start the server with a larger --sequences"));
+        }
+        if count > self.limits.responses() {
+            let message = format!("{count} responses, and this server holds {}", self.limits.responses());
+            return Err(Refusal::bad("prompt", message).hint("send fewer prompts at a time"));
+        }
+        Ok(())
     }
 
     /// Returns the first sample id of a request: its seed, or a number of its own.

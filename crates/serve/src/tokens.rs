@@ -16,7 +16,7 @@ use std::sync::Arc;
 const REQUEST_ID_BYTES_MAX: usize = 256;
 
 pub fn read(body: &[u8], state: &Arc<ServerState>, _: Option<&Session>) -> Reply<Parsed<TokensForm>> {
-    let mut fields = Fields::of_body(body)?;
+    let mut fields = Fields::of_body(body, state.limits.tree_bytes())?;
     state.check_model(fields.take::<String>("model")?.as_deref())?;
     let delivery = delivery(&mut fields)?;
     let id: Option<String> = fields.take("request_id")?;

@@ -46,7 +46,7 @@ pub use parquet_file::PARQUET_THREAD;
 pub use row_fields::{FieldCounts, TEMPLATE_COLUMNS, template_variables};
 pub use row_tokens::RowTokenizer;
 pub use spans::{AlignLimits, Aligned, Aligner, SPAN_TOKENS_MAX, Side, Span};
-pub use stop::{StopMatch, StopMatcher};
+pub use stop::{STOPS_MAX, StopMatch, StopMatcher};
 pub use stream::StreamDecoder;
 pub use strings::Strings;
 pub use supervised::{SftRow, SftTokens, SupervisedRow, load_sft};

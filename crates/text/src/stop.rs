@@ -3,7 +3,7 @@
 
 use plimsoll_base::{Error, Result};
 
-const STOPS_MAX: usize = 64;
+pub const STOPS_MAX: usize = 64;
 const STOP_BYTES_MAX: usize = 4096;
 
 /// The place of a stop string; offsets are bytes of all text pushed so far.

@@ -9,8 +9,9 @@ use crate::launch::{Launch, Limits};
 use crate::pool::{Pool, Stop};
 use crate::python::{Columns, line};
 use crate::raised::Raised;
+use crate::reply::{field, field_of_first, reply_to, string};
 use crate::sandbox::Network;
-use plimsoll_base::{Bytes, Error, Result, slugs};
+use plimsoll_base::{Bytes, Error, JsonPart, Result, slugs};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -28,6 +29,10 @@ const SERVE: &str = concat!(
 const REPLY_BYTES_MAX: usize = 1 << 20;
 /// A message without its content.
 const MESSAGE_BYTES: usize = 128;
+/// Most messages at the beginning of an episode, which a row of the data may have.
+const FIRST_MESSAGES_MAX: usize = 16 << 10;
+/// Most bytes of the schemas of an environment's tools, as a tree.
+const TOOLS_BYTES_MAX: usize = 2 << 20;
 
 /// The environment that plays episodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -147,6 +152,8 @@ pub struct PythonEpisodes {
     pool: Pool,
     name: String,
     ids: Ids,
+    /// Most messages of an answer to a turn.
+    messages_max: usize,
     step_timeout: Duration,
     reset_timeout: Duration,
 }
@@ -182,18 +189,22 @@ impl PythonEpisodes {
         // No retries: the environment may already have taken the turn.
         let limits = Limits { workers: 1, timeout: step_timeout, start_timeout: reset_timeout, retries: 0 };
         let pool = Pool::start(launch, limits, stop).map_err(of_environment)?;
-        Ok(PythonEpisodes { pool, name: name.to_string(), ids: Ids::default(), step_timeout, reset_timeout })
+        let (name, ids, messages_max) = (name.to_string(), Ids::default(), spec.reply.messages);
+        Ok(PythonEpisodes { pool, name, ids, messages_max, step_timeout, reset_timeout })
     }
 
     /// Returns what the environment offers.
     ///
     /// Errors: as `reset`.
     pub fn about(&mut self) -> Result<About> {
-        let mut reply = self.ask(json!({ "about": 0 }))?;
-        match (reply["tools"].take(), reply["scores_at_end"].as_bool()) {
-            (Value::Array(tools), Some(scores_at_end)) => Ok(About { tools, scores_at_end }),
-            _ => Err(self.bad_reply("a line that is no answer to `about`")),
-        }
+        self.ask(json!({ "about": 0 }), "about", |reply| {
+            let tools = field(reply, "tools").map(|tools| tools.tree(TOOLS_BYTES_MAX));
+            match (tools, field(reply, "scores_at_end").and_then(JsonPart::boolean)) {
+                (Some(Ok(Value::Array(tools))), Some(scores_at_end)) => Ok(About { tools, scores_at_end }),
+                (Some(Err(what)), _) => Err(Some(format!("tools {what}"))),
+                _ => Err(None),
+            }
+        })
     }
 
     /// Begins an episode in a slot. `prompt`: string, messages or null. `row`: the columns that a class gets.
@@ -207,37 +218,46 @@ impl PythonEpisodes {
         row: Option<&Columns>,
     ) -> Result<Messages> {
         self.pool.set_timeout(self.reset_timeout);
-        let reply = self.ask(Reset { reset: slot, seed, prompt, row });
+        let reset = Reset { reset: slot, seed, prompt, row };
+        let first = self.ask(reset, "reset", |reply| messages(reply, FIRST_MESSAGES_MAX)?.ok_or(None));
         self.pool.set_timeout(self.step_timeout);
-        messages(&reply?).ok_or_else(|| self.bad_reply("a line that is no answer to `reset`"))
+        first
     }
 
     /// Passes a model's turn and calls (`name`, `arguments`) to a slot's episode. `None` if its worker has ended.
     ///
     /// Errors: as `reset`.
     pub fn step(&mut self, slot: usize, response: &str, calls: &[Value]) -> Result<Option<Turn>> {
-        let reply = self.ask(json!({ "step": slot, "response": response, "calls": calls }))?;
-        if reply.get("lost").is_some() {
-            return Ok(None);
-        }
-        let (reward, done) = (reply.get("reward"), reply.get("done"));
-        let is_cut = reply.get("cut").and_then(Value::as_bool).unwrap_or(false);
-        match (messages(&reply), reward.and_then(Value::as_f64), done.and_then(Value::as_bool)) {
-            (Some(messages), Some(reward), Some(done)) => Ok(Some(Turn { messages, reward, done, is_cut })),
-            _ => Err(self.bad_reply("a line that is no answer to `step`")),
-        }
+        let most = self.messages_max;
+        self.ask(json!({ "step": slot, "response": response, "calls": calls }), "step", |reply| {
+            if field(reply, "lost").is_some() {
+                return Ok(None);
+            }
+            let (reward, done) = (field(reply, "reward"), field(reply, "done"));
+            let is_cut = field(reply, "cut").and_then(JsonPart::boolean).unwrap_or(false);
+            match (
+                messages(reply, most)?,
+                reward.and_then(JsonPart::number),
+                done.and_then(JsonPart::boolean),
+            ) {
+                (Some(messages), Some(reward), Some(done)) => {
+                    Ok(Some(Turn { messages, reward, done, is_cut }))
+                }
+                _ => Err(None),
+            }
+        })
     }
 
     /// Returns the reward of the whole episode in a slot, which is over; `None` if its worker has ended.
     ///
     /// Errors: as `reset`.
     pub fn end(&mut self, slot: usize) -> Result<Option<f64>> {
-        let reply = self.ask(json!({ "end": slot }))?;
-        if reply.get("lost").is_some() {
-            return Ok(None);
-        }
-        let reward = reply.get("reward").and_then(Value::as_f64);
-        reward.map(Some).ok_or_else(|| self.bad_reply("a line that is no answer to `end`"))
+        self.ask(json!({ "end": slot }), "end", |reply| {
+            if field(reply, "lost").is_some() {
+                return Ok(None);
+            }
+            field(reply, "reward").and_then(JsonPart::number).map(Some).ok_or(None)
+        })
     }
 
     /// Returns how often the worker was restarted.
@@ -245,28 +265,32 @@ impl PythonEpisodes {
         self.pool.restarts()
     }
 
-    fn ask(&mut self, request: impl Serialize) -> Result<Value> {
+    /// Asks and reads the answer to `what`; `read` errs with words on it, or with none where it is no such answer.
+    fn ask<T>(
+        &mut self,
+        request: impl Serialize,
+        what: &str,
+        read: impl FnOnce(JsonPart<'_>) -> std::result::Result<T, Option<String>>,
+    ) -> Result<T> {
         let id = self.ids.next_id();
-        let reply = self.pool.call(&[line(request, &id)]).remove(0).map_err(of_environment)?;
-        let reply: Value = match serde_json::from_str::<Value>(&reply[0]) {
-            Ok(reply) if reply.get("id").and_then(Value::as_str) == Some(&id) => reply,
-            _ => {
-                self.pool.discard(0);
-                return Err(self.bad_reply("wrote a line that is no answer to its request"));
-            }
+        let lines = self.pool.call(&[line(request, &id)]).remove(0).map_err(of_environment)?;
+        let Ok(reply) = reply_to(&lines[0], &id) else {
+            self.pool.discard(0);
+            return Err(self.bad_reply("wrote a line that is no answer to its request"));
         };
-        if let Some(raised) = reply.get("raised").map(Raised::read) {
+        if let Some(raised) = field(reply, "raised").map(Raised::read) {
             let message = format!("environment `{}` raised {}", self.name, raised.head());
             let error = Error::new(slugs::TEXT_ENVIRONMENT_RAISED, message);
             return Err(raised.facts(error).hint("fix the environment"));
         }
-        if reply.get("memory").is_some() {
+        if field(reply, "memory").is_some() {
             return Err(of_environment(self.pool.over_budget(0)));
         }
-        match reply.get("bad").and_then(Value::as_str) {
-            Some(what) => Err(self.bad_reply(what)),
-            None => Ok(reply),
+        if let Some(what) = string(reply, "bad") {
+            return Err(self.bad_reply(&what));
         }
+        let none = || format!("a line that is no answer to `{what}`");
+        read(reply).map_err(|words| self.bad_reply(&words.unwrap_or_else(none)))
     }
 
     fn bad_reply(&self, what: &str) -> Error {
@@ -302,18 +326,38 @@ impl EpisodesSpec {
     }
 }
 
-fn messages(reply: &Value) -> Option<Messages> {
-    let one = |message: &Value| {
-        let text = |i: usize| message.get(i).and_then(Value::as_str).map(str::to_string);
-        Some((text(0)?, text(1)?))
-    };
-    reply.get("messages")?.as_array()?.iter().map(one).collect()
+/// Returns the messages of an answer; `None` where there are none.
+///
+/// Errors: words on more than `most`.
+fn messages(reply: JsonPart<'_>, most: usize) -> std::result::Result<Option<Messages>, Option<String>> {
+    let list = field(reply, "messages");
+    let (Some(list), Some(count)) = (list, list.and_then(JsonPart::count)) else { return Ok(None) };
+    if count > most {
+        return Err(Some(format!("{count} messages, and {most} is the most")));
+    }
+    let mut all = Vec::with_capacity(count);
+    let read = list.each(&mut |message| {
+        all.push(message_of(message).ok_or(())?);
+        Ok::<(), ()>(())
+    });
+    Ok(read.is_ok().then_some(all))
+}
+
+/// Reads a list of role and content.
+fn message_of(message: JsonPart<'_>) -> Option<(String, String)> {
+    let mut texts = Vec::with_capacity(2);
+    // What follows is not read.
+    let _ = message.each(&mut |text| {
+        texts.push(text.string());
+        if texts.len() < 2 { Ok(()) } else { Err(()) }
+    });
+    let content = texts.pop()??;
+    Some((texts.pop()??, content))
 }
 
 /// Reads the first line of a worker: `{"ready": true}`, or `{"load": traceback}`.
 fn check_loaded(name: &str, line: &str) -> Result<()> {
-    let reply: Value = serde_json::from_str(line).unwrap_or_default();
-    let Some(raised) = reply.get("load").map(Raised::read) else { return Ok(()) };
+    let Some(raised) = field_of_first(line, "load").map(Raised::read) else { return Ok(()) };
     let message = format!("environment `{name}` does not load: {}", raised.head());
     Err(raised
         .facts(Error::usage("text-environment-missing", message))

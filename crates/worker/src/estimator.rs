@@ -7,11 +7,12 @@ use crate::launch::{Launch, Limits};
 use crate::pool::{Pool, Stop};
 use crate::python::{Columns, line};
 use crate::raised::Raised;
+use crate::reply::{field, field_of_first, reply_to, string};
 use crate::sandbox::Network;
 use crate::words::Words;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use plimsoll_base::{Bytes, Error, Result, slugs};
+use plimsoll_base::{Bytes, Error, JsonPart, Result, slugs};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -111,23 +112,23 @@ impl PythonEstimator {
         let id = self.ids.next_id();
         let request = line(inputs.to_json(), &id);
         let reply = self.pool.call(&[request]).remove(0).map_err(of_estimator)?;
-        let reply: Value = serde_json::from_str(&reply[0]).unwrap_or_default();
-        if reply.get("id").and_then(Value::as_str) != Some(&id) {
+        let Ok(reply) = reply_to(&reply[0], &id) else {
             self.pool.discard(0);
             return Err(self.bad_reply("a line that is no reply to its request"));
-        }
-        if let Some(raised) = reply.get("raised").map(Raised::read) {
+        };
+        if let Some(raised) = field(reply, "raised").map(Raised::read) {
             let message = format!("the advantage `{}` raised {}", self.name, raised.head());
             return Err(raised.facts(Error::new(slugs::ADVANTAGE_FUNCTION_RAISED, message)));
         }
-        if reply.get("memory").is_some() {
+        if field(reply, "memory").is_some() {
             return Err(of_estimator(self.pool.over_budget(0)));
         }
-        if let Some(what) = reply.get("bad").and_then(Value::as_str) {
-            return Err(self.bad_reply(what));
+        if let Some(what) = string(reply, "bad") {
+            return Err(self.bad_reply(&what));
         }
-        let bytes =
-            reply.get("advantages").and_then(Value::as_str).and_then(|text| STANDARD.decode(text).ok());
+        // Base 64 is written without escapes.
+        let text = field(reply, "advantages").and_then(JsonPart::plain_string);
+        let bytes = text.and_then(|text| STANDARD.decode(text).ok());
         let bytes = bytes.ok_or_else(|| self.bad_reply("no array"))?;
         let number = |four: &[u8]| f32::from_le_bytes(four.try_into().expect("four bytes"));
         let values: Vec<f32> = bytes.chunks_exact(4).map(number).collect();
@@ -181,8 +182,7 @@ fn array<const N: usize>(kind: &str, values: impl Iterator<Item = [u8; N]>) -> V
 
 /// Reads the first line of the worker: `{"ready": true}`, or `{"load": traceback}`.
 fn check_loaded(name: &str, line: &str) -> Result<()> {
-    let reply: Value = serde_json::from_str(line).unwrap_or_default();
-    let Some(raised) = reply.get("load").map(Raised::read) else { return Ok(()) };
+    let Some(raised) = field_of_first(line, "load").map(Raised::read) else { return Ok(()) };
     let message = format!("the advantage `{name}` does not load: {}", raised.head());
     Err(raised
         .facts(Error::usage(slugs::ADVANTAGE_FUNCTION_MISSING, message))

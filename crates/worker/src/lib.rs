@@ -42,6 +42,7 @@ mod process;
 pub mod procs;
 mod python;
 mod raised;
+mod reply;
 mod ring;
 mod sandbox;
 pub mod session;

@@ -197,6 +197,10 @@ impl Process {
                 Ok(0) => return Flow::Closed,
                 Ok(n) => {
                     self.whole_lines += chunk[..n].iter().filter(|&&byte| byte == b'\n').count();
+                    if self.replies.capacity() < self.replies.len() + n {
+                        // By a quarter, not by as much again: a reply may be as long as it may be.
+                        self.replies.reserve_exact(n.max(self.replies.len() / 4));
+                    }
                     self.replies.extend_from_slice(&chunk[..n]);
                 }
                 Err(Errno::INTR) => {}
@@ -251,9 +255,11 @@ impl Process {
         self.whole_lines -= count;
         let mut ends = self.replies.iter().enumerate().filter(|&(_, &byte)| byte == b'\n').map(|(at, _)| at);
         let end = ends.nth(count.checked_sub(1)?)?;
-        let taken: Vec<u8> = self.replies.drain(..=end).collect();
-        let text = String::from_utf8_lossy(&taken[..end]).into_owned();
-        Some(text.split('\n').map(str::to_string).collect())
+        let lines = self.replies[..end].split(|&byte| byte == b'\n');
+        let lines = lines.map(|line| String::from_utf8_lossy(line).into_owned()).collect();
+        self.replies.drain(..=end);
+        self.replies.shrink_to(CHUNK_BYTES);
+        Some(lines)
     }
 
     /// Ends the worker with everything it started. Returns how it ended.

@@ -6,10 +6,11 @@ use crate::ids::Ids;
 use crate::launch::{Launch, Limits};
 use crate::pool::{Pool, Request, Stop};
 use crate::raised::Raised;
+use crate::reply::{field, field_of_first, reply_to, string};
 use crate::sandbox::Network;
 use crate::steps::{RewardStep, read_steps};
 use crate::words::Words;
-use plimsoll_base::{Bytes, Error, ExactSum, Result, slugs};
+use plimsoll_base::{Bytes, Error, ExactSum, JsonPart, Result, shown, slugs};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::path::PathBuf;
@@ -70,6 +71,9 @@ pub struct PythonSpec {
     /// Where output of the function goes.
     pub words: Option<Words>,
 }
+
+/// Most values that a function logs for a batch.
+const LOGGED_MAX: usize = 1024;
 
 /// Scores of a batch and the values that the function logged.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -133,8 +137,8 @@ impl PythonFunction {
         let id = self.ids.next_id();
         let reply = self.pool.call(&[line(json!({ "check": names }), &id)]).remove(0)?;
         let reply = self.reply_to(0, &id, &reply[0])?;
-        let Some(why) = reply.get("signature").and_then(Value::as_str) else { return Ok(()) };
-        let parameters = reply.get("parameters").and_then(Value::as_str).unwrap_or_default();
+        let Some(why) = string(reply, "signature") else { return Ok(()) };
+        let parameters = string(reply, "parameters").unwrap_or_default();
         let name = &self.name;
         Err(Error::usage("reward-function-signature", format!("reward `{name}` cannot be called: {why}"))
             .fact(format!("it is `{name}{parameters}` and is called with {}", names.join(", ")))
@@ -150,8 +154,10 @@ impl PythonFunction {
         let outcomes = self.pool.call(&requests);
         let mut scores = Vec::with_capacity(slices.len());
         for (index, outcome) in outcomes.into_iter().enumerate() {
-            let reply = outcome.and_then(|lines| self.reply_to(index, &ids[index], &lines[0]));
-            scores.push(reply.and_then(|reply| self.read_reply(index, &reply, &slices[index].responses)));
+            scores.push(outcome.and_then(|lines| {
+                let reply = self.reply_to(index, &ids[index], &lines[0])?;
+                self.read_reply(index, reply, &slices[index].responses)
+            }));
         }
         scores
     }
@@ -202,50 +208,48 @@ impl PythonFunction {
     }
 
     /// Parses a line as the reply to request `id`. A worker that wrote anything else is dropped.
-    fn reply_to(&mut self, worker: usize, id: &str, line: &str) -> Result<Value> {
-        match serde_json::from_str::<Value>(line) {
-            Ok(reply) if reply.get("id").and_then(Value::as_str) == Some(id) => Ok(reply),
-            parsed => {
-                self.pool.discard(worker);
-                Err(self.bad_reply(match parsed {
-                    Ok(_) => "a line that is no reply to its request: it lacks the request's id",
-                    Err(_) => "a line that is not JSON",
-                }))
-            }
-        }
+    fn reply_to<'l>(&mut self, worker: usize, id: &str, line: &'l str) -> Result<JsonPart<'l>> {
+        reply_to(line, id).map_err(|what| {
+            self.pool.discard(worker);
+            self.bad_reply(what)
+        })
     }
 
-    fn read_reply(&mut self, worker: usize, reply: &Value, responses: &[String]) -> Result<Scores> {
+    fn read_reply(&mut self, worker: usize, reply: JsonPart<'_>, responses: &[String]) -> Result<Scores> {
         let samples = responses.len();
         let name = &self.name;
-        if let Some(raised) = reply.get("raised").map(Raised::read) {
+        if let Some(raised) = field(reply, "raised").map(Raised::read) {
             let message = format!("reward `{name}` raised {}", raised.head());
             return Err(raised
                 .facts(Error::new(slugs::REWARD_FUNCTION_RAISED, message))
                 .hint("fix the function, or set on_error = \"none\" to leave such samples out"));
         }
-        if reply.get("memory").is_some() {
+        if field(reply, "memory").is_some() {
             return Err(self.pool.over_budget(worker));
         }
-        if let Some(what) = reply.get("bad").and_then(Value::as_str) {
-            return Err(self.bad_reply(what));
+        if let Some(what) = string(reply, "bad") {
+            return Err(self.bad_reply(&what));
         }
-        let Some(list) = reply.get("scores").and_then(Value::as_array) else {
+        let list = field(reply, "scores");
+        let (Some(list), Some(count)) = (list, list.and_then(JsonPart::count)) else {
             return Err(self.bad_reply("no list of scores"));
         };
-        if list.len() != samples {
-            return Err(self.bad_reply(&format!("{} scores for {samples} completions", list.len())));
+        if count != samples {
+            return Err(self.bad_reply(&format!("{count} scores for {samples} completions")));
         }
-        let scores: Result<Vec<Option<f64>>> = list
-            .iter()
-            .map(|value| score(value).ok_or_else(|| self.bad_reply(&format!("the score {value}"))))
-            .collect();
+        let mut scores = Vec::with_capacity(samples);
+        list.each(&mut |value| {
+            let no_score = || self.bad_reply(&format!("the score {}", shown(value.text())));
+            scores.push(score(value).ok_or_else(no_score)?);
+            Ok(())
+        })?;
         let responses: Vec<&str> = responses.iter().map(String::as_str).collect();
         let steps = match self.steps {
-            true => read_steps(&reply["steps"], &responses).map_err(|what| self.bad_steps(&what))?,
+            true => read_steps(field(reply, "steps"), &responses).map_err(|what| self.bad_steps(&what))?,
             false => Vec::new(),
         };
-        Ok(Scores { scores: scores?, failed: Vec::new(), logged: logged(reply), steps })
+        let logged = logged(reply).map_err(|what| self.bad_reply(&what))?;
+        Ok(Scores { scores, failed: Vec::new(), logged, steps })
     }
 
     fn bad_reply(&self, what: &str) -> Error {
@@ -316,32 +320,52 @@ fn verl_calls(batch: &Batch) -> Vec<Value> {
     .collect()
 }
 
-fn logged(reply: &Value) -> Vec<(String, ExactSum, u64)> {
-    let metrics = reply.get("metrics").and_then(Value::as_object).into_iter().flatten();
-    metrics
-        .filter_map(|(name, entry)| {
-            let sum = ExactSum::of_bits(entry.get(0)?.as_array()?.iter().filter_map(Value::as_u64));
-            Some((name.chars().take(64).collect(), sum, entry.get(1)?.as_u64()?))
-        })
-        .collect()
+/// Reads the values that a function logged: for each name the bits of its partial sums, and a count.
+///
+/// Errors: words on too many.
+fn logged(reply: JsonPart<'_>) -> std::result::Result<Vec<(String, ExactSum, u64)>, String> {
+    let Some(metrics) = field(reply, "metrics") else { return Ok(Vec::new()) };
+    let mut all = Vec::new();
+    metrics.fields(&mut |name, entry| {
+        if all.len() == LOGGED_MAX {
+            return Err(format!("more than {LOGGED_MAX} logged values"));
+        }
+        all.extend(logged_one(&name, entry));
+        Ok(())
+    })?;
+    Ok(all)
+}
+
+fn logged_one(name: &str, entry: JsonPart<'_>) -> Option<(String, ExactSum, u64)> {
+    let mut parts = Vec::new();
+    // A list of two; what follows is not read.
+    let _ = entry.each(&mut |part| {
+        parts.push(part);
+        if parts.len() < 2 { Ok(()) } else { Err(()) }
+    });
+    let (sums, count) = (parts.first()?, parts.get(1)?.text().parse().ok()?);
+    let mut sum = ExactSum::default();
+    sums.each(&mut |bits| {
+        bits.text().parse().into_iter().for_each(|bits| sum.add(f64::from_bits(bits)));
+        Ok::<(), ()>(())
+    })
+    .ok()??;
+    Some((name.chars().take(64).collect(), sum, count))
 }
 
 /// Reads the first line of a worker: `{"ready": true}`, or `{"load": traceback}`.
 fn check_loaded(name: &str, line: &str) -> Result<()> {
-    let reply: Value = serde_json::from_str(line).unwrap_or_default();
-    let Some(raised) = reply.get("load").map(Raised::read) else { return Ok(()) };
+    let Some(raised) = field_of_first(line, "load").map(Raised::read) else { return Ok(()) };
     let message = format!("reward `{name}` does not load: {}", raised.head());
     Err(raised.facts(Error::usage("reward-function-missing", message))
         .hint("import the file with the same interpreter to see why; `python` in the [[reward]] table names another"))
 }
 
-fn score(value: &Value) -> Option<Option<f64>> {
-    match value {
-        Value::Null => Some(None),
-        Value::Number(number) => Some(number.as_f64()),
-        Value::String(text) => text.parse().ok().map(Some),
-        _ => None,
+fn score(value: JsonPart<'_>) -> Option<Option<f64>> {
+    if value.is_null() {
+        return Some(None);
     }
+    value.number().or_else(|| value.string()?.parse().ok()).map(Some)
 }
 
 /// Makes the line of a request, which asks for one line.

@@ -1,9 +1,8 @@
 //! An exception in a user's code, as a worker's script describes it: type, words and frames arrive apart, so that an
 //! error begins with the first line of the words, and nothing in them passes for a part of the error.
 
-use plimsoll_base::Error;
-use serde::Deserialize;
-use serde_json::Value;
+use crate::reply::string;
+use plimsoll_base::{Error, JsonPart};
 
 /// Lines shown of the frames (the last ones), and of the words after the first (the first ones).
 const FRAMES_SHOWN: usize = 6;
@@ -12,8 +11,7 @@ const WORDS_SHOWN: usize = 6;
 /// First line of Python's list of frames.
 const HEADER: &str = "Traceback (most recent call last)";
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
+#[derive(Debug)]
 pub(crate) struct Raised {
     /// Name of the exception's type.
     kind: String,
@@ -24,8 +22,9 @@ pub(crate) struct Raised {
 
 impl Raised {
     /// Reads the value that `described` of `load.py` sends; any other is an exception without words.
-    pub(crate) fn read(value: &Value) -> Raised {
-        serde_json::from_value(value.clone()).unwrap_or_default()
+    pub(crate) fn read(value: JsonPart<'_>) -> Raised {
+        let of = |name| string(value, name).unwrap_or_default();
+        Raised { kind: of("kind"), said: of("said"), frames: of("frames") }
     }
 
     /// Returns the head of an error, such as `KeyError: 'answer'`.
@@ -92,14 +91,16 @@ mod tests {
             (json!({"kind": "KeyError", "said": ""}), "KeyError", &[]),
             (json!("a traceback"), "an exception", &[]),
         ] {
-            let raised = Raised::read(&value);
+            let text = value.to_string();
+            let raised = Raised::read(JsonPart::of(text.as_bytes()).expect("JSON"));
             let error = raised.facts(Error::new("x", raised.head()));
             assert_eq!(
                 (error.message.as_str(), &error.facts[..]),
                 (head, &facts.iter().map(ToString::to_string).collect::<Vec<_>>()[..])
             );
         }
-        let long = Raised::read(&json!({"kind": "E", "said": "a\n".repeat(100)}));
+        let text = json!({"kind": "E", "said": "a\n".repeat(100)}).to_string();
+        let long = Raised::read(JsonPart::of(text.as_bytes()).expect("JSON"));
         assert_eq!(long.facts(Error::new("x", "y")).facts.last().unwrap(), "and 93 more lines");
     }
 }

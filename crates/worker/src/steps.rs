@@ -1,9 +1,12 @@
 //! Steps of a response: places in its text at which a reward function says what the part before was worth.
 
+use plimsoll_base::{JsonPart, shown};
 use serde_json::Value;
 
 /// Most steps of a response. A reply has room for them next to its scores.
 pub const STEPS_MAX: usize = 64;
+/// Most bytes of a step's text: a place and a number.
+const STEP_BYTES_MAX: usize = 128;
 
 /// The end of a step and its reward.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -17,20 +20,44 @@ pub struct RewardStep {
 /// Reads the steps of a batch: for each response a list of `[end, reward]`, or null.
 ///
 /// Errors: words on what was returned instead.
-pub fn read_steps(lists: &Value, responses: &[&str]) -> Result<Vec<Vec<RewardStep>>, String> {
-    let lists = lists.as_array().ok_or("no list of steps for each completion")?;
-    if lists.len() != responses.len() {
-        return Err(format!("steps of {} completions for {}", lists.len(), responses.len()));
+pub fn read_steps(lists: Option<JsonPart<'_>>, responses: &[&str]) -> Result<Vec<Vec<RewardStep>>, String> {
+    let none = "no list of steps for each completion";
+    let lists = lists.ok_or(none)?;
+    let count = lists.count().ok_or(none)?;
+    if count != responses.len() {
+        return Err(format!("steps of {count} completions for {}", responses.len()));
     }
-    lists.iter().zip(responses).enumerate().map(|(i, (list, response))| of_one(i, list, response)).collect()
+    let mut all = Vec::with_capacity(count);
+    lists.each(&mut |list| {
+        all.push(of_one(all.len(), list, responses[all.len()])?);
+        Ok::<(), String>(())
+    })?;
+    Ok(all)
 }
 
-fn of_one(index: usize, list: &Value, response: &str) -> Result<Vec<RewardStep>, String> {
+fn of_one(index: usize, list: JsonPart<'_>, response: &str) -> Result<Vec<RewardStep>, String> {
     if list.is_null() {
         return Ok(Vec::new());
     }
-    let none = || format!("steps of completion {index} that are none: {list:.80}");
-    read_steps_of(index, list.as_array().ok_or_else(none)?, response)
+    let who = |what: String| format!("steps of completion {index} that are none: {what}");
+    let count = list.count().ok_or_else(|| who(shown(list.text()).into()))?;
+    if count > STEPS_MAX {
+        return Err(who(too_many(count)));
+    }
+    let mut steps: Vec<Value> = Vec::with_capacity(count);
+    list.each(&mut |step| {
+        let is_short = step.text().len() <= STEP_BYTES_MAX;
+        let value = is_short.then(|| serde_json::from_str(step.text()).ok()).flatten();
+        let no_step = || who(format!("step {} is {}, not [end, reward]", steps.len(), shown(step.text())));
+        let value = value.ok_or_else(no_step)?;
+        steps.push(value);
+        Ok::<(), String>(())
+    })?;
+    read_steps_of(index, &steps, response)
+}
+
+fn too_many(count: usize) -> String {
+    format!("{count} of them, and at most {STEPS_MAX} are read")
 }
 
 /// Reads the steps of response `index` of a batch, each `[end, reward]`.
@@ -39,7 +66,7 @@ fn of_one(index: usize, list: &Value, response: &str) -> Result<Vec<RewardStep>,
 pub fn read_steps_of(index: usize, list: &[Value], response: &str) -> Result<Vec<RewardStep>, String> {
     let who = |what: String| format!("steps of completion {index} that are none: {what}");
     if list.len() > STEPS_MAX {
-        return Err(who(format!("{} of them, and at most {STEPS_MAX} are read", list.len())));
+        return Err(who(too_many(list.len())));
     }
     let length = response.chars().count();
     let (mut steps, mut before) = (Vec::with_capacity(list.len()), 0);
@@ -71,7 +98,10 @@ mod tests {
 
     #[test]
     fn steps_end_within_their_text_one_after_the_other() {
-        let read = |lists: Value| read_steps(&lists, &["12+é=", ""]);
+        let read = |lists: Value| {
+            let text = lists.to_string();
+            read_steps(Some(JsonPart::of(text.as_bytes()).expect("JSON")), &["12+é=", ""])
+        };
         let of = |end, reward| RewardStep { end, reward };
         assert_eq!(read(json!([[[2, 1], [5, -0.5]], null])), Ok(vec![vec![of(2, 1.0), of(5, -0.5)], vec![]]));
         assert_eq!(read(json!([[], []])), Ok(vec![vec![], vec![]]));

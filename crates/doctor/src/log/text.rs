@@ -1,6 +1,7 @@
 //! Cleans a line of a log, strips loggers' prefixes, and finds the process that wrote it.
 
 use memchr::{memchr_iter, memchr2};
+use plimsoll_base::JsonPart;
 use regex::Regex;
 use std::borrow::Cow;
 use std::sync::LazyLock;
@@ -93,17 +94,43 @@ pub fn clean(bytes: &[u8]) -> String {
     text.chars().map(|c| if c == '\t' { ' ' } else { c }).filter(|c| !c.is_control()).collect()
 }
 
+/// Names by which loggers write a message, a time and a level.
+const NAMES: [&str; 11] = [
+    "log",
+    "message",
+    "msg",
+    "textPayload",
+    "time",
+    "timestamp",
+    "asctime",
+    "ts",
+    "level",
+    "severity",
+    "levelname",
+];
+const MESSAGE: std::ops::Range<usize> = 0..4;
+const TIME: std::ops::Range<usize> = 4..8;
+const LEVEL: std::ops::Range<usize> = 8..11;
+
 /// Returns the time, level and message of a line that is a JSON object of a container runtime or a logger.
 fn unpacked(line: &str) -> Option<String> {
     let line = line.trim_ascii();
     if !(line.starts_with("{\"") && line.ends_with('}')) {
         return None;
     }
-    let object: serde_json::Map<String, serde_json::Value> = serde_json::from_str(line).ok()?;
-    let text = |keys: &[&str]| keys.iter().find_map(|key| object.get(*key)?.as_str());
-    let message = text(&["log", "message", "msg", "textPayload"])?;
-    let time = text(&["time", "timestamp", "asctime", "ts"]).filter(|time| !time.contains('"'));
-    let level = text(&["level", "severity", "levelname"]).map(str::to_ascii_uppercase);
+    let mut found = [const { None::<String> }; NAMES.len()];
+    // Whatever else the object has is passed over: a line may have the length of a log.
+    let read = JsonPart::of(line.as_bytes()).ok()?.fields(&mut |name, value| {
+        if let Some(at) = NAMES.iter().position(|known| *known == name) {
+            found[at] = value.string();
+        }
+        Ok::<(), ()>(())
+    });
+    read.ok()??;
+    let text = |keys: std::ops::Range<usize>| found[keys].iter().find_map(Option::as_deref);
+    let message = text(MESSAGE)?;
+    let time = text(TIME).filter(|time| !time.contains('"'));
+    let level = text(LEVEL).map(str::to_ascii_uppercase);
     let level = level.filter(|level| level.chars().all(|c| c.is_ascii_uppercase()));
     let parts = [level.as_deref(), time, Some(message.trim_end())];
     Some(parts.into_iter().flatten().collect::<Vec<&str>>().join(" ").replace('\n', " "))

@@ -1,5 +1,6 @@
 //! The page: its files, joined for the server or as a single file that opens from disk.
 
+use plimsoll_base::visible_json;
 use plimsoll_files::base64;
 use sha2::{Digest, Sha256};
 
@@ -44,7 +45,7 @@ pub fn whole(data: &str) -> String {
          <link rel=\"icon\" href=\"data:image/svg+xml;base64,{icon}\">\n<style>{STYLE}</style>"
     );
     // A script element ends at the first `</script`, so `<` in texts is escaped.
-    let data = data.replace('<', "\\u003c");
+    let data = visible_json(data).replace('<', "\\u003c");
     let foot = format!(
         "<script type=\"application/json\" id=\"data\">{data}</script>\n<script>{UPLOT}</script>\n<script>{APP}</script>\n"
     );
@@ -67,6 +68,41 @@ fn hash(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The class of `HIDDEN` in the scripts, character by character.
+    fn hidden_on_the_page() -> Vec<char> {
+        let class = APP.split_once("HIDDEN = /[").expect("it is there").1;
+        let class = class.split_once("]/gu").expect("it ends").0.replace("\\0", "\\x00");
+        let mut ends: Vec<(char, bool)> = Vec::new();
+        for (index, part) in class.split('\\').enumerate().skip(1) {
+            let is_range = part.ends_with('-');
+            let digits: String = part[1..].chars().filter(char::is_ascii_hexdigit).collect();
+            let code = u32::from_str_radix(&digits, 16).unwrap_or_else(|_| panic!("part {index}: {part}"));
+            ends.push((char::from_u32(code).expect("a character"), is_range));
+        }
+        let after_range = |at: usize| at > 0 && ends[at - 1].1;
+        let range = |at: usize| ends[at].0..=ends[if ends[at].1 { at + 1 } else { at }].0;
+        (0..ends.len()).filter(|&at| !after_range(at)).flat_map(range).collect()
+    }
+
+    #[test]
+    fn the_page_hides_what_terminals_may_not_have() {
+        let mut hidden = hidden_on_the_page();
+        hidden.sort_unstable();
+        let all = (0..=0x10ffff).filter_map(char::from_u32).filter(|c| plimsoll_base::is_hidden(*c));
+        assert_eq!(hidden, all.collect::<Vec<char>>());
+        // All texts of runs pass `visible`.
+        for (at, _) in APP.match_indices("createTextNode(") {
+            assert!(APP[at..].starts_with("createTextNode(visible("), "{}", &APP[at..at + 60]);
+        }
+        for (at, _) in APP.match_indices(".textContent = ") {
+            let rest = &APP[at + ".textContent = ".len()..];
+            let is_literal = rest.starts_with('"') || rest.starts_with("up ? \"live\"");
+            assert!(is_literal || rest.starts_with("visible("), "{}", &rest[..60]);
+        }
+        let page = whole("{\"a\":\"\u{202e}\u{9b}31m\"}");
+        assert!(page.contains("{\"a\":\"\\u202e\\u009b31m\"}") && !page.contains(plimsoll_base::is_hidden));
+    }
 
     #[test]
     fn nothing_ends_an_inline_script_early_and_nothing_is_loaded() {

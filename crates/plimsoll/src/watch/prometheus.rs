@@ -1,6 +1,7 @@
 //! The numbers of all runs in the text format of Prometheus, with the run's name as a label.
 
 use super::live::Runs;
+use plimsoll_base::visible;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
@@ -34,7 +35,7 @@ fn metric(name: &str) -> String {
 }
 
 fn label(text: &str) -> String {
-    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+    visible(text).replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
 #[cfg(test)]

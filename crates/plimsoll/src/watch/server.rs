@@ -14,6 +14,7 @@ use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use futures_util::stream::{self, Stream};
+use plimsoll_base::visible_json;
 use plimsoll_serve::connections;
 use plimsoll_serve::guard::{Guard, Pass, has_one_host};
 use serde::Deserialize;
@@ -238,14 +239,19 @@ async fn metrics(State(shared): State<Shared>) -> Response {
 /// Runs work that reads files or waits for a run, on a blocking thread.
 async fn blocking(work: impl FnOnce() -> Option<String> + Send + 'static) -> Response {
     match tokio::task::spawn_blocking(work).await {
-        Ok(Some(text)) => ([(header::CONTENT_TYPE, "application/json")], text).into_response(),
+        Ok(Some(text)) => of_json_text(&text),
         Ok(None) => nothing(),
         Err(_) => (StatusCode::INTERNAL_SERVER_ERROR, "that went wrong here\n").into_response(),
     }
 }
 
 fn of_json(value: &Value) -> Response {
-    ([(header::CONTENT_TYPE, "application/json")], value.to_string()).into_response()
+    of_json_text(&value.to_string())
+}
+
+/// Answers with JSON; a client may print it on a terminal.
+fn of_json_text(text: &str) -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], visible_json(text).into_owned()).into_response()
 }
 
 fn nothing() -> Response {

@@ -5,6 +5,8 @@ use std::process::Output;
 
 /// Clears the screen, sets a title, fills the clipboard, and turns the order of letters.
 const EVIL: &str = "\x1b[2J\x1b]0;t\x07\x1b]52;c;YQ==\x07\u{9b}31m\u{202e}\u{2066}\u{200f}\u{61c}";
+/// The same without what ends a line of a log or a name of a file.
+const MORE_EVIL: &str = "\x08\x0b\x0c\x7f\u{85}\u{90}q\u{9c}\u{200b}\u{2028}\u{feff}\u{e0041}";
 /// The same in TOML, JSON and Python.
 const ESCAPED: &str =
     "\\u001b[2J\\u001b]0;t\\u0007\\u001b]52;c;YQ==\\u0007\\u009b31m\\u202e\\u2066\\u200f\\u061c";
@@ -80,6 +82,84 @@ fn r_values_of_others_moved_the_cursor() {
     let imported = plimsoll(&["import", "trl", &script]);
     let stderr = text(&imported.stderr);
     assert!(!stderr.chars().any(plimsoll_base::is_hidden), "{stderr:?}");
+}
+
+/// A stranger's log, as text, as a JSON logger writes it, and in UTF-16.
+#[test]
+fn logs_of_strangers_move_no_cursor() {
+    let cause = |evil: &str| {
+        format!(
+            "step 1 {evil}\nTraceback (most recent call last):\n  File \"{evil}.py\", line 3, in f\n    {evil}()\n\
+             ValueError: {evil} is not a number\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. \
+             GPU 0 has a total capacity of 79.10 GiB of which 1.00 GiB is free. {evil}\nActorDiedError: {evil}\n"
+        )
+    };
+    let evil = format!("{EVIL}{MORE_EVIL}");
+    let lines = cause(&evil);
+    let json = |line: &str| serde_json::json!({ "level": "ERROR", "time": evil, "msg": line }).to_string();
+    let logged: Vec<String> = lines.lines().map(json).collect();
+    let wide: Vec<u8> =
+        std::iter::once(0xfeff).chain(lines.encode_utf16()).flat_map(u16::to_le_bytes).collect();
+    let folder = Folder::with("text.log", &lines);
+    folder.write("json.log", &logged.join("\n"));
+    std::fs::write(folder.path("wide.log"), wide).expect("a log");
+    std::fs::write(folder.path("nul.log"), lines.replace("step", "st\0ep").as_bytes()).expect("a log");
+    for log in ["text.log", "json.log", "wide.log", "nul.log"] {
+        let path = folder.text_path(log);
+        for more in [&[][..], &["--json"]] {
+            let args = [&["doctor", "--log", &path], more].concat();
+            check_clean(&args.join(" "), &plimsoll(&args), "");
+        }
+    }
+}
+
+/// Files of a run that somebody else sent: what `watch`, `doctor`, `plan` and `checkpoint` show of them.
+#[test]
+fn runs_of_strangers_move_no_cursor() {
+    let folder = Folder::with("run.toml", RUN);
+    let at = |args: &[&str]| command(args).current_dir(folder.path(".")).output().expect("the binary runs");
+    assert_eq!(at(&["train", "run.toml"]).status.code(), Some(0));
+    let evil = format!("{EVIL}{MORE_EVIL}");
+    let events = folder.path("out/events.jsonl");
+    let append = |path: &std::path::Path, line: serde_json::Value| {
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        std::fs::write(path, format!("{text}{line}\n")).expect("a line more");
+    };
+    append(
+        &events,
+        serde_json::json!({ "event": "warning", "slug": evil, "message": evil, "hints": [evil] }),
+    );
+    append(
+        &events,
+        serde_json::json!({ "event": "step", "step": 2, "metrics": { "evil\u{202e}": 1.0 }, evil.as_str(): 2.0 }),
+    );
+    append(&events, serde_json::json!({ "event": "error", "slug": evil, "message": evil }));
+    let samples = std::fs::read_dir(folder.path("out/samples")).expect("samples").flatten().next();
+    let sample =
+        serde_json::json!({ "step": 2, "prompt": evil, "response": evil, "reward": 1.0, "set": evil });
+    append(&samples.expect("a file").path(), sample);
+    let crash = serde_json::json!({
+        "slug": evil, "message": evil, "facts": [evil], "hints": [evil], "error": evil, "phase": evil,
+        "exit": evil, "signal": evil, "last_words": [evil], "cause": evil, "words": [evil],
+    });
+    folder.write("out/crash.json", &crash.to_string());
+    folder.write("out/rewards.log", &evil);
+    for args in [
+        &["doctor", "out"][..],
+        &["doctor", "out", "--json"],
+        &["checkpoint", "list", "out"],
+        &["checkpoint", "list", "out", "--json"],
+        &["checkpoint", "verify", "out"],
+        &["watch", "--static", "page.html", "out"],
+        &["watch", "--export", "tensorboard", "tb", "out"],
+        &["train", "run.toml", "--resume"],
+        &["plan", "run.toml", "--json"],
+    ] {
+        check_clean(&args.join(" "), &at(args), "");
+    }
+    let page = std::fs::read_to_string(folder.path("page.html")).expect("a page");
+    let hidden: Vec<char> = page.chars().filter(|c| plimsoll_base::is_hidden(*c)).collect();
+    assert!(hidden.is_empty() && page.contains("\\u001b[2J"), "{hidden:?}");
 }
 
 /// A policy's text in a reward's print is the commonest way.

@@ -15,12 +15,11 @@ pub use spec::JudgeSpec;
 
 use crate::case::Case;
 use crate::http::{self, Client, pause_before};
-use crate::peer_json::{Part, field_of};
 use crate::scorer::{Reading, Scorer, Start};
 use crate::spec::{OnError, RewardSpec};
 use crate::tally::Tally;
 use cache::{Cache, Judged, RequestKey};
-use plimsoll_base::{Error, ExactSum, Result, slugs};
+use plimsoll_base::{Error, ExactSum, JsonPart, Result, json_field, slugs};
 use plimsoll_worker::{Columns, Scores, Stop};
 use question::Question;
 use serde_json::json;
@@ -191,21 +190,21 @@ impl ModelJudge {
     /// Reads the score in a reply.
     fn read(&self, reply: &[u8], wording: u32) -> Result<f64> {
         let bad = |what: &str| self.client.bad_reply(what);
-        let reply = Part::of(reply).map_err(|what| bad(&what))?;
+        let reply = JsonPart::of(reply).map_err(|what| bad(&what))?;
         let twice = |what: String| bad(&what);
         let choices = reply.field("choices").map_err(twice)?;
-        let count = choices.and_then(Part::count).unwrap_or(0);
+        let count = choices.and_then(JsonPart::count).unwrap_or(0);
         if count > 1 {
             return Err(bad(&format!("with {count} choices for 1 request")));
         }
-        let choice = choices.and_then(Part::first);
-        let message = field_of(choice, "message").map_err(twice)?;
-        let Some(text) = field_of(message, "content").map_err(twice)?.and_then(Part::string) else {
+        let choice = choices.and_then(JsonPart::first);
+        let message = json_field(choice, "message").map_err(twice)?;
+        let Some(text) = json_field(message, "content").map_err(twice)?.and_then(JsonPart::string) else {
             return Err(bad("without a text `choices[0].message.content`")
                 .hint("`url` is that of an OpenAI-compatible server, and ends in /v1"));
         };
         // A number may be cut too: `Score: 1` of `Score: 10`.
-        let reason = field_of(choice, "finish_reason").map_err(twice)?;
+        let reason = json_field(choice, "finish_reason").map_err(twice)?;
         if reason.is_some_and(|reason| reason.text() == "\"length\"") {
             let most = self.spec.judge.max_tokens;
             return Err(bad(&format!("with more than max_tokens = {most}"))

@@ -1,6 +1,6 @@
 //! What a judge's text says: a number or an answer to each criterion, and nothing that has to be guessed.
 
-use crate::peer_json::Part;
+use plimsoll_base::JsonPart;
 
 /// Most characters of a reply in a message.
 const SHOWN_CHARS: usize = 80;
@@ -78,10 +78,10 @@ fn without_thoughts(reply: &str) -> &str {
 }
 
 /// Reads a text that is a JSON object, alone or in one fence.
-fn object(said: &str) -> Option<Part<'_>> {
+fn object(said: &str) -> Option<JsonPart<'_>> {
     let fenced = said.strip_prefix("```").and_then(|said| said.strip_suffix("```"));
     let text = fenced.map_or(said, |text| text.strip_prefix("json").unwrap_or(text));
-    Part::of(text.as_bytes()).ok().filter(|part| part.text().starts_with('{'))
+    JsonPart::of(text.as_bytes()).ok().filter(|part| part.text().starts_with('{'))
 }
 
 /// Returns the lines with words, without the asterisks of bold text.
@@ -96,7 +96,7 @@ fn named<'l>(line: &'l str, name: &str) -> Option<&'l str> {
     head.trim().eq_ignore_ascii_case(name).then_some(value.trim())
 }
 
-fn truth(value: Part<'_>) -> Option<bool> {
+fn truth(value: JsonPart<'_>) -> Option<bool> {
     value.boolean().or_else(|| yes_or_no(&value.string()?))
 }
 

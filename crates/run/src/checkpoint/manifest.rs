@@ -1,6 +1,6 @@
 //! The manifest of a checkpoint, read first: lengths and checksums of its files, and its own, to find any changed byte.
 
-use plimsoll_base::{Error, Result, shown};
+use plimsoll_base::{Error, Result, open_regular, shown};
 use plimsoll_files::{Difference, FileRecord, difference, digest};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -64,13 +64,14 @@ impl Manifest {
         refuse_link(folder, "the checkpoint")?;
         let meta = refuse_link(&path, "it")?;
         if !meta.is_file() {
-            // Opening a pipe would block.
             return Err(damaged(&path, "it is not a regular file"));
         }
         if meta.len() > MANIFEST_BYTES_MAX {
             return Err(damaged(&path, &format!("{} bytes, the limit is {MANIFEST_BYTES_MAX}", meta.len())));
         }
-        let text = fs::read_to_string(&path).map_err(|err| damaged(&path, &err.to_string()))?;
+        let text = open_regular(&path)
+            .and_then(std::io::read_to_string)
+            .map_err(|err| damaged(&path, &err.to_string()))?;
         let mut value: Value = serde_json::from_str(&text).map_err(|err| {
             let what = format!("not valid JSON at byte {}: {err}", byte_of(&text, err.line(), err.column()));
             damaged(&path, &what)

@@ -3,7 +3,7 @@
 
 use super::{STATE_JSON, exact, exact_option};
 use crate::progress::Progress;
-use plimsoll_base::{Error, Result};
+use plimsoll_base::{Error, Result, open_regular};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -109,7 +109,8 @@ impl RunState {
     pub fn read(checkpoint: &Path) -> Result<RunState> {
         let path = checkpoint.join(STATE_JSON);
         let bad = |what: String| Error::new("checkpoint-damaged", format!("{}: {what}", path.display()));
-        let text = std::fs::read_to_string(&path).map_err(|err| bad(err.to_string()))?;
+        let text =
+            open_regular(&path).and_then(std::io::read_to_string).map_err(|err| bad(err.to_string()))?;
         let mut state: Value = serde_json::from_str(&text).map_err(|err| bad(err.to_string()))?;
         state.as_object_mut().into_iter().for_each(with_roles);
         serde_json::from_value(state).map_err(|err| bad(err.to_string()))

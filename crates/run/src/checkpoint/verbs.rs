@@ -1,7 +1,7 @@
 //! The checkpoint commands that need no device: list, verify, export.
 
 use super::{Finding, Manifest, RunState, STATE, Store};
-use plimsoll_base::{Bytes, Error, Result};
+use plimsoll_base::{Bytes, Error, Result, open_regular};
 use plimsoll_files::{check_output_folder, fsync_dir, output_error, rename_new};
 use plimsoll_memory::host::free_disk_above;
 use serde::Serialize;
@@ -167,7 +167,7 @@ fn above(to: &Path) -> &Path {
 }
 
 fn copy(from: &Path, to: &Path, file: &str) -> io::Result<()> {
-    let (mut source, mut target) = (File::open(from.join(file))?, File::create_new(to.join(file))?);
+    let (mut source, mut target) = (open_regular(&from.join(file))?, File::create_new(to.join(file))?);
     io::copy(&mut source, &mut target)?;
     target.sync_all()
 }

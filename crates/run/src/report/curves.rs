@@ -1,9 +1,8 @@
 //! The curves of a run, from its event log. Long curves are thinned while read, and keep their ends.
 
-use plimsoll_base::{Error, Result};
+use plimsoll_base::{Error, Result, open_regular};
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
@@ -35,7 +34,7 @@ impl Curves {
             Error::io("run-dir-unreadable", path, err)
                 .hint("give the directory of a run, with its events.jsonl")
         };
-        let mut reader = BufReader::new(File::open(path).map_err(|err| unreadable(&err))?);
+        let mut reader = BufReader::new(open_regular(path).map_err(|err| unreadable(&err))?);
         let (mut curves, mut line) = (Curves::default(), Vec::new());
         loop {
             line.clear();

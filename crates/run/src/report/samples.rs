@@ -1,10 +1,9 @@
 //! Responses to the same prompts before and after: from evaluations, if any, else from the first and last steps.
 
-use plimsoll_base::{Error, Result, shown_places};
+use plimsoll_base::{Error, Result, open_regular, shown_places};
 use serde_json::Value;
 use std::collections::HashSet;
 use std::fmt::Write;
-use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind, Read};
 use std::path::Path;
 
@@ -71,7 +70,7 @@ fn each(path: &Path, mut look: impl FnMut(&str, &Value) -> bool) -> Result<()> {
         Error::io("run-dir-unreadable", path, err)
             .hint("restore the file; a run that is resumed writes it again")
     };
-    let file = match File::open(path) {
+    let file = match open_regular(path) {
         Err(err) if err.kind() == ErrorKind::NotFound => return Ok(()),
         file => file.map_err(|err| unreadable(&err))?,
     };

@@ -4,7 +4,7 @@
 use crate::build::own_build;
 use crate::checkpoint::{Manifest, RUN_FILE, RunState, Store};
 use crate::run_dir::{RunDir, step_name};
-use plimsoll_base::{DType, Error, Result};
+use plimsoll_base::{DType, Error, Result, open_regular};
 use plimsoll_config::{Loaded, RunFile, RunSpec};
 use plimsoll_files::{OpenModel, config_json, digest, record_of};
 use plimsoll_plan::Resolved;
@@ -82,9 +82,12 @@ pub fn origin(loaded: &Loaded, start: Start, path: &Path, say: &mut dyn FnMut(St
     };
     let checkpoint = newest(&dir, previous_good, say)?;
     let recorded = match &checkpoint {
-        Some(good) => std::fs::read_to_string(good.folder.join(RUN_FILE)).map_err(|err| {
-            Error::new("checkpoint-damaged", format!("{}: {err}", good.folder.join(RUN_FILE).display()))
-        })?,
+        Some(good) => {
+            let file = good.folder.join(RUN_FILE);
+            open_regular(&file)
+                .and_then(std::io::read_to_string)
+                .map_err(|err| Error::new("checkpoint-damaged", format!("{}: {err}", file.display())))?
+        }
         None => dir.read_text("run.toml")?,
     };
     let recorded: RunFile = toml::from_str(&recorded).map_err(|err| {

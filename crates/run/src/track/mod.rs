@@ -5,7 +5,7 @@
 mod thread;
 
 use crate::shareable::shareable;
-use plimsoll_base::{Error, Result};
+use plimsoll_base::{Error, Result, json_within};
 use plimsoll_config::Track;
 use plimsoll_worker::{Launch, Limits, Network, Pool, Stop};
 use serde_json::{Value, json};
@@ -19,6 +19,8 @@ const SCRIPT: &str = include_str!("track.py");
 pub(crate) const FOLDER: &str = "track";
 /// Time for the interpreter to start.
 const START_MAX: Duration = Duration::from_secs(60);
+/// Most bytes of a reply as a tree.
+const REPLY_TREE_BYTES_MAX: usize = 1 << 20;
 
 /// Checks that the interpreter has every client that `[track]` names.
 ///
@@ -58,7 +60,7 @@ fn start(track: &Track, stop: Stop) -> Result<Pool> {
 
 /// Reads the first line of the worker: the clients that its interpreter lacks.
 fn ready(_: &str, line: &str) -> Result<()> {
-    let reply: Value = serde_json::from_str(line).unwrap_or_default();
+    let reply: Value = json_within(line, REPLY_TREE_BYTES_MAX).unwrap_or_default();
     let text = |key: &str| reply[key].as_str().unwrap_or_default().to_string();
     let missing: Vec<&str> =
         reply["missing"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();

@@ -1,7 +1,7 @@
 //! The thread that makes the trackers' worker read the log, once a second and at the end.
 
-use super::{own_words, spec, start};
-use plimsoll_base::{Error, Result};
+use super::{REPLY_TREE_BYTES_MAX, own_words, spec, start};
+use plimsoll_base::{Error, Result, json_within};
 use plimsoll_config::Track;
 use plimsoll_worker::{Ids, Pool, Request, Stop};
 use serde_json::{Value, json};
@@ -167,7 +167,7 @@ impl Follower {
         request["spec"] = self.spec.clone();
         let bytes = format!("{request}\n").into_bytes();
         let lines = pool.call(&[Request { bytes, reply_lines: 1 }]).remove(0)?;
-        let reply: Value = serde_json::from_str(&lines[0]).unwrap_or_default();
+        let reply: Value = json_within(&lines[0], REPLY_TREE_BYTES_MAX).unwrap_or_default();
         if reply["id"] != json!(id) {
             pool.discard(0);
             return Err(Error::new("tracker-stopped", "the process of the trackers wrote what is no reply"));

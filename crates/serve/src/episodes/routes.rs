@@ -16,8 +16,8 @@ use axum::extract::{Path, Request, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use plimsoll_base::{Error, shown};
-use serde_json::{Value, json};
+use plimsoll_base::{Error, JsonPart, shown};
+use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -72,7 +72,7 @@ async fn claim(State(state): Shared, request: Request) -> Reply<Response> {
     let base = format!("http://{host}");
     let busy = connections::busy(&request);
     let body = collect(&state.arrivals, request, REPORT_BYTES_MAX).await?;
-    let mut fields = Fields::of_body(&body.bytes)?;
+    let mut fields = Fields::of_body(&body.bytes, 0)?;
     let agent: Option<String> = fields.take("agent")?;
     fields.finish()?;
     if let Some(agent) = agent.as_ref().filter(|agent| agent.len() > NAME_BYTES_MAX) {
@@ -106,24 +106,29 @@ async fn report(State(state): Shared, Path(id): Path<String>, request: Request) 
     let wrong = |what: String| {
         Error::new("agent-reward-invalid", what).hint("send {\"reward\": 0.5}, or {\"error\": \"why\"}")
     };
-    let value: Value = serde_json::from_slice(&body.bytes)
-        .map_err(|err| wrong(format!("the report is no JSON: {err}; JSON has no NaN and no infinity")))?;
-    let outcome = match (&value["reward"], &value["error"]) {
-        (Value::Number(reward), Value::Null) => {
-            match reward.as_f64().filter(|reward| (*reward as f32).is_finite()) {
-                Some(reward) => Ok(reward),
-                None => return Err(wrong(format!("reward = {reward} is beyond what an f32 holds")).into()),
-            }
-        }
-        (Value::Null, Value::String(words)) => Err(words.clone()),
-        (Value::Null, Value::Null) => {
-            return Err(wrong("the report has neither a reward nor an error".into()).into());
-        }
-        (reward, error) => {
-            let given = json!({ "reward": reward, "error": error }).to_string();
-            return Err(wrong(format!("the report is {}", shown(&given))).into());
-        }
-    };
+    let outcome = outcome(&body.bytes).map_err(wrong)?;
     episodes(&state).report(&id, outcome)?;
     Ok(json_response(&json!({ "id": id })))
+}
+
+/// Reads the reward of an episode, or why there is none.
+///
+/// Errors: words on what the report is instead.
+fn outcome(body: &[u8]) -> Result<Result<f64, String>, String> {
+    let report = JsonPart::of(body)
+        .map_err(|what| format!("the report is {what}; JSON has no NaN and no infinity"))?;
+    let field = |name| {
+        let field = report.field(name).map_err(|what| format!("the report is one {what}"))?;
+        Ok::<_, String>(field.filter(|value| !value.is_null()))
+    };
+    let given = || format!("the report is {}", shown(report.text()));
+    match (field("reward")?, field("error")?) {
+        (Some(reward), None) if reward.text().starts_with(|c: char| c == '-' || c.is_ascii_digit()) => {
+            let beyond = || format!("reward = {} is beyond what an f32 holds", shown(reward.text()));
+            reward.number().filter(|reward| (*reward as f32).is_finite()).map(Ok).ok_or_else(beyond)
+        }
+        (None, Some(error)) => error.string().map(Err).ok_or_else(given),
+        (None, None) => Err("the report has neither a reward nor an error".into()),
+        _ => Err(given()),
+    }
 }

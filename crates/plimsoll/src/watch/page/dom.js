@@ -1,5 +1,17 @@
-// Elements and numbers. Text comes from runs and is never markup: it goes through `textContent` alone.
+// Elements and numbers. Text comes from runs and is never markup: it goes through `textContent` alone, and what a
+// browser acts on or hides is written out.
 const $ = (id) => document.getElementById(id);
+
+/** Control characters other than line feed and tab, direction marks and invisible letters: those of `plimsoll_base`. */
+const HIDDEN = /[\0-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\u{e0000}-\u{e007f}]/gu;
+
+/** Text in which every hidden character is written as `\u{...}`. */
+const visible = (text) => String(text).replace(HIDDEN, (c) => "\\u{" + c.codePointAt(0).toString(16) + "}");
+
+/** Replaces the text of an element. */
+function say(node, text) {
+  node.textContent = visible(text);
+}
 
 function el(tag, attributes, ...children) {
   const node = document.createElement(tag);
@@ -7,17 +19,18 @@ function el(tag, attributes, ...children) {
     if (value === null || value === undefined || value === false) continue;
     if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
     else if (name === "css") for (const [key, to] of Object.entries(value)) node.style.setProperty(key, to);
-    else node.setAttribute(name, value === true ? "" : String(value));
+    else node.setAttribute(name, value === true ? "" : visible(value));
   }
   for (const child of children.flat(3)) {
     if (child === null || child === undefined || child === false) continue;
-    node.append(child instanceof Node ? child : document.createTextNode(String(child)));
+    node.append(child instanceof Node ? child : document.createTextNode(visible(child)));
   }
   return node;
 }
 
 function fill(node, ...children) {
-  node.replaceChildren(...children.flat(3).filter((child) => child !== null && child !== undefined && child !== false));
+  const shown = children.flat(3).filter((child) => child !== null && child !== undefined && child !== false);
+  node.replaceChildren(...shown.map((child) => child instanceof Node ? child : visible(child)));
 }
 
 /** Replaces what `node` shows only if `key` is another than the last time, so that focus and selection stay. */

@@ -31,10 +31,10 @@ function drawEvents(run) {
     if (detail.notable_left_out) items.push(el("li", {}, el("span", { class: "soft" }, whole(detail.notable_left_out) + " earlier events are in events.jsonl")));
     return items.length ? items : [el("li", {}, el("span", { class: "soft" }, "Nothing has happened yet."))];
   });
-  $("events-hint").textContent = detail.unreadable_lines ? whole(detail.unreadable_lines) + " lines of the log could not be read and are left out." : "";
-  $("run-file").textContent = detail.run_file || "";
+  say($("events-hint"), detail.unreadable_lines ? whole(detail.unreadable_lines) + " lines of the log could not be read and are left out." : "");
+  say($("run-file"), detail.run_file || "");
   $("settings").hidden = !detail.run_file;
-  $("where").textContent = detail.dir;
+  say($("where"), detail.dir);
   fillIf($("crash"), JSON.stringify(detail.crash), () => {
     const c = detail.crash;
     if (!c) return [];
@@ -45,7 +45,7 @@ function drawEvents(run) {
 
 async function openPage(slug) {
   const text = await source.page(slug);
-  $("page-title").textContent = slug;
+  say($("page-title"), slug);
   fill($("page-body"), text ? markdown(text) : el("p", {}, "There is no page of this name here; `plimsoll explain " + slug + "` may have one."));
   const dialog = $("page");
   if (!dialog.open) dialog.showModal();

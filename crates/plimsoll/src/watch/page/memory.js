@@ -121,8 +121,8 @@ function drawMemory(run) {
     pools.length ? pools.map((pool) => poolCard(detail, pool)) : el("p", { class: "card hint" }, "This run has no plan.json."));
   const grows = Object.entries(detail.trend || {}).filter(([, t]) => t && t.grows);
   const seen = Object.keys(detail.trend || {}).length > 0;
-  $("memory-hint").textContent = grows.length ? "Growing with the steps: " + grows.map(([kind, t]) => kind + " by " + bytes(t.slope_bytes_per_step) + " a step").join(", ") + "."
-    : seen ? "No kind of host memory grows with the steps." : "";
+  say($("memory-hint"), grows.length ? "Growing with the steps: " + grows.map(([kind, t]) => kind + " by " + bytes(t.slope_bytes_per_step) + " a step").join(", ") + "."
+    : seen ? "No kind of host memory grows with the steps." : "");
 }
 
 function drawShares(run) {

@@ -6,7 +6,7 @@ function drawRanks(run) {
   $("ranks").hidden = !rows.length;
   if (!rows.length) return;
   const last = run.brief.state === "running" ? "" : "As they were last seen. ";
-  $("ranks-hint").textContent = last + (isNumber(ranks.slowest) ? "Rank " + ranks.slowest + " is the slowest: the others wait for it." : "None waits for another.");
+  say($("ranks-hint"), last + (isNumber(ranks.slowest) ? "Rank " + ranks.slowest + " is the slowest: the others wait for it." : "None waits for another."));
   const share = (r) => (r.planned_bytes ? ", " + percent(r.held_bytes / r.planned_bytes) + " of its line" : "");
   fillIf($("rank-rows"), JSON.stringify([run.index, ranks]), () => [
     ranks.ended ? el("p", { class: "hint" }, ranks.ended) : null,

@@ -28,7 +28,7 @@ function response(text, logprobs, chars, finish) {
   const scored = tokens.some((t) => isNumber(t.logprob));
   const lastScored = tokens.map((t) => isNumber(t.logprob)).lastIndexOf(true);
   const spans = tokens.map((token, i) => {
-    if (!isNumber(token.logprob)) return token.text ? document.createTextNode(token.text) : null;
+    if (!isNumber(token.logprob)) return token.text ? document.createTextNode(visible(token.text)) : null;
     const p = Math.exp(token.logprob);
     const isEnd = !token.text && i === lastScored && finish === "eos";
     const level = p > 0.9 ? 0 : p > 0.6 ? 1 : p > 0.3 ? 2 : p > 0.1 ? 3 : 4;
@@ -89,7 +89,7 @@ async function showSamples(run, more) {
   else fill($("rows"), cards.length ? cards : el("p", { class: "card hint" }, query.words || query.file || query.reward ? "No sample matches, among those that were read." : "No samples yet."));
   // The page keeps a bounded number of them.
   while ($("rows").children.length > 400) $("rows").firstChild.remove();
-  $("found").textContent = query.words && !more ? (found.rows.length || "none") + (found.next ? " or more" : "") + " found" : "";
+  say($("found"), query.words && !more ? (found.rows.length || "none") + (found.next ? " or more" : "") + " found" : "");
   $("next").hidden = !found.next;
 }
 
