@@ -146,7 +146,8 @@ AGGREGATIONS = {
 ESTIMATORS = {"k1": "K1", "kl": "K1", "k2": "K2", "mse": "K2", "k3": "K3", "low_var_kl": "K3"}
 METHODS = {
     "gae": "ppo", "reinforce_plus_plus": "reinforce", "reinforce_plus_plus_baseline": "reinforce_baseline", "grpo_passk": "pass_k",
-    "optimal_token_baseline": "optimal_token", "geo_mean": "gmpo", "group_norm": "grpo",
+    "optimal_token_baseline": "optimal_token", "geo_mean": "gmpo", "group_norm": "grpo", "grpo_vectorized": "grpo",
+    "rloo_vectorized": "rloo",
 }
 
 
@@ -168,7 +169,7 @@ def objective_of_verl(words, defaults, facts):
     *clips, aggregation = facts[f"loss {loss}"].split("; ")
     aggregation = AGGREGATIONS[actor("loss_agg_mode") if aggregation == "loss_agg_mode" else aggregation.strip("'")]
     low, high, most = (float(actor(name)) for name in ["clip_ratio_low", "clip_ratio_high", "clip_ratio_c"])
-    if estimator in ["gdpo", "grpo_vectorized", "rloo_vectorized"] or loss in ["dro", "bypass_mode"]:
+    if loss in ["dro", "bypass_mode"]:
         return "refused"
     if loss.startswith("dppo") and most != 20.0:
         return "refused"

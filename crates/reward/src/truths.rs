@@ -54,11 +54,60 @@ pub(crate) fn truths(answer: &Value) -> Result<Vec<Truth>, String> {
     Ok(items.iter().chain(whole).map(Truth::new).collect())
 }
 
-/// Returns the texts of a list that is written as JSON; mathematics never begins with `["`.
+/// Returns the answers of a list that is written as JSON or as Python writes it; mathematics has no text in quotes.
 fn listed(text: &str) -> Option<Vec<Value>> {
-    let inner = text.trim().strip_prefix('[')?.trim_start();
-    let items: Vec<Value> = inner.starts_with('"').then(|| serde_json::from_str(text).ok())??;
-    items.iter().all(Value::is_string).then_some(items)
+    let text = text.trim();
+    if !text.starts_with('[') || !text.contains(['"', '\'']) {
+        return None;
+    }
+    let items: Vec<Value> = match serde_json::from_str(text) {
+        Ok(items) => items,
+        Err(_) => python_list(text)?,
+    };
+    items.iter().any(Value::is_string).then_some(items)
+}
+
+/// Reads `['5', "five", 5]`.
+fn python_list(text: &str) -> Option<Vec<Value>> {
+    let mut rest = text.strip_prefix('[')?.strip_suffix(']')?.trim();
+    let mut items = Vec::new();
+    while !rest.is_empty() && items.len() <= TRUTHS_MAX {
+        let after = match rest.chars().next().filter(|c| matches!(c, '"' | '\'')) {
+            Some(quote) => {
+                let (mut text, mut chars) = (String::new(), rest.char_indices().skip(1));
+                let end = loop {
+                    match chars.next()? {
+                        (at, c) if c == quote => break at + 1,
+                        (_, '\\') => match chars.next()?.1 {
+                            'n' => text.push('\n'),
+                            't' => text.push('\t'),
+                            c @ ('\\' | '\'' | '"') => text.push(c),
+                            _ => return None,
+                        },
+                        (_, c) => text.push(c),
+                    }
+                };
+                items.push(Value::String(text));
+                &rest[end..]
+            }
+            None => {
+                let end = rest.find(',').unwrap_or(rest.len());
+                items.push(match rest[..end].trim() {
+                    "True" => Value::Bool(true),
+                    "False" => Value::Bool(false),
+                    number => serde_json::from_str(number).ok().filter(Value::is_number)?,
+                });
+                &rest[end..]
+            }
+        };
+        let after = after.trim_start();
+        rest = match after.strip_prefix(',') {
+            Some(more) => more.trim_start(),
+            None if after.is_empty() => after,
+            None => return None,
+        };
+    }
+    Some(items)
 }
 
 #[cfg(test)]
@@ -89,6 +138,13 @@ mod tests {
             ("5", json!("[\"5\"]"), true),
             ("5", json!("[\"4\", \"5\"]"), true),
             ("6", json!("[\"4\", \"5\"]"), false),
+            ("5", json!("[\"4\", 5]"), true),
+            ("5", json!("[5, \"five\"]"), true),
+            ("5", json!("['5']"), true),
+            ("6", json!("['5', '6']"), true),
+            ("7", json!("['5', '6']"), false),
+            ("5", json!("['five', 5]"), true),
+            ("5", json!("[\"it's\", '5']"), true),
             ("5", json!("5"), true),
             ("5", json!(5), true),
             ("5", json!(6), false),

@@ -186,11 +186,11 @@ impl ServerState {
         self.encoding.with_room(text, work)
     }
 
-    /// Returns the tokens of a text that follows a token.
+    /// Returns the tokens of a text that follows sampled tokens.
     ///
     /// Errors: those of `encode`.
-    pub fn encode_after(&self, last: Option<u32>, text: &str) -> Result<Vec<u32>> {
-        self.encoding.with_room(text, || self.texts.tokenizer.encode_after(last, text))
+    pub fn encode_after(&self, sampled: &[u32], text: &str) -> Result<Vec<u32>> {
+        self.encoding.with_room(text, || self.texts.tokenizer.encode_after(sampled, text))
     }
 
     /// Sends the prompts of an episode's request to the engine; the episode keeps the responses.

@@ -13,10 +13,12 @@ pub(crate) enum Subject {
     Teacher,
     /// A model that grades.
     Judge,
+    /// Which samples are trained: those that are filtered, rejected or masked.
+    Samples,
 }
 
 /// Words, or two adjacent words, that name a subject, in order of precedence.
-const WORDS: [(Subject, &[&str]); 6] = [
+const WORDS: [(Subject, &[&str]); 7] = [
     (Subject::Adapter, &["lora", "qlora", "rslora", "dora", "peft", "adapter", "adapters"]),
     (Subject::Teacher, &["teacher", "teachers", "distill", "distillation"]),
     (Subject::Judge, &["judge", "judges", "critic model", "reward model", "reward models"]),
@@ -40,14 +42,42 @@ const WORDS: [(Subject, &[&str]); 6] = [
             "beta",
             "importance",
             "pf ppo",
-            "entropy coef",
-            "entropy coeff",
-            "entropy bonus",
+            "entropy",
+            "penalty",
+            "penalties",
+            "bonus",
+        ],
+    ),
+    (
+        Subject::Samples,
+        &[
+            "rejection",
+            "reject",
+            "rejected",
+            "filter",
+            "filters",
+            "filtering",
+            "oversample",
+            "oversampling",
+            "dynamic sampling",
+            "accuracy lower",
+            "accuracy upper",
         ],
     ),
 ];
 /// Words in parts of a name that measure or surround a job.
 const AROUND: [&str; 2] = ["profiler", "ema"];
+/// What is done with an entropy that no loss has, and with prompts before any is drawn.
+const HARMLESS: [[&str; 2]; 8] = [
+    ["calculate", "entropy"],
+    ["compute", "entropy"],
+    ["log", "entropy"],
+    ["entropy", "checkpointing"],
+    ["entropy", "from"],
+    ["entropy", "chunk"],
+    ["entropy", "chunking"],
+    ["filter", "overlong"],
+];
 
 impl Subject {
     /// Returns the subject's name in messages.
@@ -59,6 +89,7 @@ impl Subject {
             Subject::Tools => "tools",
             Subject::Teacher => "a teacher",
             Subject::Judge => "a model that grades",
+            Subject::Samples => "which samples are trained",
         }
     }
 }
@@ -69,7 +100,10 @@ pub(crate) fn subject_of(key: &str) -> Option<Subject> {
     let parts: Vec<Vec<&str>> = key.split(['.', '/']).map(|part| part.split(['_', '-']).collect()).collect();
     // Gradient clipping is not part of the loss.
     let is_of_gradients = |part: &[&str]| part.contains(&"grad") && part.contains(&"clip");
-    let is_around = |part: &Vec<&str>| part.iter().any(|word| AROUND.contains(word)) || is_of_gradients(part);
+    let is_harmless = |part: &[&str]| part.windows(2).any(|two| HARMLESS.iter().any(|words| two == words));
+    let is_around = |part: &Vec<&str>| {
+        part.iter().any(|word| AROUND.contains(word)) || is_of_gradients(part) || is_harmless(part)
+    };
     if key.contains("env_vars") || parts.iter().any(is_around) {
         return None;
     }
@@ -99,6 +133,18 @@ mod tests {
             ("teacher_model_name_or_path", Some(Subject::Teacher)),
             ("reward.reward_model.enable", Some(Subject::Judge)),
             ("judge", Some(Subject::Judge)),
+            ("actor.adaptive_entropy.enabled", Some(Subject::Loss)),
+            ("actor.use_token_entropy_separate", Some(Subject::Loss)),
+            ("trainer.entropy_target", Some(Subject::Loss)),
+            ("algorithm.length_penalty", Some(Subject::Loss)),
+            ("trainer.rejection_sample", Some(Subject::Samples)),
+            ("data.filter_accuracy", Some(Subject::Samples)),
+            ("data.accuracy_lower_bound", Some(Subject::Samples)),
+            ("data.oversample_factor", Some(Subject::Samples)),
+            ("dynamic_filtering_mode", Some(Subject::Samples)),
+            ("data.filter_overlong_prompts_workers", None),
+            ("actor.entropy_from_logits_with_chunking", None),
+            ("log_entropy", None),
             ("critic.model.use_shm", None),
             ("actor_rollout_ref.actor.profiler.tool_config.torch", None),
             ("critic.grad_clip", None),

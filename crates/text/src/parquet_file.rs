@@ -4,7 +4,7 @@
 use crate::parquet_pages::reading_bytes;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::{Field, Row};
-use plimsoll_base::{Error, Result};
+use plimsoll_base::{Error, Result, json_with_digits};
 use serde_json::{Map, Number, Value};
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -164,9 +164,17 @@ fn json(field: Field) -> std::result::Result<Value, String> {
             };
             Value::Object(map.entries().iter().map(entry).collect::<std::result::Result<_, String>>()?)
         }
-        // Decimals, dates and times, as the decoder writes them.
+        Field::Decimal(_) => decimal(&field.to_string())?,
+        // Dates and times, as the decoder writes them.
         other => Value::String(other.to_string()),
     })
+}
+
+/// Converts a decimal as a row of JSON has it: a number if one holds all its digits, else the digits as text. The
+/// decoder ends a whole number with a point.
+fn decimal(text: &str) -> std::result::Result<Value, String> {
+    let text = text.strip_suffix('.').unwrap_or(text);
+    json_with_digits(text).map_err(|_| format!("it holds `{text:.40}`, which is no decimal"))
 }
 
 pub(crate) fn bad_parquet(path: &Path, what: &str) -> Error {

@@ -71,6 +71,23 @@ fn every_type_has_a_form_in_json() {
     assert_eq!(columns(&rows[1]), second);
 }
 
+/// A whole decimal ended with a point, and no decimal was a number, so that 12.5 was not 12.50.
+#[test]
+fn r_numbers_have_their_digits_as_in_rows_of_json() {
+    let rows = load(&fixture("digits.parquet"), "prompt").unwrap();
+    let columns = |row: &Row| Value::Object(row.columns.clone());
+    let first = json!({
+        "whole": 9007199254740993i64, "unsigned": u64::MAX, "short": u32::MAX, "money": 12.5, "count": 42,
+        "long": "12345678901234567890123.50000000000000000000", "share": 0.25, "answers": [7], "real": 0.1
+    });
+    assert_eq!(columns(&rows[0]), first);
+    let second = json!({
+        "whole": i64::MIN, "unsigned": 9223372036854775808u64, "short": 0, "money": -0.05,
+        "count": 12345678901234567890u64, "long": 0.1, "share": 0.0, "answers": [], "real": 1e22
+    });
+    assert_eq!(columns(&rows[1]), second);
+}
+
 #[test]
 fn what_cannot_be_used_is_named() {
     let folder = tempfile::tempdir().unwrap();

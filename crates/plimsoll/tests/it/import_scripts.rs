@@ -119,7 +119,7 @@ fn jobs_of_trl_without_samples_are_imported_as_what_they_are() {
             "warmup_steps = 50",
             "train_on = \"assistant\"",
         ],
-        &["left out: packing = true: rows are always packed"],
+        &["changed: packing = true: a batch counts packs there"],
     );
     check(
         "trl-dpo.py",

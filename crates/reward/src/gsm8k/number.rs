@@ -61,12 +61,28 @@ impl Decimal {
     }
 }
 
-/// Returns the characters of a text, those of full width as ASCII.
+/// Where the digits of other scripts begin: Arabic, Persian, Devanagari, Bengali, Thai.
+const ZEROS: [u32; 5] = [0x660, 0x6f0, 0x966, 0x9e6, 0xe50];
+/// Digits of mathematics, bold to monospaced: five rows of ten.
+const MATHEMATICAL: std::ops::RangeInclusive<u32> = 0x1d7ce..=0x1d7ff;
+
+/// Returns the characters of a text, those of full width, digits of other scripts and slashes of fractions as ASCII.
 pub(super) fn plain_digits(text: &str) -> Vec<char> {
+    let digit = |value: u32| char::from_digit(value, 10);
+    let other = |c: char| {
+        let code = c as u32;
+        let script = ZEROS.iter().find_map(|zero| code.checked_sub(*zero).filter(|value| *value < 10));
+        let mathematical = || MATHEMATICAL.contains(&code).then(|| (code - MATHEMATICAL.start()) % 10);
+        script.or_else(mathematical).and_then(digit).unwrap_or(c)
+    };
     let plain = |c: char| match c {
+        '\u{2044}' | '\u{2215}' => '/',
+        '\u{66b}' => '.',
+        '\u{66c}' => ',',
         '\u{ff01}'..='\u{ff5e}' => char::from_u32(c as u32 - 0xfee0).unwrap_or(c),
         '\u{2212}' | '\u{2013}' => '-',
-        other => other,
+        c if c.is_ascii() => c,
+        c => other(c),
     };
     text.chars().map(plain).collect()
 }
@@ -292,8 +308,10 @@ impl Text<'_> {
         let root = self.is(next, "\\sqrt") || self.is(next, "\\pi");
         let sign = matches!(self.at(end), '^' | ':' | '/') && (self.digit(end + 1) || self.at(end) == '^');
         let power = self.is(end, "**") && self.digit(end + 2);
-        let exponent =
-            matches!(self.at(end), '\u{b2}' | '\u{b3}' | '\u{b9}' | '\u{bc}'..='\u{be}' | 'π' | '√');
+        let exponent = matches!(
+            self.at(end),
+            '\u{b2}' | '\u{b3}' | '\u{b9}' | '\u{2070}'..='\u{207f}' | '\u{bc}'..='\u{be}' | '\u{2150}'..='\u{215e}' | 'π' | '√'
+        );
         if root || sign || power || exponent {
             let stop = self.expression_end(end);
             return (self.other(start, stop), stop);

@@ -310,6 +310,9 @@ impl<'t> Scan<'t> {
         match c {
             c if c.is_whitespace() || is_mark(c) => self.pass(c.len_utf8()),
             '\u{2014}' | '\u{2026}' | '\u{2192}' | '\u{21d2}' | '?' => Step::Stop(Stop::Clause),
+            // Ticks and faces.
+            '\u{2600}'..='\u{27bf}' | '\u{1f000}'..='\u{1faff}' => Step::Stop(Stop::Clause),
+            ':' if [":)", ":-)", ":D"].iter().any(|face| rest.starts_with(face)) => Step::Stop(Stop::Clause),
             '.' | '-' | '=' if ["...", "--", "=>"].iter().any(|mark| rest.starts_with(mark)) => {
                 Step::Stop(Stop::Clause)
             }

@@ -1,6 +1,8 @@
 //! Evaluates a tree at a point: each symbol is a fixed number, and each step costs fuel.
 
 use super::expr::{Expr, Func};
+use super::gamma;
+use super::integral::{self, End};
 use super::number::{Num, Wide};
 use std::cell::Cell;
 
@@ -117,6 +119,12 @@ impl Point<'_> {
             Expr::Sum(terms) => return self.sum(terms, scope, radians),
             Expr::Product(factors) => return self.product(factors, scope, radians),
             Expr::Quotient(a, b) => {
+                if is_factorial(a)
+                    && is_factorial(b)
+                    && let Some(value) = self.cancelled(a, b, scope)
+                {
+                    return Some(Value::Num(value));
+                }
                 let below = number(b)?;
                 match self.eval(a, scope, radians)? {
                     Value::Num(above) => above.div(below)?,
@@ -373,12 +381,60 @@ impl Point<'_> {
                 (2..=n).try_fold(Num::int(1), |product, k| product.mul(Num::int(k)))
             }
             Some(n) if n < 0 => None,
-            // Too large to multiply out, or not a whole number: equal only to the factorial of the same.
-            _ => Some(Num::from_hash(hash("!", self.fingerprint(a)?), true)),
+            // Too large: equal only to the factorial of the same.
+            Some(_) => self.unknown_factorial(a),
+            None => gamma::factorial(a).or_else(|| self.unknown_factorial(a)),
         }
     }
 
+    fn unknown_factorial(&self, a: Num) -> Option<Num> {
+        Some(Num::from_hash(hash("!", self.fingerprint(a)?), true))
+    }
+
+    /// Returns a quotient in which factorials that are too large to multiply out cancel: `2024!/2022!`.
+    fn cancelled(&self, above: &Expr, below: &Expr, scope: &Scope) -> Option<Num> {
+        let factors = |e: &'_ Expr| -> Vec<Expr> {
+            match e {
+                Expr::Product(factors) => factors.clone(),
+                other => vec![other.clone()],
+            }
+        };
+        let of = |e: &Expr| match e {
+            Expr::Factorial(a) => self.scalar(a, scope, false)?.as_int().filter(|&n| n > FACTORIAL_MAX),
+            _ => None,
+        };
+        let (mut above, below) = (factors(above), factors(below));
+        let mut total = Num::int(1);
+        let mut is_cancelled = false;
+        for factor in &below {
+            let pair = of(factor).and_then(|m| {
+                let near = |n: i128| (n - m).abs() <= TERMS_MAX;
+                above.iter().position(|e| of(e).is_some_and(near)).map(|at| (at, m))
+            });
+            let Some((at, m)) = pair else {
+                total = total.div(self.scalar(factor, scope, false)?)?;
+                continue;
+            };
+            let n = of(&above.swap_remove(at))?;
+            self.fuel.burn((n - m).unsigned_abs() as u64 * 2)?;
+            for k in n.min(m) + 1..=n.max(m) {
+                total = if n > m { total.mul(Num::int(k))? } else { total.div(Num::int(k))? };
+            }
+            is_cancelled = true;
+        }
+        if !is_cancelled {
+            return None;
+        }
+        above.iter().try_fold(total, |total, factor| total.mul(self.scalar(factor, scope, false)?))
+    }
+
     fn binomial(&self, n: Num, k: Num) -> Option<Num> {
+        if k.as_int().is_none()
+            && let (Some(above), Some(first), Some(second)) =
+                (gamma::factorial(n), gamma::factorial(k), gamma::factorial(n.sub(k)?))
+        {
+            return above.div(first)?.div(second);
+        }
         let Some(k) = k.as_int().filter(|&k| (0..=2 * TERMS_MAX).contains(&k)) else {
             let both = self.fingerprint(n)? ^ self.fingerprint(k)?.rotate_left(17);
             return Some(Num::from_hash(hash("binom", both), true));
@@ -457,6 +513,11 @@ impl Point<'_> {
                 if name == "sum" { total.add(term) } else { total.mul(term) }
             });
         }
+        if let ("int", false, [low, high]) = (name, variable.is_empty(), bounds)
+            && let Some(value) = self.integral(variable, [low, high], body, scope)
+        {
+            return Some(value);
+        }
         let mut seed = hash(name, self.index);
         for bound in bounds {
             let bound = if let Expr::List(sides) = bound { sides.last()? } else { bound };
@@ -471,6 +532,36 @@ impl Point<'_> {
         let variable_value = Num::from_hash(hash("bound variable", self.index), self.index < 4);
         let body = self.scalar(body, &Some((variable, variable_value, Some(&outer))), false)?;
         Some(Num::from_hash(hash("body", seed ^ self.fingerprint(body)?), self.index < 4))
+    }
+}
+
+impl Point<'_> {
+    /// Returns the value of a definite integral of a real function, if it settles.
+    fn integral(&self, variable: &str, ends: [&Expr; 2], body: &Expr, scope: &Scope) -> Option<Num> {
+        // A value of few known digits counts if it is small: near an end `\sin x` is next to nothing.
+        let real = |Num { wide, .. }: Num| {
+            let known = wide.im == 0.0 && wide.exp < 1000 && wide.err < wide.exp.max(-10) - 20;
+            known.then(|| wide.re * 2f64.powi(wide.exp.max(-1074) as i32))
+        };
+        let end = |e: &Expr| match e {
+            Expr::Infinity => Some(End::Infinite(true)),
+            Expr::Neg(a) if **a == Expr::Infinity => Some(End::Infinite(false)),
+            other => self.scalar(other, scope, false).and_then(real).map(End::At),
+        };
+        let outer = ScopeLink(*scope);
+        let f = |x: f64| {
+            let x = Num { small: None, exact: None, wide: Wide::real(x)? };
+            real(self.scalar(body, &Some((variable, x, Some(&outer))), false)?)
+        };
+        integral::integral(end(ends[0])?, end(ends[1])?, &f)
+    }
+}
+
+fn is_factorial(expr: &Expr) -> bool {
+    match expr {
+        Expr::Factorial(_) => true,
+        Expr::Product(factors) => factors.iter().any(|factor| matches!(factor, Expr::Factorial(_))),
+        _ => false,
     }
 }
 

@@ -241,11 +241,15 @@ fn is_name(expr: &Expr) -> bool {
 
 /// Returns true if an expression has a name without a known value.
 pub(crate) fn has_symbols(expr: &Expr) -> bool {
-    expr.any(&|e| match e {
+    match expr {
         Expr::Symbol(name) => !matches!(name.as_str(), "e" | "i" | "\\pi"),
+        // The name that a definite integral binds is none of the answer's.
+        Expr::Bound(name, variable, parts) if name == "int" && !variable.is_empty() && parts.len() == 3 => {
+            parts.iter().any(|part| has_symbols(&part.with_symbol(variable, &Expr::int(1))))
+        }
         Expr::Opaque(..) | Expr::Bound(..) => true,
-        _ => false,
-    })
+        other => other.children().into_iter().any(has_symbols),
+    }
 }
 
 /// True if an expression has the imaginary unit.

@@ -1,7 +1,7 @@
 //! The `math` verifier: is the answer in this response the ground truth, in any notation?
 //!
 //! Finds the answer (`extract`), spells it one way (`clean`, `words`), cuts it (`lex`), parses it (`parse`, `primary`,
-//! `names`, `mixed`, `join`) and compares (`compare`, `region`, `working`, `integers`, with `eval` and `number`).
+//! `names`, `mixed`, `join`) and compares (`compare`, `region`, `working`, `integers`, with `eval`, `gamma`, `integral` and `number`).
 //! What does not parse is compared as text. Size, depth and steps are bounded: hostile text is wrong in milliseconds,
 //! nothing panics.
 //! The stricter of two readings counts: refusing a right answer costs a sample, accepting a wrong one trains it.
@@ -14,7 +14,9 @@ mod eval;
 mod expr;
 mod expression;
 mod extract;
+mod gamma;
 mod integers;
+mod integral;
 mod join;
 mod lex;
 mod mixed;

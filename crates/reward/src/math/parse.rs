@@ -7,6 +7,7 @@ use super::expr::{Expr, Func, Rel, SetOp, rows, without_colon};
 use super::join::{Join, joined};
 use super::lex::{Spaced, Token, tokens};
 use super::reversed::plain_intervals;
+use super::words_after::unit_fractions;
 
 /// Deepest nesting of groups.
 const DEPTH_MAX: u32 = 160;
@@ -43,6 +44,7 @@ pub(crate) fn parse(text: &str, group_commas: bool) -> Option<Answer> {
         tokens.pop();
     }
     plain_intervals(&mut tokens);
+    unit_fractions(&mut tokens);
     let mut parser = Parser { tokens, at: 0, depth: 0, open_bars: 0, unit: None, mixed_units: false };
     let expr = parser.groups()?;
     let (unit, mixed_units) = (parser.unit.take(), parser.mixed_units);
@@ -529,6 +531,24 @@ impl Parser {
 
     pub(super) fn skip(&mut self, tokens: usize) {
         self.at += tokens;
+    }
+
+    /// Parses the next tokens alone, and all of them; `None`, with nothing taken, if that fails.
+    pub(super) fn within<T>(
+        &mut self,
+        tokens: usize,
+        parse: impl FnOnce(&mut Parser) -> Option<T>,
+    ) -> Option<T> {
+        let (start, end) = (self.at, self.at + tokens);
+        let rest = self.tokens.split_off(end);
+        let bars = std::mem::take(&mut self.open_bars);
+        let result = self.deeper(parse).filter(|_| self.at == end);
+        self.open_bars = bars;
+        self.tokens.extend(rest);
+        if result.is_none() {
+            self.at = start;
+        }
+        result
     }
 
     pub(super) fn at_bracket(&self) -> bool {

@@ -232,6 +232,7 @@ impl Parser {
     /// Parses `\sum_{k=0}^{n} body` and the like.
     fn bound(&mut self, name: &str) -> Option<Expr> {
         let (mut variable, mut parts) = (String::new(), Vec::new());
+        let starts_above = self.at_sign('^');
         for _ in 0..2 {
             if self.eat('_') {
                 match self.script()? {
@@ -244,11 +245,64 @@ impl Parser {
                     other => parts.push(other),
                 }
             } else if self.eat('^') {
-                parts.push(self.script()?);
+                // `^1_0` has no digit in a base.
+                parts.push(match (self.peek().cloned(), self.ahead(1)) {
+                    (Some(Token::Number(high)), Some(Token::Sign('_'))) => {
+                        self.skip(1);
+                        Expr::Number(high)
+                    }
+                    _ => self.script()?,
+                });
             }
+        }
+        if starts_above {
+            parts.reverse();
+        }
+        if name == "int"
+            && let Some((body, variable)) = self.integrand()
+        {
+            parts.push(body);
+            return Some(Expr::Bound(name.to_string(), variable, parts));
         }
         parts.push(self.sum_term()?);
         Some(Expr::Bound(name.to_string(), variable, parts))
+    }
+
+    /// Parses `2x + 1 \, dx`; `None`, with nothing taken, if no differential ends it.
+    fn integrand(&mut self) -> Option<(Expr, String)> {
+        let (end, variable) = self.differential()?;
+        let body = match end {
+            0 => Some(Expr::int(1)),
+            _ => self.within(end, Parser::sum),
+        };
+        let body = body?;
+        self.skip(2);
+        Some((body, variable))
+    }
+
+    /// Returns how many tokens are before the differential of the integral that begins here, and its name.
+    fn differential(&self) -> Option<(usize, String)> {
+        let (mut depth, mut integrals) = (0u32, 1u32);
+        for at in 0.. {
+            match self.ahead(at)? {
+                Token::Sign('(' | '[' | '{' | '\u{2983}') => depth += 1,
+                Token::Sign(')' | ']' | '}' | '\u{2984}') => depth = depth.checked_sub(1)?,
+                Token::Command(name) if name == "int" && depth == 0 => integrals += 1,
+                Token::Letter(d) | Token::Text(d) if d == "d" && depth == 0 => {
+                    let variable = match self.ahead(at + 1) {
+                        Some(Token::Letter(name)) => name.clone(),
+                        Some(Token::Command(name)) => format!("\\{name}"),
+                        _ => continue,
+                    };
+                    integrals -= 1;
+                    if integrals == 0 {
+                        return Some((at, variable));
+                    }
+                }
+                _ => {}
+            }
+        }
+        None
     }
 
     /// Parses the body of a sum: adjacent factors.

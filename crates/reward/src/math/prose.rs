@@ -46,7 +46,9 @@ pub(super) fn is_known(word: &str) -> bool {
         word,
         "and" | "or" | "sin" | "cos" | "tan" | "log" | "exp" | "sqrt" | "gcd" | "lcm" | "max" | "pi"
     );
-    capitals || named || UNITS.iter().any(|&(name, _)| name == word)
+    let differential =
+        matches!(word, "dx" | "dy" | "dz" | "dt" | "du" | "dv" | "dr" | "ds" | "dA" | "dV" | "dS");
+    capitals || named || differential || UNITS.iter().any(|&(name, _)| name == word)
 }
 
 /// Returns the text after a command and, for text commands and environments, after their group.

@@ -228,14 +228,16 @@ fn is_subject(expr: &Expr) -> bool {
     matches!(expr, Expr::Symbol(_)) || matches!(expr, Expr::Opaque(name, _) if !name.starts_with("digits"))
 }
 
-/// Returns where a name, or its distance from a number, has an order to `bound`: `x < 2`, `|x - 3| \ge 1`.
+/// Returns where a name, or its distance from a number, has an order to `bound`: `x < 2`, `|2x - 3| \ge 1`.
 fn side(subject: &Expr, bound: Num, op: Rel, point: &Point) -> Option<Region> {
-    let Some((_, centre)) = distance(subject) else {
+    let Some((name, inner)) = distance(subject) else {
         return is_subject(subject).then(|| half_line(bound, op))?;
     };
-    let centre = centre.map_or(Some(Num::int(0)), |centre| constant(centre, point))?;
-    // `x - 3` has the distance from 3, `x + 3` from -3.
-    let (low, high) = (centre.neg().sub(bound)?, centre.neg().add(bound)?);
+    let (slope, start) = line(inner, name, point)?;
+    // `2x - 3` is at 0 where x is 3/2, and 1 from there where x is 1/2 from it.
+    let (centre, radius) = (start.div(slope)?.neg(), bound.div(slope)?);
+    let radius = if slope.wide.re < 0.0 { radius.neg() } else { radius };
+    let (low, high) = (centre.sub(radius)?, centre.add(radius)?);
     let both = |set, op: Rel| {
         let (low, high) = (half_line(low, op.flipped())?, half_line(high, op)?);
         Some(Region::Op(set, Box::new(low), Box::new(high)))
@@ -252,19 +254,35 @@ fn side(subject: &Expr, bound: Num, op: Rel, point: &Point) -> Option<Region> {
     }
 }
 
-/// Splits `|x + c|` into x and c, which may be left out.
-fn distance(expr: &Expr) -> Option<(&Expr, Option<&Expr>)> {
+/// Splits `|2x + c|` into its only name and what is between the bars.
+fn distance(expr: &Expr) -> Option<(&Expr, &Expr)> {
     let Expr::Call(Func::Abs, inner) = expr else { return None };
-    match &**inner {
-        name @ Expr::Symbol(_) if has_symbols(name) => Some((name, None)),
-        Expr::Sum(terms) => match terms.as_slice() {
-            [name @ Expr::Symbol(_), other] if has_symbols(name) && !has_symbols(other) => {
-                Some((name, Some(other)))
-            }
-            _ => None,
-        },
-        _ => None,
+    let mut names = Vec::new();
+    symbols(inner, &mut names);
+    let first = *names.first()?;
+    names.iter().all(|name| *name == first).then_some((first, inner))
+}
+
+fn symbols<'e>(expr: &'e Expr, names: &mut Vec<&'e Expr>) {
+    match expr {
+        Expr::Symbol(_) if has_symbols(expr) => names.push(expr),
+        Expr::Opaque(..) | Expr::Bound(..) => names.push(expr),
+        _ => expr.children().into_iter().for_each(|child| symbols(child, names)),
     }
+}
+
+/// Returns slope and value at 0 of a line in the name; `None` for any other curve.
+fn line(expr: &Expr, name: &Expr, point: &Point) -> Option<(Num, Num)> {
+    let Expr::Symbol(symbol) = name else { return None };
+    let at = |x: i64| point.number(&expr.with_symbol(symbol, &Expr::int(x)));
+    let (start, one) = (at(0)?, at(1)?);
+    let slope = one.sub(start)?;
+    // Two more points: no polynomial through all four is a line by chance but a line.
+    let is_line = [3, -7].iter().all(|&x| {
+        let expect = slope.mul(Num::int(i128::from(x))).and_then(|rise| start.add(rise));
+        at(x).zip(expect).is_some_and(|(found, expect)| found.same(expect) == Some(true))
+    });
+    (is_line && !slope.is_zero()).then_some((slope, start))
 }
 
 fn half_line(bound: Num, op: Rel) -> Option<Region> {

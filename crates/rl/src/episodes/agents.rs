@@ -294,7 +294,7 @@ pub(super) fn episode(
         if let Some(before) = turns.last_mut() {
             before.said = heard;
         }
-        turns.push(PlayedTurn { response, eos: None, reward: 0.0, said: Vec::new() });
+        turns.push(PlayedTurn { response, end: Default::default(), reward: 0.0, said: Vec::new() });
     }
     if let (Some(last), Some(reward)) = (turns.last_mut(), reward) {
         last.reward = reward;

@@ -159,7 +159,7 @@ impl EpisodeSoFar<'_> {
         let first = self.asked.map_or_else(|| messages_of(self.item), |asked| asked.messages.clone());
         let turn = |of: &CarriedTurn| PlayedTurn {
             response: of.response.clone(),
-            eos: None,
+            end: Default::default(),
             reward: f64::from_bits(of.reward),
             said: of.said.clone(),
         };

@@ -1,5 +1,6 @@
 //! The request for episodes, and the record of one episode.
 
+use super::glue::TurnEnd;
 use plimsoll_config::Rollout;
 use plimsoll_device::Sampling;
 use plimsoll_infer::text::TextModel;
@@ -29,8 +30,8 @@ pub(crate) struct EpisodesRequest<'q> {
 pub(super) struct PlayedTurn {
     /// The response as the environment saw it.
     pub(super) response: String,
-    /// The end-of-text token that ended it, if one did.
-    pub(super) eos: Option<u32>,
+    /// Its last tokens; none once it has its answer and came from another rank, step or agent.
+    pub(super) end: TurnEnd,
     pub(super) reward: f64,
     /// The environment's answer; empty after the last turn.
     pub(super) said: Vec<Message>,

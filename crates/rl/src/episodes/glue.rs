@@ -12,6 +12,36 @@ use plimsoll_text::calls_xml::Tool;
 use plimsoll_text::{ChatTemplate, Conversation, Message, written_after};
 use serde_json::{Value, json};
 
+/// Last tokens of a turn that are kept: what follows them is encoded as if the whole text were.
+const TAIL_TOKENS: usize = 8;
+
+/// How the tokens of a turn end.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct TurnEnd {
+    tail: [u32; TAIL_TOKENS],
+    num_tail: usize,
+    is_eos: bool,
+}
+
+impl TurnEnd {
+    /// Keeps the end of a turn; `is_eos`: its last token ended it.
+    pub(super) fn of(turn: &[u32], is_eos: bool) -> TurnEnd {
+        let last = &turn[turn.len().saturating_sub(TAIL_TOKENS)..];
+        let mut tail = [0; TAIL_TOKENS];
+        tail[..last.len()].copy_from_slice(last);
+        TurnEnd { tail, num_tail: last.len(), is_eos: is_eos && !turn.is_empty() }
+    }
+
+    fn tail(&self) -> &[u32] {
+        &self.tail[..self.num_tail]
+    }
+
+    /// Returns the end-of-text token that ended the turn, if one did.
+    fn eos(&self) -> Option<u32> {
+        self.tail().last().copied().filter(|_| self.is_eos)
+    }
+}
+
 /// The tokens that follow a turn.
 #[derive(Debug, PartialEq)]
 pub(super) struct AfterTurn {
@@ -96,18 +126,18 @@ impl Glue<'_> {
 
 /// Returns the tokens after a turn: what the environment `said`, in at most `most` tokens.
 ///
-/// `before`: all messages before the turn. `eos`: the end-of-text token that ended it, if one did. Errors:
-/// `text-environment-too-long` if even no words take more than `most`; those of the template and the tokenizer.
+/// `before`: all messages before the turn. Errors: `text-environment-too-long` if even no words take more than `most`;
+/// those of the template and the tokenizer.
 pub(super) fn after_turn(
     glue: Glue<'_>,
     before: &[Message],
     said: &[Message],
-    eos: Option<u32>,
+    end: &TurnEnd,
     most: usize,
 ) -> Result<AfterTurn> {
     let encode = |said: &[Message]| -> Result<Vec<u32>> {
-        let words = words_after(glue, before, said, eos)?;
-        glue.text.tokenizer.encode_after(eos, &words).map_err(of_environment)
+        let words = words_after(glue, before, said, end.eos())?;
+        glue.text.tokenizer.encode_after(end.tail(), &words).map_err(of_environment)
     };
     let ids = encode(said)?;
     if ids.len() <= most {
@@ -207,6 +237,10 @@ mod tests {
         Glue { text, tools: &[] }
     }
 
+    fn ended(token: u32) -> TurnEnd {
+        TurnEnd::of(&[token], true)
+    }
+
     fn user(content: &str) -> Message {
         Message::new("user", content)
     }
@@ -216,9 +250,11 @@ mod tests {
         let (_, mut ids) = words_of(text).prompt(first).unwrap();
         let mut messages = first.to_vec();
         for (response, eos, said) in turns {
-            ids.extend(text.tokenizer.encode(response).unwrap());
-            ids.extend(*eos);
-            ids.extend(after_turn(words_of(text), &messages, said, *eos, 1000).unwrap().ids);
+            let mut turn = text.tokenizer.encode(response).unwrap();
+            turn.extend(*eos);
+            let end = TurnEnd::of(&turn, eos.is_some());
+            ids.extend(turn);
+            ids.extend(after_turn(words_of(text), &messages, said, &end, 1000).unwrap().ids);
             messages.push(Message::new("assistant", *response));
             messages.extend_from_slice(said);
         }
@@ -248,7 +284,7 @@ mod tests {
     fn another_end_of_text_than_the_templates_own_stays_next_to_it() {
         let text = model(Some(CHAT));
         let pad = 258;
-        let after = after_turn(words_of(&text), &[user("a")], &[user("b")], Some(pad), 100).unwrap();
+        let after = after_turn(words_of(&text), &[user("a")], &[user("b")], &ended(pad), 100).unwrap();
         let expect = "<eos>\n<bos>user\nb<eos>\n<bos>assistant\n";
         assert_eq!(text.tokenizer.decode(&after.ids, false), expect);
     }
@@ -264,11 +300,11 @@ mod tests {
     fn words_beyond_the_limit_are_cut_and_the_template_around_them_is_not() {
         let text = model(Some(CHAT));
         let (before, said) = ([user("a")], [user("abcdefgh"), user("ijk")]);
-        let whole = after_turn(words_of(&text), &before, &said, Some(EOS), 1000).unwrap();
+        let whole = after_turn(words_of(&text), &before, &said, &ended(EOS), 1000).unwrap();
         assert!(!whole.is_cut);
         for gone in 1..=11 {
             let after =
-                after_turn(words_of(&text), &before, &said, Some(EOS), whole.ids.len() - gone).unwrap();
+                after_turn(words_of(&text), &before, &said, &ended(EOS), whole.ids.len() - gone).unwrap();
             assert_eq!((after.is_cut, after.ids.len()), (true, whole.ids.len() - gone));
             let shown = text.tokenizer.decode(&after.ids, false);
             assert!(
@@ -276,7 +312,8 @@ mod tests {
                 "{shown}"
             );
         }
-        let error = after_turn(words_of(&text), &before, &said, Some(EOS), whole.ids.len() - 12).unwrap_err();
+        let error =
+            after_turn(words_of(&text), &before, &said, &ended(EOS), whole.ids.len() - 12).unwrap_err();
         assert_eq!(error.slug, "text-environment-too-long");
     }
 
@@ -285,7 +322,8 @@ mod tests {
         let json = include_bytes!("../../../files/assets/nano/tokenizer.json").to_vec();
         let files = TokenizerFiles { tokenizer_json: Some(json), ..TokenizerFiles::default() };
         let text = TextModel { tokenizer: Tokenizer::from_files(&files, 15).unwrap().into(), ..model(None) };
-        let error = after_turn(words_of(&text), &[user("1+1=")], &[user("wrong")], None, 100).unwrap_err();
+        let error = after_turn(words_of(&text), &[user("1+1=")], &[user("wrong")], &TurnEnd::default(), 100)
+            .unwrap_err();
         assert_eq!(error.slug, "tokenizer-unknown-character");
         assert!(error.facts.iter().any(|fact| fact.contains("environment")), "{error}");
     }
@@ -305,7 +343,7 @@ mod tests {
         let (prompt, _) = glue.prompt(&[user("1+1")]).unwrap();
         assert_eq!(prompt.matches("add<tool_call>").count(), 1, "{prompt}");
         let result = [Message::new("tool", "2")];
-        let after = after_turn(glue, &[user("1+1")], &result, Some(EOS), 1000).unwrap();
+        let after = after_turn(glue, &[user("1+1")], &result, &ended(EOS), 1000).unwrap();
         assert_eq!(text.tokenizer.decode(&after.ids, false), "\n<bos>tool\n2<eos>\n<bos>assistant\n");
         let call = "So: <tool_call>{\"name\": \"add\", \"arguments\": {\"a\": 1}}</tool_call>";
         let (words, calls) = glue.words_and_calls(call);

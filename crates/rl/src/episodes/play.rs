@@ -276,7 +276,7 @@ impl SentEpisode {
     fn played(self, start: Start, first: &[Message], at: usize) -> Episode {
         let turn = |turn: SentTurn| PlayedTurn {
             response: turn.response,
-            eos: None,
+            end: Default::default(),
             reward: turn.reward,
             said: turn.said,
         };

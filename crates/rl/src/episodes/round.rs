@@ -3,7 +3,7 @@
 use super::agents::AgentPlay;
 use super::episode::{Episode, PlayedTurn};
 use super::fault::Fault;
-use super::glue::{Glue, after_turn};
+use super::glue::{Glue, TurnEnd, after_turn};
 use crate::data::dataset::forgetting;
 use crate::methods::buffers::StepBuffers;
 use plimsoll_base::{Error, Result, slugs};
@@ -498,8 +498,8 @@ impl Talk<'_> {
         }
         let most = section.turn_tokens_max as usize;
         let glue = Glue { text: self.text, tools: &self.episodes.hosts.about().tools };
-        let (before, eos) = (&episode.messages, turn.eos);
-        let after = forgetting(|| after_turn(glue, before, &said.messages, eos, most))?;
+        let before = &episode.messages;
+        let after = forgetting(|| after_turn(glue, before, &said.messages, &turn.end, most))?;
         let is_cut = after.is_cut || said.is_cut;
         episode.messages.push(Message::new("assistant", turn.response.clone()));
         episode.messages.extend_from_slice(&said.messages);
@@ -521,12 +521,12 @@ impl StopCondition for Talk<'_> {
 
     fn turn_ended(&mut self, sample: usize, turn: &[u32], finish: Finish) {
         let response = response_text(self.text, turn, finish, &self.rollout.stop, self.rollout.keep_stop);
-        let eos = turn.last().copied().filter(|_| finish == Finish::Eos);
+        let end = TurnEnd::of(turn, finish == Finish::Eos);
         let episode = &mut self.episodes.played[sample];
         episode.goes_on = false;
         let glue = Glue { text: self.text, tools: &self.episodes.hosts.about().tools };
         let (_, calls) = glue.words_and_calls(&response);
-        episode.turns.push(PlayedTurn { response: response.clone(), eos, reward: 0.0, said: Vec::new() });
+        episode.turns.push(PlayedTurn { response: response.clone(), end, reward: 0.0, said: Vec::new() });
         self.episodes.hosts.ask(sample, Job::Step(response, calls));
     }
 

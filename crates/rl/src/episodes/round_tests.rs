@@ -123,7 +123,8 @@ fn what_a_fault_ended_has_no_return_and_too_many_end_the_run() {
 
 #[test]
 fn a_credited_turn_is_paid_for_by_itself_and_scores_of_the_run_count_before_either() {
-    let turn = |reward| PlayedTurn { response: String::new(), eos: None, reward, said: Vec::new() };
+    let turn =
+        |reward| PlayedTurn { response: String::new(), end: Default::default(), reward, said: Vec::new() };
     for (method, credit, outcome) in [
         (Method::Reinforce, Credit::Episode, 3.5),
         (Method::Reinforce, Credit::Turn, 2.0),
@@ -204,7 +205,8 @@ fn rewards_that_add_up_to_no_number_are_a_fault_of_their_episode() {
     let mut episodes = open(&run);
     let starts = episodes.starts(0, 2);
     episodes.begin(&text, &starts, 1).expect("they begin");
-    let turn = |reward| PlayedTurn { response: String::new(), eos: None, reward, said: Vec::new() };
+    let turn =
+        |reward| PlayedTurn { response: String::new(), end: Default::default(), reward, said: Vec::new() };
     episodes.played[0].turns = vec![turn(3e38), turn(3e38)];
     episodes.played[1].turns = vec![turn(3e38), turn(-3e38)];
     episodes.settle().expect("one may fail");

@@ -57,7 +57,7 @@ impl Session {
                 break;
             };
             let mut ids = tokens;
-            ids.extend(state.encode_after(last, &after)?);
+            ids.extend(state.encode_after(&ids, &after)?);
             return Ok((ids, Heard { key, messages: plain(said) }));
         }
         let ids = match state.texts.template {

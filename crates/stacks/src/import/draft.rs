@@ -168,8 +168,16 @@ impl Draft {
         }
     }
 
-    /// Returns true if the file disables a section of `key`: `section.enable = False`.
+    /// Returns true if the file disables a section of `key`, `section.enable = False`, or what `key` is of,
+    /// `rejection_sample = False` next to `rejection_sample_multiplier`.
     fn is_switched_off(&self, key: &str) -> bool {
+        let is_of = |one: &Setting| {
+            key.strip_prefix(one.key.as_str()).is_some_and(|rest| rest.starts_with('_'))
+                && flag(&one.value) == Some(false)
+        };
+        if self.entries.iter().any(|entry| is_of(&entry.given)) {
+            return true;
+        }
         let is_off = |section: &str| {
             let is_switch = |one: &Setting| {
                 one.key.strip_prefix(section).is_some_and(|rest| matches!(rest, ".enable" | ".enabled"))

@@ -209,8 +209,13 @@ fn episodes(draft: &mut Draft) {
     }
 }
 
-/// Keeps strings raw: TRL applies a chat template only to conversations.
+/// Keeps strings raw: TRL applies a chat template only to conversations, which a script makes of its prompts where it
+/// is given their column, a system prompt or a template.
 pub(super) fn raw_strings(draft: &mut Draft) {
+    let makes_conversations = ["data.prompt_column", "data.system_prompt", "data.chat_template"];
+    if makes_conversations.iter().any(|key| draft.get(key).is_some()) {
+        return;
+    }
     let from = "string prompts are raw there; remove it if yours are conversations";
     draft.set_text("data.chat_template", "none", from);
 }

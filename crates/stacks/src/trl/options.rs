@@ -22,6 +22,10 @@ pub(super) static TABLE: Table = Table {
         ("dataset_test_split", Idle, Later),
         ("eval_strategy|evaluation_strategy", Idle, Later),
         ("dataset_text_field", Idle, Later),
+        // Of open-r1's scripts, which make a conversation of the column and the system prompt.
+        ("dataset_prompt_column", Idle, Text("data.prompt_column")),
+        ("system_prompt", Idle, Text("data.system_prompt")),
+        ("chat_template", Idle, Text("data.chat_template")),
         ("max_length|max_seq_length", Idle, Later),
         ("packing", Idle, Lost(why::PACKED)),
         ("assistant_only_loss", Idle, Later),

@@ -6,6 +6,7 @@ use crate::import::draft::{Draft, Job};
 use crate::import::parts;
 use crate::setting::{flag, list};
 use crate::table::Take::{Later, Lost, Number};
+use crate::table::why;
 use crate::unbuilt::Unbuilt;
 use plimsoll_base::Result;
 
@@ -25,7 +26,7 @@ pub(super) const SFT: Job = Job {
         ("adam_beta2", "0.999"),
         ("max_length", "1024"),
     ],
-    takes: &[("loss_type", Later), ("beta", Lost("the loss of SFT has no such factor"))],
+    takes: &[("loss_type", Later), ("beta", Lost("the loss of SFT has no such factor")), ("packing", Later)],
     combine: sft,
 };
 
@@ -129,7 +130,23 @@ fn sft(draft: &mut Draft) -> Result<()> {
     }
     learnt_tokens(draft);
     data_alone(draft, 1);
+    packs(draft);
     Ok(())
+}
+
+/// Says what a batch of packs is: it counts packs there, each of as many rows as fit, and rows here.
+fn packs(draft: &mut Draft) {
+    let Some(taken) = draft.take("packing") else { return };
+    match (flag(&taken.value), draft.count("rollout.prompts_per_step")) {
+        (Some(true), Some(count)) => draft.change(
+            &taken,
+            &format!(
+                "a batch counts packs there, each of as many rows as fit into max_length, and rows here: a step has {count} packs there and {count} rows here; set rollout.prompts_per_step to {count} x max_length / the mean tokens of a row"
+            ),
+        ),
+        (Some(true), None) => draft.leave(&taken, why::PACKED),
+        _ => draft.leave(&taken, why::OFF),
+    }
 }
 
 /// Converts the trained tokens: the assistant's last turn of a conversation, the completion after a prompt.

@@ -2,7 +2,7 @@
 
 use crate::import::draft::{Draft, Job, quoted};
 use crate::import::{data, parts, track};
-use crate::setting::{flag, number};
+use crate::setting::{flag, list, number};
 use crate::table::why;
 use crate::unbuilt::Unbuilt;
 use plimsoll_base::Result;
@@ -82,8 +82,9 @@ fn method(draft: &mut Draft) -> Result<()> {
     let Some(taken) = draft.take("algorithm.adv_estimator") else { return Ok(()) };
     let mut method = match taken.value.as_str() {
         "gae" => "ppo",
-        "grpo" => "grpo",
-        "rloo" => "rloo",
+        "grpo" | "grpo_vectorized" => "grpo",
+        "rloo" | "rloo_vectorized" => "rloo",
+        "gdpo" => "gdpo",
         "reinforce_plus_plus" => "reinforce",
         "reinforce_plus_plus_baseline" => "reinforce_baseline",
         "opo" => "opo",
@@ -150,7 +151,7 @@ fn deviation(draft: &mut Draft, method: &str) {
         && flag(&norm.value) == Some(false)
     {
         match method {
-            "pass_k" => draft.is_not_built(&norm, Unbuilt::Objective),
+            "pass_k" | "gdpo" => draft.is_not_built(&norm, Unbuilt::Objective),
             _ if compares_by_deviation(method) => {
                 draft.set_text("loss.advantage", "mean_baseline", &norm.from)
             }
@@ -238,7 +239,7 @@ fn own_name(loss: &str) -> Option<&'static str> {
 
 /// True if the method divides by the deviation of a group's rewards.
 fn compares_by_deviation(method: &str) -> bool {
-    ["grpo", "pass_k"].contains(&method) || LOSSES.iter().any(|(_, ours)| *ours == method)
+    ["grpo", "pass_k", "gdpo"].contains(&method) || LOSSES.iter().any(|(_, ours)| *ours == method)
 }
 
 /// Takes the numbers of losses that look at covariances, and drops the clips that such a loss has not.
@@ -461,6 +462,9 @@ fn rewards(draft: &mut Draft) {
             None => {}
         }
     }
+    if draft.get("method") == Some("\"gdpo\"") {
+        return parts_of_a_score(draft);
+    }
     let function = draft.take("custom_reward_function.name");
     match (draft.take("custom_reward_function.path"), function) {
         (Some(path), function) => {
@@ -486,11 +490,41 @@ fn rewards(draft: &mut Draft) {
     }
 }
 
+/// Writes one reward for each part of a score: GDPO compares them one by one. A function there returns all of them at
+/// once, and one here a reward.
+fn parts_of_a_score(draft: &mut Draft) {
+    draft.choose("advantages are divided by the deviation of a step's samples here, of its tokens there, where a longer response counts more");
+    let file = draft.take_text("custom_reward_function.path").map(|path| path.value);
+    let place = match draft.take_text("custom_reward_function.name") {
+        Some(name) => name.value,
+        None => "compute_score".to_string(),
+    };
+    let place = file.map_or(place.clone(), |file| format!("{place} of {file}"));
+    let keys = draft.take("algorithm.gdpo_reward_keys");
+    let names = keys.as_ref().map(|taken| list(&taken.value)).unwrap_or_default();
+    for name in &names {
+        let why = format!("{place} returns `{name}` next to others there, and a reward is one number here");
+        parts::miss_reward(draft, &why, "python:FILE.py:FUNCTION that returns it alone, or another kind");
+    }
+    if let Some(taken) = keys.filter(|_| names.len() > 1) {
+        draft.change(&taken, "each is a [[reward]] of its own here");
+    }
+    if let Some(weights) = draft.take("algorithm.gdpo_reward_weights") {
+        let values: Vec<f64> = list(&weights.value).iter().filter_map(|text| number(text)).collect();
+        match !names.is_empty() && values.len() == names.len() {
+            true => parts::weigh_rewards(draft, &values, &weights.from),
+            false => draft.leave(&weights, "it is not one weight for each reward"),
+        }
+    }
+    manager(draft);
+    parts::no_reward(draft, "algorithm.gdpo_reward_keys");
+}
+
 /// Reads the reward manager, which calls the scorers. Each reads one row; `dapo` adds the overlong penalty set above.
 fn manager(draft: &mut Draft) {
     let Some(taken) = draft.take("reward_model.reward_manager") else { return };
     match taken.value.as_str() {
-        "naive" | "dapo" => {}
+        "naive" | "dapo" | "gdpo" => {}
         "batch" | "prime" => draft.change(&taken, "scores are computed in parallel in any case here"),
         _ => draft.leave(&taken, "rewards are the [[reward]] tables here, and nothing else calls them"),
     }

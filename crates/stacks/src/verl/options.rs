@@ -88,6 +88,8 @@ pub(super) static TABLE: Table = Table {
         ("critic.ppo_mini_batch_size", Idle, Lost("the critic has the actor's parts; critic.updates_per_rollout says otherwise")),
         ("algorithm.adv_estimator", Used, Later),
         ("algorithm.norm_adv_by_std_in_grpo", Idle, Later),
+        ("algorithm.gdpo_reward_keys", Idle, Later),
+        ("algorithm.gdpo_reward_weights", Idle, Later),
         ("algorithm.gamma", Idle, Number("loss.gamma")),
         ("algorithm.lam", Idle, Number("loss.lambda")),
         ("algorithm.use_kl_in_reward", Used, Later),

@@ -58,6 +58,14 @@ fn r_options_that_decide_the_job_were_left_out() {
         ("verl", "actor_rollout_ref.rollout.multi_turn.max_user_turns=3", "the turns of an episode", UNKNOWN),
         ("verl", "actor_rollout_ref.rollout.multi_turn.tool_config_path=$(pwd)/x.yaml", "the turns", UNKNOWN),
         ("verl", "actor_rollout_ref.rollout.agent.agent_loop_config_path=x.yaml", "the turns", UNKNOWN),
+        ("verl", "+actor_rollout_ref.actor.adaptive_entropy.enabled=True", "the loss", UNKNOWN),
+        ("verl", "+actor_rollout_ref.actor.entropy_target=0.2", "the loss", UNKNOWN),
+        ("verl", "+trainer.rejection_sample=True", "which samples are trained", UNKNOWN),
+        ("verl", "+trainer.rejection_sample_multiplier=2", "which samples are trained", UNKNOWN),
+        ("verl", "+data.filter_accuracy=True", "which samples are trained", UNKNOWN),
+        ("verl", "+algorithm.length_penalty=0.1", "the loss", UNKNOWN),
+        ("trl", "--entropy_floor 0.3", "the loss", UNKNOWN),
+        ("openrlhf", "--rejection_rate 0.5", "which samples are trained", UNKNOWN),
         (
             "verl",
             "actor_rollout_ref.rollout.agent.default_agent_loop=tool_agent",
@@ -98,6 +106,15 @@ fn what_is_off_or_at_its_default_decides_nothing() {
         (
             "verl",
             "actor_rollout_ref.rollout.multi_turn.enable=False actor_rollout_ref.rollout.multi_turn.max_user_turns=3",
+        ),
+        ("verl", "+trainer.rejection_sample=False +trainer.rejection_sample_multiplier=2"),
+        (
+            "verl",
+            "actor_rollout_ref.actor.adaptive_entropy.enabled=False actor_rollout_ref.actor.adaptive_entropy.target=1",
+        ),
+        (
+            "verl",
+            "actor_rollout_ref.actor.entropy_from_logits_with_chunking=True data.filter_overlong_prompts_workers=8",
         ),
         ("verl", "distillation.enabled=False distillation.teacher_key=x"),
         ("verl", "actor_rollout_ref.model.lora_adapter_path=null"),

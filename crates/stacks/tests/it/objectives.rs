@@ -72,6 +72,23 @@ fn losses_and_defaults_of_others_are_written_out() {
             ),
             &["kl_in = \"reward\"", "kl_target = 0.05", "kl_horizon = 10000.0"],
         ),
+        (
+            "verl",
+            format!(
+                "{VERL} algorithm.adv_estimator=gdpo 'algorithm.gdpo_reward_keys=[\"format\",\"accuracy\"]' \
+                     'algorithm.gdpo_reward_weights=[0.5,1.0]' custom_reward_function.path=s.py reward_model.reward_manager=gdpo"
+            ),
+            &[
+                "method = \"gdpo\"  # algorithm.adv_estimator",
+                "group_norm_eps = 1e-6",
+                "kind = \"\"  # compute_score of s.py returns `format` next to others there",
+                "kind = \"\"  # compute_score of s.py returns `accuracy` next to others there",
+                "weight = 0.5  # algorithm.gdpo_reward_weights",
+                "weight = 1.0  # algorithm.gdpo_reward_weights",
+            ],
+        ),
+        ("verl", format!("{VERL} algorithm.adv_estimator=grpo_vectorized"), &["method = \"grpo\""]),
+        ("verl", format!("{VERL} algorithm.adv_estimator=rloo_vectorized"), &["method = \"rloo\""]),
         ("openrlhf", format!("{OPENRLHF} --advantage_estimator group_norm"), &["group_norm_eps = 1e-9"]),
         (
             "openrlhf",
@@ -85,6 +102,65 @@ fn losses_and_defaults_of_others_are_written_out() {
         for part in parts {
             assert!(run.contains(&format!("\n{part}")), "{text}: {part}: {run}");
         }
+    }
+}
+
+/// A script that is given the column, a system prompt or a template makes conversations: raw problems were learnt.
+#[test]
+fn what_makes_conversations_there_makes_them_here() {
+    let trl = "trl grpo --model_name_or_path a/b --max_steps 4 --dataset_name x.jsonl";
+    let raw = "chat_template = \"none\"";
+    for (more, lines) in [
+        ("--system_prompt 'Think first.'", &["system_prompt = \"Think first.\""][..]),
+        ("--dataset_prompt_column problem", &["prompt_column = \"problem\""]),
+        ("--chat_template '{{ messages[0].content }}'", &["chat_template = \"{{ messages[0].content }}\""]),
+        (
+            "--system_prompt S --dataset_prompt_column problem",
+            &["system_prompt = \"S\"", "prompt_column = \"problem\""],
+        ),
+    ] {
+        let run = imported("trl", &format!("{trl} {more}")).expect(more).run_file;
+        assert!(!run.contains(raw), "{more}: {run}");
+        for line in lines {
+            assert!(run.contains(&format!("\n{line}")), "{more}: {line}: {run}");
+        }
+    }
+    let run = imported("trl", trl).expect("a run file").run_file;
+    assert!(run.contains(raw), "{run}");
+}
+
+/// What the trainer there leaves out of its decay, and what no option there bounds, is said.
+#[test]
+fn what_differs_without_an_option_is_said() {
+    let decay = "norms and biases decay too here";
+    let bounded = "a shaped reward counts as 10 at most";
+    let grpo = "trl grpo --model_name_or_path a/b --max_steps 4 --dataset_name x.jsonl";
+    let verl = format!("{VERL} algorithm.adv_estimator");
+    for (stack, text, words, is_said) in [
+        ("trl", format!("{grpo} --weight_decay 0.1"), decay, true),
+        ("trl", format!("{grpo} --weight_decay 0"), decay, false),
+        ("trl", format!("{grpo} --loss_type dr_grpo --scale_rewards none"), bounded, true),
+        ("trl", RLOO.to_string(), bounded, true),
+        ("trl", grpo.to_string(), bounded, false),
+        ("verl", format!("{verl}=rloo"), bounded, true),
+        ("verl", format!("{verl}=grpo algorithm.norm_adv_by_std_in_grpo=False"), bounded, true),
+        ("verl", format!("{verl}=grpo"), bounded, false),
+    ] {
+        let run = imported(stack, &text).expect(&text).run_file;
+        assert_eq!(run.contains(words), is_said, "{text}: {run}");
+    }
+}
+
+/// A pack of theirs has several rows: a step had fewer here, and one line of the engine's said nothing of it.
+#[test]
+fn packs_are_no_rows() {
+    let sft = "trl sft --model_name_or_path a/b --max_steps 4 --dataset_name x.jsonl --max_length 256 --per_device_train_batch_size 4";
+    let run = imported("trl", &format!("{sft} --packing true")).expect("a run file").run_file;
+    let words = "changed: packing = true: a batch counts packs there, each of as many rows as fit into max_length, and rows here: a step has 4 packs there and 4 rows here";
+    assert!(run.contains(words), "{run}");
+    for more in ["", " --packing false"] {
+        let run = imported("trl", &format!("{sft}{more}")).expect("a run file").run_file;
+        assert!(!run.contains("packs"), "{more}: {run}");
     }
 }
 

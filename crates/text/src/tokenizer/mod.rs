@@ -22,6 +22,8 @@ use std::ops::Range;
 use std::time::Duration;
 use tokenizers::{Encoding, OffsetReferential, OffsetType, PreTokenizer};
 
+/// Sampled tokens that are looked at to encode what follows them: more than any merge of characters reaches.
+const CONTEXT_TOKENS: usize = 8;
 /// Longest text, equal to the longest line of data. The library takes about 200 bytes for each of its bytes.
 const INPUT_BYTES_MAX: usize = 16 << 20;
 /// Most bytes of added tokens after normalization, which are kept.
@@ -137,23 +139,49 @@ impl Tokenizer {
         }
     }
 
-    /// Encodes a text that follows the token `last`. The space that some tokenizers put before a text is put only where
-    /// they would put it after that token.
+    /// Encodes a text that follows sampled tokens, of which the last few are looked at: as the whole text would be
+    /// encoded, from there on. Sampled tokens stay as they are, so what the whole text has in one token with the last of
+    /// them is encoded by itself. The space that some tokenizers put before a text is put only where they would put it.
     ///
     /// Errors: those of `encode`.
-    pub fn encode_after(&self, last: Option<u32>, text: &str) -> Result<Vec<u32>> {
-        let before =
-            last.filter(|_| self.has_first_piece && !text.is_empty()).and_then(|last| self.token_text(last));
-        let Some(before) = before else { return self.encode(text) };
-        let whole = self.encode_with_bytes(&format!("{before}{text}"))?;
-        let first = whole.iter().position(|(_, bytes)| bytes.end.max(bytes.start + 1) > before.len());
-        match first {
-            // A token over both would have part of what was sampled.
-            Some(first) if whole[first].1.start >= before.len() => {
-                Ok(whole[first..].iter().map(|(id, _)| *id).collect())
-            }
-            _ => self.encode(text),
+    pub fn encode_after(&self, sampled: &[u32], text: &str) -> Result<Vec<u32>> {
+        let Some((last, _)) = sampled.split_last().filter(|_| !text.is_empty()) else {
+            return self.encode(text);
+        };
+        let before = match self.is_special(*last) {
+            // Nothing joins a special token.
+            true if !self.has_first_piece => return self.encode(text),
+            true => self.token_text(*last).unwrap_or_default(),
+            false => self.decode(&sampled[sampled.len().saturating_sub(CONTEXT_TOKENS)..], false),
+        };
+        let from = before.len();
+        let Ok(whole) = self.encode_with_bytes(&format!("{before}{text}")) else { return self.encode(text) };
+        let Some(first) = whole.iter().position(|(_, bytes)| bytes.end.max(bytes.start + 1) > from) else {
+            return self.encode(text);
+        };
+        let ids = |tokens: &[(u32, Range<usize>)]| tokens.iter().map(|(id, _)| *id).collect::<Vec<u32>>();
+        if whole[first].1.start >= from {
+            return Ok(ids(&whole[first..]));
         }
+        // Bytes of one character may be tokens over the same range.
+        let end = whole[first].1.end;
+        let rest = whole.iter().position(|(_, bytes)| bytes.start >= end).unwrap_or(whole.len());
+        let Some(head) = text.get(..end - from) else { return self.encode(text) };
+        let mut found = self.encode_within(head)?;
+        found.extend(ids(&whole[rest..]));
+        Ok(found)
+    }
+
+    /// Encodes a piece of a text without a space of its own: after the first of some signs that it does not join.
+    fn encode_within(&self, piece: &str) -> Result<Vec<u32>> {
+        for sign in ["\n", ".", "0", "a", "="] {
+            let Ok(whole) = self.encode_with_bytes(&format!("{sign}{piece}")) else { continue };
+            let first = whole.iter().position(|(_, bytes)| bytes.end > sign.len());
+            if let Some(first) = first.filter(|&first| whole[first].1.start == sign.len()) {
+                return Ok(whole[first..].iter().map(|(id, _)| *id).collect());
+            }
+        }
+        self.encode(piece)
     }
 
     /// Returns true if a space is put before the first piece of a text, which decoding takes away again.

@@ -146,14 +146,47 @@ fn a_token_across_the_cut_belongs_to_the_answer() {
 fn r_text_after_a_turn_began_with_a_space_of_its_own() {
     let after = |files: &TokenizerFiles, last: &str| {
         let tokenizer = opened(files);
-        let ids = tokenizer.encode_after(tokenizer.token_id(last), "bc").expect("tokens");
-        words(&tokenizer, &ids)
+        let last: Vec<u32> = tokenizer.token_id(last).into_iter().collect();
+        words(&tokenizer, &tokenizer.encode_after(&last, "bc").expect("tokens"))
     };
     // The old form puts a space after each special token, the new one before the whole text alone.
     assert_eq!(after(&legacy(), "</s>"), "▁ bc");
     assert_eq!(after(&metaspace(), "</s>"), "bc");
     assert_eq!(after(&metaspace(), "="), "bc");
     assert_eq!(after(&metaspace(), "none such"), "▁ bc");
+}
+
+/// What followed a turn that was cut was encoded alone, although the whole text has other tokens there.
+#[test]
+fn r_text_after_a_cut_turn_was_encoded_alone() {
+    let after = |files: &TokenizerFiles, before: &str, text: &str| {
+        let tokenizer = opened(files);
+        let ids = |words: &str| -> Vec<u32> {
+            words.split(' ').map(|word| tokenizer.token_id(word).expect("a token")).collect()
+        };
+        words(&tokenizer, &tokenizer.encode_after(&ids(before), text).expect("tokens"))
+    };
+    for files in [legacy(), metaspace()] {
+        // No space of its own, whichever token was the last.
+        assert_eq!(after(&files, "▁a b", "d"), "d");
+        assert_eq!(after(&files, "▁a b", " d"), "▁d");
+        assert_eq!(after(&files, "▁a", "bc d"), "bc ▁d");
+        // The whole text has `bc` in one token: the b was sampled, and the c is encoded by itself, the rest as there.
+        assert_eq!(after(&files, "▁a b", "c d"), "c ▁d");
+        assert_eq!(after(&files, "a b", "cbc"), "c bc");
+        // The whole text has `= e` merged too, and what follows it is not.
+        assert_eq!(after(&files, "▁ =", "ee"), "e e");
+        // A sampled byte of a character that was cut.
+        assert_eq!(after(&files, "▁a <0xE2>", "bc"), "bc");
+        assert_eq!(after(&files, "▁a", "bc </s>d"), words_of_whole(&files));
+    }
+}
+
+/// The tokens of `bc </s>d` after `a` in the whole text.
+fn words_of_whole(files: &TokenizerFiles) -> String {
+    let tokenizer = opened(files);
+    let whole = tokenizer.encode("abc </s>d").expect("tokens");
+    words(&tokenizer, &whole[1..])
 }
 
 /// They were decoded alone, which takes the space away and makes U+FFFD of a byte.

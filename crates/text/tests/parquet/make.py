@@ -3,6 +3,7 @@
     python3 crates/text/tests/parquet/make.py
 """
 
+from decimal import Decimal as D
 from pathlib import Path
 
 import pyarrow as pa
@@ -39,6 +40,21 @@ def main():
     )
     pq.write_table(plain, HERE / "plain.parquet", compression="none", use_dictionary=False, data_page_version="2.0")
     pq.write_table(pa.table({"prompt": [1, 2]}), HERE / "numbers.parquet")
+    exact = pa.table(
+        {
+            "prompt": ["a", "b"],
+            "whole": pa.array([2**53 + 1, -(2**63)], pa.int64()),
+            "unsigned": pa.array([2**64 - 1, 2**63], pa.uint64()),
+            "short": pa.array([2**32 - 1, 0], pa.uint32()),
+            "money": pa.array([D("12.50"), D("-0.05")], pa.decimal128(8, 2)),
+            "count": pa.array([D(42), D("12345678901234567890")], pa.decimal128(20, 0)),
+            "long": pa.array([D("12345678901234567890123.5"), D("0.1")], pa.decimal256(60, 20)),
+            "share": pa.array([D("0.25"), D("0")], pa.decimal128(5, 5)),
+            "answers": pa.array([[D("7")], []], pa.list_(pa.decimal128(9, 0))),
+            "real": pa.array([0.1, 1e22], pa.float64()),
+        }
+    )
+    pq.write_table(exact, HERE / "digits.parquet")
     pq.write_table(pa.table({"prompt": ["a"], "image": [b"\xff\xd8\xff"]}), HERE / "bytes.parquet")
     pq.write_table(pa.table({"prompt": pa.array([], pa.string())}), HERE / "empty.parquet")
 
