@@ -30,7 +30,7 @@ pub(crate) enum Message {
     Welcome { members: Vec<Member>, window: PathBuf },
     /// The run will not begin.
     Refuse(Told),
-    /// State of a trainer; every half second from each supervisor.
+    /// State of a trainer; five times a second from each supervisor.
     Beat(Beat),
     /// A user asked the run to end: how often so far, and by which signal.
     Ask { level: u32, signal: i32 },

@@ -11,7 +11,10 @@ use std::time::{Duration, Instant};
 
 /// From the first sign to the verdict.
 const SIGNS_TIME: Duration = Duration::from_millis(500);
-/// A supervisor silent for longer is lost; it reports every half second.
+/// The same where all that is known is that ranks ended for another: a lost supervisor is noticed in this time, and so is
+/// a network that failed at one end first.
+const CAUSE_TIME: Duration = Duration::from_millis(2500);
+/// A supervisor silent for longer is lost; it reports five times a second.
 pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(2);
 /// Gap that counts as a pause of this process, for example by Ctrl-Z: messages sent meanwhile are still unread.
 const OWN_PAUSE: Duration = Duration::from_secs(1);
@@ -291,10 +294,15 @@ impl Ranks {
         }
         let (rank, (cause, _, sentence)) =
             signs().min_by_key(|(rank, (cause, at, _))| (*cause, *at, rank.member.rank))?;
+        let is_over = || self.ranks.iter().all(|rank| rank.ending.is_some() || rank.gone.is_some());
         // Ranks ended for another one, but none gives a cause: this process was silent, and they gave up on it.
         let paused = match (cause, self.own_pause) {
             (Cause::Secondary, Some((end, pause))) if now.saturating_duration_since(end) < GIVEN_UP_MAX => {
                 Some(pause)
+            }
+            // The cause is still to be told.
+            (Cause::Secondary, _) if now.saturating_duration_since(first) < CAUSE_TIME && !is_over() => {
+                return None;
             }
             _ => None,
         };

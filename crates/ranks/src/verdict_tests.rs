@@ -76,7 +76,19 @@ fn the_strongest_evidence_explains_the_others() {
         (&[(100, 2, Closes)], Some((2, Silent, 600))),
         (&[(100, 2, Falls)], Some((2, Silent, 2500))),
         (&[(100, 0, Ends(Crashed))], Some((0, Crashed, 600))),
-        (&[(100, 3, Ends(Secondary))], Some((3, Secondary, 600))),
+        (&[(100, 3, Ends(Secondary))], Some((3, Secondary, 2600))),
+        // A network that fails is noticed at one end first, and a lost supervisor after two seconds.
+        (&[(100, 0, Ends(Secondary)), (1800, 1, Ends(Failed))], Some((1, Failed, 1800))),
+        (&[(100, 0, Ends(Secondary)), (100, 1, Falls)], Some((1, Silent, 2000))),
+        (
+            &[
+                (100, 0, Ends(Secondary)),
+                (200, 1, Ends(Secondary)),
+                (200, 2, Ends(Secondary)),
+                (300, 3, Ends(Secondary)),
+            ],
+            Some((0, Secondary, 600)),
+        ),
         // The cause comes after what it caused.
         (
             &[(100, 0, Ends(Secondary)), (200, 1, Ends(Secondary)), (500, 2, Ends(KilledProven))],
@@ -288,7 +300,16 @@ fn r_a_pause_of_rank_0_was_told_as_the_end_of_another_rank() {
         let woken = start + Duration::from_millis(pause_ms);
         gives_up.iter().for_each(|&rank| ranks.ended(rank, ending(Cause::Secondary), woken));
         assert_eq!(ranks.look(woken), []);
-        let found = verdicts(ranks.look(woken + SIGNS_TIME));
+        let found = match pause_ms {
+            100 => (5..=25)
+                .flat_map(|n| {
+                    let now = woken + n * SIGNS_TIME / 5;
+                    [0, 1, 3].into_iter().for_each(|rank| ranks.beat(rank, working(), now));
+                    verdicts(ranks.look(now))
+                })
+                .collect(),
+            _ => verdicts(ranks.look(woken + SIGNS_TIME)),
+        };
         let found = found.first().map(|verdict| (verdict.member.rank, verdict.cause, &*verdict.sentence));
         let (rank, cause, said) = found.expect("a verdict");
         assert_eq!((rank, cause), (expect.0, expect.1), "{said}");

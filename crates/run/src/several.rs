@@ -217,7 +217,11 @@ fn ending_of(ended: &Ended, last: &Value, killed: Option<&(Death<'_>, Error)>) -
         (Some(0), _) => of(Cause::Finished, at, 0),
         (_, true) => of(Cause::Secondary, format!("it ended for another rank, {at}"), OTHER_RANK),
         (Some(code), _) if code == i32::from(OTHER_RANK) => {
-            of(Cause::Secondary, format!("it ended for another rank, {at}"), OTHER_RANK)
+            // What it saw of the other one: nobody else may say more.
+            let seen = ended.last_words.iter().rev().find_map(|line| line.strip_prefix("error[rank-lost]: "));
+            let seen = seen.filter(|seen| !seen.starts_with("another rank has ended"));
+            let seen = seen.map_or(String::new(), |seen| format!(": {seen}"));
+            of(Cause::Secondary, format!("it ended for another rank{seen}, {at}"), OTHER_RANK)
         }
         (Some(code @ (130 | 143)), _) => of(Cause::Interrupted, at, code as u8),
         (Some(code), _) => {
@@ -402,6 +406,12 @@ mod tests {
                 ended(5 << 8, None, false, &[]),
                 Cause::Secondary,
                 "it ended for another rank, in step 3 of 9, phase update",
+                5,
+            ),
+            (
+                ended(5 << 8, None, false, &["error[rank-lost]: rank 1 closed its connection", "hint: x"]),
+                Cause::Secondary,
+                "it ended for another rank: rank 1 closed its connection, in step 3 of 9, phase update",
                 5,
             ),
             // It was ended for another rank, whatever it made of that.

@@ -96,7 +96,7 @@ fn the_rows_of_a_live_run_say_what_its_ranks_do_and_a_stopped_one_ends_it() {
     let live = until("rows of a live run", || {
         let (code, found) = doctor(&folder, "out");
         let rows = rows(&found["ranks"]);
-        // Rank 1 tells twice a second what it does.
+        // Rank 1 tells five times a second what it does.
         let has_begun = rows.len() == 2 && rows.iter().all(|(_, state)| state != "starts");
         (has_begun && code == Some(0)).then_some(found)
     });

@@ -87,6 +87,7 @@ impl Between {
         let mut head = [0; HEAD_BYTES];
         head[..8].copy_from_slice(&self.turn.to_le_bytes());
         head[8..].copy_from_slice(&(own.len() as u64).to_le_bytes());
+        let begun = Instant::now();
         loop {
             let mut is_over = true;
             for lane in self.hosts.iter_mut().flatten() {
@@ -98,6 +99,8 @@ impl Between {
                 break;
             }
             check()?;
+            let waits = self.hosts.iter_mut().flatten().filter(|lane| !lane.is_over(own.len()));
+            waits.map(|lane| lane.stream.look(begun)).collect::<Result<()>>()?;
             let lanes = self.hosts.iter().flatten().filter(|lane| !lane.is_over(own.len()));
             let interest = |lane: &'_ Lane| (!lane.has_received(), !lane.has_sent(own.len()));
             let mut fds: Vec<_> = lanes

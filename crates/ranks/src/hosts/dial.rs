@@ -79,7 +79,7 @@ pub(crate) fn dial_within(
         crate::wire::wait(&wires.collect::<Vec<_>>(), &[], Duration::from_millis(20));
     }
     let streams = all.into_iter().zip(targets).filter_map(|(one, target)| match one {
-        Dialling::There(wire) => Some(Stream::new(wire.into_parts(), &target.who)),
+        Dialling::There(wire) => Some(Stream::new(wire.into_parts(), &target.who).to(target.address)),
         _ => None,
     });
     Ok(streams.collect())

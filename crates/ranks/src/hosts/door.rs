@@ -2,6 +2,7 @@
 //! a copy in this process; a card's memory comes through its device.
 
 use super::dial::Callers;
+use super::stream::UNREACHABLE;
 use super::{Caller, Letter};
 use crate::errors::lost;
 use crate::message::Way;
@@ -14,7 +15,7 @@ use std::fs::File;
 use std::io::Write;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread;
 
 /// A request: offset in the memory, then number of bytes.
@@ -47,10 +48,14 @@ pub enum Memory {
 /// Returns the number that a rank has posted last.
 pub(crate) type ReadPosted = Box<dyn Fn() -> u64 + Send>;
 
+/// The network's failure that ended a guest's connection, if one did.
+type Failed = Arc<OnceLock<Error>>;
+
 /// A handle that ends the thread when dropped.
 #[derive(Debug)]
 pub(crate) struct Door {
     wake: UnixStream,
+    failed: Failed,
     thread: Option<thread::JoinHandle<()>>,
 }
 
@@ -69,10 +74,17 @@ impl Door {
                 .hint("check the limits on threads and open files: ulimit -u, ulimit -n")
         };
         let (wake, woken) = UnixStream::pair().map_err(refused)?;
-        let inside = Inside { callers, letter, memory, bytes, posted, guests: Vec::new(), woken };
+        let failed = Failed::default();
+        let (guests, kept) = (Vec::new(), Arc::clone(&failed));
+        let inside = Inside { callers, letter, memory, bytes, posted, guests, failed: kept, woken };
         let thread = thread::Builder::new().name("door".into()).stack_size(STACK_BYTES);
         let thread = Some(thread.spawn(move || inside.run()).map_err(refused)?);
-        Ok(Door { wake, thread })
+        Ok(Door { wake, failed, thread })
+    }
+
+    /// Errors: `ranks-unreachable` if the network ended a guest's connection.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.failed.get().map_or(Ok(()), |error| Err(error.clone()))
     }
 }
 
@@ -92,6 +104,7 @@ struct Inside {
     bytes: u64,
     posted: ReadPosted,
     guests: Vec<Guest>,
+    failed: Failed,
     woken: UnixStream,
 }
 
@@ -120,8 +133,18 @@ impl Inside {
                 return;
             }
             let (memory, bytes, posted) = (&mut self.memory, self.bytes, &*self.posted);
-            // A guest that reads out of range or is gone is dropped silently: its supervisor says why it ended.
-            self.guests.retain_mut(|guest| guest.serve(memory, bytes, posted).is_ok());
+            let failed = &self.failed;
+            // A guest that reads out of range or is gone is dropped silently: its supervisor says why it ended. Nobody
+            // else says that the network failed.
+            self.guests.retain_mut(|guest| {
+                let served = guest.serve(memory, bytes, posted);
+                match served {
+                    Err(error) if error.slug == UNREACHABLE => drop(failed.set(error)),
+                    Err(_) => {}
+                    Ok(()) => return true,
+                }
+                false
+            });
             let letter = &self.letter;
             let is_full = self.guests.len() >= GUESTS_MAX;
             let expects = |rank: u32, way: Way| {

@@ -15,6 +15,7 @@ use plimsoll_memory::{Mapping, Mirror};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 /// Connections to all ranks of other hosts, and to one of them: several, because they carry more over a long path.
 const STREAMS: usize = 16;
@@ -30,7 +31,7 @@ const UNDER_WAY_MAX: u64 = 32 << 20;
 pub struct Reach {
     inside: Mutex<Inside>,
     /// Serves their reads of this rank.
-    _door: Door,
+    door: Door,
 }
 
 #[derive(Debug)]
@@ -103,7 +104,7 @@ impl Reach {
             ranks[rank] =
                 Some(Far { mirror, streams, under_way_max, brought: Vec::new(), posted: Posted::default() });
         }
-        Ok(Reach { inside: Mutex::new(Inside { ranks, kept_max, kept: 0, failed: Ok(()) }), _door: door })
+        Ok(Reach { inside: Mutex::new(Inside { ranks, kept_max, kept: 0, failed: Ok(()) }), door })
     }
 
     /// Maps the copy of a rank's memory for reading; `None` for ranks of this host.
@@ -138,10 +139,11 @@ impl Reach {
         far.posted.heard
     }
 
-    /// Returns the error that stopped fetching, if any.
+    /// Returns the error that stopped fetching, or answering, if any.
     ///
     /// Errors: `rank-lost`, `ranks-unreachable`.
     pub fn check(&self) -> Result<()> {
+        self.door.check()?;
         self.lock().failed.clone()
     }
 
@@ -183,6 +185,7 @@ impl Inside {
                 missing[*rank].extend(add(&mut far.brought, range.clone()).into_iter().flat_map(requests));
             }
         }
+        let begun = Instant::now();
         loop {
             let mut is_over = true;
             for (far, missing) in self.ranks.iter_mut().zip(&mut missing) {
@@ -195,6 +198,9 @@ impl Inside {
                 return Ok(());
             }
             check()?;
+            let streams = self.ranks.iter_mut().flatten().flat_map(|far| &mut far.streams);
+            let mut asked = streams.filter(|asked| !asked.due.is_empty());
+            asked.try_for_each(|asked| asked.stream.look(begun))?;
             let streams = self.ranks.iter().flatten().flat_map(|far| &far.streams);
             let asked = streams.filter(|asked| !asked.due.is_empty());
             sleep(
@@ -239,9 +245,11 @@ impl Far {
 
     /// Waits for an answer that is under way, so that reads come next.
     fn end_posted(&mut self, check: &dyn Fn() -> Result<()>) -> Result<()> {
+        let begun = Instant::now();
         while self.posted.is_asked {
             self.ask_posted()?;
             check()?;
+            self.streams[0].stream.look(begun)?;
             let asked = &self.streams[0];
             if self.posted.is_asked {
                 sleep(&mut [asked.stream.interest(true, !asked.unsent.is_empty())]);

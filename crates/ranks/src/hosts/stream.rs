@@ -1,21 +1,24 @@
 //! A connection between trainers, and the names of its failures.
 
+use super::path::Path;
 use crate::errors::lost;
 use plimsoll_base::{Error, Result};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::sockopt;
 use std::io::{ErrorKind, Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// A connection whose peer accepts nothing for this long ends. Supervisors notice a lost host sooner.
-const UNTAKEN_MAX: Duration = Duration::from_secs(10);
-/// An idle connection is probed after this time, at this interval, before it counts as ended.
+/// The kernel ends no connection before this: supervisors notice a lost host, and a rank that waits asks (`path.rs`).
+const KERNEL_MAX: Duration = Duration::from_secs(24 * 3600);
+/// An idle connection is probed at this interval, so that what lies between keeps it.
 const IDLE: Duration = Duration::from_secs(3);
-const TRIES: u32 = 3;
 /// How long a wait sleeps before it checks whether the run is over.
 const LOOK: Duration = Duration::from_millis(50);
+
+/// The slug of a network that has failed.
+pub(crate) const UNREACHABLE: &str = "ranks-unreachable";
 
 #[derive(Debug)]
 pub(crate) struct Stream {
@@ -24,6 +27,7 @@ pub(crate) struct Stream {
     ahead: Vec<u8>,
     /// The trainer at the other end, in words.
     pub(crate) who: String,
+    path: Option<Path>,
 }
 
 impl Stream {
@@ -34,9 +38,29 @@ impl Stream {
         let _ = sockopt::set_socket_keepalive(&socket, true);
         let _ = sockopt::set_tcp_keepidle(&socket, IDLE);
         let _ = sockopt::set_tcp_keepintvl(&socket, IDLE);
-        let _ = sockopt::set_tcp_keepcnt(&socket, TRIES);
-        let _ = sockopt::set_tcp_user_timeout(&socket, UNTAKEN_MAX.as_millis() as u32);
-        Stream { socket, ahead, who: who.into() }
+        // It takes the place of the number of probes, too.
+        let _ = sockopt::set_tcp_user_timeout(&socket, KERNEL_MAX.as_millis() as u32);
+        Stream { socket, ahead, who: who.into(), path: None }
+    }
+
+    /// Lets waits for this connection ask whether packets pass to `address`, where its peer listens.
+    pub(crate) fn to(self, address: Option<SocketAddr>) -> Stream {
+        let path = address.map(|address| Path::new(address, &self.who, Instant::now()));
+        Stream { path, ..self }
+    }
+
+    /// Looks whether packets still pass, for one that has waited since `begun`. Only the side that dialled can.
+    ///
+    /// Errors: `ranks-unreachable`.
+    pub(crate) fn look(&mut self, begun: Instant) -> Result<()> {
+        self.path.as_mut().map_or(Ok(()), |path| path.look(begun, Instant::now()))
+    }
+
+    fn moves(&mut self, length: usize) -> usize {
+        if let Some(path) = self.path.as_mut().filter(|_| length > 0) {
+            path.moves(Instant::now());
+        }
+        length
     }
 
     /// Reads available bytes into `to`. Returns their number; 0 if nothing has arrived.
@@ -52,7 +76,7 @@ impl Stream {
         loop {
             match self.socket.read(to) {
                 Ok(0) if !to.is_empty() => return Err(self.closed()),
-                Ok(length) => return Ok(length),
+                Ok(length) => return Ok(self.moves(length)),
                 Err(err) if err.kind() == ErrorKind::WouldBlock => return Ok(0),
                 Err(err) if err.kind() == ErrorKind::Interrupted => {}
                 Err(err) => return Err(self.failed(&err)),
@@ -66,7 +90,7 @@ impl Stream {
     pub(crate) fn write(&mut self, from: &[u8]) -> Result<usize> {
         loop {
             match self.socket.write(from) {
-                Ok(length) => return Ok(length),
+                Ok(length) => return Ok(self.moves(length)),
                 Err(err) if err.kind() == ErrorKind::WouldBlock => return Ok(0),
                 Err(err) if err.kind() == ErrorKind::Interrupted => {}
                 Err(err) => return Err(self.failed(&err)),
@@ -93,14 +117,13 @@ impl Stream {
         if err.kind() != ErrorKind::TimedOut {
             return lost(format!("the connection to {} broke: {err}", self.who));
         }
-        let seconds = UNTAKEN_MAX.as_secs();
-        unreachable(&format!("nothing passes to {} any more, for {seconds} s", self.who))
+        unreachable(&format!("nothing passes to {} any more: {err}", self.who))
     }
 }
 
 /// Returns the error for a network that passes the traffic of supervisors but not that of trainers.
 pub(crate) fn unreachable(message: &str) -> Error {
-    Error::new("ranks-unreachable", message)
+    Error::new(UNREACHABLE, message)
         .hint("trainers exchange gradients over ports that the kernel chooses: hosts of a run must let each other's traffic through")
         .hint("`plimsoll doctor --ranks` tries the paths between hosts before a run")
 }
