@@ -1,6 +1,6 @@
 //! `checkpoint export --format gguf` from outside: the file is the same model, and what cannot be one is named.
 
-use crate::common::{check_refused, plimsoll, text};
+use crate::common::{check_refused, every_nth, plimsoll, text};
 use crate::delta::run_of_delta;
 use crate::made::experts_gguf;
 use crate::run::{Run, SMALL, export, json as printed};
@@ -80,7 +80,8 @@ fn every_family_generates_the_same_from_its_file() {
     let folder = Run::new(SMALL);
     folder.train("nano", &["train.steps=1"]);
     export(&folder, "nano", &folder.text_path("nano-hf"));
-    for family in ["llama", "mistral", "qwen2", "qwen3", "smollm3", "olmo2", "granite", "phi3"] {
+    let families = ["llama", "mistral", "qwen2", "qwen3", "smollm3", "olmo2", "granite", "phi3"];
+    for (_, family) in every_nth(3, families) {
         // 260 rows for 15 tokens: the others have none.
         let model = format!("{family}-model");
         fs::create_dir(folder.path(&model)).expect("a folder");

@@ -237,7 +237,7 @@ fn rollout_and_trainer_agree_over_blocks() {
     let folder = folder();
     let model = folder.text_path("base.gguf");
     let args = ["bench", "exactness", "--model", &model, "--lora-rank", "8", "--lora-quantize", "gguf"];
-    let found = printed(&[&args[..], &["--tokens", "2000", "--threads", "2", "--json"]].concat());
+    let found = printed(&[&args[..], &["--tokens", "500", "--threads", "2", "--json"]].concat());
     assert_eq!((&found["mismatches"], &found["lora_quantize"]), (&0.into(), &"gguf".into()), "{found}");
     let args =
         ["bench", "exactness", "--model", "builtin:nano", "--lora-rank", "8", "--lora-quantize", "gguf"];
