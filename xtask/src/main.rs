@@ -9,6 +9,7 @@
 
 mod book;
 mod cards;
+mod cases;
 mod ci;
 mod comments;
 mod cycles;

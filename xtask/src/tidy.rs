@@ -3,7 +3,7 @@
 use crate::finding::Finding;
 use crate::tree::{FILE_BYTES_MAX, Tree};
 use crate::{
-    book, comments, cycles, devices, edges, english, length, manifest, names, opens, rooms, shows, slugs,
+    book, cases, comments, cycles, devices, edges, english, length, manifest, names, opens, rooms, shows, slugs,
     unsafety, words,
 };
 
@@ -15,6 +15,7 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
     findings.extend(slugs::check(tree, &sources));
     findings.extend(words::check(tree));
     findings.extend(book::check(tree));
+    findings.extend(cases::check(tree));
     findings.extend(cycles::check(&sources));
     findings.extend(names::check(&sources));
     findings.extend(rooms::check(tree));

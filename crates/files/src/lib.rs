@@ -56,7 +56,7 @@ pub use hub_fetch::{HubFile, hub_file};
 #[cfg(feature = "hub")]
 pub use hub_push::{Push, PushContent, PushFile, PushTarget, Pushed, push, push_endpoint};
 pub use no_link::{append_to, create_part};
-pub use open::{OpenModel, TokenizerFiles, not_gguf};
+pub use open::{OpenModel, TokenizerFiles, adapter_ends, not_gguf};
 pub use output::{check_folder, check_output_file, check_output_folder, output_error, rename_new};
 pub use pieces::{FileRecord, Pieces};
 pub use shared::SharedWriter;

@@ -5,7 +5,7 @@ use crate::adapter::{self, Adapter};
 use crate::config::{Head, TokenIds, model_from_config, spec_from_config, token_ids};
 use crate::gguf::header::Gguf;
 use crate::gguf::model::{self, GgufTokenizer};
-use crate::source::{ADAPTER_CONFIG, Local, is_repo, resolve};
+use crate::source::{ADAPTER_CONFIG, Local, is_repo, of_run, resolve};
 use crate::storage::{Storage, read_small, read_small_if_present};
 use crate::tensors::{RowOrder, TensorInfo};
 use crate::{builtin, safetensors_dir, wrapped};
@@ -16,6 +16,8 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+/// Name of the file that says what ends a response.
+const GENERATION_CONFIG: &str = "generation_config.json";
 const CONFIG_BYTES_MAX: u64 = 4 << 20;
 /// Largest parsed JSON file, which takes up to 30 times its text. `tokenizer_config.json` in use has up to 1.2 MB.
 const SMALL_JSON_BYTES_MAX: u64 = 4 << 20;
@@ -292,7 +294,7 @@ fn open_directory(source: &str, dir: &Path) -> Result<OpenModel> {
     let config_path = dir.join("config.json");
     let config =
         parse_json(&config_path.display().to_string(), &read_small(&config_path, CONFIG_BYTES_MAX)?)?;
-    let generation = optional_json(&dir.join("generation_config.json"))?;
+    let generation = optional_json(&dir.join(GENERATION_CONFIG))?;
     let (spec, head) = model_from_config(&config, &config_path.display().to_string())?;
     let (files, tensors) = safetensors_dir::open_directory(dir)?;
     let tensors = if spec.is_wrapped { wrapped::text_tensors(tensors)? } else { tensors };
@@ -367,11 +369,34 @@ fn adapted(source: &str, folder: &Path, model: OpenModel) -> Result<OpenModel> {
             )
             .hint("or remove base_quantization there, to add it to weights that it was not trained on"));
     }
+    let eos_token_ids = adapter_ends(folder, &model.eos_token_ids)?;
     let own = tokenizer_of(folder)?;
     let tokenizer = if own.tokenizer_json.is_some() { own } else { model.tokenizer };
     // A language model's adapter may be on a reward model's body, which then keeps its own head.
     let head = if adapter.config.head == Head::Score { Head::Score } else { model.head };
-    Ok(OpenModel { source: source.to_string(), head, adapter: Some(adapter), tokenizer, ..model })
+    Ok(OpenModel {
+        source: source.to_string(),
+        head,
+        adapter: Some(adapter),
+        tokenizer,
+        eos_token_ids,
+        ..model
+    })
+}
+
+/// Returns the tokens that end responses of the adapter in a folder, or of that run: those that it learnt to end with
+/// are in the `generation_config.json` beside it, those of its base end them too.
+///
+/// Errors: `model-file-corrupt`; those of reading.
+pub fn adapter_ends(folder: &Path, of_base: &[u32]) -> Result<Vec<u32>> {
+    let own = optional_json(&of_run(folder)?.join(GENERATION_CONFIG))?;
+    let mut ends = own.map(|own| token_ids(&Value::Null, Some(&own)).eos).unwrap_or_default();
+    for id in of_base {
+        if !ends.contains(id) {
+            ends.push(*id);
+        }
+    }
+    Ok(ends)
 }
 
 fn open_gguf(source: &str, path: &Path) -> Result<OpenModel> {

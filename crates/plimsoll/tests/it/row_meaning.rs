@@ -186,6 +186,25 @@ fn r_what_was_learnt_to_end_with_ended_nothing() {
         let saved = run.read_json(&format!("out/checkpoints/latest/{name}"));
         assert_eq!(saved["eos_token_id"], json!([1, 0]), "{name}");
     }
+    // An adapter has no configuration of a model: its end is beside it, and ends what is sampled with it.
+    let lora = format!("{}[lora]\nrank = 2\n", supervised(&rows, &ends));
+    run.write("x.toml", &lora);
+    run.train("lora", &[]);
+    let beside = run.read_json("lora/checkpoints/latest/generation_config.json");
+    assert_eq!(beside["eos_token_id"], json!([1, 0]));
+    let to = |name: &str| run.text_path(name);
+    let export = |merge: &[&str], name: &str| {
+        let args = ["checkpoint", "export", &to("lora"), "--to", &to(name)];
+        let output = plimsoll(&[&args[..], merge].concat());
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        run.read_json(&format!("{name}/generation_config.json"))["eos_token_id"].clone()
+    };
+    assert_eq!((export(&[], "adapter"), export(&["--merge"], "merged")), (json!([1, 0]), json!([1, 0])));
+    // The next run starts from it, and its plan has no template that ends a turn with what ends nothing.
+    run.write("x.toml", &sampling(&rows).replace(SUMS, &ends));
+    let from = format!("lora.adapter={}", to("adapter"));
+    let plan = run.plan(&["data.answered=drop-turn", "lora.rank=2", &from]);
+    assert!(!plan["warnings"].to_string().contains("ends a turn with"), "{}", plan["warnings"]);
     // A method that samples warns, with a way out.
     run.write("x.toml", &sampling(&rows).replace(SUMS, &ends));
     let plan = run.plan(&["data.answered=drop-turn"]);

@@ -5,7 +5,9 @@ use plimsoll_arch::{
 };
 use plimsoll_base::{Error, Result};
 use plimsoll_config::{Distill, LoraSpec, ModelOptions, RunSpec};
-use plimsoll_files::{ADAPTER_TENSORS_MAX, Adapter, AdapterConfig, Head, OpenModel, adapter_tensors};
+use plimsoll_files::{
+    ADAPTER_TENSORS_MAX, Adapter, AdapterConfig, Head, OpenModel, adapter_ends, adapter_tensors,
+};
 use plimsoll_infer::codes::{check_blocks, check_codes};
 use plimsoll_infer::models::{open_any_model, open_model, other_tokens, reward_models};
 use plimsoll_plan::{PerRole, RoleName};
@@ -108,6 +110,7 @@ fn with_adapter(run: &RunSpec, mut model: OpenModel) -> Result<OpenModel> {
         // From now on it is this model's, whatever it was trained on before.
         adapter.config.base = Some(run.model.clone());
         model.adapter = Some(adapter);
+        model.eos_token_ids = adapter_ends(folder, &model.eos_token_ids)?;
     }
     let Some(AdapterConfig { rank, alpha, rslora, targets, .. }) = model.adapter.as_ref().map(|a| &a.config)
     else {

@@ -210,8 +210,13 @@ fn write_small(
         Ok(())
     };
     match &adapter_config(trainer, model) {
-        // The base model that it names has the configuration.
-        Some(adapter) => write(ADAPTER_CONFIG, &pretty(&adapter_config_json(adapter)))?,
+        // The base model that it names has the configuration, but not the end that the adapter may have learnt.
+        Some(adapter) => {
+            write(ADAPTER_CONFIG, &pretty(&adapter_config_json(adapter)))?;
+            if shape.head == Head::Vocabulary && !ids.eos.is_empty() {
+                write("generation_config.json", &pretty(&generation_config_json(&ids)))?;
+            }
+        }
         None => {
             let config = match shape.head {
                 Head::Vocabulary => config_json(&shape.spec, shape.weights, &ids),
