@@ -3,8 +3,8 @@
 use crate::finding::Finding;
 use crate::tree::{FILE_BYTES_MAX, Tree};
 use crate::{
-    book, cases, comments, cycles, devices, edges, english, length, manifest, names, opens, rooms, shows, slugs,
-    unsafety, words,
+    book, cases, comments, cycles, devices, edges, english, length, manifest, names, opens, rooms, shows,
+    slugs, unsafety, words,
 };
 
 /// Runs all checks. Returns findings by path and line.

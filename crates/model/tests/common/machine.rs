@@ -122,7 +122,8 @@ impl Machine {
                 AnyDevice::Cpu(dev)
             }
             Machine::Cuda => {
-                let mut dev = CudaDevice::new(bytes, OpenOptions { checked: is_checked(), profile: false }).unwrap();
+                let mut dev =
+                    CudaDevice::new(bytes, OpenOptions { checked: is_checked(), profile: false }).unwrap();
                 dev.take_offloaded(offloaded.max(Bytes(256))).unwrap();
                 dev.bind_scratch(scratch);
                 AnyDevice::Cuda(dev)
