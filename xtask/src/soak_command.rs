@@ -1,7 +1,7 @@
 //! `cargo xtask soak`: runs the soak on a built binary, prints its table, and writes `bench/results/soak.md`.
 
 use crate::soak::{self, Options};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 /// Runs the command; `None` if the arguments are not its own.
@@ -46,14 +46,14 @@ fn options(arguments: &[String], root: &Path) -> Option<Options> {
             }
             "--hit" => options.hit = Some(flags.next()?.parse().ok()?),
             "--seed" => options.seed = flags.next()?.parse().ok()?,
-            "--binary" => options.binary = PathBuf::from(flags.next()?),
-            "--folder" => options.folder = PathBuf::from(flags.next()?),
+            "--binary" => options.binary = std::path::absolute(flags.next()?).ok()?,
+            "--folder" => options.folder = std::path::absolute(flags.next()?).ok()?,
             _ => return None,
         }
     }
-    let is_of_rounds = options.rounds > 0 && options.ranks.is_multiple_of(options.hosts);
+    let are_even = options.ranks > 0 && options.ranks.is_multiple_of(options.hosts);
     let of_ranks = options.device.is_empty() && options.hit.is_none() || options.ranks > 0;
-    let fits = (options.rounds == 0 || options.ranks > 0) && (options.hosts == 1 || is_of_rounds);
+    let fits = (options.rounds == 0 || options.ranks > 0) && (options.hosts == 1 || are_even);
     let fits = fits && of_ranks && options.hit.is_none_or(|rank| rank < options.ranks);
     fits.then_some(options)
 }
@@ -89,6 +89,8 @@ fn make_ranks(options: &Options, root: &Path) -> ExitCode {
     let say = &mut |line: &str| eprintln!("{line}");
     let name = if options.device == "cuda" { "soak_ranks_cards.md" } else { "soak_ranks.md" };
     let made = match options.rounds {
+        0 if options.hosts > 1 => soak::ranks::host_faults::soak(options, say)
+            .map(|rows| ("soak_hosts.md", soak::ranks::host_faults::table(options, &rows))),
         0 => soak::ranks::soak(options, options.ranks, say)
             .map(|rows| (name, soak::ranks::table(options, options.ranks, &rows))),
         _ if options.hosts > 1 => soak::ranks::hosts::rounds(options, say)
@@ -130,13 +132,16 @@ mod tests {
         assert_eq!(found.binary, Path::new("/r/target/release/plimsoll"));
         let found = read(&["--ranks", "4", "--hosts", "2", "--rounds", "9"]).expect("flags of its own");
         assert_eq!((found.ranks, found.hosts, found.rounds), (4, 2, 9));
+        let found = read(&["--ranks", "4", "--hosts", "2"]).expect("flags of its own");
+        assert_eq!((found.ranks, found.hosts, found.rounds), (4, 2, 0));
         let found = read(&["--ranks", "4", "--device", "cuda", "--hit", "3"]).expect("flags of its own");
         assert_eq!((found.device.as_str(), found.hit), ("cuda", Some(3)));
         for bad in [
             &["--ranks", "4", "--device", "tpu"][..],
             &["--ranks", "4", "--hit", "4"],
             &["--device", "cuda"],
-            &["--ranks", "4", "--hosts", "2"],
+            &["--hosts", "2"],
+            &["--ranks", "4", "--hosts", "3"],
             &["--ranks", "4", "--hosts", "3", "--rounds", "9"],
             &["--ranks", "4", "--hosts", "0", "--rounds", "9"],
         ] {

@@ -2,7 +2,13 @@
 
 use super::*;
 use crate::environment::{Flags, Found, read};
-use crate::token::Token;
+use crate::hosts::Callers;
+use crate::knock::{MAGIC, REFUSAL};
+use crate::message::{Message, Way};
+use crate::strangers::Strangers;
+use crate::token::{NONCE_BYTES, Side, Token};
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
 
 const LONG: &str = "0123456789abcdef";
 const SHORT: &str = "0123456789abcde";
@@ -55,8 +61,8 @@ const LAUNCHERS: [(&str, &str, &str); 12] = [
     ("JOB_COMPLETION_INDEX=1", "FLAGS=2 JOB_COMPLETION_INDEX=1", "`plimsoll launch` writes files"),
 ];
 
-/// Returns the slug, message and hints of what a launcher's ranks, or the process that starts them, get for `secret`.
-fn asked(environment: &str, secret: Option<&str>) -> std::result::Result<(), [String; 3]> {
+/// Reads an environment, with flags if it says so.
+fn found(environment: &str) -> Found {
     let variables: Vec<(&str, &str)> =
         environment.split_whitespace().filter_map(|pair| pair.split_once('=')).collect();
     let get = |name: &str| Some(variables.iter().find(|(key, _)| *key == name)?.1.to_string());
@@ -69,7 +75,12 @@ fn asked(environment: &str, secret: Option<&str>) -> std::result::Result<(), [St
         join: by_flags.then_some("n1"),
         parent: 9,
     };
-    let result = match read(&get, &flags).expect(environment) {
+    read(&get, &flags).expect(environment)
+}
+
+/// Returns the slug, message and hints of what a launcher's ranks, or the process that starts them, get for `secret`.
+fn asked(environment: &str, secret: Option<&str>) -> std::result::Result<(), [String; 3]> {
+    let result = match found(environment) {
         Found::One => Ok(()),
         Found::Rank(launch) => Token::of(&launch, secret).map(drop),
         Found::Start(starts) if starts.hosts == 1 => Ok(()),
@@ -107,7 +118,6 @@ fn ranks_of_one_host_need_none() {
 /// What a launcher calls a job is public: with another secret, the same job has another token.
 #[test]
 fn a_token_of_several_hosts_follows_from_the_secret() {
-    use crate::token::{NONCE_BYTES, Side};
     let launch = Launch {
         rank: 0,
         ranks: 2,
@@ -123,5 +133,115 @@ fn a_token_of_several_hosts_follows_from_the_secret() {
     for secret in [None, Some(""), Some("another secret of the same user")] {
         let guess = Token::new(&launch, secret);
         assert!(!guess.is_proof(&proof, Side::Joiner, &one, &other), "{secret:?}");
+    }
+}
+
+/// A port of a run: rank 0's supervisor, or a trainer.
+enum Port {
+    Supervisor(TcpListener, Strangers),
+    Trainer(Callers),
+}
+
+impl Port {
+    /// Reads what has come. Returns how many were let in.
+    fn turn(&mut self, token: &Token) -> usize {
+        match self {
+            Port::Supervisor(listener, strangers) => strangers.turn(listener, token).len(),
+            Port::Trainer(callers) => callers.turn(&|rank, _| Some(format!("rank {rank}"))).len(),
+        }
+    }
+}
+
+/// Connects to a port, with a token or in silence. Returns how many were let in, and all bytes that the one who came got.
+fn come(is_trainer: bool, token: &Token, guess: Option<Token>) -> (usize, Vec<u8>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("bound");
+    let mut port = match is_trainer {
+        true => Port::Trainer(Callers::new(listener, token.clone()).expect("a listener")),
+        false => {
+            Strangers::listen(&listener).expect("a listener");
+            Port::Supervisor(listener, Strangers::default())
+        }
+    };
+    let dial = move || {
+        let mut stream = TcpStream::connect(address).expect("it listens");
+        let mut got = Vec::new();
+        if let Some(guess) = guess {
+            let ours = [7; NONCE_BYTES];
+            stream.write_all(&[&MAGIC[..], &ours].concat()).expect("it reads");
+            got.resize(MAGIC.len() + NONCE_BYTES, 0);
+            stream.read_exact(&mut got).expect("a greeting");
+            let theirs = got[MAGIC.len()..].first_chunk().expect("a nonce");
+            let knock = serde_json::to_vec(&Message::Knock { rank: 1, way: Way::Read }).expect("JSON");
+            let length = (knock.len() as u32).to_le_bytes();
+            let proof = guess.proof(Side::Joiner, &ours, theirs);
+            stream.write_all(&[&proof[..], &length, &knock].concat()).expect("it reads");
+        } else {
+            stream.shutdown(Shutdown::Write).expect("it is open");
+        }
+        // The other side may close before it has read all.
+        let _ = stream.read_to_end(&mut got);
+        got
+    };
+    let stranger = std::thread::spawn(dial);
+    let mut entered = 0;
+    while !stranger.is_finished() {
+        entered += port.turn(token);
+        std::thread::yield_now();
+    }
+    (entered, stranger.join().expect("no panic"))
+}
+
+/// The table of launchers and strangers: `cargo test -p plimsoll-ranks a_stranger_with -- --nocapture` prints it. The
+/// stranger has the port, the program, the run file and all that the launcher says of the job, and no secret.
+#[test]
+fn a_stranger_with_all_but_the_secret_is_let_in_by_no_launchers_ranks_and_shown_no_byte() {
+    println!(
+        "| launcher | without a secret the program says | strangers | let in | bytes of the run shown |"
+    );
+    println!("|---|---|---|---|---|");
+    for (_, several, _) in LAUNCHERS {
+        let [slug, ..] = asked(several, None).expect_err(several);
+        let (name, launch, secret) = ranks_of(several);
+        let token = Token::of(&launch, Some(&secret)).expect("a long secret");
+        let public = [None, Some(""), Some(&*launch.id), Some(&*launch.address), secret.strip_prefix(LONG)];
+        let (mut strangers, mut entered, mut shown) = (0, 0, 0);
+        for is_trainer in [false, true] {
+            let guesses = public.iter().map(|guess| Some(Token::new(&launch, *guess)));
+            for guess in guesses.chain([None]) {
+                let is_silent = guess.is_none();
+                let (in_now, got) = come(is_trainer, &token, guess);
+                let refused = MAGIC.len() + NONCE_BYTES;
+                // The version, a random number, and a refusal, the same for all runs.
+                let is_public = match is_silent {
+                    true => got.is_empty(),
+                    false => got.starts_with(&MAGIC) && got[refused..] == REFUSAL,
+                };
+                assert!(in_now == 0 && is_public, "{several}: let in {in_now}, shown {got:?}");
+                (strangers, entered) = (strangers + 1, entered + in_now);
+                shown += got.len() - if is_silent { 0 } else { refused + REFUSAL.len() };
+            }
+            // One that has the secret is let in.
+            let (in_now, _) = come(is_trainer, &token, Some(token.clone()));
+            assert_eq!(in_now, 1, "{several}");
+        }
+        assert_eq!((&*slug, entered, shown), ("ranks-token", 0, 0), "{several}");
+        println!("| {name} | `{slug}` | {strangers} | {entered} | {shown} |");
+    }
+}
+
+/// Returns a launcher's name, a rank that it or the process that it starts has started, and that rank's secret.
+fn ranks_of(environment: &str) -> (String, Launch, String) {
+    match found(environment) {
+        Found::One => panic!("{environment}: one process"),
+        Found::Rank(launch) => (launch.launcher.name().into(), launch, LONG.into()),
+        Found::Start(starts) => {
+            let Starts { first, count, ranks, port, address, id, .. } = &starts;
+            // As `launch.rs` starts them.
+            let own = format!("PLIMSOLL_LAUNCH={first}/{ranks}:{first}/{count}:{port}:9:{address}");
+            let Found::Rank(launch) = found(&own) else { panic!("{own}: no rank") };
+            let index = if environment.contains("JOB_COMPLETION_INDEX") { ", numbered by a Job" } else { "" };
+            (format!("{}{index}", starts.launcher.name()), launch, format!("{LONG}:{id}"))
+        }
     }
 }

@@ -137,6 +137,38 @@ fn hosts_that_are_killed_at_random_instants_go_on_with_the_same_bits() {
 }
 
 #[test]
+fn what_goes_wrong_between_hosts_is_named_or_changes_no_bit() {
+    if !soak::ranks::hosts::can_run() {
+        eprintln!("skipped: this user may not make namespaces of processes");
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let only = if is_full("faults of a network between hosts") { "" } else { "another|before it joins" };
+    let options = soak::Options {
+        binary: PathBuf::from(env!("CARGO_BIN_EXE_plimsoll")),
+        folder: folder.path().join("soak"),
+        kills: 0,
+        steps: 6,
+        seed: 4,
+        faults: false,
+        short: true,
+        ranks: 4,
+        hosts: 2,
+        rounds: 0,
+        minutes: 0,
+        only: only.into(),
+        device: String::new(),
+        hit: None,
+    };
+    let rows = soak::ranks::host_faults::soak(&options, &mut |line| eprintln!("{line}"))
+        .unwrap_or_else(|what| panic!("{what}"));
+    let table = soak::ranks::host_faults::table(&options, &rows);
+    for part in ["| another model on one host | 1 of 1 | ", "| a rank killed before it joins | 1 of 1 | "] {
+        assert!(table.contains(part), "{table}");
+    }
+}
+
+#[test]
 fn a_few_runs_take_what_their_plans_say() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let plimsoll = Path::new(env!("CARGO_BIN_EXE_plimsoll"));

@@ -26,6 +26,9 @@ const FEWER_EVERY: u64 = 4;
 /// How often to look for the process to kill.
 const LOOK: Duration = Duration::from_millis(1);
 
+/// The job's secret, for `env`.
+pub const SECRET: &str = "PLIMSOLL_TOKEN=a secret of the soak";
+
 /// What was killed.
 const HITS: [&str; 4] = ["one trainer", "one supervisor", "one host", "all hosts"];
 
@@ -126,7 +129,7 @@ fn round(
 }
 
 /// Returns command words that make the command after them a host; `None` if this user may not.
-fn namespace() -> Option<Vec<String>> {
+pub fn namespace() -> Option<Vec<String>> {
     let plain = vec!["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"];
     let mapped = [&plain[..1], &["--map-root-user"], &plain[1..]].concat();
     let works = |words: &Vec<&str>| {
@@ -134,12 +137,12 @@ fn namespace() -> Option<Vec<String>> {
         ran.is_ok_and(|status| status.success())
     };
     let found = [plain, mapped].into_iter().find(works)?;
-    // The job's secret; `env` becomes the program that it starts.
-    Some(["env", "PLIMSOLL_TOKEN=a secret of the soak"].into_iter().chain(found).map(String::from).collect())
+    // `env` becomes the program that it starts.
+    Some(["env", SECRET].into_iter().chain(found).map(String::from).collect())
 }
 
 /// Returns each host's flags for a run on `hosts` of them, each with as many ranks as in the whole run.
-fn layout(options: &Options, hosts: usize) -> Vec<Vec<String>> {
+pub fn layout(options: &Options, hosts: usize) -> Vec<Vec<String>> {
     let ranks = options.ranks / options.hosts * hosts;
     let ranks = format!("--ranks={ranks}");
     if hosts == 1 {
@@ -216,7 +219,7 @@ impl Hosts {
 }
 
 /// Returns the process to kill below `unshare`, whose child, the namespace's first process, starts the supervisors.
-fn victim(unshare: u32, hit: usize, pick: usize) -> Option<u32> {
+pub fn victim(unshare: u32, hit: usize, pick: usize) -> Option<u32> {
     let first = children(unshare).first().copied()?;
     if hit >= 2 {
         return Some(first);
@@ -227,7 +230,7 @@ fn victim(unshare: u32, hit: usize, pick: usize) -> Option<u32> {
 }
 
 /// Returns the slug of the first error, which the launcher shows after the rank's number.
-fn slug(stderr: &str) -> &str {
+pub fn slug(stderr: &str) -> &str {
     let first = stderr.split_once("error[").and_then(|(_, rest)| rest.split_once(']'));
     first.map_or("nothing", |(slug, _)| slug)
 }

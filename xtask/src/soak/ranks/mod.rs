@@ -2,13 +2,15 @@
 //! slow, out of memory, cut off, its disk full, and killed in each phase. All must end within a bound with one sentence
 //! that names the rank, no process may survive, and the run resumes with another number of ranks to the bits of an
 //! undisturbed run. With `--rounds M` one or all processes are killed at random instants instead, with `--hosts H` on
-//! hosts.
+//! hosts; with `--hosts H` alone, what goes wrong between hosts.
 
 mod bench;
 mod cards;
 mod faults;
 mod groups;
+pub mod host_faults;
 pub mod hosts;
+mod network;
 pub mod rounds;
 mod scene;
 
