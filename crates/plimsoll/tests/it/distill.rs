@@ -1,5 +1,5 @@
-//! Distillation from outside: a student follows its teacher, resumes bit for bit, is the same on any number of ranks, and
-//! every part of its teacher is in the plan.
+//! Distillation from outside: a student follows its teacher, resumes bit for bit, is the same on any number of ranks,
+//! and every part of its teacher is in the plan.
 
 use crate::made;
 use crate::ranks::left;

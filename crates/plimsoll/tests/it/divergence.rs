@@ -1,5 +1,5 @@
-//! Distillation by divergences through the logits, from outside: they are of most of the mass, with the same bits on any
-//! number of ranks and after a resume, and every list is in the plan.
+//! Distillation by divergences through the logits, from outside: they are of most of the mass, with the same bits on
+//! any number of ranks and after a resume, and every list is in the plan.
 
 use crate::common::{in_turn, turn};
 use crate::ranks::left;
