@@ -100,6 +100,16 @@ mod tests {
         folder
     }
 
+    /// A pipe without a writer in place of the events was waited for, for ever.
+    #[test]
+    fn r_a_pipe_in_a_run_directory_was_waited_for() {
+        let folder = folder(&[("run.toml", "")]);
+        let pipe = folder.path().join("events.jsonl");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        assert!(!made_no_step(folder.path()), "it may hold anything");
+        assert!(crate::report::Curves::read(&pipe).is_err());
+    }
+
     #[test]
     fn only_a_runs_own_files_go_and_only_where_nothing_is_lost_or_on_request() {
         let begun = [
