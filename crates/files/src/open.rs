@@ -385,7 +385,7 @@ fn adapted(source: &str, folder: &Path, model: OpenModel) -> Result<OpenModel> {
 }
 
 /// Returns the tokens that end responses of the adapter in a folder, or of that run: those that it learnt to end with
-/// are in the `generation_config.json` beside it, those of its base end them too.
+/// are in the `generation_config.json` next to it, those of its base end them too.
 ///
 /// Errors: `model-file-corrupt`; those of reading.
 pub fn adapter_ends(folder: &Path, of_base: &[u32]) -> Result<Vec<u32>> {

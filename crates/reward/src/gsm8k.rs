@@ -137,6 +137,12 @@ mod tests {
             ("#### 3 dozen", "36", true),
             ("#### \u{ff11}\u{ff12}", "12", true),
             ("#### \u{ff11}\u{ff12}", "2", false),
+        ]);
+    }
+
+    #[test]
+    fn r_digits_of_other_scripts_and_raised_ones_were_not_read() {
+        check(&[
             ("#### \u{661}\u{662}", "12", true),
             ("#### \u{967}\u{968}", "12", true),
             ("#### \u{1d7cf}\u{1d7d0}", "12", true),

@@ -227,7 +227,10 @@ impl BareCalls {
                 .as_str()
                 .filter(|name| self.tools.iter().any(|tool| tool.name == *name))?
                 .to_string();
-            let arguments = call.remove("parameters").or_else(|| call.remove("arguments"))?;
+            if !call.contains_key("parameters") && !call.contains_key("arguments") {
+                return None;
+            }
+            let arguments = arguments_of(&mut call)?;
             let written = || if has_mark(object) { arguments.to_string() } else { json_unmarked(&arguments) };
             calls.push(Said::Call { name, arguments: arguments.is_object().then(written)? });
         }
@@ -266,14 +269,29 @@ fn tagged_call(text: &str, tools: &[Tool]) -> Option<Said> {
     }
     let Value::Object(mut call) = json_marked(text).ok()? else { return None };
     let name = call.remove("name")?.as_str().filter(|name| !name.is_empty())?.to_string();
-    let arguments = match call.remove("arguments").or_else(|| call.remove("parameters")) {
-        // A call of nothing has no arguments; one with them under another name is no call.
-        None => call.is_empty().then(|| Value::Object(Map::new()))?,
-        // Some models write the object as a string.
-        Some(Value::String(text)) => json_marked(&text).ok()?,
-        Some(other) => other,
-    };
+    let arguments = arguments_of(&mut call)?;
     arguments.is_object().then(|| Said::Call { name, arguments: written(&arguments) })
+}
+
+/// Takes the arguments of a call, under either name, of which one may be empty. A call of nothing has none; one that
+/// has them under another name is no call.
+fn arguments_of(call: &mut Map<String, Value>) -> Option<Value> {
+    let mut found = Value::Object(Map::new());
+    for name in ["arguments", "parameters"] {
+        let value = match call.remove(name) {
+            None | Some(Value::Null) => continue,
+            // Some models write the object as a string.
+            Some(Value::String(text)) if text.trim().is_empty() => continue,
+            Some(Value::String(text)) => json_marked(&text).ok()?,
+            Some(other) => other,
+        };
+        if found.as_object().is_some_and(Map::is_empty) {
+            found = value;
+        }
+    }
+    let is_empty = found.as_object().is_some_and(Map::is_empty);
+    let about = |name: &String| ["id", "type", "name"].contains(&name.as_str());
+    (!is_empty || call.keys().all(about)).then_some(found)
 }
 
 /// Returns the length of the longest suffix of `text` that is a proper prefix of `tag`, which is ASCII.
@@ -361,6 +379,7 @@ mod tests {
         let edit = call("edit", "{\"text\":\"see </tool_call> \\\" here\"}");
         let xml = "<function=edit>\n<parameter=text>\nsee </tool_call> here\n</parameter>\n</function>";
         let no_call = "<tool_call>{\"name\":\"edit\",\"args\":{\"text\":\"x\"}}</tool_call>";
+        let flat = "<tool_call>{\"name\":\"edit\",\"arguments\":{},\"text\":\"x\"}</tool_call>";
         let broken = "<tool_call>{\"name\":\"a\"b\", \"arguments\":{}}</tool_call>";
         for (text, expect) in [
             (format!("<tool_call>{inner}</tool_call>"), vec![edit.clone()]),
@@ -376,6 +395,18 @@ mod tests {
                 vec![call("edit", "{\"text\":\"x\"}")],
             ),
             (no_call.into(), vec![words(no_call)]),
+            (
+                "<tool_call>{\"name\":\"edit\",\"arguments\":{},\"parameters\":{\"text\":\"x\"}}</tool_call>".into(),
+                vec![call("edit", "{\"text\":\"x\"}")],
+            ),
+            (
+                "<tool_call>{\"name\":\"edit\",\"parameters\":null,\"arguments\":{\"text\":\"x\"}}</tool_call>".into(),
+                vec![call("edit", "{\"text\":\"x\"}")],
+            ),
+            ("<tool_call>{\"name\":\"now\",\"arguments\":null}</tool_call>".into(), vec![call("now", "{}")]),
+            ("<tool_call>{\"name\":\"now\",\"arguments\":\"\"}</tool_call>".into(), vec![call("now", "{}")]),
+            ("<tool_call>{\"name\":\"now\",\"id\":\"1\"}</tool_call>".into(), vec![call("now", "{}")]),
+            (flat.into(), vec![words(flat)]),
             (format!("{broken}\n<tool_call>{inner}</tool_call>"), vec![words(broken), edit.clone()]),
             (format!("{broken} <tool_call>{inner}</tool_call>"), vec![words(broken), edit.clone()]),
             (
@@ -425,6 +456,15 @@ mod tests {
                 vec![words("{\"name\": \"other\", \"parameters\": {}}")],
             ),
             ("{\"answer\": 4}", vec![words("{\"answer\": 4}")]),
+            (
+                "{\"name\": \"add\", \"parameters\": {}, \"arguments\": {\"a\": 1}}",
+                vec![call("add", "{\"a\":1}")],
+            ),
+            ("{\"name\": \"now\", \"parameters\": null}", vec![call("now", "{}")]),
+            (
+                "{\"name\": \"add\", \"parameters\": {}, \"a\": 1}",
+                vec![words("{\"name\": \"add\", \"parameters\": {}, \"a\": 1}")],
+            ),
             (
                 "{\"name\": \"add\", \"parameters\": {}} and more",
                 vec![words("{\"name\": \"add\", \"parameters\": {}} and more")],

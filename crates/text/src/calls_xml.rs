@@ -20,6 +20,9 @@ const FUNCTION_END: &str = "</function>";
 const PARAMETER: &str = "<parameter=";
 const PARAMETER_END: &str = "</parameter>";
 
+/// Most references and forms within each other that a parameter's schema is followed through.
+const SCHEMA_DEPTH_MAX: u32 = 16;
+
 /// A function that a response may call.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tool {
@@ -38,7 +41,8 @@ impl Tool {
             let function = &tool["function"];
             let properties = function["parameters"]["properties"].as_object();
             let types = properties.into_iter().flatten();
-            let types = types.filter_map(|(name, schema)| Some((name.clone(), type_of(schema)?)));
+            let types = types
+                .filter_map(|(name, schema)| Some((name.clone(), type_of(schema, &function["parameters"])?)));
             Some(Tool {
                 name: function["name"].as_str()?.to_string(),
                 types: types.collect(),
@@ -49,19 +53,53 @@ impl Tool {
     }
 }
 
-/// Returns the one type of a parameter: `integer` of `["integer", "null"]`, and of the forms of `anyOf`.
-fn type_of(schema: &Value) -> Option<String> {
-    let named = |value: &Value| value.as_str().map(str::to_ascii_lowercase);
-    let types: Vec<String> = match (&schema["type"], schema.get("anyOf").or(schema.get("oneOf"))) {
-        (Value::Array(list), _) => list.iter().map(named).collect::<Option<_>>()?,
-        (Value::Null, Some(Value::Array(forms))) => {
-            forms.iter().map(|form| named(&form["type"])).collect::<Option<_>>()?
-        }
-        (one, _) => vec![named(one)?],
-    };
+/// Returns the one type of a parameter besides null: `integer` of `["integer", "null"]`, of the forms of `anyOf` and of
+/// what a reference names, `string` of an `enum` of texts.
+fn type_of(schema: &Value, whole: &Value) -> Option<String> {
+    let types = types_of(schema, whole, SCHEMA_DEPTH_MAX)?;
     let mut types = types.into_iter().filter(|name| name != "null");
     let first = types.next()?;
     types.all(|other| other == first).then_some(first)
+}
+
+/// Returns the types that a schema allows; `None` if one of its forms does not say.
+fn types_of(schema: &Value, whole: &Value, depth: u32) -> Option<Vec<String>> {
+    let deeper = depth.checked_sub(1)?;
+    let list = |key: &str| schema.get(key).and_then(Value::as_array);
+    match &schema["type"] {
+        Value::String(name) => return Some(vec![name.to_ascii_lowercase()]),
+        Value::Array(names) => {
+            return names.iter().map(|name| Some(name.as_str()?.to_ascii_lowercase())).collect();
+        }
+        _ => {}
+    }
+    if let Some(place) = schema["$ref"].as_str() {
+        return types_of(whole.pointer(place.strip_prefix('#')?)?, whole, deeper);
+    }
+    if let Some(values) = list("enum") {
+        return Some(values.iter().map(|value| type_of_value(value).to_string()).collect());
+    }
+    if let Some(value) = schema.get("const") {
+        return Some(vec![type_of_value(value).to_string()]);
+    }
+    if let Some(forms) = list("anyOf").or_else(|| list("oneOf")) {
+        let types: Vec<Vec<String>> =
+            forms.iter().map(|form| types_of(form, whole, deeper)).collect::<Option<_>>()?;
+        return Some(types.concat());
+    }
+    list("allOf")?.iter().find_map(|form| types_of(form, whole, deeper))
+}
+
+fn type_of_value(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(number) if number.is_i64() || number.is_u64() => "integer",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
 }
 
 /// Reads one call: the function's name and its arguments. `None` if the text is not a complete call.
@@ -132,11 +170,28 @@ mod tests {
     fn r_a_type_next_to_null_was_none() {
         let properties = json!({
             "text": { "type": ["string", "null"] }, "count": { "anyOf": [{ "type": "integer" }, { "type": "null" }] },
+            "choice": { "enum": ["1", "2"] }, "maybe": { "anyOf": [{ "enum": ["1"] }, { "type": "null" }] },
+            "place": { "$ref": "#/$defs/Place" }, "spot": { "anyOf": [{ "$ref": "#/$defs/Place" }, { "type": "null" }] },
+            "whole": { "allOf": [{ "type": "string" }, { "minLength": 1 }] }, "fixed": { "const": "7" },
+            "own": { "$ref": "#/properties/own" }, "nullable": { "type": "string", "nullable": true },
+            "deep": { "anyOf": [{ "oneOf": [{ "type": "null" }, { "type": "integer" }] }] },
             "either": { "type": ["string", "integer"] }, "share": { "oneOf": [{ "type": "null" }, { "type": "number" }] },
         });
-        let tools =
-            Tool::all(&[json!({ "function": { "name": "f", "parameters": { "properties": properties } } })]);
+        let tools = Tool::all(&[json!({ "function": { "name": "f", "parameters": {
+                "properties": properties, "$defs": { "Place": { "type": "string" } },
+            } } })]);
         for (key, words, expect) in [
+            ("choice", "1", json!("1")),
+            ("maybe", "1", json!("1")),
+            ("maybe", "null", Value::Null),
+            ("place", "12", json!("12")),
+            ("spot", "12", json!("12")),
+            ("whole", "12", json!("12")),
+            ("fixed", "7", json!("7")),
+            ("own", "12", json!(12)),
+            ("nullable", "12", json!("12")),
+            ("deep", "12", json!(12)),
+            ("deep", "a", json!("a")),
             ("text", "12", json!("12")),
             ("text", "true", json!("true")),
             ("text", "null", Value::Null),

@@ -186,12 +186,12 @@ fn r_what_was_learnt_to_end_with_ended_nothing() {
         let saved = run.read_json(&format!("out/checkpoints/latest/{name}"));
         assert_eq!(saved["eos_token_id"], json!([1, 0]), "{name}");
     }
-    // An adapter has no configuration of a model: its end is beside it, and ends what is sampled with it.
+    // An adapter has no configuration of a model: its end is next to it, and ends what is sampled with it.
     let lora = format!("{}[lora]\nrank = 2\n", supervised(&rows, &ends));
     run.write("x.toml", &lora);
     run.train("lora", &[]);
-    let beside = run.read_json("lora/checkpoints/latest/generation_config.json");
-    assert_eq!(beside["eos_token_id"], json!([1, 0]));
+    let saved = run.read_json("lora/checkpoints/latest/generation_config.json");
+    assert_eq!(saved["eos_token_id"], json!([1, 0]));
     let to = |name: &str| run.text_path(name);
     let export = |merge: &[&str], name: &str| {
         let args = ["checkpoint", "export", &to("lora"), "--to", &to(name)];

@@ -3,7 +3,7 @@
 use super::expr::{Expr, Func};
 use super::gamma;
 use super::integral::{self, End};
-use super::number::{Num, Wide};
+use super::number::{Num, Wide, absolute, exact_root, whole};
 use std::cell::Cell;
 
 /// Largest n whose factorial is multiplied out.
@@ -579,32 +579,4 @@ fn negated(value: Value) -> Option<Value> {
 fn scaled(rows: Vec<Vec<Num>>, by: Num) -> Option<Value> {
     let rows = rows.into_iter().map(|row| row.into_iter().map(|x| x.mul(by)).collect::<Option<Vec<_>>>());
     Some(Value::Matrix(rows.collect::<Option<Vec<_>>>()?))
-}
-
-fn absolute(a: Num) -> Option<Num> {
-    if a.wide.im == 0.0 {
-        return Some(if a.wide.re < 0.0 { a.neg() } else { a });
-    }
-    let wide = Wide::new(a.wide.re.hypot(a.wide.im), 0.0, a.wide.exp, a.wide.err)?;
-    Some(Num { small: None, exact: None, wide })
-}
-
-fn whole(a: Num, up: bool) -> Option<Num> {
-    if let Some((n, d)) = a.small {
-        return Some(Num::int(if up { -(-n).div_euclid(d) } else { n.div_euclid(d) }));
-    }
-    let (x, im) = a.wide.plain()?;
-    // Too close to a whole number to decide.
-    let unsure = (x - x.round()).abs() < 1e-9 || x.abs() > 1e15 || im != 0.0;
-    (!unsure).then(|| Num::int(if up { x.ceil() } else { x.floor() } as i128))
-}
-
-/// Returns the n-th root of a whole number, if it is whole.
-fn exact_root(a: i128, n: i128) -> Option<i128> {
-    if a < 2 {
-        return Some(a);
-    }
-    let n = u32::try_from(n).ok()?;
-    let guess = (a as f64).powf(1.0 / f64::from(n)).round() as i128;
-    (guess - 1..=guess + 1).find(|g| g.checked_pow(n) == Some(a))
 }

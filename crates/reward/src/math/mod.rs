@@ -1,9 +1,9 @@
 //! The `math` verifier: is the answer in this response the ground truth, in any notation?
 //!
 //! Finds the answer (`extract`), spells it one way (`clean`, `words`), cuts it (`lex`), parses it (`parse`, `primary`,
-//! `names`, `mixed`, `join`) and compares (`compare`, `region`, `working`, `integers`, with `eval`, `gamma`, `integral` and `number`).
-//! What does not parse is compared as text. Size, depth and steps are bounded: hostile text is wrong in milliseconds,
-//! nothing panics.
+//! `names`, `mixed`, `join`) and compares (`compare`, `region`, `working`, `integers`, with `eval`, `gamma`, `integral`
+//! and `number`). What does not parse is compared as text. Size, depth and steps are bounded: hostile text is wrong in
+//! milliseconds, nothing panics.
 //! The stricter of two readings counts: refusing a right answer costs a sample, accepting a wrong one trains it.
 
 mod announced;

@@ -312,3 +312,33 @@ impl Num {
         difference.re.partial_cmp(&0.0)
     }
 }
+
+/// Returns the size of a number.
+pub(super) fn absolute(a: Num) -> Option<Num> {
+    if a.wide.im == 0.0 {
+        return Some(if a.wide.re < 0.0 { a.neg() } else { a });
+    }
+    let wide = Wide::new(a.wide.re.hypot(a.wide.im), 0.0, a.wide.exp, a.wide.err)?;
+    Some(Num { small: None, exact: None, wide })
+}
+
+/// Rounds up or down; `None` too close to a whole number to decide.
+pub(super) fn whole(a: Num, up: bool) -> Option<Num> {
+    if let Some((n, d)) = a.small {
+        return Some(Num::int(if up { -(-n).div_euclid(d) } else { n.div_euclid(d) }));
+    }
+    let (x, im) = a.wide.plain()?;
+    // Too close to a whole number to decide.
+    let unsure = (x - x.round()).abs() < 1e-9 || x.abs() > 1e15 || im != 0.0;
+    (!unsure).then(|| Num::int(if up { x.ceil() } else { x.floor() } as i128))
+}
+
+/// Returns the n-th root of a whole number, if it is whole.
+pub(super) fn exact_root(a: i128, n: i128) -> Option<i128> {
+    if a < 2 {
+        return Some(a);
+    }
+    let n = u32::try_from(n).ok()?;
+    let guess = (a as f64).powf(1.0 / f64::from(n)).round() as i128;
+    (guess - 1..=guess + 1).find(|g| g.checked_pow(n) == Some(a))
+}

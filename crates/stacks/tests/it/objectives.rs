@@ -129,7 +129,7 @@ fn what_makes_conversations_there_makes_them_here() {
     assert!(run.contains(raw), "{run}");
 }
 
-/// What the trainer there leaves out of its decay, and what no option there bounds, is said.
+/// An import reports what the trainer there leaves out of its decay, and what no option there bounds.
 #[test]
 fn what_differs_without_an_option_is_said() {
     let decay = "norms and biases decay too here";

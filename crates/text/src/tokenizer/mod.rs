@@ -140,8 +140,8 @@ impl Tokenizer {
     }
 
     /// Encodes a text that follows sampled tokens, of which the last few are looked at: as the whole text would be
-    /// encoded, from there on. Sampled tokens stay as they are, so what the whole text has in one token with the last of
-    /// them is encoded by itself. The space that some tokenizers put before a text is put only where they would put it.
+    /// encoded, from there on. Sampled tokens stay as they are: what the whole text has in one token with the last of
+    /// them is encoded by itself. The space that some tokenizers put before a text is put only where they would.
     ///
     /// Errors: those of `encode`.
     pub fn encode_after(&self, sampled: &[u32], text: &str) -> Result<Vec<u32>> {
