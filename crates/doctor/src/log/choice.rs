@@ -4,6 +4,7 @@
 //! first that follows a death, and a warning only if there is no other sign of a failure.
 
 use super::event::Event;
+use super::general::class_of;
 use super::signatures::{Level, Signatures};
 use super::state::Suspicion;
 use super::text::{message, regex};
@@ -15,6 +16,12 @@ const BURST_LINES: u64 = 120;
 
 /// An exception's wrapper prints its own message within this many lines.
 const WRAPPER_LINES: u64 = 60;
+
+/// An exception that a complaint announces is within this many lines.
+const ANNOUNCED_LINES: u64 = 40;
+
+/// Kinds of lines that report a death elsewhere, or nothing.
+const REPORTS: [&str; 4] = ["process-failed", "signal-received", "traceback-cut", "engine-died"];
 
 /// Lines of launchers that report a death elsewhere.
 static LAUNCHER: LazyLock<Regex> = LazyLock::new(|| {
@@ -35,6 +42,8 @@ pub struct Choice<'a> {
     /// Events in timeline order.
     pub events: &'a [&'a Event],
     pub suspicions: &'a [Suspicion],
+    /// Line of each file's successful end.
+    pub finished: &'a [Option<u64>],
 }
 
 impl Choice<'_> {
@@ -61,7 +70,11 @@ impl Choice<'_> {
                 let proves_a_kill = self.slug(first) == "worker-sigkill-unknown";
                 (proves_a_kill || self.fault_before(self.events[first]).is_none()).then_some(first)
             }
-            None => self.first_of(Level::Warning).filter(|_| !self.faults().any(|_| true)),
+            None => {
+                let is_over = |index: &usize| self.finished[self.events[*index].file].is_some();
+                let warning = self.first_of(Level::Warning).filter(|index| !is_over(index));
+                warning.filter(|_| !self.faults().any(|_| true))
+            }
         }
     }
 
@@ -156,7 +169,23 @@ impl Choice<'_> {
             true => a.at.line.cmp(&b.at.line),
             false => seconds(a).total_cmp(&seconds(b)),
         };
-        self.suspicions.iter().min_by(|a, b| rank(a).cmp(&rank(b)).then(order(a, b)))
+        let first = self.suspicions.iter().min_by(|a, b| rank(a).cmp(&rank(b)).then(order(a, b)))?;
+        Some(self.named_after(first).unwrap_or(first))
+    }
+
+    /// Returns the exception right after a complaint of no kind: the complaint announces it.
+    fn named_after(&self, first: &Suspicion) -> Option<&Suspicion> {
+        let slug = |fault: &Suspicion| {
+            Some(self.signatures.classes[class_of(self.signatures, fault)?].slug.as_str())
+        };
+        let is_announced = |fault: &&Suspicion| {
+            let after = fault.at.line.saturating_sub(first.at.line);
+            fault.file == first.file && fault.rank == 0 && (1..=ANNOUNCED_LINES).contains(&after)
+        };
+        let says = |fault: &&Suspicion| slug(fault).is_some_and(|slug| !REPORTS.contains(&slug));
+        (first.rank > 0 && slug(first).is_none())
+            .then(|| self.suspicions.iter().filter(is_announced).find(says))
+            .flatten()
     }
 }
 

@@ -60,7 +60,10 @@ impl Scanner<'_> {
                 None => state.suspicions.push(words),
             }
         }
-        let is_quiet = || state.suspicions.iter().all(|suspicion| suspicion.is_in_thread) && !is_told;
+        // A warning kills nothing, so the run may have ended well all the same.
+        let is_failure = |event: &Event| !matches!(event.level, Level::Note | Level::Warning);
+        let is_dead = self.found.events.iter().any(|event| event.file == file && is_failure(event));
+        let is_quiet = || state.suspicions.iter().all(|suspicion| suspicion.is_in_thread) && !is_dead;
         if finished.is_none() && is_quiet() {
             let counters = &state.progress.counters;
             let at_end = || {
@@ -119,7 +122,7 @@ impl Scanner<'_> {
 
     /// Returns the line at the end of a log that reports a failure.
     fn last_words(&self, file: usize, state: &FileState, tail: &[u8]) -> Option<Suspicion> {
-        let (after, text) = last_words(tail)?;
+        let (after, text) = last_words(tail, state.has_levels)?;
         let lines = state.lines + u64::from(!tail.ends_with(b"\n"));
         let at = Evidence {
             file: self.found.files[file].clone(),

@@ -3,6 +3,7 @@
 //! Classes of level `general` see only that line: they cost nothing while reading, and never compete with a cause.
 
 use super::event::Moment;
+use super::intents::{intents, may_refine, meant};
 use super::signatures::{General, Read, Signatures};
 use super::state::Suspicion;
 use super::text::{is_frame, regex};
@@ -26,6 +27,19 @@ static INSTALLED: LazyLock<Regex> = LazyLock::new(|| {
 
 /// Returns the class of the kind of failure in a line.
 pub fn class_of(signatures: &Signatures, suspicion: &Suspicion) -> Option<usize> {
+    let intent = intent_of(signatures, suspicion).map(|intent| signatures.class(&intents()[intent].class));
+    intent.or_else(|| kind_of(signatures, suspicion))
+}
+
+/// Returns the number of the intent of a line, if nothing says more of it.
+pub fn intent_of(signatures: &Signatures, suspicion: &Suspicion) -> Option<usize> {
+    let kind = kind_of(signatures, suspicion);
+    let message = &suspicion.near[..suspicion.message_bytes];
+    may_refine(kind.map(|class| signatures.classes[class].slug.as_str()), message).then_some(())?;
+    meant(message, kind.is_some())
+}
+
+fn kind_of(signatures: &Signatures, suspicion: &Suspicion) -> Option<usize> {
     let names = |general: &&General| {
         let begins_in_line = |found: regex::Match| found.start() < suspicion.message_bytes;
         general.pattern.regex().find(&suspicion.near).is_some_and(begins_in_line)

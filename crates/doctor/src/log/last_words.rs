@@ -2,6 +2,7 @@
 //! cut off. Lines after which the run goes on are not last words.
 
 use super::event::TRACKER;
+use super::levels::is_loud;
 use super::progress::is_step;
 use super::record;
 use super::text::{clean, is_frame, is_quiet, message, metrics, regex};
@@ -44,13 +45,10 @@ static COMPLAINS: LazyLock<Regex> = LazyLock::new(|| {
 /// Reports that the work succeeded after all.
 static SUCCEEDS: LazyLock<Regex> =
     LazyLock::new(|| regex(r"(?i)\bsuccess(?:ful(?:ly)?)?\b|\bsucceeded\b|\b(?:is|now) ready\b"));
-/// Lines that a logger calls an error: `ERROR`, glog's `E0302`, Ray's `[... E 77 77]`, `level=error`.
-static LOUD: LazyLock<Regex> = LazyLock::new(|| {
-    regex(concat!(
-        r"(?:^|[\[(|]|[\d)\]] | - )\s*(?:ERROR|CRITICAL|FATAL|SEVERE)\b[\s:\]|)\-]",
-        r"|(?:^|[\[\s])[EF]\d{3,4} \d\d:\d\d:|\d: F [\w/.-]+:\d+\]|\[\d{4}-\d\d-\d\d [\d:,.]+ [EC] \d+ \d+\]",
-        r#"|\blevel=(?:error|fatal)\b|"(?:level|severity)": ?"(?i:error|fatal|critical)"|^##\[error\]"#,
-    ))
+/// A frame of a traceback behind what a forwarder writes, and the exception that ends it.
+static FORWARDED_FRAME: LazyLock<Regex> = LazyLock::new(|| regex(r#"\S\s+File "[^"\n]+", line \d+, in "#));
+static FORWARDED_RAISE: LazyLock<Regex> = LazyLock::new(|| {
+    regex(r"(?:^|[\s:|\]])(?P<raised>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)(?:: .*|\s*)$)")
 });
 /// Words that runs survive: a count of none, a fallback, advice.
 static HARMLESS: LazyLock<Regex> = LazyLock::new(|| {
@@ -75,8 +73,9 @@ struct Line {
     text: String,
 }
 
-/// Returns the line that tells how a log with this `tail` failed, and the number of lines after it.
-pub fn last_words(tail: &[u8]) -> Option<(usize, String)> {
+/// Returns the line that tells how a log with this `tail` failed, and the number of lines after it. `has_levels` is false
+/// if the log calls all its lines errors.
+pub fn last_words(tail: &[u8], has_levels: bool) -> Option<(usize, String)> {
     let mut lines = last_lines(&tail[tail.len().saturating_sub(TAIL)..]);
     lines.retain(|line| line.after >= after_thread(tail).unwrap_or(0));
     let says = |line: &Line, words: &Regex| {
@@ -118,13 +117,25 @@ pub fn last_words(tail: &[u8]) -> Option<(usize, String)> {
             .filter(is_own)
     };
     // A line that the logger calls an error is harmless if something follows it.
-    let is_loud = |line: &Line| LOUD.is_match(&line.text);
+    let is_loud = |line: &Line| has_levels && is_loud(&line.text);
     let loud = || {
         let first = lines.iter().find(|line| is_loud(line) && !HARMLESS.is_match(&line.text));
         first.or_else(|| lines.last().filter(|line| is_loud(line)))
     };
+    if let Some(raised) = forwarded(lines) {
+        return Some(raised);
+    }
     let found = fails().or_else(complains).or_else(raised).or_else(frame).or_else(loud)?;
     Some((found.after, found.text.clone()))
+}
+
+/// Returns the exception that ends a log, if the frames above it have a harmless level too: loggers write one level for a
+/// whole traceback, and what forwards another program's output writes one before each line.
+fn forwarded(lines: &[Line]) -> Option<(usize, String)> {
+    let last = lines.last().filter(|line| is_quiet(&line.text))?;
+    let is_frame = |line: &Line| is_quiet(&line.text) && FORWARDED_FRAME.is_match(&line.text);
+    let found = FORWARDED_RAISE.captures(&last.text).filter(|_| lines.iter().any(is_frame))?;
+    Some((last.after, found["raised"].to_string()))
 }
 
 /// Returns the lines of a tracker thread's traceback at the end of a log: the run had ended before.
@@ -173,7 +184,7 @@ mod tests {
     use super::*;
 
     fn words(text: &str) -> Option<(usize, String)> {
-        last_words(text.as_bytes())
+        last_words(text.as_bytes(), true)
     }
 
     #[test]

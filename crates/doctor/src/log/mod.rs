@@ -16,10 +16,12 @@ mod event;
 mod finish;
 mod general;
 mod input;
+mod intents;
 mod judge;
 mod junk;
 mod last_counter;
 mod last_words;
+mod levels;
 mod limits;
 mod literals;
 mod memo;
@@ -45,7 +47,7 @@ pub use limits::Limits;
 
 use limits::Budget;
 use plimsoll_base::Result;
-use scan::Scanner;
+use scan::{Found, Scanner};
 use signatures::Signatures;
 
 /// Most memory for reading logs of any size: the window, the events and the signatures. Tested by `bounded_memory`.
@@ -55,8 +57,12 @@ pub const LOG_BYTES_MAX: u64 = 64 << 20;
 ///
 /// Errors: `log-missing`, `log-unreadable` for an input that cannot be opened, or is no file.
 pub fn diagnose(inputs: Vec<Input>, limits: Limits) -> Result<Diagnosis> {
-    let signatures = Signatures::embedded();
-    let mut scanner = Scanner::new(signatures);
+    Ok(timeline::judge(Signatures::embedded(), scan(inputs, limits)?))
+}
+
+/// Finds the lines of `inputs` that matter.
+fn scan(inputs: Vec<Input>, limits: Limits) -> Result<Found> {
+    let mut scanner = Scanner::new(Signatures::embedded());
     let mut budget = Budget::new(limits);
     let mut sources = input::expand(inputs, limits)?;
     // Opening a pipe waits for it.
@@ -69,7 +75,7 @@ pub fn diagnose(inputs: Vec<Input>, limits: Limits) -> Result<Diagnosis> {
         let count = sources.len();
         scanner.found.parts.push(format!("{count} files were not begun, because a limit was reached"));
     }
-    Ok(timeline::judge(signatures, scanner.found))
+    Ok(scanner.found)
 }
 
 /// Returns the names of all known frameworks.

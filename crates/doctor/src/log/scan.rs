@@ -11,6 +11,7 @@ use super::general::{place, reading};
 use super::input::Source;
 use super::judge;
 use super::junk::Text;
+use super::levels::is_loud_throughout;
 use super::limits::Budget;
 use super::memo::{Memo, shape};
 use super::progress::{OUTLIVED, SURVIVED, is_step};
@@ -45,6 +46,8 @@ pub struct Found {
     /// Matching lines of each class.
     pub counts: Vec<u64>,
     pub suspicions: Vec<Suspicion>,
+    /// Matching lines of each rule.
+    pub uses: Vec<u64>,
     /// True for each framework that is named.
     pub frameworks: Vec<bool>,
     /// Line of each file's successful end.
@@ -82,6 +85,7 @@ impl<'s> Scanner<'s> {
         let found = Found {
             counts: vec![0; signatures.classes.len()],
             frameworks: vec![false; signatures.frameworks.len()],
+            uses: vec![0; signatures.rules.len()],
             ..Found::default()
         };
         let memo = Memo::new(signatures.rules.len());
@@ -128,6 +132,9 @@ impl<'s> Scanner<'s> {
             }
             let to = if is_end { length } else { length - AHEAD };
             let lines = &window[from..to];
+            if form.is_none() {
+                state.has_levels = !is_loud_throughout(lines);
+            }
             for form in form.get_or_insert_with(|| RankForm::learn(lines)) {
                 self.found.wrote.read(form, lines);
             }
@@ -498,6 +505,7 @@ impl<'s> Scanner<'s> {
         }
         state.matches[index] += 1;
         self.found.counts[class] += 1;
+        self.found.uses[index] += 1;
         if state.matches[index] <= EVENTS_A_RULE {
             for read in &self.signatures.classes[class].reads {
                 let found = reading(read, moment.near()).or_else(|| reading(read, moment.unwrapped()));

@@ -4,9 +4,12 @@
 //! positive; others are near misses and must be named EXPECTED: another class, `unknown` or `none`.
 
 use super::data::THEMES;
-use super::{Diagnosis, Limits, diagnose, input::Input, signatures::Signatures};
+use super::general::intent_of;
+use super::intents::{Intent, intents};
+use super::signatures::{About, Rule, Signatures};
+use super::{Diagnosis, Limits, diagnose, input::Input};
 use plimsoll_base::Result;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Cursor;
 
 /// The expected name of a log without failures.
@@ -40,6 +43,41 @@ pub fn examples() -> impl Iterator<Item = Example> {
         let (class, expected, name) = (fields.next()?, fields.next()?, fields.next()?);
         Some(Example { class, expected, name, text })
     })
+}
+
+/// How many logs used a sign or an intent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SignUse {
+    pub class: String,
+    /// Its first words, or its expression.
+    pub sign: String,
+    pub logs: u64,
+}
+
+/// Returns how many of `logs`, each read by itself, have a line of each sign, or are named by each intent.
+///
+/// Errors: those of `diagnose`.
+pub fn sign_uses(logs: Vec<Input>) -> Result<Vec<SignUse>> {
+    let signatures = Signatures::embedded();
+    let (mut signs, mut meant) = (vec![0; signatures.rules.len()], vec![0; intents().len()]);
+    for log in logs {
+        let found = super::scan(vec![log], Limits::default())?;
+        signs.iter_mut().zip(&found.uses).for_each(|(logs, lines)| *logs += u64::from(*lines > 0));
+        let of_log = found.suspicions.iter().filter_map(|suspect| intent_of(signatures, suspect));
+        of_log.collect::<BTreeSet<usize>>().into_iter().for_each(|intent| meant[intent] += 1);
+    }
+    let slug = |class: usize| signatures.classes[class].slug.clone();
+    let of_rule = |(rule, logs): (&Rule, u64)| match rule.about {
+        About::Class(class) => Some(SignUse { class: slug(class), sign: rule.words.join(" | "), logs }),
+        _ => None,
+    };
+    let of_intent = |(intent, logs): (&Intent, u64)| SignUse {
+        class: intent.class.clone(),
+        sign: format!("intent: {}", intent.name),
+        logs,
+    };
+    let signs = signatures.rules.iter().zip(signs).filter_map(of_rule);
+    Ok(signs.chain(intents().iter().zip(meant).map(of_intent)).collect())
 }
 
 #[derive(Debug, Default)]

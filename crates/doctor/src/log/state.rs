@@ -108,6 +108,8 @@ pub struct FileState {
     pub tried_at: Vec<u64>,
     /// True for each literal with an open rule.
     pub active: Vec<bool>,
+    /// False if the log calls all its lines errors.
+    pub has_levels: bool,
     /// Newlines before `counted_to`.
     pub lines: u64,
     pub counted_to: usize,
@@ -134,6 +136,7 @@ impl FileState {
             close_looks: vec![0; rules],
             tried_at: vec![0; rules],
             active: vec![true; signatures.rules_of.len()],
+            has_levels: true,
             lines: 0,
             counted_to: 0,
         }

@@ -24,7 +24,8 @@ pub fn judge(signatures: &Signatures, mut found: Found) -> Diagnosis {
     let clocks_differ = give_years(&mut found);
     let events = merge(&found);
     let (files_read, bytes_read) = (found.files.len() as u64, found.bytes);
-    let choice = Choice { signatures, events: &events, suspicions: &found.suspicions };
+    let choice =
+        Choice { signatures, events: &events, suspicions: &found.suspicions, finished: &found.finished };
     let mut diagnosis = match choice.first() {
         Some(first) => describe(signatures, &found, &events, first),
         None => unnamed(signatures, &found, &choice),

@@ -8,3 +8,4 @@ mod ends;
 mod machine;
 mod records;
 mod repeats;
+mod unseen;
