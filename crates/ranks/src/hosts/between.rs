@@ -99,8 +99,8 @@ impl Between {
                 break;
             }
             check()?;
-            let waits = self.hosts.iter_mut().flatten().filter(|lane| !lane.is_over(own.len()));
-            waits.map(|lane| lane.stream.look(begun)).collect::<Result<()>>()?;
+            let mut waits = self.hosts.iter_mut().flatten().filter(|lane| !lane.is_over(own.len()));
+            waits.try_for_each(|lane| lane.stream.look(begun))?;
             let lanes = self.hosts.iter().flatten().filter(|lane| !lane.is_over(own.len()));
             let interest = |lane: &'_ Lane| (!lane.has_received(), !lane.has_sent(own.len()));
             let mut fds: Vec<_> = lanes
