@@ -1,5 +1,5 @@
-//! Reads each log of the folders, or each file, by itself, and prints its answer; then how many of them used each sign and
-//! each intent. Those of no log come last: what strangers' logs have not used for long belongs in an intent.
+//! Reads each log of the folders, or each file, by itself, and prints its answer; then how many of them used each
+//! sign and each intent. Those of no log come last: what strangers' logs have not used for long belongs in an intent.
 //!
 //!     cargo run --release -p plimsoll-doctor --example sign_use -- FOLDER|FILE ...
 //!

@@ -55,6 +55,13 @@ pub(crate) fn interrupted(signal: i32, before: &str) -> Error {
     Error { exit, ..error.hint("start the same command again") }
 }
 
+/// Returns the error for a network that passes the traffic of supervisors but not that of trainers.
+pub(crate) fn unreachable(message: &str) -> Error {
+    Error::new("ranks-unreachable", message)
+        .hint("trainers exchange gradients over ports that the kernel chooses: hosts of a run must let each other's traffic through")
+        .hint("`plimsoll doctor --ranks` tries the paths between hosts before a run")
+}
+
 /// Returns the error of a rank that ended because of others.
 pub(crate) fn lost(message: impl Into<String>) -> Error {
     let error = Error::new("rank-lost", message);

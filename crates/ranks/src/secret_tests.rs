@@ -152,7 +152,8 @@ impl Port {
     }
 }
 
-/// Connects to a port, with a token or in silence. Returns how many were let in, and all bytes that the one who came got.
+/// Connects to a port, with a token or in silence. Returns how many were let in, and all bytes that the one who came
+/// got.
 fn come(is_trainer: bool, token: &Token, guess: Option<Token>) -> (usize, Vec<u8>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("bound");

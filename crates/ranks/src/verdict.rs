@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 /// From the first sign to the verdict.
 const SIGNS_TIME: Duration = Duration::from_millis(500);
-/// The same where all that is known is that ranks ended for another: a lost supervisor is noticed in this time, and so is
-/// a network that failed at one end first.
+/// The same where all that is known is that ranks ended for another: a lost supervisor is noticed in this time, and
+/// so is a network that failed at one end first.
 const CAUSE_TIME: Duration = Duration::from_millis(2500);
 /// A supervisor silent for longer is lost; it reports five times a second.
 pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(2);

@@ -217,7 +217,7 @@ fn ending_of(ended: &Ended, last: &Value, killed: Option<&(Death<'_>, Error)>) -
         (Some(0), _) => of(Cause::Finished, at, 0),
         (_, true) => of(Cause::Secondary, format!("it ended for another rank, {at}"), OTHER_RANK),
         (Some(code), _) if code == i32::from(OTHER_RANK) => {
-            // What it saw of the other one: nobody else may say more.
+            // What it saw of the other one: no other rank may say more.
             let seen = ended.last_words.iter().rev().find_map(|line| line.strip_prefix("error[rank-lost]: "));
             let seen = seen.filter(|seen| !seen.starts_with("another rank has ended"));
             let seen = seen.map_or(String::new(), |seen| format!(": {seen}"));

@@ -1,6 +1,6 @@
-//! Names a failure by what its message means: an intent (an unknown name, only if, must divide, absent …) and the object
-//! that it is about. A fall-back for messages of no class, below the exact signs and above the page that only says that
-//! something was raised.
+//! Names a failure by what its message means: an intent (an unknown name, only if, must divide, absent …) and the
+//! object that it is about. A fall-back for messages of no class, below the exact signs and above the page that only
+//! says that something was raised.
 
 use super::data::INTENTS;
 use super::possibilities::listed;

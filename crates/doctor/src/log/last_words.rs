@@ -45,7 +45,7 @@ static COMPLAINS: LazyLock<Regex> = LazyLock::new(|| {
 /// Reports that the work succeeded after all.
 static SUCCEEDS: LazyLock<Regex> =
     LazyLock::new(|| regex(r"(?i)\bsuccess(?:ful(?:ly)?)?\b|\bsucceeded\b|\b(?:is|now) ready\b"));
-/// A frame of a traceback behind what a forwarder writes, and the exception that ends it.
+/// A frame of a traceback after what a forwarder writes, and the exception that ends it.
 static FORWARDED_FRAME: LazyLock<Regex> = LazyLock::new(|| regex(r#"\S\s+File "[^"\n]+", line \d+, in "#));
 static FORWARDED_RAISE: LazyLock<Regex> = LazyLock::new(|| {
     regex(r"(?:^|[\s:|\]])(?P<raised>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)(?:: .*|\s*)$)")
@@ -73,8 +73,8 @@ struct Line {
     text: String,
 }
 
-/// Returns the line that tells how a log with this `tail` failed, and the number of lines after it. `has_levels` is false
-/// if the log calls all its lines errors.
+/// Returns the line that tells how a log with this `tail` failed, and the number of lines after it. `has_levels` is
+/// false if the log calls all its lines errors.
 pub fn last_words(tail: &[u8], has_levels: bool) -> Option<(usize, String)> {
     let mut lines = last_lines(&tail[tail.len().saturating_sub(TAIL)..]);
     lines.retain(|line| line.after >= after_thread(tail).unwrap_or(0));
@@ -129,8 +129,8 @@ pub fn last_words(tail: &[u8], has_levels: bool) -> Option<(usize, String)> {
     Some((found.after, found.text.clone()))
 }
 
-/// Returns the exception that ends a log, if the frames above it have a harmless level too: loggers write one level for a
-/// whole traceback, and what forwards another program's output writes one before each line.
+/// Returns the exception that ends a log, if the frames above it have a harmless level too: loggers write one level
+/// for a whole traceback, and what forwards another program's output writes one before each line.
 fn forwarded(lines: &[Line]) -> Option<(usize, String)> {
     let last = lines.last().filter(|line| is_quiet(&line.text))?;
     let is_frame = |line: &Line| is_quiet(&line.text) && FORWARDED_FRAME.is_match(&line.text);

@@ -1,5 +1,5 @@
-//! Learns what the level words of a log are worth: what forwards another program's output gives all of it one level, and
-//! then the level tells nothing about a line.
+//! Learns what the level words of a log are worth: what forwards another program's output gives all of it one level,
+//! and then the level tells nothing about a line.
 
 use super::text::{clean, is_frame, message, regex};
 use regex::Regex;

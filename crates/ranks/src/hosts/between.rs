@@ -1,9 +1,9 @@
 //! Exchange between the first ranks of hosts, each for all ranks of its host: frames over one connection per pair.
 
 use super::dial::{Callers, Target, dial_within};
-use super::stream::{Stream, sleep, unreachable};
+use super::stream::{Stream, sleep};
 use super::{Caller, Letter};
-use crate::errors::lost;
+use crate::errors::{lost, unreachable};
 use crate::message::Way;
 use crate::place::Place;
 use plimsoll_base::Result;

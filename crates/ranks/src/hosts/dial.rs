@@ -1,6 +1,7 @@
 //! How a trainer connects to those of other hosts: it dials, or they do. Both prove the job's token first.
 
-use super::stream::{Stream, sleep, unreachable};
+use super::stream::{Stream, sleep};
+use crate::errors::unreachable;
 use crate::knock::{Answer, Dialled};
 use crate::message::{Message, Way};
 use crate::strangers::Strangers;

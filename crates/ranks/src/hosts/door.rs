@@ -2,7 +2,6 @@
 //! a copy in this process; a card's memory comes through its device.
 
 use super::dial::Callers;
-use super::stream::UNREACHABLE;
 use super::{Caller, Letter};
 use crate::errors::lost;
 use crate::message::Way;
@@ -134,12 +133,12 @@ impl Inside {
             }
             let (memory, bytes, posted) = (&mut self.memory, self.bytes, &*self.posted);
             let failed = &self.failed;
-            // A guest that reads out of range or is gone is dropped silently: its supervisor says why it ended. Nobody
-            // else says that the network failed.
+            // A guest that reads out of range or is gone is dropped silently: its supervisor says why it ended. That
+            // the network failed is known here alone.
             self.guests.retain_mut(|guest| {
                 let served = guest.serve(memory, bytes, posted);
                 match served {
-                    Err(error) if error.slug == UNREACHABLE => drop(failed.set(error)),
+                    Err(error) if error.slug == "ranks-unreachable" => drop(failed.set(error)),
                     Err(_) => {}
                     Ok(()) => return true,
                 }

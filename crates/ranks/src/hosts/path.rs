@@ -5,7 +5,7 @@
 //! losses, which under loss and reordering may begin anew before it has ended, so it ended connections on which packets
 //! passed (before Linux 6.12, which counts each row by itself); and three lost probes of an idle one are no rare event.
 
-use super::stream::unreachable;
+use crate::errors::unreachable;
 use crate::knock::begin;
 use plimsoll_base::Result;
 use std::net::{SocketAddr, TcpStream};
@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 /// A path is tried after this silence; after each answer the next silence is twice as long.
 const QUIET: Duration = Duration::from_secs(10);
 const QUIET_MAX: Duration = Duration::from_secs(160);
-/// Packets that ask and get no answer for this long do not pass: the kernel sends five meanwhile, at 0, 1, 3, 7 and 15 s.
+/// Packets that ask and get no answer for this long do not pass: the kernel sends five meanwhile, at 0, 1, 3, 7 and
+/// 15 s.
 const UNANSWERED_MAX: Duration = Duration::from_secs(30);
 
 /// The path to a trainer that this one dialled.
@@ -102,7 +103,7 @@ mod tests {
         let later = begun + 100 * QUIET;
         assert_eq!(path.look(later, later), Ok(()));
         assert!(path.asks.is_none(), "this wait has just begun");
-        // Nobody listens any more: the kernel says so.
+        // No program listens any more: the kernel says so.
         drop(listener);
         answered(&mut path, begun, later);
     }

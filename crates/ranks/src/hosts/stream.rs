@@ -1,7 +1,7 @@
 //! A connection between trainers, and the names of its failures.
 
 use super::path::Path;
-use crate::errors::lost;
+use crate::errors::{lost, unreachable};
 use plimsoll_base::{Error, Result};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::sockopt;
@@ -16,9 +16,6 @@ const KERNEL_MAX: Duration = Duration::from_secs(24 * 3600);
 const IDLE: Duration = Duration::from_secs(3);
 /// How long a wait sleeps before it checks whether the run is over.
 const LOOK: Duration = Duration::from_millis(50);
-
-/// The slug of a network that has failed.
-pub(crate) const UNREACHABLE: &str = "ranks-unreachable";
 
 #[derive(Debug)]
 pub(crate) struct Stream {
@@ -119,13 +116,6 @@ impl Stream {
         }
         unreachable(&format!("nothing passes to {} any more: {err}", self.who))
     }
-}
-
-/// Returns the error for a network that passes the traffic of supervisors but not that of trainers.
-pub(crate) fn unreachable(message: &str) -> Error {
-    Error::new(UNREACHABLE, message)
-        .hint("trainers exchange gradients over ports that the kernel chooses: hosts of a run must let each other's traffic through")
-        .hint("`plimsoll doctor --ranks` tries the paths between hosts before a run")
 }
 
 /// Sleeps until one of `fds` is ready or it is time to check whether the run is over.

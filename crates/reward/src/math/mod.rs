@@ -27,6 +27,7 @@ mod primary;
 mod prose;
 mod region;
 mod reversed;
+mod unit_fractions;
 mod units;
 mod words;
 mod words_after;

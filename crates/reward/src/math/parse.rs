@@ -7,7 +7,7 @@ use super::expr::{Expr, Func, Rel, SetOp, rows, without_colon};
 use super::join::{Join, joined};
 use super::lex::{Spaced, Token, tokens};
 use super::reversed::plain_intervals;
-use super::words_after::unit_fractions;
+use super::unit_fractions::unit_fractions;
 
 /// Deepest nesting of groups.
 const DEPTH_MAX: u32 = 160;

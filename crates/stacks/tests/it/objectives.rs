@@ -18,7 +18,7 @@ const RLOO: &str = "trl rloo --model_name_or_path a/b --max_steps 4 --dataset_na
 
 #[test]
 fn losses_and_defaults_of_others_are_written_out() {
-    for (stack, text, parts) in [
+    are_written(&[
         (
             "trl",
             RLOO.to_string(),
@@ -65,6 +65,12 @@ fn losses_and_defaults_of_others_are_written_out() {
             "trl grpo --model_name_or_path a/b --max_steps 4 --dataset_name x.jsonl --beta 0.04".into(),
             &["kl_coef = 0.04", "kl_unbiased = true  # default of TRL: use_bias_correction_kl"],
         ),
+    ]);
+}
+
+#[test]
+fn penalties_estimators_and_sums_of_others_are_written_out() {
+    are_written(&[
         (
             "verl",
             format!(
@@ -97,9 +103,14 @@ fn losses_and_defaults_of_others_are_written_out() {
             ),
             &["aggregation = \"seq_mean_token_mean\"", "temperature = 0.6", "samples = 4"],
         ),
-    ] {
-        let run = imported(stack, &text).expect(&text).run_file;
-        for part in parts {
+    ]);
+}
+
+/// Requires the run files of imports to have lines that begin so.
+fn are_written(cases: &[(&str, String, &[&str])]) {
+    for (stack, text, parts) in cases {
+        let run = imported(stack, text).expect(text).run_file;
+        for part in *parts {
             assert!(run.contains(&format!("\n{part}")), "{text}: {part}: {run}");
         }
     }

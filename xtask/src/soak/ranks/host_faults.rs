@@ -1,7 +1,7 @@
-//! `cargo xtask soak --ranks N --hosts H`: what goes wrong between hosts. Hosts that read another model, another commit
-//! of one, another reward file; a rank that is killed before it joins; a network on which the trainers' ports fail, that
-//! loses and reorders, and on which strangers hold connections. Each ends by the name that is written here, on every
-//! host, or leaves the bits of one process.
+//! `cargo xtask soak --ranks N --hosts H`: what goes wrong between hosts. Hosts that read another model, another
+//! commit of one, another reward file; a rank that is killed before it joins; a network on which the trainers' ports
+//! fail, that loses and reorders, and on which strangers hold connections. Each ends by the name that is written
+//! here, on every host, or leaves the bits of one process.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -176,7 +176,7 @@ fn folder(bench: &Bench<'_>, number: usize, reads: Reads) -> Result<PathBuf, Str
     Ok(folder)
 }
 
-/// Kills a rank of the last host while no other host is there, so that nobody has met.
+/// Kills a rank of the last host while no other host is there, so that no ranks have met.
 fn killed_early(bench: &mut Bench<'_>, _: usize) -> Done {
     let Some(host) = namespace() else { return Ok(None) };
     let training = bench.training();

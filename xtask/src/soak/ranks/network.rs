@@ -22,7 +22,7 @@ pub const PORT: u16 = 29_500;
 pub struct Weather {
     /// How long each travels.
     pub milliseconds: u32,
-    /// Parts of the frames that are lost, and that come later than those behind them.
+    /// Parts of the frames that are lost, and that come later than those after them.
     pub lost: f64,
     pub late: f64,
     /// Connections of strangers a second at each host, which say nothing.
