@@ -49,9 +49,7 @@ fn after_thinking(response: &str) -> &str {
 /// Chooses the last block that is a program and no example of one before it; without programs, the last block.
 fn program(mut blocks: Vec<Block<'_>>) -> Option<Cow<'_, str>> {
     let is_python = |block: &Block| PYTHON.contains(&block.language.as_str());
-    // Next to a program that is named as one, an assignment alone is its output: `x = 3`.
-    let is_named = blocks.iter().any(is_python);
-    let unnamed = |block: &Block| block.language.is_empty() && looks_like_python(&block.body, !is_named);
+    let unnamed = |block: &Block| block.language.is_empty() && looks_like_python(&block.body);
     let programs: Vec<usize> =
         (0..blocks.len()).filter(|&k| is_python(&blocks[k]) || unnamed(&blocks[k])).collect();
     let mut chosen = programs.last().copied();
@@ -96,8 +94,8 @@ fn definitions(body: &str) -> impl Iterator<Item = &str> {
     body.lines().filter_map(move |line| name(line).map(|(start, end)| &line[start..end])).take(NAMES_MAX)
 }
 
-/// True for a text with a line that only a program has; outputs of one have none. `assigns`: an assignment is one too.
-fn looks_like_python(body: &str, assigns: bool) -> bool {
+/// True for a text with a line that only a program has; outputs of one have none.
+fn looks_like_python(body: &str) -> bool {
     body.lines().any(|line| {
         let line = line.trim();
         let begins = |word: &str| line.starts_with(word);
@@ -111,7 +109,7 @@ fn looks_like_python(body: &str, assigns: bool) -> bool {
             || line.contains("sys.stdin")
             || begins("return ")
             || (block && ["for ", "while ", "if ", "with ", "try"].iter().any(|word| begins(word)))
-            || (assigns && is_assignment(line))
+            || is_assignment(line)
     })
 }
 
@@ -244,16 +242,6 @@ mod tests {
             ("```python\nprint(3)\n```\nOutput:\n```\n3\n```", "print(3)\n"),
             ("```python\nprint(3)\n```\nIt prints\n```text\n3\n```\n", "print(3)\n"),
             ("```\nprint(3)\n```\n\n```\n3\n```", "print(3)\n"),
-            ("```python\nprint('x =', 3)\n```\nOutput:\n```\nx = 3\n```", "print('x =', 3)\n"),
-            ("```python\na = 1\n```\nBetter:\n```\nprint(3)\n```", "print(3)\n"),
-            ("```\nx = 3\n```", "x = 3\n"),
-            ("```python\nprint(3)\n```\nfor the input\n```\n3\n1 2 3\n```", "print(3)\n"),
-            (
-                "```python\ndef f(x):\n    return x\n```\n```python\nassert f(3) == 3\n```",
-                "def f(x):\n    return x\n",
-            ),
-            ("\t```python\n\tprint(3)\n\t```", "print(3)\n"),
-            ("* ```py\n  print(3)\n  ```\n  Output:\n  ```console\n  3\n  ```", "print(3)\n"),
             ("```py\nprint(3)\n```\nRun it:\n```bash\npython main.py\n```", "print(3)\n"),
             ("```python\nprint(3)\n```\nIn:\n```json\n{\"a\": 1}\n```", "print(3)\n"),
             ("```bash\npip install x\n```\n```Python\nprint(3)\n```", "print(3)\n"),
