@@ -5,7 +5,7 @@ let focus = 0, timer = 0, busy = false, again = false;
 
 const STATES = { running: "running", finished: "finished", failed: "ended with an error", stopped: "stopped", gone: "directory is gone", unknown: "state unknown" };
 const focused = () => runs[focus];
-const visible = () => { const on = runs.filter((run) => run.on && run.series); return on.length ? on : []; };
+const chosen = () => { const on = runs.filter((run) => run.on && run.series); return on.length ? on : []; };
 
 function onRuns(state) {
   state.runs.forEach((brief, index) => {
@@ -52,7 +52,7 @@ function schedule() {
 function drawAll() {
   const run = focused();
   if (!run) return;
-  const shown = visible();
+  const shown = chosen();
   for (const spec of CHARTS) draw(spec, $("charts"), shown);
   for (const name of extras) draw({ id: "x-" + name, title: name, lines: [name], extra: () => { extras.delete(name); dropChart("x-" + name); drawMore(); } }, $("charts"), shown);
   drawMore();
@@ -78,8 +78,8 @@ function redraw() {
 }
 
 function drawMore() {
-  const known = new Set(CHARTS.flatMap((spec) => linesOf(spec, visible())).concat([...extras]));
-  const names = [...new Set(visible().flatMap((run) => Object.keys(run.series.metrics)))].filter((name) => !known.has(name)).sort();
+  const known = new Set(CHARTS.flatMap((spec) => linesOf(spec, chosen())).concat([...extras]));
+  const names = [...new Set(chosen().flatMap((run) => Object.keys(run.series.metrics)))].filter((name) => !known.has(name)).sort();
   fillIf($("more"), JSON.stringify(names), () => [el("option", { value: "" }, "choose one of " + names.length), ...names.map((name) => el("option", { value: name }, name))]);
 }
 
