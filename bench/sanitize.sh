@@ -25,7 +25,8 @@ cd "$root"
 
 # Memory that a kernel reads before anything wrote it is an error of initcheck; the arena is one allocation, of which the
 # gaps between regions stay unwritten and unread. It does not see all stores of the vendor's products: a checked build
-# fills their outputs with NaN before, so an element that such a product leaves is named all the same. Slow kernels must not look hung: tests run one after the other.
+# fills their outputs with NaN before, so an element that such a product leaves is named all the same. Slow kernels must
+# not look hung: tests run one after the other.
 failed=0
 check() { # tool, name, command...
     local tool=$1 name=$2 log status=0 said; shift 2

@@ -56,7 +56,7 @@ pub(crate) enum Access {
 ///
 /// Errors: those of the system; `InvalidInput` for a path to anything else.
 pub(crate) fn open_window(path: &Path, access: Access) -> io::Result<File> {
-    match read_link(path)? {
+    match is_window(path)? {
         true => OpenOptions::new().read(access != Access::Write).write(access != Access::Read).open(path),
         false => Err(io::Error::new(ErrorKind::InvalidInput, "it is no memory that ranks share")),
     }
@@ -65,7 +65,7 @@ pub(crate) fn open_window(path: &Path, access: Access) -> io::Result<File> {
 /// Returns true if a path is `/proc/PID/fd/NUMBER` of a window, false if it is anything else.
 ///
 /// Errors: those of the system, as for a process that has ended.
-fn read_link(path: &Path) -> io::Result<bool> {
+fn is_window(path: &Path) -> io::Result<bool> {
     if !is_descriptor(path) {
         return Ok(false);
     }
@@ -75,7 +75,7 @@ fn read_link(path: &Path) -> io::Result<bool> {
 
 /// Returns true if a path, which a peer sent, may be that of a window: it is, or its supervisor has ended already.
 pub(crate) fn may_be_window(path: &Path) -> bool {
-    read_link(path).unwrap_or_else(|err| err.kind() == ErrorKind::NotFound)
+    is_window(path).unwrap_or_else(|err| err.kind() == ErrorKind::NotFound)
 }
 
 fn is_descriptor(path: &Path) -> bool {

@@ -27,13 +27,18 @@ static INSTALLED: LazyLock<Regex> = LazyLock::new(|| {
 
 /// Returns the class of the kind of failure in a line.
 pub fn class_of(signatures: &Signatures, suspicion: &Suspicion) -> Option<usize> {
-    let intent = intent_of(signatures, suspicion).map(|intent| signatures.class(&intents()[intent].class));
-    intent.or_else(|| kind_of(signatures, suspicion))
+    let kind = kind_of(signatures, suspicion);
+    let intent =
+        refined(signatures, suspicion, kind).map(|intent| signatures.class(&intents()[intent].class));
+    intent.or(kind)
 }
 
 /// Returns the number of the intent of a line, if nothing says more of it.
 pub fn intent_of(signatures: &Signatures, suspicion: &Suspicion) -> Option<usize> {
-    let kind = kind_of(signatures, suspicion);
+    refined(signatures, suspicion, kind_of(signatures, suspicion))
+}
+
+fn refined(signatures: &Signatures, suspicion: &Suspicion, kind: Option<usize>) -> Option<usize> {
     let message = &suspicion.near[..suspicion.message_bytes];
     may_refine(kind.map(|class| signatures.classes[class].slug.as_str()), message).then_some(())?;
     meant(message, kind.is_some())

@@ -32,7 +32,7 @@ pub fn draw(shell: &mut Shell) {
     assert!(drawn.is_ok_and(|status| status.success()), "docs/draw_run.py needs python3");
 }
 
-/// Returns the command that draws the plan, for a build whose image is larger by so many bytes.
+/// Returns the command that draws the plan, for a build whose image is `larger` by a number of bytes.
 fn plan_command(larger: f64) -> String {
     let kib = (PLAN_LIMIT_KIB + larger / 1024.0).round();
     format!("{PLAN_COMMAND} host={kib}KiB,disk=1TiB --svg plan.svg")

@@ -26,14 +26,20 @@ pub(crate) struct Path {
     quiet: Duration,
     /// When bytes, or an answer, came last.
     moved: Instant,
-    /// The connection that asks, once the silence is long; empty if one could not begin.
-    asks: Option<Option<TcpStream>>,
+    /// The question, once the silence is long.
+    asks: Option<PathQuestion>,
+}
+
+#[derive(Debug)]
+struct PathQuestion {
     since: Instant,
+    /// The connection that asks; none if one could not begin.
+    by: Option<TcpStream>,
 }
 
 impl Path {
     pub(crate) fn new(to: SocketAddr, who: &str, now: Instant) -> Path {
-        Path { to, who: who.into(), quiet: QUIET, moved: now, asks: None, since: now }
+        Path { to, who: who.into(), quiet: QUIET, moved: now, asks: None }
     }
 
     /// Notes that bytes passed.
@@ -48,24 +54,24 @@ impl Path {
         let silent = now.saturating_duration_since(self.moved.max(begun));
         let Some(asks) = &mut self.asks else {
             if silent >= self.quiet {
-                (self.asks, self.since) = (Some(begin(self.to).ok()), now);
+                self.asks = Some(PathQuestion { since: now, by: begin(self.to).ok() });
             }
             return Ok(());
         };
-        let failed = asks.as_ref().and_then(|asks| asks.take_error().ok()).flatten();
+        let failed = asks.by.as_ref().and_then(|by| by.take_error().ok()).flatten();
         let is_refused =
             failed.as_ref().is_some_and(|err| err.kind() == std::io::ErrorKind::ConnectionRefused);
         // One that is refused was answered too: the trainer has ended, and its supervisor says so.
-        if is_refused || asks.as_ref().is_some_and(|asks| failed.is_none() && asks.peer_addr().is_ok()) {
+        if is_refused || asks.by.as_ref().is_some_and(|by| failed.is_none() && by.peer_addr().is_ok()) {
             (self.moved, self.quiet, self.asks) = (now, (2 * self.quiet).min(QUIET_MAX), None);
             return Ok(());
         }
-        if now.saturating_duration_since(self.since) >= UNANSWERED_MAX {
+        if now.saturating_duration_since(asks.since) >= UNANSWERED_MAX {
             let (who, seconds) = (&self.who, silent.as_secs());
             return Err(unreachable(&format!("nothing passes to {who} any more, for {seconds} s")));
         }
-        if failed.is_some() || asks.is_none() {
-            *asks = begin(self.to).ok();
+        if failed.is_some() || asks.by.is_none() {
+            asks.by = begin(self.to).ok();
         }
         Ok(())
     }
