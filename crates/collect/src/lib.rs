@@ -30,9 +30,7 @@ pub use fault::{Counters, Fault, FaultKind, RestartLimit};
 pub use native::{Autoreset, GroupOptions, NativeGroup, native_steppers};
 pub use plan::{Limits, layout, native_bytes};
 pub use policy::{ActionBatch, Beyond, Extras, ObservationBatch, Policy, Random};
-pub use python::{
-    ENV_WORKER, Measured, PythonEnvs, PythonStepper, become_env_worker, children_cpu_seconds, exec_env_worker,
-};
+pub use python::{ENV_WORKER, Measured, PythonEnvs, PythonStepper, become_env_worker, children_cpu_seconds};
 pub use replay::{NStep, Replay, Transition};
 pub use row::{Final, Row, RowLayout};
 pub use settings::{Mode, OnAbort, Settings, Stats, Underway};

@@ -8,16 +8,16 @@ import sys
 import time
 
 import numpy as np
-import plimsoll_rl
+import plimsoll.collect
 from stable_baselines3 import PPO
 from stable_baselines3.common.vec_env import VecEnv, VecMonitor
 
 
 class PlimsollVecEnv(VecEnv):
-    """Stable-Baselines3's own interface over ``plimsoll_rl.VectorEnv``."""
+    """Stable-Baselines3's own interface over ``plimsoll.collect.VectorEnv``."""
 
     def __init__(self, env: str, num_envs: int, **options):
-        self.envs = plimsoll_rl.VectorEnv(env, num_envs, **options)
+        self.envs = plimsoll.collect.VectorEnv(env, num_envs, **options)
         super().__init__(num_envs, self.envs.single_observation_space, self.envs.single_action_space)
 
     def reset(self):

@@ -8,7 +8,7 @@ import sys
 import time
 
 import numpy as np
-import plimsoll_rl
+import plimsoll.collect
 import torch
 from tensordict import TensorDict
 from tensordict.nn import ProbabilisticTensorDictModule, ProbabilisticTensorDictSequential, TensorDictModule
@@ -26,7 +26,7 @@ def network(inputs: int, outputs: int) -> torch.nn.Sequential:
     return torch.nn.Sequential(*layers[:-1])
 
 
-def tensordict_of(batch: plimsoll_rl.Batch) -> TensorDict:
+def tensordict_of(batch: plimsoll.collect.Batch) -> TensorDict:
     """[E, T], as TorchRL's collectors lay it out. Tensors share the batch's memory where their type is the same."""
     done = batch.terminated | batch.truncated | batch.cut
     after = {
@@ -49,7 +49,7 @@ def tensordict_of(batch: plimsoll_rl.Batch) -> TensorDict:
 def main(env: str = "CartPole-v1", frames: str = "100000"):
     torch.manual_seed(1)
     torch.set_num_threads(1)
-    spaces = plimsoll_rl.VectorEnv(env, 1)
+    spaces = plimsoll.collect.VectorEnv(env, 1)
     inputs, outputs = spaces.single_observation_space.shape[0], int(spaces.single_action_space.n)
     logits = network(inputs, outputs)
 
@@ -68,7 +68,7 @@ def main(env: str = "CartPole-v1", frames: str = "100000"):
     loss = ClipPPOLoss(actor, critic, clip_epsilon=0.2, entropy_coeff=0.01, normalize_advantage=True)
     optimizer = torch.optim.Adam(loss.parameters(), lr=1e-3)
     returns, taken, before = [], 0, time.perf_counter()
-    with plimsoll_rl.Collector(env, NUM_ENVS, FRAMES_PER_BATCH, policy, extras=("logprobs",), seed=1) as collector:
+    with plimsoll.collect.Collector(env, NUM_ENVS, FRAMES_PER_BATCH, policy, extras=("logprobs",), seed=1) as collector:
         for batch in collector:
             returns = (returns + list(batch.episode_returns))[-100:]
             data = tensordict_of(batch)

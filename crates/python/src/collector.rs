@@ -34,7 +34,7 @@ impl Plan {
     /// Parses the settings. Errors: `bad-value`.
     fn read(text: &str) -> Result<Plan> {
         let bad =
-            |message: String| Error::usage("bad-value", message).hint("see help(plimsoll_rl.Collector)");
+            |message: String| Error::usage("bad-value", message).hint("see help(plimsoll.collect.Collector)");
         let asked: Value = serde_json::from_str(text).map_err(|err| bad(err.to_string()))?;
         let count = |key: &str| asked[key].as_u64().unwrap_or(0);
         let mode = match (asked["mode"].as_str(), asked["preemptive_threshold"].as_f64()) {

@@ -26,7 +26,7 @@ impl EnvironmentsRequest {
     /// Parses a request. Errors: `bad-value`.
     pub fn read(text: &str) -> Result<EnvironmentsRequest> {
         let bad =
-            |message: String| Error::usage("bad-value", message).hint("see help(plimsoll_rl.Collector)");
+            |message: String| Error::usage("bad-value", message).hint("see help(plimsoll.collect.Collector)");
         let Ok(Value::Object(mut asked)) = serde_json::from_str(text) else {
             return Err(bad("the options are no JSON object".into()));
         };

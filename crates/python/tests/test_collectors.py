@@ -10,8 +10,8 @@ import unittest
 
 import gymnasium
 import numpy as np
-import plimsoll_rl
-from plimsoll_rl import Collector, PlimsollError, Replay, VectorEnv
+import plimsoll.collect
+from plimsoll.collect import Collector, PlimsollError, Replay, VectorEnv
 
 ENVIRONMENT = textwrap.dedent(
     """

@@ -27,10 +27,16 @@ pub fn run_dir_path(loaded: &Loaded) -> PathBuf {
     }
 }
 
+/// Stands next to the numbers of signals, above them all: the observer of a run asks for a checkpoint.
+pub const SAVE: i32 = 1000;
+/// The observer asks for a checkpoint and the end.
+pub const STOP: i32 = 1001;
+
 pub fn interrupted(signal: i32, step: u32, dir: &Path) -> Error {
     let (name, exit) = match signal {
         1 => ("SIGHUP", Exit::Terminated),
         15 => ("SIGTERM", Exit::Terminated),
+        STOP => ("stopped by the callback", Exit::Interrupted),
         _ => ("SIGINT", Exit::Interrupted),
     };
     let message = format!("{name} after step {step}; everything is saved in {}", dir.display());

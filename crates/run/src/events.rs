@@ -1,4 +1,5 @@
-//! The events of a run, as shown to an observer and written to `events.jsonl`. Observers never change a run.
+//! The events of a run, as shown to an observer and written to `events.jsonl`. An observer may ask for a checkpoint or for
+//! the end; it never changes a step.
 
 use crate::{scores::PairScore, status::Doing};
 use plimsoll_base::Error;
@@ -160,8 +161,24 @@ impl WarningEvent {
 
 /// Receives the events of a run.
 pub trait Observer {
-    /// Called after each event, between steps; it must not block.
+    /// Called after each event, between steps; the run waits for it.
     fn on_event(&mut self, event: &Event);
+
+    /// Returns what the observer wants after the step that it saw last, once.
+    fn asks(&mut self) -> Asked {
+        Asked::Nothing
+    }
+}
+
+/// What an observer wants after a step. All ranks do it after the same one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Asked {
+    #[default]
+    Nothing,
+    /// A checkpoint.
+    Save,
+    /// A checkpoint, and the end.
+    Stop,
 }
 
 pub struct Silent;

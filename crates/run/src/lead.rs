@@ -2,8 +2,8 @@
 //! the steps. Language models and policies in environments are the two jobs.
 
 use crate::checkpoint::{Best, Retention, RunState, Saver, Store};
-use crate::ending::{Summary, interrupted, is_divergence};
-use crate::events::{Event, Observer, Started, StepResult, WarningEvent};
+use crate::ending::{SAVE, STOP, Summary, interrupted, is_divergence};
+use crate::events::{Asked, Event, Observer, Started, StepResult, WarningEvent};
 use crate::limits::Roofline;
 use crate::load_line::Watch;
 use crate::metrics::{Metrics, add_host};
@@ -49,7 +49,8 @@ pub trait Job<'scope> {
 
     fn updates(&self) -> u64;
 
-    /// Returns the signal on which all ranks end after the same step: this one's, another's, or 0.
+    /// Returns the signal on which all ranks end after the same step: this one's, another's, or 0; or what rank 0's
+    /// observer asks, `ending::SAVE` or `ending::STOP`.
     ///
     /// Errors: `rank-lost`.
     fn agree_on_signal(&self, own: i32) -> Result<i32> {
@@ -283,16 +284,24 @@ impl<'scope> Lead<'_, '_, 'scope, '_> {
         Ok(summary)
     }
 
-    /// Saves the run and ends it with an error if a signal arrived.
+    /// Saves the run if its observer asks for it, and ends it with an error if that asks for the end or a signal arrived.
     ///
     /// Errors: `interrupted`; those of saving; `rank-lost` if the signal came because another rank has ended.
     pub fn end_if_interrupted(&mut self, job: &mut dyn Job<'scope>, step: u32) -> Result<()> {
         if let Some(whom) = job.whom_at_end(step) {
             self.waits_for(whom);
         }
-        let number = job.agree_on_signal(self.signal.load(Ordering::Relaxed))?;
+        let own = match self.observer.asks() {
+            Asked::Nothing => self.signal.load(Ordering::Relaxed),
+            Asked::Save => SAVE,
+            Asked::Stop => STOP,
+        };
+        let number = job.agree_on_signal(own)?;
         if number == 0 {
             return Ok(());
+        }
+        if number == SAVE {
+            return self.save(job, Savers::All);
         }
         check_others()?;
         self.save(job, Savers::All)?;

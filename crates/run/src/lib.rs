@@ -2,6 +2,7 @@
 //! report, and the supervisor's verdict on a trainer that died. It knows no tensors and no environments.
 
 mod build;
+pub mod callback;
 pub mod carry;
 pub mod checkpoint;
 pub mod ending;

@@ -11,10 +11,8 @@ use crate::tree::Tree;
 use crate::{inherited, keeper};
 use plimsoll_base::Bytes;
 use rustix::fs::MemfdFlags;
-use rustix::process::Pid;
 use std::ffi::OsString;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
@@ -107,21 +105,6 @@ pub fn become_env_worker(arguments: &[OsString], script: &str) -> ExitCode {
         Ok(tree) => keeper::keep(tree, place.parent, group),
         Err(err) => place.not_started(&err),
     }
-}
-
-/// Becomes the worker itself, without a keeper, for large programs such as an interpreter with this library loaded.
-/// Processes in other sessions may then outlive a killed parent until groups are swept; where the kernel does not
-/// confine signals, only this process's parent is safe from its signals.
-pub fn exec_env_worker(arguments: &[OsString], script: &str) -> ExitCode {
-    let Some(place) = Place::read(arguments) else { return not_by_hand() };
-    inherited::close();
-    place.join();
-    let prepared = prepare(&place.confined, script).and_then(|mut ready| {
-        place.confined.bounds().enter(Pid::from_raw(place.parent), None, &[place.parent as u32])?;
-        // `exec` only returns on errors.
-        Err::<(), _>(ready.command.exec())
-    });
-    place.not_started(&prepared.expect_err("a process that became another one is not here"))
 }
 
 fn not_by_hand() -> ExitCode {

@@ -57,7 +57,7 @@ mod words;
 pub use agents::{AgentEnd, Agents, AgentsSpec};
 pub use bell::Bell;
 pub use budget::Over;
-pub use enter::{Confined, ENV_WORKER, become_env_worker, exec_env_worker};
+pub use enter::{Confined, ENV_WORKER, become_env_worker};
 pub use episodes::{
     About, EpisodesOf, EpisodesSpec, Messages, PythonEpisodes, ReplyLimits, ToolFunction, Turn,
 };

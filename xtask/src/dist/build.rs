@@ -9,8 +9,8 @@ use std::process::Command;
 /// The linker, and its cargo command; both are Python packages that only carry programs.
 const TOOLS: [&str; 2] = ["cargo-zigbuild==0.24.0", "ziglang==0.17.1"];
 
-/// Builds in `target/dist`. Returns the path of the binary.
-pub fn build(root: &Path) -> Result<PathBuf, String> {
+/// Builds in `target/dist`. Returns the paths of the binary and of the native part of the Python package.
+pub fn build(root: &Path) -> Result<(PathBuf, PathBuf), String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     // Fetched first, because the location of dependency sources is hidden below.
     let mut fetch = Command::new(&cargo);
@@ -20,7 +20,17 @@ pub fn build(root: &Path) -> Result<PathBuf, String> {
     let python = tools.join("python");
     let mut command = Command::new(tools.join("cargo-zigbuild"));
     command
-        .args(["zigbuild", "--profile", "dist", "--locked", "--package", "plimsoll", "--target"])
+        .args([
+            "zigbuild",
+            "--profile",
+            "dist",
+            "--locked",
+            "--package",
+            "plimsoll",
+            "--package",
+            "plimsoll-python",
+            "--target",
+        ])
         .arg(format!("{TARGET}.{}.{}", GLIBC_MAX.0, GLIBC_MAX.1))
         .arg("--target-dir")
         .arg(&target)
@@ -31,7 +41,8 @@ pub fn build(root: &Path) -> Result<PathBuf, String> {
         .env("CARGO", &cargo)
         .current_dir(root);
     succeed(&mut command)?;
-    Ok(target.join(TARGET).join("dist/plimsoll"))
+    let built = target.join(TARGET).join("dist");
+    Ok((built.join("plimsoll"), built.join("lib_native.so")))
 }
 
 /// Refuses a binary that names a folder of this machine.

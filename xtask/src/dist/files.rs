@@ -1,4 +1,4 @@
-//! The files of a release: the binary, what it generates (completions and manual pages), and two texts.
+//! The files of a release: the binary, what it generates (completions and manual pages), the Python package, and two texts.
 
 use super::programs::output;
 use std::fs;
@@ -22,6 +22,8 @@ pub enum Kind {
     Man,
     License,
     Readme,
+    /// Of the Python package, with its path in it; only wheels have it.
+    Python,
 }
 
 /// Shells, with the file names under which they look for completions.
@@ -30,6 +32,31 @@ const SHELLS: [(Kind, &str, &str); 3] = [
     (Kind::Zsh, "zsh", "_plimsoll"),
     (Kind::Fish, "fish", "plimsoll.fish"),
 ];
+
+/// Where the native part of the Python package is in it.
+const NATIVE: &str = "plimsoll/collect/_native.abi3.so";
+
+/// Returns the Python package: its sources, and its native part where one was built.
+pub fn python(native: Option<Vec<u8>>, root: &Path) -> Result<Vec<File>, String> {
+    let home = root.join("crates/python/python");
+    let (mut files, mut folders) = (Vec::new(), vec![home.clone()]);
+    while let Some(folder) = folders.pop() {
+        let unreadable = |err: std::io::Error| format!("{}: {err}", folder.display());
+        for entry in fs::read_dir(&folder).map_err(unreadable)?.flatten() {
+            let path = entry.path();
+            let is_source = path.extension().is_some_and(|end| end == "py" || end == "typed");
+            if path.is_dir() && path.file_name().is_some_and(|name| name != "__pycache__") {
+                folders.push(path);
+            } else if is_source {
+                let name = path.strip_prefix(&home).unwrap_or(&path).to_string_lossy().into_owned();
+                files.push(File { kind: Kind::Python, name, bytes: fs::read(&path).map_err(unreadable)? });
+            }
+        }
+    }
+    files.extend(native.map(|bytes| File { kind: Kind::Python, name: NATIVE.into(), bytes }));
+    files.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(files)
+}
 
 /// Returns all files of a release of `binary`, whose content is `bytes`.
 pub fn of(binary: &Path, bytes: Vec<u8>, root: &Path) -> Result<Vec<File>, String> {

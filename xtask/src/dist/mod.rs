@@ -1,4 +1,4 @@
-//! `cargo xtask dist`: packs a release in `dist/`: a Python wheel that carries the binary, an archive for
+//! `cargo xtask dist`: packs a release in `dist/`: a Python wheel that carries the binary and the package, an archive for
 //! cargo-binstall and people, and their checksums. The same commit gives the same bytes, wherever it is built.
 
 mod archive;
@@ -16,7 +16,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-pub const USAGE: &str = "cargo xtask dist [--binary FILE] [--any-glibc] [--out DIR]";
+pub const USAGE: &str = "cargo xtask dist [--binary FILE [--native FILE]] [--any-glibc] [--out DIR]";
 
 /// Largest wheel, in bytes.
 const WHEEL_BYTES_MAX: usize = 40 << 20;
@@ -25,6 +25,8 @@ const SUMS: &str = "SHA256SUMS";
 struct Options {
     /// A binary to pack unchanged, instead of building one.
     binary: Option<PathBuf>,
+    /// The native part of the Python package, next to such a binary; a wheel without it has no collectors.
+    native: Option<PathBuf>,
     /// Accepts a binary that needs a newer glibc or names folders of this machine, to try out a package.
     any_glibc: bool,
     out: PathBuf,
@@ -43,11 +45,12 @@ pub fn run(arguments: &[String], root: &Path) -> Option<ExitCode> {
 }
 
 fn options(arguments: &[String], root: &Path) -> Option<Options> {
-    let mut options = Options { binary: None, any_glibc: false, out: root.join("dist") };
+    let mut options = Options { binary: None, native: None, any_glibc: false, out: root.join("dist") };
     let mut flags = arguments.iter();
     while let Some(flag) = flags.next() {
         match flag.as_str() {
             "--binary" => options.binary = Some(flags.next()?.into()),
+            "--native" => options.native = Some(flags.next()?.into()),
             "--any-glibc" => options.any_glibc = true,
             "--out" => options.out = flags.next()?.into(),
             _ => return None,
@@ -59,24 +62,40 @@ fn options(arguments: &[String], root: &Path) -> Option<Options> {
 fn dist(options: &Options, root: &Path) -> Result<(), String> {
     let package = Package::read(root)?;
     let epoch = epoch(root)?;
-    let binary = match &options.binary {
-        Some(binary) => binary.clone(),
-        None => build::build(root)?,
+    let (binary, native) = match &options.binary {
+        Some(binary) => (binary.clone(), options.native.clone()),
+        None => build::build(root).map(|(binary, native)| (binary, Some(native)))?,
     };
-    let bytes = fs::read(&binary).map_err(|err| format!("{}: {err}", binary.display()))?;
-    let needs = elf::needs(&bytes).map_err(|what| format!("{}: {what}", binary.display()))?;
-    eprintln!("dist: {} of {} bytes needs {needs}", binary.display(), bytes.len());
-    if !options.any_glibc {
-        elf::check(&needs, GLIBC_MAX)?;
-        build::check_paths(&bytes, root)?;
-    }
+    let (bytes, mut glibc) = read(&binary, options, root)?;
+    let native = native.map(|native| read(&native, options, root)).transpose()?;
     let files = files::of(&binary, bytes, root)?;
-    let wheel = wheel::pack(&package, &files, needs.glibc.max(GLIBC_MAX), epoch)?;
+    let python = files::python(
+        native.map(|(bytes, needed)| {
+            glibc = glibc.max(needed);
+            bytes
+        }),
+        root,
+    )?;
+    let of_wheel: Vec<_> = files.iter().chain(&python).collect();
+    let wheel = wheel::pack(&package, &of_wheel, glibc.max(GLIBC_MAX), epoch)?;
     if wheel.bytes.len() > WHEEL_BYTES_MAX {
         return Err(format!("{} has {} bytes, at most {WHEEL_BYTES_MAX}", wheel.name, wheel.bytes.len()));
     }
     let archive = archive::pack(&package, &files, epoch)?;
     write(&options.out, &[wheel, archive])
+}
+
+/// Reads a built file, and the glibc that it needs. Refuses one that other machines could not run, or would build otherwise.
+fn read(path: &Path, options: &Options, root: &Path) -> Result<(Vec<u8>, elf::Version), String> {
+    let failed = |what: String| format!("{}: {what}", path.display());
+    let bytes = fs::read(path).map_err(|err| failed(err.to_string()))?;
+    let needs = elf::needs(&bytes).map_err(failed)?;
+    eprintln!("dist: {} of {} bytes needs {needs}", path.display(), bytes.len());
+    if !options.any_glibc {
+        elf::check(&needs, GLIBC_MAX)?;
+        build::check_paths(&bytes, root)?;
+    }
+    Ok((bytes, needs.glibc))
 }
 
 /// Writes the files and their checksums. Does not remove packages of other versions.

@@ -20,6 +20,11 @@ fn files() -> Vec<File> {
     ]
 }
 
+/// The files of a wheel: those, and the Python package.
+fn pack(files: &[File], glibc: elf::Version, epoch: i64) -> Result<Packed, String> {
+    wheel::pack(&package(), &files.iter().collect::<Vec<_>>(), glibc, epoch)
+}
+
 fn package() -> package::Package {
     package::Package::read(repository_root()).expect("the manifests are readable")
 }
@@ -39,8 +44,8 @@ fn unzip(wheel: &Packed) -> BTreeMap<String, (Vec<u8>, Option<u32>)> {
 
 #[test]
 fn a_wheel_lists_each_of_its_files_with_its_checksum() {
-    let wheel = wheel::pack(&package(), &files(), (2, 31), EPOCH).expect("it is packed");
-    let stem = format!("plimsoll-{}", package().version);
+    let wheel = pack(&files(), (2, 31), EPOCH).expect("it is packed");
+    let stem = format!("plimsoll_rl-{}", package().version);
     assert_eq!(wheel.name, format!("{stem}-py3-none-manylinux_2_31_x86_64.whl"));
     let files = unzip(&wheel);
     let (binary, mode) = &files[&format!("{stem}.data/scripts/plimsoll")];
@@ -58,6 +63,28 @@ fn a_wheel_lists_each_of_its_files_with_its_checksum() {
             record.lines().any(|line| line.starts_with(path) && line.ends_with(&format!(",{}", bytes.len())))
         );
     }
+}
+
+#[test]
+fn a_wheel_has_the_package_and_says_which_interpreters_load_it() {
+    let root = repository_root();
+    let names = |files: &[File]| files.iter().map(|file| file.name.clone()).collect::<Vec<_>>();
+    let plain = files::python(None, root).expect("the package is readable");
+    for wanted in [
+        "plimsoll/__init__.py",
+        "plimsoll/py.typed",
+        "plimsoll/collect/__init__.py",
+        "plimsoll_rl/__init__.py",
+    ] {
+        assert!(names(&plain).contains(&wanted.to_string()), "{wanted}: {:?}", names(&plain));
+    }
+    let wheel = pack(&plain, (2, 28), EPOCH).expect("it is packed");
+    assert!(wheel.name.ends_with("-py3-none-manylinux_2_28_x86_64.whl"), "{}", wheel.name);
+    assert!(unzip(&wheel).contains_key("plimsoll/__init__.py"));
+    let native = files::python(Some(b"ELF".to_vec()), root).expect("the package is readable");
+    let wheel = pack(&native, (2, 28), EPOCH).expect("it is packed");
+    assert!(wheel.name.ends_with("-cp310-abi3-manylinux_2_28_x86_64.whl"), "{}", wheel.name);
+    assert!(unzip(&wheel).contains_key("plimsoll/collect/_native.abi3.so"));
 }
 
 #[test]
@@ -99,13 +126,13 @@ fn cargo_binstall_finds_the_archive_and_the_binary_in_it() {
 #[test]
 fn the_same_files_are_the_same_package() {
     for _ in 0..2 {
-        let wheel = || wheel::pack(&package(), &files(), (2, 28), EPOCH).expect("it is packed").bytes;
+        let wheel = || pack(&files(), (2, 28), EPOCH).expect("it is packed").bytes;
         let archive = || archive::pack(&package(), &files(), EPOCH).expect("it is packed").bytes;
         assert_eq!((wheel(), archive()), (wheel(), archive()));
     }
-    let other = wheel::pack(&package(), &files(), (2, 28), EPOCH + 2).expect("it is packed").bytes;
-    assert_ne!(other, wheel::pack(&package(), &files(), (2, 28), EPOCH).expect("it is packed").bytes);
-    assert!(wheel::pack(&package(), &files(), (2, 28), 0).is_err(), "1970 is no time of a zip file");
+    let other = pack(&files(), (2, 28), EPOCH + 2).expect("it is packed").bytes;
+    assert_ne!(other, pack(&files(), (2, 28), EPOCH).expect("it is packed").bytes);
+    assert!(pack(&files(), (2, 28), 0).is_err(), "1970 is no time of a zip file");
 }
 
 #[test]
@@ -121,8 +148,10 @@ fn flags_are_read() {
     let parse = |words: &[&str]| {
         options(&words.iter().map(|word| word.to_string()).collect::<Vec<_>>(), Path::new("/r"))
     };
-    let all = parse(&["--binary", "b", "--any-glibc", "--out", "o"]).expect("they are its own");
-    assert_eq!((all.binary, all.any_glibc, all.out), (Some("b".into()), true, "o".into()));
+    let all =
+        parse(&["--binary", "b", "--native", "n", "--any-glibc", "--out", "o"]).expect("they are its own");
+    assert_eq!((all.binary, all.native), (Some("b".into()), Some("n".into())));
+    assert_eq!((all.any_glibc, all.out), (true, "o".into()));
     assert_eq!(parse(&[]).map(|options| options.out), Some("/r/dist".into()));
     assert!(parse(&["--binary"]).is_none() && parse(&["--glibc"]).is_none());
 }

@@ -1,4 +1,4 @@
-//! The wheel of a release. It contains no Python: pip puts the binary among its scripts, and completions and manual
+//! The wheel of a release: the Python package, the binary, which pip puts among its scripts, and completions and manual
 //! pages where shells and `man` look for them. Source: the binary distribution format of the packaging guide.
 
 use super::elf::Version;
@@ -12,10 +12,15 @@ use std::io::{Cursor, Write};
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, DateTime, ZipWriter};
 
+/// The name on a package index, where `plimsoll` is another project.
+const DISTRIBUTION: &str = "plimsoll-rl";
+
 /// Packs the files as a wheel for machines with `glibc` or newer; each file has timestamp `epoch`.
-pub fn pack(package: &Package, files: &[File], glibc: Version, epoch: i64) -> Result<Packed, String> {
-    let stem = format!("{}-{}", package.name, package.version);
-    let tag = format!("py3-none-manylinux_{}_{}_x86_64", glibc.0, glibc.1);
+pub fn pack(package: &Package, files: &[&File], glibc: Version, epoch: i64) -> Result<Packed, String> {
+    let stem = format!("{}-{}", DISTRIBUTION.replace('-', "_"), package.version);
+    let is_native = files.iter().any(|file| file.kind == Kind::Python && file.name.ends_with(".so"));
+    let python = if is_native { "cp310-abi3" } else { "py3-none" };
+    let tag = format!("{python}-manylinux_{}_{}_x86_64", glibc.0, glibc.1);
     let mut entries: Vec<(String, &[u8], u32)> = Vec::new();
     for file in files {
         let mode = if file.kind == Kind::Binary { 0o755 } else { 0o644 };
@@ -51,23 +56,27 @@ fn path(stem: &str, file: &File) -> Option<String> {
         Kind::Fish => "data/data/share/fish/vendor_completions.d",
         Kind::Man => "data/data/share/man/man1",
         Kind::License => "dist-info/licenses",
+        Kind::Python => return Some(file.name.clone()),
         Kind::Readme => return None,
     };
     Some(format!("{stem}.{folder}/{}", file.name))
 }
 
 fn metadata(package: &Package) -> String {
-    let Package { name, version, description, license, repository, keywords, readme } = package;
+    let Package { version, description, license, repository, keywords, readme, .. } = package;
     format!(
         "\
 Metadata-Version: 2.4
-Name: {name}
+Name: {DISTRIBUTION}
 Version: {version}
 Summary: {description}
 Keywords: {}
 License-Expression: {license}
 License-File: LICENSE
-Requires-Python: >=3.8
+Requires-Python: >=3.10
+Provides-Extra: collect
+Requires-Dist: numpy>=1.26; extra == \"collect\"
+Requires-Dist: gymnasium>=1.1; extra == \"collect\"
 Project-URL: Source, {repository}
 Description-Content-Type: text/markdown
 

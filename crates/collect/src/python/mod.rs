@@ -121,11 +121,6 @@ pub fn become_env_worker(arguments: &[OsString]) -> ExitCode {
     plimsoll_worker::become_env_worker(arguments, SCRIPT)
 }
 
-/// Becomes the worker itself, without a keeper: for programs that are too large to be one.
-pub fn exec_env_worker(arguments: &[OsString]) -> ExitCode {
-    plimsoll_worker::exec_env_worker(arguments, SCRIPT)
-}
-
 /// The environments of one worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Share {

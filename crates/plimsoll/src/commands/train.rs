@@ -5,10 +5,12 @@ use crate::{closing, output, progress::Progress, ranks, signals, terminal};
 use plimsoll_base::{Error, Result};
 use plimsoll_config::Trains;
 use plimsoll_ranks::{Found, Place};
-use plimsoll_run::events::Silent;
+use plimsoll_run::callback::Callback;
+use plimsoll_run::events::{Observer, Silent};
 use plimsoll_run::{resume::Start, several, supervise};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -47,6 +49,13 @@ pub struct Args {
     /// Train in this process; if it is killed, nothing reports why.
     #[arg(long)]
     no_supervisor: bool,
+    /// Send each event as a JSON line to the program that listens at this Unix socket, and wait after each step for its
+    /// line: {"do": "go"}, {"do": "save"} or {"do": "stop"}.
+    #[arg(long, value_name = "SOCKET")]
+    callback: Option<PathBuf>,
+    /// How long that line may take; then the run is saved and ends.
+    #[arg(long, value_name = "SECONDS", default_value_t = 3600, requires = "callback", value_parser = clap::value_parser!(u32).range(1..=604_800))]
+    callback_seconds: u32,
     #[command(flatten)]
     part: ranks::Part,
     /// With several ranks: how long each waits for the others.
@@ -126,9 +135,18 @@ fn train(args: &Args, quiet: bool) -> Result<ExitCode> {
         return made.map(|_| ExitCode::SUCCESS).map_err(|error| joined.of_the_run(error));
     }
     let mut progress = Progress::new(quiet);
-    let summary = match loaded.run.trains() {
-        Trains::Policy => plimsoll_agent::run::train(&loaded, start, &mut progress, &signal)?,
-        Trains::LanguageModel => plimsoll_rl::train::train(&loaded, start, group, &mut progress, &signal)?,
+    let made = |observer: &mut dyn Observer| match loaded.run.trains() {
+        Trains::Policy => plimsoll_agent::run::train(&loaded, start, observer, &signal),
+        Trains::LanguageModel => plimsoll_rl::train::train(&loaded, start, group, observer, &signal),
+    };
+    let summary = match &args.callback {
+        None => made(&mut progress)?,
+        Some(path) => {
+            let timeout = Duration::from_secs(args.callback_seconds.into());
+            let mut callback = Callback::connect(path, timeout, &mut progress)?;
+            let summary = made(&mut callback);
+            callback.ended(summary)?
+        }
     };
     // Charts for a terminal would be noise in a file.
     let columns = terminal::stdout_columns().filter(|_| !args.json);

@@ -69,6 +69,7 @@ mod plan_checks;
 mod planning;
 mod ppo;
 mod push;
+mod python_package;
 mod rank_faults;
 mod ranks;
 mod ranks_episodes;

@@ -1,14 +1,9 @@
-"""Plimsoll's environment collectors, for learners in Python.
+"""The earlier name of ``plimsoll.collect``."""
 
-``Collector`` yields batches ``[num_envs, frames]`` whose arrays are the collector's own memory; ``VectorEnv`` is a
-``gymnasium.vector.VectorEnv``; ``Replay`` keeps frames for off-policy learners. They step native environments (``CartPole-v1``, ``Pendulum-v1``, ...; ``NATIVE_IDS``)
-in threads, and any other (``gym:ID``, ``python:FILE.py:FUNCTION``) in worker processes that can neither touch a GPU
-nor end the run.
-"""
+import sys
 
-from ._native import NATIVE_IDS, PlimsollError
-from .collector import Batch, Collector
-from .replay import Replay, Transitions
-from .vector_env import VectorEnv
+import plimsoll.collect
+from plimsoll.collect import *  # noqa: F403
 
-__all__ = ["NATIVE_IDS", "Batch", "Collector", "PlimsollError", "Replay", "Transitions", "VectorEnv"]
+for _name in ("collector", "replay", "spaces", "vector_env"):
+    sys.modules[f"{__name__}.{_name}"] = sys.modules[f"plimsoll.collect.{_name}"]

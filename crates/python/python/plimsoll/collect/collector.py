@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from . import _native
-from .env_worker import asked
+from .workers import asked
 from .spaces import Slot
 
 TERMINATED, TRUNCATED, CUT, RESET_ROW, ABORTED, INVALID = 1, 2, 4, 8, 16, 32

@@ -7,7 +7,7 @@ import numpy as np
 from gymnasium.vector.utils import batch_space
 
 from . import _native
-from .env_worker import asked
+from .workers import asked
 from .spaces import Slot
 
 TERMINATED, TRUNCATED, ABORTED = 1, 2, 16

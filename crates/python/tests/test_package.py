@@ -1,0 +1,361 @@
+"""Tests of the package plimsoll: what a notebook does. The command is PLIMSOLL_PROGRAM, or the installed one."""
+
+import asyncio
+import contextlib
+import io
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+import unittest
+from pathlib import Path
+
+import plimsoll
+
+TINY = {
+    "method": "grpo",
+    "model": "builtin:nano",
+    "data.prompts": "builtin:addition",
+    "rollout.prompts_per_step": 4,
+    "rollout.group_size": 4,
+    "rollout.max_new_tokens": 5,
+    "reward": [{"kind": "exact"}],
+    "train.steps": 3,
+    "train.learning_rate": 1e-4,
+    "run.device": "cpu",
+    "run.threads": 1,
+}
+FACTOR = 0.5
+
+
+def half(prompts, completions, ground_truth, log_metric=None, **columns):
+    """Uses a global of its notebook."""
+    if log_metric:
+        log_metric("chars", [len(text) for text in completions])
+    return [FACTOR * float(truth == text) for truth, text in zip(ground_truth, completions)]
+
+
+class Stairs:
+    """Ends an episode after its first turn; the reward is the length of what was said."""
+
+    made = 0
+
+    def __init__(self):
+        Stairs.made += 1
+
+    def reset(self, seed):
+        return f"{seed % 10}+1="
+
+    def step(self, response):
+        return None, min(len(response), 4) / 4, True
+
+
+class Package(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+        before = os.getcwd()
+        self.addCleanup(os.chdir, before)
+        os.chdir(self.folder)
+
+    def train(self, name="run", **options):
+        options = {"quiet": True, **options}
+        return plimsoll.train({**TINY, "run.dir": str(self.folder / name)}, **options)
+
+    def raises(self, slug, kind=plimsoll.PlimsollError):
+        """Expects a named error."""
+        test = self
+
+        class Raises:
+            def __enter__(self):
+                self.context = test.assertRaises(kind)
+                self.caught = self.context.__enter__()
+                return self.caught
+
+            def __exit__(self, *about):
+                done = self.context.__exit__(*about)
+                test.assertEqual(self.caught.exception.slug, slug)
+                return done
+
+        return Raises()
+
+    def weights(self, run):
+        return (run.latest / "model.safetensors").read_bytes()
+
+    def write_run_file(self, name="tiny.toml", **more):
+        from plimsoll._settings import toml
+
+        (self.folder / name).write_text("".join(f"{key} = {toml(value)}\n" for key, value in {**TINY, **more}.items()))
+        return name
+
+    def test_a_run_of_python_is_that_of_the_command(self):
+        file = self.write_run_file()
+        command = [plimsoll._program.program(), "train", file, "--set", "run.dir=by-hand", "--quiet"]
+        subprocess.run(command, check=True)
+        run = plimsoll.train(file, run={"dir": "by-python"}, quiet=True)
+        self.assertEqual(self.weights(run), self.weights(plimsoll.Run("by-hand")))
+        self.assertEqual(run.summary["steps"], 3)
+        self.assertEqual([step.number for step in run], [1, 2, 3])
+
+    def test_a_function_of_the_notebook_is_a_reward(self):
+        told = self.train("told", reward=half)
+        steps, values = told.curve("rewards/half/mean")
+        self.assertEqual(list(steps), [1, 2, 3])
+        self.assertTrue(0 < max(values) <= 0.5, values)
+        self.assertIn("rewards/half/chars", told.steps[0].metrics)
+        sample = told.samples(1)[0]
+        self.assertIn(sample["rewards"]["half"], (0.0, 0.5))
+        again = self.train("again", reward={"kind": half, "weight": 1.0})
+        self.assertEqual(self.weights(again), self.weights(told))
+        with self.assertRaisesRegex(KeyError, "no metric `nothing`; there are: .*reward"):
+            told.curve("nothing")
+
+    def test_what_a_reward_raises_is_the_cause(self):
+        def wrong(prompts, completions, **columns):
+            return [columns["no_such_column"] for _ in completions]
+
+        with self.raises("reward-function-raised") as caught:
+            self.train(reward=wrong)
+        self.assertIsInstance(caught.exception.__cause__, KeyError)
+        self.assertIn("no_such_column", str(caught.exception))
+
+        async def slow(prompts, completions, **columns):
+            await asyncio.sleep(0)
+            return [1.0] * len(completions)
+
+        self.assertEqual(self.train("slow", reward=slow, train={"steps": 1}).steps[0].reward, 1.0)
+
+    def test_a_class_of_the_notebook_is_an_environment(self):
+        Stairs.made = 0
+        run = self.train(environment=Stairs, reward=[], **{"data.prompts": None, "data.prompt_tokens_max": 8, "environment.turns_max": 1, "environment.turn_tokens_max": 8})
+        self.assertEqual(len(run.steps), 3)
+        self.assertGreater(Stairs.made, 0)
+        self.assertTrue(0 < run.steps[0].reward <= 1)
+
+    def test_a_function_of_the_notebook_estimates_advantages(self):
+        try:
+            import numpy
+        except ImportError:
+            self.skipTest("numpy is not there")
+
+        def centred(rewards, groups, lengths):
+            own = rewards - numpy.array([rewards[groups == group].mean() for group in groups])
+            return numpy.repeat(own, lengths)
+
+        run = self.train(estimator=centred)
+        self.assertEqual(len(run.steps), 3)
+        with self.raises("advantage-bad-reply"):
+            self.train("bad", estimator=lambda rewards: rewards[:1])
+
+    def test_callbacks_see_steps_and_stop_or_save(self):
+        seen = []
+
+        class Watcher:
+            def on_start(self, run):
+                seen.append(("start", run.dir.name))
+
+            def on_step(self, step):
+                seen.append(("step", step.number, len(step.samples) > 0))
+                return "save" if step.number == 1 else None
+
+            def on_saved(self, event):
+                seen.append(("saved", event["step"]))
+
+            def on_end(self, run):
+                seen.append(("end", run.stopped))
+
+        def stop_at_2(step):
+            return "stop" if step.number == 2 else None
+
+        run = self.train(callbacks=[Watcher(), stop_at_2])
+        self.assertEqual(
+            seen,
+            [("start", "run"), ("step", 1, True), ("saved", 1), ("step", 2, True), ("saved", 2), ("end", True)],
+        )
+        self.assertTrue(run.stopped)
+        self.assertIsNone(run.summary)
+        # It resumes to what an undisturbed run has.
+        ended = self.train(resume=True)
+        self.assertEqual(self.weights(ended), self.weights(self.train("undisturbed")))
+
+    def test_the_loop_over_steps_is_live(self):
+        numbers = []
+        for step in self.train(stream=True):
+            numbers.append(step.number)
+            if step.number == 2:
+                break
+        self.assertEqual(numbers, [1, 2])
+        run = plimsoll.Run("run")
+        self.assertEqual(run.latest.name, "step-000002")
+        with self.raises("bad-usage"):
+            run.steps[0].stop()
+        with self.raises("bad-usage"):
+            run.resume()
+        with self.train(stream=True, resume=True) as stream:
+            self.assertEqual([step.number for step in stream], [3])
+        self.assertEqual(self.weights(run), self.weights(self.train("undisturbed")))
+
+    def test_two_runs_side_by_side(self):
+        first, second = self.train("a", stream=True, reward=half), self.train("b", stream=True, reward=half, seed=2)
+        pairs = [(a.number, b.number) for a, b in zip(first, second)]
+        self.assertEqual(pairs, [(1, 1), (2, 2), (3, 3)])
+        first.close()
+        second.close()
+        with self.raises("run-dir-locked"):
+            with self.train("c", stream=True) as stream:
+                next(stream)
+                self.train("c", overwrite=True)
+
+    def test_what_may_change_changes_after_a_step(self):
+        def more_memory(step):
+            if step.number == 1:
+                step.change(**{"reward.0.timeout_ms": 50_000})
+            if step.number == 2:
+                self.assertEqual(step.run.dir.name, "run")
+
+        run = self.train(reward=half, callbacks=[more_memory])
+        self.assertEqual([step.number for step in run], [1, 2, 3])
+        self.assertEqual(self.weights(run), self.weights(self.train("undisturbed", reward=half)))
+        with self.raises("run-file-changed"):
+            self.train("other", callbacks=[lambda step: step.change(train={"learning_rate": 1e-3})])
+
+    def test_a_callback_that_raises_or_returns_nonsense_leaves_a_run_that_resumes(self):
+        def broken(step):
+            raise ZeroDivisionError("in the cell")
+
+        with self.assertRaisesRegex(ZeroDivisionError, "in the cell") as caught:
+            self.train(callbacks=[broken])
+        if sys.version_info >= (3, 11):
+            self.assertIn("resumes", caught.exception.__notes__[0])
+        self.assertEqual(len(self.train(resume=True).steps), 3)
+        with self.raises("callback-failed", plimsoll.CallbackError) as caught:
+            self.train("nonsense", callbacks=[lambda step: 3])
+        self.assertIn("returned 3", caught.exception.message)
+        with self.raises("bad-value"):
+            self.train("none", callbacks=[3])
+        with self.raises("callback-failed") as caught:
+            self.train("hangs", callbacks=[lambda step: time.sleep(3)], callback_seconds=1)
+        self.assertIn("did not answer for 1 s", caught.exception.message)
+
+    def script(self):
+        """Runs a script as another process, until it has made a step."""
+        text = f"""
+            import plimsoll
+            def say(step):
+                print(step.number, flush=True)
+            plimsoll.train({ {**TINY, "run.dir": "run", "train.steps": 300, "train.schedule": "constant"}!r}, callbacks=[say], quiet=True)
+        """
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        return subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(text)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+        )
+
+    def test_a_kernel_that_is_killed_leaves_a_run_that_resumes(self):
+        process = self.script()
+        self.assertEqual(process.stdout.readline(), "1\n")
+        process.kill()
+        process.communicate()
+        deadline = time.monotonic() + 600
+        while not list(self.folder.glob("run/checkpoints/step-*/manifest.json")):
+            self.assertLess(time.monotonic(), deadline, "nothing was saved")
+            time.sleep(0.05)
+        done = plimsoll.Run("run").latest.name
+        for step in plimsoll.train(
+            {**TINY, "run.dir": "run", "train.steps": 300, "train.schedule": "constant"}, resume=True, stream=True, quiet=True
+        ):
+            self.assertEqual(f"step-{step.number - 1:06}", done)
+            break
+
+    def test_an_interrupt_saves(self):
+        process = self.script()
+        self.assertEqual(process.stdout.readline(), "1\n")
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate()
+        self.assertIn("KeyboardInterrupt: the run is saved in run and resumes", said)
+        self.assertTrue(plimsoll.Run("run").checkpoints)
+
+    def test_mistakes_are_named_before_anything_runs(self):
+        with self.raises("unknown-key", plimsoll.UsageError) as caught:
+            self.train(train={"stps": 3})
+        self.assertEqual(caught.exception.hints, ["did you mean `train.steps`?"])
+        with self.raises("bad-value"):
+            self.train(train={"steps": object()})
+        with self.raises("bad-value"):
+            plimsoll.train({1: 2})
+        with self.raises("bad-value"):
+            plimsoll.train()
+        with self.raises("unknown-reward"):
+            self.train(reward=3)
+        with self.raises("bad-value"):
+            self.train(reward=[half, half])
+        with self.raises("bad-usage"):
+            self.train(resume=True, overwrite=True)
+        with self.raises("not-a-run"):
+            plimsoll.Run(self.folder)
+        with self.raises("data-column-missing"):
+            self.train(data={"prompts": [{"question": "1+1=", "answer": "2"}]})
+        error = pickle.loads(pickle.dumps(caught.exception))
+        self.assertEqual((type(error), error.slug, str(error)), (plimsoll.UsageError, "unknown-key", str(caught.exception)))
+
+    def test_a_plan_that_does_not_fit_is_an_exception_with_numbers(self):
+        plan = plimsoll.plan(TINY)
+        self.assertTrue(plan.fits and plan.peak_bytes["host"] > 2**20)
+        with self.raises("host-pool-exceeded", plimsoll.PlanDoesNotFit) as caught:
+            plimsoll.plan(TINY, limit="host=20MiB")
+        self.assertIn("the limit is 20.0 MiB", caught.exception.message)
+        self.assertTrue(caught.exception.hints)
+
+    def test_rows_stand_where_a_key_names_data(self):
+        rows = [{"prompt": f"{a}+1=", "ground_truth": str(a + 1)} for a in range(100, 120)]
+        run = self.train(data={"prompts": rows}, train={"steps": 1})
+        self.assertEqual(len(run.steps), 1)
+
+    def test_the_other_commands(self):
+        self.assertEqual(plimsoll.generate("builtin:nano", "123+456=", max_new_tokens=5), "579")
+        self.assertEqual(plimsoll.grade("exact", [{"response": "3", "ground_truth": "3"}]), [1.0])
+        self.assertEqual(plimsoll.grade(half, [{"response": "3", "ground_truth": "3"}]), [0.5])
+        self.assertLessEqual(plimsoll.eval("builtin:nano", "builtin:addition", reward=half, prompts_max=4)["score"], 0.5)
+        self.assertTrue(plimsoll.explain("interrupted").startswith("# interrupted"))
+        with self.raises("unknown-slug"):
+            plimsoll.explain("nothing-of-this-name")
+        self.assertTrue(Path(plimsoll.init("first")).is_file())
+        with plimsoll.serve("builtin:nano") as server:
+            self.assertRegex(server.url, r"^http://127\.0\.0\.1:\d+/v1$")
+
+    def test_the_arguments_of_trl_become_a_run(self):
+        rows = [{"prompt": f"{a}+1=", "answer": str(a + 1)} for a in range(100, 140)]
+
+        def is_short(prompts, completions, **columns):
+            return [float(len(text) < 5) for text in completions]
+
+        arguments = {"num_generations": 4, "per_device_train_batch_size": 16, "max_steps": 2, "max_completion_length": 5, "output_dir": "run"}
+        trainer = plimsoll.GRPO("builtin:nano", is_short, arguments, rows)
+        self.assertIn("group_size = 4", trainer.run_file)
+        self.assertTrue(trainer.plan().fits)
+        run = trainer.train(quiet=True, **{"run.device": "cpu"})
+        self.assertEqual(len(run.curve("rewards/is_short/mean")[0]), 2)
+        with self.raises("unknown-key"):
+            plimsoll.GRPO("builtin:nano", is_short, {"num_generatons": 4}, rows)
+        with self.raises("import-unreadable"):
+            plimsoll.GRPO(object(), is_short, arguments, rows)
+        with self.raises("import-unreadable"):
+            plimsoll.GRPO("builtin:nano", is_short, arguments, rows, optimizers=(object(), None))
+        text = plimsoll.DPO("builtin:nano", {"beta": 0.2, "output_dir": "d"}, [{"prompt": "a", "chosen": "b", "rejected": "c"}]).run_file
+        self.assertIn('method = "dpo"', text)
+        self.assertIn("beta = 0.2", text)
+
+    def test_a_run_shows_what_the_command_says(self):
+        said = io.StringIO()
+        with contextlib.redirect_stderr(said):
+            self.train(quiet=False, train={"steps": 1})
+        self.assertIn("step 1/1", said.getvalue())
+        self.assertIn("planned of", said.getvalue())
+
+
+if __name__ == "__main__":
+    unittest.main()
