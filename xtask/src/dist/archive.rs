@@ -30,6 +30,7 @@ fn path(file: &File) -> String {
     match file.kind {
         Kind::Bash | Kind::Zsh | Kind::Fish => format!("completions/{}", file.name),
         Kind::Man => format!("man/{}", file.name),
-        Kind::Binary | Kind::License | Kind::Readme => file.name.clone(),
+        // The package is in wheels alone.
+        Kind::Binary | Kind::License | Kind::Readme | Kind::Python => file.name.clone(),
     }
 }
