@@ -9,6 +9,7 @@ use plimsoll_base::Result;
 
 pub(super) const PPO: Job = Job {
     trainers: &["ppo"],
+    of: None,
     defaults: &[
         ("advantage_estimator", "gae"),
         ("input_key", "input"),
@@ -207,6 +208,15 @@ fn rewards(draft: &mut Draft) {
             false => vec![("kind", quoted(&first))],
         };
         draft.add_reward(&taken.from, reward);
+    }
+    // Only a reward model and a critic made of one have the numbers that it applies: scores of a function are as they
+    // are, and a critic of the actor's weights has mean 0 and deviation 1.
+    if let Some(taken) = draft.take("normalize_reward").filter(|taken| flag(&taken.value) != Some(false)) {
+        match draft.has("reward_pretrain") || draft.has("critic_pretrain") {
+            true => draft.is_not_built(&taken, Unbuilt::Objective),
+            false => draft
+                .leave(&taken, "mean and deviation are those of a reward model's file, and there is none"),
+        }
     }
     parts::reward_model(draft, "reward_pretrain");
     // Rewards are clipped to its default here, after the baseline as there.
