@@ -106,7 +106,9 @@ pub(crate) fn subject_of(key: &str) -> Option<Subject> {
     let is_around = |part: &Vec<&str>| {
         part.iter().any(|word| AROUND.contains(word)) || is_of_gradients(part) || is_harmless(part)
     };
-    if key.contains("env_vars") || parts.iter().any(is_around) {
+    // `train_dataset.filter`: code that makes the rows.
+    let is_of_rows = ["train_dataset.", "eval_dataset."].iter().any(|start| key.starts_with(start));
+    if key.contains("env_vars") || is_of_rows || parts.iter().any(is_around) {
         return None;
     }
     let has = |names: &&str| match names.split_once(' ') {
@@ -151,6 +153,7 @@ mod tests {
             ("actor_rollout_ref.actor.profiler.tool_config.torch", None),
             ("generator.inference_engine.enable_lora", None),
             ("trainer.algorithm.off_policy_correction.token_tis_ratio_clip_high", None),
+            ("train_dataset.filter", None),
             ("critic.grad_clip", None),
             ("exploration", None),
             ("returns", None),

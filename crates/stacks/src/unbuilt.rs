@@ -144,18 +144,24 @@ fn why(what: Unbuilt, given: &Setting) -> String {
 }
 
 /// Returns the error for a job that needs unbuilt features.
-pub(crate) fn refusal(file: &str, found: &[(Unbuilt, &Setting)]) -> Error {
+///
+/// Each has a flag: whether it is a default of `title`, which no line of the file has.
+pub(crate) fn refusal(file: &str, title: &str, found: &[(Unbuilt, &Setting, bool)]) -> Error {
     let mut names: Vec<&str> = Vec::new();
-    for (what, _) in found {
+    for (what, ..) in found {
         if !names.contains(&what.name()) {
             names.push(what.name());
         }
     }
     let message = format!("{} asks for what is not built here: {}", one_line(file), names.join(", "));
     let error = Error::usage("import-not-built", message);
-    let place = |given: &Setting| if given.line == 0 { String::new() } else { given.place() + ": " };
-    let error = found.iter().fold(error, |error, (what, given)| {
-        error.fact(format!("{}{}: {}", place(given), given.shown(), why(*what, given)))
+    let place = |given: &Setting, is_default: bool| match given.line {
+        _ if is_default => format!("a default of {title}: "),
+        0 => String::new(),
+        _ => given.place() + ": ",
+    };
+    let error = found.iter().fold(error, |error, (what, given, is_default)| {
+        error.fact(format!("{}{}: {}", place(given, *is_default), given.shown(), why(*what, given)))
     });
     error.hint(
         "change the job there, or import the rest of it with --force: the run file then says what is missing",

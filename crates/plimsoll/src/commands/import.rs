@@ -59,7 +59,8 @@ Examples:
 
 pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
     let stack = find(&args.stack).expect("clap takes names of stacks only");
-    let wishes = Wishes { force: args.force, trainer: args.trainer.clone(), all: args.all, command: args.command };
+    let wishes =
+        Wishes { force: args.force, trainer: args.trainer.clone(), all: args.all, command: args.command };
     let imported = import(stack, &args.file, &wishes)?;
     match &args.output {
         Some(path) => new_file::write(path, &imported.run_file)?,

@@ -1,4 +1,4 @@
-//! axolotl's YAML: supervised fine-tuning, the pair trainers, a reward model, and GRPO, all of which are TRL's trainers.
+//! axolotl's YAML: fine-tuning, the pair trainers, a reward model, and GRPO, all of which are TRL's trainers.
 
 mod import;
 mod options;

@@ -388,13 +388,23 @@ impl Draft {
         self.entries[taken.index].fate = Fate::NotBuilt(what);
     }
 
-    /// Lists the settings that need unbuilt features.
-    pub fn not_built(&self) -> Vec<(Unbuilt, &Setting)> {
+    /// Lists the settings that need unbuilt features, and whether each is a default of the stack.
+    pub fn refused(&self) -> Vec<(Unbuilt, &Setting, bool)> {
         let of = |entry: &'_ Entry| match entry.fate {
             Fate::NotBuilt(what) => Some(what),
             _ => None,
         };
-        self.entries.iter().filter_map(|entry| Some((of(entry)?, &entry.given))).collect()
+        self.entries.iter().filter_map(|entry| Some((of(entry)?, &entry.given, entry.is_default))).collect()
+    }
+
+    /// Returns whose defaults count: the stack's, or another package's.
+    pub fn title(&self) -> &'static str {
+        self.job.of.unwrap_or(self.import.title)
+    }
+
+    /// Lists the settings that need unbuilt features.
+    pub fn not_built(&self) -> Vec<(Unbuilt, &Setting)> {
+        self.refused().into_iter().map(|(what, given, _)| (what, given)).collect()
     }
 
     /// Writes a key without a value, which a plan refuses by name; `name` is the setting that would have it.

@@ -95,9 +95,9 @@ fn draft_of(
     if let Some(adapter) = import.adapter {
         adapter(&mut draft);
     }
-    let not_built = draft.not_built();
-    if !not_built.is_empty() && !wishes.force {
-        return Err(unbuilt::refusal(file, &not_built));
+    let refused = draft.refused();
+    if !refused.is_empty() && !wishes.force {
+        return Err(unbuilt::refusal(file, draft.title(), &refused));
     }
     draft.settle();
     Ok(Some(draft))

@@ -77,7 +77,9 @@ pub fn plan(
 
 /// Refuses a trainer whose memory has no rule: another one's rules would plan another run.
 fn planned_trainer(stack: &'static Stack, settings: &[Setting]) -> Result<&'static Planned> {
+    // Whose defaults a trainer has, as in `unsloth grpo`, moves no memory.
     let trainer = (stack.trainer)(settings).unwrap_or_default();
+    let trainer = trainer.rsplit(' ').next().unwrap_or_default().to_string();
     let planned = stack.planned.as_ref();
     if let Some(planned) =
         planned.filter(|planned| trainer.is_empty() || planned.trainers.contains(&trainer.as_str()))

@@ -45,7 +45,7 @@ fn flatten(path: &str, value: &Value, lines: &BTreeMap<String, usize>, into: &mu
     let inner = |name: &str| if path.is_empty() { name.to_string() } else { format!("{path}.{name}") };
     let text = match value {
         Value::Table(table) => {
-            // A section without keys says that it is wanted: `[trainer.model.lora]`.
+            // A section without keys asks for its defaults: `[trainer.model.lora]`.
             if table.is_empty() && path.ends_with(".lora") {
                 into.push(Setting::new(inner("rank"), "16", line_of(path, lines)));
             }

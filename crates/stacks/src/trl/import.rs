@@ -264,6 +264,7 @@ fn only_one(draft: &mut Draft, name: &str) {
 
 /// Converts warm-up, checkpoints, evaluations and the schedule; `updates` of theirs are one step here.
 pub(super) fn schedule(draft: &mut Draft, updates: i64) {
+    warmup_share(draft);
     for (name, key) in [
         ("warmup_steps", "train.warmup_steps"),
         ("save_steps", "checkpoint.every"),
@@ -272,6 +273,25 @@ pub(super) fn schedule(draft: &mut Draft, updates: i64) {
         per_update(draft, name, key, updates);
     }
     parts::schedule(draft, "lr_scheduler_type", "warmup_ratio");
+}
+
+/// Converts `warmup_steps` below 1, which is a share of the steps since transformers 5.
+fn warmup_share(draft: &mut Draft) {
+    let Some(taken) = draft.take("warmup_steps").filter(|taken| is_share(&taken.value)) else { return };
+    match (number(&taken.value), draft.count("train.steps")) {
+        (Some(share), Some(steps)) => {
+            draft.set_toml("train.warmup_steps", format!("{}", (share * steps as f64).ceil()), &taken.from);
+            draft.change(&taken, &format!("a share of the {steps} steps"));
+        }
+        _ => draft.leave(
+            &taken,
+            "a share of the steps, which follow from the rows: set train.warmup_steps to it of those that `plan` says",
+        ),
+    }
+}
+
+fn is_share(text: &str) -> bool {
+    number(text).is_some_and(|share| share > 0.0 && share < 1.0)
 }
 
 fn method(draft: &mut Draft) -> Result<()> {
@@ -483,7 +503,11 @@ pub(super) fn steps(draft: &mut Draft, updates: i64) {
 }
 
 fn per_update(draft: &mut Draft, name: &str, key: &str, updates: i64) {
-    let Some(taken) = draft.take(name) else { return };
+    // A share has been converted before.
+    let Some(taken) = draft.take(name).filter(|taken| name != "warmup_steps" || !is_share(&taken.value))
+    else {
+        return;
+    };
     match integer(&taken.value) {
         Some(0) => {}
         Some(count) if count > 0 => {

@@ -1,5 +1,5 @@
-//! Scripts whose settings a parser reads, `TrlParser` or `HfArgumentParser`: they are in the command alone, which is in a
-//! shell script next to it, or in the text at the top of the script.
+//! Scripts whose settings a parser reads, `TrlParser` or `HfArgumentParser`: they are in the command alone, which is in
+//! a shell script next to it, or in the text at the top of the script.
 
 use super::options::OF_TEXT;
 use super::script;
@@ -29,6 +29,8 @@ pub(super) fn command_next_to_script(source: &Source<'_>) -> Result<Option<Vec<S
     };
     let path = place.to_string_lossy();
     let given = script::read(&Source { path: &path, text: &text, choice: source.choice, notebook: None })?;
+    // Lines are those of the command's file.
+    let given = given.into_iter().map(|one| Setting { line: 0, ..one }).collect();
     Ok(Some(with_command(given, command)))
 }
 
@@ -45,15 +47,14 @@ fn with_command(given: Vec<Setting>, command: Command) -> Vec<Setting> {
     let is_parsed =
         |one: &Setting| one.key == "args" || (one.unreadable.is_some() && one.value.contains("args."));
     let given: Vec<Setting> = given.into_iter().filter(|one| !is_parsed(one)).collect();
-    // Lines are those of the command's file.
-    let given = given.into_iter().map(|one| Setting { line: 0, ..one });
     let flags = shell::flags(command.arguments());
     command.launcher().into_iter().chain(given).chain(flags).chain(command.others).collect()
 }
 
 /// Reads the settings of a script, `given`, with the command in the text at its top.
 ///
-/// Errors, exit code 2: `import-nothing-found` without one, `import-command-unknown` for several of which none is chosen.
+/// Errors, exit code 2: `import-nothing-found` without one, `import-command-unknown` for several of which none is
+/// chosen.
 pub(super) fn command_of_text(source: &Source<'_>, given: Vec<Setting>) -> Result<Vec<Setting>> {
     let commands = commands(source.text);
     let index = match (source.choice.command, commands.len()) {

@@ -1,4 +1,4 @@
-//! Branches of scripts: an arm whose condition the file decides is taken, and a refusal names the branch that it hangs on.
+//! Branches of scripts: an arm whose condition the file decides is taken, and a refusal names the branch.
 
 use plimsoll_base::Result;
 use plimsoll_stacks::{Imported, Wishes, find, import};
@@ -14,7 +14,7 @@ fn imported(script: &str) -> Result<Imported> {
 
 const LORA: &str = "actor_rollout_ref.model.lora_rank=32";
 
-/// A branch with its default taken was refused: `model.lora_rank = 32: what it holds decides the job, and cannot be read`.
+/// A branch with its default taken was refused: `lora_rank = 32: what it holds decides the job, and cannot be read`.
 #[test]
 fn r_a_branch_whose_condition_is_known_was_unknown() {
     for (before, has_lora) in [

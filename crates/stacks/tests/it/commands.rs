@@ -69,7 +69,7 @@ fn a_command_with_its_script_next_to_it() {
     assert!(imported(&[("gspo.py", SCRIPT), ("run.sh", &python)], "run.sh").is_ok());
 }
 
-/// A script whose command stands in its own text was answered with `holds no trl settings`, and a hint to the help.
+/// A script whose command is in its own text was answered with `holds no trl settings`, and a hint to the help.
 #[test]
 fn r_the_command_in_a_scripts_own_text_was_not_read() {
     let with =

@@ -37,10 +37,12 @@ fn refused(stack: &str, text: &str, slug: &str, words: &str) {
 
 const AXOLOTL: &str = "base_model: a/b\nsequence_len: 1024\nmicro_batch_size: 2\ngradient_accumulation_steps: 4\nlearning_rate: 2e-4\noptimizer: adamw_torch\n";
 
+fn sets(kind: &str) -> String {
+    format!("datasets:\n  - path: o/n\n    name: sub\n    split: train\n    type: {kind}\n")
+}
+
 #[test]
 fn axolotl() {
-    let sets =
-        |kind: &str| format!("datasets:\n  - path: o/n\n    name: sub\n    split: train\n    type: {kind}\n");
     check(
         "axolotl",
         &format!(
@@ -93,6 +95,10 @@ fn axolotl() {
         ],
         &["missing: data.chat_template: chat_template is a template of axolotl's called llama3"],
     );
+}
+
+#[test]
+fn what_axolotl_has_and_is_not_built() {
     for (more, words) in [
         ("load_in_8bit: true\nadapter: lora\n", "line 12: load_in_8bit = true: weights are"),
         (

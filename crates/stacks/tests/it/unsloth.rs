@@ -1,4 +1,4 @@
-//! unsloth's notebooks and scripts: its loader, its adapters, and the defaults that it writes into TRL's configurations.
+//! unsloth's notebooks and scripts: its loader, its adapters, and the defaults of its own for TRL's configurations.
 
 use plimsoll_base::Result;
 use plimsoll_stacks::{Imported, Wishes, find, import};

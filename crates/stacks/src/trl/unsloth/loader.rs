@@ -93,8 +93,8 @@ fn checkpointing(outline: &Outline<'_>, argument: &Argument, at: usize) -> Vec<S
     given
 }
 
-/// Replaces the name of weights in 4 bits by that of the same ones in 16, which an adapter here quantises itself; false if
-/// there is nothing to replace.
+/// Replaces the name of weights in 4 bits by that of the same ones in 16, which an adapter here quantises itself; false
+/// if there is nothing to replace.
 pub(in crate::trl) fn sixteen_bits(draft: &mut Draft) -> bool {
     let has_adapter =
         ["peft_config.peft_type", "peft_config.unsloth"].iter().any(|name| draft.is_written(name));
