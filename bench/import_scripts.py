@@ -3,14 +3,20 @@
 
     bench/import_scripts.py REPOSITORIES [--binary target/debug/plimsoll] [--write]
     bench/import_scripts.py --lines [--write]
+    bench/import_scripts.py --folder FOLDER --stack STACK [--page FILE]
 
 REPOSITORIES is a folder with the git repositories that import_scripts.json names, as OWNER/NAME, OWNER+NAME or OWNER+NAME/repo, bare or
 not. A script is taken from its commit; none of its code is run, and none is kept. What a job is (method, adapter, turns, the KL term,
 clips) was written by hand from reading the script. With `command` N the Nth command in the text at the top of a script is imported with
-the script next to it, since the script alone has no settings.
+the script next to it, since the script alone has no settings; with `of_text` N it is `import --command N`, and with `trainer` NAME
+`import --trainer NAME`.
 
 A script is imported whole if the exit code is 0 and everything that is expected is in the run file. Exit code 0 with anything else is
-another job, which must never be. Exit code 1 if there is one, if a script that should be refused is not, or if fewer than 30 are whole.
+another job, which must never be. A refusal is right if its message has the words that reading the script gave, and names a line for each
+setting that the file has. Exit code 1 if one is another job, is refused wrongly or without a line, or if fewer than 60 are whole or refused
+rightly.
+
+`--folder` imports every script of a folder, of which nothing is known, and prints what became of each: a table to read, not a check.
 
 `--lines` needs no repository: import_lines.json has the options of published scripts that make an objective, each with its source, and what
 their stack's code computes from them, by the defaults and the expressions that import_defaults.py read from its package. It is computed once
@@ -31,7 +37,7 @@ SCRIPTS = BENCH / "import_scripts.json"
 PAGE = BENCH / "results/import.md"
 LINES = BENCH / "import_lines.json"
 TABLE = BENCH.parent / "crates/stacks/src/defaults.json"
-WHOLE_MIN = 30
+RIGHT_MIN = 60
 
 
 def repository(folder, name):
@@ -75,7 +81,9 @@ def imported(binary, folder, one):
         if "command" in one:
             (Path(place) / "launch.sh").write_text(commands(script.read_text())[one["command"] - 1])
             script = Path(place) / "launch.sh"
-        run = subprocess.run([binary, "import", one["stack"], script], capture_output=True, text=True, cwd=place)
+        more = [f"--command={one['of_text']}"] if "of_text" in one else []
+        more += [f"--trainer={one['trainer']}"] if "trainer" in one else []
+        run = subprocess.run([binary, "import", one["stack"], script, *more], capture_output=True, text=True, cwd=place)
         # The folder is another one each time.
         texts = [text.replace(f"{place}/", "") for text in (run.stdout, run.stderr)]
     return run.returncode, *texts
@@ -96,7 +104,7 @@ def kl(run):
     loss = run.get("loss", {})
     if not loss.get("kl_coef"):
         return "none"
-    return f"{loss.get('kl_in', 'loss')} {loss['kl_coef']} {loss.get('kl_estimator', 'k1')}"
+    return f"{loss.get('kl_in', 'loss')} {loss['kl_coef']} {loss.get('kl_estimator', 'k3')}"
 
 
 def job(run):
@@ -106,12 +114,26 @@ def job(run):
             "train_on": run.get("data", {}).get("train_on", "last")}
 
 
+def without_line(messages):
+    """Returns the first setting of a refusal that has no line, though it is none of the stack's defaults; None if there is none."""
+    lines = messages.splitlines()
+    if not lines or not lines[0].startswith("error[import-not-built]"):
+        return None
+    facts = [line.strip() for line in lines[1:] if line.startswith("  ")]
+    has_place = lambda fact: re.match(r"(line \d+|cell \d+ line \d+|a default of [^:]*): ", fact)
+    return next((fact for fact in facts if not has_place(fact)), None)
+
+
 def judged(one, code, run_file, messages):
     """Returns a verdict and its reason."""
     first = messages.splitlines()[0] if messages else ""
     if code != 0:
+        if "refused" in one and one["refused"] not in messages:
+            return "refused for another reason", first
+        if "refused" in one and (lost := without_line(messages)):
+            return "refused without a line", lost
         if "refused" in one:
-            return ("refused", one["refused"]) if one["refused"] in messages else ("refused for another reason", first)
+            return "refused", one["refused"]
         return "refused, though it is built", first
     have = job(tomllib.loads(run_file))
     if "refused" in one:
@@ -127,13 +149,18 @@ def page(rows):
     lines = [
         "# Published scripts, imported", "",
         f"`bench/import_scripts.py` has imported {len(rows)} published scripts, each as its commit has it. {count('whole')} are whole: exit code 0, and"
-        f" method, adapter, turns and loss are those of the script. {count('another job')} are another job with exit code 0.", "",
+        f" method, adapter, turns and loss are those of the script. {count('refused')} are refused rightly: for what the script has and a run here has"
+        f" not, with the line. {count('another job')} are another job with exit code 0, and"
+        f" {len(rows) - count('whole') - count('refused') - count('another job')} are refused though they are built, for another reason, or without"
+        " a line.", "",
         "What a job is was written from reading the script (`bench/import_scripts.json`), and not from what the import made of it. A key that is missing is one"
         " that only the user knows, such as a reward that no file names; the plan refuses the run file by its name until it is filled in.", "",
         "| script | commit | job | exit code | method | verdict | why |", "|---|---|---|---|---|---|---|",
     ]
     for one, verdict, why, code, method in rows:
-        place = f"`{one['repository']}`: `{one['path']}`" + (f", its command {one['command']}" if "command" in one else "")
+        number = one.get("command", one.get("of_text"))
+        place = f"`{one['repository']}`: `{one['path']}`" + (f", its command {number}" if number else "")
+        place += f", --trainer {one['trainer']}" if "trainer" in one else ""
         cells = [place, f"`{one['commit'][:8]}`", one["job"], str(code), method, verdict, why.replace("|", "\\|")]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
@@ -233,13 +260,39 @@ def lines(write):
     return 0 if write or differ == 0 else 1
 
 
+ENDINGS = {"axolotl": [".yml", ".yaml"], "prime-rl": [".toml"], "trl": [".py", ".ipynb", ".sh", ".yaml"], "orz": [".py"]}
+
+
+def folder(binary, stack, place, file):
+    """Imports every script of a folder, and writes or prints a table."""
+    rows = ["| script | exit code | method | first message |", "|---|---|---|---|"]
+    for script in sorted(place.rglob("*")):
+        if not script.is_file() or script.suffix not in ENDINGS.get(stack, [".sh"]):
+            continue
+        run = subprocess.run([binary, "import", stack, script], capture_output=True, text=True)
+        method = re.search(r'^method = "(\w+)"', run.stdout, re.MULTILINE)
+        message = " ".join(run.stderr.splitlines()[:2]).replace("|", "\\|")[:300]
+        rows.append(f"| `{script.relative_to(place)}` | {run.returncode} | {method.group(1) if method else ''} | {message} |")
+    text = "\n".join(rows) + "\n"
+    if file:
+        file.write_text(text)
+    else:
+        print(text, end="")
+    return 0
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("repositories", type=Path, nargs="?")
     parser.add_argument("--lines", action="store_true", help="the options of import_lines.json, and what their stacks compute from them")
     parser.add_argument("--binary", type=Path, default=BENCH.parent / "target/debug/plimsoll")
     parser.add_argument("--write", action="store_true", help="write bench/results/import.md")
+    parser.add_argument("--folder", type=Path, help="scripts of which nothing is known")
+    parser.add_argument("--stack", help="whose scripts those of --folder are")
+    parser.add_argument("--page", type=Path, help="where the table of --folder goes")
     given = parser.parse_args()
+    if given.folder:
+        return folder(given.binary.resolve(), given.stack, given.folder, given.page)
     if given.lines:
         return lines(given.write)
     if given.repositories is None:
@@ -253,9 +306,10 @@ def main():
         print(f"{verdict:12} {code} {method:18} {one['repository']}/{one['path']}: {why}")
     if given.write:
         PAGE.write_text(page(rows))
-    whole = sum(row[1] == "whole" for row in rows)
-    print(f"{len(rows)} scripts, {whole} whole, {sum(row[1] == 'another job' for row in rows)} another job")
-    return 0 if whole >= WHOLE_MIN and all(row[1] in ("whole", "refused") for row in rows) else 1
+    count = lambda verdict: sum(row[1] == verdict for row in rows)
+    right = count("whole") + count("refused")
+    print(f"{len(rows)} scripts, {count('whole')} whole, {count('refused')} refused rightly, {count('another job')} another job")
+    return 0 if right >= RIGHT_MIN and right == len(rows) else 1
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 //! A stack is a folder (`openrlhf`, `verl`, ...) and a row of [`STACKS`]. `import` and the plan share one table of its
 //! options. Nothing is run or fetched, and no type of a run file is known here: it leaves as text.
 
+mod axolotl;
 mod defaults;
 mod import;
 mod launch;
@@ -11,11 +12,15 @@ mod openrlhf;
 mod options;
 mod orz;
 mod plan;
+mod prime;
+mod registry;
 mod rules;
 mod secret;
 mod setting;
+mod skyrl;
 mod stack;
 mod subject;
+mod swift;
 mod table;
 mod torchrl;
 mod trl;
@@ -30,12 +35,6 @@ pub use plan::limits::{Known, Limits};
 pub use plan::model::preset_of;
 pub use plan::pool::Pool;
 pub use plan::run::{RunPlan, plan};
+pub use registry::{STACKS, find};
 pub use setting::Setting;
 pub use stack::Stack;
-
-/// Every stack, in the order of the help.
-pub static STACKS: &[&Stack] = &[&openrlhf::STACK, &verl::STACK, &trl::STACK, &orz::STACK, &torchrl::STACK];
-
-pub fn find(name: &str) -> Option<&'static Stack> {
-    STACKS.iter().copied().find(|stack| stack.name == name)
-}

@@ -12,13 +12,23 @@ pub struct Setting {
     pub cell: usize,
     /// Why the value cannot be used as it is, if so.
     pub unreadable: Option<&'static str>,
+    /// The line of the branch that decides it, if that is why; else 0.
+    pub branch: usize,
     /// True if a secret was cut out of its value, or if its value is withheld.
     pub is_withheld: bool,
 }
 
 impl Setting {
     pub fn new(key: impl Into<String>, value: impl Into<String>, line: usize) -> Setting {
-        Setting { key: key.into(), value: value.into(), line, cell: 0, unreadable: None, is_withheld: false }
+        Setting {
+            key: key.into(),
+            value: value.into(),
+            line,
+            cell: 0,
+            unreadable: None,
+            branch: 0,
+            is_withheld: false,
+        }
     }
 
     /// Returns `key = value` for a message, on one line.

@@ -20,22 +20,30 @@ pub struct Stack {
     pub name: &'static str,
     /// The contents of its files, for an error that found none.
     pub(crate) looked_for: &'static str,
+    /// Returns true for a file that shows whose it is, for an error about another stack's.
+    pub(crate) is_of: fn(&Source<'_>) -> bool,
     /// Finds the settings in a file's text; empty for files of other stacks.
-    pub(crate) read: fn(&Source<'_>) -> Vec<Setting>,
+    pub(crate) read: fn(&Source<'_>) -> Result<Vec<Setting>>,
     /// Returns the settings' trainer, if they name one.
     pub(crate) trainer: fn(&[Setting]) -> Option<String>,
-    /// Trainers whose memory has rules.
-    pub(crate) planned: &'static [&'static str],
     pub(crate) table: &'static Table,
     /// The conversion of its settings to a run file, if there is one.
     pub(crate) import: Option<&'static Import>,
+    /// The memory of its runs, if rules are known.
+    pub(crate) planned: Option<Planned>,
+}
+
+/// What plans a stack's runs.
+pub(crate) struct Planned {
+    /// Trainers whose memory has rules.
+    pub trainers: &'static [&'static str],
     /// The default version, and the reason for it.
-    pub(crate) newest: fn(&Options) -> (&'static str, &'static str),
-    pub(crate) rules: Rules,
+    pub newest: fn(&Options) -> (&'static str, &'static str),
+    pub rules: Rules,
     /// Changes to try as remedies, the cheapest first.
-    pub(crate) changes: &'static [Change],
+    pub changes: &'static [Change],
     /// Numbers that others reported of similar runs.
-    pub(crate) comparisons: fn(&Ledger, &[Peak]) -> Vec<Comparison>,
+    pub comparisons: fn(&Ledger, &[Peak]) -> Vec<Comparison>,
 }
 
 impl fmt::Debug for Stack {
@@ -53,6 +61,11 @@ impl Stack {
     /// Returns the stack's name in comments and pages; `None` if it is not imported.
     pub fn title(&self) -> Option<&'static str> {
         self.import.map(|import| import.title)
+    }
+
+    /// Returns true if rules for the memory of its runs are known.
+    pub fn is_planned(&self) -> bool {
+        self.planned.is_some()
     }
 
     pub fn options(&self) -> impl Iterator<Item = &'static str> {

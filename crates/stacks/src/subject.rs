@@ -66,9 +66,9 @@ const WORDS: [(Subject, &[&str]); 7] = [
     ),
 ];
 /// Words in parts of a name that measure or surround a job.
-const AROUND: [&str; 2] = ["profiler", "ema"];
+const AROUND: [&str; 3] = ["profiler", "ema", "inference"];
 /// What is done with an entropy that no loss has, and with prompts before any is drawn.
-const HARMLESS: [[&str; 2]; 8] = [
+const HARMLESS: [[&str; 2]; 9] = [
     ["calculate", "entropy"],
     ["compute", "entropy"],
     ["log", "entropy"],
@@ -77,6 +77,8 @@ const HARMLESS: [[&str; 2]; 8] = [
     ["entropy", "chunk"],
     ["entropy", "chunking"],
     ["filter", "overlong"],
+    // Of a trainer and another engine that samples.
+    ["policy", "correction"],
 ];
 
 impl Subject {
@@ -104,7 +106,9 @@ pub(crate) fn subject_of(key: &str) -> Option<Subject> {
     let is_around = |part: &Vec<&str>| {
         part.iter().any(|word| AROUND.contains(word)) || is_of_gradients(part) || is_harmless(part)
     };
-    if key.contains("env_vars") || parts.iter().any(is_around) {
+    // `train_dataset.filter`: code that makes the rows.
+    let is_of_rows = ["train_dataset.", "eval_dataset."].iter().any(|start| key.starts_with(start));
+    if key.contains("env_vars") || is_of_rows || parts.iter().any(is_around) {
         return None;
     }
     let has = |names: &&str| match names.split_once(' ') {
@@ -147,6 +151,9 @@ mod tests {
             ("log_entropy", None),
             ("critic.model.use_shm", None),
             ("actor_rollout_ref.actor.profiler.tool_config.torch", None),
+            ("generator.inference_engine.enable_lora", None),
+            ("trainer.algorithm.off_policy_correction.token_tis_ratio_clip_high", None),
+            ("train_dataset.filter", None),
             ("critic.grad_clip", None),
             ("exploration", None),
             ("returns", None),

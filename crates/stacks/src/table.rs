@@ -59,6 +59,16 @@ pub(crate) enum Take {
     NotBuilt(Unbuilt),
 }
 
+impl Take {
+    /// Returns the key here that decides the job by a number, without which a run file would be of another one.
+    pub fn decides(self) -> Option<&'static str> {
+        let (Take::Integer(key) | Take::Number(key)) = self else { return None };
+        let sections = ["rollout.", "loss.", "critic.", "train."];
+        (sections.iter().any(|section| key.starts_with(section)) || key == "data.prompt_tokens_max")
+            .then_some(key)
+    }
+}
+
 /// (names of one option separated by `|`, its effect on memory, its conversion). Rules use the first name.
 pub(crate) type Row = (&'static str, Memory, Take);
 

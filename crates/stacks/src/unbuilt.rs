@@ -1,5 +1,6 @@
 //! Features of other stacks that a run here lacks. A job without one differs, so it is refused unless forced.
 
+use crate::launch::shell::BRANCH;
 use crate::setting::{Setting, flag, number, one_line};
 use crate::subject::Subject;
 use plimsoll_base::Error;
@@ -28,6 +29,10 @@ pub(crate) enum Unbuilt {
     Trainer,
     /// A class that plays episodes with methods other than an environment's here.
     Agent,
+    /// Rows of text alone, all of whose tokens are learnt.
+    PlainText,
+    /// A part of the weights that stays as it is, or that alone is trained.
+    Frozen,
     /// An unknown option whose name shows its subject.
     Unknown(Subject),
     /// An option that decides the job but has an unreadable value.
@@ -48,6 +53,8 @@ impl Unbuilt {
             Unbuilt::Nested => "a class or a function within another function",
             Unbuilt::Trainer => "a trainer of the file's own",
             Unbuilt::Agent => "an agent's class",
+            Unbuilt::PlainText => "text without an answer",
+            Unbuilt::Frozen => "weights that stay as they are",
             Unbuilt::Unknown(subject) | Unbuilt::Unread(subject) => subject.name(),
         }
     }
@@ -63,11 +70,11 @@ impl Unbuilt {
         )
     }
 
-    /// Returns what a run file does without it.
+    /// Returns what a run file does without it, in general.
     pub fn without(self) -> &'static str {
         match self {
             Unbuilt::Adapters => {
-                "an adapter here is plain LoRA of linear layers other than routers, the same in every layer, and the file must show it"
+                "an adapter here is plain LoRA of linear layers other than routers, the same in every layer"
             }
             Unbuilt::Quantisation => "weights are bf16 or f32 here, or 4 bits under adapters",
             Unbuilt::Experts => {
@@ -93,12 +100,14 @@ impl Unbuilt {
             Unbuilt::Agent => {
                 "its class has reset(states) and step(states), an environment here reset(seed) and step(response), and gets its prompts itself: write it as docs/environments.md says, and name it as environment.env"
             }
+            Unbuilt::PlainText => {
+                "a row here is a prompt and its answer, or a conversation whose answers are learnt: tokens of other text are not"
+            }
+            Unbuilt::Frozen => "every weight is trained here, or those of an adapter alone",
             Unbuilt::Unknown(_) => {
                 "this option is not known here, and its name says that the job is another one without it: if it is not, take it out of a copy of the file"
             }
-            Unbuilt::Unread(_) => {
-                "what it holds decides the job, and cannot be read: write its value in a copy of the file"
-            }
+            Unbuilt::Unread(_) => "what it holds decides the job, and cannot be read",
         }
     }
 }
@@ -117,22 +126,42 @@ pub(crate) fn asks(given: &Setting) -> bool {
 
 /// Returns one line: the setting, what it needs, what a run does without it.
 pub(crate) fn line(what: Unbuilt, given: &Setting) -> String {
-    format!("{}: {}: {}", given.shown(), what.name(), what.without())
+    format!("{}: {}: {}", given.shown(), what.name(), why(what, given))
+}
+
+/// Returns why a setting is refused: what a run does without it, or why its value is not known.
+fn why(what: Unbuilt, given: &Setting) -> String {
+    match (what, given.unreadable) {
+        (Unbuilt::Unread(_), Some(BRANCH)) => format!(
+            "it decides the job, and {BRANCH} (line {}): keep the arm that you mean in a copy of the file",
+            given.branch
+        ),
+        (Unbuilt::Unread(_), Some(reason)) => {
+            format!("{}: {reason}: write its value in a copy of the file", what.without())
+        }
+        _ => what.without().to_string(),
+    }
 }
 
 /// Returns the error for a job that needs unbuilt features.
-pub(crate) fn refusal(file: &str, found: &[(Unbuilt, &Setting)]) -> Error {
+///
+/// Each has a flag: whether it is a default of `title`, which no line of the file has.
+pub(crate) fn refusal(file: &str, title: &str, found: &[(Unbuilt, &Setting, bool)]) -> Error {
     let mut names: Vec<&str> = Vec::new();
-    for (what, _) in found {
+    for (what, ..) in found {
         if !names.contains(&what.name()) {
             names.push(what.name());
         }
     }
     let message = format!("{} asks for what is not built here: {}", one_line(file), names.join(", "));
     let error = Error::usage("import-not-built", message);
-    let place = |given: &Setting| if given.line == 0 { String::new() } else { given.place() + ": " };
-    let error = found.iter().fold(error, |error, (what, given)| {
-        error.fact(format!("{}{}: {}", place(given), given.shown(), what.without()))
+    let place = |given: &Setting, is_default: bool| match given.line {
+        _ if is_default => format!("a default of {title}: "),
+        0 => String::new(),
+        _ => given.place() + ": ",
+    };
+    let error = found.iter().fold(error, |error, (what, given, is_default)| {
+        error.fact(format!("{}{}: {}", place(given, *is_default), given.shown(), why(*what, given)))
     });
     error.hint(
         "change the job there, or import the rest of it with --force: the run file then says what is missing",
@@ -148,9 +177,9 @@ pub(crate) fn of_model(name: &str) -> Option<Unbuilt> {
     let last = last_of(name);
     let parts = parts_of(&last);
     let is_built = BUILT.iter().any(|name| last.starts_with(name)) && !parts.contains(&"gguf");
-    const OF_PICTURES: [&str; 12] = [
+    const OF_PICTURES: [&str; 15] = [
         "vl", "vlm", "vision", "omni", "llava", "smolvlm", "smolvlm2", "pixtral", "internvl", "idefics",
-        "idefics2", "idefics3",
+        "idefics2", "idefics3", "audio", "janus", "emu3",
     ];
     match () {
         () if has_experts(name) && !is_built => Some(Unbuilt::Experts),
@@ -199,8 +228,9 @@ pub(crate) fn has_experts(name: &str) -> bool {
         "llama-4",
         "qwen3-next",
     ];
-    let is_deepseek =
-        last == "deepseek-r1" || last.starts_with("deepseek-r1-0") || last == "deepseek-r1-zero";
+    // `DeepSeek-R1-0528-Qwen3-8B` is a distilled one, without experts.
+    let is_dated = last.starts_with("deepseek-r1-0") && !last.contains("-qwen");
+    let is_deepseek = last == "deepseek-r1" || is_dated || last == "deepseek-r1-zero";
     parts.iter().any(active)
         || parts.iter().any(times)
         || EXPERTS.iter().any(|name| last.starts_with(name) || parts.contains(name))
@@ -228,6 +258,7 @@ mod tests {
             ("Qwen/Qwen2.5-VL-7B-Instruct", Some(Unbuilt::Images)),
             ("$ROOT/models/Qwen3-VL-2B-Instruct", Some(Unbuilt::Images)),
             ("llava-hf/llava-1.5-7b-hf", Some(Unbuilt::Images)),
+            ("Qwen/Qwen2-Audio-7B-Instruct", Some(Unbuilt::Images)),
             ("Qwen/Qwen1.5-MoE-A2.7B", experts),
             ("mistralai/Mixtral-8x7B-v0.1", experts),
             ("deepseek-ai/DeepSeek-V3-0324", experts),
@@ -237,6 +268,8 @@ mod tests {
             ("unsloth/Qwen2.5-7B-Instruct-bnb-4bit", bits),
             ("Qwen/Qwen2.5-7B-Instruct-AWQ", bits),
             ("Qwen/Qwen2.5-7B-Instruct-GPTQ-Int4", bits),
+            ("deepseek-ai/DeepSeek-R1-0528", experts),
+            ("unsloth/DeepSeek-R1-0528-Qwen3-8B", None),
             ("deepseek-ai/DeepSeek-R1-Distill-Qwen-7B", None),
             ("Qwen/Qwen2.5-7B", None),
             ("Qwen/Qwen3-8B-Base", None),

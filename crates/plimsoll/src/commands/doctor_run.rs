@@ -49,7 +49,7 @@ pub struct Flags {
 }
 
 fn run_help() -> String {
-    let names: Vec<&str> = STACKS.iter().map(|stack| stack.name).collect();
+    let names = planned();
     let (last, others) = names.split_last().expect("there are stacks");
     format!("Plan a run of another framework from its launch file: {} or {last}", others.join(", "))
 }
@@ -70,9 +70,14 @@ pub fn run(flags: &Flags, as_json: bool) -> Result<ExitCode> {
     Ok(ExitCode::from(u8::from(planned.has_problem())))
 }
 
+/// Returns the names of the stacks whose runs are planned.
+fn planned() -> Vec<&'static str> {
+    STACKS.iter().filter(|stack| stack.is_planned()).map(|stack| stack.name).collect()
+}
+
 fn stack_named(name: &str) -> Result<&'static Stack> {
-    find(name).ok_or_else(|| {
-        let names: Vec<&str> = STACKS.iter().map(|stack| stack.name).collect();
+    find(name).filter(|stack| stack.is_planned()).ok_or_else(|| {
+        let names = planned();
         let near = names.iter().min_by_key(|own| strsim::damerau_levenshtein(own, name));
         let near = near.filter(|own| strsim::damerau_levenshtein(own, name) <= 2);
         let error = Error::usage("bad-usage", format!("--run {name}: not a framework that is known"))

@@ -22,6 +22,9 @@ pub struct Args {
     /// Which of the stack's trainers FILE is for, where it does not say: sft, dpo, ...
     #[arg(long, value_name = "NAME")]
     trainer: Option<String>,
+    /// Which command counts, from 1, of a script with several in the text at its top.
+    #[arg(long, value_name = "N")]
+    command: Option<usize>,
     /// Import the rest of a job that needs what is not built: weights in 8 bits, experts, ...
     #[arg(long)]
     force: bool,
@@ -56,7 +59,8 @@ Examples:
 
 pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
     let stack = find(&args.stack).expect("clap takes names of stacks only");
-    let wishes = Wishes { force: args.force, trainer: args.trainer.clone(), all: args.all };
+    let wishes =
+        Wishes { force: args.force, trainer: args.trainer.clone(), all: args.all, command: args.command };
     let imported = import(stack, &args.file, &wishes)?;
     match &args.output {
         Some(path) => new_file::write(path, &imported.run_file)?,

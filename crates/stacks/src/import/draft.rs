@@ -1,7 +1,7 @@
 //! The draft of a run file: which key of the launch file became which key here, and the fate of the rest.
 
 use crate::defaults::is_default;
-use crate::launch::python::{EXPRESSION, NESTED};
+use crate::launch::python::NESTED;
 use crate::setting::{Setting, TRAINER, flag, integer, list, number};
 use crate::subject::{Subject, subject_of};
 use crate::table::why::{self, Class, class_of};
@@ -27,6 +27,8 @@ pub(crate) struct Import {
 pub(crate) struct Job {
     /// Their values of the setting `trainer`.
     pub trainers: &'static [&'static str],
+    /// Whose defaults these are, if not the stack's own.
+    pub of: Option<&'static str>,
     /// (first name, value) of the stack's defaults that differ from ours, or have none here.
     pub defaults: &'static [(&'static str, &'static str)],
     /// (first name, conversion) where it differs from the stack's table.
@@ -82,7 +84,7 @@ pub(crate) struct Draft {
     /// Choices that the file does not make and a run file must.
     pub(super) chosen: Vec<String>,
     /// Keys without a value that only the user knows, and why.
-    pub(super) missing: Vec<String>,
+    pub missing: Vec<String>,
     /// Omissions that are not settings of the stack.
     pub(super) further: Vec<String>,
     /// The file's surroundings, such as variables that it sets.
@@ -118,30 +120,41 @@ impl Draft {
         Draft { table, import, job, entries, lines, rewards, chosen, missing, further, surroundings }
     }
 
+    /// Returns whose defaults these are, if not the stack's own.
+    pub fn defaults_of(&self) -> Option<&'static str> {
+        self.job.of
+    }
+
     /// Applies the table, then converts what needs several keys together.
     pub fn translate(&mut self) -> Result<()> {
         // In the order of the table, where the name of one clip follows the name of both.
         let mut order: Vec<usize> = (0..self.entries.len()).collect();
         order.sort_by_key(|&index| self.entries[index].row);
+        let mut unread: Vec<(&'static str, usize)> = Vec::new();
         for index in order {
             let Entry { given, row, fate, .. } = &self.entries[index];
             let take = row.map(|row| self.take_of(row));
             let fate = match (given.unreadable, take) {
                 _ if !matches!(fate, Fate::Pending) => continue,
+                // Whether it is on cannot be said.
+                (Some(_), Some(Take::NotBuilt(what))) => {
+                    Fate::NotBuilt(subject_of(&given.key).map_or(what, Unbuilt::Unread))
+                }
                 (_, Some(Take::NotBuilt(what))) if unbuilt::asks(given) => Fate::NotBuilt(what),
                 (_, Some(Take::NotBuilt(_))) => Fate::Left(why::OFF.into()),
-                // An unreadable value may be any adapter.
-                (Some(EXPRESSION), Some(Take::Adapter)) => Fate::NotBuilt(Unbuilt::Adapters),
                 (Some(_), Some(Take::Adapter)) => Fate::NotBuilt(Unbuilt::Unread(Subject::Adapter)),
                 (Some(NESTED), Some(Take::Environment)) => Fate::NotBuilt(Unbuilt::Nested),
                 (Some(_), Some(Take::Environment)) => Fate::NotBuilt(Unbuilt::Turns),
                 (_, Some(Take::Lost(why))) => Fate::Left(why.into()),
-                (Some(why), Some(_)) => match subject_of(&given.key) {
+                (Some(why), Some(take)) => match subject_of(&given.key) {
                     Some(subject) => Fate::NotBuilt(Unbuilt::Unread(subject)),
-                    None => Fate::Left(why.into()),
+                    None => {
+                        unread.extend(take.decides().map(|key| (key, index)));
+                        Fate::Left(not_read(why, given))
+                    }
                 },
                 (Some(why), None) => match self.without_row(given) {
-                    Fate::Left(reason) if class_of(&reason) == Class::Job => Fate::Left(why.into()),
+                    Fate::Left(reason) if class_of(&reason) == Class::Job => Fate::Left(not_read(why, given)),
                     fate => fate,
                 },
                 (None, None) => self.without_row(given),
@@ -150,7 +163,15 @@ impl Draft {
             };
             self.entries[index].fate = fate;
         }
-        (self.job.combine)(self)
+        (self.job.combine)(self)?;
+        // A run file without such a key would be a job of other lengths, batches or rates.
+        for (key, index) in unread {
+            if self.get(key).is_none() {
+                let first = self.entries[index].row.map_or("", |row| first_name(self.table.rows[row].0));
+                self.miss(key, first, "its value");
+            }
+        }
+        Ok(())
     }
 
     /// Decides about an option without a row. One that changes the job refuses it, unless it is off or at its default.
@@ -251,7 +272,7 @@ impl Draft {
     fn origin(&self, index: usize) -> String {
         let entry = &self.entries[index];
         match entry.is_default {
-            true => format!("default of {}: {}", self.import.title, entry.given.key),
+            true => format!("default of {}: {}", self.job.of.unwrap_or(self.import.title), entry.given.key),
             // Not a key of the file: it follows from a command or a class.
             false if entry.given.key == TRAINER => format!("its trainer: {}", entry.given.value),
             false => entry.given.key.clone(),
@@ -315,6 +336,17 @@ impl Draft {
             .any(|entry| is_it(entry) && !entry.is_default && number(&entry.given.value) == Some(0.0))
     }
 
+    /// Gives a setting a value that follows from others, as a default of the stack.
+    pub fn give(&mut self, name: &str, value: &str) {
+        let row = self.table.row_of(name);
+        self.entries.push(Entry {
+            given: Setting::new(name, value, 0),
+            row,
+            is_default: true,
+            fate: Fate::Pending,
+        });
+    }
+
     /// Returns true if the file has an option of exactly this name, known or not.
     pub fn is_given(&self, key: &str) -> bool {
         self.entries.iter().any(|entry| entry.given.key == key)
@@ -356,13 +388,23 @@ impl Draft {
         self.entries[taken.index].fate = Fate::NotBuilt(what);
     }
 
-    /// Lists the settings that need unbuilt features.
-    pub fn not_built(&self) -> Vec<(Unbuilt, &Setting)> {
+    /// Lists the settings that need unbuilt features, and whether each is a default of the stack.
+    pub fn refused(&self) -> Vec<(Unbuilt, &Setting, bool)> {
         let of = |entry: &'_ Entry| match entry.fate {
             Fate::NotBuilt(what) => Some(what),
             _ => None,
         };
-        self.entries.iter().filter_map(|entry| Some((of(entry)?, &entry.given))).collect()
+        self.entries.iter().filter_map(|entry| Some((of(entry)?, &entry.given, entry.is_default))).collect()
+    }
+
+    /// Returns whose defaults count: the stack's, or another package's.
+    pub fn title(&self) -> &'static str {
+        self.job.of.unwrap_or(self.import.title)
+    }
+
+    /// Lists the settings that need unbuilt features.
+    pub fn not_built(&self) -> Vec<(Unbuilt, &Setting)> {
+        self.refused().into_iter().map(|(what, given, _)| (what, given)).collect()
     }
 
     /// Writes a key without a value, which a plan refuses by name; `name` is the setting that would have it.
@@ -370,6 +412,15 @@ impl Draft {
         let why = self.why_missing(name);
         self.set_toml(key, "\"\"", &format!("{why}: write {write}"));
         self.missing.push(format!("{key}: {why}: write {write}"));
+    }
+
+    /// Writes `key` without a value if a setting that it follows from cannot be read, and returns true then.
+    pub fn misses(&mut self, key: &str, names: &[&str]) -> bool {
+        let unread = names.iter().copied().find(|name| self.unread(name).is_some());
+        if let Some(name) = unread {
+            self.miss(key, name, "its value");
+        }
+        unread.is_some()
     }
 
     /// Returns the setting `name` if its value cannot be read.
@@ -458,6 +509,11 @@ impl Draft {
 
 fn clips(low: String, high: String) -> Vec<(&'static str, String)> {
     vec![("loss.clip_low", low), ("loss.clip_high", high)]
+}
+
+/// Returns why a setting is left out whose value cannot be read.
+fn not_read(why: &str, given: &Setting) -> String {
+    if given.branch == 0 { why.into() } else { format!("{why} (line {})", given.branch) }
 }
 
 /// Returns the TOML of a string.

@@ -10,7 +10,9 @@ mod write;
 
 pub use write::Imported;
 
+use crate::launch::source::{Choice, Source};
 use crate::launch::{self, Launch};
+use crate::registry::STACKS;
 use crate::secret::withhold;
 use crate::setting::{SURROUNDINGS, Setting, TRAINER, one_line};
 use crate::stack::Stack;
@@ -28,17 +30,21 @@ pub struct Wishes {
     pub trainer: Option<String>,
     /// Lists each omitted option of the other engine, instead of their number.
     pub all: bool,
+    /// Which command of the text at the top of a script counts, from 1.
+    pub command: Option<usize>,
 }
 
 /// Reads the file at `path` as `stack` would, up to 1 MiB, and converts it to a run file.
 ///
 /// Errors, exit code 2: `import-unreadable`, `import-nothing-found`, those of `translate`.
 pub fn import(stack: &'static Stack, path: &Path, wishes: &Wishes) -> Result<Imported> {
-    let Launch { surroundings, settings, functions } = launch::read(stack, path)?;
+    let choice = Choice { trainer: wishes.trainer.as_deref(), command: wishes.command };
+    let Launch { surroundings, settings, functions } = launch::read(stack, path, choice)?;
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let settings = surroundings.into_iter().chain(settings).collect();
-    let draft = draft_of(stack, settings, &name, wishes)?;
-    let mut draft = draft.ok_or_else(|| launch::nothing_found(stack, path, "import"))?;
+    let draft = draft_of(stack, settings, &name, wishes);
+    let draft = draft.and_then(|draft| draft.ok_or_else(|| launch::nothing_found(stack, path, "import")));
+    let mut draft = draft.map_err(|error| whose(error, stack, path))?;
     if let Some(file) = functions {
         draft.missing.push(format!(
             "{}: Python loads no function of a notebook: write the cells that define them to this file, without those that train",
@@ -75,7 +81,13 @@ fn draft_of(
     if !settings.iter().any(|one| is_of_stack(one) || is_without_job(one)) {
         return Ok(None);
     }
-    settings.extend(wishes.trainer.iter().map(|name| Setting::new(TRAINER, name, 0)));
+    // A trainer whose defaults another package has written is the same one: `unsloth grpo`.
+    let is_named = |name: &&String| {
+        settings.iter().any(|one| one.key == TRAINER && one.value.rsplit(' ').next() == Some(name))
+    };
+    let wished =
+        wishes.trainer.iter().find(|name| !is_named(name)).map(|name| Setting::new(TRAINER, name, 0));
+    settings.extend(wished);
     let trainer = (stack.trainer)(&settings).ok_or_else(|| trainer_unknown(import, file))?;
     let job = import.job(&trainer).ok_or_else(|| no_trainer(import, &trainer))?;
     let mut draft = Draft::new(stack.table, import, job, settings, surroundings);
@@ -83,16 +95,33 @@ fn draft_of(
     if let Some(adapter) = import.adapter {
         adapter(&mut draft);
     }
-    let not_built = draft.not_built();
-    if !not_built.is_empty() && !wishes.force {
-        return Err(unbuilt::refusal(file, &not_built));
+    let refused = draft.refused();
+    if !refused.is_empty() && !wishes.force {
+        return Err(unbuilt::refusal(file, draft.title(), &refused));
     }
     draft.settle();
     Ok(Some(draft))
 }
 
+/// Adds to an error about a file that says too little whose it is, if it shows that.
+fn whose(error: Error, stack: &Stack, path: &Path) -> Error {
+    let is_it = ["import-nothing-found", "import-trainer-unknown"].contains(&error.slug);
+    let Some(text) = launch::read_text(path).ok().filter(|_| is_it) else { return error };
+    let source =
+        Source { path: &path.to_string_lossy(), text: &text, choice: Choice::default(), notebook: None };
+    let others = STACKS.iter().filter(|other| other.name != stack.name && other.import.is_some());
+    match others.into_iter().find(|other| (other.is_of)(&source)) {
+        Some(other) => {
+            error.hint(format!("it is a file of {0}: plimsoll import {0} {1}", other.name, path.display()))
+        }
+        None => error,
+    }
+}
+
 fn trainers(import: &Import) -> String {
-    import.jobs.iter().flat_map(|job| job.trainers).copied().collect::<Vec<_>>().join(", ")
+    // With the defaults of another package a trainer has two words.
+    let names = import.jobs.iter().flat_map(|job| job.trainers).filter(|name| !name.contains(' '));
+    names.copied().collect::<Vec<_>>().join(", ")
 }
 
 fn trainer_unknown(import: &Import, file: &str) -> Error {
@@ -112,6 +141,9 @@ fn no_trainer(import: &Import, trainer: &str) -> Error {
     let what = match *method {
         "distill" => {
             "it learns from a teacher too, from its own samples alone (TRL's lmbda = 1); distill.divergence has its losses: beta = 0 is `forward`, 1 `reverse`, between them `jsd` with distill.jsd_beta"
+        }
+        same if trainer.split([' ', '_']).any(|word| word == same) => {
+            "the options of that trainer are not read"
         }
         _ => "its loss is another",
     };

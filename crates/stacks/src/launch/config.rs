@@ -17,10 +17,12 @@ fn path_of(outer: &str, key: &str) -> Option<String> {
     (path.len() <= PATH_BYTES_MAX).then_some(path)
 }
 
-/// Reads `key: value`, lists in brackets or with dashes; a nested key is `outer.inner`.
+/// Reads `key: value`, lists in brackets or with dashes; a nested key is `outer.inner`, one of a list `outer.0.inner`.
 pub(crate) fn yaml(text: &str) -> Vec<Setting> {
     let mut given: Vec<Setting> = Vec::new();
     let mut outer: Vec<(usize, String)> = Vec::new();
+    // The number of tables in each list.
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     for (index, line) in text.lines().enumerate() {
         let (content, line) = (strip_comment(line), index + 1);
         let (indent, content) = (content.len() - content.trim_start().len(), content.trim());
@@ -28,6 +30,27 @@ pub(crate) fn yaml(text: &str) -> Vec<Setting> {
             continue;
         }
         if let Some(item) = content.strip_prefix("- ") {
+            if let Some((key, value)) = entry(item) {
+                // A list may be as far in as its key.
+                let is_inside = |(depth, path): &(usize, String)| {
+                    *depth > indent || (*depth == indent && path.ends_with(|c: char| c.is_ascii_digit()))
+                };
+                while outer.last().is_some_and(is_inside) {
+                    outer.pop();
+                }
+                let section = outer.last().map_or(String::new(), |(_, path)| path.clone());
+                let count = counts.entry(section.clone()).or_default();
+                let path = path_of(&section, &count.to_string());
+                *count += 1;
+                if let Some((path, key)) = path.and_then(|path| Some((path.clone(), path_of(&path, key)?))) {
+                    outer.push((indent, path));
+                    given.push(Setting::new(key.clone(), value, line));
+                    if value.is_empty() {
+                        outer.push((indent + 2, key));
+                    }
+                }
+                continue;
+            }
             if let Some(last) = given.last_mut() {
                 last.value += if last.value.is_empty() { "" } else { ", " };
                 last.value += unquote(item.trim());
@@ -59,6 +82,13 @@ pub(crate) fn yaml(text: &str) -> Vec<Setting> {
     };
     let keep: Vec<bool> = (0..given.len()).map(|index| !is_section(index)).collect();
     given.into_iter().zip(keep).filter_map(|(one, keep)| keep.then_some(one)).collect()
+}
+
+/// Returns key and value of an item that is a table: `- path: a/b`.
+fn entry(item: &str) -> Option<(&str, &str)> {
+    let (key, value) = item.split_once(':')?;
+    let is_key = !key.is_empty() && key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    (is_key && (value.is_empty() || value.starts_with(' '))).then(|| (key, unquote(value.trim())))
 }
 
 pub(crate) fn json(text: &str) -> Option<Vec<Setting>> {

@@ -10,6 +10,7 @@ pub(crate) mod surroundings;
 
 use crate::{secret::withhold, setting::Setting, stack::Stack};
 use plimsoll_base::{Error, Result, read_small};
+use source::{Choice, Source};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
@@ -22,7 +23,7 @@ pub(crate) const KEYS_MAX: usize = 4096;
 ///
 /// Errors, exit code 2: `import-unreadable`, `import-nothing-found`.
 pub fn settings(stack: &Stack, path: &Path) -> Result<Vec<Setting>> {
-    let Launch { surroundings, settings, .. } = read(stack, path)?;
+    let Launch { surroundings, settings, .. } = read(stack, path, Choice::default())?;
     if settings.is_empty() {
         return Err(nothing_found(stack, path, "doctor"));
     }
@@ -43,18 +44,24 @@ pub(crate) struct Launch {
     pub functions: Option<PathBuf>,
 }
 
-pub(crate) fn read(stack: &Stack, path: &Path) -> Result<Launch> {
+pub(crate) fn read(stack: &Stack, path: &Path, choice: Choice<'_>) -> Result<Launch> {
     let text = read_text(path)?;
     let is_notebook = path.to_string_lossy().to_ascii_lowercase().ends_with(notebook::ENDING);
     if !is_notebook {
-        return Ok(Launch { functions: None, ..found(stack, path, &text)? });
+        return Ok(Launch {
+            functions: None,
+            ..found(stack, Source { path: &path.to_string_lossy(), text: &text, choice, notebook: None })?
+        });
     }
     let notebook = notebook::notebook(&text).map_err(|what| {
         other_file(path, &what).hint("open it in Jupyter and save it, which writes nbformat 4")
     })?;
     // Python cannot load a function from a notebook.
     let file = path.with_extension("py");
-    let Launch { surroundings, settings, .. } = found(stack, &file, &notebook.script)?;
+    let Launch { surroundings, settings, .. } = found(
+        stack,
+        Source { path: &file.to_string_lossy(), text: &notebook.script, choice, notebook: Some(&notebook) },
+    )?;
     let place = format!("python:{}:", file.display());
     let is_own = settings.iter().any(|one| one.value.contains(&place));
     let placed = |given: Vec<Setting>| given.into_iter().map(|one| notebook.place(one)).collect();
@@ -65,13 +72,14 @@ pub(crate) fn read(stack: &Stack, path: &Path) -> Result<Launch> {
     })
 }
 
-fn found(stack: &Stack, path: &Path, text: &str) -> Result<Launch> {
-    let settings = (stack.read)(&source::Source { path: &path.to_string_lossy(), text });
+fn found(stack: &Stack, source: Source<'_>) -> Result<Launch> {
+    let settings = (stack.read)(&source)?;
     match settings.len() {
         0..=KEYS_MAX => {
-            Ok(Launch { surroundings: surroundings::surroundings(text), settings, functions: None })
+            let surroundings = surroundings::surroundings(source.text);
+            Ok(Launch { surroundings, settings, functions: None })
         }
-        count => Err(other_file(path, &format!("has {count} keys, more than {KEYS_MAX}"))
+        count => Err(other_file(Path::new(source.path), &format!("has {count} keys, more than {KEYS_MAX}"))
             .hint("give a script or a configuration, not a model or data file")),
     }
 }
@@ -82,7 +90,7 @@ pub(crate) fn nothing_found(stack: &Stack, path: &Path, command: &str) -> Error 
         .hint(format!("plimsoll {command} --help shows which file each stack takes"))
 }
 
-fn read_text(path: &Path) -> Result<String> {
+pub(crate) fn read_text(path: &Path) -> Result<String> {
     let bytes = read_small(path, FILE_BYTES_MAX).map_err(|err| match err.kind() {
         ErrorKind::FileTooLarge => other_file(path, "is larger than 1 MiB").hint(
             "give a script or a configuration, not a model or data file; a notebook without its outputs",

@@ -9,6 +9,7 @@ use plimsoll_base::Result;
 
 pub(super) const PPO: Job = Job {
     trainers: &["ppo"],
+    of: None,
     defaults: &[
         ("advantage_estimator", "gae"),
         ("input_key", "input"),
@@ -208,6 +209,7 @@ fn rewards(draft: &mut Draft) {
         };
         draft.add_reward(&taken.from, reward);
     }
+    normalised(draft);
     parts::reward_model(draft, "reward_pretrain");
     // Rewards are clipped to its default here, after the baseline as there.
     if let Some(taken) = draft.take_text("reward_clip_range")
@@ -226,4 +228,29 @@ fn rewards(draft: &mut Draft) {
         draft.is_not_built(&taken, Unbuilt::Agent);
     }
     parts::no_reward(draft, "remote_rm_url");
+}
+
+/// Converts the mean and the deviation in a reward model's file, which its score, and the value of a critic made of it, are
+/// less and divided by there.
+fn normalised(draft: &mut Draft) {
+    let Some(taken) = draft.take("normalize_reward").filter(|taken| flag(&taken.value) != Some(false)) else {
+        return;
+    };
+    let divides = match draft.get("method").unwrap_or_default() {
+        "\"grpo\"" | "\"gspo\"" => true,
+        "\"reinforce_baseline\"" => draft.get("loss.whiten").is_none(),
+        _ => false,
+    };
+    // With the KL term in the reward its weight would be another one.
+    let is_apart = draft.get("loss.kl_in") == Some("\"loss\"") || draft.is_zero("init_kl_coef");
+    match () {
+        () if !draft.has("reward_pretrain") && !draft.has("critic_pretrain") => {
+            draft.leave(&taken, "mean and deviation are those of a reward model's file, and there is none");
+        }
+        () if divides && is_apart && !draft.has("critic_pretrain") => draft.leave(
+            &taken,
+            "an advantage is divided by the deviation of its scores, so that one mean and one deviation for all scores cancel",
+        ),
+        () => draft.is_not_built(&taken, Unbuilt::Objective),
+    }
 }

@@ -12,20 +12,23 @@ use crate::launch::shell::{self, word::Word};
 use crate::launch::source::Source;
 use crate::options::Options;
 use crate::setting::{Setting, TRAINER, named_trainer};
-use crate::stack::Stack;
+use crate::stack::{Planned, Stack};
 
 pub(crate) static STACK: Stack = Stack {
     name: "openrlhf",
     looked_for: "a command `... openrlhf.cli.train_ppo_ray --flag value ...`, or train_sft, train_dpo, train_rm",
-    read,
+    is_of: |source| source.text.contains("openrlhf.cli."),
+    read: |source| Ok(read(source)),
     trainer: |settings| Some(named_trainer(settings).unwrap_or(PPO.into())),
-    planned: &[PPO],
     table: &options::TABLE,
     import: Some(&IMPORT),
-    newest,
-    rules: memory::rules,
-    changes: memory::CHANGES,
-    comparisons: reported::comparisons,
+    planned: Some(Planned {
+        trainers: &[PPO],
+        newest,
+        rules: memory::rules,
+        changes: memory::CHANGES,
+        comparisons: reported::comparisons,
+    }),
 };
 
 static LORA: Lora = Lora {

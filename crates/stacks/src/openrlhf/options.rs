@@ -98,7 +98,7 @@ pub(super) static TABLE: Table = Table {
         ("remote_rm_url|reward.remote_url", Used, Later),
         ("reward_pretrain|reward.model_name_or_path", Used, Later),
         ("reward_clip_range|reward.clip_range", Idle, Later),
-        ("normalize_reward|reward.normalize_enable", Idle, NotBuilt(Objective)),
+        ("normalize_reward|reward.normalize_enable", Idle, Later),
         ("dynamic_filtering|algo.dynamic_filtering_enable", Idle, Later),
         ("dynamic_filtering_reward_range|algo.dynamic_filtering_range", Idle, Later),
         ("enable_vllm_is_correction|algo.advantage.is_correction_enable", Idle, Lost(why::SAME)),

@@ -13,6 +13,7 @@ const PASSES: (&str, Take) = ("max_epochs", Later);
 
 pub(super) const SFT: Job = Job {
     trainers: &["sft"],
+    of: None,
     defaults: &[
         ("train_batch_size", "128"),
         ("max_epochs", "2"),
@@ -29,6 +30,7 @@ pub(super) const SFT: Job = Job {
 
 pub(super) const DPO: Job = Job {
     trainers: &["dpo"],
+    of: None,
     defaults: &[
         ("train_batch_size", "128"),
         ("max_epochs", "1"),
@@ -46,6 +48,7 @@ pub(super) const DPO: Job = Job {
 
 pub(super) const RM: Job = Job {
     trainers: &["rm"],
+    of: None,
     defaults: &[
         ("train_batch_size", "128"),
         ("max_epochs", "1"),

@@ -12,6 +12,7 @@ pub(super) static IMPORT: Import = Import {
     adapter: None,
     jobs: &[Job {
         trainers: &["ppo"],
+        of: None,
         defaults: &[
             ("use_grpo", "False"),
             ("actor_learning_rate", "1e-6"),

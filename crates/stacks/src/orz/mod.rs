@@ -6,18 +6,21 @@ mod options;
 
 use crate::launch::python;
 use crate::setting::named_trainer;
-use crate::stack::Stack;
+use crate::stack::{Planned, Stack};
 
 pub(crate) static STACK: Stack = Stack {
     name: "orz",
     looked_for: "a class with lines `key: type = value`",
-    read: |source| python::class_fields(source.text),
+    is_of: |_| false,
+    read: |source| Ok(python::class_fields(source.text)),
     trainer: |settings| Some(named_trainer(settings).unwrap_or("ppo".into())),
-    planned: &["ppo"],
     table: &options::TABLE,
     import: Some(&import::IMPORT),
-    newest: |_| ("3fdd9a0", "the only one that was read"),
-    rules: memory::rules,
-    changes: memory::CHANGES,
-    comparisons: |_, _| Vec::new(),
+    planned: Some(Planned {
+        trainers: &["ppo"],
+        newest: |_| ("3fdd9a0", "the only one that was read"),
+        rules: memory::rules,
+        changes: memory::CHANGES,
+        comparisons: |_, _| Vec::new(),
+    }),
 };

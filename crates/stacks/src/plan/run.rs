@@ -5,7 +5,8 @@ use super::ledger::{Item, Ledger};
 use super::limits::{self, Known, Limits};
 use super::model::ModelOf;
 use super::verdict::{self, Comparison, Verdict};
-use crate::{options::Options, setting::Setting, stack::Stack};
+use crate::stack::{Planned, Stack};
+use crate::{options::Options, setting::Setting};
 use plimsoll_base::{Error, Result};
 use std::cell::Cell;
 
@@ -49,14 +50,15 @@ pub fn plan(
     limits: &Limits,
     models: &ModelOf<'_>,
 ) -> Result<RunPlan> {
-    planned_trainer(stack, &settings)?;
+    let planned = planned_trainer(stack, &settings)?;
     let limits = limits.with_settings(&settings)?;
     let options = Options::new(stack.table, settings);
-    let version = version_of(stack, version, &options)?;
+    let version = version_of(stack, planned, version, &options)?;
     let has_experts = Cell::new(false);
     let models =
         |name: &str| models(name).inspect(|spec| has_experts.set(has_experts.get() || spec.has_experts()));
-    let rows = |options: &Options| (stack.rules)(options, limits::numbers(&version.value), &limits, &models);
+    let rows =
+        |options: &Options| (planned.rules)(options, limits::numbers(&version.value), &limits, &models);
     let mut ledger = rows(&options)?;
     if has_experts.get() {
         ledger.note(EXPERTS);
@@ -64,23 +66,32 @@ pub fn plan(
     let peaks = verdict::peaks(&ledger)?;
     let over = verdict::first_over(&ledger, &limits)?;
     let remedies = match &over {
-        Some(over) => verdict::remedies(over, &options, stack.changes, &rows, &limits),
+        Some(over) => verdict::remedies(over, &options, planned.changes, &rows, &limits),
         None => Vec::new(),
     };
-    let comparisons = (stack.comparisons)(&ledger, &peaks);
+    let comparisons = (planned.comparisons)(&ledger, &peaks);
     let verdict = Verdict { peaks, over, remedies };
     let (unknown, defaults) = (options.unknown(), options.defaults());
     Ok(RunPlan { stack, version, limits, verdict, comparisons, ledger, unknown, defaults })
 }
 
 /// Refuses a trainer whose memory has no rule: another one's rules would plan another run.
-fn planned_trainer(stack: &Stack, settings: &[Setting]) -> Result<()> {
-    let other = (stack.trainer)(settings).filter(|name| !stack.planned.contains(&name.as_str()));
-    let Some(trainer) = other else { return Ok(()) };
+fn planned_trainer(stack: &'static Stack, settings: &[Setting]) -> Result<&'static Planned> {
+    // Whose defaults a trainer has, as in `unsloth grpo`, moves no memory.
+    let trainer = (stack.trainer)(settings).unwrap_or_default();
+    let trainer = trainer.rsplit(' ').next().unwrap_or_default().to_string();
+    let planned = stack.planned.as_ref();
+    if let Some(planned) =
+        planned.filter(|planned| trainer.is_empty() || planned.trainers.contains(&trainer.as_str()))
+    {
+        return Ok(planned);
+    }
     let message =
         format!("the file starts {}'s trainer `{trainer}`, whose memory no rule here knows", stack.name);
-    let error = Error::usage("run-trainer-not-planned", message)
-        .fact(format!("rules know its trainers {}", stack.planned.join(", ")));
+    let error = Error::usage("run-trainer-not-planned", message).fact(match planned {
+        Some(planned) => format!("rules know its trainers {}", planned.trainers.join(", ")),
+        None => "rules know none of its trainers".into(),
+    });
     Err(error.hint(format!(
         "plimsoll import {} FILE makes a run file of the job, whose memory plimsoll plan computes",
         stack.name
@@ -88,7 +99,12 @@ fn planned_trainer(stack: &Stack, settings: &[Setting]) -> Result<()> {
 }
 
 /// Returns the framework's version: by hand, pinned in the file, or the newest with the file's names.
-fn version_of(stack: &Stack, by_hand: Option<&str>, options: &Options) -> Result<Known<String>> {
+fn version_of(
+    stack: &Stack,
+    planned: &Planned,
+    by_hand: Option<&str>,
+    options: &Options,
+) -> Result<Known<String>> {
     let known =
         |value: &str, source: String| Known { value: value.into(), source, by_hand: by_hand.is_some() };
     if let Some(version) = by_hand {
@@ -101,7 +117,7 @@ fn version_of(stack: &Stack, by_hand: Option<&str>, options: &Options) -> Result
     Ok(match options.version(stack.name) {
         Some(one) => known(&one.value, format!("{} of the file", one.place())),
         None => {
-            let (newest, why) = (stack.newest)(options);
+            let (newest, why) = (planned.newest)(options);
             known(newest, why.into())
         }
     })

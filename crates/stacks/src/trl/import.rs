@@ -1,13 +1,15 @@
 //! Converts what needs several of TRL's options together: method, batches, steps, rewards.
 
+use super::options::CONVERSATIONS;
 use crate::import::draft::{Draft, Job, Taken, quoted};
 use crate::import::{data, parts, track};
 use crate::setting::{flag, integer, list, number};
 use crate::unbuilt::Unbuilt;
 use plimsoll_base::Result;
 
-pub(super) const GRPO: Job = Job {
+pub(crate) const GRPO: Job = Job {
     trainers: &["grpo"],
+    of: None,
     defaults: &[
         ("max_completion_length", "512"),
         ("num_generations", "8"),
@@ -25,8 +27,9 @@ pub(super) const GRPO: Job = Job {
     combine,
 };
 
-pub(super) const RLOO: Job = Job {
+pub(crate) const RLOO: Job = Job {
     trainers: &["rloo"],
+    of: None,
     defaults: &[
         ("max_completion_length", "512"),
         ("num_generations", "2"),
@@ -97,7 +100,13 @@ const DATA: data::Of = data::Of {
 
 /// Converts model, data and optimizer, which all trainers share.
 pub(super) fn common(draft: &mut Draft) {
-    parts::model(draft, "model_name_or_path");
+    if let Some(taken) = draft.take_text(super::options::OF_TEXT) {
+        let words = "settings are those of this command, in the text at the top of the script: if yours are others, write it to a shell script next to it";
+        draft.choose(&format!("`{}`: {words}", taken.value));
+    }
+    if !super::unsloth::loader::sixteen_bits(draft) {
+        parts::model(draft, "model_name_or_path");
+    }
     if let Some(taken) = draft.take("bf16") {
         match flag(&taken.value) {
             Some(true) => draft.set_text("model_options.dtype", "bf16", &taken.from),
@@ -213,7 +222,8 @@ fn episodes(draft: &mut Draft) {
 /// is given their column, a system prompt or a template.
 pub(super) fn raw_strings(draft: &mut Draft) {
     let makes_conversations = ["data.prompt_column", "data.system_prompt", "data.chat_template"];
-    if makes_conversations.iter().any(|key| draft.get(key).is_some()) {
+    let has_conversations = draft.take(CONVERSATIONS).is_some();
+    if has_conversations || makes_conversations.iter().any(|key| draft.get(key).is_some()) {
         return;
     }
     let from = "string prompts are raw there; remove it if yours are conversations";
@@ -225,8 +235,12 @@ fn optimizer(draft: &mut Draft) {
     let name = taken.value.as_str();
     match name {
         "adamw_torch" | "adamw_torch_fused" | "adamw_hf" | "adamw_apex_fused" | "adamw" => {}
-        "adamw_8bit" | "adamw_bnb_8bit" | "paged_adamw_8bit" => {
+        "adamw_8bit" | "adamw_bnb_8bit" | "adamw_torch_8bit" | "paged_adamw_8bit" => {
             draft.set_text("train.optimizer_dtype", "int8", &taken.from);
+        }
+        "adamw_torch_4bit" => {
+            draft.set_text("train.optimizer_dtype", "int8", &taken.from);
+            draft.change(&taken, "its states have 4 bits there, 8 here");
         }
         "paged_adamw" | "paged_adamw_32bit" => {}
         _ => return draft.is_not_built(&taken, Unbuilt::Optimizer),
@@ -250,6 +264,7 @@ fn only_one(draft: &mut Draft, name: &str) {
 
 /// Converts warm-up, checkpoints, evaluations and the schedule; `updates` of theirs are one step here.
 pub(super) fn schedule(draft: &mut Draft, updates: i64) {
+    warmup_share(draft);
     for (name, key) in [
         ("warmup_steps", "train.warmup_steps"),
         ("save_steps", "checkpoint.every"),
@@ -258,6 +273,25 @@ pub(super) fn schedule(draft: &mut Draft, updates: i64) {
         per_update(draft, name, key, updates);
     }
     parts::schedule(draft, "lr_scheduler_type", "warmup_ratio");
+}
+
+/// Converts `warmup_steps` below 1, which is a share of the steps since transformers 5.
+fn warmup_share(draft: &mut Draft) {
+    let Some(taken) = draft.take("warmup_steps").filter(|taken| is_share(&taken.value)) else { return };
+    match (number(&taken.value), draft.count("train.steps")) {
+        (Some(share), Some(steps)) => {
+            draft.set_toml("train.warmup_steps", format!("{}", (share * steps as f64).ceil()), &taken.from);
+            draft.change(&taken, &format!("a share of the {steps} steps"));
+        }
+        _ => draft.leave(
+            &taken,
+            "a share of the steps, which follow from the rows: set train.warmup_steps to it of those that `plan` says",
+        ),
+    }
+}
+
+fn is_share(text: &str) -> bool {
+    number(text).is_some_and(|share| share > 0.0 && share < 1.0)
 }
 
 fn method(draft: &mut Draft) -> Result<()> {
@@ -395,17 +429,35 @@ fn temperatures(draft: &mut Draft) {
 /// Converts TRL's batch sizes to prompts per step and sequences per update; returns updates per step.
 fn batches(draft: &mut Draft) -> i64 {
     let processes = processes(draft, "rollout.prompts_per_step");
-    let device = draft.take_count("per_device_train_batch_size").map_or(8, |(count, _)| count);
+    let mut device = draft.take_count("per_device_train_batch_size").map_or(8, |(count, _)| count);
     let accumulated = draft.take_count("gradient_accumulation_steps").map_or(1, |(count, _)| count);
-    let update = device.saturating_mul(accumulated).saturating_mul(processes);
+    let group = draft.count("rollout.group_size").unwrap_or(8).max(1);
+    let is_free =
+        !["steps_per_generation", "generation_batch_size"].iter().any(|name| draft.is_written(name));
+    let of_all = |device: i64| device.saturating_mul(accumulated).saturating_mul(processes);
+    if draft.defaults_of() == Some("unsloth") && is_free && of_all(device) % group != 0 {
+        draft.choose(&format!(
+            "a batch of {group} a device: unsloth makes it num_generations where groups do not fit"
+        ));
+        device = group;
+    }
+    let update = of_all(device);
     let per_generation = draft.take_count("steps_per_generation").map_or(accumulated, |(count, _)| count);
     let whole = match draft.take_count("generation_batch_size") {
         Some((count, _)) => count,
         None => device.saturating_mul(per_generation).saturating_mul(processes),
     };
-    let group = draft.count("rollout.group_size").unwrap_or(8).max(1);
     let prompts = (whole / group).max(1);
     let from = "per_device_train_batch_size x steps_per_generation x num_processes / num_generations";
+    let of_batch = [
+        "per_device_train_batch_size",
+        "gradient_accumulation_steps",
+        "steps_per_generation",
+        "generation_batch_size",
+    ];
+    if draft.misses("rollout.prompts_per_step", &of_batch) {
+        return 1;
+    }
     draft.set_toml("rollout.prompts_per_step", prompts, from);
     let from = "per_device_train_batch_size x gradient_accumulation_steps x num_processes";
     if update < whole {
@@ -430,6 +482,9 @@ pub(super) fn processes(draft: &mut Draft, key: &str) -> i64 {
 
 /// Converts steps: theirs are updates, ours are rollouts.
 pub(super) fn steps(draft: &mut Draft, updates: i64) {
+    if draft.misses("train.steps", &["max_steps"]) {
+        return draft.leave_out("num_train_epochs", "max_steps is set too, which counts");
+    }
     let limit = draft.take("max_steps").filter(|taken| integer(&taken.value).is_some_and(|steps| steps > 0));
     match limit {
         Some(_) => {
@@ -448,7 +503,11 @@ pub(super) fn steps(draft: &mut Draft, updates: i64) {
 }
 
 fn per_update(draft: &mut Draft, name: &str, key: &str, updates: i64) {
-    let Some(taken) = draft.take(name) else { return };
+    // A share has been converted before.
+    let Some(taken) = draft.take(name).filter(|taken| name != "warmup_steps" || !is_share(&taken.value))
+    else {
+        return;
+    };
     match integer(&taken.value) {
         Some(0) => {}
         Some(count) if count > 0 => {

@@ -1,28 +1,38 @@
 //! TRL's GRPO and RLOO, and its SFT, DPO and reward trainers: command line, YAML or JSON, or a Python script.
 
-mod import;
+pub(crate) mod import;
+mod jobs;
 mod memory;
 mod options;
-mod pairs;
+pub(crate) mod pairs;
+mod parsed;
 mod read;
 mod script;
+mod unsloth;
 
 use crate::import::draft::Import;
 use crate::import::lora::{Lora, Silent, lora};
-use crate::stack::Stack;
+use crate::stack::{Planned, Stack};
 
 pub(crate) static STACK: Stack = Stack {
     name: "trl",
     looked_for: "`trl grpo --flag value ...` or another of its trainers, YAML or JSON with the keys of its configuration, or a script or notebook that makes a trainer such as `GRPOTrainer(...)`; one that reads its settings with TrlParser or HfArgumentParser needs its command: a shell script next to it with `accelerate launch FILE.py --flag value ...`",
+    is_of: |source| {
+        ["import trl", "from trl ", "from trl.", "trl grpo", "trl sft", "trl dpo"]
+            .iter()
+            .any(|part| source.text.contains(part))
+    },
     read: read::read,
     trainer: read::trainer,
-    planned: &["grpo", "rloo"],
     table: &options::TABLE,
     import: Some(&IMPORT),
-    newest: |_| ("1.10.0", "the newest that was read"),
-    rules: memory::rules,
-    changes: memory::CHANGES,
-    comparisons: |_, _| Vec::new(),
+    planned: Some(Planned {
+        trainers: &["grpo", "rloo"],
+        newest: |_| ("1.10.0", "the newest that was read"),
+        rules: memory::rules,
+        changes: memory::CHANGES,
+        comparisons: |_, _| Vec::new(),
+    }),
 };
 
 /// peft's `LoraConfig`, with the targets of Llama and Qwen.
@@ -31,7 +41,11 @@ const OF_PEFT: Silent = Silent { of: "peft", rank: 8, alpha: 8.0, dropout: 0.0, 
 const OF_TRL: Silent = Silent { of: "TRL", rank: 16, alpha: 32.0, dropout: 0.05, targets: "q_proj, v_proj" };
 
 static LORA: Lora = Lora {
-    asked_by: &[("peft_config.peft_type", OF_PEFT), ("use_peft", OF_TRL)],
+    asked_by: &[
+        ("peft_config.peft_type", OF_PEFT),
+        ("peft_config.unsloth", unsloth::loader::ADAPTER),
+        ("use_peft", OF_TRL),
+    ],
     rank: "lora_r",
     alpha: "lora_alpha",
     dropout: "lora_dropout",
@@ -47,7 +61,7 @@ static IMPORT: Import = Import {
     title: "TRL",
     file: "a shell script with `trl grpo --flag value ...`, YAML or JSON, a Python script or a notebook; also of sft, dpo, cpo, orpo, kto, reward and rloo",
     adapter: Some(|draft| lora(draft, &LORA)),
-    jobs: pairs::JOBS,
+    jobs: jobs::JOBS,
     nearest: &[
         ("gkd", "distill"),
         ("distillation", "distill"),
@@ -63,5 +77,6 @@ static IMPORT: Import = Import {
         ("PRMTrainer", "reward_model"),
         ("PPOTrainer", "ppo"),
         ("AsyncGRPOTrainer", "grpo"),
+        ("UnslothTrainer", "sft"),
     ],
 };

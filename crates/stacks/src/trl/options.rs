@@ -5,10 +5,18 @@ use crate::table::Take::*;
 use crate::table::{Table, why};
 use crate::unbuilt::Unbuilt::{Adapters, Images, Objective, Optimizer, Quantisation, Trainer};
 
+/// The setting that says which command of the text at the top of a script counts.
+pub(super) const OF_TEXT: &str = "command_of_text";
+
+/// The setting that says that code of the file makes conversations of its rows.
+pub(super) const CONVERSATIONS: &str = "rows_as_conversations";
+
 pub(super) static TABLE: Table = Table {
     stack: "trl",
     rows: &[
         ("trainer", Idle, Later),
+        (OF_TEXT, Idle, Later),
+        (CONVERSATIONS, Idle, Later),
         ("model_name_or_path|model", Used, Later),
         ("model_revision", Idle, Text("model_options.revision")),
         ("dtype|torch_dtype|model_init_kwargs.dtype|model_init_kwargs.torch_dtype", Used, Names("model_options.dtype", &[("bfloat16", "bf16"), ("float32", "f32")])),
@@ -124,7 +132,26 @@ pub(super) static TABLE: Table = Table {
         ("use_peft", Used, Adapter),
         ("peft_config", Used, NotBuilt(Adapters)),
         ("peft_config.peft_type", Used, Adapter),
+        ("peft_config.unsloth", Idle, Adapter),
         ("peft_config.adapter_path", Idle, Adapter),
+        ("peft_config.random_state", Idle, Lost("the adapter's first values follow from `seed` here")),
+        ("peft_config.layers_to_transform", Idle, NotBuilt(Adapters)),
+        ("peft_config.finetune_last_n_layers", Idle, NotBuilt(Adapters)),
+        ("peft_config.loftq_config", Idle, NotBuilt(Adapters)),
+        ("peft_config.finetune_vision_layers", Idle, Lost("prompts are text, which moves no layer of pictures")),
+        ("peft_config.finetune_language_layers", Idle, Lost("the layers of text are those that are trained here")),
+        ("peft_config.max_seq_length", Idle, Lost("an adapter has no length")),
+        ("load_in_fp8", Idle, NotBuilt(Quantisation)),
+        ("max_lora_rank", Idle, Lost(why::ENGINE)),
+        ("fast_inference", Idle, Lost(why::ENGINE)),
+        ("gpu_memory_utilization", Idle, Lost(why::ENGINE)),
+        ("unsloth_vllm_standby", Idle, Lost(why::ENGINE)),
+        ("float8_kv_cache", Idle, Lost(why::ENGINE)),
+        ("unsloth_num_chunks", Idle, Lost(why::PLANNED)),
+        ("unsloth_grpo_mini_batch", Idle, Lost(why::PLANNED)),
+        ("unsloth_tiled_mlp", Idle, Lost(why::PLANNED)),
+        ("offload_embedding", Idle, Lost(why::PLANNED)),
+        ("vllm_sampling_params", Idle, Lost("of these unsloth takes only lists, such as `stop`, into its sampling: temperature, top_p, top_k and min_p are those of the configuration")),
         ("lora_task_type|peft_config.task_type", Idle, Lost("the method says it here")),
         ("peft_config.init_lora_weights", Idle, Lost("A is random and B is 0 at the start here, as by default in peft")),
         ("peft_config.inference_mode", Idle, Lost("a run trains the adapter")),

@@ -1,7 +1,7 @@
 //! TRL's trainers on fixed data: SFT, DPO, CPO with SimPO, ORPO, KTO and the reward model. A step here is one of their
 //! updates.
 
-use super::import::{GRPO, RLOO, common, processes, raw_strings, schedule, steps};
+use super::import::{common, processes, raw_strings, schedule, steps};
 use crate::import::draft::{Draft, Job};
 use crate::import::parts;
 use crate::setting::{flag, list};
@@ -12,11 +12,9 @@ use plimsoll_base::Result;
 
 const NO_SAMPLES: &str = "this trainer samples nothing";
 
-/// Every job of TRL.
-pub(super) const JOBS: &[Job] = &[GRPO, RLOO, SFT, DPO, CPO, ORPO, KTO, REWARD];
-
-pub(super) const SFT: Job = Job {
+pub(crate) const SFT: Job = Job {
     trainers: &["sft"],
+    of: None,
     defaults: &[
         ("per_device_train_batch_size", "8"),
         ("gradient_accumulation_steps", "1"),
@@ -30,8 +28,9 @@ pub(super) const SFT: Job = Job {
     combine: sft,
 };
 
-pub(super) const DPO: Job = Job {
+pub(crate) const DPO: Job = Job {
     trainers: &["dpo"],
+    of: None,
     defaults: &[
         ("per_device_train_batch_size", "8"),
         ("gradient_accumulation_steps", "1"),
@@ -47,8 +46,9 @@ pub(super) const DPO: Job = Job {
     combine: dpo,
 };
 
-const CPO: Job = Job {
+pub(crate) const CPO: Job = Job {
     trainers: &["cpo"],
+    of: None,
     defaults: &[
         ("per_device_train_batch_size", "8"),
         ("gradient_accumulation_steps", "1"),
@@ -66,8 +66,9 @@ const CPO: Job = Job {
     combine: cpo,
 };
 
-const ORPO: Job = Job {
+pub(crate) const ORPO: Job = Job {
     trainers: &["orpo"],
+    of: None,
     defaults: &[
         ("per_device_train_batch_size", "8"),
         ("gradient_accumulation_steps", "1"),
@@ -82,8 +83,9 @@ const ORPO: Job = Job {
     combine: orpo,
 };
 
-const KTO: Job = Job {
+pub(crate) const KTO: Job = Job {
     trainers: &["kto"],
+    of: None,
     defaults: &[
         ("per_device_train_batch_size", "8"),
         ("gradient_accumulation_steps", "1"),
@@ -106,8 +108,9 @@ const KTO: Job = Job {
     combine: kto,
 };
 
-pub(super) const REWARD: Job = Job {
+pub(crate) const REWARD: Job = Job {
     trainers: &["reward"],
+    of: None,
     defaults: &[
         ("per_device_train_batch_size", "8"),
         ("gradient_accumulation_steps", "1"),
@@ -135,7 +138,7 @@ fn sft(draft: &mut Draft) -> Result<()> {
 }
 
 /// Says what a batch of packs is: it counts packs there, each of as many rows as fit, and rows here.
-fn packs(draft: &mut Draft) {
+pub(crate) fn packs(draft: &mut Draft) {
     let Some(taken) = draft.take("packing") else { return };
     match (flag(&taken.value), draft.count("rollout.prompts_per_step")) {
         (Some(true), Some(count)) => draft.change(
@@ -265,7 +268,7 @@ fn reward(draft: &mut Draft) -> Result<()> {
 }
 
 /// Converts model, data, batch and steps of a trainer with this number of texts per row.
-fn data_alone(draft: &mut Draft, texts: i64) {
+pub(crate) fn data_alone(draft: &mut Draft, texts: i64) {
     draft.take("trainer");
     common(draft);
     let processes = processes(draft, "rollout.prompts_per_step");
@@ -275,7 +278,11 @@ fn data_alone(draft: &mut Draft, texts: i64) {
     let device = draft.take_count("per_device_train_batch_size").map_or(8, |(count, _)| count);
     let rows = device.saturating_mul(accumulated).saturating_mul(processes);
     let from = "per_device_train_batch_size x gradient_accumulation_steps x num_processes";
-    draft.set_toml("rollout.prompts_per_step", rows, from);
+    if !draft
+        .misses("rollout.prompts_per_step", &["per_device_train_batch_size", "gradient_accumulation_steps"])
+    {
+        draft.set_toml("rollout.prompts_per_step", rows, from);
+    }
     parts::micro_batch_of_rows(draft, "per_device_train_batch_size", tokens, texts);
     if let Some((_, taken)) = longest {
         draft.change(&taken, "a longer row is cut there; here one that fits no micro-batch is an error");

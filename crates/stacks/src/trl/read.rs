@@ -1,68 +1,40 @@
 //! Finds TRL's settings in a command line, in YAML or JSON, or in a script; and their trainer.
 
-use super::pairs::JOBS;
+use super::jobs::JOBS;
+use super::parsed;
 use super::script::{self, TRAINERS};
 use crate::launch::config;
 use crate::launch::shell::{self, word::Word};
 use crate::launch::source::Source;
 use crate::setting::{Setting, TRAINER, named_trainer};
-use plimsoll_base::read_small_text;
-use std::path::Path;
+use plimsoll_base::Result;
 
-pub(super) fn read(source: &Source<'_>) -> Vec<Setting> {
+pub(super) fn read(source: &Source<'_>) -> Result<Vec<Setting>> {
     let text = source.text;
     if let Some(given) = config::json(text) {
-        return given;
+        return Ok(given);
     }
-    let given = script::read(source);
+    let given = script::read(source)?;
     if !given.is_empty() {
         // A parser's settings are in the command alone: without it all would be TRL's defaults.
         let is_built = |name: &str| JOBS.iter().any(|job| job.trainers.contains(&name));
         let trainer = named_trainer(&given).filter(|name| !is_built(name));
         return match (trainer, script::is_parsed(text)) {
-            (Some(name), _) => vec![Setting::new(TRAINER, name, 0)],
-            (None, true) => Vec::new(),
-            (None, false) => given,
+            (Some(name), _) => Ok(vec![Setting::new(TRAINER, name, 0)]),
+            (None, true) => parsed::command_of_text(source, given),
+            (None, false) => Ok(given),
         };
     }
-    if let Some(given) = command_of_script(source) {
-        return given;
+    if let Some(given) = parsed::command_next_to_script(source)? {
+        return Ok(given);
     }
     if let Some(command) = shell::trainer(text, trainer_at) {
         let name = trainer_of(command.trainer()).unwrap_or_default();
         let given = command.launcher().into_iter().chain([Setting::new(TRAINER, name, 0)]);
-        return given.chain(shell::flags(command.arguments())).chain(command.others).collect();
+        return Ok(given.chain(shell::flags(command.arguments())).chain(command.others).collect());
     }
     let starts = |words: &Vec<Word>| matches!(words[0].text.as_str(), "trl" | "accelerate");
-    if shell::script(text).commands.iter().any(starts) { Vec::new() } else { config::yaml(text) }
-}
-
-/// Longest script named by a command, equal to the limit of the file itself.
-const SCRIPT_BYTES_MAX: u64 = 1 << 20;
-
-/// Reads `accelerate launch X.py FLAGS`: trainer, data and rewards from X.py in the same folder, the rest from FLAGS.
-fn command_of_script(source: &Source<'_>) -> Option<Vec<Setting>> {
-    let folder = Path::new(source.path).parent()?;
-    let find = |word: &Word| {
-        let name = Path::new(&word.text).file_name()?;
-        let places = [folder.join(&word.text), folder.join(name)];
-        let place = places.into_iter().find(|place| place.is_file())?;
-        Some((read_small_text(&place, SCRIPT_BYTES_MAX).ok()?, place))
-    };
-    let is_script = |word: &Word| {
-        word.text.ends_with(".py") && find(word).is_some_and(|(text, _)| script::is_parsed(&text))
-    };
-    let command = shell::trainer(source.text, |words| words.iter().position(is_script))?;
-    let (text, place) = find(command.word())?;
-    let given = script::read(&Source { path: &place.to_string_lossy(), text: &text });
-    // Names from the parser are flags, or defaults.
-    let is_parsed =
-        |one: &Setting| one.key == "args" || (one.unreadable.is_some() && one.value.contains("args."));
-    let given: Vec<Setting> = given.into_iter().filter(|one| !is_parsed(one)).collect();
-    // Lines are those of the given file.
-    let given = given.into_iter().map(|one| Setting { line: 0, ..one });
-    let flags = shell::flags(command.arguments());
-    Some(command.launcher().into_iter().chain(given).chain(flags).chain(command.others).collect())
+    Ok(if shell::script(text).commands.iter().any(starts) { Vec::new() } else { config::yaml(text) })
 }
 
 /// Returns where a command names a trainer: `trl NAME`, or TRL's script for it.

@@ -1,9 +1,13 @@
 //! TRL's settings in a Python script: arguments of trainer and configuration, their model and data, and own rewards.
 
+use super::jobs::JOBS;
+use super::options::CONVERSATIONS;
+use super::unsloth::loader as unsloth;
 use crate::import::data;
 use crate::launch::python::{self, Argument, Call, Outline, Value};
 use crate::launch::source::Source;
 use crate::setting::{Setting, TRAINER};
+use plimsoll_base::{Error, Result};
 use std::path::Path;
 
 /// Trainers by their command-line names, and the prefixes of their classes. Those without a job are refused by name.
@@ -23,14 +27,19 @@ pub(super) const TRAINERS: [(&str, &str); 10] = [
 const CODE: &str = "code, which is not run: write its rows as JSON lines, or name the columns that they have before it: data.prompt_column, data.answer_column";
 /// File formats, which are not names of data sets.
 const FORMATS: [&str; 5] = ["json", "parquet", "csv", "text", "arrow"];
-const FURTHER: &str =
-    "a further trainer: the first one of the file counts, each other needs a file of its own";
+const FURTHER: &str = "a further trainer of the file: a job of its own, which --trainer imports";
 /// Positional arguments of a trainer, in order.
 const OF_GRPO: [&str; 4] = ["model", "reward_funcs", "args", "train_dataset"];
 const OF_DPO: [&str; 5] = ["model", "ref_model", "args", "data_collator", "train_dataset"];
 const OF_OTHERS: [&str; 4] = ["model", "args", "data_collator", "train_dataset"];
-/// Classes of models for images, and the class of an image.
-const OF_PICTURES: [&str; 3] = ["AutoModelForImageTextToText", "AutoModelForVision2Seq", "PIL"];
+/// Classes that load a model or a processor of pictures, or make their batches.
+const OF_PICTURES: [&str; 5] = [
+    "AutoModelForImageTextToText",
+    "AutoModelForVision2Seq",
+    "AutoProcessor",
+    "FastVisionModel",
+    "UnslothVisionDataCollator",
+];
 /// Calls that wrap a model in an adapter.
 const WRAPPERS: [&str; 3] = ["get_peft_model", "prepare_model_for_kbit_training", "PeftModel"];
 
@@ -46,11 +55,13 @@ pub(super) fn is_parsed(text: &str) -> bool {
     !TRAINERS.iter().any(|(_, class)| !outline.calls(&format!("{class}Config")).is_empty())
 }
 
-/// Returns the settings of a script's first trainer; empty if there is none.
-pub(super) fn read(source: &Source<'_>) -> Vec<Setting> {
+/// Returns the settings of a script's trainer; empty if there is none.
+///
+/// Errors, exit code 2: `import-trainer-unknown` for several trainers of which none is chosen.
+pub(super) fn read(source: &Source<'_>) -> Result<Vec<Setting>> {
     // Cheap check first: most files are not Python.
     if !source.text.contains("Trainer(") && !source.text.contains("Config(") {
-        return Vec::new();
+        return Ok(Vec::new());
     }
     let outline = Outline::of(source.text);
     let mut found: Vec<(usize, &str, Option<Call>, Option<Call>)> = Vec::new();
@@ -61,30 +72,55 @@ pub(super) fn read(source: &Source<'_>) -> Vec<Setting> {
         found.extend(at.map(|at| (at, name, trainer, config)));
     }
     found.sort_by_key(|(at, ..)| *at);
-    let mut found = found.into_iter();
-    let Some((_, name, trainer, config)) = found.next() else {
-        return other_trainer(&outline).map(|name| Setting::new(TRAINER, name, 0)).into_iter().collect();
+    let trainers = || found.iter().filter(|(_, _, trainer, _)| trainer.is_some());
+    let (chosen, first) = (source.choice.trainer, trainers().next().or(found.first()));
+    let chosen = found.iter().find(|(_, name, ..)| Some(*name) == chosen);
+    if chosen.is_none() && trainers().count() > 1 {
+        let places = trainers().map(|(at, name, ..)| (*name, source.place(outline.line(*at))));
+        return Err(several(&places.collect::<Vec<_>>()));
+    }
+    let Some((_, name, trainer, config)) = chosen.or(first) else {
+        let other = other_trainer(&outline).map(|name| Setting::new(TRAINER, name, 0));
+        return Ok(other.into_iter().collect());
     };
-    let mut script = Script { source, outline: &outline, given: vec![Setting::new(TRAINER, name, 0)] };
-    if let Some(class) = outline.derives_from("Trainer") {
-        script.given.push(Setting::new("trainer_class", class, 0));
+    let is_unsloth = unsloth::is_used(&outline);
+    let named = if is_unsloth { format!("{}{name}", unsloth::START) } else { name.to_string() };
+    let named =
+        if JOBS.iter().any(|job| job.trainers.contains(&named.as_str())) { named } else { name.to_string() };
+    let mut script = Script { source, outline: &outline, given: vec![Setting::new(TRAINER, named, 0)] };
+    if let Some((class, line)) = outline.derives_from("Trainer") {
+        script.given.push(Setting::new("trainer_class", class, line));
     }
     if let Some(config) = config {
-        script.given.extend(python::arguments(&outline, &config));
+        script.given.extend(python::arguments(&outline, config));
     }
-    script.attributes();
+    script.attributes(name);
     if let Some(trainer) = trainer {
-        script.trainer(name, &trainer);
+        script.trainer(name, trainer);
     }
     script.surroundings();
-    let further =
-        found.map(|(_, name, ..)| Setting { unreadable: Some(FURTHER), ..Setting::new(name, "", 0) });
-    script.given.into_iter().chain(further).collect()
+    let others = found.iter().filter(|(_, other, ..)| other != name);
+    let further = others.map(|(at, other, ..)| Setting {
+        unreadable: Some(FURTHER),
+        ..Setting::new(*other, "", outline.line(*at))
+    });
+    Ok(script.given.into_iter().chain(further).collect())
+}
+
+/// Returns the error for a file that makes several trainers, each of which is a job of its own.
+fn several(places: &[(&str, String)]) -> Error {
+    let names: Vec<&str> = places.iter().map(|(name, _)| *name).collect();
+    let message =
+        format!("the file makes {} trainers, each of which is a job: {}", names.len(), names.join(", "));
+    let error = Error::usage("import-trainer-unknown", message);
+    let error = places.iter().fold(error, |error, (name, line)| error.fact(format!("{line}: {name}")));
+    error.hint(format!("say which: --trainer {}", names.join(" or --trainer ")))
 }
 
 /// Returns the class of an unknown TRL trainer that the file instantiates.
 fn other_trainer<'a>(outline: &'a Outline<'_>) -> Option<&'a str> {
-    let mut names = outline.names_of_package("trl").filter(|name| name.ends_with("Trainer"));
+    let names = ["trl", "unsloth"].into_iter().flat_map(|package| outline.names_of_package(package));
+    let mut names = names.filter(|name| name.ends_with("Trainer") && !name.starts_with("Patch"));
     names.find(|name| !outline.calls(name).is_empty())
 }
 
@@ -124,8 +160,14 @@ impl Script<'_> {
     /// Reports a configuration that is not a call in this file; a call is read by itself.
     fn configuration(&mut self, argument: &Argument, at: usize) {
         let (value, _) = self.outline.meaning(&argument.value, at);
-        if !matches!(value, Value::Call(_)) {
-            self.unknown("args", argument);
+        match &value {
+            // Its own default, and not that of a trainer's configuration.
+            Value::Call(call) if call.last_name() == "TrainingArguments" => {
+                self.given.push(Setting::new("learning_rate", "5e-5", argument.line));
+                self.given.extend(python::arguments(self.outline, call));
+            }
+            Value::Call(_) => {}
+            _ => self.unknown("args", argument),
         }
     }
 
@@ -186,6 +228,12 @@ impl Script<'_> {
         if key != "model" {
             return;
         }
+        if unsloth::is_of_class(call) {
+            let has_length = self.given.iter().any(|one| one.key == "max_seq_length");
+            let more = unsloth::loaded(self.outline, call, self.outline.line(call.at));
+            let more = more.into_iter().filter(|one| !(has_length && one.key == "max_seq_length"));
+            return self.given.extend(more);
+        }
         for more in &call.arguments {
             let Some(key) = more.name.as_deref() else { continue };
             match key {
@@ -221,6 +269,12 @@ impl Script<'_> {
             ..Setting::new(format!("{key}{step}"), "", argument.line)
         });
         self.given.extend(code);
+        // Code that writes `{"role": ..., "content": ...}` makes a conversation of each row.
+        if let (Some(at), Some(_), true) =
+            (self.outline.column("role"), self.outline.column("content"), !steps.is_empty())
+        {
+            self.given.push(Setting::new(CONVERSATIONS, "True", self.outline.line(at)));
+        }
     }
 
     /// Returns the data of a `load_dataset` call: files, or a hub data set by its name here.
@@ -346,9 +400,16 @@ impl Script<'_> {
     }
 
     /// Reads settings made after the configuration, such as `config.beta = 0.1`. A parser's result is `NAME_args`.
-    fn attributes(&mut self) {
+    fn attributes(&mut self, trainer: &str) {
+        // That of another trainer of the file is not this one's.
+        let is_other = |class: &str| {
+            TRAINERS.iter().any(|(name, start)| *name != trainer && class == format!("{start}Config"))
+        };
         let is_configuration = |object: &str, value: &Value| match value {
-            Value::Call(call) => call.last_name().ends_with("Config") || object.ends_with("_args"),
+            Value::Call(call) => {
+                let class = call.last_name();
+                (class.ends_with("Config") && !is_other(class)) || object.ends_with("_args")
+            }
             _ => false,
         };
         for (argument, at, in_branch) in self.outline.attributes(is_configuration) {
@@ -376,10 +437,11 @@ impl Script<'_> {
 
     /// Finds calls anywhere that change the model (adapters, quantised weights) or name the run for a tracker.
     fn surroundings(&mut self) {
-        let is_of_pictures =
-            |name: &str| OF_PICTURES.contains(&name) || name.ends_with("ForConditionalGeneration");
-        if let Some(class) = self.outline.name(is_of_pictures) {
-            self.given.push(Setting::new("images", class, 0));
+        if let Some((what, at)) = self.pictures() {
+            self.given.push(Setting::new("images", what, self.outline.line(at)));
+        }
+        if let Some(call) = self.outline.calls("train_on_responses_only").first() {
+            self.given.push(Setting::new("assistant_only_loss", "True", self.outline.line(call.at)));
         }
         for call in self.outline.calls("init").iter().filter(|call| call.name == "wandb.init").take(1) {
             let arguments = python::arguments(self.outline, call).into_iter();
@@ -391,12 +453,31 @@ impl Script<'_> {
         if self.given.iter().any(|one| one.key == "peft_config" || one.key.starts_with("peft_config.")) {
             return;
         }
-        let line = |call: &Call| call.arguments.first().map_or(0, |argument| argument.line);
+        let line = |call: &Call| self.outline.line(call.at);
         if let Some(call) = self.outline.calls("LoraConfig").first() {
             self.lora_config(call, line(call));
         } else if let Some(call) = self.outline.calls("get_peft_model").first() {
-            self.given.push(python::expression("peft_config", "get_peft_model(...)", line(call)));
+            match unsloth::is_of_class(call) {
+                true => self.given.extend(unsloth::adapter(self.outline, call, line(call))),
+                false => {
+                    self.given.push(python::expression("peft_config", "get_peft_model(...)", line(call)))
+                }
+            }
         }
+    }
+
+    /// Returns what shows that rows have pictures, and its token: a class that is called, a column, or a picture.
+    fn pictures(&self) -> Option<(String, usize)> {
+        let outline = self.outline;
+        let is_of_pictures =
+            |name: &str| OF_PICTURES.contains(&name) || name.ends_with("ForConditionalGeneration");
+        let class = outline.find_used(|name| is_of_pictures(name)).map(|(name, at)| (name.to_string(), at));
+        let is_picture =
+            |name: &str| outline.import_of(name).is_some_and(|(module, _)| module.starts_with("PIL"));
+        let picture = || outline.find_used(is_picture).map(|(name, at)| (name.to_string(), at));
+        let column =
+            || ["image", "images"].iter().find_map(|name| Some((name.to_string(), outline.column(name)?)));
+        class.or_else(picture).or_else(column)
     }
 
     /// Reads the arguments of `LoraConfig(...)`, and the kind of adapter.

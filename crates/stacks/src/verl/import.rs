@@ -9,6 +9,7 @@ use plimsoll_base::Result;
 
 pub(super) const PPO: Job = Job {
     trainers: &["ppo"],
+    of: None,
     defaults: &[
         ("algorithm.adv_estimator", "gae"),
         ("data.max_prompt_length", "512"),
@@ -343,6 +344,9 @@ fn batches(draft: &mut Draft) {
 
 /// Converts the length of the run; without one it is `usual` passes.
 pub(super) fn steps(draft: &mut Draft, usual: f64) {
+    if draft.misses("train.steps", &["trainer.total_training_steps"]) {
+        return draft.leave_out("trainer.total_epochs", "total_training_steps is set too, which counts");
+    }
     match draft.take_count("trainer.total_training_steps") {
         Some((steps, taken)) => {
             draft.set_toml("train.steps", steps, &taken.from);

@@ -13,20 +13,23 @@ use crate::launch::shell::{self, word::Word};
 use crate::launch::source::Source;
 use crate::options::Options;
 use crate::setting::{Setting, TRAINER, named_trainer};
-use crate::stack::Stack;
+use crate::stack::{Planned, Stack};
 
 pub(crate) static STACK: Stack = Stack {
     name: "verl",
     looked_for: "a command `... verl.trainer.main_ppo key=value ...` or `... verl.trainer.fsdp_sft_trainer key=value ...`",
-    read,
+    is_of: |source| source.text.contains("verl.trainer."),
+    read: |source| Ok(read(source)),
     trainer: |settings| Some(named_trainer(settings).unwrap_or(PPO.into())),
-    planned: &[PPO],
     table: &options::TABLE,
     import: Some(&IMPORT),
-    newest,
-    rules: memory::rules,
-    changes: memory::CHANGES,
-    comparisons: reported::comparisons,
+    planned: Some(Planned {
+        trainers: &[PPO],
+        newest,
+        rules: memory::rules,
+        changes: memory::CHANGES,
+        comparisons: reported::comparisons,
+    }),
 };
 
 static LORA: Lora = Lora {

@@ -8,6 +8,7 @@ use plimsoll_base::Result;
 
 pub(super) const SFT: Job = Job {
     trainers: &["sft"],
+    of: None,
     defaults: &[
         ("data.train_batch_size", "256"),
         ("data.micro_batch_size_per_gpu", "4"),

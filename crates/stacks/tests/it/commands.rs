@@ -37,7 +37,7 @@ fn imported(files: &[(&str, &str)], name: &str) -> Result<Imported> {
 fn r_a_script_with_a_parser_became_the_defaults() {
     let error = imported(&[("gspo.py", SCRIPT)], "gspo.py").expect_err("a script alone");
     assert_eq!(error.slug, "import-nothing-found", "{error}");
-    assert!(error.to_string().contains("needs its command"), "{error}");
+    assert!(error.to_string().contains("has no command in the text at its top"), "{error}");
     // A script that writes its configuration out needs none.
     let own = SCRIPT.replace("training_args,\n        reward", "GRPOConfig(max_steps=4),\n        reward");
     assert!(imported(&[("own.py", &own)], "own.py").is_ok());
@@ -67,4 +67,40 @@ fn a_command_with_its_script_next_to_it() {
     }
     let python = format!("python gspo.py {flags}");
     assert!(imported(&[("gspo.py", SCRIPT), ("run.sh", &python)], "run.sh").is_ok());
+}
+
+/// A script whose command is in its own text was answered with `holds no trl settings`, and a hint to the help.
+#[test]
+fn r_the_command_in_a_scripts_own_text_was_not_read() {
+    let with =
+        |commands: &str| SCRIPT.replacen("from trl", &format!("\"\"\"\n{commands}\"\"\"\nfrom trl"), 1);
+    let one =
+        "python gspo.py \\\\\n    --model_name_or_path a/b \\\\\n    --max_steps 4 \\\\\n    --beta 0.04\n";
+    let run = imported(&[("gspo.py", &with(one))], "gspo.py").expect("a run file");
+    for part in ["model = \"hf:a/b\"", "steps = 4", "kl_coef = 0.04"] {
+        assert!(run.run_file.contains(part), "{part}: {}", run.run_file);
+    }
+    let note = "chosen: `python gspo.py`: settings are those of this command, in the text at the top";
+    assert!(run.remarks.iter().any(|line| line.starts_with(note)), "{:?}", run.remarks);
+    // Of several each is a job.
+    let two =
+        with(&format!("{one}# LoRA\npython gspo.py --model_name_or_path a/b --max_steps 9 --use_peft\n"));
+    let error = imported(&[("gspo.py", &two)], "gspo.py").expect_err("two commands");
+    let text = error.to_string();
+    assert_eq!(error.slug, "import-command-unknown", "{text}");
+    for part in
+        ["1: line 2: python gspo.py, 3 flags", "2: line 7: python gspo.py, 3 flags", "--command 1 to 2"]
+    {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("gspo.py");
+    std::fs::write(&path, &two).expect("a file");
+    let second = Wishes { command: Some(2), ..Wishes::default() };
+    let run = import(find("trl").expect("a stack"), &path, &second).expect("the second").run_file;
+    assert!(run.contains("steps = 9") && run.contains("[lora]"), "{run}");
+    // A refusal has the line of the flag in the text.
+    let eight = with("python gspo.py --model_name_or_path a/b \\\n  --load_in_8bit true\n");
+    let error = imported(&[("gspo.py", &eight)], "gspo.py").expect_err("8 bits").to_string();
+    assert!(error.contains("line 3: load_in_8bit = true"), "{error}");
 }

@@ -82,7 +82,12 @@ fn r_options_that_decide_the_job_were_left_out() {
             "a part of the objective",
             "the objective here has no such part",
         ),
-        ("openrlhf", "--normalize_reward", "a part of the objective", "the objective here has no such part"),
+        (
+            "openrlhf",
+            "--normalize_reward --reward_pretrain c/rm",
+            "a part of the objective",
+            "the objective here has no such part",
+        ),
     ] {
         let error = refused(stack, more);
         let text = error.to_string();

@@ -102,7 +102,10 @@ fn a_trainer_of_the_files_own_is_refused() {
     let script = "from trl import GRPOConfig, GRPOTrainer\nclass Own(GRPOTrainer):\n    def compute_loss(self, *args): ...\n\
         Own(model=\"a/b\", args=GRPOConfig(max_steps=4), reward_funcs=\"c\")\n";
     let error = refused("trl", "x.py", script);
-    assert!(error.to_string().contains("trainer_class = Own: its methods may change the loss"), "{error}");
+    assert!(
+        error.to_string().contains("line 2: trainer_class = Own: its methods may change the loss"),
+        "{error}"
+    );
 }
 
 /// Such jobs became ones on text alone, with exit code 0.
@@ -117,7 +120,9 @@ fn r_jobs_with_pictures_are_refused() {
         script("\"Qwen/Qwen2.5-VL-3B-Instruct\"", ""),
         script("AutoModelForImageTextToText.from_pretrained(\"a/b\")", ""),
         script("Own3ForConditionalGeneration.from_pretrained(\"a/b\")", ""),
-        script("\"a/b\"", "from PIL import Image"),
+        script("\"a/b\"", "from PIL import Image\nPICTURE = Image.open(\"x.png\")"),
+        script("\"a/b\"", "rows = data.map(lambda row: {\"image\": row[\"x\"]})"),
+        script("\"a/b\"", "tokens = AutoProcessor.from_pretrained(\"a/b\")"),
     ] {
         let error = refused("trl", "x.py", &text);
         assert!(error.to_string().contains("prompts are text here"), "{text}: {error}");
@@ -146,7 +151,7 @@ fn r_options_of_a_branch_are_sure_or_refused_one_by_one() {
     check(
         &array,
         "\"${A[@]}\"",
-        "left out: data.seed = 3: holds a variable that the script sets in one of several branches",
+        "left out: data.seed = 3: is set in a branch whose condition is not known here (line 2)",
     );
     let text = format!("A=\"{loss} data.val_files=$V\"\nif [ $1 ]; then A=\"$A data.seed=3\"; fi");
     check(&text, "$A", gspo);
@@ -161,7 +166,11 @@ fn r_options_of_a_branch_are_sure_or_refused_one_by_one() {
         format!("case $1 in x) A=(a=1 {lora});; *) A=(a=1);; esac"),
         format!("[ $1 = x ] && A+=({lora})"),
     ] {
-        check(&before, "${A[@]}", "lora_rank = 8: what it holds decides the job, and cannot be read");
+        check(
+            &before,
+            "${A[@]}",
+            "lora_rank = 8: it decides the job, and is set in a branch whose condition is not known here (line ",
+        );
     }
     // An arm for other machines changes nothing.
     let npu = format!("N=4\ncase $1 in\n gpu)\n A=1 ;;\n npu)\n N=8\n B=({lora}) ;;\nesac");

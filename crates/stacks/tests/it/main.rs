@@ -1,5 +1,6 @@
 //! Tests of the crate from outside: what is read, what is known of options, and rows computed by hand.
 
+mod branches;
 mod carried;
 mod commands;
 mod decides;
@@ -10,5 +11,7 @@ mod losses;
 mod notebooks;
 mod objectives;
 mod options;
+mod others;
 mod plans;
 mod scripts;
+mod unsloth;

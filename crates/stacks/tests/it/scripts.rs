@@ -156,7 +156,7 @@ fn models_data_and_rewards_of_a_script() {
     for (key, expect) in [("model", "a/b"), ("load_in_4bit", "True"), ("train_dataset", "hf:c/d/train")] {
         assert_eq!(value(&given, key).as_deref(), Ok(expect), "{given:?}");
     }
-    assert!(value(&given, "peft_config").is_err());
+    assert_eq!(value(&given, "peft_config.r").as_deref(), Ok("16"), "{given:?}");
     let rewards = value(&given, "reward_funcs").expect("a list");
     assert!(rewards.contains("x.py:own\", my_rewards.text.short, accuracy_reward, e/rm, "), "{rewards}");
 }

@@ -32,8 +32,8 @@ pub(crate) struct Outline<'a> {
     /// `NAME.KEY = value`.
     attributes: Vec<(String, String, Assignment)>,
     functions: BTreeSet<String>,
-    /// Classes, and the text of their bases.
-    classes: BTreeMap<String, String>,
+    /// Classes, the text of their bases, and their line.
+    classes: BTreeMap<String, (String, usize)>,
     /// Classes and functions defined within others.
     nested: BTreeSet<String>,
     /// A name, and the module and name of its import.
@@ -90,7 +90,8 @@ impl<'a> Outline<'a> {
             }
             "class" if indent == 0 => {
                 let bases = code.source(&(range.start + 2..range.end));
-                self.classes.insert(code.word(range.start + 1).into(), code.text[bases].into());
+                let place = (code.text[bases].into(), code.tokens[range.start].line);
+                self.classes.insert(code.word(range.start + 1).into(), place);
             }
             "def" | "class" => {
                 self.nested.insert(code.word(range.start + 1).into());
@@ -162,10 +163,24 @@ impl<'a> Outline<'a> {
         found.map(|at| self.code.call(self.whole_name(at), at, at + 1)).collect()
     }
 
-    /// Returns the first name in the file, including imports, that `is_it` accepts.
-    pub fn name(&self, is_it: impl Fn(&str) -> bool) -> Option<&str> {
-        let names = (0..self.code.tokens.len()).filter(|&at| self.code.is_name(at));
-        names.map(|at| self.code.word(at)).find(|name| is_it(name))
+    /// Returns the first use of a name that `is_it` accepts, and its token: a call of it or of an attribute of it.
+    pub fn find_used(&self, is_it: impl Fn(&str) -> bool) -> Option<(&str, usize)> {
+        let names =
+            (0..self.code.tokens.len()).filter(|&at| self.code.is_name(at) && is_it(self.code.word(at)));
+        let is_used = |at: &usize| matches!(self.code.word(at + 1), "(" | ".");
+        names.filter(is_used).map(|at| (self.code.word(at), at)).next()
+    }
+
+    /// Returns the token of a text that names a column: `row["image"]`, `{"image": x}`.
+    pub fn column(&self, name: &str) -> Option<usize> {
+        let is_it = |at: &usize| match &self.code.tokens[*at].kind {
+            Kind::Text(text, false) => {
+                let (before, after) = (self.code.word(at.wrapping_sub(1)), self.code.word(at + 1));
+                text == name && (after == ":" && matches!(before, "{" | ",") || before == "[" && after == "]")
+            }
+            _ => false,
+        };
+        (0..self.code.tokens.len()).find(is_it)
     }
 
     /// Returns the line of a token, from 1.
@@ -239,11 +254,12 @@ impl<'a> Outline<'a> {
     }
 
     /// Returns the class in the file that derives from one whose name ends in `ending`.
-    pub fn derives_from(&self, ending: &str) -> Option<&str> {
+    pub fn derives_from(&self, ending: &str) -> Option<(&str, usize)> {
         let is_it = |bases: &str| {
             bases.split(|c: char| !c.is_alphanumeric() && c != '_').any(|word| word.ends_with(ending))
         };
-        self.classes.iter().find(|(_, bases)| is_it(bases)).map(|(name, _)| name.as_str())
+        let (name, (_, line)) = self.classes.iter().find(|(_, (bases, _))| is_it(bases))?;
+        Some((name.as_str(), *line))
     }
 
     /// Returns the file's names for imports from a package or its modules.

@@ -3,7 +3,7 @@
 use super::word::{VALUE_BYTES_MAX, VARIABLE, Word};
 use crate::launch::arithmetic;
 use crate::launch::source::HOME;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// Most bytes of all expanded variables in a script: each use of a long one adds its length.
 const FILLED_BYTES_MAX: usize = 16 << 20;
@@ -14,7 +14,7 @@ const ARITHMETIC_CHARS_MAX: usize = 256;
 /// Longest command that is kept because it prints a folder.
 const FOLDER_CHARS_MAX: usize = 160;
 pub(super) const OUTPUT: &str = "holds the output of a command, and nothing is run here";
-pub(super) const BRANCH: &str = "holds a variable that the script sets in one of several branches";
+pub(crate) const BRANCH: &str = "is set in a branch whose condition is not known here";
 
 /// The closing bracket of each `${` and `$(`, by the index of its opening one.
 pub(super) struct Closings(BTreeMap<usize, usize>);
@@ -52,14 +52,14 @@ impl Closings {
 
 pub(super) struct Variables {
     known: BTreeMap<String, Vec<Word>>,
-    /// Names whose value depends on a branch.
-    branched: BTreeSet<String>,
+    /// Names whose value depends on a branch, and its line.
+    branched: BTreeMap<String, usize>,
     filled_bytes: usize,
 }
 
 impl Variables {
     pub fn new() -> Variables {
-        let mut variables = Variables { known: BTreeMap::new(), branched: BTreeSet::new(), filled_bytes: 0 };
+        let mut variables = Variables { known: BTreeMap::new(), branched: BTreeMap::new(), filled_bytes: 0 };
         variables.set("HOME", known(HOME.into()));
         variables
     }
@@ -82,10 +82,10 @@ impl Variables {
         self.known.remove(name);
     }
 
-    /// Makes a name unknown, because its value depends on a branch.
-    pub fn depends(&mut self, name: &str) {
+    /// Makes a name unknown, because its value depends on the branch at `line`.
+    pub fn depends(&mut self, name: &str, line: usize) {
         self.forget(name);
-        self.branched.insert(name.into());
+        self.branched.insert(name.into(), line);
     }
 
     /// Expands the text after the `$` before `at`, and moves `at` to its end. Several words are those of an array.
@@ -111,10 +111,22 @@ impl Variables {
                     if is_folder(&command) {
                         return known(format!("$({command})"));
                     }
+                    // `$(expr 16 / $N)` counts like `$((16 / N))`.
+                    if let Some(sum) = command.trim().strip_prefix("expr ") {
+                        let value_of = |name: &str| self.text(name)?.trim().parse().ok();
+                        if let Some(value) = arithmetic::evaluate(&sum.replace("\\*", "*"), &value_of) {
+                            return known(value.to_string());
+                        }
+                    }
                     // Enough to recognize it.
                     let text: String = chars[start..=close].iter().take(160).collect();
                     return open(format!("${text}"), OUTPUT);
                 }
+            }
+            // The file is read as if it were started without arguments.
+            Some('#') => {
+                *at += 1;
+                return known("0".into());
             }
             Some('{') => {
                 if let Some(close) = closings.of_bracket(start, chars.len())
@@ -160,7 +172,7 @@ impl Variables {
         }
         match operator {
             // A variable that a branch may have set has no default.
-            _ if self.branched.contains(&name) => self.unknown(&name, written()),
+            _ if self.branched.contains_key(&name) => self.unknown(&name, written()),
             Some(operator @ (":-" | ":=" | "-" | "=")) if depth < DEPTH_MAX => {
                 let mut at = operator_at + operator.len();
                 let word = self.default(&chars[..inside.end], closings, &mut at, depth + 1);
@@ -182,7 +194,7 @@ impl Variables {
                 '$' => {
                     for piece in self.expand(chars, closings, at, depth) {
                         word.text += &piece.text;
-                        word.open = word.open.or(piece.open);
+                        word.doubt(&piece);
                     }
                 }
                 '\'' | '"' => {}
@@ -214,12 +226,15 @@ impl Variables {
     }
 
     fn unknown(&self, name: &str, written: String) -> Vec<Word> {
-        open(written, if self.branched.contains(name) { BRANCH } else { VARIABLE })
+        match self.branched.get(name) {
+            Some(&branch) => vec![Word { text: written, open: Some(BRANCH), branch, line: 0 }],
+            None => open(written, VARIABLE),
+        }
     }
 }
 
 fn open(text: String, why: &'static str) -> Vec<Word> {
-    vec![Word { text, open: Some(why), line: 0 }]
+    vec![Word { text, open: Some(why), ..Word::default() }]
 }
 
 /// Returns true for a command that prints a folder of the script: `cd "$(dirname "$0")/.." && pwd`.

@@ -1,9 +1,12 @@
 //! Shell scripts: their commands, with variables expanded, and the settings on a command line.
 
 mod branches;
+mod condition;
 mod expand;
 mod reader;
 pub(crate) mod word;
+
+pub(crate) use expand::BRANCH;
 
 use crate::setting::{Setting, unquote};
 use reader::Script;
@@ -39,6 +42,16 @@ impl Command {
         &self.words[self.at].text
     }
 
+    /// Moves the lines of a command that is a part of a larger text down by `by`.
+    pub fn move_lines(&mut self, by: usize) {
+        self.words.iter_mut().for_each(|word| word.line += by);
+    }
+
+    /// Returns the word before the one that names the trainer.
+    pub fn before(&self) -> Option<&Word> {
+        self.at.checked_sub(1).map(|at| &self.words[at])
+    }
+
     pub fn arguments(&self) -> &[Word] {
         &self.words[self.at + 1..]
     }
@@ -52,12 +65,13 @@ impl Command {
         for (index, word) in words.iter().enumerate() {
             let Some(name) = word.text.strip_prefix("--").filter(|name| !name.is_empty()) else { continue };
             let next = words.get(index + 1).filter(|next| !next.text.starts_with('-'));
-            let (key, value, open) = match (name.split_once('='), next) {
-                (Some((key, value)), _) => (key, value, word.open),
-                (None, Some(next)) => (name, next.text.as_str(), next.open),
-                (None, None) => (name, "", None),
+            let plain = Word::default();
+            let (key, value, from) = match (name.split_once('='), next) {
+                (Some((key, value)), _) => (key, value, word),
+                (None, Some(next)) => (name, next.text.as_str(), next),
+                (None, None) => (name, "", &plain),
             };
-            given.push(Setting { unreadable: open, ..Setting::new(key.replace('-', "_"), value, word.line) });
+            given.push(setting(key.replace('-', "_"), value, word.line, from));
         }
         given
     }
@@ -84,33 +98,38 @@ pub(crate) fn trainer(script: &str, trainer_at: impl Fn(&[Word]) -> Option<usize
 pub(crate) fn flags(words: &[Word]) -> Vec<Setting> {
     let mut given: Vec<Setting> = Vec::new();
     for word in words {
-        let unreadable = word.open;
         match (word.text.strip_prefix("--").filter(|name| !name.is_empty()), given.last_mut()) {
             (Some(name), _) => {
                 let (key, value) = name.split_once('=').unwrap_or((name, ""));
-                given.push(Setting { unreadable, ..Setting::new(key, value, word.line) });
+                given.push(setting(key, value, word.line, word));
             }
             // `"${NONE[@]}"` is not a word at all.
             (None, _) if word.text.is_empty() => {}
             (None, Some(last)) => {
                 last.value += if last.value.is_empty() { "" } else { ", " };
                 last.value += &word.text;
-                last.unreadable = last.unreadable.or(unreadable);
+                if last.unreadable.is_none() {
+                    (last.unreadable, last.branch) = (word.open, word.branch);
+                }
             }
             (None, None) => {
-                given.push(Setting { unreadable, ..Setting::new(&word.text, "", word.line) });
+                given.push(setting(&word.text, "", word.line, word));
             }
         }
     }
     given
 }
 
+/// Returns a setting that is as readable as `word`.
+fn setting(key: impl Into<String>, value: impl Into<String>, line: usize, word: &Word) -> Setting {
+    Setting { unreadable: word.open, branch: word.branch, ..Setting::new(key, value, line) }
+}
+
 /// Reads `key=value`, `+key=value`, `--key=value`; a word without `=` is its own name.
 pub(crate) fn overrides(words: &[Word]) -> Vec<Setting> {
     let one = |word: &Word| {
         let (key, value) = word.text.split_once('=').unwrap_or((&word.text, ""));
-        let setting = Setting::new(key.trim_start_matches(['+', '-']), unquote(value), word.line);
-        Setting { unreadable: word.open, ..setting }
+        setting(key.trim_start_matches(['+', '-']), unquote(value), word.line, word)
     };
     words.iter().filter(|word| !word.text.is_empty()).map(one).collect()
 }

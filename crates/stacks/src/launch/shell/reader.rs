@@ -1,6 +1,7 @@
 //! Reads a script into commands: words, quotes, comments, redirections, here documents, assignments and branches.
 
-use super::branches::{Branch, holds_options, parts};
+use super::branches::{Arm, Branch, holds_options, parts};
+use super::condition::{self, Condition};
 use super::expand::{Closings, Variables};
 use super::word::{VALUE_BYTES_MAX, WORDS_MAX, Word};
 use std::collections::VecDeque;
@@ -37,8 +38,8 @@ pub(super) struct Shell {
     branches: Vec<Branch>,
     /// Number of branches nested too deep to follow.
     deeper: usize,
-    /// True after `[ a = b ] &&`.
-    is_condition: bool,
+    /// The tests before this command, `[ a = b ] &&`, if there are any.
+    guard: Option<Condition>,
     /// End marks of the here documents that the current line begins.
     documents: VecDeque<String>,
     assigned: Vec<(String, String, usize)>,
@@ -61,7 +62,7 @@ pub(super) fn read(text: &str) -> Script {
         variables: Variables::new(),
         branches: Vec::new(),
         deeper: 0,
-        is_condition: false,
+        guard: None,
         documents: VecDeque::new(),
         assigned: Vec::new(),
     };
@@ -129,16 +130,12 @@ impl Shell {
                 }
                 '\n' | ';' | '&' | '|' | '(' | ')' => {
                     self.at += 1;
-                    // The end of a pattern, of a condition, or of an arm.
-                    if let Some(branch) = self.branches.last_mut() {
-                        branch.begin_arm(&words);
-                    }
                     let is_joined = "&|".contains(c) && self.peek(0) == Some(c);
                     self.at += usize::from(is_joined);
-                    self.is_condition = is_joined && is_condition(&words);
+                    self.ended(&mut words, &c.to_string().repeat(1 + usize::from(is_joined)));
                     if c == ';'
                         && self.peek(0) == Some(';')
-                        && self.branches.last().is_some_and(|one| one.is_case)
+                        && self.branches.last().is_some_and(|one| one.case.is_some())
                     {
                         self.restore(false);
                     }
@@ -165,17 +162,54 @@ impl Shell {
         words
     }
 
+    /// Looks at a command that ends at `end`: it may be a part of a condition, and after a test it may not run at all.
+    fn ended(&mut self, words: &mut Vec<Word>, end: &str) {
+        if self.deeper == 0
+            && let Some(branch) = self.branches.last_mut()
+        {
+            branch.command(words, end);
+        }
+        let mut guard = self.guard.take();
+        let is_passed_over = guard.as_ref().is_some_and(|guard| guard.lets_run() == Some(false));
+        if ["&&", "||"].contains(&end) && (guard.is_some() || condition::is_test(words)) {
+            guard.get_or_insert_default().command(words, end);
+            self.guard = guard;
+        }
+        if is_passed_over || self.is_passed_over() {
+            words.clear();
+        }
+    }
+
+    /// Returns true within an arm that never runs.
+    fn is_passed_over(&self) -> bool {
+        self.branches.last().is_some_and(|branch| branch.arm == Arm::Never)
+    }
+
+    fn open_branch(&mut self, word: &str) {
+        let line = self.lines.get(self.at.saturating_sub(1)).map_or(0, |&line| line as usize);
+        match self.branches.len() {
+            0..BRANCHES_MAX => self.branches.push(Branch::new(word, line, self.is_passed_over())),
+            _ => self.deeper += 1,
+        }
+    }
+
     /// Returns true for a word after which a command begins, and follows branches.
     fn is_opener(&mut self, word: &str) -> bool {
         match word {
-            "if" | "for" | "while" | "until" | "case" | "select" => match self.branches.len() {
-                0..BRANCHES_MAX => self.branches.push(Branch::new(word == "case")),
-                _ => self.deeper += 1,
-            },
+            "if" | "for" | "while" | "until" | "case" | "select" => self.open_branch(word),
+            "then" if self.deeper == 0 => {
+                self.branches.last_mut().into_iter().for_each(Branch::decide_by_condition);
+            }
+            "do" if self.deeper == 0 => {
+                self.branches.last_mut().into_iter().for_each(Branch::begin_loop);
+            }
             "else" | "elif" => {
                 self.restore(false);
-                if let Some(branch) = self.branches.last_mut() {
-                    branch.has_default |= word == "else" && self.deeper == 0;
+                if let Some(branch) = self.branches.last_mut().filter(|_| self.deeper == 0) {
+                    match word {
+                        "else" => branch.decide(Some(true)),
+                        _ => branch.begin_condition(),
+                    }
                 }
             }
             "fi" | "done" | "esac" => self.restore(true),
@@ -191,7 +225,7 @@ impl Shell {
             return;
         }
         let Some(mut branch) = self.branches.pop() else { return };
-        branch.end_arm(&mut self.variables, is_end);
+        branch.end_arm(&mut self.variables);
         match is_end {
             true => branch.end(&mut self.variables),
             false => self.branches.push(branch),
@@ -245,6 +279,7 @@ impl Shell {
                 }
                 if let [word] = words.as_slice()
                     && word.open.is_none()
+                    && !self.is_passed_over()
                 {
                     self.assigned.push((name.clone(), word.text.clone(), line));
                 }
@@ -252,9 +287,11 @@ impl Shell {
         }
         let before = if adds { Before::Grows { is_list } } else { Before::Goes };
         // `[ a = b ] && NAME=value` is a branch.
-        let is_branch = self.is_condition && self.branches.len() < BRANCHES_MAX && self.deeper == 0;
+        let result = self.guard.as_ref().map(Condition::lets_run);
+        let is_branch = result.is_some() && self.branches.len() < BRANCHES_MAX && self.deeper == 0;
         if is_branch {
-            self.branches.push(Branch::new(false));
+            self.branches.push(Branch::new("if", line, self.is_passed_over()));
+            self.branches.last_mut().expect("there is one").decide(result.flatten());
         }
         self.keep(&name, words, before);
         if is_branch {
@@ -264,16 +301,20 @@ impl Shell {
     }
 
     fn keep(&mut self, name: &str, mut words: Vec<Word>, what_was: Before) {
-        if !self.branches.is_empty() {
+        if self.is_passed_over() {
+            return;
+        }
+        // An arm that always runs is as no branch: what it sets depends on the branch around it.
+        if let Some(at) = self.branches.iter().rposition(|branch| branch.arm == Arm::Maybe) {
             let before = self.variables.value(name);
-            self.branches.last_mut().expect("there is one").touched.push((name.into(), before));
+            self.branches[at].touched.push((name.into(), before));
         }
         if let (Before::Grows { is_list }, Some(mut all)) = (what_was, self.variables.take(name)) {
             match (is_list, all.as_mut_slice(), words.as_slice()) {
                 // Like the shell, appends text to the first word of an array.
                 (false, [one, ..], [more]) if one.text.len() + more.text.len() <= VALUE_BYTES_MAX => {
                     one.text += &more.text;
-                    one.open = one.open.or(more.open);
+                    one.doubt(more);
                 }
                 (true, all_words, _) if all_words.len() + words.len() <= WORDS_MAX => all.append(&mut words),
                 _ => all = vec![Word { open: Some(TOO_LONG), ..Word::default() }],
@@ -352,11 +393,6 @@ impl Shell {
     }
 }
 
-/// Returns true for a command that is a test: `[ a = b ]`, `test a`.
-fn is_condition(words: &[Word]) -> bool {
-    words.first().is_some_and(|word| matches!(word.text.as_str(), "[" | "[[" | "test"))
-}
-
 /// Appends a variable's value; true if a word has begun or continues.
 fn join(word: &mut Word, pieces: Vec<Word>, splits: bool, into: &mut Vec<Word>) -> bool {
     let mut has_text = false;
@@ -366,12 +402,12 @@ fn join(word: &mut Word, pieces: Vec<Word>, splits: bool, into: &mut Vec<Word>) 
             let line = word.line;
             into.push(std::mem::replace(word, Word { line, ..Word::default() }));
         }
-        if several {
-            word.line = piece.line;
+        if several || piece.branch > 0 {
+            word.line = if piece.line > 0 { piece.line } else { word.line };
         }
         let is_open = piece.open.is_some() && !holds_options(&piece);
         if !splits || is_open || piece.text.contains("$(") {
-            word.open = word.open.or(piece.open);
+            word.doubt(&piece);
             has_text |= !piece.text.is_empty() || !splits;
             word.text += &piece.text;
             continue;
@@ -383,7 +419,7 @@ fn join(word: &mut Word, pieces: Vec<Word>, splits: bool, into: &mut Vec<Word>) 
                 into.push(std::mem::replace(word, Word { line, ..Word::default() }));
             }
             word.text += &one.text;
-            word.open = word.open.or(one.open);
+            word.doubt(&one);
             has_text = true;
         }
     }

@@ -12,4 +12,15 @@ pub(crate) struct Word {
     pub open: Option<&'static str>,
     /// Its line, from 1.
     pub line: usize,
+    /// The line of the branch that decides it, if it is one that is not known; else 0.
+    pub branch: usize,
+}
+
+impl Word {
+    /// Takes over why a part of it is not fully known.
+    pub fn doubt(&mut self, part: &Word) {
+        if self.open.is_none() {
+            (self.open, self.branch) = (part.open, part.branch);
+        }
+    }
 }

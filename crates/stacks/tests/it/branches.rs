@@ -1,0 +1,98 @@
+//! Branches of scripts: an arm whose condition the file decides is taken, and a refusal names the branch.
+
+use plimsoll_base::Result;
+use plimsoll_stacks::{Imported, Wishes, find, import};
+
+const VERL: &str = "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo actor_rollout_ref.model.path=a/b data.train_files=x.parquet";
+
+fn imported(script: &str) -> Result<Imported> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("x.sh");
+    std::fs::write(&path, script).expect("a file");
+    import(find("verl").expect("a stack"), &path, &Wishes::default())
+}
+
+const LORA: &str = "actor_rollout_ref.model.lora_rank=32";
+
+/// A branch with its default taken was refused: `lora_rank = 32: what it holds decides the job, and cannot be read`.
+#[test]
+fn r_a_branch_whose_condition_is_known_was_unknown() {
+    for (before, has_lora) in [
+        (format!("USE=${{USE:-1}}\nA=()\nif [ \"$USE\" = \"1\" ]; then A+=({LORA}); fi"), true),
+        (format!("USE=${{USE:-0}}\nA=()\nif [ \"$USE\" = \"1\" ]; then A+=({LORA}); fi"), false),
+        (format!("USE=0\nif [ $USE -eq 1 ]; then A=({LORA}); else A=(data.seed=1); fi"), false),
+        (
+            format!("USE=2\nif [ $USE = 1 ]; then A=(); elif [ $USE = 2 ]; then A=({LORA}); else A=(); fi"),
+            true,
+        ),
+        (format!("A=()\n[ \"${{USE:-1}}\" = 1 ] && A+=({LORA})"), true),
+        (format!("A=()\n[ \"${{USE:-1}}\" = 1 ] || A+=({LORA})"), false),
+        (
+            format!("X=lora\ncase $X in\n full|none) A=();;\n lora*)\n  A=({LORA})\n  ;;\n *) A=();;\nesac"),
+            true,
+        ),
+        (format!("X=${{1:-full}}\ncase \"$X\" in\n lora) A=({LORA});;\n *) A=();;\nesac"), false),
+        (format!("if [[ -n \"${{X:-}}\" && $X == lora ]]; then A=({LORA}); else A=(); fi"), false),
+        (format!("N=8\nif [ $N -gt 4 ] && true; then\n if [ $N = 8 ]; then A=({LORA}); fi\nfi"), true),
+        (format!("A=({LORA})\nwhile [ $# -gt 0 ]; do A=(); shift; done"), true),
+    ] {
+        let run = imported(&format!("{before}\n{VERL} \"${{A[@]}}\"\n")).expect(&before).run_file;
+        assert_eq!(run.contains("\n[lora]\nrank = 32"), has_lora, "{before}: {run}");
+    }
+}
+
+/// The trainer of an arm that never runs was the job.
+#[test]
+fn r_a_command_of_an_arm_that_never_runs_counted() {
+    let other = VERL.replace("grpo", "rloo");
+    let script = format!("KIND=grpo\nif [ $KIND = rloo ]; then\n{other}\nelse\n{VERL}\nfi\n");
+    let run = imported(&script).expect("a run file");
+    assert!(run.run_file.contains("method = \"grpo\""), "{}", run.run_file);
+    assert!(!run.remarks.iter().any(|line| line.contains("main_ppo")), "{:?}", run.remarks);
+}
+
+/// Three arms of a `case` were glued together into one number.
+#[test]
+fn r_arms_of_a_case_were_glued_together() {
+    let arms = "case $KIND in\n a) LOW=0.15;;\n b) LOW=0.05;;\n *) LOW=0.20;;\nesac";
+    let line = format!("{VERL} actor_rollout_ref.actor.clip_ratio_low=$LOW\n");
+    let error = imported(&format!("{arms}\n{line}")).expect_err("a value of three").to_string();
+    let why = "actor_rollout_ref.actor.clip_ratio_low = $LOW: it decides the job, and is set in a branch whose condition is not known here (line 1): keep the arm";
+    assert!(error.contains(why), "{error}");
+    let run = imported(&format!("KIND=${{KIND:-b}}\n{arms}\n{line}")).expect("a known arm").run_file;
+    assert!(run.contains("clip_low = 0.05  #"), "{run}");
+}
+
+#[test]
+fn a_refusal_names_the_branch() {
+    let script = format!("A=()\n\nif grep -q x y; then\n  A+=({LORA})\nfi\n{VERL} \"${{A[@]}}\"\n");
+    let error = imported(&script).expect_err("a branch").to_string();
+    let why = "line 4: actor_rollout_ref.model.lora_rank = 32: it decides the job, and is set in a branch whose condition is not known here (line 3)";
+    assert!(error.contains(why), "{error}");
+}
+
+#[test]
+fn sums_of_expr_are_counted() {
+    let run = imported(&format!("N=4\n{VERL} data.train_batch_size=$(expr 16 / $N)\n"))
+        .expect("a run file")
+        .run_file;
+    assert!(run.contains("prompts_per_step = 4  #"), "{run}");
+}
+
+/// A batch, a rate or a length that cannot be read became the default here.
+#[test]
+fn r_a_number_that_cannot_be_read_was_the_default() {
+    for (more, key) in [
+        ("data.train_batch_size=$BATCH", "rollout.prompts_per_step"),
+        ("actor_rollout_ref.rollout.n=$N", "rollout.group_size"),
+        ("data.max_response_length=$(len)", "rollout.max_new_tokens"),
+        ("actor_rollout_ref.actor.optim.lr=$LR", "train.learning_rate"),
+        ("trainer.total_training_steps=$STEPS", "train.steps"),
+    ] {
+        let run = imported(&format!("{VERL} {more}\n")).expect(more);
+        let missing = format!("missing: {key}: {}", more.split('=').next().expect("a key"));
+        assert!(run.remarks.iter().any(|line| line.starts_with(&missing)), "{more}: {:?}", run.remarks);
+        let last = key.rsplit('.').next().expect("a key");
+        assert!(run.run_file.contains(&format!("\n{last} = \"\"  #")), "{more}: {}", run.run_file);
+    }
+}
