@@ -62,7 +62,12 @@ def closed(schema, top=False):
         text = {"type": "string"}
         schema["properties"]["metadata"] = {
             "type": "object",
-            "properties": {"name": text, "namespace": text},
+            "properties": {
+                "name": text,
+                "namespace": text,
+                "labels": {"type": "object", "additionalProperties": text},
+                "annotations": {"type": "object", "additionalProperties": text},
+            },
             "required": ["name"],
             "additionalProperties": False,
         }
