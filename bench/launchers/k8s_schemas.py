@@ -62,7 +62,12 @@ def closed(schema, top=False):
         text = {"type": "string"}
         schema["properties"]["metadata"] = {
             "type": "object",
-            "properties": {"name": text, "namespace": text},
+            "properties": {
+                "name": text,
+                "namespace": text,
+                "labels": {"type": "object", "additionalProperties": text},
+                "annotations": {"type": "object", "additionalProperties": text},
+            },
             "required": ["name"],
             "additionalProperties": False,
         }
@@ -100,8 +105,8 @@ def keys(value, place=()):
 
 
 def is_checked(place):
-    """Whether a definition knows the names of this object's keys: those of resources and of replicas are free."""
-    return not {"requests", "limits"} & set(place[:-1]) and place[-2:-1] != ("pytorchReplicaSpecs",)
+    """Whether a definition knows the names of this object's keys: those of resources, labels and replicas are free."""
+    return not {"requests", "limits", "labels", "annotations", "nodeSelector"} & set(place[:-1]) and place[-2:-1] != ("pytorchReplicaSpecs",)
 
 
 def validator_refuses(validator, manifest, place):

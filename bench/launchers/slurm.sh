@@ -1,6 +1,6 @@
 #!/bin/sh
-# Tries `plimsoll launch slurm` with a real Slurm on this machine: a job that ends well, one whose rank is killed and that comes back,
-# and, where this slurmd can be several nodes and the binary trains on several hosts, two nodes. Needs root and the programs slurmctld,
+# Tries `plimsoll launch slurm` with a real Slurm on this machine: a job that ends well, what processors and cards its ranks get, one whose
+# rank is killed and that comes back, and, where this slurmd can be several nodes and the binary trains on several hosts, two nodes. Needs root and the programs slurmctld,
 # slurmd and munged; everything is written into FOLDER, and its daemons end with the script.
 #
 #   sh bench/launchers/slurm.sh FOLDER [BINARY] [NODES]
@@ -43,9 +43,13 @@ SlurmdLogFile=$folder/log/slurmd.%n
 SlurmctldPort=16817
 ReturnToService=2
 KillWait=15
-NodeName=$names NodeHostname=$here NodeAddr=127.0.0.1 Port=$ports CPUs=4 RealMemory=4096
+GresTypes=gpu
+NodeName=$names NodeHostname=$here NodeAddr=127.0.0.1 Port=$ports CPUs=4 RealMemory=8192 Gres=gpu:2
 PartitionName=all Nodes=ALL Default=YES
 CONF
+# Two cards that are files: what Slurm lets a task see of them is in its variables.
+touch "$folder/card0" "$folder/card1"
+echo "Name=gpu File=$folder/card[0-1]" >"$folder/gres.conf"
 head -c 1024 /dev/urandom >"$folder/munge.key" && chmod 600 "$folder/munge.key"
 daemons=
 daemon() {
@@ -77,7 +81,7 @@ job() {
     name="$1"
     shift
     rm -rf "$folder/launch-$name"
-    (cd "$folder/project" && plimsoll launch slurm first.toml --name "$name" --out "$folder/launch-$name" --cpus-per-rank 1 \
+    (cd "$folder/project" && plimsoll launch slurm first.toml --name "$name" --out "$folder/launch-$name" \
         --host-memory 4GiB --submit "$@") 2>&1 | sed 's/^/         /'
     for _ in $(seq 300); do
         state="$(scontrol show job "$name" -o 2>/dev/null | head -n 1)"
@@ -91,15 +95,32 @@ job() {
 project alone && (cd "$folder/project" && plimsoll train first.toml >/dev/null 2>&1)
 wanted="$(weights alone)"
 
-project two && job two --hosts 1 --ranks-per-host 2
+project two && job two --hosts 1 --ranks-per-host 2 --cpus-per-rank 2
 fact "2 ranks of one job leave the weights of one process ($wanted)" [ "$(weights two)" = "$wanted" ]
 fact "Slurm had the memory of the plan: $(echo "$state" | grep -o 'MinMemoryNode=[^ ]*')" \
     sh -c "echo '$state' | grep -q 'MinMemoryNode=$(sed -n 's/^#SBATCH --mem=//p' "$folder/launch-two/two.sbatch")'"
 
+# A program in place of plimsoll that shows what Slurm gives a rank.
+cat >"$folder/bin/shows" <<'SHOWS'
+#!/bin/sh
+echo "rank $SLURM_PROCID: ${SLURM_CPUS_PER_TASK:-1} processors, cards ${CUDA_VISIBLE_DEVICES:-none}, $NOTE $OWN"
+SHOWS
+chmod +x "$folder/bin/shows"
+printf 'OWN=before\nexport OWN\n' >"$folder/before.sh"
+cards() { # name, further words: of 2 ranks each has 2 processors, sees both cards, and has what was added
+    own="$1"
+    shift
+    project "$own" && job "$own" --hosts 1 --ranks-per-host 2 --cpus-per-rank 2 --card h100 --set run.device=cuda \
+        --program "$folder/bin/shows" --env NOTE=env --before "$folder/before.sh" --restarts 0 "$@"
+    [ "$(grep -c ': 2 processors, cards 0,1, env before$' "$folder"/project/"$own"-*.log)" = 2 ]
+}
+fact "each of 2 ranks has 2 processors and sees both cards of its host" cards cards
+fact "so it is with cards that --sbatch asks for" cards gres --sbatch gres=gpu:2
+
 project four
 kill_rank SLURM_PROCID=2 four &
 killer=$!
-job four --hosts 1 --ranks-per-host 4 --restarts 1
+job four --hosts 1 --ranks-per-host 4 --cpus-per-rank 1 --restarts 1
 wait "$killer"
 log="$(ls "$folder"/project/four-*.log)"
 fact "a killed rank of 4 is named: $(grep -m 1 -o 'rank 2 .* was killed: SIGKILL[a-z ]*' "$log")" grep -q 'rank 2 .* was killed' "$log"
@@ -110,7 +131,7 @@ if [ "$nodes" -gt 1 ]; then
     project hosts
     kill_rank SLURM_PROCID=3 hosts &
     killer=$!
-    job hosts --hosts 2 --ranks-per-host 2 --restarts 1
+    job hosts --hosts 2 --ranks-per-host 2 --cpus-per-rank 1 --restarts 1
     wait "$killer"
     log="$(ls "$folder"/project/hosts-*.log)"
     fact "a killed rank of 2 nodes is named: $(grep -m 1 -o 'rank 3 .* was killed: SIGKILL[a-z ]*' "$log")" grep -q 'rank 3 .* was killed' "$log"

@@ -56,18 +56,24 @@ def main():
 def arguments(words=None):
     words = sys.argv[1:] if words is None else words
     own, train = (words[: words.index("--")], words[words.index("--") + 1 :]) if "--" in words else (words, [])
-    parser = argparse.ArgumentParser(prog="plimsoll-ray", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="plimsoll-ray",
+        usage="plimsoll-ray RUN [options] [-- TRAIN_OPTIONS]",
+        description=__doc__.splitlines()[0],
+        epilog="What follows -- goes to plimsoll train, such as: -- --set train.steps=100. Variables of the ranks are those of the job: "
+               "ray job submit --runtime-env-json '{\"env_vars\": {\"NCCL_DEBUG\": \"WARN\"}}' -- plimsoll-ray ...",
+    )
     number = lambda least: lambda text: _number(text, least)  # noqa: E731
     parser.add_argument("run", help="the run file, as the nodes find it from --workdir")
-    parser.add_argument("--hosts", type=number(1), default=1)
+    parser.add_argument("--hosts", type=number(1), default=1, help="nodes")
     parser.add_argument("--ranks-per-host", type=number(1), default=1)
     parser.add_argument("--cpus-per-rank", type=number(1), default=1)
     parser.add_argument("--gpus-per-rank", type=number(0), default=0)
     parser.add_argument("--memory-per-host", type=number(0), default=0, help="bytes; 0 asks for none")
-    parser.add_argument("--open-files", type=number(1), default=1024)
+    parser.add_argument("--open-files", type=number(1), default=1024, help="what a rank may open; a higher limit stays")
     parser.add_argument("--restarts", type=number(0), default=0, help="starts after the first one")
     parser.add_argument("--wait-seconds", type=number(1), default=600, help="for places that other jobs hold")
-    parser.add_argument("--workdir", default=os.getcwd())
+    parser.add_argument("--workdir", default=os.getcwd(), help="where the run starts on every node")
     parser.add_argument("--program", default="plimsoll", help="the binary, as the nodes find it")
     parser.add_argument("--port", type=number(1), help="where rank 0 listens; else a free one of its node")
     args = parser.parse_args(own)

@@ -37,7 +37,7 @@ pub use json::{has_mark, json_marked, json_unmarked, json_with_digits, marked_di
 pub use json_part::{JsonPart, json_field};
 pub use json_tree::{json_tree_bytes, json_within};
 pub use named_file::{NamedFile, open_folder, open_regular};
-pub use near::nearest_path;
+pub use near::{nearest_name, nearest_path};
 pub use phase::{Phase, PhaseSet};
 pub use secret::{CommandWords, WITHHELD, is_name_of_secret, unmarked, withheld, without_secrets};
 pub use shown::{shown, shown_number, shown_places, shown_within};

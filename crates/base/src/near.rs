@@ -41,6 +41,16 @@ pub fn nearest_path(path: &Path) -> Option<PathBuf> {
     None
 }
 
+/// Returns the name that `wanted` was probably meant to be: a third of its letters may differ, and their case.
+pub fn nearest_name<'n>(wanted: &str, names: impl IntoIterator<Item = &'n str>) -> Option<&'n str> {
+    let wanted = wanted.to_lowercase();
+    let near =
+        names.into_iter().map(|name| (strsim::damerau_levenshtein(&wanted, &name.to_lowercase()), name));
+    near.filter(|(letters, name)| *letters <= (name.len().min(wanted.len()) / 3).max(1))
+        .min()
+        .map(|(_, name)| name)
+}
+
 /// Returns the nearest file name: a third of the letters before the extension may differ, and the extension.
 fn nearest_file<'n>(wanted: &str, names: &'n [String]) -> Option<&'n str> {
     let split = |name: &str| {
@@ -87,6 +97,19 @@ mod tests {
             ("", None),
         ] {
             assert_eq!(nearest_file(wanted, &names), expect, "{wanted}");
+        }
+    }
+
+    #[test]
+    fn the_nearest_name_of_a_column_is_one_whose_letters_hardly_differ() {
+        let names = ["answer", "Label", "ground_truth", "id"];
+        for (wanted, expect) in [
+            ("anser", Some("answer")),
+            ("label", Some("Label")),
+            ("ground_truht", Some("ground_truth")),
+            ("target", None),
+        ] {
+            assert_eq!(nearest_name(wanted, names), expect, "{wanted}");
         }
     }
 

@@ -29,7 +29,7 @@ const HALF: [&str; 5] = ["float16", "torch.float16", "fp16", "f16", "half"];
 
 /// (name, where it belongs): names of other stacks whose values mean something else here, so that no value is taken
 /// over.
-const HINTS: [(&str, &str); 31] = [
+const HINTS: [(&str, &str); 32] = [
     ("max_steps", "set `train.steps`: rollouts here, where TRL counts updates"),
     ("num_train_epochs", PASSES),
     ("total_epochs", PASSES),
@@ -41,6 +41,7 @@ const HINTS: [(&str, &str); 31] = [
     ("logging_steps", "remove it: every step is a line of events.jsonl"),
     ("report_to", TRACKERS),
     ("logger", TRACKERS),
+    ("wandb", TRACKERS),
     ("warmup_ratio", "set `train.warmup_steps`, a number of steps"),
     ("lr_warmup_ratio", "set `train.warmup_steps`, a number of steps"),
     ("lr_scheduler_type", "set `train.schedule` to \"constant\", \"linear\" or \"cosine\""),
@@ -74,6 +75,12 @@ pub(super) fn value_hint(path: &str, value: &str, known: &[&str]) -> Option<Stri
     if HALF.contains(&&*value) && known.contains(&"bf16") {
         return Some(format!(
             "set `{path}` to \"bf16\", which has the size of a half and the range of f32; halves are not built"
+        ));
+    }
+    if path == "run.device" && (value.starts_with("cuda:") || value.starts_with("gpu:")) {
+        let number = value.split(':').nth(1).unwrap_or_default();
+        return Some(format!(
+            "set `{path}` to \"cuda\", and choose the card outside: CUDA_VISIBLE_DEVICES={number} plimsoll train ..."
         ));
     }
     let (_, ours) = VALUES.iter().find(|(theirs, _)| *theirs == value)?;

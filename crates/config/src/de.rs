@@ -53,7 +53,10 @@ impl Failure {
             What::Missing { key } => missing_key(source, &origin, &join(&path, key)),
             What::Type { got, expected } => source
                 .error("bad-type", &origin, &format!("`{path}` is {got}; it takes {expected}"))
-                .hint(format!("write `{}` as {expected}", last(&path))),
+                .hint(match (got.as_str(), expected.as_str()) {
+                    ("a table", "a list") => format!("write [[{path}]], with two brackets"),
+                    _ => format!("write `{}` as {expected}", last(&path)),
+                }),
             What::Value { got, expected } => {
                 // Serde's words quote the value and the names.
                 let known: Vec<&str> = expected.split('"').skip(1).step_by(2).collect();

@@ -47,6 +47,12 @@ pub fn describe(asked: &str) -> Option<KeyPage> {
     })
 }
 
+/// Returns what there is to say about each key of a section of the run file, in its order; none of another name.
+pub fn describe_section(section: &str) -> Vec<KeyPage> {
+    let of_section = |key: &String| key.rsplit_once('.').is_some_and(|(of, _)| of == section);
+    super::keys().into_iter().filter(of_section).filter_map(|key| describe(&key)).collect()
+}
+
 /// Returns what a schema says of a key; nothing of a section.
 fn of_schema(schema: &Value, path: &str) -> Option<KeyPage> {
     let (section, name) = path.rsplit_once('.').unwrap_or(("", path));

@@ -35,6 +35,7 @@ mod agent;
 mod ahead;
 mod aliases;
 mod carry;
+mod columns;
 mod covariance;
 mod credit;
 mod data_checks;
@@ -77,8 +78,9 @@ mod values;
 mod withheld;
 
 pub use carry::hindrance as hindrance_to_carry;
+pub use columns::{ColumnSearch, NamedColumn};
 pub use data_sets::{DataSet, DataSets};
-pub use describe::{KeyPage, describe};
+pub use describe::{KeyPage, describe, describe_section};
 pub use distill::OwnTeacher;
 pub use env_file::{
     AbortedEpisode, CollectMode, CollectRun, EnvFile, Explore, FramesFormat, LoadedEnv, PolicyActivation,

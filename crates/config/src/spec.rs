@@ -1,6 +1,7 @@
 //! A run after validation: every value is settled but those of the type `Auto`, which are the planner's to choose. The
 //! rest of the program works on it; run files are only read, merged and written.
 
+use crate::columns::NamedColumn;
 use crate::own_advantage::estimator_spec;
 use crate::rewards::{reward_specs, with_steps};
 use crate::sections::{ARRIVALS_STEP, ARRIVALS_TICK};
@@ -32,6 +33,8 @@ pub struct RunSpec {
     /// How the model is read.
     pub model_options: ModelOptions,
     pub data: Data,
+    /// The columns of answers that keys name, which the data must have.
+    pub named_columns: Vec<NamedColumn>,
     /// Evaluation sets: names and paths.
     pub eval_sets: Vec<(String, String)>,
     /// What decides which checkpoint is the best; none without an evaluation that measures it.
@@ -116,6 +119,7 @@ impl RunSpec {
             model: run.model.clone(),
             model_options: run.model_options.clone(),
             data: run.data.clone(),
+            named_columns: NamedColumn::of_answers(&run.data, &run.reward),
             eval_sets: run.eval_sets(),
             metric: EvalMetric::of(run),
             rollout: run.rollout.clone(),
@@ -160,6 +164,7 @@ impl RunSpec {
             model: verb.model.clone(),
             model_options: verb.model_options.clone(),
             data: verb.data.clone(),
+            named_columns: NamedColumn::of_answers(&verb.data, &verb.reward),
             eval_sets: verb.data.eval_sets(),
             metric: None,
             rollout: verb.rollout.clone(),

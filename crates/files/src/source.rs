@@ -140,10 +140,25 @@ fn resolve_hub(repo: &str, _: Option<&str>, _: bool) -> Result<PathBuf> {
 
 fn unknown_preset(name: &str) -> Error {
     let mut names: Vec<&str> = PRESETS.iter().map(|(n, _)| *n).collect();
-    names.sort_by_key(|n| distance(n, name));
+    // A size is a number: 8b is nearer to 7b than to 3b, of which as many letters differ.
+    let size = size_of(name);
+    let away = |preset: &str| match (size, size_of(preset)) {
+        (Some(wanted), Some(own)) => ((wanted / own).ln().abs() * 1e6) as u64,
+        _ => 0,
+    };
+    names.sort_by_key(|n| (distance(n, name), away(n)));
     Error::usage("unknown-preset", format!("no preset is called `{name}`"))
         .fact(format!("presets: {}", PRESETS.iter().map(|(n, _)| *n).collect::<Vec<_>>().join(", ")))
         .hint(format!("did you mean random:{}?", names[0]))
+}
+
+/// Returns the billions of parameters that the last part of a name such as `qwen2.5-7b` says.
+fn size_of(name: &str) -> Option<f64> {
+    let last = name.rsplit('-').next()?;
+    let number =
+        last.strip_suffix('b').map(|number| (number, 1.0)).or(last.strip_suffix('m').map(|n| (n, 1e-3)));
+    let (number, unit) = number?;
+    number.parse().ok().map(|number: f64| number * unit).filter(|size| *size > 0.0)
 }
 
 /// Returns the Levenshtein distance: the number of letters that differ.
@@ -238,5 +253,11 @@ mod tests {
         let error = Source::parse("random:qwen2.5-05b", None).unwrap_err();
         assert_eq!(error.slug, "unknown-preset");
         assert_eq!(error.hints, ["did you mean random:qwen2.5-0.5b?"]);
+        for (name, near) in
+            [("qwen2.5-8b", "qwen2.5-7b"), ("qwen2.5-2b", "qwen2.5-1.5b"), ("smollm2-100m", "smollm2-135m")]
+        {
+            let error = Source::parse(&format!("random:{name}"), None).unwrap_err();
+            assert_eq!(error.hints, [format!("did you mean random:{near}?")], "{name}");
+        }
     }
 }

@@ -4,7 +4,7 @@
 //! Sources: kubernetes-sigs/jobset `config/components/crd/bases`, kubeflow/training-operator `manifests/base/crds` and
 //! `pkg/controller.v1/pytorch/envvar.go`.
 
-use crate::{File, Job, Kind, command, yaml};
+use crate::{EnvVar, File, Job, Kind, command, patch, sh, yaml};
 use plimsoll_base::{Bytes, Error, Result};
 use serde_json::{Value, json};
 
@@ -42,6 +42,8 @@ pub struct K8s {
     pub claim: Option<String>,
     /// Shared by the pods of this job, 32 hexadecimal digits.
     pub token: String,
+    /// A merge patch in YAML for the job and its pods.
+    pub patch: Option<String>,
 }
 
 /// Default port of host 0: that of a PyTorchJob's service.
@@ -50,6 +52,10 @@ const PORT: u16 = 23_456;
 const HOSTS: &str = "host";
 /// Time after SIGTERM for the ranks to finish a step and save.
 const GRACE_S: u32 = 300;
+/// Where models of the hub are kept, below `workdir`.
+const HUB_HOME: &str = ".cache/huggingface";
+/// The user and group of the image of `Containerfile`.
+const IMAGE_USER: u32 = 65_532;
 /// The Secret's only key.
 const TOKEN_KEY: &str = "token";
 
@@ -66,10 +72,13 @@ pub fn files(job: &Job, k8s: &K8s) -> Result<Vec<File>> {
             );
         }
     }
-    let object = match k8s.controller {
+    let mut object = match k8s.controller {
         Controller::JobSet => job_set(job, k8s),
         Controller::PyTorchJob => pytorch_job(job, k8s),
     };
+    if let Some(patch) = &k8s.patch {
+        patch::apply(patch, k8s.controller.name(), &mut object, &templates(job, k8s.controller))?;
+    }
     let secret = json!({
         "apiVersion": "v1",
         "kind": "Secret",
@@ -83,6 +92,18 @@ pub fn files(job: &Job, k8s: &K8s) -> Result<Vec<File>> {
         File { name: "secret.yaml".into(), text: text(&secret), kind: Kind::Secret },
         File { name: "job.yaml".into(), text: text(&object), kind: Kind::Data },
     ])
+}
+
+/// Returns the paths of the templates of pods.
+fn templates(job: &Job, controller: Controller) -> Vec<String> {
+    match controller {
+        Controller::JobSet => vec!["/spec/replicatedJobs/0/template/spec/template".into()],
+        Controller::PyTorchJob => {
+            let of = |replica: &str| format!("/spec/pytorchReplicaSpecs/{replica}/template");
+            let replicas: &[&str] = if job.hosts > 1 { &["Master", "Worker"] } else { &["Master"] };
+            replicas.iter().map(|replica| of(replica)).collect()
+        }
+    }
 }
 
 fn secret_name(job: &Job) -> String {
@@ -182,6 +203,14 @@ fn pod(job: &Job, k8s: &K8s, host_rank: &str, first: &str, number: Option<Value>
     let token = json!({ "secretKeyRef": { "name": secret_name(job), "key": TOKEN_KEY } });
     let mut env = vec![json!({ "name": "PLIMSOLL_TOKEN", "valueFrom": token })];
     env.extend(number);
+    if k8s.claim.is_some() && !job.env.iter().any(|var| var.name == "HF_HOME") {
+        // On the volume, so that neither each pod nor each restart fetches models of the hub again.
+        let home = format!("{}/{HUB_HOME}", job.workdir.trim_end_matches('/'));
+        env.push(json!({ "name": "HF_HOME", "value": home }));
+    }
+    // Kubernetes expands `$(NAME)` in values too.
+    let of_job = |EnvVar { name, value }: &EnvVar| json!({ "name": name, "value": literal(value) });
+    env.extend(job.env.iter().map(of_job));
     let mut volumes = vec![
         json!({ "name": "shm", "emptyDir": { "medium": "Memory", "sizeLimit": mebibytes(job.host.shm) } }),
     ];
@@ -191,15 +220,15 @@ fn pod(job: &Job, k8s: &K8s, host_rank: &str, first: &str, number: Option<Value>
         mounts.push(json!({ "name": "data", "mountPath": job.workdir }));
     }
     // Kubernetes sets no limit on open files.
-    let files = job.host.open_files;
-    let raise = format!("ulimit -S -n {files} || exit 2; exec \"$@\"");
-    json!({
+    let raise = sh::raise_open_files(job.host.open_files);
+    let script = format!("{raise} || exit 2\n{}exec \"$@\"", job.lines_before());
+    let mut pod = json!({
         "terminationGracePeriodSeconds": GRACE_S,
         "containers": [{
             "name": container,
             "image": k8s.image,
             "workingDir": job.workdir,
-            "command": ["/bin/sh", "-c", raise, "sh"],
+            "command": ["/bin/sh", "-c", literal(&script), "sh"],
             "args": arguments(job, host_rank, &format!("{first}:{port}")),
             "env": env,
             "ports": [{ "name": port_name, "containerPort": port }],
@@ -207,13 +236,60 @@ fn pod(job: &Job, k8s: &K8s, host_rank: &str, first: &str, number: Option<Value>
             "volumeMounts": mounts,
         }],
         "volumes": volumes,
-    })
+    });
+    if k8s.claim.is_some() {
+        // The image's user may write to what is mounted; files that are there already are not touched one by one.
+        pod["securityContext"] = json!({ "fsGroup": IMAGE_USER, "fsGroupChangePolicy": "OnRootMismatch" });
+    }
+    pod
 }
 
-/// Returns the command of a host. Kubernetes expands `$(NAME)` in it, and reads `$$` as a dollar sign.
+/// Returns the command of a host.
 fn arguments(job: &Job, host_rank: &str, join: &str) -> Vec<String> {
     const PLACE: &str = "\0";
     let words = command::of_host(job, PLACE, join);
-    let one = |word: String| if word == PLACE { host_rank.to_string() } else { word.replace("$(", "$$(") };
+    let one = |word: String| if word == PLACE { host_rank.to_string() } else { literal(&word) };
     words.into_iter().map(one).collect()
+}
+
+/// Returns text as Kubernetes passes it on unchanged: it expands `$(NAME)`, and reads `$$` as a dollar sign.
+fn literal(text: &str) -> String {
+    let (mut literal, mut rest) = (String::with_capacity(text.len()), text);
+    while let Some(at) = rest.find('$') {
+        let dollars = rest[at..].bytes().take_while(|&byte| byte == b'$').count();
+        let after = &rest[at + dollars..];
+        // One alone that opens no bracket stays as it is.
+        let times = if dollars > 1 || after.starts_with('(') { 2 } else { 1 };
+        literal += &rest[..at];
+        literal += &"$".repeat(dollars * times);
+        rest = after;
+    }
+    literal + rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Expands as kubernetes `third_party/forked/golang/expansion/expand.go` does, with no variable known.
+    fn expanded(text: &str) -> String {
+        let (mut whole, mut chars) = (String::new(), text.chars().peekable());
+        while let Some(c) = chars.next() {
+            whole.push(c);
+            if c == '$' && chars.peek() == Some(&'$') {
+                chars.next();
+            } else if c == '$' && chars.peek() == Some(&'(') {
+                whole.push_str("<expanded>");
+            }
+        }
+        whole
+    }
+
+    #[test]
+    fn kubernetes_passes_words_on_as_they_are() {
+        for text in ["$(here)", "$$(here)", "$$$(here)", "$$", "$$$", "\"$@\"", "a$b$$c", "$", "ä$(ö)"] {
+            assert_eq!(expanded(&literal(text)), text);
+        }
+        assert_eq!(literal("exec \"$@\""), "exec \"$@\"");
+    }
 }

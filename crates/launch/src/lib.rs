@@ -3,14 +3,18 @@
 //! It owns launchers' requirements and quoting. It reads no run file, and does not plan, write, start or schedule.
 
 mod command;
+mod env;
 pub mod k8s;
 mod name;
+mod patch;
 pub mod ray;
 mod sh;
 pub mod slurm;
 pub mod ssh;
 mod yaml;
+mod yaml_read;
 
+pub use env::EnvVar;
 pub use name::{NAME_CHARS_MAX, label_of};
 
 use plimsoll_base::{Bytes, Error, Result};
@@ -31,6 +35,10 @@ pub struct Job {
     pub args: Vec<String>,
     /// Working directory on each host.
     pub workdir: String,
+    /// Variables of the run's processes.
+    pub env: Vec<EnvVar>,
+    /// Lines of a shell before the command on each host, from `workdir`.
+    pub before: String,
     pub hosts: u32,
     pub ranks_per_host: u32,
     /// Restarts after the first start.
@@ -111,7 +119,24 @@ impl Job {
                     .hint("give it another name, or set the key in the run file"));
             }
         }
-        Ok(())
+        let is_text = |c: char| c == '\n' || c == '\t' || !c.is_control();
+        if !self.before.chars().all(is_text) {
+            let message = "the lines of --before have control characters besides tabs";
+            return Err(Error::usage("launch-word", message).hint("write them with an editor, without CR"));
+        }
+        self.env.iter().try_for_each(EnvVar::check)
+    }
+
+    /// Returns the lines before the command, each with its end.
+    fn lines_before(&self) -> String {
+        let lines = self.before.trim_end();
+        if lines.is_empty() { String::new() } else { format!("{lines}\n") }
+    }
+
+    /// Returns lines of a shell that export the variables.
+    fn exports(&self) -> String {
+        let line = |EnvVar { name, value }: &EnvVar| format!("export {name}={}\n", sh::quoted(value));
+        self.env.iter().map(line).collect()
     }
 
     /// Returns a one-line description for the top of each file.

@@ -1,9 +1,10 @@
 //! Ray: a script that submits `plimsoll-ray`, which places the ranks and starts them.
 
-use crate::{File, Job, Kind, sh};
+use crate::{EnvVar, File, Job, Kind, sh};
 use plimsoll_base::{Bytes, Result};
+use serde_json::{Map, Value, json};
 
-/// Settings for Ray only.
+/// Settings for Ray only; it has no lines before the command, which no shell starts.
 #[derive(Clone, Debug, Default)]
 pub struct Ray {
     /// Address of the job server; without it, `RAY_ADDRESS` applies.
@@ -21,6 +22,11 @@ pub fn files(job: &Job, ray: &Ray) -> Result<Vec<File>> {
     let words = entry_point(job);
     let mut submit = vec!["ray".to_string(), "job".into(), "submit".into()];
     submit.extend(ray.address.iter().map(|address| format!("--address={address}")));
+    if !job.env.is_empty() {
+        let vars: Map<String, Value> =
+            job.env.iter().map(|EnvVar { name, value }| (name.clone(), value.as_str().into())).collect();
+        submit.push(format!("--runtime-env-json={}", json!({ "env_vars": vars })));
+    }
     submit.push("--".into());
     let text = format!(
         "#!/bin/sh\n# {}\n# The nodes have plimsoll and plimsoll-ray, and {} at the same place.\nexec {} \\\n    {}\n",

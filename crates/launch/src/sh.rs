@@ -19,10 +19,18 @@ pub(crate) fn line(words: &[String]) -> String {
     words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")
 }
 
+/// Returns the command that raises the soft limit on open files to `files`, and leaves a higher one as it is.
+pub(crate) fn raise_open_files(files: u64) -> String {
+    format!(
+        "[ \"$(ulimit -S -n)\" = unlimited ] || [ \"$(ulimit -S -n)\" -ge {files} ] || ulimit -S -n {files}"
+    )
+}
+
 /// Returns lines that raise the soft limit on open files, and end the script if the hard limit is lower.
 pub(crate) fn open_files(files: u64) -> String {
+    let raise = raise_open_files(files);
     format!(
-        "ulimit -S -n {files} || {{\n    echo \"error: the run opens up to {files} files at a time, \
+        "{raise} || {{\n    echo \"error: the run opens up to {files} files at a time, \
          and this host allows $(ulimit -H -n)\" >&2\n    exit 2\n}}\n"
     )
 }
@@ -46,6 +54,12 @@ mod tests {
 
     #[test]
     fn a_limit_that_cannot_be_raised_is_named() {
+        // What is higher already stays, as where no limit is set.
+        for (before, after) in [("-S -n 64", "100"), ("-S -n 200", "200")] {
+            let script = format!("ulimit {before}\n{}ulimit -S -n\n", open_files(100));
+            let output = Command::new("sh").args(["-c", &script]).output().expect("a shell");
+            assert_eq!(String::from_utf8_lossy(&output.stdout).trim_end(), after, "{before}");
+        }
         let script = format!("ulimit -n 64\n{}echo fine\n", open_files(65));
         let output = Command::new("sh").args(["-c", &script]).output().expect("a shell");
         assert_eq!(output.status.code(), Some(2));

@@ -83,8 +83,8 @@ fn remote(job: &Job) -> String {
 IFS= read -r PLIMSOLL_TOKEN || exit 2
 export PLIMSOLL_TOKEN
 cd {} || exit 2
-{}exec 3<&0
-{line} </dev/null 3<&- &
+exec 3<&0 </dev/null
+{}{}{}{line} 3<&- &
 pid=$!
 (cat <&3; kill -TERM $pid) >/dev/null 2>&1 &
 watch=$!
@@ -95,5 +95,7 @@ exit $code
 ",
         sh::quoted(&job.workdir),
         sh::open_files(job.host.open_files),
+        job.lines_before(),
+        job.exports(),
     )
 }

@@ -12,6 +12,8 @@ fn job(hosts: u32, cards: u32) -> Job {
         run: "runs/my first.toml".into(),
         args: vec!["--set".into(), "run.dir=it's $(here)".into()],
         workdir: "/shared/project".into(),
+        env: Vec::new(),
+        before: String::new(),
         hosts,
         ranks_per_host: 4,
         restarts: 3,
@@ -33,6 +35,17 @@ fn k8s(controller: Controller) -> K8s {
         namespace: Some("training".into()),
         claim: Some("project".into()),
         token: "0123".into(),
+        patch: None,
+    }
+}
+
+/// A job with what an administrator adds.
+fn surrounded(hosts: u32, cards: u32) -> Job {
+    let var = |text: &str| EnvVar::parse(text).expect("a variable");
+    Job {
+        env: vec![var("NCCL_IB_HCA=mlx5"), var("NOTE=it's $(here)")],
+        before: "module load cuda\n. venv/bin/activate || exit 2\n".into(),
+        ..job(hosts, cards)
     }
 }
 
@@ -58,19 +71,99 @@ fn a_slurm_script_asks_for_what_the_plan_says() {
         "#SBATCH --mem=20736M",
         "#SBATCH --gpus-per-node=4",
         "#SBATCH --requeue",
-        "ulimit -S -n 4096 || {",
-        r"srun --kill-on-bad-exit=1 plimsoll train 'runs/my first.toml' --resume --set 'run.dir=it'\''s $(here)'",
+        r#"[ "$(ulimit -S -n)" = unlimited ] || [ "$(ulimit -S -n)" -ge 4096 ] || ulimit -S -n 4096 || {"#,
+        r"srun --kill-on-bad-exit=1 --cpus-per-task=8 --gpus-per-node=4 --gpu-bind=none plimsoll train 'runs/my first.toml' --resume --set 'run.dir=it'\''s $(here)'",
         "restarts_max=3",
     ] {
         assert!(script.lines().any(|own| own == line), "{line}\n{script}");
     }
-    let options = Slurm { partition: Some("gpu".into()), account: None, time: Some("4:00:00".into()) };
+    let options = Slurm { partition: Some("gpu".into()), time: Some("4:00:00".into()), ..Slurm::default() };
     let script = text(slurm::files(&Job { port: Some(29_500), ..job(1, 0) }, &options), "first.sbatch");
     assert!(script.contains("#SBATCH --partition=gpu\n#SBATCH --time=4:00:00\n"), "{script}");
     assert!(script.contains("\nMASTER_PORT=29500\n"), "{script}");
-    for word in ["gpus", "MASTER_ADDR", "account"] {
+    for word in ["gpu-bind", "gpus", "MASTER_ADDR", "account"] {
         assert!(!script.contains(word), "{script}");
     }
+}
+
+/// Which cards, which queue and which image there are is the cluster's to say, in its own words.
+#[test]
+fn options_of_slurm_take_the_place_of_those_of_the_script() {
+    let options = |sbatch: &[&str], srun: &[&str]| Slurm {
+        sbatch: sbatch.iter().map(|option| option.to_string()).collect(),
+        srun: srun.iter().map(|option| option.to_string()).collect(),
+        ..Slurm::default()
+    };
+    let given = options(
+        &["qos=high", "gres=gpu:h100:4", "constraint=ib&h100", "output=%x.log"],
+        &["container-image=registry.example#plimsoll:0.1", "kill-on-bad-exit=0"],
+    );
+    let script = text(slurm::files(&surrounded(2, 4), &given), "first.sbatch");
+    for line in [
+        "#SBATCH --qos=high",
+        "#SBATCH --gres=gpu:h100:4",
+        "#SBATCH --constraint='ib&h100'",
+        "#SBATCH --output=%x.log",
+        "module load cuda",
+        "export NCCL_IB_HCA=mlx5",
+        r"export NOTE='it'\''s $(here)'",
+    ] {
+        assert!(script.lines().any(|own| own == line), "{line}\n{script}");
+    }
+    assert!(
+        script.contains(
+            "srun --cpus-per-task=8 --gres=gpu:h100:4 --gpu-bind=none \
+         '--container-image=registry.example#plimsoll:0.1' --kill-on-bad-exit=0 plimsoll"
+        ),
+        "{script}"
+    );
+    assert!(!script.contains("gpus-per-node") && !script.contains("first-%j"), "{script}");
+    // The lines come first: what they set is used.
+    let at = |part: &str| script.find(part).unwrap_or_else(|| panic!("{part}\n{script}"));
+    assert!(at("unset MASTER_ADDR") < at("module load") && at("module load") < at("MASTER_ADDR:="));
+    for bad in ["nodes=3", "--qos=high", "mem=1G", "gpus-per-task=1"] {
+        let refused = slurm::files(&job(2, 4), &options(&[bad], &[])).expect_err(bad);
+        assert_eq!(refused.slug, "launch-word");
+    }
+}
+
+#[test]
+fn a_pod_has_its_variables_and_lines_and_what_is_patched_in() {
+    let patch = "\
+metadata:
+  labels: {kueue.x-k8s.io/queue-name: gpus}
+---
+kind: PodTemplate
+template:
+  spec:
+    imagePullSecrets: [{name: registry}]
+    tolerations: [{key: nvidia.com/gpu, operator: Exists}]
+";
+    for (controller, pods) in [(Controller::JobSet, 1), (Controller::PyTorchJob, 2)] {
+        let k8s = K8s { patch: Some(patch.into()), ..k8s(controller) };
+        let manifest = text(k8s::files(&surrounded(2, 4), &k8s), "job.yaml");
+        for (part, times) in [
+            ("kueue.x-k8s.io/queue-name: gpus", 1),
+            ("fsGroup: 65532", pods),
+            ("imagePullSecrets:", pods),
+            ("- key: nvidia.com/gpu", pods),
+            ("value: mlx5", pods),
+            ("value: \"it's $$(here)\"", pods),
+            ("value: /shared/project/.cache/huggingface", pods),
+            ("  module load cuda\n", pods),
+            ("exec \"$@\"\n", pods),
+        ] {
+            assert_eq!(manifest.matches(part).count(), times, "{part}\n{manifest}");
+        }
+    }
+    let own = Job { env: vec![EnvVar::parse("HF_HOME=/models").expect("a variable")], ..job(1, 0) };
+    let manifest = text(k8s::files(&own, &k8s(Controller::JobSet)), "job.yaml");
+    assert_eq!(manifest.matches("HF_HOME").count(), 1, "{manifest}");
+    let alone = K8s { claim: None, ..k8s(Controller::JobSet) };
+    let manifest = text(k8s::files(&job(1, 0), &alone), "job.yaml");
+    assert!(!manifest.contains("HF_HOME") && !manifest.contains("fsGroup"), "{manifest}");
+    let typo = K8s { patch: Some("kind: Pod\n".into()), ..alone };
+    assert_eq!(k8s::files(&job(1, 0), &typo).expect_err("it is refused").slug, "launch-patch");
 }
 
 #[test]
@@ -122,8 +215,15 @@ fn the_scripts_are_shell() {
     assert!(!start.contains('@'.to_string().as_str()) || !start.contains("@REMOTE@"), "{start}");
     assert!(text(ssh::files(&job(2, 4), &ssh), "hosts").ends_with("\na\nme@b\n"));
     assert!(text(ssh::files(&job(2, 4), &Ssh::default()), "hosts").ends_with("\nHOST-0\nHOST-1\n"));
-    let slurm = text(slurm::files(&job(2, 4), &Slurm::default()), "first.sbatch");
-    for script in [ray, start, slurm] {
+    let with = text(ray::files(&surrounded(2, 4), &ray::Ray::default()), "submit.sh");
+    assert!(with.contains(r#"'--runtime-env-json={"env_vars":{"NCCL_IB_HCA":"mlx5","NOTE":"it'"#), "{with}");
+    let around = text(ssh::files(&surrounded(2, 4), &ssh), "start.sh");
+    assert!(
+        around.contains("module load cuda\n. venv/bin/activate || exit 2\nexport NCCL_IB_HCA=mlx5\n"),
+        "{around}"
+    );
+    let slurm = text(slurm::files(&surrounded(2, 4), &Slurm::default()), "first.sbatch");
+    for script in [ray, with, start, around, slurm] {
         let output = std::process::Command::new("sh").args(["-n", "-c", &script]).output().expect("a shell");
         assert!(output.status.success(), "{}\n{script}", String::from_utf8_lossy(&output.stderr));
     }

@@ -23,7 +23,7 @@ fn block(value: &Value, indent: usize, text: &mut String) {
                 let mut inner = String::new();
                 match is_block(item) {
                     true => block(item, indent + 2, &mut inner),
-                    false => inner = format!("{margin}  {}\n", scalar(item)),
+                    false => inner = format!("{margin}  {}\n", scalar_at(item, indent + 2)),
                 }
                 // The first line of an item follows its dash.
                 text.push_str(&format!("{margin}- {}", &inner[indent + 2..]));
@@ -39,7 +39,7 @@ fn nested(value: &Value, indent: usize, text: &mut String) {
             text.push('\n');
             block(value, indent, text);
         }
-        false => text.push_str(&format!(" {}\n", scalar(value))),
+        false => text.push_str(&format!(" {}\n", scalar_at(value, indent))),
     }
 }
 
@@ -49,6 +49,22 @@ fn is_block(value: &Value) -> bool {
         Value::Array(items) => !items.is_empty(),
         _ => false,
     }
+}
+
+/// Returns a value; a text of several lines as a literal block that is `indent` in.
+fn scalar_at(value: &Value, indent: usize) -> String {
+    let Some(lines) = value.as_str().filter(|text| is_lines(text)) else { return scalar(value) };
+    let margin = " ".repeat(indent);
+    let line = |line: &str| if line.is_empty() { "\n".to_string() } else { format!("\n{margin}{line}") };
+    format!("|-{}", lines.split('\n').map(line).collect::<String>())
+}
+
+/// True for a text of lines that a literal block gives back as they are.
+fn is_lines(text: &str) -> bool {
+    text.contains('\n')
+        && !text.ends_with('\n')
+        && !text.starts_with([' ', '\n', '\t'])
+        && text.chars().all(|c| c == '\n' || !c.is_control())
 }
 
 /// Words that YAML 1.1 reads as truth values or null.
@@ -75,7 +91,9 @@ mod tests {
             "a": { "b": 1, "c": [], "d": {} },
             "list": ["x", { "k": "no", "l": ["1", "-"] }, ["p", "q"]],
             "nvidia.com/gpu": "4",
-            "words": ["--ranks", "-c", "---", "-1", "true", "it's: $(RANK)", "a b", "", "1e3", "ä\n#"],
+            "words": ["--ranks", "-c", "---", "-1", "true", "it's: $(RANK)", "a b", "", "1e3", "ä\n\n  #"],
+            "script": "a\nb",
+            "ends": "a\n",
             "on": true,
         });
         let expect = "\
@@ -102,7 +120,14 @@ words:
   - \"a b\"
   - \"\"
   - \"1e3\"
-  - \"ä\\n#\"
+  - |-
+    ä
+
+      #
+script: |-
+  a
+  b
+ends: \"a\\n\"
 \"on\": true
 ";
         assert_eq!(text(&value), expect);

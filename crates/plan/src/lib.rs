@@ -17,6 +17,7 @@ mod lora;
 pub mod measured;
 mod planner;
 mod planning;
+mod prices;
 mod regions;
 pub mod render;
 pub mod rent;
@@ -46,6 +47,7 @@ pub use planning::{
     smallest_limits, threads_without_cores,
 };
 pub use plimsoll_train::Share;
+pub use prices::Prices;
 pub use regions::{LOAD_LINE_KINDS, kernel_bytes, kernel_row, process_rows, process_rows_of, training_rows};
 pub use render::{pool_lines, pools_json, region_lines};
 pub use report::{AutoReport, Hint, PlanReport, Resolved, Setting, SmallestLimits};

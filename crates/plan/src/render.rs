@@ -41,7 +41,7 @@ impl PlanReport {
             "assumed": self.assumed,
             "not_checked": self.not_checked,
             "rows": self.unread,
-            "warnings": self.warnings,
+            "warnings": self.warnings.iter().chain(&self.misspelt).collect::<Vec<_>>(),
             "libraries_source": self.held_source(),
         })
     }
@@ -86,6 +86,8 @@ impl PlanReport {
             (true, false) => "verdict: fits, if what is assumed holds".into(),
             (false, _) => "verdict: does not fit".into(),
         });
+        // Last and alone: the verdict is about rows that are probably in the other file.
+        self.misspelt.iter().for_each(|words| line(format!("warning: {words}")));
         text
     }
 
@@ -102,15 +104,21 @@ impl PlanReport {
     fn auto_lines(&self) -> Vec<String> {
         let auto = &self.auto;
         let cost = auto.chosen.predicted;
+        if !self.fits {
+            // Nobody would run it, so it has no time: the hints have settings that do fit, with theirs.
+            let words = format!("the smallest setting: {}", knobs(&auto.chosen));
+            return [words]
+                .into_iter()
+                .chain(auto.gave_up.iter().map(|words| format!("  to fit: {words}")))
+                .collect();
+        }
         let mut lines = vec![format!("chosen: {}", knobs(&auto.chosen))];
         let critic = match cost.critic_s {
             0.0 => String::new(),
             s => format!("critic {}, ", duration(s)),
         };
-        // The setting of a run that does not fit is the smallest one, not the fastest.
-        let of = if self.fits { "" } else { " of the smallest setting" };
         lines.push(format!(
-            "  predicted step{of} {}: rollout {}, score {}, {critic}update {} ({})",
+            "  predicted step {}: rollout {}, score {}, {critic}update {} ({})",
             duration(cost.total_s()),
             duration(cost.rollout_s),
             duration(cost.score_s),

@@ -78,6 +78,8 @@ pub struct PlanReport {
     pub not_checked: Vec<String>,
     /// Columns and fields of rows that nothing reads, next to those that are read, for people.
     pub unread: Vec<String>,
+    /// Files that are not there though one of nearly that name is, for people.
+    pub misspelt: Vec<String>,
     /// Settings that `train` accepts but the user probably does not intend.
     pub warnings: Vec<String>,
     /// Source of the rows for a card's driver and libraries; empty on the CPU.

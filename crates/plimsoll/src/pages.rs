@@ -118,8 +118,19 @@ fn section<'p>(page: &'p str, heading: &str) -> impl Iterator<Item = &'p str> {
     lines.take_while(|line| !line.starts_with("## "))
 }
 
-/// Finds pages with all words, ignoring case, each with a line of the first; matches in names first, then most matches.
-pub fn search(words: &[String]) -> Vec<(&'static str, &'static str)> {
+/// Most pages that a search without a page of all words shows.
+const NEAREST_MAX: usize = 8;
+
+/// What a search found: each page with its first line that holds a word.
+pub struct Found {
+    pub pages: Vec<(&'static str, &'static str)>,
+    /// True if they hold all words; otherwise they hold some, the rarest and most of them first.
+    pub hold_all: bool,
+}
+
+/// Finds pages with all words, ignoring case: matches in names first, then most matches. If no page has all of them,
+/// finds those with the words that say most.
+pub fn search(words: &[String]) -> Found {
     let words: Vec<String> =
         words.iter().flat_map(|word| word.split_whitespace()).map(str::to_lowercase).collect();
     let mut found: Vec<(usize, usize, &'static str, &'static str)> = Vec::new();
@@ -135,7 +146,55 @@ pub fn search(words: &[String]) -> Vec<(&'static str, &'static str)> {
         found.push((in_name, count, slug, line.trim()));
     }
     found.sort_by(|a, b| (b.0, b.1, a.2).cmp(&(a.0, a.1, b.2)));
-    found.into_iter().map(|(_, _, slug, line)| (slug, line)).collect()
+    match found.is_empty() {
+        false => Found {
+            pages: found.into_iter().map(|(_, _, slug, line)| (slug, line)).collect(),
+            hold_all: true,
+        },
+        true => Found { pages: nearest(&words), hold_all: false },
+    }
+}
+
+/// Returns the pages with the words that say most: those that few pages have.
+fn nearest(words: &[String]) -> Vec<(&'static str, &'static str)> {
+    let stems: Vec<String> = words.iter().map(|word| stem(word)).filter(|stem| !stem.is_empty()).collect();
+    let pages: Vec<(&'static str, &'static str, Vec<String>)> =
+        PAGES.iter().map(|(slug, page)| (*slug, *page, words_of(page))).collect();
+    let weight = |stem: &String| {
+        let holding = pages.iter().filter(|(_, _, own)| own.contains(stem)).count();
+        if holding == 0 { 0.0 } else { (pages.len() as f64 / holding as f64).ln() }
+    };
+    let weights: Vec<f64> = stems.iter().map(weight).collect();
+    let mut scored: Vec<(f64, &'static str, &'static str)> = pages
+        .iter()
+        .map(|(slug, page, own)| {
+            let held = stems.iter().zip(&weights).filter(|(stem, _)| own.contains(stem));
+            let in_name = |stem: &str| words_of(slug).iter().any(|word| word == stem);
+            let score = held.map(|(stem, weight)| if in_name(stem) { 2.0 * weight } else { *weight }).sum();
+            let holds = |line: &&str| words_of(line).iter().any(|word| stems.contains(word));
+            (score, *slug, page.lines().skip(1).find(holds).unwrap_or_default().trim())
+        })
+        .collect();
+    let best = scored.iter().map(|(score, _, _)| *score).fold(0.0, f64::max);
+    // A page with half of what the best one has is about something else.
+    scored.retain(|(score, _, _)| *score > 0.0 && *score > 0.6 * best);
+    scored.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(b.1)));
+    scored.into_iter().take(NEAREST_MAX).map(|(_, slug, line)| (slug, line)).collect()
+}
+
+/// Returns the stems of a text's words.
+fn words_of(text: &str) -> Vec<String> {
+    let words = text.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty());
+    words.map(|word| stem(&word.to_lowercase())).collect()
+}
+
+/// Returns a word without the ends that say how it is used: `explodes` and `exploded` are one.
+fn stem(word: &str) -> String {
+    const KEPT_MIN: usize = 4;
+    let word = word.trim_matches(|c: char| !c.is_alphanumeric());
+    let ends = ["ing", "ed", "es", "s", "e"];
+    let shorter = ends.iter().filter_map(|end| word.strip_suffix(end)).find(|kept| kept.len() >= KEPT_MIN);
+    shorter.unwrap_or(word).to_string()
 }
 
 #[cfg(test)]
@@ -163,6 +222,24 @@ mod tests {
         for class in log::classes() {
             assert!(!page(class).map(remedies).unwrap_or_default().is_empty(), "{class}");
         }
+    }
+
+    #[test]
+    fn words_of_a_symptom_find_its_page() {
+        for (words, slug) in [
+            ("reward always zero", "no-advantage"),
+            ("reward does not move", "no-advantage"),
+            ("kl explodes", "loss-exploded"),
+            ("training diverges", "loss-exploded"),
+            ("ratio is not one", "logprob-mismatch"),
+            ("container killed oom", "container-oom-kill"),
+        ] {
+            let found = search(&[words.to_string()]);
+            let first: Vec<&str> = found.pages.iter().take(3).map(|(slug, _)| *slug).collect();
+            assert!(first.contains(&slug), "{words}: {first:?}");
+        }
+        assert!(search(&["qqqq".to_string()]).pages.is_empty());
+        assert_eq!(stem("explodes"), stem("exploded"));
     }
 
     #[test]

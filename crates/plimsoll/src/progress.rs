@@ -1,6 +1,6 @@
 //! Shows the progress of a run: one live line on a terminal, a few lines in a pipe, and a summary at the end.
 
-use crate::rank_rows::{self, slowest_of};
+use crate::rank_rows::{self, STEP_WAITED_MIN_S, slowest_of};
 use crate::terminal::{self, LiveLine};
 use crate::{output, sparkline::sparkline};
 use plimsoll_base::{Bytes, shown_places};
@@ -208,7 +208,7 @@ fn step_line(step: &StepResult) -> String {
     if step.planned_bytes > 0 {
         parts.push(format!("memory {} of {}", Bytes(step.held_bytes), Bytes(step.planned_bytes)));
     }
-    if let Some((rank, share)) = slowest_of(&step.ranks_waited, step.seconds) {
+    if let Some((rank, share)) = slowest_of(&step.ranks_waited, step.seconds, STEP_WAITED_MIN_S) {
         parts.push(format!("slowest rank {rank}, others waited {:.0} %", share * 100.0));
     }
     parts.push(format!("{} left", duration(step.seconds_left)));
@@ -238,7 +238,7 @@ fn live_line(step: &StepResult) -> String {
     if step.planned_bytes > 0 {
         parts.push(format!("{}/{} MiB", step.held_bytes / Bytes::MIB, step.planned_bytes / Bytes::MIB));
     }
-    if let Some((rank, share)) = slowest_of(&step.ranks_waited, step.seconds) {
+    if let Some((rank, share)) = slowest_of(&step.ranks_waited, step.seconds, STEP_WAITED_MIN_S) {
         parts.push(format!("slowest rank {rank} +{:.0} %", share * 100.0));
     }
     parts.push(format!("{} left", duration(step.seconds_left)));

@@ -5,12 +5,19 @@ use plimsoll_ranks::slowest;
 use serde_json::Value;
 use std::time::Duration;
 
-/// Returns the rank that the others waited for and their average share of `seconds`; `None` if all waited equally.
-pub fn slowest_of(waited: &[f64], seconds: f64) -> Option<(usize, f64)> {
+/// Mean seconds that the others wait for a rank, below which it is not named: the start of a short run takes as long.
+const WAITED_MIN_S: f64 = 1.0;
+/// The same in one step.
+pub const STEP_WAITED_MIN_S: f64 = 0.05;
+
+/// Returns the rank that the others waited for and their average share of `seconds`; `None` if all waited equally, or
+/// the others less than `waited_min_s` on average.
+pub fn slowest_of(waited: &[f64], seconds: f64, waited_min_s: f64) -> Option<(usize, f64)> {
     let slow = slowest(waited.iter().map(|seconds| Duration::from_secs_f64(seconds.max(0.0))))?;
     let others = waited.iter().sum::<f64>() - waited[slow];
-    let share = others / (waited.len() - 1) as f64 / seconds.max(f64::MIN_POSITIVE);
-    Some((slow, share.clamp(0.0, 1.0)))
+    let mean = others / (waited.len() - 1) as f64;
+    let share = mean / seconds.max(f64::MIN_POSITIVE);
+    (mean >= waited_min_s).then_some((slow, share.clamp(0.0, 1.0)))
 }
 
 /// Formats the ranks of `summary.json` and names the slowest; empty for a run of one rank.
@@ -19,7 +26,7 @@ pub fn of_summary(summary: &Value) -> String {
     let seconds = summary["seconds"].as_f64().unwrap_or(0.0);
     let number = |row: &Value, key: &str| row[key].as_f64().unwrap_or(0.0);
     let waited: Vec<f64> = rows.iter().map(|row| number(row, "seconds_waited")).collect();
-    let slow = slowest_of(&waited, seconds);
+    let slow = slowest_of(&waited, seconds, WAITED_MIN_S);
     let mut text = String::new();
     for (index, row) in rows.iter().enumerate() {
         let head = if index == 0 { "ranks" } else { "" };
@@ -86,7 +93,10 @@ mod tests {
                       rank 2  waited   1.0 s  memory 60.0 MiB of 75.0 MiB\n";
         assert_eq!(of_summary(&summary), expect);
         assert_eq!(of_summary(&json!({ "seconds": 10.0 })), "");
-        assert_eq!(slowest_of(&[1.0, 1.0], 9.0), None);
+        assert_eq!(slowest_of(&[1.0, 1.0], 9.0, 0.0), None);
+        // A run of five steps: most of its time, and nothing to look into.
+        let short = json!({ "seconds": 0.5, "ranks": [row(0.1), row(0.4)] });
+        assert!(!of_summary(&short).contains("slowest"), "{}", of_summary(&short));
     }
 
     #[test]

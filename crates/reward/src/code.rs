@@ -136,7 +136,7 @@ impl Code {
     pub(crate) fn launch(name: &str, python: Option<&str>, memory: Bytes) -> Launch {
         Launch {
             name: name.to_string(),
-            program: python.unwrap_or("python3").to_string(),
+            program: python.map_or_else(plimsoll_worker::default_python, String::from),
             // Isolated: neither the user's packages nor environment variables affect a program.
             args: vec!["-I".into()],
             env: vec![("PYTHONIOENCODING".into(), "utf-8".into())],

@@ -4,7 +4,7 @@ use crate::case::{Case, column};
 use crate::spec::RewardSpec;
 use crate::tally::Tally;
 use crate::truths::{Truth, truths};
-use plimsoll_base::{Error, Result};
+use plimsoll_base::{Error, Result, nearest_name};
 use plimsoll_worker::{Columns, Limits, Scores, Stop, Words};
 use serde_json::Value;
 use std::sync::Arc;
@@ -205,10 +205,14 @@ pub(crate) fn column_missing(name: &str, column: &str, columns: &Columns) -> Err
     let there: Vec<&str> = columns.keys().map(String::as_str).collect();
     let lacks = if columns.contains_key(column) { "is null here" } else { "the data does not have" };
     let message = format!("reward `{name}` needs the column `{column}`, which {lacks}");
-    Error::usage("data-column-missing", message)
-        .fact(format!("columns there: {}", if there.is_empty() { "none".into() } else { there.join(", ") }))
-        .hint(
-            "name the column of the answer with `answer_column` in the [[reward]] table, or for all rewards with \
+    let error = Error::usage("data-column-missing", message)
+        .fact(format!("columns there: {}", if there.is_empty() { "none".into() } else { there.join(", ") }));
+    let error = match nearest_name(column, there).filter(|near| *near != column) {
+        Some(near) => error.hint(format!("did you mean `{near}`?")),
+        None => error,
+    };
+    error.hint(
+        "name the column of the answer with `answer_column` in the [[reward]] table, or for all rewards with \
              --set data.answer_column=NAME",
-        )
+    )
 }

@@ -42,7 +42,7 @@ pub struct RewardSpec {
     pub on_error: OnError,
     /// How a `python:` function is called.
     pub signature: Signature,
-    /// The Python interpreter of `python:` and `code`; `python3` if none.
+    /// The Python interpreter of `python:` and `code`; the worker crate's default if none.
     pub python: Option<String>,
     /// The schema file of `json-schema`; `None` if the answer column has the schema.
     pub schema: Option<String>,

@@ -4,7 +4,7 @@
 use crate::Message;
 use crate::message::listed;
 use crate::parquet_file::{bad_parquet, each_row, is_parquet};
-use plimsoll_base::{Error, Result, json_with_digits, open_regular};
+use plimsoll_base::{Error, Result, json_with_digits, nearest_name, open_regular};
 use serde_json::{Map, Value};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read as _};
@@ -258,7 +258,14 @@ fn parse(text: &[u8], place: Place) -> Result<Map<String, Value>> {
     match read {
         Ok(Value::Object(object)) => Ok(object),
         Ok(_) => Err(bad_json(place, "not an object; a file of one JSON list is not read, JSON lines are")),
-        Err(e) => Err(bad_json(place, &e.to_string().replace("line 1 column", "column"))),
+        Err(e) => {
+            let error = bad_json(place, &e.to_string().replace("line 1 column", "column"));
+            match place.path.extension().and_then(|end| end.to_str()) {
+                Some(end @ ("csv" | "tsv")) => Err(error
+                    .hint(format!("{end} files are not read; pandas makes JSON lines of one: read_csv(...).to_json(PATH, orient=\"records\", lines=True)"))),
+                _ => Err(error),
+            }
+        }
     }
 }
 
@@ -268,9 +275,13 @@ pub(crate) fn take(object: &mut Map<String, Value>, column: &str, place: Place) 
     }
     let there: Vec<String> = object.keys().take(20).map(|k| format!("`{k}`")).collect();
     let message = format!("{}:{}: no column `{column}`", place.path.display(), place.line);
-    Err(Error::new("data-column-missing", message)
-        .fact(format!("columns there: {}", if there.is_empty() { "none".into() } else { there.join(", ") }))
-        .hint("set data.prompt_column to the column with the prompt (--set data.prompt_column=NAME)"))
+    let error = Error::new("data-column-missing", message)
+        .fact(format!("columns there: {}", if there.is_empty() { "none".into() } else { there.join(", ") }));
+    let error = match nearest_name(column, object.keys().map(String::as_str)) {
+        Some(near) => error.hint(format!("did you mean `{near}`?")),
+        None => error,
+    };
+    Err(error.hint("set data.prompt_column to the column with the prompt (--set data.prompt_column=NAME)"))
 }
 
 pub(crate) fn prompt_of(value: Value, column: &str, place: Place) -> Result<Prompt> {

@@ -2,8 +2,8 @@
 
 use crate::SftRow;
 use crate::data::{Place, load, prompt_of, take};
-use crate::pairs::{PairRow, row_of};
-use crate::supervised::completion_of;
+use crate::pairs::{NamedPrompts, PairRow, row_of};
+use crate::supervised::{completion_of, taken_completion};
 use plimsoll_base::{Error, Result};
 use serde_json::{Map, Value};
 use std::path::Path;
@@ -26,11 +26,15 @@ pub struct LabelledRow {
 ///
 /// Errors: those of `each_prompt`; `label-invalid`; `labels-all-equal` if all answers have one label.
 pub fn load_labelled(path: &Path, prompt_column: &str, ignored: &[String]) -> Result<Vec<LabelledRow>> {
-    let rows =
-        load(path, |object, place| match object.contains_key("chosen") && !object.contains_key(LABEL) {
+    let prompts = NamedPrompts::of(prompt_column);
+    let rows = load(path, |object, place| {
+        prompts.see(&object);
+        match object.contains_key("chosen") && !object.contains_key(LABEL) {
             true => row_of(object, prompt_column, ignored, place).map(|pair| halves(pair).to_vec()),
             false => one(object, prompt_column, ignored, place).map(|row| vec![row]),
-        })?;
+        }
+    })?;
+    prompts.finish(path)?;
     let rows: Vec<LabelledRow> = rows.into_iter().flatten().collect();
     let desirable = rows.iter().filter(|row| row.is_desirable).count();
     if !rows.is_empty() && (desirable == 0 || desirable == rows.len()) {
@@ -61,7 +65,7 @@ fn one(
 ) -> Result<LabelledRow> {
     let is_desirable = label(object.shift_remove(LABEL).as_ref(), place)?;
     let prompt = prompt_of(take(&mut object, prompt_column, place)?, prompt_column, place)?;
-    let completion = completion_of(take(&mut object, "completion", place)?, place)?;
+    let completion = completion_of(taken_completion(&mut object, place)?, place)?;
     let mut answer = SftRow::Answer { prompt, completion };
     answer.ignore(ignored);
     object.retain(|name, _| !ignored.contains(name));

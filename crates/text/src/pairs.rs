@@ -9,6 +9,7 @@ use crate::row_tokens::{Cut, RowTokenizer};
 use crate::{Message, Prompt};
 use plimsoll_base::{Error, Result};
 use serde_json::{Map, Value};
+use std::cell::Cell;
 use std::path::Path;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -52,7 +53,9 @@ impl PairRow {
 ///
 /// Errors: those of `each_prompt`; `pair-equal`, `pair-empty`.
 pub fn load_pairs(path: &Path, prompt_column: &str, ignored: &[String]) -> Result<Vec<PairRow>> {
-    load(path, |object, place| {
+    let prompts = NamedPrompts::of(prompt_column);
+    let rows = load(path, |object, place| {
+        prompts.see(&object);
         let row = row_of(object, prompt_column, ignored, place)?;
         let prompt_is_empty = matches!(&row.prompt, Prompt::Text(text) if text.is_empty());
         let texts = [
@@ -65,7 +68,41 @@ pub fn load_pairs(path: &Path, prompt_column: &str, ignored: &[String]) -> Resul
             None if row.chosen == row.rejected => Err(equal(&place.words(), &row.chosen.content)),
             None => Ok(row),
         }
-    })
+    })?;
+    prompts.finish(path)?;
+    Ok(rows)
+}
+
+/// Tells whether pairs, which may be without prompts, have the prompt column that the run file names.
+pub(crate) struct NamedPrompts<'c> {
+    column: &'c str,
+    is_there: Cell<bool>,
+}
+
+impl<'c> NamedPrompts<'c> {
+    pub(crate) fn of(column: &'c str) -> NamedPrompts<'c> {
+        // The usual name is no wish of the run file.
+        NamedPrompts { column, is_there: Cell::new(column == "prompt") }
+    }
+
+    pub(crate) fn see(&self, row: &Map<String, Value>) {
+        if row.contains_key(self.column) {
+            self.is_there.set(true);
+        }
+    }
+
+    /// Requires that some row has the column.
+    ///
+    /// Errors: `data-column-missing`.
+    pub(crate) fn finish(self, path: &Path) -> Result<()> {
+        if self.is_there.get() {
+            return Ok(());
+        }
+        let message = format!("{}: no row has the column `{}`", path.display(), self.column);
+        Err(Error::new("data-column-missing", message).hint(
+            "set data.prompt_column to the column with the prompt, or remove it: pairs may be without one",
+        ))
+    }
 }
 
 fn is_empty(answer: &Message) -> bool {
@@ -252,6 +289,19 @@ mod tests {
             &read(&[json!({"chosen": "äh yes", "rejected": "äh no", "margin": 1.5, "id": 7})]).unwrap()[0];
         assert_eq!((&row.prompt, &*row.chosen.content), (&Prompt::Text("äh".into()), " yes"));
         assert_eq!((row.margin, &row.columns["id"]), (1.5, &json!(7)));
+    }
+
+    #[test]
+    fn a_prompt_column_that_is_named_must_be_there() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let rows = |column: &str| {
+            let row = json!({column: "1+1=", "chosen": "1+1=2", "rejected": "1+1=3"});
+            std::fs::write(file.path(), format!("{row}\n")).unwrap();
+            load_pairs(file.path(), "question", &[])
+        };
+        assert_eq!(rows("question").unwrap()[0].prompt, Prompt::Text("1+1=".into()));
+        let error = rows("query").unwrap_err();
+        assert!(error.slug == "data-column-missing" && error.message.contains("`question`"), "{error}");
     }
 
     #[test]

@@ -10,6 +10,9 @@ use serde_json::{Map, Value};
 use std::ops::Range;
 use std::path::Path;
 
+/// The column of whole conversations.
+const MESSAGES: &str = "messages";
+
 /// One row of supervised data.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SftRow {
@@ -53,8 +56,8 @@ pub struct SupervisedRow {
     pub row: SftRow,
     /// All other columns.
     pub columns: Map<String, Value>,
-    /// The columns that its texts are from.
-    pub read: &'static [&'static str],
+    /// True if its texts are from `messages`, false if they are from a prompt and its completion.
+    pub is_conversation: bool,
 }
 
 /// A supervised row as tokens.
@@ -68,43 +71,58 @@ pub struct SftTokens {
     pub learnt: Vec<Range<u32>>,
 }
 
-/// Reads supervised rows: `{prompt, completion}`, or `{messages}`, of which the last turn, or `every_turn`, is trained.
-/// Fields and columns called as in `ignored` are left out.
+/// Reads supervised rows: `{prompt, completion}`, with the prompt in `prompt_column`, or `{messages}`, of which the last
+/// turn, or `every_turn`, is trained. Fields and columns called as in `ignored` are left out.
 ///
 /// Errors: those of `each_prompt`.
-pub fn load_sft(path: &Path, every_turn: bool, ignored: &[String]) -> Result<Vec<SupervisedRow>> {
+pub fn load_sft(
+    path: &Path,
+    prompt_column: &str,
+    every_turn: bool,
+    ignored: &[String],
+) -> Result<Vec<SupervisedRow>> {
     load(path, |mut object, place| {
-        let read =
-            if object.contains_key("messages") { &["messages"][..] } else { &["prompt", "completion"] };
-        let mut row = row_of(&mut object, every_turn, place)?;
+        let is_conversation = object.contains_key(MESSAGES);
+        let mut row = match is_conversation {
+            true => conversation_of(&mut object, every_turn, place)?,
+            false => answer_of(&mut object, prompt_column, place)?,
+        };
         row.ignore(ignored);
         check_weights(&row, place)?;
         object.retain(|name, _| !ignored.contains(name));
-        Ok(SupervisedRow { row, columns: object, read })
+        Ok(SupervisedRow { row, columns: object, is_conversation })
     })
 }
 
-fn row_of(object: &mut Map<String, Value>, every_turn: bool, place: Place) -> Result<SftRow> {
-    if object.contains_key("messages") {
-        let value = take(object, "messages", place)?;
-        let Prompt::Messages(mut messages) = prompt_of(value, "messages", place)? else {
-            return Err(bad_prompt(place, "messages", "expected a list of messages"));
+fn conversation_of(object: &mut Map<String, Value>, every_turn: bool, place: Place) -> Result<SftRow> {
+    let value = take(object, MESSAGES, place)?;
+    let Prompt::Messages(mut messages) = prompt_of(value, MESSAGES, place)? else {
+        return Err(bad_prompt(place, MESSAGES, "expected a list of messages"));
+    };
+    if every_turn {
+        return match messages.iter().any(|m| m.role == "assistant") {
+            true => Ok(SftRow::Turns(messages)),
+            false => Err(bad_prompt(place, MESSAGES, "no message is the assistant's")),
         };
-        if every_turn {
-            return match messages.iter().any(|m| m.role == "assistant") {
-                true => Ok(SftRow::Turns(messages)),
-                false => Err(bad_prompt(place, "messages", "no message is the assistant's")),
-            };
-        }
-        let last = messages.pop().filter(|m| m.role == "assistant" && !messages.is_empty());
-        let completion = last.ok_or_else(|| {
-            bad_prompt(place, "messages", "the last of two or more must be the assistant's")
-        })?;
-        return Ok(SftRow::Answer { prompt: Prompt::Messages(messages), completion });
     }
-    let prompt = prompt_of(take(object, "prompt", place)?, "prompt", place)?;
-    let completion = completion_of(take(object, "completion", place)?, place)?;
+    let last = messages.pop().filter(|m| m.role == "assistant" && !messages.is_empty());
+    let completion =
+        last.ok_or_else(|| bad_prompt(place, MESSAGES, "the last of two or more must be the assistant's"))?;
+    Ok(SftRow::Answer { prompt: Prompt::Messages(messages), completion })
+}
+
+fn answer_of(object: &mut Map<String, Value>, prompt_column: &str, place: Place) -> Result<SftRow> {
+    let prompt = prompt_of(take(object, prompt_column, place)?, prompt_column, place)?;
+    let completion = completion_of(taken_completion(object, place)?, place)?;
     Ok(SftRow::Answer { prompt, completion })
+}
+
+/// Takes the completion of a row.
+///
+/// Errors: `data-column-missing`, with the forms that a row may have.
+pub(crate) fn taken_completion(object: &mut Map<String, Value>, place: Place) -> Result<Value> {
+    const FORMS: &str = "a row to learn is {\"prompt\": ..., \"completion\": ...} or {\"messages\": [...]}";
+    take(object, "completion", place).map_err(|error| Error { hints: vec![FORMS.to_string()], ..error })
 }
 
 /// Requires that the weights of messages agree with what is learnt.

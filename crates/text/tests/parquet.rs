@@ -112,7 +112,10 @@ fn what_cannot_be_used_is_named() {
         let error = load(path, column).unwrap_err();
         assert!(error.slug == slug && error.message.contains(words), "{error}");
     }
-    assert_eq!(load_sft(&fixture("numbers.parquet"), false, &[]).unwrap_err().slug, "data-bad-prompt");
+    assert_eq!(
+        load_sft(&fixture("numbers.parquet"), "prompt", false, &[]).unwrap_err().slug,
+        "data-bad-prompt"
+    );
     // An error of the caller's `visit` ends the reading.
     let error = each_prompt(&fixture("verl-zstd.parquet"), "prompt", |index, _| match index {
         2 => Err(plimsoll_base::Error::new("prompt-empty", "enough")),

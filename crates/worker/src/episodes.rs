@@ -82,7 +82,7 @@ pub struct EpisodesSpec {
     /// The key of its observations to show; `None` for their only text, or else all of them.
     pub observation: Option<String>,
     pub reply: ReplyLimits,
-    /// The interpreter; `None` for `python3`.
+    /// The interpreter; `None` for `default_python`.
     pub python: Option<String>,
     /// Limit on the address space of the interpreter.
     pub memory: Bytes,
@@ -391,7 +391,7 @@ fn of_environment(error: Error) -> Error {
         },
         slugs::REWARD_WORKER_NOT_STARTED => Words {
             slug: "text-environment-missing",
-            hint: "environment.python names the interpreter; `python3` if absent",
+            hint: "environment.python names the interpreter; without it: that of the virtual environment of plimsoll, of $VIRTUAL_ENV, or python3",
         },
         slugs::REWARD_SANDBOX_MISSING => Words {
             slug: "text-environment-missing",

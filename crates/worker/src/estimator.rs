@@ -35,7 +35,7 @@ pub struct EstimatorSpec {
     pub file: PathBuf,
     /// Its name there.
     pub function: String,
-    /// The interpreter; `None` for `python3`.
+    /// The interpreter; `None` for `default_python`.
     pub python: Option<String>,
     /// Limit on the address space of the interpreter.
     pub memory: Bytes,
@@ -205,7 +205,7 @@ fn of_estimator(error: Error) -> Error {
         slugs::REWARD_BAD_REPLY => (slugs::ADVANTAGE_BAD_REPLY, HINT),
         slugs::REWARD_WORKER_NOT_STARTED | slugs::REWARD_SANDBOX_MISSING => (
             slugs::ADVANTAGE_WORKER_FAILED,
-            "loss.advantage_python names the interpreter; `python3` if absent",
+            "loss.advantage_python names the interpreter; without it: that of the virtual environment of plimsoll, of $VIRTUAL_ENV, or python3",
         ),
         _ => return error,
     };

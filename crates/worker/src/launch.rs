@@ -1,6 +1,7 @@
 //! Describes a worker: program, environment and limits.
 
 use crate::child::Bounds;
+use crate::interpreter::default_python;
 use crate::job::Job;
 use crate::sandbox::{self, Author, Gpu, Network, Rules};
 use crate::words::Words;
@@ -49,7 +50,7 @@ pub struct Limits {
 
 impl Launch {
     /// Returns the launch of an embedded script that serves `args` under a name for messages, and first reports whether
-    /// they could be loaded. `python`: the interpreter; `None` for `python3`.
+    /// they could be loaded. `python`: the interpreter; `None` for `default_python`.
     pub(crate) fn of_python(
         python: Option<&str>,
         script: &str,
@@ -60,7 +61,7 @@ impl Launch {
     ) -> Launch {
         Launch {
             name: name.into(),
-            program: python.unwrap_or("python3").into(),
+            program: python.map_or_else(default_python, String::from),
             args: ["-c", script].iter().chain(args).map(|arg| arg.to_string()).collect(),
             env: vec![("PYTHONUNBUFFERED".into(), "1".into()), ("PYTHONIOENCODING".into(), "utf-8".into())],
             memory,

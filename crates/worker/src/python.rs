@@ -61,7 +61,7 @@ pub struct PythonSpec {
     pub file: PathBuf,
     pub function: String,
     pub signature: Signature,
-    /// The interpreter; `None` for `python3`.
+    /// The interpreter; `None` for `default_python`.
     pub python: Option<String>,
     /// Limit on the address space of one interpreter.
     pub memory: Bytes,

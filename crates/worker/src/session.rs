@@ -14,7 +14,7 @@ use rustix::pipe::PipeFlags;
 use rustix::process::{Pid, Signal};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -230,43 +230,4 @@ pub fn ending(status: Option<ExitStatus>) -> String {
         Some((_, Some(signal))) => format!("was killed by signal {signal}"),
         _ => "closed its socket".into(),
     }
-}
-
-/// Finds the interpreter: a path, name or virtual environment; by default `$VIRTUAL_ENV`'s, else `python3` in PATH.
-///
-/// Errors: `env-python-missing`, with the places searched.
-pub fn find_python(python: Option<&str>) -> Result<PathBuf> {
-    let active = std::env::var("VIRTUAL_ENV").ok().filter(|folder| !folder.is_empty());
-    let wanted = match (python, &active) {
-        (Some(python), _) => python,
-        (None, Some(folder)) => folder,
-        (None, None) => "python3",
-    };
-    let path = Path::new(wanted);
-    let candidates: Vec<PathBuf> = if path.is_dir() {
-        ["bin/python", "bin/python3"].iter().map(|name| path.join(name)).collect()
-    } else if wanted.contains('/') {
-        vec![path.to_path_buf()]
-    } else {
-        let folders = std::env::var_os("PATH").unwrap_or_default();
-        std::env::split_paths(&folders).map(|folder| folder.join(wanted)).collect()
-    };
-    if let Some(found) = candidates.iter().find(|path| is_executable(path)) {
-        return Ok(std::path::absolute(found).unwrap_or_else(|_| found.clone()));
-    }
-    let source = match (python, &active) {
-        (Some(_), _) => "`python` names it",
-        (None, Some(_)) => "$VIRTUAL_ENV names it",
-        (None, None) => "nothing names another",
-    };
-    let error = Error::usage("env-python-missing", format!("no interpreter `{wanted}` ({source})"));
-    let places =
-        candidates.iter().take(12).map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ");
-    Err(error
-        .fact(format!("looked for {}", if places.is_empty() { "it in an empty PATH".into() } else { places }))
-        .hint("set `python` to an interpreter or to the folder of a virtual environment, or activate one"))
-}
-
-fn is_executable(path: &Path) -> bool {
-    path.is_file() && rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok()
 }

@@ -9,12 +9,12 @@ restarts_max=3
 remote='IFS= read -r PLIMSOLL_TOKEN || exit 2
 export PLIMSOLL_TOKEN
 cd /shared/project || exit 2
-ulimit -S -n 1024 || {
+exec 3<&0 </dev/null
+[ "$(ulimit -S -n)" = unlimited ] || [ "$(ulimit -S -n)" -ge 1024 ] || ulimit -S -n 1024 || {
     echo "error: the run opens up to 1024 files at a time, and this host allows $(ulimit -H -n)" >&2
     exit 2
 }
-exec 3<&0
-plimsoll train runs/qwen2.5-7b-grpo.toml --ranks 16 --hosts 2 --host-rank "$1" --join "$2:29500" --resume --set run.threads=4 </dev/null 3<&- &
+plimsoll train runs/qwen2.5-7b-grpo.toml --ranks 16 --hosts 2 --host-rank "$1" --join "$2:29500" --resume --set run.threads=4 3<&- &
 pid=$!
 (cat <&3; kill -TERM $pid) >/dev/null 2>&1 &
 watch=$!

@@ -50,7 +50,7 @@ pub struct PythonEnvs {
     pub num_envs: u32,
     /// Number of processes.
     pub num_workers: u32,
-    /// The interpreter, or the folder of a virtual environment; `None` for `$VIRTUAL_ENV` or `python3`.
+    /// The interpreter, or the folder of a virtual environment; `None` for the default of the worker crate.
     pub python: Option<String>,
     /// A binary with the verb `env-worker`; `None` for this one.
     pub program: Option<PathBuf>,

@@ -21,7 +21,7 @@ use crate::sets::{EvalSet, test_items};
 use crate::text::TextModel;
 use plimsoll_algo::pass_at_k::{pass_at_k, powers_up_to};
 use plimsoll_base::{Bytes, Result};
-use plimsoll_config::{DataSets, ModelReward, Rollout, RunSpec, VerbFile};
+use plimsoll_config::{ColumnSearch, DataSets, ModelReward, Rollout, RunSpec, VerbFile};
 use plimsoll_device::Sampling;
 use plimsoll_files::{OpenModel, check_output_file};
 use plimsoll_memory::host::Host;
@@ -178,6 +178,9 @@ pub fn eval(verb: &VerbFile, rows_to: Option<&Path>, responses_to: Option<&Path>
     hub::localise_sets(&mut named, true)?;
     let sets = EvalSet::open_all(named, &verb.data, &text, verb.eval.prompts_max, test_items)?;
     let mut run = RunSpec::sampling(verb);
+    let mut search = ColumnSearch::new(&run.named_columns);
+    sets.iter().flat_map(|set| &set.items).for_each(|item| search.see(&item.columns));
+    search.finish()?;
     let mut rewards = Rewards::new(&run.rewards)?;
     sets.iter().try_for_each(|set| rewards.check_columns(&set.items[0].columns))?;
     let longest = sets.iter().flat_map(|set| &set.items).map(|i| i.ids.len()).max().unwrap_or(1);

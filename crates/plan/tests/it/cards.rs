@@ -2,7 +2,8 @@
 
 use crate::rig::{Case, case, step_s};
 use plimsoll_devices::Card;
-use plimsoll_plan::{Hosts, rent};
+use plimsoll_plan::rent::{self, Market};
+use plimsoll_plan::{Hosts, Prices};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -81,8 +82,9 @@ fn more_ranks_and_faster_cards_take_less_time() {
 #[test]
 fn what_to_rent_comes_by_card_hours() {
     let case = case(&["model=random:qwen2.5-1.5b", "rollout.max_new_tokens=512", "run.device=cuda"]);
-    let offers = rent::offers(&case.run, &case.facts, &rent::RANKS, None).expect("sizes of machines");
-    assert_eq!(offers.len(), rent::RANKS.len() * Card::all().count(), "some of each card");
+    let market = Market::default();
+    let offers = rent::offers(&case.run, &case.facts, &market).expect("sizes of machines");
+    assert_eq!(offers.len(), rent::PLACES.len() * Card::all().count(), "some of each card");
     let fit: Vec<_> = offers.iter().take_while(|offer| offer.fits).collect();
     assert!(fit.len() > 8 && fit.is_sorted_by(|a, b| a.card_hours <= b.card_hours), "{offers:?}");
     assert!(offers[fit.len()..].iter().all(|offer| !offer.fits));
@@ -92,9 +94,78 @@ fn what_to_rent_comes_by_card_hours() {
         let hours = offer.run_s / 3600.0 * offer.ranks as f64;
         assert!((offer.card_hours - hours).abs() < 1e-9 && offer.run_s > offer.step_s, "{offer:?}");
     }
-    let words = rent::table(&offers);
+    let words = rent::table(&offers, &market);
     assert_eq!(words.contains("does not fit: "), fit.len() < offers.len(), "{words}");
     assert!(words.lines().nth(1).is_some_and(|line| line.starts_with(fit[0].card)), "{words}");
+}
+
+/// The cheapest card was hidden, because the file fixes a micro-batch.
+#[test]
+fn what_fits_with_auto_is_offered_and_marked() {
+    let fixed = ["train.micro_batch_tokens=16384", "train.recompute=cheap"];
+    let own = [
+        "model=random:qwen2.5-7b",
+        "rollout.max_new_tokens=1024",
+        "train.optimizer_dtype=bf16",
+        "train.grad_dtype=bf16",
+        "run.device=cuda",
+    ];
+    let offers = |sets: &[&str]| {
+        let case = case(&[&own[..], sets].concat());
+        let market = Market::default();
+        let offers = rent::offers(&case.run, &case.facts, &market).expect("sizes of machines");
+        let words = rent::table(&offers, &market);
+        (offers, words)
+    };
+    let (fixed, words) = offers(&fixed);
+    let (free, _) = offers(&["train.micro_batch_tokens=auto", "train.recompute=auto"]);
+    let fits = |offers: &[rent::Offer]| {
+        let mut names: Vec<(&str, usize)> =
+            offers.iter().filter(|o| o.fits).map(|o| (o.card, o.ranks)).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(fits(&fixed), fits(&free), "what fits with auto fits");
+    let h100 = fixed.iter().find(|offer| offer.card == "h100" && offer.ranks == 1).expect("a row");
+    assert!(h100.fits && h100.auto.contains(&"train.micro_batch_tokens"), "{h100:?}");
+    assert!(fixed.iter().any(|offer| offer.fits && offer.auto.is_empty()), "an h200 takes it as it is");
+    assert!(free.iter().all(|offer| offer.auto.is_empty()), "nothing was fixed");
+    assert!(words.contains("  auto: micro_batch_tokens") && words.contains("--set KEY=auto"), "{words}");
+}
+
+#[test]
+fn a_price_makes_a_cost_and_hosts_have_a_network() {
+    let case = case(&["model=random:qwen2.5-32b", "rollout.max_new_tokens=512", "run.device=cuda"]);
+    let of = |network: Option<&str>| {
+        let prices = Prices::parse("h200=3,b200=9").expect("prices");
+        let market = Market { network, prices, ..Market::default() };
+        let offers = rent::offers(&case.run, &case.facts, &market).expect("sizes of machines");
+        let words = rent::table(&offers, &market);
+        (offers, words)
+    };
+    let (offers, words) = of(Some("100GB/s"));
+    let fit: Vec<_> = offers.iter().filter(|offer| offer.fits).collect();
+    let costs: Vec<f64> = fit.iter().filter_map(|offer| offer.cost).collect();
+    assert!(!costs.is_empty() && costs.is_sorted(), "{fit:?}");
+    for offer in &fit {
+        let price = match offer.card {
+            "h200" => Some(3.0),
+            "b200" => Some(9.0),
+            _ => None,
+        };
+        assert_eq!(offer.cost, price.map(|price| price * offer.card_hours), "{offer:?}");
+        assert_eq!(offer.card_hours, offer.run_s / 3600.0 * offer.ranks as f64);
+    }
+    // A card without a price comes after those with one.
+    assert!(fit.iter().map(|offer| offer.cost.is_none()).is_sorted());
+    assert!(words.contains(" 2 x 8 ") && words.contains("over a network of 100GB/s"), "{words}");
+    let (slow, words) = of(None);
+    let run_s = |offers: &[rent::Offer]| {
+        offers.iter().find(|offer| offer.card == "h200" && offer.ranks == 16).expect("a row").run_s
+    };
+    assert!(run_s(&slow) > run_s(&offers), "the network is slower");
+    let is_worth_it = |line: &&str| line.starts_with("h200") && line.contains(" x 8 ");
+    assert_eq!(words.lines().filter(is_worth_it).count(), 0, "slower than fewer cards: {words}");
 }
 
 /// Two steps of 74 s took 21 minutes: the evaluations were not counted.

@@ -59,9 +59,11 @@ fn the_verdict_is_that_of_the_numbers() {
     let refused = case(&["run.device=cpu"]).plan("host=60MiB,disk=1TiB");
     let said = refused.table();
     assert!(
-        said.ends_with("verdict: does not fit\n") && said.contains(" of the smallest setting "),
+        said.ends_with("verdict: does not fit\n")
+            && said.contains("\nthe smallest setting: micro_batch_tokens "),
         "{said}"
     );
+    assert!(!said.contains("predicted step"), "nobody would run it: {said}");
     let error = refused.refuse().expect_err("it does not fit");
     assert_eq!((error.slug, error.hints.len()), ("host-pool-exceeded", refused.hints.len()));
     assert!(error.message.contains("the limit is 60.0 MiB (--limit)"), "{error}");

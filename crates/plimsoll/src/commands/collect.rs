@@ -114,12 +114,16 @@ fn warning(error: &Error) -> String {
 fn closing(summary: &Value) -> String {
     let number = |key: &str| summary[key].as_f64().unwrap_or(0.0);
     let count = |key: &str| summary["counters"][key].as_u64().unwrap_or(0);
+    // Workers compute the frames of Python environments: their time counts, and that of their start.
+    let workers = summary["worker_cpu_seconds"].as_f64();
+    let of_workers = workers.map_or(0.0, |seconds| seconds * 1e6 / number("frames").max(1.0));
     let mut text = format!(
-        "frames    {:.0} in {:.2} s: {:.0} a second, {:.3} us of CPU time each\n",
+        "frames    {:.0} in {:.2} s: {:.0} a second, {:.3} us of CPU time each{}\n",
         number("frames"),
         number("seconds"),
         number("frames_per_second"),
-        number("cpu_us_per_frame")
+        number("cpu_us_per_frame") + of_workers,
+        if workers.is_some() { ", of all processes and with their start" } else { "" }
     );
     let mean = summary["episode_return"]
         .as_f64()
@@ -148,6 +152,16 @@ fn closing(summary: &Value) -> String {
 mod tests {
     use super::*;
     use plimsoll_collect::Stats;
+
+    #[test]
+    fn the_time_of_workers_counts() {
+        let mut summary = serde_json::json!({
+            "frames": 1000, "seconds": 2.0, "frames_per_second": 500.0, "cpu_us_per_frame": 0.5, "worker_cpu_seconds": null,
+        });
+        assert!(closing(&summary).contains(", 0.500 us of CPU time each\n"));
+        summary["worker_cpu_seconds"] = 0.018.into();
+        assert!(closing(&summary).contains(", 18.500 us of CPU time each, of all processes"));
+    }
 
     #[test]
     fn the_live_line_is_short() {

@@ -3,6 +3,7 @@
 
 use crate::{output, pages, pages::Group};
 use plimsoll_base::{Error, Result};
+use plimsoll_config::KeyPage;
 use serde_json::{Value, json};
 use std::process::ExitCode;
 
@@ -12,6 +13,7 @@ Examples:
   plimsoll explain host-pool-exceeded
   plimsoll explain rollout.group_size                    a key of the run file
   plimsoll explain chat template                         the pages that hold both words
+  plimsoll explain rollout                               the keys of a section
   plimsoll explain --search dev/shm docker")]
 pub struct Args {
     /// The name in the brackets of `error[...]`, one that `doctor` printed, or a key of the run file; several words are
@@ -21,7 +23,7 @@ pub struct Args {
     /// List all names, with one sentence each.
     #[arg(long, conflicts_with = "slug")]
     list: bool,
-    /// Find pages with all of these words, best matches first.
+    /// Find pages with all of these words, or with some of them, best matches first.
     #[arg(long, value_name = "WORD", num_args = 1.., conflicts_with_all = ["slug", "list"])]
     search: Vec<String>,
     /// List every key of a run file, one a line: what `cargo xtask keys` reads.
@@ -32,13 +34,13 @@ pub struct Args {
     json: bool,
 }
 
-pub fn run(args: &Args) -> Result<ExitCode> {
+pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
     match &args.slug[..] {
         [slug] => page(slug, args.json),
         [] if args.list => list(args.json),
         [] if args.keys => output::text(&(plimsoll_config::keys().join("\n") + "\n")),
-        [] => search(&args.search, args.json),
-        words => search(words, args.json),
+        [] => search(&args.search, args.json, quiet),
+        words => search(words, args.json, quiet),
     }?;
     Ok(ExitCode::SUCCESS)
 }
@@ -49,11 +51,32 @@ fn page(asked: &str, as_json: bool) -> Result<()> {
     if let Some(key) = plimsoll_config::describe(slug) {
         return if as_json { output::json(&json!(key)) } else { output::text(&key.text()) };
     }
+    let keys = plimsoll_config::describe_section(slug);
+    if !keys.is_empty() {
+        return if as_json {
+            output::json(&json!({ "keys": keys }))
+        } else {
+            output::text(&section_text(slug, &keys))
+        };
+    }
     let Some(page) = pages::page(slug) else { return Err(unknown(slug)) };
     if as_json {
         return output::json(&json!({ "slug": slug, "page": page }));
     }
     output::text(page)
+}
+
+/// Lists the keys of a section, each with the first sentence of what it means.
+fn section_text(section: &str, keys: &[KeyPage]) -> String {
+    let width = keys.iter().map(|page| page.key.len()).max().unwrap_or(0);
+    let line = |page: &KeyPage| {
+        let sentence = page.meaning.split_inclusive(". ").next().unwrap_or_default().trim_end();
+        format!("  {:width$}  {sentence}\n", page.key)
+    };
+    format!(
+        "[{section}]\n\n{}\n`plimsoll explain KEY` says more of one.\n",
+        keys.iter().map(line).collect::<String>()
+    )
 }
 
 fn list(as_json: bool) -> Result<()> {
@@ -75,16 +98,17 @@ fn list(as_json: bool) -> Result<()> {
     output::text(&text)
 }
 
-fn search(words: &[String], as_json: bool) -> Result<()> {
-    let found = pages::search(words);
+fn search(words: &[String], as_json: bool, quiet: bool) -> Result<()> {
+    let pages::Found { pages: found, hold_all } = pages::search(words);
     if as_json {
         let row = |(slug, line): &(&str, &str)| json!({ "slug": slug, "line": line });
         return output::json(&json!({ "pages": found.iter().map(row).collect::<Vec<Value>>() }));
     }
     if found.is_empty() {
-        return Err(Error::usage("unknown-slug", format!("no page holds all of: {}", words.join(" ")))
-            .hint("fewer words find more; `plimsoll explain --list` lists all pages"));
+        return Err(Error::usage("unknown-slug", format!("no page holds any of: {}", words.join(" ")))
+            .hint("other words may find it; `plimsoll explain --list` lists all pages"));
     }
+    output::note(quiet || hold_all, "no page holds all of these words; those with the rarest of them:");
     let width = found.iter().map(|(slug, _)| slug.len()).max().unwrap_or(0);
     let lines: Vec<String> = found.iter().map(|(slug, line)| format!("{slug:width$}  {line}\n")).collect();
     output::text(&lines.concat())

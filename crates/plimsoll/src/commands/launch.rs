@@ -3,7 +3,7 @@
 use super::launch_submit::{Submit, check_tool, submit};
 use super::layers::Sets;
 use crate::output;
-use plimsoll_base::{Bytes, Error, Result};
+use plimsoll_base::{Bytes, Error, Result, read_small_text};
 use plimsoll_config::{Loaded, RunSpec, Trains};
 use plimsoll_devices::Card;
 use plimsoll_files::check_folder;
@@ -11,7 +11,7 @@ use plimsoll_launch::k8s::{Controller, K8s};
 use plimsoll_launch::ray::Ray;
 use plimsoll_launch::slurm::Slurm;
 use plimsoll_launch::ssh::Ssh;
-use plimsoll_launch::{File, HostNeeds, Job, RESTARTS_MAX, k8s, label_of, ray, slurm, ssh};
+use plimsoll_launch::{EnvVar, File, HostNeeds, Job, RESTARTS_MAX, k8s, label_of, ray, slurm, ssh};
 use plimsoll_memory::Pool;
 use plimsoll_plan::{Hosts, PlanReport, parse_limits};
 use plimsoll_ranks::RANKS_MAX;
@@ -31,7 +31,7 @@ A job that fails is started again up to --restarts times, and goes on from its l
 directory, the run file and the binary are at the same place on all hosts.
 
 Examples:
-  plimsoll launch slurm run.toml --hosts 2 --ranks-per-host 8 --card h100
+  plimsoll launch slurm run.toml --hosts 2 --ranks-per-host 8 --card h100 --sbatch qos=high --before modules.sh
   plimsoll launch k8s run.toml --hosts 2 --ranks-per-host 8 --card h100 --image registry.example/plimsoll:0.1 --claim project
   plimsoll launch ssh run.toml --hosts 2 --ranks-per-host 4 --host a --host b
   plimsoll launch ray run.toml --hosts 2 --ranks-per-host 8 --card h100 --submit")]
@@ -55,8 +55,17 @@ enum Launcher {
         /// The job's time, as sbatch takes it: 4:00:00. The run saves before it is over, and goes on in a restart.
         #[arg(long, value_name = "TIME")]
         time: Option<String>,
+        /// Another option of sbatch, without its dashes, once for each: qos=high, gres=gpu:h100:8, constraint=ib.
+        #[arg(long, value_name = "OPTION")]
+        sbatch: Vec<String>,
+        /// Another option of srun, once for each: container-image=IMAGE, container-mounts=HERE:THERE.
+        #[arg(long, value_name = "OPTION")]
+        srun: Vec<String>,
+        #[command(flatten)]
+        before: Before,
     },
     /// Manifests of a JobSet or a PyTorchJob, one pod a host.
+    #[command(visible_alias = "kubernetes")]
     K8s {
         #[command(flatten)]
         common: Common,
@@ -72,6 +81,11 @@ enum Launcher {
         /// A claim on a volume that all hosts mount at --workdir: the run file, its data, the run's directory.
         #[arg(long, value_name = "NAME")]
         claim: Option<String>,
+        /// A merge patch in YAML for the job, and with `kind: PodTemplate` for its pods: labels, tolerations, secrets.
+        #[arg(long, value_name = "FILE")]
+        patch: Option<PathBuf>,
+        #[command(flatten)]
+        before: Before,
     },
     /// A script that starts the hosts by ssh.
     Ssh {
@@ -80,6 +94,8 @@ enum Launcher {
         /// A host, as ssh takes it. Once for each; without any the list is yours to fill in.
         #[arg(long = "host", value_name = "NAME")]
         names: Vec<String>,
+        #[command(flatten)]
+        before: Before,
     },
     /// A script that submits a Ray job, which needs the package plimsoll-ray.
     Ray {
@@ -95,6 +111,13 @@ enum Launcher {
 enum Controlled {
     Jobset,
     Pytorchjob,
+}
+
+#[derive(clap::Args)]
+struct Before {
+    /// Lines of a shell before the command on each host, in --workdir: `module load cuda`, `. venv/bin/activate`.
+    #[arg(long, value_name = "FILE")]
+    before: Option<PathBuf>,
 }
 
 #[derive(clap::Args)]
@@ -136,7 +159,10 @@ struct Common {
     /// How often a job that fails is started again.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(0..=i64::from(RESTARTS_MAX)))]
     restarts: u32,
-    /// A new folder for the files [default: launch-NAME].
+    /// A variable of the run's processes, once for each: --env NCCL_IB_HCA=mlx5.
+    #[arg(long, value_name = "NAME=VALUE")]
+    env: Vec<String>,
+    /// A new folder for the files [default: launch-NAME-LAUNCHER].
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Submit it too, by sbatch, kubectl, ray, or the script itself.
@@ -149,12 +175,13 @@ struct Common {
 
 pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
     let common = args.launcher.common();
-    let (tool, folder) = (args.launcher.tool(), common.folder());
+    let (tool, folder) = (args.launcher.tool(), common.folder(args.launcher.name()));
     if common.submit {
         check_tool(tool)?;
     }
     check_new(&folder)?;
-    let job = common.job(args.launcher.workdir()?, quiet)?;
+    let before = args.launcher.before()?;
+    let job = Job { before, ..common.job(args.launcher.workdir()?, quiet)? };
     let files = args.launcher.files(&job)?;
     write(&folder, &files)?;
     for file in &files {
@@ -180,6 +207,27 @@ impl Launcher {
             | Launcher::Ssh { common, .. }
             | Launcher::Ray { common, .. } => common,
         }
+    }
+
+    /// Returns its name in folders.
+    fn name(&self) -> &'static str {
+        match self {
+            Launcher::Slurm { .. } => "slurm",
+            Launcher::K8s { .. } => "k8s",
+            Launcher::Ssh { .. } => "ssh",
+            Launcher::Ray { .. } => "ray",
+        }
+    }
+
+    /// Returns the lines before the command. Ray starts its ranks without a shell.
+    fn before(&self) -> Result<String> {
+        let file = match self {
+            Launcher::Slurm { before, .. } | Launcher::K8s { before, .. } | Launcher::Ssh { before, .. } => {
+                before.before.as_deref()
+            }
+            Launcher::Ray { .. } => None,
+        };
+        file.map_or(Ok(String::new()), read_own)
     }
 
     /// Returns the program that submits.
@@ -208,20 +256,32 @@ impl Launcher {
 
     fn files(&self, job: &Job) -> Result<Vec<File>> {
         match self {
-            Launcher::Slurm { partition, account, time, .. } => {
-                let slurm =
-                    Slurm { partition: partition.clone(), account: account.clone(), time: time.clone() };
+            Launcher::Slurm { partition, account, time, sbatch, srun, .. } => {
+                let slurm = Slurm {
+                    partition: partition.clone(),
+                    account: account.clone(),
+                    time: time.clone(),
+                    sbatch: sbatch.clone(),
+                    srun: srun.clone(),
+                };
                 slurm::files(job, &slurm)
             }
-            Launcher::K8s { kind, image, namespace, claim, .. } => {
+            Launcher::K8s { kind, image, namespace, claim, patch, .. } => {
                 let k8s = K8s {
                     controller: kind.controller(),
                     image: image.clone(),
                     namespace: namespace.clone(),
                     claim: claim.clone(),
                     token: new_token()?,
+                    patch: patch.as_deref().map(read_own).transpose()?,
                 };
-                k8s::files(job, &k8s)
+                let of_file = |error: Error| match patch {
+                    Some(path) if error.slug == "launch-patch" => {
+                        Error { message: format!("{}: {}", path.display(), error.message), ..error }
+                    }
+                    _ => error,
+                };
+                k8s::files(job, &k8s).map_err(of_file)
             }
             Launcher::Ssh { names, .. } => ssh::files(job, &Ssh { hosts: names.clone() }),
             Launcher::Ray { address, .. } => ray::files(job, &Ray { address: address.clone() }),
@@ -263,8 +323,9 @@ impl Common {
         self.name.clone().unwrap_or_else(|| label_of(&stem.to_string_lossy()))
     }
 
-    fn folder(&self) -> PathBuf {
-        self.out.clone().unwrap_or_else(|| format!("launch-{}", self.name()).into())
+    /// Returns the folder for the files: each launcher has its own, so that one job can be tried by several.
+    fn folder(&self, launcher: &str) -> PathBuf {
+        self.out.clone().unwrap_or_else(|| format!("launch-{}-{launcher}", self.name()).into())
     }
 
     /// Plans the run and returns the job to start.
@@ -287,6 +348,8 @@ impl Common {
             run: run.into(),
             args: sets.chain(self.train.iter().cloned()).collect(),
             workdir,
+            env: self.env.iter().map(|text| EnvVar::parse(text)).collect::<Result<_>>()?,
+            before: String::new(),
             hosts: self.hosts,
             ranks_per_host: self.ranks_per_host,
             restarts: self.restarts,
@@ -365,6 +428,8 @@ const CPUS_NEXT_TO_A_CARD: u32 = 4;
 const SHM_OF_LIBRARIES: Bytes = Bytes::mib(64);
 /// Descriptors of a rank without workers and without other ranks.
 const FILES_OF_A_RANK: u64 = 256;
+/// Longest file of --before and --patch.
+const OWN_FILE_BYTES_MAX: u64 = 1 << 20;
 const FILES_OF_A_WORKER: u64 = 4;
 const FILES_OF_ANOTHER_RANK: u64 = 16;
 /// Descriptors that most systems allow a process by default.
@@ -388,6 +453,13 @@ fn needs_words(job: &Job) -> String {
         job.ranks_per_host,
         job.memory_asked(Bytes(0)),
     )
+}
+
+/// Reads a file of lines or a patch.
+fn read_own(path: &Path) -> Result<String> {
+    let unreadable =
+        |err| Error::io("io-error", path, &err).near(path).hint("give --before and --patch a file");
+    read_small_text(path, OWN_FILE_BYTES_MAX).map_err(unreadable)
 }
 
 /// Errors: `launch-out-exists`, `write-failed`.

@@ -94,7 +94,7 @@ impl Command {
             Command::Checkpoint(args) => checkpoint::run(&args, quiet),
             Command::Bench(args) => bench::run(&args, quiet),
             Command::Doctor(args) => doctor::run(&args, quiet),
-            Command::Explain(args) => explain::run(&args),
+            Command::Explain(args) => explain::run(&args, quiet),
             Command::Completions(args) => completions::run(&args, cli()),
             Command::Man(args) => man::run(&args, cli()),
             Command::TakeCardMemory { line } => doctor::take(&line),

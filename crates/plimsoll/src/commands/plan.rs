@@ -12,7 +12,8 @@ use plimsoll_memory::{Limits, Pool};
 use plimsoll_plan::carry::ResponseLengths;
 use plimsoll_plan::grid::{self, Grid, plan_grid};
 use plimsoll_plan::measured::{Measured, plan_of_run};
-use plimsoll_plan::{Hosts, PlanReport, duration, parse_limits, rent::table as table_of_offers, svg};
+use plimsoll_plan::rent::{Market, table as table_of_offers};
+use plimsoll_plan::{Hosts, PlanReport, Prices, duration, parse_limits, svg};
 use plimsoll_ranks::RANKS_MAX;
 use plimsoll_rl::data::epochs;
 use plimsoll_rl::data::session::{Machine, plan_run, plan_run_with, rent, smallest_limits};
@@ -24,6 +25,8 @@ use std::process::ExitCode;
 
 /// Longest run file of a run's directory.
 const RUN_FILE_BYTES_MAX: u64 = 16 << 20;
+/// Longest file of prices.
+const PRICES_BYTES_MAX: u64 = 1 << 16;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -36,7 +39,7 @@ Examples:
   plimsoll plan runs/first.toml --svg plan.svg
   plimsoll plan runs/qwen2.5-7b-grpo.toml --card h100 --ranks 1,2,4,8
   plimsoll plan runs/qwen2.5-7b-grpo.toml --card h100 --hosts 1,2,8,32,128 --ranks-per-host 8 --network 45GB/s
-  plimsoll plan runs/qwen2.5-7b-grpo.toml --rent
+  plimsoll plan runs/qwen2.5-7b-grpo.toml --rent --price h100=2.1,h200=3.2
   plimsoll plan runs/first.toml --lengths lognormal:6,0.9
   plimsoll plan --table --models qwen2.5-0.5b,qwen2.5-7b --limit host=64GiB
   plimsoll plan --svg measured.svg --run runs/out/first
@@ -56,9 +59,13 @@ pub struct Args {
     /// flops=150e12,bandwidth=900GB,memory=24GiB,link=64GB.
     #[arg(long, value_name = "CARD", conflicts_with_all = ["min", "table", "of_run", "rent"])]
     card: Option<String>,
-    /// Plan 1, 2, 4 and 8 of each card and show what the run takes on those that it fits on, by card hours.
-    #[arg(long, conflicts_with_all = ["min", "table", "of_run", "explain", "svg", "ranks", "hosts"])]
+    /// Plan 1 to 8 of each card, and two and four hosts with 8, and show what the run takes on those that it fits on,
+    /// the cheapest first.
+    #[arg(long, group = "over_hosts", conflicts_with_all = ["min", "table", "of_run", "explain", "svg", "ranks", "hosts"])]
     rent: bool,
+    /// What an hour of a card costs: h100=2.1,h200=3.2, or a file with a line for each, h100 = 2.1.
+    #[arg(long, value_name = "CARD=PRICE,... or FILE", requires = "rent")]
+    price: Option<String>,
     /// Plan for a host with this memory, short for --limit host=BYTES.
     #[arg(long, value_name = "BYTES", conflicts_with_all = ["limit", "min", "table", "of_run"])]
     host_memory: Option<String>,
@@ -245,13 +252,13 @@ struct Spread {
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1", value_parser = clap::value_parser!(u32).range(1..=4096), conflicts_with_all = ["min", "table", "of_run"])]
     ranks: Vec<u32>,
     /// Plan a run on H hosts: `train --hosts`. Several numbers give a table.
-    #[arg(long, value_name = "H,...", value_delimiter = ',', default_value = "1", value_parser = clap::value_parser!(u32).range(1..=4096), conflicts_with_all = ["min", "table", "of_run", "rent"])]
+    #[arg(long, group = "over_hosts", value_name = "H,...", value_delimiter = ',', default_value = "1", value_parser = clap::value_parser!(u32).range(1..=4096), conflicts_with_all = ["min", "table", "of_run", "rent"])]
     hosts: Vec<u32>,
     /// The ranks of each host, instead of --ranks.
     #[arg(long, value_name = "R", value_parser = clap::value_parser!(u32).range(1..=64), conflicts_with_all = ["ranks", "rent"])]
     ranks_per_host: Option<u32>,
     /// What each host sends to others in a second, and receives. Default: 10 Gbit/s.
-    #[arg(long, value_name = "BYTES/s", requires = "hosts")]
+    #[arg(long, value_name = "BYTES/s", requires = "over_hosts")]
     network: Option<String>,
 }
 
@@ -289,10 +296,28 @@ impl Spread {
 fn print_offers(args: &Args, run: &RunSpec, limits: Option<&Limits>) -> Result<ExitCode> {
     // What one rank alone can do is planned for one.
     let one_rank = run.plays_agents() || run.memory.offloads(Offload::Optimizer);
-    let offers = rent(run, one_rank, limits.and_then(|limits| limits.host.as_ref()))?;
-    output::either(args.json, &json!({ "offers": offers }), |_| table_of_offers(&offers))?;
+    let host = limits.and_then(|limits| limits.host.as_ref());
+    let prices = args.price.as_deref().map(prices_of).transpose()?.unwrap_or_default();
+    let market = Market { one_rank, host, network: args.spread.network.as_deref(), prices };
+    let offers = rent(run, &market)?;
+    output::either(args.json, &json!({ "offers": offers }), |_| table_of_offers(&offers, &market))?;
     let fits = offers.iter().any(|offer| offer.fits);
     Ok(if fits { ExitCode::SUCCESS } else { ExitCode::from(plimsoll_base::Exit::DoesNotFit as u8) })
+}
+
+/// Reads prices as they are given, or from a file.
+fn prices_of(text: &str) -> Result<Prices> {
+    if text.contains('=') {
+        return Prices::parse(text);
+    }
+    let path = Path::new(text);
+    let unreadable = |err| {
+        Error::io("io-error", path, &err)
+            .near(path)
+            .hint("give --price a file, or prices such as h100=2.1,h200=3.2")
+    };
+    let lines = read_small_text(path, PRICES_BYTES_MAX).map_err(unreadable)?;
+    Prices::parse(&lines).map_err(|error| Error { message: format!("{text}: {}", error.message), ..error })
 }
 
 fn is_for_here(args: &Args) -> bool {

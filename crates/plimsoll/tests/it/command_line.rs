@@ -46,7 +46,14 @@ fn explain_prints_pages_and_suggests_the_nearest() {
     let [asked, words] = [&["explain", "--search"][..], &["explain"]]
         .map(|args| text(&plimsoll(&[args, &["chat", "template"]].concat()).stdout));
     assert!(asked.contains("chat-template") && asked == words, "{words}");
-    check_refused(&["explain", "qqqq", "zzzz"], 2, &["error[unknown-slug]: ", "no page holds all of"]);
+    check_refused(&["explain", "qqqq", "zzzz"], 2, &["error[unknown-slug]: ", "no page holds any of"]);
+    let some = plimsoll(&["explain", "--search", "reward", "always", "zero", "qqqq"]);
+    assert!(
+        text(&some.stdout).contains("\nno-advantage ") || text(&some.stdout).starts_with("no-advantage ")
+    );
+    assert!(text(&some.stderr).contains("no page holds all of these words"), "{}", text(&some.stderr));
+    let keys = text(&plimsoll(&["explain", "environment"]).stdout);
+    assert!(keys.starts_with("[environment]\n") && keys.contains("\n  environment.env "), "{keys}");
     check_refused(&["explain", "--search", "qqqq"], 2, &["error[unknown-slug]: ", "--list"]);
     check_refused(&["explain", "unknwon-key"], 2, &["error[unknown-slug]: ", "did you mean `unknown-key`?"]);
     check_refused(&["explain", "zzzzzzzzzzzzzzzz"], 2, &["explain --list"]);

@@ -8,12 +8,20 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 /// What each folder of `examples/launch` is written by.
-const EXAMPLES: [(&str, &str); 5] = [
-    ("slurm", "slurm --time 8:00:00"),
+const EXAMPLES: [(&str, &str); 6] = [
+    (
+        "slurm",
+        "slurm --time 8:00:00 --sbatch qos=high --sbatch constraint=ib --before examples/launch/before.sh --env NCCL_IB_HCA=mlx5",
+    ),
     ("jobset", "k8s --image registry.example/plimsoll:0.1 --claim project --workdir /data"),
     (
         "pytorchjob",
         "k8s --kind pytorchjob --image registry.example/plimsoll:0.1 --claim project --workdir /data",
+    ),
+    (
+        "patched",
+        "kubernetes --image registry.example/plimsoll:0.1 --claim project --workdir /data --patch examples/launch/patch.yaml \
+         --env NCCL_IB_HCA=mlx5",
     ),
     ("ssh", "ssh"),
     ("ray", "ray"),
@@ -246,6 +254,30 @@ fn jobs_that_cannot_be_are_refused_by_name() {
         2,
         &["error[launch-shape]", "--host names 1 of them"],
     );
+    ssh(
+        &["--hosts", "1", "--env", "HF_TOKEN=x", "--out", &out],
+        2,
+        &["error[launch-word]", "secret by its name"],
+    );
+    let bad = folder.write("bad.yaml", "spec:\n\tsuspend: true\n");
+    let k8s = [
+        "launch",
+        "k8s",
+        &run,
+        "--ranks-per-host",
+        "2",
+        "--hosts",
+        "1",
+        "--image",
+        "a:1",
+        "--out",
+        &out,
+        "--patch",
+    ];
+    let refused = |file: &str, contains: &[&str]| check_refused(&[&k8s[..], &[file]].concat(), 2, contains);
+    refused(&bad, &["error[launch-patch]", "bad.yaml: line 2", "a tab"]);
+    let near = folder.text_path("bda.yaml");
+    check_refused(&[&k8s[..], &[&near]].concat(), 1, &["error[io-error]", "did you mean", "bad.yaml?"]);
     ssh(&["--hosts", "1", "--name", "My run", "--out", &out], 2, &["error[launch-word]", "--name my-run"]);
     ssh(&["--hosts", "1", "--set", "train.tokenizer=1", "--out", &out], 2, &["error[unknown-key]"]);
     ssh(&["--hosts", "1", "--host-memory", "1MiB", "--out", &out], 3, &["error[host-pool-exceeded]"]);
@@ -277,7 +309,7 @@ fn hosts_are_started_and_their_lines_carry_their_names() {
     assert!(output.status.success(), "{}", text(&output.stderr));
     let start = || {
         let mut script = Command::new("sh");
-        script.arg("launch-first/start.sh").env("PLIMSOLL_SSH", &shell).current_dir(folder.path("."));
+        script.arg("launch-first-ssh/start.sh").env("PLIMSOLL_SSH", &shell).current_dir(folder.path("."));
         script.output().expect("a shell")
     };
     let first = start();

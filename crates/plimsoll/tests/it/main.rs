@@ -60,6 +60,7 @@ mod lora;
 mod lora_forms;
 mod lora_scores;
 mod methods;
+mod mistakes;
 mod muon;
 mod named_files;
 mod outputs;

@@ -36,8 +36,24 @@ fn offers_are_of_those_ranks_that_the_run_can_have() {
     // One rank alone offloads its states: several are no offers, and no error.
     let alone = json(&plan(&[RUN, "--rent", "--json"], &[model, "memory.offload=[\"optimizer\"]"]));
     assert_eq!(alone["offers"].as_array().map(Vec::len), Some(12), "{alone}");
+    // The file's own micro-batch, prices, and a network.
+    let args = plan(&[RUN, "--rent", "--json", "--price", "h100=2", "--network", "45GB/s"], &[model]);
+    let offers = json(&args)["offers"].as_array().cloned().expect("rows");
+    assert_eq!((offers.len(), &offers[0]["card"]), (72, &Value::from("h100")), "{}", offers[0]);
+    assert!(offers[0]["cost"].as_f64().is_some_and(|cost| cost > 0.0) && offers[0]["auto"].is_array());
+    check_refused(
+        &plan(&[RUN, "--rent", "--price", "h1000=2"], &[]),
+        2,
+        &["card-unknown", "did you mean h100?"],
+    );
+    check_refused(
+        &plan(&[RUN, "--rent", "--price", "h100=cheap"], &[]),
+        2,
+        &["bad-price", "a number above 0"],
+    );
+    check_refused(&plan(&[RUN, "--network", "1GB/s"], &[]), 2, &["bad-usage", "--network"]);
     // No card takes it.
-    let args = plan(&[RUN, "--rent"], &["model=random:llama-3.1-70b"]);
+    let args = plan(&[RUN, "--rent"], &["model=random:llama-3.1-70b", "memory.offload=[\"optimizer\"]"]);
     let none = plimsoll(&args);
     assert_eq!(none.status.code(), Some(3), "{}", text(&none.stderr));
 }

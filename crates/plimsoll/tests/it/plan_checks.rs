@@ -96,6 +96,9 @@ fn plan_refuses_what_train_refuses_with_the_same_words() {
         (vec!["reward.0.answer_column=label"], 2, "data-column-missing"),
         (vec!["data.pass_rate_column=rate"], 1, "data-column-missing"),
         (vec!["reward.0.kind=math", "reward.0.answer_column=prompt"], 2, "data-column-missing"),
+        // A function takes rows without an answer: the name alone is wrong.
+        (vec![&kind("r.py", "right"), "data.answer_column=anser"], 2, "data-column-missing"),
+        (vec![&kind("r.py", "right"), "reward.0.answer_column=anser"], 2, "data-column-missing"),
         (vec![&kind("nothing.py", "right")], 2, "reward-function-missing"),
         (vec![&kind("r.py", "wrong")], 2, "reward-function-missing"),
         (vec![&kind("broken.py", "right")], 2, "reward-function-missing"),
@@ -232,7 +235,12 @@ fn a_misspelt_path_names_the_nearest() {
     assert!(stderr.contains("env.py?\n"), "{stderr}");
     // What a plan takes as not yet there.
     let said = planned(&run, &[&format!("data.prompts={}", at("godo.jsonl"))]);
-    assert!(said.contains(&format!("; did you mean {}?\nverdict: fits, if", at("good.jsonl"))), "{said}");
+    let last = format!(
+        "\nverdict: fits, if what is assumed holds\nwarning: {} is not there; did you mean {}?\n",
+        at("godo.jsonl"),
+        at("good.jsonl")
+    );
+    assert!(said.ends_with(&last), "{said}");
     let stderr = text(&plimsoll(&refs(&run.args("train", &["model=Qwen/Qwen2.5-0.5B"]))).stderr);
     assert!(stderr.contains("\nhint: write hf:Qwen/Qwen2.5-0.5B for the repository"), "{stderr}");
     assert!(

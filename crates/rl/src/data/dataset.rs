@@ -140,6 +140,14 @@ impl Dataset {
         })
     }
 
+    /// Returns the columns of each task's first row, which all of its rows have.
+    pub(crate) fn columns_of_tasks(&self) -> impl Iterator<Item = Map<String, Value>> {
+        self.sets.iter().filter_map(|set| match &set.source {
+            Source::Task { task, .. } => Some(task.train_row(set.seed, 0).columns),
+            Source::Items(_) => None,
+        })
+    }
+
     /// Returns the columns of each set's first row, for checking what rewards ask for.
     pub(crate) fn first_columns(&self) -> impl Iterator<Item = Map<String, Value>> {
         self.sets.iter().map(|set| match &set.source {
@@ -229,14 +237,18 @@ impl Set {
             }
             LearnsFrom::Completions => {
                 let every_turn = data.train_on == TrainOn::Assistant;
-                let mut rows = load_sft(path, every_turn, &text.rules.ignored)?.into_iter().enumerate();
-                rows.try_for_each(|(i, SupervisedRow { row, columns, read })| {
-                    counts.columns(read.iter().copied().chain(columns.keys().map(String::as_str)));
-                    let item = template_variables(&columns)
-                        .and_then(|variables| counts.messages(&row.messages(), &variables, template))
-                        .and_then(|()| sft_item(text, &row, &columns));
-                    keep(i, item.map_err(|error| of_row(i, error))?, None)
-                })?;
+                let rows = load_sft(path, &data.prompt_column, every_turn, &text.rules.ignored)?;
+                let of_answers = [data.prompt_column.as_str(), "completion"];
+                rows.into_iter().enumerate().try_for_each(
+                    |(i, SupervisedRow { row, columns, is_conversation })| {
+                        let read = if is_conversation { &["messages"][..] } else { &of_answers };
+                        counts.columns(read.iter().copied().chain(columns.keys().map(String::as_str)));
+                        let item = template_variables(&columns)
+                            .and_then(|variables| counts.messages(&row.messages(), &variables, template))
+                            .and_then(|()| sft_item(text, &row, &columns));
+                        keep(i, item.map_err(|error| of_row(i, error))?, None)
+                    },
+                )?;
             }
             LearnsFrom::Pairs | LearnsFrom::Labels => {
                 let read = if rows == LearnsFrom::Pairs { pairs::items } else { labels::items };

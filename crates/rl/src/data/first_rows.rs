@@ -3,7 +3,7 @@
 
 use crate::data::dataset::{count_prompt, is_wanted, pass_rate, training_task};
 use plimsoll_base::{Error, Result};
-use plimsoll_config::{AnsweredPrompts, RunSpec};
+use plimsoll_config::{AnsweredPrompts, ColumnSearch, RunSpec};
 use plimsoll_infer::text::{Limit, RowRules, TextModel};
 use plimsoll_text::{AnsweredRows, FieldCounts, Part, Row, Task, first_prompts};
 use plimsoll_textenv::{Kind, RowsFrom, first_episode_rows};
@@ -36,18 +36,23 @@ pub(crate) fn first_rows(run: &RunSpec, text: Option<&TextModel>) -> Result<Firs
     let sets: Vec<(&str, bool)> = training.chain(held_out).collect();
     let files = sets.iter().filter(|(path, _)| !path.starts_with("builtin:")).count().max(1);
     let part = Part { rows: ROWS_MAX / files, bytes: BYTES_MAX / files };
-    let mut found = FirstRows::default();
+    let (mut found, mut search) = (FirstRows::default(), ColumnSearch::new(&run.named_columns));
     for (path, is_training) in sets {
         match path.starts_with("builtin:") {
-            true => found.columns.push(row_of_task(run, path, is_training, text)?),
+            true => {
+                let columns = row_of_task(run, path, is_training, text)?;
+                search.see(&columns);
+                found.columns.push(columns);
+            }
             false if !Path::new(path).exists() => {
                 if !found.missing.iter().any(|known| known == path) {
                     found.missing.push(path.to_string());
                 }
             }
-            false => found.read(run, path, is_training, text, part)?,
+            false => found.read(run, (path, is_training), text, part, &mut search)?,
         }
     }
+    found.settle(search)?;
     Ok(found)
 }
 
@@ -58,6 +63,7 @@ pub(crate) fn first_rows_of_episodes(run: &RunSpec) -> Result<FirstRows> {
     let mut found = FirstRows::default();
     let Some(section) = &run.environment else { return Ok(found) };
     let kind = Kind::parse(&section.env)?;
+    let mut search = ColumnSearch::new(&run.named_columns);
     let files = [("environment.rows", &section.rows), ("environment.eval_rows", &section.eval_rows)];
     let count = section.row_files().count().max(1);
     let part = Part { rows: ROWS_MAX / count, bytes: BYTES_MAX / count };
@@ -75,11 +81,15 @@ pub(crate) fn first_rows_of_episodes(run: &RunSpec) -> Result<FirstRows> {
         };
         let mut first = None;
         let more = first_episode_rows(&kind, from, part, |row| {
+            if kind.is_graded() {
+                search.see(&row.columns);
+            }
             first.get_or_insert(row.columns);
         })?;
         found.columns.extend(first.filter(|_| kind.is_graded()));
         found.not_checked.extend(more.map(|rows| rows_after(rows, file)));
     }
+    found.settle(search)?;
     Ok(found)
 }
 
@@ -89,13 +99,20 @@ fn rows_after(rows: usize, path: &str) -> String {
 }
 
 impl FirstRows {
+    /// Requires that the named columns are there, unless they may be in a file that is not.
+    ///
+    /// Errors: `data-column-missing`.
+    fn settle(&self, search: ColumnSearch<'_>) -> Result<()> {
+        if self.missing.is_empty() { search.finish() } else { Ok(()) }
+    }
+
     fn read(
         &mut self,
         run: &RunSpec,
-        path: &str,
-        is_training: bool,
+        (path, is_training): (&str, bool),
         text: Option<&TextModel>,
         part: Part,
+        search: &mut ColumnSearch<'_>,
     ) -> Result<()> {
         let (mut first, mut counts) = (None, FieldCounts::default());
         let rules = RowRules::of(&run.data);
@@ -108,6 +125,7 @@ impl FirstRows {
                 if let Some(text) = text {
                     count_prompt(&mut counts, &row, text, &run.data).map_err(of_row)?;
                 }
+                search.see(&row.columns);
                 first.get_or_insert_with(|| row.columns.clone());
                 fits(run, row, path, i, text).map_err(of_row)?;
             }

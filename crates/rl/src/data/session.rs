@@ -13,7 +13,7 @@ use crate::episodes;
 use crate::methods::aligned;
 use crate::ranks;
 use plimsoll_base::{Bytes, Error, Result, nearest_path, shown};
-use plimsoll_config::{DataSets, Environment, LearnsFrom, LoraSpec, ModelOptions, RunSpec};
+use plimsoll_config::{ColumnSearch, DataSets, Environment, LearnsFrom, LoraSpec, ModelOptions, RunSpec};
 use plimsoll_devices::Card;
 use plimsoll_files::OpenModel;
 use plimsoll_infer::facts::verb_facts;
@@ -21,9 +21,9 @@ use plimsoll_infer::models::{encodings_of, reward_adapters};
 use plimsoll_infer::sets::{EvalSet, ReadItems, test_items};
 use plimsoll_infer::teacher_prompt::TeacherPrompt;
 use plimsoll_infer::text::{Item, TextModel, text_model};
-use plimsoll_memory::{Limit, Limits};
+use plimsoll_memory::Limits;
 use plimsoll_plan::carry::{Gains, ResponseLengths, gains};
-use plimsoll_plan::rent::{self, Offer, RANKS};
+use plimsoll_plan::rent::{self, Market, Offer};
 use plimsoll_plan::{
     Facts, HostFacts, Hosts, PerRole, PlanReport, RoleName, SmallestLimits, check_lengths, disk_facts,
     image_bytes, rows_kept, staging_bytes, tokenizer_bytes,
@@ -207,10 +207,21 @@ impl Session {
     }
 }
 
-/// Requires that each row has the answers that rewards compare with, those of late steps too.
+/// Requires that each row has the answers that rewards compare with, those of late steps too, and that some row has each
+/// column that a key names.
 ///
 /// Errors: `data-column-missing`.
 fn check_answers(run: &RunSpec, data: &Dataset, eval: &[EvalSet]) -> Result<()> {
+    let mut search = ColumnSearch::new(&run.named_columns);
+    // Supervised rows keep no columns, and only rewards read those of held-out ones.
+    if run.needs.learns_from != LearnsFrom::Completions {
+        data.columns_of_tasks().for_each(|columns| search.see(&columns));
+        data.items().flat_map(|(_, items)| items).for_each(|item| search.see(&item.columns));
+    }
+    if run.needs.learns_from != LearnsFrom::Completions || !run.rewards.is_empty() {
+        eval.iter().flat_map(|set| &set.items).for_each(|item| search.see(&item.columns));
+    }
+    search.finish()?;
     let check = plimsoll_reward::answers_check(&run.rewards)?;
     // What is trained without sampling has no rewards.
     let training = data.items().filter(|_| run.objective.is_some());
@@ -258,6 +269,8 @@ struct Known {
     warnings: Vec<String>,
     /// Columns of the first row of each set.
     columns: Vec<Map<String, Value>>,
+    /// Files that are not there though one of nearly that name is, for people.
+    misspelt: Vec<String>,
 }
 
 impl Known {
@@ -274,7 +287,8 @@ impl Known {
                 (session.first_columns(run)?, session.data.rows(), session.unread_words(run));
             let warnings = warnings_of(run, &session.text);
             let (assumed, not_checked) = (assumed.into_iter().collect(), Vec::new());
-            return Ok(Known { facts: session.facts, rows, assumed, not_checked, unread, warnings, columns });
+            let (facts, misspelt) = (session.facts, Vec::new());
+            return Ok(Known { facts, rows, assumed, not_checked, unread, warnings, columns, misspelt });
         };
         let (model, assumed_model) = model_of_plan(run)?;
         let (others, assumed_teacher) = other_models_of_plan(run, &model)?;
@@ -293,17 +307,21 @@ impl Known {
             not_checked.push("prompts as tokens, which need the model's tokenizer".into());
         }
         let assumed_data = rows.missing.iter().map(|path| {
-            let near = nearest_path(Path::new(path));
-            let near = near.map_or(String::new(), |near| format!("; did you mean {}?", near.display()));
             format!(
-                "{path} is not there: data.prompt_tokens_max = {prompt_tokens} bounds its prompts, and its rows take no memory{near}"
+                "{path} is not there: data.prompt_tokens_max = {prompt_tokens} bounds its prompts, and its rows take no memory"
             )
         });
+        let near = |path: &String| {
+            let near = nearest_path(Path::new(path))?;
+            Some(format!("{path} is not there; did you mean {}?", near.display()))
+        };
+        let misspelt = rows.missing.iter().filter_map(near).collect();
         let assumed = assumed_model.into_iter().chain(assumed_teacher).chain(assumed_data).collect();
         let counts = rows.counts.iter().map(|(path, counts)| (path.as_str(), counts));
         let unread = unread_words(run, counts);
         let warnings = text.map(|text| warnings_of(run, &text)).unwrap_or_default();
-        Ok(Known { facts, rows: None, assumed, not_checked, unread, warnings, columns: rows.columns })
+        let columns = rows.columns;
+        Ok(Known { facts, rows: None, assumed, not_checked, unread, warnings, columns, misspelt })
     }
 }
 
@@ -387,7 +405,8 @@ pub fn plan_run_with(
     let when = if machine.is_here() { Before::Plan } else { Before::PlanElsewhere };
     let mut checks = Checks::begin(when, run)?;
     let run = &hub::localised(run, limits_of_data(run).is_none())?;
-    let Known { mut facts, rows, assumed, not_checked, unread, mut warnings, columns } = Known::of(run)?;
+    let Known { mut facts, rows, assumed, not_checked, unread, mut warnings, columns, misspelt } =
+        Known::of(run)?;
     // The layout is that of every rank.
     let share = share_of_trainers(run, &machine.hosts, machine.hosts.share())?;
     let of_trainers = machine.hosts.ranks - run.run.rollout_ranks as usize;
@@ -404,7 +423,7 @@ pub fn plan_run_with(
     let gains = lengths.map(|lengths| gains(run, &facts, &limits, lengths, rows)).transpose()?;
     let not_checked = not_checked.into_iter().chain(checks.not_checked).collect();
     warnings.splice(0..0, report.warnings.iter().cloned());
-    Ok((PlanReport { assumed, not_checked, unread, warnings, ..report }, gains))
+    Ok((PlanReport { assumed, not_checked, unread, warnings, misspelt, ..report }, gains))
 }
 
 /// Returns the SHA-256 of all that a run reads, by name: what its ranks must have alike.
@@ -431,14 +450,14 @@ impl Machine {
     }
 }
 
-/// Plans a run on each number of each card of the table, cheapest first. `one_rank`: the run can have no more.
+/// Plans a run on some numbers of each card of the table, cheapest first.
 ///
 /// Errors: as `plan_run`.
-pub fn rent(run: &RunSpec, one_rank: bool, host: Option<&Limit>) -> Result<Vec<Offer>> {
+pub fn rent(run: &RunSpec, market: &Market<'_>) -> Result<Vec<Offer>> {
     let run = &hub::localised(run, limits_of_data(run).is_none())?;
     let facts = Known::of(run)?.facts;
     check_lengths(run, &facts)?;
-    rent::offers(run, &facts, if one_rank { &RANKS[..1] } else { &RANKS }, host)
+    rent::offers(run, &facts, market)
 }
 
 pub fn smallest_limits(run: &RunSpec) -> Result<SmallestLimits> {

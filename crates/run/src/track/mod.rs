@@ -7,7 +7,7 @@ mod thread;
 use crate::shareable::shareable;
 use plimsoll_base::{Error, Result, json_within};
 use plimsoll_config::Track;
-use plimsoll_worker::{Launch, Limits, Network, Pool, Stop};
+use plimsoll_worker::{Launch, Limits, Network, Pool, Stop, default_python};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::time::Duration;
@@ -37,7 +37,7 @@ fn start(track: &Track, stop: Stop) -> Result<Pool> {
     let names: Vec<&str> = track.to.iter().map(|tracker| tracker.name()).collect();
     let launch = Launch {
         name: "track".into(),
-        program: track.python.clone().unwrap_or_else(|| "python3".into()),
+        program: track.python.clone().unwrap_or_else(default_python),
         args: vec!["-c".into(), SCRIPT.into(), names.join(",")],
         env: vec![("PYTHONIOENCODING".into(), "utf-8".into())],
         memory: track.worker_memory.0,

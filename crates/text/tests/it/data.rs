@@ -54,7 +54,7 @@ fn r_messages_as_text_and_lists_of_parts_were_no_messages() {
     assert_eq!((&rows[0].prompt, &rows[1].prompt), (&hi, &hi));
     assert_eq!(rows[2].prompt, Prompt::Text("[1, 2] is a list".into()));
     let text = r#"{"messages": "[{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"b\"}]"}"#;
-    let rows = load_sft(&file(&dir, text.as_bytes()), false, &[]).unwrap();
+    let rows = load_sft(&file(&dir, text.as_bytes()), "prompt", false, &[]).unwrap();
     assert_eq!(rows[0].row, SftRow::answer(Prompt::Messages(vec![Message::new("user", "a")]), "b"));
 }
 
@@ -132,6 +132,10 @@ fn every_wrong_file_is_named_by_line_and_column() {
     }
     let error = load_prompts(&file(&dir, b"{\"question\": 1, \"b\": 2}"), "prompt").unwrap_err();
     assert_eq!(error.facts, ["columns there: `question`, `b`"]);
+    let table = dir.path().join("d.csv");
+    std::fs::write(&table, "prompt,answer\n1+1=,2\n").unwrap();
+    let error = load_prompts(&table, "prompt").unwrap_err();
+    assert!(error.slug == "data-bad-json" && error.hints[1].contains("csv files are not read"), "{error:?}");
     for path in [dir.path().join("absent"), dir.path().to_path_buf()] {
         assert_eq!(load_prompts(&path, "prompt").unwrap_err().slug, "data-missing");
     }
@@ -145,10 +149,15 @@ fn supervised_rows_have_three_forms() {
         "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"b\"}]}\n",
         "{\"prompt\": [{\"role\": \"user\", \"content\": \"a\"}], \"completion\": [{\"role\": \"assistant\", \"content\": \"b\"}]}\n",
     );
-    let rows = load_sft(&file(&dir, text.as_bytes()), false, &[]).unwrap();
+    let rows = load_sft(&file(&dir, text.as_bytes()), "prompt", false, &[]).unwrap();
     let chat = SftRow::answer(Prompt::Messages(vec![Message::new("user", "a")]), "b");
     let rows: Vec<SftRow> = rows.into_iter().map(|row| row.row).collect();
     assert_eq!(rows, [SftRow::answer(Prompt::Text("2+2=".into()), "4"), chat.clone(), chat]);
+    let named = file(&dir, b"{\"question\": \"2+2=\", \"completion\": \"4\"}");
+    let rows = load_sft(&named, "question", false, &[]).unwrap();
+    assert_eq!(rows[0].row, SftRow::answer(Prompt::Text("2+2=".into()), "4"));
+    let error = load_sft(&named, "qestion", false, &[]).unwrap_err();
+    assert_eq!((error.slug, &*error.hints[0]), ("data-column-missing", "did you mean `question`?"));
     for (text, slug) in [
         ("{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}", "data-bad-prompt"),
         ("{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\"}]}", "data-bad-prompt"),
@@ -156,7 +165,11 @@ fn supervised_rows_have_three_forms() {
         ("{\"prompt\": \"a\"}", "data-column-missing"),
         ("{\"prompt\": \"a\", \"completion\": 4}", "data-bad-prompt"),
     ] {
-        assert_eq!(load_sft(&file(&dir, text.as_bytes()), false, &[]).unwrap_err().slug, slug, "{text}");
+        assert_eq!(
+            load_sft(&file(&dir, text.as_bytes()), "prompt", false, &[]).unwrap_err().slug,
+            slug,
+            "{text}"
+        );
     }
 }
 
