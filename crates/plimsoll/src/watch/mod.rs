@@ -1,8 +1,8 @@
 //! A view of runs: `events.jsonl`, the plan and the samples of run directories as a page, served by a separate process
 //! or written as one file. It only reads: it changes no run and takes no lock.
 //!
-//! `folder.rs` finds runs below a folder, `tail.rs` follows a log, `series.rs` keeps its curves in bounded memory, `run.rs` holds the state of one run;
-//! `live.rs` reads all runs on one thread, and `server.rs` serves them.
+//! `folder.rs` finds runs below a folder, `tail.rs` follows a log, `series.rs` keeps its curves in bounded memory,
+//! `run.rs` holds the state of one run; `live.rs` reads all runs on one thread, and `server.rs` serves them.
 
 mod assets;
 mod files;
