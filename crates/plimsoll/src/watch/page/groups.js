@@ -5,15 +5,18 @@ const view = { group: "", x: "steps", sort: "", open: new Set() };
 const SEED = "seed";
 /** Places and names, which differ between any two runs. */
 const NOT_COMPARED = /^(run\.dir|track\..*)$/;
+/** What the planner chooses follows from other keys, which come first. */
+const CHOSEN = /\.(kv_blocks|block_size|sequences_max|micro_batch_tokens|recompute|optimizer_dtype|grad_dtype|threads)$/;
 
 const settingsOf = (run) => (run.settings ||= new Map(run.detail ? run.detail.settings : []));
 const shortKey = (key) => key.split(".").pop();
 
-/** The keys of run files whose values are not the same in all runs, in the order of the files. */
+/** The keys of run files whose values are not the same in all runs, in the order of the files, those that the planner chooses last. */
 function differing() {
   const known = runs.filter((run) => run.detail), values = new Map();
   for (const run of known) for (const [key, value] of settingsOf(run)) if (!NOT_COMPARED.test(key)) values.set(key, (values.get(key) || []).concat([value]));
-  return [...values].filter(([, all]) => all.length < known.length || new Set(all).size > 1).map(([key]) => key);
+  const keys = [...values].filter(([, all]) => all.length < known.length || new Set(all).size > 1).map(([key]) => key);
+  return [...keys.filter((key) => !CHOSEN.test(key)), ...keys.filter((key) => CHOSEN.test(key))];
 }
 
 const isOrdered = new Intl.Collator("en", { numeric: true });

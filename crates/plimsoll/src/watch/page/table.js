@@ -1,5 +1,6 @@
 // The table of several runs: a row each, or a row for each group with its median and range, sorted by a heading.
-const KEYS_SHOWN_MAX = 8;
+/** More keys would push the results out of a window. */
+const KEYS_SHOWN_MAX = 4;
 const COLUMNS = [
   { id: "step", title: "step", of: (b) => b.step, show: (b) => whole(b.step) + (b.steps && b.steps !== b.step ? " of " + whole(b.steps) : "") },
   { id: "reward", title: "reward, last", of: (b) => b.reward },
