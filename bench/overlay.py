@@ -12,7 +12,8 @@ seconds and memory.
 --lanes N runs N seeds at a time after the first, which has the machine to itself: its seconds are shown.
 
 --out keeps every run there, and a later call with the same settings does only what is missing. --write puts the result
-into results/overlay.json and docs/proof.md with its pictures; what was measured before of other models and peers stays.
+into results/overlay.json, docs/proof.md and docs/details/proof.md with their pictures; what was measured before of
+other models and peers stays.
 DIR is SmolLM2-135M-Instruct as peers/model_dir.py writes it. Needs torch and transformers, for TRL also trl and peft,
 in the interpreter that runs this, or else installs bench/.venv-torch. Exits with 1 where something differs.
 """
@@ -62,7 +63,7 @@ def arguments():
     parser.add_argument("--threads", type=int, default=2, help="of either program, on the CPU")
     parser.add_argument("--lanes", type=int, default=1, help="seeds at a time, after the first")
     parser.add_argument("--out", type=Path, help="where runs are kept")
-    parser.add_argument("--write", action="store_true", help="update results/overlay.json and docs/proof.md")
+    parser.add_argument("--write", action="store_true", help="update results/overlay.json and the pages of docs")
     args = parser.parse_args()
     if not 1 <= args.seeds <= stats.SEEDS_MAX:
         parser.error(f"--seeds is 1 to {stats.SEEDS_MAX}")

@@ -1,4 +1,4 @@
-"""Writes what overlay.py found: lines for the terminal, results/overlay.json, docs/proof.md and its pictures.
+"""Writes what overlay.py found: lines for the terminal, results/overlay.json, the two pages of docs and their pictures.
 
 An entry is a call of overlay.py with --write: a model, a peer, a device. A later call replaces the entry that has the
 same three, and leaves the others.
@@ -14,6 +14,7 @@ import results
 BENCH = Path(__file__).resolve().parent
 RESULTS = BENCH / "results" / "overlay.json"
 PAGE = BENCH.parent / "docs" / "proof.md"
+DETAILS = BENCH.parent / "docs" / "details" / "proof.md"
 PICTURES = BENCH.parent / "docs" / "images"
 PEERS = {"trl": "TRL", "reference": "plain PyTorch"}
 JOBS = {
@@ -89,6 +90,7 @@ def write(entry):
             peer = f"{PEERS[entry['peer']]} {job['versions'].get('trl', job['versions']['torch'])}"
             (PICTURES / picture_name(entry, job)).write_text(overlay_picture.draw(job["curves"], peer))
     PAGE.write_text(page(entries))
+    DETAILS.write_text(details(entries))
 
 
 def stored(entry):
@@ -111,9 +113,12 @@ def title(entry):
 
 def page(entries):
     fell_short = "## What fell short\n\n" + "\n".join(f"* {line}" for line in short(entries))
-    parts = [HEAD, fell_short, summary(entries), DEFINITIONS]
-    parts += [section(entry) for entry in entries]
-    return "\n\n".join(parts) + "\n\n" + TESTS
+    return "\n\n".join([HEAD, fell_short, summary(entries), DEFINITIONS, TESTS])
+
+
+def details(entries):
+    """Returns the second page: every metric of every job, with its picture."""
+    return "\n\n".join([DETAILS_HEAD] + [section(entry) for entry in entries]) + "\n"
 
 
 # What the page is to show, each of five jobs with five seeds: (peer, part of the model's name, device, in words).
@@ -205,7 +210,7 @@ def job_part(entry, job):
     """One job: settings, its picture where there are bands, and its table."""
     parts = [f"### {JOBS[job['job']]}", said_settings(job["settings"], job["seeds"])]
     if job["bands"]:
-        parts.append(f"![{JOBS[job['job']]}: both programs, metric by metric](images/{picture_name(entry, job)})")
+        parts.append(f"![{JOBS[job['job']]}: both programs, metric by metric](../images/{picture_name(entry, job)})")
     head = ["metric", "step by step: first, all", "ours", "theirs", "verdict"]
     parts.append("\n".join(results.table(head, [metric_row(job, name, one) for name, one in job["same"].items()])))
     if (unbounded := job.get("kl_unbounded")) and unbounded > 1.001:
@@ -235,11 +240,16 @@ def metric_row(job, name, one):
 
 HEAD = """# Proof: laid over TRL
 
-Does a run here learn what the same run learns elsewhere? Each job below was run by Plimsoll and by a peer with the
-same model, the same data in the same order, the same settings, reward and number of samples, both in f32. This page
-is written by the command that measures:
+Does a run here learn what the same run learns elsewhere? Each job was run by Plimsoll and by a peer with the same
+model, the same data in the same order, the same settings, reward and number of samples, both in f32. This page and
+[every metric of every job](details/proof.md) are written by the command that measures:
 
     python bench/overlay.py target/release/plimsoll --peer trl --write"""
+
+DETAILS_HEAD = """# Laid over TRL, metric by metric
+
+What [the proof](../proof.md) sums up. `step by step` is the difference at the first step and over all; `ours` and
+`theirs` are means of the last third of the steps with their bands."""
 
 SUMMARY_NOTE = """The difference is relative and that of the metric that differs most. Seconds are those of one seed's
 steps, without loading; memory is the highest resident memory of the training process, Python and PyTorch included. On
@@ -250,55 +260,40 @@ DEFINITIONS = """## Where the two differ by definition
 
 None of these is in the tables: where both can be computed, the same quantity is compared.
 
-* **`kl`**: Plimsoll counts a token's estimate with at most 10, as verl does; TRL has no bound, and a token that the
-  model seldom samples counts with hundreds. Compared is the bounded mean. With `loss.kl_unbiased`, which is what
-  TRL's default `use_bias_correction_kl` comes to, the bound changes no gradient.
-* **`loss/policy`** contains the KL term here, and so does TRL's `loss`. Compared is what is left without it.
-* **Groups of equal rewards**: here their advantage is 0. TRL subtracts a mean in f32, so that a rounding divided by
-  its epsilon of 1e-4 remains: 3e-4 where all eight samples got 1/3. It shows in the `loss` of such steps alone.
-* **`reward_std`** is the mean over groups of a group's deviation here, and the deviation of the whole batch in TRL.
-  Not compared.
-* **The embedding of the padding token** gets no gradient as an input in transformers (`padding_idx`). SmolLM2's
-  tokenizer pads with its end of text, which is in every prompt: that row learns from the head alone there, from both
-  uses here. In one step of SFT it was all of the difference: the whole gradient was 2.2 % from PyTorch's in f64, and
-  1e-5 without `padding_idx`. It shows in `grad_norm` of SmolLM2.
-* **Weight decay** leaves out norms and biases in TRL, and nothing here. Both are run without.
-* **Warm-up** over W steps begins at rate 0 in TRL, so that its first step changes nothing; here it begins at 1/W of
-  the rate, a step earlier. The decay after it is the same. Both are run without warm-up.
-* **The head of a new reward model** has the deviation 1 / (hidden + 1) here, and in TRL the `initializer_range` of
-  the model's configuration (0.02 for `builtin:nano`). Both begin with the same head, written by the command.
+| what | here | in TRL | compared |
+|---|---|---|---|
+| `kl` | a token counts with at most 10, as in verl; with `loss.kl_unbiased`, TRL's default `use_bias_correction_kl`, the bound changes no gradient | no bound: a token that is seldom sampled counts with hundreds | the bounded mean |
+| `loss/policy` | with the KL term; of several updates in a step their mean | `loss`, with it too | without it |
+| advantage in groups of equal rewards | 0 | a rounding of the mean divided by 1e-4: 3e-4 where all eight samples got 1/3 | as it is: it shows in the `loss` of such steps alone |
+| `reward_std` | mean over groups | of the whole batch | no |
+| embedding of the padding token | learns as any other | none as an input (`padding_idx`). SmolLM2 pads with its end of text, which is in every prompt: in a step of SFT that was all of the difference (2.2 % of the gradient in f64, 1e-5 without `padding_idx`) | as it is: it shows in `grad_norm` of SmolLM2 |
+| weight decay | of all | not of norms and biases | run without |
+| warm-up over W steps | begins at 1/W of the rate | begins at 0, a step later | run without |
+| head of a new reward model | deviation 1 / (hidden + 1) | `initializer_range` (0.02 for `builtin:nano`) | both begin with the same head |
 
-**The reward model's `grad_norm`** differs at late steps alone, most likely by rounding that grows. In the seed that
-differs most, Plimsoll's is 4e-8 from TRL's at step 1, 9e-6 at step 10, 2e-4 at 20 and 6e-2 at 30. Plain PyTorch,
-which computes with the kernels that TRL uses, is 2e-7 from TRL in the same seed, then 3e-6, 3e-5 and 5e-3: it grows
-there too, with roundings that are more alike.
+The reward model's `grad_norm` differs at late steps alone, most likely by rounding that grows:
 
-**SmolLM2's reward model on a card** parts the same way, in all that it reports: over five seeds the loss differs by 4e-9
-to 7e-8 of itself at step 1, 2e-6 to 1e-5 at step 5, 5e-6 to 1e-4 at 10, 2e-4 to 3e-2 at 25 and 3e-5 to 1e-2 at 50,
-down again in all five. Its gradient differs by 8e-5 to 5e-4 at step 1, most likely by the padding token's
-embedding (above); whether that or rounding is what grows was not measured apart. The bands of both programs agree."""
+| differs by | step 1 | step 5 | step 10 | step 20 | step 25 | step 30 | step 50 |
+|---|---|---|---|---|---|---|---|
+| `builtin:nano`, worst seed, from TRL | 4e-8 | | 9e-6 | 2e-4 | | 6e-2 | |
+| plain PyTorch from TRL, same seed | 2e-7 | | 3e-6 | 3e-5 | | 5e-3 | |
+| SmolLM2 on a card, `loss`, five seeds | 4e-9 to 7e-8 | 2e-6 to 1e-5 | 5e-6 to 1e-4 | | 2e-4 to 3e-2 | | 3e-5 to 1e-2 |
+
+SmolLM2's gradient differs by 8e-5 to 5e-4 at step 1, most likely by the padding token's embedding; whether that or
+rounding is what grows was not measured apart. The bands of both programs agree."""
 
 TESTS = f"""## The two tests
 
-**Step by step.** Both programs begin with the same weights and learn the same tokens in the same order. For SFT, DPO
-and the reward model that is what a run is. For GRPO the peer is given Plimsoll's samples (TRL's `rollout_func`), so
-that at every step both compute rewards, advantages, KL and an update from the same tokens, each with the weights that
-its own updates made. A metric agrees if the root mean square of the differences over all steps is at most
-{stats.TOLERANCE:.0%} of that of the values, in every seed; `learning_rate` is compared too. The tables show the
-largest over seeds. Roundings of f32 grow with every update, so a difference in definition shows at the first steps,
-and one of rounding at the last.
-
-**Bands.** Each program draws its own samples. A seed gives one number, the metric's mean over the last third of the
-steps. The band of n seeds is mean ± t s √(2/n), with s their deviation and t the 99.5 % quantile of Student's
-distribution: if both programs do the same, the mean of one lies in the band of the other in {stats.LEVEL:.0%} of
-cases. A metric agrees if our mean lies in their band and theirs in ours. Of 100 such metrics about one or two differ
-by chance. In SFT, DPO and the reward model seeds differ in their data alone, so the bands say little; the first test
-is the sharper one. In GRPO with LoRA each program draws its own adapter for this test, and both begin with the same
-file in the other.
+| | step by step | bands |
+|---|---|---|
+| samples | SFT, DPO and the reward model: the same data. GRPO: the peer is given Plimsoll's samples (TRL's `rollout_func`) | each program draws its own |
+| a number | the root mean square of the differences over all steps, by that of the values | the metric's mean over the last third of the steps, one a seed |
+| agrees if | at most {stats.TOLERANCE:.0%} in every seed; the tables show the largest | our mean lies in their band mean ± t s √(2/n) and theirs in ours: s the deviation of n seeds, t the 99.5 % quantile of Student's distribution, so {stats.LEVEL:.0%} of cases where both do the same |
+| reads | a difference in definition shows at the first steps, one of rounding at the last | of 100 metrics about one or two differ by chance; in SFT, DPO and the reward model seeds differ in their data alone, so the first test is the sharper one |
+| adapters of GRPO with LoRA | both begin with the same file | each program draws its own |
 
 The task is sums: three-digit ones for `builtin:nano`, `What is 47 + 85?` in the chat template for SmolLM2. The reward
-is 1 for the right number, and half the share of digits in their place otherwise; both programs run the same file,
-`bench/peers/overlay_reward.py`. Settings are one table in `bench/overlay_jobs.py`, from which the run file and the
-peer's arguments are made. Peers: `bench/peers/overlay_trl.py` calls TRL's trainers; `bench/peers/reference.py` is
-plain PyTorch written from the papers, which `.ci/full` compares with the build.
+is 1 for the right number, and half the share of digits in their place otherwise (`bench/peers/overlay_reward.py`, for
+both). Settings are one table in `bench/overlay_jobs.py`. Peers: `bench/peers/overlay_trl.py` calls TRL's trainers;
+`bench/peers/reference.py` is plain PyTorch written from the papers, which `.ci/full` compares with the build.
 """

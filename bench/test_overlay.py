@@ -137,7 +137,7 @@ class Whole(unittest.TestCase):
         binary.chmod(0o755)
         peer.write_text(PEER.replace("OFF", str(off)))
         words = ["overlay.py", str(binary), "--jobs", "sft", "dpo", "--seeds", str(seeds), "--steps", "9", "--write"]
-        places = dict(RESULTS=folder / "overlay.json", PAGE=folder / "proof.md", PICTURES=folder)
+        places = dict(RESULTS=folder / "overlay.json", PAGE=folder / "proof.md", DETAILS=folder / "each.md", PICTURES=folder)
         out = io.StringIO()
         with (
             mock.patch.object(sys, "argv", words), mock.patch.dict(overlay.PEERS, trl=str(peer)),
@@ -156,7 +156,9 @@ class Whole(unittest.TestCase):
             text = Path(name, "proof.md").read_text()
             missing = "SmolLM2-135M-Instruct next to TRL on a card: GRPO of all weights"
             self.assertIn(f"Not run with five seeds, {missing}", text)
-            self.assertNotIn("**differs**", text)
+            each = Path(name, "each.md").read_text()
+            self.assertIn("| agrees |", each)
+            self.assertNotIn("**differs**", each)
             self.assertIn("polyline", Path(name, "proof-nano-trl-cpu-dpo.svg").read_text())
 
     def test_a_loss_that_differs_is_named_and_comes_first(self):

@@ -23,6 +23,9 @@ pub struct Progress {
     losses: Vec<f64>,
     /// (step, score) by set.
     evals: BTreeMap<String, Vec<(u32, f64)>>,
+    /// Tokens a second of all steps up to the last one, sampled and trained.
+    rates: [Option<f64>; 2],
+    last_step: u32,
     dir: String,
     /// Rows of the finished run's ranks, one each.
     ranks: String,
@@ -37,6 +40,8 @@ impl Progress {
             rewards: Vec::new(),
             losses: Vec::new(),
             evals: BTreeMap::new(),
+            rates: [None; 2],
+            last_step: 0,
             dir: String::new(),
             ranks: String::new(),
         }
@@ -58,11 +63,24 @@ impl Progress {
             let (first, last) = (shown_places(*first, 3), shown_places(*last, 3));
             text += &format!("{name:<9} {first} first,  {last} last    {}\n", curve(values));
         }
+        text += &self.speed();
         text += &self.ranks;
         if !self.dir.is_empty() {
             text += &format!("written   {}\n", self.dir);
         }
         text
+    }
+
+    /// Formats the rates of the last step's line with the steps that they are means of.
+    fn speed(&self) -> String {
+        let rates = self.rates.iter().zip(["sampled", "trained"]);
+        let rates: Vec<String> =
+            rates.filter_map(|(rate, what)| Some(format!("{} {what}", shown_places((*rate)?, 0)))).collect();
+        match (rates.is_empty(), self.last_step) {
+            (true, _) => String::new(),
+            (false, 1) => format!("speed     {} tok/s in step 1\n", rates.join(", ")),
+            (false, last) => format!("speed     {} tok/s, means of steps 1 to {last}\n", rates.join(", ")),
+        }
     }
 
     pub fn dir(&self) -> Option<&Path> {
@@ -104,6 +122,8 @@ impl Progress {
         self.losses.extend(step.loss);
         bound(&mut self.rewards);
         bound(&mut self.losses);
+        self.rates = [step.tokens_per_second_rollout, step.tokens_per_second_update];
+        self.last_step = step.step;
         match &self.live {
             Some(bar) => {
                 bar.set_position(u64::from(step.step));
@@ -344,14 +364,17 @@ mod tests {
         for (step, score) in [(0, 0.4), (60, 0.95)] {
             progress.on_event(&Event::Eval(EvalResult { step, score: Some(score), ..EvalResult::default() }));
         }
-        for reward in [0.3, 0.9] {
+        for (step, reward) in [(1, 0.3), (2, 0.9)] {
             progress.on_event(&Event::Step(StepResult {
+                step,
                 reward: Some(reward),
                 steps: 2,
+                tokens_per_second_rollout: Some(900.4),
                 ..StepResult::default()
             }));
         }
-        let expect = "held-out  0.400 before, 0.950 after   ▁█\nreward    0.300 first,  0.900 last    ▁█\n";
+        let expect = "held-out  0.400 before, 0.950 after   ▁█\nreward    0.300 first,  0.900 last    ▁█\n\
+                      speed     900 sampled tok/s, means of steps 1 to 2\n";
         assert_eq!(progress.closing(), expect);
     }
 }

@@ -3,6 +3,11 @@
 use plimsoll_base::{CommandWords, WITHHELD, is_name_of_secret, unmarked, without_secrets};
 use toml::{Table, Value};
 
+/// Most keys of a run file that are listed; a file has about 120.
+const SETTINGS_MAX: usize = 400;
+/// Longest value that is listed, in characters.
+const VALUE_CHARS_MAX: usize = 200;
+
 /// Returns a run file without `[track]`, secrets (see `plimsoll_base::without_secrets`) replaced; `None` if not TOML.
 pub(crate) fn shareable(run_file: &str) -> Option<Table> {
     let mut table = run_file.parse::<Table>().ok()?;
@@ -18,6 +23,31 @@ pub fn shown(run_file: &str) -> String {
     let mut clean = table.clone();
     clean_table(&mut clean);
     if clean == table { run_file.to_string() } else { clean.to_string() }
+}
+
+/// Returns the keys of a run file with their values as text, in the file's order and without secrets:
+/// `("reward.0.kind", "exact")`. At most `SETTINGS_MAX`; values are cut after `VALUE_CHARS_MAX` characters.
+pub fn settings(run_file: &str) -> Vec<(String, String)> {
+    let Ok(mut table) = run_file.parse::<Table>() else { return Vec::new() };
+    clean_table(&mut table);
+    let mut found = Vec::new();
+    settings_of("", &Value::Table(table), &mut found);
+    found
+}
+
+fn settings_of(path: &str, value: &Value, found: &mut Vec<(String, String)>) {
+    let below = |name: &str| if path.is_empty() { name.to_string() } else { format!("{path}.{name}") };
+    match value {
+        _ if found.len() == SETTINGS_MAX => {}
+        Value::Table(table) => table.iter().for_each(|(key, value)| settings_of(&below(key), value, found)),
+        Value::Array(list) if list.iter().any(Value::is_table) => {
+            list.iter().enumerate().for_each(|(i, value)| settings_of(&below(&i.to_string()), value, found));
+        }
+        value => {
+            let text = value.as_str().map_or_else(|| value.to_string(), str::to_string);
+            found.push((path.to_string(), text.chars().take(VALUE_CHARS_MAX).collect()));
+        }
+    }
 }
 
 /// Calls `change` on every string of a table.
@@ -118,6 +148,28 @@ mod tests {
         assert!(!shared.contains_key("track") && shareable("not = = toml").is_none());
         each_text(&mut shared, &|text| *text = text.replace("host", "there"));
         assert_eq!(shared["reward"][0]["kind"].as_str(), Some("https://there/score"));
+    }
+
+    #[test]
+    fn settings_are_keys_with_whole_paths_and_without_secrets() {
+        let text = "seed = 3\nnot_before = \"x\"\n[train]\nlearning_rate = 1e-4\nbetas = [0.9, 0.99]\n\
+                    [[reward]]\nkind = \"command:g --api-key k1x\"\n[[reward]]\nkind = \"exact\"\n";
+        let expect = [
+            ("seed", "3"),
+            ("not_before", "x"),
+            ("train.learning_rate", "0.0001"),
+            ("train.betas", "[0.9, 0.99]"),
+            ("reward.0.kind", "command:g --api-key (not shown)"),
+            ("reward.1.kind", "exact"),
+        ];
+        let got = settings(text);
+        let got: Vec<(&str, &str)> = got.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+        assert_eq!(got, expect);
+        let many: String =
+            (0..2 * SETTINGS_MAX).map(|i| format!("k{i} = \"{}\"\n", "é".repeat(999))).collect();
+        let many = settings(&many);
+        assert_eq!((many.len(), many[0].1.chars().count()), (SETTINGS_MAX, VALUE_CHARS_MAX));
+        assert!(settings("not = = toml").is_empty());
     }
 
     /// A command of one text was sent as it was; only lists were read as words.

@@ -79,7 +79,7 @@ fn a_key_in_place_of_its_variable_is_not_shown() {
 
 #[test]
 fn the_example_of_the_docs_is_a_reward() {
-    let docs = include_str!("../../../../docs/rewards.md");
+    let docs = include_str!("../../../../docs/details/rewards.md");
     let section = docs.split_once("## A judge\n").expect("there is a section").1;
     let example =
         section.split("```toml\n").nth(1).and_then(|text| text.split("```").next()).expect("an example");

@@ -13,17 +13,21 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+/// Runs that are named when the server starts.
+const NAMED_MAX: usize = 8;
+
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
   plimsoll watch runs/out/first
   plimsoll watch runs/out/first runs/out/first-ppo      two runs in the same charts
+  plimsoll watch sweep                                  every run below a folder, in a table
   plimsoll watch --static first.html runs/out/first     one file to share
   plimsoll watch --export tensorboard tb runs/out/first
 
 The server answers only this machine; from another one: ssh -L 1876:localhost:1876 HOST. `/metrics` is for Prometheus.")]
 pub struct Args {
-    /// Directories of runs, finished or being written.
+    /// Directories of runs, finished or being written, or folders with such directories below them.
     #[arg(required = true, value_name = "RUN_DIR")]
     runs: Vec<PathBuf>,
     /// The port to listen on; 0 takes a free one.
@@ -62,6 +66,19 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Names the runs, or counts them if there are many.
+fn in_words(runs: &Runs) -> String {
+    let names: Vec<String> = runs.each().take(NAMED_MAX).map(|run| run.name.clone()).collect();
+    let more = match runs.len() - names.len() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    match runs.left_out() {
+        0 => format!("{}{more}", names.join(", ")),
+        left_out => format!("{}{more}, the latest; {left_out} earlier ones are left out", names.join(", ")),
+    }
+}
+
 fn export(runs: &Runs, format: &str, dir: &str, quiet: bool) -> Result<()> {
     if format != "tensorboard" {
         return Err(Error::usage("bad-value", format!("--export {format}: it can be tensorboard"))
@@ -85,7 +102,6 @@ fn serve(args: &Args, runs: Runs, quiet: bool) -> Result<()> {
     let at = listener.local_addr().map_err(refused)?;
     let query = token.as_ref().map(|token| format!("?token={token}")).unwrap_or_default();
     output::text(&format!("http://{at}/{query}\n"))?;
-    let names: Vec<String> = runs.each().map(|run| run.name.clone()).collect();
-    output::note(quiet, &format!("watching  {}; ctrl-c ends this, and no run", names.join(", ")));
+    output::note(quiet, &format!("watching  {}; ctrl-c ends this, and no run", in_words(&runs)));
     server::serve(Arc::new(runs), listener, Guard { token, hosts: args.hosts.clone() }).map_err(refused)
 }

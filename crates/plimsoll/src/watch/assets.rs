@@ -13,11 +13,14 @@ pub const APP: &str = concat!(
     "(() => {\n\"use strict\";\n",
     include_str!("page/dom.js"),
     include_str!("page/source.js"),
+    include_str!("page/groups.js"),
     include_str!("page/charts.js"),
     include_str!("page/memory.js"),
     include_str!("page/ranks.js"),
     include_str!("page/samples.js"),
     include_str!("page/events.js"),
+    include_str!("page/table.js"),
+    include_str!("page/place.js"),
     include_str!("page/main.js"),
     "})();\n"
 );

@@ -52,6 +52,8 @@ pub struct Files {
     pub summary: Option<Value>,
     /// Without secrets: a page may be shared.
     pub run_file: String,
+    /// The keys of the run file with their values, without secrets.
+    pub settings: Vec<(String, String)>,
     /// A row for each rank; `None` for a run of one.
     pub ranks: Option<Value>,
     /// True if a live process holds the directory; `None` if the kernel does not show it.
@@ -77,7 +79,9 @@ impl Files {
             self.summary = summary.json().filter(Value::is_object);
         }
         if changed[3] {
-            self.run_file = run_file.text.as_deref().map(shareable::shown).unwrap_or_default();
+            let text = run_file.text.as_deref();
+            self.run_file = text.map(shareable::shown).unwrap_or_default();
+            self.settings = text.map(shareable::settings).unwrap_or_default();
         }
         // Only the parsed forms are kept.
         self.files.iter_mut().for_each(|file| file.text = None);

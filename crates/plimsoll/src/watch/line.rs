@@ -18,6 +18,9 @@ pub struct Line<'a> {
     pub reward: Option<f64>,
     pub loss: Option<f64>,
     pub frames_per_second: Option<f64>,
+    /// Means over all steps of the run so far, as the terminal shows them.
+    pub tokens_per_second_rollout: Option<f64>,
+    pub tokens_per_second_update: Option<f64>,
     pub rss_bytes: Option<u64>,
     pub planned_bytes: Option<u64>,
     pub limit_bytes: Option<u64>,

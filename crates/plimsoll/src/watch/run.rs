@@ -43,12 +43,15 @@ pub struct Run {
     files: Files,
     is_there: bool,
     pub series: Series,
+    buckets_max: usize,
     what: String,
     steps: Option<u32>,
     planned_bytes: Option<u64>,
     limit_bytes: Option<u64>,
     seconds: f64,
     seconds_left: Option<f64>,
+    /// Tokens a second of all steps so far, sampled and trained.
+    rates: [Option<f64>; 2],
     /// By data set: (step, score).
     evals: BTreeMap<String, Vec<(u32, f64)>>,
     peaks: Vec<Peak>,
@@ -67,21 +70,23 @@ pub struct Run {
 }
 
 impl Run {
-    /// Reads nothing yet.
-    pub fn new(name: String, dir: &Path) -> Run {
+    /// Reads nothing yet. A curve has at most `buckets_max` points.
+    pub fn new(name: String, dir: &Path, buckets_max: usize) -> Run {
         Run {
             name,
             dir: dir.to_path_buf(),
             tail: Tail::new(&dir.join("events.jsonl")),
             files: Files::default(),
             is_there: true,
-            series: Series::new(0),
+            series: Series::with_buckets(0, buckets_max),
+            buckets_max,
             what: String::new(),
             steps: None,
             planned_bytes: None,
             limit_bytes: None,
             seconds: 0.0,
             seconds_left: None,
+            rates: [None; 2],
             evals: BTreeMap::new(),
             peaks: Vec::new(),
             others: Others::default(),
@@ -118,9 +123,9 @@ impl Run {
 
     /// Drops all state from the log, which was cut, replaced or started again.
     fn begin_again(&mut self) {
-        let fresh = Run::new(std::mem::take(&mut self.name), &self.dir);
+        let fresh = Run::new(std::mem::take(&mut self.name), &self.dir, self.buckets_max);
         let old = std::mem::replace(self, fresh);
-        self.series = Series::new(old.series.epoch + 1);
+        self.series = Series::with_buckets(old.series.epoch + 1, self.buckets_max);
         self.tail = old.tail;
         self.files = old.files;
         self.sample_files = old.sample_files;
@@ -193,6 +198,7 @@ impl Run {
         self.steps = line.steps.or(self.steps);
         self.planned_bytes = line.planned_bytes.or(self.planned_bytes);
         self.seconds_left = line.seconds_left;
+        self.rates = [line.tokens_per_second_rollout, line.tokens_per_second_update];
     }
 
     fn memory(&mut self, line: &Line<'_>) {
@@ -271,6 +277,7 @@ impl Run {
         let last = |name: &str| self.series.last(name);
         let evals = self.evals.values().next();
         let score = |point: Option<&(u32, f64)>| point.map(|(_, score)| *score);
+        let best = |points: &Vec<(u32, f64)>| points.iter().map(|(_, score)| *score).reduce(f64::max);
         json!({
             "name": self.name,
             "what": self.what,
@@ -280,11 +287,14 @@ impl Run {
             "seconds": self.seconds,
             "seconds_left": self.seconds_left,
             "reward": last("reward"),
+            "reward_best": self.series.extremes("reward").map(|(_, most)| most),
             "loss": last("loss"),
+            "loss_least": self.series.extremes("loss").map(|(least, _)| least),
             "eval_first": score(evals.and_then(|points| points.first())),
             "eval_last": score(evals.and_then(|points| points.last())),
-            "rollout_rate": last("tokens_per_second/rollout"),
-            "update_rate": last("tokens_per_second/update"),
+            "eval_best": evals.and_then(best),
+            "rollout_rate": self.rates[0],
+            "update_rate": self.rates[1],
             "frame_rate": last("frames_per_second"),
             "rss_bytes": last("memory/host/step/measured"),
             "peak_bytes": self.all_peak_bytes(),
@@ -338,6 +348,7 @@ impl Run {
             "crash": self.files.crash,
             "summary": self.files.summary,
             "run_file": self.files.run_file,
+            "settings": self.files.settings,
             "sample_files": self.sample_files,
             "unreadable_lines": self.unreadable_lines + self.tail.too_long,
             "metrics_left_out": self.series.names_left_out,

@@ -48,6 +48,8 @@ struct Bucket {
 
 #[derive(Clone, Debug)]
 pub struct Series {
+    /// Most buckets.
+    buckets_max: usize,
     /// Steps of a full bucket.
     width: u32,
     buckets: Vec<Bucket>,
@@ -63,7 +65,13 @@ pub struct Series {
 impl Series {
     /// Series of different `epoch` share no buckets.
     pub fn new(epoch: u64) -> Series {
+        Series::with_buckets(epoch, BUCKETS_MAX)
+    }
+
+    /// Is of at most `buckets_max` buckets, an even number.
+    pub fn with_buckets(epoch: u64, buckets_max: usize) -> Series {
         Series {
+            buckets_max,
             width: 1,
             buckets: Vec::new(),
             names: Vec::new(),
@@ -104,7 +112,7 @@ impl Series {
             self.rewind(step);
         }
         let full = self.buckets.last().is_none_or(|bucket| bucket.count >= self.width);
-        if full && self.buckets.len() == BUCKETS_MAX {
+        if full && self.buckets.len() == self.buckets_max {
             self.halve();
         }
         match self.buckets.last_mut().filter(|bucket| bucket.count < self.width) {
@@ -169,6 +177,16 @@ impl Series {
     pub fn last(&self, name: &str) -> Option<f64> {
         let column = &self.columns[self.names.iter().position(|known| known == name)?];
         column.iter().rev().find(|cell| cell.count > 0).map(Cell::mean)
+    }
+
+    /// Returns the least and the greatest value of a metric in one step.
+    pub fn extremes(&self, name: &str) -> Option<(f64, f64)> {
+        let column = &self.columns[self.names.iter().position(|known| known == name)?];
+        let all = column.iter().fold(EMPTY, |mut all, &cell| {
+            all.join(cell);
+            all
+        });
+        (all.count > 0).then(|| (f64::from(all.min), f64::from(all.max)))
     }
 
     /// Returns the buckets from index `from` on as JSON; the page replaces its own from there.
@@ -253,6 +271,15 @@ mod tests {
         assert_eq!(got["metrics"], json!({"reward": {"mean": [2, 3]}}));
         assert_eq!(series.last("reward"), Some(3.0));
         assert_eq!(series.last("none"), None);
+        assert_eq!((series.extremes("reward"), series.extremes("none")), (Some((1.0, 3.0)), None));
+    }
+
+    #[test]
+    fn a_series_of_fewer_buckets_keeps_to_them_and_to_its_ends() {
+        let mut series = Series::with_buckets(0, 8);
+        (1..=100).for_each(|step| series.add(step, 0, [("reward", f64::from(step))].into_iter()));
+        assert!(series.len() <= 8 && series.len() > 4, "{}", series.len());
+        assert_eq!((series.last_step(), series.extremes("reward")), (Some(100), Some((1.0, 100.0))));
     }
 
     #[test]

@@ -293,7 +293,9 @@ fn what_cannot_be_watched_is_named() {
     let dir = run(&folder, "a", 1);
     let none = folder.text_path("none");
     check_refused(&["watch", &none], 1, &["error[run-dir-unreadable]", "none"]);
-    check_refused(&["watch", &folder.text_path("")], 1, &["error[run-dir-unreadable]", "no events.jsonl"]);
+    fs::create_dir_all(folder.path("empty/below")).expect("a folder");
+    let words = ["error[run-dir-unreadable]", "no events.jsonl in it, nor in a folder below it (4 deep)"];
+    check_refused(&["watch", &folder.text_path("empty")], 1, &words);
     check_refused(
         &["watch", "--token-file", &folder.text_path("token"), name(&dir)],
         2,
@@ -350,6 +352,27 @@ fn one_file_holds_everything_and_nothing_that_can_run() {
     let events = fs::read(folder.path("tb/a/events.out.tfevents.0.plimsoll")).expect("the event file");
     assert!(events.windows(13).any(|part| part == b"brain.Event:2"));
     check_refused(&["watch", "--export", "tensorboard", &tb, name(&dir)], 1, &["error[export-exists]"]);
+}
+
+#[test]
+fn a_folder_is_its_runs_with_the_keys_in_which_they_may_differ() {
+    let folder = Folder::new();
+    for (name, seed) in [("sweep/lr-a/seed-1", 1), ("sweep/lr-a/seed-2", 2)] {
+        let dir = run(&folder, name, 3);
+        fs::write(dir.join("run.toml"), format!("seed = {seed}\n[track]\ntoken = \"k1x\"\n"))
+            .expect("a run file");
+    }
+    let server = Server::start(&[&folder.text_path("sweep")]);
+    server.listen(|run| run["step"] == 3 && run["reward_best"] == f64::from(0.3f32));
+    let state = server.json("/api/state");
+    let names: Vec<&Value> = state["runs"].as_array().expect("runs").iter().map(|run| &run["name"]).collect();
+    assert_eq!((names, &state["left_out"]), (vec![&json!("seed-1"), &json!("seed-2")], &json!(0)));
+    let settings = server.json("/api/detail?run=1")["settings"].clone();
+    assert_eq!(settings, json!([["seed", "2"], ["track.token", "(not shown)"]]));
+    let out = folder.path("out.html");
+    let done = plimsoll(&["watch", "--static", name(&out), &folder.text_path("sweep")]);
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    assert!(fs::read_to_string(&out).expect("the file").contains("\"name\":\"seed-2\""));
 }
 
 /// Everything that a person sees, in Chromium: see `watch_page/check.py`.

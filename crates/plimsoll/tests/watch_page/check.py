@@ -138,6 +138,81 @@ def follow(page, server_url, directory):
     page.until(f"{text}.includes('directory is gone')", "a directory that is gone")
 
 
+TABLE = "[...document.querySelectorAll('#run-rows tbody tr')].map((row) => [...row.children].map((cell) => cell.textContent))"
+
+
+def sweep(folder):
+    """Two learning rates with two seeds each; one run is short, and texts are hostile."""
+    for rate, seed, last in ((0.001, 1, 20), (0.001, 2, 20), (0.01, 1, 20), (0.01, 2, 5)):
+        directory = make(folder, f"rate {rate} <b>{seed}", 1, last)
+        keys = f"seed = {seed}\n[data]\nsame = 'for all'\n[train]\nlearning_rate = {rate}\n[run]\ndir = '{seed}{rate}'\n"
+        # A text of the faster runs alone.
+        keys += f"[text]\nnote = {json.dumps(HOSTILE)}\n" if rate > 0.005 else ""
+        (directory / "run.toml").write_text(keys)
+        score = 0.5 + seed / 10 - rate
+        append(directory, json.dumps({"event": "eval", "step": last, "score": score}) + "\n")
+
+
+def press(page, selector):
+    page.run(f"document.querySelector({json.dumps(selector)}).click()")
+
+
+def choose(page, selector, value):
+    find = f"const s = document.querySelector({json.dumps(selector)})"
+    page.run(f"{{ {find}; s.value = {json.dumps(value)}; s.dispatchEvent(new Event('change')) }}")
+
+
+def compare(page, url):
+    """A table that sorts, groups with their medians and bands, and an address that opens at the same place."""
+    words = "document.querySelector('.area') && document.querySelector('.area').getAttribute('aria-label')"
+    for width, height in ((1280, 900), (390, 844)):
+        page.size(width, height)
+        page.open("about:blank")
+        page.open(url)
+        page.until("document.querySelectorAll('.chart canvas').length >= 5", "charts")
+        page.until(f"{TABLE}.length === 4 && {TABLE}[0].length > 6", "the rows")
+        wide = page.run("document.documentElement.scrollWidth")
+        assert wide <= width, f"{wide} pixels on a screen of {width}"
+        heads = page.run("[...document.querySelectorAll('#run-rows thead th')].map((n) => n.textContent)")
+        # Keys that are equal in all runs, and places, are no columns.
+        assert heads[:4] == ["run", "seed", "learning_rate", "note"] and "same" not in heads and "dir" not in heads, heads
+        assert page.run(TABLE)[2][3] == HOSTILE, page.run(TABLE)
+        held = heads.index("held out, last")
+        page.run("document.querySelector('#sort-held').focus()")
+        press(page, "#sort-held")
+        scores = [float(row[held]) for row in page.run(TABLE)]
+        assert scores == sorted(scores, reverse=True) and len(set(scores)) == 4, scores
+        assert page.run("document.querySelector('#run-rows [aria-sort]').getAttribute('aria-sort')") == "descending"
+        assert page.run("document.activeElement.id") == "sort-held", "the focus stays on the heading"
+        choose(page, "#group", "train.learning_rate")
+        rows = page.run(TABLE)
+        assert [row[0] for row in rows] == ["learning_rate 0.0012 runs", "learning_rate 0.012 runs"], rows
+        # The median of 0.599 and 0.699, and their range.
+        assert rows[0][held] == "0.6490.599 to 0.699", rows
+        page.until(f"{words}.includes('learning_rate 0.01:')", "a line for each group")
+        press(page, ".chart details summary")
+        page.until("document.querySelectorAll('.chart thead th').length === 5", "a column for each group's line")
+        choose(page, "#x", "share")
+        page.until(f"{words}.includes('share of the run')", "the share of the run")
+        press(page, "#group-0")
+        assert len(page.run(TABLE)) == 4
+        press(page, "a[href='#memory']")
+        address, before = page.run("location.href"), page.run("document.querySelector('#run-rows').innerHTML")
+        page.open("about:blank")
+        page.open(address)
+        page.until(f"document.querySelector('#run-rows').innerHTML === {json.dumps(before)}", "the same rows")
+        page.until(f"{words} && {words}.includes('learning_rate 0.01:') && {words}.includes('share')", "the same lines")
+        assert page.run("document.querySelector('#group').value + document.querySelector('#x').value") == "train.learning_rateshare"
+        top = "document.querySelector('#memory').getBoundingClientRect().top"
+        page.until(f"Math.abs({top} - parseFloat(getComputedStyle(document.documentElement).scrollPaddingTop)) < 3", "the same section")
+        assert page.run("location.href") == address
+        # An address of other runs, keys and sections is passed over.
+        page.open("about:blank")
+        page.open(url + "#%3Cimg%3E?group=none.such&run=none&off=none&sort=none&metric=none&zoom=b:a&open=%3Cimg%3E")
+        page.until("document.querySelectorAll('.chart canvas').length >= 5", "charts of a strange address")
+        assert len(page.run(TABLE)) == 4 and page.run("document.querySelectorAll('img').length") == 0
+
+
 def main():
     chromium = browser.find()
     if chromium is None:
@@ -146,7 +221,12 @@ def main():
     live, other = make(folder, "live <b>run<", 1, 20), make(folder, "other", 1, 90)
     whole = folder / "out.html"
     subprocess.run([binary, "-q", "watch", "--static", whole, other, live], check=True)
-    server = subprocess.Popen([binary, "-q", "watch", "--port", "0", live, other], stdout=subprocess.PIPE, text=True)
+    several, table = folder / "sweep", folder / "table.html"
+    sweep(several)
+    subprocess.run([binary, "-q", "watch", "--static", table, several], check=True)
+    serve = [binary, "-q", "watch", "--port", "0"]
+    server = subprocess.Popen([*serve, live, other], stdout=subprocess.PIPE, text=True)
+    second = subprocess.Popen([*serve, several], stdout=subprocess.PIPE, text=True)
     page = browser.Browser(chromium)
     try:
         url = server.stdout.readline().strip()
@@ -159,10 +239,15 @@ def main():
         # The browser reports requests to the server that ended, some of them late.
         complaints = [complaint for complaint in page.complaints if url not in complaint]
         assert complaints == [], complaints
+        page.complaints.clear()
+        compare(page, second.stdout.readline().strip())
+        compare(page, table.as_uri())
+        assert page.complaints == [], page.complaints
     finally:
         page.close()
-        server.kill()
-        server.wait()
+        for process in (server, second):
+            process.kill()
+            process.wait()
 
 
 if __name__ == "__main__":

@@ -59,9 +59,11 @@ pub(super) fn draw(curves: &Curves, title: &str) -> String {
     };
     let words: Vec<String> = panels.iter().map(|(name, curves)| in_words(name, curves)).collect();
     let mut out = String::new();
+    // A window that is taller than the picture leaves its room below, not half of it above.
     let _ = write!(
         out,
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-labelledby=\"t d\">\n\
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" preserveAspectRatio=\"xMidYMin\" \
+         role=\"img\" aria-labelledby=\"t d\">\n\
          <title id=\"t\">{}</title>\n<desc id=\"d\">{}</desc>\n<style>{STYLE}</style>\n\
          <rect class=\"back\" width=\"{WIDTH}\" height=\"{HEIGHT}\"/>\n",
         plimsoll_plan::svg::escape(title),
@@ -205,6 +207,7 @@ mod tests {
                 "{svg}"
             );
             assert_eq!(svg.matches("<svg").count(), svg.matches("</svg>").count());
+            assert!(svg.contains(" preserveAspectRatio=\"xMidYMin\""));
             for list in svg.split("points=\"").skip(1) {
                 for point in list.split('"').next().unwrap().split_whitespace() {
                     let (x, y) = point.split_once(',').unwrap();

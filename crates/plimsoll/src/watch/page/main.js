@@ -1,17 +1,20 @@
 // The whole page: runs, what is shown of them, and how it stays current while they run.
 const runs = [];
 const extras = new Set();
-let focus = 0, timer = 0, busy = false, again = false;
+let focus = 0, leftOut = 0, timer = 0, busy = false, again = false;
 
 const STATES = { running: "running", finished: "finished", failed: "ended with an error", stopped: "stopped", gone: "directory is gone", unknown: "state unknown" };
 const focused = () => runs[focus];
-const chosen = () => { const on = runs.filter((run) => run.on && run.series); return on.length ? on : []; };
+const chosen = () => runs.filter((run) => run.on && run.series);
 
 function onRuns(state) {
   state.runs.forEach((brief, index) => {
+    const isNew = !runs[index];
     const run = runs[index] || (runs[index] = { index, on: true, series: null, shown: null, near: null, detail: null, version: -1 });
     run.brief = brief;
+    if (isNew) placeRun(run);
   });
+  leftOut = state.left_out;
   drawRuns();
   drawHero(focused());
   drawRanks(focused());
@@ -26,7 +29,7 @@ async function refresh() {
     again = false;
     for (const run of runs) {
       try {
-        if (!run.detail || run.detail.detail_version !== run.brief.detail_version) run.detail = await source.detail(run.index);
+        if (!run.detail || run.detail.detail_version !== run.brief.detail_version) { run.detail = await source.detail(run.index); run.settings = null; }
         if (run.version !== run.brief.version) await fetchSeries(run);
       } catch { /* The server went away; the stream says so, and comes back with everything. */ }
     }
@@ -52,18 +55,20 @@ function schedule() {
 function drawAll() {
   const run = focused();
   if (!run) return;
-  const shown = chosen();
+  const shown = sources();
   for (const spec of CHARTS) draw(spec, $("charts"), shown);
-  for (const name of extras) draw({ id: "x-" + name, title: name, lines: [name], extra: () => { extras.delete(name); dropChart("x-" + name); drawMore(); } }, $("charts"), shown);
+  for (const name of extras) draw({ id: "x-" + name, title: name, lines: [name], extra: () => { extras.delete(name); dropChart("x-" + name); drawMore(); keepPlace(); } }, $("charts"), shown);
+  drawRuns();
   drawMore();
   drawMemory(run);
-  const alone = run.series ? [run] : [];
+  const alone = run.shown ? [{ label: run.brief.name, colour: runColour(run.index), members: [run] }] : [];
   draw(HOST, $("host"), alone);
   drawShares(run);
   draw(TIMES, $("times"), alone);
   drawSamples(run);
   drawEvents(run);
   $("reset").hidden = !zoomed;
+  arrive();
 }
 
 function dropChart(id) {
@@ -83,19 +88,14 @@ function drawMore() {
   fillIf($("more"), JSON.stringify(names), () => [el("option", { value: "" }, "choose one of " + names.length), ...names.map((name) => el("option", { value: name }, name))]);
 }
 
-function drawRuns(anew) {
-  const key = JSON.stringify([runs.map((run) => [run.brief.name, run.on, run.brief.state]), focus]);
-  if (!anew && $("runs").dataset.key === key) return;
-  $("runs").dataset.key = key;
-  $("runs").hidden = runs.length < 2;
-  const active = document.activeElement && document.activeElement.id;
-  fill($("runs"), runs.map((run) => el("div", { class: "run" + (run.index === focus ? " focus" : "") },
-    el("input", { type: "checkbox", id: "on-" + run.index, "aria-label": "Show " + run.brief.name + " in the curves", checked: run.on,
-      onchange: (event) => { run.on = event.target.checked; drawRuns(); schedule(); }, css: { "accent-color": runColour(run.index) } }),
-    el("i", { css: { background: runColour(run.index) } }),
-    el("button", { type: "button", id: "see-" + run.index, "aria-pressed": run.index === focus ? "true" : "false", onclick: () => { focus = run.index; drawRuns(); drawHero(run); drawRanks(run); schedule(); } },
-      run.brief.name, el("small", {}, STATES[run.brief.state])))));
-  if (active && $(active)) $(active).focus();
+/** Shows a run in the parts of the page that are of one run. */
+function see(run) {
+  focus = run.index;
+  drawRuns();
+  drawHero(run);
+  drawRanks(run);
+  schedule();
+  keepPlace();
 }
 
 function drawHero(run) {
@@ -106,11 +106,13 @@ function drawHero(run) {
   // One line over the trainer and its workers, as in the memory picture.
   const held = b.peak_bytes;
   const headroom = b.load_line_bytes && held ? b.load_line_bytes - held : null;
+  // As the terminal shows them; the chart of throughput has the single steps.
+  const ofSteps = b.step > 1 ? "mean of steps 1 to " + whole(b.step) : "step 1";
   const tiles = [
     isNumber(b.reward) ? ["Reward", number(b.reward), "mean of the last step"] : isNumber(b.loss) ? ["Loss", number(b.loss), "last step"] : null,
     isNumber(b.eval_last) ? ["Held out", number(b.eval_last), b.eval_first !== b.eval_last ? "from " + number(b.eval_first) : "before training"] : null,
-    isNumber(b.rollout_rate) ? ["Sampling", number(b.rollout_rate), "tokens a second"] : isNumber(b.frame_rate) ? ["Frames", number(b.frame_rate), "a second"] : null,
-    isNumber(b.update_rate) ? ["Training", number(b.update_rate), "tokens a second"] : null,
+    isNumber(b.rollout_rate) ? ["Sampling", number(b.rollout_rate), "tokens a second, " + ofSteps] : isNumber(b.frame_rate) ? ["Frames", number(b.frame_rate), "a second, last step"] : null,
+    isNumber(b.update_rate) ? ["Training", number(b.update_rate), "tokens a second, " + ofSteps] : null,
     held ? ["Memory", bytes(held), headroom === null ? "highest reading" : headroom >= 0 ? bytes(headroom) + " below the load line" : bytes(-headroom) + " over the load line", headroom < 0 ? "bad" : ""] : null,
     b.state === "running" && isNumber(b.seconds_left) ? ["Left", duration(b.seconds_left), duration(b.seconds) + " so far"] : ["Took", duration(b.seconds), whole(b.step) + " steps"],
   ].filter(Boolean);
@@ -130,6 +132,7 @@ async function zoomTo(low, high) {
   zoomed = low === null ? null : [low, high];
   await look();
   redraw();
+  keepPlace();
 }
 
 async function look() {
@@ -138,7 +141,8 @@ async function look() {
     run.near = null;
     run.shown = run.series;
     if (!zoomed || run.series.width === 1) return;
-    const [low, high] = [Math.max(0, Math.floor(zoomed[0])), Math.ceil(zoomed[1])];
+    const [from, to] = zoomed.map((at) => (view.x === "share" ? (at * stepsOf(run)) / 100 : at));
+    const [low, high] = [Math.max(0, Math.floor(from)), Math.ceil(to)];
     // Reading more points than a chart has pixels would be wasted.
     if (high - low > 4096) return;
     const near = await source.zoom(run.index, low, high).catch(() => null);
@@ -165,12 +169,15 @@ function start() {
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
   $("reset").addEventListener("click", () => zoomTo(null));
-  $("more").addEventListener("change", (event) => { if (event.target.value) { extras.add(event.target.value); drawAll(); } });
+  $("more").addEventListener("change", (event) => { if (event.target.value) { extras.add(event.target.value); drawAll(); keepPlace(); } });
+  $("group").addEventListener("change", (event) => { view.group = event.target.value; drawRuns(); schedule(); keepPlace(); });
+  $("x").addEventListener("change", (event) => { view.x = event.target.value; zoomTo(null); });
   let typing = 0;
-  $("words").addEventListener("input", () => { clearTimeout(typing); typing = setTimeout(() => showSamples(focused(), false), 200); });
-  for (const id of ["file", "reward"]) $(id).addEventListener("change", () => showSamples(focused(), false));
+  $("words").addEventListener("input", () => { clearTimeout(typing); typing = setTimeout(() => { showSamples(focused(), false); keepPlace(); }, 200); });
+  for (const id of ["file", "reward"]) $(id).addEventListener("change", () => { showSamples(focused(), false); keepPlace(); });
   $("next").addEventListener("click", () => showSamples(focused(), true));
   new ResizeObserver(() => schedule()).observe($("charts"));
+  followPlace();
   const link = $("link");
   if (!source.isLive) { link.textContent = "a copy"; link.className = "link copy"; }
   source.follow(onRuns, (up) => {

@@ -91,6 +91,7 @@ async function showSamples(run, more) {
   while ($("rows").children.length > 400) $("rows").firstChild.remove();
   say($("found"), query.words && !more ? (found.rows.length || "none") + (found.next ? " or more" : "") + " found" : "");
   $("next").hidden = !found.next;
+  arrive();
 }
 
 /** The list of files; new samples are shown only unless the reader searches or has paged on. */
@@ -101,7 +102,7 @@ function drawSamples(run) {
   const key = JSON.stringify([run.index, files]);
   if (search.key === key) return;
   const other = search.run !== run.index;
-  const chosen = other ? "" : $("file").value;
+  const chosen = search.run === -1 ? place.wanted.get("file") || "" : other ? "" : $("file").value;
   fill($("file"), el("option", { value: "" }, "all files"), files.slice(0, 500).map((file) => el("option", { value: file }, file.replace(/\.jsonl$/, ""))));
   $("file").value = files.includes(chosen) ? chosen : "";
   search.key = key;

@@ -1,0 +1,53 @@
+//! Holds the length of the book's main path: the pages of the table of contents before its first appendix. What a user
+//! needs to begin is there; formulas, limits and measurements in detail are in the appendices.
+
+use crate::{finding::Finding, tree::Tree};
+
+const SUMMARY: &str = "docs/SUMMARY.md";
+/// Words of the main path, in code and tables too; about two hours of reading.
+const WORDS_MAX: usize = 25_000;
+/// Begins the titles of parts that are not read from end to end.
+const APPENDIX: &str = "# Appendix";
+
+pub fn check(tree: &Tree) -> Option<Finding> {
+    let words = words(tree)?;
+    let message = format!(
+        "its main path has {words} words, and the limit is {WORDS_MAX}: \
+         shorten a page, or move detail below `{APPENDIX}`"
+    );
+    (words > WORDS_MAX).then(|| Finding::new(SUMMARY, 1, message))
+}
+
+/// Counts what white space separates on the pages before the first appendix.
+fn words(tree: &Tree) -> Option<usize> {
+    let summary = tree.text(SUMMARY)?;
+    let main = summary.lines().take_while(|line| !line.starts_with(APPENDIX));
+    let pages = main.filter_map(|line| line.split_once("](")?.1.strip_suffix(')'));
+    let text = |page: &str| tree.text(&format!("docs/{page}")).unwrap_or_default();
+    Some(pages.map(|page| text(page).split_whitespace().count()).sum())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tree::tests::tree;
+
+    #[test]
+    fn pages_of_the_main_path_are_counted_and_those_of_appendices_are_not() {
+        let summary = "# Summary\n\n[Introduction](a.md)\n\n# Start\n\n- [B](b/b.md)\n\n# Appendix: more\n\n- [C](c.md)\n";
+        let check_with = |long: usize| {
+            let page = "word ".repeat(long);
+            let more = "word ".repeat(2 * WORDS_MAX);
+            let files = [
+                ("docs/SUMMARY.md", summary),
+                ("docs/a.md", page.as_str()),
+                ("docs/b/b.md", "# Two words\n"),
+                ("docs/c.md", more.as_str()),
+            ];
+            check(&tree(&files)).map(|finding| finding.to_string())
+        };
+        assert_eq!(check_with(WORDS_MAX - 3), None);
+        let found = check_with(WORDS_MAX - 2).expect("one word too many");
+        assert!(found.contains("25001 words, and the limit is 25000"), "{found}");
+    }
+}
