@@ -9,7 +9,7 @@ use crate::hello::Member;
 use crate::message::Message;
 use crate::place::Place;
 use crate::rendezvous::{Mail, Meeting, Wires};
-use crate::verdict::{Cause, Ending, News, Ranks, SILENCE_MAX, Verdict};
+use crate::verdict::{Cause, Ending, News, Ranks, Verdict, silence_max};
 use crate::window::{Window, abort};
 use crate::wire::{Wire, wait};
 use plimsoll_base::{Error, Result};
@@ -22,7 +22,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// Each message lets the kernel see that the one before was lost: where one in twenty is, a lost one must be sent again
-/// several times within `SILENCE_MAX`, and the kernel's own timers alone would take longer over a path of 200 ms.
+/// several times before its sender counts as lost, and the kernel's own timers alone would take longer over a path of 200 ms.
 const BEAT_EVERY: Duration = Duration::from_millis(200);
 const TURN: Duration = Duration::from_millis(100);
 /// The thread reads small messages; frames are on the heap.
@@ -140,7 +140,9 @@ impl Link {
                 Box::new(move || hub.run())
             }
             Wires::Joined(wire) => {
-                let joined = Joined { end, wire, hub: members[0].clone(), ranks: place.ranks, window };
+                let silence_max = silence_max(&members[0], &members[place.rank as usize]);
+                let hub = members[0].clone();
+                let joined = Joined { end, wire, hub, silence_max, ranks: place.ranks, window };
                 Box::new(move || joined.run())
             }
         };
@@ -400,6 +402,8 @@ struct Joined {
     end: End,
     wire: Wire,
     hub: Member,
+    /// Longest silence of the hub.
+    silence_max: Duration,
     ranks: u32,
     /// The window of this host; at its first rank only.
     window: Option<Window>,
@@ -444,7 +448,7 @@ impl Joined {
             let has_verdict = lock(&self.end.shared).verdict.is_some();
             let is_late = told.is_some_and(|at| now.saturating_duration_since(at) >= VERDICT_MAX);
             // Other ranks of this host use the window until the run is over; then rank 0 closes the connection.
-            let silent = now.saturating_duration_since(heard) >= SILENCE_MAX;
+            let silent = now.saturating_duration_since(heard) >= self.silence_max;
             let may_go = is_well && (self.window.is_none() || self.wire.over().is_some() || silent);
             if self.end.is_dropped() || told.is_some() && (may_go || has_verdict || !is_well && is_late) {
                 break;
@@ -471,8 +475,8 @@ impl Joined {
 
     /// Ends the run if rank 0's supervisor, the hub, is gone.
     fn look_at_hub(&mut self, silent: Duration) {
-        let silence =
-            (silent >= SILENCE_MAX).then(|| format!("its supervisor was silent for {} s", silent.as_secs()));
+        let silence = (silent >= self.silence_max)
+            .then(|| format!("its supervisor was silent for {} s", silent.as_secs()));
         let Some(sentence) = self.wire.over().map(str::to_string).or(silence) else { return };
         if lock(&self.end.shared).verdict.is_some() {
             return;

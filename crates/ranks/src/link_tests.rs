@@ -7,6 +7,7 @@ use crate::hello::Hello;
 use crate::notice::Notice;
 use crate::rendezvous::{Waiting, meet};
 use crate::token::Token;
+use crate::verdict::SILENCE_MAX;
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 

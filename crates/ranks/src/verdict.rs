@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 
 /// From the first sign to the verdict.
 const SIGNS_TIME: Duration = Duration::from_millis(500);
-/// The same where all that is known is that ranks ended for another: a lost supervisor is noticed in this time, and
-/// so is a network that failed at one end first.
-const CAUSE_TIME: Duration = Duration::from_millis(2500);
 /// A supervisor silent for longer is lost; it reports five times a second.
 pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(2);
+/// The same of one on another host than rank 0's: a message that is lost four times, which happens where one packet in
+/// twenty is, arrives within this time.
+pub(crate) const SILENCE_APART_MAX: Duration = Duration::from_secs(5);
 /// Gap that counts as a pause of this process, for example by Ctrl-Z: messages sent meanwhile are still unread.
 const OWN_PAUSE: Duration = Duration::from_secs(1);
 /// After such a pause, ranks that gave up on it end within this time: a supervisor gives its trainer ten seconds.
@@ -119,6 +119,8 @@ pub(crate) enum News {
 #[derive(Debug)]
 struct Rank {
     member: Member,
+    /// Longest silence of its supervisor.
+    silence_max: Duration,
     heard: Instant,
     beat: Beat,
     stopped: Option<Instant>,
@@ -163,6 +165,7 @@ impl Ranks {
     pub(crate) fn new(members: &[Member], wait_max: Duration, now: Instant) -> Ranks {
         let rank = |member: &Member| Rank {
             member: member.clone(),
+            silence_max: silence_max(&members[0], member),
             heard: now,
             beat: Beat::default(),
             stopped: None,
@@ -294,6 +297,9 @@ impl Ranks {
         }
         let (rank, (cause, _, sentence)) =
             signs().min_by_key(|(rank, (cause, at, _))| (*cause, *at, rank.member.rank))?;
+        // A lost supervisor is noticed in this time, and so is a network that failed at one end first.
+        let silence_max = self.ranks.iter().map(|rank| rank.silence_max).max().unwrap_or(SILENCE_MAX);
+        let cause_time = silence_max + SIGNS_TIME;
         let is_over = || self.ranks.iter().all(|rank| rank.ending.is_some() || rank.gone.is_some());
         // Ranks ended for another one, but none gives a cause: this process was silent, and they gave up on it.
         let paused = match (cause, self.own_pause) {
@@ -301,7 +307,7 @@ impl Ranks {
                 Some(pause)
             }
             // The cause is still to be told.
-            (Cause::Secondary, _) if now.saturating_duration_since(first) < CAUSE_TIME && !is_over() => {
+            (Cause::Secondary, _) if now.saturating_duration_since(first) < cause_time && !is_over() => {
                 return None;
             }
             _ => None,
@@ -343,6 +349,11 @@ impl Ranks {
     }
 }
 
+/// Returns how long the supervisors of two ranks may hear nothing of each other.
+pub(crate) fn silence_max(one: &Member, other: &Member) -> Duration {
+    if one.site == other.site { SILENCE_MAX } else { SILENCE_APART_MAX }
+}
+
 impl Around {
     /// Returns true if no rank computes and this one has reached the fewest barriers: it hangs in a wait.
     fn is_last(&self, beat: &Beat) -> bool {
@@ -363,7 +374,7 @@ impl Rank {
 
     /// Returns true if its supervisor is lost. Rank 0 is this process, which is never silent.
     fn is_silent(&self, number: usize, now: Instant) -> bool {
-        number > 0 && now.saturating_duration_since(self.heard) >= SILENCE_MAX
+        number > 0 && now.saturating_duration_since(self.heard) >= self.silence_max
     }
 
     fn state(&self, number: usize, now: Instant) -> State {

@@ -326,3 +326,21 @@ fn r_a_pause_of_rank_0_was_told_as_the_end_of_another_rank() {
     let found = verdicts(ranks.look(woken + SIGNS_TIME));
     assert_eq!(found.first().map(|verdict| (verdict.member.rank, verdict.cause)), Some((2, Cause::Crashed)));
 }
+
+/// Messages between hosts are lost and sent again: two seconds of it ended runs on which packets passed.
+#[test]
+fn r_a_far_rank_was_lost_after_the_silence_of_a_near_one() {
+    let start = Instant::now();
+    let mut members = members(3);
+    members[2].site = 1;
+    let mut ranks = Ranks::new(&members, WAIT_MAX, start);
+    let mut lost = Vec::new();
+    for n in 0..=60 {
+        let now = start + n * SIGNS_TIME / 5;
+        ranks.beat(1, working(), now);
+        lost.extend(
+            verdicts(ranks.look(now)).into_iter().map(|verdict| (verdict.member.rank, verdict.cause, n)),
+        );
+    }
+    assert_eq!(lost, [(2, Cause::Silent, 55)], "it is lost after 5 s, and named half a second later");
+}

@@ -150,6 +150,10 @@ impl<'a> Role<'a> {
         let model = BoundModel::bind(dev, (resident, overlay), shape, first, model, how)?;
         let optimizer = shape.update.map(|of| {
             let (table, learned) = model.learned();
+            // Adapters are written later; what is copied until then is written, too.
+            if model.adapters.is_some() {
+                dev.zero(learned);
+            }
             let optimizer = Optimizer::new(dev, table, learned, resident, shape.name.name(), of.share);
             if of.muon { optimizer.with_muon(table, learned.dtype()) } else { optimizer }
         });
