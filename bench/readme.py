@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes the README's table of one GPU from results/h200.json: bench/readme.py
+"""Writes the tables of one GPU in docs/speed.md and README.md from results/h200.json: bench/readme.py
 
-The table stands between two comments. test_results.py compares, so a table of other numbers is refused.
+A table stands between two comments. test_results.py compares, so a table of other numbers is refused.
 """
 
 import json
@@ -27,11 +27,20 @@ LINES = [
 ]
 
 
-def render(found):
+# The three of the README, which say how the peer was set.
+README_LINES = [
+    ("rollout, 64 sequences, 64 + 256 tokens, both with log-probabilities", *LINES[1][1:]),
+    ("GRPO step, 32 x 8 samples of 256 tokens, TRL with transformers' generate", *LINES[7][1:]),
+    ("the same with adapters of rank 32", *LINES[8][1:]),
+]
+PAGES = {"docs/speed.md": LINES, "README.md": README_LINES}
+
+
+def render(found, lines):
     """Returns the block's lines: the table, and the builds and days that it is of."""
     out = ["| | Plimsoll | peer, same run | ratio |", "|---|---|---|---|"]
     used = set()
-    for words, what, part in LINES:
+    for words, what, part in lines:
         rows = [row for row in found["rows"] if row["what"] == what and row["part"].startswith(part) and row["peer"]]
         rows.sort(key=lambda row: list(SHORT).index(row["model"]))
         used |= {row["part"] for row in rows}
@@ -67,18 +76,19 @@ def closing(parts):
     return f"Parts with their builds, days and cards: {said}."
 
 
-def replaced(readme, found):
-    """Returns the README's text with the table of `found`. The README must have both comments."""
+def replaced(page, text, found):
+    """Returns a page's text with its table of `found`. The page must have both comments."""
     block = re.compile(re.escape(START) + ".*?" + re.escape(END), re.S)
-    if not block.search(readme):
-        raise SystemExit(f"README.md has no {START.strip()} and {END.strip()}")
-    return block.sub(lambda _: START + render(found) + END, readme)
+    if not block.search(text):
+        raise SystemExit(f"{page} has no {START.strip()} and {END.strip()}")
+    return block.sub(lambda _: START + render(found, PAGES[page]) + END, text)
 
 
 def main():
-    path = environments.BENCH.parent / "README.md"
     found = json.loads((environments.BENCH / "results" / "h200.json").read_text())
-    path.write_text(replaced(path.read_text(), found))
+    for page in PAGES:
+        path = environments.BENCH.parent / page
+        path.write_text(replaced(page, path.read_text(), found))
 
 
 if __name__ == "__main__":

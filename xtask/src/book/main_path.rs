@@ -1,21 +1,26 @@
-//! Holds the length of the book's main path: the pages of the table of contents before its first appendix. What a user
-//! needs to begin is there; formulas, limits and measurements in detail are in the appendices.
+//! Holds the lengths of README.md, and of the book's main path: the pages of the table of contents before its first
+//! appendix. What a user needs to begin is there; formulas, limits and measurements in detail are in the appendices.
 
 use crate::{finding::Finding, tree::Tree};
 
 const SUMMARY: &str = "docs/SUMMARY.md";
 /// Words of the main path, in code and tables too; about two hours of reading.
 const WORDS_MAX: usize = 25_000;
+const README: &str = "README.md";
+/// Words of the README, counted in the same way.
+const README_WORDS_MAX: usize = 1_200;
 /// Begins the titles of parts that are not read from end to end.
 const APPENDIX: &str = "# Appendix";
 
-pub fn check(tree: &Tree) -> Option<Finding> {
-    let words = words(tree)?;
-    let message = format!(
-        "its main path has {words} words, and the limit is {WORDS_MAX}: \
-         shorten a page, or move detail below `{APPENDIX}`"
-    );
-    (words > WORDS_MAX).then(|| Finding::new(SUMMARY, 1, message))
+pub fn check(tree: &Tree) -> Vec<Finding> {
+    let long = |page: &str, words: usize, max: usize, what: &str| {
+        let message = format!("{what} has {words} words, and the limit is {max}: shorten it, or move detail to an appendix");
+        (words > max).then(|| Finding::new(page, 1, message))
+    };
+    let readme = tree.text(README).map_or(0, |text| text.split_whitespace().count());
+    let readme = long(README, readme, README_WORDS_MAX, "it");
+    let main = long(SUMMARY, words(tree).unwrap_or(0), WORDS_MAX, "its main path");
+    readme.into_iter().chain(main).collect()
 }
 
 /// Counts what white space separates on the pages before the first appendix.
@@ -44,10 +49,12 @@ mod tests {
                 ("docs/b/b.md", "# Two words\n"),
                 ("docs/c.md", more.as_str()),
             ];
-            check(&tree(&files)).map(|finding| finding.to_string())
+            check(&tree(&files)).iter().map(|finding| finding.to_string()).collect::<String>()
         };
-        assert_eq!(check_with(WORDS_MAX - 3), None);
-        let found = check_with(WORDS_MAX - 2).expect("one word too many");
+        assert_eq!(check_with(WORDS_MAX - 3), "");
+        let found = check_with(WORDS_MAX - 2);
         assert!(found.contains("25001 words, and the limit is 25000"), "{found}");
+        let found = check(&tree(&[("README.md", "word ".repeat(README_WORDS_MAX + 1).as_str())]));
+        assert_eq!(found.len(), 1);
     }
 }

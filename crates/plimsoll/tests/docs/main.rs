@@ -215,15 +215,17 @@ fn python_of_the_docs_compiles() {
     assert!(compile.status.success(), "{}", String::from_utf8_lossy(&compile.stderr));
 }
 
-/// `docs/notebooks.py` makes them, and runs every cell.
+/// `docs/notebooks.py` makes those of pages and runs every cell; `docs/notebook.py` makes the one of loop.py.
 #[test]
 fn notebooks_are_their_pages() {
-    let python = Command::new("python3").arg(repository().join("docs/notebooks.py")).arg("--check").output();
-    let Ok(checked) = python else {
-        eprintln!("not checked: notebooks, which need python3");
-        return;
-    };
-    assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stdout));
+    for script in ["docs/notebooks.py", "docs/notebook.py"] {
+        let python = Command::new("python3").arg(repository().join(script)).arg("--check").output();
+        let Ok(checked) = python else {
+            eprintln!("not checked: notebooks, which need python3");
+            return;
+        };
+        assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stdout));
+    }
 }
 
 #[test]
