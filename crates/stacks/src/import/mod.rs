@@ -89,7 +89,10 @@ fn draft_of(
         wishes.trainer.iter().find(|name| !is_named(name)).map(|name| Setting::new(TRAINER, name, 0));
     settings.extend(wished);
     let trainer = (stack.trainer)(&settings).ok_or_else(|| trainer_unknown(import, file))?;
-    let job = import.job(&trainer).ok_or_else(|| no_trainer(import, &trainer))?;
+    let job = import.job(&trainer).ok_or_else(|| {
+        let named = settings.iter().find(|one| one.key == TRAINER && one.value == trainer);
+        no_trainer(import, &trainer, named.map_or(String::new(), Setting::place))
+    })?;
     let mut draft = Draft::new(stack.table, import, job, settings, surroundings);
     draft.translate()?;
     if let Some(adapter) = import.adapter {
@@ -130,8 +133,9 @@ fn trainer_unknown(import: &Import, file: &str) -> Error {
         .hint(format!("say it: --trainer NAME, one of {}", trainers(import)))
 }
 
-fn no_trainer(import: &Import, trainer: &str) -> Error {
-    let message = format!("the trainer is `{}`, whose job is not built here", one_line(trainer));
+fn no_trainer(import: &Import, trainer: &str, place: String) -> Error {
+    let place = if place.is_empty() { place } else { place + ": " };
+    let message = format!("{place}the trainer is `{}`, whose job is not built here", one_line(trainer));
     let built = format!("built are the jobs of {}'s trainers {}", import.title, trainers(import));
     let error = Error::usage("import-no-method", message).fact(built);
     let Some((_, method)) = import.nearest.iter().find(|(name, _)| *name == trainer) else {

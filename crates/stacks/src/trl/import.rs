@@ -104,6 +104,7 @@ pub(super) fn common(draft: &mut Draft) {
         let words = "settings are those of this command, in the text at the top of the script: if yours are others, write it to a shell script next to it";
         draft.choose(&format!("`{}`: {words}", taken.value));
     }
+    draft.take(CONVERSATIONS);
     if !super::unsloth::loader::sixteen_bits(draft) {
         parts::model(draft, "model_name_or_path");
     }

@@ -321,3 +321,44 @@ fn prime_rl() {
         "line 18: trainer.loss.type = custom",
     );
 }
+
+/// The trainer of a refused job had no line, and neither had an estimator that is no method here.
+#[test]
+fn r_a_refused_trainer_or_method_had_no_line() {
+    let python = "from trl import BCOTrainer\n\nBCOTrainer(model=\"a/b\")\n";
+    let verl = "python3 -m verl.trainer.main_ppo actor_rollout_ref.model.path=a/b \\\n algorithm.adv_estimator=own\n";
+    for (stack, name, text, words) in [
+        ("trl", "x.py", python, "line 3: the trainer is `BCOTrainer`"),
+        ("trl", "x.sh", "\ntrl gkd --model_name_or_path a/b\n", "line 2: the trainer is `gkd`"),
+        (
+            "openrlhf",
+            "x.sh",
+            "python3 -m openrlhf.cli.train_kd --pretrain a/b\n",
+            "line 1: the trainer is `kd`",
+        ),
+        ("verl", "x.sh", verl, "line 2: `algorithm.adv_estimator` is `own`"),
+    ] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).expect("a file");
+        let error = import(find(stack).expect("a stack"), &path, &Wishes::default()).expect_err(text);
+        assert!(error.slug == "import-no-method" && error.to_string().contains(words), "{words}: {error}");
+    }
+}
+
+/// A data set of plain text was passed over, and the rest of the job imported.
+#[test]
+fn plain_text_and_other_positions_are_refused() {
+    for (more, words) in [
+        (
+            "pretraining_dataset:\n  - path: o/n\n    name: en\n",
+            "line 8: pretraining_dataset = o/n: a row here",
+        ),
+        (
+            "rope_scaling: yarn\ndatasets:\n  - path: o/n\n    type: chat_template\n",
+            "line 7: rope_scaling = yarn: positions",
+        ),
+    ] {
+        refused("axolotl", &format!("{AXOLOTL}{more}"), "import-not-built", words);
+    }
+}
