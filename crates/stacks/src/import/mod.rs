@@ -146,10 +146,7 @@ fn no_trainer(import: &Import, trainer: &str, place: String) -> Error {
         "distill" => {
             "it learns from a teacher too, from its own samples alone (TRL's lmbda = 1); distill.divergence has its losses: beta = 0 is `forward`, 1 `reverse`, between them `jsd` with distill.jsd_beta"
         }
-        same if trainer.split([' ', '_']).any(|word| word == same) => {
-            "the options of that trainer are not read"
-        }
-        _ => "its loss is another",
+        _ => "its loss is another, or the options of that trainer are not read",
     };
     error
         .fact(format!("the nearest method here is `{method}`: {what}"))

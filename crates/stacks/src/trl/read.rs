@@ -34,7 +34,9 @@ pub(super) fn read(source: &Source<'_>) -> Result<Vec<Setting>> {
         return Ok(given.chain(shell::flags(command.arguments())).chain(command.others).collect());
     }
     let starts = |words: &Vec<Word>| matches!(words[0].text.as_str(), "trl" | "accelerate");
-    Ok(if shell::script(text).commands.iter().any(starts) { Vec::new() } else { config::yaml(text) })
+    // Python without a trainer is no YAML.
+    let is_other = source.path.ends_with(".py") || shell::script(text).commands.iter().any(starts);
+    Ok(if is_other { Vec::new() } else { config::yaml(text) })
 }
 
 /// Returns where a command names a trainer: `trl NAME`, or TRL's script for it.

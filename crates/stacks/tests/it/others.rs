@@ -262,7 +262,7 @@ fn ms_swift() {
         "swift",
         "megatron sft --model a/b\n",
         "import-no-method",
-        "the options of that trainer are not read",
+        "its loss is another, or the options of that trainer are not read",
     );
 }
 
