@@ -168,6 +168,25 @@ fn skyrl() {
         &["method = \"cispo\"", "clip_low = 0.0", "clip_high = 5.0"],
         &["missing: reward.0.kind: the environment `own` grades there"],
     );
+    check(
+        "skyrl",
+        &format!(
+            "{command} trainer.algorithm.policy_loss_type=kl_cov trainer.algorithm.kl_cov.kl_cov_frac=0.3\n"
+        ),
+        &["method = \"kl_cov\"", "covariance_share = 0.3", "covariance_coef = 1.0"],
+        &[],
+    );
+    check(
+        "skyrl",
+        &format!("{command} trainer.algorithm.policy_loss_type=clip_cov\n"),
+        &[
+            "method = \"clip_cov\"",
+            "covariance_share = 0.0002",
+            "covariance_band = [1.0, 5.0]",
+            "clip_low = 0.2",
+        ],
+        &[],
+    );
     for (more, words) in [
         ("generator.max_turns=4", "generator.max_turns = 4: an episode is one response"),
         ("environment.env_class=search", "environment.env_class = search: an episode is one response"),
