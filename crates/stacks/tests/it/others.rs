@@ -124,9 +124,11 @@ fn what_axolotl_has_and_is_not_built() {
     refused("trl", &yaml, "import-trainer-unknown", "it is a file of axolotl: plimsoll import axolotl");
 }
 
+const SKYRL: &str = "uv run --isolated -m skyrl.train.entrypoints.main_base trainer.policy.model.path=a/b data.train_data=\"['x.parquet']\"";
+
 #[test]
 fn skyrl() {
-    let command = "uv run --isolated -m skyrl.train.entrypoints.main_base trainer.policy.model.path=a/b data.train_data=\"['x.parquet']\"";
+    let command = SKYRL;
     check(
         "skyrl",
         &format!(
@@ -162,6 +164,11 @@ fn skyrl() {
         ],
         &[],
     );
+}
+
+#[test]
+fn losses_of_skyrl() {
+    let command = SKYRL;
     check(
         "skyrl",
         &format!("{command} trainer.algorithm.policy_loss_type=cispo environment.env_class=own\n"),
@@ -187,6 +194,11 @@ fn skyrl() {
         ],
         &[],
     );
+}
+
+#[test]
+fn refusals_of_skyrl() {
+    let command = SKYRL;
     for (more, words) in [
         ("generator.max_turns=4", "generator.max_turns = 4: an episode is one response"),
         ("environment.env_class=search", "environment.env_class = search: an episode is one response"),
