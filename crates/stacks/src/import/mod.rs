@@ -14,7 +14,7 @@ use crate::launch::source::{Choice, Source};
 use crate::launch::{self, Launch};
 use crate::registry::STACKS;
 use crate::secret::withhold;
-use crate::setting::{SURROUNDINGS, Setting, TRAINER, one_line};
+use crate::setting::{OF_TEXT, SURROUNDINGS, Setting, TRAINER, one_line};
 use crate::stack::Stack;
 use crate::unbuilt;
 use draft::{Draft, Import};
@@ -36,11 +36,14 @@ pub struct Wishes {
 
 /// Reads the file at `path` as `stack` would, up to 1 MiB, and converts it to a run file.
 ///
-/// Errors, exit code 2: `import-unreadable`, `import-nothing-found`, those of `translate`.
+/// Errors, exit code 2: `import-unreadable`, `import-nothing-found`, `import-command-unknown`, those of `translate`.
 pub fn import(stack: &'static Stack, path: &Path, wishes: &Wishes) -> Result<Imported> {
     let choice = Choice { trainer: wishes.trainer.as_deref(), command: wishes.command };
     let Launch { surroundings, settings, functions } = launch::read(stack, path, choice)?;
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    if let Some(number) = wishes.command.filter(|_| !settings.iter().any(|one| one.key == OF_TEXT)) {
+        return Err(no_commands(&name, number));
+    }
     let settings = surroundings.into_iter().chain(settings).collect();
     let draft = draft_of(stack, settings, &name, wishes);
     let draft = draft.and_then(|draft| draft.ok_or_else(|| launch::nothing_found(stack, path, "import")));
@@ -119,6 +122,15 @@ fn whose(error: Error, stack: &Stack, path: &Path) -> Error {
         }
         None => error,
     }
+}
+
+fn no_commands(file: &str, number: usize) -> Error {
+    let message = format!(
+        "{} has no commands in a text at its top, of which --command {number} is one",
+        one_line(file)
+    );
+    Error::usage("import-command-unknown", message)
+        .hint("leave --command out: it is for a script of trl that reads its settings with TrlParser or HfArgumentParser")
 }
 
 fn trainers(import: &Import) -> String {

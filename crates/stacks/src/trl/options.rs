@@ -1,12 +1,10 @@
 //! Options of TRL's trainers: `GRPOConfig` and the like, their scripts, and `accelerate launch`.
 
+use crate::setting::OF_TEXT;
 use crate::table::Memory::{Idle, Used};
 use crate::table::Take::*;
 use crate::table::{Table, why};
 use crate::unbuilt::Unbuilt::{Adapters, Images, Objective, Optimizer, Positions, Quantisation, Trainer};
-
-/// The setting that says which command of the text at the top of a script counts.
-pub(super) const OF_TEXT: &str = "command_of_text";
 
 /// The setting that says that code of the file makes conversations of its rows.
 pub(super) const CONVERSATIONS: &str = "rows_as_conversations";
