@@ -60,6 +60,9 @@ pub(crate) const SURROUNDINGS: [&str; 3] = ["env.", "version.", "machine."];
 /// The setting of the trainer's name.
 pub(crate) const TRAINER: &str = "trainer";
 
+/// The setting that says which command of the text at the top of a script counts.
+pub(crate) const OF_TEXT: &str = "command_of_text";
+
 /// Returns the trainer in the settings.
 pub(crate) fn named_trainer(settings: &[Setting]) -> Option<String> {
     settings.iter().rev().find(|one| one.key == TRAINER).map(|one| one.value.clone())

@@ -64,8 +64,10 @@ impl Take {
     pub fn decides(self) -> Option<&'static str> {
         let (Take::Integer(key) | Take::Number(key)) = self else { return None };
         let sections = ["rollout.", "loss.", "critic.", "train."];
-        (sections.iter().any(|section| key.starts_with(section)) || key == "data.prompt_tokens_max")
-            .then_some(key)
+        let is_of_job =
+            sections.iter().any(|section| key.starts_with(section)) || key == "data.prompt_tokens_max";
+        // The plan chooses it where a file is silent.
+        (is_of_job && key != "train.micro_batch_tokens").then_some(key)
     }
 }
 

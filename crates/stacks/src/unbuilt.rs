@@ -31,6 +31,8 @@ pub(crate) enum Unbuilt {
     Agent,
     /// Rows of text alone, all of whose tokens are learnt.
     PlainText,
+    /// Positions other than those of the model's own configuration.
+    Positions,
     /// A part of the weights that stays as it is, or that alone is trained.
     Frozen,
     /// An unknown option whose name shows its subject.
@@ -54,6 +56,7 @@ impl Unbuilt {
             Unbuilt::Trainer => "a trainer of the file's own",
             Unbuilt::Agent => "an agent's class",
             Unbuilt::PlainText => "text without an answer",
+            Unbuilt::Positions => "other positions",
             Unbuilt::Frozen => "weights that stay as they are",
             Unbuilt::Unknown(subject) | Unbuilt::Unread(subject) => subject.name(),
         }
@@ -103,6 +106,7 @@ impl Unbuilt {
             Unbuilt::PlainText => {
                 "a row here is a prompt and its answer, or a conversation whose answers are learnt: tokens of other text are not"
             }
+            Unbuilt::Positions => "positions are those of the model's config.json here: write it there",
             Unbuilt::Frozen => "every weight is trained here, or those of an adapter alone",
             Unbuilt::Unknown(_) => {
                 "this option is not known here, and its name says that the job is another one without it: if it is not, take it out of a copy of the file"

@@ -158,6 +158,7 @@ fn grpo(draft: &mut Draft) -> Result<()> {
     let is_chat = rows(draft);
     let has_own = draft.is_written("multi_objective_aggregation");
     (trl::import::GRPO.combine)(draft)?;
+    draft.leave_out("max_length", "prompt and response have a limit each here");
     if is_gdpo && !has_own && draft.get("loss.advantage").is_none() {
         draft.set_text(
             "loss.advantage",

@@ -5,7 +5,7 @@ use crate::table::Memory::Idle;
 use crate::table::Take::*;
 use crate::table::{Table, why};
 use crate::unbuilt::Unbuilt::{
-    Adapters, Frozen, Images, Objective, Optimizer, PlainText, Quantisation, Trainer, Unknown,
+    Adapters, Frozen, Images, Objective, Optimizer, PlainText, Positions, Quantisation, Trainer, Unknown,
 };
 
 const OF_COLUMNS: &str =
@@ -60,6 +60,11 @@ pub(super) static TABLE: Table = Table {
         ("lr_scheduler_kwargs", Idle, Lost("schedules have no such numbers here")),
         ("cosine_min_lr_ratio", Idle, Lost("schedules end at 0 here")),
         ("cosine_constant_lr_ratio", Idle, Lost("schedules end at 0 here")),
+        ("eta_min", Idle, Lost("schedules end at 0 here")),
+        ("rope_scaling", Idle, NotBuilt(Positions)),
+        ("overrides_of_model_config.rope_scaling.type", Idle, NotBuilt(Positions)),
+        ("num_labels", Idle, Lost("a reward model gives one number here")),
+        ("datasets.drop_system_message", Idle, Lost("write the rows without their system message")),
         ("lr_quadratic_warmup", Idle, Lost("a warm-up is linear here")),
         ("warmup_ratio", Idle, Later),
         ("warmup_steps", Idle, Later),

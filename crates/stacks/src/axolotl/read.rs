@@ -24,6 +24,12 @@ pub(super) fn read(text: &str) -> Vec<Setting> {
     if found.iter().any(|one| one.key == "lora_target_linear" && flag(&one.value) == Some(true)) {
         found.push(Setting::new("lora_target_modules", "all-linear", line_of(&found, "lora_target_linear")));
     }
+    // A list of data sets, whose keys have numbers.
+    if let Some(first) = found.iter().find(|one| one.key.starts_with("pretraining_dataset.")) {
+        let one = Setting::new("pretraining_dataset", first.value.clone(), first.line);
+        found.retain(|one| !one.key.starts_with("pretraining_dataset."));
+        found.push(one);
+    }
     for (section, key) in [("datasets", "train"), ("test_datasets", "test")] {
         found.extend(data_sets(section, key == "train", &sets));
     }

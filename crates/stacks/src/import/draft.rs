@@ -63,6 +63,8 @@ pub(super) struct Entry {
 pub(crate) struct Taken {
     pub value: String,
     pub from: String,
+    /// Its place in the file, `line 4: `, or nothing.
+    place: String,
     index: usize,
 }
 
@@ -287,7 +289,9 @@ impl Draft {
         };
         let index = self.entries.iter().rposition(is_it)?;
         self.entries[index].fate = Fate::Carried;
-        Some(Taken { value: self.entries[index].given.value.clone(), from: self.origin(index), index })
+        let given = &self.entries[index].given;
+        let place = if given.line == 0 { String::new() } else { given.place() + ": " };
+        Some(Taken { value: given.value.clone(), from: self.origin(index), place, index })
     }
 
     pub fn take_text(&mut self, name: &str) -> Option<Taken> {
@@ -500,7 +504,7 @@ impl Draft {
 
     /// Returns the refusal of a method that does not exist here.
     pub fn no_method(taken: &Taken) -> Error {
-        let what = format!("`{}` is `{}`, which is no method here", taken.from, taken.value);
+        let what = format!("{}`{}` is `{}`, which is no method here", taken.place, taken.from, taken.value);
         Error::usage("import-no-method", what).hint(
             "change it to one that is, for example GRPO, and import again; docs/methods.md lists the methods",
         )

@@ -14,7 +14,7 @@ use crate::launch::source::{Choice, Source};
 use crate::launch::{self, Launch};
 use crate::registry::STACKS;
 use crate::secret::withhold;
-use crate::setting::{SURROUNDINGS, Setting, TRAINER, one_line};
+use crate::setting::{OF_TEXT, SURROUNDINGS, Setting, TRAINER, one_line};
 use crate::stack::Stack;
 use crate::unbuilt;
 use draft::{Draft, Import};
@@ -36,11 +36,14 @@ pub struct Wishes {
 
 /// Reads the file at `path` as `stack` would, up to 1 MiB, and converts it to a run file.
 ///
-/// Errors, exit code 2: `import-unreadable`, `import-nothing-found`, those of `translate`.
+/// Errors, exit code 2: `import-unreadable`, `import-nothing-found`, `import-command-unknown`, those of `translate`.
 pub fn import(stack: &'static Stack, path: &Path, wishes: &Wishes) -> Result<Imported> {
     let choice = Choice { trainer: wishes.trainer.as_deref(), command: wishes.command };
     let Launch { surroundings, settings, functions } = launch::read(stack, path, choice)?;
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    if let Some(number) = wishes.command.filter(|_| !settings.iter().any(|one| one.key == OF_TEXT)) {
+        return Err(no_commands(&name, number));
+    }
     let settings = surroundings.into_iter().chain(settings).collect();
     let draft = draft_of(stack, settings, &name, wishes);
     let draft = draft.and_then(|draft| draft.ok_or_else(|| launch::nothing_found(stack, path, "import")));
@@ -89,7 +92,10 @@ fn draft_of(
         wishes.trainer.iter().find(|name| !is_named(name)).map(|name| Setting::new(TRAINER, name, 0));
     settings.extend(wished);
     let trainer = (stack.trainer)(&settings).ok_or_else(|| trainer_unknown(import, file))?;
-    let job = import.job(&trainer).ok_or_else(|| no_trainer(import, &trainer))?;
+    let job = import.job(&trainer).ok_or_else(|| {
+        let named = settings.iter().find(|one| one.key == TRAINER && one.value == trainer);
+        no_trainer(import, &trainer, named.map_or(String::new(), Setting::place))
+    })?;
     let mut draft = Draft::new(stack.table, import, job, settings, surroundings);
     draft.translate()?;
     if let Some(adapter) = import.adapter {
@@ -118,6 +124,15 @@ fn whose(error: Error, stack: &Stack, path: &Path) -> Error {
     }
 }
 
+fn no_commands(file: &str, number: usize) -> Error {
+    let message = format!(
+        "{} has no commands in a text at its top, of which --command {number} is one",
+        one_line(file)
+    );
+    Error::usage("import-command-unknown", message)
+        .hint("leave --command out: it is for a script of trl that reads its settings with TrlParser or HfArgumentParser")
+}
+
 fn trainers(import: &Import) -> String {
     // With the defaults of another package a trainer has two words.
     let names = import.jobs.iter().flat_map(|job| job.trainers).filter(|name| !name.contains(' '));
@@ -130,8 +145,9 @@ fn trainer_unknown(import: &Import, file: &str) -> Error {
         .hint(format!("say it: --trainer NAME, one of {}", trainers(import)))
 }
 
-fn no_trainer(import: &Import, trainer: &str) -> Error {
-    let message = format!("the trainer is `{}`, whose job is not built here", one_line(trainer));
+fn no_trainer(import: &Import, trainer: &str, place: String) -> Error {
+    let place = if place.is_empty() { place } else { place + ": " };
+    let message = format!("{place}the trainer is `{}`, whose job is not built here", one_line(trainer));
     let built = format!("built are the jobs of {}'s trainers {}", import.title, trainers(import));
     let error = Error::usage("import-no-method", message).fact(built);
     let Some((_, method)) = import.nearest.iter().find(|(name, _)| *name == trainer) else {
@@ -142,10 +158,7 @@ fn no_trainer(import: &Import, trainer: &str) -> Error {
         "distill" => {
             "it learns from a teacher too, from its own samples alone (TRL's lmbda = 1); distill.divergence has its losses: beta = 0 is `forward`, 1 `reverse`, between them `jsd` with distill.jsd_beta"
         }
-        same if trainer.split([' ', '_']).any(|word| word == same) => {
-            "the options of that trainer are not read"
-        }
-        _ => "its loss is another",
+        _ => "its loss is another, or the options of that trainer are not read",
     };
     error
         .fact(format!("the nearest method here is `{method}`: {what}"))

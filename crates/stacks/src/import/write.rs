@@ -62,7 +62,7 @@ impl Draft {
             remarks.iter().for_each(|remark| text += &format!("#   {remark}\n"));
         }
         // Settings that set no key are named too, so every key of the launch file can be found.
-        let is_named = |entry: &Entry| entry.given.key == TRAINER && entry.given.line == 0;
+        let is_named = |entry: &Entry| entry.given.key == TRAINER;
         let carried =
             |entry: &&Entry| matches!(entry.fate, Fate::Carried) && !entry.is_default && !is_named(entry);
         let is_unnamed = |entry: &&Entry| !text.contains(&one_line(&entry.given.key));

@@ -230,8 +230,8 @@ fn rewards(draft: &mut Draft) {
     parts::no_reward(draft, "remote_rm_url");
 }
 
-/// Converts the mean and the deviation in a reward model's file, which its score, and the value of a critic made of it, are
-/// less and divided by there.
+/// Converts the mean and the deviation in a reward model's file. There its score, and the value of a critic made of
+/// it, are less that mean and divided by that deviation.
 fn normalised(draft: &mut Draft) {
     let Some(taken) = draft.take("normalize_reward").filter(|taken| flag(&taken.value) != Some(false)) else {
         return;

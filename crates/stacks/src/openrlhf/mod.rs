@@ -71,7 +71,7 @@ const TRAINERS: [(&str, &str); 7] = [
 fn read(source: &Source<'_>) -> Vec<Setting> {
     let Some(command) = shell::trainer(source.text, trainer_at) else { return Vec::new() };
     let name = trainer_of(command.trainer()).filter(|name| *name != PPO);
-    let named = name.map(|name| Setting::new(TRAINER, name, 0)).into_iter();
+    let named = name.map(|name| Setting::new(TRAINER, name, command.word().line)).into_iter();
     named.chain(shell::flags(command.arguments())).chain(command.others).collect()
 }
 

@@ -105,6 +105,8 @@ fn method(draft: &mut Draft) -> Result<()> {
         ("gspo", "grpo") => Some("gspo"),
         ("sapo", "grpo") => Some("sapo"),
         ("cispo", "grpo") => Some("cispo"),
+        ("clip_cov", "grpo") => Some("clip_cov"),
+        ("kl_cov", "grpo") => Some("kl_cov"),
         ("dppo", "grpo") => {
             match draft.take_text(&name("dppo.dppo_type")).map(|taken| taken.value).as_deref() {
                 None | Some("binary_tv") => Some("dppo_tv"),
@@ -125,8 +127,9 @@ fn method(draft: &mut Draft) -> Result<()> {
         draft.set_text("loss.policy", "ppo", "SkyRL clips the ratio, whatever the estimator");
     }
     clips(draft, method, &loss_name);
+    covariances(draft, method);
     reduction(draft, method);
-    if ["grpo", "gspo", "sapo", "cispo", "dppo_tv", "dppo_kl"].contains(&method) {
+    if ["grpo", "gspo", "sapo", "cispo", "clip_cov", "kl_cov", "dppo_tv", "dppo_kl"].contains(&method) {
         draft.set_toml("loss.group_norm_eps", "1e-6", "as SkyRL has it");
     } else {
         draft.choose(parts::BOUNDED);
@@ -188,6 +191,32 @@ fn clips(draft: &mut Draft, method: &str, loss: &str) {
             "dual_clip" => draft.set_toml("loss.dual_clip", format!("{factor:?}"), &taken.from),
             _ => draft.leave(&taken, why::OFF),
         }
+    }
+}
+
+/// Writes the numbers of losses that look at covariances, with their defaults there.
+fn covariances(draft: &mut Draft, method: &str) {
+    let mut of = |last: &str, usual: f64| match draft.take_number(&name(last)) {
+        Some((value, taken)) => (value, taken.from),
+        None => (usual, format!("default of SkyRL: {last}")),
+    };
+    let (share, coef, band) = match method {
+        "clip_cov" => (
+            of("clip_cov.clip_ratio", 0.0002),
+            None,
+            Some((of("clip_cov.clip_cov_lb", 1.0), of("clip_cov.clip_cov_ub", 5.0))),
+        ),
+        "kl_cov" => (of("kl_cov.kl_cov_frac", 0.2), Some(of("kl_cov.ppo_kl_coef", 1.0)), None),
+        _ => return,
+    };
+    draft.set_toml("loss.covariance_share", format!("{:?}", share.0), &share.1);
+    if let Some((low, high)) = band {
+        draft.set_toml("loss.covariance_band", format!("[{:?}, {:?}]", low.0, high.0), &high.1);
+    }
+    if let Some((coef, from)) = coef {
+        draft.set_toml("loss.covariance_coef", format!("{coef:?}"), &from);
+        // Its ratio has no bounds.
+        ["loss.clip_low", "loss.clip_high"].into_iter().for_each(|key| draft.drop_line(key));
     }
 }
 

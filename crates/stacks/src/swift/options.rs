@@ -4,7 +4,7 @@ use crate::subject::Subject;
 use crate::table::Memory::Idle;
 use crate::table::Take::*;
 use crate::table::{Table, why};
-use crate::unbuilt::Unbuilt::{Adapters, Frozen, Images, Objective, Optimizer, Trainer, Unknown};
+use crate::unbuilt::Unbuilt::{Adapters, Frozen, Images, Objective, Optimizer, Positions, Trainer, Unknown};
 
 const OF_TURNS: crate::unbuilt::Unbuilt = Unknown(Subject::Turns);
 
@@ -69,6 +69,7 @@ pub(super) static TABLE: Table = Table {
         ("freeze_llm", Idle, NotBuilt(Frozen)),
         ("freeze_vit", Idle, Lost("prompts are text, which moves no layer of pictures")),
         ("freeze_aligner", Idle, Lost("prompts are text, which moves no layer of pictures")),
+        ("rope_scaling", Idle, NotBuilt(Positions)),
         ("max_pixels", Idle, NotBuilt(Images)),
         ("beta", Idle, Number("loss.kl_coef")),
         ("loss_type", Idle, Later),

@@ -100,10 +100,11 @@ const DATA: data::Of = data::Of {
 
 /// Converts model, data and optimizer, which all trainers share.
 pub(super) fn common(draft: &mut Draft) {
-    if let Some(taken) = draft.take_text(super::options::OF_TEXT) {
+    if let Some(taken) = draft.take_text(crate::setting::OF_TEXT) {
         let words = "settings are those of this command, in the text at the top of the script: if yours are others, write it to a shell script next to it";
         draft.choose(&format!("`{}`: {words}", taken.value));
     }
+    draft.take(CONVERSATIONS);
     if !super::unsloth::loader::sixteen_bits(draft) {
         parts::model(draft, "model_name_or_path");
     }

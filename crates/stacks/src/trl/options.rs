@@ -1,12 +1,10 @@
 //! Options of TRL's trainers: `GRPOConfig` and the like, their scripts, and `accelerate launch`.
 
+use crate::setting::OF_TEXT;
 use crate::table::Memory::{Idle, Used};
 use crate::table::Take::*;
 use crate::table::{Table, why};
-use crate::unbuilt::Unbuilt::{Adapters, Images, Objective, Optimizer, Quantisation, Trainer};
-
-/// The setting that says which command of the text at the top of a script counts.
-pub(super) const OF_TEXT: &str = "command_of_text";
+use crate::unbuilt::Unbuilt::{Adapters, Images, Objective, Optimizer, Positions, Quantisation, Trainer};
 
 /// The setting that says that code of the file makes conversations of its rows.
 pub(super) const CONVERSATIONS: &str = "rows_as_conversations";
@@ -141,6 +139,9 @@ pub(super) static TABLE: Table = Table {
         ("peft_config.finetune_vision_layers", Idle, Lost("prompts are text, which moves no layer of pictures")),
         ("peft_config.finetune_language_layers", Idle, Lost("the layers of text are those that are trained here")),
         ("peft_config.max_seq_length", Idle, Lost("an adapter has no length")),
+        ("rope_scaling", Idle, NotBuilt(Positions)),
+        ("qat_scheme", Idle, NotBuilt(Quantisation)),
+        ("peft_config.qat_scheme", Idle, NotBuilt(Quantisation)),
         ("load_in_fp8", Idle, NotBuilt(Quantisation)),
         ("max_lora_rank", Idle, Lost(why::ENGINE)),
         ("fast_inference", Idle, Lost(why::ENGINE)),

@@ -1,11 +1,10 @@
 //! Scripts whose settings a parser reads, `TrlParser` or `HfArgumentParser`: they are in the command alone, which is in
 //! a shell script next to it, or in the text at the top of the script.
 
-use super::options::OF_TEXT;
 use super::script;
 use crate::launch::shell::{self, Command, word::Word};
 use crate::launch::source::Source;
-use crate::setting::{Setting, one_line};
+use crate::setting::{OF_TEXT, Setting, one_line};
 use plimsoll_base::{Error, Result, read_small_text};
 use std::path::{Path, PathBuf};
 
@@ -124,16 +123,22 @@ fn no_command(source: &Source<'_>) -> Error {
 
 fn which_command(source: &Source<'_>, commands: &[(usize, String)]) -> Error {
     let message = format!(
-        "{} reads its settings with TrlParser or HfArgumentParser, and the text at its top has {} commands, each of which is a job",
+        "{} reads its settings with TrlParser or HfArgumentParser, and the text at its top has {}",
         one_line(source.path),
-        commands.len()
+        match commands.len() {
+            1 => "one command".to_owned(),
+            count => format!("{count} commands, each of which is a job"),
+        }
     );
     let flags = |command: &str| command.split_whitespace().filter(|word| word.starts_with("--")).count();
     let error = Error::usage("import-command-unknown", message);
     let error = commands.iter().enumerate().fold(error, |error, (index, (line, command))| {
         error.fact(format!("{}: line {line}: {}, {} flags", index + 1, start_of(command), flags(command)))
     });
-    error.hint(format!("say which: --command 1 to {}; or {WRITE_IT}", commands.len()))
+    match commands.len() {
+        1 => error.hint("leave --command out"),
+        count => error.hint(format!("say which: --command 1 to {count}; or {WRITE_IT}")),
+    }
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ pub(super) fn read(source: &Source<'_>) -> Result<Vec<Setting>> {
         let is_built = |name: &str| JOBS.iter().any(|job| job.trainers.contains(&name));
         let trainer = named_trainer(&given).filter(|name| !is_built(name));
         return match (trainer, script::is_parsed(text)) {
-            (Some(name), _) => Ok(vec![Setting::new(TRAINER, name, 0)]),
+            (Some(_), _) => Ok(given.into_iter().filter(|one| one.key == TRAINER).collect()),
             (None, true) => parsed::command_of_text(source, given),
             (None, false) => Ok(given),
         };
@@ -30,11 +30,13 @@ pub(super) fn read(source: &Source<'_>) -> Result<Vec<Setting>> {
     }
     if let Some(command) = shell::trainer(text, trainer_at) {
         let name = trainer_of(command.trainer()).unwrap_or_default();
-        let given = command.launcher().into_iter().chain([Setting::new(TRAINER, name, 0)]);
+        let given = command.launcher().into_iter().chain([Setting::new(TRAINER, name, command.word().line)]);
         return Ok(given.chain(shell::flags(command.arguments())).chain(command.others).collect());
     }
     let starts = |words: &Vec<Word>| matches!(words[0].text.as_str(), "trl" | "accelerate");
-    Ok(if shell::script(text).commands.iter().any(starts) { Vec::new() } else { config::yaml(text) })
+    // Python without a trainer is no YAML.
+    let is_other = source.path.ends_with(".py") || shell::script(text).commands.iter().any(starts);
+    Ok(if is_other { Vec::new() } else { config::yaml(text) })
 }
 
 /// Returns where a command names a trainer: `trl NAME`, or TRL's script for it.

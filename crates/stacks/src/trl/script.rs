@@ -79,15 +79,16 @@ pub(super) fn read(source: &Source<'_>) -> Result<Vec<Setting>> {
         let places = trainers().map(|(at, name, ..)| (*name, source.place(outline.line(*at))));
         return Err(several(&places.collect::<Vec<_>>()));
     }
-    let Some((_, name, trainer, config)) = chosen.or(first) else {
-        let other = other_trainer(&outline).map(|name| Setting::new(TRAINER, name, 0));
+    let Some((at, name, trainer, config)) = chosen.or(first) else {
+        let other = other_trainer(&outline).map(|(name, at)| Setting::new(TRAINER, name, outline.line(at)));
         return Ok(other.into_iter().collect());
     };
     let is_unsloth = unsloth::is_used(&outline);
     let named = if is_unsloth { format!("{}{name}", unsloth::START) } else { name.to_string() };
     let named =
         if JOBS.iter().any(|job| job.trainers.contains(&named.as_str())) { named } else { name.to_string() };
-    let mut script = Script { source, outline: &outline, given: vec![Setting::new(TRAINER, named, 0)] };
+    let mut script =
+        Script { source, outline: &outline, given: vec![Setting::new(TRAINER, named, outline.line(*at))] };
     if let Some((class, line)) = outline.derives_from("Trainer") {
         script.given.push(Setting::new("trainer_class", class, line));
     }
@@ -117,11 +118,11 @@ fn several(places: &[(&str, String)]) -> Error {
     error.hint(format!("say which: --trainer {}", names.join(" or --trainer ")))
 }
 
-/// Returns the class of an unknown TRL trainer that the file instantiates.
-fn other_trainer<'a>(outline: &'a Outline<'_>) -> Option<&'a str> {
+/// Returns the class of an unknown TRL trainer that the file instantiates, and the token of that.
+fn other_trainer<'a>(outline: &'a Outline<'_>) -> Option<(&'a str, usize)> {
     let names = ["trl", "unsloth"].into_iter().flat_map(|package| outline.names_of_package(package));
     let mut names = names.filter(|name| name.ends_with("Trainer") && !name.starts_with("Patch"));
-    names.find(|name| !outline.calls(name).is_empty())
+    names.find_map(|name| Some((name, outline.calls(name).first()?.at)))
 }
 
 struct Script<'a> {

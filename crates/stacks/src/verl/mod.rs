@@ -64,7 +64,11 @@ fn read(source: &Source<'_>) -> Vec<Setting> {
     let sft = || Setting::new(TRAINER, SFT, 0);
     if let Some(command) = shell::trainer(source.text, trainer_at) {
         let is_sft = command.trainer().contains("sft_trainer");
-        let given = is_sft.then(sft).into_iter().chain(shell::overrides(command.arguments()));
+        // A program of its own, which is refused by its name.
+        let other = command.trainer().strip_prefix(EXPERIMENTAL).and_then(|module| module.rsplit('.').next());
+        let other = other.map(|name| Setting::new(TRAINER, name, command.word().line));
+        let named = is_sft.then(sft).or(other);
+        let given = named.into_iter().chain(shell::overrides(command.arguments()));
         return given.chain(command.others).collect();
     }
     let given = config::interpolate(config::yaml(source.text));
@@ -81,12 +85,17 @@ fn read(source: &Source<'_>) -> Vec<Setting> {
     }
 }
 
+/// The package of programs that train in other ways.
+const EXPERIMENTAL: &str = "verl.experimental.";
+
 fn trainer_at(words: &[Word]) -> Option<usize> {
     const MODULES: [&str; 5] =
         ["verl.trainer.main_ppo", ".main_dapo", "main_ppo.py", "sft_trainer.py", "verl.trainer.sft_trainer"];
     words.iter().position(|word| {
         let text = word.text.as_str();
-        MODULES.iter().any(|module| text.contains(module)) || text.ends_with(".fsdp_sft_trainer")
+        MODULES.iter().any(|module| text.contains(module))
+            || text.ends_with(".fsdp_sft_trainer")
+            || text.starts_with(EXPERIMENTAL)
     })
 }
 

@@ -96,3 +96,35 @@ fn r_a_number_that_cannot_be_read_was_the_default() {
         assert!(run.run_file.contains(&format!("\n{last} = \"\"  #")), "{more}: {}", run.run_file);
     }
 }
+
+/// A command within the text of another one, as Slurm's scripts start it, was not found.
+#[test]
+fn r_a_command_of_another_shell_was_not_found() {
+    let text = format!(
+        "N=4\nsrun --overlap bash -c \"pip install x \\\n  && {VERL} data.train_batch_size=$N\" &>> log\n"
+    );
+    let run = imported(&text).expect(&text).run_file;
+    assert!(run.contains("prompts_per_step = 4  #"), "{run}");
+    let error = imported(&format!("sh -c '{VERL} {LORA} data.seed=$T'\n")).map(|run| run.run_file);
+    assert!(error.expect("a run file").contains("rank = 32"));
+    let other =
+        "python -m verl.experimental.fully_async_policy.fully_async_main actor_rollout_ref.model.path=a/b\n";
+    let error = imported(other).expect_err(other).to_string();
+    assert!(error.contains("line 1: the trainer is `fully_async_main`"), "{error}");
+}
+
+#[test]
+fn an_arm_that_ends_the_script_sets_nothing() {
+    for (before, expect) in [
+        ("case $D in\n gpu) N=4;;\n npu) N=8;;\n *)\n  echo no\n  exit 1\n  ;;\nesac", Some("4")),
+        ("N=4\nif [ $D ]; then\n N=8\n exit\nfi", Some("4")),
+        ("N=4\nif [ $D ]; then\n [ $E ] || { echo no; exit 1; }\n N=8\nfi", None),
+        ("N=4\nif [ $D ]; then\n [ $E ] && exit 1\n N=8\nfi", None),
+    ] {
+        let run = imported(&format!("{before}\n{VERL} data.train_batch_size=$N\n")).expect(before);
+        let line = run.run_file.lines().find(|line| line.starts_with("prompts_per_step = ")).expect("a line");
+        let expect =
+            expect.map_or("prompts_per_step = \"\"".to_string(), |n| format!("prompts_per_step = {n} "));
+        assert!(line.starts_with(&expect), "{before}: {line}");
+    }
+}

@@ -99,6 +99,21 @@ fn r_the_command_in_a_scripts_own_text_was_not_read() {
     let second = Wishes { command: Some(2), ..Wishes::default() };
     let run = import(find("trl").expect("a stack"), &path, &second).expect("the second").run_file;
     assert!(run.contains("steps = 9") && run.contains("[lora]"), "{run}");
+    // A number that chooses nothing is refused.
+    std::fs::write(&path, with(one)).expect("a file");
+    for (number, words) in [(1, None), (2, Some("has one command"))] {
+        let wishes = Wishes { command: Some(number), ..Wishes::default() };
+        let error =
+            import(find("trl").expect("a stack"), &path, &wishes).err().map(|error| error.to_string());
+        assert_eq!(error.is_some(), words.is_some(), "{error:?}");
+        assert!(error.unwrap_or_default().contains(words.unwrap_or_default()));
+    }
+    let yaml = folder.path().join("sft.yaml");
+    std::fs::write(&yaml, "trainer: sft\nmodel_name_or_path: a/b\ndataset_name: o/n\n").expect("a file");
+    let first = Wishes { command: Some(1), trainer: Some("sft".to_owned()), ..Wishes::default() };
+    let error = import(find("trl").expect("a stack"), &yaml, &first).expect_err("no commands");
+    assert_eq!(error.slug, "import-command-unknown");
+    assert!(error.to_string().contains("sft.yaml has no commands in a text at its top"), "{error}");
     // A refusal has the line of the flag in the text.
     let eight = with("python gspo.py --model_name_or_path a/b \\\n  --load_in_8bit true\n");
     let error = imported(&[("gspo.py", &eight)], "gspo.py").expect_err("8 bits").to_string();

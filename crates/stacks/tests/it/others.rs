@@ -124,9 +124,11 @@ fn what_axolotl_has_and_is_not_built() {
     refused("trl", &yaml, "import-trainer-unknown", "it is a file of axolotl: plimsoll import axolotl");
 }
 
+const SKYRL: &str = "uv run --isolated -m skyrl.train.entrypoints.main_base trainer.policy.model.path=a/b data.train_data=\"['x.parquet']\"";
+
 #[test]
 fn skyrl() {
-    let command = "uv run --isolated -m skyrl.train.entrypoints.main_base trainer.policy.model.path=a/b data.train_data=\"['x.parquet']\"";
+    let command = SKYRL;
     check(
         "skyrl",
         &format!(
@@ -162,12 +164,41 @@ fn skyrl() {
         ],
         &[],
     );
+}
+
+#[test]
+fn losses_of_skyrl() {
+    let command = SKYRL;
     check(
         "skyrl",
         &format!("{command} trainer.algorithm.policy_loss_type=cispo environment.env_class=own\n"),
         &["method = \"cispo\"", "clip_low = 0.0", "clip_high = 5.0"],
         &["missing: reward.0.kind: the environment `own` grades there"],
     );
+    check(
+        "skyrl",
+        &format!(
+            "{command} trainer.algorithm.policy_loss_type=kl_cov trainer.algorithm.kl_cov.kl_cov_frac=0.3\n"
+        ),
+        &["method = \"kl_cov\"", "covariance_share = 0.3", "covariance_coef = 1.0"],
+        &[],
+    );
+    check(
+        "skyrl",
+        &format!("{command} trainer.algorithm.policy_loss_type=clip_cov\n"),
+        &[
+            "method = \"clip_cov\"",
+            "covariance_share = 0.0002",
+            "covariance_band = [1.0, 5.0]",
+            "clip_low = 0.2",
+        ],
+        &[],
+    );
+}
+
+#[test]
+fn refusals_of_skyrl() {
+    let command = SKYRL;
     for (more, words) in [
         ("generator.max_turns=4", "generator.max_turns = 4: an episode is one response"),
         ("environment.env_class=search", "environment.env_class = search: an episode is one response"),
@@ -262,7 +293,7 @@ fn ms_swift() {
         "swift",
         "megatron sft --model a/b\n",
         "import-no-method",
-        "the options of that trainer are not read",
+        "its loss is another, or the options of that trainer are not read",
     );
 }
 
@@ -320,4 +351,45 @@ fn prime_rl() {
         "import-not-built",
         "line 18: trainer.loss.type = custom",
     );
+}
+
+/// The trainer of a refused job had no line, and neither had an estimator that is no method here.
+#[test]
+fn r_a_refused_trainer_or_method_had_no_line() {
+    let python = "from trl import BCOTrainer\n\nBCOTrainer(model=\"a/b\")\n";
+    let verl = "python3 -m verl.trainer.main_ppo actor_rollout_ref.model.path=a/b \\\n algorithm.adv_estimator=own\n";
+    for (stack, name, text, words) in [
+        ("trl", "x.py", python, "line 3: the trainer is `BCOTrainer`"),
+        ("trl", "x.sh", "\ntrl gkd --model_name_or_path a/b\n", "line 2: the trainer is `gkd`"),
+        (
+            "openrlhf",
+            "x.sh",
+            "python3 -m openrlhf.cli.train_kd --pretrain a/b\n",
+            "line 1: the trainer is `kd`",
+        ),
+        ("verl", "x.sh", verl, "line 2: `algorithm.adv_estimator` is `own`"),
+    ] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).expect("a file");
+        let error = import(find(stack).expect("a stack"), &path, &Wishes::default()).expect_err(text);
+        assert!(error.slug == "import-no-method" && error.to_string().contains(words), "{words}: {error}");
+    }
+}
+
+/// A data set of plain text was passed over, and the rest of the job imported.
+#[test]
+fn plain_text_and_other_positions_are_refused() {
+    for (more, words) in [
+        (
+            "pretraining_dataset:\n  - path: o/n\n    name: en\n",
+            "line 8: pretraining_dataset = o/n: a row here",
+        ),
+        (
+            "rope_scaling: yarn\ndatasets:\n  - path: o/n\n    type: chat_template\n",
+            "line 7: rope_scaling = yarn: positions",
+        ),
+    ] {
+        refused("axolotl", &format!("{AXOLOTL}{more}"), "import-not-built", words);
+    }
 }

@@ -44,7 +44,7 @@ pub(super) struct Branch {
     /// Number of arms that may run; `has_default` if one of them always does.
     arms: usize,
     has_default: bool,
-    /// True in an arm for machines that are not supported.
+    /// True in an arm for machines that are not supported, or that ends the script.
     is_elsewhere: bool,
 }
 
@@ -119,6 +119,11 @@ impl Branch {
             }
             None => self.condition.command(words, end),
         }
+    }
+
+    /// Ends the script in this arm: what it sets is nowhere after the branch.
+    pub fn exits(&mut self) {
+        self.is_elsewhere |= self.arm == Arm::Maybe;
     }
 
     /// Begins the arm of a `case` after its patterns.

@@ -77,10 +77,20 @@ impl Command {
     }
 }
 
+/// Returns the commands within `bash -c "..."`, or the command itself.
+fn inner(words: Vec<Word>) -> Vec<Vec<Word>> {
+    let is_shell = |word: &Word| matches!(word.text.rsplit('/').next(), Some("bash" | "sh"));
+    let takes_text = |word: &Word| matches!(word.text.as_str(), "-c" | "-lc" | "-ec" | "-xc");
+    let found = words.windows(3).find(|three| is_shell(&three[0]) && takes_text(&three[1]));
+    let Some(text) = found.map(|three| three[2].clone()) else { return vec![words] };
+    let placed = |word: Word| Word { line: text.line, ..word };
+    script(&text.text).commands.into_iter().map(|words| words.into_iter().map(placed).collect()).collect()
+}
+
 /// Finds the first command in which `trainer_at` finds the word that names a trainer.
 pub(crate) fn trainer(script: &str, trainer_at: impl Fn(&[Word]) -> Option<usize>) -> Option<Command> {
     let mut found: Option<Command> = None;
-    for words in self::script(script).commands {
+    for words in self::script(script).commands.into_iter().flat_map(inner) {
         let Some(at) = trainer_at(&words) else { continue };
         match &mut found {
             None => found = Some(Command { words, at, others: Vec::new() }),

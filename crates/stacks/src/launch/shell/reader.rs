@@ -38,6 +38,8 @@ pub(super) struct Shell {
     branches: Vec<Branch>,
     /// Number of branches nested too deep to follow.
     deeper: usize,
+    /// Number of open `{`.
+    braces: usize,
     /// The tests before this command, `[ a = b ] &&`, if there are any.
     guard: Option<Condition>,
     /// End marks of the here documents that the current line begins.
@@ -62,6 +64,7 @@ pub(super) fn read(text: &str) -> Script {
         variables: Variables::new(),
         branches: Vec::new(),
         deeper: 0,
+        braces: 0,
         guard: None,
         documents: VecDeque::new(),
         assigned: Vec::new(),
@@ -169,6 +172,15 @@ impl Shell {
         {
             branch.command(words, end);
         }
+        self.braces += usize::from(words.last().is_some_and(|word| word.text == "{"));
+        let first = words.first().map_or("", |word| word.text.as_str());
+        match first {
+            "}" => self.braces = self.braces.saturating_sub(1),
+            "exit" | "return" if self.braces == 0 && self.guard.is_none() && self.deeper == 0 => {
+                self.branches.last_mut().into_iter().for_each(Branch::exits);
+            }
+            _ => {}
+        }
         let mut guard = self.guard.take();
         let is_passed_over = guard.as_ref().is_some_and(|guard| guard.lets_run() == Some(false));
         if ["&&", "||"].contains(&end) && (guard.is_some() || condition::is_test(words)) {
@@ -215,6 +227,7 @@ impl Shell {
             "fi" | "done" | "esac" => self.restore(true),
             _ => {}
         }
+        self.braces += usize::from(word == "{");
         matches!(word, "export" | "declare" | "local" | "readonly" | "typeset" | "then" | "do" | "else" | "{")
     }
 

@@ -84,6 +84,7 @@ fn grpo(draft: &mut Draft) -> Result<()> {
     let loss = draft.take("loss_type").map(|taken| taken.value.to_ascii_lowercase()).unwrap_or_default();
     let scale = draft.take("scale_rewards").and_then(|taken| flag(&taken.value));
     (import::GRPO.combine)(draft)?;
+    draft.leave_out("max_length", "prompt and response have a limit each here");
     match loss.as_str() {
         "dr_grpo" if scale == Some(true) => {
             draft.set_text("loss.advantage", "mean_baseline", "as unsloth has dr_grpo");
