@@ -47,9 +47,8 @@ GresTypes=gpu
 NodeName=$names NodeHostname=$here NodeAddr=127.0.0.1 Port=$ports CPUs=4 RealMemory=8192 Gres=gpu:2
 PartitionName=all Nodes=ALL Default=YES
 CONF
-# Two cards that are files: what Slurm lets a task see of them is in its variables.
-touch "$folder/card0" "$folder/card1"
-echo "Name=gpu File=$folder/card[0-1]" >"$folder/gres.conf"
+# Two devices that are called cards: which of them Slurm lets a task see is in its variables.
+printf 'Name=gpu File=/dev/null\nName=gpu File=/dev/zero\n' >"$folder/gres.conf"
 head -c 1024 /dev/urandom >"$folder/munge.key" && chmod 600 "$folder/munge.key"
 daemons=
 daemon() {

@@ -93,15 +93,14 @@ fn cards_of_host(job: &Job, slurm: &Slurm) -> Option<String> {
 }
 
 /// Returns the options of srun. From Slurm 22.05 on a step does not inherit `--cpus-per-task`, and one that names it
-/// gets no more than it names itself: so it names the host's cards too, and that no task is bound to some of them.
+/// gets no more than it names itself: so it names the host's cards too. Bound to none of them (`--gpu-bind=none`) a task
+/// would see those of other jobs.
 fn step_options(job: &Job, slurm: &Slurm) -> Vec<String> {
     let mut options = vec![
         "kill-on-bad-exit=1".to_string(),
         format!("cpus-per-task={}", job.host.cpus.div_ceil(job.ranks_per_host)),
     ];
-    if let Some(cards) = cards_of_host(job, slurm) {
-        options.extend([cards, "gpu-bind=none".into()]);
-    }
+    options.extend(cards_of_host(job, slurm));
     options.retain(|own| !slurm.srun.iter().any(|given| key(given) == key(own)));
     options.extend(slurm.srun.iter().cloned());
     options.iter().map(|option| format!("--{option}")).collect()

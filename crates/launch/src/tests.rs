@@ -72,7 +72,7 @@ fn a_slurm_script_asks_for_what_the_plan_says() {
         "#SBATCH --gpus-per-node=4",
         "#SBATCH --requeue",
         r#"[ "$(ulimit -S -n)" = unlimited ] || [ "$(ulimit -S -n)" -ge 4096 ] || ulimit -S -n 4096 || {"#,
-        r"srun --kill-on-bad-exit=1 --cpus-per-task=8 --gpus-per-node=4 --gpu-bind=none plimsoll train 'runs/my first.toml' --resume --set 'run.dir=it'\''s $(here)'",
+        r"srun --kill-on-bad-exit=1 --cpus-per-task=8 --gpus-per-node=4 plimsoll train 'runs/my first.toml' --resume --set 'run.dir=it'\''s $(here)'",
         "restarts_max=3",
     ] {
         assert!(script.lines().any(|own| own == line), "{line}\n{script}");
@@ -112,7 +112,7 @@ fn options_of_slurm_take_the_place_of_those_of_the_script() {
     }
     assert!(
         script.contains(
-            "srun --cpus-per-task=8 --gres=gpu:h100:4 --gpu-bind=none \
+            "srun --cpus-per-task=8 --gres=gpu:h100:4 \
          '--container-image=registry.example#plimsoll:0.1' --kill-on-bad-exit=0 plimsoll"
         ),
         "{script}"

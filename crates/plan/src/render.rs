@@ -105,7 +105,7 @@ impl PlanReport {
         let auto = &self.auto;
         let cost = auto.chosen.predicted;
         if !self.fits {
-            // Nobody would run it, so it has no time: the hints have settings that do fit, with theirs.
+            // It is never run, so it has no time: the hints have settings that do fit, with theirs.
             let words = format!("the smallest setting: {}", knobs(&auto.chosen));
             return [words]
                 .into_iter()

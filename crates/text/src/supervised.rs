@@ -71,8 +71,8 @@ pub struct SftTokens {
     pub learnt: Vec<Range<u32>>,
 }
 
-/// Reads supervised rows: `{prompt, completion}`, with the prompt in `prompt_column`, or `{messages}`, of which the last
-/// turn, or `every_turn`, is trained. Fields and columns called as in `ignored` are left out.
+/// Reads supervised rows: `{prompt, completion}`, with the prompt in `prompt_column`, or `{messages}`, of which the
+/// last turn, or `every_turn`, is trained. Fields and columns called as in `ignored` are left out.
 ///
 /// Errors: those of `each_prompt`.
 pub fn load_sft(

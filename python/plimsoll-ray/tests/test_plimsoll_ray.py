@@ -24,6 +24,15 @@ echo '{"message": {"message": "error[trainer-killed]: rank 1 was killed"}}' >"$T
 exit 4"""
 
 
+class Words(unittest.TestCase):
+    def test_what_follows_two_dashes_goes_to_train_and_help_says_so(self):
+        args = plimsoll_ray.arguments(["x.toml", "--hosts", "2", "--", "--set", "a=1"])
+        self.assertEqual((args.hosts, args.train), (2, ["--set", "a=1"]))
+        with redirect_stdout(io.StringIO()) as said, self.assertRaises(SystemExit):
+            plimsoll_ray.arguments(["--help"])
+        self.assertIn("[-- TRAIN_OPTIONS]", said.getvalue())
+
+
 class Ends(unittest.TestCase):
     def test_the_first_own_reason_is_the_verdict(self):
         for ends, expect in [

@@ -59,8 +59,8 @@ section! {
         /// Which episodes there are; `seed` if absent.
         #[serde(skip_serializing_if = "Option::is_none")]
         seed: Option<u64> = None => [TEXT],
-        /// The Python interpreter of `python:`, `gym:` and `text:python-tool`; if absent that of the virtual environment in
-        /// which `plimsoll` lies, or of `$VIRTUAL_ENV`, else `python3`.
+        /// The Python interpreter of `python:`, `gym:` and `text:python-tool`; if absent that of the virtual
+        /// environment in which `plimsoll` lies, or of `$VIRTUAL_ENV`, else `python3`.
         #[serde(skip_serializing_if = "Option::is_none")]
         python: Option<String> = None => [WORKERS],
         /// Worker processes; auto is one, and for a small network as many as cores.

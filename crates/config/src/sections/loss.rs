@@ -63,8 +63,8 @@ section! {
         /// Steps are not read if absent.
         #[serde(skip_serializing_if = "Option::is_none")]
         step_credit: Option<TurnCredit> = None,
-        /// The Python interpreter of such a function; if absent that of the virtual environment in
-        /// which `plimsoll` lies, or of `$VIRTUAL_ENV`, else `python3`.
+        /// The Python interpreter of such a function; if absent that of the virtual
+        /// environment in which `plimsoll` lies, or of `$VIRTUAL_ENV`, else `python3`.
         #[serde(skip_serializing_if = "Option::is_none")]
         advantage_python: Option<String> = None => [FREELY],
         /// Limit on the address space of its interpreter.

@@ -64,8 +64,8 @@ section! {
         second_ask: Option<f64> = None => [OF_JUDGE, SHARE],
         /// How a `python:` function is called.
         signature: Signature = Signature::Trl,
-        /// The Python interpreter of `python:` and `code`; if absent that of the virtual environment in
-        /// which `plimsoll` lies, or of `$VIRTUAL_ENV`, else `python3`.
+        /// The Python interpreter of `python:` and `code`; if absent that of the virtual
+        /// environment in which `plimsoll` lies, or of `$VIRTUAL_ENV`, else `python3`.
         #[serde(skip_serializing_if = "Option::is_none")]
         python: Option<String> = None,
         /// Worker processes, or connections of `http:` and `judge`.

@@ -28,8 +28,8 @@ section! {
         /// The address of MLflow's server; MLFLOW_TRACKING_URI if absent, and without both a database in `track.dir`.
         #[serde(skip_serializing_if = "Option::is_none")]
         uri: Option<String> = None => [FREELY],
-        /// The Python interpreter that has the clients; if absent that of the virtual environment in
-        /// which `plimsoll` lies, or of `$VIRTUAL_ENV`, else `python3`.
+        /// The Python interpreter that has the clients; if absent that of the virtual
+        /// environment in which `plimsoll` lies, or of `$VIRTUAL_ENV`, else `python3`.
         #[serde(skip_serializing_if = "Option::is_none")]
         python: Option<String> = None => [FREELY],
         /// Longest time for one look at the run's log, in milliseconds, and for the trackers to finish after the run.

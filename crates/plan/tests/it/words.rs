@@ -63,7 +63,7 @@ fn the_verdict_is_that_of_the_numbers() {
             && said.contains("\nthe smallest setting: micro_batch_tokens "),
         "{said}"
     );
-    assert!(!said.contains("predicted step"), "nobody would run it: {said}");
+    assert!(!said.contains("predicted step"), "it is never run: {said}");
     let error = refused.refuse().expect_err("it does not fit");
     assert_eq!((error.slug, error.hints.len()), ("host-pool-exceeded", refused.hints.len()));
     assert!(error.message.contains("the limit is 60.0 MiB (--limit)"), "{error}");

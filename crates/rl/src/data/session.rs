@@ -207,8 +207,8 @@ impl Session {
     }
 }
 
-/// Requires that each row has the answers that rewards compare with, those of late steps too, and that some row has each
-/// column that a key names.
+/// Requires that each row has the answers that rewards compare with, those of late steps too, and that some row has
+/// each column that a key names.
 ///
 /// Errors: `data-column-missing`.
 fn check_answers(run: &RunSpec, data: &Dataset, eval: &[EvalSet]) -> Result<()> {
