@@ -22,7 +22,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// Each message lets the kernel see that the one before was lost: where one in twenty is, a lost one must be sent again
-/// several times before its sender counts as lost, and the kernel's own timers alone would take longer over a path of 200 ms.
+/// several times before its sender counts as lost, and the kernel's own timers alone would take longer over a path of
+/// 200 ms.
 const BEAT_EVERY: Duration = Duration::from_millis(200);
 const TURN: Duration = Duration::from_millis(100);
 /// The thread reads small messages; frames are on the heap.

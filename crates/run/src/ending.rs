@@ -27,7 +27,7 @@ pub fn run_dir_path(loaded: &Loaded) -> PathBuf {
     }
 }
 
-/// Stands next to the numbers of signals, above them all: the observer of a run asks for a checkpoint.
+/// A number above those of all signals: the observer of a run asks for a checkpoint.
 pub const SAVE: i32 = 1000;
 /// The observer asks for a checkpoint and the end.
 pub const STOP: i32 = 1001;

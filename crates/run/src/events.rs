@@ -1,5 +1,5 @@
-//! The events of a run, as shown to an observer and written to `events.jsonl`. An observer may ask for a checkpoint or for
-//! the end; it never changes a step.
+//! The events of a run, as shown to an observer and written to `events.jsonl`. An observer may ask for a checkpoint
+//! or for the end; it never changes a step.
 
 use crate::{scores::PairScore, status::Doing};
 use plimsoll_base::Error;

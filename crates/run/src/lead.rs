@@ -284,7 +284,8 @@ impl<'scope> Lead<'_, '_, 'scope, '_> {
         Ok(summary)
     }
 
-    /// Saves the run if its observer asks for it, and ends it with an error if that asks for the end or a signal arrived.
+    /// Saves the run if its observer asks for it, and ends it with an error if that asks for the end or a signal
+    /// arrived.
     ///
     /// Errors: `interrupted`; those of saving; `rank-lost` if the signal came because another rank has ended.
     pub fn end_if_interrupted(&mut self, job: &mut dyn Job<'scope>, step: u32) -> Result<()> {

@@ -14,7 +14,9 @@ const APPENDIX: &str = "# Appendix";
 
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let long = |page: &str, words: usize, max: usize, what: &str| {
-        let message = format!("{what} has {words} words, and the limit is {max}: shorten it, or move detail to an appendix");
+        let message = format!(
+            "{what} has {words} words, and the limit is {max}: shorten it, or move detail to an appendix"
+        );
         (words > max).then(|| Finding::new(page, 1, message))
     };
     let readme = tree.text(README).map_or(0, |text| text.split_whitespace().count());

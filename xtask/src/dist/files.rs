@@ -1,4 +1,5 @@
-//! The files of a release: the binary, what it generates (completions and manual pages), the Python package, and two texts.
+//! The files of a release: the binary, what it generates (completions and manual pages), the Python package, and two
+//! texts.
 
 use super::programs::output;
 use std::fs;

@@ -1,5 +1,5 @@
-//! `cargo xtask dist`: packs a release in `dist/`: a Python wheel that carries the binary and the package, an archive for
-//! cargo-binstall and people, and their checksums. The same commit gives the same bytes, wherever it is built.
+//! `cargo xtask dist`: packs a release in `dist/`: a Python wheel that carries the binary and the package, an archive
+//! for cargo-binstall and people, and their checksums. The same commit gives the same bytes, wherever it is built.
 
 mod archive;
 mod build;
@@ -85,7 +85,8 @@ fn dist(options: &Options, root: &Path) -> Result<(), String> {
     write(&options.out, &[wheel, archive])
 }
 
-/// Reads a built file, and the glibc that it needs. Refuses one that other machines could not run, or would build otherwise.
+/// Reads a built file, and the glibc that it needs. Refuses one that other machines could not run, or would build
+/// otherwise.
 fn read(path: &Path, options: &Options, root: &Path) -> Result<(Vec<u8>, elf::Version), String> {
     let failed = |what: String| format!("{}: {what}", path.display());
     let bytes = fs::read(path).map_err(|err| failed(err.to_string()))?;

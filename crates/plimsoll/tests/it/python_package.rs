@@ -1,5 +1,5 @@
-//! The Python package over this program: `crates/python/tests/test_package.py`, which needs the standard library alone, and
-//! numpy for a function that estimates advantages.
+//! The Python package over this program: `crates/python/tests/test_package.py`, which needs the standard library
+//! alone, and numpy for a function that estimates advantages.
 
 use crate::common::python_with;
 use std::process::Command;

@@ -1,6 +1,6 @@
-"""Stands in for a function or a class of the Python process that started this run; a call goes there over a socket.
+"""Takes the place of a function or a class of the Python process that started this run; a call goes there over a socket.
 
-This file is written by the package plimsoll, with what it stands in for in the last line.
+This file is written by the package plimsoll, with what it replaces in the last line.
 """
 
 import base64
@@ -86,7 +86,7 @@ def _function(about, key=None):
 
 
 def _class(about):
-    """Returns a class with the methods of the other; an object of it stands in for one there."""
+    """Returns a class with the methods of the other; an object of it takes the place of one there."""
     members = {
         name: _function(method, lambda arguments, name=name: (arguments[0]._number, name))
         for name, method in about["methods"].items()

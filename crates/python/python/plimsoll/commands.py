@@ -232,7 +232,7 @@ class _Served:
 
 
 def _flags(options: Mapping[str, Any]) -> list[str]:
-    """Returns options as flags: True stands alone, a list repeats its flag, None and False are left out."""
+    """Returns options as flags: True is a flag alone, a list repeats its flag, None and False are left out."""
     arguments: list[str] = []
     for name, value in options.items():
         for one in value if isinstance(value, (list, tuple)) else [value]:

@@ -14,7 +14,7 @@ from .run import Run
 RunFile = Union[str, "os.PathLike[str]", Mapping[str, Any], None]
 Reward = Union[str, Callable[..., Any], Mapping[str, Any]]
 
-#: Memory of the worker that stands in for a function of this process: the function itself runs here.
+#: Memory of the worker that takes the place of a function of this process: the function itself runs here.
 _STAND_IN_MEMORY = "256MiB"
 
 
