@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 const SIGNS_TIME: Duration = Duration::from_millis(500);
 /// A supervisor silent for longer is lost; it reports five times a second.
 pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(2);
-/// The limit for one on another host than rank 0's: a message that is lost four times, which happens where one packet in
-/// twenty is, arrives within this time.
+/// The limit for one on another host than rank 0's: a message that is lost four times, which happens where one packet
+/// in twenty is, arrives within this time.
 pub(crate) const SILENCE_APART_MAX: Duration = Duration::from_secs(5);
 /// Gap that counts as a pause of this process, for example by Ctrl-Z: messages sent meanwhile are still unread.
 const OWN_PAUSE: Duration = Duration::from_secs(1);
