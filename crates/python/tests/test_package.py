@@ -183,6 +183,21 @@ class Package(unittest.TestCase):
         ended = self.train(resume=True)
         self.assertEqual(self.weights(ended), self.weights(self.train("undisturbed")))
 
+    def test_two_ranks_save_and_stop_after_the_same_step(self):
+        wishes = {1: "save", 2: "stop"}
+        saved = []
+
+        class Watcher:
+            def on_step(self, step):
+                return wishes.get(step.number)
+
+            def on_saved(self, event):
+                saved.append(event["step"])
+
+        run = self.train(ranks=2, callbacks=[Watcher()])
+        self.assertEqual((saved, run.stopped), ([1, 2], True))
+        self.assertEqual(self.weights(self.train(ranks=2, resume=True)), self.weights(self.train("undisturbed")))
+
     def test_the_loop_over_steps_is_live(self):
         numbers = []
         for step in self.train(stream=True):
