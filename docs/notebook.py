@@ -42,11 +42,18 @@ def run():
     import nbformat
 
     with tempfile.TemporaryDirectory() as folder:
-        made = nbformat.from_dict(notebook())
+        made = nbformat.reads(json.dumps(notebook()), as_version=4)
         nbclient.NotebookClient(made, timeout=600, resources={"metadata": {"path": folder}}).execute()
     for cell in made.cells:
         cell.metadata = {}
     return made
+
+
+def written(made):
+    """Returns the file's text, in which the source of a cell is a list of lines."""
+    import nbformat
+
+    return json.dumps(json.loads(nbformat.writes(made)), indent=1, ensure_ascii=False) + "\n"
 
 
 def main():
@@ -60,7 +67,7 @@ def main():
     pictures = sum("image/png" in out.get("data", {}) for cell in made.cells for out in cell.get("outputs", []))
     print(f"{len(made.cells)} cells, {pictures} pictures")
     if how != "--run":
-        MADE.write_text(json.dumps(made, indent=1, ensure_ascii=False) + "\n")
+        MADE.write_text(written(made))
     return 0
 
 
