@@ -1,5 +1,5 @@
-//! Mistakes in a run file: a text of the good one, what is there in its place, the name of the error of `plan`, and what
-//! stderr must contain: place, numbers or names, hint.
+//! Mistakes in a run file: a text of the good one, what is there in its place, the name of the error of `plan`, and
+//! what stderr must contain: place, numbers or names, hint.
 
 pub const EDITS: &[((&str, &str), &str, &[&str])] = &[
     (
