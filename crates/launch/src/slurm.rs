@@ -93,8 +93,8 @@ fn cards_of_host(job: &Job, slurm: &Slurm) -> Option<String> {
 }
 
 /// Returns the options of srun. From Slurm 22.05 on a step does not inherit `--cpus-per-task`, and one that names it
-/// gets no more than it names itself: so it names the host's cards too. Bound to none of them (`--gpu-bind=none`) a
-/// task would see those of other jobs.
+/// gets no more than it names itself: so it names the host's cards too. With `--gpu-bind=none` a task would see those
+/// of other jobs.
 fn step_options(job: &Job, slurm: &Slurm) -> Vec<String> {
     let mut options = vec![
         "kill-on-bad-exit=1".to_string(),

@@ -97,29 +97,30 @@ fn missing(run: &str, line: &str, slug: &str, parts: &[&str]) -> Option<String> 
     (!missing.is_empty()).then(|| format!("{}\n{stderr}", missing.join("; ")))
 }
 
-/// Makes mistake `number`. Returns what it was and what is missing, if something is; none beyond the last one.
-fn make(number: usize) -> Option<Option<String>> {
+/// Makes mistake `number`. Returns what it was and what is missing, if something is.
+fn unclear(number: usize) -> Option<String> {
     if let Some(((from, to), slug, parts)) = EDITS.get(number) {
         assert_eq!(RUN.matches(from).count(), 1, "{from}");
-        let missing = missing(&RUN.replace(from, to), "plan x.toml", slug, parts);
-        return Some(missing.map(|missing| format!("{from:?} became {to:?}: {missing}")));
+        let missing = missing(&RUN.replace(from, to), "plan x.toml", slug, parts)?;
+        return Some(format!("{from:?} became {to:?}: {missing}"));
     }
-    let (line, slug, parts) = COMMANDS.get(number - EDITS.len())?;
-    Some(missing(RUN, line, slug, parts).map(|missing| format!("{line}: {missing}")))
+    let (line, slug, parts) = &COMMANDS[number - EDITS.len()];
+    Some(format!("{line}: {}", missing(RUN, line, slug, parts)?))
 }
 
 #[test]
 fn a_newcomer_is_told_what_is_wrong_where_and_what_to_do() {
-    assert_eq!(EDITS.len() + COMMANDS.len(), 100);
+    let all = EDITS.len() + COMMANDS.len();
+    assert_eq!(all, 100);
     if !python_is_there() {
         return;
     }
     let next = AtomicUsize::new(0);
-    let take = || make(next.fetch_add(1, Ordering::Relaxed));
-    let worker = || std::iter::from_fn(take).flatten().collect::<Vec<String>>();
-    let unclear: Vec<String> = std::thread::scope(|scope| {
+    let take = || Some(next.fetch_add(1, Ordering::Relaxed)).filter(|number| *number < all);
+    let worker = || std::iter::from_fn(take).filter_map(unclear).collect::<Vec<String>>();
+    let found: Vec<String> = std::thread::scope(|scope| {
         let workers: Vec<_> = (0..4).map(|_| scope.spawn(worker)).collect();
         workers.into_iter().flat_map(|worker| worker.join().expect("it does not panic")).collect()
     });
-    assert!(unclear.is_empty(), "{} of 100 are unclear\n{}", unclear.len(), unclear.join("\n"));
+    assert!(found.is_empty(), "{} of {all} are unclear\n{}", found.len(), found.join("\n"));
 }
