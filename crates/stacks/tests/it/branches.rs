@@ -128,3 +128,71 @@ fn an_arm_that_ends_the_script_sets_nothing() {
         assert!(line.starts_with(&expect), "{before}: {line}");
     }
 }
+
+const GRPO: &str = "from trl import GRPOConfig, GRPOTrainer\n\ndef f(completions, **k):\n    return [1.0]\n";
+
+fn of_python(text: &str) -> Result<Imported> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("x.py");
+    std::fs::write(&path, text).expect("a file");
+    import(find("trl").expect("a stack"), &path, &Wishes::default())
+}
+
+/// Returns the learning rate of a script with `before`; `None` if it is for the user to fill in.
+fn rate(before: &str) -> Option<String> {
+    let text = format!(
+        "{GRPO}{before}\ncfg = GRPOConfig(learning_rate=lr)\ntrainer = GRPOTrainer(model=\"a/b\", args=cfg, train_dataset=ds, reward_funcs=f)\n"
+    );
+    let run = of_python(&text).expect(before).run_file;
+    let line = run.lines().find(|line| line.starts_with("learning_rate = ")).expect(before).to_owned();
+    (!line.contains("\"\""))
+        .then(|| line["learning_rate = ".len()..].split(' ').next().unwrap_or_default().to_owned())
+}
+
+/// A name assigned in two arms was an expression that is not run, and a body on the line of its `if` was lost.
+#[test]
+fn r_an_if_of_python_whose_condition_is_a_constant_was_unknown() {
+    for (before, expected) in [
+        ("BIG = True\nif BIG:\n    lr = 1e-5\nelse:\n    lr = 1e-6", Some("1e-5")),
+        ("BIG = False\nif BIG:\n    lr = 1e-5\nelse:\n    lr = 1e-6", Some("1e-6")),
+        (
+            "X = 'b'\nif X == 'a':\n    lr = 1e-5\nelif X == 'b':\n    lr = 1e-6\nelse:\n    lr = 1e-7",
+            Some("1e-6"),
+        ),
+        (
+            "N = 8\nif N != 8:\n    lr = 1e-5\nelse:\n    if not N:\n        lr = 1e-6\n    else:\n        lr = 1e-7",
+            Some("1e-7"),
+        ),
+        ("lr = 1e-5\nif False: lr = 1e-6", Some("1e-5")),
+        ("lr = 1e-5\nif True: lr = 1e-6", Some("1e-6")),
+        // Not decided by a constant.
+        ("lr = 1e-5\nif g(): lr = 1e-6", None),
+        ("BIG = g()\nif BIG:\n    lr = 1e-5\nelse:\n    lr = 1e-6", None),
+        ("BIG = True\nBIG &= g()\nif BIG:\n    lr = 1e-5\nelse:\n    lr = 1e-6", None),
+        ("BIG = True\nif g():\n    BIG = False\nif BIG:\n    lr = 1e-5\nelse:\n    lr = 1e-6", None),
+        ("BIG = True\ndef h(BIG):\n    if BIG:\n        lr = 1e-5\n    else:\n        lr = 1e-6", None),
+        ("N = 1\nmatch g():\n    case 1:\n        lr = 1e-5\n    case _:\n        lr = 1e-6", None),
+        ("BIG = True\nif g():\n    lr = 1e-5\nelif BIG:\n    lr = 1e-6", None),
+    ] {
+        assert_eq!(rate(before).as_deref(), expected, "{before}");
+    }
+}
+
+/// A trainer, an adapter and a setting in an arm that never runs decided the job.
+#[test]
+fn an_arm_of_python_that_never_runs_decides_nothing() {
+    let with = |is_on: &str| {
+        format!(
+            "{GRPO}from trl import SFTTrainer\nfrom peft import LoraConfig\nON = {is_on}\ncfg = GRPOConfig(max_steps=4)\npeft = None\nif ON:\n    peft = LoraConfig(r=16)\n    cfg.max_steps = 8\nif not ON:\n    cfg.seed = 3\nif 0:\n    SFTTrainer(model=\"c/d\").train()\ntrainer = GRPOTrainer(model=\"a/b\", args=cfg, train_dataset=ds, reward_funcs=f, peft_config=peft)\n"
+        )
+    };
+    let on = of_python(&with("True")).expect("on").run_file;
+    assert!(
+        on.contains("\n[lora]\nrank = 16") && on.contains("steps = 8") && !on.contains("seed = 3"),
+        "{on}"
+    );
+    let off = of_python(&with("False")).expect("off").run_file;
+    assert!(!off.contains("[lora]") && off.contains("steps = 4") && off.contains("seed = 3"), "{off}");
+    let error = of_python(&with("g()")).expect_err("neither").to_string();
+    assert!(error.contains("peft_config = peft: what it holds decides the job"), "{error}");
+}

@@ -1,5 +1,6 @@
 //! Reads Python without running it: arguments of calls, with constants filled in, and fields of configuration classes.
 
+mod branches;
 mod expression;
 mod fields;
 mod outline;

@@ -1,6 +1,7 @@
 //! The outline of a Python file that is not run: its constants, functions, imports and calls. A name means its last
-//! assignment before its use; a name assigned in one of several branches means nothing.
+//! assignment before its use; a name assigned in one of several branches means nothing, unless a constant decides them.
 
+use super::branches::{Arm, Branches};
 use super::expression::{Argument, Call, Code, Value};
 use super::tokens::{Kind, tokens};
 use crate::launch::shell::word::VALUE_BYTES_MAX;
@@ -22,7 +23,7 @@ struct Assignment {
     /// Its first token.
     at: usize,
     value: Range<usize>,
-    /// True in an `if`, a loop or a `try`.
+    /// True in an `if` that no constant decides, a loop or a `try`.
     in_branch: bool,
 }
 
@@ -38,6 +39,8 @@ pub(crate) struct Outline<'a> {
     nested: BTreeSet<String>,
     /// A name, and the module and name of its import.
     imports: BTreeMap<String, (String, String)>,
+    /// Statements of arms that never run.
+    dead: Vec<Range<usize>>,
     cost: Cell<usize>,
 }
 
@@ -52,9 +55,10 @@ impl<'a> Outline<'a> {
             classes: BTreeMap::new(),
             nested: BTreeSet::new(),
             imports: BTreeMap::new(),
+            dead: Vec::new(),
             cost: Cell::new(0),
         };
-        let (mut start, mut branches) = (0, Vec::<usize>::new());
+        let (mut start, mut branches) = (0, Branches::of(&outline.code));
         for at in 0..outline.code.tokens.len() {
             if outline.code.tokens[at].kind == Kind::Newline {
                 if at > start {
@@ -66,39 +70,99 @@ impl<'a> Outline<'a> {
         outline
     }
 
-    /// Reads one statement; `branches` are the indentations of branches that may contain it.
-    fn statement(&mut self, range: Range<usize>, branches: &mut Vec<usize>) {
+    /// Reads one statement; `branches` are the blocks that may contain it.
+    fn statement(&mut self, range: Range<usize>, branches: &mut Branches) {
         let code = &self.code;
         let first = code.tokens[range.start].start;
         let line_start = code.text[..first].rfind('\n').map_or(0, |newline| newline + 1);
         let indent = first - line_start;
-        branches.retain(|&outer| outer < indent);
+        let before = branches.leave(indent);
+        if branches.has(Arm::Never) {
+            return self.dead.push(range);
+        }
+        let colon = code.find(&range, ":").unwrap_or(range.end);
+        let body = (colon + 1).min(range.end)..range.end;
         match code.word(range.start) {
-            "if" | "elif" | "else" | "for" | "while" | "try" | "except" | "with" => {
+            word @ ("if" | "elif" | "else") => {
                 // `if __name__ == "__main__":` is no branch: it holds whenever the file is run.
-                let is_main = (range.start..range.end).take(4).any(|at| code.word(at) == "__name__");
-                let is_with = code.word(range.start) == "with";
-                if !is_main && !is_with {
-                    branches.push(indent);
+                if (range.start..range.end).take(4).any(|at| code.word(at) == "__name__") {
+                    branches.enter(indent, Arm::Always);
+                } else {
+                    let holds = match word {
+                        "else" => Some(true),
+                        _ => branches.holds(code, range.start + 1..colon, |name| self.constant(name)),
+                    };
+                    let before = if word == "if" { Some(false) } else { before.flatten() };
+                    branches.enter_arm(indent, before, holds);
                 }
+                self.simple(body, branches);
             }
+            "for" | "while" | "try" | "except" => {
+                branches.enter(indent, Arm::Maybe);
+                self.simple(body, branches);
+            }
+            "with" => self.simple(body, branches),
+            "case" if colon < range.end && !matches!(code.word(range.start + 1), ":" | "=") => {
+                branches.enter(indent, Arm::Maybe);
+                self.simple(body, branches);
+            }
+            "def" | "class" | "async" => {
+                self.define(range, indent);
+                branches.enter(indent, Arm::Scope);
+            }
+            _ => self.simple(range, branches),
+        }
+    }
+
+    /// Keeps the name of a function or class.
+    fn define(&mut self, range: Range<usize>, indent: usize) {
+        let code = &self.code;
+        let name = |at: usize| code.word(at).to_owned();
+        match code.word(range.start) {
             "def" if indent == 0 => {
-                self.functions.insert(code.word(range.start + 1).into());
+                self.functions.insert(name(range.start + 1));
             }
             "async" if indent == 0 && code.word(range.start + 1) == "def" => {
-                self.functions.insert(code.word(range.start + 2).into());
+                self.functions.insert(name(range.start + 2));
             }
             "class" if indent == 0 => {
                 let bases = code.source(&(range.start + 2..range.end));
                 let place = (code.text[bases].into(), code.tokens[range.start].line);
-                self.classes.insert(code.word(range.start + 1).into(), place);
+                self.classes.insert(name(range.start + 1), place);
             }
             "def" | "class" => {
-                self.nested.insert(code.word(range.start + 1).into());
+                self.nested.insert(name(range.start + 1));
             }
-            "from" => self.import(range),
-            _ => self.assignment(range, !branches.is_empty()),
+            _ => {}
         }
+    }
+
+    /// Reads a statement that opens no block.
+    fn simple(&mut self, range: Range<usize>, branches: &Branches) {
+        if range.is_empty() {
+        } else if branches.has(Arm::Never) {
+            self.dead.push(range);
+        } else if self.code.word(range.start) == "from" {
+            self.import(range);
+        } else {
+            self.assignment(range, branches.has(Arm::Maybe));
+        }
+    }
+
+    /// Returns the value of a name that is assigned once up to here, for certain.
+    fn constant(&self, name: &str) -> Option<Value> {
+        match self.assignments.get(name)?.as_slice() {
+            [one] if !one.in_branch && !self.imports.contains_key(name) => {
+                Some(self.code.value(one.value.clone()))
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns true for a token in an arm that never runs.
+    fn is_dead(&self, at: usize) -> bool {
+        let next = self.dead.partition_point(|range| range.end <= at);
+        self.dead.get(next).is_some_and(|range| range.contains(&at))
     }
 
     /// Reads `from module import name, name as other`.
@@ -159,7 +223,9 @@ impl<'a> Outline<'a> {
         };
         let before = |at: usize| at.checked_sub(1).map_or("", |before| self.code.word(before));
         let defines = |at: usize| matches!(before(at), "def" | "class");
-        let found = (0..self.code.tokens.len()).filter(is_call).filter(|&at| !defines(at)).take(CALLS_MAX);
+        let found =
+            (0..self.code.tokens.len()).filter(is_call).filter(|&at| !defines(at) && !self.is_dead(at));
+        let found = found.take(CALLS_MAX);
         found.map(|at| self.code.call(self.whole_name(at), at, at + 1)).collect()
     }
 
@@ -167,7 +233,7 @@ impl<'a> Outline<'a> {
     pub fn find_used(&self, is_it: impl Fn(&str) -> bool) -> Option<(&str, usize)> {
         let names =
             (0..self.code.tokens.len()).filter(|&at| self.code.is_name(at) && is_it(self.code.word(at)));
-        let is_used = |at: &usize| matches!(self.code.word(at + 1), "(" | ".");
+        let is_used = |at: &usize| matches!(self.code.word(at + 1), "(" | ".") && !self.is_dead(*at);
         names.filter(is_used).map(|at| (self.code.word(at), at)).next()
     }
 
@@ -180,7 +246,7 @@ impl<'a> Outline<'a> {
             }
             _ => false,
         };
-        (0..self.code.tokens.len()).find(is_it)
+        (0..self.code.tokens.len()).filter(is_it).find(|&at| !self.is_dead(at))
     }
 
     /// Returns the line of a token, from 1.
