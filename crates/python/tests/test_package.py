@@ -6,6 +6,8 @@ import io
 import os
 import pickle
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -129,6 +131,26 @@ class Package(unittest.TestCase):
             return [1.0] * len(completions)
 
         self.assertEqual(self.train("slow", reward=slow, train={"steps": 1}).steps[0].reward, 1.0)
+
+    def test_what_a_worker_sends_runs_nothing(self):
+        from plimsoll._relay import Relay
+
+        class Attack:
+            def __reduce__(self):
+                return os.mkdir, (str(folder / "reached"),)
+
+        folder = self.folder
+        relay = Relay(str(folder))
+        relay.start()
+        self.addCleanup(relay.close)
+        for request in (pickle.dumps(Attack()), b'{"call": "x"}', b'{"get": 1, "name": "__class__"}', b"[" * 100_000):
+            with socket.socket(socket.AF_UNIX) as link:
+                link.connect(relay.path)
+                link.sendall(struct.pack("<Q", len(request)) + request)
+                link.shutdown(socket.SHUT_WR)
+                reply = b"".join(iter(lambda: link.recv(1 << 16), b""))
+                self.assertTrue(not reply or pickle.loads(reply[8:])[0] == "raised", reply)
+        self.assertFalse((folder / "reached").exists())
 
     def test_a_class_of_the_notebook_is_an_environment(self):
         Stairs.made = 0

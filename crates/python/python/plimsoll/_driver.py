@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import inspect
 import json
 import os
@@ -49,6 +50,7 @@ class Driver:
         self._step: int | None = None
         self._raised: BaseException | None = None
         self._dir: str | None = None
+        self._is_in_callback = False
 
     # What a step may ask.
 
@@ -185,10 +187,17 @@ class Driver:
             self._interrupt(error)
         finally:
             self._step = None
-            try:
-                link.sendall(json.dumps({"do": self._wish}).encode() + b"\n")
-            except OSError:
-                pass  # The run has ended; its error says why.
+            self._answer(link)
+
+    def _answer(self, link: socket.socket) -> None:
+        try:
+            link.sendall(json.dumps({"do": self._wish}).encode() + b"\n")
+        except OSError:
+            pass  # The run has ended; its error says why.
+        except KeyboardInterrupt as error:
+            # Whether the line is sent is not known. A second one changes nothing: the run ends after this step.
+            self._interrupt(error)
+            self._answer(link)
 
     def _open(self, directory: str) -> None:
         self._dir = directory
@@ -206,7 +215,11 @@ class Driver:
             if method is None or self._raised is not None:
                 continue
             try:
-                answer = method(argument)
+                self._is_in_callback = True
+                try:
+                    answer = method(argument)
+                finally:
+                    self._is_in_callback = False
                 if inspect.isawaitable(answer) or answer not in (None, "stop", "save"):
                     shown = f"{answer!r:.80}"
                     raise errors.CallbackError(
@@ -291,9 +304,29 @@ class Driver:
 
     def to_end(self) -> Run:
         """Runs it to its end and returns it. Raises its error."""
-        for _ in self.steps():
-            pass
+        with self._interrupts():
+            for _ in self.steps():
+                pass
         return self.run
+
+    @contextlib.contextmanager
+    def _interrupts(self) -> Iterator[None]:
+        """Takes SIGINT as the wish to save and end, wherever this package is at that moment; within a callback, and a
+        second time, it interrupts as ever."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def asked(number: int, frame: Any) -> None:
+            if self._is_in_callback or isinstance(self._raised, KeyboardInterrupt):
+                raise KeyboardInterrupt
+            self._interrupt(KeyboardInterrupt())
+
+        before = signal.signal(signal.SIGINT, asked)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before if before is not None else signal.default_int_handler)
 
 
 class Stream:

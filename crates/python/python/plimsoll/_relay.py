@@ -10,6 +10,7 @@ import asyncio
 import base64
 import hashlib
 import inspect
+import json
 import os
 import pickle
 import socket
@@ -17,11 +18,15 @@ import struct
 import sys
 import threading
 import traceback
+import types
 import typing
 from pathlib import Path
 
 from . import errors
 from ._settings import kept
+
+#: Longest request of a worker, in bytes.
+_REQUEST_BYTES_MAX = 1 << 31
 
 _WORKER = Path(__file__).with_name("_relay_worker.py")
 
@@ -101,12 +106,14 @@ class Relay:
         with link, link.makefile("rwb") as file:
             try:
                 while len(head := file.read(8)) == 8:
-                    request = pickle.loads(file.read(struct.unpack("<Q", head)[0]))
-                    reply = self._reply(request)
+                    (length,) = struct.unpack("<Q", head)
+                    if length > _REQUEST_BYTES_MAX:
+                        return
+                    reply = self._reply(json.loads(file.read(length)))
                     file.write(struct.pack("<Q", len(reply)) + reply)
                     file.flush()
-            except (OSError, EOFError):
-                pass  # The worker was ended; its run says why.
+            except (OSError, ValueError, RecursionError):
+                pass  # The worker was ended, and its run says why; or it is none.
 
     def _reply(self, request) -> bytes:
         logged: list[tuple[str, tuple]] = []
@@ -120,17 +127,19 @@ class Relay:
 
     def _answer(self, request, logged):
         match request:
-            case ("call", key, arguments, keywords, back):
+            case {"call": key, "arguments": arguments, "keywords": keywords, "back": back}:
+                keywords = {name: _unpacked(value) for name, value in keywords.items()}
                 for name in back:
                     keywords[name] = lambda *given, name=name: logged.append((name, given))
-                if isinstance(key, tuple):
+                if isinstance(key, list):
                     with self._lock:
                         made = self._objects[key[0]]
-                    called = getattr(made, key[1])
+                    # The methods that the worker was told of, and no other.
+                    called = getattr(made, key[1]) if not key[1].startswith("_") else None
                 else:
                     called = self.things[key]
-                return _settled(called(*arguments, **keywords))
-            case ("new", key, dropped):
+                return _settled(called(*map(_unpacked, arguments), **keywords))
+            case {"new": key, "dropped": dropped}:
                 made = self.things[key]()
                 with self._lock:
                     for number in dropped:
@@ -138,11 +147,25 @@ class Relay:
                     self._num_objects += 1
                     self._objects[self._num_objects] = made
                     return self._num_objects
-            case ("get", number, name):
+            case {"get": number, "name": "reward"}:
                 with self._lock:
                     made = self._objects[number]
-                return getattr(made, name)
+                return made.reward
         raise ValueError(f"an unknown request: {request!r:.80}")
+
+
+def _unpacked(value):
+    """The argument that a worker has packed."""
+    match value:
+        case ["json", plain]:
+            return plain
+        case ["state", fields]:
+            return types.SimpleNamespace(**fields)
+        case ["array", dtype, shape, text]:
+            import numpy
+
+            return numpy.frombuffer(base64.b64decode(text), dtype=dtype).reshape(shape).copy()
+    raise ValueError(f"an unknown argument: {value!r:.80}")
 
 
 def name_of(function) -> str:

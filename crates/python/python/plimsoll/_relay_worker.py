@@ -5,11 +5,13 @@ This file is written by the package plimsoll, with what it replaces in the last 
 
 import base64
 import inspect
+import json
 import os
 import pickle
 import socket
 import struct
 import threading
+import types
 
 
 class _Told(Exception):
@@ -30,9 +32,12 @@ class _Link:
         self.socket.connect(os.environ["PLIMSOLL_FUNCTIONS"])
         self.file = self.socket.makefile("rwb")
 
-    def ask(self, *request):
-        """Sends a request and returns the result; raises what was raised there."""
-        data = pickle.dumps(request, protocol=5)
+    def ask(self, **request):
+        """Sends a request and returns the result; raises what was raised there.
+
+        A request is JSON, which runs nothing where it is read; a reply comes from the user's own process.
+        """
+        data = json.dumps(request).encode()
         with self.lock:
             self.file.write(struct.pack("<Q", len(data)) + data)
             self.file.flush()
@@ -56,10 +61,20 @@ def _link():
     return _LINK
 
 
+def _packed(value):
+    """An argument with its kind: an array of numpy, the state of a trainer, or what JSON has a form for."""
+    if hasattr(value, "tobytes") and hasattr(value, "dtype"):
+        return ["array", value.dtype.str, list(value.shape), base64.b64encode(value.tobytes()).decode()]
+    if isinstance(value, types.SimpleNamespace):
+        return ["state", vars(value)]
+    return ["json", value]
+
+
 def _call(key, arguments, keywords):
     # What is called back cannot be sent: the other side keeps what it was given, and it is given here.
     back = {name: keywords.pop(name) for name in ("log_metric", "log_extra") if name in keywords}
-    result, logged = _link().ask("call", key, arguments, keywords, tuple(back))
+    packed = {name: _packed(value) for name, value in keywords.items()}
+    result, logged = _link().ask(call=key, arguments=list(map(_packed, arguments)), keywords=packed, back=list(back))
     for name, given in logged:
         if back.get(name):
             back[name](*given)
@@ -97,7 +112,7 @@ def _class(about):
 
     def init(self):
         dropped, gone[:] = gone[:], []
-        self._number, _ = _link().ask("new", about["key"], dropped)
+        self._number, _ = _link().ask(new=about["key"], dropped=dropped)
         self.__dict__.update(about["values"])
 
     def drop(self):
@@ -106,7 +121,7 @@ def _class(about):
     members["__init__"] = init
     members["__del__"] = drop
     if about["has_reward"]:
-        members["reward"] = property(lambda self: _link().ask("get", self._number, "reward")[0])
+        members["reward"] = property(lambda self: _link().ask(get=self._number, name="reward")[0])
     return type(about["name"], (), members)
 
 
