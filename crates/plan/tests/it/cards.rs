@@ -135,7 +135,7 @@ fn what_fits_with_auto_is_offered_and_marked() {
 
 #[test]
 fn a_price_makes_a_cost_and_hosts_have_a_network() {
-    let case = case(&["model=random:qwen2.5-32b", "rollout.max_new_tokens=512", "run.device=cuda"]);
+    let case = case(&["model=random:qwen2.5-7b", "rollout.max_new_tokens=512", "run.device=cuda"]);
     let of = |network: Option<&str>| {
         let prices = Prices::parse("h200=3,b200=9").expect("prices");
         let market = Market { network, prices, ..Market::default() };
@@ -143,7 +143,7 @@ fn a_price_makes_a_cost_and_hosts_have_a_network() {
         let words = rent::table(&offers, &market);
         (offers, words)
     };
-    let (offers, words) = of(Some("100GB/s"));
+    let (offers, words) = of(Some("900GB/s"));
     let fit: Vec<_> = offers.iter().filter(|offer| offer.fits).collect();
     let costs: Vec<f64> = fit.iter().filter_map(|offer| offer.cost).collect();
     assert!(!costs.is_empty() && costs.is_sorted(), "{fit:?}");
@@ -158,7 +158,7 @@ fn a_price_makes_a_cost_and_hosts_have_a_network() {
     }
     // A card without a price comes after those with one.
     assert!(fit.iter().map(|offer| offer.cost.is_none()).is_sorted());
-    assert!(words.contains(" 2 x 8 ") && words.contains("over a network of 100GB/s"), "{words}");
+    assert!(words.contains(" 2 x 8 ") && words.contains("over a network of 900GB/s"), "{words}");
     let (slow, words) = of(None);
     let run_s = |offers: &[rent::Offer]| {
         offers.iter().find(|offer| offer.card == "h200" && offer.ranks == 16).expect("a row").run_s
