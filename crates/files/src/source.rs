@@ -253,9 +253,7 @@ mod tests {
         let error = Source::parse("random:qwen2.5-05b", None).unwrap_err();
         assert_eq!(error.slug, "unknown-preset");
         assert_eq!(error.hints, ["did you mean random:qwen2.5-0.5b?"]);
-        for (name, near) in
-            [("qwen2.5-8b", "qwen2.5-7b"), ("smollm2-100m", "smollm2-135m")]
-        {
+        for (name, near) in [("qwen2.5-8b", "qwen2.5-7b"), ("smollm2-100m", "smollm2-135m")] {
             let error = Source::parse(&format!("random:{name}"), None).unwrap_err();
             assert_eq!(error.hints, [format!("did you mean random:{near}?")], "{name}");
         }
