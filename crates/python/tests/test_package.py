@@ -5,6 +5,7 @@ import contextlib
 import io
 import os
 import pickle
+import re
 import signal
 import socket
 import struct
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import threading
 import time
 import unittest
 from pathlib import Path
@@ -332,12 +334,27 @@ class Package(unittest.TestCase):
             self.train(reward=[half, half])
         with self.raises("bad-usage"):
             self.train(resume=True, overwrite=True)
-        with self.raises("not-a-run"):
+        with self.raises("run-dir-unreadable"):
             plimsoll.Run(self.folder)
         with self.raises("data-column-missing"):
             self.train(data={"prompts": [{"question": "1+1=", "answer": "2"}]})
         error = pickle.loads(pickle.dumps(caught.exception))
         self.assertEqual((type(error), error.slug, str(error)), (plimsoll.UsageError, "unknown-key", str(caught.exception)))
+
+    def test_every_error_of_the_package_has_a_page(self):
+        here = Path(__file__).resolve().parent.parent
+        sources = "".join(path.read_text() for path in (here / "python/plimsoll").glob("*.py"))
+        slugs = set(re.findall(r'(?:usage\(|slug=)\s*"([a-z-]+)"', sources)) - {"internal"}
+        self.assertGreater(len(slugs), 8)
+        pages = {path.stem for path in (here.parent.parent / "docs/errors").glob("*.md")}
+        self.assertEqual(slugs - pages, set())
+
+    def test_a_run_leaves_no_thread(self):
+        before = threading.active_count()
+        self.train(reward=half, train={"steps": 1})
+        for thread in [one for one in threading.enumerate() if one.name.startswith("plimsoll")]:
+            thread.join(60)
+        self.assertEqual(threading.active_count(), before)
 
     def test_a_plan_that_does_not_fit_is_an_exception_with_numbers(self):
         plan = plimsoll.plan(TINY)

@@ -22,7 +22,7 @@ def program() -> str:
     found = place if os.access(place, os.X_OK) else None if named else shutil.which("plimsoll")
     if found is None:
         raise errors.usage(
-            "program-missing",
+            "file-missing",
             f"the command plimsoll is not there: {named or 'not next to this interpreter and not in PATH'}",
             "pip install the wheel of a release, or set PLIMSOLL_PROGRAM to the program that `cargo build --release` made",
         )

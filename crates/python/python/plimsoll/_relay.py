@@ -91,6 +91,8 @@ class Relay:
     def close(self) -> None:
         """Ends listening. Workers end with their run."""
         if self._listener is not None:
+            # Closing it alone would leave the thread that accepts waiting for ever.
+            self._listener.shutdown(socket.SHUT_RDWR)
             self._listener.close()
             self._listener = None
 
@@ -134,8 +136,9 @@ class Relay:
                 if isinstance(key, list):
                     with self._lock:
                         made = self._objects[key[0]]
-                    # The methods that the worker was told of, and no other.
-                    called = getattr(made, key[1]) if not key[1].startswith("_") else None
+                    if key[1].startswith("_"):
+                        raise ValueError(f"`{key[1]}` is no public method")
+                    called = getattr(made, key[1])
                 else:
                     called = self.things[key]
                 return _settled(called(*map(_unpacked, arguments), **keywords))

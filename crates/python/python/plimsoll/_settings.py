@@ -107,13 +107,17 @@ def rows_of(value):
     return None
 
 
-def rows_file(rows) -> Path:
-    """Writes rows as JSON lines, by their content, and returns the path."""
+def json_lines(rows) -> str:
+    """Returns rows as JSON lines. Raises ``UsageError`` for a value that JSON has no form for."""
     try:
-        lines = [json.dumps(row, ensure_ascii=False, default=_plain) + "\n" for row in rows]
+        return "".join(json.dumps(row, ensure_ascii=False, default=_plain) + "\n" for row in rows)
     except (TypeError, ValueError) as error:
         raise errors.usage("data-bad-json", f"a row of the data cannot be written as JSON: {error}") from None
-    return kept("rows.jsonl", "".join(lines).encode("utf-8", "backslashreplace"))
+
+
+def rows_file(rows) -> Path:
+    """Writes rows as JSON lines, by their content, and returns the path."""
+    return kept("rows.jsonl", json_lines(rows).encode("utf-8", "backslashreplace"))
 
 
 def _plain(value):

@@ -120,7 +120,7 @@ def generate(
 def grade(reward: str | Callable[..., Any], rows: Iterable[Mapping[str, Any]], **keys: Any) -> list[float | None]:
     """Returns the score of each row, which has ``response`` and ``ground_truth``, by a kind of reward or a function."""
     rows = _settings.rows_of(rows) or list(rows)
-    lines = "".join(json.dumps(row, ensure_ascii=False, default=_settings._plain) + "\n" for row in rows)
+    lines = _settings.json_lines(rows)
     if keys:
         raise errors.usage("bad-usage", f"grade takes no further settings: {', '.join(keys)}")
     with _Served(reward, {}) as served:

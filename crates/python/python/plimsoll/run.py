@@ -82,7 +82,7 @@ class Run:
         self.stopped = False
         self._again: Any = None
         if not (self.dir / "events.jsonl").is_file():
-            raise errors.usage("not-a-run", f"{self.dir} is not the directory of a run: it has no events.jsonl")
+            raise errors.usage("run-dir-unreadable", f"{self.dir} is not the directory of a run: it has no events.jsonl")
 
     def __repr__(self) -> str:
         return f"<Run {str(self.dir)!r}>"
@@ -129,7 +129,7 @@ class Run:
     def _checkpoint(self, name: str) -> Path:
         path = self.dir / "checkpoints" / name
         if not path.exists():
-            raise errors.usage("not-a-run", f"{self.dir} has no checkpoint yet")
+            raise errors.usage("run-dir-unreadable", f"{self.dir} has no checkpoint yet")
         return path.resolve()
 
     def samples(self, step: int) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from typing import Any, Literal, Union, overload
 
 from . import _settings, errors
 from ._driver import Driver, Stream
-from ._relay import needs_interpreter
+from ._relay import Relay, needs_interpreter
 from .run import Run
 
 RunFile = Union[str, "os.PathLike[str]", Mapping[str, Any], None]
@@ -144,17 +144,21 @@ def _of_functions(driver: Driver, reward: Any, estimator: Any, environment: Any,
     return found
 
 
+def of_function(relay: Relay, function: Callable[..., Any]) -> dict[str, object]:
+    """Returns the reward's table by which a function of this process is found."""
+    return {
+        "kind": relay.function(function),
+        "python": needs_interpreter(),
+        "workers": 1,
+        "worker_memory": _STAND_IN_MEMORY,
+    }
+
+
 def _reward(relay: Any, reward: Any) -> dict[str, object]:
     table = dict(reward) if isinstance(reward, Mapping) else {"kind": reward}
     kind = table.get("kind")
     if callable(kind):
-        own = {
-            "kind": relay.function(kind),
-            "python": needs_interpreter(),
-            "workers": 1,
-            "worker_memory": _STAND_IN_MEMORY,
-        }
-        table = {**own, **{key: value for key, value in table.items() if key != "kind"}}
+        table = {**of_function(relay, kind), **{key: value for key, value in table.items() if key != "kind"}}
     elif not isinstance(kind, str):
         raise errors.usage(
             "unknown-reward",

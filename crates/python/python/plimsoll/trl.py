@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from . import _program, _settings, errors
-from ._relay import Relay, name_of, needs_interpreter
+from ._relay import Relay, name_of
 from .commands import Plan, plan
 from .run import Run
-from .training import _STAND_IN_MEMORY, train
+from .training import of_function, train
 
 
 class Trainer:
@@ -77,10 +77,7 @@ class Trainer:
         for index, kind in enumerate(kinds):
             function = self._functions.get(kind.rpartition(":")[2])
             if kind.startswith("python:") and function is not None:
-                found[f"reward.{index}.kind"] = relay.function(function)
-                found[f"reward.{index}.python"] = needs_interpreter()
-                found[f"reward.{index}.workers"] = 1
-                found[f"reward.{index}.worker_memory"] = _STAND_IN_MEMORY
+                found.update({f"reward.{index}.{key}": value for key, value in of_function(relay, function).items()})
         return found
 
     def _script(self, model: Any, args: Any, train_dataset: Any, eval_dataset: Any, peft_config: Any, others: dict) -> str:
