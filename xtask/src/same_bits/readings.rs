@@ -3,6 +3,10 @@
 /// Keys left out everywhere, by prefix (of one part of a dotted path), with the reason.
 const READINGS: &[(&str, &str)] = &[
     ("seconds", "clock; `seconds_left`, `seconds_since_start`, `seconds_before` too"),
+    (
+        "rollout_passes",
+        "how many requests were ready at once, of an environment that answers in its own time",
+    ),
     ("time/", "clock: metrics of the parts of a step"),
     ("step_time", "clock"),
     ("step_s", "clock: the account in state.json"),
