@@ -170,7 +170,7 @@ pub fn train(options: &BenchOptions, [batch, micro_batches, seq]: [usize; 3]) ->
         trainer.buffers.begin(sequences.iter().map(|s| s.response.len()));
         let weight = -1.0 / (batch * seq) as f32;
         let stats =
-            trainer.update(RoleName::Actor, &sequences, 0..batch, 1.0, how, &mut |buffers, tokens, _| {
+            trainer.update(RoleName::Actor, &sequences, 0..batch, 1.0, how, &mut |buffers, tokens| {
                 buffers.d_logprobs[tokens].fill(weight);
                 Ok(())
             })?;
@@ -298,7 +298,7 @@ fn compare(options: &BenchOptions, cut: &Cut, round: u64, perturb: bool) -> Resu
         .map(|s| Sequence { group: s / GROUP, prompt: &prompts[s / GROUP], response: samples.ids(s) })
         .collect();
     trainer.buffers.begin((0..samples.len()).map(|s| samples.ids(s).len()));
-    trainer.gradients(RoleName::Actor, &sequences, 0..sequences.len(), 1.0, &mut |_, _, _| Ok(()))?;
+    trainer.gradients(RoleName::Actor, &sequences, 0..sequences.len(), 1.0, &mut |_, _| Ok(()))?;
     let mut found = Found {
         machine: dev.machine_type(),
         compared: 0,

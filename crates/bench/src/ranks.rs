@@ -201,7 +201,7 @@ mod tests {
     }
 
     /// Trains `builtin:nano` for two updates as one of several ranks in this process. Returns a digest of the result.
-    fn trained(case: Case, share: Share, group: Option<&Group>) -> Result<String> {
+    fn trained(case: Case, share: Share, group: &Group) -> Result<String> {
         let options = BenchOptions {
             model: "builtin:nano".into(),
             threads: 1,
@@ -228,10 +228,8 @@ mod tests {
         let (dev, mut arena) = open(shape, options.opening(), group)?;
         let mut trainer = Trainer::new(&*dev, &mut arena, shape, Sources::one(&bench.model), 0)?;
         trainer.group = group;
-        if let Some(group) = group {
-            // All have their parts.
-            group.barrier()?;
-        }
+        // All have their parts.
+        group.barrier()?;
         let tokens = random_prompts(&bench.spec(), 96, 9);
         let sequences: Vec<Sequence<'_>> = tokens
             .iter()
@@ -242,8 +240,7 @@ mod tests {
             trainer.buffers.begin(sequences.iter().map(|s| s.response.len()));
             let how = run.train.update_options(step, 0);
             let mut loss = |buffers: &mut plimsoll_rl::methods::buffers::StepBuffers,
-                            tokens: std::ops::Range<usize>,
-                            _: plimsoll_rl::roles::LossFor| {
+                            tokens: std::ops::Range<usize>| {
                 buffers.d_logprobs[tokens].fill(-0.01);
                 Ok(())
             };
@@ -255,16 +252,14 @@ mod tests {
             dev.read_f32(weights, 0, &mut values);
             values
         });
-        if let Some(group) = group {
-            // None ends before all have read its part.
-            group.barrier()?;
-        }
+        // None ends before all have read its part.
+        group.barrier()?;
         Ok(digest(&values.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>()))
     }
 
     /// Requires that several ranks, each a thread that comes to barriers at random times, train the weights of one.
     fn train_equally(case: Case, ranks: &[usize]) {
-        let one = trained(case, Share::WHOLE, None).expect("one rank");
+        let one = trained(case, Share::WHOLE, Group::alone()).expect("one rank");
         for &ranks in ranks {
             let file = shared_file("plimsoll-test").expect("memory");
             let file = &file;
@@ -273,7 +268,7 @@ mod tests {
                     scope.spawn(move || {
                         let group =
                             Group::on_one_host(rank, ranks, file)?.delayed(1 + (ranks * 100 + rank) as u64);
-                        trained(case, Share { rank, ranks }, Some(&group)).inspect_err(|_| group.fail())
+                        trained(case, Share { rank, ranks }, &group).inspect_err(|_| group.fail())
                     })
                 };
                 let threads: Vec<_> = (0..ranks).map(start).collect();

@@ -55,7 +55,8 @@ pub fn scratch_of_matrices(matrices: &[(u64, u64)], threads: usize) -> Result<La
 
 fn open(arena: &mut Arena, opening: &Opening<'_>) -> Result<BoxedDevice> {
     let (bytes, threads, isa) = (Bytes(arena.map().used_bytes()), opening.threads, Isa::chosen()?);
-    let file = opening.group.map(|_| shared_file("plimsoll-arena")).transpose()?;
+    let group = opening.group;
+    let file = (!group.is_alone()).then(|| shared_file("plimsoll-arena")).transpose()?;
     let mut dev = match &file {
         None => CpuDevice::new(bytes, threads, isa)?,
         Some(file) => CpuDevice::shared(file, bytes, threads, isa)?,
@@ -64,7 +65,7 @@ fn open(arena: &mut Arena, opening: &Opening<'_>) -> Result<BoxedDevice> {
     if let Some(scratch) = arena.split().0.get("device.scratch") {
         dev.bind_scratch(scratch);
     }
-    if let (Some(file), Some(group)) = (file, opening.group) {
+    if let Some(file) = file {
         join(&mut dev, bytes, &file, group)?;
     }
     Ok(Box::new(dev))

@@ -74,7 +74,8 @@ fn open(arena: &mut Arena, opening: &Opening<'_>) -> Result<BoxedDevice> {
     let bytes = Bytes(arena.map().used_bytes());
     let mut dev = CudaDevice::new(bytes, opening.options)?;
     dev.take_offloaded(Bytes(arena.map().offloaded_bytes()))?;
-    if let (Some(grads), Some(_)) = (opening.grads, opening.group) {
+    let has_others = !opening.group.is_alone();
+    if let Some(grads) = opening.grads.filter(|_| has_others) {
         dev.require_equal_parts(grads)?;
     }
     dev.bind_scratch(arena.split().0.buf("device.scratch"));
@@ -82,8 +83,8 @@ fn open(arena: &mut Arena, opening: &Opening<'_>) -> Result<BoxedDevice> {
         dev.bind_aside(scratch);
     }
     dev.name_regions(arena.map());
-    if let Some(group) = opening.group {
-        join(&mut dev, bytes, opening.by_library, group)?;
+    if has_others {
+        join(&mut dev, bytes, opening.by_library, opening.group)?;
     }
     Ok(Box::new(dev))
 }

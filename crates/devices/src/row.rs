@@ -87,14 +87,14 @@ pub struct Opening<'g> {
     pub grads: Option<DType>,
     /// True if ranks of different hosts must exchange by the device's library; `None`: if all have it.
     pub by_library: Option<bool>,
-    /// Ranks that train together; none for a single rank.
-    pub group: Option<&'g Group>,
+    /// Ranks that train together.
+    pub group: &'g Group,
 }
 
 impl Opening<'_> {
     /// Returns options for a device without other ranks or gradients.
     pub fn alone(kind: &'static Layouts, threads: usize, options: OpenOptions) -> Self {
-        Opening { kind, threads, options, grads: None, by_library: None, group: None }
+        Opening { kind, threads, options, grads: None, by_library: None, group: Group::alone() }
     }
 }
 

@@ -47,7 +47,7 @@ pub fn takes_head_dim(head_dim: usize) -> bool {
 /// Errors: `size-overflow`, `host-allocation-failed`, the driver's; among ranks `ranks-differ` and connection errors.
 pub fn open(layout: &Layout, opening: &Opening<'_>) -> Result<(BoxedDevice, Arena)> {
     let mut arena = Arena::new(ArenaMap::new(layout, 0));
-    opening.group.map_or(Ok(()), |group| check_layout(group, opening.threads, arena.map()))?;
+    check_layout(opening.group, opening.threads, arena.map())?;
     let dev = (of(opening.kind).open)(&mut arena, opening)?;
     Ok((dev, arena))
 }

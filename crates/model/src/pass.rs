@@ -171,6 +171,11 @@ impl<'p> Pass<'p> {
         Pass { acts, batch, ids, copies, window, rows, head_rows, balance: 0.0, teacher: None }
     }
 
+    /// Returns the number of its rows.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
     /// Adds a load balancing loss by its derivative, for the probability of an expert that all rows of a segment chose.
     pub fn with_balance(self, factor: f32) -> Pass<'p> {
         Pass { balance: factor, ..self }

@@ -12,6 +12,7 @@ use crate::spec::{OnError, RewardSpec};
 use crate::tally::Tally;
 use plimsoll_base::{ExactSum, Result};
 use plimsoll_worker::{RewardStep, Scores, Stop, Words};
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -20,7 +21,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 /// The scores of one sample.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Scored {
     /// Weighted sum over the rewards that gave a score; `None` if none did, or one failed.
     pub total: Option<f32>,

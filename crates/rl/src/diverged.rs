@@ -6,6 +6,7 @@ use plimsoll_device::Sampling;
 use plimsoll_files::Head;
 use plimsoll_infer::responder::Responder;
 use plimsoll_plan::RoleName;
+use plimsoll_ranks::Group;
 use plimsoll_rollout::{NeverStop, Request};
 use plimsoll_train::{Sequence, finite_weights};
 
@@ -44,7 +45,7 @@ pub fn prove(trainer: &mut Trainer<'_>) -> Result<()> {
 /// Requires a finite score of a reward model, which samples nothing.
 fn prove_score(trainer: &mut Trainer<'_>) -> Result<()> {
     // Each rank checks alone: a rank with an error of its own does so without the others.
-    let group = trainer.group.take();
+    let group = std::mem::replace(&mut trainer.group, Group::alone());
     let scores =
         trainer.reward_scores(RoleName::Reward(0), &[Sequence { group: 0, prompt: &[0], response: &[0] }]);
     trainer.group = group;

@@ -13,16 +13,16 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
 
-/// Opens the device of a run, or of one of its ranks with the arenas of all others.
+/// Opens the device of a rank, with the arenas of all others.
 ///
 /// Errors: those of `plimsoll_devices::open`.
-pub fn open(shape: &RunShape, options: OpenOptions, group: Option<&Group>) -> Result<(BoxedDevice, Arena)> {
+pub fn open(shape: &RunShape, options: OpenOptions, group: &Group) -> Result<(BoxedDevice, Arena)> {
     plimsoll_devices::open(&shape.layout()?, &Opening { group, ..devices::opening(shape, options) })
 }
 
 /// Returns a warning if cards of different hosts could exchange by NCCL, but it is not installed.
-pub fn without_library(dev: &dyn Device, run: &RunSpec, group: Option<&Group>) -> Option<String> {
-    let several = group.is_some_and(|group| group.near().len() < group.ranks());
+pub fn without_library(dev: &dyn Device, run: &RunSpec, group: &Group) -> Option<String> {
+    let several = group.near().len() < group.ranks();
     let wanted = several && run.run.exchange == Auto::Auto && dev.network().is_none();
     let row = devices::row_of(run, &Limits::default());
     let error = row.network.filter(|_| wanted).and_then(|_| plimsoll_devices::nccl_version().err())?;
@@ -35,10 +35,14 @@ pub fn hosts_of(group: &Group, part: Range<usize>) -> Hosts {
     Hosts { count, near, are_even, ..Hosts::one(part.len()) }
 }
 
-/// Returns the least host and device limits over all ranks, so that all ranks make one plan.
+/// Returns the least host and device limits over all ranks, so that all ranks make one plan; none for a rank alone,
+/// whose plan reads them.
 ///
 /// Errors: `rank-lost`.
 pub fn limits(group: &Group, run: &RunSpec, dir: &Path) -> Result<Limits> {
+    if group.is_alone() {
+        return Ok(Limits::default());
+    }
     let here = machine_limits(dir);
     let device = (devices::row_of(run, &Limits::default()).free_memory)();
     let (host, device) = (least(group, here.host)?, least(group, device)?);
@@ -65,6 +69,10 @@ pub fn check_inputs<'m>(
     inputs: &Inputs,
     models: impl Iterator<Item = &'m OpenModel>,
 ) -> Result<()> {
+    if group.is_alone() {
+        // Weights take long to read, and there are none to compare them with.
+        return Ok(());
+    }
     let own = serde_json::to_vec(&with_weights(inputs.clone(), models)?).expect("text by text");
     let all: Vec<Inputs> = group
         .all_gather(&own)?
@@ -121,13 +129,74 @@ pub fn share_of(rank: usize, ranks: usize, len: usize) -> Range<usize> {
     rank * len / ranks..(rank + 1) * len / ranks
 }
 
+/// Gives all ranks what each wrote: rank r the elements `parts[r]` of `array`.
+///
+/// Errors: `rank-lost`, `ranks-exchange`.
+pub(crate) fn share<T: ToFromBytes>(group: &Group, array: &mut [T], parts: &[Range<usize>]) -> Result<()> {
+    share_in_pieces(group, array, parts, usize::MAX)
+}
+
+/// Does what `share` does, `piece` elements of each rank at a time.
+///
+/// Errors: as `share`.
+pub(crate) fn share_in_pieces<T: ToFromBytes>(
+    group: &Group,
+    array: &mut [T],
+    parts: &[Range<usize>],
+    piece: usize,
+) -> Result<()> {
+    if group.is_alone() {
+        return Ok(());
+    }
+    let own = group.rank();
+    let longest = parts.iter().map(ExactSizeIterator::len).max().unwrap_or(0);
+    for first in (0..longest).step_by(piece) {
+        let at = |part: &Range<usize>| {
+            let start = (part.start + first).min(part.end);
+            start..start.saturating_add(piece).min(part.end)
+        };
+        let all = group.all_gather(&T::to_bytes(&array[at(&parts[own])]))?;
+        for (rank, (part, bytes)) in parts.iter().zip(&all).enumerate().filter(|(rank, _)| *rank != own) {
+            let to = &mut array[at(part)];
+            if bytes.len() != size_of_val(to) {
+                let message = format!("rank {rank} sent {} bytes of {}", bytes.len(), size_of_val(to));
+                return Err(Error::new("ranks-exchange", message)
+                    .hint("start the same command with --resume to continue from the last checkpoint"));
+            }
+            T::read_bytes(bytes, to);
+        }
+    }
+    Ok(())
+}
+
+/// A number that is sent as its little-endian bytes.
+pub(crate) trait ToFromBytes: Sized {
+    fn to_bytes(values: &[Self]) -> Vec<u8>;
+    /// Reads as many values as `to` has.
+    fn read_bytes(bytes: &[u8], to: &mut [Self]);
+}
+
+macro_rules! to_from_bytes {
+    ($($of:ty),+) => {$(
+        impl ToFromBytes for $of {
+            fn to_bytes(values: &[$of]) -> Vec<u8> {
+                values.iter().flat_map(|value| value.to_le_bytes()).collect()
+            }
+            fn read_bytes(bytes: &[u8], to: &mut [$of]) {
+                let values = bytes.as_chunks::<{ size_of::<$of>() }>().0;
+                to.iter_mut().zip(values).for_each(|(to, value)| *to = <$of>::from_le_bytes(*value));
+            }
+        }
+    )+};
+}
+to_from_bytes!(u8, u32, f32);
+
 /// Sends this rank's numbers to all ranks. Returns those of every rank, by rank.
 ///
 /// Errors: `rank-lost`.
 pub fn gather_f32(group: &Group, own: &[f32]) -> Result<Vec<Vec<f32>>> {
-    let bytes: Vec<u8> = own.iter().flat_map(|x| x.to_le_bytes()).collect();
     let floats = |bytes: Vec<u8>| bytes.as_chunks::<4>().0.iter().map(|x| f32::from_le_bytes(*x)).collect();
-    Ok(group.all_gather(&bytes)?.into_iter().map(floats).collect())
+    Ok(group.all_gather(&f32::to_bytes(own))?.into_iter().map(floats).collect())
 }
 
 /// Does what `gather_f32` does, for f64.

@@ -21,9 +21,7 @@ use plimsoll_infer::bound::Sources;
 use plimsoll_infer::sampler::sampling;
 use plimsoll_memory::host::{Host, Rss};
 use plimsoll_memory::{Arena, Limits};
-use plimsoll_plan::{
-    Facts, Hosts, PlanReport, Share, check_lengths, devices, least_optimizer_bytes, plan_with,
-};
+use plimsoll_plan::{Facts, PlanReport, Share, check_lengths, devices, least_optimizer_bytes, plan_with};
 use plimsoll_ranks::Group;
 use plimsoll_run::ending::Summary;
 use plimsoll_run::events::Observer;
@@ -38,7 +36,7 @@ use std::sync::atomic::AtomicI32;
 /// The file of a run directory with what rewards print.
 const REWARDS_LOG: &str = "rewards.log";
 
-/// Trains a language model, as one of several ranks if there is a group. `signal` holds the number of the signal that
+/// Trains a language model, as a rank of `group`. `signal` holds the number of the signal that
 /// came, or 0; on a signal the run saves and ends between two steps.
 ///
 /// Errors: those of planning, opening and training; after an error the last good weights are saved where there are any.
@@ -46,7 +44,7 @@ const REWARDS_LOG: &str = "rewards.log";
 pub fn train(
     loaded: &Loaded,
     start: Start,
-    group: Option<&Group>,
+    group: &Group,
     observer: &mut dyn Observer,
     signal: &AtomicI32,
 ) -> Result<Summary> {
@@ -61,8 +59,8 @@ pub fn train(
         Some(folder) => Session::open_again(&run, &folder, &mut |text| opening.say(observer, text))?,
         None => Session::open(&run)?,
     };
-    let (rank, ranks) = group.map_or((0, 1), |group| (group.rank(), group.ranks()));
-    let hosts = |ranks| group.map_or(Hosts::one(ranks), |group| ranks::hosts_of(group, 0..ranks));
+    let (rank, ranks) = (group.rank(), group.ranks());
+    let hosts = |ranks| ranks::hosts_of(group, 0..ranks);
     let share = share_of_trainers(&run, &hosts(ranks), Share { rank, ranks })?;
     session.facts = Facts { hosts: hosts(ranks), share, trainers: hosts(share.ranks), ..session.facts };
     let (apart, schedule) = (Apart::of(&run, group)?, WeightArrivals::of(&run)?);
@@ -74,9 +72,8 @@ pub fn train(
     let episodes = checks.environment(&run, session.facts.prompt_tokens)?;
     let inputs = session.inputs(&run)?;
     // Before the plan, which follows from what they read.
-    group.map_or(Ok(()), |group| ranks::check_inputs(group, &inputs, session.models()))?;
-    let none = || Ok(Limits::default());
-    let limits = group.map_or_else(none, |group| ranks::limits(group, &run, &opening.path))?;
+    ranks::check_inputs(group, &inputs, session.models())?;
+    let limits = ranks::limits(group, &run, &opening.path)?;
     let disk = rows::disk_limit(group, &opening.path)?;
     let report = fitting_plan(&run, &session, Limits { disk, ..limits })?;
     apart::check(&run, &report.shape)?;
@@ -105,7 +102,7 @@ pub fn train(
         fingerprint,
         arena_used,
         peak_flops: dev.peak_flops(PEAK_SECONDS),
-        roofline: group.is_none().then(|| roofline(&report, &*dev)),
+        roofline: group.is_alone().then(|| roofline(&report, &*dev)),
         machine: dev.machine_type(),
         card: Box::new(|| dev.card_memory()),
     };
@@ -152,7 +149,7 @@ fn fitting_plan(run: &RunSpec, session: &Session, limits: Limits) -> Result<Plan
 /// `before`: this process's memory before the device was opened.
 fn ready<'a>(
     run: &RunSpec,
-    (dev, group, apart): (&'a dyn Device, Option<&'a Group>, Option<&'a Apart>),
+    (dev, group, apart): (&'a dyn Device, &'a Group, Option<&'a Apart>),
     arena: &'a mut Arena,
     report: &'a PlanReport,
     session: &Session,
@@ -160,11 +157,9 @@ fn ready<'a>(
 ) -> Result<(Trainer<'a>, PlanReport)> {
     let sources = Sources { model: &session.model, others: session.others.each_ref() };
     let mut trainer = Trainer::new(dev, arena, &report.shape, sources, run.seed)?;
-    (trainer.group, trainer.apart) = (group, group.zip(apart));
-    if let Some(group) = group {
-        // What ranks have parts of is there on all of them.
-        group.barrier()?;
-    }
+    (trainer.group, trainer.apart) = (group, apart.map(|apart| (group, apart)));
+    // What ranks have parts of is there on all of them.
+    group.barrier()?;
     let how = sampling(&run.rollout, run.seed);
     let at = |temperature: f32| Sampling { temperature, ..how };
     let greedy = run.samples_greedily().then(|| at(0.0));

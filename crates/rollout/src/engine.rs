@@ -8,6 +8,7 @@ use crate::schedule::{Next, Schedule};
 use plimsoll_base::{Error, Result, slugs};
 use plimsoll_device::{Device, Sampling};
 use plimsoll_model::{Activations, Decoder, Pass, PassIndex, draw_runs, layers, upload_keys};
+use serde::{Deserialize, Serialize};
 
 /// Decides when a response ends, in addition to end-of-text and length; implemented where there is text.
 pub trait StopCondition {
@@ -83,7 +84,7 @@ pub enum SoFar<'b> {
     Ended,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RolloutStats {
     pub passes: u64,
     /// Rows computed, including prompts and recomputation.

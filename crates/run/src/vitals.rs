@@ -12,11 +12,12 @@ const EXPLODED: f64 = 100.0;
 const FAULT_SHARE: f64 = 0.05;
 
 /// Signs in a step of whether anything can be learned; `None` if the method has no such number.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Vitals {
     /// Number of samples, and of those with a score.
     pub scored: Option<[usize; 2]>,
-    /// Share of samples for which a reward or the environment failed.
+    /// Share of samples for which a reward or the environment failed, on this rank.
+    #[serde(skip)]
     pub fault_share: f64,
     /// True if no scored sample is trained on.
     pub left_out: bool,

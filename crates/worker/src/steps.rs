@@ -1,6 +1,7 @@
 //! Steps of a response: places in its text at which a reward function says what the part before was worth.
 
 use plimsoll_base::{JsonPart, shown};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// Most steps of a response. A reply has room for them next to its scores.
@@ -9,7 +10,7 @@ pub const STEPS_MAX: usize = 64;
 const STEP_BYTES_MAX: usize = 128;
 
 /// The end of a step and its reward.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RewardStep {
     /// Characters of the response before the step's end.
     pub end: u32,

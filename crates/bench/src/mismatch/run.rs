@@ -236,10 +236,7 @@ impl<'r> Run<'r> {
         let sequences: Vec<Sequence<'_>> = (0..samples.len()).map(sequence).collect();
         trainer.buffers.begin(sequences.iter().map(|sequence| sequence.response.len()));
         let inv_temperature = sampling(&self.run.rollout, 0).inv_temperature();
-        trainer.score(RoleName::Actor, &sequences, inv_temperature, &mut |buffers, which, scores| {
-            let tokens = buffers.tokens(&which);
-            scores.read(&mut buffers.old_logprobs[tokens]);
-        })?;
+        trainer.score_into(RoleName::Actor, &sequences, inv_temperature, |b| &mut b.old_logprobs)?;
         Ok(difference_of(trainer)[0])
     }
 }

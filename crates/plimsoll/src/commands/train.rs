@@ -4,7 +4,7 @@ use super::layers::{Sets, flag};
 use crate::{closing, output, progress::Progress, ranks, signals, terminal};
 use plimsoll_base::{Error, Result};
 use plimsoll_config::Trains;
-use plimsoll_ranks::{Found, Place};
+use plimsoll_ranks::{Found, Group, Place};
 use plimsoll_run::callback::Callback;
 use plimsoll_run::events::{Observer, Silent};
 use plimsoll_run::{resume::Start, several, supervise};
@@ -126,7 +126,7 @@ fn train(args: &Args, quiet: bool) -> Result<ExitCode> {
         Some(how) => Start::Resume { previous_good: how == Resume::PreviousGood, replan: args.replan },
     };
     let joined = several::join(&mut loaded, &start)?;
-    let group = joined.as_ref().map(|joined| &joined.group);
+    let group = joined.as_ref().map_or(Group::alone(), |joined| &joined.group);
     if let Some(note) = joined.as_ref().and_then(|joined| joined.note.as_deref()) {
         output::note(quiet, note);
     }

@@ -2,26 +2,26 @@
 
 use super::place::Apart;
 use crate::context::{Cursor, StepContext};
-use crate::episodes::{CarriedTurn, FirstRequest};
 use crate::methods::policy::StepReport;
 use crate::roles::Trainer;
 use crate::rollout::ahead::Rollout;
 use crate::rollout::arrivals::Arrival;
 use crate::rollout::carry::{Group, Response};
-use crate::rollout::exchange::{Sent, SentStats, exchange};
+use crate::rollout::exchange::{SentResponse, exchange};
 use crate::rollout::gather::Gathered;
 use crate::rollout::group::{Runs, SampleGroup};
-use crate::rollout::packed::{Kind, Packed, Read, Reader, Writer, packed};
+use crate::rollout::message::Kind;
 use crate::rollout::ranks::Sample;
 use plimsoll_base::{Error, Result, slugs};
 use plimsoll_infer::text::Item;
 use plimsoll_ranks::Group as Ranks;
-use plimsoll_rollout::{Finish, Lengths, RolloutStats, Samples};
+use plimsoll_rollout::{Lengths, Samples};
 use plimsoll_run::checkpoint::BufferState;
 use plimsoll_run::vitals::Vitals;
+use serde::{Deserialize, Serialize};
 
 /// What a rank hands to all others.
-#[derive(Default)]
+#[derive(Default, Serialize, Deserialize)]
 pub(super) struct Handed {
     /// Of the first rank that trains.
     pub trained: Option<Trained>,
@@ -30,18 +30,18 @@ pub(super) struct Handed {
     /// An error that all ranks that train have met: its place among the slugs of such, and its message.
     pub failed: Option<(u32, String)>,
 }
-packed!(Handed { trained: Option<Trained>, drawn: Option<Drawn>, failed: Option<(u32, String)> });
 
 /// What ranks that sample need to know of a step.
+#[derive(Serialize, Deserialize)]
 pub(super) struct Trained {
     /// Updates of each trained role.
     pub updates: Vec<u64>,
     pub reward: Option<f64>,
     pub vitals: Vitals,
 }
-packed!(Trained { updates: Vec<u64>, reward: Option<f64>, vitals: Vitals });
 
 /// What was drawn since ranks met last.
+#[derive(Serialize, Deserialize)]
 pub(super) struct Drawn {
     /// The next prompt and the next sample.
     cursor: (u64, u64),
@@ -52,44 +52,27 @@ pub(super) struct Drawn {
     /// The step whose samples are the next to be finished, and their tick.
     arrival: Option<(u32, u32)>,
 }
-packed!(Drawn {
-    cursor: (u64, u64),
-    rollouts: Vec<DrawnRollout>,
-    under_way: Vec<DrawnGroup>,
-    gathered: Gathered,
-    arrival: Option<(u32, u32)>,
-});
 
 /// A rollout that was drawn and graded.
+#[derive(Serialize, Deserialize)]
 struct DrawnRollout {
     groups: Vec<GradedGroup>,
     versions: Vec<Runs>,
 }
-packed!(DrawnRollout { groups: Vec<GradedGroup>, versions: Vec<Runs> });
 
+#[derive(Serialize, Deserialize)]
 struct GradedGroup {
     position: u64,
     greedy: Option<f32>,
     samples: Vec<Sample>,
 }
-packed!(GradedGroup { position: u64, greedy: Option<f32>, samples: Vec<Sample> });
 
+#[derive(Serialize, Deserialize)]
 struct DrawnGroup {
     position: u64,
     first_sample_id: u64,
     responses: Vec<Response>,
 }
-packed!(DrawnGroup { position: u64, first_sample_id: u64, responses: Vec<Response> });
-packed!(Response {
-    ids: Vec<u32>,
-    logprobs: Vec<f32>,
-    versions: Vec<u64>,
-    finish: Option<Finish>,
-    ended_in: u32,
-    asked: Option<FirstRequest>,
-    turns: Vec<CarriedTurn>,
-    has_fault: bool,
-});
 
 impl Handed {
     /// Returns what a rank that has trained keeps and hands over. An error that all ranks that train meet is both.
@@ -180,7 +163,7 @@ impl DrawnRollout {
         let mut group = |SampleGroup { position, greedy, scored, texts, .. }: SampleGroup| {
             let sample = |(scored, text)| {
                 s += 1;
-                Sample { sent: Sent::of(&samples, s - 1), text, scored }
+                Sample { sent: SentResponse::of(&samples, s - 1), text, scored }
             };
             GradedGroup { position, greedy, samples: scored.into_iter().zip(texts).map(sample).collect() }
         };
@@ -237,66 +220,4 @@ pub(super) fn hand_over(
         gathered.add(drawn);
     }
     Ok(handed.swap_remove(0).trained)
-}
-
-/// Sent without what only episodes and carried groups have.
-impl Packed for Gathered {
-    const LEAST: usize = 1 + 4 + 6 * 8 + 4 * 8 + SentStats::LEAST + 2 * 4;
-
-    fn put(&self, to: &mut Writer) {
-        (self.filters, self.rounds).put(to);
-        [self.sampled, self.passed, self.missing].iter().for_each(|count| count.put(to));
-        [self.rewarded, self.failed, self.tokens].iter().for_each(|count| count.put(to));
-        [self.rewards, self.flops, self.rollout_s, self.reward_s].iter().for_each(|number| number.put(to));
-        SentStats::of(&self.stats).put(to);
-        self.tallies.put(to);
-        self.logged.put(to);
-    }
-    fn take(from: &mut Reader<'_>) -> Read<Gathered> {
-        let (filters, rounds) = <(bool, u32)>::take(from)?;
-        let mut count = || usize::take(from);
-        let (sampled, passed, missing) = (count()?, count()?, count()?);
-        let (rewarded, failed, tokens) = (count()?, count()?, count()?);
-        let mut number = || f64::take(from);
-        let (rewards, flops, rollout_s, reward_s) = (number()?, number()?, number()?, number()?);
-        let mut stats = RolloutStats::default();
-        SentStats::take(from)?.add_to(&mut stats);
-        let (tallies, logged) = (Vec::take(from)?, Vec::take(from)?);
-        let counts = Gathered {
-            filters,
-            rounds,
-            sampled,
-            passed,
-            missing,
-            rewarded,
-            failed,
-            tokens,
-            ..Gathered::default()
-        };
-        Ok(Gathered { rewards, flops, rollout_s, reward_s, stats, tallies, logged, ..counts })
-    }
-}
-
-/// Sent without what only one rank has.
-impl Packed for Vitals {
-    const LEAST: usize = 7;
-
-    fn put(&self, to: &mut Writer) {
-        self.scored.map(|[all, scored]| (all, scored)).put(to);
-        self.left_out.put(to);
-        self.taught.put(to);
-        self.advantage_max.put(to);
-        self.reward.put(to);
-        self.grad_norm.put(to);
-        self.loss.put(to);
-    }
-    fn take(from: &mut Reader<'_>) -> Read<Vitals> {
-        let scored = <Option<(usize, usize)> as Packed>::take(from)?;
-        let (left_out, taught) = (bool::take(from)?, bool::take(from)?);
-        let advantage_max = <Option<f32> as Packed>::take(from)?;
-        let mut number = || <Option<f64> as Packed>::take(from);
-        let (reward, grad_norm, loss) = (number()?, number()?, number()?);
-        let scored = scored.map(|(all, scored)| [all, scored]);
-        Ok(Vitals { scored, fault_share: 0.0, left_out, advantage_max, taught, reward, grad_norm, loss })
-    }
 }

@@ -20,8 +20,10 @@ impl Apart {
     /// Parts the ranks of `group`; `None` where every rank does both. Every rank must call it, before memory is opened.
     ///
     /// Errors: `ranks-unreachable`, `rank-lost`.
-    pub fn of(run: &RunSpec, group: Option<&Group>) -> Result<Option<Apart>> {
-        let Some(group) = group.filter(|_| run.run.rollout_ranks > 0) else { return Ok(None) };
+    pub fn of(run: &RunSpec, group: &Group) -> Result<Option<Apart>> {
+        if run.run.rollout_ranks == 0 {
+            return Ok(None);
+        }
         let trainers = group.ranks() - run.run.rollout_ranks as usize;
         let trains = group.rank() < trainers;
         let own = group.part(if trains { 0..trainers } else { trainers..group.ranks() })?;
@@ -44,9 +46,9 @@ impl Apart {
         self.trainers
     }
 
-    /// Returns the ranks that do the same as this one; `None` where it is the only one.
-    pub(super) fn own(&self) -> Option<&Group> {
-        (self.own.ranks() > 1).then_some(&self.own)
+    /// Returns the ranks that do the same as this one.
+    pub(super) fn own(&self) -> &Group {
+        &self.own
     }
 
     /// Returns the first rank that samples, which speaks for all that do.

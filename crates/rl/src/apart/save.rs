@@ -21,10 +21,12 @@ pub(crate) fn save(
     saving: Saving<'_>,
 ) -> Result<PathBuf> {
     let (path, is_alone) = (saving.store.path(saving.step), saving.savers == Savers::ThisRank);
-    let saved = match (apart.trains(), apart.own()) {
-        (false, _) => path,
-        (true, None) => prepare(trainer, model, buffer, saving)?.run()?,
-        (true, Some(own)) => save_of_ranks(trainer, own, model, buffer, saving)?,
+    let saved = if !apart.trains() {
+        path
+    } else if apart.own().is_alone() {
+        prepare(trainer, model, buffer, saving)?.run()?
+    } else {
+        save_of_ranks(trainer, apart.own(), model, buffer, saving)?
     };
     // No rank reports the save, or ends, before the checkpoint has its name.
     if is_alone { Ok(saved) } else { all.barrier().map(|()| saved) }

@@ -103,7 +103,7 @@ fn with_own<'a, T>(
 ) -> T {
     trainer.group = apart.own();
     let done = body(trainer);
-    trainer.group = Some(all);
+    trainer.group = all;
     done
 }
 

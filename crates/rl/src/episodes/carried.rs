@@ -10,13 +10,13 @@ use super::fault::Fault;
 use super::glue::Glue;
 use super::round::{Episodes, Heard, Talk};
 use super::turn::{CarriedTurn, FirstRequest};
-use crate::rollout::packed::packed;
 use plimsoll_base::{Error, Result};
 use plimsoll_config::Rollout;
 use plimsoll_infer::text::{Item, TextModel};
 use plimsoll_rollout::{Finish, StopCondition, Turn};
 use plimsoll_text::Message;
 use plimsoll_textenv::{EnvironmentTally, HadTurn, Hosts, Job, Start};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::ops::Range;
 
@@ -41,13 +41,11 @@ pub(crate) struct KeptTurns {
 }
 
 /// What environments did in the turns that a step keeps.
-#[derive(Default)]
+#[derive(Default, Serialize, Deserialize)]
 pub(crate) struct Events {
     pub(super) tally: EnvironmentTally,
     pub(super) fault: Option<Fault>,
 }
-
-packed!(Events { tally: EnvironmentTally, fault: Option<Fault> });
 
 /// A turn of this step.
 struct NewTurn {

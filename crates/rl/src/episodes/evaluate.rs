@@ -25,7 +25,7 @@ pub(crate) fn evaluate_episodes(
     let at_once = (trainer.sampler.shape.engine.samples / (how.samples * episodes.branches_max())).max(1);
     let kept = samples_kept(how.samples);
     let starts: Vec<Start> = (0..count as u64).map(Start::eval).collect();
-    if trainer.group.is_none() {
+    if trainer.group.is_alone() {
         under_way::expect(count * how.samples);
     }
     for (i, starts) in starts.chunks(at_once).enumerate() {

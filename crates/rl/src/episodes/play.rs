@@ -7,9 +7,9 @@ use super::fault::Fault;
 use super::round::Episodes;
 use crate::roles::Trainer;
 use crate::rollout::counted::{Counted, CountedByAll};
-use crate::rollout::exchange::{Deal, Sent, SentStats, exchange};
+use crate::rollout::exchange::{Deal, SentResponse, exchange};
 use crate::rollout::group::Branch;
-use crate::rollout::packed::{Kind, packed, packed_as_json};
+use crate::rollout::message::{Kind, as_json};
 use plimsoll_base::Result;
 use plimsoll_infer::responder::Responder;
 use plimsoll_infer::text::Item;
@@ -18,6 +18,7 @@ use plimsoll_rollout::{Lengths, Request, RolloutStats};
 use plimsoll_serve::episodes::Played as OfAgent;
 use plimsoll_text::Message;
 use plimsoll_textenv::{EnvironmentTally, Start};
+use serde::{Deserialize, Serialize};
 
 /// What was played. The samples are in `trainer.sampler.samples`, and the rest of the episodes in `Episodes`.
 pub(crate) struct Played {
@@ -31,47 +32,41 @@ pub(crate) struct Played {
 }
 
 /// One rank's episodes.
+#[derive(Serialize, Deserialize)]
 struct Part {
     groups: Vec<SentGroup>,
-    stats: SentStats,
+    stats: RolloutStats,
     tally: EnvironmentTally,
     fault: Option<Fault>,
     counted: Counted,
 }
-packed!(Part {
-    groups: Vec<SentGroup>,
-    stats: SentStats,
-    tally: EnvironmentTally,
-    fault: Option<Fault>,
-    counted: Counted
-});
-packed_as_json!(EnvironmentTally, Fault);
 
+#[derive(Serialize, Deserialize)]
 struct SentGroup {
     prompt: Vec<u32>,
     /// The first messages; empty if texts are not kept.
+    #[serde(with = "as_json")]
     first: Vec<Message>,
     episodes: Vec<SentEpisode>,
 }
-packed!(SentGroup { prompt: Vec<u32>, first: Vec<Message>, episodes: Vec<SentEpisode> });
-packed_as_json!(Message);
 
+#[derive(Serialize, Deserialize)]
 struct SentEpisode {
-    sample: Sent,
+    sample: SentResponse,
     turns: Vec<SentTurn>,
     has_fault: bool,
     /// The total score and its parts; empty if the run's rewards do not grade it.
     scored: Option<Scored>,
 }
-packed!(SentEpisode { sample: Sent, turns: Vec<SentTurn>, has_fault: bool, scored: Option<Scored> });
 
 /// A turn as sent between ranks. Its texts are empty if they are not kept.
+#[derive(Serialize, Deserialize)]
 struct SentTurn {
     reward: f64,
     response: String,
+    #[serde(with = "as_json")]
     said: Vec<Message>,
 }
-packed!(SentTurn { reward: f64, response: String, said: Vec<Message> });
 
 /// Plays the episodes of all starts.
 ///
@@ -101,15 +96,14 @@ fn play_text(
     rewards: &mut Rewards,
     asked: &EpisodesRequest<'_>,
 ) -> Result<Played> {
-    let Some(group) = trainer.group else {
-        let all: Vec<usize> = (0..asked.starts.len()).collect();
-        let (played, counted) = play_part(trainer, episodes, rewards, asked, &all)?;
-        return Ok(Played { counted: Counted::sum([counted]), ..played });
-    };
+    let group = trainer.group;
     let keys = asked.starts.iter().map(|start| (Lengths::key(&(start.index, start.held_out)), 0));
     let deal = Deal::new(group, &trainer.lengths, keys);
     let own = deal.own(group);
     let played = play_part(trainer, episodes, rewards, asked, &own);
+    if group.is_alone() {
+        return played.map(|(played, counted)| Played { counted: Counted::sum([counted]), ..played });
+    }
     let played =
         played.map(|(played, counted)| Part { counted, ..Part::of(trainer, episodes, played, &own, asked) });
     let all = exchange(group, Kind::Episodes, played)?;
@@ -208,7 +202,7 @@ impl Part {
         let episode = |index: usize| {
             let episode = &episodes.played[index];
             SentEpisode {
-                sample: Sent::of(&trainer.sampler.samples, index),
+                sample: SentResponse::of(&trainer.sampler.samples, index),
                 turns: episode.turns.iter().map(|it| turn(it, kept(index))).collect(),
                 has_fault: episode.has_fault,
                 scored: episode.scored.clone(),
@@ -222,7 +216,7 @@ impl Part {
         };
         Part {
             groups: played.items.into_iter().enumerate().map(group).collect(),
-            stats: SentStats::of(&played.stats),
+            stats: played.stats,
             tally: episodes.tally,
             fault: episodes.first_fault.clone(),
             counted: Counted::default(),
@@ -260,7 +254,7 @@ fn take(
         whole.items.push(Item { ids: group.prompt, ..Item::default() });
     }
     for (rank, part) in all.into_iter().enumerate() {
-        part.stats.add_to(&mut whole.stats);
+        whole.stats.add_counts(&part.stats);
         episodes.tally.add(&part.tally);
         counted.push(part.counted);
         if let (None, Some(fault)) = (&episodes.first_fault, part.fault) {

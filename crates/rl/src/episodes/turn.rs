@@ -1,6 +1,5 @@
 //! A turn of an episode that takes several steps, as steps, ranks and checkpoints hand it on.
 
-use crate::rollout::packed::packed_as_json;
 use plimsoll_rollout::Turn;
 use plimsoll_text::Message;
 use serde::{Deserialize, Serialize};
@@ -20,7 +19,6 @@ pub(crate) struct CarriedTurn {
     /// The updates of the weights that drew it.
     pub version: u64,
 }
-packed_as_json!(CarriedTurn);
 
 /// What an agent asked first in an episode.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -29,4 +27,3 @@ pub(crate) struct FirstRequest {
     pub prompt: Vec<u32>,
     pub messages: Vec<Message>,
 }
-packed_as_json!(FirstRequest);

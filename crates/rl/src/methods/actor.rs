@@ -3,7 +3,7 @@
 use crate::context::StepContext;
 use crate::methods::batch::Batch;
 use crate::methods::buffers::{MicroArrays, StepBuffers};
-use crate::roles::{LossFor, Trainer, UpdateStats};
+use crate::roles::{InOrder, Trainer, UpdateStats};
 use plimsoll_algo::aggregation::Aggregation;
 use plimsoll_algo::covariance::add_penalties;
 use plimsoll_algo::divergence::divergence_loss;
@@ -34,6 +34,28 @@ pub struct ActorReport {
     pub learning_rate: f64,
     /// Largest |l - l_old| before the weights changed.
     pub mismatch_max: f64,
+}
+
+/// Sums of a micro-batch.
+#[derive(Default)]
+struct ActorSums {
+    policy: PolicySums,
+    kl: KlSums,
+    entropy: EntropySums,
+    divergence: Option<KlSums>,
+    mismatch_max: f64,
+}
+
+impl ActorReport {
+    fn add(&mut self, micro: ActorSums) {
+        self.policy.merge(micro.policy);
+        self.kl.merge(micro.kl);
+        self.entropy.merge(micro.entropy);
+        if let Some(of) = micro.divergence {
+            self.divergence.get_or_insert_default().merge(of);
+        }
+        self.mismatch_max = self.mismatch_max.max(micro.mismatch_max);
+    }
 }
 
 /// The loss of a mini-batch, micro-batch by micro-batch.
@@ -74,9 +96,10 @@ pub(crate) fn actor_updates(
             let on_policy = epoch == 0 && first == 0;
             let objective = &cx.objective;
             let loss = ActorLoss { objective, aggregation, divergence_coef, step, on_policy };
-            let mut of_tokens = |buffers: &mut StepBuffers, tokens, of| match of {
-                LossFor::Derivatives => loss.micro_batch(buffers, tokens, &mut ActorReport::default()),
-                LossFor::Sums => loss.micro_batch(buffers, tokens, &mut report),
+            let mut order = InOrder::from(trainer.buffers.tokens(&which).start, |micro| report.add(micro));
+            let mut of_tokens = |buffers: &mut StepBuffers, tokens: Range<usize>| {
+                order.add(tokens.clone(), loss.micro_batch(buffers, tokens)?);
+                Ok(())
             };
             let (role, inv_temperature) = (RoleName::Actor, batch.inv_temperature);
             let stats =
@@ -96,16 +119,12 @@ pub(crate) fn actor_updates(
 }
 
 impl ActorLoss<'_> {
-    /// Writes the derivatives for the tokens of a micro-batch, and adds its sums to `report`.
-    fn micro_batch(
-        &self,
-        buffers: &mut StepBuffers,
-        tokens: Range<usize>,
-        report: &mut ActorReport,
-    ) -> Result<()> {
+    /// Writes the derivatives for the tokens of a micro-batch, and returns its sums.
+    fn micro_batch(&self, buffers: &mut StepBuffers, tokens: Range<usize>) -> Result<ActorSums> {
         let (objective, aggregation) = (self.objective, &self.aggregation);
+        let mut of = ActorSums::default();
         if self.on_policy {
-            report.mismatch_max = report.mismatch_max.max(checked_mismatch(self.step, buffers, &tokens)?);
+            of.mismatch_max = checked_mismatch(self.step, buffers, &tokens)?;
         }
         let is_fresh = buffers.stale.is_empty();
         let micro = buffers.micro_batch(tokens);
@@ -133,25 +152,24 @@ impl ActorLoss<'_> {
                 micro.d_logprobs,
             );
             sums.loss += kl.loss;
-            report.kl.merge(kl);
+            of.kl = kl;
         }
         if let Some(penalties) = micro.penalties {
             let MicroArrays { packed, logprobs, old_logprobs, .. } = micro;
             sums.loss +=
                 add_penalties(penalties, packed, logprobs, old_logprobs, aggregation, micro.d_logprobs);
         }
-        let entropy =
+        of.entropy =
             entropy_bonus(objective.entropy_coef, micro.packed, micro.entropy, aggregation, micro.d_entropy);
-        sums.loss += entropy.loss;
+        sums.loss += of.entropy.loss;
         if let Some(coef) = self.divergence_coef {
-            let of = divergence_loss(coef, micro.packed, micro.divergence, aggregation, micro.d_divergence);
-            sums.loss += of.loss;
-            report.divergence.get_or_insert_default().merge(of);
+            let from = divergence_loss(coef, micro.packed, micro.divergence, aggregation, micro.d_divergence);
+            sums.loss += from.loss;
+            of.divergence = Some(from);
         }
         finite_loss(self.step, sums.loss)?;
-        report.policy.merge(sums);
-        report.entropy.merge(entropy);
-        Ok(())
+        of.policy = sums;
+        Ok(of)
     }
 }
 

@@ -3,9 +3,8 @@
 
 use crate::data::dataset::Dataset;
 use crate::methods::batch::Batch;
-use crate::methods::buffers::StepBuffers;
 use crate::methods::spans::SpanArrays;
-use crate::roles::{Scores, Trainer};
+use crate::roles::Trainer;
 use plimsoll_base::{Error, Result};
 use plimsoll_config::RunSpec;
 use plimsoll_infer::teacher_text::TeacherText;
@@ -43,16 +42,16 @@ pub(crate) fn score(trainer: &mut Trainer<'_>, text: &TeacherText, batch: &Batch
         .zip(ends.windows(2))
         .map(|(&s, of)| Sequence { response: &ids[of[0]..of[1]], ..prompts[s as usize] })
         .collect();
-    trainer.buffers.teacher_logprobs.clear();
-    trainer.buffers.teacher_logprobs.resize(ids.len(), 0.0);
-    let each = &mut |buffers: &mut StepBuffers, which: Range<usize>, scores: Scores<'_>| {
-        scores.read(&mut buffers.teacher_logprobs[ends[which.start]..ends[which.end]]);
+    let mut logprobs = std::mem::take(&mut trainer.buffers.teacher_logprobs);
+    logprobs.clear();
+    logprobs.resize(ids.len(), 0.0);
+    let at = |which: &Range<usize>| ends[which.start]..ends[which.end];
+    let scored = if sequences.is_empty() {
+        Ok(())
+    } else {
+        trainer.score(RoleName::Teacher, &sequences, batch.inv_temperature, &mut logprobs, at)
     };
-    let scored = match sequences.is_empty() {
-        true => Ok(()),
-        false => trainer.score(RoleName::Teacher, &sequences, batch.inv_temperature, each),
-    };
-    trainer.buffers.aligned = arrays;
+    (trainer.buffers.teacher_logprobs, trainer.buffers.aligned) = (logprobs, arrays);
     scored
 }
 

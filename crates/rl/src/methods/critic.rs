@@ -4,7 +4,7 @@
 use crate::context::StepContext;
 use crate::methods::batch::Batch;
 use crate::methods::buffers::StepBuffers;
-use crate::roles::{LossFor, Trainer, UpdateStats};
+use crate::roles::{InOrder, Trainer, UpdateStats};
 use plimsoll_algo::advantage::{Gae, gae};
 use plimsoll_algo::aggregation::Aggregation;
 use plimsoll_algo::packed::Packed;
@@ -70,13 +70,12 @@ pub fn critic_updates(
             let Some((tokens, trained)) = trainer.buffers.trained(&which) else { continue };
             let aggregation = cx.objective.aggregation_of(tokens, trained);
             let sums = &mut report.sums;
-            let mut loss = |buffers: &mut StepBuffers, tokens: Range<usize>, of: LossFor| -> Result<()> {
-                let (values, d_values) = buffers.critic_batch(tokens);
+            let mut order = InOrder::from(trainer.buffers.tokens(&which).start, |micro| sums.merge(micro));
+            let mut loss = |buffers: &mut StepBuffers, tokens: Range<usize>| -> Result<()> {
+                let (values, d_values) = buffers.critic_batch(tokens.clone());
                 let micro = value_loss(clip, &values, &aggregation, d_values);
                 finite_loss(step, micro.loss).map_err(|error| error.fact("it is the critic's"))?;
-                if of == LossFor::Sums {
-                    sums.merge(micro);
-                }
+                order.add(tokens, micro);
                 Ok(())
             };
             report.update = trainer.update(RoleName::Critic, sequences, which, 1.0, how, &mut loss)?;

@@ -4,7 +4,7 @@
 use crate::data::pairs::sequences;
 use crate::methods::buffers::{MicroArrays, StepBuffers};
 use crate::methods::pairs::{PairReport, pair_score};
-use crate::roles::{LossFor, Trainer};
+use crate::roles::{InOrder, Trainer};
 use plimsoll_algo::preference::{PairBatch, PairSums, PreferenceLoss, preference_loss};
 use plimsoll_base::Result;
 use plimsoll_config::RunSpec;
@@ -32,14 +32,16 @@ pub(crate) fn dpo_step(
     let totals = Totals { pairs, chosen_tokens: chosen_tokens(&trainer.buffers.offsets) };
     let how = run.train.update_options(step, run.seed);
     let (mut sums, mut logps) = (PairSums::default(), [0.0; 2]);
-    let mut of_micro_batch = |buffers: &mut StepBuffers, tokens: Range<usize>, of: LossFor| -> Result<()> {
-        let mut with = logps;
-        let micro = pair_loss(loss, buffers.micro_batch(tokens), totals, &mut with);
+    let mut order = InOrder::from(0, |(micro, [chosen, rejected]): (PairSums, [f64; 2])| {
+        sums.merge(micro);
+        logps[0] += chosen;
+        logps[1] += rejected;
+    });
+    let mut of_micro_batch = |buffers: &mut StepBuffers, tokens: Range<usize>| -> Result<()> {
+        let mut logps = [0.0; 2];
+        let micro = pair_loss(loss, buffers.micro_batch(tokens.clone()), totals, &mut logps);
         finite_loss(step, micro.loss)?;
-        if of == LossFor::Sums {
-            sums.merge(micro);
-            logps = with;
-        }
+        order.add(tokens, (micro, logps));
         Ok(())
     };
     let update = trainer.update(

@@ -4,7 +4,7 @@
 use crate::methods::batch::Batch;
 use crate::methods::buffers::StepBuffers;
 use crate::rollout::exchange::exchange;
-use crate::rollout::packed::Kind;
+use crate::rollout::message::Kind;
 use plimsoll_base::Result;
 use plimsoll_config::RunSpec;
 use plimsoll_ranks::Group;
@@ -52,12 +52,7 @@ impl EndpointTeacher {
     /// Writes the teacher's log-probabilities of a step's tokens; a sample without them is left out.
     ///
     /// Errors: `rank-lost`.
-    pub(crate) fn score(
-        &self,
-        batch: &Batch<'_>,
-        group: Option<&Group>,
-        buffers: &mut StepBuffers,
-    ) -> Result<Asked> {
+    pub(crate) fn score(&self, batch: &Batch<'_>, group: &Group, buffers: &mut StepBuffers) -> Result<Asked> {
         let sequences = batch.taught();
         let questions: Vec<TeacherQuestion<'_>> = sequences
             .iter()
@@ -65,10 +60,7 @@ impl EndpointTeacher {
             .collect();
         let own = self.server.as_ref().map_or_else(TeacherAnswers::default, |server| server.ask(&questions));
         let TeacherAnswers { logprobs, tally, failure } = own;
-        let logprobs = match group {
-            None => logprobs,
-            Some(group) => exchange(group, Kind::Teacher, Ok(logprobs))?.swap_remove(0),
-        };
+        let logprobs = exchange(group, Kind::Teacher, Ok(logprobs))?.swap_remove(0);
         let scored = batch.groups.iter().flat_map(|group| &group.scored);
         let mut failed: Vec<bool> = scored.map(|scored| scored.failed).collect();
         for (s, answer) in logprobs.iter().enumerate() {

@@ -4,7 +4,7 @@
 use crate::methods::batch::Batch;
 use crate::methods::buffers::StepBuffers;
 use crate::rollout::exchange::exchange;
-use crate::rollout::packed::Kind;
+use crate::rollout::message::Kind;
 use plimsoll_base::Result;
 use plimsoll_config::RunSpec;
 use plimsoll_ranks::Group;
@@ -44,7 +44,7 @@ impl OwnEstimator {
         batch: &Batch<'_>,
         mut rewards: Vec<f32>,
         run: &RunSpec,
-        group: Option<&Group>,
+        group: &Group,
         buffers: &mut StepBuffers,
     ) -> Result<()> {
         let own = self.worker.as_mut().map_or(Ok(Vec::new()), |worker| {
@@ -75,10 +75,7 @@ impl OwnEstimator {
                 seed: run.seed,
             })
         });
-        let advantages = match group {
-            None => own?,
-            Some(group) => exchange(group, Kind::Advantages, own)?.swap_remove(0),
-        };
+        let advantages = exchange(group, Kind::Advantages, own)?.swap_remove(0);
         let trained = advantages.iter().zip(&buffers.mask);
         buffers.advantages.clear();
         buffers

@@ -4,7 +4,7 @@
 use crate::data::labels::{is_desirable, sequences};
 use crate::methods::buffers::{MicroArrays, StepBuffers};
 use crate::methods::pairs::PairReport;
-use crate::roles::{LossFor, Trainer};
+use crate::roles::{InOrder, Trainer};
 use plimsoll_algo::labelled::{Kto, LabelSums, batch_kl, kto_loss};
 use plimsoll_algo::preference::PairSums;
 use plimsoll_base::Result;
@@ -31,13 +31,12 @@ pub(crate) fn kto_step(
     let sequences = sequences(items);
     let how = run.train.update_options(step, run.seed);
     let mut sums = LabelSums::default();
-    let mut of_micro_batch = |buffers: &mut StepBuffers, tokens: Range<usize>, of: LossFor| -> Result<()> {
+    let mut order = InOrder::from(0, |micro| sums.merge(micro));
+    let mut of_micro_batch = |buffers: &mut StepBuffers, tokens: Range<usize>| -> Result<()> {
         let first = buffers.offsets.partition_point(|&offset| offset < tokens.start);
-        let micro = label_loss(kto, buffers.micro_batch(tokens), &items[first..], (kl, answers));
+        let micro = label_loss(kto, buffers.micro_batch(tokens.clone()), &items[first..], (kl, answers));
         finite_loss(step, micro.loss)?;
-        if of == LossFor::Sums {
-            sums.merge(micro);
-        }
+        order.add(tokens, micro);
         Ok(())
     };
     let own = 0..items.len();

@@ -3,7 +3,7 @@
 use crate::data::pairs::sequences;
 use crate::methods::buffers::StepBuffers;
 use crate::methods::pairs::{PairReport, pair_score};
-use crate::roles::{LossFor, Trainer};
+use crate::roles::{InOrder, Trainer};
 use plimsoll_algo::preference::{PairSums, reward_model_loss};
 use plimsoll_base::Result;
 use plimsoll_config::RunSpec;
@@ -26,14 +26,14 @@ pub(crate) fn reward_model_step(
     let pairs = items.len() as f64;
     let how = run.train.update_options(step, run.seed);
     let mut sums = PairSums::default();
-    let mut of_micro_batch = |buffers: &mut StepBuffers, entries: Range<usize>, of: LossFor| -> Result<()> {
+    let mut order = InOrder::from(0, |micro| sums.merge(micro));
+    let mut of_micro_batch = |buffers: &mut StepBuffers, entries: Range<usize>| -> Result<()> {
         let items = &items[entries.start / 2..entries.end / 2];
         let critic = &mut buffers.critic;
-        let micro = pair_loss(items, &critic.values[entries.clone()], pairs, &mut critic.d_values[entries]);
+        let (values, d_values) = (&critic.values[entries.clone()], &mut critic.d_values[entries.clone()]);
+        let micro = pair_loss(items, values, pairs, d_values);
         finite_loss(step, micro.loss)?;
-        if of == LossFor::Sums {
-            sums.merge(micro);
-        }
+        order.add(entries, micro);
         Ok(())
     };
     trainer.buffers.begin(sequences.iter().map(|_| 1));

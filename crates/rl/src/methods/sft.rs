@@ -1,6 +1,6 @@
 //! The supervised step: the same packing, forward, backward and optimizer, with the log-likelihood as loss.
 
-use crate::roles::{LossFor, Trainer, UpdateStats};
+use crate::roles::{InOrder, Trainer, UpdateStats};
 use plimsoll_algo::aggregation::{Aggregation, AggregationKind};
 use plimsoll_algo::supervised::{SftSums, sft_loss};
 use plimsoll_base::Result;
@@ -39,22 +39,21 @@ pub(crate) fn sft_step(
         length_norm: 1.0,
     };
     let how = run.train.update_options(step, run.seed);
-    let mut report = SftReport { learning_rate: f64::from(how.lr), ..SftReport::default() };
-    report.update = trainer.update(
+    let mut sums = SftSums::default();
+    let mut order = InOrder::from(0, |micro| sums.merge(micro));
+    let update = trainer.update(
         RoleName::Actor,
         &sequences,
         0..sequences.len(),
         1.0,
         how,
-        &mut |buffers, tokens, of| {
-            let micro = buffers.micro_batch(tokens);
+        &mut |buffers, tokens| {
+            let micro = buffers.micro_batch(tokens.clone());
             let sums = sft_loss(micro.packed, micro.logprobs, &aggregation, micro.d_logprobs);
             finite_loss(step, sums.loss)?;
-            if of == LossFor::Sums {
-                report.sums.merge(sums);
-            }
+            order.add(tokens, sums);
             Ok(())
         },
     )?;
-    Ok(report)
+    Ok(SftReport { sums, update, learning_rate: f64::from(how.lr) })
 }

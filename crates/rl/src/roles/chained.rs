@@ -15,8 +15,7 @@ use std::ops::Range;
 
 /// Adds the ranks' partial gradients, part by part.
 pub(super) struct Chain<'u, 'x, 'a, 'p> {
-    update: &'u Update<'x, 'a, 'p>,
-    pub(super) group: &'u Group,
+    pub(super) update: &'u Update<'x, 'a, 'p>,
     /// The gradient sum of the parts that this rank owns.
     pub(super) sum: Sum<'p>,
     /// Buffers in which pieces of other ranks' gradients arrive, on cards.
@@ -99,9 +98,9 @@ impl Role<'_> {
 }
 
 impl<'u, 'x, 'a, 'p> Chain<'u, 'x, 'a, 'p> {
-    /// Binds the buffers in which the ranks of `group` add gradients.
-    pub(super) fn bind(update: &'u Update<'x, 'a, 'p>, phase: &InPhase<'p>, group: &'u Group) -> Self {
-        let role = update.role;
+    /// Binds the buffers in which the ranks add gradients.
+    pub(super) fn bind(update: &'u Update<'x, 'a, 'p>, phase: &InPhase<'p>) -> Self {
+        let Update { role, group, .. } = *update;
         let (name, summing) = (role.shape.name.name(), role.update_shape().dtypes.summing);
         let shard = phase.buf(&shard_region(&role.shape));
         let sum = Sum { shard, folded: phase.get(&format!("{name}.folded")), fold: summing.fold, count: 0 };
@@ -109,7 +108,7 @@ impl<'u, 'x, 'a, 'p> Chain<'u, 'x, 'a, 'p> {
         let levels = Levels::bind(phase, name, role.learned().0, summing, share.ranks);
         let landing = Landing::bind(phase, name, share, levels);
         let (turn, left, lost) = (Cell::new(0), Cell::new(None), RefCell::new(Ok(())));
-        Chain { update, group, sum, landing, levels, turn, left, lost }
+        Chain { update, sum, landing, levels, turn, left, lost }
     }
 
     /// Marks this rank's work so far and waits for all ranks. Returns the mark's turn; `None` if a rank was lost.
@@ -122,7 +121,7 @@ impl<'u, 'x, 'a, 'p> Chain<'u, 'x, 'a, 'p> {
             Some(aside) => aside.mark(turn),
             None => self.update.dev.sync(),
         }
-        *self.lost.borrow_mut() = self.group.barrier();
+        *self.lost.borrow_mut() = self.update.group.barrier();
         self.lost.borrow().is_ok().then_some(turn)
     }
 
@@ -260,7 +259,7 @@ impl<'p> Round<'_, '_, '_, '_, 'p> {
 
     /// Returns the partial gradient of each rank that has one; `rows` returns a rank's number of rows.
     fn parts(&self, rows: impl Fn(usize) -> usize) -> impl Iterator<Item = Part<'p>> {
-        let (Update { role, acts, partial, .. }, own) = (self.chain.update, self.chain.group.rank());
+        let (Update { role, acts, partial, .. }, own) = (self.chain.update, self.chain.update.group.rank());
         (0..self.ranks).map(move |rank| {
             let RowGradients { d_input, ids } = acts.row_gradients(rows(rank));
             let of = (rank != own).then_some(rank);

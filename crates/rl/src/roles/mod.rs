@@ -5,15 +5,17 @@
 //! for is decided in `methods`.
 
 mod adapters;
+mod adding;
 mod chained;
 mod divergence;
 mod files;
 mod gradients;
+mod in_order;
 mod kept;
-mod listed;
 mod role;
 mod trainer;
 mod update;
 
-pub use role::{Loss, LossFor, LossOf, Passes, Role, Scores, UpdateStats};
+pub use in_order::InOrder;
+pub use role::{Loss, LossOf, Passes, Role, Scores, UpdateStats};
 pub use trainer::Trainer;

@@ -3,10 +3,9 @@
 //! Actor, reference, critic and reward model differ only in the values of `RoleShape`. Pack, upload, layers, head,
 //! read, loss, backward: `score` is that sequence up to the read, `gradients` all of it.
 
-use super::kept::{HostRows, read_stored};
-use super::listed::HostLists;
+use super::kept::read_stored;
 use crate::methods::buffers::StepBuffers;
-use crate::ranks::{gather_f32, gather_f64, share_of};
+use crate::ranks::{gather_f64, share_of};
 use plimsoll_algo::divergence::Divergence;
 use plimsoll_base::{Error, Result};
 use plimsoll_device::{Aside, Device};
@@ -56,17 +55,9 @@ pub struct UpdateStats {
     pub experts: Option<ExpertUse>,
 }
 
-/// Why the loss of a micro-batch is computed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LossFor {
-    /// For its derivatives only: a rank needs those of its own micro-batch first.
-    Derivatives,
-    /// For its sums too, which every rank adds in the order of micro-batches.
-    Sums,
-}
-
-/// Computes the loss of a micro-batch's tokens from the buffers, and writes the derivatives there.
-pub type Loss<'x> = dyn FnMut(&mut StepBuffers, Range<usize>, LossFor) -> Result<()> + 'x;
+/// Computes the loss of a micro-batch's tokens from the buffers, and writes the derivatives there. Called once for each
+/// micro-batch, of several ranks on each for all of them; a rank's own comes first (`InOrder`).
+pub type Loss<'x> = dyn FnMut(&mut StepBuffers, Range<usize>) -> Result<()> + 'x;
 
 /// A loss, and the sequences to compute it over.
 pub struct LossOf<'x, 's> {
@@ -80,8 +71,8 @@ pub struct LossOf<'x, 's> {
 /// The device, memory and packer that all roles share for their passes.
 pub struct Passes<'x, 'a> {
     pub dev: &'a dyn Device,
-    /// The other ranks, if there are any.
-    pub group: Option<&'a Group>,
+    /// All ranks.
+    pub group: &'a Group,
     /// Memory that phases share.
     pub overlay: &'x mut Overlay<'a>,
     /// Cuts sequences into micro-batches.
@@ -90,48 +81,42 @@ pub struct Passes<'x, 'a> {
     pub positions: usize,
     /// The other role whose head an update compares its rows with; none if that is the role itself.
     pub teacher: Option<&'x Role<'a>>,
-    /// True if ranks exchange the rows that a scoring pass keeps.
-    pub keeps: bool,
 }
 
-/// Head outputs of some sequences: log-probabilities, or values.
-pub enum Scores<'x> {
-    /// Outputs of one micro-batch, on the device.
-    Here(&'x dyn Device, HeadRows<'x>),
-    /// Outputs of one rank's sequences, on the host.
-    Gathered(&'x [f32], &'x HostLists, &'x HostRows),
+/// Head outputs of a micro-batch, on the device: log-probabilities, or values.
+pub struct Scores<'x> {
+    dev: &'x dyn Device,
+    rows: HeadRows<'x>,
 }
 
 impl Scores<'_> {
     /// Copies the numbers to the host; `out` has one entry per head row.
     pub fn read(&self, out: &mut [f32]) {
-        match self {
-            Scores::Here(dev, rows) => dev.read_f32(rows.numbers, 0, out),
-            Scores::Gathered(numbers, ..) => out.copy_from_slice(numbers),
-        }
+        self.dev.read_f32(self.rows.numbers, 0, out);
     }
 
     /// Copies the lists of a pass that has them to the host, [R, K] each.
     pub(crate) fn read_lists(&self, ids: &mut [u32], logprobs: &mut [f32]) {
-        match self {
-            Scores::Here(dev, rows) => {
-                let listed = rows.listed.expect("the plan lists tokens in a teacher's passes");
-                dev.read_u32(listed.ids, 0, ids);
-                dev.read_f32(listed.logprobs, 0, logprobs);
-            }
-            Scores::Gathered(_, lists, _) => lists.read(ids, logprobs),
-        }
+        let listed = self.rows.listed.expect("the plan lists tokens in a teacher's passes");
+        self.dev.read_u32(listed.ids, 0, ids);
+        self.dev.read_f32(listed.logprobs, 0, logprobs);
     }
 
     /// Copies what the head read to the host as it is stored, [R, t] e, of a pass that keeps it.
     pub(crate) fn read_kept(&self, to: &mut [u8]) {
-        match self {
-            Scores::Here(dev, rows) => {
-                read_stored(*dev, rows.kept.expect("the plan keeps a teacher's rows"), to);
-            }
-            Scores::Gathered(_, _, rows) => rows.read(to),
-        }
+        read_stored(self.dev, self.rows.kept.expect("the plan keeps a teacher's rows"), to);
     }
+}
+
+/// Returns the sequences that each rank scores, by rank. Neighbours of a group stay together, so that its prompt is
+/// computed once.
+fn scored_by(group: &Group, sequences: &[Sequence<'_>]) -> Vec<Range<usize>> {
+    let edge = |rank: usize| {
+        let start = share_of(rank, group.ranks(), sequences.len()).start;
+        let is_first = |at: &usize| *at == 0 || sequences[*at].group != sequences[at - 1].group;
+        (start..sequences.len()).find(is_first).unwrap_or(sequences.len())
+    };
+    (0..group.ranks()).map(|rank| edge(rank)..edge(rank + 1)).collect()
 }
 
 impl<'a> Role<'a> {
@@ -164,45 +149,23 @@ impl<'a> Role<'a> {
         self.optimizer.as_ref().map_or(0, |optimizer| optimizer.step)
     }
 
-    /// Runs forward passes over all sequences. `each` gets the sequences of a micro-batch and the head's numbers: the
-    /// log-probabilities of their response tokens, or their values.
+    /// Runs forward passes over this rank's part of the sequences. `each` gets the sequences of a micro-batch and their
+    /// scores. Returns the part of each rank, by rank, whose scores are to be shared.
     pub fn score(
         &self,
         with: Passes<'_, '_>,
         sequences: &[Sequence<'_>],
         inv_temperature: f32,
         each: &mut dyn FnMut(Range<usize>, Scores<'_>),
-    ) -> Result<()> {
-        let Passes { dev, overlay, packer, keeps, .. } = with;
-        let Some(group) = with.group else {
-            let each = &mut |which, rows: HeadRows<'_>| each(which, Scores::Here(dev, rows));
-            return self.model.score((dev, overlay), packer, sequences, inv_temperature, each);
+    ) -> Result<Vec<Range<usize>>> {
+        let Passes { dev, overlay, packer, group, .. } = with;
+        let parts = scored_by(group, sequences);
+        let own = parts[group.rank()].clone();
+        let each = &mut |which: Range<usize>, rows: HeadRows<'_>| {
+            each(own.start + which.start..own.start + which.end, Scores { dev, rows });
         };
-        // Neighbours of a group stay together, so that its prompt is computed once.
-        let edge = |rank: usize| {
-            let start = share_of(rank, group.ranks(), sequences.len()).start;
-            let is_first = |at: &usize| *at == 0 || sequences[*at].group != sequences[at - 1].group;
-            (start..sequences.len()).find(is_first).unwrap_or(sequences.len())
-        };
-        let per_row = self.shape.score.map_or(0, |pass| pass.limits.listed);
-        let (mut lists, mut kept) = (HostLists::default(), HostRows::default());
-        let (mut numbers, own) = (Vec::new(), edge(group.rank())..edge(group.rank() + 1));
-        self.model.score((dev, overlay), packer, &sequences[own], inv_temperature, &mut |_, rows| {
-            let start = numbers.len();
-            numbers.resize(start + rows.count, 0.0);
-            dev.read_f32(rows.numbers, 0, &mut numbers[start..]);
-            lists.add(dev, rows.listed);
-            kept.add(dev, rows.kept.filter(|_| keeps));
-        })?;
-        let (all, lists) = (gather_f32(group, &numbers)?, lists.gather(group, per_row)?);
-        let kept = if keeps { kept.gather(group)? } else { vec![kept; all.len()] };
-        for (rank, numbers) in all.iter().enumerate() {
-            let which = edge(rank)..edge(rank + 1);
-            if !which.is_empty() {
-                each(which, Scores::Gathered(numbers, &lists[rank], &kept[rank]));
-            }
-        }
-        Ok(())
+        self.model.score((dev, overlay), packer, &sequences[own.clone()], inv_temperature, each)?;
+        Ok(parts)
     }
 
     /// Computes the gradients of `of`, and applies them: their norm, and one step of the optimizer.
@@ -217,14 +180,13 @@ impl<'a> Role<'a> {
     ) -> Result<UpdateStats> {
         let Passes { dev, group, overlay, packer, teacher, .. } = with;
         let phase = enter(dev, overlay, self.update_shape().pass.mode.phase());
-        // Gradients that are formed one by one are added as by several ranks, here by one.
-        let alone = match group.is_none() && self.update_shape().dtypes.is_chained(1) {
-            true => Some(Group::alone()?),
-            false => None,
-        };
-        let group = group.or(alone.as_ref());
         let (sum, stats) = self.gradients((dev, teacher), &phase, packer, buffers, of, group)?;
         self.apply(dev, &phase, sum, stats, how, group)
+    }
+
+    /// True if each micro-batch's gradients are formed by themselves and then added, as several ranks do.
+    pub(super) fn is_chained(&self, group: &Group) -> bool {
+        !group.is_alone() || self.update_shape().dtypes.is_chained(1)
     }
 
     fn apply(
@@ -234,22 +196,18 @@ impl<'a> Role<'a> {
         grads: Buf<'_>,
         mut stats: UpdateStats,
         how: UpdateOptions,
-        group: Option<&Group>,
+        group: &Group,
     ) -> Result<UpdateStats> {
         let started = Instant::now();
-        stats.grad_norm = match group {
-            None => self.trained().grad_norm(dev, grads),
-            Some(group) => {
-                let mut squares = Vec::new();
-                self.trained().squares(dev, grads, &mut squares);
-                self.trained().norm_of(&gather_f64(group, &squares)?)
-            }
-        };
+        let mut squares = Vec::new();
+        self.trained().squares(dev, grads, &mut squares);
+        stats.grad_norm = self.trained().norm_of(&gather_f64(group, &squares)?);
         if !stats.grad_norm.is_finite() {
             return Err(self.gradient_not_finite(dev, grads, group));
         }
         self.step_matrices(dev, phase, grads, how, stats.grad_norm, group)?;
-        if let Some(group) = group {
+        let is_chained = self.is_chained(group);
+        if is_chained {
             self.update_together(dev, group, grads, how, stats.grad_norm)?;
         } else {
             // The passes are over, so the slots may reuse their memory.
@@ -262,7 +220,7 @@ impl<'a> Role<'a> {
         self.merge(dev);
         dev.check()?;
         stats.optimizer_s = started.elapsed().as_secs_f64();
-        stats.exchange_s = group.and(dev.aside()).map(Aside::seconds);
+        stats.exchange_s = dev.aside().filter(|_| is_chained).map(Aside::seconds);
         Ok(stats)
     }
 
@@ -276,14 +234,12 @@ impl<'a> Role<'a> {
         grads: Buf<'_>,
         how: UpdateOptions,
         grad_norm: f64,
-        group: Option<&Group>,
+        group: &Group,
     ) -> Result<()> {
         let Some(bufs) = MuonBufs::bind(phase, self.shape.name.name()) else { return Ok(()) };
         self.trained().add_momentum(dev, grads, how, grad_norm);
-        if let Some(group) = group {
-            dev.sync();
-            group.barrier()?;
-        }
+        dev.sync();
+        group.barrier()?;
         self.trained().step_matrices(dev, self.learned().1, grads, bufs, how);
         Ok(())
     }
@@ -377,18 +333,15 @@ impl<'a> Role<'a> {
     }
 
     /// Returns the error that names the first tensor whose gradient is not finite, the same on all ranks.
-    fn gradient_not_finite(&self, dev: &dyn Device, grads: Buf<'_>, group: Option<&Group>) -> Error {
+    fn gradient_not_finite(&self, dev: &dyn Device, grads: Buf<'_>, group: &Group) -> Error {
         let (table, _) = self.learned();
-        let mut broken = first_not_finite(dev, table, self.trained().owned(), grads);
-        if let Some(group) = group {
-            let own = broken.map_or(f64::INFINITY, |index| index as f64);
-            let all = match gather_f64(group, &[own]) {
-                Ok(all) => all,
-                Err(error) => return error,
-            };
-            let first = all.into_iter().flatten().fold(f64::INFINITY, f64::min);
-            broken = first.is_finite().then_some(first as usize);
-        }
+        let own = first_not_finite(dev, table, self.trained().owned(), grads);
+        let all = match gather_f64(group, &[own.map_or(f64::INFINITY, |index| index as f64)]) {
+            Ok(all) => all,
+            Err(error) => return error,
+        };
+        let first = all.into_iter().flatten().fold(f64::INFINITY, f64::min);
+        let broken = first.is_finite().then_some(first as usize);
         let error = gradient_not_finite(table, broken);
         match self.shape.name {
             RoleName::Critic => error.fact("it is the critic's").hint("lower critic.learning_rate"),

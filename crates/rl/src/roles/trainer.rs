@@ -3,6 +3,7 @@
 use super::role::{Loss, LossOf, Passes, Role, Scores, UpdateStats};
 use crate::apart::Apart;
 use crate::methods::buffers::StepBuffers;
+use crate::ranks::{share, share_in_pieces};
 use plimsoll_base::Result;
 use plimsoll_device::{Device, Sampling};
 use plimsoll_files::OpenModel;
@@ -11,7 +12,7 @@ use plimsoll_infer::phases::enter;
 use plimsoll_infer::sampler::Sampler;
 use plimsoll_memory::{Arena, Buf};
 use plimsoll_model::{AdaptersFrom, ParamTable};
-use plimsoll_plan::{RoleName, RunShape};
+use plimsoll_plan::{KEPT_PIECE_BYTES, RoleName, RunShape};
 use plimsoll_ranks::Group;
 use plimsoll_rollout::{Lengths, Live, Request, RolloutStats, Samples, SoFar, StopCondition};
 use plimsoll_train::{Packer, Sequence, UpdateOptions};
@@ -27,8 +28,8 @@ pub struct Trainer<'a> {
     /// The first is the one that is sampled from or trained.
     pub(crate) roles: Vec<Role<'a>>,
     packer: Option<Packer>,
-    /// The other ranks, if there are any.
-    pub group: Option<&'a Group>,
+    /// The ranks that make its passes together.
+    pub group: &'a Group,
     /// All ranks and this one's place, where ranks only sample or only train.
     pub apart: Option<(&'a Group, &'a Apart)>,
     /// Response lengths on all ranks, from which prompts are dealt to ranks.
@@ -64,7 +65,7 @@ impl<'a> Trainer<'a> {
             buffers: StepBuffers::with_capacity(sequences, tokens, arrays),
             roles,
             packer: shape.packs().map(|pass| Packer::new(pass, sequences)),
-            group: None,
+            group: Group::alone(),
             apart: None,
             lengths: Lengths::default(),
         })
@@ -111,7 +112,10 @@ impl<'a> Trainer<'a> {
 
     /// Waits for all ranks, if they have parts of weights.
     fn meet(&self) -> Result<()> {
-        self.group.filter(|_| self.roles[0].in_parts().is_some()).map_or(Ok(()), Group::barrier)
+        match self.roles[0].in_parts() {
+            Some(_) => self.group.barrier(),
+            None => Ok(()),
+        }
     }
 
     /// Fills the first role's adapters, if any, with random numbers: new adapters add nothing, so measure nothing.
@@ -204,20 +208,29 @@ impl<'a> Trainer<'a> {
         self.kept.as_ref().unwrap_or(&self.sampler.samples)
     }
 
-    /// Scores all sequences with a role. `each` gets the sequences of a micro-batch and their scores.
+    /// Scores sequences with a role: each rank its part, and all have the numbers of all. Those of the sequences
+    /// `which` go to `out[at(which)]`.
+    ///
+    /// Errors: `rank-lost`, `ranks-exchange`; those of the device.
     pub fn score(
         &mut self,
         role: RoleName,
         sequences: &[Sequence<'_>],
         inv_temperature: f32,
-        each: &mut dyn FnMut(&mut StepBuffers, Range<usize>, Scores<'_>),
+        out: &mut [f32],
+        at: impl Fn(&Range<usize>) -> Range<usize>,
     ) -> Result<()> {
-        let (role, with, buffers) = self.parts_of(role);
-        role.score(with, sequences, inv_temperature, &mut |which, scores| each(buffers, which, scores))
+        let (role, with, _) = self.parts_of(role);
+        let group = with.group;
+        let read = &mut |which, scores: Scores<'_>| scores.read(&mut out[at(&which)]);
+        let parts = role.score(with, sequences, inv_temperature, read)?;
+        share(group, out, &parts.iter().map(at).collect::<Vec<_>>())
     }
 
-    /// Scores all sequences with a role into an array of the step. Does nothing without the role.
-    pub(crate) fn score_into(
+    /// Scores the step's sequences with a role into an array of the step. Does nothing without the role.
+    ///
+    /// Errors: as `score`.
+    pub fn score_into(
         &mut self,
         role: RoleName,
         sequences: &[Sequence<'_>],
@@ -227,14 +240,20 @@ impl<'a> Trainer<'a> {
         if self.role(role).is_none() {
             return Ok(());
         }
-        self.score(role, sequences, inv_temperature, &mut |buffers, which, scores| {
+        let (role, with, buffers) = self.parts_of(role);
+        let group = with.group;
+        let parts = role.score(with, sequences, inv_temperature, &mut |which, scores| {
             let tokens = buffers.tokens(&which);
             scores.read(&mut array(buffers)[tokens]);
-        })
+        })?;
+        let parts: Vec<_> = parts.iter().map(|which| buffers.tokens(which)).collect();
+        share(group, array(buffers), &parts)
     }
 
-    /// Scores all sequences with a teacher: the log-probabilities of their tokens and, if the student learns a
+    /// Scores the step's sequences with a teacher: the log-probabilities of their tokens and, if the student learns a
     /// divergence, the lists of the most likely ones or the rows that the teacher's head read.
+    ///
+    /// Errors: as `score`.
     pub(crate) fn score_teacher(
         &mut self,
         role: RoleName,
@@ -242,8 +261,8 @@ impl<'a> Trainer<'a> {
         inv_temperature: f32,
     ) -> Result<()> {
         let (role, with, buffers) = self.parts_of(role);
-        let with = Passes { keeps: role.keeps_rows(), ..with };
-        role.score(with, sequences, inv_temperature, &mut |which, scores| {
+        let group = with.group;
+        let parts = role.score(with, sequences, inv_temperature, &mut |which, scores| {
             let tokens = buffers.tokens(&which);
             scores.read(&mut buffers.teacher_logprobs[tokens.clone()]);
             let of = &mut buffers.divergence;
@@ -255,7 +274,20 @@ impl<'a> Trainer<'a> {
                 let lists = of.lists_of(&tokens);
                 scores.read_lists(&mut of.ids[lists.clone()], &mut of.teacher[lists]);
             }
-        })
+        })?;
+        let parts: Vec<_> = parts.iter().map(|which| buffers.tokens(which)).collect();
+        share(group, &mut buffers.teacher_logprobs, &parts)?;
+        let of = &mut buffers.divergence;
+        if of.row_bytes() > 0 {
+            let rows: Vec<_> = parts.iter().map(|tokens| of.rows_of(tokens)).collect();
+            share_in_pieces(group, &mut of.rows, &rows, KEPT_PIECE_BYTES)?;
+        }
+        if of.per_token() > 0 {
+            let lists: Vec<_> = parts.iter().map(|tokens| of.lists_of(tokens)).collect();
+            share(group, &mut of.ids, &lists)?;
+            share(group, &mut of.teacher, &lists)?;
+        }
+        Ok(())
     }
 
     /// Runs forward, loss and backward over some sequences, then one step of the role's optimizer.
@@ -284,10 +316,10 @@ impl<'a> Trainer<'a> {
         inv_temperature: f32,
         loss: &mut Loss<'_>,
     ) -> Result<UpdateStats> {
-        let (role, Passes { dev, overlay, packer, teacher, .. }, buffers) = self.parts_of(role);
+        let (role, Passes { dev, overlay, packer, teacher, group, .. }, buffers) = self.parts_of(role);
         let phase = enter(dev, overlay, role.update_shape().pass.mode.phase());
         let of = LossOf { sequences, which, inv_temperature, loss };
-        role.gradients((dev, teacher), &phase, packer, buffers, of, None).map(|(_, stats)| stats)
+        role.gradients((dev, teacher), &phase, packer, buffers, of, group).map(|(_, stats)| stats)
     }
 
     fn parts_of(&mut self, name: RoleName) -> (&mut Role<'a>, Passes<'_, 'a>, &mut StepBuffers) {
@@ -303,10 +335,6 @@ impl<'a> Trainer<'a> {
         let (role, after) = rest.split_first_mut().expect("an index of a role");
         let teacher = before.iter().chain(&*after).find(|other| other.keeps_rows());
         let positions = shape.positions;
-        (
-            role,
-            Passes { dev: *dev, group: *group, overlay, packer, positions, teacher, keeps: false },
-            buffers,
-        )
+        (role, Passes { dev: *dev, group, overlay, packer, positions, teacher }, buffers)
     }
 }

@@ -6,12 +6,14 @@ use crate::methods::buffers::StepBuffers;
 use plimsoll_device::Device;
 use plimsoll_files::Head;
 use plimsoll_model::{Activations, Derivatives, Layers, TeacherHead};
+use plimsoll_ranks::Group;
 use plimsoll_train::Partial;
 use std::ops::Range;
 
 /// Everything that is fixed during an update.
 pub(super) struct Update<'x, 'a, 'p> {
     pub(super) dev: &'x dyn Device,
+    pub(super) group: &'x Group,
     pub(super) role: &'x Role<'a>,
     pub(super) layers: Box<dyn Layers<'x> + 'x>,
     pub(super) acts: Activations<'p>,

@@ -1,26 +1,24 @@
 //! Counts and logs of the rewards of each rank, summed over ranks.
 
-use crate::rollout::packed::{packed, packed_as_json};
 use plimsoll_base::ExactSum;
 use plimsoll_reward::{Rewards, Tally};
+use serde::{Deserialize, Serialize};
 
 /// Counts and logs of one rank's rewards in a round.
-#[derive(Default)]
+#[derive(Default, Serialize, Deserialize)]
 pub(crate) struct Counted {
     tallies: Vec<(String, Tally)>,
     logged: Vec<Logged>,
 }
-packed!(Counted { tallies: Vec<(String, Tally)>, logged: Vec<Logged> });
 
 /// Numbers that rewards logged under a name.
+#[derive(Serialize, Deserialize)]
 struct Logged {
     name: String,
     /// The bits of their exact sum.
     sum: Vec<u64>,
     count: u64,
 }
-packed!(Logged { name: String, sum: Vec<u64>, count: u64 });
-packed_as_json!(Tally);
 
 /// Counts and logs of all ranks' rewards in a round.
 #[derive(Default)]

@@ -1,7 +1,7 @@
 //! Counts of several ranks, which do not depend on how samples were dealt among them.
 
 use super::*;
-use crate::rollout::packed::{Kind, pack, unpack};
+use crate::rollout::message::{Kind, pack, unpack};
 
 /// What a rank whose function logged these numbers has.
 fn rank(name: &str, numbers: &[f64], crashes: u64) -> Counted {

@@ -1,9 +1,11 @@
 //! Deals prompts to ranks, and exchanges their results: each rank sends a message, or the error that ended its part.
 
-use crate::rollout::packed::{Kind, Packed, Read, Reader, Writer, pack, packed, unpack};
+use crate::rollout::message::{Kind, pack, unpack};
 use plimsoll_base::{Error, Exit, Result};
 use plimsoll_ranks::Group;
-use plimsoll_rollout::{Finish, Lengths, RolloutStats, Samples, Turn, deal};
+use plimsoll_rollout::{Lengths, Samples, Turn, deal};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 /// Assigns prompts to ranks. All ranks have the same samples, so all make the same deal.
 pub(crate) struct Deal {
@@ -42,16 +44,38 @@ impl Deal {
 }
 
 /// A sampled response, as sent between ranks.
-#[derive(Debug, PartialEq)]
-pub(crate) struct Sent {
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "ResponseParts")]
+pub(crate) struct SentResponse {
     ids: Vec<u32>,
     logprobs: Vec<f32>,
     turns: Vec<Turn>,
 }
 
-impl Sent {
-    pub(crate) fn of(samples: &Samples, sample: usize) -> Sent {
-        Sent {
+/// What a rank claims to be a response.
+#[derive(Deserialize)]
+struct ResponseParts {
+    ids: Vec<u32>,
+    logprobs: Vec<f32>,
+    turns: Vec<Turn>,
+}
+
+impl TryFrom<ResponseParts> for SentResponse {
+    type Error = &'static str;
+
+    fn try_from(of: ResponseParts) -> std::result::Result<SentResponse, &'static str> {
+        let ResponseParts { ids, logprobs, turns } = of;
+        let is_inside = |turn: &Turn| turn.start <= turn.end && turn.end as usize <= ids.len();
+        if ids.len() == logprobs.len() && !turns.is_empty() && turns.iter().all(is_inside) {
+            return Ok(SentResponse { ids, logprobs, turns });
+        }
+        Err("no response")
+    }
+}
+
+impl SentResponse {
+    pub(crate) fn of(samples: &Samples, sample: usize) -> SentResponse {
+        SentResponse {
             ids: samples.ids(sample).to_vec(),
             logprobs: samples.logprobs(sample).to_vec(),
             turns: samples.turns(sample).to_vec(),
@@ -63,74 +87,17 @@ impl Sent {
     }
 }
 
-impl Packed for Sent {
-    const LEAST: usize = 3 * <Vec<u32>>::LEAST;
-
-    fn put(&self, to: &mut Writer) {
-        self.ids.put(to);
-        self.logprobs.put(to);
-        self.turns.put(to);
-    }
-    fn take(from: &mut Reader<'_>) -> Read<Sent> {
-        let (ids, logprobs) = (<Vec<u32>>::take(from)?, <Vec<f32>>::take(from)?);
-        let turns = <Vec<Turn>>::take(from)?;
-        let tokens = ids.len();
-        let is_inside = |turn: &Turn| turn.start <= turn.end && turn.end as usize <= tokens;
-        match tokens == logprobs.len() && !turns.is_empty() && turns.iter().all(is_inside) {
-            true => Ok(Sent { ids, logprobs, turns }),
-            false => from.refuse(&format!(
-                "a response of {tokens} tokens with {} log-probabilities and the turns {turns:?}",
-                logprobs.len()
-            )),
-        }
-    }
-}
-
-packed!(Turn { start: u32, end: u32, finish: Finish });
-
-const FINISHES: [Finish; 3] = [Finish::Eos, Finish::Stop, Finish::Length];
-
-/// Packed as its index in `FINISHES`.
-impl Packed for Finish {
-    const LEAST: usize = u32::LEAST;
-
-    fn put(&self, to: &mut Writer) {
-        let place = FINISHES.iter().position(|finish| finish == self).expect("the list is whole");
-        (place as u32).put(to);
-    }
-    fn take(from: &mut Reader<'_>) -> Read<Finish> {
-        let place = u32::take(from)?;
-        match FINISHES.get(place as usize) {
-            Some(finish) => Ok(*finish),
-            None => from.refuse(&format!("no response ends in way {place}")),
-        }
-    }
-}
-
-/// Pass counters of a rollout.
-pub(crate) struct SentStats {
-    passes: u64,
-    rows: u64,
-    preemptions: u64,
-}
-packed!(SentStats { passes: u64, rows: u64, preemptions: u64 });
-
-impl SentStats {
-    pub(crate) fn of(stats: &RolloutStats) -> SentStats {
-        let RolloutStats { passes, rows, preemptions, .. } = *stats;
-        SentStats { passes, rows, preemptions }
-    }
-
-    pub(crate) fn add_to(&self, stats: &mut RolloutStats) {
-        let SentStats { passes, rows, preemptions } = *self;
-        stats.add_counts(&RolloutStats { passes, rows, preemptions });
-    }
-}
-
 /// Sends this rank's value to all ranks. Returns all values, by rank.
 ///
 /// Errors: this rank's own; `rank-lost`, naming the first rank that has one; `ranks-exchange` if bytes cannot be read.
-pub(crate) fn exchange<T: Packed>(group: &Group, kind: Kind, own: Result<T>) -> Result<Vec<T>> {
+pub(crate) fn exchange<T: Serialize + DeserializeOwned>(
+    group: &Group,
+    kind: Kind,
+    own: Result<T>,
+) -> Result<Vec<T>> {
+    if group.is_alone() {
+        return own.map(|own| vec![own]);
+    }
     let words = |error: &Error| format!("{}: {}", error.slug, error.message);
     let sent = pack(kind, own.as_ref().map_err(words));
     let failed = own.err();
@@ -140,7 +107,7 @@ pub(crate) fn exchange<T: Packed>(group: &Group, kind: Kind, own: Result<T>) -> 
     all.into_iter().enumerate().map(|(rank, bytes)| read(kind, rank, &bytes)).collect()
 }
 
-fn read<T: Packed>(kind: Kind, rank: usize, bytes: &[u8]) -> Result<T> {
+fn read<T: DeserializeOwned>(kind: Kind, rank: usize, bytes: &[u8]) -> Result<T> {
     match unpack(kind, bytes) {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(words)) => {
@@ -158,44 +125,45 @@ fn read<T: Packed>(kind: Kind, rank: usize, bytes: &[u8]) -> Result<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use plimsoll_rollout::Finish;
 
-    fn sent() -> Sent {
+    fn sent() -> SentResponse {
         let turns = vec![
             Turn { start: 0, end: 2, finish: Finish::Stop },
             Turn { start: 3, end: 4, finish: Finish::Length },
         ];
-        Sent { ids: vec![7, 8, 9, 151_643], logprobs: vec![-0.5, -1e-7, f32::NAN, 0.0], turns }
+        SentResponse { ids: vec![7, 8, 9, 151_643], logprobs: vec![-0.5, -1e-7, f32::NAN, 0.0], turns }
     }
 
     #[test]
     fn a_response_arrives_bit_for_bit() {
         let bytes = pack(Kind::Samples, Ok(&vec![sent()]));
-        let back: Vec<Sent> = read(Kind::Samples, 1, &bytes).expect("it is whole");
-        let bits = |sent: &Sent| sent.logprobs.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+        let back: Vec<SentResponse> = read(Kind::Samples, 1, &bytes).expect("it is whole");
+        let bits = |sent: &SentResponse| sent.logprobs.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
         assert_eq!((&back[0].ids, &back[0].turns), (&sent().ids, &sent().turns));
         assert_eq!(bits(&back[0]), bits(&sent()));
     }
 
     #[test]
     fn the_error_names_the_rank_that_failed_or_sent_what_cannot_be() {
-        let failed = pack::<Vec<Sent>>(Kind::Samples, Err("reward-failing: no scores".into()));
-        let error = read::<Vec<Sent>>(Kind::Samples, 2, &failed).expect_err("it failed");
+        let failed = pack::<Vec<SentResponse>>(Kind::Samples, Err("reward-failing: no scores".into()));
+        let error = read::<Vec<SentResponse>>(Kind::Samples, 2, &failed).expect_err("it failed");
         assert_eq!((error.slug, error.message.as_str()), ("rank-lost", "rank 2: reward-failing: no scores"));
         assert_eq!(error.exit, Exit::OtherRank);
         let outside = Turn { start: 0, end: 5, finish: Finish::Eos };
-        for (bad, expect) in [
-            (
-                Sent { turns: vec![outside], ..sent() },
-                "4 tokens with 4 log-probabilities and the turns [Turn",
-            ),
-            (Sent { turns: vec![], ..sent() }, "4 tokens with 4 log-probabilities and the turns []"),
-            (Sent { ids: vec![7], ..sent() }, "1 tokens with 4 log-probabilities"),
+        for bad in [
+            SentResponse { turns: vec![outside], ..sent() },
+            SentResponse { turns: vec![], ..sent() },
+            SentResponse { ids: vec![7], ..sent() },
         ] {
             let bytes = pack(Kind::Samples, Ok(&vec![bad]));
-            let error = read::<Vec<Sent>>(Kind::Samples, 3, &bytes).expect_err("it cannot be");
+            let error = read::<Vec<SentResponse>>(Kind::Samples, 3, &bytes).expect_err("it cannot be");
             assert_eq!(error.slug, "ranks-exchange");
-            let begin = format!("rank 3 sent {} bytes that cannot be read: before byte ", bytes.len());
-            assert!(error.message.starts_with(&begin) && error.message.contains(expect), "{}", error.message);
+            let why = "a value in it cannot be one of its kind";
+            assert_eq!(
+                error.message,
+                format!("rank 3 sent {} bytes that cannot be read: {why}", bytes.len())
+            );
         }
     }
 }

@@ -24,9 +24,11 @@ use plimsoll_plan::SAMPLES_KEPT;
 use plimsoll_reward::{Scored, Tally};
 use plimsoll_rollout::{Request, RolloutStats};
 use plimsoll_run::status::Doing;
+use serde::{Deserialize, Serialize};
 use std::time::Instant;
 
-#[derive(Clone, Debug, Default)]
+/// What a rollout counted. Ranks tell each other all of it but what is by episode or of several steps.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Gathered {
     /// True if groups may be dropped.
     pub filters: bool,
@@ -51,12 +53,16 @@ pub struct Gathered {
     pub tallies: Vec<(String, Tally)>,
     /// Means of the numbers that rewards logged with their scores, in the last round.
     pub logged: Vec<(String, f64)>,
+    #[serde(skip)]
     pub episodes: Option<RoundReport>,
     /// Where groups are carried over.
+    #[serde(skip)]
     pub(crate) carry: Option<CarryReport>,
     /// Where samples are drawn ahead.
+    #[serde(skip)]
     pub(crate) ahead: Option<AheadReport>,
     /// When the weights that the step makes arrived, where they may in the middle of a rollout.
+    #[serde(skip)]
     pub(crate) arrival: Option<Arrival>,
 }
 

@@ -8,5 +8,5 @@ pub(crate) mod counted;
 pub(crate) mod exchange;
 pub mod gather;
 pub mod group;
-pub(crate) mod packed;
+pub(crate) mod message;
 pub mod ranks;

@@ -3,35 +3,35 @@
 
 use crate::roles::Trainer;
 use crate::rollout::counted::{Counted, CountedByAll};
-use crate::rollout::exchange::{Deal, Sent, SentStats, exchange};
-use crate::rollout::packed::{Kind, packed};
+use crate::rollout::exchange::{Deal, SentResponse, exchange};
+use crate::rollout::message::Kind;
 use plimsoll_base::Result;
 use plimsoll_infer::grading::GradedRequest;
 use plimsoll_infer::responder::{Graded, Responder};
 use plimsoll_infer::sampler::Sampler;
 use plimsoll_plan::RoleName;
 use plimsoll_ranks::Group;
-use plimsoll_reward::{RewardStep, Rewards, Scored};
+use plimsoll_reward::{Rewards, Scored};
 use plimsoll_rollout::{Lengths, Request, RolloutStats, Samples, StopCondition};
 use plimsoll_train::Sequence;
+use serde::{Deserialize, Serialize};
+use std::ops::Range;
 
 /// One rank's graded samples.
+#[derive(Serialize, Deserialize)]
 struct RankSamples {
     samples: Vec<Sample>,
-    stats: SentStats,
+    stats: RolloutStats,
     counted: Counted,
 }
-packed!(RankSamples { samples: Vec<Sample>, stats: SentStats, counted: Counted });
 
 /// A graded response.
+#[derive(Serialize, Deserialize)]
 pub(crate) struct Sample {
-    pub sent: Sent,
+    pub sent: SentResponse,
     pub text: String,
     pub scored: Scored,
 }
-packed!(Sample { sent: Sent, text: String, scored: Scored });
-packed!(Scored { total: Option<f32>, parts: Vec<Option<f32>>, failed: bool, steps: Vec<RewardStep> });
-packed!(RewardStep { end: u32, reward: f64 });
 
 /// The graded samples of all ranks.
 pub struct GradedRollout {
@@ -51,11 +51,7 @@ pub fn sample(
     of: &GradedRequest<'_>,
     sampled: &mut dyn FnMut(),
 ) -> Result<GradedRollout> {
-    let Some(group) = trainer.group else {
-        let Graded { stats, texts, scored } =
-            Graded::sample(trainer, rewards, of, of.items.iter(), &of.request, sampled)?;
-        return Ok(GradedRollout { scored, texts, stats, counted: Counted::sum([Counted::of(rewards)]) });
-    };
+    let group = trainer.group;
     let size = of.request.group_size;
     let keys = of.items.iter().map(|item| (Lengths::key(&item.ids), item.set));
     let deal = Deal::new(group, &trainer.lengths, keys);
@@ -66,8 +62,8 @@ pub fn sample(
     let graded = Graded::sample(trainer, rewards, of, items, &request, sampled);
     let graded = graded.map(|graded| (graded, Counted::of(rewards)));
     let whole = share(group, &mut trainer.sampler.samples, graded, &deal, size)?;
-    // Ranks that sample alone tell the others, which learn from what they are handed.
-    if trainer.apart.is_none_or(|(all, _)| group.ranks() == all.ranks()) {
+    // Ranks that only sample tell the others, which learn from what they are handed.
+    if !group.is_alone() && trainer.apart.is_none_or(|(all, _)| group.ranks() == all.ranks()) {
         deal.learn(&mut trainer.lengths, &trainer.sampler.samples, size);
     }
     Ok(whole)
@@ -84,7 +80,7 @@ impl<'a> Responder<'a> for Trainer<'a> {
 
     fn reward_scores(&mut self, role: RoleName, sequences: &[Sequence<'_>]) -> Result<Vec<f32>> {
         let mut out = vec![0f32; sequences.len()];
-        self.score(role, sequences, 1.0, &mut |_, which, scores| scores.read(&mut out[which]))?;
+        self.score(role, sequences, 1.0, &mut out, Range::clone)?;
         Ok(out)
     }
 
@@ -93,7 +89,7 @@ impl<'a> Responder<'a> for Trainer<'a> {
     }
 
     fn is_alone(&self) -> bool {
-        self.group.is_none()
+        self.group.is_alone()
     }
 
     fn respond(
@@ -116,6 +112,10 @@ fn share(
     deal: &Deal,
     size: usize,
 ) -> Result<GradedRollout> {
+    if group.is_alone() {
+        let (Graded { stats, texts, scored }, counted) = own?;
+        return Ok(GradedRollout { scored, texts, stats, counted: Counted::sum([counted]) });
+    }
     let mut all = exchange(group, Kind::Samples, own.map(|(own, counted)| message(samples, own, counted)))?;
     samples.clear();
     let mut whole = GradedRollout {
@@ -130,7 +130,7 @@ fn share(
         whole.scored.push(sample.scored);
         whole.texts.push(sample.text);
     }
-    all.iter().for_each(|dealt| dealt.stats.add_to(&mut whole.stats));
+    all.iter().for_each(|dealt| whole.stats.add_counts(&dealt.stats));
     whole.counted = Counted::sum(all.into_iter().map(|dealt| dealt.counted));
     Ok(whole)
 }
@@ -139,9 +139,12 @@ fn message(samples: &Samples, own: Graded, counted: Counted) -> RankSamples {
     let len = samples.len();
     assert_eq!((own.scored.len(), own.texts.len()), (len, len), "a score and a text a sample");
     let graded = own.scored.into_iter().zip(own.texts).enumerate();
-    let sample =
-        |(s, (scored, text)): (usize, (Scored, String))| Sample { sent: Sent::of(samples, s), text, scored };
-    RankSamples { samples: graded.map(sample).collect(), stats: SentStats::of(&own.stats), counted }
+    let sample = |(s, (scored, text)): (usize, (Scored, String))| Sample {
+        sent: SentResponse::of(samples, s),
+        text,
+        scored,
+    };
+    RankSamples { samples: graded.map(sample).collect(), stats: own.stats, counted }
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use super::*;
 use plimsoll_base::{Error, Exit};
+use plimsoll_reward::RewardStep;
 use plimsoll_rollout::Finish;
 
 const PROMPTS: usize = 7;

@@ -10,13 +10,18 @@ use std::path::Path;
 use std::time::Duration;
 
 /// Returns the seconds that each rank waited since `before`; none without other ranks.
-pub(super) fn waited_since(before: &[Duration], group: Option<&Group>) -> Vec<f64> {
-    let now = group.map_or(Vec::new(), Group::waited);
-    now.iter().zip(before).map(|(now, before)| now.saturating_sub(*before).as_secs_f64()).collect()
+pub(super) fn waited_since(before: &[Duration], group: &Group) -> Vec<f64> {
+    if group.is_alone() {
+        return Vec::new();
+    }
+    group.waited().iter().zip(before).map(|(now, before)| now.saturating_sub(*before).as_secs_f64()).collect()
 }
 
-/// Returns a row for each rank, made on each from its own `summary`. Every rank must call it.
+/// Returns a row for each of several ranks, made on each from its own `summary`. Every rank must call it.
 pub(super) fn rows(group: &Group, summary: &Value) -> Option<Value> {
+    if group.is_alone() {
+        return None;
+    }
     let own = json!({
         "rank": group.rank(),
         "seconds_waited": group.waited()[group.rank()].as_secs_f64(),
@@ -31,9 +36,8 @@ pub(super) fn rows(group: &Group, summary: &Value) -> Option<Value> {
 /// Returns the free space on the disk of `dir`; with several ranks rank 0's, which alone writes planned files.
 ///
 /// Errors: `rank-lost`.
-pub(super) fn disk_limit(group: Option<&Group>, dir: &Path) -> Result<Option<Limit>> {
+pub(super) fn disk_limit(group: &Group, dir: &Path) -> Result<Option<Limit>> {
     let own = machine_limits(dir).disk;
-    let Some(group) = group else { return Ok(own) };
     let words = own.map_or(String::new(), |limit| format!("{} {}", limit.bytes.0, limit.source));
     let all = group.all_gather(words.as_bytes())?;
     let of_rank_0 = String::from_utf8_lossy(&all[0]);

@@ -21,7 +21,6 @@ use plimsoll_infer::responder::Responder;
 use plimsoll_infer::responses::response_text;
 use plimsoll_model::rope;
 use plimsoll_plan::{RoleName, longest_sequence};
-use plimsoll_ranks::Group;
 use plimsoll_reward::Rewards;
 use plimsoll_run::checkpoint::{BASE, BufferState, CARRIED, HELD, RoleState, RunState};
 use plimsoll_run::ending::Summary;
@@ -231,7 +230,7 @@ impl<'r: 'scope, 'scope> Job<'scope> for LanguageRun<'r> {
     }
 
     fn step(&mut self, lead: &mut Lead<'_, '_, 'scope, '_>, step: u32) -> Result<()> {
-        self.waited = self.trainer.group.map_or(Vec::new(), Group::waited);
+        self.waited = self.trainer.group.waited();
         let made = match self.run.needs.learns_from {
             LearnsFrom::Samples => self.policy_step(lead, step),
             LearnsFrom::Completions => self.supervised_step(lead, step),
@@ -259,8 +258,7 @@ impl<'r: 'scope, 'scope> Job<'scope> for LanguageRun<'r> {
     }
 
     fn agree_on_signal(&self, own: i32) -> Result<i32> {
-        let Some(group) = self.trainer.group else { return Ok(own) };
-        let all = group.all_gather(&own.to_le_bytes())?;
+        let all = self.trainer.group.all_gather(&own.to_le_bytes())?;
         let signals =
             all.iter().filter_map(|bytes| Some(i32::from_le_bytes(bytes.as_slice().try_into().ok()?)));
         Ok(signals.max().unwrap_or(own))
@@ -272,7 +270,7 @@ impl<'r: 'scope, 'scope> Job<'scope> for LanguageRun<'r> {
     }
 
     fn has_all_weights(&self) -> bool {
-        let is_first = self.trainer.group.is_none_or(|group| group.rank() == 0);
+        let is_first = self.trainer.group.rank() == 0;
         is_first && !self.trainer.first().is_spread()
     }
 
@@ -319,16 +317,16 @@ impl<'r: 'scope, 'scope> Job<'scope> for LanguageRun<'r> {
     }
 
     fn save(&mut self, saving: Saving<'_>) -> Result<Save<'scope>> {
-        if let Some(group) = self.trainer.group {
-            let (trainer, model, buffer) = (&mut self.trainer, &self.session.model, &self.buffer);
-            let saved = match trainer.apart {
-                Some(with) => apart::save(trainer, with, model, buffer, saving)?,
-                None => save_of_ranks(trainer, group, model, buffer, saving)?,
-            };
-            return Ok(Save::Done(saved));
+        let group = self.trainer.group;
+        if group.is_alone() {
+            let job = prepare(&self.trainer, &self.session.model, &self.buffer, saving)?;
+            return Ok(Save::Later(Box::new(move || job.run())));
         }
-        let job = prepare(&self.trainer, &self.session.model, &self.buffer, saving)?;
-        Ok(Save::Later(Box::new(move || job.run())))
+        let (trainer, model, buffer) = (&mut self.trainer, &self.session.model, &self.buffer);
+        Ok(Save::Done(match trainer.apart {
+            Some(with) => apart::save(trainer, with, model, buffer, saving)?,
+            None => save_of_ranks(trainer, group, model, buffer, saving)?,
+        }))
     }
 
     fn summary(&self, lead: &Lead<'_, '_, 'scope, '_>) -> Summary {
@@ -355,7 +353,7 @@ impl<'r: 'scope, 'scope> Job<'scope> for LanguageRun<'r> {
         if let Some(carry) = &p.carry {
             summary["carry"] = carry.summary();
         }
-        if let Some(rows) = self.trainer.group.and_then(|group| rows(group, &summary)) {
+        if let Some(rows) = rows(self.trainer.group, &summary) {
             summary["ranks"] = rows;
         }
         if let (Some(accuracy), Some(margin)) = (p.pair_accuracy_before, p.pair_margin_before) {

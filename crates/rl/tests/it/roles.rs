@@ -6,7 +6,7 @@ use plimsoll_device::Sampling;
 use plimsoll_infer::responder::Responder;
 use plimsoll_plan::RoleName;
 use plimsoll_rl::methods::buffers::StepBuffers;
-use plimsoll_rl::roles::{Loss, LossFor};
+use plimsoll_rl::roles::Loss;
 use plimsoll_rollout::{Finish, NeverStop, Request, StopCondition};
 use plimsoll_train::Sequence;
 use std::ops::Range;
@@ -72,24 +72,15 @@ fn a_score_has_the_bits_that_the_rollout_recorded_at_any_temperature() {
                 let drawn = sample(world, &prompts, Sampling { temperature, ..WHOLE }, &mut NeverStop);
                 let sequences = sequences(&prompts, &drawn);
                 world.trainer.buffers.begin(drawn.iter().map(|(ids, _)| ids.len()));
-                let mut found: Vec<Vec<u32>> = vec![Vec::new(); 16];
-                let mut each = |buffers: &mut StepBuffers,
-                                which: Range<usize>,
-                                scores: plimsoll_rl::roles::Scores<'_>| {
-                    let tokens = buffers.tokens(&which);
-                    let mut scored = vec![0.0; tokens.len()];
-                    scores.read(&mut scored);
-                    for s in which.clone() {
-                        let own = buffers.tokens(&(s..s + 1));
-                        let own = own.start - tokens.start..own.end - tokens.start;
-                        found[s] = scored[own].iter().map(|n| n.to_bits()).collect();
-                    }
-                };
-                let inverse = 1.0 / temperature;
-                world.trainer.score(RoleName::Actor, &sequences, inverse, &mut each).expect("finite logits");
+                let offsets = world.trainer.buffers.offsets.clone();
+                let mut scored = vec![0.0; offsets[16]];
+                let tokens = |which: &Range<usize>| offsets[which.start]..offsets[which.end];
+                let (role, inverse) = (RoleName::Actor, 1.0 / temperature);
+                world.trainer.score(role, &sequences, inverse, &mut scored, tokens).expect("finite logits");
                 for (s, (_, logprobs)) in drawn.iter().enumerate() {
                     let expect: Vec<u32> = logprobs.iter().map(|n| n.to_bits()).collect();
-                    assert_eq!(found[s], expect, "{sets:?}, temperature {temperature}, sample {s}");
+                    let found: Vec<u32> = scored[tokens(&(s..s + 1))].iter().map(|n| n.to_bits()).collect();
+                    assert_eq!(found, expect, "{sets:?}, temperature {temperature}, sample {s}");
                 }
             }
         });
@@ -164,19 +155,18 @@ fn an_update_that_fails_changes_no_weight_and_counts_for_nothing() {
     let case = case("grpo", &[]);
     case.world(|world| {
         let before = world.weights(RoleName::Actor);
-        let mut nan = |buffers: &mut StepBuffers, tokens: Range<usize>, _: LossFor| {
+        let mut nan = |buffers: &mut StepBuffers, tokens: Range<usize>| {
             buffers.d_logprobs[tokens].fill(f32::NAN);
             Ok(())
         };
         let error = update(world, &mut nan).map(|_| ()).expect_err("no number");
         assert_eq!(error.slug, slugs::GRADIENT_NOT_FINITE, "{error}");
-        let mut own =
-            |_: &mut StepBuffers, _: Range<usize>, _: LossFor| Err(Error::new("internal", "of the loss"));
+        let mut own = |_: &mut StepBuffers, _: Range<usize>| Err(Error::new("internal", "of the loss"));
         let error = update(world, &mut own).map(|_| ()).expect_err("its own");
         assert_eq!(error.message, "of the loss");
         assert!(world.weights(RoleName::Actor) == before && world.trainer.updates() == 0);
         // After both a step is the first one.
-        let mut fine = |buffers: &mut StepBuffers, tokens: Range<usize>, _: LossFor| {
+        let mut fine = |buffers: &mut StepBuffers, tokens: Range<usize>| {
             buffers.d_logprobs[tokens].fill(-0.01);
             Ok(())
         };
@@ -189,7 +179,7 @@ fn an_update_that_fails_changes_no_weight_and_counts_for_nothing() {
 fn gradients_alone_are_those_of_the_update_and_move_nothing() {
     let case = case("grpo", &[]);
     case.world(|world| {
-        let mut loss = |buffers: &mut StepBuffers, tokens: Range<usize>, _: LossFor| {
+        let mut loss = |buffers: &mut StepBuffers, tokens: Range<usize>| {
             for t in tokens {
                 buffers.d_logprobs[t] = -0.01 * (t % 3) as f32;
             }
@@ -221,10 +211,8 @@ fn a_raised_token_becomes_likelier() {
             world.trainer.buffers.begin(drawn.iter().map(|(ids, _)| ids.len()));
             let how = case.run.train.update_options(step, 0);
             let mut sum = 0.0;
-            let mut loss = |buffers: &mut StepBuffers, tokens: Range<usize>, of: LossFor| {
-                if of == LossFor::Sums {
-                    sum += buffers.logprobs[tokens.clone()].iter().map(|&l| f64::from(l)).sum::<f64>();
-                }
+            let mut loss = |buffers: &mut StepBuffers, tokens: Range<usize>| {
+                sum += buffers.logprobs[tokens.clone()].iter().map(|&l| f64::from(l)).sum::<f64>();
                 buffers.d_logprobs[tokens].fill(-1.0 / 64.0);
                 Ok(())
             };

@@ -7,10 +7,10 @@ use crate::episodes::Events;
 use crate::roles::Trainer;
 use crate::rollout::ahead::{Rollout, copied};
 use crate::rollout::carry::{Group, Piece, RankDrawn, Response, grade, take};
-use crate::rollout::exchange::{Deal, SentStats, exchange};
+use crate::rollout::exchange::{Deal, exchange};
 use crate::rollout::gather::Gathered;
 use crate::rollout::group::SampleGroup;
-use crate::rollout::packed::Kind;
+use crate::rollout::message::Kind;
 use plimsoll_base::Result;
 use plimsoll_infer::responder::Responder;
 use plimsoll_infer::responses::TextStop;
@@ -142,26 +142,13 @@ fn draw(
 ) -> Result<Gathered> {
     let size = cx.run.rollout.group_size as usize;
     let keys = groups.iter().map(|group| (Lengths::key(&group.item.ids), group.item.set));
-    let deal = trainer.group.map(|ranks| (Deal::new(ranks, &trainer.lengths, keys), ranks));
-    let own: Vec<usize> = match &deal {
-        Some((deal, ranks)) => deal.own(ranks),
-        None => (0..groups.len()).collect(),
-    };
+    let deal = Deal::new(trainer.group, &trainer.lengths, keys);
+    let own = deal.own(trainer.group);
     let of_own: Vec<&Group> = own.iter().map(|g| &groups[*g]).collect();
-    let own_part = draw_own(trainer, cx, &of_own, bound);
+    let all = exchange(trainer.group, Kind::Samples, draw_own(trainer, cx, &of_own, bound))?;
     let mut stats = RolloutStats::default();
-    let pieces = match &deal {
-        None => {
-            let own_part = own_part?;
-            own_part.stats.add_to(&mut stats);
-            own_part.pieces
-        }
-        Some((deal, ranks)) => {
-            let all = exchange(ranks, Kind::Samples, own_part)?;
-            all.iter().for_each(|part| part.stats.add_to(&mut stats));
-            deal.in_order(all.into_iter().map(|part| part.pieces).collect(), size).collect()
-        }
-    };
+    all.iter().for_each(|part| stats.add_counts(&part.stats));
+    let pieces = deal.in_order(all.into_iter().map(|part| part.pieces).collect(), size).collect();
     Ok(take((trainer, step), groups, pieces, stats, (&mut CarryCounts::default(), 1)))
 }
 
@@ -209,5 +196,5 @@ fn draw_own(
         }
     };
     let pieces = responses.iter().enumerate().map(piece).collect();
-    Ok(RankDrawn { pieces, stats: SentStats::of(&stats), dropped: 0, events: Events::default() })
+    Ok(RankDrawn { pieces, stats, dropped: 0, events: Events::default() })
 }

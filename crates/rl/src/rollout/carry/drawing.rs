@@ -3,11 +3,12 @@
 //! tokens that it then drops; which tokens stay does not depend on it.
 
 use crate::rollout::exchange::exchange;
-use crate::rollout::packed::{Kind, packed};
+use crate::rollout::message::Kind;
 use plimsoll_base::{Error, Result};
 use plimsoll_ranks::Group;
 use plimsoll_rollout::{Finish, GroupTimes, RolloutStats};
 use plimsoll_run::under_way;
+use serde::{Deserialize, Serialize};
 use std::time::Instant;
 
 /// Ticks between two exchanges of ranks.
@@ -24,13 +25,13 @@ pub(super) struct Done {
 }
 
 /// What a rank tells the others.
+#[derive(Serialize, Deserialize)]
 struct Ended {
     /// Groups that have ended since, and their ticks.
     groups: Vec<(u64, u64)>,
     /// True if all its responses have.
     is_done: bool,
 }
-packed!(Ended { groups: Vec<(u64, u64)>, is_done: bool });
 
 /// One of this rank's responses.
 #[derive(Clone, Copy, Debug)]
@@ -102,7 +103,7 @@ pub(super) struct Drawing<'d> {
     pub(super) drawn: Vec<Drawn>,
     pub(super) times: GroupTimes,
     bound: u64,
-    ranks: Option<&'d Group>,
+    ranks: &'d Group,
     /// The tick of the next exchange.
     next: u64,
     awaited: usize,
@@ -119,7 +120,7 @@ impl<'d> Drawing<'d> {
         numbers: &[usize],
         drawn: Vec<Drawn>,
         times: GroupTimes,
-        ranks: Option<&'d Group>,
+        ranks: &'d Group,
     ) -> Drawing<'d> {
         let left = |own: &[Drawn]| own.iter().filter(|drawn| !drawn.is_over).count();
         let own = numbers.iter().zip(drawn.chunks(size));
@@ -149,16 +150,16 @@ impl<'d> Drawing<'d> {
         if let Some(failure) = self.failure.take() {
             return Err(failure);
         }
-        let stats = match (ran, self.ranks) {
-            (Err(error), Some(group)) => {
-                let told = exchange::<Ended>(group, Kind::Carry, Err(error));
+        let stats = match ran {
+            Ok(stats) => stats,
+            Err(error) => {
+                let told = exchange::<Ended>(self.ranks, Kind::Carry, Err(error));
                 return Err(told.err().expect("an error of one's own comes back"));
             }
-            (ran, _) => ran?,
         };
         let last = self.drawn.iter().map(|drawn| drawn.ticks).max().unwrap_or(0);
         self.tail_tick_s = self.tail.tick_s(last);
-        while self.ranks.is_some() && !self.tell()? {}
+        while !self.tell()? {}
         Ok(stats)
     }
 
@@ -218,10 +219,9 @@ impl<'d> Drawing<'d> {
 
     /// Exchanges which groups have ended. True if no rank draws any more.
     fn tell(&mut self) -> Result<bool> {
-        let Some(group) = self.ranks else { return Ok(true) };
         let is_done = self.drawn.iter().all(|drawn| drawn.is_over);
         let own = Ended { groups: std::mem::take(&mut self.untold), is_done };
-        let all = exchange(group, Kind::Carry, Ok(own))?;
+        let all = exchange(self.ranks, Kind::Carry, Ok(own))?;
         for &(number, tick) in all.iter().flat_map(|of| &of.groups) {
             self.times.end(number as usize, tick);
         }

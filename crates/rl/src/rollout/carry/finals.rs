@@ -21,7 +21,7 @@ pub(super) struct Finals<'d> {
     text: &'d TextModel,
     step: u32,
     groups: &'d [&'d Group],
-    ranks: Option<&'d Ranks>,
+    ranks: &'d Ranks,
     /// Responses that have ended, by their groups: which of the group, and its tokens.
     ended: BTreeMap<usize, Vec<(usize, Vec<u32>, Finish)>>,
     /// Groups that have, by their ticks.
@@ -36,7 +36,7 @@ impl<'d> Finals<'d> {
         (run, text): (&'d RunSpec, &'d TextModel),
         step: u32,
         groups: &'d [&'d Group],
-        ranks: Option<&'d Ranks>,
+        ranks: &'d Ranks,
     ) -> Finals<'d> {
         let (ended, whole) = (BTreeMap::new(), BTreeSet::new());
         Finals { rewards, run, text, step, groups, ranks, ended, whole, draws: 0 }

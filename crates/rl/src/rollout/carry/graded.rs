@@ -12,7 +12,7 @@ use crate::roles::Trainer;
 use crate::rollout::counted::Counted;
 use crate::rollout::exchange::exchange;
 use crate::rollout::gather::Gathered;
-use crate::rollout::packed::{Kind, packed};
+use crate::rollout::message::Kind;
 use plimsoll_base::Result;
 use plimsoll_config::{Environment, RunSpec};
 use plimsoll_infer::grading::{self, GradedRequest, Grading};
@@ -23,21 +23,22 @@ use plimsoll_infer::text::{Item, TextModel};
 use plimsoll_ranks::Group as Ranks;
 use plimsoll_reward::{Rewards, Scored};
 use plimsoll_rollout::{Request, Turn};
+use serde::{Deserialize, Serialize};
 
 /// What one rank graded.
+#[derive(Serialize, Deserialize)]
 struct RankGraded {
     scored: Vec<Scored>,
     texts: Vec<String>,
     counted: Counted,
     seconds_ahead: f64,
 }
-packed!(RankGraded { scored: Vec<Scored>, texts: Vec<String>, counted: Counted, seconds_ahead: f64 });
 
 /// Begins to grade the responses of carried groups that have ended and that no one grades yet: of several ranks each
 /// its groups.
 pub(super) fn grade_ahead(
     rewards: &mut Rewards,
-    ranks: Option<&Ranks>,
+    ranks: &Ranks,
     (run, text): (&RunSpec, &TextModel),
     groups: &[Group],
 ) {
@@ -61,8 +62,8 @@ pub(super) fn grade_ahead(
 }
 
 /// True if this rank grades a group while it is under way.
-pub(super) fn is_own(group: &Group, ranks: Option<&Ranks>) -> bool {
-    ranks.is_none_or(|of| owner(group, of.ranks()) == of.rank())
+pub(super) fn is_own(group: &Group, ranks: &Ranks) -> bool {
+    owner(group, ranks.ranks()) == ranks.rank()
 }
 
 /// Returns the rank that grades a group while it is under way.
@@ -84,7 +85,7 @@ pub(crate) fn grade(
     for response in groups.iter().flat_map(|group| &group.responses) {
         samples.push_response(&response.ids, &response.logprobs, response.finish.expect("it has ended"));
     }
-    let (rank, ranks) = trainer.group.map_or((0, 1), |group| (group.rank(), group.ranks()));
+    let (rank, ranks) = (trainer.group.rank(), trainer.group.ranks());
     // Where nothing is graded ahead, parts of one size.
     let of: Vec<usize> = match cx.rewards.grades_ahead() {
         true => groups.iter().map(|group| owner(group, ranks)).collect(),
@@ -92,10 +93,7 @@ pub(crate) fn grade(
     };
     let own: Vec<&Group> = groups.iter().zip(&of).filter(|(_, of)| **of == rank).map(|(g, _)| g).collect();
     let own_part = grade_own(cx, &own, step);
-    let parts = match trainer.group {
-        None => vec![own_part?],
-        Some(group) => exchange(group, Kind::Graded, own_part)?,
-    };
+    let parts = exchange(trainer.group, Kind::Graded, own_part)?;
     *seconds_ahead = parts.iter().map(|part| part.seconds_ahead).fold(0.0, f64::max);
     let (mut counted, mut scored, mut texts) = (Vec::with_capacity(parts.len()), Vec::new(), Vec::new());
     let mut parts: Vec<_> = parts
@@ -181,7 +179,7 @@ fn grade_episodes(
         first_sample_id: 0,
         kept: 0,
     };
-    let (rank, ranks) = trainer.group.map_or((0, 1), |group| (group.rank(), group.ranks()));
+    let (rank, ranks) = (trainer.group.rank(), trainer.group.ranks());
     let slots = |of: usize| -> Vec<usize> {
         (of..groups.len()).step_by(ranks).flat_map(|g| g * size..(g + 1) * size).collect()
     };
@@ -193,10 +191,7 @@ fn grade_episodes(
         counted: Counted::of(cx.rewards),
         seconds_ahead: 0.0,
     });
-    let parts = match trainer.group {
-        None => vec![own_part?],
-        Some(group) => exchange(group, Kind::Graded, own_part)?,
-    };
+    let parts = exchange(trainer.group, Kind::Graded, own_part)?;
     let mut counted = Vec::with_capacity(parts.len());
     for (of, part) in parts.into_iter().enumerate() {
         episodes.set_scored(&slots(of), part.scored);

@@ -2,11 +2,13 @@
 //! version of the weights that drew each.
 
 use crate::episodes::{AgentEpisode, CarriedTurn, EpisodeSoFar, FirstRequest};
+use crate::rollout::message::as_json;
 use plimsoll_infer::text::Item;
 use plimsoll_rollout::{Finish, Lengths, SoFar};
+use serde::{Deserialize, Serialize};
 
 /// A response as far as it has come.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Response {
     pub ids: Vec<u32>,
     /// A log-probability for each token, of the weights that drew it.
@@ -18,8 +20,10 @@ pub(crate) struct Response {
     /// The step in which it ended, if it has.
     pub ended_in: u32,
     /// What an agent asked first, once a turn of its episode was drawn.
+    #[serde(with = "as_json")]
     pub asked: Option<FirstRequest>,
     /// The turns of an episode.
+    #[serde(with = "as_json")]
     pub turns: Vec<CarriedTurn>,
     /// True of an episode that a fault ended.
     pub has_fault: bool,

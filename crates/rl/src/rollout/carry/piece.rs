@@ -1,17 +1,19 @@
 //! What a rank draws in a step, as it tells the others.
 
 use crate::episodes::{CarriedTurn, Events};
-use crate::rollout::exchange::SentStats;
-use crate::rollout::packed::packed;
-use plimsoll_rollout::Finish;
+use crate::rollout::message::as_json;
+use plimsoll_rollout::{Finish, RolloutStats};
+use serde::{Deserialize, Serialize};
 
 /// The tokens of a response that a step drew.
+#[derive(Serialize, Deserialize)]
 pub(crate) struct Piece {
     pub ids: Vec<u32>,
     pub logprobs: Vec<f32>,
     /// How the response ended, if it did.
     pub finish: Option<Finish>,
     /// The turns of an episode.
+    #[serde(with = "as_json")]
     pub turns: Vec<CarriedTurn>,
     pub has_fault: bool,
 }
@@ -31,20 +33,12 @@ impl Piece {
     }
 }
 
-packed!(Piece {
-    ids: Vec<u32>,
-    logprobs: Vec<f32>,
-    finish: Option<Finish>,
-    turns: Vec<CarriedTurn>,
-    has_fault: bool
-});
-
 /// What one rank drew.
+#[derive(Serialize, Deserialize)]
 pub(crate) struct RankDrawn {
     pub pieces: Vec<Piece>,
-    pub stats: SentStats,
+    pub stats: RolloutStats,
     /// Tokens after the step's tick.
     pub dropped: u64,
     pub events: Events,
 }
-packed!(RankDrawn { pieces: Vec<Piece>, stats: SentStats, dropped: u64, events: Events });

@@ -7,7 +7,6 @@ use super::piece::{Piece, RankDrawn};
 use crate::context::StepContext;
 use crate::episodes::{CarriedTalk, EpisodeSoFar, Events};
 use crate::roles::Trainer;
-use crate::rollout::exchange::SentStats;
 use plimsoll_base::Result;
 use plimsoll_infer::responder::Responder;
 use plimsoll_rollout::{Finish, GroupTimes, Request, Samples, SoFar, StopCondition};
@@ -164,5 +163,5 @@ pub(super) fn play(
     let turns = (0..responses.len()).flat_map(|s| samples.turns(s));
     let drawn: usize = turns.map(|turn| turn.tokens().len()).sum();
     let dropped = (drawn - pieces.iter().map(Piece::drawn).sum::<usize>()) as u64;
-    Ok((playing.drawing.done(), RankDrawn { pieces, stats: SentStats::of(&stats), dropped, events }))
+    Ok((playing.drawing.done(), RankDrawn { pieces, stats, dropped, events }))
 }

@@ -14,10 +14,10 @@ use super::responding::Responding;
 use crate::context::StepContext;
 use crate::episodes::Events;
 use crate::roles::Trainer;
-use crate::rollout::exchange::{Deal, SentStats, exchange};
+use crate::rollout::exchange::{Deal, exchange};
 use crate::rollout::gather::Gathered;
 use crate::rollout::group::SampleGroup;
-use crate::rollout::packed::Kind;
+use crate::rollout::message::Kind;
 use plimsoll_base::Result;
 use plimsoll_infer::responder::Responder;
 use plimsoll_infer::responses::TextStop;
@@ -134,28 +134,19 @@ fn draw(
     }
     count_rows(&mut report.counts, groups.iter().map(|group| (group.item.ids.len(), &group.responses[..])));
     let keys = groups.iter().map(Group::key);
-    let deal = trainer.group.map(|ranks| (Deal::new(ranks, &trainer.lengths, keys), ranks));
-    let own: Vec<usize> = match &deal {
-        Some((deal, ranks)) => deal.own(ranks),
-        None => (0..groups.len()).collect(),
-    };
+    let deal = Deal::new(trainer.group, &trainer.lengths, keys);
+    let own = deal.own(trainer.group);
     let (Done { times, tail_tick_s }, own_part) = draw_own(trainer, cx, groups, step, (&own, times))?;
     report.tail_tick_s = tail_tick_s;
     let ticks = times.bound();
-    let all = match &deal {
-        None => vec![own_part],
-        Some((_, ranks)) => exchange(ranks, Kind::Samples, Ok(own_part))?,
-    };
+    let all = exchange(trainer.group, Kind::Samples, Ok(own_part))?;
     let mut stats = RolloutStats::default();
     for part in &all {
-        part.stats.add_to(&mut stats);
+        stats.add_counts(&part.stats);
         report.counts.dropped_tokens += part.dropped;
     }
-    let (mut pieces, events): (Vec<_>, Vec<_>) = all.into_iter().map(|it| (it.pieces, it.events)).unzip();
-    let pieces = match &deal {
-        None => pieces.remove(0),
-        Some((deal, _)) => deal.in_order(pieces, size).collect(),
-    };
+    let (pieces, events): (Vec<_>, Vec<_>) = all.into_iter().map(|it| (it.pieces, it.events)).unzip();
+    let pieces = deal.in_order(pieces, size).collect();
     let gathered = take((trainer, step), groups, pieces, stats, (&mut report.counts, ticks));
     Ok(Drew { chosen: times.chosen(), gathered, events })
 }
@@ -228,6 +219,6 @@ fn respond(
     };
     let pieces = drawing.drawn.iter().enumerate().map(piece).collect();
     let dropped = drawing.drawn.iter().map(|of| of.ticks.saturating_sub(ticks)).sum();
-    let (stats, events) = (SentStats::of(&stats), Events::default());
+    let events = Events::default();
     Ok((drawing.done(), RankDrawn { pieces, stats, dropped, events }))
 }
