@@ -18,6 +18,7 @@ fn options(arguments: &[String], root: &Path) -> Option<Options> {
         seed: 1,
         faults: true,
         short: false,
+        runs: 0,
         ranks: 0,
         hosts: 1,
         rounds: 0,
@@ -38,6 +39,7 @@ fn options(arguments: &[String], root: &Path) -> Option<Options> {
             "--hosts" => {
                 options.hosts = flags.next()?.parse().ok().filter(|hosts| (1..=64).contains(hosts))?
             }
+            "--runs" => options.runs = flags.next()?.parse().ok()?,
             "--minutes" => options.minutes = flags.next()?.parse().ok()?,
             "--rounds" => options.rounds = flags.next()?.parse().ok()?,
             "--only" => options.only = flags.next()?.clone(),
@@ -54,7 +56,8 @@ fn options(arguments: &[String], root: &Path) -> Option<Options> {
     let are_even = options.ranks > 0 && options.ranks.is_multiple_of(options.hosts);
     let of_ranks = options.device.is_empty() && options.hit.is_none() || options.ranks > 0;
     let fits = (options.rounds == 0 || options.ranks > 0) && (options.hosts == 1 || are_even);
-    let fits = fits && of_ranks && options.hit.is_none_or(|rank| rank < options.ranks);
+    let fits = fits && of_ranks && (options.runs == 0 || options.hosts > 1 && options.rounds == 0);
+    let fits = fits && options.hit.is_none_or(|rank| rank < options.ranks);
     fits.then_some(options)
 }
 
@@ -102,7 +105,11 @@ fn make_ranks(options: &Options, root: &Path) -> ExitCode {
         print!("{table}");
         // A part is not the full table.
         let write = || std::fs::write(root.join("bench/results").join(name), &table);
-        if options.only.is_empty() { write().map_err(|err| err.to_string()) } else { Ok(()) }
+        if options.only.is_empty() && options.runs == 0 {
+            write().map_err(|err| err.to_string())
+        } else {
+            Ok(())
+        }
     });
     match made {
         Ok(()) => {
@@ -134,6 +141,8 @@ mod tests {
         assert_eq!((found.ranks, found.hosts, found.rounds), (4, 2, 9));
         let found = read(&["--ranks", "4", "--hosts", "2"]).expect("flags of its own");
         assert_eq!((found.ranks, found.hosts, found.rounds), (4, 2, 0));
+        let found = read(&["--ranks", "4", "--hosts", "2", "--only", "silent", "--runs", "4"]);
+        assert_eq!(found.expect("flags of its own").runs, 4);
         let found = read(&["--ranks", "4", "--device", "cuda", "--hit", "3"]).expect("flags of its own");
         assert_eq!((found.device.as_str(), found.hit), ("cuda", Some(3)));
         for bad in [
@@ -141,6 +150,7 @@ mod tests {
             &["--ranks", "4", "--hit", "4"],
             &["--device", "cuda"],
             &["--hosts", "2"],
+            &["--ranks", "4", "--runs", "2"],
             &["--ranks", "4", "--hosts", "3"],
             &["--ranks", "4", "--hosts", "3", "--rounds", "9"],
             &["--ranks", "4", "--hosts", "0", "--rounds", "9"],

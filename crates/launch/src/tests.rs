@@ -242,3 +242,35 @@ fn what_no_launcher_passes_on_is_refused() {
     assert_eq!(refused(job(2, 0), &["a", "-oProxyCommand=x"]), "launch-word");
     assert_eq!(refused(job(2, 0), &["a", "b c"]), "launch-word");
 }
+
+/// What a stranger lacks: each file makes a secret for each start, and every host gets it, in no command's words.
+#[test]
+fn files_make_a_secret_and_carry_it_to_every_host() {
+    let made = || {
+        let script = format!("{}; printf %s \"$PLIMSOLL_TOKEN\"", sh::TOKEN);
+        let output = std::process::Command::new("sh").args(["-c", &script]).output().expect("a shell");
+        String::from_utf8(output.stdout).expect("UTF-8")
+    };
+    let (one, other) = (made(), made());
+    assert!(one.len() == 32 && one.bytes().all(|byte| byte.is_ascii_hexdigit()) && one != other, "{one}");
+    let script = text(slurm::files(&job(2, 4), &Slurm::default()), "first.sbatch");
+    let at = |part: &str| script.find(part).unwrap_or_else(|| panic!("{part}\n{script}"));
+    assert!(
+        at(sh::TOKEN) < at("export MASTER_PORT PLIMSOLL_TOKEN") && at("export MASTER_PORT") < at("\nsrun ")
+    );
+    let ssh = Ssh { hosts: vec!["a".into(), "b".into()] };
+    let start = text(ssh::files(&job(2, 4), &ssh), "start.sh");
+    let carried = r#"printf '%s\n' "$PLIMSOLL_TOKEN"; exec cat) <"$work/hold" >"$work/in.$number" &"#;
+    for part in [sh::TOKEN, carried, "IFS= read -r PLIMSOLL_TOKEN || exit 2\nexport PLIMSOLL_TOKEN\n"] {
+        assert_eq!(start.matches(part).count(), 1, "{part}\n{start}");
+    }
+    assert_eq!(start.matches("$PLIMSOLL_TOKEN").count(), 1, "in no words of ssh:\n{start}");
+    for (controller, pods) in [(Controller::JobSet, 1), (Controller::PyTorchJob, 2)] {
+        let manifest = text(k8s::files(&job(2, 4), &k8s(controller)), "job.yaml");
+        for part in ["name: PLIMSOLL_TOKEN\n", "secretKeyRef:\n", "name: first-token\n"] {
+            assert_eq!(manifest.matches(part).count(), pods, "{part}\n{manifest}");
+        }
+        let secret = text(k8s::files(&job(2, 4), &k8s(controller)), "secret.yaml");
+        assert!(secret.contains("name: first-token\n") && secret.contains("0123"), "{secret}");
+    }
+}

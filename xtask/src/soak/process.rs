@@ -22,6 +22,8 @@ pub struct Options {
     pub faults: bool,
     /// Only faults that any user may cause, each once: the form of a test.
     pub short: bool,
+    /// Most runs of a fault of hosts; 0 for as many as its row has.
+    pub runs: usize,
     /// Number of ranks whose processes are hit instead; 0 for a run of one.
     pub ranks: usize,
     /// Number of hosts of the ranks; 1 by default.

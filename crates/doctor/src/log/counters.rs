@@ -36,6 +36,8 @@ static PART_BAR: LazyLock<Regex> = LazyLock::new(|| {
 pub enum Sort {
     /// A process ended well, or stopped early on purpose: counters may be open.
     Firm,
+    /// All members of a list ended well.
+    Members,
     /// Words that programs also print at the end of an epoch or of a stage; `is_repeated` if this one has.
     Words { is_repeated: bool },
     /// A full bar; `is_whole` if its name says that it counts all of the run.
@@ -116,7 +118,7 @@ impl OpenCounters {
         let all = |what: fn(&Counter) -> bool| self.counters.iter().all(what);
         !goes_on
             && match end.sort {
-                Sort::Firm => true,
+                Sort::Firm | Sort::Members => true,
                 Sort::Words { is_repeated } => {
                     all(|counter| !counter.is_outer || counter.is_at_last())
                         && (!is_repeated || self.counters.iter().any(|counter| counter.is_outer))

@@ -67,6 +67,14 @@ pub struct Event {
     pub verdict: Verdict,
 }
 
+/// What the run survived: a failure of a class that ends runs.
+#[derive(Clone, Debug)]
+pub struct Survived {
+    pub class: usize,
+    pub file: usize,
+    pub line: u64,
+}
+
 /// Lines before the traceback of an exception that ends no run.
 const IGNORED: [&[u8]; 5] = [
     b"Exception ignored in",

@@ -95,10 +95,14 @@ impl Scanner<'_> {
             let is_left = slug == "nccl-failed" && event.text.contains(PEER_GONE);
             event.line > end && (is_peer && !event.text.contains("Error: ") || is_worker || is_left)
         };
-        self.found.events.retain(|event| {
-            event.file != file
-                || event.steps.saturating_add(SURVIVED) > steps && !is_warning(event) && !is_farewell(event)
-        });
+        let goes = |event: &mut Event| {
+            event.file == file
+                && (event.steps.saturating_add(SURVIVED) <= steps || is_warning(event) || is_farewell(event))
+        };
+        let gone: Vec<Event> = self.found.events.extract_if(.., goes).collect();
+        let gone: Vec<Event> =
+            gone.into_iter().filter(|event| event.level != Level::Note && !is_farewell(event)).collect();
+        self.tell_survived(&gone);
     }
 
     /// Reports a value of the last steps that was not a number, and its cause if a line shows it.
@@ -164,7 +168,8 @@ impl Scanner<'_> {
             |event: &Event| event.file == file && matches!(event.level, Level::Cause | Level::Secondary);
         let is_outlived = |event: &Event| event.steps.saturating_add(OUTLIVED) <= steps;
         if self.found.events.iter().filter(|event| is_death(event)).all(is_outlived) {
-            self.found.events.retain(|event| !is_death(event));
+            let gone: Vec<Event> = self.found.events.extract_if(.., |event| is_death(event)).collect();
+            self.tell_survived(&gone);
         }
     }
 }

@@ -42,6 +42,22 @@ static DONE: LazyLock<Regex> = LazyLock::new(|| {
         r"(?i)^\W*(?:all )?(?:done|finished|completed?|success(?:fully)?|training (?:done|finished|completed?)|bye|goodbye)\W*$",
     )
 });
+/// A program's last line that also tells what it did: `Done. Trained 3 epochs`, `done, model is in ./out`.
+static CLOSING: LazyLock<Regex> = LazyLock::new(|| {
+    regex(
+        r"(?i)^\W*(?:all )?(?:done|finished|completed?)(?:[.,:;!]| -)+ +\S|^\W*(?:successfully )?trained (?:for )?[\d,]+ (?:epochs?|steps?|iter(?:ation)?s?|updates?|episodes?|rounds?)\b|^\W*all (?:\w+ )?(?:stages|phases|epochs|steps|episodes|rounds|folds|jobs|runs|tasks) (?:are |were |have )?(?:done|finished|completed?)\W*$",
+    )
+});
+/// The heading of a stage, after which its own steps come.
+static STAGE: LazyLock<Regex> =
+    LazyLock::new(|| regex(r"(?i)^\W*(?:stage|phase|fold|cycle)\b[ :#]{0,3}\d{1,6} ?(?:/|of) ?\d{1,6}\b"));
+static OVER: LazyLock<Regex> = LazyLock::new(|| regex(r"(?i)\b(?:done|finished|completed?|ended|took)\b"));
+/// Words of one part among others, and of what comes next.
+static PARTIAL: LazyLock<Regex> = LazyLock::new(|| {
+    regex(
+        r"(?i)\b(?:so far|next|now|remain\w*|left|continu\w*|resum\w*|warm-?up|wait|will)\b|\b\d+ ?(?:/|of) ?\d+\b|\b(?:epoch|step|iteration|episode|round|stage|phase|fold|part|shard|batch|file|sample|prompt|request|task|rollout|eval\w*)s? ?#?\d|\b\d[\d,]* (?:part|shard|batche?|file|sample|prompt|request|task|rollout|row|token)s?\b",
+    )
+});
 
 /// What a line counts.
 struct Counted {
@@ -85,7 +101,7 @@ impl Counted {
 /// the sort of evidence.
 pub fn last_counter(tail: &[u8]) -> Option<(usize, Sort)> {
     let lines = || last_lines(tail).take(COUNTED_LINES);
-    let is_done = |(_, text): &(usize, String)| DONE.is_match(text);
+    let is_done = |(_, text): &(usize, String)| DONE.is_match(text) || closes(text);
     // A program that says so of each part says nothing by it.
     let is_of_parts = || lines().skip_while(|(_, text)| !is_step(text)).any(|line| is_done(&line));
     if let Some((after, _)) = lines().next().filter(is_done)
@@ -97,7 +113,7 @@ pub fn last_counter(tail: &[u8]) -> Option<(usize, Sort)> {
     for (after, text) in lines() {
         let counted = Counted::of(&text);
         let is_part = PART.is_match(&text);
-        if counted.is_open() {
+        if counted.is_open() || STAGE.is_match(&text) && !OVER.is_match(&text) {
             return None;
         }
         if NO_TIME_LEFT.is_match(&text) && is_step(&text) {
@@ -115,6 +131,16 @@ pub fn last_counter(tail: &[u8]) -> Option<(usize, Sort)> {
         return is_over.then_some((after, Sort::Counter));
     }
     None
+}
+
+/// Returns true for a sentence that closes a run, and begins nothing.
+fn closes(text: &str) -> bool {
+    // `Done. Loading the next model` is the begin of something.
+    let begins = |word: &str| {
+        let word = word.trim_matches(|c: char| !c.is_ascii_alphabetic()).to_ascii_lowercase();
+        word.len() > 4 && word.ends_with("ing") && word != "training"
+    };
+    CLOSING.is_match(text) && !PARTIAL.is_match(text) && !text.split(' ').any(begins)
 }
 
 /// Returns (lines after it, done, total) of the last step, iteration or update that a log counts.

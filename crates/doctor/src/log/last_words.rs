@@ -66,6 +66,9 @@ static NOTEBOOK: LazyLock<Regex> = LazyLock::new(|| {
 /// Code with its number, as a notebook lists it.
 static LISTED: LazyLock<Regex> = LazyLock::new(|| regex(r"^(?:-+> ?)?\d{1,5}(?: {4,}\S|$)|^-+> ?\d{1,5}\b"));
 
+/// A row of Slurm's accounting, which begins with a number too.
+static ACCOUNTED: LazyLock<Regex> = LazyLock::new(|| regex(r"\b[A-Z_]{6,} +\d+:\d+\s*$"));
+
 /// A line of a log's end.
 struct Line {
     /// Number of lines after it.
@@ -84,8 +87,8 @@ pub fn last_words(tail: &[u8], has_levels: bool) -> Option<(usize, String)> {
         let is_bar = message.contains("%|") && message.contains("it/s");
         // A heading in a note about a log.
         let is_heading = message.starts_with("##") && message.trim_start_matches('#').starts_with(' ');
-        let is_told =
-            is_bar || is_heading || is_frame(message) || LISTED.is_match(message) || is_quiet(&short);
+        let is_listed = LISTED.is_match(message) && !ACCOUNTED.is_match(message);
+        let is_told = is_bar || is_heading || is_frame(message) || is_listed || is_quiet(&short);
         !is_told && words.is_match(message) && !HARMLESS.is_match(message)
     };
     // What succeeds later is no failure.

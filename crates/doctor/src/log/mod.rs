@@ -30,6 +30,7 @@ mod progress;
 mod ranks;
 mod readings;
 mod record;
+mod roster;
 mod scan;
 pub mod self_test;
 mod signatures;

@@ -4,6 +4,7 @@
 
 use super::bars::{BAR, NO_TRAINING};
 use super::counters::{Ended, OpenCounters, Sort, bar_sort};
+use super::roster::Roster;
 use super::text::{regex, shown};
 use regex::Regex;
 use std::sync::LazyLock;
@@ -58,13 +59,17 @@ static PART: LazyLock<Regex> = LazyLock::new(|| {
     )
 });
 /// Metrics that are not of a step.
-static NO_STEP: LazyLock<Regex> =
-    LazyLock::new(|| regex(r"train_runtime|eval_|Error|Exception|examples/s|^(?:Traceback|\s*File )"));
+static NO_STEP: LazyLock<Regex> = LazyLock::new(|| {
+    regex(r"train_runtime|eval_|Error|Exception|examples/s|^(?:Traceback|\s*File )|^\W*(?i:best)\b")
+});
 static VALUES: LazyLock<Regex> = LazyLock::new(|| {
     regex(
         r#"(?i)(?:^|[\s,{|(\[/'"-])([a-z][a-z0-9_/. -]{0,48}?)['"]?\s*[:=|]\s*(?:np\.float\d+\(|tensor\()?['"]?(nan|[+-]?(?:\d|\.\d|inf))\b"#,
     )
 });
+/// Values after a name and a space: `step 12 loss nan`.
+static SPACED_VALUES: LazyLock<Regex> =
+    LazyLock::new(|| regex(r"(?i)(?:^|[\s,|(\[])([a-z][a-z0-9_/.-]{0,48}) +(nan|[+-]?(?:\d|\.\d|inf))\b"));
 /// Values that are numbers in a healthy step: not the deviation of a group of one, nor the mean over no episode.
 static NUMBERS: LazyLock<Regex> = LazyLock::new(|| {
     regex(
@@ -96,6 +101,8 @@ pub struct Progress {
     bar: Option<f64>,
     /// What is counted around an end.
     pub counters: OpenCounters,
+    /// The pods or jobs that a list shows.
+    roster: Roster,
     /// A successful end.
     finish: Option<Ended>,
     /// An end that failed runs have too.
@@ -224,6 +231,18 @@ impl Progress {
         }
     }
 
+    /// Reads a row about a pod or a job: an end, if it ends the last one of them.
+    pub fn member(&mut self, text: &str, line: u64) {
+        let Some(has_ended) = self.roster.see(text) else { return };
+        let is_of_list = self.finish.is_some_and(|end| end.sort == Sort::Members);
+        if has_ended && self.roster.have_all_ended() {
+            let is_firm = self.finish.is_some_and(|end| end.sort == Sort::Firm);
+            self.finish = if is_firm { self.finish } else { Some(self.counters.end(line, Sort::Members)) };
+        } else if is_of_list {
+            self.finish = None;
+        }
+    }
+
     pub fn goodbye(&mut self, line: u64) {
         self.goodbye = Some(self.counters.end(line, Sort::Goodbye));
     }
@@ -260,7 +279,7 @@ impl Progress {
         }
         let mut first: Option<(String, bool)> = None;
         let mut is_finite_again = false;
-        for found in VALUES.captures_iter(text) {
+        for found in VALUES.captures_iter(text).chain(SPACED_VALUES.captures_iter(text)) {
             let name = found[1].trim().to_ascii_lowercase();
             if !NUMBERS.is_match(&name) || NO_NUMBERS.is_match(&name) {
                 continue;
@@ -430,5 +449,7 @@ mod tests {
         assert_eq!(nan_at_end(&["|    value_loss           | nan       |"]), Some(1));
         assert_eq!(nan_at_end(&["episode_reward_mean: nan, ep_len_mean: nan"]), None);
         assert_eq!(nan_at_end(&["'actor/pg_loss': nan"]), Some(1));
+        assert_eq!(nan_at_end(&["step 11 loss nan", "step 12 loss nan"]), Some(1));
+        assert_eq!(nan_at_end(&["step 11 loss nan", "step 12 loss 0.41"]), None);
     }
 }

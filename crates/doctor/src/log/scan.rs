@@ -6,7 +6,7 @@
 use super::collective::Collectives;
 use super::colours::Colours;
 use super::diagnosis::Evidence;
-use super::event::{BACK, Event, Moment, Verdict, piece_around};
+use super::event::{BACK, Event, Moment, Survived, Verdict, piece_around};
 use super::general::{place, reading};
 use super::input::Source;
 use super::judge;
@@ -38,11 +38,17 @@ const PUT_OFF_MAX: usize = 64;
 const SURVIVED_A_RULE: u64 = 16;
 /// Most events kept over all files.
 const EVENTS_MAX: usize = 8192;
+/// Lines within which a program says that it tries again what failed.
+const RECOVER_LINES: u64 = 40;
+/// Most survived failures to tell of.
+const SURVIVED_MAX: usize = 8;
 
 #[derive(Debug, Default)]
 pub struct Found {
     pub files: Vec<String>,
     pub events: Vec<Event>,
+    /// Failures that end runs, and after which these went on.
+    pub survived: Vec<Survived>,
     /// Matching lines of each class.
     pub counts: Vec<u64>,
     pub suspicions: Vec<Suspicion>,
@@ -178,6 +184,7 @@ impl<'s> Scanner<'s> {
                 let is_idle = match signatures.rules[rule].about {
                     About::Judge(Judge::Reading) => !state.readings.wants_more(),
                     About::Mark(Mark::Step) => !state.progress.wants_more(),
+                    About::Mark(Mark::Recover) => state.cause.is_none(),
                     _ => false,
                 };
                 if is_idle {
@@ -377,9 +384,40 @@ impl<'s> Scanner<'s> {
             }
             Mark::FullBar => state.progress.full_bar(moment.message(), moment.line),
             Mark::Goodbye => state.progress.goodbye(moment.line),
+            Mark::Member => state.progress.member(moment.message(), moment.line),
+            Mark::Recover => self.recover(moment.line, state),
             Mark::Rollout | Mark::Expandable | Mark::DiskNearlyFull => self.close(index, state),
             Mark::Capture | Mark::CacheRelease | Mark::Load | Mark::Counter => {}
         }
+    }
+
+    /// Takes the failures that the program says it tries again as such that the run may survive.
+    fn recover(&mut self, line: u64, state: &mut FileState) {
+        let file = self.found.files.len() - 1;
+        let is_near = |event: &&mut Event| {
+            event.file == file && event.level == Level::Cause && event.line + RECOVER_LINES >= line
+        };
+        for event in self.found.events.iter_mut().filter(is_near) {
+            event.level = Level::Survivable;
+            state.survivable += 1;
+        }
+        state.cause = None;
+    }
+
+    /// Returns true for a failure whose own line says that it is tried again, or left out.
+    fn says_it_recovers(&self, moment: &Moment) -> bool {
+        let mut marks = self.signatures.rules.iter().filter(|rule| rule.about == About::Mark(Mark::Recover));
+        marks.any(|rule| !moment.fails_alone(rule) && moment.matches(rule))
+    }
+
+    /// Remembers failures that end runs, and that this one survived.
+    pub fn tell_survived(&mut self, gone: &[Event]) {
+        let classes = &self.signatures.classes;
+        let is_cause = |event: &&Event| classes[event.class].level == Level::Cause;
+        let told = gone.iter().filter(is_cause);
+        let told = told.map(|&Event { class, file, line, .. }| Survived { class, file, line });
+        let room = SURVIVED_MAX.saturating_sub(self.found.survived.len());
+        self.found.survived.extend(told.take(room));
     }
 
     fn suspect(&mut self, index: usize, row: usize, moment: &Moment, slot: usize, state: &mut FileState) {
@@ -455,13 +493,14 @@ impl<'s> Scanner<'s> {
             let goes = |event: &mut Event| {
                 event.file == file && event.level == Level::Survivable && is_over(event.steps)
             };
-            let gone = self.found.events.extract_if(.., goes).fold(0, |count, event| {
-                self.memo.survives(event.shape, file);
-                count + 1
-            });
-            state.survivable = state.survivable.saturating_sub(gone);
-            if gone > 0 {
-                self.open(state, |rule| rule.level == Some(Level::Survivable));
+            let gone: Vec<Event> = self.found.events.extract_if(.., goes).collect();
+            gone.iter().for_each(|event| self.memo.survives(event.shape, file));
+            self.tell_survived(&gone);
+            state.survivable = state.survivable.saturating_sub(gone.len() as u64);
+            if !gone.is_empty() {
+                // What is judged may be survived too, and be the death of the run later.
+                let is_judged = |rule: &Rule| matches!(rule.about, About::Judge(judge) if !judge.sums_up());
+                self.open(state, |rule| rule.level == Some(Level::Survivable) || is_judged(rule));
             }
         }
     }
@@ -503,6 +542,9 @@ impl<'s> Scanner<'s> {
             // Its logger calls it a warning: a skipped batch, or a retry.
             level = Level::Survivable;
         }
+        if level == Level::Cause && self.says_it_recovers(moment) {
+            level = Level::Survivable;
+        }
         state.matches[index] += 1;
         self.found.counts[class] += 1;
         self.found.uses[index] += 1;
@@ -514,6 +556,7 @@ impl<'s> Scanner<'s> {
                 verdict.first_steps.extend(first);
             }
             state.survivable += u64::from(level == Level::Survivable);
+            state.cause = if level == Level::Cause { Some(moment.line) } else { state.cause };
             let (file, text) = (self.found.files.len() - 1, moment.shown(rule));
             let (stamp, line) = (moment.stamp(&mut state.clock), moment.line);
             let (steps, shape) = (moment.steps, moment.shape);

@@ -139,6 +139,10 @@ pub enum Mark {
     Goodbye,
     /// Another stage or run begins.
     Begin,
+    /// A row about a pod or a job: `roster` reads it.
+    Member,
+    /// The program tries again, with less, or leaves out what failed.
+    Recover,
     /// What is counted around steps, and bars: `counters` reads its literals.
     Counter,
 }

@@ -101,6 +101,8 @@ pub struct FileState {
     pub suspicions: Vec<Suspicion>,
     /// Number of kept events that the run may survive.
     pub survivable: u64,
+    /// Line of the last kept event that ends runs.
+    pub cause: Option<u64>,
     /// Matches of each rule; `u64::MAX` once it is closed.
     pub matches: Vec<u64>,
     pub close_looks: Vec<u64>,
@@ -132,6 +134,7 @@ impl FileState {
             closed: Vec::new(),
             suspicions: Vec::new(),
             survivable: 0,
+            cause: None,
             matches: vec![0; rules],
             close_looks: vec![0; rules],
             tried_at: vec![0; rules],

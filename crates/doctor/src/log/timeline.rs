@@ -6,7 +6,7 @@
 use super::choice::Choice;
 use super::command;
 use super::diagnosis::{Diagnosis, Evidence, Follow, UNKNOWN};
-use super::event::Event;
+use super::event::{Event, Survived};
 use super::general::{class_of, reading};
 use super::scan::Found;
 use super::signatures::{Level, Signatures};
@@ -264,6 +264,14 @@ fn unnamed(signatures: &Signatures, found: &Found, choice: &Choice) -> Diagnosis
         diagnosis.unproven.extend(open.map(|(open, _)| {
             format!("that the whole run ended: {open} stops before the last step that it counts")
         }));
+    }
+    if diagnosis.slug.is_none() {
+        let told = |survived: &Survived| {
+            let Survived { class, file, line } = *survived;
+            let slug = &signatures.classes[class].slug;
+            format!("{}:{line} is {slug}, and the run went on: steps follow it", found.files[file])
+        };
+        diagnosis.reasons.extend(found.survived.iter().map(told));
     }
     if let Some(event) = choice.events.first() {
         diagnosis.follows.push(Follow {

@@ -8,4 +8,5 @@ mod ends;
 mod machine;
 mod records;
 mod repeats;
+mod strangers;
 mod unseen;

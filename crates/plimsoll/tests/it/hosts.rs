@@ -287,6 +287,40 @@ fn r_ranks_on_several_hosts_trained_without_a_secret() {
                 ("SLURM_STEP_TASKS_PER_NODE", "1(x2)"),
             ],
         ),
+        (
+            "Open MPI",
+            &[
+                ("OMPI_COMM_WORLD_RANK", "1"),
+                ("OMPI_COMM_WORLD_SIZE", "2"),
+                ("OMPI_COMM_WORLD_LOCAL_RANK", "0"),
+                ("OMPI_COMM_WORLD_LOCAL_SIZE", "1"),
+            ],
+        ),
+        (
+            "MPICH",
+            &[("PMI_RANK", "1"), ("PMI_SIZE", "2"), ("MPI_LOCALRANKID", "0"), ("MPI_LOCALNRANKS", "1")],
+        ),
+        (
+            "Kubeflow Trainer",
+            &[
+                ("PET_NNODES", "2"),
+                ("PET_NODE_RANK", "1"),
+                ("PET_MASTER_ADDR", "n1"),
+                ("PET_MASTER_PORT", "1"),
+            ],
+        ),
+        (
+            "LeaderWorkerSet",
+            &[("LWS_GROUP_SIZE", "2"), ("LWS_WORKER_INDEX", "1"), ("LWS_LEADER_ADDRESS", "n1")],
+        ),
+        (
+            "SkyPilot",
+            &[("SKYPILOT_NUM_NODES", "2"), ("SKYPILOT_NODE_RANK", "1"), ("SKYPILOT_NODE_IPS", "10.0.0.5")],
+        ),
+        (
+            "dstack",
+            &[("DSTACK_NODES_NUM", "2"), ("DSTACK_NODE_RANK", "1"), ("DSTACK_MASTER_NODE_IP", "10.0.0.5")],
+        ),
     ] {
         let (code, said) = of(variables);
         assert_eq!(code, Some(2), "{name}: {said}");

@@ -43,30 +43,36 @@ pub struct Row {
 /// Seconds until all hosts had ended, the longest of all runs, and what the user sees; `None` without the rights.
 type Done = Result<Option<(f64, String)>, String>;
 
+/// Takes a line for the user.
+type Telling<'s> = &'s mut dyn FnMut(&str);
+
 struct Fault {
     name: &'static str,
     /// How often; once in the short form.
     runs: usize,
-    /// Runs it that often.
-    run: fn(&mut Bench<'_>, usize) -> Done,
+    /// Runs it that often; says how far it is.
+    run: fn(&mut Bench<'_>, usize, Telling<'_>) -> Done,
 }
 
-const fn fault(name: &'static str, run: fn(&mut Bench<'_>, usize) -> Done) -> Fault {
+const fn fault(name: &'static str, run: fn(&mut Bench<'_>, usize, Telling<'_>) -> Done) -> Fault {
     Fault { name, runs: 1, run }
 }
 
 const FAULTS: [Fault; 8] = [
-    fault("the same files on each host", |bench, _| reads(bench, Reads::Same)),
-    fault("another model on one host", |bench, _| reads(bench, Reads::Model)),
-    fault("another commit of a model of the hub", |bench, _| reads(bench, Reads::Commit)),
-    fault("another reward file", |bench, _| reads(bench, Reads::Reward)),
+    fault("the same files on each host", |bench, _, _| reads(bench, Reads::Same)),
+    fault("another model on one host", |bench, _, _| reads(bench, Reads::Model)),
+    fault("another commit of a model of the hub", |bench, _, _| reads(bench, Reads::Commit)),
+    fault("another reward file", |bench, _, _| reads(bench, Reads::Reward)),
     fault("a rank killed before it joins", killed_early),
     fault("the trainers' ports fail", ports_fail),
-    Fault { runs: RUNS, ..fault("5 % lost, 100 ms, 30 % late", |bench, runs| bad_network(bench, BAD, runs)) },
     Fault {
         runs: RUNS,
-        ..fault("5 % lost, 100 ms, 30 % late, 100 silent connections a second", |bench, runs| {
-            bad_network(bench, Weather { silent: 100, ..BAD }, runs)
+        ..fault("5 % lost, 100 ms, 30 % late", |bench, runs, say| bad_network(bench, BAD, runs, say))
+    },
+    Fault {
+        runs: RUNS,
+        ..fault("5 % lost, 100 ms, 30 % late, 100 silent connections a second", |bench, runs, say| {
+            bad_network(bench, Weather { silent: 100, ..BAD }, runs, say)
         })
     },
 ];
@@ -77,8 +83,9 @@ pub fn soak(options: &Options, say: &mut dyn FnMut(&str)) -> Result<Vec<Row>, St
     let mut rows = Vec::new();
     let is_meant = |name: &str| options.only.split('|').any(|part| name.contains(part));
     for Fault { name, runs, run } in FAULTS.iter().filter(|fault| is_meant(fault.name)) {
-        let runs = if options.short { 1 } else { *runs };
-        match run(&mut bench, runs).map_err(|err| format!("{name}: {err}"))? {
+        let most = if options.short { 1 } else { options.runs };
+        let runs = if most == 0 { *runs } else { most.min(*runs) };
+        match run(&mut bench, runs, say).map_err(|err| format!("{name}: {err}"))? {
             None => say(&format!("skipped: {name}: it needs rights that this user lacks")),
             Some((seconds, seen)) => {
                 say(&format!("{name}: {seen}; {runs} of {runs}, at most {seconds:.1} s"));
@@ -177,7 +184,7 @@ fn folder(bench: &Bench<'_>, number: usize, reads: Reads) -> Result<PathBuf, Str
 }
 
 /// Kills a rank of the last host while no other host is there, so that no ranks have met.
-fn killed_early(bench: &mut Bench<'_>, _: usize) -> Done {
+fn killed_early(bench: &mut Bench<'_>, _: usize, _: Telling<'_>) -> Done {
     let Some(host) = namespace() else { return Ok(None) };
     let training = bench.training();
     let mut layout = layout(bench.options, bench.options.hosts);
@@ -215,7 +222,7 @@ fn killed_early(bench: &mut Bench<'_>, _: usize) -> Done {
 }
 
 /// Lets the ports of trainers fail once there is a checkpoint, and not that of supervisors.
-fn ports_fail(bench: &mut Bench<'_>, _: usize) -> Done {
+fn ports_fail(bench: &mut Bench<'_>, _: usize, _: Telling<'_>) -> Done {
     if bench.options.hosts != HOSTS {
         return Ok(None);
     }
@@ -250,8 +257,9 @@ fn over(options: &Options, network: &Network, training: &Training, set: &str) ->
     (0..HOSTS).map(begin).collect()
 }
 
-/// Trains over a bad network, again and again. Each run must leave the bits of one process.
-fn bad_network(bench: &mut Bench<'_>, weather: Weather, runs: usize) -> Done {
+/// Trains over a bad network, again and again. Each run must leave the bits of one process. A run takes two minutes,
+/// so it says how many are over.
+fn bad_network(bench: &mut Bench<'_>, weather: Weather, runs: usize, say: Telling<'_>) -> Done {
     if bench.options.hosts != HOSTS || Network::new(weather).is_none() {
         return Ok(None);
     }
@@ -273,7 +281,7 @@ fn bad_network(bench: &mut Bench<'_>, weather: Weather, runs: usize) -> Done {
         compare::directories(&alone.dir, &training.dir)?;
         Ok(begun.elapsed().as_secs_f64())
     };
-    let (one, mut longest) = (&one, 0.0f64);
+    let (one, mut longest, mut over) = (&one, 0.0f64, 0);
     for some in runs.chunks(RUNS_AT_ONCE) {
         let ended: Vec<Result<f64, String>> = thread::scope(|scope| {
             let threads: Vec<_> = some.iter().map(|training| scope.spawn(move || one(training))).collect();
@@ -285,6 +293,8 @@ fn bad_network(bench: &mut Bench<'_>, weather: Weather, runs: usize) -> Done {
         for seconds in ended {
             longest = longest.max(seconds?);
         }
+        over += some.len();
+        say(&format!("  {over} of {} are over, at most {longest:.1} s", runs.len()));
     }
     Ok(Some((longest, "equal".into())))
 }

@@ -284,6 +284,7 @@ mod tests {
             seed: 1,
             faults: false,
             short: false,
+            runs: 0,
             ranks,
             hosts,
             rounds: 100,

@@ -1,7 +1,11 @@
 //! Two hosts with a network between them that loses packets, is slow, reorders, or passes one port alone. Each host has
 //! a network and a process namespace; a process of this machine carries the frames (`bench/delay.py`), because not
 //! every kernel has netem.
+//!
+//! What outlives a soak that was killed ends anyway: processes by the death of their parent, namespaces when the next
+//! soak begins.
 
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -14,6 +18,8 @@ const FLOOD: &str = include_str!("flood.py");
 /// Addresses of the two hosts, and of a stranger on each.
 const HOSTS: [&str; 2] = ["10.79.0.1", "10.79.0.2"];
 const STRANGER: &str = "10.79.0.3";
+/// Before the id of the process that made a namespace.
+const PREFIX: &str = "plimsoll-";
 /// Where rank 0 listens: in a network of its own every port is free.
 pub const PORT: u16 = 29_500;
 
@@ -42,7 +48,10 @@ impl Network {
     pub fn new(weather: Weather) -> Option<Network> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let spaces = ["l", "r", "m"].map(|place| format!("plimsoll-{}-{number}-{place}", std::process::id()));
+        if number == 0 {
+            remove_orphans();
+        }
+        let spaces = ["l", "r", "m"].map(|place| format!("{PREFIX}{}-{number}-{place}", std::process::id()));
         let mut network = Network { spaces, relay: None, floods: Vec::new() };
         network.build(weather)?;
         Some(network)
@@ -107,6 +116,20 @@ impl Drop for Network {
     }
 }
 
+/// Removes namespaces whose maker is gone.
+fn remove_orphans() {
+    let listed = Command::new("ip").args(["netns", "list"]).stderr(Stdio::null()).output();
+    let listed =
+        listed.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+    for space in listed.lines().filter_map(|line| line.split(' ').next()) {
+        let maker = space.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next());
+        let is_number = |maker: &&str| maker.parse::<u32>().is_ok();
+        if maker.filter(is_number).is_some_and(|maker| !Path::new("/proc").join(maker).exists()) {
+            let _ = ip(&["netns", "del", space]);
+        }
+    }
+}
+
 /// Runs `ip`; `None` if it fails.
 fn ip(words: &[&str]) -> Option<()> {
     let ran = Command::new("ip").args(words).stdout(Stdio::null()).stderr(Stdio::null()).status();
@@ -115,7 +138,7 @@ fn ip(words: &[&str]) -> Option<()> {
 
 /// Starts a Python program in a network namespace: its text, then its arguments.
 fn python(space: &str, words: &[&str]) -> Option<Child> {
-    let mut command = Command::new("ip");
-    command.args(["netns", "exec", space, "python3", "-c"]).args(words);
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", "ip", "netns", "exec", space, "python3", "-c"]).args(words);
     command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().ok()
 }
