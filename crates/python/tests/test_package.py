@@ -402,7 +402,7 @@ class Package(unittest.TestCase):
         process = self.script(dies=True, **options)
         said, _ = process.communicate()
         self.assertEqual((process.returncode, said.split()), (-signal.SIGKILL, ["1", "2"]))
-        # The trainer ends when it finds nobody to ask, and then lets go of the directory.
+        # The trainer ends when it finds no one to ask, and then lets go of the directory.
         deadline = time.monotonic() + 600
         while True:
             again = self.script(dies=False, resume=True, **options)
