@@ -55,7 +55,8 @@ daemon() {
     "$@" >>"$folder/log/daemons" 2>&1 &
     daemons="$daemons $!"
 }
-trap 'kill $daemons 2>/dev/null; wait' EXIT
+# `unshare` lets SIGTERM pass and waits for its slurmd, which SIGKILL takes along.
+trap 'kill $daemons 2>/dev/null; sleep 1; kill -KILL $daemons 2>/dev/null; wait' EXIT
 daemon munged --foreground --force --key-file "$folder/munge.key" --socket "$folder/munge.socket" \
     --pid-file "$folder/munge.pid" --log-file "$folder/log/munge" --seed-file "$folder/munge.seed"
 sleep 1

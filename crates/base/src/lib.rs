@@ -26,6 +26,7 @@ mod shown;
 pub mod slugs;
 mod small_file;
 mod visible;
+mod yaml;
 
 pub use blocks::Encoding;
 pub use bytes::Bytes;
@@ -43,6 +44,7 @@ pub use secret::{CommandWords, WITHHELD, is_name_of_secret, unmarked, withheld, 
 pub use shown::{shown, shown_number, shown_places, shown_within};
 pub use small_file::{read_small, read_small_text};
 pub use visible::{is_hidden, visible, visible_json};
+pub use yaml::{Yaml, YamlFault, YamlValue, yaml_documents};
 
 /// Number of optimizer updates that the weights have had; recorded with every sample.
 #[derive(

@@ -7,12 +7,12 @@ mod env;
 pub mod k8s;
 mod name;
 mod patch;
+mod patch_values;
 pub mod ray;
 mod sh;
 pub mod slurm;
 pub mod ssh;
 mod yaml;
-mod yaml_read;
 
 pub use env::EnvVar;
 pub use name::{NAME_CHARS_MAX, label_of};

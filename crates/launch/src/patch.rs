@@ -1,7 +1,7 @@
 //! What an administrator adds to a manifest: a merge patch in YAML. A document of `kind: PodTemplate` is merged into
 //! the template of every pod, any other into the job.
 
-use crate::yaml_read;
+use crate::patch_values::documents;
 use plimsoll_base::{Error, Result};
 use serde_json::Value;
 
@@ -12,7 +12,7 @@ const PODS: &str = "PodTemplate";
 ///
 /// Errors: `launch-patch`.
 pub(crate) fn apply(text: &str, kind: &str, job: &mut Value, templates: &[String]) -> Result<()> {
-    let documents = yaml_read::documents(text)?;
+    let documents = documents(text)?;
     if documents.is_empty() {
         return Err(refused("it has no document").hint("write what to add, such as metadata.labels"));
     }

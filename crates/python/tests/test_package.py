@@ -16,6 +16,7 @@ import textwrap
 import threading
 import time
 import unittest
+import warnings
 from pathlib import Path
 
 import plimsoll
@@ -41,6 +42,10 @@ def half(prompts, completions, ground_truth, log_metric=None, **columns):
     if log_metric:
         log_metric("chars", [len(text) for text in completions])
     return [FACTOR * float(truth == text) for truth, text in zip(ground_truth, completions)]
+
+
+def length(prompts, completions, **columns):
+    return [float(len(text)) for text in completions]
 
 
 class Stairs:
@@ -118,6 +123,50 @@ class Package(unittest.TestCase):
         self.assertEqual(self.weights(again), self.weights(told))
         with self.assertRaisesRegex(KeyError, "no metric `nothing`; there are: .*reward"):
             told.curve("nothing")
+
+    def test_a_reward_of_a_cell_uses_what_its_notebook_has(self):
+        # A cell whose source nothing keeps.
+        cell = {"seen": []}
+        text = """
+            SCALE = 0.25
+            def scaled(prompts, completions, ground_truth, **columns):
+                seen.append(SCALE)
+                return [SCALE * float(truth == text) for truth, text in zip(ground_truth, completions)]
+        """
+        exec(textwrap.dedent(text), cell)
+
+        def another_cell(step):
+            cell["SCALE"] = 0.5
+
+        run = self.train(reward=cell["scaled"], callbacks=[another_cell], train={"steps": 2})
+        self.assertEqual((cell["seen"][0], cell["seen"][-1]), (0.25, 0.5))
+        for number, scale in ((1, 0.25), (2, 0.5)):
+            self.assertEqual({sample["rewards"]["scaled"] for sample in run.samples(number)}, {0.0, scale})
+        del cell["SCALE"]
+        with self.raises("reward-function-raised") as caught:
+            self.train("gone", reward=cell["scaled"])
+        self.assertIsInstance(caught.exception.__cause__, NameError)
+
+    def test_functions_that_differ_in_a_constant_are_two(self):
+        cell = {}
+        for name, value in (("high", 1.0), ("low", 0.25)):
+            exec(f"def {name}(prompts, completions, **columns): return [{value}] * len(completions)", cell)
+        run = self.train(reward=[cell["high"], cell["low"]], train={"steps": 1})
+        means = [run.curve(f"rewards/{name}/mean")[1][0] for name in ("high", "low")]
+        self.assertEqual(means, [1.0, 0.25])
+
+        def made(name, value):
+            def constant(prompts, completions, **columns):
+                return [value] * len(completions)
+
+            constant.__name__ = name
+            return constant
+
+        run = self.train("made", reward=[made("high", 1.0), made("low", 0.25)], train={"steps": 1})
+        self.assertEqual([run.curve(f"rewards/{name}/mean")[1][0] for name in ("high", "low")], [1.0, 0.25])
+        exec("def high(prompts, completions, **columns): return [0.5] * len(completions)", cell)
+        with self.raises("run-file-changed"):
+            self.train(reward=[cell["high"], cell["low"]], train={"steps": 2}, resume=True)
 
     def test_what_a_reward_raises_is_the_cause(self):
         def wrong(prompts, completions, **columns):
@@ -250,6 +299,17 @@ class Package(unittest.TestCase):
                 next(stream)
                 self.train("c", overwrite=True)
 
+    def test_two_notebooks_on_one_run_directory(self):
+        other = self.script()
+        self.addCleanup(other.communicate)
+        self.addCleanup(other.kill)
+        self.assertEqual(other.stdout.readline(), "1\n")
+        for options in ({}, {"overwrite": True}, {"resume": True}):
+            with self.raises("run-dir-locked"):
+                self.train("run", train={"steps": 300, "schedule": "constant"}, **options)
+        # The other goes on.
+        self.assertEqual(other.stdout.readline(), "2\n")
+
     def test_what_may_change_changes_after_a_step(self):
         def more_memory(step):
             if step.number == 1:
@@ -275,21 +335,48 @@ class Package(unittest.TestCase):
         with self.raises("callback-failed", plimsoll.CallbackError) as caught:
             self.train("nonsense", callbacks=[lambda step: 3])
         self.assertIn("returned 3", caught.exception.message)
+        self.assertEqual(len(self.train("nonsense", resume=True).steps), 3)
+
+        async def later(step):
+            return "stop"
+
+        for index, (nonsense, words) in enumerate([(lambda step: "stopp", "'stopp'"), (lambda step: True, "True"), (later, "coroutine")]):
+            with warnings.catch_warnings(), self.raises("callback-failed", plimsoll.CallbackError) as caught:
+                warnings.simplefilter("ignore")  # Of the coroutine, which is never awaited.
+                self.train(f"nonsense-{index}", callbacks=[nonsense])
+            self.assertIn(words, caught.exception.message)
+
+        class Watcher:
+            def on_saved(self, event):
+                raise ZeroDivisionError("when saved")
+
+        with self.assertRaisesRegex(ZeroDivisionError, "when saved"):
+            self.train("saved", checkpoint={"every": 1}, callbacks=[Watcher()])
+        self.assertEqual(len(self.train("saved", checkpoint={"every": 1}, resume=True).steps), 3)
         with self.raises("bad-value"):
             self.train("none", callbacks=[3])
         with self.raises("callback-failed") as caught:
             self.train("hangs", callbacks=[lambda step: time.sleep(3)], callback_seconds=1)
         self.assertIn("did not answer for 1 s", caught.exception.message)
+        self.assertEqual(len(self.train("hangs", resume=True).steps), 3)
 
-    def script(self):
-        """Runs a script as another process, until it has made a step."""
+    def script(self, dies=None, **options):
+        """Runs a script as another process, which prints the number of each step; ``dies`` within the reward of the third."""
+        keys = {**TINY, "run.dir": "run", "train.steps": 300, "train.schedule": "constant"}
+        reward = "" if dies is None else ", reward=length"
         text = f"""
-            import plimsoll
+            import os, plimsoll, signal
+            made = []
             def say(step):
+                made.append(step.number)
                 print(step.number, flush=True)
-            plimsoll.train({ {**TINY, "run.dir": "run", "train.steps": 300, "train.schedule": "constant"}!r}, callbacks=[say], quiet=True)
+            def length(prompts, completions, **columns):
+                if made == [1, 2] and os.environ["DIES"] == "True":
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return [float(len(text)) for text in completions]
+            plimsoll.train({keys!r}, callbacks=[say], quiet=True{reward}, **{options!r})
         """
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "DIES": str(dies)}
         return subprocess.Popen(
             [sys.executable, "-c", textwrap.dedent(text)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
         )
@@ -310,6 +397,23 @@ class Package(unittest.TestCase):
             self.assertEqual(f"step-{step.number - 1:06}", done)
             break
 
+    def test_a_kernel_that_dies_within_a_reward_leaves_a_run_that_resumes(self):
+        options = {"checkpoint": {"every": 1}, "train": {"steps": 5}}
+        process = self.script(dies=True, **options)
+        said, _ = process.communicate()
+        self.assertEqual((process.returncode, said.split()), (-signal.SIGKILL, ["1", "2"]))
+        # The trainer ends when it finds no one to ask, and then lets go of the directory.
+        deadline = time.monotonic() + 600
+        while True:
+            again = self.script(dies=False, resume=True, **options)
+            _, said = again.communicate()
+            if "run-dir-locked" not in said:
+                break
+            self.assertLess(time.monotonic(), deadline)
+        self.assertEqual(again.returncode, 0, said)
+        undisturbed = self.train("undisturbed", reward=length, **options)
+        self.assertEqual(self.weights(plimsoll.Run("run")), self.weights(undisturbed))
+
     def test_an_interrupt_saves(self):
         process = self.script()
         self.assertEqual(process.stdout.readline(), "1\n")
@@ -322,6 +426,12 @@ class Package(unittest.TestCase):
         with self.raises("unknown-key", plimsoll.UsageError) as caught:
             self.train(train={"stps": 3})
         self.assertEqual(caught.exception.hints, ["did you mean `train.steps`?"])
+        for misspelt in ({"train.stps": 3}, {"train": {"stps": 3}}):
+            with self.raises("unknown-key", plimsoll.UsageError):
+                plimsoll.train({**TINY, **misspelt}, quiet=True)
+        for misspelt in ({"epochs": 3}, {"reward": {"kind": half, "wieght": 2.0}}, {"reward": {"knd": "exact"}}):
+            with self.assertRaises(plimsoll.UsageError):
+                self.train(**misspelt)
         with self.raises("bad-value"):
             self.train(train={"steps": object()})
         with self.raises("bad-value"):
@@ -336,10 +446,27 @@ class Package(unittest.TestCase):
             self.train(resume=True, overwrite=True)
         with self.raises("run-dir-unreadable"):
             plimsoll.Run(self.folder)
-        with self.raises("data-column-missing"):
-            self.train(data={"prompts": [{"question": "1+1=", "answer": "2"}]})
+        self.assertFalse((self.folder / "run").exists())
         error = pickle.loads(pickle.dumps(caught.exception))
         self.assertEqual((type(error), error.slug, str(error)), (plimsoll.UsageError, "unknown-key", str(caught.exception)))
+
+    def test_a_dataset_with_other_columns_is_named_with_those_that_it_has(self):
+        other = [{"question": "1+1=", "answer": "2"}] * 8
+        for data, words in (
+            ({"prompts": other}, "prompt"),
+            ({"prompts": other, "prompt_column": "qestion"}, "question"),
+            ({"prompts": other, "prompt_column": "question"}, "ground_truth"),
+            ({"prompts": other, "prompt_column": "question", "answer_column": "anser"}, "data.answer_column=answer"),
+        ):
+            with self.raises("data-column-missing") as caught:
+                self.train(data=data)
+            self.assertIn(words, str(caught.exception))
+        with self.raises("reward-function-signature") as caught:
+            self.train("asks", reward=half, data={"prompts": other, "prompt_column": "question"})
+        self.assertIn("ground_truth", str(caught.exception))
+        trainer = plimsoll.GRPO("builtin:nano", half, {"num_generations": 4, "output_dir": "trl", "max_steps": 1}, other)
+        with self.raises("data-column-missing"):
+            trainer.train(quiet=True, **{"run.device": "cpu"})
 
     def test_every_error_of_the_package_has_a_page(self):
         here = Path(__file__).resolve().parent.parent

@@ -21,6 +21,10 @@ pub(crate) enum Unbuilt {
     Images,
     /// Turns between the model and tools that are neither a class nor functions of a file that the launch file shows.
     Turns,
+    /// An adapter of layers that no family here has, by their names.
+    Targets,
+    /// A model of a family that is not built, by its name.
+    Family,
     /// An adapter of all linear layers, in a model where these include routers.
     Routers,
     /// A class or a function that exists only within a call of another one.
@@ -51,6 +55,8 @@ impl Unbuilt {
             Unbuilt::Objective => "a part of the objective",
             Unbuilt::Images => "pictures",
             Unbuilt::Turns => "turns with tools",
+            Unbuilt::Targets => "an adapter of layers that no family here has",
+            Unbuilt::Family => "the model's family",
             Unbuilt::Routers => "an adapter of the router",
             Unbuilt::Nested => "a class or a function within another function",
             Unbuilt::Trainer => "a trainer of the file's own",
@@ -67,6 +73,7 @@ impl Unbuilt {
         matches!(
             self,
             Unbuilt::Adapters
+                | Unbuilt::Targets
                 | Unbuilt::Routers
                 | Unbuilt::Unknown(Subject::Adapter)
                 | Unbuilt::Unread(Subject::Adapter)
@@ -90,6 +97,12 @@ impl Unbuilt {
             Unbuilt::Images => "prompts are text here",
             Unbuilt::Turns => {
                 "an episode is one response here, unless [environment] names a class whose methods are the tools, or functions written with `def`, of the script or of a module next to it: docs/environments.md"
+            }
+            Unbuilt::Targets => {
+                "the linear layers here are q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj and down_proj, and those of linear attention: for a model that is built name these, or all-linear, in a copy of the file"
+            }
+            Unbuilt::Family => {
+                "its layers are no decoder of a family that is built: docs/models.md lists those, name a model of one"
             }
             Unbuilt::Routers => {
                 "the model has experts, and the adapter is of all its linear layers, the router among them, which stays frozen here: name the layers in a copy of the file, such as q_proj, k_proj, v_proj, o_proj"
@@ -185,8 +198,11 @@ pub(crate) fn of_model(name: &str) -> Option<Unbuilt> {
         "vl", "vlm", "vision", "omni", "llava", "smolvlm", "smolvlm2", "pixtral", "internvl", "idefics",
         "idefics2", "idefics3", "audio", "janus", "emu3",
     ];
+    // Convolutions next to attention, and layers of Mamba.
+    const OTHER_LAYERS: [&str; 2] = ["lfm2", "granite-4"];
     match () {
         () if has_experts(name) && !is_built => Some(Unbuilt::Experts),
+        () if OTHER_LAYERS.iter().any(|family| last.starts_with(family)) => Some(Unbuilt::Family),
         () if parts.iter().any(|part| OF_PICTURES.contains(part)) => Some(Unbuilt::Images),
         () if parts.iter().any(|part| QUANTISED.contains(part)) => Some(Unbuilt::Quantisation),
         () => None,
@@ -275,6 +291,9 @@ mod tests {
             ("deepseek-ai/DeepSeek-R1-0528", experts),
             ("unsloth/DeepSeek-R1-0528-Qwen3-8B", None),
             ("deepseek-ai/DeepSeek-R1-Distill-Qwen-7B", None),
+            ("LiquidAI/LFM2-1.2B", Some(Unbuilt::Family)),
+            ("unsloth/granite-4.0-h-micro", Some(Unbuilt::Family)),
+            ("ibm-granite/granite-3.3-8b-instruct", None),
             ("Qwen/Qwen2.5-7B", None),
             ("Qwen/Qwen3-8B-Base", None),
             ("mistralai/Mistral-7B-v0.3", None),

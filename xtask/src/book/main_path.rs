@@ -27,11 +27,17 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
 
 /// Counts what white space separates on the pages before the first appendix.
 fn words(tree: &Tree) -> Option<usize> {
-    let summary = tree.text(SUMMARY)?;
+    tree.text(SUMMARY)?;
+    let text = |page: &String| tree.text(page).unwrap_or_default();
+    Some(pages(tree).iter().map(|page| text(page).split_whitespace().count()).sum())
+}
+
+/// Returns the pages before the first appendix, by path from the root.
+pub fn pages(tree: &Tree) -> Vec<String> {
+    let summary = tree.text(SUMMARY).unwrap_or_default();
     let main = summary.lines().take_while(|line| !line.starts_with(APPENDIX));
     let pages = main.filter_map(|line| line.split_once("](")?.1.strip_suffix(')'));
-    let text = |page: &str| tree.text(&format!("docs/{page}")).unwrap_or_default();
-    Some(pages.map(|page| text(page).split_whitespace().count()).sum())
+    pages.map(|page| format!("docs/{page}")).collect()
 }
 
 #[cfg(test)]

@@ -74,8 +74,9 @@ class Relay:
         return self._offer(made, name, about)
 
     def _offer(self, thing, name: str, about: dict) -> str:
-        # A run goes on with the function that it began with: another has another file.
-        key = hashlib.sha256(_source(thing).encode("utf-8", "backslashreplace")).hexdigest()
+        # A run goes on with the function that it began with: another has another file. The name counts too: functions
+        # that one line makes are told apart by nothing else.
+        key = hashlib.sha256(f"{name}\n{_source(thing)}".encode("utf-8", "backslashreplace")).hexdigest()
         text = base64.b64encode(pickle.dumps({**about, "key": key}, protocol=4)).decode()
         file = kept(f"{name}.py", _WORKER.read_bytes() + f'{name} = _standing_in("{text}")\n'.encode())
         self.things[key] = thing
@@ -202,7 +203,15 @@ def _source(thing) -> str:
         return inspect.getsource(thing)
     except (OSError, TypeError):
         code = getattr(thing, "__code__", None)
-        return repr((code.co_code, code.co_names, code.co_varnames)) if code else f"{type(thing)!r}"
+        return repr(_content(code)) if code else f"{type(thing)!r}"
+
+
+def _content(value):
+    """What code does, without where it is: its instructions, names and constants, those of functions within it too."""
+    if isinstance(value, types.CodeType):
+        return value.co_code, value.co_names, value.co_varnames, [_content(one) for one in value.co_consts]
+    # The order of a set is another in every process.
+    return sorted(map(repr, value)) if isinstance(value, frozenset) else value
 
 
 def _settled(result):

@@ -13,7 +13,7 @@ pub(crate) static STACK: Stack = Stack {
     name: "axolotl",
     looked_for: "YAML with `base_model` and `datasets`",
     is_of: |source| read::is_of(source.text),
-    read: |source| Ok(read::read(source.text)),
+    read: read::read,
     trainer: |settings| named_trainer(settings),
     table: &options::TABLE,
     import: Some(&IMPORT),

@@ -2,7 +2,9 @@
 
 use crate::import::data;
 use crate::launch::config;
+use crate::launch::source::Source;
 use crate::setting::{Setting, TRAINER, flag};
+use plimsoll_base::Result;
 
 /// Returns true for a file with the keys that every file of axolotl has.
 pub(super) fn is_of(text: &str) -> bool {
@@ -10,10 +12,11 @@ pub(super) fn is_of(text: &str) -> bool {
     has("base_model:") && (has("datasets:") || has("pretraining_dataset:"))
 }
 
-pub(super) fn read(text: &str) -> Vec<Setting> {
-    let given = config::yaml(text);
+/// Errors: `import-unreadable`.
+pub(super) fn read(source: &Source<'_>) -> Result<Vec<Setting>> {
+    let given = config::yaml(source)?;
     if !given.iter().any(|one| one.key == "base_model") {
-        return Vec::new();
+        return Ok(Vec::new());
     }
     let (sets, others): (Vec<Setting>, Vec<Setting>) =
         given.into_iter().partition(|one| set_of(&one.key).is_some());
@@ -33,7 +36,7 @@ pub(super) fn read(text: &str) -> Vec<Setting> {
     for (section, key) in [("datasets", "train"), ("test_datasets", "test")] {
         found.extend(data_sets(section, key == "train", &sets));
     }
-    found
+    Ok(found)
 }
 
 fn line_of(given: &[Setting], key: &str) -> usize {

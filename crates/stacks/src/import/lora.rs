@@ -122,7 +122,10 @@ fn targets(draft: &mut Draft, name: &'static str, silent: &Silent) {
     let from = taken.as_ref().map_or(format!("default of {}: {name}", silent.of), |taken| taken.from.clone());
     match (toml_targets(text), taken) {
         (Some(targets), _) => draft.set_toml("lora.targets", targets, &from),
-        (None, Some(taken)) => draft.is_not_built(&taken, Unbuilt::Adapters),
+        (None, Some(taken)) => {
+            let what = if are_of_others(&taken.value) { Unbuilt::Targets } else { Unbuilt::Adapters };
+            draft.is_not_built(&taken, what);
+        }
         (None, None) => unreachable!("a stack's own default has a counterpart"),
     }
 }
@@ -157,6 +160,18 @@ fn toml_targets(text: &str) -> Option<String> {
     let all = !names.is_empty() && names.iter().all(is_known);
     let items: Vec<String> = names.iter().map(|name| quoted(name)).collect();
     all.then(|| format!("[{}]", items.join(", ")))
+}
+
+/// Returns true if some targets are names of layers that no family here has: not a regular expression, the head, the
+/// embeddings, or a known layer at one place of the model.
+fn are_of_others(text: &str) -> bool {
+    const ENDS: [&str; 5] = ["lm_head", "embed_tokens", "score", "wte", "embeddings"];
+    let names = list(text);
+    let last = |name: &str| name.rsplit('.').next().unwrap_or_default().to_string();
+    let is_known = |name: &str| LoraTarget::ALL.iter().any(|target| target.name() == last(name));
+    let is_name = |name: &str| name.chars().all(|c| c.is_ascii_alphanumeric() || "_.".contains(c));
+    let is_end = |name: &str| ENDS.contains(&last(name).as_str());
+    names.iter().all(|name| is_name(name) && !is_end(name)) && names.iter().any(|name| !is_known(name))
 }
 
 fn dropout(draft: &mut Draft, name: &'static str, silent: &Silent) {
@@ -198,6 +213,17 @@ mod tests {
             ("", None),
         ] {
             assert_eq!(toml_targets(text).as_deref(), expect, "{text}");
+        }
+        for (text, expect) in [
+            ("q_proj, in_proj, w1", true),
+            ("[linear_qkv]", true),
+            ("shared_mlp.input_linear", true),
+            ("q_proj, lm_head", false),
+            (r".*\.in_proj", false),
+            ("model.layers.3.self_attn.q_proj", false),
+            ("", false),
+        ] {
+            assert_eq!(are_of_others(text), expect, "{text}");
         }
     }
 }

@@ -1,14 +1,16 @@
 //! YAML and JSON as flat settings: a nested key is `outer.inner`.
 
 use super::shell::word::VARIABLE;
-use crate::setting::{Setting, unquote};
+use super::source::Source;
+use crate::setting::Setting;
+use plimsoll_base::{Error, Result, Yaml, YamlFault, YamlValue, yaml_documents};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
 /// Longest path of a key: each line in a section repeats the section's path.
 const PATH_BYTES_MAX: usize = 512;
 
-/// Why a line cannot be read: it has no key, and may belong to the value of a key before it.
+/// Why a line cannot be read: it has no key that is a short word.
 pub(crate) const NOT_YAML: &str = "not read as YAML";
 
 /// Returns the path of `key` in the section `outer`; `None` if it is too long.
@@ -18,77 +20,96 @@ fn path_of(outer: &str, key: &str) -> Option<String> {
 }
 
 /// Reads `key: value`, lists in brackets or with dashes; a nested key is `outer.inner`, one of a list `outer.0.inner`.
-pub(crate) fn yaml(text: &str) -> Vec<Setting> {
-    let mut given: Vec<Setting> = Vec::new();
-    let mut outer: Vec<(usize, String)> = Vec::new();
-    // The number of tables in each list.
-    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
-    for (index, line) in text.lines().enumerate() {
-        let (content, line) = (strip_comment(line), index + 1);
-        let (indent, content) = (content.len() - content.trim_start().len(), content.trim());
-        if content.is_empty() || content == "---" {
-            continue;
+/// A file that is not YAML has no settings, unless its name ends as that of YAML does.
+///
+/// Errors: `import-unreadable`, with the line.
+pub(crate) fn yaml(source: &Source<'_>) -> Result<Vec<Setting>> {
+    let documents = match yaml_documents(source.text) {
+        Ok(documents) => documents,
+        Err(_) if !is_yaml(source.path) => return Ok(Vec::new()),
+        Err(YamlFault { line, what }) => {
+            let message = format!("{} is not YAML that is read here: line {line}: {what}", source.path);
+            return Err(Error::usage("import-unreadable", message)
+                .hint("mend the line: where half of a file is read, a job of other settings comes out"));
         }
-        if let Some(item) = content.strip_prefix("- ") {
-            if let Some((key, value)) = entry(item) {
-                // A list may be as far in as its key.
-                let is_inside = |(depth, path): &(usize, String)| {
-                    *depth > indent || (*depth == indent && path.ends_with(|c: char| c.is_ascii_digit()))
-                };
-                while outer.last().is_some_and(is_inside) {
-                    outer.pop();
-                }
-                let section = outer.last().map_or(String::new(), |(_, path)| path.clone());
-                let count = counts.entry(section.clone()).or_default();
-                let path = path_of(&section, &count.to_string());
-                *count += 1;
-                if let Some((path, key)) = path.and_then(|path| Some((path.clone(), path_of(&path, key)?))) {
-                    outer.push((indent, path));
-                    given.push(Setting::new(key.clone(), value, line));
-                    if value.is_empty() {
-                        outer.push((indent + 2, key));
-                    }
-                }
-                continue;
-            }
-            if let Some(last) = given.last_mut() {
-                last.value += if last.value.is_empty() { "" } else { ", " };
-                last.value += unquote(item.trim());
-            }
-            continue;
-        }
-        while outer.last().is_some_and(|(depth, _)| *depth >= indent) {
-            outer.pop();
-        }
-        let section = outer.last().map_or("", |(_, path)| path);
-        let found = content
-            .split_once(':')
-            .and_then(|(key, value)| Some((path_of(section, unquote(key.trim()))?, unquote(value.trim()))));
-        let Some((path, value)) = found else {
-            let unreadable = Some(NOT_YAML);
-            given.push(Setting { unreadable, ..Setting::new(content, "", line) });
-            continue;
-        };
-        given.push(Setting::new(path.clone(), value, line));
-        if value.is_empty() {
-            // A section or a list: its own line is dropped if sections follow.
-            outer.push((indent, path));
+    };
+    let mut flat = Flat { lines: source.text.lines().collect(), given: Vec::new() };
+    for document in documents {
+        match document.value {
+            YamlValue::Map(entries) => flat.section("", entries),
+            // A file of words, or a list, has no keys.
+            _ => flat.unread(document.line),
         }
     }
-    let sections: Vec<String> = given.iter().map(|one| format!("{}.", one.key)).collect();
-    let is_section = |index: usize| {
-        given[index].value.is_empty()
-            && given.get(index + 1).is_some_and(|next| next.key.starts_with(&sections[index]))
-    };
-    let keep: Vec<bool> = (0..given.len()).map(|index| !is_section(index)).collect();
-    given.into_iter().zip(keep).filter_map(|(one, keep)| keep.then_some(one)).collect()
+    Ok(flat.given)
 }
 
-/// Returns key and value of an item that is a table: `- path: a/b`.
-fn entry(item: &str) -> Option<(&str, &str)> {
-    let (key, value) = item.split_once(':')?;
-    let is_key = !key.is_empty() && key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
-    (is_key && (value.is_empty() || value.starts_with(' '))).then(|| (key, unquote(value.trim())))
+fn is_yaml(path: &str) -> bool {
+    let path = path.to_ascii_lowercase();
+    [".yaml", ".yml"].iter().any(|ending| path.ends_with(ending))
+}
+
+/// The settings of a file of YAML as they are found.
+struct Flat<'t> {
+    lines: Vec<&'t str>,
+    given: Vec<Setting>,
+}
+
+impl Flat<'_> {
+    fn section(&mut self, outer: &str, entries: Vec<(Yaml<'_>, Yaml<'_>)>) {
+        for (key, value) in entries {
+            let line = key.line;
+            let path = match key.value {
+                YamlValue::Word { text, .. } => path_of(outer, &text),
+                _ => None,
+            };
+            match path {
+                Some(path) => self.entry(path, line, value),
+                None => self.unread(line),
+            }
+        }
+    }
+
+    fn entry(&mut self, path: String, line: usize, value: Yaml<'_>) {
+        match (value.in_brackets, value.value) {
+            (Some(text), _) => self.given.push(Setting::new(path, on_one_line(text), line)),
+            (None, YamlValue::Word { text, .. }) => self.given.push(Setting::new(path, text, line)),
+            (None, YamlValue::Map(entries)) => self.section(&path, entries),
+            (None, YamlValue::List(items)) => self.list(&path, line, items),
+        }
+    }
+
+    /// Takes the words of a list together, and each of its tables as a section with a number.
+    fn list(&mut self, path: &str, line: usize, items: Vec<Yaml<'_>>) {
+        let (mut words, mut tables) = (Vec::new(), 0);
+        for item in items {
+            match (item.in_brackets, item.value) {
+                (_, YamlValue::Map(entries)) => {
+                    match path_of(path, &tables.to_string()) {
+                        Some(path) => self.section(&path, entries),
+                        None => self.unread(item.line),
+                    }
+                    tables += 1;
+                }
+                (None, YamlValue::Word { text, .. }) => words.push(text),
+                (Some(text), _) => words.push(on_one_line(text)),
+                (None, YamlValue::List(_)) => self.unread(item.line),
+            }
+        }
+        if !words.is_empty() {
+            self.given.push(Setting::new(path, words.join(", "), line));
+        }
+    }
+
+    fn unread(&mut self, line: usize) {
+        let content = self.lines.get(line.saturating_sub(1)).map_or("", |line| strip_comment(line).trim());
+        self.given.push(Setting { unreadable: Some(NOT_YAML), ..Setting::new(content, "", line) });
+    }
+}
+
+/// Returns the text of a collection in brackets without its line breaks and what indents its lines.
+fn on_one_line(text: &str) -> String {
+    text.lines().map(|line| strip_comment(line).trim()).collect::<Vec<_>>().join(" ")
 }
 
 pub(crate) fn json(text: &str) -> Option<Vec<Setting>> {

@@ -118,8 +118,11 @@ fn method(draft: &mut Draft) -> Result<()> {
     };
     match (own, loss_name.as_str()) {
         (Some(own), _) => method = own,
-        (None, "regular" | "dual_clip") => {}
-        // With one update a step the ratio is 1, and with several it is clipped by no other bound.
+        (None, "regular" | "dual_clip" | IMPORTANCE) => {}
+        (None, "rollout_is") if has_one_update(draft) => loss.iter().for_each(|loss| {
+            draft.change(loss, "with one update a step its ratio is 1 to the bit, within any band")
+        }),
+        // With several updates its band holds for both signs of the advantage, which no loss here has.
         (None, _) => loss.iter().for_each(|loss| draft.is_not_built(loss, Unbuilt::Objective)),
     }
     draft.set_text("method", method, &taken.from);
@@ -153,8 +156,27 @@ fn method(draft: &mut Draft) -> Result<()> {
     Ok(())
 }
 
+/// The loss of a ratio without bounds.
+const IMPORTANCE: &str = "importance_sampling";
+
+/// Returns true if a step makes one update of all its prompts.
+fn has_one_update(draft: &mut Draft) -> bool {
+    let part = draft.take_count("trainer.policy_mini_batch_size").map(|(count, _)| count);
+    let is_whole = part.zip(draft.count("rollout.prompts_per_step")).is_some_and(|(part, all)| part >= all);
+    is_whole && draft.count("train.epochs_per_rollout").unwrap_or(1) == 1
+}
+
 /// Writes the bounds of the ratio: those of the loss that is chosen.
 fn clips(draft: &mut Draft, method: &str, loss: &str) {
+    if loss == IMPORTANCE {
+        for (key, value) in [("loss.clip_low", "1.0"), ("loss.clip_high", "1e9")] {
+            draft.set_toml(key, value, "policy_loss_type = importance_sampling: its ratio has no bounds");
+        }
+        ["eps_clip_low", "eps_clip_high", "clip_ratio_c"]
+            .iter()
+            .for_each(|last| draft.leave_out(&name(last), why::OFF));
+        return;
+    }
     let (low, high) = match method {
         "cispo" => ("cispo.cispo_eps_clip_low", "cispo.cispo_eps_clip_high"),
         "dppo_tv" | "dppo_kl" => ("dppo.delta_low", "dppo.delta_high"),

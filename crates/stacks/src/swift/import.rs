@@ -190,7 +190,7 @@ fn grpo(draft: &mut Draft) -> Result<()> {
     Ok(())
 }
 
-/// Converts the estimator: RLOO has its KL term in the reward.
+/// Converts the estimator: RLOO and REINFORCE++ have their KL term in the reward.
 fn estimator(draft: &mut Draft) {
     let in_reward = draft.take("kl_in_reward");
     let Some(taken) = draft.take_text("advantage_estimator") else {
@@ -210,7 +210,14 @@ fn estimator(draft: &mut Draft) {
             }
             draft.choose(parts::BOUNDED);
         }
-        // It divides by the deviation of a batch, of rewards less those of their group.
+        // Within a group the deviation of rewards less their mean is that of the rewards, and without one the mean
+        // alone counts: GRPO's. By default it is the deviation of a batch, of rewards less those of their group.
+        "reinforce_plus_plus" if draft.is_written("scale_rewards") => {
+            if in_reward.is_none_or(|taken| flag(&taken.value) != Some(false)) {
+                draft.set_text("loss.kl_in", "reward", "as REINFORCE++ has it in ms-swift");
+                draft.set_text("loss.kl_estimator", "k1", "as REINFORCE++ has it in ms-swift");
+            }
+        }
         _ => draft.is_not_built(&taken, Unbuilt::Objective),
     }
 }

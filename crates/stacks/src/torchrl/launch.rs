@@ -2,8 +2,10 @@
 
 use crate::launch::python::{self, Outline};
 use crate::launch::shell::word::VALUE_BYTES_MAX;
+use crate::launch::source::Source;
 use crate::launch::{KEYS_MAX, config};
 use crate::setting::{Setting, number};
+use plimsoll_base::Result;
 use std::collections::BTreeMap;
 
 /// Calls whose arguments are settings of a collector, or those of its parallel environment.
@@ -19,7 +21,10 @@ const COLLECTORS: [&str; 8] = [
 ];
 
 /// Reads the arguments of collectors and parallel environments, with names replaced from lines `name = literal`.
-pub(super) fn read(text: &str) -> Vec<Setting> {
+///
+/// Errors: `import-unreadable`.
+pub(super) fn read(source: &Source<'_>) -> Result<Vec<Setting>> {
+    let text = source.text;
     let outline = Outline::of(text);
     let mut found: Vec<Setting> = Vec::new();
     for name in COLLECTORS {
@@ -31,15 +36,15 @@ pub(super) fn read(text: &str) -> Vec<Setting> {
         found.extend(arguments.map(|one| Setting { key: format!("{prefix}{}", one.key), ..one }));
     }
     if found.is_empty() {
-        let yaml = config::yaml(text);
+        let yaml = config::yaml(source)?;
         let is_one = yaml.iter().any(|one| one.key.starts_with("collector."));
-        return if is_one { config::interpolate(yaml) } else { Vec::new() };
+        return Ok(if is_one { config::interpolate(yaml) } else { Vec::new() });
     }
     let literals = assignments(text);
     for one in found.iter_mut().filter(|one| one.unreadable.is_some()) {
         one.value = replace_names(&one.value, &literals);
     }
-    found
+    Ok(found)
 }
 
 /// Reads `name = 64` and `name = "cuda:0"` at the start of a line.

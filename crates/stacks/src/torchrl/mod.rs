@@ -10,7 +10,7 @@ pub(crate) static STACK: Stack = Stack {
     name: "torchrl",
     looked_for: "a call of a collector such as `MultiSyncDataCollector(...)`, or YAML with a section `collector`",
     is_of: |source| source.text.contains("torchrl"),
-    read: |source| Ok(launch::read(source.text)),
+    read: launch::read,
     trainer: |_| None,
     table: &options::TABLE,
     import: None,

@@ -36,7 +36,7 @@ pub(super) fn read(source: &Source<'_>) -> Result<Vec<Setting>> {
     let starts = |words: &Vec<Word>| matches!(words[0].text.as_str(), "trl" | "accelerate");
     // Python without a trainer is no YAML.
     let is_other = source.path.ends_with(".py") || shell::script(text).commands.iter().any(starts);
-    Ok(if is_other { Vec::new() } else { config::yaml(text) })
+    if is_other { Ok(Vec::new()) } else { config::yaml(source) }
 }
 
 /// Returns where a command names a trainer: `trl NAME`, or TRL's script for it.

@@ -14,12 +14,13 @@ use crate::launch::source::Source;
 use crate::options::Options;
 use crate::setting::{Setting, TRAINER, named_trainer};
 use crate::stack::{Planned, Stack};
+use plimsoll_base::Result;
 
 pub(crate) static STACK: Stack = Stack {
     name: "verl",
     looked_for: "a command `... verl.trainer.main_ppo key=value ...` or `... verl.trainer.fsdp_sft_trainer key=value ...`",
     is_of: |source| source.text.contains("verl.trainer."),
-    read: |source| Ok(read(source)),
+    read,
     trainer: |settings| Some(named_trainer(settings).unwrap_or(PPO.into())),
     table: &options::TABLE,
     import: Some(&IMPORT),
@@ -60,7 +61,7 @@ static IMPORT: Import = Import {
 const PPO: &str = "ppo";
 const SFT: &str = "sft";
 
-fn read(source: &Source<'_>) -> Vec<Setting> {
+fn read(source: &Source<'_>) -> Result<Vec<Setting>> {
     let sft = || Setting::new(TRAINER, SFT, 0);
     if let Some(command) = shell::trainer(source.text, trainer_at) {
         let is_sft = command.trainer().contains("sft_trainer");
@@ -69,20 +70,20 @@ fn read(source: &Source<'_>) -> Vec<Setting> {
         let other = other.map(|name| Setting::new(TRAINER, name, command.word().line));
         let named = is_sft.then(sft).or(other);
         let given = named.into_iter().chain(shell::overrides(command.arguments()));
-        return given.chain(command.others).collect();
+        return Ok(given.chain(command.others).collect());
     }
-    let given = config::interpolate(config::yaml(source.text));
+    let given = config::interpolate(config::yaml(source)?);
     let has = |sections: &[&str]| {
         given.iter().any(|one| sections.iter().any(|section| one.key.starts_with(section)))
     };
-    match () {
+    Ok(match () {
         () if has(&["actor_rollout_ref.", "algorithm."]) => given,
         () if has(&["model.partial_pretrain"]) || (has(&["data."]) && has(&["optim."])) => {
             given.into_iter().chain([sft()]).collect()
         }
         () if has(&["data."]) => given,
         () => Vec::new(),
-    }
+    })
 }
 
 /// The package of programs that train in other ways.

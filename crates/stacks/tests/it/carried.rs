@@ -171,7 +171,7 @@ fn r_keys_of_options_with_other_names_were_repeated() {
     for (stack, name, text, said) in [
         ("trl", "x.sh", trl, "left out: openai_key = (not shown): "),
         ("trl", "x.sh", format!("{TRL} --vllm_server_host http://u:ZQ@h --grader sk-ZQ --x ghp_ZQ"), "left out: grader = (not shown)"),
-        ("trl", "x.yaml", "model_name_or_path: a/b\nnum_generations: 2\nmax_steps: 4\nplaces:\n  W: ZQ\nnested: {password: ZQ, list: [token, ZQ]}\n- [ZQ]\n{x: ZQ}\n".into(), "left out: nested = (not shown)"),
+        ("trl", "x.yaml", "model_name_or_path: a/b\nnum_generations: 2\nmax_steps: 4\nplaces:\n  W: ZQ\nnested: {password: ZQ, list: [token, ZQ]}\nmore:\n- [ZQ]\n- - ZQ\n- {x: ZQ}\n? [ZQ]\n: ZQ\n".into(), "left out: nested = (not shown)"),
         ("openrlhf", "x.sh", format!("{OPENRLHF} --remote_rm_url 'http://u:ZQ@host:1/x?api_key=ZQ'"), "left out: remote_rm_url = http://host:1/x: its value held a key"),
         ("openrlhf", "x.sh", format!("{OPENRLHF} --remote_rm_headers 'Authorization: Bearer ZQ'"), "left out: remote_rm_headers = (not shown)"),
         ("openrlhf", "x.sh", format!("{OPENRLHF} --input_key q WANDB_API_KEY=ZQ --auth_header 'Bearer ZQ'"), "left out: auth_header = (not shown)"),

@@ -15,3 +15,4 @@ mod others;
 mod plans;
 mod scripts;
 mod unsloth;
+mod yaml;

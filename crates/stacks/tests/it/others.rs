@@ -196,6 +196,24 @@ fn losses_of_skyrl() {
     );
 }
 
+/// Its band was refused where every ratio is 1, and a ratio without bounds altogether.
+#[test]
+fn r_ratios_of_skyrl_that_need_no_band_were_refused() {
+    let command = |more: &str| format!("{SKYRL} trainer.algorithm.policy_loss_type={more}\n");
+    check(
+        "skyrl",
+        &command("rollout_is trainer.train_batch_size=64 trainer.policy_mini_batch_size=64"),
+        &["method = \"grpo\"", "clip_low = 0.2"],
+        &["changed: trainer.algorithm.policy_loss_type = rollout_is: with one update a step its ratio is 1"],
+    );
+    check(
+        "skyrl",
+        &command("importance_sampling trainer.algorithm.eps_clip_low=0.1"),
+        &["method = \"grpo\"", "clip_low = 1.0", "clip_high = 1e9"],
+        &["left out: trainer.algorithm.eps_clip_low = 0.1"],
+    );
+}
+
 #[test]
 fn refusals_of_skyrl() {
     let command = SKYRL;
@@ -204,6 +222,10 @@ fn refusals_of_skyrl() {
         ("environment.env_class=search", "environment.env_class = search: an episode is one response"),
         (
             "trainer.algorithm.policy_loss_type=rollout_is",
+            "trainer.algorithm.policy_loss_type = rollout_is: the objective",
+        ),
+        (
+            "trainer.algorithm.policy_loss_type=rollout_is trainer.train_batch_size=64 trainer.policy_mini_batch_size=64 trainer.update_epochs_per_batch=2",
             "trainer.algorithm.policy_loss_type = rollout_is: the objective",
         ),
         (
@@ -225,6 +247,27 @@ fn refusals_of_skyrl() {
         "the trainer is `main_generate`",
     );
 }
+
+const SWIFT_REFUSALS: [(&str, &str); 6] = [
+    (
+        "swift sft --model LiquidAI/LFM2-1.2B --dataset x.jsonl --target_modules in_proj w1 q_proj\n",
+        "target_modules = in_proj, w1, q_proj: the linear layers here are q_proj",
+    ),
+    ("swift sft --model LiquidAI/LFM2-1.2B --dataset x.jsonl\n", "its layers are no decoder of a family"),
+    ("swift pt --model a/b --dataset x.jsonl\n", "line 1: trainer = pt: a row here"),
+    (
+        "swift rlhf --rlhf_type dpo --model a/b \\\n --rpo_alpha 0.1 --dataset x.jsonl\n",
+        "line 2: rpo_alpha = 0.1: the objective",
+    ),
+    (
+        "swift sft --model a/b --dataset x.jsonl --tuner_type adalora\n",
+        "line 1: tuner_type = adalora: an adapter here",
+    ),
+    (
+        "# swift rollout --model a/b \\\n#   --multi_turn_scheduler tools\nswift rlhf --rlhf_type grpo --model a/b --dataset x.jsonl\n",
+        "line 2: multi_turn_scheduler = tools",
+    ),
+];
 
 #[test]
 fn ms_swift() {
@@ -266,21 +309,7 @@ fn ms_swift() {
         &["method = \"kto\"", "dpo_beta = 0.2"],
         &[],
     );
-    for (text, words) in [
-        ("swift pt --model a/b --dataset x.jsonl\n", "line 1: trainer = pt: a row here"),
-        (
-            "swift rlhf --rlhf_type dpo --model a/b \\\n --rpo_alpha 0.1 --dataset x.jsonl\n",
-            "line 2: rpo_alpha = 0.1: the objective",
-        ),
-        (
-            "swift sft --model a/b --dataset x.jsonl --tuner_type adalora\n",
-            "line 1: tuner_type = adalora: an adapter here",
-        ),
-        (
-            "# swift rollout --model a/b \\\n#   --multi_turn_scheduler tools\nswift rlhf --rlhf_type grpo --model a/b --dataset x.jsonl\n",
-            "line 2: multi_turn_scheduler = tools",
-        ),
-    ] {
+    for (text, words) in SWIFT_REFUSALS {
         refused("swift", text, "import-not-built", words);
     }
     refused(
@@ -295,6 +324,30 @@ fn ms_swift() {
         "import-no-method",
         "its loss is another, or the options of that trainer are not read",
     );
+}
+
+#[test]
+fn reinforce_plus_plus_of_ms_swift() {
+    // REINFORCE++ of ms-swift by the deviation of a group, or by none, is GRPO's advantage.
+    let plus = "swift rlhf --rlhf_type grpo --advantage_estimator reinforce_plus_plus --tuner_type full --model a/b --dataset x.jsonl --reward_funcs accuracy";
+    check(
+        "swift",
+        &format!("{plus} --scale_rewards group\n"),
+        &["method = \"grpo\"", "kl_in = \"reward\"", "kl_estimator = \"k1\""],
+        &[],
+    );
+    check(
+        "swift",
+        &format!("{plus} --scale_rewards none --kl_in_reward false\n"),
+        &["method = \"grpo\"", "advantage = \"mean_baseline\""],
+        &[],
+    );
+    for (more, words) in [
+        ("", "line 1: advantage_estimator = reinforce_plus_plus: the objective"),
+        (" --scale_rewards batch", "line 1: scale_rewards = batch: the objective"),
+    ] {
+        refused("swift", &format!("{plus}{more}\n"), "import-not-built", words);
+    }
 }
 
 #[test]
