@@ -34,6 +34,6 @@ impl LayerEncodings {
             let row = u64::from(inputs) / encoding.block_values() * encoding.block_bytes();
             target.of_experts(model, layer).count() as u64 * u64::from(outputs) * row
         };
-        (0..model.layers).flat_map(|layer| LoraTarget::ALL.map(|target| of(layer, target))).sum()
+        (0..model.layers.len()).flat_map(|layer| LoraTarget::ALL.map(|target| of(layer, target))).sum()
     }
 }

@@ -2,7 +2,6 @@
 //!
 //! Legend: r rank. A layer y = W x with an adapter is y = W x + scale B (A x), where A is [r, in] and B is [out, r].
 
-use crate::ModelSpec;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -156,22 +155,6 @@ plimsoll_base::names! {
 impl Quantization {
     /// Elements of a row that share an NF4 scale.
     pub const BLOCK: u32 = plimsoll_base::nf4::NF4_BLOCK as u32;
-
-    /// True if the rows of every linear layer are whole blocks; those of a GGUF file always are.
-    pub fn takes(self, model: &ModelSpec) -> bool {
-        match self {
-            Quantization::Nf4 => {
-                model.hidden.is_multiple_of(Self::BLOCK)
-                    && model.q_width().is_multiple_of(Self::BLOCK)
-                    && model.ffn_inputs().is_multiple_of(Self::BLOCK)
-                    && match model.delta {
-                        Some(delta) => delta.value_width().is_multiple_of(Self::BLOCK),
-                        None => true,
-                    }
-            }
-            Quantization::Gguf => true,
-        }
-    }
 }
 
 impl LoraShape {
@@ -182,6 +165,7 @@ impl LoraShape {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ModelSpec;
 
     #[test]
     fn targets_keep_their_order_and_their_names() {
@@ -226,7 +210,7 @@ mod tests {
                 u64::from(a[0]) * u64::from(a[1]) + u64::from(b[0]) * u64::from(b[1])
             })
             .sum();
-        assert_eq!(shape.parameters(&model), each * u64::from(model.layers));
+        assert_eq!(shape.parameters(&model), each * u64::from(model.layers.len()));
         assert_eq!(shape.active_parameters(&model), shape.parameters(&model));
     }
 

@@ -98,7 +98,7 @@ impl<'a> Params<'a> {
         slice: impl Fn(&Param) -> Buf<'a> + Copy,
     ) -> Params<'a> {
         let layout = MatrixLayout::of_weights(table.device, weights);
-        let layers = (0..spec.layers).map(|l| LayerParams::bind(table, layout, l, slice)).collect();
+        let layers = (0..spec.layers.len()).map(|l| LayerParams::bind(table, layout, l, slice)).collect();
         Params { layers, ..Params::ends(spec, table, layout, all, slice) }
     }
 

@@ -2,7 +2,7 @@
 
 use super::keys::{Config, FULL, LOGIT_CAP, POSITIONS_MAX, SCORE_CAP, brief, short, unsupported};
 use super::rope::{LOCAL_BASE, Rope};
-use plimsoll_arch::{Architecture, Attention, Family, LayerSet, ModelSpec, Window, Windows};
+use plimsoll_arch::{Architecture, Attention, Family, FileShape, LayerSet, Window, Windows};
 use plimsoll_base::Result;
 use serde_json::{Map, Value, json};
 
@@ -136,42 +136,42 @@ impl Config<'_> {
 }
 
 /// Writes the keys that `attention` and `multipliers` read.
-pub(super) fn write(spec: &ModelSpec, map: &mut Map<String, Value>) {
+pub(super) fn write(shape: &FileShape, map: &mut Map<String, Value>) {
     let mut put = |key: &str, value: Value| map.insert(key.into(), value);
-    let architecture = spec.architecture();
-    if let Some(window) = spec.attention.window {
+    let architecture = shape.architecture();
+    if let Some(window) = shape.attention.window {
         put("sliding_window", window.keys.into());
         if architecture.windows == Windows::Asked {
             put("use_sliding_window", true.into());
-            put("max_window_layers", window.layers.iter().next().unwrap_or(spec.layers).into());
+            put("max_window_layers", window.layers.iter().next().unwrap_or(shape.layers).into());
         }
         if !matches!(architecture.windows, Windows::All) {
             let kind = |layer| if window.layers.contains(layer) { SLIDING } else { FULL };
-            put("layer_types", (0..spec.layers).map(kind).collect::<Vec<_>>().into());
+            put("layer_types", (0..shape.layers).map(kind).collect::<Vec<_>>().into());
         }
-        if let (Some(theta), Family::Gemma3) = (window.rope_theta, spec.family) {
+        if let (Some(theta), Family::Gemma3) = (window.rope_theta, shape.family) {
             put(LOCAL_BASE, theta.into());
         }
     }
-    if spec.attention.window.is_none() && matches!(architecture.windows, Windows::AllButEvery { .. }) {
+    if shape.attention.window.is_none() && matches!(architecture.windows, Windows::AllButEvery { .. }) {
         // Without the list the family's rule holds, which has windows.
-        put("layer_types", vec![FULL; spec.layers as usize].into());
+        put("layer_types", vec![FULL; shape.layers as usize].into());
     }
     if architecture.has_soft_caps {
-        let caps = [(SCORE_CAP, spec.attention.score_cap), (LOGIT_CAP, spec.multipliers.logit_cap)];
+        let caps = [(SCORE_CAP, shape.attention.score_cap), (LOGIT_CAP, shape.multipliers.logit_cap)];
         caps.into_iter()
             .for_each(|(key, cap)| drop(put(key, cap.map_or(Value::Null, |cap| short(cap).into()))));
     }
-    if spec.family == Family::SmolLm3 {
-        let is_rotated = |layer| u32::from(!spec.attention.unrotated.contains(layer));
-        put("no_rope_layers", (0..spec.layers).map(is_rotated).collect::<Vec<_>>().into());
+    if shape.family == Family::SmolLm3 {
+        let is_rotated = |layer| u32::from(!shape.attention.unrotated.contains(layer));
+        put("no_rope_layers", (0..shape.layers).map(is_rotated).collect::<Vec<_>>().into());
     }
     if architecture.has_multipliers {
-        put("embedding_multiplier", short(spec.multipliers.embedding).into());
-        put("residual_multiplier", short(spec.multipliers.residual).into());
-        put("logits_scaling", short(spec.multipliers.logits).into());
+        put("embedding_multiplier", short(shape.multipliers.embedding).into());
+        put("residual_multiplier", short(shape.multipliers.residual).into());
+        put("logits_scaling", short(shape.multipliers.logits).into());
     }
-    match (spec.family, spec.attention.scale) {
+    match (shape.family, shape.attention.scale) {
         (Family::Granite, Some(scale)) => drop(put("attention_multiplier", short(scale).into())),
         (Family::Gemma2 | Family::Gemma3, Some(scale)) => {
             // The reference requires an integer.

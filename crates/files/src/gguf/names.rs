@@ -2,8 +2,8 @@
 
 use crate::tensors::{RowOrder, ValueHeads};
 use plimsoll_arch::{
-    ARCHITECTURES, Architecture, Attention, DeltaSpec, Family, LayerSet, ModelSpec, ParamKind, Window,
-    Windows, file_rows,
+    ARCHITECTURES, Architecture, Attention, DeltaSpec, Family, FileShape, LayerSet, ModelSpec, ParamKind,
+    Window, Windows, file_rows,
 };
 use plimsoll_base::Encoding;
 
@@ -136,7 +136,7 @@ pub(crate) fn stored(spec: &ModelSpec) -> Vec<Stored> {
         Stored { gguf, parts, shape, kind, has_experts: false }
     };
     let mut all = vec![end(ParamKind::Embed, EMBEDDING, "model.embed_tokens.weight", &[v, h])];
-    for layer in 0..spec.layers {
+    for layer in 0..spec.layers.len() {
         all.extend(file_rows(spec, layer).into_iter().map(|row| {
             let name = |expert| format!("model.layers.{layer}.{}", row.name(expert));
             Stored {
@@ -171,35 +171,35 @@ pub(crate) fn stored_as(family: Family) -> Option<&'static Architecture> {
 }
 
 /// Returns the constant that a file adds to a tensor: 1 for norms that the model stores as their distance from 1.
-pub(crate) fn added(spec: &ModelSpec, name: &str) -> f32 {
+pub(crate) fn added(shape: &FileShape, name: &str) -> f32 {
     let is_whole = name.ends_with("norm.weight") && !name.ends_with("linear_attn.norm.weight");
-    if is_whole { spec.architecture().norm_offset } else { 0.0 }
+    if is_whole { shape.architecture().norm_offset } else { 0.0 }
 }
 
 /// Returns a decoder's attention from a file that says little but the keys of its windows; llama.cpp has the rest in
 /// its code. `said` is what the file says, with no layers in its window.
-pub(crate) fn attention(spec: &ModelSpec, said: Attention) -> Attention {
-    let windows = spec.architecture().windows;
+pub(crate) fn attention(shape: &FileShape, said: Attention) -> Attention {
+    let windows = shape.architecture().windows;
     let window = said.window.and_then(|window| match windows {
         Windows::AllButEvery { n, own_rope } => Some(Window {
-            layers: LayerSet::all_but_every(n, spec.layers),
+            layers: LayerSet::all_but_every(n, shape.layers),
             rope_theta: window.rope_theta.filter(|_| own_rope),
             ..window
         }),
         _ => None,
     });
     let root = |width: u32| Some(1.0 / (width as f32).sqrt());
-    let scale = match (spec.family, spec.layers) {
+    let scale = match (shape.family, shape.layers) {
         // The 27B models.
-        (Family::Gemma2, 46) | (Family::Gemma3, 62) => root(spec.hidden / spec.heads),
-        (Family::Gemma2 | Family::Gemma3, _) => root(spec.head_dim),
+        (Family::Gemma2, 46) | (Family::Gemma3, 62) => root(shape.hidden / shape.heads),
+        (Family::Gemma2 | Family::Gemma3, _) => root(shape.head_dim),
         _ => said.scale,
     };
-    let unrotated = match spec.family {
-        Family::SmolLm3 => LayerSet::every(4, spec.layers),
+    let unrotated = match shape.family {
+        Family::SmolLm3 => LayerSet::every(4, shape.layers),
         _ => LayerSet::default(),
     };
-    let gated = spec.architecture().has_delta;
+    let gated = shape.architecture().has_delta;
     Attention {
         window,
         unrotated,
@@ -211,15 +211,15 @@ pub(crate) fn attention(spec: &ModelSpec, said: Attention) -> Attention {
 }
 
 /// Returns the order of the rows of a tensor, by its Hugging Face name, in a file of the stored family.
-pub(crate) fn row_order(spec: &ModelSpec, name: &str) -> RowOrder {
+pub(crate) fn row_order(shape: &FileShape, name: &str) -> RowOrder {
     if let Some((delta, name)) =
-        spec.delta.zip(name.split_once(".linear_attn.")).map(|(delta, (_, name))| (delta, name))
+        shape.delta.zip(name.split_once(".linear_attn.")).map(|(delta, (_, name))| (delta.each(), name))
     {
         return delta_order(delta, name);
     }
     let rotated = name.ends_with("q_proj.weight") || name.ends_with("k_proj.weight");
-    match stored_as(spec.family).is_some_and(|row| row.gguf_rope_pairs) && rotated {
-        true => RowOrder::RopePairs { head_dim: spec.head_dim },
+    match stored_as(shape.family).is_some_and(|row| row.gguf_rope_pairs) && rotated {
+        true => RowOrder::RopePairs { head_dim: shape.head_dim },
         false => RowOrder::Stored,
     }
 }
@@ -241,29 +241,30 @@ fn delta_order(delta: DeltaSpec, name: &str) -> RowOrder {
 }
 
 /// Returns the interval of layers with full attention, if all others have linear attention.
-pub(crate) fn interval(spec: &ModelSpec) -> Option<u32> {
-    let delta = spec.delta?;
-    (2..=spec.layers).find(|&n| delta.layers == LayerSet::all_but_every(n, spec.layers))
+pub(crate) fn interval(shape: &FileShape) -> Option<u32> {
+    let delta = shape.delta?;
+    (2..=shape.layers).find(|&n| delta.layers == LayerSet::all_but_every(n, shape.layers))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use plimsoll_arch::{ExpertsSpec, QkNorms, expected_tensors};
+    use plimsoll_arch::{ExpertLayers, QkNorms, expected_tensors};
 
     #[test]
     fn every_tensor_has_a_name_of_its_own_and_every_encoding_a_number() {
         for (number, encoding) in ENCODINGS {
             assert_eq!((encoding_of(number), number_of(encoding)), (Some(encoding), number));
         }
-        let mut spec = ModelSpec::preset("qwen2.5-0.5b").expect("a preset");
-        (spec.qk_norms, spec.tied) = (Some(QkNorms::Heads), false);
-        let layers = LayerSet::of(spec.layers, |_| true);
-        let of = ExpertsSpec { count: 3, chosen: 2, ffn: 16, normalizes: true, layers, balance: 0.0 };
+        let mut shape = ModelSpec::preset("qwen2.5-0.5b").expect("a preset").file_shape();
+        (shape.qk_norms, shape.tied) = (Some(QkNorms::Heads), false);
+        let layers = LayerSet::of(shape.layers, |_| true);
+        let of = ExpertLayers { count: 3, chosen: 2, ffn: 16, normalizes: true, layers, balance: 0.0 };
         for family in Family::ALL.into_iter().filter(|family| family.architecture().gguf.is_some()) {
             let row = family.architecture();
-            let delta = ModelSpec::preset("qwen3.5-0.8b").unwrap().delta.filter(|_| row.has_delta);
-            let spec = ModelSpec { family, delta, experts: row.has_experts.then_some(of), ..spec };
+            let delta =
+                ModelSpec::preset("qwen3.5-0.8b").unwrap().file_shape().delta.filter(|_| row.has_delta);
+            let spec = FileShape { family, delta, experts: row.has_experts.then_some(of), ..shape }.spec();
             let mut names: Vec<String> = stored(&spec).into_iter().map(|tensor| tensor.gguf).collect();
             let count = names.len();
             names.sort_unstable();

@@ -4,6 +4,7 @@ use super::taught::WholeBufs;
 use crate::parts::attention::regions::AttentionBufs;
 use crate::parts::delta::regions::DeltaBufs;
 use crate::parts::experts::regions::ExpertBufs;
+use plimsoll_arch::DenseSpec;
 use plimsoll_device::{HeadOut, ListedTokens};
 use plimsoll_memory::Buf;
 
@@ -108,11 +109,11 @@ impl<'p> MixerBufs<'p> {
     }
 }
 
-/// Buffers that only this kind of feed-forward part has.
+/// A feed-forward part with the buffers that only its kind has.
 #[derive(Clone, Copy, Debug)]
 #[allow(clippy::large_enum_variant)] // One a layer, on the stack.
 pub(crate) enum FfnBufs<'p> {
-    Dense,
+    Dense(DenseSpec),
     Experts(ExpertBufs<'p>),
 }
 

@@ -98,7 +98,7 @@ impl Rows {
     /// Returns the slots of a pass and the elements of a row in each: one slot for all layers if their widths differ.
     pub(crate) fn slots(self, of: &PassShape<'_>) -> (usize, usize) {
         let (mut slots, mut all, mut widest) = (0, 0, 0);
-        for width in (0..of.spec.layers).map(|layer| self.width(of, layer)).filter(|width| *width > 0) {
+        for width in (0..of.spec.layers.len()).map(|layer| self.width(of, layer)).filter(|width| *width > 0) {
             (slots, all, widest) = (slots + 1, all + width, widest.max(width));
         }
         match self.life.is_kept(of.mode) {

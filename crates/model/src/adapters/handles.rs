@@ -94,6 +94,6 @@ impl<'a> Adapters<'a> {
             are_merged: false,
         };
         let head = table.find(ParamKind::ValueHead, 0).map(matrix);
-        Adapters { all, layers: (0..spec.layers).map(layer).collect(), head }
+        Adapters { all, layers: (0..spec.layers.len()).map(layer).collect(), head }
     }
 }

@@ -36,7 +36,7 @@ impl<'a> Merged<'a> {
     pub fn bind(spec: &ModelSpec, table: &ParamTable, weights: DType, all: Buf<'a>) -> Merged<'a> {
         assert_eq!(all.len() as u64, table.elements, "the flat buffer of merged weights");
         let layout = MatrixLayout::of_weights(table.device, weights);
-        let mut layers = vec![[None; 4]; spec.layers as usize];
+        let mut layers = vec![[None; 4]; spec.layers.len() as usize];
         for param in &table.params {
             let site = param.kind.site().expect("the table has products alone");
             let buf = all.slice(param.offset as usize, param.elements as usize);

@@ -1,7 +1,7 @@
 //! The regions of u of a product's adapters: their names, and which layers have them.
 
 use crate::activations::shape::{Life, Rows};
-use plimsoll_arch::{Ffn, Site};
+use plimsoll_arch::Site;
 
 /// Returns the name of the region of a product's u.
 pub(super) fn region_of(site: Site) -> &'static str {
@@ -17,7 +17,7 @@ pub(super) fn region_of(site: Site) -> &'static str {
 pub(super) fn layers_with(site: Site) -> Rows {
     let life = if site == Site::Down { Life::Always } else { Life::Kept };
     match site.is_of_experts() {
-        true => Rows { life, width: |of, layer| (of.spec.layer(layer).ffn == Ffn::Dense).into() },
+        true => Rows { life, width: |of, layer| of.spec.layer(layer).dense().is_some().into() },
         false => Rows { life, width: |_, _| 1 },
     }
 }

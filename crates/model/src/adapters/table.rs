@@ -11,7 +11,7 @@ impl ParamTable {
     /// product one after the other, then all B of a target.
     pub fn adapters(spec: &ModelSpec, kind: &'static Layouts, weights: DType, lora: LoraShape) -> ParamTable {
         let mut table = ParamTable::empty(kind);
-        for layer in 0..spec.layers {
+        for layer in 0..spec.layers.len() {
             for site in Site::ALL.into_iter().filter(|site| site.width(lora) > 0) {
                 let experts = || site.layers()[0].of_experts(spec, layer);
                 let name = |expert, target, part| adapter_tensor_name(spec, (layer, expert), target, part);

@@ -36,7 +36,7 @@ fn a_table_holds_every_parameter_of_every_preset() {
 fn every_product_of_a_layer_is_a_matrix_of_its_shape() {
     for (name, spec) in PRESETS {
         let table = ParamTable::new(spec, KIND, BF16);
-        for layer in [0, spec.layers / 2, spec.layers - 1] {
+        for layer in [0, spec.layers.len() / 2, spec.layers.len() - 1] {
             for product in products(spec, layer) {
                 let param = table.find(product.kind, layer).expect("the table has it");
                 let rows = product.n * product.experts.unwrap_or(1);
@@ -92,7 +92,7 @@ fn merged_products_are_those_that_have_an_adapter() {
         let spec = spec("qwen3-0.6b");
         let lora = LoraShape { rank: 4, targets: LoraTargets::new(targets).expect("some") };
         let (all, merged) = (ParamTable::new(&spec, KIND, BF16), ParamTable::merged(&spec, KIND, BF16, lora));
-        assert_eq!(merged.params.len(), kinds.len() * spec.layers as usize);
+        assert_eq!(merged.params.len(), kinds.len() * spec.layers.len() as usize);
         for param in &merged.params {
             assert!(kinds.contains(&param.kind), "{:?}", param.kind);
             let whole = all.find(param.kind, param.layer).expect("a product of the model");
@@ -135,7 +135,7 @@ fn the_embedding_the_layers_and_what_follows_are_the_whole_buffer() {
     for (name, spec) in PRESETS {
         let table = ParamTable::new(spec, KIND, BF16);
         let mut next = table.layer_run(0).start;
-        for layer in 0..spec.layers {
+        for layer in 0..spec.layers.len() {
             let run = table.layer_run(layer);
             assert_eq!(run.start, next, "{name} {layer}");
             next = run.end();
