@@ -1,7 +1,7 @@
 //! Which linear layers of a model adapters and codes fit, and their shapes there: folds over the model's table.
 
 use crate::table::{TensorRow, each_row, products};
-use crate::{LoraShape, LoraTarget, LoraTargets, ModelSpec, Quantization};
+use crate::{LoraShape, LoraTarget, LoraTargets, ModelSpec, Quantization, Site};
 
 impl LoraTarget {
     /// Returns this target's row of a layer's table; `None` if the layer has no such linear layer.
@@ -104,5 +104,23 @@ impl Quantization {
                 .all(|product| product.k.is_multiple_of(Self::BLOCK)),
             Quantization::Gguf => true,
         }
+    }
+}
+
+impl Site {
+    /// Returns the targets that have an adapter, each with the index of its first output (within one expert, if any).
+    pub fn targets(
+        self,
+        spec: &ModelSpec,
+        lora: LoraShape,
+        layer: u32,
+    ) -> impl Iterator<Item = (LoraTarget, usize)> {
+        let mut first = 0;
+        let each = self.layers().iter().map(move |&target| {
+            let start = first;
+            first += target.widths(spec, layer).1 as usize;
+            (target, start)
+        });
+        each.filter(move |(target, _)| lora.targets.contains(*target))
     }
 }

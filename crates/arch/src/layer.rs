@@ -1,7 +1,7 @@
 //! One decoder layer as a value: its norms, its mixer and its feed-forward part, each with all of its sizes.
 
 use crate::architecture::{Norms, QkNorms};
-use crate::{Cache, DeltaSpec, ExpertsSpec};
+use crate::{Cache, DeltaSpec, ExpertsSpec, Site};
 
 /// The parts of a decoder layer.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -100,6 +100,13 @@ impl AttentionSpec {
 }
 
 impl Mixer {
+    /// Returns the products, in the order in which they are computed.
+    pub const fn sites(&self) -> &'static [Site] {
+        match self {
+            Mixer::Attention(_) | Mixer::Delta(_) => &[Site::Qkv, Site::Output],
+        }
+    }
+
     /// Returns the outputs of the input projection.
     pub fn input_width(&self) -> u32 {
         match self {
@@ -142,6 +149,13 @@ impl Mixer {
 }
 
 impl Ffn {
+    /// Returns the products without the router's, in the order in which they are computed.
+    pub const fn sites(&self) -> &'static [Site] {
+        match self {
+            Ffn::Dense(_) | Ffn::Experts(_) => &[Site::GateUp, Site::Down],
+        }
+    }
+
     /// Returns the inputs per row of the down projections, over all experts of the row.
     pub fn product_width(&self) -> u32 {
         match self {
@@ -160,6 +174,16 @@ impl Ffn {
 }
 
 impl LayerSpec {
+    /// Iterates over the products that adapters may extend, in the order in which they are computed.
+    pub fn sites(&self) -> impl Iterator<Item = Site> {
+        self.mixer.sites().iter().chain(self.ffn.sites()).copied()
+    }
+
+    /// Returns whether the layer has a product.
+    pub fn has(&self, site: Site) -> bool {
+        self.mixer.sites().contains(&site) || self.ffn.sites().contains(&site)
+    }
+
     /// Returns the layer's softmax attention, if it has it.
     pub fn attention(&self) -> Option<AttentionSpec> {
         match self.mixer {

@@ -22,6 +22,7 @@ mod param;
 mod presets;
 mod published;
 mod rope_factors;
+mod site;
 mod table;
 
 pub use adaptable::Unfit;
@@ -40,4 +41,5 @@ pub use param::{ParamKind, Site};
 pub use presets::{PLAN_ONLY, PRESETS};
 pub use published::{nearest_preset, preset_of};
 pub use rope_factors::RopeFactors;
+pub use site::{SITES, SiteMap, SiteRow};
 pub use table::{Product, TensorRow, expected_tensors, file_rows, layer_rows, layer_tensors, products};

@@ -105,7 +105,8 @@ impl<'a> Params<'a> {
         let mut params = Params { codes: Some(bufs), ..Params::bind_where(spec, table, weights, all, slice) };
         for param in &table.params {
             if let Some((site, codes)) = param.kind.site().zip(bufs.at(param)) {
-                params.layers[param.layer as usize].codes[site as usize] = Some(codes);
+                let product = params.layers[param.layer as usize].products.get_mut(site);
+                product.as_mut().expect("a product of the table").codes = Some(codes);
             }
         }
         params
@@ -114,8 +115,9 @@ impl<'a> Params<'a> {
     /// Returns the sum of squares of all weights, dequantized: it identifies a model.
     pub fn sum_squares(&self, dev: &dyn Device) -> f64 {
         let coded = self.layers.iter().flat_map(|layer| {
-            let coded = Site::ALL.into_iter().filter(|site| layer.codes[*site as usize].is_some());
-            coded.map(|site| dev.sum_squares(layer.ready(dev, site).buf))
+            let is_coded =
+                |site: &Site| layer.products.get(*site).is_some_and(|product| product.codes.is_some());
+            Site::ALL.into_iter().filter(is_coded).map(|site| dev.sum_squares(layer.ready(dev, site).buf))
         });
         dev.sum_squares(self.all) + coded.sum::<f64>()
     }
@@ -125,7 +127,7 @@ impl<'a> LayerParams<'a> {
     /// Returns a product's weights, dequantized if stored in codes; then valid until the next product of such weights.
     pub(crate) fn ready(&self, dev: &dyn Device, site: Site) -> Matrix<'a> {
         let weights = self.at(site);
-        if let Some(codes) = self.codes[site as usize] {
+        if let Some(codes) = self.codes(site) {
             dev.dequantize(codes, weights);
         }
         weights

@@ -89,12 +89,12 @@ pub(crate) struct PassShape<'s> {
 
 /// A region of rows: how many elements a row has in each layer, 0 for none, and how long they are kept.
 #[derive(Clone, Copy)]
-pub(crate) struct Rows {
+pub(crate) struct Rows<W = fn(&PassShape<'_>, u32) -> u32> {
     pub(crate) life: Life,
-    pub(crate) width: fn(&PassShape<'_>, u32) -> u32,
+    pub(crate) width: W,
 }
 
-impl Rows {
+impl<W: Fn(&PassShape<'_>, u32) -> u32 + Copy> Rows<W> {
     /// Returns the slots of a pass and the elements of a row in each: one slot for all layers if their widths differ.
     pub(crate) fn slots(self, of: &PassShape<'_>) -> (usize, usize) {
         let (mut slots, mut all, mut widest) = (0, 0, 0);

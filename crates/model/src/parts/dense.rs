@@ -11,7 +11,7 @@ use plimsoll_memory::Buf;
 fn is_at_once(layer: &LayerPass<'_, '_, '_>) -> bool {
     let w = layer.w;
     layer.pass.acts.mode.recompute().is_none()
-        && w.codes[Site::GateUp as usize].is_none()
+        && w.codes(Site::GateUp).is_none()
         && w.adapters.added(Site::GateUp).is_none()
         && w.bias(Site::GateUp).is_none()
 }
