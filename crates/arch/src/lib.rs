@@ -26,7 +26,7 @@ mod site;
 mod table;
 
 pub use adaptable::Unfit;
-pub use architecture::{ARCHITECTURES, Architecture, Family, Gate, Norms, QkNorms, Windows};
+pub use architecture::{ARCHITECTURES, Architecture, Family, Gate, Norms, QkNorms, ScoreScale, Windows};
 pub use cache::{CACHES, Cache, CacheSpec, Caches, Extent, KV_BLOCK};
 pub use delta::{CONV_TAPS, DELTA_HEAD_MAX, DELTA_HEAD_STEP, DeltaLayers, DeltaSpec};
 pub use encodings::LayerEncodings;

@@ -2,7 +2,7 @@
 
 use super::keys::{Config, FULL, LOGIT_CAP, POSITIONS_MAX, SCORE_CAP, brief, short, unsupported};
 use super::rope::{LOCAL_BASE, Rope};
-use plimsoll_arch::{Architecture, Attention, Family, FileShape, LayerSet, Window, Windows};
+use plimsoll_arch::{Architecture, Attention, FileShape, LayerSet, ScoreScale, Window, Windows};
 use plimsoll_base::Result;
 use serde_json::{Map, Value, json};
 
@@ -98,7 +98,7 @@ impl Config<'_> {
 
     /// Reads the layers without rotation.
     fn unrotated(&self, architecture: &Architecture, layers: u32) -> Result<LayerSet> {
-        if architecture.family != Family::SmolLm3 {
+        if architecture.unrotated_every.is_none() {
             return Ok(LayerSet::default());
         }
         let Some(value) = self.present("no_rope_layers") else {
@@ -116,12 +116,10 @@ impl Config<'_> {
     }
 
     fn scale(&self, architecture: &Architecture) -> Result<Option<f32>> {
-        Ok(match architecture.family {
-            Family::Granite => Some(self.required_positive("attention_multiplier")? as f32),
-            Family::Gemma2 | Family::Gemma3 => {
-                Some(1.0 / (self.required_positive("query_pre_attn_scalar")? as f32).sqrt())
-            }
-            _ => None,
+        Ok(match architecture.score_scale {
+            ScoreScale::HeadDim => None,
+            ScoreScale::Factor(key) => Some(self.required_positive(key)? as f32),
+            ScoreScale::Root { key, .. } => Some(1.0 / (self.required_positive(key)? as f32).sqrt()),
         })
     }
 
@@ -149,7 +147,7 @@ pub(super) fn write(shape: &FileShape, map: &mut Map<String, Value>) {
             let kind = |layer| if window.layers.contains(layer) { SLIDING } else { FULL };
             put("layer_types", (0..shape.layers).map(kind).collect::<Vec<_>>().into());
         }
-        if let (Some(theta), Family::Gemma3) = (window.rope_theta, shape.family) {
+        if let Some(theta) = window.rope_theta.filter(|_| architecture.has_local_base) {
             put(LOCAL_BASE, theta.into());
         }
     }
@@ -162,7 +160,7 @@ pub(super) fn write(shape: &FileShape, map: &mut Map<String, Value>) {
         caps.into_iter()
             .for_each(|(key, cap)| drop(put(key, cap.map_or(Value::Null, |cap| short(cap).into()))));
     }
-    if shape.family == Family::SmolLm3 {
+    if architecture.unrotated_every.is_some() {
         let is_rotated = |layer| u32::from(!shape.attention.unrotated.contains(layer));
         put("no_rope_layers", (0..shape.layers).map(is_rotated).collect::<Vec<_>>().into());
     }
@@ -171,12 +169,12 @@ pub(super) fn write(shape: &FileShape, map: &mut Map<String, Value>) {
         put("residual_multiplier", short(shape.multipliers.residual).into());
         put("logits_scaling", short(shape.multipliers.logits).into());
     }
-    match (shape.family, shape.attention.scale) {
-        (Family::Granite, Some(scale)) => drop(put("attention_multiplier", short(scale).into())),
-        (Family::Gemma2 | Family::Gemma3, Some(scale)) => {
-            // The reference requires an integer.
-            drop(put("query_pre_attn_scalar", ((1.0 / scale.powi(2)).round() as u64).into()))
+    match (architecture.score_scale, shape.attention.scale) {
+        (ScoreScale::Factor(key), Some(scale)) => drop(put(key, short(scale).into())),
+        // The reference requires an integer.
+        (ScoreScale::Root { key, .. }, Some(scale)) => {
+            drop(put(key, ((1.0 / scale.powi(2)).round() as u64).into()));
         }
-        _ => {}
+        (ScoreScale::HeadDim, _) | (_, None) => {}
     }
 }

@@ -7,15 +7,14 @@ use crate::gguf::rope;
 use crate::storage::Storage;
 use crate::tensors::{RowOrder, TensorInfo};
 use plimsoll_arch::{
-    ARCHITECTURES, Architecture, Attention, CONV_TAPS, DeltaLayers, ExpertLayers, Family, FileShape,
-    LayerEncodings, LayerSet, ModelSpec, Multipliers, ParamKind, RopeScaling, Window, Windows,
+    ARCHITECTURES, Architecture, Attention, CONV_TAPS, DeltaLayers, ExpertLayers, FileShape, LayerEncodings,
+    LayerSet, ModelSpec, Multipliers, ParamKind, RopeScaling, Window, Windows,
 };
 use plimsoll_base::{Encoding, Error, Result, blocks};
 use serde_json::json;
 use std::collections::HashMap;
 
 /// llama.cpp's defaults.
-const GEMMA_2_WINDOW: u32 = 4096;
 const WINDOW_ROPE_BASE: f64 = 1e4;
 const SCORE_CAP: f32 = 50.0;
 const LOGIT_CAP: f32 = 30.0;
@@ -195,7 +194,7 @@ impl Meta<'_> {
         let row = shape.architecture();
         let keys = match (self.int(key::WINDOW), row.windows) {
             (_, Windows::No | Windows::All | Windows::Asked) => None,
-            (None, _) if shape.family == Family::Gemma2 => Some(GEMMA_2_WINDOW),
+            (None, _) if row.gguf_window.is_some() => row.gguf_window,
             _ => Some(self.size(key::WINDOW)?),
         };
         let rope_theta = Some(self.positive(key::WINDOW_ROPE_BASE)?.unwrap_or(WINDOW_ROPE_BASE));

@@ -3,7 +3,7 @@
 use crate::tensors::{RowOrder, ValueHeads};
 use plimsoll_arch::{
     ARCHITECTURES, Architecture, Attention, DeltaSpec, Family, FileShape, LayerSet, ModelSpec, ParamKind,
-    Window, Windows, file_rows,
+    ScoreScale, Window, Windows, file_rows,
 };
 use plimsoll_base::Encoding;
 
@@ -189,17 +189,14 @@ pub(crate) fn attention(shape: &FileShape, said: Attention) -> Attention {
         _ => None,
     });
     let root = |width: u32| Some(1.0 / (width as f32).sqrt());
-    let scale = match (shape.family, shape.layers) {
-        // The 27B models.
-        (Family::Gemma2, 46) | (Family::Gemma3, 62) => root(shape.hidden / shape.heads),
-        (Family::Gemma2 | Family::Gemma3, _) => root(shape.head_dim),
-        _ => said.scale,
+    let row = shape.architecture();
+    let scale = match row.score_scale {
+        ScoreScale::Root { gguf_wide, .. } if shape.layers == gguf_wide => root(shape.hidden / shape.heads),
+        ScoreScale::Root { .. } => root(shape.head_dim),
+        ScoreScale::HeadDim | ScoreScale::Factor(_) => said.scale,
     };
-    let unrotated = match shape.family {
-        Family::SmolLm3 => LayerSet::every(4, shape.layers),
-        _ => LayerSet::default(),
-    };
-    let gated = shape.architecture().has_delta;
+    let unrotated = row.unrotated_every.map_or_else(LayerSet::default, |n| LayerSet::every(n, shape.layers));
+    let gated = row.has_delta;
     Attention {
         window,
         unrotated,
