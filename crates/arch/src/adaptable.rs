@@ -98,12 +98,9 @@ impl LoraShape {
 impl Quantization {
     /// True if the rows of every linear layer are whole blocks; those of a GGUF file always are.
     pub fn takes(self, model: &ModelSpec) -> bool {
-        match self {
-            Quantization::Nf4 => (0..model.layers.len())
-                .flat_map(|layer| products(model, layer))
-                .all(|product| product.k.is_multiple_of(Self::BLOCK)),
-            Quantization::Gguf => true,
-        }
+        let Some(block) = self.encoding().map(|encoding| encoding.block_values()) else { return true };
+        let mut all = (0..model.layers.len()).flat_map(|layer| products(model, layer));
+        all.all(|product| u64::from(product.k).is_multiple_of(block))
     }
 }
 

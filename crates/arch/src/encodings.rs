@@ -10,6 +10,8 @@ pub struct LayerEncodings([u32; LAYERS_MAX]);
 /// Bits per target in the word of a layer.
 const ENCODING_BITS: u32 = 4;
 
+const _: () = assert!(Encoding::ALL.len() <= 1 << ENCODING_BITS && LoraTarget::ALL.len() * 4 <= 32);
+
 impl LayerEncodings {
     /// Collects the encodings that `of` returns. Panics above `LAYERS_MAX` layers.
     pub fn of(layers: u32, of: impl Fn(u32, LoraTarget) -> Encoding) -> LayerEncodings {

@@ -2,6 +2,7 @@
 //!
 //! Legend: r rank. A layer y = W x with an adapter is y = W x + scale B (A x), where A is [r, in] and B is [out, r].
 
+use plimsoll_base::Encoding;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -154,7 +155,15 @@ plimsoll_base::names! {
 
 impl Quantization {
     /// Elements of a row that share an NF4 scale.
-    pub const BLOCK: u32 = plimsoll_base::nf4::NF4_BLOCK as u32;
+    pub const BLOCK: u32 = Encoding::Nf4.block_values() as u32;
+
+    /// Returns the encoding that all linear layers get; none if they keep those of their file.
+    pub const fn encoding(self) -> Option<Encoding> {
+        match self {
+            Quantization::Nf4 => Some(Encoding::Nf4),
+            Quantization::Gguf => None,
+        }
+    }
 }
 
 impl LoraShape {

@@ -18,7 +18,7 @@ pub struct Part {
     pub name: String,
     /// Rows (elements of a vector) in it.
     pub rows: u32,
-    /// The encoding of its rows, if they are stored as the file's blocks.
+    /// The encoding of its rows, if they are stored in codes.
     pub encoding: Option<Encoding>,
 }
 

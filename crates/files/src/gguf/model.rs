@@ -317,7 +317,7 @@ impl Meta<'_> {
         let mut bytes = vec![0; half * 4];
         storage.read_exact_at(&mut bytes, freqs.offset)?;
         let mut stored = vec![0.0; half];
-        blocks::decode(Encoding::F32, &bytes, &mut stored);
+        blocks::decode(Encoding::F32, &bytes, &[], &mut stored);
         rope::rule_of(shape, &stored).ok_or_else(refuse)
     }
 

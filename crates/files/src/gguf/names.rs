@@ -5,7 +5,6 @@ use plimsoll_arch::{
     ARCHITECTURES, Architecture, Attention, DeltaSpec, Family, FileShape, LayerSet, ModelSpec, ParamKind,
     ScoreScale, Window, Windows, file_rows,
 };
-use plimsoll_base::Encoding;
 
 /// The first bytes of a file.
 pub(crate) const MAGIC: [u8; 4] = *b"GGUF";
@@ -89,32 +88,6 @@ pub(crate) const ROPE_FREQS: &str = "rope_freqs.weight";
 pub(crate) const EMBEDDING: &str = "token_embd.weight";
 const NORM: &str = "output_norm.weight";
 pub(crate) const HEAD: &str = "output.weight";
-
-/// Numbers of the encodings.
-const ENCODINGS: [(u32, Encoding); 11] = [
-    (0, Encoding::F32),
-    (1, Encoding::F16),
-    (2, Encoding::Q4_0),
-    (3, Encoding::Q4_1),
-    (6, Encoding::Q5_0),
-    (7, Encoding::Q5_1),
-    (8, Encoding::Q8_0),
-    (12, Encoding::Q4K),
-    (13, Encoding::Q5K),
-    (14, Encoding::Q6K),
-    (30, Encoding::Bf16),
-];
-
-/// Returns the encoding of a number.
-pub(crate) fn encoding_of(number: u32) -> Option<Encoding> {
-    ENCODINGS.iter().find(|(listed, _)| *listed == number).map(|(_, encoding)| *encoding)
-}
-
-/// Returns the number of an encoding.
-pub(crate) fn number_of(encoding: Encoding) -> u32 {
-    let row = ENCODINGS.iter().find(|(_, listed)| *listed == encoding);
-    row.expect("every encoding has a row").0
-}
 
 /// A tensor of a model in a GGUF file.
 #[derive(Clone, Debug)]
@@ -249,10 +222,7 @@ mod tests {
     use plimsoll_arch::{ExpertLayers, QkNorms, expected_tensors};
 
     #[test]
-    fn every_tensor_has_a_name_of_its_own_and_every_encoding_a_number() {
-        for (number, encoding) in ENCODINGS {
-            assert_eq!((encoding_of(number), number_of(encoding)), (Some(encoding), number));
-        }
+    fn every_tensor_has_a_name_of_its_own() {
         let mut shape = ModelSpec::preset("qwen2.5-0.5b").expect("a preset").file_shape();
         (shape.qk_norms, shape.tied) = (Some(QkNorms::Heads), false);
         let layers = LayerSet::of(shape.layers, |_| true);

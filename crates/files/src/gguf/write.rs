@@ -7,8 +7,8 @@
 use crate::config::TokenIds;
 use crate::gguf::model::GgufTokenizer;
 use crate::gguf::names::{
-    ALIGNMENT, MAGIC, ROPE_FREQS, Stored, VERSION, added, attention, interval, key, kind, number_of,
-    row_order, stored, stored_as,
+    ALIGNMENT, MAGIC, ROPE_FREQS, Stored, VERSION, added, attention, interval, key, kind, row_order, stored,
+    stored_as,
 };
 use crate::gguf::rope;
 use crate::pieces::FileRecord;
@@ -87,7 +87,8 @@ impl GgufDecl<'_> {
             out.extend((tensor.shape.len() as u32).to_le_bytes());
             // The fastest axis first.
             tensor.shape.iter().rev().for_each(|length| out.extend(length.to_le_bytes()));
-            out.extend(number_of(encoding(tensor.dtype)).to_le_bytes());
+            let number = encoding(tensor.dtype).gguf_number().expect("a plain encoding has a number");
+            out.extend(number.to_le_bytes());
             out.extend(offset.to_le_bytes());
             offset += tensor.bytes.next_multiple_of(ALIGNMENT);
         }

@@ -1,8 +1,8 @@
 //! Tables of parameters: what a model, its adapters, its merged products and its codes consist of.
 
 use plimsoll_arch::{LoraShape, LoraTarget, LoraTargets, ModelSpec, PRESETS, ParamKind, products};
-use plimsoll_base::DType;
-use plimsoll_device::{Layouts, nf4_elements};
+use plimsoll_base::{DType, Encoding};
+use plimsoll_device::{Layouts, block_elements};
 use plimsoll_model::{Coding, Param, ParamTable};
 
 static KIND: &Layouts = &plimsoll_cuda::LAYOUTS;
@@ -105,13 +105,13 @@ fn merged_products_are_those_that_have_an_adapter() {
 fn codes_take_the_place_of_products_alone() {
     let spec = spec("qwen2.5-0.5b");
     let whole = ParamTable::new(&spec, KIND, BF16);
-    let coded = whole.clone().coded(&Coding::Nf4);
+    let coded = whole.clone().coded(&Coding::All(Encoding::Nf4));
     let (mut words, mut scales) = (0, 0);
     for (param, before) in coded.params.iter().zip(&whole.params) {
         assert_eq!((param.kind, param.key), (before.kind, before.offset));
         if let Some(at) = param.codes {
             assert_eq!((at.word, at.scale, param.elements), (words, scales, 0), "{:?}", param.kind);
-            let more = nf4_elements(param.n.into(), param.k.into());
+            let more = block_elements(Encoding::Nf4, param.n.into(), param.k.into());
             (words, scales) = (words + more.0, scales + more.1);
         } else {
             assert_eq!(param.elements, before.elements, "{:?}", param.kind);
@@ -126,7 +126,7 @@ fn codes_are_widened_one_matrix_at_a_time() {
     let spec = spec("qwen2.5-0.5b");
     let whole = ParamTable::new(&spec, KIND, BF16);
     let largest = of_kind(&whole, ParamKind::GateUp)[0].elements;
-    assert_eq!(whole.clone().coded(&Coding::Nf4).widened_elements(BF16), largest);
+    assert_eq!(whole.clone().coded(&Coding::All(Encoding::Nf4)).widened_elements(BF16), largest);
     assert_eq!(whole.widened_elements(BF16), 0);
 }
 
