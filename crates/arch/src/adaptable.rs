@@ -1,7 +1,7 @@
-//! Which linear layers of a model adapters fit, and their shapes there: folds over the model's table.
+//! Which linear layers of a model adapters and codes fit, and their shapes there: folds over the model's table.
 
-use crate::table::{TensorRow, each_row};
-use crate::{LoraShape, LoraTarget, LoraTargets, ModelSpec};
+use crate::table::{TensorRow, each_row, products};
+use crate::{LoraShape, LoraTarget, LoraTargets, ModelSpec, Quantization, Site};
 
 impl LoraTarget {
     /// Returns this target's row of a layer's table; `None` if the layer has no such linear layer.
@@ -22,7 +22,7 @@ impl LoraTarget {
 
     /// Returns the widths in the layer where the smaller of the two is smallest.
     pub fn narrowest(self, model: &ModelSpec) -> (u32, u32) {
-        let all = (0..model.layers).filter_map(|layer| self.row(model, layer));
+        let all = (0..model.layers.len()).filter_map(|layer| self.row(model, layer));
         let all = all.map(|row| (row.cols, row.rows));
         all.min_by_key(|(inputs, outputs)| *inputs.min(outputs)).unwrap_or_default()
     }
@@ -47,7 +47,7 @@ impl LoraTargets {
     /// Returns why adapters of these targets do not fit a model, if they do not. The only place that decides it.
     pub fn unfit(self, model: &ModelSpec) -> Option<Unfit> {
         let those = |is: &dyn Fn(Option<TensorRow>) -> bool| {
-            let has = |target: &LoraTarget| (0..model.layers).any(|layer| is(target.row(model, layer)));
+            let has = |target: &LoraTarget| (0..model.layers.len()).any(|layer| is(target.row(model, layer)));
             LoraTargets::new(self.iter().filter(has))
         };
         let fused = those(&|row| row.is_some_and(|row| row.is_fused)).map(Unfit::Fused);
@@ -85,11 +85,39 @@ impl LoraShape {
     }
 
     fn sum(self, model: &ModelSpec, times: impl Fn(LoraTarget, u32) -> u64) -> u64 {
-        let each = (0..model.layers).flat_map(|layer| self.targets.iter().map(move |target| (target, layer)));
+        let each =
+            (0..model.layers.len()).flat_map(|layer| self.targets.iter().map(move |target| (target, layer)));
         let elements = each.map(|(target, layer)| {
             let (width_in, width_out) = target.widths(model, layer);
             times(target, layer) * (u64::from(width_in) + u64::from(width_out))
         });
         u64::from(self.rank) * elements.sum::<u64>()
+    }
+}
+
+impl Quantization {
+    /// True if the rows of every linear layer are whole blocks; those of a GGUF file always are.
+    pub fn takes(self, model: &ModelSpec) -> bool {
+        let Some(block) = self.encoding().map(|encoding| encoding.block_values()) else { return true };
+        let mut all = (0..model.layers.len()).flat_map(|layer| products(model, layer));
+        all.all(|product| u64::from(product.k).is_multiple_of(block))
+    }
+}
+
+impl Site {
+    /// Returns the targets that have an adapter, each with the index of its first output (within one expert, if any).
+    pub fn targets(
+        self,
+        spec: &ModelSpec,
+        lora: LoraShape,
+        layer: u32,
+    ) -> impl Iterator<Item = (LoraTarget, usize)> {
+        let mut first = 0;
+        let each = self.layers().iter().map(move |&target| {
+            let start = first;
+            first += target.widths(spec, layer).1 as usize;
+            (target, start)
+        });
+        each.filter(move |(target, _)| lora.targets.contains(*target))
     }
 }

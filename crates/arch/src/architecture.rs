@@ -103,8 +103,18 @@ pub struct Architecture {
     pub reads_attention_bias: bool,
     /// True if `mlp_bias` in `config.json` adds a bias to gate, up and down.
     pub reads_mlp_bias: bool,
+    /// The source of the factor on scores.
+    pub score_scale: ScoreScale,
+    /// n, if heads of every n-th layer are not rotated unless `no_rope_layers` in `config.json` lists other layers.
+    pub unrotated_every: Option<u32>,
     /// Which layers have sliding windows.
     pub windows: Windows,
+    /// Keys of a window if a GGUF file names none.
+    pub gguf_window: Option<u32>,
+    /// True if `rope_local_base_freq` in `config.json` is the base of the layers with windows.
+    pub has_local_base: bool,
+    /// `model_type` of the models of text and images whose language model this is, if they are read.
+    pub wrapper: Option<&'static str>,
     /// Family-specific keys of a written `config.json`; a value of `None` is null.
     pub config_keys: &'static [(&'static str, Option<bool>)],
 }
@@ -124,6 +134,22 @@ pub enum Windows {
         n: u32,
         /// True if these layers have their own unscaled rope, with the same base or that of `rope_local_base_freq`.
         own_rope: bool,
+    },
+}
+
+/// The source of the factor on attention's scores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScoreScale {
+    /// The elements of a head: 1/sqrt(d).
+    HeadDim,
+    /// A key of `config.json` that is the factor.
+    Factor(&'static str),
+    /// A key of `config.json` with a number x: the factor is 1/sqrt(x).
+    Root {
+        /// The key.
+        key: &'static str,
+        /// Layers of the one model in which x is hidden/heads in a GGUF file, which names none; in all others it is d.
+        gguf_wide: u32,
     },
 }
 
@@ -161,7 +187,12 @@ const LLAMA: Architecture = Architecture {
     has_multipliers: false,
     reads_attention_bias: true,
     reads_mlp_bias: true,
+    score_scale: ScoreScale::HeadDim,
+    unrotated_every: None,
     windows: Windows::No,
+    gguf_window: None,
+    has_local_base: false,
+    wrapper: None,
     config_keys: &[],
 };
 
@@ -214,6 +245,7 @@ pub const ARCHITECTURES: [Architecture; Family::ALL.len()] = [
         qk_norms: Some(QkNorms::Heads),
         norm_offset: 1.0,
         has_delta: true,
+        wrapper: Some("qwen3_5"),
         reads_attention_bias: false,
         reads_mlp_bias: false,
         ..LLAMA
@@ -234,6 +266,7 @@ pub const ARCHITECTURES: [Architecture; Family::ALL.len()] = [
         causal_lm: "SmolLM3ForCausalLM",
         classifier: "SmolLM3ForSequenceClassification",
         gguf: Some("smollm3"),
+        unrotated_every: Some(4),
         ..LLAMA
     },
     Architecture {
@@ -273,7 +306,9 @@ pub const ARCHITECTURES: [Architecture; Family::ALL.len()] = [
         scales_embedding: true,
         has_soft_caps: true,
         reads_mlp_bias: false,
+        score_scale: ScoreScale::Root { key: "query_pre_attn_scalar", gguf_wide: 46 },
         windows: Windows::AllButEvery { n: 2, own_rope: false },
+        gguf_window: Some(4096),
         ..LLAMA
     },
     Architecture {
@@ -291,7 +326,10 @@ pub const ARCHITECTURES: [Architecture; Family::ALL.len()] = [
         gate: Gate::GeluTanh,
         scales_embedding: true,
         reads_mlp_bias: false,
+        score_scale: ScoreScale::Root { key: "query_pre_attn_scalar", gguf_wide: 62 },
         windows: Windows::AllButEvery { n: 6, own_rope: true },
+        has_local_base: true,
+        wrapper: Some("gemma3"),
         ..LLAMA
     },
     Architecture {
@@ -300,6 +338,7 @@ pub const ARCHITECTURES: [Architecture; Family::ALL.len()] = [
         classifier: "GraniteForSequenceClassification",
         gguf: Some("granite"),
         has_multipliers: true,
+        score_scale: ScoreScale::Factor("attention_multiplier"),
         ..LLAMA
     },
     Architecture {

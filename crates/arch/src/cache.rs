@@ -1,7 +1,6 @@
 //! How much of each cache a sequence needs from pass to pass: the unit, the units of a prompt and of a response, and
 //! what sharing a prompt means. A scheduler hands out units and asks here; it does not know what is in one.
 
-use crate::ModelSpec;
 use std::ops::Range;
 
 /// Keys per block: one 512-bit vector of f32.
@@ -196,21 +195,6 @@ impl CacheSpec {
     }
 }
 
-impl ModelSpec {
-    /// Returns the caches of this model for sequences of up to `keys` keys. Windowed layers use the paged cache if no
-    /// sequence is longer than the window; every model has the paged cache.
-    pub fn caches(&self, keys: usize) -> Vec<CacheSpec> {
-        let mut all = vec![CacheSpec { cache: Cache::Paged, elements: 0 }];
-        for (cache, elements) in (0..self.layers).map(|layer| self.cache_of(layer, keys)) {
-            match all.iter_mut().find(|one| one.cache == cache) {
-                Some(one) => one.elements += elements,
-                None => all.push(CacheSpec { cache, elements }),
-            }
-        }
-        all
-    }
-}
-
 /// The caches of an engine or of a pass, each with its units in a layer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Caches([Option<(Cache, usize)>; CACHES]);
@@ -255,6 +239,7 @@ impl FromIterator<(Cache, usize)> for Caches {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ModelSpec;
 
     fn of(prompt_tokens: usize, is_alone: bool) -> Extent {
         Extent { prompt_tokens, is_alone, step: 128 }

@@ -21,7 +21,7 @@ impl ModelSpec {
     fn parameters_with(&self, of_layer: impl Fn(&ExpertsSpec) -> u32) -> u64 {
         let (v, h) = (u64::from(self.vocab), u64::from(self.hidden));
         let mut parameters = v * h * if self.tied { 1 } else { 2 } + h;
-        for layer in 0..self.layers {
+        for layer in 0..self.layers.len() {
             let times = self.layer(layer).experts().map_or(1, |experts| of_layer(&experts).into());
             each_row(self, layer, |row| {
                 parameters += row.elements() * if row.experts.is_some() { times } else { 1 };
@@ -33,14 +33,14 @@ impl ModelSpec {
     /// Returns the FLOPs of one token's forward pass through the layers with `context` keys, excluding the head.
     pub fn layer_flops(&self, context: u64) -> u64 {
         let mut flops = 0;
-        for layer in 0..self.layers {
+        for layer in 0..self.layers.len() {
             let chosen = self.layer(layer).experts().map_or(1, |experts| experts.chosen.into());
             each_row(self, layer, |row| {
                 if row.kind.is_product() {
                     flops += 2 * row.elements() * if row.experts.is_some() { chosen } else { 1 };
                 }
             });
-            flops += self.mixer_flops(layer, context);
+            flops += self.layer(layer).mixer.flops(context);
         }
         flops
     }

@@ -10,9 +10,22 @@ pub const DELTA_HEAD_MAX: u32 = 128;
 /// Divisor of the elements of a linear-attention head.
 pub const DELTA_HEAD_STEP: u32 = 16;
 
-/// The layers of a decoder with linear attention, and their heads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// The heads of a layer with linear attention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeltaSpec {
+    /// Heads of queries and keys.
+    pub key_heads: u32,
+    /// Heads of values, a multiple of `key_heads`.
+    pub value_heads: u32,
+    /// Elements of a head of queries or keys.
+    pub key_dim: u32,
+    /// Elements of a head of values.
+    pub value_dim: u32,
+}
+
+/// Linear attention as files describe it: the same in each layer that has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeltaLayers {
     /// The layers. The others have attention over keys.
     pub layers: LayerSet,
     /// Heads of queries and keys.
@@ -23,6 +36,20 @@ pub struct DeltaSpec {
     pub key_dim: u32,
     /// Elements of a head of values.
     pub value_dim: u32,
+}
+
+impl DeltaLayers {
+    /// Returns the heads of each of the layers.
+    pub const fn each(&self) -> DeltaSpec {
+        let DeltaLayers { key_heads, value_heads, key_dim, value_dim, .. } = *self;
+        DeltaSpec { key_heads, value_heads, key_dim, value_dim }
+    }
+
+    /// Returns heads with the layers that have them.
+    pub const fn of(each: DeltaSpec, layers: LayerSet) -> DeltaLayers {
+        let DeltaSpec { key_heads, value_heads, key_dim, value_dim } = each;
+        DeltaLayers { layers, key_heads, value_heads, key_dim, value_dim }
+    }
 }
 
 impl DeltaSpec {

@@ -10,6 +10,8 @@ pub struct LayerEncodings([u32; LAYERS_MAX]);
 /// Bits per target in the word of a layer.
 const ENCODING_BITS: u32 = 4;
 
+const _: () = assert!(Encoding::ALL.len() <= 1 << ENCODING_BITS && LoraTarget::ALL.len() * 4 <= 32);
+
 impl LayerEncodings {
     /// Collects the encodings that `of` returns. Panics above `LAYERS_MAX` layers.
     pub fn of(layers: u32, of: impl Fn(u32, LoraTarget) -> Encoding) -> LayerEncodings {
@@ -34,6 +36,6 @@ impl LayerEncodings {
             let row = u64::from(inputs) / encoding.block_values() * encoding.block_bytes();
             target.of_experts(model, layer).count() as u64 * u64::from(outputs) * row
         };
-        (0..model.layers).flat_map(|layer| LoraTarget::ALL.map(|target| of(layer, target))).sum()
+        (0..model.layers.len()).flat_map(|layer| LoraTarget::ALL.map(|target| of(layer, target))).sum()
     }
 }

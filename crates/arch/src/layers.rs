@@ -1,4 +1,5 @@
-//! How the layers of a decoder differ from each other, and from plain causal attention over rotated heads.
+//! How files say in what the layers of a decoder differ from each other, and from plain causal attention over rotated
+//! heads.
 
 use serde::{Deserialize, Serialize};
 
@@ -45,8 +46,8 @@ impl LayerSet {
     }
 
     /// True if the layer is in the set.
-    pub fn contains(&self, layer: u32) -> bool {
-        self.0.get(layer as usize / 64).is_some_and(|word| word >> (layer % 64) & 1 == 1)
+    pub const fn contains(&self, layer: u32) -> bool {
+        (layer as usize) < LAYERS_MAX && self.0[layer as usize / 64] >> (layer % 64) & 1 == 1
     }
 
     /// Returns the number of layers in the set.
@@ -123,14 +124,19 @@ pub struct Attention {
 }
 
 impl Attention {
+    /// Plain causal attention over rotated heads.
+    pub const PLAIN: Attention = Attention {
+        window: None,
+        unrotated: LayerSet::every(1, 0),
+        scale: None,
+        rotated: None,
+        score_cap: None,
+        gated: false,
+    };
+
     /// True if this is plain causal attention over rotated heads.
     pub fn is_plain(&self) -> bool {
         *self == Attention::default()
-    }
-
-    /// Returns the keys that a row of a layer sees; none if it sees all before it.
-    pub fn window_of(&self, layer: u32) -> Option<u32> {
-        self.window.filter(|window| window.layers.contains(layer)).map(|window| window.keys)
     }
 }
 
@@ -187,7 +193,9 @@ mod tests {
     fn a_layer_without_a_window_sees_all_keys() {
         let window = Window { keys: 8, layers: LayerSet::all_but_every(2, 4), rope_theta: None };
         let attention = Attention { window: Some(window), ..Attention::default() };
-        assert_eq!([0, 1, 2, 3].map(|layer| attention.window_of(layer)), [Some(8), None, Some(8), None]);
-        assert!(Attention::default().is_plain() && !attention.is_plain());
+        let spec = crate::FileShape { layers: 4, attention, ..crate::FileShape::PLAIN }.spec();
+        let windows: Vec<_> = spec.attentions().map(|attention| attention.window).collect();
+        assert_eq!(windows, [Some(8), None, Some(8), None]);
+        assert!(Attention::PLAIN.is_plain() && !attention.is_plain());
     }
 }

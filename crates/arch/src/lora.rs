@@ -2,7 +2,7 @@
 //!
 //! Legend: r rank. A layer y = W x with an adapter is y = W x + scale B (A x), where A is [r, in] and B is [out, r].
 
-use crate::ModelSpec;
+use plimsoll_base::Encoding;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -155,21 +155,13 @@ plimsoll_base::names! {
 
 impl Quantization {
     /// Elements of a row that share an NF4 scale.
-    pub const BLOCK: u32 = plimsoll_base::nf4::NF4_BLOCK as u32;
+    pub const BLOCK: u32 = Encoding::Nf4.block_values() as u32;
 
-    /// True if the rows of every linear layer are whole blocks; those of a GGUF file always are.
-    pub fn takes(self, model: &ModelSpec) -> bool {
+    /// Returns the encoding that all linear layers get; none if they keep those of their file.
+    pub const fn encoding(self) -> Option<Encoding> {
         match self {
-            Quantization::Nf4 => {
-                model.hidden.is_multiple_of(Self::BLOCK)
-                    && model.q_width().is_multiple_of(Self::BLOCK)
-                    && model.ffn_inputs().is_multiple_of(Self::BLOCK)
-                    && match model.delta {
-                        Some(delta) => delta.value_width().is_multiple_of(Self::BLOCK),
-                        None => true,
-                    }
-            }
-            Quantization::Gguf => true,
+            Quantization::Nf4 => Some(Encoding::Nf4),
+            Quantization::Gguf => None,
         }
     }
 }
@@ -182,6 +174,7 @@ impl LoraShape {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ModelSpec;
 
     #[test]
     fn targets_keep_their_order_and_their_names() {
@@ -226,7 +219,7 @@ mod tests {
                 u64::from(a[0]) * u64::from(a[1]) + u64::from(b[0]) * u64::from(b[1])
             })
             .sum();
-        assert_eq!(shape.parameters(&model), each * u64::from(model.layers));
+        assert_eq!(shape.parameters(&model), each * u64::from(model.layers.len()));
         assert_eq!(shape.active_parameters(&model), shape.parameters(&model));
     }
 

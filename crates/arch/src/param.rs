@@ -1,6 +1,6 @@
 //! The parameters that a model may have, and the products of a layer that adapters may extend.
 
-use crate::{LoraShape, LoraTarget, ModelSpec};
+use crate::LoraTarget;
 
 /// A parameter of a model, in a layer or outside of layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,74 +67,16 @@ pub enum ParamKind {
     LogStd,
 }
 
-impl ParamKind {
-    /// Returns the product that this parameter is the weight of, if adapters may extend it.
-    pub const fn site(self) -> Option<Site> {
-        match self {
-            ParamKind::Qkv => Some(Site::Qkv),
-            ParamKind::Output => Some(Site::Output),
-            ParamKind::GateUp => Some(Site::GateUp),
-            ParamKind::Down => Some(Site::Down),
-            _ => None,
-        }
-    }
-
-    /// Returns whether a layer multiplies rows by this parameter.
-    pub const fn is_product(self) -> bool {
-        self.site().is_some() || matches!(self, ParamKind::Router)
-    }
-}
-
-/// A product of a layer that adapters may extend.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Site {
-    /// Queries, keys and values.
-    Qkv,
-    /// The output projection of attention.
-    Output,
-    /// Gate and up projections.
-    GateUp,
-    /// The down projection.
-    Down,
-}
-
-impl Site {
-    /// All sites, in the order in which a layer computes them.
-    pub const ALL: [Site; 4] = [Site::Qkv, Site::Output, Site::GateUp, Site::Down];
-
-    /// Returns the linear layers that the product consists of, in the order of its outputs.
-    pub const fn layers(self) -> &'static [LoraTarget] {
-        match self {
-            Site::Qkv => &[LoraTarget::Q, LoraTarget::K, LoraTarget::V],
-            Site::Output => &[LoraTarget::O],
-            Site::GateUp => &[LoraTarget::Gate, LoraTarget::Up],
-            Site::Down => &[LoraTarget::Down],
-        }
-    }
-
-    /// Returns the targets that have an adapter, each with the index of its first output (within one expert, if any).
-    pub fn targets(
-        self,
-        spec: &ModelSpec,
-        lora: LoraShape,
-        layer: u32,
-    ) -> impl Iterator<Item = (LoraTarget, usize)> {
-        let mut first = 0;
-        let each = self.layers().iter().map(move |&target| {
-            let start = first;
-            first += target.widths(spec, layer).1 as usize;
-            (target, start)
-        });
-        each.filter(move |(target, _)| lora.targets.contains(*target))
-    }
-
-    /// Returns S r, the width of A x; 0 without an adapter.
-    pub fn width(self, lora: LoraShape) -> usize {
-        self.layers().iter().filter(|target| lora.targets.contains(**target)).count() * lora.rank as usize
-    }
-
-    /// Returns whether each expert of a layer has its own.
-    pub const fn is_of_experts(self) -> bool {
-        matches!(self, Site::GateUp | Site::Down)
+plimsoll_base::names! {
+    /// A product of a layer that adapters may extend. The names are those of regions.
+    Site {
+        /// Queries, keys and values, or all inputs of linear attention.
+        Qkv = "qkv",
+        /// The output projection of a mixer.
+        Output = "output",
+        /// Gate and up projections.
+        GateUp = "gate_up",
+        /// The down projection.
+        Down = "down",
     }
 }

@@ -3,7 +3,10 @@
 //! This is the one place that lists a layer's matrices. A new kind of layer adds its rows here.
 
 use crate::param::ParamKind as Kind;
-use crate::{CONV_TAPS, DeltaSpec, ExpertsSpec, Ffn, LayerSpec, LoraTarget, Mixer, ModelSpec, QkNorms};
+use crate::{
+    AttentionSpec, CONV_TAPS, DeltaSpec, DenseSpec, ExpertsSpec, Ffn, LayerSpec, LoraTarget, Mixer,
+    ModelSpec, QkNorms,
+};
 
 /// A tensor of a layer, or of each of its experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,23 +79,23 @@ impl TensorRow {
 
 /// Calls `add` with each tensor of a layer.
 pub(crate) fn each_row(spec: &ModelSpec, layer: u32, mut add: impl FnMut(TensorRow)) {
-    let (h, norms) = (spec.hidden, spec.architecture().norms);
+    let LayerSpec { norms, mixer, ffn } = spec.layer(layer);
+    let (h, is_fused) = (spec.hidden, spec.architecture().is_fused);
     let norm = |kind, names: Option<[&'static str; 2]>, part: usize, gguf| {
         names.map(|names| vector(kind, (names[part], gguf, "weight"), h))
     };
     // llama.cpp names the second norm after its place in families with linear attention.
     let second = if spec.architecture().has_delta { "post_attention_norm" } else { "ffn_norm" };
     norm(Kind::AttnNorm, norms.before, 0, "attn_norm").into_iter().for_each(&mut add);
-    let LayerSpec { mixer, ffn } = spec.layer(layer);
     match mixer {
         Mixer::Delta(delta) => of_delta(delta, h, &mut add),
-        Mixer::Attention => of_attention(spec, &mut add),
+        Mixer::Attention(attention) => of_attention(attention, (h, is_fused), &mut add),
     }
     norm(Kind::AttnPostNorm, norms.after, 0, "post_attention_norm").into_iter().for_each(&mut add);
     norm(Kind::FfnNorm, norms.before, 1, second).into_iter().for_each(&mut add);
     match ffn {
         Ffn::Experts(experts) => of_experts(experts, h, &mut add),
-        Ffn::Dense => of_dense(spec, &mut add),
+        Ffn::Dense(dense) => of_dense(dense, (h, is_fused), &mut add),
     }
     norm(Kind::FfnPostNorm, norms.after, 1, "post_ffw_norm").into_iter().for_each(&mut add);
 }
@@ -120,33 +123,32 @@ impl TensorRow {
     }
 }
 
-/// Adds the tensors of softmax attention.
-fn of_attention(spec: &ModelSpec, add: &mut impl FnMut(TensorRow)) {
-    let (h, d, q, kv) = (spec.hidden, spec.head_dim, spec.q_width(), spec.kv_width());
-    let of_q = if spec.attention.gated { 2 * q } else { q };
+/// Adds the tensors of softmax attention; `h` is the model's width.
+fn of_attention(of: AttentionSpec, (h, is_fused): (u32, bool), add: &mut impl FnMut(TensorRow)) {
+    let (d, q, kv) = (of.head_dim, of.q_width(), of.kv_width());
+    let of_q = if of.gated { 2 * q } else { q };
     let parts = [
         (LoraTarget::Q, "self_attn.q_proj", "attn_q", of_q),
         (LoraTarget::K, "self_attn.k_proj", "attn_k", kv),
         (LoraTarget::V, "self_attn.v_proj", "attn_v", kv),
     ];
-    let is_fused = spec.architecture().is_fused;
     for (target, module, gguf, rows) in parts {
         let row = matrix(Kind::Qkv, (module, gguf), [rows, h]).of(target);
         add(row.fused(is_fused, "self_attn.qkv_proj", "attn_qkv"));
     }
-    if spec.qkv_bias {
+    if of.qkv_bias {
         for (_, module, gguf, rows) in parts {
             let row = vector(Kind::QkvBias, (module, gguf, "bias"), rows);
             add(row.fused(is_fused, "self_attn.qkv_proj", "attn_qkv"));
         }
     }
-    if let Some(of) = spec.qk_norms {
-        let [q, k] = if of == QkNorms::Rows { [q, kv] } else { [d, d] };
+    if let Some(norms) = of.qk_norms {
+        let [q, k] = if norms == QkNorms::Rows { [q, kv] } else { [d, d] };
         add(vector(Kind::QNorm, ("self_attn.q_norm", "attn_q_norm", "weight"), q));
         add(vector(Kind::KNorm, ("self_attn.k_norm", "attn_k_norm", "weight"), k));
     }
     add(matrix(Kind::Output, ("self_attn.o_proj", "attn_output"), [h, q]).of(LoraTarget::O));
-    if spec.output_bias {
+    if of.output_bias {
         add(vector(Kind::OutputBias, ("self_attn.o_proj", "attn_output", "bias"), h));
     }
 }
@@ -169,16 +171,16 @@ fn of_delta(delta: DeltaSpec, h: u32, add: &mut impl FnMut(TensorRow)) {
     add(matrix(Kind::Output, ("linear_attn.out_proj", "ssm_out"), [h, v]));
 }
 
-/// Adds the tensors of a dense feed-forward part.
-fn of_dense(spec: &ModelSpec, add: &mut impl FnMut(TensorRow)) {
-    let (h, f, is_fused) = (spec.hidden, spec.ffn, spec.architecture().is_fused);
+/// Adds the tensors of a dense feed-forward part; `h` is the model's width.
+fn of_dense(of: DenseSpec, (h, is_fused): (u32, bool), add: &mut impl FnMut(TensorRow)) {
+    let f = of.width;
     // llama.cpp splits `ffn_up` in halves if there is no `ffn_gate`.
     let fused = |row: TensorRow| row.fused(is_fused, "mlp.gate_up_proj", "ffn_up");
     let (gate, up) = (("mlp.gate_proj", "ffn_gate"), ("mlp.up_proj", "ffn_up"));
     add(fused(matrix(Kind::GateUp, gate, [f, h]).of(LoraTarget::Gate)));
     add(fused(matrix(Kind::GateUp, up, [f, h]).of(LoraTarget::Up)));
     add(matrix(Kind::Down, ("mlp.down_proj", "ffn_down"), [h, f]).of(LoraTarget::Down));
-    if spec.mlp_bias {
+    if of.bias {
         for (module, gguf) in [gate, up] {
             add(fused(vector(Kind::GateUpBias, (module, gguf, "bias"), f)));
         }
@@ -250,7 +252,7 @@ pub fn products(spec: &ModelSpec, layer: u32) -> Vec<Product> {
 pub fn expected_tensors(spec: &ModelSpec) -> Vec<(String, Vec<u64>)> {
     let (v, h) = (u64::from(spec.vocab), u64::from(spec.hidden));
     let mut list = vec![("model.embed_tokens.weight".to_string(), vec![v, h])];
-    for layer in 0..spec.layers {
+    for layer in 0..spec.layers.len() {
         let name = |(row, expert): (TensorRow, Option<u32>)| {
             (format!("model.layers.{layer}.{}", row.name(expert)), row.shape())
         };

@@ -1,91 +1,131 @@
-//! Encodings of tensors in files: plain numbers and blocks, GGUF's among them, and how they are decoded.
+//! The table of encodings of weights: plain numbers, the blocks of GGUF files, and NF4, and how they are decoded.
 //!
 //! Each encoding has one decoder, written like the format's description, one block at a time. Its f32 operations and
 //! their order are the description's too, so every device that keeps them gives the same bits.
 
-/// Encoding of a stored tensor: blocks of neighbours in a row. A plain number is a block of one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Encoding {
+use crate::nf4;
+
+/// Declares the encodings, a row each: values and bytes of a block, whether its scale is in these bytes (`whole`) or
+/// lies apart, the number in GGUF files if they have it, and the decoder of a block.
+macro_rules! encodings {
+    ($($(#[$doc:meta])* $row:ident = $name:literal: $values:literal in $bytes:literal $scale:ident, $gguf:expr, $decode:path;)+) => {
+        /// Encoding of a stored tensor: blocks of neighbours in a row. A plain number is a block of one.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Encoding {
+            $($(#[$doc])* $row,)+
+        }
+
+        impl Encoding {
+            /// All encodings, in the order of their numbers.
+            pub const ALL: [Encoding; [$($name),+].len()] = [$(Encoding::$row),+];
+
+            /// Returns the number of values in one block.
+            pub const fn block_values(self) -> u64 {
+                match self {
+                    $(Encoding::$row => $values,)+
+                }
+            }
+
+            /// Returns the bytes of one block, without a scale that lies apart.
+            pub const fn block_bytes(self) -> u64 {
+                match self {
+                    $(Encoding::$row => $bytes,)+
+                }
+            }
+
+            /// Returns whether each block has a scale, an f32, that lies apart from its bytes.
+            pub const fn has_scales(self) -> bool {
+                match self {
+                    $(Encoding::$row => scales!($scale),)+
+                }
+            }
+
+            /// Returns the number of its type in GGUF files, if they have it.
+            pub const fn gguf_number(self) -> Option<u32> {
+                match self {
+                    $(Encoding::$row => $gguf,)+
+                }
+            }
+
+            /// Returns the name in messages and plans.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Encoding::$row => $name,)+
+                }
+            }
+        }
+
+        /// Decodes whole blocks: `out` has as many values as the blocks in `bytes` hold. `scales`: one of each block,
+        /// if they lie apart, else none.
+        // Inlined with what it calls, so that callers compile it for the instructions that they have checked for.
+        #[inline(always)]
+        pub fn decode(encoding: Encoding, bytes: &[u8], scales: &[f32], out: &mut [f32]) {
+            let (block_bytes, block_values) =
+                (encoding.block_bytes() as usize, encoding.block_values() as usize);
+            debug_assert_eq!(bytes.len() / block_bytes * block_values, out.len());
+            debug_assert_eq!(scales.len() * block_values, if encoding.has_scales() { out.len() } else { 0 });
+            match encoding {
+                $(Encoding::$row => each!($scale, bytes, scales, out, [$bytes, $values], $decode),)+
+            }
+        }
+    };
+}
+
+/// True if scales lie apart.
+macro_rules! scales {
+    (whole) => {
+        false
+    };
+    (apart) => {
+        true
+    };
+}
+
+/// Decodes block by block. A macro, because a function passed as an argument may not be inlined.
+macro_rules! each {
+    (whole, $bytes:expr, $scales:expr, $out:expr, [$size:literal, $values:literal], $decode:path) => {
+        for (b, y) in $bytes.chunks_exact($size).zip($out.chunks_exact_mut($values)) {
+            $decode(b, y);
+        }
+    };
+    (apart, $bytes:expr, $scales:expr, $out:expr, [$size:literal, $values:literal], $decode:path) => {
+        for ((b, scale), y) in $bytes.chunks_exact($size).zip($scales).zip($out.chunks_exact_mut($values)) {
+            $decode(b, *scale, y);
+        }
+    };
+}
+
+encodings! {
     /// IEEE binary32.
-    F32,
+    F32 = "f32": 1 in 4 whole, Some(0), f32_plain;
     /// IEEE binary16.
-    F16,
+    F16 = "f16": 1 in 2 whole, Some(1), f16_plain;
     /// The upper half of a binary32.
-    Bf16,
+    Bf16 = "bf16": 1 in 2 whole, Some(30), bf16_plain;
     /// 32 values: scale f16, 32 signed bytes.
-    Q8_0,
+    Q8_0 = "q8_0": 32 in 34 whole, Some(8), q8_0;
     /// 32 values: scale f16, 32 nibbles less 8.
-    Q4_0,
+    Q4_0 = "q4_0": 32 in 18 whole, Some(2), q4_0;
     /// 32 values: scale f16, minimum f16, 32 nibbles.
-    Q4_1,
+    Q4_1 = "q4_1": 32 in 20 whole, Some(3), q4_1;
     /// 32 values: scale f16, 32 fifth bits, 32 nibbles, less 16.
-    Q5_0,
+    Q5_0 = "q5_0": 32 in 22 whole, Some(6), q5_0;
     /// 32 values: scale f16, minimum f16, 32 fifth bits, 32 nibbles.
-    Q5_1,
+    Q5_1 = "q5_1": 32 in 24 whole, Some(7), q5_1;
     /// 256 values in 8 groups, each with a 6-bit scale and minimum, 4 bits a value.
-    Q4K,
+    Q4K = "q4_k": 256 in 144 whole, Some(12), q4_k;
     /// 256 values in 8 groups, each with a 6-bit scale and minimum, 5 bits a value.
-    Q5K,
+    Q5K = "q5_k": 256 in 176 whole, Some(13), q5_k;
     /// 256 values in 16 groups, each with an 8-bit scale, 6 bits a value.
-    Q6K,
+    Q6K = "q6_k": 256 in 210 whole, Some(14), q6_k;
+    /// 64 values: 4-bit codes, with a scale apart. Files hold none: weights are rounded to it as they are loaded.
+    Nf4 = "nf4": 64 in 32 apart, None, nf4::block;
 }
 
 impl Encoding {
-    /// All encodings, in the order of their numbers.
-    pub const ALL: [Encoding; 11] = [
-        Encoding::F32,
-        Encoding::F16,
-        Encoding::Bf16,
-        Encoding::Q8_0,
-        Encoding::Q4_0,
-        Encoding::Q4_1,
-        Encoding::Q5_0,
-        Encoding::Q5_1,
-        Encoding::Q4K,
-        Encoding::Q5K,
-        Encoding::Q6K,
-    ];
-
-    /// Returns the number of values in one block.
-    pub const fn block_values(self) -> u64 {
-        match self {
-            Encoding::F32 | Encoding::F16 | Encoding::Bf16 => 1,
-            Encoding::Q8_0 | Encoding::Q4_0 | Encoding::Q4_1 | Encoding::Q5_0 | Encoding::Q5_1 => 32,
-            Encoding::Q4K | Encoding::Q5K | Encoding::Q6K => 256,
-        }
-    }
-
-    /// Returns the bytes of one block.
-    pub const fn block_bytes(self) -> u64 {
-        match self {
-            Encoding::F32 => 4,
-            Encoding::F16 | Encoding::Bf16 => 2,
-            Encoding::Q8_0 => 34,
-            Encoding::Q4_0 => 18,
-            Encoding::Q4_1 => 20,
-            Encoding::Q5_0 => 22,
-            Encoding::Q5_1 => 24,
-            Encoding::Q4K => 144,
-            Encoding::Q5K => 176,
-            Encoding::Q6K => 210,
-        }
-    }
-
-    /// Returns the name in messages and plans.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Encoding::F32 => "f32",
-            Encoding::F16 => "f16",
-            Encoding::Bf16 => "bf16",
-            Encoding::Q8_0 => "q8_0",
-            Encoding::Q4_0 => "q4_0",
-            Encoding::Q4_1 => "q4_1",
-            Encoding::Q5_0 => "q5_0",
-            Encoding::Q5_1 => "q5_1",
-            Encoding::Q4K => "q4_k",
-            Encoding::Q5K => "q5_k",
-            Encoding::Q6K => "q6_k",
-        }
+    /// Returns the encoding with this number in GGUF files.
+    pub fn of_gguf(number: u32) -> Option<Encoding> {
+        Encoding::ALL.into_iter().find(|encoding| encoding.gguf_number() == Some(number))
     }
 
     /// Returns the bytes of a tensor; `None` if the product overflows or the last axis does not fill whole blocks.
@@ -96,37 +136,6 @@ impl Encoding {
             return None;
         }
         (row / self.block_values()).checked_mul(self.block_bytes())?.checked_mul(outer)
-    }
-}
-
-/// Decodes block by block. A macro, because a function passed as an argument may not be inlined.
-macro_rules! each {
-    ($bytes:expr, $out:expr, $encoding:expr, $decode:expr) => {{
-        let (bytes, values) = ($encoding.block_bytes() as usize, $encoding.block_values() as usize);
-        for (b, y) in $bytes.chunks_exact(bytes).zip($out.chunks_exact_mut(values)) {
-            $decode(b, y);
-        }
-    }};
-}
-
-/// Decodes whole blocks: `out` has as many values as the blocks in `bytes` hold.
-// Inlined with what it calls, so that callers compile it for the instructions that they have checked for.
-#[inline(always)]
-pub fn decode(encoding: Encoding, bytes: &[u8], out: &mut [f32]) {
-    let (block_bytes, block_values) = (encoding.block_bytes() as usize, encoding.block_values() as usize);
-    debug_assert_eq!(bytes.len() / block_bytes * block_values, out.len());
-    match encoding {
-        Encoding::F32 => each!(bytes, out, Encoding::F32, f32_plain),
-        Encoding::F16 => each!(bytes, out, Encoding::F16, f16_plain),
-        Encoding::Bf16 => each!(bytes, out, Encoding::Bf16, bf16_plain),
-        Encoding::Q8_0 => each!(bytes, out, Encoding::Q8_0, q8_0),
-        Encoding::Q4_0 => each!(bytes, out, Encoding::Q4_0, q4_0),
-        Encoding::Q4_1 => each!(bytes, out, Encoding::Q4_1, q4_1),
-        Encoding::Q5_0 => each!(bytes, out, Encoding::Q5_0, q5_0),
-        Encoding::Q5_1 => each!(bytes, out, Encoding::Q5_1, q5_1),
-        Encoding::Q4K => each!(bytes, out, Encoding::Q4K, q4_k),
-        Encoding::Q5K => each!(bytes, out, Encoding::Q5K, q5_k),
-        Encoding::Q6K => each!(bytes, out, Encoding::Q6K, q6_k),
     }
 }
 

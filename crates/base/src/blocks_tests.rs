@@ -70,7 +70,7 @@ fn value(encoding: Encoding, b: &[u8], i: usize) -> f32 {
             let scale = b[192 + i / 16] as i8;
             f16_of(b, 208) * f32::from(scale) * ((low + 16 * high) as f32 - 32.0)
         }
-        Encoding::F32 | Encoding::F16 | Encoding::Bf16 => unreachable!("not in the list"),
+        Encoding::F32 | Encoding::F16 | Encoding::Bf16 | Encoding::Nf4 => unreachable!("not in the list"),
     }
 }
 
@@ -86,7 +86,7 @@ proptest! {
             }
         }
         let mut out = vec![0.0; 2 * values];
-        decode(encoding, &bytes[..2 * block], &mut out);
+        decode(encoding, &bytes[..2 * block], &[], &mut out);
         for (i, &found) in out.iter().enumerate() {
             let expect = value(encoding, &bytes[i / values * block..][..block], i % values);
             prop_assert_eq!(found.to_bits(), expect.to_bits(), "{} value {}: {} {}", encoding.name(), i, found, expect);
@@ -105,4 +105,8 @@ fn a_half_is_its_f32() {
 #[test]
 fn an_encoding_has_the_place_of_its_number() {
     assert!(Encoding::ALL.into_iter().enumerate().all(|(number, encoding)| encoding as usize == number));
+    for encoding in Encoding::ALL {
+        assert!(encoding.gguf_number().is_none_or(|number| Encoding::of_gguf(number) == Some(encoding)));
+    }
+    assert_eq!(Encoding::of_gguf(4), None);
 }

@@ -66,6 +66,14 @@ pub fn encode(x: &[f32], words: &mut [u32], scales: &mut [f32]) {
     }
 }
 
+/// Decodes one block of bytes: two codes a byte, the first in the lower bits.
+#[inline(always)]
+pub(crate) fn block(bytes: &[u8], scale: f32, out: &mut [f32]) {
+    for (pair, byte) in out.as_chunks_mut::<2>().0.iter_mut().zip(bytes) {
+        *pair = [byte & 15, byte >> 4].map(|code| NF4[code as usize] * scale);
+    }
+}
+
 /// Decodes whole blocks.
 pub fn decode(words: &[u32], scales: &[f32], out: &mut [f32]) {
     for (index, out) in out.iter_mut().enumerate() {
@@ -105,6 +113,19 @@ mod tests {
         let mut x = [0.0; 64];
         (x[3], x[40]) = (-2.5, 2.5);
         assert_eq!(round_trip(&x).0, x);
+    }
+
+    #[test]
+    fn the_row_of_the_table_decodes_the_same_numbers() {
+        let x: Vec<f32> = (0..192).map(|i| (i as f32 * 0.71).sin() * (i / 64 + 1) as f32).collect();
+        let (mut words, mut scales) = (vec![0; x.len() / CODES_OF_WORD], vec![0.0; x.len() / NF4_BLOCK]);
+        encode(&x, &mut words, &mut scales);
+        let (mut expect, mut found) = (vec![0.0; x.len()], vec![0.0; x.len()]);
+        decode(&words, &scales, &mut expect);
+        let bytes: Vec<u8> = words.into_iter().flat_map(u32::to_le_bytes).collect();
+        crate::blocks::decode(crate::Encoding::Nf4, &bytes, &scales, &mut found);
+        assert!(found == expect && found.iter().any(|x| *x != 0.0));
+        assert_eq!(crate::Encoding::Nf4.block_values() as usize, NF4_BLOCK);
     }
 
     #[test]

@@ -8,7 +8,9 @@ use serde_json::Value;
 fn blocks_stand_for_what_gguf_says() {
     let golden: Value = serde_json::from_str(include_str!("golden/blocks.json")).expect("JSON");
     let mut seen = 0;
-    for encoding in Encoding::ALL.into_iter().filter(|encoding| encoding.block_values() > 1) {
+    for encoding in
+        Encoding::ALL.into_iter().filter(|encoding| encoding.block_values() > 1 && !encoding.has_scales())
+    {
         let of = &golden[encoding.name()];
         let list = |key: &str| -> Vec<u32> {
             let list = of[key].as_array().expect("a list");
@@ -16,7 +18,7 @@ fn blocks_stand_for_what_gguf_says() {
         };
         let bytes: Vec<u8> = list("bytes").into_iter().map(|byte| byte as u8).collect();
         let mut values = vec![0.0; encoding.block_values() as usize];
-        decode(encoding, &bytes, &mut values);
+        decode(encoding, &bytes, &[], &mut values);
         let bits: Vec<u32> = values.into_iter().map(f32::to_bits).collect();
         assert_eq!(bits, list("values"), "{}", encoding.name());
         seen += 1;

@@ -14,6 +14,7 @@ const COLUMNS: usize = 256;
 type Row<'r> = (Encoding, &'r [u8]);
 
 /// A matrix `[n, k]` in codes, whose panels are widened one at a time.
+#[allow(clippy::large_enum_variant)] // One an operation, on the stack.
 pub(crate) enum Stored<'a> {
     Nf4(nf4::Stored<'a>),
     /// Groups of rows, one after the other, with their bytes.
@@ -22,13 +23,11 @@ pub(crate) enum Stored<'a> {
 
 impl<'a> Stored<'a> {
     pub(crate) fn new(dev: &'a CpuDevice, w: Codes<'a>) -> Stored<'a> {
-        match w {
-            Codes::Nf4(w) => Stored::Nf4(nf4::Stored::new(dev, w)),
-            Codes::Blocks(parts) => {
-                let stored = parts.map(|part| part.map(|part| (part, bytes(dev.read::<u32>(part.words)))));
-                Stored::Blocks(stored, w.shape().1)
-            }
+        if let Some(w) = w.whole(Encoding::Nf4) {
+            return Stored::Nf4(nf4::Stored::new(dev, w));
         }
+        let parts = w.parts.map(|part| part.map(|part| (part, bytes(dev.read::<u32>(part.words)))));
+        Stored::Blocks(parts, w.shape().1)
     }
 
     /// Widens panel `panel` and rounds it; rows beyond the last become zeros. `to`: a panel of weights.
@@ -89,7 +88,7 @@ simd_fn! {
                 let Some((encoding, bytes)) = row else { continue };
                 let (values_of, bytes_of) = (encoding.block_values() as usize, encoding.block_bytes() as usize);
                 let bytes = &bytes[first / values_of * bytes_of..][..columns / values_of * bytes_of];
-                decode(*encoding, bytes, &mut values[..columns]);
+                decode(*encoding, bytes, &[], &mut values[..columns]);
                 values[columns..].fill(0.0);
                 for (to, from) in rounded.as_chunks_mut::<LANES>().0.iter_mut().zip(values.as_chunks::<LANES>().0) {
                     E::store(s, to, f32::load(s, from));

@@ -4,7 +4,7 @@ use crate::lanes::simd_fn;
 use crate::matmul::Operand;
 use crate::{CpuDevice, Isa};
 use plimsoll_device::nf4::{CODES_OF_WORD, NF4, NF4_BLOCK};
-use plimsoll_device::{Nf4, PANEL};
+use plimsoll_device::{Blocks, PANEL};
 
 /// Words of a block.
 const WORDS: usize = NF4_BLOCK / CODES_OF_WORD;
@@ -18,8 +18,9 @@ pub(crate) struct Stored<'a> {
 }
 
 impl<'a> Stored<'a> {
-    pub(crate) fn new(dev: &'a CpuDevice, w: Nf4<'a>) -> Stored<'a> {
-        Stored { words: dev.read(w.codes), scales: dev.read(w.scales), n: w.n, k: w.k }
+    pub(crate) fn new(dev: &'a CpuDevice, w: Blocks<'a>) -> Stored<'a> {
+        let scales = w.scales.expect("NF4 has scales");
+        Stored { words: dev.read(w.words), scales: dev.read(scales), n: w.n, k: w.k }
     }
 
     /// Widens a panel and rounds it; rows beyond the last become zeros.

@@ -78,7 +78,7 @@ fn linear(spec: &ModelSpec) -> impl Iterator<Item = (u64, u64)> {
 }
 
 fn all_products(spec: &ModelSpec) -> impl Iterator<Item = Product> {
-    (0..spec.layers).flat_map(|layer| products(spec, layer))
+    (0..spec.layers.len()).flat_map(|layer| products(spec, layer))
 }
 
 /// Returns the elements of one thread's scratch: the largest transposed group of panels of the model's matrices.

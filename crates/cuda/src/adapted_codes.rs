@@ -7,8 +7,8 @@ use super::boxes::{SHARED_MAX, tensor_map};
 use super::matmul::rows;
 use super::rows::count;
 use super::{Arg, CudaDevice, Launch};
-use plimsoll_base::DType;
-use plimsoll_device::{Adapted, Codes};
+use plimsoll_base::{DType, Encoding};
+use plimsoll_device::Adapted;
 use plimsoll_memory::Buf;
 
 /// A kernel: groups of four warps with 64 outputs each, and the room that it has for the rank.
@@ -53,7 +53,9 @@ pub(crate) fn forward(
     u: Buf<'_>,
     out: Buf<'_>,
 ) -> bool {
-    let (Adapted { w, bias, adapter, .. }, Some(Codes::Nf4(nf4))) = (*of, of.codes) else { return false };
+    let Adapted { w, bias, adapter, codes } = *of;
+    let Some(nf4) = codes.and_then(|codes| codes.whole(Encoding::Nf4)) else { return false };
+    let scales = nf4.scales.expect("NF4 has scales");
     let (m, rank) = (rows(x, w.k), adapter.rank());
     let Some(kernel) = KERNELS.iter().find(|kernel| rank <= kernel.room) else { return false };
     let Some((stages, shared)) = kernel.shared(w.k) else { return false };
@@ -61,7 +63,7 @@ pub(crate) fn forward(
     let tiles = tiles_of(of, outputs);
     let aligned = |buf: Buf<'_>| dev.address(buf).is_multiple_of(16);
     let is_fast = (1..=FEW_ROWS).contains(&m) && 2 * tiles >= dev.multiprocessors() as usize;
-    let whole = [nf4.codes, nf4.scales, out].into_iter().all(aligned);
+    let whole = [nf4.words, scales, out].into_iter().all(aligned);
     let plain = resid.is_none() && out.dtype() == DType::Bf16 && bias.is_none_or(|b| b.dtype() == x.dtype());
     if !is_fast || !whole || !plain || !takes(dev, &adapter, w.n, &[x, u]) {
         return false;
@@ -71,12 +73,12 @@ pub(crate) fn forward(
     let mut args = vec![
         Arg::Map(map(x, m, w.k, FEW_ROWS)),
         // Four codes are as long as an element.
-        Arg::Map(map(nf4.codes, w.n, w.k / 4, outputs)),
+        Arg::Map(map(nf4.words, w.n, w.k / 4, outputs)),
         Arg::Map(map(adapter.a.buf, adapter.a.n, w.k, kernel.room)),
     ];
     args.extend(three(b));
     args.extend(layer(m, w.n, w.k, (rank, &blocks_of(&adapter))));
-    args.extend([count(stages), dev.arg(nf4.scales), Arg::F32(adapter.scale), dev.arg(u)]);
+    args.extend([count(stages), dev.arg(scales), Arg::F32(adapter.scale), dev.arg(u)]);
     args.extend([bias.map_or(Arg::Ptr(0), |b| dev.arg(b)), dev.arg(out)]);
     let block = (kernel.groups * 128 + 256) as u32;
     dev.launch("adapted_codes", kernel.name, Launch { grid: [tiles as u32, 1, 1], block, shared }, &args);

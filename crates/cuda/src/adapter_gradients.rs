@@ -61,7 +61,7 @@ pub(crate) fn scratch_bytes(spec: &ModelSpec, lora: LoraShape) -> u64 {
     use LoraTarget::{Down, Gate, K, O, Q, Up, V};
     // Experts' gradients need none.
     let is_dense = |layer: &u32| Gate.row(spec, *layer).is_some_and(|row| row.experts.is_none());
-    let dense = (0..spec.layers).find(is_dense);
+    let dense = (0..spec.layers.len()).find(is_dense);
     let of = |(targets, layer): (&[LoraTarget], Option<u32>)| {
         let Some(layer) = layer else { return 0 };
         let there = || targets.iter().filter(|target| lora.targets.contains(**target));

@@ -1,25 +1,17 @@
-//! Launcher of `blocks.cu`: weights in the blocks of a file, widened for products.
+//! Widens weights in codes for products: the launcher of `blocks.cu`, and of each encoding's kernel.
 
 use super::{Arg, CudaDevice, Launch, nf4};
 use plimsoll_base::Encoding;
-use plimsoll_device::{BLOCK_PARTS_MAX, Blocks, Codes, Matrix, MatrixLayout};
+use plimsoll_device::{Codes, Matrix, MatrixLayout};
 
 const BLOCK: u32 = 256;
 
 /// Writes out = w, widened, then rounded. `w`, `out`: [N, K].
 pub(crate) fn dequantize(dev: &CudaDevice, w: Codes<'_>, out: Matrix<'_>) {
     assert_eq!(w.shape(), (out.n, out.k), "codes and weights of one shape");
-    match w {
-        Codes::Nf4(w) => nf4::dequantize(dev, w, out),
-        Codes::Blocks(parts) => widen_parts(dev, parts, out),
-    }
-}
-
-/// Widens `parts`, whose rows `[n, k]` follow each other.
-fn widen_parts(dev: &CudaDevice, parts: [Option<Blocks<'_>>; BLOCK_PARTS_MAX], out: Matrix<'_>) {
     assert_eq!(out.layout, MatrixLayout::Rows);
     let mut first = 0;
-    for part in parts.into_iter().flatten() {
+    for part in w.parts.into_iter().flatten() {
         let to = out.buf.slice(first, part.n * part.k);
         first += to.len();
         // A thread takes one number of a plain tensor, and eight of a block.
@@ -35,6 +27,10 @@ fn widen_parts(dev: &CudaDevice, parts: [Option<Blocks<'_>>; BLOCK_PARTS_MAX], o
             Encoding::Q4K => (super::rows::typed!("widen_q4_k", to), 8),
             Encoding::Q5K => (super::rows::typed!("widen_q5_k", to), 8),
             Encoding::Q6K => (super::rows::typed!("widen_q6_k", to), 8),
+            Encoding::Nf4 => {
+                nf4::dequantize(dev, part, to);
+                continue;
+            }
         };
         let threads = to.len() / each;
         let grid = [threads.div_ceil(BLOCK as usize) as u32, 1, 1];

@@ -10,7 +10,7 @@ use crate::{
     driver, experts, experts_adapter, head, head_divergence, head_gates, head_listed, matmul, memory, muon,
     optimizer, pipeline, rotation, route, rows, sample, transfer,
 };
-use plimsoll_arch::ModelSpec;
+use plimsoll_arch::{AttentionSpec, ModelSpec};
 use plimsoll_base::{DType, Phase, PhaseSet, Result, slugs};
 use plimsoll_device::claims::Access;
 use plimsoll_device::{
@@ -27,19 +27,23 @@ impl CudaDevice {
     ///
     /// Errors: `size-overflow`.
     pub fn scratch_layout(spec: &ModelSpec, limits: &ScratchLimits) -> Result<Layout> {
-        let (heads, kv_heads) = (u64::from(spec.heads), u64::from(spec.kv_heads));
-        let d = u64::from(spec.head_dim);
-        let biased = if spec.mlp_bias { 2 * u64::from(spec.ffn) } else { 0 };
-        let widest = u64::from(spec.hidden).max(spec.widest().0.into()).max(biased);
-        let mut bytes = vec![
-            WORKSPACE_BYTES,
-            attention_scratch_bytes(limits.decode_rows as u64, heads, kv_heads, d, limits.keys_max as u64),
-        ];
+        let heads = |of: &AttentionSpec| [of.heads, of.kv_heads, of.head_dim].map(u64::from);
+        let biased = spec.most(|layer| layer.dense().filter(|of| of.bias).map_or(0, |of| 2 * of.width));
+        let head_dim = spec.most(|layer| layer.attention().map_or(0, |of| of.head_dim));
+        let widest = u64::from(spec.hidden.max(spec.widest().0).max(biased).max(2 * head_dim));
+        let mut bytes = vec![WORKSPACE_BYTES];
+        bytes.extend(spec.attentions().map(|of| {
+            let [heads, kv_heads, d] = heads(&of);
+            attention_scratch_bytes(limits.decode_rows as u64, heads, kv_heads, d, limits.keys_max as u64)
+        }));
         if let Some((rows, segments)) = limits.update {
             let (rows, segments) = (rows as u64, segments as u64);
+            bytes.extend(spec.attentions().map(|of| {
+                let [heads, kv_heads, d] = heads(&of);
+                attention_backward_scratch_bytes(rows, segments, heads, kv_heads, d)
+            }));
             bytes.extend([
-                attention_backward_scratch_bytes(rows, segments, heads, kv_heads, d),
-                rows::sum_scratch_bytes(rows, widest.max(2 * d)),
+                rows::sum_scratch_bytes(rows, widest),
                 chain::scratch_bytes(rows),
                 optimizer::SQUARES_SCRATCH_BYTES,
                 optimizer::RUNS_SCRATCH_BYTES,

@@ -38,7 +38,7 @@ pub use args::{
     Logits, Norm, NormGrads, QkNorm, QkNormBackward, RopeBackward, Rotation, Sample, Sampling, Scores, Slots,
 };
 pub use backend::{Aside, Backend, Checked, HostBytes, Network, Pipeline, Trade, Transfer};
-pub use blocks::{BLOCK_PARTS_MAX, Blocks, Codes, block_words};
+pub use blocks::{BLOCK_PARTS_MAX, Blocks, Codes, block_elements};
 pub use claims::{Away, Claim, Claims};
 pub use codes::{CODE_BLOCK, Coded};
 pub use delta::{
@@ -53,7 +53,7 @@ pub use head::{DivergenceBackward, HeadBackward, HeadDivergence, HeadSide, Measu
 pub use layout::{Kv, Layouts, Matrix, MatrixLayout, PANEL, matrix_elements};
 pub use machine::{CardInfo, DriverMemory, HandOver, OpenOptions, ScratchLimits, Way};
 pub use muon::{Arrange, Descent, Momentum};
-pub use nf4::{NF4_BLOCK, Nf4, nf4_elements};
+pub use nf4::NF4_BLOCK;
 pub use noise::SamplerNoise;
 pub use op::{BackwardOp, DeltaOp, Device, ExpertsOp, ForwardOp, HeadGatesOp, Op, UpdateOp};
 pub use pieces::{BUCKET_ELEMENTS_MAX, Owned, PIECES, PORTION_BYTES, Run, portions};

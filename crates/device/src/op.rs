@@ -8,10 +8,11 @@ use crate::{
     AttentionBackward, Backend, Batch, Blocks, Checked, Coded, Codes, DeltaInputs, DeltaInputsBackward,
     DeltaRule, DeltaRuleBackward, Descent, Experts, ExpertsAdapter, ExpertsBackward, GateHeadsBackward,
     GluExpertsBackward, HeadBackward, HeadDivergence, HeadOut, Heads, Kv, ListedTokens, Logits, Matrix,
-    MatrixLayout, Momentum, Nf4, Norm, NormGated, NormGatedBackward, NormGrads, Owned, QkNorm, RopeBackward,
+    MatrixLayout, Momentum, Norm, NormGated, NormGatedBackward, NormGrads, Owned, QkNorm, RopeBackward,
     Rotation, RouteBackward, Routes, Routing, RowsOf, Run, Sample, Scores, Slots, Transfer,
 };
 use plimsoll_arch::Gate;
+use plimsoll_base::Encoding;
 use plimsoll_memory::Buf;
 
 /// Declares operations by families. `Access` says how operands are used (`Write` includes reading); `in_place(a => b)`
@@ -408,12 +409,14 @@ operations! {
             self.get_rows(&transfer(self, "read_rows", &src, Access::Read), src, first_row, dst);
         }
         /// Rounds whole rows (`[rows, K]` row-major) to the nearest codes, from row `first_row`.
-        fn write_nf4(&self, dst: Nf4<'_>, first_row: usize, src: &[f32]) {
+        fn write_rounded(&self, dst: Blocks<'_>, first_row: usize, src: &[f32]) {
             assert!(src.len().is_multiple_of(dst.k), "whole rows of {}", dst.k);
+            assert_eq!(dst.encoding, Encoding::Nf4, "weights are rounded to no other codes");
+            let all_scales = dst.scales.expect("NF4 has scales");
             nf4::encode_rows(src, dst.k, |first, words, scales| {
                 let first = first_row * dst.k + first;
-                self.write_u32(dst.codes, first / nf4::CODES_OF_WORD, words);
-                self.write_f32(dst.scales, first / nf4::NF4_BLOCK, scales);
+                self.write_u32(dst.words, first / nf4::CODES_OF_WORD, words);
+                self.write_f32(all_scales, first / nf4::NF4_BLOCK, scales);
             });
         }
         /// Writes whole rows as they are stored, from row `first_row`, which begins a word.

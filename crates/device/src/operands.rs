@@ -7,7 +7,7 @@ use crate::{
     DeltaInputsBackward, DeltaRule, DeltaRuleBackward, DeltaWeights, Descent, DivergenceBackward, Experts,
     ExpertsAdapter, ExpertsBackward, GateHeadsBackward, GluExpertsBackward, HeadBackward, HeadDivergence,
     HeadOut, HeadSide, Heads, Kv, ListedBackward, ListedTokens, Logits, Matrix, MatrixLayout, Measure,
-    Momentum, Nf4, Norm, NormGated, NormGatedBackward, NormGrads, Owned, Places, QkNorm, QkNormBackward,
+    Momentum, Norm, NormGated, NormGatedBackward, NormGrads, Owned, Places, QkNorm, QkNormBackward,
     RopeBackward, Rotation, RouteBackward, Routes, Routing, RowsOf, Sample, Sampling, Scores, Slots,
 };
 use plimsoll_arch::{Gate, QkNorms};
@@ -32,8 +32,8 @@ operands! {
     Slots { slots: whole, tables: Read }
     Kv { keys: whole, values: whole, kv_heads: Read, head_dim: Read }
     Coded { codes: whole, scales: whole }
-    Nf4 { codes: whole, scales: whole, n: Read, k: Read }
-    Blocks { encoding: Read, words: whole, n: Read, k: Read }
+    Blocks { encoding: Read, words: whole, scales: whole, n: Read, k: Read }
+    Codes { parts: whole }
     HeadOut { logprobs: whole, lse: whole, entropy: whole }
     ListedTokens { ids: whole, logprobs: whole }
     ListedBackward { listed: Read, slopes: Read, rest: Read, d: Read }
@@ -95,15 +95,6 @@ impl Operand for Adapted<'_> {
         codes.note(access, "codes", each);
         bias.note(access, "bias", each);
         adapter.note(access, "adapter", each);
-    }
-}
-
-impl Operand for Codes<'_> {
-    fn note(&self, access: Access, name: &'static str, each: &mut Each<'_>) {
-        match self {
-            Codes::Nf4(nf4) => nf4.note(access, name, each),
-            Codes::Blocks(parts) => parts.note(access, name, each),
-        }
     }
 }
 

@@ -13,7 +13,7 @@ use keys::{
     Config, FFN_MAX, HEADS_MAX, LAYERS_MAX, LOGIT_CAP, POSITIONS_MAX, SCORE_CAP, WIDTH_MAX, out_of_range,
 };
 pub(crate) use keys::{either, short, unsupported, unsupported_family};
-use plimsoll_arch::{ARCHITECTURES, Architecture, Gate, ModelSpec, Multipliers};
+use plimsoll_arch::{ARCHITECTURES, Architecture, FileShape, Gate, ModelSpec, Multipliers};
 use plimsoll_base::{DType, Error, Result};
 use serde_json::{Map, Value, json};
 
@@ -92,7 +92,7 @@ pub(crate) fn model_from_config(config: &Value, file: &str) -> Result<(ModelSpec
     let layers = config.size("num_hidden_layers", LAYERS_MAX)?;
     let rope = config.rope(architecture, head_dim, max_positions)?;
     let biases = config.biases(architecture)?;
-    let plain = ModelSpec {
+    let shape = FileShape {
         family: architecture.family,
         vocab: config.size("vocab_size", VOCAB_MAX)?,
         hidden,
@@ -114,52 +114,51 @@ pub(crate) fn model_from_config(config: &Value, file: &str) -> Result<(ModelSpec
         experts: config.experts(architecture, layers)?,
         multipliers: config.multipliers(architecture)?,
         is_wrapped: text.is_some(),
-        ..ModelSpec::PLAIN
+        delta: config.delta(architecture, layers)?,
     };
-    let spec = ModelSpec { delta: config.delta(architecture, layers)?, ..plain };
-    check_spec(&spec, file)?;
-    Ok((spec, head))
+    check_shape(&shape, file)?;
+    Ok((shape.spec(), head))
 }
 
-/// Requires the assumptions of the decoder's arithmetic, for a spec from any file.
-pub(crate) fn check_spec(spec: &ModelSpec, file: &str) -> Result<()> {
+/// Requires the assumptions of the decoder's arithmetic, for a shape from any file.
+pub(crate) fn check_shape(shape: &FileShape, file: &str) -> Result<()> {
     let limits = [
-        ("vocab_size", u64::from(spec.vocab), VOCAB_MAX),
-        ("hidden_size", u64::from(spec.hidden), WIDTH_MAX),
-        ("num_hidden_layers", u64::from(spec.layers), LAYERS_MAX),
-        ("num_attention_heads", u64::from(spec.heads), HEADS_MAX),
-        ("num_key_value_heads", u64::from(spec.kv_heads), HEADS_MAX),
-        ("head_dim", u64::from(spec.head_dim), WIDTH_MAX),
-        ("intermediate_size", u64::from(spec.ffn), FFN_MAX),
-        ("max_position_embeddings", u64::from(spec.max_positions), POSITIONS_MAX),
-        ("num_attention_heads * head_dim", u64::from(spec.heads) * u64::from(spec.head_dim), WIDTH_MAX),
-        ("num_key_value_heads * head_dim", u64::from(spec.kv_heads) * u64::from(spec.head_dim), WIDTH_MAX),
+        ("vocab_size", u64::from(shape.vocab), VOCAB_MAX),
+        ("hidden_size", u64::from(shape.hidden), WIDTH_MAX),
+        ("num_hidden_layers", u64::from(shape.layers), LAYERS_MAX),
+        ("num_attention_heads", u64::from(shape.heads), HEADS_MAX),
+        ("num_key_value_heads", u64::from(shape.kv_heads), HEADS_MAX),
+        ("head_dim", u64::from(shape.head_dim), WIDTH_MAX),
+        ("intermediate_size", u64::from(shape.ffn), FFN_MAX),
+        ("max_position_embeddings", u64::from(shape.max_positions), POSITIONS_MAX),
+        ("num_attention_heads * head_dim", u64::from(shape.heads) * u64::from(shape.head_dim), WIDTH_MAX),
+        ("num_key_value_heads * head_dim", u64::from(shape.kv_heads) * u64::from(shape.head_dim), WIDTH_MAX),
     ];
     for (key, value, limit) in limits {
         if value == 0 || value > limit {
             return Err(out_of_range(file, key, value, limit));
         }
     }
-    if spec.attention.window.is_some_and(|window| window.keys == 0) {
+    if shape.attention.window.is_some_and(|window| window.keys == 0) {
         return Err(out_of_range(file, "sliding_window", 0, POSITIONS_MAX));
     }
-    if !spec.head_dim.is_multiple_of(2) {
+    if !shape.head_dim.is_multiple_of(2) {
         return Err(unsupported(
             file,
             "head_dim",
-            &json!(spec.head_dim),
+            &json!(shape.head_dim),
             "an even number of elements a head",
         ));
     }
-    if !spec.heads.is_multiple_of(spec.kv_heads) {
+    if !shape.heads.is_multiple_of(shape.kv_heads) {
         let message = format!(
             "{file}: num_attention_heads = {} is not a multiple of num_key_value_heads = {}",
-            spec.heads, spec.kv_heads
+            shape.heads, shape.kv_heads
         );
         return Err(Error::new("model-config-invalid", message));
     }
-    delta::check(spec, file)?;
-    experts::check(spec, file)
+    delta::check(shape, file)?;
+    experts::check(shape, file)
 }
 
 /// Returns the ids of special tokens; `generation_config.json` takes precedence. What either says ends a response does.
@@ -180,24 +179,24 @@ pub fn token_ids(config: &Value, generation_config: Option<&Value>) -> TokenIds 
 
 /// Returns a `config.json` for transformers.
 pub fn config_json(spec: &ModelSpec, dtype: DType, ids: &TokenIds) -> Value {
-    let architecture = spec.family.architecture();
+    let (architecture, shape) = (spec.architecture(), &spec.file_shape());
     let mut config = json!({
         "architectures": [architecture.causal_lm],
         "model_type": architecture.family.name(),
-        "vocab_size": spec.vocab,
-        "hidden_size": spec.hidden,
-        "intermediate_size": spec.ffn,
-        "num_hidden_layers": spec.layers,
-        "num_attention_heads": spec.heads,
-        "num_key_value_heads": spec.kv_heads,
-        "head_dim": spec.head_dim,
+        "vocab_size": shape.vocab,
+        "hidden_size": shape.hidden,
+        "intermediate_size": shape.ffn,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.kv_heads,
+        "head_dim": shape.head_dim,
         activation_key(architecture): activation(architecture),
-        "rms_norm_eps": short(spec.rms_eps),
-        "rope_theta": spec.rope_theta,
-        "rope_scaling": rope::json(&spec.rope_scaling),
-        "max_position_embeddings": spec.max_positions,
+        "rms_norm_eps": short(shape.rms_eps),
+        "rope_theta": shape.rope_theta,
+        "rope_scaling": rope::json(&shape.rope_scaling),
+        "max_position_embeddings": shape.max_positions,
         "attention_dropout": 0.0,
-        "tie_word_embeddings": spec.tied,
+        "tie_word_embeddings": shape.tied,
         "initializer_range": 0.02,
         "torch_dtype": if dtype == DType::Bf16 { "bfloat16" } else { "float32" },
         "use_cache": true,
@@ -207,15 +206,15 @@ pub fn config_json(spec: &ModelSpec, dtype: DType, ids: &TokenIds) -> Value {
         map.insert((*key).into(), value.map_or(Value::Null, Value::Bool));
     }
     if architecture.reads_attention_bias {
-        map.insert("attention_bias".into(), spec.output_bias.into());
+        map.insert("attention_bias".into(), shape.output_bias.into());
     }
     if architecture.reads_mlp_bias {
-        map.insert("mlp_bias".into(), spec.mlp_bias.into());
+        map.insert("mlp_bias".into(), shape.mlp_bias.into());
     }
-    layers::write(spec, map);
-    experts::write(spec, map);
-    delta::write(spec, map);
-    rope::write(spec, map);
+    layers::write(shape, map);
+    experts::write(shape, map);
+    delta::write(shape, map);
+    rope::write(shape, map);
     insert_ids(map, ids);
     // Without the key transformers pads with a token of the family's, which a text may have.
     map.entry("pad_token_id").or_insert(Value::Null);

@@ -215,7 +215,7 @@ impl OpenModel {
         for out in out.chunks_mut(blocks_at_once * block_values as usize) {
             let bytes = &mut staging[..out.len() / block_values as usize * block_bytes as usize];
             self.files[tensor.file].read_exact_at(bytes, offset)?;
-            blocks::decode(tensor.encoding, bytes, out);
+            blocks::decode(tensor.encoding, bytes, &[], out);
             if tensor.added != 0.0 {
                 out.iter_mut().for_each(|x| *x -= tensor.added);
             }

@@ -74,7 +74,7 @@ impl TensorFile {
         for out in out.chunks_mut(staging.len() / width as usize) {
             let bytes = &mut staging[..out.len() * width as usize];
             self.storage.read_exact_at(bytes, offset)?;
-            blocks::decode(tensor.encoding, bytes, out);
+            blocks::decode(tensor.encoding, bytes, &[], out);
             offset += bytes.len() as u64;
         }
         Ok(())

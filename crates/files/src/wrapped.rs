@@ -2,18 +2,14 @@
 
 use crate::config::{defaults, unsupported};
 use crate::tensors::TensorInfo;
-use plimsoll_arch::Family;
+use plimsoll_arch::{ARCHITECTURES, Family};
 use plimsoll_base::{Error, Result, shown};
 use serde_json::{Map, Value};
 use std::collections::HashSet;
 
 /// Returns the family of the language model in models of a `model_type`, if it is supported.
 fn text_family(model_type: &str) -> Option<Family> {
-    match model_type {
-        "gemma3" => Some(Family::Gemma3),
-        "qwen3_5" => Some(Family::Qwen35),
-        _ => None,
-    }
+    ARCHITECTURES.iter().find(|row| row.wrapper == Some(model_type)).map(|row| row.family)
 }
 
 /// Returns the defaults of a `text_config`: its family, and sizes that other files must contain.

@@ -1,6 +1,6 @@
 //! Which models that nothing trains are kept in codes, and what is refused where one cannot be.
 
-use plimsoll_arch::{Ffn, LoraTarget, Quantization};
+use plimsoll_arch::{LoraTarget, Quantization};
 use plimsoll_base::{Error, Result};
 use plimsoll_config::{Auto, Frozen, RunSpec};
 use plimsoll_files::OpenModel;
@@ -98,8 +98,7 @@ pub fn check_codes(
     }
     if let Some(encodings) = model.encodings.filter(|_| how == Some(Quantization::Gguf)) {
         let of = |layer| [LoraTarget::Gate, LoraTarget::Up].map(|target| encodings.get(layer, target).name());
-        let has_experts = |layer: &u32| matches!(spec.layer(*layer).ffn, Ffn::Experts(_));
-        let mut of_experts = (0..spec.layers).filter(has_experts);
+        let mut of_experts = (0..spec.layers.len()).filter(|layer| spec.layer(*layer).experts().is_some());
         if let Some(layer) = of_experts.find(|&layer| of(layer)[0] != of(layer)[1]) {
             let [gates, ups] = of(layer);
             let message =
@@ -112,9 +111,10 @@ pub fn check_codes(
     }
     let Some(how) = how.filter(|how| !how.takes(spec)) else { return Ok(()) };
     let block = Quantization::BLOCK;
+    let attention = spec.attentions().next().map(|attention| attention.q_width());
     let delta = spec.each_layer().find_map(|layer| layer.delta()).map(|delta| delta.value_width());
     let widths: Vec<String> =
-        [spec.hidden, spec.q_width()].iter().chain(&delta).map(u32::to_string).collect();
+        [spec.hidden].iter().chain(&attention).chain(&delta).map(u32::to_string).collect();
     let message = format!(
         "{key} = \"{how}\": rows of this model have {} and {} weights, which are not all multiples of {block}",
         widths.join(", "),

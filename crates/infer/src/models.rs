@@ -151,10 +151,9 @@ fn tokenizer_json(path: &Path) -> Result<Vec<u8>> {
 }
 
 fn check_head_dim(model: &OpenModel) -> Result<()> {
-    let head_dim = model.spec.head_dim;
-    if plimsoll_devices::takes_head_dim(head_dim as usize) {
-        return Ok(());
-    }
+    let mut all = model.spec.attentions().map(|attention| attention.head_dim);
+    let is_refused = |head_dim: &u32| !plimsoll_devices::takes_head_dim(*head_dim as usize);
+    let Some(head_dim) = all.find(is_refused) else { return Ok(()) };
     let message =
         format!("{}: head_dim = {head_dim}, this build has multiples of 16 up to 256", model.source);
     Err(Error::new("model-unsupported", message)

@@ -18,7 +18,7 @@ use crate::parts::delta::regions::{self as delta, DeltaRegions};
 use crate::parts::experts::regions::{self as experts, ExpertRegions};
 use bufs::{Backward, FfnBufs, HeadBufs, LayerBufs, MixerBufs};
 pub use mode::{Mode, Recompute};
-use plimsoll_arch::{Ffn, Mixer, ModelSpec, products};
+use plimsoll_arch::{Ffn, LayerSpec, Mixer, ModelSpec, products};
 use plimsoll_base::{DType, Result};
 use plimsoll_device::{HEAD_TILE, HeadOut, INPUT_SLOTS, Layouts, ListedTokens, SEGMENT_FIELDS};
 use plimsoll_memory::{Buf, InPhase, Layout, Turn};
@@ -30,20 +30,22 @@ const CHEAP: Rows = Rows { life: Life::Cheap, width: |of, _| of.spec.hidden };
 /// The output of a feed-forward part if a norm follows it.
 const FFN_OUT: Rows = Rows { life: Life::Always, ..CHEAP };
 /// The input of a mixer's output projection.
-const MIXED: Rows = Rows { life: Life::Kept, width: |of, layer| of.spec.mixed_width(layer) };
-const GATE_UP: Rows = Rows { life: Life::Kept, width: |of, layer| 2 * of.spec.product_width(layer) };
+const MIXED: Rows = Rows { life: Life::Kept, width: |of, layer| of.spec.layer(layer).mixer.mixed_width() };
+const GATE_UP: Rows =
+    Rows { life: Life::Kept, width: |of, layer| 2 * of.spec.layer(layer).ffn.product_width() };
 
 /// Returns the outputs of input projections; kept if the backward pass reads them: qk-norms, gates, linear attention.
 fn first(spec: &ModelSpec) -> Rows {
-    let is_read = spec.qk_norms.is_some() || spec.attention.gated || spec.has_states();
+    let of = |layer: LayerSpec| layer.attention().is_none_or(|of| of.qk_norms.is_some() || of.gated);
+    let is_read = spec.each_layer().any(of);
     let life = if is_read { Life::Kept } else { Life::Layer };
-    Rows { life, width: |of, layer| of.spec.first_width(layer) }
+    Rows { life, width: |of, layer| of.spec.layer(layer).mixer.input_width() }
 }
 
 /// Returns the inputs of down projections; experts always recompute theirs.
 fn product(spec: &ModelSpec) -> Rows {
     let life = if spec.has_experts() { Life::Layer } else { Life::Cheap };
-    Rows { life, width: |of, layer| of.spec.product_width(layer) }
+    Rows { life, width: |of, layer| of.spec.layer(layer).ffn.product_width() }
 }
 
 /// Returns the regions of a pass. Names begin with `Mode::prefix`.
@@ -77,7 +79,7 @@ pub fn layout(
         }
         None => to.rows("norm", CHEAP, weights)?,
     }
-    if spec.architecture().norms.after.is_some() {
+    if has_post_norms(spec) {
         to.rows("attn_out", CHEAP, DType::F32)?;
         to.rows("ffn_out", FFN_OUT, DType::F32)?;
     }
@@ -104,18 +106,27 @@ pub fn layout(
     Ok(to.layout)
 }
 
+/// Returns whether norms follow the parts of any layer.
+fn has_post_norms(spec: &ModelSpec) -> bool {
+    spec.layers.iter().any(|layer| layer.norms.after.is_some())
+}
+
 /// Returns the number of layer inputs that a pass holds, including the last layer's output.
 fn inputs(spec: &ModelSpec, mode: Mode) -> usize {
     match mode.recompute() {
         None => 1,
         Some(_) if leaving(spec, mode) > 0 => INPUT_SLOTS,
-        Some(_) => spec.layers as usize + 1,
+        Some(_) => spec.layers.len() as usize + 1,
     }
 }
 
 /// Returns the number of layer inputs that are offloaded to host memory.
 fn leaving(spec: &ModelSpec, mode: Mode) -> usize {
-    if mode.recompute() == Some(Recompute::Offload) { offloaded_inputs::leaving(spec.layers) } else { 0 }
+    if mode.recompute() == Some(Recompute::Offload) {
+        offloaded_inputs::leaving(spec.layers.len())
+    } else {
+        0
+    }
 }
 
 fn add_head(to: &mut Regions<'_>) -> Result<()> {
@@ -158,7 +169,7 @@ fn add_backward(to: &mut Regions<'_>) -> Result<()> {
     attention::add_gradients(to)?;
     to.add(Life::Layer, "d_qkv", &[m, first as usize], weights)?;
     to.add(Life::Layer, "rstd", &[m, 1], DType::F32)?;
-    if spec.architecture().norms.after.is_some() {
+    if has_post_norms(spec) {
         to.add(Life::Layer, "d_branch", &[m, h], DType::F32)?;
     }
     let mut add = |turn, name: &str, shape: &[usize], dtype| to.add_in(turn, name, shape, dtype);
@@ -196,7 +207,7 @@ fn largest_pack(of: &PassShape<'_>, weights: DType, kind: &'static Layouts, outp
     let PassShape { spec, limits, .. } = *of;
     // Experts run one at a time, and no row goes to one twice.
     let each = |layer| products(spec, layer).into_iter().map(|product| (limits.rows, product.n, product.k));
-    (0..spec.layers)
+    (0..spec.layers.len())
         .flat_map(each)
         .chain([(limits.head_rows, outputs as u32, spec.hidden)])
         .map(|(m, n, k)| (kind.pack)(m as u64, n.into(), k.into(), weights))
@@ -302,9 +313,9 @@ impl<'p> Activations<'p> {
         let next = if self.mid.is_some() { self.input(spec, layer + 1, m) } else { resid };
         let (attn, parts) = (rows(MIXED, self.attn), spec.layer(layer));
         let mixer = match parts.mixer {
-            Mixer::Attention => {
+            Mixer::Attention(attention) => {
                 let regions = self.attention.expect("regions of attention");
-                MixerBufs::Attention(regions.layer(of, layer, m))
+                MixerBufs::Attention(regions.layer(of, attention, layer, m))
             }
             Mixer::Delta(delta) => {
                 let regions = self.delta.expect("regions of linear attention");
@@ -326,7 +337,7 @@ impl<'p> Activations<'p> {
             gate_up: rows(GATE_UP, self.gate_up),
             product: rows(product(spec), self.product),
             ffn: match parts.ffn {
-                Ffn::Dense => FfnBufs::Dense,
+                Ffn::Dense(dense) => FfnBufs::Dense(dense),
                 Ffn::Experts(experts) => {
                     let regions = self.experts.expect("regions of experts");
                     FfnBufs::Experts(regions.layer(of, experts, layer, m))
@@ -345,6 +356,6 @@ impl<'p> Activations<'p> {
 
     /// Returns the residual stream after the last layer.
     pub(crate) fn last_resid(&self, spec: &ModelSpec, m: usize) -> Buf<'p> {
-        self.input(spec, spec.layers, m)
+        self.input(spec, spec.layers.len(), m)
     }
 }

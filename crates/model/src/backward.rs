@@ -149,7 +149,7 @@ pub fn backward_part<'x, 'a: 'x, 'p>(
     let d_out = back.d_out.slice(0, m * h);
     dev.cast(d_resid, d_out);
     let kept = pass.acts.kept(m);
-    for l in (0..spec.layers as usize).rev() {
+    for l in (0..spec.layers.len() as usize).rev() {
         let bufs = pass.acts.layer(spec, l as u32, m);
         let layer = LayerPass {
             dev,
@@ -288,7 +288,7 @@ fn ffn(step: &LayerBackward<'_, '_, '_>) {
     }
     step.post_norm_backward(bufs.ffn_out, |w| w.ffn_post_norm);
     match &bufs.ffn {
-        FfnBufs::Dense => dense::backward(step, d_norm),
+        FfnBufs::Dense(of) => dense::backward(step, of.width, d_norm),
         FfnBufs::Experts(of) => experts::backward(step, of, d_norm),
     }
     step.input_backward(bufs.mid, |w| w.ffn_norm, d_norm);

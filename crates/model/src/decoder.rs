@@ -2,9 +2,9 @@
 
 use crate::rope;
 use crate::weights::{LayerParams, Params};
-use plimsoll_arch::{ModelSpec, Multipliers};
+use plimsoll_arch::{AttentionSpec, ModelSpec, Multipliers};
 use plimsoll_base::DType;
-use plimsoll_device::{ALL_KEYS, Device, Logits, Matrix, Norm, Rotation, Scores};
+use plimsoll_device::{Device, Logits, Matrix, Norm, Rotation};
 use plimsoll_memory::Buf;
 use std::borrow::Cow;
 
@@ -104,17 +104,10 @@ impl<'a> Decoder<'a> {
         Logits { factor: 1.0 / logits, cap: logit_cap }
     }
 
-    pub(crate) fn rotation(&self, layer: u32) -> Rotation<'a> {
+    pub(crate) fn rotation(&self, of: &AttentionSpec, layer: u32) -> Rotation<'a> {
         // Attention divides scores by sqrt(d).
-        let q_scale =
-            self.spec.attention.scale.map_or(1.0, |scale| scale * (self.spec.head_dim as f32).sqrt());
-        let width = self.spec.attention.rotated.map(|width| width as usize);
+        let q_scale = of.scale.map_or(1.0, |scale| scale * (of.head_dim as f32).sqrt());
+        let width = of.rotated.map(|width| width as usize);
         Rotation { angles: rope::of_layer(&self.spec, self.rope, layer), width, q_scale }
-    }
-
-    /// Returns the window and the soft cap of a layer's scores.
-    pub(crate) fn scores(&self, layer: u32) -> Scores {
-        let window = self.spec.attention.window_of(layer).map_or(ALL_KEYS, |keys| keys as usize);
-        Scores { window, cap: self.spec.attention.score_cap }
     }
 }

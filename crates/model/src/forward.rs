@@ -20,7 +20,7 @@ pub fn layers(dev: &dyn Device, from: &dyn Layers<'_>, pass: &Pass<'_>) {
         dev.scale(first, factor);
     }
     let kept = pass.acts.kept(pass.rows);
-    for l in 0..spec.layers as usize {
+    for l in 0..spec.layers.len() as usize {
         let bufs = pass.acts.layer(spec, l as u32, pass.rows);
         let w = from.layer(dev, l, Way::Forward);
         kept.inspect(|kept| kept.before_forward(dev, l));
@@ -33,7 +33,7 @@ pub fn layers(dev: &dyn Device, from: &dyn Layers<'_>, pass: &Pass<'_>) {
 fn layer(layer: &LayerPass<'_, '_, '_>) {
     layer_to_gates(layer);
     match &layer.bufs.ffn {
-        FfnBufs::Dense => dense::add_product(layer),
+        FfnBufs::Dense(of) => dense::add_product(layer, of.width),
         FfnBufs::Experts(of) => experts::add_product(layer, of),
     }
 }
@@ -50,7 +50,7 @@ pub(crate) fn layer_to_gates(layer: &LayerPass<'_, '_, '_>) {
     layer.add_output();
     layer.part_input(bufs.mid, w.ffn_norm, bufs.norm_ffn);
     match &bufs.ffn {
-        FfnBufs::Dense => dense::to_gates(layer),
+        FfnBufs::Dense(_) => dense::to_gates(layer),
         FfnBufs::Experts(of) => experts::to_gates(layer, of),
     }
 }

@@ -52,10 +52,10 @@ impl LayerPass<'_, '_, '_> {
         let Self { dev, w, .. } = *self;
         match (w.adapters.added(site), resid) {
             (Some(adapter), _) => {
-                let u = self.bufs.u[site as usize].expect("a pass with adapters has their u");
+                let u = self.bufs.u.get(site).expect("a pass with adapters has their u");
                 dev.adapted(x, w.adapted(site, bias, adapter), resid, u, out);
             }
-            (None, resid) => match (w.codes[site as usize], resid) {
+            (None, resid) => match (w.codes(site), resid) {
                 (Some(codes), _) => dev.matmul_codes(x, codes, w.at(site), bias, resid, out),
                 (None, Some(resid)) => dev.matmul_add(x, w.at(site), resid, out),
                 (None, None) => dev.matmul(x, w.at(site), bias, out, false),

@@ -7,7 +7,7 @@ use plimsoll_arch::{ModelSpec, ParamKind};
 use plimsoll_base::blocks::{Encoding, decode};
 use plimsoll_base::rng::{Stream, normal_pair, philox, unit_f32};
 use plimsoll_base::{Bytes, DType, Error, Result, slugs};
-use plimsoll_device::{Blocks, Codes, Device, HostBytes, Layouts, Matrix, MatrixLayout, Nf4};
+use plimsoll_device::{Blocks, Codes, Device, HostBytes, Layouts, Matrix, MatrixLayout};
 use plimsoll_files::{OpenModel, ReadAhead, RowOrder};
 use plimsoll_memory::Buf;
 use std::collections::HashMap;
@@ -57,8 +57,9 @@ pub fn load(
     for param in &table.params {
         let codes = match params.codes.and_then(|codes| codes.at(param)) {
             None => None,
-            Some(Codes::Nf4(codes)) => Some(codes),
-            Some(Codes::Blocks(parts)) => {
+            // Files hold none of these codes: their numbers are rounded.
+            Some(codes) if codes.whole(Encoding::Nf4).is_some() => codes.whole(Encoding::Nf4),
+            Some(Codes { parts }) => {
                 let mut runs = parts.into_iter().flatten();
                 let (mut run, mut first) = (runs.next().expect("a run of rows"), 0);
                 for part in &param.parts {
@@ -209,7 +210,7 @@ fn load_blocks(
             let (first, rows) = (done + first, values.len() / k);
             let bytes = &mut stored[..rows * row_bytes];
             model.read_blocks(name, blocks.encoding, first as u64..(first + rows) as u64, bytes)?;
-            decode(blocks.encoding, bytes, values);
+            decode(blocks.encoding, bytes, &[], values);
             check_finite(name, first * k, values)?;
             dev.write_blocks(blocks, at + first, bytes);
             Ok(())
@@ -222,7 +223,7 @@ struct Target<'x, 'a> {
     dev: &'x dyn Device,
     param: &'x Param,
     params: &'x Params<'a>,
-    codes: Option<Nf4<'a>>,
+    codes: Option<Blocks<'a>>,
     layout: MatrixLayout,
 }
 
@@ -268,7 +269,7 @@ impl<'a> Target<'_, 'a> {
     /// Writes the layouts that loading threads write. `scratch` has at least four bytes per value.
     fn write_by_thread(&self, first_row: usize, scratch: &mut [u8], values: &[f32]) {
         if let Some(codes) = self.codes {
-            return self.dev.write_nf4(codes, first_row, values);
+            return self.dev.write_rounded(codes, first_row, values);
         }
         if !self.is_plain() {
             return;

@@ -18,7 +18,7 @@ pub struct Part {
     pub name: String,
     /// Rows (elements of a vector) in it.
     pub rows: u32,
-    /// The encoding of its rows, if they are stored as the file's blocks.
+    /// The encoding of its rows, if they are stored in codes.
     pub encoding: Option<Encoding>,
 }
 
@@ -113,7 +113,7 @@ impl ParamTable {
             table.add(kind, weights, kind_of, layer, k, parts);
         };
         add(ParamKind::Embed, 0, h, vec![("model.embed_tokens.weight".into(), v)]);
-        for layer in 0..spec.layers {
+        for layer in 0..spec.layers.len() {
             for tensors in layer_tensors(spec, layer).chunk_by(|(a, _), (b, _)| a.kind == b.kind) {
                 let (TensorRow { kind, cols, .. }, _) = tensors[0];
                 // What does not multiply rows is a vector.
@@ -199,7 +199,7 @@ mod tests {
         {
             let mut next = table.layer_run(0).start;
             assert!(next >= table.params[0].elements, "after the embedding");
-            for layer in 0..spec.layers {
+            for layer in 0..spec.layers.len() {
                 let run = table.layer_run(layer);
                 assert_eq!(run.start, next, "layer {layer}");
                 let inside = |param: &&Param| (run.start..run.end()).contains(&param.offset);

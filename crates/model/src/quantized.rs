@@ -1,21 +1,20 @@
-//! Frozen weights whose products are stored in codes: NF4, or the blocks of a GGUF file. Each is dequantized into one
-//! buffer right before use, in rollout and update alike; embeddings, norms, biases and the head are stored in full.
+//! Frozen weights whose products are stored in codes: one code for all, or those of a GGUF file. Each is dequantized
+//! into one buffer right before use, in rollout and update alike; embeddings, norms, biases and the head are stored in
+//! full.
 
-use crate::params::{CodesAt, Param, ParamTable};
+use crate::params::{CodesAt, Param, ParamTable, Part};
 use crate::weights::{CodeBufs, LayerParams, Params};
 use plimsoll_arch::{LayerEncodings, ModelSpec, Site};
-use plimsoll_base::DType;
-use plimsoll_device::{
-    BLOCK_PARTS_MAX, Blocks, Codes, Device, Matrix, Nf4, block_words, matrix_elements, nf4_elements,
-};
+use plimsoll_base::{DType, Encoding};
+use plimsoll_device::{BLOCK_PARTS_MAX, Blocks, Codes, Device, Matrix, block_elements, matrix_elements};
 use plimsoll_memory::Buf;
 
 /// How the products of a frozen model are quantized.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[allow(clippy::large_enum_variant, reason = "a handful in a run, and plans copy them")]
 pub enum Coding {
-    /// NF4; rows must be multiples of its block.
-    Nf4,
+    /// In one encoding; rows must be whole blocks.
+    All(Encoding),
     /// As in the model's file.
     File(LayerEncodings),
 }
@@ -32,23 +31,23 @@ impl ParamTable {
             };
             let (at, k) = (table.codes, u64::from(param.k));
             match coding {
-                Coding::Nf4 => {
-                    let (words, scales) = nf4_elements(u64::from(param.n), k);
-                    table.codes = CodesAt { word: at.word + words, scale: at.scale + scales };
+                Coding::All(encoding) => {
+                    param.parts.iter_mut().for_each(|part| part.encoding = Some(*encoding))
                 }
-                // Experts share a tensor of the file, and gates and ups one encoding: they are one run of rows.
+                // Experts share a tensor of the file, and gates and ups one encoding.
                 Coding::File(encodings) if param.is_of_experts() => {
                     let encoding = encodings.get(param.layer, site.layers()[0]);
                     param.parts.iter_mut().for_each(|part| part.encoding = Some(encoding));
-                    table.codes.word += block_words(encoding, u64::from(param.n), k);
                 }
                 Coding::File(encodings) => {
                     for (part, target) in param.parts.iter_mut().zip(site.layers()) {
-                        let encoding = encodings.get(param.layer, *target);
-                        part.encoding = Some(encoding);
-                        table.codes.word += block_words(encoding, u64::from(part.rows), k);
+                        part.encoding = Some(encodings.get(param.layer, *target));
                     }
                 }
+            }
+            for (encoding, rows) in runs(&param) {
+                let (words, scales) = block_elements(encoding, rows, k);
+                table.codes = CodesAt { word: table.codes.word + words, scale: table.codes.scale + scales };
             }
             table.push(Param { key, codes: Some(at), elements: 0, ..param });
         }
@@ -66,26 +65,30 @@ impl ParamTable {
     }
 }
 
+/// Returns the runs of rows of a matrix in codes, each with its encoding: all rows, if experts share a tensor of the
+/// file or scales lie apart, else those of each tensor.
+fn runs(param: &Param) -> impl Iterator<Item = (Encoding, u64)> {
+    let encoding = |part: &Part| part.encoding.expect("every part of a matrix in codes has an encoding");
+    let is_one = param.is_of_experts() || encoding(&param.parts[0]).has_scales();
+    let each = param.parts[..if is_one { 1 } else { param.parts.len() }].iter();
+    each.map(move |part| (encoding(part), u64::from(if is_one { param.n } else { part.rows })))
+}
+
 impl<'a> CodeBufs<'a> {
     pub(crate) fn at(&self, param: &Param) -> Option<Codes<'a>> {
-        let (at, n, k) = (param.codes?, param.n as usize, param.k as usize);
-        if param.parts[0].encoding.is_none() {
-            let (words, scales) = nf4_elements(n as u64, k as u64);
-            let words = self.words.slice(at.word as usize, words as usize);
-            let all = self.scales.expect("a table of NF4 has scales");
-            return Some(Codes::Nf4(Nf4::new(words, all.slice(at.scale as usize, scales as usize), n, k)));
+        let (CodesAt { mut word, mut scale }, k) = (param.codes?, param.k);
+        let mut parts = [None; BLOCK_PARTS_MAX];
+        for ((encoding, rows), part) in runs(param).zip(&mut parts) {
+            let (words, scales) = block_elements(encoding, rows, k.into());
+            let of_scales = encoding.has_scales().then(|| {
+                let all = self.scales.expect("a table of these codes has scales");
+                all.slice(scale as usize, scales as usize)
+            });
+            let of_words = self.words.slice(word as usize, words as usize);
+            *part = Some(Blocks::new(encoding, (of_words, of_scales), rows as usize, k as usize));
+            (word, scale) = (word + words, scale + scales);
         }
-        let (mut blocks, mut word) = ([None; BLOCK_PARTS_MAX], at.word);
-        let runs = if param.is_of_experts() { 1 } else { param.parts.len() };
-        for (part, blocks) in param.parts[..runs].iter().zip(&mut blocks) {
-            let rows = if param.is_of_experts() { n } else { part.rows as usize };
-            let encoding = part.encoding.expect("the parts of a matrix are stored alike");
-            let words = block_words(encoding, rows as u64, k as u64);
-            let buf = self.words.slice(word as usize, words as usize);
-            *blocks = Some(Blocks::new(encoding, buf, rows, k));
-            word += words;
-        }
-        Some(Codes::Blocks(blocks))
+        Some(Codes { parts })
     }
 }
 
@@ -105,7 +108,8 @@ impl<'a> Params<'a> {
         let mut params = Params { codes: Some(bufs), ..Params::bind_where(spec, table, weights, all, slice) };
         for param in &table.params {
             if let Some((site, codes)) = param.kind.site().zip(bufs.at(param)) {
-                params.layers[param.layer as usize].codes[site as usize] = Some(codes);
+                let product = params.layers[param.layer as usize].products.get_mut(site);
+                product.as_mut().expect("a product of the table").codes = Some(codes);
             }
         }
         params
@@ -114,8 +118,9 @@ impl<'a> Params<'a> {
     /// Returns the sum of squares of all weights, dequantized: it identifies a model.
     pub fn sum_squares(&self, dev: &dyn Device) -> f64 {
         let coded = self.layers.iter().flat_map(|layer| {
-            let coded = Site::ALL.into_iter().filter(|site| layer.codes[*site as usize].is_some());
-            coded.map(|site| dev.sum_squares(layer.ready(dev, site).buf))
+            let is_coded =
+                |site: &Site| layer.products.get(*site).is_some_and(|product| product.codes.is_some());
+            Site::ALL.into_iter().filter(is_coded).map(|site| dev.sum_squares(layer.ready(dev, site).buf))
         });
         dev.sum_squares(self.all) + coded.sum::<f64>()
     }
@@ -125,7 +130,7 @@ impl<'a> LayerParams<'a> {
     /// Returns a product's weights, dequantized if stored in codes; then valid until the next product of such weights.
     pub(crate) fn ready(&self, dev: &dyn Device, site: Site) -> Matrix<'a> {
         let weights = self.at(site);
-        if let Some(codes) = self.codes[site as usize] {
+        if let Some(codes) = self.codes(site) {
             dev.dequantize(codes, weights);
         }
         weights

@@ -38,7 +38,7 @@ pub fn layout_as(name: &str, spec: &ModelSpec, positions: usize, pool: Pool) -> 
 
 /// Returns the base of the layers that have their own rope.
 fn local_theta(spec: &ModelSpec) -> Option<f64> {
-    spec.attention.window.and_then(|window| window.rope_theta)
+    spec.attentions().find_map(|attention| attention.own_theta)
 }
 
 fn tables(spec: &ModelSpec) -> usize {
@@ -47,12 +47,9 @@ fn tables(spec: &ModelSpec) -> usize {
 
 /// Returns a layer's part of the region; none if its heads are not rotated.
 pub(crate) fn of_layer<'a>(spec: &ModelSpec, region: Buf<'a>, layer: u32) -> Option<Buf<'a>> {
-    if spec.attention.unrotated.contains(layer) {
-        return None;
-    }
+    let attention = spec.layer(layer).attention().filter(|attention| attention.is_rotated)?;
     let len = region.len() / tables(spec);
-    let is_local = local_theta(spec).is_some() && spec.attention.window_of(layer).is_some();
-    Some(region.slice(if is_local { len } else { 0 }, len))
+    Some(region.slice(if attention.own_theta.is_some() { len } else { 0 }, len))
 }
 
 pub fn fill(dev: &dyn Device, spec: &ModelSpec, region: Buf<'_>) {
@@ -174,6 +171,7 @@ fn yarn_ramp(spec: &ModelSpec) -> (f64, f64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use plimsoll_arch::FileShape;
 
     /// Numbers of transformers 4.57.6, in f32.
     fn check(spec: &ModelSpec, positions: usize, pairs: &[(usize, f64)]) {
@@ -189,7 +187,9 @@ mod tests {
     #[test]
     fn a_base_grows_with_the_longest_sequence_beyond_the_models_positions() {
         let rope_scaling = RopeScaling::Dynamic { factor: 2.0 };
-        let spec = ModelSpec { head_dim: 16, rope_theta: 1e4, max_positions: 64, rope_scaling, ..nano() };
+        let shape = nano().file_shape();
+        let of = |head_dim| FileShape { head_dim, rope_theta: 1e4, max_positions: 64, rope_scaling, ..shape };
+        let spec = of(16).spec();
         let plain = ModelSpec { rope_scaling: RopeScaling::None, ..spec };
         for i in 0..8 {
             let (ours, theirs) = (frequency(&spec, 64, i), frequency(&plain, 64, i));
@@ -197,7 +197,7 @@ mod tests {
         }
         check(&spec, 100, &[(0, 1.0), (1, 2.839451432e-1), (2, 8.062484115e-2), (7, 1.488130656e-4)]);
         check(&spec, 200, &[(1, 2.495284677e-1), (3, 1.553675346e-2), (7, 6.023386231e-5)]);
-        let narrow = ModelSpec { head_dim: 2, ..spec };
+        let narrow = of(2).spec();
         assert_eq!(frequency(&narrow, 200, 0), 1.0);
         assert!(!same(&spec, &ModelSpec { max_positions: 65, ..spec }));
         assert!(same(&plain, &ModelSpec { max_positions: 65, ..plain }));

@@ -120,8 +120,10 @@ impl<'p> Layers<'p> for Streamed<'p> {
     }
 
     fn layer(&self, dev: &dyn Device, index: usize, way: Way) -> LayerParams<'p> {
-        let (below, above) =
-            (index.checked_sub(1), Some(index + 1).filter(|above| *above < self.ends.spec.layers as usize));
+        let (below, above) = (
+            index.checked_sub(1),
+            Some(index + 1).filter(|above| *above < self.ends.spec.layers.len() as usize),
+        );
         let (before, next) = if way == Way::Forward { (below, above) } else { (above, below) };
         match before {
             // The operations of the layer before are all issued: after them its slot is free.

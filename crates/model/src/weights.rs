@@ -2,7 +2,7 @@
 
 use crate::adapters::{Adapters, LayerAdapters};
 use crate::params::{Param, ParamTable};
-use plimsoll_arch::{ModelSpec, ParamKind, Site};
+use plimsoll_arch::{ModelSpec, ParamKind, Site, SiteMap};
 use plimsoll_base::DType;
 use plimsoll_device::{Adapted, Adapter, Codes, DeltaWeights, Matrix, MatrixLayout};
 use plimsoll_memory::Buf;
@@ -13,38 +13,33 @@ use std::ops::Range;
 pub struct LayerParams<'a> {
     /// [h], before attention
     pub attn_norm: Option<Buf<'a>>,
-    /// [(a + 2k) d, h]
-    pub qkv: Matrix<'a>,
-    /// [(a + 2k) d]
-    pub qkv_bias: Option<Buf<'a>>,
     /// Weights of the norms of q and k
     pub qk_norm: Option<(Buf<'a>, Buf<'a>)>,
     /// Linear attention layers only
     pub delta: Option<LayerDelta<'a>>,
-    /// [h, a d]
-    pub output: Matrix<'a>,
-    /// [h]
-    pub output_bias: Option<Buf<'a>>,
     /// [h], after attention
     pub attn_post_norm: Option<Buf<'a>>,
     /// [h], before the feed-forward part
     pub ffn_norm: Option<Buf<'a>>,
     /// [E, h], in a layer with experts
     pub router: Option<Matrix<'a>>,
-    /// [2f, h], or [E 2f, h] of all experts
-    pub gate_up: Matrix<'a>,
-    /// [2f]
-    pub gate_up_bias: Option<Buf<'a>>,
-    /// [h, f], or [E h, f] of all experts
-    pub down: Matrix<'a>,
-    /// [h]
-    pub down_bias: Option<Buf<'a>>,
     /// [h], after the feed-forward part
     pub ffn_post_norm: Option<Buf<'a>>,
-    /// Adapters of the products above
+    /// The products, shaped as in `plimsoll_arch::SITES`; those of all experts one after the other.
+    pub products: SiteMap<LayerProduct<'a>>,
+    /// Adapters of the products
     pub adapters: LayerAdapters<'a>,
-    /// By `Site`: codes of the products above, if quantized
-    pub(crate) codes: [Option<Codes<'a>>; 4],
+}
+
+/// A product of a layer: y = W x + bias.
+#[derive(Clone, Copy, Debug)]
+pub struct LayerProduct<'a> {
+    /// [n, k], or [E n, k] of all experts
+    pub w: Matrix<'a>,
+    /// [n]
+    pub bias: Option<Buf<'a>>,
+    /// The codes of `w`, if quantized
+    pub(crate) codes: Option<Codes<'a>>,
 }
 
 /// Parameters of linear attention, excluding its products.
@@ -98,7 +93,7 @@ impl<'a> Params<'a> {
         slice: impl Fn(&Param) -> Buf<'a> + Copy,
     ) -> Params<'a> {
         let layout = MatrixLayout::of_weights(table.device, weights);
-        let layers = (0..spec.layers).map(|l| LayerParams::bind(table, layout, l, slice)).collect();
+        let layers = (0..spec.layers.len()).map(|l| LayerParams::bind(table, layout, l, slice)).collect();
         Params { layers, ..Params::ends(spec, table, layout, all, slice) }
     }
 
@@ -150,37 +145,29 @@ impl<'a> Params<'a> {
 }
 
 impl<'a> LayerParams<'a> {
+    /// Returns a product. Panics if the layer has none of this name.
+    fn of(&self, site: Site) -> LayerProduct<'a> {
+        self.products.get(site).expect("a layer computes products that it has")
+    }
+
     /// Returns the weights of a product.
     pub(crate) fn at(&self, site: Site) -> Matrix<'a> {
-        match site {
-            Site::Qkv => self.qkv,
-            Site::Output => self.output,
-            Site::GateUp => self.gate_up,
-            Site::Down => self.down,
-        }
+        self.of(site).w
     }
 
     pub(crate) fn bias(&self, site: Site) -> Option<Buf<'a>> {
-        match site {
-            Site::Qkv => self.qkv_bias,
-            Site::Output => self.output_bias,
-            Site::GateUp => self.gate_up_bias,
-            Site::Down => self.down_bias,
-        }
+        self.of(site).bias
+    }
+
+    /// Returns the codes of a product's weights, if they are quantized.
+    pub(crate) fn codes(&self, site: Site) -> Option<Codes<'a>> {
+        self.of(site).codes
     }
 
     /// Returns a product with its bias and adapter.
     pub(crate) fn adapted(&self, site: Site, bias: Option<Buf<'a>>, adapter: Adapter<'a>) -> Adapted<'a> {
-        Adapted { w: self.at(site), codes: self.codes[site as usize], bias, adapter }
-    }
-
-    pub(crate) fn at_mut(&mut self, site: Site) -> &mut Matrix<'a> {
-        match site {
-            Site::Qkv => &mut self.qkv,
-            Site::Output => &mut self.output,
-            Site::GateUp => &mut self.gate_up,
-            Site::Down => &mut self.down,
-        }
+        let LayerProduct { w, codes, .. } = self.of(site);
+        Adapted { w, codes, bias, adapter }
     }
 
     /// Resolves the handles of layer `l`; `slice` is where a parameter is.
@@ -192,29 +179,24 @@ impl<'a> LayerParams<'a> {
     ) -> LayerParams<'a> {
         let vector = |kind| table.find(kind, l).map(&slice);
         let of = |p: &Param| Matrix::new(slice(p), p.n as usize, p.k as usize, layout);
-        let matrix = |kind| of(find(table, kind, l));
         LayerParams {
             attn_norm: vector(ParamKind::AttnNorm),
-            qkv: matrix(ParamKind::Qkv),
-            qkv_bias: vector(ParamKind::QkvBias),
             qk_norm: vector(ParamKind::QNorm).zip(vector(ParamKind::KNorm)),
             delta: vector(ParamKind::DeltaConv).map(|conv| {
                 let buf = |kind| slice(find(table, kind, l));
                 let (decay, bias) = (buf(ParamKind::DeltaDecay), buf(ParamKind::DeltaBias));
                 LayerDelta { inputs: DeltaWeights { conv, decay, bias }, norm: buf(ParamKind::DeltaNorm) }
             }),
-            output: matrix(ParamKind::Output),
-            output_bias: vector(ParamKind::OutputBias),
             attn_post_norm: vector(ParamKind::AttnPostNorm),
             ffn_norm: vector(ParamKind::FfnNorm),
             router: table.find(ParamKind::Router, l).map(of),
-            gate_up: matrix(ParamKind::GateUp),
-            gate_up_bias: vector(ParamKind::GateUpBias),
-            down: matrix(ParamKind::Down),
-            down_bias: vector(ParamKind::DownBias),
             ffn_post_norm: vector(ParamKind::FfnPostNorm),
+            products: SiteMap::of(|site| {
+                let row = site.row();
+                let w = table.find(row.weight, l).map(of)?;
+                Some(LayerProduct { w, bias: row.bias.and_then(vector), codes: None })
+            }),
             adapters: LayerAdapters::default(),
-            codes: [None; 4],
         }
     }
 }

@@ -195,7 +195,7 @@ struct Model {
 
 impl Model {
     fn new(spec: &ModelSpec, dtype: DType) -> Model {
-        let (layers, element) = (f64::from(spec.layers), dtype.bytes() as f64);
+        let (layers, element) = (f64::from(spec.layers.len()), dtype.bytes() as f64);
         Model {
             layers,
             width: f64::from(spec.hidden),
@@ -214,9 +214,11 @@ impl Model {
             }),
             caches: spec.caches(usize::MAX),
             // Models with experts recompute the products of all layers at every level.
-            cheap_bytes: layers
-                * (2.0 * f64::from(spec.hidden) + if spec.has_experts() { 0.0 } else { spec.ffn.into() })
-                * element,
+            cheap_bytes: element
+                * (spec.layers.iter())
+                    .map(|layer| layer.dense().filter(|_| !spec.has_experts()).map_or(0, |dense| dense.width))
+                    .map(|width| 2.0 * f64::from(spec.hidden) + f64::from(width))
+                    .sum::<f64>(),
             input_bytes: layers * f64::from(spec.hidden) * DType::F32.bytes() as f64,
             dtype,
         }
@@ -238,7 +240,8 @@ impl Model {
         let of = |product: Product| {
             u64::from(product.n) * u64::from(product.k) * u64::from(product.experts.unwrap_or(1))
         };
-        let elements = (0..spec.layers).flat_map(|layer| products(spec, layer)).map(of).sum::<u64>() as f64;
+        let elements =
+            (0..spec.layers.len()).flat_map(|layer| products(spec, layer)).map(of).sum::<u64>() as f64;
         let (codes, full) =
             (shape.encodings.get(RoleName::Actor)?.bytes(spec) as f64, elements * model.dtype.bytes() as f64);
         Some(match shape.row().has_own_memory() {
@@ -548,7 +551,7 @@ fn orthogonalizing(work: &Work, spec: &ModelSpec, training: &Training, rates: &R
         let (s, l) = (n.min(k), n.max(k));
         f64::from(product.experts.unwrap_or(1)) * (4.0 * s * s * l + 2.0 * s * s * s)
     };
-    let flops: f64 = (0..spec.layers).flat_map(|layer| products(spec, layer)).map(of).sum();
+    let flops: f64 = (0..spec.layers.len()).flat_map(|layer| products(spec, layer)).map(of).sum();
     work.updates * f64::from(iterations) * flops / rates.flops(DType::F32)
 }
 

@@ -178,7 +178,8 @@ pub fn staging_bytes(allowed: Auto<ByteSize>, model: &OpenModel) -> Bytes {
 pub(crate) fn staging_bytes_of(allowed: Auto<ByteSize>, spec: &ModelSpec) -> Bytes {
     let ByteSize(allowed) = allowed.or(ByteSize(STAGING_BYTES_MAX));
     // Every matrix has the hidden width on one side.
-    let rows = spec.vocab.max(2 * spec.ffn).max(spec.widest().0);
+    let gates = spec.most(|layer| 2 * layer.ffn.down_width());
+    let rows = spec.vocab.max(gates).max(spec.widest().0);
     let largest = 8 * u64::from(rows) * u64::from(spec.hidden);
     Bytes(allowed.0.min(largest.next_multiple_of(STAGING_BYTES_MIN)).max(STAGING_BYTES_MIN))
 }

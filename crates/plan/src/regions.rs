@@ -110,7 +110,8 @@ impl RunShape {
         }
         let passes = if self.head == Head::Vocabulary { self.recorded } else { 0 };
         let beyond = self.row().beyond;
-        let (ranks, layers, network) = (self.arenas() as u64, self.spec.layers, self.network().is_some());
+        let (ranks, layers, network) =
+            (self.arenas() as u64, self.spec.layers.len(), self.network().is_some());
         let rows = beyond(ranks, layout.arena_bytes(), passes, layers, network);
         let libraries = self.row().has_own_memory().then_some(("device.libraries", self.held.card));
         for (name, bytes) in libraries.into_iter().chain(rows) {
@@ -313,7 +314,8 @@ impl RunShape {
             let of_experts: u64 = rows.map(|row| each(row) * u64::from(row.experts.unwrap_or(0))).sum();
             of_experts + if of_experts > 0 { TENSORS_OF_LAYER } else { 0 }
         };
-        let tensors = |spec: &ModelSpec| (0..spec.layers).map(|layer| of_layer(spec, layer)).sum::<u64>();
+        let tensors =
+            |spec: &ModelSpec| (0..spec.layers.len()).map(|layer| of_layer(spec, layer)).sum::<u64>();
         let trained = self.training.as_ref();
         let specs = trained.into_iter().flat_map(|training| [Some(self.spec), training.critic]).flatten();
         specs.map(|spec| tensors(&spec)).max().unwrap_or(0) * STATE_SETS * HEADER_BYTES

@@ -444,12 +444,8 @@ impl RunShape {
 
     /// Returns how the products of a role's model are stored; `RoleName::Actor` is the run's own model, in any role.
     fn coding(&self, role: RoleName, how: Option<Quantization>) -> Option<Coding> {
-        how.map(|how| match how {
-            Quantization::Nf4 => Coding::Nf4,
-            Quantization::Gguf => {
-                Coding::File(*self.encodings.get(role).expect("opening requires a GGUF file"))
-            }
-        })
+        let of_file = || Coding::File(*self.encodings.get(role).expect("opening requires a GGUF file"));
+        how.map(|how| how.encoding().map_or_else(of_file, Coding::All))
     }
 
     /// Returns how the run's own model is stored in a role that neither trains nor adapts it.

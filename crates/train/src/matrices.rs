@@ -158,7 +158,7 @@ pub(crate) fn within(owned: &[Owned], run: Run) -> impl Iterator<Item = Owned> +
 mod tests {
     use super::*;
     use crate::share::Share;
-    use plimsoll_arch::ModelSpec;
+    use plimsoll_arch::{FileShape, ModelSpec};
 
     #[test]
     fn a_group_is_a_published_tensor_where_panels_are_whole() {
@@ -174,7 +174,8 @@ mod tests {
 
     #[test]
     fn tensors_that_share_a_panel_are_one_group() {
-        let spec = ModelSpec { kv_heads: 1, head_dim: 24, ..ModelSpec::preset("nano").unwrap() };
+        let nano = ModelSpec::preset("nano").unwrap().file_shape();
+        let spec = FileShape { kv_heads: 1, head_dim: 24, ..nano }.spec();
         let table = ParamTable::new(&spec, &plimsoll_cpu::LAYOUTS, DType::F32);
         let groups = groups(&table, MatrixLayout::Single);
         assert!(groups.iter().any(|group| group.parts.len() > 1), "k and v of 24 rows");

@@ -141,7 +141,6 @@ impl<'p> Partial<'p> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use plimsoll_arch::ExpertsSpec;
     use plimsoll_base::Phase;
     use plimsoll_memory::{Arena, ArenaMap};
 
@@ -150,10 +149,11 @@ mod tests {
         for (name, is_critic) in
             [("qwen2.5-0.5b", false), ("qwen2.5-7b", false), ("qwen2.5-7b", true), ("qwen3-30b-a3b", false)]
         {
-            let mut spec = ModelSpec::preset(name).unwrap();
+            let mut shape = ModelSpec::preset(name).unwrap().file_shape();
             // Layers of two sizes.
-            let layers = LayerSet::all_but_every(3, spec.layers);
-            spec.experts = spec.layer(0).experts().map(|experts| ExpertsSpec { layers, ..experts });
+            let layers = LayerSet::all_but_every(3, shape.layers);
+            shape.experts.iter_mut().for_each(|experts| experts.layers = layers);
+            let spec = shape.spec();
             let of = if is_critic { ParamTable::critic } else { ParamTable::new };
             let table = of(&spec, &plimsoll_cuda::LAYOUTS, DType::Bf16);
             let phases = PhaseSet::of(&[Phase::Update]);
@@ -162,7 +162,7 @@ mod tests {
             let (_, mut overlay) = arena.split();
             let phase = overlay.enter(Phase::Update);
             let partial = Partial::bind(&phase, "x", &table);
-            let last = spec.layers - 1;
+            let last = spec.layers.len() - 1;
             let at_once = table.params.iter().filter(|param| {
                 let is_of_layer = (table.layer_run(0).start..table.head_run().start).contains(&param.offset);
                 let is_there = !is_of_layer || param.layer + LAYER_SLOTS as u32 > last;

@@ -4,7 +4,7 @@ use crate::both::adapter::{
     CASES, Case, check_codes, check_gradients, check_merge, check_outputs, check_zeros,
 };
 use crate::both::{Rig, Sized, bits, paths, round};
-use plimsoll_arch::ModelSpec;
+use plimsoll_arch::{FileShape, ModelSpec};
 use plimsoll_base::DType::{self, Bf16, F32};
 use plimsoll_cpu::{CpuDevice, Isa};
 use plimsoll_device::Device;
@@ -185,8 +185,9 @@ fn gradients_over_no_rows_are_zero_or_what_they_were() {
 /// A model that is narrower than a group of panels needs more for its adapters than for its own matrices.
 #[test]
 fn the_scratch_holds_what_gradients_of_adapters_transpose() {
-    let nano = ModelSpec::preset("nano").unwrap();
-    let spec = ModelSpec { hidden: 16, ffn: 20, heads: 2, kv_heads: 1, head_dim: 16, vocab: 20, ..nano };
+    let nano = ModelSpec::preset("nano").unwrap().file_shape();
+    let shape = FileShape { hidden: 16, ffn: 20, heads: 2, kv_heads: 1, head_dim: 16, vocab: 20, ..nano };
+    let spec = shape.spec();
     for (rank, e) in [(1, Bf16), (8, F32), (40, Bf16), (256, F32)] {
         let layout = CpuDevice::scratch_of_adapters(&spec, e, 1, rank).unwrap();
         let elements = layout.regions[0].shape.iter().product::<u64>() as usize;

@@ -3,9 +3,10 @@
 
 use super::{Machine, Rig, Sized, bits, check_close, normal};
 use plimsoll_base::DType::{self, Bf16, F32, U32};
+use plimsoll_base::Encoding;
 use plimsoll_device::{
-    ADAPTER_BLOCKS_MAX, AdaptBackward, Adapted, Adapter, AdapterBlock, Codes, Layouts, Nf4, matrix_elements,
-    nf4_elements,
+    ADAPTER_BLOCKS_MAX, AdaptBackward, Adapted, Adapter, AdapterBlock, Blocks, Codes, Layouts,
+    block_elements, matrix_elements,
 };
 
 /// A layer, and its adapter's blocks: (first, n).
@@ -70,7 +71,7 @@ impl Case {
 
     /// Those of the weights in codes.
     pub fn code_buffers(&self) -> [Sized<'static>; 2] {
-        let (codes, scales) = nf4_elements(self.n as u64, self.k as u64);
+        let (codes, scales) = block_elements(Encoding::Nf4, self.n as u64, self.k as u64);
         [("codes", U32, codes as usize), ("scales", F32, scales as usize)]
     }
 
@@ -322,8 +323,8 @@ pub fn check_gradients<D: Machine>(case: &Case, rig: &mut Rig<D>, e: DType, add:
 /// Panics unless products with weights in codes have the widened matrix's bits. `rows`: the first ones of x and dy.
 pub fn check_codes<D: Machine>(case: &Case, rig: &Rig<D>, e: DType, rows: &[usize]) {
     let &Case { m, n, k, .. } = case;
-    let nf4 = Nf4::new(rig.buf("codes"), rig.buf("scales"), n, k);
-    rig.dev.write_nf4(nf4, 0, &normal(9, n * k, 1.0, F32));
+    let nf4 = Blocks::new(Encoding::Nf4, (rig.buf("codes"), Some(rig.buf("scales"))), n, k);
+    rig.dev.write_rounded(nf4, 0, &normal(9, n * k, 1.0, F32));
     let layer = case.layer(rig, e);
     for &rows in rows {
         let run = |layer: Adapted<'static>| {
@@ -334,10 +335,10 @@ pub fn check_codes<D: Machine>(case: &Case, rig: &Rig<D>, e: DType, rows: &[usiz
             rig.dev.adapted_dx(part("dy"), layer, part("du"), part("dx"));
             ["u", "out", "dx"].map(|name| bits(&rig.get(name)[..part(name).len()]))
         };
-        rig.dev.dequantize(Codes::Nf4(nf4), layer.w);
+        rig.dev.dequantize(Codes::of(nf4), layer.w);
         let widened = run(layer);
         rig.set_matrix("w", n, k, e, &vec![f32::NAN; n * k]);
-        let coded = run(Adapted { codes: Some(Codes::Nf4(nf4)), ..layer });
+        let coded = run(Adapted { codes: Some(Codes::of(nf4)), ..layer });
         for ((coded, widened), name) in coded.iter().zip(&widened).zip(["u", "out", "dx"]) {
             let differ = coded.iter().zip(widened).filter(|(a, b)| a != b).count();
             assert_eq!(differ, 0, "{name} of {case:?}, {e:?}, {rows} rows");

@@ -3,10 +3,10 @@
 
 use super::{Machine, Rig, Sized, bits, round};
 use plimsoll_base::DType::{self, U32};
-use plimsoll_base::Encoding::{self, Bf16, F16, F32, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
+use plimsoll_base::Encoding::{self, Bf16, F16, F32, Nf4, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
 use plimsoll_base::blocks::decode;
 use plimsoll_base::rng::{Stream, philox};
-use plimsoll_device::{BLOCK_PARTS_MAX, Blocks, Codes, Layouts, block_words, matrix_elements};
+use plimsoll_device::{BLOCK_PARTS_MAX, Blocks, Codes, Layouts, block_elements, matrix_elements};
 
 /// Encodings and rows of the parts, and the length of a row.
 pub type Case = (&'static [(Encoding, usize)], usize);
@@ -40,6 +40,7 @@ fn some_bytes(seed: u64, encoding: Encoding, len: usize) -> Vec<u8> {
         F16 | Bf16 | Q8_0 | Q4_0 | Q5_0 => &[1],
         Q4_1 | Q5_1 | Q4K | Q5K => &[1, 3],
         Q6K => &[209],
+        Nf4 => &[],
     };
     for block in bytes.chunks_exact_mut(encoding.block_bytes() as usize) {
         tops.iter().for_each(|&top| block[top] &= 0xbf); // an exponent below the middle
@@ -49,7 +50,7 @@ fn some_bytes(seed: u64, encoding: Encoding, len: usize) -> Vec<u8> {
 
 pub fn buffers(kind: &'static Layouts, (parts, k): Case, e: DType) -> Vec<Sized<'static>> {
     let names = ["first", "second", "third"];
-    let words = |&(encoding, n): &(Encoding, usize)| block_words(encoding, n as u64, k as u64) as usize;
+    let words = |&(encoding, n): &(Encoding, usize)| block_elements(encoding, n as u64, k as u64).0 as usize;
     let mut all: Vec<Sized<'static>> =
         names.into_iter().zip(parts).map(|(name, part)| (name, U32, words(part))).collect();
     let n: usize = parts.iter().map(|(_, n)| n).sum();
@@ -61,30 +62,30 @@ pub fn buffers(kind: &'static Layouts, (parts, k): Case, e: DType) -> Vec<Sized<
 pub fn fill<D: Machine>(rig: &Rig<D>, (parts, k): Case) -> Codes<'static> {
     let mut coded = [None; BLOCK_PARTS_MAX];
     for (index, (&(encoding, n), name)) in parts.iter().zip(["first", "second", "third"]).enumerate() {
-        let blocks = Blocks::new(encoding, rig.buf(name), n, k);
+        let blocks = Blocks::new(encoding, (rig.buf(name), None), n, k);
         rig.dev.write_blocks(blocks, 0, &some_bytes(index as u64, encoding, n * blocks.row_bytes()));
         coded[index] = Some(blocks);
     }
-    Codes::Blocks(coded)
+    Codes { parts: coded }
 }
 
 /// Panics unless blocks written in two pieces become what their bytes stand for, rounded once.
 pub fn check<D: Machine>(rig: &mut Rig<D>, (parts, k): Case, e: DType, how: &str) {
     let (mut coded, mut want) = ([None; BLOCK_PARTS_MAX], Vec::new());
     for (index, (&(encoding, n), name)) in parts.iter().zip(["first", "second", "third"]).enumerate() {
-        let blocks = Blocks::new(encoding, rig.buf(name), n, k);
+        let blocks = Blocks::new(encoding, (rig.buf(name), None), n, k);
         let bytes = some_bytes(index as u64, encoding, n * blocks.row_bytes());
         let rows = n / 2 / 2 * 2;
         let (head, tail) = bytes.split_at(rows * blocks.row_bytes());
         rig.dev.write_blocks(blocks, rows, tail);
         rig.dev.write_blocks(blocks, 0, head);
         let mut values = vec![0.0; n * k];
-        decode(encoding, &bytes, &mut values);
+        decode(encoding, &bytes, &[], &mut values);
         want.extend(values.into_iter().map(|x| round(x, e)));
         coded[index] = Some(blocks);
     }
     let n: usize = parts.iter().map(|(_, n)| n).sum();
-    rig.dev.dequantize(Codes::Blocks(coded), rig.matrix("dense", n, k, e));
+    rig.dev.dequantize(Codes { parts: coded }, rig.matrix("dense", n, k, e));
     let (got, padding_is_zero) = rig.get_matrix("dense", n, k, e);
     assert!(want.iter().all(|x| x.is_finite()), "{parts:?}");
     assert!(bits(&got) == bits(&want), "{parts:?} of {k}, {}, {how}", e.name());

@@ -1,7 +1,7 @@
 //! No operation runs while its outputs overlap another operand, the scratch, or another thread's operation.
 
 use plimsoll_arch::{Gate, QkNorms};
-use plimsoll_base::{DType, PhaseSet};
+use plimsoll_base::{DType, Encoding, PhaseSet};
 use plimsoll_device::*;
 use plimsoll_memory::{Arena, ArenaMap, Buf, Layout, Pool};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -126,6 +126,11 @@ fn coded(b: &mut Named<'_>) -> Coded<'static> {
     Coded { codes: b("codes"), scales: b("scales") }
 }
 
+fn codes(b: &mut Named<'_>) -> Codes<'static> {
+    let (words, scales) = (b("codes"), Some(b("scales")));
+    Codes::of(Blocks { encoding: Encoding::Nf4, words, scales, n: 16, k: 16 })
+}
+
 fn norm(b: &mut Named<'_>) -> Norm<'static> {
     Norm::new(b("w"), 1e-6)
 }
@@ -212,9 +217,9 @@ const CASES: &[Case] = &[
         tokens: b("tokens"), out: head_out(b) } }), "tile tokens logprobs lse entropy", ""),
     (|b| Op::Forward(ForwardOp::Advance { batch: batch(b), window: Some(Slots { slots: b("window_slots"), tables: b("window_tables") }), ids: b("ids"),
         tokens: b("tokens"), keys: b("keys") }), "positions slots segments window_slots ids keys", ""),
-    (|b| Op::Forward(ForwardOp::MatmulCodes { x: b("x"), codes: Codes::Nf4(Nf4 { codes: b("codes"), scales: b("scales"), n: 16, k: 16 }), w: matrix(b("w")),
+    (|b| Op::Forward(ForwardOp::MatmulCodes { x: b("x"), codes: codes(b), w: matrix(b("w")),
         bias: None, resid: Some(b("resid")), out: b("out") }), "w out", "resid out"),
-    (|b| Op::Forward(ForwardOp::Dequantize { w: Codes::Nf4(Nf4 { codes: b("codes"), scales: b("scales"), n: 16, k: 16 }), out: matrix(b("out")) }), "out", ""),
+    (|b| Op::Forward(ForwardOp::Dequantize { w: codes(b), out: matrix(b("out")) }), "out", ""),
     (|b| Op::Backward(BackwardOp::Cast { src: b("src"), dst: b("dst") }), "dst", ""),
     (|b| Op::Backward(BackwardOp::AdaptedDx { dy: b("dy"), of: adapted(b), du: b("du"), out: b("out") }), "out", ""),
     (|b| Op::Backward(BackwardOp::AdaptBackwardU { dy: b("dy"), adapter: adapter(b, ["a", "b0", "b1"]), du: b("du") }), "du", ""),

@@ -205,10 +205,12 @@ impl Found<'_> {
                     return Err(damaged(message));
                 }
             };
-            if place.0 >= self.model.layers {
+            if place.0 >= self.model.layers.len() {
                 return Err(self.other_base(format!(
                     "tensor `{}` is of layer {}, and the model has {}",
-                    tensor.name, place.0, self.model.layers
+                    tensor.name,
+                    place.0,
+                    self.model.layers.len()
                 )));
             }
             let known = place.2.of_experts(self.model, place.0);
@@ -253,8 +255,9 @@ impl Found<'_> {
                 }
             }
         }
-        if layers < self.model.layers {
-            let what = format!("{layers} layers have an adapter, and the model has {}", self.model.layers);
+        if layers < self.model.layers.len() {
+            let what =
+                format!("{layers} layers have an adapter, and the model has {}", self.model.layers.len());
             return Err(self.other_base(what));
         }
         Ok(targets)

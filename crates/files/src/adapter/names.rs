@@ -50,7 +50,7 @@ pub fn adapter_tensor_name(
 /// Returns names and shapes of an adapter's tensors, in the order in which they are saved.
 pub fn adapter_tensors(shape: LoraShape, model: &ModelSpec) -> Vec<(String, Vec<u64>)> {
     let mut list = Vec::new();
-    for layer in 0..model.layers {
+    for layer in 0..model.layers.len() {
         for target in shape.targets.iter() {
             let (a, b) = shape.shapes(target, model, layer);
             for expert in target.of_experts(model, layer) {

@@ -2,7 +2,7 @@
 
 use super::keys::{Config, FULL, HEADS_MAX, LAYERS_MAX, WIDTH_MAX, brief, out_of_range, unsupported};
 use plimsoll_arch::{
-    Architecture, CONV_TAPS, DELTA_HEAD_MAX, DELTA_HEAD_STEP, DeltaSpec, LayerSet, ModelSpec,
+    Architecture, CONV_TAPS, DELTA_HEAD_MAX, DELTA_HEAD_STEP, DeltaLayers, FileShape, LayerSet,
 };
 use plimsoll_base::{Error, Result};
 use serde_json::{Map, Value, json};
@@ -11,7 +11,7 @@ const LINEAR: &str = "linear_attention";
 
 impl Config<'_> {
     /// Reads the linear attention of a decoder of `layers` layers.
-    pub(super) fn delta(&self, architecture: &Architecture, layers: u32) -> Result<Option<DeltaSpec>> {
+    pub(super) fn delta(&self, architecture: &Architecture, layers: u32) -> Result<Option<DeltaLayers>> {
         if !architecture.has_delta {
             return Ok(None);
         }
@@ -24,7 +24,7 @@ impl Config<'_> {
                 return Err(unsupported(self.file, key, value, &brief(&built[0])));
             }
         }
-        Ok(Some(DeltaSpec {
+        Ok(Some(DeltaLayers {
             layers: self.linear_layers(layers)?,
             key_heads: self.size("linear_num_key_heads", HEADS_MAX)?,
             value_heads: self.size("linear_num_value_heads", HEADS_MAX)?,
@@ -54,9 +54,9 @@ impl Config<'_> {
     }
 }
 
-/// Requires the assumptions of linear attention's arithmetic, for a spec from any file.
-pub(super) fn check(spec: &ModelSpec, file: &str) -> Result<()> {
-    let Some(delta) = spec.delta else { return Ok(()) };
+/// Requires the assumptions of linear attention's arithmetic, for a shape from any file.
+pub(super) fn check(shape: &FileShape, file: &str) -> Result<()> {
+    let Some(delta) = shape.delta else { return Ok(()) };
     let product = |a: u32, b: u32| u64::from(a) * u64::from(b);
     for (key, value, limit) in [
         ("linear_num_key_heads", u64::from(delta.key_heads), HEADS_MAX),
@@ -87,8 +87,8 @@ pub(super) fn check(spec: &ModelSpec, file: &str) -> Result<()> {
         );
         return Err(Error::new("model-config-invalid", message).hint("fetch the model's config.json again"));
     }
-    for (kind, layers) in [(LINEAR, spec.delta_layers()), (FULL, spec.layers - spec.delta_layers())] {
-        if layers == spec.layers {
+    for (kind, layers) in [(LINEAR, shape.delta_layers()), (FULL, shape.layers - shape.delta_layers())] {
+        if layers == shape.layers {
             let key = format!("layer_types of all {layers} layers");
             let built = "linear_attention in some layers and full_attention in others";
             return Err(unsupported(file, &key, &json!(kind), built));
@@ -98,11 +98,11 @@ pub(super) fn check(spec: &ModelSpec, file: &str) -> Result<()> {
 }
 
 /// Writes the keys that `delta` reads.
-pub(super) fn write(spec: &ModelSpec, map: &mut Map<String, Value>) {
-    let Some(delta) = spec.delta else { return };
+pub(super) fn write(shape: &FileShape, map: &mut Map<String, Value>) {
+    let Some(delta) = shape.delta else { return };
     let kind = |layer| if delta.layers.contains(layer) { LINEAR } else { FULL };
     for (key, value) in [
-        ("layer_types", (0..spec.layers).map(kind).collect::<Vec<_>>().into()),
+        ("layer_types", (0..shape.layers).map(kind).collect::<Vec<_>>().into()),
         ("linear_conv_kernel_dim", CONV_TAPS.into()),
         ("linear_num_key_heads", delta.key_heads.into()),
         ("linear_num_value_heads", delta.value_heads.into()),

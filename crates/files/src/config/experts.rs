@@ -3,7 +3,7 @@
 use super::keys::{Config, FFN_MAX, POSITIONS_MAX, brief, out_of_range, short, unsupported};
 use crate::safetensors_dir::TENSORS_MAX;
 use plimsoll_arch::expected_tensors;
-use plimsoll_arch::{Architecture, EXPERTS_CHOSEN_MAX, EXPERTS_MAX, ExpertsSpec, LayerSet, ModelSpec};
+use plimsoll_arch::{Architecture, EXPERTS_CHOSEN_MAX, EXPERTS_MAX, ExpertLayers, FileShape, LayerSet};
 use plimsoll_base::{Error, Result};
 use serde_json::{Map, Value, json};
 
@@ -16,7 +16,7 @@ const PANEL: u32 = 16;
 
 impl Config<'_> {
     /// Reads the experts of a decoder of `layers` layers.
-    pub(super) fn experts(&self, architecture: &Architecture, layers: u32) -> Result<Option<ExpertsSpec>> {
+    pub(super) fn experts(&self, architecture: &Architecture, layers: u32) -> Result<Option<ExpertLayers>> {
         if !architecture.has_experts {
             return Ok(None);
         }
@@ -25,7 +25,7 @@ impl Config<'_> {
         let step = self.size("decoder_sparse_step", POSITIONS_MAX)?;
         let dense = self.dense_layers(layers)?;
         let layers = LayerSet::of(layers, |layer| (layer + 1) % step == 0 && !dense.contains(layer));
-        Ok(Some(ExpertsSpec {
+        Ok(Some(ExpertLayers {
             count,
             chosen,
             ffn: self.size("moe_intermediate_size", FFN_MAX)?,
@@ -73,9 +73,9 @@ impl Config<'_> {
     }
 }
 
-/// Requires the assumptions of the experts' arithmetic, for a spec from any file.
-pub(super) fn check(spec: &ModelSpec, file: &str) -> Result<()> {
-    let Some(experts) = spec.experts else { return Ok(()) };
+/// Requires the assumptions of the experts' arithmetic, for a shape from any file.
+pub(super) fn check(shape: &FileShape, file: &str) -> Result<()> {
+    let Some(experts) = shape.experts else { return Ok(()) };
     for (key, value, limit) in [
         ("num_experts", experts.count, EXPERTS_MAX as u64),
         ("num_experts_per_tok", experts.chosen, u64::from(experts.count).min(EXPERTS_CHOSEN_MAX as u64)),
@@ -86,22 +86,22 @@ pub(super) fn check(spec: &ModelSpec, file: &str) -> Result<()> {
             return Err(out_of_range(file, key, value.into(), limit));
         }
     }
-    for (key, value) in [("moe_intermediate_size", experts.ffn), ("hidden_size", spec.hidden)] {
+    for (key, value) in [("moe_intermediate_size", experts.ffn), ("hidden_size", shape.hidden)] {
         if !value.is_multiple_of(PANEL) {
             return Err(unsupported(file, key, &json!(value), "a multiple of 16 where there are experts"));
         }
     }
     // Their layer adds its product to the residual stream unscaled.
-    let residual = json!(short(spec.multipliers.residual));
+    let residual = json!(short(shape.multipliers.residual));
     for (is_built, key, value, built) in [
         (
-            spec.architecture().norms.after.is_none(),
+            shape.architecture().norms.after.is_none(),
             "model_type",
-            json!(spec.family.name()),
+            json!(shape.family.name()),
             "a family with norms before layers alone where there are experts",
         ),
-        (spec.multipliers.residual == 1.0, "residual_multiplier", residual, "1 where there are experts"),
-        (!spec.mlp_bias, "mlp_bias", json!(true), "false where there are experts"),
+        (shape.multipliers.residual == 1.0, "residual_multiplier", residual, "1 where there are experts"),
+        (!shape.mlp_bias, "mlp_bias", json!(true), "false where there are experts"),
     ] {
         if !is_built {
             return Err(unsupported(file, key, &value, built));
@@ -113,14 +113,14 @@ pub(super) fn check(spec: &ModelSpec, file: &str) -> Result<()> {
             "such a model is a dense one: give it the model_type qwen3, or fetch its config.json again",
         ));
     }
-    check_tensors(spec, &experts, file)
+    check_tensors(shape, &experts, file)
 }
 
 /// Requires that a run can read the states it saves: each expert is three tensors, and a file has a limit on them.
-fn check_tensors(spec: &ModelSpec, experts: &ExpertsSpec, file: &str) -> Result<()> {
+fn check_tensors(shape: &FileShape, experts: &ExpertLayers, file: &str) -> Result<()> {
     let layers = experts.layers.len() as usize;
     // A router and experts instead of gate, up and down.
-    let others = expected_tensors(&ModelSpec { experts: None, ..*spec }).len() - 2 * layers;
+    let others = expected_tensors(&FileShape { experts: None, ..*shape }.spec()).len() - 2 * layers;
     let room = (TENSORS_MAX / OPTIMIZER_SETS).saturating_sub(others);
     let count_max = room / (3 * layers);
     if experts.count as usize <= count_max {
@@ -139,9 +139,9 @@ fn check_tensors(spec: &ModelSpec, experts: &ExpertsSpec, file: &str) -> Result<
 }
 
 /// Writes the keys that `experts` reads.
-pub(super) fn write(spec: &ModelSpec, map: &mut Map<String, Value>) {
-    let Some(experts) = spec.experts else { return };
-    let dense: Vec<u32> = (0..spec.layers).filter(|&layer| !experts.layers.contains(layer)).collect();
+pub(super) fn write(shape: &FileShape, map: &mut Map<String, Value>) {
+    let Some(experts) = shape.experts else { return };
+    let dense: Vec<u32> = (0..shape.layers).filter(|&layer| !experts.layers.contains(layer)).collect();
     for (key, value) in [
         ("num_experts", experts.count.into()),
         ("num_experts_per_tok", experts.chosen.into()),
@@ -158,25 +158,25 @@ pub(super) fn write(spec: &ModelSpec, map: &mut Map<String, Value>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use plimsoll_arch::{Family, Multipliers};
+    use plimsoll_arch::{Family, ModelSpec, Multipliers};
 
-    fn large() -> ModelSpec {
-        ModelSpec::preset("qwen3-30b-a3b").expect("a preset")
+    fn large() -> FileShape {
+        ModelSpec::preset("qwen3-30b-a3b").expect("a preset").file_shape()
     }
 
     #[test]
     fn what_layers_of_experts_do_not_compute_is_refused() {
         let residual = Multipliers { residual: 0.5, ..large().multipliers };
-        for (spec, words) in [
-            (ModelSpec { family: Family::Olmo2, ..large() }, "model_type = \"olmo2\""),
-            (ModelSpec { multipliers: residual, ..large() }, "residual_multiplier = 0.5"),
-            (ModelSpec { mlp_bias: true, ..large() }, "mlp_bias = true"),
+        for (shape, words) in [
+            (FileShape { family: Family::Olmo2, ..large() }, "model_type = \"olmo2\""),
+            (FileShape { multipliers: residual, ..large() }, "residual_multiplier = 0.5"),
+            (FileShape { mlp_bias: true, ..large() }, "mlp_bias = true"),
         ] {
-            let error = check(&spec, "config.json").unwrap_err();
+            let error = check(&shape, "config.json").unwrap_err();
             assert_eq!(error.slug, "model-unsupported", "{words}: {error}");
             assert!(error.message.contains(words), "{words}: {error}");
             // None of it matters to a dense model.
-            assert!(check(&ModelSpec { experts: None, ..spec }, "config.json").is_ok(), "{words}");
+            assert!(check(&FileShape { experts: None, ..shape }, "config.json").is_ok(), "{words}");
         }
     }
 
@@ -184,21 +184,25 @@ mod tests {
     fn states_of_all_experts_fit_in_a_file() {
         let with = |count: u32, layers: u32| {
             let experts =
-                ExpertsSpec { count, layers: LayerSet::of(layers, |_| true), ..large().experts.unwrap() };
-            ModelSpec { layers, experts: Some(experts), ..large() }
+                ExpertLayers { count, layers: LayerSet::of(layers, |_| true), ..large().experts.unwrap() };
+            FileShape { layers, experts: Some(experts), ..large() }
         };
         assert_eq!(check(&large(), "config.json").map_err(|error| error.to_string()), Ok(()));
         let error = check(&with(512, 256), "config.json").unwrap_err();
         assert_eq!(error.slug, "model-unsupported");
         let text = error.to_string();
         assert!(text.contains("num_experts = 512, built is at most 53 in each of 256 layers"), "{text}");
-        let tensors = expected_tensors(&with(512, 256)).len();
+        let tensors = expected_tensors(&with(512, 256).spec()).len();
         assert!(text.contains(&format!("{tensors} tensors")) && text.contains("131072 at most"), "{text}");
         // The limit is the largest number whose states a file has room for.
         for (count, fits) in [(53, true), (54, false)] {
-            let spec = with(count, 256);
-            assert_eq!(check(&spec, "config.json").is_ok(), fits, "{count}");
-            assert_eq!(OPTIMIZER_SETS * expected_tensors(&spec).len() <= TENSORS_MAX, fits, "{count}");
+            let shape = with(count, 256);
+            assert_eq!(check(&shape, "config.json").is_ok(), fits, "{count}");
+            assert_eq!(
+                OPTIMIZER_SETS * expected_tensors(&shape.spec()).len() <= TENSORS_MAX,
+                fits,
+                "{count}"
+            );
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::keys::{Config, FULL, LOGIT_CAP, POSITIONS_MAX, SCORE_CAP, brief, short, unsupported};
 use super::rope::{LOCAL_BASE, Rope};
-use plimsoll_arch::{Architecture, Attention, Family, LayerSet, ModelSpec, Window, Windows};
+use plimsoll_arch::{Architecture, Attention, FileShape, LayerSet, ScoreScale, Window, Windows};
 use plimsoll_base::Result;
 use serde_json::{Map, Value, json};
 
@@ -98,7 +98,7 @@ impl Config<'_> {
 
     /// Reads the layers without rotation.
     fn unrotated(&self, architecture: &Architecture, layers: u32) -> Result<LayerSet> {
-        if architecture.family != Family::SmolLm3 {
+        if architecture.unrotated_every.is_none() {
             return Ok(LayerSet::default());
         }
         let Some(value) = self.present("no_rope_layers") else {
@@ -116,12 +116,10 @@ impl Config<'_> {
     }
 
     fn scale(&self, architecture: &Architecture) -> Result<Option<f32>> {
-        Ok(match architecture.family {
-            Family::Granite => Some(self.required_positive("attention_multiplier")? as f32),
-            Family::Gemma2 | Family::Gemma3 => {
-                Some(1.0 / (self.required_positive("query_pre_attn_scalar")? as f32).sqrt())
-            }
-            _ => None,
+        Ok(match architecture.score_scale {
+            ScoreScale::HeadDim => None,
+            ScoreScale::Factor(key) => Some(self.required_positive(key)? as f32),
+            ScoreScale::Root { key, .. } => Some(1.0 / (self.required_positive(key)? as f32).sqrt()),
         })
     }
 
@@ -136,47 +134,47 @@ impl Config<'_> {
 }
 
 /// Writes the keys that `attention` and `multipliers` read.
-pub(super) fn write(spec: &ModelSpec, map: &mut Map<String, Value>) {
+pub(super) fn write(shape: &FileShape, map: &mut Map<String, Value>) {
     let mut put = |key: &str, value: Value| map.insert(key.into(), value);
-    let architecture = spec.architecture();
-    if let Some(window) = spec.attention.window {
+    let architecture = shape.architecture();
+    if let Some(window) = shape.attention.window {
         put("sliding_window", window.keys.into());
         if architecture.windows == Windows::Asked {
             put("use_sliding_window", true.into());
-            put("max_window_layers", window.layers.iter().next().unwrap_or(spec.layers).into());
+            put("max_window_layers", window.layers.iter().next().unwrap_or(shape.layers).into());
         }
         if !matches!(architecture.windows, Windows::All) {
             let kind = |layer| if window.layers.contains(layer) { SLIDING } else { FULL };
-            put("layer_types", (0..spec.layers).map(kind).collect::<Vec<_>>().into());
+            put("layer_types", (0..shape.layers).map(kind).collect::<Vec<_>>().into());
         }
-        if let (Some(theta), Family::Gemma3) = (window.rope_theta, spec.family) {
+        if let Some(theta) = window.rope_theta.filter(|_| architecture.has_local_base) {
             put(LOCAL_BASE, theta.into());
         }
     }
-    if spec.attention.window.is_none() && matches!(architecture.windows, Windows::AllButEvery { .. }) {
+    if shape.attention.window.is_none() && matches!(architecture.windows, Windows::AllButEvery { .. }) {
         // Without the list the family's rule holds, which has windows.
-        put("layer_types", vec![FULL; spec.layers as usize].into());
+        put("layer_types", vec![FULL; shape.layers as usize].into());
     }
     if architecture.has_soft_caps {
-        let caps = [(SCORE_CAP, spec.attention.score_cap), (LOGIT_CAP, spec.multipliers.logit_cap)];
+        let caps = [(SCORE_CAP, shape.attention.score_cap), (LOGIT_CAP, shape.multipliers.logit_cap)];
         caps.into_iter()
             .for_each(|(key, cap)| drop(put(key, cap.map_or(Value::Null, |cap| short(cap).into()))));
     }
-    if spec.family == Family::SmolLm3 {
-        let is_rotated = |layer| u32::from(!spec.attention.unrotated.contains(layer));
-        put("no_rope_layers", (0..spec.layers).map(is_rotated).collect::<Vec<_>>().into());
+    if architecture.unrotated_every.is_some() {
+        let is_rotated = |layer| u32::from(!shape.attention.unrotated.contains(layer));
+        put("no_rope_layers", (0..shape.layers).map(is_rotated).collect::<Vec<_>>().into());
     }
     if architecture.has_multipliers {
-        put("embedding_multiplier", short(spec.multipliers.embedding).into());
-        put("residual_multiplier", short(spec.multipliers.residual).into());
-        put("logits_scaling", short(spec.multipliers.logits).into());
+        put("embedding_multiplier", short(shape.multipliers.embedding).into());
+        put("residual_multiplier", short(shape.multipliers.residual).into());
+        put("logits_scaling", short(shape.multipliers.logits).into());
     }
-    match (spec.family, spec.attention.scale) {
-        (Family::Granite, Some(scale)) => drop(put("attention_multiplier", short(scale).into())),
-        (Family::Gemma2 | Family::Gemma3, Some(scale)) => {
-            // The reference requires an integer.
-            drop(put("query_pre_attn_scalar", ((1.0 / scale.powi(2)).round() as u64).into()))
+    match (architecture.score_scale, shape.attention.scale) {
+        (ScoreScale::Factor(key), Some(scale)) => drop(put(key, short(scale).into())),
+        // The reference requires an integer.
+        (ScoreScale::Root { key, .. }, Some(scale)) => {
+            drop(put(key, ((1.0 / scale.powi(2)).round() as u64).into()));
         }
-        _ => {}
+        (ScoreScale::HeadDim, _) | (_, None) => {}
     }
 }

@@ -1,7 +1,7 @@
 //! RoPE rules: base, scaling, and the rule of layers with windows.
 
 use super::keys::{Config, POSITIONS_MAX, brief, unsupported};
-use plimsoll_arch::{Architecture, ModelSpec, RopeFactors, RopeScaling};
+use plimsoll_arch::{Architecture, FileShape, RopeFactors, RopeScaling};
 use plimsoll_base::{Result, math};
 use serde_json::{Map, Value, json};
 
@@ -238,9 +238,9 @@ impl Config<'_> {
 
 /// Writes the settings that `rope_theta` and `rope_scaling` do not express: a rule for each type of layer, and partly
 /// rotated heads.
-pub(super) fn write(spec: &ModelSpec, map: &mut Map<String, Value>) {
-    let architecture = spec.architecture();
-    write_by_type(spec, map);
+pub(super) fn write(shape: &FileShape, map: &mut Map<String, Value>) {
+    let architecture = shape.architecture();
+    write_by_type(shape, map);
     if architecture.has_delta {
         // The reference has no other place for these.
         let (scaling, theta) = (map.shift_remove("rope_scaling"), map.shift_remove("rope_theta"));
@@ -249,25 +249,25 @@ pub(super) fn write(spec: &ModelSpec, map: &mut Map<String, Value>) {
             _ => Map::from_iter([("rope_type".to_string(), "default".into())]),
         };
         rule.extend(theta.map(|theta| ("rope_theta".to_string(), theta)));
-        rule.insert(ROTARY_FACTOR.into(), rotary_factor(spec).into());
+        rule.insert(ROTARY_FACTOR.into(), rotary_factor(shape).into());
         map.insert("rope_parameters".into(), rule.into());
     }
     if !architecture.has_longrope {
         return;
     }
-    map.insert(ROTARY_FACTOR.into(), rotary_factor(spec).into());
-    if let RopeScaling::LongRope { original_max_position_embeddings, .. } = spec.rope_scaling {
+    map.insert(ROTARY_FACTOR.into(), rotary_factor(shape).into());
+    if let RopeScaling::LongRope { original_max_position_embeddings, .. } = shape.rope_scaling {
         map.insert("original_max_position_embeddings".into(), original_max_position_embeddings.into());
     }
 }
 
 /// Writes `rope_parameters` by type of layer in place of `rope_theta` and `rope_scaling`, where a reader of these would
 /// rotate the layers with windows by another base.
-fn write_by_type(spec: &ModelSpec, map: &mut Map<String, Value>) {
-    let window = spec.attention.window.filter(|_| spec.architecture().has_own_rope());
+fn write_by_type(shape: &FileShape, map: &mut Map<String, Value>) {
+    let window = shape.attention.window.filter(|_| shape.architecture().has_own_rope());
     let Some(local) = window.and_then(|window| window.rope_theta) else { return };
     // Gemma's files have a key of its own for this base.
-    if map.contains_key(LOCAL_BASE) || (local == spec.rope_theta && local == OLMO3_BASE) {
+    if map.contains_key(LOCAL_BASE) || (local == shape.rope_theta && local == OLMO3_BASE) {
         return;
     }
     map.shift_remove("rope_theta");
@@ -275,16 +275,16 @@ fn write_by_type(spec: &ModelSpec, map: &mut Map<String, Value>) {
         Some(Value::Object(rule)) => rule,
         _ => Map::from_iter([("rope_type".to_string(), "default".into())]),
     };
-    full.insert("rope_theta".into(), spec.rope_theta.into());
+    full.insert("rope_theta".into(), shape.rope_theta.into());
     let sliding = json!({ "rope_type": "default", "rope_theta": local });
     map.insert("rope_parameters".into(), json!({ "full_attention": full, "sliding_attention": sliding }));
 }
 
 /// Returns the factor from which `rotated` computes the width.
-fn rotary_factor(spec: &ModelSpec) -> f64 {
-    let (width, d) = (f64::from(spec.rotary_width()), f64::from(spec.head_dim));
+fn rotary_factor(shape: &FileShape) -> f64 {
+    let (width, d) = (f64::from(shape.rotary_width()), f64::from(shape.head_dim));
     // Half an element is added if the product would be truncated to one less.
-    if (width / d * d) as u32 == spec.rotary_width() { width / d } else { (width + 0.5) / d }
+    if (width / d * d) as u32 == shape.rotary_width() { width / d } else { (width + 0.5) / d }
 }
 
 /// Returns `rope_scaling` for a written file.

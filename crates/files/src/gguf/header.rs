@@ -3,7 +3,7 @@
 //!
 //! Source: the GGUF specification of the ggml project.
 
-use crate::gguf::names::{ALIGNMENT, MAGIC, encoding_of, key, kind};
+use crate::gguf::names::{ALIGNMENT, MAGIC, key, kind};
 use crate::storage::Storage;
 use plimsoll_base::{Bytes, Encoding, Error, Result, shown, shown_number};
 use std::collections::HashMap;
@@ -318,7 +318,7 @@ impl Reader<'_> {
         shape.reverse();
         let kind = self.u32()?;
         let offset = self.u64()?;
-        let encoding = encoding_of(kind).ok_or_else(|| self.unknown_encoding(&name, kind))?;
+        let encoding = Encoding::of_gguf(kind).ok_or_else(|| self.unknown_encoding(&name, kind))?;
         let bytes = if shape.contains(&0) { None } else { encoding.tensor_bytes(&shape) };
         let bytes = bytes.ok_or_else(|| {
             let name = shown(&name);

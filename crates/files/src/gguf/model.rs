@@ -1,13 +1,13 @@
 //! A GGUF file's model: shape, Hugging Face names, tokenizer tables. Mistral and SmolLM2 are stored as `llama`.
 
-use crate::config::{TokenIds, check_spec, defaults, either, short, unsupported, unsupported_family};
+use crate::config::{TokenIds, check_shape, defaults, either, short, unsupported, unsupported_family};
 use crate::gguf::header::{Gguf, GgufTensor, GgufValue};
 use crate::gguf::names::{EMBEDDING, HEAD, ROPE_FREQS, Stored, added, attention, key, row_order, stored};
 use crate::gguf::rope;
 use crate::storage::Storage;
 use crate::tensors::{RowOrder, TensorInfo};
 use plimsoll_arch::{
-    ARCHITECTURES, Architecture, Attention, CONV_TAPS, DeltaSpec, ExpertsSpec, Family, LayerEncodings,
+    ARCHITECTURES, Architecture, Attention, CONV_TAPS, DeltaLayers, ExpertLayers, FileShape, LayerEncodings,
     LayerSet, ModelSpec, Multipliers, ParamKind, RopeScaling, Window, Windows,
 };
 use plimsoll_base::{Encoding, Error, Result, blocks};
@@ -15,7 +15,6 @@ use serde_json::json;
 use std::collections::HashMap;
 
 /// llama.cpp's defaults.
-const GEMMA_2_WINDOW: u32 = 4096;
 const WINDOW_ROPE_BASE: f64 = 1e4;
 const SCORE_CAP: f32 = 50.0;
 const LOGIT_CAP: f32 = 30.0;
@@ -68,16 +67,17 @@ pub(crate) struct GgufModel {
 /// Reads spec, tensors and tokenizer from a parsed header.
 pub(crate) fn read(mut gguf: Gguf, storage: &Storage) -> Result<GgufModel> {
     let meta = Meta { gguf: &gguf, arch: gguf.text(key::ARCHITECTURE)?.to_string() };
-    let mut spec = meta.spec()?;
+    let mut shape = meta.shape()?;
     // Layers are counted before they are marked.
-    check_spec(&spec, &gguf.file)?;
-    (spec.attention, spec.multipliers) = (meta.attention(&spec)?, meta.multipliers(&spec)?);
-    (spec.experts, spec.delta) = (meta.experts(&spec)?, meta.delta(&spec)?);
+    check_shape(&shape, &gguf.file)?;
+    (shape.attention, shape.multipliers) = (meta.attention(&shape)?, meta.multipliers(&shape)?);
+    (shape.experts, shape.delta) = (meta.experts(&shape)?, meta.delta(&shape)?);
     if let Some(freqs) = gguf.tensors.iter().find(|t| t.name == ROPE_FREQS) {
-        spec.rope_scaling = meta.llama3_scaling(&spec, freqs, storage)?;
+        shape.rope_scaling = meta.llama3_scaling(&shape, freqs, storage)?;
     }
-    check_spec(&spec, &gguf.file)?;
-    let tensors = hf_tensors(&gguf, &spec)?;
+    check_shape(&shape, &gguf.file)?;
+    let spec = shape.spec();
+    let tensors = hf_tensors(&gguf, &shape)?;
     let tokenizer = gguf.take_tokenizer(spec.vocab)?;
     // A chat model may end a turn with a separate token.
     let mut eos: Vec<u32> = tokenizer.eos.into_iter().collect();
@@ -97,7 +97,7 @@ struct Meta<'a> {
 }
 
 impl Meta<'_> {
-    fn spec(&self) -> Result<ModelSpec> {
+    fn shape(&self) -> Result<FileShape> {
         let file = &self.gguf.file;
         let Some(architecture) = ARCHITECTURES.iter().find(|row| row.gguf == Some(&self.arch)) else {
             let built = either(ARCHITECTURES.iter().filter_map(|row| row.gguf));
@@ -121,9 +121,9 @@ impl Meta<'_> {
                 return Err(unsupported(file, &self.key(key), &json!(n), &built));
             }
         }
-        Ok(ModelSpec {
+        Ok(FileShape {
             family: architecture.family,
-            vocab: u32::try_from(embedding.shape[0]).unwrap_or(u32::MAX), // check_spec refuses it
+            vocab: u32::try_from(embedding.shape[0]).unwrap_or(u32::MAX), // check_shape refuses it
             hidden,
             layers: self.layers(architecture)?,
             heads,
@@ -140,7 +140,7 @@ impl Meta<'_> {
             qkv_bias: architecture.qkv_bias,
             qk_norms: architecture.qk_norms,
             max_positions: self.size(key::CONTEXT)?,
-            ..ModelSpec::PLAIN
+            ..FileShape::PLAIN
         })
     }
 
@@ -156,8 +156,8 @@ impl Meta<'_> {
         }
     }
 
-    fn delta(&self, spec: &ModelSpec) -> Result<Option<DeltaSpec>> {
-        if !spec.architecture().has_delta {
+    fn delta(&self, shape: &FileShape) -> Result<Option<DeltaLayers>> {
+        if !shape.architecture().has_delta {
             return Ok(None);
         }
         let interval = if self.int(key::INTERVAL).is_some() { self.size(key::INTERVAL)? } else { INTERVAL };
@@ -172,41 +172,41 @@ impl Meta<'_> {
                 return Err(unsupported(&self.gguf.file, &self.key(key), &json!(said), &built));
             }
         }
-        let layers = LayerSet::all_but_every(interval, spec.layers);
-        Ok(Some(DeltaSpec { layers, key_heads, value_heads, key_dim: dim, value_dim: dim }))
+        let layers = LayerSet::all_but_every(interval, shape.layers);
+        Ok(Some(DeltaLayers { layers, key_heads, value_heads, key_dim: dim, value_dim: dim }))
     }
 
     /// Returns the rotated elements of a head, if it may be a part.
-    fn rotated(&self, spec: &ModelSpec) -> Result<Option<u32>> {
-        if !spec.architecture().has_delta {
+    fn rotated(&self, shape: &FileShape) -> Result<Option<u32>> {
+        if !shape.architecture().has_delta {
             return Ok(None);
         }
         let width = self.size(key::ROPE_DIM)?;
-        if width > spec.head_dim || !width.is_multiple_of(2) {
-            let built = format!("an even number up to {}", spec.head_dim);
+        if width > shape.head_dim || !width.is_multiple_of(2) {
+            let built = format!("an even number up to {}", shape.head_dim);
             return Err(unsupported(&self.gguf.file, &self.key(key::ROPE_DIM), &json!(width), &built));
         }
         Ok(Some(width))
     }
 
     /// Reads a file's attention by the rules of its architecture.
-    fn attention(&self, spec: &ModelSpec) -> Result<Attention> {
-        let row = spec.architecture();
+    fn attention(&self, shape: &FileShape) -> Result<Attention> {
+        let row = shape.architecture();
         let keys = match (self.int(key::WINDOW), row.windows) {
             (_, Windows::No | Windows::All | Windows::Asked) => None,
-            (None, _) if spec.family == Family::Gemma2 => Some(GEMMA_2_WINDOW),
+            (None, _) if row.gguf_window.is_some() => row.gguf_window,
             _ => Some(self.size(key::WINDOW)?),
         };
         let rope_theta = Some(self.positive(key::WINDOW_ROPE_BASE)?.unwrap_or(WINDOW_ROPE_BASE));
         let window = keys.map(|keys| Window { keys, layers: LayerSet::default(), rope_theta });
         let scale = if row.has_multipliers { self.factor(key::SCORE_SCALE)? } else { None };
         let score_cap = self.cap(row, (key::SCORE_CAP, SCORE_CAP))?;
-        let rotated = self.rotated(spec)?;
-        Ok(attention(spec, Attention { window, scale, score_cap, rotated, ..Attention::default() }))
+        let rotated = self.rotated(shape)?;
+        Ok(attention(shape, Attention { window, scale, score_cap, rotated, ..Attention::default() }))
     }
 
-    fn multipliers(&self, spec: &ModelSpec) -> Result<Multipliers> {
-        let row = spec.architecture();
+    fn multipliers(&self, shape: &FileShape) -> Result<Multipliers> {
+        let row = shape.architecture();
         let logit_cap = self.cap(row, (key::LOGIT_CAP, LOGIT_CAP))?;
         if !row.has_multipliers {
             return Ok(Multipliers { logit_cap, ..Multipliers::default() });
@@ -221,16 +221,16 @@ impl Meta<'_> {
     }
 
     /// Returns the experts of all layers, with normalized weights, as in llama.cpp's code.
-    fn experts(&self, spec: &ModelSpec) -> Result<Option<ExpertsSpec>> {
-        if !spec.architecture().has_experts {
+    fn experts(&self, shape: &FileShape) -> Result<Option<ExpertLayers>> {
+        if !shape.architecture().has_experts {
             return Ok(None);
         }
-        let layers = LayerSet::of(spec.layers, |_| true);
+        let layers = LayerSet::of(shape.layers, |_| true);
         let (count, chosen) = (self.size(key::EXPERTS)?, self.size(key::EXPERTS_USED)?);
         let ffn = self.size(key::EXPERT_FFN)?;
         let balance =
-            defaults::of(spec.architecture())["router_aux_loss_coef"].as_f64().unwrap_or_default() as f32;
-        Ok(Some(ExpertsSpec { count, chosen, ffn, normalizes: true, layers, balance }))
+            defaults::of(shape.architecture())["router_aux_loss_coef"].as_f64().unwrap_or_default() as f32;
+        Ok(Some(ExpertLayers { count, chosen, ffn, normalizes: true, layers, balance }))
     }
 
     fn factor(&self, key: &str) -> Result<Option<f32>> {
@@ -303,8 +303,13 @@ impl Meta<'_> {
     }
 
     /// Returns Llama 3's rule from the divisor table that a GGUF stores, if a published rule gives exactly this table.
-    fn llama3_scaling(&self, spec: &ModelSpec, freqs: &GgufTensor, storage: &Storage) -> Result<RopeScaling> {
-        let half = spec.head_dim as usize / 2;
+    fn llama3_scaling(
+        &self,
+        shape: &FileShape,
+        freqs: &GgufTensor,
+        storage: &Storage,
+    ) -> Result<RopeScaling> {
+        let half = shape.head_dim as usize / 2;
         let refuse = || unsupported(&self.gguf.file, ROPE_FREQS, &json!(freqs.shape), "a rule of Llama 3");
         if freqs.encoding != Encoding::F32 || freqs.shape != [half as u64] {
             return Err(refuse());
@@ -312,8 +317,8 @@ impl Meta<'_> {
         let mut bytes = vec![0; half * 4];
         storage.read_exact_at(&mut bytes, freqs.offset)?;
         let mut stored = vec![0.0; half];
-        blocks::decode(Encoding::F32, &bytes, &mut stored);
-        rope::rule_of(spec, &stored).ok_or_else(refuse)
+        blocks::decode(Encoding::F32, &bytes, &[], &mut stored);
+        rope::rule_of(shape, &stored).ok_or_else(refuse)
     }
 
     fn key(&self, key: &str) -> String {
@@ -434,10 +439,10 @@ impl Gguf {
 /// Returns a layer's expert matrices, which are contiguous, without their names.
 fn of_experts(
     gguf: &Gguf,
-    spec: &ModelSpec,
+    shape: &FileShape,
     tensor: &GgufTensor,
 ) -> Result<impl Iterator<Item = (u32, TensorInfo)>> {
-    let count = spec.experts.map_or(0, |experts| experts.count);
+    let count = shape.experts.map_or(0, |experts| experts.count);
     let [experts, rows, width] = tensor.shape[..] else { return Err(bad_experts(gguf, tensor, count)) };
     if experts != u64::from(count) {
         return Err(bad_experts(gguf, tensor, count));
@@ -461,7 +466,7 @@ fn bad_experts(gguf: &Gguf, tensor: &GgufTensor, count: u32) -> Error {
 /// Returns the encodings of the linear layers.
 fn encodings(spec: &ModelSpec, tensors: &[TensorInfo]) -> LayerEncodings {
     let stored: HashMap<&str, Encoding> = tensors.iter().map(|t| (t.name.as_str(), t.encoding)).collect();
-    LayerEncodings::of(spec.layers, |layer, target| {
+    LayerEncodings::of(spec.layers.len(), |layer, target| {
         // Experts of a layer share a tensor.
         let name = target.row(spec, layer).map(|row| row.name(row.experts.map(|_| 0)));
         let name = name.map_or(String::new(), |name| format!("model.layers.{layer}.{name}"));
@@ -470,8 +475,8 @@ fn encodings(spec: &ModelSpec, tensors: &[TensorInfo]) -> LayerEncodings {
     })
 }
 
-fn hf_tensors(gguf: &Gguf, spec: &ModelSpec) -> Result<Vec<TensorInfo>> {
-    let of_model = stored(spec);
+fn hf_tensors(gguf: &Gguf, shape: &FileShape) -> Result<Vec<TensorInfo>> {
+    let of_model = stored(&shape.spec());
     let known: HashMap<&str, &Stored> = of_model.iter().map(|one| (one.gguf.as_str(), one)).collect();
     let mut tensors = Vec::with_capacity(gguf.tensors.len());
     for tensor in &gguf.tensors {
@@ -480,7 +485,7 @@ fn hf_tensors(gguf: &Gguf, spec: &ModelSpec) -> Result<Vec<TensorInfo>> {
         }
         let known = known.get(tensor.name.as_str());
         if let Some(known) = known.filter(|known| known.has_experts) {
-            let each = of_experts(gguf, spec, tensor)?.zip(&known.parts);
+            let each = of_experts(gguf, shape, tensor)?.zip(&known.parts);
             tensors.extend(each.map(|((_, info), name)| TensorInfo { name: name.clone(), ..info }));
             continue;
         }
@@ -488,19 +493,19 @@ fn hf_tensors(gguf: &Gguf, spec: &ModelSpec) -> Result<Vec<TensorInfo>> {
         // Multi-token prediction comes after the layers, and is not read.
         let layer =
             tensor.name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')?.0.parse::<u32>().ok());
-        let is_next = spec.delta.is_some() && layer.is_some_and(|layer| layer >= spec.layers);
+        let is_next = shape.delta.is_some() && layer.is_some_and(|layer| layer >= shape.layers);
         let name = if is_next { format!("mtp.{}", tensor.name) } else { name };
-        let row_order = row_order(spec, &name);
+        let row_order = row_order(shape, &name);
         let is_pairs = matches!(row_order, RowOrder::RopePairs { .. });
-        if is_pairs && tensor.shape[0] % u64::from(spec.head_dim) != 0 {
+        if is_pairs && tensor.shape[0] % u64::from(shape.head_dim) != 0 {
             let message = format!(
                 "{}: tensor `{}` has {} rows, no multiple of head_dim = {}",
-                gguf.file, tensor.name, tensor.shape[0], spec.head_dim
+                gguf.file, tensor.name, tensor.shape[0], shape.head_dim
             );
             return Err(Error::new("model-tensor-shape", message).hint("fetch the file again"));
         }
         tensors.push(TensorInfo {
-            added: added(spec, &name),
+            added: added(shape, &name),
             shape: match tensor.shape[..] {
                 [channels, taps] if known.is_some_and(|known| known.kind == ParamKind::DeltaConv) => {
                     vec![channels, 1, taps]

@@ -2,10 +2,9 @@
 
 use crate::tensors::{RowOrder, ValueHeads};
 use plimsoll_arch::{
-    ARCHITECTURES, Architecture, Attention, DeltaSpec, Family, LayerSet, ModelSpec, ParamKind, Window,
-    Windows, file_rows,
+    ARCHITECTURES, Architecture, Attention, DeltaSpec, Family, FileShape, LayerSet, ModelSpec, ParamKind,
+    ScoreScale, Window, Windows, file_rows,
 };
-use plimsoll_base::Encoding;
 
 /// The first bytes of a file.
 pub(crate) const MAGIC: [u8; 4] = *b"GGUF";
@@ -90,32 +89,6 @@ pub(crate) const EMBEDDING: &str = "token_embd.weight";
 const NORM: &str = "output_norm.weight";
 pub(crate) const HEAD: &str = "output.weight";
 
-/// Numbers of the encodings.
-const ENCODINGS: [(u32, Encoding); 11] = [
-    (0, Encoding::F32),
-    (1, Encoding::F16),
-    (2, Encoding::Q4_0),
-    (3, Encoding::Q4_1),
-    (6, Encoding::Q5_0),
-    (7, Encoding::Q5_1),
-    (8, Encoding::Q8_0),
-    (12, Encoding::Q4K),
-    (13, Encoding::Q5K),
-    (14, Encoding::Q6K),
-    (30, Encoding::Bf16),
-];
-
-/// Returns the encoding of a number.
-pub(crate) fn encoding_of(number: u32) -> Option<Encoding> {
-    ENCODINGS.iter().find(|(listed, _)| *listed == number).map(|(_, encoding)| *encoding)
-}
-
-/// Returns the number of an encoding.
-pub(crate) fn number_of(encoding: Encoding) -> u32 {
-    let row = ENCODINGS.iter().find(|(_, listed)| *listed == encoding);
-    row.expect("every encoding has a row").0
-}
-
 /// A tensor of a model in a GGUF file.
 #[derive(Clone, Debug)]
 pub(crate) struct Stored {
@@ -136,7 +109,7 @@ pub(crate) fn stored(spec: &ModelSpec) -> Vec<Stored> {
         Stored { gguf, parts, shape, kind, has_experts: false }
     };
     let mut all = vec![end(ParamKind::Embed, EMBEDDING, "model.embed_tokens.weight", &[v, h])];
-    for layer in 0..spec.layers {
+    for layer in 0..spec.layers.len() {
         all.extend(file_rows(spec, layer).into_iter().map(|row| {
             let name = |expert| format!("model.layers.{layer}.{}", row.name(expert));
             Stored {
@@ -171,35 +144,32 @@ pub(crate) fn stored_as(family: Family) -> Option<&'static Architecture> {
 }
 
 /// Returns the constant that a file adds to a tensor: 1 for norms that the model stores as their distance from 1.
-pub(crate) fn added(spec: &ModelSpec, name: &str) -> f32 {
+pub(crate) fn added(shape: &FileShape, name: &str) -> f32 {
     let is_whole = name.ends_with("norm.weight") && !name.ends_with("linear_attn.norm.weight");
-    if is_whole { spec.architecture().norm_offset } else { 0.0 }
+    if is_whole { shape.architecture().norm_offset } else { 0.0 }
 }
 
 /// Returns a decoder's attention from a file that says little but the keys of its windows; llama.cpp has the rest in
 /// its code. `said` is what the file says, with no layers in its window.
-pub(crate) fn attention(spec: &ModelSpec, said: Attention) -> Attention {
-    let windows = spec.architecture().windows;
+pub(crate) fn attention(shape: &FileShape, said: Attention) -> Attention {
+    let windows = shape.architecture().windows;
     let window = said.window.and_then(|window| match windows {
         Windows::AllButEvery { n, own_rope } => Some(Window {
-            layers: LayerSet::all_but_every(n, spec.layers),
+            layers: LayerSet::all_but_every(n, shape.layers),
             rope_theta: window.rope_theta.filter(|_| own_rope),
             ..window
         }),
         _ => None,
     });
     let root = |width: u32| Some(1.0 / (width as f32).sqrt());
-    let scale = match (spec.family, spec.layers) {
-        // The 27B models.
-        (Family::Gemma2, 46) | (Family::Gemma3, 62) => root(spec.hidden / spec.heads),
-        (Family::Gemma2 | Family::Gemma3, _) => root(spec.head_dim),
-        _ => said.scale,
+    let row = shape.architecture();
+    let scale = match row.score_scale {
+        ScoreScale::Root { gguf_wide, .. } if shape.layers == gguf_wide => root(shape.hidden / shape.heads),
+        ScoreScale::Root { .. } => root(shape.head_dim),
+        ScoreScale::HeadDim | ScoreScale::Factor(_) => said.scale,
     };
-    let unrotated = match spec.family {
-        Family::SmolLm3 => LayerSet::every(4, spec.layers),
-        _ => LayerSet::default(),
-    };
-    let gated = spec.architecture().has_delta;
+    let unrotated = row.unrotated_every.map_or_else(LayerSet::default, |n| LayerSet::every(n, shape.layers));
+    let gated = row.has_delta;
     Attention {
         window,
         unrotated,
@@ -211,15 +181,15 @@ pub(crate) fn attention(spec: &ModelSpec, said: Attention) -> Attention {
 }
 
 /// Returns the order of the rows of a tensor, by its Hugging Face name, in a file of the stored family.
-pub(crate) fn row_order(spec: &ModelSpec, name: &str) -> RowOrder {
+pub(crate) fn row_order(shape: &FileShape, name: &str) -> RowOrder {
     if let Some((delta, name)) =
-        spec.delta.zip(name.split_once(".linear_attn.")).map(|(delta, (_, name))| (delta, name))
+        shape.delta.zip(name.split_once(".linear_attn.")).map(|(delta, (_, name))| (delta.each(), name))
     {
         return delta_order(delta, name);
     }
     let rotated = name.ends_with("q_proj.weight") || name.ends_with("k_proj.weight");
-    match stored_as(spec.family).is_some_and(|row| row.gguf_rope_pairs) && rotated {
-        true => RowOrder::RopePairs { head_dim: spec.head_dim },
+    match stored_as(shape.family).is_some_and(|row| row.gguf_rope_pairs) && rotated {
+        true => RowOrder::RopePairs { head_dim: shape.head_dim },
         false => RowOrder::Stored,
     }
 }
@@ -241,29 +211,27 @@ fn delta_order(delta: DeltaSpec, name: &str) -> RowOrder {
 }
 
 /// Returns the interval of layers with full attention, if all others have linear attention.
-pub(crate) fn interval(spec: &ModelSpec) -> Option<u32> {
-    let delta = spec.delta?;
-    (2..=spec.layers).find(|&n| delta.layers == LayerSet::all_but_every(n, spec.layers))
+pub(crate) fn interval(shape: &FileShape) -> Option<u32> {
+    let delta = shape.delta?;
+    (2..=shape.layers).find(|&n| delta.layers == LayerSet::all_but_every(n, shape.layers))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use plimsoll_arch::{ExpertsSpec, QkNorms, expected_tensors};
+    use plimsoll_arch::{ExpertLayers, QkNorms, expected_tensors};
 
     #[test]
-    fn every_tensor_has_a_name_of_its_own_and_every_encoding_a_number() {
-        for (number, encoding) in ENCODINGS {
-            assert_eq!((encoding_of(number), number_of(encoding)), (Some(encoding), number));
-        }
-        let mut spec = ModelSpec::preset("qwen2.5-0.5b").expect("a preset");
-        (spec.qk_norms, spec.tied) = (Some(QkNorms::Heads), false);
-        let layers = LayerSet::of(spec.layers, |_| true);
-        let of = ExpertsSpec { count: 3, chosen: 2, ffn: 16, normalizes: true, layers, balance: 0.0 };
+    fn every_tensor_has_a_name_of_its_own() {
+        let mut shape = ModelSpec::preset("qwen2.5-0.5b").expect("a preset").file_shape();
+        (shape.qk_norms, shape.tied) = (Some(QkNorms::Heads), false);
+        let layers = LayerSet::of(shape.layers, |_| true);
+        let of = ExpertLayers { count: 3, chosen: 2, ffn: 16, normalizes: true, layers, balance: 0.0 };
         for family in Family::ALL.into_iter().filter(|family| family.architecture().gguf.is_some()) {
             let row = family.architecture();
-            let delta = ModelSpec::preset("qwen3.5-0.8b").unwrap().delta.filter(|_| row.has_delta);
-            let spec = ModelSpec { family, delta, experts: row.has_experts.then_some(of), ..spec };
+            let delta =
+                ModelSpec::preset("qwen3.5-0.8b").unwrap().file_shape().delta.filter(|_| row.has_delta);
+            let spec = FileShape { family, delta, experts: row.has_experts.then_some(of), ..shape }.spec();
             let mut names: Vec<String> = stored(&spec).into_iter().map(|tensor| tensor.gguf).collect();
             let count = names.len();
             names.sort_unstable();

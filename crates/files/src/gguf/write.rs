@@ -7,8 +7,8 @@
 use crate::config::TokenIds;
 use crate::gguf::model::GgufTokenizer;
 use crate::gguf::names::{
-    ALIGNMENT, MAGIC, ROPE_FREQS, Stored, VERSION, added, attention, interval, key, kind, number_of,
-    row_order, stored, stored_as,
+    ALIGNMENT, MAGIC, ROPE_FREQS, Stored, VERSION, added, attention, interval, key, kind, row_order, stored,
+    stored_as,
 };
 use crate::gguf::rope;
 use crate::pieces::FileRecord;
@@ -87,7 +87,8 @@ impl GgufDecl<'_> {
             out.extend((tensor.shape.len() as u32).to_le_bytes());
             // The fastest axis first.
             tensor.shape.iter().rev().for_each(|length| out.extend(length.to_le_bytes()));
-            out.extend(number_of(encoding(tensor.dtype)).to_le_bytes());
+            let number = encoding(tensor.dtype).gguf_number().expect("a plain encoding has a number");
+            out.extend(number.to_le_bytes());
             out.extend(offset.to_le_bytes());
             offset += tensor.bytes.next_multiple_of(ALIGNMENT);
         }
@@ -96,17 +97,18 @@ impl GgufDecl<'_> {
     }
 
     fn tensors(&self) -> Result<Vec<Listed>> {
+        let model = &self.spec.file_shape();
         assert!(matches!(self.dtype, DType::F32 | DType::Bf16), "weights are written as f32 or bf16");
         let mut tensors: Vec<Listed> = Vec::new();
-        if let RopeScaling::Llama3 { .. } = self.spec.rope_scaling {
+        if let RopeScaling::Llama3 { .. } = model.rope_scaling {
             tensors.push(Listed {
                 parts: Vec::new(),
                 gguf: ROPE_FREQS.into(),
-                shape: vec![u64::from(self.spec.head_dim / 2)],
+                shape: vec![u64::from(model.head_dim / 2)],
                 dtype: DType::F32,
                 order: RowOrder::Stored,
                 added: 0.0,
-                bytes: u64::from(self.spec.head_dim / 2) * 4,
+                bytes: u64::from(model.head_dim / 2) * 4,
             });
         }
         for Stored { gguf, parts, mut shape, kind, has_experts } in stored(self.spec) {
@@ -120,7 +122,7 @@ impl GgufDecl<'_> {
                 shape.remove(1);
             }
             let bytes = Bytes::checked(&shape, dtype.bytes())?.0;
-            let (added, order) = (added(self.spec, &parts[0]), row_order(self.spec, &parts[0]));
+            let (added, order) = (added(model, &parts[0]), row_order(model, &parts[0]));
             tensors.push(Listed { parts, gguf, shape, dtype, order, added, bytes });
         }
         Ok(tensors)
@@ -128,29 +130,29 @@ impl GgufDecl<'_> {
 
     /// Refuses what a file cannot express. Errors: `model-unsupported`.
     fn refuse_what_has_no_form(&self, arch: &str) -> Result<()> {
-        let (spec, row) = (self.spec, self.spec.architecture());
-        if spec.attention != attention(spec, spec.attention) {
+        let (shape, row) = (&self.spec.file_shape(), self.spec.architecture());
+        if shape.attention != attention(shape, shape.attention) {
             let message = "windows, layers without rotation or a scale of scores that llama.cpp does not know of this family have no GGUF form";
             return Err(refused(message.into()));
         }
         // A reader replaces an absent key by the family's default.
-        let caps = [spec.attention.score_cap, spec.multipliers.logit_cap];
+        let caps = [shape.attention.score_cap, shape.multipliers.logit_cap];
         if row.has_soft_caps && caps.contains(&None) {
             return Err(refused(format!("a {arch} without soft-caps has no GGUF form")));
         }
-        if matches!(row.windows, Windows::AllButEvery { .. }) && spec.attention.window.is_none() {
+        if matches!(row.windows, Windows::AllButEvery { .. }) && shape.attention.window.is_none() {
             return Err(refused(format!("a {arch} without windows has no GGUF form")));
         }
-        let of_all = LayerSet::of(spec.layers, |_| true);
-        if spec.experts.is_some_and(|experts| experts.layers != of_all) {
+        let of_all = LayerSet::of(shape.layers, |_| true);
+        if shape.experts.is_some_and(|experts| experts.layers != of_all) {
             return Err(refused(format!("a {arch} with layers without experts has no GGUF form")));
         }
-        if spec.experts.is_some_and(|experts| !experts.normalizes) {
+        if shape.experts.is_some_and(|experts| !experts.normalizes) {
             let message = "has no GGUF form: llama.cpp divides the weights of a token's experts by their sum";
             return Err(refused(format!("a {arch} with norm_topk_prob = false {message}")));
         }
-        if let Some(delta) = spec.delta {
-            if interval(spec).is_none() {
+        if let Some(delta) = shape.delta {
+            if interval(shape).is_none() {
                 let message =
                     format!("a {arch} whose layers do not attend to keys at even distances has no GGUF form");
                 return Err(refused(message));
@@ -163,16 +165,16 @@ impl GgufDecl<'_> {
                 return Err(refused(message));
             }
         }
-        if spec.output_bias || spec.mlp_bias {
+        if shape.output_bias || shape.mlp_bias {
             return Err(refused("attention_bias and mlp_bias have no GGUF form here".into()));
         }
         Ok(())
     }
 
     fn describe(&self, meta: &mut Metadata) -> Result<()> {
-        let spec = self.spec;
-        let no_form = || refused(format!("{} has no GGUF form here", spec.family.architecture().causal_lm));
-        let arch = stored_as(spec.family).and_then(|row| row.gguf).ok_or_else(no_form)?;
+        let shape = &self.spec.file_shape();
+        let no_form = || refused(format!("{} has no GGUF form here", shape.family.architecture().causal_lm));
+        let arch = stored_as(shape.family).and_then(|row| row.gguf).ok_or_else(no_form)?;
         self.refuse_what_has_no_form(arch)?;
         meta.text(key::ARCHITECTURE, arch);
         meta.text("general.type", "model");
@@ -181,31 +183,31 @@ impl GgufDecl<'_> {
         meta.u32("general.quantization_version", 2);
         let of = |key: &str| format!("{arch}.{key}");
         for (key, number) in [
-            (key::LAYERS, spec.layers),
-            (key::CONTEXT, spec.max_positions),
-            (key::HIDDEN, spec.hidden),
-            (key::FFN, spec.ffn),
-            (key::HEADS, spec.heads),
-            (key::KV_HEADS, spec.kv_heads),
-            (key::KEY_LENGTH, spec.head_dim),
-            (key::VALUE_LENGTH, spec.head_dim),
-            (key::ROPE_DIM, spec.rotary_width()),
-            ("vocab_size", spec.vocab),
+            (key::LAYERS, shape.layers),
+            (key::CONTEXT, shape.max_positions),
+            (key::HIDDEN, shape.hidden),
+            (key::FFN, shape.ffn),
+            (key::HEADS, shape.heads),
+            (key::KV_HEADS, shape.kv_heads),
+            (key::KEY_LENGTH, shape.head_dim),
+            (key::VALUE_LENGTH, shape.head_dim),
+            (key::ROPE_DIM, shape.rotary_width()),
+            ("vocab_size", shape.vocab),
         ] {
             meta.u32(&of(key), number);
         }
         self.describe_mixers_and_experts(&of, meta);
-        meta.f32(&of(key::ROPE_BASE), spec.rope_theta as f32);
-        meta.f32(&of(key::RMS_EPS), spec.rms_eps);
-        if let Some(window) = spec.attention.window {
+        meta.f32(&of(key::ROPE_BASE), shape.rope_theta as f32);
+        meta.f32(&of(key::RMS_EPS), shape.rms_eps);
+        if let Some(window) = shape.attention.window {
             meta.u32(&of(key::WINDOW), window.keys);
             window.rope_theta.iter().for_each(|&base| meta.f32(&of(key::WINDOW_ROPE_BASE), base as f32));
         }
-        let (row, factors) = (spec.architecture(), spec.multipliers);
-        let scale = spec.attention.scale.filter(|_| row.has_multipliers);
+        let (row, factors) = (shape.architecture(), shape.multipliers);
+        let scale = shape.attention.scale.filter(|_| row.has_multipliers);
         let granite = |factor| row.has_multipliers.then_some(factor);
         for (key, factor) in [
-            (key::SCORE_CAP, spec.attention.score_cap),
+            (key::SCORE_CAP, shape.attention.score_cap),
             (key::LOGIT_CAP, factors.logit_cap),
             (key::SCORE_SCALE, scale),
             (key::EMBEDDING_SCALE, granite(factors.embedding)),
@@ -214,7 +216,7 @@ impl GgufDecl<'_> {
         ] {
             factor.into_iter().for_each(|factor| meta.f32(&of(key), factor));
         }
-        match spec.rope_scaling {
+        match shape.rope_scaling {
             RopeScaling::None => {}
             RopeScaling::Linear { factor } => {
                 meta.text(&of(key::ROPE_SCALING), "linear");
@@ -230,20 +232,20 @@ impl GgufDecl<'_> {
     }
 
     fn describe_mixers_and_experts(&self, of: &impl Fn(&str) -> String, meta: &mut Metadata) {
-        let spec = self.spec;
-        if let Some((delta, interval)) = spec.delta.zip(interval(spec)) {
+        let shape = &self.spec.file_shape();
+        if let Some((delta, interval)) = shape.delta.zip(interval(shape)) {
             meta.u32(&of(key::CONV), CONV_TAPS);
             meta.u32(&of(key::STATE), delta.key_dim);
             meta.u32(&of(key::KEY_HEADS), delta.key_heads);
             meta.u32(&of(key::VALUE_HEADS), delta.value_heads);
-            meta.u32(&of(key::VALUES), delta.value_width());
+            meta.u32(&of(key::VALUES), delta.each().value_width());
             meta.u32(&of(key::INTERVAL), interval);
             // All axes of a text have one position: any sections mean the same, but readers need some.
-            let (half, third) = (spec.rotary_width() / 2, spec.rotary_width().div_ceil(6));
+            let (half, third) = (shape.rotary_width() / 2, shape.rotary_width().div_ceil(6));
             let sections = [third, third, half - 2 * third, 0].map(u32::to_le_bytes).concat();
             meta.array(&of(key::ROPE_SECTIONS), kind::I32, 4, sections);
         }
-        if let Some(experts) = spec.experts {
+        if let Some(experts) = shape.experts {
             meta.u32(&of(key::EXPERTS), experts.count);
             meta.u32(&of(key::EXPERTS_USED), experts.chosen);
             meta.u32(&of(key::EXPERT_FFN), experts.ffn);
@@ -255,8 +257,9 @@ impl GgufDecl<'_> {
     /// Errors: `model-unsupported` if the rule does not follow from its table.
     fn divisors(&self) -> Result<Vec<f32>> {
         let RopeScaling::Llama3 { factor, .. } = self.spec.rope_scaling else { return Ok(Vec::new()) };
-        let table: Vec<f32> = rope::divisors(self.spec, factor).into_iter().map(|x| x as f32).collect();
-        if rope::rule_of(self.spec, &table) == Some(self.spec.rope_scaling) {
+        let shape = &self.spec.file_shape();
+        let table: Vec<f32> = rope::divisors(shape, factor).into_iter().map(|x| x as f32).collect();
+        if rope::rule_of(shape, &table) == Some(self.spec.rope_scaling) {
             return Ok(table);
         }
         let message = format!(

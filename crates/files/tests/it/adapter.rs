@@ -3,7 +3,7 @@
 use crate::common;
 
 use common::safetensors;
-use plimsoll_arch::{Family, LoraShape, LoraTarget, LoraTargets, ModelSpec};
+use plimsoll_arch::{Family, FileShape, LoraShape, LoraTarget, LoraTargets, ModelSpec};
 use plimsoll_files::{
     ADAPTER_CONFIG, ADAPTER_WEIGHTS, Adapter, Head, LoraPart, OpenModel, adapter_config_json,
     adapter_tensor_name, adapter_tensors, spec_from_config,
@@ -316,8 +316,8 @@ fn tensors_too_many_missing_or_of_a_wrong_rank_are_damaged() {
 fn an_adapter_of_another_model_names_its_base() {
     let wide = refusal(|_, tensors| tensors[0].1 = vec![3, 5]);
     let deep = {
-        let mut model = model();
-        model.layers = 3;
+        let two = model().file_shape();
+        let model = FileShape { layers: 3, ..two }.spec();
         let (config, tensors) = (config(), adapter_tensors(shape(), &model));
         open(&config, &tensors).unwrap_err()
     };

@@ -2,7 +2,7 @@
 
 #![allow(dead_code)] // the tests of `plimsoll` use a part
 
-use plimsoll_base::Encoding::{self, Bf16, F16, F32, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
+use plimsoll_base::Encoding::{self, Bf16, F16, F32, Nf4, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 
@@ -342,6 +342,7 @@ fn kind_of(encoding: Encoding) -> u32 {
         Q5K => 13,
         Q6K => 14,
         Bf16 => 30,
+        Nf4 => panic!("files hold none"),
     }
 }
 
@@ -353,7 +354,7 @@ fn blocks(encoding: Encoding, values: u64, state: &mut u32) -> Vec<u8> {
     };
     // Scales and minima with their places; a 16-bit number not below 2^-14 is an f32 without its lowest 13 bits.
     let halves: &[(usize, f32)] = match encoding {
-        F32 | F16 | Bf16 => &[],
+        F32 | F16 | Bf16 | Nf4 => &[],
         Q8_0 => &[(0, 3e-4)],
         Q4_0 => &[(0, 4e-3)],
         Q4_1 => &[(0, 4e-3), (2, -0.03)],

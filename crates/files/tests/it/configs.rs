@@ -1,7 +1,8 @@
 //! `config.json` to a spec and back: the golden models, what is refused, what is wrong.
 
 use plimsoll_arch::{
-    Attention, ExpertsSpec, Family, LayerSet, ModelSpec, Multipliers, QkNorms, RopeScaling, Window,
+    Attention, ExpertLayers, Family, FileShape, LayerSet, ModelSpec, Multipliers, QkNorms, RopeScaling,
+    Window,
 };
 use plimsoll_base::DType;
 use plimsoll_files::{TokenIds, config_json, generation_config_json, spec_from_config, token_ids};
@@ -56,9 +57,13 @@ pub fn spec(config: &Value) -> Result<ModelSpec, (&'static str, String)> {
     spec_from_config(config, "config.json").map_err(|e| (e.slug, e.message))
 }
 
+fn shape(config: &Value) -> FileShape {
+    spec(config).unwrap().file_shape()
+}
+
 #[test]
 fn the_golden_configs_give_their_shapes() {
-    let llama = ModelSpec {
+    let llama = FileShape {
         family: Family::Llama,
         vocab: 260,
         hidden: 64,
@@ -71,7 +76,7 @@ fn the_golden_configs_give_their_shapes() {
         rope_theta: 1e4,
         tied: true,
         max_positions: 256,
-        ..ModelSpec::PLAIN
+        ..FileShape::PLAIN
     };
     let scaled = RopeScaling::Llama3 {
         factor: 8.0,
@@ -81,11 +86,11 @@ fn the_golden_configs_give_their_shapes() {
     };
     for (name, expect) in [
         ("llama", llama),
-        ("llama3_rope", ModelSpec { rope_scaling: scaled, ..llama }),
-        ("mistral", ModelSpec { family: Family::Mistral, ..llama }),
+        ("llama3_rope", FileShape { rope_scaling: scaled, ..llama }),
+        ("mistral", FileShape { family: Family::Mistral, ..llama }),
         (
             "qwen2",
-            ModelSpec {
+            FileShape {
                 family: Family::Qwen2,
                 rms_eps: 1e-6,
                 rope_theta: 1e6,
@@ -96,7 +101,7 @@ fn the_golden_configs_give_their_shapes() {
         ),
         (
             "qwen3",
-            ModelSpec {
+            FileShape {
                 family: Family::Qwen3,
                 rms_eps: 1e-6,
                 rope_theta: 1e6,
@@ -106,7 +111,7 @@ fn the_golden_configs_give_their_shapes() {
             },
         ),
     ] {
-        assert_eq!(spec(&golden(name)).unwrap(), expect, "{name}");
+        assert_eq!(spec(&golden(name)).unwrap(), expect.spec(), "{name}");
     }
 }
 
@@ -131,16 +136,16 @@ fn a_key_that_is_left_out_is_what_the_table_says() {
     }
     let eps = |name: &str| spec(&with(name, json!({ "rms_norm_eps": "remove" }))).unwrap().rms_eps;
     assert_eq!(["olmo2", "olmo3", "phi3", "llama"].map(eps), [1e-5, 1e-5, 1e-5, 1e-6]);
-    let olmo = spec(&with("olmo3", json!({ "rope_theta": "remove", "rope_parameters": "remove" }))).unwrap();
+    let olmo = shape(&with("olmo3", json!({ "rope_theta": "remove", "rope_parameters": "remove" })));
     assert_eq!((olmo.rope_theta, olmo.attention.window.unwrap().rope_theta), (5e5, Some(5e5)));
-    let gemma = spec(&with("gemma3", json!({ "rope_local_base_freq": "remove" }))).unwrap();
+    let gemma = shape(&with("gemma3", json!({ "rope_local_base_freq": "remove" })));
     assert_eq!(gemma.attention.window.unwrap().rope_theta, Some(1e4));
 }
 
 #[test]
 fn experts_are_counted_under_either_name() {
     let of = |change| spec(&with("qwen3_moe", change));
-    let count = |change| of(change).unwrap().experts.unwrap().count;
+    let count = |change| of(change).unwrap().file_shape().experts.unwrap().count;
     let golden = count(json!({}));
     assert_eq!(count(json!({ "num_experts": "remove", "num_local_experts": golden })), golden);
     assert_eq!(count(json!({ "num_local_experts": golden })), golden);
@@ -154,16 +159,16 @@ fn experts_are_counted_under_either_name() {
 #[test]
 fn a_window_of_null_is_none() {
     let change = json!({ "sliding_window": null, "layer_types": "remove" });
-    assert_eq!(spec(&with("qwen2_window", change)).unwrap().attention.window, None);
+    assert_eq!(shape(&with("qwen2_window", change)).attention.window, None);
     let change = json!({ "sliding_window": null });
-    assert_eq!(spec(&with("mistral_window", change)).unwrap().attention.window, None);
+    assert_eq!(shape(&with("mistral_window", change)).attention.window, None);
 }
 
 #[test]
 fn experts_are_read_with_the_layers_that_have_them() {
-    let of = |change| spec(&with("qwen3_moe_mixed", change)).unwrap().experts.unwrap();
+    let of = |change| shape(&with("qwen3_moe_mixed", change)).experts.unwrap();
     let mixed = of(json!({}));
-    let expect = ExpertsSpec {
+    let expect = ExpertLayers {
         count: 5,
         chosen: 3,
         ffn: 16,
@@ -225,7 +230,7 @@ fn experts_that_cannot_be_are_named() {
 
 #[test]
 fn layers_that_differ_are_read() {
-    let of = |name: &str| spec(&golden(name)).unwrap();
+    let of = |name: &str| shape(&golden(name));
     let window = |layers, rope_theta| Some(Window { keys: 16, layers, rope_theta });
     assert_eq!(of("mistral_window").attention.window, window(LayerSet::of(2, |_| true), None));
     assert_eq!(of("qwen2_window").attention.window, window(LayerSet::of(4, |layer| layer >= 2), None));
@@ -237,7 +242,7 @@ fn layers_that_differ_are_read() {
     // Without a key the family's, with null none.
     let caps = |value: Value| {
         let change = json!({ "attn_logit_softcapping": value, "final_logit_softcapping": value });
-        let spec = spec(&with("gemma2", change)).unwrap();
+        let spec = shape(&with("gemma2", change));
         (spec.attention.score_cap, spec.multipliers.logit_cap)
     };
     assert_eq!([caps(json!("remove")), caps(Value::Null)], [(Some(50.0), Some(30.0)), (None, None)]);
@@ -259,10 +264,10 @@ fn layers_that_differ_are_read() {
         ("smollm3", json!({ "no_rope_layers": "remove" })),
         ("qwen2_window", json!({ "layer_types": "remove" })),
     ] {
-        assert_eq!(spec(&with(name, change)).unwrap(), of(name), "{name}");
+        assert_eq!(shape(&with(name, change)), of(name), "{name}");
     }
     let unnamed = with("mistral", json!({ "sliding_window": "remove", "max_position_embeddings": 8192 }));
-    assert_eq!(spec(&unnamed).unwrap().attention.window_of(0), Some(4096));
+    assert_eq!(spec(&unnamed).unwrap().attentions().next().unwrap().window, Some(4096));
 }
 
 #[test]
@@ -275,7 +280,7 @@ fn transformers_5_writes_a_rotary_rule_for_each_type_of_layer() {
         "rope_parameters": rules });
     let spec_of = spec(&with("gemma3", change)).unwrap();
     assert_eq!((spec_of.rope_theta, spec_of.rope_scaling), (1e6, RopeScaling::Linear { factor: 8.0 }));
-    assert_eq!(spec_of.attention.window.unwrap().rope_theta, Some(1e4));
+    assert_eq!(spec_of.file_shape().attention.window.unwrap().rope_theta, Some(1e4));
 }
 
 #[test]
@@ -312,7 +317,7 @@ fn the_rules_of_yarn_are_read() {
 
 #[test]
 fn part_of_a_head_is_rotated_by_factors_of_its_own() {
-    let of = |name: &str| spec(&golden(name)).unwrap();
+    let of = |name: &str| shape(&golden(name));
     let phi = of("phi4_mini");
     assert_eq!((phi.family, phi.attention.rotated, phi.rotary_width()), (Family::Phi3, Some(12), 12));
     let RopeScaling::LongRope { short_factor, long_factor, original_max_position_embeddings } =
@@ -330,19 +335,18 @@ fn part_of_a_head_is_rotated_by_factors_of_its_own() {
         rule.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
         spec(&with("phi4_mini", json!({ "rope_scaling": rule })))
     };
-    assert_eq!(with_rule(json!({ "type": "su" })).unwrap(), phi);
-    assert_eq!(with_rule(json!({ "type": "yarn" })).unwrap(), phi);
+    assert_eq!(with_rule(json!({ "type": "su" })).unwrap(), phi.spec());
+    assert_eq!(with_rule(json!({ "type": "yarn" })).unwrap(), phi.spec());
     let unset = spec(&with("phi4_mini", json!({ "original_max_position_embeddings": "remove" }))).unwrap();
     assert!(matches!(
         unset.rope_scaling,
         RopeScaling::LongRope { original_max_position_embeddings: 4096, .. }
     ));
-    assert_eq!(
-        spec(&with("phi3", json!({ "sliding_window": 100 }))).unwrap().attention.window_of(1),
-        Some(100)
-    );
-    assert_eq!(spec(&with("phi3", json!({ "sliding_window": 256 }))).unwrap().attention.window, None);
-    assert_eq!(spec(&with("phi3", json!({ "sliding_window": "remove" }))).unwrap().attention.window, None);
+    let window = |keys: Value| {
+        let spec = spec(&with("phi3", json!({ "sliding_window": keys }))).unwrap();
+        spec.layer(1).attention().unwrap().window
+    };
+    assert_eq!([json!(100), json!(256), json!("remove")].map(window), [Some(100), None, None]);
     for (extra, words) in [
         (json!({ "short_factor": [1.0, 1.0] }), "short_factor = [1.0,1.0], expected 6 positive numbers"),
         (json!({ "long_factor": [1, 1, 1, 1, 1, 1, 1] }), "long_factor"),
@@ -383,9 +387,9 @@ fn part_of_a_head_is_rotated_by_factors_of_its_own() {
 #[test]
 fn the_written_width_of_a_rotation_reads_back() {
     for (head_dim, rotated) in [(96, 94), (80, 32), (112, 58), (100, 58), (14, 10), (128, 96)] {
-        let before = spec(&golden("phi3")).unwrap();
+        let before = shape(&golden("phi3"));
         let attention = Attention { rotated: Some(rotated), ..before.attention };
-        let before = ModelSpec { head_dim, attention, ..before };
+        let before = FileShape { head_dim, attention, ..before }.spec();
         let config = config_json(&before, DType::F32, &TokenIds::default());
         assert_eq!(spec(&config).unwrap(), before, "{rotated} of {head_dim}");
     }

@@ -1,16 +1,16 @@
 //! `config.json` of models with linear attention: what is read, what is wrong, and what is not built.
 
 use crate::configs::{golden, spec, with};
-use plimsoll_arch::{DeltaSpec, Family, LayerSet, ModelSpec, RopeScaling};
+use plimsoll_arch::{DeltaLayers, Family, FileShape, LayerSet, ModelSpec, RopeScaling};
 use plimsoll_base::DType;
 use plimsoll_files::{TokenIds, config_json, spec_from_config};
 use serde_json::{Value, json};
 
 #[test]
 fn layers_with_linear_attention_are_read() {
-    let of = |change| spec(&with("qwen3_5", change)).unwrap();
+    let of = |change| spec(&with("qwen3_5", change)).unwrap().file_shape();
     let plain = of(json!({}));
-    let delta = DeltaSpec {
+    let delta = DeltaLayers {
         layers: LayerSet::all_but_every(4, 4),
         key_heads: 2,
         value_heads: 2,
@@ -21,9 +21,14 @@ fn layers_with_linear_attention_are_read() {
     assert!(plain.attention.gated && plain.tied && !plain.is_wrapped);
     assert_eq!((plain.head_dim, plain.attention.rotated, plain.rope_theta), (32, Some(8), 1e4));
     assert_eq!((plain.rope_scaling, plain.attention.window), (RopeScaling::None, None));
-    let wide = spec(&golden("qwen3_5_wide")).unwrap();
-    let expect =
-        DeltaSpec { layers: LayerSet::every(2, 4), key_heads: 2, value_heads: 4, key_dim: 16, value_dim: 32 };
+    let wide = spec(&golden("qwen3_5_wide")).unwrap().file_shape();
+    let expect = DeltaLayers {
+        layers: LayerSet::every(2, 4),
+        key_heads: 2,
+        value_heads: 4,
+        key_dim: 16,
+        value_dim: 32,
+    };
     assert_eq!((wide.delta, wide.attention.rotated, wide.tied), (Some(expect), Some(8), false));
     // What is left out is as transformers has it.
     let unset = of(
@@ -33,7 +38,7 @@ fn layers_with_linear_attention_are_read() {
         "head_dim": "remove", "num_key_value_heads": "remove", "max_position_embeddings": "remove",
         "rope_parameters": "remove", "tie_word_embeddings": "remove" }),
     );
-    let published = DeltaSpec { key_heads: 16, value_heads: 32, key_dim: 128, value_dim: 128, ..delta };
+    let published = DeltaLayers { key_heads: 16, value_heads: 32, key_dim: 128, value_dim: 128, ..delta };
     assert_eq!((unset.delta, unset.head_dim, unset.kv_heads), (Some(published), 256, 4));
     assert_eq!((unset.attention.rotated, unset.max_positions, unset.tied), (Some(64), 32768, false));
     // The list decides it where both are there, and a rule in `rope_parameters` wins over the keys next to it.
@@ -55,12 +60,13 @@ fn layers_with_linear_attention_are_read() {
     ] {
         let read = of(change.clone());
         assert_eq!((read.attention.rotated, read.rope_theta), (rotated, 1e4), "{change}");
-        let written = config_json(&read, DType::Bf16, &TokenIds::default());
-        assert_eq!(spec(&written).unwrap(), read, "{change}");
+        let written = config_json(&read.spec(), DType::Bf16, &TokenIds::default());
+        assert_eq!(spec(&written).unwrap(), read.spec(), "{change}");
     }
     let yarn = rule(json!({ "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64 }));
     let read = of(json!({ "rope_parameters": yarn }));
     assert!(matches!(read.rope_scaling, RopeScaling::Yarn { original_max_position_embeddings: 64, .. }));
+    let read = read.spec();
     assert_eq!(spec(&config_json(&read, DType::F32, &TokenIds::default())).unwrap(), read);
 }
 
@@ -161,7 +167,7 @@ fn what_is_not_built_next_to_linear_attention_is_refused_by_key_and_value() {
 #[test]
 fn published_configurations_give_their_presets() {
     // The keys that were published with 27B; the other models differ in sizes alone.
-    let of = |spec: &ModelSpec| {
+    let of = |spec: &FileShape| {
         let delta = spec.delta.unwrap();
         json!({
             "architectures": ["Qwen3_5ForConditionalGeneration"],
@@ -213,7 +219,11 @@ fn published_configurations_give_their_presets() {
     };
     for name in ["qwen3.5-0.8b", "qwen3.5-2b", "qwen3.5-4b", "qwen3.5-9b", "qwen3.5-27b"] {
         let preset = ModelSpec::preset(name).unwrap();
-        assert_eq!(spec(&of(&preset)).unwrap(), ModelSpec { is_wrapped: true, ..preset }, "{name}");
+        assert_eq!(
+            spec(&of(&preset.file_shape())).unwrap(),
+            ModelSpec { is_wrapped: true, ..preset },
+            "{name}"
+        );
         let written = config_json(&preset, DType::Bf16, &TokenIds::default());
         assert_eq!(spec(&written).unwrap(), preset, "{name}");
     }

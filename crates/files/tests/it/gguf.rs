@@ -44,7 +44,7 @@ fn a_llama_file_gives_spec_tokenizer_and_unpermuted_rows() {
     let model = open(&valid_gguf()).unwrap();
     assert_eq!(model.spec.family, Family::Llama);
     assert_eq!(
-        (model.spec.vocab, model.spec.hidden, model.spec.head_dim, model.spec.max_positions),
+        (model.spec.vocab, model.spec.hidden, model.spec.file_shape().head_dim, model.spec.max_positions),
         (6, 4, 2, 16)
     );
     assert!(model.spec.tied);
@@ -109,7 +109,7 @@ fn rows_are_read_as_they_are_stored() {
             let mut bytes = vec![0; (tensor.bytes / rows * (rows - 3)) as usize];
             model.read_blocks(&name, encoding, 3..rows, &mut bytes).unwrap();
             let mut values = vec![0.0; ((rows - 3) * k) as usize];
-            blocks::decode(encoding, &bytes, &mut values);
+            blocks::decode(encoding, &bytes, &[], &mut values);
             let mut expect = values.clone();
             model.read_rows(&name, 3..rows, &mut [0; 4096], &mut expect).unwrap();
             assert!(values == expect && values.iter().all(|x| x.abs() < 1.0), "{name}");
@@ -131,7 +131,7 @@ fn patched_after(bytes: &[u8], name: &str, at: usize, value: &[u8]) -> Vec<u8> {
 #[test]
 fn experts_share_a_tensor_and_each_is_read_by_its_name() {
     let model = open(&experts_gguf(&[[Q4K, Q4K, Q6K], [Q8_0, Q8_0, Q5K]])).unwrap();
-    let experts = model.spec.experts.unwrap();
+    let experts = model.spec.file_shape().experts.unwrap();
     assert_eq!(
         (model.spec.family, experts.count, experts.chosen, experts.ffn),
         (Family::Qwen3Moe, 3, 2, 256)

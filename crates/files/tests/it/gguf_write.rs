@@ -1,7 +1,7 @@
 //! GGUF files written and read again: the same model, bit for bit, in the layout of llama.cpp's converter.
 
 use plimsoll_arch::expected_tensors;
-use plimsoll_arch::{DeltaSpec, ExpertsSpec, Family, LayerSet, ModelSpec, RopeScaling, Window};
+use plimsoll_arch::{DeltaLayers, ExpertLayers, Family, FileShape, LayerSet, ModelSpec, RopeScaling, Window};
 use plimsoll_base::DType;
 use plimsoll_files::{GgufDecl, GgufTokenizer, GgufWriter, OpenModel, TokenIds, check_against, gguf_order};
 use std::path::{Path, PathBuf};
@@ -15,13 +15,14 @@ fn golden(name: &str) -> OpenModel {
 /// A golden model that attends as llama.cpp has it in its code, which is what a published one does.
 fn published(name: &str) -> OpenModel {
     let mut model = golden(name);
-    let (spec, every) = (&mut model.spec, if name == "gemma3" { 6 } else { 2 });
+    let (mut spec, every) = (model.spec.file_shape(), if name == "gemma3" { 6 } else { 2 });
     if name.starts_with("gemma") {
         spec.attention.scale = Some(1.0 / (spec.head_dim as f32).sqrt());
         let window = spec.attention.window.unwrap();
         let layers = LayerSet::all_but_every(every, spec.layers);
         spec.attention.window = Some(Window { layers, ..window });
     }
+    model.spec = spec.spec();
     model
 }
 
@@ -58,7 +59,7 @@ fn write(model: &OpenModel, dtype: DType, path: &Path) -> Result<(), plimsoll_ba
     for (name, shape) in gguf_order(&model.spec) {
         let values = read(model, &name);
         let width = shape[1..].iter().product::<u64>() as usize;
-        for rows in values.chunks(2 * model.spec.head_dim as usize * width) {
+        for rows in values.chunks(2 * model.spec.file_shape().head_dim as usize * width) {
             writer.write_rows(&name, rows, &mut [0; 34])?;
         }
     }
@@ -182,7 +183,7 @@ fn what_llama_cpp_has_otherwise_in_its_code_is_refused() {
         assert!(!path.exists(), "{name}");
     }
     // What a file does not say a reader takes for the family's own.
-    type Change = fn(&mut ModelSpec);
+    type Change = fn(&mut FileShape);
     let changes: [(&str, Change); 4] = [
         ("gemma2", |spec| spec.attention.score_cap = None),
         ("gemma2", |spec| spec.multipliers.logit_cap = None),
@@ -191,7 +192,9 @@ fn what_llama_cpp_has_otherwise_in_its_code_is_refused() {
     ];
     for (name, change) in changes {
         let (path, mut model) = (dir.path().join(name), published(name));
-        change(&mut model.spec);
+        let mut shape = model.spec.file_shape();
+        change(&mut shape);
+        model.spec = shape.spec();
         let error = write(&model, DType::F32, &path).unwrap_err();
         assert_eq!(error.slug, "model-unsupported", "{name}: {error}");
         assert!(error.message.contains("without"), "{name}: {error}");
@@ -218,8 +221,9 @@ fn rows_of_q_and_k_lie_as_the_converter_of_llama_cpp_lays_them() {
         let model = golden(name);
         let (_dir, path, again) = written(&model, DType::F32);
         let bytes = std::fs::read(path).unwrap();
-        let (d, width) = (model.spec.head_dim as usize, model.spec.hidden as usize);
-        for (tensor, heads) in [("q_proj", model.spec.heads), ("k_proj", model.spec.kv_heads)] {
+        let shape = model.spec.file_shape();
+        let (d, width) = (shape.head_dim as usize, shape.hidden as usize);
+        for (tensor, heads) in [("q_proj", shape.heads), ("k_proj", shape.kv_heads)] {
             let tensor = format!("model.layers.1.self_attn.{tensor}.weight");
             let w = read(&model, &tensor);
             let mut expect = Vec::new();
@@ -279,16 +283,17 @@ fn experts_that_llama_cpp_computes_otherwise_are_refused_by_name() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("m.gguf");
     let mut model = golden("qwen3_moe");
-    let experts = model.spec.experts.unwrap();
-    let some = LayerSet::of(model.spec.layers, |layer| layer > 0);
+    let shape = model.spec.file_shape();
+    let experts = shape.experts.unwrap();
+    let some = LayerSet::of(shape.layers, |layer| layer > 0);
     for (change, words) in [
         (
-            ExpertsSpec { normalizes: false, ..experts },
+            ExpertLayers { normalizes: false, ..experts },
             "qwen3moe with norm_topk_prob = false has no GGUF form",
         ),
-        (ExpertsSpec { layers: some, ..experts }, "qwen3moe with layers without experts has no GGUF form"),
+        (ExpertLayers { layers: some, ..experts }, "qwen3moe with layers without experts has no GGUF form"),
     ] {
-        model.spec.experts = Some(change);
+        model.spec = FileShape { experts: Some(change), ..shape }.spec();
         let error = write(&model, DType::F32, &path).unwrap_err();
         assert_eq!(error.slug, "model-unsupported");
         assert!(error.message.contains(words), "{error}");
@@ -328,11 +333,11 @@ fn a_file_that_is_not_finished_leaves_nothing() {
 }
 
 /// Every second layer with linear attention, 6 heads of values over 2 of keys.
-fn qwen35() -> ModelSpec {
-    let spec = golden("qwen3_5_wide").spec;
-    let layers = LayerSet::all_but_every(2, spec.layers);
-    let delta = DeltaSpec { layers, key_heads: 2, value_heads: 6, key_dim: 16, value_dim: 16 };
-    ModelSpec { delta: Some(delta), ..spec }
+fn qwen35() -> FileShape {
+    let shape = golden("qwen3_5_wide").spec.file_shape();
+    let layers = LayerSet::all_but_every(2, shape.layers);
+    let delta = DeltaLayers { layers, key_heads: 2, value_heads: 6, key_dim: 16, value_dim: 16 };
+    FileShape { delta: Some(delta), ..shape }
 }
 
 /// Element `i` of tensor `number`, which f32 holds with 1 added, and less 1 again.
@@ -357,7 +362,7 @@ fn write_made(spec: &ModelSpec, dtype: DType, path: &Path) -> Result<(), plimsol
 /// `convert_hf_to_gguf.py` (Qwen3_5TextModel): value heads in tiles, norms + 1 except linear attention's, and -e^A.
 #[test]
 fn linear_attention_lies_as_the_converter_of_llama_cpp_lays_it_and_comes_back() {
-    let (spec, dir) = (qwen35(), tempfile::tempdir().unwrap());
+    let (spec, dir) = (qwen35().spec(), tempfile::tempdir().unwrap());
     let path = dir.path().join("m.gguf");
     for dtype in [DType::F32, DType::Bf16] {
         write_made(&spec, dtype, &path).unwrap();
@@ -416,14 +421,15 @@ fn linear_attention_lies_as_the_converter_of_llama_cpp_lays_it_and_comes_back() 
 
 #[test]
 fn linear_attention_of_another_form_is_refused_by_name() {
-    let (spec, dir) = (qwen35(), tempfile::tempdir().unwrap());
-    let (delta, path) = (spec.delta.unwrap(), dir.path().join("m.gguf"));
-    let layers = LayerSet::of(spec.layers, |layer| layer < 2);
+    let (shape, dir) = (qwen35(), tempfile::tempdir().unwrap());
+    let (delta, path) = (shape.delta.unwrap(), dir.path().join("m.gguf"));
+    let layers = LayerSet::of(shape.layers, |layer| layer < 2);
     for (change, words) in [
-        (DeltaSpec { layers, ..delta }, "do not attend to keys at even distances"),
-        (DeltaSpec { value_dim: 32, ..delta }, "heads of 16 and 32"),
+        (DeltaLayers { layers, ..delta }, "do not attend to keys at even distances"),
+        (DeltaLayers { value_dim: 32, ..delta }, "heads of 16 and 32"),
     ] {
-        let error = write_made(&ModelSpec { delta: Some(change), ..spec }, DType::F32, &path).unwrap_err();
+        let error =
+            write_made(&FileShape { delta: Some(change), ..shape }.spec(), DType::F32, &path).unwrap_err();
         assert_eq!(error.slug, "model-unsupported");
         assert!(error.message.contains(words) && error.message.contains("GGUF form"), "{error}");
         assert!(!path.exists());
@@ -441,10 +447,10 @@ fn with_number(bytes: &[u8], key: &str, named: &str, number: u32) -> Vec<u8> {
 
 #[test]
 fn lies_about_linear_attention_are_named_and_layers_that_predict_further_tokens_are_left() {
-    let (spec, dir) = (qwen35(), tempfile::tempdir().unwrap());
-    let spec = ModelSpec { head_dim: spec.hidden / spec.heads, ..spec };
+    let (shape, dir) = (qwen35(), tempfile::tempdir().unwrap());
+    let shape = FileShape { head_dim: shape.hidden / shape.heads, ..shape };
     let path = dir.path().join("m.gguf");
-    write_made(&spec, DType::F32, &path).unwrap();
+    write_made(&shape.spec(), DType::F32, &path).unwrap();
     let bytes = std::fs::read(&path).unwrap();
     let open = |bytes: Vec<u8>| {
         std::fs::write(&path, bytes).unwrap();
@@ -461,7 +467,7 @@ fn lies_about_linear_attention_are_named_and_layers_that_predict_further_tokens_
         ("ssm.conv_kernel", 3, "model-unsupported"),
         ("full_attention_interval", 1, "model-unsupported"),
         ("full_attention_interval", 4, "model-tensor-missing"),
-        ("rope.dimension_count", 1 + spec.head_dim, "model-unsupported"),
+        ("rope.dimension_count", 1 + shape.head_dim, "model-unsupported"),
     ] {
         let key = format!("qwen35.{key}");
         let error = open(with_number(&bytes, &key, &key, number)).expect_err(&key);
@@ -470,7 +476,7 @@ fn lies_about_linear_attention_are_named_and_layers_that_predict_further_tokens_
     // Two of four layers, and a length of keys that follows from the width.
     let (length, next) = ("qwen35.attention.key_length", "qwen35.nextn_predict_layers");
     let model = open(with_number(&bytes, length, next, 2)).unwrap();
-    assert_eq!((model.spec.layers, model.spec.delta_layers()), (2, 1));
+    assert_eq!((model.spec.layers.len(), model.spec.delta_layers()), (2, 1));
     assert!(model.tensor("mtp.blk.3.attn_q.weight").is_some());
     assert_eq!(open(with_number(&bytes, length, next, 4)).unwrap_err().slug, "model-unsupported");
 }

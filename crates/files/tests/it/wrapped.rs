@@ -115,13 +115,13 @@ fn both_spellings_of_the_tensors_are_read() {
 #[test]
 fn what_the_inner_configuration_leaves_out_has_the_defaults_of_transformers() {
     let change = json!({ "query_pre_attn_scalar": null, "vocab_size": 97 });
-    let spec = open(&wrapped(&GEMMA, &change, str::to_string)).unwrap().spec;
+    let spec = open(&wrapped(&GEMMA, &change, str::to_string)).unwrap().spec.file_shape();
     assert_eq!((spec.vocab, spec.attention.scale), (97, Some(0.0625)));
     // As Gemma 3 4B, 12B and 27B are published: a few keys, and none of rotation but the stretching.
     let change = json!({ "rope_theta": "remove", "rope_local_base_freq": "remove", "layer_types": "remove",
         "rms_norm_eps": "remove", "max_position_embeddings": "remove", "vocab_size": "remove",
         "num_hidden_layers": 12, "sliding_window_pattern": "remove", "rope_scaling": { "rope_type": "linear", "factor": 8.0 } });
-    let spec = open(&wrapped(&GEMMA, &change, str::to_string)).unwrap().spec;
+    let spec = open(&wrapped(&GEMMA, &change, str::to_string)).unwrap().spec.file_shape();
     let window = spec.attention.window.unwrap();
     assert_eq!((spec.rope_theta, window.rope_theta), (1e6, Some(1e4)));
     assert_eq!((spec.vocab, spec.max_positions, spec.rms_eps), (262_208, 131_072, 1e-6));
@@ -130,7 +130,7 @@ fn what_the_inner_configuration_leaves_out_has_the_defaults_of_transformers() {
         "num_attention_heads": "remove", "num_key_value_heads": "remove", "head_dim": "remove",
         "num_hidden_layers": "remove", "layer_types": "remove", "model_type": "remove",
         "linear_num_value_heads": "remove", "rms_norm_eps": "remove", "tie_word_embeddings": "remove" });
-    let spec = open(&wrapped(&QWEN, &change, str::to_string)).unwrap().spec;
+    let spec = open(&wrapped(&QWEN, &change, str::to_string)).unwrap().spec.file_shape();
     assert_eq!((spec.family, spec.vocab, spec.hidden, spec.ffn), (Family::Qwen35, 248_320, 4096, 12_288));
     assert_eq!((spec.heads, spec.kv_heads, spec.head_dim, spec.layers), (16, 4, 256, 32));
     assert_eq!((spec.delta_layers(), spec.delta.unwrap().value_heads, spec.tied), (24, 32, false));

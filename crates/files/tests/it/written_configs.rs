@@ -43,7 +43,7 @@ fn a_written_config_says_that_no_layer_has_a_window_and_no_token_pads() {
         let before = spec(&golden(name)).unwrap();
         let config = config_json(&before, DType::F32, &TokenIds::default());
         assert_eq!(config.get("pad_token_id"), Some(&Value::Null), "{name}");
-        let full = vec!["full_attention"; before.layers as usize];
+        let full = vec!["full_attention"; before.layers.len() as usize];
         let Ok(none) = spec(&with(name, json!({ "layer_types": full }))) else { continue };
         let config = config_json(&none, DType::F32, &TokenIds::default());
         assert_eq!(spec(&config).unwrap(), none, "{name} without windows");

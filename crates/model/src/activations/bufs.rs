@@ -4,6 +4,7 @@ use super::taught::WholeBufs;
 use crate::parts::attention::regions::AttentionBufs;
 use crate::parts::delta::regions::DeltaBufs;
 use crate::parts::experts::regions::ExpertBufs;
+use plimsoll_arch::{DenseSpec, SiteMap};
 use plimsoll_device::{HeadOut, ListedTokens};
 use plimsoll_memory::Buf;
 
@@ -85,8 +86,8 @@ pub(crate) struct LayerBufs<'p> {
     pub(crate) gate_up: Buf<'p>,
     pub(crate) product: Buf<'p>,
     pub(crate) ffn: FfnBufs<'p>,
-    /// u = A x by `Site`.
-    pub(crate) u: [Option<Buf<'p>>; 4],
+    /// u = A x of each product.
+    pub(crate) u: SiteMap<Buf<'p>>,
     /// Scratch for u of one product at a time, of any layer.
     pub(crate) u_once: Option<Buf<'p>>,
 }
@@ -108,11 +109,11 @@ impl<'p> MixerBufs<'p> {
     }
 }
 
-/// Buffers that only this kind of feed-forward part has.
+/// A feed-forward part with the buffers that only its kind has.
 #[derive(Clone, Copy, Debug)]
 #[allow(clippy::large_enum_variant)] // One a layer, on the stack.
 pub(crate) enum FfnBufs<'p> {
-    Dense,
+    Dense(DenseSpec),
     Experts(ExpertBufs<'p>),
 }
 

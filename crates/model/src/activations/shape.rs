@@ -89,16 +89,16 @@ pub(crate) struct PassShape<'s> {
 
 /// A region of rows: how many elements a row has in each layer, 0 for none, and how long they are kept.
 #[derive(Clone, Copy)]
-pub(crate) struct Rows {
+pub(crate) struct Rows<W = fn(&PassShape<'_>, u32) -> u32> {
     pub(crate) life: Life,
-    pub(crate) width: fn(&PassShape<'_>, u32) -> u32,
+    pub(crate) width: W,
 }
 
-impl Rows {
+impl<W: Fn(&PassShape<'_>, u32) -> u32 + Copy> Rows<W> {
     /// Returns the slots of a pass and the elements of a row in each: one slot for all layers if their widths differ.
     pub(crate) fn slots(self, of: &PassShape<'_>) -> (usize, usize) {
         let (mut slots, mut all, mut widest) = (0, 0, 0);
-        for width in (0..of.spec.layers).map(|layer| self.width(of, layer)).filter(|width| *width > 0) {
+        for width in (0..of.spec.layers.len()).map(|layer| self.width(of, layer)).filter(|width| *width > 0) {
             (slots, all, widest) = (slots + 1, all + width, widest.max(width));
         }
         match self.life.is_kept(of.mode) {

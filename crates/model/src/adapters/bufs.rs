@@ -2,13 +2,13 @@
 
 use super::site::{layers_with, region_of};
 use crate::activations::shape::PassShape;
-use plimsoll_arch::Site;
+use plimsoll_arch::SiteMap;
 use plimsoll_memory::Buf;
 
 /// u = A x of each product, and buffers of the backward pass.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct AdaptBufs<'p> {
-    u: [Option<Buf<'p>>; 4],
+    u: SiteMap<Buf<'p>>,
     /// u of one product at a time: of experts, or in the backward pass of merged adapters.
     pub(crate) u_once: Option<Buf<'p>>,
     pub(crate) d_u: Option<Buf<'p>>,
@@ -18,7 +18,7 @@ pub(crate) struct AdaptBufs<'p> {
 impl<'p> AdaptBufs<'p> {
     pub(crate) fn bind(get: impl Fn(&str) -> Option<Buf<'p>>) -> AdaptBufs<'p> {
         AdaptBufs {
-            u: Site::ALL.map(|site| get(region_of(site))),
+            u: SiteMap::of(|site| get(&region_of(site))),
             u_once: get("adapt.u"),
             d_u: get("adapt.d_u"),
             pack: get("adapt.pack"),
@@ -26,9 +26,9 @@ impl<'p> AdaptBufs<'p> {
     }
 
     /// Returns u of each product for the first `m` rows of a layer; none if experts compute the product.
-    pub(crate) fn layer(&self, of: &PassShape<'_>, layer: u32, m: usize) -> [Option<Buf<'p>>; 4] {
-        Site::ALL.map(|site| {
-            let (buf, layers) = (self.u[site as usize]?, layers_with(site));
+    pub(crate) fn layer(&self, of: &PassShape<'_>, layer: u32, m: usize) -> SiteMap<Buf<'p>> {
+        SiteMap::of(|site| {
+            let (buf, layers) = (self.u.get(site)?, layers_with(site));
             let has_it = (layers.width)(of, layer) > 0;
             let (slots, all) = (layers.slots(of).0, of.limits.rows);
             let width = buf.len() / (slots * all);

@@ -1,7 +1,7 @@
 //! Handles to adapters, or to their gradients, resolved once at start.
 
 use crate::params::{ALIGN, Param, ParamTable};
-use plimsoll_arch::{LoraShape, ModelSpec, ParamKind, Site};
+use plimsoll_arch::{LoraShape, ModelSpec, ParamKind, Site, SiteMap};
 use plimsoll_base::DType;
 use plimsoll_device::{
     ADAPTER_BLOCKS_MAX, Adapter, AdapterBlock, EXPERTS_BLOCKS_MAX, Experts, ExpertsAdapter, Matrix,
@@ -12,21 +12,21 @@ use plimsoll_memory::Buf;
 /// The adapters of one layer; also the shape of their gradients.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LayerAdapters<'a> {
-    of_sites: [Option<Adapter<'a>>; 4],
-    /// Adapters of experts by `Site`, in a layer with experts.
-    of_experts: [Option<ExpertsAdapter<'a>>; 4],
+    of_sites: SiteMap<Adapter<'a>>,
+    /// Adapters of experts, in a layer with experts.
+    of_experts: SiteMap<ExpertsAdapter<'a>>,
     /// True if the layer's weights include them: a forward pass adds nothing, and gradients go through the weights.
     pub(crate) are_merged: bool,
 }
 
 impl<'a> LayerAdapters<'a> {
     pub fn at(&self, site: Site) -> Option<Adapter<'a>> {
-        self.of_sites[site as usize]
+        self.of_sites.get(site)
     }
 
     /// Returns the adapters of a product that experts compute.
     pub fn of_experts(&self, site: Site) -> Option<ExpertsAdapter<'a>> {
-        self.of_experts[site as usize]
+        self.of_experts.get(site)
     }
 
     /// Returns what a pass adds to the product; none if the adapters are merged.
@@ -87,13 +87,15 @@ impl<'a> Adapters<'a> {
             let outputs = site.layers().iter().map(|target| target.widths(spec, layer).1 as usize);
             Some(ExpertsAdapter { a, blocks, n: outputs.sum(), scale })
         };
-        let layer = |layer| LayerAdapters {
-            of_sites: Site::ALL.map(|site| if has_experts(layer, site) { None } else { at(layer, site) }),
-            of_experts: Site::ALL
-                .map(|site| if has_experts(layer, site) { of_experts(layer, site) } else { None }),
-            are_merged: false,
-        };
+        let layer =
+            |layer| LayerAdapters {
+                of_sites: SiteMap::of(|site| if has_experts(layer, site) { None } else { at(layer, site) }),
+                of_experts: SiteMap::of(|site| {
+                    if has_experts(layer, site) { of_experts(layer, site) } else { None }
+                }),
+                are_merged: false,
+            };
         let head = table.find(ParamKind::ValueHead, 0).map(matrix);
-        Adapters { all, layers: (0..spec.layers).map(layer).collect(), head }
+        Adapters { all, layers: (0..spec.layers.len()).map(layer).collect(), head }
     }
 }

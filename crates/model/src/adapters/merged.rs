@@ -6,7 +6,7 @@ use super::handles::Adapters;
 use crate::params::ParamTable;
 use crate::parts::experts;
 use crate::weights::Params;
-use plimsoll_arch::{LoraShape, ModelSpec, Site};
+use plimsoll_arch::{LoraShape, ModelSpec, Site, SiteMap};
 use plimsoll_base::DType;
 use plimsoll_device::{Device, Layouts, Matrix, MatrixLayout};
 use plimsoll_memory::Buf;
@@ -28,7 +28,7 @@ impl ParamTable {
 /// The merged products of each layer over one flat buffer.
 #[derive(Clone, Debug)]
 pub struct Merged<'a> {
-    layers: Vec<[Option<Matrix<'a>>; 4]>,
+    layers: Vec<SiteMap<Matrix<'a>>>,
 }
 
 impl<'a> Merged<'a> {
@@ -36,12 +36,12 @@ impl<'a> Merged<'a> {
     pub fn bind(spec: &ModelSpec, table: &ParamTable, weights: DType, all: Buf<'a>) -> Merged<'a> {
         assert_eq!(all.len() as u64, table.elements, "the flat buffer of merged weights");
         let layout = MatrixLayout::of_weights(table.device, weights);
-        let mut layers = vec![[None; 4]; spec.layers as usize];
+        let mut layers = vec![SiteMap::default(); spec.layers.len() as usize];
         for param in &table.params {
             let site = param.kind.site().expect("the table has products alone");
             let buf = all.slice(param.offset as usize, param.elements as usize);
             let matrix = Matrix::new(buf, param.n as usize, param.k as usize, layout);
-            layers[param.layer as usize][site as usize] = Some(matrix);
+            *layers[param.layer as usize].get_mut(site) = Some(matrix);
         }
         Merged { layers }
     }
@@ -50,7 +50,7 @@ impl<'a> Merged<'a> {
     pub fn update(&self, dev: &dyn Device, weights: &Params<'a>, adapters: &Adapters<'a>) {
         for ((merged, weights), adapters) in self.layers.iter().zip(&weights.layers).zip(&adapters.layers) {
             for site in Site::ALL {
-                let Some(merged) = merged[site as usize] else { continue };
+                let Some(merged) = merged.get(site) else { continue };
                 if let Some(adapter) = adapters.at(site) {
                     dev.merge(weights.at(site), adapter, merged);
                 }
@@ -71,8 +71,8 @@ impl<'a> Params<'a> {
         for (layer, merged) in params.layers.iter_mut().zip(&merged.layers) {
             layer.adapters.are_merged = true;
             for site in Site::ALL {
-                if let Some(matrix) = merged[site as usize] {
-                    *layer.at_mut(site) = matrix;
+                if let Some((product, w)) = layer.products.get_mut(site).as_mut().zip(merged.get(site)) {
+                    product.w = w;
                 }
             }
         }

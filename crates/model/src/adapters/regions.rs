@@ -30,7 +30,7 @@ pub fn layout(
         }
         let slots = layers_with(site).slots(&to.of).0;
         if !is_merged && slots > 0 {
-            to.add(Life::Pass, region_of(site), &[slots, rows, width], weights)?;
+            to.add(Life::Pass, &region_of(site), &[slots, rows, width], weights)?;
         }
         let chosen = |layer: LayerSpec| match layer.ffn {
             Ffn::Experts(experts) if site.is_of_experts() => experts.chosen as usize,
@@ -41,7 +41,7 @@ pub fn layout(
         once = once.max(if is_merged { 0 } else { of_pairs });
         // One expert at a time; no row goes to one twice.
         let of = |n: u32, k: u32| (target.kind.pack)(rows as u64, n.into(), k.into(), weights);
-        for layer in 0..spec.layers {
+        for layer in (0..spec.layers.len()).filter(|layer| spec.layer(*layer).has(site)) {
             pack = pack.max(of(width as u32, site.layers()[0].widths(spec, layer).0));
             for (target, _) in site.targets(spec, lora, layer) {
                 pack = pack.max(of(target.widths(spec, layer).1, lora.rank));

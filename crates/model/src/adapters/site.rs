@@ -1,23 +1,18 @@
 //! The regions of u of a product's adapters: their names, and which layers have them.
 
-use crate::activations::shape::{Life, Rows};
-use plimsoll_arch::{Ffn, Site};
+use crate::activations::shape::{Life, PassShape, Rows};
+use plimsoll_arch::Site;
 
 /// Returns the name of the region of a product's u.
-pub(super) fn region_of(site: Site) -> &'static str {
-    match site {
-        Site::Qkv => "adapt.qkv",
-        Site::Output => "adapt.output",
-        Site::GateUp => "adapt.gate_up",
-        Site::Down => "adapt.down",
-    }
+pub(super) fn region_of(site: Site) -> String {
+    format!("adapt.{site}")
 }
 
 /// Returns one for each layer that computes a product without experts. The last product's u is never recomputed.
-pub(super) fn layers_with(site: Site) -> Rows {
-    let life = if site == Site::Down { Life::Always } else { Life::Kept };
-    match site.is_of_experts() {
-        true => Rows { life, width: |of, layer| (of.spec.layer(layer).ffn == Ffn::Dense).into() },
-        false => Rows { life, width: |_, _| 1 },
-    }
+pub(super) fn layers_with(site: Site) -> Rows<impl Fn(&PassShape<'_>, u32) -> u32 + Copy> {
+    let width = move |of: &PassShape<'_>, layer: u32| {
+        let layer = of.spec.layer(layer);
+        u32::from(layer.has(site) && !(site.is_of_experts() && layer.experts().is_some()))
+    };
+    Rows { life: if site == Site::Down { Life::Always } else { Life::Kept }, width }
 }

@@ -1,7 +1,7 @@
 //! The table of adapters: their tensors, by peft's names, and the offset of each in their flat buffer.
 
 use crate::params::{Param, ParamTable};
-use plimsoll_arch::{LoraShape, ModelSpec, ParamKind, Site};
+use plimsoll_arch::{LoraShape, ModelSpec, ParamKind};
 use plimsoll_base::DType;
 use plimsoll_device::Layouts;
 use plimsoll_files::{ADAPTER_SCORE, LoraPart, adapter_tensor_name};
@@ -11,8 +11,8 @@ impl ParamTable {
     /// product one after the other, then all B of a target.
     pub fn adapters(spec: &ModelSpec, kind: &'static Layouts, weights: DType, lora: LoraShape) -> ParamTable {
         let mut table = ParamTable::empty(kind);
-        for layer in 0..spec.layers {
-            for site in Site::ALL.into_iter().filter(|site| site.width(lora) > 0) {
+        for layer in 0..spec.layers.len() {
+            for site in spec.layer(layer).sites().filter(|site| site.width(lora) > 0) {
                 let experts = || site.layers()[0].of_experts(spec, layer);
                 let name = |expert, target, part| adapter_tensor_name(spec, (layer, expert), target, part);
                 let inputs = site.layers()[0].widths(spec, layer).0;

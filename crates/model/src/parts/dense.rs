@@ -11,7 +11,7 @@ use plimsoll_memory::Buf;
 fn is_at_once(layer: &LayerPass<'_, '_, '_>) -> bool {
     let w = layer.w;
     layer.pass.acts.mode.recompute().is_none()
-        && w.codes[Site::GateUp as usize].is_none()
+        && w.codes(Site::GateUp).is_none()
         && w.adapters.added(Site::GateUp).is_none()
         && w.bias(Site::GateUp).is_none()
 }
@@ -26,20 +26,20 @@ pub(crate) fn to_gates(layer: &LayerPass<'_, '_, '_>) {
     layer.product(Site::GateUp, bufs.norm_ffn, bufs.gate_up);
 }
 
-/// Computes the residual after this part, after `to_gates`.
-pub(crate) fn add_product(layer: &LayerPass<'_, '_, '_>) {
+/// Computes the residual after this part, after `to_gates`; `f`: outputs of the gate and of the up projection.
+pub(crate) fn add_product(layer: &LayerPass<'_, '_, '_>, f: u32) {
     let (spec, bufs) = (layer.spec(), layer.bufs);
     if !is_at_once(layer) {
-        layer.dev.glu(spec.architecture().gate, bufs.gate_up, spec.ffn as usize, bufs.product);
+        layer.dev.glu(spec.architecture().gate, bufs.gate_up, f as usize, bufs.product);
     }
     layer.add_down();
 }
 
 /// Computes the gradients, after `to_gates` of the same pass.
-pub(crate) fn backward(step: &LayerBackward<'_, '_, '_>, d_input: Buf<'_>) {
+pub(crate) fn backward(step: &LayerBackward<'_, '_, '_>, f: u32, d_input: Buf<'_>) {
     let LayerPass { dev, bufs, .. } = *step.layer;
     let (spec, recompute) = (step.layer.spec(), step.layer.pass.acts.mode.recompute());
-    let (gate, f) = (spec.architecture().gate, spec.ffn as usize);
+    let (gate, f) = (spec.architecture().gate, f as usize);
     // In place: gate and up are not read again, and a product and its gradient need each other's memory only once one
     // of them is done.
     let (d_product, d_gate_up) = (bufs.product, bufs.gate_up);

@@ -69,7 +69,7 @@ fn check(what: &str, index: &PassIndex, rows: usize) {
         let decoder = Decoder { spec: f.spec, dtype: f.dtype, params, rope: table };
         let phase = overlay.enter(Phase::Update);
         let acts = Activations::bind(&phase, Mode::Update(recompute), f.limits);
-        let experts = f.spec.experts.unwrap();
+        let experts = f.spec.file_shape().experts.unwrap();
         let factor = f64::from(experts.count) / (rows as f64 * f64::from(experts.layers.len()));
         // The loss at some weights, and the pairs of each expert.
         let at = |weights: &[f32]| {

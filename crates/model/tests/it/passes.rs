@@ -179,8 +179,8 @@ fn stages_follow_each_other_from_the_head_to_the_first_layer() {
             let (mut stages, d) = (Vec::new(), derivatives(15));
             let after = &mut |stage| stages.push(stage);
             let rows = backward_part(*dev, decoder, grads, false, &pass, vocabulary(&d), after);
-            assert_eq!(stages, Stage::all(decoder.spec.layers).collect::<Vec<_>>(), "{name}");
-            assert_eq!(stages.len(), 1 + decoder.spec.layers as usize, "{name}");
+            assert_eq!(stages, Stage::all(decoder.spec.layers.len()).collect::<Vec<_>>(), "{name}");
+            assert_eq!(stages.len(), 1 + decoder.spec.layers.len() as usize, "{name}");
             assert_eq!((rows.ids.len(), rows.d_input.len()), (15, 15 * decoder.spec.hidden as usize));
             assert_eq!(rows.d_input, acts.row_gradients(15).d_input);
         });

@@ -93,10 +93,10 @@ fn layers_of_two_widths_lie_side_by_side() {
         region(&layout, "update.qkv").shape.clone()
     };
     let (alike, mixed) = (spec("qwen3-0.6b"), spec("qwen3.5-0.8b"));
-    assert_eq!(qkv("qwen3-0.6b"), [28, M, alike.qkv_width().into()]);
-    let all: u64 = (0..24).map(|layer| u64::from(mixed.first_width(layer))).sum();
+    assert_eq!(qkv("qwen3-0.6b"), [28, M, alike.layer(0).mixer.input_width().into()]);
+    let all: u64 = (0..24).map(|layer| u64::from(mixed.layer(layer).mixer.input_width())).sum();
     assert_eq!(qkv("qwen3.5-0.8b"), [1, M, all]);
-    assert_ne!(mixed.first_width(0), mixed.first_width(3));
+    assert_ne!(mixed.layer(0).mixer.input_width(), mixed.layer(3).mixer.input_width());
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn experts_make_their_products_again_at_every_level() {
         assert_eq!(of_update("qwen3-30b-a3b", recompute, "product"), (1, Turn::Layers), "{recompute:?}");
     }
     let layout = layout("qwen3-30b-a3b", Mode::Update(Recompute::None));
-    let width = u64::from(2 * spec.product_width(0));
+    let width = u64::from(2 * spec.layer(0).ffn.product_width());
     assert_eq!(region(&layout, "update.gate_up").shape, [48, M, width]);
 }
 
@@ -263,7 +263,8 @@ fn a_decoder_that_streams_takes_two_layers_and_its_ends() {
         let table = ParamTable::new(&spec(name), &plimsoll_cpu::LAYOUTS, DType::Bf16);
         let phases = PhaseSet::of(&[Mode::Score.phase()]);
         let layout = streamed_layout("reference", &table, DType::Bf16, Pool::Host, phases).expect("it fits");
-        let largest = (0..spec(name).layers).map(|layer| table.layer_run(layer).elements).max().unwrap();
+        let largest =
+            (0..spec(name).layers.len()).map(|layer| table.layer_run(layer).elements).max().unwrap();
         let slots = region(&layout, "reference.layers");
         assert_eq!((&slots.shape[..], slots.turn), (&[2, largest][..], Turn::Layers), "{name}");
         let ends = table.layer_run(0).start + table.head_run().elements;

@@ -1,8 +1,8 @@
 //! Tables of parameters: what a model, its adapters, its merged products and its codes consist of.
 
 use plimsoll_arch::{LoraShape, LoraTarget, LoraTargets, ModelSpec, PRESETS, ParamKind, products};
-use plimsoll_base::DType;
-use plimsoll_device::{Layouts, nf4_elements};
+use plimsoll_base::{DType, Encoding};
+use plimsoll_device::{Layouts, block_elements};
 use plimsoll_model::{Coding, Param, ParamTable};
 
 static KIND: &Layouts = &plimsoll_cuda::LAYOUTS;
@@ -36,7 +36,7 @@ fn a_table_holds_every_parameter_of_every_preset() {
 fn every_product_of_a_layer_is_a_matrix_of_its_shape() {
     for (name, spec) in PRESETS {
         let table = ParamTable::new(spec, KIND, BF16);
-        for layer in [0, spec.layers / 2, spec.layers - 1] {
+        for layer in [0, spec.layers.len() / 2, spec.layers.len() - 1] {
             for product in products(spec, layer) {
                 let param = table.find(product.kind, layer).expect("the table has it");
                 let rows = product.n * product.experts.unwrap_or(1);
@@ -92,7 +92,7 @@ fn merged_products_are_those_that_have_an_adapter() {
         let spec = spec("qwen3-0.6b");
         let lora = LoraShape { rank: 4, targets: LoraTargets::new(targets).expect("some") };
         let (all, merged) = (ParamTable::new(&spec, KIND, BF16), ParamTable::merged(&spec, KIND, BF16, lora));
-        assert_eq!(merged.params.len(), kinds.len() * spec.layers as usize);
+        assert_eq!(merged.params.len(), kinds.len() * spec.layers.len() as usize);
         for param in &merged.params {
             assert!(kinds.contains(&param.kind), "{:?}", param.kind);
             let whole = all.find(param.kind, param.layer).expect("a product of the model");
@@ -105,13 +105,13 @@ fn merged_products_are_those_that_have_an_adapter() {
 fn codes_take_the_place_of_products_alone() {
     let spec = spec("qwen2.5-0.5b");
     let whole = ParamTable::new(&spec, KIND, BF16);
-    let coded = whole.clone().coded(&Coding::Nf4);
+    let coded = whole.clone().coded(&Coding::All(Encoding::Nf4));
     let (mut words, mut scales) = (0, 0);
     for (param, before) in coded.params.iter().zip(&whole.params) {
         assert_eq!((param.kind, param.key), (before.kind, before.offset));
         if let Some(at) = param.codes {
             assert_eq!((at.word, at.scale, param.elements), (words, scales, 0), "{:?}", param.kind);
-            let more = nf4_elements(param.n.into(), param.k.into());
+            let more = block_elements(Encoding::Nf4, param.n.into(), param.k.into());
             (words, scales) = (words + more.0, scales + more.1);
         } else {
             assert_eq!(param.elements, before.elements, "{:?}", param.kind);
@@ -126,7 +126,7 @@ fn codes_are_widened_one_matrix_at_a_time() {
     let spec = spec("qwen2.5-0.5b");
     let whole = ParamTable::new(&spec, KIND, BF16);
     let largest = of_kind(&whole, ParamKind::GateUp)[0].elements;
-    assert_eq!(whole.clone().coded(&Coding::Nf4).widened_elements(BF16), largest);
+    assert_eq!(whole.clone().coded(&Coding::All(Encoding::Nf4)).widened_elements(BF16), largest);
     assert_eq!(whole.widened_elements(BF16), 0);
 }
 
@@ -135,7 +135,7 @@ fn the_embedding_the_layers_and_what_follows_are_the_whole_buffer() {
     for (name, spec) in PRESETS {
         let table = ParamTable::new(spec, KIND, BF16);
         let mut next = table.layer_run(0).start;
-        for layer in 0..spec.layers {
+        for layer in 0..spec.layers.len() {
             let run = table.layer_run(layer);
             assert_eq!(run.start, next, "{name} {layer}");
             next = run.end();

@@ -186,7 +186,7 @@ impl<'p> Round<'_, '_, '_, '_, 'p> {
     pub(super) fn backward(&self, buffers: &StepBuffers, own: Option<(&Range<usize>, &Pass<'_>)>) {
         let Update { dev, role, layers: ref from, ref grads, partial, .. } = *self.chain.update;
         let Some((own, pass)) = own else {
-            return Stage::all(role.shape.spec.layers).for_each(|stage| self.after(stage));
+            return Stage::all(role.shape.spec.layers.len()).for_each(|stage| self.after(stage));
         };
         let of = self.chain.update.derivatives(buffers, own);
         role.trained().begin_gradients(dev, partial);
@@ -217,7 +217,7 @@ impl<'p> Round<'_, '_, '_, '_, 'p> {
         }
         // Without a second stream, all ranks have added the previous layer when they meet after this one. The next
         // layer reuses the previous layer's slot, and the next pass the tokens that are taken with the head.
-        let layers = role.shape.spec.layers;
+        let layers = role.shape.spec.layers.len();
         if let Some(aside) = dev.aside()
             && matches!(stage, Stage::Layer(layer) if layer + 1 < layers || layers == 1)
         {

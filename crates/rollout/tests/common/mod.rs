@@ -6,7 +6,7 @@
 pub mod harness;
 
 use harness::{Harness, Setup};
-use plimsoll_arch::{Attention, DeltaSpec, Family, LayerSet, ModelSpec, Window};
+use plimsoll_arch::{Attention, DeltaLayers, Family, FileShape, LayerSet, ModelSpec, Window};
 use plimsoll_base::{Phase, Result};
 use plimsoll_device::Sampling;
 use plimsoll_memory::Layout;
@@ -106,12 +106,12 @@ impl World {
 /// Linear attention in all layers but the last.
 #[allow(dead_code)] // Each binary uses its part.
 pub fn with_states() -> ModelSpec {
-    let nano = ModelSpec::preset("nano").unwrap();
-    ModelSpec {
+    let nano = ModelSpec::preset("nano").unwrap().file_shape();
+    let shape = FileShape {
         family: Family::Qwen35,
         qk_norms: Family::Qwen35.architecture().qk_norms,
         attention: Attention { gated: true, ..nano.attention },
-        delta: Some(DeltaSpec {
+        delta: Some(DeltaLayers {
             layers: LayerSet::all_but_every(nano.layers, nano.layers),
             key_heads: 2,
             value_heads: 4,
@@ -119,7 +119,8 @@ pub fn with_states() -> ModelSpec {
             value_dim: 32,
         }),
         ..nano
-    }
+    };
+    shape.spec()
 }
 
 /// Keys of the windows of `with_windows`.
@@ -127,9 +128,9 @@ pub const KEYS: u32 = 9;
 
 /// The preset `nano` with windows in all layers but every second.
 pub fn with_windows() -> ModelSpec {
-    let nano = ModelSpec::preset("nano").unwrap();
+    let nano = ModelSpec::preset("nano").unwrap().file_shape();
     let window = Window { keys: KEYS, layers: LayerSet::all_but_every(2, nano.layers), rope_theta: None };
-    ModelSpec { attention: Attention { window: Some(window), ..nano.attention }, ..nano }
+    FileShape { attention: Attention { window: Some(window), ..nano.attention }, ..nano }.spec()
 }
 
 /// Draws at a temperature from the whole vocabulary.

@@ -367,7 +367,7 @@ fn windows_in_a_cache_of_their_own() {
         let caches = Caches::paged(0);
         let pack = PackLimits { micro_batch_tokens: 64, prompt_tokens: 1, segments: 2, caches };
         let spec = Setup::new(source, dtype, pack.pass()).open().spec;
-        let keys = spec.attention.window.unwrap().keys as usize;
+        let keys = spec.attentions().find_map(|of| of.window).unwrap() as usize;
         for (lens, group_size) in [(&[1, 16, 39, 305, 330][..], 3), (&[7, 320, 281, 2][..], 1)] {
             // All to the end where prompts are not shared; of many lengths where a prompt waits for its last response.
             let eos = if group_size == 1 { Vec::new() } else { vec![7, 8] };

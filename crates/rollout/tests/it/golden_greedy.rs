@@ -30,7 +30,7 @@ fn greedy_tokens_are_those_of_transformers_on_every_instruction_path() {
         let prompts: Vec<&[u32]> = ids.iter().map(Vec::as_slice).collect();
         let longest = ids.iter().map(Vec::len).max().unwrap();
         // Over the edge of windows, of which the cache holds no more.
-        let window = Setup::new(name, DType::F32, UPDATE).open().spec.attention.window;
+        let window = Setup::new(name, DType::F32, UPDATE).open().spec.file_shape().attention.window;
         let caches = |blocks| {
             let caches = Caches::paged(blocks).and(Cache::State, 4);
             let ring = window.map(|window| Cache::Ring { keys: window.keys as usize });

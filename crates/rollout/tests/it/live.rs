@@ -98,7 +98,7 @@ fn world(dtype: DType, limits: EngineLimits, threads: usize) -> World {
 }
 
 fn world_of(spec: Option<ModelSpec>, dtype: DType, limits: EngineLimits, threads: usize) -> World {
-    let has_states = spec.is_some_and(|spec| spec.delta.is_some());
+    let has_states = spec.is_some_and(|spec| spec.has_states());
     let of = |caches: Caches, states| if has_states { caches.and(Cache::State, states) } else { caches };
     let setup = Setup { threads, spec, ..Setup::new("random:nano", dtype, pass(of(Caches::paged(0), 0))) };
     let caches = of(limits.caches, limits.caches.units(Cache::STATE).max(2));
@@ -196,7 +196,9 @@ fn a_response_does_not_depend_on_who_else_runs() {
             let ring = Cache::Ring { keys: KEYS as usize };
             let of = |units| {
                 let caches = match spec {
-                    Some(spec) if spec.attention.window.is_some() => limits.caches.and(ring, units),
+                    Some(spec) if spec.attentions().any(|of| of.window.is_some()) => {
+                        limits.caches.and(ring, units)
+                    }
                     // Those of the largest group and its prompt, or enough.
                     Some(_) => {
                         limits.caches.and(Cache::State, if blocks < 64 { 1 + most } else { 2 * SLOTS })

@@ -6,7 +6,9 @@
 
 use crate::common::harness::{Harness, Machine, Numbers, Setup, dtypes, resident_gradients};
 use crate::common::{World, sampling};
-use plimsoll_arch::{Attention, Cache, DeltaSpec, ExpertsSpec, Family, LayerSet, ModelSpec, Window, Windows};
+use plimsoll_arch::{
+    Attention, Cache, DeltaLayers, ExpertLayers, Family, FileShape, LayerSet, ModelSpec, Window, Windows,
+};
 use plimsoll_base::{Bytes, DType, Phase, PhaseSet};
 use plimsoll_device::Sampling;
 use plimsoll_memory::{Binding, Layout};
@@ -32,7 +34,7 @@ const RESPONSE: usize = 66;
 const ROWS: usize = PROMPT + CHILDREN * (RESPONSE - 1);
 
 fn spec(family: Family) -> ModelSpec {
-    ModelSpec {
+    let shape = FileShape {
         family,
         // Two whole tiles of the head.
         vocab: 1024,
@@ -60,7 +62,7 @@ fn spec(family: Family) -> ModelSpec {
             _ => Attention::default(),
         },
         // Two layers of three, with more heads of values than of keys.
-        delta: family.architecture().has_delta.then_some(DeltaSpec {
+        delta: family.architecture().has_delta.then_some(DeltaLayers {
             layers: LayerSet::all_but_every(3, 3),
             key_heads: 2,
             value_heads: 4,
@@ -68,7 +70,7 @@ fn spec(family: Family) -> ModelSpec {
             value_dim: 32,
         }),
         // The first layer is dense and narrower than the experts of the others, each of which gets all rows.
-        experts: family.architecture().has_experts.then_some(ExpertsSpec {
+        experts: family.architecture().has_experts.then_some(ExpertLayers {
             count: 3,
             chosen: 3,
             ffn: 48,
@@ -76,8 +78,9 @@ fn spec(family: Family) -> ModelSpec {
             layers: LayerSet::of(3, |layer| layer > 0),
             balance: 0.001,
         }),
-        ..ModelSpec::preset("nano").unwrap()
-    }
+        ..ModelSpec::preset("nano").unwrap().file_shape()
+    };
+    shape.spec()
 }
 
 fn pack_limits(family: Family) -> PackLimits {

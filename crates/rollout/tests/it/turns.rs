@@ -119,7 +119,7 @@ fn pass(tokens: usize, caches: Caches) -> PassLimits {
 type What = (DType, Option<ModelSpec>);
 
 fn setup((dtype, spec): What, tokens: usize, threads: usize, recompute: Recompute) -> Setup {
-    let has_states = spec.is_some_and(|spec| spec.delta.is_some());
+    let has_states = spec.is_some_and(|spec| spec.has_states());
     let caches = if has_states { Caches::paged(0).and(Cache::State, 0) } else { Caches::paged(0) };
     let pass = pass(tokens, caches);
     Setup { threads, recompute, spec, ..Setup::new("random:nano", dtype, pass) }
@@ -135,7 +135,7 @@ fn draw(
     let ring = Cache::Ring { keys: KEYS as usize };
     let of = |units| {
         let caches = match what.1 {
-            Some(spec) if spec.attention.window.is_some() => limits.caches.and(ring, units),
+            Some(spec) if spec.attentions().any(|of| of.window.is_some()) => limits.caches.and(ring, units),
             // A prompt's and two responses', or enough.
             Some(_) if on_full == OnFull::Preempt => limits.caches.and(Cache::State, 3),
             Some(_) => limits.caches.and(Cache::State, SAMPLES + PROMPTS.len()),
@@ -263,8 +263,9 @@ fn responses_that_are_alone_stay_within_what_windows_promise() {
     const WINDOW: usize = 40;
     const ANSWER: usize = 90;
     const RING: Cache = Cache::Ring { keys: WINDOW };
-    let mut spec = with_windows();
-    spec.attention.window.iter_mut().for_each(|window| window.keys = WINDOW as u32);
+    let mut shape = with_windows().file_shape();
+    shape.attention.window.iter_mut().for_each(|window| window.keys = WINDOW as u32);
+    let spec = shape.spec();
     let mut numbers = Numbers::new(4);
     let prompts: Vec<Vec<u32>> = LONG.iter().map(|&n| numbers.tokens(n, VOCAB as u32)).collect();
     let of = |sequences, rows, blocks| EngineLimits {

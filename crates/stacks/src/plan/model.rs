@@ -1,7 +1,7 @@
 //! Model shapes by the names in launch files. Nothing is fetched: the user is asked for an unknown name's shape.
 
 use crate::options::Options;
-use plimsoll_arch::ModelSpec;
+use plimsoll_arch::{AttentionSpec, ModelSpec};
 use plimsoll_base::{Error, Result};
 
 pub use plimsoll_arch::preset_of;
@@ -34,19 +34,21 @@ pub(crate) fn named_model(
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     pub spec: ModelSpec,
+    /// Softmax attention, which the modelled stacks have in every layer.
+    pub heads: AttentionSpec,
     /// All parameters; for a critic those of its body and its value head.
     pub params: u64,
 }
 
 impl Shape {
     pub fn policy(spec: ModelSpec) -> Shape {
-        Shape { spec, params: spec.parameters() }
+        Shape { spec, heads: heads(&spec), params: spec.parameters() }
     }
 
     /// Returns this shape with a head of one row: P - V h (untied) + h.
     pub fn value(spec: ModelSpec) -> Shape {
         let head = if spec.tied { 0 } else { u64::from(spec.vocab) * u64::from(spec.hidden) };
-        Shape { spec, params: spec.parameters() - head + u64::from(spec.hidden) }
+        Shape { spec, heads: heads(&spec), params: spec.parameters() - head + u64::from(spec.hidden) }
     }
 
     pub fn embedding(&self) -> u64 {
@@ -61,7 +63,7 @@ impl Shape {
     /// Returns the parameters of a layer; if layers differ, the largest.
     pub fn layer(&self) -> u64 {
         let h = u64::from(self.spec.hidden);
-        let (q, kv) = (u64::from(self.spec.q_width()), u64::from(self.spec.kv_width()));
+        let (q, kv) = (u64::from(self.heads.q_width()), u64::from(self.heads.kv_width()));
         let ffn = self.ffn().into_iter().map(|part| part.parameters());
         2 * h * q + 2 * h * kv + 2 * h + ffn.fold(0, u64::max)
     }
@@ -73,8 +75,13 @@ impl Shape {
 
     /// Returns the bytes of keys and values per token in bf16: 2 L k d 2.
     pub fn kv_token(&self) -> u64 {
-        4 * u64::from(self.spec.layers) * u64::from(self.spec.kv_width())
+        4 * u64::from(self.spec.layers.len()) * u64::from(self.heads.kv_width())
     }
+}
+
+/// Returns the softmax attention of the first layer that has it.
+pub(crate) fn heads(spec: &ModelSpec) -> AttentionSpec {
+    spec.attentions().next().expect("every model has a layer with softmax attention")
 }
 
 /// A kind of feed-forward part: dense, or experts with their router.
@@ -92,8 +99,9 @@ impl Ffn {
     pub fn of(spec: &ModelSpec) -> Vec<Ffn> {
         let hidden = u64::from(spec.hidden);
         let with = u64::from(spec.expert_layers());
-        let without = u64::from(spec.layers) - with;
-        let dense = Ffn { layers: without, hidden, width: spec.ffn.into(), experts: None };
+        let without = u64::from(spec.layers.len()) - with;
+        let width = spec.each_layer().find_map(|layer| layer.dense()).map_or(0, |dense| dense.width);
+        let dense = Ffn { layers: without, hidden, width: width.into(), experts: None };
         let experts = spec.each_layer().find_map(|layer| layer.experts()).map(|experts| Ffn {
             layers: with,
             width: experts.ffn.into(),

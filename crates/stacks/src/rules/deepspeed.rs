@@ -151,14 +151,16 @@ fn sub_groups(shard: u128) -> u128 {
 fn accumulated(shape: &Shape, shard: u128, ranks: u64) -> u128 {
     let spec = &shape.spec;
     let h = u128::from(spec.hidden);
-    let (q, kv) = (u128::from(spec.q_width()), u128::from(spec.kv_width()));
+    let of = &shape.heads;
+    let (q, kv) = (u128::from(of.q_width()), u128::from(of.kv_width()));
     let attention = 2 * pinned(2 * h * q) + 2 * pinned(2 * h * kv);
     let ffn = |part: Ffn| -> u128 {
         let each = part.matrices().into_iter().map(|elements| pinned(2 * u128::from(elements)));
         u128::from(part.layers) * each.sum::<u128>()
     };
     let ends = if spec.tied { 1 } else { 2 } * pinned(2 * u128::from(spec.vocab) * h);
-    let whole = u128::from(spec.layers) * attention + shape.ffn().into_iter().map(ffn).sum::<u128>() + ends;
+    let whole =
+        u128::from(spec.layers.len()) * attention + shape.ffn().into_iter().map(ffn).sum::<u128>() + ends;
     (whole / u128::from(ranks.max(1))).max(2 * shard)
 }
 

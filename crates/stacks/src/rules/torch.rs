@@ -3,7 +3,7 @@
 //! Legend: N tokens of a pass, V vocab, L layers, h hidden, a query heads, k key-value heads, d head dim, f FFN width.
 
 use crate::plan::ledger::{Holder, Item, Phase, When, shown};
-use crate::plan::model::{Ffn, Shape};
+use crate::plan::model::{Ffn, Shape, heads};
 use plimsoll_arch::ModelSpec;
 
 /// A CUDA context with its modules: 246 to 516 MiB were reported; plans use the upper end.
@@ -62,8 +62,9 @@ pub(crate) fn nccl(holder: Holder, ranks: u64) -> Option<Item> {
 /// Returns a layer's saved bytes for a token in bf16: 2 (4h + 2ad + 2kd + 3f) + 8 + 4a. In place of 3f, experts save
 /// input, gate, up, product and output for each of a token's x experts, and E router logits in f32: 2 x (2h + 3f) + 4E.
 pub(crate) fn layer_token_bytes(spec: &ModelSpec) -> u128 {
-    let (h, a) = (u128::from(spec.hidden), u128::from(spec.heads));
-    let (q, kv) = (u128::from(spec.q_width()), u128::from(spec.kv_width()));
+    let of = heads(spec);
+    let (h, a) = (u128::from(spec.hidden), u128::from(of.heads));
+    let (q, kv) = (u128::from(of.q_width()), u128::from(of.kv_width()));
     let ffn = |part: Ffn| -> u128 {
         let f = u128::from(part.width);
         match part.experts {
@@ -113,7 +114,7 @@ pub(crate) struct Pass {
 impl Pass {
     pub fn items(&self, shape: &Shape) -> Vec<Item> {
         let spec = &shape.spec;
-        let (tokens, layers) = (u128::from(self.tokens), u128::from(spec.layers));
+        let (tokens, layers) = (u128::from(self.tokens), u128::from(spec.layers.len()));
         let (layer, input) = (layer_token_bytes(spec), 2 * u128::from(spec.hidden));
         let (bytes, formula) = match (self.trains, self.recompute) {
             (false, _) => (tokens * layer, format!("{tokens} tokens x {layer} B of one layer")),

@@ -5,7 +5,7 @@
 use super::torch::{Process, pinned, process};
 use crate::plan::hazards::{Hazard, Verdict};
 use crate::plan::ledger::{Holder, Item, Phase, When, shown};
-use crate::plan::model::{Ffn, Shape};
+use crate::plan::model::{Ffn, Shape, heads};
 use plimsoll_arch::ModelSpec;
 use plimsoll_base::Bytes;
 
@@ -92,7 +92,7 @@ impl Engine {
     fn swap(&self, holder: Holder, shape: &Shape) -> Item {
         let spec = &shape.spec;
         let (blocks, layer) = swap_layer(spec, self.tensor_parallel, self.swap_gib);
-        let (layers, held) = (u128::from(spec.layers), pinned(layer));
+        let (layers, held) = (u128::from(spec.layers.len()), pinned(layer));
         let formula = format!(
             "{} GiB a card are {blocks} blocks; {layers} layers x {} in {} of pinned memory",
             self.swap_gib,
@@ -128,10 +128,11 @@ impl Engine {
 
 /// Returns (blocks, bytes of a layer's tensor) for `gib` GiB of swap a card: 2 x 16 x k/T x d x 2 B a block and layer.
 pub(crate) fn swap_layer(spec: &ModelSpec, tensor_parallel: u64, gib: f64) -> (u128, u128) {
-    let heads = u128::from(spec.kv_heads).div_ceil(u128::from(tensor_parallel)).max(1);
-    let block = 2 * BLOCK * heads * u128::from(spec.head_dim) * 2;
+    let of = heads(spec);
+    let heads = u128::from(of.kv_heads).div_ceil(u128::from(tensor_parallel)).max(1);
+    let block = 2 * BLOCK * heads * u128::from(of.head_dim) * 2;
     let swap = (gib * (1_u64 << 30) as f64) as u128;
-    let blocks = swap / (block * u128::from(spec.layers));
+    let blocks = swap / (block * u128::from(spec.layers.len()));
     (blocks, blocks * block)
 }
 
@@ -139,8 +140,9 @@ pub(crate) fn swap_layer(spec: &ModelSpec, tensor_parallel: u64, gib: f64) -> (u
 pub(crate) fn sleep_copy(spec: &ModelSpec, tensor_parallel: u64) -> u128 {
     const MIB: u128 = 1 << 20;
     let h = u128::from(spec.hidden);
-    let (q, kv) = (u128::from(spec.q_width()), u128::from(spec.kv_width()));
-    let (layers, ends) = (u128::from(spec.layers), if spec.tied { 1 } else { 2 });
+    let of = heads(spec);
+    let (q, kv) = (u128::from(of.q_width()), u128::from(of.kv_width()));
+    let (layers, ends) = (u128::from(spec.layers.len()), if spec.tied { 1 } else { 2 });
     let split = |elements: u128| (2 * elements).div_ceil(u128::from(tensor_parallel));
     let mut tensors = vec![
         (layers, split(h * (q + 2 * kv))),

@@ -373,7 +373,7 @@ impl Run<'_> {
         let (_, layer) = swap_layer(&shape.spec, tensor_parallel, asked);
         let block = pinned(layer);
         let cards = self.ranks.min(self.ledger.cluster.cards_per_node);
-        let layers = u128::from(shape.spec.layers);
+        let layers = u128::from(shape.spec.layers.len());
         let pool = block * layers * u128::from(cards);
         Hazard {
             slug: "run-pinned-swap-regrown",

@@ -101,8 +101,10 @@ impl Setup {
         let table = ParamTable::new(&model.spec, self.machine.kind(), self.dtype);
         match self.quantize {
             None => table,
-            Some(Quantization::Nf4) => table.coded(&Coding::Nf4),
-            Some(Quantization::Gguf) => table.coded(&Coding::File(model.encodings.expect("a GGUF file"))),
+            Some(how) => {
+                let of_file = || Coding::File(model.encodings.expect("a GGUF file"));
+                table.coded(&how.encoding().map_or_else(of_file, Coding::All))
+            }
         }
     }
 

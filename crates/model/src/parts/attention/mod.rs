@@ -5,18 +5,20 @@ pub(crate) mod regions;
 use crate::cache_index::Place;
 use crate::layer::LayerPass;
 use crate::layer_backward::{LayerBackward, MixerGradients};
-use plimsoll_arch::ModelSpec;
-use plimsoll_device::{AttentionBackward, GateHeadsBackward, Heads, QkNorm, QkNormBackward, RopeBackward};
+use plimsoll_arch::AttentionSpec;
+use plimsoll_device::{
+    ALL_KEYS, AttentionBackward, GateHeadsBackward, Heads, QkNorm, QkNormBackward, RopeBackward, Scores,
+};
 use plimsoll_memory::Buf;
 use regions::AttentionBufs;
 
 /// Computes the input of the output projection.
 pub(crate) fn forward(layer: &LayerPass<'_, '_, '_>, bufs: &AttentionBufs<'_>) {
     let LayerPass { dev, decoder, index, .. } = *layer;
-    let scores = decoder.scores(index);
+    let scores = scores(&bufs.spec);
     let Place { batch, copies } = layer.pass.place(scores.window);
     let qkv = qkv(layer, bufs);
-    dev.rope(qkv, qk_norm(layer), decoder.rotation(index), batch, bufs.kv, bufs.q);
+    dev.rope(qkv, qk_norm(layer, &bufs.spec), decoder.rotation(&bufs.spec, index), batch, bufs.kv, bufs.q);
     if let Some(copies) = copies {
         dev.copy_kv(bufs.kv, copies);
     }
@@ -27,21 +29,21 @@ pub(crate) fn forward(layer: &LayerPass<'_, '_, '_>, bufs: &AttentionBufs<'_>) {
 /// Returns adjacent queries, keys and values.
 fn qkv<'p>(layer: &LayerPass<'_, '_, 'p>, bufs: &AttentionBufs<'p>) -> Buf<'p> {
     let Some(gates) = bufs.gates else { return layer.bufs.qkv };
-    layer.dev.split_gates(layer.bufs.qkv, heads(layer.spec()), gates.qkv);
+    layer.dev.split_gates(layer.bufs.qkv, heads(&bufs.spec), gates.qkv);
     gates.qkv
 }
 
 /// Multiplies heads by their gates, if they have them.
 pub(crate) fn gate(layer: &LayerPass<'_, '_, '_>, bufs: &AttentionBufs<'_>) {
     if let Some(gates) = bufs.gates {
-        layer.dev.gate_heads(layer.bufs.qkv, heads(layer.spec()), layer.bufs.attn, gates.out);
+        layer.dev.gate_heads(layer.bufs.qkv, heads(&bufs.spec), layer.bufs.attn, gates.out);
     }
 }
 
 /// Computes the gradient of the input projection's output, and of the weights between.
 pub(crate) fn backward(step: &LayerBackward<'_, '_, '_>, bufs: &AttentionBufs<'_>, of: MixerGradients<'_>) {
     let LayerPass { dev, decoder, index, pass, bufs: layer, .. } = *step.layer;
-    let (heads, batch) = (heads(step.layer.spec()), pass.batch);
+    let (heads, batch) = (heads(&bufs.spec), pass.batch);
     match bufs.gates {
         Some(gates) => {
             step.input_gradient(of.output, of.d_mixed);
@@ -56,9 +58,9 @@ pub(crate) fn backward(step: &LayerBackward<'_, '_, '_>, bufs: &AttentionBufs<'_
     }
     let [dq, dkv] = bufs.gradients.expect("an update");
     let (q, kv, lse) = (bufs.q, bufs.kv, bufs.lse.expect("the update keeps log-sum-exps"));
-    let (scores, out, dout) = (decoder.scores(index), layer.attn, of.d_mixed);
+    let (scores, out, dout) = (scores(&bufs.spec), layer.attn, of.d_mixed);
     dev.attention_backward(AttentionBackward { q, kv, batch, scores, out, lse, dout, dq, dkv });
-    let (rotation, positions) = (decoder.rotation(index), batch.positions);
+    let (rotation, positions) = (decoder.rotation(&bufs.spec, index), batch.positions);
     let (norms, dqkv) = (
         norm_gradients(step, bufs),
         bufs.gates.map_or(of.d_first, |gates| gates.d_qkv.expect("an update of gates")),
@@ -69,9 +71,9 @@ pub(crate) fn backward(step: &LayerBackward<'_, '_, '_>, bufs: &AttentionBufs<'_
     }
 }
 
-fn qk_norm<'a>(layer: &LayerPass<'_, 'a, '_>) -> Option<QkNorm<'a>> {
+fn qk_norm<'a>(layer: &LayerPass<'_, 'a, '_>, attention: &AttentionSpec) -> Option<QkNorm<'a>> {
     let spec = layer.spec();
-    let (of, (q, k)) = spec.qk_norms.zip(layer.w.qk_norm)?;
+    let (of, (q, k)) = attention.qk_norms.zip(layer.w.qk_norm)?;
     Some(QkNorm { q, k, eps: spec.rms_eps, offset: spec.architecture().norm_offset, of })
 }
 
@@ -80,7 +82,7 @@ fn norm_gradients<'s>(
     step: &'s LayerBackward<'_, '_, '_>,
     bufs: &AttentionBufs<'s>,
 ) -> Option<QkNormBackward<'s>> {
-    let norm = qk_norm(step.layer)?;
+    let norm = qk_norm(step.layer, &bufs.spec)?;
     let (dq_weight, dk_weight) = step.weights().and_then(|grads| grads.qk_norm).unzip();
     if !step.add {
         [dq_weight, dk_weight].into_iter().flatten().for_each(|grad| step.layer.dev.zero(grad));
@@ -88,6 +90,11 @@ fn norm_gradients<'s>(
     Some(QkNormBackward { norm, qkv: qkv(step.layer, bufs), dq_weight, dk_weight })
 }
 
-fn heads(spec: &ModelSpec) -> Heads {
-    Heads { heads: spec.heads as usize, kv_heads: spec.kv_heads as usize, head_dim: spec.head_dim as usize }
+fn heads(of: &AttentionSpec) -> Heads {
+    Heads { heads: of.heads as usize, kv_heads: of.kv_heads as usize, head_dim: of.head_dim as usize }
+}
+
+/// Returns the window and the soft cap of scores.
+fn scores(of: &AttentionSpec) -> Scores {
+    Scores { window: of.window.map_or(ALL_KEYS, |keys| keys as usize), cap: of.score_cap }
 }

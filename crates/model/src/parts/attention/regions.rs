@@ -2,7 +2,7 @@
 
 use crate::activations::shape::{Life, PassShape, Regions, Rows};
 use crate::cache_index::CacheRegions;
-use plimsoll_arch::{Cache, Mixer};
+use plimsoll_arch::{AttentionSpec, Cache, LayerSpec};
 use plimsoll_base::{DType, Result};
 use plimsoll_device::{KV_BLOCK, Kv};
 use plimsoll_memory::Buf;
@@ -40,6 +40,7 @@ pub(crate) struct GateBufs<'p> {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AttentionBufs<'p> {
+    pub(crate) spec: AttentionSpec,
     pub(crate) q: Buf<'p>,
     pub(crate) lse: Option<Buf<'p>>,
     pub(crate) kv: Kv<'p>,
@@ -49,24 +50,32 @@ pub(crate) struct AttentionBufs<'p> {
     pub(crate) gradients: Option<[Buf<'p>; 2]>,
 }
 
-const Q: Rows = Rows { life: Life::Kept, width: |of, layer| attends(of, layer) * of.spec.q_width() };
-const LSE: Rows = Rows { life: Life::Kept, width: |of, layer| attends(of, layer) * of.spec.heads };
-/// Counts the layers that cache whole sequences.
-const WHOLE: Rows = Rows {
-    life: Life::Cached,
-    width: |of, layer| if is_windowed(of, layer) { 0 } else { attends(of, layer) },
-};
-/// Counts the layers that cache only their window.
-const WINDOWED: Rows = Rows { life: Life::Cached, width: |of, layer| is_windowed(of, layer).into() };
+const Q: Rows = Rows { life: Life::Kept, width: |of, layer| number(of, layer, |of| of.q_width()) };
+const LSE: Rows = Rows { life: Life::Kept, width: |of, layer| number(of, layer, |of| of.heads) };
+/// Keys of a token in the layers that cache whole sequences.
+const WHOLE: Rows = Rows { life: Life::Cached, width: |of, layer| cached(of, layer, false) };
+/// Keys of a token in the layers that cache only their window.
+const WINDOWED: Rows = Rows { life: Life::Cached, width: |of, layer| cached(of, layer, true) };
 
-/// Returns 1 for a layer with softmax attention, else 0.
-fn attends(of: &PassShape<'_>, layer: u32) -> u32 {
-    (of.spec.layer(layer).mixer == Mixer::Attention).into()
+/// Returns a number of a layer's softmax attention; 0 for a layer without it.
+fn number(of: &PassShape<'_>, layer: u32, number: fn(&AttentionSpec) -> u32) -> u32 {
+    of.spec.layer(layer).attention().as_ref().map_or(0, number)
+}
+
+/// Returns the most of a number over all layers with softmax attention.
+fn most(of: &PassShape<'_>, number: fn(&AttentionSpec) -> u32) -> usize {
+    of.spec.attentions().map(|attention| number(&attention)).max().unwrap_or(0) as usize
+}
+
+/// Returns the elements of a key that a layer caches for whole sequences, or for its window; 0 if it has another cache.
+fn cached(of: &PassShape<'_>, layer: u32, in_window: bool) -> u32 {
+    let is_of = |attention: &AttentionSpec| is_windowed(of, attention) == in_window;
+    of.spec.layer(layer).attention().filter(is_of).map_or(0, |attention| attention.kv_width())
 }
 
 /// Returns whether a layer's cache holds only its window.
-fn is_windowed(of: &PassShape<'_>, layer: u32) -> bool {
-    of.limits.caches.units(Cache::RING) > 0 && of.spec.attention.window_of(layer).is_some()
+fn is_windowed(of: &PassShape<'_>, attention: &AttentionSpec) -> bool {
+    of.limits.caches.units(Cache::RING) > 0 && attention.window.is_some()
 }
 
 /// Adds the cache of windows and the rows' positions in it, if these layers have their own.
@@ -86,13 +95,17 @@ pub(crate) fn add_windows(to: &mut Regions<'_>) -> Result<()> {
     add_cache(to, ["window.keys", "window.values"], WINDOWED, blocks)
 }
 
-/// Adds keys and values of the layers that `of` counts.
+/// Adds keys and values of the layers that have `of`.
 fn add_cache(to: &mut Regions<'_>, [keys, values]: [&str; 2], of: Rows, blocks: usize) -> Result<()> {
-    let (layers, weights) = (of.slots(&to.of).0, to.weights);
-    let (heads, d) = (to.of.spec.kv_heads as usize, to.of.spec.head_dim as usize);
+    let ((layers, width), weights) = (of.slots(&to.of), to.weights);
     if layers == 0 {
         return Ok(());
     }
+    // Layers of several widths lie side by side as one, of one head.
+    let all = to.of.spec.layers.iter().filter_map(LayerSpec::attention);
+    let d = all.map(|attention| attention.head_dim as usize).reduce(|a, b| if a == b { a } else { width });
+    let d = d.filter(|d| width % d == 0).unwrap_or(width);
+    let heads = width / d;
     to.add(of.life, keys, &[layers, blocks, heads, d, KV_BLOCK], weights)?;
     to.add(of.life, values, &[layers, blocks, heads, KV_BLOCK, d], weights)
 }
@@ -117,12 +130,12 @@ pub(crate) fn add_regions(to: &mut Regions<'_>) -> Result<()> {
 /// Errors: `size-overflow`.
 pub(crate) fn add_gates(to: &mut Regions<'_>) -> Result<()> {
     let (of, weights) = (to.of, to.weights);
-    if !of.spec.attention.gated {
+    if !of.spec.attentions().any(|attention| attention.gated) {
         return Ok(());
     }
-    let (m, qkv) = (of.limits.rows, ungated_width(&of));
+    let (m, qkv) = (of.limits.rows, most(&of, |of| of.qkv_width()));
     to.add(Life::Layer, "gates.qkv", &[m, qkv], weights)?;
-    to.add(Life::Layer, "gates.out", &[m, of.spec.q_width() as usize], weights)?;
+    to.add(Life::Layer, "gates.out", &[m, most(&of, |of| of.q_width())], weights)?;
     match of.mode.recompute() {
         Some(_) => to.add(Life::Layer, "gates.d_qkv", &[m, qkv], weights),
         None => Ok(()),
@@ -133,14 +146,10 @@ pub(crate) fn add_gates(to: &mut Regions<'_>) -> Result<()> {
 ///
 /// Errors: `size-overflow`.
 pub(crate) fn add_gradients(to: &mut Regions<'_>) -> Result<()> {
-    let (m, q, kv) = (to.of.limits.rows, to.of.spec.q_width() as usize, to.of.spec.kv_width() as usize);
+    let of = &to.of;
+    let (m, q, kv) = (of.limits.rows, most(of, |of| of.q_width()), most(of, |of| of.kv_width()));
     to.add(Life::Layer, "d_q", &[m, q], DType::F32)?;
     to.add(Life::Layer, "d_kv", &[m, 2 * kv], DType::F32)
-}
-
-/// Returns the elements of q, k and v per row.
-fn ungated_width(of: &PassShape<'_>) -> usize {
-    (of.spec.q_width() + 2 * of.spec.kv_width()) as usize
 }
 
 impl<'p> AttentionRegions<'p> {
@@ -160,13 +169,20 @@ impl<'p> AttentionRegions<'p> {
     }
 
     /// Returns the first `m` rows of a layer's buffers.
-    pub(crate) fn layer(&self, of: &PassShape<'_>, layer: u32, m: usize) -> AttentionBufs<'p> {
-        let (q, qkv, kv) = (of.spec.q_width() as usize, ungated_width(of), of.spec.kv_width() as usize);
+    pub(crate) fn layer(
+        &self,
+        of: &PassShape<'_>,
+        spec: AttentionSpec,
+        layer: u32,
+        m: usize,
+    ) -> AttentionBufs<'p> {
+        let [q, qkv, kv] = [spec.q_width(), spec.qkv_width(), spec.kv_width()].map(|width| width as usize);
         AttentionBufs {
+            spec,
             q: Q.layer(of, self.q, layer, m),
             lse: self.lse.map(|lse| LSE.layer(of, lse, layer, m)),
-            kv: self.kv(of, layer),
-            gates: self.gates.map(|gates| GateBufs {
+            kv: self.kv(of, &spec, layer),
+            gates: self.gates.filter(|_| spec.gated).map(|gates| GateBufs {
                 qkv: gates.qkv.slice(0, m * qkv),
                 out: gates.out.slice(0, m * q),
                 d_qkv: gates.d_qkv.map(|d_qkv| d_qkv.slice(0, m * qkv)),
@@ -175,18 +191,18 @@ impl<'p> AttentionRegions<'p> {
         }
     }
 
-    fn kv(&self, of: &PassShape<'_>, layer: u32) -> Kv<'p> {
-        let ([keys, values], kind, rows) = match self.window.filter(|_| is_windowed(of, layer)) {
+    fn kv(&self, of: &PassShape<'_>, spec: &AttentionSpec, layer: u32) -> Kv<'p> {
+        let ([keys, values], kind, rows) = match self.window.filter(|_| is_windowed(of, spec)) {
             Some(window) => (window.kv, Cache::RING, WINDOWED),
             None => (self.kv.expect("a cache for a layer without a window"), Cache::PAGED, WHOLE),
         };
-        let blocks = of.limits.caches.units(kind);
-        let (slot, elements) = (rows.before(of, layer), blocks * KV_BLOCK * of.spec.kv_width() as usize);
+        let tokens = of.limits.caches.units(kind) * KV_BLOCK;
+        let (start, elements) = (rows.before(of, layer) * tokens, spec.kv_width() as usize * tokens);
         Kv {
-            keys: keys.part(slot, elements),
-            values: values.part(slot, elements),
-            kv_heads: of.spec.kv_heads as usize,
-            head_dim: of.spec.head_dim as usize,
+            keys: keys.slice(start, elements),
+            values: values.slice(start, elements),
+            kv_heads: spec.kv_heads as usize,
+            head_dim: spec.head_dim as usize,
         }
     }
 }

@@ -62,7 +62,7 @@ impl DeltaBufs<'_> {
 /// Errors: `size-overflow`.
 pub(crate) fn add_regions(to: &mut Regions<'_>) -> Result<()> {
     let (PassShape { spec, mode, limits }, weights) = (to.of, to.weights);
-    let Some(delta) = spec.delta else { return Ok(()) };
+    let Some(delta) = spec.each_layer().find_map(|layer| layer.delta()) else { return Ok(()) };
     let (m, heads, layers) = (limits.rows, heads(delta), spec.delta_layers() as usize);
     let DeltaHeads { value_heads, key_dim, value_dim, .. } = heads;
     let (conv, values) = (heads.conv_width(), heads.value_width());
@@ -124,7 +124,8 @@ impl<'p> DeltaRegions<'p> {
     pub(crate) fn layer(&self, spec: &ModelSpec, delta: DeltaSpec, layer: u32, m: usize) -> DeltaBufs<'p> {
         let heads = heads(delta);
         let (conv, values) = (heads.conv_width(), heads.value_width());
-        let (layers, index) = (spec.delta_layers() as usize, delta.layers.before(layer) as usize);
+        let below = spec.layers.iter().take(layer as usize).filter(|layer| layer.delta().is_some());
+        let (layers, index) = (spec.delta_layers() as usize, below.count());
         let of_layer = |buf: Buf<'p>| match self.tails {
             Some(_) => buf.part(index, buf.len() / layers),
             None => buf,

@@ -1,7 +1,7 @@
 //! Expert load in the passes of an update, and how balanced it was.
 
 use super::regions::{ExpertRegions, GradientRegions};
-use plimsoll_arch::{ExpertsSpec, ModelSpec};
+use plimsoll_arch::ModelSpec;
 use plimsoll_device::Device;
 
 /// Rows whose balance is read at a time.
@@ -10,7 +10,9 @@ const ROWS_READ: usize = 1024;
 /// Expert load of a model in the passes of an update.
 #[derive(Clone, Debug)]
 pub struct ExpertLoad {
-    experts: ExpertsSpec,
+    /// L: layers with experts, and E.
+    layers: usize,
+    count: usize,
     /// [L, E] pairs, then per pass the sum over rows of the balance loss; ranks exchange these.
     numbers: Vec<f64>,
     starts: Vec<u32>,
@@ -32,16 +34,16 @@ pub struct ExpertUse {
 impl ExpertLoad {
     /// Starts empty; none for a model without experts.
     pub fn of(spec: &ModelSpec) -> Option<ExpertLoad> {
-        let experts = spec.experts?;
-        let (layers, count) = (experts.layers.len() as usize, experts.count as usize);
+        let experts = spec.each_layer().find_map(|layer| layer.experts())?;
+        let (layers, count) = (spec.expert_layers() as usize, experts.count as usize);
         let (numbers, starts) = (vec![0.0; layers * count], vec![0; layers * (count + 1)]);
-        Some(ExpertLoad { experts, numbers, starts })
+        Some(ExpertLoad { layers, count, numbers, starts })
     }
 
     /// Adds a pass, after its backward pass.
     pub(crate) fn add(&mut self, dev: &dyn Device, regions: &ExpertRegions<'_>, m: usize) {
         let GradientRegions { balance, .. } = regions.gradients.expect("only the update runs backward");
-        let (layers, count) = (self.experts.layers.len() as usize, self.experts.count as usize);
+        let (layers, count) = (self.layers, self.count);
         dev.read_u32(regions.starts, 0, &mut self.starts);
         for (layer, starts) in self.starts.chunks(count + 1).enumerate() {
             for (expert, ends) in starts.windows(2).enumerate() {
@@ -70,7 +72,7 @@ impl ExpertLoad {
     /// Returns the use of experts from the numbers of all ranks, among which the update's passes were dealt in turn.
     /// `rows`: of all passes, those of a prompt once for each response that goes on from it.
     pub fn used(&self, ranks: &[Vec<f64>], rows: u64) -> ExpertUse {
-        let (layers, count) = (self.experts.layers.len() as usize, self.experts.count as usize);
+        let (layers, count) = (self.layers, self.count);
         let pairs = |i: usize| ranks.iter().map(|numbers| numbers[i]).sum::<f64>();
         let pairs: Vec<f64> = (0..layers * count).map(pairs).collect();
         let total: f64 = pairs.iter().sum();

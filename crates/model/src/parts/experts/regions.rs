@@ -3,14 +3,14 @@
 //! Legend: M rows, E experts of which each row uses k, P = M k pairs, h hidden, L layers with experts.
 
 use crate::activations::shape::{Life, PassShape, Regions, Rows};
-use plimsoll_arch::{ExpertsSpec, Ffn};
+use plimsoll_arch::ExpertsSpec;
 use plimsoll_base::{DType, Result};
 use plimsoll_device::Routes;
 use plimsoll_memory::Buf;
 
 /// Counts the layers with experts, whose routes are kept for the backward pass.
 const LAYERS: Rows =
-    Rows { life: Life::Kept, width: |of, layer| (of.spec.layer(layer).ffn != Ffn::Dense).into() };
+    Rows { life: Life::Kept, width: |of, layer| of.spec.layer(layer).experts().is_some().into() };
 /// Counts the layers with experts, for what is read after the backward pass.
 const ALL_LAYERS: Rows = Rows { life: Life::Always, ..LAYERS };
 
@@ -59,7 +59,7 @@ pub(crate) struct ExpertBufs<'p> {
 /// Errors: `size-overflow`.
 pub(crate) fn add_regions(to: &mut Regions<'_>) -> Result<()> {
     let (PassShape { spec, mode, limits }, weights) = (to.of, to.weights);
-    let Some(experts) = spec.experts else { return Ok(()) };
+    let Some(experts) = spec.each_layer().find_map(|layer| layer.experts()) else { return Ok(()) };
     let (m, e, k) = (limits.rows, experts.count as usize, experts.chosen as usize);
     let (slots, all) = (LAYERS.slots(&to.of).0, ALL_LAYERS.slots(&to.of).0);
     to.add(Life::Kept, "experts.logits", &[slots, m, e], DType::F32)?;

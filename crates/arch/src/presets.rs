@@ -1,0 +1,272 @@
+//! Shapes of published models, for plans and for `random:PRESET`.
+
+use crate::{
+    Attention, DeltaLayers, ExpertLayers, Family, FileShape, LayerSet, ModelSpec, Multipliers, QkNorms,
+    RopeFactors, RopeScaling, Window,
+};
+
+#[rustfmt::skip]
+#[allow(clippy::too_many_arguments)] // One row of the table below.
+const fn shape(
+    family: Family, vocab: u32, hidden: u32, layers: u32, heads: u32, kv_heads: u32, head_dim: u32, ffn: u32,
+    rms_eps: f32, rope_theta: f64, tied: bool, max_positions: u32,
+) -> FileShape {
+    FileShape {
+        family, vocab, hidden, layers, heads, kv_heads, head_dim, ffn, rms_eps, rope_theta,
+        rope_scaling: RopeScaling::None, tied, max_positions,
+        qkv_bias: family.architecture().qkv_bias, output_bias: false, mlp_bias: false, qk_norms: family.architecture().qk_norms,
+        attention: Attention::PLAIN, multipliers: Multipliers { embedding: 1.0, residual: 1.0, logits: 1.0, logit_cap: None }, is_wrapped: false, experts: None, delta: None,
+    }
+}
+
+const ONES: [f32; 3] = [1.0; 3];
+
+/// Returns `shape` with a factor on scores, and factors on embeddings, residual additions and logits.
+const fn scaled(shape: FileShape, scale: f32, [embedding, residual, logits]: [f32; 3]) -> FileShape {
+    let attention = Attention { scale: Some(scale), ..shape.attention };
+    FileShape {
+        attention,
+        multipliers: Multipliers { embedding, residual, logits, logit_cap: None },
+        ..shape
+    }
+}
+
+const OLMO_3_ROPE: RopeScaling = RopeScaling::Yarn {
+    factor: 8.0,
+    original_max_position_embeddings: 8192,
+    beta_fast: 32.0,
+    beta_slow: 1.0,
+    attention_factor: 1.207_944_154_167_983_6,
+    truncate: true,
+};
+
+#[rustfmt::skip]
+const PHI_4_MINI_ROPE: RopeScaling = RopeScaling::LongRope {
+    short_factor: RopeFactors::of(&[1.0; 48]),
+    long_factor: RopeFactors::of(&[
+        1.0, 1.118320672, 1.250641126, 1.398617824, 1.564103225, 1.74916897, 1.956131817, 2.187582649, 2.446418898, 2.735880826,
+        3.059592084, 3.421605075, 3.826451687, 4.279200023, 4.785517845, 5.351743533, 5.984965424, 6.693110555, 7.485043894, 8.370679318,
+        9.36110372, 10.4687158, 11.70738129, 13.09260651, 14.64173252, 16.37415215, 18.31155283, 20.47818807, 22.90118105, 25.61086418,
+        28.64115884, 32.03, 32.1, 32.13, 32.23, 32.6, 32.61, 32.64, 32.66, 32.7, 32.71, 32.93, 32.97, 33.28, 33.49, 33.5, 44.16, 47.77,
+    ]),
+    original_max_position_embeddings: 4096,
+};
+
+/// Returns `shape` with soft caps of scores and logits.
+const fn capped(shape: FileShape, scores: f32, logits: f32) -> FileShape {
+    let attention = Attention { score_cap: Some(scores), ..shape.attention };
+    FileShape {
+        attention,
+        multipliers: Multipliers { logit_cap: Some(logits), ..shape.multipliers },
+        ..shape
+    }
+}
+
+/// Returns `shape` with experts in all layers, whose weights are divided by their sum.
+const fn with_experts(shape: FileShape, count: u32, chosen: u32, ffn: u32) -> FileShape {
+    let layers = LayerSet::every(1, shape.layers);
+    let experts = ExpertLayers { count, chosen, ffn, normalizes: true, layers, balance: 0.001 };
+    FileShape { experts: Some(experts), ..shape }
+}
+
+/// Returns `shape` with linear attention in all layers but every fourth: heads of 128, of which 16 are of keys. A
+/// quarter of each head of the other layers is rotated.
+const fn with_delta(shape: FileShape, value_heads: u32) -> FileShape {
+    let layers = LayerSet::all_but_every(4, shape.layers);
+    let delta = DeltaLayers { layers, key_heads: 16, value_heads, key_dim: 128, value_dim: 128 };
+    let attention = Attention { rotated: Some(shape.head_dim / 4), gated: true, ..shape.attention };
+    FileShape { attention, delta: Some(delta), ..shape }
+}
+
+/// Returns `shape` with windows in all layers but every n-th.
+const fn with_windows(shape: FileShape, keys: u32, n: u32, rope_theta: Option<f64>) -> FileShape {
+    let window = Window { keys, layers: LayerSet::all_but_every(n, shape.layers), rope_theta };
+    FileShape { attention: Attention { window: Some(window), ..shape.attention }, ..shape }
+}
+
+const LLAMA_3_2_ROPE: RopeScaling = RopeScaling::Llama3 {
+    factor: 32.0,
+    low_freq_factor: 1.0,
+    high_freq_factor: 4.0,
+    original_max_position_embeddings: 8192,
+};
+
+const LLAMA_3_1_ROPE: RopeScaling = RopeScaling::Llama3 {
+    factor: 8.0,
+    low_freq_factor: 1.0,
+    high_freq_factor: 4.0,
+    original_max_position_embeddings: 8192,
+};
+
+/// Returns `shape` with experts in all layers and without qk-norm.
+const fn mixtral(shape: FileShape, count: u32, chosen: u32) -> FileShape {
+    with_experts(FileShape { qk_norms: None, ..shape }, count, chosen, shape.ffn)
+}
+
+/// Presets that are planned only: Baichuan's attention has position biases, which the decoder lacks; files of the
+/// others are not read. Each has the family whose layers have its shape.
+pub const PLAN_ONLY: &[&str] = &["baichuan-13b", "mixtral-8x7b", "mixtral-8x22b", "olmoe-1b-7b"];
+
+/// Known shapes for `random:PRESET`, from the published `config.json` files.
+#[rustfmt::skip]
+pub static PRESETS: &[(&str, ModelSpec)] = &[
+    ("nano", shape(Family::Llama, 15, 128, 4, 2, 2, 64, 384, 1e-6, 1e3, true, 64).spec()),
+    ("smollm2-135m", shape(Family::Llama, 49152, 576, 30, 9, 3, 64, 1536, 1e-5, 1e5, true, 8192).spec()),
+    ("smollm2-360m", shape(Family::Llama, 49152, 960, 32, 15, 5, 64, 2560, 1e-5, 1e5, true, 8192).spec()),
+    ("smollm2-1.7b", shape(Family::Llama, 49152, 2048, 24, 32, 32, 64, 8192, 1e-5, 1.3e5, true, 8192).spec()),
+    ("qwen2.5-0.5b", shape(Family::Qwen2, 151936, 896, 24, 14, 2, 64, 4864, 1e-6, 1e6, true, 32768).spec()),
+    ("qwen2.5-1.5b", shape(Family::Qwen2, 151936, 1536, 28, 12, 2, 128, 8960, 1e-6, 1e6, true, 32768).spec()),
+    ("qwen2.5-3b", shape(Family::Qwen2, 151936, 2048, 36, 16, 2, 128, 11008, 1e-6, 1e6, true, 32768).spec()),
+    ("qwen2.5-7b", shape(Family::Qwen2, 152064, 3584, 28, 28, 4, 128, 18944, 1e-6, 1e6, false, 32768).spec()),
+    ("qwen2.5-14b", shape(Family::Qwen2, 152064, 5120, 48, 40, 8, 128, 13824, 1e-6, 1e6, false, 131072).spec()),
+    ("qwen2.5-32b", shape(Family::Qwen2, 152064, 5120, 64, 40, 8, 128, 27648, 1e-6, 1e6, false, 131072).spec()),
+    ("qwen2.5-72b", shape(Family::Qwen2, 152064, 8192, 80, 64, 8, 128, 29568, 1e-6, 1e6, false, 131072).spec()),
+    ("qwen3-0.6b", shape(Family::Qwen3, 151936, 1024, 28, 16, 8, 128, 3072, 1e-6, 1e6, true, 40960).spec()),
+    ("qwen3-1.7b", shape(Family::Qwen3, 151936, 2048, 28, 16, 8, 128, 6144, 1e-6, 1e6, true, 40960).spec()),
+    ("qwen3-4b", shape(Family::Qwen3, 151936, 2560, 36, 32, 8, 128, 9728, 1e-6, 1e6, true, 40960).spec()),
+    ("qwen3-8b", shape(Family::Qwen3, 151936, 4096, 36, 32, 8, 128, 12288, 1e-6, 1e6, false, 40960).spec()),
+    ("qwen3-14b", shape(Family::Qwen3, 151936, 5120, 40, 40, 8, 128, 17408, 1e-6, 1e6, false, 40960).spec()),
+    ("qwen3-32b", shape(Family::Qwen3, 151936, 5120, 64, 64, 8, 128, 25600, 1e-6, 1e6, false, 40960).spec()),
+    ("qwen3-30b-a3b", with_experts(shape(Family::Qwen3Moe, 151936, 2048, 48, 32, 4, 128, 6144, 1e-6, 1e6, false, 40960), 128, 8, 768).spec()),
+    ("qwen3-235b-a22b", with_experts(shape(Family::Qwen3Moe, 151936, 4096, 94, 64, 4, 128, 12288, 1e-6, 1e6, false, 40960), 128, 8, 1536).spec()),
+    ("qwen3.5-0.8b", with_delta(shape(Family::Qwen35, 248320, 1024, 24, 8, 2, 256, 3584, 1e-6, 1e7, true, 262144), 16).spec()),
+    ("qwen3.5-2b", with_delta(shape(Family::Qwen35, 248320, 2048, 24, 8, 2, 256, 6144, 1e-6, 1e7, true, 262144), 16).spec()),
+    ("qwen3.5-4b", with_delta(shape(Family::Qwen35, 248320, 2560, 32, 16, 4, 256, 9216, 1e-6, 1e7, true, 262144), 32).spec()),
+    ("qwen3.5-9b", with_delta(shape(Family::Qwen35, 248320, 4096, 32, 16, 4, 256, 12288, 1e-6, 1e7, false, 262144), 32).spec()),
+    ("qwen3.5-27b", with_delta(shape(Family::Qwen35, 248320, 5120, 64, 24, 4, 256, 17408, 1e-6, 1e7, false, 262144), 48).spec()),
+    ("llama-2-7b", shape(Family::Llama, 32000, 4096, 32, 32, 32, 128, 11008, 1e-5, 1e4, false, 4096).spec()),
+    ("llama-2-13b", shape(Family::Llama, 32000, 5120, 40, 40, 40, 128, 13824, 1e-5, 1e4, false, 4096).spec()),
+    ("llama-2-70b", shape(Family::Llama, 32000, 8192, 80, 64, 8, 128, 28672, 1e-5, 1e4, false, 4096).spec()),
+    ("llama-3-8b", shape(Family::Llama, 128256, 4096, 32, 32, 8, 128, 14336, 1e-5, 5e5, false, 8192).spec()),
+    ("llama-3-70b", shape(Family::Llama, 128256, 8192, 80, 64, 8, 128, 28672, 1e-5, 5e5, false, 8192).spec()),
+    ("llama-3.1-8b", FileShape { rope_scaling: LLAMA_3_1_ROPE, ..shape(Family::Llama, 128256, 4096, 32, 32, 8, 128, 14336, 1e-5, 5e5, false, 131072) }.spec()),
+    ("llama-3.1-70b", FileShape { rope_scaling: LLAMA_3_1_ROPE, ..shape(Family::Llama, 128256, 8192, 80, 64, 8, 128, 28672, 1e-5, 5e5, false, 131072) }.spec()),
+    ("llama-3.2-1b", FileShape { rope_scaling: LLAMA_3_2_ROPE, ..shape(Family::Llama, 128256, 2048, 16, 32, 8, 64, 8192, 1e-5, 5e5, true, 131072) }.spec()),
+    ("llama-3.2-3b", FileShape { rope_scaling: LLAMA_3_2_ROPE, ..shape(Family::Llama, 128256, 3072, 28, 24, 8, 128, 8192, 1e-5, 5e5, true, 131072) }.spec()),
+    ("baichuan-13b", shape(Family::Llama, 64000, 5120, 40, 40, 40, 128, 13696, 1e-6, 1e4, false, 4096).spec()),
+    ("smollm3-3b", FileShape { attention: Attention { unrotated: LayerSet::every(4, 36), ..Attention::PLAIN }, ..shape(Family::SmolLm3, 128256, 2048, 36, 16, 4, 128, 11008, 1e-6, 5e6, true, 65536) }.spec()),
+    ("olmo-2-1b", shape(Family::Olmo2, 100352, 2048, 16, 16, 16, 128, 8192, 1e-6, 5e5, false, 4096).spec()),
+    ("olmo-2-7b", shape(Family::Olmo2, 100352, 4096, 32, 32, 32, 128, 11008, 1e-6, 5e5, false, 4096).spec()),
+    ("olmo-3-7b", with_windows(FileShape { rope_scaling: OLMO_3_ROPE, ..shape(Family::Olmo3, 100278, 4096, 32, 32, 32, 128, 11008, 1e-6, 5e5, false, 65536) }, 4096, 4, Some(5e5)).spec()),
+    ("gemma-2-2b", with_windows(capped(scaled(shape(Family::Gemma2, 256000, 2304, 26, 8, 4, 256, 9216, 1e-6, 1e4, true, 8192), 0.0625, ONES), 50.0, 30.0), 4096, 2, None).spec()),
+    ("gemma-2-9b", with_windows(capped(scaled(shape(Family::Gemma2, 256000, 3584, 42, 16, 8, 256, 14336, 1e-6, 1e4, true, 8192), 0.0625, ONES), 50.0, 30.0), 4096, 2, None).spec()),
+    ("gemma-3-1b", with_windows(scaled(shape(Family::Gemma3, 262144, 1152, 26, 4, 1, 256, 6912, 1e-6, 1e6, true, 32768), 0.0625, ONES), 512, 6, Some(1e4)).spec()),
+    ("gemma-3-4b", with_windows(FileShape { rope_scaling: RopeScaling::Linear { factor: 8.0 }, ..scaled(shape(Family::Gemma3, 262208, 2560, 34, 8, 4, 256, 10240, 1e-6, 1e6, true, 131072), 0.0625, ONES) }, 1024, 6, Some(1e4)).spec()),
+    ("granite-3.3-2b", scaled(shape(Family::Granite, 49159, 2048, 40, 32, 8, 64, 8192, 1e-5, 1e7, true, 131072), 0.015625, [12.0, 0.22, 8.0]).spec()),
+    ("granite-3.3-8b", scaled(shape(Family::Granite, 49159, 4096, 40, 32, 8, 128, 12800, 1e-5, 1e7, true, 131072), 0.0078125, [12.0, 0.22, 16.0]).spec()),
+    ("phi-4-mini", FileShape { rope_scaling: PHI_4_MINI_ROPE, attention: Attention { rotated: Some(96), ..Attention::PLAIN }, ..shape(Family::Phi3, 200064, 3072, 32, 24, 8, 128, 8192, 1e-5, 1e4, true, 131072) }.spec()),
+    ("mixtral-8x7b", mixtral(shape(Family::Qwen3Moe, 32000, 4096, 32, 32, 8, 128, 14336, 1e-5, 1e6, false, 32768), 8, 2).spec()),
+    ("mixtral-8x22b", mixtral(shape(Family::Qwen3Moe, 32000, 6144, 56, 48, 8, 128, 16384, 1e-5, 1e6, false, 65536), 8, 2).spec()),
+    ("olmoe-1b-7b", FileShape { qk_norms: Some(QkNorms::Rows), ..with_experts(shape(Family::Qwen3Moe, 50304, 2048, 16, 16, 16, 128, 1024, 1e-5, 1e4, false, 4096), 64, 8, 1024) }.spec()),
+    ("mistral-7b", shape(Family::Mistral, 32768, 4096, 32, 32, 8, 128, 14336, 1e-5, 1e6, false, 32768).spec()),
+];
+
+impl ModelSpec {
+    /// Returns the spec of a preset in `PRESETS`.
+    pub fn preset(name: &str) -> Option<ModelSpec> {
+        PRESETS.iter().find(|(n, _)| *n == name).map(|(_, spec)| *spec)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shape_survives_json() {
+        let dynamic = RopeScaling::Dynamic { factor: 2.0 };
+        let nano = PRESETS[0].1.file_shape();
+        let biased = FileShape { output_bias: true, mlp_bias: true, rope_scaling: dynamic, ..nano }.spec();
+        for spec in PRESETS.iter().map(|(_, spec)| *spec).chain([biased]) {
+            let text = serde_json::to_string(&spec).unwrap();
+            assert_eq!(serde_json::from_str::<ModelSpec>(&text).unwrap(), spec, "{text}");
+        }
+        // What earlier versions wrote has no such keys, and they write it as they did.
+        assert!(!serde_json::to_string(&PRESETS[0].1).unwrap().contains("output_bias"));
+    }
+
+    #[test]
+    fn layers_one_by_one_are_what_files_say() {
+        for (name, spec) in PRESETS {
+            assert_eq!(spec.file_shape().spec(), *spec, "{name}");
+            assert_eq!(spec.each_layer().collect::<crate::LayerList>(), spec.layers, "{name}");
+        }
+        let delta = ModelSpec::preset("qwen3.5-0.8b").unwrap();
+        assert_eq!((delta.layers.runs().count(), delta.delta_layers()), (12, 18));
+        assert!(delta.attentions().all(|attention| attention.gated && attention.head_dim == 256));
+        let smol = ModelSpec::preset("smollm3-3b").unwrap();
+        assert_eq!(smol.attentions().filter(|attention| !attention.is_rotated).count(), 9);
+        let gemma = ModelSpec::preset("gemma-3-1b").unwrap();
+        let own = gemma.attentions().filter(|attention| attention.own_theta == Some(1e4));
+        assert_eq!(own.map(|attention| attention.window).collect::<Vec<_>>(), [Some(512); 22]);
+    }
+
+    #[test]
+    fn parameter_counts_match_the_published_ones() {
+        for (name, expect) in [
+            ("qwen2.5-0.5b", 494_032_768),
+            ("qwen2.5-1.5b", 1_543_714_304),
+            ("qwen2.5-7b", 7_615_616_512),
+            ("smollm2-135m", 134_515_008),
+            ("qwen3-0.6b", 596_049_920),
+            ("llama-3.2-1b", 1_235_814_400),
+            ("baichuan-13b", 13_264_901_120),
+            ("qwen2.5-14b", 14_770_033_664),
+            ("qwen2.5-32b", 32_763_876_352),
+            ("qwen2.5-72b", 72_706_203_648),
+            ("llama-2-7b", 6_738_415_616),
+            ("llama-2-13b", 13_015_864_320),
+            ("llama-2-70b", 68_976_648_192),
+            ("llama-3-8b", 8_030_261_248),
+            ("llama-3-70b", 70_553_706_496),
+            ("llama-3.1-8b", 8_030_261_248),
+            ("qwen3-14b", 14_768_307_200),
+            ("qwen3-32b", 32_762_123_264),
+            ("gemma-2-2b", 2_614_341_888),
+            ("gemma-2-9b", 9_241_705_984),
+            ("gemma-3-1b", 999_885_952),
+            ("smollm3-3b", 3_075_098_624),
+            ("olmo-2-1b", 1_484_916_736),
+            ("olmo-2-7b", 7_298_617_344),
+            ("granite-3.3-8b", 8_170_864_640),
+            ("phi-4-mini", 3_836_021_760),
+            ("qwen3-30b-a3b", 30_532_122_624),
+            ("qwen3-235b-a22b", 235_093_634_560),
+            // As transformers counts them.
+            ("mixtral-8x7b", 46_702_792_704),
+            ("mixtral-8x22b", 140_620_634_112),
+            ("olmoe-1b-7b", 6_919_161_856),
+            // Of the language models alone.
+            ("qwen3.5-0.8b", 752_393_024),
+            ("qwen3.5-2b", 1_881_825_088),
+            ("qwen3.5-4b", 4_205_751_296),
+            ("qwen3.5-9b", 8_953_803_264),
+            ("qwen3.5-27b", 26_895_998_464),
+        ] {
+            assert_eq!(ModelSpec::preset(name).unwrap().parameters(), expect, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_token_is_computed_by_its_experts_alone() {
+        let spec = ModelSpec::preset("qwen3-30b-a3b").unwrap();
+        // 48 layers lack 120 of 128 experts of 3 x 2,048 x 768.
+        assert_eq!(spec.active_parameters(), 30_532_122_624 - 48 * 120 * 3 * 2048 * 768);
+        let embeddings = 2 * 151_936 * 2048;
+        let norms = 48 * (2 * 2048 + 2 * 128) + 2048;
+        assert_eq!(spec.layer_flops(0), 2 * (spec.active_parameters() - embeddings - norms));
+        let dense = ModelSpec::preset("qwen3-8b").unwrap();
+        assert_eq!(dense.active_parameters(), dense.parameters());
+        // Every second layer is as wide as the dense part, which is narrower than 8 experts.
+        let mut shape = spec.file_shape();
+        shape.experts.as_mut().unwrap().layers = LayerSet::every(2, 48);
+        let mixed = shape.spec();
+        assert_eq!(
+            (mixed.expert_layers(), mixed.layer(0).experts(), mixed.layer(1).experts()),
+            (24, None, spec.layer(0).experts())
+        );
+        assert_eq!([0, 1].map(|layer| mixed.layer(layer).ffn.product_width()), [6144; 2]);
+        let lost = 24 * (128 * 2048 + 3 * 2048 * (128 * 768 - 6144));
+        assert_eq!(mixed.parameters(), spec.parameters() - lost);
+    }
+}
