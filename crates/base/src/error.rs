@@ -3,7 +3,7 @@
 //! One type for all crates, because the edge that prints it needs the same four parts from each of them.
 //! Each slug has a page `docs/errors/<slug>.md`; `cargo xtask tidy` checks both directions.
 
-use crate::shown::cut_line;
+use crate::shown::{cut_line, shown_path};
 use std::borrow::Cow;
 use std::fmt;
 
@@ -68,7 +68,7 @@ impl Error {
 
     /// Makes an input or output error on `path`, with the system's message.
     pub fn io(slug: &'static str, path: &std::path::Path, err: &std::io::Error) -> Error {
-        Error::new(slug, format!("{}: {err}", path.display()))
+        Error::new(slug, format!("{}: {err}", shown_path(path)))
     }
 
     /// Adds a fact.

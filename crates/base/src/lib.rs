@@ -41,7 +41,7 @@ pub use named_file::{NamedFile, open_folder, open_regular};
 pub use near::{nearest_name, nearest_path};
 pub use phase::{Phase, PhaseSet};
 pub use secret::{CommandWords, WITHHELD, is_name_of_secret, unmarked, withheld, without_secrets};
-pub use shown::{shown, shown_number, shown_places, shown_within};
+pub use shown::{shown, shown_address, shown_number, shown_path, shown_places, shown_within};
 pub use small_file::{read_small, read_small_text};
 pub use visible::{is_hidden, visible, visible_json};
 pub use yaml::{Yaml, YamlFault, YamlValue, yaml_documents};

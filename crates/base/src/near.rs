@@ -9,6 +9,10 @@ const NAMES_MAX: usize = 10_000;
 impl Error {
     /// Adds where a missing relative `path` was looked for, and the path that was probably meant, if one is near.
     pub fn near(self, path: &Path) -> Error {
+        // Shown here, it would be with the password that it may have.
+        if path.to_string_lossy().contains("://") {
+            return self.hint("this is an address, and a file is expected: fetch it first");
+        }
         let whole = std::path::absolute(path).ok().filter(|_| path.is_relative());
         let error = match whole {
             Some(whole) => self.fact(format!("looked for at {}", whole.display())),

@@ -1,6 +1,7 @@
 //! Prints values from other people's files in messages: truncated, with their length, so an error stays a line.
 
 use std::borrow::Cow;
+use std::path::Path;
 
 /// Most characters of a value in a message.
 const VALUE_CHARS_MAX: usize = 80;
@@ -18,6 +19,21 @@ pub fn shown_within(value: &str, chars_max: usize) -> Cow<'_, str> {
         None => Cow::Borrowed(value),
         Some((end, _)) => Cow::Owned(format!("{}... ({} bytes)", &value[..end], value.len())),
     }
+}
+
+/// Returns an address without user, password and query, which may hold secrets.
+pub fn shown_address(url: &str) -> String {
+    let end = url.find(['?', '#']).unwrap_or(url.len());
+    let Some((scheme, rest)) = url[..end].split_once("://") else { return url[..end].to_string() };
+    let host = rest.find('/').unwrap_or(rest.len());
+    let start = rest[..host].rfind('@').map_or(0, |at| at + 1);
+    format!("{scheme}://{}", &rest[start..])
+}
+
+/// Returns a path for a message. What is named as a file may be an address, with a password in it.
+pub fn shown_path(path: &Path) -> String {
+    let text = path.display().to_string();
+    if text.contains("://") { shown_address(&text) } else { text }
 }
 
 /// Returns a number for a message: all its digits if they are few, else in scientific notation.
@@ -47,6 +63,21 @@ pub(crate) fn cut_line(line: String) -> String {
 mod tests {
     use super::*;
     use crate::Error;
+
+    #[test]
+    fn an_address_is_shown_without_what_it_hides() {
+        for (url, shown) in [
+            ("http://user:pw@h:1/a?b=c@d#e", "http://h:1/a"),
+            ("https://h?x=http://u@i/", "https://h"),
+            ("http://h/a@b", "http://h/a@b"),
+            ("h:80", "h:80"),
+        ] {
+            assert_eq!(shown_address(url), shown);
+        }
+        let error = Error::io("data-missing", Path::new("http://u:pw@h/a?k=v"), &std::io::Error::other("no"));
+        assert_eq!(error.message, "http://h/a: no");
+        assert_eq!(shown_path(Path::new("a?b#c@d")), "a?b#c@d");
+    }
 
     #[test]
     fn long_values_are_cut_and_short_ones_stay() {

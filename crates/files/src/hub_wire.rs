@@ -2,7 +2,7 @@
 //! breaks, the server fails, or the rate limit is reached.
 
 use crate::hub::Hub;
-use plimsoll_base::{Error, JsonPart, Result};
+use plimsoll_base::{Error, JsonPart, Result, shown_address};
 use serde_json::Value;
 use std::io::{self, Read};
 use std::thread::sleep;
@@ -157,7 +157,7 @@ impl Wire {
         }
         Err(match is_limit {
             true => self.limited(url, &format!("{ATTEMPTS_MAX} attempts")),
-            false => self.interrupted(&shown(url), &last, ATTEMPTS_MAX),
+            false => self.interrupted(&shown_address(url), &last, ATTEMPTS_MAX),
         })
     }
 
@@ -190,7 +190,7 @@ impl Wire {
 
     /// Returns the error for an answer outside this protocol.
     pub fn strange(&self, what: &str) -> Error {
-        Error::new("push-rejected", format!("{}: {what}", shown(self.endpoint())))
+        Error::new("push-rejected", format!("{}: {what}", shown_address(self.endpoint())))
             .hint("check that HF_ENDPOINT is a hub that takes uploads")
     }
 
@@ -204,7 +204,7 @@ impl Wire {
     fn limited(&self, url: &str, why: &str) -> Error {
         Error::new(
             "push-rate-limited",
-            format!("{}: the answer was 429: too many requests: {why}", shown(url)),
+            format!("{}: the answer was 429: too many requests: {why}", shown_address(url)),
         )
         .hint("wait some minutes and run the command again: files that are there already are not sent again")
     }
@@ -237,16 +237,6 @@ pub(crate) fn refused_by(wire: &Wire, what: &str, status: u16, answer: &Value) -
             .hint("push an adapter instead of a merged model, or ask the hub for a higher limit"),
         _ => Error::new("push-rejected", message),
     }
-}
-
-/// Returns an address without its query, which may hold a signature, and without a name and a password.
-pub(crate) fn shown(url: &str) -> String {
-    let bare = url.split(['?', '#']).next().unwrap_or_default();
-    let Some((scheme, rest)) = bare.split_once("://") else { return bare.into() };
-    let (host, path) =
-        rest.split_once('/').map_or((rest, String::new()), |(host, path)| (host, format!("/{path}")));
-    let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
-    format!("{scheme}://{host}{path}")
 }
 
 fn answer(response: Response<Body>) -> Answer {

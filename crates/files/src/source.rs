@@ -2,7 +2,7 @@
 //! leave its folder or become an option of another program.
 
 use plimsoll_arch::{ModelSpec, PRESETS};
-use plimsoll_base::{Error, Result};
+use plimsoll_base::{Error, Result, without_secrets};
 use std::path::{Path, PathBuf};
 
 /// The file that marks a model's folder.
@@ -54,7 +54,8 @@ impl Source {
     /// Errors: `model-source-invalid`, `unknown-preset`. Does not check that files exist.
     pub fn parse(text: &str, revision: Option<&str>) -> Result<Source> {
         let invalid = |why: &str| {
-            Error::usage("model-source-invalid", format!("model = \"{text}\": {why}")).hint(
+            let shown = without_secrets(text);
+            Error::usage("model-source-invalid", format!("model = \"{shown}\": {why}")).hint(
                 "write builtin:nano, a directory, a .gguf file, hf:org/name, pypi:package or random:PRESET",
             )
         };

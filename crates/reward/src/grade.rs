@@ -76,6 +76,8 @@ const GROUP_ROWS_MAX: usize = 1024;
 /// A started scorer.
 struct Started {
     kind: String,
+    /// The kind for messages and reports.
+    shown: String,
     scorer: Box<dyn Scorer>,
     needs_answer: bool,
     /// A call has one row: its score depends on no other.
@@ -162,8 +164,9 @@ impl Grading {
         let spec = RewardSpec { kind: kind.into(), ..self.spec.clone() };
         let read = kinds::read(&spec)?;
         let (needs_answer, is_single) = (read.needs_answer, read.is_per_response(&spec));
-        let scorer = read.start(kind, &spec, &Stop::default(), Some(Words::to_stderr()))?;
-        self.graders.push(Started { kind: kind.to_string(), scorer, needs_answer, is_single });
+        let shown = kinds::shown_kind(kind);
+        let scorer = read.start(&shown, &spec, &Stop::default(), Some(Words::to_stderr()))?;
+        self.graders.push(Started { kind: kind.to_string(), shown, scorer, needs_answer, is_single });
         Ok(self.graders.len() - 1)
     }
 
@@ -212,21 +215,21 @@ impl Grading {
             1 => format!("it is row {}", first.line),
             _ => format!("it has rows {} to {}", first.line, last.line),
         };
-        let Started { kind, scorer, .. } = &mut self.graders[self.at];
+        let Started { shown, scorer, .. } = &mut self.graders[self.at];
         let cases: Vec<Arc<Case>> = rows.iter().map(|row| row.case.clone()).collect();
         let scores = scorer.score(&cases, [0, 0]).map_err(|error| error.fact(lines))?;
-        require_finite(kind, 1.0, &cases, &scores, &|sample| format!("row {}", rows[sample].line))?;
+        require_finite(shown, 1.0, &cases, &scores, &|sample| format!("row {}", rows[sample].line))?;
         for (row, score) in rows.into_iter().zip(scores.scores) {
             let mut reply = Map::new();
             reply.extend(row.id.as_ref().map(|id| ("id".to_string(), id.clone())));
             reply.insert("score".into(), score.map_or(Value::Null, Value::from));
-            self.agreement.count(kind, row.label, score.map(is_right));
+            self.agreement.count(shown, row.label, score.map(is_right));
             if let (Some((correct, false)), Some(score)) = (row.label, score)
                 && correct != is_right(score)
                 && self.agreement.disagreements.len() < DISAGREEMENTS_MAX
             {
                 let (why, id) = (scorer.why(&row.case), row.id.as_ref().map(text_of));
-                let differs = Disagreement { line: row.line, id, grader: kind.clone(), correct, why };
+                let differs = Disagreement { line: row.line, id, grader: shown.clone(), correct, why };
                 self.agreement.disagreements.push(differs);
             }
             say(Value::Object(reply))?;

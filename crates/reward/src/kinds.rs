@@ -11,7 +11,7 @@ use crate::length::Length;
 use crate::scorer::{OfTexts, Reading, Scorer, Start, Verifier, column_missing};
 use crate::spec::RewardSpec;
 use crate::{code, command, hash, http, json_schema, judge, math, pattern, python};
-use plimsoll_base::{Bytes, Error, Result};
+use plimsoll_base::{Bytes, Error, Result, shown_address, without_secrets};
 use plimsoll_worker::{Columns, Limits, Stop, Words};
 use serde_json::Value;
 use std::time::Duration;
@@ -376,13 +376,23 @@ impl RewardMemory {
     }
 }
 
+/// Returns a kind for messages and reports: an address in it without user, password and query.
+pub(crate) fn shown_kind(kind: &str) -> String {
+    match kind.split_once(':') {
+        Some(("http" | "https", _)) => shown_address(kind),
+        Some(("judge", url)) => format!("judge:{}", shown_address(url)),
+        _ => kind.into(),
+    }
+}
+
 fn unknown(kind: &str) -> Error {
     let head = kind.split(':').next().unwrap_or(kind);
     let near = (KINDS.iter().flat_map(|row| row.names))
         .map(|&known| (strsim::damerau_levenshtein(&head.to_ascii_lowercase(), known), known))
         .min()
         .filter(|&(distance, known)| distance <= 2 && distance < known.len() - 1);
-    let error = Error::usage("unknown-reward", format!("`{kind}` is not a kind of reward"));
+    let error =
+        Error::usage("unknown-reward", format!("`{}` is not a kind of reward", without_secrets(kind)));
     match near {
         Some((_, known)) if known != head => error.hint(format!("did you mean `{known}`?")),
         _ => {

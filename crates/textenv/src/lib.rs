@@ -20,7 +20,7 @@ pub use plimsoll_worker::{About, Agents, AgentsSpec, EpisodesOf, ReplyLimits, To
 pub use rows::{EpisodeRow, RowsFrom, first_episode_rows};
 pub use tally::EnvironmentTally;
 
-use plimsoll_base::{Error, Result};
+use plimsoll_base::{Error, Result, without_secrets};
 use std::path::Path;
 
 /// The built-in environments.
@@ -125,7 +125,8 @@ pub fn tool_function(place: &str) -> Option<ToolFunction> {
 
 fn unknown(name: &str, hint: String) -> Error {
     let names: Vec<&str> = ENVIRONMENTS.iter().map(|row| row.name).collect();
-    Error::usage("text-environment-unknown", format!("no text environment is called `{name}`"))
+    let shown = without_secrets(name);
+    Error::usage("text-environment-unknown", format!("no text environment is called `{shown}`"))
         .fact(format!("environments: {}", names.join(", ")))
         .hint(hint)
 }
@@ -172,5 +173,7 @@ mod tests {
             let error = Kind::parse(name).unwrap_err();
             assert!(error.slug == "text-environment-unknown" && error.hints[0].contains(hint), "{error}");
         }
+        let error = Kind::parse("openenv:htp://me:SECRET@h?key=SECRET").unwrap_err();
+        assert!(!error.to_string().contains("SECRET"), "{error}");
     }
 }

@@ -11,7 +11,7 @@ use crate::python::{Columns, line};
 use crate::raised::Raised;
 use crate::reply::{field, field_of_first, reply_to, string};
 use crate::sandbox::Network;
-use plimsoll_base::{Bytes, Error, JsonPart, Result, slugs};
+use plimsoll_base::{Bytes, Error, JsonPart, Result, shown_address, slugs};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -51,13 +51,13 @@ pub enum EpisodesOf {
 }
 
 impl EpisodesOf {
-    /// Returns the environment's name for messages.
-    fn name(&self) -> &str {
+    /// Returns the environment's name for messages: of an address what is no secret.
+    fn name(&self) -> String {
         match self {
-            EpisodesOf::Class { class, .. } => class,
-            EpisodesOf::Functions => "tools",
-            EpisodesOf::Gymnasium { id } => id,
-            EpisodesOf::OpenEnv { url } => url,
+            EpisodesOf::Class { class, .. } => class.clone(),
+            EpisodesOf::Functions => "tools".into(),
+            EpisodesOf::Gymnasium { id } => id.clone(),
+            EpisodesOf::OpenEnv { url } => shown_address(url),
         }
     }
 }
@@ -183,13 +183,13 @@ impl PythonEpisodes {
         }
         let what = spec.to_json().to_string();
         let (python, name) = (spec.python.as_deref(), spec.of.name());
-        let item = (name, &[what.as_str()][..]);
+        let item = (&*name, &[what.as_str()][..]);
         let launch = Launch::of_python(python, SERVE, item, spec.memory, spec.network, check_loaded);
         let (step_timeout, reset_timeout) = (spec.step_timeout, spec.reset_timeout);
         // No retries: the environment may already have taken the turn.
         let limits = Limits { workers: 1, timeout: step_timeout, start_timeout: reset_timeout, retries: 0 };
         let pool = Pool::start(launch, limits, stop).map_err(of_environment)?;
-        let (name, ids, messages_max) = (name.to_string(), Ids::default(), spec.reply.messages);
+        let (ids, messages_max) = (Ids::default(), spec.reply.messages);
         Ok(PythonEpisodes { pool, name, ids, messages_max, step_timeout, reset_timeout })
     }
 

@@ -6,7 +6,7 @@ use super::limits::Limits;
 use super::unpack::Unpacked;
 use super::utf16::{block, text_of};
 use super::waiting::{Waiting, pipe};
-use plimsoll_base::{Bytes, Error, Result};
+use plimsoll_base::{Bytes, Error, Result, shown_path};
 use std::fs::{self, File, FileType};
 use std::io::{self, Cursor, Read, Seek, SeekFrom};
 use std::os::fd::AsFd;
@@ -121,7 +121,7 @@ fn is_of_the_kernel(path: &Path) -> bool {
 fn not_opened(path: &Path, err: &io::Error) -> Error {
     match err.kind() {
         io::ErrorKind::NotFound => {
-            Error::usage("log-missing", format!("{}: there is no such file", path.display()))
+            Error::usage("log-missing", format!("{}: there is no such file", shown_path(path)))
                 .near(path)
                 .hint("name log files or folders; `-` reads standard input")
         }

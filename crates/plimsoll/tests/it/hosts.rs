@@ -254,6 +254,56 @@ fn what_keeps_hosts_apart_is_named() {
     );
 }
 
+/// Launchers, with the variables of the second of two hosts.
+const STARTED: [(&str, &[(&str, &str)]); 9] = [
+    (
+        "torchrun",
+        &[
+            ("RANK", "1"),
+            ("WORLD_SIZE", "2"),
+            ("LOCAL_RANK", "0"),
+            ("LOCAL_WORLD_SIZE", "1"),
+            ("TORCHELASTIC_RUN_ID", "none"),
+        ],
+    ),
+    ("PyTorchJob", &[("RANK", "1"), ("WORLD_SIZE", "2")]),
+    (
+        "srun",
+        &[
+            ("SLURM_JOB_ID", "7"),
+            ("SLURM_STEP_ID", "0"),
+            ("SLURM_PROCID", "1"),
+            ("SLURM_LOCALID", "0"),
+            ("SLURM_NODEID", "1"),
+            ("SLURM_STEP_NUM_TASKS", "2"),
+            ("SLURM_STEP_TASKS_PER_NODE", "1(x2)"),
+        ],
+    ),
+    (
+        "Open MPI",
+        &[
+            ("OMPI_COMM_WORLD_RANK", "1"),
+            ("OMPI_COMM_WORLD_SIZE", "2"),
+            ("OMPI_COMM_WORLD_LOCAL_RANK", "0"),
+            ("OMPI_COMM_WORLD_LOCAL_SIZE", "1"),
+        ],
+    ),
+    ("MPICH", &[("PMI_RANK", "1"), ("PMI_SIZE", "2"), ("MPI_LOCALRANKID", "0"), ("MPI_LOCALNRANKS", "1")]),
+    (
+        "Kubeflow Trainer",
+        &[("PET_NNODES", "2"), ("PET_NODE_RANK", "1"), ("PET_MASTER_ADDR", "n1"), ("PET_MASTER_PORT", "1")],
+    ),
+    ("LeaderWorkerSet", &[("LWS_GROUP_SIZE", "2"), ("LWS_WORKER_INDEX", "1"), ("LWS_LEADER_ADDRESS", "n1")]),
+    (
+        "SkyPilot",
+        &[("SKYPILOT_NUM_NODES", "2"), ("SKYPILOT_NODE_RANK", "1"), ("SKYPILOT_NODE_IPS", "10.0.0.5")],
+    ),
+    (
+        "dstack",
+        &[("DSTACK_NODES_NUM", "2"), ("DSTACK_NODE_RANK", "1"), ("DSTACK_MASTER_NODE_IP", "10.0.0.5")],
+    ),
+];
+
 /// A launcher's name for a job was its secret, and can be guessed.
 #[test]
 fn r_ranks_on_several_hosts_trained_without_a_secret() {
@@ -263,65 +313,7 @@ fn r_ranks_on_several_hosts_trained_without_a_secret() {
         let there = [("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "29500")];
         Started::new(&host, &folder.train_args("out", &[]), &[variables, &there].concat()).end()
     };
-    for (name, variables) in [
-        (
-            "torchrun",
-            &[
-                ("RANK", "1"),
-                ("WORLD_SIZE", "2"),
-                ("LOCAL_RANK", "0"),
-                ("LOCAL_WORLD_SIZE", "1"),
-                ("TORCHELASTIC_RUN_ID", "none"),
-            ][..],
-        ),
-        ("PyTorchJob", &[("RANK", "1"), ("WORLD_SIZE", "2")]),
-        (
-            "srun",
-            &[
-                ("SLURM_JOB_ID", "7"),
-                ("SLURM_STEP_ID", "0"),
-                ("SLURM_PROCID", "1"),
-                ("SLURM_LOCALID", "0"),
-                ("SLURM_NODEID", "1"),
-                ("SLURM_STEP_NUM_TASKS", "2"),
-                ("SLURM_STEP_TASKS_PER_NODE", "1(x2)"),
-            ],
-        ),
-        (
-            "Open MPI",
-            &[
-                ("OMPI_COMM_WORLD_RANK", "1"),
-                ("OMPI_COMM_WORLD_SIZE", "2"),
-                ("OMPI_COMM_WORLD_LOCAL_RANK", "0"),
-                ("OMPI_COMM_WORLD_LOCAL_SIZE", "1"),
-            ],
-        ),
-        (
-            "MPICH",
-            &[("PMI_RANK", "1"), ("PMI_SIZE", "2"), ("MPI_LOCALRANKID", "0"), ("MPI_LOCALNRANKS", "1")],
-        ),
-        (
-            "Kubeflow Trainer",
-            &[
-                ("PET_NNODES", "2"),
-                ("PET_NODE_RANK", "1"),
-                ("PET_MASTER_ADDR", "n1"),
-                ("PET_MASTER_PORT", "1"),
-            ],
-        ),
-        (
-            "LeaderWorkerSet",
-            &[("LWS_GROUP_SIZE", "2"), ("LWS_WORKER_INDEX", "1"), ("LWS_LEADER_ADDRESS", "n1")],
-        ),
-        (
-            "SkyPilot",
-            &[("SKYPILOT_NUM_NODES", "2"), ("SKYPILOT_NODE_RANK", "1"), ("SKYPILOT_NODE_IPS", "10.0.0.5")],
-        ),
-        (
-            "dstack",
-            &[("DSTACK_NODES_NUM", "2"), ("DSTACK_NODE_RANK", "1"), ("DSTACK_MASTER_NODE_IP", "10.0.0.5")],
-        ),
-    ] {
+    for (name, variables) in STARTED {
         let (code, said) = of(variables);
         assert_eq!(code, Some(2), "{name}: {said}");
         assert!(
