@@ -7,6 +7,7 @@ mod common;
 mod made;
 mod run;
 
+mod addresses;
 mod advantage;
 mod agent;
 mod agent_python;
