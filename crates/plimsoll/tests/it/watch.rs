@@ -368,13 +368,12 @@ fn a_folder_is_its_runs_with_the_keys_in_which_they_may_differ() {
     let names: Vec<&Value> = state["runs"].as_array().expect("runs").iter().map(|run| &run["name"]).collect();
     assert_eq!((names, &state["left_out"]), (vec![&json!("seed-1"), &json!("seed-2")], &json!(0)));
     // The first of the runs was read; the second comes after it.
-    let settings = loop {
-        let settings = server.json("/api/detail?run=1")["settings"].clone();
-        if settings != json!([]) {
-            break settings;
-        }
+    let settings = (0..12_000).find_map(|_| {
         std::thread::sleep(std::time::Duration::from_millis(5));
-    };
+        let settings = server.json("/api/detail?run=1")["settings"].clone();
+        (settings != json!([])).then_some(settings)
+    });
+    let settings = settings.expect("the second run is read");
     assert_eq!(settings, json!([["seed", "2"], ["track.token", "(not shown)"]]));
     let out = folder.path("out.html");
     let done = plimsoll(&["watch", "--static", name(&out), &folder.text_path("sweep")]);
