@@ -1,7 +1,5 @@
 //! The supported architectures, one row each: how files spell them and what their decoders have.
 
-use serde::{Deserialize, Serialize};
-
 plimsoll_base::names! {
     /// Hugging Face architecture of a model; the name is its `model_type`.
     Family {
@@ -44,8 +42,7 @@ pub struct Norms {
 }
 
 /// How queries and keys are normalised before rope.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QkNorms {
     /// Each head by itself; all heads share d weights.
     Heads,

@@ -1,7 +1,6 @@
 //! Layers with linear attention: Gated DeltaNet, instead of attention over keys.
 
 use crate::LayerSet;
-use serde::{Deserialize, Serialize};
 
 /// Inputs that the convolution of queries, keys and values reads: its own row and the three before it.
 pub const CONV_TAPS: u32 = 4;
@@ -24,7 +23,7 @@ pub struct DeltaSpec {
 }
 
 /// Linear attention as files describe it: the same in each layer that has it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeltaLayers {
     /// The layers. The others have attention over keys.
     pub layers: LayerSet,

@@ -1,7 +1,6 @@
 //! Mixture of experts: how many experts there are, how many a row goes to, and which layers have them.
 
 use crate::LayerSet;
-use serde::{Deserialize, Serialize};
 
 /// Maximum experts per layer, the most in published models.
 pub const EXPERTS_MAX: usize = 512;
@@ -24,7 +23,7 @@ pub struct ExpertsSpec {
 }
 
 /// Experts as files describe them: the same in each layer that has some.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ExpertLayers {
     /// E: experts per layer.
     pub count: u32,

@@ -1,6 +1,6 @@
 //! A decoder as its files describe it: one size for all layers, and sets of layers that differ in something.
 //!
-//! Readers and writers of files work on it, and a run's state holds it. Everything else asks a `ModelSpec`, which has
+//! Readers and writers of files work on it. Everything else asks a `ModelSpec`, which has
 //! the layers one by one. A family whose layers differ in more than this adds the difference here, for its files.
 //!
 //! Legend: V vocab, L layers, h hidden, a query heads, k key-value heads, d head dim, f feed-forward.
@@ -10,10 +10,9 @@ use crate::{
     Attention, AttentionSpec, DeltaLayers, DenseSpec, ExpertLayers, Family, Ffn, LayerList, LayerSet,
     LayerSpec, Mixer, ModelSpec, Multipliers, RopeScaling, Window,
 };
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// The shape of one decoder in the words of `config.json`.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FileShape {
     /// Architecture family, which decides names on disk.
     pub family: Family,
@@ -42,35 +41,23 @@ pub struct FileShape {
     /// True if q, k and v have a bias.
     pub qkv_bias: bool,
     /// True if o has a bias.
-    #[serde(default, skip_serializing_if = "is_false")]
     pub output_bias: bool,
     /// True if gate, up and down have a bias.
-    #[serde(default, skip_serializing_if = "is_false")]
     pub mlp_bias: bool,
     /// How q and k are normalised before rope.
     pub qk_norms: Option<QkNorms>,
     /// Longest sequence that the model supports.
     pub max_positions: u32,
     /// How attention differs from plain causal attention.
-    #[serde(default, skip_serializing_if = "Attention::is_plain")]
     pub attention: Attention,
     /// Constant factors.
-    #[serde(default, skip_serializing_if = "Multipliers::is_plain")]
     pub multipliers: Multipliers,
     /// True if it is the language model of a vision-language model, whose names its adapters use.
-    #[serde(default, skip_serializing_if = "is_false")]
     pub is_wrapped: bool,
     /// Experts (MoE models only).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub experts: Option<ExpertLayers>,
     /// Linear attention layers, if any.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delta: Option<DeltaLayers>,
-}
-
-#[allow(clippy::trivially_copy_pass_by_ref)] // As serde asks.
-fn is_false(flag: &bool) -> bool {
-    !flag
 }
 
 impl FileShape {
@@ -238,18 +225,5 @@ impl ModelSpec {
         };
         assert!(shape.spec() == *self, "layers that differ in what no file has: {self:?}");
         shape
-    }
-}
-
-/// Writes the shape that files give the decoder.
-impl Serialize for ModelSpec {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.file_shape().serialize(serializer)
-    }
-}
-
-impl<'de> Deserialize<'de> for ModelSpec {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<ModelSpec, D::Error> {
-        FileShape::deserialize(deserializer).map(|shape| shape.spec())
     }
 }

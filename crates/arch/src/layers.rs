@@ -1,14 +1,11 @@
 //! How files say in what the layers of a decoder differ from each other, and from plain causal attention over rotated
 //! heads.
 
-use serde::{Deserialize, Serialize};
-
 /// Maximum decoder layers.
 pub const LAYERS_MAX: usize = 256;
 
 /// A set of decoder layers.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(from = "Vec<u32>", into = "Vec<u32>")]
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct LayerSet([u64; LAYERS_MAX / 64]);
 
 impl LayerSet {
@@ -80,20 +77,8 @@ impl std::fmt::Debug for LayerSet {
     }
 }
 
-impl From<Vec<u32>> for LayerSet {
-    fn from(layers: Vec<u32>) -> LayerSet {
-        layers.into_iter().filter(|&layer| (layer as usize) < LAYERS_MAX).collect()
-    }
-}
-
-impl From<LayerSet> for Vec<u32> {
-    fn from(set: LayerSet) -> Vec<u32> {
-        set.iter().collect()
-    }
-}
-
 /// Sliding-window attention: the layers that have it and its width.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Window {
     /// W: a row at position p sees the keys above p - W, including its own.
     pub keys: u32,
@@ -104,8 +89,7 @@ pub struct Window {
 }
 
 /// How attention differs from plain causal attention over rotated heads.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Attention {
     /// Layers with a window.
     pub window: Option<Window>,
@@ -116,10 +100,8 @@ pub struct Attention {
     /// Elements at the start of a head that are rotated; none is all.
     pub rotated: Option<u32>,
     /// Soft cap c: scaled scores become c tanh(x / c).
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub score_cap: Option<f32>,
     /// True if each head has an output gate, computed by the query projection.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub gated: bool,
 }
 
@@ -133,16 +115,10 @@ impl Attention {
         score_cap: None,
         gated: false,
     };
-
-    /// True if this is plain causal attention over rotated heads.
-    pub fn is_plain(&self) -> bool {
-        *self == Attention::default()
-    }
 }
 
 /// Constant factors of a decoder, 1 in most families, and the soft cap of its logits.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Multipliers {
     /// Factor on embeddings.
     pub embedding: f32,
@@ -151,20 +127,12 @@ pub struct Multipliers {
     /// Divisor of logits.
     pub logits: f32,
     /// Soft cap c: logits become c tanh(x / c).
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub logit_cap: Option<f32>,
 }
 
 impl Default for Multipliers {
     fn default() -> Multipliers {
         Multipliers { embedding: 1.0, residual: 1.0, logits: 1.0, logit_cap: None }
-    }
-}
-
-impl Multipliers {
-    /// True if all factors are 1 and logits have no cap.
-    pub fn is_plain(&self) -> bool {
-        *self == Multipliers::default()
     }
 }
 
@@ -182,11 +150,6 @@ mod tests {
         assert!(sliding.contains(9) && !sliding.contains(10) && !sliding.contains(5000));
         let last = LayerSet::of(LAYERS_MAX as u32, |layer| layer == 255);
         assert_eq!((last.len(), last.contains(255)), (1, true));
-        let text = serde_json::to_string(&sliding).unwrap();
-        assert_eq!(text, "[0,1,2,4,5,6,8,9]");
-        assert_eq!(serde_json::from_str::<LayerSet>(&text).unwrap(), sliding);
-        // A number that no decoder reaches is dropped, not written past the end.
-        assert!(serde_json::from_str::<LayerSet>("[4294967295]").unwrap().is_empty());
     }
 
     #[test]
@@ -196,6 +159,5 @@ mod tests {
         let spec = crate::FileShape { layers: 4, attention, ..crate::FileShape::PLAIN }.spec();
         let windows: Vec<_> = spec.attentions().map(|attention| attention.window).collect();
         assert_eq!(windows, [Some(8), None, Some(8), None]);
-        assert!(Attention::PLAIN.is_plain() && !attention.is_plain());
     }
 }

@@ -4,14 +4,12 @@
 
 use crate::architecture::Architecture;
 use crate::{AttentionSpec, Cache, CacheSpec, Family, LayerList, LayerSpec, Multipliers, RopeFactors};
-use serde::{Deserialize, Serialize};
 
 /// Maximum tokens that a device lists of a row of the head: with a tile they are sorted in one block of a card.
 pub const LISTED_MAX: u32 = 1024;
 
 /// How rotary frequencies are scaled beyond the trained context.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "rope_type", rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum RopeScaling {
     /// No scaling.
     None,
@@ -63,7 +61,7 @@ pub enum RopeScaling {
     },
 }
 
-/// The shape of one decoder. Serialized as the shape that files give it.
+/// The shape of one decoder.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ModelSpec {
     /// Architecture family, which decides names on disk.

@@ -1,7 +1,6 @@
 //! Divisors of rotary frequencies, one per pair. Each list is kept once for the life of the process, because model
 //! specs are `Copy` and a planner holds hundreds of them.
 
-use serde::{Deserialize, Serialize};
 use std::sync::Mutex;
 
 /// Maximum divisors of a list: the pairs of the widest head.
@@ -12,8 +11,7 @@ const KEPT_MAX: usize = 1 << 20;
 static KEPT: Mutex<Vec<&'static [f64]>> = Mutex::new(Vec::new());
 
 /// Positive divisors, one for each rotated pair of a head.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(try_from = "Vec<f64>", into = "Vec<f64>")]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RopeFactors(&'static [f64]);
 
 impl RopeFactors {
@@ -47,20 +45,6 @@ impl RopeFactors {
     }
 }
 
-impl TryFrom<Vec<f64>> for RopeFactors {
-    type Error = &'static str;
-
-    fn try_from(factors: Vec<f64>) -> Result<RopeFactors, &'static str> {
-        RopeFactors::new(&factors).ok_or("rotary factors are positive numbers, at least one")
-    }
-}
-
-impl From<RopeFactors> for Vec<f64> {
-    fn from(factors: RopeFactors) -> Vec<f64> {
-        factors.0.into()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -69,8 +53,6 @@ mod tests {
     fn a_list_is_kept_once_and_holds_positive_numbers() {
         let [a, b] = [0, 1].map(|_| RopeFactors::new(&[1.0, 2.5]).unwrap());
         assert!(std::ptr::eq(a.as_slice(), b.as_slice()));
-        assert_eq!(serde_json::to_string(&a).unwrap(), "[1.0,2.5]");
-        assert_eq!(serde_json::from_str::<RopeFactors>("[1.0,2.5]").unwrap(), a);
         for bad in [&[][..], &[0.0], &[-1.0], &[f64::NAN], &[f64::INFINITY], &[1e-60], &[1e60]] {
             assert_eq!(RopeFactors::new(bad), None, "{bad:?}");
         }

@@ -170,7 +170,7 @@ pub(crate) fn share_in_pieces<T: ToFromBytes>(
 }
 
 /// A number that is sent as its little-endian bytes.
-pub(crate) trait ToFromBytes: Sized {
+pub(crate) trait ToFromBytes: Clone + Default {
     fn to_bytes(values: &[Self]) -> Vec<u8>;
     /// Reads as many values as `to` has.
     fn read_bytes(bytes: &[u8], to: &mut [Self]);
@@ -189,23 +189,18 @@ macro_rules! to_from_bytes {
         }
     )+};
 }
-to_from_bytes!(u8, u32, f32);
+to_from_bytes!(u8, u32, f32, f64);
 
 /// Sends this rank's numbers to all ranks. Returns those of every rank, by rank.
 ///
 /// Errors: `rank-lost`.
-pub fn gather_f32(group: &Group, own: &[f32]) -> Result<Vec<Vec<f32>>> {
-    let floats = |bytes: Vec<u8>| bytes.as_chunks::<4>().0.iter().map(|x| f32::from_le_bytes(*x)).collect();
-    Ok(group.all_gather(&f32::to_bytes(own))?.into_iter().map(floats).collect())
-}
-
-/// Does what `gather_f32` does, for f64.
-///
-/// Errors: `rank-lost`.
-pub fn gather_f64(group: &Group, own: &[f64]) -> Result<Vec<Vec<f64>>> {
-    let bytes: Vec<u8> = own.iter().flat_map(|x| x.to_le_bytes()).collect();
-    let floats = |bytes: Vec<u8>| bytes.as_chunks::<8>().0.iter().map(|x| f64::from_le_bytes(*x)).collect();
-    Ok(group.all_gather(&bytes)?.into_iter().map(floats).collect())
+pub(crate) fn gather<T: ToFromBytes>(group: &Group, own: &[T]) -> Result<Vec<Vec<T>>> {
+    let numbers = |bytes: Vec<u8>| {
+        let mut numbers = vec![T::default(); bytes.len() / size_of::<T>()];
+        T::read_bytes(&bytes, &mut numbers);
+        numbers
+    };
+    Ok(group.all_gather(&T::to_bytes(own))?.into_iter().map(numbers).collect())
 }
 
 #[cfg(test)]

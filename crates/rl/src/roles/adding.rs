@@ -4,7 +4,7 @@
 use super::chained::{Chain, Round};
 use super::update::{Update, rows_of};
 use crate::methods::buffers::StepBuffers;
-use crate::ranks::gather_f32;
+use crate::ranks::gather;
 use plimsoll_base::Result;
 use plimsoll_memory::{Buf, InPhase};
 use plimsoll_model::{Pass, backward};
@@ -94,7 +94,7 @@ impl<'u, 'x, 'a, 'p: 'x> Adding<'u, 'x, 'a, 'p> {
         let Update { role, group, .. } = chain.update;
         // Cards compute during this exchange.
         let own = turn.own.as_ref().map_or(vec![0.0], |(own, _)| role.numbers(buffers, own, rows));
-        let all = gather_f32(group, &own)?;
+        let all = gather(group, &own)?;
         for (batch, numbers) in turn.batches.iter().zip(&all) {
             role.take(buffers, batch, numbers);
             (turn.each)(buffers, batch)?;

@@ -5,7 +5,7 @@ use super::adding::{Adding, Turn};
 use super::role::{Loss, LossOf, Role, UpdateStats};
 use super::update::Update;
 use crate::methods::buffers::StepBuffers;
-use crate::ranks::gather_f64;
+use crate::ranks::gather;
 use plimsoll_base::{Error, Result, slugs};
 use plimsoll_device::Device;
 use plimsoll_files::Head;
@@ -194,7 +194,7 @@ impl<'x, 'p: 'x> Update<'x, '_, 'p> {
     fn used(&self, adding: &Adding<'_, 'x, '_, 'p>, load: Option<ExpertLoad>) -> Result<Option<ExpertUse>> {
         adding.settle()?;
         let Some(load) = load else { return Ok(None) };
-        let all = gather_f64(self.group, load.numbers())?;
+        let all = gather(self.group, load.numbers())?;
         Ok(Some(load.used(&all, self.sequence_rows)))
     }
 }

@@ -5,7 +5,7 @@
 
 use super::kept::read_stored;
 use crate::methods::buffers::StepBuffers;
-use crate::ranks::{gather_f64, share_of};
+use crate::ranks::{gather, share_of};
 use plimsoll_algo::divergence::Divergence;
 use plimsoll_base::{Error, Result};
 use plimsoll_device::{Aside, Device};
@@ -201,7 +201,7 @@ impl<'a> Role<'a> {
         let started = Instant::now();
         let mut squares = Vec::new();
         self.trained().squares(dev, grads, &mut squares);
-        stats.grad_norm = self.trained().norm_of(&gather_f64(group, &squares)?);
+        stats.grad_norm = self.trained().norm_of(&gather(group, &squares)?);
         if !stats.grad_norm.is_finite() {
             return Err(self.gradient_not_finite(dev, grads, group));
         }
@@ -336,7 +336,7 @@ impl<'a> Role<'a> {
     fn gradient_not_finite(&self, dev: &dyn Device, grads: Buf<'_>, group: &Group) -> Error {
         let (table, _) = self.learned();
         let own = first_not_finite(dev, table, self.trained().owned(), grads);
-        let all = match gather_f64(group, &[own.map_or(f64::INFINITY, |index| index as f64)]) {
+        let all = match gather(group, &[own.map_or(f64::INFINITY, |index| index as f64)]) {
             Ok(all) => all,
             Err(error) => return error,
         };
