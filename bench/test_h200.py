@@ -273,8 +273,8 @@ class Processes(unittest.TestCase):
 
 class Shapes(unittest.TestCase):
     def test_the_peers_shapes_are_those_of_the_binary(self):
-        source = Path(__file__).resolve().parent.parent / "crates" / "arch" / "src" / "model_spec.rs"
-        presets = dict(re.findall(r'\("([\w.-]+)", spec\(Family::(.*?)\)\)', source.read_text()))
+        source = Path(__file__).resolve().parent.parent / "crates" / "arch" / "src" / "presets.rs"
+        presets = dict(re.findall(r'\("([\w.-]+)", shape\(Family::(.*?)\)\.spec\(\)\)', source.read_text()))
         for name, shape in SHAPES.items():
             words = [word.strip() for word in presets[name].split(",")]
             self.assertEqual(words.pop(-2), str(shape.tied).lower(), f"{name}: tied")
