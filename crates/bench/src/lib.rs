@@ -293,7 +293,7 @@ fn compare(options: &BenchOptions, cut: &Cut, round: u64, perturb: bool) -> Resu
     };
     let stats = trainer.rollout(&request, &mut NeverStop)?;
     dev.perturb_norms(perturb);
-    let samples = trainer.sampler.samples.clone();
+    let samples = std::sync::Arc::clone(&trainer.sampler.samples);
     let sequences: Vec<Sequence<'_>> = (0..samples.len())
         .map(|s| Sequence { group: s / GROUP, prompt: &prompts[s / GROUP], response: samples.ids(s) })
         .collect();

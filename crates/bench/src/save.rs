@@ -8,8 +8,8 @@ use plimsoll_infer::bound::Sources;
 use plimsoll_infer::runner::open;
 use plimsoll_memory::host::Host;
 use plimsoll_rl::roles::Trainer;
-use plimsoll_rl::rollout::buffer::RolloutBuffer;
 use plimsoll_rl::save::prepare;
+use plimsoll_rl::supply::FreshSupply;
 use plimsoll_run::checkpoint::{Manifest, Retention, RunState, Store};
 use plimsoll_run::lead::{Savers, Saving};
 use plimsoll_run::progress::Progress;
@@ -66,7 +66,7 @@ fn measure(options: &BenchOptions, bench: &Bench, trainer: &Trainer<'_>, place: 
         let everything = Some((&state, run_file.as_str()));
         let saving = Saving { step, store: store.clone(), retention, everything, savers: Savers::All };
         let (path, peak) =
-            with_peak_anon(|| prepare(trainer, &bench.model, &RolloutBuffer::default(), saving)?.run());
+            with_peak_anon(|| prepare(trainer, &bench.model, &FreshSupply::default(), saving)?.run());
         let seconds = started.elapsed().as_secs_f64();
         found.bytes = Manifest::read(&path?)?.bytes();
         let dd = dd(&place.join("dd"), found.bytes)?;

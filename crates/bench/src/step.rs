@@ -11,9 +11,10 @@ use plimsoll_memory::Limits;
 use plimsoll_plan::devices;
 use plimsoll_reward::{RewardSpec, Rewards};
 use plimsoll_rl::context::{Cursor, StepContext};
-use plimsoll_rl::methods::policy::{StepReport, StepSeconds, step};
+use plimsoll_rl::methods::policy::step;
+use plimsoll_rl::methods::report::{StepReport, StepSeconds};
 use plimsoll_rl::roles::Trainer;
-use plimsoll_rl::rollout::buffer::RolloutBuffer;
+use plimsoll_rl::supply;
 use plimsoll_rollout::DrawnEnds;
 use plimsoll_run::progress::Progress;
 use serde_json::{Value, json};
@@ -70,7 +71,7 @@ pub fn whole_step(options: &BenchOptions, size: StepSize) -> Result<Value> {
     let random = random_prompts(&bench.spec(), prompts, prompt).into_iter();
     let items: Vec<Item> = random.map(|ids| Item { ids, ..Item::default() }).collect();
     let mut rewards = Rewards::new(&[RewardSpec::of_kind("hash")])?;
-    let mut buffer = RolloutBuffer::default();
+    let mut supply = supply::of(&run, &bench.report.shape, None);
     let objective = run.objective.expect("a bench run samples");
     let mut cx = StepContext {
         run: &run,
@@ -85,14 +86,13 @@ pub fn whole_step(options: &BenchOptions, size: StepSize) -> Result<Value> {
             Ok(items.iter().cycle().skip(first as usize % prompts).take(n).cloned().collect())
         },
         cursor: Cursor::default(),
-        buffer: &mut buffer,
         edge: &mut |_| {},
         waits: &mut |_| {},
     };
     let mut measured = Steps::default();
     for n in 0..unmeasured + options.repeats {
         let started = Instant::now();
-        let report = step(&mut trainer, &mut cx, n as u32 + 1)?;
+        let report = step(&mut trainer, &mut *supply, &mut cx, n as u32 + 1)?;
         measured.take(&report, (n >= unmeasured).then(|| started.elapsed().as_secs_f64()), prompts * group);
     }
     let Steps { times, last, mismatch, .. } = &measured;

@@ -70,6 +70,7 @@ mod schema;
 mod sections;
 mod sources;
 mod spec;
+mod supply;
 mod teacher_head;
 mod track;
 mod tree;
@@ -107,6 +108,7 @@ pub use sections::{
 };
 pub use sources::no_rows_to_filter;
 pub use spec::{LoraSpec, ModelReward, RunSpec};
+pub use supply::SupplyKind;
 pub use values::{
     AnsweredPrompts, Auto, ByteSize, Credit, CriticLearns, Curriculum, DynamicSampling, Exchange, Expecting,
     GradientWire, KlIn, LossType, ModelDtype, Network, Offload, OnFull, OptimizerDtype, Overlong, Positions,

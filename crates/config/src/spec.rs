@@ -4,7 +4,6 @@
 use crate::columns::NamedColumn;
 use crate::own_advantage::estimator_spec;
 use crate::rewards::{reward_specs, with_steps};
-use crate::sections::{ARRIVALS_STEP, ARRIVALS_TICK};
 use crate::{
     Auto, Checkpoint, Critic, CriticLearns, Data, Distill, Environment, Eval, EvalMetric, Frozen, Lora, Loss,
     LossType, Memory, ModelOptions, Objective, OwnTeacher, Reward, Rollout, Run, RunFile, Track, Train,
@@ -278,37 +277,6 @@ impl RunSpec {
         self.environment.as_ref().map_or(1, |environment| environment.turns_max.max(1) as usize)
     }
 
-    /// Returns the prompts of a rollout, which serves the step that samples it and `policy_lag` further ones.
-    pub fn prompts_per_rollout(&self) -> u64 {
-        u64::from(self.rollout.prompts_per_step) * (1 + u64::from(self.rollout.policy_lag))
-    }
-
-    /// True if groups that have not ended go on in the next step.
-    pub fn carries(&self) -> bool {
-        self.rollout.carry > 0
-    }
-
-    /// True if samples are drawn before the step that trains on them.
-    pub fn draws_ahead(&self) -> bool {
-        self.rollout.ahead > 0
-    }
-
-    /// True if new weights go on with responses that older ones began.
-    pub fn arrives_midway(&self) -> bool {
-        self.rollout.arrivals != ARRIVALS_STEP
-    }
-
-    /// Returns the schedule that the run follows, if it follows one.
-    pub fn follows(&self) -> Option<&str> {
-        let is_path = self.arrives_midway() && self.rollout.arrivals != ARRIVALS_TICK;
-        is_path.then_some(self.rollout.arrivals.as_str())
-    }
-
-    /// Returns the prompts that are under way together.
-    pub fn prompts_under_way(&self) -> u64 {
-        self.prompts_per_rollout() + u64::from(self.rollout.carry)
-    }
-
     /// True if the critic learns an adapter, and none of the weights below it.
     pub fn adapts_critic(&self) -> bool {
         self.critic.is_some() && self.lora.as_ref().is_some_and(|lora| lora.of_critic)
@@ -328,12 +296,6 @@ impl RunSpec {
     pub fn critic_is_of_actor(&self) -> bool {
         let starts = |critic: &Critic| critic.model == CRITIC_OF_ACTOR || critic.model == self.model;
         self.critic.as_ref().is_some_and(starts)
-    }
-
-    /// True if the kept samples of a rollout outlive it in a separate buffer: they wait for later steps, or for further
-    /// rounds.
-    pub fn holds_samples(&self) -> bool {
-        self.objective.is_some_and(|objective| objective.filter.is_some() || self.rollout.policy_lag > 0)
     }
 }
 

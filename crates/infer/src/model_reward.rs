@@ -7,8 +7,8 @@ use plimsoll_base::{Error, Result, slugs};
 use plimsoll_config::ModelReward;
 use plimsoll_plan::RoleName;
 use plimsoll_reward::{Rewards, Scored};
-use plimsoll_rollout::Samples;
 use plimsoll_train::Sequence;
+use std::sync::Arc;
 
 /// Returns the names of a run's rewards in metrics, in the order of their scores.
 pub fn names<'n>(rewards: &'n Rewards, models: &'n [ModelReward]) -> Vec<&'n str> {
@@ -32,14 +32,12 @@ pub fn add(
     if models.is_empty() {
         return Ok(());
     }
-    let samples = std::mem::replace(&mut responder.sampler().samples, Samples::with_capacity(0, 1));
+    let samples = Arc::clone(&responder.sampler().samples);
     let sequence =
         |s: usize| Sequence { group: s / group, prompt: &items[s / group].ids, response: samples.ids(s) };
     let sequences: Vec<Sequence<'_>> = (0..samples.len()).map(sequence).collect();
     let score = |(role, _): (RoleName, &ModelReward)| responder.reward_scores(role, &sequences);
     let scores: Result<Vec<Vec<f32>>> = RoleName::rewards().zip(models).map(score).collect();
-    drop(sequences);
-    responder.sampler().samples = samples;
     // In the order of the run file, in which each score has its place.
     for (model, scores) in models.iter().zip(scores?) {
         for (sample, (one, score)) in scored.iter_mut().zip(scores).enumerate() {

@@ -14,13 +14,14 @@ use plimsoll_plan::RunShape;
 use plimsoll_rollout::{
     DrawnEnds, Engine, Live, Model, Request, RolloutStats, Samples, SoFar, StopCondition,
 };
+use std::sync::Arc;
 
 /// One device, its arena, and the engine that samples with a bound model.
 pub struct Sampler<'a> {
     pub dev: &'a dyn Device,
     pub shape: &'a RunShape,
-    /// Responses of the last request.
-    pub samples: Samples,
+    /// Responses of the last request. While they are read longer than that, the next one has other room.
+    pub samples: Arc<Samples>,
     /// The regions that no phase takes.
     pub resident: Resident<'a>,
     /// The bytes that phases share.
@@ -38,7 +39,11 @@ impl<'a> Sampler<'a> {
         Sampler {
             dev,
             shape,
-            samples: Samples::with_turns(engine.samples, engine.new_tokens, shape.episodes.turns_max),
+            samples: Arc::new(Samples::with_turns(
+                engine.samples,
+                engine.new_tokens,
+                shape.episodes.turns_max,
+            )),
             resident,
             overlay,
             loading: Loading { seed, staging: shape.host.staging },
@@ -72,7 +77,7 @@ impl<'a> Sampler<'a> {
     ) -> Result<RolloutStats> {
         let (phase, acts) = begin(self.dev, &mut self.overlay, self.shape);
         let decoder = of.sampled(self.dev, &phase);
-        self.engine.run(self.dev, &decoder, acts, request, stop, &mut self.samples)
+        self.engine.run(self.dev, &decoder, acts, request, stop, Samples::to_write(&mut self.samples))
     }
 
     /// Samples as `rollout` does, from where each response has come to.
@@ -88,14 +93,14 @@ impl<'a> Sampler<'a> {
         let (phase, acts) = begin(self.dev, &mut self.overlay, self.shape);
         let decoder = of.sampled(self.dev, &phase);
         let model = Model { dev: self.dev, decoder: &decoder, acts };
-        self.engine.run_from(model, request, begun, stop, &mut self.samples)
+        self.engine.run_from(model, request, begun, stop, Samples::to_write(&mut self.samples))
     }
 
     /// Calls `body` with the engine's live form: phase Rollout, until it returns.
     pub fn live<T>(&mut self, of: &BoundModel<'a>, body: impl FnOnce(Live<'_, 'a, '_>) -> T) -> T {
         let (_phase, acts) = begin(self.dev, &mut self.overlay, self.shape);
         let model = Model { dev: self.dev, decoder: of.decoder(), acts };
-        body(Live::new(model, &mut self.engine, &mut self.samples))
+        body(Live::new(model, &mut self.engine, Samples::to_write(&mut self.samples)))
     }
 }
 

@@ -249,12 +249,7 @@ impl Planner<'_> {
             response_tokens: response_tokens(run, self.facts),
             policy_lag: if run.samples() { run.rollout.policy_lag as usize } else { 0 },
             ahead: if run.samples() { run.rollout.ahead as usize } else { 0 },
-            carried: if run.samples() {
-                let begun = if run.arrives_midway() { run.sequences_per_step() as usize } else { 0 };
-                begun + run.rollout.carry as usize * run.rollout.group_size as usize
-            } else {
-                0
-            },
+            carried: if run.samples() { run.sequences_under_way() as usize } else { 0 },
             holds_samples: run.holds_samples(),
             scores_sharply: run.scores_sharply(),
             chooses_tokens: run.objective.is_some_and(|objective| objective.covariance.is_some()),

@@ -3,7 +3,6 @@
 use crate::episodes::Episodes;
 use crate::methods::endpoint::EndpointTeacher;
 use crate::methods::estimator::OwnEstimator;
-use crate::rollout::buffer::RolloutBuffer;
 use plimsoll_base::Result;
 use plimsoll_config::{Objective, RunSpec};
 use plimsoll_infer::text::{Item, TextModel};
@@ -29,7 +28,6 @@ pub struct StepContext<'s> {
     pub episodes: Option<&'s mut Episodes>,
     /// The next prompts and samples; advances during the step.
     pub cursor: Cursor,
-    pub buffer: &'s mut RolloutBuffer,
     /// Called as each part of the step begins.
     pub edge: &'s mut dyn FnMut(Doing),
     /// Called with what this rank needs of another, before it waits for it.

@@ -1,10 +1,10 @@
 //! RL training of language models: prompts, rollouts, rewards, losses and updates.
 //!
-//! The folders are the parts of a step. `data` gives prompts, `rollout` samples and grades responses, `episodes` plays
-//! text environments, `methods` turn samples into losses, and `roles` are the models with their passes. `save` writes
-//! checkpoints, and `train` is the run that uses all of them.
+//! The folders are the parts of a step. `data` gives prompts, `rollout` samples and grades responses on all ranks,
+//! `supply` says which samples a step trains on, `episodes` plays text environments, `methods` turn samples into
+//! losses, and `roles` are the models with their passes. `save` writes checkpoints, and `train` is the run that uses
+//! all of them.
 
-mod apart;
 mod checks;
 pub mod context;
 pub mod data;
@@ -16,4 +16,5 @@ pub mod ranks;
 pub mod roles;
 pub mod rollout;
 pub mod save;
+pub mod supply;
 pub mod train;

@@ -5,15 +5,17 @@ mod rows;
 mod run;
 mod steps;
 
-use crate::apart::{self, Apart, share_of_trainers};
 use crate::checks::{Before, Checks};
+use crate::context::Cursor;
 use crate::data::hub;
 use crate::data::session::Session;
 use crate::methods::endpoint::EndpointTeacher;
 use crate::ranks;
 use crate::roles::Trainer;
-use crate::rollout::arrivals::WeightArrivals;
 use crate::save::checkpoint_size;
+use crate::supply;
+use crate::supply::apart::{self, Apart, share_of_trainers};
+use crate::supply::arrivals::WeightArrivals;
 use plimsoll_base::{Bytes, Result};
 use plimsoll_config::{Loaded, RunSpec};
 use plimsoll_device::{Device, Sampling};
@@ -27,10 +29,11 @@ use plimsoll_run::ending::Summary;
 use plimsoll_run::events::Observer;
 use plimsoll_run::lead::{Begun, PEAK_SECONDS, lead};
 use plimsoll_run::limits::Roofline;
-use plimsoll_run::opening::{Origins, open};
+use plimsoll_run::opening::{Opening, Origins, open};
 use plimsoll_run::resume::{Fingerprint, Start};
 use plimsoll_run::withheld;
 use run::LanguageRun;
+use std::path::Path;
 use std::sync::atomic::AtomicI32;
 
 /// The file of a run directory with what rewards print.
@@ -55,33 +58,23 @@ pub fn train(
     let mut run = RunSpec::new(&run_file);
     let mut checks = Checks::begin(Before::Training, &run)?;
     hub::pin(&mut run_file, &hub::localise(&mut run, true)?);
-    let mut session = match opening.checkpoint().map(|good| good.folder.clone()) {
-        Some(folder) => Session::open_again(&run, &folder, &mut |text| opening.say(observer, text))?,
-        None => Session::open(&run)?,
-    };
-    let (rank, ranks) = (group.rank(), group.ranks());
-    let hosts = |ranks| ranks::hosts_of(group, 0..ranks);
-    let share = share_of_trainers(&run, &hosts(ranks), Share { rank, ranks })?;
-    session.facts = Facts { hosts: hosts(ranks), share, trainers: hosts(share.ranks), ..session.facts };
+    let mut session = session(&run, &mut opening, observer)?;
+    session.facts = among_ranks(&run, group, session.facts)?;
     let (apart, schedule) = (Apart::of(&run, group)?, WeightArrivals::of(&run)?);
-    let rewards =
-        checks.rewards(&run, &session.first_columns(&run)?)?.expect("they are started before training");
-    let estimator = checks.estimator(&run, rank, rewards.words())?;
-    let endpoint =
-        EndpointTeacher::start(&run, rank, &session.text.tokenizer, session.model.spec.vocab as usize)?;
+    let columns = session.first_columns(&run)?;
+    let rewards = checks.rewards(&run, &columns)?.expect("they are started before training");
+    let estimator = checks.estimator(&run, group.rank(), rewards.words())?;
+    let (tokenizer, vocab) = (&session.text.tokenizer, session.model.spec.vocab as usize);
+    let endpoint = EndpointTeacher::start(&run, group.rank(), tokenizer, vocab)?;
     let episodes = checks.environment(&run, session.facts.prompt_tokens)?;
     let inputs = session.inputs(&run)?;
     // Before the plan, which follows from what they read.
     ranks::check_inputs(group, &inputs, session.models())?;
-    let limits = ranks::limits(group, &run, &opening.path)?;
-    let disk = rows::disk_limit(group, &opening.path)?;
-    let report = fitting_plan(&run, &session, Limits { disk, ..limits })?;
-    apart::check(&run, &report.shape)?;
-    report.warnings.iter().for_each(|words| opening.say(observer, format!("warning: {words}")));
-    report.auto.gave_up.iter().for_each(|words| opening.say(observer, format!("to fit: {words}")));
+    let report = fitting_plan(&run, &session, group, &opening.path)?;
+    words_of(&report).for_each(|words| opening.say(observer, words));
     let run_file = withheld::to_toml(&report.resolved.write_into(&run_file));
     // Checkpoints are rank 0's.
-    let checkpoint = if rank > 0 { Bytes(0) } else { checkpoint_size(&report.shape) };
+    let checkpoint = if group.rank() > 0 { Bytes(0) } else { checkpoint_size(&report.shape) };
     let opened = opening.directory(&run_file, &report.to_json(), checkpoint)?;
     let before = Host::this().rss();
     let device = ranks::open(&report.shape, devices::options(&run), group);
@@ -106,8 +99,19 @@ pub fn train(
         machine: dev.machine_type(),
         card: Box::new(|| dev.card_memory()),
     };
-    let mut job = LanguageRun::new(&run, session, trainer, rewards, estimator, endpoint, episodes);
-    job.buffer.ahead.schedule = schedule;
+    let mut job = LanguageRun {
+        run: &run,
+        supply: supply::of(&run, &report.shape, schedule),
+        objective: run.objective,
+        session,
+        trainer,
+        rewards,
+        estimator,
+        endpoint,
+        episodes,
+        cursor: Cursor::default(),
+        waited: Vec::new(),
+    };
     std::thread::scope(|scope| lead(opened, begun, &mut job, observer, signal, scope))
 }
 
@@ -137,11 +141,35 @@ fn title(run: &RunSpec, report: &PlanReport, dev: &dyn Device) -> String {
     format!("{method} on {model}, {millions:.1} M parameters, {weights}{merge}, {}", dev.machine_type())
 }
 
-/// Returns the plan of a run that fits.
-fn fitting_plan(run: &RunSpec, session: &Session, limits: Limits) -> Result<PlanReport> {
+/// Opens the models and the data of a run, which those of its checkpoint must equal.
+fn session(run: &RunSpec, opening: &mut Opening, observer: &mut dyn Observer) -> Result<Session> {
+    match opening.checkpoint().map(|good| good.folder.clone()) {
+        Some(folder) => Session::open_again(run, &folder, &mut |text| opening.say(observer, text)),
+        None => Session::open(run),
+    }
+}
+
+/// Returns what is to be said of a plan before its run begins.
+fn words_of(report: &PlanReport) -> impl Iterator<Item = String> {
+    let warnings = report.warnings.iter().map(|words| format!("warning: {words}"));
+    warnings.chain(report.auto.gave_up.iter().map(|words| format!("to fit: {words}")))
+}
+
+/// Adds to the facts of a run which ranks it has, on which hosts, and this one's share.
+fn among_ranks(run: &RunSpec, group: &Group, facts: Facts) -> Result<Facts> {
+    let (rank, ranks) = (group.rank(), group.ranks());
+    let hosts = |ranks| ranks::hosts_of(group, 0..ranks);
+    let share = share_of_trainers(run, &hosts(ranks), Share { rank, ranks })?;
+    Ok(Facts { hosts: hosts(ranks), share, trainers: hosts(share.ranks), ..facts })
+}
+
+/// Returns the plan of a run that fits. `path`: its directory.
+fn fitting_plan(run: &RunSpec, session: &Session, group: &Group, path: &Path) -> Result<PlanReport> {
+    let limits = Limits { disk: rows::disk_limit(group, path)?, ..ranks::limits(group, run, path)? };
     check_lengths(run, &session.facts)?;
     let report = plan_with(run, &session.facts, &limits)?;
     report.refuse()?;
+    apart::check(run, &report.shape)?;
     Ok(report)
 }
 

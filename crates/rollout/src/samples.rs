@@ -1,6 +1,7 @@
 //! Results of a rollout: tokens and their log-probabilities, in arrays allocated once.
 
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -67,6 +68,23 @@ impl Samples {
             num_turns: Vec::with_capacity(samples),
             turn_start: Vec::with_capacity(samples),
         }
+    }
+
+    /// Returns the samples of `room` to be drawn into: those, or others of their size while someone still reads them.
+    pub fn to_write(room: &mut Arc<Samples>) -> &mut Samples {
+        if Arc::get_mut(room).is_none() {
+            let samples = room.turns.len() / room.turns_max;
+            *room = Arc::new(Samples::with_turns(samples, room.new_tokens, room.turns_max));
+        }
+        Arc::get_mut(room).expect("no one reads them")
+    }
+
+    /// Copies finished responses of one turn into room for as many, of at most `new_tokens` tokens.
+    pub fn copied(&self, new_tokens: usize) -> Samples {
+        let mut copy = Samples::with_capacity(self.len(), new_tokens);
+        copy.clear();
+        (0..self.len()).for_each(|s| copy.push_response(self.ids(s), self.logprobs(s), self.finish(s)));
+        copy
     }
 
     pub fn bytes(samples: usize, new_tokens: usize, turns_max: usize) -> u64 {

@@ -22,6 +22,10 @@ pub const LANGUAGE: &str = "--json -q --set memory.host=4GiB --set eval.every=2 
 /// Settings of agent cases.
 pub const AGENT: &str = "--json -q --set memory.host=4GiB --set run.dir=DIR/out/run";
 
+/// Ticks at which weights arrive: in the middle of rollouts, between two, and in one rollout twice.
+const ARRIVALS: &str = "{\"step\":1,\"rollout\":2,\"tick\":3}\n{\"step\":2,\"rollout\":4,\"tick\":1}\n\
+                        {\"step\":3,\"rollout\":4,\"tick\":3}\n{\"step\":4,\"rollout\":5,\"tick\":0}\n";
+
 const fn case(name: &'static str, what: &'static str, commands: &'static [&'static str]) -> Case {
     Case { name, what, files: &[], commands, except: &[] }
 }
@@ -231,6 +235,56 @@ pub const CASES: &[Case] = &[
             "train runs/first.toml @llm --set train.schedule=constant --set train.steps=4 --set rollout.policy_lag=1 --set checkpoint.every=1 --resume",
         ],
     ),
+    case(
+        "carried-across",
+        "groups of several steps with a bound, begun by the old binary and resumed by each",
+        &[
+            "old:train runs/first.toml @llm --set train.schedule=constant --set rollout.carry=8 --set rollout.lag_tokens_max=3 \
+           --set loss.correction=tis --set checkpoint.every=1 --set train.steps=2",
+            "train runs/first.toml @llm --set train.schedule=constant --set rollout.carry=8 --set rollout.lag_tokens_max=3 \
+           --set loss.correction=tis --set checkpoint.every=1 --set train.steps=5 --resume",
+        ],
+    ),
+    Case {
+        name: "carried-episodes",
+        what: "episodes of several steps, on two ranks",
+        files: &[],
+        commands: &["train runs/first-agent.toml @llm --ranks 2 --set train.steps=3 --set rollout.carry=8"],
+        // The clock's.
+        except: &["saved_s", "ranks.json"],
+    },
+    case(
+        "ahead-across",
+        "samples of earlier steps with dynamic sampling, begun by the old binary and resumed by each",
+        &[
+            "old:train runs/first.toml @llm --set train.schedule=constant --set rollout.ahead=2 --set loss.correction=tis \
+           --set loss.dynamic_sampling=true --set loss.dynamic_sampling_retries=2 --set checkpoint.every=1 --set train.steps=2",
+            "train runs/first.toml @llm --set train.schedule=constant --set rollout.ahead=2 --set loss.correction=tis \
+           --set loss.dynamic_sampling=true --set loss.dynamic_sampling_retries=2 --set checkpoint.every=1 --set train.steps=5 --resume",
+        ],
+    ),
+    Case {
+        name: "arrivals",
+        what: "weights that arrive in the middle of rollouts, by a schedule",
+        files: &[("made.jsonl", ARRIVALS)],
+        commands: &[
+            "train runs/first.toml @llm --set train.steps=4 --set rollout.ahead=2 --set loss.correction=tis \
+                     --set rollout.arrivals=DIR/made.jsonl --set checkpoint.every=1",
+        ],
+        except: &[],
+    },
+    Case {
+        name: "apart",
+        what: "a rank that only samples and one that only trains, whole rollouts and by a schedule",
+        files: &[("made.jsonl", ARRIVALS)],
+        commands: &[
+            "train runs/first.toml @llm --ranks 2 --set run.rollout_ranks=1 --set train.steps=3 --set rollout.ahead=1",
+            "train runs/first.toml @llm --ranks 3 --set run.rollout_ranks=1 --set train.steps=4 --set rollout.ahead=2 \
+             --set rollout.arrivals=DIR/made.jsonl --set checkpoint.every=1 --set run.dir=DIR/out/midway",
+        ],
+        // The clock's.
+        except: &["ranks.json"],
+    },
     Case {
         name: "verbs",
         what: "eval, generate, grade",

@@ -16,7 +16,8 @@ use plimsoll_rl::context::{Cursor, StepContext};
 use plimsoll_rl::data::session::Session;
 use plimsoll_rl::methods::policy::step;
 use plimsoll_rl::roles::Trainer;
-use plimsoll_rl::rollout::{buffer::RolloutBuffer, gather::gather};
+use plimsoll_rl::supply::rollout::Rollout;
+use plimsoll_rl::supply::{FreshSupply, whole};
 use plimsoll_train::Sequence;
 use std::time::Instant;
 
@@ -102,13 +103,12 @@ struct Run<'r> {
     dev: &'r dyn Device,
     rewards: Rewards,
     cursor: Cursor,
-    buffer: RolloutBuffer,
 }
 
 impl<'r> Run<'r> {
     fn new(run: &'r RunSpec, session: Session, dev: &'r dyn Device) -> Result<Run<'r>> {
         let rewards = Rewards::new(&run.rewards)?;
-        Ok(Run { run, session, dev, rewards, cursor: Cursor::default(), buffer: RolloutBuffer::default() })
+        Ok(Run { run, session, dev, rewards, cursor: Cursor::default() })
     }
 
     fn course(&mut self, trainer: &mut Trainer<'_>, kind: Kind) -> Result<Course> {
@@ -139,26 +139,28 @@ impl<'r> Run<'r> {
 
     /// Samples with noise and trains on it. Returns mean and largest |difference| of the tokens' log-probabilities.
     fn step(&mut self, trainer: &mut Trainer<'_>, noise: Option<SamplerNoise>, n: u32) -> Result<[f64; 2]> {
-        self.sample(trainer, noise, n)?;
+        let mut supply = FreshSupply::default();
+        supply.put(self.sample(trainer, noise, n)?);
         let mut difference = [0.0; 2];
         self.with_context(|cx| {
-            step(trainer, cx, n)?;
+            step(trainer, &mut supply, cx, n)?;
             difference = difference_of(trainer);
             Ok(())
         })?;
         Ok(difference)
     }
 
-    fn sample(&mut self, trainer: &mut Trainer<'_>, noise: Option<SamplerNoise>, n: u32) -> Result<()> {
+    fn sample(&mut self, trainer: &mut Trainer<'_>, noise: Option<SamplerNoise>, n: u32) -> Result<Rollout> {
         self.dev.set_sampler_noise(noise);
-        let gathered = self.with_context(|cx| gather(trainer, cx, n).map(|_| ()));
+        let drawn = self.with_context(|cx| whole::draw(trainer, cx, n, None));
         self.dev.set_sampler_noise(None);
-        // The exact run computes its log-probs again as well, and finds the same.
-        self.buffer.set_other_policy();
-        gathered
+        let (mut rollout, _) = drawn?;
+        // Another policy's: the exact run computes its log-probs again as well, and finds the same.
+        rollout.of.policy_version = u64::MAX;
+        Ok(rollout)
     }
 
-    fn with_context(&mut self, body: impl FnOnce(&mut StepContext<'_>) -> Result<()>) -> Result<()> {
+    fn with_context<T>(&mut self, body: impl FnOnce(&mut StepContext<'_>) -> Result<T>) -> Result<T> {
         let Session { data, text, model, .. } = &mut self.session;
         let text = &*text;
         let mut cx = StepContext {
@@ -172,7 +174,6 @@ impl<'r> Run<'r> {
             estimator: None,
             prompts: &mut |first, n| data.batch(text, first, n),
             cursor: self.cursor,
-            buffer: &mut self.buffer,
             edge: &mut |_| {},
             waits: &mut |_| {},
         };
@@ -211,9 +212,10 @@ impl<'r> Run<'r> {
         let mut sigma = mean as f32;
         for _ in 0..TRIES {
             let cursor = self.cursor;
-            self.sample(trainer, Some(SamplerNoise::Normal { sigma, share, seed: 0 }), 1)?;
+            let noise = SamplerNoise::Normal { sigma, share, seed: 0 };
+            let rollout = self.sample(trainer, Some(noise), 1)?;
             self.cursor = cursor;
-            let found = self.measured(trainer)?;
+            let found = self.measured(trainer, &rollout)?;
             if found <= 0.0 {
                 sigma *= 4.0;
                 continue;
@@ -223,11 +225,10 @@ impl<'r> Run<'r> {
         Ok(Some(SamplerNoise::Normal { sigma, share, seed: 0 }))
     }
 
-    /// Returns the mean |difference| of the last rollout's log-probabilities from the trainer's.
-    fn measured(&self, trainer: &mut Trainer<'_>) -> Result<f64> {
-        let samples = trainer.sampler.samples.clone();
+    /// Returns the mean |difference| of a rollout's log-probabilities from the trainer's.
+    fn measured(&self, trainer: &mut Trainer<'_>, rollout: &Rollout) -> Result<f64> {
         let group = self.run.rollout.group_size as usize;
-        let groups = self.buffer.groups();
+        let Rollout { groups, samples, .. } = rollout;
         let sequence = |s: usize| Sequence {
             group: s / group,
             prompt: &groups[s / group].item.ids,

@@ -105,7 +105,7 @@ pub fn evaluate(
         report.tokens += responder.sampler().samples.total_tokens();
         model_reward::add(how.model_rewards, responder, items, how.samples, &mut scored)?;
         let version = responder.updates();
-        let samples = &responder.sampler().samples;
+        let samples = &*responder.sampler().samples;
         let rows = SamplesHeader {
             text: how.text,
             step: how.step,

@@ -1,7 +1,6 @@
 //! Opening what a run file names: model headers, tokenizer, data. The plan opens the same things as the run, but only
 //! those that it needs.
 
-use crate::apart::{self, share_of_trainers};
 use crate::checks::{Before, Checks};
 use crate::data::dataset::Dataset;
 use crate::data::first_rows::{first_rows, first_rows_of_episodes};
@@ -12,8 +11,11 @@ use crate::data::{hub, labels};
 use crate::episodes;
 use crate::methods::aligned;
 use crate::ranks;
+use crate::supply::apart::{self, share_of_trainers};
 use plimsoll_base::{Bytes, Error, Result, nearest_path, shown};
-use plimsoll_config::{ColumnSearch, DataSets, Environment, LearnsFrom, LoraSpec, ModelOptions, RunSpec};
+use plimsoll_config::{
+    ColumnSearch, DataSets, Environment, LearnsFrom, LoraSpec, ModelOptions, RunSpec, SupplyKind,
+};
 use plimsoll_devices::Card;
 use plimsoll_files::OpenModel;
 use plimsoll_infer::facts::verb_facts;
@@ -241,7 +243,7 @@ fn check_answers(run: &RunSpec, data: &Dataset, eval: &[EvalSet]) -> Result<()> 
 fn check_under_way(run: &RunSpec, data: &Dataset) -> Result<()> {
     let (rows, under_way) = (data.rows(), run.prompts_under_way());
     // An environment has as many prompts as there are seeds.
-    let has_rows = run.carries() && run.environment.is_none();
+    let has_rows = run.supply() == SupplyKind::Carried && run.environment.is_none();
     let Some(rows) = rows.filter(|rows| has_rows && *rows < under_way) else { return Ok(()) };
     let message = format!("the data has {rows} rows, and {under_way} prompts are to be under way");
     let step = u64::from(run.rollout.prompts_per_step);

@@ -8,13 +8,13 @@ use super::round::Episodes;
 use crate::roles::Trainer;
 use crate::rollout::counted::{Counted, CountedByAll};
 use crate::rollout::exchange::{Deal, SentResponse, exchange};
-use crate::rollout::group::Branch;
 use crate::rollout::message::{Kind, as_json};
+use crate::supply::group::Branch;
 use plimsoll_base::Result;
 use plimsoll_infer::responder::Responder;
 use plimsoll_infer::text::Item;
 use plimsoll_reward::{Rewards, Scored};
-use plimsoll_rollout::{Lengths, Request, RolloutStats};
+use plimsoll_rollout::{Lengths, Request, RolloutStats, Samples};
 use plimsoll_serve::episodes::Played as OfAgent;
 use plimsoll_text::Message;
 use plimsoll_textenv::{EnvironmentTally, Start};
@@ -126,21 +126,22 @@ fn play_agents(
     let (played, stats) = played?;
     episodes.policy_version = trainer.updates();
     episodes.begin_round(played.len());
-    trainer.sampler.samples.clear();
+    let samples = Samples::to_write(&mut trainer.sampler.samples);
+    samples.clear();
     let mut branches: Vec<Vec<Branch>> = asked.starts.iter().map(|_| Vec::new()).collect();
     let mut items: Vec<Item> = Vec::with_capacity(asked.starts.len());
     for (e, of_agent) in played.into_iter().enumerate() {
         let (group, member) = (e / asked.group_size, e % asked.group_size);
         let start = asked.starts[group];
-        let first = trainer.sampler.samples.len();
+        let first = samples.len();
         let OfAgent { outcome, sequences, said, was_limited } = of_agent;
         let is_played = outcome.is_ok();
         let mut episode = agents::episode(start, &sequences, said, outcome.as_ref().ok().copied());
         for sequence in sequences.into_iter().filter(|_| is_played) {
-            trainer.sampler.samples.push_turns(&sequence.ids, &sequence.logprobs, &sequence.turns);
+            samples.push_turns(&sequence.ids, &sequence.logprobs, &sequence.turns);
             branches[group].push(Branch { sample: member, prompt: sequence.prompt });
         }
-        episode.sequences = first..trainer.sampler.samples.len();
+        episode.sequences = first..samples.len();
         if member == 0 {
             let text = episode.messages.last().map(|message| message.content.clone()).unwrap_or_default();
             items.push(Item { text, ..Item::default() });
@@ -241,13 +242,14 @@ fn take(
         counted: CountedByAll::default(),
     };
     let mut counted = Vec::with_capacity(all.len());
-    trainer.sampler.samples.clear();
+    let samples = Samples::to_write(&mut trainer.sampler.samples);
+    samples.clear();
     episodes.played.clear();
     (episodes.tally, episodes.first_fault) = (EnvironmentTally::default(), None);
     let groups = all.iter_mut().map(|part| std::mem::take(&mut part.groups)).collect();
     for (start, group) in asked.starts.iter().zip(deal.in_order(groups, 1)) {
         for episode in group.episodes {
-            episode.sample.push_to(&mut trainer.sampler.samples);
+            episode.sample.push_to(samples);
             let at = episodes.played.len();
             episodes.played.push(episode.played(*start, &group.first, at));
         }

@@ -1,7 +1,7 @@
 //! The groups of a rollout that a step trains on, in the form that the passes take.
 
-use crate::rollout::buffer::RolloutBuffer;
-use crate::rollout::group::SampleGroup;
+use crate::supply::group::SampleGroup;
+use crate::supply::rollout::StepSamples;
 use plimsoll_config::RunSpec;
 use plimsoll_infer::sampler::sampling;
 use plimsoll_infer::text::Item;
@@ -21,27 +21,21 @@ pub struct Batch<'b> {
     pub(crate) samples: &'b Samples,
     /// Indices into `samples`.
     pub(crate) which: Range<usize>,
-    /// Number of optimizer updates of the weights that sampled them.
-    pub(crate) policy_version: u64,
     /// Steps since the samples were made.
     pub(crate) lag: u32,
     /// How many of each sequence's first tokens older weights drew; empty where none did.
     pub(crate) stale: &'b [usize],
+    /// True if ratios are to the log-probs that the rollout recorded.
+    pub(crate) is_recorded: bool,
 }
 
 impl<'b> Batch<'b> {
-    /// Takes `groups` of a rollout for `step`.
-    pub(crate) fn new(
-        run: &RunSpec,
-        buffer: &'b RolloutBuffer,
-        samples: &'b Samples,
-        groups: Range<usize>,
-        step: u32,
-    ) -> Batch<'b> {
-        let which = buffer.sequences(groups.clone());
+    /// Takes the samples of `step`.
+    pub(crate) fn new(run: &RunSpec, of: &'b StepSamples, step: u32) -> Batch<'b> {
+        let (which, groups, samples) = (of.sequences(), of.groups(), &*of.rollout.samples);
         let (mut sequences, mut owners) = (Vec::with_capacity(which.len()), Vec::with_capacity(which.len()));
         let (mut s, mut samples_before, mut number) = (which.start, 0, 0);
-        for group in &buffer.groups()[groups.clone()] {
+        for group in groups {
             for index in 0..group.num_sequences() {
                 let (sample, prompt) = group.sequence(index);
                 // Neighbours with one prompt share its rows.
@@ -57,12 +51,12 @@ impl<'b> Batch<'b> {
             owners,
             inv_temperature: sampling(&run.rollout, 0).inv_temperature(),
             step,
-            groups: &buffer.groups()[groups],
+            groups,
             samples,
             which,
-            policy_version: buffer.of().policy_version,
-            lag: step - buffer.of().step,
-            stale: buffer.stale(),
+            lag: step - of.rollout.of.step,
+            stale: &of.stale,
+            is_recorded: of.is_recorded,
         }
     }
 

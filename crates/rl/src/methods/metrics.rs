@@ -4,7 +4,7 @@ use crate::roles::UpdateStats;
 use crate::{
     episodes::RoundReport, methods::actor::ActorReport, methods::buffers::StepBuffers,
     methods::critic::CriticReport, methods::pairs::PairReport, methods::sft::SftReport,
-    rollout::gather::Gathered, rollout::group::SampleGroup,
+    supply::gathered::Gathered, supply::group::SampleGroup,
 };
 use plimsoll_algo::{
     correction::CorrectionSums, covariance::CovarianceSums, divergence::listed_mass, kl::KlSums,
@@ -36,22 +36,7 @@ pub(crate) fn add_rollout(metrics: &mut Metrics, gathered: &Gathered) {
             ("dynamic_sampling/reward", gathered.mean_reward()),
         ]));
     }
-    if let Some(carry) = &gathered.carry {
-        metrics.extend(carry.counts.metrics());
-        metrics.extend(named([
-            ("rollout/carried", carry.carried as f64),
-            ("rollout/waited_for", carry.waited_for as f64),
-            ("time/reward_hidden", carry.seconds_ahead),
-        ]));
-        metrics.extend(carry.tail_tick_s.map(|seconds| ("time/tail_tick".to_string(), seconds)));
-    }
-    if let Some(ahead) = &gathered.ahead {
-        metrics.extend(named([
-            ("rollout/waiting", f64::from(ahead.waiting)),
-            ("rollout/staleness", ahead.ages.mean()),
-            ("rollout/stale_share", ahead.ages.stale_share()),
-        ]));
-    }
+    metrics.extend(gathered.of_supply.clone());
     for (name, value) in &gathered.logged {
         metrics.insert(format!("rewards/{name}"), *value);
     }

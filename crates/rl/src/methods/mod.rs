@@ -14,6 +14,7 @@ pub mod kto;
 pub mod metrics;
 pub mod pairs;
 pub mod policy;
+pub mod report;
 pub mod reward_model;
 pub mod sft;
 pub mod spans;

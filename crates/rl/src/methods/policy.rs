@@ -3,104 +3,48 @@
 
 use crate::context::StepContext;
 use crate::flops::{step_flops, update_passes};
-use crate::methods::actor::{ActorReport, actor_updates};
+use crate::methods::actor::actor_updates;
 use crate::methods::batch::Batch;
 use crate::methods::buffers::StepBuffers;
 use crate::methods::critic::{critic_updates, gae_advantages};
-use crate::methods::endpoint::Asked;
+use crate::methods::report::StepReport;
 use crate::methods::{aligned, distill, metrics, turns};
 use crate::roles::Trainer;
-use crate::rollout::arrivals::Arrival;
-use crate::rollout::carry::{self, CarryReport};
-use crate::rollout::gather::{Gathered, gather};
-use crate::rollout::group::SampleGroup;
-use crate::rollout::{ahead, arrivals};
+use crate::supply::Supply;
+use crate::supply::gathered::Gathered;
+use crate::supply::group::SampleGroup;
 use plimsoll_algo::advantage::{KlReward, discounted_returns, token_rewards, whiten};
 use plimsoll_algo::kl::KlSums;
 use plimsoll_algo::packed::Packed;
 use plimsoll_algo::shaping::{GroupShaping, decoupled, shape_rewards, subtract_greedy};
 use plimsoll_base::Result;
 use plimsoll_config::{OwnTeacher, RunSpec};
-use plimsoll_infer::model_reward;
-use plimsoll_infer::responder::Responder;
 use plimsoll_plan::RoleName;
 use plimsoll_reward::Scored;
-use plimsoll_run::{metrics::Metrics, status::Doing, vitals::Vitals};
+use plimsoll_run::{status::Doing, vitals::Vitals};
 use std::time::Instant;
 
-#[derive(Debug, Default)]
-pub struct StepReport {
-    /// Every metric of a part of the step, by name.
-    pub metrics: Metrics,
-    /// Mean reward before shaping; none if no sample has a score.
-    pub reward: Option<f64>,
-    /// Mean reverse KL of the student from its teacher before the update; none without a teacher.
-    pub reverse_kl: Option<f64>,
-    pub vitals: Vitals,
-    pub sampled_tokens: usize,
-    pub update_rows: u64,
-    /// Largest difference between the trainer's log-probability before the weights changed and l_old, which is the
-    /// rollout's unless another policy version sampled.
-    pub logprob_mismatch_max: f64,
-    pub seconds: StepSeconds,
-    /// Operations counted from the work's definition: one forward pass for sampled tokens, three for trained ones.
-    pub flops: f64,
-    /// Those of the rollout, and its passes.
-    pub rollout_flops: f64,
-    pub rollout_passes: u64,
-    /// The first fault of an episode or of a teacher's server, in one line.
-    pub fault: Option<String>,
-    /// When the weights that the step made arrived, where they may in the middle of a rollout.
-    pub(crate) arrival: Option<Arrival>,
-    /// What a teacher's server did, if one was asked.
-    pub(crate) teacher: Option<Asked>,
-    /// What groups of several steps counted, where there are any.
-    pub(crate) carry: Option<CarryReport>,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-pub struct StepSeconds {
-    pub rollout: f64,
-    /// Grading that was not finished when the rollout ended.
-    pub reward: f64,
-    pub update: f64,
-}
-
-/// Makes one step over P prompts: those left from the last rollout, or those of a new one. `step` counts from 1.
+/// Makes one step over the samples of its supply. `step` counts from 1.
 ///
 /// Errors: `dynamic-sampling-exhausted`, `logprob-mismatch`, `loss-not-finite`, `gradient-not-finite`; those of
 /// sampling and of the rewards. `cx.cursor` is then past what the step sampled, and must not be kept.
-pub fn step(trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, step: u32) -> Result<StepReport> {
-    let prompts = cx.run.rollout.prompts_per_step as usize;
-
-    // 1. Rollout and 2. reward: responses are graded as they end.
-    let gathered = match cx.buffer.next(prompts).is_empty() {
-        true if cx.run.carries() => carry::gather(trainer, cx, step)?,
-        true if cx.run.arrives_midway() => arrivals::gather(trainer, cx, step)?,
-        true if cx.run.draws_ahead() => ahead::gather(trainer, cx, step)?,
-        true => gather(trainer, cx, step)?,
-        false => Gathered::default(),
-    };
-    let mut report = train_next(trainer, cx, step)?;
-    cx.buffer.carried.commit();
-    cx.buffer.ahead.commit();
-    report.add_rollout(gathered, cx.run.rollout.group_size as usize);
-    Ok(report)
-}
-
-/// Trains on the next P groups of the buffer.
-pub(crate) fn train_next(
+pub fn step(
     trainer: &mut Trainer<'_>,
+    supply: &mut dyn Supply,
     cx: &mut StepContext<'_>,
     step: u32,
 ) -> Result<StepReport> {
-    let (buffer, samples) = (std::mem::take(cx.buffer), trainer.take_samples());
-    let groups = buffer.next(cx.run.rollout.prompts_per_step as usize);
-    let trained = train(trainer, cx, &Batch::new(cx.run, &buffer, &samples, groups.clone(), step));
-    trainer.put_samples(samples);
-    *cx.buffer = buffer;
-    cx.buffer.done(groups);
-    trained
+    // 1. Rollout and 2. reward: responses are graded as they end.
+    let mut gathered = Gathered::default();
+    let samples = supply.next(trainer, cx, step, &mut gathered)?;
+    let made = match &samples {
+        Some(samples) => train(trainer, cx, &Batch::new(cx.run, samples, step)),
+        None => Ok(StepReport::default()),
+    };
+    let mut report = supply.commit(trainer, cx, step, made, &mut gathered)?;
+    report.add_rollout(gathered, cx.run.rollout.group_size as usize);
+    report.samples = samples;
+    Ok(report)
 }
 
 /// Runs the parts of a step that read no data: score, advantage and update.
@@ -130,8 +74,7 @@ fn train(trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, batch: &Batch<'_>)
     }
     // Ratios to what drew each token need no other numbers than those recorded with it; a correction weighs the two.
     let corrects_old = cx.objective.correction.is_some() && batch.has_stale();
-    let is_recorded = batch.policy_version == trainer.updates() || cx.run.draws_ahead();
-    if !is_recorded || corrects_old {
+    if !batch.is_recorded || corrects_old {
         trainer.score_into(RoleName::Actor, sequences, inv_temperature, |b| &mut b.old_logprobs)?;
         trainer.buffers.stale.clear();
     }
@@ -169,52 +112,6 @@ fn train(trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, batch: &Batch<'_>)
     let flops = update_passes(shape.lora.is_some()) * step_flops(&shape.spec, &batch.sequences);
     report.add_samples(cx, batch, flops);
     Ok(report)
-}
-
-impl StepReport {
-    fn add(&mut self, name: &str, value: f64) {
-        self.metrics.insert(name.to_string(), value);
-    }
-
-    fn add_actor(&mut self, actor: &ActorReport) {
-        self.update_rows = actor.rows;
-        self.logprob_mismatch_max = actor.mismatch_max;
-        self.metrics.extend(metrics::of_actor(actor, self.seconds.update));
-    }
-
-    fn add_samples(&mut self, cx: &StepContext<'_>, batch: &Batch<'_>, flops: f64) {
-        self.flops += flops;
-        let count = batch.which.len() as f64;
-        let drawn = |s: usize| batch.samples.turns(s).iter().map(|turn| turn.tokens().len()).sum::<usize>();
-        self.add("completions/mean_length", batch.which.clone().map(drawn).sum::<usize>() as f64 / count);
-        self.add("completions/clipped_ratio", batch.cut().count() as f64 / count);
-        self.add("rollout/policy_lag", f64::from(batch.lag));
-        let names = model_reward::names(cx.rewards, &cx.run.model_rewards);
-        let scored = batch.groups.iter().flat_map(|group| &group.scored);
-        self.metrics.extend(metrics::of_reward_parts(&names, scored));
-    }
-
-    /// Adds the metrics of a rollout. Last, so that nothing that a reward logs hides its own failures.
-    pub(crate) fn add_rollout(&mut self, gathered: Gathered, group_size: usize) {
-        let asked = self.teacher.take();
-        let taught = asked.as_ref().map_or(0.0, |asked| asked.fault_share);
-        self.vitals.fault_share = gathered.fault_share(group_size).max(taught);
-        if gathered.sampled > 0 || asked.is_some() {
-            self.add("reward/fault_share", self.vitals.fault_share);
-        }
-        self.arrival = gathered.arrival;
-        self.sampled_tokens = gathered.tokens;
-        self.flops += gathered.flops;
-        (self.rollout_flops, self.rollout_passes) = (gathered.flops, gathered.stats.passes);
-        (self.seconds.rollout, self.seconds.reward) = (gathered.rollout_s, gathered.reward_s);
-        metrics::add_rollout(&mut self.metrics, &gathered);
-        self.carry = gathered.carry;
-        self.fault = gathered.episodes.and_then(|episodes| episodes.fault);
-        if let Some(asked) = asked {
-            self.metrics.extend(metrics::of_tally("teacher", &asked.tally));
-            self.fault = self.fault.take().or(asked.fault);
-        }
-    }
 }
 
 /// Compares each reward of a sample within its group by itself; the weighted sums are the shaped rewards.

@@ -1,9 +1,9 @@
 //! The trainer: a sampler with the roles of a run and the step's arrays.
 
 use super::role::{Loss, LossOf, Passes, Role, Scores, UpdateStats};
-use crate::apart::Apart;
 use crate::methods::buffers::StepBuffers;
 use crate::ranks::{share, share_in_pieces};
+use crate::supply::apart::Apart;
 use plimsoll_base::Result;
 use plimsoll_device::{Device, Sampling};
 use plimsoll_files::OpenModel;
@@ -14,7 +14,7 @@ use plimsoll_memory::{Arena, Buf};
 use plimsoll_model::{AdaptersFrom, ParamTable};
 use plimsoll_plan::{KEPT_PIECE_BYTES, RoleName, RunShape};
 use plimsoll_ranks::Group;
-use plimsoll_rollout::{Lengths, Live, Request, RolloutStats, Samples, SoFar, StopCondition};
+use plimsoll_rollout::{Lengths, Live, Request, RolloutStats, SoFar, StopCondition};
 use plimsoll_train::{Packer, Sequence, UpdateOptions};
 use std::ops::Range;
 use std::path::Path;
@@ -22,8 +22,6 @@ use std::path::Path;
 /// A sampler with the roles of a run, and everything else that a step needs.
 pub struct Trainer<'a> {
     pub sampler: Sampler<'a>,
-    /// Responses that a rollout kept, if they outlive its requests.
-    pub kept: Option<Samples>,
     pub buffers: StepBuffers,
     /// The first is the one that is sampled from or trained.
     pub(crate) roles: Vec<Role<'a>>,
@@ -58,10 +56,8 @@ impl<'a> Trainer<'a> {
             roles.push(role);
         }
         let (sequences, tokens, arrays) = shape.step_arrays();
-        let kept = shape.training.filter(|t| t.holds_samples);
         Ok(Trainer {
             sampler,
-            kept: kept.map(|t| Samples::with_capacity(t.held_sequences(), tokens)),
             buffers: StepBuffers::with_capacity(sequences, tokens, arrays),
             roles,
             packer: shape.packs().map(|pass| Packer::new(pass, sequences)),
@@ -189,23 +185,6 @@ impl<'a> Trainer<'a> {
         stop: &mut dyn StopCondition,
     ) -> Result<RolloutStats> {
         self.sampler.rollout_from(&self.roles[0], request, begun, stop)
-    }
-
-    /// Moves the step's responses out of the trainer; `put_samples` puts them back.
-    pub(crate) fn take_samples(&mut self) -> Samples {
-        std::mem::replace(self.step_samples_mut(), Samples::with_capacity(0, 1))
-    }
-
-    pub(crate) fn put_samples(&mut self, samples: Samples) {
-        *self.step_samples_mut() = samples;
-    }
-
-    pub(crate) fn step_samples_mut(&mut self) -> &mut Samples {
-        self.kept.as_mut().unwrap_or(&mut self.sampler.samples)
-    }
-
-    pub(crate) fn step_samples(&self) -> &Samples {
-        self.kept.as_ref().unwrap_or(&self.sampler.samples)
     }
 
     /// Scores sequences with a role: each rank its part, and all have the numbers of all. Those of the sequences

@@ -1,12 +1,6 @@
-//! Sampling and grading: the rounds of a rollout, what it keeps, what it carries over, and responses as text.
+//! Sampling and grading, dealt among ranks, and what ranks tell each other of it.
 
-pub mod ahead;
-pub mod arrivals;
-pub mod buffer;
-pub mod carry;
 pub(crate) mod counted;
 pub(crate) mod exchange;
-pub mod gather;
-pub mod group;
 pub(crate) mod message;
 pub mod ranks;

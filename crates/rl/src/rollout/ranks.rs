@@ -61,7 +61,7 @@ pub fn sample(
     let items = own.iter().map(|prompt| &of.items[*prompt]);
     let graded = Graded::sample(trainer, rewards, of, items, &request, sampled);
     let graded = graded.map(|graded| (graded, Counted::of(rewards)));
-    let whole = share(group, &mut trainer.sampler.samples, graded, &deal, size)?;
+    let whole = share(group, Samples::to_write(&mut trainer.sampler.samples), graded, &deal, size)?;
     // Ranks that only sample tell the others, which learn from what they are handed.
     if !group.is_alone() && trainer.apart.is_none_or(|(all, _)| group.ranks() == all.ranks()) {
         deal.learn(&mut trainer.lengths, &trainer.sampler.samples, size);

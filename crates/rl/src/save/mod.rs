@@ -4,19 +4,19 @@
 pub mod export;
 
 use crate::roles::{Role, Trainer};
-use crate::rollout::buffer::RolloutBuffer;
+use crate::supply::Supply;
 use plimsoll_base::{Bytes, Result};
 use plimsoll_device::{Device, MatrixLayout};
 use plimsoll_files::{
     ADAPTER_CONFIG, AdapterConfig, Head, OpenModel, adapter_base, adapter_config_json, config_json,
-    fsync_dir, generation_config_json, score_config_json, write_new, write_new_lines,
+    fsync_dir, generation_config_json, score_config_json, write_new,
 };
 use plimsoll_memory::ReadLease;
 use plimsoll_model::{FlatTensors, ParamTable, SpreadTensors, Together, save, save_together};
 use plimsoll_plan::{Lora, RoleName, RunShape, checkpoint_bytes};
 use plimsoll_ranks::Group;
 use plimsoll_run::checkpoint::{
-    CARRIED, FORMAT, HELD, MANIFEST, Manifest, RUN_FILE, Retention, RunState, STATE, STATE_JSON, Store,
+    FORMAT, MANIFEST, Manifest, RUN_FILE, Retention, RunState, STATE, STATE_JSON, Store,
 };
 use plimsoll_run::lead::{Savers, Saving};
 use plimsoll_run::opening::check_space;
@@ -50,14 +50,14 @@ struct TensorsOf<'a> {
 pub fn prepare<'a>(
     trainer: &Trainer<'a>,
     model: &OpenModel,
-    buffer: &RolloutBuffer,
+    supply: &dyn Supply,
     saving: Saving<'_>,
 ) -> Result<SaveJob<'a>> {
     let Saving { step, store, retention, everything, .. } = saving;
     check_space(checkpoint_size(trainer.sampler.shape), store.folder())?;
     let part = store.begin(step)?;
     let files =
-        write_small(trainer, model, buffer, &part, everything).inspect_err(|_| store.abandon(step))?;
+        write_small(trainer, model, supply, &part, everything).inspect_err(|_| store.abandon(step))?;
     Ok(SaveJob {
         dev: trainer.sampler.dev,
         tensors: files_of(trainer, everything.is_some()).into_iter().map(tensors).collect(),
@@ -115,7 +115,7 @@ pub fn save_of_ranks(
     trainer: &mut Trainer<'_>,
     group: &Group,
     model: &OpenModel,
-    buffer: &RolloutBuffer,
+    supply: &dyn Supply,
     saving: Saving<'_>,
 ) -> Result<PathBuf> {
     let (step, store, everything) = (saving.step, saving.store.clone(), saving.everything.is_some());
@@ -127,7 +127,7 @@ pub fn save_of_ranks(
     if near[0] > 0 {
         return group.barrier().map(|()| path);
     }
-    let mut job = if group.rank() == 0 { Some(prepare(trainer, model, buffer, saving)?) } else { None };
+    let mut job = if group.rank() == 0 { Some(prepare(trainer, model, supply, saving)?) } else { None };
     let part = job.as_ref().map_or(PathBuf::new(), |job| job.part.clone());
     let mut write = || -> Result<()> {
         let of = |(role, file, is_weights): (&Role<'_>, _, _)| (role.shape.name, file, is_weights);
@@ -196,7 +196,7 @@ fn tensors_of_ranks<'a>(role: &Role<'a>, is_weights: bool) -> Vec<SpreadTensors<
 fn write_small(
     trainer: &Trainer<'_>,
     model: &OpenModel,
-    buffer: &RolloutBuffer,
+    supply: &dyn Supply,
     part: &Path,
     everything: Option<(&RunState, &str)>,
 ) -> Result<BTreeMap<String, plimsoll_files::FileRecord>> {
@@ -234,14 +234,7 @@ fn write_small(
         std::fs::create_dir(&folder).map_err(|err| plimsoll_run::run_dir::unwritable(&folder, &err))?;
         write(STATE_JSON, state.to_text().as_bytes())?;
         write(RUN_FILE, run_file.as_bytes())?;
-        if state.held.is_some() {
-            let record = write_new_lines(&part.join(HELD), buffer.lines(trainer.step_samples()))?;
-            files.insert(HELD.to_string(), record);
-        }
-        if state.carried.is_some() {
-            files.insert(CARRIED.to_string(), buffer.carried.write(&part.join(CARRIED))?);
-        }
-        files.extend(buffer.ahead.write(part)?);
+        files.extend(supply.write(part)?);
     }
     Ok(files)
 }

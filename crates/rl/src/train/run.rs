@@ -1,8 +1,6 @@
 //! A language-model run as the loop sees it: how it begins, resumes, saves and reports.
 
 use super::rows::rows;
-use crate::apart;
-use crate::apart::whom_at_end;
 use crate::context::Cursor;
 use crate::data::session::Session;
 use crate::diverged::prove;
@@ -10,11 +8,10 @@ use crate::episodes::Episodes;
 use crate::methods::endpoint::EndpointTeacher;
 use crate::methods::estimator::OwnEstimator;
 use crate::roles::{Role, Trainer};
-use crate::rollout::ahead::{Ahead, RolloutReader};
-use crate::rollout::arrivals;
-use crate::rollout::buffer::RolloutBuffer;
-use crate::rollout::carry::{Carried, Expected};
 use crate::save::{prepare, save_of_ranks};
+use crate::supply::apart::{self, whom_at_end};
+use crate::supply::restored::Restored;
+use crate::supply::{Supply, arrivals};
 use plimsoll_base::{Error, Result};
 use plimsoll_config::{LearnsFrom, Objective, RunSpec};
 use plimsoll_infer::responder::Responder;
@@ -22,7 +19,7 @@ use plimsoll_infer::responses::response_text;
 use plimsoll_model::rope;
 use plimsoll_plan::{RoleName, longest_sequence};
 use plimsoll_reward::Rewards;
-use plimsoll_run::checkpoint::{BASE, BufferState, CARRIED, HELD, RoleState, RunState};
+use plimsoll_run::checkpoint::{BASE, RoleState, RunState};
 use plimsoll_run::ending::Summary;
 use plimsoll_run::events::Event;
 use plimsoll_run::lead::{Job, Lead, Save, Saving};
@@ -47,83 +44,21 @@ pub(super) struct LanguageRun<'r> {
     pub(super) objective: Option<Objective>,
     /// Past what the last step took from the data.
     pub(super) cursor: Cursor,
-    pub(super) buffer: RolloutBuffer,
-    /// True once a note has said that carried groups are waited for.
-    pub(super) has_noted_waits: bool,
+    /// Where the samples come from, if any are sampled.
+    pub(super) supply: Box<dyn Supply>,
     /// How long each rank had waited when the step began.
     pub(super) waited: Vec<Duration>,
 }
 
 impl<'r> LanguageRun<'r> {
-    pub(super) fn new(
-        run: &'r RunSpec,
-        session: Session,
-        trainer: Trainer<'r>,
-        rewards: Rewards,
-        estimator: Option<OwnEstimator>,
-        endpoint: Option<EndpointTeacher>,
-        episodes: Option<Episodes>,
-    ) -> LanguageRun<'r> {
-        let (objective, cursor, buffer) = (run.objective, Cursor::default(), RolloutBuffer::default());
-        LanguageRun {
-            run,
-            session,
-            trainer,
-            rewards,
-            estimator,
-            endpoint,
-            episodes,
-            objective,
-            cursor,
-            buffer,
-            has_noted_waits: false,
-            waited: Vec::new(),
-        }
-    }
-
     fn set_names(&self) -> Vec<String> {
         self.session.eval.iter().map(|set| set.name.clone()).collect()
     }
 
-    /// Restores the samples of an earlier rollout that wait for their steps.
-    fn restore_buffer(&mut self, folder: &Path, state: BufferState) -> Result<()> {
+    /// Restores what the supply had waiting.
+    fn restore_supply(&mut self, folder: &Path, state: &RunState) -> Result<()> {
         let Session { data, text, .. } = &mut self.session;
-        let (text, rollout) = (&*text, &self.run.rollout);
-        let mut item = |position: u64| {
-            data.batch(text, position, 1).map(|mut items| items.pop().expect("one position, one prompt"))
-        };
-        let words = |ids: &[u32], finish| response_text(text, ids, finish, &rollout.stop, rollout.keep_stop);
-        let kept = self.trainer.kept.as_mut().expect("a run whose samples wait has room for them");
-        let size = rollout.group_size as usize;
-        self.buffer = RolloutBuffer::read(&folder.join(HELD), state, size, kept, &mut item, &words)?;
-        Ok(())
-    }
-
-    /// Restores the groups that had not ended.
-    fn restore_carried(&mut self, folder: &Path, state: &RunState, count: u64) -> Result<()> {
-        let rollout = &self.run.rollout;
-        let expected = Expected {
-            count,
-            carry: match self.run.arrives_midway() {
-                true => u64::from(rollout.prompts_per_step),
-                false => u64::from(rollout.carry),
-            },
-            size: rollout.group_size as usize,
-            most: self.run.response_tokens_max(),
-            turn: rollout.max_new_tokens as usize,
-            turns: self.run.environment.as_ref().map_or(0, |_| self.run.turns_max()),
-            prompt: match self.run.plays_agents() {
-                true => self.run.data.prompt_tokens_max.unwrap_or(0) as usize,
-                false => 0,
-            },
-            vocab: self.trainer.sampler.shape.spec.vocab,
-            step: state.progress.step,
-            updates: state.policy_version,
-            data_position: state.data_position,
-            next_sample_id: state.next_sample_id,
-        };
-        let Session { data, text, .. } = &mut self.session;
-        let (text, episodes) = (&*text, &mut self.episodes);
+        let (text, rollout, episodes) = (&*text, &self.run.rollout, &mut self.episodes);
         let mut item = |position: u64| {
             let items = match episodes {
                 Some(episodes) => episodes.prompts(text, position, 1),
@@ -131,29 +66,10 @@ impl<'r> LanguageRun<'r> {
             };
             items.map(|mut items| items.pop().expect("one position, one prompt"))
         };
-        self.buffer.carried = Carried::read(&folder.join(CARRIED), &expected, &mut item)?;
-        Ok(())
-    }
-
-    /// Restores the rollouts of later steps.
-    fn restore_ahead(&mut self, folder: &Path, states: &[BufferState]) -> Result<()> {
-        let Session { data, text, .. } = &mut self.session;
-        let (text, rollout) = (&*text, &self.run.rollout);
-        let mut item = |position: u64| {
-            data.batch(text, position, 1).map(|mut items| items.pop().expect("one position, one prompt"))
-        };
         let words = |ids: &[u32], finish| response_text(text, ids, finish, &rollout.stop, rollout.keep_stop);
-        let reader = RolloutReader {
-            folder,
-            group_size: rollout.group_size as usize,
-            room: (self.run.sequences_per_step() as usize, rollout.max_new_tokens as usize),
-            item: &mut item,
-            text: &words,
-        };
-        let schedule = self.buffer.ahead.schedule.take();
-        self.buffer.ahead = Ahead::read(states, reader)?;
-        self.buffer.ahead.schedule = schedule;
-        Ok(())
+        let vocab = self.trainer.sampler.shape.spec.vocab;
+        let (run, item) = (self.run, &mut item);
+        self.supply.restore(&mut Restored { folder, state, run, vocab, item, text: &words })
     }
 
     /// Shows a prompt as the model reads it: a wrong form is the commonest cause of a run that learns nothing.
@@ -221,12 +137,8 @@ impl<'r: 'scope, 'scope> Job<'scope> for LanguageRun<'r> {
             objective.set_kl_coef(coef);
         }
         self.cursor = Cursor { data_position: state.data_position, next_sample_id: state.next_sample_id };
-        if let Some(state) = state.held {
-            self.restore_buffer(checkpoint, state)?;
-        }
-        self.restore_ahead(checkpoint, &state.ahead)?;
         arrivals::cut(lead.dir.path(), state.progress.step)?;
-        state.carried.map_or(Ok(()), |count| self.restore_carried(checkpoint, state, count))
+        self.restore_supply(checkpoint, state)
     }
 
     fn step(&mut self, lead: &mut Lead<'_, '_, 'scope, '_>, step: u32) -> Result<()> {
@@ -266,7 +178,7 @@ impl<'r: 'scope, 'scope> Job<'scope> for LanguageRun<'r> {
 
     fn whom_at_end(&self, step: u32) -> Option<String> {
         let (_, apart) = self.trainer.apart?;
-        Some(whom_at_end(apart, step, (self.buffer.ahead.num_there(), self.run.rollout.ahead)))
+        Some(whom_at_end(apart, step, (self.supply.num_there(), self.run.rollout.ahead)))
     }
 
     fn has_all_weights(&self) -> bool {
@@ -296,9 +208,7 @@ impl<'r: 'scope, 'scope> Job<'scope> for LanguageRun<'r> {
         state.policy_version = self.trainer.updates();
         state.data_position = self.cursor.data_position;
         state.next_sample_id = self.cursor.next_sample_id;
-        state.held = self.buffer.state();
-        state.carried = self.buffer.carried.count();
-        state.ahead = self.buffer.ahead.states();
+        self.supply.state(state);
         state.kl_coef = self.objective.and_then(|objective| objective.adaptive_kl_coef());
         let of = |role: &Role<'_>| RoleState {
             updates: role.optimizer.is_some().then(|| role.updates()),
@@ -319,13 +229,13 @@ impl<'r: 'scope, 'scope> Job<'scope> for LanguageRun<'r> {
     fn save(&mut self, saving: Saving<'_>) -> Result<Save<'scope>> {
         let group = self.trainer.group;
         if group.is_alone() {
-            let job = prepare(&self.trainer, &self.session.model, &self.buffer, saving)?;
+            let job = prepare(&self.trainer, &self.session.model, &*self.supply, saving)?;
             return Ok(Save::Later(Box::new(move || job.run())));
         }
-        let (trainer, model, buffer) = (&mut self.trainer, &self.session.model, &self.buffer);
+        let (trainer, model, supply) = (&mut self.trainer, &self.session.model, &*self.supply);
         Ok(Save::Done(match trainer.apart {
-            Some(with) => apart::save(trainer, with, model, buffer, saving)?,
-            None => save_of_ranks(trainer, group, model, buffer, saving)?,
+            Some(with) => apart::save(trainer, with, model, supply, saving)?,
+            None => save_of_ranks(trainer, group, model, supply, saving)?,
         }))
     }
 

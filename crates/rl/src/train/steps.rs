@@ -3,7 +3,6 @@
 
 use super::rows::waited_since;
 use super::run::LanguageRun;
-use crate::apart;
 use crate::context::StepContext;
 use crate::data::session::Session;
 use crate::episodes::KeptEpisode;
@@ -11,13 +10,11 @@ use crate::methods::policy::step;
 use crate::methods::sft::sft_step;
 use crate::methods::{PairMethod, metrics};
 use crate::roles::UpdateStats;
-use crate::rollout::arrivals;
-use crate::rollout::carry::CarryReport;
+use crate::supply::rollout::StepSamples;
 use plimsoll_base::Result;
 use plimsoll_infer::model_reward;
 use plimsoll_infer::responses::{KeptSample, Place, SamplesHeader};
 use plimsoll_plan::SAMPLES_KEPT;
-use plimsoll_rollout::Finish;
 use plimsoll_run::lead::{Lead, Stepped};
 use plimsoll_run::metrics::Metrics;
 use plimsoll_run::run_dir::RunDir;
@@ -44,14 +41,10 @@ impl LanguageRun<'_> {
             endpoint: self.endpoint.as_ref(),
             prompts: &mut |first, n| data.batch(text, first, n),
             cursor: self.cursor,
-            buffer: &mut self.buffer,
             edge: &mut |doing| said.borrow_mut().part(doing, n),
             waits: &mut |whom| said.borrow_mut().waits_for(whom),
         };
-        let result = match self.trainer.apart {
-            Some(with) => apart::step(&mut self.trainer, &mut cx, with, n),
-            None => step(&mut self.trainer, &mut cx, n),
-        };
+        let result = step(&mut self.trainer, &mut *self.supply, &mut cx, n);
         let StepContext { objective, cursor, .. } = cx;
         self.objective = Some(objective);
         let report = result?;
@@ -67,59 +60,26 @@ impl LanguageRun<'_> {
         progress.flops += report.flops;
         progress.rollout_flops += report.rollout_flops;
         progress.rollout_passes += report.rollout_passes;
-        if let Some(carry) = &report.carry {
-            progress.carry.get_or_insert_default().add(&carry.counts);
-        }
         let reward = report.reward;
         progress.reward_first = progress.reward_first.or(reward);
         progress.reward_last = reward.or(progress.reward_last);
-        if let Some(arrival) = &report.arrival {
-            arrivals::write(lead.dir.path(), arrival)?;
+        self.supply.record(lead, n)?;
+        if let Some(samples) = &report.samples {
+            self.keep_samples(&lead.dir, n, samples)?;
         }
-        self.keep_samples(&lead.dir, n)?;
         if let Some(fault) = &report.fault {
             lead.note(format!("step {n}: an episode was left out: {fault}"));
         }
-        if n == 1 {
-            self.note_faults(lead);
+        if let Some(samples) = report.samples.as_ref().filter(|_| n == 1) {
+            note_faults(samples, lead);
         }
-        self.note_waits(lead, n, report.carry.as_ref());
         let mut metrics = report.metrics;
         metrics.insert("num_tokens".into(), lead.progress.rollout_tokens as f64);
         let sets: Vec<&str> = self.session.data.names().collect();
-        metrics::add_sets(&mut metrics, &sets, &self.buffer.groups()[self.buffer.last()]);
+        let groups = report.samples.as_ref().map_or(&[][..], StepSamples::groups);
+        metrics::add_sets(&mut metrics, &sets, groups);
         let (vitals, loss) = (report.vitals, report.reverse_kl);
         self.step_done(lead, n, Stepped { seconds, reward, loss, metrics, vitals, ..Stepped::default() })
-    }
-
-    /// Says after the first step how many responses have no visible character, and how many are cut: a mean reward
-    /// shows neither.
-    fn note_faults(&self, lead: &mut Lead<'_, '_, '_, '_>) {
-        let last = self.buffer.last();
-        let which = self.buffer.sequences(last.clone());
-        let texts = self.buffer.groups()[last].iter().flat_map(|group| &group.texts);
-        let empty = texts.filter(|text| text.trim().is_empty()).count();
-        let samples = self.trainer.step_samples();
-        let is_cut = |s: &usize| samples.finish(*s) == Finish::Length;
-        let words = EvalReport::fault_words(empty, which.clone().filter(is_cut).count());
-        if !words.is_empty() {
-            lead.note(format!("step 1: {} responses{words}", which.len()));
-        }
-    }
-
-    /// Says once that a step waited for all of its groups, although others were under way.
-    fn note_waits(&mut self, lead: &mut Lead<'_, '_, '_, '_>, n: u32, carry: Option<&CarryReport>) {
-        let prompts = self.run.rollout.prompts_per_step as usize;
-        let Some(carry) = carry.filter(|carry| !self.has_noted_waits && carry.waits_for_all(prompts)) else {
-            return;
-        };
-        let Some(most) = self.run.rollout.lag_tokens_max else { return };
-        self.has_noted_waits = true;
-        let mean = carry.counts.trained_tokens / (prompts as u64 * u64::from(self.run.rollout.group_size));
-        lead.note(format!(
-            "step {n}: all of its {prompts} groups were waited for, because each had a response with {most} tokens of older weights; \
-             rollout.lag_tokens_max = {most} is small for responses of {mean} tokens, and rollout.carry then saves nothing"
-        ));
     }
 
     pub(super) fn supervised_step(&mut self, lead: &mut Lead<'_, '_, '_, '_>, n: u32) -> Result<()> {
@@ -189,14 +149,13 @@ impl LanguageRun<'_> {
     }
 
     /// Writes the first samples of every twentieth step, of the first and of the last.
-    fn keep_samples(&mut self, dir: &RunDir, n: u32) -> Result<()> {
+    fn keep_samples(&mut self, dir: &RunDir, n: u32, of: &StepSamples) -> Result<()> {
         let every = (self.run.train.steps / 20).max(1);
         if n != 1 && !n.is_multiple_of(every) && n != self.run.train.steps {
             return Ok(());
         }
-        let group = self.run.rollout.group_size as usize;
+        let (group, samples) = (self.run.rollout.group_size as usize, &*of.rollout.samples);
         if let Some(episodes) = &self.episodes {
-            let samples = self.trainer.step_samples();
             let kept = 0..episodes.num_played().min(SAMPLES_KEPT);
             let rows: Vec<KeptEpisode> = kept.map(|s| episodes.kept(n, samples, s)).collect();
             return dir.write_samples(n, &rows);
@@ -204,26 +163,34 @@ impl LanguageRun<'_> {
         let names = model_reward::names(&self.rewards, &self.run.model_rewards);
         let names: Vec<String> = names.into_iter().map(str::to_string).collect();
         let sets: Vec<&str> = self.session.data.names().collect();
-        let (samples, policy_version) = (self.trainer.step_samples(), self.buffer.of().policy_version);
-        let versions = self.buffer.versions();
         let kept = SamplesHeader {
             text: &self.session.text,
             step: n,
             answer_column: &self.run.data.answer_column,
             names: &names,
             samples,
-            policy_version,
+            policy_version: of.rollout.of.policy_version,
         };
-        let groups = self.buffer.last();
-        let rows: Vec<KeptSample> = (groups.start * group..groups.end * group)
+        let rows: Vec<KeptSample> = (of.groups.start * group..of.groups.end * group)
             .take(SAMPLES_KEPT)
             .map(|s| {
-                let (of, i) = (&self.buffer.groups()[s / group], s % group);
+                let versions = of.rollout.versions.get(s).map_or(&[][..], Vec::as_slice);
+                let (of, i) = (&of.rollout.groups[s / group], s % group);
                 let place = Place { set: sets[of.item.set], index: of.position, of_group: i };
-                kept.sample(s, place, &of.item, &of.texts[i], &of.scored[i])
-                    .drawn_by(versions.get(s).map_or(&[], Vec::as_slice))
+                kept.sample(s, place, &of.item, &of.texts[i], &of.scored[i]).drawn_by(versions)
             })
             .collect();
         dir.write_samples(n, &rows)
+    }
+}
+
+/// Says after the first step how many responses have no visible character, and how many are cut: a mean reward shows
+/// neither.
+fn note_faults(samples: &StepSamples, lead: &mut Lead<'_, '_, '_, '_>) {
+    let texts = samples.groups().iter().flat_map(|group| &group.texts);
+    let empty = texts.filter(|text| text.trim().is_empty()).count();
+    let words = EvalReport::fault_words(empty, samples.num_cut());
+    if !words.is_empty() {
+        lead.note(format!("step 1: {} responses{words}", samples.sequences().len()));
     }
 }

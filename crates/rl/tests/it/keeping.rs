@@ -20,7 +20,7 @@ fn save(world: &World<'_, '_>, folder: &Path, step: u32, is_resumable: bool) -> 
         savers: Savers::All,
     };
     std::fs::create_dir_all(folder.join("checkpoints")).expect("a folder");
-    let job = prepare(&world.trainer, &world.case.model, &world.buffer, saving).expect("room on the disk");
+    let job = prepare(&world.trainer, &world.case.model, &*world.supply, saving).expect("room on the disk");
     job.run().expect("room on the disk")
 }
 

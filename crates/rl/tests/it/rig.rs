@@ -12,9 +12,10 @@ use plimsoll_plan::{
 };
 use plimsoll_reward::Rewards;
 use plimsoll_rl::context::{Cursor, StepContext};
-use plimsoll_rl::methods::policy::{StepReport, step};
+use plimsoll_rl::methods::policy::step;
+use plimsoll_rl::methods::report::StepReport;
 use plimsoll_rl::roles::Trainer;
-use plimsoll_rl::rollout::buffer::RolloutBuffer;
+use plimsoll_rl::supply::{self, Supply};
 use plimsoll_text::Tokenizer;
 use plimsoll_train::Share;
 use std::path::Path;
@@ -117,7 +118,7 @@ fn facts(run: &RunSpec, model: &OpenModel) -> Facts {
 pub struct World<'c, 'a> {
     pub case: &'c Case,
     pub trainer: Trainer<'a>,
-    pub buffer: RolloutBuffer,
+    pub supply: Box<dyn Supply>,
     pub cursor: Cursor,
 }
 
@@ -131,7 +132,8 @@ impl Case {
             .with(RoleName::Teacher, self.run.needs.teacher.then_some(&self.model));
         let sources = Sources { model: &self.model, others };
         let trainer = Trainer::new(&*dev, &mut arena, shape, sources, self.run.seed).expect("its weights");
-        body(&mut World { case: self, trainer, buffer: RolloutBuffer::default(), cursor: Cursor::default() })
+        let supply = supply::of(&self.run, shape, None);
+        body(&mut World { case: self, trainer, supply, cursor: Cursor::default() })
     }
 
     /// Sum `number` of the data, with its answer.
@@ -177,11 +179,10 @@ impl World<'_, '_> {
             estimator: None,
             endpoint: None,
             cursor: self.cursor,
-            buffer: &mut self.buffer,
             edge: &mut |_| {},
             waits: &mut |_| {},
         };
-        let report = step(&mut self.trainer, &mut cx, number);
+        let report = step(&mut self.trainer, &mut *self.supply, &mut cx, number);
         self.cursor = cx.cursor;
         report
     }

@@ -1,9 +1,11 @@
 //! Steps of the methods that sample: what they count, what they promise, and what their bits depend on.
 
-use crate::rig::{case, trained};
+use crate::rig::{World, case, trained};
 use plimsoll_base::slugs;
 use plimsoll_infer::responder::Responder;
 use plimsoll_plan::RoleName;
+use plimsoll_run::checkpoint::RunState;
+use plimsoll_run::progress::Progress;
 
 /// Methods without a model next to the policy.
 const METHODS: [&str; 15] = [
@@ -28,8 +30,9 @@ fn a_step_trains_on_what_it_sampled_with_the_log_probabilities_of_the_rollout() 
                 assert_eq!(world.cursor.data_position, 4 * number, "{method}");
                 assert_eq!(world.cursor.next_sample_id, 16 * number, "{method}");
                 assert_eq!(world.trainer.updates(), number, "{method}");
-                assert_eq!(world.buffer.last(), 0..4);
-                let tokens: usize = (0..16).map(|s| world.trainer.sampler.samples.ids(s).len()).sum();
+                let samples = report.samples.as_ref().expect("it trains on samples");
+                assert_eq!((samples.groups.clone(), samples.sequences()), (0..4, 0..16));
+                let tokens: usize = samples.sequences().map(|s| samples.rollout.samples.ids(s).len()).sum();
                 assert_eq!(report.sampled_tokens, tokens, "{method}");
             }
         });
@@ -70,11 +73,17 @@ fn a_lagging_policy_takes_several_steps_from_one_rollout() {
         world.step(1).expect("finite losses");
         // Two steps' prompts were sampled at once, and half of them wait.
         assert_eq!((world.cursor.data_position, world.cursor.next_sample_id), (8, 32));
-        let state = world.buffer.state().expect("groups wait");
+        let waiting = |world: &World<'_, '_>| {
+            let mut state = RunState::blank(Progress::default());
+            world.supply.state(&mut state);
+            state.held
+        };
+        let state = waiting(world).expect("groups wait");
         assert_eq!((state.groups, state.policy_version), (4, 0));
         let second = world.step(2).expect("finite losses");
-        assert_eq!((world.cursor.data_position, world.buffer.last()), (8, 4..8));
-        assert_eq!((second.sampled_tokens, world.buffer.state()), (0, None));
+        let groups = second.samples.as_ref().map(|samples| samples.groups.clone());
+        assert_eq!((world.cursor.data_position, groups), (8, Some(4..8)));
+        assert_eq!((second.sampled_tokens, waiting(world)), (0, None));
         assert_eq!(second.logprob_mismatch_max, 0.0, "they are scored again before the update");
         world.step(3).expect("finite losses");
         assert_eq!(world.cursor.data_position, 16);

@@ -1,16 +1,14 @@
-//! One rollout: prompts are sampled and graded. With dynamic sampling, groups that are not kept are replaced by groups
-//! of further prompts, in a bounded number of further rounds. Every round uses the engine's buffers; what is kept is
-//! moved to a separate buffer.
+//! A whole rollout: prompts are sampled and graded. With dynamic sampling, groups that are not kept are replaced by
+//! groups of further prompts, in a bounded number of further rounds. Every round uses the engine's buffers; what is
+//! kept is moved to a separate buffer.
 
+use super::gathered::Gathered;
+use super::group::{Branch, SampleGroup};
+use super::rollout::Rollout;
 use crate::context::StepContext;
-use crate::episodes::{self, Played, RoundReport};
+use crate::episodes::{self, Played};
 use crate::flops::forward_flops;
 use crate::roles::Trainer;
-use crate::rollout::ahead::AheadReport;
-use crate::rollout::arrivals::Arrival;
-use crate::rollout::carry::CarryReport;
-use crate::rollout::counted::CountedByAll;
-use crate::rollout::group::{Branch, SampleGroup};
 use crate::rollout::ranks::sample;
 use plimsoll_algo::shaping::{GroupFilter, GroupShaping};
 use plimsoll_base::{Error, Result, slugs};
@@ -21,145 +19,58 @@ use plimsoll_infer::responder::Responder;
 use plimsoll_infer::sampler::sampling;
 use plimsoll_infer::text::Item;
 use plimsoll_plan::SAMPLES_KEPT;
-use plimsoll_reward::{Scored, Tally};
-use plimsoll_rollout::{Request, RolloutStats};
+use plimsoll_reward::Scored;
+use plimsoll_rollout::{Request, Samples};
+use plimsoll_run::checkpoint::BufferState;
 use plimsoll_run::status::Doing;
-use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 use std::time::Instant;
 
-/// What a rollout counted. Ranks tell each other all of it but what is by episode or of several steps.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Gathered {
-    /// True if groups may be dropped.
-    pub filters: bool,
-    pub rounds: u32,
-    pub sampled: usize,
-    /// Number of groups that passed, including those that were not needed any more.
-    pub passed: usize,
-    /// Number of groups that the rollout is short of.
-    pub missing: usize,
-    pub rewards: f64,
-    pub rewarded: usize,
-    /// Number of samples for which a reward or the environment failed.
-    pub failed: usize,
-    pub tokens: usize,
-    /// Operations of one forward pass over the sampled tokens.
-    pub flops: f64,
-    pub stats: RolloutStats,
-    pub rollout_s: f64,
-    /// Seconds of grading that was not finished when the rollout ended.
-    pub reward_s: f64,
-    /// Failures of rewards that run a user's code.
-    pub tallies: Vec<(String, Tally)>,
-    /// Means of the numbers that rewards logged with their scores, in the last round.
-    pub logged: Vec<(String, f64)>,
-    #[serde(skip)]
-    pub episodes: Option<RoundReport>,
-    /// Where groups are carried over.
-    #[serde(skip)]
-    pub(crate) carry: Option<CarryReport>,
-    /// Where samples are drawn ahead.
-    #[serde(skip)]
-    pub(crate) ahead: Option<AheadReport>,
-    /// When the weights that the step makes arrived, where they may in the middle of a rollout.
-    #[serde(skip)]
-    pub(crate) arrival: Option<Arrival>,
-}
-
-impl Gathered {
-    /// Returns the share of sampled groups that passed; the metric `dynamic_sampling/kept_share`.
-    pub fn kept_share(&self) -> f64 {
-        self.passed as f64 / self.sampled.max(1) as f64
-    }
-
-    /// Returns the mean reward of all samples; the metric `dynamic_sampling/reward`.
-    pub(crate) fn mean_reward(&self) -> f64 {
-        self.rewards / self.rewarded.max(1) as f64
-    }
-
-    /// Returns the share of samples for which a reward or the environment failed; the metric `reward/fault_share`.
-    pub(crate) fn fault_share(&self, group_size: usize) -> f64 {
-        self.failed as f64 / (self.sampled * group_size).max(1) as f64
-    }
-
-    /// Counts a sampled group and its scores.
-    pub(crate) fn count_group(&mut self, scored: &[Scored]) {
-        let rewards = || scored.iter().filter_map(|scored| scored.total);
-        self.sampled += 1;
-        self.failed += scored.iter().filter(|scored| scored.failed).count();
-        self.rewarded += rewards().count();
-        self.rewards += rewards().map(f64::from).sum::<f64>();
-    }
-
-    /// Adds what the rewards counted in a round.
-    pub(crate) fn add_counted(&mut self, counted: CountedByAll) {
-        self.logged = counted.logged;
-        self.add_tallies(counted.tallies);
-    }
-
-    /// Adds another rollout of the step.
-    pub(crate) fn add(&mut self, other: Gathered) {
-        self.filters |= other.filters;
-        self.rounds += other.rounds;
-        self.sampled += other.sampled;
-        self.passed += other.passed;
-        self.missing += other.missing;
-        self.rewards += other.rewards;
-        self.rewarded += other.rewarded;
-        self.failed += other.failed;
-        self.tokens += other.tokens;
-        self.flops += other.flops;
-        self.stats.add_counts(&other.stats);
-        self.rollout_s += other.rollout_s;
-        self.reward_s += other.reward_s;
-        self.add_tallies(other.tallies);
-        self.logged = other.logged;
-    }
-
-    fn add_tallies(&mut self, tallies: Vec<(String, Tally)>) {
-        for (name, tally) in tallies {
-            match self.tallies.iter_mut().find(|(known, _)| *known == name) {
-                Some((_, sum)) => sum.add(&tally),
-                None => self.tallies.push((name, tally)),
-            }
-        }
-    }
-
-    /// Returns the number of prompts of the next round if `missing` groups are missing: as many as the share that
-    /// passed so far makes likely to be enough, and never more than a rollout has.
-    fn next_round(&self, missing: usize, rollout: usize) -> usize {
-        match self.passed {
-            0 => rollout,
-            passed => (missing * self.sampled).div_ceil(passed).min(rollout),
-        }
-    }
-}
-
-/// Fills `cx.buffer` with the groups of a rollout, and moves `cx.cursor` past them.
+/// Draws and grades the groups of a rollout, and moves `cx.cursor` past them. `held`: where groups may be dropped, or
+/// outlive the engine's next request, room for those that are kept.
 ///
 /// Errors: `dynamic-sampling-exhausted` if no group was kept; those of sampling and of the rewards.
-pub fn gather(trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, step: u32) -> Result<Gathered> {
+pub fn draw(
+    trainer: &mut Trainer<'_>,
+    cx: &mut StepContext<'_>,
+    step: u32,
+    mut held: Option<&mut Arc<Samples>>,
+) -> Result<(Rollout, Gathered)> {
     let wanted = cx.run.prompts_per_rollout() as usize;
     let rounds = match cx.objective.filter {
         Some(_) => 1 + cx.run.retries,
         None => 1,
     };
-    cx.buffer.begin(step, trainer.updates());
-    if let Some(kept) = &mut trainer.kept {
-        kept.clear();
-    }
-    let filters = cx.objective.filter.is_some();
+    let (filters, filter) = (cx.objective.filter.is_some(), cx.objective.filter);
     let mut gathered = Gathered { filters, missing: wanted, ..Gathered::default() };
+    let mut kept = Kept {
+        wanted,
+        groups: Vec::with_capacity(wanted),
+        samples: held.as_deref_mut().map(Samples::to_write),
+    };
+    kept.samples.iter_mut().for_each(|samples| samples.clear());
     while gathered.missing > 0 && gathered.rounds < rounds {
         let prompts = gathered.next_round(gathered.missing, wanted);
-        round(trainer, cx, prompts, step, &mut gathered)?;
+        round(trainer, cx, prompts, step, &mut kept, &mut gathered)?;
         gathered.rounds += 1;
-        gathered.missing = wanted - cx.buffer.groups().len();
+        gathered.missing = wanted - kept.groups.len();
     }
-    if cx.buffer.groups().is_empty() {
-        return Err(exhausted(cx.objective.filter, &gathered, step));
+    if kept.groups.is_empty() {
+        return Err(exhausted(filter, &gathered, step));
     }
-    Ok(gathered)
+    let of = BufferState { step, policy_version: trainer.updates(), groups: 0 };
+    let groups = kept.groups;
+    let samples = Arc::clone(held.unwrap_or(&mut trainer.sampler.samples));
+    Ok((Rollout { of, groups, samples, versions: Vec::new() }, gathered))
+}
+
+/// The groups of a rollout that passed.
+struct Kept<'k> {
+    /// The most of them.
+    wanted: usize,
+    groups: Vec<SampleGroup>,
+    /// Their samples, where those of a request do not stay.
+    samples: Option<&'k mut Samples>,
 }
 
 /// Samples and grades `prompts` prompts, and keeps those of their groups that pass and are still needed.
@@ -168,6 +79,7 @@ fn round(
     cx: &mut StepContext<'_>,
     prompts: usize,
     step: u32,
+    kept: &mut Kept<'_>,
     gathered: &mut Gathered,
 ) -> Result<()> {
     let group = cx.run.rollout.group_size as usize;
@@ -191,7 +103,6 @@ fn round(
     cx.cursor.data_position += prompts as u64;
     cx.cursor.next_sample_id += (prompts * group) as u64;
 
-    let wanted = cx.run.prompts_per_rollout() as usize;
     let mut branches = branches.map(Vec::into_iter);
     for (g, item) in items.into_iter().enumerate() {
         let scored: Vec<_> = scored.by_ref().take(group).collect();
@@ -203,16 +114,16 @@ fn round(
             continue;
         }
         gathered.passed += 1;
-        if cx.buffer.groups().len() == wanted {
+        if kept.groups.len() == kept.wanted {
             continue; // The round was likely to be too small, and was not.
         }
-        if let Some(kept) = &mut trainer.kept {
+        if let Some(samples) = &mut kept.samples {
             for s in g * group..(g + 1) * group {
-                kept.push_response(out.ids(s), out.logprobs(s), out.finish(s));
+                samples.push_response(out.ids(s), out.logprobs(s), out.finish(s));
             }
         }
         let (position, greedy) = (first + g as u64, greedy.get(g).copied().flatten());
-        cx.buffer.push(SampleGroup { position, item, scored, texts, branches, greedy });
+        kept.groups.push(SampleGroup { position, item, scored, texts, branches, greedy });
     }
     Ok(())
 }
@@ -346,20 +257,5 @@ fn exhausted(filter: Option<GroupFilter>, gathered: &Gathered, step: u32) -> Err
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_round_is_as_large_as_what_passed_makes_likely_to_be_enough() {
-        for (sampled, passed, missing, expect) in
-            [(0, 0, 8, 8), (8, 0, 8, 8), (8, 4, 4, 8), (8, 6, 2, 3), (8, 1, 7, 8), (16, 7, 1, 3)]
-        {
-            let gathered = Gathered { sampled, passed, ..Gathered::default() };
-            assert_eq!(gathered.next_round(missing, 8), expect, "{sampled} {passed} {missing}");
-        }
-    }
-}
-
-#[cfg(test)]
-#[path = "gather_tests.rs"]
-mod more_tests;
+#[path = "whole_tests.rs"]
+mod tests;

@@ -20,12 +20,10 @@ mod report;
 mod responding;
 mod saved;
 mod step;
+mod supply;
 
 pub(crate) use drew::take;
-pub(crate) use expected::Expected;
 pub(crate) use graded::grade;
-pub use groups::Carried;
-pub(crate) use groups::{Group, Response};
+pub(crate) use groups::{Group, GroupsUnderWay, Response};
 pub(crate) use piece::{Piece, RankDrawn};
-pub(crate) use report::CarryReport;
-pub(crate) use step::gather;
+pub(super) use supply::CarriedSupply;

@@ -9,11 +9,11 @@
 //! Legend: L steps ahead, P prompts a step, G samples of each.
 
 mod flow;
+mod midway;
 mod schedule;
-mod step;
 mod until;
 
 pub(crate) use flow::Flow;
+pub(super) use midway::MidwaySupply;
 pub use schedule::{Arrival, WeightArrivals};
 pub(crate) use schedule::{cut, write};
-pub(crate) use step::gather;

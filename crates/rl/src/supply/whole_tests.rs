@@ -1,6 +1,8 @@
 //! What a rollout is short of, and the error where no group is kept.
 
 use super::*;
+use crate::rollout::counted::CountedByAll;
+use plimsoll_reward::Tally;
 
 #[test]
 fn a_rollout_without_a_kept_group_says_what_was_wanted_and_what_came() {

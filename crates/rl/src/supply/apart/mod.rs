@@ -1,17 +1,18 @@
 //! `run.rollout_ranks`: the last ranks only sample, and the others only train. While a step is trained, the samples of
 //! the step that L later are drawn; then all ranks meet, and exchange the samples for the new weights.
 //!
-//! What is drawn with which weights is that of a run whose ranks take turns (`rollout/ahead`), so the bits are too.
-//! Samples wait in the queue of `rollout/ahead`, which has L places, on every rank.
+//! What is drawn with which weights is that of a run whose ranks take turns (`supply/ahead.rs`), so the bits are too.
+//! Samples wait in the queue of `supply/queue.rs`, which has L places, on every rank.
 //!
 //! Legend: L steps ahead.
 
 mod handed;
 mod place;
 mod save;
-mod step;
+mod supply;
 mod weights;
 
 pub use place::{Apart, check, share_of_trainers};
 pub(crate) use save::save;
-pub(crate) use step::{step, whom_at_end};
+pub(super) use supply::ApartSupply;
+pub(crate) use supply::whom_at_end;

@@ -2,23 +2,24 @@
 
 use super::place::Apart;
 use crate::context::{Cursor, StepContext};
-use crate::methods::policy::StepReport;
+use crate::methods::report::StepReport;
 use crate::roles::Trainer;
-use crate::rollout::ahead::Rollout;
-use crate::rollout::arrivals::Arrival;
-use crate::rollout::carry::{Group, Response};
 use crate::rollout::exchange::{SentResponse, exchange};
-use crate::rollout::gather::Gathered;
-use crate::rollout::group::{Runs, SampleGroup};
 use crate::rollout::message::Kind;
 use crate::rollout::ranks::Sample;
+use crate::supply::arrivals::Arrival;
+use crate::supply::carried::{Group, Response};
+use crate::supply::gathered::Gathered;
+use crate::supply::group::{Runs, SampleGroup};
+use crate::supply::rollout::Rollout;
 use plimsoll_base::{Error, Result, slugs};
 use plimsoll_infer::text::Item;
 use plimsoll_ranks::Group as Ranks;
-use plimsoll_rollout::{Lengths, Samples};
+use plimsoll_rollout::Samples;
 use plimsoll_run::checkpoint::BufferState;
 use plimsoll_run::vitals::Vitals;
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 
 /// What a rank hands to all others.
 #[derive(Default, Serialize, Deserialize)]
@@ -123,36 +124,20 @@ impl Drawn {
         }
     }
 
-    /// Adds the rollouts to the queue, as drawn in `step` with the weights after `policy_version` updates, and leaves
-    /// what is under way.
+    /// Returns what was drawn in `step` with the weights after `policy_version` updates, and moves `cx` past it.
     ///
     /// Errors: those of reading prompts.
-    fn put(
-        self,
-        trainer: &mut Trainer<'_>,
-        cx: &mut StepContext<'_>,
-        (step, policy_version): (u32, u64),
-        learns: bool,
-    ) -> Result<Gathered> {
+    fn read(self, cx: &mut StepContext<'_>, (step, policy_version): (u32, u64)) -> Result<Arrived> {
         let of = BufferState { step, policy_version, groups: 0 };
-        for rollout in self.rollouts {
-            let rollout = rollout.read(cx, of)?;
-            let (size, samples) = (cx.run.rollout.group_size as usize, &rollout.samples);
-            for (g, group) in rollout.groups.iter().enumerate().filter(|_| learns) {
-                let tokens: usize = (g * size..(g + 1) * size).map(|s| samples.ids(s).len()).sum();
-                let key = Lengths::key(&group.item.ids);
-                trainer.lengths.add(key, group.item.set, tokens as u64, size as u64);
-            }
-            cx.buffer.ahead.push(rollout);
-        }
-        let mut groups = Vec::with_capacity(self.under_way.len());
+        let rollouts =
+            self.rollouts.into_iter().map(|rollout| rollout.read(cx, of)).collect::<Result<_>>()?;
+        let mut under_way = Vec::with_capacity(self.under_way.len());
         for DrawnGroup { position, first_sample_id, responses } in self.under_way {
-            groups.push(Group { position, first_sample_id, item: item(cx, position)?, responses });
+            under_way.push(Group { position, first_sample_id, item: item(cx, position)?, responses });
         }
-        cx.buffer.carried.next = Some(groups);
         cx.cursor = Cursor { data_position: self.cursor.0, next_sample_id: self.cursor.1 };
         let arrival = self.arrival.map(|(rollout, tick)| Arrival { step, rollout, tick });
-        Ok(Gathered { arrival, ..self.gathered })
+        Ok(Arrived { rollouts, under_way, arrival, gathered: self.gathered })
     }
 }
 
@@ -188,7 +173,7 @@ impl DrawnRollout {
             let item = item(cx, position)?;
             groups.push(SampleGroup { position, item, scored, texts, branches: None, greedy });
         }
-        Ok(Rollout { of, groups, samples, versions: self.versions })
+        Ok(Rollout { of, groups, samples: Arc::new(samples), versions: self.versions })
     }
 }
 
@@ -197,27 +182,28 @@ fn item(cx: &mut StepContext<'_>, position: u64) -> Result<Item> {
     Ok((cx.prompts)(position, 1)?.pop().expect("one position, one prompt"))
 }
 
-/// Hands `own` to all ranks. What was drawn joins the queue and `gathered`; returns what was trained, if anything was.
+/// What other ranks have handed to this one.
+pub(super) struct Arrived {
+    pub rollouts: Vec<Rollout>,
+    pub under_way: Vec<Group>,
+    pub arrival: Option<Arrival>,
+    pub gathered: Gathered,
+}
+
+/// Hands `own` to all ranks. Returns what was drawn and what was trained, if anything was.
 ///
 /// Errors: this rank's own; one that all ranks share; `rank-lost` where another rank has one.
 pub(super) fn hand_over(
-    trainer: &mut Trainer<'_>,
     (all, apart): (&Ranks, &Apart),
     cx: &mut StepContext<'_>,
     own: Result<Handed>,
     of: (u32, u64),
-    gathered: &mut Gathered,
-) -> Result<Option<Trained>> {
+) -> Result<(Option<Arrived>, Option<Trained>)> {
     let mut handed = exchange(all, Kind::Apart, own)?;
     if let Some(error) = handed.iter().find_map(Handed::error) {
         return Err(error);
     }
-    if let Some(drawn) = handed.swap_remove(apart.first_sampler()).drawn {
-        // Where weights arrive midway, ranks that sample have learned the lengths when they graded.
-        let learns = apart.trains() || !cx.run.arrives_midway();
-        let drawn = drawn.put(trainer, cx, of, learns)?;
-        gathered.arrival = drawn.arrival;
-        gathered.add(drawn);
-    }
-    Ok(handed.swap_remove(0).trained)
+    let drawn = handed.swap_remove(apart.first_sampler()).drawn;
+    let arrived = drawn.map(|drawn| drawn.read(cx, of)).transpose()?;
+    Ok((arrived, handed.swap_remove(0).trained))
 }

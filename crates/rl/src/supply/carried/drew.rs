@@ -6,7 +6,7 @@ use super::report::count_draws;
 use crate::episodes::Events;
 use crate::flops::forward_flops;
 use crate::roles::Trainer;
-use crate::rollout::gather::Gathered;
+use crate::supply::gathered::Gathered;
 use plimsoll_infer::responder::Responder;
 use plimsoll_rollout::RolloutStats;
 use plimsoll_run::carry::CarryCounts;

@@ -2,8 +2,8 @@
 
 use super::place::Apart;
 use crate::roles::Trainer;
-use crate::rollout::buffer::RolloutBuffer;
 use crate::save::{prepare, save_of_ranks};
+use crate::supply::source::Supply;
 use plimsoll_base::Result;
 use plimsoll_files::OpenModel;
 use plimsoll_ranks::Group;
@@ -17,16 +17,16 @@ pub(crate) fn save(
     trainer: &mut Trainer<'_>,
     (all, apart): (&Group, &Apart),
     model: &OpenModel,
-    buffer: &RolloutBuffer,
+    supply: &dyn Supply,
     saving: Saving<'_>,
 ) -> Result<PathBuf> {
     let (path, is_alone) = (saving.store.path(saving.step), saving.savers == Savers::ThisRank);
     let saved = if !apart.trains() {
         path
     } else if apart.own().is_alone() {
-        prepare(trainer, model, buffer, saving)?.run()?
+        prepare(trainer, model, supply, saving)?.run()?
     } else {
-        save_of_ranks(trainer, apart.own(), model, buffer, saving)?
+        save_of_ranks(trainer, apart.own(), model, supply, saving)?
     };
     // No rank reports the save, or ends, before the checkpoint has its name.
     if is_alone { Ok(saved) } else { all.barrier().map(|()| saved) }

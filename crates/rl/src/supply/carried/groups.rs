@@ -133,20 +133,20 @@ impl Group {
 
 /// The groups that go on in the next step, by age.
 #[derive(Clone, Debug, Default)]
-pub struct Carried {
-    pub(crate) groups: Vec<Group>,
+pub(crate) struct GroupsUnderWay {
+    pub groups: Vec<Group>,
     /// Those after the step that is being made.
-    pub(crate) next: Option<Vec<Group>>,
+    pub next: Option<Vec<Group>>,
 }
 
-impl Carried {
+impl GroupsUnderWay {
     /// Returns the number of groups under way, for a checkpoint; `None` without any.
-    pub fn count(&self) -> Option<u64> {
+    pub(crate) fn count(&self) -> Option<u64> {
         (!self.groups.is_empty()).then_some(self.groups.len() as u64)
     }
 
-    /// Takes what the step that was made leaves under way. A step that fails leaves what it found.
-    pub fn commit(&mut self) {
+    /// Keeps what the step that was made leaves under way.
+    pub(crate) fn keep(&mut self) {
         if let Some(next) = self.next.take() {
             self.groups = next;
         }
@@ -165,7 +165,7 @@ pub(super) mod tests {
         response
     }
 
-    pub(in crate::rollout::carry) fn group(position: u64) -> Group {
+    pub(in crate::supply::carried) fn group(position: u64) -> Group {
         let responses = vec![
             response(&[(7, 2), (9, 2), (9, 5)], None),
             response(&[], None),
@@ -175,7 +175,7 @@ pub(super) mod tests {
     }
 
     /// A group of one episode of two turns, which has heard the answer to the last.
-    pub(in crate::rollout::carry) fn of_episode() -> Group {
+    pub(in crate::supply::carried) fn of_episode() -> Group {
         let turn = |start, end, version| CarriedTurn {
             turn: Turn { start, end, finish: Finish::Eos },
             response: "50".into(),
@@ -190,7 +190,7 @@ pub(super) mod tests {
     }
 
     /// The same, as an agent plays it: it is yet to ask again.
-    pub(in crate::rollout::carry) fn of_agent() -> Group {
+    pub(in crate::supply::carried) fn of_agent() -> Group {
         let mut group = of_episode();
         let episode = &mut group.responses[0];
         let last = episode.ids.len() - 1;
@@ -221,11 +221,11 @@ pub(super) mod tests {
 
     #[test]
     fn a_step_that_failed_leaves_what_it_found() {
-        let mut carried = Carried { groups: vec![group(4)], next: None };
-        carried.commit();
+        let mut carried = GroupsUnderWay { groups: vec![group(4)], next: None };
+        carried.keep();
         assert_eq!(carried.groups.len(), 1);
         carried.next = Some(Vec::new());
-        carried.commit();
+        carried.keep();
         assert_eq!(carried.count(), None);
     }
 }

@@ -1,12 +1,14 @@
 //! The groups under way as a checkpoint's file: a line each.
 
 use super::expected::Expected;
-use super::groups::{Carried, Group, Response};
+use super::groups::{Group, GroupsUnderWay, Response};
 use crate::episodes::{CarriedTurn, FirstRequest};
+use crate::supply::restored::Restored;
 use plimsoll_base::{Error, Result, open_regular};
 use plimsoll_files::{FileRecord, write_new_lines};
 use plimsoll_infer::text::Item;
 use plimsoll_rollout::Finish;
+use plimsoll_run::checkpoint::CARRIED;
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
@@ -38,11 +40,16 @@ struct LineResponse {
     has_fault: bool,
 }
 
-impl Carried {
-    /// Writes a checkpoint's file.
+impl GroupsUnderWay {
+    /// Writes a checkpoint's file in its folder, if groups are under way. Returns its name and record.
     ///
     /// Errors: those of writing.
-    pub(crate) fn write(&self, path: &Path) -> Result<FileRecord> {
+    pub(crate) fn write(&self, folder: &Path) -> Result<Option<(String, FileRecord)>> {
+        let Some(_) = self.count() else { return Ok(None) };
+        Ok(Some((CARRIED.to_string(), self.write_to(&folder.join(CARRIED))?)))
+    }
+
+    fn write_to(&self, path: &Path) -> Result<FileRecord> {
         let line = |group: &Group| {
             let responses = group.responses.iter().map(LineResponse::of).collect();
             let Group { position, first_sample_id, .. } = *group;
@@ -52,14 +59,22 @@ impl Carried {
         write_new_lines(path, self.groups.iter().map(line))
     }
 
+    /// Reads a checkpoint's file, if groups were under way. `most`: the most of them.
+    ///
+    /// Errors: `checkpoint-damaged` with the line; those of `from.item`.
+    pub(crate) fn restored(most: u64, from: &mut Restored<'_>) -> Result<GroupsUnderWay> {
+        let Some(count) = from.state.carried else { return Ok(GroupsUnderWay::default()) };
+        GroupsUnderWay::read(&from.folder.join(CARRIED), &Expected::new(from, count, most), from.item)
+    }
+
     /// Reads a checkpoint's file. `item` returns the prompt at a position of the data.
     ///
     /// Errors: `checkpoint-damaged` with the line; those of `item`.
-    pub(crate) fn read(
+    fn read(
         path: &Path,
         expected: &Expected,
         item: &mut dyn FnMut(u64) -> Result<Item>,
-    ) -> Result<Carried> {
+    ) -> Result<GroupsUnderWay> {
         let bad = |line: Option<usize>, what: String| {
             let at = line.map_or(String::new(), |line| format!(":{line}"));
             Error::new("checkpoint-damaged", format!("{}{at}: {what}", path.display()))
@@ -90,7 +105,7 @@ impl Carried {
             groups.push(group);
         }
         expected.check_count(groups.len()).map_err(|what| bad(None, what))?;
-        Ok(Carried { groups, next: None })
+        Ok(GroupsUnderWay { groups, next: None })
     }
 }
 
@@ -151,9 +166,9 @@ mod tests {
         next_sample_id: 30,
     };
 
-    fn read(path: &Path, expected: &Expected) -> Result<Carried> {
+    fn read(path: &Path, expected: &Expected) -> Result<GroupsUnderWay> {
         let mut item = |position: u64| Ok(Item { text: position.to_string(), ..Item::default() });
-        Carried::read(path, expected, &mut item)
+        GroupsUnderWay::read(path, expected, &mut item)
     }
 
     fn refused(path: &Path, expected: &Expected, what: &str) {
@@ -165,9 +180,9 @@ mod tests {
     fn groups_come_back_with_their_bits_and_damage_is_named() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("carried.jsonl");
-        let carried = Carried { groups: vec![group(4), group(9)], next: None };
+        let carried = GroupsUnderWay { groups: vec![group(4), group(9)], next: None };
         assert_eq!(carried.count(), Some(2));
-        carried.write(&path).expect("written");
+        carried.write_to(&path).expect("written");
         let back = read(&path, &EXPECTED).expect("whole");
         for (a, b) in back.groups.iter().zip(&carried.groups) {
             assert_eq!(
@@ -198,7 +213,7 @@ mod tests {
     fn what_something_else_wrote_is_refused_with_its_line() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("carried.jsonl");
-        Carried { groups: vec![group(4), group(9)], next: None }.write(&path).expect("written");
+        GroupsUnderWay { groups: vec![group(4), group(9)], next: None }.write_to(&path).expect("written");
         let good = std::fs::read_to_string(&path).expect("lines");
         let (first, second) = good.split_once('\n').expect("two lines");
         let logprob = (-1.0f32 / 12.0).to_bits().to_string();
@@ -237,7 +252,7 @@ mod tests {
         let path = folder.path().join("carried.jsonl");
         let expected = Expected { count: 1, size: 1, turns: 3, updates: 7, ..EXPECTED };
         let episode = of_episode();
-        Carried { groups: vec![episode.clone()], next: None }.write(&path).expect("written");
+        GroupsUnderWay { groups: vec![episode.clone()], next: None }.write_to(&path).expect("written");
         let back = read(&path, &expected).expect("whole").groups.remove(0).responses.remove(0);
         let bits = |of: &Response| of.logprobs.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
         assert_eq!(bits(&back), bits(&episode.responses[0]), "what was said has no log-probability");
@@ -295,7 +310,7 @@ mod tests {
         // As many turns as it may have: its agent may yet report.
         let expected = Expected { count: 1, size: 1, turns: 2, prompt: 2, updates: 7, ..EXPECTED };
         let episode = of_agent();
-        Carried { groups: vec![episode.clone()], next: None }.write(&path).expect("written");
+        GroupsUnderWay { groups: vec![episode.clone()], next: None }.write_to(&path).expect("written");
         let back = read(&path, &expected).expect("whole").groups.remove(0);
         let (back, whole) = (&back.responses[0], &episode.responses[0]);
         assert_eq!((&back.asked, &back.ids, &back.turns), (&whole.asked, &whole.ids, &whole.turns));
@@ -322,7 +337,7 @@ mod tests {
         }
         let without = Group { responses: vec![Response { asked: None, ..whole.clone() }], ..episode.clone() };
         std::fs::remove_file(&path).expect("removed");
-        Carried { groups: vec![without], next: None }.write(&path).expect("written");
+        GroupsUnderWay { groups: vec![without], next: None }.write_to(&path).expect("written");
         refused(&path, &expected, ":1: a turn without an agent's prompt");
     }
 }

@@ -11,8 +11,8 @@ use crate::episodes::{EpisodeSoFar, EpisodesRequest, Events};
 use crate::roles::Trainer;
 use crate::rollout::counted::Counted;
 use crate::rollout::exchange::exchange;
-use crate::rollout::gather::Gathered;
 use crate::rollout::message::Kind;
+use crate::supply::gathered::Gathered;
 use plimsoll_base::Result;
 use plimsoll_config::{Environment, RunSpec};
 use plimsoll_infer::grading::{self, GradedRequest, Grading};
@@ -22,7 +22,7 @@ use plimsoll_infer::sampler::sampling;
 use plimsoll_infer::text::{Item, TextModel};
 use plimsoll_ranks::Group as Ranks;
 use plimsoll_reward::{Rewards, Scored};
-use plimsoll_rollout::{Request, Turn};
+use plimsoll_rollout::{Request, Samples, Turn};
 use serde::{Deserialize, Serialize};
 
 /// What one rank graded.
@@ -80,7 +80,7 @@ pub(crate) fn grade(
     (gathered, seconds_ahead): (&mut Gathered, &mut f64),
 ) -> Result<(Vec<Scored>, Vec<String>)> {
     let size = cx.run.rollout.group_size as usize;
-    let samples = &mut trainer.sampler.samples;
+    let samples = Samples::to_write(&mut trainer.sampler.samples);
     samples.clear();
     for response in groups.iter().flat_map(|group| &group.responses) {
         samples.push_response(&response.ids, &response.logprobs, response.finish.expect("it has ended"));
@@ -137,7 +137,7 @@ pub(super) fn hand_over(
     (events, step): (Vec<Events>, u32),
     gathered: &mut Gathered,
 ) -> Result<Vec<Scored>> {
-    let samples = &mut trainer.sampler.samples;
+    let samples = Samples::to_write(&mut trainer.sampler.samples);
     samples.clear();
     let plays_agents = cx.run.plays_agents();
     let is_in = |response: &&Response| !plays_agents || !response.has_fault;

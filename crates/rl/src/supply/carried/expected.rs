@@ -3,6 +3,7 @@
 
 use super::groups::{Group, Response};
 use crate::episodes::CarriedTurn;
+use crate::supply::restored::Restored;
 use plimsoll_rollout::Finish;
 
 /// Largest log-probability: the head takes the logit from the largest one, then ln of a sum of at least 1.
@@ -20,7 +21,7 @@ const REQUEST_BYTES_PER_TOKEN: u64 = 64;
 
 /// The run that reads the groups, as it was when the checkpoint was saved.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Expected {
+pub(super) struct Expected {
     /// Groups that `state.json` names.
     pub count: u64,
     /// Most groups.
@@ -46,6 +47,28 @@ pub(crate) struct Expected {
 }
 
 impl Expected {
+    /// Returns what the run of a checkpoint expects, whose state names `count` groups and of which `carry` may be.
+    pub(super) fn new(from: &Restored<'_>, count: u64, carry: u64) -> Expected {
+        let Restored { run, state, vocab, .. } = *from;
+        Expected {
+            count,
+            carry,
+            size: run.rollout.group_size as usize,
+            most: run.response_tokens_max(),
+            turn: run.rollout.max_new_tokens as usize,
+            turns: run.environment.as_ref().map_or(0, |_| run.turns_max()),
+            prompt: match run.plays_agents() {
+                true => run.data.prompt_tokens_max.unwrap_or(0) as usize,
+                false => 0,
+            },
+            vocab,
+            step: state.progress.step,
+            updates: state.policy_version,
+            data_position: state.data_position,
+            next_sample_id: state.next_sample_id,
+        }
+    }
+
     /// Returns the most bytes of a line.
     pub(super) fn line_bytes_max(&self) -> u64 {
         let text = if self.turns > 0 { TEXT_BYTES } else { 0 };

@@ -6,7 +6,7 @@ use super::drawing::{Done, Drawing, Drawn};
 use super::drew::{Drew, take};
 use super::finals::Finals;
 use super::graded::{grade, grade_ahead, hand_over};
-use super::groups::{Group, Response};
+use super::groups::{Group, GroupsUnderWay, Response};
 use super::piece::{Piece, RankDrawn};
 use super::playing::play;
 use super::report::{CarryReport, count_ages, count_rows};
@@ -15,28 +15,35 @@ use crate::context::StepContext;
 use crate::episodes::Events;
 use crate::roles::Trainer;
 use crate::rollout::exchange::{Deal, exchange};
-use crate::rollout::gather::Gathered;
-use crate::rollout::group::SampleGroup;
 use crate::rollout::message::Kind;
+use crate::supply::gathered::Gathered;
+use crate::supply::group::SampleGroup;
+use crate::supply::rollout::{Rollout, StepSamples};
 use plimsoll_base::Result;
 use plimsoll_infer::responder::Responder;
 use plimsoll_infer::responses::TextStop;
 use plimsoll_infer::sampler::sampling;
-use plimsoll_plan::SAMPLES_KEPT;
 use plimsoll_reward::Scored;
 use plimsoll_rollout::{GroupTimes, Request, RolloutStats, SoFar, StopCondition};
+use plimsoll_run::checkpoint::BufferState;
 use plimsoll_run::status::Doing;
+use std::sync::Arc;
 use std::time::Instant;
 
-/// Fills `cx.buffer` with the groups of a step, moves `cx.cursor` past the prompts that joined, and leaves the others
-/// to be committed.
+/// Draws what `step` trains on, and moves `cx.cursor` past the prompts that joined. What is left of the groups is to be
+/// kept. Returns the samples with what the step counted.
 ///
 /// Errors: those of sampling and of the rewards; `rank-lost` where another rank has one.
-pub(crate) fn gather(trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, step: u32) -> Result<Gathered> {
+pub(super) fn next(
+    all: &mut GroupsUnderWay,
+    trainer: &mut Trainer<'_>,
+    cx: &mut StepContext<'_>,
+    step: u32,
+) -> Result<(StepSamples, CarryReport, Gathered)> {
     let started = Instant::now();
     // After a resume, those of earlier steps.
-    grade_ahead(cx.rewards, trainer.group, (cx.run, cx.text), &cx.buffer.carried.groups);
-    let (mut groups, joined) = under_way(cx)?;
+    grade_ahead(cx.rewards, trainer.group, (cx.run, cx.text), &all.groups);
+    let (mut groups, joined) = under_way(&all.groups, cx)?;
     let mut report = CarryReport { joined, ..CarryReport::default() };
     let Drew { chosen, mut gathered, events } = draw(trainer, cx, &mut groups, (step, &mut report))?;
     let size = cx.run.rollout.group_size as usize;
@@ -66,11 +73,9 @@ pub(crate) fn gather(trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, step: 
     count_ages(&mut report.counts, trained(), version);
     let longest = trained().map(|response| response.drawn().count()).max().unwrap_or(0);
     report.counts.saved_s = report.saved_s(longest, gathered.rollout_s);
-    gathered.carry = Some(report);
-    cx.buffer.begin(step, version);
-    cx.buffer.set_stale(trained().map(|response| stale(response, version)).collect());
-    cx.buffer.set_versions(trained().take(SAMPLES_KEPT).map(Response::runs).collect());
+    let versions = trained().map(Response::runs).collect();
     let (mut scored, mut texts) = (scored.into_iter(), texts.into_iter());
+    let mut groups = Vec::with_capacity(taken.len());
     for group in taken {
         let branches = plays_agents.then(|| agents::branches(&group));
         let Group { position, item, .. } = group;
@@ -78,24 +83,22 @@ pub(crate) fn gather(trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, step: 
         let texts = texts.by_ref().take(size).collect();
         gathered.count_group(&scored);
         gathered.passed += 1;
-        cx.buffer.push(SampleGroup { position, item, scored, texts, branches, greedy: None });
+        groups.push(SampleGroup { position, item, scored, texts, branches, greedy: None });
     }
     gathered.rounds = 1;
     grade_ahead(cx.rewards, trainer.group, (cx.run, cx.text), &carried);
-    cx.buffer.carried.next = Some(carried);
-    Ok(gathered)
-}
-
-/// Returns how many of a response's first tokens older weights drew.
-fn stale(response: &Response, version: u64) -> usize {
-    response.versions.partition_point(|drawn| *drawn < version)
+    all.next = Some(carried);
+    let of = BufferState { step, policy_version: version, groups: 0 };
+    let samples = Arc::clone(&trainer.sampler.samples);
+    let (samples, _) = Rollout::whole(Arc::new(Rollout { of, groups, samples, versions }), version);
+    Ok((samples, report, gathered))
 }
 
 /// Returns the groups under way in this step, by age, and how many of them joined: as many prompts as there is room
 /// for, and none that the run would not train.
-fn under_way(cx: &mut StepContext<'_>) -> Result<(Vec<Group>, usize)> {
+fn under_way(before: &[Group], cx: &mut StepContext<'_>) -> Result<(Vec<Group>, usize)> {
     let size = cx.run.rollout.group_size as usize;
-    let mut groups = cx.buffer.carried.groups.clone();
+    let mut groups = before.to_vec();
     let (first, last) =
         (cx.cursor.data_position, u64::from(cx.run.train.steps) * cx.run.prompts_per_rollout());
     let room = cx.run.prompts_under_way().saturating_sub(groups.len() as u64);

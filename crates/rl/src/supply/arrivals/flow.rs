@@ -5,12 +5,12 @@ use super::until::{Bound, Until};
 use crate::context::StepContext;
 use crate::episodes::Events;
 use crate::roles::Trainer;
-use crate::rollout::ahead::{Rollout, copied};
-use crate::rollout::carry::{Group, Piece, RankDrawn, Response, grade, take};
 use crate::rollout::exchange::{Deal, exchange};
-use crate::rollout::gather::Gathered;
-use crate::rollout::group::SampleGroup;
 use crate::rollout::message::Kind;
+use crate::supply::carried::{Group, Piece, RankDrawn, Response, grade, take};
+use crate::supply::gathered::Gathered;
+use crate::supply::group::SampleGroup;
+use crate::supply::rollout::Rollout;
 use plimsoll_base::Result;
 use plimsoll_infer::responder::Responder;
 use plimsoll_infer::responses::TextStop;
@@ -19,8 +19,10 @@ use plimsoll_rollout::{Lengths, Request, RolloutStats, SoFar, StopCondition};
 use plimsoll_run::carry::CarryCounts;
 use plimsoll_run::checkpoint::BufferState;
 use plimsoll_run::status::Doing;
+use std::sync::Arc;
 
 /// What a step draws, from where the last one has come to.
+#[derive(Debug)]
 pub(crate) struct Flow {
     step: u32,
     /// The step whose samples are the next to be finished.
@@ -33,9 +35,10 @@ pub(crate) struct Flow {
 }
 
 impl Flow {
-    /// Begins where the last step has come to.
-    pub(crate) fn begin(cx: &StepContext<'_>, step: u32) -> Flow {
-        let (next, groups) = (step + cx.buffer.ahead.num_waiting(), cx.buffer.carried.groups.clone());
+    /// Begins where the last step has come to: `num_waiting` rollouts wait, and the groups of the next one are
+    /// `under_way`.
+    pub(crate) fn begin(step: u32, num_waiting: u32, under_way: &[Group]) -> Flow {
+        let (next, groups) = (step + num_waiting, under_way.to_vec());
         Flow { step, next, groups, rollouts: Vec::new(), gathered: Gathered::default() }
     }
 
@@ -126,7 +129,7 @@ impl Flow {
         }
         self.gathered.add(gathered);
         let of = BufferState { step: self.step, policy_version: trainer.updates(), groups: 0 };
-        let samples = copied(&trainer.sampler.samples, cx.run.rollout.max_new_tokens as usize);
+        let samples = Arc::new(trainer.sampler.samples.copied(cx.run.rollout.max_new_tokens as usize));
         self.rollouts.push(Rollout { of, groups, samples, versions });
         self.next += 1;
         Ok(())

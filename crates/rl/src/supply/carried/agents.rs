@@ -8,7 +8,7 @@ use super::report::CarryReport;
 use crate::context::StepContext;
 use crate::episodes::{AgentEpisode, EpisodesRequest, NewTurns, PlayedOn};
 use crate::roles::Trainer;
-use crate::rollout::group::Branch;
+use crate::supply::group::Branch;
 use plimsoll_base::Result;
 use plimsoll_infer::sampler::sampling;
 use plimsoll_rollout::GroupTimes;

@@ -2,6 +2,7 @@
 
 use super::groups::Response;
 use plimsoll_run::carry::CarryCounts;
+use plimsoll_run::metrics::Metrics;
 
 /// What a step with carried groups reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -20,6 +21,20 @@ pub(crate) struct CarryReport {
 }
 
 impl CarryReport {
+    /// Returns what is reported of the step, by the names of metrics.
+    pub(super) fn metrics(&self) -> Metrics {
+        let mut metrics = self.counts.metrics();
+        for (name, value) in [
+            ("rollout/carried", self.carried as f64),
+            ("rollout/waited_for", self.waited_for as f64),
+            ("time/reward_hidden", self.seconds_ahead),
+        ] {
+            metrics.insert(name.to_string(), value);
+        }
+        metrics.extend(self.tail_tick_s.map(|seconds| ("time/tail_tick".to_string(), seconds)));
+        metrics
+    }
+
     /// Estimates the seconds that a rollout of the trained groups alone would have taken beyond this one's `rollout_s`:
     /// its longest response has as many ticks as tokens, most of them a tail. A step that drew nothing has no measure.
     pub fn saved_s(&self, longest: usize, rollout_s: f64) -> f64 {
