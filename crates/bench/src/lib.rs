@@ -167,7 +167,7 @@ pub fn train(options: &BenchOptions, [batch, micro_batches, seq]: [usize; 3]) ->
     for _ in 0..=options.repeats {
         dev.take_profile();
         let started = Instant::now();
-        trainer.buffers.begin(sequences.iter().map(|s| s.response.len()));
+        trainer.arrays.begin(sequences.iter().map(|s| s.response.len()));
         let weight = -1.0 / (batch * seq) as f32;
         let stats =
             trainer.update(RoleName::Actor, &sequences, 0..batch, 1.0, how, &mut |buffers, tokens| {
@@ -297,7 +297,7 @@ fn compare(options: &BenchOptions, cut: &Cut, round: u64, perturb: bool) -> Resu
     let sequences: Vec<Sequence<'_>> = (0..samples.len())
         .map(|s| Sequence { group: s / GROUP, prompt: &prompts[s / GROUP], response: samples.ids(s) })
         .collect();
-    trainer.buffers.begin((0..samples.len()).map(|s| samples.ids(s).len()));
+    trainer.arrays.begin((0..samples.len()).map(|s| samples.ids(s).len()));
     trainer.gradients(RoleName::Actor, &sequences, 0..sequences.len(), 1.0, &mut |_, _| Ok(()))?;
     let mut found = Found {
         machine: dev.machine_type(),
@@ -308,8 +308,8 @@ fn compare(options: &BenchOptions, cut: &Cut, round: u64, perturb: bool) -> Resu
         ids: Vec::new(),
     };
     for s in 0..samples.len() {
-        let tokens = trainer.buffers.offsets[s]..trainer.buffers.offsets[s + 1];
-        for (a, b) in samples.logprobs(s).iter().zip(&trainer.buffers.logprobs[tokens]) {
+        let tokens = trainer.arrays.offsets[s]..trainer.arrays.offsets[s + 1];
+        for (a, b) in samples.logprobs(s).iter().zip(&trainer.arrays.logprobs[tokens]) {
             found.compared += 1;
             found.mismatches += u64::from(a.to_bits() != b.to_bits());
             found.largest = found.largest.max(f64::from((a - b).abs()));

@@ -237,9 +237,9 @@ mod tests {
             .map(|(group, ids)| Sequence { group, prompt: &ids[..1], response: &ids[1..][..1 + group % 8] })
             .collect();
         for step in 1..=2 {
-            trainer.buffers.begin(sequences.iter().map(|s| s.response.len()));
+            trainer.arrays.begin(sequences.iter().map(|s| s.response.len()));
             let how = run.train.update_options(step, 0);
-            let mut loss = |buffers: &mut plimsoll_rl::methods::buffers::StepBuffers,
+            let mut loss = |buffers: &mut plimsoll_rl::arrays::TokenArrays,
                             tokens: std::ops::Range<usize>| {
                 buffers.d_logprobs[tokens].fill(-0.01);
                 Ok(())

@@ -11,6 +11,7 @@ use plimsoll_memory::Limits;
 use plimsoll_plan::devices;
 use plimsoll_reward::{RewardSpec, Rewards};
 use plimsoll_rl::context::{Cursor, StepContext};
+use plimsoll_rl::methods::parts::StepParts;
 use plimsoll_rl::methods::policy::step;
 use plimsoll_rl::methods::report::{StepReport, StepSeconds};
 use plimsoll_rl::roles::Trainer;
@@ -72,6 +73,7 @@ pub fn whole_step(options: &BenchOptions, size: StepSize) -> Result<Value> {
     let items: Vec<Item> = random.map(|ids| Item { ids, ..Item::default() }).collect();
     let mut rewards = Rewards::new(&[RewardSpec::of_kind("hash")])?;
     let mut supply = supply::of(&run, &bench.report.shape, None);
+    let mut parts = StepParts::bind(&run, &bench.report.shape.step_arrays(), None);
     let objective = run.objective.expect("a bench run samples");
     let mut cx = StepContext {
         run: &run,
@@ -80,7 +82,7 @@ pub fn whole_step(options: &BenchOptions, size: StepSize) -> Result<Value> {
         objective,
         rewards: &mut rewards,
         episodes: None,
-        endpoint: None,
+        parts: &mut parts,
         estimator: None,
         prompts: &mut |first, n| {
             Ok(items.iter().cycle().skip(first as usize % prompts).take(n).cloned().collect())

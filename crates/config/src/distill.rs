@@ -21,6 +21,18 @@ pub enum OwnTeacher {
     Initial,
 }
 
+/// Who the teacher of a run is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TeacherKind {
+    Own(OwnTeacher),
+    /// A model with weights of its own and the student's tokens.
+    Model,
+    /// A model that may have other tokens: texts are aligned.
+    Aligned,
+    /// The model of a server.
+    Server,
+}
+
 /// The name of a teacher that a server has.
 const ENDPOINT: &str = "endpoint";
 
@@ -48,13 +60,20 @@ impl Distill {
         self.divergence().is_some() && self.top_k.is_none()
     }
 
+    /// Returns who the teacher is.
+    pub fn kind(&self) -> TeacherKind {
+        match (self.teacher.as_str(), self.align) {
+            ("self", _) => TeacherKind::Own(OwnTeacher::Now),
+            ("initial", _) => TeacherKind::Own(OwnTeacher::Initial),
+            (ENDPOINT, _) => TeacherKind::Server,
+            (_, Align::Text) => TeacherKind::Aligned,
+            (_, Align::Tokens) => TeacherKind::Model,
+        }
+    }
+
     /// Returns which weights of the run are the teacher's; none of another model.
     pub fn own_teacher(&self) -> Option<OwnTeacher> {
-        match self.teacher.as_str() {
-            "self" => Some(OwnTeacher::Now),
-            "initial" => Some(OwnTeacher::Initial),
-            _ => None,
-        }
+        if let TeacherKind::Own(own) = self.kind() { Some(own) } else { None }
     }
 
     /// True if the teacher may have other tokens than the student.
@@ -64,13 +83,13 @@ impl Distill {
 
     /// True if the teacher is the model of a server.
     pub fn is_of_endpoint(&self) -> bool {
-        self.teacher == ENDPOINT
+        self.kind() == TeacherKind::Server
     }
 
-    /// Returns the name of a teacher that is a model to open.
-    pub fn model_teacher(&self) -> Option<&str> {
-        let other = self.own_teacher().is_none() && !self.is_of_endpoint();
-        other.then_some(&self.teacher)
+    /// Returns the names of a teacher's models that are to be opened.
+    pub fn teacher_models(&self) -> impl Iterator<Item = &str> {
+        let is_opened = matches!(self.kind(), TeacherKind::Model | TeacherKind::Aligned);
+        is_opened.then_some(self.teacher.as_str()).into_iter()
     }
 
     /// Returns how a teacher on a server is asked.

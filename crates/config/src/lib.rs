@@ -82,7 +82,7 @@ pub use carry::hindrance as hindrance_to_carry;
 pub use columns::{ColumnSearch, NamedColumn};
 pub use data_sets::{DataSet, DataSets};
 pub use describe::{KeyPage, describe, describe_section};
-pub use distill::OwnTeacher;
+pub use distill::{OwnTeacher, TeacherKind};
 pub use env_file::{
     AbortedEpisode, CollectMode, CollectRun, EnvFile, Explore, FramesFormat, LoadedEnv, PolicyActivation,
     PolicyKind, PolicySection, ReplaySection, Reseed, is_env_file, load_env,

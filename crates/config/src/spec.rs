@@ -228,7 +228,7 @@ impl RunSpec {
 
     /// Returns the name of a teacher that is another model, with weights in this run.
     pub fn teacher(&self) -> Option<&str> {
-        self.distill.as_ref().and_then(Distill::model_teacher)
+        self.distill.as_ref().and_then(|distill| distill.teacher_models().next())
     }
 
     /// True if the teacher may have other tokens than the student.

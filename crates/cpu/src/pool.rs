@@ -268,7 +268,7 @@ mod models {
     }
 
     #[test]
-    fn what_tasks_write_is_there_when_run_returns_and_a_pool_ends() {
+    fn what_tasks_write_is_complete_when_run_returns_and_a_pool_ends() {
         check(|| run_and_read(&Pool::new(2), 2));
     }
 

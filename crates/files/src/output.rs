@@ -30,8 +30,8 @@ pub fn check_output_folder(path: &Path) -> Result<()> {
 
 /// Requires that files can be written below `path`, which need not exist. Returns the system's error.
 pub fn check_folder(path: &Path) -> io::Result<()> {
-    let is_there = |place: &&Path| place.symlink_metadata().is_ok();
-    let place = path.ancestors().find(is_there).unwrap_or(Path::new("."));
+    let exists = |place: &&Path| place.symlink_metadata().is_ok();
+    let place = path.ancestors().find(exists).unwrap_or(Path::new("."));
     if place.is_dir() { probe(place) } else { Err(ErrorKind::NotADirectory.into()) }
 }
 

@@ -4,7 +4,7 @@ use plimsoll_arch::{LoraTarget, Quantization};
 use plimsoll_base::{Error, Result};
 use plimsoll_config::{Auto, Frozen, RunSpec};
 use plimsoll_files::OpenModel;
-use plimsoll_plan::{PerRole, RoleName};
+use plimsoll_plan::PerRole;
 
 /// The key that says how frozen models which are GGUF files are stored.
 const KEY: &str = "model_options.quantize";
@@ -46,9 +46,9 @@ fn frozen<'m>(run: &RunSpec, model: &'m OpenModel, others: &'m PerRole<OpenModel
         None => !is_nf4(model),
     };
     let has_own_key = run.distill.as_ref().is_some_and(|distill| distill.quantize.is_some());
-    let teacher = others.get(RoleName::Teacher).filter(|_| !has_own_key);
+    let teachers = others.teachers().map(|(_, model)| model).filter(|_| !has_own_key);
     let rewards = others.rewards().map(|(_, model)| model).filter(|model| !is_nf4(model));
-    own.then_some(model).into_iter().chain(teacher).chain(rewards).collect()
+    own.then_some(model).into_iter().chain(teachers).chain(rewards).collect()
 }
 
 fn nothing_frozen(run: &RunSpec, model: &OpenModel) -> Error {

@@ -62,7 +62,7 @@ impl<'a> Runner<'a> {
             model.load_adapters(dev, loading.adapters(role.name, source), loading.staging)?;
             models.push(model);
         }
-        let sequences = shape.step_arrays().0;
+        let sequences = shape.step_arrays().sequences;
         let packer = shape.packs().map(|pass| Packer::new(pass, sequences));
         Ok(Runner { sampler, models, packer })
     }

@@ -36,7 +36,7 @@ pub struct TextModel {
     /// What a teacher reads in place of the prompt, if it reads another.
     pub teacher_prompt: Option<TeacherPrompt>,
     /// The text side of a teacher that may have other tokens.
-    pub teacher_text: Option<Box<TeacherText>>,
+    pub teacher_text: Option<Arc<TeacherText>>,
 }
 
 /// How rows are read, besides their columns.
@@ -155,7 +155,7 @@ impl TextModel {
         let aligner = Aligner::new(side(&self.tokenizer, student), side(&tokenizer, teacher), same)
             .map_err(|error| error.fact(format!("distill.teacher is {}", teacher.source)))?;
         let teacher_text = TeacherText { aligner, tokenizer, template, strings, borrows_template: !has_own };
-        Ok(TextModel { teacher_text: Some(Box::new(teacher_text)), ..self })
+        Ok(TextModel { teacher_text: Some(Arc::new(teacher_text)), ..self })
     }
 
     /// Returns the special token with which the template ends the assistant's turn, if it ends no response.

@@ -127,12 +127,12 @@ pub(crate) fn predict(work: &Work, shape: &RunShape, rates: &Rates) -> StepCost 
             let actor = score(work, &model, false, &cut, rates);
             cost.score_s += actor * lag / (1.0 + lag);
         }
-        if let Some(spec) = &training.teacher {
+        for spec in training.teacher.iter().flat_map(|teacher| teacher.models.values()) {
             cost.score_s += score(work, &Model::new(spec, shape.weights), false, &cut, rates);
         }
-        if training.teacher_lists > 0 {
+        if let Some(teacher) = training.teacher.as_ref().filter(|teacher| teacher.lists > 0) {
             // Lists are one more product of the teacher's head.
-            let spec = training.teacher.as_ref().unwrap_or(&shape.spec);
+            let spec = teacher.model().unwrap_or(&shape.spec);
             let flops =
                 head_rows(work) / work.ranks / work.epochs * Model::new(spec, shape.weights).head_flops;
             cost.score_s += flops / (rates.flops(model.dtype) * rates.update_share);
@@ -144,10 +144,12 @@ pub(crate) fn predict(work: &Work, shape: &RunShape, rates: &Rates) -> StepCost 
             cost.critic_s = critic(work, model, training, rates);
         }
         cost.update_s = update(work, &model, training, &Cut::of_update(work, training), rates);
-        if let Some(rows) = training.teacher_rows {
+        if let Some((teacher, rows)) =
+            training.teacher.as_ref().and_then(|teacher| Some((teacher, teacher.rows?)))
+        {
             // The student's head once more, and the teacher's for its sums, for the divergence and for the gradient.
-            let spec = training.teacher.as_ref().filter(|_| rows.of == RoleName::Teacher);
-            let teacher = Model::new(spec.unwrap_or(&shape.spec), shape.weights).head_flops;
+            let spec = teacher.models.get(rows.of).unwrap_or(&shape.spec);
+            let teacher = Model::new(spec, shape.weights).head_flops;
             let flops = head_rows(work) / work.ranks * (model.head_flops + 3.0 * teacher);
             cost.update_s += flops / (rates.flops(model.dtype) * rates.update_share);
         }

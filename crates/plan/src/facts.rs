@@ -204,6 +204,6 @@ pub(crate) fn episode_memory(run: &RunSpec) -> EpisodeMemory {
         plays_agents,
         compares_turns: run.turn_credit().is_some(),
         steps_max: 0,
-        is_there: true,
+        has_environment: true,
     }
 }

@@ -156,7 +156,7 @@ fn planned(run: &RunFile, spec: ModelSpec, prompt: u32, limits: &Limits) -> Resu
         card: None,
         models: PerRole::none()
             .with(RoleName::Critic, run.needs.critic.then_some(spec))
-            .with(RoleName::Teacher, run.needs.teacher.then_some(spec))
+            .with(RoleName::TEACHER, run.needs.teacher.then_some(spec))
             .with_rewards(run.model_rewards.iter().map(|_| spec)),
         adapters: PerRole::none(),
         encodings: PerRole::none(),

@@ -29,6 +29,7 @@ mod shape;
 mod step_arrays;
 pub mod svg;
 mod tables;
+mod teacher;
 mod work;
 
 pub use cost::{StepCost, least_optimizer_bytes};
@@ -53,7 +54,8 @@ pub use render::{pool_lines, pools_json, region_lines};
 pub use report::{AutoReport, Hint, PlanReport, Resolved, Setting, SmallestLimits};
 pub use role_name::{PerRole, RoleName};
 pub use roles::{PassShape, RoleShape, UpdateShape, WeightsAre};
-pub use shape::{Offload, RunShape, TeacherRows, Training};
+pub use shape::{Offload, RunShape, Training};
 pub use step_arrays::{
-    KEPT_PIECE_BYTES, KeptRows, Lists, StepArrays, aligned_bytes, aligned_text_bytes, step_bytes,
+    KEPT_PIECE_BYTES, KeptRows, Lists, StepArrays, StepPart, aligned_bytes, aligned_text_bytes,
 };
+pub use teacher::{TeacherRows, TeacherShape};

@@ -5,7 +5,7 @@ use crate::facts::{SAMPLES_KEPT, environments_image_bytes, line_bytes_max};
 use crate::hosts::Hosts;
 use crate::roles::{PassShape, RoleShape, WeightsAre};
 use crate::shape::{RunShape, Training};
-use crate::step_arrays::{StepArrays, step_bytes};
+use crate::step_arrays::{StepArrays, StepPart};
 use plimsoll_arch::{ModelSpec, TensorRow, layer_rows};
 use plimsoll_base::{Bytes, Result};
 use plimsoll_config::{Auto, Exchange};
@@ -142,8 +142,9 @@ impl RunShape {
     /// Returns the scratch of the model that needs the most: operations use it one at a time.
     fn scratch(&self) -> Result<Layout> {
         let mut most = self.scratch_of(&self.spec)?;
-        let others =
-            self.training.iter().flat_map(|training| training.critic.iter().chain(&training.teacher));
+        let others = self.training.iter().flat_map(|training| {
+            training.critic.iter().chain(training.teacher.iter().flat_map(|teacher| teacher.models.values()))
+        });
         for other in others.chain(self.scoring.iter().flat_map(|scoring| scoring.models.values())) {
             let others = self.scratch_of(other)?;
             if others.sum(|_| true) > most.sum(|_| true) {
@@ -186,13 +187,17 @@ impl RunShape {
         self.training.as_ref().map(|_| self.pass()).or_else(scoring)
     }
 
-    /// Returns a step's per-token arrays: sequences, the most entries of one, and which arrays there are.
-    pub fn step_arrays(&self) -> (usize, usize, StepArrays) {
-        let Some(training) = &self.training else { return Default::default() };
+    /// Returns a step's per-token arrays.
+    pub fn step_arrays(&self) -> StepArrays {
+        let Some(training) = &self.training else { return StepArrays::default() };
+        let (sequences, mut parts) = (training.sequences, training.parts());
         match self.head {
-            Head::Vocabulary => (training.sequences, training.response_tokens, training.arrays()),
-            // One score per sequence.
-            Head::Score => (training.sequences, 1, StepArrays { critic: true, ..training.arrays() }),
+            Head::Vocabulary => StepArrays { sequences, response_tokens: training.response_tokens, parts },
+            Head::Score => {
+                // One score per sequence.
+                parts.push(StepPart::Values);
+                StepArrays { sequences, response_tokens: 1, parts }
+            }
         }
     }
 
@@ -291,7 +296,7 @@ impl RunShape {
 
     /// Returns the bytes of all ranks' samples, in transit and as they are read. Episodes include their prompts.
     fn exchanged_bytes(&self) -> u64 {
-        let (prompt, turns) = match self.episodes.is_there {
+        let (prompt, turns) = match self.episodes.has_environment {
             true => (self.engine.prompt_tokens, self.episodes.turns_max as u64 * EXCHANGED_BYTES_PER_TURN),
             false => (0, 0),
         };
@@ -376,11 +381,11 @@ impl RunShape {
         }
         // The scores of the responses that a reward model reads at once.
         let scores = if self.scoring.is_some() { 4 * self.engine.samples as u64 } else { 0 };
-        let (sequences, tokens, arrays) = self.step_arrays();
-        let step = if self.training.is_some() { step_bytes(sequences, tokens, arrays) } else { 0 };
+        let arrays = self.step_arrays();
+        let step = if self.training.is_some() { arrays.bytes() } else { 0 };
         let records = self.training.as_ref().map_or(0, Self::record_bytes);
         row("rl.step", "rl", Place::Heap, step + scores + records);
-        row("teacher.piece", "rl", Place::Heap, arrays.kept.piece_bytes());
+        row("teacher.piece", "rl", Place::Heap, arrays.piece_bytes());
         if let Some(t) = &self.training {
             row("rl.held", "rl", Place::Heap, Samples::bytes(t.held_sequences(), t.response_tokens, 1));
             row("rl.carried", "rl", Place::Heap, self.carried_bytes(t));
@@ -390,7 +395,7 @@ impl RunShape {
             row("ranks.others", "ranks", Place::Process, bytes);
             let hosts = self.training.as_ref().map_or(Hosts::one(1), |training| training.hosts);
             let copies = self.exchanged_copies();
-            let taught = arrays.exchanged_bytes(sequences as u64 * tokens as u64, copies, hosts.ranks as u64);
+            let taught = arrays.exchanged_bytes(copies, hosts.ranks as u64);
             row("ranks.exchange", "ranks", Place::Heap, copies * self.exchanged_bytes() + taught);
             if hosts.count > 1 {
                 row("ranks.sockets", "ranks", Place::Kernel, hosts.socket_bytes().0);
@@ -414,7 +419,13 @@ impl RunShape {
         row("cuda.shared", "device", Place::Process, self.held.shared.0);
         if let Some(training) = &self.training {
             training_rows(layout, self.arenas(), training.trackers);
-            host_row(layout, "teacher.requests", "rl", Place::Heap, training.teacher_requests.0);
+            host_row(
+                layout,
+                "teacher.requests",
+                "rl",
+                Place::Heap,
+                training.teacher.as_ref().map_or(0, |teacher| teacher.requests.0),
+            );
             host_row(layout, "teacher.spans", "rl", Place::Heap, training.aligned_bytes());
             if training.estimator > Bytes(0) {
                 host_row(layout, "advantage.arrays", "rl", Place::Heap, estimator_bytes(training));

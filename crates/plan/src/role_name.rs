@@ -11,20 +11,31 @@ pub enum RoleName {
     Reference,
     /// The value function of `ppo`.
     Critic,
-    /// The model that `distill` learns from: it scores the actor's samples.
-    Teacher,
+    /// A model that `distill` learns from, below `TEACHERS_MAX`: it scores the actor's samples.
+    Teacher(u8),
     /// A reward model by its index in the run file, below `REWARD_MODELS_MAX`; `reward_model` trains the first.
     Reward(u8),
 }
 
-const NAMES: [&str; 4 + REWARD_MODELS_MAX] =
+/// Most models of a teacher.
+const TEACHERS_MAX: usize = 1;
+
+const NAMES: [&str; 3 + TEACHERS_MAX + REWARD_MODELS_MAX] =
     ["actor", "reference", "critic", "teacher", "reward", "reward2", "reward3", "reward4"];
 
 impl RoleName {
+    /// The first model of a teacher.
+    pub const TEACHER: RoleName = RoleName::Teacher(0);
+
     /// Returns all roles, in the order of their names.
     pub fn all() -> impl Iterator<Item = RoleName> {
-        use RoleName::{Actor, Critic, Reference, Teacher};
-        [Actor, Reference, Critic, Teacher].into_iter().chain(RoleName::rewards())
+        use RoleName::{Actor, Critic, Reference};
+        [Actor, Reference, Critic].into_iter().chain(RoleName::teachers()).chain(RoleName::rewards())
+    }
+
+    /// Returns the roles of a teacher's models.
+    pub fn teachers() -> impl Iterator<Item = RoleName> {
+        (0..TEACHERS_MAX as u8).map(RoleName::Teacher)
     }
 
     /// Returns the roles of the reward models that score responses, in the order of the run file.
@@ -41,8 +52,8 @@ impl RoleName {
             RoleName::Actor => 0,
             RoleName::Reference => 1,
             RoleName::Critic => 2,
-            RoleName::Teacher => 3,
-            RoleName::Reward(place) => 4 + place as usize,
+            RoleName::Teacher(place) => 3 + place as usize,
+            RoleName::Reward(place) => 3 + TEACHERS_MAX + place as usize,
         }
     }
 }
@@ -63,6 +74,16 @@ impl<T> PerRole<T> {
 
     pub fn get(&self, role: RoleName) -> Option<&T> {
         self.0[role.index()].as_ref()
+    }
+
+    /// Sets the values of a teacher's models, in their order.
+    pub fn with_teachers(self, values: impl Iterator<Item = T>) -> PerRole<T> {
+        RoleName::teachers().zip(values).fold(self, |all, (role, value)| all.with(role, Some(value)))
+    }
+
+    /// Returns the values of a teacher's models, with their roles.
+    pub fn teachers(&self) -> impl Iterator<Item = (RoleName, &T)> {
+        RoleName::teachers().filter_map(|role| Some((role, self.get(role)?)))
     }
 
     /// Sets the reward models' values, in the order of the run file.

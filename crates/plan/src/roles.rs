@@ -7,6 +7,7 @@ use crate::lora::{CriticAdapter, Lora};
 use crate::role_name::RoleName;
 use crate::shape::{RunShape, Scoring, Training};
 use crate::tables::{self, Key, Which};
+use crate::teacher::TeacherShape;
 use plimsoll_arch::{ModelSpec, Quantization};
 use plimsoll_base::{DType, Phase, PhaseSet, Result};
 use plimsoll_files::Head;
@@ -76,6 +77,20 @@ impl UpdateShape {
             muon: false,
             ..self
         }
+    }
+}
+
+impl TeacherShape {
+    /// Returns the scoring pass of a role with the run's own weights. Of passes that roles share, all list tokens if the
+    /// teacher's do; each keeps its own rows only.
+    fn own_pass(&self, pass: PassShape, name: RoleName) -> PassShape {
+        let lists = if self.has_own_weights { self.lists } else { 0 };
+        pass.listing(lists).taught(self.kept_by(name))
+    }
+
+    /// Returns the pass of the student's update, which reads the teacher's rows.
+    fn update_pass(&self, pass: PassShape) -> PassShape {
+        pass.listing(self.lists).taught(self.rows.map_or(0, |rows| rows.width))
     }
 }
 
@@ -302,7 +317,7 @@ impl RoleShape {
 
     /// True if its passes have a mode that no role of another shape shares.
     pub(crate) fn has_own_passes(&self) -> bool {
-        self.passes().any(|pass| matches!(pass.mode, Mode::Critic(_) | Mode::Reward(_) | Mode::Teacher))
+        self.passes().any(|pass| matches!(pass.mode, Mode::Critic(_) | Mode::Reward(_) | Mode::Teacher(_)))
     }
 }
 
@@ -361,24 +376,20 @@ impl RunShape {
             balance_coef: training.balance_coef,
             muon: training.muon.is_some(),
         };
-        // Of passes that roles share, all list tokens if the teacher's do.
-        let own_lists = if training.teaches_itself { training.teacher_lists } else { 0 };
-        // Each role keeps its own rows only; the update reads the teacher's.
-        let rows = training.teacher_rows;
-        let kept_by = |name: RoleName| rows.filter(|rows| rows.of == name).map_or(0, |rows| rows.width);
+        let teacher = training.teacher.as_ref();
+        let own_pass =
+            |name| teacher.map_or(self.score_pass(), |teacher| teacher.own_pass(self.score_pass(), name));
         let mode = match self.head {
             Head::Vocabulary => Mode::Update(training.recompute),
             Head::Score => Mode::UpdateScore(training.recompute),
         };
         let score = match self.head {
             Head::Score => Some(update(mode, training.packing).pass),
-            Head::Vocabulary => training
-                .scores()
-                .then(|| self.score_pass().listing(own_lists).taught(kept_by(RoleName::Actor))),
+            Head::Vocabulary => training.scores().then(|| own_pass(RoleName::Actor)),
         };
         let weights_are = training.weights_are();
         let of_first = update(mode, training.packing);
-        let pass = of_first.pass.listing(training.teacher_lists).taught(rows.map_or(0, |rows| rows.width));
+        let pass = teacher.map_or(of_first.pass, |teacher| teacher.update_pass(of_first.pass));
         let of_first = Some(UpdateShape { pass, ..of_first });
         let mut roles = vec![RoleShape { score, update: of_first, weights_are, ..first }];
         if let (Some(update), Some(_)) = (&mut roles[0].update, self.lora) {
@@ -396,24 +407,34 @@ impl RunShape {
                 name: RoleName::Reference,
                 weights_are,
                 quantize: first.quantize.or(self.own_frozen()),
-                score: Some(self.score_pass().listing(own_lists).taught(kept_by(RoleName::Reference))),
+                score: Some(own_pass(RoleName::Reference)),
                 ..first
             });
         }
-        if let Some(spec) = training.teacher {
-            let pass = self.score_pass().listing(training.teacher_lists).taught(kept_by(RoleName::Teacher));
-            let score = Some(PassShape { mode: Mode::Teacher, ..pass.teaching(&first.spec) });
-            let name = RoleName::Teacher;
-            let quantize = self.coding(name, training.teacher_quantize);
-            let weights_are = if quantize.is_some() { WeightsAre::Resident } else { weights_are };
-            roles.push(RoleShape { name, spec, score, quantize, weights_are, ..first });
-        }
+        roles.extend(teacher.iter().flat_map(|teacher| self.teacher_roles(teacher, weights_are, first)));
         if let Some(spec) = training.critic {
             let update = update(Mode::Critic(training.recompute), Packing::default());
             let update = UpdateShape { balance_coef: 0.0, muon: false, ..update };
             roles.push(self.critic(training, spec, update, first));
         }
         roles
+    }
+
+    /// Returns the roles of a teacher's models. Those of one shape share their passes.
+    fn teacher_roles(
+        &self,
+        teacher: &TeacherShape,
+        weights_are: WeightsAre,
+        first: RoleShape,
+    ) -> impl Iterator<Item = RoleShape> {
+        teacher.models.teachers().map(move |(name, &spec)| {
+            let set = teacher.models.teachers().position(|(_, other)| *other == spec).unwrap_or(0);
+            let pass = self.score_pass().listing(teacher.lists).taught(teacher.kept_by(name));
+            let score = Some(PassShape { mode: Mode::Teacher(set as u8), ..pass.teaching(&first.spec) });
+            let quantize = self.coding(name, teacher.quantize.get(name).copied());
+            let weights_are = if quantize.is_some() { WeightsAre::Resident } else { weights_are };
+            RoleShape { name, spec, score, quantize, weights_are, ..first }
+        })
     }
 
     /// Returns the critic, which makes the same passes as the actor.

@@ -11,14 +11,12 @@ use crate::axes::{Axes, Axis, Knobs, Point};
 use crate::facts::HostFacts;
 use crate::lora::{CriticAdapter, lora};
 use crate::planner::{Planner, Purpose, partial_of};
-use crate::role_name::RoleName;
-use crate::shape::{RunShape, Scoring, TeacherRows, Training};
+use crate::role_name::{PerRole, RoleName};
+use crate::shape::{RunShape, Scoring, Training};
+use crate::teacher::TeacherShape;
 use crate::work::{check_sizes, response_tokens, work};
-use plimsoll_arch::Quantization;
 use plimsoll_base::{Bytes, DType, Error, Result};
-use plimsoll_config::{
-    Auto, GradientWire, LearnsFrom, Offload as RunOffload, OnFull as RunOnFull, OwnTeacher, RunSpec,
-};
+use plimsoll_config::{Auto, GradientWire, LearnsFrom, Offload as RunOffload, OnFull as RunOnFull, RunSpec};
 use plimsoll_files::Head;
 use plimsoll_memory::{Plan, Pool};
 use plimsoll_model::{STAGING_BYTES_MIN, Target};
@@ -236,13 +234,7 @@ impl Planner<'_> {
             reference,
             critic: self.facts.models.get(RoleName::Critic).copied(),
             critic_adapter: CriticAdapter::of(run),
-            teacher: self.facts.models.get(RoleName::Teacher).copied(),
-            teaches_itself: run.own_teacher().is_some(),
-            teacher_requests: run.teacher_server().map_or(Bytes(0), |server| server.memory()),
-            teacher_lists: run.distill.as_ref().map_or(0, |distill| distill.listed() as usize),
-            aligns_text: run.aligns_text(),
-            teacher_rows: self.teacher_rows(run),
-            teacher_quantize: self.teacher_quantize(run),
+            teacher: TeacherShape::of(run, self.facts),
             offload: knobs.offload,
             prompts: run.rollout.prompts_per_step as usize,
             sequences,
@@ -259,25 +251,6 @@ impl Planner<'_> {
             trackers: run.track.memory(),
             estimator: run.estimator.as_ref().map_or(Bytes(0), |estimator| estimator.memory),
         }
-    }
-
-    /// Returns how the teacher is stored: as the run says of it, or of all frozen models that are GGUF files.
-    fn teacher_quantize(&self, run: &RunSpec) -> Option<Quantization> {
-        let is_file = self.facts.encodings.get(RoleName::Teacher).is_some();
-        let of_all = (run.keeps_blocks() && is_file).then_some(Quantization::Gguf);
-        run.distill.as_ref().and_then(|distill| distill.quantize).or(of_all)
-    }
-
-    /// Returns the rows that the teacher keeps, if the student learns its whole vocabulary.
-    fn teacher_rows(&self, run: &RunSpec) -> Option<TeacherRows> {
-        run.distill.as_ref().filter(|distill| distill.is_whole())?;
-        let of = match run.own_teacher() {
-            Some(OwnTeacher::Now) => RoleName::Actor,
-            Some(OwnTeacher::Initial) => RoleName::Reference,
-            None => RoleName::Teacher,
-        };
-        let spec = self.facts.models.get(of).unwrap_or(&self.facts.spec);
-        Some(TeacherRows { of, width: spec.hidden as usize })
     }
 
     /// Returns the sampling settings that passes are recorded for: the clients', or the rollout's and the evaluation's.
@@ -322,7 +295,7 @@ impl Planner<'_> {
             training: (self.purpose == Purpose::Train).then_some(training),
             scoring: self.facts.models.rewards().next().map(|_| Scoring {
                 pack: training.pack,
-                models: self.facts.models.with(RoleName::Critic, None).with(RoleName::Teacher, None),
+                models: PerRole::none().with_rewards(self.facts.models.rewards().map(|(_, spec)| *spec)),
                 adapters: self.facts.adapters,
             }),
             rewards: self.rewards,

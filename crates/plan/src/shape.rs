@@ -2,10 +2,11 @@
 
 use crate::hosts::Hosts;
 use crate::lora::{CriticAdapter, Lora};
-use crate::role_name::{PerRole, RoleName};
+use crate::role_name::PerRole;
+use crate::teacher::TeacherShape;
 use crate::{
     facts::HostFacts,
-    step_arrays::{KeptRows, Lists, StepArrays, aligned_bytes},
+    step_arrays::{StepPart, aligned_bytes},
 };
 use plimsoll_arch::{LayerEncodings, ModelSpec, Quantization};
 use plimsoll_base::{Bytes, DType};
@@ -65,20 +66,8 @@ pub struct Training {
     pub critic: Option<ModelSpec>,
     /// What the critic trains, if not all of its weights.
     pub critic_adapter: Option<CriticAdapter>,
-    /// Shape of the teacher, if there is one. Its dtype is the actor's.
-    pub teacher: Option<ModelSpec>,
-    /// True if the teacher has weights of the run itself.
-    pub teaches_itself: bool,
-    /// Maximum bytes of the requests to a teacher on a server; 0 without one.
-    pub teacher_requests: Bytes,
-    /// Tokens that the teacher lists of each position; 0 if the student learns from the sampled ones alone.
-    pub teacher_lists: usize,
-    /// True if the teacher may have other tokens than the student.
-    pub aligns_text: bool,
-    /// The teacher whose whole vocabulary is compared with the student's, if that is learned.
-    pub teacher_rows: Option<TeacherRows>,
-    /// How the teacher's weights are quantized, if at all.
-    pub teacher_quantize: Option<Quantization>,
+    /// The teacher, if there is one.
+    pub teacher: Option<TeacherShape>,
     /// What is offloaded to the device's host memory.
     pub offload: Offload,
     /// Prompts of a step; those that agents send are its sequences' own.
@@ -110,21 +99,6 @@ pub struct Training {
     pub estimator: Bytes,
 }
 
-/// The rows that a teacher's head reads, which are kept until the student's update.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct TeacherRows {
-    /// The role that is the teacher.
-    pub of: RoleName,
-    /// Its hidden elements.
-    pub width: usize,
-}
-
-impl TeacherRows {
-    fn kept(self, weights: DType) -> KeptRows {
-        KeptRows { bytes: self.width * weights.bytes() as usize }
-    }
-}
-
 impl Training {
     /// Returns the number of ranks that only sample.
     pub(crate) fn rollout_ranks(&self) -> usize {
@@ -143,30 +117,35 @@ impl Training {
     /// True if log-probs are computed apart from the update: the reference's, or for older samples or held-out pairs.
     pub fn scores(&self) -> bool {
         let corrects_older = (self.carried > 0 || self.ahead > 0) && self.corrects;
-        let again = self.policy_lag > 0 || self.teaches_itself || self.scores_sharply || corrects_older;
+        let teaches_itself = self.teacher.as_ref().is_some_and(|teacher| teacher.has_own_weights);
+        let again = self.policy_lag > 0 || teaches_itself || self.scores_sharply || corrects_older;
         self.reference || again || self.packing.whole_groups
     }
 
     /// Returns the bytes of responses in the tokens of a teacher that may have others; 0 without one.
     pub(crate) fn aligned_bytes(&self) -> u64 {
-        if self.aligns_text { aligned_bytes(self.sequences, self.response_tokens) } else { 0 }
+        if self.teacher.as_ref().is_some_and(|teacher| teacher.aligns_text) {
+            aligned_bytes(self.sequences, self.response_tokens)
+        } else {
+            0
+        }
     }
 
-    /// Returns the per-token arrays that not every step has.
-    pub fn arrays(&self) -> StepArrays {
-        StepArrays {
-            critic: self.critic.is_some(),
-            correction: self.corrects,
-            teacher: self.teacher.is_some() || self.teaches_itself || self.teacher_requests > Bytes(0),
-            covariance: self.chooses_tokens,
-            sharp: self.scores_sharply,
-            aligned: self.aligns_text,
-            lists: match self.teacher_lists {
-                0 => Lists::default(),
-                tokens => Lists { tokens, rows: self.pack.pass_of(self.packing.heads).head_rows },
-            },
-            kept: self.teacher_rows.map_or_else(KeptRows::default, |rows| rows.kept(self.dtypes.weights)),
+    /// Returns the parts of a step that have arrays over its tokens and that not every step has.
+    pub fn parts(&self) -> Vec<StepPart> {
+        let own = [
+            (self.critic.is_some(), StepPart::Values),
+            (self.corrects, StepPart::Correction),
+            (self.chooses_tokens, StepPart::Covariance),
+            (self.scores_sharply, StepPart::Sharp),
+        ];
+        let mut parts: Vec<StepPart> =
+            own.into_iter().filter(|(is_planned, _)| *is_planned).map(|(_, part)| part).collect();
+        if let Some(teacher) = &self.teacher {
+            let head_rows = self.pack.pass_of(self.packing.heads).head_rows;
+            parts.extend(teacher.parts(head_rows, self.dtypes.weights));
         }
+        parts
     }
 }
 

@@ -1,23 +1,49 @@
-//! Which per-token arrays a step has on the host, and their bytes.
+//! The per-token arrays of a step on the host: which parts of a step have some, and their bytes.
 
-/// Per-token arrays that only some steps have.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct StepArrays {
-    pub critic: bool,
-    pub correction: bool,
-    pub teacher: bool,
-    pub covariance: bool,
-    /// Log-probs at half the temperature.
-    pub sharp: bool,
-    /// Responses as a teacher with other tokens reads them, which `aligned_bytes` counts.
-    pub aligned: bool,
+/// A part of a step that has arrays over the tokens, besides those of every step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StepPart {
+    /// A role whose head outputs values: a critic, or a reward model that is trained.
+    Values,
+    /// Weights of token losses by the age of their samples.
+    Correction,
+    /// Tokens that are chosen by their covariance.
+    Covariance,
+    /// A baseline of each token, with log-probs at half the temperature.
+    Sharp,
+    /// A teacher's log-probs of tokens.
+    Teacher,
     /// Tokens that a teacher lists of each position.
-    pub lists: Lists,
+    Lists(Lists),
     /// Rows that a teacher's head reads of each position.
-    pub kept: KeptRows,
+    Rows(KeptRows),
 }
 
-/// The sizes of the lists of a teacher; 0 if it lists nothing.
+impl StepPart {
+    /// Returns the heap bytes of its arrays for `tokens` response tokens.
+    fn bytes(self, tokens: u64) -> u64 {
+        match self {
+            StepPart::Values => 4 * 4 * tokens,
+            StepPart::Correction => 2 * 4 * tokens,
+            // A penalty, and a token with its covariance, which is four numbers long.
+            StepPart::Covariance => (1 + 4) * 4 * tokens,
+            StepPart::Sharp | StepPart::Teacher => 4 * tokens,
+            StepPart::Lists(lists) => lists.bytes(tokens),
+            StepPart::Rows(rows) => rows.bytes_of(tokens),
+        }
+    }
+
+    /// Returns the heap bytes of what a teacher says of `tokens` while ranks exchange it, `copies` times.
+    fn exchanged_bytes(self, tokens: u64, copies: u64, ranks: u64) -> u64 {
+        match self {
+            StepPart::Lists(lists) => copies * lists.exchanged_bytes(tokens),
+            StepPart::Rows(rows) => rows.exchanged_bytes(tokens, copies * ranks),
+            _ => 0,
+        }
+    }
+}
+
+/// The sizes of the lists of a teacher.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lists {
     /// K: tokens of a list.
@@ -30,9 +56,6 @@ impl Lists {
     /// Returns the heap bytes of its arrays for `positions` response tokens of a step: ids and log-probs [N, K], the
     /// divergences and their derivatives [N], and of a micro-batch log-probs and slopes [M, K] and the rest's [M].
     fn bytes(self, positions: u64) -> u64 {
-        if self.tokens == 0 {
-            return 0;
-        }
         let (k, rows) = (self.tokens as u64, self.rows as u64);
         4 * (positions * (2 * k + 2) + rows * (2 * k + 1))
     }
@@ -44,17 +67,10 @@ impl Lists {
     }
 }
 
-impl StepArrays {
-    /// Returns the heap bytes of what a teacher says of `positions` tokens while ranks exchange it, `copies` times.
-    pub(crate) fn exchanged_bytes(&self, positions: u64, copies: u64, ranks: u64) -> u64 {
-        copies * self.lists.exchanged_bytes(positions) + self.kept.exchanged_bytes(positions, copies * ranks)
-    }
-}
-
 /// The rows of a teacher whose whole vocabulary is compared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KeptRows {
-    /// Bytes of a row; 0 if none are kept.
+    /// Bytes of a row.
     pub bytes: usize,
 }
 
@@ -64,38 +80,71 @@ pub const KEPT_PIECE_BYTES: usize = 1 << 20;
 impl KeptRows {
     /// Returns the heap bytes of its arrays for `positions` tokens: rows, divergences and their derivatives.
     fn bytes_of(self, positions: u64) -> u64 {
-        if self.bytes == 0 { 0 } else { positions * (self.bytes as u64 + 2 * 4) }
-    }
-
-    /// Returns the heap bytes of a piece on its way from a pass, widened to f32; 0 if no rows are kept.
-    pub(crate) fn piece_bytes(self) -> u64 {
-        if self.bytes == 0 { 0 } else { KEPT_PIECE_BYTES as u64 }
+        positions * (self.bytes as u64 + 2 * 4)
     }
 
     /// Returns the heap bytes while they are exchanged: this rank's rows, those of all, and each rank's piece twice.
     fn exchanged_bytes(self, positions: u64, ranks: u64) -> u64 {
-        2 * positions * self.bytes as u64 + 2 * ranks * self.piece_bytes()
+        2 * positions * self.bytes as u64 + 2 * ranks * KEPT_PIECE_BYTES as u64
     }
 }
 
+/// Arrays that every step has.
 const TOKEN_ARRAYS: u64 = 9;
-const CRITIC_ARRAYS: u64 = 4;
-const CORRECTION_ARRAYS: u64 = 2;
-const TEACHER_ARRAYS: u64 = 1;
-/// A penalty, and a token with its covariance, which is four numbers long.
-const COVARIANCE_ARRAYS: u64 = 1 + 4;
-const SHARP_ARRAYS: u64 = 1;
 
-/// Returns the heap bytes of a step's per-token arrays for `sequences` responses of up to `response_tokens` tokens.
-pub fn step_bytes(sequences: usize, response_tokens: usize, has: StepArrays) -> u64 {
-    let tokens = sequences as u64 * response_tokens as u64;
-    let arrays = TOKEN_ARRAYS
-        + if has.critic { CRITIC_ARRAYS } else { 0 }
-        + if has.correction { CORRECTION_ARRAYS } else { 0 }
-        + if has.teacher { TEACHER_ARRAYS } else { 0 }
-        + if has.covariance { COVARIANCE_ARRAYS } else { 0 }
-        + if has.sharp { SHARP_ARRAYS } else { 0 };
-    arrays * 4 * tokens + has.lists.bytes(tokens) + has.kept.bytes_of(tokens) + 16 * (sequences as u64 + 1)
+/// The per-token arrays of a step. Each part binds its own; a run without steps has none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StepArrays {
+    pub sequences: usize,
+    /// The most entries of a sequence: tokens of its response, or one score.
+    pub response_tokens: usize,
+    pub parts: Vec<StepPart>,
+}
+
+impl StepArrays {
+    /// Returns the most entries of an array.
+    pub fn tokens(&self) -> usize {
+        self.sequences * self.response_tokens
+    }
+
+    pub fn has(&self, part: StepPart) -> bool {
+        self.parts.contains(&part)
+    }
+
+    /// Returns an array for a part of the step.
+    ///
+    /// # Panics
+    /// If the plan has no bytes for that part.
+    pub fn array_of(&self, part: StepPart) -> Vec<f32> {
+        assert!(self.has(part), "the plan has no arrays of {part:?}");
+        Vec::with_capacity(self.tokens())
+    }
+
+    pub fn lists(&self) -> Option<Lists> {
+        self.parts.iter().find_map(|part| if let StepPart::Lists(lists) = part { Some(*lists) } else { None })
+    }
+
+    pub fn rows(&self) -> Option<KeptRows> {
+        self.parts.iter().find_map(|part| if let StepPart::Rows(rows) = part { Some(*rows) } else { None })
+    }
+
+    /// Returns the heap bytes of all arrays.
+    pub fn bytes(&self) -> u64 {
+        let tokens = self.tokens() as u64;
+        let parts: u64 = self.parts.iter().map(|part| part.bytes(tokens)).sum();
+        TOKEN_ARRAYS * 4 * tokens + parts + 16 * (self.sequences as u64 + 1)
+    }
+
+    /// Returns the heap bytes of a piece on its way from a pass, widened to f32; 0 if no rows are kept.
+    pub(crate) fn piece_bytes(&self) -> u64 {
+        if self.rows().is_some() { KEPT_PIECE_BYTES as u64 } else { 0 }
+    }
+
+    /// Returns the heap bytes of what a teacher says while ranks exchange it, `copies` times.
+    pub(crate) fn exchanged_bytes(&self, copies: u64, ranks: u64) -> u64 {
+        let tokens = self.tokens() as u64;
+        self.parts.iter().map(|part| part.exchanged_bytes(tokens, copies, ranks)).sum()
+    }
 }
 
 /// Most bytes of text per token of the longest response that are aligned with a teacher's tokens: natural text has 4 to

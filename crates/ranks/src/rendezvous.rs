@@ -324,8 +324,8 @@ impl Gathering<'_> {
     }
 
     fn missing(&self) -> Vec<u32> {
-        let is_there = |rank: &u32| self.joined.iter().any(|(hello, _)| hello.rank == *rank);
-        (1..self.own.ranks).filter(|rank| !is_there(rank)).collect()
+        let has_joined = |rank: &u32| self.joined.iter().any(|(hello, _)| hello.rank == *rank);
+        (1..self.own.ranks).filter(|rank| !has_joined(rank)).collect()
     }
 
     fn rank_missing(&self, seconds: u32) -> Error {

@@ -1,8 +1,8 @@
 //! The context that all parts of a step share, apart from the trainer.
 
 use crate::episodes::Episodes;
-use crate::methods::endpoint::EndpointTeacher;
 use crate::methods::estimator::OwnEstimator;
+use crate::methods::parts::StepParts;
 use plimsoll_base::Result;
 use plimsoll_config::{Objective, RunSpec};
 use plimsoll_infer::text::{Item, TextModel};
@@ -21,8 +21,8 @@ pub struct StepContext<'s> {
     pub rewards: &'s mut Rewards,
     /// The function that estimates advantages, if the run has one.
     pub estimator: Option<&'s mut OwnEstimator>,
-    /// The server with the teacher, if the run has one.
-    pub endpoint: Option<&'s EndpointTeacher>,
+    /// The parts of the step that only some runs have.
+    pub parts: &'s mut StepParts,
     pub prompts: Prompts<'s>,
     /// The environment that gives prompts and rewards instead of the data, if there is one.
     pub episodes: Option<&'s mut Episodes>,

@@ -2,9 +2,10 @@
 //!
 //! The folders are the parts of a step. `data` gives prompts, `rollout` samples and grades responses on all ranks,
 //! `supply` says which samples a step trains on, `episodes` plays text environments, `methods` turn samples into
-//! losses, and `roles` are the models with their passes. `save` writes checkpoints, and `train` is the run that uses
-//! all of them.
+//! losses, `teachers` score samples for those that learn from one, and `roles` are the models with their passes, whose
+//! numbers are in `arrays`. `save` writes checkpoints, and `train` is the run that uses all of them.
 
+pub mod arrays;
 mod checks;
 pub mod context;
 pub mod data;
@@ -17,4 +18,5 @@ pub mod roles;
 pub mod rollout;
 pub mod save;
 pub mod supply;
+pub mod teachers;
 pub mod train;

@@ -9,13 +9,14 @@ use crate::checks::{Before, Checks};
 use crate::context::Cursor;
 use crate::data::hub;
 use crate::data::session::Session;
-use crate::methods::endpoint::EndpointTeacher;
+use crate::methods::parts::StepParts;
 use crate::ranks;
 use crate::roles::Trainer;
 use crate::save::checkpoint_size;
 use crate::supply;
 use crate::supply::apart::{self, Apart, share_of_trainers};
 use crate::supply::arrivals::WeightArrivals;
+use crate::teachers;
 use plimsoll_base::{Bytes, Result};
 use plimsoll_config::{Loaded, RunSpec};
 use plimsoll_device::{Device, Sampling};
@@ -64,8 +65,8 @@ pub fn train(
     let columns = session.first_columns(&run)?;
     let rewards = checks.rewards(&run, &columns)?.expect("they are started before training");
     let estimator = checks.estimator(&run, group.rank(), rewards.words())?;
-    let (tokenizer, vocab) = (&session.text.tokenizer, session.model.spec.vocab as usize);
-    let endpoint = EndpointTeacher::start(&run, group.rank(), tokenizer, vocab)?;
+    let vocab = session.model.spec.vocab as usize;
+    let teacher = teachers::open(&run, group.rank(), &session.text, vocab)?;
     let episodes = checks.environment(&run, session.facts.prompt_tokens)?;
     let inputs = session.inputs(&run)?;
     // Before the plan, which follows from what they read.
@@ -102,12 +103,12 @@ pub fn train(
     let mut job = LanguageRun {
         run: &run,
         supply: supply::of(&run, &report.shape, schedule),
+        parts: StepParts::bind(&run, &report.shape.step_arrays(), teacher),
         objective: run.objective,
         session,
         trainer,
         rewards,
         estimator,
-        endpoint,
         episodes,
         cursor: Cursor::default(),
         waited: Vec::new(),

@@ -280,9 +280,10 @@ mod tests {
         let mut keeper = command.spawn().expect("sh is everywhere");
         let until = Instant::now() + Duration::from_secs(30);
         // It is a second `sh` for a moment.
-        let is_there = |found: &Option<String>| found.as_ref().is_some_and(|words| words.contains("sleep"));
+        let names_sleep =
+            |found: &Option<String>| found.as_ref().is_some_and(|words| words.contains("sleep"));
         let mut found = None;
-        while !is_there(&found) && Instant::now() < until {
+        while !names_sleep(&found) && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(5));
             found = worker_of(keeper.id());
         }

@@ -77,9 +77,9 @@ pub fn join(loaded: &mut Loaded, start: &Start) -> Result<Option<Joined>> {
     }
     group.barrier()?;
     // Rank 0's directory is the run's.
-    let is_there = group.all_gather(&[u8::from(of.join("run.toml").exists())])?[0] == [1];
+    let has_run = group.all_gather(&[u8::from(of.join("run.toml").exists())])?[0] == [1];
     let sent = match start {
-        Start::Resume { previous_good, .. } if is_there => Some(sent::send(&group, &of, *previous_good)?),
+        Start::Resume { previous_good, .. } if has_run => Some(sent::send(&group, &of, *previous_good)?),
         _ => None,
     };
     let (path, note) = sent.as_ref().map_or((None, None), |sent| (sent.path.as_deref(), sent.note.clone()));

@@ -267,7 +267,7 @@ impl Death<'_> {
             return facts;
         }
         for group in &seen.groups {
-            if !group.is_there {
+            if !group.exists {
                 facts.push(format!("the container's group is gone: {}", group.dir.display()));
             }
             let risen = [group.oom_kills.filter(|&n| n > 0), group.limit_hits.filter(|&n| n > 0)];
@@ -428,7 +428,7 @@ mod tests {
 
     fn group(oom_kills: Option<u64>, limit_hits: Option<u64>) -> GroupChange {
         GroupChange {
-            is_there: true,
+            exists: true,
             oom_kills,
             limit_hits,
             limit: Some(Bytes::mib(64)),

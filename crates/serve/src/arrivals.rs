@@ -78,7 +78,7 @@ pub async fn collect(arrivals: &Arc<Arrivals>, request: Request, most: usize) ->
     };
     place.is_whole();
     if let Some(busy) = busy {
-        busy.is_there();
+        busy.has_come();
     }
     Ok(Arrived { bytes, _place: place })
 }

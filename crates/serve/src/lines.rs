@@ -182,7 +182,7 @@ impl Drop for Line {
 
 impl Busy {
     /// Records that the whole request has come: its connection stays until it is answered.
-    pub(crate) fn is_there(&self) {
+    pub(crate) fn has_come(&self) {
         self.0.lines.set(self.0.id, Stage::Busy);
     }
 
@@ -241,7 +241,7 @@ mod tests {
             assert!(lines.try_enter().is_none() && !is_told(&second).await);
             drop(third);
             let fourth = lines.enter().await;
-            half_sent.is_there();
+            half_sent.has_come();
             let other = fourth.begin(false);
             assert!(lines.try_enter().is_none() && !is_told(&fourth).await, "all are busy");
             other.parks();

@@ -76,18 +76,18 @@ pub fn load_pairs(path: &Path, prompt_column: &str, ignored: &[String]) -> Resul
 /// Tells whether pairs, which may be without prompts, have the prompt column that the run file names.
 pub(crate) struct NamedPrompts<'c> {
     column: &'c str,
-    is_there: Cell<bool>,
+    is_found: Cell<bool>,
 }
 
 impl<'c> NamedPrompts<'c> {
     pub(crate) fn of(column: &'c str) -> NamedPrompts<'c> {
         // The usual name is no wish of the run file.
-        NamedPrompts { column, is_there: Cell::new(column == "prompt") }
+        NamedPrompts { column, is_found: Cell::new(column == "prompt") }
     }
 
     pub(crate) fn see(&self, row: &Map<String, Value>) {
         if row.contains_key(self.column) {
-            self.is_there.set(true);
+            self.is_found.set(true);
         }
     }
 
@@ -95,7 +95,7 @@ impl<'c> NamedPrompts<'c> {
     ///
     /// Errors: `data-column-missing`.
     pub(crate) fn finish(self, path: &Path) -> Result<()> {
-        if self.is_there.get() {
+        if self.is_found.get() {
             return Ok(());
         }
         let message = format!("{}: no row has the column `{}`", path.display(), self.column);

@@ -33,7 +33,7 @@ pub struct EpisodeMemory {
     pub compares_turns: bool,
     /// Most steps of a response that a reward returns; 0 if none are read.
     pub steps_max: usize,
-    pub is_there: bool,
+    pub has_environment: bool,
 }
 
 impl Default for EpisodeMemory {
@@ -46,7 +46,7 @@ impl Default for EpisodeMemory {
             plays_agents: false,
             compares_turns: false,
             steps_max: 0,
-            is_there: false,
+            has_environment: false,
         }
     }
 }
@@ -60,7 +60,7 @@ impl EpisodeMemory {
 
     /// Returns the host bytes of `samples` episodes of up to `tokens` tokens, including prompts.
     pub fn host_bytes(&self, samples: usize, tokens: usize) -> u64 {
-        if !self.is_there {
+        if !self.has_environment {
             return 0;
         }
         let token = TEXT_BYTES_PER_TOKEN + if self.plays_agents { AGENT_BYTES_PER_TOKEN } else { 0 };

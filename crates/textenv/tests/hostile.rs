@@ -87,8 +87,12 @@ fn a_hostile_line_of_an_environment_takes_no_more_than_its_thread_has_in_the_pla
     std::fs::write(&file, FORGED).expect("a file");
     let kind = Kind::parse(&format!("python:{}:Forged", file.display())).expect("a kind");
     let (settings, reply) = (settings(), ReplyLimits::of(128));
-    let memory =
-        EpisodeMemory { threads: 1, reply: reply.host_bytes(), is_there: true, ..EpisodeMemory::default() };
+    let memory = EpisodeMemory {
+        threads: 1,
+        reply: reply.host_bytes(),
+        has_environment: true,
+        ..EpisodeMemory::default()
+    };
     let planned = memory.host_bytes(1, 128);
     for (response, words) in [
         ("ignored", ""),

@@ -404,10 +404,10 @@ fn own_rows(heads: Heads, sequence: &Sequence<'_>) -> usize {
 }
 
 /// Returns what sequences of one group take together.
-pub(crate) fn need(heads: Heads, unit: &[Sequence<'_>], prompt_is_there: bool) -> Need {
+pub(crate) fn need(heads: Heads, unit: &[Sequence<'_>], has_prompt: bool) -> Need {
     let prompt = unit[0].prompt.len();
     let mut need = Need::default();
-    if !prompt_is_there {
+    if !has_prompt {
         let blocks = prompt.div_ceil(KV_BLOCK);
         let keys = keys(0, prompt);
         let places = edges(prompt);

@@ -145,7 +145,7 @@ mod tests {
     use plimsoll_memory::{Arena, ArenaMap};
 
     #[test]
-    fn what_is_there_at_once_has_places_of_its_own() {
+    fn what_exists_at_once_has_places_of_its_own() {
         for (name, is_critic) in
             [("qwen2.5-0.5b", false), ("qwen2.5-7b", false), ("qwen2.5-7b", true), ("qwen3-30b-a3b", false)]
         {
@@ -165,8 +165,8 @@ mod tests {
             let last = spec.layers.len() - 1;
             let at_once = table.params.iter().filter(|param| {
                 let is_of_layer = (table.layer_run(0).start..table.head_run().start).contains(&param.offset);
-                let is_there = !is_of_layer || param.layer + LAYER_SLOTS as u32 > last;
-                is_there && (param.kind != ParamKind::Embed || table.find(ParamKind::Head, 0).is_none())
+                let exists = !is_of_layer || param.layer + LAYER_SLOTS as u32 > last;
+                exists && (param.kind != ParamKind::Embed || table.find(ParamKind::Head, 0).is_none())
             });
             let mut places: Vec<_> = at_once
                 .map(|param| partial.place(param.offset, param.elements))

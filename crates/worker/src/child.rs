@@ -60,7 +60,7 @@ impl Bounds {
             let _ = own_shared_memory(self.memory);
         }
         // Without filters nothing can be blocked; launches that depend on it were refused earlier.
-        if !sandbox::is_there() {
+        if !sandbox::is_supported() {
             return Ok(());
         }
         let rules = match &self.folder {

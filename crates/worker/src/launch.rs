@@ -105,7 +105,7 @@ impl Launch {
 
     /// Refuses a worker without network access on a kernel without filters, which can block nothing.
     fn check_filters(&self) -> Result<()> {
-        if sandbox::is_there() || self.network == Network::Allow {
+        if sandbox::is_supported() || self.network == Network::Allow {
             return Ok(());
         }
         let message = format!(

@@ -24,7 +24,7 @@ pub struct Offered {
 pub fn offered() -> Offered {
     let held = rustix::thread::capabilities(None).map(|sets| sets.effective);
     Offered {
-        filters: sandbox::is_there(),
+        filters: sandbox::is_supported(),
         answers: sandbox::can_ask(),
         landlock: landlock::version(),
         groups: GroupHome::is_likely(&Host::this()),

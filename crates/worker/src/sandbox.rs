@@ -124,7 +124,7 @@ const OF_PROCESS: [(u32, u32); 16] = [
 ];
 
 /// Returns true if this kernel supports filters.
-pub(crate) fn is_there() -> bool {
+pub(crate) fn is_supported() -> bool {
     // SAFETY: the filter is at address 0, so the call fails and sets nothing. A kernel without filters returns EINVAL.
     let refused = unsafe { prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, 0, 0, 0) };
     calls::MACHINE.is_some() && refused == -1 && Error::last_os_error().raw_os_error() == Some(EFAULT)
@@ -135,7 +135,7 @@ pub(crate) fn can_ask() -> bool {
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|number| number.parse::<u32>().ok());
     let version = numbers.next().flatten().zip(numbers.next().flatten());
-    is_there() && version.is_some_and(|version| version >= ANSWERS_SINCE)
+    is_supported() && version.is_some_and(|version| version >= ANSWERS_SINCE)
 }
 
 /// Sets the filter for this process and its children. Returns the listener for its questions, if it asks any.

@@ -190,7 +190,7 @@ fn zero_weight_part(agg: &Aggregation, term: impl Fn(usize) -> f64) -> f64 {
 }
 
 #[test]
-fn kl_is_added_to_what_is_there() {
+fn kl_is_added_to_the_sum() {
     let agg = Aggregation::of_batch(AggregationKind::TokenMean, packed(), 1.0);
     let options = KlLoss { estimator: KlEstimator::K3, coef: 0.1, unbiased: false };
     let (mut alone, mut added) = ([0.0f32; 9], [2.0f32; 9]);

@@ -14,10 +14,12 @@ use plimsoll_plan::{RoleName, plan_with};
 use plimsoll_reward::Rewards;
 use plimsoll_rl::context::{Cursor, StepContext};
 use plimsoll_rl::data::session::Session;
+use plimsoll_rl::methods::parts::StepParts;
 use plimsoll_rl::methods::policy::step;
 use plimsoll_rl::roles::Trainer;
 use plimsoll_rl::supply::rollout::Rollout;
 use plimsoll_rl::supply::{FreshSupply, whole};
+use plimsoll_rl::teachers;
 use plimsoll_train::Sequence;
 use std::time::Instant;
 
@@ -90,7 +92,9 @@ pub(super) fn train(options: &MismatchOptions, kind: Kind, corrects: bool, seed:
     let mut greedy = sampling(&run.rollout, run.seed);
     greedy.temperature = 0.0;
     trainer.rehearse(&[sampling(&run.rollout, run.seed), greedy])?;
-    let mut course = Run::new(&run, session, &*dev)?.course(&mut trainer, kind)?;
+    let teacher = teachers::open(&run, 0, &session.text, session.model.spec.vocab as usize)?;
+    let parts = StepParts::bind(&run, &report.shape.step_arrays(), teacher);
+    let mut course = Run::new(&run, session, &*dev, parts)?.course(&mut trainer, kind)?;
     course.seconds = started.elapsed().as_secs_f64();
     course.machine = dev.machine_type();
     Ok(course)
@@ -102,13 +106,14 @@ struct Run<'r> {
     session: Session,
     dev: &'r dyn Device,
     rewards: Rewards,
+    parts: StepParts,
     cursor: Cursor,
 }
 
 impl<'r> Run<'r> {
-    fn new(run: &'r RunSpec, session: Session, dev: &'r dyn Device) -> Result<Run<'r>> {
+    fn new(run: &'r RunSpec, session: Session, dev: &'r dyn Device, parts: StepParts) -> Result<Run<'r>> {
         let rewards = Rewards::new(&run.rewards)?;
-        Ok(Run { run, session, dev, rewards, cursor: Cursor::default() })
+        Ok(Run { run, session, dev, rewards, parts, cursor: Cursor::default() })
     }
 
     fn course(&mut self, trainer: &mut Trainer<'_>, kind: Kind) -> Result<Course> {
@@ -170,7 +175,7 @@ impl<'r> Run<'r> {
             objective: self.run.objective.expect("a method that samples"),
             rewards: &mut self.rewards,
             episodes: None,
-            endpoint: None,
+            parts: &mut self.parts,
             estimator: None,
             prompts: &mut |first, n| data.batch(text, first, n),
             cursor: self.cursor,
@@ -235,7 +240,7 @@ impl<'r> Run<'r> {
             response: samples.ids(s),
         };
         let sequences: Vec<Sequence<'_>> = (0..samples.len()).map(sequence).collect();
-        trainer.buffers.begin(sequences.iter().map(|sequence| sequence.response.len()));
+        trainer.arrays.begin(sequences.iter().map(|sequence| sequence.response.len()));
         let inv_temperature = sampling(&self.run.rollout, 0).inv_temperature();
         trainer.score_into(RoleName::Actor, &sequences, inv_temperature, |b| &mut b.old_logprobs)?;
         Ok(difference_of(trainer)[0])
@@ -252,7 +257,7 @@ fn seeded(noise: SamplerNoise, seed: u64) -> SamplerNoise {
 
 /// Returns mean and largest |difference| between what the rollout recorded and what the trainer computed.
 fn difference_of(trainer: &Trainer<'_>) -> [f64; 2] {
-    let (samples, old) = (&trainer.sampler.samples, &trainer.buffers.old_logprobs);
+    let (samples, old) = (&trainer.sampler.samples, &trainer.arrays.old_logprobs);
     let recorded = (0..samples.len()).flat_map(|s| samples.logprobs(s));
     let each = recorded.zip(old).map(|(a, b)| f64::from((a - b).abs()));
     let (sum, largest) = each.fold((0.0, 0.0), |(sum, largest): (f64, f64), by| (sum + by, largest.max(by)));

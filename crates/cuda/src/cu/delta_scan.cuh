@@ -64,15 +64,15 @@ __device__ __forceinline__ void bring(const ScanFrom<T>& from, ScanShared<T>& sh
 #pragma unroll
     for (u32 n = 0; n < 2; n++) {
         const u32 i = (threadIdx.x + n * SCAN_THREADS) / ROW_COPIES, c = threadIdx.x % ROW_COPIES * COPY;
-        const bool is_there = i < count && c < h.key_dim;
-        const T* q = from.qkv + (u64)(row + (is_there ? i : 0)) * h.conv_width() + h.key_of(from.head) * h.key_dim + (is_there ? c : 0);
-        copy_async_16(&shared.next.q[i][c], q, is_there);
-        copy_async_16(&shared.next.k[i][c], q + h.key_width(), is_there);
+        const bool is_inside = i < count && c < h.key_dim;
+        const T* q = from.qkv + (u64)(row + (is_inside ? i : 0)) * h.conv_width() + h.key_of(from.head) * h.key_dim + (is_inside ? c : 0);
+        copy_async_16(&shared.next.q[i][c], q, is_inside);
+        copy_async_16(&shared.next.k[i][c], q + h.key_width(), is_inside);
     }
     const u32 i = threadIdx.x / COLUMN_COPIES, c = from.first_column + threadIdx.x % COLUMN_COPIES * COPY;
-    const bool is_there = i < count && c < h.value_dim;
-    const T* v = from.v + (u64)(row + (is_there ? i : 0)) * from.v_stride + from.head * h.value_dim + (is_there ? c : 0);
-    copy_async_16(&shared.next.v[i][c - from.first_column], v, is_there);
+    const bool is_inside = i < count && c < h.value_dim;
+    const T* v = from.v + (u64)(row + (is_inside ? i : 0)) * from.v_stride + from.head * h.value_dim + (is_inside ? c : 0);
+    copy_async_16(&shared.next.v[i][c - from.first_column], v, is_inside);
     if (threadIdx.x < 2 * Stored<T>::TILE_ROWS) {
         const u32 ig = threadIdx.x / 2, beta = threadIdx.x % 2;
         const float* gate = from.gates + ((u64)(row + (ig < count ? ig : 0)) * 2 + beta) * h.value_heads + from.head;

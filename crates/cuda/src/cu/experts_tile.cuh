@@ -127,20 +127,20 @@ template <class S> struct Sums {
         }
     }
     /// True if 16 rows are among the first `rows`. A tile of 16 has one.
-    static __device__ __forceinline__ bool is_there(u32 fragment, u32 rows) { return S::ROWS == 16 || row(fragment) < rows; }
+    static __device__ __forceinline__ bool is_inside(u32 fragment, u32 rows) { return S::ROWS == 16 || row(fragment) < rows; }
 
     template <bool A_BY_LINE, bool B_BY_LINE> __device__ __forceinline__ void add_step(const u8* stage, u32 step, u32 rows) {
         const u8* right = stage + S::ROWS * 128;
         u32 a[S::ROW_FRAGMENTS][4], b[S::OWN_COLS / 16][4];
 #pragma unroll
         for (u32 r = 0; r < S::ROW_FRAGMENTS; r++) {
-            if (is_there(r, rows)) fragment<A_BY_LINE, false>(a[r], stage, row(r), step * 16);
+            if (is_inside(r, rows)) fragment<A_BY_LINE, false>(a[r], stage, row(r), step * 16);
         }
 #pragma unroll
         for (u32 c = 0; c < S::OWN_COLS / 16; c++) fragment<B_BY_LINE, true>(b[c], right, col() + c * 16, step * 16);
 #pragma unroll
         for (u32 r = 0; r < S::ROW_FRAGMENTS; r++) {
-            if (!is_there(r, rows)) continue;
+            if (!is_inside(r, rows)) continue;
 #pragma unroll
             for (u32 c = 0; c < S::OWN_COLS / 8; c++) {
                 const u32 two[2] = {b[c / 2][c % 2 * 2], b[c / 2][c % 2 * 2 + 1]};

@@ -296,8 +296,8 @@ impl<'w> Moment<'w> {
             let (mut lines, mut has_traceback) = (Vec::new(), false);
             // Without a traceback the last lines are enough.
             let back = &self.bytes[self.range.0.saturating_sub(BACK)..self.range.0];
-            let is_there = memmem::rfind(back, TRACEBACK.as_bytes()).is_some();
-            let lines_max = if is_there { LINES_BEFORE } else { LINES_WITHOUT_TRACEBACK };
+            let is_marked = memmem::rfind(back, TRACEBACK.as_bytes()).is_some();
+            let lines_max = if is_marked { LINES_BEFORE } else { LINES_WITHOUT_TRACEBACK };
             for raw in self.lines_back() {
                 let line = clean(&raw[..raw.len().min(PIECE_AFTER)]);
                 if !self.is_own(&line) {

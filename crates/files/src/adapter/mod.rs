@@ -158,14 +158,14 @@ pub fn adapter_base(source: &str) -> String {
 
 /// Requires the two files. The error says what else the folder may be.
 fn require_files(folder: &Path) -> Result<()> {
-    let is_there = |name: &str| folder.join(name).symlink_metadata().is_ok();
-    let Some(missing) = [ADAPTER_CONFIG, ADAPTER_WEIGHTS].into_iter().find(|name| !is_there(name)) else {
+    let has_file = |name: &str| folder.join(name).symlink_metadata().is_ok();
+    let Some(missing) = [ADAPTER_CONFIG, ADAPTER_WEIGHTS].into_iter().find(|name| !has_file(name)) else {
         return Ok(());
     };
     let error = Error::new("model-file-missing", format!("{}: no {missing}", folder.display()));
-    Err(if is_there("config.json") && !is_there(ADAPTER_CONFIG) {
+    Err(if has_file("config.json") && !has_file(ADAPTER_CONFIG) {
         error.hint("this is a whole model: name it with `model`, and remove `lora.adapter`")
-    } else if is_there("adapter_model.bin") {
+    } else if has_file("adapter_model.bin") {
         error.hint("only safetensors are read: save the adapter again with peft's save_pretrained")
     } else {
         error.near(folder).hint("an adapter is a folder as peft's save_pretrained makes it")

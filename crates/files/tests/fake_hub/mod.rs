@@ -168,8 +168,8 @@ fn reply(request: &Request, state: &mut State, addresses: &Addresses) -> Reply {
     }
     if path == "/verify" {
         let (wish, held) = (request.json(), &state.objects);
-        let is_there = wish["oid"].as_str().is_some_and(|oid| held.contains_key(oid));
-        return if is_there { ok(json!({})) } else { (404, json!({}), None) };
+        let is_held = wish["oid"].as_str().is_some_and(|oid| held.contains_key(oid));
+        return if is_held { ok(json!({})) } else { (404, json!({}), None) };
     }
     let rest = path.strip_prefix("/api/models/").unwrap_or_default();
     let mut parts = rest.splitn(4, '/');

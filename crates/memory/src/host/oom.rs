@@ -41,7 +41,8 @@ pub struct GroupChange {
     /// 1 or 2.
     pub version: u8,
     /// False if the group has disappeared.
-    pub is_there: bool,
+    #[serde(rename = "is_there")]
+    pub exists: bool,
     /// Kills by the kernel in the group itself, not below it; `None` if unreadable.
     pub oom_kills: Option<u64>,
     /// Times that its limit was hit.
@@ -106,7 +107,7 @@ impl OomWatch {
         let change = |(group, before): &(MemoryGroup, Counters)| GroupChange {
             dir: group.dir.clone(),
             version: group.version,
-            is_there: group.dir.is_dir(),
+            exists: group.dir.is_dir(),
             oom_kills: rise(before.oom_kills, group.own_oom_kills()),
             limit_hits: rise(before.limit_hits, group.limit_hits()),
             limit: group.limits().iter().filter_map(|(_, value)| Value::bytes(value)).min().map(Bytes),
@@ -249,7 +250,7 @@ mod tests {
         assert_eq!(seen.hit_group().and_then(|group| group.limit), Some(Bytes(4096)));
         std::fs::remove_dir_all(&dir).unwrap();
         let gone = watch.evidence();
-        assert_eq!((gone.group_kills(), gone.groups[0].is_there), (None, false));
+        assert_eq!((gone.group_kills(), gone.groups[0].exists), (None, false));
         let _ = std::fs::remove_dir_all(&root);
     }
 }

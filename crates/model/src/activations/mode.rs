@@ -34,8 +34,8 @@ pub enum Mode {
     Reward(u8),
     /// Log-probabilities only, of a model of the actor's shape.
     Score,
-    /// Log-probabilities only, of a teacher of any shape.
-    Teacher,
+    /// Log-probabilities only, of a teacher's model of any shape. Models of one shape share a number and regions.
+    Teacher(u8),
     /// A critic: forward to values, and backward.
     Critic(Recompute),
     /// Forward and backward.
@@ -50,7 +50,7 @@ impl Mode {
         match self {
             Mode::Rollout { .. } => Phase::Rollout,
             Mode::Reward(_) => Phase::Reward,
-            Mode::Score | Mode::Teacher => Phase::Score,
+            Mode::Score | Mode::Teacher(_) => Phase::Score,
             Mode::Critic(_) => Phase::Critic,
             Mode::Update(_) | Mode::UpdateScore(_) => Phase::Update,
         }
@@ -60,7 +60,8 @@ impl Mode {
     pub(crate) fn prefix(self) -> String {
         match self {
             Mode::Reward(set @ 1..) => format!("{}{}", self.phase().name(), set + 1),
-            Mode::Teacher => "teacher".to_string(),
+            Mode::Teacher(0) => "teacher".to_string(),
+            Mode::Teacher(set) => format!("teacher{}", set + 1),
             _ => self.phase().name().to_string(),
         }
     }
@@ -69,7 +70,7 @@ impl Mode {
     pub(crate) fn recompute(self) -> Option<Recompute> {
         match self {
             Mode::Critic(r) | Mode::Update(r) | Mode::UpdateScore(r) => Some(r),
-            Mode::Rollout { .. } | Mode::Reward(_) | Mode::Score | Mode::Teacher => None,
+            Mode::Rollout { .. } | Mode::Reward(_) | Mode::Score | Mode::Teacher(_) => None,
         }
     }
 

@@ -57,7 +57,7 @@ fn a_rollout_keeps_keys_of_every_layer_and_a_score_of_one() {
     for (mode, name, layers) in [
         (ROLLOUT, "rollout.keys", 30),
         (Mode::Score, "score.keys", 1),
-        (Mode::Teacher, "teacher.keys", 1),
+        (Mode::Teacher(0), "teacher.keys", 1),
         (Mode::Critic(Recompute::Cheap), "critic.keys", 30),
         (Mode::Critic(Recompute::Layer), "critic.keys", 1),
     ] {
@@ -181,7 +181,7 @@ fn passes_of_several_shapes_in_a_phase_have_names_of_their_own() {
         (Mode::Reward(1), "reward2."),
         (Mode::Reward(3), "reward4."),
         (Mode::Score, "score."),
-        (Mode::Teacher, "teacher."),
+        (Mode::Teacher(0), "teacher."),
     ] {
         let layout = layout("nano", mode);
         assert!(layout.regions.iter().all(|region| region.name.starts_with(prefix)), "{mode:?}");
@@ -192,7 +192,7 @@ fn passes_of_several_shapes_in_a_phase_have_names_of_their_own() {
 #[test]
 fn passes_of_every_preset_and_mode_find_their_regions() {
     let updates = LEVELS.into_iter().flat_map(|level| [Mode::Update(level), Mode::UpdateScore(level)]);
-    let modes: Vec<Mode> = [ROLLOUT, Mode::Score, Mode::Teacher, Mode::Reward(0)]
+    let modes: Vec<Mode> = [ROLLOUT, Mode::Score, Mode::Teacher(0), Mode::Reward(0)]
         .into_iter()
         .chain(LEVELS.map(Mode::Critic))
         .chain(updates)

@@ -89,7 +89,7 @@ fn facts(run: &RunSpec) -> Facts {
         card: None,
         models: PerRole::none()
             .with(RoleName::Critic, run.needs.critic.then_some(spec))
-            .with(RoleName::Teacher, run.needs.teacher.then_some(spec)),
+            .with(RoleName::TEACHER, run.needs.teacher.then_some(spec)),
         adapters: PerRole::none(),
         encodings: PerRole::none(),
         host: HostFacts {

@@ -8,9 +8,10 @@ use std::path::Path;
 pub fn missing(loaded: &Loaded) -> Vec<(&'static str, String)> {
     let run = &loaded.run;
     let model = Some(run.model.as_str()).filter(|_| run.environment.is_none());
-    let teacher = run.distill.as_ref().and_then(|distill| distill.model_teacher());
-    let models = [("model", model), ("distill.teacher", teacher)];
-    let models = models.into_iter().filter_map(|(key, name)| Some((key, local_model(name?)?)));
+    let teachers = run.distill.iter().flat_map(|distill| distill.teacher_models());
+    let models =
+        model.map(|name| ("model", name)).into_iter().chain(teachers.map(|name| ("distill.teacher", name)));
+    let models = models.filter_map(|(key, name)| Some((key, local_model(name)?)));
     let data =
         run.data.files().filter(|path| !path.starts_with("hf:")).map(|path| ("data", path.to_string()));
     let rewards = run.reward.iter().filter_map(|reward| {

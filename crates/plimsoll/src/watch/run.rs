@@ -41,7 +41,7 @@ pub struct Run {
     pub dir: PathBuf,
     tail: Tail,
     files: Files,
-    is_there: bool,
+    exists: bool,
     pub series: Series,
     buckets_max: usize,
     what: String,
@@ -77,7 +77,7 @@ impl Run {
             dir: dir.to_path_buf(),
             tail: Tail::new(&dir.join("events.jsonl")),
             files: Files::default(),
-            is_there: true,
+            exists: true,
             series: Series::with_buckets(0, buckets_max),
             buckets_max,
             what: String::new(),
@@ -105,7 +105,7 @@ impl Run {
     /// Reads what was added, up to a bound. Returns true if there is more to read now.
     pub fn turn(&mut self) -> bool {
         let look = self.tail.look();
-        let was_there = std::mem::replace(&mut self.is_there, look != Look::Gone);
+        let was_there = std::mem::replace(&mut self.exists, look != Look::Gone);
         if look == Look::Restarted {
             self.begin_again();
         }
@@ -114,7 +114,7 @@ impl Run {
         let files = samples::list(&self.dir);
         let other_files = files != self.sample_files;
         self.sample_files = files;
-        let changed = small_files || other_files || was_there != self.is_there;
+        let changed = small_files || other_files || was_there != self.exists;
         self.detail_version += u64::from(changed);
         let ranks = self.files.look_at_ranks(&self.dir);
         self.version += u64::from(changed || ranks || read > 0 || look == Look::Restarted);
@@ -252,7 +252,7 @@ impl Run {
 
     fn state(&self) -> &'static str {
         match () {
-            () if !self.is_there => "gone",
+            () if !self.exists => "gone",
             () if self.files.crash.is_some() => "failed",
             () if self.files.is_held == Some(true) => "running",
             () if self.finished || self.files.summary.is_some() => "finished",

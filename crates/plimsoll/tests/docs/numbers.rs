@@ -77,8 +77,8 @@ pub fn misquoted(page: &str, shown: &[String]) -> Vec<(String, String)> {
         for span in spans.filter(|span| !is_fenced && unit.is_match(span)) {
             let quoted = Regex::new(&form(span)).expect("an escaped text is a pattern");
             let now = shown.iter().find_map(|line| quoted.find(line)).map(|found| found.as_str().to_string());
-            let is_there = shown.iter().any(|line| line.contains(span));
-            found.extend(now.filter(|_| !is_there).map(|now| (span.to_string(), now)));
+            let is_shown = shown.iter().any(|line| line.contains(span));
+            found.extend(now.filter(|_| !is_shown).map(|now| (span.to_string(), now)));
         }
     }
     found

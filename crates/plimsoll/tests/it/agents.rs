@@ -3,7 +3,7 @@
 
 use crate::common::{python_with, text};
 
-use crate::run::{Run, check_done, check_train_fails, python_is_there};
+use crate::run::{Run, check_done, check_train_fails, has_python};
 use serde_json::Value;
 use std::process::Output;
 
@@ -147,7 +147,7 @@ prompts_max = 8
 "#;
 
 fn folder() -> Option<Run> {
-    if !python_is_there() {
+    if !has_python() {
         return None;
     }
     let folder = Run::new(RUN);

@@ -5,7 +5,7 @@ use crate::carry::as_after;
 use crate::common::{command, every_nth, one_in_turn, turn};
 use crate::hosts::{as_host, by_flags, end_well};
 use crate::ranks::{ended, left};
-use crate::run::{FIRST, Run, SMALL, kill, python_is_there, refs, region};
+use crate::run::{FIRST, Run, SMALL, has_python, kill, refs, region};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -174,7 +174,7 @@ fn a_run_that_diverges_or_learns_nothing_ends_once() {
     let (code, said) = ended(folder.output("wild", &[&wild[..], &WAYS[2].1].concat()));
     assert_eq!((code, said.matches("error[").count()), (Some(1), 1), "{said}");
     assert!(said.contains("not-finite]: "), "{said}");
-    if !python_is_there() {
+    if !has_python() {
         return;
     }
     folder.write(

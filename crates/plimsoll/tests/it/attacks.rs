@@ -1,7 +1,7 @@
 //! Hostile code in workers does nothing to the run that grades it: all other scores are there, nothing is left.
 
 use crate::common::{Folder, command, text};
-use crate::run::{Run, check_done, number, python_is_there};
+use crate::run::{Run, check_done, has_python, number};
 use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -73,7 +73,7 @@ fn names_in(folder: &Path) -> Vec<String> {
 
 #[test]
 fn a_hostile_program_costs_only_its_own_score() {
-    if !python_is_there() {
+    if !has_python() {
         return;
     }
     let (folder, mark) = (Folder::with("victim", "x"), format!("8{}", std::process::id()));
@@ -180,7 +180,7 @@ def helps(completions, **columns):
 
 #[test]
 fn hostile_rewards_neither_end_the_run_nor_outlive_it() {
-    if !python_is_there() {
+    if !has_python() {
         return;
     }
     let names = ["signals", "daemon", "leaves", "scores", "helps"];

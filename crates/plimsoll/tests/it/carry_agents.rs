@@ -5,7 +5,7 @@ use crate::carry::as_after;
 use crate::carry_episodes::{lines, of};
 use crate::common::{every_nth, in_turn, turn};
 use crate::ranks::left;
-use crate::run::{Run, python_is_there, refs};
+use crate::run::{Run, has_python, refs};
 
 /// Asks for a sum, up to three times. A word in a file says what else it does.
 const AGENT: &str = r#"
@@ -91,7 +91,7 @@ cut_multiple = 4
 "#;
 
 fn folder() -> Option<Run> {
-    if !python_is_there() {
+    if !has_python() {
         return None;
     }
     let folder = Run::new(RUN);

@@ -4,7 +4,7 @@
 use crate::carry::as_after;
 use crate::common::{every_nth, in_turn};
 use crate::ranks::left;
-use crate::run::{Run, number, python_is_there, refs};
+use crate::run::{Run, has_python, number, refs};
 use crate::turns::RUN;
 use serde_json::Value;
 
@@ -100,7 +100,7 @@ fn bits_do_not_depend_on_threads_caches_or_ranks() {
         ("guess", words("text:guess-number", &[])),
         ("countdown", words("text:countdown", &["environment.turn_tokens_max=90"])),
     ];
-    if python_is_there() {
+    if has_python() {
         cases.push(("tool", words("text:python-tool", &["environment.num_workers=2"])));
     }
     for (index, (name, sets)) in every_nth(3, cases) {

@@ -1,7 +1,7 @@
 //! What carried prompts bring: what `plan --lengths` predicts, and what a run reports.
 
 use crate::carry::long;
-use crate::run::{Run, SMALL, number, python_is_there, refs};
+use crate::run::{Run, SMALL, has_python, number, refs};
 use serde_json::Value;
 
 const TAIL: &str = "--lengths=lognormal:12,0.9";
@@ -202,7 +202,7 @@ def whole(completions, **kwargs):
 
 #[test]
 fn a_reward_of_the_whole_step_reads_what_the_step_trains() {
-    if !python_is_there() {
+    if !has_python() {
         return;
     }
     let folder = Run::new("");

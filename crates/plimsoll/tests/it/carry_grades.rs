@@ -4,7 +4,7 @@
 use crate::carry::{LONG, as_after};
 use crate::common::every_nth;
 use crate::ranks::left;
-use crate::run::{Run, SMALL, python_is_there};
+use crate::run::{Run, SMALL, has_python};
 
 /// Each function adds a line to `calls`: the step, and how many responses it got.
 const FUNCTIONS: &str = r#"
@@ -79,7 +79,7 @@ fn alone(folder: &Run) -> Vec<u32> {
 
 #[test]
 fn grades_are_the_same_whenever_they_are_made() {
-    if !python_is_there() {
+    if !has_python() {
         return;
     }
     let folder = graded("noted", "");
@@ -107,7 +107,7 @@ fn grades_are_the_same_whenever_they_are_made() {
 /// A run of one step leaves nothing to the next.
 #[test]
 fn a_response_is_graded_while_others_draw() {
-    if !python_is_there() {
+    if !has_python() {
         return;
     }
     let folder = graded("noted", ALONE);
@@ -123,7 +123,7 @@ fn a_response_is_graded_while_others_draw() {
 /// A function that reads the step sees the one in which a response ended.
 #[test]
 fn a_resumed_run_grades_again_what_was_graded_ahead() {
-    if !python_is_there() {
+    if !has_python() {
         return;
     }
     let folder = graded("by_step", ALONE);
@@ -142,7 +142,7 @@ fn a_resumed_run_grades_again_what_was_graded_ahead() {
 
 #[test]
 fn seconds_of_grading_are_hidden() {
-    if !python_is_there() {
+    if !has_python() {
         return;
     }
     let hidden = |more: &str| {
@@ -156,7 +156,7 @@ fn seconds_of_grading_are_hidden() {
 
 #[test]
 fn a_grader_that_fails_ahead_fails_as_it_would_later() {
-    if !python_is_there() {
+    if !has_python() {
         return;
     }
     let saved = sets(&["checkpoint.every=1", "checkpoint.keep=6"]);

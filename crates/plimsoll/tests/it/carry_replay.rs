@@ -4,7 +4,7 @@ use crate::carry::as_after;
 use crate::carry_episodes::{lines, of, sums};
 use crate::common::{every_nth, in_turn};
 use crate::ranks::left;
-use crate::run::{Run, python_is_there, refs};
+use crate::run::{Run, has_python, refs};
 use crate::turns::{GAMES, QUIET, RUN, TOOLS};
 
 /// Games that are not what they were.
@@ -42,7 +42,7 @@ fn game(folder: &Run, class: &str, more: &[&str]) -> Vec<String> {
 
 #[test]
 fn bits_do_not_depend_on_workers_threads_or_ranks() {
-    if !python_is_there() {
+    if !has_python() {
         return;
     }
     let folder = games();
@@ -84,7 +84,7 @@ fn bits_do_not_depend_on_workers_threads_or_ranks() {
 
 #[test]
 fn a_run_goes_on_with_episodes_that_are_played_again() {
-    if !python_is_there() {
+    if !has_python() {
         return;
     }
     let folder = games();
@@ -99,7 +99,7 @@ fn a_run_goes_on_with_episodes_that_are_played_again() {
 
 #[test]
 fn an_environment_that_cannot_be_played_again_is_named() {
-    if !python_is_there() {
+    if !has_python() {
         return;
     }
     let folder = games();
@@ -130,7 +130,7 @@ fn an_environment_that_cannot_be_played_again_is_named() {
 
 #[test]
 fn an_environment_of_tools_is_scored_once_at_the_end_of_each_episode() {
-    if !python_is_there() {
+    if !has_python() {
         return;
     }
     let folder = Run::new(RUN);

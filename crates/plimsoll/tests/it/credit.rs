@@ -3,7 +3,7 @@
 
 use crate::common::every_nth;
 use crate::ranks::left;
-use crate::run::{Run, check_done, check_train_fails, python_is_there};
+use crate::run::{Run, check_done, check_train_fails, has_python};
 use crate::turns::RUN;
 
 /// Three sums in a row, each with a reward of its own. In `Faults` some episodes raise in their second turn, and in
@@ -58,7 +58,7 @@ fn game(folder: &Run, dir: &str, class: &str, sets: &[&str]) -> String {
 
 #[test]
 fn turns_are_compared_exactly_and_within_the_plan() {
-    if !python_is_there() {
+    if !has_python() {
         return;
     }
     let folder = games();
@@ -99,7 +99,7 @@ fn turns_are_compared_exactly_and_within_the_plan() {
 
 #[test]
 fn equal_rewards_of_turns_teach_nothing_and_one_turn_is_a_whole_episode() {
-    if !python_is_there() {
+    if !has_python() {
         return;
     }
     let folder = games();
@@ -119,7 +119,7 @@ fn equal_rewards_of_turns_teach_nothing_and_one_turn_is_a_whole_episode() {
 
 #[test]
 fn neither_ranks_nor_a_stop_move_a_bit() {
-    if !python_is_there() {
+    if !has_python() {
         return;
     }
     let folder = games();

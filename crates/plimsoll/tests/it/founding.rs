@@ -3,7 +3,7 @@
 
 use crate::common::cgroup::Group;
 use crate::common::{command, plimsoll, text};
-use crate::run::{Run, SMALL, json, python_is_there, refs};
+use crate::run::{Run, SMALL, has_python, json, refs};
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -34,7 +34,7 @@ os.execv(sys.argv[1], sys.argv[1:])
 fn failure_1_a_kernel_without_pidfd_does_not_stop_the_weights_from_reaching_the_rollout() {
     // Open-Reasoner-Zero: the hand-over of weights by CUDA IPC needs pidfd_open, and died at the first sync. Here a
     // whole run with its supervisor and a Python reward goes through where the kernel refuses both calls.
-    if !python_is_there() {
+    if !has_python() {
         return;
     }
     let folder = Run::new(SMALL);

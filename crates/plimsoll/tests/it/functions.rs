@@ -4,7 +4,7 @@ use crate::carry::as_after;
 use crate::carry_episodes;
 use crate::common::{command, every_nth};
 use crate::ranks::left;
-use crate::run::{Run, check_done, check_train_fails, python_is_there, refs};
+use crate::run::{Run, check_done, check_train_fails, has_python, refs};
 
 /// Turns in one letter each. It writes no tools, whose descriptions would only make prompts long.
 const TEMPLATE: &str = "{% if tools is defined %}{% set form = '<tool_call>' %}{% endif %}{% for m in messages %}{{ m.role[0] }}:{{ m.content }}<eos>{% endfor %}{% if add_generation_prompt %}a:{% endif %}";
@@ -118,7 +118,7 @@ fn train(folder: &Run, function: &str, more: &[&str]) -> String {
 
 #[test]
 fn a_function_of_no_class_is_called_and_the_runs_reward_grades_the_conversation() {
-    if !python_is_there() {
+    if !has_python() {
         return;
     }
     let folder = taught();
@@ -148,7 +148,7 @@ fn a_function_of_no_class_is_called_and_the_runs_reward_grades_the_conversation(
 /// Calls that take several steps are made again, and a group is graded when it is trained.
 #[test]
 fn with_carry_the_runs_reward_grades_what_a_step_trains() {
-    if !python_is_there() {
+    if !has_python() {
         return;
     }
     let folder = taught();
@@ -204,7 +204,7 @@ fn with_carry_the_runs_reward_grades_what_a_step_trains() {
 
 #[test]
 fn what_goes_wrong_in_a_function_is_told_to_the_model_or_ends_its_episode_alone() {
-    if !python_is_there() {
+    if !has_python() {
         return;
     }
     let folder = taught();
@@ -240,7 +240,7 @@ fn what_goes_wrong_in_a_function_is_told_to_the_model_or_ends_its_episode_alone(
 
 #[test]
 fn a_function_that_is_no_tool_is_named_before_the_first_step() {
-    if !python_is_there() {
+    if !has_python() {
         return;
     }
     let folder = taught();
@@ -270,7 +270,7 @@ fn a_function_that_is_no_tool_is_named_before_the_first_step() {
 
 #[test]
 fn the_example_of_functions_as_tools_runs() {
-    if !python_is_there() {
+    if !has_python() {
         return;
     }
     let folder = taught();

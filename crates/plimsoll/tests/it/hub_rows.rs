@@ -2,7 +2,7 @@
 
 use crate::common::{Folder, check_error, text};
 use crate::hub_data::{COMMIT, run, serve};
-use crate::run::{python_is_there, region};
+use crate::run::{has_python, region};
 use serde_json::Value;
 use std::process::Output;
 
@@ -63,7 +63,7 @@ fn done(output: &Output) -> String {
 
 #[test]
 fn rows_of_the_hub_are_fetched_once_by_train_alone_and_their_commit_is_kept() {
-    if !python_is_there() {
+    if !has_python() {
         return;
     }
     let (folder, (endpoint, log)) = (folder(), serve());
@@ -122,7 +122,7 @@ fn rows_of_the_hub_are_fetched_once_by_train_alone_and_their_commit_is_kept() {
 
 #[test]
 fn the_plan_counts_rows_and_the_longest_for_each_worker() {
-    if !python_is_there() {
+    if !has_python() {
         return;
     }
     let (folder, (endpoint, _)) = (folder(), serve());
@@ -143,7 +143,7 @@ fn the_plan_counts_rows_and_the_longest_for_each_worker() {
 
 #[test]
 fn what_is_wrong_with_rows_of_the_hub_is_named_before_a_run_directory_is_made() {
-    if !python_is_there() {
+    if !has_python() {
         return;
     }
     let (folder, (endpoint, log)) = (folder(), serve());

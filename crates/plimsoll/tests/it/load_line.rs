@@ -1,7 +1,7 @@
 //! The load line from outside: limits as `plan` shows them, and a run that goes over its plan.
 
 use crate::common::{every_nth, plimsoll, text};
-use crate::run::{FIRST, Run, SMALL, object, python_is_there, refs};
+use crate::run::{FIRST, Run, SMALL, has_python, object, refs};
 use plimsoll_base::Bytes;
 use serde_json::Value;
 
@@ -65,7 +65,7 @@ fn a_plan_for_another_machine_takes_every_pool_from_the_flag() {
 
 #[test]
 fn a_strict_run_that_goes_over_a_row_saves_and_ends() {
-    if !python_is_there() {
+    if !has_python() {
         return;
     }
     let folder = Run::new(SMALL);
@@ -93,7 +93,7 @@ fn a_strict_run_that_goes_over_a_row_saves_and_ends() {
 
 #[test]
 fn a_run_has_one_number_for_its_memory_and_names_its_parts() {
-    if !python_is_there() {
+    if !has_python() {
         return;
     }
     let run = Run::new(SMALL);
@@ -138,7 +138,7 @@ fn a_run_has_one_number_for_its_memory_and_names_its_parts() {
 
 #[test]
 fn rows_are_within_the_plan_whatever_their_tokens_and_columns() {
-    if !python_is_there() {
+    if !has_python() {
         return;
     }
     let run = Run::new(

@@ -1,7 +1,7 @@
 //! `plan` makes the checks of `train`: where it says that a run fits, the run starts.
 
 use crate::common::{command, plimsoll, text};
-use crate::run::{Run, python_is_there, refs};
+use crate::run::{Run, has_python, refs};
 use serde_json::Value;
 
 /// A run whose prompts have a bound, so that its plan does not depend on its data.
@@ -80,7 +80,7 @@ fn planned(run: &Run, words: &[&str]) -> String {
 
 #[test]
 fn plan_refuses_what_train_refuses_with_the_same_words() {
-    if !python_is_there() {
+    if !has_python() {
         return;
     }
     let run = folder();
@@ -133,7 +133,7 @@ fn check_same_refusal(run: &Run, words: &[&str], code: i32, slug: &str) {
 
 #[test]
 fn what_a_plan_leaves_out_is_named() {
-    if !python_is_there() {
+    if !has_python() {
         return;
     }
     let run = folder();

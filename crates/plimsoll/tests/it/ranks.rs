@@ -1,7 +1,7 @@
 //! Several ranks as real processes: by `--ranks`, by hand with a launcher's variables, by installed launchers.
 
 use crate::common::{command, every_nth, in_turn, one_in_turn, text, turn};
-use crate::run::{Run, SMALL, kill, python_is_there, refs};
+use crate::run::{Run, SMALL, has_python, kill, refs};
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -214,7 +214,7 @@ fn a_gradient_that_runs_away_is_named_on_several_ranks() {
 
 #[test]
 fn ranks_that_learn_nothing_save_their_weights_together() {
-    if !python_is_there() {
+    if !has_python() {
         return;
     }
     let folder = Run::new(SMALL);
@@ -239,7 +239,7 @@ fn ranks_that_learn_nothing_save_their_weights_together() {
 
 #[test]
 fn what_a_python_reward_logs_has_the_bits_of_one_rank() {
-    if !python_is_there() {
+    if !has_python() {
         return;
     }
     let folder = Run::new(SMALL);
@@ -513,7 +513,7 @@ fn r_a_rank_killed_before_it_joined_was_waited_for() {
 }
 
 /// Whether a launcher is there and can start a process.
-fn is_there(words: &[&str]) -> bool {
+fn is_running(words: &[&str]) -> bool {
     let output = Command::new(words[0]).args(&words[1..]).arg("true").output();
     let works = output.as_ref().is_ok_and(|output| output.status.success());
     if !works {
@@ -531,7 +531,7 @@ fn ranks_start_under_the_launchers_that_are_there() {
         &["mpirun.mpich", "-n", "4"],
         &["srun", "-n", "4"],
     ] {
-        if !is_there(words) {
+        if !is_running(words) {
             continue;
         }
         let folder = Run::new(SMALL);

@@ -2,7 +2,7 @@
 
 use crate::common::{every_nth, in_turn};
 use crate::ranks::{ended, left};
-use crate::run::{Run, check_done, json, python_is_there, refs};
+use crate::run::{Run, check_done, has_python, json, refs};
 use crate::turns::{GAMES, RUN};
 
 fn games() -> Run {
@@ -33,7 +33,7 @@ fn the_number_of_ranks_changes_no_bit_of_episodes() {
         ("credit", native(&["method=ppo", "environment.credit=turn", "rollout.prompts_per_step=5"])),
         ("short", native(&["environment.episode_tokens_max=12", "eval.prompts_max=3"])),
     ];
-    if python_is_there() {
+    if has_python() {
         cases.push(("slow", own("Slow", &["environment.num_workers=2", "rollout.sequences_max=5"])));
         cases.push(("raises", own("Raises", &["environment.restarts_max=1000"])));
         cases.push(("talks", own("Talks", &[])));
@@ -74,7 +74,7 @@ fn episodes_go_on_with_another_number_of_ranks() {
 
 #[test]
 fn an_environment_that_fails_is_named_with_its_rank() {
-    if !python_is_there() {
+    if !has_python() {
         return;
     }
     let folder = games();

@@ -1,7 +1,7 @@
 //! Ranks that read different things train nothing together: models, teachers, data, code.
 
 use crate::ranks::{Rank, free_port, left};
-use crate::run::{Run, SMALL, python_is_there};
+use crate::run::{Run, SMALL, has_python};
 use std::fs;
 
 const REWARDS: &str =
@@ -72,7 +72,7 @@ fn ranks_that_read_other_files_are_told_before_the_first_step() {
     let stage_3 = ["model=a", "run.zero_stage=3"];
     let own = ["reward=[{kind = \"python:own.py:score\"}]"];
     let mut cases: Vec<Case> = vec![("answers", &answers, &["data.prompts=data.jsonl"])];
-    if python_is_there() {
+    if has_python() {
         cases.push(("code", &code, &own));
     }
     cases.push(("model", &other_model, &stage_3));

@@ -1,7 +1,7 @@
 //! Rewards from outside: user code in a run, how its failures are handled, and `grade`.
 
 use crate::common::{command, plimsoll, text};
-use crate::run::{Run, check_done, number, python_is_there};
+use crate::run::{Run, check_done, has_python, number};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -93,7 +93,7 @@ fn metric(folder: &Run, name: &str) -> Vec<f64> {
 
 #[test]
 fn a_function_as_trl_shows_it_trains_and_is_the_verifiers_twin() {
-    if !python_is_there() {
+    if !has_python() {
         return;
     }
     let folder = folder();
@@ -126,7 +126,7 @@ fn last_samples(folder: &Path) -> PathBuf {
 
 #[test]
 fn a_worker_that_is_killed_costs_a_retry_and_a_counter() {
-    if !python_is_there() {
+    if !has_python() {
         return;
     }
     let folder = folder();
@@ -143,7 +143,7 @@ fn a_worker_that_is_killed_costs_a_retry_and_a_counter() {
 
 #[test]
 fn a_function_that_eats_memory_is_stopped_and_the_run_goes_on() {
-    if !python_is_there() {
+    if !has_python() {
         return;
     }
     let folder = folder();
@@ -165,7 +165,7 @@ fn a_function_that_eats_memory_is_stopped_and_the_run_goes_on() {
 
 #[test]
 fn each_bad_function_ends_the_run_with_its_name() {
-    if !python_is_there() {
+    if !has_python() {
         return;
     }
     let folder = folder();
@@ -211,7 +211,7 @@ fn the_plan_has_the_rewards_rows() {
     };
     let row = |name: &str, mib: u64| (format!("reward.{name}"), mib << 20);
     assert_eq!(rows("kind = \"exact\""), [row("buffers", 1)]);
-    if !python_is_there() {
+    if !has_python() {
         return;
     }
     let function = folder.text_path("f.py");
@@ -255,7 +255,7 @@ fn grade_lists_disagreements_with_their_reasons() {
 
 #[test]
 fn a_reward_in_a_file_with_a_modules_name_works_from_its_own_folder() {
-    if !python_is_there() {
+    if !has_python() {
         return;
     }
     let folder = folder();
@@ -273,7 +273,7 @@ fn a_reward_in_a_file_with_a_modules_name_works_from_its_own_folder() {
 
 #[test]
 fn what_a_reward_prints_is_kept_and_shown_in_the_first_step() {
-    if !python_is_there() {
+    if !has_python() {
         return;
     }
     let folder = folder();

@@ -264,7 +264,7 @@ pub fn region<'a>(plan: &'a Value, name: &str) -> Option<&'a Value> {
     plan["regions"].as_array().expect("a list").iter().find(|region| region["name"] == name)
 }
 
-pub fn python_is_there() -> bool {
+pub fn has_python() -> bool {
     let found = Command::new("python3").args(["-c", ""]).output().is_ok_and(|out| out.status.success());
     if !found {
         eprintln!("skipped: no python3");

@@ -2,7 +2,7 @@
 //! form, sequences beyond the model, and directories of runs that never began.
 
 use crate::common::{check_refused, plimsoll, text};
-use crate::run::{Run, python_is_there};
+use crate::run::{Run, has_python};
 use serde_json::{Value, json};
 
 const RUN: &str = r#"method = "grpo"
@@ -46,7 +46,7 @@ fn reward(folder: &Run, name: &str) -> String {
 
 #[test]
 fn a_run_without_scores_says_so_at_once_and_ends_with_its_weights_saved() {
-    if !python_is_there() {
+    if !has_python() {
         return;
     }
     let folder = with_rewards();
@@ -82,7 +82,7 @@ fn a_run_without_scores_says_so_at_once_and_ends_with_its_weights_saved() {
 #[test]
 fn equal_rewards_and_destroyed_weights_are_named() {
     let folder = with_rewards();
-    if python_is_there() {
+    if has_python() {
         let same = reward(&folder, "same");
         let words = ["error[no-advantage]: ", "their mean in the last step is 0.500"];
         folder.train_fails("same", &[&same], 1, &words);
@@ -169,7 +169,7 @@ fn an_evaluation_writes_every_response_with_its_prompt_and_reason_to_end() {
 #[test]
 fn a_run_that_failed_before_its_first_step_is_no_obstacle_and_another_is_replaced_on_request() {
     let folder = with_rewards();
-    if python_is_there() {
+    if has_python() {
         let broken = reward(&folder, "broken");
         folder.train_fails("out", &[&broken, "data.eval=none"], 1, &["error[reward-function-raised]: "]);
     }

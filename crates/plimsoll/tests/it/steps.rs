@@ -3,7 +3,7 @@
 
 use crate::common::every_nth;
 use crate::ranks::left;
-use crate::run::{Run, SMALL, check_done, check_train_fails, python_is_there};
+use crate::run::{Run, SMALL, check_done, check_train_fails, has_python};
 
 /// The reward of each right digit is a step's; the score is the whole answer's.
 const STEPS: &str = r#"
@@ -67,7 +67,7 @@ fn weights(folder: &Run, dir: &str) -> Vec<String> {
 
 #[test]
 fn steps_change_what_is_learned_and_no_score() {
-    if !python_is_there() {
+    if !has_python() {
         return;
     }
     let folder = folder();
@@ -113,7 +113,7 @@ fn steps_change_what_is_learned_and_no_score() {
 
 #[test]
 fn neither_ranks_nor_a_stop_within_a_rollout_move_a_bit() {
-    if !python_is_there() {
+    if !has_python() {
         return;
     }
     let folder = folder();
@@ -136,7 +136,7 @@ fn neither_ranks_nor_a_stop_within_a_rollout_move_a_bit() {
 
 #[test]
 fn what_is_no_step_is_named() {
-    if !python_is_there() {
+    if !has_python() {
         return;
     }
     let folder = folder();

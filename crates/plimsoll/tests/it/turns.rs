@@ -2,7 +2,7 @@
 //! of its failures.
 
 use crate::common::{command, every_nth, text};
-use crate::run::{Run, check_done, check_train_fails, python_is_there};
+use crate::run::{Run, check_done, check_train_fails, has_python};
 use serde_json::Value;
 use std::process::Output;
 
@@ -199,7 +199,7 @@ fn episodes_train_exactly_and_their_lines_tell_turns_mask_and_rewards() {
 #[test]
 fn a_run_of_episodes_that_goes_on_equals_one_that_never_stopped() {
     let folder = games();
-    let python = python_is_there();
+    let python = has_python();
     for (_, (name, class, sets)) in every_nth(
         2,
         [
@@ -230,7 +230,7 @@ fn a_run_of_episodes_that_goes_on_equals_one_that_never_stopped() {
 
 #[test]
 fn who_answers_first_moves_no_bit() {
-    if !python_is_there() {
+    if !has_python() {
         return;
     }
     let folder = games();
@@ -241,7 +241,7 @@ fn who_answers_first_moves_no_bit() {
 
 #[test]
 fn faults_of_an_environment_are_told_apart_and_counted_and_the_run_goes_on() {
-    if !python_is_there() {
+    if !has_python() {
         return;
     }
     let folder = games();
@@ -277,7 +277,7 @@ fn faults_of_an_environment_are_told_apart_and_counted_and_the_run_goes_on() {
 
 #[test]
 fn what_an_environment_may_not_do_is_named() {
-    if !python_is_there() {
+    if !has_python() {
         return;
     }
     let folder = games();
@@ -325,7 +325,7 @@ fn every_environment_that_comes_with_the_program_runs_under_a_chat_template() {
     let model = concat!("model=", env!("CARGO_MANIFEST_DIR"), "/../model/tests/golden/llama");
     let template = "data.chat_template={% for m in messages %}<bos>{{ m.role }}: {{ m.content }}<eos>{% endfor %}{% if add_generation_prompt %}<bos>assistant: {% endif %}";
     for env in ["text:guess-number", "text:countdown", "text:python-tool", "text:second-try"] {
-        if env == "text:python-tool" && !python_is_there() {
+        if env == "text:python-tool" && !has_python() {
             continue;
         }
         let sets = [
@@ -347,7 +347,7 @@ fn every_environment_that_comes_with_the_program_runs_under_a_chat_template() {
 
 #[test]
 fn the_example_of_an_environment_of_ones_own_runs() {
-    if !python_is_there() {
+    if !has_python() {
         return;
     }
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
@@ -385,7 +385,7 @@ pub const QUIET: &str =
 
 #[test]
 fn an_environment_of_tools_is_scored_once_at_the_end_of_each_episode() {
-    if !python_is_there() {
+    if !has_python() {
         return;
     }
     let folder = Run::new(RUN);

@@ -10,7 +10,7 @@ mod run;
 mod taught;
 
 use common::{Folder, command, text};
-use run::{FIRST, Run, number, python_is_there};
+use run::{FIRST, Run, has_python, number};
 use serde_json::{Value, json};
 use std::fs;
 use taught::taught;
@@ -181,7 +181,7 @@ fn ppo_learns_with_a_critic_that_is_an_adapter() {
 
 #[test]
 fn a_row_of_sums_is_learned_turn_by_turn() {
-    if !python_is_there() {
+    if !has_python() {
         return;
     }
     let folder = Run::new(ROW);
@@ -228,7 +228,7 @@ fn a_reward_model_of_all_weights_learns() {
 
 #[test]
 fn sums_are_learned_digit_by_digit() {
-    if !python_is_there() {
+    if !has_python() {
         return;
     }
     let folder = Run::new("");

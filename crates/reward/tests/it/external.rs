@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 const FUNCTIONS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/functions.py");
 
 /// Whether there is an interpreter; also names the binary that keeps workers.
-pub fn python_is_there() -> bool {
+pub fn has_python() -> bool {
     plimsoll_reward::keep_with(env!("CARGO_BIN_EXE_plimsoll-reward-keeper").into());
     let there =
         std::process::Command::new("python3").arg("-c").arg("").status().is_ok_and(|status| status.success());
@@ -69,7 +69,7 @@ fn totals(scored: Vec<Scored>) -> Vec<Option<f32>> {
 
 #[test]
 fn functions_score_with_their_columns() {
-    if !python_is_there() {
+    if !has_python() {
         return;
     }
     let columns = row(json!({"ground_truth": 7, "level": "easy"}));
@@ -89,7 +89,7 @@ fn functions_score_with_their_columns() {
 
 #[test]
 fn slices_go_to_workers_in_order() {
-    if !python_is_there() {
+    if !has_python() {
         return;
     }
     let responses: Vec<String> = (0..23).map(|n| "x".repeat(n)).collect();
@@ -104,7 +104,7 @@ fn slices_go_to_workers_in_order() {
 
 #[test]
 fn each_failure_has_its_name() {
-    if !python_is_there() {
+    if !has_python() {
         return;
     }
     for (function, slug, words) in [
@@ -127,7 +127,7 @@ fn each_failure_has_its_name() {
 /// Such exceptions, as pydantic's, were headed by their last line, and any line could look like a hint.
 #[test]
 fn r_an_exception_of_several_lines_was_headed_by_the_last() {
-    if !python_is_there() {
+    if !has_python() {
         return;
     }
     for (function, head, facts) in [
@@ -150,7 +150,7 @@ fn r_an_exception_of_several_lines_was_headed_by_the_last() {
 /// The sum of the other rewards stayed, so that a failure counted as a score of 0.
 #[test]
 fn r_a_failed_reward_counted_as_zero() {
-    if !python_is_there() {
+    if !has_python() {
         return;
     }
     let columns = row(json!({"ground_truth": 7}));
@@ -170,7 +170,7 @@ fn r_a_failed_reward_counted_as_zero() {
 
 #[test]
 fn a_function_that_sleeps_is_killed_at_its_timeout() {
-    if !python_is_there() {
+    if !has_python() {
         return;
     }
     let error = score(RewardSpec { timeout_ms: 300, ..spec("sleeps") }, &["a"], &Map::new()).unwrap_err();
@@ -179,7 +179,7 @@ fn a_function_that_sleeps_is_killed_at_its_timeout() {
 
 #[test]
 fn a_failure_can_be_none_and_is_counted_by_its_cause() {
-    if !python_is_there() {
+    if !has_python() {
         return;
     }
     let quick = |function: &str| RewardSpec { retries: 1, timeout_ms: 400, ..spec(function) };
@@ -215,7 +215,7 @@ fn a_failure_can_be_none_and_is_counted_by_its_cause() {
 
 #[test]
 fn a_worker_that_died_is_started_again() {
-    if !python_is_there() {
+    if !has_python() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
@@ -228,7 +228,7 @@ fn a_worker_that_died_is_started_again() {
 
 #[test]
 fn functions_of_other_stacks_work_as_they_are() {
-    if !python_is_there() {
+    if !has_python() {
         return;
     }
     let signed = |function: &str, signature| RewardSpec { signature, ..spec(function) };
@@ -259,7 +259,7 @@ fn functions_of_other_stacks_work_as_they_are() {
 /// The examples of TRL's documentation, as they stand there.
 #[test]
 fn functions_of_trls_documentation_work_unchanged() {
-    if !python_is_there() {
+    if !has_python() {
         return;
     }
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/trl_functions.py");
@@ -298,7 +298,7 @@ fn functions_of_trls_documentation_work_unchanged() {
 
 #[test]
 fn a_function_that_cannot_be_called_is_refused_before_the_first_batch() {
-    if !python_is_there() {
+    if !has_python() {
         return;
     }
     let columns = row(json!({"ground_truth": 7}));
@@ -319,7 +319,7 @@ fn a_function_that_cannot_be_called_is_refused_before_the_first_batch() {
 
 #[test]
 fn batches_are_graded_while_samples_still_run() {
-    if !python_is_there() {
+    if !has_python() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
@@ -346,7 +346,7 @@ fn batches_are_graded_while_samples_still_run() {
 
 #[test]
 fn workers_end_with_their_rewards() {
-    if !python_is_there() {
+    if !has_python() {
         return;
     }
     let ids = totals(score(spec("process_id"), &["a"], &Map::new()).unwrap());
@@ -390,7 +390,7 @@ fn a_command_answers_a_line_a_case() {
 
 #[test]
 fn a_file_with_the_name_of_a_module_hides_it_from_nobody() {
-    if !python_is_there() {
+    if !has_python() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
@@ -412,7 +412,7 @@ fn a_file_with_the_name_of_a_module_hides_it_from_nobody() {
 
 #[test]
 fn a_tight_memory_limit_is_named() {
-    if !python_is_there() {
+    if !has_python() {
         return;
     }
     let spec = RewardSpec { worker_memory: Bytes::mib(256), ..spec("eats") };
@@ -511,7 +511,7 @@ fn each_failure_of_a_server_has_its_name_and_is_tried_again() {
 
 #[test]
 fn programs_are_run_against_their_tests() {
-    if !python_is_there() {
+    if !has_python() {
         return;
     }
     let grade = |response: &str, tests: Value| {

@@ -1,6 +1,6 @@
 //! `grade` with functions: their calls, their failures, and rows without a score.
 
-use crate::external::{python_is_there, row, spec};
+use crate::external::{has_python, row, spec};
 use plimsoll_base::Error;
 use plimsoll_reward::{Agreement, Grading};
 use serde_json::{Value, json};
@@ -21,7 +21,7 @@ fn graded(function: &str, rows: &[Value]) -> (Vec<Value>, Result<Agreement, Erro
 
 #[test]
 fn r_grade_called_functions_with_one_row() {
-    if !python_is_there() {
+    if !has_python() {
         return;
     }
     let of_prompt = |prompt: &str, rows: usize| vec![json!({"prompt": prompt, "response": "a"}); rows];
@@ -45,7 +45,7 @@ fn r_grade_called_functions_with_one_row() {
 
 #[test]
 fn r_a_row_without_a_score_agreed_with_its_label() {
-    if !python_is_there() {
+    if !has_python() {
         return;
     }
     let row = |response: &str, correct: bool| json!({"prompt": "p", "response": response, "ground_truth": 7, "correct": correct});

@@ -23,13 +23,22 @@ pub(crate) fn other_models(run: &RunSpec, actor: &OpenModel) -> Result<PerRole<O
 fn opened(run: &RunSpec, actor: &OpenModel) -> Result<PerRole<OpenModel>> {
     check_lists(run, actor)?;
     let rewards = reward_models(run, actor)?;
-    let teacher = run.teacher().map(|name| teacher_model(run, name, actor)).transpose()?;
+    let teachers =
+        teacher_names(run).map(|name| teacher_model(run, name, actor)).collect::<Result<Vec<_>>>()?;
     let critic = critic_model(run, actor)?;
-    if let (Some(distill), Some(teacher)) = (&run.distill, &teacher) {
-        check_codes("bad-value", "distill.quantize", distill.quantize, teacher)?;
-    }
-    let one_each = PerRole::none().with(RoleName::Critic, critic).with(RoleName::Teacher, teacher);
-    Ok(one_each.with_rewards(rewards.into_iter()))
+    check_codes_of_teachers(run, &teachers)?;
+    let others = PerRole::none().with(RoleName::Critic, critic).with_rewards(rewards.into_iter());
+    Ok(others.with_teachers(teachers.into_iter()))
+}
+
+/// Returns the names of the teacher's models that are opened.
+fn teacher_names(run: &RunSpec) -> impl Iterator<Item = &str> {
+    run.distill.iter().flat_map(Distill::teacher_models)
+}
+
+fn check_codes_of_teachers(run: &RunSpec, teachers: &[OpenModel]) -> Result<()> {
+    let how = run.distill.as_ref().and_then(|distill| distill.quantize);
+    teachers.iter().try_for_each(|teacher| check_codes("bad-value", "distill.quantize", how, teacher))
 }
 
 /// Opens the models other than `actor` for a plan, as `model_of_plan` opens the run's own. A teacher that does not
@@ -39,28 +48,42 @@ fn opened(run: &RunSpec, actor: &OpenModel) -> Result<PerRole<OpenModel>> {
 pub(crate) fn other_models_of_plan(
     run: &RunSpec,
     actor: &OpenModel,
-) -> Result<(PerRole<OpenModel>, Option<String>)> {
-    let Some(name) = run.teacher() else {
-        return Ok((other_models(run, actor)?, None));
-    };
-    let options = ModelOptions { revision: None, ..run.model_options.clone() };
-    let found = match shape_of_plan(name, &options)? {
-        Some(found) => found,
-        None if is_path(name) && !Path::new(name).exists() => {
-            let mut model = OpenModel::open("random:nano", None, false)?;
-            (model.source, model.spec) = (name.to_string(), actor.spec);
-            (model, format!("{name} is not there; the teacher has the shape of {}", run.model))
-        }
-        None => return Ok((other_models(run, actor)?, None)),
-    };
+) -> Result<(PerRole<OpenModel>, Vec<String>)> {
+    let shapes =
+        teacher_names(run).map(|name| teacher_of_plan(run, name, actor)).collect::<Result<Vec<_>>>()?;
+    if shapes.iter().all(Option::is_none) {
+        return Ok((other_models(run, actor)?, Vec::new()));
+    }
     check_lists(run, actor)?;
+    let (mut teachers, mut assumed) = (Vec::new(), Vec::new());
+    for (name, shape) in teacher_names(run).zip(shapes) {
+        match shape {
+            Some((model, words)) => {
+                teachers.push(model);
+                assumed.push(words);
+            }
+            None => teachers.push(teacher_model(run, name, actor)?),
+        }
+    }
+    check_codes_of_teachers(run, &teachers)?;
     let rest = RunSpec { distill: None, ..run.clone() };
-    let (teacher, assumed) = found;
-    let how = run.distill.as_ref().and_then(|distill| distill.quantize);
-    check_codes("bad-value", "distill.quantize", how, &teacher)?;
-    let others = opened(&rest, actor)?.with(RoleName::Teacher, Some(teacher));
+    let others = opened(&rest, actor)?.with_teachers(teachers.into_iter());
     check_blocks(run, actor, &others)?;
-    Ok((others, Some(assumed)))
+    Ok((others, assumed))
+}
+
+/// Returns the shape of a teacher whose model is elsewhere, or does not exist yet, with what is assumed of it.
+fn teacher_of_plan(run: &RunSpec, name: &str, actor: &OpenModel) -> Result<Option<(OpenModel, String)>> {
+    let options = ModelOptions { revision: None, ..run.model_options.clone() };
+    if let Some(found) = shape_of_plan(name, &options)? {
+        return Ok(Some(found));
+    }
+    if !is_path(name) || Path::new(name).exists() {
+        return Ok(None);
+    }
+    let mut model = OpenModel::open("random:nano", None, false)?;
+    (model.source, model.spec) = (name.to_string(), actor.spec);
+    Ok(Some((model, format!("{name} is not there; the teacher has the shape of {}", run.model))))
 }
 
 /// Requires that a teacher lists no more tokens than there are.

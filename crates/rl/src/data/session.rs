@@ -9,9 +9,9 @@ use crate::data::pairs;
 use crate::data::readers::unread_words;
 use crate::data::{hub, labels};
 use crate::episodes;
-use crate::methods::aligned;
 use crate::ranks;
 use crate::supply::apart::{self, share_of_trainers};
+use crate::teachers::aligned;
 use plimsoll_base::{Bytes, Error, Result, nearest_path, shown};
 use plimsoll_config::{
     ColumnSearch, DataSets, Environment, LearnsFrom, LoraSpec, ModelOptions, RunSpec, SupplyKind,
@@ -170,8 +170,8 @@ impl Session {
     ///
     /// Errors: `data-missing`.
     pub fn inputs(&self, run: &RunSpec) -> Result<BTreeMap<String, String>> {
-        let [critic, teacher] = [RoleName::Critic, RoleName::Teacher].map(|role| self.others.get(role));
-        resume::inputs(run, &self.model, critic, teacher)
+        let teachers: Vec<&OpenModel> = self.others.teachers().map(|(_, model)| model).collect();
+        resume::inputs(run, &self.model, self.others.get(RoleName::Critic), &teachers)
     }
 
     /// Returns all models of the run.
@@ -382,7 +382,7 @@ fn longest_answer(sets: &[EvalSet]) -> usize {
 fn text_of(run: &RunSpec, model: &OpenModel, others: &PerRole<OpenModel>) -> Result<TextModel> {
     let teacher_prompt = run.distill.as_ref().and_then(|distill| distill.prompt.clone()).map(TeacherPrompt);
     let text = TextModel { teacher_prompt, ..text_model(model, &run.data)? };
-    match others.get(RoleName::Teacher).filter(|_| run.aligns_text()) {
+    match others.get(RoleName::TEACHER).filter(|_| run.aligns_text()) {
         Some(teacher) => text.with_teacher(&run.data, model, teacher),
         None => Ok(text),
     }
@@ -484,7 +484,7 @@ fn host_facts(
     tokens: Bytes,
 ) -> Result<HostFacts> {
     let (mut rows, mut reading, mut sent, mut json, mut longest, mut count) = (0, 0, 0, 0, 0, 0);
-    let aligned = others.get(RoleName::Teacher).filter(|_| run.aligns_text());
+    let aligned = others.get(RoleName::TEACHER).filter(|_| run.aligns_text());
     let of_teacher = if aligned.is_some() { TEACHER_BYTES_PER_FILE_BYTE } else { 0 };
     let files = run.data.files().map(|path| (path, 0));
     let workers = |section: &Environment| u64::from(section.num_workers.value().unwrap_or(1));

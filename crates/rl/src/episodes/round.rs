@@ -4,8 +4,8 @@ use super::agents::AgentPlay;
 use super::episode::{Episode, PlayedTurn};
 use super::fault::Fault;
 use super::glue::{Glue, TurnEnd, after_turn};
+use crate::arrays::TokenArrays;
 use crate::data::dataset::forgetting;
-use crate::methods::buffers::StepBuffers;
 use plimsoll_base::{Error, Result, slugs};
 use plimsoll_config::{Credit, Environment, Overlong, Rollout, RunSpec};
 use plimsoll_infer::responses::{TextStop, response_text};
@@ -304,7 +304,7 @@ impl Episodes {
     }
 
     /// Adds the rewards of turns before the last to the rewards of their last tokens, if turns are paid.
-    pub(crate) fn credit_turns(&self, samples: &Samples, buffers: &mut StepBuffers) {
+    pub(crate) fn credit_turns(&self, samples: &Samples, buffers: &mut TokenArrays) {
         if !self.pays_turns {
             return;
         }
@@ -552,7 +552,7 @@ mod tests {
     use super::*;
     use plimsoll_algo::advantage::{Gae, discounted_returns, token_rewards};
     use plimsoll_algo::packed::Packed;
-    use plimsoll_plan::StepArrays;
+    use plimsoll_plan::{StepArrays, StepPart};
 
     const TURNS: [Turn; 3] = [
         Turn { start: 0, end: 2, finish: Finish::Eos },
@@ -561,9 +561,12 @@ mod tests {
     ];
 
     /// One episode of three turns with three and one tokens between them.
-    fn buffers() -> StepBuffers {
-        let mut buffers =
-            StepBuffers::with_capacity(1, 9, StepArrays { critic: true, ..StepArrays::default() });
+    fn buffers() -> TokenArrays {
+        let mut buffers = TokenArrays::bind(&StepArrays {
+            sequences: 1,
+            response_tokens: 9,
+            parts: vec![StepPart::Values],
+        });
         buffers.begin([9].into_iter());
         buffers.train_only(0, &TURNS);
         buffers
@@ -589,9 +592,10 @@ mod tests {
         discounted_returns(1.0, packed, &buffers.token_rewards, &mut buffers.advantages);
         assert_eq!(buffers.advantages, [15.0, 15.0, 0.0, 0.0, 0.0, 14.0, 0.0, 4.0, 4.0]);
         // GAE skips the holes, whatever their values are.
-        buffers.critic.old_values = vec![0.5, 0.5, f32::NAN, f32::NAN, f32::NAN, 0.5, f32::NAN, 0.5, 0.5];
+        buffers.values_mut().old_values =
+            vec![0.5, 0.5, f32::NAN, f32::NAN, f32::NAN, 0.5, f32::NAN, 0.5, 0.5];
         crate::methods::critic::gae_advantages(&Gae::default(), &mut buffers);
-        assert_eq!(buffers.critic.returns, [15.0, 15.0, 0.0, 0.0, 0.0, 14.0, 0.0, 4.0, 4.0]);
+        assert_eq!(buffers.values().returns, [15.0, 15.0, 0.0, 0.0, 0.0, 14.0, 0.0, 4.0, 4.0]);
     }
 }
 

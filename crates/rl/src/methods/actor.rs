@@ -1,8 +1,9 @@
 //! The actor's part of a step: epochs of mini-batches, each with one optimizer update, and the loss of a micro-batch.
 
+use crate::arrays::{MicroArrays, TokenArrays};
 use crate::context::StepContext;
 use crate::methods::batch::Batch;
-use crate::methods::buffers::{MicroArrays, StepBuffers};
+use crate::methods::parts::StepParts;
 use crate::roles::{InOrder, Trainer, UpdateStats};
 use plimsoll_algo::aggregation::Aggregation;
 use plimsoll_algo::covariance::add_penalties;
@@ -65,6 +66,8 @@ struct ActorLoss<'l> {
     /// Factor of the divergence from a teacher, if it is part of the loss.
     divergence_coef: Option<f64>,
     step: u32,
+    /// What weighs tokens.
+    parts: &'l StepParts,
     /// True before the first update of the step: no weight has changed since l_old was recorded.
     on_policy: bool,
 }
@@ -91,13 +94,14 @@ pub(crate) fn actor_updates(
     for epoch in 0..train.epochs_per_rollout {
         for first in (0..samples).step_by(mini_batch) {
             let which = first..(first + mini_batch).min(samples);
-            let Some((tokens, sequences)) = trainer.buffers.trained(&which) else { continue };
+            let Some((tokens, sequences)) = trainer.arrays.trained(&which) else { continue };
             let aggregation = cx.objective.aggregation_of(tokens, sequences);
             let on_policy = epoch == 0 && first == 0;
             let objective = &cx.objective;
-            let loss = ActorLoss { objective, aggregation, divergence_coef, step, on_policy };
-            let mut order = InOrder::from(trainer.buffers.tokens(&which).start, |micro| report.add(micro));
-            let mut of_tokens = |buffers: &mut StepBuffers, tokens: Range<usize>| {
+            let parts = &*cx.parts;
+            let loss = ActorLoss { objective, aggregation, divergence_coef, step, parts, on_policy };
+            let mut order = InOrder::from(trainer.arrays.tokens(&which).start, |micro| report.add(micro));
+            let mut of_tokens = |buffers: &mut TokenArrays, tokens: Range<usize>| {
                 order.add(tokens.clone(), loss.micro_batch(buffers, tokens)?);
                 Ok(())
             };
@@ -120,20 +124,22 @@ pub(crate) fn actor_updates(
 
 impl ActorLoss<'_> {
     /// Writes the derivatives for the tokens of a micro-batch, and returns its sums.
-    fn micro_batch(&self, buffers: &mut StepBuffers, tokens: Range<usize>) -> Result<ActorSums> {
+    fn micro_batch(&self, buffers: &mut TokenArrays, tokens: Range<usize>) -> Result<ActorSums> {
         let (objective, aggregation) = (self.objective, &self.aggregation);
         let mut of = ActorSums::default();
         if self.on_policy {
             of.mismatch_max = checked_mismatch(self.step, buffers, &tokens)?;
         }
         let is_fresh = buffers.stale.is_empty();
+        let weights = self.parts.correction.as_ref().map(|of| &of.weights[tokens.clone()]);
+        let penalties = self.parts.choice.as_ref().map(|of| &of.penalties[tokens.clone()]);
         let micro = buffers.micro_batch(tokens);
         let batch = PolicyBatch {
             packed: micro.packed,
             logp: micro.logprobs,
             old_logp: micro.old_logprobs,
             advantages: micro.advantages,
-            weights: micro.weights,
+            weights,
         };
         let mut sums = policy_loss(&objective.loss, &batch, aggregation, micro.d_logprobs);
         if self.on_policy && is_fresh {
@@ -154,7 +160,7 @@ impl ActorLoss<'_> {
             sums.loss += kl.loss;
             of.kl = kl;
         }
-        if let Some(penalties) = micro.penalties {
+        if let Some(penalties) = penalties {
             let MicroArrays { packed, logprobs, old_logprobs, .. } = micro;
             sums.loss +=
                 add_penalties(penalties, packed, logprobs, old_logprobs, aggregation, micro.d_logprobs);
@@ -174,7 +180,7 @@ impl ActorLoss<'_> {
 }
 
 /// Returns the mismatch of these tokens, which must be a number.
-fn checked_mismatch(step: u32, buffers: &StepBuffers, tokens: &Range<usize>) -> Result<f64> {
+fn checked_mismatch(step: u32, buffers: &TokenArrays, tokens: &Range<usize>) -> Result<f64> {
     let differs = mismatch(buffers, tokens.clone());
     if differs == 0.0 || differs.is_finite() && buffers.stale.is_empty() {
         return Ok(differs);
@@ -190,7 +196,7 @@ fn checked_mismatch(step: u32, buffers: &StepBuffers, tokens: &Range<usize>) -> 
 
 /// Returns the largest |l - l_old| of the trained tokens among these; 0 is promised. A token that the rollout did not
 /// sample is NaN, and counts as infinite.
-fn mismatch(buffers: &StepBuffers, tokens: Range<usize>) -> f64 {
+fn mismatch(buffers: &TokenArrays, tokens: Range<usize>) -> f64 {
     let trained = tokens.filter(|&t| buffers.mask[t] != 0.0 && !buffers.is_stale(t));
     let differs = |t: usize| f64::from((buffers.logprobs[t] - buffers.old_logprobs[t]).abs());
     trained.map(differs).fold(0.0, |most, by| if by.is_nan() { f64::INFINITY } else { most.max(by) })

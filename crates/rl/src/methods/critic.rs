@@ -1,9 +1,9 @@
 //! The critic's part of a step: advantages from its values, its updates, and measures of their quality.
 //! Legend: N response tokens of the step.
 
+use crate::arrays::TokenArrays;
 use crate::context::StepContext;
 use crate::methods::batch::Batch;
-use crate::methods::buffers::StepBuffers;
 use crate::roles::{InOrder, Trainer, UpdateStats};
 use plimsoll_algo::advantage::{Gae, gae};
 use plimsoll_algo::aggregation::Aggregation;
@@ -32,10 +32,11 @@ pub struct CriticReport {
 /// Turns token rewards and the critic's values into advantages and into the targets of the values.
 ///
 /// A response that the limit cut counts as ended, as in OpenRLHF, verl and Open-Reasoner-Zero: nothing follows it.
-pub(crate) fn gae_advantages(how: &Gae, buffers: &mut StepBuffers) {
-    let packed = Packed { mask: &buffers.mask, seq_offsets: &buffers.offsets };
-    let (critic, advantages) = (&mut buffers.critic, &mut buffers.advantages);
-    gae(how, packed, &buffers.token_rewards, &critic.old_values, &[], advantages, &mut critic.returns);
+pub(crate) fn gae_advantages(how: &Gae, buffers: &mut TokenArrays) {
+    let TokenArrays { mask, offsets, token_rewards, advantages, values, .. } = buffers;
+    let packed = Packed { mask, seq_offsets: offsets };
+    let critic = values.as_mut().expect("a critic has arrays of values");
+    gae(how, packed, token_rewards, &critic.old_values, &[], advantages, &mut critic.returns);
 }
 
 /// Returns how the sequences of a rollout are cut into the critic's updates: epochs, and sequences per update.
@@ -47,7 +48,7 @@ fn cut(run: &RunSpec, sequences: usize) -> (u32, usize) {
     }
 }
 
-/// Makes all updates of the critic from one rollout, towards `buffers.critic.returns`. Does nothing without a critic.
+/// Makes all updates of the critic from one rollout, towards `returns`. Does nothing without a critic.
 ///
 /// Errors: `loss-not-finite`, `gradient-not-finite`; those of the device.
 pub fn critic_updates(
@@ -62,16 +63,16 @@ pub fn critic_updates(
     // 0 never clips.
     let clip = critic.value_clip.filter(|&clip| clip > 0.0);
     let mut report = CriticReport { learning_rate, ..CriticReport::default() };
-    measure(&mut trainer.buffers, &mut report);
+    measure(&mut trainer.arrays, &mut report);
     let (passes, size) = cut(cx.run, sequences.len());
     for _ in 0..passes {
         for first in (0..sequences.len()).step_by(size) {
             let which = first..(first + size).min(sequences.len());
-            let Some((tokens, trained)) = trainer.buffers.trained(&which) else { continue };
+            let Some((tokens, trained)) = trainer.arrays.trained(&which) else { continue };
             let aggregation = cx.objective.aggregation_of(tokens, trained);
             let sums = &mut report.sums;
-            let mut order = InOrder::from(trainer.buffers.tokens(&which).start, |micro| sums.merge(micro));
-            let mut loss = |buffers: &mut StepBuffers, tokens: Range<usize>| -> Result<()> {
+            let mut order = InOrder::from(trainer.arrays.tokens(&which).start, |micro| sums.merge(micro));
+            let mut loss = |buffers: &mut TokenArrays, tokens: Range<usize>| -> Result<()> {
                 let (values, d_values) = buffers.critic_batch(tokens.clone());
                 let micro = value_loss(clip, &values, &aggregation, d_values);
                 finite_loss(step, micro.loss).map_err(|error| error.fact("it is the critic's"))?;
@@ -86,16 +87,17 @@ pub fn critic_updates(
 }
 
 /// Compares the values that the advantages were computed from with their targets.
-fn measure(buffers: &mut StepBuffers, report: &mut CriticReport) {
-    let packed = Packed { mask: &buffers.mask, seq_offsets: &buffers.offsets };
-    let critic = &mut buffers.critic;
+fn measure(buffers: &mut TokenArrays, report: &mut CriticReport) {
+    let TokenArrays { mask, offsets, values, .. } = buffers;
+    let packed = Packed { mask, seq_offsets: offsets };
+    let critic = values.as_mut().expect("a critic has arrays of values");
     let old = &critic.old_values;
     let batch = ValueBatch { packed, values: old, old_values: old, returns: &critic.returns };
     let aggregation = Aggregation::of_batch(Default::default(), packed, 1.0);
     // `d_values` is free until the updates.
     report.explained_variance =
         value_loss(None, &batch, &aggregation, &mut critic.d_values).explained_variance();
-    let trained = old.iter().zip(&buffers.mask).filter(|(_, m)| **m != 0.0);
+    let trained = old.iter().zip(mask.iter()).filter(|(_, m)| **m != 0.0);
     let (sum, count) = trained.fold((0.0, 0.0), |(sum, n), (v, _)| (sum + f64::from(*v), n + 1.0));
     report.mean_value = sum / f64::max(count, 1.0);
 }
@@ -105,20 +107,23 @@ mod tests {
     use super::*;
     use plimsoll_algo::advantage::{MaskHole, Whiten, token_rewards, whiten};
     use plimsoll_algo::aggregation::AggregationKind;
-    use plimsoll_plan::StepArrays;
+    use plimsoll_plan::{StepArrays, StepPart};
 
     /// Three responses of 3, 2 and 4 tokens; rewards come at their ends, values grow along the step.
-    fn buffers(left_out: Option<usize>) -> StepBuffers {
-        let mut buffers =
-            StepBuffers::with_capacity(3, 4, StepArrays { critic: true, ..StepArrays::default() });
+    fn buffers(left_out: Option<usize>) -> TokenArrays {
+        let mut buffers = TokenArrays::bind(&StepArrays {
+            sequences: 3,
+            response_tokens: 4,
+            parts: vec![StepPart::Values],
+        });
         buffers.begin([3, 2, 4].into_iter());
-        for (i, value) in buffers.critic.old_values.iter_mut().enumerate() {
+        for (i, value) in buffers.values_mut().old_values.iter_mut().enumerate() {
             *value = 0.1 * i as f32;
         }
         if let Some(sequence) = left_out {
             buffers.leave_out(sequence);
             let tokens = buffers.offsets[sequence]..buffers.offsets[sequence + 1];
-            buffers.critic.old_values[tokens].fill(f32::NAN);
+            buffers.values_mut().old_values[tokens].fill(f32::NAN);
         }
         let packed = Packed { mask: &buffers.mask, seq_offsets: &buffers.offsets };
         token_rewards(packed, &[1.0, 0.5, 0.0], None, &mut buffers.token_rewards);
@@ -130,7 +135,7 @@ mod tests {
     fn the_end_of_a_response_ends_its_return_whatever_follows_it() {
         let all = buffers(None);
         // The last target is the reward itself: no value of the next response, and none beyond a limit, is added.
-        let ends = [2, 4, 8].map(|t| all.critic.returns[t]);
+        let ends = [2, 4, 8].map(|t| all.values().returns[t]);
         assert_eq!(ends, [1.0, 0.5, 0.0]);
         assert_eq!(all.advantages[2], 1.0 - 0.2);
     }
@@ -139,15 +144,19 @@ mod tests {
     #[test]
     fn holes_are_skipped_or_are_steps_of_value_zero_as_the_option_says() {
         let run = |mask_hole, environment: f32| {
-            let mut buffers =
-                StepBuffers::with_capacity(1, 5, StepArrays { critic: true, ..StepArrays::default() });
+            let mut buffers = TokenArrays::bind(&StepArrays {
+                sequences: 1,
+                response_tokens: 5,
+                parts: vec![StepPart::Values],
+            });
             buffers.begin([5].into_iter());
             buffers.mask[1..4].fill(0.0);
-            buffers.critic.old_values.copy_from_slice(&[0.5, environment, environment, environment, 0.25]);
+            let old_values = [0.5, environment, environment, environment, 0.25];
+            buffers.values_mut().old_values.copy_from_slice(&old_values);
             let packed = Packed { mask: &buffers.mask, seq_offsets: &buffers.offsets };
             token_rewards(packed, &[1.0], None, &mut buffers.token_rewards);
             gae_advantages(&Gae { gamma: 0.5, lambda: 0.5, mask_hole }, &mut buffers);
-            (buffers.advantages, buffers.critic.returns)
+            (buffers.advantages, buffers.values.expect("a critic's").returns)
         };
         let (skipped, returns) = run(MaskHole::Skip, f32::NAN);
         // The last: 1 - 0.25. The first: 0.5 x 0.25 - 0.5, and a quarter of the last.
@@ -162,9 +171,9 @@ mod tests {
     #[test]
     fn a_sample_that_is_left_out_moves_nothing() {
         let (all, without) = (buffers(None), buffers(Some(1)));
-        let rest = |b: &StepBuffers| [&b.advantages[..3], &b.advantages[5..]].concat();
+        let rest = |b: &TokenArrays| [&b.advantages[..3], &b.advantages[5..]].concat();
         assert_eq!(rest(&all), rest(&without));
-        assert_eq!((without.advantages[3], without.critic.returns[4]), (0.0, 0.0));
+        assert_eq!((without.advantages[3], without.values().returns[4]), (0.0, 0.0));
         // Nor is it part of the mean that whitening subtracts.
         let mut whitened = buffers(Some(1));
         whiten(Whiten::Full, &whitened.mask.clone(), &mut whitened.advantages);
@@ -182,7 +191,8 @@ mod tests {
             (report.mean_value - mean).abs() < 1e-6 && report.explained_variance.is_finite(),
             "{report:?}"
         );
-        without.critic.values.copy_from_slice(&without.critic.old_values.clone());
+        let values = without.values_mut();
+        values.values.copy_from_slice(&values.old_values);
         without.set_micro(&(0..3));
         let (tokens, sequences) = without.trained(&(0..3)).expect("two are trained");
         assert_eq!((tokens, sequences), (7.0, 2.0));

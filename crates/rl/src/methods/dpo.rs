@@ -1,8 +1,8 @@
 //! The step of `dpo` and its kin: log-probs of both answers under the policy and, for `dpo`, under the weights that the
 //! run began with, and a loss of how far apart the policy holds them.
 
+use crate::arrays::{MicroArrays, TokenArrays};
 use crate::data::pairs::sequences;
-use crate::methods::buffers::{MicroArrays, StepBuffers};
 use crate::methods::pairs::{PairReport, pair_score};
 use crate::roles::{InOrder, Trainer};
 use plimsoll_algo::preference::{PairBatch, PairSums, PreferenceLoss, preference_loss};
@@ -26,10 +26,10 @@ pub(crate) fn dpo_step(
     step: u32,
 ) -> Result<PairReport> {
     let sequences = sequences(items);
-    trainer.buffers.begin(sequences.iter().map(|s| s.response.len()));
+    trainer.arrays.begin(sequences.iter().map(|s| s.response.len()));
     trainer.score_into(RoleName::Reference, &sequences, INV_TEMPERATURE, |b| &mut b.ref_logprobs)?;
     let (loss, pairs) = (run.preference, items.len() as f64);
-    let totals = Totals { pairs, chosen_tokens: chosen_tokens(&trainer.buffers.offsets) };
+    let totals = Totals { pairs, chosen_tokens: chosen_tokens(&trainer.arrays.offsets) };
     let how = run.train.update_options(step, run.seed);
     let (mut sums, mut logps) = (PairSums::default(), [0.0; 2]);
     let mut order = InOrder::from(0, |(micro, [chosen, rejected]): (PairSums, [f64; 2])| {
@@ -37,7 +37,7 @@ pub(crate) fn dpo_step(
         logps[0] += chosen;
         logps[1] += rejected;
     });
-    let mut of_micro_batch = |buffers: &mut StepBuffers, tokens: Range<usize>| -> Result<()> {
+    let mut of_micro_batch = |buffers: &mut TokenArrays, tokens: Range<usize>| -> Result<()> {
         let mut logps = [0.0; 2];
         let micro = pair_loss(loss, buffers.micro_batch(tokens.clone()), totals, &mut logps);
         finite_loss(step, micro.loss)?;
@@ -62,10 +62,10 @@ pub(crate) fn score_pairs(trainer: &mut Trainer<'_>, run: &RunSpec, items: &[Ite
     // This is the capacity of the step's arrays.
     for items in items.chunks(run.rollout.prompts_per_step as usize) {
         let sequences = sequences(items);
-        trainer.buffers.begin(sequences.iter().map(|s| s.response.len()));
+        trainer.arrays.begin(sequences.iter().map(|s| s.response.len()));
         trainer.score_into(RoleName::Reference, &sequences, INV_TEMPERATURE, |b| &mut b.ref_logprobs)?;
         trainer.score_into(RoleName::Actor, &sequences, INV_TEMPERATURE, |b| &mut b.old_logprobs)?;
-        let buffers = &mut trainer.buffers;
+        let buffers = &mut trainer.arrays;
         // The sum over pairs is divided at the end.
         let tokens = chosen_tokens(&buffers.offsets) / items.len() as f64;
         let totals = Totals { pairs: 1.0, chosen_tokens: tokens };

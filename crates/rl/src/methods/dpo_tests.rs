@@ -9,8 +9,8 @@ const LOSS: PreferenceLoss = PreferenceLoss::Dpo { beta: BETA, label_smoothing: 
 /// Three pairs: answers of these lengths, chosen before rejected.
 const LENGTHS: [usize; 6] = [3, 1, 2, 2, 1, 4];
 
-fn buffers() -> StepBuffers {
-    let mut buffers = StepBuffers::with_capacity(6, 4, StepArrays::default());
+fn buffers() -> TokenArrays {
+    let mut buffers = TokenArrays::bind(&StepArrays { sequences: 6, response_tokens: 4, parts: Vec::new() });
     buffers.begin(LENGTHS.into_iter());
     for t in 0..buffers.logprobs.len() {
         buffers.logprobs[t] = -0.3 - 0.17 * (t * 5 % 7) as f32;
@@ -20,7 +20,7 @@ fn buffers() -> StepBuffers {
 }
 
 /// The loss of some pairs of a step of three, and what it adds to the log-probabilities of both halves.
-fn of_pairs(buffers: &mut StepBuffers, pairs: Range<usize>) -> (PairSums, [f64; 2]) {
+fn of_pairs(buffers: &mut TokenArrays, pairs: Range<usize>) -> (PairSums, [f64; 2]) {
     let which = 2 * pairs.start..2 * pairs.end;
     buffers.set_micro(&which);
     let (tokens, mut logps) = (buffers.tokens(&which), [0.0; 2]);

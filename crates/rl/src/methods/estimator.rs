@@ -1,8 +1,8 @@
 //! `loss.advantage = "python:FILE.py:FUNCTION"`: a function of the user's estimates the advantages of a step. Rank 0
 //! calls it and gives all ranks what it returned, so a function that is not deterministic cannot part them.
 
+use crate::arrays::TokenArrays;
 use crate::methods::batch::Batch;
-use crate::methods::buffers::StepBuffers;
 use crate::rollout::exchange::exchange;
 use crate::rollout::message::Kind;
 use plimsoll_base::Result;
@@ -45,7 +45,7 @@ impl OwnEstimator {
         mut rewards: Vec<f32>,
         run: &RunSpec,
         group: &Group,
-        buffers: &mut StepBuffers,
+        buffers: &mut TokenArrays,
     ) -> Result<()> {
         let own = self.worker.as_mut().map_or(Ok(Vec::new()), |worker| {
             let groups: Vec<usize> =
@@ -86,7 +86,7 @@ impl OwnEstimator {
 }
 
 /// Returns the turn of each token of a step, -1 for tokens that the policy did not draw.
-fn turns_of(batch: &Batch<'_>, buffers: &StepBuffers) -> Vec<i32> {
+fn turns_of(batch: &Batch<'_>, buffers: &TokenArrays) -> Vec<i32> {
     let mut turns = vec![-1; buffers.mask.len()];
     for (s, offset) in batch.which.clone().zip(&buffers.offsets) {
         for (number, turn) in batch.samples.turns(s).iter().enumerate() {

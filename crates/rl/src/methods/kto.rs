@@ -1,8 +1,8 @@
 //! The step of `kto`: log-probs of answers under the policy and under the weights that the run began with, compared
 //! with the KL of the step, which is that of prompts with the answers of other rows. Only the answers themselves train.
 
+use crate::arrays::{MicroArrays, TokenArrays};
 use crate::data::labels::{is_desirable, sequences};
-use crate::methods::buffers::{MicroArrays, StepBuffers};
 use crate::methods::pairs::PairReport;
 use crate::roles::{InOrder, Trainer};
 use plimsoll_algo::labelled::{Kto, LabelSums, batch_kl, kto_loss};
@@ -32,7 +32,7 @@ pub(crate) fn kto_step(
     let how = run.train.update_options(step, run.seed);
     let mut sums = LabelSums::default();
     let mut order = InOrder::from(0, |micro| sums.merge(micro));
-    let mut of_micro_batch = |buffers: &mut StepBuffers, tokens: Range<usize>| -> Result<()> {
+    let mut of_micro_batch = |buffers: &mut TokenArrays, tokens: Range<usize>| -> Result<()> {
         let first = buffers.offsets.partition_point(|&offset| offset < tokens.start);
         let micro = label_loss(kto, buffers.micro_batch(tokens.clone()), &items[first..], (kl, answers));
         finite_loss(step, micro.loss)?;
@@ -58,7 +58,7 @@ pub(crate) fn score_answers(trainer: &mut Trainer<'_>, run: &RunSpec, items: &[I
     // This is the capacity of the step's arrays.
     for items in items.chunks(run.rollout.prompts_per_step as usize) {
         let kl = score(trainer, items)?;
-        let buffers = &mut trainer.buffers;
+        let buffers = &mut trainer.arrays;
         let own = 0..items.len();
         buffers.set_micro(&own);
         let tokens = buffers.tokens(&own);
@@ -77,10 +77,10 @@ pub(crate) fn score_answers(trainer: &mut Trainer<'_>, run: &RunSpec, items: &[I
 /// Computes the log-probs of all sequences of a step under the reference and the policy. Returns the step's KL.
 fn score(trainer: &mut Trainer<'_>, items: &[Item]) -> Result<f64> {
     let sequences = sequences(items);
-    trainer.buffers.begin(sequences.iter().map(|sequence| sequence.response.len()));
+    trainer.arrays.begin(sequences.iter().map(|sequence| sequence.response.len()));
     trainer.score_into(RoleName::Reference, &sequences, INV_TEMPERATURE, |b| &mut b.ref_logprobs)?;
     trainer.score_into(RoleName::Actor, &sequences, INV_TEMPERATURE, |b| &mut b.old_logprobs)?;
-    let buffers = &trainer.buffers;
+    let buffers = &trainer.arrays;
     let others = items.len()..sequences.len();
     let sums = |of: &[f32]| -> Vec<f32> {
         others.clone().map(|s| sum(&of[buffers.offsets[s]..buffers.offsets[s + 1]])).collect()

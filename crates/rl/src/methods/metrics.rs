@@ -2,14 +2,11 @@
 
 use crate::roles::UpdateStats;
 use crate::{
-    episodes::RoundReport, methods::actor::ActorReport, methods::buffers::StepBuffers,
-    methods::critic::CriticReport, methods::pairs::PairReport, methods::sft::SftReport,
-    supply::gathered::Gathered, supply::group::SampleGroup,
+    episodes::RoundReport, methods::actor::ActorReport, methods::critic::CriticReport,
+    methods::pairs::PairReport, methods::sft::SftReport, supply::gathered::Gathered,
+    supply::group::SampleGroup,
 };
-use plimsoll_algo::{
-    correction::CorrectionSums, covariance::CovarianceSums, divergence::listed_mass, kl::KlSums,
-    packed::Packed, shaping::RewardMetrics,
-};
+use plimsoll_algo::{correction::CorrectionSums, covariance::CovarianceSums, shaping::RewardMetrics};
 use plimsoll_reward::{Scored, Tally};
 use plimsoll_run::metrics::Metrics;
 
@@ -126,25 +123,6 @@ pub(crate) fn of_correction(sums: &CorrectionSums) -> Metrics {
 /// Returns the metrics of tokens that were chosen by their covariance.
 pub(crate) fn of_covariance(sums: &CovarianceSums) -> Metrics {
     named([("covariance/mean", sums.mean()), ("covariance/chosen_share", sums.chosen_share())])
-}
-
-/// Returns the metrics of a teacher: the mean over trained tokens of l_old - l_teacher and, if it lists tokens, of
-/// their probability together, or how much is aligned with its own tokens.
-pub(crate) fn of_teacher(sums: &KlSums, buffers: &StepBuffers) -> Metrics {
-    let mut metrics = named([("distill/reverse_kl", sums.mean_kl())]);
-    if buffers.aligned.is_there() {
-        let sums = &buffers.aligned.sums;
-        metrics.extend(named([
-            ("distill/aligned_share", sums.share()),
-            ("distill/span_tokens", sums.span_tokens()),
-        ]));
-    }
-    let (divergence, k) = (&buffers.divergence, buffers.divergence.per_token());
-    if k > 0 {
-        let packed = Packed { mask: &buffers.mask, seq_offsets: &buffers.offsets };
-        metrics.extend(named([("distill/top_k_mass", listed_mass(packed, k, &divergence.teacher))]));
-    }
-    metrics
 }
 
 /// Returns the metrics of the actor's updates, which took `seconds`: losses are means over the updates.

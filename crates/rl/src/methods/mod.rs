@@ -1,23 +1,21 @@
 //! The methods: policy methods with their actor and critic, preference pairs, and supervised completions.
 
 pub mod actor;
-pub(crate) mod aligned;
 pub mod batch;
-pub mod buffers;
+mod correction;
+mod covariance;
 pub mod critic;
-pub(crate) mod distill;
-pub mod divergence;
 pub mod dpo;
-pub mod endpoint;
 pub mod estimator;
 pub mod kto;
 pub mod metrics;
 pub mod pairs;
+pub mod parts;
 pub mod policy;
 pub mod report;
 pub mod reward_model;
 pub mod sft;
-pub mod spans;
+mod sharp;
 pub(crate) mod turns;
 
 use crate::roles::Trainer;

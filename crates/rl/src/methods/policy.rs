@@ -1,14 +1,14 @@
 //! The synchronous step of the methods that sample: rollout, reward, score, advantage, update.
 //! Legend: P prompts, G samples each, N response tokens of the step.
 
+use crate::arrays::TokenArrays;
 use crate::context::StepContext;
 use crate::flops::{step_flops, update_passes};
 use crate::methods::actor::actor_updates;
 use crate::methods::batch::Batch;
-use crate::methods::buffers::StepBuffers;
 use crate::methods::critic::{critic_updates, gae_advantages};
 use crate::methods::report::StepReport;
-use crate::methods::{aligned, distill, metrics, turns};
+use crate::methods::{metrics, turns};
 use crate::roles::Trainer;
 use crate::supply::Supply;
 use crate::supply::gathered::Gathered;
@@ -18,7 +18,7 @@ use plimsoll_algo::kl::KlSums;
 use plimsoll_algo::packed::Packed;
 use plimsoll_algo::shaping::{GroupShaping, decoupled, shape_rewards, subtract_greedy};
 use plimsoll_base::Result;
-use plimsoll_config::{OwnTeacher, RunSpec};
+use plimsoll_config::RunSpec;
 use plimsoll_plan::RoleName;
 use plimsoll_reward::Scored;
 use plimsoll_run::{status::Doing, vitals::Vitals};
@@ -50,7 +50,7 @@ pub fn step(
 /// Runs the parts of a step that read no data: score, advantage and update.
 fn train(trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, batch: &Batch<'_>) -> Result<StepReport> {
     let mut report = StepReport::default();
-    begin_buffers(trainer, cx.run, batch);
+    begin_arrays(trainer, cx, batch);
 
     // 3. Score: log-probs of the reference and the teacher, if any, and of the actor, if another version sampled.
     (cx.edge)(Doing::Score);
@@ -60,27 +60,17 @@ fn train(trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, batch: &Batch<'_>)
     if cx.objective.kl.is_some() {
         trainer.score_into(RoleName::Reference, sequences, inv_temperature, |b| &mut b.ref_logprobs)?;
     }
-    if let Some(endpoint) = cx.endpoint {
-        report.teacher = Some(endpoint.score(batch, trainer.group, &mut trainer.buffers)?);
-    } else if let Some(text) = &cx.text.teacher_text {
-        aligned::score(trainer, text, batch)?;
-    } else if cx.run.distill.is_some() {
-        let teacher = match cx.run.own_teacher() {
-            Some(OwnTeacher::Now) => RoleName::Actor,
-            Some(OwnTeacher::Initial) => RoleName::Reference,
-            None => RoleName::Teacher,
-        };
-        trainer.score_teacher(teacher, &batch.taught(), inv_temperature)?;
+    if let Some(teaching) = &mut cx.parts.teaching {
+        report.teacher = teaching.score(trainer, batch)?;
     }
     // Ratios to what drew each token need no other numbers than those recorded with it; a correction weighs the two.
     let corrects_old = cx.objective.correction.is_some() && batch.has_stale();
     if !batch.is_recorded || corrects_old {
         trainer.score_into(RoleName::Actor, sequences, inv_temperature, |b| &mut b.old_logprobs)?;
-        trainer.buffers.stale.clear();
+        trainer.arrays.stale.clear();
     }
-    if cx.run.scores_sharply() {
-        // At half the temperature: with the log-probs at the whole of it, the sum of squared probabilities.
-        trainer.score_into(RoleName::Actor, sequences, 2.0 * inv_temperature, |b| &mut b.sharp_logprobs)?;
+    if let Some(sharp) = &mut cx.parts.sharp {
+        sharp.score(trainer, batch)?;
     }
     report.add("time/score", started.elapsed().as_secs_f64());
 
@@ -89,7 +79,7 @@ fn train(trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, batch: &Batch<'_>)
     if trainer.role(RoleName::Critic).is_some() {
         (cx.edge)(Doing::Critic);
     }
-    trainer.score_into(RoleName::Critic, sequences, 1.0, |b| &mut b.critic.old_values)?;
+    trainer.score_into(RoleName::Critic, sequences, 1.0, |b| &mut b.values_mut().old_values)?;
     let kl = advantages(trainer, cx, batch, &mut report)?;
     let critic = critic_updates(trainer, cx, batch)?;
     let critic_seconds = started.elapsed().as_secs_f64();
@@ -130,21 +120,22 @@ fn decouple(run: &RunSpec, batch: &Batch<'_>, eps: f64, shaped: &mut [f32]) {
 }
 
 /// Begins the arrays of the step, with the log-probs that the rollout recorded.
-fn begin_buffers(trainer: &mut Trainer<'_>, run: &RunSpec, batch: &Batch<'_>) {
-    let (buffers, samples) = (&mut trainer.buffers, batch.samples);
-    buffers.begin(batch.which.clone().map(|s| samples.ids(s).len()));
+fn begin_arrays(trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, batch: &Batch<'_>) {
+    let (arrays, samples) = (&mut trainer.arrays, batch.samples);
+    arrays.begin(batch.which.clone().map(|s| samples.ids(s).len()));
     for (i, s) in batch.which.clone().enumerate() {
-        buffers.set_rollout_logprobs(i, samples.logprobs(s));
-        buffers.train_only(i, samples.turns(s));
+        arrays.set_rollout_logprobs(i, samples.logprobs(s));
+        arrays.train_only(i, samples.turns(s));
     }
-    buffers.stale.extend_from_slice(batch.stale);
-    if run.mask_truncated {
-        batch.cut().for_each(|i| buffers.leave_out(i));
+    arrays.stale.extend_from_slice(batch.stale);
+    if cx.run.mask_truncated {
+        batch.cut().for_each(|i| arrays.leave_out(i));
     }
+    cx.parts.correction.iter_mut().for_each(|correction| correction.begin(arrays));
 }
 
 /// Returns the response tokens of each sample, over all of its sequences.
-fn lengths_of(batch: &Batch<'_>, buffers: &StepBuffers) -> Vec<usize> {
+fn lengths_of(batch: &Batch<'_>, buffers: &TokenArrays) -> Vec<usize> {
     let mut lengths = vec![0; batch.groups.iter().map(|group| group.scored.len()).sum()];
     for (s, &owner) in batch.owners.iter().enumerate() {
         lengths[owner] += buffers.offsets[s + 1] - buffers.offsets[s];
@@ -174,15 +165,10 @@ fn totals_of(batch: &Batch<'_>, shaping: GroupShaping) -> Vec<Option<f32>> {
     batch.groups.iter().flat_map(one).collect()
 }
 
-/// Writes the discounted returns of token rewards as advantages, less a baseline of each token if the run has one.
-fn returns(run: &RunSpec, gamma: f64, batch: &Batch<'_>, buffers: &mut StepBuffers) {
-    let packed = Packed { mask: &buffers.mask, seq_offsets: &buffers.offsets };
-    discounted_returns(gamma, packed, &buffers.token_rewards, &mut buffers.advantages);
-    if run.scores_sharply() {
-        let group = run.rollout.group_size as usize;
-        let prompts: Vec<usize> = batch.owners.iter().map(|owner| owner / group).collect();
-        buffers.subtract_optimal(&prompts);
-    }
+/// Writes the discounted returns of token rewards as advantages.
+fn returns(gamma: f64, arrays: &mut TokenArrays) {
+    let TokenArrays { mask, offsets, token_rewards, advantages, .. } = arrays;
+    discounted_returns(gamma, Packed { mask, seq_offsets: offsets }, token_rewards, advantages);
 }
 
 /// Turns rewards into one advantage per token. Returns the sums of a KL term that is part of the reward.
@@ -192,8 +178,8 @@ fn advantages(
     batch: &Batch<'_>,
     report: &mut StepReport,
 ) -> Result<KlSums> {
-    let (objective, buffers) = (&cx.objective, &mut trainer.buffers);
-    let lengths = lengths_of(batch, buffers);
+    let (objective, arrays) = (&cx.objective, &mut trainer.arrays);
+    let lengths = lengths_of(batch, arrays);
     let totals = totals_of(batch, objective.shaping.group);
     let mut shaped = vec![0f32; lengths.len()];
     let group = cx.run.rollout.group_size as usize;
@@ -206,43 +192,47 @@ fn advantages(
     let (teaches, needs_score) = (cx.run.distill.as_ref(), cx.run.distill.is_none() || cx.episodes.is_some());
     if needs_score {
         let without = batch.owners.iter().enumerate().filter(|(_, owner)| totals[**owner].is_none());
-        without.for_each(|(s, _)| buffers.leave_out(s));
+        without.for_each(|(s, _)| arrays.leave_out(s));
     }
-    let of_turns = turns::compare(cx, batch, buffers, &mut shaped)?;
+    let of_turns = turns::compare(cx, batch, arrays, &mut shaped)?;
     // Every sequence of a sample has the sample's reward.
     let shaped: Vec<f32> = batch.owners.iter().map(|&owner| shaped[owner]).collect();
-    let packed = Packed { mask: &buffers.mask, seq_offsets: &buffers.offsets };
+    let packed = Packed { mask: &arrays.mask, seq_offsets: &arrays.offsets };
     let kl = objective.kl.filter(|kl| kl.in_reward).map(|kl| KlReward {
         estimator: kl.estimator,
         coef: kl.controller.coef(),
-        old_logp: &buffers.old_logprobs,
-        ref_logp: &buffers.ref_logprobs,
+        old_logp: &arrays.old_logprobs,
+        ref_logp: &arrays.ref_logprobs,
     });
     let has_kl = kl.is_some();
-    let sums = token_rewards(packed, &shaped, kl, &mut buffers.token_rewards);
+    let sums = token_rewards(packed, &shaped, kl, &mut arrays.token_rewards);
     if let Some(episodes) = &cx.episodes {
-        episodes.credit_turns(batch.samples, buffers);
+        episodes.credit_turns(batch.samples, arrays);
     }
-    if let Some(how) = objective.correction {
-        report.metrics.extend(metrics::of_correction(&buffers.correct(how)));
+    if let Some(correction) = &mut cx.parts.correction {
+        report.metrics.extend(metrics::of_correction(&correction.correct(arrays)));
     }
     match (&objective.gae, &mut cx.estimator) {
-        (Some(how), _) => gae_advantages(how, buffers),
-        (None, Some(own)) => own.estimate(batch, shaped, cx.run, trainer.group, buffers)?,
-        (None, None) => returns(cx.run, objective.gamma, batch, buffers),
+        (Some(how), _) => gae_advantages(how, arrays),
+        (None, Some(own)) => own.estimate(batch, shaped, cx.run, trainer.group, arrays)?,
+        (None, None) => {
+            returns(objective.gamma, arrays);
+            cx.parts.sharp.iter_mut().for_each(|sharp| sharp.subtract(batch, group, arrays));
+        }
     }
-    of_turns.iter().for_each(|it| it.credit(buffers));
-    if let Some(distill) = teaches {
-        let sums = distill::weigh(distill, buffers);
+    of_turns.iter().for_each(|it| it.credit(arrays));
+    if let (Some(distill), Some(teaching)) = (teaches, &mut cx.parts.teaching) {
+        let sums = teaching.weigh(distill, arrays);
         report.reverse_kl = Some(sums.mean_kl());
-        report.metrics.extend(metrics::of_teacher(&sums, buffers));
+        report.add("distill/reverse_kl", sums.mean_kl());
+        report.metrics.extend(teaching.metrics(arrays));
     }
-    whiten(objective.whiten, &buffers.mask, &mut buffers.advantages);
-    if let Some(how) = objective.covariance {
-        let sums = buffers.choose(how, (cx.run.seed, u64::from(batch.step)));
+    whiten(objective.whiten, &arrays.mask, &mut arrays.advantages);
+    if let Some(choice) = &mut cx.parts.choice {
+        let sums = choice.choose(arrays, (cx.run.seed, u64::from(batch.step)));
         report.metrics.extend(metrics::of_covariance(&sums));
     }
-    let trained = buffers.mask.iter().zip(&buffers.advantages).filter(|(mask, _)| **mask != 0.0);
+    let trained = arrays.mask.iter().zip(&arrays.advantages).filter(|(mask, _)| **mask != 0.0);
     let advantage_max = trained.map(|(_, advantage)| advantage.abs()).reduce(f32::max);
     report.vitals = Vitals {
         scored: needs_score.then_some([totals.len(), scored]),

@@ -2,11 +2,11 @@
 
 use super::actor::ActorReport;
 use super::batch::Batch;
-use super::endpoint::Asked;
 use super::metrics;
 use crate::context::StepContext;
 use crate::supply::gathered::Gathered;
 use crate::supply::rollout::StepSamples;
+use crate::teachers::Asked;
 use plimsoll_infer::model_reward;
 use plimsoll_run::{metrics::Metrics, vitals::Vitals};
 

@@ -1,7 +1,7 @@
 //! Training of a reward model: a decoder's body and one linear map, whose value at a text's last token is its score.
 
+use crate::arrays::TokenArrays;
 use crate::data::pairs::sequences;
-use crate::methods::buffers::StepBuffers;
 use crate::methods::pairs::{PairReport, pair_score};
 use crate::roles::{InOrder, Trainer};
 use plimsoll_algo::preference::{PairSums, reward_model_loss};
@@ -27,16 +27,16 @@ pub(crate) fn reward_model_step(
     let how = run.train.update_options(step, run.seed);
     let mut sums = PairSums::default();
     let mut order = InOrder::from(0, |micro| sums.merge(micro));
-    let mut of_micro_batch = |buffers: &mut StepBuffers, entries: Range<usize>| -> Result<()> {
+    let mut of_micro_batch = |buffers: &mut TokenArrays, entries: Range<usize>| -> Result<()> {
         let items = &items[entries.start / 2..entries.end / 2];
-        let critic = &mut buffers.critic;
+        let critic = buffers.values_mut();
         let (values, d_values) = (&critic.values[entries.clone()], &mut critic.d_values[entries.clone()]);
         let micro = pair_loss(items, values, pairs, d_values);
         finite_loss(step, micro.loss)?;
         order.add(entries, micro);
         Ok(())
     };
-    trainer.buffers.begin(sequences.iter().map(|_| 1));
+    trainer.arrays.begin(sequences.iter().map(|_| 1));
     let all = 0..sequences.len();
     let update = trainer.update(RoleName::Reward(0), &sequences, all, 1.0, how, &mut of_micro_batch)?;
     Ok(PairReport { sums, logps: None, kl: None, update, learning_rate: f64::from(how.lr) })

@@ -29,9 +29,9 @@ pub(crate) fn sft_step(
         .enumerate()
         .map(|(group, item)| Sequence { group, prompt: &item.ids, response: &item.completion })
         .collect();
-    trainer.buffers.begin(sequences.iter().map(|s| s.response.len()));
-    items.iter().enumerate().for_each(|(sequence, item)| trainer.buffers.learn_only(sequence, &item.learnt));
-    let (learnt, _) = trainer.buffers.trained(&(0..items.len())).expect("every row has a token to learn");
+    trainer.arrays.begin(sequences.iter().map(|s| s.response.len()));
+    items.iter().enumerate().for_each(|(sequence, item)| trainer.arrays.learn_only(sequence, &item.learnt));
+    let (learnt, _) = trainer.arrays.trained(&(0..items.len())).expect("every row has a token to learn");
     let aggregation = Aggregation {
         kind: AggregationKind::TokenMean,
         total_tokens: learnt,

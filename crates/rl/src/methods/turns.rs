@@ -1,10 +1,10 @@
 //! Rewards of turns, or of steps of a response, that are compared within a group: one advantage for each turn of a
 //! step's samples, instead of one for each sample. What the formulas are is in `plimsoll_algo::turns`.
 
+use crate::arrays::TokenArrays;
 use crate::context::StepContext;
 use crate::episodes::Episodes;
 use crate::methods::batch::Batch;
-use crate::methods::buffers::StepBuffers;
 use plimsoll_algo::turns::{Turns, compare_turns};
 use plimsoll_base::Result;
 use plimsoll_reward::RewardStep;
@@ -34,7 +34,7 @@ struct Rewarded {
 pub(crate) fn compare(
     cx: &StepContext<'_>,
     batch: &Batch<'_>,
-    buffers: &StepBuffers,
+    buffers: &TokenArrays,
     shaped: &mut [f32],
 ) -> Result<Option<Compared>> {
     let Some(how) = cx.run.turn_credit() else { return Ok(None) };
@@ -53,7 +53,7 @@ pub(crate) fn compare(
 
 impl Compared {
     /// Adds the advantage of each turn to those of its trained tokens, which have what is not compared: a KL.
-    pub(crate) fn credit(&self, buffers: &mut StepBuffers) {
+    pub(crate) fn credit(&self, buffers: &mut TokenArrays) {
         for (tokens, advantage) in self.tokens.iter().zip(&self.advantages) {
             for t in tokens.clone().filter(|&t| buffers.mask[t] != 0.0) {
                 buffers.advantages[t] += advantage;
@@ -77,7 +77,7 @@ impl Rewarded {
     }
 
     /// Takes the turns of episodes.
-    fn of_episodes(episodes: &Episodes, batch: &Batch<'_>, buffers: &StepBuffers) -> Rewarded {
+    fn of_episodes(episodes: &Episodes, batch: &Batch<'_>, buffers: &TokenArrays) -> Rewarded {
         let mut all = Rewarded::new();
         for ((i, s), rewards) in batch.which.clone().enumerate().zip(episodes.turn_rewards()) {
             if let Some(rewards) = rewards {
@@ -93,7 +93,7 @@ impl Rewarded {
     }
 
     /// Takes the steps of responses; what follows a response's last step is one more, whose reward is the score.
-    fn of_responses(tokenizer: &Tokenizer, batch: &Batch<'_>, buffers: &StepBuffers) -> Rewarded {
+    fn of_responses(tokenizer: &Tokenizer, batch: &Batch<'_>, buffers: &TokenArrays) -> Rewarded {
         let mut all = Rewarded::new();
         let samples = batch.groups.iter().flat_map(|group| group.scored.iter().zip(&group.texts));
         for ((i, s), (scored, text)) in batch.which.clone().enumerate().zip(samples) {
@@ -157,7 +157,8 @@ mod tests {
 
     #[test]
     fn every_trained_token_of_a_turn_has_its_advantage() {
-        let mut buffers = StepBuffers::with_capacity(2, 4, StepArrays::default());
+        let mut buffers =
+            TokenArrays::bind(&StepArrays { sequences: 2, response_tokens: 4, parts: Vec::new() });
         buffers.begin([4, 3].into_iter());
         buffers.mask.copy_from_slice(&[1.0, 1.0, 0.0, 1.0, 0.0, 0.0, 1.0]);
         buffers.advantages.fill(0.25);

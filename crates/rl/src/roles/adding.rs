@@ -3,7 +3,7 @@
 
 use super::chained::{Chain, Round};
 use super::update::{Update, rows_of};
-use crate::methods::buffers::StepBuffers;
+use crate::arrays::TokenArrays;
 use crate::ranks::gather;
 use plimsoll_base::Result;
 use plimsoll_memory::{Buf, InPhase};
@@ -25,7 +25,7 @@ pub(super) struct Turn<'t, 'x> {
     /// This rank's sequences, and its pass after the head.
     pub(super) own: Option<(Range<usize>, Pass<'x>)>,
     /// Called for each micro-batch once its numbers are in the buffers, in their order.
-    pub(super) each: &'t mut dyn FnMut(&mut StepBuffers, &Range<usize>) -> Result<()>,
+    pub(super) each: &'t mut dyn FnMut(&mut TokenArrays, &Range<usize>) -> Result<()>,
 }
 
 impl<'u, 'x, 'a, 'p: 'x> Adding<'u, 'x, 'a, 'p> {
@@ -69,7 +69,7 @@ impl<'u, 'x, 'a, 'p: 'x> Adding<'u, 'x, 'a, 'p> {
     }
 
     /// Computes the gradients of this rank's micro-batch, if it has one. On cards, ranks' sums form meanwhile.
-    pub(super) fn backward(&self, turn: &Turn<'_, 'x>, buffers: &StepBuffers) {
+    pub(super) fn backward(&self, turn: &Turn<'_, 'x>, buffers: &TokenArrays) {
         let own = turn.own.as_ref().map(|(own, pass)| (own, pass));
         match self {
             Adding::InProducts(update) => {
@@ -85,7 +85,7 @@ impl<'u, 'x, 'a, 'p: 'x> Adding<'u, 'x, 'a, 'p> {
     /// Returns the rows of all.
     ///
     /// Errors: those of `turn.each`, the same on all ranks; `rank-lost`; those of the device.
-    pub(super) fn end(&self, turn: &mut Turn<'_, 'x>, buffers: &mut StepBuffers) -> Result<usize> {
+    pub(super) fn end(&self, turn: &mut Turn<'_, 'x>, buffers: &mut TokenArrays) -> Result<usize> {
         let rows = turn.own.as_ref().map_or(0, |(_, pass)| pass.rows());
         let Adding::Chained(chain) = self else {
             turn.batches.iter().try_for_each(|batch| (turn.each)(buffers, batch))?;

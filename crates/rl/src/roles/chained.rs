@@ -2,7 +2,7 @@
 
 use super::role::Role;
 use super::update::{Update, rows_of};
-use crate::methods::buffers::StepBuffers;
+use crate::arrays::TokenArrays;
 use plimsoll_base::Result;
 use plimsoll_device::{Device, Owned, Run};
 use plimsoll_infer::weights::shard_region;
@@ -183,7 +183,7 @@ pub(super) struct Round<'r, 'u, 'x, 'a, 'p> {
 
 impl<'p> Round<'_, '_, '_, '_, 'p> {
     /// Computes the partial gradient of this rank's micro-batch, if it has one. On cards, ranks' sums form meanwhile.
-    pub(super) fn backward(&self, buffers: &StepBuffers, own: Option<(&Range<usize>, &Pass<'_>)>) {
+    pub(super) fn backward(&self, buffers: &TokenArrays, own: Option<(&Range<usize>, &Pass<'_>)>) {
         let Update { dev, role, layers: ref from, ref grads, partial, .. } = *self.chain.update;
         let Some((own, pass)) = own else {
             return Stage::all(role.shape.spec.layers.len()).for_each(|stage| self.after(stage));

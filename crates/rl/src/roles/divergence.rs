@@ -2,7 +2,7 @@
 //! forward pass.
 
 use super::role::Role;
-use crate::methods::buffers::StepBuffers;
+use crate::arrays::TokenArrays;
 use plimsoll_algo::divergence::Divergence;
 use plimsoll_device::{Device, ListedTokens, Measure};
 use plimsoll_memory::InPhase;
@@ -45,18 +45,18 @@ impl Role<'_> {
         decoder: &Decoder<'_>,
         pass: &Pass<'_>,
         inv_temperature: f32,
-        (buffers, tokens): (&mut StepBuffers, Range<usize>),
+        (buffers, tokens): (&mut TokenArrays, Range<usize>),
     ) {
-        let of = &mut buffers.divergence;
+        let TokenArrays { mask, divergence, .. } = buffers;
+        let Some(of) = divergence else { return };
         if let Some(values) =
             head_divergence(dev, decoder, pass, inv_temperature, &of.rows[of.rows_of(&tokens)])
         {
             dev.read_f32(values, 0, &mut of.values[tokens.clone()]);
-            return of.leave_out(&buffers.mask, tokens);
+            return of.leave_out(mask, tokens);
         }
         let Some(ListedTokens { logprobs, .. }) = pass.listed() else { return };
         let (rows, vocab) = (tokens.len(), self.shape.spec.vocab as usize);
-        let (mask, of) = (&buffers.mask, &mut buffers.divergence);
         let k = of.per_token();
         head_listed(dev, decoder, pass, inv_temperature, &of.ids[of.lists_of(&tokens)]);
         dev.read_f32(logprobs, 0, &mut of.student[..rows * k]);

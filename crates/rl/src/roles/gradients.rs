@@ -4,7 +4,7 @@
 use super::adding::{Adding, Turn};
 use super::role::{Loss, LossOf, Role, UpdateStats};
 use super::update::Update;
-use crate::methods::buffers::StepBuffers;
+use crate::arrays::TokenArrays;
 use crate::ranks::gather;
 use plimsoll_base::{Error, Result, slugs};
 use plimsoll_device::Device;
@@ -27,7 +27,7 @@ impl Role<'_> {
         (dev, teacher): (&dyn Device, Option<&Role<'_>>),
         phase: &InPhase<'p>,
         packer: &mut Packer,
-        buffers: &mut StepBuffers,
+        buffers: &mut TokenArrays,
         of: LossOf<'_, '_>,
         group: &Group,
     ) -> Result<(Buf<'p>, UpdateStats)> {
@@ -36,8 +36,8 @@ impl Role<'_> {
         packer.cut(cut, units, of.sequences, of.which.clone())?;
         let rows = packer.rows_of_sequences(pass.packing.heads, of.sequences, of.which.start);
         let layers = self.layers(dev, phase);
-        let teacher =
-            self.teacher_head((dev, phase), teacher, &*layers, buffers.divergence.how, of.inv_temperature);
+        let how = buffers.divergence.as_ref().and_then(|of| of.how);
+        let teacher = self.teacher_head((dev, phase), teacher, &*layers, how, of.inv_temperature);
         let update = Update {
             dev,
             group,
@@ -72,7 +72,7 @@ impl Role<'_> {
     }
 
     /// Computes the loss of a micro-batch whose numbers are in the buffers.
-    fn loss(&self, buffers: &mut StepBuffers, of: &Range<usize>, loss: &mut Loss<'_>) -> Result<()> {
+    fn loss(&self, buffers: &mut TokenArrays, of: &Range<usize>, loss: &mut Loss<'_>) -> Result<()> {
         buffers.set_micro(of);
         let tokens = buffers.tokens(of);
         loss(buffers, tokens)
@@ -80,22 +80,21 @@ impl Role<'_> {
 
     /// Returns what the other ranks need of a micro-batch: its row count, the head's outputs and, for a vocabulary
     /// head, the entropies and the divergences, if there are any.
-    pub(super) fn numbers(&self, buffers: &StepBuffers, of: &Range<usize>, rows: usize) -> Vec<f32> {
+    pub(super) fn numbers(&self, buffers: &TokenArrays, of: &Range<usize>, rows: usize) -> Vec<f32> {
         let tokens = buffers.tokens(of);
-        let divergence = &buffers.divergence;
         let (values, entropies, divergences): (_, &[f32], &[f32]) = match self.shape.head {
             Head::Vocabulary => (
                 &buffers.logprobs[tokens.clone()],
                 &buffers.entropy[tokens.clone()],
-                &divergence.values[divergence.of(tokens)],
+                buffers.divergence.as_ref().map_or(&[], |of| &of.values[tokens]),
             ),
-            Head::Score => (&buffers.critic.values[tokens], &[], &[]),
+            Head::Score => (&buffers.values().values[tokens], &[], &[]),
         };
         [&[f32::from_bits(rows as u32)], values, entropies, divergences].concat()
     }
 
     /// Copies the `numbers` of a micro-batch to the buffers.
-    pub(super) fn take(&self, buffers: &mut StepBuffers, of: &Range<usize>, numbers: &[f32]) {
+    pub(super) fn take(&self, buffers: &mut TokenArrays, of: &Range<usize>, numbers: &[f32]) {
         let tokens = buffers.tokens(of);
         let (values, others) = numbers[1..].split_at(tokens.len());
         match self.shape.head {
@@ -103,10 +102,11 @@ impl Role<'_> {
                 let (entropies, divergences) = others.split_at(tokens.len());
                 buffers.logprobs[tokens.clone()].copy_from_slice(values);
                 buffers.entropy[tokens.clone()].copy_from_slice(entropies);
-                let to = buffers.divergence.of(tokens);
-                buffers.divergence.values[to].copy_from_slice(divergences);
+                if let Some(of) = &mut buffers.divergence {
+                    of.values[tokens].copy_from_slice(divergences);
+                }
             }
-            Head::Score => buffers.critic.values[tokens].copy_from_slice(values),
+            Head::Score => buffers.values_mut().values[tokens].copy_from_slice(values),
         }
     }
 }
@@ -117,7 +117,7 @@ impl<'x, 'p: 'x> Update<'x, '_, 'p> {
         &self,
         adding: &Adding<'_, 'x, '_, 'p>,
         packer: &mut Packer,
-        buffers: &mut StepBuffers,
+        buffers: &mut TokenArrays,
         of: LossOf<'_, '_>,
     ) -> Result<UpdateStats> {
         let Update { dev, role, group, .. } = *self;
@@ -144,7 +144,7 @@ impl<'x, 'p: 'x> Update<'x, '_, 'p> {
             stats.forward_s += started.elapsed().as_secs_f64();
             let started = Instant::now();
             let own_batch = batches.get(rank).cloned();
-            let mut each = |buffers: &mut StepBuffers, batch: &Range<usize>| match own_batch.as_ref() {
+            let mut each = |buffers: &mut TokenArrays, batch: &Range<usize>| match own_batch.as_ref() {
                 Some(own) if own == batch => std::mem::replace(&mut of_own, Ok(())),
                 _ => role.loss(buffers, batch, loss),
             };
@@ -167,7 +167,7 @@ impl<'x, 'p: 'x> Update<'x, '_, 'p> {
     fn forward(
         &self,
         index: &PassIndex,
-        buffers: &mut StepBuffers,
+        buffers: &mut TokenArrays,
         of: &Range<usize>,
         adding: &Adding<'_, 'x, '_, 'p>,
     ) -> Result<Pass<'x>> {
@@ -184,7 +184,7 @@ impl<'x, 'p: 'x> Update<'x, '_, 'p> {
                 dev.read_f32(pass.head_out().entropy, 0, &mut buffers.entropy[tokens.clone()]);
                 role.diverge(dev, from.decoder(), &pass, self.inv_temperature, (buffers, tokens));
             }
-            Head::Score => dev.read_f32(head, 0, &mut buffers.critic.values[tokens]),
+            Head::Score => dev.read_f32(head, 0, &mut buffers.values_mut().values[tokens]),
         }
         dev.check()?;
         Ok(pass)

@@ -4,7 +4,7 @@
 //! read, loss, backward: `score` is that sequence up to the read, `gradients` all of it.
 
 use super::kept::read_stored;
-use crate::methods::buffers::StepBuffers;
+use crate::arrays::TokenArrays;
 use crate::ranks::{gather, share_of};
 use plimsoll_algo::divergence::Divergence;
 use plimsoll_base::{Error, Result};
@@ -57,7 +57,7 @@ pub struct UpdateStats {
 
 /// Computes the loss of a micro-batch's tokens from the buffers, and writes the derivatives there. Called once for each
 /// micro-batch, of several ranks on each for all of them; a rank's own comes first (`InOrder`).
-pub type Loss<'x> = dyn FnMut(&mut StepBuffers, Range<usize>) -> Result<()> + 'x;
+pub type Loss<'x> = dyn FnMut(&mut TokenArrays, Range<usize>) -> Result<()> + 'x;
 
 /// A loss, and the sequences to compute it over.
 pub struct LossOf<'x, 's> {
@@ -174,7 +174,7 @@ impl<'a> Role<'a> {
     pub fn update(
         &mut self,
         with: Passes<'_, '_>,
-        buffers: &mut StepBuffers,
+        buffers: &mut TokenArrays,
         of: LossOf<'_, '_>,
         how: UpdateOptions,
     ) -> Result<UpdateStats> {

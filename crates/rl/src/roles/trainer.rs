@@ -1,7 +1,7 @@
 //! The trainer: a sampler with the roles of a run and the step's arrays.
 
 use super::role::{Loss, LossOf, Passes, Role, Scores, UpdateStats};
-use crate::methods::buffers::StepBuffers;
+use crate::arrays::TokenArrays;
 use crate::ranks::{share, share_in_pieces};
 use crate::supply::apart::Apart;
 use plimsoll_base::Result;
@@ -22,7 +22,7 @@ use std::path::Path;
 /// A sampler with the roles of a run, and everything else that a step needs.
 pub struct Trainer<'a> {
     pub sampler: Sampler<'a>,
-    pub buffers: StepBuffers,
+    pub arrays: TokenArrays,
     /// The first is the one that is sampled from or trained.
     pub(crate) roles: Vec<Role<'a>>,
     packer: Option<Packer>,
@@ -55,12 +55,12 @@ impl<'a> Trainer<'a> {
             role.identify_adapters(dev);
             roles.push(role);
         }
-        let (sequences, tokens, arrays) = shape.step_arrays();
+        let planned = shape.step_arrays();
         Ok(Trainer {
             sampler,
-            buffers: StepBuffers::with_capacity(sequences, tokens, arrays),
+            arrays: TokenArrays::bind(&planned),
             roles,
-            packer: shape.packs().map(|pass| Packer::new(pass, sequences)),
+            packer: shape.packs().map(|pass| Packer::new(pass, planned.sequences)),
             group: Group::alone(),
             apart: None,
             lengths: Lengths::default(),
@@ -200,13 +200,24 @@ impl<'a> Trainer<'a> {
         at: impl Fn(&Range<usize>) -> Range<usize>,
     ) -> Result<()> {
         let (role, with, _) = self.parts_of(role);
-        let group = with.group;
-        let read = &mut |which, scores: Scores<'_>| scores.read(&mut out[at(&which)]);
-        let parts = role.score(with, sequences, inv_temperature, read)?;
-        share(group, out, &parts.iter().map(at).collect::<Vec<_>>())
+        score(role, with, sequences, inv_temperature, out, at)
     }
 
-    /// Scores the step's sequences with a role into an array of the step. Does nothing without the role.
+    /// Scores the step's sequences with a role, into an array over its tokens.
+    ///
+    /// Errors: as `score`.
+    pub(crate) fn score_tokens(
+        &mut self,
+        role: RoleName,
+        sequences: &[Sequence<'_>],
+        inv_temperature: f32,
+        out: &mut [f32],
+    ) -> Result<()> {
+        let (role, with, arrays) = self.parts_of(role);
+        score(role, with, sequences, inv_temperature, out, |which| arrays.tokens(which))
+    }
+
+    /// Scores the step's sequences with a role into an array that every step has. Does nothing without the role.
     ///
     /// Errors: as `score`.
     pub fn score_into(
@@ -214,23 +225,19 @@ impl<'a> Trainer<'a> {
         role: RoleName,
         sequences: &[Sequence<'_>],
         inv_temperature: f32,
-        array: fn(&mut StepBuffers) -> &mut [f32],
+        array: fn(&mut TokenArrays) -> &mut Vec<f32>,
     ) -> Result<()> {
         if self.role(role).is_none() {
             return Ok(());
         }
-        let (role, with, buffers) = self.parts_of(role);
-        let group = with.group;
-        let parts = role.score(with, sequences, inv_temperature, &mut |which, scores| {
-            let tokens = buffers.tokens(&which);
-            scores.read(&mut array(buffers)[tokens]);
-        })?;
-        let parts: Vec<_> = parts.iter().map(|which| buffers.tokens(which)).collect();
-        share(group, array(buffers), &parts)
+        let mut out = std::mem::take(array(&mut self.arrays));
+        let scored = self.score_tokens(role, sequences, inv_temperature, &mut out);
+        *array(&mut self.arrays) = out;
+        scored
     }
 
-    /// Scores the step's sequences with a teacher: the log-probabilities of their tokens and, if the student learns a
-    /// divergence, the lists of the most likely ones or the rows that the teacher's head read.
+    /// Scores the step's sequences with a teacher: the log-probabilities of their tokens, [N], and, if the student
+    /// learns a divergence, the lists of the most likely ones or the rows that the teacher's head read.
     ///
     /// Errors: as `score`.
     pub(crate) fn score_teacher(
@@ -238,13 +245,14 @@ impl<'a> Trainer<'a> {
         role: RoleName,
         sequences: &[Sequence<'_>],
         inv_temperature: f32,
+        logprobs: &mut [f32],
     ) -> Result<()> {
-        let (role, with, buffers) = self.parts_of(role);
+        let (role, with, arrays) = self.parts_of(role);
         let group = with.group;
         let parts = role.score(with, sequences, inv_temperature, &mut |which, scores| {
-            let tokens = buffers.tokens(&which);
-            scores.read(&mut buffers.teacher_logprobs[tokens.clone()]);
-            let of = &mut buffers.divergence;
+            let tokens = arrays.tokens(&which);
+            scores.read(&mut logprobs[tokens.clone()]);
+            let Some(of) = &mut arrays.divergence else { return };
             if of.row_bytes() > 0 {
                 let rows = of.rows_of(&tokens);
                 scores.read_kept(&mut of.rows[rows]);
@@ -254,9 +262,9 @@ impl<'a> Trainer<'a> {
                 scores.read_lists(&mut of.ids[lists.clone()], &mut of.teacher[lists]);
             }
         })?;
-        let parts: Vec<_> = parts.iter().map(|which| buffers.tokens(which)).collect();
-        share(group, &mut buffers.teacher_logprobs, &parts)?;
-        let of = &mut buffers.divergence;
+        let parts: Vec<_> = parts.iter().map(|which| arrays.tokens(which)).collect();
+        share(group, logprobs, &parts)?;
+        let Some(of) = &mut arrays.divergence else { return Ok(()) };
         if of.row_bytes() > 0 {
             let rows: Vec<_> = parts.iter().map(|tokens| of.rows_of(tokens)).collect();
             share_in_pieces(group, &mut of.rows, &rows, KEPT_PIECE_BYTES)?;
@@ -301,19 +309,34 @@ impl<'a> Trainer<'a> {
         role.gradients((dev, teacher), &phase, packer, buffers, of, group).map(|(_, stats)| stats)
     }
 
-    fn parts_of(&mut self, name: RoleName) -> (&mut Role<'a>, Passes<'_, 'a>, &mut StepBuffers) {
+    fn parts_of(&mut self, name: RoleName) -> (&mut Role<'a>, Passes<'_, 'a>, &mut TokenArrays) {
         let index = self.roles.iter().position(|role| role.shape.name == name);
         self.parts(index.expect("the run's method asks only for roles that its plan has"))
     }
 
-    fn parts(&mut self, index: usize) -> (&mut Role<'a>, Passes<'_, 'a>, &mut StepBuffers) {
-        let Trainer { sampler, roles, packer, buffers, group, .. } = self;
+    fn parts(&mut self, index: usize) -> (&mut Role<'a>, Passes<'_, 'a>, &mut TokenArrays) {
+        let Trainer { sampler, roles, packer, arrays, group, .. } = self;
         let Sampler { dev, shape, overlay, .. } = sampler;
         let packer = packer.as_mut().expect("what has passes over whole sequences packs");
         let (before, rest) = roles.split_at_mut(index);
         let (role, after) = rest.split_first_mut().expect("an index of a role");
         let teacher = before.iter().chain(&*after).find(|other| other.keeps_rows());
         let positions = shape.positions;
-        (role, Passes { dev: *dev, group, overlay, packer, positions, teacher }, buffers)
+        (role, Passes { dev: *dev, group, overlay, packer, positions, teacher }, arrays)
     }
+}
+
+/// Scores sequences with a role, as `Trainer::score`.
+fn score(
+    role: &Role<'_>,
+    with: Passes<'_, '_>,
+    sequences: &[Sequence<'_>],
+    inv_temperature: f32,
+    out: &mut [f32],
+    at: impl Fn(&Range<usize>) -> Range<usize>,
+) -> Result<()> {
+    let group = with.group;
+    let read = &mut |which, scores: Scores<'_>| scores.read(&mut out[at(&which)]);
+    let parts = role.score(with, sequences, inv_temperature, read)?;
+    share(group, out, &parts.iter().map(at).collect::<Vec<_>>())
 }

@@ -2,7 +2,7 @@
 
 use super::adapters::RoleGradients;
 use super::role::Role;
-use crate::methods::buffers::StepBuffers;
+use crate::arrays::TokenArrays;
 use plimsoll_device::Device;
 use plimsoll_files::Head;
 use plimsoll_model::{Activations, Derivatives, Layers, TeacherHead};
@@ -32,15 +32,15 @@ pub(super) struct Update<'x, 'a, 'p> {
 
 impl Update<'_, '_, '_> {
     /// Returns the derivatives of a micro-batch's loss, as `Loss` wrote them.
-    pub(super) fn derivatives<'d>(&self, buffers: &'d StepBuffers, of: &Range<usize>) -> Derivatives<'d> {
+    pub(super) fn derivatives<'d>(&self, buffers: &'d TokenArrays, of: &Range<usize>) -> Derivatives<'d> {
         let tokens = buffers.tokens(of);
         let derivatives = match self.role.shape.head {
             Head::Vocabulary => {
-                let divergence = &buffers.divergence;
-                let by_divergence = &divergence.d_values[divergence.of(tokens.clone())];
+                let divergence = buffers.divergence.as_ref();
+                let by_divergence = divergence.map_or(&[][..], |of| &of.d_values[tokens.clone()]);
                 [&buffers.d_logprobs[tokens.clone()], &buffers.d_entropy[tokens], by_divergence]
             }
-            Head::Score => [&buffers.critic.d_values[tokens], &[], &[]],
+            Head::Score => [&buffers.values().d_values[tokens], &[], &[]],
         };
         self.role.derivatives(self.inv_temperature, derivatives)
     }

@@ -5,8 +5,8 @@ use crate::context::Cursor;
 use crate::data::session::Session;
 use crate::diverged::prove;
 use crate::episodes::Episodes;
-use crate::methods::endpoint::EndpointTeacher;
 use crate::methods::estimator::OwnEstimator;
+use crate::methods::parts::StepParts;
 use crate::roles::{Role, Trainer};
 use crate::save::{prepare, save_of_ranks};
 use crate::supply::apart::{self, whom_at_end};
@@ -36,8 +36,8 @@ pub(super) struct LanguageRun<'r> {
     pub(super) rewards: Rewards,
     /// None where advantages are of one by name.
     pub(super) estimator: Option<OwnEstimator>,
-    /// None unless a server has the teacher.
-    pub(super) endpoint: Option<EndpointTeacher>,
+    /// Parts of a step that only some runs have.
+    pub(super) parts: StepParts,
     /// None where responses are to prompts of the data.
     pub(super) episodes: Option<Episodes>,
     /// None where nothing is sampled.
@@ -287,7 +287,7 @@ fn check_same(now: Option<f64>, then: Option<f64>, role: RoleName, is_first: boo
         _ if is_first => ("`model`", "what the adapters change"),
         RoleName::Critic => ("`critic.model`", "what the adapters change"),
         RoleName::Actor | RoleName::Reference => ("`model`", "the reference"),
-        RoleName::Teacher => ("`distill.teacher`", "what the student learns from"),
+        RoleName::Teacher(_) => ("`distill.teacher`", "what the student learns from"),
         _ => ("the reward model", "what scores responses"),
     };
     let message = format!("the weights of {whose} are not those that the run began with");

@@ -38,7 +38,7 @@ impl LanguageRun<'_> {
             rewards: &mut self.rewards,
             episodes: self.episodes.as_mut(),
             estimator: self.estimator.as_mut(),
-            endpoint: self.endpoint.as_ref(),
+            parts: &mut self.parts,
             prompts: &mut |first, n| data.batch(text, first, n),
             cursor: self.cursor,
             edge: &mut |doing| said.borrow_mut().part(doing, n),

@@ -12,10 +12,12 @@ use plimsoll_plan::{
 };
 use plimsoll_reward::Rewards;
 use plimsoll_rl::context::{Cursor, StepContext};
+use plimsoll_rl::methods::parts::StepParts;
 use plimsoll_rl::methods::policy::step;
 use plimsoll_rl::methods::report::StepReport;
 use plimsoll_rl::roles::Trainer;
 use plimsoll_rl::supply::{self, Supply};
+use plimsoll_rl::teachers;
 use plimsoll_text::Tokenizer;
 use plimsoll_train::Share;
 use std::path::Path;
@@ -99,7 +101,7 @@ fn facts(run: &RunSpec, model: &OpenModel) -> Facts {
         card: None,
         models: PerRole::none()
             .with(RoleName::Critic, run.needs.critic.then_some(spec))
-            .with(RoleName::Teacher, run.needs.teacher.then_some(spec)),
+            .with(RoleName::TEACHER, run.needs.teacher.then_some(spec)),
         adapters: PerRole::none(),
         encodings: PerRole::none(),
         host: HostFacts {
@@ -118,6 +120,7 @@ fn facts(run: &RunSpec, model: &OpenModel) -> Facts {
 pub struct World<'c, 'a> {
     pub case: &'c Case,
     pub trainer: Trainer<'a>,
+    pub parts: StepParts,
     pub supply: Box<dyn Supply>,
     pub cursor: Cursor,
 }
@@ -129,11 +132,14 @@ impl Case {
         let (dev, mut arena) = plimsoll_devices::open(&self.report.plan.layout, &opening).expect("memory");
         let others = PerRole::none()
             .with(RoleName::Critic, self.run.needs.critic.then_some(&self.model))
-            .with(RoleName::Teacher, self.run.needs.teacher.then_some(&self.model));
+            .with(RoleName::TEACHER, self.run.needs.teacher.then_some(&self.model));
         let sources = Sources { model: &self.model, others };
         let trainer = Trainer::new(&*dev, &mut arena, shape, sources, self.run.seed).expect("its weights");
+        let vocab = self.model.spec.vocab as usize;
+        let teacher = teachers::open(&self.run, 0, &self.text, vocab).expect("a model");
+        let parts = StepParts::bind(&self.run, &shape.step_arrays(), teacher);
         let supply = supply::of(&self.run, shape, None);
-        body(&mut World { case: self, trainer, supply, cursor: Cursor::default() })
+        body(&mut World { case: self, trainer, parts, supply, cursor: Cursor::default() })
     }
 
     /// Sum `number` of the data, with its answer.
@@ -177,7 +183,7 @@ impl World<'_, '_> {
             prompts: &mut |first, count| Ok((first..first + count as u64).map(|n| case.item(n)).collect()),
             episodes: None,
             estimator: None,
-            endpoint: None,
+            parts: &mut self.parts,
             cursor: self.cursor,
             edge: &mut |_| {},
             waits: &mut |_| {},

@@ -5,7 +5,7 @@ use plimsoll_base::{Error, slugs};
 use plimsoll_device::Sampling;
 use plimsoll_infer::responder::Responder;
 use plimsoll_plan::RoleName;
-use plimsoll_rl::methods::buffers::StepBuffers;
+use plimsoll_rl::arrays::TokenArrays;
 use plimsoll_rl::roles::Loss;
 use plimsoll_rollout::{Finish, NeverStop, Request, StopCondition};
 use plimsoll_train::Sequence;
@@ -55,7 +55,7 @@ fn update(
 ) -> plimsoll_base::Result<plimsoll_rl::roles::UpdateStats> {
     let prompts = prompts(world.case);
     let drawn = sample(world, &prompts, WHOLE, &mut NeverStop);
-    world.trainer.buffers.begin(drawn.iter().map(|(ids, _)| ids.len()));
+    world.trainer.arrays.begin(drawn.iter().map(|(ids, _)| ids.len()));
     let how = world.case.run.train.update_options(1, 0);
     let sequences = sequences(&prompts, &drawn);
     world.trainer.update(RoleName::Actor, &sequences, 0..sequences.len(), 1.0, how, loss)
@@ -71,8 +71,8 @@ fn a_score_has_the_bits_that_the_rollout_recorded_at_any_temperature() {
             for temperature in [1.0, 0.5, 1.7] {
                 let drawn = sample(world, &prompts, Sampling { temperature, ..WHOLE }, &mut NeverStop);
                 let sequences = sequences(&prompts, &drawn);
-                world.trainer.buffers.begin(drawn.iter().map(|(ids, _)| ids.len()));
-                let offsets = world.trainer.buffers.offsets.clone();
+                world.trainer.arrays.begin(drawn.iter().map(|(ids, _)| ids.len()));
+                let offsets = world.trainer.arrays.offsets.clone();
                 let mut scored = vec![0.0; offsets[16]];
                 let tokens = |which: &Range<usize>| offsets[which.start]..offsets[which.end];
                 let (role, inverse) = (RoleName::Actor, 1.0 / temperature);
@@ -155,18 +155,18 @@ fn an_update_that_fails_changes_no_weight_and_counts_for_nothing() {
     let case = case("grpo", &[]);
     case.world(|world| {
         let before = world.weights(RoleName::Actor);
-        let mut nan = |buffers: &mut StepBuffers, tokens: Range<usize>| {
+        let mut nan = |buffers: &mut TokenArrays, tokens: Range<usize>| {
             buffers.d_logprobs[tokens].fill(f32::NAN);
             Ok(())
         };
         let error = update(world, &mut nan).map(|_| ()).expect_err("no number");
         assert_eq!(error.slug, slugs::GRADIENT_NOT_FINITE, "{error}");
-        let mut own = |_: &mut StepBuffers, _: Range<usize>| Err(Error::new("internal", "of the loss"));
+        let mut own = |_: &mut TokenArrays, _: Range<usize>| Err(Error::new("internal", "of the loss"));
         let error = update(world, &mut own).map(|_| ()).expect_err("its own");
         assert_eq!(error.message, "of the loss");
         assert!(world.weights(RoleName::Actor) == before && world.trainer.updates() == 0);
         // After both a step is the first one.
-        let mut fine = |buffers: &mut StepBuffers, tokens: Range<usize>| {
+        let mut fine = |buffers: &mut TokenArrays, tokens: Range<usize>| {
             buffers.d_logprobs[tokens].fill(-0.01);
             Ok(())
         };
@@ -179,7 +179,7 @@ fn an_update_that_fails_changes_no_weight_and_counts_for_nothing() {
 fn gradients_alone_are_those_of_the_update_and_move_nothing() {
     let case = case("grpo", &[]);
     case.world(|world| {
-        let mut loss = |buffers: &mut StepBuffers, tokens: Range<usize>| {
+        let mut loss = |buffers: &mut TokenArrays, tokens: Range<usize>| {
             for t in tokens {
                 buffers.d_logprobs[t] = -0.01 * (t % 3) as f32;
             }
@@ -189,7 +189,7 @@ fn gradients_alone_are_those_of_the_update_and_move_nothing() {
         let prompts = prompts(&case);
         let drawn = sample(world, &prompts, WHOLE, &mut NeverStop);
         let sequences = sequences(&prompts, &drawn);
-        world.trainer.buffers.begin(drawn.iter().map(|(ids, _)| ids.len()));
+        world.trainer.arrays.begin(drawn.iter().map(|(ids, _)| ids.len()));
         let stats = world.trainer.gradients(RoleName::Actor, &sequences, 0..16, 1.0, &mut loss);
         let alone = stats.expect("finite gradients");
         assert!(world.weights(RoleName::Actor) == before && world.trainer.updates() == 0);
@@ -208,10 +208,10 @@ fn a_raised_token_becomes_likelier() {
         let mut likelihoods = Vec::new();
         for step in 1..=3 {
             let sequences = sequences(&prompts, &drawn);
-            world.trainer.buffers.begin(drawn.iter().map(|(ids, _)| ids.len()));
+            world.trainer.arrays.begin(drawn.iter().map(|(ids, _)| ids.len()));
             let how = case.run.train.update_options(step, 0);
             let mut sum = 0.0;
-            let mut loss = |buffers: &mut StepBuffers, tokens: Range<usize>| {
+            let mut loss = |buffers: &mut TokenArrays, tokens: Range<usize>| {
                 sum += buffers.logprobs[tokens.clone()].iter().map(|&l| f64::from(l)).sum::<f64>();
                 buffers.d_logprobs[tokens].fill(-1.0 / 64.0);
                 Ok(())

@@ -5,7 +5,7 @@ use crate::build::own_build;
 use crate::checkpoint::{Manifest, RUN_FILE, RunState, Store};
 use crate::run_dir::{RunDir, step_name};
 use plimsoll_base::{DType, Error, Result, open_regular};
-use plimsoll_config::{Loaded, RunFile, RunSpec};
+use plimsoll_config::{Distill, Loaded, RunFile, RunSpec};
 use plimsoll_files::{OpenModel, config_json, digest, record_of};
 use plimsoll_plan::Resolved;
 use plimsoll_text::{files_to_save, template_text};
@@ -286,7 +286,7 @@ pub fn inputs(
     run: &RunSpec,
     model: &OpenModel,
     critic: Option<&OpenModel>,
-    teacher: Option<&OpenModel>,
+    teachers: &[&OpenModel],
 ) -> Result<BTreeMap<String, String>> {
     let mut inputs = text_side(run, model)?;
     let environment = run.environment.iter().flat_map(|section| section.files().chain(section.row_files()));
@@ -305,11 +305,14 @@ pub fn inputs(
     if let (Some(model), Some(section)) = (critic, &run.critic) {
         insert_shape(model, &section.model);
     }
-    if let (Some(model), Some(section)) = (teacher, &run.distill) {
-        insert_shape(model, &section.teacher);
-        // Its tokenizer may be another than the student's.
-        if let Some(json) = model.tokenizer.tokenizer_json.as_deref().filter(|_| run.aligns_text()) {
-            inputs.insert(format!("tokenizer.json of {}", section.teacher), digest(json));
+    let names: Vec<&str> = run.distill.iter().flat_map(Distill::teacher_models).collect();
+    for (name, model) in names.iter().zip(teachers) {
+        insert_shape(model, name);
+    }
+    // Its tokenizer may be another than the student's.
+    for (name, model) in names.iter().zip(teachers).filter(|_| run.aligns_text()) {
+        if let Some(json) = model.tokenizer.tokenizer_json.as_deref() {
+            inputs.insert(format!("tokenizer.json of {name}"), digest(json));
         }
     }
     Ok(inputs)

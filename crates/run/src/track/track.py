@@ -256,13 +256,13 @@ def main():
         out.write(json.dumps(reply) + "\n")
         out.flush()
 
-    def is_there(module):
+    def is_installed(module):
         try:
             return importlib.util.find_spec(module) is not None
         except ImportError:
             return False
 
-    missing = [name for name in sys.argv[1].split(",") if not is_there(CLIENTS[name])]
+    missing = [name for name in sys.argv[1].split(",") if not is_installed(CLIENTS[name])]
     say({"missing": missing, "python": sys.executable, "version": sys.version.split()[0]})
     trackers = None
     for line in sys.stdin:

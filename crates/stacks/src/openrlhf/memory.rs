@@ -212,7 +212,7 @@ impl<'a> Run<'a> {
         let mut cluster = Cluster::default();
         let places = if together {
             let all = [("critic", critic), ("reference", reference), ("reward", reward)];
-            for (role, _) in all.into_iter().filter(|(_, is_there)| *is_there) {
+            for (role, _) in all.into_iter().filter(|(_, is_loaded)| *is_loaded) {
                 self.same_cards(role, of(role)?, actor_cards)?;
             }
             if engines > 0 {

@@ -210,8 +210,8 @@ impl Ledger {
     ///
     /// Errors: `size-overflow`.
     pub fn card(&self, group: usize, phase: Phase) -> Result<Sum> {
-        let is_there = |item: &Item| item.pool == Pool::Device && item.group == group && item.is_in(phase);
-        sum(&self.items, |item| u64::from(is_there(item)))
+        let is_counted = |item: &Item| item.pool == Pool::Device && item.group == group && item.is_in(phase);
+        sum(&self.items, |item| u64::from(is_counted(item)))
     }
 
     /// Returns the sum of `node`'s memory in `phase`, including /dev/shm; or of /dev/shm alone.

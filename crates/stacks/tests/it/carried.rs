@@ -107,8 +107,8 @@ fn trackers_become_a_section() {
         let script = format!("{before}{command} {more}");
         let run = imported(stack, "x.sh", &script).expect(&script);
         assert_eq!(section(&run.run_file, "track"), expect, "{script}: {}", run.run_file);
-        let is_there = remark.is_empty() || run.remarks.iter().any(|line| line.starts_with(remark));
-        assert!(is_there, "{script}: {:?}", run.remarks);
+        let is_remarked = remark.is_empty() || run.remarks.iter().any(|line| line.starts_with(remark));
+        assert!(is_remarked, "{script}: {:?}", run.remarks);
     }
     let python = "import os, wandb\nos.environ[\"WANDB_PROJECT\"] = \"one\"  # ours\nwandb.init(name=\"r\", config=x)\n\
                   GRPOTrainer(model=\"a/b\", args=GRPOConfig(max_steps=4, report_to=[\"wandb\"]))\n";

@@ -78,16 +78,16 @@ impl<'s> Parser<'s> {
 
     /// Passes a sign if it comes next.
     pub(super) fn skip(&mut self, sign: &str) -> bool {
-        let is_there = self.is_sign(sign);
-        self.at += usize::from(is_there);
-        is_there
+        let is_next = self.is_sign(sign);
+        self.at += usize::from(is_next);
+        is_next
     }
 
     /// Passes a word if it comes next.
     pub(super) fn skip_name(&mut self, name: &str) -> bool {
-        let is_there = self.is_name(name);
-        self.at += usize::from(is_there);
-        is_there
+        let is_next = self.is_name(name);
+        self.at += usize::from(is_next);
+        is_next
     }
 
     pub(super) fn expect(&mut self, sign: &str) -> Result<()> {

@@ -5,7 +5,7 @@ mod commands;
 mod edits;
 
 use crate::common::{Folder, command, text};
-use crate::run::python_is_there;
+use crate::run::has_python;
 use commands::COMMANDS;
 use edits::EDITS;
 use std::fs;
@@ -112,7 +112,7 @@ fn unclear(number: usize) -> Option<String> {
 fn a_newcomer_is_told_what_is_wrong_where_and_what_to_do() {
     let all = EDITS.len() + COMMANDS.len();
     assert_eq!(all, 100);
-    if !python_is_there() {
+    if !has_python() {
         return;
     }
     let next = AtomicUsize::new(0);

@@ -4,8 +4,8 @@ use super::*;
 use plimsoll_base::rng::{Stream, philox};
 use plimsoll_rollout::Finish;
 
-fn all() -> StepArrays {
-    StepArrays { critic: true, correction: true, teacher: true, covariance: true, ..StepArrays::default() }
+fn planned(sequences: usize, response_tokens: usize, parts: &[StepPart]) -> StepArrays {
+    StepArrays { sequences, response_tokens, parts: parts.to_vec() }
 }
 
 #[test]
@@ -21,7 +21,7 @@ fn exactly_the_tokens_of_turns_are_trained_wherever_they_are() {
             at = end;
         }
         let (before, length, after) = (draw(1, 4) as usize, (at + draw(2, 3)) as usize, draw(3, 4) as usize);
-        let mut buffers = StepBuffers::with_capacity(3, 40, StepArrays::default());
+        let mut buffers = TokenArrays::bind(&planned(3, 40, &[]));
         buffers.begin([before, length, after].into_iter());
         buffers.train_only(1, &turns);
         for (t, mask) in buffers.mask.iter().enumerate() {
@@ -39,10 +39,10 @@ fn exactly_the_tokens_of_turns_are_trained_wherever_they_are() {
 
 #[test]
 fn a_step_has_nothing_of_the_one_before_it() {
-    let mut buffers = StepBuffers::with_capacity(3, 4, all());
+    let mut buffers = TokenArrays::bind(&planned(3, 4, &[StepPart::Values]));
     buffers.begin([4, 4, 4].into_iter());
-    let poison = |buffers: &mut StepBuffers| {
-        let StepBuffers { critic, correction, .. } = buffers;
+    let poison = |buffers: &mut TokenArrays| {
+        let values = buffers.values.as_mut().expect("they are planned");
         let arrays = [
             &mut buffers.old_logprobs,
             &mut buffers.ref_logprobs,
@@ -52,13 +52,10 @@ fn a_step_has_nothing_of_the_one_before_it() {
             &mut buffers.entropy,
             &mut buffers.d_logprobs,
             &mut buffers.d_entropy,
-            &mut buffers.teacher_logprobs,
-            &mut critic.old_values,
-            &mut critic.returns,
-            &mut critic.values,
-            &mut critic.d_values,
-            &mut correction.rollout_logprobs,
-            &mut correction.weights,
+            &mut values.old_values,
+            &mut values.returns,
+            &mut values.values,
+            &mut values.d_values,
             &mut buffers.mask,
         ];
         let lengths: Vec<usize> = arrays.iter().map(|array| array.len()).collect();
@@ -69,15 +66,15 @@ fn a_step_has_nothing_of_the_one_before_it() {
     poison(&mut buffers);
     buffers.begin([1, 0, 2].into_iter());
     let (lengths, sums) = poison(&mut buffers);
-    assert_eq!(lengths, [3; 16]);
+    assert_eq!(lengths, [3; 13]);
     // The mask is 1 on every token, and all else is 0.
-    assert_eq!((&sums[..15], sums[15]), (&[0.0; 15][..], 3.0));
+    assert_eq!((&sums[..12], sums[12]), (&[0.0; 12][..], 3.0));
     assert_eq!(buffers.offsets, [0, 1, 1, 3]);
 }
 
 #[test]
 fn a_micro_batch_is_its_sequences_from_0() {
-    let mut buffers = StepBuffers::with_capacity(4, 3, all());
+    let mut buffers = TokenArrays::bind(&planned(4, 3, &[StepPart::Values]));
     buffers.begin([3, 1, 2, 3].into_iter());
     buffers.logprobs.iter_mut().enumerate().for_each(|(t, logprob)| *logprob = -(t as f32));
     for first in 0..4 {
@@ -89,33 +86,13 @@ fn a_micro_batch_is_its_sequences_from_0() {
             assert_eq!(sequences.len(), last - first);
             assert_eq!(sequences.last().map(|s| s.end), Some(tokens.len()));
             assert_eq!(micro.logprobs.first(), Some(&-(tokens.start as f32)));
-            assert!(micro.weights.is_some());
         }
     }
 }
 
 #[test]
-fn samples_of_this_policy_are_corrected_by_1() {
-    let mut buffers = StepBuffers::with_capacity(2, 3, all());
-    buffers.begin([2, 3].into_iter());
-    buffers.set_rollout_logprobs(0, &[-0.5, -1.0]);
-    buffers.set_rollout_logprobs(1, &[-0.25, -2.0, -4.0]);
-    let how = Correction::Truncate { low: 0.0, high: 2.0 };
-    buffers.correct(how);
-    assert_eq!(buffers.correction.weights, [1.0; 5]);
-    // The policy that is trained has moved by ln 2 and by more than the bound.
-    buffers.old_logprobs[1] += std::f32::consts::LN_2;
-    buffers.old_logprobs[4] += 3.0;
-    buffers.leave_out(0);
-    let sums = buffers.correct(how);
-    let near = |t: usize, expect: f32| (buffers.correction.weights[t] - expect).abs() < 1e-6;
-    assert!(near(2, 1.0) && near(3, 1.0) && near(4, 2.0), "{:?}", buffers.correction.weights);
-    assert!((sums.mean_weight() - 4.0 / 3.0).abs() < 1e-6, "{}", sums.mean_weight());
-}
-
-#[test]
 fn only_the_turns_that_a_row_says_are_learnt() {
-    let mut buffers = StepBuffers::with_capacity(2, 10, StepArrays::default());
+    let mut buffers = TokenArrays::bind(&planned(2, 10, &[]));
     buffers.begin([10, 4].into_iter());
     buffers.learn_only(0, &[0..3, 5..6, 9..10]);
     assert_eq!(buffers.mask[..10], [1.0, 1.0, 1.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0]);

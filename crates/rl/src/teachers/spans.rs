@@ -3,41 +3,36 @@
 //! A teacher has at most as many tokens for a response as the plan has for one of the student: what is longer is
 //! aligned up to there. So its sequences fit in the passes that there are.
 
-use plimsoll_algo::spans::{AlignedSums, TokenSpan};
+use plimsoll_algo::spans::TokenSpan;
 use plimsoll_infer::teacher_text::TeacherText;
 use plimsoll_plan::aligned_text_bytes;
 use plimsoll_text::{AlignLimits, Aligned};
 use plimsoll_train::Sequence;
 use std::ops::Range;
 
-/// The responses of a step in the teacher's tokens; empty without alignment.
-#[derive(Debug, Default)]
-pub struct SpanArrays {
-    /// The most that is aligned of a response; none without alignment.
-    limits: Option<AlignLimits>,
+/// The responses of a step in the teacher's tokens.
+#[derive(Debug)]
+pub(super) struct SpanArrays {
+    /// The most that is aligned of a response.
+    limits: AlignLimits,
     /// The teacher's tokens, sequence after sequence of those with a span.
-    pub(crate) ids: Vec<u32>,
+    pub(super) ids: Vec<u32>,
     /// Sequence i of `taught` is `ids[ends[i]..ends[i + 1]]`.
-    pub(crate) ends: Vec<usize>,
+    pub(super) ends: Vec<usize>,
     /// Indices of the sequences with a span.
-    pub(crate) taught: Vec<u32>,
+    pub(super) taught: Vec<u32>,
     /// All spans, ascending, as indices into the arrays of a step and into `ids`.
-    pub(crate) spans: Vec<TokenSpan>,
+    pub(super) spans: Vec<TokenSpan>,
     /// The response that is aligned.
     one: Aligned,
-    /// How much was aligned of what was to be trained.
-    pub(crate) sums: AlignedSums,
 }
 
 impl SpanArrays {
-    /// Allocates room for `sequences` responses of up to `response_tokens` tokens, if there is an alignment.
-    pub(crate) fn with_capacity(sequences: usize, response_tokens: usize, is_there: bool) -> SpanArrays {
-        if !is_there {
-            return SpanArrays::default();
-        }
+    /// Allocates room for `sequences` responses of up to `response_tokens` tokens.
+    pub(super) fn with_capacity(sequences: usize, response_tokens: usize) -> SpanArrays {
         let tokens = sequences * response_tokens;
         SpanArrays {
-            limits: Some(AlignLimits { tokens: response_tokens, bytes: aligned_text_bytes(response_tokens) }),
+            limits: AlignLimits { tokens: response_tokens, bytes: aligned_text_bytes(response_tokens) },
             ids: Vec::with_capacity(tokens),
             ends: Vec::with_capacity(sequences + 1),
             taught: Vec::with_capacity(sequences),
@@ -46,31 +41,25 @@ impl SpanArrays {
                 ids: Vec::with_capacity(response_tokens),
                 spans: Vec::with_capacity(response_tokens),
             },
-            sums: AlignedSums::default(),
         }
-    }
-
-    pub(crate) fn is_there(&self) -> bool {
-        self.limits.is_some()
     }
 
     /// Aligns the responses of a step. `offsets`: of each in the arrays of the step. What follows a prompt of more than
     /// `prompt_tokens` has no room in the passes, and is not aligned: few prompts of a task show its longest one.
-    pub(crate) fn align(
+    pub(super) fn align(
         &mut self,
         text: &TeacherText,
         sequences: &[Sequence<'_>],
         offsets: &[usize],
         prompt_tokens: usize,
     ) {
-        let limits = self.limits.expect("the plan has room for what is aligned");
         self.ids.clear();
         self.ends.clear();
         self.ends.push(0);
         self.taught.clear();
         self.spans.clear();
         for (s, sequence) in sequences.iter().enumerate() {
-            text.aligner.align(sequence.response, limits, &mut self.one);
+            text.aligner.align(sequence.response, self.limits, &mut self.one);
             if self.one.spans.is_empty() || sequence.prompt.len() > prompt_tokens {
                 continue;
             }
@@ -109,7 +98,7 @@ mod tests {
         let text = text_model(&model, &data).expect("its own");
         let text = text.with_teacher(&data, &model, &model).expect("the same");
         let teacher = text.teacher_text.expect("it was added");
-        let mut arrays = SpanArrays::with_capacity(3, 5, true);
+        let mut arrays = SpanArrays::with_capacity(3, 5);
         let allocated = heap(&arrays);
         let sequence = |response| Sequence { group: 0, prompt: &[2], response };
         let (long, short) = ([3, 4, 5, 6, 1], [7, 1]);
@@ -135,7 +124,5 @@ mod tests {
         assert_eq!(arrays.taught, [0, 2]);
         assert_eq!(arrays.spans.last(), Some(&TokenSpan { student: 9..10, teacher: 6..7 }));
         assert_eq!(arrays.spans.len(), 7);
-        let none = SpanArrays::with_capacity(3, 5, false);
-        assert!(heap(&none) == 0 && !none.is_there() && arrays.is_there());
     }
 }

@@ -4,14 +4,17 @@
 //! hidden elements of a teacher whose whole vocabulary is compared. The numbers [N] are known to all ranks; what a
 //! micro-batch needs by token of a list stays on the rank that computes it.
 
+use super::values::zero;
 use plimsoll_algo::divergence::{Divergence, RowDivergence};
-use plimsoll_plan::{KeptRows, Lists};
+use plimsoll_plan::{KeptRows, Lists, StepArrays};
 use std::ops::Range;
 
-/// The teacher's lists, or what its head read, and the student's divergences; empty without both.
-#[derive(Debug, Default)]
+/// The teacher's lists, or what its head read, and the student's divergences.
+#[derive(Debug)]
 pub struct DivergenceArrays {
-    has: Lists,
+    /// The sizes of lists; 0 where rows are kept.
+    lists: Lists,
+    /// The sizes of rows; 0 where tokens are listed.
     kept: KeptRows,
     /// What is computed; `None` leaves all numbers 0.
     pub how: Option<Divergence>,
@@ -34,14 +37,15 @@ pub struct DivergenceArrays {
 }
 
 impl DivergenceArrays {
-    /// Allocates room for `tokens` response tokens.
-    pub(crate) fn with_capacity(tokens: usize, has: Lists, kept: KeptRows) -> DivergenceArrays {
-        if has.tokens == 0 && kept.bytes == 0 {
-            return DivergenceArrays::default();
+    /// Allocates the planned room; `None` if the student learns no divergence.
+    pub(crate) fn bind(planned: &StepArrays) -> Option<DivergenceArrays> {
+        if planned.lists().is_none() && planned.rows().is_none() {
+            return None;
         }
-        let (k, rows) = (has.tokens, if has.tokens > 0 { has.rows } else { 0 });
-        DivergenceArrays {
-            has,
+        let (lists, kept) = (planned.lists().unwrap_or_default(), planned.rows().unwrap_or_default());
+        let (tokens, k, rows) = (planned.tokens(), lists.tokens, lists.rows);
+        Some(DivergenceArrays {
+            lists,
             kept,
             rows: Vec::with_capacity(tokens * kept.bytes),
             how: None,
@@ -52,12 +56,12 @@ impl DivergenceArrays {
             student: vec![0.0; rows * k],
             slopes: vec![0.0; rows * k],
             rest: vec![0.0; rows],
-        }
+        })
     }
 
     /// Returns K; 0 without lists.
     pub fn per_token(&self) -> usize {
-        self.has.tokens
+        self.lists.tokens
     }
 
     /// Returns the bytes of a row that the teacher's head read; 0 if none are kept.
@@ -65,30 +69,15 @@ impl DivergenceArrays {
         self.kept.bytes
     }
 
-    /// True if the student learns a divergence.
-    fn is_there(&self) -> bool {
-        self.has.tokens > 0 || self.kept.bytes > 0
-    }
-
     /// Begins a step of `tokens` response tokens; all arrays are zero.
     pub(crate) fn begin(&mut self, tokens: usize) {
-        let k = self.has.tokens;
-        let tokens = if self.is_there() { tokens } else { 0 };
+        let k = self.lists.tokens;
         self.rows.clear();
         self.rows.resize(tokens * self.kept.bytes, 0);
         self.ids.clear();
         self.ids.resize(tokens * k, 0);
-        self.teacher.clear();
-        self.teacher.resize(tokens * k, 0.0);
-        for array in [&mut self.values, &mut self.d_values] {
-            array.clear();
-            array.resize(tokens, 0.0);
-        }
-    }
-
-    /// Returns the entries of some tokens in arrays of [N]: none without a divergence.
-    pub(crate) fn of(&self, tokens: Range<usize>) -> Range<usize> {
-        if self.is_there() { tokens } else { 0..0 }
+        zero(&mut self.teacher, tokens * k);
+        [&mut self.values, &mut self.d_values].into_iter().for_each(|array| zero(array, tokens));
     }
 
     /// Returns the bytes of some tokens' rows in `rows`.
@@ -103,14 +92,14 @@ impl DivergenceArrays {
 
     /// Returns the entries of some tokens in arrays of [N, K].
     pub(crate) fn lists_of(&self, tokens: &Range<usize>) -> Range<usize> {
-        tokens.start * self.has.tokens..tokens.end * self.has.tokens
+        tokens.start * self.lists.tokens..tokens.end * self.lists.tokens
     }
 
     /// Computes the divergences of a micro-batch and how they follow from the student's logits, from `student`.
     ///
     /// `mask`: [N]; masked tokens get 0. `vocab`: the tokens that there are.
     pub(crate) fn compute(&mut self, mask: &[f32], tokens: Range<usize>, vocab: usize) {
-        let k = self.has.tokens;
+        let k = self.lists.tokens;
         self.slopes[..tokens.len() * k].fill(0.0);
         for (row, token) in tokens.enumerate() {
             let (list, own) = (token * k..(token + 1) * k, row * k..(row + 1) * k);
