@@ -1,6 +1,7 @@
 //! Which linear layers of a model adapters and codes fit, and their shapes there: folds over the model's table.
 
-use crate::table::{TensorRow, each_row, products};
+use crate::table::{each_row, products};
+use crate::tensor_row::TensorRow;
 use crate::{LoraShape, LoraTarget, LoraTargets, ModelSpec, Quantization, Site};
 
 impl LoraTarget {

@@ -7,8 +7,8 @@
 
 use crate::architecture::{Architecture, QkNorms};
 use crate::{
-    Attention, AttentionSpec, DeltaLayers, DenseSpec, ExpertLayers, Family, Ffn, LayerList, LayerSet,
-    LayerSpec, Mixer, ModelSpec, Multipliers, RopeScaling, Window,
+    Attention, AttentionSpec, DeltaSpec, DenseSpec, ExpertsSpec, Family, Ffn, LayerList, LayerSet, LayerSpec,
+    LayersWith, Mixer, ModelSpec, Multipliers, RopeScaling, Window,
 };
 
 /// The shape of one decoder in the words of `config.json`.
@@ -55,9 +55,9 @@ pub struct FileShape {
     /// True if it is the language model of a vision-language model, whose names its adapters use.
     pub is_wrapped: bool,
     /// Experts (MoE models only).
-    pub experts: Option<ExpertLayers>,
+    pub experts: Option<LayersWith<ExpertsSpec>>,
     /// Linear attention layers, if any.
-    pub delta: Option<DeltaLayers>,
+    pub delta: Option<LayersWith<DeltaSpec>>,
 }
 
 impl FileShape {
@@ -124,7 +124,7 @@ impl FileShape {
         };
         let is_rotated = !self.attention.unrotated.contains(layer);
         let (of_mixer, mixer) = match self.delta {
-            Some(delta) if delta.layers.contains(layer) => (4, Mixer::Delta(delta.each())),
+            Some(delta) if delta.layers.contains(layer) => (4, Mixer::Delta(delta.each)),
             _ => {
                 let attention = AttentionSpec {
                     heads: self.heads,
@@ -151,7 +151,7 @@ impl FileShape {
             }
         };
         let (of_ffn, ffn) = match self.experts {
-            Some(experts) if experts.layers.contains(layer) => (8, Ffn::Experts(experts.each())),
+            Some(experts) if experts.layers.contains(layer) => (8, Ffn::Experts(experts.each)),
             _ => (0, Ffn::Dense(DenseSpec { width: self.ffn, bias: self.mlp_bias })),
         };
         (of_mixer + of_ffn, LayerSpec { norms: &self.architecture().norms, mixer, ffn })
@@ -220,8 +220,9 @@ impl ModelSpec {
             },
             multipliers: self.multipliers,
             is_wrapped: self.is_wrapped,
-            experts: experts.map(|of| ExpertLayers::of(of, those(&|layer| layer.experts().is_some()))),
-            delta: delta.map(|of| DeltaLayers::of(of, those(&|layer| layer.delta().is_some()))),
+            experts: experts
+                .map(|each| LayersWith { layers: those(&|layer| layer.experts().is_some()), each }),
+            delta: delta.map(|each| LayersWith { layers: those(&|layer| layer.delta().is_some()), each }),
         };
         assert!(shape.spec() == *self, "layers that differ in what no file has: {self:?}");
         shape

@@ -1,7 +1,19 @@
 //! One decoder layer as a value: its norms, its mixer and its feed-forward part, each with all of its sizes.
+//!
+//! Each part has a file: its sizes, what follows from them, and its tensors. A new kind adds its file and its arms here.
 
-use crate::architecture::{Norms, QkNorms};
-use crate::{Cache, DeltaSpec, ExpertsSpec, Site};
+mod attention;
+mod delta;
+mod dense;
+mod experts;
+
+use crate::architecture::Norms;
+use crate::tensor_row::TensorRow;
+use crate::{Cache, Site};
+pub use attention::AttentionSpec;
+pub use delta::{CONV_TAPS, DELTA_HEAD_MAX, DELTA_HEAD_STEP, DeltaSpec};
+pub use dense::DenseSpec;
+pub use experts::{EXPERTS_CHOSEN_MAX, EXPERTS_MAX, ExpertsSpec};
 
 /// The parts of a decoder layer.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -32,73 +44,6 @@ pub enum Ffn {
     Experts(ExpertsSpec),
 }
 
-/// Softmax attention of a layer.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct AttentionSpec {
-    /// a: query heads.
-    pub heads: u32,
-    /// k: key-value heads.
-    pub kv_heads: u32,
-    /// d: elements of a head.
-    pub head_dim: u32,
-    /// True if q, k and v have a bias.
-    pub qkv_bias: bool,
-    /// True if o has a bias.
-    pub output_bias: bool,
-    /// How q and k are normalised before rope.
-    pub qk_norms: Option<QkNorms>,
-    /// Keys that a row sees, including its own; none if it sees all before it.
-    pub window: Option<u32>,
-    /// True if heads are rotated.
-    pub is_rotated: bool,
-    /// Base of the layer's own unscaled rope; none if it has the model's.
-    pub own_theta: Option<f64>,
-    /// Elements at the start of a head that are rotated; none is all.
-    pub rotated: Option<u32>,
-    /// Factor on scores; none is 1/sqrt(d).
-    pub scale: Option<f32>,
-    /// Soft cap c: scaled scores become c tanh(x / c).
-    pub score_cap: Option<f32>,
-    /// True if each head has an output gate, computed by the query projection.
-    pub gated: bool,
-}
-
-/// The dense feed-forward part of a layer.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct DenseSpec {
-    /// f: outputs of the gate and of the up projection.
-    pub width: u32,
-    /// True if gate, up and down have a bias.
-    pub bias: bool,
-}
-
-impl AttentionSpec {
-    /// Returns a*d, the width of all query heads.
-    pub const fn q_width(&self) -> u32 {
-        self.heads * self.head_dim
-    }
-
-    /// Returns k*d, the width of all key (or value) heads.
-    pub const fn kv_width(&self) -> u32 {
-        self.kv_heads * self.head_dim
-    }
-
-    /// Returns the elements of q, k and v of a row.
-    pub const fn qkv_width(&self) -> u32 {
-        self.q_width() + 2 * self.kv_width()
-    }
-
-    /// Returns the outputs of the input projection: q, k, v, and output gates if heads have them.
-    pub const fn input_width(&self) -> u32 {
-        self.qkv_width() + if self.gated { self.q_width() } else { 0 }
-    }
-
-    /// Returns the number of rotated elements of a head.
-    pub fn rotary_width(&self) -> u32 {
-        self.rotated.unwrap_or(self.head_dim)
-    }
-}
-
 impl Mixer {
     /// Returns the products, in the order in which they are computed.
     pub const fn sites(&self) -> &'static [Site] {
@@ -123,27 +68,27 @@ impl Mixer {
         }
     }
 
-    /// Returns the FLOPs of a row with `context` keys between the two projections.
+    /// Returns the FLOPs of a row with `context` keys between its products.
     pub(crate) fn flops(&self, context: u64) -> u64 {
         match self {
-            // A state is decayed, read twice and added to.
-            Mixer::Delta(delta) => 8 * u64::from(delta.state()),
-            Mixer::Attention(attention) => {
-                let keys = attention.window.map_or(context, |keys| context.min(u64::from(keys)));
-                4 * u64::from(attention.q_width()) * keys
-            }
+            Mixer::Attention(attention) => attention.flops(context),
+            Mixer::Delta(delta) => delta.flops(),
         }
     }
 
     /// Returns the cache for sequences of up to `keys` keys, and its elements per token or state.
     pub(crate) fn cache(&self, keys: usize) -> (Cache, u64) {
         match self {
+            Mixer::Attention(attention) => attention.cache(keys),
             Mixer::Delta(delta) => (Cache::State, delta.state().into()),
-            Mixer::Attention(attention) => {
-                let window = attention.window.map(|window| window as usize).filter(|window| *window < keys);
-                let cache = window.map_or(Cache::Paged, |keys| Cache::Ring { keys });
-                (cache, 2 * u64::from(attention.kv_width()))
-            }
+        }
+    }
+
+    /// Calls `add` with each tensor; `h` is the model's width, and fused tensors are those of the family's files.
+    pub(crate) fn rows(&self, h: u32, is_fused: bool, add: &mut impl FnMut(TensorRow)) {
+        match self {
+            Mixer::Attention(attention) => attention.rows(h, is_fused, add),
+            Mixer::Delta(delta) => delta.rows(h, add),
         }
     }
 }
@@ -169,6 +114,14 @@ impl Ffn {
         match self {
             Ffn::Dense(dense) => dense.width,
             Ffn::Experts(experts) => experts.ffn,
+        }
+    }
+
+    /// Calls `add` with each tensor; `h` is the model's width, and fused tensors are those of the family's files.
+    pub(crate) fn rows(&self, h: u32, is_fused: bool, add: &mut impl FnMut(TensorRow)) {
+        match self {
+            Ffn::Dense(dense) => dense.rows(h, is_fused, add),
+            Ffn::Experts(experts) => experts.rows(h, add),
         }
     }
 }

@@ -77,6 +77,15 @@ impl std::fmt::Debug for LayerSet {
     }
 }
 
+/// A part that some layers have, the same in each.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LayersWith<T> {
+    /// The layers. The others have attention over keys, or a dense feed-forward part.
+    pub layers: LayerSet,
+    /// The part of each.
+    pub each: T,
+}
+
 /// Sliding-window attention: the layers that have it and its width.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Window {

@@ -1,6 +1,6 @@
-//! The parameters that a model may have, and the products of a layer that adapters may extend.
+//! The parameters that a model may have.
 
-use crate::LoraTarget;
+use crate::{LoraTarget, Site};
 
 /// A parameter of a model, in a layer or outside of layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -9,10 +9,10 @@ pub enum ParamKind {
     Embed,
     /// [h]: before attention
     AttnNorm,
-    /// [(a + 2k) d, h]
-    Qkv,
-    /// [(a + 2k) d]
-    QkvBias,
+    /// [n, k]: the weights of a product, or [E n, k]: those of all experts, one after the other
+    Weight(Site),
+    /// [n]: the bias of a product
+    Bias(Site),
     /// [d], or [a d] if the norm is over rows
     QNorm,
     /// [d], or [k d] if the norm is over rows
@@ -25,24 +25,12 @@ pub enum ParamKind {
     DeltaBias,
     /// [dv], linear attention only: the norm before `Output`
     DeltaNorm,
-    /// [h, a d]
-    Output,
-    /// [h]
-    OutputBias,
     /// [h]: after attention
     AttnPostNorm,
     /// [h]: before the feed-forward part
     FfnNorm,
     /// [E, h]: scores the experts
     Router,
-    /// [2f, h], or [E 2f, h]: all experts, one after the other
-    GateUp,
-    /// [2f]
-    GateUpBias,
-    /// [h, f], or [E h, f]
-    Down,
-    /// [h]
-    DownBias,
     /// [h]: after the feed-forward part
     FfnPostNorm,
     /// [h]
@@ -67,16 +55,17 @@ pub enum ParamKind {
     LogStd,
 }
 
-plimsoll_base::names! {
-    /// A product of a layer that adapters may extend. The names are those of regions.
-    Site {
-        /// Queries, keys and values, or all inputs of linear attention.
-        Qkv = "qkv",
-        /// The output projection of a mixer.
-        Output = "output",
-        /// Gate and up projections.
-        GateUp = "gate_up",
-        /// The down projection.
-        Down = "down",
+impl ParamKind {
+    /// Returns the product that this parameter is the weight of, if adapters may extend it.
+    pub fn site(self) -> Option<Site> {
+        match self {
+            ParamKind::Weight(site) => Some(site),
+            _ => None,
+        }
+    }
+
+    /// Returns whether a layer multiplies rows by this parameter.
+    pub fn is_product(self) -> bool {
+        self.site().is_some() || self == ParamKind::Router
     }
 }

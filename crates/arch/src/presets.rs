@@ -1,8 +1,8 @@
 //! Shapes of published models, for plans and for `random:PRESET`.
 
 use crate::{
-    Attention, DeltaLayers, ExpertLayers, Family, FileShape, LayerSet, ModelSpec, Multipliers, QkNorms,
-    RopeFactors, RopeScaling, Window,
+    Attention, DeltaSpec, ExpertsSpec, Family, FileShape, LayerSet, LayersWith, ModelSpec, Multipliers,
+    QkNorms, RopeFactors, RopeScaling, Window,
 };
 
 #[rustfmt::skip]
@@ -13,9 +13,8 @@ const fn shape(
 ) -> FileShape {
     FileShape {
         family, vocab, hidden, layers, heads, kv_heads, head_dim, ffn, rms_eps, rope_theta,
-        rope_scaling: RopeScaling::None, tied, max_positions,
-        qkv_bias: family.architecture().qkv_bias, output_bias: false, mlp_bias: false, qk_norms: family.architecture().qk_norms,
-        attention: Attention::PLAIN, multipliers: Multipliers { embedding: 1.0, residual: 1.0, logits: 1.0, logit_cap: None }, is_wrapped: false, experts: None, delta: None,
+        tied, max_positions, qkv_bias: family.architecture().qkv_bias, qk_norms: family.architecture().qk_norms,
+        ..FileShape::PLAIN
     }
 }
 
@@ -65,17 +64,17 @@ const fn capped(shape: FileShape, scores: f32, logits: f32) -> FileShape {
 /// Returns `shape` with experts in all layers, whose weights are divided by their sum.
 const fn with_experts(shape: FileShape, count: u32, chosen: u32, ffn: u32) -> FileShape {
     let layers = LayerSet::every(1, shape.layers);
-    let experts = ExpertLayers { count, chosen, ffn, normalizes: true, layers, balance: 0.001 };
-    FileShape { experts: Some(experts), ..shape }
+    let each = ExpertsSpec { count, chosen, ffn, normalizes: true, balance: 0.001 };
+    FileShape { experts: Some(LayersWith { layers, each }), ..shape }
 }
 
 /// Returns `shape` with linear attention in all layers but every fourth: heads of 128, of which 16 are of keys. A
 /// quarter of each head of the other layers is rotated.
 const fn with_delta(shape: FileShape, value_heads: u32) -> FileShape {
     let layers = LayerSet::all_but_every(4, shape.layers);
-    let delta = DeltaLayers { layers, key_heads: 16, value_heads, key_dim: 128, value_dim: 128 };
+    let each = DeltaSpec { key_heads: 16, value_heads, key_dim: 128, value_dim: 128 };
     let attention = Attention { rotated: Some(shape.head_dim / 4), gated: true, ..shape.attention };
-    FileShape { attention, delta: Some(delta), ..shape }
+    FileShape { attention, delta: Some(LayersWith { layers, each }), ..shape }
 }
 
 /// Returns `shape` with windows in all layers but every n-th.

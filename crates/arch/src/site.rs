@@ -1,88 +1,44 @@
 //! The table of products: what adapters may extend in a layer, by name.
 //!
 //! A layer has some of them: those that its mixer and its feed-forward part list, in the order in which it computes
-//! them. Weights, codes, adapters, gradients and regions are kept by product, so a new one is a row here.
+//! them. Weights, codes, adapters, gradients and regions are kept by product, so a new one is a name here
+//! and its linear layers.
 
-use crate::{LoraShape, LoraTarget, ParamKind, Site};
+use crate::{LoraShape, LoraTarget};
 
-/// One product: a row of the table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SiteRow {
-    /// The product.
-    pub site: Site,
-    /// Its weights.
-    pub weight: ParamKind,
-    /// Its bias, in layers that have one.
-    pub bias: Option<ParamKind>,
-    /// The linear layers that it consists of, in the order of its outputs.
-    pub layers: &'static [LoraTarget],
-    /// True if each expert of a layer has its own.
-    pub is_of_experts: bool,
+plimsoll_base::names! {
+    /// A product of a layer that adapters may extend. The names are those of regions.
+    Site {
+        /// Queries, keys and values, n = (a + 2k) d, or all inputs of linear attention.
+        Qkv = "qkv",
+        /// The output projection of a mixer, n = h.
+        Output = "output",
+        /// Gate and up projections, n = 2f.
+        GateUp = "gate_up",
+        /// The down projection, n = h.
+        Down = "down",
+    }
 }
 
-/// The table, in the order of `Site`.
-pub const SITES: [SiteRow; Site::ALL.len()] = [
-    SiteRow {
-        site: Site::Qkv,
-        weight: ParamKind::Qkv,
-        bias: Some(ParamKind::QkvBias),
-        layers: &[LoraTarget::Q, LoraTarget::K, LoraTarget::V],
-        is_of_experts: false,
-    },
-    SiteRow {
-        site: Site::Output,
-        weight: ParamKind::Output,
-        bias: Some(ParamKind::OutputBias),
-        layers: &[LoraTarget::O],
-        is_of_experts: false,
-    },
-    SiteRow {
-        site: Site::GateUp,
-        weight: ParamKind::GateUp,
-        bias: Some(ParamKind::GateUpBias),
-        layers: &[LoraTarget::Gate, LoraTarget::Up],
-        is_of_experts: true,
-    },
-    SiteRow {
-        site: Site::Down,
-        weight: ParamKind::Down,
-        bias: Some(ParamKind::DownBias),
-        layers: &[LoraTarget::Down],
-        is_of_experts: true,
-    },
-];
-
 impl Site {
-    /// Returns its row of the table.
-    pub const fn row(self) -> &'static SiteRow {
-        &SITES[self as usize]
-    }
-
     /// Returns the linear layers that the product consists of, in the order of its outputs.
     pub const fn layers(self) -> &'static [LoraTarget] {
-        self.row().layers
+        match self {
+            Site::Qkv => &[LoraTarget::Q, LoraTarget::K, LoraTarget::V],
+            Site::Output => &[LoraTarget::O],
+            Site::GateUp => &[LoraTarget::Gate, LoraTarget::Up],
+            Site::Down => &[LoraTarget::Down],
+        }
     }
 
     /// Returns whether each expert of a layer has its own.
     pub const fn is_of_experts(self) -> bool {
-        self.row().is_of_experts
+        matches!(self, Site::GateUp | Site::Down)
     }
 
     /// Returns S r, the width of A x; 0 without an adapter.
     pub fn width(self, lora: LoraShape) -> usize {
         self.layers().iter().filter(|target| lora.targets.contains(**target)).count() * lora.rank as usize
-    }
-}
-
-impl ParamKind {
-    /// Returns the product that this parameter is the weight of, if adapters may extend it.
-    pub fn site(self) -> Option<Site> {
-        SITES.iter().find(|row| row.weight == self).map(|row| row.site)
-    }
-
-    /// Returns whether a layer multiplies rows by this parameter.
-    pub fn is_product(self) -> bool {
-        self.site().is_some() || self == ParamKind::Router
     }
 }
 
@@ -116,32 +72,32 @@ impl<T> Default for SiteMap<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{PRESETS, products};
+    use crate::{PRESETS, ParamKind, products};
 
     #[test]
-    fn the_table_is_in_the_order_of_the_products_and_no_weight_is_of_two() {
-        for (row, site) in SITES.iter().zip(Site::ALL) {
-            assert_eq!((row.site, site.row(), row.weight.site()), (site, row, Some(site)));
-            assert!(row.bias.is_none_or(|bias| bias.site().is_none() && !bias.is_product()), "{site}");
+    fn each_linear_layer_is_in_one_product_and_a_bias_is_none() {
+        for site in Site::ALL {
+            let (weight, bias) = (ParamKind::Weight(site), ParamKind::Bias(site));
+            assert_eq!((weight.site(), weight.is_product()), (Some(site), true));
+            assert_eq!((bias.site(), bias.is_product()), (None, false), "{site}");
         }
-        let mut targets: Vec<LoraTarget> = SITES.iter().flat_map(|row| row.layers).copied().collect();
+        let mut targets: Vec<LoraTarget> = Site::ALL.iter().flat_map(|site| site.layers()).copied().collect();
         assert_eq!(targets.len(), LoraTarget::ALL.len());
         targets.sort_unstable();
         targets.dedup();
-        assert_eq!(targets, LoraTarget::ALL, "each linear layer is in one product");
+        assert_eq!(targets, LoraTarget::ALL);
     }
 
     #[test]
     fn a_layer_lists_the_products_of_its_tensors_in_their_order() {
         for (name, spec) in PRESETS {
             for (index, layer) in spec.each_layer().enumerate() {
-                let listed: Vec<ParamKind> = layer.sites().map(|site| site.row().weight).collect();
+                let listed: Vec<ParamKind> = layer.sites().map(ParamKind::Weight).collect();
                 let kinds = products(spec, index as u32).into_iter().map(|product| product.kind);
                 let kinds: Vec<ParamKind> = kinds.filter(|kind| *kind != ParamKind::Router).collect();
                 assert_eq!(listed, kinds, "{name}, layer {index}");
-                assert!(
-                    Site::ALL.into_iter().all(|site| layer.has(site) == listed.contains(&site.row().weight))
-                );
+                let is_listed = |site| listed.contains(&ParamKind::Weight(site));
+                assert!(Site::ALL.into_iter().all(|site| layer.has(site) == is_listed(site)));
             }
         }
     }

@@ -5,7 +5,7 @@ use crate::{
     activation, adamw, adamw8, attention, attention_backward, blocks, delta, elementwise, experts, gate,
     head, head_divergence, head_gates, head_listed, lanes, matmul, muon, norm, peak, rope, sample,
 };
-use plimsoll_arch::{ModelSpec, ParamKind, Product, products};
+use plimsoll_arch::{ModelSpec, ParamKind, Product, Site, products};
 use plimsoll_base::{DType, PhaseSet, Result};
 use plimsoll_device::{
     ADAPTER_BLOCKS_MAX, Backend, BackwardOp, Checked, Claim, Claims, Coded, ForwardOp, Layouts, Matrix,
@@ -87,7 +87,8 @@ fn scratch_elements(spec: &ModelSpec, weights: DType) -> u64 {
     let matrices = linear(spec).chain([(head, u64::from(spec.hidden))]);
     let each = matrices.map(|(n, k)| matmul::transpose_elements(n, k, weights));
     // Gradients of rows are gathered for the pairs of an expert while its down is transposed.
-    let of_expert = |product: &Product| product.kind == ParamKind::Down && product.experts.is_some();
+    let of_expert =
+        |product: &Product| product.kind == ParamKind::Weight(Site::Down) && product.experts.is_some();
     let gathered = |Product { n, k, .. }: Product| {
         matmul::experts::gathered_elements(n.into()) + matmul::transpose_elements(n.into(), k.into(), weights)
     };

@@ -13,12 +13,11 @@ pub(crate) mod taught;
 use crate::adapters::AdaptBufs;
 use crate::cache_index::CacheRegions;
 use crate::offloaded_inputs::{self, OffloadedInputs};
-use crate::parts::attention::regions::{self as attention, AttentionRegions};
-use crate::parts::delta::regions::{self as delta, DeltaRegions};
-use crate::parts::experts::regions::{self as experts, ExpertRegions};
-use bufs::{Backward, FfnBufs, HeadBufs, LayerBufs, MixerBufs};
+use crate::parts::attention::regions as attention;
+use crate::parts::regions::{self as parts, PartRegions};
+use bufs::{Backward, HeadBufs, LayerBufs};
 pub use mode::{Mode, Recompute};
-use plimsoll_arch::{Ffn, LayerSpec, Mixer, ModelSpec, products};
+use plimsoll_arch::{LayerSpec, ModelSpec, products};
 use plimsoll_base::{DType, Result};
 use plimsoll_device::{HEAD_TILE, HeadOut, INPUT_SLOTS, Layouts, ListedTokens, SEGMENT_FIELDS};
 use plimsoll_memory::{Buf, InPhase, Layout, Turn};
@@ -91,9 +90,7 @@ pub fn layout(
     to.rows("attn", MIXED, weights)?;
     to.rows("gate_up", GATE_UP, weights)?;
     to.rows("product", product(spec), weights)?;
-    experts::add_regions(&mut to)?;
-    attention::add_gates(&mut to)?;
-    delta::add_regions(&mut to)?;
+    parts::add(&mut to)?;
     add_head(&mut to)?;
     if mode.recompute().is_some() {
         add_backward(&mut to)?;
@@ -237,9 +234,7 @@ pub struct Activations<'p> {
     attn: Buf<'p>,
     gate_up: Buf<'p>,
     product: Buf<'p>,
-    pub(crate) attention: Option<AttentionRegions<'p>>,
-    pub(crate) delta: Option<DeltaRegions<'p>>,
-    pub(crate) experts: Option<ExpertRegions<'p>>,
+    pub(crate) parts: PartRegions<'p>,
     pub(crate) head_input: Buf<'p>,
     pub(crate) head_norm: Buf<'p>,
     pub(crate) head: HeadBufs<'p>,
@@ -285,9 +280,7 @@ impl<'p> Activations<'p> {
             attn: buf("attn"),
             gate_up: buf("gate_up"),
             product: buf("product"),
-            attention: AttentionRegions::bind(&get),
-            delta: DeltaRegions::bind(&get),
-            experts: ExpertRegions::bind(&get),
+            parts: PartRegions::bind(&get),
             head_input: buf("head.input"),
             head_norm: buf("head.norm"),
             head: get("head.values").map_or_else(vocabulary, HeadBufs::Values),
@@ -311,17 +304,7 @@ impl<'p> Activations<'p> {
         let rows = |rows: Rows, buf: Buf<'p>| rows.layer(of, buf, layer, m);
         let resid = self.input(spec, layer, m);
         let next = if self.mid.is_some() { self.input(spec, layer + 1, m) } else { resid };
-        let (attn, parts) = (rows(MIXED, self.attn), spec.layer(layer));
-        let mixer = match parts.mixer {
-            Mixer::Attention(attention) => {
-                let regions = self.attention.expect("regions of attention");
-                MixerBufs::Attention(regions.layer(of, attention, layer, m))
-            }
-            Mixer::Delta(delta) => {
-                let regions = self.delta.expect("regions of linear attention");
-                MixerBufs::Delta(regions.layer(spec, delta, layer, m))
-            }
-        };
+        let (attn, mixer) = (rows(MIXED, self.attn), self.parts.mixer(of, layer, m));
         LayerBufs {
             resid,
             mid: self.mid.map_or(resid, |mid| rows(CHEAP, mid)),
@@ -336,13 +319,7 @@ impl<'p> Activations<'p> {
             mixer,
             gate_up: rows(GATE_UP, self.gate_up),
             product: rows(product(spec), self.product),
-            ffn: match parts.ffn {
-                Ffn::Dense(dense) => FfnBufs::Dense(dense),
-                Ffn::Experts(experts) => {
-                    let regions = self.experts.expect("regions of experts");
-                    FfnBufs::Experts(regions.layer(of, experts, layer, m))
-                }
-            },
+            ffn: self.parts.ffn(of, layer, m),
             u: self.adapt.layer(of, layer, m),
             u_once: self.adapt.u_once,
         }

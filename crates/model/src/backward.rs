@@ -1,14 +1,14 @@
 //! The backward pass, written out for this decoder family; recompute per layer is an option, not another path.
 
 use crate::activations::Activations;
-use crate::activations::bufs::{Backward, FfnBufs, HeadGradBufs, MixerBufs};
+use crate::activations::bufs::{Backward, HeadGradBufs};
 use crate::activations::mode::Recompute;
 use crate::adapters::Adapters;
 use crate::decoder::{Decoder, Layers, Way};
 use crate::forward;
 use crate::layer::LayerPass;
 use crate::layer_backward::{LayerBackward, LayerGrads, MixerGradients, Product};
-use crate::parts::{attention, delta, dense, experts};
+use crate::parts;
 use crate::pass::Pass;
 use crate::weights::Params;
 use plimsoll_arch::Site;
@@ -280,17 +280,12 @@ fn ffn(step: &LayerBackward<'_, '_, '_>) {
     let LayerPass { w, bufs, pass, .. } = *step.layer;
     let d_norm = step.back.d_norm.slice(0, bufs.norm_ffn.len());
     if pass.acts.mode.recompute() == Some(Recompute::Cheap) {
-        if let MixerBufs::Attention(attention) = &bufs.mixer {
-            attention::gate(step.layer, attention);
-        }
+        parts::mix_again(step.layer);
         step.layer.add_output();
         step.layer.part_input(bufs.mid, w.ffn_norm, bufs.norm_ffn);
     }
     step.post_norm_backward(bufs.ffn_out, |w| w.ffn_post_norm);
-    match &bufs.ffn {
-        FfnBufs::Dense(of) => dense::backward(step, of.width, d_norm),
-        FfnBufs::Experts(of) => experts::backward(step, of, d_norm),
-    }
+    parts::ffn_backward(step, d_norm);
     step.input_backward(bufs.mid, |w| w.ffn_norm, d_norm);
 }
 
@@ -306,16 +301,9 @@ fn mixer(step: &LayerBackward<'_, '_, '_>, is_needed: bool) {
     step.post_norm_backward(bufs.attn_out, |w| w.attn_post_norm);
     let output = Product { site: Site::Output, x: bufs.mixed, dy: step.d_out };
     step.output_gradients(output);
-    let of = MixerGradients { output, d_mixed, d_first };
-    match &bufs.mixer {
-        MixerBufs::Attention(bufs) => attention::backward(step, bufs, of),
-        MixerBufs::Delta(bufs) => delta::backward(step, bufs, of),
-    }
-    let qkv = Product { site: Site::Qkv, x: bufs.norm_attn, dy: d_first };
-    step.output_gradients(qkv);
-    step.weight_gradient(qkv);
+    let d_input = is_needed.then_some(d_norm);
+    parts::mix_backward(step, MixerGradients { output, d_mixed, d_first, d_input });
     if is_needed {
-        step.input_gradient(qkv, d_norm);
         step.input_backward(bufs.resid, |w| w.attn_norm, d_norm);
     }
 }

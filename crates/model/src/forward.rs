@@ -1,12 +1,10 @@
 //! The forward pass, once for training, scoring, prefill and decode.
 
-use crate::activations::bufs::{FfnBufs, MixerBufs};
 use crate::cache_index::Place;
 use crate::decoder::{Decoder, Layers, Way};
 use crate::layer::LayerPass;
-use crate::parts::{attention, delta, dense, experts};
+use crate::parts;
 use crate::pass::Pass;
-use plimsoll_arch::Site;
 use plimsoll_device::{Batch, Device, HeadOut, ListedTokens, Sample, Sampling, Slots};
 use plimsoll_memory::Buf;
 
@@ -32,27 +30,17 @@ pub fn layers(dev: &dyn Device, from: &dyn Layers<'_>, pass: &Pass<'_>) {
 /// Computes a layer: `bufs.resid` in, `bufs.next` out.
 fn layer(layer: &LayerPass<'_, '_, '_>) {
     layer_to_gates(layer);
-    match &layer.bufs.ffn {
-        FfnBufs::Dense(of) => dense::add_product(layer, of.width),
-        FfnBufs::Experts(of) => experts::add_product(layer, of),
-    }
+    parts::add_ffn(layer);
 }
 
 /// Computes a layer up to `bufs.gate_up`, where the backward pass continues: it makes the product with its gradient.
 pub(crate) fn layer_to_gates(layer: &LayerPass<'_, '_, '_>) {
     let LayerPass { w, bufs, .. } = *layer;
     layer.part_input(bufs.resid, w.attn_norm, bufs.norm_attn);
-    layer.product(Site::Qkv, bufs.norm_attn, bufs.qkv);
-    match &bufs.mixer {
-        MixerBufs::Attention(of) => attention::forward(layer, of),
-        MixerBufs::Delta(of) => delta::forward(layer, of),
-    }
+    parts::mix(layer);
     layer.add_output();
     layer.part_input(bufs.mid, w.ffn_norm, bufs.norm_ffn);
-    match &bufs.ffn {
-        FfnBufs::Dense(_) => dense::to_gates(layer),
-        FfnBufs::Experts(of) => experts::to_gates(layer, of),
-    }
+    parts::to_gates(layer);
 }
 
 /// Applies the final norm to the head rows.

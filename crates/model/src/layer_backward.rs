@@ -42,6 +42,8 @@ pub(crate) struct MixerGradients<'b> {
     pub(crate) d_mixed: Buf<'b>,
     /// Written: the gradient of the input projection's output.
     pub(crate) d_first: Buf<'b>,
+    /// Written: the gradient of the mixer's input, if it is needed.
+    pub(crate) d_input: Option<Buf<'b>>,
 }
 
 impl<'x, 'a, 'p> LayerBackward<'x, 'a, 'p> {
@@ -62,6 +64,15 @@ impl<'x, 'a, 'p> LayerBackward<'x, 'a, 'p> {
         }
         if let Some(bias) = self.weights().and_then(|grads| grads.bias(of.site)) {
             dev.bias_backward(of.dy, bias, self.add);
+        }
+    }
+
+    /// Computes all gradients of a product; that of its input into `d_x`, if given.
+    pub(crate) fn product_gradients(&self, of: Product<'_>, d_x: Option<Buf<'_>>) {
+        self.output_gradients(of);
+        self.weight_gradient(of);
+        if let Some(d_x) = d_x {
+            self.input_gradient(of, d_x);
         }
     }
 

@@ -312,9 +312,7 @@ fn random_values(param: &Param, spec: &ModelSpec, seed: u64, first: usize, out: 
         | ParamKind::KNorm => {
             return out.fill(1.0 - spec.architecture().norm_offset);
         }
-        ParamKind::QkvBias | ParamKind::OutputBias | ParamKind::GateUpBias | ParamKind::DownBias => {
-            return out.fill(0.0);
-        }
+        ParamKind::Bias(_) => return out.fill(0.0),
         ParamKind::DeltaNorm => return out.fill(1.0),
         ParamKind::DeltaDecay => return out.fill(RANDOM_DECAY),
         ParamKind::DeltaBias => return out.fill(1.0),

@@ -145,7 +145,7 @@ impl<'p> Pass<'p> {
         dev.write_u32(acts.positions, 0, &index.positions);
         dev.write_u32(acts.segments, 0, &index.segments);
         dev.write_u32(acts.head_rows, 0, &index.head_rows);
-        if let Some(regions) = acts.delta {
+        if let Some(regions) = acts.parts.delta {
             regions.upload(dev, &index.caches[Cache::STATE].slots, &index.segments, &acts.limits);
         }
         if let Some(targets) = acts.targets {
@@ -161,7 +161,7 @@ impl<'p> Pass<'p> {
             tables,
             keys_max,
         });
-        let window = acts.attention.and_then(|regions| regions.window);
+        let window = acts.parts.attention.and_then(|regions| regions.window);
         let window = window.map(|of| {
             assert_eq!(ring.slots.len(), whole.slots.len(), "a place in every cache");
             assert_eq!(ring.tables.len(), whole.tables.len(), "tables of one length");
@@ -183,7 +183,7 @@ impl<'p> Pass<'p> {
 
     /// Adds the pass's expert load to `load`, after the backward pass.
     pub fn add_load(&self, dev: &dyn Device, load: &mut ExpertLoad) {
-        let regions = self.acts.experts.expect("a pass through experts");
+        let regions = self.acts.parts.experts.expect("a pass through experts");
         load.add(dev, &regions, self.rows);
     }
 

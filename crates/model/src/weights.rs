@@ -13,8 +13,10 @@ use std::ops::Range;
 pub struct LayerParams<'a> {
     /// [h], before attention
     pub attn_norm: Option<Buf<'a>>,
-    /// Weights of the norms of q and k
-    pub qk_norm: Option<(Buf<'a>, Buf<'a>)>,
+    /// The norm of q
+    pub q_norm: Option<Buf<'a>>,
+    /// The norm of k
+    pub k_norm: Option<Buf<'a>>,
     /// Linear attention layers only
     pub delta: Option<LayerDelta<'a>>,
     /// [h], after attention
@@ -25,7 +27,7 @@ pub struct LayerParams<'a> {
     pub router: Option<Matrix<'a>>,
     /// [h], after the feed-forward part
     pub ffn_post_norm: Option<Buf<'a>>,
-    /// The products, shaped as in `plimsoll_arch::SITES`; those of all experts one after the other.
+    /// The products, those of all experts one after the other.
     pub products: SiteMap<LayerProduct<'a>>,
     /// Adapters of the products
     pub adapters: LayerAdapters<'a>,
@@ -181,7 +183,8 @@ impl<'a> LayerParams<'a> {
         let of = |p: &Param| Matrix::new(slice(p), p.n as usize, p.k as usize, layout);
         LayerParams {
             attn_norm: vector(ParamKind::AttnNorm),
-            qk_norm: vector(ParamKind::QNorm).zip(vector(ParamKind::KNorm)),
+            q_norm: vector(ParamKind::QNorm),
+            k_norm: vector(ParamKind::KNorm),
             delta: vector(ParamKind::DeltaConv).map(|conv| {
                 let buf = |kind| slice(find(table, kind, l));
                 let (decay, bias) = (buf(ParamKind::DeltaDecay), buf(ParamKind::DeltaBias));
@@ -192,9 +195,8 @@ impl<'a> LayerParams<'a> {
             router: table.find(ParamKind::Router, l).map(of),
             ffn_post_norm: vector(ParamKind::FfnPostNorm),
             products: SiteMap::of(|site| {
-                let row = site.row();
-                let w = table.find(row.weight, l).map(of)?;
-                Some(LayerProduct { w, bias: row.bias.and_then(vector), codes: None })
+                let w = table.find(ParamKind::Weight(site), l).map(of)?;
+                Some(LayerProduct { w, bias: vector(ParamKind::Bias(site)), codes: None })
             }),
             adapters: LayerAdapters::default(),
         }

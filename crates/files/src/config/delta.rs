@@ -2,7 +2,7 @@
 
 use super::keys::{Config, FULL, HEADS_MAX, LAYERS_MAX, WIDTH_MAX, brief, out_of_range, unsupported};
 use plimsoll_arch::{
-    Architecture, CONV_TAPS, DELTA_HEAD_MAX, DELTA_HEAD_STEP, DeltaLayers, FileShape, LayerSet,
+    Architecture, CONV_TAPS, DELTA_HEAD_MAX, DELTA_HEAD_STEP, DeltaSpec, FileShape, LayerSet, LayersWith,
 };
 use plimsoll_base::{Error, Result};
 use serde_json::{Map, Value, json};
@@ -11,7 +11,11 @@ const LINEAR: &str = "linear_attention";
 
 impl Config<'_> {
     /// Reads the linear attention of a decoder of `layers` layers.
-    pub(super) fn delta(&self, architecture: &Architecture, layers: u32) -> Result<Option<DeltaLayers>> {
+    pub(super) fn delta(
+        &self,
+        architecture: &Architecture,
+        layers: u32,
+    ) -> Result<Option<LayersWith<DeltaSpec>>> {
         if !architecture.has_delta {
             return Ok(None);
         }
@@ -24,13 +28,13 @@ impl Config<'_> {
                 return Err(unsupported(self.file, key, value, &brief(&built[0])));
             }
         }
-        Ok(Some(DeltaLayers {
-            layers: self.linear_layers(layers)?,
+        let each = DeltaSpec {
             key_heads: self.size("linear_num_key_heads", HEADS_MAX)?,
             value_heads: self.size("linear_num_value_heads", HEADS_MAX)?,
             key_dim: self.size("linear_key_head_dim", WIDTH_MAX)?,
             value_dim: self.size("linear_value_head_dim", WIDTH_MAX)?,
-        }))
+        };
+        Ok(Some(LayersWith { layers: self.linear_layers(layers)?, each }))
     }
 
     /// Returns the layers that `layer_types` lists, or all but every n-th one.
@@ -56,7 +60,7 @@ impl Config<'_> {
 
 /// Requires the assumptions of linear attention's arithmetic, for a shape from any file.
 pub(super) fn check(shape: &FileShape, file: &str) -> Result<()> {
-    let Some(delta) = shape.delta else { return Ok(()) };
+    let Some(LayersWith { each: delta, .. }) = shape.delta else { return Ok(()) };
     let product = |a: u32, b: u32| u64::from(a) * u64::from(b);
     for (key, value, limit) in [
         ("linear_num_key_heads", u64::from(delta.key_heads), HEADS_MAX),
@@ -99,8 +103,8 @@ pub(super) fn check(shape: &FileShape, file: &str) -> Result<()> {
 
 /// Writes the keys that `delta` reads.
 pub(super) fn write(shape: &FileShape, map: &mut Map<String, Value>) {
-    let Some(delta) = shape.delta else { return };
-    let kind = |layer| if delta.layers.contains(layer) { LINEAR } else { FULL };
+    let Some(LayersWith { layers, each: delta }) = shape.delta else { return };
+    let kind = |layer| if layers.contains(layer) { LINEAR } else { FULL };
     for (key, value) in [
         ("layer_types", (0..shape.layers).map(kind).collect::<Vec<_>>().into()),
         ("linear_conv_kernel_dim", CONV_TAPS.into()),

@@ -3,7 +3,9 @@
 use super::keys::{Config, FFN_MAX, POSITIONS_MAX, brief, out_of_range, short, unsupported};
 use crate::safetensors_dir::TENSORS_MAX;
 use plimsoll_arch::expected_tensors;
-use plimsoll_arch::{Architecture, EXPERTS_CHOSEN_MAX, EXPERTS_MAX, ExpertLayers, FileShape, LayerSet};
+use plimsoll_arch::{
+    Architecture, EXPERTS_CHOSEN_MAX, EXPERTS_MAX, ExpertsSpec, FileShape, LayerSet, LayersWith,
+};
 use plimsoll_base::{Error, Result};
 use serde_json::{Map, Value, json};
 
@@ -16,7 +18,11 @@ const PANEL: u32 = 16;
 
 impl Config<'_> {
     /// Reads the experts of a decoder of `layers` layers.
-    pub(super) fn experts(&self, architecture: &Architecture, layers: u32) -> Result<Option<ExpertLayers>> {
+    pub(super) fn experts(
+        &self,
+        architecture: &Architecture,
+        layers: u32,
+    ) -> Result<Option<LayersWith<ExpertsSpec>>> {
         if !architecture.has_experts {
             return Ok(None);
         }
@@ -25,14 +31,14 @@ impl Config<'_> {
         let step = self.size("decoder_sparse_step", POSITIONS_MAX)?;
         let dense = self.dense_layers(layers)?;
         let layers = LayerSet::of(layers, |layer| (layer + 1) % step == 0 && !dense.contains(layer));
-        Ok(Some(ExpertLayers {
+        let each = ExpertsSpec {
             count,
             chosen,
             ffn: self.size("moe_intermediate_size", FFN_MAX)?,
             normalizes: self.flag("norm_topk_prob")?,
-            layers,
             balance: self.balance()?,
-        }))
+        };
+        Ok(Some(LayersWith { layers, each }))
     }
 
     /// Reads the experts per layer: `num_local_experts` in transformers 5, else `num_experts`.
@@ -75,7 +81,7 @@ impl Config<'_> {
 
 /// Requires the assumptions of the experts' arithmetic, for a shape from any file.
 pub(super) fn check(shape: &FileShape, file: &str) -> Result<()> {
-    let Some(experts) = shape.experts else { return Ok(()) };
+    let Some(LayersWith { layers, each: experts }) = shape.experts else { return Ok(()) };
     for (key, value, limit) in [
         ("num_experts", experts.count, EXPERTS_MAX as u64),
         ("num_experts_per_tok", experts.chosen, u64::from(experts.count).min(EXPERTS_CHOSEN_MAX as u64)),
@@ -107,30 +113,29 @@ pub(super) fn check(shape: &FileShape, file: &str) -> Result<()> {
             return Err(unsupported(file, key, &value, built));
         }
     }
-    if experts.layers.is_empty() {
+    if layers.is_empty() {
         let message = format!("{file}: decoder_sparse_step and mlp_only_layers leave no layer with experts");
         return Err(Error::new("model-config-invalid", message).hint(
             "such a model is a dense one: give it the model_type qwen3, or fetch its config.json again",
         ));
     }
-    check_tensors(shape, &experts, file)
+    check_tensors(shape, (layers.len() as usize, experts.count as usize), file)
 }
 
 /// Requires that a run can read the states it saves: each expert is three tensors, and a file has a limit on them.
-fn check_tensors(shape: &FileShape, experts: &ExpertLayers, file: &str) -> Result<()> {
-    let layers = experts.layers.len() as usize;
+fn check_tensors(shape: &FileShape, (layers, count): (usize, usize), file: &str) -> Result<()> {
     // A router and experts instead of gate, up and down.
     let others = expected_tensors(&FileShape { experts: None, ..*shape }.spec()).len() - 2 * layers;
     let room = (TENSORS_MAX / OPTIMIZER_SETS).saturating_sub(others);
     let count_max = room / (3 * layers);
-    if experts.count as usize <= count_max {
+    if count <= count_max {
         return Ok(());
     }
-    let tensors = others + 3 * layers * experts.count as usize;
+    let tensors = others + 3 * layers * count;
     let error = unsupported(
         file,
         "num_experts",
-        &json!(experts.count),
+        &json!(count),
         &format!("at most {count_max} in each of {layers} layers"),
     );
     Err(error.fact(format!(
@@ -140,8 +145,8 @@ fn check_tensors(shape: &FileShape, experts: &ExpertLayers, file: &str) -> Resul
 
 /// Writes the keys that `experts` reads.
 pub(super) fn write(shape: &FileShape, map: &mut Map<String, Value>) {
-    let Some(experts) = shape.experts else { return };
-    let dense: Vec<u32> = (0..shape.layers).filter(|&layer| !experts.layers.contains(layer)).collect();
+    let Some(LayersWith { layers, each: experts }) = shape.experts else { return };
+    let dense: Vec<u32> = (0..shape.layers).filter(|&layer| !layers.contains(layer)).collect();
     for (key, value) in [
         ("num_experts", experts.count.into()),
         ("num_experts_per_tok", experts.chosen.into()),
@@ -183,8 +188,8 @@ mod tests {
     #[test]
     fn states_of_all_experts_fit_in_a_file() {
         let with = |count: u32, layers: u32| {
-            let experts =
-                ExpertLayers { count, layers: LayerSet::of(layers, |_| true), ..large().experts.unwrap() };
+            let each = ExpertsSpec { count, ..large().experts.unwrap().each };
+            let experts = LayersWith { layers: LayerSet::of(layers, |_| true), each };
             FileShape { layers, experts: Some(experts), ..large() }
         };
         assert_eq!(check(&large(), "config.json").map_err(|error| error.to_string()), Ok(()));

@@ -7,8 +7,8 @@ use crate::gguf::rope;
 use crate::storage::Storage;
 use crate::tensors::{RowOrder, TensorInfo};
 use plimsoll_arch::{
-    ARCHITECTURES, Architecture, Attention, CONV_TAPS, DeltaLayers, ExpertLayers, FileShape, LayerEncodings,
-    LayerSet, ModelSpec, Multipliers, ParamKind, RopeScaling, Window, Windows,
+    ARCHITECTURES, Architecture, Attention, CONV_TAPS, DeltaSpec, ExpertsSpec, FileShape, LayerEncodings,
+    LayerSet, LayersWith, ModelSpec, Multipliers, ParamKind, RopeScaling, Window, Windows,
 };
 use plimsoll_base::{Encoding, Error, Result, blocks};
 use serde_json::json;
@@ -156,7 +156,7 @@ impl Meta<'_> {
         }
     }
 
-    fn delta(&self, shape: &FileShape) -> Result<Option<DeltaLayers>> {
+    fn delta(&self, shape: &FileShape) -> Result<Option<LayersWith<DeltaSpec>>> {
         if !shape.architecture().has_delta {
             return Ok(None);
         }
@@ -173,7 +173,8 @@ impl Meta<'_> {
             }
         }
         let layers = LayerSet::all_but_every(interval, shape.layers);
-        Ok(Some(DeltaLayers { layers, key_heads, value_heads, key_dim: dim, value_dim: dim }))
+        let each = DeltaSpec { key_heads, value_heads, key_dim: dim, value_dim: dim };
+        Ok(Some(LayersWith { layers, each }))
     }
 
     /// Returns the rotated elements of a head, if it may be a part.
@@ -221,7 +222,7 @@ impl Meta<'_> {
     }
 
     /// Returns the experts of all layers, with normalized weights, as in llama.cpp's code.
-    fn experts(&self, shape: &FileShape) -> Result<Option<ExpertLayers>> {
+    fn experts(&self, shape: &FileShape) -> Result<Option<LayersWith<ExpertsSpec>>> {
         if !shape.architecture().has_experts {
             return Ok(None);
         }
@@ -230,7 +231,8 @@ impl Meta<'_> {
         let ffn = self.size(key::EXPERT_FFN)?;
         let balance =
             defaults::of(shape.architecture())["router_aux_loss_coef"].as_f64().unwrap_or_default() as f32;
-        Ok(Some(ExpertLayers { count, chosen, ffn, normalizes: true, layers, balance }))
+        let each = ExpertsSpec { count, chosen, ffn, normalizes: true, balance };
+        Ok(Some(LayersWith { layers, each }))
     }
 
     fn factor(&self, key: &str) -> Result<Option<f32>> {
@@ -442,7 +444,7 @@ fn of_experts(
     shape: &FileShape,
     tensor: &GgufTensor,
 ) -> Result<impl Iterator<Item = (u32, TensorInfo)>> {
-    let count = shape.experts.map_or(0, |experts| experts.count);
+    let count = shape.experts.map_or(0, |experts| experts.each.count);
     let [experts, rows, width] = tensor.shape[..] else { return Err(bad_experts(gguf, tensor, count)) };
     if experts != u64::from(count) {
         return Err(bad_experts(gguf, tensor, count));

@@ -183,7 +183,7 @@ pub(crate) fn attention(shape: &FileShape, said: Attention) -> Attention {
 /// Returns the order of the rows of a tensor, by its Hugging Face name, in a file of the stored family.
 pub(crate) fn row_order(shape: &FileShape, name: &str) -> RowOrder {
     if let Some((delta, name)) =
-        shape.delta.zip(name.split_once(".linear_attn.")).map(|(delta, (_, name))| (delta.each(), name))
+        shape.delta.zip(name.split_once(".linear_attn.")).map(|(delta, (_, name))| (delta.each, name))
     {
         return delta_order(delta, name);
     }
@@ -219,14 +219,15 @@ pub(crate) fn interval(shape: &FileShape) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use plimsoll_arch::{ExpertLayers, QkNorms, expected_tensors};
+    use plimsoll_arch::{ExpertsSpec, LayersWith, QkNorms, expected_tensors};
 
     #[test]
     fn every_tensor_has_a_name_of_its_own() {
         let mut shape = ModelSpec::preset("qwen2.5-0.5b").expect("a preset").file_shape();
         (shape.qk_norms, shape.tied) = (Some(QkNorms::Heads), false);
         let layers = LayerSet::of(shape.layers, |_| true);
-        let of = ExpertLayers { count: 3, chosen: 2, ffn: 16, normalizes: true, layers, balance: 0.0 };
+        let each = ExpertsSpec { count: 3, chosen: 2, ffn: 16, normalizes: true, balance: 0.0 };
+        let of = LayersWith { layers, each };
         for family in Family::ALL.into_iter().filter(|family| family.architecture().gguf.is_some()) {
             let row = family.architecture();
             let delta =

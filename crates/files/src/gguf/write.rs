@@ -14,7 +14,7 @@ use crate::gguf::rope;
 use crate::pieces::FileRecord;
 use crate::stream::{Stream, each_stored};
 use crate::tensors::RowOrder;
-use plimsoll_arch::{CONV_TAPS, LayerSet, ModelSpec, ParamKind, RopeScaling, Windows};
+use plimsoll_arch::{CONV_TAPS, LayerSet, LayersWith, ModelSpec, ParamKind, RopeScaling, Windows};
 use plimsoll_base::{Bytes, DType, Encoding, Error, Result};
 use std::path::Path;
 
@@ -147,11 +147,11 @@ impl GgufDecl<'_> {
         if shape.experts.is_some_and(|experts| experts.layers != of_all) {
             return Err(refused(format!("a {arch} with layers without experts has no GGUF form")));
         }
-        if shape.experts.is_some_and(|experts| !experts.normalizes) {
+        if shape.experts.is_some_and(|experts| !experts.each.normalizes) {
             let message = "has no GGUF form: llama.cpp divides the weights of a token's experts by their sum";
             return Err(refused(format!("a {arch} with norm_topk_prob = false {message}")));
         }
-        if let Some(delta) = shape.delta {
+        if let Some(LayersWith { each: delta, .. }) = shape.delta {
             if interval(shape).is_none() {
                 let message =
                     format!("a {arch} whose layers do not attend to keys at even distances has no GGUF form");
@@ -233,19 +233,19 @@ impl GgufDecl<'_> {
 
     fn describe_mixers_and_experts(&self, of: &impl Fn(&str) -> String, meta: &mut Metadata) {
         let shape = &self.spec.file_shape();
-        if let Some((delta, interval)) = shape.delta.zip(interval(shape)) {
+        if let Some((LayersWith { each: delta, .. }, interval)) = shape.delta.zip(interval(shape)) {
             meta.u32(&of(key::CONV), CONV_TAPS);
             meta.u32(&of(key::STATE), delta.key_dim);
             meta.u32(&of(key::KEY_HEADS), delta.key_heads);
             meta.u32(&of(key::VALUE_HEADS), delta.value_heads);
-            meta.u32(&of(key::VALUES), delta.each().value_width());
+            meta.u32(&of(key::VALUES), delta.value_width());
             meta.u32(&of(key::INTERVAL), interval);
             // All axes of a text have one position: any sections mean the same, but readers need some.
             let (half, third) = (shape.rotary_width() / 2, shape.rotary_width().div_ceil(6));
             let sections = [third, third, half - 2 * third, 0].map(u32::to_le_bytes).concat();
             meta.array(&of(key::ROPE_SECTIONS), kind::I32, 4, sections);
         }
-        if let Some(experts) = shape.experts {
+        if let Some(LayersWith { each: experts, .. }) = shape.experts {
             meta.u32(&of(key::EXPERTS), experts.count);
             meta.u32(&of(key::EXPERTS_USED), experts.chosen);
             meta.u32(&of(key::EXPERT_FFN), experts.ffn);

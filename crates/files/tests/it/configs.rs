@@ -1,8 +1,8 @@
 //! `config.json` to a spec and back: the golden models, what is refused, what is wrong.
 
 use plimsoll_arch::{
-    Attention, ExpertLayers, Family, FileShape, LayerSet, ModelSpec, Multipliers, QkNorms, RopeScaling,
-    Window,
+    Attention, ExpertsSpec, Family, FileShape, LayerSet, LayersWith, ModelSpec, Multipliers, QkNorms,
+    RopeScaling, Window,
 };
 use plimsoll_base::DType;
 use plimsoll_files::{TokenIds, config_json, generation_config_json, spec_from_config, token_ids};
@@ -145,7 +145,7 @@ fn a_key_that_is_left_out_is_what_the_table_says() {
 #[test]
 fn experts_are_counted_under_either_name() {
     let of = |change| spec(&with("qwen3_moe", change));
-    let count = |change| of(change).unwrap().file_shape().experts.unwrap().count;
+    let count = |change| of(change).unwrap().file_shape().experts.unwrap().each.count;
     let golden = count(json!({}));
     assert_eq!(count(json!({ "num_experts": "remove", "num_local_experts": golden })), golden);
     assert_eq!(count(json!({ "num_local_experts": golden })), golden);
@@ -168,13 +168,9 @@ fn a_window_of_null_is_none() {
 fn experts_are_read_with_the_layers_that_have_them() {
     let of = |change| shape(&with("qwen3_moe_mixed", change)).experts.unwrap();
     let mixed = of(json!({}));
-    let expect = ExpertLayers {
-        count: 5,
-        chosen: 3,
-        ffn: 16,
-        normalizes: false,
+    let expect = LayersWith {
         layers: LayerSet::every(2, 4),
-        balance: 0.001,
+        each: ExpertsSpec { count: 5, chosen: 3, ffn: 16, normalizes: false, balance: 0.001 },
     };
     assert_eq!(mixed, expect);
     let dense = |layers: &[u32]| LayerSet::of(4, |layer| !layers.contains(&layer));

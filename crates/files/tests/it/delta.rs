@@ -1,7 +1,7 @@
 //! `config.json` of models with linear attention: what is read, what is wrong, and what is not built.
 
 use crate::configs::{golden, spec, with};
-use plimsoll_arch::{DeltaLayers, Family, FileShape, LayerSet, ModelSpec, RopeScaling};
+use plimsoll_arch::{DeltaSpec, Family, FileShape, LayerSet, LayersWith, ModelSpec, RopeScaling};
 use plimsoll_base::DType;
 use plimsoll_files::{TokenIds, config_json, spec_from_config};
 use serde_json::{Value, json};
@@ -10,24 +10,18 @@ use serde_json::{Value, json};
 fn layers_with_linear_attention_are_read() {
     let of = |change| spec(&with("qwen3_5", change)).unwrap().file_shape();
     let plain = of(json!({}));
-    let delta = DeltaLayers {
+    let delta = LayersWith {
         layers: LayerSet::all_but_every(4, 4),
-        key_heads: 2,
-        value_heads: 2,
-        key_dim: 48,
-        value_dim: 32,
+        each: DeltaSpec { key_heads: 2, value_heads: 2, key_dim: 48, value_dim: 32 },
     };
     assert_eq!((plain.family, plain.delta), (Family::Qwen35, Some(delta)));
     assert!(plain.attention.gated && plain.tied && !plain.is_wrapped);
     assert_eq!((plain.head_dim, plain.attention.rotated, plain.rope_theta), (32, Some(8), 1e4));
     assert_eq!((plain.rope_scaling, plain.attention.window), (RopeScaling::None, None));
     let wide = spec(&golden("qwen3_5_wide")).unwrap().file_shape();
-    let expect = DeltaLayers {
+    let expect = LayersWith {
         layers: LayerSet::every(2, 4),
-        key_heads: 2,
-        value_heads: 4,
-        key_dim: 16,
-        value_dim: 32,
+        each: DeltaSpec { key_heads: 2, value_heads: 4, key_dim: 16, value_dim: 32 },
     };
     assert_eq!((wide.delta, wide.attention.rotated, wide.tied), (Some(expect), Some(8), false));
     // What is left out is as transformers has it.
@@ -38,7 +32,8 @@ fn layers_with_linear_attention_are_read() {
         "head_dim": "remove", "num_key_value_heads": "remove", "max_position_embeddings": "remove",
         "rope_parameters": "remove", "tie_word_embeddings": "remove" }),
     );
-    let published = DeltaLayers { key_heads: 16, value_heads: 32, key_dim: 128, value_dim: 128, ..delta };
+    let each = DeltaSpec { key_heads: 16, value_heads: 32, key_dim: 128, value_dim: 128 };
+    let published = LayersWith { each, ..delta };
     assert_eq!((unset.delta, unset.head_dim, unset.kv_heads), (Some(published), 256, 4));
     assert_eq!((unset.attention.rotated, unset.max_positions, unset.tied), (Some(64), 32768, false));
     // The list decides it where both are there, and a rule in `rope_parameters` wins over the keys next to it.
@@ -168,7 +163,7 @@ fn what_is_not_built_next_to_linear_attention_is_refused_by_key_and_value() {
 fn published_configurations_give_their_presets() {
     // The keys that were published with 27B; the other models differ in sizes alone.
     let of = |spec: &FileShape| {
-        let delta = spec.delta.unwrap();
+        let delta = spec.delta.unwrap().each;
         json!({
             "architectures": ["Qwen3_5ForConditionalGeneration"],
             "image_token_id": 248_056,

@@ -133,10 +133,10 @@ fn experts_share_a_tensor_and_each_is_read_by_its_name() {
     let model = open(&experts_gguf(&[[Q4K, Q4K, Q6K], [Q8_0, Q8_0, Q5K]])).unwrap();
     let experts = model.spec.file_shape().experts.unwrap();
     assert_eq!(
-        (model.spec.family, experts.count, experts.chosen, experts.ffn),
+        (model.spec.family, experts.each.count, experts.each.chosen, experts.each.ffn),
         (Family::Qwen3Moe, 3, 2, 256)
     );
-    assert!(experts.normalizes && experts.layers.len() == 2);
+    assert!(experts.each.normalizes && experts.layers.len() == 2);
     let [first, second, third] = [0, 1, 2].map(|e| {
         let tensor = model.tensor(&format!("model.layers.1.mlp.experts.{e}.down_proj.weight")).unwrap();
         assert_eq!((tensor.encoding, &tensor.shape[..], tensor.bytes), (Q5K, &[256, 256][..], 256 * 176));

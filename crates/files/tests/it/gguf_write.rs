@@ -1,7 +1,9 @@
 //! GGUF files written and read again: the same model, bit for bit, in the layout of llama.cpp's converter.
 
 use plimsoll_arch::expected_tensors;
-use plimsoll_arch::{DeltaLayers, ExpertLayers, Family, FileShape, LayerSet, ModelSpec, RopeScaling, Window};
+use plimsoll_arch::{
+    DeltaSpec, ExpertsSpec, Family, FileShape, LayerSet, LayersWith, ModelSpec, RopeScaling, Window,
+};
 use plimsoll_base::DType;
 use plimsoll_files::{GgufDecl, GgufTokenizer, GgufWriter, OpenModel, TokenIds, check_against, gguf_order};
 use std::path::{Path, PathBuf};
@@ -288,10 +290,10 @@ fn experts_that_llama_cpp_computes_otherwise_are_refused_by_name() {
     let some = LayerSet::of(shape.layers, |layer| layer > 0);
     for (change, words) in [
         (
-            ExpertLayers { normalizes: false, ..experts },
+            LayersWith { each: ExpertsSpec { normalizes: false, ..experts.each }, ..experts },
             "qwen3moe with norm_topk_prob = false has no GGUF form",
         ),
-        (ExpertLayers { layers: some, ..experts }, "qwen3moe with layers without experts has no GGUF form"),
+        (LayersWith { layers: some, ..experts }, "qwen3moe with layers without experts has no GGUF form"),
     ] {
         model.spec = FileShape { experts: Some(change), ..shape }.spec();
         let error = write(&model, DType::F32, &path).unwrap_err();
@@ -336,8 +338,8 @@ fn a_file_that_is_not_finished_leaves_nothing() {
 fn qwen35() -> FileShape {
     let shape = golden("qwen3_5_wide").spec.file_shape();
     let layers = LayerSet::all_but_every(2, shape.layers);
-    let delta = DeltaLayers { layers, key_heads: 2, value_heads: 6, key_dim: 16, value_dim: 16 };
-    FileShape { delta: Some(delta), ..shape }
+    let each = DeltaSpec { key_heads: 2, value_heads: 6, key_dim: 16, value_dim: 16 };
+    FileShape { delta: Some(LayersWith { layers, each }), ..shape }
 }
 
 /// Element `i` of tensor `number`, which f32 holds with 1 added, and less 1 again.
@@ -425,8 +427,8 @@ fn linear_attention_of_another_form_is_refused_by_name() {
     let (delta, path) = (shape.delta.unwrap(), dir.path().join("m.gguf"));
     let layers = LayerSet::of(shape.layers, |layer| layer < 2);
     for (change, words) in [
-        (DeltaLayers { layers, ..delta }, "do not attend to keys at even distances"),
-        (DeltaLayers { value_dim: 32, ..delta }, "heads of 16 and 32"),
+        (LayersWith { layers, ..delta }, "do not attend to keys at even distances"),
+        (LayersWith { each: DeltaSpec { value_dim: 32, ..delta.each }, ..delta }, "heads of 16 and 32"),
     ] {
         let error =
             write_made(&FileShape { delta: Some(change), ..shape }.spec(), DType::F32, &path).unwrap_err();

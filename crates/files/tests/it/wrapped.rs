@@ -133,7 +133,7 @@ fn what_the_inner_configuration_leaves_out_has_the_defaults_of_transformers() {
     let spec = open(&wrapped(&QWEN, &change, str::to_string)).unwrap().spec.file_shape();
     assert_eq!((spec.family, spec.vocab, spec.hidden, spec.ffn), (Family::Qwen35, 248_320, 4096, 12_288));
     assert_eq!((spec.heads, spec.kv_heads, spec.head_dim, spec.layers), (16, 4, 256, 32));
-    assert_eq!((spec.delta_layers(), spec.delta.unwrap().value_heads, spec.tied), (24, 32, false));
+    assert_eq!((spec.delta_layers(), spec.delta.unwrap().each.value_heads, spec.tied), (24, 32, false));
 }
 
 #[test]

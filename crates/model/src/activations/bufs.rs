@@ -1,10 +1,8 @@
 //! Handles to parts of a pass: one layer, the head, the backward pass.
 
 use super::taught::WholeBufs;
-use crate::parts::attention::regions::AttentionBufs;
-use crate::parts::delta::regions::DeltaBufs;
-use crate::parts::experts::regions::ExpertBufs;
-use plimsoll_arch::{DenseSpec, SiteMap};
+use crate::parts::regions::{FfnBufs, MixerBufs};
+use plimsoll_arch::SiteMap;
 use plimsoll_device::{HeadOut, ListedTokens};
 use plimsoll_memory::Buf;
 
@@ -90,31 +88,6 @@ pub(crate) struct LayerBufs<'p> {
     pub(crate) u: SiteMap<Buf<'p>>,
     /// Scratch for u of one product at a time, of any layer.
     pub(crate) u_once: Option<Buf<'p>>,
-}
-
-/// Buffers that only this kind of mixer has.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum MixerBufs<'p> {
-    Attention(AttentionBufs<'p>),
-    Delta(DeltaBufs<'p>),
-}
-
-impl<'p> MixerBufs<'p> {
-    /// Returns the gated heads, if heads have gates.
-    pub(super) fn gated(&self) -> Option<Buf<'p>> {
-        match self {
-            MixerBufs::Attention(of) => of.gates.map(|gates| gates.out),
-            MixerBufs::Delta(_) => None,
-        }
-    }
-}
-
-/// A feed-forward part with the buffers that only its kind has.
-#[derive(Clone, Copy, Debug)]
-#[allow(clippy::large_enum_variant)] // One a layer, on the stack.
-pub(crate) enum FfnBufs<'p> {
-    Dense(DenseSpec),
-    Experts(ExpertBufs<'p>),
 }
 
 impl<'p> Backward<'p> {

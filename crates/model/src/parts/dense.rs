@@ -17,7 +17,7 @@ fn is_at_once(layer: &LayerPass<'_, '_, '_>) -> bool {
 }
 
 /// Computes gates and ups, where the backward pass continues: it makes the product with its gradient.
-pub(crate) fn to_gates(layer: &LayerPass<'_, '_, '_>) {
+pub(super) fn to_gates(layer: &LayerPass<'_, '_, '_>) {
     let LayerPass { dev, w, bufs, .. } = *layer;
     if is_at_once(layer) {
         let gate = layer.spec().architecture().gate;
@@ -27,7 +27,7 @@ pub(crate) fn to_gates(layer: &LayerPass<'_, '_, '_>) {
 }
 
 /// Computes the residual after this part, after `to_gates`; `f`: outputs of the gate and of the up projection.
-pub(crate) fn add_product(layer: &LayerPass<'_, '_, '_>, f: u32) {
+pub(super) fn add_product(layer: &LayerPass<'_, '_, '_>, f: u32) {
     let (spec, bufs) = (layer.spec(), layer.bufs);
     if !is_at_once(layer) {
         layer.dev.glu(spec.architecture().gate, bufs.gate_up, f as usize, bufs.product);
@@ -36,7 +36,7 @@ pub(crate) fn add_product(layer: &LayerPass<'_, '_, '_>, f: u32) {
 }
 
 /// Computes the gradients, after `to_gates` of the same pass.
-pub(crate) fn backward(step: &LayerBackward<'_, '_, '_>, f: u32, d_input: Buf<'_>) {
+pub(super) fn backward(step: &LayerBackward<'_, '_, '_>, f: u32, d_input: Buf<'_>) {
     let LayerPass { dev, bufs, .. } = *step.layer;
     let (spec, recompute) = (step.layer.spec(), step.layer.pass.acts.mode.recompute());
     let (gate, f) = (spec.architecture().gate, f as usize);
@@ -55,7 +55,5 @@ pub(crate) fn backward(step: &LayerBackward<'_, '_, '_>, f: u32, d_input: Buf<'_
         step.weight_gradient(down);
     }
     let gate_up = Product { site: Site::GateUp, x: bufs.norm_ffn, dy: d_gate_up };
-    step.output_gradients(gate_up);
-    step.weight_gradient(gate_up);
-    step.input_gradient(gate_up, d_input);
+    step.product_gradients(gate_up, Some(d_input));
 }

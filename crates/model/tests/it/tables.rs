@@ -1,6 +1,6 @@
 //! Tables of parameters: what a model, its adapters, its merged products and its codes consist of.
 
-use plimsoll_arch::{LoraShape, LoraTarget, LoraTargets, ModelSpec, PRESETS, ParamKind, products};
+use plimsoll_arch::{LoraShape, LoraTarget, LoraTargets, ModelSpec, PRESETS, ParamKind, Site, products};
 use plimsoll_base::{DType, Encoding};
 use plimsoll_device::{Layouts, block_elements};
 use plimsoll_model::{Coding, Param, ParamTable};
@@ -86,8 +86,8 @@ fn adapters_of_experts_follow_each_other() {
 #[test]
 fn merged_products_are_those_that_have_an_adapter() {
     for (targets, kinds) in [
-        (vec![LoraTarget::Q], vec![ParamKind::Qkv]),
-        (vec![LoraTarget::Up, LoraTarget::O], vec![ParamKind::Output, ParamKind::GateUp]),
+        (vec![LoraTarget::Q], vec![ParamKind::Weight(Site::Qkv)]),
+        (vec![LoraTarget::Up, LoraTarget::O], [Site::Output, Site::GateUp].map(ParamKind::Weight).to_vec()),
     ] {
         let spec = spec("qwen3-0.6b");
         let lora = LoraShape { rank: 4, targets: LoraTargets::new(targets).expect("some") };
@@ -125,7 +125,7 @@ fn codes_take_the_place_of_products_alone() {
 fn codes_are_widened_one_matrix_at_a_time() {
     let spec = spec("qwen2.5-0.5b");
     let whole = ParamTable::new(&spec, KIND, BF16);
-    let largest = of_kind(&whole, ParamKind::GateUp)[0].elements;
+    let largest = of_kind(&whole, ParamKind::Weight(Site::GateUp))[0].elements;
     assert_eq!(whole.clone().coded(&Coding::All(Encoding::Nf4)).widened_elements(BF16), largest);
     assert_eq!(whole.widened_elements(BF16), 0);
 }

@@ -6,7 +6,7 @@
 pub mod harness;
 
 use harness::{Harness, Setup};
-use plimsoll_arch::{Attention, DeltaLayers, Family, FileShape, LayerSet, ModelSpec, Window};
+use plimsoll_arch::{Attention, DeltaSpec, Family, FileShape, LayerSet, LayersWith, ModelSpec, Window};
 use plimsoll_base::{Phase, Result};
 use plimsoll_device::Sampling;
 use plimsoll_memory::Layout;
@@ -111,12 +111,9 @@ pub fn with_states() -> ModelSpec {
         family: Family::Qwen35,
         qk_norms: Family::Qwen35.architecture().qk_norms,
         attention: Attention { gated: true, ..nano.attention },
-        delta: Some(DeltaLayers {
+        delta: Some(LayersWith {
             layers: LayerSet::all_but_every(nano.layers, nano.layers),
-            key_heads: 2,
-            value_heads: 4,
-            key_dim: 16,
-            value_dim: 32,
+            each: DeltaSpec { key_heads: 2, value_heads: 4, key_dim: 16, value_dim: 32 },
         }),
         ..nano
     };

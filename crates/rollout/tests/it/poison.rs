@@ -7,7 +7,8 @@
 use crate::common::harness::{Harness, Machine, Numbers, Setup, dtypes, resident_gradients};
 use crate::common::{World, sampling};
 use plimsoll_arch::{
-    Attention, Cache, DeltaLayers, ExpertLayers, Family, FileShape, LayerSet, ModelSpec, Window, Windows,
+    Attention, Cache, DeltaSpec, ExpertsSpec, Family, FileShape, LayerSet, LayersWith, ModelSpec, Window,
+    Windows,
 };
 use plimsoll_base::{Bytes, DType, Phase, PhaseSet};
 use plimsoll_device::Sampling;
@@ -62,21 +63,14 @@ fn spec(family: Family) -> ModelSpec {
             _ => Attention::default(),
         },
         // Two layers of three, with more heads of values than of keys.
-        delta: family.architecture().has_delta.then_some(DeltaLayers {
+        delta: family.architecture().has_delta.then_some(LayersWith {
             layers: LayerSet::all_but_every(3, 3),
-            key_heads: 2,
-            value_heads: 4,
-            key_dim: 16,
-            value_dim: 32,
+            each: DeltaSpec { key_heads: 2, value_heads: 4, key_dim: 16, value_dim: 32 },
         }),
         // The first layer is dense and narrower than the experts of the others, each of which gets all rows.
-        experts: family.architecture().has_experts.then_some(ExpertLayers {
-            count: 3,
-            chosen: 3,
-            ffn: 48,
-            normalizes: true,
+        experts: family.architecture().has_experts.then_some(LayersWith {
             layers: LayerSet::of(3, |layer| layer > 0),
-            balance: 0.001,
+            each: ExpertsSpec { count: 3, chosen: 3, ffn: 48, normalizes: true, balance: 0.001 },
         }),
         ..ModelSpec::preset("nano").unwrap().file_shape()
     };

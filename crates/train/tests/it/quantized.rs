@@ -43,8 +43,7 @@ fn round_products(h: &mut Harness) {
     let table = h.table.clone();
     let parts = h.parts();
     let layout = parts.decoder.params.embed.layout;
-    let is_product =
-        |kind| matches!(kind, ParamKind::Qkv | ParamKind::Output | ParamKind::GateUp | ParamKind::Down);
+    let is_product = |kind| matches!(kind, ParamKind::Weight(_));
     for param in table.params.iter().filter(|param| is_product(param.kind)) {
         let (n, k) = (param.n as usize, param.k as usize);
         let buf = parts.decoder.params.all.slice(param.offset as usize, param.elements as usize);

@@ -1,11 +1,12 @@
-//! Softmax attention of a layer, with or without output gates: all between its first and last product, and back.
+//! Softmax attention of a layer, with or without output gates: from its input to that of its output projection, and
+//! back.
 
 pub(crate) mod regions;
 
 use crate::cache_index::Place;
 use crate::layer::LayerPass;
-use crate::layer_backward::{LayerBackward, MixerGradients};
-use plimsoll_arch::AttentionSpec;
+use crate::layer_backward::{LayerBackward, MixerGradients, Product};
+use plimsoll_arch::{AttentionSpec, Site};
 use plimsoll_device::{
     ALL_KEYS, AttentionBackward, GateHeadsBackward, Heads, QkNorm, QkNormBackward, RopeBackward, Scores,
 };
@@ -13,17 +14,22 @@ use plimsoll_memory::Buf;
 use regions::AttentionBufs;
 
 /// Computes the input of the output projection.
-pub(crate) fn forward(layer: &LayerPass<'_, '_, '_>, bufs: &AttentionBufs<'_>) {
+pub(super) fn forward(layer: &LayerPass<'_, '_, '_>, bufs: &AttentionBufs<'_>) {
+    layer.product(Site::Qkv, layer.bufs.norm_attn, layer.bufs.qkv);
+    attend(layer, bufs, qkv(layer, bufs), layer.bufs.attn);
+    gate(layer, bufs);
+}
+
+/// Rotates adjacent queries, keys and values, adds keys and values to the cache, and computes heads into `out`.
+pub(super) fn attend(layer: &LayerPass<'_, '_, '_>, bufs: &AttentionBufs<'_>, qkv: Buf<'_>, out: Buf<'_>) {
     let LayerPass { dev, decoder, index, .. } = *layer;
     let scores = scores(&bufs.spec);
     let Place { batch, copies } = layer.pass.place(scores.window);
-    let qkv = qkv(layer, bufs);
     dev.rope(qkv, qk_norm(layer, &bufs.spec), decoder.rotation(&bufs.spec, index), batch, bufs.kv, bufs.q);
     if let Some(copies) = copies {
         dev.copy_kv(bufs.kv, copies);
     }
-    dev.attention(bufs.q, bufs.kv, batch, scores, layer.bufs.attn, bufs.lse);
-    gate(layer, bufs);
+    dev.attention(bufs.q, bufs.kv, batch, scores, out, bufs.lse);
 }
 
 /// Returns adjacent queries, keys and values.
@@ -34,14 +40,14 @@ fn qkv<'p>(layer: &LayerPass<'_, '_, 'p>, bufs: &AttentionBufs<'p>) -> Buf<'p> {
 }
 
 /// Multiplies heads by their gates, if they have them.
-pub(crate) fn gate(layer: &LayerPass<'_, '_, '_>, bufs: &AttentionBufs<'_>) {
+pub(super) fn gate(layer: &LayerPass<'_, '_, '_>, bufs: &AttentionBufs<'_>) {
     if let Some(gates) = bufs.gates {
         layer.dev.gate_heads(layer.bufs.qkv, heads(&bufs.spec), layer.bufs.attn, gates.out);
     }
 }
 
-/// Computes the gradient of the input projection's output, and of the weights between.
-pub(crate) fn backward(step: &LayerBackward<'_, '_, '_>, bufs: &AttentionBufs<'_>, of: MixerGradients<'_>) {
+/// Computes the gradients of both projections, and of the weights between.
+pub(super) fn backward(step: &LayerBackward<'_, '_, '_>, bufs: &AttentionBufs<'_>, of: MixerGradients<'_>) {
     let LayerPass { dev, decoder, index, pass, bufs: layer, .. } = *step.layer;
     let (heads, batch) = (heads(&bufs.spec), pass.batch);
     match bufs.gates {
@@ -69,11 +75,13 @@ pub(crate) fn backward(step: &LayerBackward<'_, '_, '_>, bufs: &AttentionBufs<'_
     if bufs.gates.is_some() {
         dev.join_gates(dqkv, heads, of.d_first);
     }
+    let qkv = Product { site: Site::Qkv, x: layer.norm_attn, dy: of.d_first };
+    step.product_gradients(qkv, of.d_input);
 }
 
 fn qk_norm<'a>(layer: &LayerPass<'_, 'a, '_>, attention: &AttentionSpec) -> Option<QkNorm<'a>> {
     let spec = layer.spec();
-    let (of, (q, k)) = attention.qk_norms.zip(layer.w.qk_norm)?;
+    let (of, (q, k)) = attention.qk_norms.zip(layer.w.q_norm.zip(layer.w.k_norm))?;
     Some(QkNorm { q, k, eps: spec.rms_eps, offset: spec.architecture().norm_offset, of })
 }
 
@@ -83,7 +91,7 @@ fn norm_gradients<'s>(
     bufs: &AttentionBufs<'s>,
 ) -> Option<QkNormBackward<'s>> {
     let norm = qk_norm(step.layer, &bufs.spec)?;
-    let (dq_weight, dk_weight) = step.weights().and_then(|grads| grads.qk_norm).unzip();
+    let (dq_weight, dk_weight) = step.weights().and_then(|grads| grads.q_norm.zip(grads.k_norm)).unzip();
     if !step.add {
         [dq_weight, dk_weight].into_iter().flatten().for_each(|grad| step.layer.dev.zero(grad));
     }

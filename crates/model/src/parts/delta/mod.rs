@@ -1,18 +1,20 @@
-//! The linear attention of a layer: from its input projection's output to its output projection's input, and back.
+//! The linear attention of a layer: from its input to that of its output projection, and back.
 
 pub(crate) mod places;
 pub(crate) mod regions;
 
 use crate::layer::LayerPass;
-use crate::layer_backward::{LayerBackward, MixerGradients};
+use crate::layer_backward::{LayerBackward, MixerGradients, Product};
 use crate::weights::LayerDelta;
+use plimsoll_arch::Site;
 use plimsoll_device::{
     DeltaInputs, DeltaInputsBackward, DeltaRule, DeltaRuleBackward, NormGated, NormGatedBackward,
 };
 use regions::{DeltaBufs, DeltaRegions, GradientRegions};
 
 /// Computes the input of the output projection.
-pub(crate) fn forward(layer: &LayerPass<'_, '_, '_>, bufs: &DeltaBufs<'_>) {
+pub(super) fn forward(layer: &LayerPass<'_, '_, '_>, bufs: &DeltaBufs<'_>) {
+    layer.product(Site::Qkv, layer.bufs.norm_attn, layer.bufs.qkv);
     to_out(layer, bufs);
     let (heads, o, w, eps) = (bufs.heads, bufs.regions.out, weights(layer).norm, layer.spec().rms_eps);
     layer.dev.norm_gated(NormGated { heads, o, x: layer.bufs.qkv, w, eps, y: layer.bufs.attn });
@@ -27,8 +29,8 @@ fn to_out(layer: &LayerPass<'_, '_, '_>, bufs: &DeltaBufs<'_>) {
     layer.dev.delta_rule(DeltaRule { heads, qkv, gates, places, states, out, rest });
 }
 
-/// Computes the gradient of the input projection's output, and of the weights between.
-pub(crate) fn backward(step: &LayerBackward<'_, '_, '_>, bufs: &DeltaBufs<'_>, of: MixerGradients<'_>) {
+/// Computes the gradients of both projections, and of the weights between.
+pub(super) fn backward(step: &LayerBackward<'_, '_, '_>, bufs: &DeltaBufs<'_>, of: MixerGradients<'_>) {
     let (layer, add) = (step.layer, step.add);
     step.weight_gradient(of.output);
     step.input_gradient(of.output, of.d_mixed);
@@ -57,6 +59,8 @@ pub(crate) fn backward(step: &LayerBackward<'_, '_, '_>, bufs: &DeltaBufs<'_>, o
     let (weights, grads) = (w.inputs, grads.map(|grads| grads.inputs));
     let backward = DeltaInputsBackward { heads, x, weights, segments, d_qkv, d_gates, dx, grads, add };
     layer.dev.delta_inputs_backward(backward);
+    let qkv = Product { site: Site::Qkv, x: layer.bufs.norm_attn, dy: dx };
+    step.product_gradients(qkv, of.d_input);
 }
 
 fn weights<'a>(layer: &LayerPass<'_, 'a, '_>) -> LayerDelta<'a> {

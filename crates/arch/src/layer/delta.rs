@@ -1,6 +1,8 @@
 //! Layers with linear attention: Gated DeltaNet, instead of attention over keys.
 
-use crate::LayerSet;
+use crate::Site;
+use crate::param::ParamKind as Kind;
+use crate::tensor_row::{TensorRow, matrix, vector};
 
 /// Inputs that the convolution of queries, keys and values reads: its own row and the three before it.
 pub const CONV_TAPS: u32 = 4;
@@ -20,35 +22,6 @@ pub struct DeltaSpec {
     pub key_dim: u32,
     /// Elements of a head of values.
     pub value_dim: u32,
-}
-
-/// Linear attention as files describe it: the same in each layer that has it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DeltaLayers {
-    /// The layers. The others have attention over keys.
-    pub layers: LayerSet,
-    /// Heads of queries and keys.
-    pub key_heads: u32,
-    /// Heads of values, a multiple of `key_heads`.
-    pub value_heads: u32,
-    /// Elements of a head of queries or keys.
-    pub key_dim: u32,
-    /// Elements of a head of values.
-    pub value_dim: u32,
-}
-
-impl DeltaLayers {
-    /// Returns the heads of each of the layers.
-    pub const fn each(&self) -> DeltaSpec {
-        let DeltaLayers { key_heads, value_heads, key_dim, value_dim, .. } = *self;
-        DeltaSpec { key_heads, value_heads, key_dim, value_dim }
-    }
-
-    /// Returns heads with the layers that have them.
-    pub const fn of(each: DeltaSpec, layers: LayerSet) -> DeltaLayers {
-        let DeltaSpec { key_heads, value_heads, key_dim, value_dim } = each;
-        DeltaLayers { layers, key_heads, value_heads, key_dim, value_dim }
-    }
 }
 
 impl DeltaSpec {
@@ -75,5 +48,28 @@ impl DeltaSpec {
     /// Returns the elements of one layer's state of a sequence.
     pub const fn state(&self) -> u32 {
         self.value_heads * self.key_dim * self.value_dim
+    }
+
+    /// Returns the FLOPs of a row between the products: a state is decayed, read twice and added to.
+    pub(super) fn flops(&self) -> u64 {
+        8 * u64::from(self.state())
+    }
+
+    /// Calls `add` with each tensor.
+    pub(super) fn rows(&self, h: u32, add: &mut impl FnMut(TensorRow)) {
+        let (conv, v, heads) = (self.conv_width(), self.value_width(), self.value_heads);
+        for (module, gguf, rows) in [
+            ("linear_attn.in_proj_qkv", "attn_qkv", conv),
+            ("linear_attn.in_proj_z", "attn_gate", v),
+            ("linear_attn.in_proj_b", "ssm_beta", heads),
+            ("linear_attn.in_proj_a", "ssm_alpha", heads),
+        ] {
+            add(matrix(Kind::Weight(Site::Qkv), (module, gguf), [rows, h]));
+        }
+        add(matrix(Kind::DeltaConv, ("linear_attn.conv1d", "ssm_conv1d"), [conv, CONV_TAPS]));
+        add(vector(Kind::DeltaDecay, ("linear_attn.A_log", "ssm_a", ""), heads));
+        add(vector(Kind::DeltaBias, ("linear_attn.dt_bias", "ssm_dt.bias", ""), heads));
+        add(vector(Kind::DeltaNorm, ("linear_attn.norm", "ssm_norm", "weight"), self.value_dim));
+        add(matrix(Kind::Weight(Site::Output), ("linear_attn.out_proj", "ssm_out"), [h, v]));
     }
 }
