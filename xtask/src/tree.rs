@@ -66,9 +66,10 @@ pub fn files_below(folder: &Path) -> io::Result<Vec<String>> {
     for entry in folder.read_dir()? {
         let entry = entry?;
         let name = entry.file_name().to_string_lossy().into_owned();
-        match entry.file_type()?.is_dir() {
-            true => files.extend(files_below(&entry.path())?.iter().map(|file| format!("{name}/{file}"))),
-            false => files.push(name),
+        if entry.file_type()?.is_dir() {
+            files.extend(files_below(&entry.path())?.iter().map(|file| format!("{name}/{file}")))
+        } else {
+            files.push(name)
         }
     }
     files.sort();

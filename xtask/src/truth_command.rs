@@ -22,10 +22,7 @@ struct Options {
 /// Runs the command; `None` if the arguments are not its own.
 pub fn run(arguments: &[String], root: &Path) -> Option<ExitCode> {
     let options = options(arguments)?;
-    let done = match options.on_card {
-        true => make_on_card(&options, root),
-        false => make(&options, root),
-    };
+    let done = if options.on_card { make_on_card(&options, root) } else { make(&options, root) };
     Some(done.unwrap_or_else(|words| {
         eprintln!("truth: {words}");
         ExitCode::FAILURE

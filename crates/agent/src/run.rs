@@ -352,9 +352,10 @@ impl<'scope> Job<'scope> for AgentRun<'_, '_, '_> {
     fn evaluate_at_end(&mut self, lead: &mut Lead<'_, '_, 'scope, '_>) -> Result<()> {
         let steps = self.run.train.steps;
         // A run whose `train.steps` was changed ends at a step that was not evaluated.
-        let score = match lead.progress.last_eval_step == Some(steps) {
-            true => lead.progress.last_eval,
-            false => self.play(lead, steps)?,
+        let score = if lead.progress.last_eval_step == Some(steps) {
+            lead.progress.last_eval
+        } else {
+            self.play(lead, steps)?
         };
         if score.is_none() && self.evaluator.is_some() {
             lead.end_if_interrupted(self, steps)?;

@@ -26,7 +26,6 @@ pub struct AgentState {
     /// Moments of observations, where they are normalised.
     pub observations: Option<Moments>,
     pub rewards: Option<RewardScale>,
-    /// One per environment.
     pub episodes: Vec<Episode>,
     /// Returns of the latest episodes, the newest last.
     recent: VecDeque<Return>,

@@ -36,7 +36,7 @@ impl CorrectionKind {
     }
 }
 
-/// What happens to ratios outside the band.
+/// Says what happens to ratios outside the band.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Correction {
     /// TIS: w <- clip(w, low, high).

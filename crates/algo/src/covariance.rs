@@ -10,7 +10,7 @@ use crate::packed::Packed;
 use plimsoll_base::rng::{Stream, philox};
 
 plimsoll_base::names! {
-    /// What is done to tokens of high covariance; with its numbers it is a `Covariance`.
+    /// Kinds of restraint on tokens of high covariance; with its numbers one is a `Covariance`.
     #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
     CovarianceKind {
         /// Some of them, drawn at random, do not learn.
@@ -20,7 +20,7 @@ plimsoll_base::names! {
     }
 }
 
-/// What is done to tokens of high covariance.
+/// Restrains tokens of high covariance.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Covariance {
     /// Clip-Cov: tokens with a covariance inside a band, drawn at random, do not learn.
@@ -39,7 +39,7 @@ pub enum Covariance {
     },
 }
 
-/// What was found in a step.
+/// Holds what was found in a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct CovarianceSums {
     /// Trained tokens.

@@ -14,7 +14,7 @@ use crate::kl::KlSums;
 use crate::packed::Packed;
 
 plimsoll_base::names! {
-    /// What a student learns from its teacher.
+    /// The distance from its teacher that a student reduces.
     #[derive(Default)]
     #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
     DivergenceKind {
@@ -109,10 +109,8 @@ impl Divergence {
         let (p_listed, q_listed) = (mass(student), mass(teacher));
         let is_raised = |listed: f64| has_rest && 1.0 - listed < REST_MIN;
         let is_constant = is_raised(p_listed);
-        let [p_sum, q_sum] = [p_listed, q_listed].map(|listed| match is_constant && is_raised(listed) {
-            true => listed + REST_MIN,
-            false => 1.0,
-        });
+        let [p_sum, q_sum] = [p_listed, q_listed]
+            .map(|listed| if is_constant && is_raised(listed) { listed + REST_MIN } else { 1.0 });
         let [lp_sum, lq_sum] = [p_sum, q_sum].map(|sum| if sum == 1.0 { 0.0 } else { ln(sum) });
         let listed = |j: usize| {
             let (lp, lq) = (f64::from(student[j]), f64::from(teacher[j]));
@@ -131,10 +129,11 @@ impl Divergence {
             value += bucket.value(self);
             let of_rest = bucket.p * bucket.pull(self);
             mean += of_rest;
-            rest = match is_constant {
+            rest = if is_constant {
                 // Its mass stays, but not its share of the sum.
-                true => (p_listed * of_rest - REST_MIN * of_listed) / p_sum,
-                false => bucket.pull(self) - mean,
+                (p_listed * of_rest - REST_MIN * of_listed) / p_sum
+            } else {
+                bucket.pull(self) - mean
             };
         }
         for (j, slope) in slopes.iter_mut().enumerate() {

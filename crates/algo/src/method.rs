@@ -124,7 +124,7 @@ pub enum Reference {
     Yes,
 }
 
-/// What a method needs of a run: data, roles and heads follow from it.
+/// Holds what a method needs of a run: data, roles and heads follow from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Needs {
     /// The data of a step.
@@ -144,7 +144,7 @@ pub struct Needs {
 pub struct MethodSpec {
     /// The method.
     pub method: Method,
-    /// What it needs of a run.
+    /// Data, roles and heads that it needs.
     pub needs: Needs,
     /// How it learns from samples; `None` if it does not sample.
     pub sampling: Option<SamplingSpec>,
@@ -163,7 +163,7 @@ pub struct SamplingSpec {
     pub loss: PolicyLoss,
     /// Default aggregation.
     pub aggregation: AggregationKind,
-    /// What is done to tokens of high covariance.
+    /// The usual restraint on tokens of high covariance.
     pub covariance: Option<CovarianceKind>,
 }
 

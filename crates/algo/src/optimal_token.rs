@@ -64,12 +64,11 @@ fn subtract_from_group(mask: &[f32], sequences: &[Range<usize>], weights: &[f32]
         let here = || sequences.iter().map(|seq| seq.start + at).zip(sequences);
         let tokens = || here().filter(|(t, seq)| *t < seq.end && mask[*t] != 0.0).map(|(t, _)| t);
         let weight = |t: usize| f64::from(weights[t]);
-        let baseline = match at < second {
-            false => 0.0,
-            true => {
-                let sum: f64 = tokens().map(|t| weight(t) * f64::from(advantages[t])).sum();
-                sum / (tokens().map(weight).sum::<f64>() + EPSILON)
-            }
+        let baseline = if at < second {
+            let sum: f64 = tokens().map(|t| weight(t) * f64::from(advantages[t])).sum();
+            sum / (tokens().map(weight).sum::<f64>() + EPSILON)
+        } else {
+            0.0
         };
         for t in tokens().collect::<Vec<_>>() {
             advantages[t] = (f64::from(advantages[t]) - baseline) as f32;

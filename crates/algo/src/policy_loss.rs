@@ -372,10 +372,12 @@ fn token_term(loss: &PolicyLoss, l: f64, log_ratio: f64, a: f64) -> Term {
 /// Returns -sg(min(rho, 20)) A l, or nothing for a token that `is_far`.
 fn trusted(ratio: f64, a: f64, l: f64, is_far: bool) -> Term {
     let factor = if is_far { 0.0 } else { ratio.min(TRUSTED_RATIO_MAX) * a };
-    let clip = match is_far {
-        false => Clip::Inside,
-        true if a > 0.0 => Clip::High,
-        true => Clip::Low,
+    let clip = if !is_far {
+        Clip::Inside
+    } else if a > 0.0 {
+        Clip::High
+    } else {
+        Clip::Low
     };
     Term { loss: -factor * l, gradient: -factor, ratio, clip, dual: false }
 }

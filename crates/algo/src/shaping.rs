@@ -30,12 +30,12 @@ pub enum GroupShaping {
     OptimalToken,
     /// The best sample's lead over the second, divided by (std + eps); 0 for the others (verl's `grpo_passk`).
     Lead {
-        /// As of `GroupNorm`.
+        /// Added to the deviation, as in `GroupNorm`.
         eps: f64,
     },
     /// The group norm of each reward by itself, see `decoupled`; of a single reward the group norm (GDPO).
     Decoupled {
-        /// As of `GroupNorm`.
+        /// Added to the deviation, as in `GroupNorm`.
         eps: f64,
     },
 }
@@ -206,9 +206,8 @@ fn penalty(options: &Shaping, lengths: &[usize], sample: usize) -> f64 {
 
 /// Returns the largest number but one; the smallest there is of fewer.
 fn second_best(rewards: impl Iterator<Item = f64>) -> f64 {
-    let [_, second] = rewards.fold([f64::MIN; 2], |[first, second], reward| match reward > first {
-        true => [reward, first],
-        false => [first, second.max(reward)],
+    let [_, second] = rewards.fold([f64::MIN; 2], |[first, second], reward| {
+        if reward > first { [reward, first] } else { [first, second.max(reward)] }
     });
     second
 }

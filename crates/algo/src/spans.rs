@@ -13,7 +13,7 @@ use crate::packed::Packed;
 use std::ops::Range;
 
 plimsoll_base::names! {
-    /// What a teacher's log-probabilities are compared by.
+    /// The unit by which a teacher's log-probabilities are compared.
     #[derive(Default)]
     #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
     Align {

@@ -14,7 +14,7 @@ use plimsoll_base::Result;
 use std::ops::Range;
 
 plimsoll_base::names! {
-    /// What is compared with what.
+    /// The way in which turns are compared.
     #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
     TurnCredit {
         /// Returns from a turn on, among the episodes of a group that have this turn.
@@ -89,7 +89,7 @@ pub fn compare_turns(
     Ok(())
 }
 
-/// What is compared at one time.
+/// Holds what is compared at one time.
 #[derive(Default)]
 struct Scratch {
     rewards: Vec<Option<f32>>,

@@ -28,7 +28,7 @@ impl UpdateOptions {
 }
 
 plimsoll_base::names!(
-    /// What updates weights.
+    /// The optimizers.
     #[derive(Default)]
     #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
     OptimizerName {

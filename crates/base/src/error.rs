@@ -34,7 +34,7 @@ pub enum Exit {
 pub struct Error {
     /// Stable name, kebab-case; `plimsoll explain <slug>` prints its page.
     pub slug: &'static str,
-    /// What happened, where, with numbers; lower case, one line, cut if it is very long.
+    /// The event and its place, with numbers; lower case, one line, cut if it is very long.
     pub message: String,
     /// More facts, one per line.
     pub facts: Vec<String>,
@@ -100,13 +100,12 @@ impl fmt::Display for Error {
 /// Indents continuation lines, so values from outside that begin a line with `hint:` are not taken for a hint.
 fn continued(text: &str) -> Cow<'_, str> {
     let begins = |line: &str| ["hint:", "error[", "warning["].iter().any(|start| line.starts_with(start));
-    match text.lines().skip(1).any(begins) {
-        false => Cow::Borrowed(text),
-        true => {
-            let line = |line: &str| if begins(line) { format!("  {line}") } else { line.to_string() };
-            let first = text.lines().take(1).map(str::to_string);
-            Cow::Owned(first.chain(text.lines().skip(1).map(line)).collect::<Vec<_>>().join("\n"))
-        }
+    if text.lines().skip(1).any(begins) {
+        let line = |line: &str| if begins(line) { format!("  {line}") } else { line.to_string() };
+        let first = text.lines().take(1).map(str::to_string);
+        Cow::Owned(first.chain(text.lines().skip(1).map(line)).collect::<Vec<_>>().join("\n"))
+    } else {
+        Cow::Borrowed(text)
     }
 }
 

@@ -204,7 +204,6 @@ fn within_limits(reply: &[u8], word_bytes_max: usize) -> Result<(), String> {
     Ok(())
 }
 
-/// Walks an object.
 struct Walk<'w, 'r> {
     name: &'w str,
     found: &'w mut dyn FnMut(JsonPart<'r>),
@@ -219,9 +218,10 @@ impl<'r> Visitor<'r> for Walk<'_, 'r> {
 
     fn visit_map<A: MapAccess<'r>>(self, mut map: A) -> Result<(), A::Error> {
         while let Some(is_it) = map.next_key_seed(Is(self.name))? {
-            match is_it {
-                true => (self.found)(JsonPart(map.next_value::<&RawValue>()?.get())),
-                false => drop(map.next_value::<IgnoredAny>()?),
+            if is_it {
+                (self.found)(JsonPart(map.next_value::<&RawValue>()?.get()))
+            } else {
+                let _ = map.next_value::<IgnoredAny>()?;
             }
         }
         Ok(())

@@ -84,9 +84,10 @@ impl Read for NamedFile {
 /// Errors: those of the system; `IsADirectory`; `InvalidInput` for a pipe, a device or a socket.
 pub fn open_regular(path: &Path) -> Result<File> {
     let named = NamedFile::open_any(path)?;
-    match named.file.metadata()?.is_file() {
-        true => Ok(named.file),
-        false => Err(Error::new(ErrorKind::InvalidInput, "it is not a regular file")),
+    if named.file.metadata()?.is_file() {
+        Ok(named.file)
+    } else {
+        Err(Error::new(ErrorKind::InvalidInput, "it is not a regular file"))
     }
 }
 
@@ -95,10 +96,7 @@ pub fn open_regular(path: &Path) -> Result<File> {
 /// Errors: those of the system; `NotADirectory`.
 pub fn open_folder(path: &Path) -> Result<File> {
     let file = OpenOptions::new().read(true).custom_flags(NONBLOCK).open(path)?;
-    match file.metadata()?.is_dir() {
-        true => Ok(file),
-        false => Err(ErrorKind::NotADirectory.into()),
-    }
+    if file.metadata()?.is_dir() { Ok(file) } else { Err(ErrorKind::NotADirectory.into()) }
 }
 
 #[cfg(test)]

@@ -43,10 +43,7 @@ fn escaped(text: &str, escape: impl Fn(&mut String, char) -> std::fmt::Result) -
     }
     let mut out = String::with_capacity(text.len() + 16);
     for c in text.chars() {
-        match is_hidden(c) {
-            true => escape(&mut out, c).expect("a string takes all text"),
-            false => out.push(c),
-        }
+        if is_hidden(c) { escape(&mut out, c).expect("a string takes all text") } else { out.push(c) }
     }
     Cow::Owned(out)
 }

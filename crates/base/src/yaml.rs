@@ -16,11 +16,11 @@ pub struct Yaml<'t> {
     pub line: usize,
     /// A collection in brackets as the file has it; `None` for other values.
     pub in_brackets: Option<&'t str>,
-    /// What it is.
+    /// The value itself.
     pub value: YamlValue<'t>,
 }
 
-/// What a value of YAML is.
+/// Says what a value of YAML is.
 #[derive(Clone, Debug, PartialEq)]
 pub enum YamlValue<'t> {
     /// A text, number, truth value or nothing.
@@ -41,7 +41,7 @@ pub enum YamlValue<'t> {
 pub struct YamlFault {
     /// The line, from 1.
     pub line: usize,
-    /// What is wrong, for a message.
+    /// The fault, in words for a message.
     pub what: String,
 }
 

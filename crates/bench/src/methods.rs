@@ -80,9 +80,10 @@ fn rows() -> Vec<Row> {
     let run = |name, run_file, formulas| Row { name, run_file, sets: Vec::new(), formulas };
     let sampling = METHODS.iter().filter(|spec| has_row(spec)).map(|spec| {
         let (name, formulas) = (spec.method.name(), Formulas::Sampling(spec.method));
-        match spec.needs.critic {
-            true => run(name, "first-ppo.toml", formulas),
-            false => Row { sets: vec![format!("method={name}")], ..run(name, FIRST, formulas) },
+        if spec.needs.critic {
+            run(name, "first-ppo.toml", formulas)
+        } else {
+            Row { sets: vec![format!("method={name}")], ..run(name, FIRST, formulas) }
         }
     });
     let mut rows: Vec<Row> = sampling.collect();

@@ -157,11 +157,10 @@ pub fn words(found: &Value) -> String {
         let number = |key: &str| row[key].as_f64().unwrap_or(f64::NAN);
         let differ: Vec<&str> =
             row["differ"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-        let bits = match differ.is_empty() {
-            true => {
-                format!("equal, {} files and metrics", row["sha256"].as_object().map_or(0, |all| all.len()))
-            }
-            false => format!("DIFFER: {}", differ.join(", ")),
+        let bits = if differ.is_empty() {
+            format!("equal, {} files and metrics", row["sha256"].as_object().map_or(0, |all| all.len()))
+        } else {
+            format!("DIFFER: {}", differ.join(", "))
         };
         let name = row["run"].as_str().unwrap_or_default();
         text += &format!(
@@ -190,13 +189,13 @@ mod tests {
     use plimsoll_rl::roles::Trainer;
     use plimsoll_train::Sequence;
 
-    /// What is trained, and where.
+    /// Holds what is trained, and where.
     #[derive(Clone, Copy)]
     struct Case {
         device: &'static str,
         /// Rank of the adapters; none if all weights are trained.
         lora_rank: Option<u32>,
-        /// What ranks share out.
+        /// The stage of ZeRO: the states that ranks share out.
         zero_stage: u32,
     }
 

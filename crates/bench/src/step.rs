@@ -111,7 +111,7 @@ pub fn whole_step(options: &BenchOptions, size: StepSize) -> Result<Value> {
     Ok(finish(result, &dev.machine_type(), dev.threads()))
 }
 
-/// What the steps took, and the metrics of those that are measured.
+/// Holds what the steps took, and the metrics of those that are measured.
 #[derive(Default)]
 struct Steps {
     times: Vec<f64>,
@@ -120,7 +120,6 @@ struct Steps {
     work: Progress,
     mismatch: f64,
     trained_tokens: f64,
-    /// Sums over steps.
     carried: [f64; CARRIED.len()],
 }
 

@@ -57,7 +57,7 @@ fn refused(words: &str) -> ExitCode {
     ExitCode::from(2)
 }
 
-/// What is measured of one failure.
+/// Holds what is measured of one failure.
 #[derive(Default)]
 struct Seen {
     started: bool,

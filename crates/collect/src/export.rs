@@ -71,9 +71,10 @@ impl<'a> Column<'a> {
             Source::Leaf { range, slot, leaf, of_ends } => {
                 let end = if *of_ends { range.start + ends * slot.bytes } else { range.end };
                 let slots = &bytes[range.start..end];
-                match leaf.bytes() == slot.bytes {
-                    true => writer.write(slots),
-                    false => slots.chunks_exact(slot.bytes).try_for_each(|one| writer.write(leaf.of(one))),
+                if leaf.bytes() == slot.bytes {
+                    writer.write(slots)
+                } else {
+                    slots.chunks_exact(slot.bytes).try_for_each(|one| writer.write(leaf.of(one)))
                 }
             }
         }

@@ -125,12 +125,11 @@ impl Trajectories {
                     partial.put(&layout, observation, action, rewards[t], versions[t]);
                 }
                 if flag & flags::DONE != 0 {
-                    match partial.is_whole {
-                        true => {
-                            let last = row.next_observation(&layout, t);
-                            self.whole.push(partial.finish(&layout, row.env_index, last, flag));
-                        }
-                        false => self.incomplete += 1,
+                    if partial.is_whole {
+                        let last = row.next_observation(&layout, t);
+                        self.whole.push(partial.finish(&layout, row.env_index, last, flag));
+                    } else {
+                        self.incomplete += 1
                     }
                     partial.num_frames = 0;
                 }

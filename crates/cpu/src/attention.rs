@@ -535,7 +535,7 @@ unsafe fn value_tile<S: Simd, T: Lanes, const Q: usize, const W: usize>(
 /// Adds keys that only some queries of a tile see.
 ///
 /// # Safety
-/// As `value_tile`.
+/// Requires what `value_tile` requires.
 #[inline(always)]
 unsafe fn some_keys<S: Simd, T: Lanes, const Q: usize, const W: usize>(
     s: S,

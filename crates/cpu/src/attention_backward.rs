@@ -468,7 +468,7 @@ unsafe fn accumulate<S: Simd>(
 }
 
 /// # Safety
-/// As `accumulate`, for O outputs.
+/// Requires what `accumulate` requires, for O outputs.
 #[inline(always)]
 unsafe fn add_tile<S: Simd, const O: usize, const W: usize>(
     s: S,

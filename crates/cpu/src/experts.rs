@@ -335,9 +335,10 @@ impl<T: Real> LogitGradient<'_, T> {
         let d = &mut d[..count];
         // The weights of a row, or its probabilities, through the softmax that they are: w (dw - sum of w dw).
         let mean: f32 = weights.iter().enumerate().map(|(j, weight)| weight * d_weight(j)).sum();
-        let p = match normalizes && shares.is_none() {
-            true => &mut space[..count],
-            false => softmax(self.dev, &self.logits[m * count..][..count], &mut space),
+        let p = if normalizes && shares.is_none() {
+            &mut space[..count]
+        } else {
+            softmax(self.dev, &self.logits[m * count..][..count], &mut space)
         };
         if !normalizes {
             d.iter_mut().zip(&*p).for_each(|(d, p)| *d = -p * mean);

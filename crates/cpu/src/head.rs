@@ -399,7 +399,7 @@ impl<'a, E: Operand> Side<'a, E> {
     /// Computes its logits of a tile for rows `first..first + rows` in the current task's slot, which it returns.
     ///
     /// # Safety
-    /// As `Work::logits`.
+    /// Requires what `Work::logits` requires.
     pub(super) unsafe fn logits(
         &self,
         isa: Isa,

@@ -40,13 +40,9 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     /// # Safety
     /// `p` points to 16 writable bf16.
     unsafe fn store_bf16(self, p: *mut bf16, x: Self::F);
-    /// a + b.
     fn add(self, a: Self::F, b: Self::F) -> Self::F;
-    /// a - b.
     fn sub(self, a: Self::F, b: Self::F) -> Self::F;
-    /// a b.
     fn mul(self, a: Self::F, b: Self::F) -> Self::F;
-    /// a / b.
     fn div(self, a: Self::F, b: Self::F) -> Self::F;
     /// a b + c, rounded once where the path can.
     fn fma(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F;
@@ -81,7 +77,6 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
         out
     }
 
-    /// Reinterprets the bits.
     fn bits(self, x: Self::F) -> Self::U;
     /// Returns `x` in all lanes.
     fn splat_u32(self, x: u32) -> Self::U;
@@ -89,11 +84,9 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     fn count_u32(self, first: u32) -> Self::U;
     /// a + b, wrapping.
     fn add_u32(self, a: Self::U, b: Self::U) -> Self::U;
-    /// a xor b.
     fn xor_u32(self, a: Self::U, b: Self::U) -> Self::U;
     /// Returns the low 32 bits of a b.
     fn mul_u32(self, a: Self::U, b: Self::U) -> Self::U;
-    /// a >> n.
     fn shift_right_u32(self, a: Self::U, n: u32) -> Self::U;
     /// Adds the low 16 bits of `random` below the bits that bf16 keeps, and truncates. A finite number stays finite;
     /// infinities and NaN do not change.
@@ -127,7 +120,6 @@ pub(crate) trait Lanes: Real {
     /// `p` points to 16 writable elements.
     unsafe fn store_at<S: Simd>(s: S, p: *mut Self, x: S::F);
 
-    /// Widens 16 elements.
     #[inline(always)]
     fn load<S: Simd>(s: S, x: &[Self; LANES]) -> S::F {
         // SAFETY: an array of 16 elements, borrowed.

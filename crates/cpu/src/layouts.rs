@@ -46,7 +46,6 @@ pub struct HeadShape {
     pub block_rows: usize,
     /// Rows whose statistics are held at once.
     pub wave_rows: usize,
-    /// Tiles of logits.
     pub slots: usize,
 }
 

@@ -50,9 +50,10 @@ impl CpuDevice {
         let each = adapters.map(|(n, k)| matmul::transpose_elements(n, k, weights));
         // Gradients of rows are gathered while the B of an expert's down is transposed.
         let h = u64::from(spec.hidden);
-        let experts = match spec.has_experts() {
-            true => matmul::experts::gathered_elements(h) + matmul::transpose_elements(h, rank, weights),
-            false => 0,
+        let experts = if spec.has_experts() {
+            matmul::experts::gathered_elements(h) + matmul::transpose_elements(h, rank, weights)
+        } else {
+            0
         };
         let shape = [threads as u64, each.fold(scratch_elements(spec, weights).max(experts), u64::max)];
         let mut layout = Layout::new();

@@ -11,7 +11,6 @@ pub fn measure_flops(pool: &Pool, isa: Isa, seconds: f64) -> f64 {
     of.iter().map(|instruction| measure(pool, *instruction, seconds)).fold(0.0, f64::max)
 }
 
-/// What computes products.
 #[derive(Clone, Copy)]
 enum Instruction {
     Tile,

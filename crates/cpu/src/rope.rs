@@ -61,7 +61,6 @@ pub(super) fn forward(
     });
 }
 
-/// Angles by position.
 #[derive(Clone, Copy)]
 struct Angles<'a> {
     table: Option<&'a [f32]>,

@@ -32,9 +32,10 @@ impl Terms {
             Measure::Jsd { beta } => {
                 let beta = f64::from(beta);
                 // ln(m / p), by the larger of p and q.
-                let m = match d > 0.0 {
-                    true => d + ln(1.0 + (1.0 - beta) * (exp(-d) - 1.0)),
-                    false => ln(1.0 + beta * (exp(d) - 1.0)),
+                let m = if d > 0.0 {
+                    d + ln(1.0 + (1.0 - beta) * (exp(-d) - 1.0))
+                } else {
+                    ln(1.0 + beta * (exp(d) - 1.0))
                 };
                 let pull = -(1.0 - beta) * p * m;
                 [beta * q * (d - m) + pull, pull]

@@ -226,13 +226,12 @@ fn launch_wide(
 fn narrow(dev: &CudaDevice, is_backward: bool, m: usize, x: Buf<'_>, adapter: &Adapter<'_>, u: Buf<'_>) {
     let (width, rank, sr) = (x.len() / m, adapter.rank(), adapter.a.n);
     let map = |b: Buf<'_>, rows, width| tensor_map(dev, dev.address(b), rows, width, FEW_ROWS);
-    let (right, tiles) = match is_backward {
-        false => (vec![map(adapter.a.buf, sr, adapter.a.k)], sr.div_ceil(U_COLS)),
-        true => {
-            let b: Vec<_> = adapter.blocks().map(|(_, of)| map(of.b.buf, of.b.n, rank)).collect();
-            let tiles = b.len() * rank.div_ceil(U_COLS);
-            (b, tiles)
-        }
+    let (right, tiles) = if is_backward {
+        let b: Vec<_> = adapter.blocks().map(|(_, of)| map(of.b.buf, of.b.n, rank)).collect();
+        let tiles = b.len() * rank.div_ceil(U_COLS);
+        (b, tiles)
+    } else {
+        (vec![map(adapter.a.buf, sr, adapter.a.k)], sr.div_ceil(U_COLS))
     };
     let (module, kernel) =
         if is_backward { ("adapted_dx", "adapter_du") } else { ("adapted_bf16", "adapter_u") };

@@ -229,13 +229,14 @@ fn decode(dev: &CudaDevice, shape: &Shape, before: &[Arg], log_scale: Arg) {
     let grid = [segments as u32, row_blocks as u32, chunks.max(1) as u32];
     let (warps, shared) = decode_warps(shape);
     let how = Launch { grid, block: 32 * warps as u32, shared: shared as u32 };
-    let [module, kernel, join] = match shape.is_wide() {
-        true => ["attention_wide", "attention_wide_decode", "attention_wide_join"],
-        false => [
+    let [module, kernel, join] = if shape.is_wide() {
+        ["attention_wide", "attention_wide_decode", "attention_wide_join"]
+    } else {
+        [
             "attention",
             shape.fast("attention_decode_64", "attention_decode_128"),
             shape.fast("attention_join_64", "attention_join_128"),
-        ],
+        ]
     };
     let chunks_arg = Arg::U32(chunks as u32);
     let mut args = [before, &[parts], &shape.args(), &[chunks_arg]].concat();

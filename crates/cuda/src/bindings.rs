@@ -38,7 +38,6 @@ macro_rules! table {
 }
 
 table! {
-    /// The compiler.
     Nvrtc of Nvrtc {
         nvrtcVersion(*mut c_int, *mut c_int) -> nvrtc::nvrtcResult;
         nvrtcGetNumSupportedArchs(*mut c_int) -> nvrtc::nvrtcResult;

@@ -149,7 +149,6 @@ pub fn compile(source: &Source, architecture: &str, checked: bool) -> Result<Vec
     }
 }
 
-/// An NVRTC program.
 struct Program {
     nvrtc: &'static Nvrtc,
     program: sys::nvrtcProgram,

@@ -67,7 +67,7 @@ pub struct CudaDevice {
     /// The weights of the next product were just made from their codes.
     pub(crate) is_widened: AtomicBool,
     pub(crate) perturbed: AtomicBool,
-    /// What is put on the sampler's rows; recorded passes have none.
+    /// Noise on the sampler's rows; recorded passes have none.
     pub(crate) noise: Mutex<Option<SamplerNoise>>,
     pub(crate) regions: Vec<Named>,
     /// The phase under way, if it is watched.

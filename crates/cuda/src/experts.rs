@@ -160,13 +160,13 @@ pub(crate) fn backward_w(dev: &CudaDevice, args: ExpertsBackward<'_>) {
     operands.extend([count(grad.n), count(grad.k), Arg::U32(add.into())]);
     let Tile { rows, cols, threads: block, .. } = WEIGHT_TILE;
     let is_wide = is_wide(dev, &[x, dy, grad.buf], &[grad.n, grad.k]);
-    let (module, kernel, shared) = match is_wide {
-        true if dev.info().capability == (9, 0) => {
-            let shared = WEIGHT_TILE.shared() + HOPPER_ALIGNMENT;
-            ("experts_hopper", typed!("gradient_128", grad.buf), shared)
-        }
-        true => ("experts_dw", typed!("gradient", grad.buf), WEIGHT_TILE.shared()),
-        false => ("experts_dw", typed!("gradient_any", grad.buf), WEIGHT_TILE.shared()),
+    let (module, kernel, shared) = if !is_wide {
+        ("experts_dw", typed!("gradient_any", grad.buf), WEIGHT_TILE.shared())
+    } else if dev.info().capability == (9, 0) {
+        let shared = WEIGHT_TILE.shared() + HOPPER_ALIGNMENT;
+        ("experts_hopper", typed!("gradient_128", grad.buf), shared)
+    } else {
+        ("experts_dw", typed!("gradient", grad.buf), WEIGHT_TILE.shared())
     };
     let tiles = grad.n.div_ceil(rows) * grad.k.div_ceil(cols);
     let grid = [tiles as u32, grad.count as u32, 1];

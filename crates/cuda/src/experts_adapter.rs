@@ -37,10 +37,12 @@ fn product(
         return experts_plain::product(dev, (x, has), w, routes, out, sum, is_backward);
     }
     let (width, depths) = if is_backward { (w.k, w.n) } else { (w.n, w.k) };
-    let size = match width <= depths {
-        true if width <= NARROW[0] && !is_backward => 0,
-        true => 1,
-        false => 2,
+    let size = if width > depths {
+        2
+    } else if width <= NARROW[0] && !is_backward {
+        0
+    } else {
+        1
     };
     let kernel = match (is_backward, size) {
         (false, 0) => typed!("adapt_32", out.buf),
@@ -69,9 +71,10 @@ fn gradient(
     if !is_wide(dev, [x.buf, dy.buf, grad.buf], &widths) || routes.pairs() == 0 {
         return experts_plain::gradient(dev, (dy, dy_has), (x, x_has), routes, grad, add);
     }
-    let (kernel, rows, cols) = match grad.k <= grad.n {
-        true => (typed!("adapt_dw_tall", grad.buf), BROAD, ROWS),
-        false => (typed!("adapt_dw_broad", grad.buf), ROWS, BROAD),
+    let (kernel, rows, cols) = if grad.k <= grad.n {
+        (typed!("adapt_dw_tall", grad.buf), BROAD, ROWS)
+    } else {
+        (typed!("adapt_dw_broad", grad.buf), ROWS, BROAD)
     };
     let shared = (GRADIENT_STAGES * (rows + cols) * STAGE_ROW_BYTES) as u32;
     let grid = [(grad.n.div_ceil(rows) * grad.k.div_ceil(cols)) as u32, grad.count as u32, 1];

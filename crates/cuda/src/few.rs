@@ -57,7 +57,6 @@ fn tile_cols(dev: &CudaDevice, all: &[usize], m: usize, n: usize) -> usize {
     *all.iter().rev().min_by_key(|&&cols| rounds(cols) * cols.max(20)).expect("there are kernels")
 }
 
-/// Queues the product.
 pub(super) fn forward(dev: &CudaDevice, shape: &Shape, operands: Operands) {
     let &Shape { m, n, out, add, .. } = shape;
     let groups = groups(m);

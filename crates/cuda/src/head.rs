@@ -52,7 +52,6 @@ pub(super) enum Pick<'a> {
     Draw(Buf<'a>, u64),
 }
 
-/// Inputs of logits.
 #[derive(Clone, Copy)]
 pub(super) struct Inputs<'a> {
     /// [R, K] e.
@@ -113,10 +112,11 @@ impl<'a> Head<'a> {
         assert!(tile.len() >= needed, "a head tile of {}, needed {needed}", tile.len());
         assert_eq!(tile.dtype(), DType::F32);
         let at_once = hopper::takes(dev, x, w) && how.cap.is_none();
-        let chunk = match at_once && !full {
+        let chunk = if at_once && !full {
             // Statistics alone take far less room than logits.
-            true => product_rows(rows, tile.len() / (w.n.div_ceil(hopper::PART) * PART_WORDS)),
-            false => chunk,
+            product_rows(rows, tile.len() / (w.n.div_ceil(hopper::PART) * PART_WORDS))
+        } else {
+            chunk
         };
         Head { dev, x, w, how, tile, out, full, at_once, chunk }
     }

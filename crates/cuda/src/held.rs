@@ -39,10 +39,12 @@ const NARROW: u32 = 640;
 impl Modules {
     /// Returns the modules of a model of this width. `is_own`: nothing is computed by cuBLASLt.
     pub fn of(is_own: bool, hidden: u32) -> Modules {
-        match is_own {
-            true => Modules::Own,
-            false if hidden < NARROW => Modules::Narrow,
-            false => Modules::Wide,
+        if is_own {
+            Modules::Own
+        } else if hidden < NARROW {
+            Modules::Narrow
+        } else {
+            Modules::Wide
         }
     }
 

@@ -90,9 +90,10 @@ impl Lib {
                 .hint("or set run.exchange = \"sockets\", which needs no library"),
         };
         let folders: Vec<String> = looked.iter().map(|p| p.display().to_string()).collect();
-        let then = match folders.is_empty() {
-            true => "none of the usual folders exists".to_string(),
-            false => format!("then in {}", folders.join(", ")),
+        let then = if folders.is_empty() {
+            "none of the usual folders exists".to_string()
+        } else {
+            format!("then in {}", folders.join(", "))
         };
         error.fact(format!("looked by the system's loader, {then}"))
     }

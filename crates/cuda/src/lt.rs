@@ -293,9 +293,10 @@ impl Lt {
                 found.set_len(count as usize);
             }
             let usable: Vec<_> = found.iter().filter(|f| f.state.result().is_ok()).map(|f| f.algo).collect();
-            match usable.is_empty() {
-                true => Err(result::CublasError(sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED)),
-                false => Ok(usable),
+            if usable.is_empty() {
+                Err(result::CublasError(sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED))
+            } else {
+                Ok(usable)
             }
         })();
         // SAFETY: made above, destroyed once.

@@ -62,10 +62,11 @@ fn version_of(calls: &Nccl) -> Result<i32> {
     let mut version = 0;
     // SAFETY: a valid place for a number.
     check(calls, None, "ncclGetVersion", unsafe { (calls.ncclGetVersion)(&mut version) })?;
-    match version >= VERSION_MIN {
-        true => Ok(version),
-        false => Err(Error::new("ranks-nccl", format!("NCCL is {}, needed is 2.18", words_of(version)))
-            .hint("pip install nvidia-nccl-cu13, or set run.exchange = \"sockets\"")),
+    if version >= VERSION_MIN {
+        Ok(version)
+    } else {
+        Err(Error::new("ranks-nccl", format!("NCCL is {}, needed is 2.18", words_of(version)))
+            .hint("pip install nvidia-nccl-cu13, or set run.exchange = \"sockets\""))
     }
 }
 
@@ -138,9 +139,10 @@ impl Cards {
             check(calls, Some(comm), "ncclGroupStart", (calls.ncclGroupStart)())?;
             for ((address, bytes, rank), is_given) in all {
                 let (address, bytes, rank) = (address as *mut c_void, bytes as usize, rank as c_int);
-                let (call, code) = match is_given {
-                    true => ("ncclSend", (calls.ncclSend)(address, bytes, CHAR, rank, comm, stream)),
-                    false => ("ncclRecv", (calls.ncclRecv)(address, bytes, CHAR, rank, comm, stream)),
+                let (call, code) = if is_given {
+                    ("ncclSend", (calls.ncclSend)(address, bytes, CHAR, rank, comm, stream))
+                } else {
+                    ("ncclRecv", (calls.ncclRecv)(address, bytes, CHAR, rank, comm, stream))
                 };
                 check(calls, Some(comm), call, code)?;
             }

@@ -27,7 +27,6 @@ pub(crate) struct Slot {
     pub(crate) done: Mark,
 }
 
-/// An executable graph.
 #[derive(Debug)]
 pub(crate) struct Graph(pub(crate) sys::CUgraphExec);
 

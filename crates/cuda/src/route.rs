@@ -70,9 +70,10 @@ pub(crate) fn backward(dev: &CudaDevice, args: RouteBackward<'_>) {
     operands.extend(how_args(how, rows));
     let Some(Balance { segments, factor, rows: sums }) = balance else {
         operands.push(dev.arg(d_logits));
-        let kernel = match is_narrow {
-            true => typed!("route_backward_4", d_logits),
-            false => typed!("route_backward_16", d_logits),
+        let kernel = if is_narrow {
+            typed!("route_backward_4", d_logits)
+        } else {
+            typed!("route_backward_16", d_logits)
         };
         return dev.launch("experts_route", kernel, blocks(rows, 8, 256), &operands);
     };
@@ -84,9 +85,10 @@ pub(crate) fn backward(dev: &CudaDevice, args: RouteBackward<'_>) {
     operands.extend([dev.arg(segments), Arg::F32(factor), dev.arg(sums), dev.arg(d_logits)]);
     // Each block counts its whole segment, so more of them gain nothing.
     let parts = (BALANCED_BLOCKS / segments_count).clamp(1, rows.div_ceil(BALANCED_ROWS).max(1));
-    let kernel = match is_narrow {
-        true => typed!("route_backward_balanced_4", d_logits),
-        false => typed!("route_backward_balanced_16", d_logits),
+    let kernel = if is_narrow {
+        typed!("route_backward_balanced_4", d_logits)
+    } else {
+        typed!("route_backward_balanced_16", d_logits)
     };
     let grid = [segments_count as u32, parts as u32, 1];
     dev.launch("experts_route", kernel, Launch { grid, block: 256, shared: 0 }, &operands);

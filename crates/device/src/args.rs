@@ -31,7 +31,6 @@ pub struct Slots<'a> {
     pub tables: Buf<'a>,
 }
 
-/// Sampling parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampling {
     /// Divisor of logits; 0 takes the largest logit (ties: the lowest token id).
@@ -197,7 +196,6 @@ pub struct QkNorm<'a> {
     pub q: Buf<'a>,
     /// For k: [d], or [k d] of norms over rows.
     pub k: Buf<'a>,
-    /// Epsilon of both.
     pub eps: f32,
     /// Added to the weights.
     pub offset: f32,
@@ -288,7 +286,6 @@ pub struct NormGrads<'a> {
 /// Inputs and weight gradients of the backward pass of the head norms.
 #[derive(Clone, Copy, Debug)]
 pub struct QkNormBackward<'a> {
-    /// Weights and epsilon.
     pub norm: QkNorm<'a>,
     /// [M, (a + 2k) d] e: input of the norms.
     pub qkv: Buf<'a>,
@@ -404,7 +401,6 @@ pub struct Sample<'a> {
     pub tile: Buf<'a>,
     /// [R] u32, written; `u32::MAX` where a row's logits are not finite.
     pub tokens: Buf<'a>,
-    /// Written.
     pub out: HeadOut<'a>,
 }
 

@@ -64,9 +64,7 @@ pub struct Experts<'a> {
     pub buf: Buf<'a>,
     /// E.
     pub count: usize,
-    /// Rows of each.
     pub n: usize,
-    /// Columns of each.
     pub k: usize,
     pub layout: MatrixLayout,
 }

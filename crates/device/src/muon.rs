@@ -16,7 +16,6 @@ pub struct Momentum {
 pub struct Descent {
     /// 1 - lr decay.
     pub keep: f32,
-    /// Learning rate.
     pub rate: f32,
 }
 

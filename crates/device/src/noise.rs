@@ -1,7 +1,8 @@
 //! A difference between what the sampler reads and what the trainer reads: other stacks have it between their two
 //! engines, this one has not, so `bench mismatch` puts it on to see what it does to a run.
 
-/// What is done to the hidden numbers of a row before the sampler's head; the trainer's head reads them as they are.
+/// Says what is done to the hidden numbers of a row before the sampler's head; the trainer's head reads them as they
+/// are.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum SamplerNoise {
     /// Each number times 1 + `sigma` g, with normal g, in a `share` of the rows that their keys choose.

@@ -1,4 +1,4 @@
-//! What a device opened for profiling says of its kernels.
+//! Returns what a device opened for profiling says of its kernels.
 
 /// A kernel's share of a profile.
 #[derive(Clone, Debug, PartialEq)]

@@ -14,7 +14,7 @@ pub struct DeviceRow {
     pub kind: &'static Layouts,
     /// Memory pool of the arena.
     pub pool: Pool,
-    /// What the user must install for it, for display; none if nothing.
+    /// The software that the user must install for it, for display; none if nothing.
     pub needs: Option<&'static str>,
     /// True if passes are recorded once and replayed, while the host runs ahead of them.
     pub runs_ahead: bool,

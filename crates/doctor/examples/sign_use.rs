@@ -13,16 +13,15 @@ use std::path::PathBuf;
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut logs: Vec<PathBuf> = Vec::new();
     for path in std::env::args().skip(1).map(PathBuf::from) {
-        match path.is_dir() {
-            true => {
-                let mut files: Vec<PathBuf> = Vec::new();
-                for entry in std::fs::read_dir(&path)? {
-                    files.push(entry?.path());
-                }
-                files.sort();
-                logs.extend(files.into_iter().filter(|file| file.is_file()));
+        if path.is_dir() {
+            let mut files: Vec<PathBuf> = Vec::new();
+            for entry in std::fs::read_dir(&path)? {
+                files.push(entry?.path());
             }
-            false => logs.push(path),
+            files.sort();
+            logs.extend(files.into_iter().filter(|file| file.is_file()));
+        } else {
+            logs.push(path)
         }
     }
     for log in &logs {

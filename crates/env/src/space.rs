@@ -97,7 +97,7 @@ impl ElementType {
 
 /// The values of an observation or an action.
 ///
-/// As JSON: an object with `kind` in lower case and the fields below; an infinite bound is `null`.
+/// In JSON: an object with `kind` in lower case and the fields below; an infinite bound is `null`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Space {

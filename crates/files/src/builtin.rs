@@ -10,7 +10,6 @@ pub(crate) struct Builtin {
     pub(crate) tokenizer_config: &'static [u8],
 }
 
-/// All embedded models.
 pub(crate) const BUILTINS: &[Builtin] = &[Builtin {
     name: "nano",
     config: include_bytes!("../assets/nano/config.json"),

@@ -40,9 +40,7 @@ fn activation_key(architecture: &Architecture) -> &'static str {
 pub struct TokenIds {
     /// Ids that end a response.
     pub eos: Vec<u32>,
-    /// Begins a text.
     pub bos: Option<u32>,
-    /// Fills a batch.
     pub pad: Option<u32>,
 }
 

@@ -86,12 +86,10 @@ impl Hub {
         if self.offline || !allow_download {
             let message = format!("hf:{repo} at {revision}: not complete in {}", folder.display());
             let error = Error::new("model-not-local", message);
-            return Err(match self.offline {
-                true => {
-                    error.hint("HF_HUB_OFFLINE is set: unset it, or fetch the model where there is a network")
-                }
-                false => error
-                    .hint("run a command that may download, `plimsoll generate --model hf:...` for instance"),
+            return Err(if self.offline {
+                error.hint("HF_HUB_OFFLINE is set: unset it, or fetch the model where there is a network")
+            } else {
+                error.hint("run a command that may download, `plimsoll generate --model hf:...` for instance")
             });
         }
         self.download(repo, revision, &folder)

@@ -10,7 +10,6 @@ const DEPTH_MAX: usize = 8;
 /// Most candidates, or existing files, to list.
 const SHOWN_MAX: usize = 12;
 
-/// A parsed name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HubData {
     /// `org/name`.

@@ -31,9 +31,10 @@ fn resolve_with(hub: &Hub, data: &HubData, split: &str, allow_download: bool) ->
     }
     if hub.offline || !allow_download {
         let message = format!("{data}: not in {}", folder.display());
-        return Err(Error::new("data-not-local", message).hint(match hub.offline {
-            true => "HF_HUB_OFFLINE is set: unset it, or fetch the data where there is a network",
-            false => "`plimsoll train` fetches it; a plan does not",
+        return Err(Error::new("data-not-local", message).hint(if hub.offline {
+            "HF_HUB_OFFLINE is set: unset it, or fetch the data where there is a network"
+        } else {
+            "`plimsoll train` fetches it; a plan does not"
         }));
     }
     let agent = agent();

@@ -86,7 +86,6 @@ pub struct Push {
     pub summary: String,
 }
 
-/// A finished push.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pushed {
     pub commit: String,
@@ -121,9 +120,10 @@ pub(crate) fn push_with(wire: &Wire, push: &Push, progress: &mut dyn FnMut(Bytes
     for file in push.files.iter().filter(is_large) {
         let before = sent + there;
         let mut count = |bytes: u64| progress(Bytes(before + bytes), Bytes(all));
-        match upload(wire, push, file, &mut count)? {
-            true => sent += file.bytes,
-            false => there += file.bytes,
+        if upload(wire, push, file, &mut count)? {
+            sent += file.bytes
+        } else {
+            there += file.bytes
         }
         progress(Bytes(sent + there), Bytes(all));
     }

@@ -190,7 +190,7 @@ fn what_does_not_pass_has_a_name_and_not_the_token() {
     assert!(error.slug == "push-repo-missing" && error.to_string().contains("--create"), "{error}");
 }
 
-/// What was sent before the break is not sent again.
+/// Shows that what was sent before the break is not sent again.
 #[test]
 fn a_push_that_broke_goes_on() {
     let folder = tempfile::tempdir().expect("a folder");

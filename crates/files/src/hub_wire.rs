@@ -90,7 +90,6 @@ impl Wire {
         self.post_text(url, LFS, &body.to_string())
     }
 
-    /// Posts JSON lines.
     pub fn post_lines(&self, path: &str, body: &str) -> Result<Answer> {
         self.post_text(&(self.endpoint().to_string() + path), LINES, body)
     }
@@ -155,9 +154,10 @@ impl Wire {
             }
             last = format!("the answer was {status}");
         }
-        Err(match is_limit {
-            true => self.limited(url, &format!("{ATTEMPTS_MAX} attempts")),
-            false => self.interrupted(&shown_address(url), &last, ATTEMPTS_MAX),
+        Err(if is_limit {
+            self.limited(url, &format!("{ATTEMPTS_MAX} attempts"))
+        } else {
+            self.interrupted(&shown_address(url), &last, ATTEMPTS_MAX)
         })
     }
 
@@ -165,9 +165,10 @@ impl Wire {
     fn asked_pause(&self, url: &str, response: &Response<Body>) -> Result<Duration> {
         let header = response.headers().get("retry-after").and_then(|text| text.to_str().ok());
         let asked = Duration::from_secs(header.and_then(|text| text.trim().parse().ok()).unwrap_or(0));
-        match asked > RETRY_AFTER_MAX {
-            true => Err(self.limited(url, &format!("it asks for a pause of {} s", asked.as_secs()))),
-            false => Ok(asked),
+        if asked > RETRY_AFTER_MAX {
+            Err(self.limited(url, &format!("it asks for a pause of {} s", asked.as_secs())))
+        } else {
+            Ok(asked)
         }
     }
 
@@ -219,9 +220,10 @@ impl Wire {
 pub(crate) fn refused_by(wire: &Wire, what: &str, status: u16, answer: &Value) -> Error {
     let words = ["error", "message"].iter().find_map(|key| answer[*key].as_str()).unwrap_or_default();
     let words = wire.without_token(words);
-    let message = match words.is_empty() {
-        true => format!("{what}: the hub answered {status}"),
-        false => format!("{what}: the hub answered {status}: {words}"),
+    let message = if words.is_empty() {
+        format!("{what}: the hub answered {status}")
+    } else {
+        format!("{what}: the hub answered {status}: {words}")
     };
     match status {
         401 => Error::new("push-refused", message)

@@ -29,9 +29,7 @@ const TEMPLATE_BYTES_MAX: u64 = 4 << 20;
 pub struct OpenModel {
     /// The `model` setting that named it, for messages.
     pub source: String,
-    /// Its shape.
     pub spec: ModelSpec,
-    /// Its head.
     pub head: Head,
     /// Its tensors under Hugging Face names; empty for `random:`.
     pub tensors: Vec<TensorInfo>,
@@ -39,9 +37,7 @@ pub struct OpenModel {
     pub tokenizer: TokenizerFiles,
     /// Ids that end a response.
     pub eos_token_ids: Vec<u32>,
-    /// Begins a text.
     pub bos_token_id: Option<u32>,
-    /// Fills a batch.
     pub pad_token_id: Option<u32>,
     /// Bytes of all weight files.
     pub file_bytes: u64,
@@ -60,9 +56,7 @@ pub struct OpenModel {
 /// The files of a tokenizer. At most one of `tokenizer_json`, `gguf` and `bytes` is present.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TokenizerFiles {
-    /// Bytes of `tokenizer.json`.
     pub tokenizer_json: Option<Vec<u8>>,
-    /// `tokenizer_config.json`.
     pub tokenizer_config_json: Option<Value>,
     /// Jinja source, from `chat_template.jinja`, `tokenizer_config.json` or the GGUF file.
     pub chat_template: Option<String>,
@@ -274,9 +268,10 @@ fn open_directory(source: &str, dir: &Path) -> Result<OpenModel> {
             let error = Error::new("model-file-missing", format!("{}: no such directory", dir.display()));
             // A hub name without its scheme; `models/m` in an existing folder is a path.
             let is_hub_name = is_repo(source) && !dir.parent().is_some_and(Path::exists);
-            let error = match is_hub_name {
-                true => error.hint(format!("write hf:{source} for the repository of that name on the hub")),
-                false => error,
+            let error = if is_hub_name {
+                error.hint(format!("write hf:{source} for the repository of that name on the hub"))
+            } else {
+                error
             };
             return Err(error
                 .near(dir)

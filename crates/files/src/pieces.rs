@@ -12,7 +12,6 @@ const PIECES_MAX: usize = 4096;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FileRecord {
-    /// Length.
     pub bytes: u64,
     /// SHA-256 of all of it, in hex.
     pub sha256: String,

@@ -15,7 +15,6 @@ pub const ADAPTER_CONFIG: &str = "adapter_config.json";
 pub enum Source {
     /// A directory with config.json, safetensors and tokenizer.json, or a run directory: its newest checkpoint.
     Directory(PathBuf),
-    /// A GGUF file.
     Gguf(PathBuf),
     /// `hf:org/name`.
     Hub {
@@ -40,11 +39,9 @@ pub enum Source {
 pub enum Local {
     /// A directory with config.json, safetensors and tokenizer.json.
     Directory(PathBuf),
-    /// A GGUF file.
     Gguf(PathBuf),
     /// Embedded in the binary.
     Builtin(String),
-    /// No files.
     Random(String),
 }
 

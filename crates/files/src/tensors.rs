@@ -100,7 +100,6 @@ pub struct TensorInfo {
     pub file: usize,
     /// First byte within that file.
     pub offset: u64,
-    /// Length in bytes.
     pub bytes: u64,
     /// Order of the rows in the file.
     pub row_order: RowOrder,

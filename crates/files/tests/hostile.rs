@@ -8,7 +8,7 @@ use common::*;
 use plimsoll_files::OpenModel;
 use std::time::{Duration, Instant};
 
-/// What opening a model may take beyond what was resident before.
+/// Bounds what opening a model may take beyond what was resident before.
 const PEAK_BYTES_MAX: u64 = 512 << 20;
 const TIME_MAX: Duration = Duration::from_secs(30);
 
@@ -132,7 +132,7 @@ fn metadata_of_gguf() {
     }
 }
 
-/// What a hub's listing may take: its 8 MiB, which a buffer that doubles holds, and the names that are kept.
+/// Bounds what a hub's listing may take: its 8 MiB, which a buffer that doubles holds, and the names that are kept.
 #[cfg(feature = "hub")]
 const LISTING_PEAK_BYTES_MAX: u64 = 32 << 20;
 

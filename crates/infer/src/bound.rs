@@ -29,7 +29,7 @@ pub struct BoundModel<'a> {
     pub(crate) weights: Weights<'a>,
 }
 
-/// What the head computed for the rows of a micro-batch.
+/// Holds what the head computed for the rows of a micro-batch.
 #[derive(Clone, Copy, Debug)]
 pub struct HeadRows<'p> {
     /// [R] f32: log-probabilities of response tokens, or values.

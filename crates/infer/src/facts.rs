@@ -1,4 +1,4 @@
-//! What the plan of a command that samples must know of its model.
+//! Collects what the plan of a command that samples must know of its model.
 
 use plimsoll_base::{Bytes, Result};
 use plimsoll_config::{Positions, RunSpec};

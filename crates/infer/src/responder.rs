@@ -1,4 +1,4 @@
-//! What responds to prompts and scores responses: models of a command alone, or a trainer's during its run.
+//! Holds what responds to prompts and scores responses: models of a command alone, or a trainer's during its run.
 
 use crate::grading::{GradedRequest, Grading};
 use crate::sampler::Sampler;
@@ -42,7 +42,7 @@ pub trait Responder<'a> {
     ) -> Result<(Vec<String>, Vec<Scored>)>;
 }
 
-/// What one rank sampled and graded.
+/// Holds what one rank sampled and graded.
 pub struct Graded {
     pub stats: RolloutStats,
     pub texts: Vec<String>,

@@ -25,7 +25,7 @@ const NEW_TOKENS_USUAL: u32 = 1024;
 /// Part of the vocabulary is cut off for this way of drawing, which some client may ask for.
 const TRUNCATED: f64 = 0.5;
 
-/// What the command line decides.
+/// Holds what the command line decides.
 pub struct Serving<'s> {
     /// Names of the model for clients.
     pub names: Vec<String>,

@@ -49,16 +49,12 @@ pub fn test_items(name: &str, data: &Data, text: &TextModel, max: Option<u32>) -
         }
         Ok(())
     };
-    match name.starts_with("builtin:") {
-        true => {
-            let mut rows = Task::parse(name)?.test_rows().into_iter().enumerate();
-            rows.try_for_each(|(i, row)| add(i, row))?;
-        }
-        false => each_prompt(Path::new(name), &data.prompt_column, add)?,
+    if name.starts_with("builtin:") {
+        let mut rows = Task::parse(name)?.test_rows().into_iter().enumerate();
+        rows.try_for_each(|(i, row)| add(i, row))?;
+    } else {
+        each_prompt(Path::new(name), &data.prompt_column, add)?
     }
     answered.finish(Path::new(name))?;
-    match items.is_empty() {
-        true => Err(no_rows(name)),
-        false => Ok(items),
-    }
+    if items.is_empty() { Err(no_rows(name)) } else { Ok(items) }
 }

@@ -1,5 +1,5 @@
-//! What a teacher reads in place of the student's prompt: a text of the run file with columns of the row in it, such as
-//! the answer, which the student is to find by itself.
+//! Writes what a teacher reads in place of the student's prompt: a text of the run file with columns of the row in it,
+//! such as the answer, which the student is to find by itself.
 
 use plimsoll_base::{Error, Result};
 use plimsoll_text::{Prompt, Row};

@@ -56,10 +56,11 @@ impl TeacherText {
         let ids = rows
             .prompt(prompt, variables)
             .map_err(|error| error.fact("it is the prompt as distill.teacher reads it"))?;
-        match ids.is_empty() {
-            false => Ok(ids),
-            true => Err(Error::new("prompt-empty", "a prompt has no token of the teacher")
-                .hint("choose a teacher whose tokenizer knows these texts, or take the row out of the file")),
+        if ids.is_empty() {
+            Err(Error::new("prompt-empty", "a prompt has no token of the teacher")
+                .hint("choose a teacher whose tokenizer knows these texts, or take the row out of the file"))
+        } else {
+            Ok(ids)
         }
     }
 

@@ -44,7 +44,7 @@ fn of(data: &Data, student: &OpenModel, teacher: &OpenModel) -> TextModel {
     text.with_teacher(data, student, teacher).expect("both are of characters")
 }
 
-/// What the teacher reads of a prompt.
+/// Returns what the teacher reads of a prompt.
 fn read(text: &TextModel, prompt: Prompt) -> plimsoll_base::Result<String> {
     let item = text.item(Row { prompt, columns: Default::default() })?;
     let teacher = text.teacher_text.as_ref().expect("it was added");

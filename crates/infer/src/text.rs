@@ -25,7 +25,7 @@ pub struct TextModel {
     pub template: Option<Arc<ChatTemplate>>,
     /// Put before every conversation.
     pub system_prompt: Option<String>,
-    /// What a prompt that is a string becomes.
+    /// The form that a prompt gets which is a string.
     pub strings: Strings,
     /// Ends a supervised completion of plain text.
     pub eos: Option<u32>,
@@ -33,7 +33,7 @@ pub struct TextModel {
     pub ends: Vec<u32>,
     /// How rows are read.
     pub rules: RowRules,
-    /// What a teacher reads in place of the prompt, if it reads another.
+    /// The prompt that a teacher reads, if it reads another.
     pub teacher_prompt: Option<TeacherPrompt>,
     /// The text side of a teacher that may have other tokens.
     pub teacher_text: Option<Arc<TeacherText>>,
@@ -42,7 +42,7 @@ pub struct TextModel {
 /// How rows are read, besides their columns.
 #[derive(Clone, Debug, Default)]
 pub struct RowRules {
-    /// What to do with a prompt that ends with the assistant's words.
+    /// The treatment of a prompt that ends with the assistant's words.
     pub answered: AnsweredPrompt,
     /// Columns and fields of messages that are left out.
     pub ignored: Vec<String>,
@@ -138,15 +138,17 @@ impl TextModel {
         let same = is_shape || other_tokens(student, teacher)?.is_none();
         let has_own = !same
             && (data.chat_template.is_some() || ChatTemplate::from_files(&teacher.tokenizer)?.is_some());
-        let tokenizer = match same {
-            true => self.tokenizer.clone(),
-            false => Tokenizer::from_files(&teacher.tokenizer, teacher.spec.vocab)
+        let tokenizer = if same {
+            self.tokenizer.clone()
+        } else {
+            Tokenizer::from_files(&teacher.tokenizer, teacher.spec.vocab)
                 .map_err(|error| error.fact("it is distill.teacher's"))?
-                .into(),
+                .into()
         };
-        let (template, strings) = match has_own {
-            true => text_model(teacher, data).map(|own| (own.template, own.strings))?,
-            false => (self.template.clone(), self.strings.clone()),
+        let (template, strings) = if has_own {
+            text_model(teacher, data).map(|own| (own.template, own.strings))?
+        } else {
+            (self.template.clone(), self.strings.clone())
         };
         let side = |tokenizer: &Arc<Tokenizer>, model: &OpenModel| Side {
             tokenizer: tokenizer.clone(),
@@ -226,13 +228,15 @@ impl TextModel {
             (Strings::Raw, false) => "prompts are taken as they are",
         };
         let is_plain = !is_chat && self.system_prompt.is_none() && !self.strings.wraps(&item.text);
-        let beginning = match is_plain && self.rules.begins {
-            true => self.tokenizer.decode(self.tokenizer.beginning_of(&item.text), false),
-            false => String::new(),
+        let beginning = if is_plain && self.rules.begins {
+            self.tokenizer.decode(self.tokenizer.beginning_of(&item.text), false)
+        } else {
+            String::new()
         };
-        let form = match beginning.is_empty() {
-            true => form.to_string(),
-            false => format!("{form}, after {beginning:?} as the tokenizer has it (data.add_special_tokens)"),
+        let form = if beginning.is_empty() {
+            form.to_string()
+        } else {
+            format!("{form}, after {beginning:?} as the tokenizer has it (data.add_special_tokens)")
         };
         let shown = self.tokenizer.decode(&item.ids, false);
         format!("{form}; the first: {:?}", shortened(&shown, SHOWN_CHARS))
@@ -308,10 +312,10 @@ impl Limit {
         let message =
             format!("{name}: row {} has {length} tokens, data.prompt_tokens_max is {limit}", row + 1);
         let error = Error::new("prompt-too-long", message);
-        match name.starts_with("builtin:") {
-            true => error.hint("raise data.prompt_tokens_max; all rows of a task have about that length"),
-            false => error
-                .hint("raise data.prompt_tokens_max, or set data.overlong = \"drop\" or \"truncate-left\""),
+        if name.starts_with("builtin:") {
+            error.hint("raise data.prompt_tokens_max; all rows of a task have about that length")
+        } else {
+            error.hint("raise data.prompt_tokens_max, or set data.overlong = \"drop\" or \"truncate-left\"")
         }
     }
 }

@@ -21,7 +21,7 @@ pub enum Weights<'a> {
 pub struct Elsewhere<'a> {
     pub source: Source<'a>,
     pub rope: Buf<'a>,
-    /// What this rank keeps of them, if several ranks have them.
+    /// The part of them that this rank keeps, if several ranks have them.
     pub part: Option<(Share, Buf<'a>)>,
     /// Sum of squares of the weights as they were read.
     pub sum_squares: f64,

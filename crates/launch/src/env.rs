@@ -1,4 +1,4 @@
-//! What a job's processes find around them: variables, and lines of a shell before the command.
+//! Lists what a job's processes find around them: variables, and lines of a shell before the command.
 
 use plimsoll_base::{Error, Result, is_name_of_secret};
 

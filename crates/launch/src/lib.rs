@@ -52,7 +52,6 @@ pub struct Job {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HostNeeds {
     pub memory: Bytes,
-    /// Bytes in /dev/shm.
     pub shm: Bytes,
     /// Open files of the process that has the most.
     pub open_files: u64,

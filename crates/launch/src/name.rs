@@ -24,16 +24,17 @@ pub fn label_of(stem: &str) -> String {
 pub(crate) fn check(name: &str) -> Result<()> {
     let is_fine = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     let begins = name.starts_with(|c: char| c.is_ascii_lowercase());
-    match begins && !name.ends_with('-') && name.len() <= NAME_CHARS_MAX && name.chars().all(is_fine) {
-        true => Ok(()),
-        false => Err(Error::usage(
+    if begins && !name.ends_with('-') && name.len() <= NAME_CHARS_MAX && name.chars().all(is_fine) {
+        Ok(())
+    } else {
+        Err(Error::usage(
             "launch-word",
             format!("{name:?} is no name of a job: it has {} characters", name.chars().count()),
         )
         .fact(format!(
             "a name begins with a lower-case letter, goes on with those, digits and `-`, and has at most {NAME_CHARS_MAX}"
         ))
-        .hint(format!("--name {}", label_of(name)))),
+        .hint(format!("--name {}", label_of(name))))
     }
 }
 

@@ -1,5 +1,5 @@
-//! What an administrator adds to a manifest: a merge patch in YAML. A document of `kind: PodTemplate` is merged into
-//! the template of every pod, any other into the job.
+//! Reads what an administrator adds to a manifest: a merge patch in YAML. A document of `kind: PodTemplate` is merged
+//! into the template of every pod, any other into the job.
 
 use crate::patch_values::documents;
 use plimsoll_base::{Error, Result};

@@ -3,10 +3,7 @@
 /// Returns `word` as one shell word, whatever it contains.
 pub(crate) fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "_@%+=:,./-".contains(c);
-    match !word.is_empty() && word.chars().all(is_plain) {
-        true => word.to_string(),
-        false => always_quoted(word),
-    }
+    if !word.is_empty() && word.chars().all(is_plain) { word.to_string() } else { always_quoted(word) }
 }
 
 /// Quotes `text` as one shell word, keeping its lines.

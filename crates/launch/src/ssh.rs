@@ -38,9 +38,10 @@ pub fn files(job: &Job, ssh: &Ssh) -> Result<Vec<File>> {
         let message = format!("{host:?} is no name of a host: it is empty, begins with `-` or has spaces");
         return Err(Error::usage("launch-word", message).hint("give it as ssh takes it: NAME or USER@NAME"));
     }
-    let names = match ssh.hosts.is_empty() {
-        true => (0..job.hosts).map(|host| format!("{TO_FILL_IN}{host}")).collect(),
-        false => ssh.hosts.clone(),
+    let names = if ssh.hosts.is_empty() {
+        (0..job.hosts).map(|host| format!("{TO_FILL_IN}{host}")).collect()
+    } else {
+        ssh.hosts.clone()
     };
     let list = format!(
         "# One host a line: NAME or USER@NAME, and after a space the address at which the others reach it, if that is another.\n\

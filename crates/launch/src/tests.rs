@@ -243,7 +243,7 @@ fn what_no_launcher_passes_on_is_refused() {
     assert_eq!(refused(job(2, 0), &["a", "b c"]), "launch-word");
 }
 
-/// What a stranger lacks: each file makes a secret for each start, and every host gets it, in no command's words.
+/// Shows what a stranger lacks: each file makes a secret for each start, and every host gets it, in no command's words.
 #[test]
 fn files_make_a_secret_and_carry_it_to_every_host() {
     let made = || {

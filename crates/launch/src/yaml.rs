@@ -21,9 +21,10 @@ fn block(value: &Value, indent: usize, text: &mut String) {
         Value::Array(items) => {
             for item in items {
                 let mut inner = String::new();
-                match is_block(item) {
-                    true => block(item, indent + 2, &mut inner),
-                    false => inner = format!("{margin}  {}\n", scalar_at(item, indent + 2)),
+                if is_block(item) {
+                    block(item, indent + 2, &mut inner)
+                } else {
+                    inner = format!("{margin}  {}\n", scalar_at(item, indent + 2))
                 }
                 // The first line of an item follows its dash.
                 text.push_str(&format!("{margin}- {}", &inner[indent + 2..]));
@@ -34,12 +35,11 @@ fn block(value: &Value, indent: usize, text: &mut String) {
 }
 
 fn nested(value: &Value, indent: usize, text: &mut String) {
-    match is_block(value) {
-        true => {
-            text.push('\n');
-            block(value, indent, text);
-        }
-        false => text.push_str(&format!(" {}\n", scalar_at(value, indent))),
+    if is_block(value) {
+        text.push('\n');
+        block(value, indent, text);
+    } else {
+        text.push_str(&format!(" {}\n", scalar_at(value, indent)))
     }
 }
 

@@ -38,7 +38,6 @@ pub struct Buf<'a> {
 /// The memory that a handle points into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Home {
-    /// The device's arena.
     Arena,
     /// The device's host memory: can be copied, but not used by operations.
     Offloaded,

@@ -51,7 +51,6 @@ pub enum Place {
     Workers,
     /// The kernel, for the run: page tables, stacks, files. Charged to a container, but shown by no process.
     Kernel,
-    /// A file.
     File,
 }
 
@@ -59,10 +58,8 @@ pub enum Place {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Turn {
-    /// The whole phase.
     #[default]
     Whole,
-    /// While layers run.
     Layers,
     /// While the head runs.
     Head,

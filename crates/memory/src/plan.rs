@@ -19,7 +19,6 @@ pub struct Limits {
     pub device: Option<Limit>,
     /// Disk at the run directory.
     pub disk: Option<Limit>,
-    /// /dev/shm.
     pub shm: Option<Limit>,
 }
 

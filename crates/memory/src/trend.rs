@@ -28,7 +28,6 @@ pub struct Verdict {
     pub z: f64,
     /// True if the slope is significant and not flat.
     pub grows: bool,
-    /// Points tested.
     pub points: usize,
 }
 
@@ -36,7 +35,6 @@ pub struct Verdict {
 #[derive(Clone, Debug)]
 pub struct Series {
     points: Vec<f64>,
-    /// Steps per point.
     stride: u32,
     /// Sum and number of the readings of the current point.
     sum: f64,

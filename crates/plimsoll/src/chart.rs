@@ -22,9 +22,12 @@ pub fn chart(points: &[(u32, f64)], width: usize, height: usize) -> Vec<String> 
         .iter()
         .flatten()
         .fold((f64::INFINITY, f64::NEG_INFINITY), |(a, b), &mean| (a.min(mean), b.max(mean)));
-    let row = |value: f64| match high > low {
-        true => ((high - value) / (high - low) * (rows - 1) as f64).round() as usize,
-        false => rows / 2,
+    let row = |value: f64| {
+        if high > low {
+            ((high - value) / (high - low) * (rows - 1) as f64).round() as usize
+        } else {
+            rows / 2
+        }
     };
     let mut cells = vec![BLANK; width * height];
     let mut before = None;

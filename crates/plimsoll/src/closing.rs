@@ -58,9 +58,10 @@ fn table(report: &Report, summary: &Value) -> String {
         }
     }
     let width = rows.iter().map(|(name, ..)| name.chars().count()).max().unwrap_or(0);
-    let mut text = match rows.is_empty() {
-        true => String::new(),
-        false => format!("{:width$}  {:>9}  {:>9}  {:>9}\n", "", "before", "after", "change"),
+    let mut text = if rows.is_empty() {
+        String::new()
+    } else {
+        format!("{:width$}  {:>9}  {:>9}  {:>9}\n", "", "before", "after", "change")
     };
     for (name, before, after) in rows {
         text += &format!("{name:width$}  {before:>9.3}  {after:>9.3}  {:>+9.3}\n", after - before);

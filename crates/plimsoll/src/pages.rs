@@ -3,7 +3,6 @@
 use plimsoll_doctor::log;
 use plimsoll_doctor::machine::{Check, State};
 
-/// (slug, page).
 pub const PAGES: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/pages.in"));
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,7 +120,7 @@ fn section<'p>(page: &'p str, heading: &str) -> impl Iterator<Item = &'p str> {
 /// Most pages that a search without a page of all words shows.
 const NEAREST_MAX: usize = 8;
 
-/// What a search found: each page with its first line that holds a word.
+/// Holds what a search found: each page with its first line that holds a word.
 pub struct Found {
     pub pages: Vec<(&'static str, &'static str)>,
     /// True if they hold all words; otherwise they hold some, the rarest and most of them first.
@@ -146,12 +145,10 @@ pub fn search(words: &[String]) -> Found {
         found.push((in_name, count, slug, line.trim()));
     }
     found.sort_by(|a, b| (b.0, b.1, a.2).cmp(&(a.0, a.1, b.2)));
-    match found.is_empty() {
-        false => Found {
-            pages: found.into_iter().map(|(_, _, slug, line)| (slug, line)).collect(),
-            hold_all: true,
-        },
-        true => Found { pages: nearest(&words), hold_all: false },
+    if found.is_empty() {
+        Found { pages: nearest(&words), hold_all: false }
+    } else {
+        Found { pages: found.into_iter().map(|(_, _, slug, line)| (slug, line)).collect(), hold_all: true }
     }
 }
 

@@ -53,7 +53,6 @@ pub fn install(words: Option<&'static str>) -> Result<Arc<AtomicI32>> {
 /// A signal, and the end of a pipe that receives a byte for each one.
 pub struct Pipe {
     pub signal: i32,
-    /// Non-blocking.
     pub read: UnixStream,
 }
 

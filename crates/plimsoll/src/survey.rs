@@ -32,7 +32,6 @@ const PROCESSES_MIN: u64 = 512;
 const CHECKPOINT_SECONDS_MAX: f64 = 60.0;
 /// A path slower than this fraction of the fastest keeps all ranks waiting.
 const UNEVEN: f64 = 1.0 / 3.0;
-/// Differing values shown.
 const DIFFERENCES_MAX: usize = 4;
 /// With more hosts only the slowest paths are shown.
 const MATRIX_HOSTS_MAX: usize = 8;
@@ -108,9 +107,10 @@ fn clocks(firsts: &[&Facts]) -> Check {
     };
     let found: Vec<String> = firsts.iter().filter(apart).map(words).collect();
     let most = firsts.iter().map(|facts| facts.network.clock_seconds.abs()).fold(0.0, f64::max);
-    let (state, finding) = match found.is_empty() {
-        true => (State::Fine, format!("clocks are {:.1} ms apart at most", most * 1e3)),
-        false => (State::Note, format!("{}: times in their logs do not compare", found.join("; "))),
+    let (state, finding) = if found.is_empty() {
+        (State::Fine, format!("clocks are {:.1} ms apart at most", most * 1e3))
+    } else {
+        (State::Note, format!("{}: times in their logs do not compare", found.join("; ")))
     };
     Check { slug: "ranks-clocks", state, finding }
 }
@@ -355,10 +355,11 @@ fn network(firsts: &[&Facts]) -> String {
 fn paths_table(firsts: &[&Facts], what: &str, reads: fn(&Facts) -> &[Read], together: bool) -> String {
     let cell = |read: &Read| {
         let round_trip = format!("{:.2} ms", read.round_trip_seconds * 1e3);
-        match read.bytes_per_second > 0.0 {
-            true => format!("{}/s, {round_trip}", Bytes(read.bytes_per_second as u64)),
+        if read.bytes_per_second > 0.0 {
+            format!("{}/s, {round_trip}", Bytes(read.bytes_per_second as u64))
+        } else {
             // With many hosts, each reads from one other.
-            false => round_trip,
+            round_trip
         }
     };
     if firsts.len() > MATRIX_HOSTS_MAX {

@@ -1,4 +1,4 @@
-//! What a survey of made-up hosts finds.
+//! Tests what a survey of made-up hosts finds.
 
 use super::*;
 use plimsoll_ranks::{CardPaths, Directory, Interface, Limits, Network, SharedMemory};
@@ -52,7 +52,7 @@ fn nothing_is_found_where_nothing_is_wrong() {
     }
 }
 
-/// What is done to the hosts, and what must be found then.
+/// Says what is done to the hosts, and what must be found then.
 type Case = (fn(&mut [Facts]), &'static str, State, &'static str);
 
 const OF_HOSTS: [Case; 10] = [
@@ -131,7 +131,7 @@ fn what_is_wrong_is_found_and_named() {
     }
 }
 
-/// What NCCL did between the two hosts: (bytes of a second, why nothing was measured).
+/// Returns what NCCL did between the two hosts: (bytes of a second, why nothing was measured).
 fn with_cards(library: &str, rates: [f64; 2], failed: Option<&str>) -> Vec<Facts> {
     let mut all = hosts();
     for facts in &mut all {

@@ -115,12 +115,11 @@ pub fn live_line(quiet: bool) -> Option<LiveLine> {
     if quiet || !is_stderr() {
         return None;
     }
-    let target = match is_piped_to_one() {
-        true => {
-            let tty = File::options().read(true).open("/dev/tty").ok();
-            ProgressDrawTarget::term_like_with_hz(Box::new(PipedTerminal { tty }), HZ)
-        }
-        false => ProgressDrawTarget::stderr_with_hz(HZ),
+    let target = if is_piped_to_one() {
+        let tty = File::options().read(true).open("/dev/tty").ok();
+        ProgressDrawTarget::term_like_with_hz(Box::new(PipedTerminal { tty }), HZ)
+    } else {
+        ProgressDrawTarget::stderr_with_hz(HZ)
     };
     let bar = ProgressBar::with_draw_target(None, target);
     bar.set_style(ProgressStyle::with_template("{wide_msg}").expect("the template is a literal"));

@@ -32,7 +32,6 @@ struct Tensor {
     byte_offset: u64,
 }
 
-/// `DLManagedTensorVersioned`.
 #[repr(C)]
 struct Versioned {
     major: u32,
@@ -54,7 +53,7 @@ struct Unversioned {
 const CPU: i32 = 1;
 const UINT: u8 = 1;
 
-/// What a tensor points into: the extents, and the batch, whose rows return to the collector on drop.
+/// Holds what a tensor points into: the extents, and the batch, whose rows return to the collector on drop.
 struct Context {
     _batch: Arc<Batch>,
     shape: [i64; 2],

@@ -1,5 +1,5 @@
-//! What ranks are doing: the state of a trainer as its supervisor reports it, and one row per rank, kept by rank 0's
-//! supervisor for those who watch the run. Plain data; the crate `run` writes it into the run directory.
+//! Keeps what ranks are doing: the state of a trainer as its supervisor reports it, and one row per rank, kept by rank
+//! 0's supervisor for those who watch the run. Plain data; the crate `run` writes it into the run directory.
 
 use crate::hello::Member;
 use serde::{Deserialize, Serialize};
@@ -12,7 +12,7 @@ pub struct Beat {
     pub trainer: u32,
     /// State of the trainer in /proc: `R`, `S`, `D`, `T` stopped, `Z` zombie, `-` gone.
     pub state: char,
-    /// What the trainer does, for example `in step 7 of 200, phase update`.
+    /// The trainer's work, for example `in step 7 of 200, phase update`.
     pub doing: String,
     /// Milliseconds since it began to do that.
     pub since_ms: u64,
@@ -25,7 +25,7 @@ pub struct Beat {
     /// Milliseconds spent waiting for other ranks: in all, and now (0 while it computes).
     pub waited_ms: u64,
     pub waiting_ms: u64,
-    /// What it waits for, from which rank and in which queue, if it says so; else empty.
+    /// The thing it waits for, from which rank and in which queue, if it says so; else empty.
     pub waits_for: String,
     /// Memory of the rank's processes, and what its plan allows them.
     pub held_bytes: u64,
@@ -45,7 +45,7 @@ impl Beat {
     }
 }
 
-/// What a rank is doing.
+/// Says what a rank is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum State {

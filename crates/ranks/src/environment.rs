@@ -26,7 +26,7 @@ const LOOPBACK: &str = "127.0.0.1";
 /// Looks up an environment variable.
 type Get<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// What is known apart from the environment.
+/// Holds what is known apart from the environment.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Flags<'a> {
     /// `--ranks N`: ranks of all hosts together.
@@ -127,7 +127,7 @@ pub fn read(get: Get<'_>, flags: &Flags<'_>) -> Result<Found> {
     Ok(Found::Rank(first.launch.clone()))
 }
 
-/// What the variables of one launcher say.
+/// Holds what the variables of one launcher say.
 struct Set {
     launch: Launch,
     /// The variables as read, for error messages.
@@ -314,13 +314,14 @@ fn anywhere(
 ) -> Result<Launch> {
     let [rank, ranks, local_rank, local_ranks] = numbers;
     let port = port_of(get, "MASTER_PORT")?.unwrap_or_else(|| port_by(&id));
-    let address = match local_ranks < ranks {
-        false => LOOPBACK.into(),
-        true => get("MASTER_ADDR").filter(|text| !text.is_empty()).or(first).ok_or_else(|| {
+    let address = if local_ranks < ranks {
+        get("MASTER_ADDR").filter(|text| !text.is_empty()).or(first).ok_or_else(|| {
             let message = format!("{}: {ranks} ranks, {local_ranks} of them on this host", launcher.name());
             Error::usage("ranks-environment", format!("{message}, and no address of rank 0's host"))
                 .hint("set MASTER_ADDR to an address of rank 0's host, for all ranks")
-        })?,
+        })?
+    } else {
+        LOOPBACK.into()
     };
     Ok(Launch { rank, ranks, local_rank, local_ranks, address, port, id, launcher })
 }

@@ -7,10 +7,9 @@
 use super::{Flags, Get, LOOPBACK, RANKS_MAX, environment_error, number, port_by, port_of, shown};
 use plimsoll_base::{Error, Result};
 
-/// torchrun's default port.
 const PORT: u16 = 29_500;
 
-/// What started one process per host.
+/// Says what started one process per host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HostLauncher {
     /// The user, or a file of `plimsoll launch`, with `--hosts`.
@@ -53,12 +52,11 @@ pub struct Starts {
     pub launcher: HostLauncher,
 }
 
-/// What the variables of a launcher say.
+/// Holds what the variables of a launcher say.
 #[derive(Clone, Debug, Default)]
 struct Set {
     hosts: u32,
     rank: u32,
-    /// Ranks per host.
     each: Option<u32>,
     address: Option<String>,
     port: Option<u16>,
@@ -188,9 +186,10 @@ fn split_join(text: &str) -> Result<(String, Option<u16>)> {
         }
         (None, _) => (text, None),
     };
-    match address.is_empty() || address.contains(char::is_whitespace) {
-        true => Err(wrong()),
-        false => Ok((address.into(), port)),
+    if address.is_empty() || address.contains(char::is_whitespace) {
+        Err(wrong())
+    } else {
+        Ok((address.into(), port))
     }
 }
 

@@ -4,7 +4,8 @@ use super::*;
 
 const PARENT: u32 = 4711;
 
-/// What a case expects: one, `start N`, `RANK/RANKS launcher address:port`, or a slug with a part of its message.
+/// Returns what a case expects: one, `start N`, `RANK/RANKS launcher address:port`, or a slug with a part of its
+/// message.
 fn check(environment: &str, flag: Option<u32>, expect: &str) {
     let variables: Vec<(&str, &str)> =
         environment.split_whitespace().map(|pair| pair.split_once('=').expect("NAME=VALUE")).collect();
@@ -21,9 +22,10 @@ fn check_with(get: &dyn Fn(&str) -> Option<String>, flags: &Flags<'_>, environme
         }
         Ok(Found::Rank(launch)) => {
             let Launch { rank, ranks, local_rank, local_ranks, address, port, launcher, .. } = &launch;
-            let of_host = match (rank, ranks) == (local_rank, local_ranks) {
-                true => String::new(),
-                false => format!(" ({local_rank}/{local_ranks} here)"),
+            let of_host = if (rank, ranks) == (local_rank, local_ranks) {
+                String::new()
+            } else {
+                format!(" ({local_rank}/{local_ranks} here)")
             };
             format!("{rank}/{ranks}{of_host} {} {address}:{port}", launcher.name())
         }

@@ -32,7 +32,7 @@ const LENGTH: usize = 1;
 const WAITED: usize = 2;
 const WAITS: usize = 3;
 const ARRIVALS_OF_PART: usize = 4;
-/// What a rank has posted.
+/// Says what a rank has posted.
 const POSTED: usize = 5;
 /// How often a rank of another host is asked for what it has posted.
 const ASKED_EVERY: Duration = Duration::from_millis(2);

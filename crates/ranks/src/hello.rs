@@ -1,4 +1,5 @@
-//! What a rank says about itself when it joins, and what rank 0 checks so that no run begins on processes that differ.
+//! Holds what a rank says about itself when it joins, and what rank 0 checks so that no run begins on processes that
+//! differ.
 
 use crate::environment::Launch;
 use crate::interface::Interface;
@@ -42,7 +43,7 @@ pub struct Hello {
     pub interface: Interface,
     #[serde(default)]
     pub clock_micros: u64,
-    /// What must be equal on all ranks, by name: build, machine type, driver, keys of the run file.
+    /// Facts that must be equal on all ranks, by name: build, machine type, driver, keys of the run file.
     pub alike: BTreeMap<String, String>,
 }
 

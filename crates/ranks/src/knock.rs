@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 /// First bytes of both sides: protocol and version.
 pub(crate) const MAGIC: [u8; 16] = *b"plimsoll-ranks/3";
-/// What the listener sends in place of its proof to one that does not know the token.
+/// Lists what the listener sends in place of its proof to one that does not know the token.
 pub(crate) const REFUSAL: [u8; PROOF_BYTES] = *b"plimsoll-ranks: another token   ";
 /// From the start of a connection until it has proved that it belongs to the job and said hello.
 pub(crate) const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
@@ -87,9 +87,10 @@ impl Stranger {
     }
 
     fn rest(&self) -> Step {
-        match self.wire.over().is_some() || self.since.elapsed() >= HANDSHAKE_MAX {
-            true => Step::Drop,
-            false => Step::Wait,
+        if self.wire.over().is_some() || self.since.elapsed() >= HANDSHAKE_MAX {
+            Step::Drop
+        } else {
+            Step::Wait
         }
     }
 }
@@ -149,9 +150,10 @@ impl Dialled {
     }
 
     fn rest(&self) -> Answer {
-        match self.wire.over().is_some() || self.since.elapsed() >= HANDSHAKE_MAX {
-            true => Answer::Nothing,
-            false => Answer::Wait,
+        if self.wire.over().is_some() || self.since.elapsed() >= HANDSHAKE_MAX {
+            Answer::Nothing
+        } else {
+            Answer::Wait
         }
     }
 }
@@ -173,7 +175,7 @@ mod tests {
     use std::io::{Read, Write};
     use std::net::TcpListener;
 
-    /// What a connection got, to its end.
+    /// Returns what a connection got, to its end.
     fn rest(stream: &mut TcpStream) -> Vec<u8> {
         let mut all = Vec::new();
         // The other side may close before it has read all.

@@ -87,10 +87,11 @@ pub fn die_with_launcher(launcher: Launcher) -> Result<()> {
     let armed = set_parent_process_death_signal(Some(Signal::KILL));
     armed.map_err(|err| not_started("a signal for the launcher's end", &err.into()))?;
     // The launcher may have died before the signal was armed; then it would never arrive.
-    match getppid() == Pid::from_raw(pid as i32) {
-        true => Ok(()),
-        false => Err(Error::new("rank-not-started", "the process that started this rank is gone")
-            .hint("start the same command again")),
+    if getppid() == Pid::from_raw(pid as i32) {
+        Ok(())
+    } else {
+        Err(Error::new("rank-not-started", "the process that started this rank is gone")
+            .hint("start the same command again"))
     }
 }
 

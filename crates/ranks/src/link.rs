@@ -68,7 +68,6 @@ pub struct Link {
     shared: Arc<Mutex<Shared>>,
     /// Readable when there is an order.
     bell: UnixStream,
-    /// Wakes the thread.
     wake: UnixStream,
     thread: Option<thread::JoinHandle<()>>,
     /// Kept open for the trainer.

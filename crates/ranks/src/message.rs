@@ -7,7 +7,7 @@ use crate::verdict::{Ending, Verdict};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// What a connection between trainers is for.
+/// Says what a connection between trainers is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Way {
@@ -25,21 +25,31 @@ pub(crate) enum Message {
     /// First message of a rank that joins.
     Hello(Box<Hello>),
     /// To ranks that joined: who is still missing.
-    Wait { missing: Vec<u32> },
+    Wait {
+        missing: Vec<u32>,
+    },
     /// To each rank: all members, and the window of its host.
-    Welcome { members: Vec<Member>, window: PathBuf },
+    Welcome {
+        members: Vec<Member>,
+        window: PathBuf,
+    },
     /// The run will not begin.
     Refuse(Told),
     /// State of a trainer; five times a second from each supervisor.
     Beat(Beat),
     /// A user asked the run to end: how often so far, and by which signal.
-    Ask { level: u32, signal: i32 },
-    /// A trainer ended.
+    Ask {
+        level: u32,
+        signal: i32,
+    },
     Ended(Ending),
     /// The run is ending, and why.
     Verdict(Verdict),
     /// First message of a trainer to one of another host: its rank, and what the connection is for.
-    Knock { rank: u32, way: Way },
+    Knock {
+        rank: u32,
+        way: Way,
+    },
     /// The answer to `Knock`.
     Open,
 }

@@ -17,7 +17,6 @@ pub const NOTICE_VARIABLE: &str = "PLIMSOLL_NOTICE";
 /// Longest sentence that is read.
 const BYTES_MAX: u64 = 1024;
 
-/// The launcher's end.
 #[derive(Debug)]
 pub(crate) struct Board {
     file: File,
@@ -43,7 +42,6 @@ impl Board {
     }
 }
 
-/// A rank's end.
 #[derive(Clone, Debug, Default)]
 pub struct Notice {
     path: Option<PathBuf>,

@@ -29,7 +29,7 @@ pub struct Place {
     pub away: Option<Away>,
 }
 
-/// What a supervisor passes to its trainer, so that it finds those of other hosts.
+/// Holds what a supervisor passes to its trainer, so that it finds those of other hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Away {
     /// Descriptor of the socket at which this trainer listens; its supervisor opened it.
@@ -103,15 +103,14 @@ impl Place {
             let (rank, ranks) = (rank.parse::<u32>().ok()?, ranks.parse::<u32>().ok()?);
             let window = Some(value(WINDOW)).filter(|path| !path.is_empty())?.into();
             let hosts = value(HOSTS);
-            let place = match hosts.is_empty() {
-                true => Place::on_one_host(rank, ranks, window),
-                false => {
-                    let hosts = hosts.split(' ').map(|host| host.parse().ok()).collect::<Option<_>>()?;
-                    let (letter, number) = (value(LETTER), |text: &str| text.parse().ok());
-                    let (listener, path) = letter.split_once(' ')?;
-                    let away = Away { listener: number(listener)?, letter: path.into() };
-                    Place { rank, ranks, hosts, window, away: Some(away) }
-                }
+            let place = if hosts.is_empty() {
+                Place::on_one_host(rank, ranks, window)
+            } else {
+                let hosts = hosts.split(' ').map(|host| host.parse().ok()).collect::<Option<_>>()?;
+                let (letter, number) = (value(LETTER), |text: &str| text.parse().ok());
+                let (listener, path) = letter.split_once(' ')?;
+                let away = Away { listener: number(listener)?, letter: path.into() };
+                Place { rank, ranks, hosts, window, away: Some(away) }
             };
             let is_whole = rank < ranks && place.hosts.len() == ranks as usize && place.counts_hosts();
             is_whole.then_some(place)

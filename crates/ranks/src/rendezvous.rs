@@ -49,7 +49,7 @@ const FAREWELL: Duration = Duration::from_secs(1);
 /// How long to wait for the other ranks, and what to do meanwhile.
 pub struct Waiting<'a> {
     pub seconds: u32,
-    /// What the launcher says of ranks that end meanwhile.
+    /// The launcher's notice of ranks that end meanwhile.
     pub notice: Notice,
     /// Returns the number of a signal that asked the run to end.
     pub stopped: &'a mut dyn FnMut() -> Option<i32>,
@@ -57,7 +57,6 @@ pub struct Waiting<'a> {
     pub say: &'a mut dyn FnMut(&str),
 }
 
-/// All ranks, connected.
 #[derive(Debug)]
 pub struct Meeting {
     pub place: Place,
@@ -375,7 +374,7 @@ fn ranks(numbers: &[u32]) -> String {
     text
 }
 
-/// What dialling the addresses found.
+/// Holds what dialling the addresses found.
 #[derive(Default)]
 struct Found {
     ours: Option<Wire>,

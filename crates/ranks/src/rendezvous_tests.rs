@@ -229,7 +229,7 @@ fn the_end_of_a_rank_that_never_came_ends_the_wait() {
     }
 }
 
-/// What strangers send; each returns when the other side has closed, or when it has sent all.
+/// Returns what strangers send; each returns when the other side has closed, or when it has sent all.
 fn stranger(address: SocketAddr, kind: usize, is_over: &AtomicBool) {
     let Ok(mut stream) = TcpStream::connect(address) else { return };
     let _ = stream.set_read_timeout(Some(Duration::from_millis(100)));

@@ -9,7 +9,7 @@ use plimsoll_base::{Error, Result};
 
 /// A secret that the user gives all ranks; `train --ranks` generates one where all are on one host.
 pub const TOKEN_VARIABLE: &str = "PLIMSOLL_TOKEN";
-/// As many bytes as 32 hexadecimal digits stand for: too many to try.
+/// The bytes of 32 hexadecimal digits: too many to try.
 pub const SECRET_BYTES_MIN: usize = 16;
 /// How to make one.
 const MAKE: &str = "PLIMSOLL_TOKEN=\"$(openssl rand -hex 16)\"";

@@ -115,7 +115,7 @@ fn ranks_of_one_host_need_none() {
     }
 }
 
-/// What a launcher calls a job is public: with another secret, the same job has another token.
+/// Shows what a launcher calls a job is public: with another secret, the same job has another token.
 #[test]
 fn a_token_of_several_hosts_follows_from_the_secret() {
     let launch = Launch {
@@ -157,12 +157,11 @@ impl Port {
 fn come(is_trainer: bool, token: &Token, guess: Option<Token>) -> (usize, Vec<u8>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("bound");
-    let mut port = match is_trainer {
-        true => Port::Trainer(Callers::new(listener, token.clone()).expect("a listener")),
-        false => {
-            Strangers::listen(&listener).expect("a listener");
-            Port::Supervisor(listener, Strangers::default())
-        }
+    let mut port = if is_trainer {
+        Port::Trainer(Callers::new(listener, token.clone()).expect("a listener"))
+    } else {
+        Strangers::listen(&listener).expect("a listener");
+        Port::Supervisor(listener, Strangers::default())
     };
     let dial = move || {
         let mut stream = TcpStream::connect(address).expect("it listens");
@@ -214,9 +213,10 @@ fn a_stranger_with_all_but_the_secret_is_let_in_by_no_launchers_ranks_and_shown_
                 let (in_now, got) = come(is_trainer, &token, guess);
                 let refused = MAGIC.len() + NONCE_BYTES;
                 // The version, a random number, and a refusal, the same for all runs.
-                let is_public = match is_silent {
-                    true => got.is_empty(),
-                    false => got.starts_with(&MAGIC) && got[refused..] == REFUSAL,
+                let is_public = if is_silent {
+                    got.is_empty()
+                } else {
+                    got.starts_with(&MAGIC) && got[refused..] == REFUSAL
                 };
                 assert!(in_now == 0 && is_public, "{several}: let in {in_now}, shown {got:?}");
                 (strangers, entered) = (strangers + 1, entered + in_now);

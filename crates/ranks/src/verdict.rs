@@ -1,5 +1,5 @@
-//! What ended a run of several ranks: collects the signs of all ranks at rank 0's supervisor and picks the one that
-//! explains the others. A state machine without sockets or clocks: each call passes the time.
+//! Decides what ended a run of several ranks: collects the signs of all ranks at rank 0's supervisor and picks the one
+//! that explains the others. A state machine without sockets or clocks: each call passes the time.
 //!
 //! A dead rank makes the others fail too, often before its own supervisor has found the evidence. So the first sign
 //! starts a short wait, and then the strongest evidence decides, not the first message.
@@ -105,7 +105,7 @@ impl Verdict {
     }
 }
 
-/// What the hub reports after looking at all ranks.
+/// Says what the hub reports after looking at all ranks.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum News {
     Verdict(Verdict),
@@ -147,7 +147,7 @@ pub(crate) struct Ranks {
     verdict: bool,
 }
 
-/// What judging one rank needs to know of the others.
+/// Holds what judging one rank needs to know of the others.
 #[derive(Clone, Copy, Debug)]
 struct Around {
     /// When the first rank ended well.

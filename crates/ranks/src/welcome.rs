@@ -1,6 +1,6 @@
-//! What a rank requires of rank 0's welcome before it uses any of it: the list has the rank itself at its place, and
-//! the window is one that a supervisor of this host made. Supervisors open the window to write, so a path to anything
-//! else is refused and never opened, here and each time (`window.rs`).
+//! Checks what a rank requires of rank 0's welcome before it uses any of it: the list has the rank itself at its place,
+//! and the window is one that a supervisor of this host made. Supervisors open the window to write, so a path to
+//! anything else is refused and never opened, here and each time (`window.rs`).
 
 use crate::hello::{Hello, Member};
 use crate::window::may_be_window;

@@ -43,7 +43,7 @@ pub(crate) fn memory_file(name: &str, bytes: u64) -> Result<File> {
     })
 }
 
-/// What a window is opened for.
+/// Says what a window is opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     Read,
@@ -56,9 +56,10 @@ pub(crate) enum Access {
 ///
 /// Errors: those of the system; `InvalidInput` for a path to anything else.
 pub(crate) fn open_window(path: &Path, access: Access) -> io::Result<File> {
-    match is_window(path)? {
-        true => OpenOptions::new().read(access != Access::Write).write(access != Access::Read).open(path),
-        false => Err(io::Error::new(ErrorKind::InvalidInput, "it is no memory that ranks share")),
+    if is_window(path)? {
+        OpenOptions::new().read(access != Access::Write).write(access != Access::Read).open(path)
+    } else {
+        Err(io::Error::new(ErrorKind::InvalidInput, "it is no memory that ranks share"))
     }
 }
 

@@ -30,10 +30,9 @@ struct Outcome {
     seconds: f64,
 }
 
-/// What a round takes from responses graded ahead.
+/// Holds what a round takes from responses graded ahead.
 #[derive(Default)]
 pub(crate) struct Taken {
-    /// Keys by sample.
     pub(crate) keys: BTreeMap<usize, u64>,
     /// Seconds of grading that were over when the samples were submitted, by reward and worker.
     seconds: BTreeMap<(usize, usize), f64>,

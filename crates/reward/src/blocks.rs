@@ -123,7 +123,6 @@ fn is_assignment(line: &str) -> bool {
     named && words == 1 && !value.trim().is_empty() && !value.starts_with('=')
 }
 
-/// An open fence.
 struct Fence {
     mark: char,
     length: usize,

@@ -107,7 +107,6 @@ impl Programs {
     }
 }
 
-/// Runs programs.
 pub(crate) struct Code {
     /// The interpreter with its limits; the program's file is added for each run.
     launch: Launch,
@@ -284,7 +283,6 @@ impl Graded {
     }
 }
 
-/// Reads `code`.
 pub(crate) fn read() -> Reading {
     Reading::starts("code", |Start { name, spec, limits, stop, .. }| {
         let launch = Code::launch(name, spec.python.as_deref(), spec.worker_memory);

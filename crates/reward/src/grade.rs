@@ -73,7 +73,6 @@ const COLUMNS_LISTED: usize = 20;
 /// Most rows of one prompt in a call.
 const GROUP_ROWS_MAX: usize = 1024;
 
-/// A started scorer.
 struct Started {
     kind: String,
     /// The kind for messages and reports.

@@ -18,13 +18,12 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// A grader's work.
 enum Job {
     Check(Columns, Sender<Result<()>>),
     Score { batch: Place, cases: Arc<[Arc<Case>]>, steps: [u32; 2] },
 }
 
-/// What a batch is part of.
+/// Says what a batch is part of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     /// The round in progress, by its index.

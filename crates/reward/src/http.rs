@@ -27,7 +27,7 @@ const STEP_BYTES_MAX: usize = 128;
 const NOT_SHOWN: &str = "(not shown)";
 /// Bytes of a body that are read at a time.
 const BODY_BYTES: usize = 64 << 10;
-/// What an address with `user:password@` is. The run file is copied into the run directory.
+/// Says what an address with `user:password@` is. The run file is copied into the run directory.
 const WITH_USER: &str = "an address with a name or a password in it";
 /// Shorter keys guard nothing, and are words that a reply may have: `none`, `1`.
 const KEY_BYTES_MIN: usize = 8;
@@ -155,7 +155,7 @@ pub(crate) struct Client {
     url: String,
     /// The address in messages: without user, password and query.
     shown: String,
-    /// What no message may have: the key, and what the address has besides what is shown.
+    /// Texts that no message may have: the key, and the parts of the address that are not shown.
     hidden: Vec<String>,
     /// Who asks, as messages begin: reward `judge`.
     who: String,
@@ -336,9 +336,10 @@ pub(crate) fn address(url: &str, path: &str) -> std::result::Result<String, Stri
 /// Errors: words on what the variable is instead; its text is in none.
 pub(crate) fn key(variable: &str) -> std::result::Result<String, &'static str> {
     let key = std::env::var(variable).map_err(|_| "is not set")?;
-    match !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_graphic()) {
-        true => Ok(key),
-        false => Err("is no key: it is empty, or has spaces or other characters that keys do not have"),
+    if !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_graphic()) {
+        Ok(key)
+    } else {
+        Err("is no key: it is empty, or has spaces or other characters that keys do not have")
     }
 }
 

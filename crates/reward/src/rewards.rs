@@ -559,9 +559,10 @@ mod tests {
         rewards.score(vec![case("2", &row)]).expect("another round in between");
         rewards.begin(12, 4, [2, 2]);
         for (i, case) in cases().enumerate().collect::<Vec<_>>().into_iter().rev() {
-            match rewards.is_ahead(100 + i as u64) {
-                true => rewards.submit_graded(i, case, 100 + i as u64),
-                false => rewards.submit(i, case),
+            if rewards.is_ahead(100 + i as u64) {
+                rewards.submit_graded(i, case, 100 + i as u64)
+            } else {
+                rewards.submit(i, case)
             }
         }
         let scored = rewards.finish().expect("scores");

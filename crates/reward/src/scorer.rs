@@ -106,7 +106,6 @@ pub(crate) struct Start<'s> {
     pub(crate) needs_answer: bool,
     pub(crate) limits: Limits,
     pub(crate) stop: Stop,
-    /// The worker's output.
     pub(crate) words: Option<Words>,
 }
 

@@ -7,7 +7,7 @@ use plimsoll_worker::{Network, Signature};
 /// Default samples per batch, unless one group has more: few, so that grading begins early.
 pub(crate) const BATCH_SAMPLES: usize = 8;
 
-/// What a failing reward function does to the run.
+/// Says what a failing reward function does to the run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnError {
     /// The run stops with the named error.

@@ -20,7 +20,7 @@ const FAILURES_IN_A_ROW_MAX: u32 = 16;
 /// Bytes of one request under way: its reply, and of each token asked about, which takes 5 bytes of it (`null,`), the
 /// id, its text in the request and its log-probability.
 const REQUEST_BYTES: u64 = 5 * REPLY_BYTES_MAX;
-/// What servers write for minus infinity, which is no number in JSON.
+/// Says what servers write for minus infinity, which is no number in JSON.
 const LEAST_LOGPROB: f64 = -9999.0;
 const TABLE: &str = "[distill.endpoint]";
 
@@ -58,13 +58,13 @@ pub fn teacher_address(url: &str) -> std::result::Result<String, String> {
 /// A prompt and a response, in the student's token ids.
 #[derive(Clone, Copy, Debug)]
 pub struct TeacherQuestion<'q> {
-    /// What the teacher reads before the response; the first token of all has no log-probability.
+    /// Tokens that the teacher reads before the response; the first of all has no log-probability.
     pub prompt: &'q [u32],
-    /// What it scores.
+    /// Tokens that it scores.
     pub response: &'q [u32],
 }
 
-/// What a teacher said about the responses of a step.
+/// Holds what a teacher said about the responses of a step.
 #[derive(Debug, Default)]
 pub struct TeacherAnswers {
     /// The log-probability of each token, in nats, in the order of the questions; `None` for a response that failed.
@@ -89,7 +89,7 @@ enum Form {
     Echo,
 }
 
-/// What a reply says of a token: its log-probability and its text, if it has them.
+/// Says what a reply says of a token: its log-probability and its text, if it has them.
 type Said<'r> = (Option<f64>, Option<JsonPart<'r>>);
 
 impl TeacherServer {
@@ -139,9 +139,10 @@ impl TeacherServer {
                     continue;
                 }
                 let answer = self.answer(question, &mut own);
-                match answer.is_ok() {
-                    true => in_a_row.store(0, Ordering::Relaxed),
-                    false => _ = in_a_row.fetch_add(1, Ordering::Relaxed),
+                if answer.is_ok() {
+                    in_a_row.store(0, Ordering::Relaxed)
+                } else {
+                    _ = in_a_row.fetch_add(1, Ordering::Relaxed)
                 }
                 *answers[at].lock().expect("no thread panics with it") = Some(answer);
             }
@@ -324,9 +325,10 @@ impl TeacherServer {
     }
 
     fn counted(&self, got: usize, tokens: usize, more: usize) -> Result<()> {
-        match (tokens..=tokens + more).contains(&got) {
-            true => Ok(()),
-            false => Err(self.bad(&format!("with {got} log-probabilities for {tokens} tokens"))),
+        if (tokens..=tokens + more).contains(&got) {
+            Ok(())
+        } else {
+            Err(self.bad(&format!("with {got} log-probabilities for {tokens} tokens")))
         }
     }
 

@@ -50,7 +50,6 @@ impl StopCondition for NeverStop {
 pub struct Request<'a> {
     /// Token ids of each prompt, at least one.
     pub prompts: &'a [&'a [u32]],
-    /// Responses per prompt.
     pub group_size: usize,
     /// Maximum tokens of a turn; a response without an environment is one turn.
     pub max_new_tokens: usize,

@@ -160,9 +160,10 @@ impl EngineLimits {
     }
 
     pub fn pass(&self) -> PassLimits {
-        let (sequences, stride, spare) = match self.ahead {
-            true => (bucket(self.sequences), self.table_stride(), 1),
-            false => (self.sequences, self.blocks_per_sequence(), 0),
+        let (sequences, stride, spare) = if self.ahead {
+            (bucket(self.sequences), self.table_stride(), 1)
+        } else {
+            (self.sequences, self.blocks_per_sequence(), 0)
         };
         PassLimits {
             rows: self.rows.max(sequences),

@@ -43,7 +43,6 @@ pub struct Live<'e, 'a, 'p> {
     engine: &'e mut Engine,
     out: &'e mut Samples,
     slots: Vec<Slot>,
-    /// Prompts by group.
     prompts: Vec<Vec<u32>>,
     /// Rows that go through the head, each with its slot.
     heads: Vec<(u32, usize)>,

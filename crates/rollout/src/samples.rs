@@ -8,9 +8,7 @@ use std::sync::Arc;
 pub enum Finish {
     /// An end-of-text token, which is part of the response.
     Eos,
-    /// A stop condition.
     Stop,
-    /// `max_new_tokens`.
     Length,
 }
 

@@ -57,7 +57,6 @@ enum State {
     Done,
 }
 
-/// Result of `next_pass`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     Pass,

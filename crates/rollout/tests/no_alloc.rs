@@ -42,9 +42,10 @@ fn main() {
             prompt_tokens: 40,
             new_tokens: 24,
             ahead: false,
-            caches: match source.ends_with("window") {
-                true => Caches::paged(9).and(Cache::Ring { keys: 16 }, 10),
-                false => Caches::paged(9),
+            caches: if source.ends_with("window") {
+                Caches::paged(9).and(Cache::Ring { keys: 16 }, 10)
+            } else {
+                Caches::paged(9)
             },
         };
         let pack =

@@ -1,4 +1,4 @@
-//! What rollouts with carried groups count, of a step or of a run, and the shares that follow.
+//! Counts what rollouts with carried groups count, of a step or of a run, and the shares that follow.
 
 use crate::checkpoint::exact;
 use crate::metrics::Metrics;
@@ -13,7 +13,6 @@ pub struct CarryCounts {
     pub ticks: u64,
     /// Ticks in which fewer than half of the places of responses under way drew.
     pub tail_ticks: u64,
-    /// Places times ticks.
     pub place_ticks: u64,
     /// Tokens that were drawn and stay.
     pub drawn_tokens: u64,

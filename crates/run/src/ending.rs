@@ -53,9 +53,10 @@ pub(crate) fn is_divergence(error: &Error) -> bool {
 ///
 /// Errors: `loss-not-finite`.
 pub fn finite_loss(step: u32, loss: f64) -> Result<()> {
-    match loss.is_finite() {
-        true => Ok(()),
-        false => Err(Error::new(slugs::LOSS_NOT_FINITE, format!("step {step}: the loss is {loss}"))
-            .hint("lower train.learning_rate")),
+    if loss.is_finite() {
+        Ok(())
+    } else {
+        Err(Error::new(slugs::LOSS_NOT_FINITE, format!("step {step}: the loss is {loss}"))
+            .hint("lower train.learning_rate"))
     }
 }

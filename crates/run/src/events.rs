@@ -21,7 +21,7 @@ pub enum Event {
     Note {
         text: String,
     },
-    /// What of a data set's rows nothing reads, next to what is read, for people.
+    /// Columns of a data set that nothing reads, next to those that are read, for people.
     Rows {
         text: String,
     },
@@ -170,12 +170,11 @@ pub trait Observer {
     }
 }
 
-/// What an observer wants after a step. All ranks do it after the same one.
+/// Says what an observer wants after a step. All ranks do it after the same one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Asked {
     #[default]
     Nothing,
-    /// A checkpoint.
     Save,
     /// A checkpoint, and the end.
     Stop,

@@ -142,7 +142,7 @@ enum At {
 /// How long a run measures the arithmetic that the device reaches: enough for a dozen looks, of which the best counts.
 pub const PEAK_SECONDS: f64 = 0.012;
 
-/// What the loop must know of a run before it begins.
+/// Holds what the loop must know of a run before it begins.
 pub struct Begun<'r> {
     pub run: &'r RunSpec,
     /// The run in one line, for the user.
@@ -155,7 +155,7 @@ pub struct Begun<'r> {
     pub arena_used: u64,
     /// FLOP/s that the device achieves.
     pub peak_flops: f64,
-    /// What the phases are compared with, where they are those of one rank of a language model.
+    /// The roofline of the phases, where they are those of one rank of a language model.
     pub roofline: Option<Roofline>,
     pub machine: String,
     /// Reads the card's memory, if there is a card.
@@ -542,10 +542,7 @@ impl<'scope> Lead<'_, '_, 'scope, '_> {
     /// Returns the fraction of the device's peak that rollouts and updates achieved; null without either.
     pub fn share_of_peak(&self) -> Value {
         let (p, busy) = (&self.progress, self.progress.rollout_s + self.progress.update_s);
-        match busy > 0.0 && p.flops > 0.0 {
-            true => json!(p.flops / busy / self.begun.peak_flops),
-            false => Value::Null,
-        }
+        if busy > 0.0 && p.flops > 0.0 { json!(p.flops / busy / self.begun.peak_flops) } else { Value::Null }
     }
 
     /// Adds to a summary what all runs report: memory, monitoring, exactness and the machine.

@@ -1,4 +1,4 @@
-//! What the phases of a run took, next to what the device allows: the `limits` of a summary.
+//! Sets what the phases of a run took, next to what the device allows: the `limits` of a summary.
 
 use crate::progress::Progress;
 use serde_json::{Value, json};

@@ -37,7 +37,6 @@ pub(crate) struct Linked<'a> {
 
 /// The user who started a rank.
 pub struct User<'a> {
-    /// Shows a line.
     pub say: &'a mut dyn FnMut(&str),
     /// Shows what ended the run, while a trainer is still ending.
     pub tell: &'a mut dyn FnMut(&Error),

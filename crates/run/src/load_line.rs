@@ -216,10 +216,8 @@ impl Watch {
             let workers = host.run_pids().into_iter().filter(|pid| !ours.contains(&Some(*pid)));
             // Environment workers share the pages of their interpreter, which have their own row.
             let anon = |pid: u32| host.rss_of(pid).map_or(0, |rss| rss.anon.0);
-            self.workers_bytes = match self.planned.has_env_workers {
-                true => workers.map(anon).sum(),
-                false => workers.map(held).sum(),
-            };
+            self.workers_bytes =
+                if self.planned.has_env_workers { workers.map(anon).sum() } else { workers.map(held).sum() };
         }
         self.has_read_others = true;
     }

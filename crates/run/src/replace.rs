@@ -57,9 +57,10 @@ pub(crate) fn has_room(path: &Path, lock: &str, overwrite: bool) -> bool {
     let is_own = |name: &String| {
         let is_part = name.starts_with('.') && name.ends_with(".part");
         let is_folder = path.join(name).symlink_metadata().is_ok_and(|meta| meta.is_dir());
-        match FOLDERS.contains(&name.as_str()) {
-            true => is_folder,
-            false => !is_folder && (is_part || FILES.contains(&name.as_str())),
+        if FOLDERS.contains(&name.as_str()) {
+            is_folder
+        } else {
+            !is_folder && (is_part || FILES.contains(&name.as_str()))
         }
     };
     let is_run = names.iter().any(|name| name == RUN_FILE) && names.iter().all(is_own);
@@ -92,9 +93,10 @@ mod tests {
         for (name, text) in names {
             let path = folder.path().join(name);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
-            match name.ends_with('/') {
-                true => fs::create_dir_all(path).unwrap(),
-                false => fs::write(path, text).unwrap(),
+            if name.ends_with('/') {
+                fs::create_dir_all(path).unwrap()
+            } else {
+                fs::write(path, text).unwrap()
             }
         }
         folder

@@ -15,7 +15,6 @@ pub struct EvalReport {
     pub pass_at_k: BTreeMap<u32, f64>,
     pub num_samples: usize,
     pub num_unscored: usize,
-    /// Responses without text.
     pub num_empty: usize,
     /// Responses that the length limit cut.
     pub num_cut: usize,

@@ -24,7 +24,7 @@ struct Entry {
     sha256: String,
 }
 
-/// What this rank's host received.
+/// Holds what this rank's host received.
 #[derive(Debug)]
 pub(crate) struct Sent {
     /// Where it is; `None` on hosts that see the run directory.

@@ -116,10 +116,13 @@ fn clean_list(list: &mut [Value]) {
     for value in list {
         match value {
             Value::String(text) => *text = words.next(text),
-            value => match std::mem::take(&mut words).expects_secret() {
-                true => *value = WITHHELD.into(),
-                false => clean(value),
-            },
+            value => {
+                if std::mem::take(&mut words).expects_secret() {
+                    *value = WITHHELD.into()
+                } else {
+                    clean(value)
+                }
+            }
         }
     }
 }

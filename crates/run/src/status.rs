@@ -34,7 +34,7 @@ pub struct Status {
     /// The step in progress, or the last one.
     pub step: u32,
     pub steps: u32,
-    /// What the rank needs of another, once it waits for that; else empty.
+    /// The thing that the rank needs of another, once it waits for that; else empty.
     pub waits_for: String,
     /// Resident memory of the trainer when `phase` began.
     pub rss: Rss,

@@ -96,7 +96,6 @@ pub enum Cause {
     ContainerOom,
     /// The kernel, because the machine ran out of memory.
     KernelOom,
-    /// An outside signal.
     Killed,
     /// A fault of the program.
     Crashed(&'static str),

@@ -39,10 +39,10 @@ impl View {
         let all = (resumes && sent.is_none()).then(|| of.join(VIEWS));
         let place = all.clone().unwrap_or_else(std::env::temp_dir);
         let made = fs::create_dir_all(&place).and_then(|()| folder_in(&place));
-        let (lock, folder) = made.map_err(|err| match all.is_some() {
-            true => unwritable(&place, &err),
-            false => no_temporary(&place, &err),
-        })?;
+        let (lock, folder) =
+            made.map_err(
+                |err| if all.is_some() { unwritable(&place, &err) } else { no_temporary(&place, &err) },
+            )?;
         let own = folder.path().join("run");
         if resumes {
             see(sent.unwrap_or(of), &own).map_err(|err| unwritable(&own, &err))?;

@@ -55,7 +55,7 @@ pub struct DeadSteps {
     faulty: u32,
 }
 
-/// What follows from a dead step.
+/// Says what follows from a dead step.
 #[derive(Debug)]
 pub enum Verdict {
     Alive,
@@ -80,9 +80,10 @@ impl DeadSteps {
             return Verdict::Stop(self.error(sign, vitals, max));
         }
         let warn_after = if sign == Sign::NoScore { 1 } else { WARN_AFTER };
-        match self.in_a_row == warn_after {
-            true => Verdict::Warn(self.error(sign, vitals, max)),
-            false => Verdict::Alive,
+        if self.in_a_row == warn_after {
+            Verdict::Warn(self.error(sign, vitals, max))
+        } else {
+            Verdict::Alive
         }
     }
 
@@ -172,13 +173,14 @@ impl DeadSteps {
             Sign::NoGradient => {
                 let message = format!("the gradient is exactly zero {steps}, so no weight changed");
                 let error = Error::new("no-gradient", message);
-                match vitals.taught {
-                    true => error
+                if vitals.taught {
+                    error
                         .fact("so it is where a student has its teacher's probabilities of all listed tokens")
-                        .hint("check that distill.teacher and `model` are different models"),
-                    false => error.hint(
+                        .hint("check that distill.teacher and `model` are different models")
+                } else {
+                    error.hint(
                         "lower train.learning_rate: a policy that is certain of every token has no gradient",
-                    ),
+                    )
                 }
             }
             Sign::LossExploded { least } => {

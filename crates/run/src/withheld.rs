@@ -1,7 +1,7 @@
 //! Keeps keys and passwords of a run file out of the run directory and its checkpoints, which people pass on. Marks are
 //! in their place; a resume fills them from the user's own run file, and compares them by their tags.
 //!
-//! What is a secret is what `plimsoll_base::without_secrets` says, as for files that are published.
+//! Describes what is a secret is what `plimsoll_base::without_secrets` says, as for files that are published.
 
 use crate::shareable::clean_table;
 use plimsoll_base::{WITHHELD, unmarked, withheld, without_secrets};

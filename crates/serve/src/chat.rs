@@ -1,7 +1,7 @@
 //! Answers `POST /v1/chat/completions`.
 
-use crate::episodes::{Heard, Session};
 use crate::fields::Fields;
+use crate::gate::{Heard, ResponseOwner};
 use crate::logprobs::{self, Logprobs};
 use crate::messages::Chat;
 use crate::outbox::{End, Part};
@@ -13,8 +13,12 @@ use plimsoll_text::calls::{Calls, Said};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// Reads a body. `session`: the episode that it belongs to, if any.
-pub fn read(body: &[u8], state: &Arc<ServerState>, session: Option<&Session>) -> Reply<Parsed<ChatForm>> {
+/// Reads a body. `owner`: what owns its responses, if not only the client gets them.
+pub fn read(
+    body: &[u8],
+    state: &Arc<ServerState>,
+    owner: Option<&dyn ResponseOwner>,
+) -> Reply<Parsed<ChatForm>> {
     let mut fields = Fields::of_body(body, state.limits.tree_bytes())?;
     state.check_model(fields.take::<String>("model")?.as_deref())?;
     let params = params(&mut fields, state)?;
@@ -22,9 +26,9 @@ pub fn read(body: &[u8], state: &Arc<ServerState>, session: Option<&Session>) ->
     let logprobs = logprobs::of_chat(&mut fields)?;
     let chat = Chat::read(&mut fields, state)?;
     fields.finish()?;
-    let (prompt, heard) = match session {
+    let (prompt, heard) = match owner {
         None => (state.encode(&chat.render(state)?)?, Heard::default()),
-        Some(session) => session.prompt(&chat, state)?,
+        Some(owner) => owner.prompt(&chat, state)?,
     };
     let calls = (!chat.tools.is_empty()).then(|| {
         let calls = Calls::new(state.texts.template.as_deref(), chat.functions());

@@ -1,7 +1,7 @@
 //! Answers `POST /v1/completions`.
 
-use crate::episodes::{Heard, Session};
 use crate::fields::Fields;
+use crate::gate::{Heard, ResponseOwner};
 use crate::logprobs::{self, Logprobs};
 use crate::outbox::Part;
 use crate::parsed::{Delivery, Parsed, USUAL_TOKENS, check_ids, delivery, params};
@@ -13,7 +13,11 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-pub fn read(body: &[u8], state: &Arc<ServerState>, _: Option<&Session>) -> Reply<Parsed<CompletionForm>> {
+pub fn read(
+    body: &[u8],
+    state: &Arc<ServerState>,
+    _: Option<&dyn ResponseOwner>,
+) -> Reply<Parsed<CompletionForm>> {
     let mut fields = Fields::of_body(body, state.limits.tree_bytes())?;
     state.check_model(fields.take::<String>("model")?.as_deref())?;
     let params = params(&mut fields, state)?;

@@ -1,11 +1,11 @@
 //! Drives the engine on one thread: takes requests between two passes, drops those whose clients have gone, and writes
 //! the tokens of each pass to the clients' outboxes.
 
-use crate::episodes::{EpisodeTable, Pass, Place};
+use crate::gate::{Admission, Drawn, Gate};
 use crate::outbox::{End, Outbox};
 use crate::state::{QueuedRequest, SamplingParams, ServerState};
 use plimsoll_base::{Error, Result};
-use plimsoll_rollout::{Ask, Finish, Listener, Live, RolloutStats};
+use plimsoll_rollout::{Ask, Finish, Listener, Live};
 use plimsoll_text::{StopMatcher, StreamDecoder};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,9 +14,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 /// Longest time that an idle engine waits before it checks for a signal.
-const LOOK: Duration = Duration::from_millis(50);
-/// Longest time that an engine without work waits before it checks whether the last episode has ended.
-const LOOK_AT_EPISODES: Duration = Duration::from_millis(2);
+pub const LOOK: Duration = Duration::from_millis(50);
 
 /// Serves until `stop` has a signal and the running responses have ended, or their time is over.
 ///
@@ -56,58 +54,10 @@ pub fn drive(
     }
 }
 
-/// Serves until every episode of the rollout has ended, or waits in `held` for the next one. `look` is called between
-/// passes, at most every `LOOK`.
-///
-/// Errors: those of `look`, of the episodes and of the device.
-pub fn play(
-    live: Live<'_, '_, '_>,
-    inbox: &Receiver<QueuedRequest>,
-    state: &ServerState,
-    episodes: &EpisodeTable,
-    held: &mut VecDeque<QueuedRequest>,
-    look: &mut dyn FnMut() -> Result<()>,
-) -> Result<RolloutStats> {
-    let mut driver = Driver::new(live, state);
-    driver.queue.append(held);
-    let mut looked = Instant::now();
-    let played = loop {
-        if episodes.is_done() {
-            break Ok(driver.live.stats());
-        }
-        if state.is_abandoned() {
-            break Err(Error::new("internal", "the thread of connections has ended"));
-        }
-        if looked.elapsed() >= LOOK {
-            looked = Instant::now();
-            if let Err(error) = episodes.look(looked).and_then(|()| look()) {
-                break Err(error);
-            }
-        }
-        match driver.turn(inbox) {
-            Ok(true) => {}
-            Ok(false) => {
-                driver.wait(inbox, LOOK_AT_EPISODES);
-            }
-            Err(error) => break Err(error),
-        }
-    };
-    // What is still drawn belongs to episodes that are over.
-    let over = Error::new("agent-episode-over", "the rollout has ended");
-    driver.take_all(inbox);
-    if played.is_ok() {
-        let waits = |request: &QueuedRequest| matches!(request.pass(0), Pass::Later);
-        let (waiting, left) = driver.queue.drain(..).partition(waits);
-        (*held, driver.queue) = (waiting, left);
-    }
-    driver.fail_all(played.as_ref().err().unwrap_or(&over));
-    played
-}
-
 impl QueuedRequest {
-    /// Decides whether it is drawn where the step goes on beyond tick `floor`.
-    fn pass(&self, floor: u64) -> Pass {
-        self.prompt.places.first().map_or(Pass::Now, |place| place.pass(floor))
+    /// Decides whether it is drawn in the next pass.
+    pub fn admission(&self) -> Admission {
+        self.prompt.gates.first().map_or(Admission::Now, |gate| gate.admission())
     }
 
     /// Ends it with an error.
@@ -116,27 +66,34 @@ impl QueuedRequest {
             self.outbox
                 .write(self.first + index, |part| part.end = Some(End::Failed(Box::new(error.clone()))));
         }
-        self.prompt.places.iter().for_each(Place::leave);
+        self.leave();
+    }
+
+    fn leave(&self) {
+        self.prompt.gates.iter().for_each(|gate| gate.leave());
     }
 }
 
-struct Driver<'h, 'e, 'a, 'p> {
-    live: Live<'e, 'a, 'p>,
+/// Drives the engine's slots.
+pub struct Driver<'h, 'e, 'a, 'p> {
+    pub live: Live<'e, 'a, 'p>,
     streams: ResponseStreams<'h>,
     /// Requests in the order of arrival; the permits of their responses bound them.
-    queue: VecDeque<QueuedRequest>,
+    pub queue: VecDeque<QueuedRequest>,
     state: &'h ServerState,
 }
 
 impl<'h, 'e, 'a, 'p> Driver<'h, 'e, 'a, 'p> {
-    fn new(live: Live<'e, 'a, 'p>, state: &'h ServerState) -> Driver<'h, 'e, 'a, 'p> {
+    pub fn new(live: Live<'e, 'a, 'p>, state: &'h ServerState) -> Driver<'h, 'e, 'a, 'p> {
         let slots = live.limits().samples;
         let streams = ResponseStreams { of_slot: (0..slots).map(|_| None).collect(), state };
         Driver { live, streams, queue: VecDeque::with_capacity(state.limits.responses()), state }
     }
 
     /// Takes the requests that have come and runs one pass. Returns false if there is nothing to run.
-    fn turn(&mut self, inbox: &Receiver<QueuedRequest>) -> Result<bool> {
+    ///
+    /// Errors: those of the device.
+    pub fn turn(&mut self, inbox: &Receiver<QueuedRequest>) -> Result<bool> {
         self.take_all(inbox);
         self.drop_left();
         self.admit();
@@ -144,7 +101,7 @@ impl<'h, 'e, 'a, 'p> Driver<'h, 'e, 'a, 'p> {
     }
 
     /// Waits for a request. Returns false if none can come any more.
-    fn wait(&mut self, inbox: &Receiver<QueuedRequest>, longest: Duration) -> bool {
+    pub fn wait(&mut self, inbox: &Receiver<QueuedRequest>, longest: Duration) -> bool {
         match inbox.recv_timeout(longest) {
             Ok(request) => self.queue.push_back(request),
             Err(RecvTimeoutError::Timeout) => {}
@@ -153,7 +110,7 @@ impl<'h, 'e, 'a, 'p> Driver<'h, 'e, 'a, 'p> {
         true
     }
 
-    fn take_all(&mut self, inbox: &Receiver<QueuedRequest>) {
+    pub fn take_all(&mut self, inbox: &Receiver<QueuedRequest>) {
         self.queue.extend(inbox.try_iter());
     }
 
@@ -171,39 +128,40 @@ impl<'h, 'e, 'a, 'p> Driver<'h, 'e, 'a, 'p> {
         self.queue.retain(|request| {
             let is_left = request.outbox.is_left();
             if is_left {
-                request.prompt.places.iter().for_each(Place::leave);
+                request.leave();
             }
             metrics.cancelled.add(if is_left { request.prompt.sample_ids.len() as u64 } else { 0 });
             !is_left
         });
     }
 
-    /// Takes requests from the queue as long as they have slots: none passes another, but those of episodes whose time
-    /// has not come.
+    /// Takes requests from the queue as long as they have slots: none passes another, but those whose gate
+    /// says later.
     fn admit(&mut self) {
-        let (mut at, mut floor) = (0, None);
+        if !self.queue.is_empty() {
+            self.streams.advance();
+        }
+        let mut at = 0;
         while let Some(request) = self.queue.get(at) {
-            if let Some(place) = request.prompt.places.first().filter(|place| place.carried.is_some()) {
-                match place.pass(*floor.get_or_insert_with(|| place.floor(&self.streams.drawn()))) {
-                    Pass::Now => {}
-                    Pass::Later => {
-                        at += 1;
-                        continue;
+            match request.admission() {
+                Admission::Now => {}
+                Admission::Later => {
+                    at += 1;
+                    continue;
+                }
+                Admission::Drawn(drawn) => {
+                    let mut stream = ResponseStream::new(request, 0);
+                    for (token, logprob) in drawn.ids.into_iter().zip(drawn.logprobs) {
+                        stream.speak(self.state, token, logprob);
                     }
-                    Pass::Had(had) => {
-                        let mut stream = ResponseStream::new(request, 0);
-                        for (token, logprob) in had.ids.into_iter().zip(had.logprobs) {
-                            stream.speak(self.state, token, logprob);
-                        }
-                        stream.end(self.state, Ok(had.finish));
-                        self.queue.remove(at);
-                        continue;
-                    }
-                    Pass::Over => {
-                        request.fail(&Error::new("agent-episode-over", "the episode has ended"));
-                        self.queue.remove(at);
-                        continue;
-                    }
+                    stream.end(self.state, Ok(drawn.finish));
+                    self.queue.remove(at);
+                    continue;
+                }
+                Admission::Never(error) => {
+                    request.fail(&error);
+                    self.queue.remove(at);
+                    continue;
                 }
             }
             let ask = Ask {
@@ -217,7 +175,7 @@ impl<'h, 'e, 'a, 'p> Driver<'h, 'e, 'a, 'p> {
             for (index, slot) in slots.into_iter().enumerate() {
                 self.streams.of_slot[slot] = Some(ResponseStream::new(request, index));
             }
-            request.prompt.places.iter().for_each(Place::draws);
+            request.prompt.gates.iter().for_each(|gate| gate.begin());
             self.queue.remove(at);
         }
     }
@@ -239,7 +197,8 @@ impl<'h, 'e, 'a, 'p> Driver<'h, 'e, 'a, 'p> {
         Ok(ran)
     }
 
-    fn fail_all(&mut self, error: &Error) {
+    /// Ends every response with an error.
+    pub fn fail_all(&mut self, error: &Error) {
         let fail = |outbox: &Outbox, index: usize| {
             outbox.write(index, |part| part.end = Some(End::Failed(Box::new(error.clone()))));
             self.state.metrics.failed.add(1);
@@ -265,11 +224,11 @@ struct ResponseStreams<'h> {
 }
 
 impl ResponseStreams<'_> {
-    /// Returns the tokens so far of responses to episodes of several steps, with the names of these.
-    fn drawn(&self) -> Vec<(u64, u64)> {
-        let one =
-            |stream: &ResponseStream| Some((stream.kept.as_ref()?.place.carried?, stream.num_tokens as u64));
-        self.of_slot.iter().flatten().filter_map(one).collect()
+    /// Tells gates how far their responses have come.
+    fn advance(&self) {
+        for stream in self.of_slot.iter().flatten() {
+            stream.kept.iter().for_each(|kept| kept.gate.advance(stream.num_tokens));
+        }
     }
 }
 
@@ -311,13 +270,13 @@ struct ResponseStream {
     stopped: Option<usize>,
     num_tokens: usize,
     arrived: Instant,
-    /// Tokens that the response's episode will keep, if it belongs to one.
-    kept: Option<EpisodeResponse>,
+    /// Response so far, if its gate will keep it.
+    kept: Option<GatedResponse>,
 }
 
-/// Collects a response of an episode while it is drawn.
-struct EpisodeResponse {
-    place: Place,
+/// Collects a response with a gate while it is drawn.
+struct GatedResponse {
+    gate: Arc<dyn Gate>,
     ids: Vec<u32>,
     logprobs: Vec<f32>,
     text: String,
@@ -327,14 +286,14 @@ impl ResponseStream {
     /// Begins response `index` of a request.
     fn new(request: &QueuedRequest, index: usize) -> ResponseStream {
         let params = request.params.clone();
-        let kept = |place: &Place| EpisodeResponse {
-            place: place.clone(),
+        let kept = |gate: &Arc<dyn Gate>| GatedResponse {
+            gate: gate.clone(),
             ids: Vec::with_capacity(request.prompt.max_new_tokens),
             logprobs: Vec::with_capacity(request.prompt.max_new_tokens),
             text: String::new(),
         };
         ResponseStream {
-            kept: request.prompt.places.get(index).map(kept),
+            kept: request.prompt.gates.get(index).map(kept),
             outbox: request.outbox.clone(),
             index: request.first + index,
             decoder: StreamDecoder::new(params.skip_special),
@@ -381,7 +340,7 @@ impl ResponseStream {
 
     /// Gives up a response that does not reach its end.
     fn leave(self) {
-        self.kept.into_iter().for_each(|kept| kept.place.leave());
+        self.kept.into_iter().for_each(|kept| kept.gate.leave());
     }
 
     /// Passes on the text that was held back for stop strings, and the end.
@@ -396,8 +355,11 @@ impl ResponseStream {
         if let Some(mut kept) = self.kept.take() {
             kept.text.push_str(&self.said);
             match &how {
-                Ok(finish) => kept.place.record(kept.ids, kept.logprobs, *finish, kept.text),
-                Err(_) => kept.place.leave(),
+                Ok(finish) => {
+                    let GatedResponse { gate, ids, logprobs, text } = kept;
+                    gate.record(Drawn { ids, logprobs, finish: *finish, text });
+                }
+                Err(_) => kept.gate.leave(),
             }
         }
         let end = match (how, self.stopped) {

@@ -101,7 +101,6 @@ impl<'b> Fields<'b> {
         self.rest.remove(name).filter(|raw| raw.get() != "null")
     }
 
-    /// Takes a field.
     pub fn take<T: Deserialize<'b>>(&mut self, name: &'static str) -> Reply<Option<T>> {
         let Some(raw) = self.raw(name) else { return Ok(None) };
         serde_json::from_str(raw.get()).map(Some).map_err(|err| {

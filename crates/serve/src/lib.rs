@@ -2,9 +2,10 @@
 //! owns the protocol, who is let in, and the thread that drives the engine's slots.
 //!
 //! It refuses fields that it does not have by name and requests that do not fit by their numbers, and knows no planner,
-//! no file and no weights. In a training run it serves episodes (`episodes/`). A request goes from `server.rs` through
-//! `parsed.rs` and one of `chat.rs`, `completions.rs` and `tokens.rs` to `driver.rs`; the response comes back through
-//! `outbox.rs`.
+//! no file and no weights. A request goes from `server.rs` through `parsed.rs` and one of `chat.rs`, `completions.rs` and
+//! `tokens.rs` to the queue (`state.rs`) and to `driver.rs`; the response comes back through `outbox.rs`. What else owns
+//! responses, and decides when they are drawn, meets the server in `gate.rs` alone: the episodes of a training run
+//! (`episodes/`).
 
 mod arrivals;
 mod bodies;
@@ -15,6 +16,7 @@ mod driver;
 mod encoding;
 pub mod episodes;
 mod fields;
+mod gate;
 pub mod guard;
 mod limits;
 mod lines;
@@ -37,10 +39,11 @@ pub use bodies::Bodies;
 pub use limits::{CHOICES_MAX, host_bytes};
 pub use state::{Settings, Texts};
 
-use episodes::{CarriedRound, EpisodeTable, Played, Progress, Round};
+use episodes::EpisodeTable;
+use gate::OwnedRoutes;
 use limits::{BODIES_MAX, Limits, RECEIVE_BYTES, SEND_BYTES};
 use plimsoll_base::{Error, Result};
-use plimsoll_rollout::{EngineLimits, GroupTimes, Live, RolloutStats};
+use plimsoll_rollout::{EngineLimits, Live};
 use rustix::net::sockopt;
 use state::{QueuedRequest, ServerState};
 use std::cell::RefCell;
@@ -57,7 +60,9 @@ use tokio::sync::watch;
 pub struct Server {
     state: Arc<ServerState>,
     inbox: Receiver<QueuedRequest>,
-    /// Requests of episodes that go on in the next step.
+    /// Episodes that clients play; none for a server of its own.
+    episodes: Option<Arc<EpisodeTable>>,
+    /// Requests that wait for the next rollout.
     held: RefCell<VecDeque<QueuedRequest>>,
     ended: watch::Sender<bool>,
     http: Option<JoinHandle<io::Result<()>>>,
@@ -76,7 +81,8 @@ impl Server {
     ) -> Result<Server> {
         let limits = Limits::of(engine, settings.queue);
         let (send, inbox) = std::sync::mpsc::channel();
-        let state = Arc::new(ServerState::new(texts, settings, limits, send, episodes));
+        let owned = episodes.clone().map(|episodes| episodes as Arc<dyn OwnedRoutes>);
+        let state = Arc::new(ServerState::new(texts, settings, limits, send, owned));
         let (ended, stopping) = watch::channel(false);
         let of = state.clone();
         let http = std::thread::Builder::new()
@@ -88,7 +94,7 @@ impl Server {
                 done
             })
             .map_err(|err| Error::new("thread-not-started", format!("the thread of connections: {err}")))?;
-        Ok(Server { state, inbox, held: RefCell::default(), ended, http: Some(http) })
+        Ok(Server { state, inbox, episodes, held: RefCell::default(), ended, http: Some(http) })
     }
 
     /// Answers requests until `stop` has a signal; then takes no more, and ends when those that run have ended or their
@@ -102,47 +108,6 @@ impl Server {
         served
     }
 
-    /// Lets clients play the episodes of a rollout. `look` is called now and then, and ends it with an error.
-    ///
-    /// Errors: `agent-missing`; those of `look` and of the device.
-    pub fn play(
-        &self,
-        live: Live<'_, '_, '_>,
-        round: Round,
-        look: &mut dyn FnMut() -> Result<()>,
-    ) -> Result<(Vec<Played>, RolloutStats)> {
-        let episodes = self.state.episodes.as_ref().expect("a server of a run has episodes");
-        episodes.begin(round);
-        let stats = self.drive(live, episodes, look)?;
-        Ok((episodes.take(), stats))
-    }
-
-    /// Lets clients play episodes of several steps to the end of one. Returns each, in their order, and the ticks of
-    /// groups.
-    ///
-    /// Errors: those of `play`.
-    pub fn play_carried(
-        &self,
-        live: Live<'_, '_, '_>,
-        round: CarriedRound,
-        look: &mut dyn FnMut() -> Result<()>,
-    ) -> Result<(Vec<Progress>, GroupTimes, RolloutStats)> {
-        let episodes = self.state.episodes.as_ref().expect("a server of a run has episodes");
-        episodes.begin_carried(round);
-        let stats = self.drive(live, episodes, look)?;
-        let (played, times) = episodes.take_carried();
-        Ok((played, times, stats))
-    }
-
-    fn drive(
-        &self,
-        live: Live<'_, '_, '_>,
-        episodes: &EpisodeTable,
-        look: &mut dyn FnMut() -> Result<()>,
-    ) -> Result<RolloutStats> {
-        driver::play(live, &self.inbox, &self.state, episodes, &mut self.held.borrow_mut(), look)
-    }
-
     fn close(&mut self) -> Result<()> {
         let _ = self.ended.send(true);
         let Some(http) = self.http.take() else { return Ok(()) };
@@ -154,7 +119,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        if let Some(episodes) = &self.state.episodes {
+        if let Some(episodes) = &self.episodes {
             episodes.end();
         }
         self.state.stop();

@@ -1,4 +1,4 @@
-//! What a server holds grows with what it may be asked for, and not without it.
+//! Tests what a server holds grows with what it may be asked for, and not without it.
 
 use super::*;
 

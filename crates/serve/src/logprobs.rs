@@ -87,9 +87,10 @@ impl Logprobs {
             *offset += bytes.iter().filter(|byte| !goes_on(byte)).count();
             texts.push(String::from_utf8_lossy(bytes).into_owned());
         }
-        let top: Value = match self.top {
-            true => texts.iter().zip(logprobs).map(|(text, &logprob)| json!({ text: logprob })).collect(),
-            false => Value::Null,
+        let top: Value = if self.top {
+            texts.iter().zip(logprobs).map(|(text, &logprob)| json!({ text: logprob })).collect()
+        } else {
+            Value::Null
         };
         json!({ "tokens": texts, "token_logprobs": logprobs, "top_logprobs": top, "text_offset": offsets })
     }

@@ -26,7 +26,7 @@ pub struct Chat {
     pub variables: Map<String, Value>,
 }
 
-/// What a template has from the conversation, whatever a request's variables say.
+/// Lists what a template has from the conversation, whatever a request's variables say.
 const OF_CHAT: [&str; 3] = ["messages", "tools", "add_generation_prompt"];
 
 impl Chat {

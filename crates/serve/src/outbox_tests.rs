@@ -1,4 +1,4 @@
-//! What is written is read, once and in order, however the two take turns.
+//! Tests what is written is read, once and in order, however the two take turns.
 
 use super::*;
 use plimsoll_base::rng::{Stream, philox};

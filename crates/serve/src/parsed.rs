@@ -1,7 +1,7 @@
 //! Reads the fields that every kind of request has: sampling, ends and delivery.
 
-use crate::episodes::Heard;
 use crate::fields::Fields;
+use crate::gate::Heard;
 use crate::limits::CHOICES_MAX;
 use crate::refusal::{Refusal, Reply};
 use crate::state::{SamplingParams, ServerState};
@@ -17,7 +17,7 @@ pub struct Parsed<F> {
     pub delivery: Delivery,
     /// Longest response if the request names none.
     pub usual_tokens: usize,
-    /// Conversation of a request that belongs to an episode.
+    /// Conversation of a request whose responses have an owner.
     pub heard: Heard,
     pub form: F,
 }

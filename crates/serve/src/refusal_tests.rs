@@ -1,4 +1,4 @@
-//! What clients of OpenAI's protocol do with an error depends on its status, its type and its headers.
+//! Tests what clients of OpenAI's protocol do with an error depends on its status, its type and its headers.
 
 use super::*;
 

@@ -1,8 +1,8 @@
-//! Lists the routes of a server: for requests of their own, or for episodes.
+//! Lists the routes of a server: those for every client, or those of an owner of all responses.
 
 use crate::server::{Shared, answer, guarded, health, metrics, model, models, nothing};
 use crate::state::ServerState;
-use crate::{chat, completions, episodes, tokens};
+use crate::{chat, completions, tokens};
 use axum::Router;
 use axum::extract::State;
 use axum::middleware;
@@ -10,11 +10,7 @@ use axum::routing::{get, post};
 use std::sync::Arc;
 
 pub fn router(state: Arc<ServerState>) -> Router {
-    let routes = match state.episodes {
-        // Without an episode nothing is answered: it would not be trained on.
-        Some(_) => episodes::router(),
-        None => answers(),
-    };
+    let routes = state.owned.clone().map_or_else(answers, |owned| owned.router());
     routes
         .route("/v1/models", get(models))
         .route("/v1/models/{*name}", get(model))

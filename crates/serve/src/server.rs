@@ -2,7 +2,7 @@
 
 use crate::arrivals::collect;
 use crate::connections;
-use crate::episodes::{self, Session};
+use crate::gate::ResponseOwner;
 use crate::guard::Pass;
 use crate::lines::Busy;
 use crate::parsed::Parsed;
@@ -21,8 +21,8 @@ use std::sync::Arc;
 use tokio::sync::{Mutex, MutexGuard};
 
 pub type Shared = State<Arc<ServerState>>;
-/// Reads a body into what one route answers, for an episode or for itself.
-type Read<F> = fn(&[u8], &Arc<ServerState>, Option<&Session>) -> Reply<Parsed<F>>;
+/// Reads a body into what one route answers, for an owner or for the client alone.
+type Read<F> = fn(&[u8], &Arc<ServerState>, Option<&dyn ResponseOwner>) -> Reply<Parsed<F>>;
 
 /// Lets permitted requests through, counts refusals, and sets the headers of every answer.
 pub async fn guarded(State(state): Shared, request: Request, next: Next) -> Response {
@@ -60,12 +60,9 @@ fn check(state: &ServerState, request: &Request) -> Reply<()> {
     // So that a supervisor can ask without the token; it learns nothing else.
     let is_open = request.uri().path() == "/health";
     let authorization = text(header::AUTHORIZATION);
-    match state
-        .episodes
-        .as_ref()
-        .and_then(|episodes| Some((episodes, episodes::named_in(request.uri().path())?)))
-    {
-        Some((episodes, id)) => episodes.check_token(id, authorization, guard)?,
+    let owned = state.owned.as_ref();
+    match owned.and_then(|owned| owned.check_token(request.uri().path(), authorization, guard)) {
+        Some(checked) => checked?,
         None if !is_open && guard.pass(authorization, "", "") != Pass::Yes => {
             let error = Error::new("serve-token-wrong", "the request does not bring this server's token")
                 .hint("send the header Authorization: Bearer TOKEN; OpenAI's clients call it the API key");
@@ -83,25 +80,22 @@ fn check(state: &ServerState, request: &Request) -> Reply<()> {
 }
 
 pub async fn answer<F: Form>(state: Arc<ServerState>, request: Request, read: Read<F>) -> Reply<Response> {
-    answer_in(None, state, request, read).await
+    answer_for(None, state, request, read).await
 }
 
-/// Answers a request of an episode, or a request of its own.
-pub async fn answer_in<F: Form>(
-    session: Option<Session>,
+/// Answers a request whose responses an owner keeps, or only the client gets.
+pub async fn answer_for<F: Form>(
+    owner: Option<Arc<dyn ResponseOwner>>,
     state: Arc<ServerState>,
     request: Request,
     read: Read<F>,
 ) -> Reply<Response> {
     state.check_open()?;
-    let Parsed { prompts, mut params, delivery, usual_tokens, heard, form } =
-        receive(&state, request, read, session.clone()).await?;
-    let output = match session {
+    let Parsed { prompts, params, delivery, usual_tokens, heard, form } =
+        receive(&state, request, read, owner.clone()).await?;
+    let output = match owner {
         None => state.submit(prompts, params, delivery.stream, usual_tokens)?,
-        Some(session) => {
-            session.check(&mut params, &state)?;
-            state.submit_of_episode(&session, prompts, params, delivery.stream, &heard)?
-        }
+        Some(owner) => owner.submit(prompts, params, delivery.stream, &heard, &state)?,
     };
     send(form, output, delivery.stream).await
 }
@@ -111,10 +105,10 @@ async fn receive<F: Form>(
     state: &Arc<ServerState>,
     request: Request,
     read: Read<F>,
-    session: Option<Session>,
+    owner: Option<Arc<dyn ResponseOwner>>,
 ) -> Reply<Parsed<F>> {
-    // An episode has one body at a time on its way, so that an agent with many requests leaves the others their turn.
-    let turn = session.as_ref().map(Session::turn);
+    // An owner has one body at a time on its way, so that one with many requests leaves the others their turn.
+    let turn = owner.as_ref().map(|owner| owner.turn());
     let _turn = match &turn {
         Some(turn) => Some(wait_for_turn(turn, connections::busy(&request)).await?),
         None => None,
@@ -123,13 +117,13 @@ async fn receive<F: Form>(
     // Only now, so that none waits for a client that sends slowly.
     let _permit = state.bodies.acquire().await.expect("it is never closed");
     let of = state.clone();
-    match tokio::task::spawn_blocking(move || read(&body.bytes, &of, session.as_ref())).await {
+    match tokio::task::spawn_blocking(move || read(&body.bytes, &of, owner.as_deref())).await {
         Ok(asked) => asked,
         Err(_) => Err(Error::new("internal", "reading the request ended with a fault in plimsoll").into()),
     }
 }
 
-/// Waits until an episode's earlier requests have been read; fails if another client needs the connection meanwhile.
+/// Waits until an owner's earlier requests have been read; fails if another client needs the connection meanwhile.
 async fn wait_for_turn(turn: &Mutex<()>, busy: Option<Busy>) -> Reply<MutexGuard<'_, ()>> {
     if let Ok(turn) = turn.try_lock() {
         return Ok(turn);
@@ -178,15 +172,11 @@ pub async fn metrics(State(state): Shared) -> Response {
 pub async fn nothing(State(state): Shared, request: Request) -> Box<Refusal> {
     let message = format!("this server has no {} {}", request.method(), shown(request.uri().path()));
     let error = Error::new("serve-unknown-path", message);
-    let error = match request.uri().path().contains("/responses") {
-        true => error.hint("send the messages to POST /v1/chat/completions: the Responses API is not built"),
-        false => {
-            error.hint("it answers POST /v1/chat/completions, /v1/completions and /inference/v1/generate")
-        }
-    };
+    let error = error.hint(if request.uri().path().contains("/responses") {
+        "send the messages to POST /v1/chat/completions: the Responses API is not built"
+    } else {
+        "it answers POST /v1/chat/completions, /v1/completions and /inference/v1/generate"
+    });
     let error = error.hint("it also answers GET /v1/models, /health and /metrics");
-    match state.episodes.is_some() {
-        true => error.hint("POST /v1/episodes gives an episode with an address of its own").into(),
-        false => error.into(),
-    }
+    state.owned.iter().fold(error, |error, owned| error.hint(owned.hint())).into()
 }

@@ -3,7 +3,7 @@
 
 use crate::arrivals::Arrivals;
 use crate::encoding::TextRoom;
-use crate::episodes::{EpisodeTable, Heard, Place, Session};
+use crate::gate::{Gate, OwnedRoutes};
 use crate::guard::Guard;
 use crate::limits::{BODIES_MAX, Limits};
 use crate::metrics::Metrics;
@@ -71,8 +71,8 @@ pub struct SamplingParams {
 pub struct Prompt {
     pub token_ids: Vec<u32>,
     pub sample_ids: Vec<u64>,
-    /// Places of its responses in an episode; empty for a request of its own.
-    pub places: Vec<Place>,
+    /// Gates of its responses; empty if only the client gets them.
+    pub gates: Vec<Arc<dyn Gate>>,
     pub max_new_tokens: usize,
 }
 
@@ -89,7 +89,7 @@ pub struct QueuedRequest {
 /// Gives a client the responses of its request. When it is dropped, the engine drops the responses too.
 pub struct RequestOutput {
     pub outbox: Arc<Outbox>,
-    _places: OwnedSemaphorePermit,
+    _permits: OwnedSemaphorePermit,
 }
 
 impl Drop for RequestOutput {
@@ -103,8 +103,8 @@ pub struct ServerState {
     pub settings: Settings,
     pub limits: Limits,
     pub metrics: Metrics,
-    /// Episodes of a training run; none for a server of its own.
-    pub episodes: Option<Arc<EpisodeTable>>,
+    /// Routes of what owns the responses; none for a server of its own.
+    pub owned: Option<Arc<dyn OwnedRoutes>>,
     /// Bodies that have come or are coming.
     pub arrivals: Arc<Arrivals>,
     /// Permits of bodies that are being read.
@@ -113,7 +113,7 @@ pub struct ServerState {
     /// Seconds since 1970 when the server started.
     pub created: u64,
     /// Permits of responses under way.
-    places: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     inbox: Sender<QueuedRequest>,
     stopping: AtomicBool,
     abandoned: AtomicBool,
@@ -127,10 +127,10 @@ impl ServerState {
         settings: Settings,
         limits: Limits,
         inbox: Sender<QueuedRequest>,
-        episodes: Option<Arc<EpisodeTable>>,
+        owned: Option<Arc<dyn OwnedRoutes>>,
     ) -> ServerState {
         ServerState {
-            episodes,
+            owned,
             texts,
             settings,
             limits,
@@ -139,7 +139,7 @@ impl ServerState {
             bodies: Semaphore::new(BODIES_MAX),
             encoding: TextRoom::new(limits),
             created: seconds_now(),
-            places: Arc::new(Semaphore::new(limits.responses())),
+            permits: Arc::new(Semaphore::new(limits.responses())),
             inbox,
             stopping: AtomicBool::new(false),
             abandoned: AtomicBool::new(false),
@@ -159,12 +159,12 @@ impl ServerState {
         let count = prompts.len() * params.choices;
         let lengths: Vec<usize> =
             prompts.iter().map(|ids| self.new_tokens(ids, &params, usual)).collect::<Reply<_>>()?;
-        let permit = self.places(count, params.choices)?;
+        let permit = self.permits(count, params.choices)?;
         let (base, choices) = (self.base(&params), params.choices);
         let ask = |(index, (prompt, max_new_tokens)): (usize, (Vec<u32>, usize))| {
             let first = index * choices;
             let sample_ids = (first..first + choices).map(|i| sample_id(base, i)).collect();
-            Prompt { token_ids: prompt, sample_ids, places: Vec::new(), max_new_tokens }
+            Prompt { token_ids: prompt, sample_ids, gates: Vec::new(), max_new_tokens }
         };
         let asks = prompts.into_iter().zip(lengths).enumerate().map(ask).collect();
         self.send(asks, params, streams, permit)
@@ -193,38 +193,8 @@ impl ServerState {
         self.encoding.with_room(text, || self.texts.tokenizer.encode_after(sampled, text))
     }
 
-    /// Sends the prompts of an episode's request to the engine; the episode keeps the responses.
-    pub fn submit_of_episode(
-        &self,
-        session: &Session,
-        prompts: Vec<Vec<u32>>,
-        params: SamplingParams,
-        streams: bool,
-        heard: &Heard,
-    ) -> Reply<RequestOutput> {
-        if prompts.iter().any(Vec::is_empty) {
-            return Err(Refusal::bad("prompt", "the prompt has no token"));
-        }
-        let permit = self.places(prompts.len() * params.choices, params.choices)?;
-        let mut asks: Vec<Prompt> = Vec::with_capacity(prompts.len());
-        for prompt in prompts {
-            match session.places(&prompt, params.choices, params.max_new_tokens, heard) {
-                Ok(places) => asks.push(Prompt {
-                    token_ids: prompt,
-                    sample_ids: places.iter().map(|place| place.sample_id).collect(),
-                    max_new_tokens: places.iter().map(|place| place.max_new_tokens).min().unwrap_or(1),
-                    places,
-                }),
-                Err(refusal) => {
-                    asks.iter().flat_map(|ask| &ask.places).for_each(Place::leave);
-                    return Err(refusal);
-                }
-            }
-        }
-        self.send(asks, params, streams, permit)
-    }
-
-    fn send(
+    /// Sends prompts, for whose responses `permit` was taken, to the engine.
+    pub fn send(
         &self,
         prompts: Vec<Prompt>,
         params: SamplingParams,
@@ -241,7 +211,7 @@ impl ServerState {
             self.inbox.send(request).map_err(|_| stopping())?;
         }
         self.metrics.requests.add(1);
-        Ok(RequestOutput { outbox, _places: permit })
+        Ok(RequestOutput { outbox, _permits: permit })
     }
 
     /// Requires that a request names this model, or none.
@@ -273,10 +243,7 @@ impl ServerState {
     }
 
     pub fn check_open(&self) -> Reply<()> {
-        match self.stopping.load(Ordering::Relaxed) {
-            true => Err(stopping()),
-            false => Ok(()),
-        }
+        if self.stopping.load(Ordering::Relaxed) { Err(stopping()) } else { Ok(()) }
     }
 
     /// Returns the longest response to a prompt: as the request asks, else `usual` tokens if they have room.
@@ -290,11 +257,14 @@ impl ServerState {
         Ok(new)
     }
 
-    fn places(&self, count: usize, choices: usize) -> Reply<OwnedSemaphorePermit> {
+    /// Takes permits for `count` responses.
+    ///
+    /// Errors: `serve-queue-full`; those of `check_responses`.
+    pub fn permits(&self, count: usize, choices: usize) -> Reply<OwnedSemaphorePermit> {
         self.check_responses(count, choices)?;
         let Limits { slots, queue, .. } = self.limits;
-        self.places.clone().try_acquire_many_owned(count as u32).map_err(|_| {
-            let free = self.places.available_permits();
+        self.permits.clone().try_acquire_many_owned(count as u32).map_err(|_| {
+            let free = self.permits.available_permits();
             let message = format!(
                 "{count} more responses have no room: {} of {} places are taken, {slots} running and {queue} waiting",
                 self.limits.responses() - free,

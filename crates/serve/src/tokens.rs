@@ -1,7 +1,7 @@
 //! Answers `POST /inference/v1/generate`, vLLM's endpoint: token ids in, token ids and log-probabilities out, no text.
 
-use crate::episodes::{Heard, Session};
 use crate::fields::Fields;
+use crate::gate::{Heard, ResponseOwner};
 use crate::logprobs::{self, Logprobs};
 use crate::outbox::Part;
 use crate::parsed::{Delivery, Parsed, USUAL_TOKENS, check_ids, delivery, params};
@@ -15,7 +15,11 @@ use std::sync::Arc;
 /// Longest id that a client may give its request.
 const REQUEST_ID_BYTES_MAX: usize = 256;
 
-pub fn read(body: &[u8], state: &Arc<ServerState>, _: Option<&Session>) -> Reply<Parsed<TokensForm>> {
+pub fn read(
+    body: &[u8],
+    state: &Arc<ServerState>,
+    _: Option<&dyn ResponseOwner>,
+) -> Reply<Parsed<TokensForm>> {
     let mut fields = Fields::of_body(body, state.limits.tree_bytes())?;
     state.check_model(fields.take::<String>("model")?.as_deref())?;
     let delivery = delivery(&mut fields)?;

@@ -6,7 +6,7 @@ use plimsoll_files::TokenizerFiles;
 use plimsoll_serve::Bodies;
 use plimsoll_text::{ChatTemplate, Tokenizer};
 
-/// What a usual template reads: roles, contents, calls and tools.
+/// Says what a usual template reads: roles, contents, calls and tools.
 const TEMPLATE: &str = "{% for tool in tools or [] %}{{ tool.function.name }}{% endfor %}{% for m in messages %}\
     {{ m.role }}:{{ m.content }}{% for call in m.tool_calls or [] %}{{ call.function.name }}{% endfor %}{% endfor %}";
 

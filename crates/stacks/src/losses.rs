@@ -1,4 +1,4 @@
-//! What an import of each stack leaves out or refuses, and why: derived from the stack's table alone.
+//! Lists what an import of each stack leaves out or refuses, and why: derived from the stack's table alone.
 
 use crate::stack::Stack;
 use crate::table::{Take, UNKNOWN, first_name};

@@ -22,20 +22,20 @@ pub(crate) fn withhold(table: &Table, settings: Vec<Setting>) -> Vec<Setting> {
     let mut is_hidden = |key: &str| match known.get(key) {
         Some(is_hidden) => *is_hidden,
         None => {
-            let is_hidden = match is_named(key) {
-                true => table.is_secret(key),
-                false => !is_ours(key) || is_name_of_secret(key),
-            };
+            let is_hidden =
+                if is_named(key) { table.is_secret(key) } else { !is_ours(key) || is_name_of_secret(key) };
             known.insert(key.into(), is_hidden);
             is_hidden
         }
     };
     let one = |given: Setting| {
         let is_hidden = is_hidden(&given.key);
-        let key = match is_named(&given.key) || is_ours(&given.key) {
-            true => given.key.clone(),
-            false if given.unreadable == Some(NOT_YAML) => given.place(),
-            false => name_of(&given.key),
+        let key = if is_named(&given.key) || is_ours(&given.key) {
+            given.key.clone()
+        } else if given.unreadable == Some(NOT_YAML) {
+            given.place()
+        } else {
+            name_of(&given.key)
         };
         // `logging_steps = 1`: an option known by a part of its name, and a number too short for a secret.
         let is_count = || {

@@ -33,9 +33,10 @@ impl Setting {
 
     /// Returns `key = value` for a message, on one line.
     pub(crate) fn shown(&self) -> String {
-        match self.value.is_empty() {
-            true => one_line(&self.key),
-            false => format!("{} = {}", one_line(&self.key), one_line(&self.value)),
+        if self.value.is_empty() {
+            one_line(&self.key)
+        } else {
+            format!("{} = {}", one_line(&self.key), one_line(&self.value))
         }
     }
 

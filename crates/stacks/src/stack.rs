@@ -33,7 +33,7 @@ pub struct Stack {
     pub(crate) planned: Option<Planned>,
 }
 
-/// What plans a stack's runs.
+/// Holds what plans a stack's runs.
 pub(crate) struct Planned {
     /// Trainers whose memory has rules.
     pub trainers: &'static [&'static str],

@@ -67,7 +67,7 @@ const WORDS: [(Subject, &[&str]); 7] = [
 ];
 /// Words in parts of a name that measure or surround a job.
 const AROUND: [&str; 3] = ["profiler", "ema", "inference"];
-/// What is done with an entropy that no loss has, and with prompts before any is drawn.
+/// Lists what is done with an entropy that no loss has, and with prompts before any is drawn.
 const HARMLESS: [[&str; 2]; 9] = [
     ["calculate", "entropy"],
     ["compute", "entropy"],

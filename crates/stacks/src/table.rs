@@ -33,7 +33,6 @@ pub(crate) enum Take {
     Clips,
     /// Two numbers: `loss.clip_low`, `loss.clip_high`.
     ClipPair,
-    /// Two numbers: `train.betas`.
     Betas,
     /// -1 becomes 0: all tokens.
     TopK,
@@ -76,7 +75,6 @@ pub(crate) type Row = (&'static str, Memory, Take);
 
 /// A stack's options; each name is in it once.
 pub(crate) struct Table {
-    /// The stack's name.
     pub stack: &'static str,
     /// Options that are converted to a run file, or left out for their own reason.
     pub rows: &'static [Row],

@@ -5,10 +5,9 @@ use crate::Prompt;
 use plimsoll_base::{Error, Result};
 use std::path::Path;
 
-/// What is done with a prompt that ends with the assistant's words.
+/// Says what is done with a prompt that ends with the assistant's words.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AnsweredPrompt {
-    /// It is refused.
     #[default]
     Refused,
     /// The assistant's last turn is left out.

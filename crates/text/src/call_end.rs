@@ -12,7 +12,7 @@ pub(crate) struct CallEnd {
     at: usize,
 }
 
-/// What is between the tags.
+/// Says what is between the tags.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 enum Form {
     #[default]

@@ -38,9 +38,10 @@ pub enum Calls {
 impl Calls {
     /// Looks for calls of these functions, in the form that the template teaches.
     pub fn new(template: Option<&ChatTemplate>, tools: Vec<Tool>) -> Calls {
-        match template.is_some_and(|template| template.mentions(OPEN)) {
-            true => Calls::Tagged(Tagged { tools, ..Tagged::default() }),
-            false => Calls::BareCalls(BareCalls { tools, ..BareCalls::default() }),
+        if template.is_some_and(|template| template.mentions(OPEN)) {
+            Calls::Tagged(Tagged { tools, ..Tagged::default() })
+        } else {
+            Calls::BareCalls(BareCalls { tools, ..BareCalls::default() })
         }
     }
 

@@ -26,7 +26,6 @@ pub enum Prompt {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
     pub prompt: Prompt,
-    /// All other columns.
     pub columns: Map<String, Value>,
 }
 
@@ -200,14 +199,15 @@ fn each_object(
         is_whole = rows < part.rows && bytes < part.bytes;
         Ok(if is_whole { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
     };
-    match is_packed {
-        true => each_row(path, file, ROWS_MAX, |line, object| {
+    if is_packed {
+        each_row(path, file, ROWS_MAX, |line, object| {
             // The length as JSON limits the work. It costs time itself, so it is not computed without a limit.
             let row_bytes =
                 if part.bytes == usize::MAX { 0 } else { Value::from(object.clone()).to_string().len() };
             count(object, Place { path, line }, row_bytes)
-        })?,
-        false => each_line(path, BufReader::new(file), &mut count)?,
+        })?
+    } else {
+        each_line(path, BufReader::new(file), &mut count)?
     }
     if rows == 0 {
         return Err(Error::new("data-empty", format!("{}: no rows", path.display()))

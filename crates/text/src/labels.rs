@@ -13,11 +13,8 @@ const LABEL: &str = "label";
 /// One answer with its label.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LabelledRow {
-    /// Prompt and answer.
     pub answer: SftRow,
-    /// The label.
     pub is_desirable: bool,
-    /// All other columns.
     pub columns: Map<String, Value>,
 }
 
@@ -29,9 +26,10 @@ pub fn load_labelled(path: &Path, prompt_column: &str, ignored: &[String]) -> Re
     let prompts = NamedPrompts::of(prompt_column);
     let rows = load(path, |object, place| {
         prompts.see(&object);
-        match object.contains_key("chosen") && !object.contains_key(LABEL) {
-            true => row_of(object, prompt_column, ignored, place).map(|pair| halves(pair).to_vec()),
-            false => one(object, prompt_column, ignored, place).map(|row| vec![row]),
+        if object.contains_key("chosen") && !object.contains_key(LABEL) {
+            row_of(object, prompt_column, ignored, place).map(|pair| halves(pair).to_vec())
+        } else {
+            one(object, prompt_column, ignored, place).map(|row| vec![row])
         }
     })?;
     prompts.finish(path)?;

@@ -20,7 +20,6 @@ pub struct PairRow {
     pub rejected: Message,
     /// Target for the least score difference of a reward model; 0 if the data has none.
     pub margin: f32,
-    /// All other columns.
     pub columns: Map<String, Value>,
 }
 

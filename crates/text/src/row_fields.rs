@@ -1,5 +1,5 @@
-//! What a row has besides its texts: columns that are variables of the chat template, and fields of messages. What the
-//! template does not read is counted for people, and what would change a row's meaning is refused.
+//! Holds what a row has besides its texts: columns that are variables of the chat template, and fields of messages.
+//! What the template does not read is counted for people, and what would change a row's meaning is refused.
 
 use crate::{ChatTemplate, Message, Prompt};
 use plimsoll_base::{Error, Result, json_with_digits, shown};
@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 pub const TEMPLATE_COLUMNS: [&str; 2] = [TOOLS, VARIABLES];
 const TOOLS: &str = "tools";
 const VARIABLES: &str = "chat_template_kwargs";
-/// What a template has from the conversation, whatever a row's variables say.
+/// Lists what a template has from the conversation, whatever a row's variables say.
 const OF_CONVERSATION: [&str; 3] = ["messages", "tools", "add_generation_prompt"];
 const WEIGHT: &str = "weight";
 /// Columns and fields that are counted apart; a file with more has no table that a person reads.
@@ -206,9 +206,10 @@ impl FieldCounts {
         variables: &Map<String, Value>,
         template: Option<&ChatTemplate>,
     ) -> Result<()> {
-        match prompt.messages().iter().all(|message| message.fields.is_empty()) {
-            true => Ok(()),
-            false => self.messages(prompt.messages(), variables, template),
+        if prompt.messages().iter().all(|message| message.fields.is_empty()) {
+            Ok(())
+        } else {
+            self.messages(prompt.messages(), variables, template)
         }
     }
 

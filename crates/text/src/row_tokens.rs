@@ -14,7 +14,7 @@ pub struct RowTokenizer<'t> {
     pub template: Option<&'t ChatTemplate>,
     /// Precedes conversations that have none.
     pub system_prompt: Option<&'t str>,
-    /// What a prompt that is a string becomes.
+    /// The form that a prompt gets which is a string.
     pub strings: &'t Strings,
     /// Ends a supervised completion of plain text.
     pub eos: Option<u32>,
@@ -45,9 +45,10 @@ impl RowTokenizer<'_> {
         let template = self.required()?;
         check_meaning(template, &messages, variables)?;
         let goes_on = self.continues && messages.last().is_some_and(|last| last.role == "assistant");
-        let text = match goes_on {
-            true => template.render_continued(&messages, variables)?,
-            false => template.render_row(&messages, variables, true)?,
+        let text = if goes_on {
+            template.render_continued(&messages, variables)?
+        } else {
+            template.render_row(&messages, variables, true)?
         };
         self.tokenizer.encode(&text)
     }
@@ -56,10 +57,7 @@ impl RowTokenizer<'_> {
     ///
     /// Errors: those of `Tokenizer::encode`.
     pub fn plain(&self, text: &str) -> Result<Vec<u32>> {
-        match self.begins {
-            true => self.tokenizer.encode_beginning(text),
-            false => self.tokenizer.encode(text),
-        }
+        if self.begins { self.tokenizer.encode_beginning(text) } else { self.tokenizer.encode(text) }
     }
 
     /// Tokenizes a prompt with its answer as one text.
@@ -75,10 +73,7 @@ impl RowTokenizer<'_> {
             Err(text) => {
                 check_thinking(answer, &answer.content)?;
                 let mut cut = self.cut(&format!("{text}{}", answer.content), text.len())?;
-                let beginning = match self.begins {
-                    true => self.tokenizer.beginning_of(text),
-                    false => &[],
-                };
+                let beginning = if self.begins { self.tokenizer.beginning_of(text) } else { &[] };
                 cut.before.splice(0..0, beginning.iter().copied());
                 cut.after.extend(self.eos);
                 return Ok(cut);

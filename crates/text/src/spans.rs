@@ -33,7 +33,6 @@ pub struct Aligned {
 pub struct AlignLimits {
     /// Tokens of the teacher.
     pub tokens: usize,
-    /// Bytes of text.
     pub bytes: usize,
 }
 
@@ -152,9 +151,10 @@ impl Aligner {
         let Side { tokenizer, ends } = &self.teacher;
         let named = self.student.tokenizer.token_text(id).and_then(|text| tokenizer.token_id(&text));
         let named = named.filter(|&id| tokenizer.is_special(id) || ends.contains(&id));
-        match self.student.ends.contains(&id) {
-            true => named.filter(|id| ends.contains(id)).or(ends.first().copied()),
-            false => named,
+        if self.student.ends.contains(&id) {
+            named.filter(|id| ends.contains(id)).or(ends.first().copied())
+        } else {
+            named
         }
     }
 

@@ -21,7 +21,6 @@ pub struct StopMatch {
 pub struct StopMatcher {
     stops: Vec<String>,
     held: String,
-    /// Bytes already returned.
     released: usize,
 }
 

@@ -4,7 +4,6 @@ use crate::{ChatTemplate, Message};
 
 /// Shortest mark; a shorter one, such as `<s>`, may be part of ordinary text.
 const MARK_BYTES_MIN: usize = 6;
-/// Longest mark.
 const MARK_BYTES_MAX: usize = 40;
 /// Placeholder for a message's words while a template is examined.
 const WORDS: &str = "\u{1}words\u{1}";

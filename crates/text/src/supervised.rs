@@ -54,7 +54,6 @@ impl SftRow {
 #[derive(Clone, Debug, PartialEq)]
 pub struct SupervisedRow {
     pub row: SftRow,
-    /// All other columns.
     pub columns: Map<String, Value>,
     /// True if its texts are from `messages`, false if they are from a prompt and its completion.
     pub is_conversation: bool,
@@ -83,9 +82,10 @@ pub fn load_sft(
 ) -> Result<Vec<SupervisedRow>> {
     load(path, |mut object, place| {
         let is_conversation = object.contains_key(MESSAGES);
-        let mut row = match is_conversation {
-            true => conversation_of(&mut object, every_turn, place)?,
-            false => answer_of(&mut object, prompt_column, place)?,
+        let mut row = if is_conversation {
+            conversation_of(&mut object, every_turn, place)?
+        } else {
+            answer_of(&mut object, prompt_column, place)?
         };
         row.ignore(ignored);
         check_weights(&row, place)?;
@@ -100,9 +100,10 @@ fn conversation_of(object: &mut Map<String, Value>, every_turn: bool, place: Pla
         return Err(bad_prompt(place, MESSAGES, "expected a list of messages"));
     };
     if every_turn {
-        return match messages.iter().any(|m| m.role == "assistant") {
-            true => Ok(SftRow::Turns(messages)),
-            false => Err(bad_prompt(place, MESSAGES, "no message is the assistant's")),
+        return if messages.iter().any(|m| m.role == "assistant") {
+            Ok(SftRow::Turns(messages))
+        } else {
+            Err(bad_prompt(place, MESSAGES, "no message is the assistant's"))
         };
     }
     let last = messages.pop().filter(|m| m.role == "assistant" && !messages.is_empty());
@@ -147,9 +148,10 @@ fn check_weights(row: &SftRow, place: Place) -> Result<()> {
         SftRow::Turns(messages) => {
             let turns = messages.iter().filter(|message| message.role == "assistant");
             let learnt = turns.map(is_learnt).collect::<Result<Vec<bool>>>().map_err(of_row)?;
-            match learnt.contains(&true) {
-                true => Ok(()),
-                false => refused("every turn has the weight 0, so nothing of the row is learnt".into()),
+            if learnt.contains(&true) {
+                Ok(())
+            } else {
+                refused("every turn has the weight 0, so nothing of the row is learnt".into())
             }
         }
     }
@@ -187,13 +189,14 @@ impl RowTokenizer<'_> {
                 self.every_turn(&messages, variables)?
             }
         };
-        match tokens.completion.is_empty() {
-            true => Err(Error::usage(
+        if tokens.completion.is_empty() {
+            Err(Error::usage(
                 "data-bad-prompt",
                 "the answer of a row has no token, so nothing of it can be learnt",
             )
-            .hint("give the row an answer, or take it out of the file")),
-            false => Ok(tokens),
+            .hint("give the row an answer, or take it out of the file"))
+        } else {
+            Ok(tokens)
         }
     }
 
@@ -201,9 +204,10 @@ impl RowTokenizer<'_> {
     fn every_turn(&self, messages: &[Message], variables: &Map<String, Value>) -> Result<SftTokens> {
         let template = self.required()?;
         check_meaning(template, messages, variables)?;
-        let (text, turns) = match template.has_marks() {
-            true => template.render_marked(messages, variables)?,
-            false => by_prefixes(template, messages, variables)?,
+        let (text, turns) = if template.has_marks() {
+            template.render_marked(messages, variables)?
+        } else {
+            by_prefixes(template, messages, variables)?
         };
         let turns = learnt_turns(messages, &text, turns)?;
         let tokens = self.tokenizer.encode_with_bytes(&text)?;
@@ -270,9 +274,10 @@ fn by_prefixes(
     for (index, message) in messages.iter().enumerate().filter(|(_, m)| m.role == "assistant") {
         let number = index + 1;
         let before = template.render_row(&messages[..index], variables, true)?;
-        let until = match number == messages.len() {
-            true => whole.clone(),
-            false => template.render_row(&messages[..number], variables, false)?,
+        let until = if number == messages.len() {
+            whole.clone()
+        } else {
+            template.render_row(&messages[..number], variables, false)?
         };
         if !until.starts_with(&before) {
             let what = format!("message {number} changes the text of the prompt before it");
@@ -282,9 +287,10 @@ fn by_prefixes(
             let what = format!(
                 "the text up to message {number} of {} is another one in the whole conversation{}",
                 messages.len(),
-                match message.content.contains("</think>") || message.thinking().is_some() {
-                    true => ": the template takes the thinking out of earlier turns",
-                    false => "",
+                if message.content.contains("</think>") || message.thinking().is_some() {
+                    ": the template takes the thinking out of earlier turns"
+                } else {
+                    ""
                 }
             );
             return Err(not_found(what));

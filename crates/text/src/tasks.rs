@@ -36,7 +36,6 @@ enum Kind {
     Reversal,
 }
 
-/// A built-in task.
 #[derive(Clone, Debug)]
 pub struct Task {
     kind: Kind,
@@ -186,7 +185,6 @@ fn countdown(numbers: u64, which: u64) -> (String, String, String) {
     (format!("{target}={}=", words(&numbers, " ")), target, solution)
 }
 
-/// Adds without carrying.
 fn forget(mut a: u64, mut b: u64) -> u64 {
     let (mut sum, mut place) = (0, 1);
     while a > 0 || b > 0 {

@@ -7,7 +7,7 @@ use plimsoll_text::{ChatTemplate, Message, Tokenizer};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
-/// What any parser may take beyond what was resident before.
+/// Bounds what any parser may take beyond what was resident before.
 const PEAK_BYTES_MAX: u64 = 512 << 20;
 /// Most time for one case, on a busy machine and without optimisation of the whole program.
 const TIME_MAX: Duration = Duration::from_secs(30);
@@ -33,7 +33,7 @@ fn measured<T>(name: &str, work: impl FnOnce() -> T) -> T {
     result
 }
 
-/// As `measured`; asserts the error of the case too.
+/// Works as `measured`; asserts the error of the case too.
 #[track_caller]
 fn refused<T>(name: &str, slug: &str, words: &str, work: impl FnOnce() -> Result<T>) {
     let Err(error) = measured(name, work) else { panic!("{name:.100}: accepted") };

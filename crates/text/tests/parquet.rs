@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// What reading a file of 8 KB may allocate in all, however it was changed. The decoder's buffers of 1,024 values for
-/// each column take a megabyte, a page may claim a megabyte that its metadata does not, thrice.
+/// Bounds what reading a file of 8 KB may allocate in all, however it was changed. The decoder's buffers of 1,024
+/// values for each column take a megabyte, a page may claim a megabyte that its metadata does not, thrice.
 const ALLOCATED_MAX: usize = 64 << 20;
 
 fn fixture(name: &str) -> PathBuf {

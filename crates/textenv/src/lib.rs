@@ -23,7 +23,6 @@ pub use tally::EnvironmentTally;
 use plimsoll_base::{Error, Result, without_secrets};
 use std::path::Path;
 
-/// The built-in environments.
 pub const ENVIRONMENTS: &[Row] = &[countdown::ROW, guess::ROW, tool::ROW, second_try::ROW];
 
 /// The name of agents with their own loop.
@@ -31,7 +30,6 @@ pub const HTTP_AGENT: &str = "http-agent";
 /// The name of functions outside a class, listed in `environment.tools`.
 pub const TOOLS: &str = "tools";
 
-/// A parsed `environment.env`.
 #[derive(Clone, Debug)]
 pub enum Kind {
     Native(Row),
@@ -56,18 +54,20 @@ impl Kind {
             };
         }
         if let Some(id) = name.strip_prefix("gym:") {
-            return match id.is_empty() {
-                true => Err(unknown(name, "write env = \"gym:ID\", as gymnasium.make takes it".to_string())),
-                false => Ok(Kind::Python(EpisodesOf::Gymnasium { id: id.to_string() })),
+            return if id.is_empty() {
+                Err(unknown(name, "write env = \"gym:ID\", as gymnasium.make takes it".to_string()))
+            } else {
+                Ok(Kind::Python(EpisodesOf::Gymnasium { id: id.to_string() }))
             };
         }
         if let Some(url) = name.strip_prefix("openenv:") {
             let is_address = ["http://", "https://", "ws://", "wss://"].iter().any(|scheme| {
                 url.strip_prefix(scheme).is_some_and(|rest| !rest.is_empty() && !rest.starts_with('/'))
             });
-            return match is_address {
-                true => Ok(Kind::Python(EpisodesOf::OpenEnv { url: url.to_string() })),
-                false => Err(unknown(name, "write env = \"openenv:http://HOST:PORT\"".to_string())),
+            return if is_address {
+                Ok(Kind::Python(EpisodesOf::OpenEnv { url: url.to_string() }))
+            } else {
+                Err(unknown(name, "write env = \"openenv:http://HOST:PORT\"".to_string()))
             };
         }
         if name == HTTP_AGENT {

@@ -81,8 +81,8 @@ pub fn first_episode_rows(
     let RowsFrom { path, key, prompt_column, drops_answers, ignored } = from;
     let policy = if drops_answers { AnsweredPrompt::WithoutAnswer } else { AnsweredPrompt::Refused };
     let mut answered = AnsweredRows::new(policy);
-    let more = match kind.is_graded() {
-        true => first_prompts(path, prompt_column, part, |index, mut row| {
+    let more = if kind.is_graded() {
+        first_prompts(path, prompt_column, part, |index, mut row| {
             row.ignore(ignored);
             if !answered.admit(&mut row.prompt, index) {
                 return Ok(());
@@ -94,13 +94,14 @@ pub fn first_episode_rows(
             };
             visit(EpisodeRow { prompt, columns: row.columns });
             Ok(())
-        }),
-        false => first_rows_of(path, part, |_, mut columns| {
+        })
+    } else {
+        first_rows_of(path, part, |_, mut columns| {
             columns.retain(|name, _| !ignored.contains(name));
             let prompt = columns.get(prompt_column).cloned().unwrap_or_default();
             visit(EpisodeRow { prompt, columns });
             Ok(())
-        }),
+        })
     };
     more.and_then(|more| answered.finish(path).map(|()| more)).map_err(|error| of_rows(error, key))
 }

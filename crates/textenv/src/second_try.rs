@@ -30,9 +30,10 @@ struct SecondTry {
 
 impl TextEnvironment for SecondTry {
     fn reset(&mut self, start: &Start) -> Vec<Message> {
-        let row = match start.held_out {
-            true => self.task.test_row(start.index),
-            false => self.task.train_row(start.seed, start.index),
+        let row = if start.held_out {
+            self.task.test_row(start.index)
+        } else {
+            self.task.train_row(start.seed, start.index)
         };
         let answer = row.columns.get("ground_truth").and_then(Value::as_str);
         self.answer = answer.expect("every row of the task has an answer").to_string();

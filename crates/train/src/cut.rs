@@ -114,10 +114,7 @@ impl Packer {
         while low < high {
             // Doubles while the cap is not known to suffice, then halves the distance.
             let middle = if high == u64::MAX { low.saturating_mul(2) } else { low + (high - low) / 2 };
-            match count(middle)? <= wanted {
-                true => high = middle,
-                false => low = middle + 1,
-            }
+            if count(middle)? <= wanted { high = middle } else { low = middle + 1 }
         }
         walk.parts(which.clone(), high, &mut |end, cost| {
             parts.ends.push(end as u32);

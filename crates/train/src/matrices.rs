@@ -52,7 +52,7 @@ pub(crate) struct Matrices {
     pub(crate) groups: Vec<Group>,
     /// Element order of the weights.
     pub(crate) order: MatrixLayout,
-    /// What this rank owns of them, and of everything else.
+    /// Elements of them that this rank owns, and of everything else.
     pub(crate) own: Vec<Owned>,
     pub(crate) rest: Vec<Owned>,
 }
@@ -68,7 +68,6 @@ pub(crate) struct Group {
     pub(crate) parts: Vec<Range<usize>>,
 }
 
-/// Buffers of `layout`.
 #[derive(Clone, Copy, Debug)]
 pub struct MuonBufs<'p> {
     pub(crate) taken: Option<Buf<'p>>,

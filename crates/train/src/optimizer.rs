@@ -35,7 +35,6 @@ pub struct StateDTypes {
     pub grads: DType,
     /// Order in which micro-batches' gradients are summed.
     pub summing: Summing,
-    /// AdamW's moments.
     pub optimizer: OptimizerDType,
 }
 
@@ -199,7 +198,7 @@ pub struct Optimizer<'a> {
     padding: Vec<Run>,
     /// True if the weights too are the shard's alone.
     pub(crate) weights_are_shard: bool,
-    /// What Muon updates, if it updates anything.
+    /// The matrices that Muon updates, if any.
     pub(crate) matrices: Option<Matrices>,
     pub step: u64,
 }
@@ -309,10 +308,8 @@ impl<'a> Optimizer<'a> {
     pub fn spread_states(&self, table: &ParamTable, all: bool) -> Vec<SpreadTensors<'a>> {
         let of =
             |rank: usize| (Share { rank, ..self.share }).owned(table).into_iter().map(move |own| (rank, own));
-        let mut owned: Vec<(usize, Owned)> = match all {
-            true => (0..self.share.ranks).flat_map(of).collect(),
-            false => of(self.share.rank).collect(),
-        };
+        let mut owned: Vec<(usize, Owned)> =
+            if all { (0..self.share.ranks).flat_map(of).collect() } else { of(self.share.rank).collect() };
         owned.sort_unstable_by_key(|(_, owned)| owned.run.start);
         let spread = |state: FlatTensors<'a>| {
             let places = owned.iter().map(|&(rank, Owned { run, at })| {

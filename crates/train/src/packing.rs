@@ -55,7 +55,7 @@ pub struct PackLimits {
     pub prompt_tokens: usize,
     /// Segments of a pass: prompts and responses together.
     pub segments: usize,
-    /// What the models keep of sequences; the units are not read.
+    /// The caches that the models keep of sequences; the units are not read.
     pub caches: Caches,
 }
 
@@ -77,9 +77,8 @@ impl PackLimits {
             segments: self.segments,
             table_entries: blocks + responses * (self.prompt_tokens / KV_BLOCK),
             copies: responses,
-            caches: self.caches.with(|cache| match cache.has_blocks() {
-                true => blocks,
-                false => places_for(self.micro_batch_tokens, self.segments),
+            caches: self.caches.with(|cache| {
+                if cache.has_blocks() { blocks } else { places_for(self.micro_batch_tokens, self.segments) }
             }),
         }
     }
@@ -112,9 +111,7 @@ pub struct MicroBatch<'a> {
 #[derive(Clone, Copy, Debug)]
 struct Root {
     group: usize,
-    /// First row.
     row: usize,
-    /// First block.
     block: usize,
     /// Place of the state after the last row.
     state: u32,
@@ -128,7 +125,6 @@ pub struct Packer {
     head: Vec<HeadRow>,
     next_block: usize,
     next_place: usize,
-    /// The last cut.
     pub(crate) parts: Parts,
 }
 
@@ -159,7 +155,6 @@ pub(crate) struct Need {
     segments: usize,
     table_entries: usize,
     blocks: usize,
-    /// Places of states.
     places: usize,
     /// Keys that the rows attend to.
     keys: u64,
@@ -391,9 +386,10 @@ impl Packer {
 /// Returns the sequences that may not be split: the first, or its whole group.
 pub(crate) fn unit<'s, 'a>(how: Packing, sequences: &'s [Sequence<'a>]) -> &'s [Sequence<'a>] {
     let group = sequences[0].group;
-    let end = match how.whole_groups {
-        true => sequences.iter().position(|s| s.group != group).unwrap_or(sequences.len()),
-        false => 1,
+    let end = if how.whole_groups {
+        sequences.iter().position(|s| s.group != group).unwrap_or(sequences.len())
+    } else {
+        1
     };
     &sequences[..end]
 }

@@ -1,4 +1,4 @@
-//! What the first process of a worker does to itself between fork and exec: session, limits, rules.
+//! Does what the first process of a worker does to itself between fork and exec: session, limits, rules.
 //!
 //! A keeper forks, and it has one thread, so memory may be allocated here.
 

@@ -55,7 +55,6 @@ impl Confined {
     }
 }
 
-/// The parsed arguments.
 struct Place {
     confined: Confined,
     parent: i32,

@@ -130,7 +130,7 @@ pub struct Turn {
     pub is_cut: bool,
 }
 
-/// What an environment offers in addition to its messages.
+/// Holds what an environment offers in addition to its messages.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct About {
     /// Functions that the model may call, as JSON schemas; not empty if `step` takes calls.

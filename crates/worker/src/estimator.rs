@@ -68,7 +68,6 @@ pub struct EstimatorInputs<'a> {
     pub columns: &'a [&'a Columns],
     /// The step, from 1.
     pub step: u32,
-    /// The run's seed.
     pub seed: u64,
 }
 
@@ -133,9 +132,10 @@ impl PythonEstimator {
         let number = |four: &[u8]| f32::from_le_bytes(four.try_into().expect("four bytes"));
         let values: Vec<f32> = bytes.chunks_exact(4).map(number).collect();
         // The script has checked both; the user's code shares its process.
-        match values.len() == inputs.mask.len() && values.iter().all(|value| value.is_finite()) {
-            true => Ok(values),
-            false => Err(self.bad_reply("an array of another length, or one with NaN")),
+        if values.len() == inputs.mask.len() && values.iter().all(|value| value.is_finite()) {
+            Ok(values)
+        } else {
+            Err(self.bad_reply("an array of another length, or one with NaN"))
         }
     }
 

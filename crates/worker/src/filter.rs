@@ -36,7 +36,7 @@ const ENOSYS: u16 = 38;
 /// Numbers from here on are the x32 calls of x86-64, which would bypass the checked numbers.
 const X32_CALLS: u32 = 0x4000_0000;
 
-/// What happens to a call.
+/// Says what happens to a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Allow,

@@ -23,7 +23,7 @@ pub(crate) struct Job {
     pub bounds: Bounds,
 }
 
-/// What a keeper reports.
+/// Says what a keeper reports.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Report {
     /// Process id of the worker's first process.

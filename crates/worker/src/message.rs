@@ -20,7 +20,6 @@ const DESCRIPTORS_MAX: usize = 3;
 pub enum Received {
     /// A message of this many bytes.
     Message(usize),
-    /// No message now.
     Later,
     /// The other end is closed.
     Closed,
@@ -73,9 +72,10 @@ pub(crate) fn receive_with_descriptors(
             fds.extend(rights);
         }
     }
-    match received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
-        true => Err(Errno::MSGSIZE.into()),
-        false => Ok((received.bytes, fds)),
+    if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+        Err(Errno::MSGSIZE.into())
+    } else {
+        Ok((received.bytes, fds))
     }
 }
 

@@ -46,10 +46,13 @@ impl Objects {
 
     pub(crate) fn shared_memory(&mut self, key: i32, size: usize, flags: i32) -> Answer {
         let (before, left) = (self.made.len(), self.bytes_left);
-        let answer = self.get(Kind::Memory, key, flags, |flags| match flags & CREATE != 0 && size > left {
-            true => Err(ENOMEM),
-            // SAFETY: the call takes numbers and accesses no memory of this process.
-            false => made(unsafe { shmget(key, size, flags) }),
+        let answer = self.get(Kind::Memory, key, flags, |flags| {
+            if flags & CREATE != 0 && size > left {
+                Err(ENOMEM)
+            } else {
+                // SAFETY: the call takes numbers and accesses no memory of this process.
+                made(unsafe { shmget(key, size, flags) })
+            }
         });
         self.bytes_left -= if self.made.len() > before { size } else { 0 };
         answer

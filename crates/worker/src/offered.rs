@@ -5,7 +5,7 @@ use crate::{landlock, sandbox};
 use plimsoll_memory::host::Host;
 use rustix::thread::CapabilitySet;
 
-/// What this kernel offers; `docs/errors/machine-workers.md` describes what is missing.
+/// Holds what this kernel offers; `docs/errors/machine-workers.md` describes what is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offered {
     /// Seccomp filters: no network, no GPU, no signals to others.

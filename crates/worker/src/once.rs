@@ -34,7 +34,6 @@ pub struct Ran {
     pub end: RunEnd,
     /// True if a process was refused because it had too many.
     pub was_full: bool,
-    /// Its stdout.
     pub output: Vec<u8>,
     /// The last lines of its stderr.
     pub last_words: Vec<String>,

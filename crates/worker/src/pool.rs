@@ -253,9 +253,10 @@ impl Pool {
                 slugs::INTERRUPTED,
                 format!("reward `{}`: the run has ended", self.launch.name),
             )),
-            Flow::Later if Instant::now() >= call.deadline => Err(match call.starting {
-                true => process.timeout(start_timeout, "took to start"),
-                false => process.timeout(timeout, "took for one batch"),
+            Flow::Later if Instant::now() >= call.deadline => Err(if call.starting {
+                process.timeout(start_timeout, "took to start")
+            } else {
+                process.timeout(timeout, "took for one batch")
             }),
             Flow::Later => Ok(None),
         }

@@ -118,7 +118,6 @@ impl Process {
         self.keeper.reports()
     }
 
-    /// Returns stdout.
     pub(crate) fn output(&self) -> BorrowedFd<'_> {
         self.stdout.as_fd()
     }
@@ -189,7 +188,6 @@ impl Process {
         self.last_words.last_lines(lines)
     }
 
-    /// Reads available stdout.
     pub(crate) fn read(&mut self) -> Flow {
         let mut chunk = [0u8; CHUNK_BYTES];
         loop {

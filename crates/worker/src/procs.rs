@@ -1,4 +1,4 @@
-//! What the processes of a worker's session hold: memory and GPU devices. Reads /proc, makes no decisions.
+//! Reads what the processes of a worker's session hold: memory and GPU devices. Reads /proc, makes no decisions.
 
 use plimsoll_base::Bytes;
 use plimsoll_memory::host::Host;

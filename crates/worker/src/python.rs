@@ -244,9 +244,10 @@ impl PythonFunction {
             Ok(())
         })?;
         let responses: Vec<&str> = responses.iter().map(String::as_str).collect();
-        let steps = match self.steps {
-            true => read_steps(field(reply, "steps"), &responses).map_err(|what| self.bad_steps(&what))?,
-            false => Vec::new(),
+        let steps = if self.steps {
+            read_steps(field(reply, "steps"), &responses).map_err(|what| self.bad_steps(&what))?
+        } else {
+            Vec::new()
         };
         let logged = logged(reply).map_err(|what| self.bad_reply(&what))?;
         Ok(Scores { scores, failed: Vec::new(), logged, steps })

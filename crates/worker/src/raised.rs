@@ -41,9 +41,8 @@ impl Raised {
         let frames: Vec<&str> = lines(&self.frames).filter(|line| !line.starts_with(HEADER)).collect();
         let last = &frames[frames.len().saturating_sub(FRAMES_SHOWN)..];
         // Lines of a frame are indented; others may be words.
-        let shown = last.iter().map(|line| match line.starts_with("  ") && !is_of_errors(line) {
-            true => (*line).to_string(),
-            false => quoted(line),
+        let shown = last.iter().map(|line| {
+            if line.starts_with("  ") && !is_of_errors(line) { (*line).to_string() } else { quoted(line) }
         });
         let error = shown.fold(error, Error::fact);
         let more = lines(&self.said).count().saturating_sub(1 + WORDS_SHOWN);

@@ -1,6 +1,6 @@
-//! What the kernel refuses a worker: signals and other calls that reach processes outside it, objects that would
-//! outlive it, sockets beyond this machine's own processes, and the GPU driver. A program that a model wrote is also
-//! refused changes to files other than writing, and everything that a program for a test does not need.
+//! Decides what the kernel refuses a worker: signals and other calls that reach processes outside it, objects that
+//! would outlive it, sockets beyond this machine's own processes, and the GPU driver. A program that a model wrote is
+//! also refused changes to files other than writing, and everything that a program for a test does not need.
 //!
 //! A seccomp filter, set between fork and exec and inherited by all children. It needs no privilege or namespace, so it
 //! works in containers. The keeper answers what numbers cannot decide (`broker.rs`). It is no virtual machine.
@@ -39,7 +39,7 @@ pub enum Author {
     Model,
 }
 
-/// What a worker may do.
+/// Holds what a worker may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Rules {
     pub author: Author,
@@ -95,7 +95,7 @@ const OWNERS: [u32; 2] = [8, 15];
 const OWNERS_AND_TERMINALS: [u32; 5] = [0x8901, 0x8902, 0x5412, 0x541c, 0x4004_5436];
 /// Every NVIDIA driver call has this type in its number; without calls no context exists on the card.
 const NVIDIA_TYPE: (u32, u32) = (0xff00, (b'F' as u32) << 8);
-/// What a program asks of its pipes: is it a terminal, its width, bytes to read, non-blocking, close on exec.
+/// Lists what a program asks of its pipes: is it a terminal, its width, bytes to read, non-blocking, close on exec.
 const IOCTLS_OF_PIPES: [u32; 6] = [0x5401, 0x5413, 0x541b, 0x5421, 0x5450, 0x5451];
 const CLONE_NAMESPACES: u32 = 0x7e02_0000;
 const CLONE_THREAD: u32 = 0x1_0000;

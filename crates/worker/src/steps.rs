@@ -14,7 +14,7 @@ const STEP_BYTES_MAX: usize = 128;
 pub struct RewardStep {
     /// Characters of the response before the step's end.
     pub end: u32,
-    /// What the step is worth; NaN and infinities unchanged.
+    /// The reward of the step; NaN and infinities unchanged.
     pub reward: f64,
 }
 

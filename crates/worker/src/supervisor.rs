@@ -61,7 +61,7 @@ pub struct Ended {
     pub last_words: Vec<String>,
 }
 
-/// What a supervisor observes of a running trainer.
+/// Says what a supervisor observes of a running trainer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Seen {
     /// A signal has stopped it; `note` is its last note on the status page.

@@ -27,9 +27,7 @@ const SHORT_TICK: Duration = Duration::from_millis(20);
 /// Time for processes that only tidy up after the first, such as Python's tracker of shared memory.
 const TIDY_TIME: Duration = Duration::from_millis(100);
 
-/// A running worker.
 pub(crate) struct Tree {
-    /// Its first process.
     root: Pid,
     /// Readable once `root` has ended; `None` on kernels without process descriptors.
     handle: Option<OwnedFd>,

@@ -132,10 +132,7 @@ impl Heard {
         // It may contain a policy's response: the log and the terminal get no escape sequences.
         let shown = format!("{who}: {}", visible(text));
         if matches!(self.when, When::Start | When::Step(1)) && !matches!(self.place, Place::Stderr) {
-            match self.shown.len() < SHOWN_LINES_MAX {
-                true => self.shown.push(shown.clone()),
-                false => self.more += 1,
-            }
+            if self.shown.len() < SHOWN_LINES_MAX { self.shown.push(shown.clone()) } else { self.more += 1 }
         }
         let when = match self.when {
             When::Start => "start".to_string(),

@@ -12,9 +12,12 @@ const HEADING: &str = "## ";
 pub fn run(version: &str, root: &Path) -> ExitCode {
     let version = version.strip_prefix('v').unwrap_or(version);
     let read = || std::fs::read_to_string(root.join(CHANGELOG)).map_err(|err| format!("{CHANGELOG}: {err}"));
-    let notes = Package::read(root).and_then(|package| match package.version == version {
-        true => notes(&read()?, version, &package.repository),
-        false => Err(format!("Cargo.toml has version {}, not {version}", package.version)),
+    let notes = Package::read(root).and_then(|package| {
+        if package.version == version {
+            notes(&read()?, version, &package.repository)
+        } else {
+            Err(format!("Cargo.toml has version {}, not {version}", package.version))
+        }
     });
     match notes {
         Ok(notes) => {
@@ -43,9 +46,12 @@ fn notes(changelog: &str, version: &str, repository: &str) -> Result<String, Str
     let text = section.split_once('\n').map_or("", |(_, text)| text).trim();
     let mut parts = text.split("](");
     let first = parts.next().unwrap_or_default().to_string();
-    let led = parts.fold(first, |text, part| match is_address(part) || part.starts_with('#') {
-        true => format!("{text}]({part}"),
-        false => format!("{text}]({repository}/blob/v{version}/{part}"),
+    let led = parts.fold(first, |text, part| {
+        if is_address(part) || part.starts_with('#') {
+            format!("{text}]({part}")
+        } else {
+            format!("{text}]({repository}/blob/v{version}/{part}")
+        }
     });
     Ok(format!("{led}\n"))
 }

@@ -6,11 +6,10 @@ use std::process::Command;
 pub fn output(command: &mut Command) -> Result<String, String> {
     let name = command.get_program().display().to_string();
     let output = command.output().map_err(|err| format!("{name}: {err}"))?;
-    match output.status.success() {
-        true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
-        false => {
-            Err(format!("{name}: {}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim()))
-        }
+    if output.status.success() {
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    } else {
+        Err(format!("{name}: {}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim()))
     }
 }
 

@@ -136,8 +136,9 @@ fn keys(binary: &Path) -> Result<Vec<String>, String> {
     let asked = Command::new(binary).args(["explain", "--keys"]).output();
     let output = asked.map_err(|err| format!("{}: {err}", binary.display()))?;
     let keys: Vec<String> = String::from_utf8_lossy(&output.stdout).lines().map(str::to_string).collect();
-    match output.status.success() && !keys.is_empty() {
-        true => Ok(keys),
-        false => Err(format!("{} names no keys: it is older than this check", binary.display())),
+    if output.status.success() && !keys.is_empty() {
+        Ok(keys)
+    } else {
+        Err(format!("{} names no keys: it is older than this check", binary.display()))
     }
 }

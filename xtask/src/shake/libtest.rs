@@ -83,9 +83,10 @@ impl Reader {
             // `- should panic` and the like follow the name.
             let name = name.split(" - ").next().unwrap_or(name).to_string();
             let is_ignored = result.starts_with("ignored");
-            match is_ignored || result.ends_with("ok") || result.ends_with("FAILED") {
-                true => self.end(name, is_ignored),
-                false => self.open = Some(name),
+            if is_ignored || result.ends_with("ok") || result.ends_with("FAILED") {
+                self.end(name, is_ignored)
+            } else {
+                self.open = Some(name)
             }
         } else if ["ok", "FAILED"].contains(&line)
             && let Some(name) = self.open.take()

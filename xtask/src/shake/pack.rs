@@ -75,12 +75,10 @@ fn put(binary: &Binary) -> Result<(), String> {
     let say = |err: std::io::Error| format!("{} to {}: {err}", path.display(), place.display());
     if place.exists() {
         let ids = (build_id(path), build_id(place));
-        return match ids.0 == ids.1 {
-            true => Ok(()),
-            false => Err(format!(
-                "{} is another build\nhint: remove it: it is a copy of a program",
-                place.display()
-            )),
+        return if ids.0 == ids.1 {
+            Ok(())
+        } else {
+            Err(format!("{} is another build\nhint: remove it: it is a copy of a program", place.display()))
         };
     }
     fs::create_dir_all(place.parent().unwrap_or(Path::new("/"))).map_err(say)?;

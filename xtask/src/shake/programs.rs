@@ -86,10 +86,7 @@ fn parse(text: &str, folder: &Path) -> Result<Suite, String> {
     let mut suite: Suite = serde_json::from_str(text).map_err(|err| err.to_string())?;
     suite.programs.iter_mut().for_each(|program| program.path = folder.join(&program.path));
     suite.binaries.iter_mut().for_each(|binary| binary.path = folder.join(&binary.path));
-    match suite.programs.is_empty() {
-        true => Err("it lists no program".into()),
-        false => Ok(suite),
-    }
+    if suite.programs.is_empty() { Err("it lists no program".into()) } else { Ok(suite) }
 }
 
 /// Builds the programs whose names have the words.
@@ -101,9 +98,10 @@ pub fn build(root: &Path, only: &str) -> Result<Suite, String> {
         return Err(format!("no test program has `{only}` in its name"));
     }
     let mut words = vec!["test", "--locked", "--no-run", "--message-format=json-render-diagnostics"];
-    match only.is_empty() {
-        true => words.push("--workspace"),
-        false => packages.iter().for_each(|name| words.extend(["--package", name])),
+    if only.is_empty() {
+        words.push("--workspace")
+    } else {
+        packages.iter().for_each(|name| words.extend(["--package", name]))
     }
     let mut suite = Suite { root: root.clone(), ..Suite::default() };
     for message in cargo(&root, &words, keep_artifact)? {

@@ -87,9 +87,10 @@ impl Bench<'_> {
 
     fn started(&self, training: &Training) -> Result<Life, String> {
         let mut life = training.start(&[])?;
-        match life.wait_until(SECONDS_MAX, |_| newest_step(&training.dir).is_some()) {
-            true => Ok(life),
-            false => Err(format!("it ended before it saved: {}", life.wait(SECONDS_MAX)?.words())),
+        if life.wait_until(SECONDS_MAX, |_| newest_step(&training.dir).is_some()) {
+            Ok(life)
+        } else {
+            Err(format!("it ended before it saved: {}", life.wait(SECONDS_MAX)?.words()))
         }
     }
 
@@ -278,10 +279,9 @@ fn require(end: &End, code: Option<i32>, slugs: &[&str]) -> Result<(), String> {
 
 /// Shortens paths in the soak's folder, which mean nothing to readers of a table, to their last part.
 fn shortened(words: &str) -> String {
-    let parts = words.split(' ').map(|word| match word.starts_with('/') {
-        true => word.rsplit('/').next().unwrap_or(word),
-        false => word,
-    });
+    let parts = words
+        .split(' ')
+        .map(|word| if word.starts_with('/') { word.rsplit('/').next().unwrap_or(word) } else { word });
     let text = parts.collect::<Vec<_>>().join(" ");
     match text.char_indices().nth(110) {
         Some((end, _)) => format!("{}...", &text[..end]),
@@ -292,9 +292,10 @@ fn shortened(words: &str) -> String {
 fn files_below(folder: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-        match entry.path().is_dir() {
-            true => files.extend(files_below(&entry.path())),
-            false => files.push(entry.path()),
+        if entry.path().is_dir() {
+            files.extend(files_below(&entry.path()))
+        } else {
+            files.push(entry.path())
         }
     }
     files.sort();
@@ -303,9 +304,10 @@ fn files_below(folder: &Path) -> Vec<PathBuf> {
 
 fn run(program: &str, args: &[&str]) -> Result<(), String> {
     let output = Command::new(program).args(args).output().map_err(|err| format!("{program}: {err}"))?;
-    match output.status.success() {
-        true => Ok(()),
-        false => Err(format!("{program}: {}", String::from_utf8_lossy(&output.stderr).trim())),
+    if output.status.success() {
+        Ok(())
+    } else {
+        Err(format!("{program}: {}", String::from_utf8_lossy(&output.stderr).trim()))
     }
 }
 

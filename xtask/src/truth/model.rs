@@ -87,12 +87,11 @@ pub fn safetensors(shape: &Shape) -> Vec<u8> {
     let mut state = 1u32;
     for (name, dims) in &tensors {
         for _ in 0..dims.iter().product::<usize>() {
-            let value = match name.ends_with("norm.weight") {
-                true => 1.0f32,
-                false => {
-                    state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-                    ((state >> 8) as f32 / (1u32 << 24) as f32 - 0.5) / 16.0
-                }
+            let value = if name.ends_with("norm.weight") {
+                1.0f32
+            } else {
+                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                ((state >> 8) as f32 / (1u32 << 24) as f32 - 0.5) / 16.0
             };
             bytes.extend(((value.to_bits() >> 16) as u16).to_le_bytes());
         }

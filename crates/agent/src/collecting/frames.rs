@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 /// Numbers handed to a column at a time, or those of one frame if that has more.
 const CHUNK_ELEMENTS: usize = 64 << 10;
-/// What the writer holds besides the numbers: pages of a column, compressed and not, and the footer.
+/// Bounds what the writer holds besides the numbers: pages of a column, compressed and not, and the footer.
 const WRITER_BYTES: u64 = 8 << 20;
 /// Headers of pages and of the file: a page has 20,000 frames at most.
 const HEADERS_PER_FRAME: u64 = 1;

@@ -98,7 +98,8 @@ fn the_last_checkpoint_of_a_run_is_a_policy_and_no_more() {
     });
 }
 
-/// What a policy chooses for these observations of CartPole, one environment each: actions and log-probabilities.
+/// Returns what a policy chooses for these observations of CartPole, one environment each: actions and
+/// log-probabilities.
 fn acts(policy: &mut dyn Policy, case: &Case, observations: &[[f32; 4]]) -> (Vec<u8>, Vec<u32>) {
     let (observation, action) = (&case.settings.rows.observation, &case.settings.rows.action);
     let mut seen = vec![0; observations.len() * observation.bytes];

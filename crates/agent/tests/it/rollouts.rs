@@ -1,4 +1,4 @@
-//! What a rollout holds against what its batch says, frame by frame.
+//! Tests what a rollout holds against what its batch says, frame by frame.
 
 use crate::rig::{Case, World, bits, case};
 use plimsoll_base::PolicyVersion;
@@ -35,9 +35,10 @@ fn recursion(world: &mut World<'_, '_>, row: &Row) -> Vec<f64> {
         let flag = row.flags(layout)[t];
         if flag & (flags::DONE | flags::CUT) != 0 {
             next_advantage = 0.0;
-            next_value = match flag & flags::TERMINATED != 0 {
-                true => 0.0,
-                false => value(world, row.next_observation(layout, t)),
+            next_value = if flag & flags::TERMINATED != 0 {
+                0.0
+            } else {
+                value(world, row.next_observation(layout, t))
             };
         }
         let delta = f64::from(rewards[t]) + gamma * next_value - f64::from(values[t]);

@@ -1,4 +1,4 @@
-//! What a run file of an environment policy may not say, and what follows from what it says.
+//! Tests what a run file of an environment policy may not say, and what follows from what it says.
 
 use crate::rig::{case, load, try_case};
 use plimsoll_base::Exit;

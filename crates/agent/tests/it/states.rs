@@ -1,4 +1,4 @@
-//! What a run carries from step to step, and from one process to the next.
+//! Tests what a run carries from step to step, and from one process to the next.
 
 use crate::rig::{bits, case};
 use plimsoll_agent::normalise::{Moments, RewardScale};

@@ -11,11 +11,10 @@ const OF_PROSE: [&str; 9] =
 const SCHEMES: [&str; 7] = ["bearer", "basic", "token", "digest", "apikey", "api-key", "negotiate"];
 /// Names whose value may have several words, up to the end of the line.
 const OF_LINES: [&str; 6] = ["authorization", "cookie", "passw", "passphrase", "passcode", "mnemonic"];
-/// What may follow a value without quotes.
+/// Lists what may follow a value without quotes.
 const CLOSERS: [char; 5] = [',', ';', ')', ']', '}'];
 const WANDB_KEY_CHARS: usize = 40;
 
-/// Cuts the values.
 pub(super) fn without_values(text: &str) -> String {
     let is_of_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
     let (mut clean, mut rest) = (String::with_capacity(text.len()), text);
@@ -68,10 +67,8 @@ fn value_of(name: &str, after: &str) -> Option<(usize, usize)> {
     let shown = &value[opening..opening + length];
     let is_prose =
         colon && has_blank && opening == 0 && OF_PROSE.contains(&name.to_ascii_lowercase().as_str());
-    let is_cut = match is_secret {
-        true => !is_open(shown) && (!is_prose || is_mixed(shown)),
-        false => is_wandb_key(shown),
-    };
+    let is_cut =
+        if is_secret { !is_open(shown) && (!is_prose || is_mixed(shown)) } else { is_wandb_key(shown) };
     (is_cut && length > 0).then_some((after.len() - value.len() + opening, length))
 }
 
@@ -110,10 +107,7 @@ fn extent(name: &str, value: &str, has_blank: bool) -> (usize, usize) {
     let is_scheme =
         SCHEMES.iter().any(|scheme| value[..end].trim_end_matches('\\').eq_ignore_ascii_case(scheme));
     let blanks = value[end..].len() - value[end..].trim_start_matches([' ', '\t']).len();
-    let end = match is_scheme && blanks > 0 {
-        true => end + blanks + word_end(&value[end + blanks..]),
-        false => end,
-    };
+    let end = if is_scheme && blanks > 0 { end + blanks + word_end(&value[end + blanks..]) } else { end };
     (0, value[..end].trim_end_matches(CLOSERS).len())
 }
 

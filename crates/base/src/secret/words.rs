@@ -19,7 +19,7 @@ pub struct CommandWords {
     after_wandb: u32,
 }
 
-/// What a word implies about the next one.
+/// Says what a word implies about the next one.
 #[derive(Debug, Default, PartialEq)]
 enum Before {
     #[default]
@@ -134,9 +134,10 @@ fn requoted(text: &str, word: &Word, clean_quoted: &dyn Fn(&str) -> String) -> S
 
 /// Quotes a text for a shell.
 fn quoted(text: &str) -> String {
-    match text.contains(['"', '\\', '$', '`']) {
-        false => format!("\"{text}\""),
-        true => format!("'{}'", text.replace('\'', "'\\''")),
+    if text.contains(['"', '\\', '$', '`']) {
+        format!("'{}'", text.replace('\'', "'\\''"))
+    } else {
+        format!("\"{text}\"")
     }
 }
 

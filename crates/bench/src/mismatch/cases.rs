@@ -1,8 +1,8 @@
-//! What `bench mismatch` runs: the run, and the differences between its sampler and its trainer.
+//! Lists what `bench mismatch` runs: the run, and the differences between its sampler and its trainer.
 
 use std::path::PathBuf;
 
-/// What `bench mismatch` runs.
+/// Holds what `bench mismatch` runs.
 #[derive(Clone, Debug)]
 pub struct MismatchOptions {
     /// The run file.

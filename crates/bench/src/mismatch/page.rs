@@ -64,7 +64,6 @@ pub fn words(result: &Value) -> String {
     text
 }
 
-/// Formats the page.
 pub(super) fn page(result: &Value) -> String {
     let mut text = format!(
         "# What exactness is worth\n\n\

@@ -48,7 +48,6 @@ pub(super) struct Course {
     /// The error that ended it.
     pub ended: Option<String>,
     pub seconds: f64,
-    /// What computed it.
     pub machine: String,
 }
 
@@ -100,7 +99,7 @@ pub(super) fn train(options: &MismatchOptions, kind: Kind, corrects: bool, seed:
     Ok(course)
 }
 
-/// What the steps of a run share.
+/// Holds what the steps of a run share.
 struct Run<'r> {
     run: &'r RunSpec,
     session: Session,

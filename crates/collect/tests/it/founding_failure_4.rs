@@ -7,7 +7,7 @@ use plimsoll_worker::procs::{GPU_DEVICES, gpu_use, of_sessions};
 use serde_json::json;
 use std::process::Command;
 
-/// What the card holds: bytes in use, and the processes that hold them; none without a card.
+/// Returns what the card holds: bytes in use, and the processes that hold them; none without a card.
 fn card() -> Option<(String, String)> {
     let ask = |query: &str| {
         let out = Command::new("nvidia-smi").args([query, "--format=csv,noheader"]).output().ok()?;

@@ -1,4 +1,4 @@
-//! What keeps frames beyond their batch: whole episodes, the replay ring, and files.
+//! Tests what keeps frames beyond their batch: whole episodes, the replay ring, and files.
 
 use plimsoll_collect::*;
 use plimsoll_env::{Slot, flags, native};

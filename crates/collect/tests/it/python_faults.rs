@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 const STEPS: u32 = 16;
 
-/// What a run without failures gives.
+/// Returns what a run without failures gives.
 fn undisturbed(python: &str) -> &'static [Vec<Frame>] {
     static FRAMES: OnceLock<Vec<Vec<Frame>>> = OnceLock::new();
     FRAMES.get_or_init(|| {

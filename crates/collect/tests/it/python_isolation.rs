@@ -134,7 +134,7 @@ fn groups_end_with_their_workers() {
     assert!(again("groups_end_with_their_workers", "parent").status().unwrap().success());
 }
 
-/// What an environment with grandchildren wrote down: their process ids.
+/// Returns what an environment with grandchildren wrote down: their process ids.
 fn grandchildren(folder: &Path) -> Option<Vec<u32>> {
     let text = std::fs::read_to_string(folder.join("grandchildren")).ok()?;
     text.split(' ').map(|pid| pid.parse().ok()).collect()

@@ -1,5 +1,5 @@
-//! What Python environments may be: all spaces, vector environments in each of Gymnasium's ways, values of a near type,
-//! and Gymnasium's own where it is installed.
+//! Tests what Python environments may be: all spaces, vector environments in each of Gymnasium's ways, values of a near
+//! type, and Gymnasium's own where it is installed.
 
 use crate::common::{Driver, Frame, envs, python};
 use plimsoll_collect::{Ask, Measured, PythonEnvs, PythonStepper, Request, Stepper};

@@ -45,7 +45,7 @@ fn content(batch: &Batch) -> Vec<Vec<u8>> {
     batch.rows().iter().map(of).collect()
 }
 
-/// What each environment has done since its last reset, from the batches so far.
+/// Returns what each environment has done since its last reset, from the batches so far.
 fn follow(underway: &mut [Underway], batch: &Batch) {
     for (row, underway) in batch.rows().iter().zip(underway) {
         let episodes: &[u32] = row.column(&batch.layout.episode_indices);

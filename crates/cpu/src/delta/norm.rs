@@ -59,7 +59,6 @@ simd_fn! {
     }
 }
 
-/// Widens whole vectors.
 #[inline(always)]
 fn vectors<S: Simd, T: Lanes>(s: S, x: &[T]) -> impl Iterator<Item = S::F> {
     x.as_chunks::<LANES>().0.iter().map(move |x| T::load(s, x))

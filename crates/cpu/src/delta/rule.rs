@@ -300,7 +300,6 @@ pub(super) fn queries_and_keys<'f, S: Simd, T: Lanes>(
     (&q[..keys], &k[..keys])
 }
 
-/// Widens whole vectors.
 #[inline(always)]
 pub(super) fn widen<S: Simd, T: Lanes>(s: S, x: &[T], out: &mut [f32]) {
     for (x, out) in x.as_chunks::<LANES>().0.iter().zip(out.as_chunks_mut::<LANES>().0) {

@@ -134,7 +134,6 @@ impl Simd for Avx512 {
     }
 }
 
-/// AVX2 and FMA.
 #[derive(Clone, Copy)]
 pub(crate) struct Avx2(());
 

@@ -24,7 +24,7 @@ const OUT_BYTES: usize = TILE_WIDTH * size_of::<f32>();
 /// Computes the tile of pairs.
 ///
 /// # Safety
-/// As `Operand::tile`, with AMX.
+/// Requires what `Operand::tile` requires, and AMX.
 pub(super) unsafe fn pairs(rows: usize, panels: usize, ops: &Operands<bf16>, out: &mut Tile) {
     let two = rows > PANEL;
     // Two tiles of rows have equal shapes; where the rows are odd, both compute the one in the middle. Packed panels
@@ -107,7 +107,7 @@ impl Rest {
     /// Adds the products of a step that zeros fill up.
     ///
     /// # Safety
-    /// As `Block::run`, over `steps` and the rest.
+    /// Requires what `Block::run` requires, over `steps` and the rest.
     unsafe fn run(&self, before: &Block, out: &mut Tile) {
         let mut a = Padded([[bf16::ZERO; STEP]; 2 * PANEL]);
         let mut b = Padded([[bf16::ZERO; STEP]; TILE_PANELS * PANEL]);
@@ -150,7 +150,7 @@ impl Rest {
 /// 6 KiB ahead. `A_STEP`: bytes of A from step to step.
 ///
 /// # Safety
-/// As `Block::run`.
+/// Requires what `Block::run` requires.
 unsafe fn one<const A_STEP: usize>(of: &Block, out: &mut Tile) {
     for p in 0..of.panels {
         // SAFETY: the caller promises operands of that reach; the output has 16 rows of three tiles; a prefetch may
@@ -194,7 +194,7 @@ unsafe fn one<const A_STEP: usize>(of: &Block, out: &mut Tile) {
 /// Runs a block of two tiles of rows; `A_STEP`: bytes of A from step to step.
 ///
 /// # Safety
-/// As `Block::run`.
+/// Requires what `Block::run` requires.
 unsafe fn both<const A_STEP: usize>(of: &Block, second: usize, out: &mut Tile) {
     let to = out.rows.as_mut_ptr();
     // SAFETY: the caller promises operands of that reach; the output has two tiles of rows by three, `second` being 16

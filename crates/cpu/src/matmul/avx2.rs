@@ -50,7 +50,7 @@ macro_rules! blocks {
 /// Computes the tile of single elements.
 ///
 /// # Safety
-/// As `Operand::tile`.
+/// Requires what `Operand::tile` requires.
 #[target_feature(enable = "avx2,fma")]
 pub(super) unsafe fn single(rows: usize, panels: usize, ops: &Operands<f32>, out: &mut Tile) {
     let packed = ops.a_layout == ALayout::Packed;
@@ -59,7 +59,7 @@ pub(super) unsafe fn single(rows: usize, panels: usize, ops: &Operands<f32>, out
 }
 
 /// # Safety
-/// As `Operand::tile`.
+/// Requires what `Operand::tile` requires.
 #[target_feature(enable = "avx2,fma")]
 unsafe fn block_f32<const R: usize, const P: usize, const PACKED: bool>(
     ops: &Operands<f32>,
@@ -77,7 +77,7 @@ type Wide = [f32; ROWS * PART];
 /// Computes the tile of pairs.
 ///
 /// # Safety
-/// As `Operand::tile`.
+/// Requires what `Operand::tile` requires.
 #[target_feature(enable = "avx2,fma")]
 pub(super) unsafe fn pairs(rows: usize, panels: usize, ops: &Operands<bf16>, out: &mut Tile) {
     let packed = ops.a_layout == ALayout::Packed;

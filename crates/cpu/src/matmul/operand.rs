@@ -294,7 +294,6 @@ unsafe fn transpose_pairs_avx512(from: &[bf16; 256], to: &mut [bf16; 256]) {
 }
 
 simd_fn! {
-    /// Transposes `[16][16]`.
     fn transpose_single[](s: S, from: &[f32; 256], to: &mut [f32; 256]) {
         let from = from.as_chunks::<LANES>().0;
         let mut rows = [s.splat(0.0); LANES];

@@ -22,7 +22,7 @@ pub(super) const PREFETCH_BYTES: usize = 1536;
 #[repr(C, align(64))] // The rows come first, each aligned to a vector.
 pub(crate) struct Tile {
     pub(super) rows: [[f32; TILE_WIDTH]; TILE_ROWS],
-    /// What the thread's tile registers hold, on the path that has some.
+    /// The shapes that the thread's tile registers have, on the path that has some.
     #[cfg(target_arch = "x86_64")]
     pub(super) shapes: super::shapes::Shapes,
 }
@@ -83,7 +83,7 @@ pub(super) fn prefetch<T>(p: *const T) {
 /// Computes four rows by one panel at a time: what 16 registers of 8 lanes hold.
 ///
 /// # Safety
-/// As `Operand::tile`.
+/// Requires what `Operand::tile` requires.
 #[inline(always)]
 pub(super) unsafe fn single(rows: usize, panels: usize, ops: &Operands<f32>, out: &mut Tile) {
     let packed = ops.a_layout == ALayout::Packed;
@@ -105,7 +105,7 @@ pub(super) unsafe fn single(rows: usize, panels: usize, ops: &Operands<f32>, out
 }
 
 /// # Safety
-/// As `Operand::tile`.
+/// Requires what `Operand::tile` requires.
 #[inline(always)]
 pub(super) unsafe fn block_single<S: Simd, const R: usize, const P: usize, const PACKED: bool>(
     s: S,
@@ -159,7 +159,7 @@ unsafe fn load_pairs(p: *const bf16) -> ([f32; LANES], [f32; LANES]) {
 }
 
 /// # Safety
-/// As `Operand::tile`.
+/// Requires what `Operand::tile` requires.
 #[inline(always)]
 pub(super) unsafe fn widened(rows: usize, panels: usize, ops: &Operands<bf16>, out: &mut Tile) {
     let packed = ops.a_layout == ALayout::Packed;
@@ -181,7 +181,7 @@ pub(super) unsafe fn widened(rows: usize, panels: usize, ops: &Operands<bf16>, o
 }
 
 /// # Safety
-/// As `Operand::tile`.
+/// Requires what `Operand::tile` requires.
 #[inline(always)]
 unsafe fn block_widened<const R: usize, const PACKED: bool>(
     ops: &Operands<bf16>,

@@ -28,7 +28,7 @@ macro_rules! by_shape {
 /// Computes the tile of pairs.
 ///
 /// # Safety
-/// As `Operand::tile`, with AVX512-BF16.
+/// Requires what `Operand::tile` requires, and AVX512-BF16.
 #[inline]
 pub(super) unsafe fn pairs_avx512(rows: usize, panels: usize, ops: &Operands<bf16>, out: &mut Tile) {
     // SAFETY: the caller promises the instructions and operands that reach over rows and panels.
@@ -43,7 +43,7 @@ pub(super) unsafe fn pairs_avx512(rows: usize, panels: usize, ops: &Operands<bf1
 /// Computes the tile of single elements.
 ///
 /// # Safety
-/// As `Operand::tile`, with AVX-512.
+/// Requires what `Operand::tile` requires, and AVX-512.
 #[inline]
 pub(super) unsafe fn single_avx512(rows: usize, panels: usize, ops: &Operands<f32>, out: &mut Tile) {
     // SAFETY: the caller promises the instructions and operands that reach over rows and panels.
@@ -56,7 +56,7 @@ pub(super) unsafe fn single_avx512(rows: usize, panels: usize, ops: &Operands<f3
 }
 
 /// # Safety
-/// As `Operand::tile`.
+/// Requires what `Operand::tile` requires.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx2,fma")]
 unsafe fn dot_avx512<const R: usize, const P: usize, const PACKED: bool>(
     ops: &Operands<bf16>,
@@ -119,7 +119,7 @@ fn pair_avx512(pair: i32) -> __m512bh {
 }
 
 /// # Safety
-/// As `Operand::tile`.
+/// Requires what `Operand::tile` requires.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma")]
 unsafe fn fma_avx512<const R: usize, const P: usize, const PACKED: bool>(
     ops: &Operands<f32>,

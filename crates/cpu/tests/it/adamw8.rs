@@ -146,19 +146,18 @@ fn quadratic(codes: bool) -> f64 {
     let (dev, r) = if codes { rig8.bufs() } else { rig16.bufs() };
     dev.write_f32(r.buf("w"), 0, &numbers(6, n));
     ["m", "v"].into_iter().for_each(|name| dev.zero(r.buf(name)));
-    let bufs = match codes {
-        true => {
-            ["m_scales", "v_scales"].into_iter().for_each(|name| dev.zero(r.buf(name)));
-            bufs(r, 0, n)
-        }
-        false => AdamWBufs {
+    let bufs = if codes {
+        ["m_scales", "v_scales"].into_iter().for_each(|name| dev.zero(r.buf(name)));
+        bufs(r, 0, n)
+    } else {
+        AdamWBufs {
             weights: r.buf("w"),
             grad: r.buf("g"),
             m: r.buf("m"),
             v: r.buf("v"),
             scales: None,
             master: None,
-        },
+        }
     };
     let steps = 1000;
     for step in 1..=steps {

@@ -74,7 +74,7 @@ fn threads_change_no_bit_of_experts() {
     }
 }
 
-/// As `open`, for adapters.
+/// Works as `open`, for adapters.
 fn open_adapted(of: &Adapted<'_>, isa: Isa, threads: usize, e: DType, g: DType) -> Rig {
     let mut buffers = of.buffers(&plimsoll_cpu::LAYOUTS, e, g);
     let width = of.case.h.max(2 * of.case.f).max(3 * of.rank);

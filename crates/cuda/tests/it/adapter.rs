@@ -31,7 +31,7 @@ fn adapters_agree_with_f64() {
     }
 }
 
-/// As deep as the layers of models are.
+/// Cases as deep as the layers of models are.
 const DEEP: &[Case] = &[
     Case { m: 70, n: 64, k: 4864, r: 16, blocks: &[(0, 64)] },
     Case { m: 70, n: 64, k: 8960, r: 16, blocks: &[(0, 64)] },

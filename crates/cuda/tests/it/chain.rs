@@ -1,4 +1,4 @@
-//! What ranks add to their shards: the CPU's bits, whatever the lengths and the places of what is owned.
+//! Tests what ranks add to their shards: the CPU's bits, whatever the lengths and the places of what is owned.
 
 use crate::both::{bits, normal};
 use crate::rig::{on_card, twin};

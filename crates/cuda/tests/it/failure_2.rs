@@ -82,21 +82,15 @@ fn failure_2_what_a_freed_region_held_is_named_where_it_is_read() {
         // The same bytes, as the next phase's region, not yet written.
         let (x, y) = (update.buf("update.x"), update.buf("update.y"));
         dev.rms_norm(x, Norm::new(weight, 1e-6), y);
-        match options.checked {
-            true => {
-                let error = dev.check().unwrap_err();
-                assert_eq!(error.slug, "cuda-not-finite");
-                assert!(error.message.contains("rms_norm") && error.message.contains("update.y"), "{error}");
-            }
-            false => {
-                dev.check().unwrap();
-                let mut row = [0.0; WIDTH];
-                dev.read_f32(y, 0, &mut row);
-                assert!(
-                    row.iter().all(|&x| (x - 1.0).abs() < 1e-3),
-                    "the rollout's numbers were used: {row:?}"
-                );
-            }
+        if options.checked {
+            let error = dev.check().unwrap_err();
+            assert_eq!(error.slug, "cuda-not-finite");
+            assert!(error.message.contains("rms_norm") && error.message.contains("update.y"), "{error}");
+        } else {
+            dev.check().unwrap();
+            let mut row = [0.0; WIDTH];
+            dev.read_f32(y, 0, &mut row);
+            assert!(row.iter().all(|&x| (x - 1.0).abs() < 1e-3), "the rollout's numbers were used: {row:?}");
         }
     }
 }

@@ -166,7 +166,7 @@ fn the_peak_is_a_rate() {
     assert!(rate > 1e12, "{rate:e}");
 }
 
-/// What lets ranks sum a gradient part by part: a product is rounded to the gradient's dtype and added once.
+/// Shows what lets ranks sum a gradient part by part: a product is rounded to the gradient's dtype and added once.
 #[test]
 fn a_product_of_any_number_of_rows_is_added_to_a_gradient_as_it_is_written_alone() {
     let (most, mut all) = (520, Vec::new());

@@ -46,7 +46,7 @@ fn read(dev: &CudaDevice, buf: Buf<'_>) -> Vec<u32> {
     bits(&out)
 }
 
-/// What the optimizer does with offloaded states.
+/// Returns what the optimizer does with offloaded states.
 fn through_slots(dev: &CudaDevice, r: Resident<'_>, how: AdamW) {
     let len = |start: usize| CHUNK.min(N - start);
     let slot =

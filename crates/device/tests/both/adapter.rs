@@ -157,8 +157,8 @@ fn check(
     });
 }
 
-/// As `check`, of what is rounded twice: a gradient rounded to its dtype before a card adds it, or a product before an
-/// adapter's is added.
+/// Works as `check`, of what is rounded twice: a gradient rounded to its dtype before a card adds it, or a product
+/// before an adapter's is added.
 fn check_twice(
     what: &str,
     got: &[f32],
@@ -216,9 +216,10 @@ pub fn check_outputs<D: Machine>(case: &Case, rig: &mut Rig<D>, e: DType, how: &
         let what =
             |of: &str| format!("{of} of {case:?}, {} to {}, {how}, adds: {adds}", e.name(), out.name());
         case.fill(rig, e);
-        match adds {
-            true => rig.dev.matmul_add(buf(rig, "x"), layer.w, buf(rig, "out"), buf(rig, "out")),
-            false => rig.dev.matmul(buf(rig, "x"), layer.w, layer.bias, buf(rig, "out"), false),
+        if adds {
+            rig.dev.matmul_add(buf(rig, "x"), layer.w, buf(rig, "out"), buf(rig, "out"))
+        } else {
+            rig.dev.matmul(buf(rig, "x"), layer.w, layer.bias, buf(rig, "out"), false)
         }
         let alone = rig.get("out");
         case.fill(rig, e);

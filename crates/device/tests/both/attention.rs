@@ -18,7 +18,7 @@ pub struct Shape {
     pub e: DType,
     /// Keys that a row sees, at most.
     pub window: usize,
-    /// What bends scores.
+    /// The soft cap on scores.
     pub cap: Option<f32>,
 }
 

@@ -71,7 +71,7 @@ pub const LONG: &[Case] = &[
     Case { extreme: true, ..case([64, 96], [1, 4], &[group(128, &[128, 192]), group(1, &[500])]) },
 ];
 
-/// What the backward pass writes.
+/// Lists what the backward pass writes.
 pub const GRADIENTS: [&str; 10] =
     ["d", "dx", "d_rest", "d_states", "d_qkv", "d_gates", "d_conv", "d_decay", "d_bias", "d_w"];
 
@@ -379,7 +379,7 @@ impl Case {
         super::get(&rig.dev, self.part(rig, name, rows))
     }
 
-    /// What is written of a buffer of the pass with parents: of states those of its edges.
+    /// Returns what is written of a buffer of the pass with parents: of states those of its edges.
     pub fn written<D: Machine>(&self, rig: &Rig<D>, name: &str, pass: &Pass) -> Vec<f32> {
         match name {
             "states" | "d_states" => checks::of_edges(self, rig, name, pass),

@@ -477,9 +477,10 @@ pub fn check_backward<D: Machine>(case: &Case, rig: &mut Rig<D>, e: DType, add: 
             let (p, j) = (i / (2 * f), i % f);
             let ((g, u), d) = (of(p, j), weight(p) * f64::from(d_product[p * f + j]));
             let sig = sigmoid(g);
-            match i % (2 * f) < f {
-                true => d * u * sig * (1.0 + f64::from(g) * (1.0 - sig)),
-                false => d * f64::from(g) * sig,
+            if i % (2 * f) < f {
+                d * u * sig * (1.0 + f64::from(g) * (1.0 - sig))
+            } else {
+                d * f64::from(g) * sig
             }
         })
         .collect();

@@ -159,7 +159,7 @@ impl Adapted<'_> {
         rig.dev.adapt_experts_dx(dy, self.dy_has(), adapter, routes, du, to(part("dx", p, k)));
     }
 
-    /// What a place reads: elements of its row.
+    /// Returns what a place reads: elements of its row.
     fn at<'r>(&self, data: &'r [f32], has: RowsOf, width: usize, pairs: &[u32], place: usize) -> &'r [f32] {
         let row = if has == RowsOf::Rows { pairs[place] as usize / self.case.chosen } else { place };
         &data[row * width..][..width]

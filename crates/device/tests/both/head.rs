@@ -18,7 +18,7 @@ pub struct Case {
     pub vocab: usize,
     pub k: usize,
     pub e: DType,
-    /// What bends logits.
+    /// The soft cap on logits.
     pub cap: Option<f32>,
 }
 

@@ -12,7 +12,7 @@ const BLOCKS: usize = 9;
 const EPS: f32 = 1e-6;
 /// On a card: head dimensions of the fast way, and of the plain one.
 const DIMS: [usize; 7] = [16, 32, 64, 128, 24, 48, 96];
-/// What the backward pass writes.
+/// Lists what the backward pass writes.
 pub const GRADIENTS: [&str; 3] = ["dqkv", "dq_weight", "dk_weight"];
 
 #[derive(Clone, Copy, Debug)]
@@ -160,7 +160,7 @@ impl Case {
     }
 }
 
-/// What a case's buffers begin with.
+/// Holds what a case's buffers begin with.
 pub struct Inputs {
     case: Case,
     qkv: Vec<f32>,
@@ -211,9 +211,10 @@ impl Inputs {
     fn part(&self, kind: usize, row: usize) -> Part {
         let case = &self.case;
         let (turned, position) = (case.turned(), positions()[row] as usize);
-        let turn = match case.rotated {
-            true => f64s(&self.angles[position * turned..][..turned]),
-            false => [1.0, 0.0].repeat(turned / 2),
+        let turn = if case.rotated {
+            f64s(&self.angles[position * turned..][..turned])
+        } else {
+            [1.0, 0.0].repeat(turned / 2)
         };
         let weight = |&w: &f32| f64::from(w + case.offset);
         let weights = case.norms.map(|_| self.weights[kind].iter().map(weight).collect());

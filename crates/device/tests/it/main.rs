@@ -1,3 +1,3 @@
-//! What every device gets from this crate: operations whose outputs overlap nothing in use.
+//! Tests what every device gets from this crate: operations whose outputs overlap nothing in use.
 
 mod overlap;

@@ -165,9 +165,8 @@ impl Choice<'_> {
         };
         let seconds = |suspicion: &Suspicion| suspicion.stamp.map_or(f64::MAX, |stamp| stamp.seconds);
         // Lines of a file are in order even if only some have a clock.
-        let order = |a: &Suspicion, b: &Suspicion| match a.file == b.file {
-            true => a.at.line.cmp(&b.at.line),
-            false => seconds(a).total_cmp(&seconds(b)),
+        let order = |a: &Suspicion, b: &Suspicion| {
+            if a.file == b.file { a.at.line.cmp(&b.at.line) } else { seconds(a).total_cmp(&seconds(b)) }
         };
         let first = self.suspicions.iter().min_by(|a, b| rank(a).cmp(&rank(b)).then(order(a, b)))?;
         Some(self.named_after(first).unwrap_or(first))

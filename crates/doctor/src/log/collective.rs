@@ -162,9 +162,10 @@ impl Collectives {
         }
         for (work, _, ranks) in kinds {
             let waited = work.timeout_ms.map_or(String::new(), |ms| format!(" waited {}", minutes(ms)));
-            let who = match ranks.is_empty() {
-                true => String::new(),
-                false => format!(", by the report of {}", listed(&ranks)),
+            let who = if ranks.is_empty() {
+                String::new()
+            } else {
+                format!(", by the report of {}", listed(&ranks))
             };
             diagnosis.reasons.push(format!("{} number {}{waited}{who}", work.operation, work.number));
         }

@@ -4,7 +4,7 @@ use super::text::regex;
 use regex::Regex;
 use std::sync::LazyLock;
 
-/// What comes before a command that failed, in the words of Python, setuptools and pip.
+/// Finds what comes before a command that failed, in the words of Python, setuptools and pip.
 static FAILED: LazyLock<Regex> = LazyLock::new(|| {
     regex(
         r#"(?:\b[Cc]ommand:? |CalledProcessError: [Cc]ommand )(?:errored out with exit status \d+: |failed: )?(?P<command>\[[^\n]{1,2000}|'[^\n]{1,2000}|"[^\n]{1,2000}|`[^\n]{1,2000}|(?:git|/)[^\n]{1,2000})"#,

@@ -22,7 +22,7 @@ const DIGITS: usize = 12;
 /// Bytes of a line that may name its process.
 const PROCESS_BYTES: usize = 64;
 
-/// What is counted around steps, without the first letter, which may be large.
+/// Lists what is counted around steps, without the first letter, which may be large.
 const OUTER: [&[u8]; 7] = [b"poch", b"pisode", b"ound ", b"tage ", b"hase ", b"old ", b"ycle "];
 /// Names of bars that count what is around steps: one that is open refuses words of an end too.
 static OUTER_BAR: LazyLock<Regex> = LazyLock::new(|| regex(r"(?i)\b(?:epochs|episodes|rounds|stages)\b"));

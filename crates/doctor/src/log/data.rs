@@ -34,7 +34,7 @@ pub const THEMES: [Theme; 15] = [
     theme!("start"),
     theme!("general"),
 ];
-/// What messages mean, whatever their words.
+/// Says what messages mean, whatever their words.
 pub const INTENTS: &str = include_str!("../../data/signatures/intents.toml");
 /// Lines of no class: judgements, marks, frameworks, and others that look like faults.
 pub const LINES: &str = include_str!("../../data/signatures/lines.toml");

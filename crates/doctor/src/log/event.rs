@@ -24,7 +24,6 @@ const LINES_WITHOUT_TRACEBACK: usize = 40;
 const LINES_NEAR: usize = 3;
 /// Most lines over which a terminal breaks a message whose numbers are read.
 const LINES_WRAPPED: usize = 12;
-/// Narrowest terminal.
 const WRAP_WIDTH_MIN: usize = 40;
 /// Terminal widths at which a line continues on the next.
 const WRAP_WIDTHS: [usize; 6] = [80, 100, 120, 132, 160, 200];
@@ -54,7 +53,6 @@ static BOXED: LazyLock<Regex> = LazyLock::new(|| regex(r"^\d+ [│┃]"));
 pub struct Event {
     pub class: usize,
     pub file: usize,
-    /// Line, from 1.
     pub line: u64,
     pub text: String,
     /// Time by the clock of the file.
@@ -67,7 +65,7 @@ pub struct Event {
     pub verdict: Verdict,
 }
 
-/// What the run survived: a failure of a class that ends runs.
+/// Holds what the run survived: a failure of a class that ends runs.
 #[derive(Clone, Debug)]
 pub struct Survived {
     pub class: usize,
@@ -135,13 +133,11 @@ pub struct Moment<'w> {
     bytes: &'w [u8],
     /// Byte range of the line's piece in the window.
     range: (usize, usize),
-    /// Line, from 1.
     pub line: u64,
     /// Steps of the file counted before it.
     pub steps: u64,
     /// Shape of the piece.
     pub shape: u64,
-    /// The cleaned text.
     pub text: String,
     message_at: OnceCell<usize>,
     is_quiet: OnceCell<bool>,
@@ -410,9 +406,10 @@ impl<'w> Moment<'w> {
     /// Returns the line's time, or the nearest earlier one; nothing before `known`, the last answer, is read again.
     pub fn stamp(&self, known: &mut (u64, Option<Stamp>)) -> Option<Stamp> {
         let of = |raw: &[u8]| stamp(&clean(&raw[..raw.len().min(512)]));
-        let lines = match known.0 > 0 && known.0 <= self.line {
-            true => LINES_BEFORE.min((self.line - known.0) as usize),
-            false => LINES_BEFORE,
+        let lines = if known.0 > 0 && known.0 <= self.line {
+            LINES_BEFORE.min((self.line - known.0) as usize)
+        } else {
+            LINES_BEFORE
         };
         let found = stamp(&self.text).or_else(|| self.lines_back().take(lines).find_map(of));
         let found = found.or_else(|| known.1.filter(|_| lines < LINES_BEFORE));

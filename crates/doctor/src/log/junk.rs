@@ -18,7 +18,6 @@ impl Text {
     /// Bytes of a part to judge its kind by.
     const SAMPLE: usize = 4 << 10;
 
-    /// Examines input.
     pub fn see(&mut self, bytes: &[u8]) {
         self.bytes += bytes.len() as u64;
         self.unended = match memrchr2(b'\n', b'\r', bytes) {

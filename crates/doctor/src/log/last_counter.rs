@@ -59,7 +59,7 @@ static PARTIAL: LazyLock<Regex> = LazyLock::new(|| {
     )
 });
 
-/// What a line counts.
+/// Holds what a line counts.
 struct Counted {
     /// (done, total) of each counter with a word.
     named: Vec<(u64, u64)>,

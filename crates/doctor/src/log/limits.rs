@@ -34,7 +34,6 @@ impl Limits {
     }
 }
 
-/// The remaining limits.
 #[derive(Debug)]
 pub struct Budget {
     limits: Limits,

@@ -129,9 +129,10 @@ pub fn shape(line: &[u8]) -> u64 {
             continue;
         }
         let (end, is_whole) = number_end(line, at);
-        match is_whole && end - at <= DIGITS_KEPT {
-            true => line[at..end].iter().for_each(|digit| mix(*digit)),
-            false => mix(b'0'),
+        if is_whole && end - at <= DIGITS_KEPT {
+            line[at..end].iter().for_each(|digit| mix(*digit))
+        } else {
+            mix(b'0')
         }
         (at, before) = (end, b'0');
     }

@@ -4,7 +4,7 @@ use super::text::regex;
 use regex::Regex;
 use std::sync::LazyLock;
 
-/// What announces a list of causes, which goes on to the end of the message.
+/// Finds what announces a list of causes, which goes on to the end of the message.
 static ANNOUNCED: LazyLock<Regex> = LazyLock::new(|| {
     regex(
         r"(?i)\b(?:possible|potential|common|likely|probable|typical|usual)\s+(?:root\s+)?(?:reasons|causes|explanations|culprits)\b|\b(?:can|could|may|might)\s+(?:happen|occur|be)\s+(?:if|when|because|for\s+(?:several|many|various)|due\s+to\s+(?:one\s+of|any|several))|\b(?:one|any)\s+of\s+the\s+following\s+(?:reasons|causes|happened|occurred)|\b(?:reasons|causes)\s+(?:may|might|could|can)\s+(?:be|include)",

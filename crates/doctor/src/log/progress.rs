@@ -94,16 +94,14 @@ pub fn is_step(message: &str) -> bool {
 
 #[derive(Debug, Default)]
 pub struct Progress {
-    /// Steps counted.
     pub steps: u64,
     /// Steps to count before reading stops.
     until: u64,
     bar: Option<f64>,
-    /// What is counted around an end.
+    /// Counters around an end.
     pub counters: OpenCounters,
     /// The pods or jobs that a list shows.
     roster: Roster,
-    /// A successful end.
     finish: Option<Ended>,
     /// An end that failed runs have too.
     goodbye: Option<Ended>,

@@ -1,4 +1,4 @@
-//! What a list of pods or of jobs says: the last state of each. A run ended well by it only if all of them did.
+//! Reads what a list of pods or of jobs says: the last state of each. A run ended well by it only if all of them did.
 
 use super::text::regex;
 use regex::Regex;

@@ -24,7 +24,6 @@ use std::io::ErrorKind;
 
 /// Bytes to read after a line.
 const AHEAD: usize = 16 << 10;
-/// Bytes per read.
 const CHUNK: usize = 2 << 20;
 /// Most events kept per rule and file; more are only counted.
 const EVENTS_A_RULE: u64 = 8;
@@ -571,9 +570,10 @@ impl<'s> Scanner<'s> {
     }
 
     pub fn keep(&mut self, event: Event) {
-        match self.found.events.len() < EVENTS_MAX {
-            true => self.found.events.push(event),
-            false => self.found.is_cut = true,
+        if self.found.events.len() < EVENTS_MAX {
+            self.found.events.push(event)
+        } else {
+            self.found.is_cut = true
         }
     }
 }

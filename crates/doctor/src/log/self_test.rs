@@ -18,7 +18,6 @@ const NONE: &str = "none";
 #[derive(Clone, Copy, Debug)]
 pub struct Example {
     pub class: &'static str,
-    /// The expected class.
     pub expected: &'static str,
     pub name: &'static str,
     pub text: &'static str,
@@ -100,9 +99,10 @@ impl Confusion {
             let named = example.diagnose()?.slug.unwrap_or(NONE.into());
             *confusion.cells.entry((example.expected.into(), named.clone())).or_default() += 1;
             let size = confusion.sizes.entry(example.class.into()).or_default();
-            match example.is_positive() {
-                true => size.0 += 1,
-                false => size.1 += 1,
+            if example.is_positive() {
+                size.0 += 1
+            } else {
+                size.1 += 1
             }
             if named != example.expected {
                 confusion.wrong.push((example, named));

@@ -131,7 +131,6 @@ pub enum Mark {
     DiskNearlyFull,
     /// A step of training.
     Step,
-    /// A successful end.
     Finish,
     /// A full bar over steps.
     FullBar,
@@ -143,7 +142,7 @@ pub enum Mark {
     Member,
     /// The program tries again, with less, or leaves out what failed.
     Recover,
-    /// What is counted around steps, and bars: `counters` reads its literals.
+    /// Counts around steps, and bars: `counters` reads its literals.
     Counter,
 }
 
@@ -196,7 +195,6 @@ pub struct Rule {
     pub unless_before: Option<Pattern>,
     /// Must not match the lines after it, beyond what `unless` reads.
     pub unless_after: Option<Pattern>,
-    /// Its literals.
     pub literals: Vec<usize>,
 }
 
@@ -422,7 +420,6 @@ struct Rules {
     literals: Vec<String>,
     rules_of: Vec<Vec<usize>>,
     known: HashMap<String, usize>,
-    /// Literals of counters.
     counted: Vec<usize>,
 }
 

@@ -95,7 +95,6 @@ pub struct FileState {
     pub survived: Vec<u64>,
     /// The last line of each rule whose lines are only counted, in the window.
     pub last: Vec<Option<PutOff>>,
-    /// Closed rules.
     pub closed: Vec<usize>,
     /// Suspicions that the run has not survived so far.
     pub suspicions: Vec<Suspicion>,

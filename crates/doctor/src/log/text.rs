@@ -87,10 +87,7 @@ pub fn clean(bytes: &[u8]) -> String {
     }
     let text = String::from_utf8_lossy(bytes);
     let text = unpacked(&text).map_or(text, Cow::Owned);
-    let text: Cow<str> = match has_colour {
-        true => BARE_COLOUR.replace_all(&text, "$next"),
-        false => text,
-    };
+    let text: Cow<str> = if has_colour { BARE_COLOUR.replace_all(&text, "$next") } else { text };
     text.chars().map(|c| if c == '\t' { ' ' } else { c }).filter(|c| !c.is_control()).collect()
 }
 

@@ -76,10 +76,12 @@ fn cards(machine: &Machine) -> Finding {
             None => format!("{}: {}", card.name, card.total),
         })
         .collect();
-    let state = match cards.iter().any(busy) {
-        true => State::Problem,
-        false if cards.len() < files => State::Note,
-        false => State::Fine,
+    let state = if cards.iter().any(busy) {
+        State::Problem
+    } else if cards.len() < files {
+        State::Note
+    } else {
+        State::Fine
     };
     (state, format!("{}; {files} device files{visible}", words.join(", ")))
 }

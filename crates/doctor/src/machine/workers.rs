@@ -27,9 +27,10 @@ fn finding(facts: Option<&WorkerFacts>) -> Finding {
     if !lacks.is_empty() {
         return (State::Note, lacks.join("; "));
     }
-    let memory = match facts.landlock >= SIGNALS_SINCE {
-        true => "",
-        false => ", which keeps no signals inside (Linux 6.12): the keeper answers for them",
+    let memory = if facts.landlock >= SIGNALS_SINCE {
+        ""
+    } else {
+        ", which keeps no signals inside (Linux 6.12): the keeper answers for them"
     };
     let groups = if facts.groups { "memory groups" } else { "memory is counted, for lack of memory groups" };
     let mounts =

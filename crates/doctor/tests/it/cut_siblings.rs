@@ -1,4 +1,4 @@
-//! What looks like the end of a run and is none: of an epoch, a stage, an evaluation, another run, another rank.
+//! Tests what looks like the end of a run and is none: of an epoch, a stage, an evaluation, another run, another rank.
 
 use super::cut_logs::{bar, check, check_after, each};
 use plimsoll_doctor::log::{Input, Limits, diagnose};

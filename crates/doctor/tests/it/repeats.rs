@@ -20,7 +20,7 @@ fn raised(number: u64) -> String {
     )
 }
 
-/// What was survived a thousand times and then was not is still seen, and the line is the last one.
+/// Shows that what was survived a thousand times and then was not is still seen, and the line is the last one.
 #[test]
 fn the_last_of_many_that_were_survived_is_found() {
     let survived: String =

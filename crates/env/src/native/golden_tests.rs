@@ -4,7 +4,7 @@ use super::*;
 use crate::Slot;
 use serde_json::Value;
 
-/// What the recordings overwrite and read.
+/// Says what the recordings overwrite and read.
 pub trait Native: Environment {
     fn set_state(&mut self, state: &[f64]);
     fn state(&self) -> Vec<f64>;

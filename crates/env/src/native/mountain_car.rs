@@ -104,10 +104,11 @@ fn pushed(action: f32) -> f64 {
 
 fn step_first([mut position, mut velocity]: [f64; 2], action: f32) -> ([f32; 2], bool) {
     let pull = GRAVITY * (3.0 * position).cos();
-    velocity += match action.abs() > 1.0 {
-        true => pushed(action) - pull,
+    velocity += if action.abs() > 1.0 {
+        pushed(action) - pull
+    } else {
         // An f32 product less a plain number is f32 again.
-        false => f64::from(pushed(action) as f32 - pull as f32),
+        f64::from(pushed(action) as f32 - pull as f32)
     };
     velocity = velocity.clamp(-SPEED_MAX, SPEED_MAX);
     position = (position + velocity).clamp(POSITION_MIN, POSITION_MAX);
@@ -121,10 +122,8 @@ fn step_later([mut position, mut velocity]: [f32; 2], action: f32) -> ([f32; 2],
     const LEFT: f32 = POSITION_MIN as f32;
     const SPEED: f32 = SPEED_MAX as f32;
     let pull = GRAVITY * f64::from(3.0 * position).cos();
-    velocity += match action.abs() > 1.0 {
-        true => (pushed(action) - pull) as f32,
-        false => pushed(action) as f32 - pull as f32,
-    };
+    velocity +=
+        if action.abs() > 1.0 { (pushed(action) - pull) as f32 } else { pushed(action) as f32 - pull as f32 };
     velocity = velocity.clamp(-SPEED, SPEED);
     position = (position + velocity).clamp(LEFT, POSITION_MAX as f32);
     if position == LEFT && velocity < 0.0 {

@@ -88,7 +88,6 @@ fn number(value: f64) -> Value {
     if whole as f64 == value { whole.into() } else { value.into() }
 }
 
-/// `target_modules` as written.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Modules {
     Names(LoraTargets),

@@ -31,7 +31,6 @@ pub const ADAPTER_WEIGHTS: &str = "adapter_model.safetensors";
 /// A peft adapter, checked against its model.
 #[derive(Debug)]
 pub struct Adapter {
-    /// Its configuration.
     pub config: AdapterConfig,
     file: TensorFile,
 }
@@ -130,10 +129,7 @@ pub(crate) fn base_of(folder: &Path) -> Result<String> {
 ///
 /// Errors: those of reading its configuration.
 pub fn adapter_base_of(folder: &Path) -> Result<Option<String>> {
-    match is_adapter(folder) {
-        true => Ok(config::read(&folder.join(ADAPTER_CONFIG))?.base),
-        false => Ok(None),
-    }
+    if is_adapter(folder) { Ok(config::read(&folder.join(ADAPTER_CONFIG))?.base) } else { Ok(None) }
 }
 
 /// Returns the quantization of an adapter's base; `None` if it has none, or if `folder` holds no adapter.
@@ -275,9 +271,10 @@ impl Found<'_> {
             }
             let what = format!("tensor `{name}` has shape {found:?}, expected {expect:?}");
             // A wrong rank contradicts the adapter's own configuration, a wrong width the model.
-            return Err(match found.len() == 2 && found[axis] == expect[axis] {
-                true => self.other_base(what),
-                false => damaged(format!("{}: {what}, with r = {}", self.weights.display(), self.rank)),
+            return Err(if found.len() == 2 && found[axis] == expect[axis] {
+                self.other_base(what)
+            } else {
+                damaged(format!("{}: {what}, with r = {}", self.weights.display(), self.rank))
             });
         }
         Ok(())

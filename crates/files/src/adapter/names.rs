@@ -77,7 +77,6 @@ pub(super) struct Part {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Name {
     Of(Part),
-    /// `ADAPTER_SCORE`.
     Score,
     /// A tensor of an adapter that is not low-rank.
     NotBuilt(&'static str),

@@ -54,12 +54,11 @@ impl Config<'_> {
         };
         let listed = self.layer_types(layers)?;
         if !is_on {
-            return match listed.is_none_or(|set| set.is_empty()) {
-                true => Ok(None),
-                false => {
-                    let types = self.present("layer_types").unwrap_or(&Value::Null);
-                    Err(unsupported(self.file, "layer_types", types, "full_attention in every layer"))
-                }
+            return if listed.is_none_or(|set| set.is_empty()) {
+                Ok(None)
+            } else {
+                let types = self.present("layer_types").unwrap_or(&Value::Null);
+                Err(unsupported(self.file, "layer_types", types, "full_attention in every layer"))
             };
         }
         let of_rule = match architecture.windows {

@@ -29,7 +29,6 @@ const OTHER_TYPES: [(u32, &str); 23] = [
     (34, "TQ1_0"), (35, "TQ2_0"), (39, "MXFP4"), (40, "NVFP4"), (41, "Q1_0"),
 ];
 
-/// A parsed header.
 #[derive(Debug)]
 pub(crate) struct Gguf {
     /// The file's name in messages.

@@ -39,19 +39,15 @@ pub struct GgufTokenizer {
     pub scores: Vec<f32>,
     /// `left right`, in order of priority.
     pub merges: Vec<String>,
-    /// Begins a text.
     pub bos: Option<u32>,
-    /// Ends a text.
     pub eos: Option<u32>,
     /// Token for text outside the vocabulary.
     pub unknown: Option<u32>,
-    /// Fills a batch.
     pub pad: Option<u32>,
     /// True if programs put the BOS token before an encoded text.
     pub add_bos: Option<bool>,
     /// SentencePiece puts a space before the text unless this is false.
     pub add_space_prefix: Option<bool>,
-    /// Jinja source.
     pub chat_template: Option<String>,
 }
 

@@ -188,9 +188,10 @@ pub(crate) fn row_order(shape: &FileShape, name: &str) -> RowOrder {
         return delta_order(delta, name);
     }
     let rotated = name.ends_with("q_proj.weight") || name.ends_with("k_proj.weight");
-    match stored_as(shape.family).is_some_and(|row| row.gguf_rope_pairs) && rotated {
-        true => RowOrder::RopePairs { head_dim: shape.head_dim },
-        false => RowOrder::Stored,
+    if stored_as(shape.family).is_some_and(|row| row.gguf_rope_pairs) && rotated {
+        RowOrder::RopePairs { head_dim: shape.head_dim }
+    } else {
+        RowOrder::Stored
     }
 }
 

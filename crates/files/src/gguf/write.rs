@@ -25,15 +25,12 @@ const MOSTLY_BF16: u32 = 32;
 /// The contents of a file besides the values of its tensors.
 #[derive(Clone, Copy, Debug)]
 pub struct GgufDecl<'a> {
-    /// The model's name.
     pub name: &'a str,
-    /// Its shape.
     pub spec: &'a ModelSpec,
     /// Dtype of matrices: f32 or bf16.
     pub dtype: DType,
     /// Its tokenizer, with one token per row of the embedding.
     pub tokenizer: &'a GgufTokenizer,
-    /// Special tokens.
     pub ids: &'a TokenIds,
 }
 
@@ -279,12 +276,11 @@ impl GgufDecl<'_> {
         meta.texts(key::TOKENS, &tables.tokens);
         let bytes = tables.token_types.iter().flat_map(|&number| (number as i32).to_le_bytes()).collect();
         meta.array(key::TOKEN_TYPES, kind::I32, tokens, bytes);
-        match tables.scores.is_empty() {
-            true => meta.texts(key::MERGES, &tables.merges),
-            false => {
-                let bytes = tables.scores.iter().flat_map(|score| score.to_le_bytes()).collect();
-                meta.array(key::SCORES, kind::F32, tokens, bytes);
-            }
+        if tables.scores.is_empty() {
+            meta.texts(key::MERGES, &tables.merges)
+        } else {
+            let bytes = tables.scores.iter().flat_map(|score| score.to_le_bytes()).collect();
+            meta.array(key::SCORES, kind::F32, tokens, bytes);
         }
         let eos =
             tables.eos.into_iter().chain(self.ids.eos.iter().copied().filter(|id| Some(*id) != tables.eos));

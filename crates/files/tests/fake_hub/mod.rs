@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 pub const TOKEN: &str = "sesame-0123456789";
 pub const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
-/// What goes wrong with a request.
+/// Says what goes wrong with a request.
 #[derive(Clone, Copy)]
 pub enum Fault {
     /// The answer, and the pause that it asks for.
@@ -35,7 +35,7 @@ pub struct State {
     pub part_bytes: usize,
     /// `METHOD /path` of each request.
     pub log: Vec<String>,
-    /// What the client did that the real hub does not allow.
+    /// Requests of the client that the real hub does not allow.
     pub wrong: Vec<String>,
 }
 

@@ -69,9 +69,10 @@ fn wrapped(wrapper: &Wrapper, change: &Value, rename: impl Fn(&str) -> String) -
     let mut text: Map<String, Value> = serde_json::from_slice(&text).unwrap();
     text.remove("architectures");
     for (key, value) in change.as_object().unwrap() {
-        match value == "remove" {
-            true => text.remove(key),
-            false => text.insert(key.clone(), value.clone()),
+        if value == "remove" {
+            text.remove(key)
+        } else {
+            text.insert(key.clone(), value.clone())
         };
     }
     let config = json!({

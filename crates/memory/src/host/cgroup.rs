@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 pub(crate) struct Cgroup {
     dir: PathBuf,
     mount: PathBuf,
-    /// 1 or 2.
     pub version: u8,
 }
 
@@ -18,7 +17,6 @@ pub(crate) struct Cgroup {
 pub struct MemoryGroup {
     /// The directory of its files.
     pub dir: PathBuf,
-    /// 1 or 2.
     pub version: u8,
 }
 

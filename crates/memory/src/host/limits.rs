@@ -13,7 +13,6 @@ const PROCESSES_MAX: usize = 4096;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reading {
-    /// The limited resource.
     pub name: &'static str,
     pub value: Value,
     /// The file or call that it was read from.
@@ -30,7 +29,6 @@ impl Reading {
         Reading::new(name, Value::Bytes(bytes.0), source)
     }
 
-    /// Formats the value.
     pub fn shown(&self) -> String {
         match &self.value {
             Value::Bytes(bytes) => Bytes(*bytes).to_string(),

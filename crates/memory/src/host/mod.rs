@@ -29,7 +29,6 @@ pub struct Host {
 const RUN_PIDS_MAX: usize = 4096;
 
 impl Host {
-    /// Returns this machine.
     pub fn this() -> Host {
         Host { root: PathBuf::from("/") }
     }
@@ -142,10 +141,7 @@ impl Host {
 
     /// Returns the anonymous and shared memory of the run's processes.
     fn run_bytes(&self) -> u64 {
-        let of = |pid: &u32| match *pid == std::process::id() {
-            true => Some(self.rss()),
-            false => self.rss_of(*pid),
-        };
+        let of = |pid: &u32| if *pid == std::process::id() { Some(self.rss()) } else { self.rss_of(*pid) };
         self.run_pids().iter().filter_map(of).map(|rss| rss.anon.0 + rss.shmem.0).sum()
     }
 

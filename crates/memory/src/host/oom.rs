@@ -38,7 +38,6 @@ struct Counters {
 pub struct GroupChange {
     /// The directory of its files.
     pub dir: PathBuf,
-    /// 1 or 2.
     pub version: u8,
     /// False if the group has disappeared.
     #[serde(rename = "is_there")]
@@ -47,7 +46,6 @@ pub struct GroupChange {
     pub oom_kills: Option<u64>,
     /// Times that its limit was hit.
     pub limit_hits: Option<u64>,
-    /// Its current limit.
     pub limit: Option<Bytes>,
     /// The highest charge ever.
     pub peak: Option<Bytes>,

@@ -12,11 +12,9 @@ pub struct Rss {
     pub now: Bytes,
     /// Highest since the process started.
     pub peak: Bytes,
-    /// Anonymous pages.
     pub anon: Bytes,
     /// Pages of files: the binary and its libraries.
     pub file: Bytes,
-    /// Shared memory.
     pub shmem: Bytes,
 }
 

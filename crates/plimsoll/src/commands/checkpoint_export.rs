@@ -68,9 +68,10 @@ pub fn run(args: &Args, as_json: bool, quiet: bool) -> Result<()> {
         dtype: args.dtype.map(ModelDtype::dtype),
         progress: &mut progress,
     };
-    let found = match is_of_run {
-        true => export(path, ask).map_err(or_a_model),
-        false => export_named(&args.model, args.seed, ask),
+    let found = if is_of_run {
+        export(path, ask).map_err(or_a_model)
+    } else {
+        export_named(&args.model, args.seed, ask)
     };
     live.iter().for_each(terminal::LiveLine::finish);
     let found = found?;

@@ -90,10 +90,8 @@ fn exit(found: bool) -> ExitCode {
 }
 
 fn logs(args: &Args) -> Result<ExitCode> {
-    let input = |path: &PathBuf| match path.as_os_str() == "-" {
-        true => Input::Stdin,
-        false => Input::Path(path.clone()),
-    };
+    let input =
+        |path: &PathBuf| if path.as_os_str() == "-" { Input::Stdin } else { Input::Path(path.clone()) };
     let usual = Limits::default();
     let bytes = args.bytes_max.as_deref().map(Bytes::parse).transpose()?;
     let limits = Limits {
@@ -245,8 +243,9 @@ fn self_test(as_json: bool) -> Result<ExitCode> {
     let cells: Vec<Value> = confusion.cells.iter().map(cell).collect();
     let found = json!({ "cells": cells, "wrong": confusion.wrong.len() });
     output::either(as_json, &found, |_| confusion.table())?;
-    match confusion.wrong.is_empty() {
-        true => Ok(ExitCode::SUCCESS),
-        false => Err(Error::new("internal", "an embedded example is not named as expected")),
+    if confusion.wrong.is_empty() {
+        Ok(ExitCode::SUCCESS)
+    } else {
+        Err(Error::new("internal", "an embedded example is not named as expected"))
     }
 }

@@ -190,10 +190,7 @@ fn shape_of(name: &str, otherwise: Option<&str>) -> Result<ModelSpec> {
 /// Returns the shape of a folder or of a published name, if it is known.
 fn known_shape_of(name: &str) -> Result<Option<ModelSpec>> {
     let folder = Path::new(name).join("config.json");
-    match folder.is_file() {
-        true => from_config(&folder).map(Some),
-        false => Ok(preset_of(name).map(|(_, spec)| spec)),
-    }
+    if folder.is_file() { from_config(&folder).map(Some) } else { Ok(preset_of(name).map(|(_, spec)| spec)) }
 }
 
 /// Reads the shape that `--model-config` names.

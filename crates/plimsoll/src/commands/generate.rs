@@ -99,9 +99,10 @@ fn read_stdin() -> Result<String> {
         Error::new("io-error", format!("reading the prompt from stdin: {err}"))
             .hint("give UTF-8 text on stdin")
     })?;
-    match text.len() as u64 > PROMPT_BYTES_MAX {
-        true => Err(Error::new("prompt-too-long", "the prompt on stdin is larger than 1 MiB")
-            .hint("give a shorter prompt")),
-        false => Ok(text),
+    if text.len() as u64 > PROMPT_BYTES_MAX {
+        Err(Error::new("prompt-too-long", "the prompt on stdin is larger than 1 MiB")
+            .hint("give a shorter prompt"))
+    } else {
+        Ok(text)
     }
 }

@@ -45,10 +45,12 @@ impl Submit {
 
     /// Returns the command as a user would type it.
     pub fn shown(&self) -> String {
-        let quoted = |word: &String| match word.contains(|c: char| c.is_whitespace() || "'\"$`\\".contains(c))
-        {
-            true => format!("'{}'", word.replace('\'', r"'\''")),
-            false => word.clone(),
+        let quoted = |word: &String| {
+            if word.contains(|c: char| c.is_whitespace() || "'\"$`\\".contains(c)) {
+                format!("'{}'", word.replace('\'', r"'\''"))
+            } else {
+                word.clone()
+            }
         };
         self.words.iter().map(quoted).collect::<Vec<_>>().join(" ")
     }
@@ -59,12 +61,11 @@ impl Submit {
 /// Errors: `launch-tool-missing`.
 pub fn check_tool(tool: &str) -> Result<()> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    match is_in(&path, tool) {
-        true => Ok(()),
-        false => {
-            Err(Error::new("launch-tool-missing", format!("--submit runs `{tool}`, which is not in PATH"))
-                .hint("leave out --submit, and submit the files from a machine that has it"))
-        }
+    if is_in(&path, tool) {
+        Ok(())
+    } else {
+        Err(Error::new("launch-tool-missing", format!("--submit runs `{tool}`, which is not in PATH"))
+            .hint("leave out --submit, and submit the files from a machine that has it"))
     }
 }
 

@@ -272,13 +272,16 @@ impl Spread {
     fn all(&self) -> Result<Vec<Hosts>> {
         let mut all = Vec::new();
         for &hosts in &self.hosts {
-            let each = |ranks: &u32| match ranks.is_multiple_of(hosts) {
-                true => Ok(ranks / hosts),
-                false => Err(Error::usage(
-                    "bad-usage",
-                    format!("--ranks {ranks} are all ranks of {hosts} hosts, each with as many"),
-                )
-                .hint(format!("--ranks {}, or --ranks-per-host R", ranks.next_multiple_of(hosts)))),
+            let each = |ranks: &u32| {
+                if ranks.is_multiple_of(hosts) {
+                    Ok(ranks / hosts)
+                } else {
+                    Err(Error::usage(
+                        "bad-usage",
+                        format!("--ranks {ranks} are all ranks of {hosts} hosts, each with as many"),
+                    )
+                    .hint(format!("--ranks {}, or --ranks-per-host R", ranks.next_multiple_of(hosts))))
+                }
             };
             let near: Vec<u32> = match self.ranks_per_host {
                 Some(near) => vec![near],

@@ -96,9 +96,10 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
 
 fn print_list(args: &Args) -> Result<ExitCode> {
     let rows = list::rows(&Card::parse(&args.card)?)?;
-    match args.markdown {
-        true => output::text(&list::markdown(&rows, &args.card))?,
-        false => output::either(args.json, &list::json(&rows), |_| list::table(&rows, &args.card))?,
+    if args.markdown {
+        output::text(&list::markdown(&rows, &args.card))?
+    } else {
+        output::either(args.json, &list::json(&rows), |_| list::table(&rows, &args.card))?
     }
     Ok(ExitCode::SUCCESS)
 }

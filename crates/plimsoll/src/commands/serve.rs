@@ -173,9 +173,10 @@ fn settings(args: &Args, quiet: bool) -> Result<Settings> {
         );
     }
     let adapter = run.lora.and_then(|lora| lora.adapter);
-    let model = match is_run_dir {
-        true => path.join("checkpoints/latest").display().to_string(),
-        false => adapter.unwrap_or(run.model),
+    let model = if is_run_dir {
+        path.join("checkpoints/latest").display().to_string()
+    } else {
+        adapter.unwrap_or(run.model)
     };
     // Choices of a training plan are written into the directory as if the user had set them.
     let is_chosen = |key: &str| is_run_dir && matches!(provenance.of(key), Origin::File { .. });
@@ -212,12 +213,12 @@ fn words(queue: u32, is_run: bool, report: &PlanReport) -> String {
     let engine = &report.shape.engine;
     let (context, positions) = (engine.context(), report.shape.spec.max_positions as usize);
     let whose = if is_run { " (the lengths of the run)" } else { "" };
-    let longer = match context < positions {
-        true => format!(
-            "; --prompt-tokens N and --max-new-tokens N allow more, up to the model's {positions} in all"
-        ),
-        false if is_run => "; --max-new-tokens N allows longer responses".to_string(),
-        false => String::new(),
+    let longer = if context < positions {
+        format!("; --prompt-tokens N and --max-new-tokens N allow more, up to the model's {positions} in all")
+    } else if is_run {
+        "; --max-new-tokens N allows longer responses".to_string()
+    } else {
+        String::new()
     };
     format!(
         "{} responses at one time and {queue} waiting, {context} tokens each, {} of them new{whose}{longer}; {} planned, \

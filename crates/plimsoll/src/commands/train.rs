@@ -156,12 +156,11 @@ fn train(args: &Args, quiet: bool) -> Result<ExitCode> {
     };
     // The live line is removed before the summary is printed.
     drop(progress);
-    match args.json {
-        true => {
-            output::note(quiet, closing.trim_end());
-            output::json(&summary)?;
-        }
-        false => output::text(&closing)?,
+    if args.json {
+        output::note(quiet, closing.trim_end());
+        output::json(&summary)?;
+    } else {
+        output::text(&closing)?
     }
     Ok(ExitCode::SUCCESS)
 }

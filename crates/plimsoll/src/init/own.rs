@@ -3,10 +3,8 @@
 use super::columns::Columns;
 use std::fmt::Write;
 
-/// The user's choices.
 pub struct Own<'a> {
     pub model: &'a str,
-    /// `data.prompts`.
     pub data: &'a str,
     /// The `kind` of each reward, at least one.
     pub rewards: &'a [String],
@@ -127,11 +125,10 @@ fn columns(found: Option<&Columns>) -> String {
     let has = found.map_or(String::new(), |columns| format!("; the data has {}", columns.names.join(", ")));
     // A long list, or a name with a line break, does not fit in a one-line comment.
     let has = if has.len() < 90 && !has.contains(char::is_control) { has } else { String::new() };
-    let answered = match found.is_some_and(|columns| columns.is_answered) {
-        true => {
-            "answered          = \"drop-turn\"     # prompts end with the assistant's answer, which is left out\n"
-        }
-        false => "",
+    let answered = if found.is_some_and(|columns| columns.is_answered) {
+        "answered          = \"drop-turn\"     # prompts end with the assistant's answer, which is left out\n"
+    } else {
+        ""
     };
     let [prompt, answer] = [prompt, answer].map(|name| format!("{:<15}", quoted(name)));
     format!(

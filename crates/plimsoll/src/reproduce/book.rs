@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 /// (path from the root of the repository, text) of every file below `runs/reproduce/`, sorted.
 const FILES: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/reproduce.in"));
-/// What is read of a file at a time.
+/// Bounds what is read of a file at a time.
 const BUFFER_BYTES: usize = 1 << 20;
 const FOLDER: &str = "runs/reproduce/";
 

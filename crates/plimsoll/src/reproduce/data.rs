@@ -75,9 +75,10 @@ fn changed(name: &str, hash: &str, wanted: &str, whose: &str) -> Error {
     let error = Error::new("reproduction-data-changed", message)
         .fact(format!("sha256 {hash}"))
         .fact(format!("{whose} {wanted}"));
-    match name.starts_with("hf:") {
-        true => error.hint("name the commit that had it: hf:org/name@COMMIT, in a copy of the reproduction"),
-        false => error.hint("put the file back as it was"),
+    if name.starts_with("hf:") {
+        error.hint("name the commit that had it: hf:org/name@COMMIT, in a copy of the reproduction")
+    } else {
+        error.hint("put the file back as it was")
     }
     .hint("for a result on other data copy the reproduction, change [sha256], and run FILE.toml")
 }

@@ -100,9 +100,10 @@ impl ListedReproduction {
     }
 
     fn takes(&self) -> [String; 2] {
-        match self.fits {
-            true => [self.card_bytes.to_string(), duration(self.seconds)],
-            false => [self.card_bytes.to_string(), "does not fit".into()],
+        if self.fits {
+            [self.card_bytes.to_string(), duration(self.seconds)]
+        } else {
+            [self.card_bytes.to_string(), "does not fit".into()]
         }
     }
 }

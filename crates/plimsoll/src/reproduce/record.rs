@@ -1,4 +1,5 @@
-//! What a reproduction's folder remembers between two calls (`state.json`), and the results that the repository keeps.
+//! Keeps what a reproduction's folder remembers between two calls (`state.json`), and the results that the repository
+//! keeps.
 
 use plimsoll_base::{Error, Result, read_small_text};
 use plimsoll_files::write_atomic;
@@ -9,7 +10,7 @@ use std::path::Path;
 /// Largest file of results or of a folder's state.
 const BYTES_MAX: u64 = 16 << 20;
 
-/// What was done in a folder.
+/// Holds what was done in a folder.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct FolderState {
@@ -60,7 +61,7 @@ impl FolderState {
     }
 }
 
-/// What a reproduction came to.
+/// Holds what a reproduction came to.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReproductionResult {

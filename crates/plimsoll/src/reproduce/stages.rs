@@ -19,7 +19,7 @@ use std::ffi::OsString;
 use std::path::{Component, Path, PathBuf};
 use std::process::{Child, Command};
 
-/// What a plan says where model or data are elsewhere.
+/// Lists what a plan says where model or data are elsewhere.
 const ELSEWHERE: [&str; 3] = ["data-not-local", "data-missing", "model-not-local"];
 
 /// Reads the run files of all stages, with `sets` on top of each. What they write is inside the folder.

@@ -140,7 +140,6 @@ impl Runs {
         }
     }
 
-    /// Reads additions, forever.
     pub fn follow(&self) {
         let mut searched = Instant::now();
         loop {

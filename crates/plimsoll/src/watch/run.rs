@@ -31,7 +31,6 @@ struct Peak {
 #[derive(Clone, Copy, Debug, Default)]
 struct Others {
     planned_bytes: u64,
-    /// Highest reading.
     measured_bytes: u64,
 }
 

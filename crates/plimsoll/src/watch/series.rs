@@ -48,7 +48,6 @@ struct Bucket {
 
 #[derive(Clone, Debug)]
 pub struct Series {
-    /// Most buckets.
     buckets_max: usize,
     /// Steps of a full bucket.
     width: u32,

@@ -18,7 +18,6 @@ const RECENT_BYTES: usize = 128;
 /// Change of the file since the last read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
-    /// Missing or unreadable.
     Gone,
     /// Replaced or cut: reading starts again at the first byte.
     Restarted,

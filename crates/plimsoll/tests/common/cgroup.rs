@@ -17,9 +17,10 @@ pub struct Group {
 impl Group {
     /// `None`, aloud, where this user may not make one.
     pub fn new(name: &str, bytes: u64) -> Option<Group> {
-        let root = match Path::new("/sys/fs/cgroup/cgroup.controllers").exists() {
-            true => "/sys/fs/cgroup",
-            false => "/sys/fs/cgroup/memory",
+        let root = if Path::new("/sys/fs/cgroup/cgroup.controllers").exists() {
+            "/sys/fs/cgroup"
+        } else {
+            "/sys/fs/cgroup/memory"
         };
         let group = Group::make(Path::new(root), name, bytes);
         if group.is_none() {
@@ -36,14 +37,15 @@ impl Group {
     fn make(above: &Path, name: &str, bytes: u64) -> Option<Group> {
         let dir = above.join(format!("plimsoll-test-{}-{name}", std::process::id()));
         fs::create_dir(&dir).ok()?;
-        let group = match dir.join("memory.max").exists() {
-            true => Group { dir, limit: "memory.max", usage: "memory.current", kills: "memory.events" },
-            false => Group {
+        let group = if dir.join("memory.max").exists() {
+            Group { dir, limit: "memory.max", usage: "memory.current", kills: "memory.events" }
+        } else {
+            Group {
                 dir,
                 limit: "memory.limit_in_bytes",
                 usage: "memory.usage_in_bytes",
                 kills: "memory.oom_control",
-            },
+            }
         };
         group.write("memory.swappiness", 0);
         group.write("memory.swap.max", 0);

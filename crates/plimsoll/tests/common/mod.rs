@@ -1,4 +1,4 @@
-//! What the tests of the binary share.
+//! Tests what the tests of the binary share.
 
 #![allow(dead_code, reason = "each test binary uses only a part")]
 
@@ -59,7 +59,7 @@ pub fn check_refused(args: &[&str], code: i32, contains: &[&str]) {
     check_error(args, &plimsoll(args), code, contains);
 }
 
-/// As `check_refused`, for a run that is over: before the error there may be notes and progress.
+/// Works as `check_refused`, for a run that is over: before the error there may be notes and progress.
 pub fn check_error(args: &[&str], output: &Output, code: i32, contains: &[&str]) {
     let stderr = text(&output.stderr);
     assert_eq!(output.status.code(), Some(code), "{args:?}: {stderr}");
@@ -107,7 +107,7 @@ pub fn in_turn<T>(index: usize, ways: &[T]) -> Vec<&T> {
     [vec![first], one_in_turn(index, others)].concat()
 }
 
-/// As `in_turn`, without the first.
+/// Works as `in_turn`, without the first.
 pub fn one_in_turn<T>(index: usize, ways: &[T]) -> Vec<&T> {
     if is_full(&format!("case {index} in all but one of {} ways", ways.len())) {
         return ways.iter().collect();

@@ -3,15 +3,13 @@
 //! A shown line must be in the output unchanged. `…` within it is any text, `…` alone any lines. In blocks whose
 //! numbers vary, so may sparklines, and other lines may come between the shown ones.
 
-/// What any text and any lines are shown as.
+/// Says what any text and any lines are shown as.
 pub const ANY: char = '…';
 
 /// The first shown line that is not in the output where it should be.
 pub fn first_difference<'a>(shown: &'a [String], output: &str, numbers_are_free: bool) -> Option<&'a str> {
-    let form = |line: &str| match numbers_are_free {
-        true => shape(line.trim_end()),
-        false => line.trim_end().to_string(),
-    };
+    let form =
+        |line: &str| if numbers_are_free { shape(line.trim_end()) } else { line.trim_end().to_string() };
     let lines: Vec<String> = output.lines().map(form).collect();
     let mut at = 0;
     // Lines after an elision may begin anywhere; the first line begins at the top.

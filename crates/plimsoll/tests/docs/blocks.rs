@@ -44,7 +44,7 @@ pub struct Shown {
     pub output: Vec<String>,
 }
 
-/// What a writer got wrong.
+/// Holds what a writer got wrong.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Fault {
     /// Line of the page, from 1.

@@ -30,7 +30,7 @@ fn read(path: &str) -> String {
     text.unwrap_or_else(|err| panic!("{path}: {err}"))
 }
 
-/// What a test found, all at once.
+/// Returns what a test found, all at once.
 fn none(faults: &[String]) {
     assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
 }

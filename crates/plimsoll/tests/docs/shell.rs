@@ -88,9 +88,10 @@ impl Shell {
         let is_placeholder = error.split("invalid value '").nth(1).and_then(|rest| rest.split('\'').next());
         let is_placeholder =
             is_placeholder.is_some_and(|value| value.chars().all(|c| c.is_ascii_uppercase() || c == '_'));
-        match error.contains(UNKNOWN_FLAG) || is_placeholder {
-            true => Ok(()),
-            false => Err(error.lines().next().unwrap_or("it was not refused").to_string()),
+        if error.contains(UNKNOWN_FLAG) || is_placeholder {
+            Ok(())
+        } else {
+            Err(error.lines().next().unwrap_or("it was not refused").to_string())
         }
     }
 

@@ -105,7 +105,7 @@ fn a_run_goes_on_with_what_was_under_way_on_any_number_of_ranks() {
     );
 }
 
-/// What reads recorded log-probabilities, values or adapters meets tokens of several versions.
+/// Shows that what reads recorded log-probabilities, values or adapters meets tokens of several versions.
 #[test]
 fn other_parts_of_a_step_take_tokens_of_several_versions() {
     let folder = Run::new(SMALL);

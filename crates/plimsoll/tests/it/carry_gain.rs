@@ -1,4 +1,4 @@
-//! What carried prompts bring: what `plan --lengths` predicts, and what a run reports.
+//! Tests what carried prompts bring: what `plan --lengths` predicts, and what a run reports.
 
 use crate::carry::long;
 use crate::run::{Run, SMALL, has_python, number, refs};

@@ -172,9 +172,10 @@ fn parquet_has_the_frames_of_safetensors() {
     let (returns, ended) = (column("final_return"), column("terminated"));
     let mut finals = floats("final_observation").into_iter();
     for t in 0..rows.len() {
-        let expect: Vec<f64> = match returns[t].is_nan() {
-            true => after[4 * t..4 * t + 4].to_vec(),
-            false => finals.by_ref().take(4).collect(),
+        let expect: Vec<f64> = if returns[t].is_nan() {
+            after[4 * t..4 * t + 4].to_vec()
+        } else {
+            finals.by_ref().take(4).collect()
         };
         assert_eq!(next[4 * t..4 * t + 4], expect, "frame {t}");
         assert_eq!(ended[t] == 1.0, !returns[t].is_nan(), "CartPole's random episodes end by themselves");

@@ -40,7 +40,7 @@ retries = 0
 workers = 3
 "#;
 
-/// What the server says to a request, by its number and its body.
+/// Says what the server says to a request, by its number and its body.
 type Says = dyn Fn(usize, &Value) -> (u16, String) + Send + Sync;
 
 /// Starts a server. Returns its address, and the number of requests so far.

@@ -47,7 +47,7 @@ fn result(folder: &Run, dir: &str) -> [Vec<u8>; 2] {
     [WEIGHTS, "state/optimizer.safetensors"].map(|file| folder.saved(dir, file))
 }
 
-/// What a step reports, without times and memory.
+/// Returns what a step reports, without times and memory.
 fn steps(folder: &Run, dir: &str) -> Vec<[Value; 4]> {
     let of = |step: Value| ["reward", "grad_norm", "entropy", "loss"].map(|key| step[key].clone());
     folder.metrics(dir).into_iter().map(of).collect()

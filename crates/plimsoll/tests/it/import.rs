@@ -191,9 +191,10 @@ pub fn check_plans(run: &str) {
     if needs_stand_ins {
         stand_ins.extend(["data.eval=none".to_string(), "run.device=cpu".to_string()]);
         // Passes over data that is not here are planned as one step.
-        let prompts = match content.contains("\nepochs = ") {
-            true => "data.prompt_tokens_max=256",
-            false => "data.prompts=builtin:addition",
+        let prompts = if content.contains("\nepochs = ") {
+            "data.prompt_tokens_max=256"
+        } else {
+            "data.prompts=builtin:addition"
         };
         for (key, set) in [("model", "model=random:qwen2.5-0.5b"), ("data.prompts", prompts)] {
             stand_ins.extend((!missing.iter().any(|(own, _)| own == key)).then(|| set.to_string()));
@@ -235,7 +236,7 @@ pub fn check_plans(run: &str) {
     assert!(has_rows, "{run}: {}", text(&output.stdout));
 }
 
-/// What comes before `=` and `:` and after `--` in a file; the address is of `ray`.
+/// Returns what comes before `=` and `:` and after `--` in a file; the address is of `ray`.
 fn keys(content: &str) -> impl Iterator<Item = &str> {
     let is_key = |key: &&str| {
         !key.is_empty()

@@ -1,5 +1,5 @@
-//! What a launch file trains without a word on clips, aggregation or the estimator of the KL: the objective that its
-//! stack's code computes. A case for each loss and each estimator that the stacks have.
+//! Tests what a launch file trains without a word on clips, aggregation or the estimator of the KL: the objective that
+//! its stack's code computes. A case for each loss and each estimator that the stacks have.
 
 use plimsoll_config::{KlTerm, RunSpec, load_text};
 use plimsoll_stacks::{Wishes, find, import};

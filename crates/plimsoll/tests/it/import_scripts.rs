@@ -233,7 +233,7 @@ fn r_an_agent_became_an_environment_that_cannot_play() {
     assert!(!run.contains("[environment]") && run.contains("an agent's class"), "{run}");
 }
 
-/// What is not built is refused, and with --force named in the run file.
+/// Shows that what is not built is refused, and with --force named in the run file.
 #[test]
 fn experts_became_a_full_fine_tune() {
     // Adapters there are of routers too, which are not built; those of all other linear layers are.

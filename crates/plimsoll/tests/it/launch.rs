@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// What each folder of `examples/launch` is written by.
+/// Lists what each folder of `examples/launch` is written by.
 const EXAMPLES: [(&str, &str); 6] = [
     (
         "slurm",

@@ -1,4 +1,4 @@
-//! What summaries and benchmarks say of phases and their limits.
+//! Tests what summaries and benchmarks say of phases and their limits.
 
 use crate::common::{command, text};
 use crate::run::{Run, SMALL, number};

@@ -90,7 +90,8 @@ fn the_parts_of_a_method_combine_freely() {
     }
 }
 
-/// What a key changes is seen in the weights after two steps; a key that the loop ignores leaves them as they are.
+/// Shows that what a key changes is seen in the weights after two steps; a key that the loop ignores leaves them as
+/// they are.
 #[test]
 fn every_key_of_the_loss_reaches_the_loop() {
     let folder = Run::new(RUN);
@@ -157,7 +158,7 @@ fn a_baseline_of_each_token_is_the_same_on_any_number_of_ranks_and_after_a_resum
     games.plan_refused(&["method=optimal_token", second_try], 2, &["contradictory-keys", "common tokens"]);
 }
 
-/// What is chosen follows from the step alone: ranks and a resume choose the same tokens.
+/// Shows what is chosen follows from the step alone: ranks and a resume choose the same tokens.
 #[test]
 fn tokens_of_high_covariance_learn_less_on_any_number_of_ranks_and_after_a_resume() {
     let folder = Run::new(RUN);

@@ -1,4 +1,5 @@
-//! What a user names is opened in one way: a pipe without a writer, a device or a directory is named, not waited for.
+//! Tests what a user names is opened in one way: a pipe without a writer, a device or a directory is named, not waited
+//! for.
 
 use crate::common::{Folder, check_error};
 use std::process::Command;

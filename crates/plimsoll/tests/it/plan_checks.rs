@@ -69,7 +69,7 @@ fn folder() -> Run {
     run
 }
 
-/// What the plan prints, which must end with this verdict.
+/// Returns what the plan prints, which must end with this verdict.
 fn planned(run: &Run, words: &[&str]) -> String {
     let output = plimsoll(&run.args("plan", words).iter().map(String::as_str).collect::<Vec<_>>());
     assert_eq!(output.status.code(), Some(0), "{words:?}: {}", text(&output.stderr));

@@ -1,4 +1,4 @@
-//! What users see of ranks: rows, a stopped rank, a damaged checkpoint, nothing left of killed ones.
+//! Tests what users see of ranks: rows, a stopped rank, a damaged checkpoint, nothing left of killed ones.
 
 use crate::common::{command, plimsoll, text};
 use crate::run::{Run, SMALL, Started, check_done, kill, refs};

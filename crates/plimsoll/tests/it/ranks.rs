@@ -55,7 +55,7 @@ pub fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr()).expect("a free port").port()
 }
 
-/// What a run left that does not depend on the clock: tensors, samples, and metrics.
+/// Returns what a run left that does not depend on the clock: tensors, samples, and metrics.
 pub fn left(folder: &Run, dir: &str) -> Vec<String> {
     let path = folder.path(dir);
     let mut files = vec![

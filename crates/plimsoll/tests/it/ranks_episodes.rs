@@ -11,7 +11,7 @@ fn games() -> Run {
     folder
 }
 
-/// What names an environment of `games.py`.
+/// Returns what names an environment of `games.py`.
 fn game(folder: &Run, class: &str) -> [String; 2] {
     [
         format!("environment.env=python:{}:{class}", folder.text_path("games.py")),

@@ -306,9 +306,10 @@ fn r_a_link_in_place_of_a_folder_was_followed() {
         folder.train_refused("out", &["--overwrite"], 1, &words);
         folder.train_refused("out", &["--resume"], 1, &words);
         fs::remove_file(folder.path(name)).expect("a link");
-        match had {
-            true => fs::rename(folder.path("aside"), folder.path(name)).expect("it is there"),
-            false => fs::remove_dir(folder.path("aside")).expect("it is empty"),
+        if had {
+            fs::rename(folder.path("aside"), folder.path(name)).expect("it is there")
+        } else {
+            fs::remove_dir(folder.path("aside")).expect("it is empty")
         }
     }
     fs::write(folder.path("victim"), "kept").expect("a file");

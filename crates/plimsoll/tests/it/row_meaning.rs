@@ -34,7 +34,7 @@ fn answered(fields: &Value) -> String {
     (1..4).map(row).collect()
 }
 
-/// What a run says of its rows in its events.
+/// Returns what a run says of its rows in its events.
 fn said_of_rows(run: &Run, dir: &str) -> String {
     let events = run.events(dir).into_iter().filter(|event| event["event"] == "rows");
     events.map(|event| event["text"].as_str().expect("words").to_string()).collect()

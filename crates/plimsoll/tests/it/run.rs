@@ -100,7 +100,7 @@ impl Run {
         check_refused(&refs(&self.train_args(dir, words)), code, contains);
     }
 
-    /// As `train_refused`, where stderr has other lines before the error.
+    /// Works as `train_refused`, where stderr has other lines before the error.
     pub fn train_fails(&self, dir: &str, words: &[&str], code: i32, contains: &[&str]) {
         let args = self.train_args(dir, words);
         let args = refs(&args);

@@ -48,9 +48,10 @@ fn a_killed_run_that_is_taken_up_equals_one_that_was_left_alone() {
 
 #[test]
 fn faults_of_a_rank_are_named_and_taken_up_from_on_another_number_of_ranks() {
-    let (steps, only) = match is_full("two thirds of the faults of a rank, and two thirds of the steps") {
-        true => (120, ""),
-        false => (40, OF_RANKS[turn() % OF_RANKS.len()]),
+    let (steps, only) = if is_full("two thirds of the faults of a rank, and two thirds of the steps") {
+        (120, "")
+    } else {
+        (40, OF_RANKS[turn() % OF_RANKS.len()])
     };
     let folder = tempfile::tempdir().expect("a temporary folder");
     let options = soak::Options {

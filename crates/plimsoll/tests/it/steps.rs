@@ -60,7 +60,7 @@ fn train(folder: &Run, dir: &str, function: &str, sets: &[&str]) -> String {
     check_done(&folder.output(dir, &[&[&*kind(folder, function)], sets].concat()))
 }
 
-/// What a run left of its weights and its optimizer.
+/// Returns what a run left of its weights and its optimizer.
 fn weights(folder: &Run, dir: &str) -> Vec<String> {
     left(folder, dir).into_iter().filter(|line| line.contains(".safetensors")).collect()
 }

@@ -1,5 +1,5 @@
-//! What the supervisor of a run says when the trainer is killed: real signals, and a real memory cgroup where there is
-//! one to write to.
+//! Tests what the supervisor of a run says when the trainer is killed: real signals, and a real memory cgroup where
+//! there is one to write to.
 
 use crate::common::cgroup::Group;
 use crate::common::{command, text};
@@ -25,7 +25,7 @@ impl Live {
         Live::start_in(Run::new(SMALL), group, &[])
     }
 
-    /// As `start`, in a folder that holds what `sets` name.
+    /// Works as `start`, in a folder that holds what `sets` name.
     fn start_in(folder: Run, group: Option<&Group>, sets: &[&str]) -> Live {
         let args = folder.train_args("out", &[&[ENDLESS], sets].concat());
         let args = refs(&args);

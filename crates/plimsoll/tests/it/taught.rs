@@ -51,9 +51,10 @@ fn files() -> Vec<(PathBuf, Vec<u8>)> {
     while let Some(within) = folders.pop() {
         for entry in fs::read_dir(root.join(&within)).expect("a folder").flatten() {
             let path = within.join(entry.file_name());
-            match entry.path().is_dir() {
-                true => folders.push(path),
-                false => found.push((path, fs::read(entry.path()).expect("a file"))),
+            if entry.path().is_dir() {
+                folders.push(path)
+            } else {
+                found.push((path, fs::read(entry.path()).expect("a file")))
             }
         }
     }

@@ -174,7 +174,7 @@ fn a_checkpoint_at_learning_rate_0_is_the_model_of_every_family_in_both_forms() 
     }
 }
 
-/// What only one of the forms expresses.
+/// Shows what only one of the forms expresses.
 #[test]
 fn a_checkpoint_at_learning_rate_0_keeps_bases_of_types_of_layers_and_layers_without_windows() {
     let folder = Run::named("x.toml", &RUN.replace("MODEL", "builtin:nano"));

@@ -17,7 +17,7 @@ struct Server {
     child: Child,
     /// `127.0.0.1:PORT`.
     at: String,
-    /// What it printed after the address.
+    /// The rest of the line after the address.
     query: String,
 }
 

@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 const HEAD_BYTES: usize = 16;
 /// Largest frame; no step's samples come near it.
 const FRAME_BYTES_MAX: u64 = 4 << 30;
-/// Bytes per read.
 const CHUNK_BYTES: usize = 256 << 10;
 
 /// The connections of a host's first rank to those of all other hosts.
@@ -125,10 +124,8 @@ impl Lane {
 
     fn send(&mut self, head: &[u8], own: &[u8]) -> Result<()> {
         while !self.has_sent(own.len()) {
-            let from = match self.sent < HEAD_BYTES {
-                true => &head[self.sent..],
-                false => &own[self.sent - HEAD_BYTES..],
-            };
+            let from =
+                if self.sent < HEAD_BYTES { &head[self.sent..] } else { &own[self.sent - HEAD_BYTES..] };
             match self.stream.write(from)? {
                 0 => break,
                 length => self.sent += length,

@@ -112,7 +112,7 @@ struct Guest {
     stream: super::stream::Stream,
     request: [u8; REQUEST_BYTES],
     received: usize,
-    /// What is left of the request being answered.
+    /// The part of the request that is still to be answered.
     offset: u64,
     left: usize,
     /// The answer, if the request is for what was posted.

@@ -1,4 +1,4 @@
-//! What a supervisor passes to its trainer in memory, so that it finds the trainers of other hosts.
+//! Holds what a supervisor passes to its trainer in memory, so that it finds the trainers of other hosts.
 
 use crate::hello::Member;
 use crate::place::Away;

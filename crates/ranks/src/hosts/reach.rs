@@ -42,7 +42,7 @@ struct Inside {
     kept_max: Option<Bytes>,
     /// Bytes that have pages, of all ranks.
     kept: u64,
-    /// What ended the run meanwhile: operations cannot fail, so the next meeting returns it.
+    /// The error that ended the run meanwhile: operations cannot fail, so the next meeting returns it.
     failed: Result<()>,
 }
 
@@ -58,7 +58,7 @@ struct Far {
     posted: Posted,
 }
 
-/// What is known of the number that a rank posts.
+/// Holds what is known of the number that a rank posts.
 #[derive(Debug, Default)]
 struct Posted {
     heard: u64,

@@ -18,7 +18,7 @@ use std::os::unix::fs::FileExt;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What the supervisors of a run keep.
+/// Holds what the supervisors of a run keep.
 struct Run {
     windows: Vec<Window>,
     listeners: Vec<TcpListener>,
@@ -343,10 +343,10 @@ fn a_stranger_without_the_secret_gets_in_nowhere_and_is_shown_no_byte() {
     });
 }
 
-/// What a rank reads of another host in a round, and how often.
+/// Bounds what a rank reads of another host in a round, and how often.
 const READ_BYTES: u64 = 256 << 20;
 const READ_ROUNDS: usize = 9;
-/// As many as a rank has to another.
+/// The streams that a rank has to another.
 const PLAIN_STREAMS: u64 = 4;
 
 /// Measures reads over loopback next to plain streams; `bench/sockets.sh` reads the line it prints.

@@ -234,9 +234,10 @@ mod tests {
         fn connect(&mut self, name: &[u8], rank: usize, ranks: usize, bytes: u64) -> Result<()> {
             assert_eq!((name, rank, ranks), (&[7; 128][..], self.rank, 4));
             self.most = bytes;
-            match self.connects {
-                true => Ok(()),
-                false => Err(Error::new("ranks-nccl", "unhandled system error").fact("no interface")),
+            if self.connects {
+                Ok(())
+            } else {
+                Err(Error::new("ranks-nccl", "unhandled system error").fact("no interface"))
             }
         }
 

@@ -17,7 +17,7 @@ const LONG_ENOUGH: Duration = Duration::from_secs(2);
 const SEEN_WITHIN: Duration = Duration::from_secs(3);
 const LOOK: Duration = Duration::from_millis(20);
 
-/// What a rank found about the run directory.
+/// Holds what a rank found about the run directory.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Directory {
     /// The folder, or its nearest ancestor that exists.

@@ -1,4 +1,4 @@
-//! What a process knows of its host without measuring: limits and shared memory.
+//! Collects what a process knows of its host without measuring: limits and shared memory.
 
 use plimsoll_base::Bytes;
 use plimsoll_memory::host::parse::{Value, rlimit};

@@ -32,7 +32,7 @@ const OPEN_MAX: Duration = Duration::from_secs(20);
 /// A survey ends after this time, whatever it waits for.
 const SURVEY_MAX: Duration = Duration::from_secs(240);
 
-/// What a rank knows of its process and host, and what it measured.
+/// Holds what a rank knows of its process and host, and what it measured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Facts {
     pub rank: u32,
@@ -49,7 +49,7 @@ pub struct Facts {
     pub directory: Directory,
     /// If all ranks have cards, on several hosts.
     pub cards: Option<CardPaths>,
-    /// What must be equal on all ranks, by name.
+    /// Facts that must be equal on all ranks, by name.
     pub alike: BTreeMap<String, String>,
 }
 

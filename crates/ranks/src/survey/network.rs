@@ -40,7 +40,7 @@ pub struct Read {
     pub bytes_per_second: f64,
 }
 
-/// What one rank measured on the network.
+/// Holds what one rank measured on the network.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Network {
     /// How far this process's clock is ahead of rank 0's, and the error bound.

@@ -15,7 +15,7 @@ const SEPARATORS: [&str; 11] =
 const SCALES: [(&str, usize); 5] =
     [("hundred", 2), ("thousand", 3), ("million", 6), ("billion", 9), ("trillion", 12)];
 
-/// What a text says where a number is.
+/// Says what a text says where a number is.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Said {
     Number(Decimal),

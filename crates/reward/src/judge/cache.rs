@@ -1,4 +1,4 @@
-//! What a judge has said, by request. A bounded queue: the oldest entry goes first. Nothing of it is saved.
+//! Keeps what a judge has said, by request. A bounded queue: the oldest entry goes first. Nothing of it is saved.
 
 use crate::hash::simple_hash;
 use std::collections::{HashMap, VecDeque};
@@ -9,7 +9,7 @@ const ENTRIES_MAX: usize = 16 << 10;
 /// Most bytes of those: 32,768 places of 33 bytes each in the map, and 16 bytes an entry in the queue.
 pub(crate) const CACHE_BYTES: u64 = 2 << 20;
 
-/// What names a request: two hashes of its bytes.
+/// Holds what names a request: two hashes of its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct RequestKey([u64; 2]);
 

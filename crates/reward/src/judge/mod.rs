@@ -65,7 +65,7 @@ struct ModelJudge {
     tally: Tally,
 }
 
-/// What the scores of a batch have for the metrics.
+/// Holds what the scores of a batch have for the metrics.
 #[derive(Default)]
 struct Seen {
     cached: ExactSum,
@@ -170,7 +170,6 @@ impl ModelJudge {
         }
     }
 
-    /// Writes a request.
     fn request(&self, case: &Case, wording: u32) -> Result<String> {
         let judge = &self.spec.judge;
         let text = self.question.text(case, wording, &self.name)?;

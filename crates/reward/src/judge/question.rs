@@ -1,4 +1,4 @@
-//! What a judge is asked: the text of a request in several wordings, and the score in a reply to it.
+//! Writes what a judge is asked: the text of a request in several wordings, and the score in a reply to it.
 //!
 //! Wordings ask for the same in another order, so that a judge at temperature 0 may answer them differently.
 

@@ -1,4 +1,4 @@
-//! What a judge's text says: a number or an answer to each criterion, and nothing that has to be guessed.
+//! Reads what a judge's text says: a number or an answer to each criterion, and nothing that has to be guessed.
 
 use plimsoll_base::JsonPart;
 
@@ -16,9 +16,9 @@ pub(super) fn read_score(reply: &str, [low, high]: [f64; 2]) -> Result<f64, Stri
     let mut see = |number: Option<f64>| {
         last = number;
         let Some(number) = number else { return };
-        match *first.get_or_insert(number) == number {
-            true => {}
-            false => other = Some(number),
+        if *first.get_or_insert(number) == number {
+        } else {
+            other = Some(number)
         }
     };
     match object(said) {
@@ -29,9 +29,10 @@ pub(super) fn read_score(reply: &str, [low, high]: [f64; 2]) -> Result<f64, Stri
     if let (Some(first), Some(other)) = (first, other) {
         return Err(format!("with two scores, {first} and {other}"));
     }
-    match (low..=high).contains(&number) {
-        true => Ok(number),
-        false => Err(format!("with the score {number}, which is not from {low} to {high}")),
+    if (low..=high).contains(&number) {
+        Ok(number)
+    } else {
+        Err(format!("with the score {number}, which is not from {low} to {high}"))
     }
 }
 
@@ -62,9 +63,10 @@ pub(super) fn read_rubric(reply: &str, criteria: usize) -> Result<Vec<bool>, Str
                 last = if let [answer] = answers[..] { answer } else { None };
             }
         }
-        match met && unmet {
-            true => Err(format!("with two answers to criterion {number}, yes and no")),
-            false => last.ok_or_else(|| format!("without criterion {number}: {}", end_of(said))),
+        if met && unmet {
+            Err(format!("with two answers to criterion {number}, yes and no"))
+        } else {
+            last.ok_or_else(|| format!("without criterion {number}: {}", end_of(said)))
         }
     };
     (1..=criteria).map(one).collect()

@@ -58,10 +58,7 @@ impl Template {
         let text =
             read_small_text(Path::new(path), TEMPLATE_BYTES_MAX).map_err(|err| bad(err.to_string()))?;
         let template = Template::of(&text);
-        match template.has(RESPONSE) {
-            true => Ok(template),
-            false => Err(bad("it has no place {response}".into())),
-        }
+        if template.has(RESPONSE) { Ok(template) } else { Err(bad("it has no place {response}".into())) }
     }
 
     /// Cuts a text at its places: `{NAME}` is one, `{{NAME}}` is the text `{NAME}`, and other braces are themselves.

@@ -155,7 +155,6 @@ const SUBJECTS: &[&str] = &[
     "is",
 ];
 
-/// An announced answer.
 #[derive(Debug, PartialEq)]
 pub(super) struct Announced {
     pub text: String,

@@ -73,9 +73,10 @@ impl Comparison<'_> {
     fn entries(&self, expr: &Expr, depth: u32) -> Vec<Expr> {
         let entries = items(expr);
         let value = named(expr).map_or(expr, |(_, value)| value);
-        match matches!(value, Expr::Set(_)) && entries.len() <= ITEMS_MAX {
-            true => self.different(entries, depth),
-            false => entries,
+        if matches!(value, Expr::Set(_)) && entries.len() <= ITEMS_MAX {
+            self.different(entries, depth)
+        } else {
+            entries
         }
     }
 
@@ -303,9 +304,12 @@ fn items(expr: &Expr) -> Vec<Expr> {
 }
 
 fn signs(expr: &Expr) -> Vec<Expr> {
-    let signed = |e: &Expr| match e.any(&|e| matches!(e, Expr::PlusMinus(..))) {
-        true => vec![e.with_sign(true), e.with_sign(false)],
-        false => vec![e.clone()],
+    let signed = |e: &Expr| {
+        if e.any(&|e| matches!(e, Expr::PlusMinus(..))) {
+            vec![e.with_sign(true), e.with_sign(false)]
+        } else {
+            vec![e.clone()]
+        }
     };
     if let (Expr::Relation(_, ops), Some((name, Expr::List(values) | Expr::Set(values)))) =
         (expr, named(expr))

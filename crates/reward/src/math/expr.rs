@@ -56,7 +56,6 @@ pub(crate) enum Func {
     Det,
 }
 
-/// Operations on sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SetOp {
     Union,

@@ -25,7 +25,6 @@ pub(crate) enum Found {
 /// Longest answer of a box without braces.
 const TOKEN_BYTES_MAX: usize = 39;
 
-/// Finds the answer.
 pub(crate) fn answer(text: &str) -> Found {
     let text = before_markers(text);
     let said = match (text.rfind("</think>"), text.contains("<think>")) {

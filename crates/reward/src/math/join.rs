@@ -5,7 +5,7 @@ use super::expr::{Expr, Rel, SetOp, has_symbols};
 /// Most conditions or residues to join.
 const JOINED_MAX: usize = 8;
 
-/// What is between two items.
+/// Says what is between two items.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Join {
     Comma,

@@ -7,7 +7,6 @@ const TOKENS_MAX: usize = 8192;
 /// Longest list whose commas are looked at for spaces.
 const LIST_CHARS_MAX: usize = 160;
 
-/// A token.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Token {
     /// Digits with at most one point, separators dropped.

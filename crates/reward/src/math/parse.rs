@@ -14,7 +14,6 @@ const DEPTH_MAX: u32 = 160;
 /// Most operators in a row that build the tree to one side: `a/b/c`, `5!!!`.
 const CHAIN_MAX: u32 = 32;
 
-/// A parsed answer.
 pub(crate) struct Answer {
     pub expr: Expr,
     /// The unit that was dropped, where it is a known one, with its powers.

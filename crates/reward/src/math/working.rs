@@ -24,7 +24,7 @@ pub(crate) enum Working<'a> {
 
 /// Reads an equation of numbers, or one of a name and two or more numbers.
 ///
-/// What follows an approximation sign is a remark. Sides in different units are taken as they are.
+/// Returns what follows an approximation sign is a remark. Sides in different units are taken as they are.
 pub(crate) fn working<'a>(expr: &'a Expr, given: &Sides) -> Working<'a> {
     let Expr::Relation(parts, ops) = expr else { return Working::Other };
     let equal = ops.iter().take_while(|&&op| op == Rel::Eq).count();
@@ -58,10 +58,12 @@ pub(crate) fn working<'a>(expr: &'a Expr, given: &Sides) -> Working<'a> {
             && b.1.mul(Num::int(100)).is_some_and(|b| a.1.same(b) == Some(true));
         a.1.same(b.1) == Some(true) || radians || percent || rounds(a.0, a.1, b.1) || rounds(b.0, b.1, a.1)
     });
-    match holds || given.mixed_units {
-        true if is_named => Working::Other,
-        true => Working::Value(last),
-        false => Working::False,
+    if !(holds || given.mixed_units) {
+        Working::False
+    } else if is_named {
+        Working::Other
+    } else {
+        Working::Value(last)
     }
 }
 

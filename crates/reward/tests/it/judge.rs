@@ -8,7 +8,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 
-/// What the server does with a request.
+/// Says what the server does with a request.
 enum Reply {
     Says(String),
     /// A text that the limit on tokens cut.
@@ -135,7 +135,7 @@ fn by_length(_: usize, text: &str) -> Reply {
     Reply::Says(format!("It is short.\nScore: {}", response_in(text).len()))
 }
 
-/// What is between the marks.
+/// Returns what is between the marks.
 fn response_in(text: &str) -> &str {
     let (_, after) = text.rsplit_once("The response:\n<<<").expect("there is a response");
     let (mark, after) = after.split_once('\n').unwrap();

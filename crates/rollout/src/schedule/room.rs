@@ -108,9 +108,10 @@ impl Schedule {
     fn prompt_lacks(&self, s: usize, samples: &Samples) -> Count {
         let g = self.sequences[s].group;
         let held = &self.groups[g].held;
-        match !held.has_begun() || self.has_lost_prompt(s, samples) {
-            true => self.of_prompt(g).less(held.count()),
-            false => Count::default(),
+        if !held.has_begun() || self.has_lost_prompt(s, samples) {
+            self.of_prompt(g).less(held.count())
+        } else {
+            Count::default()
         }
     }
 

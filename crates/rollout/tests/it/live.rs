@@ -105,7 +105,7 @@ fn world_of(spec: Option<ModelSpec>, dtype: DType, limits: EngineLimits, threads
     World::truncating(setup, EngineLimits { caches, ..limits }, true)
 }
 
-/// What the engine draws for each response alone.
+/// Returns what the engine draws for each response alone.
 fn alone(spec: Option<ModelSpec>, dtype: DType, client: &Client) -> Vec<Drawn> {
     let limits = limits(1, 64, 64);
     let mut world = world_of(spec, dtype, limits, 1);

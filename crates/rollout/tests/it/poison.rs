@@ -264,10 +264,7 @@ fn check_guards(after: &[Vec<u8>; 2], regions: &[Binding], last: bool, words: &s
 }
 
 fn check(family: Family, dtype: DType, recompute: Recompute, truncates: bool) {
-    let how = match truncates {
-        true => Sampling { top_p: 0.9, ..sampling(1.0, 5) },
-        false => sampling(1.0, 5),
-    };
+    let how = if truncates { Sampling { top_p: 0.9, ..sampling(1.0, 5) } } else { sampling(1.0, 5) };
     let words = format!("{family:?} {dtype:?} {recompute:?} truncates {truncates}");
     let mut wrong = Vec::new();
     // One thread: which thread takes a task is chance, and so is which part of a scratch buffer is used.

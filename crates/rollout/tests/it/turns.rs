@@ -297,7 +297,7 @@ fn responses_that_are_alone_stay_within_what_windows_promise() {
     }
 }
 
-/// What training computes for drawn tokens is what was recorded; other tokens have no log-probability.
+/// Returns what training computes for drawn tokens is what was recorded; other tokens have no log-probability.
 fn check_training(what: What, drawn: &Samples) {
     let prompts = prompts();
     let prompts: Vec<&[u32]> = prompts.iter().map(Vec::as_slice).collect();

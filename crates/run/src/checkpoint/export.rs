@@ -94,9 +94,10 @@ fn export_opened(
 ) -> Result<Exported> {
     let dtypes = Dtypes::of(model, trained, ask.dtype)?;
     check_against(model)?;
-    let (record, sums) = match ask.is_gguf {
-        true => write_gguf((model, made), dtypes, ask.to, ask.progress)?,
-        false => write_folder((model, made), dtypes, ask.to, ask.progress)?,
+    let (record, sums) = if ask.is_gguf {
+        write_gguf((model, made), dtypes, ask.to, ask.progress)?
+    } else {
+        write_folder((model, made), dtypes, ask.to, ask.progress)?
     };
     Ok(Exported {
         from: from.to_string(),

@@ -36,7 +36,7 @@ pub struct Manifest {
 pub struct Finding {
     /// Its path in the checkpoint.
     pub file: String,
-    /// What is wrong: the bytes, the tensors, the sums.
+    /// The fault: the bytes, the tensors, the sums.
     pub what: String,
     /// `None` if it could not be read.
     pub difference: Option<Difference>,
@@ -133,7 +133,7 @@ fn self_difference(text: &str, manifest: &Manifest, sealed: Option<&Value>) -> S
     }
 }
 
-/// What is wrong with a file: words, and where it differs if it is readable.
+/// Says what is wrong with a file: words, and where it differs if it is readable.
 type Wrong = (String, Option<Difference>);
 
 fn check(folder: &Path, name: &str, expect: &FileRecord) -> std::result::Result<(), Wrong> {
@@ -167,9 +167,10 @@ fn refuse_link(path: &Path, what: &str) -> Result<fs::Metadata> {
         ErrorKind::NotFound => damaged(path, &format!("{what} is missing")),
         _ => damaged(path, &err.to_string()),
     })?;
-    match meta.is_symlink() {
-        true => Err(damaged(path, &format!("{what} is a symbolic link, a checkpoint holds files"))),
-        false => Ok(meta),
+    if meta.is_symlink() {
+        Err(damaged(path, &format!("{what} is a symbolic link, a checkpoint holds files")))
+    } else {
+        Ok(meta)
     }
 }
 

@@ -52,10 +52,8 @@ pub(super) fn tensors_of(model: &OpenModel) -> Vec<(String, Vec<u64>)> {
 ///
 /// Errors: `merge-refused` if there is no adapter; those of `export` and of opening.
 pub(super) fn open_adapted(path: &Path, base: Option<&str>) -> Result<(PathBuf, OpenModel)> {
-    let folder = match path.join(ADAPTER_CONFIG).exists() {
-        true => path.to_path_buf(),
-        false => verbs::newest(path)?.path,
-    };
+    let folder =
+        if path.join(ADAPTER_CONFIG).exists() { path.to_path_buf() } else { verbs::newest(path)?.path };
     // A peft folder has no manifest; a checkpoint without one fails to read.
     if folder.join(MANIFEST).exists() || folder.join(STATE).exists() {
         Manifest::read(&folder)?.verify(&folder)?;

@@ -55,10 +55,12 @@ impl Dtypes {
                 Error::new("merge-refused", message).hint("export the adapter alone: leave out --merge")
             );
         }
-        let base = match is_packed(model) {
-            true => trained.unwrap_or(DType::Bf16),
-            false if is_bf16 => DType::Bf16,
-            false => DType::F32,
+        let base = if is_packed(model) {
+            trained.unwrap_or(DType::Bf16)
+        } else if is_bf16 {
+            DType::Bf16
+        } else {
+            DType::F32
         };
         let written = asked.unwrap_or(base);
         // Without an adapter nothing was computed: values are rounded once.

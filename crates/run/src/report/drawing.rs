@@ -43,19 +43,21 @@ pub(super) fn draw(curves: &Curves, title: &str) -> String {
         .collect();
     let mean = |points| vec![Curve { class: "c1".into(), name: "mean", points }];
     // Small policies have no responses, and perhaps no finished episode in the first steps.
-    let lengths = match curves.lengths.is_empty() {
-        false => ("response length in tokens", mean(&curves.lengths)),
-        true => ("episode length in frames", mean(&curves.episode_lengths)),
+    let lengths = if curves.lengths.is_empty() {
+        ("episode length in frames", mean(&curves.episode_lengths))
+    } else {
+        ("response length in tokens", mean(&curves.lengths))
     };
-    let panels = match curves.losses.is_empty() {
-        true => [
+    let panels = if curves.losses.is_empty() {
+        [
             (
                 "reward, and score on held-out prompts",
                 [soft(&curves.rewards)].into_iter().chain(evals).collect(),
             ),
             lengths,
-        ],
-        false => [("loss", vec![soft(&curves.losses)]), ("score on held-out prompts", evals)],
+        ]
+    } else {
+        [("loss", vec![soft(&curves.losses)]), ("score on held-out prompts", evals)]
     };
     let words: Vec<String> = panels.iter().map(|(name, curves)| in_words(name, curves)).collect();
     let mut out = String::new();
@@ -148,9 +150,10 @@ fn legend(out: &mut String, left: f64, curves: &[Curve]) {
         );
         // A letter is about 7 units wide.
         let room = ((width - 26.0) / 7.0).max(3.0) as usize;
-        let name: String = match curve.name.chars().count() > room {
-            true => curve.name.chars().take(room - 1).chain(['…']).collect(),
-            false => curve.name.to_string(),
+        let name: String = if curve.name.chars().count() > room {
+            curve.name.chars().take(room - 1).chain(['…']).collect()
+        } else {
+            curve.name.to_string()
         };
         text(out, at + 21.0, 72.0, "soft", &name);
     }

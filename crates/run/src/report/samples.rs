@@ -25,9 +25,7 @@ pub struct Pair {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Shown {
     pub step: u64,
-    /// The prompt, truncated.
     pub prompt: String,
-    /// The response, truncated.
     pub response: String,
     pub reward: Option<f64>,
 }

@@ -38,9 +38,10 @@ fn merge_marked(asked: &RunFile, recorded: &RunFile, replan: bool) -> Result<Run
         }
         let show = |value: Option<&Value>| value.map_or("absent".to_string(), Value::to_string);
         let schedule = old.get("train.schedule").and_then(Value::as_str).unwrap_or_default();
-        let why = match steps_decide_rates(key, recorded) {
-            true => format!(": train.schedule = \"{}\" ends there", schedule),
-            false => String::new(),
+        let why = if steps_decide_rates(key, recorded) {
+            format!(": train.schedule = \"{}\" ends there", schedule)
+        } else {
+            String::new()
         };
         changed.push(format!("{key} is {}, the run began with {}{why}", show(value), show(before)));
     }

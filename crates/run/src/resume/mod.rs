@@ -205,7 +205,7 @@ fn too_few_steps(done: u32, steps: u32) -> Error {
         .hint(format!("set train.steps to {done} or more"))
 }
 
-/// What the bits of a run depend on apart from its run file and checkpoint.
+/// Holds what the bits of a run depend on apart from its run file and checkpoint.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fingerprint {
     pub machine: String,
@@ -265,12 +265,13 @@ impl Fingerprint {
         let error = differences.into_iter().fold(error, Error::fact);
         // A processor has the slower paths too.
         let are_paths = [&self.machine, &state.machine].iter().all(|machine| !machine.starts_with("cuda"));
-        let error = match self.machine != state.machine && are_paths {
-            true => error.hint(format!(
+        let error = if self.machine != state.machine && are_paths {
+            error.hint(format!(
                 "PLIMSOLL_ISA={} takes the path of the checkpoint, if this processor has it",
                 state.machine
-            )),
-            false => error,
+            ))
+        } else {
+            error
         };
         Err(error
             .hint("resume where it ran, with the data and the tokenizer as they were")

@@ -26,10 +26,7 @@ const REPLY_TREE_BYTES_MAX: usize = 1 << 20;
 ///
 /// Errors: `tracker-missing`, `tracker-not-started`.
 pub fn check(track: &Track) -> Result<()> {
-    match track.to.is_empty() {
-        true => Ok(()),
-        false => start(track, Stop::default()).map(drop),
-    }
+    if track.to.is_empty() { Ok(()) } else { start(track, Stop::default()).map(drop) }
 }
 
 /// Starts the worker and waits for its report of the clients it has.

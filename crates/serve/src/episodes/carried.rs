@@ -3,7 +3,6 @@
 //! draw it follows from tokens, however fast agents are. The others are held, with their agents, until the next step.
 
 use super::episode::{Episode, Had, Stage};
-use super::tree::Drawn;
 use plimsoll_base::{Error, Result};
 use plimsoll_device::Sampling;
 use plimsoll_rollout::GroupTimes;
@@ -21,7 +20,7 @@ pub struct EpisodeOfStep {
     /// Object that its agent is given.
     pub start: Value,
     pub has_ended: bool,
-    /// What it has had, for an agent that begins it again after a resume.
+    /// Responses that it has had, for an agent that begins it again after a resume.
     pub had: Vec<Had>,
 }
 
@@ -44,15 +43,6 @@ pub(super) struct Carried {
     pub clock: Option<(GroupTimes, usize)>,
     /// One more than the newest name.
     pub begun: u64,
-}
-
-/// Says whether a request of an episode is drawn.
-pub enum Pass {
-    Now,
-    Later,
-    /// It was answered before the run was resumed.
-    Had(Drawn),
-    Over,
 }
 
 impl Carried {
@@ -93,14 +83,13 @@ impl Carried {
         bound < u64::MAX && self.episodes.iter().all(|episode| episode.has_ended() || waits(episode))
     }
 
-    /// Returns a tick that the step's end is not before. `drawn`: the tokens so far of responses, by episode.
-    pub fn floor(&self, drawn: &[(u64, u64)]) -> u64 {
+    /// Returns a tick that the step's end is not before.
+    pub fn floor(&self) -> u64 {
         let (Some(times), Some((_, size))) = (self.times(), &self.clock) else { return 0 };
         let least = |episode: &Episode| {
-            let tokens =
-                drawn.iter().find(|(of, _)| *of == episode.sample_id).map_or(0, |(_, tokens)| *tokens);
             let is_asking = episode.waits() || episode.walk.is_drawing;
-            episode.walk.ticks + if is_asking && !episode.has_ended() { tokens.max(1) } else { 0 }
+            let tokens = if is_asking && !episode.has_ended() { episode.walk.drawn.max(1) } else { 0 };
+            episode.walk.ticks + tokens
         };
         let groups = self.episodes.chunks(*size);
         let least: Vec<u64> = groups.map(|group| group.iter().map(least).max().unwrap_or(0)).collect();

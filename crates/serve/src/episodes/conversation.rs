@@ -5,22 +5,84 @@
 //! follow each other.
 
 use super::session::Session;
-use super::tree::Heard;
+use crate::gate::{Gate, Heard, ResponseOwner};
 use crate::messages::Chat;
 use crate::refusal::{Refusal, Reply};
-use crate::state::{SamplingParams, ServerState};
+use crate::state::{Prompt, RequestOutput, SamplingParams, ServerState};
 use plimsoll_base::{Error, json_marked};
 use plimsoll_rollout::Finish;
 use plimsoll_text::calls::{Calls, Said};
 use plimsoll_text::{Message, written_after};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
+use std::sync::Arc;
+use tokio::sync::Mutex;
+
+impl ResponseOwner for Session {
+    fn turn(&self) -> Arc<Mutex<()>> {
+        self.episodes.turn(&self.id)
+    }
+
+    fn prompt(&self, chat: &Chat, state: &ServerState) -> Reply<(Vec<u32>, Heard)> {
+        let key = Some(chat.key(chat.messages.len()));
+        let answers = (0..chat.messages.len()).rev().filter(|&at| chat.messages[at]["role"] == "assistant");
+        for at in answers {
+            let Some((tokens, last, finish)) = self.answered(chat, at, state) else { continue };
+            let said = &chat.messages[at + 1..];
+            let Ok(after) = words_after(chat, at, last.filter(|_| finish == Finish::Eos), state) else {
+                break;
+            };
+            let mut ids = tokens;
+            ids.extend(state.encode_after(&ids, &after)?);
+            return Ok((ids, Heard { key, messages: plain(said) }));
+        }
+        let ids = match state.texts.template {
+            Some(_) => state.encode(&chat.render(state)?)?,
+            None => state.encode_plain(&joined(&chat.messages), state.texts.begins)?,
+        };
+        Ok((ids, Heard { key, messages: plain(&chat.messages) }))
+    }
+
+    /// Sends the prompts of an episode's request to the engine; the episode keeps the responses.
+    ///
+    /// Errors: `agent-sampling`, `agent-limit`, `serve-too-long`, `agent-episode-over`; those of `permits`.
+    fn submit(
+        &self,
+        prompts: Vec<Vec<u32>>,
+        mut params: SamplingParams,
+        streams: bool,
+        heard: &Heard,
+        state: &ServerState,
+    ) -> Reply<RequestOutput> {
+        self.check(&mut params, state)?;
+        if prompts.iter().any(Vec::is_empty) {
+            return Err(Refusal::bad("prompt", "the prompt has no token"));
+        }
+        let permit = state.permits(prompts.len() * params.choices, params.choices)?;
+        let mut asks: Vec<Prompt> = Vec::with_capacity(prompts.len());
+        for prompt in prompts {
+            match self.places(&prompt, params.choices, params.max_new_tokens, heard) {
+                Ok(places) => asks.push(Prompt {
+                    token_ids: prompt,
+                    sample_ids: places.iter().map(|place| place.sample_id).collect(),
+                    max_new_tokens: places.iter().map(|place| place.max_new_tokens).min().unwrap_or(1),
+                    gates: places.into_iter().map(|place| Arc::new(place) as Arc<dyn Gate>).collect(),
+                }),
+                Err(refusal) => {
+                    asks.iter().flat_map(|ask| &ask.gates).for_each(|gate| gate.leave());
+                    return Err(refusal);
+                }
+            }
+        }
+        state.send(asks, params, streams, permit)
+    }
+}
 
 impl Session {
     /// Requires that a request samples as the run trains, and sets the run's sampling.
     ///
     /// Errors: `agent-sampling`.
-    pub fn check(&self, params: &mut SamplingParams, state: &ServerState) -> Reply<()> {
+    fn check(&self, params: &mut SamplingParams, state: &ServerState) -> Reply<()> {
         let (own, runs) = (params.sampling, state.settings.sampling);
         let pairs = [
             ("temperature", own.temperature, runs.temperature),
@@ -42,29 +104,6 @@ impl Session {
         }
         params.sampling = self.episodes.sampling();
         Ok(())
-    }
-
-    /// Returns the tokens of a conversation.
-    ///
-    /// Errors: those of the template and the tokenizer.
-    pub fn prompt(&self, chat: &Chat, state: &ServerState) -> Reply<(Vec<u32>, Heard)> {
-        let key = Some(chat.key(chat.messages.len()));
-        let answers = (0..chat.messages.len()).rev().filter(|&at| chat.messages[at]["role"] == "assistant");
-        for at in answers {
-            let Some((tokens, last, finish)) = self.answered(chat, at, state) else { continue };
-            let said = &chat.messages[at + 1..];
-            let Ok(after) = words_after(chat, at, last.filter(|_| finish == Finish::Eos), state) else {
-                break;
-            };
-            let mut ids = tokens;
-            ids.extend(state.encode_after(&ids, &after)?);
-            return Ok((ids, Heard { key, messages: plain(said) }));
-        }
-        let ids = match state.texts.template {
-            Some(_) => state.encode(&chat.render(state)?)?,
-            None => state.encode_plain(&joined(&chat.messages), state.texts.begins)?,
-        };
-        Ok((ids, Heard { key, messages: plain(&chat.messages) }))
     }
 
     /// Returns the tokens to the end of the answer that message `at` repeats, its last token and how it ended.
@@ -102,9 +141,10 @@ impl Chat {
 
 /// Returns true if a message of the assistant repeats an answer, apart from white space around it.
 fn is_answer(answer: &str, message: &Value, chat: &Chat, state: &ServerState) -> bool {
-    let said = match chat.tools.is_empty() {
-        true => vec![Said::Text(answer.to_string())],
-        false => Calls::in_response(state.texts.template.as_deref(), chat.functions(), answer),
+    let said = if chat.tools.is_empty() {
+        vec![Said::Text(answer.to_string())]
+    } else {
+        Calls::in_response(state.texts.template.as_deref(), chat.functions(), answer)
     };
     let (mut text, mut calls) = (String::new(), Vec::new());
     for one in said {

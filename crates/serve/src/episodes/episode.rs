@@ -1,6 +1,7 @@
 //! Holds one episode: who plays it, what was said in it, and how it ended.
 
-use super::tree::{AgentSequence, Drawn, Response, Tree};
+use super::tree::{AgentSequence, Response, Tree};
+use crate::gate::Drawn;
 use crate::refusal::Reply;
 use plimsoll_base::{Error, Result, shown, slugs};
 use plimsoll_text::Message;
@@ -62,12 +63,14 @@ pub(super) enum Stage {
     Ended(Result<f64>),
 }
 
-/// What only episodes of several steps have.
+/// Holds what only episodes of several steps have.
 #[derive(Default)]
 pub(super) struct Walk {
     /// Tokens that it has drawn in this step.
     pub ticks: u64,
     pub is_drawing: bool,
+    /// Tokens of the response that is being drawn.
+    pub drawn: u64,
     /// True while an answer of an earlier process is given again.
     pub is_repeating: bool,
     pub had: VecDeque<Had>,
@@ -157,7 +160,7 @@ impl Episode {
     /// Takes over a response that has come to its end, or takes the request back whose client has gone.
     pub fn record_carried(&mut self, number: usize, drawn: Option<Drawn>) {
         let is_repeated = std::mem::take(&mut self.walk.is_repeating);
-        self.walk.is_drawing = false;
+        (self.walk.is_drawing, self.walk.drawn) = (false, 0);
         match drawn {
             Some(drawn) => {
                 self.walk.ticks += if is_repeated { 0 } else { drawn.ids.len() as u64 };

@@ -3,12 +3,13 @@
 //!
 //! The table (`table.rs`) knows which episodes there are; a request finds its place by its session (`session.rs`) and
 //! its tokens by the conversation before it (`conversation.rs`); `routes.rs` has the addresses, and `token.rs` the
-//! tokens of agents. One episode is `episode.rs`; those that take several steps are in `carried.rs`, and `steps.rs`
+//! tokens of agents; `play.rs` drives the engine through a rollout. One episode is `episode.rs`; those that take several steps are in `carried.rs`, and `steps.rs`
 //! goes on with them.
 
 mod carried;
 mod conversation;
 mod episode;
+mod play;
 mod routes;
 mod session;
 mod steps;
@@ -16,10 +17,8 @@ mod table;
 mod token;
 mod tree;
 
-pub use carried::{CarriedRound, EpisodeOfStep, Pass};
+pub use crate::gate::Drawn;
+pub use carried::{CarriedRound, EpisodeOfStep};
 pub use episode::{Had, Played, Progress};
-pub use routes::router;
-pub use session::{Place, Session};
-pub(crate) use table::named_in;
 pub use table::{EpisodeTable, EpisodesSpec, Round};
-pub use tree::{AgentSequence, Drawn, EpisodeLimits, Heard};
+pub use tree::{AgentSequence, EpisodeLimits};

@@ -2,20 +2,22 @@
 //! answers below `/episodes/ID/v1` as it does below `/v1` elsewhere.
 
 use super::session::Session;
-use super::table::{Claim, EpisodeTable, offer};
+use super::table::{Claim, EpisodeTable, named_in, offer};
 use crate::arrivals::collect;
 use crate::connections;
 use crate::fields::Fields;
+use crate::gate::{OwnedRoutes, ResponseOwner};
+use crate::guard::Guard;
 use crate::refusal::Reply;
 use crate::reply::json_response;
-use crate::server::{Shared, answer_in, model, models};
+use crate::server::{Shared, answer_for, model, models};
 use crate::state::ServerState;
 use crate::{chat, completions, tokens};
-use axum::Router;
 use axum::extract::{Path, Request, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use axum::{Extension, Router};
 use plimsoll_base::{Error, JsonPart, shown};
 use serde_json::json;
 use std::sync::Arc;
@@ -28,27 +30,50 @@ const REPORT_BYTES_MAX: usize = 64 << 10;
 /// Longest name of an agent.
 const NAME_BYTES_MAX: usize = 64;
 
-pub fn router() -> Router<Arc<ServerState>> {
+type Table = Extension<Arc<EpisodeTable>>;
+
+impl OwnedRoutes for EpisodeTable {
+    /// Answers nothing without an episode: it would not be trained on.
+    fn router(self: Arc<Self>) -> Router<Arc<ServerState>> {
+        answers().layer(Extension(self))
+    }
+
+    fn check_token(&self, path: &str, authorization: &str, run: &Guard) -> Option<Reply<()>> {
+        named_in(path).map(|id| EpisodeTable::check_token(self, id, authorization, run))
+    }
+
+    fn hint(&self) -> &'static str {
+        "POST /v1/episodes gives an episode with an address of its own"
+    }
+}
+
+fn answers() -> Router<Arc<ServerState>> {
     Router::new()
         .route("/v1/episodes", post(claim))
         .route("/v1/episodes/{id}/reward", post(report))
         .route(
             "/episodes/{id}/v1/chat/completions",
-            post(|State(state): Shared, Path(id): Path<String>, request| async move {
-                answer_in(session(&state, id)?, state, request, chat::read).await
-            }),
+            post(
+                |Extension(table): Table, State(state): Shared, Path(id): Path<String>, request| async move {
+                    answer_for(session(table, id)?, state, request, chat::read).await
+                },
+            ),
         )
         .route(
             "/episodes/{id}/v1/completions",
-            post(|State(state): Shared, Path(id): Path<String>, request| async move {
-                answer_in(session(&state, id)?, state, request, completions::read).await
-            }),
+            post(
+                |Extension(table): Table, State(state): Shared, Path(id): Path<String>, request| async move {
+                    answer_for(session(table, id)?, state, request, completions::read).await
+                },
+            ),
         )
         .route(
             "/episodes/{id}/inference/v1/generate",
-            post(|State(state): Shared, Path(id): Path<String>, request| async move {
-                answer_in(session(&state, id)?, state, request, tokens::read).await
-            }),
+            post(
+                |Extension(table): Table, State(state): Shared, Path(id): Path<String>, request| async move {
+                    answer_for(session(table, id)?, state, request, tokens::read).await
+                },
+            ),
         )
         .route("/episodes/{id}/v1/models", get(|state: Shared, Path(_): Path<String>| models(state)))
         .route(
@@ -57,17 +82,12 @@ pub fn router() -> Router<Arc<ServerState>> {
         )
 }
 
-fn episodes(state: &ServerState) -> &Arc<EpisodeTable> {
-    state.episodes.as_ref().expect("these routes are only there with episodes")
-}
-
-fn session(state: &ServerState, id: String) -> Reply<Option<Session>> {
-    let episodes = episodes(state).clone();
+fn session(episodes: Arc<EpisodeTable>, id: String) -> Reply<Option<Arc<dyn ResponseOwner>>> {
     episodes.check_open(&id)?;
-    Ok(Some(Session { episodes, id }))
+    Ok(Some(Arc::new(Session { episodes, id })))
 }
 
-async fn claim(State(state): Shared, request: Request) -> Reply<Response> {
+async fn claim(Extension(table): Table, State(state): Shared, request: Request) -> Reply<Response> {
     let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
     let base = format!("http://{host}");
     let busy = connections::busy(&request);
@@ -85,7 +105,7 @@ async fn claim(State(state): Shared, request: Request) -> Reply<Response> {
     }
     let claimed = tokio::select! {
         biased;
-        claimed = episodes(&state).claim(agent.as_deref(), CLAIM_WAIT) => claimed,
+        claimed = table.claim(agent.as_deref(), CLAIM_WAIT) => claimed,
         // Somebody else needs the connection.
         () = connections::told_to_end(busy.as_ref()) => {
             return Ok((StatusCode::NO_CONTENT, [(header::CONNECTION, "close")]).into_response());
@@ -101,13 +121,18 @@ async fn claim(State(state): Shared, request: Request) -> Reply<Response> {
 }
 
 /// Takes `{"reward": 0.5}`, or `{"error": "why there is none"}`.
-async fn report(State(state): Shared, Path(id): Path<String>, request: Request) -> Reply<Response> {
+async fn report(
+    Extension(table): Table,
+    State(state): Shared,
+    Path(id): Path<String>,
+    request: Request,
+) -> Reply<Response> {
     let body = collect(&state.arrivals, request, REPORT_BYTES_MAX).await?;
     let wrong = |what: String| {
         Error::new("agent-reward-invalid", what).hint("send {\"reward\": 0.5}, or {\"error\": \"why\"}")
     };
     let outcome = outcome(&body.bytes).map_err(wrong)?;
-    episodes(&state).report(&id, outcome)?;
+    table.report(&id, outcome)?;
     Ok(json_response(&json!({ "id": id })))
 }
 

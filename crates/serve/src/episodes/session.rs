@@ -1,10 +1,8 @@
 //! Finds a request's place in its episode: the session that it asks from, and the responses that it takes.
 
-use super::carried::Pass;
 use super::table::{EpisodeTable, carried_in};
-use super::tree::{Drawn, Heard};
+use crate::gate::{Admission, Drawn, Gate, Heard};
 use crate::refusal::Reply;
-use plimsoll_rollout::Finish;
 use std::sync::Arc;
 
 /// Identifies an open episode for its requests.
@@ -15,23 +13,16 @@ pub struct Session {
 }
 
 /// Identifies a response within its episode.
-#[derive(Clone)]
 pub struct Place {
     session: Session,
     pub(super) number: usize,
     pub sample_id: u64,
-    /// Longest response.
     pub max_new_tokens: usize,
     /// Name of its episode, if that takes several steps.
     pub carried: Option<u64>,
 }
 
 impl Session {
-    /// Returns the lock that requests of the episode hold one after the other while they are tokenized.
-    pub fn turn(&self) -> Arc<tokio::sync::Mutex<()>> {
-        self.episodes.turn(&self.id)
-    }
-
     /// Takes places for `count` responses to a prompt.
     ///
     /// Errors: `agent-limit`, `serve-too-long`, `agent-episode-over`.
@@ -54,33 +45,25 @@ impl Session {
     }
 }
 
-impl Place {
-    /// Records the drawn response in the episode.
-    pub fn record(&self, ids: Vec<u32>, logprobs: Vec<f32>, finish: Finish, text: String) {
-        self.session.episodes.record(
-            &self.session.id,
-            self.number,
-            Some(Drawn { ids, logprobs, finish, text }),
-        );
+impl Gate for Place {
+    fn admission(&self) -> Admission {
+        let episodes = &self.session.episodes;
+        self.carried.map_or(Admission::Now, |name| episodes.admission(name, episodes.floor()))
     }
 
-    /// Returns a tick that the end of the step is not before. `drawn`: the tokens so far of responses, by episode.
-    pub fn floor(&self, drawn: &[(u64, u64)]) -> u64 {
-        self.session.episodes.floor(drawn)
+    fn begin(&self) {
+        self.advance(0);
     }
 
-    /// Decides whether the response is drawn where the step goes on beyond tick `floor`.
-    pub fn pass(&self, floor: u64) -> Pass {
-        self.carried.map_or(Pass::Now, |name| self.session.episodes.pass(name, floor))
+    fn advance(&self, num_tokens: usize) {
+        self.carried.into_iter().for_each(|name| self.session.episodes.draws(name, num_tokens as u64));
     }
 
-    /// Notes that the response begins to be drawn.
-    pub fn draws(&self) {
-        self.carried.into_iter().for_each(|name| self.session.episodes.draws(name));
+    fn record(&self, drawn: Drawn) {
+        self.session.episodes.record(&self.session.id, self.number, Some(drawn));
     }
 
-    /// Gives up the place: the client has gone, or the response failed.
-    pub fn leave(&self) {
+    fn leave(&self) {
         self.session.episodes.record(&self.session.id, self.number, None);
     }
 }

@@ -1,8 +1,10 @@
 //! Goes from step to step with the episodes of a table that take several.
 
-use super::carried::{CarriedRound, Pass};
+use super::carried::CarriedRound;
 use super::episode::{Episode, Progress, Stage};
 use super::table::{EpisodeTable, State};
+use crate::gate::Admission;
+use plimsoll_base::Error;
 use plimsoll_rollout::GroupTimes;
 use std::time::Instant;
 
@@ -48,32 +50,33 @@ impl EpisodeTable {
     }
 
     /// Returns a tick that the step's end is not before; 0 between two steps.
-    pub(super) fn floor(&self, drawn: &[(u64, u64)]) -> u64 {
-        self.lock().carried.floor(drawn)
+    pub(super) fn floor(&self) -> u64 {
+        self.lock().carried.floor()
     }
 
-    /// Decides whether an episode's request is drawn, and takes what it has had.
-    pub(super) fn pass(&self, name: u64, floor: u64) -> Pass {
+    /// Decides whether an episode's request is drawn where the step goes on beyond tick `floor`, and takes what it has
+    /// had.
+    pub(super) fn admission(&self, name: u64, floor: u64) -> Admission {
         let mut state = self.lock();
         let is_playing = state.carried.is_playing();
         let Some(episode) = state.carried.of(name).filter(|episode| !episode.has_ended()) else {
-            return Pass::Over;
+            return Admission::Never(Error::new("agent-episode-over", "the episode has ended").into());
         };
         let walk = &mut episode.walk;
         match walk.had.pop_front() {
             Some(had) => {
                 walk.is_repeating = true;
-                Pass::Had(had.drawn)
+                Admission::Drawn(had.drawn)
             }
-            None if is_playing && floor > walk.ticks => Pass::Now,
-            None => Pass::Later,
+            None if is_playing && floor > walk.ticks => Admission::Now,
+            None => Admission::Later,
         }
     }
 
-    /// Notes that an episode's response begins to be drawn.
-    pub(super) fn draws(&self, name: u64) {
+    /// Notes that an episode's response is being drawn, and its tokens so far.
+    pub(super) fn draws(&self, name: u64, num_tokens: u64) {
         if let Some(episode) = self.lock().carried.of(name) {
-            episode.walk.is_drawing = true;
+            (episode.walk.is_drawing, episode.walk.drawn) = (true, num_tokens);
         }
     }
 }

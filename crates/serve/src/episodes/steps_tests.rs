@@ -4,7 +4,8 @@ use super::*;
 use crate::episodes::carried::EpisodeOfStep;
 use crate::episodes::episode::Had;
 use crate::episodes::table::{Claim, EpisodesSpec};
-use crate::episodes::tree::{Drawn, EpisodeLimits, Heard};
+use crate::episodes::tree::EpisodeLimits;
+use crate::gate::{Drawn, Heard};
 use crate::refusal::Reply;
 use plimsoll_device::Sampling;
 use plimsoll_rollout::Finish;
@@ -55,8 +56,8 @@ fn drawn(ids: &[u32]) -> Drawn {
 /// Draws a request at once, which `floor` must let through.
 fn draw(table: &EpisodeTable, id: &str, prompt: &[u32], ids: &[u32], floor: u64) {
     let (number, name, _) = ask(table, id, prompt).unwrap_or_else(|_| panic!("{id} asks"))[0];
-    assert!(matches!(table.pass(name & 0xff, floor), Pass::Now), "{id}");
-    table.draws(name & 0xff);
+    assert!(matches!(table.admission(name & 0xff, floor), Admission::Now), "{id}");
+    table.draws(name & 0xff, 0);
     table.record(id, number, Some(drawn(ids)));
 }
 
@@ -68,19 +69,22 @@ fn a_request_waits_until_the_step_is_certain_to_go_on_beyond_it() {
     assert_eq!([one.as_str(), two.as_str()], ["0-10", "0-11"]);
     ask(&table, &one, &[1]).expect("a place");
     // The other may end before it has drawn anything: then the step ends at tick 0.
-    assert_eq!(table.floor(&[]), 0);
-    assert!(matches!(table.pass(10, 0), Pass::Later));
+    assert_eq!(table.floor(), 0);
+    assert!(matches!(table.admission(10, 0), Admission::Later));
     ask(&table, &two, &[1]).expect("a place");
-    assert_eq!(table.floor(&[]), 1, "both draw a token at least");
-    assert!(matches!(table.pass(10, 1), Pass::Now));
-    table.draws(10);
-    table.draws(11);
-    assert_eq!(table.floor(&[(10, 5), (11, 3)]), 3);
+    assert_eq!(table.floor(), 1, "both draw a token at least");
+    assert!(matches!(table.admission(10, 1), Admission::Now));
+    table.draws(10, 0);
+    table.draws(11, 0);
+    assert_eq!(table.floor(), 1);
+    table.draws(10, 5);
+    table.draws(11, 3);
+    assert_eq!(table.floor(), 3);
     table.record(&one, 0, Some(drawn(&[7, 7, 7, 7, 7])));
     table.record(&two, 0, Some(drawn(&[8, 8, 8])));
     // The first has asked again at tick 5, and the second thinks at tick 3: it may end there.
     ask(&table, &one, &[1, 7, 7, 7, 7, 7, 2]).expect("a place");
-    assert_eq!(table.floor(&[]), 3);
+    assert_eq!(table.floor(), 3);
     assert!(!table.is_done());
     table.report(&two, Ok(1.0)).expect("open");
     assert!(table.is_done(), "the other asks at tick 5, and the step ends at 3");
@@ -93,11 +97,11 @@ fn a_request_waits_until_the_step_is_certain_to_go_on_beyond_it() {
     assert_eq!(played[0].sequence.as_ref().expect("a turn").ids, [7, 7, 7, 7, 7]);
     assert_eq!(played[0].said.len(), 2, "also what it has asked since");
     // Held until the next step, in which its ticks begin again.
-    assert!(matches!(table.pass(10, table.floor(&[])), Pass::Later));
+    assert!(matches!(table.admission(10, table.floor()), Admission::Later));
     begin(&table, &[&[]]);
-    assert_eq!(table.floor(&[]), 1);
-    assert!(matches!(table.pass(10, 1), Pass::Now));
-    assert!(matches!(table.pass(11, 1), Pass::Over), "it was trained");
+    assert_eq!(table.floor(), 1);
+    assert!(matches!(table.admission(10, 1), Admission::Now));
+    assert!(matches!(table.admission(11, 1), Admission::Never(_)), "it was trained");
 }
 
 #[test]
@@ -109,7 +113,7 @@ fn an_agent_that_begins_again_gets_the_answers_that_it_had() {
     let ids: Vec<String> = (0..4).map(|_| claim(&table)).collect();
     for (number, of) in both.iter().enumerate() {
         assert_eq!(ask(&table, &ids[0], &of.prompt).expect("a place")[0].0, number);
-        let Pass::Had(again) = table.pass(10, 0) else { panic!("it was answered") };
+        let Admission::Drawn(again) = table.admission(10, 0) else { panic!("it was answered") };
         assert_eq!(again.ids, of.drawn.ids);
         table.record(&ids[0], number, Some(again));
     }

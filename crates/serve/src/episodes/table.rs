@@ -3,7 +3,8 @@
 use super::carried::{CARRIED, Carried};
 use super::episode::{Episode, Played, Stage};
 use super::token::Tokens;
-use super::tree::{Drawn, EpisodeLimits, Heard, Tree};
+use super::tree::{EpisodeLimits, Tree};
+use crate::gate::{Drawn, Heard};
 use crate::guard::{Guard, Pass};
 use crate::refusal::Reply;
 use plimsoll_base::{Error, Result, shown, slugs};
@@ -117,9 +118,10 @@ impl EpisodeTable {
 
     pub fn is_done(&self) -> bool {
         let state = self.lock();
-        match state.carried.is_playing() {
-            true => state.carried.is_settled(),
-            false => state.episodes.iter().all(Episode::has_ended),
+        if state.carried.is_playing() {
+            state.carried.is_settled()
+        } else {
+            state.episodes.iter().all(Episode::has_ended)
         }
     }
 
@@ -159,14 +161,18 @@ impl EpisodeTable {
                 self.spec.claim_timeout.as_millis(),
             );
             let error = Error::new("agent-missing", message);
-            return Err(match self.spec.starts_agents {
-                true => error
-                    .hint("environment.command runs and asks for nothing: is it stopped, or does it wait for something?")
-                    .hint("what it printed is in RUN/agents.log; environment.reset_timeout_ms is how long it may take"),
-                false => error
-                    .hint("start agents; RUN/agent.json has the address and the token")
-                    .hint("or set environment.command, and the run starts them"),
-            });
+            let hints = if self.spec.starts_agents {
+                [
+                    "environment.command runs and asks for nothing: is it stopped, or does it wait for something?",
+                    "what it printed is in RUN/agents.log; environment.reset_timeout_ms is how long it may take",
+                ]
+            } else {
+                [
+                    "start agents; RUN/agent.json has the address and the token",
+                    "or set environment.command, and the run starts them",
+                ]
+            };
+            return Err(hints.into_iter().fold(error, Error::hint));
         }
         Ok(())
     }
@@ -211,10 +217,8 @@ impl EpisodeTable {
         let Some((number, episode)) = free else { return Claim::Later };
         (episode.stage, episode.last, episode.agent) = (Stage::Open, now, agent.map(str::to_string));
         let start = episode.start.clone();
-        let id = match is_carried {
-            true => format!("{CARRIED}-{}", episode.sample_id),
-            false => format!("{round}-{number}"),
-        };
+        let id =
+            if is_carried { format!("{CARRIED}-{}", episode.sample_id) } else { format!("{round}-{number}") };
         Claim::Episode { token: self.tokens.of(&id), id, start }
     }
 
@@ -245,7 +249,7 @@ impl EpisodeTable {
     /// Requires that a request of an episode brings the episode's token.
     ///
     /// Errors: `serve-token-wrong`.
-    pub(crate) fn check_token(&self, id: &str, authorization: &str, run: &Guard) -> Reply<()> {
+    pub(super) fn check_token(&self, id: &str, authorization: &str, run: &Guard) -> Reply<()> {
         if self.tokens.is_of(id, authorization.strip_prefix("Bearer ").unwrap_or_default()) {
             return Ok(());
         }
@@ -257,13 +261,12 @@ impl EpisodeTable {
             return Ok(());
         }
         let error = Error::new("serve-token-wrong", "the request does not bring the token of this episode");
-        Err(match is_of_run {
-            true => error
-                .hint("the run's token only takes episodes: send `token` of the answer to POST /v1/episodes"),
-            false => error
-                .hint("send Authorization: Bearer TOKEN, with `token` of the answer to POST /v1/episodes"),
-        }
-        .into())
+        let hint = if is_of_run {
+            "the run's token only takes episodes: send `token` of the answer to POST /v1/episodes"
+        } else {
+            "send Authorization: Bearer TOKEN, with `token` of the answer to POST /v1/episodes"
+        };
+        Err(error.hint(hint).into())
     }
 
     /// Returns true if an episode of that id was ever given to an agent.
@@ -428,7 +431,7 @@ fn slot_of(id: &str) -> Option<(u64, usize)> {
 }
 
 /// Returns the id of the episode that a path names; none for the path that gives episodes.
-pub(crate) fn named_in(path: &str) -> Option<&str> {
+pub(super) fn named_in(path: &str) -> Option<&str> {
     let rest = path.strip_prefix("/episodes/").or_else(|| path.strip_prefix("/v1/episodes/"))?;
     Some(rest.split('/').next().unwrap_or_default())
 }

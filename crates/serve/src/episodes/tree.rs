@@ -5,7 +5,8 @@
 //! rewrites its conversation, or asks twice from the same place, has branches. Each response is in one sequence, and
 //! the tokens before it are context.
 
-use plimsoll_rollout::{Finish, Turn};
+use crate::gate::Drawn;
+use plimsoll_rollout::Turn;
 use plimsoll_text::Message;
 
 /// Bounds the responses and tokens of an episode.
@@ -37,26 +38,6 @@ pub(super) struct Response {
     /// The messages since its parent.
     pub heard: Vec<Message>,
     pub drawn: Option<Drawn>,
-}
-
-/// Holds the tokens that the engine drew for a response.
-#[derive(Clone, Debug)]
-pub struct Drawn {
-    pub ids: Vec<u32>,
-    /// Log-probability of each id.
-    pub logprobs: Vec<f32>,
-    pub finish: Finish,
-    /// Text that the client got, with the calls in it.
-    pub text: String,
-}
-
-/// Holds what a chat's prompt was made from, for the next request of its episode.
-#[derive(Clone, Debug, Default)]
-pub struct Heard {
-    /// Digest of the conversation; none for a request that is no chat.
-    pub key: Option<[u8; 32]>,
-    /// The messages since the last answer.
-    pub messages: Vec<Message>,
 }
 
 /// Holds a sequence to train on.
@@ -193,6 +174,7 @@ impl AgentSequence {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use plimsoll_rollout::Finish;
 
     const LIMITS: EpisodeLimits =
         EpisodeLimits { turns: 8, branches: 4, prompt_tokens: 4, response_tokens: 20, turn_tokens: 5 };

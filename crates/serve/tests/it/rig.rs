@@ -34,7 +34,7 @@ pub const VOCAB: u32 = 260;
 
 pub const ROLES: &str = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:";
 
-/// What a server of the tests may differ in.
+/// Holds what a server of the tests may differ in.
 #[derive(Clone)]
 pub struct Options {
     /// Responses that run at one time, and that wait.
@@ -141,7 +141,7 @@ impl Options {
         (client, receive)
     }
 
-    /// What the engine draws for a prompt when nothing else runs and no server is between.
+    /// Returns what the engine draws for a prompt when nothing else runs and no server is between.
     pub fn alone(&self, prompt: &[u32], first_sample_id: u64, sampling: Sampling) -> Samples {
         let request = Request {
             prompts: &[prompt],

@@ -174,12 +174,10 @@ fn grpo(draft: &mut Draft) -> Result<()> {
 /// Converts what all trainers share and TRL has no option for.
 fn common(draft: &mut Draft, is_chat: bool) {
     // Rows that code makes texts of are raw; conversations are written by the template.
-    match is_chat {
-        true => draft.drop_line("data.chat_template"),
-        false if draft.get("data.chat_template").is_none() => {
-            draft.set_text("data.chat_template", "none", "its types write their text without a template");
-        }
-        false => {}
+    if is_chat {
+        draft.drop_line("data.chat_template")
+    } else if draft.get("data.chat_template").is_none() {
+        draft.set_text("data.chat_template", "none", "its types write their text without a template");
     }
     let template =
         ["datasets.chat_template", "chat_template"].into_iter().filter_map(|name| draft.take_text(name));
@@ -207,9 +205,10 @@ fn common(draft: &mut Draft, is_chat: bool) {
                 .iter()
                 .any(|part| name.contains(part))
         };
-        match list(&taken.value).iter().all(is_kernel) {
-            true => draft.leave(&taken, why::KERNELS),
-            false => draft.is_not_built(&taken, Unbuilt::Trainer),
+        if list(&taken.value).iter().all(is_kernel) {
+            draft.leave(&taken, why::KERNELS)
+        } else {
+            draft.is_not_built(&taken, Unbuilt::Trainer)
         }
     }
     if let Some((share, taken)) = draft.take_number("val_set_size")

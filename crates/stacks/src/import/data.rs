@@ -204,10 +204,7 @@ fn data_list(sets: &[Set], weighted: bool) -> String {
     for (i, &path) in paths.iter().enumerate() {
         let folder = path.rsplit('/').nth(1).unwrap_or_default();
         let is_shared = paths.iter().filter(|other| stem(other) == stem(path)).count() > 1;
-        let name = match is_shared {
-            true => format!("{}-{}", plain(folder), stem(path)),
-            false => stem(path),
-        };
+        let name = if is_shared { format!("{}-{}", plain(folder), stem(path)) } else { stem(path) };
         let name = name.trim_start_matches(['.', '-']).to_string();
         names.push(if names.contains(&name) || name.is_empty() { format!("set-{}", i + 1) } else { name });
     }

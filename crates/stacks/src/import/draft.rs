@@ -70,7 +70,7 @@ pub(crate) struct Taken {
 
 pub(super) struct Line {
     pub key: String,
-    /// As TOML.
+    /// The value in TOML.
     pub value: String,
     pub from: String,
 }
@@ -227,10 +227,9 @@ impl Draft {
             Take::Lost(_) | Take::NotBuilt(_) => unreachable!("decided by the caller"),
             Take::Text(key) => Some(one(key, quoted(&text))),
             Take::Integer(key) => integer(&text).map(|value| one(key, value.to_string())),
-            Take::Every(key) => integer(&text).map(|value| match value > 0 {
-                true => one(key, value.to_string()),
-                false => Vec::new(),
-            }),
+            Take::Every(key) => {
+                integer(&text).map(|value| if value > 0 { one(key, value.to_string()) } else { Vec::new() })
+            }
             Take::Number(key) => real(&text).map(|value| one(key, value)),
             Take::Names(key, names) => {
                 let name = names.iter().find(|(theirs, _)| text.eq_ignore_ascii_case(theirs));
@@ -273,11 +272,13 @@ impl Draft {
 
     fn origin(&self, index: usize) -> String {
         let entry = &self.entries[index];
-        match entry.is_default {
-            true => format!("default of {}: {}", self.job.of.unwrap_or(self.import.title), entry.given.key),
+        if entry.is_default {
+            format!("default of {}: {}", self.job.of.unwrap_or(self.import.title), entry.given.key)
+        } else if entry.given.key == TRAINER {
             // Not a key of the file: it follows from a command or a class.
-            false if entry.given.key == TRAINER => format!("its trainer: {}", entry.given.value),
-            false => entry.given.key.clone(),
+            format!("its trainer: {}", entry.given.value)
+        } else {
+            entry.given.key.clone()
         }
     }
 

@@ -23,7 +23,6 @@ pub(crate) struct Lora {
     pub adapts_critic: bool,
 }
 
-/// A stack's defaults.
 pub(crate) struct Silent {
     /// The owner of the defaults.
     pub of: &'static str,

@@ -11,7 +11,7 @@ fn model_source(name: &str) -> String {
     if on_hub { format!("hf:{name}") } else { name.to_string() }
 }
 
-/// What no option there says: a limit of shaped rewards.
+/// Says what no option there says: a limit of shaped rewards.
 pub(crate) const BOUNDED: &str = "a shaped reward counts as 10 at most and as -10 at least, which the trainer there does not bound: scale rewards that are larger";
 
 /// The forms of a model in a run file.

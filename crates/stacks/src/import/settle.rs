@@ -98,10 +98,7 @@ impl Draft {
         for key in ["data.prompts", "data.eval"] {
             self.withdraw(
                 key,
-                match is_graded {
-                    true => "episodes begin with the rows of environment.rows here, one JSONL or Parquet file or hf:org/name",
-                    false => "the environment's `reset` gives the prompts here; rows for it are environment.rows, one JSONL or Parquet file or hf:org/name",
-                },
+                if is_graded { "episodes begin with the rows of environment.rows here, one JSONL or Parquet file or hf:org/name" } else { "the environment's `reset` gives the prompts here; rows for it are environment.rows, one JSONL or Parquet file or hf:org/name" },
             );
         }
         for key in [
@@ -123,9 +120,10 @@ impl Draft {
         if let (Some(sequences), Some(mini)) = (self.sequences(), self.count("train.mini_batch"))
             && (mini <= 0 || mini >= sequences || sequences % mini != 0)
         {
-            let why = match mini == sequences {
-                true => "one update a step, as here without a key".to_string(),
-                false => format!("does not divide the {sequences} sequences of a step; one update a step"),
+            let why = if mini == sequences {
+                "one update a step, as here without a key".to_string()
+            } else {
+                format!("does not divide the {sequences} sequences of a step; one update a step")
             };
             self.withdraw("train.mini_batch", &why);
         }

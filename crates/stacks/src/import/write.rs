@@ -10,7 +10,7 @@ use plimsoll_base::WITHHELD;
 pub struct Imported {
     /// The run file, with the remarks as comments at its end.
     pub run_file: String,
-    /// What is unbuilt, missing, chosen, changed or left out, one line each.
+    /// Settings that are unbuilt, missing, chosen, changed or left out, one line each.
     pub remarks: Vec<String>,
 }
 
@@ -110,9 +110,10 @@ impl Draft {
             remarks.push(format!("chosen: {what}"));
         }
         remarks.extend(self.chosen.iter().map(|what| format!("chosen: {what}")));
-        match all {
-            true => remarks.extend(of(Class::Engine).chain(of(Class::Idle)).cloned()),
-            false => remarks.extend(counted(of(Class::Engine).count(), of(Class::Idle).count())),
+        if all {
+            remarks.extend(of(Class::Engine).chain(of(Class::Idle)).cloned())
+        } else {
+            remarks.extend(counted(of(Class::Engine).count(), of(Class::Idle).count()))
         }
         remarks.iter().map(|remark| printable(remark)).collect()
     }

@@ -53,10 +53,7 @@ impl Sum<'_> {
 
     fn power(&mut self) -> Option<i64> {
         let base = self.atom()?;
-        match self.takes("**") {
-            true => base.checked_pow(u32::try_from(self.atom()?).ok()?),
-            false => Some(base),
-        }
+        if self.takes("**") { base.checked_pow(u32::try_from(self.atom()?).ok()?) } else { Some(base) }
     }
 
     fn atom(&mut self) -> Option<i64> {
@@ -81,9 +78,10 @@ impl Sum<'_> {
         let end = self.rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(self.rest.len());
         let (word, rest) = self.rest.split_at(end);
         self.rest = rest;
-        let value = match word.starts_with(|c: char| c.is_ascii_digit()) {
-            true => word.parse().ok(),
-            false => (self.value_of)(word),
+        let value = if word.starts_with(|c: char| c.is_ascii_digit()) {
+            word.parse().ok()
+        } else {
+            (self.value_of)(word)
         };
         value.filter(|_| !braced || self.takes("}"))
     }

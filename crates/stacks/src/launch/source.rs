@@ -5,7 +5,6 @@ use crate::setting::Setting;
 
 #[derive(Clone, Copy)]
 pub(crate) struct Source<'a> {
-    /// As given.
     pub path: &'a str,
     pub text: &'a str,
     pub choice: Choice<'a>,

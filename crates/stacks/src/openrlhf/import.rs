@@ -200,12 +200,10 @@ fn rewards(draft: &mut Draft) {
             draft.change(&taken, "the first of several");
         }
         let first = urls.into_iter().next().unwrap_or_default();
-        let reward = match first.ends_with(".py") {
-            true => vec![
-                ("kind", quoted(&format!("python:{first}:reward_func"))),
-                ("signature", quoted("openrlhf")),
-            ],
-            false => vec![("kind", quoted(&first))],
+        let reward = if first.ends_with(".py") {
+            vec![("kind", quoted(&format!("python:{first}:reward_func"))), ("signature", quoted("openrlhf"))]
+        } else {
+            vec![("kind", quoted(&first))]
         };
         draft.add_reward(&taken.from, reward);
     }

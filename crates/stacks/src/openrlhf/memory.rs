@@ -101,10 +101,7 @@ pub(super) fn rules(
     let actor = named_model(options, "pretrain", "--pretrain or --actor.model_name_or_path", models)?;
     let mut run = Run::read(options, version, limits)?;
     let has_critic = options.text_or("advantage_estimator", "gae")? == "gae";
-    let reward = match options.has("remote_rm_url") {
-        true => None,
-        false => model(options, "reward_pretrain", models)?,
-    };
+    let reward = if options.has("remote_rm_url") { None } else { model(options, "reward_pretrain", models)? };
     let critic = match (has_critic, model(options, "critic_pretrain", models)?) {
         (false, _) => None,
         (true, spec) => spec.or(reward).or(Some(actor)),
@@ -225,19 +222,20 @@ impl<'a> Run<'a> {
             let with_reference = reference && self.options.flag_or("colocate_actor_ref", false)?;
             let with_reward = reward && self.options.flag_or("colocate_critic_reward", false)?;
             let actor = cluster.group(if with_reference { "actor, reference" } else { "actor" }, actor_cards);
-            let critic_group = match critic {
-                true => {
-                    cluster.group(if with_reward { "critic, reward model" } else { "critic" }, of("critic")?)
-                }
-                false => actor,
+            let critic_group = if critic {
+                cluster.group(if with_reward { "critic, reward model" } else { "critic" }, of("critic")?)
+            } else {
+                actor
             };
-            let reference = match reference && !with_reference {
-                true => cluster.group("reference", of("reference")?),
-                false => actor,
+            let reference = if reference && !with_reference {
+                cluster.group("reference", of("reference")?)
+            } else {
+                actor
             };
-            let reward = match reward && !with_reward {
-                true => cluster.group("reward model", of("reward")?),
-                false => critic_group,
+            let reward = if reward && !with_reward {
+                cluster.group("reward model", of("reward")?)
+            } else {
+                critic_group
             };
             let engine = (engines > 0).then(|| cluster.group("engine", engine_cards));
             Places { actor, critic: critic_group, reference, reward, engine, together }

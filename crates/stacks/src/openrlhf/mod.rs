@@ -90,8 +90,9 @@ fn trainer_of(word: &str) -> Option<&'static str> {
 }
 
 fn newest(options: &Options) -> (&'static str, &'static str) {
-    match options.has_first_names() {
-        true => ("0.10.1", "the newest with flat flags"),
-        false => ("0.11.2", "the newest that was read"),
+    if options.has_first_names() {
+        ("0.10.1", "the newest with flat flags")
+    } else {
+        ("0.11.2", "the newest that was read")
     }
 }

@@ -33,9 +33,10 @@ const SOURCE: &str = "Open-Reasoner-Zero 3fdd9a0 orz/ppo/trainer.py:141-151, 730
 
 pub(super) fn rules(options: &Options, _: Version, limits: &Limits, models: &ModelOf<'_>) -> Result<Ledger> {
     let actor = named_model(options, "pretrain", "`pretrain`", models)?;
-    let critic = match options.flag_or("use_grpo", false)? {
-        true => None,
-        false => Some(Shape::value(model(options, "critic_pretrain", models)?.unwrap_or(actor))),
+    let critic = if options.flag_or("use_grpo", false)? {
+        None
+    } else {
+        Some(Shape::value(model(options, "critic_pretrain", models)?.unwrap_or(actor)))
     };
     let actor = Shape::policy(actor);
     let (mut ledger, group) = place(options, limits)?;

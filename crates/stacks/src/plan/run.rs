@@ -10,7 +10,7 @@ use crate::{options::Options, setting::Setting};
 use plimsoll_base::{Error, Result};
 use std::cell::Cell;
 
-/// What a plan of a model with experts ignores.
+/// Says what a plan of a model with experts ignores.
 const EXPERTS: &str = "experts: all of a layer's are planned with it, activations for those that a token goes to, by formula; expert \
     parallelism and experts that get more tokens than others are not looked at";
 

@@ -7,11 +7,9 @@ use super::torch::pinned;
 use crate::plan::ledger::{Holder, Item, Phase, When};
 use crate::plan::model::{Ffn, Shape};
 
-/// `reduce_bucket_size`, elements.
 const BUCKET: u128 = 500_000_000;
 /// `stage3_max_live_parameters` and `stage3_prefetch_bucket_size`, elements.
 const LIVE: u128 = 1_000_000_000 + 50_000_000;
-/// `sub_group_size`, elements.
 const SUB_GROUP: u128 = 1_000_000_000;
 
 const STAGE_2: &str = "DeepSpeed 0.16.0 runtime/zero/stage_1_and_2.py:390-405, 675-700";

@@ -360,13 +360,14 @@ fn sampling(draft: &mut Draft) {
         draft.set_toml("rollout.keep_stop", "true", "as its engine is called");
     }
     if let Some(taken) = draft.take_text("generator.chat_template.name_or_path") {
-        match taken.value.ends_with(".jinja") || taken.value.ends_with(".jinja2") {
-            true => draft.set_text("data.chat_template", &taken.value, &taken.from),
-            false => draft.miss(
+        if taken.value.ends_with(".jinja") || taken.value.ends_with(".jinja2") {
+            draft.set_text("data.chat_template", &taken.value, &taken.from)
+        } else {
+            draft.miss(
                 "data.chat_template",
                 "generator.chat_template.name_or_path",
                 "the template as a Jinja file",
-            ),
+            )
         }
     }
 }

@@ -267,9 +267,10 @@ fn rewards(draft: &mut Draft) {
     }
     if let Some(weights) = draft.take_text("weights_of_rewards") {
         let values: Vec<f64> = list(&weights.value).iter().filter_map(|text| number(text)).collect();
-        match values.len() == names.len() {
-            true => parts::weigh_rewards(draft, &values, &weights.from),
-            false => draft.leave(&weights, "it is not one weight for each reward"),
+        if values.len() == names.len() {
+            parts::weigh_rewards(draft, &values, &weights.from)
+        } else {
+            draft.leave(&weights, "it is not one weight for each reward")
         }
     }
 }
@@ -281,9 +282,10 @@ fn common(draft: &mut Draft) {
         draft.drop_line("data.chat_template");
     }
     if let Some(taken) = draft.take_text("system") {
-        match taken.value.ends_with(".txt") {
-            true => draft.leave(&taken, "a file: write its text as data.system_prompt"),
-            false => draft.set_text("data.system_prompt", &taken.value, &taken.from),
+        if taken.value.ends_with(".txt") {
+            draft.leave(&taken, "a file: write its text as data.system_prompt")
+        } else {
+            draft.set_text("data.system_prompt", &taken.value, &taken.from)
         }
     }
     if let Some(taken) = draft.take_text("task_type").filter(|taken| taken.value != "causal_lm") {

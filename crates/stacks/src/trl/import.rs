@@ -166,7 +166,7 @@ fn functions(draft: &mut Draft, taken: &Taken) {
     draft.change(taken, LOADED);
 }
 
-/// What workers do with the file of a class or of functions.
+/// Says what workers do with the file of a class or of functions.
 const LOADED: &str = "they are used as they are, and a worker that loads their file runs the other lines too, unless they are under `if __name__ == \"__main__\":`";
 
 /// Takes an environment, which plays the episodes and gives their rewards.
@@ -528,9 +528,10 @@ fn rewards(draft: &mut Draft) {
     remarks.dedup();
     if let Some(weights) = draft.take("reward_weights") {
         let values: Vec<f64> = list(&weights.value).iter().filter_map(|text| number(text)).collect();
-        match !names.is_empty() && values.len() == names.len() {
-            true => parts::weigh_rewards(draft, &values, &weights.from),
-            false => draft.leave(&weights, "it is not one weight for each reward"),
+        if !names.is_empty() && values.len() == names.len() {
+            parts::weigh_rewards(draft, &values, &weights.from)
+        } else {
+            draft.leave(&weights, "it is not one weight for each reward")
         }
     }
     if let Some(taken) = functions

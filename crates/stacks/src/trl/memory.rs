@@ -162,9 +162,10 @@ impl Run<'_> {
                     accumulates: self.options.count_or("gradient_accumulation_steps", 1)? > 1,
                     sleep: false,
                 };
-                self.ledger.add(match self.adapters {
-                    true => zero.weights(self.trainer, &self.shape),
-                    false => zero.training(self.trainer, &self.shape, &[Phase::Update]),
+                self.ledger.add(if self.adapters {
+                    zero.weights(self.trainer, &self.shape)
+                } else {
+                    zero.training(self.trainer, &self.shape, &[Phase::Update])
                 });
             }
             Sharding::None => self.plain(params),
@@ -295,19 +296,20 @@ impl Run<'_> {
     fn save(&mut self) {
         let each = self.element;
         let whole = each * u128::from(self.shape.params);
-        let (name, bytes, formula, source) = match self.gathers() {
-            true => (
+        let (name, bytes, formula, source) = if self.gathers() {
+            (
                 "gathered model",
                 whole,
                 format!("{each} B x P on rank 0"),
                 "accelerate: zero3_save_16bit_model gathers the whole dictionary on rank 0",
-            ),
-            false => (
+            )
+        } else {
+            (
                 "shard that is written",
                 whole.min(5_000_000_000),
                 "min(model, 5 GB) as bytes on rank 0".into(),
                 "transformers save_pretrained, max_shard_size 5GB",
-            ),
+            )
         };
         let item = self.trainer.host(name, bytes, &[Phase::Save], formula, source).first();
         // A checkpoint of the Trainer holds weights and states.

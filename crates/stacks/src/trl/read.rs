@@ -53,9 +53,12 @@ fn trainer_at(words: &[Word]) -> Option<usize> {
 fn trainer_of(word: &str) -> Option<&'static str> {
     let last = word.rsplit('/').next().unwrap_or_default();
     let stem = last.strip_suffix(".py").unwrap_or(last);
-    let is_it = |name: &str| match last.ends_with(".py") {
-        true => stem.ends_with(name) || (name == "reward" && stem.ends_with("reward_modeling")),
-        false => stem == name || stem.ends_with(&format!(".scripts.{name}")),
+    let is_it = |name: &str| {
+        if last.ends_with(".py") {
+            stem.ends_with(name) || (name == "reward" && stem.ends_with("reward_modeling"))
+        } else {
+            stem == name || stem.ends_with(&format!(".scripts.{name}"))
+        }
     };
     TRAINERS.iter().map(|(name, _)| *name).find(|name| is_it(name))
 }

@@ -458,11 +458,10 @@ impl Script<'_> {
         if let Some(call) = self.outline.calls("LoraConfig").first() {
             self.lora_config(call, line(call));
         } else if let Some(call) = self.outline.calls("get_peft_model").first() {
-            match unsloth::is_of_class(call) {
-                true => self.given.extend(unsloth::adapter(self.outline, call, line(call))),
-                false => {
-                    self.given.push(python::expression("peft_config", "get_peft_model(...)", line(call)))
-                }
+            if unsloth::is_of_class(call) {
+                self.given.extend(unsloth::adapter(self.outline, call, line(call)))
+            } else {
+                self.given.push(python::expression("peft_config", "get_peft_model(...)", line(call)))
             }
         }
     }

@@ -386,10 +386,12 @@ fn kl(draft: &mut Draft) {
     draft.set_text(
         "loss.kl_in",
         if in_loss { "loss" } else { "reward" },
-        match in_loss {
-            true => "use_kl_loss",
-            false if is_older => "as before verl 0.3",
-            false => "use_kl_in_reward",
+        if in_loss {
+            "use_kl_loss"
+        } else if is_older {
+            "as before verl 0.3"
+        } else {
+            "use_kl_in_reward"
         },
     );
     if let Some((coef, taken)) = draft.take_number(used[0]) {
@@ -480,9 +482,10 @@ fn rewards(draft: &mut Draft) {
         (None, None) => {}
     }
     manager(draft);
-    match draft.is_on("reward_model.enable") {
-        true => parts::reward_model(draft, "reward_model.model.path"),
-        false => draft.leave_out("reward_model.model.path", why::OFF),
+    if draft.is_on("reward_model.enable") {
+        parts::reward_model(draft, "reward_model.model.path")
+    } else {
+        draft.leave_out("reward_model.model.path", why::OFF)
     }
     if !draft.has_reward() {
         let why = "verl picks a scorer by each row's data_source, which the file does not say";
@@ -515,9 +518,10 @@ fn parts_of_a_score(draft: &mut Draft) {
     }
     if let Some(weights) = draft.take("algorithm.gdpo_reward_weights") {
         let values: Vec<f64> = list(&weights.value).iter().filter_map(|text| number(text)).collect();
-        match !names.is_empty() && values.len() == names.len() {
-            true => parts::weigh_rewards(draft, &values, &weights.from),
-            false => draft.leave(&weights, "it is not one weight for each reward"),
+        if !names.is_empty() && values.len() == names.len() {
+            parts::weigh_rewards(draft, &values, &weights.from)
+        } else {
+            draft.leave(&weights, "it is not one weight for each reward")
         }
     }
     manager(draft);

@@ -157,26 +157,28 @@ impl Run<'_> {
     /// Adds the rows of a model trained by FSDP: f32 shards, bf16 layers gathered for a pass.
     fn trained(&mut self, role: &'static str, shape: &Shape) -> Result<()> {
         let (options, holder, is_actor) = (self.options, self.holder(role), role == "actor");
-        let (params, optimizer) = match is_actor {
-            true => (PARAMS, OPTIMIZER),
-            false => ("critic.model.fsdp_config.param_offload", "critic.model.fsdp_config.optimizer_offload"),
+        let (params, optimizer) = if is_actor {
+            (PARAMS, OPTIMIZER)
+        } else {
+            ("critic.model.fsdp_config.param_offload", "critic.model.fsdp_config.optimizer_offload")
         };
         let (params, optimizer) = (options.flag_or(params, false)?, options.flag_or(optimizer, false)?);
         let element = match options.text("actor_rollout_ref.actor.fsdp_config.model_dtype")? {
             Some("bf16" | "bfloat16" | "fp16") => 2_u128,
             _ => 4,
         };
-        let (update, passes, awake): (When, When, When) = match is_actor {
-            true => (
+        let (update, passes, awake): (When, When, When) = if is_actor {
+            (
                 &[Phase::Update],
                 &[Phase::Experience, Phase::Update],
                 &[Phase::Load, Phase::Experience, Phase::Update, Phase::Sync, Phase::Save],
-            ),
-            false => (
+            )
+        } else {
+            (
                 &[Phase::Critic],
                 &[Phase::Experience, Phase::Critic],
                 &[Phase::Load, Phase::Experience, Phase::Critic, Phase::Save],
-            ),
+            )
         };
         // The fork's actor is in the engine's process.
         let kind = if is_actor && self.is_fork { Process::Engine } else { Process::Trainer };
@@ -221,9 +223,10 @@ impl Run<'_> {
                 logits(7, "(4 + 2 + 1 B of logits and entropy)"),
             ),
         };
-        let recompute = match is_actor {
-            true => "actor_rollout_ref.model.enable_gradient_checkpointing",
-            false => "critic.model.enable_gradient_checkpointing",
+        let recompute = if is_actor {
+            "actor_rollout_ref.model.enable_gradient_checkpointing"
+        } else {
+            "critic.model.enable_gradient_checkpointing"
         };
         let pass = Pass {
             holder: self.holder(role),

@@ -101,8 +101,9 @@ fn trainer_at(words: &[Word]) -> Option<usize> {
 }
 
 fn newest(options: &Options) -> (&'static str, &'static str) {
-    match options.has("actor_rollout_ref.rollout.swap_space") {
-        true => ("0.2", "simpleRL-reason's fork, by its option swap_space"),
-        false => ("0.7.0", "the newest that was read"),
+    if options.has("actor_rollout_ref.rollout.swap_space") {
+        ("0.2", "simpleRL-reason's fork, by its option swap_space")
+    } else {
+        ("0.7.0", "the newest that was read")
     }
 }

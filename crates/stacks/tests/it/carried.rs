@@ -1,5 +1,5 @@
-//! What an import carries over besides the job: trackers, hub data sets, tool environments. And what it never repeats:
-//! keys and passwords.
+//! Tests what an import carries over besides the job: trackers, hub data sets, tool environments. And what it never
+//! repeats: keys and passwords.
 
 use plimsoll_base::Result;
 use plimsoll_stacks::{Imported, Wishes, find, import, settings};

@@ -241,7 +241,7 @@ fn r_sft_of_every_turn_is_imported_as_that() {
     }
 }
 
-/// What a script sets of its configuration later was lost.
+/// Shows that what a script sets of its configuration later was lost.
 #[test]
 fn r_attributes_of_a_configuration_were_left_out() {
     let script = |more: &str| {

@@ -320,7 +320,7 @@ fn r_other_losses_were_left_out() {
     }
 }
 
-/// What of the kin has no row, or another form, is refused.
+/// Shows that what of the kin has no row, or another form, is refused.
 #[test]
 fn kin_of_another_form_are_refused() {
     let trl = "trl grpo --model_name_or_path a/b --max_steps 4 --dataset_name x.jsonl";

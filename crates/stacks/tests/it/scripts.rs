@@ -1,5 +1,5 @@
-//! What is read of scripts: variables, arithmetic, arrays, branches and here documents of shells; constants, functions
-//! and calls of Python. Nothing makes reading slow or large.
+//! Tests what is read of scripts: variables, arithmetic, arrays, branches and here documents of shells; constants,
+//! functions and calls of Python. Nothing makes reading slow or large.
 
 use plimsoll_stacks::{Setting, Wishes, find, import, settings};
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ fn value(given: &[Setting], key: &str) -> Result<String, String> {
     }
 }
 
-/// What `data.seed` is in a script of verl that ends in `data.seed=WORD`.
+/// Returns what `data.seed` is in a script of verl that ends in `data.seed=WORD`.
 fn shell(before: &str, word: &str) -> Result<String, String> {
     let script =
         format!("{before}\npython3 -m verl.trainer.main_ppo data.train_batch_size=4 data.seed={word}\n");
@@ -105,7 +105,7 @@ fn the_launchers_flags_have_one_value_each() {
     }
 }
 
-/// What `seed` of a GRPOConfig is in a script with `before`.
+/// Returns what `seed` of a GRPOConfig is in a script with `before`.
 fn python(before: &str, expression: &str) -> Result<String, String> {
     value(
         &read("trl", "x.py", &format!("{before}\nargs = GRPOConfig(max_steps=1, seed={expression})\n")),

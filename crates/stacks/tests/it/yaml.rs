@@ -33,7 +33,7 @@ fn r_lines_of_a_text_were_settings() {
     );
 }
 
-/// What follows an anchor was taken out of its section, and an alias was a text.
+/// Shows that what follows an anchor was taken out of its section, and an alias was a text.
 #[test]
 fn r_half_of_a_file_was_read() {
     for (text, words) in [

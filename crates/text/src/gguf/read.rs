@@ -26,9 +26,10 @@ pub(crate) fn tokenizer_json(tables: &GgufTokenizer) -> Result<Value> {
     let mut value = match tables.model.as_str() {
         "gpt2" => {
             let rule = rules::of_name(&tables.pre)?;
-            let mut value = match is_of_characters(tables) {
-                true => characters_json(&tables.tokens, &added.special),
-                false => byte_level_json(&tables.tokens, &tables.merges, &added.special, rule.words()),
+            let mut value = if is_of_characters(tables) {
+                characters_json(&tables.tokens, &added.special)
+            } else {
+                byte_level_json(&tables.tokens, &tables.merges, &added.special, rule.words())
             };
             let list = value["added_tokens"].as_array_mut().expect("the literal has this list");
             list.extend(added.plain.iter().map(|&id| added_token(id, &tables.tokens[id as usize], false)));

@@ -5,7 +5,6 @@ use plimsoll_base::{Error, Result, shown};
 use serde_json::{Value, json};
 use tokenizers::{DecoderWrapper, NormalizerWrapper, PreTokenizerWrapper};
 
-/// Token types.
 pub(super) const NORMAL: i64 = 1;
 pub(super) const UNKNOWN: i64 = 2;
 pub(super) const CONTROL: i64 = 3;

@@ -71,17 +71,20 @@ fn tables_of(tokenizer: &Tokenizer, file: File, vocab: u32) -> Result<GgufTokeni
     for added in &file.added {
         check_added(added, &file.normalizer)?;
         let Some(id) = tokenizer.token_id(&added.content) else { continue };
-        let kind = match added.special {
-            true if Some(added.content.as_str()) == unknown && option("byte_fallback") == true => UNKNOWN,
-            true => CONTROL,
-            false => USER_DEFINED,
+        let kind = if !added.special {
+            USER_DEFINED
+        } else if Some(added.content.as_str()) == unknown && option("byte_fallback") == true {
+            UNKNOWN
+        } else {
+            CONTROL
         };
         put(&added.content, id, kind);
     }
     let flags = Flags { unknown, ignores_merges: option("ignore_merges") == true };
-    let mut tables = match option("byte_fallback") == true {
-        true => sentencepiece(tables, &file, merges, &flags)?,
-        false => bytes(tables, &file, merges, &flags)?,
+    let mut tables = if option("byte_fallback") == true {
+        sentencepiece(tables, &file, merges, &flags)?
+    } else {
+        bytes(tables, &file, merges, &flags)?
     };
     tables.unknown = unknown.and_then(|token| tokenizer.token_id(token));
     Ok(tables)
@@ -120,9 +123,12 @@ fn bytes(
     let is_absent = |byte: u8| !known.contains(char_of_byte(byte).to_string().as_str());
     // Without merges, tables that lack an ASCII byte are read as characters. Readers of tables drop an absent byte,
     // which this tokenizer would replace by its unknown token if it has one.
-    let must_be_there = |byte: u8| match merges.is_empty() {
-        true => byte.is_ascii() || is_in_texts(byte),
-        false => flags.unknown.is_some() && is_in_texts(byte),
+    let must_be_there = |byte: u8| {
+        if merges.is_empty() {
+            byte.is_ascii() || is_in_texts(byte)
+        } else {
+            flags.unknown.is_some() && is_in_texts(byte)
+        }
     };
     if let Some(byte) = (0..=255u8).find(|&byte| must_be_there(byte) && is_absent(byte)) {
         return Err(refused(&format!("it has no token for the byte 0x{byte:02X}")));

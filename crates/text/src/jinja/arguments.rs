@@ -6,7 +6,7 @@ use super::value::{Text, Value};
 
 pub(super) struct Args<'r> {
     pub(super) meter: &'r Meter,
-    /// What is called, for messages.
+    /// The name of the callee, for messages.
     pub(super) callee: &'r str,
     positional: std::vec::IntoIter<Value<'r>>,
     named: Vec<(&'r str, Value<'r>)>,

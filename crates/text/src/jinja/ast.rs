@@ -5,7 +5,6 @@ pub(super) type Block = Vec<Statement>;
 
 #[derive(Debug)]
 pub(super) enum Statement {
-    /// Text outside tags.
     Text(Box<str>),
     /// `{{ expression }}`
     Emit(Node),
@@ -47,11 +46,10 @@ pub(super) struct Macro {
     pub(super) body: Block,
 }
 
-/// What an assignment writes.
+/// Says what an assignment writes.
 #[derive(Debug)]
 pub(super) enum Target {
     Name(Box<str>),
-    /// `namespace.field`
     Field(Box<str>, Box<str>),
     Several(Vec<Target>),
 }

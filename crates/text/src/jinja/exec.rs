@@ -10,7 +10,7 @@ use super::value::{Closure, Items, Loop, Value};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-/// What follows a statement.
+/// Says what follows a statement.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Flow {
     Next,

@@ -58,9 +58,10 @@ impl<'s> Parser<'s> {
     /// Enters a block or a bracket; `close` leaves it.
     pub(super) fn open(&mut self) -> Result<()> {
         self.nesting += 1;
-        match self.nesting > NESTING_MAX {
-            true => self.fault(format!("blocks and brackets nest deeper than {NESTING_MAX}")),
-            false => Ok(()),
+        if self.nesting > NESTING_MAX {
+            self.fault(format!("blocks and brackets nest deeper than {NESTING_MAX}"))
+        } else {
+            Ok(())
         }
     }
 
@@ -433,10 +434,7 @@ impl<'s> Parser<'s> {
             } else if self.skip_name("is") {
                 let is_not = self.skip_name("not");
                 let test = Kind::Test(Box::new(value), self.test_call()?);
-                match is_not {
-                    true => Kind::Not(Box::new(self.node(line, test)?)),
-                    false => test,
-                }
+                if is_not { Kind::Not(Box::new(self.node(line, test)?)) } else { test }
             } else if self.skip("(") {
                 Kind::Call(Box::new(value), self.arguments()?)
             } else {

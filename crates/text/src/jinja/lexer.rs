@@ -242,9 +242,10 @@ impl<'s> Lexer<'s> {
             }
         }
         let text = rest[..end].replace('_', "");
-        let token = match end == whole {
-            true => text.parse().ok().map(Token::Int),
-            false => text.parse().ok().map(Token::Float),
+        let token = if end == whole {
+            text.parse().ok().map(Token::Int)
+        } else {
+            text.parse().ok().map(Token::Float)
         };
         match token {
             Some(token) => {

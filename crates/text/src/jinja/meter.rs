@@ -42,7 +42,7 @@ pub(super) struct Meter {
     held_bytes: Cell<usize>,
     depth: Cell<u32>,
     line: Cell<u32>,
-    /// What this thread had used of a processor at the start.
+    /// Processor time of this thread at the start.
     begun: Duration,
 }
 
@@ -88,9 +88,10 @@ impl Meter {
     pub(super) fn enter(&self) -> Result<()> {
         self.work(0)?;
         self.depth.set(self.depth.get() + 1);
-        match self.depth.get() > DEPTH_MAX {
-            true => self.fault(format!("calls and blocks nest deeper than {DEPTH_MAX}")),
-            false => Ok(()),
+        if self.depth.get() > DEPTH_MAX {
+            self.fault(format!("calls and blocks nest deeper than {DEPTH_MAX}"))
+        } else {
+            Ok(())
         }
     }
 

@@ -150,10 +150,8 @@ fn search<'r>(whole: &str, args: &mut Args<'r>) -> Result<Value<'r>> {
     if args.callee == "count" {
         return Ok(Value::Int(whole.matches(part.as_str()).count() as i64));
     }
-    let found = match args.callee.starts_with('r') {
-        true => whole.rfind(part.as_str()),
-        false => whole.find(part.as_str()),
-    };
+    let found =
+        if args.callee.starts_with('r') { whole.rfind(part.as_str()) } else { whole.find(part.as_str()) };
     match found {
         Some(at) => Ok(Value::Int(whole[..at].chars().count() as i64)),
         None if args.callee.ends_with("find") => Ok(Value::Int(-1)),

@@ -34,7 +34,6 @@ use meter::{Fault, Meter};
 use std::ops::Range;
 use value::{Items, Value};
 
-/// A parsed template.
 #[derive(Debug)]
 pub(crate) struct Template {
     block: ast::Block,
@@ -44,7 +43,7 @@ pub(crate) struct Template {
     now: u64,
 }
 
-/// What a template sees of its surroundings.
+/// Holds what a template sees of its surroundings.
 pub(crate) struct Context<'a> {
     pub(crate) messages: Messages<'a>,
     /// `tools` and what else a request brings; undefined otherwise, because templates ask by `is defined` or by truth.
@@ -114,9 +113,10 @@ impl Template {
         let given = context.messages.text_bytes()
             + context.variables.iter().map(|(_, variable)| json::text_bytes(variable)).sum::<usize>();
         let limit = grown_bytes_max(given);
-        match text.len() > limit {
-            true => meter.fault(format!("a text of {} bytes for {given}, the limit is {limit}", text.len())),
-            false => Ok((text, (!renderer.has_lost_marks).then_some(renderer.marks))),
+        if text.len() > limit {
+            meter.fault(format!("a text of {} bytes for {given}, the limit is {limit}", text.len()))
+        } else {
+            Ok((text, (!renderer.has_lost_marks).then_some(renderer.marks)))
         }
     }
 }

@@ -167,7 +167,6 @@ pub(super) fn compare<'r>(meter: &Meter, sign: Comparison, a: &Value<'r>, b: &Va
     }
 }
 
-/// Evaluates Python's `==`.
 pub(super) fn equal<'r>(meter: &Meter, a: &Value<'r>, b: &Value<'r>) -> Result<bool> {
     meter.work(0)?;
     match (a, b) {

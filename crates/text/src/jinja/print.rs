@@ -12,7 +12,6 @@ pub(super) fn write<'r>(out: &mut Buffer<'r>, value: &Value<'r>) -> Result<()> {
     }
 }
 
-/// Appends `repr(value)`.
 pub(super) fn write_repr<'r>(out: &mut Buffer<'r>, value: &Value<'r>) -> Result<()> {
     out.meter().work(0)?;
     match value {

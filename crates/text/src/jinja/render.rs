@@ -17,7 +17,6 @@ pub(super) struct Renderer<'r> {
     pub(super) marks: Vec<Range<usize>>,
     /// True if a mark was in text that is a value, so its place in the output is unknown.
     pub(super) has_lost_marks: bool,
-    /// Loops that run.
     pub(super) loops: usize,
     /// Seconds since 1970 for `strftime_now`.
     pub(super) now: u64,

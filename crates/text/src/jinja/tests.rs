@@ -1,4 +1,4 @@
-//! What templates may not take: stack, memory, time. `tests/hostile.rs` measures the process.
+//! Tests what templates may not take: stack, memory, time. `tests/hostile.rs` measures the process.
 
 use super::{Context, Messages, Template};
 

@@ -13,7 +13,7 @@ const MADE_BYTES: usize = 96;
 
 #[derive(Clone, Debug)]
 pub(super) enum Value<'r> {
-    /// What has no value, by its name in the template.
+    /// A name of the template without a value.
     Undefined(&'r str),
     None,
     Bool(bool),
@@ -60,7 +60,7 @@ pub(super) struct Dict<'r> {
     _charge: Charge<'r>,
 }
 
-/// What `namespace(...)` makes: the one kind of value that templates change.
+/// Holds what `namespace(...)` makes: the one kind of value that templates change.
 #[derive(Debug)]
 pub(super) struct Namespace<'r> {
     pub(super) fields: RefCell<Vec<(&'r str, Value<'r>)>>,
@@ -74,7 +74,6 @@ pub(super) struct Closure<'r> {
     pub(super) scopes: usize,
 }
 
-/// The variable `loop`.
 #[derive(Debug)]
 pub(super) struct Loop<'r> {
     pub(super) items: Rc<List<'r>>,
@@ -320,9 +319,10 @@ impl<'r> Items<'r> {
 }
 
 fn deeper(meter: &Meter, depth: usize) -> Result<usize> {
-    match depth < VALUE_DEPTH_MAX {
-        true => Ok(depth + 1),
-        false => meter.fault(format!("lists and dicts nest deeper than {VALUE_DEPTH_MAX}")),
+    if depth < VALUE_DEPTH_MAX {
+        Ok(depth + 1)
+    } else {
+        meter.fault(format!("lists and dicts nest deeper than {VALUE_DEPTH_MAX}"))
     }
 }
 

@@ -28,9 +28,10 @@ pub(super) fn capitalized(text: &str) -> String {
 pub(super) fn titled(text: &str, separates: fn(char) -> bool) -> String {
     let (mut out, mut begins) = (String::with_capacity(text.len()), true);
     for c in text.chars() {
-        match begins && !separates(c) {
-            true => out.extend(c.to_uppercase()),
-            false => out.extend(c.to_lowercase()),
+        if begins && !separates(c) {
+            out.extend(c.to_uppercase())
+        } else {
+            out.extend(c.to_lowercase())
         }
         begins = separates(c);
     }
@@ -171,9 +172,10 @@ pub(super) fn lines(text: &str) -> impl Iterator<Item = (std::ops::Range<usize>,
             return None;
         }
         let length = rest.find(ENDS).unwrap_or(rest.len());
-        let end = match rest[length..].starts_with("\r\n") {
-            true => 2,
-            false => rest[length..].chars().next().map_or(0, char::len_utf8),
+        let end = if rest[length..].starts_with("\r\n") {
+            2
+        } else {
+            rest[length..].chars().next().map_or(0, char::len_utf8)
         };
         let range = start..start + length;
         start += length + end;

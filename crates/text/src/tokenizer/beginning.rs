@@ -1,4 +1,4 @@
-//! What a tokenizer puts before a text, such as the token that begins it: from `tokenizer_config.json`, the
+//! Finds what a tokenizer puts before a text, such as the token that begins it: from `tokenizer_config.json`, the
 //! post-processor of `tokenizer.json`, or the tables of a GGUF file. What it puts after one is not used: a prompt goes
 //! on, and an answer has its own end.
 

@@ -34,12 +34,11 @@ struct Steps {
 
 impl Steps {
     fn within(self, limit: f64, what: &str) -> Result<f64, String> {
-        match self.factor > limit {
-            true => {
-                let times = plimsoll_base::shown_number(self.factor.round());
-                Err(format!("its {what} {times} times as long, the limit is {limit}"))
-            }
-            false => Ok(self.factor),
+        if self.factor > limit {
+            let times = plimsoll_base::shown_number(self.factor.round());
+            Err(format!("its {what} {times} times as long, the limit is {limit}"))
+        } else {
+            Ok(self.factor)
         }
     }
 
@@ -47,9 +46,10 @@ impl Steps {
     fn step(&mut self, factor: f64) -> Result<(), String> {
         self.count += 1;
         self.factor *= factor.max(1.0);
-        match self.count > STEPS_MAX {
-            true => Err(format!("more than {STEPS_MAX} steps of normalization, words or decoding")),
-            false => Ok(()),
+        if self.count > STEPS_MAX {
+            Err(format!("more than {STEPS_MAX} steps of normalization, words or decoding"))
+        } else {
+            Ok(())
         }
     }
 

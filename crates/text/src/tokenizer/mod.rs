@@ -133,10 +133,7 @@ impl Tokenizer {
     /// Returns the ids that the tokenizer puts before a text; none if the text has them already.
     pub fn beginning_of(&self, text: &str) -> &[u32] {
         let first = self.beginning.first().and_then(|id| self.token_text(*id));
-        match first.is_some_and(|first| text.starts_with(&first)) {
-            true => &[],
-            false => &self.beginning,
-        }
+        if first.is_some_and(|first| text.starts_with(&first)) { &[] } else { &self.beginning }
     }
 
     /// Encodes a text that follows sampled tokens, of which the last few are looked at: as the whole text would be
@@ -148,11 +145,13 @@ impl Tokenizer {
         let Some((last, _)) = sampled.split_last().filter(|_| !text.is_empty()) else {
             return self.encode(text);
         };
-        let before = match self.is_special(*last) {
+        let before = if !self.is_special(*last) {
+            self.decode(&sampled[sampled.len().saturating_sub(CONTEXT_TOKENS)..], false)
+        } else if !self.has_first_piece {
             // Nothing joins a special token.
-            true if !self.has_first_piece => return self.encode(text),
-            true => self.token_text(*last).unwrap_or_default(),
-            false => self.decode(&sampled[sampled.len().saturating_sub(CONTEXT_TOKENS)..], false),
+            return self.encode(text);
+        } else {
+            self.token_text(*last).unwrap_or_default()
         };
         let from = before.len();
         let Ok(whole) = self.encode_with_bytes(&format!("{before}{text}")) else { return self.encode(text) };
@@ -205,9 +204,8 @@ impl Tokenizer {
             return Err(invalid(&format!("a text of {} bytes, the limit is {INPUT_BYTES_MAX}", text.len())));
         }
         self.check_expansion(text)?;
-        let encoded = guarded(|| match offsets {
-            true => self.inner.encode(text, false),
-            false => self.inner.encode_fast(text, false),
+        let encoded = guarded(|| {
+            if offsets { self.inner.encode(text, false) } else { self.inner.encode_fast(text, false) }
         });
         let encoded = encoded.ok_or_else(|| invalid("the library cannot use it"))?;
         let encoding = encoded.map_err(|e| invalid(&e.to_string()))?;

@@ -156,7 +156,7 @@ fn r_text_after_a_turn_began_with_a_space_of_its_own() {
     assert_eq!(after(&metaspace(), "none such"), "▁ bc");
 }
 
-/// What followed a turn that was cut was encoded alone, although the whole text has other tokens there.
+/// Shows that what followed a turn that was cut was encoded alone, although the whole text has other tokens there.
 #[test]
 fn r_text_after_a_cut_turn_was_encoded_alone() {
     let after = |files: &TokenizerFiles, before: &str, text: &str| {

@@ -30,7 +30,7 @@ pub use machine::{AnyDevice, Machine, golden_dir};
 /// The source of a model that is made for a test: a GGUF file whose matrices are in all encodings.
 pub const MIXED: &str = "gguf:mixed";
 
-/// What an arena is made for.
+/// Holds what an arena is made for.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// A golden model's name, or a source with a colon.
@@ -368,7 +368,7 @@ impl Harness {
     }
 }
 
-/// What `each_pass` leaves free to use while a pass is open.
+/// Holds what `each_pass` leaves free to use while a pass is open.
 pub struct Open<'x, 'a> {
     pub dev: &'x dyn Device,
     pub decoder: &'x Decoder<'a>,
@@ -422,11 +422,10 @@ pub fn tensors(dev: &dyn Device, table: &ParamTable, all: &Params<'_>) -> Vec<(S
         let buf = all.all.slice(param.offset as usize, param.elements as usize);
         let width = param.k.max(1) as usize;
         let mut values = vec![0.0; param.n as usize * width];
-        match param.is_vector() {
-            true => dev.read_f32(buf, 0, &mut values),
-            false => {
-                dev.read_rows(Matrix::new(buf, param.n as usize, width, all.embed.layout), 0, &mut values)
-            }
+        if param.is_vector() {
+            dev.read_f32(buf, 0, &mut values)
+        } else {
+            dev.read_rows(Matrix::new(buf, param.n as usize, width, all.embed.layout), 0, &mut values)
         }
         let mut at = 0;
         for part in &param.parts {

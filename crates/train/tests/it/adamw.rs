@@ -40,12 +40,11 @@ pub fn write(
         let mut row = 0;
         for part in &param.parts {
             let values = value(&part.name);
-            match param.is_vector() {
-                true => dev.write_f32(buf, row, &values),
-                false => {
-                    let matrix = Matrix::new(buf, param.n as usize, param.k as usize, all.embed.layout);
-                    dev.write_rows(matrix, row, &values);
-                }
+            if param.is_vector() {
+                dev.write_f32(buf, row, &values)
+            } else {
+                let matrix = Matrix::new(buf, param.n as usize, param.k as usize, all.embed.layout);
+                dev.write_rows(matrix, row, &values);
             }
             row += part.rows as usize;
         }

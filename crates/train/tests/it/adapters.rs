@@ -180,8 +180,8 @@ fn a_step_from_the_stored_gradients_is_pytorch_s() {
     }
 }
 
-/// What a recompute level computes again has the bits of what it did not keep, in bf16 too, and in any micro-batches
-/// that are added in the same order.
+/// Shows that what a recompute level computes again has the bits of what it did not keep, in bf16 too, and in any
+/// micro-batches that are added in the same order.
 #[test]
 fn recomputation_and_the_first_write_change_no_bit() {
     for (name, model) in GOLDEN {

@@ -149,7 +149,7 @@ fn the_cut_into_micro_batches_changes_rounding_alone() {
     }
 }
 
-/// What lets ranks share micro-batches: every operation forms its sum first and adds it to the gradient once. So
+/// Shows what lets ranks share micro-batches: every operation forms its sum first and adds it to the gradient once. So
 /// partial gradients that owners of elements add in order are the gradient, and its norm, of one process.
 #[test]
 fn partial_gradients_added_by_their_owners_are_the_accumulated_gradient() {
@@ -339,7 +339,8 @@ fn finite_differences_agree_through_children_segments() {
     }
 }
 
-/// What a prompt's rows that predict nothing receive comes through attention alone, at every depth of sharing.
+/// Shows that what a prompt's rows that predict nothing receive comes through attention alone, at every depth of
+/// sharing.
 #[test]
 fn many_children_of_one_prompt_add_up() {
     let lens = vec![3; 24];

@@ -23,7 +23,7 @@ const PASS: PassLimits = PassLimits {
 const LR: f64 = 0.02;
 /// Models with tensors stored as one, published as one, of experts, and of linear attention.
 const MODELS: [&str; 4] = ["qwen3", "phi3", "qwen3_moe", "qwen3_5"];
-/// What of the gradient each step has.
+/// Lists what of the gradient each step has.
 const STEPS: [f32; 3] = [1.0, -0.5, 2.0];
 
 /// A tensor in f64, as PyTorch's Muon updates it.

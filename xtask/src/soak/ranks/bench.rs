@@ -140,9 +140,8 @@ pub fn ends(scene: Scene<'_>, began: Instant, expect: &Expect) -> Result<(f64, S
 /// Returns the sentence without the launcher's prefix and without paths.
 fn shortened(line: &str) -> String {
     let text = line.split_once("error[").map_or(line, |(_, rest)| rest);
-    let parts = text.split(' ').map(|word| match word.starts_with('/') {
-        true => word.rsplit('/').next().unwrap_or(word),
-        false => word,
-    });
+    let parts = text
+        .split(' ')
+        .map(|word| if word.starts_with('/') { word.rsplit('/').next().unwrap_or(word) } else { word });
     format!("error[{}", parts.collect::<Vec<_>>().join(" "))
 }

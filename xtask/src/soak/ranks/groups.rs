@@ -46,10 +46,8 @@ impl Group {
             // A group without it has no such files.
             let _ = fs::write(root.join("cgroup.subtree_control"), format!("+{controller}"));
         }
-        let (dir, files) = match is_second {
-            true => (root.join(name), second),
-            false => (root.join(controller).join(name), first),
-        };
+        let (dir, files) =
+            if is_second { (root.join(name), second) } else { (root.join(controller).join(name), first) };
         fs::create_dir(&dir).ok()?;
         let group = Group { dir, files };
         group.dir.join(files[0]).exists().then_some(group)

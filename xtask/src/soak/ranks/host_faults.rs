@@ -133,9 +133,10 @@ fn reads(bench: &mut Bench<'_>, what: Reads) -> Done {
     }
     let (ends, seconds) = (all(lives)?, begun.elapsed().as_secs_f64());
     if what == Reads::Same {
-        return match ends.iter().all(|end| end.code == Some(0)) {
-            true => Ok(Some((seconds, "trained".into()))),
-            false => Err(said(&ends)),
+        return if ends.iter().all(|end| end.code == Some(0)) {
+            Ok(Some((seconds, "trained".into())))
+        } else {
+            Err(said(&ends))
         };
     }
     let names_it = |end: &End| {
@@ -213,11 +214,10 @@ fn killed_early(bench: &mut Bench<'_>, _: usize, _: Telling<'_>) -> Done {
     {
         return Err(said(&ends));
     }
-    match seconds <= END_SECONDS_MAX {
-        true => {
-            Ok(Some((seconds, format!("{}, and on other hosts {}", sentence(own), sentence(&others[0])))))
-        }
-        false => Err(format!("all ended after {seconds:.1} s")),
+    if seconds <= END_SECONDS_MAX {
+        Ok(Some((seconds, format!("{}, and on other hosts {}", sentence(own), sentence(&others[0])))))
+    } else {
+        Err(format!("all ended after {seconds:.1} s"))
     }
 }
 
@@ -239,9 +239,10 @@ fn ports_fail(bench: &mut Bench<'_>, _: usize, _: Telling<'_>) -> Done {
     network.pass_port_alone();
     let begun = Instant::now();
     let ends = all(lives)?;
-    match ends.iter().all(|end| end.code != Some(0) && end.stderr.contains("error[ranks-unreachable]: ")) {
-        true => Ok(Some((begun.elapsed().as_secs_f64(), sentence(&ends[0])))),
-        false => Err(said(&ends)),
+    if ends.iter().all(|end| end.code != Some(0) && end.stderr.contains("error[ranks-unreachable]: ")) {
+        Ok(Some((begun.elapsed().as_secs_f64(), sentence(&ends[0]))))
+    } else {
+        Err(said(&ends))
     }
 }
 
@@ -313,9 +314,12 @@ fn said(ends: &[End]) -> String {
 /// Returns the sentence of a host's first error, which the launcher shows after the rank's number, without paths.
 fn sentence(end: &End) -> String {
     let line = end.stderr.lines().find_map(|line| Some(line.split_once("error[")?.1)).unwrap_or("nothing]");
-    let short = |word: &str| match word.starts_with('/') {
-        true => word.rsplit('/').next().unwrap_or(word).to_string(),
-        false => word.to_string(),
+    let short = |word: &str| {
+        if word.starts_with('/') {
+            word.rsplit('/').next().unwrap_or(word).to_string()
+        } else {
+            word.to_string()
+        }
     };
     format!("`error[{}`", line.split(' ').map(short).collect::<Vec<_>>().join(" "))
 }

@@ -46,9 +46,10 @@ impl<'a> Scene<'a> {
         }
         // Started in the order of ranks; each has one child that trains.
         let supervisors = children(life.pid());
-        match supervisors.len() == ranks {
-            true => Ok(Scene { training, life, rank, supervisors }),
-            false => Err("the run is over".into()),
+        if supervisors.len() == ranks {
+            Ok(Scene { training, life, rank, supervisors })
+        } else {
+            Err("the run is over".into())
         }
     }
 

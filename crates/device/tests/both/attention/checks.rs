@@ -1,4 +1,4 @@
-//! What attention must do on every device.
+//! Tests what attention must do on every device.
 
 use super::{
     FAMILY, Pass, Piece, SHAPES, Sequence, Shape, Spec, capped, reference, sequences, shape, windowed,

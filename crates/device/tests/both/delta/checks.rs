@@ -1,4 +1,4 @@
-//! What the operations of linear attention give is what f64 gives from their own inputs.
+//! Tests what the operations of linear attention give is what f64 gives from their own inputs.
 
 use super::reference::{self, Piece, Rule, Weights};
 use super::{Case, EPS, Pass};

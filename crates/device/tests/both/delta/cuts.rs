@@ -5,7 +5,7 @@ use crate::both::{Machine, Rig, bits};
 use plimsoll_base::DType;
 use plimsoll_device::{NO_PARENT, NO_STATE, SEGMENT_FIELDS, edges};
 
-/// What a sequence's rows, and the place that it was left at, hold.
+/// Holds what a sequence's rows, and the place that it was left at, hold.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Seen {
     rows: Vec<[Vec<u32>; 4]>,
@@ -130,7 +130,7 @@ fn rows_of<D: Machine>(case: &Case, rig: &Rig<D>, rows: usize) -> Vec<[Vec<u32>;
         .collect()
 }
 
-/// What the pass with parents gave, by sequence.
+/// Returns what the pass with parents gave, by sequence.
 fn of_whole<D: Machine>(case: &Case, rig: &Rig<D>, pass: &Pass) -> Vec<Seen> {
     let of_rows = rows_of(case, rig, pass.rows.len());
     let (states, tails) = (rig.get("states"), rig.get("tails"));

@@ -14,7 +14,7 @@ pub struct Piece {
     pub start: Vec<f64>,
 }
 
-/// What the rule gives, and its gradients.
+/// Holds what the rule gives, and its gradients.
 #[derive(Clone, Debug, Default)]
 pub struct Rule {
     /// [M, H dv].
@@ -29,7 +29,7 @@ pub struct Rule {
     pub d_gates: Vec<f64>,
     /// [M, H dv]: of beta r.
     pub d_rest: Vec<f64>,
-    /// As `edges`.
+    /// Gradients of `edges`.
     pub d_edges: Vec<f64>,
 }
 
@@ -232,7 +232,7 @@ fn before(pieces: &[Piece], piece: &Piece, i: usize, back: usize) -> Option<usiz
     Some(parent.first + (parent.rows + i).checked_sub(back)?)
 }
 
-/// What the convolution gives for each row and channel.
+/// Returns what the convolution gives for each row and channel.
 fn convolved(heads: &DeltaHeads, pieces: &[Piece], x: &[f64], conv: &[f64]) -> Vec<f64> {
     let (c, width) = (heads.conv_width(), heads.input_width());
     let mut out = vec![0.0; x.len() / width * c];

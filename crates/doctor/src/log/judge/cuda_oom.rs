@@ -15,7 +15,7 @@ const CONTEXTS_MIN: usize = 6;
 const REQUEST_MAX: f64 = 64.0 * (1u64 << 40) as f64;
 /// Larger than any machine. Some versions print 17179869184.00 GiB; sums of sizes must not overflow.
 const SIZE_MAX: f64 = (1u64 << 56) as f64;
-/// What a process may hold on top of its tensors (context, NCCL, graphs) before others are suspected.
+/// Bounds what a process may hold on top of its tensors (context, NCCL, graphs) before others are suspected.
 const BESIDE_TENSORS: u64 = 3 << 30;
 
 /// Share of a card from which reserved, unallocated memory is the first reason; tens of MiB on a full card are usual.
@@ -94,7 +94,6 @@ struct Frames {
     capture: Regex,
     wake: Regex,
     contexts: Regex,
-    /// Operations on logits.
     logits: Regex,
     /// Callers of both those and the whole model.
     logprobs: Regex,
@@ -259,11 +258,12 @@ fn fragmented(reason: String) -> Verdict {
 /// Judges by saves: growth over several is a leak; growth at the first one was not planned.
 fn at_save(state: &FileState) -> Verdict {
     let reason = "a checkpoint was being saved: its state was gathered on the card";
-    match state.mark_count(Mark::Save) > 2 && state.readings.grows_at_saves() {
-        true => Verdict::of("gpu-leak-at-checkpoint").because(reason),
-        false => Verdict::of("cuda-oom")
+    if state.mark_count(Mark::Save) > 2 && state.readings.grows_at_saves() {
+        Verdict::of("gpu-leak-at-checkpoint").because(reason)
+    } else {
+        Verdict::of("cuda-oom")
             .because(reason)
-            .first("save sharded state (SHARDED_STATE_DICT), or gather it on the host: `offload_to_cpu` and `rank0_only`, `cpu_offload=True` in StateDictOptions"),
+            .first("save sharded state (SHARDED_STATE_DICT), or gather it on the host: `offload_to_cpu` and `rank0_only`, `cpu_offload=True` in StateDictOptions")
     }
 }
 

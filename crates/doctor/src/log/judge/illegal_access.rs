@@ -61,9 +61,10 @@ pub fn judge(moment: &Moment, state: &FileState) -> Option<Verdict> {
 }
 
 fn elsewhere(in_training: bool) -> Verdict {
-    let reason = match in_training {
-        true => "the frames are those of a training step, and the log names no rollout engine",
-        false => "the log names no rollout engine",
+    let reason = if in_training {
+        "the frames are those of a training step, and the log names no rollout engine"
+    } else {
+        "the log names no rollout engine"
     };
     Verdict::of("cuda-kernel-fault")
         .because(reason)

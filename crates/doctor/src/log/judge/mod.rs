@@ -47,14 +47,16 @@ pub fn judge(judge: Judge, moment: &Moment, state: &mut FileState) -> Option<Ver
 fn aborted(moment: &Moment, state: &FileState) -> Verdict {
     let cancelled = moment.before().iter().any(|line| line.contains("RuntimeError: cancelled"));
     let expandable = state.mark(Mark::Expandable).is_some();
-    match expandable && state.mark(Mark::Rollout).is_some() || cancelled {
-        true => Verdict::of("expandable-vs-vllm")
-            .because(match expandable {
-                true => "the log sets expandable_segments:True, and a rollout engine's process aborted in native code",
-                false => "the engine's work was cancelled and its process aborted in native code",
+    if expandable && state.mark(Mark::Rollout).is_some() || cancelled {
+        Verdict::of("expandable-vs-vllm")
+            .because(if expandable {
+                "the log sets expandable_segments:True, and a rollout engine's process aborted in native code"
+            } else {
+                "the engine's work was cancelled and its process aborted in native code"
             })
-            .not_shown("that the setting is the cause: a run with expandable_segments:False shows it"),
-        false => Verdict::of("worker-abort").because("the abort came from native code, seen by Python's fault handler"),
+            .not_shown("that the setting is the cause: a run with expandable_segments:False shows it")
+    } else {
+        Verdict::of("worker-abort").because("the abort came from native code, seen by Python's fault handler")
     }
 }
 
@@ -78,10 +80,11 @@ fn sleep_residue(line: &str) -> Option<Verdict> {
         .not_shown(
             "whose memory it is: the number counts the whole card, a trainer on the same card with it",
         );
-    Some(match freed < 0.05 * left {
-        true => verdict
+    Some(if freed < 0.05 * left {
+        verdict
             .because("next to nothing was freed, as with expandable segments under a memory pool")
-            .first("unset expandable_segments in the rollout process"),
-        false => verdict,
+            .first("unset expandable_segments in the rollout process")
+    } else {
+        verdict
     })
 }

@@ -31,13 +31,14 @@ pub fn judge(moment: &Moment) -> Option<Verdict> {
         None => verdict.because(format!("{free:.2} of {total:.2} GiB were free, a share of {share:.3}")),
     };
     let most = share - SHARE_SPARE;
-    Some(match used > OWN_GIB {
-        true => verdict
+    Some(if used > OWN_GIB {
+        verdict
             .because(format!("{used:.2} GiB of the card were in use before the engine took any: by another process, or by this one"))
             .first("run `nvidia-smi` and end what should not be on that card: an earlier run that is still alive, or a trainer that was to release its memory first")
-            .first(format!("if it belongs there, `gpu_memory_utilization` may be at most {most:.3} on this card")),
-        false => verdict
+            .first(format!("if it belongs there, `gpu_memory_utilization` may be at most {most:.3} on this card"))
+    } else {
+        verdict
             .because(format!("{used:.2} GiB were in use, as on a card with a driver and a display alone"))
-            .first(format!("set `gpu_memory_utilization` to at most {most:.3}")),
+            .first(format!("set `gpu_memory_utilization` to at most {most:.3}"))
     })
 }

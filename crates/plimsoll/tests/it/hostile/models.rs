@@ -156,7 +156,7 @@ const GGUF: &[(&str, &str, Lie)] = &[
 /// Hidden size, query heads, key-value heads, head dimension, feed-forward, vocabulary.
 struct Dims(u64, u64, u64, u64, u64, u64);
 
-/// As `made::shapes`, of these dimensions.
+/// Works as `made::shapes`, of these dimensions.
 fn shapes(&Dims(h, a, k, d, f, v): &Dims) -> Vec<(String, Vec<u64>)> {
     let sizes: [&[u64]; 11] = [
         &[v, h],

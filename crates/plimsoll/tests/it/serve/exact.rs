@@ -1,4 +1,4 @@
-//! What is served has the bits of `generate` and `eval`.
+//! Tests what is served has the bits of `generate` and `eval`.
 
 use super::client::Server;
 use super::{BYTES, GOLDEN};
@@ -6,7 +6,7 @@ use crate::common::{Folder, plimsoll, text};
 use crate::run::Run;
 use serde_json::{Value, json};
 
-/// What `generate` prints.
+/// Returns what `generate` prints.
 fn generated(model: &str, prompt: &str, sets: &[&str]) -> (Value, Vec<f32>) {
     let mut args = vec!["generate", "--model", model, "--raw", "--prompt", prompt, "--json", "--quiet"];
     args.extend(sets.iter().flat_map(|set| ["--set", set]));

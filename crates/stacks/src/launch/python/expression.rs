@@ -3,7 +3,6 @@
 use super::tokens::{Kind, Token};
 use std::ops::Range;
 
-/// Deepest nesting.
 const DEPTH_MAX: usize = 48;
 /// Longest sum, and longest chain of attributes and calls.
 const CHAIN_MAX: usize = 64;
@@ -13,7 +12,6 @@ pub(crate) enum Value {
     Text(String),
     /// A text with names in braces: `f"out/{NAME}"`.
     Format(String),
-    /// The literal's text.
     Number(String),
     /// `True`, `False` or `None`.
     Word(String),

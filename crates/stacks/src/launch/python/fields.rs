@@ -61,8 +61,9 @@ fn literal(key: &str, value: &str) -> Setting {
     let items = if bracketed { split(&inner[1..inner.len() - 1], ',') } else { Vec::new() };
     let taken = is_atom(inner)
         || (bracketed && items.iter().map(|item| item.trim()).all(|item| item.is_empty() || is_atom(item)));
-    match taken {
-        true => Setting::new(key, unquote(inner), 0),
-        false => Setting { unreadable: Some(EXPRESSION), ..Setting::new(key, value, 0) },
+    if taken {
+        Setting::new(key, unquote(inner), 0)
+    } else {
+        Setting { unreadable: Some(EXPRESSION), ..Setting::new(key, value, 0) }
     }
 }

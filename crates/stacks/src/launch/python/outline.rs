@@ -20,7 +20,6 @@ const COST_MAX: usize = 8 << 20;
 const SOURCE_BYTES_MAX: usize = 1024;
 
 struct Assignment {
-    /// Its first token.
     at: usize,
     value: Range<usize>,
     /// True in an `if` that no constant decides, a loop or a `try`.

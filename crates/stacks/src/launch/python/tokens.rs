@@ -17,7 +17,6 @@ pub(super) struct Token {
     /// Its bytes in the text.
     pub start: usize,
     pub end: usize,
-    /// Line, from 1.
     pub line: usize,
     /// Index of the closing bracket for an opening one, the number of tokens if it never closes; else its own.
     pub close: usize,
@@ -81,9 +80,10 @@ impl<'a> Scanner<'a> {
                 let length = length(|c| c.is_alphanumeric() || c == '_');
                 let (name, after) = rest.split_at(length);
                 let is_prefix = length <= 2 && name.chars().all(|c| "rRbBuUfF".contains(c));
-                match is_prefix && after.starts_with(['"', '\'']) {
-                    true => self.text_token(name),
-                    false => self.push(Kind::Name, self.at + length),
+                if is_prefix && after.starts_with(['"', '\'']) {
+                    self.text_token(name)
+                } else {
+                    self.push(Kind::Name, self.at + length)
                 }
             }
             c if c.is_ascii_digit() || (c == '.' && rest[1..].starts_with(|c: char| c.is_ascii_digit())) => {

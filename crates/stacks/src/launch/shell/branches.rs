@@ -24,7 +24,6 @@ pub(super) struct Branch {
     /// Its line, from 1.
     line: usize,
     is_while: bool,
-    /// The current arm.
     pub arm: Arm,
     /// True within an arm that never runs.
     is_passed_over: bool,
@@ -216,9 +215,10 @@ pub(super) fn holds_options(word: &Word) -> bool {
     let (all, first) = (word.text.split_whitespace(), word.text.split_whitespace().next());
     let is_first = first.as_ref().is_some_and(is_option);
     // One option may have a value with spaces.
-    let has_several = match first.is_some_and(|first| first.starts_with("--")) {
-        true => all.count() > 1,
-        false => all.filter(|text| text.contains('=')).count() > 1,
+    let has_several = if first.is_some_and(|first| first.starts_with("--")) {
+        all.count() > 1
+    } else {
+        all.filter(|text| text.contains('=')).count() > 1
     };
     is_first && has_several && !word.text.contains('`') && !word.text.contains("$(")
 }

@@ -131,10 +131,8 @@ fn expression(words: &[Word], has_patterns: bool) -> Option<bool> {
 
 fn compared(one: &Word, operator: &str, other: &Word, has_patterns: bool) -> Option<bool> {
     let numbers = || Some((plain(one)?.parse::<i64>().ok()?, plain(other)?.parse::<i64>().ok()?));
-    let is_same = || match has_patterns {
-        true => fits(plain(one)?, plain(other)?),
-        false => Some(plain(one)? == plain(other)?),
-    };
+    let is_same =
+        || if has_patterns { fits(plain(one)?, plain(other)?) } else { Some(plain(one)? == plain(other)?) };
     match operator {
         "=" | "==" => is_same(),
         "!=" => is_same().map(|same| !same),

@@ -9,7 +9,6 @@ use std::collections::BTreeMap;
 const FILLED_BYTES_MAX: usize = 16 << 20;
 /// Deepest `${A:-${B:-...}}`.
 const DEPTH_MAX: usize = 8;
-/// Longest arithmetic expression.
 const ARITHMETIC_CHARS_MAX: usize = 256;
 /// Longest command that is kept because it prints a folder.
 const FOLDER_CHARS_MAX: usize = 160;

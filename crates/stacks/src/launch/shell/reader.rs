@@ -239,10 +239,7 @@ impl Shell {
         }
         let Some(mut branch) = self.branches.pop() else { return };
         branch.end_arm(&mut self.variables);
-        match is_end {
-            true => branch.end(&mut self.variables),
-            false => self.branches.push(branch),
-        }
+        if is_end { branch.end(&mut self.variables) } else { self.branches.push(branch) }
     }
 
     /// Skips `> file`, `2>&1`, `< file`, and records `<< MARK`.
@@ -280,22 +277,19 @@ impl Shell {
         self.at = sign + 1;
         let mut words = Vec::new();
         let is_list = self.peek(0) == Some('(');
-        match is_list {
-            true => {
-                self.at += 1;
-                self.list(&mut words);
+        if is_list {
+            self.at += 1;
+            self.list(&mut words);
+        } else {
+            self.word(false, &mut words);
+            if words.is_empty() {
+                words.push(Word { line, ..Word::default() });
             }
-            false => {
-                self.word(false, &mut words);
-                if words.is_empty() {
-                    words.push(Word { line, ..Word::default() });
-                }
-                if let [word] = words.as_slice()
-                    && word.open.is_none()
-                    && !self.is_passed_over()
-                {
-                    self.assigned.push((name.clone(), word.text.clone(), line));
-                }
+            if let [word] = words.as_slice()
+                && word.open.is_none()
+                && !self.is_passed_over()
+            {
+                self.assigned.push((name.clone(), word.text.clone(), line));
             }
         }
         let before = if adds { Before::Grows { is_list } } else { Before::Goes };

@@ -5,7 +5,7 @@ use crate::import::lora::Silent;
 use crate::launch::python::{self, Argument, Call, Outline};
 use crate::setting::{Setting, flag};
 
-/// What a trainer's name begins with if unsloth has written its defaults into the trainer's configuration.
+/// Says what a trainer's name begins with if unsloth has written its defaults into the trainer's configuration.
 pub(in crate::trl) const START: &str = "unsloth ";
 
 /// The arguments of `FastLanguageModel.get_peft_model` that a file does not give.
