@@ -136,7 +136,7 @@ def page(entries):
         [
             "# Runs with carried responses",
             "",
-            "The same run with and without `rollout.carry`, in as many trained samples ([docs/carry.md](../../docs/carry.md)).",
+            "The same run with and without `rollout.carry`, in as many trained samples ([docs/async.md](../../docs/async.md)).",
             "",
             *results.table(head, rows),
             "",

@@ -189,7 +189,7 @@ def page(entry):
         [
             "# A run that is killed again and again",
             "",
-            "A run with responses under way ([docs/carry.md](../../docs/carry.md)) is killed with SIGKILL at drawn moments and resumed",
+            "A run with responses under way ([docs/async.md](../../docs/async.md)) is killed with SIGKILL at drawn moments and resumed",
             "each time. Compared with an undisturbed run: weights, optimizer states, samples, and the metrics of every step.",
             "",
             *results.table(head, [[str(cell) for cell in row]]),

@@ -85,7 +85,7 @@ def page(entry):
         [
             "# Runs by the clock, and runs that follow them",
             "",
-            "Weights that arrive in the middle of responses ([docs/apart.md](../../docs/apart.md)): a run by the clock, and three that",
+            "Weights that arrive in the middle of responses ([docs/async.md](../../docs/async.md)): a run by the clock, and three that",
             "follow its `schedule.jsonl`. Compared: weights, optimizer states, samples, and the metrics of every step.",
             "",
             *results.table(head, map(cells, rows)),

@@ -50,7 +50,7 @@ pub fn whole_step(options: &BenchOptions, size: StepSize) -> Result<Value> {
             .hint("add --lengths lognormal:1000,0.9"));
     }
     let mut run = bench_run(options, prompts, group, new);
-    run.rollout.carry = carry as u32;
+    run.asynchrony.partial_rollouts = carry as u32;
     if lengths.is_some() {
         // Few responses are long, so no room is kept for each to be.
         run.rollout.on_full = OnFull::Preempt;

@@ -1,12 +1,10 @@
 //! The run file of an environment policy: values of absent keys, and refusals.
 
-use super::key::Player;
 use super::limits::{bad_value, contradiction, divisor};
 use super::provenance::{Origin, Provenance};
-use super::sections::{Environment, RunFile, is_python_env};
+use super::sections::{RunFile, is_python_env};
 use super::values::{Auto, ByteSize, RunDevice};
 use crate::Trains;
-use plimsoll_algo::method::Method;
 use plimsoll_base::{Bytes, Error, Result};
 
 /// Number of environments if the run file sets none.
@@ -72,20 +70,11 @@ pub(super) fn required(run: &RunFile, at: &Provenance) -> Result<()> {
 /// Checks the keys of an environment policy after `fill`.
 pub(super) fn check(run: &RunFile, at: &Provenance) -> Result<()> {
     let environment = run.environment.as_ref().expect("an environment policy has an environment");
-    if run.method != Method::Ppo {
-        let message = format!("method `{}` with an environment policy, which learns by `ppo`", run.method);
-        return Err(contradiction(at, "method", &message).hint("set method = \"ppo\""));
-    }
     if environment.env.is_empty() {
         return Err(at
             .error("bad-value", "environment.env", "`environment.env` is empty")
             .hint("set environment.env = \"CartPole-v1\""));
     }
-    if run.run.device == Auto::Value(RunDevice::Cuda) {
-        let message = "run.device = \"cuda\" with an environment policy, which stays on the host";
-        return Err(contradiction(at, "run.device", message).hint("remove run.device"));
-    }
-    unused(run, at)?;
     evaluation(run, at)?;
     batches(run, at)
 }
@@ -103,64 +92,6 @@ fn evaluation(run: &RunFile, at: &Provenance) -> Result<()> {
             .error("unknown-metric", "eval.metric", &message)
             .fact(format!("it measures {}", EVAL_METRICS.join(", ")))
             .hint("set eval.metric = \"reward\": the mean return of an episode"));
-    }
-    let is_set = |key: &str| at.origins.contains_key(key);
-    match ["eval.prompts_max", "eval.temperature", "eval.metric"].into_iter().find(|key| is_set(key)) {
-        Some(key) if eval.every.is_none() => {
-            let message = format!("`{key}` is set, and without eval.every nothing is evaluated");
-            Err(contradiction(at, key, &message).hint("set eval.every, in steps"))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Refuses keys that would have no effect.
-fn unused(run: &RunFile, at: &Provenance) -> Result<()> {
-    let is_set = |key: &str| {
-        at.origins.iter().any(|(name, origin)| {
-            let inside = name == key || name.strip_prefix(key).is_some_and(|rest| rest.starts_with('.'));
-            inside && !matches!(origin, Origin::Method)
-        })
-    };
-    let has_workers = run.environment.as_ref().is_some_and(|environment| is_python_env(&environment.env));
-    for (player, what) in [(Player::Text, "text environments"), (Player::Workers, "worker processes")] {
-        for key in Environment::keys_of(player).map(|key| format!("environment.{key}")) {
-            if is_set(&key) && !(has_workers && player == Player::Workers) {
-                let message = format!("`{key}` is set, but it is of {what}");
-                return Err(contradiction(at, &key, &message).hint(format!("remove {key}")));
-            }
-        }
-    }
-    for key in [
-        "data",
-        "rollout",
-        "reward",
-        "eval.samples",
-        "model_options",
-        "critic.model",
-        "critic.learning_rate",
-        "critic.updates_per_rollout",
-        "critic.warmup_steps",
-        "train.micro_batch_tokens",
-        "train.cut_multiple",
-        "train.grad_dtype",
-        "train.gradient_wire",
-        "train.fold",
-        "train.optimizer_dtype",
-        "train.recompute",
-        "loss.aggregation",
-        "loss.kl_target",
-        "loss.overlong_buffer",
-        "memory.offload",
-    ] {
-        if is_set(key) {
-            let message = format!("`{key}` is set, but a small network in an environment does not use it");
-            return Err(contradiction(at, key, &message).hint(format!("remove {key}")));
-        }
-    }
-    if run.loss.kl_coef != 0.0 {
-        let message = "loss.kl_coef is set, but an environment policy has no reference";
-        return Err(contradiction(at, "loss.kl_coef", message).hint("remove loss.kl_coef"));
     }
     Ok(())
 }

@@ -194,6 +194,10 @@ fn translate(
     let text = |text: &str| Node { value: Value::Text(text.into()), origin: origin.clone() };
     Ok(match alias.becomes {
         Becomes::Key => vec![(key, node)],
+        Becomes::Renamed => {
+            seen.notes.push(format!("`{path}` is called `{key}` now"));
+            vec![(key, node)]
+        }
         Becomes::Clips => vec![("loss.clip_low", node.clone()), ("loss.clip_high", node)],
         Becomes::Sequences => match node.value {
             Value::Integer(count) if count > 0 => {

@@ -1,7 +1,7 @@
 //! `loss.covariance`: what is done to tokens of high covariance, and its numbers.
 
 use crate::Loss;
-use crate::limits::{bad_value, contradiction};
+use crate::limits::bad_value;
 use crate::provenance::Provenance;
 use plimsoll_algo::covariance::{Covariance, CovarianceKind};
 use plimsoll_base::Result;
@@ -32,20 +32,8 @@ impl Loss {
     }
 }
 
-/// Refuses numbers of a covariance that is not looked at, and a band without room.
+/// Refuses a band without room.
 pub(crate) fn check(loss: &Loss, at: &Provenance) -> Result<()> {
-    for (key, is_set, belongs_to) in [
-        ("loss.covariance_share", loss.covariance_share.is_some(), &CovarianceKind::ALL[..]),
-        ("loss.covariance_band", loss.covariance_band.is_some(), &[CovarianceKind::Clip]),
-        ("loss.covariance_coef", loss.covariance_coef.is_some(), &[CovarianceKind::Kl]),
-    ] {
-        if is_set && !loss.covariance.is_some_and(|kind| belongs_to.contains(&kind)) {
-            let needs = belongs_to.iter().map(|kind| format!("\"{kind}\"")).collect::<Vec<_>>().join(" or ");
-            let message = format!("{key} is set, and loss.covariance is not {needs}");
-            return Err(contradiction(at, key, &message)
-                .hint(format!("set loss.covariance = \"{}\", or remove {key}", belongs_to[0])));
-        }
-    }
     match loss.covariance_band {
         Some([low, high]) if !(low.is_finite() && high.is_finite() && low < high) => {
             let takes = "two numbers, the lower first, such as [1.0, 5.0]";

@@ -1,34 +1,9 @@
-//! Checks of keys that say how the data is used: passes over it, and variables of the chat template.
+//! Checks of keys that say how the data is used: variables of the chat template.
 
 use super::provenance::Provenance;
-use super::sections::{Data, RunFile};
+use super::sections::Data;
 use super::values::{AnsweredPrompts, TrainOn};
 use plimsoll_base::Result;
-
-/// Requires passes over data that has an end, and that nothing else says how long the run is.
-pub(super) fn epochs(run: &RunFile, has_steps: bool, at: &Provenance) -> Result<()> {
-    let key = "train.epochs";
-    let sets = run.data.prompts.as_ref().map_or(&[][..], |prompts| prompts.sets());
-    let refused = match sets {
-        _ if run.environment.is_some() => {
-            Some(("counts passes over data, and an environment has no end", "set train.steps"))
-        }
-        _ if has_steps => {
-            Some(("is there next to train.steps, which says how long the run is too", "remove one of them"))
-        }
-        [set] if set.is_builtin() => {
-            Some(("counts passes over data, and a built-in task has no end", "set train.steps"))
-        }
-        [_, _, ..] => {
-            Some(("counts passes over one data set, and there are several with weights", "set train.steps"))
-        }
-        _ => None,
-    };
-    match refused {
-        Some((what, hint)) => Err(at.error("bad-value", key, &format!("`{key}` {what}")).hint(hint)),
-        None => Ok(()),
-    }
-}
 
 /// Requires that variables of the template reach it: that there is one, and that it does not have them from the
 /// conversation.

@@ -1,11 +1,7 @@
-//! `[distill]`: the method with a teacher has it, no other method does, and what rewards do follows from `reward_coef`.
+//! `[distill]`: which teacher a method has, and what its values may be.
 
-use super::limits::contradiction;
 use super::provenance::{Origin, Provenance};
 use super::sections::{Distill, Endpoint, RunFile};
-use super::values::DynamicSampling;
-use crate::estimator::Estimator;
-use plimsoll_algo::advantage::Advantage;
 use plimsoll_algo::divergence::{Divergence, DivergenceKind};
 use plimsoll_algo::spans::Align;
 use plimsoll_arch::LISTED_MAX;
@@ -112,21 +108,12 @@ impl RunFile {
         !self.method.needs().teacher
             || self.distill.as_ref().is_some_and(|distill| distill.reward_coef != 0.0)
     }
-
-    /// True if something scores its samples.
-    fn scores_samples(&self) -> bool {
-        !self.reward.is_empty() || self.environment.is_some()
-    }
 }
 
-/// Requires a teacher where the method has one, and refuses keys without an effect.
+/// Requires a teacher where the method has one.
 pub(super) fn check(run: &RunFile, at: &Provenance) -> Result<()> {
     if !run.method.needs().teacher {
-        let Some(_) = &run.distill else { return Ok(()) };
-        let message = format!("[distill] is set, but method `{}` has no teacher", run.method);
-        return Err(
-            contradiction(at, "distill", &message).hint("set method = \"distill\", or remove [distill]")
-        );
+        return Ok(());
     }
     let Some(distill) = &run.distill else {
         return Err(super::de::missing_key(&at.source, &Origin::Default, "distill.teacher")
@@ -138,32 +125,19 @@ pub(super) fn check(run: &RunFile, at: &Provenance) -> Result<()> {
             .error("bad-value", "distill.teacher", "`distill.teacher` is empty")
             .hint("set it to hf:org/name, a folder, a GGUF file or RUN_DIR/checkpoints/latest"));
     }
-    endpoint(run, distill, at)?;
-    prompts(run, distill, at)?;
-    align(run, distill, at)?;
-    divergence(distill, at)?;
-    rewards(run, distill, at)
+    endpoint(distill, at)?;
+    divergence(distill, at)
 }
 
-/// Requires a server's address of a teacher that a server has, and refuses what its log-probabilities cannot do.
-fn endpoint(run: &RunFile, distill: &Distill, at: &Provenance) -> Result<()> {
+/// Requires a server's address of a teacher that a server has.
+fn endpoint(distill: &Distill, at: &Provenance) -> Result<()> {
+    if !distill.is_of_endpoint() {
+        return Ok(());
+    }
     let Some(server) = &distill.endpoint else {
-        if !distill.is_of_endpoint() {
-            return Ok(());
-        }
         return Err(super::de::missing_key(&at.source, at.of("distill.teacher"), "distill.endpoint.url")
             .hint("set it to the address of the teacher's server, such as \"http://127.0.0.1:8000/v1\""));
     };
-    let contrary =
-        |key: &str, message: &str, hint: &str| Err(contradiction(at, key, message).hint(hint.to_string()));
-    if !distill.is_of_endpoint() {
-        let message = format!("[distill.endpoint] with distill.teacher = \"{}\"", distill.teacher);
-        return contrary(
-            "distill.endpoint",
-            &message,
-            "set distill.teacher = \"endpoint\", or remove [distill.endpoint]",
-        );
-    }
     if server.url.is_empty() {
         return Err(super::de::missing_key(&at.source, at.of("distill.endpoint"), "distill.endpoint.url"));
     }
@@ -175,74 +149,11 @@ fn endpoint(run: &RunFile, distill: &Distill, at: &Provenance) -> Result<()> {
             )
             .hint("a key belongs in an environment variable, which distill.endpoint.key_env names"));
     }
-    super::judge::variable(server.key_env.as_deref(), "distill.endpoint.key_env")?;
-    if distill.divergence().is_some() {
-        let message = format!(
-            "distill.divergence = \"{}\" with distill.teacher = \"endpoint\", which has one number a token",
-            distill.divergence
-        );
-        return contrary(
-            "distill.divergence",
-            &message,
-            "set distill.divergence = \"sampled\", or distill.teacher to a model that is opened here",
-        );
-    }
-    if run.rollout.temperature != 1.0 {
-        let message = format!(
-            "rollout.temperature = {} with distill.teacher = \"endpoint\": servers give log-probabilities at temperature 1",
-            run.rollout.temperature
-        );
-        return contrary("rollout.temperature", &message, "set rollout.temperature = 1.0");
-    }
-    match distill.quantize {
-        None => Ok(()),
-        Some(_) => contrary(
-            "distill.quantize",
-            "distill.quantize with distill.teacher = \"endpoint\", whose weights are the server's",
-            "remove distill.quantize",
-        ),
-    }
+    super::judge::variable(server.key_env.as_deref(), "distill.endpoint.key_env")
 }
 
-/// Refuses spans of text where there are none, or where their teacher gives no numbers for them.
-fn align(run: &RunFile, distill: &Distill, at: &Provenance) -> Result<()> {
-    if distill.align == Align::Tokens {
-        return Ok(());
-    }
-    let (key, why, hint) = if distill.divergence().is_some() {
-        let why = format!("with distill.divergence = \"{}\", which compares tokens", distill.divergence);
-        ("distill.divergence", why, "set distill.divergence = \"sampled\", or distill.align = \"tokens\"")
-    } else if distill.own_teacher().is_some() {
-        let why = format!("with distill.teacher = \"{}\", which has the student's tokens", distill.teacher);
-        ("distill.align", why, "remove distill.align")
-    } else if distill.is_of_endpoint() {
-        let why = "with distill.teacher = \"endpoint\", whose tokenizer is the server's".to_string();
-        ("distill.align", why, "set distill.teacher to a model that is opened here, or remove distill.align")
-    } else if run.environment.is_some() {
-        let why = "with an [environment], whose words are between those of the student".to_string();
-        ("distill.align", why, "remove distill.align, or the [environment]")
-    } else {
-        return Ok(());
-    };
-    Err(contradiction(at, key, &format!("distill.align = \"text\" {why}")).hint(hint))
-}
-
-/// Requires keys that belong to a divergence through logits, and refuses them elsewhere.
+/// Requires numbers of a divergence through logits that it can have.
 fn divergence(distill: &Distill, at: &Provenance) -> Result<()> {
-    let kind = distill.divergence;
-    if distill.divergence().is_none() {
-        let keys =
-            [("distill.top_k", distill.top_k.is_some()), ("distill.jsd_beta", distill.jsd_beta.is_some())];
-        let Some((key, _)) = keys.into_iter().find(|(_, set)| *set) else { return Ok(()) };
-        let message = format!("{key} with distill.divergence = \"sampled\", which has one number a token");
-        return Err(contradiction(at, key, &message)
-            .hint(format!("set distill.divergence = \"reverse\", \"forward\" or \"jsd\", or remove {key}")));
-    }
-    if distill.jsd_beta.is_some() && kind != DivergenceKind::Jsd {
-        let message = format!("distill.jsd_beta with distill.divergence = \"{kind}\", which has no mixture");
-        return Err(contradiction(at, "distill.jsd_beta", &message)
-            .hint("set distill.divergence = \"jsd\", or remove distill.jsd_beta"));
-    }
     if distill.jsd_beta.is_some_and(|beta| !(beta > 0.0 && beta < 1.0)) {
         return Err(at
             .error("bad-value", "distill.jsd_beta", "`distill.jsd_beta` is not between 0 and 1")
@@ -254,57 +165,5 @@ fn divergence(distill: &Distill, at: &Provenance) -> Result<()> {
             .error("bad-value", "distill.top_k", &format!("`distill.top_k` is {k}"))
             .hint(format!("set it to 1 to {LISTED_MAX}, such as 64"))
             .hint("or remove it: without it the whole vocabulary is compared")),
-    }
-}
-
-/// Requires another prompt of a teacher that is the student, and refuses one where an environment makes the prompts.
-fn prompts(run: &RunFile, distill: &Distill, at: &Provenance) -> Result<()> {
-    if distill.own_teacher().is_some() && distill.prompt.is_none() {
-        let message = format!(
-            "distill.teacher = \"{}\" without distill.prompt: with the same prompt it knows no more than the student",
-            distill.teacher
-        );
-        return Err(contradiction(at, "distill.teacher", &message)
-            .hint("set distill.prompt to what the teacher reads, such as \"{prompt} The answer is {ground_truth}.\""));
-    }
-    if distill.own_teacher().is_some() && distill.quantize.is_some() {
-        let message = format!(
-            "distill.quantize with distill.teacher = \"{}\", which has the weights of the run",
-            distill.teacher
-        );
-        return Err(contradiction(at, "distill.quantize", &message).hint("remove distill.quantize"));
-    }
-    if distill.prompt.is_some() && run.environment.is_some() {
-        let message = "distill.prompt with an [environment], which makes the prompts";
-        return Err(contradiction(at, "distill.prompt", message).hint("remove distill.prompt"));
-    }
-    Ok(())
-}
-
-/// Requires rewards where they count, and that no key shapes rewards which do not.
-fn rewards(run: &RunFile, distill: &Distill, at: &Provenance) -> Result<()> {
-    if run.learns_from_rewards() {
-        if run.scores_samples() {
-            return Ok(());
-        }
-        let message = format!("distill.reward_coef = {}, and there is no [[reward]]", distill.reward_coef);
-        return Err(contradiction(at, "distill.reward_coef", &message)
-            .hint("add a [[reward]], or remove distill.reward_coef"));
-    }
-    let loss = &run.loss;
-    let filters = loss.dynamic_sampling.and_then(DynamicSampling::filter).is_some();
-    let kept = loss.advantage.as_ref().filter(|advantage| **advantage != Estimator::Named(Advantage::None));
-    let shaping = [
-        ("loss.advantage", kept.is_some()),
-        ("loss.dynamic_sampling", filters),
-        ("loss.overlong_buffer", loss.overlong_buffer.is_some()),
-    ];
-    match shaping.into_iter().find(|(_, set)| *set) {
-        None => Ok(()),
-        Some((key, _)) => {
-            let message = format!("{key} is of rewards, which distill.reward_coef = 0 only reports");
-            Err(contradiction(at, key, &message)
-                .hint(format!("set distill.reward_coef = 1.0, or remove {key}")))
-        }
     }
 }

@@ -1,14 +1,12 @@
-//! Checks of `[environment]`, alone and together with the other sections.
+//! Checks of `[environment]`: what its values may be, and which keys a kind of environment needs.
 
-use super::key::Player;
 use super::limits::{TOKENS_MAX, bad_value, contradiction, in_range};
 use super::provenance::Provenance;
-use super::sections::{Data, Environment, Reward, RunFile};
-use super::values::{AnsweredPrompts, Credit, DynamicSampling, Network, Overlong};
+use super::sections::{Data, Environment, RunFile};
+use super::values::AnsweredPrompts;
 use crate::RunSpec;
-use plimsoll_algo::{advantage::Advantage, method::LearnsFrom};
 use plimsoll_base::{Error, Result};
-use plimsoll_textenv::{EpisodesOf, HTTP_AGENT, Kind, ReplyLimits, Settings, TOOLS, tool_function};
+use plimsoll_textenv::{Kind, ReplyLimits, Settings, tool_function};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -19,8 +17,6 @@ const EVAL_EPISODES: u32 = 256;
 const AGENT_TURNS_MAX: f64 = 63.0;
 /// Most functions of `environment.tools`: each is described in every prompt.
 const TOOLS_MAX: usize = 64;
-/// What the keys of tools are for.
-const OF_TOOLS: &str = "it belongs to env = \"python:FILE.py:CLASS\" or \"tools\"";
 /// What `environment.rows` takes.
 const TAKES_ROWS: &str = "a JSONL or Parquet file, or hf:org/name/SUBSET/SPLIT";
 /// Largest number of worker processes.
@@ -28,27 +24,26 @@ const WORKERS_MAX: f64 = 256.0;
 
 pub(super) fn check(run: &RunFile, at: &Provenance) -> Result<()> {
     let Some(environment) = &run.environment else { return Ok(()) };
-    if run.method.needs().learns_from != LearnsFrom::Samples {
-        let message = format!("[environment] is set, but method `{}` samples nothing", run.method);
-        return Err(contradiction(at, "environment.env", &message)
-            .hint("set method = \"grpo\", or remove [environment]"));
-    }
     let kind = Kind::parse(&environment.env).map_err(|found| {
         let placed = at.error(found.slug, "environment.env", &found.message);
         let placed = found.facts.into_iter().fold(placed, Error::fact);
         found.hints.into_iter().fold(placed, Error::hint)
     })?;
-    let mut native = Environment::keys_of(Player::Native).map(|key| format!("environment.{key}"));
-    if let Some(key) = native.find(|key| at.origins.contains_key(key)) {
-        let message =
-            format!("`{key}` is set, but it belongs to native environments, which a small network acts in");
+    limits(run, environment, at)?;
+    tools(environment, &kind, at)?;
+    rows(environment, at)?;
+    agents_keys(environment, &kind, at)?;
+    let missing = |key: &str| super::de::missing_key(&at.source, &super::Origin::Default, key);
+    if kind.is_graded() && run.reward.is_empty() {
         return Err(
-            contradiction(at, &key, &message).hint(format!("remove {key}, or set model = \"mlp:64x64\""))
+            missing("reward").fact("functions of no class give no reward: [[reward]] grades their episodes")
         );
     }
-    limits(run, environment, at)?;
-    own_keys(environment, &kind, at)?;
-    other_sections(run, environment, &kind, at)
+    if kind.has_no_first_messages() && run.data.prompt_tokens_max.is_none() {
+        return Err(missing("data.prompt_tokens_max")
+            .fact("the first message of an environment outside of plimsoll is not known before it runs"));
+    }
+    Ok(())
 }
 
 fn limits(run: &RunFile, environment: &Environment, at: &Provenance) -> Result<()> {
@@ -68,36 +63,13 @@ fn limits(run: &RunFile, environment: &Environment, at: &Provenance) -> Result<(
     }
 }
 
-/// Refuses keys of one form of environment in another.
-fn own_keys(environment: &Environment, kind: &Kind, at: &Provenance) -> Result<()> {
-    let refuse = |key: &str, why: &str, hint: &str| {
-        Err(contradiction(at, key, &format!("`{key}` is set, but {why}")).hint(hint.to_string()))
-    };
-    agents_keys(environment, kind, at)?;
-    let served = matches!(kind, Kind::Python(EpisodesOf::OpenEnv { .. }));
-    let of_server =
-        [("environment.action", &environment.action), ("environment.observation", &environment.observation)];
-    if let Some((key, _)) = of_server.iter().find(|(_, value)| value.is_some() && !served) {
-        return refuse(key, "it belongs to env = \"openenv:URL\"", &format!("remove {key}"));
-    }
-    tools(environment, kind, at)?;
-    let has_tools = matches!(kind, Kind::Python(EpisodesOf::Class { .. } | EpisodesOf::Functions));
-    let of_class =
-        [("environment.rows", &environment.rows), ("environment.eval_rows", &environment.eval_rows)];
-    if let Some((key, _)) = of_class.iter().find(|(_, value)| value.is_some() && !has_tools) {
-        return refuse(key, OF_TOOLS, &format!("remove {key}"));
-    }
-    for (key, value) in of_class {
+/// Requires files of rows.
+fn rows(environment: &Environment, at: &Provenance) -> Result<()> {
+    let files = [("environment.rows", &environment.rows), ("environment.eval_rows", &environment.eval_rows)];
+    for (key, value) in files {
         if let Some(rows) = value.as_deref().filter(|rows| rows.is_empty() || rows.starts_with("builtin:")) {
             return Err(bad_value(at, key, format!("{rows:?}"), TAKES_ROWS));
         }
-    }
-    if environment.eval_rows.is_some() && environment.rows.is_none() {
-        return refuse("environment.eval_rows", "environment.rows is absent", "set environment.rows too");
-    }
-    if served && environment.network == Network::Deny {
-        let message = "a client of a server needs the network, and environment.network = \"deny\"";
-        return Err(contradiction(at, "environment.env", message).hint("set environment.network = \"allow\""));
     }
     Ok(())
 }
@@ -106,13 +78,6 @@ fn own_keys(environment: &Environment, kind: &Kind, at: &Provenance) -> Result<(
 fn tools(environment: &Environment, kind: &Kind, at: &Provenance) -> Result<()> {
     let missing = |key: &str| super::de::missing_key(&at.source, &super::Origin::Default, key);
     let key = "environment.tools";
-    if !matches!(kind, Kind::Python(EpisodesOf::Class { .. } | EpisodesOf::Functions)) {
-        return match environment.tools.is_empty() {
-            true => Ok(()),
-            false => Err(contradiction(at, key, &format!("`{key}` is set, but {OF_TOOLS}"))
-                .hint(format!("remove {key}, or set env = \"{TOOLS}\""))),
-        };
-    }
     if kind.is_graded() && environment.tools.is_empty() {
         return Err(missing(key).hint("environment.tools = [\"python:FILE.py:FUNCTION\"]"));
     }
@@ -143,118 +108,19 @@ fn tools(environment: &Environment, kind: &Kind, at: &Provenance) -> Result<()> 
     }
 }
 
-/// Checks the keys of agents that own their loop, and refuses them elsewhere.
+/// Checks the numbers of agents that own their loop.
 fn agents_keys(environment: &Environment, kind: &Kind, at: &Provenance) -> Result<()> {
-    let is_set = |key: &str| at.origins.contains_key(key);
     if !kind.is_agents() {
-        let keys = ["environment.command", "environment.port", "environment.branches_max"];
-        return match keys.into_iter().find(|key| is_set(key)) {
-            None => Ok(()),
-            Some(key) => {
-                let message = format!("`{key}` is set, but it belongs to env = \"{HTTP_AGENT}\"");
-                Err(contradiction(at, key, &message).hint(format!("remove {key}")))
-            }
-        };
+        return Ok(());
     }
     let turns = f64::from(environment.turns_max);
     in_range(turns, 1.0, AGENT_TURNS_MAX, at, "environment.turns_max")?;
     in_range(f64::from(environment.branches_max), 1.0, turns, at, "environment.branches_max")?;
-    if environment.credit != Credit::Episode {
-        let message = format!(
-            "environment.credit = \"{}\", but an agent reports one reward for its episode",
-            environment.credit
-        );
-        return Err(contradiction(at, "environment.credit", &message).hint("remove environment.credit"));
-    }
-    if !environment.command.is_empty() && environment.network == Network::Deny {
-        let message = "an agent reaches the model over the network, and environment.network = \"deny\"";
-        return Err(
-            contradiction(at, "environment.command", message).hint("set environment.network = \"allow\"")
-        );
-    }
     match environment.command.first() {
         Some(program) if program.is_empty() => {
             Err(bad_value(at, "environment.command", "\"\"", "a program and its arguments"))
         }
         _ => Ok(()),
-    }
-}
-
-/// Refuses keys of other sections that have no effect with an environment.
-fn other_sections(run: &RunFile, environment: &Environment, kind: &Kind, at: &Provenance) -> Result<()> {
-    let refuse = |key: &str, why: &str| {
-        Err(contradiction(at, key, &format!("`{key}` is set together with [environment], {why}"))
-            .hint(format!("remove {key}, or remove [environment]")))
-    };
-    if run.data.prompts.is_some() {
-        return refuse("data.prompts", "whose episodes have their own prompts");
-    }
-    if run.data.eval.is_some() && !run.data.asks_no_eval() {
-        return refuse("data.eval", "which is evaluated on its own seeds");
-    }
-    graded(run, kind, at)?;
-    if run.loss.overlong_buffer.is_some() {
-        return refuse("loss.overlong_buffer", "whose episodes are longer than one response");
-    }
-    let filters = run.loss.dynamic_sampling.and_then(DynamicSampling::filter).is_some();
-    if filters || run.rollout.policy_lag > 0 {
-        let key = if run.rollout.policy_lag > 0 { "rollout.policy_lag" } else { "loss.dynamic_sampling" };
-        return refuse(key, "whose episodes are played for the step that trains on them");
-    }
-    if run.data.answered == AnsweredPrompts::Continue {
-        return refuse("data.answered", "where \"continue\" has no turn of its own to go on with");
-    }
-    if run.data.overlong == Overlong::Drop {
-        return refuse("data.overlong", "where \"drop\" would change the set of episodes");
-    }
-    let advantage = run.loss.baseline();
-    if advantage == Advantage::OptimalToken {
-        let message = "advantage `optimal_token` with an [environment], whose episodes have no common tokens to be compared at";
-        return Err(
-            contradiction(at, "loss.advantage", message).hint("set method = \"grpo\" or \"reinforce\"")
-        );
-    }
-    if advantage == Advantage::Greedy {
-        let message = "advantage `greedy` with an [environment], whose episodes have no greedy answer to be compared with";
-        return Err(
-            contradiction(at, "loss.advantage", message).hint("set method = \"grpo\" or \"reinforce\"")
-        );
-    }
-    super::credit::check(run, environment, at)?;
-    if kind.has_no_first_messages() && run.data.prompt_tokens_max.is_none() {
-        let missing = super::de::missing_key(&at.source, &super::Origin::Default, "data.prompt_tokens_max");
-        return Err(missing
-            .fact("the first message of an environment outside of plimsoll is not known before it runs"));
-    }
-    Ok(())
-}
-
-/// Requires rewards where an environment gives none itself, and refuses them elsewhere.
-fn graded(run: &RunFile, kind: &Kind, at: &Provenance) -> Result<()> {
-    if !kind.is_graded() {
-        return match run.reward.is_empty() {
-            true => Ok(()),
-            false => Err(contradiction(
-                at,
-                "reward",
-                "`reward` is set together with [environment], which gives the reward itself",
-            )
-            .hint("remove reward, or remove [environment]")),
-        };
-    }
-    let missing = |key: &str| super::de::missing_key(&at.source, &super::Origin::Default, key);
-    if run.reward.is_empty() {
-        return Err(
-            missing("reward").fact("functions of no class give no reward: [[reward]] grades their episodes")
-        );
-    }
-    match run.reward.iter().position(Reward::is_model) {
-        Some(index) => {
-            let message = "kind = \"model\" is set together with environment.env = \"tools\", whose episodes a reward model cannot read";
-            Err(contradiction(at, &format!("reward.{index}.kind"), message)
-                .hint("let a function or a verifier grade them"))
-        }
-        None => Ok(()),
     }
 }
 

@@ -70,6 +70,8 @@ pub enum Resumes {
 pub(crate) enum Becomes {
     /// It is the key; its value stays.
     Key,
+    /// It was the key's name here; its value stays, and a note says the new name.
+    Renamed,
     /// One number for both clips.
     Clips,
     /// A number of sequences, as a token limit.
@@ -114,6 +116,10 @@ pub(crate) const fn such(takes: &'static str, has: fn(f64) -> bool) -> Fact {
 
 pub(crate) const fn also(names: &'static [&'static str]) -> Fact {
     Fact::Also(Becomes::Key, names)
+}
+
+pub(crate) const fn renamed(names: &'static [&'static str]) -> Fact {
+    Fact::Also(Becomes::Renamed, names)
 }
 
 impl Numbers {

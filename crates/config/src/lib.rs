@@ -32,10 +32,9 @@ macro_rules! section {
 }
 
 mod agent;
-mod ahead;
 mod aliases;
-mod carry;
 mod columns;
+mod conflicts;
 mod covariance;
 mod credit;
 mod data_checks;
@@ -60,7 +59,6 @@ mod muon;
 mod not_built;
 mod objective;
 mod own_advantage;
-mod pairs;
 mod provenance;
 mod read;
 mod reproduction;
@@ -70,16 +68,16 @@ mod schema;
 mod sections;
 mod sources;
 mod spec;
+mod staleness;
 mod supply;
-mod teacher_head;
 mod track;
 mod tree;
 mod validate;
 mod values;
 mod withheld;
 
-pub use carry::hindrance as hindrance_to_carry;
 pub use columns::{ColumnSearch, NamedColumn};
+pub use conflicts::{ConflictPage, conflicts, conflicts_in_markdown, hindrance_to_carry};
 pub use data_sets::{DataSet, DataSets};
 pub use describe::{KeyPage, describe, describe_section};
 pub use distill::{OwnTeacher, TeacherKind};
@@ -103,8 +101,9 @@ pub use reproduction::{
     PublishedClaim, Reproduction, ReproductionStage, load_reproduction, reproduction_of_text,
 };
 pub use sections::{
-    Checkpoint, Critic, Data, Distill, Endpoint, Environment, Eval, Lora, Loss, MLP, Memory, ModelOptions,
-    Reward, Rollout, Run, RunFile, Track, Train, Trains, VerbFile, is_python_env, resumes, resumes_freely,
+    Async, Checkpoint, Critic, Data, Distill, Endpoint, Environment, Eval, Lora, Loss, MLP, Memory,
+    ModelOptions, Reward, Rollout, Run, RunFile, Track, Train, Trains, VerbFile, is_python_env, resumes,
+    resumes_freely,
 };
 pub use sources::no_rows_to_filter;
 pub use spec::{LoraSpec, ModelReward, RunSpec};

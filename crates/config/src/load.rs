@@ -86,6 +86,29 @@ pub fn load_text(
     sets: &[String],
     env: impl Iterator<Item = (String, String)>,
 ) -> Result<Loaded> {
+    let (run, provenance, mut notes) = filled(text, path, sets, env)?;
+    not_built::check(&run, &provenance)?;
+    validate::run_file(&run, &provenance)?;
+    let ages =
+        run.asynchrony.reuse > 0 || run.asynchrony.partial_rollouts > 0 || run.asynchrony.staleness > 0;
+    if run.loss.correction.is_some() && !ages {
+        let words = "`loss.correction` changes nothing: with async.reuse = 0 the policy that samples is the one that is trained, and every weight is exactly 1";
+        notes.push(words.into());
+    }
+    notes.extend(lora::notes(&run));
+    notes.extend(idle_on_cpu(&run));
+    let source_text = provenance.source.text.clone();
+    Ok(Loaded { run, provenance, source_text, path: path.to_path_buf(), notes })
+}
+
+/// Reads the layers of a run file and fills in what follows from other values. Nothing is refused yet but what is no
+/// run file.
+pub(super) fn filled(
+    text: String,
+    path: &Path,
+    sets: &[String],
+    env: impl Iterator<Item = (String, String)>,
+) -> Result<(RunFile, Provenance, Vec<String>)> {
     let source = Source { path: path.display().to_string(), text, kind: &RUN_FILE };
     let mut seen = aliases::Seen::default();
     let mut root = tree::parse_file(&source)?;
@@ -104,17 +127,7 @@ pub fn load_text(
     defaults::fill(&mut run, &mut provenance);
     agent::fill(&mut run, &mut provenance);
     lora::fill(&mut run, &mut provenance);
-    not_built::check(&run, &provenance)?;
-    validate::run_file(&run, &provenance)?;
-    let ages = run.rollout.policy_lag > 0 || run.rollout.carry > 0 || run.rollout.ahead > 0;
-    if run.loss.correction.is_some() && !ages {
-        let words = "`loss.correction` changes nothing: with rollout.policy_lag = 0 the policy that samples is the one that is trained, and every weight is exactly 1";
-        seen.notes.push(words.into());
-    }
-    seen.notes.extend(lora::notes(&run));
-    seen.notes.extend(idle_on_cpu(&run));
-    let source_text = provenance.source.text.clone();
-    Ok(Loaded { run, provenance, source_text, path: path.to_path_buf(), notes: seen.notes })
+    Ok((run, provenance, seen.notes))
 }
 
 /// Returns a note for each key of a card that is set where `run.device` asks for the CPU.

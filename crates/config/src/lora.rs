@@ -3,12 +3,10 @@
 //! Peft's other kinds of adapter, and settings that would make the policy that samples differ from the one that is
 //! trained, are refused before any file is opened.
 
-use super::limits::contradiction;
 use super::provenance::{Origin, Provenance, Source};
-use super::sections::{Lora, RunFile};
+use super::sections::RunFile;
 use super::tree::{Node, Table, Value};
-use super::values::{Auto, GradientWire, ModelDtype, Offload, OptimizerDtype};
-use crate::Trains;
+use super::values::Offload;
 use plimsoll_arch::{LoraTarget, LoraTargets, Quantization};
 use plimsoll_base::{Error, Result, shown};
 
@@ -221,49 +219,9 @@ pub(super) fn fill(run: &mut RunFile, provenance: &mut Provenance) {
     }
 }
 
-/// Checks `[lora]`, and that the other sections fit it.
+/// Checks the values of `[lora]`.
 pub(super) fn check(run: &RunFile, at: &Provenance) -> Result<()> {
     let Some(lora) = &run.lora else { return Ok(()) };
-    if run.trains() == Trains::Policy {
-        let message = "[lora] is set, but an environment policy is small and trained in full";
-        return Err(contradiction(at, "lora", message).hint("remove [lora]"));
-    }
-    if !lora.critic.is_full() && !run.method.needs().critic {
-        let message = format!("lora.critic is set, but method `{}` has no critic", run.method);
-        return Err(
-            contradiction(at, "lora.critic", &message).hint("set method = \"ppo\", or remove lora.critic")
-        );
-    }
-    values(lora, at)?;
-    if let (Auto::Value(true), Some(how)) = (lora.merge, lora.quantize) {
-        let message = format!(
-            "`lora.merge` with lora.quantize = \"{how}\": merged weights are a copy in full, which codes are to save"
-        );
-        return Err(contradiction(at, "lora.merge", &message).hint("remove lora.merge or lora.quantize"));
-    }
-    let dtypes = [
-        ("train.grad_dtype", run.train.grad_dtype == Auto::Value(ModelDtype::Bf16)),
-        ("train.gradient_wire", run.train.gradient_wire == GradientWire::Bf16),
-        (
-            "train.optimizer_dtype",
-            run.train.optimizer_dtype.value().is_some_and(|dtype| dtype != OptimizerDtype::F32),
-        ),
-    ];
-    if run.train.fold > 1 {
-        let message = format!(
-            "`train.fold` = {} with [lora]: gradients of adapters are added as they come",
-            run.train.fold
-        );
-        return Err(contradiction(at, "train.fold", &message).hint("remove train.fold: adapters are small"));
-    }
-    if let Some((key, _)) = dtypes.into_iter().find(|(_, is_narrow)| *is_narrow) {
-        let message = format!("`{key}` with [lora]: gradients and optimizer states of adapters are f32");
-        return Err(contradiction(at, key, &message).hint(format!("remove {key}, or set it to \"f32\"")));
-    }
-    Ok(())
-}
-
-fn values(lora: &Lora, at: &Provenance) -> Result<()> {
     if lora.dropout != 0.0 {
         let message = format!(
             "`lora.dropout` = {}: with dropout the policy that is trained is another one than the policy that sampled",

@@ -1,12 +1,7 @@
-//! `train.optimizer = "muon"`: its numbers, and what does not go with it.
+//! `train.optimizer = "muon"`: its numbers.
 
-use super::limits::contradiction;
-use super::provenance::Provenance;
-use super::sections::{RunFile, Train};
-use super::values::{Auto, Offload, OptimizerDtype};
-use crate::Trains;
+use super::sections::Train;
 use plimsoll_algo::update::MuonOptions;
-use plimsoll_base::Result;
 
 impl Train {
     /// Returns Muon's options of the update in `step`; none where AdamW updates all weights.
@@ -25,38 +20,4 @@ impl Train {
             rate: self.muon_rate.unwrap_or_default(),
         })
     }
-}
-
-/// Checks that the other keys fit the optimizer.
-pub(super) fn check(run: &RunFile, at: &Provenance) -> Result<()> {
-    let train = &run.train;
-    if train.optimizer.is_adamw() {
-        let of_muon = |key: &&String| key.starts_with("train.muon_");
-        let Some(key) = at.origins.keys().find(of_muon) else { return Ok(()) };
-        let message = format!("`{key}` is set, and train.optimizer = \"adamw\" does not read it");
-        return Err(
-            contradiction(at, key, &message).hint(format!("set train.optimizer = \"muon\", or remove {key}"))
-        );
-    }
-    let wrong = |key: &str, why: &str, hint: &str| {
-        let message = format!("train.optimizer = \"muon\" {why}");
-        Err(contradiction(at, key, &message).hint(hint))
-    };
-    if run.trains() == Trains::Policy {
-        let why = "with an environment policy, which is small and trained by AdamW";
-        return wrong("train.optimizer", why, "remove train.optimizer");
-    }
-    if run.lora.is_some() {
-        let why = "with [lora]: adapters are trained by AdamW";
-        return wrong("train.optimizer", why, "remove train.optimizer, or [lora] to train all weights");
-    }
-    if let Auto::Value(dtype @ (OptimizerDtype::Bf16 | OptimizerDtype::Int8)) = train.optimizer_dtype {
-        let why = format!("with train.optimizer_dtype = \"{dtype}\": its momentum and weights are f32");
-        return wrong("train.optimizer_dtype", &why, "remove train.optimizer_dtype, or set it to \"f32\"");
-    }
-    if run.memory.offloads(Offload::Optimizer) {
-        let why = "with memory.offload = [\"optimizer\"]: the states of whole matrices stay on the device";
-        return wrong("memory.offload", why, "remove \"optimizer\" from memory.offload");
-    }
-    Ok(())
 }

@@ -21,15 +21,6 @@ pub(super) fn check(run: &RunFile, at: &Provenance) -> Result<()> {
         if !matches!(stage, 0 | 2 | 3) {
             return Err(error(at, "run.zero_stage", &stage.to_string(), "2, 3 and \"auto\""));
         }
-        let whole = run.lora.as_ref().and_then(|lora| match (&lora.quantize, &lora.merge) {
-            (Some(_), _) => Some("3 with lora.quantize"),
-            (None, Auto::Value(true)) => Some("3 with lora.merge = true"),
-            _ => None,
-        });
-        if let (3, Some(asked)) = (stage, whole) {
-            let built = "2: codes, and weights with their adapters in them, are whole on every rank";
-            return Err(error(at, "run.zero_stage", asked, built));
-        }
     }
     if run.memory.offloads(Offload::Gradients) {
         return Err(error(at, "memory.offload", "\"gradients\"", "\"optimizer\" and \"reference\""));

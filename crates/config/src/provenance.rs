@@ -117,7 +117,7 @@ impl Source {
 }
 
 /// Returns text whose addresses have no users, passwords and queries; other text as it is.
-fn without_users(text: &str) -> Cow<'_, str> {
+pub(super) fn without_users(text: &str) -> Cow<'_, str> {
     if text.contains("://") { without_secrets(text).into() } else { text.into() }
 }
 

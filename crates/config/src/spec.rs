@@ -5,9 +5,9 @@ use crate::columns::NamedColumn;
 use crate::own_advantage::estimator_spec;
 use crate::rewards::{reward_specs, with_steps};
 use crate::{
-    Auto, Checkpoint, Critic, CriticLearns, Data, Distill, Environment, Eval, EvalMetric, Frozen, Lora, Loss,
-    LossType, Memory, ModelOptions, Objective, OwnTeacher, Reward, Rollout, Run, RunFile, Track, Train,
-    VerbFile,
+    Async, Auto, Checkpoint, Critic, CriticLearns, Data, Distill, Environment, Eval, EvalMetric, Frozen,
+    Lora, Loss, LossType, Memory, ModelOptions, Objective, OwnTeacher, Reward, Rollout, Run, RunFile, Track,
+    Train, VerbFile,
 };
 use plimsoll_algo::labelled::Kto;
 use plimsoll_algo::method::{LearnsFrom, Method, Needs, Reference};
@@ -39,6 +39,8 @@ pub struct RunSpec {
     /// What decides which checkpoint is the best; none without an evaluation that measures it.
     pub metric: Option<EvalMetric>,
     pub rollout: Rollout,
+    /// How old samples may be when they are trained.
+    pub asynchrony: Async,
     /// Limit of further rounds in dynamic sampling.
     pub retries: u32,
     /// True if responses that the length limit cut are left out of training.
@@ -122,6 +124,7 @@ impl RunSpec {
             eval_sets: run.eval_sets(),
             metric: EvalMetric::of(run),
             rollout: run.rollout.clone(),
+            asynchrony: run.asynchrony.clone(),
             retries: run.loss.dynamic_sampling_retries.unwrap_or(0),
             mask_truncated: run.loss.mask_truncated,
             rewards: with_steps(
@@ -167,6 +170,7 @@ impl RunSpec {
             eval_sets: verb.data.eval_sets(),
             metric: None,
             rollout: verb.rollout.clone(),
+            asynchrony: Async::default(),
             retries: 0,
             mask_truncated: false,
             rewards: reward_specs(&verb.reward, &verb.data.answer_column),

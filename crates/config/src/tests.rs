@@ -137,6 +137,30 @@ fn aliases_are_read_under_our_names() {
 }
 
 #[test]
+fn keys_that_were_renamed_are_taken_and_say_their_names() {
+    for (set, now) in [
+        ("rollout.ahead=2", "async.staleness"),
+        ("rollout.carry=2", "async.partial_rollouts"),
+        ("rollout.policy_lag=2", "async.reuse"),
+    ] {
+        let old = load_text(GOOD, &[set], &[]).unwrap();
+        let new = load_text(GOOD, &[&format!("{now}=2")], &[]).unwrap();
+        assert_eq!((&old.run, new.notes.len()), (&new.run, 0), "{set}");
+        let name = set.split('=').next().unwrap();
+        assert_eq!(old.notes, [format!("`{name}` is called `{now}` now")]);
+    }
+    let sets = ["rollout.ahead=1", "rollout.arrivals=tick", "run.rollout_ranks=1"];
+    let run = load_text(GOOD, &sets, &[]).unwrap().run.asynchrony;
+    assert_eq!((run.staleness, run.weight_sync.as_str(), run.rollout_ranks), (1, "tick", 1));
+    let bounded = GOOD.replace("max_new_tokens = 5", "max_new_tokens = 5\ncarry = 4\nlag_tokens_max = 3");
+    let run = load_text(&bounded, &[], &[]).unwrap().run;
+    assert_eq!((run.asynchrony.partial_rollouts, run.asynchrony.stale_tokens_max), (4, Some(3)));
+    assert!(run.to_toml().contains("[async]\n"), "{}", run.to_toml());
+    let both = load_text(&bounded, &["async.partial_rollouts=5"], &[]).unwrap().run;
+    assert_eq!(both.asynchrony.partial_rollouts, 5, "--set comes after the file");
+}
+
+#[test]
 fn names_of_trl_and_verl_with_the_same_meaning_are_taken() {
     let sets = [
         "train.max_grad_norm=0.5",
@@ -232,21 +256,21 @@ const BAD: &[(&[&str], &str, &str)] = &[
     (
         &["method=dpo", "loss.kl_coef=0.1"],
         "contradictory-keys",
-        "`loss.kl_coef` means nothing to method `dpo`",
+        "loss.kl_coef = 0.1 with method = \"dpo\", which does not read it",
     ),
     (&["method=dpo", "train.mini_batch=8"], "contradictory-keys", "train.mini_batch"),
     (&["method=dpo", "train.epochs_per_rollout=2"], "contradictory-keys", "train.epochs_per_rollout"),
-    (&["loss.loss_type=ipo"], "contradictory-keys", "means nothing to method `grpo`"),
+    (&["loss.loss_type=ipo"], "contradictory-keys", "method = \"grpo\", which does not read it"),
     (&["loss.label_smoothing=0.1"], "contradictory-keys", "method = \"dpo\""),
     (&["loss.dpo_beta=0.2"], "contradictory-keys", "method = \"dpo\""),
     (
         &["method=sft", "loss.kl_coef=0.1"],
         "contradictory-keys",
-        "`loss.kl_coef` means nothing to method `sft`",
+        "loss.kl_coef = 0.1 with method = \"sft\", which does not read it",
     ),
     (&["method=sft", "train.mini_batch=16"], "contradictory-keys", "is one update"),
     (&["method=sft", "train.epochs_per_rollout=2"], "contradictory-keys", "is one update"),
-    (&["method=reward_model"], "contradictory-keys", "`rollout."),
+    (&["method=reward_model"], "contradictory-keys", "rollout.max_new_tokens = 5 with method"),
     (&["reward.0.kind=model"], "missing-key", "`reward.0.model` is missing"),
     (&["reward.0.kind=model", "reward.0.model="], "bad-value", "reward.0.model"),
     (&["reward.0.model=m"], "contradictory-keys", "kind = \"exact\" has no model"),
@@ -257,8 +281,8 @@ const BAD: &[(&[&str], &str, &str)] = &[
         "bad-value",
         "`reward.4.model`: more than 4 reward models",
     ),
-    (&["critic.model=actor"], "contradictory-keys", "method `grpo` has no critic"),
-    (&["method=sft", "critic.value_clip=0.2"], "contradictory-keys", "method `sft` has no critic"),
+    (&["critic.model=actor"], "contradictory-keys", "method = \"grpo\", which has no critic"),
+    (&["method=sft", "critic.value_clip=0.2"], "contradictory-keys", "method = \"sft\", which has no critic"),
     (&["loss.advantage=gae"], "contradictory-keys", "set method = \"ppo\""),
     (&["loss.lambda=0.9"], "contradictory-keys", "loss.lambda = 0.9"),
     (&["method=ppo", "loss.lambda=1.1"], "bad-value", "loss.lambda"),
@@ -275,7 +299,7 @@ const BAD: &[(&[&str], &str, &str)] = &[
     (&["environment.env=text:guess"], "text-environment-unknown", "did you mean text:guess-number?"),
     (&["environment.env=python:game.py"], "text-environment-unknown", "python:FILE.py:CLASS"),
     (&["environment.turns_max=2"], "missing-key", "environment.env"),
-    (&["environment.env=text:second-try"], "contradictory-keys", "set together with [environment]"),
+    (&["environment.env=text:second-try"], "contradictory-keys", " with [environment], whose episodes"),
     (&["environment.env=text:second-try", "environment.turns=2"], "unknown-key", "turns_max"),
     (&["environment.env=text:second-try", "environment.turns_max=0"], "bad-value", "environment.turns_max"),
     (&["environment.env=text:second-try", "environment.turns_max=3000000"], "bad-value", "4194304"),
@@ -288,7 +312,11 @@ const BAD: &[(&[&str], &str, &str)] = &[
         "one turn",
     ),
     (&["environment.env=text:second-try", "environment.credit=token"], "bad-value", "episode"),
-    (&["method=sft", "environment.env=text:second-try"], "contradictory-keys", "`sft` samples nothing"),
+    (
+        &["method=sft", "environment.env=text:second-try"],
+        "contradictory-keys",
+        "method = \"sft\", which samples nothing",
+    ),
     (&["run.zero_stage=1"], "not-built", "2, 3 and"),
     (&["run.zero_stage=3", "lora.rank=4", "lora.merge=true"], "not-built", "whole on every rank"),
     (&["run.zero_stage=3", "lora.rank=4", "lora.quantize=nf4"], "not-built", "whole on every rank"),
@@ -329,11 +357,11 @@ const BAD: &[(&[&str], &str, &str)] = &[
     (&["eval.metric=pass_at_1", "data.eval=none"], "unknown-metric", "it measures reward"),
     (&["eval.metric=c/reward", "data.eval=[\"a.jsonl\", \"b.jsonl\"]"], "unknown-metric", "b/pass_at_1"),
     (&["loss.correction=tiss"], "bad-value", "did you mean \"tis\"?"),
-    (&["loss.correction_band=[0.5, 2.0]"], "contradictory-keys", "there is no loss.correction"),
+    (&["loss.correction_band=[0.5, 2.0]"], "contradictory-keys", "with no loss.correction"),
     (&["loss.correction=tis", "loss.correction_band=[1.2, 2.0]"], "bad-value", "from 0 to 1 and from 1 on"),
     (&["loss.correction=tis", "loss.correction_band=[0.5, inf]"], "bad-value", "correction_band"),
-    (&["rollout.policy_lag=-1"], "bad-value", "-1"),
-    (&["rollout.policy_lag=100000"], "bad-value", "a smaller rollout.policy_lag"),
+    (&["async.reuse=-1"], "bad-value", "-1"),
+    (&["async.reuse=100000"], "bad-value", "a smaller async.reuse"),
     (&["loss.dynamic_sampling=mixed"], "bad-type", "true, false or two numbers"),
     (&["loss.dynamic_sampling=[0.0]"], "bad-value", "a list of 2 numbers"),
     (&["loss.dynamic_sampling=[1.0, 0.0]"], "bad-value", "the smaller first"),
@@ -359,12 +387,24 @@ const BAD: &[(&[&str], &str, &str)] = &[
         "bad-value",
         "takes ppo, gspo, cispo, sapo, gmpo, dppo_tv, dppo_kl, vespo, reinforce",
     ),
-    (&["loss.policy=sapo", "loss.clip_high=0.3"], "contradictory-keys", "`sapo` clips nothing"),
-    (&["method=vespo", "loss.clip_low=0.3"], "contradictory-keys", "`vespo` clips nothing"),
+    (
+        &["loss.policy=sapo", "loss.clip_high=0.3"],
+        "contradictory-keys",
+        "loss.policy = \"sapo\", which clips nothing",
+    ),
+    (
+        &["method=vespo", "loss.clip_low=0.3"],
+        "contradictory-keys",
+        "loss.policy = \"vespo\", which clips nothing",
+    ),
     (&["method=gdpo", "loss.overlong_buffer=2"], "contradictory-keys", "compares rewards as they are"),
     (&["method=pass_k", "rollout.group_size=1"], "group-too-small", "nothing to be compared with"),
-    (&["method=reinforce", "loss.clip_low=0.3"], "contradictory-keys", "`reinforce` clips nothing"),
-    (&["method=gspo", "loss.dual_clip=3"], "contradictory-keys", "this is `gspo`"),
+    (
+        &["method=reinforce", "loss.clip_low=0.3"],
+        "contradictory-keys",
+        "loss.policy = \"reinforce\", which clips nothing",
+    ),
+    (&["method=gspo", "loss.dual_clip=3"], "contradictory-keys", "loss.policy = \"gspo\""),
     (&["loss.policy=cispo", "loss.clip_low=6"], "contradictory-keys", "absolute"),
     (&["loss.policy=cispo", "loss.epsilon=0.2"], "contradictory-keys", "absolute bounds"),
     (&["loss.mask_hole=zero_value"], "contradictory-keys", "belongs to GAE"),
@@ -495,7 +535,7 @@ fn an_environment_stands_in_the_place_of_data_and_rewards() {
         (&["reward.0.kind=exact"][..], "contradictory-keys", "gives the reward itself"),
         (&["data.eval=builtin:addition"], "contradictory-keys", "its own seeds"),
         (&["data.overlong=drop"], "contradictory-keys", "data.overlong"),
-        (&["rollout.policy_lag=1"], "contradictory-keys", "the step that trains on them"),
+        (&["async.reuse=1"], "contradictory-keys", "the step that trains on them"),
         (&["loss.dynamic_sampling=true"], "contradictory-keys", "loss.dynamic_sampling"),
         (&["loss.overlong_buffer=2"], "contradictory-keys", "loss.overlong_buffer"),
         (&["environment.env=python:game.py:Game"], "missing-key", "data.prompt_tokens_max"),

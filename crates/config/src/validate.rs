@@ -7,12 +7,9 @@ use super::limits::{SEQUENCES_PER_STEP_MAX, bad_value, contradiction, divisor};
 use super::provenance::Provenance;
 use super::sections::{self, Data, Loss, Reward, Rollout, Run, RunFile, Train, VerbFile};
 use super::tree::flatten;
-use super::values::{Auto, Curriculum, DynamicSampling, KlIn, Offload};
-use crate::Frozen;
-use crate::estimator::Estimator;
-use crate::{Trains, covariance, eval_metric::EvalMetric, own_advantage, spec::sequences_per_step};
-use plimsoll_algo::advantage::{Advantage, MaskHole};
-use plimsoll_algo::method::{LearnsFrom, Method};
+use super::values::{Auto, Curriculum, DynamicSampling};
+use crate::{Trains, covariance, eval_metric::EvalMetric, spec::sequences_per_step};
+use plimsoll_algo::method::LearnsFrom;
 use plimsoll_algo::policy_loss::PolicyLossKind;
 use plimsoll_base::{Error, Result};
 use serde::Serialize;
@@ -24,47 +21,26 @@ pub(super) fn run_file(run: &RunFile, at: &Provenance) -> Result<()> {
     given(run, at)?;
     numbers(run, at)?;
     required(run, at)?;
+    super::conflicts::check(run, at)?;
     warmup(&run.train, at)?;
     if run.trains() == Trains::Policy {
         super::agent::check(run, at)?;
     } else {
         sampling(&run.rollout, at)?;
         batches(run, at)?;
-        super::pairs::check(run, at)?;
         super::model_reward::check(&run.reward, at)?;
     }
-    blocks(run, at)?;
     super::lora::check(run, at)?;
-    super::muon::check(run, at)?;
-    loss(&run.loss, run.method, at)?;
+    loss(&run.loss, at)?;
     critic(run, at)?;
     super::distill::check(run, at)?;
-    super::carry::check(run, at)?;
-    super::ahead::check(run, at)?;
-    super::credit::check_steps(run, at)?;
-    super::teacher_head::check(run, at)?;
-    if run.method.needs().learns_from == LearnsFrom::Samples && run.trains() == Trains::LanguageModel {
-        group(run, at)?;
-    }
+    super::staleness::check(run, at)?;
     rewards(&run.reward, at)?;
     data(&run.data, at)?;
     greedy_samples("eval", run.eval.samples, run.eval.temperature, at)?;
     eval_metric(run, at)?;
     super::track::check(&run.track, at)?;
     run_section(&run.run, at)
-}
-
-/// Refuses blocks of a reference that is to pass through the device layer by layer.
-fn blocks(run: &RunFile, at: &Provenance) -> Result<()> {
-    if run.model_options.quantize != Auto::Value(Frozen::Gguf) {
-        return Ok(());
-    }
-    if run.memory.offloads(Offload::Reference) {
-        let message = "memory.offload = [\"reference\"] with model_options.quantize = \"gguf\": weights in blocks stay on the device";
-        return Err(contradiction(at, "memory.offload", message)
-            .hint("remove \"reference\" from memory.offload, or remove model_options.quantize"));
-    }
-    Ok(())
 }
 
 /// Checks the settings of `generate` and `eval`.
@@ -122,13 +98,10 @@ fn required(run: &RunFile, at: &Provenance) -> Result<()> {
             .error("bad-value", "model", "`model` is empty")
             .hint("set model to hf:org/name, a folder, a GGUF file or \"builtin:nano\""));
     }
-    let has_steps = at.origins.contains_key("train.steps");
-    if run.train.epochs.is_some() {
-        super::data_checks::epochs(run, has_steps, at)?;
-    }
     if run.trains() == Trains::Policy {
         return super::agent::required(run, at);
     }
+    let has_steps = at.origins.contains_key("train.steps");
     if run.train.steps == 0 && !has_steps && run.train.epochs.is_none() {
         return Err(missing("train.steps"));
     }
@@ -189,15 +162,13 @@ fn batches(run: &RunFile, at: &Provenance) -> Result<()> {
             .error("bad-value", "rollout.prompts_per_step", &message)
             .hint("set a smaller rollout.prompts_per_step"));
     }
-    let rollout = sequences.saturating_mul(1 + u64::from(run.rollout.policy_lag));
+    let rollout = sequences.saturating_mul(1 + u64::from(run.asynchrony.reuse));
     if rollout > SEQUENCES_PER_STEP_MAX {
         let message = format!(
-            "a rollout for 1 + rollout.policy_lag = {} steps has {rollout} sequences; at most {SEQUENCES_PER_STEP_MAX} are taken",
-            1 + u64::from(run.rollout.policy_lag)
+            "a rollout for 1 + async.reuse = {} steps has {rollout} sequences; at most {SEQUENCES_PER_STEP_MAX} are taken",
+            1 + u64::from(run.asynchrony.reuse)
         );
-        return Err(at
-            .error("bad-value", "rollout.policy_lag", &message)
-            .hint("set a smaller rollout.policy_lag"));
+        return Err(at.error("bad-value", "async.reuse", &message).hint("set a smaller async.reuse"));
     }
     let Some(mini_batch) = run.train.mini_batch else { return Ok(()) };
     if sequences.is_multiple_of(u64::from(mini_batch)) {
@@ -211,129 +182,30 @@ fn batches(run: &RunFile, at: &Provenance) -> Result<()> {
         .hint(format!("set train.mini_batch = {below}, or remove it for one update a step")))
 }
 
-/// Requires that the advantage has something to compare within a group.
-fn group(run: &RunFile, at: &Provenance) -> Result<()> {
-    let advantage = run.loss.baseline();
-    if advantage.compares_group() && run.rollout.group_size == 1 {
-        let message = format!(
-            "rollout.group_size = 1 with advantage `{advantage}` of method `{}`: one sample has nothing to be compared with",
-            run.method
-        );
-        return Err(at
-            .error("group-too-small", "rollout.group_size", &message)
-            .hint("set rollout.group_size to at least 2")
-            .hint("set method = \"reinforce\", which compares over the whole step"));
-    }
-    if run.loss.dynamic_sampling == Some(DynamicSampling::Mixed) && run.rollout.group_size == 1 {
-        let message = "loss.dynamic_sampling = true keeps groups whose scores differ, and rollout.group_size = 1 has one score a group";
-        return Err(at
-            .error("group-too-small", "loss.dynamic_sampling", message)
-            .hint("set rollout.group_size to at least 2, or remove loss.dynamic_sampling"));
-    }
-    if run.rollout.temperature == 0.0 {
-        let message = "rollout.temperature = 0 is greedy: a policy that never varies learns nothing";
-        return Err(contradiction(at, "rollout.temperature", message)
-            .hint("set rollout.temperature = 1.0; eval.temperature is greedy by itself"));
-    }
-    Ok(())
-}
-
-fn loss(loss: &Loss, method: Method, at: &Provenance) -> Result<()> {
+/// Requires that the numbers of the loss fit each other.
+fn loss(loss: &Loss, at: &Provenance) -> Result<()> {
     clips(loss, at)?;
-    kl(loss, at)?;
-    filter(loss, at)?;
-    correction(loss, at)?;
     covariance::check(loss, at)?;
-    own_advantage::check(loss, at)?;
-    if loss.overlong_factor.is_some() && loss.overlong_buffer.is_none() {
-        let message = "loss.overlong_factor is set, but there is no loss.overlong_buffer";
-        return Err(contradiction(at, "loss.overlong_factor", message)
-            .hint("set loss.overlong_buffer, or remove loss.overlong_factor"));
+    if let Some(DynamicSampling::Mean([low, high])) = loss.dynamic_sampling
+        && !(low.is_finite() && high.is_finite() && low < high)
+    {
+        let found = format!("[{low}, {high}]");
+        let takes = "two numbers, the smaller first, such as [0.0, 1.0]";
+        return Err(bad_value(at, "loss.dynamic_sampling", found, takes));
     }
-    if loss.overlong_buffer.is_some() && matches!(loss.baseline(), Advantage::Decoupled | Advantage::Greedy) {
-        let advantage = loss.baseline();
-        let message =
-            format!("loss.overlong_buffer with advantage `{advantage}`, which compares rewards as they are");
-        return Err(contradiction(at, "loss.overlong_buffer", &message)
-            .hint("remove loss.overlong_buffer, and add a [[reward]] with kind = \"length\""));
-    }
-    let fixed = method.spec().sampling.is_some_and(|sampling| !sampling.advantage.discounts());
-    if fixed && loss.gamma != 1.0 {
-        let message = format!(
-            "loss.gamma = {} with method `{method}`, whose reward belongs to the whole response",
-            loss.gamma
-        );
-        return Err(
-            contradiction(at, "loss.gamma", &message).hint("set loss.gamma = 1.0, or method = \"reinforce\"")
-        );
-    }
-    Ok(())
-}
-
-/// Requires that the keys of the KL term fit each other.
-fn kl(loss: &Loss, at: &Provenance) -> Result<()> {
-    if loss.kl_target.is_some() && loss.kl_coef == 0.0 {
-        let message = "loss.kl_target is set, but loss.kl_coef = 0 has nothing to adapt";
-        return Err(contradiction(at, "loss.kl_target", message)
-            .hint("set loss.kl_coef = 0.001, or remove loss.kl_target"));
-    }
-    if loss.kl_horizon.is_some() && loss.kl_target.is_none() {
-        let message = "loss.kl_horizon is set, but there is no loss.kl_target to move to";
-        return Err(contradiction(at, "loss.kl_horizon", message)
-            .hint("set loss.kl_target, or remove loss.kl_horizon"));
-    }
-    let why = match (loss.kl_unbiased, loss.kl_coef == 0.0, loss.kl_in) {
-        (true, true, _) => "there is no KL term: loss.kl_coef = 0",
-        (true, false, KlIn::Reward) => "a KL term in the reward has no gradient",
-        _ => return Ok(()),
-    };
-    Err(contradiction(at, "loss.kl_unbiased", &format!("loss.kl_unbiased is set, but {why}"))
-        .hint("set loss.kl_coef = 0.001 and loss.kl_in = \"loss\", or remove loss.kl_unbiased"))
-}
-
-/// Requires that dynamic sampling can keep a group.
-fn filter(loss: &Loss, at: &Provenance) -> Result<()> {
-    let filter = loss.dynamic_sampling.and_then(DynamicSampling::filter);
-    if loss.dynamic_sampling_retries.is_some() && filter.is_none() {
-        let message = "loss.dynamic_sampling_retries is set, but loss.dynamic_sampling keeps every group";
-        return Err(contradiction(at, "loss.dynamic_sampling_retries", message)
-            .hint("set loss.dynamic_sampling = true, or remove loss.dynamic_sampling_retries"));
-    }
-    match loss.dynamic_sampling {
-        Some(DynamicSampling::Mean([low, high])) if !(low.is_finite() && high.is_finite() && low < high) => {
-            let found = format!("[{low}, {high}]");
-            let takes = "two numbers, the smaller first, such as [0.0, 1.0]";
-            Err(bad_value(at, "loss.dynamic_sampling", found, takes))
+    match loss.correction_band {
+        Some([low, high])
+            if !(low.is_finite() && high.is_finite() && (0.0..=1.0).contains(&low) && high >= 1.0) =>
+        {
+            let takes = "two numbers, from 0 to 1 and from 1 on: a sample of the same policy has weight 1";
+            Err(bad_value(at, "loss.correction_band", format!("[{low}, {high}]"), takes))
         }
         _ => Ok(()),
     }
 }
 
-/// Requires a valid band of the correction.
-fn correction(loss: &Loss, at: &Provenance) -> Result<()> {
-    let Some([low, high]) = loss.correction_band else { return Ok(()) };
-    if loss.correction.is_none() {
-        let message = "loss.correction_band is set, but there is no loss.correction";
-        return Err(contradiction(at, "loss.correction_band", message)
-            .hint("set loss.correction = \"tis\", or remove loss.correction_band"));
-    }
-    if low.is_finite() && high.is_finite() && (0.0..=1.0).contains(&low) && high >= 1.0 {
-        return Ok(());
-    }
-    let takes = "two numbers, from 0 to 1 and from 1 on: a sample of the same policy has weight 1";
-    Err(bad_value(at, "loss.correction_band", format!("[{low}, {high}]"), takes))
-}
-
-/// Requires that the critic's keys are in range and belong to a method with a critic.
+/// Requires that the critic's keys are in range.
 fn critic(run: &RunFile, at: &Provenance) -> Result<()> {
-    if !run.method.needs().critic {
-        return no_critic(run, at);
-    }
-    if run.loss.advantage.as_ref().is_some_and(|advantage| *advantage != Estimator::Named(Advantage::Gae)) {
-        let message = "method `ppo` has a critic, whose values are the baseline: its advantage is \"gae\"";
-        return Err(contradiction(at, "loss.advantage", message)
-            .hint("remove loss.advantage, or set method = \"grpo\", which has a group baseline"));
-    }
     let Some(critic) = &run.critic else { return Ok(()) };
     if critic.model.is_empty() {
         return Err(at
@@ -362,40 +234,8 @@ fn critic(run: &RunFile, at: &Provenance) -> Result<()> {
     }
 }
 
-/// Refuses keys that only a critic uses.
-fn no_critic(run: &RunFile, at: &Provenance) -> Result<()> {
-    let refuse = |key: &str, what: &str| {
-        let message = format!("{what}, but method `{}` has no critic", run.method);
-        Err(contradiction(at, key, &message).hint(format!("set method = \"ppo\", or remove {key}")))
-    };
-    if run.critic.is_some() {
-        return refuse("critic", "[critic] is set");
-    }
-    if run.loss.baseline() == Advantage::Gae {
-        return refuse("loss.advantage", "loss.advantage = \"gae\" is over a critic's values");
-    }
-    if run.loss.lambda != 1.0 {
-        return refuse("loss.lambda", &format!("loss.lambda = {} belongs to GAE", run.loss.lambda));
-    }
-    if run.loss.mask_hole != MaskHole::Skip {
-        return refuse(
-            "loss.mask_hole",
-            &format!("loss.mask_hole = \"{}\" belongs to GAE", run.loss.mask_hole),
-        );
-    }
-    Ok(())
-}
-
 fn clips(loss: &Loss, at: &Provenance) -> Result<()> {
     let Some(policy) = loss.policy else { return Ok(()) };
-    for (key, set) in [("loss.clip_low", loss.clip_low), ("loss.clip_high", loss.clip_high)] {
-        if !policy.clips() && set.is_some() {
-            let message = format!("{key} is set, but the policy loss `{policy}` clips nothing");
-            return Err(
-                contradiction(at, key, &message).hint(format!("remove {key}, or set loss.policy = \"ppo\""))
-            );
-        }
-    }
     let (low, high) = (loss.clip_low.unwrap_or(0.0), loss.clip_high.unwrap_or(f64::INFINITY));
     if policy == PolicyLossKind::Cispo && low > high {
         let message = format!("loss.clip_low = {low} is above loss.clip_high = {high}");
@@ -406,15 +246,7 @@ fn clips(loss: &Loss, at: &Provenance) -> Result<()> {
         let takes = "a number from 0 to 1: the ratio is clipped below 1 - clip_low";
         return Err(bad_value(at, "loss.clip_low", low, takes));
     }
-    match loss.dual_clip {
-        Some(dual) if policy != PolicyLossKind::Ppo => {
-            let message =
-                format!("loss.dual_clip = {dual} bounds the policy loss `ppo`, and this is `{policy}`");
-            Err(contradiction(at, "loss.dual_clip", &message)
-                .hint("remove loss.dual_clip, or set loss.policy = \"ppo\""))
-        }
-        _ => Ok(()),
-    }
+    Ok(())
 }
 
 fn rewards(rewards: &[Reward], at: &Provenance) -> Result<()> {

@@ -83,16 +83,16 @@ fn sort(hints: &mut [Hint]) {
 
 /// Returns the most carried prompts with which the run fits, if that are fewer than it has.
 fn fewer_carried(planner: &Planner, run: &RunSpec, base_s: f64) -> Result<Option<Hint>> {
-    let now = run.rollout.carry;
+    let now = run.asynchrony.partial_rollouts;
     let with = |carry: u32| {
-        let set = format!("rollout.carry={carry}");
+        let set = format!("async.partial_rollouts={carry}");
         let why = format!("the most prompts under way beyond those of a step that fit, instead of {now}");
         let mut changed = run.clone();
-        changed.rollout.carry = carry;
+        changed.asynchrony.partial_rollouts = carry;
         hint(planner, &changed, base_s, (set, why, true), true)
     };
     // A bound on age without carried prompts is refused.
-    let mut least = u32::from(run.rollout.lag_tokens_max.is_some());
+    let mut least = u32::from(run.asynchrony.stale_tokens_max.is_some());
     if now <= least {
         return Ok(None);
     }

@@ -17,7 +17,7 @@ pub(crate) fn work(run: &RunSpec, facts: &Facts) -> Work {
     Work {
         prompts: f64::from(run.rollout.prompts_per_step),
         group: sequences / f64::from(run.rollout.prompts_per_step.max(1)),
-        carried: f64::from(run.rollout.carry),
+        carried: f64::from(run.asynchrony.partial_rollouts),
         shares_prompts: !run.plays_agents(),
         prompt_tokens: facts.prompt_tokens as f64,
         response_tokens: response_tokens(run, facts) as f64,
@@ -40,8 +40,9 @@ pub(crate) fn response_tokens(run: &RunSpec, facts: &Facts) -> usize {
 
 fn sequences_per_rollout(run: &RunSpec) -> u64 {
     let sequences = run.sequences_per_step().saturating_mul(run.branches_max() as u64);
-    let carried = u64::from(run.rollout.carry).saturating_mul(u64::from(run.rollout.group_size));
-    let older = u64::from(run.rollout.policy_lag) + u64::from(run.rollout.ahead);
+    let carried =
+        u64::from(run.asynchrony.partial_rollouts).saturating_mul(u64::from(run.rollout.group_size));
+    let older = u64::from(run.asynchrony.reuse) + u64::from(run.asynchrony.staleness);
     sequences.saturating_mul(1 + older).saturating_add(carried)
 }
 

@@ -318,5 +318,5 @@ fn differs(turn: usize, start: Start) -> Error {
     let message = format!("turn {turn} of an episode has another answer when it is played again");
     Error::new(slugs::TEXT_ENVIRONMENT_BAD_REPLY, message)
         .fact(format!("it is episode {}", start.index))
-        .hint("let step depend on nothing but the seed of reset and the turns, or set rollout.carry = 0")
+        .hint("let step depend on nothing but the seed of reset and the turns, or set async.partial_rollouts = 0")
 }

@@ -73,9 +73,9 @@ section! {
         step_timeout_ms: u64 = 60_000 => [WORKERS, NOT_ZERO, FREELY],
         /// Longest time to begin an episode, and for a worker to start, in milliseconds.
         reset_timeout_ms: u64 = 300_000 => [WORKERS, NOT_ZERO, FREELY],
-        /// With `rollout.carry`: an episode in Python may be played again, because `reset` and `step` depend on nothing
-        /// but the seed and the turns, and change nothing outside the environment; one of an agent after a resume,
-        /// because it asks the same where it gets the same answers.
+        /// With `async.partial_rollouts`: an episode in Python may be played again, because `reset` and `step` depend
+        /// on nothing but the seed and the turns, and change nothing outside the environment; one of an agent after a
+        /// resume, because it asks the same where it gets the same answers.
         replay: bool = false => [TEXT],
         /// Episodes of one rollout that may fail, one more stops the run; for a small network failures of one
         /// environment within ten minutes.

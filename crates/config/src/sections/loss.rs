@@ -105,7 +105,7 @@ section! {
         /// Rounds of further prompts at most, before a step trains on the groups that there are [10].
         #[serde(skip_serializing_if = "Option::is_none")]
         dynamic_sampling_retries: Option<u32> = None,
-        /// Weight of what an older policy version sampled. Without `rollout.policy_lag` every weight is exactly 1.
+        /// Weight of what an older policy version sampled. Without `async.reuse` every weight is exactly 1.
         #[serde(skip_serializing_if = "Option::is_none")]
         correction: Option<CorrectionKind> = None,
         /// Band of that weight [[0.5, 5.0]].

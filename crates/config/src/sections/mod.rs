@@ -10,7 +10,7 @@ mod track;
 
 use super::key::{
     ABOVE_ZERO, Becomes, COUNT, FREELY, Fact, Key, NOT_NEGATIVE, Player, REPLANNED, REQUIRED, Resumes, SHARE,
-    STORED, also, such, within,
+    STORED, also, renamed, such, within,
 };
 use super::limits::{MICRO_BATCHES_MAX, TEMPERATURE_MIN, TOKENS_MAX};
 use super::tree::flatten;
@@ -31,7 +31,7 @@ pub use track::Track;
 
 /// Prefix of the name of a small actor-critic.
 pub const MLP: &str = "mlp:";
-/// Values of `rollout.arrivals` that name no schedule.
+/// Values of `async.weight_sync` that name no schedule.
 pub(crate) const ARRIVALS_STEP: &str = "step";
 pub(crate) const ARRIVALS_TICK: &str = "tick";
 /// Largest number of passes over the data.
@@ -48,11 +48,12 @@ const TEMPERATURE: Fact =
     });
 
 /// The keys of every section, in the order in which messages list them.
-const SECTIONS: [&[Key]; 16] = [
+const SECTIONS: [&[Key]; 17] = [
     Train::KEYS,
     ModelOptions::KEYS,
     Data::KEYS,
     Rollout::KEYS,
+    Async::KEYS,
     Reward::KEYS,
     Loss::KEYS,
     Critic::KEYS,
@@ -117,6 +118,9 @@ pub struct RunFile {
     /// How responses are sampled.
     #[serde(default)]
     pub rollout: Rollout,
+    /// Asynchronous rollouts: how old samples may be when they are trained.
+    #[serde(default, rename = "async")]
+    pub asynchrony: Async,
     /// What scores a response; the weighted scores are summed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reward: Vec<Reward>,
@@ -291,19 +295,28 @@ section! {
         block_size: u32 = 16 => [BLOCK],
         /// What to do when the KV cache is full.
         on_full: OnFull = OnFull::WorstCase => [FREELY],
-        /// Further steps that one rollout serves: their samples are older than the weights that they train.
-        policy_lag: u32 = 0,
+    }
+}
+
+section! {
+    /// Asynchronous rollouts: how old samples may be when they are trained.
+    Async "async" {
         /// Steps by which samples are drawn ahead: a step trains on what the weights of that many steps earlier drew.
-        ahead: u32 = 0,
-        /// Where new weights arrive with `ahead`: "step", between two rollouts; "tick", as soon as they are there, in
-        /// the middle of responses too; or the `schedule.jsonl` of a run with "tick", whose ticks are followed.
-        arrivals: String = ARRIVALS_STEP.to_string(),
+        staleness: u32 = 0 => [renamed(&["rollout.ahead"])],
+        /// Where new weights arrive with `staleness`: "step", between two rollouts; "tick", as soon as they are there,
+        /// in the middle of responses too; or the `schedule.jsonl` of a run with "tick", whose ticks are followed.
+        weight_sync: String = ARRIVALS_STEP.to_string() => [renamed(&["rollout.arrivals"])],
+        /// Of several ranks, how many only sample: the last ones. The others only train, at the same time. No bit
+        /// depends on it.
+        rollout_ranks: u32 = 0 => [FREELY, renamed(&["run.rollout_ranks"])],
         /// Prompts under way beyond those of a step: the step takes the groups that end first, and the others go on in
         /// the next one.
-        carry: u32 = 0,
+        partial_rollouts: u32 = 0 => [renamed(&["rollout.carry"])],
         /// Tokens of a response that older weights may have drawn before a step waits for it; no bound if absent.
         #[serde(skip_serializing_if = "Option::is_none")]
-        lag_tokens_max: Option<u32> = None => [COUNT],
+        stale_tokens_max: Option<u32> = None => [COUNT, renamed(&["rollout.lag_tokens_max"])],
+        /// Further steps that one rollout serves: their samples are older than the weights that they train.
+        reuse: u32 = 0 => [renamed(&["rollout.policy_lag"])],
     }
 }
 
@@ -487,9 +500,6 @@ section! {
         /// What several ranks share out: 2 gradients and optimizer states, 3 the weights too; auto is 3 where 2 does
         /// not fit. No bit depends on it.
         zero_stage: Auto<u32> = Auto::Auto => [FREELY],
-        /// Of several ranks, how many only sample: the last ones. The others only train, at the same time. No bit
-        /// depends on it.
-        rollout_ranks: u32 = 0 => [FREELY],
         /// How cards of different hosts exchange; auto is NCCL where it is there. No bit depends on it.
         exchange: Auto<Exchange> = Auto::Auto => [FREELY],
         /// Wait after every kernel of a GPU, check indices and values, and name what is wrong.
@@ -539,6 +549,7 @@ impl RunFile {
             model_options: Default::default(),
             data: Default::default(),
             rollout: Default::default(),
+            asynchrony: Default::default(),
             reward: Vec::new(),
             loss: Default::default(),
             critic: None,

@@ -72,8 +72,9 @@ section! {
         workers: Auto<u32> = Auto::Auto => [COUNT, FREELY],
         /// Samples of one call, rounded up to whole groups.
         batch_size: Auto<u32> = Auto::Auto => [COUNT],
-        /// With `rollout.carry`, for `python:`, `command:` and `http:`: each response is scored by itself, whichever
-        /// others are in the call. It is then graded as soon as it has ended, alone in a call, while an update runs.
+        /// With `async.partial_rollouts`, for `python:`, `command:` and `http:`: each response is scored by itself,
+        /// whichever others are in the call. It is then graded as soon as it has ended, alone in a call, while an
+        /// update runs.
         per_response: bool = false,
         /// Longest time for one batch, of `code` for one test, and of `judge` for one request, in milliseconds.
         timeout_ms: u64 = 10_000 => [such("a number of milliseconds above 0", |time| time > 0.0), FREELY],

@@ -41,14 +41,14 @@ fn a_group_is_compared_turn_by_turn_where_that_has_a_meaning() {
 fn what_a_turn_cannot_have_is_refused_by_name() {
     let [turn, process] = ["environment.credit=turn", "environment.credit=process"];
     for (sets, contains) in [
-        (&["method=gpg", turn][..], "advantage `gpg`, which counts the whole samples of a step"),
-        (&["method=pass_k", turn], "advantage `lead`, which pays the best whole sample"),
-        (&["method=gdpo", turn], "advantage `decoupled`, which compares each reward"),
+        (&["method=gpg", turn][..], "loss.advantage = \"gpg\", which counts the whole samples of a step"),
+        (&["method=pass_k", turn], "loss.advantage = \"lead\", which pays the best whole sample"),
+        (&["method=gdpo", turn], "loss.advantage = \"decoupled\", which compares each reward"),
         (&["method=gpg", process], "set loss.advantage = \"group_norm\" or \"mean_baseline\""),
         (&["method=rloo", process], "an episode's other turns stay in it"),
         (&["method=opo", process], "which weighs whole samples by their lengths"),
-        (&["method=reinforce", process], "advantage `none`, which compares no group"),
-        (&["method=ppo", process], "advantage `gae`, which compares no group"),
+        (&["method=reinforce", process], "loss.advantage = \"none\", which compares no group"),
+        (&["method=ppo", process], "loss.advantage = \"gae\", which compares no group"),
         (&["loss.advantage=python:a.py:f", process], "which compares no group"),
         (&["method=reinforce", "loss.advantage=rloo", "loss.gamma=0.9", turn], "remove loss.gamma"),
     ] {
@@ -59,7 +59,7 @@ fn what_a_turn_cannot_have_is_refused_by_name() {
     let agents = ["environment.env=http-agent", "data.prompt_tokens_max=64", process];
     let error = load_text(EPISODES, &agents, &[]).expect_err("one reward an episode");
     assert!(
-        error.to_string().contains("environment.credit = \"process\", but an agent reports one"),
+        error.to_string().contains("environment.env = \"http-agent\", whose agent reports one"),
         "{error}"
     );
 }
@@ -79,9 +79,9 @@ fn steps_are_read_and_compared_where_a_reward_can_return_them() {
     assert!(of(&["reward.0.kind=http://a/b", STEPS[1]]).1);
     assert_eq!(of(&STEPS[..1]), (None, false));
     for (sets, slug, contains) in [
-        (&STEPS[1..], "contradictory-keys", "no [[reward]] can return steps"),
+        (&STEPS[1..], "contradictory-keys", "no [[reward]] that can return steps"),
         (&[STEPS[0], "loss.step_credit=episode"], "bad-value", "takes turn, process"),
-        (&[STEPS[0], STEPS[1], "method=gpg"], "contradictory-keys", "advantage `gpg`"),
+        (&[STEPS[0], STEPS[1], "method=gpg"], "contradictory-keys", "loss.advantage = \"gpg\""),
         (&[STEPS[0], STEPS[1], "method=reinforce"], "contradictory-keys", "which compares no group"),
         (&[STEPS[0], STEPS[1], "method=optimal_token"], "contradictory-keys", "a baseline of each token"),
         (&[STEPS[0], STEPS[1], "method=remax"], "contradictory-keys", "which compares no group"),
@@ -97,5 +97,5 @@ fn steps_are_read_and_compared_where_a_reward_can_return_them() {
         assert!(error.to_string().contains(contains), "{sets:?} lacks {contains}: {error}");
     }
     let error = load_text(EPISODES, &STEPS[1..], &[]).expect_err("episodes have turns");
-    assert!(error.to_string().contains("an [environment] has turns"), "{error}");
+    assert!(error.to_string().contains("[environment], which has turns"), "{error}");
 }

@@ -78,7 +78,7 @@ fn an_environment_has_no_spans() {
     let episodes = DISTILL.replace(data, "[environment]\nenv = \"text:guess-number\"\n");
     assert!(load_text(&episodes, &[], &[]).is_ok());
     let error = load_text(&episodes, &["distill.align=text"], &[]).expect_err("words in between");
-    assert!(error.slug == "contradictory-keys" && error.message.contains("with an [environment]"), "{error}");
+    assert!(error.slug == "contradictory-keys" && error.message.contains("with [environment]"), "{error}");
 }
 
 #[test]
@@ -105,9 +105,9 @@ fn a_divergence_lists_tokens_and_only_jsd_has_a_mixture() {
     for (sets, slug, contains) in [
         (&[reverse, "distill.top_k=0"][..], "bad-value", "`distill.top_k` is 0"),
         (&[reverse, "distill.top_k=1025"], "bad-value", "`distill.top_k` is 1025"),
-        (&[k], "contradictory-keys", "distill.top_k with distill.divergence = \"sampled\""),
-        (&["distill.divergence=sampled", k], "contradictory-keys", "distill.top_k with"),
-        (&["distill.jsd_beta=0.5"], "contradictory-keys", "distill.jsd_beta with"),
+        (&[k], "contradictory-keys", "distill.top_k = 8 with distill.divergence = \"sampled\""),
+        (&["distill.divergence=sampled", k], "contradictory-keys", "distill.top_k = 8 with"),
+        (&["distill.jsd_beta=0.5"], "contradictory-keys", "distill.jsd_beta = 0.5 with"),
         (&[forward, k, "distill.jsd_beta=0.5"], "contradictory-keys", "which has no mixture"),
         (&[jsd, k, "distill.jsd_beta=0"], "bad-value", "between 0 and 1"),
         (&[jsd, k, "distill.jsd_beta=1"], "bad-value", "between 0 and 1"),
@@ -160,24 +160,28 @@ fn keys_without_a_teacher_or_without_an_effect_are_refused() {
         (&["distill.coef=nan"], "bad-value", "distill.coef"),
         (&["distill.reward_coef=-1"], "bad-value", "not negative"),
         (&["distill.reward_coef=inf"], "bad-value", "distill.reward_coef"),
-        (&[counts], "contradictory-keys", "there is no [[reward]]"),
-        (&[counts, reward, "rollout.group_size=1"], "group-too-small", "method `distill`"),
+        (&[counts], "contradictory-keys", "no [[reward]]"),
+        (&[counts, reward, "rollout.group_size=1"], "group-too-small", "nothing to be compared with"),
         (&["loss.advantage=rloo"], "contradictory-keys", "distill.reward_coef = 0"),
         (&[reward, "loss.advantage=group_norm"], "contradictory-keys", "distill.reward_coef = 0"),
         (
             &[reward, "loss.dynamic_sampling=true"],
             "contradictory-keys",
-            "loss.dynamic_sampling is of rewards",
+            "loss.dynamic_sampling = true with distill.reward_coef = 0",
         ),
-        (&[reward, "loss.overlong_buffer=2"], "contradictory-keys", "loss.overlong_buffer is of rewards"),
+        (
+            &[reward, "loss.overlong_buffer=2"],
+            "contradictory-keys",
+            "loss.overlong_buffer = 2 with distill.reward_coef = 0",
+        ),
         (&["loss.gamma=0.5"], "contradictory-keys", "loss.gamma"),
         (&["loss.advantage=gae"], "contradictory-keys", "critic"),
-        (&["critic.model=actor"], "contradictory-keys", "method `distill` has no critic"),
+        (&["critic.model=actor"], "contradictory-keys", "method = \"distill\", which has no critic"),
         (&["distill.techer=x"], "unknown-key", "teacher"),
         (&["rollout.temperature=0"], "contradictory-keys", "greedy"),
-        (&["method=dpo"], "contradictory-keys", "method `dpo` has no teacher"),
-        (&["method=sft"], "contradictory-keys", "method `sft` has no teacher"),
-        (&["method=grpo", reward], "contradictory-keys", "method `grpo` has no teacher"),
+        (&["method=dpo"], "contradictory-keys", "method = \"dpo\", which has no teacher"),
+        (&["method=sft"], "contradictory-keys", "method = \"sft\", which has no teacher"),
+        (&["method=grpo", reward], "contradictory-keys", "method = \"grpo\", which has no teacher"),
     ] {
         let error = load_text(DISTILL, sets, &[]).expect_err(&format!("{sets:?}"));
         assert_eq!((error.slug, error.exit), (slug, Exit::Usage), "{sets:?}: {error}");
@@ -201,7 +205,10 @@ fn keys_without_a_teacher_or_without_an_effect_are_refused() {
     ];
     let agent = GOOD.replace("[[reward]]\nkind = \"exact\"\n", "");
     let error = load_text(&agent, &policy, &[]).expect_err("a policy has no teacher");
-    assert!(error.message.contains("`distill` with an environment policy"), "{error}");
+    assert!(
+        error.message.contains("method = \"distill\" with model = \"mlp:64x64\", an environment policy"),
+        "{error}"
+    );
     let error = load_text(&agent, &[&policy[1..], &["method=ppo"]].concat(), &[]).expect_err("nor here");
     assert_eq!(error.slug, "contradictory-keys", "{error}");
 }

@@ -102,7 +102,7 @@ fn what_peft_has_and_this_build_has_not_is_refused_by_name() {
         ("lora.alpha=0", "bad-value", "above 0"),
         ("lora.alpha=1e300", "bad-value", "finite"),
         ("lora.adapter=", "bad-value", "adapter_config.json"),
-        ("lora.critic=adapter", "contradictory-keys", "method `grpo` has no critic"),
+        ("lora.critic=adapter", "contradictory-keys", "method = \"grpo\", which has no critic"),
         ("lora.critic=frozen", "bad-value", "lora.critic"),
         ("lora.ranks=8", "unknown-key", "did you mean `lora.rank`?"),
         ("lora=8", "bad-type", "a table"),

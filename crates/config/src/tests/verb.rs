@@ -21,7 +21,10 @@ fn a_verb_refuses_what_only_steps_have() {
     for (set, key) in
         [("rollout.group_size=4", "`rollout.group_size`"), ("rollout.n=4", "`rollout.group_size`")]
             .into_iter()
-            .chain([("rollout.carry=2", "`rollout.carry`"), ("rollout.ahead=1", "`rollout.ahead`")])
+            .chain([
+                ("async.partial_rollouts=2", "`async.partial_rollouts`"),
+                ("async.staleness=1", "`async.staleness`"),
+            ])
     {
         let sets = ["model=m".to_string(), set.to_string()];
         let error = load_verb(&[], None, &sets, std::iter::empty()).unwrap().check_sets().unwrap_err();

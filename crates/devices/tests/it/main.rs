@@ -25,12 +25,17 @@ fn threads_add_arithmetic_and_share_the_bandwidth_of_a_socket() {
 #[test]
 fn each_card_is_found_by_its_name_and_predicts_less_than_its_data_sheet() {
     for row in Card::all() {
-        let found = Card::parse(&format!(" {} ", row.name.to_ascii_uppercase())).expect("a name of the table");
+        let found =
+            Card::parse(&format!(" {} ", row.name.to_ascii_uppercase())).expect("a name of the table");
         assert_eq!(found, row);
         let rates = row.rates();
         let cards = rates.card.expect("a card has these");
         assert!(rates.bandwidth < row.bandwidth && rates.flops_f32 < row.flops_f32, "{}", row.name);
-        assert!(cards.link < row.link && rates.rollout_share < 1.0 && rates.update_share < 1.0, "{}", row.name);
+        assert!(
+            cards.link < row.link && rates.rollout_share < 1.0 && rates.update_share < 1.0,
+            "{}",
+            row.name
+        );
         assert_eq!((rates.bus(), rates.link()), (row.bus, cards.link));
         assert!(rates.source.to_lowercase().contains(row.name), "{}", rates.source);
     }
@@ -42,7 +47,11 @@ fn each_card_is_found_by_its_name_and_predicts_less_than_its_data_sheet() {
 #[test]
 fn a_device_is_found_by_its_name_and_its_layouts_and_the_host_is_the_last() {
     for row in ROWS {
-        assert!(std::ptr::eq(named(row.kind.name), row) && std::ptr::eq(of(row.kind), row), "{}", row.kind.name);
+        assert!(
+            std::ptr::eq(named(row.kind.name), row) && std::ptr::eq(of(row.kind), row),
+            "{}",
+            row.kind.name
+        );
     }
     assert!(std::ptr::eq(*ROWS.last().expect("a row"), host()));
     assert!(card().has_own_memory() && !host().has_own_memory());
@@ -51,7 +60,8 @@ fn a_device_is_found_by_its_name_and_its_layouts_and_the_host_is_the_last() {
 
 #[test]
 fn heads_are_taken_if_every_device_takes_them() {
-    let taken: Vec<usize> = [24, 64, 72, 80, 128, 256, 272].into_iter().filter(|d| takes_head_dim(*d)).collect();
+    let taken: Vec<usize> =
+        [24, 64, 72, 80, 128, 256, 272].into_iter().filter(|d| takes_head_dim(*d)).collect();
     assert_eq!(taken, [64, 80, 128, 256]);
 }
 

@@ -42,18 +42,24 @@ fn blocks_of_linear_attention_are_refused() {
 fn gates_and_ups_of_experts_are_of_one_encoding() {
     let alike = model("qwen3-30b-a3b", Some(|_, _| Encoding::Q8_0));
     assert!(check_codes("bad-value", KEY, Some(Quantization::Gguf), &alike).is_ok());
-    let differ = model("qwen3-30b-a3b", Some(|layer, target| match (layer, target) {
-        (2.., LoraTarget::Up) => Encoding::Q4_0,
-        _ => Encoding::Q8_0,
-    }));
+    let differ = model(
+        "qwen3-30b-a3b",
+        Some(|layer, target| match (layer, target) {
+            (2.., LoraTarget::Up) => Encoding::Q4_0,
+            _ => Encoding::Q8_0,
+        }),
+    );
     let error = check_codes("bad-value", KEY, Some(Quantization::Gguf), &differ).expect_err("two encodings");
     assert_eq!(error.slug, "bad-value");
     assert!(error.message.contains("in layer 2 gates of experts are q8_0 and ups q4_0"), "{error}");
     // A dense part has them in two matrices.
-    let dense = model("qwen3-0.6b", Some(|_, target| match target {
-        LoraTarget::Up => Encoding::Q4_0,
-        _ => Encoding::Q8_0,
-    }));
+    let dense = model(
+        "qwen3-0.6b",
+        Some(|_, target| match target {
+            LoraTarget::Up => Encoding::Q4_0,
+            _ => Encoding::Q8_0,
+        }),
+    );
     assert!(check_codes("bad-value", KEY, Some(Quantization::Gguf), &dense).is_ok());
 }
 

@@ -105,7 +105,8 @@ fn a_reward_reads_the_last_message_of_a_conversation() {
 fn a_set_has_its_first_rows_and_names_the_row_that_it_cannot_read() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("p.jsonl");
-    std::fs::write(&path, "{\"prompt\": \"one?\"}\n{\"prompt\": \"TWO\"}\n{\"prompt\": \"three\"}\n").expect("a file");
+    std::fs::write(&path, "{\"prompt\": \"one?\"}\n{\"prompt\": \"TWO\"}\n{\"prompt\": \"three\"}\n")
+        .expect("a file");
     let (name, text) = (path.to_str().expect("UTF-8"), plain());
     let items = test_items(name, &Data::default(), &text, Some(1)).expect("one row");
     assert_eq!(items.iter().map(|item| item.text.as_str()).collect::<Vec<_>>(), ["one?"]);

@@ -1,4 +1,4 @@
-//! The numbers of what `rollout.carry` brings, as `plan --json` has them.
+//! The numbers of what `async.partial_rollouts` brings, as `plan --json` has them.
 
 use plimsoll_base::Bytes;
 use serde::Serialize;

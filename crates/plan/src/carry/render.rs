@@ -1,4 +1,4 @@
-//! The table and the sentence of what `rollout.carry` brings.
+//! The table and the sentence of what `async.partial_rollouts` brings.
 
 use super::gain::{Gain, Gains};
 use crate::duration::duration;
@@ -75,14 +75,14 @@ pub(super) fn sentence(rows: &[Gain], recommended: Option<u32>, now: u32) -> Str
             ),
             None => "no other number fits".to_string(),
         };
-        return format!("recommended: rollout.carry = 0{kept}: {why}");
+        return format!("recommended: async.partial_rollouts = 0{kept}: {why}");
     }
     let without = match none.fits {
         true => format!("{} without", memory(none)),
         false => format!("{} without, which does not fit", memory(none)),
     };
     format!(
-        "recommended: rollout.carry = {}{kept}: {:.2} times as many trained tokens a second, a step of {} instead of {}; \
+        "recommended: async.partial_rollouts = {}{kept}: {:.2} times as many trained tokens a second, a step of {} instead of {}; \
          {} of the tokens are then drawn by older weights, {:.2} updates before they are trained on average, \
          and it takes {} ({without})",
         best.carry,

@@ -94,7 +94,7 @@ fn the_least_that_is_nearly_the_fastest_is_recommended() {
     assert_eq!(recommended(&rows), Some(8));
     let words = render::sentence(&rows, Some(8), 0);
     for part in [
-        "rollout.carry = 8: 1.90 times",
+        "async.partial_rollouts = 8: 1.90 times",
         "a step of 5.3 s instead of 10.0 s",
         "40 %",
         "0.80 updates",

@@ -120,8 +120,7 @@ fn the_disk_holds_the_checkpoints_that_are_kept_and_the_one_that_is_written() {
 #[test]
 fn kept_samples_have_rows_where_a_policy_lags() {
     let plan = |lag: u32| {
-        let sets =
-            [format!("rollout.policy_lag={lag}"), "rollout.sequences_max=16".into(), "run.device=cpu".into()];
+        let sets = [format!("async.reuse={lag}"), "rollout.sequences_max=16".into(), "run.device=cpu".into()];
         case(&sets.each_ref().map(String::as_str)).plan(ROOMY)
     };
     let heap = |lag: u32| {
@@ -141,7 +140,7 @@ fn prompts_and_samples_of_a_step_have_their_records() {
         let sets = [
             format!("rollout.prompts_per_step={prompts}"),
             format!("rollout.group_size={group}"),
-            format!("rollout.ahead={ahead}"),
+            format!("async.staleness={ahead}"),
             "rollout.max_new_tokens=5".into(),
         ];
         row(&case(&sets.each_ref().map(String::as_str)).plan(ROOMY), name)

@@ -120,7 +120,7 @@ enum Part {
         /// End responses at lengths of a distribution, lognormal:MEDIAN,SIGMA, up to --new-tokens.
         #[arg(long, value_name = "DISTRIBUTION")]
         lengths: Option<bench::DrawnEnds>,
-        /// Prompts under way beyond those of a step, as `rollout.carry`.
+        /// Prompts under way beyond those of a step, as `async.partial_rollouts`.
         #[arg(long, value_name = "N", default_value = "0", value_parser = counts_from(0, 1 << 20))]
         carry: usize,
         /// Blocks of 16 keys in the cache, as `rollout.kv_blocks`: with --lengths few responses are long.

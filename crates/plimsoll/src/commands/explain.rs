@@ -1,9 +1,9 @@
 //! `explain NAME` prints the page of an error, a doctor class or a check, or what there is to say about a key of the
-//! run file; other forms list pages or search them.
+//! run file; `explain conflicts` prints which settings do not go together; other forms list pages or search them.
 
 use crate::{output, pages, pages::Group};
 use plimsoll_base::{Error, Result};
-use plimsoll_config::KeyPage;
+use plimsoll_config::{ConflictPage, KeyPage};
 use serde_json::{Value, json};
 use std::process::ExitCode;
 
@@ -14,6 +14,7 @@ Examples:
   plimsoll explain rollout.group_size                    a key of the run file
   plimsoll explain chat template                         the pages that hold both words
   plimsoll explain rollout                               the keys of a section
+  plimsoll explain conflicts                             settings that do not go together
   plimsoll explain --search dev/shm docker")]
 pub struct Args {
     /// The name in the brackets of `error[...]`, one that `doctor` printed, or a key of the run file; several words are
@@ -36,6 +37,7 @@ pub struct Args {
 
 pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
     match &args.slug[..] {
+        [slug] if slug == "conflicts" => conflicts(args.json),
         [slug] => page(slug, args.json),
         [] if args.list => list(args.json),
         [] if args.keys => output::text(&(plimsoll_config::keys().join("\n") + "\n")),
@@ -64,6 +66,22 @@ fn page(asked: &str, as_json: bool) -> Result<()> {
         return output::json(&json!({ "slug": slug, "page": page }));
     }
     output::text(page)
+}
+
+/// Prints the table of settings that do not go together.
+fn conflicts(as_json: bool) -> Result<()> {
+    let table = plimsoll_config::conflicts();
+    if as_json {
+        let rows: Vec<Value> = table.iter().flat_map(|(_, rows)| rows).map(|row| json!(row)).collect();
+        return output::json(&json!({ "conflicts": rows }));
+    }
+    let line = |row: &ConflictPage| {
+        format!("  {}\n    with {}, {}\n    hint: {}\n", row.setting, row.with, row.why, row.hint)
+    };
+    let section = |(name, rows): &(String, Vec<ConflictPage>)| {
+        format!("{name}\n{}\n", rows.iter().map(line).collect::<String>())
+    };
+    output::text(&table.iter().map(section).collect::<String>())
 }
 
 /// Lists the keys of a section, each with the first sentence of what it means.

@@ -69,8 +69,8 @@ pub struct Args {
     /// Plan for a host with this memory, short for --limit host=BYTES.
     #[arg(long, value_name = "BYTES", conflicts_with_all = ["limit", "min", "table", "of_run"])]
     host_memory: Option<String>,
-    /// Show what `rollout.carry` would bring if responses had these lengths: lognormal:MEDIAN,SIGMA, or the directory
-    /// of an earlier run.
+    /// Show what `async.partial_rollouts` would bring if responses had these lengths: lognormal:MEDIAN,SIGMA, or the
+    /// directory of an earlier run.
     #[arg(long, value_name = "LENGTHS", conflicts_with_all = ["min", "table", "of_run", "rent"])]
     lengths: Option<String>,
     /// Show where each value came from and what was chosen for `auto`.
@@ -183,7 +183,8 @@ fn lengths(args: &Args, loaded: &Loaded) -> Result<Option<ResponseLengths>> {
             .hint("give one number of each"));
     }
     if let Some((with, why)) = hindrance_to_carry(&loaded.run) {
-        let message = format!("--lengths compares rollout.carry, which does not go with {with}, {why}");
+        let message =
+            format!("--lengths compares async.partial_rollouts, which does not go with {with}, {why}");
         return Err(Error::usage("bad-usage", message).hint("leave --lengths out"));
     }
     ResponseLengths::of(text).map(Some)

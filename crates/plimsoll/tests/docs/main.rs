@@ -14,6 +14,9 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::process::Command;
 
+/// The page of the table of settings that do not go together; a test of `config` compares it.
+const CONFLICTS: &str = "docs/details/conflicts.md";
+
 /// A page: its path from the root, and its text.
 type Page = (String, String);
 
@@ -135,6 +138,10 @@ fn pages_are_written() {
         fs::write(repository().join(&path), page).expect("a page that can be written");
     }
     pictures::draw(&mut shell);
+    let (path, table) = (repository().join(CONFLICTS), plimsoll_config::conflicts_in_markdown());
+    let page = read(CONFLICTS);
+    let introduction = page.split("\n## ").next().expect("a page begins");
+    fs::write(path, format!("{}\n{table}", introduction.trim_end())).expect("a page that can be written");
 }
 
 /// Returns the output of a page's blocks whose numbers vary.

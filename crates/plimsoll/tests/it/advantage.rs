@@ -89,7 +89,7 @@ fn functions_equal_the_estimators_by_name_on_any_number_of_ranks() {
     let folder = Run::new(RUN);
     for (function, more) in [
         ("group_norm", &["loss.overlong_buffer=4"][..]),
-        ("length_weighted", &["loss.whiten=full", "rollout.policy_lag=1"]),
+        ("length_weighted", &["loss.whiten=full", "async.reuse=1"]),
     ] {
         let named = format!("loss.advantage={function}");
         let name = |kind: &str| format!("{function}-{kind}");

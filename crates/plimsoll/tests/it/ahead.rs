@@ -1,4 +1,4 @@
-//! `rollout.ahead`, from outside: a step trains on what the weights of that many steps earlier drew.
+//! `async.staleness`, from outside: a step trains on what the weights of that many steps earlier drew.
 
 use crate::carry::as_after;
 use crate::common::{every_nth, in_turn};
@@ -7,7 +7,7 @@ use crate::run::{Run, SMALL, number, region};
 use serde_json::Value;
 
 const AHEAD: [&str; 4] =
-    ["rollout.ahead=1", "train.steps=6", "train.cut_multiple=4", "train.learning_rate=1e-3"];
+    ["async.staleness=1", "train.steps=6", "train.cut_multiple=4", "train.learning_rate=1e-3"];
 
 fn with<'w>(more: &[&'w str]) -> Vec<&'w str> {
     [&AHEAD[..], more].concat()
@@ -23,7 +23,7 @@ fn first_samples(folder: &Run, dir: &str, steps: u64) -> Vec<Value> {
 fn a_step_trains_on_what_the_weights_of_earlier_steps_drew() {
     let folder = Run::new(SMALL);
     for (ahead, versions) in [("1", [0, 0, 1, 2, 3, 4]), ("2", [0, 0, 0, 1, 2, 3]), ("9", [0; 6])] {
-        let ahead_is = format!("rollout.ahead={ahead}");
+        let ahead_is = format!("async.staleness={ahead}");
         folder.train(ahead, &with(&[&ahead_is]));
         let first = first_samples(&folder, ahead, 6);
         let of =
@@ -39,7 +39,7 @@ fn a_step_trains_on_what_the_weights_of_earlier_steps_drew() {
         assert_eq!(of("rollout/waiting").last(), Some(&0.0), "nothing is drawn that is not trained");
     }
     // One rollout that serves three steps is drawn with the same weights as three that are drawn ahead.
-    folder.train("lag", &["rollout.policy_lag=2", "train.steps=3"]);
+    folder.train("lag", &["async.reuse=2", "train.steps=3"]);
     let drawn = |dir: &str| {
         let keep = |line: Value| [line["response"].clone(), line["logprobs"].clone()];
         first_samples(&folder, dir, 3).into_iter().map(keep).collect::<Vec<_>>()
@@ -55,7 +55,7 @@ fn bits_do_not_depend_on_threads_or_ranks() {
     for (index, (name, sets)) in every_nth(
         3,
         [
-            ("plain", &["rollout.ahead=2"][..]),
+            ("plain", &["async.staleness=2"][..]),
             ("critic", &["method=ppo"]),
             ("adapters", &["lora.rank=4"]),
             ("kl", &["loss.kl_coef=0.01", "train.mini_batch=4", "train.epochs_per_rollout=2"]),
@@ -80,7 +80,7 @@ fn bits_do_not_depend_on_threads_or_ranks() {
 #[test]
 fn a_run_goes_on_with_what_was_drawn_ahead_on_any_number_of_ranks() {
     let folder = Run::new(SMALL);
-    for (name, more) in [("plain", "rollout.ahead=2"), ("filtered", "loss.dynamic_sampling=true")] {
+    for (name, more) in [("plain", "async.staleness=2"), ("filtered", "loss.dynamic_sampling=true")] {
         let sets = with(&[more, "checkpoint.every=1", "checkpoint.keep=6"]);
         folder.train(name, &sets);
         let goes_on = [(1, "--ranks=1"), (2, "--ranks=3"), (4, "--ranks=2"), (5, "--ranks=1")];
@@ -91,7 +91,7 @@ fn a_run_goes_on_with_what_was_drawn_ahead_on_any_number_of_ranks() {
             assert_eq!(left(&folder, &dir), left(&folder, name), "{name} from step {step} on {ranks}");
         }
     }
-    let sets = with(&["rollout.ahead=2", "checkpoint.every=1", "checkpoint.keep=6"]);
+    let sets = with(&["async.staleness=2", "checkpoint.every=1", "checkpoint.keep=6"]);
     let dir = as_after(&folder, "plain", 3);
     let file = folder.path(&dir).join("checkpoints/latest/state/ahead-1.jsonl");
     let text = std::fs::read_to_string(&file).expect("lines");
@@ -109,19 +109,19 @@ fn what_waits_is_in_the_plan() {
     let folder = Run::new(SMALL);
     let bytes = |sets: &[&str]| region(&folder.plan(sets), "rl.ahead").map(|row| number(row, "bytes"));
     assert_eq!(bytes(&[]), None);
-    assert!(bytes(&["rollout.ahead=3"]) > bytes(&["rollout.ahead=1"]));
-    assert!(bytes(&["rollout.ahead=1"]).is_some());
+    assert!(bytes(&["async.staleness=3"]) > bytes(&["async.staleness=1"]));
+    assert!(bytes(&["async.staleness=1"]).is_some());
 }
 
 #[test]
 fn what_cannot_be_drawn_ahead_is_refused() {
     let folder = Run::new(SMALL);
     for (sets, what) in [
-        (&["rollout.policy_lag=1"][..], "rollout.policy_lag"),
-        (&["rollout.carry=2"], "rollout.carry"),
+        (&["async.reuse=1"][..], "async.reuse"),
+        (&["async.partial_rollouts=2"], "async.partial_rollouts"),
         (&["method=optimal_token"], "optimal_token"),
         (&["method=clip_cov"], "loss.covariance"),
-        (&["rollout.ahead=4000000000"], "at most"),
+        (&["async.staleness=4000000000"], "at most"),
     ] {
         folder.plan_refused(&with(sets), 2, &[what]);
     }

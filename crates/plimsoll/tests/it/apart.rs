@@ -1,5 +1,5 @@
-//! `run.rollout_ranks`, from outside: ranks that only sample and ranks that only train make the run of ranks that take
-//! turns.
+//! `async.rollout_ranks`, from outside: ranks that only sample and ranks that only train make the run of ranks that
+//! take turns.
 
 use crate::carry::as_after;
 use crate::common::{command, every_nth, one_in_turn, turn};
@@ -10,12 +10,12 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 const AHEAD: [&str; 4] =
-    ["rollout.ahead=1", "train.steps=6", "train.cut_multiple=4", "train.learning_rate=1e-3"];
+    ["async.staleness=1", "train.steps=6", "train.cut_multiple=4", "train.learning_rate=1e-3"];
 /// Flags and settings of one rank that samples and one that trains, and of one with two.
 const WAYS: [(&str, [&str; 2]); 3] = [
-    ("1-1", ["--ranks=2", "run.rollout_ranks=1"]),
-    ("1-2", ["--ranks=3", "run.rollout_ranks=2"]),
-    ("2-1", ["--ranks=3", "run.rollout_ranks=1"]),
+    ("1-1", ["--ranks=2", "async.rollout_ranks=1"]),
+    ("1-2", ["--ranks=3", "async.rollout_ranks=2"]),
+    ("2-1", ["--ranks=3", "async.rollout_ranks=1"]),
 ];
 
 #[test]
@@ -25,13 +25,13 @@ fn ranks_apart_make_the_run_of_ranks_that_take_turns() {
         3,
         [
             ("plain", &[][..]),
-            ("far", &["rollout.ahead=3"]),
-            ("all", &["rollout.ahead=9"]),
+            ("far", &["async.staleness=3"]),
+            ("all", &["async.staleness=9"]),
             ("critic", &["method=ppo", "loss.kl_coef=0.05"]),
             ("adapters", &["lora.rank=4", "lora.merge=true"]),
             ("mini", &["loss.kl_coef=0.01", "train.mini_batch=4", "train.epochs_per_rollout=2"]),
             ("corrected", &["loss.correction=tis", "train.optimizer_dtype=int8"]),
-            ("filtered", &["loss.dynamic_sampling=true", "rollout.ahead=2"]),
+            ("filtered", &["loss.dynamic_sampling=true", "async.staleness=2"]),
             ("greedy", &["method=remax"]),
             ("muon", &["train.optimizer=muon", "train.grad_dtype=bf16"]),
             (
@@ -56,7 +56,7 @@ fn ranks_apart_make_the_run_of_ranks_that_take_turns() {
 #[test]
 fn the_first_run_on_one_rank_of_each_kind_is_the_sequential_one() {
     let folder = Run::new(&std::fs::read_to_string(FIRST).expect("the first run"));
-    let sets = ["rollout.ahead=1", "train.steps=4", "train.cut_multiple=2", "eval.prompts_max=32"];
+    let sets = ["async.staleness=1", "train.steps=4", "train.cut_multiple=2", "eval.prompts_max=32"];
     folder.train("turns", &sets);
     folder.train("apart", &[&sets[..], &WAYS[0].1].concat());
     assert_eq!(left(&folder, "apart"), left(&folder, "turns"));
@@ -65,10 +65,10 @@ fn the_first_run_on_one_rank_of_each_kind_is_the_sequential_one() {
 #[test]
 fn a_run_goes_on_apart_and_together() {
     let folder = Run::new(SMALL);
-    let sets = [&AHEAD[..], &["rollout.ahead=2", "checkpoint.every=1", "checkpoint.keep=6"]].concat();
+    let sets = [&AHEAD[..], &["async.staleness=2", "checkpoint.every=1", "checkpoint.keep=6"]].concat();
     let apart = [&sets[..], &WAYS[2].1].concat();
     folder.train("whole", &apart);
-    let goes_on = [(1, WAYS[1].1), (2, ["--ranks=1", "run.rollout_ranks=0"]), (4, WAYS[0].1)];
+    let goes_on = [(1, WAYS[1].1), (2, ["--ranks=1", "async.rollout_ranks=0"]), (4, WAYS[0].1)];
     for (_, (step, more)) in every_nth(2, goes_on) {
         let dir = as_after(&folder, "whole", step);
         folder.train(&dir, &[&sets[..], &more, &["--resume"]].concat());
@@ -86,7 +86,7 @@ fn ranks_apart_on_several_hosts_make_the_run_of_one_rank() {
         2,
         [
             ("plain", &["data.eval=builtin:addition", "eval.prompts_max=7", "checkpoint.every=2"][..]),
-            ("critic", &["method=ppo", "loss.kl_coef=0.05", "rollout.ahead=2"]),
+            ("critic", &["method=ppo", "loss.kl_coef=0.05", "async.staleness=2"]),
             ("adapters", &["lora.rank=4", "lora.merge=true"]),
             ("fold", &["train.fold=2", "train.gradient_wire=bf16"]),
         ],
@@ -95,7 +95,7 @@ fn ranks_apart_on_several_hosts_make_the_run_of_one_rank() {
         folder.train(name, &sets);
         let whole = left(&folder, name);
         for &(ranks, apart) in one_in_turn(index, &spread) {
-            let (dir, apart) = (format!("{name}-{ranks:?}-{apart}"), format!("run.rollout_ranks={apart}"));
+            let (dir, apart) = (format!("{name}-{ranks:?}-{apart}"), format!("async.rollout_ranks={apart}"));
             end_well(by_flags(&host, &folder, &dir, ranks, &[&sets[..], &[&*apart]].concat()), &dir);
             assert_eq!(left(&folder, &dir), whole, "{dir}");
         }
@@ -109,7 +109,7 @@ fn a_host_of_ranks_that_sample_is_lost_and_the_run_goes_on_with_its_bits() {
     let folder = Run::new(SMALL);
     let sets = [&AHEAD[..], &["train.steps=20", "checkpoint.every=1", "checkpoint.keep=2"]].concat();
     folder.train("whole", &sets);
-    let words = [&sets[..], &["run.rollout_ranks=1"]].concat();
+    let words = [&sets[..], &["async.rollout_ranks=1"]].concat();
     let mut all = by_flags(&host, &folder, "out", (2, 2), &words);
     let deadline = Instant::now() + Duration::from_secs(60);
     while !folder.path("out/checkpoints/latest").exists() {
@@ -191,19 +191,19 @@ fn a_run_that_diverges_or_learns_nothing_ends_once() {
 #[test]
 fn the_plan_has_what_is_copied_and_other_ways_are_refused() {
     let folder = Run::new(SMALL);
-    let plan = folder.plan(&["rollout.ahead=1", "run.rollout_ranks=1", "--ranks=2"]);
+    let plan = folder.plan(&["async.staleness=1", "async.rollout_ranks=1", "--ranks=2"]);
     assert!(region(&plan, "ranks.others").is_some() && region(&plan, "actor.shard").is_none(), "{plan}");
     for (sets, what) in [
-        (&["run.rollout_ranks=1", "--ranks=2"][..], "rollout.ahead = 0"),
-        (&["run.rollout_ranks=2", "rollout.ahead=1", "--ranks=2"], "no rank is left to train"),
-        (&["run.rollout_ranks=1", "rollout.ahead=1"], "start more ranks, such as --ranks 2"),
-        (&["run.rollout_ranks=1", "rollout.ahead=1", "--ranks=3", "run.zero_stage=3"], "not-built"),
+        (&["async.rollout_ranks=1", "--ranks=2"][..], "async.staleness = 0"),
+        (&["async.rollout_ranks=2", "async.staleness=1", "--ranks=2"], "no rank is left to train"),
+        (&["async.rollout_ranks=1", "async.staleness=1"], "start more ranks, such as --ranks 2"),
+        (&["async.rollout_ranks=1", "async.staleness=1", "--ranks=3", "run.zero_stage=3"], "not-built"),
     ] {
         folder.plan_refused(sets, 2, &[what]);
     }
     folder.train_refused(
         "one",
-        &["run.rollout_ranks=1", "rollout.ahead=1"],
+        &["async.rollout_ranks=1", "async.staleness=1"],
         2,
         &["no rank is left to train"],
     );

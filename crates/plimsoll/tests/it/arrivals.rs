@@ -1,4 +1,4 @@
-//! `rollout.arrivals`, from outside: weights that arrive in the middle of responses, and runs that follow when.
+//! `async.weight_sync`, from outside: weights that arrive in the middle of responses, and runs that follow when.
 
 use crate::carry::as_after;
 use crate::common::{every_nth, in_turn};
@@ -15,11 +15,11 @@ const LONG: [&str; 7] = [
     "train.steps=6",
     "train.cut_multiple=4",
     "train.learning_rate=1e-3",
-    "rollout.ahead=2",
+    "async.staleness=2",
 ];
 /// Weights arrive by the clock, while responses are drawn one at a time.
 const LIVE: [&str; 4] =
-    ["--ranks=2", "run.rollout_ranks=1", "rollout.arrivals=tick", "rollout.sequences_max=1"];
+    ["--ranks=2", "async.rollout_ranks=1", "async.weight_sync=tick", "rollout.sequences_max=1"];
 /// A schedule in which they arrive in the middle of rollouts, between two, and in one rollout twice.
 const MADE: &str = r#"{"step":1,"rollout":2,"tick":3}
 {"step":2,"rollout":4,"tick":5}
@@ -34,7 +34,7 @@ fn long<'w>(more: &[&'w str]) -> Vec<&'w str> {
 }
 
 fn follows(folder: &Run, file: &str) -> String {
-    format!("rollout.arrivals={}", folder.text_path(file))
+    format!("async.weight_sync={}", folder.text_path(file))
 }
 
 #[test]
@@ -59,9 +59,9 @@ fn a_schedule_gives_one_run_on_any_ranks() {
                 ("few", &["rollout.on_full=preempt", "rollout.sequences_max=16", "rollout.kv_blocks=10"]),
                 ("2", &["--ranks=2"]),
                 ("3", &["--ranks=3"]),
-                ("1-1", &["--ranks=2", "run.rollout_ranks=1"]),
-                ("1-2", &["--ranks=3", "run.rollout_ranks=2"]),
-                ("2-1", &["--ranks=3", "run.rollout_ranks=1"]),
+                ("1-1", &["--ranks=2", "async.rollout_ranks=1"]),
+                ("1-2", &["--ranks=3", "async.rollout_ranks=2"]),
+                ("2-1", &["--ranks=3", "async.rollout_ranks=1"]),
             ],
         ) {
             let dir = format!("{name}-{way}");
@@ -99,12 +99,12 @@ fn tokens_before_an_arrival_are_of_the_older_weights() {
 #[test]
 fn a_run_by_the_clock_can_be_followed() {
     let folder = Run::new(SMALL);
-    let runs = [("near", &["rollout.ahead=1"][..]), ("far", &["rollout.prompts_per_step=16"])];
+    let runs = [("near", &["async.staleness=1"][..]), ("far", &["rollout.prompts_per_step=16"])];
     for (_, (name, sets)) in every_nth(2, runs) {
         folder.train(name, &[&long(sets)[..], &LIVE].concat());
         let file = format!("{name}/schedule.jsonl");
         let follow = follows(&folder, &file);
-        for (way, more) in [("1", &["--ranks=1"][..]), ("1-1", &["--ranks=2", "run.rollout_ranks=1"])] {
+        for (way, more) in [("1", &["--ranks=1"][..]), ("1-1", &["--ranks=2", "async.rollout_ranks=1"])] {
             let dir = format!("{name}-{way}");
             folder.train(&dir, &[&long(sets)[..], &[&follow], more].concat());
             assert_eq!(left(&folder, &dir), left(&folder, name), "{dir}");
@@ -158,10 +158,10 @@ fn what_was_under_way_goes_on_and_its_schedule_too() {
         3,
         [
             (1, &["--ranks=2"][..]),
-            (2, &["--ranks=2", "run.rollout_ranks=1"]),
-            (4, &["--ranks=3", "run.rollout_ranks=2"]),
+            (2, &["--ranks=2", "async.rollout_ranks=1"]),
+            (4, &["--ranks=3", "async.rollout_ranks=2"]),
             (5, &["--ranks=1"]),
-            (3, &["--ranks=3", "run.rollout_ranks=1"]),
+            (3, &["--ranks=3", "async.rollout_ranks=1"]),
         ],
     ) {
         let part = as_after(&folder, "made", step);
@@ -176,23 +176,23 @@ fn what_weights_cannot_arrive_in_is_refused() {
     folder.write("short.jsonl", "{\"step\":1,\"rollout\":2,\"tick\":3}\n");
     folder.write("other.jsonl", "{\"step\":1,\"rollout\":9,\"tick\":3}\n");
     let [short, other] =
-        ["short.jsonl", "other.jsonl"].map(|name| format!("rollout.arrivals={}", folder.text_path(name)));
+        ["short.jsonl", "other.jsonl"].map(|name| format!("async.weight_sync={}", folder.text_path(name)));
     for (sets, what) in [
-        (&["rollout.arrivals=tick"][..], "run.rollout_ranks = 0"),
-        (&["rollout.arrivals=tick", "rollout.ahead=0"], "rollout.ahead = 0"),
-        (&["rollout.arrivals="], "\"step\", \"tick\""),
-        (&["rollout.arrivals=x.jsonl", "loss.dynamic_sampling=true"], "loss.dynamic_sampling"),
-        (&["rollout.arrivals=x.jsonl", "method=remax"], "greedy"),
+        (&["async.weight_sync=tick"][..], "async.rollout_ranks = 0"),
+        (&["async.weight_sync=tick", "async.staleness=0"], "async.staleness = 0"),
+        (&["async.weight_sync="], "\"step\", \"tick\""),
+        (&["async.weight_sync=x.jsonl", "loss.dynamic_sampling=true"], "loss.dynamic_sampling"),
+        (&["async.weight_sync=x.jsonl", "method=remax"], "greedy"),
     ] {
         folder.plan_refused(&long(sets), 2, &[what]);
     }
     for (sets, what) in [
-        ("rollout.arrivals=nowhere.jsonl", "nowhere.jsonl"),
+        ("async.weight_sync=nowhere.jsonl", "nowhere.jsonl"),
         (&*short, "it has 1 steps, and the run has 6"),
         (&*other, "line 1: "),
     ] {
         folder.train_fails("out", &long(&[sets]), 2, &["bad-value", what]);
     }
-    let plan = folder.plan(&long(&["rollout.arrivals=x.jsonl"]));
+    let plan = folder.plan(&long(&["async.weight_sync=x.jsonl"]));
     assert!(region(&plan, "rl.carried").is_some(), "{plan}");
 }

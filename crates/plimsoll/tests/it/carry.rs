@@ -1,5 +1,5 @@
-//! `rollout.carry`, from outside: groups that have not ended go on in the next step, and what a step trains depends on
-//! nothing but the tokens.
+//! `async.partial_rollouts`, from outside: groups that have not ended go on in the next step, and what a step trains
+//! depends on nothing but the tokens.
 
 use crate::common::{every_nth, in_turn, turn};
 use crate::ranks::left;
@@ -7,7 +7,7 @@ use crate::run::{Run, SMALL, number, region};
 
 /// Responses of many lengths: at this temperature a model of 15 tokens ends one time in fifteen.
 pub const LONG: [&str; 5] = [
-    "rollout.carry=3",
+    "async.partial_rollouts=3",
     "rollout.max_new_tokens=80",
     "rollout.temperature=20",
     "model_options.positions=extend",
@@ -134,7 +134,7 @@ fn other_parts_of_a_step_take_tokens_of_several_versions() {
 fn a_response_that_is_old_is_waited_for() {
     let folder = Run::new(SMALL);
     folder.train("free", &LONG);
-    folder.train("bound", &long(&["rollout.lag_tokens_max=4"]));
+    folder.train("bound", &long(&["async.stale_tokens_max=4"]));
     let of = |dir: &str, name: &str| -> f64 {
         folder.metrics(dir).iter().map(|step| number(step, name)).fold(0.0, f64::max)
     };
@@ -155,14 +155,14 @@ fn what_is_under_way_is_in_the_plan() {
 fn what_cannot_wait_is_refused() {
     let folder = Run::new(SMALL);
     for (sets, what) in [
-        (&["rollout.policy_lag=1"][..], "rollout.policy_lag"),
+        (&["async.reuse=1"][..], "async.reuse"),
         (&["loss.dynamic_sampling=true"], "loss.dynamic_sampling"),
         (&["method=remax"], "greedy"),
         (&["method=optimal_token"], "optimal_token"),
         (&["method=clip_cov"], "loss.covariance"),
-        (&["rollout.carry=4000000000"], "at most"),
-        (&["rollout.lag_tokens_max=80"], "below rollout.max_new_tokens = 80"),
-        (&["rollout.carry=0", "rollout.lag_tokens_max=8"], "rollout.carry = 0"),
+        (&["async.partial_rollouts=4000000000"], "at most"),
+        (&["async.stale_tokens_max=80"], "below rollout.max_new_tokens = 80"),
+        (&["async.partial_rollouts=0", "async.stale_tokens_max=8"], "async.partial_rollouts = 0"),
     ] {
         folder.plan_refused(&[&LONG[..], sets].concat(), 2, &[what]);
     }

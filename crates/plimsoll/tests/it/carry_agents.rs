@@ -1,5 +1,5 @@
-//! `rollout.carry` with agents that own their loop: which weights draw a request follows from tokens, however fast
-//! agents are, and a resumed run begins their episodes again.
+//! `async.partial_rollouts` with agents that own their loop: which weights draw a request follows from tokens, however
+//! fast agents are, and a resumed run begins their episodes again.
 
 use crate::carry::as_after;
 use crate::carry_episodes::{lines, of};
@@ -209,7 +209,7 @@ fn with_weights_that_stay_an_agents_episode_is_that_of_one_step() {
         }
         lines
     };
-    assert_eq!(of("carried", &[]), of("plain", &["rollout.carry=0", "environment.replay=false"]));
+    assert_eq!(of("carried", &[]), of("plain", &["async.partial_rollouts=0", "environment.replay=false"]));
 }
 
 #[test]
@@ -243,7 +243,7 @@ fn what_agents_cannot_carry_is_refused() {
     for (more, why) in [
         ("environment.replay=false", "a resumed run cannot begin the episodes of agents again"),
         ("environment.branches_max=2", "takes several steps is one sequence"),
-        ("rollout.carry=0", "environment.replay without rollout.carry"),
+        ("async.partial_rollouts=0", "environment.replay = true with async.partial_rollouts = 0"),
     ] {
         folder.plan_refused(&[command, more], 2, &["contradictory-keys", why]);
     }

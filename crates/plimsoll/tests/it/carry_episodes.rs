@@ -1,5 +1,5 @@
-//! `rollout.carry` with text environments: an episode takes several steps and no turn is split, and what a step trains
-//! depends on nothing but the tokens.
+//! `async.partial_rollouts` with text environments: an episode takes several steps and no turn is split, and what a
+//! step trains depends on nothing but the tokens.
 
 use crate::carry::as_after;
 use crate::common::{every_nth, in_turn};
@@ -34,7 +34,7 @@ fn words(env: &str, more: &[&str]) -> Vec<String> {
         .collect()
 }
 
-const CARRIED: [&str; 2] = ["rollout.carry=3", "train.steps=6"];
+const CARRIED: [&str; 2] = ["async.partial_rollouts=3", "train.steps=6"];
 
 /// Sums that are asked for twice, by a model of 15 tokens.
 pub fn sums(more: &[&str]) -> Vec<String> {
@@ -93,7 +93,7 @@ fn every_episode_is_trained_once_and_no_turn_is_split() {
 fn bits_do_not_depend_on_threads_caches_or_ranks() {
     let folder = Run::new(RUN);
     let mut cases = vec![
-        ("sums", sums(&["rollout.lag_tokens_max=30"])),
+        ("sums", sums(&["async.stale_tokens_max=30"])),
         ("credit", sums(&["method=ppo", "environment.credit=turn", "train.learning_rate=1e-3"])),
         ("process", sums(&["environment.credit=process", "loss.correction=tis"])),
         ("short", sums(&["environment.episode_tokens_max=60"])),
@@ -156,7 +156,7 @@ fn environments_whose_state_cannot_be_taken_back_are_refused() {
     let folder = Run::new(RUN);
     let refused = |env: &str, more: &[&str], why: &str| {
         let env = format!("environment.env={env}");
-        let sets = [&[&*env, "rollout.carry=3", "data.prompt_tokens_max=8"], more].concat();
+        let sets = [&[&*env, "async.partial_rollouts=3", "data.prompt_tokens_max=8"], more].concat();
         folder.plan_refused(&sets, 2, &["contradictory-keys", why]);
     };
     refused("python:games.py:Sums", &[], "cannot take back a turn");
@@ -186,7 +186,7 @@ fn with_weights_that_stay_an_episode_is_that_of_one_step() {
             lines
         };
         let (carried, plain) = (format!("{name}-carried"), format!("{name}-plain"));
-        assert_eq!(of(&carried, &[]), of(&plain, &["rollout.carry=0"]), "{name}");
+        assert_eq!(of(&carried, &[]), of(&plain, &["async.partial_rollouts=0"]), "{name}");
         assert!(folder.metric(&carried, "rollout/stale_share") > 0.0, "{name}");
     }
 }

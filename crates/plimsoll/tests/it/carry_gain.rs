@@ -30,7 +30,7 @@ fn a_plan_recommends_a_number_for_given_lengths() {
     assert_eq!(found, gains(&folder, &sets), "it draws the same lengths again");
     let recommended = found["recommended"].as_u64().expect("a number");
     let words = found["words"].as_str().expect("a sentence");
-    assert!(words.contains(&format!("recommended: rollout.carry = {recommended}")), "{words}");
+    assert!(words.contains(&format!("recommended: async.partial_rollouts = {recommended}")), "{words}");
 
     // A row of the data is under way once.
     let prompts: String = (0..12).map(|n| format!("{{\"prompt\": \"{n}+{n}=\"}}\n")).collect();
@@ -52,7 +52,7 @@ fn a_plan_recommends_a_number_for_given_lengths() {
 #[test]
 fn lengths_are_read_from_an_earlier_run() {
     let folder = Run::new(SMALL);
-    folder.train("run", &long(&["rollout.carry=0"]));
+    folder.train("run", &long(&["async.partial_rollouts=0"]));
     let of_run = format!("--lengths={}", folder.text_path("run"));
     let found = gains(&folder, &[&long(&[])[..], &[&of_run]].concat());
     let kept: Vec<u64> = (1..=6)
@@ -82,8 +82,8 @@ fn lengths_that_cannot_be_compared_are_refused() {
         (&["--lengths=no-such-run"], "run-dir-unreadable"),
         (&[&empty], "run-dir-unreadable"),
         (&[TAIL, "--ranks=1,2"], "several numbers of ranks"),
-        (&[TAIL, "rollout.policy_lag=1", "rollout.carry=0"], "does not go with rollout.policy_lag"),
-        (&[TAIL, "method=remax", "rollout.carry=0"], "greedy"),
+        (&[TAIL, "async.reuse=1", "async.partial_rollouts=0"], "does not go with async.reuse"),
+        (&[TAIL, "method=remax", "async.partial_rollouts=0"], "greedy"),
     ] {
         folder.plan_refused(
             &[&long(&[])[..], words].concat(),
@@ -98,7 +98,7 @@ fn a_plan_that_does_not_fit_names_the_most_that_does() {
     let folder = Run::new(SMALL);
     let sets = |carry: &str| -> Vec<String> {
         let more = [
-            format!("rollout.carry={carry}"),
+            format!("async.partial_rollouts={carry}"),
             "rollout.max_new_tokens=400".into(),
             "rollout.sequences_max=8".into(),
         ];
@@ -119,9 +119,12 @@ fn a_plan_that_does_not_fit_names_the_most_that_does() {
     let (code, refused) = plan("4000", &limit);
     assert_eq!(code, 3);
     let hints = refused["hints"].as_array().expect("hints");
-    let set =
-        hints.iter().filter_map(|hint| hint["set"].as_str()).find(|set| set.starts_with("rollout.carry="));
-    let carry: u64 = set.expect("it names a number")["rollout.carry=".len()..].parse().expect("digits");
+    let set = hints
+        .iter()
+        .filter_map(|hint| hint["set"].as_str())
+        .find(|set| set.starts_with("async.partial_rollouts="));
+    let carry: u64 =
+        set.expect("it names a number")["async.partial_rollouts=".len()..].parse().expect("digits");
     assert!(carry > 40 && carry < 4000, "{carry}");
     assert_eq!(plan(&carry.to_string(), &limit).0, 0);
     assert_eq!(plan(&(carry + 1).to_string(), &limit).0, 3, "{carry} is the most");
@@ -181,8 +184,8 @@ fn samples_name_all_the_weights_that_drew_them() {
 #[test]
 fn a_bound_below_all_responses_is_noted_and_the_run_ends() {
     let folder = Run::new(SMALL);
-    let words = folder.train("a", &long(&["rollout.lag_tokens_max=1", "train.steps=8"]));
-    let note = "rollout.lag_tokens_max = 1 is small for responses of";
+    let words = folder.train("a", &long(&["async.stale_tokens_max=1", "train.steps=8"]));
+    let note = "async.stale_tokens_max = 1 is small for responses of";
     assert_eq!(words.matches(note).count(), 1, "{words}");
     let waited = |dir: &str| -> f64 {
         folder.metrics(dir).iter().map(|step| number(step, "rollout/waited_for")).fold(0.0, f64::max)

@@ -195,6 +195,10 @@ fn per_response_is_refused_where_it_changes_nothing() {
     let folder = Run::new(SMALL);
     folder.plan_refused(&[&LONG[..], &[ALONE_SET]].concat(), 2, &["scores each response by itself anyway"]);
     let folder = graded("noted", ALONE);
-    folder.plan_refused(&["rollout.carry=0"], 2, &["reward.0.per_response", "rollout.carry = 0"]);
+    folder.plan_refused(
+        &["async.partial_rollouts=0"],
+        2,
+        &["reward.0.per_response", "async.partial_rollouts = 0"],
+    );
     folder.plan(&LONG);
 }

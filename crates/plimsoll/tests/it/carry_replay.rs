@@ -1,4 +1,5 @@
-//! `rollout.carry` with environments in Python, whose episodes are played again in each step (`environment.replay`).
+//! `async.partial_rollouts` with environments in Python, whose episodes are played again in each step
+//! (`environment.replay`).
 
 use crate::carry::as_after;
 use crate::carry_episodes::{lines, of, sums};
@@ -49,7 +50,7 @@ fn bits_do_not_depend_on_workers_threads_or_ranks() {
     for (index, (name, sets)) in every_nth(
         2,
         [
-            ("sums", game(&folder, "Sums", &["rollout.lag_tokens_max=30"])),
+            ("sums", game(&folder, "Sums", &["async.stale_tokens_max=30"])),
             ("slow", game(&folder, "Slow", &["environment.credit=turn", "method=ppo"])),
             ("raises", game(&folder, "Raises", &["environment.restarts_max=1000"])),
             ("talks", game(&folder, "Talks", &[])),
@@ -154,7 +155,7 @@ fn an_environment_of_tools_is_scored_once_at_the_end_of_each_episode() {
 fn replay_is_refused_where_nothing_is_played_again() {
     let folder = Run::new(RUN);
     for sets in [
-        &["environment.env=text:second-try", "rollout.carry=3"][..],
+        &["environment.env=text:second-try", "async.partial_rollouts=3"][..],
         &["environment.env=python:games.py:Sums", "data.prompt_tokens_max=8"],
     ] {
         let sets = [sets, &["environment.replay=true"]].concat();

@@ -149,6 +149,6 @@ fn what_has_no_turns_to_compare_says_so() {
         folder.output("out", &["environment.env=text:second-try", "method=gpg", "environment.credit=turn"]);
     check_train_fails(
         &output,
-        &["error[contradictory-keys]: ", "advantage `gpg`, which counts the whole samples"],
+        &["error[contradictory-keys]: ", "loss.advantage = \"gpg\", which counts the whole samples"],
     );
 }

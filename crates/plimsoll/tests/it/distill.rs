@@ -150,7 +150,7 @@ fn rewards_are_reported_and_count_by_their_coefficient() {
         assert!(weights(dir, sets) != without, "{sets:?} changes nothing");
     }
     // Samples of a rollout that serves several steps and several updates.
-    folder.train("many", &["rollout.policy_lag=1", "train.mini_batch=4", "train.epochs_per_rollout=2"]);
+    folder.train("many", &["async.reuse=1", "train.mini_batch=4", "train.epochs_per_rollout=2"]);
     assert!(folder.metrics("many").iter().all(|step| number(step, "rollout/logprob_mismatch_max") == 0.0));
 }
 

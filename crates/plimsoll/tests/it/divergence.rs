@@ -84,7 +84,7 @@ fn teachers_of_every_kind_list_tokens() {
     }
     by("codes", &["distill.quantize=nf4"]);
     by("lora", &["lora.rank=4"]);
-    by("lag", &["rollout.policy_lag=1", "train.mini_batch=4", "train.epochs_per_rollout=2"]);
+    by("lag", &["async.reuse=1", "train.mini_batch=4", "train.epochs_per_rollout=2"]);
     by("kl", &["loss.kl_coef=0.1"]);
     for teacher in ["distill.teacher=self", "distill.teacher=initial"] {
         let hinted = "distill.prompt=\"{ground_truth} {prompt}\"";

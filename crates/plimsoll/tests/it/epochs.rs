@@ -78,11 +78,14 @@ fn losses_are_means_over_the_updates_of_a_step() {
 fn what_has_no_end_or_two_lengths_is_refused() {
     let folder = folder(&rows());
     for (sets, words) in [
-        (&["train.steps=3"][..], "`train.epochs` is there next to train.steps"),
-        (&["data.prompts=builtin:addition"], "a built-in task has no end"),
+        (&["train.steps=3"][..], "with train.steps = 3, which says how long the run is too"),
+        (&["data.prompts=builtin:addition"], "with data.prompts = \"builtin:addition\", which has no end"),
         (&["train.epochs=0"], "train.epochs"),
         (&["train.epochs=nan"], "train.epochs"),
-        (&["data.prompts=[\"a.jsonl\", \"b.jsonl\"]"], "there are several with weights"),
+        (
+            &["data.prompts=[\"a.jsonl\", \"b.jsonl\"]"],
+            "with several data sets in data.prompts, which are mixed by weights",
+        ),
     ] {
         folder.plan_refused(sets, 2, &["error[bad-value]: ", words]);
     }
@@ -90,7 +93,7 @@ fn what_has_no_end_or_two_lengths_is_refused() {
     check_refused(
         &["plan", policy, "--set", "train.epochs=2"],
         2,
-        &["error[bad-value]: ", "an environment has no end"],
+        &["error[bad-value]: ", "with [environment], which has no end"],
     );
     folder.plan_refused(
         &["data.template_args.effort=low"],

@@ -65,7 +65,7 @@ fn other_methods_and_templates_that_hide_turns_are_refused() {
         (
             &["data.train_on=assistant", "method=dpo"],
             "contradictory-keys",
-            "`data.train_on` means nothing to method `dpo`",
+            "with method = \"dpo\", which does not read it",
         ),
         (&["data.train_on=all"], "bad-value", "takes last, assistant"),
     ] {

@@ -155,7 +155,7 @@ fn with_carry_the_runs_reward_grades_what_a_step_trains() {
     let grade = format!("reward.0.kind=python:{}:talks", folder.text_path("tools.py"));
     let sets = [
         &*grade,
-        "rollout.carry=2",
+        "async.partial_rollouts=2",
         "environment.replay=true",
         "rollout.temperature=2.5",
         "train.steps=6",

@@ -484,7 +484,7 @@ fn what_lora_cannot_train_is_refused_before_the_run() {
         let sets = [model, "data.prompt_tokens_max=16", "data.eval=none", "lora.rank=200"];
         folder.plan_refused(&sets, 2, &narrow);
     }
-    let folded = ["error[contradictory-keys]: ", "`train.fold` = 2 with [lora]", "remove train.fold"];
+    let folded = ["error[contradictory-keys]: ", "train.fold = 2 with [lora]", "remove train.fold"];
     folder.plan_refused(&["train.fold=2"], 2, &folded);
     // A critic begins with a whole model.
     folder.train("out", &["train.steps=1"]);

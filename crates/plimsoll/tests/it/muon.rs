@@ -67,7 +67,7 @@ fn what_muon_is_not_for_is_named() {
     let folder = Run::new(RUN);
     for (set, words) in [
         ("lora={}", "adapters are trained by AdamW"),
-        ("train.optimizer_dtype=int8", "its momentum and weights are f32"),
+        ("train.optimizer_dtype=int8", "momentum and weights are f32"),
         ("memory.offload=[\"optimizer\"]", "stay on the device"),
     ] {
         folder.plan_refused(&[set], 2, &["error[contradictory-keys]: ", words, "\nhint: "]);

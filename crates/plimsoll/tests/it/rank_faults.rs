@@ -130,7 +130,7 @@ fn the_rows_of_a_live_run_say_what_its_ranks_do_and_a_stopped_one_ends_it() {
 fn who_waits_for_a_stopped_rank_and_in_which_queue_is_named() {
     for (rank, needs, full) in [(1, "rollout", "0"), (0, "weights", "1")] {
         let folder = Run::new(SMALL);
-        let apart = ["rollout.ahead=1", "run.rollout_ranks=1", "rollout.max_new_tokens=24"];
+        let apart = ["async.staleness=1", "async.rollout_ranks=1", "rollout.max_new_tokens=24"];
         let mut run = endless(&folder, &[&["--wait-seconds=6"], &apart[..]].concat());
         until("what ranks do", || folder.path("out/ranks.json").exists().then_some(()));
         let pid = trainer(&folder, rank, 2).expect("it lives");

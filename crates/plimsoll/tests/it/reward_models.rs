@@ -119,19 +119,19 @@ fn reward_models_score_where_ranks_only_sample() {
     let small = smaller(&folder, &model);
     folder.write("grpo.toml", &rewards(&[(&model, 0.5), (&small, 2.0)]));
     let folder = folder.file("grpo.toml");
-    let sets = ["rollout.ahead=1", "train.steps=5", "train.cut_multiple=2", "train.learning_rate=1e-3"];
+    let sets = ["async.staleness=1", "train.steps=5", "train.cut_multiple=2", "train.learning_rate=1e-3"];
     folder.train("turns", &sets);
-    let ways = [["--ranks=2", "run.rollout_ranks=1"], ["--ranks=3", "run.rollout_ranks=2"]];
+    let ways = [["--ranks=2", "async.rollout_ranks=1"], ["--ranks=3", "async.rollout_ranks=2"]];
     for ways in one_in_turn(turn(), &ways) {
         let dir = ways.join("-");
         folder.train(&dir, &[&sets[..], ways].concat());
         assert_eq!(left(&folder, &dir), left(&folder, "turns"), "{dir}");
     }
     // By the clock, and on one rank by what the clock decided.
-    let midway = [&sets[..], &["rollout.ahead=2"]].concat();
-    let clock = ["--ranks=2", "run.rollout_ranks=1", "rollout.arrivals=tick"];
+    let midway = [&sets[..], &["async.staleness=2"]].concat();
+    let clock = ["--ranks=2", "async.rollout_ranks=1", "async.weight_sync=tick"];
     folder.train("clock", &[&midway[..], &clock].concat());
-    let follows = format!("rollout.arrivals={}", folder.text_path("clock/schedule.jsonl"));
+    let follows = format!("async.weight_sync={}", folder.text_path("clock/schedule.jsonl"));
     folder.train("follows", &[&midway[..], &[&*follows]].concat());
     assert_eq!(left(&folder, "follows"), left(&folder, "clock"));
 }

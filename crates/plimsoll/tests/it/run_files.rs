@@ -56,7 +56,7 @@ const BAD: &[(&str, &str, &str, &[&str])] = &[
         "method = \"grpo\"",
         "method = \"reward_model\"",
         "contradictory-keys",
-        &["means nothing to method `reward_model`"],
+        &["with method = \"reward_model\", which samples nothing"],
     ),
     ("host = \"3GiB\"", "host = \"3 gigs\"", "bad-value", &["memory.host"]),
     ("host = \"3GiB\"", "offload = [\"gradients\"]", "not-built", &["memory.offload"]),

@@ -202,7 +202,7 @@ fn ranks_and_a_resumed_run_have_the_bits_of_one() {
     }
     assert!(all(&folder, "out-1", "distill/span_tokens").iter().any(|mean| *mean > 1.0));
     // Samples of a rollout that serves several steps wait in the checkpoint.
-    let sets = ["rollout.policy_lag=1", "train.mini_batch=4", "distill.coef=0.5"];
+    let sets = ["async.reuse=1", "train.mini_batch=4", "distill.coef=0.5"];
     folder.train("long", &sets);
     for (_, steps) in every_nth(3, 1..4) {
         let dir = format!("short-{steps}");

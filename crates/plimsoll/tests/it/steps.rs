@@ -119,7 +119,7 @@ fn neither_ranks_nor_a_stop_within_a_rollout_move_a_bit() {
     let folder = folder();
     let sets = [
         "loss.step_credit=process",
-        "rollout.policy_lag=1",
+        "async.reuse=1",
         "train.steps=4",
         "train.cut_multiple=4",
         "checkpoint.every=1",

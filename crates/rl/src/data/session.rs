@@ -248,11 +248,14 @@ fn check_under_way(run: &RunSpec, data: &Dataset) -> Result<()> {
     let message = format!("the data has {rows} rows, and {under_way} prompts are to be under way");
     let step = u64::from(run.rollout.prompts_per_step);
     let hint = match rows > step {
-        true => format!("set rollout.carry = {} or less", rows - step),
-        false => "set rollout.carry = 0, or take more data".to_string(),
+        true => format!("set async.partial_rollouts = {} or less", rows - step),
+        false => "set async.partial_rollouts = 0, or take more data".to_string(),
     };
     Err(Error::usage("data-too-small", message)
-        .fact(format!("{step} of a step, and rollout.carry = {} more", run.rollout.carry))
+        .fact(format!(
+            "{step} of a step, and async.partial_rollouts = {} more",
+            run.asynchrony.partial_rollouts
+        ))
         .hint(hint))
 }
 
@@ -411,7 +414,7 @@ pub fn plan_run_with(
         Known::of(run)?;
     // The layout is that of every rank.
     let share = share_of_trainers(run, &machine.hosts, machine.hosts.share())?;
-    let of_trainers = machine.hosts.ranks - run.run.rollout_ranks as usize;
+    let of_trainers = machine.hosts.ranks - run.asynchrony.rollout_ranks as usize;
     (facts.share, facts.hosts, facts.trainers) = (share, machine.hosts, machine.hosts.of_first(of_trainers));
     facts.card = machine.card;
     checks.rewards(run, &columns)?;

@@ -1,5 +1,5 @@
-//! `rollout.ahead`: a step draws the samples of the step that many later, and trains on those that were drawn that many
-//! steps before. The lag is counted in steps: no clock, thread or number of ranks has a say.
+//! `async.staleness`: a step draws the samples of the step that many later, and trains on those that were drawn that
+//! many steps before. The lag is counted in steps: no clock, thread or number of ranks has a say.
 //!
 //! Legend: L steps ahead.
 
@@ -60,7 +60,7 @@ impl Supply for AheadSupply {
         step: u32,
         gathered: &mut Gathered,
     ) -> Result<Option<StepSamples>> {
-        let last = step.saturating_add(cx.run.rollout.ahead).min(cx.run.train.steps);
+        let last = step.saturating_add(cx.run.asynchrony.staleness).min(cx.run.train.steps);
         self.queue.begin();
         for of_step in step + self.queue.num_waiting()..=last {
             let rollout = draw(trainer, cx, (step, of_step), self.held.as_mut(), gathered)?;

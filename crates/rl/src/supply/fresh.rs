@@ -1,4 +1,4 @@
-//! Rollouts that are drawn when a step needs them. One serves the step that draws it and `policy_lag` further ones;
+//! Rollouts that are drawn when a step needs them. One serves the step that draws it and `reuse` further ones;
 //! a checkpoint between two of them stores the groups that are left, because the weights that drew them are gone.
 
 use super::gathered::Gathered;

@@ -178,7 +178,7 @@ impl<'r: 'scope, 'scope> Job<'scope> for LanguageRun<'r> {
 
     fn whom_at_end(&self, step: u32) -> Option<String> {
         let (_, apart) = self.trainer.apart?;
-        Some(whom_at_end(apart, step, (self.supply.num_there(), self.run.rollout.ahead)))
+        Some(whom_at_end(apart, step, (self.supply.num_there(), self.run.asynchrony.staleness)))
     }
 
     fn has_all_weights(&self) -> bool {

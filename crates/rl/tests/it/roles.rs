@@ -65,7 +65,7 @@ fn update(
 fn a_score_has_the_bits_that_the_rollout_recorded_at_any_temperature() {
     for sets in [&[][..], &["model_options.dtype=f32"], &["train.micro_batch_tokens=32"]] {
         // Samples of an earlier policy are scored again, so this plan has a pass for it.
-        let case = case("grpo", &[sets, &["rollout.policy_lag=1"]].concat());
+        let case = case("grpo", &[sets, &["async.reuse=1"]].concat());
         let prompts = prompts(&case);
         case.world(|world| {
             for temperature in [1.0, 0.5, 1.7] {

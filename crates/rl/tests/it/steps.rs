@@ -68,7 +68,7 @@ fn what_saves_memory_without_a_change_of_the_result_changes_no_bit() {
 
 #[test]
 fn a_lagging_policy_takes_several_steps_from_one_rollout() {
-    let sets = ["rollout.policy_lag=1"];
+    let sets = ["async.reuse=1"];
     case("grpo", &sets).world(|world| {
         world.step(1).expect("finite losses");
         // Two steps' prompts were sampled at once, and half of them wait.

@@ -113,7 +113,7 @@ impl Carried {
             longest.as_millis()
         );
         Err(Error::new("agent-missing", message)
-            .fact("with rollout.carry an agent keeps an episode that goes on in the next step")
-            .hint("let agents play rollout.carry * rollout.group_size episodes and one more at once; all of (prompts_per_step + carry) * group_size is fastest"))
+            .fact("with async.partial_rollouts an agent keeps an episode that goes on in the next step")
+            .hint("let agents play async.partial_rollouts * rollout.group_size episodes and one more at once; all of (prompts_per_step + carry) * group_size is fastest"))
     }
 }

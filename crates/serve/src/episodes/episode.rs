@@ -140,7 +140,7 @@ impl Episode {
         if self.under_way > 0 || count > 1 {
             let message = format!("{} responses of an episode at once", self.under_way + count);
             return Err(Error::new("agent-limit", message)
-                .fact("with rollout.carry an episode has one at a time")
+                .fact("with async.partial_rollouts an episode has one at a time")
                 .hint("wait for an answer before the next request, and leave out n")
                 .into());
         }

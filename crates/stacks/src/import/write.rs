@@ -18,12 +18,13 @@ pub struct Imported {
 const CUT: &str = "its value held a key, a password, or the user or the query of an address, which is not shown: write it yourself, or \
     give it to what reads it in a variable of the environment";
 
-const SECTIONS: [&str; 14] = [
+const SECTIONS: [&str; 15] = [
     "",
     "model_options",
     "data",
     "environment",
     "rollout",
+    "async",
     "loss",
     "critic",
     "lora",

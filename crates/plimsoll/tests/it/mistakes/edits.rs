@@ -109,7 +109,7 @@ pub const EDITS: &[((&str, &str), &str, &[&str])] = &[
         ("group_size = 4", "group_size = 1"),
         "group-too-small",
         &[
-            "x.toml:9:1: rollout.group_size = 1 with advantage `group_norm` of method `grpo`: one sample has",
+            "x.toml:9:1: rollout.group_size = 1 with loss.advantage = \"group_norm\", where one sample has",
             "9 | group_size = 1",
             "hint: set rollout.group_size to at least 2",
         ],

@@ -1,5 +1,5 @@
-//! `run.rollout_ranks`: the last ranks only sample, and the others only train. While a step is trained, the samples of
-//! the step that L later are drawn; then all ranks meet, and exchange the samples for the new weights.
+//! `async.rollout_ranks`: the last ranks only sample, and the others only train. While a step is trained, the samples
+//! of the step that L later are drawn; then all ranks meet, and exchange the samples for the new weights.
 //!
 //! What is drawn with which weights is that of a run whose ranks take turns (`supply/ahead.rs`), so the bits are too.
 //! Samples wait in the queue of `supply/queue.rs`, which has L places, on every rank.

@@ -21,10 +21,10 @@ impl Apart {
     ///
     /// Errors: `ranks-unreachable`, `rank-lost`.
     pub fn of(run: &RunSpec, group: &Group) -> Result<Option<Apart>> {
-        if run.run.rollout_ranks == 0 {
+        if run.asynchrony.rollout_ranks == 0 {
             return Ok(None);
         }
-        let trainers = group.ranks() - run.run.rollout_ranks as usize;
+        let trainers = group.ranks() - run.asynchrony.rollout_ranks as usize;
         let trains = group.rank() < trainers;
         let own = group.part(if trains { 0..trainers } else { trainers..group.ranks() })?;
         let sources = (trainers..group.ranks()).map(|sampler| {
@@ -67,15 +67,17 @@ impl Apart {
 ///
 /// Errors: `bad-value` unless some ranks are left that train.
 pub fn share_of_trainers(run: &RunSpec, hosts: &Hosts, share: Share) -> Result<Share> {
-    let apart = run.run.rollout_ranks as usize;
+    let apart = run.asynchrony.rollout_ranks as usize;
     if apart == 0 {
         return Ok(share);
     }
     if apart >= hosts.ranks {
         let message =
-            format!("run.rollout_ranks = {apart} of {} in all: no rank is left to train", hosts.ranks);
-        return Err(Error::usage("bad-value", message)
-            .hint(format!("start more ranks, such as --ranks {}, or set run.rollout_ranks = 0", apart + 1)));
+            format!("async.rollout_ranks = {apart} of {} in all: no rank is left to train", hosts.ranks);
+        return Err(Error::usage("bad-value", message).hint(format!(
+            "start more ranks, such as --ranks {}, or set async.rollout_ranks = 0",
+            apart + 1
+        )));
     }
     let ranks = share.ranks.min(hosts.ranks - apart);
     Ok(Share { rank: if share.rank < ranks { share.rank } else { 0 }, ranks })
@@ -85,7 +87,7 @@ pub fn share_of_trainers(run: &RunSpec, hosts: &Hosts, share: Share) -> Result<S
 ///
 /// Errors: `not-built`.
 pub fn check(run: &RunSpec, shape: &RunShape) -> Result<()> {
-    if run.run.rollout_ranks == 0 {
+    if run.asynchrony.rollout_ranks == 0 {
         return Ok(());
     }
     let is_spread = |training: &Training| training.offload.weights && training.share.ranks > 1;
@@ -96,6 +98,6 @@ pub fn check(run: &RunSpec, shape: &RunShape) -> Result<()> {
 }
 
 fn not_built(with: &str, built: &str) -> Error {
-    Error::usage("not-built", format!("`run.rollout_ranks` {with} is not built yet"))
+    Error::usage("not-built", format!("`async.rollout_ranks` {with} is not built yet"))
         .hint(format!("built is {built}"))
 }

@@ -1,5 +1,5 @@
-//! `rollout.arrivals`: new weights go on with responses that older ones began. A rollout's responses begin together and
-//! draw one token a tick, so a tick is the length of those under way. Weights arrive at a tick: all responses stop
+//! `async.weight_sync`: new weights go on with responses that older ones began. A rollout's responses begin together
+//! and draw one token a tick, so a tick is the length of those under way. Weights arrive at a tick: all responses stop
 //! there, their keys and values are computed again, and they go on.
 //!
 //! In step k, what is drawn has the weights that the step begins with, up to the tick at which those that it makes

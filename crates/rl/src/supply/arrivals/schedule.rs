@@ -36,8 +36,8 @@ impl WeightArrivals {
     pub fn of(run: &RunSpec) -> Result<Option<WeightArrivals>> {
         let Some(path) = run.follows() else { return Ok(None) };
         let bad = |what: String| {
-            Error::usage("bad-value", format!("rollout.arrivals = \"{path}\": {what}"))
-                .hint("name the schedule.jsonl of a run with the same rollout.ahead and as many steps")
+            Error::usage("bad-value", format!("async.weight_sync = \"{path}\": {what}"))
+                .hint("name the schedule.jsonl of a run with the same async.staleness and as many steps")
         };
         let text =
             read_small_text(Path::new(path), SCHEDULE_BYTES_MAX).map_err(|err| bad(err.to_string()))?;
@@ -64,7 +64,7 @@ impl WeightArrivals {
 fn is_possible(run: &RunSpec, step: u32, before: Option<&Arrival>, arrival: Arrival) -> bool {
     let Arrival { step: of, rollout, tick } = arrival;
     let first = before.map_or((1, 0), |before| (before.rollout, before.tick));
-    let end = step.saturating_add(run.rollout.ahead).min(run.train.steps) + 1;
+    let end = step.saturating_add(run.asynchrony.staleness).min(run.train.steps) + 1;
     let is_begun = rollout < end && tick < run.rollout.max_new_tokens;
     of == step && rollout > step && (rollout, tick) >= first && (is_begun || (rollout, tick) == (end, 0))
 }

@@ -123,7 +123,7 @@ fn draw(
 ) -> Result<Drew> {
     let size = cx.run.rollout.group_size as usize;
     let wanted = cx.run.rollout.prompts_per_step as usize;
-    let due = groups.iter().map(|group| group.is_due(cx.run.rollout.lag_tokens_max));
+    let due = groups.iter().map(|group| group.is_due(cx.run.asynchrony.stale_tokens_max));
     let due: Vec<bool> = due.collect();
     report.waited_for = due.iter().filter(|is_due| **is_due).count();
     let mut times = GroupTimes::new(wanted.min(groups.len()), due);

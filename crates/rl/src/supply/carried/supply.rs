@@ -28,7 +28,7 @@ impl CarriedSupply {
     /// Says once that a step waited for all of its groups, although others were under way.
     fn note_waits(&mut self, lead: &mut Lead<'_, '_, '_, '_>, step: u32) {
         let (prompts, group) = (lead.run.rollout.prompts_per_step, lead.run.rollout.group_size);
-        let Some(most) = lead.run.rollout.lag_tokens_max else { return };
+        let Some(most) = lead.run.asynchrony.stale_tokens_max else { return };
         if self.has_noted_waits || !self.report.waits_for_all(prompts as usize) {
             return;
         }
@@ -36,7 +36,7 @@ impl CarriedSupply {
         let mean = self.report.counts.trained_tokens / (u64::from(prompts) * u64::from(group));
         lead.note(format!(
             "step {step}: all of its {prompts} groups were waited for, because each had a response with {most} tokens of older weights; \
-             rollout.lag_tokens_max = {most} is small for responses of {mean} tokens, and rollout.carry then saves nothing"
+             async.stale_tokens_max = {most} is small for responses of {mean} tokens, and async.partial_rollouts then saves nothing"
         ));
     }
 }
@@ -74,7 +74,7 @@ impl Supply for CarriedSupply {
     }
 
     fn restore(&mut self, from: &mut Restored<'_>) -> Result<()> {
-        self.under_way = GroupsUnderWay::restored(u64::from(from.run.rollout.carry), from)?;
+        self.under_way = GroupsUnderWay::restored(u64::from(from.run.asynchrony.partial_rollouts), from)?;
         Ok(())
     }
 }

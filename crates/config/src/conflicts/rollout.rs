@@ -1,0 +1,368 @@
+//! What does not go with samples that are older than the weights that they train: carried, drawn ahead, or lagging.
+
+use super::environment::{AGENTS, ENVIRONMENT, TOOLS};
+use super::{Case, Conflict, Setting, method, no, plays_in, train, when, which};
+use crate::rewards::reward_specs;
+use crate::sections::{ARRIVALS_STEP, ARRIVALS_TICK, Environment, Reward, RunFile};
+use crate::values::DynamicSampling;
+use plimsoll_algo::advantage::Advantage;
+use plimsoll_reward::RewardSpec;
+use plimsoll_textenv::Kind;
+
+pub(super) const CARRY: Setting = when(
+    "async.partial_rollouts",
+    "async.partial_rollouts above 0",
+    |run| run.asynchrony.partial_rollouts > 0,
+    &["async.partial_rollouts=1"],
+);
+const NO_CARRY: Setting = when(
+    "async.partial_rollouts",
+    "async.partial_rollouts = 0",
+    |run| run.asynchrony.partial_rollouts == 0,
+    &[],
+);
+const AHEAD: Setting = when(
+    "async.staleness",
+    "async.staleness above 0",
+    |run| run.asynchrony.staleness > 0,
+    &["async.staleness=1"],
+);
+const NOT_AHEAD: Setting =
+    when("async.staleness", "async.staleness = 0", |run| run.asynchrony.staleness == 0, &[]);
+pub(super) const POLICY_LAG: Setting =
+    when("async.reuse", "async.reuse above 0", |run| run.asynchrony.reuse > 0, &["async.reuse=1"]);
+const APART: Setting = when(
+    "async.rollout_ranks",
+    "async.rollout_ranks above 0",
+    |run| run.asynchrony.rollout_ranks > 0,
+    &["async.rollout_ranks=1"],
+);
+const MIDWAY: Setting = when(
+    "async.weight_sync",
+    "async.weight_sync other than \"step\"",
+    |run| !matches!(run.asynchrony.weight_sync.as_str(), "" | ARRIVALS_STEP),
+    &["async.weight_sync=a.jsonl", "async.staleness=1"],
+);
+pub(super) const FILTERED: Setting = when(
+    "loss.dynamic_sampling",
+    "loss.dynamic_sampling",
+    |run| run.loss.dynamic_sampling.and_then(DynamicSampling::filter).is_some(),
+    &["loss.dynamic_sampling=true"],
+);
+pub(super) const OVERLONG_BUFFER: Setting = when(
+    "loss.overlong_buffer",
+    "loss.overlong_buffer",
+    |run| run.loss.overlong_buffer.is_some(),
+    &["loss.overlong_buffer=2"],
+);
+pub(super) const GREEDY: Setting = when(
+    "loss.advantage",
+    "loss.advantage = \"greedy\"",
+    |run| run.loss.baseline() == Advantage::Greedy,
+    &["method=remax"],
+);
+pub(super) const OPTIMAL_TOKEN: Setting = when(
+    "loss.advantage",
+    "loss.advantage = \"optimal_token\"",
+    |run| run.loss.baseline() == Advantage::OptimalToken,
+    &["method=optimal_token"],
+);
+pub(super) const GPG: Setting = when(
+    "loss.advantage",
+    "loss.advantage = \"gpg\"",
+    |run| run.loss.baseline() == Advantage::Gpg,
+    &["method=gpg"],
+);
+const COVARIANCE: Setting = when(
+    "loss.covariance",
+    "loss.covariance",
+    |run| run.loss.covariance.is_some(),
+    &["loss.covariance=clip"],
+);
+const REPLAY: Setting = when(
+    "environment.replay",
+    "environment.replay = true",
+    replays,
+    &[
+        "-data",
+        "-reward",
+        "environment.env=http-agent",
+        "data.prompt_tokens_max=64",
+        "environment.replay=true",
+    ],
+);
+const AGENTS_ONCE: Setting = when(
+    "environment.replay",
+    "environment.replay = false with agents",
+    |run| plays_in(run, Kind::is_agents) && !replays(run),
+    AGENTS.example,
+);
+const PYTHON_ONCE: Setting = when(
+    "environment.replay",
+    "environment.replay = false with an environment in Python",
+    |run| plays_in(run, Kind::is_python) && !replays(run),
+    &["-data", "-reward", "environment.env=python:a.py:Class", "data.prompt_tokens_max=64"],
+);
+
+fn replays(run: &RunFile) -> bool {
+    run.environment.as_ref().is_some_and(|environment: &Environment| environment.replay)
+}
+
+/// Returns `reward.N.per_response` of the first reward that sets it and is so.
+fn per_response(case: &Case, is_so: fn(&Reward) -> bool) -> Option<String> {
+    let index = case.run.reward.iter().position(|reward| reward.per_response && is_so(reward));
+    index.map(|index| format!("reward.{index}.per_response"))
+}
+
+/// Returns the kind of the first such reward.
+fn kind(case: &Case, is_so: fn(&Reward) -> bool) -> Option<String> {
+    case.run.reward.iter().position(is_so).map(|index| format!("reward.{index}.kind"))
+}
+
+/// True if a reward scores each response by itself, whatever it was asked for.
+fn scores_each(reward: &Reward) -> bool {
+    let plain = Reward { per_response: false, ..reward.clone() };
+    reward_specs(&[plain], "").first().is_some_and(RewardSpec::is_per_response)
+}
+
+pub(super) const ROWS: &[Conflict] = &[
+    no(
+        when(
+            "async.stale_tokens_max",
+            "async.stale_tokens_max",
+            |run| run.asynchrony.stale_tokens_max.is_some(),
+            &["async.stale_tokens_max=2"],
+        ),
+        NO_CARRY,
+        "where all tokens are of the newest weights",
+        "set async.partial_rollouts, or remove async.stale_tokens_max",
+    ),
+    no(
+        which(
+            "reward.*.per_response",
+            "reward.*.per_response",
+            |case| per_response(case, |_| true),
+            &["reward.0.kind=python:a.py:f", "reward.0.per_response=true"],
+        ),
+        NO_CARRY,
+        "where a response is graded as soon as its group has ended",
+        "remove {key}",
+    ),
+    no(
+        which(
+            "reward.*.per_response",
+            "reward.*.per_response",
+            |case| per_response(case, |_| true),
+            &[
+                "async.partial_rollouts=1",
+                "environment.replay=true",
+                "reward.0.kind=python:a.py:f",
+                "reward.0.per_response=true",
+            ],
+        ),
+        TOOLS,
+        "whose episodes are graded when they are trained",
+        "remove {key}",
+    ),
+    no(
+        which(
+            "reward.*.per_response",
+            "reward.*.per_response",
+            |case| per_response(case, Reward::is_model),
+            &[
+                "async.partial_rollouts=1",
+                "reward.0.kind=model",
+                "reward.0.model=m",
+                "reward.0.per_response=true",
+            ],
+        ),
+        which(
+            "reward.*.kind",
+            "its kind = \"model\"",
+            |case| kind(case, Reward::is_model),
+            &["reward.0.kind=model", "reward.0.model=m"],
+        ),
+        "which scores responses between the rollout and the update",
+        "remove {key}",
+    ),
+    no(
+        which(
+            "reward.*.per_response",
+            "reward.*.per_response",
+            |case| per_response(case, scores_each),
+            &["async.partial_rollouts=1", "reward.0.kind=exact", "reward.0.per_response=true"],
+        ),
+        which(
+            "reward.*.kind",
+            "a kind for each response",
+            |case| kind(case, scores_each),
+            &["reward.0.kind=exact"],
+        ),
+        "a kind that scores each response by itself anyway",
+        "remove {key}",
+    ),
+    no(REPLAY, NO_CARRY, "where no episode is played again", "remove environment.replay"),
+    no(
+        when("environment.replay", "environment.replay = true", replays, &["environment.replay=true"]),
+        when(
+            "environment.env",
+            "an environment that is neither in Python nor of agents",
+            |run| plays_in(run, |kind| !kind.is_python() && !kind.is_agents()),
+            &["-data", "-reward", "environment.env=text:second-try", "async.partial_rollouts=1"],
+        ),
+        "and those alone are played again",
+        "remove environment.replay",
+    ),
+    no(
+        CARRY,
+        method::NO_SAMPLES,
+        "which samples nothing",
+        "set async.partial_rollouts = 0, or change the method",
+    ),
+    no(
+        CARRY,
+        AGENTS_ONCE,
+        "where a resumed run cannot begin the episodes of agents again",
+        "set async.partial_rollouts = 0, or environment.replay = true",
+    ),
+    no(
+        CARRY,
+        when(
+            "environment.branches_max",
+            "environment.branches_max above 1",
+            |run| {
+                run.environment.as_ref().is_some_and(|of| of.branches_max > 1)
+                    && plays_in(run, Kind::is_agents)
+            },
+            &[
+                "-data",
+                "-reward",
+                "environment.env=http-agent",
+                "data.prompt_tokens_max=64",
+                "environment.replay=true",
+                "environment.branches_max=2",
+            ],
+        ),
+        "and an agent's episode that takes several steps is one sequence",
+        "set async.partial_rollouts = 0, or change environment.branches_max",
+    ),
+    no(
+        CARRY,
+        PYTHON_ONCE,
+        "where a worker cannot take back a turn that was played after the step's tick",
+        "set async.partial_rollouts = 0, or environment.replay = true",
+    ),
+    no(
+        CARRY,
+        POLICY_LAG,
+        "which makes samples old in another way",
+        "set async.partial_rollouts = 0, or change async.reuse",
+    ),
+    no(
+        CARRY,
+        FILTERED,
+        "which draws further groups in the same step",
+        "set async.partial_rollouts = 0, or change loss.dynamic_sampling",
+    ),
+    no(
+        CARRY,
+        GREEDY,
+        "which compares with an answer of the newest weights",
+        "set async.partial_rollouts = 0, or change loss.advantage",
+    ),
+    no(
+        CARRY,
+        OPTIMAL_TOKEN,
+        "which needs all tokens of the newest weights",
+        "set async.partial_rollouts = 0, or change loss.advantage",
+    ),
+    no(
+        CARRY,
+        COVARIANCE,
+        "which needs all tokens of the newest weights",
+        "set async.partial_rollouts = 0, or change loss.covariance",
+    ),
+    no(APART, NOT_AHEAD, "where nothing is drawn while the others train", "set async.staleness = 1"),
+    no(
+        when(
+            "async.rollout_ranks",
+            "async.rollout_ranks above 0",
+            |run| run.asynchrony.rollout_ranks > 0,
+            &["async.rollout_ranks=1", "async.staleness=1"],
+        ),
+        train::WHOLE_ON_RANKS,
+        "which is not built yet",
+        "set run.zero_stage = 2, which is built",
+    )
+    .slug("not-built"),
+    no(
+        when(
+            "async.weight_sync",
+            "async.weight_sync other than \"step\"",
+            |run| !matches!(run.asynchrony.weight_sync.as_str(), "" | ARRIVALS_STEP),
+            &["async.weight_sync=a.jsonl"],
+        ),
+        NOT_AHEAD,
+        "where no rollout is under way",
+        "set async.staleness = 1",
+    ),
+    no(
+        when(
+            "async.weight_sync",
+            "async.weight_sync = \"tick\"",
+            |run| run.asynchrony.weight_sync == ARRIVALS_TICK,
+            &["async.weight_sync=tick", "async.staleness=1"],
+        ),
+        when(
+            "async.rollout_ranks",
+            "async.rollout_ranks = 0, or above 1",
+            |run| run.asynchrony.rollout_ranks != 1,
+            &[],
+        ),
+        "and one rank that only samples says when they arrive",
+        "set async.rollout_ranks = 1, or follow the schedule.jsonl of such a run",
+    ),
+    no(
+        MIDWAY,
+        GREEDY,
+        "which draws further responses with the same weights",
+        "set async.weight_sync = \"step\"",
+    ),
+    no(
+        MIDWAY,
+        FILTERED,
+        "which draws further responses with the same weights",
+        "set async.weight_sync = \"step\"",
+    ),
+    no(AHEAD, method::NO_SAMPLES, "which samples nothing", "set async.staleness = 0, or change the method"),
+    no(
+        AHEAD,
+        ENVIRONMENT,
+        "whose episodes are played in one step",
+        "set async.staleness = 0, or remove [environment]",
+    ),
+    no(
+        AHEAD,
+        POLICY_LAG,
+        "which makes samples old in another way",
+        "set async.staleness = 0, or change async.reuse",
+    ),
+    no(
+        AHEAD,
+        CARRY,
+        "which makes samples old in another way",
+        "set async.staleness = 0, or change async.partial_rollouts",
+    ),
+    no(
+        AHEAD,
+        OPTIMAL_TOKEN,
+        "which needs all tokens of the newest weights",
+        "set async.staleness = 0, or change loss.advantage",
+    ),
+    no(
+        AHEAD,
+        COVARIANCE,
+        "which needs all tokens of the newest weights",
+        "set async.staleness = 0, or change loss.covariance",
+    ),
+];
