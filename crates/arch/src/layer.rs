@@ -1,6 +1,6 @@
 //! One decoder layer as a value: its norms, its mixer and its feed-forward part, each with all of its sizes.
 //!
-//! Each part has a file: its sizes, what follows from them, and its tensors. A new kind adds its file and its arms here.
+//! Each part has a file: its sizes, what follows from them, and its tensors. A new kind adds a file, and its arms here.
 
 mod attention;
 mod delta;

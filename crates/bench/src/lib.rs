@@ -506,3 +506,32 @@ fn finish(mut result: Value, machine: &str, threads: usize) -> Value {
     }
     result
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_median_is_the_middle_number_or_between_the_two() {
+        assert_eq!((median(&[3.0, 1.0, 2.0]), median(&[4.0, 1.0, 3.0, 2.0])), (2.0, 2.5));
+        let found = spread(&[2.0, 8.0, 4.0]);
+        assert_eq!(found, json!({ "median": 4.0, "min": 2.0, "max": 8.0, "repeats": 3 }));
+        let mut result = json!({ "bench": "x", "peak_bytes": 7 });
+        add(&mut result, json!({ "unit": "s" }));
+        let result = finish(result, "avx2", 2);
+        assert_eq!(
+            result,
+            json!({ "bench": "x", "peak_bytes": 7, "unit": "s", "machine": "avx2", "threads": 2 })
+        );
+    }
+
+    #[test]
+    fn prompts_are_the_same_in_each_run_and_within_the_vocabulary() {
+        let spec = ModelSpec::preset("nano").expect("a preset");
+        let prompts = random_prompts(&spec, 3, 40);
+        assert_eq!(prompts, random_prompts(&spec, 3, 40));
+        // Fewer prompts are the first of these.
+        assert_eq!(prompts[..2], random_prompts(&spec, 2, 40));
+        assert!(prompts[0] != prompts[1] && prompts.iter().flatten().all(|token| *token < spec.vocab));
+    }
+}

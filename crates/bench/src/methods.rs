@@ -287,4 +287,37 @@ mod tests {
         let empty = line(&json!({ "method": "x", "run": "y" }));
         assert_eq!(empty, "| x | - | - | - | - | - | - | - | - | - | `y` |\n");
     }
+
+    #[test]
+    fn a_run_file_that_is_not_there_is_named_before_any_run() {
+        let folder = tempfile::tempdir().expect("a folder");
+        for (path, words) in
+            [(folder.path().join("first.toml"), "No such file"), (folder.path().into(), "not a file")]
+        {
+            let error = check_run_file(&path).expect_err(words);
+            assert_eq!(error.slug, "run-file-missing");
+            assert!(error.message.contains(words), "{error}");
+        }
+        let path = folder.path().join("first.toml");
+        fs::write(&path, "").expect("a file");
+        assert!(check_run_file(&path).is_ok());
+    }
+
+    #[test]
+    fn the_table_for_a_terminal_is_that_of_the_page() {
+        let rows = json!([{ "method": "grpo", "run": "plimsoll train x", "error": 1.25e-7, "planned_bytes": 3 << 19 }]);
+        let result = json!({ "machine": "avx2", "threads": 2, "rows": rows });
+        let (page, words) = (page(&result), words(&result));
+        assert!(page.starts_with("# Methods") && page.contains(&words));
+        assert_eq!(words.lines().count(), 3, "{words}");
+        assert!(words.contains("| grpo | 1.2e-7 | - |") && words.contains("| 1.5 |"), "{words}");
+    }
+
+    #[test]
+    fn the_command_of_a_row_has_its_settings() {
+        let named = |name| rows().into_iter().find(|row| row.name == name).expect("a row");
+        assert_eq!(command_line(&named("dpo")), "plimsoll train runs/first-dpo.toml");
+        let kto = command_line(&named("kto"));
+        assert!(kto.contains("--set method=kto --set rollout.prompts_per_step=128"), "{kto}");
+    }
 }

@@ -290,6 +290,53 @@ mod tests {
     }
 
     #[test]
+    fn a_step_is_the_median_of_all_but_the_first() {
+        let seconds = |events: &str| {
+            let folder = tempfile::tempdir().expect("a folder");
+            std::fs::write(folder.path().join("events.jsonl"), events).expect("a file");
+            super::step_seconds(folder.path()).expect("events")
+        };
+        let step = |time: f64| format!("{{\"metrics\": {{\"step_time\": {time}}}}}\n");
+        let steps = [9.0, 1.0, 3.0, 2.0].map(step).concat();
+        assert_eq!(seconds(&format!("{{\"event\": \"begun\"}}\n{steps}no JSON\n")), 2.0);
+        assert_eq!(seconds(&step(9.0)), 9.0, "there is no other");
+        assert!(seconds("").is_nan());
+        let error = super::step_seconds(std::path::Path::new("no-such-folder")).expect_err("no events");
+        assert_eq!(error.slug, "bench-failed");
+    }
+
+    #[test]
+    fn what_a_run_left_does_not_depend_on_the_clock() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let left = |loss: f64, seconds: f64, weights: &str| {
+            let newest = folder.path().join("checkpoints/latest");
+            std::fs::create_dir_all(&newest).expect("a folder");
+            std::fs::write(newest.join("model.safetensors"), weights).expect("a file");
+            std::fs::write(newest.join("status.json"), seconds.to_string()).expect("a file");
+            let event = serde_json::json!({ "metrics": { "loss": loss, "time/update": seconds, "host/rss": seconds } });
+            std::fs::write(folder.path().join("events.jsonl"), event.to_string()).expect("a file");
+            super::left(folder.path()).expect("what was written")
+        };
+        let first = left(0.5, 1.0, "a");
+        assert_eq!(first.keys().collect::<Vec<_>>(), ["metrics", "model.safetensors"]);
+        assert_eq!(left(0.5, 2.0, "a"), first);
+        assert_ne!(left(0.25, 1.0, "a")["metrics"], first["metrics"]);
+        assert_ne!(left(0.5, 1.0, "b")["model.safetensors"], first["model.safetensors"]);
+    }
+
+    #[test]
+    fn the_table_names_what_differs() {
+        let row = |differ: &[&str]| {
+            serde_json::json!({ "run": "first", "ranks": 2, "hosts": 1, "seconds": 1.5, "step_seconds": 0.25,
+                "sha256": { "metrics": "x", "model.safetensors": "y" }, "differ": differ })
+        };
+        let text = super::words(&serde_json::json!({ "rows": [row(&[]), row(&["metrics"])] }));
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[1].ends_with("equal, 2 files and metrics"), "{text}");
+        assert!(lines[2].ends_with("DIFFER: metrics") && lines[2].contains("NaN"), "{text}");
+    }
+
+    #[test]
     fn hosts_have_as_many_ranks_each() {
         let options = super::RanksOptions {
             runs: Vec::new(),

@@ -196,8 +196,7 @@ pub fn load_verb(
 }
 
 /// Keys of `rollout` that say what a step of training samples.
-const OF_STEPS: [&str; 7] =
-    ["prompts_per_step", "group_size", "policy_lag", "ahead", "arrivals", "carry", "lag_tokens_max"];
+const OF_STEPS: [&str; 2] = ["prompts_per_step", "group_size"];
 
 impl LoadedVerb {
     /// Refuses what a `--set` asks of a step of training, which the command has none of. A run file may have it.

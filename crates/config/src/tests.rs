@@ -1,6 +1,7 @@
 //! Run files, good and bad.
 
 mod credit;
+mod data_sets;
 mod device;
 mod distill;
 mod judge;
@@ -9,6 +10,7 @@ mod lora;
 mod methods;
 mod optimizer;
 mod origins;
+mod renamed;
 mod track;
 mod verb;
 
@@ -134,30 +136,6 @@ fn aliases_are_read_under_our_names() {
     assert_eq!(load_text(GOOD, &["memory.offload=auto"], &[]).unwrap().run.memory.offload, Auto::Auto);
     let sets = ["data.prompt_tokens_max=11", "train.per_device_train_batch_size=4"];
     assert_eq!(load_text(GOOD, &sets, &[]).unwrap().run.train.micro_batch_tokens, Auto::Value(64));
-}
-
-#[test]
-fn keys_that_were_renamed_are_taken_and_say_their_names() {
-    for (set, now) in [
-        ("rollout.ahead=2", "async.staleness"),
-        ("rollout.carry=2", "async.partial_rollouts"),
-        ("rollout.policy_lag=2", "async.reuse"),
-    ] {
-        let old = load_text(GOOD, &[set], &[]).unwrap();
-        let new = load_text(GOOD, &[&format!("{now}=2")], &[]).unwrap();
-        assert_eq!((&old.run, new.notes.len()), (&new.run, 0), "{set}");
-        let name = set.split('=').next().unwrap();
-        assert_eq!(old.notes, [format!("`{name}` is called `{now}` now")]);
-    }
-    let sets = ["rollout.ahead=1", "rollout.arrivals=tick", "run.rollout_ranks=1"];
-    let run = load_text(GOOD, &sets, &[]).unwrap().run.asynchrony;
-    assert_eq!((run.staleness, run.weight_sync.as_str(), run.rollout_ranks), (1, "tick", 1));
-    let bounded = GOOD.replace("max_new_tokens = 5", "max_new_tokens = 5\ncarry = 4\nlag_tokens_max = 3");
-    let run = load_text(&bounded, &[], &[]).unwrap().run;
-    assert_eq!((run.asynchrony.partial_rollouts, run.asynchrony.stale_tokens_max), (4, Some(3)));
-    assert!(run.to_toml().contains("[async]\n"), "{}", run.to_toml());
-    let both = load_text(&bounded, &["async.partial_rollouts=5"], &[]).unwrap().run;
-    assert_eq!(both.asynchrony.partial_rollouts, 5, "--set comes after the file");
 }
 
 #[test]
@@ -599,30 +577,4 @@ fn functions_of_no_class_are_tools_that_the_runs_rewards_grade() {
     // A class may have functions next to its methods.
     let class = ["environment.env=python:a.py:Class", FUNCTIONS[1], FUNCTIONS[3]];
     load_text(EPISODES, &class, &[]).unwrap();
-}
-
-#[test]
-fn data_sets_are_a_string_or_a_list() {
-    let sets = |sets: &[&str]| load_text(GOOD, sets, &[]).unwrap().run;
-    let one = sets(&["data.prompts=a.parquet"]);
-    let names =
-        |run: &RunFile| run.data.prompts.as_ref().unwrap().named().map(|(name, _)| name).collect::<Vec<_>>();
-    assert_eq!(names(&one), ["a.parquet"]);
-    assert!(one.eval_sets().is_empty());
-    let run = sets(&[
-        "data.prompts=[\"x/a.b.jsonl\", { path = \"builtin:addition\", weight = 2 }, { path = \"c\", name = \"d\" }]",
-        "data.prompts.2.weight=0.5",
-    ]);
-    assert_eq!(names(&run), ["a.b", "addition", "d"]);
-    let weights: Vec<f64> = run.data.prompts.as_ref().unwrap().sets().iter().map(DataSet::weight).collect();
-    assert_eq!(weights, [1.0, 2.0, 0.5]);
-    // A task has a test set; files have none.
-    assert_eq!(run.eval_sets(), [("addition".to_string(), "builtin:addition".to_string())]);
-    assert_eq!(run.data.files().collect::<Vec<_>>(), ["x/a.b.jsonl", "c"]);
-    for run in [one, run] {
-        assert_eq!(toml::from_str::<RunFile>(&run.to_toml()).unwrap(), run);
-    }
-    let schema = json_schema();
-    assert_eq!(schema["$defs"]["DataSets"]["anyOf"][0]["type"], "string");
-    assert_eq!(schema["$defs"]["DataSet"]["additionalProperties"], false);
 }

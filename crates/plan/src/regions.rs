@@ -419,13 +419,8 @@ impl RunShape {
         row("cuda.shared", "device", Place::Process, self.held.shared.0);
         if let Some(training) = &self.training {
             training_rows(layout, self.arenas(), training.trackers);
-            host_row(
-                layout,
-                "teacher.requests",
-                "rl",
-                Place::Heap,
-                training.teacher.as_ref().map_or(0, |teacher| teacher.requests.0),
-            );
+            let requests = training.teacher.as_ref().map_or(0, |teacher| teacher.requests.0);
+            host_row(layout, "teacher.requests", "rl", Place::Heap, requests);
             host_row(layout, "teacher.spans", "rl", Place::Heap, training.aligned_bytes());
             if training.estimator > Bytes(0) {
                 host_row(layout, "advantage.arrays", "rl", Place::Heap, estimator_bytes(training));

@@ -81,8 +81,8 @@ impl UpdateShape {
 }
 
 impl TeacherShape {
-    /// Returns the scoring pass of a role with the run's own weights. Of passes that roles share, all list tokens if the
-    /// teacher's do; each keeps its own rows only.
+    /// Returns the scoring pass of a role with the run's own weights. Of passes that roles share, all list tokens if
+    /// the teacher's do; each keeps its own rows only.
     fn own_pass(&self, pass: PassShape, name: RoleName) -> PassShape {
         let lists = if self.has_own_weights { self.lists } else { 0 };
         pass.listing(lists).taught(self.kept_by(name))

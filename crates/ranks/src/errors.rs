@@ -16,7 +16,7 @@ const SLUGS: [&str; 8] = [
 ];
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Told {
+pub(crate) struct WireError {
     slug: String,
     message: String,
     facts: Vec<String>,
@@ -24,9 +24,9 @@ pub(crate) struct Told {
     exit: i32,
 }
 
-impl Told {
-    pub(crate) fn of(error: &Error) -> Told {
-        Told {
+impl WireError {
+    pub(crate) fn of(error: &Error) -> WireError {
+        WireError {
             slug: error.slug.into(),
             message: error.message.clone(),
             facts: error.facts.clone(),
@@ -75,8 +75,8 @@ mod tests {
     #[test]
     fn an_error_arrives_as_it_was_sent_and_an_unknown_slug_is_not_taken_over() {
         let error = Error::usage("ranks-differ", "a: b").fact("c").hint("d");
-        assert_eq!(Told::of(&error).error(), error);
-        let told = Told { slug: "made-up".into(), exit: 77, ..Told::of(&error) };
+        assert_eq!(WireError::of(&error).error(), error);
+        let told = WireError { slug: "made-up".into(), exit: 77, ..WireError::of(&error) };
         let error = told.error();
         assert_eq!((error.slug, error.exit), ("rank-lost", Exit::Named));
     }

@@ -6,7 +6,7 @@
 //! failed. Each rank counts its arrivals in its own word, so a barrier compares counters; messages go piece by piece
 //! through a mailbox that only its rank writes. Its waiting time is next to it, for supervisors to tell who computes.
 
-use crate::hosts::{Between, Callers, Door, Letter, Memory, OPEN_MAX, Reach};
+use crate::hosts::{AddressBook, Callers, HostLinks, Memory, MemoryServer, OPEN_MAX, Reach};
 use crate::message::Way;
 use crate::pieces::{bundle, put, take, unbundle};
 use crate::place::Place;
@@ -105,11 +105,11 @@ struct Within {
 /// How this rank reaches other hosts.
 #[derive(Debug)]
 struct Far {
-    letter: Arc<Letter>,
-    /// Connections from ranks of other hosts, until the door takes them.
+    book: Arc<AddressBook>,
+    /// Connections from ranks of other hosts, until the memory server takes them.
     callers: Mutex<Option<Callers>>,
     /// Only at the first rank of a host.
-    between: Option<Mutex<Between>>,
+    links: Option<Mutex<HostLinks>>,
     /// Shared with the parts of the group.
     reach: Arc<OnceLock<Arc<Reach>>>,
 }
@@ -137,18 +137,18 @@ impl Group {
         })?;
         let mut group = Group::over(place.clone(), &file)?;
         if let (Some(away), Some(listener)) = (&place.away, listener) {
-            let letter = Letter::read(&away.letter)?;
-            let callers = Callers::new(listener, letter.token()?);
+            let book = AddressBook::read(&away.book)?;
+            let callers = Callers::new(listener, book.token()?);
             let mut callers =
                 callers.map_err(|err| Error::new("ranks-window", format!("its listener: {err}")))?;
             let is_first = group.near[0] == group.rank();
             let how = (Way::Group, longest);
-            let open = |callers: &mut Callers| Between::open(place, &letter, callers, how, &|| group.check());
+            let open = |callers: &mut Callers| HostLinks::open(place, &book, callers, how, &|| group.check());
             // The other ranks of this host must not wait for it.
-            let between = is_first.then(|| open(&mut callers)).transpose().inspect_err(|_| group.fail())?;
-            let (letter, callers) = (Arc::new(letter), Mutex::new(Some(callers)));
+            let links = is_first.then(|| open(&mut callers)).transpose().inspect_err(|_| group.fail())?;
+            let (book, callers) = (Arc::new(book), Mutex::new(Some(callers)));
             let reach = Arc::new(OnceLock::new());
-            group.far = Some(Far { letter, callers, between: between.map(Mutex::new), reach });
+            group.far = Some(Far { book, callers, links: links.map(Mutex::new), reach });
         }
         Ok(group)
     }
@@ -200,15 +200,15 @@ impl Group {
 
     /// Connects the hosts of a part of the ranks, whose first ranks there speak for them.
     fn far_of_part(&self, far: &Far, place: &Place, part: &Range<usize>) -> Result<Far> {
-        let letter = Arc::new(far.letter.to_part(part));
+        let book = Arc::new(far.book.to_part(part));
         let open = |callers: &mut Callers| {
-            Between::open(place, &letter, callers, (Way::Part, OPEN_MAX), &|| self.check())
+            HostLinks::open(place, &book, callers, (Way::Part, OPEN_MAX), &|| self.check())
         };
         let is_first = place.near()[0] == place.rank as usize;
         let mut callers = lock(&far.callers);
-        let between = is_first.then(|| open(callers.as_mut().expect("no memory is open yet"))).transpose();
-        let between = between.inspect_err(|_| self.fail())?.map(Mutex::new);
-        Ok(Far { letter, callers: Mutex::new(None), between, reach: Arc::clone(&far.reach) })
+        let links = is_first.then(|| open(callers.as_mut().expect("no memory is open yet"))).transpose();
+        let links = links.inspect_err(|_| self.fail())?.map(Mutex::new);
+        Ok(Far { book, callers: Mutex::new(None), links, reach: Arc::clone(&far.reach) })
     }
 
     /// Makes each barrier wait up to 200 microseconds first, from a seed; for tests.
@@ -259,10 +259,10 @@ impl Group {
         }
         self.near_barrier()?;
         let Some(far) = &self.far else { return Ok(()) };
-        if let Some(between) = &far.between {
+        if let Some(links) = &far.links {
             let waited = |rank: &usize| self.counter(*rank, WAITED).load(Ordering::Relaxed).to_le_bytes();
             let own: Vec<u8> = self.near.iter().flat_map(waited).collect();
-            for (host, waited) in self.across(between, &own)?.iter().enumerate() {
+            for (host, waited) in self.across(links, &own)?.iter().enumerate() {
                 let ranks = self.ranks_of(host);
                 for (rank, waited) in
                     ranks.zip(waited.as_chunks::<8>().0).filter(|(rank, _)| !self.near.contains(rank))
@@ -283,10 +283,10 @@ impl Group {
     }
 
     /// Exchanges this host's bytes for those of the others, as its first rank.
-    fn across(&self, between: &Mutex<Between>, own: &[u8]) -> Result<Vec<Vec<u8>>> {
+    fn across(&self, links: &Mutex<HostLinks>, own: &[u8]) -> Result<Vec<Vec<u8>>> {
         let begun = Instant::now();
         self.counter(self.rank(), WAITS).store(1, Ordering::Relaxed);
-        let all = lock(between).exchange(own, &|| self.check());
+        let all = lock(links).exchange(own, &|| self.check());
         self.has_waited(begun);
         // The other ranks of this host wait for it.
         all.inspect_err(|_| self.fail())
@@ -332,8 +332,8 @@ impl Group {
         }
         let near = self.near_gather(own)?;
         let Some(far) = &self.far else { return Ok(near) };
-        let bundles = match &far.between {
-            Some(between) => bundle(&self.across(between, &bundle(&near))?),
+        let bundles = match &far.links {
+            Some(links) => bundle(&self.across(links, &bundle(&near))?),
             None => Vec::new(),
         };
         drop(near);
@@ -387,8 +387,8 @@ impl Group {
         let callers = lock(&far.callers).take().expect("memory is opened once");
         let (window, at) = (self.window.clone(), self.counter_at(self.rank(), POSTED));
         let posted = Box::new(move || window.words()[at].load(Ordering::Acquire));
-        let door = Door::open(callers, Arc::clone(&far.letter), (memory, bytes.0), posted)?;
-        let reach = Reach::open(&self.place, &far.letter, door, (bytes, kept_max), &|| self.check());
+        let server = MemoryServer::open(callers, Arc::clone(&far.book), (memory, bytes.0), posted)?;
+        let reach = Reach::open(&self.place, &far.book, server, (bytes, kept_max), &|| self.check());
         let reach = Arc::new(reach.inspect_err(|_| self.fail())?);
         let _ = far.reach.set(Arc::clone(&reach));
         // A request before all have met would read memory that is not filled yet.

@@ -1,7 +1,7 @@
 //! Messages between ranks, one JSON object each.
 
 use crate::board::Beat;
-use crate::errors::Told;
+use crate::errors::WireError;
 use crate::hello::{Hello, Member};
 use crate::verdict::{Ending, Verdict};
 use serde::{Deserialize, Serialize};
@@ -34,7 +34,7 @@ pub(crate) enum Message {
         window: PathBuf,
     },
     /// The run will not begin.
-    Refuse(Told),
+    Refuse(WireError),
     /// State of a trainer; five times a second from each supervisor.
     Beat(Beat),
     /// A user asked the run to end: how often so far, and by which signal.

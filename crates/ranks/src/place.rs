@@ -12,7 +12,7 @@ const RANK: &str = "PLIMSOLL_RANK";
 const WINDOW: &str = "PLIMSOLL_WINDOW";
 /// The host of each rank, by rank, as `0 0 1 1`; empty if all are on one.
 const HOSTS: &str = "PLIMSOLL_RANK_HOSTS";
-/// `NUMBER PATH`: the descriptor at which this trainer listens for other hosts, and the path of the letter about them.
+/// `NUMBER PATH`: the descriptor at which this trainer listens for other hosts, and the path of the address book.
 const LETTER: &str = "PLIMSOLL_RANK_LETTER";
 
 /// The place of a trainer among the ranks of its run.
@@ -34,8 +34,8 @@ pub struct Place {
 pub struct Away {
     /// Descriptor of the socket at which this trainer listens; its supervisor opened it.
     pub listener: i32,
-    /// A file in memory with the addresses of all trainers and the job's token; see `hosts::Letter`.
-    pub letter: PathBuf,
+    /// A file in memory with the addresses of all trainers and the job's token; see `hosts::AddressBook`.
+    pub book: PathBuf,
 }
 
 impl Place {
@@ -107,9 +107,9 @@ impl Place {
                 Place::on_one_host(rank, ranks, window)
             } else {
                 let hosts = hosts.split(' ').map(|host| host.parse().ok()).collect::<Option<_>>()?;
-                let (letter, number) = (value(LETTER), |text: &str| text.parse().ok());
-                let (listener, path) = letter.split_once(' ')?;
-                let away = Away { listener: number(listener)?, letter: path.into() };
+                let (book, number) = (value(LETTER), |text: &str| text.parse().ok());
+                let (listener, path) = book.split_once(' ')?;
+                let away = Away { listener: number(listener)?, book: path.into() };
                 Place { rank, ranks, hosts, window, away: Some(away) }
             };
             let is_whole = rank < ranks && place.hosts.len() == ranks as usize && place.counts_hosts();
@@ -128,9 +128,9 @@ impl Place {
         if let Some(Place { rank, ranks, hosts, window, away }) = place {
             values[0] = format!("{rank}/{ranks}");
             values[1] = window.display().to_string();
-            if let Some(Away { listener, letter }) = away {
+            if let Some(Away { listener, book }) = away {
                 values[2] = hosts.iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
-                values[3] = format!("{listener} {}", letter.display());
+                values[3] = format!("{listener} {}", book.display());
             }
         }
         [RANK, WINDOW, HOSTS, LETTER].map(String::from).into_iter().zip(values).collect()
@@ -144,7 +144,7 @@ mod tests {
     #[test]
     fn a_place_is_read_as_it_was_written() {
         let one = Place::on_one_host(2, 4, "/proc/7/fd/5".into());
-        let away = Some(Away { listener: 9, letter: "/proc/7/fd/8".into() });
+        let away = Some(Away { listener: 9, book: "/proc/7/fd/8".into() });
         let two = Place { hosts: vec![0, 1, 1, 0], away, ..one.clone() };
         let read = |written: Vec<(String, String)>| {
             Place::of(&|name| Some(written.iter().find(|(key, _)| key == name)?.1.clone()))

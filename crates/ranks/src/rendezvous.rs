@@ -6,9 +6,9 @@
 //! in it waits for one peer alone.
 
 use crate::environment::Launch;
-use crate::errors::{Told, interrupted, lost};
+use crate::errors::{WireError, interrupted, lost};
 use crate::hello::{Hello, Member, admit, members_of, oddities};
-use crate::hosts::{Letter, Posted};
+use crate::hosts::{AddressBook, Posted};
 use crate::interface::Interface;
 use crate::knock::{Answer, Dialled, HANDSHAKE_MAX};
 use crate::message::Message;
@@ -222,9 +222,9 @@ fn settle(
     // A launcher may count several hosts although processes see each other.
     let has_others = place.hosts.iter().any(|host| *host > 0);
     let Some(listener) = listener.filter(|_| has_others) else { return Ok((place, None)) };
-    let letter = Letter::of(members, token).post()?;
-    place.away = Some(letter.away(listener.as_raw_fd()));
-    Ok((place, Some(Mail { _letter: letter, listener })))
+    let book = AddressBook::of(members, token).post()?;
+    place.away = Some(book.away(listener.as_raw_fd()));
+    Ok((place, Some(Mail { _letter: book, listener })))
 }
 
 /// Rank 0 while it waits for the others.
@@ -255,7 +255,7 @@ fn gather(
     match all.wait_for_all(listener, waiting) {
         Ok(()) => all.welcome(window, trainers),
         Err(error) => {
-            let refuse = Message::Refuse(Told::of(&error));
+            let refuse = Message::Refuse(WireError::of(&error));
             for (_, wire) in &mut all.joined {
                 wire.put(&refuse);
                 wire.flush(FAREWELL);

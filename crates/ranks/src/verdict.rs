@@ -149,7 +149,7 @@ pub(crate) struct Ranks {
 
 /// Holds what judging one rank needs to know of the others.
 #[derive(Clone, Copy, Debug)]
-struct Around {
+struct OtherRanks {
     /// When the first rank ended well.
     well: Option<Instant>,
     /// The longest current wait of a rank, and the longest allowed.
@@ -245,9 +245,9 @@ impl Ranks {
         self.ranks.iter().enumerate().map(row).collect()
     }
 
-    fn around(&self) -> Around {
+    fn around(&self) -> OtherRanks {
         let live = || self.ranks.iter().filter(|rank| rank.ending.is_none() && rank.gone.is_none());
-        Around {
+        OtherRanks {
             well: self.well,
             waiting: Duration::from_millis(live().map(|rank| rank.beat.waiting_ms).max().unwrap_or(0)),
             wait_max: self.wait_max,
@@ -257,7 +257,7 @@ impl Ranks {
     }
 
     /// Names the ranks that the others have waited for, each once per phase.
-    fn slow(&mut self, around: Around) -> Vec<News> {
+    fn slow(&mut self, around: OtherRanks) -> Vec<News> {
         let waiting = around.waiting;
         let has_sign = self.ranks.iter().any(|rank| rank.sign.is_some() || rank.ending.is_some());
         if has_sign || waiting < SLOW_TOLD.min(self.wait_max / 2) {
@@ -354,7 +354,7 @@ pub(crate) fn silence_max(one: &Member, other: &Member) -> Duration {
     if one.site == other.site { SILENCE_MAX } else { SILENCE_APART_MAX }
 }
 
-impl Around {
+impl OtherRanks {
     /// Returns true if no rank computes and this one has reached the fewest barriers: it hangs in a wait.
     fn is_last(&self, beat: &Beat) -> bool {
         !self.any_computes && !beat.is_stopped() && beat.arrivals == self.fewest_arrivals
@@ -363,7 +363,7 @@ impl Around {
 
 impl Rank {
     /// Records a sign stronger than the last.
-    fn look(&mut self, number: usize, around: Around, now: Instant) {
+    fn look(&mut self, number: usize, around: OtherRanks, now: Instant) {
         let Some((cause, sentence)) = self.now(number, around, now) else { return };
         match &mut self.sign {
             None => self.sign = Some((cause, now, sentence)),
@@ -398,7 +398,7 @@ impl Rank {
         }
     }
 
-    fn now(&self, number: usize, around: Around, now: Instant) -> Option<(Cause, String)> {
+    fn now(&self, number: usize, around: OtherRanks, now: Instant) -> Option<(Cause, String)> {
         let doing = self.doing();
         if let Some(ending) = &self.ending {
             return (!ending.cause.is_well()).then(|| (ending.cause, ending.sentence.clone()));
@@ -410,7 +410,7 @@ impl Rank {
             let seconds = now.saturating_duration_since(self.heard).as_secs();
             return Some((Cause::Silent, format!("its supervisor was silent for {seconds} s{doing}")));
         }
-        let Around { well, waiting, wait_max, .. } = around;
+        let OtherRanks { well, waiting, wait_max, .. } = around;
         let is_over =
             |at: Option<Instant>| at.is_some_and(|at| now.saturating_duration_since(at) >= wait_max);
         let (seconds, pid) = (wait_max.as_secs(), self.beat.trainer);

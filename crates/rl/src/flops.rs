@@ -31,3 +31,37 @@ pub fn forward_flops(
         sequences.map(|(p, t)| rows(p, t.saturating_sub(1)) + t as f64 * spec.head_flops() as f64).sum();
     prompts + responses
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nano() -> ModelSpec {
+        ModelSpec::preset("nano").expect("a preset")
+    }
+
+    #[test]
+    fn a_row_is_counted_with_the_keys_that_it_sees() {
+        let spec = nano();
+        let rows =
+            |keys: std::ops::RangeInclusive<u64>| keys.map(|keys| spec.layer_flops(keys) as f64).sum::<f64>();
+        let of =
+            |prompt, response| forward_flops(&spec, [prompt].into_iter(), [(prompt, response)].into_iter());
+        // The last token of a response has no row, and each token one of the head.
+        let head = spec.head_flops() as f64;
+        assert_eq!(of(5, 1), rows(1..=5) + head);
+        assert_eq!(of(5, 4), rows(1..=5) + rows(6..=8) + 4.0 * head);
+        assert_eq!(of(5, 0), rows(1..=5));
+    }
+
+    #[test]
+    fn a_group_computes_its_prompt_once() {
+        let (spec, prompt, response) = (nano(), [1, 2, 3], [4, 5]);
+        let of = |groups: [usize; 2]| {
+            step_flops(&spec, &groups.map(|group| Sequence { group, prompt: &prompt, response: &response }))
+        };
+        let once = forward_flops(&spec, [3].into_iter(), std::iter::empty());
+        assert_eq!(of([0, 1]) - of([0, 0]), once);
+        assert!(once > 0.0 && update_passes(false) > update_passes(true));
+    }
+}

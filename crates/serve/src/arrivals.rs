@@ -5,7 +5,7 @@
 
 use crate::connections;
 use crate::limits::BODY_WAIT;
-use crate::refusal::{Refusal, Reply};
+use crate::protocol::refusal::{Refusal, Reply};
 use axum::extract::Request;
 use axum::http::header;
 use futures_util::StreamExt;

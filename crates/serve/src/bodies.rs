@@ -2,9 +2,9 @@
 
 use crate::guard::Guard;
 use crate::limits::Limits;
-use crate::refusal::Reply;
+use crate::protocol::refusal::Reply;
+use crate::protocol::{chat, completions, tokens};
 use crate::state::{QueuedRequest, ServerState, Settings, Texts};
-use crate::{chat, completions, tokens};
 use plimsoll_base::Result;
 use plimsoll_device::Sampling;
 use plimsoll_text::calls::{Calls, joined};

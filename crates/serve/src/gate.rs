@@ -1,17 +1,11 @@
-//! The joint between the server and what owns the responses to its requests. A server of its own has none: it draws a
-//! request as soon as there are slots, and only the client gets the responses. A training run has episodes
-//! (`episodes/`): their requests come by routes of their own, wait until they may be drawn, and are kept.
+//! The joint between the queue and what gets its responses besides a client. A server of its own has no gates: it draws
+//! a request as soon as there are slots. A training run has episodes (`episodes/`): their requests wait until they may
+//! be drawn, and their responses are kept.
 
 use crate::guard::Guard;
-use crate::messages::Chat;
-use crate::refusal::Reply;
-use crate::state::{RequestOutput, SamplingParams, ServerState};
-use axum::Router;
+use crate::protocol::refusal::Reply;
 use plimsoll_base::Error;
 use plimsoll_rollout::Finish;
-use plimsoll_text::Message;
-use std::sync::Arc;
-use tokio::sync::Mutex;
 
 /// Decides when a response is drawn, and keeps it.
 pub trait Gate: Send + Sync {
@@ -31,7 +25,7 @@ pub trait Gate: Send + Sync {
     fn leave(&self);
 }
 
-/// Says what becomes of a queued request.
+/// Decides about a queued request.
 pub enum Admission {
     Now,
     Later,
@@ -51,42 +45,8 @@ pub struct Drawn {
     pub text: String,
 }
 
-/// Owns the responses to one request.
-pub trait ResponseOwner: Send + Sync {
-    /// Returns the lock that its requests hold one after the other while they are tokenized.
-    fn turn(&self) -> Arc<Mutex<()>>;
-
-    /// Returns the tokens of a conversation.
-    ///
-    /// Errors: those of the template and the tokenizer.
-    fn prompt(&self, chat: &Chat, state: &ServerState) -> Reply<(Vec<u32>, Heard)>;
-
-    /// Sends prompts to the engine, each response with a gate.
-    ///
-    /// Errors: those of the owner, if it does not take the request; `serve-queue-full`.
-    fn submit(
-        &self,
-        prompts: Vec<Vec<u32>>,
-        params: SamplingParams,
-        streams: bool,
-        heard: &Heard,
-        state: &ServerState,
-    ) -> Reply<RequestOutput>;
-}
-
-/// Holds what a chat's prompt was made from, for the next request of its owner.
-#[derive(Clone, Debug, Default)]
-pub struct Heard {
-    /// Digest of the conversation; none for a request that is no chat.
-    pub key: Option<[u8; 32]>,
-    /// The messages since the last answer.
-    pub messages: Vec<Message>,
-}
-
-/// Serves requests by routes of its own, in place of those that answer every client.
+/// Routes of its own, in place of those that answer every client.
 pub trait OwnedRoutes: Send + Sync {
-    fn router(self: Arc<Self>) -> Router<Arc<ServerState>>;
-
     /// Checks the token of a request. None if the path asks for the server's token.
     ///
     /// Errors: `serve-token-wrong`.

@@ -2,43 +2,36 @@
 //! owns the protocol, who is let in, and the thread that drives the engine's slots.
 //!
 //! It refuses fields that it does not have by name and requests that do not fit by their numbers, and knows no planner,
-//! no file and no weights. A request goes from `server.rs` through `parsed.rs` and one of `chat.rs`, `completions.rs` and
-//! `tokens.rs` to the queue (`state.rs`) and to `driver.rs`; the response comes back through `outbox.rs`. What else owns
-//! responses, and decides when they are drawn, meets the server in `gate.rs` alone: the episodes of a training run
-//! (`episodes/`).
+//! no file and no weights. A request goes from `server.rs` through a reader of `protocol/` to the queue (`state.rs`)
+//! and to `driver.rs`; the response comes back through `outbox.rs`. What else owns responses, and decides when they are
+//! drawn, meets the server in `gate.rs` and `owner.rs`: the episodes of a training run (`episodes/`).
 
 mod arrivals;
 mod bodies;
-mod chat;
-mod completions;
 pub mod connections;
 mod driver;
 mod encoding;
 pub mod episodes;
-mod fields;
 mod gate;
 pub mod guard;
 mod limits;
 mod lines;
-mod logprobs;
-mod messages;
 mod metrics;
 mod outbox;
-mod parsed;
-mod refusal;
-mod reply;
+mod owner;
+mod protocol;
 #[cfg(test)]
 #[path = "rig_tests.rs"]
 mod rig;
 mod routes;
 mod server;
 mod state;
-mod tokens;
 
 pub use bodies::Bodies;
 pub use limits::{CHOICES_MAX, host_bytes};
 pub use state::{Settings, Texts};
 
+use axum::Router;
 use episodes::EpisodeTable;
 use gate::OwnedRoutes;
 use limits::{BODIES_MAX, Limits, RECEIVE_BYTES, SEND_BYTES};
@@ -82,13 +75,14 @@ impl Server {
         let limits = Limits::of(engine, settings.queue);
         let (send, inbox) = std::sync::mpsc::channel();
         let owned = episodes.clone().map(|episodes| episodes as Arc<dyn OwnedRoutes>);
+        let routes = episodes.clone().map(episodes::router);
         let state = Arc::new(ServerState::new(texts, settings, limits, send, owned));
         let (ended, stopping) = watch::channel(false);
         let of = state.clone();
         let http = std::thread::Builder::new()
             .name("http".into())
             .spawn(move || {
-                let done = run_http(listener, of.clone(), stopping);
+                let done = run_http(listener, (of.clone(), routes), stopping);
                 // Without connections there is nothing left to do for the engine.
                 of.abandon();
                 done
@@ -132,7 +126,7 @@ impl Drop for Server {
 
 fn run_http(
     listener: TcpListener,
-    state: Arc<ServerState>,
+    (state, routes): (Arc<ServerState>, Option<Router<Arc<ServerState>>>),
     stopping: watch::Receiver<bool>,
 ) -> io::Result<()> {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
@@ -144,7 +138,7 @@ fn run_http(
         sockopt::set_socket_recv_buffer_size(&listener, RECEIVE_BYTES)?;
         let listener = tokio::net::TcpListener::from_std(listener)?;
         let (most, count) = (state.limits.connections(), state.metrics.connections.clone());
-        connections::accept(listener, routes::router(state), most, count, stopping).await;
+        connections::accept(listener, routes::router(state, routes), most, count, stopping).await;
         Ok(())
     })
 }

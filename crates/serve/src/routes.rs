@@ -1,17 +1,18 @@
 //! Lists the routes of a server: those for every client, or those of an owner of all responses.
 
+use crate::protocol::{chat, completions, tokens};
 use crate::server::{Shared, answer, guarded, health, metrics, model, models, nothing};
 use crate::state::ServerState;
-use crate::{chat, completions, tokens};
 use axum::Router;
 use axum::extract::State;
 use axum::middleware;
 use axum::routing::{get, post};
 use std::sync::Arc;
 
-pub fn router(state: Arc<ServerState>) -> Router {
-    let routes = state.owned.clone().map_or_else(answers, |owned| owned.router());
-    routes
+/// Returns the routes of a server. `owned`: those of what owns its responses, in place of those for every client.
+pub fn router(state: Arc<ServerState>, owned: Option<Router<Arc<ServerState>>>) -> Router {
+    owned
+        .unwrap_or_else(answers)
         .route("/v1/models", get(models))
         .route("/v1/models/{*name}", get(model))
         .route("/health", get(health))

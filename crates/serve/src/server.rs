@@ -2,12 +2,12 @@
 
 use crate::arrivals::collect;
 use crate::connections;
-use crate::gate::ResponseOwner;
 use crate::guard::Pass;
 use crate::lines::Busy;
-use crate::parsed::Parsed;
-use crate::refusal::{Refusal, Reply};
-use crate::reply::{Form, json_response, send};
+use crate::owner::ResponseOwner;
+use crate::protocol::parsed::Parsed;
+use crate::protocol::refusal::{Refusal, Reply};
+use crate::protocol::reply::{Form, json_response, send};
 use crate::state::ServerState;
 
 use axum::extract::{Path, Request, State};

@@ -8,7 +8,7 @@ use crate::guard::Guard;
 use crate::limits::{BODIES_MAX, Limits};
 use crate::metrics::Metrics;
 use crate::outbox::Outbox;
-use crate::refusal::{Refusal, Reply};
+use crate::protocol::refusal::{Refusal, Reply};
 use plimsoll_base::rng::{Stream, philox};
 use plimsoll_base::{Error, Result, shown};
 use plimsoll_device::Sampling;

@@ -1,7 +1,7 @@
 //! Who gets a place, and with which numbers a response draws.
 
 use super::*;
-use crate::completions;
+use crate::protocol::completions;
 use crate::rig::{EOS, LIMITS, state};
 use serde_json::{Value, json};
 

@@ -28,7 +28,7 @@ pub fn losses(stack: &Stack) -> Vec<Loss> {
         Some(loss) => loss.options.push(name),
         None => found.push(Loss { why, refused, options: vec![name] }),
     };
-    for (names, _, take) in stack.table.rows {
+    for (names, _, take) in stack.table.rows() {
         match take {
             Take::Lost(why) => add(why, false, first_name(names)),
             Take::NotBuilt(what) => add(what.without(), true, first_name(names)),

@@ -205,6 +205,7 @@ mod tests {
         static HERE: Table = Table {
             stack: "none",
             rows: &[],
+            alike: &[],
             used: "a.b|b c d e",
             idle: "log_* seed",
             elsewhere: &[],

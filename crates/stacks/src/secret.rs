@@ -87,6 +87,7 @@ mod tests {
     static TABLE: Table = Table {
         stack: "trl",
         rows: &[],
+        alike: &[],
         used: "judge_url prompt_key",
         idle: "pad_token log_*",
         elsewhere: &[("why", "_gpus")],

@@ -78,6 +78,8 @@ pub(crate) struct Table {
     pub stack: &'static str,
     /// Options that are converted to a run file, or left out for their own reason.
     pub rows: &'static [Row],
+    /// Other such options that move no memory, by conversion: named as in a row, with white space between options.
+    pub alike: &'static [(Take, &'static str)],
     /// Other options read by the plan's rules, named as in a row, with white space between options.
     pub used: &'static str,
     /// Other options that move no memory; `x*` is any name that begins with `x`.
@@ -97,10 +99,24 @@ fn has(names: &str, key: &str) -> bool {
 }
 
 impl Table {
+    /// Returns the row of each option that is converted, or left out for its own reason.
+    pub fn rows(&self) -> impl Iterator<Item = Row> {
+        let alike = self
+            .alike
+            .iter()
+            .flat_map(|(take, options)| options.split_whitespace().map(|names| (names, Memory::Idle, *take)));
+        self.rows.iter().copied().chain(alike)
+    }
+
+    /// Returns row `index` of these.
+    pub fn row(&self, index: usize) -> Row {
+        self.rows().nth(index).expect("an index of `row_of`")
+    }
+
     /// Returns the index of the row that converts `key`.
     pub fn row_of(&self, key: &str) -> Option<usize> {
-        let index = self.rows.iter().position(|(names, ..)| has(names, key))?;
-        match self.rows[index].2 {
+        let (index, (.., take)) = self.rows().enumerate().find(|(_, (names, ..))| has(names, key))?;
+        match take {
             Take::As(name) => self.row_of(name),
             _ => Some(index),
         }
@@ -109,7 +125,7 @@ impl Table {
     /// Returns every name of the option that is also called `key`.
     #[cfg(test)]
     pub fn names_of(&self, key: &str) -> &'static str {
-        self.row_of(key).map_or("", |row| self.rows[row].0)
+        self.row_of(key).map_or("", |row| self.row(row).0)
     }
 
     pub fn used(&self) -> impl Iterator<Item = &'static str> {
@@ -124,7 +140,7 @@ impl Table {
 
     /// Returns every name that is written out.
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
-        let rows = self.rows.iter().map(|row| row.0);
+        let rows = self.rows().map(|row| row.0);
         let others = self.used.split_whitespace().chain(self.idle.split_whitespace());
         rows.chain(others).flat_map(|names| names.split('|')).filter(|name| !name.ends_with('*'))
     }

@@ -37,7 +37,7 @@ struct Handled {
 
 /// A path of a ruleset, and what is allowed below it.
 #[repr(C, packed)]
-struct Beneath {
+struct PathBeneath {
     allowed: u64,
     folder: i32,
 }
@@ -65,7 +65,7 @@ pub(crate) fn writes_in(folder: &Path) -> Option<OwnedFd> {
     let rules = ruleset(&Handled { files, network: 0, scopes })?;
     for (path, allowed) in [(folder, files), (Path::new("/dev/null"), WRITE_FILE)] {
         let place = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
-        let rule = Beneath { allowed, folder: place.as_raw_fd() };
+        let rule = PathBeneath { allowed, folder: place.as_raw_fd() };
         // SAFETY: the kernel reads `rule`, which outlives the call, as does its open descriptor.
         let added = unsafe {
             syscall(ADD_RULE, rules.as_raw_fd() as usize, RULE_PATH_BENEATH, &raw const rule, 0usize)

@@ -124,3 +124,6 @@ fn row(case: &Case, corrects: bool, courses: &[Course]) -> Value {
         "scores": points(|point| point.score),
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,7 +1,7 @@
 //! What does not go together in `[distill]`: with where the teacher is, what it says of a token, and rewards.
 
-use super::environment::ENVIRONMENT;
-use super::{Case, Conflict, Setting, first, no, when, which};
+use super::setting::{Case, Conflict, Setting, first, no, when, which};
+use super::shared::ENVIRONMENT;
 use crate::OwnTeacher;
 use crate::estimator::Estimator;
 use crate::sections::{Distill, RunFile};

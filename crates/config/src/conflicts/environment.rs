@@ -1,47 +1,16 @@
 //! What does not go with an environment: of a language model, and of a small network.
 
-use super::{Case, Conflict, Setting, is_policy, method, no, plays, plays_in, rollout, when, which};
+use super::setting::{Case, Conflict, Setting, is_policy, no, plays, plays_in, when, which};
+use super::shared::{
+    AGENTS, ENVIRONMENT, FILTERED, GREEDY, NO_SAMPLES, OPTIMAL_TOKEN, OVERLONG_BUFFER, POLICY, POLICY_LAG,
+    TOOLS,
+};
 use crate::key::Player;
 use crate::sections::{Environment, Reward, is_python_env};
 use crate::values::{AnsweredPrompts, Auto, Credit, Network, Overlong, RunDevice};
 use plimsoll_algo::method::Method;
 use plimsoll_textenv::{EpisodesOf, Kind};
 
-pub(super) const ENVIRONMENT: Setting =
-    when("environment", "[environment]", plays, &["-data", "-reward", "environment.env=text:second-try"]);
-pub(super) const POLICY: Setting = when(
-    "model",
-    "model = \"mlp:...\"",
-    is_policy,
-    &[
-        "-data",
-        "-rollout",
-        "-reward",
-        "-train.micro_batch_tokens",
-        "method=ppo",
-        "model=mlp:8x8",
-        "environment.env=CartPole-v1",
-        "environment.total_frames=4096",
-    ],
-);
-pub(super) const AGENTS: Setting = when(
-    "environment.env",
-    "environment.env = \"http-agent\"",
-    |run| plays_in(run, Kind::is_agents),
-    &["-data", "-reward", "environment.env=http-agent", "data.prompt_tokens_max=64"],
-);
-pub(super) const TOOLS: Setting = when(
-    "environment.env",
-    "environment.env = \"tools\"",
-    |run| plays_in(run, Kind::is_graded),
-    &[
-        "-data",
-        "environment.env=tools",
-        "environment.tools=[\"python:a.py:f\"]",
-        "environment.rows=rows.jsonl",
-        "data.prompt_tokens_max=64",
-    ],
-);
 const OPENENV: Setting = when(
     "environment.env",
     "environment.env = \"openenv:...\"",
@@ -82,7 +51,7 @@ const DENIED: Setting = when(
 );
 const NO_ROWS: Setting =
     when("environment.rows", "no environment.rows", |run| of(run, |of| of.rows.is_none()), &[]);
-const NO_EVAL: Setting = when("eval.every", "no eval.every", |run| run.eval.every.is_none(), &[]);
+const NO_EVAL: Setting = unset!(eval.every);
 
 fn is_openenv(kind: &Kind) -> bool {
     matches!(kind, Kind::Python(EpisodesOf::OpenEnv { .. }))
@@ -143,12 +112,7 @@ pub(super) const OF_POLICIES: &[Conflict] = &[
         "set method = \"ppo\"",
     ),
     no(
-        when(
-            "run.device",
-            "run.device = \"cuda\"",
-            |run| run.run.device == Auto::Value(RunDevice::Cuda),
-            &["run.device=cuda"],
-        ),
+        value!(run.device is Auto::Value(RunDevice::Cuda), "cuda"),
         POLICY,
         "an environment policy, which stays on the host",
         "remove run.device",
@@ -217,12 +181,7 @@ pub(super) const OF_POLICIES: &[Conflict] = &[
 ];
 
 pub(super) const ROWS: &[Conflict] = &[
-    no(
-        ENVIRONMENT,
-        method::NO_SAMPLES,
-        "which samples nothing",
-        "set method = \"grpo\", or remove [environment]",
-    ),
+    no(ENVIRONMENT, NO_SAMPLES, "which samples nothing", "set method = \"grpo\", or remove [environment]"),
     no(
         which(
             "environment.*",
@@ -325,12 +284,7 @@ pub(super) const ROWS: &[Conflict] = &[
     ),
     no(OPENENV, DENIED, "and a client of a server needs the network", "set environment.network = \"allow\""),
     no(
-        when(
-            "data.prompts",
-            "data.prompts",
-            |run| run.data.prompts.is_some(),
-            &["data.prompts=builtin:addition"],
-        ),
+        set!(data.prompts = "builtin:addition"),
         ENVIRONMENT,
         "whose episodes have their own prompts",
         "remove {key}, or remove [environment]",
@@ -367,53 +321,43 @@ pub(super) const ROWS: &[Conflict] = &[
         "let a function or a verifier grade them",
     ),
     no(
-        rollout::OVERLONG_BUFFER,
+        OVERLONG_BUFFER,
         ENVIRONMENT,
         "whose episodes are longer than one response",
         "remove {key}, or remove [environment]",
     ),
     no(
-        rollout::POLICY_LAG,
+        POLICY_LAG,
         ENVIRONMENT,
         "whose episodes are played for the step that trains on them",
         "remove {key}, or remove [environment]",
     ),
     no(
-        rollout::FILTERED,
+        FILTERED,
         ENVIRONMENT,
         "whose episodes are played for the step that trains on them",
         "remove {key}, or remove [environment]",
     ),
     no(
-        when(
-            "data.answered",
-            "data.answered = \"continue\"",
-            |run| run.data.answered == AnsweredPrompts::Continue,
-            &["data.answered=continue"],
-        ),
+        value!(data.answered is AnsweredPrompts::Continue, "continue"),
         ENVIRONMENT,
         "where \"continue\" has no turn of its own to go on with",
         "remove {key}, or remove [environment]",
     ),
     no(
-        when(
-            "data.overlong",
-            "data.overlong = \"drop\"",
-            |run| run.data.overlong == Overlong::Drop,
-            &["data.overlong=drop"],
-        ),
+        value!(data.overlong is Overlong::Drop, "drop"),
         ENVIRONMENT,
         "where \"drop\" would change the set of episodes",
         "remove {key}, or remove [environment]",
     ),
     no(
-        rollout::OPTIMAL_TOKEN,
+        OPTIMAL_TOKEN,
         ENVIRONMENT,
         "whose episodes have no common tokens to be compared at",
         "set method = \"grpo\" or \"reinforce\"",
     ),
     no(
-        rollout::GREEDY,
+        GREEDY,
         ENVIRONMENT,
         "whose episodes have no greedy answer to be compared with",
         "set method = \"grpo\" or \"reinforce\"",

@@ -1,8 +1,7 @@
 //! What does not go together in `[loss]`: keys without the one that they are of, and the credit of turns and steps.
 
-use super::environment::ENVIRONMENT;
-use super::rollout::{GPG, GREEDY, OPTIMAL_TOKEN, OVERLONG_BUFFER};
-use super::{Case, Conflict, Setting, first, no, plays, samples, when, which};
+use super::setting::{Case, Conflict, Setting, first, no, plays, samples, when, which};
+use super::shared::{ENVIRONMENT, GPG, GREEDY, OPTIMAL_TOKEN, OVERLONG_BUFFER};
 use crate::estimator::Estimator;
 use crate::sections::{Loss, RunFile};
 use crate::values::{Credit, DynamicSampling, KlIn};
@@ -107,7 +106,7 @@ pub(super) const ROWS: &[Conflict] = &[
         "remove {key}, or set loss.policy = \"ppo\"",
     ),
     no(
-        when("loss.dual_clip", "loss.dual_clip", |run| run.loss.dual_clip.is_some(), &["loss.dual_clip=3.0"]),
+        set!(loss.dual_clip = "3.0"),
         when(
             "loss.policy",
             "a policy loss other than \"ppo\"",
@@ -118,19 +117,14 @@ pub(super) const ROWS: &[Conflict] = &[
         "remove loss.dual_clip, or set loss.policy = \"ppo\"",
     ),
     no(
-        when("loss.kl_target", "loss.kl_target", |run| run.loss.kl_target.is_some(), &["loss.kl_target=0.1"]),
+        set!(loss.kl_target = "0.1"),
         NO_KL,
         "which has nothing to adapt",
         "set loss.kl_coef = 0.001, or remove loss.kl_target",
     ),
     no(
-        when(
-            "loss.kl_horizon",
-            "loss.kl_horizon",
-            |run| run.loss.kl_horizon.is_some(),
-            &["loss.kl_horizon=9.0"],
-        ),
-        when("loss.kl_target", "no loss.kl_target", |run| run.loss.kl_target.is_none(), &[]),
+        set!(loss.kl_horizon = "9.0"),
+        unset!(loss.kl_target),
         "to which it would move",
         "set loss.kl_target, or remove loss.kl_horizon",
     ),
@@ -152,12 +146,7 @@ pub(super) const ROWS: &[Conflict] = &[
         "set loss.kl_coef = 0.001 and loss.kl_in = \"loss\", or remove loss.kl_unbiased",
     ),
     no(
-        when(
-            "loss.dynamic_sampling_retries",
-            "loss.dynamic_sampling_retries",
-            |run| run.loss.dynamic_sampling_retries.is_some(),
-            &["loss.dynamic_sampling_retries=3"],
-        ),
+        set!(loss.dynamic_sampling_retries = "3"),
         when(
             "loss.dynamic_sampling",
             "loss.dynamic_sampling = false",
@@ -168,34 +157,19 @@ pub(super) const ROWS: &[Conflict] = &[
         "set loss.dynamic_sampling = true, or remove loss.dynamic_sampling_retries",
     ),
     no(
-        when(
-            "loss.correction_band",
-            "loss.correction_band",
-            |run| run.loss.correction_band.is_some(),
-            &["loss.correction_band=[0.5, 2.0]"],
-        ),
-        when("loss.correction", "no loss.correction", |run| run.loss.correction.is_none(), &[]),
+        set!(loss.correction_band = "[0.5, 2.0]"),
+        unset!(loss.correction),
         "whose weights it bounds",
         "set loss.correction = \"tis\", or remove loss.correction_band",
     ),
     no(
-        when(
-            "loss.covariance_share",
-            "loss.covariance_share",
-            |run| run.loss.covariance_share.is_some(),
-            &["loss.covariance_share=0.002"],
-        ),
-        when("loss.covariance", "no loss.covariance", |run| run.loss.covariance.is_none(), &[]),
+        set!(loss.covariance_share = "0.002"),
+        unset!(loss.covariance),
         "whose tokens it counts",
         "set loss.covariance = \"clip\", or remove {key}",
     ),
     no(
-        when(
-            "loss.covariance_band",
-            "loss.covariance_band",
-            |run| run.loss.covariance_band.is_some(),
-            &["loss.covariance_band=[1.0, 5.0]"],
-        ),
+        set!(loss.covariance_band = "[1.0, 5.0]"),
         when(
             "loss.covariance",
             "no loss.covariance = \"clip\"",
@@ -206,12 +180,7 @@ pub(super) const ROWS: &[Conflict] = &[
         "set loss.covariance = \"clip\", or remove {key}",
     ),
     no(
-        when(
-            "loss.covariance_coef",
-            "loss.covariance_coef",
-            |run| run.loss.covariance_coef.is_some(),
-            &["loss.covariance_coef=0.5"],
-        ),
+        set!(loss.covariance_coef = "0.5"),
         when(
             "loss.covariance",
             "no loss.covariance = \"kl\"",
@@ -244,29 +213,14 @@ pub(super) const ROWS: &[Conflict] = &[
         "set loss.advantage = \"python:FILE.py:FUNCTION\", or remove {key}",
     ),
     no(
-        when(
-            "loss.overlong_factor",
-            "loss.overlong_factor",
-            |run| run.loss.overlong_factor.is_some(),
-            &["loss.overlong_factor=0.5"],
-        ),
-        when(
-            "loss.overlong_buffer",
-            "no loss.overlong_buffer",
-            |run| run.loss.overlong_buffer.is_none(),
-            &[],
-        ),
+        set!(loss.overlong_factor = "0.5"),
+        unset!(loss.overlong_buffer),
         "whose cost it is",
         "set loss.overlong_buffer, or remove loss.overlong_factor",
     ),
     no(
         OVERLONG_BUFFER,
-        when(
-            "loss.advantage",
-            "loss.advantage = \"decoupled\"",
-            |run| run.loss.baseline() == Advantage::Decoupled,
-            &["loss.advantage=decoupled"],
-        ),
+        advantage!(Decoupled, "decoupled", "loss.advantage=decoupled"),
         "which compares rewards as they are",
         "remove loss.overlong_buffer, and add a [[reward]] with kind = \"length\"",
     ),
@@ -283,23 +237,13 @@ const COMPARED: &str = "set loss.advantage = \"group_norm\" or \"mean_baseline\"
 
 pub(super) const CREDIT: &[Conflict] = &[
     no(
-        when(
-            "loss.step_credit",
-            "loss.step_credit",
-            |run| run.loss.step_credit.is_some(),
-            &["loss.step_credit=turn"],
-        ),
+        set!(loss.step_credit = "turn"),
         ENVIRONMENT,
         "which has turns",
         "set environment.credit, and remove loss.step_credit",
     ),
     no(
-        when(
-            "loss.step_credit",
-            "loss.step_credit",
-            |run| run.loss.step_credit.is_some(),
-            &["loss.step_credit=turn"],
-        ),
+        set!(loss.step_credit = "turn"),
         when(
             "reward",
             "no [[reward]] that can return steps",
@@ -333,46 +277,26 @@ pub(super) const CREDIT: &[Conflict] = &[
     no(CREDITED, GPG, "which counts the whole samples of a step that have a reward of 0", COMPARED),
     no(
         CREDITED,
-        when(
-            "loss.advantage",
-            "loss.advantage = \"lead\"",
-            |run| run.loss.baseline() == Advantage::Lead,
-            &["loss.advantage=lead"],
-        ),
+        advantage!(Lead, "lead", "loss.advantage=lead"),
         "which pays the best whole sample of a group and no other",
         COMPARED,
     ),
     no(
         CREDITED,
-        when(
-            "loss.advantage",
-            "loss.advantage = \"decoupled\"",
-            |run| run.loss.baseline() == Advantage::Decoupled,
-            &["loss.advantage=decoupled"],
-        ),
+        advantage!(Decoupled, "decoupled", "loss.advantage=decoupled"),
         "which compares each reward of a whole sample by itself",
         COMPARED,
     ),
     no(STEPS, OPTIMAL_TOKEN, "which has a baseline of each token", COMPARED),
     no(
         PROCESS,
-        when(
-            "loss.advantage",
-            "loss.advantage = \"rloo\"",
-            |run| run.loss.baseline() == Advantage::Rloo,
-            &["loss.advantage=rloo"],
-        ),
+        advantage!(Rloo, "rloo", "loss.advantage=rloo"),
         "which leaves a sample out of its own baseline, and here an episode's other turns stay in it",
         COMPARED,
     ),
     no(
         PROCESS,
-        when(
-            "loss.advantage",
-            "loss.advantage = \"length_weighted\"",
-            |run| run.loss.baseline() == Advantage::LengthWeighted,
-            &["loss.advantage=length_weighted"],
-        ),
+        advantage!(LengthWeighted, "length_weighted", "loss.advantage=length_weighted"),
         "which weighs whole samples by their lengths",
         COMPARED,
     ),

@@ -1,6 +1,7 @@
 //! What does not go with a method: keys that it does not read, and what it has none of.
 
-use super::{Case, Conflict, Setting, first, is_policy, no, samples, when, which};
+use super::setting::{Case, Conflict, Setting, first, is_policy, no, samples, when, which};
+use super::shared::NO_SAMPLES;
 use crate::RunFile;
 use crate::estimator::Estimator;
 use crate::sections::{Eval, Loss, Rollout};
@@ -9,12 +10,6 @@ use plimsoll_algo::advantage::{Advantage, MaskHole};
 use plimsoll_algo::method::{LearnsFrom, Method};
 use serde::Serialize;
 
-pub(super) const NO_SAMPLES: Setting = when(
-    "method",
-    "a method that samples nothing",
-    |run| run.method.spec().sampling.is_none(),
-    &["method=sft"],
-);
 const SAMPLES: Setting = when("method", "a method that samples", samples, &[]);
 const NO_CRITIC: Setting =
     when("method", "a method without a critic", |run| !run.method.needs().critic, &["method=grpo"]);
@@ -220,12 +215,7 @@ pub(super) const ROWS: &[Conflict] = &[
         "set method = \"ppo\", or remove {key}",
     ),
     no(
-        when(
-            "loss.advantage",
-            "loss.advantage = \"gae\"",
-            |run| run.loss.baseline() == Advantage::Gae,
-            &["loss.advantage=gae"],
-        ),
+        advantage!(Gae, "gae", "loss.advantage=gae"),
         NO_CRITIC,
         "which has no critic, and GAE is over a critic's values",
         "set method = \"ppo\", or remove {key}",

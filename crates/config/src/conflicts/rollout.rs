@@ -1,84 +1,32 @@
 //! What does not go with samples that are older than the weights that they train: carried, drawn ahead, or lagging.
 
-use super::environment::{AGENTS, ENVIRONMENT, TOOLS};
-use super::{Case, Conflict, Setting, method, no, plays_in, train, when, which};
+use super::setting::{Case, Conflict, Setting, no, plays_in, when, which};
+use super::shared::{
+    AGENTS, CARRY, ENVIRONMENT, FILTERED, GREEDY, NO_SAMPLES, OPTIMAL_TOKEN, POLICY_LAG, TOOLS,
+    WHOLE_ON_RANKS,
+};
 use crate::rewards::reward_specs;
 use crate::sections::{ARRIVALS_STEP, ARRIVALS_TICK, Environment, Reward, RunFile};
-use crate::values::DynamicSampling;
-use plimsoll_algo::advantage::Advantage;
 use plimsoll_reward::RewardSpec;
 use plimsoll_textenv::Kind;
 
-pub(super) const CARRY: Setting = when(
-    "async.partial_rollouts",
-    "async.partial_rollouts above 0",
-    |run| run.asynchrony.partial_rollouts > 0,
-    &["async.partial_rollouts=1"],
-);
 const NO_CARRY: Setting = when(
     "async.partial_rollouts",
     "async.partial_rollouts = 0",
     |run| run.asynchrony.partial_rollouts == 0,
     &[],
 );
-const AHEAD: Setting = when(
-    "async.staleness",
-    "async.staleness above 0",
-    |run| run.asynchrony.staleness > 0,
-    &["async.staleness=1"],
-);
+const AHEAD: Setting = above!(async.staleness > 0, "1");
 const NOT_AHEAD: Setting =
     when("async.staleness", "async.staleness = 0", |run| run.asynchrony.staleness == 0, &[]);
-pub(super) const POLICY_LAG: Setting =
-    when("async.reuse", "async.reuse above 0", |run| run.asynchrony.reuse > 0, &["async.reuse=1"]);
-const APART: Setting = when(
-    "async.rollout_ranks",
-    "async.rollout_ranks above 0",
-    |run| run.asynchrony.rollout_ranks > 0,
-    &["async.rollout_ranks=1"],
-);
+const APART: Setting = above!(async.rollout_ranks > 0, "1");
 const MIDWAY: Setting = when(
     "async.weight_sync",
     "async.weight_sync other than \"step\"",
     |run| !matches!(run.asynchrony.weight_sync.as_str(), "" | ARRIVALS_STEP),
     &["async.weight_sync=a.jsonl", "async.staleness=1"],
 );
-pub(super) const FILTERED: Setting = when(
-    "loss.dynamic_sampling",
-    "loss.dynamic_sampling",
-    |run| run.loss.dynamic_sampling.and_then(DynamicSampling::filter).is_some(),
-    &["loss.dynamic_sampling=true"],
-);
-pub(super) const OVERLONG_BUFFER: Setting = when(
-    "loss.overlong_buffer",
-    "loss.overlong_buffer",
-    |run| run.loss.overlong_buffer.is_some(),
-    &["loss.overlong_buffer=2"],
-);
-pub(super) const GREEDY: Setting = when(
-    "loss.advantage",
-    "loss.advantage = \"greedy\"",
-    |run| run.loss.baseline() == Advantage::Greedy,
-    &["method=remax"],
-);
-pub(super) const OPTIMAL_TOKEN: Setting = when(
-    "loss.advantage",
-    "loss.advantage = \"optimal_token\"",
-    |run| run.loss.baseline() == Advantage::OptimalToken,
-    &["method=optimal_token"],
-);
-pub(super) const GPG: Setting = when(
-    "loss.advantage",
-    "loss.advantage = \"gpg\"",
-    |run| run.loss.baseline() == Advantage::Gpg,
-    &["method=gpg"],
-);
-const COVARIANCE: Setting = when(
-    "loss.covariance",
-    "loss.covariance",
-    |run| run.loss.covariance.is_some(),
-    &["loss.covariance=clip"],
-);
+const COVARIANCE: Setting = set!(loss.covariance = "clip");
 const REPLAY: Setting = when(
     "environment.replay",
     "environment.replay = true",
@@ -213,12 +161,7 @@ pub(super) const ROWS: &[Conflict] = &[
         "and those alone are played again",
         "remove environment.replay",
     ),
-    no(
-        CARRY,
-        method::NO_SAMPLES,
-        "which samples nothing",
-        "set async.partial_rollouts = 0, or change the method",
-    ),
+    no(CARRY, NO_SAMPLES, "which samples nothing", "set async.partial_rollouts = 0, or change the method"),
     no(
         CARRY,
         AGENTS_ONCE,
@@ -290,7 +233,7 @@ pub(super) const ROWS: &[Conflict] = &[
             |run| run.asynchrony.rollout_ranks > 0,
             &["async.rollout_ranks=1", "async.staleness=1"],
         ),
-        train::WHOLE_ON_RANKS,
+        WHOLE_ON_RANKS,
         "which is not built yet",
         "set run.zero_stage = 2, which is built",
     )
@@ -334,7 +277,7 @@ pub(super) const ROWS: &[Conflict] = &[
         "which draws further responses with the same weights",
         "set async.weight_sync = \"step\"",
     ),
-    no(AHEAD, method::NO_SAMPLES, "which samples nothing", "set async.staleness = 0, or change the method"),
+    no(AHEAD, NO_SAMPLES, "which samples nothing", "set async.staleness = 0, or change the method"),
     no(
         AHEAD,
         ENVIRONMENT,

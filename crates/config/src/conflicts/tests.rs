@@ -1,9 +1,11 @@
 //! Every row of the table refuses the run file of its example by name, and no other pair of settings is refused without
 //! a reason that is named here.
 
+use super::setting::Setting;
 use super::*;
 use crate::load::{filled, load_text};
 use crate::validate;
+use plimsoll_base::Error;
 use std::collections::BTreeSet;
 use std::path::Path;
 

@@ -1,7 +1,7 @@
 //! What does not go together among adapters, the optimizer, where weights lie, and how long a run is.
 
-use super::environment::{ENVIRONMENT, POLICY};
-use super::{Conflict, Setting, first, no, when, which};
+use super::setting::{Conflict, Setting, first, no, when, which};
+use super::shared::{ENVIRONMENT, POLICY, WHOLE_ON_RANKS};
 use crate::Frozen;
 use crate::sections::RunFile;
 use crate::values::{Auto, GradientWire, ModelDtype, Offload, OptimizerDtype};
@@ -30,12 +30,6 @@ const EPOCHS: Setting = when(
     "train.epochs",
     |run| run.train.epochs.is_some(),
     &["-train.steps", "train.epochs=2"],
-);
-pub(super) const WHOLE_ON_RANKS: Setting = when(
-    "run.zero_stage",
-    "run.zero_stage = 3",
-    |run| run.run.zero_stage == Auto::Value(3),
-    &["run.zero_stage=3"],
 );
 
 /// True if passes are counted over such a list of data.
@@ -108,12 +102,7 @@ pub(super) const ROWS: &[Conflict] = &[
             |run| run.memory.offloads(Offload::Reference),
             &["memory.offload=[\"reference\"]"],
         ),
-        when(
-            "model_options.quantize",
-            "model_options.quantize = \"gguf\"",
-            |run| run.model_options.quantize == Auto::Value(Frozen::Gguf),
-            &["model_options.quantize=gguf"],
-        ),
+        value!(model_options.quantize is Auto::Value(Frozen::Gguf), "gguf"),
         "and weights in blocks stay on the device",
         "remove \"reference\" from memory.offload, or remove model_options.quantize",
     ),
@@ -125,7 +114,7 @@ pub(super) const ROWS: &[Conflict] = &[
         "remove lora.merge or lora.quantize",
     ),
     no(
-        when("train.fold", "train.fold above 1", |run| run.train.fold > 1, &["train.fold=2"]),
+        above!(train.fold > 1, "2"),
         LORA,
         "whose gradients are added as they come",
         "remove train.fold: adapters are small",

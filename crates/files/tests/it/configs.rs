@@ -181,9 +181,9 @@ fn experts_are_read_with_the_layers_that_have_them() {
     ] {
         assert_eq!(of(change.clone()).layers, layers, "{change}");
     }
-    assert_eq!(of(json!({ "router_aux_loss_coef": 0.25 })).balance, 0.25);
-    assert_eq!(of(json!({ "router_aux_loss_coef": "remove" })).balance, 0.001);
-    assert!(!of(json!({ "norm_topk_prob": "remove" })).normalizes, "as transformers has it");
+    assert_eq!(of(json!({ "router_aux_loss_coef": 0.25 })).each.balance, 0.25);
+    assert_eq!(of(json!({ "router_aux_loss_coef": "remove" })).each.balance, 0.001);
+    assert!(!of(json!({ "norm_topk_prob": "remove" })).each.normalizes, "as transformers has it");
 }
 
 #[test]

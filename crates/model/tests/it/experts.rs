@@ -70,7 +70,7 @@ fn check(what: &str, index: &PassIndex, rows: usize) {
         let phase = overlay.enter(Phase::Update);
         let acts = Activations::bind(&phase, Mode::Update(recompute), f.limits);
         let experts = f.spec.file_shape().experts.unwrap();
-        let factor = f64::from(experts.count) / (rows as f64 * f64::from(experts.layers.len()));
+        let factor = f64::from(experts.each.count) / (rows as f64 * f64::from(experts.layers.len()));
         // The loss at some weights, and the pairs of each expert.
         let at = |weights: &[f32]| {
             dev.write_f32(all, 0, weights);
@@ -88,10 +88,10 @@ fn check(what: &str, index: &PassIndex, rows: usize) {
             backward(dev, &decoder, &grads, true, &pass, of);
             let mut load = ExpertLoad::of(&f.spec).unwrap();
             pass.add_load(dev, &mut load);
-            let pairs = load.numbers()[..(experts.layers.len() * experts.count) as usize].to_vec();
+            let pairs = load.numbers()[..(experts.layers.len() * experts.each.count) as usize].to_vec();
             assert_eq!(
                 pairs.iter().sum::<f64>(),
-                f64::from(ROWS as u32 * experts.chosen * experts.layers.len())
+                f64::from(ROWS as u32 * experts.each.chosen * experts.layers.len())
             );
             (load.used(&[load.numbers().to_vec()], rows as u64), pairs)
         };
@@ -101,7 +101,7 @@ fn check(what: &str, index: &PassIndex, rows: usize) {
         let mut gradient = vec![0.0; all.len()];
         dev.read_f32(grads.all, 0, &mut gradient);
         let size = gradient.iter().map(|&g| f64::from(g).powi(2)).sum::<f64>().sqrt();
-        let least = f64::from(experts.chosen) * 0.5;
+        let least = f64::from(experts.each.chosen) * 0.5;
         assert!(
             size > 0.01 && used.balance > least && used.load_max >= 1.0,
             "{what}, {name}: {size}, {used:?}"

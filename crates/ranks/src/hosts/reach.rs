@@ -5,9 +5,9 @@
 //! once, for example onto a card, pages are given back once there are many.
 
 use super::dial::{Target, dial_all};
-use super::door::{POSTED, POSTED_BYTES};
+use super::memory_server::{POSTED, POSTED_BYTES};
 use super::stream::{Stream, sleep};
-use super::{Door, Letter};
+use super::{AddressBook, MemoryServer};
 use crate::message::Way;
 use crate::place::Place;
 use plimsoll_base::{Bytes, Result};
@@ -31,7 +31,7 @@ const UNDER_WAY_MAX: u64 = 32 << 20;
 pub struct Reach {
     inside: Mutex<Inside>,
     /// Serves their reads of this rank.
-    door: Door,
+    server: MemoryServer,
 }
 
 #[derive(Debug)]
@@ -84,17 +84,17 @@ impl Reach {
     /// Errors: `ranks-unreachable`, `host-allocation-failed`; those of `check`.
     pub(crate) fn open(
         place: &Place,
-        letter: &Letter,
-        door: Door,
+        book: &AddressBook,
+        server: MemoryServer,
         (bytes, kept_max): (Bytes, Option<Bytes>),
         check: &dyn Fn() -> Result<()>,
     ) -> Result<Reach> {
         let near = place.near();
         let far: Vec<usize> = (0..place.hosts.len()).filter(|rank| !near.contains(rank)).collect();
         let each = (STREAMS / far.len().max(1)).clamp(1, STREAMS_OF_A_RANK);
-        let of = |rank: &usize| Target { address: letter.ranks[*rank].0, who: letter.ranks[*rank].1.clone() };
+        let of = |rank: &usize| Target { address: book.ranks[*rank].0, who: book.ranks[*rank].1.clone() };
         let targets: Vec<Target> = far.iter().flat_map(|rank| std::iter::repeat_n(of(rank), each)).collect();
-        let mut streams = dial_all(&targets, &letter.token()?, (place.rank, Way::Read), check)?.into_iter();
+        let mut streams = dial_all(&targets, &book.token()?, (place.rank, Way::Read), check)?.into_iter();
         let mut ranks: Vec<Option<Far>> = place.hosts.iter().map(|_| None).collect();
         for rank in far {
             let mirror = Mirror::new("plimsoll-mirror", bytes)?;
@@ -104,7 +104,7 @@ impl Reach {
             ranks[rank] =
                 Some(Far { mirror, streams, under_way_max, brought: Vec::new(), posted: Posted::default() });
         }
-        Ok(Reach { inside: Mutex::new(Inside { ranks, kept_max, kept: 0, failed: Ok(()) }), door })
+        Ok(Reach { inside: Mutex::new(Inside { ranks, kept_max, kept: 0, failed: Ok(()) }), server })
     }
 
     /// Maps the copy of a rank's memory for reading; `None` for ranks of this host.
@@ -143,7 +143,7 @@ impl Reach {
     ///
     /// Errors: `rank-lost`, `ranks-unreachable`.
     pub fn check(&self) -> Result<()> {
-        self.door.check()?;
+        self.server.check()?;
         self.lock().failed.clone()
     }
 

@@ -1,6 +1,6 @@
 //! Groups whose ranks are on several hosts as far as they know: threads, each with its place, and a window a host.
 
-use super::letter::{Letter, Posted};
+use super::address_book::{AddressBook, Posted};
 use super::{Memory, Shown};
 use crate::environment::{Launch, Launcher};
 use crate::group::Group;
@@ -42,7 +42,7 @@ impl Run {
         };
         let members: Vec<Member> = hosts.iter().enumerate().map(member).collect();
         let token = Token::of_hex(&"a5".repeat(32)).expect("32 bytes");
-        let posted = Letter::of(&members, &token).post().expect("memory");
+        let posted = AddressBook::of(&members, &token).post().expect("memory");
         Run { windows, listeners, posted, hosts: hosts.to_vec() }
     }
 

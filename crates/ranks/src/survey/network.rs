@@ -92,7 +92,7 @@ pub(crate) fn measure(group: &Group, place: &Place) -> Result<Network> {
     if is_first {
         network.at_once_bytes_per_second = Some(reader.at_once(&others, slowest.unwrap_or(0.0))?);
     }
-    // No door closes while another rank reads.
+    // No memory server closes while another rank reads.
     group.barrier()?;
     Ok(network)
 }

@@ -130,7 +130,7 @@ impl TokenArrays {
         self.values.as_ref().expect("a role with values has arrays of them")
     }
 
-    /// As `values`, to write.
+    /// Returns the arrays of `values`, to write.
     pub fn values_mut(&mut self) -> &mut ValueArrays {
         self.values.as_mut().expect("a role with values has arrays of them")
     }

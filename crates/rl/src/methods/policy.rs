@@ -18,7 +18,7 @@ use plimsoll_algo::kl::KlSums;
 use plimsoll_algo::packed::Packed;
 use plimsoll_algo::shaping::{GroupShaping, decoupled, shape_rewards, subtract_greedy};
 use plimsoll_base::Result;
-use plimsoll_config::RunSpec;
+use plimsoll_config::{Objective, RunSpec};
 use plimsoll_plan::RoleName;
 use plimsoll_reward::Scored;
 use plimsoll_run::{status::Doing, vitals::Vitals};
@@ -171,6 +171,20 @@ fn returns(gamma: f64, arrays: &mut TokenArrays) {
     discounted_returns(gamma, Packed { mask, seq_offsets: offsets }, token_rewards, advantages);
 }
 
+/// Gives each sequence's reward to its tokens, less the KL term if it is part of the reward. Returns its sums.
+fn reward_tokens(objective: &Objective, shaped: &[f32], arrays: &mut TokenArrays) -> KlSums {
+    let packed = Packed { mask: &arrays.mask, seq_offsets: &arrays.offsets };
+    let kl = objective.kl.filter(|kl| kl.in_reward).map(|kl| KlReward {
+        estimator: kl.estimator,
+        coef: kl.controller.coef(),
+        old_logp: &arrays.old_logprobs,
+        ref_logp: &arrays.ref_logprobs,
+    });
+    let has_kl = kl.is_some();
+    let sums = token_rewards(packed, shaped, kl, &mut arrays.token_rewards);
+    if has_kl { sums } else { KlSums::default() }
+}
+
 /// Turns rewards into one advantage per token. Returns the sums of a KL term that is part of the reward.
 fn advantages(
     trainer: &mut Trainer<'_>,
@@ -197,15 +211,7 @@ fn advantages(
     let of_turns = turns::compare(cx, batch, arrays, &mut shaped)?;
     // Every sequence of a sample has the sample's reward.
     let shaped: Vec<f32> = batch.owners.iter().map(|&owner| shaped[owner]).collect();
-    let packed = Packed { mask: &arrays.mask, seq_offsets: &arrays.offsets };
-    let kl = objective.kl.filter(|kl| kl.in_reward).map(|kl| KlReward {
-        estimator: kl.estimator,
-        coef: kl.controller.coef(),
-        old_logp: &arrays.old_logprobs,
-        ref_logp: &arrays.ref_logprobs,
-    });
-    let has_kl = kl.is_some();
-    let sums = token_rewards(packed, &shaped, kl, &mut arrays.token_rewards);
+    let kl_sums = reward_tokens(objective, &shaped, arrays);
     if let Some(episodes) = &cx.episodes {
         episodes.credit_turns(batch.samples, arrays);
     }
@@ -243,5 +249,5 @@ fn advantages(
         reward: report.reward,
         ..Vitals::default()
     };
-    Ok(if has_kl { sums } else { KlSums::default() })
+    Ok(kl_sums)
 }

@@ -6,7 +6,7 @@ use super::metrics;
 use crate::context::StepContext;
 use crate::supply::gathered::Gathered;
 use crate::supply::rollout::StepSamples;
-use crate::teachers::Asked;
+use crate::teachers::ServerReport;
 use plimsoll_infer::model_reward;
 use plimsoll_run::{metrics::Metrics, vitals::Vitals};
 
@@ -33,7 +33,7 @@ pub struct StepReport {
     /// The first fault of an episode or of a teacher's server, in one line.
     pub fault: Option<String>,
     /// What a teacher's server did, if one was asked.
-    pub(crate) teacher: Option<Asked>,
+    pub(crate) teacher: Option<ServerReport>,
     /// What the step trained on; none on a rank that only samples.
     pub samples: Option<StepSamples>,
 }

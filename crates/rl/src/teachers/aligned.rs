@@ -2,7 +2,7 @@
 //! them; the pass is the teacher's own, over its own ids.
 
 use super::spans::SpanArrays;
-use super::teacher::{Asked, Teacher};
+use super::teacher::{ServerReport, Teacher};
 use crate::arrays::{TokenArrays, zero};
 use crate::data::dataset::Dataset;
 use crate::methods::batch::Batch;
@@ -71,7 +71,7 @@ impl Teacher for AlignedTeacher {
         trainer: &mut Trainer<'_>,
         batch: &Batch<'_>,
         logprobs: &mut Vec<f32>,
-    ) -> Result<Option<Asked>> {
+    ) -> Result<Option<ServerReport>> {
         let (prompts, prompt_tokens) = (batch.taught(), trainer.sampler.shape.engine.prompt_tokens);
         self.align(&prompts, &trainer.arrays.offsets, prompt_tokens)?;
         let SpanArrays { ids, ends, taught, .. } = &self.spans;

@@ -10,7 +10,7 @@ mod spans;
 mod teacher;
 mod teaching;
 
-pub use teacher::{Asked, Teacher};
+pub use teacher::{ServerReport, Teacher};
 pub(crate) use teaching::Teaching;
 
 use aligned::AlignedTeacher;

@@ -1,6 +1,6 @@
 //! A teacher that is a role of the run: the actor as it is, the actor as it was, or a model of its own.
 
-use super::teacher::{Asked, Teacher};
+use super::teacher::{ServerReport, Teacher};
 use crate::arrays::TokenArrays;
 use crate::methods::batch::Batch;
 use crate::roles::Trainer;
@@ -18,7 +18,7 @@ impl Teacher for RoleTeacher {
         trainer: &mut Trainer<'_>,
         batch: &Batch<'_>,
         logprobs: &mut Vec<f32>,
-    ) -> Result<Option<Asked>> {
+    ) -> Result<Option<ServerReport>> {
         trainer.score_teacher(self.0, &batch.taught(), batch.inv_temperature, logprobs)?;
         Ok(None)
     }

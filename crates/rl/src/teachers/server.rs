@@ -1,7 +1,7 @@
 //! `distill.teacher = "endpoint"`: a server scores the responses of a step. Rank 0 asks and gives all ranks what came,
 //! so a server that fails, or is not deterministic, cannot part them.
 
-use super::teacher::{Asked, Teacher};
+use super::teacher::{ServerReport, Teacher};
 use crate::methods::batch::Batch;
 use crate::roles::Trainer;
 use crate::rollout::exchange::exchange;
@@ -42,7 +42,7 @@ impl Teacher for ServerTeacher {
         trainer: &mut Trainer<'_>,
         batch: &Batch<'_>,
         all: &mut Vec<f32>,
-    ) -> Result<Option<Asked>> {
+    ) -> Result<Option<ServerReport>> {
         let sequences = batch.taught();
         let questions: Vec<TeacherQuestion<'_>> = sequences
             .iter()
@@ -66,7 +66,7 @@ impl Teacher for ServerTeacher {
         (0..logprobs.len()).filter(|&s| gone(s)).for_each(|s| arrays.leave_out(s));
         let fault_share = failed.iter().filter(|failed| **failed).count() as f64 / failed.len().max(1) as f64;
         let fault = failure.map(|error| format!("{}: {}", error.slug, error.message));
-        Ok(Some(Asked { fault_share, tally, fault }))
+        Ok(Some(ServerReport { fault_share, tally, fault }))
     }
 }
 

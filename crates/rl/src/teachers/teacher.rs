@@ -1,4 +1,4 @@
-//! What a step asks of a teacher, whoever it is.
+//! What a step asks of each kind of teacher.
 
 use crate::arrays::TokenArrays;
 use crate::methods::batch::Batch;
@@ -25,7 +25,7 @@ pub trait Teacher {
         trainer: &mut Trainer<'_>,
         batch: &Batch<'_>,
         logprobs: &mut Vec<f32>,
-    ) -> Result<Option<Asked>>;
+    ) -> Result<Option<ServerReport>>;
 
     /// Adds what its log-probabilities say of the sampled tokens to their advantages, times `coef`. Returns the sums of
     /// the reverse KL.
@@ -48,7 +48,7 @@ pub trait Teacher {
 
 /// What a teacher's server did in a step.
 #[derive(Debug, Default)]
-pub struct Asked {
+pub struct ServerReport {
     /// Share of samples that were left out, because a reward, the environment or the teacher failed.
     pub fault_share: f64,
     /// Failures by cause; of rank 0 alone, as is `fault`.

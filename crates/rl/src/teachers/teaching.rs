@@ -1,6 +1,6 @@
 //! Distillation in a step: a teacher scores its samples, and their advantages follow.
 
-use super::teacher::{Asked, Teacher};
+use super::teacher::{ServerReport, Teacher};
 use crate::arrays::{TokenArrays, zero};
 use crate::methods::batch::Batch;
 use crate::roles::Trainer;
@@ -25,7 +25,11 @@ impl Teaching {
     }
 
     /// Scores the samples of a step, as `Teacher::score`.
-    pub(crate) fn score(&mut self, trainer: &mut Trainer<'_>, batch: &Batch<'_>) -> Result<Option<Asked>> {
+    pub(crate) fn score(
+        &mut self,
+        trainer: &mut Trainer<'_>,
+        batch: &Batch<'_>,
+    ) -> Result<Option<ServerReport>> {
         zero(&mut self.logprobs, trainer.arrays.num_tokens());
         self.who.score(trainer, batch, &mut self.logprobs)
     }
@@ -58,7 +62,12 @@ mod tests {
     struct Fixed;
 
     impl Teacher for Fixed {
-        fn score(&mut self, _: &mut Trainer<'_>, _: &Batch<'_>, _: &mut Vec<f32>) -> Result<Option<Asked>> {
+        fn score(
+            &mut self,
+            _: &mut Trainer<'_>,
+            _: &Batch<'_>,
+            _: &mut Vec<f32>,
+        ) -> Result<Option<ServerReport>> {
             Ok(None)
         }
     }

@@ -5,9 +5,10 @@
 //! follow each other.
 
 use super::session::Session;
-use crate::gate::{Gate, Heard, ResponseOwner};
-use crate::messages::Chat;
-use crate::refusal::{Refusal, Reply};
+use crate::gate::Gate;
+use crate::owner::{Heard, ResponseOwner};
+use crate::protocol::messages::Chat;
+use crate::protocol::refusal::{Refusal, Reply};
 use crate::state::{Prompt, RequestOutput, SamplingParams, ServerState};
 use plimsoll_base::{Error, json_marked};
 use plimsoll_rollout::Finish;

@@ -2,7 +2,7 @@
 
 use super::tree::{AgentSequence, Response, Tree};
 use crate::gate::Drawn;
-use crate::refusal::Reply;
+use crate::protocol::refusal::Reply;
 use plimsoll_base::{Error, Result, shown, slugs};
 use plimsoll_text::Message;
 use serde_json::Value;

@@ -3,8 +3,8 @@
 //!
 //! The table (`table.rs`) knows which episodes there are; a request finds its place by its session (`session.rs`) and
 //! its tokens by the conversation before it (`conversation.rs`); `routes.rs` has the addresses, and `token.rs` the
-//! tokens of agents; `play.rs` drives the engine through a rollout. One episode is `episode.rs`; those that take several steps are in `carried.rs`, and `steps.rs`
-//! goes on with them.
+//! tokens of agents; `play.rs` drives the engine through a rollout. One episode is `episode.rs`; those that take
+//! several steps are in `carried.rs`, and `steps.rs` goes on with them.
 
 mod carried;
 mod conversation;
@@ -20,5 +20,6 @@ mod tree;
 pub use crate::gate::Drawn;
 pub use carried::{CarriedRound, EpisodeOfStep};
 pub use episode::{Had, Played, Progress};
+pub(crate) use routes::router;
 pub use table::{EpisodeTable, EpisodesSpec, Round};
 pub use tree::{AgentSequence, EpisodeLimits};

@@ -5,14 +5,15 @@ use super::session::Session;
 use super::table::{Claim, EpisodeTable, named_in, offer};
 use crate::arrivals::collect;
 use crate::connections;
-use crate::fields::Fields;
-use crate::gate::{OwnedRoutes, ResponseOwner};
+use crate::gate::OwnedRoutes;
 use crate::guard::Guard;
-use crate::refusal::Reply;
-use crate::reply::json_response;
+use crate::owner::ResponseOwner;
+use crate::protocol::fields::Fields;
+use crate::protocol::refusal::Reply;
+use crate::protocol::reply::json_response;
+use crate::protocol::{chat, completions, tokens};
 use crate::server::{Shared, answer_for, model, models};
 use crate::state::ServerState;
-use crate::{chat, completions, tokens};
 use axum::extract::{Path, Request, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -33,11 +34,6 @@ const NAME_BYTES_MAX: usize = 64;
 type Table = Extension<Arc<EpisodeTable>>;
 
 impl OwnedRoutes for EpisodeTable {
-    /// Answers nothing without an episode: it would not be trained on.
-    fn router(self: Arc<Self>) -> Router<Arc<ServerState>> {
-        answers().layer(Extension(self))
-    }
-
     fn check_token(&self, path: &str, authorization: &str, run: &Guard) -> Option<Reply<()>> {
         named_in(path).map(|id| EpisodeTable::check_token(self, id, authorization, run))
     }
@@ -47,7 +43,8 @@ impl OwnedRoutes for EpisodeTable {
     }
 }
 
-fn answers() -> Router<Arc<ServerState>> {
+/// Returns the routes of a table's episodes. Nothing is answered without an episode: it would not be trained on.
+pub fn router(table: Arc<EpisodeTable>) -> Router<Arc<ServerState>> {
     Router::new()
         .route("/v1/episodes", post(claim))
         .route("/v1/episodes/{id}/reward", post(report))
@@ -80,6 +77,7 @@ fn answers() -> Router<Arc<ServerState>> {
             "/episodes/{id}/v1/models/{*name}",
             get(|state: Shared, Path((_, name)): Path<(String, String)>| model(state, Path(name))),
         )
+        .layer(Extension(table))
 }
 
 fn session(episodes: Arc<EpisodeTable>, id: String) -> Reply<Option<Arc<dyn ResponseOwner>>> {

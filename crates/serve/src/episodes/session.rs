@@ -1,8 +1,9 @@
 //! Finds a request's place in its episode: the session that it asks from, and the responses that it takes.
 
 use super::table::{EpisodeTable, carried_in};
-use crate::gate::{Admission, Drawn, Gate, Heard};
-use crate::refusal::Reply;
+use crate::gate::{Admission, Drawn, Gate};
+use crate::owner::Heard;
+use crate::protocol::refusal::Reply;
 use std::sync::Arc;
 
 /// Identifies an open episode for its requests.

@@ -28,6 +28,19 @@ macro_rules! defaults {
     };
 }
 
+/// A job of TRL's trainer of pairs, with this stack's name and defaults.
+macro_rules! job_of_pairs {
+    ($job:ident, $trainer:literal $(, $more:expr)*) => {
+        Job {
+            trainers: &[$trainer],
+            of: OF,
+            defaults: defaults![$($more),*],
+            combine: |draft| pairs(draft, trl::pairs::$job.combine),
+            ..trl::pairs::$job
+        }
+    };
+}
+
 const OF: Option<&str> = Some("axolotl");
 
 pub(super) const JOBS: &[Job] = &[
@@ -39,43 +52,23 @@ pub(super) const JOBS: &[Job] = &[
         combine: dpo,
         ..trl::pairs::DPO
     },
-    Job {
-        trainers: &["orpo"],
-        of: OF,
-        defaults: defaults![("rl_beta", "0.1")],
-        combine: |draft| pairs(draft, trl::pairs::ORPO.combine),
-        ..trl::pairs::ORPO
-    },
-    Job {
-        trainers: &["kto"],
-        of: OF,
-        defaults: defaults![
-            ("rl_beta", "0.1"),
-            ("kto_desirable_weight", "1.0"),
-            ("kto_undesirable_weight", "1.0")
-        ],
-        combine: |draft| pairs(draft, trl::pairs::KTO.combine),
-        ..trl::pairs::KTO
-    },
-    Job {
-        trainers: &["simpo"],
-        of: OF,
-        defaults: defaults![
-            ("rl_beta", "0.1"),
-            ("cpo_alpha", "1.0"),
-            ("simpo_gamma", "0.5"),
-            ("loss_type", "simpo")
-        ],
-        combine: |draft| pairs(draft, trl::pairs::CPO.combine),
-        ..trl::pairs::CPO
-    },
-    Job {
-        trainers: &["reward_model"],
-        of: OF,
-        defaults: defaults![],
-        combine: |draft| pairs(draft, trl::pairs::REWARD.combine),
-        ..trl::pairs::REWARD
-    },
+    job_of_pairs!(ORPO, "orpo", ("rl_beta", "0.1")),
+    job_of_pairs!(
+        KTO,
+        "kto",
+        ("rl_beta", "0.1"),
+        ("kto_desirable_weight", "1.0"),
+        ("kto_undesirable_weight", "1.0")
+    ),
+    job_of_pairs!(
+        CPO,
+        "simpo",
+        ("rl_beta", "0.1"),
+        ("cpo_alpha", "1.0"),
+        ("simpo_gamma", "0.5"),
+        ("loss_type", "simpo")
+    ),
+    job_of_pairs!(REWARD, "reward_model"),
     Job {
         trainers: &["grpo", "gdpo"],
         of: OF,

@@ -169,7 +169,7 @@ impl Draft {
         // A run file without such a key would be a job of other lengths, batches or rates.
         for (key, index) in unread {
             if self.get(key).is_none() {
-                let first = self.entries[index].row.map_or("", |row| first_name(self.table.rows[row].0));
+                let first = self.entries[index].row.map_or("", |row| first_name(self.table.row(row).0));
                 self.miss(key, first, "its value");
             }
         }
@@ -213,7 +213,7 @@ impl Draft {
 
     /// Returns what a row of the table becomes in this job.
     fn take_of(&self, row: usize) -> Take {
-        let (names, _, take) = self.table.rows[row];
+        let (names, _, take) = self.table.row(row);
         let own = self.job.takes.iter().find(|(name, _)| *name == first_name(names));
         own.map_or(take, |(_, take)| *take)
     }
@@ -285,7 +285,7 @@ impl Draft {
     /// Takes a setting by its first name, from the file or the stack's defaults.
     pub fn take(&mut self, name: &str) -> Option<Taken> {
         let is_it = |entry: &Entry| {
-            let row = entry.row.map(|row| first_name(self.table.rows[row].0));
+            let row = entry.row.map(|row| first_name(self.table.row(row).0));
             row == Some(name) && !matches!(entry.fate, Fate::Left(_) | Fate::NotBuilt(_))
         };
         let index = self.entries.iter().rposition(is_it)?;
@@ -321,13 +321,13 @@ impl Draft {
 
     /// Returns true if the file or the stack's defaults have this setting.
     pub fn has(&self, name: &str) -> bool {
-        let of = |entry: &Entry| entry.row.map(|row| first_name(self.table.rows[row].0));
+        let of = |entry: &Entry| entry.row.map(|row| first_name(self.table.row(row).0));
         self.entries.iter().any(|entry| of(entry) == Some(name) && !entry.given.is_unset())
     }
 
     /// Returns true if the file itself has this setting.
     pub fn is_written(&self, name: &str) -> bool {
-        let of = |entry: &Entry| entry.row.map(|row| first_name(self.table.rows[row].0));
+        let of = |entry: &Entry| entry.row.map(|row| first_name(self.table.row(row).0));
         self.entries
             .iter()
             .any(|entry| of(entry) == Some(name) && !entry.is_default && !entry.given.is_unset())
@@ -335,7 +335,7 @@ impl Draft {
 
     /// Returns true if a setting of the file is the number 0.
     pub fn is_zero(&self, name: &str) -> bool {
-        let is_it = |entry: &Entry| entry.row.is_some_and(|row| first_name(self.table.rows[row].0) == name);
+        let is_it = |entry: &Entry| entry.row.is_some_and(|row| first_name(self.table.row(row).0) == name);
         self.entries
             .iter()
             .any(|entry| is_it(entry) && !entry.is_default && number(&entry.given.value) == Some(0.0))
@@ -430,7 +430,7 @@ impl Draft {
 
     /// Returns the setting `name` if its value cannot be read.
     pub fn unread(&self, name: &str) -> Option<&Setting> {
-        let is_it = |entry: &&Entry| entry.row.is_some_and(|row| first_name(self.table.rows[row].0) == name);
+        let is_it = |entry: &&Entry| entry.row.is_some_and(|row| first_name(self.table.row(row).0) == name);
         self.entries.iter().rev().find(is_it).map(|entry| &entry.given).filter(|one| one.unreadable.is_some())
     }
 
@@ -443,7 +443,7 @@ impl Draft {
 
     /// Returns why the setting `name` gave nothing: its value, or its absence.
     pub fn why_missing(&self, name: &str) -> String {
-        let is_it = |entry: &&Entry| entry.row.is_some_and(|row| first_name(self.table.rows[row].0) == name);
+        let is_it = |entry: &&Entry| entry.row.is_some_and(|row| first_name(self.table.row(row).0) == name);
         match self.entries.iter().rev().find(is_it) {
             Some(Entry { given, fate: Fate::Left(why), .. }) => format!("{}: {why}", given.shown()),
             _ => format!("the file does not say {name}"),

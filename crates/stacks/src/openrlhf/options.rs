@@ -8,27 +8,11 @@ use crate::unbuilt::Unbuilt::{Images, Objective};
 pub(super) static TABLE: Table = Table {
     stack: "openrlhf",
     rows: &[
-        ("trainer", Idle, Later),
         ("pretrain|actor.model_name_or_path|model.model_name_or_path", Used, Later),
-        ("prompt_data|data.prompt_dataset", Idle, Later),
-        ("prompt_data_probs|data.prompt_probs", Idle, Later),
-        ("prompt_split|data.prompt_split", Idle, Later),
-        ("dataset_split|data.dataset_split", Idle, Later),
-        ("eval_split|eval.split", Idle, Later),
-        ("dataset|data.dataset", Idle, Later),
-        ("dataset_probs|data.dataset_probs", Idle, Later),
-        ("output_key|data.output_key", Idle, Later),
-        ("prompt_key|data.prompt_key", Idle, Later),
-        ("chosen_key|data.chosen_key", Idle, Later),
-        ("rejected_key|data.rejected_key", Idle, Later),
-        ("multiturn|data.multiturn", Idle, Later),
-        ("agent_func_path|train.agent_func_path", Idle, Later),
         ("tokenizer_chat_template|data.tokenizer_chat_template", Idle, Text("data.chat_template")),
         ("data.image_key", Idle, NotBuilt(Images)),
-        ("eval_dataset|eval.dataset", Idle, Later),
         ("input_key|data.input_key", Idle, Text("data.prompt_column")),
         ("label_key|data.label_key", Idle, Text("data.answer_column")),
-        ("apply_chat_template|data.apply_chat_template", Idle, Later),
         ("input_template|data.input_template", Idle, Lost("write it as data.chat_template, a Jinja template")),
         ("prompt_max_len|data.prompt_max_len", Used, Integer("data.prompt_tokens_max")),
         ("generate_max_len|rollout.max_new_tokens", Used, Later),
@@ -41,16 +25,9 @@ pub(super) static TABLE: Table = Table {
         ("micro_train_batch_size|train.micro_batch_size", Used, Later),
         ("train_max_tokens_per_gpu|max_tokens_per_gpu|train.max_tokens_per_gpu", Used, Integer("train.micro_batch_tokens")),
         ("max_epochs|train.max_epochs", Idle, Integer("train.epochs_per_rollout")),
-        ("num_episodes|train.num_episodes", Idle, Later),
-        ("max_samples|data.max_samples", Idle, Later),
         ("actor_learning_rate|actor.adam.lr", Idle, Number("train.learning_rate")),
         ("critic_learning_rate|critic.adam.lr", Idle, Number("critic.learning_rate")),
         ("learning_rate|adam.lr", Idle, Number("train.learning_rate")),
-        ("optim|actor.optim", Idle, Later),
-        ("muon.lr|actor.muon.lr", Idle, Later),
-        ("muon.momentum|actor.muon.momentum", Idle, Later),
-        ("lr_scheduler|actor.lr_scheduler", Idle, Later),
-        ("lr_warmup_ratio|actor.lr_warmup_ratio", Idle, Later),
         ("min_lr_ratio|actor.min_lr_ratio", Idle, Lost("schedules end at 0 here")),
         ("critic.lr_scheduler", Idle, Lost("the critic follows the actor's schedule")),
         ("critic.lr_warmup_ratio", Idle, Lost("the critic follows the actor's schedule")),
@@ -65,28 +42,18 @@ pub(super) static TABLE: Table = Table {
         ("gamma|algo.advantage.gamma", Idle, Number("loss.gamma")),
         ("lambd|algo.advantage.lambd", Idle, Number("loss.lambda")),
         ("advantage_estimator|algo.advantage.estimator", Used, Later),
-        ("policy_loss_type|actor.policy_loss_type", Idle, Later),
         ("no_advantage_std_norm|algo.advantage.no_std_norm", Idle, On("loss.whiten", "no_std")),
         ("init_kl_coef|algo.kl.init_coef", Used, Number("loss.kl_coef")),
         ("kl_target|algo.kl.target", Idle, Number("loss.kl_target")),
         ("kl_horizon|algo.kl.horizon", Idle, Number("loss.kl_horizon")),
         ("kl_estimator|algo.kl.estimator", Idle, Names("loss.kl_estimator", &[("k1", "k1"), ("k2", "k2"), ("k3", "k3")])),
-        ("use_kl_loss|algo.kl.use_loss", Idle, Later),
         ("beta|model.beta", Idle, Number("loss.dpo_beta")),
         ("ipo|model.ipo_enable", Idle, On("loss.loss_type", "ipo")),
         ("label_smoothing|model.label_smoothing", Idle, Number("loss.label_smoothing")),
-        ("nll_loss_coef|model.nll_loss_coef", Idle, NotBuilt(Objective)),
-        ("pretrain_mode|model.pretrain_mode_enable", Idle, NotBuilt(Objective)),
-        ("pretrain_data", Idle, NotBuilt(Objective)),
-        ("ref_pretrain|ref.model_name_or_path", Idle, Later),
-        ("loss|model.loss_type", Idle, Later),
         ("margin_loss|model.margin_loss_enable", Idle, Lost("a column `margin` is read here if the pairs have one")),
         ("compute_fp32_loss|model.compute_fp32_loss_enable", Idle, Lost("the loss is always f32 here")),
         ("aux_loss_coef|actor.aux_loss_coef|model.aux_loss_coef", Idle, Lost("it is `loss.balance_coef` here, which a model with experts takes")),
         ("lora_rank|ds.lora.rank", Used, Adapter),
-        ("lora_alpha|ds.lora.alpha", Idle, Adapter),
-        ("lora_dropout|ds.lora.dropout", Idle, Adapter),
-        ("target_modules|ds.lora.target_modules", Idle, Adapter),
         ("load_in_4bit|ds.load_in_4bit", Used, Adapter),
         ("enforce_eager|vllm.enforce_eager", Idle, Lost(why::EAGER)),
         ("packing_samples|ds.packing_samples", Idle, Lost(why::PACKED)),
@@ -97,19 +64,7 @@ pub(super) static TABLE: Table = Table {
         ("critic_pretrain|critic.model_name_or_path", Used, Later),
         ("remote_rm_url|reward.remote_url", Used, Later),
         ("reward_pretrain|reward.model_name_or_path", Used, Later),
-        ("reward_clip_range|reward.clip_range", Idle, Later),
-        ("normalize_reward|reward.normalize_enable", Idle, Later),
-        ("dynamic_filtering|algo.dynamic_filtering_enable", Idle, Later),
-        ("dynamic_filtering_reward_range|algo.dynamic_filtering_range", Idle, Later),
-        ("enable_vllm_is_correction|algo.advantage.is_correction_enable", Idle, Lost(why::SAME)),
         ("actor.loss_agg_mode", Idle, Names("loss.aggregation", &[("token-mean", "token_mean"), ("seq-mean-token-mean", "seq_mean_token_mean")])),
-        ("vllm_is_truncated_threshold|algo.advantage.is_correction_threshold", Idle, Lost(why::SAME)),
-        ("vllm_is_correction_type|algo.advantage.is_correction_type", Idle, Lost(why::SAME)),
-        ("algo.advantage.is_correction_mode", Idle, Lost(why::SAME)),
-        ("algo.advantage.is_correction_level", Idle, Lost(why::SAME)),
-        ("algo.advantage.is_correction_gating", Idle, Lost(why::SAME)),
-        ("ptx_coef", Idle, NotBuilt(Objective)),
-        ("stop_properly_penalty_coef|reward.stop_properly_penalty_coef", Idle, Later),
         ("balancing_loss_coef", Idle, Lost("it is `loss.balance_coef` here, which a model with experts takes")),
         ("gradient_checkpointing|actor.gradient_checkpointing_enable|model.gradient_checkpointing_enable", Used, Recompute),
         ("adam_offload|ds.adam_offload", Used, Offload("optimizer")),
@@ -125,12 +80,46 @@ pub(super) static TABLE: Table = Table {
         ("eval_temperature|eval.temperature", Idle, Number("eval.temperature")),
         ("eval_n_samples_per_prompt|eval.n_samples_per_prompt", Idle, Integer("eval.samples")),
         ("load_checkpoint|ckpt.load_enable", Idle, Lost(why::RESUME)),
-        ("use_wandb|logger.wandb.key", Idle, Later),
-        ("wandb_project|logger.wandb.project", Idle, Later),
-        ("wandb_run_name|logger.wandb.run_name", Idle, Later),
         ("wandb_group|logger.wandb.group", Idle, Lost("W&B's client takes it from WANDB_RUN_GROUP")),
         ("wandb_org|logger.wandb.org", Idle, Lost("W&B's client takes it from WANDB_ENTITY")),
-        ("use_tensorboard|logger.tensorboard_dir", Idle, Later),
+    ],
+    alike: &[
+        (
+            Later,
+            "
+                trainer prompt_data|data.prompt_dataset prompt_data_probs|data.prompt_probs
+                prompt_split|data.prompt_split dataset_split|data.dataset_split eval_split|eval.split
+                dataset|data.dataset dataset_probs|data.dataset_probs output_key|data.output_key
+                prompt_key|data.prompt_key chosen_key|data.chosen_key rejected_key|data.rejected_key
+                multiturn|data.multiturn agent_func_path|train.agent_func_path eval_dataset|eval.dataset
+                apply_chat_template|data.apply_chat_template num_episodes|train.num_episodes
+                max_samples|data.max_samples optim|actor.optim muon.lr|actor.muon.lr muon.momentum|actor.muon.momentum
+                lr_scheduler|actor.lr_scheduler lr_warmup_ratio|actor.lr_warmup_ratio
+                policy_loss_type|actor.policy_loss_type use_kl_loss|algo.kl.use_loss ref_pretrain|ref.model_name_or_path
+                loss|model.loss_type reward_clip_range|reward.clip_range normalize_reward|reward.normalize_enable
+                dynamic_filtering|algo.dynamic_filtering_enable
+                dynamic_filtering_reward_range|algo.dynamic_filtering_range
+                stop_properly_penalty_coef|reward.stop_properly_penalty_coef use_wandb|logger.wandb.key
+                wandb_project|logger.wandb.project wandb_run_name|logger.wandb.run_name
+                use_tensorboard|logger.tensorboard_dir
+            ",
+        ),
+        (Adapter, "lora_alpha|ds.lora.alpha lora_dropout|ds.lora.dropout target_modules|ds.lora.target_modules"),
+        (
+            NotBuilt(Objective),
+            "
+                nll_loss_coef|model.nll_loss_coef pretrain_mode|model.pretrain_mode_enable pretrain_data ptx_coef
+            ",
+        ),
+        (
+            Lost(why::SAME),
+            "
+                enable_vllm_is_correction|algo.advantage.is_correction_enable
+                vllm_is_truncated_threshold|algo.advantage.is_correction_threshold
+                vllm_is_correction_type|algo.advantage.is_correction_type algo.advantage.is_correction_mode
+                algo.advantage.is_correction_level algo.advantage.is_correction_gating
+            ",
+        ),
     ],
     used: "
         actor_num_nodes|actor.num_nodes actor_num_gpus_per_node|actor.num_gpus_per_node

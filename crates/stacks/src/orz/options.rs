@@ -8,14 +8,10 @@ use crate::unbuilt::Unbuilt::Objective;
 pub(super) static TABLE: Table = Table {
     stack: "orz",
     rows: &[
-        ("trainer", Idle, Later),
         ("use_grpo", Used, Later),
         ("pretrain", Used, Later),
         ("critic_pretrain", Used, Later),
         ("reward_pretrain", Idle, Lost("a reward model: name a verifier or a function as [[reward]]")),
-        ("prompt_data", Idle, Later),
-        ("prompt_data_probs", Idle, Later),
-        ("eval_prompt_data", Idle, Later),
         ("prompt_max_len", Used, Integer("data.prompt_tokens_max")),
         ("generate_max_len", Used, Integer("rollout.max_new_tokens")),
         ("max_len", Used, Lost("prompt and response have a limit each here")),
@@ -25,14 +21,10 @@ pub(super) static TABLE: Table = Table {
         ("temperature", Idle, Number("rollout.temperature")),
         ("top_p", Idle, Number("rollout.top_p")),
         ("top_k", Idle, TopK),
-        ("stop", Idle, Later),
-        ("policy_update_steps", Idle, Later),
         ("critic_update_steps", Idle, Integer("critic.updates_per_rollout")),
         ("max_epochs", Idle, Integer("train.epochs_per_rollout")),
-        ("num_episodes", Idle, Later),
         ("actor_learning_rate", Idle, Number("train.learning_rate")),
         ("critic_learning_rate", Idle, Number("critic.learning_rate")),
-        ("num_warmup_steps", Idle, Later),
         ("adam_betas", Idle, Betas),
         ("l2", Idle, Number("train.weight_decay")),
         ("max_norm", Idle, Number("train.grad_clip")),
@@ -40,11 +32,9 @@ pub(super) static TABLE: Table = Table {
         ("value_clip", Idle, Number("critic.value_clip")),
         ("gamma", Idle, Number("loss.gamma")),
         ("lambd", Idle, Number("loss.lambda")),
-        ("advantage_normalize", Idle, Later),
         ("use_kl_loss", Used, Later),
         ("kl_loss_coef", Used, Later),
         ("init_kl_coef", Used, Later),
-        ("use_kl_estimator_k3", Idle, Later),
         ("kl_target", Idle, Lost("the coefficient is fixed there, whatever the target")),
         ("kl_max_coef", Idle, Lost("the coefficient is fixed there")),
         ("use_abs_kl", Idle, NotBuilt(Objective)),
@@ -61,6 +51,15 @@ pub(super) static TABLE: Table = Table {
         ("save_path", Idle, Text("run.dir")),
         ("save_interval", Used, Every("checkpoint.every")),
         ("eval_interval", Idle, Every("eval.every")),
+    ],
+    alike: &[
+        (
+            Later,
+            "
+                trainer prompt_data prompt_data_probs eval_prompt_data stop policy_update_steps num_episodes
+                num_warmup_steps advantage_normalize use_kl_estimator_k3
+            ",
+        ),
     ],
     used: "
         total_num_nodes ref_num_nodes ref_num_gpus_per_node actor_num_nodes actor_num_gpus_per_node critic_num_nodes

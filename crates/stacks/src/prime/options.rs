@@ -8,37 +8,17 @@ use crate::unbuilt::Unbuilt::{Adapters, Images, Objective, Optimizer, Quantisati
 pub(super) static TABLE: Table = Table {
     stack: "prime-rl",
     rows: &[
-        ("trainer", Idle, Later),
-        ("taskset_ids", Idle, Later),
         ("settings_of_environments", Idle, Lost("they are read by the environments' packages there")),
-        ("lora.is_given", Idle, Adapter),
-        ("model.name|trainer.model.name", Idle, Later),
         ("orchestrator.model.name", Idle, Lost("the trainer's model is the one that samples")),
-        ("model.vlm.vision_encoder_attr|trainer.model.vlm.vision_encoder_attr", Idle, NotBuilt(Images)),
-        ("model.vlm.language_model_attr|trainer.model.vlm.language_model_attr", Idle, NotBuilt(Images)),
         ("trainer.model.quantization.type|model.quantization.type", Idle, NotBuilt(Quantisation)),
-        ("trainer.model.lora.rank|model.lora.rank", Idle, Adapter),
-        ("trainer.model.lora.alpha|model.lora.alpha", Idle, Adapter),
-        ("trainer.model.lora.dropout|model.lora.dropout", Idle, Adapter),
-        ("trainer.model.lora.target_modules|model.lora.target_modules", Idle, Adapter),
         ("trainer.model.lora.modules_to_save|model.lora.modules_to_save", Idle, NotBuilt(Adapters)),
-        ("orchestrator.model.lora.name", Idle, Lost(why::ENGINE)),
-        ("orchestrator.model.lora.rank", Idle, Lost(why::ENGINE)),
-        ("orchestrator.model.lora.alpha", Idle, Lost(why::ENGINE)),
         ("trainer.model.ac.freq|model.ac.freq", Idle, Lost(why::PLANNED)),
         ("trainer.model.freeze_moe_router|model.freeze_moe_router", Idle, Lost("a router stays frozen under an adapter here")),
         ("tokenizer.chat_template|trainer.tokenizer.chat_template|orchestrator.tokenizer.chat_template", Idle, Text("data.chat_template")),
         ("tokenizer.name|trainer.tokenizer.name|orchestrator.tokenizer.name", Idle, Text("model_options.tokenizer")),
-        ("orchestrator.renderer.name|renderer.name", Idle, Later),
-        ("orchestrator.renderer.reasoning_parser|renderer.reasoning_parser", Idle, Lost(why::ENGINE)),
         ("orchestrator.renderer.thinking_retention|renderer.thinking_retention", Idle, Lost("a turn stays in the prompt of the next one as it was sampled")),
-        ("max_steps|trainer.max_steps|orchestrator.max_steps", Idle, Later),
-        ("seq_len|orchestrator.seq_len|trainer.model.seq_len|model.seq_len", Idle, Later),
-        ("orchestrator.batch_size", Idle, Later),
-        ("orchestrator.token_batch_size", Idle, Later),
         ("orchestrator.group_size", Idle, Integer("rollout.group_size")),
         ("orchestrator.max_off_policy_steps", Idle, Lost(why::IN_TURN)),
-        ("orchestrator.train.filter_zero_advantages", Idle, Later),
         ("orchestrator.train.sampling.max_completion_tokens", Idle, Integer("rollout.max_new_tokens")),
         ("orchestrator.train.sampling.temperature", Idle, Number("rollout.temperature")),
         ("orchestrator.train.sampling.extra_body.top_p", Idle, Number("rollout.top_p")),
@@ -52,52 +32,70 @@ pub(super) static TABLE: Table = Table {
         ("orchestrator.eval.interval", Idle, Every("eval.every")),
         ("orchestrator.eval.group_size", Idle, Integer("eval.samples")),
         ("orchestrator.eval.sampling.temperature", Idle, Number("eval.temperature")),
-        ("orchestrator.algo.type", Idle, Later),
-        ("orchestrator.algo.length_penalty.type", Idle, NotBuilt(Objective)),
-        ("orchestrator.algo.length_penalty.num_output_tokens_weight", Idle, NotBuilt(Objective)),
-        ("orchestrator.algo.length_penalty.num_input_tokens_weight", Idle, NotBuilt(Objective)),
-        ("orchestrator.algo.length_penalty.num_turns_weight", Idle, NotBuilt(Objective)),
-        ("trainer.loss.type", Idle, Later),
         ("trainer.loss.dppo_mask_low", Idle, Number("loss.clip_low")),
         ("trainer.loss.dppo_mask_high", Idle, Number("loss.clip_high")),
-        ("trainer.loss.ipo_threshold", Idle, Later),
-        ("trainer.loss.adv_tau", Idle, Later),
         ("trainer.loss.kl_tau", Idle, Lost("it compares the trainer with the sampler, which are one policy here: its gradient is 0")),
-        ("trainer.loss.import_path", Idle, NotBuilt(Objective)),
-        ("trainer.optim.type|optim.type", Idle, Later),
         ("trainer.optim.lr|optim.lr", Idle, Number("train.learning_rate")),
         ("trainer.optim.weight_decay|optim.weight_decay", Idle, Number("train.weight_decay")),
         ("trainer.optim.max_norm|optim.max_norm", Idle, Number("train.grad_clip")),
-        ("trainer.optim.betas1|optim.betas1", Idle, Later),
-        ("trainer.optim.betas2|optim.betas2", Idle, Later),
         ("trainer.optim.mu|optim.mu", Idle, NotBuilt(Optimizer)),
-        ("trainer.scheduler.type|scheduler.type", Idle, Later),
         ("trainer.scheduler.warmup_steps|scheduler.warmup_steps", Idle, Every("train.warmup_steps")),
         ("trainer.scheduler.decay_steps|scheduler.decay_steps", Idle, Lost("a schedule falls over all steps here")),
         ("trainer.scheduler.min_lr|scheduler.min_lr", Idle, Lost("schedules end at 0 here")),
-        ("data.type", Idle, Later),
-        ("data.name", Idle, Later),
-        ("data.subsets", Idle, Later),
-        ("data.splits", Idle, Later),
         ("data.probabilities", Idle, Lost("set a `weight` for each file of data.prompts")),
         ("data.batch_size", Idle, Integer("rollout.prompts_per_step")),
-        ("data.seq_len", Idle, Later),
-        ("data.micro_batch_size", Idle, Later),
-        ("data.shuffle", Idle, Later),
         ("data.seed", Idle, Integer("seed")),
-        ("data.loss_mask.system", Idle, Later),
-        ("data.loss_mask.user", Idle, Later),
-        ("data.loss_mask.assistant", Idle, Later),
-        ("data.loss_mask.tool", Idle, Later),
-        ("val.data.name", Idle, Later),
         ("val.interval", Idle, Every("eval.every")),
         ("ckpt.interval|trainer.ckpt.interval", Idle, Every("checkpoint.every")),
         ("ckpt.keep_last|trainer.ckpt.keep_last", Idle, Integer("checkpoint.keep")),
         ("output_dir|trainer.output_dir", Idle, Text("run.dir")),
         ("resume.step", Idle, Lost(why::RESUME)),
-        ("monitors.wandb.project", Idle, Later),
-        ("monitors.wandb.name", Idle, Later),
-        ("monitors.wandb.offline", Idle, Later),
+    ],
+    alike: &[
+        (
+            Later,
+            "
+                trainer taskset_ids model.name|trainer.model.name orchestrator.renderer.name|renderer.name
+                max_steps|trainer.max_steps|orchestrator.max_steps
+                seq_len|orchestrator.seq_len|trainer.model.seq_len|model.seq_len orchestrator.batch_size
+                orchestrator.token_batch_size orchestrator.train.filter_zero_advantages orchestrator.algo.type
+                trainer.loss.type trainer.loss.ipo_threshold trainer.loss.adv_tau trainer.optim.type|optim.type
+                trainer.optim.betas1|optim.betas1 trainer.optim.betas2|optim.betas2
+                trainer.scheduler.type|scheduler.type data.type data.name data.subsets data.splits data.seq_len
+                data.micro_batch_size data.shuffle data.loss_mask.system data.loss_mask.user data.loss_mask.assistant
+                data.loss_mask.tool val.data.name monitors.wandb.project monitors.wandb.name monitors.wandb.offline
+            ",
+        ),
+        (
+            Adapter,
+            "
+                lora.is_given trainer.model.lora.rank|model.lora.rank trainer.model.lora.alpha|model.lora.alpha
+                trainer.model.lora.dropout|model.lora.dropout
+                trainer.model.lora.target_modules|model.lora.target_modules
+            ",
+        ),
+        (
+            NotBuilt(Images),
+            "
+                model.vlm.vision_encoder_attr|trainer.model.vlm.vision_encoder_attr
+                model.vlm.language_model_attr|trainer.model.vlm.language_model_attr
+            ",
+        ),
+        (
+            NotBuilt(Objective),
+            "
+                orchestrator.algo.length_penalty.type orchestrator.algo.length_penalty.num_output_tokens_weight
+                orchestrator.algo.length_penalty.num_input_tokens_weight
+                orchestrator.algo.length_penalty.num_turns_weight trainer.loss.import_path
+            ",
+        ),
+        (
+            Lost(why::ENGINE),
+            "
+                orchestrator.model.lora.name orchestrator.model.lora.rank orchestrator.model.lora.alpha
+                orchestrator.renderer.reasoning_parser|renderer.reasoning_parser
+            ",
+        ),
     ],
     used: "",
     idle: "

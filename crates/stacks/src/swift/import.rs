@@ -26,6 +26,19 @@ macro_rules! defaults {
     };
 }
 
+/// A job of TRL's trainer of pairs, with this stack's name and defaults.
+macro_rules! job_of_pairs {
+    ($job:ident, $trainer:literal $(, $more:expr)*) => {
+        Job {
+            trainers: &[$trainer],
+            of: OF,
+            defaults: defaults![$($more),*],
+            combine: |draft| pairs(draft, trl::pairs::$job.combine),
+            ..trl::pairs::$job
+        }
+    };
+}
+
 const OF: Option<&str> = Some("ms-swift");
 
 pub(super) const JOBS: &[Job] = &[
@@ -36,63 +49,33 @@ pub(super) const JOBS: &[Job] = &[
         takes: &[("packing", Later), ("beta", Lost("the loss of SFT has no such factor"))],
         combine: sft,
     },
-    Job {
-        trainers: &["dpo"],
-        of: OF,
-        defaults: defaults![("beta", "0.1"), ("loss_type", "sigmoid")],
-        combine: |draft| pairs(draft, trl::pairs::DPO.combine),
-        ..trl::pairs::DPO
-    },
-    Job {
-        trainers: &["cpo"],
-        of: OF,
-        defaults: defaults![
-            ("beta", "0.1"),
-            ("loss_type", "sigmoid"),
-            ("cpo_alpha", "1.0"),
-            ("simpo_gamma", "1.0")
-        ],
-        combine: |draft| pairs(draft, trl::pairs::CPO.combine),
-        ..trl::pairs::CPO
-    },
-    Job {
-        trainers: &["simpo"],
-        of: OF,
-        defaults: defaults![
-            ("beta", "2.0"),
-            ("loss_type", "simpo"),
-            ("cpo_alpha", "1.0"),
-            ("simpo_gamma", "1.0")
-        ],
-        combine: |draft| pairs(draft, trl::pairs::CPO.combine),
-        ..trl::pairs::CPO
-    },
-    Job {
-        trainers: &["orpo"],
-        of: OF,
-        defaults: defaults![("beta", "0.1")],
-        combine: |draft| pairs(draft, trl::pairs::ORPO.combine),
-        ..trl::pairs::ORPO
-    },
-    Job {
-        trainers: &["kto"],
-        of: OF,
-        defaults: defaults![
-            ("beta", "0.1"),
-            ("loss_type", "kto"),
-            ("desirable_weight", "1.0"),
-            ("undesirable_weight", "1.0"),
-        ],
-        combine: |draft| pairs(draft, trl::pairs::KTO.combine),
-        ..trl::pairs::KTO
-    },
-    Job {
-        trainers: &["rm"],
-        of: OF,
-        defaults: defaults![],
-        combine: |draft| pairs(draft, trl::pairs::REWARD.combine),
-        ..trl::pairs::REWARD
-    },
+    job_of_pairs!(DPO, "dpo", ("beta", "0.1"), ("loss_type", "sigmoid")),
+    job_of_pairs!(
+        CPO,
+        "cpo",
+        ("beta", "0.1"),
+        ("loss_type", "sigmoid"),
+        ("cpo_alpha", "1.0"),
+        ("simpo_gamma", "1.0")
+    ),
+    job_of_pairs!(
+        CPO,
+        "simpo",
+        ("beta", "2.0"),
+        ("loss_type", "simpo"),
+        ("cpo_alpha", "1.0"),
+        ("simpo_gamma", "1.0")
+    ),
+    job_of_pairs!(ORPO, "orpo", ("beta", "0.1")),
+    job_of_pairs!(
+        KTO,
+        "kto",
+        ("beta", "0.1"),
+        ("loss_type", "kto"),
+        ("desirable_weight", "1.0"),
+        ("undesirable_weight", "1.0")
+    ),
+    job_of_pairs!(REWARD, "rm"),
     Job {
         trainers: &["grpo"],
         of: OF,

@@ -5,6 +5,7 @@ use crate::table::Table;
 pub(super) static TABLE: Table = Table {
     stack: "torchrl",
     rows: &[],
+    alike: &[],
     used: "
         collector create_env_fn num_workers|collector.num_workers|num_collectors|collector.num_collectors
         device|collector.device storing_device|collector.storing_device env_device|collector.env_device

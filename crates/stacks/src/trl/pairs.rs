@@ -12,18 +12,26 @@ use plimsoll_base::Result;
 
 const NO_SAMPLES: &str = "this trainer samples nothing";
 
+/// (name, value) of TRL's own defaults, for each of these trainers.
+macro_rules! defaults {
+    ($learning_rate:literal $(, $more:expr)*) => {
+        &[
+            ("per_device_train_batch_size", "8"),
+            ("gradient_accumulation_steps", "1"),
+            ("learning_rate", $learning_rate),
+            ("lr_scheduler_type", "linear"),
+            ("adam_beta1", "0.9"),
+            ("adam_beta2", "0.999"),
+            $($more,)*
+            ("max_length", "1024"),
+        ]
+    };
+}
+
 pub(crate) const SFT: Job = Job {
     trainers: &["sft"],
     of: None,
-    defaults: &[
-        ("per_device_train_batch_size", "8"),
-        ("gradient_accumulation_steps", "1"),
-        ("learning_rate", "2e-5"),
-        ("lr_scheduler_type", "linear"),
-        ("adam_beta1", "0.9"),
-        ("adam_beta2", "0.999"),
-        ("max_length", "1024"),
-    ],
+    defaults: defaults!["2e-5"],
     takes: &[("loss_type", Later), ("beta", Lost("the loss of SFT has no such factor")), ("packing", Later)],
     combine: sft,
 };
@@ -31,17 +39,7 @@ pub(crate) const SFT: Job = Job {
 pub(crate) const DPO: Job = Job {
     trainers: &["dpo"],
     of: None,
-    defaults: &[
-        ("per_device_train_batch_size", "8"),
-        ("gradient_accumulation_steps", "1"),
-        ("learning_rate", "1e-6"),
-        ("lr_scheduler_type", "linear"),
-        ("adam_beta1", "0.9"),
-        ("adam_beta2", "0.999"),
-        ("beta", "0.1"),
-        ("loss_type", "sigmoid"),
-        ("max_length", "1024"),
-    ],
+    defaults: defaults!["1e-6", ("beta", "0.1"), ("loss_type", "sigmoid")],
     takes: &[("beta", Number("loss.dpo_beta")), ("max_completion_length", Lost(NO_SAMPLES))],
     combine: dpo,
 };
@@ -49,18 +47,12 @@ pub(crate) const DPO: Job = Job {
 pub(crate) const CPO: Job = Job {
     trainers: &["cpo"],
     of: None,
-    defaults: &[
-        ("per_device_train_batch_size", "8"),
-        ("gradient_accumulation_steps", "1"),
-        ("learning_rate", "1e-6"),
-        ("lr_scheduler_type", "linear"),
-        ("adam_beta1", "0.9"),
-        ("adam_beta2", "0.999"),
+    defaults: defaults![
+        "1e-6",
         ("beta", "0.1"),
         ("loss_type", "sigmoid"),
         ("cpo_alpha", "1.0"),
-        ("simpo_gamma", "0.5"),
-        ("max_length", "1024"),
+        ("simpo_gamma", "0.5")
     ],
     takes: &[("beta", Number("loss.dpo_beta")), ("max_completion_length", Lost(NO_SAMPLES))],
     combine: cpo,
@@ -69,16 +61,7 @@ pub(crate) const CPO: Job = Job {
 pub(crate) const ORPO: Job = Job {
     trainers: &["orpo"],
     of: None,
-    defaults: &[
-        ("per_device_train_batch_size", "8"),
-        ("gradient_accumulation_steps", "1"),
-        ("learning_rate", "1e-6"),
-        ("lr_scheduler_type", "linear"),
-        ("adam_beta1", "0.9"),
-        ("adam_beta2", "0.999"),
-        ("beta", "0.1"),
-        ("max_length", "1024"),
-    ],
+    defaults: defaults!["1e-6", ("beta", "0.1")],
     takes: &[("beta", Number("loss.dpo_beta")), ("max_completion_length", Lost(NO_SAMPLES))],
     combine: orpo,
 };
@@ -86,18 +69,12 @@ pub(crate) const ORPO: Job = Job {
 pub(crate) const KTO: Job = Job {
     trainers: &["kto"],
     of: None,
-    defaults: &[
-        ("per_device_train_batch_size", "8"),
-        ("gradient_accumulation_steps", "1"),
-        ("learning_rate", "1e-6"),
-        ("lr_scheduler_type", "linear"),
-        ("adam_beta1", "0.9"),
-        ("adam_beta2", "0.999"),
+    defaults: defaults![
+        "1e-6",
         ("beta", "0.1"),
         ("loss_type", "kto"),
         ("desirable_weight", "1.0"),
-        ("undesirable_weight", "1.0"),
-        ("max_length", "1024"),
+        ("undesirable_weight", "1.0")
     ],
     takes: &[
         ("beta", Number("loss.dpo_beta")),
@@ -111,15 +88,7 @@ pub(crate) const KTO: Job = Job {
 pub(crate) const REWARD: Job = Job {
     trainers: &["reward"],
     of: None,
-    defaults: &[
-        ("per_device_train_batch_size", "8"),
-        ("gradient_accumulation_steps", "1"),
-        ("learning_rate", "1e-4"),
-        ("lr_scheduler_type", "linear"),
-        ("adam_beta1", "0.9"),
-        ("adam_beta2", "0.999"),
-        ("max_length", "1024"),
-    ],
+    defaults: defaults!["1e-4"],
     takes: &[("beta", Lost("the loss of a reward model has no such factor"))],
     combine: reward,
 };

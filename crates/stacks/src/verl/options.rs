@@ -8,17 +8,10 @@ use crate::unbuilt::Unbuilt::{Adapters, Images, Objective, Turns};
 pub(super) static TABLE: Table = Table {
     stack: "verl",
     rows: &[
-        ("trainer", Idle, Later),
         ("actor_rollout_ref.model.path", Used, Later),
         ("actor_rollout_ref.model.lora_rank|actor_rollout_ref.model.lora.rank|model.lora_rank", Used, Adapter),
-        ("actor_rollout_ref.model.lora_alpha|actor_rollout_ref.model.lora.alpha|model.lora_alpha", Idle, Adapter),
-        ("actor_rollout_ref.model.lora_adapter_path|actor_rollout_ref.model.lora.adapter_path|model.lora_adapter_path", Idle, Adapter),
-        ("actor_rollout_ref.model.lora.dropout", Idle, Adapter),
-        ("actor_rollout_ref.model.target_modules|actor_rollout_ref.model.lora.target_modules|model.target_modules", Idle, Adapter),
         ("actor_rollout_ref.model.exclude_modules|actor_rollout_ref.model.lora.exclude_modules", Idle, NotBuilt(Adapters)),
         ("actor_rollout_ref.model.lora.merge", Idle, Lost("rollout and update use the same weights and kernels here, merged or not")),
-        ("data.train_files", Idle, Later),
-        ("data.val_files", Idle, Later),
         ("data.prompt_key", Idle, Text("data.prompt_column")),
         ("data.apply_chat_template_kwargs", Idle, Variables),
         ("data.apply_chat_template_kwargs.enable_thinking", Idle, Variable("enable_thinking")),
@@ -26,9 +19,7 @@ pub(super) static TABLE: Table = Table {
         ("data.max_response_length", Used, Integer("rollout.max_new_tokens")),
         ("data.train_batch_size", Used, Integer("rollout.prompts_per_step")),
         ("data.gen_batch_size", Idle, Lost("further prompts come in rounds of whole steps here: loss.dynamic_sampling_retries bounds them")),
-        ("data.truncation", Idle, Later),
         ("data.filter_overlong_prompts", Idle, On("data.overlong", "drop")),
-        ("data.shuffle", Idle, Later),
         ("data.seed", Idle, Integer("seed")),
         ("data.return_raw_chat", Idle, Lost("conversations reach rewards and environments as they are here")),
         ("actor_rollout_ref.rollout.n", Used, Integer("rollout.group_size")),
@@ -42,43 +33,26 @@ pub(super) static TABLE: Table = Table {
         ("actor_rollout_ref.rollout.val_kwargs.do_sample", Idle, Lost("an evaluation with eval.temperature = 0 is greedy here")),
         ("actor_rollout_ref.rollout.free_cache_engine", Used, Lost("the KV cache has a fixed address in the plan, and is never freed or rebuilt")),
         ("actor_rollout_ref.rollout.multi_turn.enable", Idle, NotBuilt(Turns)),
-        ("actor_rollout_ref.rollout.agent.default_agent_loop", Idle, Later),
         ("actor_rollout_ref.rollout.agent.num_workers", Idle, Lost(why::ENGINE)),
         ("data.image_key", Idle, NotBuilt(Images)),
         ("actor_rollout_ref.rollout.enforce_eager", Used, Lost(why::EAGER)),
-        ("actor_rollout_ref.actor.ppo_mini_batch_size", Idle, Later),
         ("actor_rollout_ref.actor.ppo_max_token_len_per_gpu", Used, Integer("train.micro_batch_tokens")),
         ("actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu", Used, Later),
         ("actor_rollout_ref.actor.ppo_micro_batch_size", Used, As("actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu")),
         ("actor_rollout_ref.actor.ppo_epochs", Idle, Integer("train.epochs_per_rollout")),
-        ("actor_rollout_ref.actor.clip_ratio", Idle, Later),
         ("actor_rollout_ref.actor.clip_ratio_low", Idle, Number("loss.clip_low")),
         ("actor_rollout_ref.actor.clip_ratio_high", Idle, Number("loss.clip_high")),
         ("actor_rollout_ref.actor.clip_ratio_c", Idle, Number("loss.dual_clip")),
         ("actor_rollout_ref.actor.entropy_coeff", Idle, Number("loss.entropy_coef")),
         ("actor_rollout_ref.actor.use_kl_loss", Used, Later),
-        ("actor_rollout_ref.actor.kl_loss_coef", Idle, Later),
-        ("actor_rollout_ref.actor.kl_loss_type", Idle, Later),
         ("actor_rollout_ref.actor.loss_agg_mode", Idle, Names( "loss.aggregation", &[ ("token-mean", "token_mean"), ("seq-mean-token-mean", "seq_mean_token_mean"), ("seq-mean-token-sum", "seq_mean_token_sum"), ("seq-mean-token-sum-norm", "seq_mean_token_sum_norm"), ], )),
-        ("actor_rollout_ref.actor.policy_loss.loss_mode", Idle, Later),
-        ("actor_rollout_ref.actor.tau_pos|actor_rollout_ref.actor.policy_loss.tau_pos", Idle, Later),
-        ("actor_rollout_ref.actor.tau_neg|actor_rollout_ref.actor.policy_loss.tau_neg", Idle, Later),
-        ("actor_rollout_ref.actor.policy_loss.clip_cov_ratio", Idle, Later),
-        ("actor_rollout_ref.actor.policy_loss.clip_cov_lb", Idle, Later),
-        ("actor_rollout_ref.actor.policy_loss.clip_cov_ub", Idle, Later),
-        ("actor_rollout_ref.actor.policy_loss.kl_cov_ratio", Idle, Later),
-        ("actor_rollout_ref.actor.policy_loss.ppo_kl_coef", Idle, Later),
-        ("algorithm.rollout_correction.loss_type", Idle, Later),
         ("actor_rollout_ref.model.mtp.enable_train", Idle, NotBuilt(Objective)),
         ("actor_rollout_ref.actor.entropy_checkpointing", Used, Lost("logits and entropy are computed in tiles here")),
-        ("actor_rollout_ref.actor.optim.optimizer", Idle, Later),
         ("actor_rollout_ref.actor.grad_clip|actor_rollout_ref.actor.optim.clip_grad", Idle, Number("train.grad_clip")),
         ("actor_rollout_ref.actor.optim.lr", Idle, Number("train.learning_rate")),
-        ("actor_rollout_ref.actor.optim.lr_warmup_steps_ratio", Idle, Later),
         ("actor_rollout_ref.actor.optim.lr_warmup_steps", Idle, Every("train.warmup_steps")),
         ("actor_rollout_ref.actor.optim.weight_decay", Idle, Number("train.weight_decay")),
         ("actor_rollout_ref.actor.optim.betas", Idle, Betas),
-        ("actor_rollout_ref.actor.optim.lr_scheduler_type|actor_rollout_ref.actor.optim.warmup_style", Idle, Later),
         ("actor_rollout_ref.actor.fsdp_config.optimizer_offload", Used, Offload("optimizer")),
         ("actor_rollout_ref.ref.fsdp_config.param_offload", Used, Offload("reference")),
         ("actor_rollout_ref.model.enable_gradient_checkpointing", Used, Recompute),
@@ -87,32 +61,11 @@ pub(super) static TABLE: Table = Table {
         ("critic.cliprange_value", Idle, Number("critic.value_clip")),
         ("critic.ppo_mini_batch_size", Idle, Lost("the critic has the actor's parts; critic.updates_per_rollout says otherwise")),
         ("algorithm.adv_estimator", Used, Later),
-        ("algorithm.norm_adv_by_std_in_grpo", Idle, Later),
-        ("algorithm.gdpo_reward_keys", Idle, Later),
-        ("algorithm.gdpo_reward_weights", Idle, Later),
         ("algorithm.gamma", Idle, Number("loss.gamma")),
         ("algorithm.lam", Idle, Number("loss.lambda")),
         ("algorithm.use_kl_in_reward", Used, Later),
-        ("algorithm.kl_ctrl.kl_coef", Idle, Later),
-        ("algorithm.kl_ctrl.type", Idle, Later),
-        ("algorithm.kl_ctrl.target_kl", Idle, Later),
-        ("algorithm.kl_ctrl.horizon", Idle, Later),
-        ("algorithm.kl_penalty", Idle, Later),
-        ("algorithm.filter_groups.enable", Idle, Later),
-        ("algorithm.filter_groups.metric", Idle, Later),
-        ("algorithm.filter_groups.max_num_gen_batches", Idle, Later),
-        ("reward_model.overlong_buffer.enable|reward_model.reward_kwargs.overlong_buffer_cfg.enable|reward.reward_kwargs.overlong_buffer_cfg.enable", Idle, Later),
-        ("reward_model.overlong_buffer.len|reward_model.reward_kwargs.overlong_buffer_cfg.len|reward.reward_kwargs.overlong_buffer_cfg.len", Idle, Later),
-        ("reward_model.overlong_buffer.penalty_factor|reward_model.reward_kwargs.overlong_buffer_cfg.penalty_factor|reward.reward_kwargs.overlong_buffer_cfg.penalty_factor", Idle, Later),
         ("reward_model.reward_kwargs.max_resp_len|reward.reward_kwargs.max_resp_len", Idle, Lost("the penalty of long responses counts back from rollout.max_new_tokens here")),
         ("reward_model.reward_kwargs.overlong_buffer_cfg.log|reward.reward_kwargs.overlong_buffer_cfg.log", Idle, Lost(why::LOGGING)),
-        ("reward_model.reward_manager|reward.reward_manager.name", Idle, Later),
-        ("reward_model.enable|reward.reward_model.enable", Idle, Later),
-        ("reward_model.model.path|reward.reward_model.model_path", Idle, Later),
-        ("custom_reward_function.path|reward.custom_reward_function.path", Idle, Later),
-        ("custom_reward_function.name|reward.custom_reward_function.name", Idle, Later),
-        ("trainer.total_training_steps", Idle, Later),
-        ("trainer.total_epochs", Idle, Later),
         ("trainer.critic_warmup", Idle, Every("critic.warmup_steps")),
         ("trainer.save_freq", Used, Every("checkpoint.every")),
         ("trainer.test_freq", Idle, Every("eval.every")),
@@ -120,29 +73,61 @@ pub(super) static TABLE: Table = Table {
         ("trainer.default_local_dir", Idle, Text("run.dir")),
         ("trainer.val_before_train", Idle, Lost("there is always an evaluation before and after a run here")),
         ("config-path|config-name", Idle, Lost("it is a file of its own: import the YAML that Hydra writes for a run")),
-        ("model.partial_pretrain|model.path", Idle, Later),
         ("model.enable_gradient_checkpointing", Idle, Recompute),
-        ("data.max_length", Idle, Later),
-        ("data.micro_batch_size_per_gpu|data.micro_batch_size", Idle, Later),
         ("data.response_key", Idle, Lost("a row has `messages`, or `prompt` and `completion` here")),
         ("data.prompt_dict_keys", Idle, Lost("a row has `messages`, or `prompt` and `completion` here")),
         ("data.response_dict_keys", Idle, Lost("a row has `messages`, or `prompt` and `completion` here")),
-        ("data.multiturn.enable", Idle, Later),
         ("data.multiturn.messages_key|data.messages_key", Idle, Lost("the column is called `messages` here")),
         ("optim.lr", Idle, Number("train.learning_rate")),
         ("optim.betas", Idle, Betas),
         ("optim.weight_decay", Idle, Number("train.weight_decay")),
         ("optim.clip_grad", Idle, Number("train.grad_clip")),
-        ("optim.warmup_steps_ratio|optim.lr_warmup_steps_ratio", Idle, Later),
         ("optim.lr_warmup_steps", Idle, Every("train.warmup_steps")),
-        ("optim.lr_scheduler|optim.lr_scheduler_type", Idle, Later),
-        ("optim.optimizer", Idle, Later),
         ("trainer.seed", Idle, Integer("seed")),
         ("trainer.max_ckpt_to_keep", Idle, Integer("checkpoint.keep")),
         ("trainer.resume_mode", Idle, Lost(why::RESUME)),
-        ("trainer.logger", Idle, Later),
-        ("trainer.project_name", Idle, Later),
-        ("trainer.experiment_name", Idle, Later),
+    ],
+    alike: &[
+        (
+            Later,
+            "
+                trainer data.train_files data.val_files data.truncation data.shuffle
+                actor_rollout_ref.rollout.agent.default_agent_loop actor_rollout_ref.actor.ppo_mini_batch_size
+                actor_rollout_ref.actor.clip_ratio actor_rollout_ref.actor.kl_loss_coef
+                actor_rollout_ref.actor.kl_loss_type actor_rollout_ref.actor.policy_loss.loss_mode
+                actor_rollout_ref.actor.tau_pos|actor_rollout_ref.actor.policy_loss.tau_pos
+                actor_rollout_ref.actor.tau_neg|actor_rollout_ref.actor.policy_loss.tau_neg
+                actor_rollout_ref.actor.policy_loss.clip_cov_ratio actor_rollout_ref.actor.policy_loss.clip_cov_lb
+                actor_rollout_ref.actor.policy_loss.clip_cov_ub actor_rollout_ref.actor.policy_loss.kl_cov_ratio
+                actor_rollout_ref.actor.policy_loss.ppo_kl_coef algorithm.rollout_correction.loss_type
+                actor_rollout_ref.actor.optim.optimizer actor_rollout_ref.actor.optim.lr_warmup_steps_ratio
+                actor_rollout_ref.actor.optim.lr_scheduler_type|actor_rollout_ref.actor.optim.warmup_style
+                algorithm.norm_adv_by_std_in_grpo algorithm.gdpo_reward_keys algorithm.gdpo_reward_weights
+                algorithm.kl_ctrl.kl_coef algorithm.kl_ctrl.type algorithm.kl_ctrl.target_kl algorithm.kl_ctrl.horizon
+                algorithm.kl_penalty algorithm.filter_groups.enable algorithm.filter_groups.metric
+                algorithm.filter_groups.max_num_gen_batches
+                reward_model.overlong_buffer.enable|reward_model.reward_kwargs.overlong_buffer_cfg.enable|reward.reward_kwargs.overlong_buffer_cfg.enable
+                reward_model.overlong_buffer.len|reward_model.reward_kwargs.overlong_buffer_cfg.len|reward.reward_kwargs.overlong_buffer_cfg.len
+                reward_model.overlong_buffer.penalty_factor|reward_model.reward_kwargs.overlong_buffer_cfg.penalty_factor|reward.reward_kwargs.overlong_buffer_cfg.penalty_factor
+                reward_model.reward_manager|reward.reward_manager.name reward_model.enable|reward.reward_model.enable
+                reward_model.model.path|reward.reward_model.model_path
+                custom_reward_function.path|reward.custom_reward_function.path
+                custom_reward_function.name|reward.custom_reward_function.name trainer.total_training_steps
+                trainer.total_epochs model.partial_pretrain|model.path data.max_length
+                data.micro_batch_size_per_gpu|data.micro_batch_size data.multiturn.enable
+                optim.warmup_steps_ratio|optim.lr_warmup_steps_ratio optim.lr_scheduler|optim.lr_scheduler_type
+                optim.optimizer trainer.logger trainer.project_name trainer.experiment_name
+            ",
+        ),
+        (
+            Adapter,
+            "
+                actor_rollout_ref.model.lora_alpha|actor_rollout_ref.model.lora.alpha|model.lora_alpha
+                actor_rollout_ref.model.lora_adapter_path|actor_rollout_ref.model.lora.adapter_path|model.lora_adapter_path
+                actor_rollout_ref.model.lora.dropout
+                actor_rollout_ref.model.target_modules|actor_rollout_ref.model.lora.target_modules|model.target_modules
+            ",
+        ),
     ],
     used: "
         actor_rollout_ref.actor.strategy actor_rollout_ref.actor.use_dynamic_bsz

@@ -2,7 +2,7 @@
 //! text until they are read, so a body of numbers never becomes a tree. Values that a template reads become trees, of
 //! bounded bytes together.
 
-use crate::refusal::{Refusal, Reply};
+use crate::protocol::refusal::{Refusal, Reply};
 use plimsoll_base::{JsonPart, json_marked, json_tree_bytes, shown};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;

@@ -1,8 +1,8 @@
 //! Writes log-probabilities in the forms of the protocols. They belong to the whole distribution at the request's
 //! temperature, as in a rollout; at each position only that of the drawn token is known.
 
-use crate::fields::Fields;
-use crate::refusal::{Refusal, Reply};
+use crate::protocol::fields::Fields;
+use crate::protocol::refusal::{Refusal, Reply};
 use plimsoll_text::Tokenizer;
 use serde_json::{Value, json};
 

@@ -1,9 +1,9 @@
 //! Reads the fields that every kind of request has: sampling, ends and delivery.
 
-use crate::fields::Fields;
-use crate::gate::Heard;
 use crate::limits::CHOICES_MAX;
-use crate::refusal::{Refusal, Reply};
+use crate::owner::Heard;
+use crate::protocol::fields::Fields;
+use crate::protocol::refusal::{Refusal, Reply};
 use crate::state::{SamplingParams, ServerState};
 use plimsoll_base::JsonPart;
 use plimsoll_device::Sampling;

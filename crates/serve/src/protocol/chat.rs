@@ -1,13 +1,13 @@
 //! Answers `POST /v1/chat/completions`.
 
-use crate::fields::Fields;
-use crate::gate::{Heard, ResponseOwner};
-use crate::logprobs::{self, Logprobs};
-use crate::messages::Chat;
 use crate::outbox::{End, Part};
-use crate::parsed::{Delivery, Parsed, delivery, params};
-use crate::refusal::Reply;
-use crate::reply::{Form, Head, Usage, reasons};
+use crate::owner::{Heard, ResponseOwner};
+use crate::protocol::fields::Fields;
+use crate::protocol::logprobs::{self, Logprobs};
+use crate::protocol::messages::Chat;
+use crate::protocol::parsed::{Delivery, Parsed, delivery, params};
+use crate::protocol::refusal::Reply;
+use crate::protocol::reply::{Form, Head, Usage, reasons};
 use crate::state::ServerState;
 use plimsoll_text::calls::{Calls, Said};
 use serde_json::{Value, json};

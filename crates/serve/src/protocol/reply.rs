@@ -1,8 +1,8 @@
 //! Sends answers as one object, or as events while they are drawn. The form of each protocol says what they hold.
 
 use crate::outbox::{End, Part};
-use crate::parsed::Delivery;
-use crate::refusal::{Refusal, Reply};
+use crate::protocol::parsed::Delivery;
+use crate::protocol::refusal::{Refusal, Reply};
 use crate::state::{RequestOutput, ServerState};
 use axum::http::header;
 use axum::response::sse::{Event, KeepAlive, Sse};

@@ -1,7 +1,7 @@
 //! Reads the conversation of a chat: messages as clients write them become messages that chat templates read.
 
-use crate::fields::Fields;
-use crate::refusal::{Refusal, Reply};
+use crate::protocol::fields::Fields;
+use crate::protocol::refusal::{Refusal, Reply};
 use crate::state::ServerState;
 use plimsoll_base::{Error, json_marked, shown};
 use plimsoll_text::calls_xml::Tool;

@@ -13,34 +13,34 @@ use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
-/// Largest letter that a rank reads.
+/// Largest address book that a rank reads.
 const BYTES_MAX: u64 = 1 << 20;
 
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Letter {
+pub(crate) struct AddressBook {
     /// Where each rank's trainer listens, and its name in words, by rank.
     pub(crate) ranks: Vec<(Option<SocketAddr>, String)>,
     token: String,
 }
 
-/// A letter that a supervisor keeps open for its trainer.
+/// An address book that a supervisor keeps open for its trainer.
 #[derive(Debug)]
 pub(crate) struct Posted {
     file: File,
 }
 
-impl Letter {
-    pub(crate) fn of(members: &[Member], token: &Token) -> Letter {
+impl AddressBook {
+    pub(crate) fn of(members: &[Member], token: &Token) -> AddressBook {
         let ranks = members.iter().map(|member| (member.address, member.words())).collect();
-        Letter { ranks, token: token.to_hex() }
+        AddressBook { ranks, token: token.to_hex() }
     }
 
-    /// Returns the letter to a part of the ranks.
-    pub(crate) fn to_part(&self, part: &Range<usize>) -> Letter {
-        Letter { ranks: self.ranks[part.clone()].to_vec(), token: self.token.clone() }
+    /// Returns the address book to a part of the ranks.
+    pub(crate) fn to_part(&self, part: &Range<usize>) -> AddressBook {
+        AddressBook { ranks: self.ranks[part.clone()].to_vec(), token: self.token.clone() }
     }
 
-    /// Writes the letter where only processes of this user can read it.
+    /// Writes the address book where only processes of this user can read it.
     ///
     /// Errors: `ranks-window`.
     pub(crate) fn post(&self) -> Result<Posted> {
@@ -50,10 +50,10 @@ impl Letter {
         Ok(Posted { file })
     }
 
-    /// Reads the letter of a supervisor.
+    /// Reads the address book of a supervisor.
     ///
     /// Errors: `ranks-window`.
-    pub(crate) fn read(path: &Path) -> Result<Letter> {
+    pub(crate) fn read(path: &Path) -> Result<AddressBook> {
         let mut text = Vec::new();
         let read = File::open(path).and_then(|file| file.take(BYTES_MAX).read_to_end(&mut text));
         read.map_err(|err| unread(&err.to_string()))?;
@@ -69,7 +69,7 @@ impl Letter {
 impl Posted {
     /// Returns what the trainer gets. `listener`: the descriptor at which it listens.
     pub(crate) fn away(&self, listener: i32) -> Away {
-        Away { listener, letter: self.path() }
+        Away { listener, book: self.path() }
     }
 
     fn path(&self) -> PathBuf {
@@ -100,14 +100,14 @@ mod tests {
             })
             .collect();
         let token = Token::of_hex(&"07".repeat(32)).expect("32 bytes");
-        let posted = Letter::of(&members, &token).post().expect("memory");
-        let Away { listener, letter } = posted.away(9);
-        let read = Letter::read(&letter).expect("it is there");
+        let posted = AddressBook::of(&members, &token).post().expect("memory");
+        let Away { listener, book } = posted.away(9);
+        let read = AddressBook::read(&book).expect("it is there");
         assert_eq!((listener, read.ranks[1].0), (9, members[1].address));
         assert_eq!(read.ranks[0].1, "rank 0 (host a, pid 100)");
         let proof = token.proof(Side::Joiner, &[1; 32], &[2; 32]);
         assert!(read.token().expect("a token").is_proof(&proof, Side::Joiner, &[1; 32], &[2; 32]));
         drop(posted);
-        assert_eq!(Letter::read(&letter).expect_err("it is gone").slug, "ranks-window");
+        assert_eq!(AddressBook::read(&book).expect_err("it is gone").slug, "ranks-window");
     }
 }

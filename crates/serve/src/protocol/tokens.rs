@@ -1,12 +1,12 @@
 //! Answers `POST /inference/v1/generate`, vLLM's endpoint: token ids in, token ids and log-probabilities out, no text.
 
-use crate::fields::Fields;
-use crate::gate::{Heard, ResponseOwner};
-use crate::logprobs::{self, Logprobs};
 use crate::outbox::Part;
-use crate::parsed::{Delivery, Parsed, USUAL_TOKENS, check_ids, delivery, params};
-use crate::refusal::{Refusal, Reply};
-use crate::reply::{Form, Head, Usage, reasons};
+use crate::owner::{Heard, ResponseOwner};
+use crate::protocol::fields::Fields;
+use crate::protocol::logprobs::{self, Logprobs};
+use crate::protocol::parsed::{Delivery, Parsed, USUAL_TOKENS, check_ids, delivery, params};
+use crate::protocol::refusal::{Refusal, Reply};
+use crate::protocol::reply::{Form, Head, Usage, reasons};
 use crate::state::ServerState;
 use plimsoll_base::shown;
 use serde_json::{Value, json};

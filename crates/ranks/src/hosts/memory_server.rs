@@ -2,7 +2,7 @@
 //! a copy in this process; a card's memory comes through its device.
 
 use super::dial::Callers;
-use super::{Caller, Letter};
+use super::{AddressBook, Caller};
 use crate::errors::lost;
 use crate::message::Way;
 use plimsoll_base::{Error, Result};
@@ -52,22 +52,22 @@ type Failed = Arc<OnceLock<Error>>;
 
 /// A handle that ends the thread when dropped.
 #[derive(Debug)]
-pub(crate) struct Door {
+pub(crate) struct MemoryServer {
     wake: UnixStream,
     failed: Failed,
     thread: Option<thread::JoinHandle<()>>,
 }
 
-impl Door {
+impl MemoryServer {
     /// Starts the thread over `bytes` bytes of `memory`, and a number, which ranks of this host read directly.
     ///
     /// Errors: `thread-not-started`.
     pub(crate) fn open(
         callers: Callers,
-        letter: Arc<Letter>,
+        book: Arc<AddressBook>,
         (memory, bytes): (Memory, u64),
         posted: ReadPosted,
-    ) -> Result<Door> {
+    ) -> Result<MemoryServer> {
         let refused = |err: std::io::Error| {
             Error::new("thread-not-started", format!("the thread that answers ranks of other hosts: {err}"))
                 .hint("check the limits on threads and open files: ulimit -u, ulimit -n")
@@ -75,10 +75,10 @@ impl Door {
         let (wake, woken) = UnixStream::pair().map_err(refused)?;
         let failed = Failed::default();
         let (guests, kept) = (Vec::new(), Arc::clone(&failed));
-        let inside = Inside { callers, letter, memory, bytes, posted, guests, failed: kept, woken };
+        let inside = Inside { callers, book, memory, bytes, posted, guests, failed: kept, woken };
         let thread = thread::Builder::new().name("door".into()).stack_size(STACK_BYTES);
         let thread = Some(thread.spawn(move || inside.run()).map_err(refused)?);
-        Ok(Door { wake, failed, thread })
+        Ok(MemoryServer { wake, failed, thread })
     }
 
     /// Errors: `ranks-unreachable` if the network ended a guest's connection.
@@ -87,7 +87,7 @@ impl Door {
     }
 }
 
-impl Drop for Door {
+impl Drop for MemoryServer {
     fn drop(&mut self) {
         let _ = (&self.wake).write(&[1]);
         if let Some(thread) = self.thread.take() {
@@ -98,7 +98,7 @@ impl Drop for Door {
 
 struct Inside {
     callers: Callers,
-    letter: Arc<Letter>,
+    book: Arc<AddressBook>,
     memory: Memory,
     bytes: u64,
     posted: ReadPosted,
@@ -144,10 +144,10 @@ impl Inside {
                 }
                 false
             });
-            let letter = &self.letter;
+            let book = &self.book;
             let is_full = self.guests.len() >= GUESTS_MAX;
             let expects = |rank: u32, way: Way| {
-                let known = letter.ranks.get(rank as usize).filter(|_| way == Way::Read && !is_full);
+                let known = book.ranks.get(rank as usize).filter(|_| way == Way::Read && !is_full);
                 known.map(|(_, who)| who.clone())
             };
             let guest = |Caller { stream, .. }: Caller| {

@@ -2,7 +2,7 @@
 
 use super::dial::{Callers, Target, dial_within};
 use super::stream::{Stream, sleep};
-use super::{Caller, Letter};
+use super::{AddressBook, Caller};
 use crate::errors::{lost, unreachable};
 use crate::message::Way;
 use crate::place::Place;
@@ -17,7 +17,7 @@ const CHUNK_BYTES: usize = 256 << 10;
 
 /// The connections of a host's first rank to those of all other hosts.
 #[derive(Debug)]
-pub(crate) struct Between {
+pub(crate) struct HostLinks {
     own: usize,
     /// By host; `None` for this one.
     hosts: Vec<Option<Lane>>,
@@ -36,24 +36,23 @@ struct Lane {
     frame: Vec<u8>,
 }
 
-impl Between {
+impl HostLinks {
     /// Connects the first ranks of all hosts for `way` within `longest`; each dials the hosts before it, and polls
     /// `check`.
     ///
     /// Errors: `ranks-unreachable`; those of `check`.
     pub(crate) fn open(
         place: &Place,
-        letter: &Letter,
+        book: &AddressBook,
         callers: &mut Callers,
         (way, longest): (Way, Duration),
         check: &dyn Fn() -> Result<()>,
-    ) -> Result<Between> {
+    ) -> Result<HostLinks> {
         let firsts = place.firsts();
         let own = place.hosts[place.rank as usize] as usize;
-        let target =
-            |rank: &usize| Target { address: letter.ranks[*rank].0, who: letter.ranks[*rank].1.clone() };
+        let target = |rank: &usize| Target { address: book.ranks[*rank].0, who: book.ranks[*rank].1.clone() };
         let before: Vec<Target> = firsts[..own].iter().map(target).collect();
-        let dialled = dial_within(&before, &letter.token()?, (place.rank, way), longest, check)?;
+        let dialled = dial_within(&before, &book.token()?, (place.rank, way), longest, check)?;
         let mut hosts: Vec<Option<Lane>> =
             dialled.into_iter().map(|stream| Some(Lane::new(stream))).collect();
         hosts.resize_with(firsts.len(), || None);
@@ -61,21 +60,21 @@ impl Between {
         while let Some(missing) = (own + 1..firsts.len()).find(|host| hosts[*host].is_none()) {
             check()?;
             if begun.elapsed() >= longest {
-                let (who, seconds) = (&letter.ranks[firsts[missing]].1, begun.elapsed().as_secs());
+                let (who, seconds) = (&book.ranks[firsts[missing]].1, begun.elapsed().as_secs());
                 return Err(unreachable(&format!("{who} did not reach this rank within {seconds} s")));
             }
             callers.sleep();
-            // Ranks that come to read must wait for the door.
+            // Ranks that come to read must wait for the memory server.
             let expects = |rank: u32, its: Way| {
                 let is_later = firsts[own + 1..].contains(&(rank as usize));
-                (is_later && its == way).then(|| letter.ranks[rank as usize].1.clone())
+                (is_later && its == way).then(|| book.ranks[rank as usize].1.clone())
             };
             for Caller { rank, stream } in callers.turn(&expects) {
                 let host = firsts.iter().position(|first| *first == rank as usize);
                 hosts[host.expect("a first rank")] = Some(Lane::new(stream));
             }
         }
-        Ok(Between { own, hosts, turn: 0 })
+        Ok(HostLinks { own, hosts, turn: 0 })
     }
 
     /// Exchanges bytes with all hosts, returned by host, once all reach this exchange. Without bytes: a barrier.
