@@ -19,7 +19,7 @@ mod playing;
 mod report;
 mod responding;
 mod saved;
-mod step;
+pub(super) mod step;
 mod supply;
 
 pub(crate) use drew::take;

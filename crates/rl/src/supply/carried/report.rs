@@ -22,7 +22,7 @@ pub(crate) struct CarryReport {
 
 impl CarryReport {
     /// Returns what is reported of the step, by the names of metrics.
-    pub(super) fn metrics(&self) -> Metrics {
+    pub(in crate::supply) fn metrics(&self) -> Metrics {
         let mut metrics = self.counts.metrics();
         for (name, value) in [
             ("rollout/carried", self.carried as f64),

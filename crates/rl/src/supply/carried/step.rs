@@ -31,21 +31,22 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// Draws what `step` trains on, and moves `cx.cursor` past the prompts that joined. What is left of the groups is to be
-/// kept. Returns the samples with what the step counted.
+/// kept. `is_due`: true of a group that the step waits for. Returns the samples with what the step counted.
 ///
 /// Errors: those of sampling and of the rewards; `rank-lost` where another rank has one.
-pub(super) fn next(
+pub(in crate::supply) fn next(
     all: &mut GroupsUnderWay,
     trainer: &mut Trainer<'_>,
     cx: &mut StepContext<'_>,
     step: u32,
+    is_due: &dyn Fn(&Group) -> bool,
 ) -> Result<(StepSamples, CarryReport, Gathered)> {
     let started = Instant::now();
     // After a resume, those of earlier steps.
     grade_ahead(cx.rewards, trainer.group, (cx.run, cx.text), &all.groups);
     let (mut groups, joined) = under_way(&all.groups, cx)?;
     let mut report = CarryReport { joined, ..CarryReport::default() };
-    let Drew { chosen, mut gathered, events } = draw(trainer, cx, &mut groups, (step, &mut report))?;
+    let Drew { chosen, mut gathered, events } = draw(trainer, cx, &mut groups, is_due, (step, &mut report))?;
     let size = cx.run.rollout.group_size as usize;
     cx.cursor.data_position += joined as u64;
     cx.cursor.next_sample_id += (joined * size) as u64;
@@ -119,12 +120,12 @@ fn draw(
     trainer: &mut Trainer<'_>,
     cx: &mut StepContext<'_>,
     groups: &mut [Group],
+    is_due: &dyn Fn(&Group) -> bool,
     (step, report): (u32, &mut CarryReport),
 ) -> Result<Drew> {
     let size = cx.run.rollout.group_size as usize;
     let wanted = cx.run.rollout.prompts_per_step as usize;
-    let due = groups.iter().map(|group| group.is_due(cx.run.asynchrony.stale_tokens_max));
-    let due: Vec<bool> = due.collect();
+    let due: Vec<bool> = groups.iter().map(is_due).collect();
     report.waited_for = due.iter().filter(|is_due| **is_due).count();
     let mut times = GroupTimes::new(wanted.min(groups.len()), due);
     let ended = groups.iter().enumerate().filter(|(_, group)| group.has_ended());

@@ -49,7 +49,9 @@ impl Supply for CarriedSupply {
         step: u32,
         gathered: &mut Gathered,
     ) -> Result<Option<StepSamples>> {
-        let (samples, report, drawn) = step::next(&mut self.under_way, trainer, cx, step)?;
+        let most = cx.run.asynchrony.stale_tokens_max;
+        let (samples, report, drawn) =
+            step::next(&mut self.under_way, trainer, cx, step, &|group| group.is_due(most))?;
         *gathered = Gathered { of_supply: report.metrics(), ..drawn };
         self.report = report;
         Ok(Some(samples))
