@@ -93,3 +93,7 @@ fn metrics_of(ages: &Ages) -> Metrics {
     let rows = [("rollout/staleness", ages.mean()), ("rollout/stale_share", ages.stale_share())];
     rows.map(|(name, value)| (name.to_string(), value)).into()
 }
+
+#[cfg(test)]
+#[path = "queue_tests.rs"]
+mod tests;
