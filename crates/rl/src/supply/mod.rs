@@ -1,9 +1,10 @@
 //! Where the samples that a step trains on come from, and how old they are. A step asks its supply for them, trains,
 //! and tells it that the step is made; a step that fails leaves the supply as it found it.
 //!
-//! `fresh` draws what the step trains on, for it and further steps; `ahead` draws for a later step and trains on what
-//! an earlier one drew; `arrivals` does so with weights that arrive in the middle of responses; `carried` takes the
-//! groups that end first, and leaves the others under way; and in `apart` some ranks only draw while the others train.
+//! `fresh` draws what the step trains on, for it and further steps (`async.reuse`); `ahead` draws for a later step and
+//! trains on what an earlier one drew (`async.staleness`); `arrivals` does so with weights that arrive in the middle of
+//! responses (`async.weight_sync`); `carried` takes the groups that end first, and leaves the others under way
+//! (`async.partial_rollouts`); and in `apart` some ranks only draw while the others train (`async.rollout_ranks`).
 
 pub(crate) mod ahead;
 pub(crate) mod apart;
