@@ -224,7 +224,7 @@ fn r_reading_was_quadratic() {
         std::fs::write(&path, text).expect("a file");
         let stack = find(stack).expect("a stack");
         // Of this thread's processor time, which other programs have no part in. Time that grows with the square of
-        // 1 MiB is minutes; the slowest of them takes 2.6 s beside a build.
+        // 1 MiB is minutes; the slowest of them takes 2.6 s next to a build.
         let (begin, limit) = (processor_time(), Duration::from_secs(20));
         let _ = settings(stack, &path);
         let _ = import(stack, &path, &Wishes::default());
