@@ -251,7 +251,7 @@ pub const CASES: &[Case] = &[
         files: &[],
         commands: &["train runs/first-agent.toml @llm --ranks 2 --set train.steps=3 --set rollout.carry=8"],
         // The clock's.
-        except: &["saved_s", "ranks.json"],
+        except: &["ranks.json"],
     },
     case(
         "ahead-across",

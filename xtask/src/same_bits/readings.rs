@@ -23,6 +23,8 @@ const READINGS: &[(&str, &str)] = &[
     ("worker_cpu_seconds", "clock"),
     ("ranks_waited", "clock: how long ranks waited"),
     ("saved_seconds", "clock: ticks that were saved, times what a tick took"),
+    ("rollout/saved_seconds", "the same, as a metric"),
+    ("saved_s", "the same, in state.json"),
     ("dropped_tokens", "what an engine drew beyond a step, which follows from batches and threads"),
     ("share_of_peak", "rate over the machine's peak"),
     ("monitoring_share", "clock: what reading /proc cost"),
