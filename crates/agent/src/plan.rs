@@ -112,7 +112,7 @@ fn layout(run: &RunSpec, settings: &AgentSettings) -> Result<Layout> {
     row("rl.episodes", "rl", Place::Heap, episode_bytes(settings));
     row("files.staging", "files", Place::Heap, STAGING.0);
     process_rows_of(&mut layout, environments_image_bytes(), settings.threads);
-    training_rows(&mut layout, 1, run.track.memory());
+    training_rows(&mut layout, 1, run.training().track.memory());
     kernel_row(&mut layout, settings.threads + settings.lanes + 1);
     disk_rows(&mut layout, run, settings);
     Ok(layout)
@@ -134,10 +134,11 @@ pub fn checkpoint_bytes(settings: &AgentSettings) -> Bytes {
 
 fn disk_rows(layout: &mut Layout, run: &RunSpec, settings: &AgentSettings) {
     let one = checkpoint_bytes(settings).0;
-    let keep = if run.checkpoint.every.is_some() { u64::from(run.checkpoint.keep) } else { 0 };
-    let most = run.checkpoint.keep_bytes.map_or(u64::MAX, |ByteSize(limit)| limit.0.max(one));
+    let keep =
+        if run.training().checkpoint.every.is_some() { u64::from(run.training().checkpoint.keep) } else { 0 };
+    let most = run.training().checkpoint.keep_bytes.map_or(u64::MAX, |ByteSize(limit)| limit.0.max(one));
     let files = one.saturating_mul(keep).min(most).saturating_add(one);
     layout.outside("checkpoint.files", "rl", Pool::Disk, Place::File, Bytes(files));
-    let records = u64::from(run.train.steps).saturating_mul(EVENT_BYTES);
+    let records = u64::from(run.train().steps).saturating_mul(EVENT_BYTES);
     layout.outside("rl.records", "rl", Pool::Disk, Place::File, Bytes(records));
 }

@@ -60,7 +60,7 @@ fn train_until_signal(
         Origins::Finished(summary) => return Ok(summary),
         Origins::Open(run_file, opening) => (RunSpec::new(&run_file), withheld::to_toml(&run_file), opening),
     };
-    plimsoll_run::track::check(&run.track)?;
+    plimsoll_run::track::check(&run.training().track)?;
     let settings = AgentSettings::new(&run, &Stop::on(signal))?;
     let plan = AgentPlan::new(&run, &settings, &Limits::default())?;
     plan.refuse()?;
@@ -232,7 +232,7 @@ impl<'r, 's, 'd> AgentRun<'r, 's, 'd> {
         let scored = Instant::now();
         // 4 learn
         lead.part(Doing::Update, n);
-        let optimizer = self.run.train.update_options(n, self.run.seed);
+        let optimizer = self.run.train().update_options(n, self.run.seed);
         report.learn = self.learner.learn(&self.settings.learner, optimizer, &self.experience, n)?;
         // 5 publish
         if let Some(moments) = &mut self.state.observations {
@@ -248,7 +248,7 @@ impl<'r, 's, 'd> AgentRun<'r, 's, 'd> {
             lead.note(fault.error.to_string());
         }
         let mut metrics = of_step(&report, &before, &collector.stats(), self.state.num_frames);
-        let is_due = |every: u32| n.is_multiple_of(every) || n == self.run.train.steps;
+        let is_due = |every: u32| n.is_multiple_of(every) || n == self.run.train().steps;
         if self.run.eval.every.is_some_and(is_due)
             && let Some(score) = self.play(lead, n)?
         {
@@ -291,10 +291,10 @@ impl<'r, 's, 'd> AgentRun<'r, 's, 'd> {
         let progress = &mut lead.progress;
         progress.mismatch_max = progress.mismatch_max.max(report.learn.mismatch);
         progress.rollout_tokens += report.frames as u64;
-        progress.update_tokens += report.frames as u64 * u64::from(self.run.train.epochs_per_rollout);
+        progress.update_tokens += report.frames as u64 * u64::from(self.run.train().epochs_per_rollout);
         progress.rollout_s += report.seconds[0];
         progress.update_s += report.seconds[1] + report.seconds[2];
-        let passes = 1.0 + 3.0 * f64::from(self.run.train.epochs_per_rollout);
+        let passes = 1.0 + 3.0 * f64::from(self.run.train().epochs_per_rollout);
         progress.flops += spec.forward_flops() as f64 * report.frames as f64 * passes;
         progress.reward_first = progress.reward_first.or(report.recent_return);
         progress.reward_last = report.recent_return;
@@ -350,7 +350,7 @@ impl<'scope> Job<'scope> for AgentRun<'_, '_, '_> {
     }
 
     fn evaluate_at_end(&mut self, lead: &mut Lead<'_, '_, 'scope, '_>) -> Result<()> {
-        let steps = self.run.train.steps;
+        let steps = self.run.train().steps;
         // A run whose `train.steps` was changed ends at a step that was not evaluated.
         let score = if lead.progress.last_eval_step == Some(steps) {
             lead.progress.last_eval

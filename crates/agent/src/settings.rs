@@ -57,8 +57,8 @@ impl AgentSettings {
     /// Errors: `unknown-environment`, `env-bad-option`, `env-space-unsupported`, `policy-space-mismatch`,
     /// `policy-shape-mismatch`, `bad-value`, `missing-key`; those of opening a file and of starting a worker.
     pub fn new(run: &RunSpec, stop: &Stop) -> Result<AgentSettings> {
-        let section = run.environment.as_ref().expect("an environment policy has an environment");
-        let objective = run.objective.expect("it learns by a method that samples");
+        let section = run.environment().expect("an environment policy has an environment");
+        let objective = run.objective().expect("it learns by a method that samples");
         let gae = objective.gae.expect("which has a critic");
         let options: Options = section.env_options.clone().into_iter().collect();
         let num_envs = section.num_envs.unwrap_or(1) as usize;
@@ -241,15 +241,15 @@ fn bad_model(model: &str, why: &str) -> Error {
 }
 
 fn learner(run: &RunSpec, objective: &Objective) -> LearnerOptions {
-    let critic = run.critic.clone().unwrap_or_default();
+    let critic = run.critic().cloned().unwrap_or_default();
     LearnerOptions {
         policy: objective.loss,
         value_clip: critic.value_clip.filter(|&clip| clip > 0.0),
         value_coef: critic.value_coef.unwrap_or(0.5),
         entropy_coef: objective.entropy_coef,
         whiten: objective.whiten,
-        epochs: run.train.epochs_per_rollout,
-        mini_batch: run.train.mini_batch.unwrap_or(1) as usize,
+        epochs: run.train().epochs_per_rollout,
+        mini_batch: run.train().mini_batch.unwrap_or(1) as usize,
         seed: run.seed,
     }
 }

@@ -73,7 +73,7 @@ fn rollout(options: &BenchOptions, (sequences, prompt, new): (usize, usize, usiz
 fn train(options: &BenchOptions, (batch, seq): (usize, usize)) -> Result<Timed> {
     let found = bench::train(options, [batch, 1, seq])?;
     let mut run = bench::bench_run(options, batch, 1, seq);
-    run.train.micro_batch_tokens = Auto::Value((batch * seq) as u32);
+    run.train_mut().micro_batch_tokens = Auto::Value((batch * seq) as u32);
     let facts = bench::facts(options, &mut run, 1)?.1;
     let shape = plan_with(&run, &facts, &Limits::default())?.shape;
     Ok(Timed {

@@ -15,7 +15,8 @@ use plimsoll_arch::{LoraTargets, ModelSpec, Quantization};
 use plimsoll_base::rng::{Stream, below, philox};
 use plimsoll_base::{Error, Result};
 use plimsoll_config::{
-    Auto, Frozen, Lora, ModelDtype, OnFull, OptimizerDtype, Recompute, RunFile, RunSpec, Train,
+    Auto, Frozen, Lora, LoraSpec, ModelDtype, OnFull, OptimizerDtype, Recompute, RunFile, RunSpec, Train,
+    VerbFile,
 };
 use plimsoll_device::{Device, OpenOptions, Timed, Work};
 use plimsoll_files::OpenModel;
@@ -101,7 +102,7 @@ pub fn rollout(options: &BenchOptions, size: RolloutSize) -> Result<Value> {
         return Err(Error::usage("bad-usage", format!("{sequences} sequences are no groups of {group}"))
             .hint(format!("--sequences {} are", sequences.next_multiple_of(group))));
     }
-    let mut run = bench_run(options, sequences / group, group, new);
+    let mut run = bench_sampling(options, sequences / group, group, new);
     run.model_options.quantize = options.quantize;
     run.rollout.sequences_max = Auto::Value(sequences as u32);
     let bench = Bench::open_with(options, &mut run, prompt, plan_sampling)?;
@@ -150,7 +151,7 @@ pub fn train(options: &BenchOptions, [batch, micro_batches, seq]: [usize; 3]) ->
     let micro_batch = batch;
     let batch = micro_batch * micro_batches;
     let mut run = bench_run(options, batch, 1, seq);
-    run.train.micro_batch_tokens = Auto::Value((micro_batch * seq) as u32);
+    run.train_mut().micro_batch_tokens = Auto::Value((micro_batch * seq) as u32);
     let bench = Bench::open(options, &mut run, 1)?;
     let (dev, mut arena) = open(&bench.report.shape, options.opening())?;
     let mut trainer = Trainer::new(&*dev, &mut arena, &bench.report.shape, Sources::one(&bench.model), 0)?;
@@ -162,7 +163,7 @@ pub fn train(options: &BenchOptions, [batch, micro_batches, seq]: [usize; 3]) ->
         .enumerate()
         .map(|(group, ids)| Sequence { group, prompt: &ids[..1], response: &ids[1..] })
         .collect();
-    let how = run.train.update_options(1, 0);
+    let how = run.train().update_options(1, 0);
     let (mut times, mut parts) = (Vec::new(), Vec::new());
     for _ in 0..=options.repeats {
         dev.take_profile();
@@ -268,8 +269,8 @@ fn compare(options: &BenchOptions, cut: &Cut, round: u64, perturb: bool) -> Resu
     let mut run = bench_run(&options, GROUPS, GROUP, NEW);
     run.rollout.sequences_max = Auto::Value(cut.sequences);
     run.rollout.on_full = cut.on_full;
-    run.train.micro_batch_tokens = Auto::Value(cut.micro_batch);
-    run.train.recompute = Auto::Value(cut.recompute);
+    run.train_mut().micro_batch_tokens = Auto::Value(cut.micro_batch);
+    run.train_mut().recompute = Auto::Value(cut.recompute);
     let prompts: Vec<Vec<u32>> = random_prompts_of(&options, round, GROUPS)?;
     let longest = prompts.iter().map(Vec::len).max().unwrap_or(1);
     if cut.tight_blocks {
@@ -413,6 +414,28 @@ pub(crate) fn bench_run(options: &BenchOptions, prompts: usize, group: usize, ne
     RunSpec::new(&run_file(options, prompts, group, new))
 }
 
+/// Returns what a benchmark samples that trains nothing.
+fn bench_sampling(options: &BenchOptions, prompts: usize, group: usize, new: usize) -> RunSpec {
+    let mut run = RunSpec::sampling(&sampled(options, prompts, group, new));
+    run.lora = options.lora.as_ref().map(LoraSpec::new);
+    run
+}
+
+/// Returns the sections of a benchmark that need no training.
+fn sampled(options: &BenchOptions, prompts: usize, group: usize, new: usize) -> VerbFile {
+    let mut verb = VerbFile::of(&options.model);
+    verb.run.device = from_value(json!(options.device)).expect("a device or auto");
+    verb.run.checked = options.checked;
+    verb.model_options.dtype = options.dtype;
+    verb.run.threads = Auto::Value(threads(options) as u32);
+    verb.rollout.prompts_per_step = prompts as u32;
+    verb.rollout.group_size = group as u32;
+    verb.rollout.max_new_tokens = new as u32;
+    // There is no evaluation: passes are recorded for one way of sampling.
+    verb.eval.temperature = verb.rollout.temperature;
+    verb
+}
+
 pub(crate) fn run_file(options: &BenchOptions, prompts: usize, group: usize, new: usize) -> RunFile {
     let mut train = Train::new(1, 1e-6);
     train.optimizer_dtype = Auto::Value(match (options.dtype, &options.lora) {
@@ -420,20 +443,11 @@ pub(crate) fn run_file(options: &BenchOptions, prompts: usize, group: usize, new
         // Those of adapters always are.
         (ModelDtype::Bf16, Some(_)) | (ModelDtype::F32, _) => OptimizerDtype::F32,
     });
+    train.recompute = options.recompute;
     let method = if group > 1 { plimsoll_config::Method::Grpo } else { plimsoll_config::Method::Reinforce };
-    let mut run = RunFile::of(method, &options.model, train);
-    run.train.recompute = options.recompute;
-    run.lora = options.lora.clone();
-    run.run.device = from_value(json!(options.device)).expect("a device or auto");
-    run.run.checked = options.checked;
-    run.model_options.dtype = options.dtype;
-    run.run.threads = Auto::Value(threads(options) as u32);
-    run.rollout.prompts_per_step = prompts as u32;
-    run.rollout.group_size = group as u32;
-    run.rollout.max_new_tokens = new as u32;
-    // There is no evaluation: passes are recorded for one way of sampling.
-    run.eval.temperature = run.rollout.temperature;
-    run
+    let VerbFile { model, model_options, rollout, eval, run, .. } = sampled(options, prompts, group, new);
+    let lora = options.lora.clone();
+    RunFile { model_options, rollout, eval, run, lora, ..RunFile::of(method, &model, train) }
 }
 
 /// Returns distinct prompts of random tokens.

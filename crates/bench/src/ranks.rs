@@ -214,9 +214,9 @@ mod tests {
             profile: false,
         };
         let mut run = bench_run(&options, 96, 1, 8);
-        run.train.micro_batch_tokens = Auto::Value(64);
+        run.train_mut().micro_batch_tokens = Auto::Value(64);
         run.rollout.sequences_max = Auto::Value(4);
-        run.train.cut_multiple = Auto::Value(70);
+        run.train_mut().cut_multiple = Auto::Value(70);
         run.run.zero_stage = Auto::Value(case.zero_stage);
         let bench = Bench::open_with(&options, &mut run, 1, |run, facts| {
             // The image of a test counts in each rank's plan, though they are one process.
@@ -237,7 +237,7 @@ mod tests {
             .collect();
         for step in 1..=2 {
             trainer.arrays.begin(sequences.iter().map(|s| s.response.len()));
-            let how = run.train.update_options(step, 0);
+            let how = run.train().update_options(step, 0);
             let mut loss = |buffers: &mut plimsoll_rl::arrays::TokenArrays,
                             tokens: std::ops::Range<usize>| {
                 buffers.d_logprobs[tokens].fill(-0.01);

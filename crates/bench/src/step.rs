@@ -50,7 +50,7 @@ pub fn whole_step(options: &BenchOptions, size: StepSize) -> Result<Value> {
             .hint("add --lengths lognormal:1000,0.9"));
     }
     let mut run = bench_run(options, prompts, group, new);
-    run.asynchrony.partial_rollouts = carry as u32;
+    run.trains.samples_mut().expect("it samples").asynchrony.partial_rollouts = carry as u32;
     if lengths.is_some() {
         // Few responses are long, so no room is kept for each to be.
         run.rollout.on_full = OnFull::Preempt;
@@ -59,9 +59,9 @@ pub fn whole_step(options: &BenchOptions, size: StepSize) -> Result<Value> {
     run.rollout.kv_blocks = kv_blocks.map_or(Auto::Auto, Auto::Value);
     let unmeasured = 1 + 2 * carry.div_ceil(prompts);
     // No step is the last one, which would bring all responses to their end.
-    run.train.steps = u32::MAX;
+    run.train_mut().steps = u32::MAX;
     if !devices::row_of(&run, &Limits::default()).has_own_memory() {
-        run.train.micro_batch_tokens = Auto::Value(STEP_MICRO_BATCH.max(prompt + new) as u32);
+        run.train_mut().micro_batch_tokens = Auto::Value(STEP_MICRO_BATCH.max(prompt + new) as u32);
     }
     let bench = Bench::open(options, &mut run, prompt)?;
     let (dev, mut arena) = open(&bench.report.shape, options.opening())?;
@@ -74,7 +74,7 @@ pub fn whole_step(options: &BenchOptions, size: StepSize) -> Result<Value> {
     let mut rewards = Rewards::new(&[RewardSpec::of_kind("hash")])?;
     let mut supply = supply::of(&run, &bench.report.shape, None);
     let mut parts = StepParts::bind(&run, &bench.report.shape.step_arrays(), None);
-    let objective = run.objective.expect("a bench run samples");
+    let objective = run.objective().expect("a bench run samples");
     let mut cx = StepContext {
         run: &run,
         text: &text,

@@ -4,7 +4,7 @@ use super::limits::{bad_value, contradiction, divisor};
 use super::provenance::{Origin, Provenance};
 use super::sections::{RunFile, is_python_env};
 use super::values::{Auto, ByteSize, RunDevice};
-use crate::Trains;
+use crate::TrainedKind;
 use plimsoll_base::{Bytes, Error, Result};
 
 /// Number of environments if the run file sets none.
@@ -20,7 +20,7 @@ const EVAL_METRICS: [&str; 3] = ["reward", "return", "eval/return"];
 
 /// Fills in keys that follow from others.
 pub(super) fn fill(run: &mut RunFile, provenance: &mut Provenance) {
-    if run.trains() == Trains::LanguageModel {
+    if run.trains() == TrainedKind::LanguageModel {
         return;
     }
     let Some(environment) = &mut run.environment else { return };

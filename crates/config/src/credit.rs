@@ -10,8 +10,8 @@ impl RunSpec {
     /// Returns how the turns of a group's episodes, or the steps of its responses, are compared; `None` where whole
     /// samples are, or where a turn's reward is placed on its last token as it is.
     pub fn turn_credit(&self) -> Option<TurnCredit> {
-        let objective = self.objective?;
-        let Some(environment) = &self.environment else { return objective.steps };
+        let objective = self.objective()?;
+        let Some(environment) = self.environment() else { return objective.steps };
         match environment.credit {
             Credit::Turn => {
                 let group = Advantage::of_shaping(objective.shaping.group);

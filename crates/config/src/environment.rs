@@ -149,12 +149,12 @@ impl Environment {
 
 impl RunSpec {
     pub fn episode_seed(&self) -> u64 {
-        self.environment.as_ref().and_then(|environment| environment.seed).unwrap_or(self.seed)
+        self.environment().and_then(|environment| environment.seed).unwrap_or(self.seed)
     }
 
     /// Returns the number of evaluation episodes: 0 without an environment, or if the run file asks for no evaluation.
     pub fn eval_episodes(&self) -> usize {
-        match self.environment.is_some() && !self.eval_sets.is_empty() {
+        match self.environment().is_some() && !self.eval_sets.is_empty() {
             true => self.eval.prompts_max.unwrap_or(EVAL_EPISODES) as usize,
             false => 0,
         }

@@ -102,11 +102,13 @@ pub use reproduction::{
 };
 pub use sections::{
     Async, Checkpoint, Critic, Data, Distill, Endpoint, Environment, Eval, Lora, Loss, MLP, Memory,
-    ModelOptions, Reward, Rollout, Run, RunFile, Track, Train, Trains, VerbFile, is_python_env, resumes,
+    ModelOptions, Reward, Rollout, Run, RunFile, Track, Train, TrainedKind, VerbFile, is_python_env, resumes,
     resumes_freely,
 };
 pub use sources::no_rows_to_filter;
-pub use spec::{LoraSpec, ModelReward, RunSpec};
+pub use spec::{
+    FromLabels, FromPairs, FromSamples, LoraSpec, ModelReward, RunSpec, SamplerSpec, TrainingSpec, Trains,
+};
 pub use supply::SupplyKind;
 pub use values::{
     AnsweredPrompts, Auto, ByteSize, Credit, CriticLearns, Curriculum, DynamicSampling, Exchange, Expecting,

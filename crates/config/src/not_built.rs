@@ -1,12 +1,12 @@
 //! Reserved keys that this build does not implement: they parse, and using one is `not-built`.
 
 use super::{provenance::Provenance, sections::RunFile, values::Offload};
-use crate::{Auto, Trains};
+use crate::{Auto, TrainedKind};
 use plimsoll_base::{Error, Result};
 
 /// Refuses what a run file asks for and this build does not implement.
 pub(super) fn check(run: &RunFile, at: &Provenance) -> Result<()> {
-    if let Some(environment) = run.environment.as_ref().filter(|_| run.trains() == Trains::LanguageModel)
+    if let Some(environment) = run.environment.as_ref().filter(|_| run.trains() == TrainedKind::LanguageModel)
         && !environment.env.is_empty()
         && !environment.plays_agents()
         && !environment.is_graded()

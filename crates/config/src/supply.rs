@@ -19,35 +19,60 @@ pub enum SupplyKind {
 impl RunSpec {
     /// Returns the way to draw what steps train on.
     pub fn supply(&self) -> SupplyKind {
-        match &self.asynchrony {
-            of if of.partial_rollouts > 0 => SupplyKind::Carried,
-            of if of.weight_sync != ARRIVALS_STEP => SupplyKind::Midway,
-            of if of.staleness > 0 => SupplyKind::Ahead,
+        match self.asynchrony() {
+            Some(of) if of.partial_rollouts > 0 => SupplyKind::Carried,
+            Some(of) if of.weight_sync != ARRIVALS_STEP => SupplyKind::Midway,
+            Some(of) if of.staleness > 0 => SupplyKind::Ahead,
             _ => SupplyKind::Fresh,
         }
     }
 
     /// Returns the schedule of arrivals that the run follows, if it follows one.
     pub fn follows(&self) -> Option<&str> {
-        let is_path = self.supply() == SupplyKind::Midway && self.asynchrony.weight_sync != ARRIVALS_TICK;
-        is_path.then_some(self.asynchrony.weight_sync.as_str())
+        let sync = self.asynchrony()?.weight_sync.as_str();
+        (self.supply() == SupplyKind::Midway && sync != ARRIVALS_TICK).then_some(sync)
+    }
+
+    /// Returns the further steps that a rollout serves.
+    pub fn reuse(&self) -> u32 {
+        self.asynchrony().map_or(0, |of| of.reuse)
+    }
+
+    /// Returns how many steps before its own a step's samples are drawn at most.
+    pub fn staleness(&self) -> u32 {
+        self.asynchrony().map_or(0, |of| of.staleness)
+    }
+
+    /// Returns the prompts that are under way beyond those of a step.
+    pub fn partial_rollouts(&self) -> u32 {
+        self.asynchrony().map_or(0, |of| of.partial_rollouts)
+    }
+
+    /// Returns the most tokens of older weights in a response that is trained without waiting for it.
+    pub fn stale_tokens_max(&self) -> Option<u32> {
+        self.asynchrony()?.stale_tokens_max
+    }
+
+    /// Returns the ranks that only sample.
+    pub fn rollout_ranks(&self) -> u32 {
+        self.asynchrony().map_or(0, |of| of.rollout_ranks)
     }
 
     /// Returns the prompts of a rollout, which serves the step that samples it and `reuse` further ones.
     pub fn prompts_per_rollout(&self) -> u64 {
-        u64::from(self.rollout.prompts_per_step) * (1 + u64::from(self.asynchrony.reuse))
+        u64::from(self.rollout.prompts_per_step) * (1 + u64::from(self.reuse()))
     }
 
     /// Returns the prompts that are under way together.
     pub fn prompts_under_way(&self) -> u64 {
-        self.prompts_per_rollout() + u64::from(self.asynchrony.partial_rollouts)
+        self.prompts_per_rollout() + u64::from(self.partial_rollouts())
     }
 
     /// Returns the sequences that may have begun and not ended when a step is made.
     pub fn sequences_under_way(&self) -> u64 {
         let group = u64::from(self.rollout.group_size);
         match self.supply() {
-            SupplyKind::Carried => u64::from(self.asynchrony.partial_rollouts) * group,
+            SupplyKind::Carried => u64::from(self.partial_rollouts()) * group,
             SupplyKind::Midway => self.sequences_per_step(),
             SupplyKind::Fresh | SupplyKind::Ahead => 0,
         }
@@ -56,6 +81,6 @@ impl RunSpec {
     /// True if the kept samples of a rollout outlive it in a separate buffer: they wait for later steps, or for further
     /// rounds.
     pub fn holds_samples(&self) -> bool {
-        self.objective.is_some_and(|objective| objective.filter.is_some() || self.asynchrony.reuse > 0)
+        self.objective().is_some_and(|objective| objective.filter.is_some() || self.reuse() > 0)
     }
 }

@@ -8,7 +8,7 @@ use super::provenance::Provenance;
 use super::sections::{self, Data, Loss, Reward, Rollout, Run, RunFile, Train, VerbFile};
 use super::tree::flatten;
 use super::values::{Auto, Curriculum, DynamicSampling};
-use crate::{Trains, covariance, eval_metric::EvalMetric, spec::sequences_per_step};
+use crate::{TrainedKind, covariance, eval_metric::EvalMetric, spec::sequences_per_step};
 use plimsoll_algo::method::LearnsFrom;
 use plimsoll_algo::policy_loss::PolicyLossKind;
 use plimsoll_base::{Error, Result};
@@ -23,7 +23,7 @@ pub(super) fn run_file(run: &RunFile, at: &Provenance) -> Result<()> {
     required(run, at)?;
     super::conflicts::check(run, at)?;
     warmup(&run.train, at)?;
-    if run.trains() == Trains::Policy {
+    if run.trains() == TrainedKind::Policy {
         super::agent::check(run, at)?;
     } else {
         sampling(&run.rollout, at)?;
@@ -98,7 +98,7 @@ fn required(run: &RunFile, at: &Provenance) -> Result<()> {
             .error("bad-value", "model", "`model` is empty")
             .hint("set model to hf:org/name, a folder, a GGUF file or \"builtin:nano\""));
     }
-    if run.trains() == Trains::Policy {
+    if run.trains() == TrainedKind::Policy {
         return super::agent::required(run, at);
     }
     let has_steps = at.origins.contains_key("train.steps");
@@ -220,7 +220,7 @@ fn critic(run: &RunFile, at: &Provenance) -> Result<()> {
     }
     let rollout = &run.rollout;
     let needs = run.method.needs();
-    let sequences = sequences_per_step(needs, rollout.prompts_per_step, rollout.group_size);
+    let sequences = sequences_per_step(needs.learns_from, rollout.prompts_per_step, rollout.group_size);
     match critic.updates_per_rollout.map(u64::from) {
         Some(updates) if !sequences.is_multiple_of(updates) => {
             let message = format!(
@@ -324,7 +324,7 @@ fn pass_rates(data: &Data, at: &Provenance) -> Result<()> {
 
 /// Requires that the metric of the best checkpoint is one of this run's.
 fn eval_metric(run: &RunFile, at: &Provenance) -> Result<()> {
-    if run.trains() == Trains::Policy || EvalMetric::of(run).is_some() {
+    if run.trains() == TrainedKind::Policy || EvalMetric::of(run).is_some() {
         return Ok(());
     }
     let names = EvalMetric::names_of(run);

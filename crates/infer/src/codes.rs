@@ -2,7 +2,7 @@
 
 use plimsoll_arch::{LoraTarget, Quantization};
 use plimsoll_base::{Error, Result};
-use plimsoll_config::{Auto, Frozen, RunSpec};
+use plimsoll_config::{Auto, Frozen, RunSpec, SamplerSpec};
 use plimsoll_files::OpenModel;
 use plimsoll_plan::PerRole;
 
@@ -11,7 +11,7 @@ const KEY: &str = "model_options.quantize";
 
 /// Returns how the base of an adapter that nothing trains is stored: as its file says, or as `run` says of files in
 /// blocks, whose numbers are the same in full.
-pub(crate) fn base_quantize(run: &RunSpec, base: &OpenModel) -> Option<Quantization> {
+pub(crate) fn base_quantize(run: &SamplerSpec, base: &OpenModel) -> Option<Quantization> {
     let stored = base.adapter.as_ref()?.config.quantize;
     match (run.model_options.quantize, stored) {
         (Auto::Value(Frozen::Gguf), None) if base.encodings.is_some() => Some(Quantization::Gguf),
@@ -41,11 +41,11 @@ fn frozen<'m>(run: &RunSpec, model: &'m OpenModel, others: &'m PerRole<OpenModel
     let is_nf4 = |model: &OpenModel| {
         model.adapter.as_ref().is_some_and(|adapter| adapter.config.quantize == Some(Quantization::Nf4))
     };
-    let own = match run.method {
-        Some(_) => run.reference && run.lora.is_none(),
+    let own = match run.trains.training() {
+        Some(training) => training.reference && run.lora.is_none(),
         None => !is_nf4(model),
     };
-    let has_own_key = run.distill.as_ref().is_some_and(|distill| distill.quantize.is_some());
+    let has_own_key = run.distill().is_some_and(|distill| distill.quantize.is_some());
     let teachers = others.teachers().map(|(_, model)| model).filter(|_| !has_own_key);
     let rewards = others.rewards().map(|(_, model)| model).filter(|model| !is_nf4(model));
     own.then_some(model).into_iter().chain(teachers).chain(rewards).collect()
@@ -54,7 +54,7 @@ fn frozen<'m>(run: &RunSpec, model: &'m OpenModel, others: &'m PerRole<OpenModel
 fn nothing_frozen(run: &RunSpec, model: &OpenModel) -> Error {
     let error = |why: String| Error::usage("contradictory-keys", format!("{KEY} = \"gguf\": {why}"));
     let parameters = model.spec.parameters();
-    match (&run.lora, run.method) {
+    match (&run.lora, run.trains.training()) {
         (Some(_), Some(_)) => error(format!(
             "the only frozen weights are the {parameters} below the adapters, which lora.quantize is about"
         ))

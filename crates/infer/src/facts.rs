@@ -1,7 +1,7 @@
 //! Collects what the plan of a command that samples must know of its model.
 
 use plimsoll_base::{Bytes, Result};
-use plimsoll_config::{Positions, RunSpec};
+use plimsoll_config::{Positions, RunSpec, SamplerSpec};
 use plimsoll_files::OpenModel;
 use plimsoll_plan::{
     Facts, HostFacts, Hosts, PerRole, RoleName, Share, check_positions, image_bytes, rows_kept,
@@ -21,7 +21,7 @@ pub fn keep_within_positions(run: &mut RunSpec, model: &OpenModel, prompt_tokens
 }
 
 /// Returns the facts of a command whose prompts are already tokens.
-pub fn verb_facts(run: &RunSpec, model: &OpenModel, prompt_tokens: usize, prompts: usize) -> Facts {
+pub fn verb_facts(run: &SamplerSpec, model: &OpenModel, prompt_tokens: usize, prompts: usize) -> Facts {
     Facts {
         spec: model.spec,
         prompt_tokens: prompt_tokens.max(1),

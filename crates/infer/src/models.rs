@@ -3,7 +3,7 @@
 use crate::codes::base_quantize;
 use plimsoll_arch::LayerEncodings;
 use plimsoll_base::{Error, Result, open_regular, slugs};
-use plimsoll_config::{Auto, LoraSpec, ModelOptions, ModelReward, RunSpec};
+use plimsoll_config::{Auto, LoraSpec, ModelOptions, ModelReward, SamplerSpec};
 use plimsoll_files::{AdapterConfig, Head, OpenModel, TokenizerFiles};
 use plimsoll_plan::{Lora, PerRole, RoleName};
 use plimsoll_text::Tokenizer;
@@ -58,7 +58,7 @@ pub fn open_any_model(name: &str, options: &ModelOptions) -> Result<OpenModel> {
 }
 
 /// Samples with the adapter of a model, if it has one, on the weights that it was trained on.
-pub fn sample_with_adapter(run: &mut RunSpec, model: &OpenModel) {
+pub fn sample_with_adapter(run: &mut SamplerSpec, model: &OpenModel) {
     let quantize = base_quantize(run, model);
     run.lora = model.adapter.as_ref().map(|adapter| {
         let AdapterConfig { rank, alpha, rslora, targets, .. } = adapter.config;
@@ -78,11 +78,11 @@ pub fn sample_with_adapter(run: &mut RunSpec, model: &OpenModel) {
 /// Opens the reward models that score responses; each must have the actor's tokenizer.
 ///
 /// Errors: those of opening; `reward-model-head-missing`, `reward-model-labels`, `reward-tokenizer-mismatch`.
-pub fn reward_models(run: &RunSpec, actor: &OpenModel) -> Result<Vec<OpenModel>> {
+pub fn reward_models(run: &SamplerSpec, actor: &OpenModel) -> Result<Vec<OpenModel>> {
     run.model_rewards.iter().map(|reward| reward_model(run, reward, actor)).collect()
 }
 
-fn reward_model(run: &RunSpec, reward: &ModelReward, actor: &OpenModel) -> Result<OpenModel> {
+fn reward_model(run: &SamplerSpec, reward: &ModelReward, actor: &OpenModel) -> Result<OpenModel> {
     let name = reward.model.as_str();
     // A tokenizer that the run file names belongs to both.
     let options = ModelOptions { revision: None, ..run.model_options.clone() };
@@ -104,7 +104,7 @@ fn reward_model(run: &RunSpec, reward: &ModelReward, actor: &OpenModel) -> Resul
 }
 
 /// Returns the adapters of the reward models that score responses, of those that are an adapter on its base.
-pub fn reward_adapters(run: &RunSpec, others: &PerRole<OpenModel>) -> PerRole<Lora> {
+pub fn reward_adapters(run: &SamplerSpec, others: &PerRole<OpenModel>) -> PerRole<Lora> {
     let of = |other: &OpenModel| {
         let config = &other.adapter.as_ref()?.config;
         let AdapterConfig { alpha, rslora, .. } = *config;

@@ -8,7 +8,7 @@ use crate::work::response_tokens;
 use plimsoll_base::{Bytes, DType};
 use plimsoll_config::{
     Auto, ByteSize, LearnsFrom, Offload as RunOffload, OptimizerDtype as RunOptimizer,
-    Recompute as RunRecompute, RunSpec,
+    Recompute as RunRecompute, RunSpec, TrainingSpec,
 };
 use plimsoll_model::Recompute;
 use plimsoll_train::OptimizerDType;
@@ -119,8 +119,11 @@ fn precisions(_: &Planner<'_>, run: &RunSpec) -> Vec<(OptimizerDType, DType)> {
         return vec![(OptimizerDType::F32, DType::F32)];
     }
     let weights = run.model_options.dtype.dtype();
-    let optimizers = match run.train.optimizer_dtype {
-        _ if !run.train.optimizer.is_adamw() => vec![OptimizerDType::F32],
+    let Some(TrainingSpec { train, .. }) = run.trains.training() else {
+        return vec![(OptimizerDType::F32, DType::F32)];
+    };
+    let optimizers = match train.optimizer_dtype {
+        _ if !train.optimizer.is_adamw() => vec![OptimizerDType::F32],
         Auto::Value(RunOptimizer::Bf16) => vec![OptimizerDType::Bf16],
         Auto::Value(RunOptimizer::Int8) => vec![OptimizerDType::Int8],
         Auto::Auto if weights == DType::Bf16 => {
@@ -128,7 +131,7 @@ fn precisions(_: &Planner<'_>, run: &RunSpec) -> Vec<(OptimizerDType, DType)> {
         }
         _ => vec![OptimizerDType::F32],
     };
-    let grads = |optimizer: OptimizerDType| match (run.train.grad_dtype, optimizer) {
+    let grads = |optimizer: OptimizerDType| match (train.grad_dtype, optimizer) {
         (Auto::Value(dtype), _) => vec![dtype.dtype()],
         (Auto::Auto, OptimizerDType::Bf16 | OptimizerDType::Int8) => vec![weights],
         (Auto::Auto, OptimizerDType::F32) if weights == DType::Bf16 => vec![DType::F32, DType::Bf16],
@@ -139,7 +142,8 @@ fn precisions(_: &Planner<'_>, run: &RunSpec) -> Vec<(OptimizerDType, DType)> {
 
 fn recomputes(planner: &Planner<'_>, run: &RunSpec) -> Vec<Recompute> {
     let mut all = vec![Recompute::None, Recompute::Cheap, Recompute::Layer, Recompute::Offload];
-    match run.train.recompute {
+    let Some(TrainingSpec { train, .. }) = run.trains.training() else { return vec![Recompute::None] };
+    match train.recompute {
         Auto::Value(RunRecompute::None) => all.truncate(1),
         Auto::Value(RunRecompute::Cheap) => all = vec![Recompute::Cheap],
         Auto::Value(RunRecompute::Layer) => all = vec![Recompute::Layer],
@@ -180,6 +184,7 @@ fn spreads(run: &RunSpec, reference: bool) -> Vec<Offload> {
 /// Returns what `"auto"` may offload to host memory: nothing if that is the device's own.
 fn offloads(planner: &Planner<'_>, run: &RunSpec) -> Vec<Offload> {
     let of = |optimizer: bool, reference: bool| Offload { optimizer, reference, weights: false };
+    let Some(TrainingSpec { train, .. }) = run.trains.training() else { return vec![of(false, false)] };
     // States of adapters are small and stay, and their reference is the model itself.
     let (states, reference) = (!run.adapts_all(), run.moves_reference());
     if planner.facts.share.ranks > 1 {
@@ -196,17 +201,18 @@ fn offloads(planner: &Planner<'_>, run: &RunSpec) -> Vec<Offload> {
         }
         Auto::Auto => vec![of(false, false), of(true, false)],
     };
-    let stays = planner.is_chained(run) || !run.train.optimizer.is_adamw();
+    let stays = planner.is_chained(run) || !train.optimizer.is_adamw();
     offloads.retain(|offload| !(offload.optimizer && stays));
     offloads
 }
 
 fn micro_batches(planner: &Planner<'_>, run: &RunSpec) -> Vec<usize> {
-    let Auto::Auto = run.train.micro_batch_tokens else {
-        return vec![run.train.micro_batch_tokens.or(1) as usize];
-    };
+    let given = run.trains.training().and_then(|training| training.train.micro_batch_tokens.value());
+    if let Some(tokens) = given {
+        return vec![tokens as usize];
+    }
     // Both halves of a pair are in one micro-batch.
-    let responses = if run.needs.learns_from == LearnsFrom::Pairs { 2 } else { 1 };
+    let responses = if run.learns_from() == Some(LearnsFrom::Pairs) { 2 } else { 1 };
     let longest = planner.facts.prompt_tokens + responses * response_tokens(run, planner.facts);
     let useful = planner.step_rows(run).next_power_of_two().max(*MICRO_BATCH.start());
     let least = longest.next_power_of_two().max(*MICRO_BATCH.start());

@@ -2,7 +2,7 @@
 
 use crate::{PlanReport, shape::RunShape};
 use plimsoll_base::{Bytes, Result};
-use plimsoll_config::{Auto, Exchange, RunSpec};
+use plimsoll_config::{Auto, Exchange, SamplerSpec};
 use plimsoll_device::{Device, DriverMemory, OpenOptions};
 use plimsoll_devices::{DeviceRow, Opening};
 use plimsoll_memory::host::{Host, Rss};
@@ -19,7 +19,7 @@ const SETTLING: u64 = 8 << 20;
 const CARD_SETTLING: u64 = 4 << 20;
 
 /// Returns the device of a run file. `"auto"` is the first that has a given limit, or that works on this machine.
-pub fn row_of(run: &RunSpec, limits: &Limits) -> &'static DeviceRow {
+pub fn row_of(run: &SamplerSpec, limits: &Limits) -> &'static DeviceRow {
     match run.run.device {
         Auto::Value(device) => plimsoll_devices::named(device.name()),
         Auto::Auto => plimsoll_devices::auto(limits.device.is_some()),
@@ -44,7 +44,7 @@ pub fn opening(shape: &RunShape, options: OpenOptions) -> Opening<'static> {
     Opening { grads, by_library, ..Opening::alone(kind, threads, options) }
 }
 
-pub fn options(run: &RunSpec) -> OpenOptions {
+pub fn options(run: &SamplerSpec) -> OpenOptions {
     OpenOptions { checked: run.run.checked, profile: false }
 }
 

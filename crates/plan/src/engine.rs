@@ -10,7 +10,7 @@ impl Planner<'_> {
     /// Returns the limits of an engine of `sequences` sequences. `rollout.kv_blocks` bounds every cache with blocks.
     pub(crate) fn engine(&self, run: &RunSpec, sequences: usize) -> EngineLimits {
         let prompt_tokens = self.facts.prompt_tokens;
-        let new_tokens = if run.needs.scores { 1 } else { run.response_tokens_max() };
+        let new_tokens = if run.trains_scores() { 1 } else { run.response_tokens_max() };
         let shares_prompts = run.samples() && !run.plays_agents();
         let group = if shares_prompts { run.rollout.group_size as usize } else { 1 };
         let prefill = (sequences * prompt_tokens).next_power_of_two().min(self.row.prefill_rows);

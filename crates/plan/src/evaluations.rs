@@ -24,11 +24,11 @@ impl Evaluations {
     pub(crate) fn of(run: &RunSpec, facts: &Facts, shape: &RunShape, rates: &Rates) -> Evaluations {
         let prompts = facts.eval_prompts;
         // A supervised run without a reward scores pairs, which costs less than a step.
-        let samples_any = run.has_rewards() || run.environment.is_some();
+        let samples_any = run.has_rewards() || run.environment().is_some();
         if run.eval_sets.is_empty() || prompts == 0 || !samples_any {
             return Evaluations::default();
         }
-        let between = run.eval.every.map_or(0, |every| run.train.steps.saturating_sub(1) / every.max(1));
+        let between = run.eval.every.map_or(0, |every| run.train().steps.saturating_sub(1) / every.max(1));
         let count = 2 + between;
         if prompts == usize::MAX {
             return Evaluations { count, sequences: None, each_s: 0.0 };

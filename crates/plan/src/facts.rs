@@ -5,7 +5,7 @@ use crate::lora::Lora;
 use crate::role_name::PerRole;
 use plimsoll_arch::{LayerEncodings, LoraTargets, ModelSpec};
 use plimsoll_base::{Bytes, DType};
-use plimsoll_config::{Auto, ByteSize, LoraSpec, RunSpec};
+use plimsoll_config::{Auto, ByteSize, LoraSpec, RunSpec, SamplerSpec};
 use plimsoll_device::DriverMemory;
 use plimsoll_devices::{Card, DeviceRow};
 use plimsoll_files::OpenModel;
@@ -90,7 +90,7 @@ impl Facts {
             |lora: &LoraSpec| lora.targets == LoraTargets::ALL && lora.targets.unfit(&self.spec).is_none();
         let adapts = run.lora.as_ref().is_some_and(has_all) && !merge;
         // Each of these computes with weights that have no adapters.
-        let others = run.reference || run.critic.is_some() || self.models.values().next().is_some();
+        let others = run.has_reference() || run.critic().is_some() || self.models.values().next().is_some();
         run.model_options.dtype.dtype() == DType::F32 || (adapts && !others)
     }
 
@@ -114,7 +114,9 @@ pub(crate) fn line_bytes_max(tokens: u64) -> u64 {
 
 /// Returns what a run writes besides checkpoints: 1.5 KB of events per step, measured, and samples with log-probs.
 pub fn disk_facts(run: &RunSpec) -> DiskFacts {
-    let steps = u64::from(run.train.steps);
+    let training = run.trains.training();
+    let steps = training.map_or(0, |training| u64::from(training.train.steps));
+    let checkpoint = training.map(|training| &training.checkpoint).filter(|of| of.every.is_some());
     let evals = 2 + run.eval.every.map_or(0, |every| steps / u64::from(every.max(1)));
     // Samples are written at twenty steps, the first and the last.
     let sets = run.eval_sets.len() as u64;
@@ -122,7 +124,7 @@ pub fn disk_facts(run: &RunSpec) -> DiskFacts {
         (22 * SAMPLES_KEPT as u64).saturating_add((evals * sets).saturating_mul(rows_kept(run) as u64));
     let prompt_tokens = run.data.prompt_tokens_max.unwrap_or(1024);
     // An episode's line has its tokens and its mask as well as its texts.
-    let lines = if run.environment.is_some() { 2 } else { 1 };
+    let lines = if run.environment().is_some() { 2 } else { 1 };
     let tokens = lines * (run.response_tokens_max() as u64 + u64::from(prompt_tokens));
     let samples = rows.saturating_mul(line_bytes_max(tokens));
     // What rewards print.
@@ -130,15 +132,15 @@ pub fn disk_facts(run: &RunSpec) -> DiskFacts {
     let words = if has_workers { WORDS_BYTES_MAX } else { 0 };
     DiskFacts {
         // Without `every` a run saves only once, with no earlier checkpoint to keep.
-        keep: Some(if run.checkpoint.every.is_some() { run.checkpoint.keep } else { 0 }),
-        keep_bytes: run.checkpoint.keep_bytes.map(|limit| limit.0.0),
-        best: run.checkpoint.every.is_some() && sets > 0,
+        keep: Some(checkpoint.map_or(0, |of| of.keep)),
+        keep_bytes: training.and_then(|of| of.checkpoint.keep_bytes).map(|limit| limit.0.0),
+        best: checkpoint.is_some() && sets > 0,
         records: Bytes(samples.saturating_add(4096 * (steps + evals * sets) + REPORT_BYTES + words)),
     }
 }
 
 /// Returns the number of kept responses, of an evaluation or of a step, whichever is larger.
-pub fn rows_kept(run: &RunSpec) -> usize {
+pub fn rows_kept(run: &SamplerSpec) -> usize {
     samples_kept(run.eval.samples.max(1) as usize).max(SAMPLES_KEPT)
 }
 
@@ -185,7 +187,7 @@ pub(crate) fn staging_bytes_of(allowed: Auto<ByteSize>, spec: &ModelSpec) -> Byt
 }
 
 pub(crate) fn episode_memory(run: &RunSpec) -> EpisodeMemory {
-    let Some(section) = &run.environment else {
+    let Some(section) = run.environment() else {
         let steps_max = if run.turn_credit().is_some() { STEPS_MAX } else { 0 };
         return EpisodeMemory { steps_max, ..EpisodeMemory::default() };
     };

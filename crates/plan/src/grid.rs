@@ -155,8 +155,8 @@ fn planned(run: &RunFile, spec: ModelSpec, prompt: u32, limits: &Limits) -> Resu
         trainers: Hosts::one(1),
         card: None,
         models: PerRole::none()
-            .with(RoleName::Critic, run.needs.critic.then_some(spec))
-            .with(RoleName::TEACHER, run.needs.teacher.then_some(spec))
+            .with(RoleName::Critic, run.critic().is_some().then_some(spec))
+            .with(RoleName::TEACHER, run.distill().is_some().then_some(spec))
             .with_rewards(run.model_rewards.iter().map(|_| spec)),
         adapters: PerRole::none(),
         encodings: PerRole::none(),

@@ -9,7 +9,7 @@ use plimsoll_arch::{LoraTargets, Quantization};
 use plimsoll_base::{Bytes, Result};
 use plimsoll_config::{
     Auto, ByteSize, Frozen, Lora, LoraSpec, ModelDtype, Offload, OptimizerDtype, Recompute as RunRecompute,
-    RunSpec,
+    RunSpec, TrainingSpec,
 };
 use plimsoll_memory::Limit;
 use std::borrow::Cow;
@@ -83,16 +83,16 @@ fn sort(hints: &mut [Hint]) {
 
 /// Returns the most carried prompts with which the run fits, if that are fewer than it has.
 fn fewer_carried(planner: &Planner, run: &RunSpec, base_s: f64) -> Result<Option<Hint>> {
-    let now = run.asynchrony.partial_rollouts;
+    let now = run.partial_rollouts();
     let with = |carry: u32| {
         let set = format!("async.partial_rollouts={carry}");
         let why = format!("the most prompts under way beyond those of a step that fit, instead of {now}");
         let mut changed = run.clone();
-        changed.asynchrony.partial_rollouts = carry;
+        changed.trains.samples_mut().expect("it carries prompts").asynchrony.partial_rollouts = carry;
         hint(planner, &changed, base_s, (set, why, true), true)
     };
     // A bound on age without carried prompts is refused.
-    let mut least = u32::from(run.asynchrony.stale_tokens_max.is_some());
+    let mut least = u32::from(run.stale_tokens_max().is_some());
     if now <= least {
         return Ok(None);
     }
@@ -192,7 +192,7 @@ fn smallest_limit(pool: &str, bytes: Bytes, limit: &Limit) -> Hint {
 
 /// Returns what a card may offload to host memory.
 fn offloads(run: &RunSpec) -> Vec<Change> {
-    let has_reference = run.reference && !run.keeps_blocks();
+    let has_reference = run.has_reference() && !run.keeps_blocks();
     if run.memory.offload == Auto::Auto {
         return Vec::new();
     }
@@ -245,25 +245,25 @@ fn spreads(run: &RunSpec) -> Vec<Change> {
 fn levels(run: &RunSpec, can_wait: bool) -> [Change; 3] {
     use RunRecompute::{Cheap, Layer, None, Offload};
     let level = |applies, set, why, apply| change(applies, set, why, false, apply);
-    let now = run.train.recompute;
+    let now = run.trains.training().map_or(Auto::Auto, |training| training.train.recompute);
     [
         level(
             now == Auto::Value(None),
             "train.recompute=cheap",
             "norms and the SwiGLU product are computed again in the backward pass",
-            |r| r.train.recompute = Auto::Value(Cheap),
+            |r| r.train_mut().recompute = Auto::Value(Cheap),
         ),
         level(
             matches!(now, Auto::Value(None | Cheap)),
             "train.recompute=layer",
             "only each layer's input is kept for the backward pass",
-            |r| r.train.recompute = Auto::Value(Layer),
+            |r| r.train_mut().recompute = Auto::Value(Layer),
         ),
         level(
             matches!(now, Auto::Value(None | Cheap | Layer)) && can_wait,
             "train.recompute=offload",
             "each layer's input waits in host memory for the backward pass",
-            |r| r.train.recompute = Auto::Value(Offload),
+            |r| r.train_mut().recompute = Auto::Value(Offload),
         ),
     ]
 }
@@ -271,17 +271,18 @@ fn levels(run: &RunSpec, can_wait: bool) -> [Change; 3] {
 /// Returns single changes of a run file that save memory.
 fn changes_of(run: &RunSpec) -> Vec<Change> {
     let bf16 = run.model_options.dtype == ModelDtype::Bf16;
-    let has_kl = run.objective.is_some_and(|objective| objective.kl.is_some());
+    let has_kl = run.objective().is_some_and(|objective| objective.kl.is_some());
     // Gradients and states of adapters are f32.
     let (is_whole, has_reference) = (run.lora.is_none(), run.lora.is_none() && has_kl);
     let how = |applies, set, why, apply| change(applies, set, why, false, apply);
     let what = |applies, set, why, apply| change(applies, set, why, true, apply);
+    let trained = |is: fn(&TrainingSpec) -> bool| run.trains.training().is_some_and(is);
     vec![
         how(
-            !run.train.micro_batch_tokens.is_auto(),
+            trained(|of| !of.train.micro_batch_tokens.is_auto()),
             "train.micro_batch_tokens=auto",
             "the planner takes the largest micro-batch that fits",
-            |r| r.train.micro_batch_tokens = Auto::Auto,
+            |r| r.train_mut().micro_batch_tokens = Auto::Auto,
         ),
         how(
             !run.rollout.sequences_max.is_auto() || !run.rollout.kv_blocks.is_auto(),
@@ -299,33 +300,38 @@ fn changes_of(run: &RunSpec) -> Vec<Change> {
             |r| r.memory.staging = Auto::Value(ByteSize(STAGING_SMALL)),
         ),
         how(
-            run.checkpoint.every.is_some() && run.checkpoint.keep > 1,
+            trained(|of| of.checkpoint.every.is_some() && of.checkpoint.keep > 1),
             "checkpoint.keep=1",
             "of the checkpoints by age only the newest is kept",
-            |r| r.checkpoint.keep = 1,
+            |r| r.training_mut().checkpoint.keep = 1,
         ),
         what(!bf16, "model_options.dtype=bf16", "weights and activations in bf16", |r| {
             r.model_options.dtype = ModelDtype::Bf16
         }),
         what(
-            is_whole && run.train.grad_dtype == Auto::Value(ModelDtype::F32) && bf16,
+            is_whole && trained(|of| of.train.grad_dtype == Auto::Value(ModelDtype::F32)) && bf16,
             "train.grad_dtype=bf16",
             "gradients are summed in bf16",
-            |r| r.train.grad_dtype = Auto::Value(ModelDtype::Bf16),
+            |r| r.train_mut().grad_dtype = Auto::Value(ModelDtype::Bf16),
         ),
         what(
-            is_whole && run.train.optimizer_dtype == Auto::Value(OptimizerDtype::F32) && bf16,
+            is_whole && trained(|of| of.train.optimizer_dtype == Auto::Value(OptimizerDtype::F32)) && bf16,
             "train.optimizer_dtype=bf16",
             "states in bf16 with stochastic rounding, no f32 master copy: 8 bytes a parameter instead of 18",
-            |r| r.train.optimizer_dtype = Auto::Value(OptimizerDtype::Bf16),
+            |r| r.train_mut().optimizer_dtype = Auto::Value(OptimizerDtype::Bf16),
         ),
         what(
-            is_whole && run.train.optimizer_dtype.value().is_some_and(|dtype| dtype != OptimizerDtype::Int8),
+            is_whole
+                && trained(|of| {
+                    of.train.optimizer_dtype.value().is_some_and(|dtype| dtype != OptimizerDtype::Int8)
+                }),
             "train.optimizer_dtype=int8",
             "states of 8 bits with stochastic rounding, no f32 master copy: 2 bytes a parameter",
-            |r| r.train.optimizer_dtype = Auto::Value(OptimizerDtype::Int8),
+            |r| r.train_mut().optimizer_dtype = Auto::Value(OptimizerDtype::Int8),
         ),
-        what(has_reference, "loss.kl_coef=0", "no reference model is loaded", |r| r.reference = false),
+        what(has_reference, "loss.kl_coef=0", "no reference model is loaded", |r| {
+            r.training_mut().reference = false
+        }),
     ]
 }
 
@@ -336,9 +342,9 @@ fn adapters(planner: &Planner, run: &RunSpec) -> [Change; 7] {
     let lora = LoraSpec { targets: LoraTargets::built_for(spec), ..LoraSpec::new(&Lora::default()) };
     let is_narrow = |(inputs, outputs): (u32, u32)| inputs.min(outputs) < lora.rank;
     let has_room = !lora.targets.iter().any(|target| is_narrow(target.narrowest(spec)));
-    let sets = sets_of_adapters(run, &lora);
+    let sets = run.trains.training().map_or_else(Vec::new, |of| sets_of_adapters(run, of, &lora));
     let is_new = planner.purpose == Purpose::Train && run.lora.is_none() && has_room;
-    let has_full_critic = run.lora.is_some() && run.critic.is_some() && !run.adapts_critic();
+    let has_full_critic = run.lora.is_some() && run.critic().is_some() && !run.adapts_critic();
     let whole_blocks = Quantization::Nf4.takes(spec);
     let is_file = planner.facts.encodings.get(RoleName::Actor).is_some();
     let trains = planner.purpose == Purpose::Train;
@@ -422,26 +428,30 @@ fn blocks(planner: &Planner, run: &RunSpec) -> Change {
 /// Keeps frozen models in the blocks of their files, as commands keep the base of an adapter too.
 fn keep_blocks(run: &mut RunSpec) {
     run.model_options.quantize = Auto::Value(Frozen::Gguf);
-    if run.method.is_none() {
+    if run.trains.training().is_none() {
         run.lora.iter_mut().for_each(|lora| lora.quantize = Some(Quantization::Gguf));
     }
 }
 
 /// Returns what `adapt` changes, as keys of the run file.
-fn sets_of_adapters(run: &RunSpec, lora: &LoraSpec) -> Vec<String> {
+fn sets_of_adapters(
+    run: &RunSpec,
+    TrainingSpec { train, .. }: &TrainingSpec,
+    lora: &LoraSpec,
+) -> Vec<String> {
     let mut sets = vec![
         format!("lora.rank={}", lora.rank),
-        format!("train.learning_rate={:e}", ten_times(run.train.learning_rate)),
+        format!("train.learning_rate={:e}", ten_times(train.learning_rate)),
     ];
     if lora.targets != LoraTargets::ALL {
         // One shell word, as in other hints with lists.
         sets.push(format!("lora.targets={}", lora.targets.in_toml().replace(' ', "")));
     }
     // What `[lora]` is refused with.
-    if run.train.optimizer_dtype.value().is_some_and(|dtype| dtype != OptimizerDtype::F32) {
+    if train.optimizer_dtype.value().is_some_and(|dtype| dtype != OptimizerDtype::F32) {
         sets.push("train.optimizer_dtype=f32".into());
     }
-    if run.train.grad_dtype == Auto::Value(ModelDtype::Bf16) {
+    if train.grad_dtype == Auto::Value(ModelDtype::Bf16) {
         sets.push("train.grad_dtype=f32".into());
     }
     // Codes are whole on every rank.
@@ -454,8 +464,8 @@ fn sets_of_adapters(run: &RunSpec, lora: &LoraSpec) -> Vec<String> {
 /// Trains adapters of the default rank; `verified` restricts them to the layers that can have them.
 fn adapt(run: &mut RunSpec, quantize: Option<Quantization>) {
     run.lora = Some(LoraSpec::new(&Lora { quantize, ..Lora::default() }));
-    run.train.optimizer_dtype = Auto::Value(OptimizerDtype::F32);
-    run.train.grad_dtype = Auto::Value(ModelDtype::F32);
+    run.train_mut().optimizer_dtype = Auto::Value(OptimizerDtype::F32);
+    run.train_mut().grad_dtype = Auto::Value(ModelDtype::F32);
     run.run.zero_stage = Auto::Auto;
 }
 

@@ -2,7 +2,7 @@
 
 use crate::{devices, disk::bytes_on_disk};
 use plimsoll_base::{Bytes, Error, Result};
-use plimsoll_config::{Auto, ByteSize, RunSpec};
+use plimsoll_config::{Auto, ByteSize, SamplerSpec};
 use plimsoll_devices::Card;
 use plimsoll_memory::{Limit, Limits, host::Host};
 use std::path::Path;
@@ -38,7 +38,7 @@ pub fn machine_limits(dir: &Path) -> Limits {
 }
 
 /// Returns the limits of a run: given, from the run file, or this machine's. For another machine only given ones count.
-pub fn limits_of(run: &RunSpec, given: &Limits) -> Limits {
+pub fn limits_of(run: &SamplerSpec, given: &Limits) -> Limits {
     let mut limits = given.clone();
     let here = match is_elsewhere(given) {
         true => Limits::default(),

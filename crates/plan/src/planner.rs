@@ -35,12 +35,12 @@ pub(crate) struct Planner<'a> {
 impl Planner<'_> {
     /// Returns whether each micro-batch's gradient is formed by itself; states then stay with the sums.
     pub(crate) fn is_chained(&self, run: &RunSpec) -> bool {
-        self.facts.share.ranks > 1 || partial_of(run).is_some() || run.train.fold > 1
+        self.facts.share.ranks > 1 || partial_of(run).is_some() || fold_of(run) > 1
     }
 
     /// Returns the samples of one engine request: of a rollout, or of a slice of an evaluation.
     pub(crate) fn samples(&self, run: &RunSpec) -> usize {
-        if run.needs.scores {
+        if run.trains_scores() {
             return 1; // Nothing is sampled.
         }
         let rollout = run.prompts_under_way() as usize * run.rollout.group_size as usize;
@@ -61,5 +61,11 @@ impl Planner<'_> {
 
 /// Returns the dtype to which the run file rounds each micro-batch's gradient.
 pub(crate) fn partial_of(run: &RunSpec) -> Option<DType> {
-    (run.train.gradient_wire == GradientWire::Bf16).then_some(DType::Bf16)
+    let training = run.trains.training()?;
+    (training.train.gradient_wire == GradientWire::Bf16).then_some(DType::Bf16)
+}
+
+/// Returns how many parts of a step's gradient are summed apart.
+pub(crate) fn fold_of(run: &RunSpec) -> usize {
+    run.trains.training().map_or(1, |training| training.train.fold as usize)
 }

@@ -11,7 +11,7 @@ use crate::shape::RunShape;
 use crate::work::work;
 use crate::{devices, hints, tables};
 use plimsoll_base::{DType, Error, Result};
-use plimsoll_config::{Auto, Positions, RunSpec};
+use plimsoll_config::{Auto, Positions, RunSpec, SamplerSpec};
 use plimsoll_devices::Rates;
 use plimsoll_memory::{Limits, Plan, Pool, host::Host};
 use plimsoll_reward::{RewardMemory, RewardSpec};
@@ -34,9 +34,9 @@ pub fn smallest_limits(run: &RunSpec, facts: &Facts) -> Result<SmallestLimits> {
 pub fn check_lengths(run: &RunSpec, facts: &Facts) -> Result<()> {
     check_positions(run, facts)?;
     let (prompt, response) = (facts.prompt_tokens, run.response_tokens_max());
-    match run.train.micro_batch_tokens {
+    match run.train().micro_batch_tokens {
         Auto::Value(limit) if run.samples() && (limit as usize) < prompt + response => {
-            let words = match run.environment {
+            let words = match run.environment() {
                 None => format!("rollout.max_new_tokens = {response}"),
                 Some(_) => format!("an episode of {response}"),
             };
@@ -64,7 +64,7 @@ pub fn check_positions(run: &RunSpec, facts: &Facts) -> Result<()> {
     }
     let message = format!("sequences of up to {longest} tokens, and the model has {known} positions");
     let (prompt, response) = (facts.prompt_tokens, longest - facts.prompt_tokens.min(longest));
-    let what = if run.environment.is_some() { "episode after it" } else { "response" };
+    let what = if run.environment().is_some() { "episode after it" } else { "response" };
     Err(Error::usage("positions-beyond-model", message)
         .fact(format!("longest prompt {prompt}, longest {what} {response}"))
         .hint(format!("{}, or set data.prompt_tokens_max and data.overlong", shorter(run)))
@@ -73,7 +73,7 @@ pub fn check_positions(run: &RunSpec, facts: &Facts) -> Result<()> {
 
 /// Returns the keys that make what follows a prompt shorter.
 fn shorter(run: &RunSpec) -> &'static str {
-    match run.environment {
+    match run.environment() {
         None => "lower rollout.max_new_tokens",
         Some(_) => {
             "set environment.episode_tokens_max, or lower environment.turns_max or environment.turn_tokens_max"
@@ -189,7 +189,7 @@ pub(crate) fn bare(planner: &Planner, run: &RunSpec) -> Result<PlanReport> {
         Purpose::Sample => Evaluations::default(),
     };
     let held_source = planner.held.1.to_string();
-    let steps = if planner.purpose == Purpose::Train { run.train.steps } else { 0 };
+    let steps = if planner.purpose == Purpose::Train { run.train().steps } else { 0 };
     Ok(PlanReport {
         plan: solution.plan,
         shape,
@@ -240,15 +240,16 @@ fn gave_up(run: &RunSpec, resolved: &Resolved, fits: bool) -> Option<String> {
             Some("optimizer_dtype is int8 with stochastic rounding, because bf16 states do not fit")
         }
     };
-    if let Some(words) = states.filter(|_| run.train.optimizer_dtype.is_auto()) {
+    let train = &run.trains.training()?.train;
+    if let Some(words) = states.filter(|_| train.optimizer_dtype.is_auto()) {
         return Some(words.into());
     }
     let f32_states = resolved.optimizer_dtype == OptimizerDType::F32;
-    (f32_states && run.train.grad_dtype.is_auto() && resolved.grad_dtype == DType::Bf16)
+    (f32_states && train.grad_dtype.is_auto() && resolved.grad_dtype == DType::Bf16)
         .then(|| "grad_dtype is bf16, because f32 gradients do not fit".into())
 }
 
 /// Returns the largest host memory of the rewards: worker processes, threads, requests and replies.
-fn reward_memory(run: &RunSpec) -> RewardMemory {
+fn reward_memory(run: &SamplerSpec) -> RewardMemory {
     run.rewards.iter().map(RewardSpec::memory).fold(RewardMemory::default(), RewardMemory::with)
 }

@@ -128,8 +128,8 @@ fn release<T: Copy>(value: &mut Auto<T>) -> bool {
 
 /// In the order in which they are released: the first gives the most memory for the least time.
 const RELEASES: [Release; 4] = [
-    ("train.micro_batch_tokens", |run| release(&mut run.train.micro_batch_tokens)),
-    ("train.recompute", |run| release(&mut run.train.recompute)),
+    ("train.micro_batch_tokens", |run| release(&mut run.train_mut().micro_batch_tokens)),
+    ("train.recompute", |run| release(&mut run.train_mut().recompute)),
     ("rollout.sequences_max", |run| release(&mut run.rollout.sequences_max)),
     ("rollout.kv_blocks", |run| release(&mut run.rollout.kv_blocks)),
 ];

@@ -10,13 +10,15 @@ use super::report::Resolved;
 use crate::axes::{Axes, Axis, Knobs, Point};
 use crate::facts::HostFacts;
 use crate::lora::{CriticAdapter, lora};
-use crate::planner::{Planner, Purpose, partial_of};
+use crate::planner::{Planner, Purpose, fold_of, partial_of};
 use crate::role_name::{PerRole, RoleName};
 use crate::shape::{RunShape, Scoring, Training};
 use crate::teacher::TeacherShape;
 use crate::work::{check_sizes, response_tokens, work};
 use plimsoll_base::{Bytes, DType, Error, Result};
-use plimsoll_config::{Auto, GradientWire, LearnsFrom, Offload as RunOffload, OnFull as RunOnFull, RunSpec};
+use plimsoll_config::{
+    Auto, GradientWire, LearnsFrom, Offload as RunOffload, OnFull as RunOnFull, RunSpec, TrainingSpec,
+};
 use plimsoll_files::Head;
 use plimsoll_memory::{Plan, Pool};
 use plimsoll_model::{STAGING_BYTES_MIN, Target};
@@ -69,13 +71,13 @@ impl Planner<'_> {
         if self.is_chained(run) && run.memory.offloads(RunOffload::Optimizer) {
             let (why, instead) = match ranks {
                 1 => {
-                    let (key, instead) = match run.train.gradient_wire {
+                    let (key, instead) = match run.train().gradient_wire {
                         GradientWire::Bf16 => (
                             "train.gradient_wire = \"bf16\"".to_string(),
                             "set train.gradient_wire = \"f32\"",
                         ),
                         GradientWire::F32 => {
-                            (format!("train.fold = {}", run.train.fold), "set train.fold = 1")
+                            (format!("train.fold = {}", run.train().fold), "set train.fold = 1")
                         }
                     };
                     (format!("{key}: states lie where their sums are"), instead)
@@ -189,7 +191,7 @@ impl Planner<'_> {
     }
 
     fn summing(&self, run: &RunSpec) -> Summing {
-        let fold = run.train.fold as usize;
+        let fold = fold_of(run);
         Summing { partial: partial_of(run), fold, near: self.facts.trainers.folds(fold) }
     }
 
@@ -197,41 +199,47 @@ impl Planner<'_> {
         Target { kind: self.row.kind, pool: self.row.pool, threads: self.threads }
     }
 
-    fn training(&self, run: &RunSpec, weights: DType, knobs: &Knobs) -> Training {
-        let (optimizer, grads) = knobs.precision;
+    /// Returns the limits of a packed pass.
+    fn pack(&self, run: &RunSpec, knobs: &Knobs) -> PackLimits {
         let sequences = run.sequences_per_step() as usize * run.branches_max();
         // Each agent request has its own prompt.
         let prompts = if run.plays_agents() { sequences } else { run.rollout.prompts_per_step as usize };
-        let reference = run.reference;
         // A command has no steps: it scores as many at once as it samples at once.
         let packed = match self.purpose {
             Purpose::Train => (prompts, sequences),
             Purpose::Sample => (self.samples(run), self.samples(run)),
         };
         let segments = PackLimits::segments_of(knobs.micro_batch_tokens, packed.0, packed.1);
+        PackLimits {
+            micro_batch_tokens: knobs.micro_batch_tokens,
+            prompt_tokens: self.facts.prompt_tokens,
+            // A pair of any shape fits: its three segments, and the slots lost at the ends of its blocks.
+            segments: if run.learns_from() == Some(LearnsFrom::Pairs) { segments.max(5) } else { segments },
+            caches: self.pass_caches(),
+        }
+    }
+
+    fn training(&self, run: &RunSpec, weights: DType, pack: PackLimits, knobs: &Knobs) -> Training {
+        let (optimizer, grads) = knobs.precision;
+        let sequences = run.sequences_per_step() as usize * run.branches_max();
+        let TrainingSpec { train, reference, track, .. } = run.training();
         Training {
             dtypes: StateDTypes { weights, grads, summing: self.summing(run), optimizer },
-            pack: PackLimits {
-                micro_batch_tokens: knobs.micro_batch_tokens,
-                prompt_tokens: self.facts.prompt_tokens,
-                // A pair of any shape fits: its three segments, and the slots lost at the ends of its blocks.
-                segments: if run.needs.learns_from == LearnsFrom::Pairs { segments.max(5) } else { segments },
-                caches: self.pass_caches(),
-            },
+            pack,
             packing: Packing {
-                heads: if run.needs.scores { Heads::End } else { Heads::Tokens },
-                whole_groups: run.needs.learns_from == LearnsFrom::Pairs,
+                heads: if run.trains_scores() { Heads::End } else { Heads::Tokens },
+                whole_groups: run.learns_from() == Some(LearnsFrom::Pairs),
             },
             share: self.facts.share,
             hosts: self.facts.hosts,
             trainers: self.facts.trainers,
             exchange: run.run.exchange,
-            cut: match run.train.cut_multiple {
+            cut: match train.cut_multiple {
                 Auto::Auto => Cut::auto(self.row.cut_rows),
                 Auto::Value(multiple) => Cut::multiple(multiple as usize),
             },
             recompute: knobs.recompute,
-            reference,
+            reference: *reference,
             critic: self.facts.models.get(RoleName::Critic).copied(),
             critic_adapter: CriticAdapter::of(run),
             teacher: TeacherShape::of(run, self.facts),
@@ -239,17 +247,17 @@ impl Planner<'_> {
             prompts: run.rollout.prompts_per_step as usize,
             sequences,
             response_tokens: response_tokens(run, self.facts),
-            policy_lag: if run.samples() { run.asynchrony.reuse as usize } else { 0 },
-            ahead: if run.samples() { run.asynchrony.staleness as usize } else { 0 },
-            carried: if run.samples() { run.sequences_under_way() as usize } else { 0 },
+            policy_lag: run.reuse() as usize,
+            ahead: run.staleness() as usize,
+            carried: run.sequences_under_way() as usize,
             holds_samples: run.holds_samples(),
             scores_sharply: run.scores_sharply(),
-            chooses_tokens: run.objective.is_some_and(|objective| objective.covariance.is_some()),
-            corrects: run.objective.is_some_and(|objective| objective.correction.is_some()),
-            balance_coef: run.balance_coef,
-            muon: run.train.muon_options(1).map(|muon| muon.iterations),
-            trackers: run.track.memory(),
-            estimator: run.estimator.as_ref().map_or(Bytes(0), |estimator| estimator.memory),
+            chooses_tokens: run.objective().is_some_and(|objective| objective.covariance.is_some()),
+            corrects: run.objective().is_some_and(|objective| objective.correction.is_some()),
+            balance_coef: run.balance_coef(),
+            muon: train.muon_options(1).map(|muon| muon.iterations),
+            trackers: track.memory(),
+            estimator: run.estimator().map_or(Bytes(0), |estimator| estimator.memory),
         }
     }
 
@@ -263,13 +271,15 @@ impl Planner<'_> {
     fn shape(&self, run: &RunSpec, knobs: &Knobs) -> (RunShape, Resolved) {
         let weights = run.model_options.dtype.dtype();
         let engine = self.engine(run, knobs.sequences);
-        let training = self.training(run, weights, knobs);
+        let pack = self.pack(run, knobs);
+        let training = (self.purpose == Purpose::Train).then(|| self.training(run, weights, pack, knobs));
+        let (optimizer_dtype, grad_dtype) = knobs.precision;
         let staging = self.facts.host.staging.min(knobs.staging).max(Bytes(STAGING_BYTES_MIN));
         let resolved = Resolved {
             micro_batch_tokens: knobs.micro_batch_tokens,
             recompute: knobs.recompute,
-            optimizer_dtype: training.dtypes.optimizer,
-            grad_dtype: training.dtypes.grads,
+            optimizer_dtype,
+            grad_dtype,
             sequences_max: knobs.sequences,
             kv_blocks: engine.layer_blocks(&self.facts.spec),
             rollout_rows: engine.rows,
@@ -281,7 +291,7 @@ impl Planner<'_> {
         };
         let shape = RunShape {
             spec: self.facts.spec,
-            head: if run.needs.scores { Head::Score } else { Head::Vocabulary },
+            head: if run.trains_scores() { Head::Score } else { Head::Vocabulary },
             weights,
             lora: run.lora.as_ref().map(|of| lora(of, knobs.merges())),
             encodings: self.facts.encodings,
@@ -291,10 +301,10 @@ impl Planner<'_> {
             engine,
             on_full: on_full(run.rollout.on_full),
             truncates: run.rollout.top_k > 0 || run.rollout.top_p < 1.0 || run.rollout.min_p > 0.0,
-            positions: engine.prompt_tokens + engine.new_tokens.max(training.response_tokens),
-            training: (self.purpose == Purpose::Train).then_some(training),
+            positions: engine.prompt_tokens + engine.new_tokens.max(response_tokens(run, self.facts)),
+            training,
             scoring: self.facts.models.rewards().next().map(|_| Scoring {
-                pack: training.pack,
+                pack,
                 models: PerRole::none().with_rewards(self.facts.models.rewards().map(|(_, spec)| *spec)),
                 adapters: self.facts.adapters,
             }),

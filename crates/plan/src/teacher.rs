@@ -40,10 +40,10 @@ pub struct TeacherRows {
 impl TeacherShape {
     /// Returns the teacher of a run; none if its method has none.
     pub(crate) fn of(run: &RunSpec, facts: &Facts) -> Option<TeacherShape> {
-        if !run.needs.teacher {
+        if !run.distill().is_some() {
             return None;
         }
-        let distill = run.distill.as_ref();
+        let distill = run.distill();
         // As the run says of it, or as all frozen models that are GGUF files.
         let quantize = |name: RoleName| {
             let of_all =

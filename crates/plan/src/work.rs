@@ -3,7 +3,7 @@
 use crate::cost::Work;
 use crate::facts::Facts;
 use plimsoll_base::{Error, Result};
-use plimsoll_config::RunSpec;
+use plimsoll_config::{FromSamples, RunSpec, TrainingSpec};
 
 /// Maximum tokens of a step, prompts and responses; no larger step is planned.
 const STEP_TOKENS_MAX: u64 = 1 << 40;
@@ -11,20 +11,25 @@ const STEP_TOKENS_MAX: u64 = 1 << 40;
 /// Returns the work of a step, for the cost model.
 pub(crate) fn work(run: &RunSpec, facts: &Facts) -> Work {
     let sequences = run.sequences_per_step() as f64;
-    let mini_batch = run.train.mini_batch.map_or(sequences, |n| f64::from(n.max(1)));
-    let epochs = if run.samples() { f64::from(run.train.epochs_per_rollout.max(1)) } else { 1.0 };
-    let updates = if run.samples() { (sequences / mini_batch).ceil() * epochs } else { 1.0 };
+    let (epochs, updates) = match run.trains.samples() {
+        Some(FromSamples { training: TrainingSpec { train, .. }, .. }) => {
+            let mini_batch = train.mini_batch.map_or(sequences, |n| f64::from(n.max(1)));
+            let epochs = f64::from(train.epochs_per_rollout.max(1));
+            (epochs, (sequences / mini_batch).ceil() * epochs)
+        }
+        None => (1.0, 1.0),
+    };
     Work {
         prompts: f64::from(run.rollout.prompts_per_step),
         group: sequences / f64::from(run.rollout.prompts_per_step.max(1)),
-        carried: f64::from(run.asynchrony.partial_rollouts),
+        carried: f64::from(run.partial_rollouts()),
         shares_prompts: !run.plays_agents(),
         prompt_tokens: facts.prompt_tokens as f64,
         response_tokens: response_tokens(run, facts) as f64,
         samples: run.samples(),
         updates,
         epochs,
-        critic: match run.critic.as_ref().and_then(|critic| critic.updates_per_rollout) {
+        critic: match run.critic().and_then(|critic| critic.updates_per_rollout) {
             Some(updates) => (f64::from(updates.max(1)), 1.0),
             None => (updates, epochs),
         },
@@ -40,9 +45,8 @@ pub(crate) fn response_tokens(run: &RunSpec, facts: &Facts) -> usize {
 
 fn sequences_per_rollout(run: &RunSpec) -> u64 {
     let sequences = run.sequences_per_step().saturating_mul(run.branches_max() as u64);
-    let carried =
-        u64::from(run.asynchrony.partial_rollouts).saturating_mul(u64::from(run.rollout.group_size));
-    let older = u64::from(run.asynchrony.reuse) + u64::from(run.asynchrony.staleness);
+    let carried = u64::from(run.partial_rollouts()).saturating_mul(u64::from(run.rollout.group_size));
+    let older = u64::from(run.reuse()) + u64::from(run.staleness());
     sequences.saturating_mul(1 + older).saturating_add(carried)
 }
 

@@ -107,7 +107,7 @@ impl Checks {
         words: &Words,
     ) -> Result<Option<OwnEstimator>> {
         let limit = (self.before != Before::Training).then_some(PLAN_START);
-        match OwnEstimator::start(run.estimator.as_ref(), rank, words.clone(), limit) {
+        match OwnEstimator::start(run.estimator(), rank, words.clone(), limit) {
             Err(error) if self.before != Before::Training => {
                 self.not_started("the function of loss.advantage", error)?;
                 Ok(None)
@@ -131,7 +131,7 @@ impl Checks {
         if self.before == Before::Training {
             return Episodes::open(run, prompt_tokens);
         }
-        let Some(section) = &run.environment else { return Ok(None) };
+        let Some(section) = run.environment() else { return Ok(None) };
         let kind = Kind::parse(&section.env)?;
         if kind.is_agents() {
             self.left_out("agents, which are started for the first rollout");
@@ -154,9 +154,11 @@ impl Checks {
 
     fn trackers(&mut self, run: &RunSpec) -> Result<()> {
         match self.before {
-            Before::PlanElsewhere if !run.track.to.is_empty() => self.left_out("the clients of `track.to`"),
+            Before::PlanElsewhere if !run.training().track.to.is_empty() => {
+                self.left_out("the clients of `track.to`")
+            }
             Before::PlanElsewhere => {}
-            Before::Training | Before::Plan => plimsoll_run::track::check(&run.track)?,
+            Before::Training | Before::Plan => plimsoll_run::track::check(&run.training().track)?,
         }
         Ok(())
     }

@@ -104,7 +104,7 @@ pub fn train(
         run: &run,
         supply: supply::of(&run, &report.shape, schedule),
         parts: StepParts::bind(&run, &report.shape.step_arrays(), teacher),
-        objective: run.objective,
+        objective: run.objective(),
         session,
         trainer,
         rewards,

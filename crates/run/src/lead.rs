@@ -193,9 +193,9 @@ pub fn lead<'scope>(
 ) -> Result<Summary> {
     let Opened { dir, checkpoint, notes } = opened;
     let run = begun.run;
-    let mut watch = Watch::new(begun.plan, run.train.steps, run.memory.strict);
+    let mut watch = Watch::new(begun.plan, run.train().steps, run.memory.strict);
     watch.set_dir(dir.path());
-    let tracking = Tracking::start(&run.track, dir.path(), &begun.run_file);
+    let tracking = Tracking::start(&run.training().track, dir.path(), &begun.run_file);
     let mut lead = Lead {
         run,
         dir,
@@ -227,7 +227,7 @@ impl<'scope> Lead<'_, '_, 'scope, '_> {
         let plan = self.begun.plan;
         let started = Event::Started(Started {
             what: self.begun.title.clone(),
-            steps: self.run.train.steps,
+            steps: self.run.train().steps,
             dir: self.dir.path().to_path_buf(),
             planned_bytes: plan.peak(Pool::Host).peak.0,
             planned_parts: plan
@@ -246,7 +246,7 @@ impl<'scope> Lead<'_, '_, 'scope, '_> {
         job.restore(self, &folder, &state)?;
         let step = self.progress.step;
         // A run with a raised `train.steps` is evaluated at its new end.
-        self.progress.evaluated_at_end &= step == self.run.train.steps;
+        self.progress.evaluated_at_end &= step == self.run.train().steps;
         self.at = At::After(step);
         // The log was cut back to the point before this event.
         self.say(&Event::Saved { step, path: folder })?;
@@ -254,7 +254,7 @@ impl<'scope> Lead<'_, '_, 'scope, '_> {
     }
 
     fn steps(&mut self, job: &mut dyn Job<'scope>) -> Result<Summary> {
-        let steps = self.run.train.steps;
+        let steps = self.run.train().steps;
         for step in self.progress.step + 1..=steps {
             self.at = At::Step(step);
             job.step(self, step)?;
@@ -263,7 +263,7 @@ impl<'scope> Lead<'_, '_, 'scope, '_> {
             if every(self.run.eval.every) {
                 job.evaluate(self, step)?;
             }
-            if every(self.run.checkpoint.every) {
+            if every(self.run.training().checkpoint.every) {
                 self.save(job, Savers::All)?;
             }
             // After the last step a signal no longer matters: the run ends anyway.
@@ -337,7 +337,7 @@ impl<'scope> Lead<'_, '_, 'scope, '_> {
         };
         let event = Event::Step(StepResult {
             step,
-            steps: self.run.train.steps,
+            steps: self.run.train().steps,
             reward: stepped.reward,
             loss: stepped.loss,
             accuracy: stepped.accuracy,
@@ -348,7 +348,7 @@ impl<'scope> Lead<'_, '_, 'scope, '_> {
             held_bytes: rss.now.0 + self.watch.others_bytes(),
             planned_bytes: self.begun.plan.peak(Pool::Host).peak.0,
             seconds: stepped.seconds,
-            seconds_left: f64::from(self.run.train.steps - step) * progress.step_s / f64::from(step),
+            seconds_left: f64::from(self.run.train().steps - step) * progress.step_s / f64::from(step),
             metrics: stepped.metrics,
             ranks_waited: stepped.ranks_waited,
         });
@@ -356,7 +356,7 @@ impl<'scope> Lead<'_, '_, 'scope, '_> {
         let news = self.tracking.as_ref().map_or(Vec::new(), Tracking::news);
         news.iter().try_for_each(|error| self.say(&Event::Warning(WarningEvent::of(error, step))))?;
         saved?;
-        match self.progress.dead_steps.count(&stepped.vitals, self.run.train.dead_steps_max) {
+        match self.progress.dead_steps.count(&stepped.vitals, self.run.train().dead_steps_max) {
             Verdict::Alive => Ok(()),
             Verdict::Warn(error) => self.say(&Event::Warning(WarningEvent::of(&error, step))),
             Verdict::Stop(error) => {
@@ -380,7 +380,7 @@ impl<'scope> Lead<'_, '_, 'scope, '_> {
 
     /// Reports memory over the step. A strict run that exceeded a row of the plan is saved and ended.
     fn watch_step(&mut self, job: &mut dyn Job<'scope>, step: u32) -> Result<()> {
-        let steps = self.run.train.steps;
+        let steps = self.run.train().steps;
         for event in self.watch.end_step(step, steps, || (self.begun.card)()) {
             self.say(&event)?;
         }
@@ -410,7 +410,7 @@ impl<'scope> Lead<'_, '_, 'scope, '_> {
         savers: Savers,
     ) -> Result<()> {
         self.part(Doing::Save, step);
-        let limit = Duration::from_secs_f64(self.run.checkpoint.stall_seconds_max);
+        let limit = Duration::from_secs_f64(self.run.training().checkpoint.stall_seconds_max);
         let stall = Stall::begin(step, limit);
         self.settle()?;
         let mut progress = self.progress.clone();
@@ -422,7 +422,7 @@ impl<'scope> Lead<'_, '_, 'scope, '_> {
             progress.best = Some(Best { step, score });
         }
         let state = self.state(job, progress)?;
-        let (checkpoint, best) = (&self.run.checkpoint, state.progress.best);
+        let (checkpoint, best) = (&self.run.training().checkpoint, state.progress.best);
         let retention = Retention {
             keep: checkpoint.keep,
             keep_bytes: checkpoint.keep_bytes.map(|limit| limit.0.0),
@@ -494,7 +494,7 @@ impl<'scope> Lead<'_, '_, 'scope, '_> {
         }
         // The save in progress completes, or its error is the one reported here.
         let _ = self.settle();
-        let steps = self.run.train.steps;
+        let steps = self.run.train().steps;
         let mut error = match self.at {
             At::Start => error.fact("before the first step"),
             At::Step(n) => error.fact(format!("in step {n} of {steps}")),

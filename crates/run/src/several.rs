@@ -10,7 +10,7 @@ use crate::sent;
 use crate::supervise::{Death, Pause, SignalPipe, place, read_note, signal_name};
 use crate::views::{View, sweep, sweep_temporary};
 use plimsoll_base::{Error, Exit, Result, read_small_text};
-use plimsoll_config::{Loaded, Offload, Trains};
+use plimsoll_config::{Loaded, Offload, TrainedKind};
 use plimsoll_files::{digest, write_atomic};
 use plimsoll_memory::host::{Host, OomWatch};
 use plimsoll_ranks::{Cause, Ending, Group, Link, Member, Place, Verdict};
@@ -58,7 +58,7 @@ pub fn join(loaded: &mut Loaded, start: &Start) -> Result<Option<Joined>> {
         let message = format!("{what} with {} ranks: this build does it on one rank alone", place.ranks);
         Err(Error::usage("ranks-method", message).hint("leave out --ranks: one rank gives the same bits"))
     };
-    if loaded.run.trains() == Trains::Policy {
+    if loaded.run.trains() == TrainedKind::Policy {
         return refused("a policy in an environment");
     }
     if loaded.run.plays_agents() {

@@ -148,7 +148,7 @@ fn updates_are_those_of_a_plain_network_in_f64() {
             let before = world.weights();
             let mut plain = Plain::of(world);
             let advantages = whitened(case.settings.learner.whiten, &world.experience.advantages);
-            let options = case.run.train.update_options(1, case.run.seed);
+            let options = case.run.train().update_options(1, case.run.seed);
             let (beta1, beta2) = (f64::from(options.betas.0), f64::from(options.betas.1));
             let mut moments = vec![(0.0, 0.0); plain.weights.len()];
             for update in 1..=case.settings.learner.epochs as i32 {
@@ -282,7 +282,7 @@ fn a_gradient_longer_than_the_clip_is_shortened_to_it() {
             let m = world.learner.states()[0].buf;
             (
                 norm,
-                world.learner.dev.sum_squares(m).sqrt() / (1.0 - f64::from(case.run.train.betas[0] as f32)),
+                world.learner.dev.sum_squares(m).sqrt() / (1.0 - f64::from(case.run.train().betas[0] as f32)),
             )
         })
     };

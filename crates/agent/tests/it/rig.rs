@@ -156,7 +156,7 @@ impl World<'_, '_> {
 
     /// Makes the updates of a step and publishes the weights.
     pub fn learn(&mut self, step: u32) -> Result<LearnReport> {
-        let optimizer = self.case.run.train.update_options(step, self.case.run.seed);
+        let optimizer = self.case.run.train().update_options(step, self.case.run.seed);
         let how = &self.case.settings.learner;
         let report = self.learner.learn(how, optimizer, &self.experience, step)?;
         if let Some(moments) = &mut self.state.observations {

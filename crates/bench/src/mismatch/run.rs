@@ -78,9 +78,9 @@ pub(super) fn train(options: &MismatchOptions, kind: Kind, corrects: bool, seed:
     let sets: Vec<String> = options.sets.iter().cloned().chain(own).collect();
     let mut run = RunSpec::new(&load(&options.run, &sets, std::env::vars())?.run);
     // With a reference there are passes that score, which steps need for samples of another policy.
-    run.reference = true;
-    if let Some(objective) = &mut run.objective {
-        objective.correction = corrects.then(|| CorrectionKind::Tis.within(BAND));
+    run.training_mut().reference = true;
+    if let Some(of) = run.trains.samples_mut() {
+        of.objective.correction = corrects.then(|| CorrectionKind::Tis.within(BAND));
     }
     let session = Session::open(&run)?;
     let report = plan_with(&run, &session.facts, &Limits::default())?;
@@ -118,7 +118,7 @@ impl<'r> Run<'r> {
     fn course(&mut self, trainer: &mut Trainer<'_>, kind: Kind) -> Result<Course> {
         let noise = self.noise_of(trainer, kind)?;
         let mut course = Course::default();
-        let steps = self.run.train.steps;
+        let steps = self.run.train().steps;
         let every = (steps / EVALUATIONS).max(1);
         course.points.push(Point { step: 0, score: self.score(trainer)? });
         for n in 1..=steps {
@@ -171,7 +171,7 @@ impl<'r> Run<'r> {
             run: self.run,
             text,
             eos: &model.eos_token_ids,
-            objective: self.run.objective.expect("a method that samples"),
+            objective: self.run.objective().expect("a method that samples"),
             rewards: &mut self.rewards,
             episodes: None,
             parts: &mut self.parts,

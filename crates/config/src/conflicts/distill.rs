@@ -71,7 +71,8 @@ fn shaping(case: &Case) -> Option<String> {
 /// Returns the key that makes several updates of a step.
 fn updates(case: &Case) -> Option<String> {
     let (rollout, train) = (&case.run.rollout, &case.run.train);
-    let sequences = sequences_per_step(case.run.method.needs(), rollout.prompts_per_step, rollout.group_size);
+    let sequences =
+        sequences_per_step(case.run.method.needs().learns_from, rollout.prompts_per_step, rollout.group_size);
     first([
         ("train.epochs_per_rollout", train.epochs_per_rollout > 1),
         ("train.mini_batch", train.mini_batch.is_some_and(|size| u64::from(size) < sequences)),

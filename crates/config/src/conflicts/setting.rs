@@ -2,7 +2,7 @@
 //! do not go together.
 
 use crate::provenance::{Origin, Provenance, without_users};
-use crate::sections::{RunFile, Trains};
+use crate::sections::{RunFile, TrainedKind};
 use plimsoll_base::{Error, Result, shown};
 use plimsoll_textenv::Kind;
 
@@ -198,7 +198,7 @@ pub(super) fn first<const N: usize>(keys: [(&str, bool); N]) -> Option<String> {
 
 /// True if a small network acts in environments.
 pub(super) fn is_policy(run: &RunFile) -> bool {
-    run.trains() == Trains::Policy
+    run.trains() == TrainedKind::Policy
 }
 
 /// True if a language model samples what it learns from.

@@ -510,10 +510,27 @@ section! {
 
 /// What a run trains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trains {
+pub enum TrainedKind {
     LanguageModel,
     /// A small network that acts in environments.
     Policy,
+}
+
+impl VerbFile {
+    /// Returns a file of the model alone, with everything else at its default.
+    pub fn of(model: &str) -> VerbFile {
+        VerbFile {
+            seed: 0,
+            model: model.into(),
+            model_options: Default::default(),
+            data: Default::default(),
+            rollout: Default::default(),
+            reward: Vec::new(),
+            memory: Default::default(),
+            eval: Default::default(),
+            run: Default::default(),
+        }
+    }
 }
 
 impl RunFile {
@@ -521,7 +538,7 @@ impl RunFile {
     pub fn to_toml(&self) -> String {
         let form = "every value of a run file has a form in TOML";
         let mut table = toml::Table::try_from(self).expect(form);
-        if let (Trains::Policy, Some(toml::Value::Table(section))) =
+        if let (TrainedKind::Policy, Some(toml::Value::Table(section))) =
             (self.trains(), table.get_mut("environment"))
         {
             let has_workers = section.get("env").and_then(|env| env.as_str()).is_some_and(is_python_env);
@@ -565,10 +582,10 @@ impl RunFile {
         }
     }
 
-    pub fn trains(&self) -> Trains {
+    pub fn trains(&self) -> TrainedKind {
         match self.environment.is_some() && self.model.starts_with(MLP) {
-            true => Trains::Policy,
-            false => Trains::LanguageModel,
+            true => TrainedKind::Policy,
+            false => TrainedKind::LanguageModel,
         }
     }
 

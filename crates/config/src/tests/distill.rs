@@ -24,28 +24,28 @@ fn spec(sets: &[&str]) -> RunSpec {
 #[test]
 fn a_teacher_needs_no_rewards_and_no_group() {
     let run = spec(&["rollout.group_size=1"]);
-    let distill = run.distill.as_ref().expect("a teacher");
+    let distill = run.distill().expect("a teacher");
     assert_eq!((distill.coef, distill.reward_coef), (1.0, 0.0));
-    assert!(run.needs.teacher && !run.has_rewards() && !run.reference);
+    assert!(!run.has_rewards() && !run.has_reference());
     let advantage = |sets: &[&str]| load_text(DISTILL, sets, &[]).unwrap().run.loss.baseline();
     assert_eq!(advantage(&[]), Advantage::None);
     assert_eq!(advantage(&["reward.0.kind=exact"]), Advantage::None, "rewards are only reported");
     let counts = ["reward.0.kind=exact", "distill.reward_coef=0.5"];
     assert_eq!(advantage(&counts), Advantage::GroupNorm);
-    assert_eq!(spec(&counts).distill.map(|distill| distill.reward_coef), Some(0.5));
-    assert!(spec(&["loss.kl_coef=0.01"]).reference, "a reference is next to the teacher");
+    assert_eq!(spec(&counts).distill().map(|distill| distill.reward_coef), Some(0.5));
+    assert!(spec(&["loss.kl_coef=0.01"]).has_reference(), "a reference is next to the teacher");
     // What the planner writes is read again.
     let run = load_text(DISTILL, &["distill.coef=2"], &[]).unwrap().run;
     assert_eq!(load_text(&run.to_toml(), &[], &[]).unwrap().run, run);
     // Of another method there is none.
-    assert_eq!(RunSpec::new(&load_text(GOOD, &[], &[]).unwrap().run).distill, None);
+    assert_eq!(RunSpec::new(&load_text(GOOD, &[], &[]).unwrap().run).distill(), None);
 }
 
 #[test]
 fn a_teacher_of_other_tokens_is_a_model_that_is_opened_here() {
-    assert!(!spec(&[]).distill.expect("a teacher").aligns_text());
+    assert!(!spec(&[]).distill().expect("a teacher").aligns_text());
     let text = "distill.align=text";
-    assert!(spec(&[text]).distill.expect("a teacher").aligns_text());
+    assert!(spec(&[text]).distill().expect("a teacher").aligns_text());
     for (sets, slug, contains) in [
         (
             &[text, "distill.divergence=forward", "distill.top_k=8"][..],
@@ -84,7 +84,8 @@ fn an_environment_has_no_spans() {
 #[test]
 fn a_divergence_lists_tokens_and_only_jsd_has_a_mixture() {
     let of = |sets: &[&str]| {
-        let distill = spec(sets).distill.expect("a teacher");
+        let of = spec(sets);
+        let distill = of.distill().expect("a teacher");
         (distill.divergence(), distill.listed())
     };
     assert_eq!(of(&[]), (None, 0));
@@ -97,7 +98,7 @@ fn a_divergence_lists_tokens_and_only_jsd_has_a_mixture() {
     assert_eq!(of(&[reverse, k]), (Some(Divergence::Reverse), 8));
     // Without a list the whole vocabulary is compared.
     assert_eq!(of(&[reverse]), (Some(Divergence::Reverse), 0));
-    let is_whole = |sets: &[&str]| spec(sets).distill.expect("a teacher").is_whole();
+    let is_whole = |sets: &[&str]| spec(sets).distill().expect("a teacher").is_whole();
     assert_eq!([is_whole(&[]), is_whole(&[reverse]), is_whole(&[reverse, k])], [false, true, false]);
     assert_eq!(of(&[forward, k]), (Some(Divergence::Forward), 8));
     assert_eq!(of(&[jsd, k]), (Some(Divergence::Jsd { beta: 0.5 }), 8));

@@ -6,7 +6,7 @@ use std::path::Path;
 
 fn spec(sets: &[&str]) -> LoraSpec {
     let sets: Vec<&str> = ["lora={}"].iter().chain(sets).copied().collect();
-    RunSpec::new(&load_text(GOOD, &sets, &[]).unwrap().run).lora.expect("[lora] is set")
+    RunSpec::new(&load_text(GOOD, &sets, &[]).unwrap().run).lora.clone().expect("[lora] is set")
 }
 
 #[test]
@@ -203,7 +203,7 @@ fn a_critic_learns_all_its_weights_unless_the_section_says_otherwise() {
     assert_eq!(of(&["lora={}"]), (false, true));
     assert_eq!(of(&["lora.critic=full"]), (false, true));
     assert_eq!(of(&["lora.critic=adapter"]), (true, true));
-    let own = run(&[]).model;
+    let own = run(&[]).model.clone();
     assert_eq!(of(&["lora.critic=adapter", &format!("critic.model={own}")]), (true, true));
     assert_eq!(of(&["lora.critic=adapter", "critic.model=random:nano"]), (true, false));
 }

@@ -33,7 +33,7 @@ pub fn gains(
     lengths: &ResponseLengths,
     rows: Option<u64>,
 ) -> Result<Gains> {
-    let (prompts, now) = (run.rollout.prompts_per_step, run.asynchrony.partial_rollouts);
+    let (prompts, now) = (run.rollout.prompts_per_step, run.partial_rollouts());
     let mut all = vec![0, prompts / 4, prompts / 2, prompts, prompts.saturating_mul(2), now];
     all.sort_unstable();
     all.dedup();
@@ -60,14 +60,14 @@ pub fn gains(
 /// Plans and simulates the run with `carry` carried prompts.
 fn gain(run: &RunSpec, facts: &Facts, given: &Limits, lengths: &ResponseLengths, carry: u32) -> Result<Gain> {
     let mut run = run.clone();
-    run.asynchrony.partial_rollouts = carry;
+    run.trains.samples_mut().expect("a run that samples").asynchrony.partial_rollouts = carry;
     let rollout = &run.rollout;
     let sizes = Sizes {
         prompts: rollout.prompts_per_step as usize,
         group: rollout.group_size as usize,
         carry: carry as usize,
         new_tokens: run.response_tokens_max(),
-        lag_tokens_max: run.asynchrony.stale_tokens_max.filter(|_| carry > 0),
+        lag_tokens_max: run.stale_tokens_max().filter(|_| carry > 0),
     };
     let steps = Simulation::new(sizes, lengths).steady();
     with_planner(&run, facts, &limits_of_ranks(&run, facts, given), Purpose::Train, |planner| {

@@ -37,12 +37,12 @@ fn a_larger_run_takes_no_fewer_bytes_in_any_pool_or_phase() {
     let larger: [Growth; 6] = [
         ("prompts", |case| case.run.rollout.prompts_per_step += 3),
         ("prompt tokens", |case| case.facts.prompt_tokens += 100),
-        ("micro-batch", |case| case.run.train.micro_batch_tokens = plimsoll_config::Auto::Value(1024)),
+        ("micro-batch", |case| case.run.train_mut().micro_batch_tokens = plimsoll_config::Auto::Value(1024)),
         ("response", |case| {
             case.run.rollout.max_new_tokens += 77;
             case.facts.completion_tokens += 77;
         }),
-        ("lag", |case| case.run.asynchrony.reuse += 1),
+        ("lag", |case| case.run.trains.samples_mut().unwrap().asynchrony.reuse += 1),
         ("sequences", |case| case.run.rollout.sequences_max = plimsoll_config::Auto::Value(13)),
     ];
     for (name, small) in each(&FIXED) {

@@ -77,7 +77,7 @@ fn facts(run: &RunSpec) -> Facts {
     Facts {
         spec,
         prompt_tokens: run.data.prompt_tokens_max.unwrap_or(8) as usize,
-        completion_tokens: if run.objective.is_some() { 0 } else { response },
+        completion_tokens: if run.objective().is_some() { 0 } else { response },
         eval_prompts: if run.eval_sets.is_empty() {
             0
         } else {
@@ -88,8 +88,8 @@ fn facts(run: &RunSpec) -> Facts {
         trainers: Hosts::one(1),
         card: None,
         models: PerRole::none()
-            .with(RoleName::Critic, run.needs.critic.then_some(spec))
-            .with(RoleName::TEACHER, run.needs.teacher.then_some(spec)),
+            .with(RoleName::Critic, run.critic().is_some().then_some(spec))
+            .with(RoleName::TEACHER, run.distill().is_some().then_some(spec)),
         adapters: PerRole::none(),
         encodings: PerRole::none(),
         host: HostFacts {

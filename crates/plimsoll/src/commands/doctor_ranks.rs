@@ -4,7 +4,7 @@ use super::layers::Sets;
 use crate::survey::{Needs, checks, table};
 use crate::{output, pages, ranks};
 use plimsoll_base::{Bytes, Error, Result};
-use plimsoll_config::{Exchange, Loaded, RunSpec, Trains};
+use plimsoll_config::{Exchange, Loaded, RunSpec, TrainedKind};
 use plimsoll_devices as devices;
 use plimsoll_doctor::machine::{Check, State};
 use plimsoll_memory::Pool;
@@ -104,7 +104,7 @@ fn one(
     let mut alike = loaded.map_or_else(several::alike_processes, several::alike);
     let exchange = loaded.and_then(|loaded| loaded.run.run.exchange.value());
     // Before a trainer refuses it.
-    if let Some(loaded) = loaded.filter(|loaded| loaded.run.trains() != Trains::Policy) {
+    if let Some(loaded) = loaded.filter(|loaded| loaded.run.trains() != TrainedKind::Policy) {
         alike.extend(read_by(&RunSpec::new(&loaded.run))?);
     }
     let mut link = None;
@@ -146,7 +146,7 @@ fn show(facts: &[Facts], checks: &[Check], has_problem: bool, as_json: bool) -> 
 /// Returns a run's needs on each host, from its plan.
 fn needs(loaded: &Loaded, launch: &Launch) -> Result<Needs> {
     let open_files = super::launch::open_files(loaded, u64::from(launch.local_ranks));
-    if loaded.run.trains() == Trains::Policy {
+    if loaded.run.trains() == TrainedKind::Policy {
         return Ok(Needs { open_files, ..Needs::default() });
     }
     let hosts = launch.ranks / launch.local_ranks.max(1);

@@ -4,7 +4,7 @@ use super::launch_submit::{Submit, check_tool, submit};
 use super::layers::Sets;
 use crate::output;
 use plimsoll_base::{Bytes, Error, Result, read_small_text};
-use plimsoll_config::{Loaded, RunSpec, Trains};
+use plimsoll_config::{Loaded, RunSpec, TrainedKind};
 use plimsoll_devices::Card;
 use plimsoll_files::check_folder;
 use plimsoll_launch::k8s::{Controller, K8s};
@@ -385,7 +385,7 @@ impl Common {
     /// Returns the plan of each rank, for a host whose memory its own ranks share.
     fn plan(&self, loaded: &Loaded) -> Result<PlanReport> {
         let ranks = self.hosts * self.ranks_per_host;
-        if loaded.run.trains() == Trains::Policy {
+        if loaded.run.trains() == TrainedKind::Policy {
             let message = "a policy in an environment trains on one rank alone";
             return Err(Error::usage("ranks-method", message).hint("start `plimsoll train RUN` on one host"));
         }

@@ -6,7 +6,7 @@ use plimsoll_agent::collecting::{Stop, plan_env};
 use plimsoll_agent::plan::AgentPlan;
 use plimsoll_agent::settings::AgentSettings;
 use plimsoll_base::{Bytes, Error, Result, read_small_text};
-use plimsoll_config::{Loaded, Offload, RunSpec, Setting, Trains, hindrance_to_carry, is_env_file};
+use plimsoll_config::{Loaded, Offload, RunSpec, Setting, TrainedKind, hindrance_to_carry, is_env_file};
 use plimsoll_devices::{Card, named};
 use plimsoll_memory::{Limits, Pool};
 use plimsoll_plan::carry::ResponseLengths;
@@ -124,7 +124,7 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
     if args.card.is_some() || args.rent {
         let device = loaded.run.run.device.value();
         let is_host = device.is_some_and(|device| !named(device.name()).has_own_memory());
-        if is_host || loaded.run.trains() == Trains::Policy {
+        if is_host || loaded.run.trains() == TrainedKind::Policy {
             let message = "the run computes on the processor, and a card was asked for";
             return Err(
                 Error::usage("bad-usage", message).hint("add --set run.device=cuda, or leave the card out")
@@ -135,7 +135,7 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
     if loaded.run.plays_agents() && !args.spread.is_one() {
         return Err(Error::usage("ranks-method", "agents that own their loop play with one rank alone"));
     }
-    if loaded.run.trains() == Trains::Policy {
+    if loaded.run.trains() == TrainedKind::Policy {
         if !args.spread.is_one() {
             return Err(Error::usage("ranks-method", "a policy in an environment trains on one rank alone"));
         }

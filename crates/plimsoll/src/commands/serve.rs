@@ -4,7 +4,7 @@ use super::layers::{Sets, flag, run_file_of, run_file_of_model, text_flag};
 use crate::listening::{listen, refused};
 use crate::{output, signals};
 use plimsoll_base::{Error, Exit, Result};
-use plimsoll_config::{Auto, Loaded, Origin, Provenance, Trains, VerbFile};
+use plimsoll_config::{Auto, Loaded, Origin, Provenance, TrainedKind, VerbFile};
 use plimsoll_infer::serve::{Serving, clients_bytes, serve};
 use plimsoll_memory::Pool;
 use plimsoll_plan::PlanReport;
@@ -166,7 +166,7 @@ fn settings(args: &Args, quiet: bool) -> Result<Settings> {
     }
     let sets = Sets { sets: [flags, args.sets.sets.clone()].concat() };
     let Loaded { mut run, provenance, .. } = sets.load(of_dir.as_deref().unwrap_or(path), quiet)?;
-    if run.trains() != Trains::LanguageModel {
+    if run.trains() != TrainedKind::LanguageModel {
         let message = format!("{} trains a policy for an environment, which reads no tokens", args.model);
         return Err(
             Error::usage("serve-not-a-language-model", message).hint("serve a run of a language model")

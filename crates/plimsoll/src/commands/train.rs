@@ -3,7 +3,7 @@
 use super::layers::{Sets, flag};
 use crate::{closing, output, progress::Progress, ranks, signals, terminal};
 use plimsoll_base::{Error, Result};
-use plimsoll_config::Trains;
+use plimsoll_config::TrainedKind;
 use plimsoll_ranks::{Found, Group, Place};
 use plimsoll_run::callback::Callback;
 use plimsoll_run::events::{Observer, Silent};
@@ -136,8 +136,8 @@ fn train(args: &Args, quiet: bool) -> Result<ExitCode> {
     }
     let mut progress = Progress::new(quiet);
     let made = |observer: &mut dyn Observer| match loaded.run.trains() {
-        Trains::Policy => plimsoll_agent::run::train(&loaded, start, observer, &signal),
-        Trains::LanguageModel => plimsoll_rl::train::train(&loaded, start, group, observer, &signal),
+        TrainedKind::Policy => plimsoll_agent::run::train(&loaded, start, observer, &signal),
+        TrainedKind::LanguageModel => plimsoll_rl::train::train(&loaded, start, group, observer, &signal),
     };
     let summary = match &args.callback {
         None => made(&mut progress)?,

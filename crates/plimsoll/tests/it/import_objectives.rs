@@ -38,7 +38,7 @@ fn resolved(stack: &str, words: &str) -> Result<String, String> {
     let sets = STAND_INS.map(String::from);
     let loaded = load_text(run_file.clone(), Path::new("x.toml"), &sets, std::iter::empty());
     let run = loaded.unwrap_or_else(|error| panic!("{stack} {words}: {error}: {run_file}")).run;
-    let objective = RunSpec::new(&run).objective.expect("a run that samples");
+    let objective = RunSpec::new(&run).objective().expect("a run that samples");
     let kl = match objective.kl {
         None => "no KL".to_string(),
         Some(KlTerm { estimator, in_reward, unbiased, controller }) => {

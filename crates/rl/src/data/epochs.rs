@@ -18,7 +18,7 @@ pub fn resolve(run: &mut RunFile) -> Result<Option<String>> {
     let sets = spec.data.prompts.as_ref().map_or(&[][..], |prompts| prompts.sets());
     let Some(set) = sets.first() else { return Ok(None) };
     let (path, mut rows) = (Path::new(&set.path), 0u64);
-    match spec.needs.learns_from {
+    match run.method.needs().learns_from {
         LearnsFrom::Samples => each_prompt(path, &spec.data.prompt_column, |i, row| {
             rows += u64::from(is_wanted(pass_rate(&row, &spec.data, path, i)?, &spec.data));
             Ok(())

@@ -61,7 +61,7 @@ pub(crate) fn first_rows(run: &RunSpec, text: Option<&TextModel>) -> Result<Firs
 /// Errors: those of reading them.
 pub(crate) fn first_rows_of_episodes(run: &RunSpec) -> Result<FirstRows> {
     let mut found = FirstRows::default();
-    let Some(section) = &run.environment else { return Ok(found) };
+    let Some(section) = run.environment() else { return Ok(found) };
     let kind = Kind::parse(&section.env)?;
     let mut search = ColumnSearch::new(&run.named_columns);
     let files = [("environment.rows", &section.rows), ("environment.eval_rows", &section.eval_rows)];

@@ -18,7 +18,8 @@ pub(crate) type Pins = Vec<(String, String)>;
 /// Errors: `data-hub-name`; those of `hub_file`.
 pub(crate) fn localise(run: &mut RunSpec, allow_download: bool) -> Result<Pins> {
     let mut pins = Pins::new();
-    for (sets, split) in [(&mut run.data.prompts, TRAINING), (&mut run.data.eval, HELD_OUT)] {
+    let data = &mut run.data;
+    for (sets, split) in [(&mut data.prompts, TRAINING), (&mut data.eval, HELD_OUT)] {
         let Some(sets) = sets else { continue };
         let is_one = sets.is_one();
         for set in sets.each_mut() {
@@ -30,7 +31,7 @@ pub(crate) fn localise(run: &mut RunSpec, allow_download: bool) -> Result<Pins> 
             set.path = found.file;
         }
     }
-    if let Some(section) = &mut run.environment {
+    if let Some(section) = run.environment_mut() {
         for (rows, split) in [(&mut section.rows, TRAINING), (&mut section.eval_rows, HELD_OUT)] {
             let Some(path) = rows else { continue };
             let Some(found) = find(path, split, allow_download)? else { continue };
@@ -52,7 +53,7 @@ pub(crate) fn localised(run: &RunSpec, needs_rows: bool) -> Result<RunSpec> {
         Err(error) if error.slug != NOT_LOCAL => Err(error),
         Err(_) if !needs_rows => Ok(run.clone()),
         // A method that samples is planned from a bound as well.
-        Err(error) if run.objective.is_some() => {
+        Err(error) if run.objective().is_some() => {
             let hint = "or set data.prompt_tokens_max, which bounds the prompts: then the plan needs no data";
             Err(error.hint(hint))
         }

@@ -4,7 +4,7 @@ use plimsoll_arch::{
     LoraShape, LoraTarget, LoraTargets, ModelSpec, PLAN_ONLY, Unfit, nearest_preset, preset_of,
 };
 use plimsoll_base::{Error, Result};
-use plimsoll_config::{Distill, LoraSpec, ModelOptions, RunSpec};
+use plimsoll_config::{Distill, LoraSpec, ModelOptions, RunSpec, SamplerSpec};
 use plimsoll_files::{
     ADAPTER_TENSORS_MAX, Adapter, AdapterConfig, Head, OpenModel, adapter_ends, adapter_tensors,
 };
@@ -33,11 +33,11 @@ fn opened(run: &RunSpec, actor: &OpenModel) -> Result<PerRole<OpenModel>> {
 
 /// Returns the names of the teacher's models that are opened.
 fn teacher_names(run: &RunSpec) -> impl Iterator<Item = &str> {
-    run.distill.iter().flat_map(Distill::teacher_models)
+    run.distill().into_iter().flat_map(Distill::teacher_models)
 }
 
 fn check_codes_of_teachers(run: &RunSpec, teachers: &[OpenModel]) -> Result<()> {
-    let how = run.distill.as_ref().and_then(|distill| distill.quantize);
+    let how = run.distill().and_then(|distill| distill.quantize);
     teachers.iter().try_for_each(|teacher| check_codes("bad-value", "distill.quantize", how, teacher))
 }
 
@@ -66,7 +66,8 @@ pub(crate) fn other_models_of_plan(
         }
     }
     check_codes_of_teachers(run, &teachers)?;
-    let rest = RunSpec { distill: None, ..run.clone() };
+    let mut rest = run.clone();
+    rest.trains.samples_mut().expect("a teacher's student samples").distill = None;
     let others = opened(&rest, actor)?.with_teachers(teachers.into_iter());
     check_blocks(run, actor, &others)?;
     Ok((others, assumed))
@@ -88,7 +89,7 @@ fn teacher_of_plan(run: &RunSpec, name: &str, actor: &OpenModel) -> Result<Optio
 
 /// Requires that a teacher lists no more tokens than there are.
 fn check_lists(run: &RunSpec, actor: &OpenModel) -> Result<()> {
-    let (k, vocab) = (run.distill.as_ref().map_or(0, Distill::listed), actor.spec.vocab);
+    let (k, vocab) = (run.distill().map_or(0, Distill::listed), actor.spec.vocab);
     if k <= vocab {
         return Ok(());
     }
@@ -103,7 +104,7 @@ fn is_path(name: &str) -> bool {
 
 /// Opens the trained model. It must predict tokens, unless the run trains a reward model, which may start from another.
 pub(crate) fn trained_model(run: &RunSpec, name: &str, options: &ModelOptions) -> Result<OpenModel> {
-    let model = match run.needs.scores {
+    let model = match run.trains_scores() {
         true => open_any_model(name, options)?,
         false => open_model(name, options)?,
     };
@@ -124,7 +125,7 @@ fn with_adapter(run: &RunSpec, mut model: OpenModel) -> Result<OpenModel> {
             return Err(Error::usage("adapter-differs", message).hint("remove lora.adapter"));
         }
         let mut adapter = Adapter::open(folder, &model.spec)?;
-        if adapter.config.head == Head::Score && !run.needs.scores {
+        if adapter.config.head == Head::Score && !run.trains_scores() {
             let message =
                 format!("{} is the adapter of a reward model, which predicts no tokens", folder.display());
             return Err(Error::usage("adapter-differs", message)
@@ -219,12 +220,13 @@ fn check_targets(targets: LoraTargets, spec: &ModelSpec) -> Result<()> {
 /// Errors: `contradictory-keys`.
 fn check_balance(run: &RunSpec, spec: &ModelSpec) -> Result<()> {
     let why = match (spec.has_experts(), &run.lora) {
-        _ if run.balance_coef == 0.0 => return Ok(()),
+        _ if run.balance_coef() == 0.0 => return Ok(()),
         (false, _) => format!("{} has no experts", run.model),
         (true, Some(_)) => "routers are frozen under [lora]".to_string(),
         (true, None) => return Ok(()),
     };
-    let message = format!("loss.balance_coef = {} keeps experts equally loaded, and {why}", run.balance_coef);
+    let message =
+        format!("loss.balance_coef = {} keeps experts equally loaded, and {why}", run.balance_coef());
     Err(Error::usage("contradictory-keys", message).hint("remove loss.balance_coef"))
 }
 
@@ -247,7 +249,7 @@ fn check_tensors(lora: LoraShape, spec: &ModelSpec) -> Result<()> {
 /// Requires that the frozen weights of a run's model can be stored as `lora.quantize` says.
 ///
 /// Errors: `lora-unsupported`, `model-not-gguf`.
-pub fn check_codes_of_run(run: &RunSpec, model: &OpenModel) -> Result<()> {
+pub fn check_codes_of_run(run: &SamplerSpec, model: &OpenModel) -> Result<()> {
     let how = run.lora.as_ref().and_then(|lora| lora.quantize);
     check_codes("lora-unsupported", "lora.quantize", how, model)
 }
@@ -323,7 +325,7 @@ fn check_whole(model: &OpenModel, key: &str) -> Result<()> {
 ///
 /// Errors: those of opening; `critic-tokenizer-mismatch`, `role-is-adapter`, `lora-unsupported`.
 fn critic_model(run: &RunSpec, actor: &OpenModel) -> Result<Option<OpenModel>> {
-    let Some(section) = run.critic.as_ref().filter(|_| run.needs.critic) else { return Ok(None) };
+    let Some(section) = run.critic().filter(|_| run.critic().is_some()) else { return Ok(None) };
     if run.critic_is_of_actor() {
         return Ok(None);
     }
@@ -378,7 +380,7 @@ pub(crate) fn other_specs(
     others: &PerRole<OpenModel>,
 ) -> PerRole<ModelSpec> {
     let specs = others.each_ref().map(|other| other.spec);
-    let critic = run.needs.critic.then(|| specs.get(RoleName::Critic).copied().unwrap_or(model.spec));
+    let critic = run.critic().is_some().then(|| specs.get(RoleName::Critic).copied().unwrap_or(model.spec));
     specs.with(RoleName::Critic, critic)
 }
 

@@ -72,7 +72,7 @@ pub(crate) fn test_items(name: &str, data: &Data, text: &TextModel, max: Option<
 ///
 /// Errors: `pair-too-long`.
 pub(crate) fn check_length(run: &RunSpec, name: &str, items: &[Item]) -> Result<()> {
-    let Auto::Value(limit) = run.train.micro_batch_tokens else { return Ok(()) };
+    let Auto::Value(limit) = run.train().micro_batch_tokens else { return Ok(()) };
     let tokens = |item: &Item| item.ids.len() + item.completion.len() + item.rejected.len();
     let Some(row) = items.iter().position(|item| tokens(item) > limit as usize) else { return Ok(()) };
     let (item, tokens) = (&items[row], tokens(&items[row]));

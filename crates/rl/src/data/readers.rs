@@ -18,13 +18,13 @@ pub(crate) fn unread_words<'d>(run: &RunSpec, sets: impl Iterator<Item = SetCoun
 /// Returns true if some reward or estimator gets every column.
 fn rewards_read_all(run: &RunSpec) -> bool {
     let gets_all = |kind: &str| kind.contains(':') || ["judge", "model", "code"].contains(&kind);
-    run.estimator.is_some() || run.rewards.iter().any(|reward| gets_all(&reward.kind))
+    run.estimator().is_some() || run.rewards.iter().any(|reward| gets_all(&reward.kind))
 }
 
 fn is_read(run: &RunSpec, column: &str) -> bool {
     let root = |name: &str| name.split('.').next() == Some(column);
     let data = &run.data;
-    let of_method: &[&str] = match run.needs.learns_from {
+    let of_method: &[&str] = match run.method().needs().learns_from {
         LearnsFrom::Samples => &[],
         LearnsFrom::Completions => &OF_ANSWERS,
         LearnsFrom::Pairs => &OF_PAIRS,
@@ -32,7 +32,7 @@ fn is_read(run: &RunSpec, column: &str) -> bool {
     };
     // verl's rows have the answer in `reward_model`.
     let answers = run.rewards.iter().any(|reward| root(&reward.answer_column) || column == "reward_model");
-    let teacher = run.distill.as_ref().and_then(|distill| distill.prompt.as_deref());
+    let teacher = run.distill().and_then(|distill| distill.prompt.as_deref());
     of_method.contains(&column)
         || column == data.prompt_column
         || TEMPLATE_COLUMNS.contains(&column)

@@ -13,9 +13,7 @@ use crate::ranks;
 use crate::supply::apart::{self, share_of_trainers};
 use crate::teachers::aligned;
 use plimsoll_base::{Bytes, Error, Result, nearest_path, shown};
-use plimsoll_config::{
-    ColumnSearch, DataSets, Environment, LearnsFrom, LoraSpec, ModelOptions, RunSpec, SupplyKind,
-};
+use plimsoll_config::{ColumnSearch, DataSets, Environment, LearnsFrom, ModelOptions, RunSpec, SupplyKind};
 use plimsoll_devices::Card;
 use plimsoll_files::OpenModel;
 use plimsoll_infer::facts::verb_facts;
@@ -81,8 +79,8 @@ impl Session {
             Err(error) => error,
         };
         // With adapters the reference is the model that the checkpoint's adapter names.
-        if run.reference && run.lora.is_none() {
-            let why = match run.objective.and_then(|objective| objective.kl) {
+        if run.has_reference() && run.lora.is_none() {
+            let why = match run.objective().and_then(|objective| objective.kl) {
                 None => format!("method `{}`", run.method()),
                 Some(kl) => format!("loss.kl_coef = {}", kl.controller.coef()),
             };
@@ -95,8 +93,8 @@ impl Session {
         let tokenizer = run.model_options.tokenizer.clone().filter(|name| name == "bytes");
         let options = ModelOptions { tokenizer, revision: None, ..run.model_options.clone() };
         // The checkpoint has gone on from the adapter that the run began with.
-        let lora = run.lora.clone().map(|lora| LoraSpec { adapter: None, ..lora });
-        let again = RunSpec { lora, ..run.clone() };
+        let mut again = run.clone();
+        again.lora.iter_mut().for_each(|lora| lora.adapter = None);
         let mut model = trained_model(&again, &checkpoint.display().to_string(), &options)?;
         // Later checkpoints name the model that the run began with, as earlier ones did.
         model.source = run.model.clone();
@@ -110,24 +108,26 @@ impl Session {
 
     fn of_models(run: &RunSpec, mut model: OpenModel, others: PerRole<OpenModel>) -> Result<Session> {
         let mut text = text_of(run, &model, &others)?;
-        let learnt_end = text.turn_end().filter(|_| run.needs.learns_from == LearnsFrom::Completions);
+        let learnt_end = text.turn_end().filter(|_| run.learns_from() == Some(LearnsFrom::Completions));
         // What is learnt to end with ends responses, in evaluations and in what is saved.
         text.ends.extend(learnt_end);
         model.eos_token_ids.clone_from(&text.ends);
-        let mut data = match run.environment {
+        let mut data = match run.environment() {
             Some(_) => Dataset::none(episodes::first_prompt_tokens(run, &text)?),
-            None => Dataset::open(prompts_of(run)?, &run.data, &text, run.needs.learns_from, run.seed)?,
+            None => {
+                Dataset::open(prompts_of(run)?, &run.data, &text, run.method().needs().learns_from, run.seed)?
+            }
         };
         check_under_way(run, &data)?;
         aligned::check(run, &text, &mut data)?;
-        let eval = match &run.environment {
+        let eval = match run.environment() {
             // Their environment makes the prompts.
             Some(_) => {
                 let sets = run.eval_sets.iter().cloned();
                 sets.map(|(name, _)| EvalSet { name, items: Vec::new() }).collect()
             }
             None => {
-                let read: ReadItems = match run.needs.learns_from {
+                let read: ReadItems = match run.method().needs().learns_from {
                     LearnsFrom::Pairs => pairs::test_items,
                     LearnsFrom::Labels => labels::test_items,
                     LearnsFrom::Samples | LearnsFrom::Completions => test_items,
@@ -135,7 +135,7 @@ impl Session {
                 EvalSet::open_all(run.eval_sets.clone(), &run.data, &text, run.eval.prompts_max, read)?
             }
         };
-        if run.needs.learns_from == LearnsFrom::Pairs {
+        if run.learns_from() == Some(LearnsFrom::Pairs) {
             let held_out = eval.iter().map(|set| (set.name.as_str(), set.items.as_slice()));
             data.items()
                 .chain(held_out)
@@ -151,7 +151,7 @@ impl Session {
         let rows = data.items().map(|(_, items)| items).chain(eval.iter().map(|set| set.items.as_slice()));
         let tokens = Bytes(rows.flatten().map(Item::token_bytes).sum());
         // Pairs are scored as they are, and nothing is sampled without rewards.
-        let samples_none = run.needs.learns_from.is_judged() && !run.has_rewards();
+        let samples_none = run.learns_from_judged() && !run.has_rewards();
         let facts = Facts {
             completion_tokens: data.completion_tokens.max(longest_answer(&eval)),
             ..facts_of(
@@ -199,11 +199,11 @@ impl Session {
     ///
     /// Errors: those of reading `environment.rows`.
     pub(crate) fn first_columns(&self, run: &RunSpec) -> Result<Vec<Map<String, Value>>> {
-        if run.environment.is_some() {
+        if run.environment().is_some() {
             return Ok(first_rows_of_episodes(run)?.columns);
         }
         // What is trained without sampling has no rewards.
-        let training = self.data.first_columns().filter(|_| run.objective.is_some());
+        let training = self.data.first_columns().filter(|_| run.objective().is_some());
         let held_out = self.eval.iter().filter_map(|set| Some(Map::clone(&set.items.first()?.columns)));
         Ok(training.chain(held_out).collect())
     }
@@ -216,17 +216,17 @@ impl Session {
 fn check_answers(run: &RunSpec, data: &Dataset, eval: &[EvalSet]) -> Result<()> {
     let mut search = ColumnSearch::new(&run.named_columns);
     // Supervised rows keep no columns, and only rewards read those of held-out ones.
-    if run.needs.learns_from != LearnsFrom::Completions {
+    if run.learns_from() != Some(LearnsFrom::Completions) {
         data.columns_of_tasks().for_each(|columns| search.see(&columns));
         data.items().flat_map(|(_, items)| items).for_each(|item| search.see(&item.columns));
     }
-    if run.needs.learns_from != LearnsFrom::Completions || !run.rewards.is_empty() {
+    if run.learns_from() != Some(LearnsFrom::Completions) || !run.rewards.is_empty() {
         eval.iter().flat_map(|set| &set.items).for_each(|item| search.see(&item.columns));
     }
     search.finish()?;
     let check = plimsoll_reward::answers_check(&run.rewards)?;
     // What is trained without sampling has no rewards.
-    let training = data.items().filter(|_| run.objective.is_some());
+    let training = data.items().filter(|_| run.objective().is_some());
     let held_out = eval.iter().map(|set| (set.name.as_str(), set.items.as_slice()));
     for (name, items) in training.chain(held_out) {
         for item in items {
@@ -243,7 +243,7 @@ fn check_answers(run: &RunSpec, data: &Dataset, eval: &[EvalSet]) -> Result<()> 
 fn check_under_way(run: &RunSpec, data: &Dataset) -> Result<()> {
     let (rows, under_way) = (data.rows(), run.prompts_under_way());
     // An environment has as many prompts as there are seeds.
-    let has_rows = run.supply() == SupplyKind::Carried && run.environment.is_none();
+    let has_rows = run.supply() == SupplyKind::Carried && run.environment().is_none();
     let Some(rows) = rows.filter(|rows| has_rows && *rows < under_way) else { return Ok(()) };
     let message = format!("the data has {rows} rows, and {under_way} prompts are to be under way");
     let step = u64::from(run.rollout.prompts_per_step);
@@ -252,10 +252,7 @@ fn check_under_way(run: &RunSpec, data: &Dataset) -> Result<()> {
         false => "set async.partial_rollouts = 0, or take more data".to_string(),
     };
     Err(Error::usage("data-too-small", message)
-        .fact(format!(
-            "{step} of a step, and async.partial_rollouts = {} more",
-            run.asynchrony.partial_rollouts
-        ))
+        .fact(format!("{step} of a step, and async.partial_rollouts = {} more", run.partial_rollouts()))
         .hint(hint))
 }
 
@@ -300,7 +297,7 @@ impl Known {
         let facts = facts_of(run, &model, &others, prompt_tokens, eval_prompts, Bytes(0))?;
         // `random:PRESET` is a shape, also in place of a model that is elsewhere.
         let text = (!model.random).then(|| text_of(run, &model, &others)).transpose()?;
-        let rows = match run.environment {
+        let rows = match run.environment() {
             Some(_) => first_rows_of_episodes(run)?,
             None => {
                 prompts_of(run)?;
@@ -308,7 +305,7 @@ impl Known {
             }
         };
         let mut not_checked = rows.not_checked;
-        if text.is_none() && run.environment.is_none() {
+        if text.is_none() && run.environment().is_none() {
             not_checked.push("prompts as tokens, which need the model's tokenizer".into());
         }
         let assumed_data = rows.missing.iter().map(|path| {
@@ -333,8 +330,8 @@ impl Known {
 /// Warns of what a run would do that its user probably does not intend: a turn that has no end.
 fn warnings_of(run: &RunSpec, text: &TextModel) -> Vec<String> {
     // What learns from answers learns their end, which is then one.
-    let learns_it = run.needs.learns_from == LearnsFrom::Completions;
-    let judged = run.needs.learns_from.is_judged() && !run.has_rewards();
+    let learns_it = run.learns_from() == Some(LearnsFrom::Completions);
+    let judged = run.learns_from_judged() && !run.has_rewards();
     text.turn_end_warning().filter(|_| !learns_it && !judged).into_iter().collect()
 }
 
@@ -361,10 +358,10 @@ fn facts_of(
 /// Returns the longest prompt and the number of evaluation prompts where the run file limits them: the plan then uses
 /// the limits instead of the data, and is the same with and without the data at hand.
 pub(super) fn limits_of_data(run: &RunSpec) -> Option<(usize, usize)> {
-    let prompt_tokens = run.data.prompt_tokens_max.filter(|_| run.objective.is_some())?;
+    let prompt_tokens = run.data.prompt_tokens_max.filter(|_| run.objective().is_some())?;
     let eval_prompts = match run.eval_sets.is_empty() {
         true => 0,
-        false if run.environment.is_some() => run.eval_episodes(),
+        false if run.environment().is_some() => run.eval_episodes(),
         false => run.eval.prompts_max.map_or(usize::MAX, |n| n as usize),
     };
     Some((prompt_tokens.max(1) as usize, eval_prompts))
@@ -383,7 +380,7 @@ fn longest_answer(sets: &[EvalSet]) -> usize {
 ///
 /// Errors: as `text_model`, `TextModel::with_teacher`.
 fn text_of(run: &RunSpec, model: &OpenModel, others: &PerRole<OpenModel>) -> Result<TextModel> {
-    let teacher_prompt = run.distill.as_ref().and_then(|distill| distill.prompt.clone()).map(TeacherPrompt);
+    let teacher_prompt = run.distill().and_then(|distill| distill.prompt.clone()).map(TeacherPrompt);
     let text = TextModel { teacher_prompt, ..text_model(model, &run.data)? };
     match others.get(RoleName::TEACHER).filter(|_| run.aligns_text()) {
         Some(teacher) => text.with_teacher(&run.data, model, teacher),
@@ -414,7 +411,7 @@ pub fn plan_run_with(
         Known::of(run)?;
     // The layout is that of every rank.
     let share = share_of_trainers(run, &machine.hosts, machine.hosts.share())?;
-    let of_trainers = machine.hosts.ranks - run.asynchrony.rollout_ranks as usize;
+    let of_trainers = machine.hosts.ranks - run.rollout_ranks() as usize;
     (facts.share, facts.hosts, facts.trainers) = (share, machine.hosts, machine.hosts.of_first(of_trainers));
     facts.card = machine.card;
     checks.rewards(run, &columns)?;
@@ -492,8 +489,8 @@ fn host_facts(
     let files = run.data.files().map(|path| (path, 0));
     let workers = |section: &Environment| u64::from(section.num_workers.value().unwrap_or(1));
     let of_episodes = run
-        .environment
-        .iter()
+        .environment()
+        .into_iter()
         .flat_map(|section| section.row_files().map(move |path| (path, ROW_COPIES_SENT * workers(section))));
     for (path, copies) in files.chain(of_episodes).filter(|(path, _)| Path::new(path).is_file()) {
         // Files are read one after another, and all rows stay in memory.
@@ -533,7 +530,7 @@ fn columns_sent(run: &RunSpec, longest: Bytes, rows: u64) -> Bytes {
     let (group, samples) = (run.rollout.group_size, run.eval.samples);
     let most = (run.prompts_under_way() * u64::from(group)).max(rows * u64::from(samples));
     let graded = rewards(group).max(rewards(samples)).min(most);
-    let estimated = run.estimator.as_ref().map_or(0, |_| run.sequences_per_step());
+    let estimated = run.estimator().map_or(0, |_| run.sequences_per_step());
     Bytes(longest.0.saturating_mul(COLUMN_COPIES_SENT).saturating_mul(graded.max(estimated)))
 }
 

@@ -11,7 +11,7 @@ use plimsoll_textenv::{Hosts, Kind, Start};
 const LOOKED_AT: u64 = 64;
 /// Returns the most tokens of an environment's prompts: from the run file, or from its first episodes, all of one form.
 pub(crate) fn first_prompt_tokens(run: &RunSpec, text: &TextModel) -> Result<usize> {
-    let Some(section) = &run.environment else { return Ok(0) };
+    let Some(section) = run.environment() else { return Ok(0) };
     if let Some(limit) = run.data.prompt_tokens_max {
         return Ok(limit as usize);
     }

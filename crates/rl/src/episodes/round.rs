@@ -59,7 +59,7 @@ impl Episodes {
     ///
     /// Errors: `text-environment-missing`, `thread-not-started`; those of reading its rows.
     pub fn open(run: &RunSpec, prompt_tokens: usize) -> Result<Option<Episodes>> {
-        let Some(section) = &run.environment else { return Ok(None) };
+        let Some(section) = run.environment() else { return Ok(None) };
         let kind = Kind::parse(&section.env)?;
         let agents = match kind.is_agents() {
             true => Some(AgentPlay::open(run, section, prompt_tokens)?),

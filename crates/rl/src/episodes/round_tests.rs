@@ -182,7 +182,7 @@ fn people_see_each_turn_with_the_tokens_that_it_drew() {
 #[test]
 fn a_rollout_that_leaves_no_episode_ends_the_run_with_the_first_cause() {
     let (text, mut run) = (text(), run(2, Credit::Episode));
-    run.environment.as_mut().expect("a section").restarts_max = 2;
+    run.environment_mut().expect("a section").restarts_max = 2;
     let mut episodes = open(&run);
     let starts = episodes.starts(0, 3);
     episodes.begin(&text, &starts, 1).expect("they begin");

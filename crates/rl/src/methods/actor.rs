@@ -82,14 +82,14 @@ pub(crate) fn actor_updates(
     kl: KlSums,
 ) -> Result<ActorReport> {
     let mut report = ActorReport { kl, ..ActorReport::default() };
-    let (train, step) = (&cx.run.train, batch.step);
-    if cx.run.critic.as_ref().and_then(|critic| critic.warmup_steps).is_some_and(|steps| step <= steps) {
+    let (train, step) = (cx.run.train(), batch.step);
+    if cx.run.critic().and_then(|critic| critic.warmup_steps).is_some_and(|steps| step <= steps) {
         return Ok(report); // Only the critic learns.
     }
     let samples = batch.sequences.len();
     let mini_batch = train.mini_batch.map_or(samples, |n| n as usize);
     let how = train.update_options(step, cx.run.seed);
-    let divergence_coef = cx.run.distill.as_ref().and_then(|how| how.divergence().and(Some(how.coef)));
+    let divergence_coef = cx.run.distill().and_then(|how| how.divergence().and(Some(how.coef)));
     report.learning_rate = f64::from(how.lr);
     for epoch in 0..train.epochs_per_rollout {
         for first in (0..samples).step_by(mini_batch) {

@@ -41,10 +41,10 @@ pub(crate) fn gae_advantages(how: &Gae, buffers: &mut TokenArrays) {
 
 /// Returns how the sequences of a rollout are cut into the critic's updates: epochs, and sequences per update.
 fn cut(run: &RunSpec, sequences: usize) -> (u32, usize) {
-    match run.critic.as_ref().and_then(|critic| critic.updates_per_rollout) {
+    match run.critic().and_then(|critic| critic.updates_per_rollout) {
         // Equal parts; the last is smaller where dynamic sampling found too few groups.
         Some(updates) => (1, sequences.div_ceil(updates as usize)),
-        None => (run.train.epochs_per_rollout, run.train.mini_batch.map_or(sequences, |n| n as usize)),
+        None => (run.train().epochs_per_rollout, run.train().mini_batch.map_or(sequences, |n| n as usize)),
     }
 }
 
@@ -56,8 +56,8 @@ pub fn critic_updates(
     cx: &StepContext<'_>,
     batch: &Batch<'_>,
 ) -> Result<Option<CriticReport>> {
-    let Some(critic) = &cx.run.critic else { return Ok(None) };
-    let (train, sequences, step) = (&cx.run.train, &batch.sequences, batch.step);
+    let Some(critic) = cx.run.critic() else { return Ok(None) };
+    let (train, sequences, step) = (cx.run.train(), &batch.sequences, batch.step);
     let learning_rate = critic.learning_rate.unwrap_or(train.learning_rate) * train.lr_factor(step);
     let how = UpdateOptions { lr: learning_rate as f32, ..train.update_options(step, cx.run.seed) };
     // 0 never clips.

@@ -28,9 +28,9 @@ pub(crate) fn dpo_step(
     let sequences = sequences(items);
     trainer.arrays.begin(sequences.iter().map(|s| s.response.len()));
     trainer.score_into(RoleName::Reference, &sequences, INV_TEMPERATURE, |b| &mut b.ref_logprobs)?;
-    let (loss, pairs) = (run.preference, items.len() as f64);
+    let (loss, pairs) = (run.preference(), items.len() as f64);
     let totals = Totals { pairs, chosen_tokens: chosen_tokens(&trainer.arrays.offsets) };
-    let how = run.train.update_options(step, run.seed);
+    let how = run.train().update_options(step, run.seed);
     let (mut sums, mut logps) = (PairSums::default(), [0.0; 2]);
     let mut order = InOrder::from(0, |(micro, [chosen, rejected]): (PairSums, [f64; 2])| {
         sums.merge(micro);
@@ -58,7 +58,7 @@ pub(crate) fn dpo_step(
 
 /// Returns accuracy, margin and loss over held-out pairs, without an update.
 pub(crate) fn score_pairs(trainer: &mut Trainer<'_>, run: &RunSpec, items: &[Item]) -> Result<PairScore> {
-    let (loss, mut sums) = (run.preference, PairSums::default());
+    let (loss, mut sums) = (run.preference(), PairSums::default());
     // This is the capacity of the step's arrays.
     for items in items.chunks(run.rollout.prompts_per_step as usize) {
         let sequences = sequences(items);

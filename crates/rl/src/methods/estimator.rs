@@ -65,7 +65,7 @@ impl OwnEstimator {
                 groups: &groups,
                 turns: &turns,
                 logprobs: &buffers.old_logprobs,
-                ref_logprobs: if run.objective.is_some_and(|objective| objective.kl.is_some()) {
+                ref_logprobs: if run.objective().is_some_and(|objective| objective.kl.is_some()) {
                     &buffers.ref_logprobs
                 } else {
                     &[]

@@ -26,10 +26,10 @@ pub(crate) fn kto_step(
     items: &[Item],
     step: u32,
 ) -> Result<PairReport> {
-    let (kto, answers) = (run.kto, items.len() as f64);
+    let (kto, answers) = (run.kto(), items.len() as f64);
     let kl = score(trainer, items)?;
     let sequences = sequences(items);
-    let how = run.train.update_options(step, run.seed);
+    let how = run.train().update_options(step, run.seed);
     let mut sums = LabelSums::default();
     let mut order = InOrder::from(0, |micro| sums.merge(micro));
     let mut of_micro_batch = |buffers: &mut TokenArrays, tokens: Range<usize>| -> Result<()> {
@@ -66,7 +66,7 @@ pub(crate) fn score_answers(trainer: &mut Trainer<'_>, run: &RunSpec, items: &[I
         // The current actor.
         let micro = MicroArrays { logprobs: micro.old_logprobs, ..micro };
         // The sum over answers is divided at the end.
-        sums.merge(label_loss(run.kto, micro, items, (kl, 1.0)));
+        sums.merge(label_loss(run.kto(), micro, items, (kl, 1.0)));
     }
     sums.loss /= sums.answers().max(1.0);
     let pairs = as_pairs(&sums);

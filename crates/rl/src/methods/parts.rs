@@ -19,7 +19,7 @@ pub struct StepParts {
 impl StepParts {
     /// Binds the arrays of each part that the run has; it has none if nothing is sampled.
     pub fn bind(run: &RunSpec, planned: &StepArrays, teacher: Option<Box<dyn Teacher>>) -> StepParts {
-        let Some(objective) = run.objective else { return StepParts::default() };
+        let Some(objective) = run.objective() else { return StepParts::default() };
         StepParts {
             teaching: teacher.map(|who| Teaching::bind(who, planned)),
             correction: objective.correction.map(|how| LossCorrection::bind(how, planned)),

@@ -128,7 +128,7 @@ fn begin_arrays(trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, batch: &Bat
         arrays.train_only(i, samples.turns(s));
     }
     arrays.stale.extend_from_slice(batch.stale);
-    if cx.run.mask_truncated {
+    if cx.run.trains.samples().is_some_and(|of| of.mask_truncated) {
         batch.cut().for_each(|i| arrays.leave_out(i));
     }
     cx.parts.correction.iter_mut().for_each(|correction| correction.begin(arrays));
@@ -203,7 +203,7 @@ fn advantages(
     report.reward = (scored > 0).then_some(rewards.reward);
     report.metrics.extend(metrics::of_rewards(&rewards, scored > 0));
     // A teacher needs no score; an episode without one has failed.
-    let (teaches, needs_score) = (cx.run.distill.as_ref(), cx.run.distill.is_none() || cx.episodes.is_some());
+    let (teaches, needs_score) = (cx.run.distill(), cx.run.distill().is_none() || cx.episodes.is_some());
     if needs_score {
         let without = batch.owners.iter().enumerate().filter(|(_, owner)| totals[**owner].is_none());
         without.for_each(|(s, _)| arrays.leave_out(s));

@@ -24,7 +24,7 @@ pub(crate) fn reward_model_step(
 ) -> Result<PairReport> {
     let sequences = sequences(items);
     let pairs = items.len() as f64;
-    let how = run.train.update_options(step, run.seed);
+    let how = run.train().update_options(step, run.seed);
     let mut sums = PairSums::default();
     let mut order = InOrder::from(0, |micro| sums.merge(micro));
     let mut of_micro_batch = |buffers: &mut TokenArrays, entries: Range<usize>| -> Result<()> {

@@ -38,7 +38,7 @@ pub(crate) fn sft_step(
         total_sequences: sequences.len() as f64,
         length_norm: 1.0,
     };
-    let how = run.train.update_options(step, run.seed);
+    let how = run.train().update_options(step, run.seed);
     let mut sums = SftSums::default();
     let mut order = InOrder::from(0, |micro| sums.merge(micro));
     let update = trainer.update(

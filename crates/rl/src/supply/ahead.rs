@@ -60,7 +60,7 @@ impl Supply for AheadSupply {
         step: u32,
         gathered: &mut Gathered,
     ) -> Result<Option<StepSamples>> {
-        let last = step.saturating_add(cx.run.asynchrony.staleness).min(cx.run.train.steps);
+        let last = step.saturating_add(cx.run.staleness()).min(cx.run.train().steps);
         self.queue.begin();
         for of_step in step + self.queue.num_waiting()..=last {
             let rollout = draw(trainer, cx, (step, of_step), self.held.as_mut(), gathered)?;

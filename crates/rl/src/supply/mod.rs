@@ -38,7 +38,7 @@ pub fn of(run: &RunSpec, shape: &RunShape, schedule: Option<WeightArrivals>) -> 
     match run.supply() {
         SupplyKind::Fresh => Box::new(FreshSupply::new(held)),
         SupplyKind::Carried => Box::new(CarriedSupply::default()),
-        _ if run.asynchrony.rollout_ranks > 0 => Box::new(ApartSupply::new(is_midway, schedule, held)),
+        _ if run.rollout_ranks() > 0 => Box::new(ApartSupply::new(is_midway, schedule, held)),
         SupplyKind::Ahead => Box::new(AheadSupply::new(held)),
         SupplyKind::Midway => {
             Box::new(MidwaySupply::new(schedule.expect("ranks that take turns follow a schedule")))

@@ -38,7 +38,7 @@ pub fn draw(
 ) -> Result<(Rollout, Gathered)> {
     let wanted = cx.run.prompts_per_rollout() as usize;
     let rounds = match cx.objective.filter {
-        Some(_) => 1 + cx.run.retries,
+        Some(_) => 1 + cx.run.trains.samples().map_or(0, |of| of.retries),
         None => 1,
     };
     let (filters, filter) = (cx.objective.filter.is_some(), cx.objective.filter);
@@ -165,7 +165,7 @@ fn answer(
         numbers: &[],
     };
     let started = Instant::now();
-    let steps = [step, cx.run.train.steps];
+    let steps = [step, cx.run.train().steps];
     let of = GradedRequest { request, items: &items, text: cx.text, rollout: &cx.run.rollout, steps };
     let (mut sampled, edge) = (started, &mut cx.edge);
     let mut whole = sample(trainer, cx.rewards, &of, &mut || {
@@ -199,7 +199,7 @@ fn greedy(
         numbers: &[],
     };
     let started = Instant::now();
-    let steps = [step, cx.run.train.steps];
+    let steps = [step, cx.run.train().steps];
     let of = GradedRequest { request, items, text: cx.text, rollout: &cx.run.rollout, steps };
     let mut whole = sample(trainer, cx.rewards, &of, &mut || {})?;
     gathered.stats.add_counts(&whole.stats);
@@ -229,7 +229,7 @@ fn play(
         group_size: cx.run.rollout.group_size as usize,
         sampling: sampling(&cx.run.rollout, cx.run.seed),
         eos: cx.eos,
-        steps: [step, cx.run.train.steps],
+        steps: [step, cx.run.train().steps],
         first_sample_id: cx.cursor.next_sample_id,
         kept: SAMPLES_KEPT,
     };

@@ -108,7 +108,7 @@ impl Teacher for AlignedTeacher {
 ///
 /// Errors: `teacher-not-aligned`; those of reading the prompts.
 pub(crate) fn check(run: &RunSpec, text: &TextModel, data: &mut Dataset) -> Result<()> {
-    let Some(teacher) = text.teacher_text.as_ref().filter(|_| run.environment.is_none()) else {
+    let Some(teacher) = text.teacher_text.as_ref().filter(|_| run.environment().is_none()) else {
         return Ok(());
     };
     let items = data.batch(text, 0, PROBE_PROMPTS)?;

@@ -26,7 +26,7 @@ use server::ServerTeacher;
 ///
 /// Errors: `teacher-endpoint-failed`, `teacher-tokenizer-mismatch`.
 pub fn open(run: &RunSpec, rank: usize, text: &TextModel, vocab: usize) -> Result<Option<Box<dyn Teacher>>> {
-    let Some(distill) = &run.distill else { return Ok(None) };
+    let Some(distill) = run.distill() else { return Ok(None) };
     Ok(Some(match distill.kind() {
         TeacherKind::Own(OwnTeacher::Now) => Box::new(RoleTeacher(RoleName::Actor)),
         TeacherKind::Own(OwnTeacher::Initial) => Box::new(RoleTeacher(RoleName::Reference)),

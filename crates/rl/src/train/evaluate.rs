@@ -38,8 +38,9 @@ impl LanguageRun<'_> {
         }
         if !reports.is_empty() {
             let progress = &mut lead.progress;
-            record_pairs(progress, step, self.run.train.steps, &reports);
-            progress.last_metric = self.run.metric.and_then(|metric| metric_value(metric, &reports));
+            record_pairs(progress, step, self.run.train().steps, &reports);
+            progress.last_metric =
+                self.run.training().metric.and_then(|metric| metric_value(metric, &reports));
             progress.last_eval = mean_where_measured(reports.iter().map(|report| report.score));
             progress.last_eval_step = Some(step);
         }
@@ -92,7 +93,7 @@ impl LanguageRun<'_> {
         set: usize,
         step: u32,
     ) -> Result<Option<PairScore>> {
-        if !self.run.needs.learns_from.is_judged() {
+        if !self.run.learns_from_judged() {
             return Ok(None);
         }
         lead.part(Doing::Update, step);

@@ -143,7 +143,7 @@ impl<'r: 'scope, 'scope> Job<'scope> for LanguageRun<'r> {
 
     fn step(&mut self, lead: &mut Lead<'_, '_, 'scope, '_>, step: u32) -> Result<()> {
         self.waited = self.trainer.group.waited();
-        let made = match self.run.needs.learns_from {
+        let made = match self.run.method().needs().learns_from {
             LearnsFrom::Samples => self.policy_step(lead, step),
             LearnsFrom::Completions => self.supervised_step(lead, step),
             LearnsFrom::Pairs | LearnsFrom::Labels => self.pair_step(lead, step),
@@ -160,7 +160,7 @@ impl<'r: 'scope, 'scope> Job<'scope> for LanguageRun<'r> {
     }
 
     fn evaluate_at_end(&mut self, lead: &mut Lead<'_, '_, 'scope, '_>) -> Result<()> {
-        let reports = self.evaluate_sets(lead, self.run.train.steps)?;
+        let reports = self.evaluate_sets(lead, self.run.train().steps)?;
         lead.progress.set_after(&self.set_names(), &reports);
         Ok(())
     }
@@ -178,7 +178,7 @@ impl<'r: 'scope, 'scope> Job<'scope> for LanguageRun<'r> {
 
     fn whom_at_end(&self, step: u32) -> Option<String> {
         let (_, apart) = self.trainer.apart?;
-        Some(whom_at_end(apart, step, (self.supply.num_there(), self.run.asynchrony.staleness)))
+        Some(whom_at_end(apart, step, (self.supply.num_there(), self.run.staleness())))
     }
 
     fn has_all_weights(&self) -> bool {

@@ -150,8 +150,8 @@ impl LanguageRun<'_> {
 
     /// Writes the first samples of every twentieth step, of the first and of the last.
     fn keep_samples(&mut self, dir: &RunDir, n: u32, of: &StepSamples) -> Result<()> {
-        let every = (self.run.train.steps / 20).max(1);
-        if n != 1 && !n.is_multiple_of(every) && n != self.run.train.steps {
+        let every = (self.run.train().steps / 20).max(1);
+        if n != 1 && !n.is_multiple_of(every) && n != self.run.train().steps {
             return Ok(());
         }
         let (group, samples) = (self.run.rollout.group_size as usize, &*of.rollout.samples);

@@ -93,15 +93,15 @@ fn facts(run: &RunSpec, model: &OpenModel) -> Facts {
     Facts {
         spec,
         prompt_tokens: 8,
-        completion_tokens: if run.objective.is_some() { 0 } else { 8 },
+        completion_tokens: if run.objective().is_some() { 0 } else { 8 },
         eval_prompts: 0,
         share: Share::WHOLE,
         hosts: Hosts::one(1),
         trainers: Hosts::one(1),
         card: None,
         models: PerRole::none()
-            .with(RoleName::Critic, run.needs.critic.then_some(spec))
-            .with(RoleName::TEACHER, run.needs.teacher.then_some(spec)),
+            .with(RoleName::Critic, run.critic().is_some().then_some(spec))
+            .with(RoleName::TEACHER, run.distill().is_some().then_some(spec)),
         adapters: PerRole::none(),
         encodings: PerRole::none(),
         host: HostFacts {
@@ -131,8 +131,8 @@ impl Case {
         let opening = devices::opening(shape, devices::options(&self.run));
         let (dev, mut arena) = plimsoll_devices::open(&self.report.plan.layout, &opening).expect("memory");
         let others = PerRole::none()
-            .with(RoleName::Critic, self.run.needs.critic.then_some(&self.model))
-            .with(RoleName::TEACHER, self.run.needs.teacher.then_some(&self.model));
+            .with(RoleName::Critic, self.run.critic().is_some().then_some(&self.model))
+            .with(RoleName::TEACHER, self.run.distill().is_some().then_some(&self.model));
         let sources = Sources { model: &self.model, others };
         let trainer = Trainer::new(&*dev, &mut arena, shape, sources, self.run.seed).expect("its weights");
         let vocab = self.model.spec.vocab as usize;
@@ -178,7 +178,7 @@ impl World<'_, '_> {
             run,
             text,
             eos: &model.eos_token_ids,
-            objective: run.objective.expect("a method that samples"),
+            objective: run.objective().expect("a method that samples"),
             rewards: &mut rewards,
             prompts: &mut |first, count| Ok((first..first + count as u64).map(|n| case.item(n)).collect()),
             episodes: None,

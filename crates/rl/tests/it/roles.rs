@@ -56,7 +56,7 @@ fn update(
     let prompts = prompts(world.case);
     let drawn = sample(world, &prompts, WHOLE, &mut NeverStop);
     world.trainer.arrays.begin(drawn.iter().map(|(ids, _)| ids.len()));
-    let how = world.case.run.train.update_options(1, 0);
+    let how = world.case.run.train().update_options(1, 0);
     let sequences = sequences(&prompts, &drawn);
     world.trainer.update(RoleName::Actor, &sequences, 0..sequences.len(), 1.0, how, loss)
 }
@@ -209,7 +209,7 @@ fn a_raised_token_becomes_likelier() {
         for step in 1..=3 {
             let sequences = sequences(&prompts, &drawn);
             world.trainer.arrays.begin(drawn.iter().map(|(ids, _)| ids.len()));
-            let how = case.run.train.update_options(step, 0);
+            let how = case.run.train().update_options(step, 0);
             let mut sum = 0.0;
             let mut loss = |buffers: &mut TokenArrays, tokens: Range<usize>| {
                 sum += buffers.logprobs[tokens.clone()].iter().map(|&l| f64::from(l)).sum::<f64>();

@@ -290,9 +290,10 @@ pub fn inputs(
     teachers: &[&OpenModel],
 ) -> Result<BTreeMap<String, String>> {
     let mut inputs = text_side(run, model)?;
-    let environment = run.environment.iter().flat_map(|section| section.files().chain(section.row_files()));
+    let environment =
+        run.environment().into_iter().flat_map(|section| section.files().chain(section.row_files()));
     let rewards = run.rewards.iter().flat_map(|reward| reward.files());
-    let estimator = run.estimator.iter().filter_map(|estimator| estimator.file.to_str());
+    let estimator = run.estimator().into_iter().filter_map(|estimator| estimator.file.to_str());
     for name in run.data.files().chain(environment).chain(rewards).chain(estimator) {
         let record =
             record_of(Path::new(name)).map_err(|err| Error::io("data-missing", name.as_ref(), &err))?;
@@ -303,10 +304,10 @@ pub fn inputs(
         inputs.insert(format!("config.json of {source}"), digest(config.to_string().as_bytes()));
     };
     // A critic that is a model of its own.
-    if let (Some(model), Some(section)) = (critic, &run.critic) {
+    if let (Some(model), Some(section)) = (critic, run.critic()) {
         insert_shape(model, &section.model);
     }
-    let names: Vec<&str> = run.distill.iter().flat_map(Distill::teacher_models).collect();
+    let names: Vec<&str> = run.distill().into_iter().flat_map(Distill::teacher_models).collect();
     for (name, model) in names.iter().zip(teachers) {
         insert_shape(model, name);
     }

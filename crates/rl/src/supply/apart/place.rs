@@ -21,10 +21,10 @@ impl Apart {
     ///
     /// Errors: `ranks-unreachable`, `rank-lost`.
     pub fn of(run: &RunSpec, group: &Group) -> Result<Option<Apart>> {
-        if run.asynchrony.rollout_ranks == 0 {
+        if run.rollout_ranks() == 0 {
             return Ok(None);
         }
-        let trainers = group.ranks() - run.asynchrony.rollout_ranks as usize;
+        let trainers = group.ranks() - run.rollout_ranks() as usize;
         let trains = group.rank() < trainers;
         let own = group.part(if trains { 0..trainers } else { trainers..group.ranks() })?;
         let sources = (trainers..group.ranks()).map(|sampler| {
@@ -67,7 +67,7 @@ impl Apart {
 ///
 /// Errors: `bad-value` unless some ranks are left that train.
 pub fn share_of_trainers(run: &RunSpec, hosts: &Hosts, share: Share) -> Result<Share> {
-    let apart = run.asynchrony.rollout_ranks as usize;
+    let apart = run.rollout_ranks() as usize;
     if apart == 0 {
         return Ok(share);
     }
@@ -87,7 +87,7 @@ pub fn share_of_trainers(run: &RunSpec, hosts: &Hosts, share: Share) -> Result<S
 ///
 /// Errors: `not-built`.
 pub fn check(run: &RunSpec, shape: &RunShape) -> Result<()> {
-    if run.asynchrony.rollout_ranks == 0 {
+    if run.rollout_ranks() == 0 {
         return Ok(());
     }
     let is_spread = |training: &Training| training.offload.weights && training.share.ranks > 1;

@@ -89,8 +89,8 @@ impl ApartSupply {
         if let Some(flow) = self.flow.take() {
             return go_on(trainer, cx, flow, step, self.schedule.as_ref());
         }
-        let of_step = step.saturating_add(cx.run.asynchrony.staleness);
-        if of_step > cx.run.train.steps {
+        let of_step = step.saturating_add(cx.run.staleness());
+        if of_step > cx.run.train().steps {
             return Ok(Handed::default());
         }
         draw(trainer, cx, (step, of_step), self.held.as_mut())
@@ -112,7 +112,7 @@ impl Supply for ApartSupply {
         let num_waiting = self.queue.num_waiting();
         self.flow = self.is_midway.then(|| Flow::begin(step, num_waiting, &self.under_way.groups));
         // What earlier steps would have drawn, had there been any.
-        let end = step.saturating_add(cx.run.asynchrony.staleness).min(cx.run.train.steps + 1);
+        let end = step.saturating_add(cx.run.staleness()).min(cx.run.train().steps + 1);
         let lacking = step + num_waiting..if self.is_midway { step + 1 } else { end };
         for of_step in lacking {
             let own = match (apart.trains(), &mut self.flow) {
@@ -206,7 +206,7 @@ fn ranks_of<'a>(trainer: &Trainer<'a>) -> (&'a Group, &'a Apart) {
 /// places of the queue are full.
 fn say_whom(cx: &mut StepContext<'_>, apart: &Apart, (step, of_step): (u32, u32), full: u32) {
     let what = if apart.trains() { ("rollout", of_step) } else { ("weights", step) };
-    (cx.waits)(whom(apart, what, (full, cx.run.asynchrony.staleness)));
+    (cx.waits)(whom(apart, what, (full, cx.run.staleness())));
 }
 
 /// Returns what this rank waits for once it has ended a step: the others' end of it.

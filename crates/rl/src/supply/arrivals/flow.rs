@@ -69,7 +69,7 @@ impl Flow {
         cx: &mut StepContext<'_>,
         has_come: &dyn Fn() -> bool,
     ) -> Result<Arrival> {
-        let last = self.step.saturating_add(cx.run.asynchrony.staleness).min(cx.run.train.steps);
+        let last = self.step.saturating_add(cx.run.staleness()).min(cx.run.train().steps);
         while self.next <= last && !has_come() {
             self.draw(trainer, cx, Bound::When(has_come))?;
             if self.groups.iter().all(Group::has_ended) {

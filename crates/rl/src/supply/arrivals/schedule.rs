@@ -42,15 +42,19 @@ impl WeightArrivals {
         let text =
             read_small_text(Path::new(path), SCHEDULE_BYTES_MAX).map_err(|err| bad(err.to_string()))?;
         let mut arrivals: Vec<Arrival> = Vec::new();
-        for (line, step) in text.lines().zip(1..=run.train.steps) {
+        for (line, step) in text.lines().zip(1..=run.train().steps) {
             let arrival = serde_json::from_str(line).map_err(|err| bad(format!("line {step}: {err}")))?;
             if !is_possible(run, step, arrivals.last(), arrival) {
                 return Err(bad(format!("line {step}: {line} cannot follow what is before it")));
             }
             arrivals.push(arrival);
         }
-        if arrivals.len() < run.train.steps as usize {
-            return Err(bad(format!("it has {} steps, and the run has {}", arrivals.len(), run.train.steps)));
+        if arrivals.len() < run.train().steps as usize {
+            return Err(bad(format!(
+                "it has {} steps, and the run has {}",
+                arrivals.len(),
+                run.train().steps
+            )));
         }
         Ok(Some(WeightArrivals { arrivals }))
     }
@@ -64,7 +68,7 @@ impl WeightArrivals {
 fn is_possible(run: &RunSpec, step: u32, before: Option<&Arrival>, arrival: Arrival) -> bool {
     let Arrival { step: of, rollout, tick } = arrival;
     let first = before.map_or((1, 0), |before| (before.rollout, before.tick));
-    let end = step.saturating_add(run.asynchrony.staleness).min(run.train.steps) + 1;
+    let end = step.saturating_add(run.staleness()).min(run.train().steps) + 1;
     let is_begun = rollout < end && tick < run.rollout.max_new_tokens;
     of == step && rollout > step && (rollout, tick) >= first && (is_begun || (rollout, tick) == (end, 0))
 }

@@ -31,7 +31,7 @@ pub(super) fn draw(
         group_size: cx.run.rollout.group_size as usize,
         sampling: sampling(&cx.run.rollout, cx.run.seed),
         eos: cx.eos,
-        steps: [step, cx.run.train.steps],
+        steps: [step, cx.run.train().steps],
         first_sample_id: 0,
         kept: 0,
     };

@@ -56,7 +56,7 @@ impl Expected {
             size: run.rollout.group_size as usize,
             most: run.response_tokens_max(),
             turn: run.rollout.max_new_tokens as usize,
-            turns: run.environment.as_ref().map_or(0, |_| run.turns_max()),
+            turns: run.environment().map_or(0, |_| run.turns_max()),
             prompt: match run.plays_agents() {
                 true => run.data.prompt_tokens_max.unwrap_or(0) as usize,
                 false => 0,

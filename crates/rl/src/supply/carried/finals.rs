@@ -63,7 +63,7 @@ impl<'d> Finals<'d> {
             self.whole.pop_first();
             let (ended, group) = (self.ended.remove(&group).unwrap_or_default(), self.groups[group]);
             let responses = ended.iter().map(|(s, ids, finish)| (group.sample_id(*s), &ids[..], *finish));
-            let (of, steps) = ((self.text, &self.run.rollout), [self.step, self.run.train.steps]);
+            let (of, steps) = ((self.text, &self.run.rollout), [self.step, self.run.train().steps]);
             grade_ahead(self.rewards, of, &group.item, responses, steps);
         }
     }

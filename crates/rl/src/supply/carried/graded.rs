@@ -43,7 +43,7 @@ pub(super) fn grade_ahead(
     groups: &[Group],
 ) {
     // Episodes are graded when they are trained.
-    if !rewards.grades_ahead() || run.environment.is_some() {
+    if !rewards.grades_ahead() || run.environment().is_some() {
         return;
     }
     for group in groups.iter().filter(|group| is_own(group, ranks)) {
@@ -55,7 +55,7 @@ pub(super) fn grade_ahead(
         let new: Vec<(u64, &Response, _)> = ended.filter(|(key, ..)| !rewards.is_ahead(*key)).collect();
         for step in new.chunk_by(|a, b| a.1.ended_in == b.1.ended_in) {
             let responses = step.iter().map(|(key, response, finish)| (*key, &response.ids[..], *finish));
-            let steps = [step[0].1.ended_in, run.train.steps];
+            let steps = [step[0].1.ended_in, run.train().steps];
             grading::grade_ahead(rewards, (text, &run.rollout), &group.item, responses, steps);
         }
     }
@@ -149,7 +149,7 @@ pub(super) fn hand_over(
     let trained: Vec<EpisodeSoFar<'_>> = groups.iter().flat_map(Group::episodes).collect();
     episodes.set_trained(trainer.updates(), &trained, events)?;
     episodes.check_left(&trainer.sampler.samples)?;
-    if cx.run.environment.as_ref().is_some_and(Environment::is_graded) {
+    if cx.run.environment().is_some_and(Environment::is_graded) {
         grade_episodes(trainer, cx, groups, step, gathered)?;
     }
     let episodes = cx.episodes.as_mut().expect("the step is one of episodes");
@@ -175,7 +175,7 @@ fn grade_episodes(
         group_size: size,
         sampling: sampling(&cx.run.rollout, cx.run.seed),
         eos: cx.eos,
-        steps: [step, cx.run.train.steps],
+        steps: [step, cx.run.train().steps],
         first_sample_id: 0,
         kept: 0,
     };
@@ -212,7 +212,7 @@ fn grade_own(cx: &mut StepContext<'_>, own: &[&Group], step: u32) -> Result<Rank
         first_sample_id: 0,
         numbers: &[],
     };
-    let steps = [step, cx.run.train.steps];
+    let steps = [step, cx.run.train().steps];
     let of = GradedRequest { request, items: &[], text: cx.text, rollout: &cx.run.rollout, steps };
     let keys = own.iter().flat_map(|group| (0..size).map(|s| group.sample_id(s)));
     let keys: Vec<Option<u64>> = keys.map(|key| Some(key).filter(|key| cx.rewards.is_ahead(*key))).collect();

@@ -101,7 +101,7 @@ fn under_way(before: &[Group], cx: &mut StepContext<'_>) -> Result<(Vec<Group>, 
     let size = cx.run.rollout.group_size as usize;
     let mut groups = before.to_vec();
     let (first, last) =
-        (cx.cursor.data_position, u64::from(cx.run.train.steps) * cx.run.prompts_per_rollout());
+        (cx.cursor.data_position, u64::from(cx.run.train().steps) * cx.run.prompts_per_rollout());
     let room = cx.run.prompts_under_way().saturating_sub(groups.len() as u64);
     let joined = room.min(last.saturating_sub(first)) as usize;
     let items = match &mut cx.episodes {

@@ -28,7 +28,7 @@ impl CarriedSupply {
     /// Says once that a step waited for all of its groups, although others were under way.
     fn note_waits(&mut self, lead: &mut Lead<'_, '_, '_, '_>, step: u32) {
         let (prompts, group) = (lead.run.rollout.prompts_per_step, lead.run.rollout.group_size);
-        let Some(most) = lead.run.asynchrony.stale_tokens_max else { return };
+        let Some(most) = lead.run.stale_tokens_max() else { return };
         if self.has_noted_waits || !self.report.waits_for_all(prompts as usize) {
             return;
         }
@@ -49,7 +49,7 @@ impl Supply for CarriedSupply {
         step: u32,
         gathered: &mut Gathered,
     ) -> Result<Option<StepSamples>> {
-        let most = cx.run.asynchrony.stale_tokens_max;
+        let most = cx.run.stale_tokens_max();
         let (samples, report, drawn) =
             step::next(&mut self.under_way, trainer, cx, step, &|group| group.is_due(most))?;
         *gathered = Gathered { of_supply: report.metrics(), ..drawn };
@@ -76,7 +76,7 @@ impl Supply for CarriedSupply {
     }
 
     fn restore(&mut self, from: &mut Restored<'_>) -> Result<()> {
-        self.under_way = GroupsUnderWay::restored(u64::from(from.run.asynchrony.partial_rollouts), from)?;
+        self.under_way = GroupsUnderWay::restored(u64::from(from.run.partial_rollouts()), from)?;
         Ok(())
     }
 }
