@@ -42,7 +42,7 @@ fn a_larger_run_takes_no_fewer_bytes_in_any_pool_or_phase() {
             case.run.rollout.max_new_tokens += 77;
             case.facts.completion_tokens += 77;
         }),
-        ("lag", |case| case.run.trains.samples_mut().unwrap().asynchrony.reuse += 1),
+        ("lag", |case| case.run.trains.samples_mut().into_iter().for_each(|of| of.asynchrony.reuse += 1)),
         ("sequences", |case| case.run.rollout.sequences_max = plimsoll_config::Auto::Value(13)),
     ];
     for (name, small) in each(&FIXED) {

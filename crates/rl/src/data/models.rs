@@ -325,7 +325,7 @@ fn check_whole(model: &OpenModel, key: &str) -> Result<()> {
 ///
 /// Errors: those of opening; `critic-tokenizer-mismatch`, `role-is-adapter`, `lora-unsupported`.
 fn critic_model(run: &RunSpec, actor: &OpenModel) -> Result<Option<OpenModel>> {
-    let Some(section) = run.critic().filter(|_| run.critic().is_some()) else { return Ok(None) };
+    let Some(section) = run.critic() else { return Ok(None) };
     if run.critic_is_of_actor() {
         return Ok(None);
     }
