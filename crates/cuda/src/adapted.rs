@@ -6,8 +6,7 @@
 use super::boxes::{SHARED_MAX, STAGES_MAX, ring, tensor_map};
 use super::launch::TensorMap;
 use super::matmul::rows;
-use super::rows::count;
-use super::{Arg, CudaDevice, Launch};
+use super::{Arg, CudaDevice, Launch, count};
 use plimsoll_base::DType;
 use plimsoll_device::{ADAPTER_BLOCKS_MAX, Adapted, Adapter};
 use plimsoll_memory::Buf;
@@ -165,12 +164,7 @@ impl Kind<'_, '_> {
         ];
         args.extend(three(b));
         args.extend(layer(m, w.n, w.k, (rank, &blocks)));
-        args.extend([
-            count(stages),
-            Arg::U32(u32::from(codes.is_none())),
-            Arg::F32(adapter.scale),
-            dev.arg(u),
-        ]);
+        args.extend(args![dev, stages, codes.is_none(), adapter.scale, u]);
         args.extend(ends);
         dev.launch("adapted_few", kernel, Launch { grid, block: 192, shared }, &args);
     }

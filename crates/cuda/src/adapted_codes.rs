@@ -5,7 +5,6 @@
 use super::adapted::{FEW_ROWS, STEP, STEP_BYTES, blocks_of, layer, takes, three, tiles_of};
 use super::boxes::{SHARED_MAX, tensor_map};
 use super::matmul::rows;
-use super::rows::count;
 use super::{Arg, CudaDevice, Launch};
 use plimsoll_base::{DType, Encoding};
 use plimsoll_device::Adapted;
@@ -78,7 +77,7 @@ pub(crate) fn forward(
     ];
     args.extend(three(b));
     args.extend(layer(m, w.n, w.k, (rank, &blocks_of(&adapter))));
-    args.extend([count(stages), dev.arg(scales), Arg::F32(adapter.scale), dev.arg(u)]);
+    args.extend(args![dev, stages, scales, adapter.scale, u]);
     args.extend([bias.map_or(Arg::Ptr(0), |b| dev.arg(b)), dev.arg(out)]);
     let block = (kernel.groups * 128 + 256) as u32;
     dev.launch("adapted_codes", kernel.name, Launch { grid: [tiles as u32, 1, 1], block, shared }, &args);

@@ -7,10 +7,9 @@
 
 use super::lt::{Op, Shape, Strides};
 use super::matmul::{Product, by_library, product, rows};
-use super::rows::count;
 use super::sgemm::{self, Columns, Sum};
 use super::{
-    Arg, CudaDevice, Launch, adapted, adapted_codes, adapter_gradients, blocks, chain, matmul, memory,
+    Arg, CudaDevice, Launch, adapted, adapted_codes, adapter_gradients, blocks, chain, count, matmul, memory,
 };
 use plimsoll_base::DType;
 use plimsoll_device::{AdaptBackward, Adapted, Adapter, Matrix, MatrixLayout};
@@ -119,7 +118,7 @@ fn up(dev: &CudaDevice, u: Buf<'_>, adapter: Adapter<'_>, out: Buf<'_>) {
     let (of_blocks, tiles) = block_args(dev, &adapter);
     let mut args = vec![dev.arg(u), count(sr)];
     args.extend(of_blocks);
-    args.extend([dev.arg(out), count(width), count(m), count(r)]);
+    args.extend(args![dev, out, width, m, r]);
     let kernel = if out.dtype() == DType::F32 { "adapter_up_float" } else { "adapter_up_bf16" };
     dev.launch("adapter", kernel, tile_grid(tiles, m), &args);
 }
@@ -131,7 +130,7 @@ fn add_dx(dev: &CudaDevice, du: Buf<'_>, a: Matrix<'_>, dx: Buf<'_>) -> bool {
     if !whole || a.n > DEPTH_MAX || dx.dtype() != DType::Bf16 {
         return false;
     }
-    let args = [dev.arg(du), dev.arg(a.buf), dev.arg(dx), count(m), count(a.n), count(a.k)];
+    let args = args![dev, du, a.buf, dx, m, a.n, a.k];
     dev.launch("adapter", "adapter_dx_bf16", tile_grid(a.k.div_ceil(UP_TILE), m), &args);
     true
 }

@@ -4,8 +4,7 @@
 
 use super::boxes::{ring, tensor_map};
 use super::matmul::by_library;
-use super::rows::count;
-use super::{Arg, CudaDevice, Launch};
+use super::{Arg, CudaDevice, Launch, count};
 use plimsoll_arch::{LoraShape, LoraTarget, ModelSpec};
 use plimsoll_base::DType;
 use plimsoll_device::{AdaptBackward, Adapter};

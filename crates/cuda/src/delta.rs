@@ -3,8 +3,8 @@
 //!
 //! Legend as in `plimsoll_device::DeltaRule`. One kernel has the forward pass, of one row of a sequence or of many.
 
-use super::rows::{count, typed};
-use super::{Arg, CudaDevice, Launch};
+use super::rows::typed;
+use super::{Arg, CudaDevice, Launch, count};
 use plimsoll_base::DType;
 use plimsoll_device::{
     DELTA_HEAD_MAX, DELTA_HEAD_STEP, DeltaHeads, DeltaRule, DeltaRuleBackward, Places, SEGMENT_FIELDS,
@@ -101,10 +101,8 @@ pub(crate) fn rule(dev: &CudaDevice, args: DeltaRule<'_>) {
     check(out, rows * heads.value_width(), e);
     rest.into_iter().for_each(|rest| check(rest, rows * heads.value_width(), DType::F32));
     check_aligned(dev, &[qkv, states]);
-    let mut args = [qkv, gates, places.places, places.segments, states, out].map(|b| dev.arg(b)).to_vec();
-    args.push(rest.map_or(Arg::Ptr(0), |rest| dev.arg(rest)));
-    args.extend(head_args(heads));
-    args.extend([count(rows), count(num_places)]);
+    let bufs = args![dev, qkv, gates, places.places, places.segments, states, out, rest];
+    let args = [&bufs[..], &head_args(heads), &args![dev, rows, num_places]].concat();
     let waves: &[u32] = if places.has_parents { &[WITHOUT_PARENT, WITH_PARENT] } else { &[ALL] };
     for wave in waves {
         let args = [&args[..], &[Arg::U32(*wave)]].concat();

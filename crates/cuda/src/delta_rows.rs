@@ -3,8 +3,8 @@
 //! Sums over rows go through partial sums in the scratch; how rows are cut into chunks depends on their number alone.
 
 use super::delta::{check_heads, head_args, placed, segments};
-use super::rows::{add_partials, blocks, count, typed};
-use super::{Arg, CudaDevice, Launch};
+use super::rows::{add_partials, blocks, typed};
+use super::{Arg, CudaDevice, Launch, count};
 use plimsoll_arch::DeltaSpec;
 use plimsoll_base::DType;
 use plimsoll_device::{

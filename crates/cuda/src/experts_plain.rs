@@ -3,9 +3,9 @@
 //!
 //! Legend: as in `experts.rs`. Sums are f32, whatever the operands are.
 
-use super::rows::count;
+use super::rows::typed;
 use super::sgemm::{Columns, Sum};
-use super::{Arg, CudaDevice, Launch, memory};
+use super::{Arg, CudaDevice, Launch, count, memory};
 use plimsoll_base::DType;
 use plimsoll_device::{Experts, MatrixLayout, Routes, RowsOf};
 
@@ -61,8 +61,8 @@ pub(super) fn product_args(
         return Vec::new();
     }
     let mut args = operand(dev, x, has, routes).to_vec();
-    args.extend([dev.arg(w.buf), Arg::U64(w.stride() as u64), dev.arg(routes.pairs), dev.arg(routes.starts)]);
-    args.extend([dev.arg(out.buf), count(out.stride), count(w.count), count(w.n), count(w.k)]);
+    args.extend(args![dev, w.buf, w.stride() as u64, routes.pairs, routes.starts]);
+    args.extend(args![dev, out.buf, out.stride, w.count, w.n, w.k]);
     args.extend([Arg::F32(scale), Arg::U32(add.into())]);
     args
 }
@@ -80,13 +80,7 @@ pub(super) fn gradient(
     if routes.pairs() == 0 {
         return;
     }
-    let kernel = match (x.buf.dtype(), grad.buf.dtype()) {
-        (DType::F32, DType::F32) => "gradient_float_float",
-        (DType::F32, DType::Bf16) => "gradient_float_bf16",
-        (DType::Bf16, DType::F32) => "gradient_bf16_float",
-        (DType::Bf16, DType::Bf16) => "gradient_bf16_bf16",
-        (from, to) => panic!("{} of {}", to.name(), from.name()),
-    };
+    let kernel = typed!("gradient", x.buf, grad.buf);
     let tiles = grad.n.div_ceil(TILE) * grad.k.div_ceil(TILE);
     let grid = [tiles as u32, grad.count as u32, 1];
     dev.launch("experts_plain", kernel, Launch { grid, block: 256, shared: 0 }, &args);

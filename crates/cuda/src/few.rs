@@ -4,7 +4,7 @@
 
 use super::boxes::{SHARED_MAX, STAGES_MAX, tensor_map};
 use super::lt::{Op, Operands, Shape, Strides};
-use super::rows::{count, is_gelu};
+use super::rows::is_gelu;
 use super::{Arg, CudaDevice, Launch};
 use plimsoll_arch::Gate;
 use plimsoll_base::DType;
@@ -123,17 +123,10 @@ fn launch(
     let stages = ((SHARED_MAX - after) / bytes).min(STAGES_MAX);
     let is_recording = dev.pipeline.is_recording.load(Ordering::Relaxed);
     let is_fixed = !dev.is_widened.swap(false, Ordering::Relaxed) && is_recording;
-    let mut args = vec![
-        Arg::Map(tensor_map(dev, operands.b, m, k, boxed)),
-        Arg::Map(tensor_map(dev, operands.a, n, k, cols / runs)),
-        count(m),
-        count(n / runs),
-        count(k.div_ceil(STEP_BYTES / 2)),
-        count(boxed),
-        count(stages),
-        Arg::U32(is_fixed.into()),
-    ];
-    args.extend(ends);
+    let x = Arg::Map(tensor_map(dev, operands.b, m, k, boxed));
+    let w = Arg::Map(tensor_map(dev, operands.a, n, k, cols / runs));
+    let args = args![dev, x, w, m, n / runs, k.div_ceil(STEP_BYTES / 2), boxed, stages, is_fixed];
+    let args = [&args[..], &ends].concat();
     let tiles = n.div_ceil(cols) * m.div_ceil(GROUP_ROWS * groups);
     let grid = [tiles.min(dev.multiprocessors() as usize) as u32, 1, 1];
     let shared = (stages * bytes + after + 1024) as u32;

@@ -5,7 +5,6 @@
 //! a row's bits depend neither on other rows nor on whether it is scored or sampled. On Hopper bf16 logits that are
 //! neither truncated nor capped are never written: `head_hopper.cu` reduces a product's tile in registers.
 
-use super::rows::count;
 use super::{Arg, CudaDevice, Launch, hopper, matmul};
 use crate::layouts::{GRADIENT_TILE, PART, PART_WORDS, ROWS_MAX, TILE, chunk_rows, row_words, width};
 use plimsoll_base::DType;
@@ -173,13 +172,8 @@ impl<'a> Head<'a> {
 
     /// Reduces a tile's logits to the statistics of its parts.
     fn reduce(&self, chunk: Chunk, first: usize, cols: usize, pick: Pick<'_>) {
-        let mut args = vec![
-            self.dev.arg(self.logits(chunk, first, cols)),
-            count(cols),
-            count(first),
-            count(self.parts()),
-            Arg::F32(self.how.factor),
-        ];
+        let logits = self.logits(chunk, first, cols);
+        let mut args = args![self.dev, logits, cols, first, self.parts(), self.how.factor].to_vec();
         let kernel = match pick {
             Pick::Targets(targets) => {
                 args.push(self.dev.arg(chunk.of(targets, 1)));
@@ -199,7 +193,7 @@ impl<'a> Head<'a> {
     /// Merges the parts' statistics into the outputs for `targets`.
     pub(super) fn finish_targets(&self, chunk: Chunk, targets: Buf<'_>) {
         let mut args = self.merge_args(chunk);
-        args.extend([count(self.part()), count(self.w.n), self.dev.arg(chunk.of(targets, 1))]);
+        args.extend(args![self.dev, self.part(), self.w.n, chunk.of(targets, 1)]);
         self.finish("rows_of_targets", chunk, args);
     }
 
@@ -215,7 +209,7 @@ impl<'a> Head<'a> {
     }
 
     fn merge_args(&self, chunk: Chunk) -> Vec<Arg> {
-        vec![self.dev.arg(self.stats(chunk)), count(chunk.rows), count(self.parts())]
+        args![self.dev, self.stats(chunk), chunk.rows, self.parts()].to_vec()
     }
 
     fn finish(&self, kernel: &'static str, chunk: Chunk, mut args: Vec<Arg>) {
@@ -230,7 +224,7 @@ impl<'a> Head<'a> {
 pub(super) fn cap(dev: &CudaDevice, logits: Buf<'_>, how: Logits) {
     let (Some(cap), n @ 1..) = (how.cap, logits.len()) else { return };
     let launch = Launch { grid: [n.div_ceil(256) as u32, 1, 1], block: 256, shared: 0 };
-    dev.launch("head", "cap_logits", launch, &[dev.arg(logits), Arg::U64(n as u64), Arg::F32(cap)]);
+    dev.launch("head", "cap_logits", launch, &args![dev, logits, n as u64, cap]);
 }
 
 /// Computes log-probability of `targets`, log-sum-exp, entropy. `x`: [R, K] e. Targets beyond the vocabulary give NaN.
@@ -319,8 +313,7 @@ fn gradients(
 ) {
     let cols = logits.len() / chunk.rows;
     let Logits { factor, cap } = of.logits;
-    let mut args = vec![dev.arg(logits), count(cols), count(first)];
-    args.extend([factor, cap.unwrap_or(0.0)].map(Arg::F32));
+    let mut args = args![dev, logits, cols, first, factor, cap.unwrap_or(0.0)].to_vec();
     args.extend(row_inputs(dev, of, chunk));
     args.push(dev.arg(dlogits));
     let kernel = if dlogits.dtype() == DType::F32 { "gradients_f32" } else { "gradients_bf16" };
@@ -343,9 +336,8 @@ fn put_listed(
     }
     let (cols, Logits { factor, cap }) = (dtile.len() / rows, args.logits);
     let mut list = row_inputs(dev, args, Chunk { first: 0, rows }).to_vec();
-    list.extend([of.listed.ids, of.listed.logprobs, of.slopes].map(|buf| dev.arg(buf)));
-    list.extend([rows, k, cols, first].map(count));
-    list.extend([Arg::F32(factor), Arg::F32(cap.unwrap_or(0.0)), dev.arg(dtile)]);
+    list.extend(args![dev, of.listed.ids, of.listed.logprobs, of.slopes, rows, k, cols, first]);
+    list.extend(args![dev, factor, cap.unwrap_or(0.0), dtile]);
     let kernel = if dtile.dtype() == DType::F32 { "put_listed_f32" } else { "put_listed_bf16" };
     let launch = Launch { grid: [(rows * k).div_ceil(256) as u32, 1, 1], block: 256, shared: 0 };
     dev.launch("head_listed", kernel, launch, &list);
@@ -371,7 +363,7 @@ fn whole_gradients(
         let chunk = Chunk { first: row, rows: most.min(rows - row) };
         let own = capped_logits(dev, student, chunk, (first, cols), tile);
         let other = capped_logits(dev, theirs, chunk, (first, cols), of.teacher.tile);
-        let mut list = vec![dev.arg(own), dev.arg(other), count(cols), count(first)];
+        let mut list = args![dev, own, other, cols, first].to_vec();
         list.extend([how.factor, how.cap.unwrap_or(0.0), of.teacher.logits.factor].map(Arg::F32));
         list.extend(measure_args(of.how));
         list.extend_from_slice(&row_inputs(dev, args, chunk)[..5]);

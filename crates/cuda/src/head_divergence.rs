@@ -3,8 +3,7 @@
 //! in `head.rs`.
 
 use super::head::{Chunk, capped_logits, measure_args, side_inputs, tiles};
-use super::rows::count;
-use super::{Arg, CudaDevice, Launch};
+use super::{Arg, CudaDevice, Launch, count};
 use crate::layouts::{TILE, chunk_rows};
 use plimsoll_device::HeadDivergence;
 use plimsoll_memory::Buf;

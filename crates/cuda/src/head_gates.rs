@@ -1,7 +1,7 @@
 //! Launchers of `head_gates.cu`: splitting rows with gates, gating attention's output, and the gradients.
 
-use super::rows::{blocks, count, typed, wide};
-use super::{Arg, CudaDevice};
+use super::rows::{blocks, typed, wide};
+use super::{Arg, CudaDevice, count};
 use plimsoll_device::{GateHeadsBackward, Heads};
 use plimsoll_memory::Buf;
 
@@ -64,6 +64,6 @@ pub(crate) fn backward(dev: &CudaDevice, args: GateHeadsBackward<'_>) {
     let rows = check(&[(x, gated), (attn, width), (d, width), (dx, gated), (again, width)]);
     let (shape, items) = shape(dev, heads, &[x, attn, d, dx, again], rows, width);
     let to = out.map_or(Arg::Ptr(0), |out| dev.arg(out));
-    let args = [&[dev.arg(x), dev.arg(attn), dev.arg(d), dev.arg(dx), to], &shape[..]].concat();
+    let args = [&args![dev, x, attn, d, dx, to], &shape[..]].concat();
     dev.launch("head_gates", typed!("gate_heads_backward", x), blocks(items, 256, 256), &args);
 }

@@ -3,8 +3,7 @@
 use super::boxes::tensor_map;
 use super::head::{Chunk, Pick, row_inputs};
 use super::launch::TensorMap;
-use super::rows::count;
-use super::{Arg, CudaDevice, Launch};
+use super::{Arg, CudaDevice, Launch, count};
 use plimsoll_base::DType;
 use plimsoll_device::{HeadBackward, Matrix};
 use plimsoll_memory::Buf;

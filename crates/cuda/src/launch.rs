@@ -31,6 +31,67 @@ impl Arg {
     }
 }
 
+/// Returns a number that kernels count in 32 bits.
+pub(crate) fn count(n: usize) -> Arg {
+    Arg::U32(u32::try_from(n).expect("counts of rows and columns stay below 2^32"))
+}
+
+/// A value that kernels take as an argument.
+pub(crate) trait KernelArg {
+    fn on(&self, dev: &CudaDevice) -> Arg;
+}
+
+/// Makes a kernel's arguments: buffers by their addresses (0 for none), counts in 32 bits, flags as 0 or 1.
+macro_rules! args {
+    ($dev:expr, $($value:expr),+ $(,)?) => {
+        [$($crate::launch::KernelArg::on(&$value, $dev)),+]
+    };
+}
+
+impl KernelArg for Arg {
+    fn on(&self, _: &CudaDevice) -> Arg {
+        *self
+    }
+}
+
+impl KernelArg for Buf<'_> {
+    #[track_caller]
+    fn on(&self, dev: &CudaDevice) -> Arg {
+        dev.arg(*self)
+    }
+}
+
+impl KernelArg for Option<Buf<'_>> {
+    #[track_caller]
+    fn on(&self, dev: &CudaDevice) -> Arg {
+        self.map_or(Arg::Ptr(0), |buf| dev.arg(buf))
+    }
+}
+
+impl KernelArg for usize {
+    fn on(&self, _: &CudaDevice) -> Arg {
+        count(*self)
+    }
+}
+
+impl KernelArg for bool {
+    fn on(&self, _: &CudaDevice) -> Arg {
+        Arg::U32((*self).into())
+    }
+}
+
+macro_rules! numbers_are_args {
+    ($($number:ty: $Kind:ident),+) => {
+        $(impl KernelArg for $number {
+            fn on(&self, _: &CudaDevice) -> Arg {
+                Arg::$Kind(*self)
+            }
+        })+
+    };
+}
+
+numbers_are_args!(u32: U32, u64: U64, f32: F32);
+
 /// A matrix description for the copy engine: the driver's CUtensorMap, a kernel's parameter.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TensorMap(pub(crate) [u64; 16]);

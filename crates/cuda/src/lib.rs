@@ -4,6 +4,9 @@
 //! on the stream and return at once; the first failure is kept and reported by `check`, and operations after it do
 //! nothing. Kernels are in `cu/`, one file for each module here; their launchers check shapes before the launch.
 
+#[macro_use]
+mod launch;
+
 mod adapted;
 mod adapted_codes;
 mod adapter;
@@ -39,7 +42,6 @@ mod head_listed;
 pub mod held;
 mod hopper;
 mod kernels;
-mod launch;
 pub mod layouts;
 mod library;
 mod lt;
@@ -79,7 +81,7 @@ pub use cuda_device::{CudaDevice, libraries, probe};
 pub use driver::GpuInfo;
 pub use far::{FAR_BYTES, ShownArena};
 pub use hand_over::{Offer, take};
-pub(crate) use launch::{Arg, Launch};
+pub(crate) use launch::{Arg, Launch, count};
 pub use layouts::LAYOUTS;
 pub use nccl::{NCCL_BYTES, nccl_id, nccl_version};
 pub use nvml::{card_name, free_memory};

@@ -1,6 +1,6 @@
 //! Launcher of `nf4.cu`: 4-bit weights, widened for products.
 
-use super::{Arg, CudaDevice, Launch};
+use super::{CudaDevice, Launch};
 use plimsoll_device::Blocks;
 use plimsoll_memory::Buf;
 use std::sync::atomic::Ordering;
@@ -11,7 +11,7 @@ const BLOCK: u32 = 256;
 pub(crate) fn dequantize(dev: &CudaDevice, w: Blocks<'_>, out: Buf<'_>) {
     let (words, scales) = (w.words.len(), w.scales.expect("NF4 has scales"));
     let grid = [words.div_ceil(BLOCK as usize) as u32, 1, 1];
-    let args = [dev.arg(w.words), dev.arg(scales), dev.arg(out), Arg::U64(words as u64)];
+    let args = args![dev, w.words, scales, out, words as u64];
     let kernel = super::rows::typed!("dequantize", out);
     dev.launch("nf4", kernel, Launch { grid, block: BLOCK, shared: 0 }, &args);
     dev.is_widened.store(true, Ordering::Relaxed);

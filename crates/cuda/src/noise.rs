@@ -1,7 +1,7 @@
 //! Launcher of `noise.cu`: noise on the sampler's rows, see `SamplerNoise`.
 
-use super::rows::{count, typed};
-use super::{Arg, CudaDevice, Launch};
+use super::rows::typed;
+use super::{Arg, CudaDevice, Launch, count};
 use plimsoll_device::SamplerNoise;
 use plimsoll_memory::Buf;
 

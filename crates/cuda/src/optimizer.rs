@@ -1,7 +1,7 @@
 //! Launchers of `optimizer.cu`: AdamW and the sum of squares. The update's constants are the CPU's.
 
-use super::rows::{blocks, count, wide};
-use super::{Arg, CudaDevice};
+use super::rows::{blocks, typed, wide};
+use super::{Arg, CudaDevice, count};
 use plimsoll_base::DType;
 use plimsoll_device::{AdamW, AdamWBufs, CODE_BLOCK, Coded, Run, Update};
 use plimsoll_memory::Buf;
@@ -21,14 +21,8 @@ pub(crate) fn sum_squares(dev: &CudaDevice, x: Buf<'_>) -> f64 {
     let block = x.len().div_ceil(BLOCKS_MAX).next_multiple_of(BLOCK_ELEMENTS);
     let num_blocks = x.len().div_ceil(block);
     let sums = dev.scratch(SQUARES_SCRATCH_BYTES);
-    let args = [
-        dev.arg(x),
-        Arg::Ptr(sums),
-        Arg::U64(x.len() as u64),
-        Arg::U64(block as u64),
-        Arg::U32(wide(dev, 8, 8, &[x]).into()),
-    ];
-    dev.launch("optimizer", super::rows::typed!("sum_squares", x), blocks(num_blocks, 1, 256), &args);
+    let args = args![dev, x, Arg::Ptr(sums), x.len() as u64, block as u64, wide(dev, 8, 8, &[x])];
+    dev.launch("optimizer", typed!("sum_squares", x), blocks(num_blocks, 1, 256), &args);
     dev.launch("optimizer", "add_sums", blocks(1, 1, 256), &[Arg::Ptr(sums), count(num_blocks)]);
     let mut bytes = [0; 8];
     dev.read_bytes(sums + 8 * num_blocks as u64, &mut bytes);
@@ -60,8 +54,8 @@ pub(crate) fn squares_of(
             let sums = scratch + 16 * RUNS_MAX as u64;
             dev.send(scratch, &runs[..len]);
             let wide = aligned && wide(dev, 8, 8, &[x]);
-            let args = [dev.arg(x), Arg::Ptr(scratch), Arg::Ptr(sums), Arg::U32(wide.into())];
-            dev.launch("optimizer", super::rows::typed!("squares_of", x), blocks(len, 1, 256), &args);
+            let args = args![dev, x, Arg::Ptr(scratch), Arg::Ptr(sums), wide];
+            dev.launch("optimizer", typed!("squares_of", x), blocks(len, 1, 256), &args);
             let mut bytes = [0; RUNS_MAX * 8];
             let bytes = &mut bytes[..len * 8];
             dev.read_bytes(sums, bytes);
@@ -89,18 +83,9 @@ pub(crate) fn adamw(dev: &CudaDevice, how: AdamW, bufs: AdamWBufs<'_>) {
     assert!(master.is_none_or(|b| b.dtype() == DType::F32), "a master copy in f32");
     let update = Update::new(how);
     let wide = wide(dev, 8, 8, &[weights, grad, m, v, master.unwrap_or(weights)]);
-    let args = [
-        dev.arg(weights),
-        dev.arg(grad),
-        dev.arg(m),
-        dev.arg(v),
-        master.map_or(Arg::Ptr(0), |b| dev.arg(b)),
-        Arg::U64(n as u64),
-        Arg::U64(update.first_element),
-        Arg::U32(wide.into()),
-    ];
-    let kernel = adamw_kernel([weights, grad, m].map(|b| b.dtype()));
-    dev.launch("optimizer", kernel, blocks(n, 8 * 256, 256), &[&args[..], &constants(&update)].concat());
+    let args = args![dev, weights, grad, m, v, master, n as u64, update.first_element, wide];
+    let kernel = typed!("adamw", weights, grad, m);
+    dev.launch("optimizer", kernel, blocks(n, 8 * 256, 256), &[&args[..], &constants(&update)[..]].concat());
 }
 
 /// Runs AdamW with 8-bit moments: a warp for each block of them.
@@ -116,60 +101,20 @@ fn adamw8(dev: &CudaDevice, how: AdamW, bufs: AdamWBufs<'_>, scales: [Buf<'_>; 2
     }
     assert!(wide(dev, 8, 8, &[weights, grad, m, v]), "parts of parameters start at a block");
     let update = Update::new(how);
-    let args = [
-        dev.arg(weights),
-        dev.arg(grad),
-        dev.arg(m),
-        dev.arg(v),
-        dev.arg(scales[0]),
-        dev.arg(scales[1]),
-        Arg::U64(n as u64),
-        Arg::U64(update.first_element),
-    ];
-    let kernel = match [weights, grad].map(|b| b.dtype()) {
-        [DType::F32, DType::F32] => "adamw8_float_float",
-        [DType::F32, DType::Bf16] => "adamw8_float_bf16",
-        [DType::Bf16, DType::F32] => "adamw8_bf16_float",
-        [DType::Bf16, DType::Bf16] => "adamw8_bf16_bf16",
-        other => panic!("AdamW on {other:?}"),
-    };
+    let args = args![dev, weights, grad, m, v, scales[0], scales[1], n as u64, update.first_element];
+    let kernel = typed!("adamw8", weights, grad);
     dev.launch(
         "optimizer",
         kernel,
         blocks(n, 8 * CODE_BLOCK, 256),
-        &[&args[..], &constants(&update)].concat(),
+        &[&args[..], &constants(&update)[..]].concat(),
     );
 }
 
 /// Returns the parameters from which a kernel makes its `Update`.
-fn constants(update: &Update) -> [Arg; 11] {
-    [
-        Arg::F32(update.beta1),
-        Arg::F32(1.0 - update.beta1),
-        Arg::F32(update.beta2),
-        Arg::F32(1.0 - update.beta2),
-        Arg::F32(update.eps),
-        Arg::F32(update.keep),
-        Arg::F32(update.rate),
-        Arg::F32(update.correction2),
-        Arg::F32(update.grad_scale),
-        Arg::U32(update.keys[0]),
-        Arg::U32(update.keys[1]),
-    ]
-}
-
-/// Returns the kernel for the dtypes of weights, gradient and moments.
-fn adamw_kernel(dtypes: [DType; 3]) -> &'static str {
-    use DType::{Bf16, F32};
-    match dtypes {
-        [F32, F32, F32] => "adamw_float_float_float",
-        [F32, F32, Bf16] => "adamw_float_float_bf16",
-        [F32, Bf16, F32] => "adamw_float_bf16_float",
-        [F32, Bf16, Bf16] => "adamw_float_bf16_bf16",
-        [Bf16, F32, F32] => "adamw_bf16_float_float",
-        [Bf16, F32, Bf16] => "adamw_bf16_float_bf16",
-        [Bf16, Bf16, F32] => "adamw_bf16_bf16_float",
-        [Bf16, Bf16, Bf16] => "adamw_bf16_bf16_bf16",
-        other => panic!("AdamW on {other:?}"),
-    }
+fn constants(of: &Update) -> Vec<Arg> {
+    let betas = [of.beta1, 1.0 - of.beta1, of.beta2, 1.0 - of.beta2];
+    let others = [of.eps, of.keep, of.rate, of.correction2, of.grad_scale];
+    let numbers = betas.into_iter().chain(others).map(Arg::F32);
+    numbers.chain(of.keys.map(Arg::U32)).collect()
 }

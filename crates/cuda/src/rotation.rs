@@ -1,7 +1,7 @@
 //! Launchers of `rotation.cu`: rotation of queries and keys, head norms, writes and copies of the KV cache.
 
-use super::rows::{add_partials, blocks, count, sum_scratch_bytes, typed, wide};
-use super::{Arg, CudaDevice, Launch};
+use super::rows::{add_partials, blocks, sum_scratch_bytes, typed, wide};
+use super::{Arg, CudaDevice, Launch, count};
 use plimsoll_arch::QkNorms;
 use plimsoll_base::DType;
 use plimsoll_device::{Batch, Heads, KV_BLOCK, Kv, QkNorm, RopeBackward, Rotation};
@@ -74,27 +74,11 @@ pub(crate) fn forward(
     check_aligned(dev, team, &[qkv, q_out, kv.keys, kv.values]);
     check_aligned(dev, team, rotation.angles.as_slice());
     let [q_norm, k_norm] = norm_weights(dev, norms, qkv.dtype(), [a, k, d], team);
-    let args = [
-        dev.arg(qkv),
-        q_norm,
-        k_norm,
-        Arg::F32(norms.map_or(0.0, |n| n.eps)),
-        Arg::F32(norms.map_or(0.0, |n| n.offset)),
-        angles,
-        Arg::F32(rotation.q_scale),
-        dev.arg(batch.positions),
-        dev.arg(batch.slots),
-        dev.arg(q_out),
-        dev.arg(kv.keys),
-        dev.arg(kv.values),
-        count(rows),
-        count(a),
-        count(k),
-        count(d),
-        count(width),
-        num_positions,
-        count(kv.keys.len() / (k * d)),
-    ];
+    let (eps, offset) = norms.map_or((0.0, 0.0), |n| (n.eps, n.offset));
+    let before = args![dev, qkv, q_norm, k_norm, eps, offset, angles, rotation.q_scale];
+    let bufs = args![dev, batch.positions, batch.slots, q_out, kv.keys, kv.values];
+    let sizes = args![dev, rows, a, k, d, width, num_positions, kv.keys.len() / (k * d)];
+    let args = [&before[..], &bufs, &sizes].concat();
     let heads = rows * (a + 2 * k);
     let (kernel, threads) = match team {
         Team::Sixteenths(team) => (typed!("rope", qkv), heads * team),
@@ -147,14 +131,8 @@ pub(crate) fn copy_kv(dev: &CudaDevice, kv: Kv<'_>, copies: Buf<'_>) {
     let aligned = [kv.keys, kv.values].iter().all(|b| dev.address(*b).is_multiple_of(16));
     let (kernel, unit) =
         if aligned && bytes.is_multiple_of(16) { ("copy_kv_16", 16) } else { ("copy_kv_2", 2) };
-    let args = [
-        dev.arg(kv.keys),
-        dev.arg(kv.values),
-        dev.arg(copies),
-        count(k),
-        count(KV_BLOCK * bytes / unit),
-        count(kv.keys.len() / (k * d * KV_BLOCK)),
-    ];
+    let (units, num_blocks) = (KV_BLOCK * bytes / unit, kv.keys.len() / (k * d * KV_BLOCK));
+    let args = args![dev, kv.keys, kv.values, copies, k, units, num_blocks];
     let how = Launch { grid: [(copies.len() / 3) as u32, k as u32, 1], block: 128, shared: 0 };
     dev.launch("rotation", kernel, how, &args);
 }
@@ -180,21 +158,10 @@ pub(crate) fn backward(dev: &CudaDevice, args: RopeBackward<'_>) {
     check_aligned(dev, team, rotation.angles.as_slice());
     let chunk_rows = rows.div_ceil(CHUNKS_MAX).max(CHUNK_ROWS);
     let chunks = rows.div_ceil(chunk_rows);
-    let mut args = vec![
-        dev.arg(dq),
-        dev.arg(dkv),
-        angles,
-        Arg::F32(rotation.q_scale),
-        dev.arg(positions),
-        dev.arg(dqkv),
-        count(rows),
-        count(chunk_rows),
-        count(a),
-        count(k),
-        count(d),
-        count(width),
-        num_positions,
-    ];
+    let scale = rotation.q_scale;
+    let args =
+        args![dev, dq, dkv, angles, scale, positions, dqkv, rows, chunk_rows, a, k, d, width, num_positions];
+    let mut args = args.to_vec();
     let how = blocks(chunks, 1, THREADS as u32);
     let Some(n) = norms else {
         let kernel = match team {

@@ -1,8 +1,8 @@
 //! Launchers of `experts_route.cu`: the experts that compute each row, the order of pairs, and the gradient.
 
 use super::experts_plain::check_routes;
-use super::rows::{blocks, count, typed};
-use super::{Arg, CudaDevice, Launch};
+use super::rows::{blocks, typed};
+use super::{Arg, CudaDevice, Launch, count};
 use plimsoll_arch::{EXPERTS_CHOSEN_MAX, EXPERTS_MAX};
 use plimsoll_base::DType;
 use plimsoll_device::{Balance, RouteBackward, Routes, Routing, SEGMENT_FIELDS};
@@ -82,7 +82,7 @@ pub(crate) fn backward(dev: &CudaDevice, args: RouteBackward<'_>) {
     if segments_count == 0 {
         return;
     }
-    operands.extend([dev.arg(segments), Arg::F32(factor), dev.arg(sums), dev.arg(d_logits)]);
+    operands.extend(args![dev, segments, factor, sums, d_logits]);
     // Each block counts its whole segment, so more of them gain nothing.
     let parts = (BALANCED_BLOCKS / segments_count).clamp(1, rows.div_ceil(BALANCED_ROWS).max(1));
     let kernel = if is_narrow {

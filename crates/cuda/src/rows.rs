@@ -2,7 +2,7 @@
 //!
 //! Sums over rows go through partial sums in the scratch; how rows are cut into chunks depends on their number alone.
 
-use super::{Arg, CudaDevice, Launch};
+use super::{Arg, CudaDevice, Launch, count};
 use plimsoll_arch::Gate;
 use plimsoll_base::DType;
 use plimsoll_device::{Activation, Matrix, MatrixLayout, Norm, NormGrads};
@@ -21,15 +21,17 @@ const HELD_WIDTH_MAX: usize = 16_384;
 const BAD_TOKEN: u32 = 1;
 const BAD_ROW: u32 = 5;
 
-/// Selects the kernel for a buffer's dtype.
+/// Selects the kernel for the dtypes of some buffers.
 macro_rules! typed {
-    ($name:expr, $buf:expr) => {
+    (@ $name:expr,) => { $name };
+    (@ $name:expr, $buf:expr $(, $more:expr)*) => {
         match $buf.dtype() {
-            plimsoll_base::DType::F32 => concat!($name, "_float"),
-            plimsoll_base::DType::Bf16 => concat!($name, "_bf16"),
+            plimsoll_base::DType::F32 => $crate::rows::typed!(@ concat!($name, "_float"), $($more),*),
+            plimsoll_base::DType::Bf16 => $crate::rows::typed!(@ concat!($name, "_bf16"), $($more),*),
             other => panic!("{} of {}", $name, other.name()),
         }
     };
+    ($name:expr, $($buf:expr),+) => { $crate::rows::typed!(@ $name, $($buf),+) };
 }
 pub(super) use typed;
 
@@ -37,11 +39,6 @@ pub(super) use typed;
 pub(super) fn blocks(items: usize, per: usize, threads: u32) -> Launch {
     let grid = u32::try_from(items.div_ceil(per)).expect("buffers of this size fit no card");
     Launch { grid: [grid, 1, 1], block: threads, shared: 0 }
-}
-
-/// Returns a number that kernels count in 32 bits.
-pub(super) fn count(n: usize) -> Arg {
-    Arg::U32(u32::try_from(n).expect("counts of rows and columns stay below 2^32"))
 }
 
 /// True if groups of `group` elements of rows of `width` are whole and aligned in all buffers.
@@ -90,36 +87,28 @@ fn gather(dev: &CudaDevice, table: Buf<'_>, limit: usize, ids: Buf<'_>, out: Buf
         "rows",
         typed!("gather", table),
         blocks(ids.len(), 1, threads as u32),
-        &[
-            dev.arg(table),
-            dev.arg(ids),
-            dev.arg(out),
-            count(h),
-            count(limit),
-            Arg::U32(code),
-            Arg::U32(wide.into()),
-        ],
+        &args![dev, table, ids, out, h, limit, code, wide],
     );
 }
 
 /// Computes x = by x.
 pub(crate) fn scale(dev: &CudaDevice, x: Buf<'_>, by: f32) {
     assert_eq!(x.dtype(), DType::F32);
-    let args = [dev.arg(x), Arg::F32(by), Arg::U64(x.len() as u64)];
+    let args = args![dev, x, by, x.len() as u64];
     dev.launch("rows", "scale", blocks(x.len(), 256, 256), &args);
 }
 
 /// Computes x[m] += bias.
 pub(crate) fn add_bias(dev: &CudaDevice, x: Buf<'_>, bias: Buf<'_>) {
     assert_eq!((x.dtype(), x.len() % bias.len()), (DType::F32, 0), "rows of {} f32", bias.len());
-    let args = [dev.arg(x), dev.arg(bias), Arg::U64(x.len() as u64), count(bias.len())];
+    let args = args![dev, x, bias, x.len() as u64, bias.len()];
     dev.launch("rows", typed!("add_bias", bias), blocks(x.len(), 256, 256), &args);
 }
 
 pub(crate) fn cast(dev: &CudaDevice, src: Buf<'_>, dst: Buf<'_>) {
     assert_eq!((src.len(), src.dtype()), (dst.len(), DType::F32), "lengths of a cast, from f32");
     let wide = wide(dev, 8, 8, &[src, dst]);
-    let args = [dev.arg(src), dev.arg(dst), Arg::U64(src.len() as u64), Arg::U32(wide.into())];
+    let args = args![dev, src, dst, src.len() as u64, wide];
     dev.launch("rows", typed!("cast", dst), blocks(src.len(), 8 * 256, 256), &args);
 }
 
@@ -131,7 +120,7 @@ pub(crate) fn glu(dev: &CudaDevice, how: Gate, gate_up: Buf<'_>, f: usize, out: 
     assert_eq!(gate_up.dtype(), out.dtype());
     let wide = wide(dev, f, 8, &[gate_up, out]);
     let items = if wide { out.len() / 8 } else { out.len() };
-    let args = [dev.arg(gate_up), dev.arg(out), count(f), count(items), Arg::U32(wide.into()), is_gelu(how)];
+    let args = args![dev, gate_up, out, f, items, wide, is_gelu(how)];
     dev.launch("rows", typed!("glu", out), blocks(items, 256, 256), &args);
 }
 
@@ -157,16 +146,7 @@ pub(crate) fn glu_backward(
     assert_eq!((again.len(), again.dtype()), (dout.len(), dout.dtype()), "the product and its gradient");
     let wide = wide(dev, f, 8, &[gate_up, dout, d_gate_up, again]);
     let items = if wide { dout.len() / 8 } else { dout.len() };
-    let args = [
-        dev.arg(gate_up),
-        dev.arg(dout),
-        dev.arg(d_gate_up),
-        out.map_or(Arg::Ptr(0), |out| dev.arg(out)),
-        count(f),
-        count(items),
-        Arg::U32(wide.into()),
-        is_gelu(how),
-    ];
+    let args = args![dev, gate_up, dout, d_gate_up, out, f, items, wide, is_gelu(how)];
     dev.launch("rows", typed!("glu_backward", dout), blocks(items, 256, 256), &args);
 }
 
@@ -176,7 +156,7 @@ pub(crate) fn glu_backward(
 pub(crate) fn activate(dev: &CudaDevice, how: Activation, x: Buf<'_>, out: Buf<'_>) {
     assert_eq!((x.len(), x.dtype()), (out.len(), out.dtype()), "an activation and what it is of");
     let relu = Arg::U32((how == Activation::Relu).into());
-    let args = [dev.arg(x), dev.arg(out), Arg::U64(x.len() as u64), relu];
+    let args = args![dev, x, out, x.len() as u64, relu];
     dev.launch("rows", typed!("activate", out), blocks(x.len(), 256, 256), &args);
 }
 
@@ -189,7 +169,7 @@ pub(crate) fn activate_backward(dev: &CudaDevice, how: Activation, y: Buf<'_>, d
         "an activation and the gradient of what it is of"
     );
     let relu = Arg::U32((how == Activation::Relu).into());
-    let args = [dev.arg(y), dev.arg(dy), dev.arg(dx), Arg::U64(y.len() as u64), relu];
+    let args = args![dev, y, dy, dx, y.len() as u64, relu];
     dev.launch("rows", typed!("activate_backward", dx), blocks(y.len(), 256, 256), &args);
 }
 
@@ -241,7 +221,7 @@ pub(crate) fn rms_norm(dev: &CudaDevice, x: Buf<'_>, norm: Norm<'_>, out: Buf<'_
     // The kernel for any length adds in another order, which a test of exactness asks for.
     let sharing = if dev.perturbed.load(Ordering::Relaxed) { Sharing::Any } else { sharing(h) };
     assert!(sharing == Sharing::Any || wide(dev, h, 4, &[x, w, out]), "rows at aligned addresses");
-    let args = [dev.arg(x), dev.arg(w), Arg::F32(eps), Arg::F32(offset), dev.arg(out), count(rows), count(h)];
+    let args = args![dev, x, w, eps, offset, out, rows, h];
     let (kernel, how) = match sharing {
         // One warp a block where there are few rows, so that they spread over the card.
         Sharing::Warp if rows < 1024 => (typed!("rms_norm_warp", out), blocks(rows, 1, 32)),
@@ -260,8 +240,7 @@ pub(crate) fn rms_norm_add(dev: &CudaDevice, x: Buf<'_>, norm: Norm<'_>, resid: 
     assert_eq!([x.len(), resid.len()], [out.len(); 2], "x, resid and out of a norm");
     assert_eq!(x.len() % h, 0, "rows of {h}");
     assert_eq!([x, resid, out].map(|b| b.dtype()), [DType::F32; 3]);
-    let [px, pw, presid, pout] = [x, w, resid, out].map(|b| dev.arg(b));
-    let args = [px, pw, Arg::F32(eps), Arg::F32(offset), presid, pout, count(h)];
+    let args = args![dev, x, w, eps, offset, resid, out, h];
     dev.launch("rows", typed!("rms_norm_add", w), blocks(x.len() / h, 1, 256), &args);
 }
 
@@ -274,7 +253,6 @@ pub(crate) fn rms_norm_backward(
     to: NormGrads<'_>,
 ) {
     let Norm { w, eps, offset } = norm;
-    let (eps, offset) = (Arg::F32(eps), Arg::F32(offset));
     let NormGrads { dx, rounded, dw, add, rstd } = to;
     let h = w.len();
     let rows = x.len() / h;
@@ -292,15 +270,14 @@ pub(crate) fn rms_norm_backward(
     let sharing = sharing(h);
     // A frozen weight has no sums.
     let partials = dw.map_or(0, |_| dev.scratch(sum_scratch_bytes(rows as u64, h as u64)));
-    let [px, pw, pdy, pdx, prstd] = [x, w, dy, dx, rstd].map(|b| dev.arg(b));
-    let pout = rounded.map_or(Arg::Ptr(0), |b| dev.arg(b));
+    let args = args![dev, x, w, eps, offset, dy, dx, rounded, rstd];
     if sharing == Sharing::Any {
-        let args = [px, pw, eps, offset, pdy, pdx, pout, prstd, count(h)];
+        let args = [&args[..], &[count(h)]].concat();
         dev.launch("rows", typed_two("rms_norm_backward_any", w, dy), blocks(rows, 1, 256), &args);
         return dw.into_iter().for_each(|dw| column_sums(dev, dy, Some((x, rstd)), dw, add));
     }
     assert!(wide(dev, h, 4, &[x, w, dy, dx, rounded.unwrap_or(dx)]), "rows at aligned addresses");
-    let args = [px, pw, eps, offset, pdy, pdx, pout, prstd, Arg::Ptr(partials), count(rows), count(h)];
+    let args = [&args[..], &[Arg::Ptr(partials), count(rows), count(h)]].concat();
     let (kernel, per_block, threads) = match sharing {
         Sharing::Warp => ("rms_norm_backward_warp", 4, 128),
         Sharing::Block256 if h <= SHORT_WIDTH_MAX => ("rms_norm_backward_short", 1, 256),
@@ -335,8 +312,7 @@ fn column_sums(dev: &CudaDevice, y: Buf<'_>, scaled: Option<(Buf<'_>, Buf<'_>)>,
     let (x, rstd) = scaled.map_or((Arg::Ptr(0), Arg::Ptr(0)), |(x, rstd)| (dev.arg(x), dev.arg(rstd)));
     let wide = wide(dev, n, 4, &[y, scaled.map_or(y, |s| s.0)]);
     let how = Launch { grid: [n.div_ceil(128) as u32, chunks as u32, 1], block: 256, shared: 0 };
-    let args =
-        [dev.arg(y), x, rstd, partials, count(rows), count(n), count(chunk_rows), Arg::U32(wide.into())];
+    let args = args![dev, y, x, rstd, partials, rows, n, chunk_rows, wide];
     dev.launch("rows", typed!("column_sums", y), how, &args);
     add_partials(dev, partials, chunks, n, grad, add);
 }
@@ -350,8 +326,7 @@ pub(super) fn add_partials(
     grad: Buf<'_>,
     add: bool,
 ) {
-    let args =
-        [partials, dev.arg(grad), count(chunks), count(stride), count(grad.len()), Arg::U32(add.into())];
+    let args = args![dev, partials, grad, chunks, stride, grad.len(), add];
     dev.launch("rows", typed!("add_partials", grad), blocks(grad.len(), 32, 1024), &args);
 }
 
@@ -401,17 +376,6 @@ fn add_rows(
     dev.launch("rows", "order_rows", blocks(rows, 8, 256), &[dev.arg(targets), order, runs, count(rows)]);
     let launch = Launch { grid: [rows as u32, h.div_ceil(128) as u32, 1], block: 32, shared: 0 };
     let wide = wide(dev, h, 4, &[src, dst]);
-    let args = [
-        dev.arg(src),
-        dev.arg(targets),
-        order,
-        runs,
-        dev.arg(dst),
-        count(h),
-        count(limit),
-        Arg::U32(code),
-        Arg::U32(wide.into()),
-        Arg::U32((how == Adds::Each).into()),
-    ];
+    let args = args![dev, src, targets, order, runs, dst, h, limit, code, wide, how == Adds::Each];
     dev.launch("rows", typed!("add_rows", dst), launch, &args);
 }

@@ -6,8 +6,7 @@
 //! of a run names its kind of machine.
 
 use super::head::{Head, Inputs, Pick, tiles};
-use super::rows::count;
-use super::{Arg, CudaDevice, Launch};
+use super::{CudaDevice, Launch};
 use crate::layouts::TILE;
 use plimsoll_device::{Sample, Sampling};
 use plimsoll_memory::Buf;
@@ -52,18 +51,10 @@ fn truncated(head: &Head<'_>, keys: Buf<'_>, how: Sampling, tokens: Buf<'_>) {
         for (first, cols) in tiles(vocab, TILE) {
             head.compute(chunk, first, cols);
         }
-        let args = [
-            dev.arg(head.logits(chunk, 0, TILE.min(vocab))),
-            count(vocab),
-            count(TILE),
-            Arg::F32(head.how.factor),
-            dev.arg(chunk.of(keys, 3)),
-            Arg::U64(how.seed),
-            Arg::U32(how.top_k),
-            Arg::F32(how.top_p),
-            Arg::F32(how.min_p),
-            dev.arg(chunk.of(tokens, 1)),
-        ];
+        let (logits, keys) = (head.logits(chunk, 0, TILE.min(vocab)), chunk.of(keys, 3));
+        let Sampling { seed, top_k, top_p, min_p, .. } = how;
+        let drawn = chunk.of(tokens, 1);
+        let args = args![dev, logits, vocab, TILE, head.how.factor, keys, seed, top_k, top_p, min_p, drawn];
         let launch = Launch { grid: [chunk.rows as u32, 1, 1], block: 1024, shared: 0 };
         dev.launch("sampler", "draw_truncated", launch, &args);
         head.fill_stats(chunk, Pick::Targets(tokens));

@@ -2,8 +2,7 @@
 //!
 //! An element is one chain of additions, ascending in the summed index: bits of a row depend on nothing else.
 
-use super::rows::count;
-use super::{Arg, CudaDevice, Launch};
+use super::{CudaDevice, Launch};
 use plimsoll_base::DType;
 use plimsoll_device::{Matrix, MatrixLayout};
 use plimsoll_memory::Buf;
@@ -104,20 +103,7 @@ pub(crate) fn forward_columns(
     out.check(m, w.n);
     let e = x.buf.dtype();
     assert!(bias.is_none_or(|b| b.len() == w.n && b.dtype() == e), "a bias of N = {} elements", w.n);
-    let bias = bias.map_or(Arg::Ptr(0), |bias| dev.arg(bias));
-    let args = [
-        dev.arg(x.buf),
-        count(x.stride),
-        dev.arg(w.buf),
-        bias,
-        dev.arg(out.buf),
-        count(out.stride),
-        count(m),
-        count(w.n),
-        count(w.k),
-        Arg::F32(sum.scale),
-        Arg::U32(u32::from(sum.add)),
-    ];
+    let args = args![dev, x.buf, x.stride, w.buf, bias, out.buf, out.stride, m, w.n, w.k, sum.scale, sum.add];
     dev.launch("sgemm", typed!("forward", x.buf, out.buf), tiles(e, m, w.n), &args);
 }
 
@@ -141,18 +127,7 @@ pub(crate) fn backward_x_columns(
     check_inputs(dy, w, out);
     dy.check(m, w.n);
     out.check(m, w.k);
-    let args = [
-        dev.arg(dy.buf),
-        count(dy.stride),
-        dev.arg(w.buf),
-        dev.arg(out.buf),
-        count(out.stride),
-        count(m),
-        count(w.n),
-        count(w.k),
-        Arg::F32(sum.scale),
-        Arg::U32(u32::from(sum.add)),
-    ];
+    let args = args![dev, dy.buf, dy.stride, w.buf, out.buf, out.stride, m, w.n, w.k, sum.scale, sum.add];
     dev.launch("sgemm", typed!("backward_x", dy.buf, out.buf), tiles(dy.buf.dtype(), m, w.k), &args);
 }
 
@@ -175,16 +150,7 @@ pub(crate) fn backward_w_columns(
     assert_eq!(grad.layout, MatrixLayout::Rows);
     dy.check(m, grad.n);
     x.check(m, grad.k);
-    let args = [
-        dev.arg(dy.buf),
-        count(dy.stride),
-        dev.arg(x.buf),
-        count(x.stride),
-        dev.arg(grad.buf),
-        count(m),
-        count(grad.n),
-        count(grad.k),
-    ];
+    let args = args![dev, dy.buf, dy.stride, x.buf, x.stride, grad.buf, m, grad.n, grad.k];
     let kernel = typed!("backward_w", x.buf, grad.buf);
     dev.launch("sgemm", kernel, tiles(x.buf.dtype(), grad.n, grad.k), &args);
 }
