@@ -8,7 +8,7 @@
 use super::driver::Gpu;
 use super::lt::{Description, Lt, Op, Operands, Shape, Status, failed};
 use super::trial::{Probe, Trial};
-use cudarc::cublaslt::sys;
+use cudarc::cublaslt::sys::cublasLtMatmulAlgo_t as Algorithm;
 use plimsoll_base::Result;
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -30,7 +30,7 @@ const LARGE_CANDIDATES: usize = 8;
 #[derive(Debug)]
 pub(crate) struct Blas {
     lt: Lt,
-    algorithms: Mutex<HashMap<Shape, sys::cublasLtMatmulAlgo_t>>,
+    algorithms: Mutex<HashMap<Shape, Algorithm>>,
     /// Shapes that our own kernel was compared for, and whether it gives the same bits.
     equal: Mutex<HashMap<Shape, bool>>,
     /// False where speed does not matter: the reference is taken untried, which gives the same bits.
@@ -92,27 +92,24 @@ impl Blas {
         shape: Shape,
         operands: Operands,
         workspace: (u64, u64),
-    ) -> Status<sys::cublasLtMatmulAlgo_t> {
+    ) -> Status<Algorithm> {
         // Addition is no part of the choice, so that the bits of a sum do not depend on it either.
         let rounded = Shape { m: shape.m.next_power_of_two().max(ROWS_MIN), add: false, ..shape };
         let mut algorithms = self.algorithms.lock().unwrap_or_else(|e| e.into_inner());
         if let Some(algorithm) = algorithms.get(&rounded) {
             return Ok(*algorithm);
         }
+        let of = TunedProduct { gpu, rounded, shape, operands, workspace };
         let algorithm = match (shape.op, rounded.m <= TUNED_ROWS_MAX, shape.add) {
             _ if shape.of_many => self.reference(&rounded, workspace.1)?,
             (Op::Forward, _, _) if !self.tunes => self.reference(&rounded, workspace.1)?,
-            (Op::BackwardW, _, _) => self.gradient(gpu, &rounded, &shape, operands, workspace)?,
+            (Op::BackwardW, _, _) => self.gradient(&of)?,
             _ if !self.tunes => self.lt.choices(&rounded, workspace.1, 1)?[0],
-            (Op::Forward, true, _) => self.fastest(gpu, &rounded, &shape, operands, workspace)?,
+            (Op::Forward, true, _) => self.fastest(&of)?,
             // Adding to the output forbids a timing.
-            (Op::Forward, false, true) if operands.added == operands.out => {
-                self.first_of_order(gpu, &rounded, workspace)?
-            }
+            (Op::Forward, false, true) if operands.added == operands.out => self.first_of_order(&of)?,
             // The output's old values are not read, so it may be written several times.
-            (Op::Forward, false, _) | (Op::BackwardX, false, false) => {
-                self.fastest_in_place(gpu, &rounded, &shape, operands, workspace)?
-            }
+            (Op::Forward, false, _) | (Op::BackwardX, false, false) => self.fastest_in_place(&of)?,
             _ => self.lt.choices(&rounded, workspace.1, 1)?[0],
         };
         algorithms.insert(rounded, algorithm);
@@ -120,89 +117,87 @@ impl Blas {
     }
 
     /// Returns the algorithm whose bits all numbers of rows must give.
-    fn reference(&self, rounded: &Shape, workspace: u64) -> Status<sys::cublasLtMatmulAlgo_t> {
+    fn reference(&self, rounded: &Shape, workspace: u64) -> Status<Algorithm> {
         let many = Shape { m: REFERENCE_ROWS, ..*rounded };
         Ok(self.lt.choices(&many, workspace, 1)?[0])
     }
 
     /// Returns the library's best choice that adds in the order of the reference, untimed.
-    fn first_of_order(
-        &self,
-        gpu: &Gpu,
-        rounded: &Shape,
-        workspace: (u64, u64),
-    ) -> Status<sys::cublasLtMatmulAlgo_t> {
-        let reference = self.reference(rounded, workspace.1)?;
-        let probe = Probe::new(&self.lt, gpu, rounded, workspace);
-        let choices = self.lt.choices(rounded, workspace.1, LARGE_CANDIDATES)?;
+    fn first_of_order(&self, of: &TunedProduct<'_>) -> Status<Algorithm> {
+        let reference = self.reference(&of.rounded, of.workspace.1)?;
+        let probe = of.probe(&self.lt);
+        let choices = self.lt.choices(&of.rounded, of.workspace.1, LARGE_CANDIDATES)?;
         Ok(choices.into_iter().find(|choice| probe.is_same(&reference, choice)).unwrap_or(reference))
     }
 
     /// Returns the best choice for a gradient that is the same whether micro-batches add to it or other ranks sum it:
     /// the fastest, where the gradient is written and not added to.
-    fn gradient(
-        &self,
-        gpu: &Gpu,
-        rounded: &Shape,
-        shape: &Shape,
-        operands: Operands,
-        workspace: (u64, u64),
-    ) -> Status<sys::cublasLtMatmulAlgo_t> {
-        let choices = self.lt.choices(rounded, workspace.1, LARGE_CANDIDATES)?;
-        let probe = Probe::new(&self.lt, gpu, rounded, workspace);
+    fn gradient(&self, of: &TunedProduct<'_>) -> Status<Algorithm> {
+        let choices = self.lt.choices(&of.rounded, of.workspace.1, LARGE_CANDIDATES)?;
+        let probe = of.probe(&self.lt);
         let once: Vec<_> = choices.iter().copied().filter(|choice| probe.adds_once(choice)).collect();
         let reference = *once.first().unwrap_or(&choices[0]);
-        if shape.add || !self.tunes {
+        if of.shape.add || !self.tunes {
             return Ok(reference);
         }
-        Ok(Trial::in_place(&self.lt, gpu, shape, operands, probe.rest(workspace))?
-            .best(reference, once, &probe))
+        of.best_in_place(&self.lt, reference, once, &probe)
     }
 
     /// Returns the fastest of the library's choices whose bits are those of the reference.
-    fn fastest(
-        &self,
-        gpu: &Gpu,
-        rounded: &Shape,
-        shape: &Shape,
-        operands: Operands,
-        workspace: (u64, u64),
-    ) -> Status<sys::cublasLtMatmulAlgo_t> {
-        let reference = self.reference(rounded, workspace.1)?;
-        let mut candidates = vec![reference];
-        for (m, most) in [(rounded.m, CANDIDATES), (2 * rounded.m, CANDIDATES / 2), (256, CANDIDATES / 2)] {
+    fn fastest(&self, of: &TunedProduct<'_>) -> Status<Algorithm> {
+        let reference = self.reference(&of.rounded, of.workspace.1)?;
+        let (mut candidates, m) = (vec![reference], of.rounded.m);
+        for (m, most) in [(m, CANDIDATES), (2 * m, CANDIDATES / 2), (256, CANDIDATES / 2)] {
             // The library offers nothing for a size that it has no choice for.
-            let more = self.lt.choices(&Shape { m, ..*rounded }, workspace.1, most).unwrap_or_default();
+            let more = self.lt.choices(&Shape { m, ..of.rounded }, of.workspace.1, most).unwrap_or_default();
             for choice in more {
                 if candidates.iter().all(|c| c.data != choice.data) {
                     candidates.push(choice);
                 }
             }
         }
-        let probe = Probe::new(&self.lt, gpu, rounded, workspace);
-        Ok(Trial::new(&self.lt, gpu, shape, operands, probe.rest(workspace))?
-            .best(reference, candidates, &probe))
+        let probe = of.probe(&self.lt);
+        let trial = Trial::new(&self.lt, of.gpu, &of.shape, of.operands, probe.rest(of.workspace))?;
+        Ok(trial.best(reference, candidates, &probe))
     }
 
     /// Returns the fastest choice for a product of many rows, whose output is large: candidates write it in place.
-    fn fastest_in_place(
-        &self,
-        gpu: &Gpu,
-        rounded: &Shape,
-        shape: &Shape,
-        operands: Operands,
-        workspace: (u64, u64),
-    ) -> Status<sys::cublasLtMatmulAlgo_t> {
-        let mut candidates = self.lt.choices(rounded, workspace.1, LARGE_CANDIDATES)?;
-        let reference = match shape.op {
-            Op::Forward => self.reference(rounded, workspace.1)?,
+    fn fastest_in_place(&self, of: &TunedProduct<'_>) -> Status<Algorithm> {
+        let mut candidates = self.lt.choices(&of.rounded, of.workspace.1, LARGE_CANDIDATES)?;
+        let reference = match of.shape.op {
+            Op::Forward => self.reference(&of.rounded, of.workspace.1)?,
             _ => candidates[0],
         };
         if candidates.iter().all(|c| c.data != reference.data) {
             candidates.push(reference);
         }
-        let probe = Probe::new(&self.lt, gpu, rounded, workspace);
-        Ok(Trial::in_place(&self.lt, gpu, shape, operands, probe.rest(workspace))?
-            .best(reference, candidates, &probe))
+        of.best_in_place(&self.lt, reference, candidates, &of.probe(&self.lt))
+    }
+}
+
+/// A product that an algorithm is chosen for. `rounded`: its shape with M rounded up.
+struct TunedProduct<'x> {
+    gpu: &'x Gpu,
+    rounded: Shape,
+    shape: Shape,
+    operands: Operands,
+    workspace: (u64, u64),
+}
+
+impl TunedProduct<'_> {
+    fn probe<'x>(&'x self, lt: &'x Lt) -> Probe<'x> {
+        Probe::new(lt, self.gpu, &self.rounded, self.workspace)
+    }
+
+    /// Returns the fastest of the candidates that give the bits of the reference; all write the product's output.
+    fn best_in_place(
+        &self,
+        lt: &Lt,
+        reference: Algorithm,
+        candidates: Vec<Algorithm>,
+        probe: &Probe<'_>,
+    ) -> Status<Algorithm> {
+        let trial = Trial::in_place(lt, self.gpu, &self.shape, self.operands, probe.rest(self.workspace))?;
+        Ok(trial.best(reference, candidates, probe))
     }
 }
