@@ -89,49 +89,19 @@ struct Call<'a, T> {
     dkv: Shared<'a, f32>,
 }
 
-/// Working memory of a block of rows: 220 KiB of stack; only what the head dimension needs is touched.
-#[repr(align(64))]
-struct Scratch {
-    q: [MaybeUninit<f32>; QUERIES_MAX * STRIDE],
-    dout: [MaybeUninit<f32>; QUERIES_MAX * STRIDE],
-    dq: [MaybeUninit<f32>; QUERIES_MAX * STRIDE],
-    /// Weights of one block of keys, and gradients of its scores: [query][16].
-    weights: [MaybeUninit<f32>; QUERIES_MAX * KV_BLOCK],
-    dscores: [MaybeUninit<f32>; QUERIES_MAX * KV_BLOCK],
-    /// A block of keys as [d][16] and as [16][d], and of values as [d][16]; zero beyond the last row's position.
-    keys: [MaybeUninit<f32>; HEAD_DIM_MAX * KV_BLOCK],
-    key_rows: [MaybeUninit<f32>; KV_BLOCK * STRIDE],
-    values: [MaybeUninit<f32>; HEAD_DIM_MAX * KV_BLOCK],
-}
-
-/// Pointers to the parts of `Scratch`.
-#[derive(Clone, Copy)]
-struct Work {
-    q: *mut f32,
-    dout: *mut f32,
-    dq: *mut f32,
-    weights: *mut f32,
-    dscores: *mut f32,
-    keys: *mut f32,
-    key_rows: *mut f32,
-    values: *mut f32,
-}
-
-impl Work {
-    #[inline(always)]
-    fn new(scratch: &mut MaybeUninit<Scratch>) -> Work {
-        // SAFETY: its fields are arrays of `MaybeUninit`.
-        let x = unsafe { scratch.assume_init_mut() };
-        Work {
-            q: x.q.as_mut_ptr().cast(),
-            dout: x.dout.as_mut_ptr().cast(),
-            dq: x.dq.as_mut_ptr().cast(),
-            weights: x.weights.as_mut_ptr().cast(),
-            dscores: x.dscores.as_mut_ptr().cast(),
-            keys: x.keys.as_mut_ptr().cast(),
-            key_rows: x.key_rows.as_mut_ptr().cast(),
-            values: x.values.as_mut_ptr().cast(),
-        }
+scratch! {
+    /// Working memory of a block of rows: 220 KiB of stack; only what the head dimension needs is touched.
+    Scratch, Work {
+        q: QUERIES_MAX * STRIDE,
+        dout: QUERIES_MAX * STRIDE,
+        dq: QUERIES_MAX * STRIDE,
+        /// Weights of one block of keys, and gradients of its scores: [query][16].
+        weights: QUERIES_MAX * KV_BLOCK,
+        dscores: QUERIES_MAX * KV_BLOCK,
+        /// A block of keys as [d][16] and as [16][d], and of values as [d][16]; zero beyond the last row's position.
+        keys: HEAD_DIM_MAX * KV_BLOCK,
+        key_rows: KV_BLOCK * STRIDE,
+        values: HEAD_DIM_MAX * KV_BLOCK,
     }
 }
 

@@ -3,6 +3,9 @@
 //! Operations run synchronously. An operation splits its outputs into tasks; which thread takes which task does not
 //! change any bit. Nothing here allocates after construction.
 
+#[macro_use]
+mod scratch;
+
 mod activation;
 mod adamw;
 mod adamw8;

@@ -74,55 +74,26 @@ const PANEL: usize = 2 * LANES;
 /// Elements from one row of scratch to the next.
 const STRIDE: usize = DELTA_HEAD_MAX;
 
-/// Rows of scratch, and a number for each pair of rows.
-type Wide = [MaybeUninit<f32>; STATE_CHUNK * STRIDE];
-type Table = [MaybeUninit<f32>; STATE_CHUNK * STATE_CHUNK];
+/// Elements of rows of scratch, and of a number for each pair of rows.
+const WIDE: usize = STATE_CHUNK * STRIDE;
+const PAIRS: usize = STATE_CHUNK * STATE_CHUNK;
 
-/// Working memory of a chunk and a key head: 192 KiB of stack; only what heads and rows need is touched.
-#[repr(align(64))]
-struct Scratch {
-    /// q, k, do, and dq of one value head.
-    q: Wide,
-    k: Wide,
-    dout: Wide,
-    dq: Wide,
-    /// [dv][PANEL]: some rows of a state, or of r, transposed.
-    panel: [MaybeUninit<f32>; DELTA_HEAD_MAX * PANEL],
-    /// [t][s]: a(s, t); 0 for s > t.
-    decays: Table,
-    /// [t][s]: a(s, t) (u[s] do[t]).
-    outer: Table,
-    /// [t][s] and [s][t]: minus a(s, t) (u[s] w[t]) for s < t; 0 for s = t.
-    inner: Table,
-}
-
-/// Pointers to the parts of `Scratch`.
-#[derive(Clone, Copy)]
-struct Work {
-    q: *mut f32,
-    k: *mut f32,
-    dout: *mut f32,
-    dq: *mut f32,
-    panel: *mut f32,
-    decays: *mut f32,
-    outer: *mut f32,
-    inner: *mut f32,
-}
-
-impl Work {
-    fn new(scratch: &mut MaybeUninit<Scratch>) -> Work {
-        // SAFETY: its fields are arrays of `MaybeUninit`.
-        let x = unsafe { scratch.assume_init_mut() };
-        Work {
-            q: x.q.as_mut_ptr().cast(),
-            k: x.k.as_mut_ptr().cast(),
-            dout: x.dout.as_mut_ptr().cast(),
-            dq: x.dq.as_mut_ptr().cast(),
-            panel: x.panel.as_mut_ptr().cast(),
-            decays: x.decays.as_mut_ptr().cast(),
-            outer: x.outer.as_mut_ptr().cast(),
-            inner: x.inner.as_mut_ptr().cast(),
-        }
+scratch! {
+    /// Working memory of a chunk and a key head: 192 KiB of stack; only what heads and rows need is touched.
+    Scratch, Work {
+        /// q, k, do, and dq of one value head.
+        q: WIDE,
+        k: WIDE,
+        dout: WIDE,
+        dq: WIDE,
+        /// [dv][PANEL]: some rows of a state, or of r, transposed.
+        panel: DELTA_HEAD_MAX * PANEL,
+        /// [t][s]: a(s, t); 0 for s > t.
+        decays: PAIRS,
+        /// [t][s]: a(s, t) (u[s] do[t]).
+        outer: PAIRS,
+        /// [t][s] and [s][t]: minus a(s, t) (u[s] w[t]) for s < t; 0 for s = t.
+        inner: PAIRS,
     }
 }
 
