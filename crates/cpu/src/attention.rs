@@ -84,7 +84,8 @@ pub(super) fn forward(
     dev: &CpuDevice,
     q: Buf<'_>,
     kv: Kv<'_>,
-    (batch, scores): (Batch<'_>, Scores),
+    batch: Batch<'_>,
+    scores: Scores,
     out: Buf<'_>,
     lse: Option<Buf<'_>>,
 ) {
@@ -198,15 +199,16 @@ impl<T> Blocks<'_, T> {
     }
 }
 
-/// An item's working memory: 150 KiB of stack; only what the head dimension and the keys need is touched.
-#[repr(align(64))]
-struct Scratch {
-    q: [MaybeUninit<f32>; QUERIES_MAX * STRIDE],
-    scores: [MaybeUninit<f32>; QUERIES_MAX * SCORES_STRIDE],
-    /// Sums over values of the chunk.
-    out: [MaybeUninit<f32>; QUERIES_MAX * STRIDE],
-    /// Sums over values of the chunks so far.
-    total: [MaybeUninit<f32>; QUERIES_MAX * STRIDE],
+scratch! {
+    /// An item's working memory: 150 KiB of stack; only what the head dimension and the keys need is touched.
+    Scratch, Work {
+        q: QUERIES_MAX * STRIDE,
+        scores: QUERIES_MAX * SCORES_STRIDE,
+        /// Sums over values of the chunk.
+        out: QUERIES_MAX * STRIDE,
+        /// Sums over values of the chunks so far.
+        total: QUERIES_MAX * STRIDE,
+    }
 }
 
 /// Keys of a chunk that a query sees: from `from` on, below `upto`.
@@ -240,10 +242,7 @@ simd_fn! {
         let Dims { a, d, .. } = call.dims;
         let (heads, n) = (item.heads.len(), item.rows.len() * item.heads.len());
         let mut scratch = MaybeUninit::<Scratch>::uninit();
-        // SAFETY: its fields are arrays of `MaybeUninit`.
-        let scratch = unsafe { scratch.assume_init_mut() };
-        let [q, scores] = [scratch.q.as_mut_ptr().cast::<f32>(), scratch.scores.as_mut_ptr().cast::<f32>()];
-        let [out, total] = [scratch.out.as_mut_ptr().cast::<f32>(), scratch.total.as_mut_ptr().cast::<f32>()];
+        let Work { q, scores, out, total } = Work::new(&mut scratch);
         // Query i is of row i / heads; its place in q and out counts heads of d elements.
         let place = |i: usize| (segment.first_row + item.rows.start + i / heads) * a + item.heads.start + i % heads;
         for i in 0..n {

@@ -152,7 +152,8 @@ pub(super) fn cast(dev: &CpuDevice, src: Buf<'_>, dst: Buf<'_>) {
 
 pub(super) fn advance(
     dev: &CpuDevice,
-    (batch, window): (Batch<'_>, Option<Slots<'_>>),
+    batch: Batch<'_>,
+    window: Option<Slots<'_>>,
     ids: Buf<'_>,
     tokens: Buf<'_>,
     keys: Buf<'_>,
@@ -302,7 +303,8 @@ pub(super) fn embed_backward_part(
     dev: &CpuDevice,
     d: Buf<'_>,
     ids: Buf<'_>,
-    (k, layout): (usize, MatrixLayout),
+    k: usize,
+    layout: MatrixLayout,
     owned: &[Owned],
     shard: Buf<'_>,
 ) {

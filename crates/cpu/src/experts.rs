@@ -6,41 +6,13 @@
 use super::elementwise::split;
 use super::gate::{gated, slopes};
 use super::lanes::{LANES, Lanes, by_dtype, exp_in_place, simd_fn};
-use super::matmul::experts as products;
 use super::{CpuDevice, Real, Shared};
 use plimsoll_arch::{EXPERTS_MAX, Gate};
-use plimsoll_device::{
-    Balance, ExpertsOp, GluExpertsBackward, RouteBackward, Routes, Routing, SEGMENT_FIELDS,
-};
+use plimsoll_device::{Balance, GluExpertsBackward, RouteBackward, Routes, Routing, SEGMENT_FIELDS};
 use plimsoll_memory::Buf;
 use std::ops::Range;
 
-/// Runs one of the operations of experts.
-pub(super) fn run(dev: &CpuDevice, op: ExpertsOp<'_>) {
-    match op {
-        ExpertsOp::Route { logits, how, to } => route(dev, logits, how, to),
-        ExpertsOp::MatmulExperts { x, x_has, w, routes, out } => {
-            products::forward(dev, x, x_has, w, routes, out)
-        }
-        ExpertsOp::GluExperts { how, gate_up, f, routes, out } => glu(dev, how, gate_up, f, routes, out),
-        ExpertsOp::Combine { y, routes, resid, out } => combine(dev, y, routes, resid, out),
-        ExpertsOp::MatmulExpertsDx { dy, dy_has, w, routes, out } => {
-            products::backward_x(dev, dy, dy_has, w, routes, out);
-        }
-        ExpertsOp::MatmulExpertsDw { args } => products::backward_w(dev, args),
-        ExpertsOp::AdaptExperts { x, x_has, adapter, routes, u, out } => {
-            products::adapt(dev, (x, x_has), adapter, routes, u, out);
-        }
-        ExpertsOp::AdaptExpertsDx { dy, dy_has, adapter, routes, du, out } => {
-            products::adapt_dx(dev, (dy, dy_has), adapter, routes, du, out);
-        }
-        ExpertsOp::AdaptExpertsDw { args } => products::adapt_dw(dev, args),
-        ExpertsOp::GluExpertsBackward { args } => glu_backward(dev, args),
-        ExpertsOp::RouteBackward { args } => route_backward(dev, args),
-    }
-}
-
-fn route(dev: &CpuDevice, logits: Buf<'_>, how: Routing, to: Routes<'_>) {
+pub(super) fn route(dev: &CpuDevice, logits: Buf<'_>, how: Routing, to: Routes<'_>) {
     let (rows, Routing { experts: count, chosen, normalizes }) = (check(&how, logits, &to), how);
     let logits = dev.read::<f32>(logits);
     let (experts, weights) = (dev.write::<u32>(to.experts), dev.write::<f32>(to.weights));
@@ -138,7 +110,7 @@ fn order(experts: &[u32], pairs: &mut [u32], places: &mut [u32], starts: &mut [u
     starts[0] = 0;
 }
 
-fn glu(dev: &CpuDevice, how: Gate, gate_up: Buf<'_>, f: usize, routes: Routes<'_>, out: Buf<'_>) {
+pub(super) fn glu(dev: &CpuDevice, how: Gate, gate_up: Buf<'_>, f: usize, routes: Routes<'_>, out: Buf<'_>) {
     let count = routes.pairs();
     assert_eq!((out.len(), gate_up.len()), (count * f, count * 2 * f), "{count} pairs of {f}");
     let (weights, pairs) = (dev.read::<f32>(routes.weights), dev.read::<u32>(routes.pairs));
@@ -167,7 +139,7 @@ simd_fn! {
     }
 }
 
-fn glu_backward(dev: &CpuDevice, args: GluExpertsBackward<'_>) {
+pub(super) fn glu_backward(dev: &CpuDevice, args: GluExpertsBackward<'_>) {
     let GluExpertsBackward { how, gate_up, f, routes, dout, d_weights } = args;
     let count = routes.pairs();
     assert_eq!((dout.len(), gate_up.len()), (count * f, count * 2 * f), "{count} pairs of {f}");
@@ -206,7 +178,7 @@ simd_fn! {
     }
 }
 
-fn combine(dev: &CpuDevice, y: Buf<'_>, routes: Routes<'_>, resid: Option<Buf<'_>>, out: Buf<'_>) {
+pub(super) fn combine(dev: &CpuDevice, y: Buf<'_>, routes: Routes<'_>, resid: Option<Buf<'_>>, out: Buf<'_>) {
     let count = routes.pairs();
     if count == 0 {
         return;
@@ -255,7 +227,7 @@ simd_fn! {
     }
 }
 
-fn route_backward(dev: &CpuDevice, args: RouteBackward<'_>) {
+pub(super) fn route_backward(dev: &CpuDevice, args: RouteBackward<'_>) {
     let rows = check(&args.how, args.logits, &args.routes);
     assert_eq!(args.d_logits.len(), args.logits.len(), "logits and their gradient");
     assert_eq!(args.d_weights.len(), args.routes.pairs(), "a derivative for each pair");

@@ -134,32 +134,22 @@ pub(crate) fn forward(
     tile: Buf<'_>,
     out: HeadOut<'_>,
 ) {
-    by_dtype!(x, E => forward_as::<E>(dev, x, w, targets, logits, tile, out));
-}
-
-fn forward_as<E: Operand>(
-    dev: &CpuDevice,
-    x: Buf<'_>,
-    w: Matrix<'_>,
-    targets: Buf<'_>,
-    logits: Logits,
-    tile: Buf<'_>,
-    out: HeadOut<'_>,
-) {
-    let (x, w, targets) = (dev.read::<E>(x), Panels::<E>::new(dev, w), dev.read::<u32>(targets));
-    assert_eq!(x.len(), targets.len() * w.k(), "{} rows of K = {}", targets.len(), w.k());
-    let work = Work::new(dev, tile, targets.len(), w.n());
-    let out = Outputs::new(dev, out, targets.len());
-    for first in (0..targets.len()).step_by(work.shape.wave_rows.max(1)) {
-        let rows = work.shape.wave_rows.min(targets.len() - first);
-        let wave = &targets[first..first + rows];
-        wave_stats(dev, &x[first * w.k()..][..rows * w.k()], &w, logits, &work, Some(wave));
-        each_row(dev, rows, |row| {
-            // SAFETY: one task a row: no other uses this row's statistics.
-            let stats = unsafe { work.row(row) };
-            out.set(first + row, &merge(dev.isa(), stats, work.shape.tiles), stats[3 * work.shape.tiles]);
-        });
-    }
+    let targets = dev.read::<u32>(targets);
+    let (work, out) = (Work::new(dev, tile, targets.len(), w.n), Outputs::new(dev, out, targets.len()));
+    assert_eq!(x.len(), targets.len() * w.k, "{} rows of K = {}", targets.len(), w.k);
+    by_dtype!(x, E => {
+        let (x, w) = (dev.read::<E>(x), Panels::<E>::new(dev, w));
+        for first in (0..targets.len()).step_by(work.shape.wave_rows.max(1)) {
+            let rows = work.shape.wave_rows.min(targets.len() - first);
+            let wave = &targets[first..first + rows];
+            wave_stats(dev, &x[first * w.k()..][..rows * w.k()], &w, logits, &work, Some(wave));
+            each_row(dev, rows, |row| {
+                // SAFETY: one task a row: no other uses this row's statistics.
+                let stats = unsafe { work.row(row) };
+                out.set(first + row, &merge(dev.isa(), stats, work.shape.tiles), stats[3 * work.shape.tiles]);
+            });
+        }
+    });
 }
 
 /// Fills the statistics of a wave of rows, and the logits of `targets` if given.

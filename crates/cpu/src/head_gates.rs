@@ -6,18 +6,8 @@ use super::elementwise::split;
 use super::lanes::{LANES, Lanes, by_dtype, simd_fn};
 use super::norm::{load_any, store_any};
 use super::{CpuDevice, Shared};
-use plimsoll_device::{GateHeadsBackward, HeadGatesOp, Heads};
+use plimsoll_device::{GateHeadsBackward, Heads};
 use plimsoll_memory::Buf;
-
-/// Runs one of the operations of head gates.
-pub(super) fn run(dev: &CpuDevice, op: HeadGatesOp<'_>) {
-    match op {
-        HeadGatesOp::SplitGates { x, heads, out } => split_gates(dev, x, heads, out),
-        HeadGatesOp::GateHeads { x, heads, attn, out } => gate_heads(dev, x, heads, attn, out),
-        HeadGatesOp::GateHeadsBackward { args } => backward(dev, args),
-        HeadGatesOp::JoinGates { d_qkv, heads, dx } => join_gates(dev, d_qkv, heads, dx),
-    }
-}
 
 /// Elements of a row: of q, of k and v, and of all with gates.
 #[derive(Clone, Copy)]
@@ -44,7 +34,7 @@ fn check(name: &str, buf: Buf<'_>, rows: usize, width: usize) {
     assert_eq!(buf.len(), rows * width, "{name} of [{rows}, {width}]");
 }
 
-fn split_gates(dev: &CpuDevice, x: Buf<'_>, heads: Heads, out: Buf<'_>) {
+pub(super) fn split_gates(dev: &CpuDevice, x: Buf<'_>, heads: Heads, out: Buf<'_>) {
     let (widths, rows) = Widths::new(heads, x);
     let Widths { d, q, kv, .. } = widths;
     check("q, k and v", out, rows, q + kv);
@@ -64,7 +54,7 @@ fn split_gates(dev: &CpuDevice, x: Buf<'_>, heads: Heads, out: Buf<'_>) {
     });
 }
 
-fn join_gates(dev: &CpuDevice, d_qkv: Buf<'_>, heads: Heads, dx: Buf<'_>) {
+pub(super) fn join_gates(dev: &CpuDevice, d_qkv: Buf<'_>, heads: Heads, dx: Buf<'_>) {
     let (widths, rows) = Widths::new(heads, dx);
     let Widths { d, q, kv, .. } = widths;
     check("the gradient of q, k and v", d_qkv, rows, q + kv);
@@ -85,7 +75,7 @@ fn join_gates(dev: &CpuDevice, d_qkv: Buf<'_>, heads: Heads, dx: Buf<'_>) {
     });
 }
 
-fn gate_heads(dev: &CpuDevice, x: Buf<'_>, heads: Heads, attn: Buf<'_>, out: Buf<'_>) {
+pub(super) fn gate_heads(dev: &CpuDevice, x: Buf<'_>, heads: Heads, attn: Buf<'_>, out: Buf<'_>) {
     let (widths, rows) = Widths::new(heads, x);
     check("attention", attn, rows, widths.q);
     check("gated heads", out, rows, widths.q);
@@ -115,7 +105,7 @@ simd_fn! {
     }
 }
 
-fn backward(dev: &CpuDevice, args: GateHeadsBackward<'_>) {
+pub(super) fn backward(dev: &CpuDevice, args: GateHeadsBackward<'_>) {
     let GateHeadsBackward { heads, x, attn, d, dx, out } = args;
     let (widths, rows) = Widths::new(heads, x);
     for (name, buf) in [("attention", attn), ("the gradient", d), ("gated heads", out.unwrap_or(d))] {

@@ -3,58 +3,41 @@
 //! Legend as in `head.rs`, and K tokens a row. A logit is computed by the same products as a tile's, so it has the
 //! same bits whether its token was found or given.
 
-use super::head::{Work, each_row, finish_and_pad, tile_logits};
+use super::head::{Side, each_row, finish_and_pad};
 use super::lanes::by_dtype;
 use super::matmul::{self, Operand, Panels};
 use super::{CpuDevice, Shared};
 use crate::layouts::BLOCK_ROWS;
-use plimsoll_device::{HEAD_TILE, ListedTokens, Logits, Matrix, PANEL};
+use plimsoll_device::{HEAD_TILE, HeadSide, ListedTokens, Logits, Matrix, PANEL};
 use plimsoll_memory::Buf;
 
-/// Computes the K most likely tokens of each row, most likely first. `x`: [R, h] e; `lse`: [R].
-pub(crate) fn top(
-    dev: &CpuDevice,
-    x: Buf<'_>,
-    w: Matrix<'_>,
-    lse: Buf<'_>,
-    how: Logits,
-    tile: Buf<'_>,
-    out: ListedTokens<'_>,
-) {
-    by_dtype!(x, E => top_as::<E>(dev, dev.read(x), &Panels::new(dev, w), dev.read(lse), how, tile, out));
+/// Computes the K most likely tokens of each row, most likely first.
+pub(crate) fn top(dev: &CpuDevice, of: HeadSide<'_>, out: ListedTokens<'_>) {
+    let (rows, vocab) = (of.lse.len(), of.w.n);
+    by_dtype!(of.x, E => top_as(dev, &Side::<E>::new(dev, of, rows, vocab), vocab, out));
 }
 
-fn top_as<E: Operand>(
-    dev: &CpuDevice,
-    x: &[E],
-    w: &Panels<'_, E>,
-    lse: &[f32],
-    how: Logits,
-    tile: Buf<'_>,
-    out: ListedTokens<'_>,
-) {
-    let (rows, k) = (lse.len(), out.per_row(lse.len()));
-    assert_eq!(x.len(), rows * w.k(), "{rows} rows of K = {}", w.k());
-    assert!(k <= w.n(), "{k} tokens of {}", w.n());
-    let work = Work::new(dev, tile, rows, w.n());
+fn top_as<E: Operand>(dev: &CpuDevice, of: &Side<'_, E>, vocab: usize, out: ListedTokens<'_>) {
+    let (rows, shape) = (of.lse.len(), of.work.shape);
+    let k = out.per_row(rows);
+    assert!(k <= vocab, "{k} tokens of {vocab}");
     let (ids, logprobs) = (dev.write::<u32>(out.ids), dev.write::<f32>(out.logprobs));
     let num_tasks = rows.div_ceil(BLOCK_ROWS);
     dev.pool().run(num_tasks, &|task, thread| {
         let first = task * BLOCK_ROWS;
         let here = BLOCK_ROWS.min(rows - first);
-        // SAFETY: a slot is this task's by its number or by its thread's.
-        let logits = unsafe { work.logits(task, num_tasks, thread) };
         // SAFETY: ranges of rows are disjoint, and each is one task's.
         let (ids, best) = unsafe { (ids.range(first * k, here * k), logprobs.range(first * k, here * k)) };
-        let x = &x[first * w.k()..][..here * w.k()];
-        for tile in 0..work.shape.tiles {
-            let cols = tile_logits(dev.isa(), x, w, tile, how, logits, work.shape.width);
+        for tile in 0..shape.tiles {
+            // SAFETY: a slot is this task's by its number or by its thread's.
+            let logits = unsafe { of.logits(dev.isa(), (first, here), tile, (task, num_tasks, thread)) };
+            let cols = HEAD_TILE.min(vocab - tile * HEAD_TILE);
             for r in 0..here {
-                let logits = &logits[r * work.shape.width..][..cols];
+                let logits = &logits[r * shape.width..][..cols];
                 insert(logits, tile * HEAD_TILE, &mut ids[r * k..][..k], &mut best[r * k..][..k]);
             }
         }
-        for (best, &lse) in best.chunks_exact_mut(k.max(1)).zip(&lse[first..]) {
+        for (best, &lse) in best.chunks_exact_mut(k.max(1)).zip(&of.lse[first..]) {
             best.iter_mut().for_each(|x| *x = logprob(*x, lse));
         }
     });
@@ -89,30 +72,19 @@ pub(crate) fn listed(
     ids: Buf<'_>,
     logprobs: Buf<'_>,
 ) {
+    let (rows, k) = (lse.len(), ListedTokens { ids, logprobs }.per_row(lse.len()));
+    assert_eq!(x.len(), rows * w.k, "{rows} rows of K = {}", w.k);
+    let (lse, ids, out) = (dev.read::<f32>(lse), dev.read::<u32>(ids), dev.write::<f32>(logprobs));
     by_dtype!(x, E => {
         let (x, w) = (dev.read::<E>(x), Panels::<E>::new(dev, w));
-        listed_as(dev, x, &w, dev.read(lse), how, ListedTokens { ids, logprobs });
-    });
-}
-
-fn listed_as<E: Operand>(
-    dev: &CpuDevice,
-    x: &[E],
-    w: &Panels<'_, E>,
-    lse: &[f32],
-    how: Logits,
-    of: ListedTokens<'_>,
-) {
-    let (rows, k) = (lse.len(), of.per_row(lse.len()));
-    assert_eq!(x.len(), rows * w.k(), "{rows} rows of K = {}", w.k());
-    let (ids, out) = (dev.read::<u32>(of.ids), dev.write::<f32>(of.logprobs));
-    each_row(dev, rows, |row| {
-        let x = &x[row * w.k()..][..w.k()];
-        // SAFETY: one task a row, which alone writes its outputs.
-        let out = unsafe { out.range(row * k, k) };
-        for (to, &id) in out.iter_mut().zip(&ids[row * k..]) {
-            *to = logprob(logit(dev, x, w, id as usize, how), lse[row]);
-        }
+        each_row(dev, rows, |row| {
+            let x = &x[row * w.k()..][..w.k()];
+            // SAFETY: one task a row, which alone writes its outputs.
+            let out = unsafe { out.range(row * k, k) };
+            for (to, &id) in out.iter_mut().zip(&ids[row * k..]) {
+                *to = logprob(logit(dev, x, &w, id as usize, how), lse[row]);
+            }
+        });
     });
 }
 

@@ -8,8 +8,8 @@ use crate::{
 use plimsoll_arch::{ModelSpec, ParamKind, Product, Site, products};
 use plimsoll_base::{DType, PhaseSet, Result};
 use plimsoll_device::{
-    ADAPTER_BLOCKS_MAX, Backend, BackwardOp, Checked, Claim, Claims, Coded, ForwardOp, Layouts, Matrix,
-    MatrixLayout, Op, Pipeline, Run, SamplerNoise, Transfer, UpdateOp,
+    ADAPTER_BLOCKS_MAX, Backend, Checked, Claim, Claims, Coded, Functions, Layouts, Matrix, MatrixLayout,
+    Pipeline, Run, SamplerNoise, Transfer,
 };
 use plimsoll_memory::{Buf, Layout, Pool as HostPool};
 use std::sync::atomic::Ordering;
@@ -124,14 +124,7 @@ impl Backend for CpuDevice {
     }
 
     fn launch(&self, op: Checked<'_, '_>) {
-        match op.op() {
-            Op::Forward(op) => forward(self, op),
-            Op::Backward(op) => backward(self, op),
-            Op::Update(op) => update(self, op),
-            Op::HeadGates(op) => head_gates::run(self, op),
-            Op::Delta(op) => delta::run(self, op),
-            Op::Experts(op) => experts::run(self, op),
-        }
+        OPERATIONS.run(self, op.op());
     }
 
     fn put_u32(&self, _: &Claim<'_>, dst: Buf<'_>, src: &[u32]) {
@@ -196,95 +189,91 @@ impl Backend for CpuDevice {
     }
 }
 
-/// Runs an operation of the forward pass.
-fn forward(dev: &CpuDevice, op: ForwardOp<'_>) {
-    match op {
-        ForwardOp::Embed { table, ids, out } => elementwise::embed(dev, table, ids, out),
-        ForwardOp::Scale { x, by } => elementwise::scale(dev, x, by),
-        ForwardOp::RmsNorm { x, norm, out } => norm::rms_norm(dev, x, norm, out),
-        ForwardOp::RmsNormAdd { x, norm, resid, out } => norm::rms_norm_add(dev, x, norm, resid, out),
-        ForwardOp::Matmul { x, w, bias, out, add } => matmul::forward(dev, x, w, bias, out, add),
-        ForwardOp::MatmulAdd { x, w, resid, out } => matmul::forward_add(dev, x, w, resid, out),
-        ForwardOp::AddBias { x, bias } => elementwise::add_bias(dev, x, bias),
-        ForwardOp::Adapted { x, of, resid, u, out } => matmul::adapted(dev, x, of, resid, u, out),
-        ForwardOp::AdaptDown { x, adapter, u } => matmul::adapt_down(dev, x, adapter, u),
-        ForwardOp::Merge { w, adapter, out } => matmul::merge(dev, w, adapter, out),
-        ForwardOp::Rope { qkv, norms, rotation, batch, kv, q_out } => {
-            rope::forward(dev, qkv, norms, rotation, batch, kv, q_out);
-        }
-        ForwardOp::CopyKv { kv, copies } => rope::copy_kv(dev, kv, copies),
-        ForwardOp::Attention { q, kv, batch, scores, out, lse } => {
-            attention::forward(dev, q, kv, (batch, scores), out, lse);
-        }
-        ForwardOp::Glu { how, gate_up, f, out } => gate::glu(dev, how, gate_up, f, out),
-        ForwardOp::Gated { x, w, how, gate_up, out } => {
-            matmul::forward(dev, x, w, None, gate_up, false);
-            gate::glu(dev, how, gate_up, w.n / 2, out);
-        }
-        ForwardOp::Activate { how, x, out } => activation::activate(dev, how, x, out),
-        ForwardOp::GatherRows { x, rows, out } => elementwise::gather_rows(dev, x, rows, out),
-        ForwardOp::Head { x, w, targets, logits, tile, out } => {
-            head::forward(dev, x, w, targets, logits, tile, out);
-        }
-        ForwardOp::HeadTop { x, w, lse, logits, tile, out } => {
-            head_listed::top(dev, x, w, lse, logits, tile, out);
-        }
-        ForwardOp::HeadListed { x, w, lse, logits, ids, logprobs } => {
-            head_listed::listed(dev, x, w, lse, logits, ids, logprobs);
-        }
-        ForwardOp::HeadDivergence { args } => head_divergence::forward(dev, args),
-        ForwardOp::Sample { args } => sample::sample(dev, args),
-        ForwardOp::Advance { batch, window, ids, tokens, keys } => {
-            elementwise::advance(dev, (batch, window), ids, tokens, keys);
-        }
-        ForwardOp::MatmulCodes { x, codes, w, bias, resid, out } => {
-            matmul::coded(dev, x, (codes, w), bias, resid, out);
-        }
-        ForwardOp::Dequantize { w, out } => blocks::dequantize(dev, w, out),
-    }
-}
+/// The function of each operation.
+static OPERATIONS: Functions<CpuDevice> = Functions {
+    embed: elementwise::embed,
+    scale: elementwise::scale,
+    rms_norm: norm::rms_norm,
+    rms_norm_add: norm::rms_norm_add,
+    matmul: matmul::forward,
+    matmul_add: matmul::forward_add,
+    add_bias: elementwise::add_bias,
+    adapted: matmul::adapted,
+    adapt_down: matmul::adapt_down,
+    merge: matmul::merge,
+    rope: rope::forward,
+    copy_kv: rope::copy_kv,
+    attention: attention::forward,
+    glu: gate::glu,
+    gated: |dev, x, w, how, gate_up, out| {
+        matmul::forward(dev, x, w, None, gate_up, false);
+        gate::glu(dev, how, gate_up, w.n / 2, out);
+    },
+    activate: activation::activate,
+    gather_rows: elementwise::gather_rows,
+    head: head::forward,
+    head_top: head_listed::top,
+    head_listed: head_listed::listed,
+    head_divergence: head_divergence::forward,
+    sample: sample::sample,
+    advance: elementwise::advance,
+    matmul_codes: matmul::coded,
+    dequantize: blocks::dequantize,
 
-/// Runs an operation of the backward pass.
-fn backward(dev: &CpuDevice, op: BackwardOp<'_>) {
-    match op {
-        BackwardOp::Cast { src, dst } => elementwise::cast(dev, src, dst),
-        BackwardOp::AdaptBackwardU { dy, adapter, du } => matmul::adapt_backward_u(dev, dy, adapter, du),
-        BackwardOp::AdaptedDx { dy, of, du, out } => matmul::adapted_dx(dev, dy, of, du, out),
-        BackwardOp::AdaptBackwardW { args } => matmul::adapt_backward_w(dev, args),
-        BackwardOp::MatmulDx { dy, w, out, add } => matmul::backward_x(dev, dy, w, out, add),
-        BackwardOp::MatmulDw { dy, x, grad, add, pack } => matmul::gradient(dev, dy, x, grad, add, pack),
-        BackwardOp::BiasBackward { dy, grad, add } => norm::bias_backward(dev, dy, grad, add),
-        BackwardOp::RmsNormBackward { x, norm, dy, to } => norm::rms_norm_backward(dev, x, norm, dy, to),
-        BackwardOp::AttentionBackward { args } => attention_backward::backward(dev, args),
-        BackwardOp::RopeBackward { args } => rope::backward(dev, args),
-        BackwardOp::GluBackward { how, gate_up, f, dout, d_gate_up, out } => {
-            gate::glu_backward(dev, how, gate_up, f, dout, d_gate_up, out);
-        }
-        BackwardOp::ActivateBackward { how, y, dy, dx } => activation::activate_backward(dev, how, y, dy, dx),
-        BackwardOp::ScatterAddRows { src, rows, dst } => elementwise::scatter_add_rows(dev, src, rows, dst),
-        BackwardOp::HeadBackward { args } => head::backward(dev, args),
-        BackwardOp::EmbedBackward { d, ids, grad } => elementwise::embed_backward(dev, d, ids, grad),
-    }
-}
+    cast: elementwise::cast,
+    adapt_backward_u: matmul::adapt_backward_u,
+    adapted_dx: matmul::adapted_dx,
+    adapt_backward_w: matmul::adapt_backward_w,
+    matmul_dx: matmul::backward_x,
+    matmul_dw: matmul::gradient,
+    bias_backward: norm::bias_backward,
+    rms_norm_backward: norm::rms_norm_backward,
+    attention_backward: attention_backward::backward,
+    rope_backward: rope::backward,
+    glu_backward: gate::glu_backward,
+    activate_backward: activation::activate_backward,
+    scatter_add_rows: elementwise::scatter_add_rows,
+    head_backward: head::backward,
+    embed_backward: elementwise::embed_backward,
 
-/// Runs an operation on gradients or weights.
-fn update(dev: &CpuDevice, op: UpdateOp<'_>) {
-    match op {
-        UpdateOp::Accumulate { src, dst, add } => elementwise::accumulate(dev, src, dst, add),
-        UpdateOp::Fold { parts, dst, add } => elementwise::fold(dev, parts, dst, add),
-        UpdateOp::EmbedBackwardPart { d, ids, k, layout, owned, shard } => {
-            elementwise::embed_backward_part(dev, d, ids, (k, layout), owned, shard);
-        }
-        UpdateOp::AdamW { how, bufs } => match bufs.scales {
-            Some(scales) => adamw8::adamw(dev, how, bufs, scales),
-            None => adamw::adamw(dev, how, bufs),
-        },
-        UpdateOp::Momentum { how, grad, m } => muon::momentum(dev, how, grad, m),
-        UpdateOp::Arrange { src, dst, what } => muon::arrange(dev, src, dst, what),
-        UpdateOp::Descend { how, direction, weights, master } => {
-            muon::descend(dev, how, direction, weights, master);
-        }
-        UpdateOp::WriteCodes { src, dst } => adamw8::write_codes(dev, src, dst),
-        UpdateOp::Zero { dst } => elementwise::zero(dev, dst),
-    }
-}
+    accumulate: elementwise::accumulate,
+    fold: elementwise::fold,
+    embed_backward_part: elementwise::embed_backward_part,
+    adamw: |dev, how, bufs| match bufs.scales {
+        Some(scales) => adamw8::adamw(dev, how, bufs, scales),
+        None => adamw::adamw(dev, how, bufs),
+    },
+    momentum: muon::momentum,
+    arrange: muon::arrange,
+    descend: muon::descend,
+    write_codes: adamw8::write_codes,
+    zero: elementwise::zero,
+
+    split_gates: head_gates::split_gates,
+    gate_heads: head_gates::gate_heads,
+    gate_heads_backward: head_gates::backward,
+    join_gates: head_gates::join_gates,
+
+    delta_inputs: delta::inputs::forward,
+    delta_rule: delta::rule::forward,
+    norm_gated: delta::norm::forward,
+    norm_gated_backward: delta::norm::backward,
+    delta_rule_backward: delta::rule_backward::backward,
+    delta_inputs_backward: delta::inputs_backward::backward,
+
+    route: experts::route,
+    matmul_experts: |dev, x, has, w, routes, out| {
+        matmul::experts::product(dev, (x, has), w, routes, out, false)
+    },
+    adapt_experts: matmul::experts::adapt,
+    glu_experts: experts::glu,
+    combine: experts::combine,
+    matmul_experts_dx: |dev, dy, has, w, routes, out| {
+        matmul::experts::product(dev, (dy, has), w, routes, out, true)
+    },
+    matmul_experts_dw: matmul::experts::backward_w,
+    adapt_experts_dx: matmul::experts::adapt_dx,
+    adapt_experts_dw: matmul::experts::adapt_dw,
+    glu_experts_backward: experts::glu_backward,
+    route_backward: experts::route_backward,
+};

@@ -177,7 +177,8 @@ pub(crate) fn forward(
     dev: &CudaDevice,
     q: Buf<'_>,
     kv: Kv<'_>,
-    (batch, scores): (Batch<'_>, Scores),
+    batch: Batch<'_>,
+    scores: Scores,
     out: Buf<'_>,
     lse: Option<Buf<'_>>,
 ) {

@@ -1,8 +1,8 @@
 //! Launchers of `chain.cu`: additions to the part of a gradient that a rank owns.
 
 use super::cuda_device::WORKSPACE_BYTES;
-use super::rows::{self, blocks, count, typed, wide};
-use super::{Arg, CudaDevice, Launch};
+use super::rows::{self, blocks, typed, wide};
+use super::{Arg, CudaDevice, Launch, count};
 use cudarc::driver::sys;
 use plimsoll_base::DType;
 use plimsoll_device::{MatrixLayout, Owned};
@@ -65,13 +65,7 @@ fn fold_at(dev: &CudaDevice, dtype: DType, parts: &[u64], dst: Buf<'_>, add: boo
     for (arg, part) in args.iter_mut().zip(parts) {
         *arg = Arg::Ptr(*part);
     }
-    args[PARTS_MAX..].copy_from_slice(&[
-        count(parts.len()),
-        dev.arg(dst),
-        Arg::U64(dst.len() as u64),
-        Arg::U32(wide.into()),
-        Arg::U32(add.into()),
-    ]);
+    args[PARTS_MAX..].copy_from_slice(&args![dev, parts.len(), dst, dst.len() as u64, wide, add]);
     dev.launch("chain", kernel, blocks(dst.len(), 4 * 256, 256), &args);
 }
 
@@ -95,7 +89,8 @@ pub(crate) fn embed_backward_part(
     dev: &CudaDevice,
     d: Buf<'_>,
     ids: Buf<'_>,
-    (h, layout): (usize, MatrixLayout),
+    h: usize,
+    layout: MatrixLayout,
     owned: &[Owned],
     shard: Buf<'_>,
 ) {
@@ -122,17 +117,7 @@ pub(crate) fn embed_backward_part(
             *word = [run.start, run.end(), *at];
         }
         dev.send(table, &words[..owned.len()]);
-        let args = [
-            dev.arg(d),
-            targets,
-            order,
-            runs,
-            Arg::Ptr(table),
-            count(owned.len()),
-            dev.arg(shard),
-            count(h),
-            Arg::U32(wide.into()),
-        ];
+        let args = args![dev, d, targets, order, runs, Arg::Ptr(table), owned.len(), shard, h, wide];
         dev.launch("chain", typed!("add_owned_rows", shard), launch, &args);
     }
 }

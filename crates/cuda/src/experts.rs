@@ -5,9 +5,9 @@
 //! their expert on the device. The choice of tile is a matter of speed; the bits of a pair are the same in all of them.
 
 use super::experts_plain::{check_routes, chosen, slots};
-use super::rows::{blocks, count, is_gelu, typed, wide};
+use super::rows::{blocks, is_gelu, typed, wide};
 use super::sgemm::{Columns, Sum};
-use super::{Arg, CudaDevice, Launch, experts_plain};
+use super::{CudaDevice, Launch, count, experts_plain};
 use plimsoll_arch::Gate;
 use plimsoll_base::DType;
 use plimsoll_device::{Experts, ExpertsBackward, GluExpertsBackward, MatrixLayout, Routes, RowsOf};
@@ -55,31 +55,8 @@ fn is_wide(dev: &CudaDevice, operands: &[Buf<'_>], widths: &[usize]) -> bool {
     aligned && widths.iter().all(|w| w.is_multiple_of(8))
 }
 
-/// Computes out[p] = x W^T of each pair.
-pub(crate) fn forward(
-    dev: &CudaDevice,
-    x: Buf<'_>,
-    x_has: RowsOf,
-    w: Experts<'_>,
-    routes: Routes<'_>,
-    out: Buf<'_>,
-) {
-    product(dev, (x, x_has), w, routes, out, false);
-}
-
-/// Computes out[p] = dy W of each pair.
-pub(crate) fn backward_x(
-    dev: &CudaDevice,
-    dy: Buf<'_>,
-    dy_has: RowsOf,
-    w: Experts<'_>,
-    routes: Routes<'_>,
-    out: Buf<'_>,
-) {
-    product(dev, (dy, dy_has), w, routes, out, true);
-}
-
-fn product(
+/// Computes out[p] = x W^T of each pair, or x W if `is_backward`.
+pub(crate) fn product(
     dev: &CudaDevice,
     (x, has): (Buf<'_>, RowsOf),
     w: Experts<'_>,
@@ -111,8 +88,7 @@ fn product(
     }
     assert_eq!(w.stride(), w.n * w.k, "matrices without gaps");
     let chosen = chosen(of_x, has, routes);
-    let [px, pw, ppairs, pstarts, pout] = [x, w.buf, routes.pairs, routes.starts, out].map(|b| dev.arg(b));
-    let args = [px, pw, ppairs, pstarts, pout, count(w.count), count(chosen), count(w.n), count(w.k)];
+    let args = args![dev, x, w.buf, routes.pairs, routes.starts, out, w.count, chosen, w.n, w.k];
     let is_wide = is_wide(dev, &[x, w.buf, out], &[w.n, w.k]);
     let each = if is_wide { pairs.div_ceil(w.count) } else { usize::MAX };
     let tiles = &TILES[if is_backward { GRADIENT_TILES_FIRST } else { 0 }..];
@@ -156,8 +132,7 @@ pub(crate) fn backward_w(dev: &CudaDevice, args: ExpertsBackward<'_>) {
     assert_eq!(grad.stride(), grad.n * grad.k, "gradients without gaps");
     let of = |x: Columns<'_>, has| [dev.arg(x.buf), count(chosen(x, has, routes))];
     let mut operands = [of(columns[0], dy_has), of(columns[1], x_has)].concat();
-    operands.extend([routes.pairs, routes.starts, grad.buf].map(|b| dev.arg(b)));
-    operands.extend([count(grad.n), count(grad.k), Arg::U32(add.into())]);
+    operands.extend(args![dev, routes.pairs, routes.starts, grad.buf, grad.n, grad.k, add]);
     let Tile { rows, cols, threads: block, .. } = WEIGHT_TILE;
     let is_wide = is_wide(dev, &[x, dy, grad.buf], &[grad.n, grad.k]);
     let (module, kernel, shared) = if !is_wide {
@@ -187,8 +162,7 @@ pub(crate) fn glu(dev: &CudaDevice, how: Gate, gate_up: Buf<'_>, f: usize, route
     assert_eq!(gate_up.dtype(), out.dtype());
     let wide = wide(dev, f, 8, &[gate_up, out]);
     let items = if wide { out.len() / 8 } else { out.len() };
-    let [x, of, weights, to] = [gate_up, routes.pairs, routes.weights, out].map(|b| dev.arg(b));
-    let args = [x, of, weights, to, count(f), count(items), Arg::U32(wide.into()), is_gelu(how)];
+    let args = args![dev, gate_up, routes.pairs, routes.weights, out, f, items, wide, is_gelu(how)];
     dev.launch("experts_rows", typed!("glu_experts", out), blocks(items, 256, 256), &args);
 }
 
@@ -206,8 +180,7 @@ pub(crate) fn glu_backward(dev: &CudaDevice, args: GluExpertsBackward<'_>) {
     assert_eq!(gate_up.dtype(), dout.dtype());
     // Otherwise the order of the sums would depend on the address.
     assert!(!f.is_multiple_of(8) || wide(dev, f, 8, &[gate_up, dout]), "rows at aligned addresses");
-    let operands = [gate_up, dout, routes.pairs, routes.weights, d_weights].map(|b| dev.arg(b));
-    let args = [&operands[..], &[count(f), count(pairs), is_gelu(how)]].concat();
+    let args = args![dev, gate_up, dout, routes.pairs, routes.weights, d_weights, f, pairs, is_gelu(how)];
     dev.launch("experts_rows", typed!("glu_experts_backward", dout), blocks(pairs, 8, 256), &args);
 }
 
@@ -234,16 +207,7 @@ pub(crate) fn combine(
     let items = if wide { h / 4 } else { h };
     let threads = items.next_multiple_of(32).min(256);
     let grid = [m as u32, items.div_ceil(threads) as u32, 1];
-    let args = [
-        dev.arg(y),
-        dev.arg(routes.places),
-        resid.map_or(Arg::Ptr(0), |b| dev.arg(b)),
-        dev.arg(out),
-        count(h),
-        count(pairs / m),
-        count(pairs),
-        Arg::U32(wide.into()),
-    ];
+    let args = args![dev, y, routes.places, resid, out, h, pairs / m, pairs, wide];
     dev.launch(
         "experts_rows",
         typed!("combine", out),

@@ -92,7 +92,8 @@ fn is_wide(dev: &CudaDevice, operands: [Buf<'_>; 3], widths: &[usize]) -> bool {
 /// Computes u = scale x A^T of each pair, and out += u_i B_i^T.
 pub(crate) fn forward(
     dev: &CudaDevice,
-    x: (Buf<'_>, RowsOf),
+    x: Buf<'_>,
+    x_has: RowsOf,
     adapter: ExpertsAdapter<'_>,
     routes: Routes<'_>,
     u: Buf<'_>,
@@ -101,8 +102,8 @@ pub(crate) fn forward(
     let ExpertsAdapter { a, n, scale, .. } = adapter;
     let r = adapter.rank();
     adapter.check(&routes, u);
-    let (x, to) = ((Columns::whole(x.0, a.k), x.1), Columns::whole(u, a.n));
-    product(dev, x, a, routes, to, Sum { scale, add: false }, false);
+    let (from, to) = (Columns::whole(x, a.k), Columns::whole(u, a.n));
+    product(dev, (from, x_has), a, routes, to, Sum { scale, add: false }, false);
     let Some(out) = out else { return };
     for (i, b, first) in adapter.blocks() {
         let (from, to) = (Columns::of(u, a.n, i * r), Columns::of(out, n, first));
@@ -113,7 +114,8 @@ pub(crate) fn forward(
 /// Computes du_i = scale dy_i B_i of each pair, and out += du A.
 pub(crate) fn backward_x(
     dev: &CudaDevice,
-    (dy, dy_has): (Buf<'_>, RowsOf),
+    dy: Buf<'_>,
+    dy_has: RowsOf,
     adapter: ExpertsAdapter<'_>,
     routes: Routes<'_>,
     du: Buf<'_>,

@@ -3,11 +3,10 @@
 //! storage of activations.
 
 use super::head::{Chunk, cap, matrix_rows, tiles};
-use super::rows::count;
-use super::{Arg, CudaDevice, Launch, matmul};
+use super::{CudaDevice, Launch, matmul};
 use crate::layouts::{ROWS_MAX, TILE, chunk_rows};
 use plimsoll_base::DType;
-use plimsoll_device::{ListedTokens, Logits, Matrix, MatrixLayout};
+use plimsoll_device::{HeadSide, ListedTokens, Logits, Matrix, MatrixLayout};
 use plimsoll_memory::Buf;
 
 /// Threads of a block that keeps a row's list.
@@ -15,16 +14,9 @@ const LIST_THREADS: u32 = 256;
 /// Tokens of a block, a warp each.
 const LISTED_WARPS: usize = 8;
 
-/// Computes the K most likely tokens of each row, most likely first. `x`: [R, h] e; `lse`: [R].
-pub(crate) fn top(
-    dev: &CudaDevice,
-    x: Buf<'_>,
-    w: Matrix<'_>,
-    lse: Buf<'_>,
-    how: Logits,
-    tile: Buf<'_>,
-    out: ListedTokens<'_>,
-) {
+/// Computes the K most likely tokens of each row, most likely first.
+pub(crate) fn top(dev: &CudaDevice, of: HeadSide<'_>, out: ListedTokens<'_>) {
+    let HeadSide { x, w, lse, logits: how, tile } = of;
     let (rows, k) = (lse.len(), out.per_row(lse.len()));
     assert_eq!(w.layout, MatrixLayout::Rows);
     assert_eq!(x.len(), rows * w.k, "{rows} rows of K = {}", w.k);
@@ -40,17 +32,8 @@ pub(crate) fn top(
             matmul::forward(dev, chunk.of(x, w.k), matrix_rows(w, column, cols), None, logits, false);
             cap(dev, logits, how);
             let is_last = u32::from(column + cols == w.n);
-            let args = [
-                dev.arg(logits),
-                count(cols),
-                count(column),
-                Arg::F32(how.factor),
-                count(k),
-                Arg::U32(is_last),
-                dev.arg(chunk.of(lse, 1)),
-                dev.arg(chunk.of(out.ids, k)),
-                dev.arg(chunk.of(out.logprobs, k)),
-            ];
+            let (lse, ids, logprobs) = (chunk.of(lse, 1), chunk.of(out.ids, k), chunk.of(out.logprobs, k));
+            let args = args![dev, logits, cols, column, how.factor, k, is_last, lse, ids, logprobs];
             let launch = Launch { grid: [chunk.rows as u32, 1, 1], block: LIST_THREADS, shared: 0 };
             dev.launch("head_listed", "top_of_tile", launch, &args);
         }
@@ -76,18 +59,9 @@ pub(crate) fn listed(
     }
     for first in (0..rows).step_by(ROWS_MAX) {
         let chunk = Chunk { first, rows: ROWS_MAX.min(rows - first) };
-        let args = [
-            dev.arg(chunk.of(x, w.k)),
-            dev.arg(w.buf),
-            count(w.k),
-            count(w.n),
-            Arg::F32(how.factor),
-            Arg::F32(how.cap.unwrap_or(0.0)),
-            count(k),
-            dev.arg(chunk.of(lse, 1)),
-            dev.arg(chunk.of(ids, k)),
-            dev.arg(chunk.of(logprobs, k)),
-        ];
+        let (x, lse) = (chunk.of(x, w.k), chunk.of(lse, 1));
+        let (ids, logprobs, cap) = (chunk.of(ids, k), chunk.of(logprobs, k), how.cap.unwrap_or(0.0));
+        let args = args![dev, x, w.buf, w.k, w.n, how.factor, cap, k, lse, ids, logprobs];
         let grid = [k.div_ceil(LISTED_WARPS) as u32, chunk.rows as u32, 1];
         let launch = Launch { grid, block: LISTED_WARPS as u32 * 32, shared: 0 };
         dev.launch("head_listed", kernel, launch, &args);

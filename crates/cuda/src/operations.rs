@@ -14,9 +14,8 @@ use plimsoll_arch::{AttentionSpec, ModelSpec};
 use plimsoll_base::{DType, Phase, PhaseSet, Result, slugs};
 use plimsoll_device::claims::Access;
 use plimsoll_device::{
-    Aside, Backend, BackwardOp, Checked, Claim, Claims, Coded, DeltaOp, ExpertsOp, ForwardOp, HeadGatesOp,
-    HostBytes, Layouts, Matrix, MatrixLayout, Network, Op, Pipeline, Run, SamplerNoise, ScratchLimits, Timed,
-    Trade, Transfer, UpdateOp,
+    Aside, Backend, Checked, Claim, Claims, Coded, Functions, HostBytes, Layouts, Matrix, MatrixLayout,
+    Network, Pipeline, Run, SamplerNoise, ScratchLimits, Timed, Trade, Transfer,
 };
 use plimsoll_memory::{Buf, CardMemory, Layout, Pool};
 use std::sync::atomic::Ordering;
@@ -96,7 +95,7 @@ impl Backend for CudaDevice {
         if let Some(profile) = &self.profile {
             profile.begin(op.product(), op.work());
         }
-        self.queue(op);
+        OPERATIONS.run(self, op);
         if self.checked {
             op.each_buffer(&mut |buf, access, _| match access {
                 Access::Write => self.inspect(op.name(), buf),
@@ -218,150 +217,87 @@ impl Backend for CudaDevice {
     }
 }
 
-impl CudaDevice {
-    /// Queues an operation on the stream.
-    fn queue(&self, op: Op<'_>) {
-        match op {
-            Op::Forward(op) => self.forward(op),
-            Op::Backward(op) => self.backward(op),
-            Op::Update(op) => self.update(op),
-            Op::HeadGates(op) => self.head_gates(op),
-            Op::Delta(op) => self.delta(op),
-            Op::Experts(op) => self.experts(op),
+/// The function that queues each operation on the stream.
+static OPERATIONS: Functions<CudaDevice> = Functions {
+    embed: rows::embed,
+    scale: rows::scale,
+    rms_norm: rows::rms_norm,
+    rms_norm_add: rows::rms_norm_add,
+    matmul: matmul::forward,
+    matmul_add: matmul::forward_add,
+    add_bias: rows::add_bias,
+    adapted: adapter::forward,
+    adapt_down: adapter::down,
+    merge: adapter::merge,
+    rope: rotation::forward,
+    copy_kv: rotation::copy_kv,
+    attention: attention::forward,
+    glu: rows::glu,
+    gated: matmul::gated,
+    activate: rows::activate,
+    gather_rows: rows::gather_rows,
+    head: head::forward,
+    head_top: head_listed::top,
+    head_listed: head_listed::listed,
+    head_divergence: head_divergence::forward,
+    sample: sample::sample,
+    advance: pipeline::advance,
+    matmul_codes: |dev, x, codes, w, bias, resid, out| {
+        blocks::dequantize(dev, codes, w);
+        match resid {
+            Some(resid) => matmul::forward_add(dev, x, w, resid, out),
+            None => matmul::forward(dev, x, w, bias, out, false),
         }
-    }
+    },
+    dequantize: blocks::dequantize,
 
-    fn forward(&self, op: ForwardOp<'_>) {
-        match op {
-            ForwardOp::Embed { table, ids, out } => rows::embed(self, table, ids, out),
-            ForwardOp::Scale { x, by } => rows::scale(self, x, by),
-            ForwardOp::RmsNorm { x, norm, out } => rows::rms_norm(self, x, norm, out),
-            ForwardOp::RmsNormAdd { x, norm, resid, out } => rows::rms_norm_add(self, x, norm, resid, out),
-            ForwardOp::Matmul { x, w, bias, out, add } => matmul::forward(self, x, w, bias, out, add),
-            ForwardOp::MatmulAdd { x, w, resid, out } => matmul::forward_add(self, x, w, resid, out),
-            ForwardOp::AddBias { x, bias } => rows::add_bias(self, x, bias),
-            ForwardOp::Adapted { x, of, resid, u, out } => adapter::forward(self, x, of, resid, u, out),
-            ForwardOp::AdaptDown { x, adapter, u } => adapter::down(self, x, adapter, u),
-            ForwardOp::Merge { w, adapter, out } => adapter::merge(self, w, adapter, out),
-            ForwardOp::Rope { qkv, norms, rotation, batch, kv, q_out } => {
-                rotation::forward(self, qkv, norms, rotation, batch, kv, q_out);
-            }
-            ForwardOp::CopyKv { kv, copies } => rotation::copy_kv(self, kv, copies),
-            ForwardOp::Attention { q, kv, batch, scores, out, lse } => {
-                attention::forward(self, q, kv, (batch, scores), out, lse);
-            }
-            ForwardOp::Glu { how, gate_up, f, out } => rows::glu(self, how, gate_up, f, out),
-            ForwardOp::Gated { x, w, how, gate_up, out } => matmul::gated(self, x, w, how, gate_up, out),
-            ForwardOp::Activate { how, x, out } => rows::activate(self, how, x, out),
-            ForwardOp::GatherRows { x, rows, out } => rows::gather_rows(self, x, rows, out),
-            ForwardOp::Head { x, w, targets, logits, tile, out } => {
-                head::forward(self, x, w, targets, logits, tile, out);
-            }
-            ForwardOp::HeadTop { x, w, lse, logits, tile, out } => {
-                head_listed::top(self, x, w, lse, logits, tile, out);
-            }
-            ForwardOp::HeadListed { x, w, lse, logits, ids, logprobs } => {
-                head_listed::listed(self, x, w, lse, logits, ids, logprobs);
-            }
-            ForwardOp::HeadDivergence { args } => head_divergence::forward(self, args),
-            ForwardOp::Sample { args } => sample::sample(self, args),
-            ForwardOp::Advance { batch, window, ids, tokens, keys } => {
-                pipeline::advance(self, (batch, window), ids, tokens, keys);
-            }
-            ForwardOp::MatmulCodes { x, codes, w, bias, resid, out } => {
-                blocks::dequantize(self, codes, w);
-                match resid {
-                    Some(resid) => matmul::forward_add(self, x, w, resid, out),
-                    None => matmul::forward(self, x, w, bias, out, false),
-                }
-            }
-            ForwardOp::Dequantize { w, out } => blocks::dequantize(self, w, out),
-        }
-    }
+    cast: rows::cast,
+    adapt_backward_u: adapter::backward_u,
+    adapted_dx: adapter::backward_x,
+    adapt_backward_w: adapter::backward_w,
+    matmul_dx: matmul::backward_x,
+    matmul_dw: |dev, dy, x, grad, add, _| matmul::backward_w(dev, dy, x, grad, add),
+    bias_backward: rows::bias_backward,
+    rms_norm_backward: rows::rms_norm_backward,
+    attention_backward: attention_backward::backward,
+    rope_backward: rotation::backward,
+    glu_backward: rows::glu_backward,
+    activate_backward: rows::activate_backward,
+    scatter_add_rows: rows::scatter_add_rows,
+    head_backward: head::backward,
+    embed_backward: rows::embed_backward,
 
-    fn backward(&self, op: BackwardOp<'_>) {
-        match op {
-            BackwardOp::Cast { src, dst } => rows::cast(self, src, dst),
-            BackwardOp::AdaptBackwardU { dy, adapter, du } => adapter::backward_u(self, dy, adapter, du),
-            BackwardOp::AdaptedDx { dy, of, du, out } => adapter::backward_x(self, dy, of, du, out),
-            BackwardOp::AdaptBackwardW { args } => adapter::backward_w(self, args),
-            BackwardOp::MatmulDx { dy, w, out, add } => matmul::backward_x(self, dy, w, out, add),
-            BackwardOp::MatmulDw { dy, x, grad, add, pack: _ } => matmul::backward_w(self, dy, x, grad, add),
-            BackwardOp::BiasBackward { dy, grad, add } => rows::bias_backward(self, dy, grad, add),
-            BackwardOp::RmsNormBackward { x, norm, dy, to } => rows::rms_norm_backward(self, x, norm, dy, to),
-            BackwardOp::AttentionBackward { args } => attention_backward::backward(self, args),
-            BackwardOp::RopeBackward { args } => rotation::backward(self, args),
-            BackwardOp::GluBackward { how, gate_up, f, dout, d_gate_up, out } => {
-                rows::glu_backward(self, how, gate_up, f, dout, d_gate_up, out);
-            }
-            BackwardOp::ActivateBackward { how, y, dy, dx } => rows::activate_backward(self, how, y, dy, dx),
-            BackwardOp::ScatterAddRows { src, rows, dst } => rows::scatter_add_rows(self, src, rows, dst),
-            BackwardOp::HeadBackward { args } => head::backward(self, args),
-            BackwardOp::EmbedBackward { d, ids, grad } => rows::embed_backward(self, d, ids, grad),
-        }
-    }
+    accumulate: chain::accumulate,
+    fold: chain::fold,
+    embed_backward_part: chain::embed_backward_part,
+    adamw: optimizer::adamw,
+    momentum: muon::momentum,
+    arrange: muon::arrange,
+    descend: muon::descend,
+    write_codes: memory::write_codes,
+    zero: memory::zero,
 
-    fn update(&self, op: UpdateOp<'_>) {
-        match op {
-            UpdateOp::Accumulate { src, dst, add } => chain::accumulate(self, src, dst, add),
-            UpdateOp::Fold { parts, dst, add } => chain::fold(self, parts, dst, add),
-            UpdateOp::EmbedBackwardPart { d, ids, k, layout, owned, shard } => {
-                chain::embed_backward_part(self, d, ids, (k, layout), owned, shard);
-            }
-            UpdateOp::AdamW { how, bufs } => optimizer::adamw(self, how, bufs),
-            UpdateOp::Momentum { how, grad, m } => muon::momentum(self, how, grad, m),
-            UpdateOp::Arrange { src, dst, what } => muon::arrange(self, src, dst, what),
-            UpdateOp::Descend { how, direction, weights, master } => {
-                muon::descend(self, how, direction, weights, master);
-            }
-            UpdateOp::WriteCodes { src, dst } => memory::write_codes(self, src, dst),
-            UpdateOp::Zero { dst } => memory::zero(self, dst),
-        }
-    }
+    split_gates: head_gates::split,
+    gate_heads: head_gates::forward,
+    gate_heads_backward: head_gates::backward,
+    join_gates: head_gates::join,
 
-    fn head_gates(&self, op: HeadGatesOp<'_>) {
-        match op {
-            HeadGatesOp::SplitGates { x, heads, out } => head_gates::split(self, x, heads, out),
-            HeadGatesOp::GateHeads { x, heads, attn, out } => head_gates::forward(self, x, heads, attn, out),
-            HeadGatesOp::GateHeadsBackward { args } => head_gates::backward(self, args),
-            HeadGatesOp::JoinGates { d_qkv, heads, dx } => head_gates::join(self, d_qkv, heads, dx),
-        }
-    }
+    delta_inputs: delta_rows::inputs,
+    delta_rule: delta::rule,
+    norm_gated: delta_rows::norm,
+    norm_gated_backward: delta_rows::norm_backward,
+    delta_rule_backward: delta::rule_backward,
+    delta_inputs_backward: delta_rows::inputs_backward,
 
-    fn delta(&self, op: DeltaOp<'_>) {
-        match op {
-            DeltaOp::DeltaInputs { args } => delta_rows::inputs(self, args),
-            DeltaOp::DeltaRule { args } => delta::rule(self, args),
-            DeltaOp::NormGated { args } => delta_rows::norm(self, args),
-            DeltaOp::NormGatedBackward { args } => delta_rows::norm_backward(self, args),
-            DeltaOp::DeltaRuleBackward { args } => delta::rule_backward(self, args),
-            DeltaOp::DeltaInputsBackward { args } => delta_rows::inputs_backward(self, args),
-        }
-    }
-
-    fn experts(&self, op: ExpertsOp<'_>) {
-        match op {
-            ExpertsOp::Route { logits, how, to } => route::forward(self, logits, how, to),
-            ExpertsOp::MatmulExperts { x, x_has, w, routes, out } => {
-                experts::forward(self, x, x_has, w, routes, out)
-            }
-            ExpertsOp::AdaptExperts { x, x_has, adapter, routes, u, out } => {
-                experts_adapter::forward(self, (x, x_has), adapter, routes, u, out);
-            }
-            ExpertsOp::GluExperts { how, gate_up: x, f, routes, out } => {
-                experts::glu(self, how, x, f, routes, out)
-            }
-            ExpertsOp::Combine { y, routes, resid, out } => experts::combine(self, y, routes, resid, out),
-            ExpertsOp::MatmulExpertsDx { dy, dy_has, w, routes, out } => {
-                experts::backward_x(self, dy, dy_has, w, routes, out);
-            }
-            ExpertsOp::MatmulExpertsDw { args } => experts::backward_w(self, args),
-            ExpertsOp::AdaptExpertsDx { dy, dy_has, adapter, routes, du, out } => {
-                experts_adapter::backward_x(self, (dy, dy_has), adapter, routes, du, out);
-            }
-            ExpertsOp::AdaptExpertsDw { args } => experts_adapter::backward_w(self, args),
-            ExpertsOp::GluExpertsBackward { args } => experts::glu_backward(self, args),
-            ExpertsOp::RouteBackward { args } => route::backward(self, args),
-        }
-    }
-}
+    route: route::forward,
+    matmul_experts: |dev, x, has, w, routes, out| experts::product(dev, (x, has), w, routes, out, false),
+    adapt_experts: experts_adapter::forward,
+    glu_experts: experts::glu,
+    combine: experts::combine,
+    matmul_experts_dx: |dev, dy, has, w, routes, out| experts::product(dev, (dy, has), w, routes, out, true),
+    matmul_experts_dw: experts::backward_w,
+    adapt_experts_dx: experts_adapter::backward_x,
+    adapt_experts_dw: experts_adapter::backward_w,
+    glu_experts_backward: experts::glu_backward,
+    route_backward: route::backward,
+};

@@ -108,7 +108,8 @@ impl Pipeline for CudaDevice {
 
 pub(crate) fn advance(
     dev: &CudaDevice,
-    (batch, window): (Batch<'_>, Option<Slots<'_>>),
+    batch: Batch<'_>,
+    window: Option<Slots<'_>>,
     ids: Buf<'_>,
     tokens: Buf<'_>,
     keys: Buf<'_>,
@@ -124,18 +125,8 @@ pub(crate) fn advance(
         None => [Arg::Ptr(0); 2],
     };
     let how = Launch { grid: [rows.div_ceil(128) as u32, 1, 1], block: 128, shared: 0 };
-    let args = [
-        dev.arg(tokens),
-        dev.arg(batch.tables),
-        dev.arg(ids),
-        dev.arg(batch.positions),
-        dev.arg(batch.slots),
-        dev.arg(batch.segments),
-        dev.arg(keys),
-        Arg::U32(rows as u32),
-        Arg::U32(batch.tables.len() as u32),
-        window_tables,
-        window_slots,
-    ];
+    let Batch { positions, slots, segments, tables, .. } = batch;
+    let bufs = args![dev, tokens, tables, ids, positions, slots, segments, keys];
+    let args = [&bufs[..], &args![dev, rows, tables.len(), window_tables, window_slots]].concat();
     dev.launch("decode", "advance", how, &args);
 }

@@ -55,7 +55,7 @@ pub use machine::{CardInfo, DriverMemory, HandOver, OpenOptions, ScratchLimits, 
 pub use muon::{Arrange, Descent, Momentum};
 pub use nf4::NF4_BLOCK;
 pub use noise::SamplerNoise;
-pub use op::{BackwardOp, DeltaOp, Device, ExpertsOp, ForwardOp, HeadGatesOp, Op, UpdateOp};
+pub use op::{Device, Functions, Op};
 pub use pieces::{BUCKET_ELEMENTS_MAX, Owned, PIECES, PORTION_BYTES, Run, portions};
 pub use plimsoll_arch::KV_BLOCK;
 pub use profile::{Timed, Work};

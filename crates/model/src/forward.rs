@@ -5,7 +5,7 @@ use crate::decoder::{Decoder, Layers, Way};
 use crate::layer::LayerPass;
 use crate::parts;
 use crate::pass::Pass;
-use plimsoll_device::{Batch, Device, HeadOut, ListedTokens, Sample, Sampling, Slots};
+use plimsoll_device::{Batch, Device, HeadOut, HeadSide, ListedTokens, Sample, Sampling, Slots};
 use plimsoll_memory::Buf;
 
 /// Runs the embedding and all layers; leaves the final residual stream in the activations.
@@ -69,9 +69,14 @@ pub fn head(dev: &dyn Device, decoder: &Decoder<'_>, pass: &Pass<'_>, inv_temper
 pub fn head_top(dev: &dyn Device, decoder: &Decoder<'_>, pass: &Pass<'_>, inv_temperature: f32) {
     let listed = pass.listed().expect("a pass with listed tokens");
     if pass.head_rows > 0 {
-        let (norm, lse, tile) = (normed(decoder, pass), pass.head_out().lse, pass.vocabulary().1);
-        let logits = decoder.logits().and_times(inv_temperature);
-        dev.head_top(norm, decoder.params.head, lse, logits, tile, listed);
+        let side = HeadSide {
+            x: normed(decoder, pass),
+            w: decoder.params.head,
+            lse: pass.head_out().lse,
+            logits: decoder.logits().and_times(inv_temperature),
+            tile: pass.vocabulary().1,
+        };
+        dev.head_top(side, listed);
     }
 }
 

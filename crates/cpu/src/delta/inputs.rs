@@ -157,7 +157,7 @@ pub(super) fn check_weights(heads: &DeltaHeads, weights: &DeltaWeights<'_>) {
     }
 }
 
-pub(super) fn forward(dev: &CpuDevice, args: DeltaInputs<'_>) {
+pub(crate) fn forward(dev: &CpuDevice, args: DeltaInputs<'_>) {
     let DeltaInputs { heads, x, weights, places, tails, qkv, gates } = args;
     let rows = rows_of(&heads, x, heads.input_width());
     check_weights(&heads, &weights);

@@ -20,7 +20,7 @@ use plimsoll_device::{
 };
 use std::ops::Range;
 
-pub(super) fn backward(dev: &CpuDevice, args: DeltaInputsBackward<'_>) {
+pub(crate) fn backward(dev: &CpuDevice, args: DeltaInputsBackward<'_>) {
     let DeltaInputsBackward { heads, x, weights, segments, d_qkv, d_gates, dx, grads, add } = args;
     let rows = rows_of(&heads, x, heads.input_width());
     check_weights(&heads, &weights);

@@ -26,7 +26,7 @@ impl Norm {
     }
 }
 
-pub(super) fn forward(dev: &CpuDevice, args: NormGated<'_>) {
+pub(crate) fn forward(dev: &CpuDevice, args: NormGated<'_>) {
     let NormGated { heads, o, x, w, eps, y } = args;
     let width = heads.value_width();
     let rows = rows_of(&heads, o, width);
@@ -64,7 +64,7 @@ fn vectors<S: Simd, T: Lanes>(s: S, x: &[T]) -> impl Iterator<Item = S::F> {
     x.as_chunks::<LANES>().0.iter().map(move |x| T::load(s, x))
 }
 
-pub(super) fn backward(dev: &CpuDevice, args: NormGatedBackward<'_>) {
+pub(crate) fn backward(dev: &CpuDevice, args: NormGatedBackward<'_>) {
     let NormGatedBackward { heads, o, x, w, eps, d, dx, dw, add } = args;
     let (width, dv) = (heads.value_width(), heads.value_dim);
     let rows = rows_of(&heads, o, width);

@@ -11,7 +11,7 @@ use super::shared::{COLUMNS, Stay, Stays, check_rows, exp_of, rows_of};
 use plimsoll_device::{DELTA_HEAD_MAX, DeltaHeads, DeltaRule, STATE_CHUNK, edges};
 use std::mem::MaybeUninit;
 
-pub(super) fn forward(dev: &CpuDevice, args: DeltaRule<'_>) {
+pub(crate) fn forward(dev: &CpuDevice, args: DeltaRule<'_>) {
     let DeltaRule { heads, qkv, gates, places, states, out, rest } = args;
     let rows = rows_of(&heads, qkv, heads.conv_width());
     let (h, width) = (heads.value_heads, heads.value_width());

@@ -19,7 +19,7 @@ use super::rule::{Block, Space, by_width, queries_and_keys};
 use super::shared::{COLUMNS, Stay, Stays, check_rows, check_segments, exp_of, rows_of};
 use plimsoll_device::{DELTA_HEAD_MAX, DeltaRuleBackward, STATE_CHUNK, edges};
 
-pub(super) fn backward(dev: &CpuDevice, args: DeltaRuleBackward<'_>) {
+pub(crate) fn backward(dev: &CpuDevice, args: DeltaRuleBackward<'_>) {
     let heads = args.heads;
     let rows = rows_of(&heads, args.qkv, heads.conv_width());
     let (h, width) = (heads.value_heads, heads.value_width());

@@ -36,7 +36,7 @@ pub(crate) fn adapted(
     let Adapted { w, codes, bias, adapter } = of;
     adapt_down(dev, x, adapter, u);
     match (codes, resid) {
-        (Some(codes), _) => super::coded(dev, x, (codes, w), bias, resid, out),
+        (Some(codes), _) => super::coded(dev, x, codes, w, bias, resid, out),
         (None, Some(resid)) => {
             assert!(bias.is_none(), "a bias, or a residual stream");
             super::forward_add(dev, x, w, resid, out);

@@ -21,7 +21,8 @@ const ROWS_MIN: usize = 256;
 pub(crate) fn coded(
     dev: &CpuDevice,
     x: Buf<'_>,
-    (codes, w): (Codes<'_>, Matrix<'_>),
+    codes: Codes<'_>,
+    w: Matrix<'_>,
     bias: Option<Buf<'_>>,
     resid: Option<Buf<'_>>,
     out: Buf<'_>,

@@ -26,75 +26,47 @@ pub(crate) fn gathered_elements(width: u64) -> u64 {
     GATHERED_ROWS as u64 * width
 }
 
-/// Computes out[p] = x W^T of each pair. `x`: [M, K] or [P, K] e; `out`: [P, N] e or f32.
-pub(crate) fn forward(
+/// Computes out[p] = x W^T of each pair, or x W if `is_backward`. `x`: [M, K] or [P, K] e; `out`: [P, N] e or f32.
+pub(crate) fn product(
     dev: &CpuDevice,
-    x: Buf<'_>,
-    x_has: RowsOf,
+    (x, x_has): (Buf<'_>, RowsOf),
     w: Experts<'_>,
     routes: Routes<'_>,
     out: Buf<'_>,
+    is_backward: bool,
 ) {
-    assert_eq!(x.dtype(), w.buf.dtype(), "inputs are stored as weights are");
-    assert_eq!(out.len(), routes.pairs() * w.n, "out of {} pairs, N = {}", routes.pairs(), w.n);
+    let (length, width) = if is_backward { (w.n, w.k) } else { (w.k, w.n) };
+    assert_eq!(x.dtype(), w.buf.dtype(), "rows are stored as weights are");
+    assert_eq!(out.len(), routes.pairs() * width, "out of {} pairs of {width}", routes.pairs());
     by_dtype!(x, E => by_dtype!(out, O => {
-        let x = PairRows::<E>::new(dev, x, x_has, Columns::all(w.k), &routes);
-        rows_product(dev, &x, w, &routes, &Target::whole(dev.write::<O>(out), w.n));
+        let x = PairRows::<E>::new(dev, x, x_has, Columns::all(length), &routes);
+        rows_product(dev, &x, w, &routes, &Target::whole(dev.write::<O>(out), width), is_backward);
     }));
 }
 
-/// Writes the rows of pairs times W^T of their experts to the target.
+/// Writes the rows of pairs times W^T of their experts to the target, or times W if `is_backward`.
 fn rows_product<E: Operand, O: Lanes>(
     dev: &CpuDevice,
     x: &PairRows<'_, E>,
     w: Experts<'_>,
     routes: &Routes<'_>,
     to: &Target<'_, O>,
+    is_backward: bool,
 ) {
-    let (cut, groups) = (Cut::new(dev, routes, BLOCK_ROWS), w.n.div_ceil(TILE_WIDTH));
-    dev.pool().run(cut.blocks * groups, &|task, thread| {
-        let (block, group) = (cut.block(task / groups), task % groups);
-        let w = Panels::<E>::new(dev, w.of(block.expert));
-        let scratch = x.scratch(dev, thread);
-        // SAFETY: a task writes its own pairs and columns.
-        unsafe { product(dev, x, block.pairs, w.group(group), to, group, scratch) };
-    });
-}
-
-/// Computes out[p] = dy W of each pair. `dy`: [M, N] or [P, N] e; `out`: [P, K] e or f32.
-pub(crate) fn backward_x(
-    dev: &CpuDevice,
-    dy: Buf<'_>,
-    dy_has: RowsOf,
-    w: Experts<'_>,
-    routes: Routes<'_>,
-    out: Buf<'_>,
-) {
-    assert_eq!(dy.dtype(), w.buf.dtype(), "gradients of outputs are stored as weights are");
-    assert_eq!(out.len(), routes.pairs() * w.k, "out of {} pairs, K = {}", routes.pairs(), w.k);
-    by_dtype!(dy, E => by_dtype!(out, O => {
-        let dy = PairRows::<E>::new(dev, dy, dy_has, Columns::all(w.n), &routes);
-        transposed_product(dev, &dy, w, &routes, &Target::whole(dev.write::<O>(out), w.k));
-    }));
-}
-
-/// Writes the rows of pairs times W of their experts to the target.
-fn transposed_product<E: Operand, O: Lanes>(
-    dev: &CpuDevice,
-    dy: &PairRows<'_, E>,
-    w: Experts<'_>,
-    routes: &Routes<'_>,
-    to: &Target<'_, O>,
-) {
-    let (cut, groups) = (Cut::new(dev, routes, TRANSPOSED_ROWS), w.k.div_ceil(TILE_WIDTH));
+    let (rows, width) = if is_backward { (TRANSPOSED_ROWS, w.k) } else { (BLOCK_ROWS, w.n) };
+    let (cut, groups) = (Cut::new(dev, routes, rows), width.div_ceil(TILE_WIDTH));
     dev.pool().run(cut.blocks * groups, &|task, thread| {
         // Groups outside would transpose once for a thread's blocks, but an expert has one block as a rule.
         let (block, group) = (cut.block(task / groups), task % groups);
         let w = Panels::<E>::new(dev, w.of(block.expert));
-        let (gathered, scratch) = dev.thread_scratch::<E>(thread).split_at_mut(dy.gathered());
-        let turned = pack::transpose(dev.isa(), &w, group * TILE_PANELS, scratch);
+        let (panels, gathered) = if is_backward {
+            let (gathered, scratch) = dev.thread_scratch::<E>(thread).split_at_mut(x.gathered());
+            (&*pack::transpose(dev.isa(), &w, group * TILE_PANELS, scratch), gathered)
+        } else {
+            (w.group(group), x.scratch(dev, thread))
+        };
         // SAFETY: a task writes its own pairs and columns.
-        unsafe { product(dev, dy, block.pairs, turned, to, group, gathered) };
+        unsafe { product_of_block(dev, x, block.pairs, panels, to, group, gathered) };
     });
 }
 
@@ -135,7 +107,8 @@ fn gradient<E: Operand>(
 /// Computes u = scale x A^T of each pair, and out += u_i B_i^T.
 pub(crate) fn adapt(
     dev: &CpuDevice,
-    (x, x_has): (Buf<'_>, RowsOf),
+    x: Buf<'_>,
+    x_has: RowsOf,
     adapter: ExpertsAdapter<'_>,
     routes: Routes<'_>,
     u: Buf<'_>,
@@ -152,14 +125,14 @@ pub(crate) fn adapt(
     by_dtype!(x, E => {
         let x = PairRows::<E>::new(dev, x, x_has, Columns::all(a.k), &routes);
         let to = Target { scale: Some(scale), ..Target::whole(dev.write::<E>(u), a.n) };
-        rows_product(dev, &x, a, &routes, &to);
+        rows_product(dev, &x, a, &routes, &to, false);
         let Some(out) = out else { return };
         for (i, b, first) in adapter.blocks() {
             let of = Columns { stride: a.n, first: i * r, len: r };
             let u = PairRows::<E>::new(dev, u, RowsOf::Pairs, of, &routes);
             by_dtype!(out, O => {
                 let to = Target { start: first, cols: b.n, add: true, ..Target::whole(dev.write::<O>(out), n) };
-                rows_product(dev, &u, b, &routes, &to);
+                rows_product(dev, &u, b, &routes, &to, false);
             });
         }
     });
@@ -168,7 +141,8 @@ pub(crate) fn adapt(
 /// Computes du_i = scale dy_i B_i of each pair, and out += du A.
 pub(crate) fn adapt_dx(
     dev: &CpuDevice,
-    (dy, dy_has): (Buf<'_>, RowsOf),
+    dy: Buf<'_>,
+    dy_has: RowsOf,
     adapter: ExpertsAdapter<'_>,
     routes: Routes<'_>,
     du: Buf<'_>,
@@ -182,14 +156,14 @@ pub(crate) fn adapt_dx(
             let of = Columns { stride: n, first, len: b.n };
             let dy = PairRows::<E>::new(dev, dy, dy_has, of, &routes);
             let to = Target { start: i * r, cols: r, scale: Some(scale), ..Target::whole(dev.write::<E>(du), a.n) };
-            transposed_product(dev, &dy, b, &routes, &to);
+            rows_product(dev, &dy, b, &routes, &to, true);
         }
         let Some(out) = out else { return };
         let du = PairRows::<E>::new(dev, du, RowsOf::Pairs, Columns::all(a.n), &routes);
         assert_eq!(out.len(), routes.pairs() * a.k, "out of {} pairs, K = {}", routes.pairs(), a.k);
         by_dtype!(out, O => {
             let to = Target { add: true, ..Target::whole(dev.write::<O>(out), a.k) };
-            transposed_product(dev, &du, a, &routes, &to);
+            rows_product(dev, &du, a, &routes, &to, true);
         });
     });
 }
@@ -218,7 +192,7 @@ pub(crate) fn adapt_dw(dev: &CpuDevice, args: AdaptExpertsBackward<'_>) {
 ///
 /// # Safety
 /// No other task uses these rows and columns of the target, nor `scratch`.
-unsafe fn product<E: Operand, O: Lanes>(
+unsafe fn product_of_block<E: Operand, O: Lanes>(
     dev: &CpuDevice,
     rows: &PairRows<'_, E>,
     pairs: Range<usize>,

@@ -68,21 +68,11 @@ pub(crate) fn forward(
     assert_eq!(out.len(), x.len() / w.k * w.n, "out of a product with N = {}", w.n);
     assert!(!add || out.dtype() == DType::F32, "only f32 is added to");
     assert!(bias.is_none_or(|b| b.len() == w.n), "a bias of N = {} elements", w.n);
-    by_dtype!(x, E => by_dtype!(out, O => forward_as::<E, O>(dev, x, w, bias, out, add)));
-}
-
-fn forward_as<E: Operand, O: Lanes>(
-    dev: &CpuDevice,
-    x: Buf<'_>,
-    w: Matrix<'_>,
-    bias: Option<Buf<'_>>,
-    out: Buf<'_>,
-    add: bool,
-) {
-    let (x, w) = (dev.read::<E>(x), Panels::<E>::new(dev, w));
-    let bias = Bias::of(dev, bias);
-    let to = Target { bias, add, ..Target::whole(dev.write::<O>(out), w.n) };
-    product(dev, Rows::whole(x, w.k), &w, &to);
+    by_dtype!(x, E => by_dtype!(out, O => {
+        let (x, w, bias) = (dev.read::<E>(x), Panels::<E>::new(dev, w), Bias::of(dev, bias));
+        let to = Target { bias, add, ..Target::whole(dev.write::<O>(out), w.n) };
+        product(dev, Rows::whole(x, w.k), &w, &to);
+    }));
 }
 
 /// Writes rows `x` [M, K] times all of `w` to the target.

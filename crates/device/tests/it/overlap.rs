@@ -38,7 +38,7 @@ impl Backend for Counter {
     }
     fn launch(&self, op: Checked<'_, '_>) {
         self.launched.fetch_add(1, Ordering::Relaxed);
-        if let (Some((begun, end)), Op::Forward(ForwardOp::RmsNorm { .. })) = (&self.gate, op.op()) {
+        if let (Some((begun, end)), Op::RmsNorm { .. }) = (&self.gate, op.op()) {
             begun.wait();
             end.wait();
         }
@@ -182,92 +182,92 @@ const HEADS: Heads = Heads { heads: 1, kv_heads: 1, head_dim: 16 };
 /// Every operation: buffers, the ones it writes, and pairs that may be the same buffer.
 #[rustfmt::skip]
 const CASES: &[Case] = &[
-    (|b| Op::Forward(ForwardOp::Embed { table: matrix(b("table")), ids: b("ids"), out: b("out") }), "out", ""),
-    (|b| Op::Forward(ForwardOp::Scale { x: b("x"), by: 2.0 }), "x", ""),
-    (|b| Op::Forward(ForwardOp::AddBias { x: b("x"), bias: b("bias") }), "x", ""),
-    (|b| Op::Forward(ForwardOp::RmsNorm { x: b("x"), norm: norm(b), out: b("out") }), "out", ""),
-    (|b| Op::Forward(ForwardOp::RmsNormAdd { x: b("x"), norm: norm(b), resid: b("resid"), out: b("out") }), "out", "resid out"),
-    (|b| Op::Forward(ForwardOp::Matmul { x: b("x"), w: matrix(b("w")), bias: Some(b("bias")), out: b("out"), add: true }), "out", ""),
-    (|b| Op::Forward(ForwardOp::MatmulAdd { x: b("x"), w: matrix(b("w")), resid: b("resid"), out: b("out") }), "out", "resid out"),
-    (|b| Op::Forward(ForwardOp::AdaptDown { x: b("x"), adapter: adapter(b, ["a", "b0", "b1"]), u: b("u") }), "u", ""),
-    (|b| Op::Forward(ForwardOp::Adapted { x: b("x"), of: adapted(b), resid: None, u: b("u"), out: b("out") }), "u out", ""),
-    (|b| Op::Forward(ForwardOp::Adapted { x: b("x"), of: adapted(b), resid: Some(b("resid")), u: b("u"), out: b("out") }), "u out", "resid out"),
-    (|b| Op::Forward(ForwardOp::Merge { w: matrix(b("w")), adapter: adapter(b, ["a", "b0", "b1"]), out: matrix(b("out")) }), "out", ""),
-    (|b| Op::Forward(ForwardOp::Rope { qkv: b("qkv"), norms: Some(qk_norm(b)), rotation: Rotation::new(b("rope")), batch: batch(b), kv: kv(b), q_out: b("q_out") }),
+    (|b| Op::Embed { table: matrix(b("table")), ids: b("ids"), out: b("out") }, "out", ""),
+    (|b| Op::Scale { x: b("x"), by: 2.0 }, "x", ""),
+    (|b| Op::AddBias { x: b("x"), bias: b("bias") }, "x", ""),
+    (|b| Op::RmsNorm { x: b("x"), norm: norm(b), out: b("out") }, "out", ""),
+    (|b| Op::RmsNormAdd { x: b("x"), norm: norm(b), resid: b("resid"), out: b("out") }, "out", "resid out"),
+    (|b| Op::Matmul { x: b("x"), w: matrix(b("w")), bias: Some(b("bias")), out: b("out"), add: true }, "out", ""),
+    (|b| Op::MatmulAdd { x: b("x"), w: matrix(b("w")), resid: b("resid"), out: b("out") }, "out", "resid out"),
+    (|b| Op::AdaptDown { x: b("x"), adapter: adapter(b, ["a", "b0", "b1"]), u: b("u") }, "u", ""),
+    (|b| Op::Adapted { x: b("x"), of: adapted(b), resid: None, u: b("u"), out: b("out") }, "u out", ""),
+    (|b| Op::Adapted { x: b("x"), of: adapted(b), resid: Some(b("resid")), u: b("u"), out: b("out") }, "u out", "resid out"),
+    (|b| Op::Merge { w: matrix(b("w")), adapter: adapter(b, ["a", "b0", "b1"]), out: matrix(b("out")) }, "out", ""),
+    (|b| Op::Rope { qkv: b("qkv"), norms: Some(qk_norm(b)), rotation: Rotation::new(b("rope")), batch: batch(b), kv: kv(b), q_out: b("q_out") },
         "keys values q_out", ""),
-    (|b| Op::Forward(ForwardOp::CopyKv { kv: kv(b), copies: b("copies") }), "keys values", ""),
-    (|b| Op::Forward(ForwardOp::Attention { q: b("q"), kv: kv(b), batch: batch(b), scores: Scores::of(ALL_KEYS), out: b("out"), lse: Some(b("lse")) }), "out lse", ""),
-    (|b| Op::Forward(ForwardOp::Glu { how: Gate::Silu, gate_up: b("gate_up"), f: 16, out: b("out") }), "out", ""),
-    (|b| Op::Forward(ForwardOp::Activate { how: Activation::Tanh, x: b("x"), out: b("out") }), "out", "x out"),
-    (|b| Op::Forward(ForwardOp::GatherRows { x: b("x"), rows: b("rows"), out: b("out") }), "out", ""),
-    (|b| Op::Experts(ExpertsOp::Route { logits: b("logits"), how: ROUTING, to: routes(b) }), "experts weights pairs places starts", ""),
-    (|b| Op::Experts(ExpertsOp::MatmulExperts { x: b("x"), x_has: RowsOf::Rows, w: experts(b("w")), routes: routes(b), out: b("out") }), "out", ""),
-    (|b| Op::Experts(ExpertsOp::GluExperts { how: Gate::Silu, gate_up: b("gate_up"), f: 16, routes: routes(b), out: b("out") }), "out", ""),
-    (|b| Op::Experts(ExpertsOp::Combine { y: b("y"), routes: routes(b), resid: Some(b("resid")), out: b("out") }), "out", "resid out"),
-    (|b| Op::Forward(ForwardOp::Head { x: b("x"), w: matrix(b("w")), targets: b("targets"), logits: Logits::times(1.0), tile: b("tile"), out: head_out(b) }),
+    (|b| Op::CopyKv { kv: kv(b), copies: b("copies") }, "keys values", ""),
+    (|b| Op::Attention { q: b("q"), kv: kv(b), batch: batch(b), scores: Scores::of(ALL_KEYS), out: b("out"), lse: Some(b("lse")) }, "out lse", ""),
+    (|b| Op::Glu { how: Gate::Silu, gate_up: b("gate_up"), f: 16, out: b("out") }, "out", ""),
+    (|b| Op::Activate { how: Activation::Tanh, x: b("x"), out: b("out") }, "out", "x out"),
+    (|b| Op::GatherRows { x: b("x"), rows: b("rows"), out: b("out") }, "out", ""),
+    (|b| Op::Route { logits: b("logits"), how: ROUTING, to: routes(b) }, "experts weights pairs places starts", ""),
+    (|b| Op::MatmulExperts { x: b("x"), x_has: RowsOf::Rows, w: experts(b("w")), routes: routes(b), out: b("out") }, "out", ""),
+    (|b| Op::GluExperts { how: Gate::Silu, gate_up: b("gate_up"), f: 16, routes: routes(b), out: b("out") }, "out", ""),
+    (|b| Op::Combine { y: b("y"), routes: routes(b), resid: Some(b("resid")), out: b("out") }, "out", "resid out"),
+    (|b| Op::Head { x: b("x"), w: matrix(b("w")), targets: b("targets"), logits: Logits::times(1.0), tile: b("tile"), out: head_out(b) },
         "tile logprobs lse entropy", ""),
-    (|b| Op::Forward(ForwardOp::HeadTop { x: b("x"), w: matrix(b("w")), lse: b("lse"), logits: Logits::times(1.0), tile: b("tile"), out: listed(b) }),
+    (|b| Op::HeadTop { of: HeadSide { x: b("x"), w: matrix(b("w")), lse: b("lse"), logits: Logits::times(1.0), tile: b("tile") }, out: listed(b) },
         "tile ids listed", ""),
-    (|b| Op::Forward(ForwardOp::HeadListed { x: b("x"), w: matrix(b("w")), lse: b("lse"), logits: Logits::times(1.0), ids: b("ids"), logprobs: b("logprobs") }),
+    (|b| Op::HeadListed { x: b("x"), w: matrix(b("w")), lse: b("lse"), logits: Logits::times(1.0), ids: b("ids"), logprobs: b("logprobs") },
         "logprobs", ""),
-    (|b| Op::Forward(ForwardOp::HeadDivergence { args: HeadDivergence {
+    (|b| Op::HeadDivergence { args: HeadDivergence {
         student: HeadSide { x: b("x"), w: matrix(b("w")), lse: b("lse"), logits: Logits::times(1.0), tile: b("tile") },
-        teacher: head_teacher(b), how: Measure::Reverse, values: b("values"), means: b("means") } }), "tile teacher_tile values means", ""),
-    (|b| Op::Forward(ForwardOp::Sample { args: Sample { x: b("x"), w: matrix(b("w")), keys: b("keys"), how: SAMPLING, logits: Logits::times(1.0), tile: b("tile"),
-        tokens: b("tokens"), out: head_out(b) } }), "tile tokens logprobs lse entropy", ""),
-    (|b| Op::Forward(ForwardOp::Advance { batch: batch(b), window: Some(Slots { slots: b("window_slots"), tables: b("window_tables") }), ids: b("ids"),
-        tokens: b("tokens"), keys: b("keys") }), "positions slots segments window_slots ids keys", ""),
-    (|b| Op::Forward(ForwardOp::MatmulCodes { x: b("x"), codes: codes(b), w: matrix(b("w")),
-        bias: None, resid: Some(b("resid")), out: b("out") }), "w out", "resid out"),
-    (|b| Op::Forward(ForwardOp::Dequantize { w: codes(b), out: matrix(b("out")) }), "out", ""),
-    (|b| Op::Backward(BackwardOp::Cast { src: b("src"), dst: b("dst") }), "dst", ""),
-    (|b| Op::Backward(BackwardOp::AdaptedDx { dy: b("dy"), of: adapted(b), du: b("du"), out: b("out") }), "out", ""),
-    (|b| Op::Backward(BackwardOp::AdaptBackwardU { dy: b("dy"), adapter: adapter(b, ["a", "b0", "b1"]), du: b("du") }), "du", ""),
-    (|b| Op::Backward(BackwardOp::AdaptBackwardW { args: AdaptBackward { x: b("x"), u: b("u"), dy: b("dy"), du: b("du"), pack: b("pack"),
-        grads: adapter(b, ["da", "db0", "db1"]), add: false } }), "pack da db0 db1", ""),
-    (|b| Op::Backward(BackwardOp::MatmulDx { dy: b("dy"), w: matrix(b("w")), out: b("out"), add: false }), "out", ""),
-    (|b| Op::Backward(BackwardOp::MatmulDw { dy: b("dy"), x: b("x"), grad: matrix(b("grad")), add: false, pack: b("pack") }), "grad pack", ""),
-    (|b| Op::Backward(BackwardOp::BiasBackward { dy: b("dy"), grad: b("grad"), add: false }), "grad", ""),
-    (|b| Op::Backward(BackwardOp::RmsNormBackward { x: b("x"), norm: norm(b), dy: b("dy"), to: NormGrads { dx: b("dx"),
-        rounded: Some(b("rounded")), dw: Some(b("dw")), add: false, rstd: b("rstd") } }), "dx rounded dw rstd", ""),
-    (|b| Op::Backward(BackwardOp::AttentionBackward { args: AttentionBackward { q: b("q"), kv: kv(b), batch: batch(b), scores: Scores::of(ALL_KEYS), out: b("out"),
-        lse: b("lse"), dout: b("dout"), dq: b("dq"), dkv: b("dkv") } }), "dq dkv", ""),
-    (|b| Op::Backward(BackwardOp::RopeBackward { args: RopeBackward { dq: b("dq"), dkv: b("dkv"), rotation: Rotation::new(b("rope")), positions: b("positions"),
+        teacher: head_teacher(b), how: Measure::Reverse, values: b("values"), means: b("means") } }, "tile teacher_tile values means", ""),
+    (|b| Op::Sample { args: Sample { x: b("x"), w: matrix(b("w")), keys: b("keys"), how: SAMPLING, logits: Logits::times(1.0), tile: b("tile"),
+        tokens: b("tokens"), out: head_out(b) } }, "tile tokens logprobs lse entropy", ""),
+    (|b| Op::Advance { batch: batch(b), window: Some(Slots { slots: b("window_slots"), tables: b("window_tables") }), ids: b("ids"),
+        tokens: b("tokens"), keys: b("keys") }, "positions slots segments window_slots ids keys", ""),
+    (|b| Op::MatmulCodes { x: b("x"), codes: codes(b), w: matrix(b("w")),
+        bias: None, resid: Some(b("resid")), out: b("out") }, "w out", "resid out"),
+    (|b| Op::Dequantize { w: codes(b), out: matrix(b("out")) }, "out", ""),
+    (|b| Op::Cast { src: b("src"), dst: b("dst") }, "dst", ""),
+    (|b| Op::AdaptedDx { dy: b("dy"), of: adapted(b), du: b("du"), out: b("out") }, "out", ""),
+    (|b| Op::AdaptBackwardU { dy: b("dy"), adapter: adapter(b, ["a", "b0", "b1"]), du: b("du") }, "du", ""),
+    (|b| Op::AdaptBackwardW { args: AdaptBackward { x: b("x"), u: b("u"), dy: b("dy"), du: b("du"), pack: b("pack"),
+        grads: adapter(b, ["da", "db0", "db1"]), add: false } }, "pack da db0 db1", ""),
+    (|b| Op::MatmulDx { dy: b("dy"), w: matrix(b("w")), out: b("out"), add: false }, "out", ""),
+    (|b| Op::MatmulDw { dy: b("dy"), x: b("x"), grad: matrix(b("grad")), add: false, pack: b("pack") }, "grad pack", ""),
+    (|b| Op::BiasBackward { dy: b("dy"), grad: b("grad"), add: false }, "grad", ""),
+    (|b| Op::RmsNormBackward { x: b("x"), norm: norm(b), dy: b("dy"), to: NormGrads { dx: b("dx"),
+        rounded: Some(b("rounded")), dw: Some(b("dw")), add: false, rstd: b("rstd") } }, "dx rounded dw rstd", ""),
+    (|b| Op::AttentionBackward { args: AttentionBackward { q: b("q"), kv: kv(b), batch: batch(b), scores: Scores::of(ALL_KEYS), out: b("out"),
+        lse: b("lse"), dout: b("dout"), dq: b("dq"), dkv: b("dkv") } }, "dq dkv", ""),
+    (|b| Op::RopeBackward { args: RopeBackward { dq: b("dq"), dkv: b("dkv"), rotation: Rotation::new(b("rope")), positions: b("positions"),
         heads: HEADS, norms: Some(QkNormBackward { norm: qk_norm(b), qkv: b("qkv"), dq_weight: Some(b("dq_weight")),
-        dk_weight: Some(b("dk_weight")) }), dqkv: b("dqkv") } }), "dq_weight dk_weight dqkv", ""),
-    (|b| Op::Backward(BackwardOp::GluBackward { how: Gate::Silu, gate_up: b("gate_up"), f: 16, dout: b("dout"), d_gate_up: b("d_gate_up"), out: Some(b("out")) }),
+        dk_weight: Some(b("dk_weight")) }), dqkv: b("dqkv") } }, "dq_weight dk_weight dqkv", ""),
+    (|b| Op::GluBackward { how: Gate::Silu, gate_up: b("gate_up"), f: 16, dout: b("dout"), d_gate_up: b("d_gate_up"), out: Some(b("out")) },
         "d_gate_up out", "gate_up d_gate_up dout out"),
-    (|b| Op::Experts(ExpertsOp::MatmulExpertsDx { dy: b("dy"), dy_has: RowsOf::Pairs, w: experts(b("w")), routes: routes(b), out: b("out") }), "out", ""),
-    (|b| Op::Experts(ExpertsOp::MatmulExpertsDw { args: ExpertsBackward { dy: b("dy"), dy_has: RowsOf::Pairs, x: b("x"), x_has: RowsOf::Rows, routes: routes(b),
-        grad: experts(b("grad")), add: false, pack: b("pack") } }), "grad pack", ""),
-    (|b| Op::Experts(ExpertsOp::AdaptExperts { x: b("x"), x_has: RowsOf::Rows, adapter: of_experts(b, ["a", "b0", "b1"]), routes: routes(b), u: b("u"),
-        out: Some(b("out")) }), "u out", ""),
-    (|b| Op::Experts(ExpertsOp::AdaptExpertsDx { dy: b("dy"), dy_has: RowsOf::Pairs, adapter: of_experts(b, ["a", "b0", "b1"]), routes: routes(b), du: b("du"),
-        out: Some(b("out")) }), "du out", ""),
-    (|b| Op::Experts(ExpertsOp::AdaptExpertsDw { args: AdaptExpertsBackward { x: b("x"), x_has: RowsOf::Rows, u: b("u"), dy: b("dy"), dy_has: RowsOf::Pairs,
-        du: b("du"), routes: routes(b), grads: of_experts(b, ["da", "db0", "db1"]), add: false, pack: b("pack") } }), "pack da db0 db1", ""),
-    (|b| Op::Experts(ExpertsOp::GluExpertsBackward { args: GluExpertsBackward { how: Gate::Silu, gate_up: b("gate_up"), f: 16, routes: routes(b), dout: b("dout"),
-        d_weights: b("d_weights") } }), "gate_up dout d_weights", ""),
-    (|b| Op::Experts(ExpertsOp::RouteBackward { args: RouteBackward { logits: b("logits"), how: ROUTING, routes: routes(b), d_weights: b("d_weights"),
-        balance: Some(Balance { segments: b("segments"), factor: 1.0, rows: b("rows") }), d_logits: b("d_logits") } }), "rows d_logits", ""),
-    (|b| Op::Backward(BackwardOp::ActivateBackward { how: Activation::Relu, y: b("y"), dy: b("dy"), dx: b("dx") }), "dx", "dy dx"),
-    (|b| Op::Backward(BackwardOp::ScatterAddRows { src: b("src"), rows: b("rows"), dst: b("dst") }), "dst", ""),
-    (|b| Op::Backward(BackwardOp::HeadBackward { args: HeadBackward { x: b("x"), w: matrix(b("w")), targets: b("targets"), logits: Logits::times(1.0),
+    (|b| Op::MatmulExpertsDx { dy: b("dy"), dy_has: RowsOf::Pairs, w: experts(b("w")), routes: routes(b), out: b("out") }, "out", ""),
+    (|b| Op::MatmulExpertsDw { args: ExpertsBackward { dy: b("dy"), dy_has: RowsOf::Pairs, x: b("x"), x_has: RowsOf::Rows, routes: routes(b),
+        grad: experts(b("grad")), add: false, pack: b("pack") } }, "grad pack", ""),
+    (|b| Op::AdaptExperts { x: b("x"), x_has: RowsOf::Rows, adapter: of_experts(b, ["a", "b0", "b1"]), routes: routes(b), u: b("u"),
+        out: Some(b("out")) }, "u out", ""),
+    (|b| Op::AdaptExpertsDx { dy: b("dy"), dy_has: RowsOf::Pairs, adapter: of_experts(b, ["a", "b0", "b1"]), routes: routes(b), du: b("du"),
+        out: Some(b("out")) }, "du out", ""),
+    (|b| Op::AdaptExpertsDw { args: AdaptExpertsBackward { x: b("x"), x_has: RowsOf::Rows, u: b("u"), dy: b("dy"), dy_has: RowsOf::Pairs,
+        du: b("du"), routes: routes(b), grads: of_experts(b, ["da", "db0", "db1"]), add: false, pack: b("pack") } }, "pack da db0 db1", ""),
+    (|b| Op::GluExpertsBackward { args: GluExpertsBackward { how: Gate::Silu, gate_up: b("gate_up"), f: 16, routes: routes(b), dout: b("dout"),
+        d_weights: b("d_weights") } }, "gate_up dout d_weights", ""),
+    (|b| Op::RouteBackward { args: RouteBackward { logits: b("logits"), how: ROUTING, routes: routes(b), d_weights: b("d_weights"),
+        balance: Some(Balance { segments: b("segments"), factor: 1.0, rows: b("rows") }), d_logits: b("d_logits") } }, "rows d_logits", ""),
+    (|b| Op::ActivateBackward { how: Activation::Relu, y: b("y"), dy: b("dy"), dx: b("dx") }, "dx", "dy dx"),
+    (|b| Op::ScatterAddRows { src: b("src"), rows: b("rows"), dst: b("dst") }, "dst", ""),
+    (|b| Op::HeadBackward { args: HeadBackward { x: b("x"), w: matrix(b("w")), targets: b("targets"), logits: Logits::times(1.0),
         head_out: head_out(b), dlogprobs: b("dlogprobs"), dentropy: b("dentropy"), listed: Some(listed_backward(b)), whole: Some(whole_backward(b)), tile: b("tile"), dtile: b("dtile"),
-        pack: b("pack"), dx: b("dx"), grad: Some(matrix(b("grad"))), add: false } }), "teacher_tile tile dtile pack dx grad", ""),
-    (|b| Op::Backward(BackwardOp::EmbedBackward { d: b("d"), ids: b("ids"), grad: matrix(b("grad")) }), "grad", ""),
-    (|b| Op::Update(UpdateOp::EmbedBackwardPart { d: b("d"), ids: b("ids"), k: 16, layout: MatrixLayout::Rows, owned: &[], shard: b("shard") }), "shard", ""),
-    (|b| Op::Update(UpdateOp::Accumulate { src: b("src"), dst: b("dst"), add: true }), "dst", ""),
-    (|b| Op::Update(UpdateOp::Fold { parts: vec![b("first"), b("second")].leak(), dst: b("dst"), add: false }), "dst", ""),
-    (|b| Op::Update(UpdateOp::AdamW { how: ADAMW, bufs: AdamWBufs { weights: b("weights"), grad: b("grad"), m: b("m"), v: b("v"),
-        scales: Some([b("scales m"), b("scales v")]), master: Some(b("master")) } }),
+        pack: b("pack"), dx: b("dx"), grad: Some(matrix(b("grad"))), add: false } }, "teacher_tile tile dtile pack dx grad", ""),
+    (|b| Op::EmbedBackward { d: b("d"), ids: b("ids"), grad: matrix(b("grad")) }, "grad", ""),
+    (|b| Op::EmbedBackwardPart { d: b("d"), ids: b("ids"), k: 16, layout: MatrixLayout::Rows, owned: &[], shard: b("shard") }, "shard", ""),
+    (|b| Op::Accumulate { src: b("src"), dst: b("dst"), add: true }, "dst", ""),
+    (|b| Op::Fold { parts: vec![b("first"), b("second")].leak(), dst: b("dst"), add: false }, "dst", ""),
+    (|b| Op::AdamW { how: ADAMW, bufs: AdamWBufs { weights: b("weights"), grad: b("grad"), m: b("m"), v: b("v"),
+        scales: Some([b("scales m"), b("scales v")]), master: Some(b("master")) } },
         "weights m v scales m scales v master", ""),
-    (|b| Op::Update(UpdateOp::WriteCodes { src: b("src"), dst: coded(b) }), "codes scales", ""),
-    (|b| Op::Update(UpdateOp::Momentum { how: Momentum { rest: 0.1, nesterov: true, grad_scale: 1.0 }, grad: b("grad"), m: b("m") }), "grad m", ""),
-    (|b| Op::Update(UpdateOp::Arrange { src: matrix(b("src")), dst: matrix(b("dst")), what: Arrange::whole(16, true) }), "dst", ""),
-    (|b| Op::Update(UpdateOp::Descend { how: Descent { keep: 1.0, rate: 0.1 }, direction: b("direction"), weights: b("weights"), master: Some(b("master")) }),
+    (|b| Op::WriteCodes { src: b("src"), dst: coded(b) }, "codes scales", ""),
+    (|b| Op::Momentum { how: Momentum { rest: 0.1, nesterov: true, grad_scale: 1.0 }, grad: b("grad"), m: b("m") }, "grad m", ""),
+    (|b| Op::Arrange { src: matrix(b("src")), dst: matrix(b("dst")), what: Arrange::whole(16, true) }, "dst", ""),
+    (|b| Op::Descend { how: Descent { keep: 1.0, rate: 0.1 }, direction: b("direction"), weights: b("weights"), master: Some(b("master")) },
         "weights master", ""),
-    (|b| Op::Update(UpdateOp::Zero { dst: b("dst") }), "dst", ""),
+    (|b| Op::Zero { dst: b("dst") }, "dst", ""),
 ];
 
 /// The operation over `bufs` in order, and the operands' names; `alias` gives one of them another buffer.
@@ -322,33 +322,20 @@ fn in_place_is_the_same_buffer_and_not_a_part_of_it() {
     let dev = Counter::new(false);
     let all = buffers(1)[0];
     let (front, back) = (all.slice(0, 128), all.slice(64, 128));
-    let message =
-        refusal(&dev, Op::Forward(ForwardOp::Activate { how: Activation::Tanh, x: front, out: back }));
+    let message = refusal(&dev, Op::Activate { how: Activation::Tanh, x: front, out: back });
     assert_eq!(
         message.as_deref(),
         Some("activate writes out (bytes 256..768), which overlaps x (bytes 0..512) of activate")
     );
     // Ends that touch do not overlap, and two inputs may be one.
     let (front, back) = (all.slice(0, 128), all.slice(128, 128));
+    assert_eq!(refusal(&dev, Op::RmsNorm { x: front, norm: Norm::new(front, 0.0), out: back }), None);
     assert_eq!(
-        refusal(&dev, Op::Forward(ForwardOp::RmsNorm { x: front, norm: Norm::new(front, 0.0), out: back })),
-        None
-    );
-    assert_eq!(
-        refusal(
-            &dev,
-            Op::Forward(ForwardOp::MatmulAdd {
-                x: bufs[0],
-                w: matrix(bufs[1]),
-                resid: bufs[2],
-                out: bufs[2]
-            })
-        ),
+        refusal(&dev, Op::MatmulAdd { x: bufs[0], w: matrix(bufs[1]), resid: bufs[2], out: bufs[2] }),
         None
     );
     // In place for one input is not in place for the other.
-    let both =
-        Op::Forward(ForwardOp::MatmulAdd { x: bufs[2], w: matrix(bufs[1]), resid: bufs[2], out: bufs[2] });
+    let both = Op::MatmulAdd { x: bufs[2], w: matrix(bufs[1]), resid: bufs[2], out: bufs[2] };
     assert!(refusal(&dev, both).is_some());
 }
 
@@ -357,8 +344,8 @@ fn no_operand_touches_the_scratch() {
     let bufs = buffers(3);
     let mut dev = Counter::new(true);
     dev.claims.reserve(bufs[2]);
-    assert_eq!(refusal(&dev, Op::Backward(BackwardOp::Cast { src: bufs[0], dst: bufs[1] })), None);
-    let message = refusal(&dev, Op::Backward(BackwardOp::Cast { src: bufs[2], dst: bufs[1] }));
+    assert_eq!(refusal(&dev, Op::Cast { src: bufs[0], dst: bufs[1] }), None);
+    let message = refusal(&dev, Op::Cast { src: bufs[2], dst: bufs[1] });
     assert_eq!(message.as_deref(), Some("cast: src overlaps the device's scratch"));
 }
 
@@ -366,13 +353,13 @@ fn no_operand_touches_the_scratch() {
 fn bytes_that_are_read_and_written_count_twice() {
     const ONE: u64 = 256 * 4;
     let bufs = buffers(4);
-    let product = |add| ForwardOp::Matmul { x: bufs[0], w: matrix(bufs[1]), bias: None, out: bufs[2], add };
+    let product = |add| Op::Matmul { x: bufs[0], w: matrix(bufs[1]), bias: None, out: bufs[2], add };
     let bytes = |op: Op<'_>| op.work().bytes / ONE;
-    assert_eq!([false, true].map(|add| bytes(Op::Forward(product(add)))), [3, 4]);
-    let accumulate = |add| Op::Update(UpdateOp::Accumulate { src: bufs[0], dst: bufs[1], add });
+    assert_eq!([false, true].map(|add| bytes(product(add))), [3, 4]);
+    let accumulate = |add| Op::Accumulate { src: bufs[0], dst: bufs[1], add };
     assert_eq!([false, true].map(|add| bytes(accumulate(add))), [2, 3]);
     let how = Momentum { rest: 0.1, nesterov: false, grad_scale: 1.0 };
-    assert_eq!(bytes(Op::Update(UpdateOp::Momentum { how, grad: bufs[0], m: bufs[1] })), 4);
+    assert_eq!(bytes(Op::Momentum { how, grad: bufs[0], m: bufs[1] }), 4);
 }
 
 /// Runs `other` while another thread is inside a norm of the buffers 0 and 1 to buffer 2.

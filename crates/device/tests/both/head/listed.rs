@@ -3,7 +3,7 @@
 use super::{CASES, Case, Head, Inputs, bend, case, softmax};
 use crate::both::{Machine, Open, bits, check_close, close, f64s, normal};
 use plimsoll_base::DType::{Bf16, F32};
-use plimsoll_device::{ListedBackward, ListedTokens};
+use plimsoll_device::{HeadSide, ListedBackward, ListedTokens};
 
 /// Tokens of a row's list, of vocabularies that have as many: more than a panel of the CPU's.
 const LISTED: usize = 33;
@@ -25,7 +25,8 @@ impl<D: Machine> Head<D> {
         self.forward(first, rows, inv_t);
         let (rig, k) = (&self.rig, self.case.k);
         let (x, lse) = (rig.buf("x").slice(first * k, rows * k), rig.buf("lse").slice(0, rows));
-        rig.dev.head_top(x, self.matrix("w"), lse, self.bent(inv_t), rig.buf("tile"), self.list(rows));
+        let side = HeadSide { x, w: self.matrix("w"), lse, logits: self.bent(inv_t), tile: rig.buf("tile") };
+        rig.dev.head_top(side, self.list(rows));
         let n = rows * self.case.listed();
         (rig.get_u32("ids")[..n].to_vec(), rig.get("listed")[..n].to_vec())
     }
