@@ -2,10 +2,11 @@
 //! sends those by Git LFS (`objects/batch`, whole or in parts), then makes one commit of all. Skips what the hub has,
 //! so a broken push resumes. Streams files. Sends the token to the endpoint only, and puts it in no message.
 
-use crate::base64::base64;
 use crate::hub::Hub;
 use crate::hub_wire::{Wire, refused_by};
 use crate::source::{is_repo, is_revision};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use plimsoll_base::{Bytes, Error, Result, open_regular, shown_address};
 use serde_json::{Value, json};
 use std::fmt;
@@ -179,7 +180,7 @@ fn preupload(wire: &Wire, push: &Push) -> Result<Vec<(String, Mode)>> {
             let mut sample = Vec::new();
             let mut reader = opened(file, 0, file.bytes.min(SAMPLE_BYTES))?;
             reader.read_to_end(&mut sample).map_err(|err| unreadable(file, &err))?;
-            Ok(json!({ "path": file.path, "size": file.bytes, "sample": base64(&sample) }))
+            Ok(json!({ "path": file.path, "size": file.bytes, "sample": BASE64.encode(&sample) }))
         };
         let wish = json!({ "files": files.iter().map(one).collect::<Result<Vec<Value>>>()? });
         let answer = match wire.post(&path, &wish)? {
@@ -325,7 +326,7 @@ fn commit(wire: &Wire, push: &Push, modes: &[(String, Mode)]) -> Result<String> 
                 let mut content = Vec::new();
                 let read = opened(file, 0, file.bytes)?.read_to_end(&mut content);
                 read.map_err(|err| unreadable(file, &err))?;
-                json!({ "key": "file", "value": { "path": file.path, "encoding": "base64", "content": base64(&content) } })
+                json!({ "key": "file", "value": { "path": file.path, "encoding": "base64", "content": BASE64.encode(&content) } })
             }
         };
         body.push('\n');

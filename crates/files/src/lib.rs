@@ -5,7 +5,6 @@
 
 mod adapter;
 mod ahead;
-mod base64;
 mod builtin;
 mod check;
 mod config;
@@ -41,7 +40,6 @@ pub use adapter::{
     adapter_base_of, adapter_config_json, adapter_quantization, adapter_tensor_name, adapter_tensors,
 };
 pub use ahead::ReadAhead;
-pub use base64::base64;
 pub use check::check_against;
 pub use config::{
     Head, TokenIds, config_json, generation_config_json, score_config_json, spec_from_config, token_ids,

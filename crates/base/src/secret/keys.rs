@@ -1,6 +1,12 @@
 //! Forms of keys: prefixes of well-known services, tokens of three parts, keys after `Bearer`, private key blocks.
 
 use super::values::{WITHHELD, is_mixed};
+use base64::engine::general_purpose::{GeneralPurpose, NO_PAD};
+use base64::{Engine, alphabet};
+
+/// Decodes what ends anywhere, as a text may.
+const BASE64: GeneralPurpose =
+    GeneralPurpose::new(&alphabet::STANDARD, NO_PAD.with_decode_allow_trailing_bits(true));
 
 /// The characters of a form's keys.
 #[derive(Clone, Copy)]
@@ -178,27 +184,10 @@ fn scheme_at(text: &str) -> Option<(usize, usize)> {
 /// Decodes base64; `None` if it is not, or too short for a name and a password of one character each.
 fn decoded(text: &str) -> Option<Vec<u8>> {
     let digits = text.trim_end_matches('=');
-    if digits.len() < 4 || digits.len() % 4 == 1 {
+    if digits.len() < 4 {
         return None;
     }
-    let (mut bytes, mut held, mut bits) = (Vec::with_capacity(digits.len()), 0_u32, 0);
-    for c in digits.bytes() {
-        let value = match c {
-            b'A'..=b'Z' => c - b'A',
-            b'a'..=b'z' => c - b'a' + 26,
-            b'0'..=b'9' => c - b'0' + 52,
-            b'+' | b'-' => 62,
-            b'/' | b'_' => 63,
-            _ => return None,
-        };
-        held = (held << 6) | u32::from(value);
-        bits += 6;
-        if bits >= 8 {
-            bits -= 8;
-            bytes.push((held >> bits) as u8);
-            held &= (1 << bits) - 1;
-        }
-    }
+    let bytes = BASE64.decode(digits.replace('-', "+").replace('_', "/")).ok()?;
     // Words of letters decode too, to unprintable characters.
     bytes.iter().all(|byte| (0x20..0x7f).contains(byte)).then_some(bytes)
 }

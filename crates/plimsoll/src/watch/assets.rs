@@ -1,7 +1,8 @@
 //! The page: its files, joined for the server or as a single file that opens from disk.
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use plimsoll_base::visible_json;
-use plimsoll_files::base64;
 use sha2::{Digest, Sha256};
 
 /// <https://github.com/leeoniya/uPlot> 1.6.32, as published; its licence (MIT) is next to it.
@@ -42,7 +43,7 @@ pub fn whole(data: &str) -> String {
         hash(APP),
         hash(STYLE)
     );
-    let icon = base64(ICON.as_bytes());
+    let icon = BASE64.encode(ICON);
     let head = format!(
         "<meta http-equiv=\"Content-Security-Policy\" content=\"{csp}\">\n\
          <link rel=\"icon\" href=\"data:image/svg+xml;base64,{icon}\">\n<style>{STYLE}</style>"
@@ -65,7 +66,7 @@ fn document(head: &str, foot: &str) -> String {
 
 /// Returns the hash by which a content security policy names an inline script or style.
 fn hash(text: &str) -> String {
-    format!("sha256-{}", base64(&Sha256::digest(text.as_bytes())))
+    format!("sha256-{}", BASE64.encode(Sha256::digest(text)))
 }
 
 #[cfg(test)]

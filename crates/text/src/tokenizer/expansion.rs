@@ -1,6 +1,8 @@
 //! Computes how much longer a tokenizer's configured steps can make a text: forty rules that double it are 3 KB of
 //! JSON. Each kind of step has an upper bound; the bounds of a chain multiply.
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD_PAD_INDIFFERENT as BASE64;
 use serde_json::Value;
 
 /// Largest growth of a text before the model sees it. Sound chains stay below: compatibility forms (11 times, of one
@@ -160,35 +162,15 @@ fn pattern(pattern: &Value) -> Result<Option<f64>, String> {
 /// A table is the byte length of its search tree, the tree, then the replacements, each with a zero byte after it. The
 /// library allocates that length, so it is compared with the table here.
 fn precompiled_growth(step: &Value) -> Result<f64, String> {
-    let table = decoded_base64(step["precompiled_charsmap"].as_str().unwrap_or_default());
+    let table = BASE64
+        .decode(step["precompiled_charsmap"].as_str().unwrap_or_default())
+        .map_err(|err| format!("a table of normalization that is not base64: {err}"))?;
     let sizes = table.split_first_chunk::<4>().map(|(size, rest)| (u32::from_le_bytes(*size) as usize, rest));
     let Some((tree_bytes, rest)) = sizes.filter(|(tree_bytes, rest)| *tree_bytes <= rest.len()) else {
         return Err(format!("a table of normalization of {} bytes that announces more", table.len()));
     };
     let longest = rest[tree_bytes..].split(|&byte| byte == 0).map(<[u8]>::len).max();
     Ok(longest.unwrap_or(0) as f64)
-}
-
-/// Decodes base64 up to its padding, skipping other characters.
-fn decoded_base64(text: &str) -> Vec<u8> {
-    let (mut out, mut bits, mut count) = (Vec::with_capacity(text.len() / 4 * 3), 0u32, 0);
-    for byte in text.bytes() {
-        let value = match byte {
-            b'A'..=b'Z' => byte - b'A',
-            b'a'..=b'z' => byte - b'a' + 26,
-            b'0'..=b'9' => byte - b'0' + 52,
-            b'+' => 62,
-            b'/' => 63,
-            _ => continue,
-        };
-        bits = bits << 6 | u32::from(value);
-        count += 6;
-        if count >= 8 {
-            count -= 8;
-            out.push((bits >> count) as u8);
-        }
-    }
-    out
 }
 
 #[cfg(test)]
