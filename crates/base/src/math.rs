@@ -94,11 +94,6 @@ pub fn exp_f32(x: f32) -> f32 {
     exp(f64::from(x)) as f32
 }
 
-/// Returns `ln` of an f32, rounded once from f64.
-pub fn ln_f32(x: f32) -> f32 {
-    ln(f64::from(x)) as f32
-}
-
 fn scale_by_power_of_two(x: f64, k: i32) -> f64 {
     // In two steps, so subnormal results are reached without an intermediate zero.
     let half = k / 2;

@@ -2,34 +2,21 @@
 
 use serde::{Serialize, Serializer};
 
-/// A phase of the step whose memory may use the same bytes as another's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Phase {
-    /// Samples responses.
-    Rollout,
-    /// Scores each response with the reward model.
-    Reward,
-    /// Runs forward passes without gradients: reference log-probs.
-    Score,
-    /// Runs the critic: values of the rollout, then its own forward, backward and optimizer.
-    Critic,
-    /// Runs forward, backward and optimizer.
-    Update,
-}
-
-impl Phase {
-    /// All phases, in the order of a step.
-    pub const ALL: [Phase; 5] = [Phase::Rollout, Phase::Reward, Phase::Score, Phase::Critic, Phase::Update];
-
-    /// Returns the lower-case name, as in `plan --json`.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Phase::Rollout => "rollout",
-            Phase::Reward => "reward",
-            Phase::Score => "score",
-            Phase::Critic => "critic",
-            Phase::Update => "update",
-        }
+crate::names! {
+    /// A phase of the step whose memory may use the same bytes as another's. In the order of a step, and by its name in
+    /// `plan --json`.
+    #[derive(PartialOrd, Ord)]
+    Phase {
+        /// Samples responses.
+        Rollout = "rollout",
+        /// Scores each response with the reward model.
+        Reward = "reward",
+        /// Runs forward passes without gradients: reference log-probs.
+        Score = "score",
+        /// Runs the critic: values of the rollout, then its own forward, backward and optimizer.
+        Critic = "critic",
+        /// Runs forward, backward and optimizer.
+        Update = "update",
     }
 }
 

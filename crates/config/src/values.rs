@@ -195,20 +195,25 @@ impl JsonSchema for ByteSize {
     }
 }
 
-/// Declares a closed set of names that only run files have, and how messages list them.
-macro_rules! names {
-    ($(#[$doc:meta])* $name:ident, $listed:literal, { $($body:tt)+ }) => {
-        plimsoll_base::names! { $(#[$doc])* #[derive(JsonSchema)] $name { $($body)+ } }
+/// Lists names as messages do: `"a", "b" or "c"`.
+macro_rules! listed {
+    ($name:literal $last:literal) => { concat!("\"", $name, "\" or \"", $last, "\"") };
+    ($name:literal $($more:literal)+) => { concat!("\"", $name, "\", ", listed!($($more)+)) };
+}
 
+/// Declares a closed set of names that only run files have.
+macro_rules! names {
+    ($(#[$doc:meta])* $name:ident { $($(#[$of:meta])* $variant:ident = $text:literal,)+ }) => {
+        plimsoll_base::names! { $(#[$doc])* #[derive(JsonSchema)] $name { $($(#[$of])* $variant = $text,)+ } }
         impl Expecting for $name {
-            const EXPECTING: &'static str = $listed;
+            const EXPECTING: &'static str = listed!($($text)+);
         }
     };
 }
 
 names!(
     /// Storage of the weights.
-    ModelDtype, "\"bf16\" or \"f32\"", {
+    ModelDtype {
         /// 16-bit storage, f32 arithmetic.
         Bf16 = "bf16",
         /// 32-bit storage.
@@ -227,7 +232,7 @@ impl ModelDtype {
 
 names!(
     /// Storage of the AdamW states.
-    OptimizerDtype, "\"f32\", \"bf16\" or \"int8\"", {
+    OptimizerDtype {
         /// f32 states and an f32 master copy of the weights.
         F32 = "f32",
         /// bf16 states, stochastic rounding, no master copy.
@@ -239,7 +244,7 @@ names!(
 
 names!(
     /// What the backward pass computes a second time instead of keeping.
-    Recompute, "\"none\", \"cheap\", \"layer\" or \"offload\"", {
+    Recompute {
         /// Everything is kept.
         None = "none",
         /// Norms and activations are computed again.
@@ -254,7 +259,7 @@ names!(
 names!(
     /// What of a critic is trained next to adapters of the actor.
     #[derive(Default)]
-    CriticLearns, "\"full\" or \"adapter\"", {
+    CriticLearns {
         /// All its weights.
         #[default]
         Full = "full",
@@ -271,7 +276,7 @@ impl CriticLearns {
 
 names!(
     /// What to do with a prompt that is longer than the limit.
-    Overlong, "\"error\", \"drop\" or \"truncate-left\"", {
+    Overlong {
         /// Stop before the run with the row's number.
         Error = "error",
         /// Leave the row out and count it.
@@ -284,7 +289,7 @@ names!(
 names!(
     /// What to do with sequences that are longer than the model's positions.
     #[derive(Default)]
-    Positions, "\"error\" or \"extend\"", {
+    Positions {
         /// Stop before the run.
         #[default]
         Error = "error",
@@ -301,7 +306,7 @@ impl Positions {
 
 names!(
     /// What to do when the KV cache is full.
-    OnFull, "\"worst-case\" or \"preempt\"", {
+    OnFull {
         /// Admit a sequence only if its longest possible response fits.
         WorstCase = "worst-case",
         /// Admit early; evict the youngest sequence and recompute it later.
@@ -311,7 +316,7 @@ names!(
 
 names!(
     /// The call signature of a Python reward function.
-    Signature, "\"trl\", \"verl\" or \"openrlhf\"", {
+    Signature {
         /// `f(prompts, completions, completion_ids, **columns)`.
         Trl = "trl",
         /// `compute_score(data_source, solution_str, ground_truth, extra_info)`.
@@ -333,7 +338,7 @@ impl Signature {
 
 names!(
     /// Whether a worker may reach a network.
-    Network, "\"deny\" or \"allow\"", {
+    Network {
         /// Only processes of this machine.
         Deny = "deny",
         /// Everything that the user may reach.
@@ -352,7 +357,7 @@ impl Network {
 
 names!(
     /// What a failing reward function does to the run.
-    RewardFailure, "\"stop\" or \"none\"", {
+    RewardFailure {
         /// The run stops with the named error.
         Stop = "stop",
         /// Its samples have no score from this reward, and are counted.
@@ -362,7 +367,7 @@ names!(
 
 names!(
     /// Where the KL term goes.
-    KlIn, "\"loss\" or \"reward\"", {
+    KlIn {
         /// A term of the loss.
         Loss = "loss",
         /// Taken from each token's reward.
@@ -372,7 +377,7 @@ names!(
 
 names!(
     /// The loss of a pair.
-    LossType, "\"sigmoid\" or \"ipo\"", {
+    LossType {
         /// DPO, with `label_smoothing` cDPO.
         Sigmoid = "sigmoid",
         /// IPO.
@@ -453,7 +458,7 @@ impl JsonSchema for DynamicSampling {
 
 names!(
     /// Which tokens the reward of a turn is credited to.
-    Credit, "\"episode\", \"turn\" or \"process\"", {
+    Credit {
         /// The sum of all turns, to the whole episode.
         Episode = "episode",
         /// To the turn that earned it and those before it.
@@ -465,7 +470,7 @@ names!(
 
 names!(
     /// How the learning rate moves after warm-up.
-    Schedule, "\"constant\", \"linear\" or \"cosine\"", {
+    Schedule {
         /// It stays.
         Constant = "constant",
         /// Down to 0 at the last step, in a straight line.
@@ -477,7 +482,7 @@ names!(
 
 names!(
     /// The order of a pass over the data.
-    Curriculum, "\"none\", \"easy-first\" or \"hard-first\"", {
+    Curriculum {
         /// Shuffled or not, by `data.shuffle`.
         None = "none",
         /// From the highest pass rate to the lowest.
@@ -489,7 +494,7 @@ names!(
 
 names!(
     /// The turns of a conversation that a supervised run learns.
-    TrainOn, "\"last\" or \"assistant\"", {
+    TrainOn {
         /// The last turn.
         Last = "last",
         /// Every turn of the assistant.
@@ -499,7 +504,7 @@ names!(
 
 names!(
     /// What to do with a prompt that ends with the assistant's words.
-    AnsweredPrompts, "\"error\", \"drop-turn\" or \"continue\"", {
+    AnsweredPrompts {
         /// The file is refused.
         Error = "error",
         /// The assistant's last turn is left out.
@@ -511,7 +516,7 @@ names!(
 
 names!(
     /// Where the run computes.
-    RunDevice, "\"cpu\" or \"cuda\"", {
+    RunDevice {
         /// The CPU.
         Cpu = "cpu",
         /// An NVIDIA GPU.
@@ -522,7 +527,7 @@ names!(
 names!(
     /// What a micro-batch's gradient is rounded to before it is added.
     #[derive(Default)]
-    GradientWire, "\"f32\" or \"bf16\"", {
+    GradientWire {
         /// Nothing: it is added as it comes.
         #[default]
         F32 = "f32",
@@ -533,7 +538,7 @@ names!(
 
 names!(
     /// How cards of different hosts exchange.
-    Exchange, "\"nccl\" or \"sockets\"", {
+    Exchange {
         /// Over NVIDIA's library, which takes the fastest network that it finds.
         Nccl = "nccl",
         /// Over TCP, through the memory of the host.
@@ -543,7 +548,7 @@ names!(
 
 names!(
     /// What may live in pinned host memory instead of on the device.
-    Offload, "\"optimizer\", \"reference\" or \"gradients\"", {
+    Offload {
         /// Optimizer states.
         Optimizer = "optimizer",
         /// Reference weights.
@@ -561,7 +566,7 @@ impl Expecting for Vec<Offload> {
 
 names!(
     /// A tracker of experiments.
-    Tracker, "\"wandb\", \"trackio\", \"mlflow\" or \"tensorboard\"", {
+    Tracker {
         /// Weights & Biases.
         Wandb = "wandb",
         /// Trackio.
@@ -575,7 +580,7 @@ names!(
 
 names!(
     /// Whether trackers may send anything.
-    TrackMode, "\"online\" or \"offline\"", {
+    TrackMode {
         /// To the services that the user's environment names.
         Online = "online",
         /// Nothing: they write files.
