@@ -15,6 +15,7 @@ mod hosts;
 mod limits;
 mod lora;
 pub mod measured;
+pub mod picture;
 mod planner;
 mod planning;
 mod prices;

@@ -2,9 +2,9 @@
 //! if there are any. The load line is the planned peak, as in `plimsoll watch`; the limit is another line.
 //!
 //! It draws the output of `plan --json`, so a plan and a run directory's `plan.json` look alike. One panel per pool.
-//! The file needs no outside resources, suits light and dark backgrounds, and describes itself (`title`, `desc`).
 
 use super::measured::Measured;
+use super::picture::{self, fitted, line, round_step, text};
 use plimsoll_base::{Bytes, Phase};
 use serde_json::Value;
 use std::fmt::Write;
@@ -39,16 +39,19 @@ const KINDS: [(&str, &str); 7] = [
     ("outside", "kernel, workers"),
 ];
 
-const STYLE: &str = "\
-text{font:12px system-ui,sans-serif;fill:#1b2733}.title{font-size:15px;font-weight:600}.soft{fill:#5d6b78}.end{text-anchor:end}\
-.mid{text-anchor:middle}.bold{font-weight:600}.back{fill:#fff}.grid{stroke:#e3e8ec}.axis{stroke:#8a97a3}\
+/// The style on a light background and on a dark one.
+const STYLE: [&str; 2] = [
+    "\
+.axis{stroke:#8a97a3}\
 .band{stroke:#fff;stroke-width:1}.weights{fill:#9ecae9}.states{fill:#cbb8ea}.kv{fill:#a9dbb4}.acts{fill:#fbd5a0}.head{fill:#f5b7a9}\
 .process{fill:#d3dae1}.outside{fill:#ece5cf}.line{stroke:#b3261e;stroke-width:2;fill:none}.linetext{fill:#b3261e;font-weight:600}.limit{stroke:#5d6b78;fill:none}\
-.meas{stroke:#0b2e4a;stroke-width:3}.meastext{fill:#0b2e4a;font-weight:600}.halo{fill:#fff;opacity:.86}.mixed{fill:#eef1f4}.idle{fill:none;stroke:#8a97a3;stroke-dasharray:3 4}.small{font-size:9.5px}.disc{fill:#fff}\
-@media (prefers-color-scheme:dark){text{fill:#e6edf3}.soft{fill:#9aa7b3}.back{fill:#0d1117}.grid{stroke:#222b35}.axis{stroke:#6b7885}\
+.meas{stroke:#0b2e4a;stroke-width:3}.meastext{fill:#0b2e4a;font-weight:600}.halo{fill:#fff;opacity:.86}.mixed{fill:#eef1f4}.idle{fill:none;stroke:#8a97a3;stroke-dasharray:3 4}.small{font-size:9.5px}.disc{fill:#fff}",
+    "\
+.axis{stroke:#6b7885}\
 .band{stroke:#0d1117}.weights{fill:#1f5f8b}.states{fill:#5c4796}.kv{fill:#2c6b45}.acts{fill:#85591f}.head{fill:#8f4236}\
 .process{fill:#46505b}.outside{fill:#5f5942}.line{stroke:#ff8077}.linetext{fill:#ff8077}.limit{stroke:#9aa7b3}.meas{stroke:#dceaf7}.meastext{fill:#dceaf7}\
-.halo{fill:#0d1117}.mixed{fill:#2b333c}.idle{stroke:#6b7885}.disc{fill:#0d1117}}";
+.halo{fill:#0d1117}.mixed{fill:#2b333c}.idle{stroke:#6b7885}.disc{fill:#0d1117}",
+];
 
 #[derive(Clone, Debug, PartialEq)]
 struct Row {
@@ -104,15 +107,7 @@ pub fn draw(plan: &Value, title: &str, measured: &Measured) -> String {
         })
         .collect();
     let words: Vec<String> = panels.iter().map(Panel::words).collect();
-    let mut out = String::new();
-    let _ = write!(
-        out,
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-labelledby=\"t d\">\n\
-         <title id=\"t\">{}</title>\n<desc id=\"d\">{}</desc>\n<style>{STYLE}</style>\n\
-         <rect class=\"back\" width=\"{WIDTH}\" height=\"{height}\"/>\n",
-        escape(title),
-        escape(&words.join(" "))
-    );
+    let mut out = picture::begin([WIDTH, height], "", STYLE, title, &words.join(" "));
     text(&mut out, LEFT, 26.0, "title", title);
     legend(&mut out, &panels);
     for panel in &panels {
@@ -193,7 +188,7 @@ impl<'p> Panel<'p> {
             "<rect class=\"idle\" x=\"{x:.1}\" y=\"{top:.1}\" width=\"{width:.1}\" height=\"{:.1}\"/>",
             bottom - top
         );
-        let words = fitted(&format!("arena, idle in this phase: {}", Bytes(bytes)), width);
+        let words = in_band(&format!("arena, idle in this phase: {}", Bytes(bytes)), width);
         text(out, x + width / 2.0, top + 15.0, "mid soft", &words);
     }
 
@@ -230,7 +225,7 @@ impl<'p> Panel<'p> {
 
     /// Draws gridlines at round numbers of bytes.
     fn axis(&self, out: &mut String) {
-        let (step, unit, name) = round_step(self.top);
+        let (step, unit, name) = axis_step(self.top);
         let mut count = 0.0;
         while count * step * unit <= self.top * 0.98 {
             let y = self.y_of(count * step * unit);
@@ -262,14 +257,14 @@ impl<'p> Panel<'p> {
                 let _ = writeln!(
                     out,
                     "<rect class=\"band {class}\" x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\"><title>{}  {size}</title></rect>",
-                    escape(&band.name)
+                    picture::escape(&band.name)
                 );
                 let middle = y + height / 2.0;
                 if height >= LABEL_HEIGHT - 0.5 {
-                    text(out, x + 8.0, middle + 4.0, "", &fitted(&band.name, width - 70.0));
+                    text(out, x + 8.0, middle + 4.0, "", &in_band(&band.name, width - 70.0));
                     text(out, x + width - 8.0, middle + 4.0, "end", &size.to_string());
                 } else if height >= SMALL_LABEL_HEIGHT {
-                    text(out, x + 8.0, middle + 3.5, "small", &fitted(&band.name, width - 70.0));
+                    text(out, x + 8.0, middle + 3.5, "small", &in_band(&band.name, width - 70.0));
                     text(out, x + width - 8.0, middle + 3.5, "small end", &size.to_string());
                 }
                 bytes += band.bytes as f64;
@@ -415,14 +410,11 @@ fn legend(out: &mut String, panels: &[Panel]) {
 
 /// Returns the spacing of about five gridlines up to `top` bytes, its unit, and the unit's name: 1, 2 or 5 times a
 /// power of ten of one unit, so that equal spacings have equal numbers.
-fn round_step(top: f64) -> (f64, f64, &'static str) {
+fn axis_step(top: f64) -> (f64, f64, &'static str) {
     const UNITS: [(u64, &str); 5] =
         [(1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B")];
     let (unit, name) = UNITS.into_iter().find(|(unit, _)| top >= *unit as f64).unwrap_or((1, "B"));
-    let least = top / 5.0 / unit as f64;
-    let power = 10f64.powi(least.log10().floor() as i32);
-    let step = [1.0, 2.0, 5.0].map(|step| step * power).into_iter().find(|step| *step >= least);
-    (step.unwrap_or(10.0 * power), unit as f64, name)
+    (round_step(top / 5.0 / unit as f64), unit as f64, name)
 }
 
 /// Formats a gridline's number without needless decimals.
@@ -431,29 +423,9 @@ fn tick(number: f64, unit: &str) -> String {
     format!("{} {unit}", number.trim_end_matches('0').trim_end_matches('.'))
 }
 
-/// Truncates words to a band's width, at about 6.3 pixels per letter.
-fn fitted(words: &str, width: f64) -> String {
-    let room = ((width - 14.0) / 6.3).max(1.0) as usize;
-    match words.chars().count() <= room {
-        true => words.to_string(),
-        false => words.chars().take(room.saturating_sub(1)).chain(['…']).collect(),
-    }
-}
-
-pub fn line(out: &mut String, x1: f64, y1: f64, x2: f64, y2: f64, class: &str) {
-    let _ = writeln!(
-        out,
-        "<line class=\"{class}\" x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\"/>"
-    );
-}
-
-pub fn text(out: &mut String, x: f64, y: f64, class: &str, words: &str) {
-    let class = if class.is_empty() { String::new() } else { format!(" class=\"{class}\"") };
-    let _ = writeln!(out, "<text x=\"{x:.1}\" y=\"{y:.1}\"{class}>{}</text>", escape(words));
-}
-
-pub fn escape(words: &str) -> String {
-    words.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+/// Cuts words to a band's width, at about 6.3 pixels a letter.
+fn in_band(words: &str, width: f64) -> String {
+    fitted(words, ((width - 14.0) / 6.3).max(1.0) as usize)
 }
 
 #[cfg(test)]
@@ -525,7 +497,7 @@ mod tests {
             (1.1 * 1073741824.0, ["0 GiB", "0.5 GiB", "1 GiB"]),
             (999.0 * 1048576.0, ["0 MiB", "200 MiB", "400 MiB"]),
         ] {
-            let (step, _, unit) = round_step(top);
+            let (step, _, unit) = axis_step(top);
             assert_eq!([0.0, 1.0, 2.0].map(|count| tick(count * step, unit)), ticks, "{top}");
         }
     }

@@ -1,6 +1,7 @@
 //! The table and the picture of `bench mismatch`.
 
 use super::cases::CASES;
+use plimsoll_plan::picture::{begin, line, polyline, text};
 use serde_json::Value;
 use std::fmt::Write;
 
@@ -8,8 +9,14 @@ const WIDTH: f64 = 420.0;
 const HEIGHT: f64 = 260.0;
 const LEFT: f64 = 46.0;
 const TOP: f64 = 46.0;
-/// A colour for each case, in their order; the exact run is black.
-const COLOURS: [&str; 7] = ["#111111", "#4c9be8", "#1f5f8b", "#e8a33d", "#d0342c", "#2c8a57", "#8a4fbf"];
+/// A colour for each case, in their order, of its curve and of its name: on a light background and on a dark one, where
+/// only the exact run has another.
+const STYLE: [&str; 2] = [
+    "\
+.curve{fill:none;stroke-width:2}.c0{stroke:#111}.c1{stroke:#4c9be8}.c2{stroke:#1f5f8b}.c3{stroke:#e8a33d}.c4{stroke:#d0342c}\
+.c5{stroke:#2c8a57}.c6{stroke:#8a4fbf}.t1{fill:#4c9be8}.t2{fill:#1f5f8b}.t3{fill:#e8a33d}.t4{fill:#d0342c}.t5{fill:#2c8a57}.t6{fill:#8a4fbf}",
+    ".c0{stroke:#eee}",
+];
 
 fn rows(result: &Value) -> &[Value] {
     result["rows"].as_array().map_or(&[], Vec::as_slice)
@@ -88,54 +95,29 @@ pub(super) fn page(result: &Value) -> String {
 
 /// Draws score over steps: on the left without a correction, on the right with one.
 pub(super) fn picture(result: &Value) -> String {
-    let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {:.0} {:.0}\" font-family=\"system-ui,sans-serif\" font-size=\"12\">\n\
-         <title>Held-out score over steps, by the difference between sampler and trainer</title>\n\
-         <rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n",
-        2.0 * (WIDTH + LEFT) + 20.0,
-        HEIGHT + TOP + 40.0
-    );
+    let title = "Held-out score over steps, by the difference between sampler and trainer";
+    let size = [2.0 * (WIDTH + LEFT) + 20.0, HEIGHT + TOP + 40.0];
+    let mut svg = begin(size, "", STYLE, title, "Left: no correction. Right: truncated weights.");
     let steps = result["steps"].as_f64().unwrap_or(1.0);
+    let y = |score: f64| TOP + (1.0 - score) * HEIGHT;
     for (panel, (title, corrects)) in
         [("no correction", false), ("truncated weights", true)].into_iter().enumerate()
     {
         let left = LEFT + panel as f64 * (WIDTH + LEFT);
-        let at = |step: f64, score: f64| {
-            format!("{:.1},{:.1}", left + step / steps * WIDTH, TOP + (1.0 - score) * HEIGHT)
-        };
-        let _ = writeln!(svg, "<text x=\"{left}\" y=\"20\" font-weight=\"600\">{title}</text>");
+        text(&mut svg, left, 20.0, "bold", title);
         for score in [0.0, 0.25, 0.5, 0.75, 1.0] {
-            let y = TOP + (1.0 - score) * HEIGHT;
-            let _ = writeln!(
-                svg,
-                "<path d=\"M{left} {y:.1}h{WIDTH}\" stroke=\"#e3e8ec\"/><text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\" fill=\"#5d6b78\">{score}</text>",
-                left - 6.0,
-                y + 4.0
-            );
+            line(&mut svg, left, y(score), left + WIDTH, y(score), "grid");
+            text(&mut svg, left - 6.0, y(score) + 4.0, "soft end", &score.to_string());
         }
-        let _ = writeln!(
-            svg,
-            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\" fill=\"#5d6b78\">{steps} steps</text>",
-            left + WIDTH,
-            TOP + HEIGHT + 18.0
-        );
-        let mut shown = 0.0;
-        for row in rows(result).iter().filter(|row| row["corrects"] == corrects || row["case"] == "exact") {
-            let case = row["case"].as_str().unwrap_or_default();
-            let colour = CASES.iter().position(|one| one.name == case).map_or("#999", |n| COLOURS[n]);
-            let line: Vec<String> = numbers(row, "steps")
-                .into_iter()
-                .zip(numbers(row, "scores"))
-                .map(|(step, score)| at(step, score))
-                .collect();
-            let _ = writeln!(
-                svg,
-                "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>\
-                 <text x=\"{:.1}\" y=\"38\" fill=\"{colour}\">{case}</text>",
-                line.join(" "),
-                left + shown
-            );
-            shown += 60.0;
+        text(&mut svg, left + WIDTH, y(0.0) + 18.0, "soft end", &format!("{steps} steps"));
+        let shown = |row: &&Value| row["corrects"] == corrects || row["case"] == "exact";
+        for (place, row) in rows(result).iter().filter(shown).enumerate() {
+            let name = row["case"].as_str().unwrap_or_default();
+            let case = CASES.iter().position(|case| case.name == name).unwrap_or(0);
+            let points = numbers(row, "steps").into_iter().zip(numbers(row, "scores"));
+            let points = points.map(|(step, score)| (left + step / steps * WIDTH, y(score)));
+            polyline(&mut svg, points, &format!("curve c{case}"));
+            text(&mut svg, left + 60.0 * place as f64, 38.0, &format!("t{case}"), name);
         }
     }
     svg + "</svg>\n"

@@ -1,8 +1,7 @@
-//! `curves.svg`: reward and held-out score over the steps, next to length. One file without external resources, for
-//! light and dark backgrounds, that describes its content in words (`title`, `desc`).
+//! `curves.svg`: reward and held-out score over the steps, next to length.
 
 use super::curves::{Curves, Points};
-use plimsoll_plan::svg::{line, text};
+use plimsoll_plan::picture::{begin, fitted, line, polyline, round_step, text};
 use std::fmt::Write;
 
 const WIDTH: f64 = 960.0;
@@ -18,14 +17,15 @@ const COLOURS: usize = 6;
 /// Largest number of sets named above the plot.
 const NAMED: usize = 4;
 
-const STYLE: &str = "\
-text{font:12px system-ui,sans-serif;fill:#1b2733}.title{font-size:15px;font-weight:600}.soft{fill:#5d6b78}.end{text-anchor:end}\
-.mid{text-anchor:middle}.bold{font-weight:600}.back{fill:#fff}.grid{stroke:#e3e8ec}\
+/// The style on a light background and on a dark one.
+const STYLE: [&str; 2] = [
+    "\
 .curve{fill:none;stroke-width:2.5;stroke-linejoin:round}.thin{stroke-width:1.5}.c0{stroke:#8a97a3}.c1{stroke:#0b6e99}.c2{stroke:#b3541e}\
-.c3{stroke:#3b7d4f}.c4{stroke:#7a55b0}.c5{stroke:#a33a5e}.c6{stroke:#8a7a1e}.dot{fill:#fff;stroke-width:2.5}\
-@media (prefers-color-scheme:dark){text{fill:#e6edf3}.soft{fill:#9aa7b3}.back{fill:#0d1117}.grid{stroke:#222b35}\
+.c3{stroke:#3b7d4f}.c4{stroke:#7a55b0}.c5{stroke:#a33a5e}.c6{stroke:#8a7a1e}.dot{fill:#fff;stroke-width:2.5}",
+    "\
 .c0{stroke:#6b7885}.c1{stroke:#58b6de}.c2{stroke:#e69a66}.c3{stroke:#7cc492}.c4{stroke:#b79be6}.c5{stroke:#e58aa8}.c6{stroke:#d4c25e}\
-.dot{fill:#0d1117}}";
+.dot{fill:#0d1117}",
+];
 
 struct Curve<'c> {
     class: String,
@@ -60,17 +60,8 @@ pub(super) fn draw(curves: &Curves, title: &str) -> String {
         [("loss", vec![soft(&curves.losses)]), ("score on held-out prompts", evals)]
     };
     let words: Vec<String> = panels.iter().map(|(name, curves)| in_words(name, curves)).collect();
-    let mut out = String::new();
     // A window that is taller than the picture leaves its room below, not half of it above.
-    let _ = write!(
-        out,
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" preserveAspectRatio=\"xMidYMin\" \
-         role=\"img\" aria-labelledby=\"t d\">\n\
-         <title id=\"t\">{}</title>\n<desc id=\"d\">{}</desc>\n<style>{STYLE}</style>\n\
-         <rect class=\"back\" width=\"{WIDTH}\" height=\"{HEIGHT}\"/>\n",
-        plimsoll_plan::svg::escape(title),
-        plimsoll_plan::svg::escape(&words.join(" ")),
-    );
+    let mut out = begin([WIDTH, HEIGHT], " preserveAspectRatio=\"xMidYMin\"", STYLE, title, &words.join(" "));
     text(&mut out, LEFTS[0], 28.0, "title", title);
     for ((name, curves), left) in panels.iter().zip(LEFTS) {
         panel(&mut out, left, name, curves);
@@ -119,8 +110,7 @@ fn panel(out: &mut String, left: f64, name: &str, curves: &[Curve]) {
     text(out, left + PLOT_WIDTH / 2.0, TOP + PLOT_HEIGHT + 36.0, "soft mid", "step");
     for curve in curves {
         let drawn = curve.points;
-        let path: Vec<String> = drawn.iter().map(|&(s, v)| format!("{:.1},{:.1}", x(s), y(v))).collect();
-        let _ = writeln!(out, "<polyline class=\"curve {}\" points=\"{}\"/>", curve.class, path.join(" "));
+        polyline(out, drawn.iter().map(|&(s, v)| (x(s), y(v))), &format!("curve {}", curve.class));
         // Evaluations have few points, so each gets a dot.
         for &(step, value) in drawn.iter().filter(|_| !curve.class.contains("thin") && drawn.len() <= 24) {
             let _ = writeln!(
@@ -141,32 +131,11 @@ fn legend(out: &mut String, left: f64, curves: &[Curve]) {
     let width = PLOT_WIDTH / curves.len().min(NAMED + 1) as f64;
     for (i, curve) in curves.iter().take(NAMED + 1).enumerate() {
         let at = left + width * i as f64;
-        let _ = writeln!(
-            out,
-            "<polyline class=\"curve {}\" points=\"{at:.1},{y:.1} {:.1},{y:.1}\"/>",
-            curve.class,
-            at + 16.0,
-            y = 68.0
-        );
+        polyline(out, [(at, 68.0), (at + 16.0, 68.0)], &format!("curve {}", curve.class));
         // A letter is about 7 units wide.
         let room = ((width - 26.0) / 7.0).max(3.0) as usize;
-        let name: String = if curve.name.chars().count() > room {
-            curve.name.chars().take(room - 1).chain(['…']).collect()
-        } else {
-            curve.name.to_string()
-        };
-        text(out, at + 21.0, 72.0, "soft", &name);
+        text(out, at + 21.0, 72.0, "soft", &fitted(curve.name, room));
     }
-}
-
-/// Returns 1, 2 or 5 times a power of ten, at least `least`.
-fn round_step(least: f64) -> f64 {
-    let power = 10f64.powf(least.log10().floor());
-    [1.0, 2.0, 5.0, 10.0]
-        .into_iter()
-        .map(|factor| factor * power)
-        .find(|step| *step >= least)
-        .unwrap_or(least)
 }
 
 /// Formats a value with the digits that its size needs.
@@ -221,13 +190,6 @@ mod tests {
                     );
                 }
             }
-        }
-    }
-
-    #[test]
-    fn steps_are_round() {
-        for (least, expect) in [(0.21, 0.5), (0.2, 0.2), (3.0, 5.0), (70.0, 100.0), (0.011, 0.02)] {
-            assert!((round_step(least) / expect - 1.0).abs() < 1e-9, "{least}: {}", round_step(least));
         }
     }
 }
