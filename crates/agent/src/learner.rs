@@ -16,13 +16,13 @@ use plimsoll_algo::policy_loss::{PolicyBatch, PolicyLoss, PolicySums, policy_los
 use plimsoll_algo::value_loss::{ValueBatch, ValueSums, value_loss};
 use plimsoll_base::rng::{Stream, permutation};
 use plimsoll_base::{DType, Phase, PhaseSet, Result};
-use plimsoll_device::{AdamW, AdamWBufs, Device};
+use plimsoll_device::{AdamWBufs, Device};
 use plimsoll_devices::{host, scratch_of_matrices};
 use plimsoll_memory::{Buf, Layout, Overlay, Pool, Resident};
 use plimsoll_model::mlp::{MlpHead, MlpParams, MlpPass, MlpSpec, backward, forward};
 use plimsoll_model::{FlatTensors, ParamTable};
 use plimsoll_run::ending::finite_loss;
-use plimsoll_train::{Share, UpdateOptions, finite_weights, first_not_finite, gradient_not_finite};
+use plimsoll_train::{Share, UpdateOptions, adamw, finite_weights, first_not_finite, gradient_not_finite};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LearnerOptions {
@@ -255,21 +255,9 @@ impl<'a> Learner<'a> {
 
     fn apply(&mut self, optimizer: UpdateOptions, grad_norm: f64) {
         self.updates += 1;
-        let clip = f64::from(optimizer.grad_clip);
-        let adamw = AdamW {
-            lr: optimizer.lr,
-            beta1: optimizer.betas.0,
-            beta2: optimizer.betas.1,
-            eps: optimizer.epsilon,
-            weight_decay: optimizer.weight_decay,
-            step: self.updates,
-            grad_scale: if clip > 0.0 && grad_norm > clip { (clip / grad_norm) as f32 } else { 1.0 },
-            seed: optimizer.seed,
-            first_element: 0,
-        };
         let (weights, grad) = (self.params.all, self.grads.all);
         let bufs = AdamWBufs { weights, grad, m: self.m, v: self.v, scales: None, master: None };
-        self.dev.adamw(adamw, bufs);
+        self.dev.adamw(adamw(optimizer, optimizer.grad_scale(grad_norm), self.updates), bufs);
     }
 
     /// Requires that every weight is finite.

@@ -508,7 +508,7 @@ fn bufs<'b>(weights: Buf<'b>, grad: Buf<'b>, states: States<'b>) -> AdamWBufs<'b
 }
 
 /// Returns the AdamW numbers of step `step`, for all parameters.
-fn adamw(how: UpdateOptions, grad_scale: f32, step: u64) -> AdamW {
+pub fn adamw(how: UpdateOptions, grad_scale: f32, step: u64) -> AdamW {
     AdamW {
         lr: how.lr,
         beta1: how.betas.0,
