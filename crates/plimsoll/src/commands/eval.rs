@@ -1,6 +1,6 @@
 //! `eval --model M --data F`: the mean reward of a model on prompts, and pass@k of several samples.
 
-use super::layers::{Sets, flag, run_file_of_model, text_flag};
+use super::layers::{DrawFlags, flag, run_file_of_model, text_flag};
 use crate::output;
 use plimsoll_base::{Result, shown_places};
 use plimsoll_run::scores::{EvalReport, pass_words};
@@ -45,17 +45,8 @@ pub struct Args {
     /// The most prompts to use.
     #[arg(long, value_name = "N")]
     prompts_max: Option<u32>,
-    /// Longest response in tokens; 256 unless given.
-    #[arg(long, value_name = "N")]
-    max_new_tokens: Option<u32>,
-    /// The seed of all random numbers.
-    #[arg(long)]
-    seed: Option<u64>,
-    /// Wait after every GPU kernel, check indices and values, and name what is wrong.
-    #[arg(long)]
-    checked: bool,
     #[command(flatten)]
-    sets: Sets,
+    draws: DrawFlags,
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
@@ -72,14 +63,8 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
         text_flag("reward.0.model", args.reward_model.as_deref()),
         flag("eval.samples", args.samples),
         flag("eval.prompts_max", args.prompts_max),
-        flag("rollout.max_new_tokens", args.max_new_tokens),
-        flag("seed", args.seed),
-        flag("run.checked", args.checked.then_some(true)),
     ];
-    let flags = flags.into_iter().flatten().collect();
-    let of = run_file_of_model(&args.model);
-    let defaults = [("rollout.temperature", temperature)];
-    let loaded = args.sets.load_verb(&defaults, of.as_deref(), flags, quiet)?;
+    let loaded = args.draws.load(temperature, run_file_of_model(&args.model).as_deref(), flags, quiet)?;
     let found = plimsoll_infer::eval::eval(&loaded.verb, args.pass_rates.as_deref(), args.output.as_deref())?;
     output::either(args.json, &found, words)?;
     Ok(ExitCode::SUCCESS)

@@ -1,6 +1,6 @@
 //! `generate --model M --prompt "..."`: streams a response of the rollout engine to stdout.
 
-use super::layers::{Sets, flag, run_file_of_model, text_flag};
+use super::layers::{DrawFlags, run_file_of_model, text_flag};
 use crate::output;
 use plimsoll_base::{Error, Result};
 use plimsoll_infer::generate::generate;
@@ -33,33 +33,18 @@ pub struct Args {
     /// Use the prompt unchanged, without a chat template.
     #[arg(long, conflicts_with = "system")]
     raw: bool,
-    /// Longest response in tokens.
-    #[arg(long, value_name = "N")]
-    max_new_tokens: Option<u32>,
-    /// The seed of all random numbers.
-    #[arg(long)]
-    seed: Option<u64>,
-    /// Wait after every GPU kernel, check indices and values, and name what is wrong.
-    #[arg(long)]
-    checked: bool,
     #[command(flatten)]
-    sets: Sets,
+    draws: DrawFlags,
     /// Print one JSON object instead of the stream.
     #[arg(long)]
     json: bool,
 }
 
 pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
-    let flags = [
-        text_flag("model", Some(&args.model)),
-        text_flag("data.system_prompt", args.system.as_deref()),
-        flag("rollout.max_new_tokens", args.max_new_tokens),
-        flag("seed", args.seed),
-        flag("run.checked", args.checked.then_some(true)),
-    ];
-    let flags = flags.into_iter().flatten().collect();
+    let flags =
+        [text_flag("model", Some(&args.model)), text_flag("data.system_prompt", args.system.as_deref())];
     let of = run_file_of_model(&args.model).filter(|_| !args.raw);
-    let loaded = args.sets.load_verb(&[("rollout.temperature", "0.0")], of.as_deref(), flags, quiet)?;
+    let loaded = args.draws.load("0.0", of.as_deref(), flags, quiet)?;
     let prompt = if args.prompt == "-" { read_stdin()? } else { args.prompt.clone() };
     if args.json {
         let found = generate(&loaded.verb, &prompt, args.raw, &mut |_| {})?;

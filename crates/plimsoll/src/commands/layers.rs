@@ -52,6 +52,41 @@ impl Sets {
     }
 }
 
+/// The flags of a command that draws responses to its own prompts.
+#[derive(clap::Args)]
+pub struct DrawFlags {
+    /// Longest response in tokens; 256 unless given.
+    #[arg(long, value_name = "N")]
+    max_new_tokens: Option<u32>,
+    /// The seed of all random numbers.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Wait after every GPU kernel, check indices and values, and name what is wrong.
+    #[arg(long)]
+    checked: bool,
+    #[command(flatten)]
+    sets: Sets,
+}
+
+impl DrawFlags {
+    /// Reads the settings as `Sets::load_verb` does; `own` are the flags that the command alone has.
+    pub fn load(
+        &self,
+        temperature: &str,
+        of: Option<&Path>,
+        own: impl IntoIterator<Item = Option<String>>,
+        quiet: bool,
+    ) -> Result<LoadedVerb> {
+        let common = [
+            flag("rollout.max_new_tokens", self.max_new_tokens),
+            flag("seed", self.seed),
+            flag("run.checked", self.checked.then_some(true)),
+        ];
+        let flags = own.into_iter().chain(common).flatten().collect();
+        self.sets.load_verb(&[("rollout.temperature", temperature)], of, flags, quiet)
+    }
+}
+
 /// Returns the run file of the directory of a run.
 pub fn run_file_of(dir: &Path) -> Option<PathBuf> {
     let file = dir.join("run.toml");
