@@ -59,9 +59,10 @@ pub fn input(random: &mut Random, shape: Shape, corpus: &[Vec<u8>], pieces: &[&s
     };
     // One change leaves the most to parse, several reach what one cannot.
     for _ in 0..1 + random.below(5) / 2 {
-        match shape == Shape::Binary && random.below(4) > 0 {
-            true => overwrite(random, &mut input),
-            false => change(random, &mut input, corpus, pieces),
+        if shape == Shape::Binary && random.below(4) > 0 {
+            overwrite(random, &mut input)
+        } else {
+            change(random, &mut input, corpus, pieces)
         }
         input.truncate(INPUT_BYTES_MAX);
     }

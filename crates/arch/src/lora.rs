@@ -97,9 +97,10 @@ impl LoraTargets {
 
     /// Returns the value of `lora.targets` in a run file.
     pub fn in_toml(self) -> String {
-        match self == LoraTargets::ALL {
-            true => format!("\"{self}\""),
-            false => format!("{:?}", self.iter().map(LoraTarget::name).collect::<Vec<_>>()),
+        if self == LoraTargets::ALL {
+            format!("\"{self}\"")
+        } else {
+            format!("{:?}", self.iter().map(LoraTarget::name).collect::<Vec<_>>())
         }
     }
 

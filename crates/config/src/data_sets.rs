@@ -101,9 +101,10 @@ impl Expecting for DataSets {
 
 impl Serialize for DataSets {
     fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
-        match self.is_one {
-            true => serializer.serialize_str(&self.sets[0].path),
-            false => self.sets.serialize(serializer),
+        if self.is_one {
+            serializer.serialize_str(&self.sets[0].path)
+        } else {
+            self.sets.serialize(serializer)
         }
     }
 }

@@ -319,9 +319,10 @@ impl<'de> Deserializer<'de> for Reader<'_> {
                     let mut access = Items { items, path, next: 0 };
                     let value = visitor.visit_seq(&mut access)?;
                     // Serde's fixed-size arrays stop reading when they are full.
-                    match access.next == items.len() {
-                        true => Ok(value),
-                        false => Err(de::Error::invalid_length(items.len(), &"a list of 2 numbers")),
+                    if access.next == items.len() {
+                        Ok(value)
+                    } else {
+                        Err(de::Error::invalid_length(items.len(), &"a list of 2 numbers"))
                     }
                 }
                 Value::Table(table) => visitor.visit_map(Entries { table, path, next: 0 }),

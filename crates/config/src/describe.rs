@@ -105,9 +105,7 @@ impl KeyPage {
 impl Key {
     fn other_names(&self) -> impl Iterator<Item = String> {
         let section = self.parts().0;
-        self.names().map(move |name| match name.contains('.') {
-            true => name.to_string(),
-            false => format!("{section}.{name}"),
-        })
+        self.names()
+            .map(move |name| if name.contains('.') { name.to_string() } else { format!("{section}.{name}") })
     }
 }

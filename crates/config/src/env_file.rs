@@ -399,9 +399,12 @@ const OF_PYTHON: [&str; 9] = [
 
 /// Refuses keys that are set and have no effect.
 fn without_effect(env: &EnvFile, at: &Provenance) -> Result<()> {
-    let refuse = |key: &str, why: &str, hint: &str| match at.origins.contains_key(key) {
-        true => Err(contradiction(at, key, &format!("`{key}` is set, but {why}")).hint(hint)),
-        false => Ok(()),
+    let refuse = |key: &str, why: &str, hint: &str| {
+        if at.origins.contains_key(key) {
+            Err(contradiction(at, key, &format!("`{key}` is set, but {why}")).hint(hint))
+        } else {
+            Ok(())
+        }
     };
     if !env.is_python() && !env.env.starts_with("text:") {
         let why = format!("`{}` is stepped by threads of this process, not by workers", env.env);

@@ -100,11 +100,10 @@ fn tools(environment: &Environment, kind: &Kind, at: &Provenance) -> Result<()> 
             return Err(contradiction(at, key, &message).hint("rename one of the functions, or remove it"));
         }
     }
-    match names.len() > TOOLS_MAX {
-        true => {
-            Err(bad_value(at, key, format!("{} functions", names.len()), &format!("at most {TOOLS_MAX}")))
-        }
-        false => Ok(()),
+    if names.len() > TOOLS_MAX {
+        Err(bad_value(at, key, format!("{} functions", names.len()), &format!("at most {TOOLS_MAX}")))
+    } else {
+        Ok(())
     }
 }
 
@@ -154,9 +153,10 @@ impl RunSpec {
 
     /// Returns the number of evaluation episodes: 0 without an environment, or if the run file asks for no evaluation.
     pub fn eval_episodes(&self) -> usize {
-        match self.environment().is_some() && !self.eval_sets.is_empty() {
-            true => self.eval.prompts_max.unwrap_or(EVAL_EPISODES) as usize,
-            false => 0,
+        if self.environment().is_some() && !self.eval_sets.is_empty() {
+            self.eval.prompts_max.unwrap_or(EVAL_EPISODES) as usize
+        } else {
+            0
         }
     }
 }

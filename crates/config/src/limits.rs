@@ -37,8 +37,9 @@ pub(super) fn contradiction(at: &Provenance, key: &str, message: &str) -> Error 
 }
 
 pub(super) fn in_range(value: f64, low: f64, high: f64, at: &Provenance, key: &str) -> Result<()> {
-    match (low..=high).contains(&value) {
-        true => Ok(()),
-        false => Err(bad_value(at, key, value, &format!("a number from {low} to {high}"))),
+    if (low..=high).contains(&value) {
+        Ok(())
+    } else {
+        Err(bad_value(at, key, value, &format!("a number from {low} to {high}")))
     }
 }

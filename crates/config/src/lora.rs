@@ -251,9 +251,10 @@ pub(super) fn notes(run: &RunFile) -> impl Iterator<Item = String> {
     let has_critic = run.method.needs().critic && run.lora.as_ref().is_some_and(|lora| lora.critic.is_full());
     let moves =
         (has && offloads(Offload::Reference)).then_some("the reference is the model without its adapter");
-    let states = (has && offloads(Offload::Optimizer)).then_some(match has_critic {
-        true => "it moves the critic's states, and those of adapters stay",
-        false => "states of adapters stay on the device",
+    let states = (has && offloads(Offload::Optimizer)).then_some(if has_critic {
+        "it moves the critic's states, and those of adapters stay"
+    } else {
+        "states of adapters stay on the device"
     });
     let idle = moves.into_iter().chain(states).map(|why| format!("memory.offload with [lora]: {why}"));
     low.into_iter().chain(idle)

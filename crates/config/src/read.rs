@@ -31,9 +31,10 @@ pub(super) fn read_text(path: &Path) -> Result<String> {
             Error::usage("run-file-unreadable", format!("{}: {err}", path.display())),
             path.join("run.toml"),
         );
-        match own.is_file() {
-            true => error.hint(format!("the run file of this run is {}", own.display())),
-            false => error.hint("give the path of a readable TOML file"),
+        if own.is_file() {
+            error.hint(format!("the run file of this run is {}", own.display()))
+        } else {
+            error.hint("give the path of a readable TOML file")
         }
     };
     let bytes = read_small(path, RUN_FILE_BYTES_MAX).map_err(|err| match err.kind() {
@@ -53,8 +54,9 @@ pub(super) fn read_text(path: &Path) -> Result<String> {
 
 fn missing_file(path: &Path) -> Error {
     let error = Error::usage("run-file-missing", format!("there is no file {}", shown_path(path))).near(path);
-    match error.hints.is_empty() {
-        true => error.hint("give the path of a run file, for example runs/first.toml"),
-        false => error,
+    if error.hints.is_empty() {
+        error.hint("give the path of a run file, for example runs/first.toml")
+    } else {
+        error
     }
 }

@@ -227,9 +227,10 @@ fn set_element(root: &mut Table, head: &str, rest: &[&str], node: Node, source: 
         return Err(bad_path(source, &origin, &what).hint(format!("`{head}.{}` appends one", items.len())));
     }
     if rest.len() == 1 {
-        match index == items.len() {
-            true => items.push(node),
-            false => items[index] = node,
+        if index == items.len() {
+            items.push(node)
+        } else {
+            items[index] = node
         }
         return Ok(());
     }

@@ -150,9 +150,10 @@ fn sampling(rollout: &Rollout, at: &Provenance) -> Result<()> {
 /// Requires that the sequences of a step divide into updates.
 fn batches(run: &RunFile, at: &Provenance) -> Result<()> {
     let (prompts, group) = (u64::from(run.rollout.prompts_per_step), u64::from(run.rollout.group_size));
-    let (sequences, made_of) = match run.method.needs().learns_from == LearnsFrom::Samples {
-        true => (prompts * group, format!("{prompts} prompts x {group} samples")),
-        false => (prompts, "rollout.prompts_per_step".to_string()),
+    let (sequences, made_of) = if run.method.needs().learns_from == LearnsFrom::Samples {
+        (prompts * group, format!("{prompts} prompts x {group} samples"))
+    } else {
+        (prompts, "rollout.prompts_per_step".to_string())
     };
     if sequences > SEQUENCES_PER_STEP_MAX {
         let message = format!(

@@ -78,9 +78,12 @@ impl<'de, T: Deserialize<'de> + Expecting> Visitor<'de> for AutoVisitor<T> {
             return Ok(Auto::Auto);
         }
         let inner: Result<T, de::value::Error> = T::deserialize(text.into_deserializer());
-        inner.map(Auto::Value).map_err(|_| match T::TAKES_TEXT {
-            true => E::invalid_value(Unexpected::Str(text), &self),
-            false => E::invalid_type(Unexpected::Str(text), &self),
+        inner.map(Auto::Value).map_err(|_| {
+            if T::TAKES_TEXT {
+                E::invalid_value(Unexpected::Str(text), &self)
+            } else {
+                E::invalid_type(Unexpected::Str(text), &self)
+            }
         })
     }
 

@@ -348,9 +348,10 @@ pub(super) fn accumulate(dev: &CpuDevice, src: Buf<'_>, dst: Buf<'_>, add: bool)
             let (start, end) = (part.start * LANES, (part.end * LANES).min(x.len()));
             // SAFETY: parts are disjoint, and each is one task's.
             let out = unsafe { out.range(start, end - start) };
-            match add {
-                true => add_part::<X, T>(dev.isa(), &x[start..end], out),
-                false => convert::<X, T>(dev.isa(), &x[start..end], out),
+            if add {
+                add_part::<X, T>(dev.isa(), &x[start..end], out)
+            } else {
+                convert::<X, T>(dev.isa(), &x[start..end], out)
             }
         });
     }));

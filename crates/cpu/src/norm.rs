@@ -21,9 +21,10 @@ pub(super) fn rms_norm(dev: &CpuDevice, x: Buf<'_>, norm: Norm<'_>, out: Buf<'_>
             for m in part {
                 // SAFETY: ranges of rows are disjoint, and each is one task's.
                 let out = unsafe { out.range(m * h, h) };
-                match dev.perturbed.load(Ordering::Relaxed) {
-                    false => rms_norm_row::<W, T>(dev.isa(), &x[m * h..][..h], w, (eps, offset), out),
-                    true => perturbed_row::<W, T>(&x[m * h..][..h], w, (eps, offset), out),
+                if dev.perturbed.load(Ordering::Relaxed) {
+                    perturbed_row::<W, T>(&x[m * h..][..h], w, (eps, offset), out)
+                } else {
+                    rms_norm_row::<W, T>(dev.isa(), &x[m * h..][..h], w, (eps, offset), out)
                 }
             }
         });

@@ -75,10 +75,12 @@ impl Step {
     fn of(param: &Param, table: &ParamTable, most: u64) -> Step {
         let rows = u64::from(param.n.next_multiple_of(PANEL as u32));
         // Elements per row: a panel's over its rows, which includes the padding of a row.
-        let width = match param.is_vector() {
-            true => 1,
-            false if (table.device.order)(DType::F32) == MatrixLayout::Rows => u64::from(param.k),
-            false => param.elements / rows,
+        let width = if param.is_vector() {
+            1
+        } else if (table.device.order)(DType::F32) == MatrixLayout::Rows {
+            u64::from(param.k)
+        } else {
+            param.elements / rows
         };
         let block = CODE_BLOCK as u64;
         let blocks = (1..=block).find(|rows| (rows * width).is_multiple_of(block)).unwrap_or(block);
@@ -312,9 +314,10 @@ mod tests {
                     }
                     assert_eq!((piece.at, first, run.start), (at, rows, end), "{name} {kind:?}");
                     assert!(run.start.is_multiple_of(CODE_BLOCK as u64) && run.elements <= most as u64);
-                    let of_rows = match param.is_vector() {
-                        true => u64::from(piece.rows),
-                        false => layout.elements(u64::from(piece.rows), u64::from(param.k)),
+                    let of_rows = if param.is_vector() {
+                        u64::from(piece.rows)
+                    } else {
+                        layout.elements(u64::from(piece.rows), u64::from(param.k))
                     };
                     assert!(of_rows <= run.elements, "{name} {kind:?}");
                     (rows, end) = (rows + piece.rows, run.end());

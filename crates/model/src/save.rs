@@ -188,13 +188,13 @@ pub(crate) fn for_chunks(
 }
 
 pub(crate) fn part_shape(param: &Param, rows: u32) -> Vec<u64> {
-    match param.is_vector() {
+    if !param.is_vector() {
+        vec![u64::from(rows), u64::from(param.k)]
+    } else if param.kind == ParamKind::DeltaConv {
         // [channels, 1, taps], as for a convolution.
-        true if param.kind == ParamKind::DeltaConv => {
-            vec![u64::from(rows) / CONV_TAPS as u64, 1, CONV_TAPS as u64]
-        }
-        true => vec![u64::from(rows)],
-        false => vec![u64::from(rows), u64::from(param.k)],
+        vec![u64::from(rows) / CONV_TAPS as u64, 1, CONV_TAPS as u64]
+    } else {
+        vec![u64::from(rows)]
     }
 }
 

@@ -136,10 +136,12 @@ impl<'a> Params<'a> {
         };
         let embed = matrix(ParamKind::Embed);
         let is_critic = table.find(ParamKind::ValueHead, 0).is_some();
-        let head = match spec.tied {
-            _ if is_critic => matrix(ParamKind::ValueHead),
-            true => embed,
-            false => matrix(ParamKind::Head),
+        let head = if is_critic {
+            matrix(ParamKind::ValueHead)
+        } else if spec.tied {
+            embed
+        } else {
+            matrix(ParamKind::Head)
         };
         let final_norm = slice(find(table, ParamKind::FinalNorm, 0));
         Params { all, codes: None, embed, layers: Vec::new(), final_norm, head }

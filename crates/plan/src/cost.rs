@@ -246,15 +246,16 @@ impl Model {
             (0..spec.layers.len()).flat_map(|layer| products(spec, layer)).map(of).sum::<u64>() as f64;
         let (codes, full) =
             (shape.encodings.get(RoleName::Actor)?.bytes(spec) as f64, elements * model.dtype.bytes() as f64);
-        Some(match shape.row().has_own_memory() {
+        Some(if shape.row().has_own_memory() {
             // Whole matrices are widened to memory, and read from there.
-            true => Model { weight_bytes: model.weight_bytes + full + codes, ..model },
+            Model { weight_bytes: model.weight_bytes + full + codes, ..model }
+        } else {
             // A task widens the panels that it multiplies, which stay in caches.
-            false => Model {
+            Model {
                 weight_bytes: model.weight_bytes - full + codes,
                 widening_flops: elements * WIDENING_FLOPS,
                 ..model
-            },
+            }
         })
     }
 
@@ -381,12 +382,11 @@ fn rollout(work: &Work, model: &Model, engine: &EngineLimits, rates: &Rates) -> 
     let context = work.prompt_tokens + work.response_tokens / 2.0;
     let pass = |rows: f64| model.pass_s(rates, rows, rows, context);
     // Carried sequences take the places of those that end, so that no wave ends.
-    let (waves, rest) = match work.carried > 0.0 {
-        true => (sequences / in_flight, 0.0),
-        false => {
-            let waves = (sequences / in_flight).floor();
-            (waves, sequences - waves * in_flight)
-        }
+    let (waves, rest) = if work.carried > 0.0 {
+        (sequences / in_flight, 0.0)
+    } else {
+        let waves = (sequences / in_flight).floor();
+        (waves, sequences - waves * in_flight)
     };
     let last = if rest > 0.0 { pass(rest) } else { 0.0 };
     prefill + work.response_tokens * (waves * pass(in_flight) + last)

@@ -92,11 +92,14 @@ pub fn with_measured(report: &PlanReport, dev: &dyn Device, before: Rss, note: b
     if let Some(nccl) = &nccl {
         report.held_source += &format!("; cards of different hosts exchange by {}", nccl.name);
     }
-    report.plan.refusal().map_err(|error| match note {
-        true => error
-            .fact(format!("driver and libraries hold {} of the card, {planned} were planned", held.card))
-            .hint("start again: what they hold is noted, and the next plan counts with it"),
-        false => error,
+    report.plan.refusal().map_err(|error| {
+        if note {
+            error
+                .fact(format!("driver and libraries hold {} of the card, {planned} were planned", held.card))
+                .hint("start again: what they hold is noted, and the next plan counts with it")
+        } else {
+            error
+        }
     })?;
     Ok(report)
 }

@@ -183,9 +183,10 @@ fn smallest_limit(pool: &str, bytes: Bytes, limit: &Limit) -> Hint {
     // In the unit of the verdict, rounded up to a value for the run file.
     let least = Bytes::mib(mib);
     let why = format!("the smallest {pool} memory in which this run fits is {least}");
-    let (set, why) = match limit.source.ends_with(OF_RUN_FILE) {
-        true => (Some(format!("memory.{pool}={mib}MiB")), why),
-        false => (None, format!("{why}; the limit is outside the run file: {}", limit.source)),
+    let (set, why) = if limit.source.ends_with(OF_RUN_FILE) {
+        (Some(format!("memory.{pool}={mib}MiB")), why)
+    } else {
+        (None, format!("{why}; the limit is outside the run file: {}", limit.source))
     };
     Hint { set, why, predicted_step_s: None, lost_speed: None, changes_result: false }
 }

@@ -40,9 +40,10 @@ pub fn machine_limits(dir: &Path) -> Limits {
 /// Returns the limits of a run: given, from the run file, or this machine's. For another machine only given ones count.
 pub fn limits_of(run: &SamplerSpec, given: &Limits) -> Limits {
     let mut limits = given.clone();
-    let here = match is_elsewhere(given) {
-        true => Limits::default(),
-        false => machine_limits(Path::new(run.run.dir.as_deref().unwrap_or("runs/out"))),
+    let here = if is_elsewhere(given) {
+        Limits::default()
+    } else {
+        machine_limits(Path::new(run.run.dir.as_deref().unwrap_or("runs/out")))
     };
     let machine = limits.host.take().or(here.host);
     (limits.disk, limits.shm) = (limits.disk.or(here.disk), limits.shm.or(here.shm));

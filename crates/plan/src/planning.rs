@@ -84,9 +84,10 @@ fn shorter(run: &RunSpec) -> &'static str {
 /// Returns the tokens of the longest sequence of the run. In a supervised run the longest prompt need not have the
 /// longest completion, so the longer of the two counts.
 pub fn longest_sequence(run: &RunSpec, facts: &Facts) -> usize {
-    match run.samples() {
-        true => facts.prompt_tokens + run.response_tokens_max(),
-        false => facts.prompt_tokens.max(facts.completion_tokens),
+    if run.samples() {
+        facts.prompt_tokens + run.response_tokens_max()
+    } else {
+        facts.prompt_tokens.max(facts.completion_tokens)
     }
 }
 

@@ -17,10 +17,7 @@ impl Prices {
         for part in parts.flat_map(|line| line.split(',')).map(str::trim).filter(|part| !part.is_empty()) {
             prices.add(part)?;
         }
-        match prices.0.is_empty() {
-            true => Err(bad("no price is in it")),
-            false => Ok(prices),
-        }
+        if prices.0.is_empty() { Err(bad("no price is in it")) } else { Ok(prices) }
     }
 
     fn add(&mut self, part: &str) -> Result<()> {

@@ -261,26 +261,26 @@ impl RunShape {
             let rows = update.pass.limits.rows as u64 * (4 * u64::from(role.spec.hidden) + 4);
             Some(frozen + elements * (4 + role.weights.bytes()) + states + rows)
         };
-        let others = match self.row().reads_ranks_in_place {
-            true if share.ranks == 1 => 0,
-            true => share.ranks as u64 * self.roles().into_iter().filter_map(of).sum::<u64>(),
+        let in_place = self.row().reads_ranks_in_place;
+        let others = if in_place && share.ranks > 1 {
+            share.ranks as u64 * self.roles().into_iter().filter_map(of).sum::<u64>()
+        } else if !in_place && hosts.count > 1 {
             // Cards of one host bypass host memory; data of other hosts passes in portions.
-            false if hosts.count > 1 => {
-                let rows = |role: RoleShape| {
-                    Some(role.update?.pass.limits.rows as u64 * 4 * u64::from(role.spec.hidden))
-                };
-                let largest = self.roles().into_iter().filter_map(rows).max().unwrap_or(0);
-                // Mapped twice, for writing and for reading: the system counts both.
-                2 * PORTION_BYTES.max(largest) + PAGES_APART
-            }
-            false => 0,
+            let rows = |role: RoleShape| {
+                Some(role.update?.pass.limits.rows as u64 * 4 * u64::from(role.spec.hidden))
+            };
+            let largest = self.roles().into_iter().filter_map(rows).max().unwrap_or(0);
+            // Mapped twice, for writing and for reading: the system counts both.
+            2 * PORTION_BYTES.max(largest) + PAGES_APART
+        } else {
+            0
         };
         // A rank that only samples copies what is trained; of another host it is mapped twice, as above.
         let copied = |role: &RoleShape| {
             let trained = if role.lora.is_some() { 4 } else { role.weights.bytes() };
             role.trained().elements * trained * if hosts.count > 1 { 2 } else { 1 }
         };
-        let reads = training.rollout_ranks() > 0 && self.row().reads_ranks_in_place;
+        let reads = training.rollout_ranks() > 0 && in_place;
         let copied = self.roles().first().filter(|_| reads).map_or(0, copied);
         Some(others.max(copied) + ranks as u64 * (WINDOW_OF_A_RANK + FAULT_AROUND))
     }
@@ -296,9 +296,10 @@ impl RunShape {
 
     /// Returns the bytes of all ranks' samples, in transit and as they are read. Episodes include their prompts.
     fn exchanged_bytes(&self) -> u64 {
-        let (prompt, turns) = match self.episodes.has_environment {
-            true => (self.engine.prompt_tokens, self.episodes.turns_max as u64 * EXCHANGED_BYTES_PER_TURN),
-            false => (0, 0),
+        let (prompt, turns) = if self.episodes.has_environment {
+            (self.engine.prompt_tokens, self.episodes.turns_max as u64 * EXCHANGED_BYTES_PER_TURN)
+        } else {
+            (0, 0)
         };
         let tokens = (prompt + self.engine.new_tokens) as u64;
         let sample = tokens * EXCHANGED_BYTES_PER_TOKEN + EXCHANGED_BYTES_PER_SAMPLE + turns;
@@ -343,9 +344,10 @@ impl RunShape {
             let all = self.engine.prompt_tokens + self.engine.new_tokens;
             // The texts of episodes: before a step, while it is made and after it; and of agents, what their server
             // keeps of each and hands over.
-            let (copies, served) = match self.episodes.plays_agents {
-                true => (5, (self.engine.samples * all) as u64 * SERVED_BYTES_PER_TOKEN),
-                false => (3, 0),
+            let (copies, served) = if self.episodes.plays_agents {
+                (5, (self.engine.samples * all) as u64 * SERVED_BYTES_PER_TOKEN)
+            } else {
+                (3, 0)
             };
             let episodes = copies * self.episodes.host_bytes(self.engine.samples, all) + served;
             let prompts = (self.engine.samples * training.prompts).div_ceil(training.sequences.max(1)) as u64;

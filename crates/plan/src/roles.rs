@@ -280,12 +280,11 @@ impl RoleShape {
 
     /// Returns the region of its rotary table, if it cannot share `actor`'s.
     pub(crate) fn rope(&self, actor: &ModelSpec, positions: usize) -> Result<Layout> {
-        match rope::same(actor, &self.spec) {
-            true => Ok(Layout::new()),
-            false => {
-                let region = format!("{}.rope", self.name.name());
-                rope::layout_as(&region, &self.spec, positions, self.target.pool)
-            }
+        if rope::same(actor, &self.spec) {
+            Ok(Layout::new())
+        } else {
+            let region = format!("{}.rope", self.name.name());
+            rope::layout_as(&region, &self.spec, positions, self.target.pool)
         }
     }
 
@@ -324,9 +323,10 @@ impl RoleShape {
 impl Training {
     /// Returns the place of weights that nothing else determines.
     fn weights_are(&self) -> WeightsAre {
-        match self.offload.weights && self.share.ranks > 1 {
-            true => WeightsAre::Spread(self.share),
-            false => WeightsAre::Resident,
+        if self.offload.weights && self.share.ranks > 1 {
+            WeightsAre::Spread(self.share)
+        } else {
+            WeightsAre::Resident
         }
     }
 

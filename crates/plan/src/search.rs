@@ -114,10 +114,7 @@ impl Planner<'_> {
             }
             let candidate = self.candidate(run, &axes, rank.point)?;
             let plan = self.plan(&candidate.shape)?;
-            match fits_memory(&plan) {
-                true => found.push((candidate, plan)),
-                false => too_large.push(rank.point),
-            }
+            if fits_memory(&plan) { found.push((candidate, plan)) } else { too_large.push(rank.point) }
         }
         let fits = plan.fits();
         Ok(choose(found).unwrap_or(Solution { chosen, plan, runner_up: None, fits }))

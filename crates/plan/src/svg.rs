@@ -153,10 +153,8 @@ impl<'p> Panel<'p> {
         };
         let measured: Vec<String> =
             self.measured.phases.iter().map(|(p, b)| format!("{} {}", p.name(), Bytes(*b))).collect();
-        let measured = match measured.is_empty() {
-            true => String::new(),
-            false => format!(" Measured: {}.", measured.join(", ")),
-        };
+        let measured =
+            if measured.is_empty() { String::new() } else { format!(" Measured: {}.", measured.join(", ")) };
         let (pool, phases) = (self.pool, phases.join(", "));
         format!("{pool} memory of one step: resident {resident}; {phases}; {limit}.{measured}")
     }

@@ -50,9 +50,10 @@ fn prove_score(trainer: &mut Trainer<'_>) -> Result<()> {
         trainer.reward_scores(RoleName::Reward(0), &[Sequence { group: 0, prompt: &[0], response: &[0] }]);
     trainer.group = group;
     let scores = scores?;
-    match scores[0].is_finite() {
-        true => Ok(()),
-        false => Err(Error::new(slugs::LOSS_NOT_FINITE, format!("the score of a token is {}", scores[0]))
-            .hint("lower train.learning_rate")),
+    if scores[0].is_finite() {
+        Ok(())
+    } else {
+        Err(Error::new(slugs::LOSS_NOT_FINITE, format!("the score of a token is {}", scores[0]))
+            .hint("lower train.learning_rate"))
     }
 }

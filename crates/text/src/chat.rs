@@ -235,9 +235,10 @@ pub fn template_text(setting: &str) -> Result<Cow<'_, str>> {
     }
     let text =
         read_small_text(Path::new(path), SOURCE_BYTES_MAX as u64).map_err(|err| refused(err.to_string()))?;
-    match text.contains("{{") || text.contains("{%") {
-        true => Ok(Cow::Owned(text)),
-        false => Err(refused("the file has no tag of a template, `{{ ... }}` or `{% ... %}`".into())),
+    if text.contains("{{") || text.contains("{%") {
+        Ok(Cow::Owned(text))
+    } else {
+        Err(refused("the file has no tag of a template, `{{ ... }}` or `{% ... %}`".into()))
     }
 }
 

@@ -123,11 +123,10 @@ impl<'t> Player<'t> {
         let text = fs::read_to_string(place.join("stdout")).unwrap_or_default();
         let mut artefacts = Artefacts::default();
         // A plan that does not fit is still a plan.
-        match is_plan {
-            true if text.starts_with('{') => artefacts.add_plan("plan", &text)?,
-            true => {}
-            false if out.is_dir() => artefacts.add_folder(&out)?,
-            false => {}
+        if is_plan && text.starts_with('{') {
+            artefacts.add_plan("plan", &text)?;
+        } else if !is_plan && out.is_dir() {
+            artefacts.add_folder(&out)?;
         }
         let mut left = Left::of(&artefacts, &place.display().to_string());
         let slug = words

@@ -91,9 +91,12 @@ pub fn resumes(path: &str) -> Resumes {
 /// Returns the keys that a resumed run may change freely; a section whose keys all are is one entry, `memory.*`.
 pub fn resumes_freely() -> Vec<String> {
     let is_free = |key: &&Key| key.resumes() == Resumes::Freely;
-    let of = |keys: &'static [Key]| match keys.iter().all(|key| is_free(&key)) {
-        true => vec![format!("{}.*", keys[0].parts().0)],
-        false => keys.iter().filter(is_free).map(|key| key.path.replace("reward.", "reward.*.")).collect(),
+    let of = |keys: &'static [Key]| {
+        if keys.iter().all(|key| is_free(&key)) {
+            vec![format!("{}.*", keys[0].parts().0)]
+        } else {
+            keys.iter().filter(is_free).map(|key| key.path.replace("reward.", "reward.*.")).collect()
+        }
     };
     SECTIONS.into_iter().flat_map(of).collect()
 }
@@ -583,9 +586,10 @@ impl RunFile {
     }
 
     pub fn trains(&self) -> TrainedKind {
-        match self.environment.is_some() && self.model.starts_with(MLP) {
-            true => TrainedKind::Policy,
-            false => TrainedKind::LanguageModel,
+        if self.environment.is_some() && self.model.starts_with(MLP) {
+            TrainedKind::Policy
+        } else {
+            TrainedKind::LanguageModel
         }
     }
 

@@ -101,10 +101,12 @@ impl<W: Fn(&PassShape<'_>, u32) -> u32 + Copy> Rows<W> {
         for width in (0..of.spec.layers.len()).map(|layer| self.width(of, layer)).filter(|width| *width > 0) {
             (slots, all, widest) = (slots + 1, all + width, widest.max(width));
         }
-        match self.life.is_kept(of.mode) {
-            false => (slots.min(1), widest),
-            true if all == slots * widest => (slots, widest),
-            true => (1, all),
+        if !self.life.is_kept(of.mode) {
+            (slots.min(1), widest)
+        } else if all == slots * widest {
+            (slots, widest)
+        } else {
+            (1, all)
         }
     }
 

@@ -76,9 +76,10 @@ impl PolicyFile {
     ///
     /// Errors: `policy-shape-mismatch`.
     pub fn require_critic(&self) -> Result<()> {
-        match self.has_critic {
-            true => Ok(()),
-            false => Err(self.mismatch("no tensor `critic.0.weight`, and PPO learns with a critic".into())),
+        if self.has_critic {
+            Ok(())
+        } else {
+            Err(self.mismatch("no tensor `critic.0.weight`, and PPO learns with a critic".into()))
         }
     }
 
@@ -124,9 +125,10 @@ impl PolicyFile {
                 return Err(Error::new(slugs::MODEL_WEIGHT_NOT_FINITE, message));
             }
             let buf = params.all.slice(param.offset as usize, param.elements as usize);
-            match param.is_vector() {
-                true => dev.write_f32(buf, 0, &values),
-                false => dev.write_rows(Matrix::new(buf, param.n as usize, width, layout), 0, &values),
+            if param.is_vector() {
+                dev.write_f32(buf, 0, &values)
+            } else {
+                dev.write_rows(Matrix::new(buf, param.n as usize, width, layout), 0, &values)
             }
         }
         Ok(())

@@ -150,9 +150,10 @@ fn every_gradient_agrees_with_transformers_at_every_recompute_level() {
                 for param in &table.params {
                     let buf = grads.all.slice(param.offset as usize, param.elements as usize);
                     let width = param.k.max(1) as usize;
-                    let ours = match param.is_vector() {
-                        true => read(dev, buf),
-                        false => rows(dev, Matrix::new(buf, param.n as usize, width, grads.embed.layout)),
+                    let ours = if param.is_vector() {
+                        read(dev, buf)
+                    } else {
+                        rows(dev, Matrix::new(buf, param.n as usize, width, grads.embed.layout))
                     };
                     let mut at = 0;
                     for part in &param.parts {
@@ -164,10 +165,10 @@ fn every_gradient_agrees_with_transformers_at_every_recompute_level() {
                         // Decay and bias gradients sum differences over rows: the reference is off by half of 1.5e-6.
                         let is_sum = part.name.ends_with("A_log")
                             || part.name.ends_with("dt_bias") && dev.kind() == &plimsoll_cuda::LAYOUTS;
-                        let bound = match is_sum {
-                            true => 4e-6,
-                            false if matches!(name, "gemma3" | "granite") => 6e-6,
-                            false => 1.5e-6,
+                        let bound = match name {
+                            _ if is_sum => 4e-6,
+                            "gemma3" | "granite" => 6e-6,
+                            _ => 1.5e-6,
                         };
                         assert!(d < bound, "{name} {recompute:?} {}: gradients differ by {d}", part.name);
                         at += n;

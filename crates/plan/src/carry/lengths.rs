@@ -115,9 +115,10 @@ impl RecordedLengths {
         let below =
             |a, b, n: usize| ((u64::from(philox(0, Stream::Bench, a, b)[0]) * n as u64) >> 32) as usize;
         let lengths = &self.groups[below(group, 2, self.groups.len())];
-        let index = match lengths.len() == size {
-            true => of_group,
-            false => below(group * size as u64 + of_group as u64, 3, lengths.len()),
+        let index = if lengths.len() == size {
+            of_group
+        } else {
+            below(group * size as u64 + of_group as u64, 3, lengths.len())
         };
         u64::from(lengths[index])
     }

@@ -77,9 +77,10 @@ pub(super) fn sentence(rows: &[Gain], recommended: Option<u32>, now: u32) -> Str
         };
         return format!("recommended: async.partial_rollouts = 0{kept}: {why}");
     }
-    let without = match none.fits {
-        true => format!("{} without", memory(none)),
-        false => format!("{} without, which does not fit", memory(none)),
+    let without = if none.fits {
+        format!("{} without", memory(none))
+    } else {
+        format!("{} without, which does not fit", memory(none))
     };
     format!(
         "recommended: async.partial_rollouts = {}{kept}: {:.2} times as many trained tokens a second, a step of {} instead of {}; \

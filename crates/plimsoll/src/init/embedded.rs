@@ -29,11 +29,10 @@ pub fn summary(text: &str) -> String {
 /// Adds to a missing run file's error how to write it, if an embedded one has its name.
 pub fn offer(error: Error, path: &Path) -> Error {
     let name = path.file_stem().unwrap_or_default().to_string_lossy();
-    match RUNS.iter().any(|(known, _)| *known == name) {
-        true if error.slug == "run-file-missing" => {
-            error.hint(format!("`plimsoll init {name}` writes {name}.toml"))
-        }
-        _ => error,
+    if error.slug == "run-file-missing" && RUNS.iter().any(|(known, _)| *known == name) {
+        error.hint(format!("`plimsoll init {name}` writes {name}.toml"))
+    } else {
+        error
     }
 }
 

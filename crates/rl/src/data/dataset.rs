@@ -114,9 +114,10 @@ impl Dataset {
         };
         let mut made = made.into_iter();
         let item = |(set, position): (usize, u64)| {
-            let item = match self.sets[set].is_task() {
-                true => made.next().expect("one was made for each place of a task"),
-                false => self.sets[set].row(position).clone(),
+            let item = if self.sets[set].is_task() {
+                made.next().expect("one was made for each place of a task")
+            } else {
+                self.sets[set].row(position).clone()
             };
             Item { set, ..item }
         };
@@ -181,9 +182,10 @@ impl Set {
             completion_tokens,
             counts: FieldCounts::default(),
         };
-        match path.starts_with("builtin:") {
-            true => set.open_task(path, data, rows, text)?,
-            false => set.open_file(Path::new(path), data, rows, text)?,
+        if path.starts_with("builtin:") {
+            set.open_task(path, data, rows, text)?
+        } else {
+            set.open_file(Path::new(path), data, rows, text)?
         }
         Ok(set)
     }
@@ -287,9 +289,10 @@ impl Set {
         // Without shuffling all passes have one order, which is made once.
         let epoch = if self.shuffle { epoch } else { 0 };
         if self.epoch.as_ref().is_none_or(|(e, _)| *e != epoch) {
-            let mut order = match self.shuffle {
-                true => permutation(self.seed, Stream::Data, epoch, items.len()),
-                false => (0..items.len() as u32).collect(),
+            let mut order = if self.shuffle {
+                permutation(self.seed, Stream::Data, epoch, items.len())
+            } else {
+                (0..items.len() as u32).collect()
             };
             let rate = |row: &u32| self.pass_rates[*row as usize];
             match self.curriculum {

@@ -38,18 +38,14 @@ pub(crate) fn first_rows(run: &RunSpec, text: Option<&TextModel>) -> Result<Firs
     let part = Part { rows: ROWS_MAX / files, bytes: BYTES_MAX / files };
     let (mut found, mut search) = (FirstRows::default(), ColumnSearch::new(&run.named_columns));
     for (path, is_training) in sets {
-        match path.starts_with("builtin:") {
-            true => {
-                let columns = row_of_task(run, path, is_training, text)?;
-                search.see(&columns);
-                found.columns.push(columns);
-            }
-            false if !Path::new(path).exists() => {
-                if !found.missing.iter().any(|known| known == path) {
-                    found.missing.push(path.to_string());
-                }
-            }
-            false => found.read(run, (path, is_training), text, part, &mut search)?,
+        if path.starts_with("builtin:") {
+            let columns = row_of_task(run, path, is_training, text)?;
+            search.see(&columns);
+            found.columns.push(columns);
+        } else if Path::new(path).exists() {
+            found.read(run, (path, is_training), text, part, &mut search)?;
+        } else if !found.missing.iter().any(|known| known == path) {
+            found.missing.push(path.to_string());
         }
     }
     found.settle(search)?;

@@ -41,12 +41,11 @@ pub(crate) fn item(text: &TextModel, row: LabelledRow) -> Result<Item> {
 ///
 /// Errors: as `items`; `prompt-too-long`, `data-empty`.
 pub(crate) fn test_items(name: &str, data: &Data, text: &TextModel, max: Option<u32>) -> Result<Vec<Item>> {
-    let rows: Vec<Item> = match name.starts_with("builtin:") {
-        true => {
-            let rows = Task::parse(name)?.test_labels().into_iter();
-            rows.map(|row| item(text, row)).collect::<Result<_>>()?
-        }
-        false => items(Path::new(name), data, text, &mut FieldCounts::default())?,
+    let rows: Vec<Item> = if name.starts_with("builtin:") {
+        let rows = Task::parse(name)?.test_labels().into_iter();
+        rows.map(|row| item(text, row)).collect::<Result<_>>()?
+    } else {
+        items(Path::new(name), data, text, &mut FieldCounts::default())?
     };
     let (limit, max) = (Limit::of(data), max.map_or(usize::MAX, |n| n as usize));
     let mut kept = Vec::new();

@@ -104,10 +104,7 @@ fn is_path(name: &str) -> bool {
 
 /// Opens the trained model. It must predict tokens, unless the run trains a reward model, which may start from another.
 pub(crate) fn trained_model(run: &RunSpec, name: &str, options: &ModelOptions) -> Result<OpenModel> {
-    let model = match run.trains_scores() {
-        true => open_any_model(name, options)?,
-        false => open_model(name, options)?,
-    };
+    let model = if run.trains_scores() { open_any_model(name, options)? } else { open_model(name, options)? };
     with_adapter(run, model)
 }
 
@@ -155,13 +152,12 @@ fn with_adapter(run: &RunSpec, mut model: OpenModel) -> Result<OpenModel> {
             ));
     };
     let same = (lora.rank, lora.alpha, lora.rslora, lora.targets) == (*rank, *alpha, *rslora, *targets);
-    match same {
-        true => Ok(model),
-        false => {
-            Err(Error::usage("adapter-differs", format!("{name} is another adapter than [lora] describes"))
-                .fact(format!("it has {settings}"))
-                .hint("set these keys"))
-        }
+    if same {
+        Ok(model)
+    } else {
+        Err(Error::usage("adapter-differs", format!("{name} is another adapter than [lora] describes"))
+            .fact(format!("it has {settings}"))
+            .hint("set these keys"))
     }
 }
 

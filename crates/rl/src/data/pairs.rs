@@ -53,12 +53,11 @@ pub(crate) fn item(text: &TextModel, row: PairRow) -> Result<Item> {
 /// Errors: as `items`; `prompt-too-long`, `data-empty`.
 pub(crate) fn test_items(name: &str, data: &Data, text: &TextModel, max: Option<u32>) -> Result<Vec<Item>> {
     let max = max.map_or(usize::MAX, |n| n as usize);
-    let rows: Vec<Item> = match name.starts_with("builtin:") {
-        true => {
-            let pairs = Task::parse(name)?.test_pairs();
-            pairs.into_iter().take(max).map(|row| item(text, row)).collect::<Result<_>>()?
-        }
-        false => items(Path::new(name), data, text, &mut FieldCounts::default())?,
+    let rows: Vec<Item> = if name.starts_with("builtin:") {
+        let pairs = Task::parse(name)?.test_pairs();
+        pairs.into_iter().take(max).map(|row| item(text, row)).collect::<Result<_>>()?
+    } else {
+        items(Path::new(name), data, text, &mut FieldCounts::default())?
     };
     let limit = Limit::of(data);
     let mut kept = Vec::new();

@@ -247,9 +247,10 @@ fn check_under_way(run: &RunSpec, data: &Dataset) -> Result<()> {
     let Some(rows) = rows.filter(|rows| has_rows && *rows < under_way) else { return Ok(()) };
     let message = format!("the data has {rows} rows, and {under_way} prompts are to be under way");
     let step = u64::from(run.rollout.prompts_per_step);
-    let hint = match rows > step {
-        true => format!("set async.partial_rollouts = {} or less", rows - step),
-        false => "set async.partial_rollouts = 0, or take more data".to_string(),
+    let hint = if rows > step {
+        format!("set async.partial_rollouts = {} or less", rows - step)
+    } else {
+        "set async.partial_rollouts = 0, or take more data".to_string()
     };
     Err(Error::usage("data-too-small", message)
         .fact(format!("{step} of a step, and async.partial_rollouts = {} more", run.partial_rollouts()))
@@ -359,10 +360,12 @@ fn facts_of(
 /// the limits instead of the data, and is the same with and without the data at hand.
 pub(super) fn limits_of_data(run: &RunSpec) -> Option<(usize, usize)> {
     let prompt_tokens = run.data.prompt_tokens_max.filter(|_| run.objective().is_some())?;
-    let eval_prompts = match run.eval_sets.is_empty() {
-        true => 0,
-        false if run.environment().is_some() => run.eval_episodes(),
-        false => run.eval.prompts_max.map_or(usize::MAX, |n| n as usize),
+    let eval_prompts = if run.eval_sets.is_empty() {
+        0
+    } else if run.environment().is_some() {
+        run.eval_episodes()
+    } else {
+        run.eval.prompts_max.map_or(usize::MAX, |n| n as usize)
     };
     Some((prompt_tokens.max(1) as usize, eval_prompts))
 }

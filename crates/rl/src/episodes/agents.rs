@@ -112,13 +112,14 @@ impl AgentPlay {
 
     /// Returns a line on where agents find the model.
     pub(super) fn words(&self, dir: &Path) -> String {
-        match self.section.command.is_empty() {
-            true => format!(
+        if self.section.command.is_empty() {
+            format!(
                 "agents are waited for at {}; the token is in {}",
                 self.url(),
                 dir.join(ADDRESS).display()
-            ),
-            false => format!("agents: `{}`, at {}", self.section.command.join(" "), self.url()),
+            )
+        } else {
+            format!("agents: `{}`, at {}", self.section.command.join(" "), self.url())
         }
     }
 
@@ -208,9 +209,10 @@ impl AgentPlay {
         let listener = self.listener.take().expect("a run serves once");
         let clients = EngineLimits { samples: self.at_once.min(engine.samples), ..*engine };
         let server = Server::start(&clients, texts, settings, listener, Some(table.clone()))?;
-        let agents = match section.command.is_empty() {
-            true => None,
-            false => Some(Agents::start(AgentsSpec {
+        let agents = if section.command.is_empty() {
+            None
+        } else {
+            Some(Agents::start(AgentsSpec {
                 command: section.command.clone(),
                 count: section.num_workers.value().unwrap_or(1) as usize,
                 memory: section.worker_memory.0,
@@ -220,7 +222,7 @@ impl AgentPlay {
                     ("PYTHONUNBUFFERED".into(), "1".into()),
                 ],
                 words: self.words.clone(),
-            })?),
+            })?)
         };
         Ok(Serving { table, server, agents })
     }
@@ -253,9 +255,10 @@ impl Deaths<'_> {
             self.table.agent_died(&end.number.to_string(), &end.error);
             let ended = self.table.num_ended();
             // An agent may end after each episode: every such end is matched with one ended episode.
-            match end.was_well && ended > self.ended {
-                true => self.ended += 1,
-                false => self.count += 1,
+            if end.was_well && ended > self.ended {
+                self.ended += 1
+            } else {
+                self.count += 1
             }
             if self.count > self.most {
                 let message = format!(

@@ -43,9 +43,8 @@ pub(crate) fn evaluate_episodes(
         };
         play(trainer, episodes, rewards, &asked)?;
         report.tokens += trainer.sampler.samples.sampled_tokens();
-        let whole = |(scored, total): (Scored, Option<f32>)| match scored.parts.is_empty() {
-            true => Scored { total, parts: vec![total], ..scored },
-            false => scored,
+        let whole = |(scored, total): (Scored, Option<f32>)| {
+            if scored.parts.is_empty() { Scored { total, parts: vec![total], ..scored } } else { scored }
         };
         let scored: Vec<Scored> =
             episodes.scored(rewards).into_iter().zip(episodes.returns()).map(whole).collect();

@@ -78,9 +78,10 @@ pub(crate) fn play(
     rewards: &mut Rewards,
     asked: &EpisodesRequest<'_>,
 ) -> Result<Played> {
-    let played = match episodes.agents.is_some() {
-        true => play_agents(trainer, episodes, asked)?,
-        false => play_text(trainer, episodes, rewards, asked)?,
+    let played = if episodes.agents.is_some() {
+        play_agents(trainer, episodes, asked)?
+    } else {
+        play_text(trainer, episodes, rewards, asked)?
     };
     // An evaluation's rollout may be of one episode.
     if trainer.sampler.samples.is_empty() || asked.steps[0] > 0 {

@@ -61,10 +61,8 @@ impl Episodes {
     pub fn open(run: &RunSpec, prompt_tokens: usize) -> Result<Option<Episodes>> {
         let Some(section) = run.environment() else { return Ok(None) };
         let kind = Kind::parse(&section.env)?;
-        let agents = match kind.is_agents() {
-            true => Some(AgentPlay::open(run, section, prompt_tokens)?),
-            false => None,
-        };
+        let agents =
+            if kind.is_agents() { Some(AgentPlay::open(run, section, prompt_tokens)?) } else { None };
         Ok(Some(Episodes {
             hosts: Hosts::start(&kind, &section.host_settings(&run.data))?,
             agents,
@@ -278,9 +276,10 @@ impl Episodes {
 
     /// Returns the reward at the end of each episode: its return, or, where turns are paid, the last turn's reward.
     pub fn outcomes(&self) -> Vec<Option<f32>> {
-        match self.pays_turns {
-            false => self.returns(),
-            true => self.sums(|turns| &turns[turns.len().saturating_sub(1)..]),
+        if self.pays_turns {
+            self.sums(|turns| &turns[turns.len().saturating_sub(1)..])
+        } else {
+            self.returns()
         }
     }
 

@@ -68,9 +68,8 @@ impl<'b> Batch<'b> {
     /// Returns the sequences with the prompts that a teacher reads.
     pub(crate) fn taught(&self) -> Vec<Sequence<'b>> {
         let items = self.groups.iter().flat_map(|group| vec![&group.item; group.num_sequences()]);
-        let one = |(sequence, item): (&Sequence<'b>, &'b Item)| match item.teacher.is_empty() {
-            true => *sequence,
-            false => Sequence { prompt: &item.teacher, ..*sequence },
+        let one = |(sequence, item): (&Sequence<'b>, &'b Item)| {
+            if item.teacher.is_empty() { *sequence } else { Sequence { prompt: &item.teacher, ..*sequence } }
         };
         self.sequences.iter().zip(items).map(one).collect()
     }

@@ -53,10 +53,11 @@ pub(crate) fn of_tally(of: &str, tally: &Tally) -> Metrics {
 
 /// Returns the metrics of an environment. Turns have metrics of their own up to the eighth.
 fn of_episodes(report: &RoundReport) -> Metrics {
-    let mut metrics = match report.by_turn.is_empty() {
+    let mut metrics = if report.by_turn.is_empty() {
         // Without an episode there is no mean.
-        true => Metrics::default(),
-        false => named([("episode/turns_mean", report.turns_mean), ("episode/return", report.return_mean)]),
+        Metrics::default()
+    } else {
+        named([("episode/turns_mean", report.turns_mean), ("episode/return", report.return_mean)])
     };
     for (t, (share, reward)) in (1..=TURNS_TOLD).zip(&report.by_turn) {
         metrics.insert(format!("episode/turn_{t}/share"), *share);

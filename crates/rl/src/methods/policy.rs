@@ -108,10 +108,11 @@ fn train(trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, batch: &Batch<'_>)
 fn decouple(run: &RunSpec, batch: &Batch<'_>, eps: f64, shaped: &mut [f32]) {
     let mut weights = run.reward_weights();
     let scored = batch.groups.iter().flat_map(|group| &group.scored);
-    let parts: Vec<&[Option<f32>]> = match weights.is_empty() {
-        false => scored.map(|scored| &scored.parts[..]).collect(),
+    let parts: Vec<&[Option<f32>]> = if weights.is_empty() {
         // An environment gives one reward.
-        true => scored.map(|scored| std::slice::from_ref(&scored.total)).collect(),
+        scored.map(|scored| std::slice::from_ref(&scored.total)).collect()
+    } else {
+        scored.map(|scored| &scored.parts[..]).collect()
     };
     if weights.is_empty() {
         weights.push(1.0);

@@ -138,10 +138,8 @@ pub fn save_of_ranks(
                 let of = (role.learned().0, role.layout());
                 let sets = tensors_of_ranks(role, is_weights);
                 let ranks = if is_alone { 1 } else { near.len() };
-                let exchange = &mut |own: &[u8]| match is_alone {
-                    true => Ok(vec![own.to_vec()]),
-                    false => group.near_gather(own),
-                };
+                let exchange =
+                    &mut |own: &[u8]| if is_alone { Ok(vec![own.to_vec()]) } else { group.near_gather(own) };
                 let rank = near.iter().position(|rank| *rank == group.rank()).expect("a rank of its host");
                 let with = Together { rank, ranks, exchange };
                 save_together(dev, of, &sets, path, passage, with)

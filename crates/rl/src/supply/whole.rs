@@ -84,9 +84,10 @@ fn round(
 ) -> Result<()> {
     let group = cx.run.rollout.group_size as usize;
     let first = cx.cursor.data_position;
-    let Answered { items, scored, texts, branches, greedy } = match cx.episodes.is_some() {
-        true => play(trainer, cx, prompts, step, gathered)?,
-        false => answer(trainer, cx, prompts, step, gathered)?,
+    let Answered { items, scored, texts, branches, greedy } = if cx.episodes.is_some() {
+        play(trainer, cx, prompts, step, gathered)?
+    } else {
+        answer(trainer, cx, prompts, step, gathered)?
     };
     let (mut scored, mut texts) = (scored.into_iter(), texts.into_iter());
 

@@ -94,24 +94,20 @@ pub(crate) fn schedule(draft: &mut Draft, scheduler: &str, ratio: &str) {
         }
     }
     let steps = draft.count("train.steps").unwrap_or(0);
-    if let Some((ratio, taken)) = draft.take_number(ratio) {
-        match (0.0..=1.0).contains(&ratio) {
-            _ if ratio == 0.0 => {}
-            _ if draft.get("train.warmup_steps").is_some() => {
-                draft.leave(&taken, "a number of steps is set too, which counts");
+    if let Some((ratio, taken)) = draft.take_number(ratio).filter(|(ratio, _)| *ratio != 0.0) {
+        if draft.get("train.warmup_steps").is_some() {
+            draft.leave(&taken, "a number of steps is set too, which counts");
+        } else if !(0.0..=1.0).contains(&ratio) {
+            draft.leave(&taken, "not a share from 0 to 1");
+        } else if draft.get("train.epochs").is_some() {
+            let words = "a share of the steps, which follow from the rows: set train.warmup_steps to it of those that `plan` says";
+            draft.leave(&taken, words);
+            if taken.from.starts_with("default of ") {
+                draft.remark(format!("left out: {} = {ratio}: {words}", taken.from));
             }
-            true if draft.get("train.epochs").is_some() => {
-                let words = "a share of the steps, which follow from the rows: set train.warmup_steps to it of those that `plan` says";
-                draft.leave(&taken, words);
-                if taken.from.starts_with("default of ") {
-                    draft.remark(format!("left out: {} = {ratio}: {words}", taken.from));
-                }
-            }
-            true => {
-                let warmup = (ratio * steps as f64).ceil();
-                draft.set_toml("train.warmup_steps", format!("{warmup}"), &taken.from);
-            }
-            false => draft.leave(&taken, "not a share from 0 to 1"),
+        } else {
+            let warmup = (ratio * steps as f64).ceil();
+            draft.set_toml("train.warmup_steps", format!("{warmup}"), &taken.from);
         }
     }
 }

@@ -91,9 +91,10 @@ pub fn check(run: &RunSpec, shape: &RunShape) -> Result<()> {
         return Ok(());
     }
     let is_spread = |training: &Training| training.offload.weights && training.share.ranks > 1;
-    match shape.training.as_ref().is_some_and(is_spread) {
-        true => Err(not_built("with run.zero_stage = 3", "run.zero_stage = 2")),
-        false => Ok(()),
+    if shape.training.as_ref().is_some_and(is_spread) {
+        Err(not_built("with run.zero_stage = 3", "run.zero_stage = 2"))
+    } else {
+        Ok(())
     }
 }
 

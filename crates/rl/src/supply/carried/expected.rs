@@ -57,10 +57,7 @@ impl Expected {
             most: run.response_tokens_max(),
             turn: run.rollout.max_new_tokens as usize,
             turns: run.environment().map_or(0, |_| run.turns_max()),
-            prompt: match run.plays_agents() {
-                true => run.data.prompt_tokens_max.unwrap_or(0) as usize,
-                false => 0,
-            },
+            prompt: if run.plays_agents() { run.data.prompt_tokens_max.unwrap_or(0) as usize } else { 0 },
             vocab,
             step: state.progress.step,
             updates: state.policy_version,

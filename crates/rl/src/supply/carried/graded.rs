@@ -87,9 +87,10 @@ pub(crate) fn grade(
     }
     let (rank, ranks) = (trainer.group.rank(), trainer.group.ranks());
     // Where nothing is graded ahead, parts of one size.
-    let of: Vec<usize> = match cx.rewards.grades_ahead() {
-        true => groups.iter().map(|group| owner(group, ranks)).collect(),
-        false => (0..groups.len()).map(|g| g % ranks).collect(),
+    let of: Vec<usize> = if cx.rewards.grades_ahead() {
+        groups.iter().map(|group| owner(group, ranks)).collect()
+    } else {
+        (0..groups.len()).map(|g| g % ranks).collect()
     };
     let own: Vec<&Group> = groups.iter().zip(&of).filter(|(_, of)| **of == rank).map(|(g, _)| g).collect();
     let own_part = grade_own(cx, &own, step);
@@ -110,9 +111,10 @@ pub(crate) fn grade(
     }
     gathered.add_counted(Counted::sum(counted));
     learn_lengths(trainer, groups);
-    let items: Vec<Item> = match cx.run.model_rewards.is_empty() {
-        true => Vec::new(),
-        false => groups.iter().map(|group| group.item.clone()).collect(),
+    let items: Vec<Item> = if cx.run.model_rewards.is_empty() {
+        Vec::new()
+    } else {
+        groups.iter().map(|group| group.item.clone()).collect()
     };
     model_reward::add(&cx.run.model_rewards, trainer, &items, size, &mut scored)?;
     Ok((scored, texts))

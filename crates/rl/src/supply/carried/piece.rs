@@ -21,9 +21,10 @@ pub(crate) struct Piece {
 impl Piece {
     /// Returns the number of its tokens that weights drew.
     pub(super) fn drawn(&self) -> usize {
-        match self.turns.is_empty() {
-            true => self.ids.len(),
-            false => self.turns.iter().map(|of| of.turn.tokens().len()).sum(),
+        if self.turns.is_empty() {
+            self.ids.len()
+        } else {
+            self.turns.iter().map(|of| of.turn.tokens().len()).sum()
         }
     }
 

@@ -60,9 +60,10 @@ pub(in crate::supply) fn next(
     gathered.rollout_s = started.elapsed().as_secs_f64();
     (cx.edge)(Doing::Reward);
     let graded = Instant::now();
-    let (scored, texts) = match cx.episodes.is_some() {
-        true => (hand_over(trainer, cx, &taken, (events, step), &mut gathered)?, Vec::new()),
-        false => grade(trainer, cx, &taken, step, (&mut gathered, &mut report.seconds_ahead))?,
+    let (scored, texts) = if cx.episodes.is_some() {
+        (hand_over(trainer, cx, &taken, (events, step), &mut gathered)?, Vec::new())
+    } else {
+        grade(trainer, cx, &taken, step, (&mut gathered, &mut report.seconds_ahead))?
     };
     gathered.reward_s = graded.elapsed().as_secs_f64();
 
@@ -178,9 +179,10 @@ fn draw_own(
         first_sample_id,
         numbers: &numbers,
     };
-    match cx.episodes.is_some() {
-        true => play(trainer, cx, &of_own, &request, (own, times)),
-        false => respond(trainer, cx, &of_own, &request, step, (own, times)),
+    if cx.episodes.is_some() {
+        play(trainer, cx, &of_own, &request, (own, times))
+    } else {
+        respond(trainer, cx, &of_own, &request, step, (own, times))
     }
 }
 
