@@ -34,7 +34,7 @@ impl Random {
     }
 }
 
-/// What an input is, which decides how it is changed so that some of it still parses.
+/// The kind of an input, which decides how it is changed so that some of it still parses.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Shape {
     Text,

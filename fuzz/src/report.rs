@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::thread;
 
-/// What came of a target's inputs, as its processes print it.
+/// The outcome of a target's inputs, as its processes print it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Row {
     pub inputs: u64,
@@ -19,7 +19,7 @@ pub struct Row {
     pub errors: BTreeSet<String>,
     pub slowest: Slowest,
     pub peak_bytes: u64,
-    /// What ended a process before its time.
+    /// The causes that ended a process before its time.
     pub faults: Vec<String>,
 }
 
@@ -114,7 +114,6 @@ fn one(name: &str, options: &Options) -> Row {
     }
 }
 
-/// Writes the table.
 pub fn write(path: &Path, options: &Options, seeds: u64, rows: &[Row]) -> std::io::Result<()> {
     let Options { seconds, seed, .. } = options;
     let mut text = format!(

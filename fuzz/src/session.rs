@@ -30,7 +30,7 @@ pub struct Options {
     pub at: Option<PathBuf>,
 }
 
-/// What came of a target's inputs.
+/// The inputs of a target that were read and refused.
 #[derive(Debug, Default)]
 pub struct Outcome {
     pub inputs: u64,
@@ -45,7 +45,6 @@ pub struct Outcome {
     pub fault: Option<(u64, String)>,
 }
 
-/// Runs a target.
 pub fn run(target: &Target, options: &Options) -> Outcome {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {

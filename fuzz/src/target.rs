@@ -4,7 +4,7 @@ use crate::mutate::Shape;
 use plimsoll_base::Result;
 use std::time::Duration;
 
-/// What one process may take to read a target's inputs.
+/// The memory and time that one process may take to read a target's inputs.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
     /// Processor time of all threads for one input.
@@ -24,7 +24,7 @@ impl Bounds {
 /// A parser and its language.
 pub struct Target {
     pub name: &'static str,
-    /// What it reads, for the table.
+    /// The files that it reads, for the table.
     pub reads: &'static str,
     pub shape: Shape,
     pub bounds: Bounds,

@@ -5,7 +5,6 @@ use crate::{cards, truth};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-/// What to measure.
 #[derive(Debug, PartialEq)]
 struct Options {
     runs: usize,

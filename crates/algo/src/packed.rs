@@ -41,7 +41,6 @@ impl<'a> Packed<'a> {
     }
 }
 
-/// Returns the sum of a mask.
 pub(crate) fn sum(mask: &[f32]) -> f64 {
     mask.iter().map(|&m| f64::from(m)).sum()
 }

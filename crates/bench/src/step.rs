@@ -21,7 +21,6 @@ use plimsoll_run::progress::Progress;
 use serde_json::{Value, json};
 use std::time::Instant;
 
-/// The size of the steps.
 #[derive(Clone, Copy, Debug)]
 pub struct StepSize {
     pub prompts: usize,
@@ -116,7 +115,7 @@ pub fn whole_step(options: &BenchOptions, size: StepSize) -> Result<Value> {
 struct Steps {
     times: Vec<f64>,
     last: StepSeconds,
-    /// Of all measured steps.
+    /// Summed over all measured steps.
     work: Progress,
     mismatch: f64,
     trained_tokens: f64,

@@ -119,7 +119,7 @@ fn aliases() -> impl Iterator<Item = Alias> {
     rows().flat_map(move |key| key.facts.iter().flat_map(move |fact| of_fact(key, fact)))
 }
 
-/// What the aliases of a run file changed.
+/// The keys that aliases of a run file set.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     /// Our key and the alias that set it last.

@@ -12,13 +12,12 @@ use std::path::Path;
 /// Largest number of sets in a list; each takes memory.
 pub(super) const SETS_MAX: usize = 64;
 
-/// One data set.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, serde::Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DataSet {
     /// A JSONL or Parquet file, `hf:org/name/SUBSET/SPLIT`, or `builtin:TASK`.
     pub path: String,
-    /// What it is called in metrics and file names; the file's name without its ending, or the task's, if absent.
+    /// Its name in metrics and file names; the file's name without its ending, or the task's, if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// Its share of the prompts, against the weights of the other sets [1.0].

@@ -11,7 +11,6 @@ use serde_json::Value;
 pub struct KeyPage {
     /// For example `rollout.group_size`.
     pub key: String,
-    /// What it means.
     pub meaning: String,
     /// Its default as JSON; none of a key that must be given, or that follows from others.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -23,7 +22,7 @@ pub struct KeyPage {
     /// None of a key of an environment file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resumes: Option<Resumes>,
-    /// What other stacks call it, as it may be written here.
+    /// Its names in other stacks, as they may be written here.
     pub other_names: Vec<String>,
 }
 

@@ -11,9 +11,9 @@ use plimsoll_reward::{TeacherSpec, teacher_address};
 /// A teacher that has the weights of the run itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OwnTeacher {
-    /// As they are in each step.
+    /// The weights of each step.
     Now,
-    /// As they were when the run began: with adapters the model without them, so no weights more.
+    /// The weights that the run began with: with adapters the model without them, so no weights more.
     Initial,
 }
 

@@ -17,21 +17,20 @@ const ENV_FILE: FileKind = FileKind { name: "an environment file", keys: || all_
 /// Largest number of environments, and of frames in a batch; a larger one is a typing error.
 const ENVS_MAX: u32 = 1 << 20;
 const FRAMES_MAX: u64 = 1 << 31;
-/// What a key takes that counts something.
+/// The values of a key that counts something.
 const COUNT: &str = "a whole number of at least 1";
 /// Largest number of batches in memory at a time.
 const BATCHES_MAX: u32 = 1024;
 
-/// An environment file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EnvFile {
     /// A native environment such as `CartPole-v1`, `gym:ID` or `python:file.py:make`.
     pub env: String,
-    /// What its maker takes by name, as Gymnasium's `make`.
+    /// Named arguments of its maker, as of Gymnasium's `make`.
     #[serde(default, skip_serializing_if = "serde_json::Map::is_empty")]
     pub env_options: serde_json::Map<String, serde_json::Value>,
-    /// How many.
+    /// Environments, in all workers together.
     pub num_envs: u32,
     /// Worker processes of Python environments; as many as cores.
     #[serde(default)]
@@ -107,10 +106,10 @@ pub struct EnvFile {
     /// The share of workers below which the run stops.
     #[serde(default = "half")]
     pub workers_alive_min: f64,
-    /// What happens to an episode whose environment failed.
+    /// The fate of an episode whose environment failed.
     #[serde(default)]
     pub on_abort: AbortedEpisode,
-    /// What chooses actions.
+    /// The policy that chooses actions.
     #[serde(default)]
     pub policy: PolicySection,
     /// A ring of the last frames, for learners that sample from it.
@@ -130,11 +129,11 @@ pub enum CollectMode {
     Sync,
     /// When a share of the frames is in.
     SemiSync,
-    /// As rows are full, first come.
+    /// Rows in the order in which they are full.
     Async,
 }
 
-/// What a policy does with its distribution.
+/// How a policy takes an action from its distribution.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Explore {
@@ -156,7 +155,7 @@ pub enum Reseed {
     Once,
 }
 
-/// What happens to an episode whose environment failed.
+/// The fate of an episode whose environment failed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum AbortedEpisode {
@@ -167,11 +166,10 @@ pub enum AbortedEpisode {
     Drop,
 }
 
-/// What chooses actions.
+/// The policy that chooses actions.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct PolicySection {
-    /// Its kind.
     pub kind: PolicyKind,
     /// A safetensors file of an actor-critic, or a folder with `model.safetensors` in it, such as a checkpoint.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -191,7 +189,6 @@ pub enum PolicyActivation {
     Relu,
 }
 
-/// The kinds of policies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum PolicyKind {
@@ -219,7 +216,7 @@ pub struct CollectRun {
     pub dir: Option<String>,
     /// Batches of one file.
     pub batches_per_file: u32,
-    /// What the files are.
+    /// The format of the files.
     pub format: FramesFormat,
 }
 
@@ -229,7 +226,7 @@ impl Default for CollectRun {
     }
 }
 
-/// What files of frames are.
+/// The formats of files of frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum FramesFormat {

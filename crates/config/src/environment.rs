@@ -17,7 +17,7 @@ const EVAL_EPISODES: u32 = 256;
 const AGENT_TURNS_MAX: f64 = 63.0;
 /// Most functions of `environment.tools`: each is described in every prompt.
 const TOOLS_MAX: usize = 64;
-/// What `environment.rows` takes.
+/// The values of `environment.rows`, for messages.
 const TAKES_ROWS: &str = "a JSONL or Parquet file, or hf:org/name/SUBSET/SPLIT";
 /// Largest number of worker processes.
 const WORKERS_MAX: f64 = 256.0;

@@ -17,7 +17,6 @@ pub enum Estimator {
     Python {
         /// The file, from where the command runs.
         file: PathBuf,
-        /// The function in it.
         function: String,
     },
 }

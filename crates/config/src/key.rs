@@ -24,13 +24,13 @@ pub(crate) enum Fact {
     Resumes(Resumes),
     /// Names of other stacks that become the key: in its own section, or as `section.name` in another.
     Also(Becomes, &'static [&'static str]),
-    /// Of `[environment]`: a kind that it is of; a key without one is of all.
+    /// In `[environment]`: the kind of environment that has it; a key without one is of all.
     Of(Player),
-    /// Of `[[reward]]`: it is of `kind = "judge"` alone.
+    /// In `[[reward]]`: only `kind = "judge"` has it.
     OfJudge,
 }
 
-/// What acts in an environment, or where.
+/// The player of an environment, or where it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Player {
     /// A language model.
@@ -50,7 +50,7 @@ pub(crate) enum Numbers {
     Such(&'static str, fn(f64) -> bool),
 }
 
-/// What a resumed run may do with a key that the run began with.
+/// The changes that a resumed run may make to a key that the run began with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Resumes {

@@ -16,9 +16,9 @@ const LEARNING_RATE_LOW: f64 = 1e-5;
 const ALL_LINEAR: &str = "all-linear";
 /// Layers that a regular expression is tried on: it must match a target in all of them or in none.
 const LAYERS_TRIED: usize = 130;
-/// What a compiled expression may take.
+/// Largest size of a compiled expression.
 const PATTERN_BYTES_MAX: usize = 1 << 20;
-/// What a regular expression has and a name of a module has not.
+/// Characters that a regular expression has and the name of a module has not.
 const PATTERN_CHARS: &[char] = &['*', '^', '$', '|', '(', ')', '[', ']', '+', '?', '\\', '{', '}'];
 
 /// Other words for `quantize = "nf4"`.

@@ -39,7 +39,7 @@ pub struct Objective {
     pub loss: PolicyLoss,
     /// Weights of samples from another policy version.
     pub correction: Option<Correction>,
-    /// What is done to tokens of high covariance.
+    /// The treatment of tokens of high covariance.
     pub covariance: Option<Covariance>,
     /// How token losses become one number.
     pub aggregation: AggregationKind,

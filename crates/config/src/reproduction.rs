@@ -23,13 +23,12 @@ pub struct Reproduction {
     pub title: String,
     /// The address of the published number, or `hf:org/name` of a model card.
     pub source: String,
-    /// What it takes besides the memory and the time that a plan says.
+    /// Needs besides the memory and the time that a plan says.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub needs: Option<String>,
     /// Files that the run files name: rewards, data, tokenizers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<String>,
-    /// What is claimed.
     pub claim: PublishedClaim,
     /// The runs, one after another.
     pub stage: Vec<ReproductionStage>,

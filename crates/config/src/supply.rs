@@ -12,7 +12,7 @@ pub enum SupplyKind {
     Carried,
     /// `staleness` steps before the step that trains on it.
     Ahead,
-    /// As `Ahead`, and new weights go on with responses that older ones began.
+    /// The same steps before, and new weights go on with responses that older ones began.
     Midway,
 }
 

@@ -11,7 +11,6 @@ pub(super) struct Node {
     pub origin: Origin,
 }
 
-/// A TOML value.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Value {
     Text(String),

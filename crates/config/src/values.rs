@@ -246,7 +246,7 @@ names!(
 );
 
 names!(
-    /// What the backward pass computes a second time instead of keeping.
+    /// The activations that the backward pass computes a second time instead of keeping.
     Recompute {
         /// Everything is kept.
         None = "none",
@@ -260,7 +260,7 @@ names!(
 );
 
 names!(
-    /// What of a critic is trained next to adapters of the actor.
+    /// The part of a critic that is trained next to adapters of the actor.
     #[derive(Default)]
     CriticLearns {
         /// All its weights.
@@ -278,7 +278,7 @@ impl CriticLearns {
 }
 
 names!(
-    /// What to do with a prompt that is longer than the limit.
+    /// The treatment of a prompt that is longer than the limit.
     Overlong {
         /// Stop before the run with the row's number.
         Error = "error",
@@ -290,7 +290,7 @@ names!(
 );
 
 names!(
-    /// What to do with sequences that are longer than the model's positions.
+    /// The treatment of sequences that are longer than the model's positions.
     #[derive(Default)]
     Positions {
         /// Stop before the run.
@@ -308,7 +308,7 @@ impl Positions {
 }
 
 names!(
-    /// What to do when the KV cache is full.
+    /// The way out when the KV cache is full.
     OnFull {
         /// Admit a sequence only if its longest possible response fits.
         WorstCase = "worst-case",
@@ -359,7 +359,7 @@ impl Network {
 }
 
 names!(
-    /// What a failing reward function does to the run.
+    /// The effect of a failing reward function on the run.
     RewardFailure {
         /// The run stops with the named error.
         Stop = "stop",
@@ -506,7 +506,7 @@ names!(
 );
 
 names!(
-    /// What to do with a prompt that ends with the assistant's words.
+    /// The treatment of a prompt that ends with the assistant's words.
     AnsweredPrompts {
         /// The file is refused.
         Error = "error",
@@ -528,7 +528,7 @@ names!(
 );
 
 names!(
-    /// What a micro-batch's gradient is rounded to before it is added.
+    /// The dtype that a micro-batch's gradient is rounded to before it is added.
     #[derive(Default)]
     GradientWire {
         /// Nothing: it is added as it comes.
@@ -550,7 +550,7 @@ names!(
 );
 
 names!(
-    /// What may live in pinned host memory instead of on the device.
+    /// The arrays that may live in pinned host memory instead of on the device.
     Offload {
         /// Optimizer states.
         Optimizer = "optimizer",

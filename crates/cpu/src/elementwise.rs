@@ -215,7 +215,6 @@ fn read_row<T: Real>(x: &[T], at: &RowIndex, out: &mut [f32]) {
     }
 }
 
-/// Returns the elements of one panel.
 pub(super) fn panel_elements(m: Matrix<'_>) -> usize {
     m.buf.len() / m.n.div_ceil(PANEL)
 }

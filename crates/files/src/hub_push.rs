@@ -63,7 +63,6 @@ pub enum PushContent {
     Text(String),
 }
 
-/// A file of a push.
 #[derive(Clone, Debug)]
 pub struct PushFile {
     /// Its path in the repository.

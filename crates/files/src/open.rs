@@ -33,7 +33,6 @@ pub struct OpenModel {
     pub head: Head,
     /// Its tensors under Hugging Face names; empty for `random:`.
     pub tensors: Vec<TensorInfo>,
-    /// The files of its tokenizer.
     pub tokenizer: TokenizerFiles,
     /// Ids that end a response.
     pub eos_token_ids: Vec<u32>,

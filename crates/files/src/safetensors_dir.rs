@@ -94,7 +94,6 @@ fn open_shards(dir: &Path, index: &Path) -> Result<(Vec<Storage>, Vec<TensorInfo
     Ok((files, tensors))
 }
 
-/// Returns the shards of an index.
 #[cfg(feature = "hub")]
 pub(crate) fn shard_names(index: &Path) -> Result<Vec<String>> {
     let mut names: Vec<String> = read_index(index)?.into_values().collect();

@@ -45,7 +45,6 @@ impl TensorFile {
         Ok(TensorFile { storage, tensors: named })
     }
 
-    /// Returns the number of tensors.
     pub fn num_tensors(&self) -> usize {
         self.tensors.len()
     }
@@ -55,7 +54,6 @@ impl TensorFile {
         self.tensors.values()
     }
 
-    /// Returns a tensor by name.
     pub fn tensor(&self, name: &str) -> Option<&TensorInfo> {
         self.tensors.get(name)
     }

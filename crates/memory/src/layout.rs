@@ -194,7 +194,6 @@ impl Layout {
         self.regions.extend(other.regions);
     }
 
-    /// Returns the region of that name.
     pub fn find(&self, name: &str) -> Option<&Region> {
         self.regions.iter().find(|r| r.name == name)
     }

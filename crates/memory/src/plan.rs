@@ -73,7 +73,6 @@ impl Plan {
         Phase::ALL.into_iter().filter(move |&phase| has_critic || phase != Phase::Critic)
     }
 
-    /// Returns the peak of one pool.
     pub fn peak(&self, pool: Pool) -> PoolPeak {
         let resident = self.sum(|r| r.pool == pool && r.phases.is_resident());
         let mut best = (self.in_phase(pool, Phase::Rollout), Phase::Rollout);

@@ -181,7 +181,6 @@ impl ParamTable {
         Run { start, elements: self.elements - start }
     }
 
-    /// Returns the parameter of a kind in a layer.
     pub fn find(&self, kind: ParamKind, layer: u32) -> Option<&Param> {
         self.params.iter().find(|p| p.kind == kind && p.layer == layer)
     }

@@ -15,7 +15,7 @@ use plimsoll_memory::Buf;
 pub enum Coding {
     /// In one encoding; rows must be whole blocks.
     All(Encoding),
-    /// As in the model's file.
+    /// Each matrix in its encoding in the model's file.
     File(LayerEncodings),
 }
 

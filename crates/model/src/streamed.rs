@@ -64,7 +64,7 @@ pub struct Streamed<'p> {
     adapters: Option<&'p Adapters<'p>>,
 }
 
-/// What streams: weights, where they lie, and the adapters on top of them, which are resident.
+/// Weights that are streamed, where they lie, and the adapters on top of them, which are resident.
 #[derive(Clone, Copy, Debug)]
 pub struct StreamedWeights<'p> {
     pub spec: ModelSpec,

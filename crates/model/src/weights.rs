@@ -13,9 +13,7 @@ use std::ops::Range;
 pub struct LayerParams<'a> {
     /// [h], before attention
     pub attn_norm: Option<Buf<'a>>,
-    /// The norm of q
     pub q_norm: Option<Buf<'a>>,
-    /// The norm of k
     pub k_norm: Option<Buf<'a>>,
     /// Linear attention layers only
     pub delta: Option<LayerDelta<'a>>,

@@ -20,7 +20,6 @@ const SEQUENCES_MAX: usize = 512;
 /// Staging buffers that `"auto"` chooses from.
 const STAGING_MIB: [u64; 4] = [64, 16, 4, 1];
 
-/// Declares the knobs.
 macro_rules! knobs {
     ($($(#[$doc:meta])* $knob:ident $axis:ident: $type:ty = $choices:expr,)+) => {
         /// The knobs, in the order of their indices in a `Point`.

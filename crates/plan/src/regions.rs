@@ -459,7 +459,6 @@ pub const LOAD_LINE_KINDS: usize = 4;
 /// Pages of the load line's status and readings.
 const LOAD_LINE_PAGES: u64 = 24 << 10;
 
-/// Returns the bytes of the load line.
 const fn load_line_bytes() -> u64 {
     plimsoll_memory::trend::bytes(LOAD_LINE_KINDS as u64) + LOAD_LINE_PAGES
 }

@@ -16,14 +16,14 @@ use serde::Serialize;
 /// Numbers of hosts, and of cards on each, to try.
 pub const PLACES: [(usize, usize); 6] = [(1, 1), (1, 2), (1, 4), (1, 8), (2, 8), (4, 8)];
 
-/// What is known besides the run.
+/// The facts that are known besides the run.
 #[derive(Clone, Debug, Default)]
 pub struct Market<'m> {
     /// True if the run can have one rank only.
     pub one_rank: bool,
     /// Memory of a host, if known.
     pub host: Option<&'m Limit>,
-    /// What a host sends to others in a second, as in `45GB/s`; 10 Gbit/s if not known.
+    /// The bytes that a host sends to others in a second, as in `45GB/s`; 10 Gbit/s if not known.
     pub network: Option<&'m str>,
     pub prices: Prices,
 }

@@ -29,7 +29,6 @@ pub struct Resolved {
     pub threads: usize,
     /// Maximum bytes of the buffers between files and weights.
     pub staging: Bytes,
-    /// What is offloaded to the device's host memory.
     pub offload: Offload,
     /// Whether adapters are merged into a copy of the weights; none if the run file decides it.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -55,7 +54,7 @@ pub struct AutoReport {
     pub runner_up: Option<Setting>,
     /// Source of the predictions' rates.
     pub rates: String,
-    /// What was given up to fit, if that changes the result.
+    /// The setting that was given up to fit, if that changes the result.
     pub gave_up: Option<String>,
 }
 

@@ -24,11 +24,10 @@ use std::rc::Rc;
 /// One kind of pass of a role.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PassShape {
-    /// What the pass keeps, and its phase.
+    /// The activations that it keeps, and its phase.
     pub mode: Mode,
     /// How sequences are packed into micro-batches.
     pub packing: Packing,
-    /// Limits of one pass.
     pub limits: PassLimits,
     /// Tokens that its head is over, the first ones of the model's vocabulary; all of them if none.
     pub vocab: Option<u32>,

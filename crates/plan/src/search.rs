@@ -37,7 +37,7 @@ pub(crate) struct Candidate {
     rank: Rank,
 }
 
-/// What ranks a setting. Only this is kept of all settings; those that are tried are built again.
+/// The order of a setting. Only this is kept of all settings; those that are tried are built again.
 #[derive(Clone, Copy, Debug)]
 struct Rank {
     seconds: f64,

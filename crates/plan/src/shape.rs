@@ -21,8 +21,8 @@ use plimsoll_textenv::EpisodeMemory;
 use plimsoll_train::{Cut, PackLimits, Packing, Share, StateDTypes};
 use serde::Serialize;
 
-/// What is stored elsewhere and streamed through the arena: in host memory, page-locked if the device is a card; with
-/// several ranks, weights are sharded over all of them.
+/// The arrays that are stored elsewhere and streamed through the arena: in host memory, page-locked if the device is a
+/// card; with several ranks, weights are sharded over all of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Offload {
     pub optimizer: bool,
@@ -64,11 +64,10 @@ pub struct Training {
     pub reference: bool,
     /// Shape of the critic, if there is one. Its dtypes, limits and recompute are the actor's.
     pub critic: Option<ModelSpec>,
-    /// What the critic trains, if not all of its weights.
+    /// The adapter that the critic trains, if not all of its weights.
     pub critic_adapter: Option<CriticAdapter>,
     /// The teacher, if there is one.
     pub teacher: Option<TeacherShape>,
-    /// What is offloaded to the device's host memory.
     pub offload: Offload,
     /// Prompts of a step; those that agents send are its sequences' own.
     pub prompts: usize,
@@ -174,7 +173,7 @@ pub struct RunShape {
     pub keeps_blocks: bool,
     pub target: Target,
     pub engine: EngineLimits,
-    /// What the engine does when its blocks run out.
+    /// The engine's way out when its blocks run out.
     pub on_full: OnFull,
     pub truncates: bool,
     /// Longest sequence: rows of the rotary table.

@@ -50,7 +50,7 @@ pub struct Watch {
 #[derive(Debug)]
 enum Words {
     Shared(SharedWords),
-    /// Of a rank alone, which takes no shared memory.
+    /// The words of a rank alone, which takes no shared memory.
     Own([AtomicU64; 2 * STRIDE]),
 }
 

@@ -24,7 +24,7 @@ pub(crate) struct Strangers {
     /// Those that ended without a proof, by address, the first addresses that came.
     gone: Vec<(IpAddr, u64)>,
     gone_elsewhere: u64,
-    /// Of them, those that spoke the protocol: ranks with another token, perhaps.
+    /// Those of them that spoke the protocol: ranks with another token, perhaps.
     unproved: u64,
 }
 

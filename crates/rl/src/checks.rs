@@ -20,7 +20,7 @@ const PLAN_START: Duration = Duration::from_secs(5);
 /// Errors of a worker that was not ready in time.
 const NOT_READY: [&str; 2] = [slugs::REWARD_WORKER_TIMEOUT, slugs::TEXT_ENVIRONMENT_TIMEOUT];
 
-/// Who asks.
+/// The command that checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Before {
     Training,
@@ -34,7 +34,7 @@ pub(crate) enum Before {
 #[derive(Debug)]
 pub(crate) struct Checks {
     before: Before,
-    /// What was left out, for people. Empty before training.
+    /// Checks that were left out, for people. Empty before training.
     pub(crate) not_checked: Vec<String>,
 }
 

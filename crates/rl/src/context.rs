@@ -16,7 +16,7 @@ pub struct StepContext<'s> {
     pub run: &'s RunSpec,
     pub text: &'s TextModel,
     pub eos: &'s [u32],
-    /// What is optimised; its KL controller changes during the run.
+    /// The objective, whose KL controller changes during the run.
     pub objective: Objective,
     pub rewards: &'s mut Rewards,
     /// The function that estimates advantages, if the run has one.

@@ -55,7 +55,6 @@ impl GroupTimes {
         more.checked_sub(1).map_or(waited, |last| waited.max(others[last]))
     }
 
-    /// Returns the number of groups.
     pub fn num_groups(&self) -> usize {
         self.ends.len()
     }

@@ -16,7 +16,7 @@ pub struct CarryCounts {
     pub place_ticks: u64,
     /// Tokens that were drawn and stay.
     pub drawn_tokens: u64,
-    /// Of these, those of turns that were under way at T.
+    /// Those of them that belong to turns under way at T.
     pub late_tokens: u64,
     /// Tokens that were drawn after T, and are drawn again.
     pub dropped_tokens: u64,
@@ -25,7 +25,7 @@ pub struct CarryCounts {
     /// Rows of prompts that began, and of what environments said.
     pub prompt_rows: u64,
     pub trained_tokens: u64,
-    /// Of the trained tokens, those that older weights drew.
+    /// Trained tokens that older weights drew.
     pub stale_tokens: u64,
     /// Updates between the weights that drew each trained token and those that it trains, all added.
     pub ages: u64,

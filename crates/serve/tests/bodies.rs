@@ -109,7 +109,7 @@ fn a_hostile_body_takes_no_more_than_reading_one_has_in_the_plan() {
     as_many_as_may_be(&bodies);
 }
 
-/// As many values as may be are read, with the copies that a template needs.
+/// Reads as many values as there may be, with the copies that a template needs.
 fn as_many_as_may_be(bodies: &Bodies) {
     let planned = bodies.limits().1;
     let many = |count: usize| {

@@ -32,7 +32,6 @@ pub struct PairTokens {
 }
 
 impl PairRow {
-    /// Returns a pair of texts.
     pub fn of_texts(prompt: Prompt, chosen: impl Into<String>, rejected: impl Into<String>) -> PairRow {
         let message = |text: String| Message::new("assistant", text);
         let (chosen, rejected) = (message(chosen.into()), message(rejected.into()));

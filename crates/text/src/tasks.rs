@@ -30,7 +30,7 @@ enum Kind {
     Digits,
     Forgetful,
     Words,
-    /// Of three numbers those that make a target, in the characters of `builtin:nano`.
+    /// Those of three numbers that make a target, in the characters of `builtin:nano`.
     Countdown,
     /// Four digits from last to first.
     Reversal,

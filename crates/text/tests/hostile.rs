@@ -98,7 +98,7 @@ fn templates_that_grow() {
     }
 }
 
-/// As long as the attack had them: each overflowed the stack or took seconds.
+/// Renders templates as long as the attack had them: each overflowed the stack or took seconds.
 fn templates_that_are_long() {
     let n = 30_000;
     for (template, words) in [

@@ -12,7 +12,8 @@ const LIST: (&str, &str) = ("docs/own-model.md", "Supported are");
 /// Pages that are read first, in addition to the main path.
 const FIRST: [&str; 2] = ["README.md", "crates/python/README.md"];
 
-/// What a model may have: the words of docs/models.md that say so, and words that say it is so and that it is not.
+/// A part that a model may have: the words of docs/models.md that say so, and words that say it is so and that it is
+/// not.
 struct Part {
     what: &'static str,
     said_by: &'static str,
@@ -162,7 +163,7 @@ fn of_list(tree: &Tree, rows: &[Row]) -> Vec<Finding> {
     left.map(|name| Finding::new(LIST.0, line, message(name))).collect()
 }
 
-/// What pages are compared with.
+/// The facts that pages are compared with.
 struct Truth<'t> {
     /// The text of docs/models.md on one line.
     models: String,

@@ -16,7 +16,7 @@ use std::{fs, io};
 
 pub const USAGE: &str = "cargo xtask ci-times LOG [--kind run|full] [--commit C] [--machine TEXT] [--date YYYY-MM-DD] | ci-times --age";
 
-/// What is known of a run besides its log; what is empty follows from this machine and its checkout.
+/// The facts of a run besides its log; what is empty follows from this machine and its checkout.
 #[derive(Debug, PartialEq, Eq)]
 struct Options {
     log: PathBuf,

@@ -23,7 +23,7 @@ pub enum Kind {
     Man,
     License,
     Readme,
-    /// Of the Python package, with its path in it; only wheels have it.
+    /// A file of the Python package, with its path in it; only wheels have it.
     Python,
 }
 

@@ -8,7 +8,7 @@ use crate::same_bits::artefacts::{Artefacts, Kind};
 /// Names of what a run leaves, with values.
 pub type Values = BTreeMap<String, String>;
 
-/// What a run leaves, and how it ended.
+/// The plan, bits and output of a run, and how it ended.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Left {
     pub plan: Values,

@@ -16,7 +16,7 @@ use crate::same_bits::artefacts::Artefacts;
 /// Time limit of one command.
 const COMMAND_SECONDS_MAX: u64 = 120;
 
-/// What a base left with some settings; filled by the first row that needs it.
+/// The outcome of a base with some settings; filled by the first row that needs it.
 type Kept = Arc<OnceLock<Result<Left, String>>>;
 
 pub struct Player<'t> {

@@ -18,7 +18,6 @@ pub struct Base {
     /// True if it needs the interpreter PLIMSOLL_TEST_PYTHON, which has gymnasium.
     #[serde(default)]
     pub gymnasium: bool,
-    /// Trials in it, by key.
     #[serde(default)]
     pub keys: BTreeMap<String, Trial>,
 }

@@ -51,7 +51,7 @@ enum Does {
     Shuffle,
 }
 
-/// What a condition adds to the start of a test program.
+/// The variables and arguments that a condition adds to the start of a test program.
 #[derive(Debug, Default, PartialEq)]
 pub struct Setting {
     pub variables: Vec<(&'static str, &'static str)>,

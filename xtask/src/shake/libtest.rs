@@ -9,7 +9,7 @@ use std::io::{self, BufRead, Read};
 /// A longer line is read as several.
 const LINE_BYTES_MAX: u64 = 64 << 10;
 
-/// What the harness reported.
+/// The report of the harness.
 #[derive(Debug, Default, PartialEq)]
 pub struct Said {
     /// Names of the last list of failures.

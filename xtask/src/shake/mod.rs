@@ -195,7 +195,7 @@ impl Interrupt {
     }
 }
 
-/// What the steps of a schedule have in common.
+/// The parameters that the steps of a schedule have in common.
 struct Course<'a> {
     suite: &'a Suite,
     out: &'a Path,

@@ -44,7 +44,7 @@ pub struct Failure {
     pub output_alone: Option<PathBuf>,
 }
 
-/// What all steps have in common.
+/// The folders, and the signal to end, that all steps have in common.
 pub struct Stage<'a> {
     pub root: &'a Path,
     /// Folder of the outputs of failures.
@@ -169,7 +169,7 @@ fn failure(test: String, output: &Path) -> Failure {
     Failure { test, running: Vec::new(), failed_alone: None, output, output_alone: None }
 }
 
-/// What a program run says of its tests.
+/// The verdict of a program's run on its tests.
 #[derive(Debug, PartialEq)]
 enum Verdict {
     Passed,

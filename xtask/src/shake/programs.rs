@@ -15,7 +15,6 @@ pub const MANIFEST: &str = "programs.json";
 /// Variables of this process that cargo set for xtask; the programs have those of their own packages.
 const OF_PACKAGE: [&str; 3] = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_"];
 
-/// A test program.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Program {
     /// Package, and what of it: `plimsoll-base/lib`, `plimsoll-base/test/nf4`.
@@ -188,7 +187,7 @@ fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
-/// What a package's manifest says and cargo's messages do not: which of its tests have no harness.
+/// Facts of a package's manifest that cargo's messages leave out: which of its tests have no harness.
 #[derive(Deserialize)]
 struct Package {
     package: Named,

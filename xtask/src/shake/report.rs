@@ -15,7 +15,7 @@ pub struct Report {
     /// Why a condition was skipped, by its name.
     pub skipped: BTreeMap<&'static str, String>,
     pub runs: Vec<Run>,
-    /// What has not begun: round, condition, number of programs.
+    /// Steps that have not begun: round, condition, number of programs.
     pub rest: Vec<(usize, &'static str, usize)>,
     pub num_programs: usize,
     pub seconds: f64,

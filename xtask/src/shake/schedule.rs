@@ -52,7 +52,6 @@ impl Schedule {
         self.next
     }
 
-    /// Returns the number of all steps.
     pub fn num_steps(&self) -> usize {
         self.steps.len()
     }

@@ -18,10 +18,9 @@ pub const NOTHING: &str = "nothing";
 
 /// One line of the table.
 pub struct Row {
-    /// What was done to the run.
     pub fault: String,
     pub seen: String,
-    /// What is lost; `nothing` is the promise.
+    /// The loss; `nothing` is the promise.
     pub lost: String,
 }
 

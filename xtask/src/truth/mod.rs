@@ -20,7 +20,7 @@ const SLACK_BYTES: u64 = 16 << 20;
 /// A run, planned and made.
 #[derive(Clone, Debug)]
 pub struct Run {
-    /// What was drawn, for people.
+    /// The lengths that were drawn, for people.
     pub what: String,
     pub arena_planned: u64,
     pub arena_used: u64,

@@ -34,7 +34,7 @@ const TRIES: usize = 6;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Point {
     pub step: u32,
-    /// Of greedy answers to held-out prompts, without noise.
+    /// The mean over greedy answers to held-out prompts, without noise.
     pub score: f64,
 }
 

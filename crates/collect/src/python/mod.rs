@@ -126,7 +126,6 @@ pub fn become_env_worker(arguments: &[OsString]) -> ExitCode {
 struct Share {
     /// Counted over the run.
     envs: Range<u32>,
-    /// The ranges of its groups.
     groups: Vec<Range<u32>>,
 }
 

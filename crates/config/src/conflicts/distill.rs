@@ -10,7 +10,7 @@ use crate::values::DynamicSampling;
 use plimsoll_algo::advantage::Advantage;
 use plimsoll_algo::divergence::DivergenceKind;
 
-/// What makes a small run one with a teacher.
+/// Lists the settings that make a small run one with a teacher.
 macro_rules! taught {
     ($($set:literal),*) => { &["method=distill", "distill.teacher=t", $($set),*] };
     (server $($set:literal),*) => {

@@ -232,7 +232,7 @@ pub(super) const ROWS: &[Conflict] = &[
     ),
 ];
 
-/// What an advantage that is compared turn by turn may be.
+/// The hint where an advantage that is compared turn by turn is neither of these.
 const COMPARED: &str = "set loss.advantage = \"group_norm\" or \"mean_baseline\", or remove {key}";
 
 pub(super) const CREDIT: &[Conflict] = &[

@@ -83,7 +83,7 @@ pub(super) struct Conflict {
     pub with: Setting,
     /// A clause about the second setting, or about both.
     pub why: &'static str,
-    /// What to set instead; `{key}` is the key of the first setting.
+    /// The setting to take instead; `{key}` is the key of the first one.
     pub hint: &'static str,
     pub slug: &'static str,
 }
@@ -96,7 +96,7 @@ pub(super) struct Setting {
     /// Its name in the table.
     pub name: &'static str,
     holds: Holds,
-    /// What makes it so in a small run file, as after `--set`; `-section` is removed.
+    /// The settings that make it so in a small run file, as after `--set`; `-section` is removed.
     pub example: &'static [&'static str],
 }
 

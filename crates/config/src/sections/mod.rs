@@ -511,7 +511,7 @@ section! {
     }
 }
 
-/// What a run trains.
+/// The kinds of things that a run trains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TrainedKind {
     LanguageModel,

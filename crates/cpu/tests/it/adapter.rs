@@ -14,7 +14,6 @@ fn open(case: &Case, isa: Isa, threads: usize, types: [DType; 3]) -> Rig {
     open_with(case, isa, threads, types, &[])
 }
 
-/// With more buffers.
 fn open_with(case: &Case, isa: Isa, threads: usize, [e, out, g]: [DType; 3], more: &[Sized<'static>]) -> Rig {
     let mut buffers = case.buffers(&plimsoll_cpu::LAYOUTS, e, out, g);
     buffers.extend(more);

@@ -82,7 +82,7 @@ fn gradients_of_routing_agree_with_f64_with_balance_and_without() {
     each(check_route_backward);
 }
 
-/// As deep as the layers of Qwen3-30B-A3B, and rows for every kernel of products.
+/// Takes widths of the layers of Qwen3-30B-A3B, and rows for every kernel of products.
 #[test]
 fn bits_of_a_row_do_not_depend_on_m() {
     let deep = case(1024, 2048, 96, [8, 2], Load::Even);

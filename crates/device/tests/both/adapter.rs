@@ -110,7 +110,6 @@ impl Case {
         Adapter { a: rig.matrix(a, self.sr(), self.k, e), blocks, scale: SCALE }
     }
 
-    /// The layer with its adapters.
     pub fn layer<D: Machine>(&self, rig: &Rig<D>, e: DType) -> Adapted<'static> {
         let (w, adapter) = (rig.matrix("w", self.n, self.k, e), self.adapter(rig, "a", &B, e));
         Adapted { w, codes: None, bias: None, adapter }

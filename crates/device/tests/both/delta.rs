@@ -295,7 +295,6 @@ impl Case {
         });
     }
 
-    /// The rule.
     pub fn rule<D: Machine>(&self, rig: &Rig<D>, pass: &Pass) {
         let part = |name: &str| self.part(rig, name, pass.rows.len());
         rig.dev.delta_rule(DeltaRule {

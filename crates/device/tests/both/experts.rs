@@ -24,7 +24,7 @@ pub struct Case {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Load {
-    /// As random numbers have it.
+    /// Chosen by random numbers.
     Even,
     /// The last expert is in every row, and the first in none.
     Skewed,

@@ -54,7 +54,6 @@ pub const fn plain(temperature: f32) -> Sampling {
     Sampling { temperature, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 5 }
 }
 
-/// A case's numbers.
 #[derive(Clone)]
 pub struct Inputs {
     pub case: Case,

@@ -31,7 +31,7 @@ pub(crate) enum HeadGradBufs<'p> {
     Values { d_values: Buf<'p>, d_out: Buf<'p> },
 }
 
-/// What the divergence of each head row follows from, as `ListedBackward` has it.
+/// The buffers that the divergence of each head row follows from, as in `ListedBackward`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DivergenceBufs<'p> {
     /// [R, K] f32.

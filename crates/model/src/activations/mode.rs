@@ -3,7 +3,7 @@
 use plimsoll_base::Phase;
 use serde::{Deserialize, Serialize};
 
-/// What the update keeps of a layer for its backward pass.
+/// The activations of a layer that the update keeps for its backward pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Recompute {

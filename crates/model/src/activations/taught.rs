@@ -20,7 +20,7 @@ pub struct TeacherHead<'x> {
 pub(crate) struct WholeBufs<'p> {
     /// [R, t] e.
     pub(crate) x: Buf<'p>,
-    /// What the teacher's head gives for the targets.
+    /// The outputs of the teacher's head for the targets.
     pub(crate) out: HeadOut<'p>,
     pub(crate) tile: Buf<'p>,
     pub(crate) values: Buf<'p>,

@@ -43,7 +43,6 @@ pub(crate) fn add(to: &mut Regions<'_>) -> Result<()> {
 }
 
 impl<'p> PartRegions<'p> {
-    /// Resolves the handles.
     pub(crate) fn bind(get: &impl Fn(&str) -> Option<Buf<'p>>) -> PartRegions<'p> {
         PartRegions {
             attention: AttentionRegions::bind(get),

@@ -26,7 +26,7 @@ const UPDATE: Mode = Mode::Update(Recompute::Cheap);
 /// One of each mixer and feed-forward part.
 const MODELS: [&str; 4] = ["llama", "gemma2", "qwen3_5", "qwen3_moe_mixed"];
 
-/// What a test computes with: the decoder, its gradients, all its weights in the host's memory, and the device.
+/// The decoder, its gradients, all its weights in the host's memory, and the device.
 struct Parts<'x, 'a> {
     dev: &'x dyn Device,
     decoder: Decoder<'a>,

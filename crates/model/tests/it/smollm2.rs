@@ -71,7 +71,7 @@ fn is_here() -> bool {
     }
 }
 
-/// What one chat gives: log-probs of its tokens, and the best token after each prefix that a greedy token follows.
+/// The log-probs of a chat's tokens, and the best token after each prefix that a greedy token follows.
 struct Computed {
     log_probs: Vec<f32>,
     best: Vec<u32>,

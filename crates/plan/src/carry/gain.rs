@@ -3,7 +3,7 @@
 use plimsoll_base::Bytes;
 use serde::Serialize;
 
-/// What a number of carried prompts brings, as means of a step.
+/// The gain of a number of carried prompts, as means of a step.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Gain {
     pub carry: u32,
@@ -35,7 +35,7 @@ pub struct Gain {
     pub trained_tokens_per_second: f64,
 }
 
-/// What each number of carried prompts brings.
+/// The gain of each number of carried prompts.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Gains {
     /// The lengths of responses, for people.

@@ -24,7 +24,7 @@ pub(super) struct Sizes {
     pub lag_tokens_max: Option<u32>,
 }
 
-/// What one step draws and trains.
+/// The tokens and groups that one step draws and trains.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Step {
     /// T.
@@ -34,7 +34,7 @@ pub(super) struct Step {
     pub drawn: u64,
     /// Tokens of the groups that it trains.
     pub trained: u64,
-    /// Of those tokens, the ones that older weights drew, and the steps between drawing and training, all added.
+    /// Those of these tokens that older weights drew, and the steps between drawing and training, all added.
     pub stale: u64,
     pub ages: u64,
     /// Ticks in which fewer than half of the places draw.
@@ -90,7 +90,6 @@ impl<'l> Simulation<'l> {
         (0..steps).map(|_| self.step()).collect()
     }
 
-    /// Makes one step.
     pub fn step(&mut self) -> Step {
         let mut step = Step::default();
         for group in &self.groups {

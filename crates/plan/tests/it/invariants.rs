@@ -28,7 +28,7 @@ fn each(sets: &[&str]) -> impl Iterator<Item = (String, Case)> {
     })
 }
 
-/// What a run is made larger by.
+/// A way to make a run larger, with its name.
 type Growth = (&'static str, fn(&mut Case));
 
 #[test]

@@ -87,7 +87,6 @@ impl DrawFlags {
     }
 }
 
-/// Returns the run file of the directory of a run.
 pub fn run_file_of(dir: &Path) -> Option<PathBuf> {
     let file = dir.join("run.toml");
     (file.is_file() && dir.join("checkpoints").is_dir()).then_some(file)

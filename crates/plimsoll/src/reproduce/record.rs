@@ -74,7 +74,7 @@ pub struct ReproductionResult {
     /// `YYYY-MM-DD`.
     pub date: String,
     pub machine: String,
-    /// Of training, evaluations included.
+    /// The time of training, evaluations included.
     pub seconds: f64,
     /// Settings other than those of the files.
     #[serde(default)]

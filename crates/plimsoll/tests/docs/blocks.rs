@@ -14,7 +14,6 @@ pub const REASONS: [(&str, &str); 5] = [
     ("yours", "it names files or runs of the reader's"),
 ];
 
-/// One fenced block.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Block {
     /// Line of its opening fence, from 1.

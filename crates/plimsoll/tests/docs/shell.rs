@@ -16,7 +16,6 @@ pub struct Shell {
     seconds: Vec<(f64, String)>,
 }
 
-/// The repository.
 pub fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the workspace is there")
 }

@@ -46,7 +46,7 @@ python3 -m verl.trainer.main_ppo \
     trainer.total_epochs=15 +trainer.frobnicate=3 $@
 "#;
 
-/// As Hydra leaves it next to a run, with references of one key to another.
+/// The file that Hydra leaves next to a run, with references of one key to another.
 const VERL_YAML: &str = "\
 actor_rollout_ref:
   hybrid_engine: true

@@ -167,7 +167,6 @@ impl Answer {
         Answer { is_dollars: self.is_dollars, ..Answer::new(format!("{}!", self.text)) }
     }
 
-    /// Returns the unit of a parsed answer.
     fn unit_of<'u>(&self, parsed: &'u parse::Answer) -> Option<&'u str> {
         parsed.unit.as_deref().or(self.is_dollars.then_some("dollar"))
     }

@@ -16,7 +16,7 @@ pub struct DivergenceArrays {
     lists: Lists,
     /// The sizes of rows; 0 where tokens are listed.
     kept: KeptRows,
-    /// What is computed; `None` leaves all numbers 0.
+    /// The divergence that is computed; `None` leaves all numbers 0.
     pub how: Option<Divergence>,
     /// [N, K]: the teacher's most likely tokens.
     pub ids: Vec<u32>,

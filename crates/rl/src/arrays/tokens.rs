@@ -32,9 +32,9 @@ pub struct TokenArrays {
     pub d_logprobs: Vec<f32>,
     /// Derivative of the loss with respect to `entropy`.
     pub d_entropy: Vec<f32>,
-    /// Of a role whose head outputs values.
+    /// The arrays of a role whose head outputs values.
     pub values: Option<ValueArrays>,
-    /// What a teacher lists or keeps of each token, and the student's divergences, if it learns any.
+    /// The tokens or rows that a teacher keeps of each token, and the student's divergences, if it learns any.
     pub divergence: Option<DivergenceArrays>,
     /// Offsets of the current micro-batch, from 0.
     micro_offsets: Vec<usize>,
@@ -101,7 +101,6 @@ impl TokenArrays {
         self.mask.len()
     }
 
-    /// Returns the heap bytes of the arrays.
     #[cfg(test)]
     pub(crate) fn heap_bytes(&self) -> usize {
         let TokenArrays { mask, old_logprobs, ref_logprobs, advantages, token_rewards, .. } = self;
@@ -130,7 +129,6 @@ impl TokenArrays {
         self.values.as_ref().expect("a role with values has arrays of them")
     }
 
-    /// Returns the arrays of `values`, to write.
     pub fn values_mut(&mut self) -> &mut ValueArrays {
         self.values.as_mut().expect("a role with values has arrays of them")
     }

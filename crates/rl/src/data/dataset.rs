@@ -28,7 +28,7 @@ pub struct Dataset {
     pub completion_tokens: usize,
 }
 
-/// What the rows of one file have, by its name.
+/// The name of a file, and how many of its rows have each field.
 pub(crate) type SetCounts<'d> = (&'d str, &'d FieldCounts);
 
 /// One data set, in its own order.
@@ -45,7 +45,7 @@ struct Set {
     epoch: Option<(u64, Vec<u32>)>,
     prompt_tokens: usize,
     completion_tokens: usize,
-    /// What the rows of a file have.
+    /// How many rows of a file have each field.
     counts: FieldCounts,
 }
 

@@ -10,20 +10,20 @@ use plimsoll_textenv::{Kind, RowsFrom, first_episode_rows};
 use serde_json::{Map, Value};
 use std::path::Path;
 
-/// What is read of all files together: the tokenizer takes a second for some 5 MB, a debug build less than ten.
+/// Limits of all files together: the tokenizer takes a second for some 5 MB, a debug build less than ten.
 const ROWS_MAX: usize = 4096;
 const BYTES_MAX: usize = 2 << 20;
 
-/// What the first rows showed.
+/// Facts that the first rows show.
 #[derive(Debug, Default)]
 pub(crate) struct FirstRows {
     /// The columns of the first row of each set that is there.
     pub(crate) columns: Vec<Map<String, Value>>,
     /// Files that are not there.
     pub(crate) missing: Vec<String>,
-    /// What was not read, for people.
+    /// Files that were not read, for people.
     pub(crate) not_checked: Vec<String>,
-    /// What the rows of each file to train on have, with its path.
+    /// The path of each file to train on, and how many of its rows have each field.
     pub(crate) counts: Vec<(String, FieldCounts)>,
 }
 

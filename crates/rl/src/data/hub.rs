@@ -5,7 +5,7 @@ use plimsoll_base::Result;
 use plimsoll_config::{DataSets, RunFile, RunSpec};
 use plimsoll_infer::hub::{HELD_OUT, find, localise_sets};
 
-/// What a name means where it says no split.
+/// The split of a name that says none.
 const TRAINING: &str = "train";
 /// The error for what is not on this machine.
 const NOT_LOCAL: &str = "data-not-local";

@@ -55,7 +55,7 @@ pub struct Session {
     pub text: TextModel,
     pub data: Dataset,
     pub eval: Vec<EvalSet>,
-    /// What the plan needs to know of them.
+    /// The facts of them that the plan needs.
     pub facts: Facts,
     /// A token that ended no response of the model, and is learnt to.
     learnt_end: Option<u32>,
@@ -257,16 +257,16 @@ fn check_under_way(run: &RunSpec, data: &Dataset) -> Result<()> {
         .hint(hint))
 }
 
-/// What a plan knows of what a run file names.
+/// The facts that a plan knows of the files that a run file names.
 struct Known {
     facts: Facts,
     /// Rows of the data, if it was opened and has an end.
     rows: Option<u64>,
-    /// What the facts assume, for people.
+    /// Assumptions of the facts, for people.
     assumed: Vec<String>,
-    /// What was not read, for people.
+    /// Files that were not read, for people.
     not_checked: Vec<String>,
-    /// What of the rows is not read, for people.
+    /// Fields of the rows that are not read, for people.
     unread: Vec<String>,
     /// Warnings of the text side, for people.
     warnings: Vec<String>,

@@ -29,7 +29,7 @@ pub struct ActorReport {
     /// Updates made, whose losses `policy` and `divergence` add.
     pub updates: u32,
     pub rows: u64,
-    /// Of all updates, as in their counters.
+    /// Seconds of all updates in which ranks exchange, as in their counters.
     pub exchange_s: Option<f64>,
     /// Learning rate of the step; 0 without an update.
     pub learning_rate: f64,
@@ -66,7 +66,7 @@ struct ActorLoss<'l> {
     /// Factor of the divergence from a teacher, if it is part of the loss.
     divergence_coef: Option<f64>,
     step: u32,
-    /// What weighs tokens.
+    /// The parts that weigh tokens.
     parts: &'l StepParts,
     /// True before the first update of the step: no weight has changed since l_old was recorded.
     on_policy: bool,

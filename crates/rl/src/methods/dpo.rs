@@ -81,7 +81,7 @@ pub(crate) fn score_pairs(trainer: &mut Trainer<'_>, run: &RunSpec, items: &[Ite
     Ok(pair_score(&sums))
 }
 
-/// What the means of a step's loss are over.
+/// The counts that the means of a step's loss are over.
 #[derive(Clone, Copy)]
 struct Totals {
     pairs: f64,

@@ -7,7 +7,7 @@ use crate::teachers::{Teacher, Teaching};
 use plimsoll_config::RunSpec;
 use plimsoll_plan::StepArrays;
 
-/// What a step of a method that samples consists of besides what all of them have.
+/// The parts of a step that only some methods that sample have.
 #[derive(Default)]
 pub struct StepParts {
     pub(crate) teaching: Option<Teaching>,

@@ -32,9 +32,9 @@ pub struct StepReport {
     pub rollout_passes: u64,
     /// The first fault of an episode or of a teacher's server, in one line.
     pub fault: Option<String>,
-    /// What a teacher's server did, if one was asked.
+    /// The report of a teacher's server, if one was asked.
     pub(crate) teacher: Option<ServerReport>,
-    /// What the step trained on; none on a rank that only samples.
+    /// The samples that the step trained on; none on a rank that only samples.
     pub samples: Option<StepSamples>,
 }
 

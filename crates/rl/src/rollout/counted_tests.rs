@@ -3,7 +3,7 @@
 use super::*;
 use crate::rollout::message::{Kind, pack, unpack};
 
-/// What a rank whose function logged these numbers has.
+/// Returns the counters of a rank whose function logged these numbers.
 fn rank(name: &str, numbers: &[f64], crashes: u64) -> Counted {
     let mut sum = ExactSum::default();
     numbers.iter().for_each(|&number| sum.add(number));

@@ -52,7 +52,7 @@ pub(crate) struct SentResponse {
     turns: Vec<Turn>,
 }
 
-/// What a rank claims to be a response.
+/// A response as a rank sent it, before it is checked.
 #[derive(Deserialize)]
 struct ResponseParts {
     ids: Vec<u32>,

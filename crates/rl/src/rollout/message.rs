@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 /// First bytes of a message; the digit is the format's version.
 const MAGIC: [u8; 4] = *b"PLX2";
 
-/// What a message is about.
+/// The subject of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Samples = 1,

@@ -38,7 +38,7 @@ fn response(s: usize) -> (Vec<u32>, Vec<f32>, Scored, String) {
     (ids, logprobs, scored, format!("réponse {s}"))
 }
 
-/// What a rank sampled of its own prompts, in `samples`.
+/// Adds to `samples` what a rank sampled of its own prompts.
 fn own(samples: &mut Samples, prompts: &[usize]) -> (Graded, Counted) {
     let mut own = Graded {
         stats: RolloutStats { passes: 1, rows: prompts.len() as u64, ..RolloutStats::default() },

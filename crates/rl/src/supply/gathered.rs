@@ -7,7 +7,7 @@ use plimsoll_rollout::RolloutStats;
 use plimsoll_run::metrics::Metrics;
 use serde::{Deserialize, Serialize};
 
-/// What a rollout counted. Ranks tell each other all of it but what is by episode or the supply's own.
+/// The counts of a rollout. Ranks tell each other all of it but what is by episode or the supply's own.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Gathered {
     /// True if groups may be dropped.
@@ -35,7 +35,7 @@ pub struct Gathered {
     pub logged: Vec<(String, f64)>,
     #[serde(skip)]
     pub episodes: Option<RoundReport>,
-    /// What the supply reports of the step, by the names of metrics.
+    /// The supply's report of the step, by the names of metrics.
     #[serde(skip)]
     pub(crate) of_supply: Metrics,
 }

@@ -65,7 +65,7 @@ impl Teacher for AlignedTeacher {
         self.spans = SpanArrays::with_capacity(planned.sequences, planned.response_tokens);
     }
 
-    /// As in the trait, but of its own tokens of the responses that have a span.
+    /// Scores its own tokens of the responses that have a span.
     fn score(
         &mut self,
         trainer: &mut Trainer<'_>,
@@ -88,7 +88,7 @@ impl Teacher for AlignedTeacher {
         Ok(None)
     }
 
-    /// As in the trait; tokens that the teacher has no span for are not trained.
+    /// Adds to advantages as in the trait; tokens that the teacher has no span for are not trained.
     fn advise(&mut self, coef: f64, logprobs: &[f32], tokens: &mut TokenArrays) -> KlSums {
         let TokenArrays { mask, offsets, old_logprobs, advantages, .. } = tokens;
         let spans = &self.spans.spans;

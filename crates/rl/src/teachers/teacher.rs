@@ -46,7 +46,7 @@ pub trait Teacher {
     }
 }
 
-/// What a teacher's server did in a step.
+/// The failures of a teacher's server in a step.
 #[derive(Debug, Default)]
 pub struct ServerReport {
     /// Share of samples that were left out, because a reward, the environment or the teacher failed.

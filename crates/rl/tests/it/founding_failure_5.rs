@@ -12,7 +12,8 @@ use plimsoll_train::{OptimizerDType, StateDTypes, Summing, optimizer_layout};
 const CONTAINER: Bytes = Bytes(500_000_000_000);
 /// Ranks on the node; below ZeRO stage 3 each of them copies the weights to the host before one writes them.
 const RANKS: u64 = 8;
-/// What the two groups of processes held besides their states: 211.8 and 202.2 GiB measured, less 197.7 of states.
+/// Bytes that the two groups of processes held besides their states: 211.8 and 202.2 GiB measured, less 197.7 of
+/// states.
 const ACTOR_PROCESSES: Bytes = Bytes(15_100_000_000);
 const CRITIC_PROCESSES: Bytes = Bytes(4_900_000_000);
 

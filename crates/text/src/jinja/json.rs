@@ -41,7 +41,6 @@ pub(super) fn list_of<'r>(meter: &'r Meter, list: &'r [Json]) -> Result<Value<'r
     items.list()
 }
 
-/// Returns the bytes of text in it.
 pub(super) fn text_bytes(json: &Json) -> usize {
     match json {
         Json::String(text) => text.len(),

@@ -347,7 +347,6 @@ fn find(meter: &Meter, entries: &[(Value, Value)], key: &Value) -> Result<Option
 }
 
 impl<'r> Dict<'r> {
-    /// Returns the value of a key.
     pub(super) fn get(&self, meter: &Meter, key: &Value) -> Result<Option<&Value<'r>>> {
         Ok(find(meter, &self.entries, key)?.map(|at| &self.entries[at].1))
     }

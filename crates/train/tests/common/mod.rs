@@ -119,7 +119,6 @@ impl Setup {
         Params::bind_quantized(spec, table, self.dtype, all, CodeBufs { words, scales, widened })
     }
 
-    /// The table of its adapters.
     pub fn adapters(&self, spec: &ModelSpec) -> Option<ParamTable> {
         let (lora, _) = self.lora?;
         Some(ParamTable::adapters(spec, self.machine.kind(), self.dtype, lora))

@@ -110,7 +110,7 @@ fn products_in_codes_are_those_of_their_numbers() {
     }
 }
 
-/// Of a file in every encoding, llama's order of rows in it.
+/// Multiplies the blocks of a file in every encoding, llama's order of rows in it.
 #[test]
 fn products_in_the_blocks_of_a_file_are_those_of_the_file_in_full() {
     let all = sequences();

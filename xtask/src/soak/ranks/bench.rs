@@ -33,7 +33,7 @@ pub struct Bench<'o> {
     count: u32,
 }
 
-/// What a user must see of a fault.
+/// The signs of a fault that a user must see.
 pub struct Expect {
     /// A part of the sentence.
     pub words: String,

@@ -12,7 +12,7 @@ pub struct Group {
     files: &'static [&'static str; 2],
 }
 
-/// What a group is for.
+/// The purpose of a group.
 pub enum Does {
     Freezes,
     /// Limits memory.

@@ -103,7 +103,7 @@ fn start(training: &Training, before: Vec<String>, words: &[&str]) -> Result<Lif
     on_host.start(words)
 }
 
-/// What the last host reads.
+/// The part of its run that the last host reads otherwise than the others.
 #[derive(Clone, Copy, PartialEq)]
 enum Reads {
     Same,

@@ -29,7 +29,7 @@ const LOOK: Duration = Duration::from_millis(1);
 /// The job's secret, for `env`.
 pub const SECRET: &str = "PLIMSOLL_TOKEN=a secret of the soak";
 
-/// What was killed.
+/// The processes that were killed.
 const HITS: [&str; 4] = ["one trainer", "one supervisor", "one host", "all hosts"];
 
 /// The results of the rounds.

@@ -23,7 +23,7 @@ const PREFIX: &str = "plimsoll-";
 /// Where rank 0 listens: in a network of its own every port is free.
 pub const PORT: u16 = 29_500;
 
-/// What the network does to frames.
+/// The treatment of frames by the network.
 #[derive(Clone, Copy)]
 pub struct Weather {
     /// How long each travels.
@@ -37,7 +37,7 @@ pub struct Weather {
 
 /// The namespaces and the processes of a network. All end when it is dropped.
 pub struct Network {
-    /// Of the two hosts, and of the relay.
+    /// The network namespaces of the two hosts, and of the relay.
     spaces: [String; 3],
     relay: Option<Child>,
     floods: Vec<Child>,

@@ -13,7 +13,7 @@ use super::bench::Bench;
 /// Starts in a row that end before the kill; more mean that the machine is too fast for this run.
 const MISSES_MAX: u32 = 20;
 
-/// What was killed.
+/// The processes that were killed.
 const HITS: [&str; 3] = ["the whole run", "one trainer", "one supervisor"];
 
 /// The results of the rounds.

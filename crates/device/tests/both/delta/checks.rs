@@ -6,8 +6,8 @@ use crate::both::{Machine, Rig, bits, check_norm, f64s, normal};
 use plimsoll_base::DType::{self, Bf16, F32};
 use plimsoll_device::{SEGMENT_FIELDS, edges};
 
-/// Of numbers rounded once to `dtype` (2^-8 for bf16) that are sums of up to some 130 terms in f32, also of terms that
-/// cancel.
+/// Returns that of numbers rounded once to `dtype` (2^-8 for bf16): sums of up to some 130 terms in f32, also of terms
+/// that cancel.
 fn tolerance(dtype: DType) -> f64 {
     if dtype == Bf16 { 4e-3 } else { 4e-6 }
 }

@@ -3,7 +3,6 @@
 
 use plimsoll_device::{CONV_TAPS, DeltaHeads, STATE_CHUNK, edges};
 
-/// A segment.
 #[derive(Clone, Debug)]
 pub struct Piece {
     pub first: usize,

@@ -33,11 +33,9 @@ impl Case {
 const NUMBERS: [&str; 6] =
     ["teacher logprobs", "teacher lse", "teacher entropy", "divergences", "pulls", "d divergences"];
 
-/// A teacher's numbers.
 struct Teacher {
     x: Vec<f32>,
     w: Vec<f32>,
-    /// Of its head.
     logits: Logits,
     /// Its log-probabilities, by row.
     logp: Vec<Vec<f64>>,

@@ -21,18 +21,18 @@ use plimsoll_run::vitals::Vitals;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// What a rank hands to all others.
+/// A rank's message to all others at the end of a step.
 #[derive(Default, Serialize, Deserialize)]
 pub(super) struct Handed {
-    /// Of the first rank that trains.
+    /// The part of the first rank that trains.
     pub trained: Option<Trained>,
-    /// Of the first rank that samples.
+    /// The part of the first rank that samples.
     pub drawn: Option<Drawn>,
     /// An error that all ranks that train have met: its place among the slugs of such, and its message.
     pub failed: Option<(u32, String)>,
 }
 
-/// What ranks that sample need to know of a step.
+/// The facts of a step that ranks that sample need.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Trained {
     /// Updates of each trained role.
@@ -41,7 +41,7 @@ pub(super) struct Trained {
     pub vitals: Vitals,
 }
 
-/// What was drawn since ranks met last.
+/// The rollouts that were drawn since ranks met last.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Drawn {
     /// The next prompt and the next sample.
@@ -182,7 +182,7 @@ fn item(cx: &mut StepContext<'_>, position: u64) -> Result<Item> {
     Ok((cx.prompts)(position, 1)?.pop().expect("one position, one prompt"))
 }
 
-/// What other ranks have handed to this one.
+/// The rollouts that other ranks have drawn for this one.
 pub(super) struct Arrived {
     pub rollouts: Vec<Rollout>,
     pub under_way: Vec<Group>,

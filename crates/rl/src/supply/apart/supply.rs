@@ -36,7 +36,7 @@ pub(crate) struct ApartSupply {
     schedule: Option<WeightArrivals>,
     /// Where samples outlive the engine's next request while they are drawn, room for them.
     held: Option<Arc<Samples>>,
-    /// What this rank draws in the step that is being made, if it draws in parts.
+    /// The draws of this rank in the step that is being made, if it draws in parts.
     flow: Option<Flow>,
     /// The step that is being made, and the updates of the weights that it begins with.
     of: (u32, u64),

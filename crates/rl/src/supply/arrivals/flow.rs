@@ -21,7 +21,7 @@ use plimsoll_run::checkpoint::BufferState;
 use plimsoll_run::status::Doing;
 use std::sync::Arc;
 
-/// What a step draws, from where the last one has come to.
+/// The rollouts that a step draws, from where the last one has come to.
 #[derive(Debug)]
 pub(crate) struct Flow {
     step: u32,

@@ -11,7 +11,7 @@ pub(super) enum Bound<'b> {
     Never,
     /// At a tick.
     Tick(u32),
-    /// As soon as this is true, at the tick that the longest response has reached.
+    /// The tick that the longest response has reached when this is true.
     When(&'b dyn Fn() -> bool),
 }
 

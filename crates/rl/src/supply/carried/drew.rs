@@ -11,13 +11,13 @@ use plimsoll_infer::responder::Responder;
 use plimsoll_rollout::RolloutStats;
 use plimsoll_run::carry::CarryCounts;
 
-/// What was drawn to the step's tick.
+/// The groups and counts of a rollout, up to the step's tick.
 #[derive(Default)]
 pub(super) struct Drew {
     /// The groups that the step trains.
     pub chosen: Vec<usize>,
     pub gathered: Gathered,
-    /// What environments did, by rank.
+    /// Events of environments, by rank.
     pub events: Vec<Events>,
 }
 

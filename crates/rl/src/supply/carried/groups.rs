@@ -19,7 +19,7 @@ pub(crate) struct Response {
     pub finish: Option<Finish>,
     /// The step in which it ended, if it has.
     pub ended_in: u32,
-    /// What an agent asked first, once a turn of its episode was drawn.
+    /// The first request of an agent, once a turn of its episode was drawn.
     #[serde(with = "as_json")]
     pub asked: Option<FirstRequest>,
     /// The turns of an episode.

@@ -34,7 +34,7 @@ impl Piece {
     }
 }
 
-/// What one rank drew.
+/// The tokens that one rank drew, with their counts.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct RankDrawn {
     pub pieces: Vec<Piece>,

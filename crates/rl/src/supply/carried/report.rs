@@ -4,7 +4,7 @@ use super::groups::Response;
 use plimsoll_run::carry::CarryCounts;
 use plimsoll_run::metrics::Metrics;
 
-/// What a step with carried groups reports.
+/// The counts and times of a step with groups under way.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct CarryReport {
     pub counts: CarryCounts,

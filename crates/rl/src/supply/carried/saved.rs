@@ -150,7 +150,7 @@ mod tests {
     use super::super::groups::tests::{group, of_agent, of_episode};
     use super::*;
 
-    /// Of a run with these groups under way.
+    /// The limits of a run with these groups under way.
     const EXPECTED: Expected = Expected {
         count: 2,
         carry: 2,
