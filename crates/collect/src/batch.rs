@@ -33,7 +33,7 @@ impl Batch {
         batch
     }
 
-    /// Returns the rows: by environment in the synchronous modes, where row `e` is `Piece::stride` bytes after row
+    /// Returns the rows: by environment in the synchronous modes, where row `e` is `MappedRow::stride` bytes after row
     /// `e - 1`; in the order in which they filled in `async`, where `Row::env_index` names the environment.
     pub fn rows(&self) -> &[Row] {
         &self.rows

@@ -9,7 +9,7 @@ use crate::lane::Lane;
 use crate::shared::{FirstValues, Message, Report, Shared};
 use crate::{Batch, Beyond, Fault, Mode, Policy, Row, RowLayout, Settings, Stats, Stepper, Underway};
 use plimsoll_base::{Error, PolicyVersion, Result};
-use plimsoll_memory::Piece;
+use plimsoll_memory::MappedRow;
 use plimsoll_worker::Stop;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -77,7 +77,7 @@ impl Collector {
             policy.check(stepper.spec())?;
             policies.push(policy);
         }
-        let pieces = Piece::rows(num_envs * settings.batches_in_flight.max(1), layout.bytes)?;
+        let pieces = MappedRow::rows(num_envs * settings.batches_in_flight.max(1), layout.bytes)?;
         let pool = Arc::new(RowPool::default());
         pool.give(pieces.into_iter().map(Row::new).collect());
         let share = match settings.mode {

@@ -3,7 +3,7 @@
 use crate::{LANE_STACK_BYTES, NativeGroup, Replay, RowLayout, Trajectories, group::Group};
 use plimsoll_base::{Bytes, Result};
 use plimsoll_env::{Environment, native};
-use plimsoll_memory::{Layout, Piece, Place, Pool};
+use plimsoll_memory::{Layout, MappedRow, Place, Pool};
 
 /// The counts that determine the bytes of a collector.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub fn layout(limits: &Limits, row: &RowLayout) -> Layout {
         }
     };
     let rows = limits.num_envs.saturating_mul(limits.batches);
-    add("collect.batches", Place::Heap, rows.saturating_mul(Piece::stride(row.bytes) as u64));
+    add("collect.batches", Place::Heap, rows.saturating_mul(MappedRow::stride(row.bytes) as u64));
     // The records of the rows, both queued and filling.
     let records = rows.saturating_mul(2 * size_of::<crate::Row>() as u64);
     add("collect.groups", Place::Heap, Group::bytes(limits.num_envs as usize, row).saturating_add(records));

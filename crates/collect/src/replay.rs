@@ -8,7 +8,7 @@ use crate::{Batch, RowLayout};
 use plimsoll_base::rng::{Stream, below, philox};
 use plimsoll_base::{Bytes, Result};
 use plimsoll_env::flags;
-use plimsoll_memory::Piece;
+use plimsoll_memory::MappedRow;
 
 /// The return of n steps from one frame.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -45,7 +45,7 @@ pub struct Replay {
     /// The byte ranges of the columns in an environment's row.
     columns: Columns,
     /// One row per environment.
-    rows: Vec<Piece>,
+    rows: Vec<MappedRow>,
     /// Frames added by each environment since the start.
     written: Vec<u64>,
     /// Frames in the ring.
@@ -88,7 +88,7 @@ impl Replay {
             observation_bytes: layout.observation.bytes,
             action_bytes: layout.action.bytes,
             columns,
-            rows: Piece::rows(num_envs, columns.bytes)?,
+            rows: MappedRow::rows(num_envs, columns.bytes)?,
             written: vec![0; num_envs],
             held: 0,
             expected: vec![(0, 0); num_envs],

@@ -6,7 +6,7 @@
 use crate::{Extras, Results};
 use plimsoll_base::PolicyVersion;
 use plimsoll_env::{Slot, flags};
-use plimsoll_memory::{Piece, Plain};
+use plimsoll_memory::{MappedRow, Plain};
 use std::ops::Range;
 
 /// The byte ranges of the columns in a row.
@@ -97,7 +97,7 @@ const COLUMN_ALIGN: usize = 16;
 /// The frames of one environment.
 #[derive(Debug)]
 pub struct Row {
-    piece: Piece,
+    piece: MappedRow,
     /// Number of the environment over the whole run.
     pub env_index: u32,
     /// Frames written so far.
@@ -121,7 +121,7 @@ pub(crate) struct Frame<'a> {
 
 impl Row {
     /// Makes an empty row in a piece of `RowLayout::bytes`.
-    pub fn new(piece: Piece) -> Row {
+    pub fn new(piece: MappedRow) -> Row {
         Row { piece, env_index: 0, num_frames: 0, num_finals: 0 }
     }
 

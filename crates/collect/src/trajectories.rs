@@ -7,7 +7,7 @@
 use crate::{Batch, RowLayout};
 use plimsoll_base::{Bytes, Result};
 use plimsoll_env::flags;
-use plimsoll_memory::Piece;
+use plimsoll_memory::MappedRow;
 use std::sync::Arc;
 
 /// A whole episode of T frames.
@@ -45,7 +45,7 @@ pub struct Trajectories {
 /// The current episode of an environment.
 #[derive(Debug)]
 struct Partial {
-    piece: Piece,
+    piece: MappedRow,
     episode_index: u32,
     num_frames: usize,
     /// No frame is missing so far.
@@ -62,7 +62,7 @@ impl Trajectories {
         episodes_per_batch: usize,
         frames_max: usize,
     ) -> Result<Trajectories> {
-        let pieces = Piece::rows(num_envs, frames_max * frame_bytes(layout))?;
+        let pieces = MappedRow::rows(num_envs, frames_max * frame_bytes(layout))?;
         let empty = |piece| Partial { piece, episode_index: u32::MAX, num_frames: 0, is_whole: false };
         Ok(Trajectories {
             layout: layout.clone(),

@@ -1,7 +1,7 @@
 //! Where the samples of a run come from, which `[async]` decides.
 
 use crate::RunSpec;
-use crate::sections::{ARRIVALS_STEP, ARRIVALS_TICK};
+use crate::sections::{WEIGHT_SYNC_STEP, WEIGHT_SYNC_TICK};
 
 /// A way to draw what steps train on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,7 +13,7 @@ pub enum SupplyKind {
     /// `staleness` steps before the step that trains on it.
     Ahead,
     /// The same steps before, and new weights go on with responses that older ones began.
-    Midway,
+    InFlight,
 }
 
 impl RunSpec {
@@ -21,7 +21,7 @@ impl RunSpec {
     pub fn supply(&self) -> SupplyKind {
         match self.asynchrony() {
             Some(of) if of.partial_rollouts > 0 => SupplyKind::Carried,
-            Some(of) if of.weight_sync != ARRIVALS_STEP => SupplyKind::Midway,
+            Some(of) if of.weight_sync != WEIGHT_SYNC_STEP => SupplyKind::InFlight,
             Some(of) if of.staleness > 0 => SupplyKind::Ahead,
             _ => SupplyKind::Fresh,
         }
@@ -30,7 +30,7 @@ impl RunSpec {
     /// Returns the schedule of arrivals that the run follows, if it follows one.
     pub fn follows(&self) -> Option<&str> {
         let sync = self.asynchrony()?.weight_sync.as_str();
-        (self.supply() == SupplyKind::Midway && sync != ARRIVALS_TICK).then_some(sync)
+        (self.supply() == SupplyKind::InFlight && sync != WEIGHT_SYNC_TICK).then_some(sync)
     }
 
     /// Returns the further steps that a rollout serves.
@@ -73,7 +73,7 @@ impl RunSpec {
         let group = u64::from(self.rollout.group_size);
         match self.supply() {
             SupplyKind::Carried => u64::from(self.partial_rollouts()) * group,
-            SupplyKind::Midway => self.sequences_per_step(),
+            SupplyKind::InFlight => self.sequences_per_step(),
             SupplyKind::Fresh | SupplyKind::Ahead => 0,
         }
     }

@@ -6,7 +6,7 @@ use super::{CpuDevice, Element, Real, Shared};
 use half::bf16;
 use plimsoll_base::DType;
 use plimsoll_device::codes::by_code;
-use plimsoll_device::{Batch, KV_BLOCK, Matrix, MatrixLayout, Owned, SEGMENT_FIELDS, Slots};
+use plimsoll_device::{Batch, KV_BLOCK, Matrix, MatrixLayout, OwnedRun, SEGMENT_FIELDS, Slots};
 use plimsoll_memory::Buf;
 use std::ops::Range;
 
@@ -304,7 +304,7 @@ pub(super) fn embed_backward_part(
     ids: Buf<'_>,
     k: usize,
     layout: MatrixLayout,
-    owned: &[Owned],
+    owned: &[OwnedRun],
     shard: Buf<'_>,
 ) {
     let (ids, d) = (dev.read::<u32>(ids), dev.read::<f32>(d));

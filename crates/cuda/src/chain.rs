@@ -5,7 +5,7 @@ use super::rows::{self, blocks, typed, wide};
 use super::{Arg, CudaDevice, Launch, count};
 use cudarc::driver::sys;
 use plimsoll_base::DType;
-use plimsoll_device::{MatrixLayout, Owned};
+use plimsoll_device::{MatrixLayout, OwnedRun};
 use plimsoll_memory::Buf;
 
 /// Maximum runs of elements of a launch of `add_owned_rows`.
@@ -91,7 +91,7 @@ pub(crate) fn embed_backward_part(
     ids: Buf<'_>,
     h: usize,
     layout: MatrixLayout,
-    owned: &[Owned],
+    owned: &[OwnedRun],
     shard: Buf<'_>,
 ) {
     assert_eq!((layout, d.dtype(), ids.dtype()), (MatrixLayout::Rows, DType::F32, DType::U32));
@@ -112,7 +112,7 @@ pub(crate) fn embed_backward_part(
         && owned.iter().all(|owned| (owned.run.start | owned.at | owned.run.elements).is_multiple_of(4));
     for owned in owned.chunks(OWNED_MAX) {
         let mut words = [[0u64; 3]; OWNED_MAX];
-        for (word, Owned { run, at }) in words.iter_mut().zip(owned) {
+        for (word, OwnedRun { run, at }) in words.iter_mut().zip(owned) {
             assert!(at + run.elements <= shard.len() as u64, "{run:?} at {at} of a shard of {}", shard.len());
             *word = [run.start, run.end(), *at];
         }

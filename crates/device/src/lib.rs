@@ -56,7 +56,7 @@ pub use muon::{Arrange, Descent, Momentum};
 pub use nf4::NF4_BLOCK;
 pub use noise::SamplerNoise;
 pub use op::{Device, Functions, Op};
-pub use pieces::{BUCKET_ELEMENTS_MAX, Owned, PIECES, PORTION_BYTES, Run, portions};
+pub use pieces::{BUCKET_ELEMENTS_MAX, OwnedRun, PIECES, PORTION_BYTES, Run, portions};
 pub use plimsoll_arch::KV_BLOCK;
 pub use profile::{Timed, Work};
 pub use update::Update;

@@ -8,7 +8,7 @@ use crate::{
     AttentionBackward, Backend, Batch, Blocks, Checked, Coded, Codes, DeltaInputs, DeltaInputsBackward,
     DeltaRule, DeltaRuleBackward, Descent, Experts, ExpertsAdapter, ExpertsBackward, GateHeadsBackward,
     GluExpertsBackward, HeadBackward, HeadDivergence, HeadOut, HeadSide, Heads, Kv, ListedTokens, Logits,
-    Matrix, MatrixLayout, Momentum, Norm, NormGated, NormGatedBackward, NormGrads, Owned, QkNorm,
+    Matrix, MatrixLayout, Momentum, Norm, NormGated, NormGatedBackward, NormGrads, OwnedRun, QkNorm,
     RopeBackward, Rotation, RouteBackward, Routes, Routing, RowsOf, Run, Sample, Scores, Slots, Transfer,
 };
 use plimsoll_arch::Gate;
@@ -225,7 +225,7 @@ operations! {
     fn fold(parts: Read &'a [Buf<'a>], dst: Write Buf<'a>, add: Read bool) = Fold;
     /// `embed_backward` of the elements that `shard` holds of a gradient [V, k]; `owned`: their places in it.
     fn embed_backward_part(
-        d: Read Buf<'a>, ids: Read Buf<'a>, k: Read usize, layout: Read MatrixLayout, owned: Read &'a [Owned],
+        d: Read Buf<'a>, ids: Read Buf<'a>, k: Read usize, layout: Read MatrixLayout, owned: Read &'a [OwnedRun],
         shard: WriteAny Buf<'a>
     ) = EmbedBackwardPart;
     /// w <- w (1 - lr decay) - lr m^ / (sqrt(v^) + eps), bias-corrected.

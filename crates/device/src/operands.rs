@@ -7,7 +7,7 @@ use crate::{
     DeltaInputsBackward, DeltaRule, DeltaRuleBackward, DeltaWeights, Descent, DivergenceBackward, Experts,
     ExpertsAdapter, ExpertsBackward, GateHeadsBackward, GluExpertsBackward, HeadBackward, HeadDivergence,
     HeadOut, HeadSide, Heads, Kv, ListedBackward, ListedTokens, Logits, Matrix, MatrixLayout, Measure,
-    Momentum, Norm, NormGated, NormGatedBackward, NormGrads, Owned, Places, QkNorm, QkNormBackward,
+    Momentum, Norm, NormGated, NormGatedBackward, NormGrads, OwnedRun, Places, QkNorm, QkNormBackward,
     RopeBackward, Rotation, RouteBackward, Routes, Routing, RowsOf, Sample, Sampling, Scores, Slots,
 };
 use plimsoll_arch::{Gate, QkNorms};
@@ -127,7 +127,7 @@ operands_without_buffers!(
     Momentum,
     Descent,
     MatrixLayout,
-    &[Owned],
+    &[OwnedRun],
     Routing,
     RowsOf,
     Heads,

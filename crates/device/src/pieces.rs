@@ -21,19 +21,19 @@ pub struct Run {
 
 /// Neighbouring elements of a buffer, and where a shard of it holds them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Owned {
+pub struct OwnedRun {
     /// Their place in the whole buffer.
     pub run: Run,
     /// Their first element in the shard, whole blocks of 8-bit moments away from `run.start`.
     pub at: u64,
 }
 
-impl Owned {
+impl OwnedRun {
     /// Returns the elements that are in `within`, if there are any.
-    pub fn inside(self, within: Run) -> Option<Owned> {
+    pub fn inside(self, within: Run) -> Option<OwnedRun> {
         let (start, end) = (self.run.start.max(within.start), self.run.end().min(within.end()));
         let run = Run { start, elements: end.checked_sub(start).filter(|elements| *elements > 0)? };
-        Some(Owned { run, at: self.at + (start - self.run.start) })
+        Some(OwnedRun { run, at: self.at + (start - self.run.start) })
     }
 }
 
@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn what_is_owned_of_a_range_is_where_the_shard_holds_it() {
-        let owned = Owned { run: Run { start: 512, elements: 256 }, at: 1024 };
+        let owned = OwnedRun { run: Run { start: 512, elements: 256 }, at: 1024 };
         let inside = |start, elements| {
             owned.inside(Run { start, elements }).map(|o| (o.run.start, o.run.elements, o.at))
         };

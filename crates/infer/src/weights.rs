@@ -3,7 +3,7 @@
 
 use crate::phases::enter;
 use plimsoll_base::{Bytes, Result};
-use plimsoll_device::{Device, Owned, Run, portions};
+use plimsoll_device::{Device, OwnedRun, Run, portions};
 use plimsoll_files::OpenModel;
 use plimsoll_memory::{Buf, Overlay, Resident};
 use plimsoll_model::{AdaptersFrom, CodeBufs, Decoder, ParamTable, Params, Source, load};
@@ -85,7 +85,7 @@ pub fn load_part(
 
 /// Copies what a rank keeps of all weights.
 pub fn keep_part(dev: &dyn Device, table: &ParamTable, share: Share, all: Buf<'_>, part: Buf<'_>) {
-    for Owned { run, at } in share.owned(table) {
+    for OwnedRun { run, at } in share.owned(table) {
         let len = run.elements as usize;
         dev.accumulate(all.slice(run.start as usize, len), part.slice(at as usize, len), false);
     }
@@ -94,7 +94,7 @@ pub fn keep_part(dev: &dyn Device, table: &ParamTable, share: Share, all: Buf<'_
 
 /// Returns where a rank's own part lies.
 pub fn own_source<'a>(table: &ParamTable, share: Share, part: Buf<'a>) -> Source<'a> {
-    let there = |Owned { run, at }| (run, part.slice(at as usize, run.elements as usize));
+    let there = |OwnedRun { run, at }| (run, part.slice(at as usize, run.elements as usize));
     share.owned(table).into_iter().map(there).collect()
 }
 

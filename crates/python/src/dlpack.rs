@@ -3,7 +3,7 @@
 //! Structures and names are those of DLPack 1.0 (`dlpack.h`).
 
 use plimsoll_collect::Batch;
-use plimsoll_memory::Piece;
+use plimsoll_memory::MappedRow;
 use pyo3::prelude::*;
 use std::ffi::{CStr, c_void};
 use std::sync::Arc;
@@ -69,7 +69,7 @@ pub struct Memory {
 impl Memory {
     /// Returns the rows of `batch` in place; `None` if they are not evenly spaced, as in `async`.
     pub fn of(batch: &Arc<Batch>) -> Option<Memory> {
-        let stride = Piece::stride(batch.layout.bytes);
+        let stride = MappedRow::stride(batch.layout.bytes);
         let addresses = || batch.rows().iter().map(|row| row.bytes().as_ptr() as usize);
         let is_even = addresses().zip(addresses().skip(1)).all(|(a, b)| b == a + stride);
         is_even.then(|| Memory { batch: batch.clone() })
@@ -82,7 +82,7 @@ impl Memory {
         let context = Box::into_raw(Box::new(Context {
             _batch: self.batch.clone(),
             shape: [rows.len() as i64, self.batch.layout.bytes as i64],
-            strides: [Piece::stride(self.batch.layout.bytes) as i64, 1],
+            strides: [MappedRow::stride(self.batch.layout.bytes) as i64, 1],
         }));
         // SAFETY: the context was just made, and lives until the tensor's deleter frees it.
         let (shape, strides) = unsafe { (&raw mut (*context).shape, &raw mut (*context).strides) };

@@ -5,7 +5,7 @@
 
 use crate::data::models::check_trainable;
 use crate::episodes::Episodes;
-use crate::methods::estimator::OwnEstimator;
+use crate::methods::estimator::UserEstimator;
 use plimsoll_base::{Error, Result, slugs, without_secrets};
 use plimsoll_config::RunSpec;
 use plimsoll_plan::devices;
@@ -22,7 +22,7 @@ const NOT_READY: [&str; 2] = [slugs::REWARD_WORKER_TIMEOUT, slugs::TEXT_ENVIRONM
 
 /// The command that checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Before {
+pub(crate) enum CheckedFor {
     Training,
     /// A plan for this machine.
     Plan,
@@ -33,7 +33,7 @@ pub(crate) enum Before {
 /// The checks of one run, in the order of the methods.
 #[derive(Debug)]
 pub(crate) struct Checks {
-    before: Before,
+    checked_for: CheckedFor,
     /// Checks that were left out, for people. Empty before training.
     pub(crate) not_checked: Vec<String>,
 }
@@ -43,8 +43,8 @@ impl Checks {
     /// a model that can be trained.
     ///
     /// Errors: those of `devices::check`; `model-unsupported`, `tracker-missing`, `tracker-not-started`.
-    pub(crate) fn begin(before: Before, run: &RunSpec) -> Result<Checks> {
-        let mut checks = Checks { before, not_checked: Vec::new() };
+    pub(crate) fn begin(checked_for: CheckedFor, run: &RunSpec) -> Result<Checks> {
+        let mut checks = Checks { checked_for, not_checked: Vec::new() };
         checks.trackers(run)?;
         checks.machine(run)?;
         Ok(checks)
@@ -52,19 +52,19 @@ impl Checks {
 
     fn machine(&mut self, run: &RunSpec) -> Result<()> {
         let device = run.run.device.value().map(|device| device.name());
-        match self.before {
-            Before::PlanElsewhere => {
+        match self.checked_for {
+            CheckedFor::PlanElsewhere => {
                 let needs = device.and_then(|name| plimsoll_devices::named(name).needs);
                 needs.into_iter().for_each(|needs| self.left_out(needs));
             }
-            Before::Plan => devices::check(device).map_err(|error| {
+            CheckedFor::Plan => devices::check(device).map_err(|error| {
                 error.hint("--limit device=80GiB,host=64GiB plans for a card of another machine")
             })?,
-            Before::Training => devices::check(device)?,
+            CheckedFor::Training => devices::check(device)?,
         }
         let trainable = check_trainable(&run.model);
-        match self.before {
-            Before::Training => trainable,
+        match self.checked_for {
+            CheckedFor::Training => trainable,
             _ => {
                 if trainable.is_err() {
                     self.left_out(format!("the weights of {}, which is a shape for plans only", run.model));
@@ -79,7 +79,7 @@ impl Checks {
     ///
     /// Errors: those of starting rewards and of their columns.
     pub(crate) fn rewards(&mut self, run: &RunSpec, rows: &[Map<String, Value>]) -> Result<Option<Rewards>> {
-        if self.before == Before::Training {
+        if self.checked_for == CheckedFor::Training {
             let rewards = Rewards::saying(&run.rewards, Words::of_run())?;
             rows.iter().try_for_each(|columns| rewards.check_columns(columns))?;
             return Ok(Some(rewards));
@@ -105,10 +105,10 @@ impl Checks {
         run: &RunSpec,
         rank: usize,
         words: &Words,
-    ) -> Result<Option<OwnEstimator>> {
-        let limit = (self.before != Before::Training).then_some(PLAN_START);
-        match OwnEstimator::start(run.estimator(), rank, words.clone(), limit) {
-            Err(error) if self.before != Before::Training => {
+    ) -> Result<Option<UserEstimator>> {
+        let limit = (self.checked_for != CheckedFor::Training).then_some(PLAN_START);
+        match UserEstimator::start(run.estimator(), rank, words.clone(), limit) {
+            Err(error) if self.checked_for != CheckedFor::Training => {
                 self.not_started("the function of loss.advantage", error)?;
                 Ok(None)
             }
@@ -128,7 +128,7 @@ impl Checks {
     ///
     /// Errors: those of starting an environment.
     pub(crate) fn environment(&mut self, run: &RunSpec, prompt_tokens: usize) -> Result<Option<Episodes>> {
-        if self.before == Before::Training {
+        if self.checked_for == CheckedFor::Training {
             return Episodes::open(run, prompt_tokens);
         }
         let Some(section) = run.environment() else { return Ok(None) };
@@ -153,21 +153,21 @@ impl Checks {
     }
 
     fn trackers(&mut self, run: &RunSpec) -> Result<()> {
-        match self.before {
-            Before::PlanElsewhere if !run.training().track.to.is_empty() => {
+        match self.checked_for {
+            CheckedFor::PlanElsewhere if !run.training().track.to.is_empty() => {
                 self.left_out("the clients of `track.to`")
             }
-            Before::PlanElsewhere => {}
-            Before::Training | Before::Plan => plimsoll_run::track::check(&run.training().track)?,
+            CheckedFor::PlanElsewhere => {}
+            CheckedFor::Training | CheckedFor::Plan => plimsoll_run::track::check(&run.training().track)?,
         }
         Ok(())
     }
 
     /// Names what was not started where that is no fault of the run file.
     fn not_started(&mut self, what: &str, error: Error) -> Result<()> {
-        let why = match self.before {
+        let why = match self.checked_for {
             _ if NOT_READY.contains(&error.slug) => format!("not ready after {} s", PLAN_START.as_secs()),
-            Before::PlanElsewhere => format!("on this machine: {}", error.message),
+            CheckedFor::PlanElsewhere => format!("on this machine: {}", error.message),
             _ => return Err(error),
         };
         self.left_out(format!("{what} ({why})"));

@@ -1,7 +1,7 @@
 //! The context that all parts of a step share, apart from the trainer.
 
 use crate::episodes::Episodes;
-use crate::methods::estimator::OwnEstimator;
+use crate::methods::estimator::UserEstimator;
 use crate::methods::parts::StepParts;
 use plimsoll_base::Result;
 use plimsoll_config::{Objective, RunSpec};
@@ -20,7 +20,7 @@ pub struct StepContext<'s> {
     pub objective: Objective,
     pub rewards: &'s mut Rewards,
     /// The function that estimates advantages, if the run has one.
-    pub estimator: Option<&'s mut OwnEstimator>,
+    pub estimator: Option<&'s mut UserEstimator>,
     /// The parts of the step that only some runs have.
     pub parts: &'s mut StepParts,
     pub prompts: Prompts<'s>,

@@ -5,7 +5,7 @@ mod rows;
 mod run;
 mod steps;
 
-use crate::checks::{Before, Checks};
+use crate::checks::{CheckedFor, Checks};
 use crate::context::Cursor;
 use crate::data::hub;
 use crate::data::session::Session;
@@ -15,7 +15,7 @@ use crate::roles::Trainer;
 use crate::save::checkpoint_size;
 use crate::supply;
 use crate::supply::apart::{self, Apart, share_of_trainers};
-use crate::supply::arrivals::WeightArrivals;
+use crate::supply::in_flight::WeightArrivals;
 use crate::teachers;
 use plimsoll_base::{Bytes, Result};
 use plimsoll_config::{Loaded, RunSpec};
@@ -57,7 +57,7 @@ pub fn train(
         Origins::Open(run_file, opening) => (run_file, opening),
     };
     let mut run = RunSpec::new(&run_file);
-    let mut checks = Checks::begin(Before::Training, &run)?;
+    let mut checks = Checks::begin(CheckedFor::Training, &run)?;
     hub::pin(&mut run_file, &hub::localise(&mut run, true)?);
     let mut session = session(&run, &mut opening, observer)?;
     session.facts = among_ranks(&run, group, session.facts)?;

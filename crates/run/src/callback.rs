@@ -1,7 +1,7 @@
 //! A program that follows a run and has a word after each step: events go to it as JSON lines over a Unix socket, and a
 //! step waits for its answer. The Python package drives runs in this way.
 
-use crate::events::{Asked, Event, Observer};
+use crate::events::{Event, Observer, ObserverRequest};
 use plimsoll_base::{Error, Result, shown, slugs};
 use serde::Deserialize;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
@@ -17,7 +17,7 @@ pub struct Callback<'o> {
     inner: &'o mut dyn Observer,
     socket: Option<BufReader<UnixStream>>,
     timeout: Duration,
-    asked: Asked,
+    asked: ObserverRequest,
     error: Option<Error>,
 }
 
@@ -52,7 +52,7 @@ impl<'o> Callback<'o> {
             Error::usage("callback-failed", format!("no program listens at {}: {err}", path.display()))
                 .hint("--callback names the Unix socket of a program that listens when the run starts")
         })?;
-        Ok(Callback { inner, socket: Some(socket), timeout, asked: Asked::Nothing, error: None })
+        Ok(Callback { inner, socket: Some(socket), timeout, asked: ObserverRequest::Nothing, error: None })
     }
 
     /// Returns the run's end: that of the callback where it has failed, with where the run was saved.
@@ -66,8 +66,8 @@ impl<'o> Callback<'o> {
     }
 
     /// Sends an event, and after a step waits for what to do.
-    fn exchange(&mut self, event: &Event) -> Result<Asked> {
-        let Some(socket) = &mut self.socket else { return Ok(Asked::Nothing) };
+    fn exchange(&mut self, event: &Event) -> Result<ObserverRequest> {
+        let Some(socket) = &mut self.socket else { return Ok(ObserverRequest::Nothing) };
         let failed = |words: String| Error::new("callback-failed", words);
         let said = |err: &std::io::Error| match err.kind() {
             ErrorKind::WouldBlock | ErrorKind::TimedOut => {
@@ -77,16 +77,16 @@ impl<'o> Callback<'o> {
         };
         let line = serde_json::to_string(event).expect("events are plain data") + "\n";
         socket.get_mut().write_all(line.as_bytes()).map_err(|err| said(&err))?;
-        let Event::Step(step) = event else { return Ok(Asked::Nothing) };
+        let Event::Step(step) = event else { return Ok(ObserverRequest::Nothing) };
         let mut answer = String::new();
         socket.by_ref().take(ANSWER_BYTES_MAX).read_line(&mut answer).map_err(|err| said(&err))?;
         if answer.is_empty() {
             return Err(failed("the callback has ended: its end of the socket is closed".into()));
         }
         match serde_json::from_str::<Answer>(&answer) {
-            Ok(Answer { wish: Wish::Go }) => Ok(Asked::Nothing),
-            Ok(Answer { wish: Wish::Save }) => Ok(Asked::Save),
-            Ok(Answer { wish: Wish::Stop }) => Ok(Asked::Stop),
+            Ok(Answer { wish: Wish::Go }) => Ok(ObserverRequest::Nothing),
+            Ok(Answer { wish: Wish::Save }) => Ok(ObserverRequest::Save),
+            Ok(Answer { wish: Wish::Stop }) => Ok(ObserverRequest::Stop),
             Err(err) => Err(failed(format!(
                 "the callback answered step {} with {}: {err}",
                 step.step,
@@ -101,17 +101,17 @@ impl Observer for Callback<'_> {
     fn on_event(&mut self, event: &Event) {
         self.inner.on_event(event);
         match self.exchange(event) {
-            Ok(Asked::Nothing) => {}
+            Ok(ObserverRequest::Nothing) => {}
             Ok(asked) => self.asked = asked,
             Err(error) => {
                 self.socket = None;
-                self.asked = Asked::Stop;
+                self.asked = ObserverRequest::Stop;
                 self.error.get_or_insert(error);
             }
         }
     }
 
-    fn asks(&mut self) -> Asked {
+    fn asks(&mut self) -> ObserverRequest {
         std::mem::take(&mut self.asked)
     }
 }
@@ -124,7 +124,7 @@ mod tests {
 
     /// Sends an event and two steps to a program that writes `answers`; returns what is asked after each step, the
     /// error, and what the program read.
-    fn told(answers: &'static str) -> (Vec<Asked>, Option<Error>, String) {
+    fn told(answers: &'static str) -> (Vec<ObserverRequest>, Option<Error>, String) {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("socket");
         let listener = UnixListener::bind(&path).expect("a socket");
@@ -151,10 +151,13 @@ mod tests {
     #[test]
     fn a_step_waits_for_its_answer_and_other_events_do_not() {
         let (asked, error, read) = told("{\"do\": \"save\"}\n{\"do\": \"go\"}\n");
-        assert_eq!((asked, error), (vec![Asked::Save, Asked::Nothing], None));
+        assert_eq!((asked, error), (vec![ObserverRequest::Save, ObserverRequest::Nothing], None));
         let events = ["\"event\":\"note\"", "\"step\":1", "\"step\":2"];
         assert!(read.lines().zip(events).all(|(line, event)| line.contains(event)), "{read}");
-        assert_eq!(told("{\"do\": \"go\"}\n{\"do\": \"stop\"}\n").0, [Asked::Nothing, Asked::Stop]);
+        assert_eq!(
+            told("{\"do\": \"go\"}\n{\"do\": \"stop\"}\n").0,
+            [ObserverRequest::Nothing, ObserverRequest::Stop]
+        );
     }
 
     #[test]
@@ -167,7 +170,10 @@ mod tests {
         ] {
             let (asked, error, _) = told(answers);
             let error = error.expect("it failed");
-            assert_eq!((asked, error.slug), (vec![Asked::Stop, Asked::Nothing], "callback-failed"));
+            assert_eq!(
+                (asked, error.slug),
+                (vec![ObserverRequest::Stop, ObserverRequest::Nothing], "callback-failed")
+            );
             assert!(error.message.contains(words), "{error}");
         }
     }

@@ -165,14 +165,14 @@ pub trait Observer {
     fn on_event(&mut self, event: &Event);
 
     /// Returns what the observer wants after the step that it saw last, once.
-    fn asks(&mut self) -> Asked {
-        Asked::Nothing
+    fn asks(&mut self) -> ObserverRequest {
+        ObserverRequest::Nothing
     }
 }
 
 /// Says what an observer wants after a step. All ranks do it after the same one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Asked {
+pub enum ObserverRequest {
     #[default]
     Nothing,
     Save,

@@ -3,7 +3,7 @@
 
 use crate::checkpoint::{Best, Retention, RunState, Saver, Store};
 use crate::ending::{SAVE, STOP, Summary, interrupted, is_divergence};
-use crate::events::{Asked, Event, Observer, Started, StepResult, WarningEvent};
+use crate::events::{Event, Observer, ObserverRequest, Started, StepResult, WarningEvent};
 use crate::limits::Roofline;
 use crate::load_line::Watch;
 use crate::metrics::{Metrics, add_host};
@@ -293,9 +293,9 @@ impl<'scope> Lead<'_, '_, 'scope, '_> {
             self.waits_for(whom);
         }
         let own = match self.observer.asks() {
-            Asked::Nothing => self.signal.load(Ordering::Relaxed),
-            Asked::Save => SAVE,
-            Asked::Stop => STOP,
+            ObserverRequest::Nothing => self.signal.load(Ordering::Relaxed),
+            ObserverRequest::Save => SAVE,
+            ObserverRequest::Stop => STOP,
         };
         let number = job.agree_on_signal(own)?;
         if number == 0 {

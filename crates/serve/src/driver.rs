@@ -1,7 +1,7 @@
 //! Drives the engine on one thread: takes requests between two passes, drops those whose clients have gone, and writes
 //! the tokens of each pass to the clients' outboxes.
 
-use crate::gate::{Admission, Drawn, Gate};
+use crate::gate::{Admission, Gate, SampledResponse};
 use crate::outbox::{End, Outbox};
 use crate::state::{QueuedRequest, SamplingParams, ServerState};
 use plimsoll_base::{Error, Result};
@@ -357,7 +357,7 @@ impl ResponseStream {
             match &how {
                 Ok(finish) => {
                     let GatedResponse { gate, ids, logprobs, text } = kept;
-                    gate.record(Drawn { ids, logprobs, finish: *finish, text });
+                    gate.record(SampledResponse { ids, logprobs, finish: *finish, text });
                 }
                 Err(_) => kept.gate.leave(),
             }

@@ -19,7 +19,7 @@ pub trait Gate: Send + Sync {
     fn advance(&self, num_tokens: usize);
 
     /// Keeps the response, which has come to its end.
-    fn record(&self, drawn: Drawn);
+    fn record(&self, drawn: SampledResponse);
 
     /// Gives the response up: its client has gone, or it failed.
     fn leave(&self);
@@ -30,13 +30,13 @@ pub enum Admission {
     Now,
     Later,
     /// It was drawn before.
-    Drawn(Drawn),
+    Drawn(SampledResponse),
     Never(Box<Error>),
 }
 
 /// Holds the tokens that the engine drew for a response.
 #[derive(Clone, Debug)]
-pub struct Drawn {
+pub struct SampledResponse {
     pub ids: Vec<u32>,
     /// Log-probability of each id.
     pub logprobs: Vec<f32>,

@@ -10,7 +10,7 @@ use crate::partial::Partial;
 use crate::share::Share;
 use crate::sums::Sum;
 use plimsoll_arch::ParamKind;
-use plimsoll_device::{Device, MatrixLayout, Owned, Run, portions};
+use plimsoll_device::{Device, MatrixLayout, OwnedRun, Run, portions};
 use plimsoll_memory::Buf;
 use plimsoll_model::{Param, ParamTable};
 
@@ -77,7 +77,7 @@ pub(crate) struct Rows<'p> {
 
 /// A run of elements that an owner adds at once.
 struct Turn<'p> {
-    own: Owned,
+    own: OwnedRun,
     addends: Vec<Addend<'p>>,
 }
 
@@ -178,7 +178,7 @@ impl Optimizer<'_> {
                 }
                 (true, _) => {
                     let mine = links.parts.get(rank);
-                    let elements = |owned: Owned| Some(mine?.elements(owned.run));
+                    let elements = |owned: OwnedRun| Some(mine?.elements(owned.run));
                     inside(owner).filter_map(elements).collect()
                 }
                 _ => Vec::new(),
@@ -208,7 +208,7 @@ impl Optimizer<'_> {
         levels: Levels<'_>,
         adder: usize,
         within: Run,
-    ) -> impl Iterator<Item = (usize, Owned)> {
+    ) -> impl Iterator<Item = (usize, OwnedRun)> {
         let mut at = 0;
         let ranks = self.share().ranks;
         let owners = (adder % levels.fold..ranks).step_by(levels.fold);
@@ -218,9 +218,9 @@ impl Optimizer<'_> {
             let first = all.partition_point(|owned| owned.run.end() <= within.start);
             all[first..].iter().map_while(move |owned| owned.inside(within)).map(move |owned| (owner, owned))
         });
-        inside.map(move |(owner, Owned { run, .. })| {
+        inside.map(move |(owner, OwnedRun { run, .. })| {
             at += run.elements;
-            (owner, Owned { run, at: at - run.elements })
+            (owner, OwnedRun { run, at: at - run.elements })
         })
     }
 
@@ -234,7 +234,7 @@ impl Optimizer<'_> {
     ) -> Vec<Buf<'p>> {
         let sums = levels.place(area);
         let sums = if adder == self.share().rank { sums } else { sums.of_rank(adder) };
-        let place = |Owned { run, at }: Owned| sums.slice(at as usize, run.elements as usize);
+        let place = |OwnedRun { run, at }: OwnedRun| sums.slice(at as usize, run.elements as usize);
         let of_owner = self.added_by(levels, adder, within).filter(|(of, _)| *of == owner);
         of_owner.map(|(_, owned)| place(owned)).collect()
     }
@@ -302,12 +302,13 @@ impl Optimizer<'_> {
             let head = landing.and_then(|landing| landing.head(part.of?));
             let rows = Rows { d_input, ids: landing.and_then(|landing| landing.ids(of)) };
             self.add_embed(dev, table, (*part, head, rows), own, sum.target(first + of));
-            own.iter().for_each(|Owned { run, at }| sum.close(dev, first + of, *at, run.elements as usize));
+            own.iter()
+                .for_each(|OwnedRun { run, at }| sum.close(dev, first + of, *at, run.elements as usize));
         }
         let end = embed.offset + embed.elements;
         let padding = Run { start: end, elements: table.layer_run(0).start - end };
         let own = self.owned_by(rank).iter().filter_map(|owned| owned.inside(padding));
-        own.for_each(|Owned { run, at }| dev.zero(sum.shard.slice(at as usize, run.elements as usize)));
+        own.for_each(|OwnedRun { run, at }| dev.zero(sum.shard.slice(at as usize, run.elements as usize)));
     }
 
     /// Adds a sum of the embedding that ranks from `of` on have folded and give, if they are on another host.
@@ -352,11 +353,11 @@ impl Optimizer<'_> {
         dev: &dyn Device,
         table: &ParamTable,
         (part, head, rows): (Part<'_>, Option<Buf<'_>>, Rows<'_>),
-        owned: &[Owned],
+        owned: &[OwnedRun],
         (to, add): (Buf<'_>, bool),
     ) {
         let Some(embed) = table.find(ParamKind::Embed, 0) else { return };
-        for Owned { run, at } in owned {
+        for OwnedRun { run, at } in owned {
             let len = run.elements as usize;
             let dst = to.slice(*at as usize, len);
             match (table.is_tied(), head, add) {

@@ -1,7 +1,7 @@
 //! Divergence: names the tensor with numbers that are not finite. Nothing is repaired: a run that diverged ends.
 
 use plimsoll_base::{Error, Result, slugs};
-use plimsoll_device::{Device, Owned, Run};
+use plimsoll_device::{Device, OwnedRun, Run};
 use plimsoll_memory::Buf;
 use plimsoll_model::{Param, ParamTable};
 
@@ -33,12 +33,12 @@ pub fn finite_weights(dev: &dyn Device, table: &ParamTable, weights: Buf<'_>) ->
 pub fn first_not_finite(
     dev: &dyn Device,
     table: &ParamTable,
-    owned: &[Owned],
+    owned: &[OwnedRun],
     grads: Buf<'_>,
 ) -> Option<usize> {
     let is_finite = |param: &Param| {
         let whole = Run { start: param.offset, elements: param.elements };
-        owned.iter().filter_map(|owned| owned.inside(whole)).all(|Owned { run, at }| {
+        owned.iter().filter_map(|owned| owned.inside(whole)).all(|OwnedRun { run, at }| {
             dev.sum_squares(grads.slice(at as usize, run.elements as usize)).is_finite()
         })
     };

@@ -7,7 +7,7 @@ use crate::share::Share;
 use crate::sums::Summing;
 use plimsoll_arch::ParamKind;
 use plimsoll_base::{DType, PhaseSet, Result};
-use plimsoll_device::{Owned, Run};
+use plimsoll_device::{OwnedRun, Run};
 use plimsoll_memory::{Buf, InPhase, Layout, Pool};
 use plimsoll_model::ParamTable;
 
@@ -70,7 +70,7 @@ pub(crate) fn areas(table: &ParamTable) -> impl Iterator<Item = (Area, Run)> + '
 }
 
 fn sizes(table: &ParamTable, ranks: usize, near: usize, fold: usize) -> Sizes {
-    let owned: Vec<Vec<Owned>> = (0..ranks).map(|rank| Share { rank, ranks }.owned(table)).collect();
+    let owned: Vec<Vec<OwnedRun>> = (0..ranks).map(|rank| Share { rank, ranks }.owned(table)).collect();
     let mut sizes = Sizes { ends: 0, widest: 0 };
     for (area, within) in areas(table) {
         // By the rank that adds it and the host of its owner.

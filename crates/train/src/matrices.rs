@@ -2,7 +2,7 @@
 //! through.
 
 use plimsoll_base::{DType, PhaseSet, Result};
-use plimsoll_device::{MatrixLayout, Owned, PANEL, Run};
+use plimsoll_device::{MatrixLayout, OwnedRun, PANEL, Run};
 use plimsoll_memory::{Buf, InPhase, Layout, Pool, Turn};
 use plimsoll_model::{Param, ParamTable};
 use std::ops::Range;
@@ -53,8 +53,8 @@ pub(crate) struct Matrices {
     /// Element order of the weights.
     pub(crate) order: MatrixLayout,
     /// Elements of them that this rank owns, and of everything else.
-    pub(crate) own: Vec<Owned>,
-    pub(crate) rest: Vec<Owned>,
+    pub(crate) own: Vec<OwnedRun>,
+    pub(crate) rest: Vec<OwnedRun>,
 }
 
 /// Tensors of a parameter that fill whole panels: one, unless panels are shared.
@@ -133,7 +133,7 @@ fn groups(table: &ParamTable, order: MatrixLayout) -> Vec<Group> {
 }
 
 impl Matrices {
-    pub(crate) fn of(table: &ParamTable, weights: DType, owned: &[Owned]) -> Matrices {
+    pub(crate) fn of(table: &ParamTable, weights: DType, owned: &[OwnedRun]) -> Matrices {
         let order = MatrixLayout::of_weights(table.device, weights);
         let (mut own, mut rest) = (Vec::new(), Vec::new());
         let mut params = table.params.iter().peekable();
@@ -148,7 +148,7 @@ impl Matrices {
 }
 
 /// Returns what of `owned`, which ascends, is in a run.
-pub(crate) fn within(owned: &[Owned], run: Run) -> impl Iterator<Item = Owned> + '_ {
+pub(crate) fn within(owned: &[OwnedRun], run: Run) -> impl Iterator<Item = OwnedRun> + '_ {
     let first = owned.partition_point(|owned| owned.run.end() <= run.start);
     owned[first..].iter().map_while(move |owned| owned.inside(run))
 }
@@ -193,7 +193,7 @@ mod tests {
             for rank in 0..ranks {
                 let owned = Share { rank, ranks }.owned(&table);
                 let of = Matrices::of(&table, DType::F32, &owned);
-                let sum = |owned: &[Owned]| owned.iter().map(|owned| owned.run.elements).sum::<u64>();
+                let sum = |owned: &[OwnedRun]| owned.iter().map(|owned| owned.run.elements).sum::<u64>();
                 assert_eq!(sum(&of.own) + sum(&of.rest), sum(&owned));
                 let embed = &table.params[0];
                 assert!(of.own.iter().all(|owned| owned.run.start >= embed.offset + embed.elements));

@@ -10,7 +10,7 @@ use crate::matrices::{MuonBufs, Shape, within};
 use crate::optimizer::Optimizer;
 use plimsoll_algo::update::{MUON_EPSILON, MuonOptions, UpdateOptions};
 use plimsoll_base::DType;
-use plimsoll_device::{Arrange, Descent, Device, Matrix, MatrixLayout, Momentum, Owned, Run};
+use plimsoll_device::{Arrange, Descent, Device, Matrix, MatrixLayout, Momentum, OwnedRun, Run};
 use plimsoll_memory::Buf;
 use std::ops::Range;
 
@@ -21,7 +21,7 @@ impl Optimizer<'_> {
         let (Some(matrices), Some(muon)) = (&self.matrices, how.muon) else { return };
         let (rest, nesterov) = ((1.0 - muon.momentum) as f32, muon.nesterov);
         let how = Momentum { rest, nesterov, grad_scale: how.grad_scale(grad_norm) };
-        for Owned { run, at } in &matrices.own {
+        for OwnedRun { run, at } in &matrices.own {
             let (at, len) = (*at as usize, run.elements as usize);
             dev.momentum(how, grads.slice(at, len), self.momentum().slice(at, len));
         }
@@ -44,7 +44,7 @@ impl Optimizer<'_> {
             let momentum = self.whole(dev, grads, bufs, group.run);
             let from = Matrix::new(momentum, group.rows, group.k, matrices.order);
             let direction = direct(dev, from, &group.parts, bufs, &muon);
-            for Owned { run, at } in within(&matrices.own, group.run) {
+            for OwnedRun { run, at } in within(&matrices.own, group.run) {
                 let (at, len) = (at as usize, run.elements as usize);
                 let from = if self.weights_are_shard { at } else { run.start as usize };
                 let step = direction.slice((run.start - group.run.start) as usize, len);
@@ -71,7 +71,7 @@ impl Optimizer<'_> {
         };
         let whole = taken.slice(0, run.elements as usize);
         let mine = || within(self.owned(), run);
-        let of = |Owned { run, at }: Owned| grads.slice(at as usize, run.elements as usize);
+        let of = |OwnedRun { run, at }: OwnedRun| grads.slice(at as usize, run.elements as usize);
         let place = |part: Run| whole.slice((part.start - run.start) as usize, part.elements as usize);
         mine().for_each(|owned| dev.accumulate(of(owned), place(owned.run), false));
         let others = || self.share().others();

@@ -4,7 +4,7 @@ use crate::chain::{Links, Part, Rows};
 use crate::levels::{Area, Levels};
 use crate::optimizer::Optimizer;
 use plimsoll_arch::ParamKind;
-use plimsoll_device::{Device, Owned, Run};
+use plimsoll_device::{Device, OwnedRun, Run};
 use plimsoll_model::ParamTable;
 
 impl Optimizer<'_> {
@@ -23,7 +23,7 @@ impl Optimizer<'_> {
         }
         let sums = levels.place(area);
         let mut here = Vec::with_capacity(parts.len());
-        for (_, Owned { run, at }) in self.added_by(levels, self.share().rank, within) {
+        for (_, OwnedRun { run, at }) in self.added_by(levels, self.share().rank, within) {
             here.clear();
             for part in parts {
                 let there = part.elements(run);
@@ -48,7 +48,7 @@ impl Optimizer<'_> {
         }
         let within = Run { start: embed.offset, elements: embed.elements };
         let added = self.added_by(levels, self.share().rank, within).map(|(_, owned)| owned);
-        let mut owned: Vec<Owned> = added.collect();
+        let mut owned: Vec<OwnedRun> = added.collect();
         owned.sort_unstable_by_key(|owned| owned.run.start);
         let first = levels.first_of(self.share().rank);
         for (index, part) in parts.iter().enumerate() {

@@ -10,7 +10,7 @@ use plimsoll_algo::update::UpdateOptions;
 use plimsoll_arch::ParamKind;
 use plimsoll_base::{DType, Phase, PhaseSet, Result};
 use plimsoll_device::{
-    AdamW, AdamWBufs, CODE_BLOCK, Coded, Device, Layouts, OFFLOAD_SLOTS, Owned, PIECES, Run,
+    AdamW, AdamWBufs, CODE_BLOCK, Coded, Device, Layouts, OFFLOAD_SLOTS, OwnedRun, PIECES, Run,
 };
 use plimsoll_memory::{Buf, InPhase, Layout, Pool, Resident, Turn};
 use plimsoll_model::{FlatTensors, Param, ParamTable, Place, SpreadTensors, passage_layout};
@@ -193,7 +193,7 @@ pub struct Optimizer<'a> {
     states: States<'a>,
     share: Share,
     /// Elements that each rank owns, by rank.
-    owned: Vec<OwnedBy>,
+    owned: Vec<RankRuns>,
     buckets: Vec<Run>,
     padding: Vec<Run>,
     /// True if the weights too are the shard's alone.
@@ -205,17 +205,17 @@ pub struct Optimizer<'a> {
 
 /// Elements that a rank owns.
 #[derive(Clone, Debug)]
-struct OwnedBy {
-    all: Vec<Owned>,
+struct RankRuns {
+    all: Vec<OwnedRun>,
     /// Owned elements of the embedding, by their places in it.
-    of_embed: Vec<Owned>,
+    of_embed: Vec<OwnedRun>,
 }
 
-impl OwnedBy {
-    fn new(table: &ParamTable, share: Share) -> OwnedBy {
+impl RankRuns {
+    fn new(table: &ParamTable, share: Share) -> RankRuns {
         let all = share.owned(table);
         let of_embed = owned_of(&all, table.find(ParamKind::Embed, 0));
-        OwnedBy { all, of_embed }
+        RankRuns { all, of_embed }
     }
 }
 
@@ -237,10 +237,10 @@ impl<'a> Optimizer<'a> {
         };
         let states = States::bind(get).expect("the layout has an optimizer's states");
         states.bufs().for_each(|state| dev.zero(state));
-        let owned = (0..share.ranks).map(|rank| OwnedBy::new(table, Share { rank, ..share }));
-        let owned: Vec<OwnedBy> = owned.collect();
+        let owned = (0..share.ranks).map(|rank| RankRuns::new(table, Share { rank, ..share }));
+        let owned: Vec<RankRuns> = owned.collect();
         if let Some(master) = states.master {
-            for Owned { run, at } in &owned[share.rank].all {
+            for OwnedRun { run, at } in &owned[share.rank].all {
                 let len = run.elements as usize;
                 let from = if weights_are_shard { *at } else { run.start };
                 copy_elements(dev, weights.slice(from as usize, len), master.slice(*at as usize, len));
@@ -308,11 +308,11 @@ impl<'a> Optimizer<'a> {
     pub fn spread_states(&self, table: &ParamTable, all: bool) -> Vec<SpreadTensors<'a>> {
         let of =
             |rank: usize| (Share { rank, ..self.share }).owned(table).into_iter().map(move |own| (rank, own));
-        let mut owned: Vec<(usize, Owned)> =
+        let mut owned: Vec<(usize, OwnedRun)> =
             if all { (0..self.share.ranks).flat_map(of).collect() } else { of(self.share.rank).collect() };
         owned.sort_unstable_by_key(|(_, owned)| owned.run.start);
         let spread = |state: FlatTensors<'a>| {
-            let places = owned.iter().map(|&(rank, Owned { run, at })| {
+            let places = owned.iter().map(|&(rank, OwnedRun { run, at })| {
                 let there = |buf: Buf<'a>| if rank == self.share.rank { buf } else { buf.of_rank(rank) };
                 let (at, len) = (at as usize, run.elements as usize);
                 let place = match state.scales {
@@ -358,7 +358,7 @@ impl<'a> Optimizer<'a> {
     }
 
     /// Returns the elements that this rank owns.
-    pub fn owned(&self) -> &[Owned] {
+    pub fn owned(&self) -> &[OwnedRun] {
         self.owned_by(self.share.rank)
     }
 
@@ -368,12 +368,12 @@ impl<'a> Optimizer<'a> {
     }
 
     /// Returns the elements that a rank owns.
-    pub(crate) fn owned_by(&self, rank: usize) -> &[Owned] {
+    pub(crate) fn owned_by(&self, rank: usize) -> &[OwnedRun] {
         &self.owned[rank].all
     }
 
     /// Returns the elements of the embedding that a rank owns, by their places in it.
-    pub(crate) fn owned_of_embed(&self, rank: usize) -> &[Owned] {
+    pub(crate) fn owned_of_embed(&self, rank: usize) -> &[OwnedRun] {
         &self.owned[rank].of_embed
     }
 
@@ -441,7 +441,7 @@ impl<'a> Optimizer<'a> {
     /// Updates the rank's elements in `within` that are AdamW's; its states are in the arena.
     fn apply_within(&self, dev: &dyn Device, weights: Buf<'_>, grads: Buf<'_>, how: AdamW, within: Run) {
         let owned = self.matrices.as_ref().map_or(self.owned(), |matrices| &matrices.rest);
-        for Owned { run, at } in owned.iter().filter_map(|owned| owned.inside(within)) {
+        for OwnedRun { run, at } in owned.iter().filter_map(|owned| owned.inside(within)) {
             let (at, len) = (at as usize, run.elements as usize);
             let how = AdamW { first_element: run.start, ..how };
             let (states, grads) = (self.states.slice(at, len), grads.slice(at, len));
@@ -493,12 +493,12 @@ impl<'a> Optimizer<'a> {
 }
 
 /// Returns the elements of a parameter that are in `owned`, by their places in it.
-fn owned_of(owned: &[Owned], param: Option<&Param>) -> Vec<Owned> {
+fn owned_of(owned: &[OwnedRun], param: Option<&Param>) -> Vec<OwnedRun> {
     let Some(param) = param else { return Vec::new() };
     let whole = Run { start: param.offset, elements: param.elements };
     let within = owned.iter().filter_map(|owned| owned.inside(whole));
     within
-        .map(|Owned { run, at }| Owned { run: Run { start: run.start - param.offset, ..run }, at })
+        .map(|OwnedRun { run, at }| OwnedRun { run: Run { start: run.start - param.offset, ..run }, at })
         .collect()
 }
 

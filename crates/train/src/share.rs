@@ -5,7 +5,7 @@
 
 use crate::buckets::buckets;
 use plimsoll_arch::ParamKind;
-use plimsoll_device::{CODE_BLOCK, Owned, PIECES, Run};
+use plimsoll_device::{CODE_BLOCK, OwnedRun, PIECES, Run};
 use plimsoll_model::ParamTable;
 
 /// A rank among the ranks of a run.
@@ -42,14 +42,14 @@ impl Share {
     }
 
     /// Returns the elements that the rank owns, in the order of the buffer.
-    pub fn owned(self, table: &ParamTable) -> Vec<Owned> {
-        let mut out: Vec<Owned> = Vec::new();
+    pub fn owned(self, table: &ParamTable) -> Vec<OwnedRun> {
+        let mut out: Vec<OwnedRun> = Vec::new();
         let mut at = 0;
         for bucket in buckets(table) {
             for (_, run) in bucket.pieces().enumerate().filter(|(piece, _)| self.has(*piece)) {
                 match out.last_mut() {
                     Some(last) if last.run.end() == run.start => last.run.elements += run.elements,
-                    _ => out.push(Owned { run, at }),
+                    _ => out.push(OwnedRun { run, at }),
                 }
                 at += run.elements;
             }
@@ -135,7 +135,7 @@ mod tests {
                 assert!(shard_elements(&table, ranks) as f64 <= even * 1.6 + 65.0 * 256.0, "{name} {ranks}");
             }
             let whole = Share::WHOLE.owned(&table);
-            assert_eq!(whole, [Owned { run: Run { start: 0, elements: table.elements }, at: 0 }]);
+            assert_eq!(whole, [OwnedRun { run: Run { start: 0, elements: table.elements }, at: 0 }]);
         }
     }
 }

@@ -4,7 +4,7 @@
 use crate::launch::Launch;
 use crate::once::{ProgramFolder, Ran, Runner};
 use crate::pool::Stop;
-use crate::process::{Flow, Process};
+use crate::process::{PipeState, Process};
 use plimsoll_base::Result;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::time::{Duration, Instant};
@@ -139,14 +139,14 @@ fn exchange(
                 Err(Silence::TooLong)
             };
         }
-        let mut written = Flow::Later;
+        let mut written = PipeState::Later;
         if sent < line.len() {
             let (more, flow) = process.write(&line[sent..]);
             (sent, written) = (sent + more, flow);
         }
         match (flow, written) {
-            (Flow::TooLong, _) => return Err(Silence::TooLong),
-            (Flow::Closed, _) | (_, Flow::Closed) => return Err(Silence::Ended),
+            (PipeState::TooLong, _) => return Err(Silence::TooLong),
+            (PipeState::Closed, _) | (_, PipeState::Closed) => return Err(Silence::Ended),
             _ if Instant::now() >= deadline || stop.is_set() => return Err(Silence::Late),
             _ => wait(process, sent < line.len(), deadline),
         }

@@ -5,7 +5,7 @@ use crate::folder;
 use crate::kept::Keeper;
 use crate::launch::Launch;
 use crate::pool::Stop;
-use crate::process::{Flow, Process};
+use crate::process::{PipeState, Process};
 use plimsoll_base::Result;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::path::{Path, PathBuf};
@@ -103,7 +103,7 @@ impl Runner {
         // Output written just before its end.
         let more = process.read();
         let over = process.over(end).map(RunEnd::Over);
-        let late = early.or_else(|| (more == Flow::TooLong).then_some(RunEnd::TooLong));
+        let late = early.or_else(|| (more == PipeState::TooLong).then_some(RunEnd::TooLong));
         let end = over.or(late).unwrap_or_else(|| match (end.code, end.signal) {
             (Some(code), _) => RunEnd::Code(code),
             (None, signal) => RunEnd::Signal(signal.unwrap_or(SIGKILL)),
@@ -124,24 +124,24 @@ fn drive(process: &mut Process, input: &[u8], deadline: Instant, stop: &Stop) ->
         if sent < input.len() {
             let (now, written) = process.write(&input[sent..]);
             // A program need not read its input, which may be closed while it still writes.
-            sent = if written == Flow::Closed { input.len() } else { sent + now };
+            sent = if written == PipeState::Closed { input.len() } else { sent + now };
         }
         if sent == input.len() {
             process.close_input();
         }
         match flow {
-            Flow::TooLong => return Some(RunEnd::TooLong),
+            PipeState::TooLong => return Some(RunEnd::TooLong),
             _ if process.ended().is_some() => return None,
             _ if Instant::now() >= deadline || stop.is_set() => return Some(RunEnd::Late),
-            Flow::Closed | Flow::Later => wait(process, flow, deadline),
+            PipeState::Closed | PipeState::Later => wait(process, flow, deadline),
         }
     }
 }
 
 /// Sleeps until a pipe is ready, the program has ended, the deadline passes, or 50 ms have passed.
-fn wait(process: &Process, flow: Flow, deadline: Instant) {
+fn wait(process: &Process, flow: PipeState, deadline: Instant) {
     // Output closes before the process ends, possibly long before.
-    let output = (flow == Flow::Later).then(|| process.output());
+    let output = (flow == PipeState::Later).then(|| process.output());
     let input = process.open_input().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::OUT));
     let readable = [output, process.errors(), process.reports()].into_iter().flatten();
     let mut fds: Vec<PollFd<'_>> = readable.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();

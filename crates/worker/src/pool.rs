@@ -3,7 +3,7 @@
 //! Request `i` always goes to worker `i`, so results do not depend on timing.
 
 use crate::launch::{Launch, Limits};
-use crate::process::{Flow, Process};
+use crate::process::{PipeState, Process};
 use plimsoll_base::{Error, Result, slugs};
 use plimsoll_memory::host::{Host, OomWatch};
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -232,33 +232,33 @@ impl Pool {
                     (more, None) => Err(surplus(&self.launch.name, more, "after its reply")),
                 };
             }
-            if call.sent < request.bytes.len() && flow == Flow::Later {
+            if call.sent < request.bytes.len() && flow == PipeState::Later {
                 let (sent, written) = process.write(&request.bytes[call.sent..]);
                 call.sent += sent;
                 flow = written;
             }
         }
         match flow {
-            Flow::Closed => {
+            PipeState::Closed => {
                 let error = process.death(&mut self.oom);
                 self.oom = OomWatch::begin(&Host::this());
                 Err(error)
             }
-            Flow::TooLong => Err(Error::new(
+            PipeState::TooLong => Err(Error::new(
                 slugs::REWARD_BAD_REPLY,
                 format!("reward `{}`: a reply above {reply_bytes_max} bytes", self.launch.name),
             )),
             // The caller no longer waits for the answer and ignores this error.
-            Flow::Later if self.stop.is_set() => Err(Error::new(
+            PipeState::Later if self.stop.is_set() => Err(Error::new(
                 slugs::INTERRUPTED,
                 format!("reward `{}`: the run has ended", self.launch.name),
             )),
-            Flow::Later if Instant::now() >= call.deadline => Err(if call.starting {
+            PipeState::Later if Instant::now() >= call.deadline => Err(if call.starting {
                 process.timeout(start_timeout, "took to start")
             } else {
                 process.timeout(timeout, "took for one batch")
             }),
-            Flow::Later => Ok(None),
+            PipeState::Later => Ok(None),
         }
     }
 }

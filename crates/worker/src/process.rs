@@ -48,7 +48,7 @@ pub(crate) struct Process {
 
 /// The result of reading or writing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Flow {
+pub(crate) enum PipeState {
     /// The pipe would block now.
     Later,
     /// The other end is closed.
@@ -128,19 +128,19 @@ impl Process {
     }
 
     /// Writes as much of `bytes` as the pipe accepts. Returns the number of bytes written.
-    pub(crate) fn write(&mut self, bytes: &[u8]) -> (usize, Flow) {
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> (usize, PipeState) {
         let mut sent = 0;
-        let Some(stdin) = &self.stdin else { return (0, Flow::Closed) };
+        let Some(stdin) = &self.stdin else { return (0, PipeState::Closed) };
         while sent < bytes.len() {
             match rustix::io::write(stdin, &bytes[sent..]) {
-                Ok(0) => return (sent, Flow::Closed),
+                Ok(0) => return (sent, PipeState::Closed),
                 Ok(n) => sent += n,
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return (sent, Flow::Later),
-                Err(_) => return (sent, Flow::Closed),
+                Err(Errno::AGAIN) => return (sent, PipeState::Later),
+                Err(_) => return (sent, PipeState::Closed),
             }
         }
-        (sent, Flow::Later)
+        (sent, PipeState::Later)
     }
 
     /// Sets the longest reply to a request of this size, and returns it.
@@ -188,11 +188,11 @@ impl Process {
         self.last_words.last_lines(lines)
     }
 
-    pub(crate) fn read(&mut self) -> Flow {
+    pub(crate) fn read(&mut self) -> PipeState {
         let mut chunk = [0u8; CHUNK_BYTES];
         loop {
             match rustix::io::read(&self.stdout, &mut chunk) {
-                Ok(0) => return Flow::Closed,
+                Ok(0) => return PipeState::Closed,
                 Ok(n) => {
                     self.whole_lines += chunk[..n].iter().filter(|&&byte| byte == b'\n').count();
                     if self.replies.capacity() < self.replies.len() + n {
@@ -202,11 +202,11 @@ impl Process {
                     self.replies.extend_from_slice(&chunk[..n]);
                 }
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Flow::Later,
-                Err(_) => return Flow::Closed,
+                Err(Errno::AGAIN) => return PipeState::Later,
+                Err(_) => return PipeState::Closed,
             }
             if self.replies.len() > self.reply_bytes_max {
-                return Flow::TooLong;
+                return PipeState::TooLong;
             }
         }
     }

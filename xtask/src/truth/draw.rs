@@ -4,7 +4,7 @@ use super::model::{FAMILIES, Shape};
 use std::fmt::Write;
 
 /// A run, as files.
-pub struct Drawn {
+pub struct RandomRun {
     /// Description for people and the table.
     pub what: String,
     /// The run file; `model` and `data.jsonl` are next to it.
@@ -55,7 +55,7 @@ const TOKENS: (usize, usize) = (160, 64);
 /// The built-in model has 64 positions and an alphabet of sums.
 const NANO_TOKENS: (usize, usize) = (24, 16);
 
-pub fn draw(rng: &mut Rng) -> Drawn {
+pub fn draw(rng: &mut Rng) -> RandomRun {
     let shape = if rng.once_in(5) { None } else { Some(draw_shape(rng)) };
     let method = if rng.once_in(SFT_ONCE_IN) { "sft" } else { rng.one(&METHODS) };
     let (prompt_max, response_max) = if shape.is_some() { TOKENS } else { NANO_TOKENS };
@@ -104,7 +104,7 @@ pub fn draw(rng: &mut Rng) -> Drawn {
     );
     let column = if method == "sft" { "completion" } else { "ground_truth" };
     let data = data(rng, column, [3 * prompts, prompt, response], shape.is_some());
-    Drawn { what, run_file: run, data, shape }
+    RandomRun { what, run_file: run, data, shape }
 }
 
 fn draw_shape(rng: &mut Rng) -> Shape {

@@ -9,7 +9,7 @@ mod report;
 
 pub use report::{markdown, to_json};
 
-use draw::{Drawn, Rng, draw};
+use draw::{RandomRun, Rng, draw};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -75,7 +75,7 @@ pub fn measure(
 }
 
 /// Writes a drawn run's files and trains it.
-fn make(plimsoll: &Path, place: &Path, drawn: &Drawn) -> Result<Run, String> {
+fn make(plimsoll: &Path, place: &Path, drawn: &RandomRun) -> Result<Run, String> {
     let write = |name: &str, bytes: &[u8]| {
         fs::write(place.join(name), bytes).map_err(|err| format!("{}: {name}: {err}", place.display()))
     };

@@ -6,7 +6,7 @@ use super::shared::{
     WHOLE_ON_RANKS,
 };
 use crate::rewards::reward_specs;
-use crate::sections::{ARRIVALS_STEP, ARRIVALS_TICK, Environment, Reward, RunFile};
+use crate::sections::{Environment, Reward, RunFile, WEIGHT_SYNC_STEP, WEIGHT_SYNC_TICK};
 use plimsoll_reward::RewardSpec;
 use plimsoll_textenv::Kind;
 
@@ -20,10 +20,10 @@ const AHEAD: Setting = above!(async.staleness > 0, "1");
 const NOT_AHEAD: Setting =
     when("async.staleness", "async.staleness = 0", |run| run.asynchrony.staleness == 0, &[]);
 const APART: Setting = above!(async.rollout_ranks > 0, "1");
-const MIDWAY: Setting = when(
+const IN_FLIGHT: Setting = when(
     "async.weight_sync",
     "async.weight_sync other than \"step\"",
-    |run| !matches!(run.asynchrony.weight_sync.as_str(), "" | ARRIVALS_STEP),
+    |run| !matches!(run.asynchrony.weight_sync.as_str(), "" | WEIGHT_SYNC_STEP),
     &["async.weight_sync=a.jsonl", "async.staleness=1"],
 );
 const COVARIANCE: Setting = set!(loss.covariance = "clip");
@@ -242,7 +242,7 @@ pub(super) const ROWS: &[Conflict] = &[
         when(
             "async.weight_sync",
             "async.weight_sync other than \"step\"",
-            |run| !matches!(run.asynchrony.weight_sync.as_str(), "" | ARRIVALS_STEP),
+            |run| !matches!(run.asynchrony.weight_sync.as_str(), "" | WEIGHT_SYNC_STEP),
             &["async.weight_sync=a.jsonl"],
         ),
         NOT_AHEAD,
@@ -253,7 +253,7 @@ pub(super) const ROWS: &[Conflict] = &[
         when(
             "async.weight_sync",
             "async.weight_sync = \"tick\"",
-            |run| run.asynchrony.weight_sync == ARRIVALS_TICK,
+            |run| run.asynchrony.weight_sync == WEIGHT_SYNC_TICK,
             &["async.weight_sync=tick", "async.staleness=1"],
         ),
         when(
@@ -266,13 +266,13 @@ pub(super) const ROWS: &[Conflict] = &[
         "set async.rollout_ranks = 1, or follow the schedule.jsonl of such a run",
     ),
     no(
-        MIDWAY,
+        IN_FLIGHT,
         GREEDY,
         "which draws further responses with the same weights",
         "set async.weight_sync = \"step\"",
     ),
     no(
-        MIDWAY,
+        IN_FLIGHT,
         FILTERED,
         "which draws further responses with the same weights",
         "set async.weight_sync = \"step\"",

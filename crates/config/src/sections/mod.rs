@@ -32,8 +32,8 @@ pub use track::Track;
 /// Prefix of the name of a small actor-critic.
 pub const MLP: &str = "mlp:";
 /// Values of `async.weight_sync` that name no schedule.
-pub(crate) const ARRIVALS_STEP: &str = "step";
-pub(crate) const ARRIVALS_TICK: &str = "tick";
+pub(crate) const WEIGHT_SYNC_STEP: &str = "step";
+pub(crate) const WEIGHT_SYNC_TICK: &str = "tick";
 /// Largest number of passes over the data.
 const EPOCHS_MAX: f64 = 100_000.0;
 /// Newton-Schulz iterations of Muon, of which a few are enough.
@@ -308,7 +308,7 @@ section! {
         staleness: u32 = 0 => [renamed(&["rollout.ahead"])],
         /// Where new weights arrive with `staleness`: "step", between two rollouts; "tick", as soon as they are there,
         /// in the middle of responses too; or the `schedule.jsonl` of a run with "tick", whose ticks are followed.
-        weight_sync: String = ARRIVALS_STEP.to_string() => [renamed(&["rollout.arrivals"])],
+        weight_sync: String = WEIGHT_SYNC_STEP.to_string() => [renamed(&["rollout.arrivals"])],
         /// Of several ranks, how many only sample: the last ones. The others only train, at the same time. No bit
         /// depends on it.
         rollout_ranks: u32 = 0 => [FREELY, renamed(&["run.rollout_ranks"])],

@@ -3,7 +3,7 @@
 use crate::both::{bits, normal};
 use crate::rig::{on_card, twin};
 use plimsoll_base::DType::{Bf16, F32, U32};
-use plimsoll_device::{Backend, Device, MatrixLayout, Owned, Run};
+use plimsoll_device::{Backend, Device, MatrixLayout, OwnedRun, Run};
 use plimsoll_memory::Buf;
 
 #[test]
@@ -61,7 +61,7 @@ fn parts_of(all: Buf<'_>, len: usize, count: usize) -> Vec<Buf<'_>> {
 fn rows_of_tokens_are_added_where_a_shard_holds_them() {
     let (vocab, rows, shard) = (300, 500, 9000);
     let owned = [(0, 256, 0), (1280, 4000, 512), (5536, 100, 4608), (20_000, 1600, 5120)]
-        .map(|(start, elements, at)| Owned { run: Run { start, elements }, at });
+        .map(|(start, elements, at)| OwnedRun { run: Run { start, elements }, at });
     // Rows with whole groups of four, and without.
     for (e, h) in [(F32, 72), (Bf16, 72), (F32, 71), (Bf16, 33), (F32, 260)] {
         let sizes = [("d", F32, rows * h), ("ids", U32, rows), ("shard", e, shard)];

@@ -63,7 +63,7 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
 fn own_text(args: &Args, path: &Path) -> Result<String> {
     let name = path.file_stem().unwrap_or_default().to_string_lossy();
     let output = path.display().to_string();
-    let own = own::Own {
+    let own = own::RunFileOptions {
         model: &args.model,
         data: &args.data,
         rewards: &args.reward,

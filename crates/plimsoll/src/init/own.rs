@@ -3,7 +3,7 @@
 use super::columns::Columns;
 use std::fmt::Write;
 
-pub struct Own<'a> {
+pub struct RunFileOptions<'a> {
     pub model: &'a str,
     pub data: &'a str,
     /// The `kind` of each reward, at least one.
@@ -29,9 +29,9 @@ const LARGE: Scale = Scale { prompt_tokens_max: 512, max_new_tokens: 512, learni
 const BUILTIN: Scale = Scale { prompt_tokens_max: 16, max_new_tokens: 5, learning_rate: "1e-4" };
 
 /// Returns the text of the run file.
-pub fn text(own: &Own) -> String {
-    let Own { output, name, .. } = own;
-    let scale = if own.model.starts_with("builtin:") { BUILTIN } else { LARGE };
+pub fn text(options: &RunFileOptions) -> String {
+    let RunFileOptions { output, name, .. } = options;
+    let scale = if options.model.starts_with("builtin:") { BUILTIN } else { LARGE };
     let mut text = format!(
         "\
 # `plimsoll plan {output}` says whether this run fits, `plimsoll train {output}` trains.
@@ -52,13 +52,13 @@ group_size       = 8                 # responses to each, which are compared wit
 max_new_tokens   = {max_new_tokens:<17} # longest response
 temperature      = 1.0               # 1 samples from the model's own distribution
 ",
-        model = quoted(own.model),
-        data = quoted(own.data),
-        columns = columns(own.columns.as_ref()),
+        model = quoted(options.model),
+        data = quoted(options.data),
+        columns = columns(options.columns.as_ref()),
         prompt_tokens_max = scale.prompt_tokens_max,
         max_new_tokens = scale.max_new_tokens,
     );
-    text += &rewards(own.rewards);
+    text += &rewards(options.rewards);
     text += &settings(&scale, name);
     text
 }
@@ -154,7 +154,14 @@ mod tests {
 
     fn own(model: &str, data: &str, rewards: &[&str]) -> String {
         let rewards: Vec<String> = rewards.iter().map(|kind| kind.to_string()).collect();
-        text(&Own { model, data, rewards: &rewards, output: "a/mine.toml", name: "mine", columns: None })
+        text(&RunFileOptions {
+            model,
+            data,
+            rewards: &rewards,
+            output: "a/mine.toml",
+            name: "mine",
+            columns: None,
+        })
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Opening what a run file names: model headers, tokenizer, data. The plan opens the same things as the run, but only
 //! those that it needs.
 
-use crate::checks::{Before, Checks};
+use crate::checks::{CheckedFor, Checks};
 use crate::data::dataset::Dataset;
 use crate::data::first_rows::{first_rows, first_rows_of_episodes};
 use crate::data::models::{model_of_plan, other_models, other_models_of_plan, other_specs, trained_model};
@@ -407,7 +407,7 @@ pub fn plan_run_with(
     machine: &Machine,
     lengths: Option<&ResponseLengths>,
 ) -> Result<(PlanReport, Option<Gains>)> {
-    let when = if machine.is_here() { Before::Plan } else { Before::PlanElsewhere };
+    let when = if machine.is_here() { CheckedFor::Plan } else { CheckedFor::PlanElsewhere };
     let mut checks = Checks::begin(when, run)?;
     let run = &hub::localised(run, limits_of_data(run).is_none())?;
     let Known { mut facts, rows, assumed, not_checked, unread, mut warnings, columns, misspelt } =

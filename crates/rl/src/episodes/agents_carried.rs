@@ -11,7 +11,7 @@ use crate::roles::Trainer;
 use plimsoll_base::Result;
 use plimsoll_infer::responder::Responder;
 use plimsoll_rollout::{Finish, GroupTimes, RolloutStats, Turn};
-use plimsoll_serve::episodes::{CarriedRound, Drawn, EpisodeOfStep, Had, Progress};
+use plimsoll_serve::episodes::{CarriedRound, EpisodeOfStep, Had, Progress, SampledResponse};
 use plimsoll_textenv::Start;
 
 /// An agent's episode as far as it has come.
@@ -88,7 +88,7 @@ impl AgentEpisode<'_> {
             let tokens = of.turn.tokens();
             Had {
                 prompt: [&asked.prompt, &self.ids[..tokens.start]].concat(),
-                drawn: Drawn {
+                drawn: SampledResponse {
                     ids: self.ids[tokens.clone()].to_vec(),
                     logprobs: self.logprobs[tokens].to_vec(),
                     finish: of.turn.finish,

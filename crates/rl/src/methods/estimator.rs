@@ -12,12 +12,12 @@ use plimsoll_reward::{EstimatorInputs, EstimatorSpec, PythonEstimator, Words};
 use std::time::Duration;
 
 /// The function's worker.
-pub struct OwnEstimator {
+pub struct UserEstimator {
     /// None on ranks other than 0.
     worker: Option<PythonEstimator>,
 }
 
-impl OwnEstimator {
+impl UserEstimator {
     /// Starts the worker of a run's function on rank 0; `None` for an advantage by name.
     ///
     /// Errors: `advantage-function-missing`, `advantage-worker-failed`.
@@ -26,13 +26,13 @@ impl OwnEstimator {
         rank: usize,
         words: Words,
         start_timeout: Option<Duration>,
-    ) -> Result<Option<OwnEstimator>> {
+    ) -> Result<Option<UserEstimator>> {
         let Some(spec) = spec else { return Ok(None) };
         let worker = match rank {
             0 => Some(PythonEstimator::start(spec, words, start_timeout)?),
             _ => None,
         };
-        Ok(Some(OwnEstimator { worker }))
+        Ok(Some(UserEstimator { worker }))
     }
 
     /// Writes the advantages of the trained tokens into `buffers`; those of others are 0.

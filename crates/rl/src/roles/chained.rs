@@ -4,7 +4,7 @@ use super::role::Role;
 use super::update::{Update, rows_of};
 use crate::arrays::TokenArrays;
 use plimsoll_base::Result;
-use plimsoll_device::{Device, Owned, Run};
+use plimsoll_device::{Device, OwnedRun, Run};
 use plimsoll_infer::weights::shard_region;
 use plimsoll_memory::{Buf, InPhase};
 use plimsoll_model::{Pass, RowGradients, Stage, backward_part};
@@ -52,11 +52,11 @@ impl Role<'_> {
             return group.barrier();
         }
         let own = Share { rank: group.rank(), ranks: group.ranks() };
-        let others: Vec<(usize, Vec<Owned>)> =
+        let others: Vec<(usize, Vec<OwnedRun>)> =
             own.others().map(|rank| (rank, (Share { rank, ..own }).owned(table))).collect();
         let of_own = own.owned(table);
         let copy = |within: Run| {
-            let updated = |owned: &Owned| {
+            let updated = |owned: &OwnedRun| {
                 let Run { start, elements } = owned.inside(within)?.run;
                 Some(weights.slice(start as usize, elements as usize))
             };

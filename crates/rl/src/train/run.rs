@@ -5,13 +5,13 @@ use crate::context::Cursor;
 use crate::data::session::Session;
 use crate::diverged::prove;
 use crate::episodes::Episodes;
-use crate::methods::estimator::OwnEstimator;
+use crate::methods::estimator::UserEstimator;
 use crate::methods::parts::StepParts;
 use crate::roles::{Role, Trainer};
 use crate::save::{prepare, save_of_ranks};
 use crate::supply::apart::{self, whom_at_end};
 use crate::supply::restored::Restored;
-use crate::supply::{Supply, arrivals};
+use crate::supply::{Supply, in_flight};
 use plimsoll_base::{Error, Result};
 use plimsoll_config::{LearnsFrom, Objective, RunSpec};
 use plimsoll_infer::responder::Responder;
@@ -35,7 +35,7 @@ pub(super) struct LanguageRun<'r> {
     pub(super) trainer: Trainer<'r>,
     pub(super) rewards: Rewards,
     /// None where advantages are of one by name.
-    pub(super) estimator: Option<OwnEstimator>,
+    pub(super) estimator: Option<UserEstimator>,
     /// Parts of a step that only some runs have.
     pub(super) parts: StepParts,
     /// None where responses are to prompts of the data.
@@ -137,7 +137,7 @@ impl<'r: 'scope, 'scope> Job<'scope> for LanguageRun<'r> {
             objective.set_kl_coef(coef);
         }
         self.cursor = Cursor { data_position: state.data_position, next_sample_id: state.next_sample_id };
-        arrivals::cut(lead.dir.path(), state.progress.step)?;
+        in_flight::cut(lead.dir.path(), state.progress.step)?;
         self.restore_supply(checkpoint, state)
     }
 

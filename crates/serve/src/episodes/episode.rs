@@ -1,7 +1,7 @@
 //! Holds one episode: who plays it, what was said in it, and how it ended.
 
 use super::tree::{AgentSequence, Response, Tree};
-use crate::gate::Drawn;
+use crate::gate::SampledResponse;
 use crate::protocol::refusal::Reply;
 use plimsoll_base::{Error, Result, shown, slugs};
 use plimsoll_text::Message;
@@ -26,7 +26,7 @@ pub struct Played {
 #[derive(Clone, Debug)]
 pub struct Had {
     pub prompt: Vec<u32>,
-    pub drawn: Drawn,
+    pub drawn: SampledResponse,
 }
 
 /// Holds an episode as far as a step has brought it.
@@ -158,7 +158,7 @@ impl Episode {
     }
 
     /// Takes over a response that has come to its end, or takes the request back whose client has gone.
-    pub fn record_carried(&mut self, number: usize, drawn: Option<Drawn>) {
+    pub fn record_carried(&mut self, number: usize, drawn: Option<SampledResponse>) {
         let is_repeated = std::mem::take(&mut self.walk.is_repeating);
         (self.walk.is_drawing, self.walk.drawn) = (false, 0);
         match drawn {
@@ -171,7 +171,9 @@ impl Episode {
     }
 
     pub fn progress(&self, prompt_tokens: usize) -> Progress {
-        let text = |drawn: &Option<Drawn>| drawn.as_ref().map(|drawn| drawn.text.clone()).unwrap_or_default();
+        let text = |drawn: &Option<SampledResponse>| {
+            drawn.as_ref().map(|drawn| drawn.text.clone()).unwrap_or_default()
+        };
         let outcome = match &self.stage {
             Stage::Ended(outcome) if !self.walk.ended_before => Some(outcome.clone()),
             _ => None,

@@ -17,7 +17,7 @@ mod table;
 mod token;
 mod tree;
 
-pub use crate::gate::Drawn;
+pub use crate::gate::SampledResponse;
 pub use carried::{CarriedRound, EpisodeOfStep};
 pub use episode::{Had, Played, Progress};
 pub(crate) use routes::router;

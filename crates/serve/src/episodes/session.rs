@@ -1,7 +1,7 @@
 //! Finds a request's place in its episode: the session that it asks from, and the responses that it takes.
 
 use super::table::{EpisodeTable, carried_in};
-use crate::gate::{Admission, Drawn, Gate};
+use crate::gate::{Admission, Gate, SampledResponse};
 use crate::owner::Heard;
 use crate::protocol::refusal::Reply;
 use std::sync::Arc;
@@ -60,7 +60,7 @@ impl Gate for Place {
         self.carried.into_iter().for_each(|name| self.session.episodes.draws(name, num_tokens as u64));
     }
 
-    fn record(&self, drawn: Drawn) {
+    fn record(&self, drawn: SampledResponse) {
         self.session.episodes.record(&self.session.id, self.number, Some(drawn));
     }
 

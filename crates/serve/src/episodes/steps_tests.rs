@@ -5,7 +5,7 @@ use crate::episodes::carried::EpisodeOfStep;
 use crate::episodes::episode::Had;
 use crate::episodes::table::{Claim, EpisodesSpec};
 use crate::episodes::tree::EpisodeLimits;
-use crate::gate::Drawn;
+use crate::gate::SampledResponse;
 use crate::owner::Heard;
 use crate::protocol::refusal::Reply;
 use plimsoll_device::Sampling;
@@ -50,8 +50,13 @@ fn ask(table: &EpisodeTable, id: &str, prompt: &[u32]) -> Reply<Vec<(usize, u64,
     table.take_places(id, prompt, 1, None, &Heard::default())
 }
 
-fn drawn(ids: &[u32]) -> Drawn {
-    Drawn { ids: ids.to_vec(), logprobs: vec![-0.5; ids.len()], finish: Finish::Eos, text: "said".into() }
+fn drawn(ids: &[u32]) -> SampledResponse {
+    SampledResponse {
+        ids: ids.to_vec(),
+        logprobs: vec![-0.5; ids.len()],
+        finish: Finish::Eos,
+        text: "said".into(),
+    }
 }
 
 /// Draws a request at once, which `floor` must let through.

@@ -4,7 +4,7 @@ use super::carried::{CARRIED, Carried};
 use super::episode::{Episode, Played, Stage};
 use super::token::Tokens;
 use super::tree::{EpisodeLimits, Tree};
-use crate::gate::Drawn;
+use crate::gate::SampledResponse;
 use crate::guard::{Guard, Pass};
 use crate::owner::Heard;
 use crate::protocol::refusal::Reply;
@@ -361,7 +361,7 @@ impl EpisodeTable {
     }
 
     /// Records a drawn response; `drawn` is none if it did not reach its end.
-    pub(super) fn record(&self, id: &str, number: usize, drawn: Option<Drawn>) {
+    pub(super) fn record(&self, id: &str, number: usize, drawn: Option<SampledResponse>) {
         let mut state = self.lock();
         // The episode may have ended before.
         let Ok(episode) = state.open(id) else { return };

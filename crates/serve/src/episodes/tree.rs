@@ -5,7 +5,7 @@
 //! rewrites its conversation, or asks twice from the same place, has branches. Each response is in one sequence, and
 //! the tokens before it are context.
 
-use crate::gate::Drawn;
+use crate::gate::SampledResponse;
 use plimsoll_rollout::Turn;
 use plimsoll_text::Message;
 
@@ -37,7 +37,7 @@ pub(super) struct Response {
     pub key: Option<[u8; 32]>,
     /// The messages since its parent.
     pub heard: Vec<Message>,
-    pub drawn: Option<Drawn>,
+    pub drawn: Option<SampledResponse>,
 }
 
 /// Holds a sequence to train on.
@@ -183,7 +183,8 @@ mod tests {
         let place = tree.place(prompt, &LIMITS);
         let number = tree.begin(&place, prompt);
         let (logprobs, text) = (vec![-0.5; ids.len()], String::new());
-        tree.responses[number].drawn = Some(Drawn { ids: ids.to_vec(), logprobs, finish: Finish::Eos, text });
+        tree.responses[number].drawn =
+            Some(SampledResponse { ids: ids.to_vec(), logprobs, finish: Finish::Eos, text });
         (number, place.room)
     }
 

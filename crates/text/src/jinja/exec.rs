@@ -12,7 +12,7 @@ use std::rc::Rc;
 
 /// Says what follows a statement.
 #[derive(Clone, Copy, PartialEq)]
-pub(super) enum Flow {
+pub(super) enum ControlFlow {
     Next,
     Break,
     Continue,
@@ -20,13 +20,13 @@ pub(super) enum Flow {
 
 impl<'r> Renderer<'r> {
     /// Runs a block. `Break` and `Continue` end it early.
-    pub(super) fn run(&mut self, block: &'r Block) -> Result<Flow> {
+    pub(super) fn run(&mut self, block: &'r Block) -> Result<ControlFlow> {
         self.meter.enter()?;
-        let mut flow = Flow::Next;
+        let mut flow = ControlFlow::Next;
         for statement in block {
             self.meter.work(0)?;
             flow = self.statement(statement)?;
-            if flow != Flow::Next {
+            if flow != ControlFlow::Next {
                 break;
             }
         }
@@ -34,7 +34,7 @@ impl<'r> Renderer<'r> {
         Ok(flow)
     }
 
-    fn statement(&mut self, statement: &'r Statement) -> Result<Flow> {
+    fn statement(&mut self, statement: &'r Statement) -> Result<ControlFlow> {
         match statement {
             Statement::Text(text) => self.output().push(text)?,
             Statement::Emit(node) => {
@@ -87,16 +87,16 @@ impl<'r> Renderer<'r> {
                 self.meter.at(*line);
                 return match (self.loops > 0, is_break) {
                     (false, _) => self.meter.fault("`break` or `continue` outside a loop"),
-                    (true, true) => Ok(Flow::Break),
-                    (true, false) => Ok(Flow::Continue),
+                    (true, true) => Ok(ControlFlow::Break),
+                    (true, false) => Ok(ControlFlow::Continue),
                 };
             }
         }
-        Ok(Flow::Next)
+        Ok(ControlFlow::Next)
     }
 
     /// Runs a block of the assistant's text and notes its place. Drops variables set in it, like Hugging Face's call.
-    fn generation(&mut self, block: &'r Block) -> Result<Flow> {
+    fn generation(&mut self, block: &'r Block) -> Result<ControlFlow> {
         let start = self.output().len();
         self.scopes.push();
         let flow = self.run(block)?;
@@ -156,7 +156,7 @@ impl<'r> Renderer<'r> {
             state.index.set(index);
             self.scopes.set("loop", Value::Loop(state.clone()))?;
             self.assign(&code.target, item.clone())?;
-            if self.run(&code.body)? == Flow::Break {
+            if self.run(&code.body)? == ControlFlow::Break {
                 break;
             }
         }

@@ -4,7 +4,7 @@
 use crate::common::{Harness, Machine, Numbers, Open, Parts, Setup, read, same_bits, tensors};
 use plimsoll_arch::{Caches, ModelSpec};
 use plimsoll_base::{DType, PhaseSet};
-use plimsoll_device::{MatrixLayout, Owned};
+use plimsoll_device::{MatrixLayout, OwnedRun};
 use plimsoll_memory::{Buf, Layout};
 use plimsoll_model::{
     Derivatives, ParamTable, Params, Pass, PassLimits, Recompute, RowGradients, Stage, backward,
@@ -185,7 +185,7 @@ fn partial_gradients_added_by_their_owners_are_the_accumulated_gradient() {
                     let shard = parts.resident.buf("shard");
                     sum_parts(&mut parts, &groups, &optimizer, (&spec, &table, dtype), shard);
                     let added = read(dev, shard);
-                    for Owned { run, at } in optimizer.owned() {
+                    for OwnedRun { run, at } in optimizer.owned() {
                         let own = &added[*at as usize..][..run.elements as usize];
                         let want = &accumulated[run.start as usize..run.end() as usize];
                         assert!(same_bits(want, own), "{what}: rank {rank} of {ranks}, {run:?}");

@@ -6,7 +6,7 @@
 //!
 //! Legend: L steps ahead.
 
-mod handed;
+mod message;
 mod place;
 mod save;
 mod supply;

@@ -1,15 +1,15 @@
 //! The supply of ranks that only sample or only train.
 
-use super::handed::{Drawn, Handed, Trained, hand_over};
+use super::message::{SampledRollouts, StepMessage, TrainedStep, exchange_step};
 use super::place::Apart;
 use super::weights;
 use crate::context::StepContext;
 use crate::methods::report::StepReport;
 use crate::roles::Trainer;
 use crate::supply::ahead;
-use crate::supply::arrivals::{self, Arrival, Flow, WeightArrivals};
 use crate::supply::carried::GroupsUnderWay;
 use crate::supply::gathered::Gathered;
+use crate::supply::in_flight::{self, Arrival, InFlightRollout, WeightArrivals};
 use crate::supply::queue::RolloutQueue;
 use crate::supply::restored::Restored;
 use crate::supply::rollout::StepSamples;
@@ -31,47 +31,47 @@ pub(crate) struct ApartSupply {
     /// The groups of the rollout under way, where weights may arrive in the middle of one.
     under_way: GroupsUnderWay,
     /// True if they may.
-    is_midway: bool,
+    is_in_flight: bool,
     /// The arrivals that the run follows, if it follows any.
     schedule: Option<WeightArrivals>,
     /// Where samples outlive the engine's next request while they are drawn, room for them.
     held: Option<Arc<Samples>>,
-    /// The draws of this rank in the step that is being made, if it draws in parts.
-    flow: Option<Flow>,
+    /// The rollout that this rank draws in the step that is being made, if it draws it in parts.
+    rollout: Option<InFlightRollout>,
     /// The step that is being made, and the updates of the weights that it begins with.
     of: (u32, u64),
-    /// When the weights of the last step arrived.
+    /// When the weights of the last step received.
     arrival: Option<Arrival>,
 }
 
 impl ApartSupply {
     /// Begins with nothing. `schedule`: the arrivals that the run follows, if it follows any.
     pub(crate) fn new(
-        is_midway: bool,
+        is_in_flight: bool,
         schedule: Option<WeightArrivals>,
         held: Option<Arc<Samples>>,
     ) -> ApartSupply {
-        ApartSupply { is_midway, schedule, held, ..ApartSupply::default() }
+        ApartSupply { is_in_flight, schedule, held, ..ApartSupply::default() }
     }
 
     /// Hands `own` to all ranks. What was drawn joins the queue and `gathered`; returns what was trained, if anything
     /// was.
     ///
     /// Errors: this rank's own; one that all ranks share; `rank-lost` where another rank has one.
-    fn hand_over(
+    fn exchange_step(
         &mut self,
         trainer: &mut Trainer<'_>,
         cx: &mut StepContext<'_>,
-        own: Result<Handed>,
+        own: Result<StepMessage>,
         gathered: &mut Gathered,
-    ) -> Result<Option<Trained>> {
+    ) -> Result<Option<TrainedStep>> {
         let with = ranks_of(trainer);
-        let (arrived, trained) = hand_over(with, cx, own, self.of)?;
-        let Some(arrived) = arrived else { return Ok(trained) };
+        let (received, trained) = exchange_step(with, cx, own, self.of)?;
+        let Some(received) = received else { return Ok(trained) };
         // Where weights arrive midway, ranks that sample have learned the lengths when they graded.
-        let learns = with.1.trains() || !self.is_midway;
+        let learns = with.1.trains() || !self.is_in_flight;
         let size = cx.run.rollout.group_size as usize;
-        for rollout in arrived.rollouts {
+        for rollout in received.rollouts {
             for (g, group) in rollout.groups.iter().enumerate().filter(|_| learns) {
                 let tokens: usize = (g * size..(g + 1) * size).map(|s| rollout.samples.ids(s).len()).sum();
                 let key = Lengths::key(&group.item.ids);
@@ -79,19 +79,24 @@ impl ApartSupply {
             }
             self.queue.push(rollout);
         }
-        (self.under_way.next, self.arrival) = (Some(arrived.under_way), arrived.arrival);
-        gathered.add(arrived.gathered);
+        (self.under_way.next, self.arrival) = (Some(received.under_way), received.arrival);
+        gathered.add(received.gathered);
         Ok(trained)
     }
 
     /// Draws what is drawn while the others train. All ranks that sample do so together.
-    fn draw(&mut self, trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, step: u32) -> Result<Handed> {
-        if let Some(flow) = self.flow.take() {
-            return go_on(trainer, cx, flow, step, self.schedule.as_ref());
+    fn draw(
+        &mut self,
+        trainer: &mut Trainer<'_>,
+        cx: &mut StepContext<'_>,
+        step: u32,
+    ) -> Result<StepMessage> {
+        if let Some(rollout) = self.rollout.take() {
+            return draw_to_sync(trainer, cx, rollout, step, self.schedule.as_ref());
         }
         let of_step = step.saturating_add(cx.run.staleness());
         if of_step > cx.run.train().steps {
-            return Ok(Handed::default());
+            return Ok(StepMessage::default());
         }
         draw(trainer, cx, (step, of_step), self.held.as_mut())
     }
@@ -110,18 +115,19 @@ impl Supply for ApartSupply {
         self.of = (step, trainer.updates());
         self.queue.begin();
         let num_waiting = self.queue.num_waiting();
-        self.flow = self.is_midway.then(|| Flow::begin(step, num_waiting, &self.under_way.groups));
+        self.rollout =
+            self.is_in_flight.then(|| InFlightRollout::begin(step, num_waiting, &self.under_way.groups));
         // What earlier steps would have drawn, had there been any.
         let end = step.saturating_add(cx.run.staleness()).min(cx.run.train().steps + 1);
-        let lacking = step + num_waiting..if self.is_midway { step + 1 } else { end };
+        let lacking = step + num_waiting..if self.is_in_flight { step + 1 } else { end };
         for of_step in lacking {
-            let own = match (apart.trains(), &mut self.flow) {
-                (true, _) => Ok(Handed::default()),
-                (false, Some(flow)) => first(trainer, cx, flow),
+            let own = match (apart.trains(), &mut self.rollout) {
+                (true, _) => Ok(StepMessage::default()),
+                (false, Some(rollout)) => finish_first(trainer, cx, rollout),
                 (false, None) => draw(trainer, cx, (step, of_step), self.held.as_mut()),
             };
             say_whom(cx, apart, (step, of_step), self.queue.num_there());
-            self.hand_over(trainer, cx, own, gathered)?;
+            self.exchange_step(trainer, cx, own, gathered)?;
         }
         if !apart.trains() {
             return Ok(None);
@@ -146,16 +152,16 @@ impl Supply for ApartSupply {
         let (made, own) = if apart.trains() {
             // Weights may arrive from here on.
             all.post(u64::from(step));
-            Handed::of_training(trainer, made)
+            StepMessage::of_training(trainer, made)
         } else {
             (made, self.draw(trainer, cx, step))
         };
         // Ranks that train have emptied a place, and those that sample have filled it.
         let there = self.queue.num_there();
         say_whom(cx, apart, (step, step + there), there.saturating_sub(u32::from(apart.trains())));
-        let handed = self.hand_over(trainer, cx, own, gathered);
+        let exchanged = self.exchange_step(trainer, cx, own, gathered);
         let mut report = made?;
-        let trained = handed?.expect("the first rank trains");
+        let trained = exchanged?.expect("the first rank trains");
         weights::copy(trainer, all, apart, &trained.updates)?;
         self.keep();
         if apart.trains() {
@@ -173,7 +179,7 @@ impl Supply for ApartSupply {
     }
 
     fn record(&mut self, lead: &mut Lead<'_, '_, '_, '_>, _step: u32) -> Result<()> {
-        self.arrival.take().map_or(Ok(()), |arrival| arrivals::write(lead.dir.path(), &arrival))
+        self.arrival.take().map_or(Ok(()), |arrival| in_flight::write(lead.dir.path(), &arrival))
     }
 
     fn state(&self, state: &mut RunState) {
@@ -229,10 +235,10 @@ fn with_own<'a, T>(trainer: &mut Trainer<'a>, body: impl FnOnce(&mut Trainer<'a>
 }
 
 /// Returns what this rank hands over of what the ranks that sample have drawn: all of them have all of it.
-fn spoken(trainer: &Trainer<'_>, drawn: Drawn) -> Handed {
+fn of_first_sampler(trainer: &Trainer<'_>, sampled: SampledRollouts) -> StepMessage {
     let (all, apart) = ranks_of(trainer);
     let speaks = all.rank() == apart.first_sampler();
-    Handed { drawn: speaks.then_some(drawn), ..Handed::default() }
+    StepMessage { sampled: speaks.then_some(sampled), ..StepMessage::default() }
 }
 
 /// Draws and grades in `step` the samples of a step, with the ranks that sample.
@@ -241,35 +247,45 @@ fn draw(
     cx: &mut StepContext<'_>,
     steps: (u32, u32),
     held: Option<&mut Arc<Samples>>,
-) -> Result<Handed> {
+) -> Result<StepMessage> {
     let mut gathered = Gathered::default();
     let rollout = with_own(trainer, |trainer| ahead::draw(trainer, cx, steps, held, &mut gathered))?;
-    Ok(spoken(trainer, Drawn::new(cx.cursor, vec![rollout], (Vec::new(), None), gathered)))
+    Ok(of_first_sampler(
+        trainer,
+        SampledRollouts::new(cx.cursor, vec![rollout], (Vec::new(), None), gathered),
+    ))
 }
 
 /// Finishes the rollout that the step trains on.
-fn first(trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, flow: &mut Flow) -> Result<Handed> {
-    with_own(trainer, |trainer| flow.finish(trainer, cx))?;
-    let (rollouts, gathered) = (std::mem::take(&mut flow.rollouts), std::mem::take(&mut flow.gathered));
-    Ok(spoken(trainer, Drawn::new(cx.cursor, rollouts, (Vec::new(), None), gathered)))
+fn finish_first(
+    trainer: &mut Trainer<'_>,
+    cx: &mut StepContext<'_>,
+    rollout: &mut InFlightRollout,
+) -> Result<StepMessage> {
+    with_own(trainer, |trainer| rollout.finish(trainer, cx))?;
+    let (rollouts, gathered) = (std::mem::take(&mut rollout.rollouts), std::mem::take(&mut rollout.gathered));
+    Ok(of_first_sampler(trainer, SampledRollouts::new(cx.cursor, rollouts, (Vec::new(), None), gathered)))
 }
 
 /// Draws until the weights that the step makes arrive: at the tick that the run's schedule has, or as soon as they are
 /// there.
-fn go_on(
+fn draw_to_sync(
     trainer: &mut Trainer<'_>,
     cx: &mut StepContext<'_>,
-    mut flow: Flow,
+    mut rollout: InFlightRollout,
     step: u32,
     schedule: Option<&WeightArrivals>,
-) -> Result<Handed> {
+) -> Result<StepMessage> {
     let (all, _) = ranks_of(trainer);
     let has_come = || all.posted(0) >= u64::from(step);
     let written = schedule.map(|schedule| schedule.at(step));
     let arrival = with_own(trainer, |trainer| match written {
-        Some(arrival) => flow.to(trainer, cx, arrival).map(|()| arrival),
-        None => flow.until(trainer, cx, &has_come),
+        Some(arrival) => rollout.draw_to(trainer, cx, arrival).map(|()| arrival),
+        None => rollout.draw_until(trainer, cx, &has_come),
     })?;
-    let Flow { groups, rollouts, gathered, .. } = flow;
-    Ok(spoken(trainer, Drawn::new(cx.cursor, rollouts, (groups, Some(arrival)), gathered)))
+    let InFlightRollout { groups, rollouts, gathered, .. } = rollout;
+    Ok(of_first_sampler(
+        trainer,
+        SampledRollouts::new(cx.cursor, rollouts, (groups, Some(arrival)), gathered),
+    ))
 }

@@ -1,10 +1,10 @@
 //! A step's rollout of episodes that agents play. Nothing is drawn beyond the step's tick: a request waits until the
 //! step is certain to go on beyond its own (`plimsoll_serve::episodes`).
 
-use super::drew::{Drew, take};
+use super::chunk::ResponseChunk;
 use super::groups::{Group, Response};
-use super::piece::Piece;
 use super::report::CarryReport;
+use super::rollout::{StepRollout, take};
 use crate::context::StepContext;
 use crate::episodes::{AgentEpisode, EpisodesRequest, NewTurns, PlayedOn};
 use crate::roles::Trainer;
@@ -23,7 +23,7 @@ pub(super) fn draw(
     groups: &mut [Group],
     times: GroupTimes,
     (step, report): (u32, &mut CarryReport),
-) -> Result<Drew> {
+) -> Result<StepRollout> {
     let asked = EpisodesRequest {
         text: cx.text,
         rollout: &cx.run.rollout,
@@ -44,7 +44,7 @@ pub(super) fn draw(
         let NewTurns { asked, ids, logprobs, turns, finish, reward, has_fault } = new;
         rewards.push(reward);
         response.asked = response.asked.take().or(asked);
-        let piece = Piece { ids, logprobs, finish, turns, has_fault };
+        let piece = ResponseChunk { ids, logprobs, finish, turns, has_fault };
         count_rows(&mut report.counts, response, &piece);
         piece
     };
@@ -56,11 +56,11 @@ pub(super) fn draw(
             last.reward = reward.to_bits();
         }
     }
-    Ok(Drew { chosen: times.chosen(), gathered, events: vec![events] })
+    Ok(StepRollout { chosen: times.chosen(), gathered, events: vec![events] })
 }
 
 /// Counts the rows of prompts: each request of an episode after the first computes again what came before.
-fn count_rows(counts: &mut CarryCounts, response: &Response, piece: &Piece) {
+fn count_rows(counts: &mut CarryCounts, response: &Response, piece: &ResponseChunk) {
     let prompt = response.asked.as_ref().map_or(0, |asked| asked.prompt.len()) as u64;
     let mut before = response.turns.last().map(|last| last.turn.end);
     for of in &piece.turns {

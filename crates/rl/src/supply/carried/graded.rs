@@ -1,6 +1,6 @@
 //! The grading of carried groups. A response that has ended is final, since it ended before the step's tick: rewards
 //! that score each response by itself grade it while the update runs, or while others draw where its group has ended
-//! too (`finals.rs`). Other rewards grade a group when it is trained.
+//! too (`early_grading.rs`). Other rewards grade a group when it is trained.
 //!
 //! A grade depends on the response, its prompt and the step in which it ended. So it is the same whenever it is made:
 //! ahead, with its group, or again after a resume.

@@ -8,22 +8,22 @@
 //! Legend: P prompts a step, G samples of each, T ticks of a step.
 
 mod agents;
+mod chunk;
 mod drawing;
-mod drew;
+mod early_grading;
 mod expected;
-mod finals;
 mod graded;
 mod groups;
-mod piece;
 mod playing;
 mod report;
 mod responding;
+mod rollout;
 mod saved;
 pub(super) mod step;
 mod supply;
 
-pub(crate) use drew::take;
+pub(crate) use chunk::{RankChunks, ResponseChunk};
 pub(crate) use graded::grade;
 pub(crate) use groups::{Group, GroupsUnderWay, Response};
-pub(crate) use piece::{Piece, RankDrawn};
+pub(crate) use rollout::take;
 pub(super) use supply::CarriedSupply;

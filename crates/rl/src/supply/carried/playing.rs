@@ -1,9 +1,9 @@
 //! The stop condition of a step's rollout of episodes. An episode goes on to its next turn if fewer ticks than the
 //! step's have passed, and a tick is a token that it draws: what environments say costs none.
 
+use super::chunk::{RankChunks, ResponseChunk};
 use super::drawing::{Done, Drawing, Drawn};
 use super::groups::{Group, Response};
-use super::piece::{Piece, RankDrawn};
 use crate::context::StepContext;
 use crate::episodes::{CarriedTalk, EpisodeSoFar, Events};
 use crate::roles::Trainer;
@@ -93,14 +93,14 @@ impl Playing<'_> {
         samples: &Samples,
         ticks: u64,
         events: &mut Events,
-    ) -> Piece {
+    ) -> ResponseChunk {
         let turns = samples.turns(sample);
         let kept = self.talk.keep(sample, ticks, turns, events);
         let (ids, logprobs) = (samples.ids(sample), samples.logprobs(sample));
         let end = turns.get(kept.turns.len()).map_or(ids.len(), |dropped| dropped.start as usize);
         // An episode that had ended has no tokens here.
         let drawn = if turns.is_empty() { 0..0 } else { start..end };
-        let mut piece = Piece {
+        let mut piece = ResponseChunk {
             ids: ids[drawn.clone()].to_vec(),
             logprobs: logprobs[drawn].to_vec(),
             finish: kept.finish,
@@ -125,7 +125,7 @@ pub(super) fn play(
     groups: &[&Group],
     request: &Request<'_>,
     (numbers, times): (&[usize], GroupTimes),
-) -> Result<(Done, RankDrawn)> {
+) -> Result<(Done, RankChunks)> {
     let episodes = cx.episodes.as_mut().expect("the step is one of episodes");
     let responses: Vec<&Response> = groups.iter().flat_map(|group| &group.responses).collect();
     let so_far: Vec<EpisodeSoFar<'_>> = groups.iter().flat_map(|group| group.episodes()).collect();
@@ -159,9 +159,9 @@ pub(super) fn play(
     let one = |(s, response): (usize, &&Response)| {
         playing.piece(s, response.ids.len(), samples, ticks, &mut events)
     };
-    let pieces: Vec<Piece> = responses.iter().enumerate().map(one).collect();
+    let pieces: Vec<ResponseChunk> = responses.iter().enumerate().map(one).collect();
     let turns = (0..responses.len()).flat_map(|s| samples.turns(s));
     let drawn: usize = turns.map(|turn| turn.tokens().len()).sum();
-    let dropped = (drawn - pieces.iter().map(Piece::drawn).sum::<usize>()) as u64;
-    Ok((playing.drawing.done(), RankDrawn { pieces, stats, dropped, events }))
+    let dropped = (drawn - pieces.iter().map(ResponseChunk::drawn).sum::<usize>()) as u64;
+    Ok((playing.drawing.done(), RankChunks { pieces, stats, dropped, events }))
 }

@@ -1,7 +1,7 @@
 //! The stop condition of a step's rollout without an environment: a response also stops at the step's tick.
 
 use super::drawing::Drawing;
-use super::finals::Finals;
+use super::early_grading::EarlyGrading;
 use plimsoll_infer::responses::TextStop;
 use plimsoll_rollout::{Finish, StopCondition};
 use plimsoll_run::under_way;
@@ -10,7 +10,7 @@ pub(super) struct Responding<'d> {
     pub stop: TextStop<'d>,
     pub new_tokens: usize,
     pub drawing: Drawing<'d>,
-    pub finals: Finals<'d>,
+    pub grading: EarlyGrading<'d>,
 }
 
 impl StopCondition for Responding<'_> {
@@ -21,7 +21,7 @@ impl StopCondition for Responding<'_> {
         }
         let ticks = (response.len() - self.drawing.drawn[sample].start) as u64;
         self.drawing.drew(sample, ticks);
-        self.finals.drew(&self.drawing);
+        self.grading.drew(&self.drawing);
         let is_cut = ticks >= self.drawing.bound();
         if is_cut {
             self.drawing.cut(sample);
@@ -38,6 +38,6 @@ impl StopCondition for Responding<'_> {
             return;
         }
         self.drawing.end(sample, ticks, finish);
-        self.finals.add(sample, response, finish, self.drawing.end_of(sample));
+        self.grading.add(sample, response, finish, self.drawing.end_of(sample));
     }
 }

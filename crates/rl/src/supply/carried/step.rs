@@ -2,15 +2,15 @@
 //! are graded (`graded.rs`); the others stay under way.
 
 use super::agents;
+use super::chunk::{RankChunks, ResponseChunk};
 use super::drawing::{Done, Drawing, Drawn};
-use super::drew::{Drew, take};
-use super::finals::Finals;
+use super::early_grading::EarlyGrading;
 use super::graded::{grade, grade_ahead, hand_over};
 use super::groups::{Group, GroupsUnderWay, Response};
-use super::piece::{Piece, RankDrawn};
 use super::playing::play;
 use super::report::{CarryReport, count_ages, count_rows};
 use super::responding::Responding;
+use super::rollout::{StepRollout, take};
 use crate::context::StepContext;
 use crate::episodes::Events;
 use crate::roles::Trainer;
@@ -46,7 +46,8 @@ pub(in crate::supply) fn next(
     grade_ahead(cx.rewards, trainer.group, (cx.run, cx.text), &all.groups);
     let (mut groups, joined) = under_way(&all.groups, cx)?;
     let mut report = CarryReport { joined, ..CarryReport::default() };
-    let Drew { chosen, mut gathered, events } = draw(trainer, cx, &mut groups, is_due, (step, &mut report))?;
+    let StepRollout { chosen, mut gathered, events } =
+        draw(trainer, cx, &mut groups, is_due, (step, &mut report))?;
     let size = cx.run.rollout.group_size as usize;
     cx.cursor.data_position += joined as u64;
     cx.cursor.next_sample_id += (joined * size) as u64;
@@ -123,7 +124,7 @@ fn draw(
     groups: &mut [Group],
     is_due: &dyn Fn(&Group) -> bool,
     (step, report): (u32, &mut CarryReport),
-) -> Result<Drew> {
+) -> Result<StepRollout> {
     let size = cx.run.rollout.group_size as usize;
     let wanted = cx.run.rollout.prompts_per_step as usize;
     let due: Vec<bool> = groups.iter().map(is_due).collect();
@@ -132,7 +133,7 @@ fn draw(
     let ended = groups.iter().enumerate().filter(|(_, group)| group.has_ended());
     ended.for_each(|(g, _)| times.end(g, 0));
     if times.bound() == 0 {
-        return Ok(Drew { chosen: times.chosen(), ..Drew::default() });
+        return Ok(StepRollout { chosen: times.chosen(), ..StepRollout::default() });
     }
     if cx.run.plays_agents() {
         return agents::draw(trainer, cx, groups, times, (step, report));
@@ -153,7 +154,7 @@ fn draw(
     let (pieces, events): (Vec<_>, Vec<_>) = all.into_iter().map(|it| (it.pieces, it.events)).unzip();
     let pieces = deal.in_order(pieces, size).collect();
     let gathered = take((trainer, step), groups, pieces, stats, (&mut report.counts, ticks));
-    Ok(Drew { chosen: times.chosen(), gathered, events })
+    Ok(StepRollout { chosen: times.chosen(), gathered, events })
 }
 
 /// Draws this rank's responses to the step's tick.
@@ -163,7 +164,7 @@ fn draw_own(
     groups: &[Group],
     step: u32,
     (own, times): (&[usize], GroupTimes),
-) -> Result<(Done, RankDrawn)> {
+) -> Result<(Done, RankChunks)> {
     let (rollout, size) = (&cx.run.rollout, cx.run.rollout.group_size as usize);
     let of_own: Vec<&Group> = own.iter().map(|g| &groups[*g]).collect();
     let first_sample_id = of_own.iter().map(|group| group.first_sample_id).min().unwrap_or(0);
@@ -194,7 +195,7 @@ fn respond(
     request: &Request<'_>,
     step: u32,
     (numbers, times): (&[usize], GroupTimes),
-) -> Result<(Done, RankDrawn)> {
+) -> Result<(Done, RankChunks)> {
     let responses: Vec<&Response> = groups.iter().flat_map(|group| &group.responses).collect();
     let stops = &cx.run.rollout.stop;
     let mut stop = TextStop::new(cx.text, stops, responses.len())?;
@@ -205,8 +206,8 @@ fn respond(
     let begun: Vec<SoFar<'_>> = responses.iter().map(|response| response.begun()).collect();
     let drawn = responses.iter().map(|response| Drawn::new(response.ids.len(), response.finish.is_some()));
     let drawing = Drawing::new(request.group_size, numbers, drawn.collect(), times, trainer.group);
-    let finals = Finals::new(cx.rewards, (cx.run, cx.text), step, groups, trainer.group);
-    let mut responding = Responding { stop, new_tokens: request.max_new_tokens, drawing, finals };
+    let grading = EarlyGrading::new(cx.rewards, (cx.run, cx.text), step, groups, trainer.group);
+    let mut responding = Responding { stop, new_tokens: request.max_new_tokens, drawing, grading };
     let ran = trainer.rollout_from(request, &begun, &mut responding);
     let mut drawing = responding.drawing;
     let stats = drawing.finish(ran)?;
@@ -215,7 +216,7 @@ fn respond(
     let piece = |(s, of): (usize, &Drawn)| {
         let drawn = of.ticks.min(ticks) as usize;
         let tokens = if drawn > 0 { of.start..of.start + drawn } else { 0..0 };
-        Piece {
+        ResponseChunk {
             ids: samples.ids(s)[tokens.clone()].to_vec(),
             logprobs: samples.logprobs(s)[tokens].to_vec(),
             finish: of.finish.filter(|_| of.ticks <= ticks),
@@ -226,5 +227,5 @@ fn respond(
     let pieces = drawing.drawn.iter().enumerate().map(piece).collect();
     let dropped = drawing.drawn.iter().map(|of| of.ticks.saturating_sub(ticks)).sum();
     let events = Events::default();
-    Ok((drawing.done(), RankDrawn { pieces, stats, dropped, events }))
+    Ok((drawing.done(), RankChunks { pieces, stats, dropped, events }))
 }

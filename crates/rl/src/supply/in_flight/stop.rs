@@ -6,7 +6,7 @@ use plimsoll_run::under_way;
 
 /// When weights arrive.
 #[derive(Clone, Copy)]
-pub(super) enum Bound<'b> {
+pub(super) enum SyncPoint<'b> {
     /// Not before all responses have ended.
     Never,
     /// At a tick.
@@ -16,7 +16,7 @@ pub(super) enum Bound<'b> {
 }
 
 /// A rollout that stops at a tick.
-pub(super) struct Until<'d> {
+pub(super) struct SyncStop<'d> {
     stop: TextStop<'d>,
     new_tokens: usize,
     /// Tokens at which a response stops.
@@ -29,24 +29,24 @@ pub(super) struct Until<'d> {
     pub finish: Vec<Option<Finish>>,
 }
 
-impl<'d> Until<'d> {
+impl<'d> SyncStop<'d> {
     pub(super) fn new(
         stop: TextStop<'d>,
         (responses, new_tokens): (usize, usize),
-        bound: Bound<'d>,
-    ) -> Until<'d> {
-        let (tick, when) = match bound {
-            Bound::Never => (usize::MAX, None),
-            Bound::Tick(tick) => (tick as usize, None),
-            Bound::When(when) => (usize::MAX, Some(when)),
+        sync: SyncPoint<'d>,
+    ) -> SyncStop<'d> {
+        let (tick, when) = match sync {
+            SyncPoint::Never => (usize::MAX, None),
+            SyncPoint::Tick(tick) => (tick as usize, None),
+            SyncPoint::When(when) => (usize::MAX, Some(when)),
         };
         let (is_cut, finish) = (vec![false; responses], vec![None; responses]);
         under_way::expect(responses);
-        Until { stop, new_tokens, tick, when, longest: 0, is_cut, finish }
+        SyncStop { stop, new_tokens, tick, when, longest: 0, is_cut, finish }
     }
 }
 
-impl StopCondition for Until<'_> {
+impl StopCondition for SyncStop<'_> {
     fn stops(&mut self, sample: usize, response: &[u32]) -> bool {
         let has_stopped = self.stop.stops(sample, response);
         self.longest = self.longest.max(response.len());

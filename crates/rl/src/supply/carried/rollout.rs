@@ -1,7 +1,7 @@
 //! What a step drew, and how it joins the groups under way.
 
+use super::chunk::ResponseChunk;
 use super::groups::Group;
-use super::piece::Piece;
 use super::report::count_draws;
 use crate::episodes::Events;
 use crate::flops::forward_flops;
@@ -13,7 +13,7 @@ use plimsoll_run::carry::CarryCounts;
 
 /// The groups and counts of a rollout, up to the step's tick.
 #[derive(Default)]
-pub(super) struct Drew {
+pub(super) struct StepRollout {
     /// The groups that the step trains.
     pub chosen: Vec<usize>,
     pub gathered: Gathered,
@@ -25,7 +25,7 @@ pub(super) struct Drew {
 pub(crate) fn take(
     (trainer, step): (&Trainer<'_>, u32),
     groups: &mut [Group],
-    pieces: Vec<Piece>,
+    pieces: Vec<ResponseChunk>,
     stats: RolloutStats,
     (counts, ticks): (&mut CarryCounts, u64),
 ) -> Gathered {

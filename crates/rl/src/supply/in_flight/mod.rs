@@ -8,12 +8,12 @@
 //!
 //! Legend: L steps ahead, P prompts a step, G samples of each.
 
-mod flow;
-mod midway;
+mod rollout;
 mod schedule;
-mod until;
+mod stop;
+mod supply;
 
-pub(crate) use flow::Flow;
-pub(super) use midway::MidwaySupply;
+pub(crate) use rollout::InFlightRollout;
 pub use schedule::{Arrival, WeightArrivals};
 pub(crate) use schedule::{cut, write};
+pub(super) use supply::InFlightSupply;

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 /// The tokens of a response that a step drew.
 #[derive(Serialize, Deserialize)]
-pub(crate) struct Piece {
+pub(crate) struct ResponseChunk {
     pub ids: Vec<u32>,
     pub logprobs: Vec<f32>,
     /// How the response ended, if it did.
@@ -18,7 +18,7 @@ pub(crate) struct Piece {
     pub has_fault: bool,
 }
 
-impl Piece {
+impl ResponseChunk {
     /// Returns the number of its tokens that weights drew.
     pub(super) fn drawn(&self) -> usize {
         if self.turns.is_empty() {
@@ -36,8 +36,8 @@ impl Piece {
 
 /// The tokens that one rank drew, with their counts.
 #[derive(Serialize, Deserialize)]
-pub(crate) struct RankDrawn {
-    pub pieces: Vec<Piece>,
+pub(crate) struct RankChunks {
+    pub pieces: Vec<ResponseChunk>,
     pub stats: RolloutStats,
     /// Tokens after the step's tick.
     pub dropped: u64,

@@ -7,10 +7,10 @@ use crate::roles::Trainer;
 use crate::rollout::exchange::{SentResponse, exchange};
 use crate::rollout::message::Kind;
 use crate::rollout::ranks::Sample;
-use crate::supply::arrivals::Arrival;
 use crate::supply::carried::{Group, Response};
 use crate::supply::gathered::Gathered;
 use crate::supply::group::{Runs, SampleGroup};
+use crate::supply::in_flight::Arrival;
 use crate::supply::rollout::Rollout;
 use plimsoll_base::{Error, Result, slugs};
 use plimsoll_infer::text::Item;
@@ -23,18 +23,18 @@ use std::sync::Arc;
 
 /// A rank's message to all others at the end of a step.
 #[derive(Default, Serialize, Deserialize)]
-pub(super) struct Handed {
+pub(super) struct StepMessage {
     /// The part of the first rank that trains.
-    pub trained: Option<Trained>,
+    pub trained: Option<TrainedStep>,
     /// The part of the first rank that samples.
-    pub drawn: Option<Drawn>,
+    pub sampled: Option<SampledRollouts>,
     /// An error that all ranks that train have met: its place among the slugs of such, and its message.
     pub failed: Option<(u32, String)>,
 }
 
 /// The facts of a step that ranks that sample need.
 #[derive(Serialize, Deserialize)]
-pub(super) struct Trained {
+pub(super) struct TrainedStep {
     /// Updates of each trained role.
     pub updates: Vec<u64>,
     pub reward: Option<f64>,
@@ -43,12 +43,12 @@ pub(super) struct Trained {
 
 /// The rollouts that were drawn since ranks met last.
 #[derive(Serialize, Deserialize)]
-pub(super) struct Drawn {
+pub(super) struct SampledRollouts {
     /// The next prompt and the next sample.
     cursor: (u64, u64),
-    rollouts: Vec<DrawnRollout>,
+    rollouts: Vec<SentRollout>,
     /// The groups of the rollout under way, if weights may arrive in the middle of one.
-    under_way: Vec<DrawnGroup>,
+    under_way: Vec<PartialGroup>,
     gathered: Gathered,
     /// The step whose samples are the next to be finished, and their tick.
     arrival: Option<(u32, u32)>,
@@ -56,7 +56,7 @@ pub(super) struct Drawn {
 
 /// A rollout that was drawn and graded.
 #[derive(Serialize, Deserialize)]
-struct DrawnRollout {
+struct SentRollout {
     groups: Vec<GradedGroup>,
     versions: Vec<Runs>,
 }
@@ -69,27 +69,29 @@ struct GradedGroup {
 }
 
 #[derive(Serialize, Deserialize)]
-struct DrawnGroup {
+struct PartialGroup {
     position: u64,
     first_sample_id: u64,
     responses: Vec<Response>,
 }
 
-impl Handed {
+impl StepMessage {
     /// Returns what a rank that has trained keeps and hands over. An error that all ranks that train meet is both.
     pub(super) fn of_training(
         trainer: &Trainer<'_>,
         made: Result<StepReport>,
-    ) -> (Result<StepReport>, Result<Handed>) {
+    ) -> (Result<StepReport>, Result<StepMessage>) {
         let own = match &made {
             Ok(report) => {
                 let updates = trainer.trained().map(|role| role.updates()).collect();
-                let trained = Trained { updates, reward: report.reward, vitals: report.vitals };
-                Handed { trained: Some(trained), ..Handed::default() }
+                let trained = TrainedStep { updates, reward: report.reward, vitals: report.vitals };
+                StepMessage { trained: Some(trained), ..StepMessage::default() }
             }
             Err(error) => match slugs::OF_ALL_RANKS.iter().position(|slug| *slug == error.slug) {
-                Some(at) => Handed { failed: Some((at as u32, error.message.clone())), ..Handed::default() },
-                None => return (Ok(StepReport::default()), made.map(|_| Handed::default())),
+                Some(at) => {
+                    StepMessage { failed: Some((at as u32, error.message.clone())), ..StepMessage::default() }
+                }
+                None => return (Ok(StepReport::default()), made.map(|_| StepMessage::default())),
             },
         };
         (made, Ok(own))
@@ -102,22 +104,22 @@ impl Handed {
     }
 }
 
-impl Drawn {
+impl SampledRollouts {
     /// Returns what was drawn, after which `cursor` is next.
     pub(super) fn new(
         cursor: Cursor,
         rollouts: Vec<Rollout>,
         (under_way, arrival): (Vec<Group>, Option<Arrival>),
         gathered: Gathered,
-    ) -> Drawn {
-        let group = |Group { position, first_sample_id, responses, .. }| DrawnGroup {
+    ) -> SampledRollouts {
+        let group = |Group { position, first_sample_id, responses, .. }| PartialGroup {
             position,
             first_sample_id,
             responses,
         };
-        Drawn {
+        SampledRollouts {
             cursor: (cursor.data_position, cursor.next_sample_id),
-            rollouts: rollouts.into_iter().map(DrawnRollout::of).collect(),
+            rollouts: rollouts.into_iter().map(SentRollout::of).collect(),
             under_way: under_way.into_iter().map(group).collect(),
             gathered,
             arrival: arrival.map(|arrival| (arrival.rollout, arrival.tick)),
@@ -127,22 +129,22 @@ impl Drawn {
     /// Returns what was drawn in `step` with the weights after `policy_version` updates, and moves `cx` past it.
     ///
     /// Errors: those of reading prompts.
-    fn read(self, cx: &mut StepContext<'_>, (step, policy_version): (u32, u64)) -> Result<Arrived> {
+    fn read(self, cx: &mut StepContext<'_>, (step, policy_version): (u32, u64)) -> Result<ReceivedRollouts> {
         let of = BufferState { step, policy_version, groups: 0 };
         let rollouts =
             self.rollouts.into_iter().map(|rollout| rollout.read(cx, of)).collect::<Result<_>>()?;
         let mut under_way = Vec::with_capacity(self.under_way.len());
-        for DrawnGroup { position, first_sample_id, responses } in self.under_way {
+        for PartialGroup { position, first_sample_id, responses } in self.under_way {
             under_way.push(Group { position, first_sample_id, item: item(cx, position)?, responses });
         }
         cx.cursor = Cursor { data_position: self.cursor.0, next_sample_id: self.cursor.1 };
         let arrival = self.arrival.map(|(rollout, tick)| Arrival { step, rollout, tick });
-        Ok(Arrived { rollouts, under_way, arrival, gathered: self.gathered })
+        Ok(ReceivedRollouts { rollouts, under_way, arrival, gathered: self.gathered })
     }
 }
 
-impl DrawnRollout {
-    fn of(rollout: Rollout) -> DrawnRollout {
+impl SentRollout {
+    fn of(rollout: Rollout) -> SentRollout {
         let Rollout { groups, samples, versions, .. } = rollout;
         let mut s = 0;
         let mut group = |SampleGroup { position, greedy, scored, texts, .. }: SampleGroup| {
@@ -152,7 +154,7 @@ impl DrawnRollout {
             };
             GradedGroup { position, greedy, samples: scored.into_iter().zip(texts).map(sample).collect() }
         };
-        DrawnRollout { groups: groups.into_iter().map(&mut group).collect(), versions }
+        SentRollout { groups: groups.into_iter().map(&mut group).collect(), versions }
     }
 
     /// Returns the rollout with its prompts.
@@ -183,7 +185,7 @@ fn item(cx: &mut StepContext<'_>, position: u64) -> Result<Item> {
 }
 
 /// The rollouts that other ranks have drawn for this one.
-pub(super) struct Arrived {
+pub(super) struct ReceivedRollouts {
     pub rollouts: Vec<Rollout>,
     pub under_way: Vec<Group>,
     pub arrival: Option<Arrival>,
@@ -193,17 +195,17 @@ pub(super) struct Arrived {
 /// Hands `own` to all ranks. Returns what was drawn and what was trained, if anything was.
 ///
 /// Errors: this rank's own; one that all ranks share; `rank-lost` where another rank has one.
-pub(super) fn hand_over(
+pub(super) fn exchange_step(
     (all, apart): (&Ranks, &Apart),
     cx: &mut StepContext<'_>,
-    own: Result<Handed>,
+    own: Result<StepMessage>,
     of: (u32, u64),
-) -> Result<(Option<Arrived>, Option<Trained>)> {
-    let mut handed = exchange(all, Kind::Apart, own)?;
-    if let Some(error) = handed.iter().find_map(Handed::error) {
+) -> Result<(Option<ReceivedRollouts>, Option<TrainedStep>)> {
+    let mut messages = exchange(all, Kind::Apart, own)?;
+    if let Some(error) = messages.iter().find_map(StepMessage::error) {
         return Err(error);
     }
-    let drawn = handed.swap_remove(apart.first_sampler()).drawn;
-    let arrived = drawn.map(|drawn| drawn.read(cx, of)).transpose()?;
-    Ok((arrived, handed.swap_remove(0).trained))
+    let sampled = messages.swap_remove(apart.first_sampler()).sampled;
+    let received = sampled.map(|sampled| sampled.read(cx, of)).transpose()?;
+    Ok((received, messages.swap_remove(0).trained))
 }

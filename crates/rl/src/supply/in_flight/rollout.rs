@@ -1,13 +1,13 @@
 //! The rollout under way in a step, and those that it finishes.
 
 use super::schedule::Arrival;
-use super::until::{Bound, Until};
+use super::stop::{SyncPoint, SyncStop};
 use crate::context::StepContext;
 use crate::episodes::Events;
 use crate::roles::Trainer;
 use crate::rollout::exchange::{Deal, exchange};
 use crate::rollout::message::Kind;
-use crate::supply::carried::{Group, Piece, RankDrawn, Response, grade, take};
+use crate::supply::carried::{Group, RankChunks, Response, ResponseChunk, grade, take};
 use crate::supply::gathered::Gathered;
 use crate::supply::group::SampleGroup;
 use crate::supply::rollout::Rollout;
@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 /// The rollouts that a step draws, from where the last one has come to.
 #[derive(Debug)]
-pub(crate) struct Flow {
+pub(crate) struct InFlightRollout {
     step: u32,
     /// The step whose samples are the next to be finished.
     next: u32,
@@ -34,18 +34,18 @@ pub(crate) struct Flow {
     pub gathered: Gathered,
 }
 
-impl Flow {
+impl InFlightRollout {
     /// Begins where the last step has come to: `num_waiting` rollouts wait, and the groups of the next one are
     /// `under_way`.
-    pub(crate) fn begin(step: u32, num_waiting: u32, under_way: &[Group]) -> Flow {
+    pub(crate) fn begin(step: u32, num_waiting: u32, under_way: &[Group]) -> InFlightRollout {
         let (next, groups) = (step + num_waiting, under_way.to_vec());
-        Flow { step, next, groups, rollouts: Vec::new(), gathered: Gathered::default() }
+        InFlightRollout { step, next, groups, rollouts: Vec::new(), gathered: Gathered::default() }
     }
 
     /// Draws to an arrival that is written down.
     ///
     /// Errors: those of drawing and of the rewards.
-    pub(crate) fn to(
+    pub(crate) fn draw_to(
         &mut self,
         trainer: &mut Trainer<'_>,
         cx: &mut StepContext<'_>,
@@ -55,7 +55,7 @@ impl Flow {
             self.finish(trainer, cx)?;
         }
         if at.tick > 0 {
-            self.draw(trainer, cx, Bound::Tick(at.tick))?;
+            self.draw(trainer, cx, SyncPoint::Tick(at.tick))?;
         }
         Ok(())
     }
@@ -63,7 +63,7 @@ impl Flow {
     /// Draws until `has_come` is true, or the samples of all steps up to L later are drawn. Returns the arrival.
     ///
     /// Errors: those of drawing and of the rewards.
-    pub(crate) fn until(
+    pub(crate) fn draw_until(
         &mut self,
         trainer: &mut Trainer<'_>,
         cx: &mut StepContext<'_>,
@@ -71,7 +71,7 @@ impl Flow {
     ) -> Result<Arrival> {
         let last = self.step.saturating_add(cx.run.staleness()).min(cx.run.train().steps);
         while self.next <= last && !has_come() {
-            self.draw(trainer, cx, Bound::When(has_come))?;
+            self.draw(trainer, cx, SyncPoint::When(has_come))?;
             if self.groups.iter().all(Group::has_ended) {
                 self.grade(trainer, cx)?;
             }
@@ -86,12 +86,17 @@ impl Flow {
     ///
     /// Errors: those of drawing and of the rewards.
     pub(crate) fn finish(&mut self, trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>) -> Result<()> {
-        self.draw(trainer, cx, Bound::Never)?;
+        self.draw(trainer, cx, SyncPoint::Never)?;
         self.grade(trainer, cx)
     }
 
-    /// Begins the next rollout unless it is begun, and draws up to `bound`.
-    fn draw(&mut self, trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>, bound: Bound<'_>) -> Result<()> {
+    /// Begins the next rollout unless it is begun, and draws up to `sync`.
+    fn draw(
+        &mut self,
+        trainer: &mut Trainer<'_>,
+        cx: &mut StepContext<'_>,
+        sync: SyncPoint<'_>,
+    ) -> Result<()> {
         let (prompts, size) = (cx.run.rollout.prompts_per_step as usize, cx.run.rollout.group_size as usize);
         if self.groups.is_empty() {
             let (first, id) = (cx.cursor.data_position, cx.cursor.next_sample_id);
@@ -103,7 +108,7 @@ impl Flow {
         }
         (cx.edge)(Doing::Rollout);
         let started = std::time::Instant::now();
-        let gathered = draw(trainer, cx, (&mut self.groups, self.step), bound)?;
+        let gathered = draw(trainer, cx, (&mut self.groups, self.step), sync)?;
         self.gathered.add(gathered);
         self.gathered.rollout_s += started.elapsed().as_secs_f64();
         Ok(())
@@ -136,19 +141,19 @@ impl Flow {
     }
 }
 
-/// Draws a rollout's responses up to `bound`: of several ranks each its part.
+/// Draws a rollout's responses up to `sync`: of several ranks each its part.
 fn draw(
     trainer: &mut Trainer<'_>,
     cx: &StepContext<'_>,
     (groups, step): (&mut [Group], u32),
-    bound: Bound<'_>,
+    sync: SyncPoint<'_>,
 ) -> Result<Gathered> {
     let size = cx.run.rollout.group_size as usize;
     let keys = groups.iter().map(|group| (Lengths::key(&group.item.ids), group.item.set));
     let deal = Deal::new(trainer.group, &trainer.lengths, keys);
     let own = deal.own(trainer.group);
     let of_own: Vec<&Group> = own.iter().map(|g| &groups[*g]).collect();
-    let all = exchange(trainer.group, Kind::Samples, draw_own(trainer, cx, &of_own, bound))?;
+    let all = exchange(trainer.group, Kind::Samples, draw_own(trainer, cx, &of_own, sync))?;
     let mut stats = RolloutStats::default();
     all.iter().for_each(|part| stats.add_counts(&part.stats));
     let pieces = deal.in_order(all.into_iter().map(|part| part.pieces).collect(), size).collect();
@@ -159,8 +164,8 @@ fn draw_own(
     trainer: &mut Trainer<'_>,
     cx: &StepContext<'_>,
     groups: &[&Group],
-    bound: Bound<'_>,
-) -> Result<RankDrawn> {
+    sync: SyncPoint<'_>,
+) -> Result<RankChunks> {
     let (rollout, size) = (&cx.run.rollout, cx.run.rollout.group_size as usize);
     let responses: Vec<&Response> = groups.iter().flat_map(|group| &group.responses).collect();
     let first_sample_id = groups.iter().map(|group| group.first_sample_id).min().unwrap_or(0);
@@ -183,14 +188,14 @@ fn draw_own(
         (1..=response.ids.len()).for_each(|drawn| _ = stop.stops(s, &response.ids[..drawn]));
     }
     let begun: Vec<SoFar<'_>> = responses.iter().map(|response| response.begun()).collect();
-    let mut until = Until::new(stop, (responses.len(), new_tokens), bound);
-    let stats = trainer.rollout_from(&request, &begun, &mut until)?;
+    let mut stop = SyncStop::new(stop, (responses.len(), new_tokens), sync);
+    let stats = trainer.rollout_from(&request, &begun, &mut stop)?;
     let samples = &trainer.sampler.samples;
     let piece = |(s, response): (usize, &&Response)| {
         let (start, end) = (response.ids.len(), samples.ids(s).len());
-        let new = if response.finish.is_some() { 0..0 } else { start..end.min(until.tick).max(start) };
-        let finish = until.finish[s].filter(|_| end <= until.tick);
-        Piece {
+        let new = if response.finish.is_some() { 0..0 } else { start..end.min(stop.tick).max(start) };
+        let finish = stop.finish[s].filter(|_| end <= stop.tick);
+        ResponseChunk {
             ids: samples.ids(s)[new.clone()].to_vec(),
             logprobs: samples.logprobs(s)[new].to_vec(),
             finish,
@@ -199,5 +204,5 @@ fn draw_own(
         }
     };
     let pieces = responses.iter().enumerate().map(piece).collect();
-    Ok(RankDrawn { pieces, stats, dropped: 0, events: Events::default() })
+    Ok(RankChunks { pieces, stats, dropped: 0, events: Events::default() })
 }

@@ -1,6 +1,6 @@
 //! A run that follows a schedule, whose ranks take turns.
 
-use super::flow::Flow;
+use super::rollout::InFlightRollout;
 use super::schedule::{Arrival, WeightArrivals};
 use crate::context::StepContext;
 use crate::roles::Trainer;
@@ -19,7 +19,7 @@ use std::path::Path;
 
 /// Rollouts of later steps, and the one under way.
 #[derive(Debug)]
-pub(crate) struct MidwaySupply {
+pub(crate) struct InFlightSupply {
     queue: RolloutQueue,
     under_way: GroupsUnderWay,
     schedule: WeightArrivals,
@@ -27,10 +27,10 @@ pub(crate) struct MidwaySupply {
     arrival: Option<Arrival>,
 }
 
-impl MidwaySupply {
+impl InFlightSupply {
     /// Begins with nothing, and follows `schedule`.
-    pub(crate) fn new(schedule: WeightArrivals) -> MidwaySupply {
-        MidwaySupply {
+    pub(crate) fn new(schedule: WeightArrivals) -> InFlightSupply {
+        InFlightSupply {
             queue: RolloutQueue::default(),
             under_way: GroupsUnderWay::default(),
             schedule,
@@ -39,7 +39,7 @@ impl MidwaySupply {
     }
 }
 
-impl Supply for MidwaySupply {
+impl Supply for InFlightSupply {
     fn next(
         &mut self,
         trainer: &mut Trainer<'_>,
@@ -49,12 +49,12 @@ impl Supply for MidwaySupply {
     ) -> Result<Option<StepSamples>> {
         let arrival = self.schedule.at(step);
         self.queue.begin();
-        let mut flow = Flow::begin(step, self.queue.num_waiting(), &self.under_way.groups);
-        flow.to(trainer, cx, arrival)?;
-        flow.rollouts.into_iter().for_each(|rollout| self.queue.push(rollout));
-        (self.under_way.next, self.arrival) = (Some(flow.groups), Some(arrival));
+        let mut rollout = InFlightRollout::begin(step, self.queue.num_waiting(), &self.under_way.groups);
+        rollout.draw_to(trainer, cx, arrival)?;
+        rollout.rollouts.into_iter().for_each(|rollout| self.queue.push(rollout));
+        (self.under_way.next, self.arrival) = (Some(rollout.groups), Some(arrival));
         let (samples, metrics) = self.queue.first(trainer.updates());
-        *gathered = Gathered { of_supply: metrics, ..flow.gathered };
+        *gathered = Gathered { of_supply: metrics, ..rollout.gathered };
         gathered.of_supply.insert("rollout/waiting".into(), f64::from(arrival.rollout - step - 1));
         Ok(Some(samples))
     }

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Tokens drawn between two looks at how far the step has come.
 const DRAWS_PER_LOOK: usize = 16;
 
-pub(super) struct Finals<'d> {
+pub(super) struct EarlyGrading<'d> {
     rewards: &'d mut Rewards,
     run: &'d RunSpec,
     text: &'d TextModel,
@@ -29,7 +29,7 @@ pub(super) struct Finals<'d> {
     draws: usize,
 }
 
-impl<'d> Finals<'d> {
+impl<'d> EarlyGrading<'d> {
     /// Begins with the groups that this rank draws.
     pub(super) fn new(
         rewards: &'d mut Rewards,
@@ -37,9 +37,9 @@ impl<'d> Finals<'d> {
         step: u32,
         groups: &'d [&'d Group],
         ranks: &'d Ranks,
-    ) -> Finals<'d> {
+    ) -> EarlyGrading<'d> {
         let (ended, whole) = (BTreeMap::new(), BTreeSet::new());
-        Finals { rewards, run, text, step, groups, ranks, ended, whole, draws: 0 }
+        EarlyGrading { rewards, run, text, step, groups, ranks, ended, whole, draws: 0 }
     }
 
     /// Adds a response that has ended, if this rank grades it. `end`: the tick at which its group has, if it has.

@@ -6,11 +6,11 @@ use std::ops::{Deref, DerefMut, Range};
 use std::sync::Arc;
 
 /// Rows start on multiples of this: a cache line, so that two threads never share one.
-pub const PIECE_ALIGN: usize = 64;
+pub const ROW_ALIGN: usize = 64;
 
 /// One row of a mapping, with a single owner. The mapping is unmapped with its last row.
 #[derive(Debug)]
-pub struct Piece {
+pub struct MappedRow {
     mapping: Arc<Mapping>,
     offset: usize,
     len: usize,
@@ -29,21 +29,21 @@ macro_rules! plain {
 
 plain!(u8, i8, u32, i32, u64, i64, f32, f64);
 
-impl Piece {
+impl MappedRow {
     /// Allocates `count` rows of `bytes` zeros, at multiples of `stride(bytes)`.
     ///
     /// Errors: `size-overflow`, `host-allocation-failed`.
-    pub fn rows(count: usize, bytes: usize) -> Result<Vec<Piece>> {
-        let stride = Piece::stride(bytes);
+    pub fn rows(count: usize, bytes: usize) -> Result<Vec<MappedRow>> {
+        let stride = MappedRow::stride(bytes);
         let total = Bytes::checked(&[count as u64, stride as u64], 1)?;
         let mapping = Arc::new(Mapping::touched(total)?);
-        let row = |index: usize| Piece { mapping: mapping.clone(), offset: index * stride, len: bytes };
+        let row = |index: usize| MappedRow { mapping: mapping.clone(), offset: index * stride, len: bytes };
         Ok((0..count).map(row).collect())
     }
 
     /// Returns the distance between rows.
     pub fn stride(bytes: usize) -> usize {
-        bytes.next_multiple_of(PIECE_ALIGN)
+        bytes.next_multiple_of(ROW_ALIGN)
     }
 
     /// Returns the bytes of `range` as numbers. Panics unless the range is inside the row, aligned and whole.
@@ -74,17 +74,17 @@ impl Piece {
     }
 }
 
-impl Deref for Piece {
+impl Deref for MappedRow {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
         // SAFETY: offset..offset + len is inside the mapping, which lives as long as the Arc and began as zeros; only
-        // this value refers to these bytes, because only `rows` makes pieces, and they are disjoint.
+        // this value refers to these bytes, because only `rows` makes rows, and they are disjoint.
         unsafe { std::slice::from_raw_parts(self.mapping.base().add(self.offset), self.len) }
     }
 }
 
-impl DerefMut for Piece {
+impl DerefMut for MappedRow {
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `deref`, and the only value that refers to these bytes is borrowed mutably.
         unsafe { std::slice::from_raw_parts_mut(self.mapping.base().add(self.offset), self.len) }
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn rows_are_disjoint_and_filled_by_threads() {
-        let mut rows = Piece::rows(3, 100).unwrap();
+        let mut rows = MappedRow::rows(3, 100).unwrap();
         let first = rows[0].as_ptr() as usize;
         std::thread::scope(|scope| {
             for (index, row) in rows.iter_mut().enumerate() {
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn bytes_are_read_as_numbers_where_they_are_aligned() {
-        let mut row = Piece::rows(1, 64).unwrap().remove(0);
+        let mut row = MappedRow::rows(1, 64).unwrap().remove(0);
         row.numbers_mut::<f32>(4..12).copy_from_slice(&[1.5, -2.0]);
         assert_eq!(row.numbers::<u32>(4..12), [1.5f32.to_bits(), (-2.0f32).to_bits()]);
         let unaligned = std::panic::catch_unwind(|| row.numbers::<f64>(4..12).len());
@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn a_row_outlives_the_others() {
-        let row = Piece::rows(8, 4096).unwrap().remove(5);
+        let row = MappedRow::rows(8, 4096).unwrap().remove(5);
         assert_eq!(row.iter().map(|&byte| u64::from(byte)).sum::<u64>(), 0);
     }
 }
