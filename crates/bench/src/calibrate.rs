@@ -9,16 +9,16 @@ use plimsoll_memory::Limits;
 use plimsoll_plan::{plan_sampling, plan_with, predict_step};
 use serde_json::{Value, json};
 
-/// Sequences, prompt tokens and new tokens of the timed rollout.
-const ROLLOUT: (usize, usize, usize) = (32, 64, 16);
+/// The timed rollout.
+const ROLLOUT: RolloutSize = RolloutSize { sequences: 32, group: 1, prompt: 64, new: 16 };
 /// Sequences and tokens of the timed training step.
-const TRAIN: (usize, usize) = (4, 256);
+const TRAIN: [usize; 2] = [4, 256];
 /// The smallest model: the time of its passes is almost entirely overhead.
 const SMALL: &str = "builtin:nano";
-/// Sequences, prompt tokens and new tokens of its rollout: one row per pass.
-const SMALL_ROLLOUT: (usize, usize, usize) = (1, 8, 48);
+/// Its rollout: one row per pass.
+const SMALL_ROLLOUT: RolloutSize = RolloutSize { sequences: 1, group: 1, prompt: 8, new: 48 };
 /// Sequences and tokens of its training step: one small micro-batch.
-const SMALL_TRAIN: (usize, usize) = (1, 16);
+const SMALL_TRAIN: [usize; 2] = [1, 16];
 /// No pass is free: a rate of 0 would leave the search without a preference.
 const SECONDS_MIN: f64 = 1e-7;
 
@@ -59,8 +59,9 @@ struct Timed {
     predict: Box<dyn Fn(&Rates) -> f64>,
 }
 
-fn rollout(options: &BenchOptions, (sequences, prompt, new): (usize, usize, usize)) -> Result<Timed> {
-    let found = bench::rollout(options, RolloutSize { sequences, group: 1, prompt, new })?;
+fn rollout(options: &BenchOptions, size: RolloutSize) -> Result<Timed> {
+    let RolloutSize { sequences, prompt, new, .. } = size;
+    let found = bench::rollout(options, size)?;
     let mut run = bench::bench_run(options, sequences, 1, new);
     let facts = bench::facts(options, &mut run, prompt)?.1;
     let shape = plan_sampling(&run, &facts)?.shape;
@@ -70,7 +71,7 @@ fn rollout(options: &BenchOptions, (sequences, prompt, new): (usize, usize, usiz
     })
 }
 
-fn train(options: &BenchOptions, (batch, seq): (usize, usize)) -> Result<Timed> {
+fn train(options: &BenchOptions, [batch, seq]: [usize; 2]) -> Result<Timed> {
     let found = bench::train(options, [batch, 1, seq])?;
     let mut run = bench::bench_run(options, batch, 1, seq);
     run.train_mut().micro_batch_tokens = Auto::Value((batch * seq) as u32);

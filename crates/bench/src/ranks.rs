@@ -37,7 +37,7 @@ pub fn ranks(options: &RanksOptions) -> Result<Value> {
             let folder = tempfile::tempdir().map_err(|err| failed(format!("a temporary folder: {err}")))?;
             let dir = folder.path().join("run");
             let started = Instant::now();
-            let summary = train(options, run, (ranks, hosts), &dir)?;
+            let summary = train(options, run, ranks, hosts, &dir)?;
             let seconds = started.elapsed().as_secs_f64();
             let left = left(&dir)?;
             let (than, expect) = first.get_or_insert_with(|| (ranks, left.clone()));
@@ -71,7 +71,7 @@ fn layouts(options: &RanksOptions) -> Vec<(usize, usize)> {
 }
 
 /// Trains in separate processes, as a user would. Returns the summary.
-fn train(options: &RanksOptions, run: &Path, (ranks, hosts): (usize, usize), dir: &Path) -> Result<Value> {
+fn train(options: &RanksOptions, run: &Path, ranks: usize, hosts: usize, dir: &Path) -> Result<Value> {
     let mut words: Vec<String> =
         vec!["train".into(), run.display().to_string(), "--json".into(), "-q".into()];
     let own = [

@@ -483,8 +483,8 @@ fn tile_gradients<E: Operand>(
             // SAFETY: ranges of rows are disjoint, and each is one task's.
             let to = unsafe { dtile.range((row + r) * cols, cols) };
             if let Some(of) = whole.and_then(|whole| whole.row(row + r)) {
-                let both = (&logits[r * width..][..cols], &theirs[r * width..][..cols]);
-                of.put(&rows.of(row + r), rows.logits, tile * HEAD_TILE, both, to);
+                let [own, theirs] = [logits, theirs].map(|of| &of[r * width..][..cols]);
+                of.put(&rows.of(row + r), rows.logits, tile * HEAD_TILE, own, theirs, to);
                 continue;
             }
             let target = (rows.targets[row + r] as usize).wrapping_sub(tile * HEAD_TILE);

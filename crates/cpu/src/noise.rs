@@ -12,14 +12,14 @@ pub(crate) fn noisy<E: Real>(x: &[E], k: usize, keys: &[u32], noise: SamplerNois
     let mut rows = x.to_vec();
     for (row, key) in rows.chunks_mut(k).zip(keys.chunks(3)) {
         match noise {
-            SamplerNoise::Normal { sigma, share, seed } => blur(row, key, (sigma, share, seed)),
+            SamplerNoise::Normal { sigma, share, seed } => blur(row, key, sigma, share, seed),
             SamplerNoise::EightBits => round(row),
         }
     }
     rows
 }
 
-fn blur<E: Real>(row: &mut [E], key: &[u32], (sigma, share, seed): (f32, f32, u64)) {
+fn blur<E: Real>(row: &mut [E], key: &[u32], sigma: f32, share: f32, seed: u64) {
     let sample_id = u64::from(key[1]) << 32 | u64::from(key[0]);
     // Draws of a token: its position in the upper half of the counter. The last of them says whether it is hit.
     let draw = |n: u64| philox(seed, Stream::Bench, sample_id, u64::from(key[2]) << 32 | n);

@@ -22,7 +22,7 @@ pub(super) fn rms_norm(dev: &CpuDevice, x: Buf<'_>, norm: Norm<'_>, out: Buf<'_>
                 // SAFETY: ranges of rows are disjoint, and each is one task's.
                 let out = unsafe { out.range(m * h, h) };
                 if dev.perturbed.load(Ordering::Relaxed) {
-                    perturbed_row::<W, T>(&x[m * h..][..h], w, (eps, offset), out)
+                    perturbed_row::<W, T>(&x[m * h..][..h], w, eps, offset, out)
                 } else {
                     rms_norm_row::<W, T>(dev.isa(), &x[m * h..][..h], w, (eps, offset), out)
                 }
@@ -32,7 +32,7 @@ pub(super) fn rms_norm(dev: &CpuDevice, x: Buf<'_>, norm: Norm<'_>, out: Buf<'_>
 }
 
 /// Normalises a row with one chain of additions: a different order, and so now and then different bits.
-fn perturbed_row<W: Lanes, T: Lanes>(x: &[f32], w: &[W], (eps, offset): (f32, f32), out: &mut [T]) {
+fn perturbed_row<W: Lanes, T: Lanes>(x: &[f32], w: &[W], eps: f32, offset: f32, out: &mut [T]) {
     let r = 1.0 / (x.iter().map(|x| x * x).sum::<f32>() / x.len() as f32 + eps).sqrt();
     for ((x, w), out) in x.iter().zip(w).zip(out) {
         *out = T::from_f32(x * r * (w.to_f32() + offset));

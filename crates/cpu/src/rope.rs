@@ -41,7 +41,7 @@ pub(super) fn forward(
     by_dtype!(qkv, T => {
         let x = dev.read::<T>(qkv);
         let (q_out, keys, values) = (dev.write::<T>(q_out), dev.write::<T>(kv.keys), dev.write::<T>(kv.values));
-        let (q_norm, k_norm) = head_norms::<T>(dev, norms, (a, k, d));
+        let (q_norm, k_norm) = head_norms::<T>(dev, norms, a, k, d);
         split(dev, rows, (a + 2 * k) * d, &|part| {
             for m in part {
                 let x = &x[m * (a + 2 * k) * d..][..(a + 2 * k) * d];
@@ -137,14 +137,16 @@ impl<'a, T: Lanes> HeadNorm<'a, T> {
 fn head_norms<'a, T: Lanes + Element>(
     dev: &'a CpuDevice,
     norms: Option<QkNorm<'_>>,
-    (a, k, d): (usize, usize, usize),
+    heads: usize,
+    kv_heads: usize,
+    d: usize,
 ) -> (Option<HeadNorm<'a, T>>, Option<HeadNorm<'a, T>>) {
     let of = |n: QkNorm<'_>, w: Buf<'_>, heads: usize| {
         let expect = if n.of == QkNorms::Rows { heads * d } else { d };
         assert_eq!(w.len(), expect, "weights of a norm of {:?}", n.of);
         HeadNorm { weights: dev.read::<T>(w), eps: n.eps, offset: n.offset, of: n.of }
     };
-    (norms.map(|n| of(n, n.q, a)), norms.map(|n| of(n, n.k, k)))
+    (norms.map(|n| of(n, n.q, heads)), norms.map(|n| of(n, n.k, kv_heads)))
 }
 
 fn write_slot<T: Copy>(
@@ -247,7 +249,7 @@ pub(super) fn backward(dev: &CpuDevice, args: RopeBackward<'_>) {
     let (positions, angles) = (dev.read::<u32>(positions), Angles::new(dev, rotation, d));
     let (dq, dkv) = (dev.read::<f32>(dq), dev.read::<f32>(dkv));
     by_dtype!(dqkv, T => {
-        let (q_norm, k_norm) = head_norms::<T>(dev, norms.map(|n| n.norm), (a, k, d));
+        let (q_norm, k_norm) = head_norms::<T>(dev, norms.map(|n| n.norm), a, k, d);
         let out = dev.write::<T>(dqkv);
         let x = norms.map(|n| dev.read::<T>(n.qkv));
         split(dev, rows, 2 * width, &|part| {

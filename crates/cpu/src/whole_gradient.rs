@@ -59,13 +59,14 @@ impl WholeRow {
         of: &RowInputs,
         how: Logits,
         first: usize,
-        (x, y): (&[f32], &[f32]),
+        student: &[f32],
+        teacher: &[f32],
         to: &mut [E],
     ) {
         let [d, mean, factor] = [self.d, self.mean, how.factor].map(f64::from);
         let [by_logprob, by_entropy, entropy] = [of.dlogprob, of.dentropy, of.entropy].map(f64::from);
         let bend = how.cap.map(|cap| f64::from(cap) * factor);
-        for (column, ((to, &x), &y)) in to.iter_mut().zip(x).zip(y).enumerate() {
+        for (column, ((to, &x), &y)) in to.iter_mut().zip(student).zip(teacher).enumerate() {
             let terms = Terms::new([x, of.lse], [y, self.teacher_lse]);
             let (p, [_, pull]) = (terms.p, terms.parts(self.how));
             let delta = f64::from(u8::from(first + column == of.target as usize));

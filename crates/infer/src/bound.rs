@@ -68,7 +68,8 @@ impl<'a> BoundModel<'a> {
     /// Errors: those of reading.
     pub fn bind(
         dev: &dyn Device,
-        (resident, overlay): (Resident<'a>, &mut Overlay<'_>),
+        resident: Resident<'a>,
+        overlay: &mut Overlay<'_>,
         shape: RoleShape,
         first: Option<&BoundModel<'a>>,
         model: &OpenModel,
@@ -187,7 +188,8 @@ impl<'a> BoundModel<'a> {
     /// Errors: those of packing and of the device.
     pub fn score(
         &self,
-        (dev, overlay): (&dyn Device, &mut Overlay<'_>),
+        dev: &dyn Device,
+        overlay: &mut Overlay<'_>,
         packer: &mut Packer,
         sequences: &[Sequence<'_>],
         inv_temperature: f32,

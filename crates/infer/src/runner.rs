@@ -57,8 +57,8 @@ impl<'a> Runner<'a> {
         let mut models: Vec<BoundModel<'a>> = Vec::new();
         for role in shape.roles() {
             let (loading, source) = (sampler.loading, sources.of(role.name));
-            let places = (sampler.resident, &mut sampler.overlay);
-            let model = BoundModel::bind(dev, places, role, models.first(), source, loading)?;
+            let (resident, overlay) = (sampler.resident, &mut sampler.overlay);
+            let model = BoundModel::bind(dev, resident, overlay, role, models.first(), source, loading)?;
             model.load_adapters(dev, loading.adapters(role.name, source), loading.staging)?;
             models.push(model);
         }
@@ -100,9 +100,8 @@ impl<'a> Responder<'a> for Runner<'a> {
         let Runner { sampler, models, packer } = self;
         let model = models.iter().find(|model| model.shape.name == role).expect("a reward model of the plan");
         let packer = packer.as_mut().expect("the plan of what scores packs");
-        let (mut out, with) = (vec![0f32; sequences.len()], (sampler.dev, &mut sampler.overlay));
-        let dev = sampler.dev;
-        model.score(with, packer, sequences, 1.0, &mut |which, rows| {
+        let (mut out, dev) = (vec![0f32; sequences.len()], sampler.dev);
+        model.score(dev, &mut sampler.overlay, packer, sequences, 1.0, &mut |which, rows| {
             dev.read_f32(rows.numbers, 0, &mut out[which])
         })?;
         Ok(out)

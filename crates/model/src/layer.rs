@@ -39,16 +39,11 @@ impl LayerPass<'_, '_, '_> {
 
     /// Computes out = x W^T with bias and adapters.
     pub(crate) fn product(&self, site: Site, x: Buf<'_>, out: Buf<'_>) {
-        self.linear(site, (x, self.w.bias(site), None), out);
+        self.linear(site, x, self.w.bias(site), None, out);
     }
 
     /// Computes out = x W^T + bias, or resid + x W^T, with adapters.
-    fn linear(
-        &self,
-        site: Site,
-        (x, bias, resid): (Buf<'_>, Option<Buf<'_>>, Option<Buf<'_>>),
-        out: Buf<'_>,
-    ) {
+    fn linear(&self, site: Site, x: Buf<'_>, bias: Option<Buf<'_>>, resid: Option<Buf<'_>>, out: Buf<'_>) {
         let Self { dev, w, .. } = *self;
         match (w.adapters.added(site), resid) {
             (Some(adapter), _) => {
@@ -68,15 +63,17 @@ impl LayerPass<'_, '_, '_> {
     fn add_product(
         &self,
         site: Site,
-        (x, norm): (Buf<'_>, Option<(Norm<'_>, Buf<'_>)>),
-        (from, to): (Buf<'_>, Buf<'_>),
+        x: Buf<'_>,
+        norm: Option<(Norm<'_>, Buf<'_>)>,
+        from: Buf<'_>,
+        to: Buf<'_>,
     ) {
         let bias = |out| self.w.bias(site).into_iter().for_each(|bias| self.dev.add_bias(out, bias));
         let Some((norm, out)) = norm else {
-            self.linear(site, (x, None, Some(from)), to);
+            self.linear(site, x, None, Some(from), to);
             return bias(to);
         };
-        self.linear(site, (x, None, None), out);
+        self.linear(site, x, None, None, out);
         bias(out);
         self.dev.rms_norm_add(out, norm, from, to);
     }
@@ -85,13 +82,13 @@ impl LayerPass<'_, '_, '_> {
     pub(crate) fn add_output(&self) {
         let Self { w, bufs, .. } = *self;
         let norm = w.attn_post_norm.map(|norm| self.decoder.norm(norm)).zip(bufs.attn_out);
-        self.add_product(Site::Output, (bufs.mixed, norm), (bufs.resid, bufs.mid));
+        self.add_product(Site::Output, bufs.mixed, norm, bufs.resid, bufs.mid);
     }
 
     /// Computes the residual after a feed-forward part without experts.
     pub(crate) fn add_down(&self) {
         let Self { w, bufs, .. } = *self;
         let norm = w.ffn_post_norm.map(|norm| self.decoder.norm(norm)).zip(bufs.ffn_out);
-        self.add_product(Site::Down, (bufs.product, norm), (bufs.mid, bufs.next));
+        self.add_product(Site::Down, bufs.product, norm, bufs.mid, bufs.next);
     }
 }

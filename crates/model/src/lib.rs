@@ -37,7 +37,9 @@ pub use params::{CodesAt, Param, ParamTable, Part};
 pub use parts::delta::places::places_for;
 pub use parts::experts::load::{ExpertLoad, ExpertUse};
 pub use pass::{Pass, PassIndex, rehearsal_sizes};
-pub use passage::{Place, SpreadTensors, Together, layout as passage_layout, restore_own, save_together};
+pub use passage::{
+    Place, SpreadFile, SpreadTensors, Together, layout as passage_layout, restore_own, save_together,
+};
 pub use quantized::Coding;
 pub use save::{FlatTensors, restore, save, saved_bytes};
 pub use streamed::{Source, Streamed, StreamedWeights, layout as streamed_layout};

@@ -66,7 +66,7 @@ pub fn load(
                     if first == run.n {
                         (run, first) = (runs.next().expect("a run for each part"), 0);
                     }
-                    load_blocks(dev, model, part, (run, first), &mut staging)?;
+                    load_blocks(dev, model, part, run, first, &mut staging)?;
                     ahead.passed(bytes_of(model, part, part.rows as usize));
                     first += part.rows as usize;
                 }
@@ -88,7 +88,7 @@ pub fn load(
                     if is_made {
                         random_values(param, &model.spec, seed, row * width, out);
                     } else if target.is_as_stored(part, model) {
-                        return target.copy(model, part, (first, row), &mut stored[..out.len() * 2]);
+                        return target.copy(model, part, first, row, &mut stored[..out.len() * 2]);
                     } else {
                         read(model, param, part, first, stored, out)?;
                     }
@@ -196,7 +196,8 @@ fn load_blocks(
     dev: &dyn Device,
     model: &OpenModel,
     Part { name, rows: all, .. }: &Part,
-    (blocks, at): (Blocks<'_>, usize),
+    blocks: Blocks<'_>,
+    at: usize,
     staging: &mut Staging,
 ) -> Result<()> {
     let (row_bytes, k) = (blocks.row_bytes(), blocks.k);
@@ -251,13 +252,7 @@ impl<'a> Target<'_, 'a> {
     }
 
     /// Copies stored rows of a tensor from `first` on to rows of the parameter from `row` on, unchanged.
-    fn copy(
-        &self,
-        model: &OpenModel,
-        part: &Part,
-        (first, row): (usize, usize),
-        bytes: &mut [u8],
-    ) -> Result<()> {
+    fn copy(&self, model: &OpenModel, part: &Part, first: usize, row: usize, bytes: &mut [u8]) -> Result<()> {
         let k = self.param.k as usize;
         let end = first + bytes.len() / (2 * k);
         model.read_blocks(&part.name, Encoding::Bf16, first as u64..end as u64, bytes)?;

@@ -152,17 +152,28 @@ impl Piece<'_> {
     }
 }
 
-/// Writes the file of `save` together with other ranks. Only rank 0 creates `path` and gets its record.
+/// A file of tensors that are spread over ranks.
+#[derive(Clone, Copy)]
+pub struct SpreadFile<'x, 'a> {
+    pub path: &'x Path,
+    pub table: &'x ParamTable,
+    /// The layout of matrices in the sets.
+    pub layout: MatrixLayout,
+    pub sets: &'x [SpreadTensors<'a>],
+    /// Bytes of the buffers between the file and the device.
+    pub staging: Bytes,
+}
+
+/// Writes the file of `save` together with other ranks. Only rank 0 creates it and gets its record.
 ///
 /// Errors: as `save`; those of `exchange`.
 pub fn save_together(
     dev: &dyn Device,
-    (table, layout): (&ParamTable, MatrixLayout),
-    sets: &[SpreadTensors<'_>],
-    (path, staging): (&Path, Bytes),
+    of: SpreadFile<'_, '_>,
     passage: Buf<'_>,
     with: Together<'_>,
 ) -> Result<Option<FileRecord>> {
+    let SpreadFile { path, table, layout, sets, staging } = of;
     let Together { rank, ranks, exchange } = with;
     let declared: Vec<_> = sets.iter().flat_map(|set| tensor_decls(set.prefix, set.dtype, table)).collect();
     let created = if rank == 0 { Some(SharedWriter::create(path, &declared)?) } else { None };
@@ -223,13 +234,8 @@ fn bring(dev: &dyn Device, piece: &Piece<'_>, places: &[(Run, Place<'_>)], passa
 /// Fills a rank's own places from a file of `save` or `save_together`, bit for bit, as `restore`.
 ///
 /// Errors: as `restore`.
-pub fn restore_own(
-    dev: &dyn Device,
-    (table, layout): (&ParamTable, MatrixLayout),
-    sets: &[SpreadTensors<'_>],
-    (path, staging): (&Path, Bytes),
-    passage: Buf<'_>,
-) -> Result<()> {
+pub fn restore_own(dev: &dyn Device, of: SpreadFile<'_, '_>, passage: Buf<'_>) -> Result<()> {
+    let SpreadFile { path, table, layout, sets, staging } = of;
     let file = open_for_restore(path, table, sets.len())?;
     let Staging { mut stored, mut values } = Staging::new(dev, staging);
     for piece in pieces(table, passage.len(), sets.iter().map(|set| set.dtype)) {

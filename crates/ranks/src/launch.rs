@@ -51,7 +51,7 @@ pub fn launch(start: &Start<'_>) -> Result<u8> {
     let mut running = Running { ranks: Vec::new(), first, lines, ends: Vec::new(), board: Board::new()? };
     for rank in first..first + count {
         // Those already started die with their handles; see `Drop`.
-        running.ranks.push(one(start, (rank, ranks), &at, &running.board)?);
+        running.ranks.push(one(start, rank, ranks, &at, &running.board)?);
     }
     running.wait_for_all(start);
     Ok(exit_code(&running.ends))
@@ -106,7 +106,7 @@ struct Rank {
     status: Option<ExitStatus>,
 }
 
-fn one(start: &Start<'_>, (rank, ranks): (u32, u32), at: &Joining, board: &Board) -> Result<Rank> {
+fn one(start: &Start<'_>, rank: u32, ranks: u32, at: &Joining, board: &Board) -> Result<Rank> {
     let program = std::env::current_exe().ok().filter(|path| path.is_file());
     let mut command = Command::new(program.unwrap_or_else(|| "/proc/self/exe".into()));
     command.args(start.args).envs(start.env.iter().map(|(key, value)| (key, value)));

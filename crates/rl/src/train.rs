@@ -14,7 +14,7 @@ use crate::ranks;
 use crate::roles::Trainer;
 use crate::save::checkpoint_size;
 use crate::supply;
-use crate::supply::apart::{self, Apart, share_of_trainers};
+use crate::supply::apart::{self, Apart, ApartRanks, share_of_trainers};
 use crate::supply::in_flight::WeightArrivals;
 use crate::teachers;
 use plimsoll_base::{Bytes, Result};
@@ -186,7 +186,7 @@ fn ready<'a>(
 ) -> Result<(Trainer<'a>, PlanReport)> {
     let sources = Sources { model: &session.model, others: session.others.each_ref() };
     let mut trainer = Trainer::new(dev, arena, &report.shape, sources, run.seed)?;
-    (trainer.group, trainer.apart) = (group, apart.map(|apart| (group, apart)));
+    (trainer.group, trainer.apart) = (group, apart.map(|apart| ApartRanks { all: group, apart }));
     // What ranks have parts of is there on all of them.
     group.barrier()?;
     let how = sampling(&run.rollout, run.seed);

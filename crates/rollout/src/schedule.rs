@@ -289,7 +289,7 @@ impl Schedule {
             let (span, to) = (group.held.of_mut(cache), &mut index.caches[cache.index()]);
             if cache.has_blocks() {
                 segment.push_slots(span, &mut to.slots);
-                span.push_table((0, end), self.limits.spare(cache), &mut to.tables);
+                span.push_table(0..end, self.limits.spare(cache), &mut to.tables);
             } else if let Some(state) = span.first() {
                 assert_eq!(first, group.computed, "a row is computed once after a state");
                 to.slots.extend([if first == 0 { NO_STATE } else { state }, state]);
@@ -328,8 +328,8 @@ impl Schedule {
             }
             segment.push_slots(own, &mut to.slots);
             let filler = self.limits.spare(cache);
-            prompt.push_table((0, shared), filler, &mut to.tables);
-            own.push_table((shared, end), filler, &mut to.tables);
+            prompt.push_table(0..shared, filler, &mut to.tables);
+            own.push_table(shared..end, filler, &mut to.tables);
         }
         sequence.has_tail |= tail > 0;
         sequence.computed = first + rows;

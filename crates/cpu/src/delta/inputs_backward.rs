@@ -219,13 +219,13 @@ simd_fn! {
             sums[..unit.width].fill(0.0);
             let own = CONV_TAPS.min(segment.rows - i);
             for later in 0..own {
-                read_by(s, call, taps, unit, (segment.first_row + i + later, later), &mut sums);
+                read_by(s, call, taps, unit, segment.first_row + i + later, later, &mut sums);
             }
             if own < CONV_TAPS && call.has_children {
                 for child in call.segments() {
                     let end = if child.parent as usize == segment.first_row { CONV_TAPS.min(own + child.rows) } else { 0 };
                     for later in own..end {
-                        read_by(s, call, taps, unit, (child.first_row + later - own, later), &mut sums);
+                        read_by(s, call, taps, unit, child.first_row + later - own, later, &mut sums);
                     }
                 }
             }
@@ -247,7 +247,8 @@ fn read_by<S: Simd, T: Lanes>(
     call: &Call<'_, T>,
     taps: &Taps,
     unit: Unit,
-    (row, later): (usize, usize),
+    row: usize,
+    later: usize,
     sums: &mut [f32; DELTA_HEAD_MAX],
 ) {
     // SAFETY: no task writes these any more.

@@ -116,8 +116,8 @@ simd_fn! {
             let (o, z) = (&call.o[m * width..][..width], call.norm.gates(call.x, m));
             for head in (0..width).step_by(dv) {
                 let of = head..head + dv;
-                let parts = (&o[of.clone()], &z[of.clone()], &mut d[of.clone()], &mut dz[of]);
-                backward_head(s, &call.norm, parts, sums);
+                let (o, z) = (&o[of.clone()], &z[of.clone()]);
+                backward_head(s, &call.norm, o, z, &mut d[of.clone()], &mut dz[of], sums);
             }
         }
     }
@@ -128,7 +128,10 @@ simd_fn! {
 fn backward_head<S: Simd, T: Lanes>(
     s: S,
     norm: &Norm,
-    (o, z, d, dz): (&[T], &[T], &mut [T], &mut [T]),
+    o: &[T],
+    z: &[T],
+    d: &mut [T],
+    dz: &mut [T],
     sums: &mut [f32],
 ) {
     let r = reciprocal_rms(s, o, norm.eps);

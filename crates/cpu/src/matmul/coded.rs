@@ -39,14 +39,15 @@ pub(crate) fn coded(
     assert!(!add || (bias.is_none() && out.dtype() == DType::F32), "a bias, or an f32 residual stream");
     by_dtype!(x, E => by_dtype!(out, O => {
         let to = Target { bias: Bias::of(dev, bias), add, ..Target::whole(dev.write::<O>(out), w.n) };
-        product_of_codes::<E, O>(dev, Rows::whole(dev.read::<E>(x), w.k), (codes, w), &to);
+        product_of_codes::<E, O>(dev, Rows::whole(dev.read::<E>(x), w.k), codes, w, &to);
     }));
 }
 
 fn product_of_codes<E: Operand, O: Lanes>(
     dev: &CpuDevice,
     x: Rows<'_, E>,
-    (codes, w): (Codes<'_>, Matrix<'_>),
+    codes: Codes<'_>,
+    w: Matrix<'_>,
     to: &Target<'_, O>,
 ) {
     let (panels, threads, num_rows) = (w.n.div_ceil(PANEL), dev.pool().threads(), x.count());

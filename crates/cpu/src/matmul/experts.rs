@@ -77,7 +77,7 @@ pub(crate) fn backward_w(dev: &CpuDevice, args: ExpertsBackward<'_>) {
     by_dtype!(x, E => {
         let x = PairRows::<E>::new(dev, x, x_has, Columns::all(grad.k), &routes);
         let dy = PairRows::<E>::new(dev, dy, dy_has, Columns::all(grad.n), &routes);
-        gradient(dev, &dy, &x, &routes, (grad, add), pack);
+        gradient(dev, &dy, &x, &routes, grad, add, pack);
     });
 }
 
@@ -86,7 +86,8 @@ fn gradient<E: Operand>(
     dy: &PairRows<'_, E>,
     x: &PairRows<'_, E>,
     routes: &Routes<'_>,
-    (grad, add): (Experts<'_>, bool),
+    grad: Experts<'_>,
+    add: bool,
     pack: Buf<'_>,
 ) {
     crate::elementwise::begin_sum(dev, grad.buf, add);
@@ -180,11 +181,11 @@ pub(crate) fn adapt_dw(dev: &CpuDevice, args: AdaptExpertsBackward<'_>) {
             let of = [Columns { stride: n, first, len: b.n }, Columns { stride: a.n, first: i * r, len: r }];
             let dy = PairRows::<E>::new(dev, dy, dy_has, of[0], &routes);
             let u = PairRows::<E>::new(dev, u, RowsOf::Pairs, of[1], &routes);
-            gradient(dev, &dy, &u, &routes, (b, add), pack);
+            gradient(dev, &dy, &u, &routes, b, add, pack);
         }
         let du = PairRows::<E>::new(dev, du, RowsOf::Pairs, Columns::all(a.n), &routes);
         let x = PairRows::<E>::new(dev, x, x_has, Columns::all(a.k), &routes);
-        gradient(dev, &du, &x, &routes, (a, add), pack);
+        gradient(dev, &du, &x, &routes, a, add, pack);
     });
 }
 

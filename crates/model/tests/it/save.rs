@@ -6,8 +6,8 @@ use plimsoll_device::{CODE_BLOCK, Coded, Device, MatrixLayout, Run};
 use plimsoll_files::{FileRecord, OpenModel, record_of};
 use plimsoll_memory::{Arena, ArenaMap, Buf, Layout, Pool};
 use plimsoll_model::{
-    FlatTensors, ParamTable, Params, Place, SpreadTensors, Together, load, restore, restore_own, save,
-    save_together, saved_bytes,
+    FlatTensors, ParamTable, Params, Place, SpreadFile, SpreadTensors, Together, load, restore, restore_own,
+    save, save_together, saved_bytes,
 };
 use std::path::{Path, PathBuf};
 use std::sync::{Barrier, Mutex};
@@ -133,6 +133,10 @@ impl<'a> States<'a> {
         })
     }
 
+    fn file<'x>(&'x self, path: &'x Path, sets: &'x [SpreadTensors<'a>]) -> SpreadFile<'x, 'a> {
+        SpreadFile { path, table: self.table, layout: self.order, sets, staging: Bytes::mib(1) }
+    }
+
     /// Writes the file as several ranks do, each in a thread. Returns what each gets of it.
     fn write(&self, path: &Path, ranks: usize) -> Vec<Option<FileRecord>> {
         let (met, said) = (Barrier::new(ranks), Mutex::new(vec![Vec::new(); ranks]));
@@ -145,8 +149,7 @@ impl<'a> States<'a> {
                 Ok(all)
             };
             let (sets, with) = (self.spread(self.full), Together { rank, ranks, exchange });
-            let (of, to) = ((self.table, self.order), (path, Bytes::mib(1)));
-            save_together(self.dev, of, &sets, to, self.passages[rank], with).expect("room")
+            save_together(self.dev, self.file(path, &sets), self.passages[rank], with).expect("room")
         };
         std::thread::scope(|scope| {
             let write = &write;
@@ -219,9 +222,7 @@ fn ranks_write_the_file_of_one_and_read_their_parts_of_it() {
                 assert!(records[1..].iter().all(Option::is_none));
                 assert!(std::fs::read(&path).unwrap() == std::fs::read(&alone).unwrap(), "{name} {ranks}");
             }
-            let read = |sets: &[SpreadTensors<'_>]| {
-                restore_own(dev, (table, order), sets, (&alone, Bytes::mib(1)), passages[0])
-            };
+            let read = |sets: &[SpreadTensors<'_>]| restore_own(dev, states.file(&alone, sets), passages[0]);
             // Each of two ranks reads every other run.
             for rank in 0..2 {
                 let own = states.spread(empty).map(|set| {

@@ -43,7 +43,7 @@ pub(crate) fn first_rows(run: &RunSpec, text: Option<&TextModel>) -> Result<Firs
             search.see(&columns);
             found.columns.push(columns);
         } else if Path::new(path).exists() {
-            found.read(run, (path, is_training), text, part, &mut search)?;
+            found.read(run, path, is_training, text, part, &mut search)?;
         } else if !found.missing.iter().any(|known| known == path) {
             found.missing.push(path.to_string());
         }
@@ -105,7 +105,8 @@ impl FirstRows {
     fn read(
         &mut self,
         run: &RunSpec,
-        (path, is_training): (&str, bool),
+        path: &str,
+        is_training: bool,
         text: Option<&TextModel>,
         part: Part,
         search: &mut ColumnSearch<'_>,

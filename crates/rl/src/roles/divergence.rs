@@ -18,7 +18,8 @@ impl Role<'_> {
     /// Returns the head that an update compares its rows with, if it does: that of `teacher`, or its own.
     pub(super) fn teacher_head<'x>(
         &self,
-        (dev, phase): (&dyn Device, &InPhase<'x>),
+        dev: &dyn Device,
+        phase: &InPhase<'x>,
         teacher: Option<&'x Role<'_>>,
         own: &dyn Layers<'x>,
         how: Option<Divergence>,
@@ -45,7 +46,8 @@ impl Role<'_> {
         decoder: &Decoder<'_>,
         pass: &Pass<'_>,
         inv_temperature: f32,
-        (buffers, tokens): (&mut TokenArrays, Range<usize>),
+        buffers: &mut TokenArrays,
+        tokens: Range<usize>,
     ) {
         let TokenArrays { mask, divergence, .. } = buffers;
         let Some(of) = divergence else { return };

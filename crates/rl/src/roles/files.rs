@@ -6,7 +6,7 @@ use plimsoll_device::Device;
 use plimsoll_infer::phases::enter;
 use plimsoll_infer::weights::whole_source;
 use plimsoll_memory::{Buf, InPhase, Overlay};
-use plimsoll_model::{FlatTensors, Place, SpreadTensors, restore, restore_own};
+use plimsoll_model::{FlatTensors, Place, SpreadFile, SpreadTensors, restore, restore_own};
 use plimsoll_plan::RoleName;
 use plimsoll_run::checkpoint::{ADAPTER_WEIGHTS, CRITIC, CRITIC_OPTIMIZER, OPTIMIZER, WEIGHTS};
 use plimsoll_train::{Optimizer, Share};
@@ -64,7 +64,7 @@ impl<'a> Role<'a> {
         let ((table, learned), layout) = (self.learned(), self.layout());
         let phase = enter(dev, overlay, self.update_shape().pass.mode.phase());
         let own = |sets: &[SpreadTensors<'_>], path: &Path| {
-            restore_own(dev, (table, layout), sets, (path, staging), self.passage(&phase))
+            restore_own(dev, SpreadFile { path, table, layout, sets, staging }, self.passage(&phase))
         };
         match self.own_source() {
             Some(part) => {

@@ -2,17 +2,15 @@
 //! and `adding` makes one sum of their gradients.
 
 use super::adding::{Adding, Turn};
-use super::role::{Loss, LossOf, Role, UpdateStats};
+use super::role::{GradientPasses, Loss, LossOf, Role, UpdateStats};
 use super::update::Update;
 use crate::arrays::TokenArrays;
 use crate::ranks::gather;
 use plimsoll_base::{Error, Result, slugs};
-use plimsoll_device::Device;
 use plimsoll_files::Head;
 use plimsoll_memory::{Buf, InPhase};
 use plimsoll_model::{Activations, ExpertLoad, ExpertUse, Pass, PassIndex, layers};
 use plimsoll_plan::UpdateShape;
-use plimsoll_ranks::Group;
 use plimsoll_train::{Packer, Units};
 use std::ops::Range;
 use std::time::Instant;
@@ -24,20 +22,19 @@ impl Role<'_> {
     /// Errors: `loss-not-finite`; `rank-lost`; those of packing and of the device.
     pub(super) fn gradients<'p>(
         &self,
-        (dev, teacher): (&dyn Device, Option<&Role<'_>>),
+        with: GradientPasses<'_, '_>,
         phase: &InPhase<'p>,
-        packer: &mut Packer,
         buffers: &mut TokenArrays,
         of: LossOf<'_, '_>,
-        group: &Group,
     ) -> Result<(Buf<'p>, UpdateStats)> {
+        let GradientPasses { dev, group, packer, teacher } = with;
         let UpdateShape { pass, cut, .. } = self.update_shape();
         let units = Units { packing: pass.packing, hidden: u64::from(self.shape.spec.hidden) };
         packer.cut(cut, units, of.sequences, of.which.clone())?;
         let rows = packer.rows_of_sequences(pass.packing.heads, of.sequences, of.which.start);
         let layers = self.layers(dev, phase);
         let how = buffers.divergence.as_ref().and_then(|of| of.how);
-        let teacher = self.teacher_head((dev, phase), teacher, &*layers, how, of.inv_temperature);
+        let teacher = self.teacher_head(dev, phase, teacher, &*layers, how, of.inv_temperature);
         let update = Update {
             dev,
             group,
@@ -182,7 +179,7 @@ impl<'x, 'p: 'x> Update<'x, '_, 'p> {
             Head::Vocabulary => {
                 dev.read_f32(head, 0, &mut buffers.logprobs[tokens.clone()]);
                 dev.read_f32(pass.head_out().entropy, 0, &mut buffers.entropy[tokens.clone()]);
-                role.diverge(dev, from.decoder(), &pass, self.inv_temperature, (buffers, tokens));
+                role.diverge(dev, from.decoder(), &pass, self.inv_temperature, buffers, tokens);
             }
             Head::Score => dev.read_f32(head, 0, &mut buffers.values_mut().values[tokens]),
         }

@@ -83,6 +83,15 @@ pub struct Passes<'x, 'a> {
     pub teacher: Option<&'x Role<'a>>,
 }
 
+/// The device, ranks and packer of an update's passes, whose phase has begun.
+pub(super) struct GradientPasses<'x, 'a> {
+    pub dev: &'x dyn Device,
+    pub group: &'x Group,
+    pub packer: &'x mut Packer,
+    /// The other role whose head the update compares its rows with.
+    pub teacher: Option<&'x Role<'a>>,
+}
+
 /// Head outputs of a micro-batch, on the device: log-probabilities, or values.
 pub struct Scores<'x> {
     dev: &'x dyn Device,
@@ -125,14 +134,15 @@ impl<'a> Role<'a> {
     /// Errors: those of reading.
     pub fn bind(
         dev: &dyn Device,
-        (resident, overlay): (Resident<'a>, &mut Overlay<'_>),
+        resident: Resident<'a>,
+        overlay: &mut Overlay<'_>,
         shape: RoleShape,
         first: Option<&Role<'a>>,
         model: &OpenModel,
         how: Loading,
     ) -> Result<Role<'a>> {
         let first = first.map(|first| &first.model);
-        let model = BoundModel::bind(dev, (resident, overlay), shape, first, model, how)?;
+        let model = BoundModel::bind(dev, resident, overlay, shape, first, model, how)?;
         let optimizer = shape.update.map(|of| {
             let (table, learned) = model.learned();
             // Adapters are written later; what is copied until then is written, too.
@@ -164,7 +174,7 @@ impl<'a> Role<'a> {
         let each = &mut |which: Range<usize>, rows: HeadRows<'_>| {
             each(own.start + which.start..own.start + which.end, Scores { dev, rows });
         };
-        self.model.score((dev, overlay), packer, &sequences[own.clone()], inv_temperature, each)?;
+        self.model.score(dev, overlay, packer, &sequences[own.clone()], inv_temperature, each)?;
         Ok(parts)
     }
 
@@ -180,7 +190,8 @@ impl<'a> Role<'a> {
     ) -> Result<UpdateStats> {
         let Passes { dev, group, overlay, packer, teacher, .. } = with;
         let phase = enter(dev, overlay, self.update_shape().pass.mode.phase());
-        let (sum, stats) = self.gradients((dev, teacher), &phase, packer, buffers, of, group)?;
+        let (sum, stats) =
+            self.gradients(GradientPasses { dev, group, packer, teacher }, &phase, buffers, of)?;
         self.apply(dev, &phase, sum, stats, how, group)
     }
 
@@ -262,7 +273,7 @@ impl<'a> Role<'a> {
         let phase = enter(dev, overlay, pass.mode.phase());
         let (optimizer, grads) = (self.trained(), self.bind_gradients(&phase));
         let from = self.layers(dev, &phase);
-        let of_whole = self.teacher_head((dev, &phase), teacher, &*from, Some(Divergence::Reverse), 1.0);
+        let of_whole = self.teacher_head(dev, &phase, teacher, &*from, Some(Divergence::Reverse), 1.0);
         rehearse_passes(dev, &phase, pass, positions, &mut |pass, heads| {
             let pass = &pass.with_teacher(of_whole);
             layers(dev, &*from, pass);

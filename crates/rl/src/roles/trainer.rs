@@ -1,9 +1,9 @@
 //! The trainer: a sampler with the roles of a run and the step's arrays.
 
-use super::role::{Loss, LossOf, Passes, Role, Scores, UpdateStats};
+use super::role::{GradientPasses, Loss, LossOf, Passes, Role, Scores, UpdateStats};
 use crate::arrays::TokenArrays;
 use crate::ranks::{share, share_in_pieces};
-use crate::supply::apart::Apart;
+use crate::supply::apart::ApartRanks;
 use plimsoll_base::Result;
 use plimsoll_device::{Device, Sampling};
 use plimsoll_files::OpenModel;
@@ -29,7 +29,7 @@ pub struct Trainer<'a> {
     /// The ranks that make its passes together.
     pub group: &'a Group,
     /// All ranks and this one's place, where ranks only sample or only train.
-    pub apart: Option<(&'a Group, &'a Apart)>,
+    pub apart: Option<ApartRanks<'a>>,
     /// Response lengths on all ranks, from which prompts are dealt to ranks.
     pub(crate) lengths: Lengths,
 }
@@ -48,9 +48,9 @@ impl<'a> Trainer<'a> {
         let (resident, loading) = (*resident, *loading);
         let mut roles: Vec<Role<'a>> = Vec::new();
         for role in shape.roles() {
-            let mut role =
-                Role::bind(dev, (resident, overlay), role, roles.first(), sources.of(role.name), loading)?;
-            let from = loading.adapters(role.shape.name, sources.of(role.shape.name));
+            let source = sources.of(role.name);
+            let mut role = Role::bind(dev, resident, overlay, role, roles.first(), source, loading)?;
+            let from = loading.adapters(role.shape.name, source);
             role.load_adapters(dev, overlay, from, loading.staging)?;
             role.identify_adapters(dev);
             roles.push(role);
@@ -306,7 +306,8 @@ impl<'a> Trainer<'a> {
         let (role, Passes { dev, overlay, packer, teacher, group, .. }, buffers) = self.parts_of(role);
         let phase = enter(dev, overlay, role.update_shape().pass.mode.phase());
         let of = LossOf { sequences, which, inv_temperature, loss };
-        role.gradients((dev, teacher), &phase, packer, buffers, of, group).map(|(_, stats)| stats)
+        role.gradients(GradientPasses { dev, group, packer, teacher }, &phase, buffers, of)
+            .map(|(_, stats)| stats)
     }
 
     fn parts_of(&mut self, name: RoleName) -> (&mut Role<'a>, Passes<'_, 'a>, &mut TokenArrays) {

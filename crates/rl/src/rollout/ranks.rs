@@ -63,7 +63,7 @@ pub fn sample(
     let graded = graded.map(|graded| (graded, Counted::of(rewards)));
     let whole = share(group, Samples::to_write(&mut trainer.sampler.samples), graded, &deal, size)?;
     // Ranks that only sample tell the others, which learn from what they are handed.
-    if !group.is_alone() && trainer.apart.is_none_or(|(all, _)| group.ranks() == all.ranks()) {
+    if !group.is_alone() && trainer.apart.is_none_or(|ranks| group.ranks() == ranks.all.ranks()) {
         deal.learn(&mut trainer.lengths, &trainer.sampler.samples, size);
     }
     Ok(whole)

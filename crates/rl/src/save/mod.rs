@@ -12,7 +12,7 @@ use plimsoll_files::{
     fsync_dir, generation_config_json, score_config_json, write_new,
 };
 use plimsoll_memory::ReadLease;
-use plimsoll_model::{FlatTensors, ParamTable, SpreadTensors, Together, save, save_together};
+use plimsoll_model::{FlatTensors, ParamTable, SpreadFile, SpreadTensors, Together, save, save_together};
 use plimsoll_plan::{Lora, RoleName, RunShape, checkpoint_bytes};
 use plimsoll_ranks::Group;
 use plimsoll_run::checkpoint::{
@@ -60,7 +60,10 @@ pub fn prepare<'a>(
         write_small(trainer, model, supply, &part, everything).inspect_err(|_| store.abandon(step))?;
     Ok(SaveJob {
         dev: trainer.sampler.dev,
-        tensors: files_of(trainer, everything.is_some()).into_iter().map(tensors).collect(),
+        tensors: files_of(trainer, everything.is_some())
+            .into_iter()
+            .map(|(role, file, is_weights)| tensors(role, file, is_weights))
+            .collect(),
         layout: trainer.first().layout(),
         lease: trainer.sampler.resident.lease(),
         staging: trainer.sampler.shape.host.staging,
@@ -133,16 +136,21 @@ pub fn save_of_ranks(
         let of = |(role, file, is_weights): (&Role<'_>, _, _)| (role.shape.name, file, is_weights);
         let files: Vec<(RoleName, &str, bool)> = files_of(trainer, everything).into_iter().map(of).collect();
         for (role, file, is_weights) in files {
-            let path = (&*part.join(file), trainer.sampler.shape.host.staging);
+            let (path, staging) = (part.join(file), trainer.sampler.shape.host.staging);
             let record = trainer.with_passage(role, |dev, role, passage| {
-                let of = (role.learned().0, role.layout());
+                let (table, layout) = (role.learned().0, role.layout());
                 let sets = tensors_of_ranks(role, is_weights);
                 let ranks = if is_alone { 1 } else { near.len() };
                 let exchange =
                     &mut |own: &[u8]| if is_alone { Ok(vec![own.to_vec()]) } else { group.near_gather(own) };
                 let rank = near.iter().position(|rank| *rank == group.rank()).expect("a rank of its host");
                 let with = Together { rank, ranks, exchange };
-                save_together(dev, of, &sets, path, passage, with)
+                save_together(
+                    dev,
+                    SpreadFile { path: &path, table, layout, sets: &sets, staging },
+                    passage,
+                    with,
+                )
             })?;
             if let Some((job, record)) = job.as_mut().zip(record) {
                 job.manifest.files.insert(file.into(), record);
@@ -174,7 +182,7 @@ fn files_of<'t, 'a>(trainer: &'t Trainer<'a>, everything: bool) -> Vec<(&'t Role
 }
 
 /// Returns the tensors of a file, as one rank has them.
-fn tensors<'a>((role, file, is_weights): (&Role<'a>, &'static str, bool)) -> TensorsOf<'a> {
+fn tensors<'a>(role: &Role<'a>, file: &'static str, is_weights: bool) -> TensorsOf<'a> {
     let sets = match (is_weights, &role.optimizer) {
         (false, Some(optimizer)) => optimizer.states(),
         _ => vec![role.saved()],

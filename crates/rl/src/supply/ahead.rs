@@ -33,21 +33,28 @@ impl AheadSupply {
     }
 }
 
-/// Draws and grades in `step` the samples that `of_step` trains on.
+/// The step that draws samples, and the one that trains on them.
+#[derive(Clone, Copy)]
+pub(super) struct DrawSteps {
+    pub drawn_in: u32,
+    pub trained_in: u32,
+}
+
+/// Draws and grades the samples of a step.
 ///
 /// Errors: those of drawing and of the rewards.
 pub(super) fn draw(
     trainer: &mut Trainer<'_>,
     cx: &mut StepContext<'_>,
-    (step, of_step): (u32, u32),
+    steps: DrawSteps,
     held: Option<&mut Arc<Samples>>,
     gathered: &mut Gathered,
 ) -> Result<Rollout> {
-    let (rollout, drawn) = whole::draw(trainer, cx, of_step, held)?;
+    let (rollout, drawn) = whole::draw(trainer, cx, steps.trained_in, held)?;
     gathered.add(drawn);
     // The room is drawn into again before they are trained.
     let samples = Arc::new(rollout.samples.copied(cx.run.rollout.max_new_tokens as usize));
-    Ok(Rollout { of: BufferState { step, ..rollout.of }, samples, ..rollout })
+    Ok(Rollout { of: BufferState { step: steps.drawn_in, ..rollout.of }, samples, ..rollout })
 }
 
 impl Supply for AheadSupply {
@@ -63,7 +70,8 @@ impl Supply for AheadSupply {
         let last = step.saturating_add(cx.run.staleness()).min(cx.run.train().steps);
         self.queue.begin();
         for of_step in step + self.queue.num_waiting()..=last {
-            let rollout = draw(trainer, cx, (step, of_step), self.held.as_mut(), gathered)?;
+            let steps = DrawSteps { drawn_in: step, trained_in: of_step };
+            let rollout = draw(trainer, cx, steps, self.held.as_mut(), gathered)?;
             self.queue.push(rollout);
         }
         let (samples, metrics) = self.queue.first(trainer.updates());

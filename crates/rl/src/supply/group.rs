@@ -80,7 +80,8 @@ pub(crate) type Runs = Vec<(u64, u32)>;
 pub(crate) fn lines<'h>(
     all: &'h [SampleGroup],
     which: Range<usize>,
-    (samples, versions): (&'h Samples, &'h [Runs]),
+    samples: &'h Samples,
+    versions: &'h [Runs],
 ) -> impl Iterator<Item = String> + 'h {
     let bits = |score: Option<f32>| score.map(f32::to_bits);
     which.map(move |g| {
@@ -108,7 +109,8 @@ pub(crate) fn lines<'h>(
 /// Errors: `checkpoint-damaged`; those of `item`.
 pub(crate) fn read_lines(
     path: &Path,
-    (count, size): (u64, usize),
+    count: u64,
+    size: usize,
     samples: &mut Samples,
     item: &mut dyn FnMut(u64) -> Result<Item>,
     text: &dyn Fn(&[u32], Finish) -> String,

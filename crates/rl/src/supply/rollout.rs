@@ -98,7 +98,7 @@ impl Rollout {
     ///
     /// Errors: those of writing.
     pub(super) fn write(&self, groups: Range<usize>, path: &Path) -> Result<FileRecord> {
-        write_new_lines(path, lines(&self.groups, groups, (&self.samples, &self.versions)))
+        write_new_lines(path, lines(&self.groups, groups, &self.samples, &self.versions))
     }
 
     /// Reads a checkpoint's file, of which `of` says what it has, into `room`.
@@ -112,7 +112,7 @@ impl Rollout {
     ) -> Result<Rollout> {
         let (path, size) = (from.folder.join(name), from.run.rollout.group_size as usize);
         let samples = Samples::to_write(room);
-        let (groups, versions) = read_lines(&path, (of.groups, size), samples, from.item, from.text)?;
+        let (groups, versions) = read_lines(&path, of.groups, size, samples, from.item, from.text)?;
         Ok(Rollout { of, groups, samples: Arc::clone(room), versions })
     }
 }

@@ -9,7 +9,7 @@ use crate::methods::estimator::UserEstimator;
 use crate::methods::parts::StepParts;
 use crate::roles::{Role, Trainer};
 use crate::save::{prepare, save_of_ranks};
-use crate::supply::apart::{self, whom_at_end};
+use crate::supply::apart::{self, QueueFill, whom_at_end};
 use crate::supply::restored::Restored;
 use crate::supply::{Supply, in_flight};
 use plimsoll_base::{Error, Result};
@@ -177,8 +177,9 @@ impl<'r: 'scope, 'scope> Job<'scope> for LanguageRun<'r> {
     }
 
     fn whom_at_end(&self, step: u32) -> Option<String> {
-        let (_, apart) = self.trainer.apart?;
-        Some(whom_at_end(apart, step, (self.supply.num_there(), self.run.staleness())))
+        let apart = self.trainer.apart?.apart;
+        let queue = QueueFill { full: self.supply.num_there(), places: self.run.staleness() };
+        Some(whom_at_end(apart, step, queue))
     }
 
     fn has_all_weights(&self) -> bool {

@@ -137,7 +137,7 @@ impl LanguageRun<'_> {
 
     /// Says after the first step if an update has fewer micro-batches than there are ranks.
     fn note_idle_ranks(&self, lead: &mut Lead<'_, '_, '_, '_>, metrics: &Metrics) {
-        let ranks = self.trainer.apart.map_or(self.trainer.group.ranks(), |(_, apart)| apart.trainers());
+        let ranks = self.trainer.apart.map_or(self.trainer.group.ranks(), |ranks| ranks.apart.trainers());
         let count = metrics.get("update/micro_batches").map_or(ranks, |count| *count as usize);
         // A step that trains no actor has none.
         if (1..ranks).contains(&count) {

@@ -89,14 +89,14 @@ impl Span {
         self.first += places as u32;
     }
 
-    /// Adds a table of the places from `begin` to `end`; `filler` where the span has no unit.
-    pub(super) fn push_table(&self, (begin, end): (usize, usize), filler: u32, tables: &mut Vec<u32>) {
+    /// Adds a table of some places; `filler` where the span has no unit.
+    pub(super) fn push_table(&self, of: Range<usize>, filler: u32, tables: &mut Vec<u32>) {
         let (at, places) = (tables.len(), self.places());
-        tables.resize(at + end - begin, filler);
-        let (from, upto) = (begin.max(places.start), end.min(places.end));
+        tables.resize(at + of.len(), filler);
+        let (from, upto) = (of.start.max(places.start), of.end.min(places.end));
         if from < upto {
             let held = &self.held()[from - places.start..upto - places.start];
-            tables[at + from - begin..][..held.len()].copy_from_slice(held);
+            tables[at + from - of.start..][..held.len()].copy_from_slice(held);
         }
     }
 

@@ -113,8 +113,8 @@ impl Schedule {
                 }
                 let (filler, prompt, own) =
                     (self.limits.spare(cache), group.held.of(cache), sequence.held.of(cache));
-                prompt.push_table((0, shared), filler, &mut to.tables);
-                own.push_table((shared, stride), filler, &mut to.tables);
+                prompt.push_table(0..shared, filler, &mut to.tables);
+                own.push_table(shared..stride, filler, &mut to.tables);
                 let block = to.tables[first + position / KV_BLOCK];
                 to.slots.push(block * KV_BLOCK as u32 + (position % KV_BLOCK) as u32);
             }

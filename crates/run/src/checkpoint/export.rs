@@ -95,9 +95,9 @@ fn export_opened(
     let dtypes = Dtypes::of(model, trained, ask.dtype)?;
     check_against(model)?;
     let (record, sums) = if ask.is_gguf {
-        write_gguf((model, made), dtypes, ask.to, ask.progress)?
+        write_gguf(model, made, dtypes, ask.to, ask.progress)?
     } else {
-        write_folder((model, made), dtypes, ask.to, ask.progress)?
+        write_folder(model, made, dtypes, ask.to, ask.progress)?
     };
     Ok(Exported {
         from: from.to_string(),
@@ -111,7 +111,8 @@ fn export_opened(
 
 /// Writes a folder in the layout of `save_pretrained`.
 fn write_folder(
-    (model, made): (&OpenModel, Option<Made<'_>>),
+    model: &OpenModel,
+    made: Option<Made<'_>>,
     dtypes: Dtypes,
     to: &Path,
     progress: Progress<'_>,
@@ -139,7 +140,7 @@ fn write_folder(
         let declared = tensors.iter().cloned().map(|(name, shape)| TensorDecl { name, dtype, shape });
         let declared: Vec<TensorDecl> = declared.collect();
         let mut writer = SafetensorsWriter::create(&part.join(super::WEIGHTS), &declared, &[])?;
-        let sums = each_rows((model, made), dtypes, &tensors, progress, |_, values, scratch| {
+        let sums = each_rows(model, made, dtypes, &tensors, progress, |_, values, scratch| {
             writer.write_f32_as(dtype, values, scratch)
         })?;
         Ok((writer.finish()?, sums))

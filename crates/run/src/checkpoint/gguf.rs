@@ -11,7 +11,8 @@ use std::path::Path;
 ///
 /// Errors: `model-unsupported` and `tokenizer-unsupported` for what GGUF cannot hold; `disk-full`, `write-failed`.
 pub(super) fn write_gguf(
-    (model, made): (&OpenModel, Option<Made<'_>>),
+    model: &OpenModel,
+    made: Option<Made<'_>>,
     dtypes: Dtypes,
     to: &Path,
     progress: Progress<'_>,
@@ -28,7 +29,7 @@ pub(super) fn write_gguf(
     verbs::fill_file(to, |part| {
         let mut writer = GgufWriter::create(part, &decl)?;
         let order = gguf_order(&model.spec);
-        let sums = each_rows((model, made), dtypes, &order, progress, |name, values, scratch| {
+        let sums = each_rows(model, made, dtypes, &order, progress, |name, values, scratch| {
             writer.write_rows(name, values, scratch)
         })?;
         Ok((writer.finish()?, sums))

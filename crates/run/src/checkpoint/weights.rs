@@ -82,7 +82,8 @@ pub type Made<'a> = &'a dyn Fn(&str, u64, &mut [f32]);
 ///
 /// Errors: those of reading and of `write`.
 pub(super) fn each_rows(
-    (model, made): (&OpenModel, Option<Made<'_>>),
+    model: &OpenModel,
+    made: Option<Made<'_>>,
     dtypes: Dtypes,
     tensors: &[(String, Vec<u64>)],
     progress: Progress<'_>,

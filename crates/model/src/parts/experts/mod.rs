@@ -22,7 +22,7 @@ pub(crate) fn to_gates(layer: &LayerPass<'_, '_, '_>, of: &ExpertBufs<'_>) {
     dev.matmul(x, router(w), None, of.logits, false);
     dev.route(of.logits, routing(of), of.routes);
     dev.matmul_experts(x, RowsOf::Rows, all(layer, of, Site::GateUp), of.routes, bufs.gate_up);
-    adapt(layer, of, Site::GateUp, (x, RowsOf::Rows), bufs.gate_up);
+    adapt(layer, of, Site::GateUp, x, RowsOf::Rows, bufs.gate_up);
 }
 
 /// Computes the residual after the part, after `to_gates`.
@@ -31,7 +31,7 @@ pub(crate) fn add_product(layer: &LayerPass<'_, '_, '_>, of: &ExpertBufs<'_>) {
     let gate = layer.spec().architecture().gate;
     dev.glu_experts(gate, bufs.gate_up, of.experts.ffn as usize, of.routes, bufs.product);
     dev.matmul_experts(bufs.product, RowsOf::Pairs, all(layer, of, Site::Down), of.routes, y);
-    adapt(layer, of, Site::Down, (bufs.product, RowsOf::Pairs), y);
+    adapt(layer, of, Site::Down, bufs.product, RowsOf::Pairs, y);
     dev.combine(y, of.routes, Some(bufs.mid), bufs.next);
 }
 
@@ -42,12 +42,12 @@ pub(crate) fn backward(step: &LayerBackward<'_, '_, '_>, of: &ExpertBufs<'_>, d_
     let ExpertBufs { logits, routes, out, gradients, .. } = *of;
     let GradientRegions { d_weights, d_logits, balance: rows } =
         gradients.expect("only the update runs backward");
-    input_gradient(step, of, Site::Down, (step.d_out, RowsOf::Rows), product);
+    input_gradient(step, of, Site::Down, step.d_out, RowsOf::Rows, product);
     let (how, f) = (step.layer.spec().architecture().gate, of.experts.ffn as usize);
     dev.glu_experts_backward(GluExpertsBackward { how, gate_up, f, routes, dout: product, d_weights });
-    weight_gradient(step, of, Site::Down, (step.d_out, RowsOf::Rows), (product, RowsOf::Pairs));
-    input_gradient(step, of, Site::GateUp, (gate_up, RowsOf::Pairs), out);
-    weight_gradient(step, of, Site::GateUp, (gate_up, RowsOf::Pairs), (input, RowsOf::Rows));
+    weight_gradient(step, of, Site::Down, step.d_out, RowsOf::Rows, product, RowsOf::Pairs);
+    input_gradient(step, of, Site::GateUp, gate_up, RowsOf::Pairs, out);
+    weight_gradient(step, of, Site::GateUp, gate_up, RowsOf::Pairs, input, RowsOf::Rows);
     dev.combine(out, routes, None, d_input);
     // The load balancing loss is reported even if its coefficient is 0.
     let balance = Some(Balance { segments: pass.batch.segments, factor: pass.balance, rows });
@@ -64,7 +64,8 @@ fn adapt(
     layer: &LayerPass<'_, '_, '_>,
     of: &ExpertBufs<'_>,
     site: Site,
-    (x, x_has): (Buf<'_>, RowsOf),
+    x: Buf<'_>,
+    x_has: RowsOf,
     out: Buf<'_>,
 ) {
     let adapters = layer.w.adapters;
@@ -78,7 +79,8 @@ fn input_gradient(
     step: &LayerBackward<'_, '_, '_>,
     of: &ExpertBufs<'_>,
     site: Site,
-    (dy, dy_has): (Buf<'_>, RowsOf),
+    dy: Buf<'_>,
+    dy_has: RowsOf,
     out: Buf<'_>,
 ) {
     let (LayerPass { dev, w, .. }, layer) = (*step.layer, step.layer);
@@ -95,8 +97,10 @@ fn weight_gradient(
     step: &LayerBackward<'_, '_, '_>,
     of: &ExpertBufs<'_>,
     site: Site,
-    (dy, dy_has): (Buf<'_>, RowsOf),
-    (x, x_has): (Buf<'_>, RowsOf),
+    dy: Buf<'_>,
+    dy_has: RowsOf,
+    x: Buf<'_>,
+    x_has: RowsOf,
 ) {
     let (LayerPass { dev, w, .. }, routes, add) = (*step.layer, of.routes, step.add);
     match step.grads {

@@ -1,6 +1,6 @@
 //! What ranks that sample and ranks that train hand to one another between two steps.
 
-use super::place::Apart;
+use super::place::ApartRanks;
 use crate::context::{Cursor, StepContext};
 use crate::methods::report::StepReport;
 use crate::roles::Trainer;
@@ -14,7 +14,6 @@ use crate::supply::in_flight::Arrival;
 use crate::supply::rollout::Rollout;
 use plimsoll_base::{Error, Result, slugs};
 use plimsoll_infer::text::Item;
-use plimsoll_ranks::Group as Ranks;
 use plimsoll_rollout::Samples;
 use plimsoll_run::checkpoint::BufferState;
 use plimsoll_run::vitals::Vitals;
@@ -109,7 +108,8 @@ impl SampledRollouts {
     pub(super) fn new(
         cursor: Cursor,
         rollouts: Vec<Rollout>,
-        (under_way, arrival): (Vec<Group>, Option<Arrival>),
+        under_way: Vec<Group>,
+        arrival: Option<Arrival>,
         gathered: Gathered,
     ) -> SampledRollouts {
         let group = |Group { position, first_sample_id, responses, .. }| PartialGroup {
@@ -126,11 +126,10 @@ impl SampledRollouts {
         }
     }
 
-    /// Returns what was drawn in `step` with the weights after `policy_version` updates, and moves `cx` past it.
+    /// Returns what was drawn, which `of` says of the step and its weights, and moves `cx` past it.
     ///
     /// Errors: those of reading prompts.
-    fn read(self, cx: &mut StepContext<'_>, (step, policy_version): (u32, u64)) -> Result<ReceivedRollouts> {
-        let of = BufferState { step, policy_version, groups: 0 };
+    fn read(self, cx: &mut StepContext<'_>, of: BufferState) -> Result<ReceivedRollouts> {
         let rollouts =
             self.rollouts.into_iter().map(|rollout| rollout.read(cx, of)).collect::<Result<_>>()?;
         let mut under_way = Vec::with_capacity(self.under_way.len());
@@ -138,7 +137,7 @@ impl SampledRollouts {
             under_way.push(Group { position, first_sample_id, item: item(cx, position)?, responses });
         }
         cx.cursor = Cursor { data_position: self.cursor.0, next_sample_id: self.cursor.1 };
-        let arrival = self.arrival.map(|(rollout, tick)| Arrival { step, rollout, tick });
+        let arrival = self.arrival.map(|(rollout, tick)| Arrival { step: of.step, rollout, tick });
         Ok(ReceivedRollouts { rollouts, under_way, arrival, gathered: self.gathered })
     }
 }
@@ -196,10 +195,10 @@ pub(super) struct ReceivedRollouts {
 ///
 /// Errors: this rank's own; one that all ranks share; `rank-lost` where another rank has one.
 pub(super) fn exchange_step(
-    (all, apart): (&Ranks, &Apart),
+    ApartRanks { all, apart }: ApartRanks<'_>,
     cx: &mut StepContext<'_>,
     own: Result<StepMessage>,
-    of: (u32, u64),
+    of: BufferState,
 ) -> Result<(Option<ReceivedRollouts>, Option<TrainedStep>)> {
     let mut messages = exchange(all, Kind::Apart, own)?;
     if let Some(error) = messages.iter().find_map(StepMessage::error) {

@@ -12,7 +12,7 @@ mod save;
 mod supply;
 mod weights;
 
-pub use place::{Apart, check, share_of_trainers};
+pub use place::{Apart, ApartRanks, check, share_of_trainers};
 pub(crate) use save::save;
 pub(super) use supply::ApartSupply;
-pub(crate) use supply::whom_at_end;
+pub(crate) use supply::{QueueFill, whom_at_end};

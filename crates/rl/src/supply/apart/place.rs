@@ -5,6 +5,13 @@ use plimsoll_config::RunSpec;
 use plimsoll_plan::{Hosts, RunShape, Share, Training};
 use plimsoll_ranks::Group;
 
+/// All ranks of a run in which some only sample and the others only train, and the place of this one.
+#[derive(Clone, Copy, Debug)]
+pub struct ApartRanks<'a> {
+    pub all: &'a Group,
+    pub apart: &'a Apart,
+}
+
 /// A rank of a run in which some only sample and the others only train.
 #[derive(Debug)]
 pub struct Apart {

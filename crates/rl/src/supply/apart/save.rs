@@ -1,12 +1,11 @@
 //! A checkpoint of ranks that train and ranks that sample: the first write it.
 
-use super::place::Apart;
+use super::place::ApartRanks;
 use crate::roles::Trainer;
 use crate::save::{prepare, save_of_ranks};
 use crate::supply::source::Supply;
 use plimsoll_base::Result;
 use plimsoll_files::OpenModel;
-use plimsoll_ranks::Group;
 use plimsoll_run::lead::{Savers, Saving};
 use std::path::PathBuf;
 
@@ -15,7 +14,7 @@ use std::path::PathBuf;
 /// Errors: as `save_of_ranks`.
 pub(crate) fn save(
     trainer: &mut Trainer<'_>,
-    (all, apart): (&Group, &Apart),
+    ApartRanks { all, apart }: ApartRanks<'_>,
     model: &OpenModel,
     supply: &dyn Supply,
     saving: Saving<'_>,

@@ -1,12 +1,12 @@
 //! The supply of ranks that only sample or only train.
 
 use super::message::{SampledRollouts, StepMessage, TrainedStep, exchange_step};
-use super::place::Apart;
+use super::place::{Apart, ApartRanks};
 use super::weights;
 use crate::context::StepContext;
 use crate::methods::report::StepReport;
 use crate::roles::Trainer;
-use crate::supply::ahead;
+use crate::supply::ahead::{self, DrawSteps};
 use crate::supply::carried::GroupsUnderWay;
 use crate::supply::gathered::Gathered;
 use crate::supply::in_flight::{self, Arrival, InFlightRollout, WeightArrivals};
@@ -17,9 +17,8 @@ use crate::supply::source::Supply;
 use plimsoll_base::Result;
 use plimsoll_files::FileRecord;
 use plimsoll_infer::responder::Responder;
-use plimsoll_ranks::Group;
 use plimsoll_rollout::{Lengths, Samples};
-use plimsoll_run::checkpoint::RunState;
+use plimsoll_run::checkpoint::{BufferState, RunState};
 use plimsoll_run::lead::Lead;
 use std::path::Path;
 use std::sync::Arc;
@@ -39,7 +38,7 @@ pub(crate) struct ApartSupply {
     /// The rollout that this rank draws in the step that is being made, if it draws it in parts.
     rollout: Option<InFlightRollout>,
     /// The step that is being made, and the updates of the weights that it begins with.
-    of: (u32, u64),
+    of: BufferState,
     /// When the weights of the last step received.
     arrival: Option<Arrival>,
 }
@@ -69,7 +68,7 @@ impl ApartSupply {
         let (received, trained) = exchange_step(with, cx, own, self.of)?;
         let Some(received) = received else { return Ok(trained) };
         // Where weights arrive midway, ranks that sample have learned the lengths when they graded.
-        let learns = with.1.trains() || !self.is_in_flight;
+        let learns = with.apart.trains() || !self.is_in_flight;
         let size = cx.run.rollout.group_size as usize;
         for rollout in received.rollouts {
             for (g, group) in rollout.groups.iter().enumerate().filter(|_| learns) {
@@ -98,7 +97,7 @@ impl ApartSupply {
         if of_step > cx.run.train().steps {
             return Ok(StepMessage::default());
         }
-        draw(trainer, cx, (step, of_step), self.held.as_mut())
+        draw(trainer, cx, DrawSteps { drawn_in: step, trained_in: of_step }, self.held.as_mut())
     }
 }
 
@@ -111,8 +110,8 @@ impl Supply for ApartSupply {
         step: u32,
         gathered: &mut Gathered,
     ) -> Result<Option<StepSamples>> {
-        let (_, apart) = ranks_of(trainer);
-        self.of = (step, trainer.updates());
+        let ApartRanks { apart, .. } = ranks_of(trainer);
+        self.of = BufferState { step, policy_version: trainer.updates(), groups: 0 };
         self.queue.begin();
         let num_waiting = self.queue.num_waiting();
         self.rollout =
@@ -124,9 +123,11 @@ impl Supply for ApartSupply {
             let own = match (apart.trains(), &mut self.rollout) {
                 (true, _) => Ok(StepMessage::default()),
                 (false, Some(rollout)) => finish_first(trainer, cx, rollout),
-                (false, None) => draw(trainer, cx, (step, of_step), self.held.as_mut()),
+                (false, None) => {
+                    draw(trainer, cx, DrawSteps { drawn_in: step, trained_in: of_step }, self.held.as_mut())
+                }
             };
-            say_whom(cx, apart, (step, of_step), self.queue.num_there());
+            say_whom(cx, apart, step, of_step, self.queue.num_there());
             self.exchange_step(trainer, cx, own, gathered)?;
         }
         if !apart.trains() {
@@ -147,7 +148,7 @@ impl Supply for ApartSupply {
         made: Result<StepReport>,
         gathered: &mut Gathered,
     ) -> Result<StepReport> {
-        let (all, apart) = ranks_of(trainer);
+        let ApartRanks { all, apart } = ranks_of(trainer);
         trainer.group = all;
         let (made, own) = if apart.trains() {
             // Weights may arrive from here on.
@@ -158,7 +159,7 @@ impl Supply for ApartSupply {
         };
         // Ranks that train have emptied a place, and those that sample have filled it.
         let there = self.queue.num_there();
-        say_whom(cx, apart, (step, step + there), there.saturating_sub(u32::from(apart.trains())));
+        say_whom(cx, apart, step, step + there, there.saturating_sub(u32::from(apart.trains())));
         let exchanged = self.exchange_step(trainer, cx, own, gathered);
         let mut report = made?;
         let trained = exchanged?.expect("the first rank trains");
@@ -203,31 +204,39 @@ impl Supply for ApartSupply {
     }
 }
 
+/// How many places of the queue of rollouts are full.
+#[derive(Clone, Copy)]
+pub(crate) struct QueueFill {
+    pub full: u32,
+    pub places: u32,
+}
+
 /// Returns all ranks, and this one's place among them.
-fn ranks_of<'a>(trainer: &Trainer<'a>) -> (&'a Group, &'a Apart) {
+fn ranks_of<'a>(trainer: &Trainer<'a>) -> ApartRanks<'a> {
     trainer.apart.expect("some ranks only sample, and the others only train")
 }
 
 /// Says what this rank needs before it can go on, the rollout of a step or the weights of this one, and how many
 /// places of the queue are full.
-fn say_whom(cx: &mut StepContext<'_>, apart: &Apart, (step, of_step): (u32, u32), full: u32) {
-    let what = if apart.trains() { ("rollout", of_step) } else { ("weights", step) };
-    (cx.waits)(whom(apart, what, (full, cx.run.staleness())));
+fn say_whom(cx: &mut StepContext<'_>, apart: &Apart, step: u32, of_step: u32, full: u32) {
+    let queue = QueueFill { full, places: cx.run.staleness() };
+    let (what, of) = if apart.trains() { ("rollout", of_step) } else { ("weights", step) };
+    (cx.waits)(whom(apart, what, of, queue));
 }
 
 /// Returns what this rank waits for once it has ended a step: the others' end of it.
-pub(crate) fn whom_at_end(apart: &Apart, step: u32, queue: (u32, u32)) -> String {
-    whom(apart, ("end", step), queue)
+pub(crate) fn whom_at_end(apart: &Apart, step: u32, queue: QueueFill) -> String {
+    whom(apart, "end", step, queue)
 }
 
-fn whom(apart: &Apart, (what, step): (&str, u32), (full, places): (u32, u32)) -> String {
+fn whom(apart: &Apart, what: &str, step: u32, QueueFill { full, places }: QueueFill) -> String {
     let from = if apart.trains() { apart.first_sampler() } else { 0 };
     format!("the {what} of step {step} from rank {from} (queue `rollouts`, {full} of {places} places full)")
 }
 
 /// Calls `body` with the ranks that do the same as this one.
 fn with_own<'a, T>(trainer: &mut Trainer<'a>, body: impl FnOnce(&mut Trainer<'a>) -> T) -> T {
-    let (all, apart) = ranks_of(trainer);
+    let ApartRanks { all, apart } = ranks_of(trainer);
     trainer.group = apart.own();
     let done = body(trainer);
     trainer.group = all;
@@ -236,24 +245,21 @@ fn with_own<'a, T>(trainer: &mut Trainer<'a>, body: impl FnOnce(&mut Trainer<'a>
 
 /// Returns what this rank hands over of what the ranks that sample have drawn: all of them have all of it.
 fn of_first_sampler(trainer: &Trainer<'_>, sampled: SampledRollouts) -> StepMessage {
-    let (all, apart) = ranks_of(trainer);
+    let ApartRanks { all, apart } = ranks_of(trainer);
     let speaks = all.rank() == apart.first_sampler();
     StepMessage { sampled: speaks.then_some(sampled), ..StepMessage::default() }
 }
 
-/// Draws and grades in `step` the samples of a step, with the ranks that sample.
+/// Draws and grades the samples of a step, with the ranks that sample.
 fn draw(
     trainer: &mut Trainer<'_>,
     cx: &mut StepContext<'_>,
-    steps: (u32, u32),
+    steps: DrawSteps,
     held: Option<&mut Arc<Samples>>,
 ) -> Result<StepMessage> {
     let mut gathered = Gathered::default();
     let rollout = with_own(trainer, |trainer| ahead::draw(trainer, cx, steps, held, &mut gathered))?;
-    Ok(of_first_sampler(
-        trainer,
-        SampledRollouts::new(cx.cursor, vec![rollout], (Vec::new(), None), gathered),
-    ))
+    Ok(of_first_sampler(trainer, SampledRollouts::new(cx.cursor, vec![rollout], Vec::new(), None, gathered)))
 }
 
 /// Finishes the rollout that the step trains on.
@@ -264,7 +270,7 @@ fn finish_first(
 ) -> Result<StepMessage> {
     with_own(trainer, |trainer| rollout.finish(trainer, cx))?;
     let (rollouts, gathered) = (std::mem::take(&mut rollout.rollouts), std::mem::take(&mut rollout.gathered));
-    Ok(of_first_sampler(trainer, SampledRollouts::new(cx.cursor, rollouts, (Vec::new(), None), gathered)))
+    Ok(of_first_sampler(trainer, SampledRollouts::new(cx.cursor, rollouts, Vec::new(), None, gathered)))
 }
 
 /// Draws until the weights that the step makes arrive: at the tick that the run's schedule has, or as soon as they are
@@ -276,7 +282,7 @@ fn draw_to_sync(
     step: u32,
     schedule: Option<&WeightArrivals>,
 ) -> Result<StepMessage> {
-    let (all, _) = ranks_of(trainer);
+    let ApartRanks { all, .. } = ranks_of(trainer);
     let has_come = || all.posted(0) >= u64::from(step);
     let written = schedule.map(|schedule| schedule.at(step));
     let arrival = with_own(trainer, |trainer| match written {
@@ -284,8 +290,5 @@ fn draw_to_sync(
         None => rollout.draw_until(trainer, cx, &has_come),
     })?;
     let InFlightRollout { groups, rollouts, gathered, .. } = rollout;
-    Ok(of_first_sampler(
-        trainer,
-        SampledRollouts::new(cx.cursor, rollouts, (groups, Some(arrival)), gathered),
-    ))
+    Ok(of_first_sampler(trainer, SampledRollouts::new(cx.cursor, rollouts, groups, Some(arrival), gathered)))
 }

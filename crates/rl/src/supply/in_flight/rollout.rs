@@ -108,7 +108,7 @@ impl InFlightRollout {
         }
         (cx.edge)(Doing::Rollout);
         let started = std::time::Instant::now();
-        let gathered = draw(trainer, cx, (&mut self.groups, self.step), sync)?;
+        let gathered = draw(trainer, cx, &mut self.groups, self.step, sync)?;
         self.gathered.add(gathered);
         self.gathered.rollout_s += started.elapsed().as_secs_f64();
         Ok(())
@@ -145,7 +145,8 @@ impl InFlightRollout {
 fn draw(
     trainer: &mut Trainer<'_>,
     cx: &StepContext<'_>,
-    (groups, step): (&mut [Group], u32),
+    groups: &mut [Group],
+    step: u32,
     sync: SyncPoint<'_>,
 ) -> Result<Gathered> {
     let size = cx.run.rollout.group_size as usize;
@@ -188,7 +189,7 @@ fn draw_own(
         (1..=response.ids.len()).for_each(|drawn| _ = stop.stops(s, &response.ids[..drawn]));
     }
     let begun: Vec<SoFar<'_>> = responses.iter().map(|response| response.begun()).collect();
-    let mut stop = SyncStop::new(stop, (responses.len(), new_tokens), sync);
+    let mut stop = SyncStop::new(stop, responses.len(), new_tokens, sync);
     let stats = trainer.rollout_from(&request, &begun, &mut stop)?;
     let samples = &trainer.sampler.samples;
     let piece = |(s, response): (usize, &&Response)| {

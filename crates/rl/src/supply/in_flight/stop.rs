@@ -32,7 +32,8 @@ pub(super) struct SyncStop<'d> {
 impl<'d> SyncStop<'d> {
     pub(super) fn new(
         stop: TextStop<'d>,
-        (responses, new_tokens): (usize, usize),
+        responses: usize,
+        new_tokens: usize,
         sync: SyncPoint<'d>,
     ) -> SyncStop<'d> {
         let (tick, when) = match sync {
