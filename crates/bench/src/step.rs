@@ -14,6 +14,7 @@ use plimsoll_rl::context::{Cursor, StepContext};
 use plimsoll_rl::methods::parts::StepParts;
 use plimsoll_rl::methods::policy::step;
 use plimsoll_rl::methods::report::{StepReport, StepSeconds};
+use plimsoll_rl::players::Answers;
 use plimsoll_rl::roles::Trainer;
 use plimsoll_rl::supply;
 use plimsoll_rollout::DrawnEnds;
@@ -80,7 +81,7 @@ pub fn whole_step(options: &BenchOptions, size: StepSize) -> Result<Value> {
         eos: &[],
         objective,
         rewards: &mut rewards,
-        episodes: None,
+        player: &mut Answers,
         parts: &mut parts,
         estimator: None,
         prompts: &mut |first, n| {

@@ -79,11 +79,8 @@ impl<'de, T: Deserialize<'de> + Expecting> Visitor<'de> for AutoVisitor<T> {
         }
         let inner: Result<T, de::value::Error> = T::deserialize(text.into_deserializer());
         inner.map(Auto::Value).map_err(|_| {
-            if T::TAKES_TEXT {
-                E::invalid_value(Unexpected::Str(text), &self)
-            } else {
-                E::invalid_type(Unexpected::Str(text), &self)
-            }
+            let refuse = if T::TAKES_TEXT { E::invalid_value } else { E::invalid_type };
+            refuse(Unexpected::Str(text), &self)
         })
     }
 

@@ -4,7 +4,6 @@
 //! A plan for a machine with other limits cannot know that machine: what fails here may work there, and is named.
 
 use crate::data::models::check_trainable;
-use crate::episodes::Episodes;
 use crate::methods::estimator::UserEstimator;
 use plimsoll_base::{Error, Result, slugs, without_secrets};
 use plimsoll_config::RunSpec;
@@ -123,23 +122,19 @@ impl Checks {
         }
     }
 
-    /// Starts the environment of the run file, if it has one, as `rewards` starts rewards. `prompt_tokens`: the longest
-    /// prompt of the plan.
+    /// Starts the environment of the run file before a plan, if it has one, and ends it.
     ///
     /// Errors: those of starting an environment.
-    pub(crate) fn environment(&mut self, run: &RunSpec, prompt_tokens: usize) -> Result<Option<Episodes>> {
-        if self.checked_for == CheckedFor::Training {
-            return Episodes::open(run, prompt_tokens);
-        }
-        let Some(section) = run.environment() else { return Ok(None) };
+    pub(crate) fn environment(&mut self, run: &RunSpec) -> Result<()> {
+        let Some(section) = run.environment() else { return Ok(()) };
         let kind = Kind::parse(&section.env)?;
         if kind.is_agents() {
             self.left_out("agents, which are started for the first rollout");
-            return Ok(None);
+            return Ok(());
         }
         if let Kind::Python(EpisodesOf::OpenEnv { url }) = &kind {
             self.left_out(format!("whether {url} answers"));
-            return Ok(None);
+            return Ok(());
         }
         let mut settings = section.host_settings(&run.data);
         settings.num_workers = 1;
@@ -149,7 +144,7 @@ impl Checks {
             Ok(false) => {}
             Err(error) => self.not_started(&format!("environment `{}`", section.env), error)?,
         }
-        Ok(None)
+        Ok(())
     }
 
     fn trackers(&mut self, run: &RunSpec) -> Result<()> {

@@ -10,6 +10,7 @@ use crate::context::Cursor;
 use crate::data::hub;
 use crate::data::session::Session;
 use crate::methods::parts::StepParts;
+use crate::players;
 use crate::ranks;
 use crate::roles::Trainer;
 use crate::save::checkpoint_size;
@@ -67,9 +68,9 @@ pub fn train(
     let estimator = checks.estimator(&run, group.rank(), rewards.words())?;
     let vocab = session.model.spec.vocab as usize;
     let teacher = teachers::open(&run, group.rank(), &session.text, vocab)?;
-    let episodes = checks.environment(&run, session.facts.prompt_tokens)?;
+    let player = players::open(&run, session.facts.prompt_tokens)?;
     let inputs = session.inputs(&run)?;
-    // Before the plan, which follows from what they read.
+    // CheckedFor the plan, which follows from what they read.
     ranks::check_inputs(group, &inputs, session.models())?;
     let report = fitting_plan(&run, &session, group, &opening.path)?;
     words_of(&report).for_each(|words| opening.say(observer, words));
@@ -109,7 +110,7 @@ pub fn train(
         trainer,
         rewards,
         estimator,
-        episodes,
+        player,
         cursor: Cursor::default(),
         waited: Vec::new(),
     };

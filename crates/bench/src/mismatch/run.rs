@@ -16,6 +16,7 @@ use plimsoll_rl::context::{Cursor, StepContext};
 use plimsoll_rl::data::session::Session;
 use plimsoll_rl::methods::parts::StepParts;
 use plimsoll_rl::methods::policy::step;
+use plimsoll_rl::players::Answers;
 use plimsoll_rl::roles::Trainer;
 use plimsoll_rl::supply::rollout::Rollout;
 use plimsoll_rl::supply::{FreshSupply, whole};
@@ -173,7 +174,7 @@ impl<'r> Run<'r> {
             eos: &model.eos_token_ids,
             objective: self.run.objective().expect("a method that samples"),
             rewards: &mut self.rewards,
-            episodes: None,
+            player: &mut Answers,
             parts: &mut self.parts,
             estimator: None,
             prompts: &mut |first, n| data.batch(text, first, n),

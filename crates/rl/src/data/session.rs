@@ -8,7 +8,7 @@ use crate::data::models::{model_of_plan, other_models, other_models_of_plan, oth
 use crate::data::pairs;
 use crate::data::readers::unread_words;
 use crate::data::{hub, labels};
-use crate::episodes;
+use crate::players::first_prompt_tokens;
 use crate::ranks;
 use crate::supply::apart::{self, share_of_trainers};
 use crate::teachers::aligned;
@@ -113,7 +113,7 @@ impl Session {
         text.ends.extend(learnt_end);
         model.eos_token_ids.clone_from(&text.ends);
         let mut data = match run.environment() {
-            Some(_) => Dataset::none(episodes::first_prompt_tokens(run, &text)?),
+            Some(_) => Dataset::none(first_prompt_tokens(run, &text)?),
             None => {
                 Dataset::open(prompts_of(run)?, &run.data, &text, run.method().needs().learns_from, run.seed)?
             }
@@ -420,7 +420,7 @@ pub fn plan_run_with(
     checks.rewards(run, &columns)?;
     checks.estimator(run, 0, &plimsoll_reward::Words::of_run())?;
     checks.endpoint(run);
-    checks.environment(run, facts.prompt_tokens)?;
+    checks.environment(run)?;
     check_lengths(run, &facts)?;
     let limits = machine.limits.clone().unwrap_or_default();
     let report = plimsoll_plan::plan_with(run, &facts, &limits)?;

@@ -2,9 +2,8 @@
 
 use crate::roles::UpdateStats;
 use crate::{
-    episodes::RoundReport, methods::actor::ActorReport, methods::critic::CriticReport,
-    methods::pairs::PairReport, methods::sft::SftReport, supply::gathered::Gathered,
-    supply::group::SampleGroup,
+    methods::actor::ActorReport, methods::critic::CriticReport, methods::pairs::PairReport,
+    methods::sft::SftReport, players::RoundReport, supply::gathered::Gathered, supply::group::SampleGroup,
 };
 use plimsoll_algo::{correction::CorrectionSums, covariance::CovarianceSums, shaping::RewardMetrics};
 use plimsoll_reward::{Scored, Tally};

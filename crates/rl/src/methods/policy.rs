@@ -204,7 +204,8 @@ fn advantages(
     report.reward = (scored > 0).then_some(rewards.reward);
     report.metrics.extend(metrics::of_rewards(&rewards, scored > 0));
     // A teacher needs no score; an episode without one has failed.
-    let (teaches, needs_score) = (cx.run.distill(), cx.run.distill().is_none() || cx.episodes.is_some());
+    let (teaches, needs_score) =
+        (cx.run.distill(), cx.run.distill().is_none() || cx.player.episodes().is_some());
     if needs_score {
         let without = batch.owners.iter().enumerate().filter(|(_, owner)| totals[**owner].is_none());
         without.for_each(|(s, _)| arrays.leave_out(s));
@@ -213,7 +214,7 @@ fn advantages(
     // Every sequence of a sample has the sample's reward.
     let shaped: Vec<f32> = batch.owners.iter().map(|&owner| shaped[owner]).collect();
     let kl_sums = reward_tokens(objective, &shaped, arrays);
-    if let Some(episodes) = &cx.episodes {
+    if let Some(episodes) = cx.player.episodes() {
         episodes.credit_turns(batch.samples, arrays);
     }
     if let Some(correction) = &mut cx.parts.correction {

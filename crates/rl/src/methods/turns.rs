@@ -3,8 +3,8 @@
 
 use crate::arrays::TokenArrays;
 use crate::context::StepContext;
-use crate::episodes::Episodes;
 use crate::methods::batch::Batch;
+use crate::players::Episodes;
 use plimsoll_algo::turns::{Turns, compare_turns};
 use plimsoll_base::Result;
 use plimsoll_reward::RewardStep;
@@ -39,7 +39,7 @@ pub(crate) fn compare(
 ) -> Result<Option<Compared>> {
     let Some(how) = cx.run.turn_credit() else { return Ok(None) };
     shaped.fill(0.0);
-    let Rewarded { tokens, rewards, offsets } = match &cx.episodes {
+    let Rewarded { tokens, rewards, offsets } = match cx.player.episodes() {
         Some(episodes) => Rewarded::of_episodes(episodes, batch, buffers),
         None => Rewarded::of_responses(&cx.text.tokenizer, batch, buffers),
     };

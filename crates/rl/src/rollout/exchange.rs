@@ -82,6 +82,10 @@ impl SentResponse {
         }
     }
 
+    pub(crate) fn turns(&self) -> &[Turn] {
+        &self.turns
+    }
+
     pub(crate) fn push_to(&self, samples: &mut Samples) {
         samples.push_turns(&self.ids, &self.logprobs, &self.turns);
     }

@@ -94,7 +94,15 @@ fn read(folder: &Path, of: BufferState, size: u32, tokens: usize) -> Result<Fres
     let mut item = |position: u64| Ok(Item { text: position.to_string(), ..Item::default() });
     let state = RunState { held: Some(of), ..RunState::blank(Progress::default()) };
     let (run, item, text) = (&run(size), &mut item, &|ids: &[u32], _| ids.len().to_string());
-    supply.restore(&mut Restored { folder, state: &state, run, vocab: 15, item, text })?;
+    supply.restore(&mut Restored {
+        folder,
+        state: &state,
+        run,
+        vocab: 15,
+        limits: Default::default(),
+        item,
+        text,
+    })?;
     Ok(supply)
 }
 

@@ -1,6 +1,6 @@
 //! What drawing took, in a step or in a part of one.
 
-use crate::episodes::RoundReport;
+use crate::players::RoundReport;
 use crate::rollout::counted::CountedByAll;
 use plimsoll_reward::{Scored, Tally};
 use plimsoll_rollout::RolloutStats;

@@ -111,7 +111,15 @@ fn rollouts_come_back_from_a_checkpoint_with_versions_and_bits() {
     let state = RunState { ahead: queue.states(), ..RunState::blank(Progress::default()) };
     let mut item = |position: u64| Ok(Item { text: position.to_string(), ..Item::default() });
     let (item, text) = (&mut item, &|ids: &[u32], _| ids.len().to_string());
-    let mut from = Restored { folder: folder.path(), state: &state, run: &run, vocab: 15, item, text };
+    let mut from = Restored {
+        folder: folder.path(),
+        state: &state,
+        run: &run,
+        vocab: 15,
+        limits: Default::default(),
+        item,
+        text,
+    };
     let back = RolloutQueue::read(&mut from).expect("whole");
     assert_eq!(back.states(), queue.states());
     for (back, whole) in back.waiting.iter().zip(&queue.waiting) {

@@ -1,5 +1,6 @@
 //! What a supply needs to read itself back from a checkpoint.
 
+use crate::players::PlayLimits;
 use plimsoll_base::Result;
 use plimsoll_config::RunSpec;
 use plimsoll_infer::text::Item;
@@ -14,6 +15,8 @@ pub struct Restored<'r> {
     pub run: &'r RunSpec,
     /// Size of the model's vocabulary.
     pub vocab: u32,
+    /// What one response may bring besides its tokens.
+    pub limits: PlayLimits,
     /// Returns the prompt at a position of the data.
     pub item: &'r mut dyn FnMut(u64) -> Result<Item>,
     /// Returns the text of a response.

@@ -3,28 +3,18 @@
 //! kept is moved to a separate buffer.
 
 use super::gathered::Gathered;
-use super::group::{Branch, SampleGroup};
+use super::group::SampleGroup;
 use super::rollout::Rollout;
 use crate::context::StepContext;
-use crate::episodes::{self, Played};
 use crate::flops::forward_flops;
+use crate::players::Answered;
 use crate::roles::Trainer;
-use crate::rollout::ranks::sample;
-use plimsoll_algo::shaping::{GroupFilter, GroupShaping};
+use plimsoll_algo::shaping::GroupFilter;
 use plimsoll_base::{Error, Result, slugs};
-use plimsoll_device::Sampling;
-use plimsoll_infer::grading::GradedRequest;
-use plimsoll_infer::model_reward;
 use plimsoll_infer::responder::Responder;
-use plimsoll_infer::sampler::sampling;
-use plimsoll_infer::text::Item;
-use plimsoll_plan::SAMPLES_KEPT;
-use plimsoll_reward::Scored;
-use plimsoll_rollout::{Request, Samples};
+use plimsoll_rollout::Samples;
 use plimsoll_run::checkpoint::BufferState;
-use plimsoll_run::status::Doing;
 use std::sync::Arc;
-use std::time::Instant;
 
 /// Draws and grades the groups of a rollout, and moves `cx.cursor` past them. `held`: where groups may be dropped, or
 /// outlive the engine's next request, room for those that are kept.
@@ -84,11 +74,9 @@ fn round(
 ) -> Result<()> {
     let group = cx.run.rollout.group_size as usize;
     let first = cx.cursor.data_position;
-    let Answered { items, scored, texts, branches, greedy } = if cx.episodes.is_some() {
-        play(trainer, cx, prompts, step, gathered)?
-    } else {
-        answer(trainer, cx, prompts, step, gathered)?
-    };
+    let (player, mut play) = cx.play(step);
+    let answered = player.play(trainer, &mut play, prompts, gathered)?;
+    let Answered { items, scored, texts, branches, greedy } = answered;
     let (mut scored, mut texts) = (scored.into_iter(), texts.into_iter());
 
     let out = &trainer.sampler.samples;
@@ -127,120 +115,6 @@ fn round(
         kept.groups.push(SampleGroup { position, item, scored, texts, branches, greedy });
     }
     Ok(())
-}
-
-/// Prompts, and the scores and texts of the responses to them.
-struct Answered {
-    items: Vec<Item>,
-    scored: Vec<Scored>,
-    /// Empty for episodes, which keep their own.
-    texts: Vec<String>,
-    /// By group, the sequences of its samples, if a sample may have several.
-    branches: Option<Vec<Vec<Branch>>>,
-    /// By group, the reward of the greedy answer; empty where samples are not compared with it.
-    greedy: Vec<Option<f32>>,
-}
-
-/// Samples and grades responses to the next `prompts` prompts of the data.
-fn answer(
-    trainer: &mut Trainer<'_>,
-    cx: &mut StepContext<'_>,
-    prompts: usize,
-    step: u32,
-    gathered: &mut Gathered,
-) -> Result<Answered> {
-    let items = (cx.prompts)(cx.cursor.data_position, prompts)?;
-    (cx.edge)(Doing::Rollout);
-    let greedy = match cx.objective.shaping.group {
-        GroupShaping::Greedy => greedy(trainer, cx, &items, step, gathered)?,
-        _ => Vec::new(),
-    };
-    let ids: Vec<&[u32]> = items.iter().map(|item| item.ids.as_slice()).collect();
-    let request = Request {
-        prompts: &ids,
-        group_size: cx.run.rollout.group_size as usize,
-        max_new_tokens: cx.run.rollout.max_new_tokens as usize,
-        sampling: sampling(&cx.run.rollout, cx.run.seed),
-        eos: cx.eos,
-        first_sample_id: cx.cursor.next_sample_id,
-        numbers: &[],
-    };
-    let started = Instant::now();
-    let steps = [step, cx.run.train().steps];
-    let of = GradedRequest { request, items: &items, text: cx.text, rollout: &cx.run.rollout, steps };
-    let (mut sampled, edge) = (started, &mut cx.edge);
-    let mut whole = sample(trainer, cx.rewards, &of, &mut || {
-        sampled = Instant::now();
-        edge(Doing::Reward);
-    })?;
-    gathered.rollout_s += (sampled - started).as_secs_f64();
-    gathered.stats.add_counts(&whole.stats);
-    model_reward::add(&cx.run.model_rewards, trainer, &items, request.group_size, &mut whole.scored)?;
-    gathered.add_counted(whole.counted);
-    gathered.reward_s += sampled.elapsed().as_secs_f64();
-    Ok(Answered { items, scored: whole.scored, texts: whole.texts, branches: None, greedy })
-}
-
-/// Samples and grades the greedy answer to each prompt. Returns their rewards.
-fn greedy(
-    trainer: &mut Trainer<'_>,
-    cx: &mut StepContext<'_>,
-    items: &[Item],
-    step: u32,
-    gathered: &mut Gathered,
-) -> Result<Vec<Option<f32>>> {
-    let ids: Vec<&[u32]> = items.iter().map(|item| item.ids.as_slice()).collect();
-    let request = Request {
-        prompts: &ids,
-        group_size: 1,
-        max_new_tokens: cx.run.rollout.max_new_tokens as usize,
-        sampling: Sampling { temperature: 0.0, ..sampling(&cx.run.rollout, cx.run.seed) },
-        eos: cx.eos,
-        first_sample_id: cx.cursor.next_sample_id,
-        numbers: &[],
-    };
-    let started = Instant::now();
-    let steps = [step, cx.run.train().steps];
-    let of = GradedRequest { request, items, text: cx.text, rollout: &cx.run.rollout, steps };
-    let mut whole = sample(trainer, cx.rewards, &of, &mut || {})?;
-    gathered.stats.add_counts(&whole.stats);
-    model_reward::add(&cx.run.model_rewards, trainer, items, 1, &mut whole.scored)?;
-    gathered.add_counted(whole.counted);
-    // Its time counts, and so do its tokens.
-    gathered.tokens += trainer.sampler.samples.sampled_tokens();
-    gathered.rollout_s += started.elapsed().as_secs_f64();
-    Ok(whole.scored.iter().map(|scored| scored.total).collect())
-}
-
-/// Plays the next episodes, of `prompts` starts. Returns the return of each.
-fn play(
-    trainer: &mut Trainer<'_>,
-    cx: &mut StepContext<'_>,
-    prompts: usize,
-    step: u32,
-    gathered: &mut Gathered,
-) -> Result<Answered> {
-    (cx.edge)(Doing::Rollout);
-    let started = Instant::now();
-    let episodes = cx.episodes.as_mut().expect("the step is one of episodes");
-    let asked = episodes::EpisodesRequest {
-        text: cx.text,
-        rollout: &cx.run.rollout,
-        starts: &episodes.starts(cx.cursor.data_position, prompts),
-        group_size: cx.run.rollout.group_size as usize,
-        sampling: sampling(&cx.run.rollout, cx.run.seed),
-        eos: cx.eos,
-        steps: [step, cx.run.train().steps],
-        first_sample_id: cx.cursor.next_sample_id,
-        kept: SAMPLES_KEPT,
-    };
-    let Played { items, stats, branches, counted } = episodes::play(trainer, episodes, cx.rewards, &asked)?;
-    gathered.add_counted(counted);
-    gathered.stats.add_counts(&stats);
-    gathered.rollout_s += started.elapsed().as_secs_f64();
-    gathered.episodes = Some(episodes.report());
-    let scored = episodes.scored(cx.rewards);
-    Ok(Answered { items, scored, texts: Vec::new(), branches, greedy: Vec::new() })
 }
 
 /// Returns the error of a rollout in which no group was kept.

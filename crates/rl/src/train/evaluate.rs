@@ -1,7 +1,6 @@
 //! The evaluations of a language-model run: each held-out set by its name, sampled or over pairs.
 
 use super::run::LanguageRun;
-use crate::episodes::evaluate_episodes;
 use crate::methods::PairMethod;
 use plimsoll_base::Result;
 use plimsoll_infer::eval::{EvalHow, Evaluated, evaluate};
@@ -71,10 +70,9 @@ impl LanguageRun<'_> {
             answer_column: &self.run.data.answer_column,
             model_rewards: &self.run.model_rewards,
         };
-        if let Some(episodes) = &mut self.episodes {
-            let count = self.run.eval_episodes();
-            let (report, examples) =
-                evaluate_episodes(&mut self.trainer, &how, episodes, &mut self.rewards, count)?;
+        let count = self.run.eval_episodes();
+        let of_episodes = self.player.evaluate(&mut self.trainer, &how, &mut self.rewards, count)?;
+        if let Some((report, examples)) = of_episodes {
             lead.dir.write_samples_named(&eval_samples_name(step, None), &examples)?;
             return Ok(report);
         }

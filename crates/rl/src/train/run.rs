@@ -4,9 +4,9 @@ use super::rows::rows;
 use crate::context::Cursor;
 use crate::data::session::Session;
 use crate::diverged::prove;
-use crate::episodes::Episodes;
 use crate::methods::estimator::UserEstimator;
 use crate::methods::parts::StepParts;
+use crate::players::Player;
 use crate::roles::{Role, Trainer};
 use crate::save::{prepare, save_of_ranks};
 use crate::supply::apart::{self, QueueFill, whom_at_end};
@@ -38,8 +38,8 @@ pub(super) struct LanguageRun<'r> {
     pub(super) estimator: Option<UserEstimator>,
     /// Parts of a step that only some runs have.
     pub(super) parts: StepParts,
-    /// None where responses are to prompts of the data.
-    pub(super) episodes: Option<Episodes>,
+    /// Who produces the responses.
+    pub(super) player: Box<dyn Player>,
     /// None where nothing is sampled.
     pub(super) objective: Option<Objective>,
     /// Past what the last step took from the data.
@@ -58,18 +58,15 @@ impl<'r> LanguageRun<'r> {
     /// Restores what the supply had waiting.
     fn restore_supply(&mut self, folder: &Path, state: &RunState) -> Result<()> {
         let Session { data, text, .. } = &mut self.session;
-        let (text, rollout, episodes) = (&*text, &self.run.rollout, &mut self.episodes);
+        let (text, rollout, limits) = (&*text, &self.run.rollout, self.player.limits(self.run));
         let mut item = |position: u64| {
-            let items = match episodes {
-                Some(episodes) => episodes.prompts(text, position, 1),
-                None => data.batch(text, position, 1),
-            };
+            let items = self.player.prompts(text, &mut |first, n| data.batch(text, first, n), position, 1);
             items.map(|mut items| items.pop().expect("one position, one prompt"))
         };
         let words = |ids: &[u32], finish| response_text(text, ids, finish, &rollout.stop, rollout.keep_stop);
         let vocab = self.trainer.sampler.shape.spec.vocab;
         let (run, item) = (self.run, &mut item);
-        self.supply.restore(&mut Restored { folder, state, run, vocab, item, text: &words })
+        self.supply.restore(&mut Restored { folder, state, run, vocab, limits, item, text: &words })
     }
 
     /// Shows a prompt as the model reads it: a wrong form is the commonest cause of a run that learns nothing.
@@ -86,7 +83,7 @@ impl<'r> LanguageRun<'r> {
         if let Some(words) = rope::words(&shape.spec, shape.positions) {
             lead.note(words);
         }
-        if self.episodes.is_some() {
+        if self.player.episodes().is_some() {
             return Ok(());
         }
         if let Some(first) = data.batch(text, 0, 1)?.first() {
@@ -98,11 +95,8 @@ impl<'r> LanguageRun<'r> {
 
     /// Says where agents play, if they do, and lets them know.
     fn show_players(&mut self, lead: &mut Lead<'_, '_, '_, '_>) -> Result<()> {
-        let Some(episodes) = &mut self.episodes else { return Ok(()) };
-        episodes.write_to(lead.dir.path())?;
-        if let Some(words) = episodes.words(lead.dir.path()) {
-            lead.note(words);
-        }
+        let words = self.player.announce(lead.dir.path())?;
+        words.into_iter().for_each(|words| lead.note(words));
         Ok(())
     }
 }
@@ -149,8 +143,7 @@ impl<'r: 'scope, 'scope> Job<'scope> for LanguageRun<'r> {
             LearnsFrom::Pairs | LearnsFrom::Labels => self.pair_step(lead, step),
         };
         // Also of a step that failed: what a reward or an agent printed may say why.
-        let of_agents = self.episodes.as_ref().map_or(Vec::new(), Episodes::first_lines);
-        let lines = self.rewards.words().first_lines().into_iter().chain(of_agents);
+        let lines = self.rewards.words().first_lines().into_iter().chain(self.player.first_lines());
         lines.for_each(|line| lead.note(line));
         made
     }

@@ -5,10 +5,10 @@ use super::rows::waited_since;
 use super::run::LanguageRun;
 use crate::context::StepContext;
 use crate::data::session::Session;
-use crate::episodes::KeptEpisode;
 use crate::methods::policy::step;
 use crate::methods::sft::sft_step;
 use crate::methods::{PairMethod, metrics};
+use crate::players::KeptEpisode;
 use crate::roles::UpdateStats;
 use crate::supply::rollout::StepSamples;
 use plimsoll_base::Result;
@@ -36,7 +36,7 @@ impl LanguageRun<'_> {
             eos: &model.eos_token_ids,
             objective,
             rewards: &mut self.rewards,
-            episodes: self.episodes.as_mut(),
+            player: &mut *self.player,
             estimator: self.estimator.as_mut(),
             parts: &mut self.parts,
             prompts: &mut |first, n| data.batch(text, first, n),
@@ -155,7 +155,7 @@ impl LanguageRun<'_> {
             return Ok(());
         }
         let (group, samples) = (self.run.rollout.group_size as usize, &*of.rollout.samples);
-        if let Some(episodes) = &self.episodes {
+        if let Some(episodes) = self.player.episodes() {
             let kept = 0..episodes.num_played().min(SAMPLES_KEPT);
             let rows: Vec<KeptEpisode> = kept.map(|s| episodes.kept(n, samples, s)).collect();
             return dir.write_samples(n, &rows);

@@ -15,6 +15,7 @@ use plimsoll_rl::context::{Cursor, StepContext};
 use plimsoll_rl::methods::parts::StepParts;
 use plimsoll_rl::methods::policy::step;
 use plimsoll_rl::methods::report::StepReport;
+use plimsoll_rl::players::Answers;
 use plimsoll_rl::roles::Trainer;
 use plimsoll_rl::supply::{self, Supply};
 use plimsoll_rl::teachers;
@@ -181,7 +182,7 @@ impl World<'_, '_> {
             objective: run.objective().expect("a method that samples"),
             rewards: &mut rewards,
             prompts: &mut |first, count| Ok((first..first + count as u64).map(|n| case.item(n)).collect()),
-            episodes: None,
+            player: &mut Answers,
             estimator: None,
             parts: &mut self.parts,
             cursor: self.cursor,

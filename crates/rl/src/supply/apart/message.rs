@@ -3,11 +3,11 @@
 use super::place::ApartRanks;
 use crate::context::{Cursor, StepContext};
 use crate::methods::report::StepReport;
+use crate::players::{Group, Response};
 use crate::roles::Trainer;
 use crate::rollout::exchange::{SentResponse, exchange};
 use crate::rollout::message::Kind;
 use crate::rollout::ranks::Sample;
-use crate::supply::carried::{Group, Response};
 use crate::supply::gathered::Gathered;
 use crate::supply::group::{Runs, SampleGroup};
 use crate::supply::in_flight::Arrival;

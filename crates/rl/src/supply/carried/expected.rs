@@ -1,8 +1,7 @@
 //! What a run expects of the groups in a checkpoint: a file that was cut, or that something else wrote, is refused with
 //! the line that is wrong.
 
-use super::groups::{Group, Response};
-use crate::episodes::CarriedTurn;
+use crate::players::{Group, PlayLimits, PlayedTurn, Response};
 use crate::supply::restored::Restored;
 use plimsoll_rollout::Finish;
 
@@ -49,15 +48,15 @@ pub(super) struct Expected {
 impl Expected {
     /// Returns what the run of a checkpoint expects, whose state names `count` groups and of which `carry` may be.
     pub(super) fn new(from: &Restored<'_>, count: u64, carry: u64) -> Expected {
-        let Restored { run, state, vocab, .. } = *from;
+        let Restored { run, state, vocab, limits: PlayLimits { turns, prompt }, .. } = *from;
         Expected {
             count,
             carry,
             size: run.rollout.group_size as usize,
             most: run.response_tokens_max(),
             turn: run.rollout.max_new_tokens as usize,
-            turns: run.environment().map_or(0, |_| run.turns_max()),
-            prompt: if run.plays_agents() { run.data.prompt_tokens_max.unwrap_or(0) as usize } else { 0 },
+            turns,
+            prompt,
             vocab,
             step: state.progress.step,
             updates: state.policy_version,
@@ -207,7 +206,7 @@ impl Expected {
         check_said(&episode.logprobs[end..])
     }
 
-    fn check_turn(&self, episode: &Response, of: &CarriedTurn) -> Result<(), String> {
+    fn check_turn(&self, episode: &Response, of: &PlayedTurn) -> Result<(), String> {
         let (tokens, most) = (of.turn.tokens(), self.turn);
         match (tokens.len(), of.turn.finish) {
             (len, _) if len > most => return Err(format!("a turn of {len} tokens, the longest has {most}")),
@@ -216,9 +215,8 @@ impl Expected {
             }
             _ => {}
         }
-        let reward = f64::from_bits(of.reward);
-        if !reward.is_finite() {
-            return Err(format!("the reward {reward}"));
+        if !of.reward.is_finite() {
+            return Err(format!("the reward {}", of.reward));
         }
         check_logprobs(&episode.logprobs[tokens.clone()])?;
         match episode.versions[tokens].iter().find(|version| **version != of.version) {

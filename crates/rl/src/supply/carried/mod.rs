@@ -7,23 +7,11 @@
 //!
 //! Legend: P prompts a step, G samples of each, T ticks of a step.
 
-mod agents;
-mod chunk;
-mod drawing;
-mod early_grading;
 mod expected;
-mod graded;
-mod groups;
-mod playing;
 mod report;
-mod responding;
-mod rollout;
 mod saved;
-pub(super) mod step;
+mod step;
 mod supply;
 
-pub(crate) use chunk::{RankChunks, ResponseChunk};
-pub(crate) use graded::grade;
-pub(crate) use groups::{Group, GroupsUnderWay, Response};
-pub(crate) use rollout::take;
+pub(super) use step::into_samples;
 pub(super) use supply::CarriedSupply;

@@ -1,8 +1,7 @@
 //! The groups under way as a checkpoint's file: a line each.
 
 use super::expected::Expected;
-use super::groups::{Group, GroupsUnderWay, Response};
-use crate::episodes::{CarriedTurn, FirstRequest};
+use crate::players::{FirstRequest, Group, GroupsUnderWay, PlayedTurn, Response};
 use crate::supply::restored::Restored;
 use plimsoll_base::{Error, Result, open_regular};
 use plimsoll_files::{FileRecord, write_new_lines};
@@ -35,7 +34,7 @@ struct LineResponse {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     asked: Option<FirstRequest>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    turns: Vec<CarriedTurn>,
+    turns: Vec<PlayedTurn>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     has_fault: bool,
 }
@@ -147,8 +146,8 @@ impl LineResponse {
 
 #[cfg(test)]
 mod tests {
-    use super::super::groups::tests::{group, of_agent, of_episode};
     use super::*;
+    use crate::players::groups::tests::{group, of_agent, of_episode};
 
     /// The limits of a run with these groups under way.
     const EXPECTED: Expected = Expected {

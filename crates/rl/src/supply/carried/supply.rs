@@ -1,9 +1,9 @@
 //! The supply of a run whose groups go on in the next step.
 
-use super::groups::GroupsUnderWay;
 use super::report::CarryReport;
 use super::step;
 use crate::context::StepContext;
+use crate::players::GroupsUnderWay;
 use crate::roles::Trainer;
 use crate::supply::gathered::Gathered;
 use crate::supply::restored::Restored;

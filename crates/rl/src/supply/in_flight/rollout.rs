@@ -3,19 +3,16 @@
 use super::schedule::Arrival;
 use super::stop::{SyncPoint, SyncStop};
 use crate::context::StepContext;
-use crate::episodes::Events;
+use crate::players::{Events, Group, OwnPart, RankChunks, Response, ResponseChunk, take};
 use crate::roles::Trainer;
 use crate::rollout::exchange::{Deal, exchange};
 use crate::rollout::message::Kind;
-use crate::supply::carried::{Group, RankChunks, Response, ResponseChunk, grade, take};
+use crate::supply::carried::into_samples;
 use crate::supply::gathered::Gathered;
-use crate::supply::group::SampleGroup;
 use crate::supply::rollout::Rollout;
 use plimsoll_base::Result;
 use plimsoll_infer::responder::Responder;
-use plimsoll_infer::responses::TextStop;
-use plimsoll_infer::sampler::sampling;
-use plimsoll_rollout::{Lengths, Request, RolloutStats, SoFar, StopCondition};
+use plimsoll_rollout::{RolloutStats, SoFar};
 use plimsoll_run::carry::CarryCounts;
 use plimsoll_run::checkpoint::BufferState;
 use plimsoll_run::status::Doing;
@@ -116,22 +113,16 @@ impl InFlightRollout {
 
     /// Grades the rollout that has ended.
     fn grade(&mut self, trainer: &mut Trainer<'_>, cx: &mut StepContext<'_>) -> Result<()> {
-        let (size, ended) = (cx.run.rollout.group_size as usize, std::mem::take(&mut self.groups));
+        let ended = std::mem::take(&mut self.groups);
         (cx.edge)(Doing::Reward);
         let started = std::time::Instant::now();
         let mut gathered = Gathered { rounds: 1, ..Gathered::default() };
-        let (scored, texts) = grade(trainer, cx, &ended, self.next, (&mut gathered, &mut 0.0))?;
+        let (player, mut play) = cx.play(self.next);
+        let grades = player.grade(trainer, &mut play, &ended, Vec::new(), &mut gathered)?;
         gathered.reward_s = started.elapsed().as_secs_f64();
-        let (mut scored, mut texts) = (scored.into_iter(), texts.into_iter());
-        let (mut groups, mut versions) = (Vec::with_capacity(ended.len()), Vec::new());
-        for Group { position, item, responses, .. } in ended {
-            let scored: Vec<_> = scored.by_ref().take(size).collect();
-            let texts = texts.by_ref().take(size).collect();
-            gathered.count_group(&scored);
-            gathered.passed += 1;
-            versions.extend(responses.iter().map(Response::runs));
-            groups.push(SampleGroup { position, item, scored, texts, branches: None, greedy: None });
-        }
+        let versions = ended.iter().flat_map(|group| &group.responses).map(Response::runs).collect();
+        let branches = vec![None; ended.len()];
+        let groups = into_samples(ended, branches, grades, &mut gathered);
         self.gathered.add(gathered);
         let of = BufferState { step: self.step, policy_version: trainer.updates(), groups: 0 };
         let samples = Arc::new(trainer.sampler.samples.copied(cx.run.rollout.max_new_tokens as usize));
@@ -150,11 +141,10 @@ fn draw(
     sync: SyncPoint<'_>,
 ) -> Result<Gathered> {
     let size = cx.run.rollout.group_size as usize;
-    let keys = groups.iter().map(|group| (Lengths::key(&group.item.ids), group.item.set));
-    let deal = Deal::new(trainer.group, &trainer.lengths, keys);
+    let deal = Deal::new(trainer.group, &trainer.lengths, groups.iter().map(Group::key));
     let own = deal.own(trainer.group);
-    let of_own: Vec<&Group> = own.iter().map(|g| &groups[*g]).collect();
-    let all = exchange(trainer.group, Kind::Samples, draw_own(trainer, cx, &of_own, sync))?;
+    let part = OwnPart::new(own.iter().map(|g| &groups[*g]).collect());
+    let all = exchange(trainer.group, Kind::Samples, draw_own(trainer, cx, &part, sync))?;
     let mut stats = RolloutStats::default();
     all.iter().for_each(|part| stats.add_counts(&part.stats));
     let pieces = deal.in_order(all.into_iter().map(|part| part.pieces).collect(), size).collect();
@@ -164,44 +154,23 @@ fn draw(
 fn draw_own(
     trainer: &mut Trainer<'_>,
     cx: &StepContext<'_>,
-    groups: &[&Group],
+    part: &OwnPart<'_>,
     sync: SyncPoint<'_>,
 ) -> Result<RankChunks> {
-    let (rollout, size) = (&cx.run.rollout, cx.run.rollout.group_size as usize);
-    let responses: Vec<&Response> = groups.iter().flat_map(|group| &group.responses).collect();
-    let first_sample_id = groups.iter().map(|group| group.first_sample_id).min().unwrap_or(0);
-    let prompts: Vec<&[u32]> = groups.iter().map(|group| group.item.ids.as_slice()).collect();
-    let number = |group: &&Group| ((group.first_sample_id - first_sample_id) / size as u64) as usize;
-    let numbers: Vec<usize> = groups.iter().map(number).collect();
-    let new_tokens = rollout.max_new_tokens as usize;
-    let request = Request {
-        prompts: &prompts,
-        group_size: size,
-        max_new_tokens: new_tokens,
-        sampling: sampling(rollout, cx.run.seed),
-        eos: cx.eos,
-        first_sample_id,
-        numbers: &numbers,
-    };
-    let mut stop = TextStop::new(cx.text, &rollout.stop, responses.len())?;
-    for (s, response) in responses.iter().enumerate().filter(|_| !rollout.stop.is_empty()) {
-        // A stop string may have begun under older weights.
-        (1..=response.ids.len()).for_each(|drawn| _ = stop.stops(s, &response.ids[..drawn]));
-    }
+    let (responses, request) = (part.responses(), part.request(cx.run, cx.eos));
     let begun: Vec<SoFar<'_>> = responses.iter().map(|response| response.begun()).collect();
-    let mut stop = SyncStop::new(stop, responses.len(), new_tokens, sync);
+    let stop = part.stop(cx.text, cx.run)?;
+    let mut stop = SyncStop::new(stop, responses.len(), request.max_new_tokens, sync);
     let stats = trainer.rollout_from(&request, &begun, &mut stop)?;
     let samples = &trainer.sampler.samples;
     let piece = |(s, response): (usize, &&Response)| {
         let (start, end) = (response.ids.len(), samples.ids(s).len());
         let new = if response.finish.is_some() { 0..0 } else { start..end.min(stop.tick).max(start) };
-        let finish = stop.finish[s].filter(|_| end <= stop.tick);
         ResponseChunk {
             ids: samples.ids(s)[new.clone()].to_vec(),
             logprobs: samples.logprobs(s)[new].to_vec(),
-            finish,
-            turns: Vec::new(),
-            has_fault: false,
+            finish: stop.finish[s].filter(|_| end <= stop.tick),
+            ..ResponseChunk::default()
         }
     };
     let pieces = responses.iter().enumerate().map(piece).collect();

@@ -3,8 +3,8 @@
 use super::rollout::InFlightRollout;
 use super::schedule::{Arrival, WeightArrivals};
 use crate::context::StepContext;
+use crate::players::GroupsUnderWay;
 use crate::roles::Trainer;
-use crate::supply::carried::GroupsUnderWay;
 use crate::supply::gathered::Gathered;
 use crate::supply::queue::RolloutQueue;
 use crate::supply::restored::Restored;

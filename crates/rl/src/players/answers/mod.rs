@@ -1,0 +1,9 @@
+//! Answers to prompts of the data, which the run's rewards grade.
+
+mod early_grading;
+mod graded;
+mod player;
+mod responding;
+mod whole;
+
+pub use player::Answers;
