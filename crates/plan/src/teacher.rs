@@ -40,7 +40,7 @@ pub struct TeacherRows {
 impl TeacherShape {
     /// Returns the teacher of a run; none if its method has none.
     pub(crate) fn of(run: &RunSpec, facts: &Facts) -> Option<TeacherShape> {
-        if !run.distill().is_some() {
+        if run.distill().is_none() {
             return None;
         }
         let distill = run.distill();

@@ -61,7 +61,7 @@ fn rows_product<E: Operand, O: Lanes>(
         let w = Panels::<E>::new(dev, w.of(block.expert));
         let (panels, gathered) = if is_backward {
             let (gathered, scratch) = dev.thread_scratch::<E>(thread).split_at_mut(x.gathered());
-            (&*pack::transpose(dev.isa(), &w, group * TILE_PANELS, scratch), gathered)
+            (pack::transpose(dev.isa(), &w, group * TILE_PANELS, scratch), gathered)
         } else {
             (w.group(group), x.scratch(dev, thread))
         };
