@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Kills a run with SIGKILL again and again, resumes it each time, and compares what it leaves with an undisturbed run's.
 
-    python3 bench/kills.py BINARY [--kills 50] [--seed 0] [--write]
+    python3 bench/kills.py BINARY [--kills 50] [--seed 0] [--sampling carried|ahead|apart] [--write]
 
-The run trains the built-in model with `rollout.carry`: responses of many lengths, so that some are
-under way at every moment. It saves after every step. Each kill comes some steps and some milliseconds after the process
-began, drawn from a seeded generator; every third one hits the trainer alone, the others all processes of the run.
+The run trains the built-in model with responses of many lengths: carried over steps, so that some are under way at every
+moment, drawn ahead of the update, or on a rank that only samples. It saves after every step. Each kill comes some steps
+and some milliseconds after the process began, drawn from a seeded generator; every third one hits the trainer alone, the
+others all processes of the run.
 Weights, optimizer states, samples and all metrics that no clock decides must be equal, to the bit.
 
 Writes bench/results/kills.json and kills.md with --write. Exit code 0 if all is equal. Linux only; standard library only.
@@ -42,7 +43,8 @@ prompts_per_step = 2
 group_size = 4
 max_new_tokens = 80
 temperature = 20.0
-carry = 3
+[async]
+ASYNC
 [[reward]]
 kind = "hash"
 [train]
@@ -52,6 +54,12 @@ learning_rate = 1e-6
 every = 1
 keep = 2
 """
+# Keys of `[async]`, and flags of the command.
+SAMPLING = {
+    "carried": ("partial_rollouts = 3", []),
+    "ahead": ("staleness = 1", []),
+    "apart": ("staleness = 1\nrollout_ranks = 1", ["--ranks", "2"]),
+}
 LATER_MS = 120  # Latest kill after the step that it waits for: a step takes about a third of it.
 STEPS_LATER = 3  # It waits for 0 to 3 steps of the process.
 ENDING_S = 20
@@ -63,16 +71,16 @@ def main():
     args = arguments()
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "run.toml")
-        file.write_text(RUN.replace("STEPS", str(3 * args.kills)))
+        file.write_text(RUN.replace("STEPS", str(3 * args.kills)).replace("ASYNC", SAMPLING[args.sampling][0]))
         whole, killed = Path(folder, "whole"), Path(folder, "killed")
         began = time.monotonic()
-        end(run(args.binary, file, whole))
+        end(run(args, file, whole))
         seconds = time.monotonic() - began
         kills = disturb(args, file, killed)
         differs = [name for name, of in left(whole).items() if left(killed).get(name) != of]
         under_way = [kill["carried"] for kill in kills if kill["carried"]]
         entry = {
-            "command": f"bench/kills.py BINARY --kills {args.kills} --seed {args.seed} --write",
+            "command": f"bench/kills.py BINARY --kills {args.kills} --seed {args.seed} --sampling {args.sampling} --write",
             "commit": machine.commit(ROOT),
             "machine": machine.facts(),
             "steps": 3 * args.kills,
@@ -92,14 +100,15 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("binary", type=Path)
     parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--sampling", choices=SAMPLING, default="carried")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--write", action="store_true")
     return parser.parse_args()
 
 
-def run(binary, file, folder, *flags):
+def run(args, file, folder, *flags):
     """Starts `train`, in a process group of its own."""
-    words = [binary.resolve(), "train", file, "--set", f"run.dir={folder}", *flags]
+    words = [args.binary.resolve(), "train", file, "--set", f"run.dir={folder}", *SAMPLING[args.sampling][1], *flags]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
     return subprocess.Popen(words, cwd=ROOT, start_new_session=True, text=True, **quiet)
 
@@ -116,7 +125,7 @@ def disturb(args, file, folder):
     draw, kills = random.Random(args.seed), []
     while True:
         latest = folder / "checkpoints" / "latest"
-        process = run(args.binary, file, folder, "--resume")
+        process = run(args, file, folder, "--resume")
         if len(kills) == args.kills:
             end(process)
             return kills
