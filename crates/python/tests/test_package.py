@@ -387,7 +387,7 @@ class Package(unittest.TestCase):
         process.kill()
         process.communicate()
         deadline = time.monotonic() + 600
-        while not list(self.folder.glob("run/checkpoints/step-*/manifest.json")):
+        while not (self.folder / "run/checkpoints/latest/manifest.json").exists():
             self.assertLess(time.monotonic(), deadline, "nothing was saved")
             time.sleep(0.05)
         done = plimsoll.Run("run").latest.name
