@@ -40,15 +40,12 @@ pub struct TeacherRows {
 impl TeacherShape {
     /// Returns the teacher of a run; none if its method has none.
     pub(crate) fn of(run: &RunSpec, facts: &Facts) -> Option<TeacherShape> {
-        if run.distill().is_none() {
-            return None;
-        }
-        let distill = run.distill();
+        let distill = run.distill()?;
         // As the run says of it, or as all frozen models that are GGUF files.
         let quantize = |name: RoleName| {
             let of_all =
                 (run.keeps_blocks() && facts.encodings.get(name).is_some()).then_some(Quantization::Gguf);
-            distill.and_then(|distill| distill.quantize).or(of_all)
+            distill.quantize.or(of_all)
         };
         let models =
             facts.models.teachers().fold(PerRole::none(), |all, (name, spec)| all.with(name, Some(*spec)));
@@ -59,9 +56,9 @@ impl TeacherShape {
             quantize,
             has_own_weights: run.own_teacher().is_some(),
             requests: run.teacher_server().map_or(Bytes(0), |server| server.memory()),
-            lists: distill.map_or(0, |distill| distill.listed() as usize),
+            lists: distill.listed() as usize,
             aligns_text: run.aligns_text(),
-            rows: distill.filter(|distill| distill.is_whole()).map(|distill| rows_of(distill, facts)),
+            rows: distill.is_whole().then(|| rows_of(distill, facts)),
         })
     }
 
