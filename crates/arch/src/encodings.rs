@@ -5,49 +5,27 @@ use plimsoll_base::Encoding;
 
 /// The encodings of the linear layers of a model's file, by decoder layer.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct LayerEncodings([u64; LAYERS_MAX]);
+pub struct LayerEncodings([u32; LAYERS_MAX]);
 
 /// Bits per target in the word of a layer.
 const ENCODING_BITS: u32 = 4;
 
-const _: () = {
-    assert!(Encoding::ALL.len() <= 1 << ENCODING_BITS && Encoding::ALL[0] as u32 == Encoding::F32 as u32);
-    let mut i = 0;
-    while i < LoraTarget::ALL.len() {
-        assert!(shift(LoraTarget::ALL[i]) + ENCODING_BITS <= u64::BITS);
-        i += 1;
-    }
-};
-
-/// Returns where a target's bits begin. No layer has both of two that have the same ones: the inputs of linear attention
-/// are grouped by key heads or not. Values of this type lie on stacks, so a layer has one word.
-const fn shift(target: LoraTarget) -> u32 {
-    let place = match target {
-        LoraTarget::DeltaQkvz => LoraTarget::DeltaQkv as u32,
-        LoraTarget::DeltaBa => LoraTarget::DeltaB as u32,
-        LoraTarget::DeltaOut | LoraTarget::SharedGate | LoraTarget::SharedUp | LoraTarget::SharedDown => {
-            target as u32 - 2
-        }
-        _ => target as u32,
-    };
-    place * ENCODING_BITS
-}
+const _: () = assert!(Encoding::ALL.len() <= 1 << ENCODING_BITS && LoraTarget::ALL.len() * 4 <= 32);
 
 impl LayerEncodings {
     /// Collects the encodings that `of` returns. Panics above `LAYERS_MAX` layers.
     pub fn of(layers: u32, of: impl Fn(u32, LoraTarget) -> Encoding) -> LayerEncodings {
         let mut all = LayerEncodings([0; LAYERS_MAX]);
         for (layer, word) in (0..layers).zip(&mut all.0[..layers as usize]) {
-            let bits = |target| (of(layer, target) as u64) << shift(target);
-            // What a layer does not have is F32, which is 0.
-            *word = LoraTarget::ALL.into_iter().map(bits).fold(0, |word, bits| word | bits);
+            let bits = |target| (of(layer, target) as u32) << (target as u32 * ENCODING_BITS);
+            *word = LoraTarget::ALL.into_iter().map(bits).sum();
         }
         all
     }
 
     /// Returns the encoding of a linear layer; that of the whole tensor if it is fused.
     pub fn get(&self, layer: u32, target: LoraTarget) -> Encoding {
-        let number = self.0[layer as usize] >> shift(target) & ((1 << ENCODING_BITS) - 1);
+        let number = self.0[layer as usize] >> (target as u32 * ENCODING_BITS) & ((1 << ENCODING_BITS) - 1);
         Encoding::ALL[number as usize]
     }
 

@@ -22,7 +22,6 @@ mod quantized;
 pub mod rope;
 mod save;
 mod streamed;
-mod terms;
 mod weights;
 mod whole;
 

@@ -429,13 +429,7 @@ pub fn tensors(dev: &dyn Device, table: &ParamTable, all: &Params<'_>) -> Vec<(S
         let mut at = 0;
         for part in &param.parts {
             let n = part.rows as usize * width;
-            // Files may have rows in another order.
-            let mut of_file = vec![0.0; n];
-            for row in 0..part.rows {
-                let to = part.groups.map_or(row, |groups| groups.run(row).0) as usize;
-                of_file[to * width..][..width].copy_from_slice(&values[at + row as usize * width..][..width]);
-            }
-            out.push((part.name.clone(), of_file));
+            out.push((part.name.clone(), values[at..at + n].to_vec()));
             at += n;
         }
     }
