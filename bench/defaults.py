@@ -24,6 +24,9 @@ CLASSES = {
     "qwen3": "Qwen3Config",
     "qwen3_moe": "Qwen3MoeConfig",
     "qwen3_5_text": "Qwen3_5TextConfig",
+    "qwen3_5_moe_text": "Qwen3_5MoeTextConfig",
+    "qwen3_next": "Qwen3NextConfig",
+    "glm4_moe": "Glm4MoeConfig",
     "mistral": "MistralConfig",
     "smollm3": "SmolLM3Config",
     "olmo2": "Olmo2Config",
@@ -32,6 +35,8 @@ CLASSES = {
     "gemma3_text": "Gemma3TextConfig",
     "granite": "GraniteConfig",
     "phi3": "Phi3Config",
+    "deepseek_v3": "DeepseekV3Config",
+    "glm4_moe_lite": "Glm4MoeLiteConfig",
 }
 
 # Keys that the reader reads, but for lists of layers and rotary rules, which have no defaults of their own.
@@ -43,6 +48,9 @@ query_pre_attn_scalar attn_logit_softcapping final_logit_softcapping
 embedding_multiplier residual_multiplier logits_scaling attention_multiplier
 original_max_position_embeddings partial_rotary_factor
 num_experts num_experts_per_tok moe_intermediate_size decoder_sparse_step norm_topk_prob router_aux_loss_coef
+shared_expert_intermediate_size
+n_routed_experts n_shared_experts n_group topk_group routed_scaling_factor first_k_dense_replace use_qk_norm
+kv_lora_rank q_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim
 linear_conv_kernel_dim linear_num_key_heads linear_num_value_heads linear_key_head_dim linear_value_head_dim
 """.split()
 

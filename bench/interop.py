@@ -55,7 +55,9 @@ DELTA = dict(
 )
 EXPERTS = dict(num_experts=6, num_experts_per_tok=2, moe_intermediate_size=32, head_dim=16, norm_topk_prob=True)
 PLAIN = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
-FEED_FORWARD = ["gate_proj", "up_proj", "down_proj"]
+OF_DELTA = ["in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj"]
+OF_SHARED = ["shared_expert.gate_proj", "shared_expert.up_proj", "shared_expert.down_proj"]
+MOE = dict(num_experts=6, num_experts_per_tok=2, moe_intermediate_size=32, shared_expert_intermediate_size=48, **DELTA)
 VISION = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=2, image_size=28, patch_size=14)
 QWEN_VISION = dict(
     depth=1, hidden_size=32, intermediate_size=48, num_heads=2, out_hidden_size=64, patch_size=14, spatial_merge_size=1,
@@ -69,7 +71,13 @@ CASES = {
     "qwen2": ("Qwen2Config", dict(use_sliding_window=True, sliding_window=20, max_window_layers=1), PLAIN),
     "qwen3": ("Qwen3Config", dict(head_dim=32, tie_word_embeddings=True), PLAIN),
     "qwen3-moe": ("Qwen3MoeConfig", EXPERTS, PLAIN[:4]),
-    "qwen3.5": ("Qwen3_5TextConfig", DELTA, FEED_FORWARD),
+    "qwen3.5": ("Qwen3_5TextConfig", DELTA, PLAIN + OF_DELTA),
+    "qwen3.5-moe": ("Qwen3_5MoeTextConfig", MOE, PLAIN[:4] + OF_DELTA + OF_SHARED),
+    "qwen3-next": (
+        "Qwen3NextConfig",
+        dict(norm_topk_prob=True, mlp_only_layers=[1], **MOE),
+        PLAIN[:4] + ["in_proj_qkvz", "in_proj_ba", "out_proj"],
+    ),
     "mistral": ("MistralConfig", dict(head_dim=16, sliding_window=20), PLAIN),
     "smollm3": ("SmolLM3Config", LAYERS_4, PLAIN),
     "olmo2": ("Olmo2Config", dict(), PLAIN),
@@ -86,7 +94,8 @@ CASES = {
     "phi3": ("Phi3Config", dict(), ["o_proj", "down_proj"]),
     "gemma3-images": ("Gemma3Config", dict(), PLAIN),
     "gemma3-images-published": ("Gemma3Config", dict(), PLAIN),
-    "qwen3.5-images": ("Qwen3_5Config", dict(), FEED_FORWARD),
+    "qwen3.5-images": ("Qwen3_5Config", dict(), PLAIN + OF_DELTA),
+    "qwen3.5-moe-images": ("Qwen3_5MoeConfig", dict(), PLAIN[:4] + OF_DELTA + OF_SHARED),
 }
 
 
@@ -104,12 +113,13 @@ def model_of(case):
             boi_token_index=6, eoi_token_index=7,
         )
         model = transformers.Gemma3ForConditionalGeneration(config)
-    elif case == "qwen3.5-images":
-        config = transformers.Qwen3_5Config(
-            text_config=text_config("qwen3.5").to_dict(), vision_config=QWEN_VISION, image_token_id=5, video_token_id=6,
+    elif case in ("qwen3.5-images", "qwen3.5-moe-images"):
+        name = CASES[case][0]
+        config = getattr(transformers, name)(
+            text_config=text_config(case.removesuffix("-images")).to_dict(), vision_config=QWEN_VISION, image_token_id=5, video_token_id=6,
             vision_start_token_id=7, vision_end_token_id=8, tie_word_embeddings=False,
         )
-        model = transformers.Qwen3_5ForConditionalGeneration(config)
+        model = getattr(transformers, name.replace("Config", "ForConditionalGeneration"))(config)
     else:
         model = transformers.AutoModelForCausalLM.from_config(text_config(case), attn_implementation="eager")
     with torch.no_grad():

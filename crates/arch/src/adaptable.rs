@@ -28,10 +28,13 @@ impl LoraTarget {
         all.min_by_key(|(inputs, outputs)| *inputs.min(outputs)).unwrap_or_default()
     }
 
-    /// Returns the index of each expert of a layer; one `None` if the weight belongs to the layer itself.
+    /// Returns the index of each expert of a layer; one `None` if the weight belongs to the layer itself, and nothing
+    /// if the layer has no such weight.
     pub fn of_experts(self, model: &ModelSpec, layer: u32) -> impl Iterator<Item = Option<u32>> {
-        let experts = self.row(model, layer).and_then(|row| row.experts);
-        (0..experts.unwrap_or(1)).map(move |expert| experts.map(|_| expert))
+        let row = self.row(model, layer);
+        let experts = row.and_then(|row| row.experts);
+        let count = if row.is_some() { experts.unwrap_or(1) } else { 0 };
+        (0..count).map(move |expert| experts.map(|_| expert))
     }
 }
 
@@ -40,25 +43,58 @@ impl LoraTarget {
 pub enum Unfit {
     /// Files hold these fused with others in one tensor, so no tensor name is theirs alone.
     Fused(LoraTargets),
-    /// Some layers have no such linear layer.
-    NotInEveryLayer(LoraTargets),
+    /// No layer has such a linear layer.
+    InNoLayer(LoraTargets),
+    /// peft turns these names into adapters of other parameters: those of all routed experts in one.
+    OtherInPeft(LoraTargets),
 }
 
 impl LoraTargets {
     /// Returns why adapters of these targets do not fit a model, if they do not. The only place that decides it.
     pub fn unfit(self, model: &ModelSpec) -> Option<Unfit> {
-        let those = |is: &dyn Fn(Option<TensorRow>) -> bool| {
-            let has = |target: &LoraTarget| (0..model.layers.len()).any(|layer| is(target.row(model, layer)));
-            LoraTargets::new(self.iter().filter(has))
-        };
-        let fused = those(&|row| row.is_some_and(|row| row.is_fused)).map(Unfit::Fused);
-        fused.or_else(|| those(&|row| row.is_none()).map(Unfit::NotInEveryLayer))
+        let rows =
+            |target: LoraTarget| (0..model.layers.len()).filter_map(move |layer| target.row(model, layer));
+        let fused = self.iter().filter(|target| rows(*target).any(|row| row.is_fused));
+        let absent = || self.iter().filter(|target| rows(*target).next().is_none());
+        // Of Qwen3-Next peft converts every name of a feed-forward part, that of a shared expert too.
+        let row = model.architecture();
+        let converts = row.has_shared_expert && !row.has_experts_alone;
+        let ffn = |target: &LoraTarget| LoraTargets::FFN.contains(*target) || target.name().contains('.');
+        let other = || self.iter().filter(|target| converts && ffn(target));
+        let fused = LoraTargets::new(fused).map(Unfit::Fused);
+        let absent = fused.or_else(|| LoraTargets::new(absent()).map(Unfit::InNoLayer));
+        absent.or_else(|| LoraTargets::new(other()).map(Unfit::OtherInPeft))
     }
 
-    /// Returns the targets that adapters of this model can have: those with their own tensor in every layer or expert.
+    /// Returns what these targets of a run file reach in a model. As in peft, a name is that of each linear layer whose
+    /// path ends with it, so those of a feed-forward part are also those of a shared expert. Where all experts of a
+    /// layer are one parameter, no name of a linear layer reaches them.
+    pub fn of_model(self, model: &ModelSpec) -> LoraTargets {
+        use LoraTarget::{Down, Gate, SharedDown, SharedGate, SharedUp, Up};
+        let layers = 0..model.layers.len();
+        let has = |target: LoraTarget| layers.clone().any(|layer| target.row(model, layer).is_some());
+        let alike = [(Gate, SharedGate), (Up, SharedUp), (Down, SharedDown)];
+        let is_one = model.architecture().has_experts_alone;
+        let reached = |target: LoraTarget| {
+            let own = self.contains(target) && !(is_one && alike.iter().any(|(of, _)| *of == target));
+            own || alike.iter().any(|(of, shared)| *shared == target && self.contains(*of) && has(target))
+        };
+        LoraTargets::new(LoraTarget::ALL.into_iter().filter(|target| reached(*target))).unwrap_or(self)
+    }
+
+    /// Returns those that some layer of a model has; none if there is no such.
+    pub fn present_in(self, model: &ModelSpec) -> Option<LoraTargets> {
+        let is_there = |target: &LoraTarget| target.narrowest(model) != (0, 0);
+        LoraTargets::new(self.of_model(model).iter().filter(is_there))
+    }
+
+    /// Returns the targets that adapters of this model can have, as a run file names them: those with own tensors.
     ///
-    /// Panics if a model's layers have no linear layer in common.
+    /// Panics for a model without linear layers.
     pub fn built_for(model: &ModelSpec) -> LoraTargets {
+        if LoraTargets::ALL.of_model(model).unfit(model).is_none() {
+            return LoraTargets::ALL;
+        }
         let fits =
             |target: &LoraTarget| LoraTargets::new([*target]).is_some_and(|one| one.unfit(model).is_none());
         LoraTargets::new(LoraTarget::ALL.into_iter().filter(fits)).expect("layers end in one linear layer")
@@ -83,6 +119,25 @@ impl LoraShape {
             let has_experts = target.row(model, layer).is_some_and(|row| row.experts.is_some());
             model.layer(layer).experts().filter(|_| has_experts).map_or(1, |experts| experts.chosen.into())
         })
+    }
+
+    /// Returns in words what adapters reach and what stays frozen, for a model whose layers differ; none for others.
+    pub fn reach(self, model: &ModelSpec) -> Option<String> {
+        let words = |target: LoraTarget| {
+            let rows = (0..model.layers.len()).filter_map(|layer| target.row(model, layer));
+            let (layers, each) = rows.fold((0, ""), |(count, each), row| {
+                (count + 1, if row.experts.is_some() { "each expert's " } else { each })
+            });
+            (layers > 0).then(|| format!("{each}{target} ({layers} layers)"))
+        };
+        let of = |is_in: bool| {
+            let targets =
+                LoraTarget::ALL.into_iter().filter(|target| self.targets.contains(*target) == is_in);
+            targets.filter_map(words).collect::<Vec<_>>().join(", ")
+        };
+        let frozen = of(false);
+        let frozen = if frozen.is_empty() { String::new() } else { format!("; frozen: {frozen}") };
+        model.has_states().then(|| format!("adapters of {}{frozen}", of(true)))
     }
 
     fn sum(self, model: &ModelSpec, times: impl Fn(LoraTarget, u32) -> u64) -> u64 {
@@ -115,10 +170,16 @@ impl Site {
     ) -> impl Iterator<Item = (LoraTarget, usize)> {
         let mut first = 0;
         let each = self.layers().iter().map(move |&target| {
-            let start = first;
-            first += target.widths(spec, layer).1 as usize;
-            (target, start)
+            let (start, width) = (first, target.widths(spec, layer).1 as usize);
+            first += width;
+            (target, start, width)
         });
-        each.filter(move |(target, _)| lora.targets.contains(*target))
+        let there = each.filter(move |(target, _, width)| *width > 0 && lora.targets.contains(*target));
+        there.map(|(target, start, _)| (target, start))
+    }
+
+    /// Returns a linear layer of the product that a layer of the model has; the others have its inputs and its experts.
+    pub fn target(self, spec: &ModelSpec, layer: u32) -> Option<LoraTarget> {
+        self.layers().iter().copied().find(|target| target.row(spec, layer).is_some())
     }
 }

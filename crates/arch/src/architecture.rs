@@ -13,6 +13,12 @@ plimsoll_base::names! {
         Qwen3Moe = "qwen3_moe",
         /// Qwen3.5, dense, text.
         Qwen35 = "qwen3_5_text",
+        /// Qwen3.5 with experts, text.
+        Qwen35Moe = "qwen3_5_moe_text",
+        /// Qwen3-Next.
+        Qwen3Next = "qwen3_next",
+        /// GLM-4.5, 4.6 and 4.7, with experts.
+        Glm4Moe = "glm4_moe",
         /// Mistral.
         Mistral = "mistral",
         /// SmolLM3.
@@ -29,6 +35,10 @@ plimsoll_base::names! {
         Granite = "granite",
         /// Phi-3 and Phi-4 mini.
         Phi3 = "phi3",
+        /// DeepSeek V3 and models of its kind: Moonlight, Kimi-K2.
+        DeepSeekV3 = "deepseek_v3",
+        /// GLM-4.7-Flash.
+        Glm4MoeLite = "glm4_moe_lite",
     }
 }
 
@@ -76,6 +86,8 @@ pub struct Architecture {
     pub qkv_bias: bool,
     /// How q and k are normalised before rope.
     pub qk_norms: Option<QkNorms>,
+    /// The key of `config.json` without which q and k are not normalised.
+    pub qk_norms_key: Option<&'static str>,
     /// Where the layers' norms are.
     pub norms: Norms,
     /// Added to the weights of all norms: files of some families store weight - 1.
@@ -86,8 +98,21 @@ pub struct Architecture {
     pub is_fused: bool,
     /// True if feed-forward parts may consist of experts.
     pub has_experts: bool,
+    /// True if a router scores experts by sigmoids, with corrections for its choice; the first layers are dense.
+    pub has_sigmoid_router: bool,
+    /// True if all layers have experts, whose weights are always divided by their sum: files have no keys for that, nor
+    /// for the width of a dense part.
+    pub has_experts_alone: bool,
+    /// True if a shared expert computes every row, next to those that a router chooses.
+    pub has_shared_expert: bool,
     /// True if layers may have linear attention; the heads of the other layers then have output gates.
     pub has_delta: bool,
+    /// True if files have the input rows of linear attention by key heads.
+    pub groups_delta: bool,
+    /// True if attention is over latents of keys and values.
+    pub has_latent: bool,
+    /// True if part of a head may be rotated, with any rope scaling.
+    pub has_partial_rotary: bool,
     /// True if part of a head may be rotated; `longrope` is then the only rope scaling.
     pub has_longrope: bool,
     /// True if embeddings are multiplied by the square root of their width.
@@ -98,6 +123,8 @@ pub struct Architecture {
     pub has_multipliers: bool,
     /// True if `attention_bias` in `config.json` adds a bias to q, k, v and o.
     pub reads_attention_bias: bool,
+    /// True if that bias is on q, k and v alone.
+    pub has_plain_output: bool,
     /// True if `mlp_bias` in `config.json` adds a bias to gate, up and down.
     pub reads_mlp_bias: bool,
     /// The source of the factor on scores.
@@ -172,17 +199,25 @@ const LLAMA: Architecture = Architecture {
     gguf_rope_pairs: true,
     qkv_bias: false,
     qk_norms: None,
+    qk_norms_key: None,
     norms: PRE_NORMS,
     norm_offset: 0.0,
     gate: Gate::Silu,
     is_fused: false,
     has_experts: false,
+    has_experts_alone: false,
+    has_shared_expert: false,
     has_delta: false,
+    groups_delta: false,
+    has_latent: false,
+    has_sigmoid_router: false,
+    has_partial_rotary: false,
     has_longrope: false,
     scales_embedding: false,
     has_soft_caps: false,
     has_multipliers: false,
     reads_attention_bias: true,
+    has_plain_output: false,
     reads_mlp_bias: true,
     score_scale: ScoreScale::HeadDim,
     unrotated_every: None,
@@ -245,6 +280,58 @@ pub const ARCHITECTURES: [Architecture; Family::ALL.len()] = [
         wrapper: Some("qwen3_5"),
         reads_attention_bias: false,
         reads_mlp_bias: false,
+        ..LLAMA
+    },
+    Architecture {
+        family: Family::Qwen35Moe,
+        causal_lm: "Qwen3_5MoeForCausalLM",
+        classifier: "Qwen3_5MoeForSequenceClassification",
+        gguf: None,
+        gguf_rope_pairs: false,
+        qk_norms: Some(QkNorms::Heads),
+        norm_offset: 1.0,
+        has_experts: true,
+        has_experts_alone: true,
+        has_shared_expert: true,
+        has_delta: true,
+        wrapper: Some("qwen3_5_moe"),
+        reads_attention_bias: false,
+        reads_mlp_bias: false,
+        config_keys: &[("output_router_logits", Some(false))],
+        ..LLAMA
+    },
+    Architecture {
+        family: Family::Qwen3Next,
+        causal_lm: "Qwen3NextForCausalLM",
+        classifier: "Qwen3NextForSequenceClassification",
+        gguf: None,
+        gguf_rope_pairs: false,
+        qk_norms: Some(QkNorms::Heads),
+        norm_offset: 1.0,
+        has_experts: true,
+        has_shared_expert: true,
+        has_delta: true,
+        groups_delta: true,
+        reads_attention_bias: false,
+        reads_mlp_bias: false,
+        config_keys: &[("output_router_logits", Some(false))],
+        ..LLAMA
+    },
+    Architecture {
+        family: Family::Glm4Moe,
+        causal_lm: "Glm4MoeForCausalLM",
+        classifier: "Glm4MoeForSequenceClassification",
+        gguf: None,
+        gguf_rope_pairs: false,
+        qk_norms: Some(QkNorms::Heads),
+        qk_norms_key: Some("use_qk_norm"),
+        has_experts: true,
+        has_sigmoid_router: true,
+        has_partial_rotary: true,
+        has_plain_output: true,
+        has_shared_expert: true,
+        reads_mlp_bias: false,
+        config_keys: &[("output_router_logits", Some(false))],
         ..LLAMA
     },
     Architecture {
@@ -350,6 +437,34 @@ pub const ARCHITECTURES: [Architecture; Family::ALL.len()] = [
         reads_mlp_bias: false,
         windows: Windows::All,
         config_keys: &[("sliding_window", None)],
+        ..LLAMA
+    },
+    Architecture {
+        family: Family::DeepSeekV3,
+        causal_lm: "DeepseekV3ForCausalLM",
+        classifier: "DeepseekV3ForSequenceClassification",
+        gguf: None,
+        gguf_rope_pairs: false,
+        has_experts: true,
+        has_sigmoid_router: true,
+        has_shared_expert: true,
+        has_latent: true,
+        reads_attention_bias: false,
+        reads_mlp_bias: false,
+        ..LLAMA
+    },
+    Architecture {
+        family: Family::Glm4MoeLite,
+        causal_lm: "Glm4MoeLiteForCausalLM",
+        classifier: "Glm4MoeLiteForSequenceClassification",
+        gguf: None,
+        gguf_rope_pairs: false,
+        has_experts: true,
+        has_sigmoid_router: true,
+        has_shared_expert: true,
+        has_latent: true,
+        reads_attention_bias: false,
+        reads_mlp_bias: false,
         ..LLAMA
     },
 ];

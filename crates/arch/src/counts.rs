@@ -24,6 +24,9 @@ impl ModelSpec {
         for layer in 0..self.layers.len() {
             let times = self.layer(layer).experts().map_or(1, |experts| of_layer(&experts).into());
             each_row(self, layer, |row| {
+                if row.kind.is_fixed() {
+                    return; // A number that files keep, and no parameter.
+                }
                 parameters += row.elements() * if row.experts.is_some() { times } else { 1 };
             });
         }

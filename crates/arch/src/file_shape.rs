@@ -7,8 +7,8 @@
 
 use crate::architecture::{Architecture, QkNorms};
 use crate::{
-    Attention, AttentionSpec, DeltaSpec, DenseSpec, ExpertsSpec, Family, Ffn, LayerList, LayerSet, LayerSpec,
-    LayersWith, Mixer, ModelSpec, Multipliers, RopeScaling, Window,
+    Attention, AttentionSpec, DeltaSpec, DenseSpec, ExpertsSpec, Family, Ffn, LatentSpec, LayerList,
+    LayerSet, LayerSpec, LayersWith, Mixer, ModelSpec, Multipliers, RopeScaling, Window,
 };
 
 /// The shape of one decoder in the words of `config.json`.
@@ -58,6 +58,9 @@ pub struct FileShape {
     pub experts: Option<LayersWith<ExpertsSpec>>,
     /// Linear attention layers, if any.
     pub delta: Option<LayersWith<DeltaSpec>>,
+    /// Latent attention of all layers, if they have it: `heads` and `kv_heads` are its heads, `head_dim` their rotated
+    /// elements.
+    pub latent: Option<LatentSpec>,
 }
 
 impl FileShape {
@@ -85,6 +88,7 @@ impl FileShape {
         is_wrapped: false,
         experts: None,
         delta: None,
+        latent: None,
     };
 
     /// Returns the decoder with its layers one by one. Panics above `LAYERS_MAX` layers.
@@ -123,8 +127,9 @@ impl FileShape {
             _ => None,
         };
         let is_rotated = !self.attention.unrotated.contains(layer);
-        let (of_mixer, mixer) = match self.delta {
-            Some(delta) if delta.layers.contains(layer) => (4, Mixer::Delta(delta.each)),
+        let (of_mixer, mixer) = match (self.delta, self.latent) {
+            (_, Some(latent)) => (5, Mixer::Latent(latent)),
+            (Some(delta), _) if delta.layers.contains(layer) => (4, Mixer::Delta(delta.each)),
             _ => {
                 let attention = AttentionSpec {
                     heads: self.heads,
@@ -179,7 +184,8 @@ impl ModelSpec {
         let those = |is: &dyn Fn(&LayerSpec) -> bool| {
             LayerSet::of(self.layers.len(), |layer| is(self.layers.get(layer)))
         };
-        let attention = self.attentions().next();
+        let latent = self.each_layer().find_map(|layer| layer.latent());
+        let attention = self.attentions().next().filter(|_| latent.is_none());
         let windowed = self.attentions().find(|attention| attention.window.is_some());
         let is_windowed = |layer: &LayerSpec| layer.attention().is_some_and(|of| of.window.is_some());
         let is_unrotated = |layer: &LayerSpec| layer.attention().is_some_and(|of| !of.is_rotated);
@@ -194,9 +200,9 @@ impl ModelSpec {
             vocab: self.vocab,
             hidden: self.hidden,
             layers: self.layers.len(),
-            heads: of(|of| of.heads),
-            kv_heads: of(|of| of.kv_heads),
-            head_dim: of(|of| of.head_dim),
+            heads: latent.map_or(of(|of| of.heads), |of| of.heads),
+            kv_heads: latent.map_or(of(|of| of.kv_heads), |of| of.heads),
+            head_dim: latent.map_or(of(|of| of.head_dim), |of| of.rotated),
             ffn: self.named_width,
             rms_eps: self.rms_eps,
             rope_theta: self.rope_theta,
@@ -223,6 +229,7 @@ impl ModelSpec {
             experts: experts
                 .map(|each| LayersWith { layers: those(&|layer| layer.experts().is_some()), each }),
             delta: delta.map(|each| LayersWith { layers: those(&|layer| layer.delta().is_some()), each }),
+            latent,
         };
         assert!(shape.spec() == *self, "layers that differ in what no file has: {self:?}");
         shape

@@ -6,14 +6,16 @@ mod attention;
 mod delta;
 mod dense;
 mod experts;
+mod latent;
 
-use crate::architecture::Norms;
+use crate::architecture::{Architecture, Norms};
 use crate::tensor_row::TensorRow;
 use crate::{Cache, Site};
 pub use attention::AttentionSpec;
 pub use delta::{CONV_TAPS, DELTA_HEAD_MAX, DELTA_HEAD_STEP, DeltaSpec};
 pub use dense::DenseSpec;
-pub use experts::{EXPERTS_CHOSEN_MAX, EXPERTS_MAX, ExpertsSpec};
+pub use experts::{EXPERT_GROUPS_MAX, EXPERTS_CHOSEN_MAX, EXPERTS_MAX, ExpertsSpec, SigmoidSpec};
+pub use latent::{LATENT_STEP, LatentSpec};
 
 /// The parts of a decoder layer.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -33,6 +35,8 @@ pub enum Mixer {
     Attention(AttentionSpec),
     /// Linear attention: a state that each row updates.
     Delta(DeltaSpec),
+    /// Softmax attention over latents of keys and values.
+    Latent(LatentSpec),
 }
 
 /// The part of a layer that processes each row by itself.
@@ -48,7 +52,17 @@ impl Mixer {
     /// Returns the products, in the order in which they are computed.
     pub const fn sites(&self) -> &'static [Site] {
         match self {
-            Mixer::Attention(_) | Mixer::Delta(_) => &[Site::Qkv, Site::Output],
+            Mixer::Attention(_) => &[Site::Qkv, Site::Output],
+            Mixer::Delta(_) => &[Site::Delta, Site::DeltaOutput],
+            Mixer::Latent(latent) => latent.sites(),
+        }
+    }
+
+    /// Returns the output projection.
+    pub const fn output(&self) -> Site {
+        match self {
+            Mixer::Attention(_) | Mixer::Latent(_) => Site::Output,
+            Mixer::Delta(_) => Site::DeltaOutput,
         }
     }
 
@@ -57,6 +71,7 @@ impl Mixer {
         match self {
             Mixer::Attention(attention) => attention.input_width(),
             Mixer::Delta(delta) => delta.input_width(),
+            Mixer::Latent(latent) => latent.input_width(),
         }
     }
 
@@ -65,6 +80,7 @@ impl Mixer {
         match self {
             Mixer::Attention(attention) => attention.q_width(),
             Mixer::Delta(delta) => delta.value_width(),
+            Mixer::Latent(latent) => latent.value_width(),
         }
     }
 
@@ -73,6 +89,7 @@ impl Mixer {
         match self {
             Mixer::Attention(attention) => attention.flops(context),
             Mixer::Delta(delta) => delta.flops(),
+            Mixer::Latent(latent) => latent.flops(context),
         }
     }
 
@@ -81,14 +98,16 @@ impl Mixer {
         match self {
             Mixer::Attention(attention) => attention.cache(keys),
             Mixer::Delta(delta) => (Cache::State, delta.state().into()),
+            Mixer::Latent(latent) => latent.cache(keys),
         }
     }
 
-    /// Calls `add` with each tensor; `h` is the model's width, and fused tensors are those of the family's files.
-    pub(crate) fn rows(&self, h: u32, is_fused: bool, add: &mut impl FnMut(TensorRow)) {
+    /// Calls `add` with each tensor; `h` is the model's width, and tensors are those of the family's files.
+    pub(crate) fn rows(&self, h: u32, of: &Architecture, add: &mut impl FnMut(TensorRow)) {
         match self {
-            Mixer::Attention(attention) => attention.rows(h, is_fused, add),
-            Mixer::Delta(delta) => delta.rows(h, add),
+            Mixer::Attention(attention) => attention.rows(h, of.is_fused, add),
+            Mixer::Delta(delta) => delta.rows(h, of.groups_delta, add),
+            Mixer::Latent(latent) => latent.rows(h, add),
         }
     }
 }
@@ -97,6 +116,9 @@ impl Ffn {
     /// Returns the products without the router's, in the order in which they are computed.
     pub const fn sites(&self) -> &'static [Site] {
         match self {
+            Ffn::Experts(ExpertsSpec { shared: Some(_), .. }) => {
+                &[Site::GateUp, Site::Down, Site::SharedGateUp, Site::SharedDown]
+            }
             Ffn::Dense(_) | Ffn::Experts(_) => &[Site::GateUp, Site::Down],
         }
     }
@@ -137,11 +159,20 @@ impl LayerSpec {
         self.mixer.sites().contains(&site) || self.ffn.sites().contains(&site)
     }
 
-    /// Returns the layer's softmax attention, if it has it.
+    /// Returns the layer's softmax attention, if it has it: over keys, or over latents.
     pub fn attention(&self) -> Option<AttentionSpec> {
         match self.mixer {
             Mixer::Attention(attention) => Some(attention),
+            Mixer::Latent(latent) => Some(latent.over_latents()),
             Mixer::Delta(_) => None,
+        }
+    }
+
+    /// Returns the layer's latent attention, if it has it.
+    pub fn latent(&self) -> Option<LatentSpec> {
+        match self.mixer {
+            Mixer::Latent(latent) => Some(latent),
+            Mixer::Attention(_) | Mixer::Delta(_) => None,
         }
     }
 
@@ -149,7 +180,7 @@ impl LayerSpec {
     pub fn delta(&self) -> Option<DeltaSpec> {
         match self.mixer {
             Mixer::Delta(delta) => Some(delta),
-            Mixer::Attention(_) => None,
+            Mixer::Attention(_) | Mixer::Latent(_) => None,
         }
     }
 

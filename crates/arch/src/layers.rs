@@ -42,6 +42,17 @@ impl LayerSet {
         set
     }
 
+    /// Returns the layers from `first` on, below `layers`.
+    pub const fn onwards(first: u32, layers: u32) -> LayerSet {
+        let mut set = LayerSet::every(1, layers);
+        let mut layer = 0;
+        while layer < first && layer < layers {
+            set.0[layer as usize / 64] ^= 1 << (layer % 64);
+            layer += 1;
+        }
+        set
+    }
+
     /// True if the layer is in the set.
     pub const fn contains(&self, layer: u32) -> bool {
         (layer as usize) < LAYERS_MAX && self.0[layer as usize / 64] >> (layer % 64) & 1 == 1

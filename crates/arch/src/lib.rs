@@ -40,4 +40,4 @@ pub use published::{nearest_preset, preset_of};
 pub use rope_factors::RopeFactors;
 pub use site::{Site, SiteMap};
 pub use table::{Product, expected_tensors, file_rows, layer_rows, layer_tensors, products};
-pub use tensor_row::TensorRow;
+pub use tensor_row::{KeyGroups, TensorRow, is_kept_in_f32};

@@ -24,6 +24,26 @@ plimsoll_base::names! {
         Up = "up_proj",
         /// Output of the feed-forward part.
         Down = "down_proj",
+        /// Queries, keys and values of linear attention.
+        DeltaQkv = "in_proj_qkv",
+        /// Output gates of linear attention.
+        DeltaZ = "in_proj_z",
+        /// Rates at which linear attention corrects its state.
+        DeltaB = "in_proj_b",
+        /// Decays of linear attention.
+        DeltaA = "in_proj_a",
+        /// Queries, keys, values and output gates of linear attention, by key heads.
+        DeltaQkvz = "in_proj_qkvz",
+        /// Rates and decays of linear attention, by key heads.
+        DeltaBa = "in_proj_ba",
+        /// Output of linear attention.
+        DeltaOut = "out_proj",
+        /// Gate of the shared expert.
+        SharedGate = "shared_expert.gate_proj",
+        /// The projection of the shared expert that the gate multiplies.
+        SharedUp = "shared_expert.up_proj",
+        /// Output of the shared expert.
+        SharedDown = "shared_expert.down_proj",
     }
 }
 
@@ -43,6 +63,16 @@ impl LoraTarget {
             LoraTarget::Gate => "mlp.gate_proj",
             LoraTarget::Up => "mlp.up_proj",
             LoraTarget::Down => "mlp.down_proj",
+            LoraTarget::DeltaQkv => "linear_attn.in_proj_qkv",
+            LoraTarget::DeltaZ => "linear_attn.in_proj_z",
+            LoraTarget::DeltaB => "linear_attn.in_proj_b",
+            LoraTarget::DeltaA => "linear_attn.in_proj_a",
+            LoraTarget::DeltaQkvz => "linear_attn.in_proj_qkvz",
+            LoraTarget::DeltaBa => "linear_attn.in_proj_ba",
+            LoraTarget::DeltaOut => "linear_attn.out_proj",
+            LoraTarget::SharedGate => "mlp.shared_expert.gate_proj",
+            LoraTarget::SharedUp => "mlp.shared_expert.up_proj",
+            LoraTarget::SharedDown => "mlp.shared_expert.down_proj",
         }
     }
 
@@ -54,21 +84,21 @@ impl LoraTarget {
         }
     }
 
-    const fn bit(self) -> u8 {
-        1 << self as u8
+    const fn bit(self) -> u32 {
+        1 << self as u32
     }
 }
 
 /// The linear layers that an adapter changes in every decoder layer; at least one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(into = "Vec<LoraTarget>", try_from = "Vec<LoraTarget>")]
-pub struct LoraTargets(u8);
+pub struct LoraTargets(u32);
 
 impl LoraTargets {
     /// The four targets of attention: q, k, v, o.
     pub const ATTENTION: LoraTargets = LoraTargets(0x0f);
 
-    /// All seven targets.
+    /// The seven targets of attention and of a feed-forward part, which most families have.
     pub const ALL: LoraTargets = LoraTargets(0x7f);
 
     /// Returns the set of `targets`; none if it is empty.
@@ -85,7 +115,7 @@ impl LoraTargets {
         self.0 & target.bit() != 0
     }
 
-    /// Returns the targets in the order q, k, v, o, gate, up, down.
+    /// Returns the targets in the order of `LoraTarget`.
     pub fn iter(self) -> impl Iterator<Item = LoraTarget> {
         LoraTarget::ALL.into_iter().filter(move |&target| self.contains(target))
     }
@@ -104,7 +134,7 @@ impl LoraTargets {
         }
     }
 
-    /// Returns the number of targets, from 1 to 7.
+    /// Returns the number of targets.
     pub const fn count(self) -> u32 {
         self.0.count_ones()
     }
@@ -182,18 +212,52 @@ mod tests {
         let some = LoraTargets::new([LoraTarget::V, LoraTarget::Q, LoraTarget::V]).unwrap();
         assert_eq!((some.to_string().as_str(), some.count()), ("q_proj, v_proj", 2));
         assert!(some.contains(LoraTarget::Q) && !some.contains(LoraTarget::K));
-        assert_eq!(LoraTargets::new(LoraTarget::ALL), Some(LoraTargets::ALL));
+        assert_eq!(LoraTargets::new(LoraTarget::ALL.into_iter().take(7)), Some(LoraTargets::ALL));
         assert_eq!(LoraTargets::ALL.to_string(), "all-linear");
         assert_eq!(LoraTargets::new([]), None);
         let built = |preset| LoraTargets::built_for(&ModelSpec::preset(preset).unwrap());
         assert_eq!(built("qwen3-0.6b"), LoraTargets::ALL);
         assert_eq!(built("qwen3-30b-a3b"), LoraTargets::ALL);
+        assert_eq!(built("qwen3.5-4b"), LoraTargets::ALL);
+        assert_eq!(built("qwen3.5-35b-a3b"), LoraTargets::ALL);
+        assert_eq!(
+            built("qwen3-next-80b-a3b").to_string(),
+            "q_proj, k_proj, v_proj, o_proj, in_proj_qkvz, in_proj_ba, out_proj"
+        );
         assert_eq!(LoraTargets::ATTENTION.names(), ["q_proj", "k_proj", "v_proj", "o_proj"]);
         assert_eq!(LoraTarget::of_name("down_proj"), Some(LoraTarget::Down));
         assert_eq!(LoraTarget::of_name("lm_head"), None);
         for target in LoraTarget::ALL {
             assert!(target.module().ends_with(&format!(".{target}")), "{target}");
         }
+    }
+
+    #[test]
+    fn names_reach_in_a_model_what_they_reach_in_peft() {
+        let of = |preset: &str, targets: LoraTargets| {
+            let model = ModelSpec::preset(preset).unwrap();
+            let targets = targets.of_model(&model);
+            (targets.to_string(), LoraShape { rank: 4, targets }.reach(&model))
+        };
+        assert_eq!(of("qwen3-30b-a3b", LoraTargets::ALL), ("all-linear".into(), None));
+        let (reached, words) = of("qwen3.5-35b-a3b", LoraTargets::ALL);
+        let shared = "shared_expert.gate_proj, shared_expert.up_proj, shared_expert.down_proj";
+        assert_eq!(reached, format!("q_proj, k_proj, v_proj, o_proj, {shared}"));
+        let words = words.unwrap();
+        assert!(words.starts_with("adapters of q_proj (10 layers), k_proj (10 layers)"), "{words}");
+        let frozen = words.split_once("; frozen: ").unwrap().1;
+        assert!(frozen.starts_with("each expert's gate_proj (40 layers)"), "{words}");
+        assert!(frozen.ends_with("in_proj_a (30 layers), out_proj (30 layers)"), "{words}");
+        // What was reached reaches the same again.
+        let resolved = LoraTargets::ALL.of_model(&ModelSpec::preset("qwen3.5-35b-a3b").unwrap());
+        assert_eq!(of("qwen3.5-35b-a3b", resolved).0, reached);
+        assert_eq!(of("qwen3.5-4b", LoraTargets::FFN).0, "gate_proj, up_proj, down_proj");
+        let delta = LoraTargets::new([LoraTarget::DeltaQkv]).unwrap();
+        let next = ModelSpec::preset("qwen3-next-80b-a3b").unwrap();
+        assert_eq!(delta.unfit(&next), Some(crate::Unfit::InNoLayer(delta)));
+        let ffn = LoraTargets::FFN.of_model(&next);
+        assert_eq!(ffn.unfit(&next), Some(crate::Unfit::OtherInPeft(ffn)));
+        assert_eq!(delta.unfit(&ModelSpec::preset("qwen3.5-4b").unwrap()), None);
     }
 
     #[test]

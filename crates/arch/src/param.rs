@@ -31,6 +31,10 @@ pub enum ParamKind {
     FfnNorm,
     /// [E, h]: scores the experts
     Router,
+    /// [1, h]: scores what the shared expert of a layer adds
+    SharedGate,
+    /// [3, E], routers of sigmoids only: added to scores for the choice, in three terms each; never trained
+    RouterCorrection,
     /// [h]: after the feed-forward part
     FfnPostNorm,
     /// [h]
@@ -64,8 +68,18 @@ impl ParamKind {
         }
     }
 
+    /// Returns the terms that a number of this parameter is the sum of: 3 of bf16 are an f32, as files have it.
+    pub fn terms(self) -> u32 {
+        if self == ParamKind::RouterCorrection { 3 } else { 1 }
+    }
+
+    /// Returns whether no training changes this parameter.
+    pub fn is_fixed(self) -> bool {
+        self == ParamKind::RouterCorrection
+    }
+
     /// Returns whether a layer multiplies rows by this parameter.
     pub fn is_product(self) -> bool {
-        self.site().is_some() || self == ParamKind::Router
+        self.site().is_some() || matches!(self, ParamKind::Router | ParamKind::SharedGate)
     }
 }

@@ -1,8 +1,8 @@
 //! Shapes of published models, for plans and for `random:PRESET`.
 
 use crate::{
-    Attention, DeltaSpec, ExpertsSpec, Family, FileShape, LayerSet, LayersWith, ModelSpec, Multipliers,
-    QkNorms, RopeFactors, RopeScaling, Window,
+    Attention, DeltaSpec, ExpertsSpec, Family, FileShape, LatentSpec, LayerSet, LayersWith, ModelSpec,
+    Multipliers, QkNorms, RopeFactors, RopeScaling, SigmoidSpec, Window,
 };
 
 #[rustfmt::skip]
@@ -64,9 +64,104 @@ const fn capped(shape: FileShape, scores: f32, logits: f32) -> FileShape {
 /// Returns `shape` with experts in all layers, whose weights are divided by their sum.
 const fn with_experts(shape: FileShape, count: u32, chosen: u32, ffn: u32) -> FileShape {
     let layers = LayerSet::every(1, shape.layers);
-    let each = ExpertsSpec { count, chosen, ffn, normalizes: true, balance: 0.001 };
+    let architecture = shape.family.architecture();
+    let each = ExpertsSpec {
+        count,
+        chosen,
+        ffn,
+        normalizes: true,
+        sigmoid: None,
+        balance: 0.001,
+        shared: if architecture.has_shared_expert { Some(ffn) } else { None },
+        gates_shared: true,
+        is_fused: architecture.has_experts_alone,
+    };
     FileShape { experts: Some(LayersWith { layers, each }), ..shape }
 }
+
+/// Returns `shape` with experts of a router of sigmoids, and a shared one as wide, in all layers but the first `dense`.
+/// q, k and v have a bias; half of each head is rotated.
+const fn with_sigmoid_experts(shape: FileShape, count: u32, ffn: u32, dense: u32, factor: f32) -> FileShape {
+    let layers = LayerSet::onwards(dense, shape.layers);
+    let sigmoid = SigmoidSpec { groups: 1, groups_chosen: 1, factor };
+    let each = ExpertsSpec {
+        count,
+        chosen: 8,
+        ffn,
+        normalizes: true,
+        sigmoid: Some(sigmoid),
+        balance: 0.0,
+        shared: Some(ffn),
+        gates_shared: false,
+        is_fused: false,
+    };
+    let attention = Attention { rotated: Some(shape.head_dim / 2), ..shape.attention };
+    FileShape { qkv_bias: true, attention, experts: Some(LayersWith { layers, each }), ..shape }
+}
+
+/// Returns `shape` with latent attention, and experts of a router of sigmoids in all layers but the first ones. Shared
+/// experts are one that is `shared` times as wide.
+const fn with_latent(shape: FileShape, latent: LatentSpec, experts: LayersWith<ExpertsSpec>) -> FileShape {
+    FileShape { qk_norms: None, latent: Some(latent), experts: Some(experts), ..shape }
+}
+
+/// Returns latent attention of `heads` heads, with 512 elements of a latent and 64 that are rotated.
+const fn latent(
+    heads: u32,
+    key_dim: u32,
+    value_dim: u32,
+    query_latent: Option<u32>,
+    scale: f32,
+    stretch: f32,
+) -> LatentSpec {
+    LatentSpec {
+        heads,
+        key_dim,
+        rotated: 64,
+        value_dim,
+        latent: 512,
+        query_latent,
+        eps: 1e-6,
+        scale,
+        stretch,
+    }
+}
+
+/// Returns experts of a router of sigmoids in the layers from `dense` on.
+const fn sigmoid_experts(
+    layers: u32,
+    dense: u32,
+    [count, chosen, ffn, shared]: [u32; 4],
+    sigmoid: SigmoidSpec,
+) -> LayersWith<ExpertsSpec> {
+    let each = ExpertsSpec {
+        count,
+        chosen,
+        ffn,
+        normalizes: true,
+        sigmoid: Some(sigmoid),
+        balance: 0.0,
+        shared: Some(shared * ffn),
+        gates_shared: false,
+        is_fused: false,
+    };
+    LayersWith { layers: LayerSet::onwards(dense, layers), each }
+}
+
+/// Returns a router of sigmoids without groups.
+const fn ungrouped(factor: f32) -> SigmoidSpec {
+    SigmoidSpec { groups: 1, groups_chosen: 1, factor }
+}
+
+/// YaRN of DeepSeek V3, as published; scores are multiplied by the square of 0.1 ln(40) + 1.
+const DEEPSEEK_ROPE: RopeScaling = RopeScaling::Yarn {
+    factor: 40.0,
+    original_max_position_embeddings: 4096,
+    beta_fast: 32.0,
+    beta_slow: 1.0,
+    attention_factor: 1.0,
+    truncate: true,
+};
 
 /// Returns `shape` with linear attention in all layers but every fourth: heads of 128, of which 16 are of keys. A
 /// quarter of each head of the other layers is rotated.
@@ -75,6 +170,16 @@ const fn with_delta(shape: FileShape, value_heads: u32) -> FileShape {
     let each = DeltaSpec { key_heads: 16, value_heads, key_dim: 128, value_dim: 128 };
     let attention = Attention { rotated: Some(shape.head_dim / 4), gated: true, ..shape.attention };
     FileShape { attention, delta: Some(LayersWith { layers, each }), ..shape }
+}
+
+/// Returns a decoder of nano's size and vocabulary with experts, and linear attention in all layers but the last.
+const fn nano_with_both(family: Family) -> FileShape {
+    let plain = shape(family, 15, 128, 4, 2, 1, 64, 64, 1e-6, 1e3, true, 64);
+    let attention = Attention { rotated: Some(32), gated: true, ..plain.attention };
+    let each = DeltaSpec { key_heads: 2, value_heads: 4, key_dim: 32, value_dim: 32 };
+    let layers = LayerSet::all_but_every(4, plain.layers);
+    let plain = FileShape { attention, delta: Some(LayersWith { layers, each }), ..plain };
+    with_experts(plain, 8, 2, 64)
 }
 
 /// Returns `shape` with windows in all layers but every n-th.
@@ -110,6 +215,8 @@ pub const PLAN_ONLY: &[&str] = &["baichuan-13b", "mixtral-8x7b", "mixtral-8x22b"
 #[rustfmt::skip]
 pub static PRESETS: &[(&str, ModelSpec)] = &[
     ("nano", shape(Family::Llama, 15, 128, 4, 2, 2, 64, 384, 1e-6, 1e3, true, 64).spec()),
+    ("nano-qwen3.5-moe", nano_with_both(Family::Qwen35Moe).spec()),
+    ("nano-qwen3-next", nano_with_both(Family::Qwen3Next).spec()),
     ("smollm2-135m", shape(Family::Llama, 49152, 576, 30, 9, 3, 64, 1536, 1e-5, 1e5, true, 8192).spec()),
     ("smollm2-360m", shape(Family::Llama, 49152, 960, 32, 15, 5, 64, 2560, 1e-5, 1e5, true, 8192).spec()),
     ("smollm2-1.7b", shape(Family::Llama, 49152, 2048, 24, 32, 32, 64, 8192, 1e-5, 1.3e5, true, 8192).spec()),
@@ -133,6 +240,14 @@ pub static PRESETS: &[(&str, ModelSpec)] = &[
     ("qwen3.5-4b", with_delta(shape(Family::Qwen35, 248320, 2560, 32, 16, 4, 256, 9216, 1e-6, 1e7, true, 262144), 32).spec()),
     ("qwen3.5-9b", with_delta(shape(Family::Qwen35, 248320, 4096, 32, 16, 4, 256, 12288, 1e-6, 1e7, false, 262144), 32).spec()),
     ("qwen3.5-27b", with_delta(shape(Family::Qwen35, 248320, 5120, 64, 24, 4, 256, 17408, 1e-6, 1e7, false, 262144), 48).spec()),
+    ("qwen3.5-35b-a3b", with_experts(with_delta(shape(Family::Qwen35Moe, 248320, 2048, 40, 16, 2, 256, 512, 1e-6, 1e7, false, 262144), 32), 256, 8, 512).spec()),
+    ("qwen3.5-122b-a10b", with_experts(with_delta(shape(Family::Qwen35Moe, 248320, 3072, 48, 32, 2, 256, 1024, 1e-6, 1e7, false, 262144), 64), 256, 8, 1024).spec()),
+    ("qwen3-next-80b-a3b", with_experts(with_delta(shape(Family::Qwen3Next, 151936, 2048, 48, 16, 2, 256, 5120, 1e-6, 1e7, false, 262144), 32), 512, 10, 512).spec()),
+    ("glm-4.5-air", with_sigmoid_experts(FileShape { qk_norms: None, ..shape(Family::Glm4Moe, 151552, 4096, 46, 96, 8, 128, 10944, 1e-5, 1e6, false, 131072) }, 128, 1408, 1, 1.0).spec()),
+    ("glm-4.5", with_sigmoid_experts(shape(Family::Glm4Moe, 151552, 5120, 92, 96, 8, 128, 12288, 1e-5, 1e6, false, 131072), 160, 1536, 3, 2.5).spec()),
+    ("moonlight-16b-a3b", with_latent(shape(Family::DeepSeekV3, 163840, 2048, 27, 16, 16, 64, 11264, 1e-5, 5e4, false, 8192), latent(16, 128, 128, None, 0.072_168_78, 0.0), sigmoid_experts(27, 1, [64, 6, 1408, 2], ungrouped(2.446))).spec()),
+    ("glm-4.7-flash", with_latent(shape(Family::Glm4MoeLite, 154880, 2048, 47, 20, 20, 64, 10240, 1e-5, 1e6, false, 202752), latent(20, 192, 256, Some(768), 0.0625, 0.0), sigmoid_experts(47, 1, [64, 4, 1536, 1], ungrouped(1.8))).spec()),
+    ("deepseek-v3", with_latent(FileShape { rope_scaling: DEEPSEEK_ROPE, ..shape(Family::DeepSeekV3, 129280, 7168, 61, 128, 128, 64, 18432, 1e-6, 1e4, false, 163840) }, latent(128, 128, 128, Some(1536), 0.135_233_82, 1.0), sigmoid_experts(61, 3, [256, 8, 2048, 1], SigmoidSpec { groups: 8, groups_chosen: 4, factor: 2.5 })).spec()),
     ("llama-2-7b", shape(Family::Llama, 32000, 4096, 32, 32, 32, 128, 11008, 1e-5, 1e4, false, 4096).spec()),
     ("llama-2-13b", shape(Family::Llama, 32000, 5120, 40, 40, 40, 128, 13824, 1e-5, 1e4, false, 4096).spec()),
     ("llama-2-70b", shape(Family::Llama, 32000, 8192, 80, 64, 8, 128, 28672, 1e-5, 1e4, false, 4096).spec()),
@@ -228,6 +343,14 @@ mod tests {
             ("qwen3.5-4b", 4_205_751_296),
             ("qwen3.5-9b", 8_953_803_264),
             ("qwen3.5-27b", 26_895_998_464),
+            ("qwen3.5-35b-a3b", 34_660_610_688),
+            ("qwen3.5-122b-a10b", 122_111_526_912),
+            ("qwen3-next-80b-a3b", 79_674_391_296),
+            ("moonlight-16b-a3b", 15_960_108_544),
+            ("glm-4.7-flash", 29_943_390_976),
+            ("deepseek-v3", 671_026_404_352),
+            ("glm-4.5-air", 106_852_245_504),
+            ("glm-4.5", 352_797_814_784),
         ] {
             assert_eq!(ModelSpec::preset(name).unwrap().parameters(), expect, "{name}");
         }

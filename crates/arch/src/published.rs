@@ -12,7 +12,7 @@ pub fn preset_of(name: &str) -> Option<(&'static str, ModelSpec)> {
         base = shorter;
     }
     // (prefix of a published name, prefix of the preset); shapes are those of the published config.json.
-    const KIN: [(&str, &str); 20] = [
+    const KIN: [(&str, &str); 23] = [
         ("qwen2.5-math-", "qwen2.5-"),
         ("qwen2.5-coder-", "qwen2.5-"),
         ("deepseek-r1-distill-qwen-7b", "qwen2.5-7b"),
@@ -21,6 +21,9 @@ pub fn preset_of(name: &str) -> Option<(&'static str, ModelSpec)> {
         ("qwen2-", "qwen2.5-"),
         ("qwen3.6-27b", "qwen3.5-27b"),
         ("qwen3.8-27b", "qwen3.5-27b"),
+        ("qwen3.6-35b-a3b", "qwen3.5-35b-a3b"),
+        ("qwen3.8-35b-a3b", "qwen3.5-35b-a3b"),
+        ("glm-4.6", "glm-4.5"),
         ("llama-3.3-70b", "llama-3.1-70b"),
         ("mistral-7b-v0.3", "mistral-7b"),
         ("mixtral-8x7b-v0.1", "mixtral-8x7b"),
@@ -86,8 +89,16 @@ mod tests {
             ("Qwen/Qwen3-4B-Thinking-2507", Some("qwen3-4b")),
             ("OpenRLHF/Llama-3-8b-sft-mixture", None),
             ("hf:Qwen/Qwen3.6-27B", Some("qwen3.5-27b")),
-            ("Qwen/Qwen3.5-35B-A3B", None),
+            ("Qwen/Qwen3.5-35B-A3B", Some("qwen3.5-35b-a3b")),
+            ("hf:Qwen/Qwen3.6-35B-A3B-FP8", None),
+            ("Qwen/Qwen3.5-122B-A10B-Base", Some("qwen3.5-122b-a10b")),
+            ("Qwen/Qwen3-Next-80B-A3B-Instruct", Some("qwen3-next-80b-a3b")),
             ("Qwen/Qwen3.5-27B-FP8", None),
+            ("zai-org/GLM-4.5-Air", Some("glm-4.5-air")),
+            ("hf:zai-org/GLM-4.5-Air-Base", Some("glm-4.5-air")),
+            ("zai-org/GLM-4.5", Some("glm-4.5")),
+            ("zai-org/GLM-4.6", Some("glm-4.5")),
+            ("zai-org/GLM-4.7-Flash", None),
             ("hf:Qwen/Qwen2.5-7B-Instruct-AWQ", None),
             ("baichuan-inc/Baichuan-13B-Base", Some("baichuan-13b")),
             ("/models/Qwen2.5-0.5B/", Some("qwen2.5-0.5b")),

@@ -9,14 +9,26 @@ use crate::{LoraShape, LoraTarget};
 plimsoll_base::names! {
     /// A product of a layer that adapters may extend. The names are those of regions.
     Site {
-        /// Queries, keys and values, n = (a + 2k) d, or all inputs of linear attention.
+        /// Queries, keys and values, n = (a + 2k) d.
         Qkv = "qkv",
-        /// The output projection of a mixer, n = h.
+        /// Queries of latent attention from their latent, n = N (P + R).
+        QueryUp = "query_up",
+        /// Keys and values of heads from latents, n = N (P + V), of which each row computes with the transposed keys.
+        LatentUp = "latent_up",
+        /// The output projection of attention, n = h.
         Output = "output",
         /// Gate and up projections, n = 2f.
         GateUp = "gate_up",
         /// The down projection, n = h.
         Down = "down",
+        /// Gate and up projections of the shared expert.
+        SharedGateUp = "shared_gate_up",
+        /// The down projection of the shared expert, n = h.
+        SharedDown = "shared_down",
+        /// All inputs of linear attention.
+        Delta = "delta",
+        /// The output projection of linear attention, n = h.
+        DeltaOutput = "delta_output",
     }
 }
 
@@ -25,9 +37,23 @@ impl Site {
     pub const fn layers(self) -> &'static [LoraTarget] {
         match self {
             Site::Qkv => &[LoraTarget::Q, LoraTarget::K, LoraTarget::V],
+            // Their adapters are not built.
+            Site::QueryUp | Site::LatentUp => &[],
             Site::Output => &[LoraTarget::O],
             Site::GateUp => &[LoraTarget::Gate, LoraTarget::Up],
             Site::Down => &[LoraTarget::Down],
+            Site::SharedGateUp => &[LoraTarget::SharedGate, LoraTarget::SharedUp],
+            Site::SharedDown => &[LoraTarget::SharedDown],
+            // Either qkvz and ba, or the others.
+            Site::Delta => &[
+                LoraTarget::DeltaQkv,
+                LoraTarget::DeltaZ,
+                LoraTarget::DeltaB,
+                LoraTarget::DeltaA,
+                LoraTarget::DeltaQkvz,
+                LoraTarget::DeltaBa,
+            ],
+            Site::DeltaOutput => &[LoraTarget::DeltaOut],
         }
     }
 
@@ -36,7 +62,7 @@ impl Site {
         matches!(self, Site::GateUp | Site::Down)
     }
 
-    /// Returns S r, the width of A x; 0 without an adapter.
+    /// Returns S r, the width of A x; 0 without an adapter. The targets are those that the model has.
     pub fn width(self, lora: LoraShape) -> usize {
         self.layers().iter().filter(|target| lora.targets.contains(**target)).count() * lora.rank as usize
     }
@@ -94,7 +120,7 @@ mod tests {
             for (index, layer) in spec.each_layer().enumerate() {
                 let listed: Vec<ParamKind> = layer.sites().map(ParamKind::Weight).collect();
                 let kinds = products(spec, index as u32).into_iter().map(|product| product.kind);
-                let kinds: Vec<ParamKind> = kinds.filter(|kind| *kind != ParamKind::Router).collect();
+                let kinds: Vec<ParamKind> = kinds.filter(|kind| kind.site().is_some()).collect();
                 assert_eq!(listed, kinds, "{name}, layer {index}");
                 let is_listed = |site| listed.contains(&ParamKind::Weight(site));
                 assert!(Site::ALL.into_iter().all(|site| layer.has(site) == is_listed(site)));

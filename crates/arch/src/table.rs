@@ -29,7 +29,7 @@ pub(crate) fn each_row(spec: &ModelSpec, layer: u32, mut add: impl FnMut(TensorR
     // llama.cpp names the second norm after its place in families with linear attention.
     let second = if spec.architecture().has_delta { "post_attention_norm" } else { "ffn_norm" };
     norm(Kind::AttnNorm, norms.before, 0, "attn_norm").into_iter().for_each(&mut add);
-    mixer.rows(h, is_fused, &mut add);
+    mixer.rows(h, spec.architecture(), &mut add);
     norm(Kind::AttnPostNorm, norms.after, 0, "post_attention_norm").into_iter().for_each(&mut add);
     norm(Kind::FfnNorm, norms.before, 1, second).into_iter().for_each(&mut add);
     ffn.rows(h, is_fused, &mut add);
@@ -56,11 +56,13 @@ pub fn file_rows(spec: &ModelSpec, layer: u32) -> Vec<TensorRow> {
     rows
 }
 
-/// Returns the tensors of a layer as files hold them, once per expert, grouped by expert.
+/// Returns the tensors of a layer as safetensors hold them, once per expert, grouped by expert, or once for all.
 pub fn layer_tensors(spec: &ModelSpec, layer: u32) -> Vec<(TensorRow, Option<u32>)> {
     let mut tensors: Vec<(TensorRow, Option<u32>)> = Vec::with_capacity(20);
+    let is_whole = spec.layer(layer).experts().is_some_and(|experts| experts.is_fused);
     for rows in file_rows(spec, layer).chunk_by(|a, b| a.kind == b.kind) {
         match rows[0].experts {
+            Some(_) if is_whole => tensors.push((of_all_experts(rows), None)),
             Some(count) => {
                 tensors
                     .extend((0..count).flat_map(|expert| rows.iter().map(move |row| (*row, Some(expert)))));
@@ -69,6 +71,17 @@ pub fn layer_tensors(spec: &ModelSpec, layer: u32) -> Vec<(TensorRow, Option<u32
         }
     }
     tensors
+}
+
+/// Returns the tensor that holds these rows of all experts.
+fn of_all_experts(rows: &[TensorRow]) -> TensorRow {
+    TensorRow {
+        module: if rows.len() > 1 { "mlp.experts.gate_up_proj" } else { "mlp.experts.down_proj" },
+        leaf: "",
+        rows: rows.iter().map(|row| row.rows).sum(),
+        is_of_all_experts: true,
+        ..rows[0]
+    }
 }
 
 /// Returns the matrices that a layer multiplies rows by; those with a common input are one.

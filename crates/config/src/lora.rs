@@ -143,7 +143,14 @@ fn targets_of_pattern(pattern: &str, origin: &Origin, source: &Source) -> Result
         source.error("bad-value", origin, &message).hint(format!("or write names: {}", names()))
     })?;
     let mut targets = Vec::new();
-    for target in LoraTarget::ALL {
+    let is_any = |among: &[LoraTarget]| {
+        let is_match = |target: &&LoraTarget| regex.is_match(&path_of(0, **target));
+        among.iter().any(|target| is_match(&target))
+    };
+    let common: Vec<LoraTarget> = LoraTargets::ALL.iter().collect();
+    // Those that all families have stand for what other families have of their names.
+    let among = if is_any(&common) { common } else { LoraTarget::ALL.to_vec() };
+    for target in among {
         let count = (0..LAYERS_TRIED).filter(|&layer| regex.is_match(&path_of(layer, target))).count();
         match count {
             0 => {}
@@ -168,13 +175,16 @@ fn path_of(layer: usize, target: LoraTarget) -> String {
 /// Returns the layers that `name` means in peft: those whose path in a decoder layer is `name` or ends with `.name`.
 fn targets_of_name(name: &str, origin: &Origin, source: &Source) -> Result<Vec<LoraTarget>> {
     if name == ALL_LINEAR {
-        return Ok(LoraTarget::ALL.to_vec());
+        return Ok(LoraTargets::ALL.iter().collect());
     }
     let is_meant =
         |target: &LoraTarget| target.module() == name || target.module().ends_with(&format!(".{name}"));
-    let meant: Vec<LoraTarget> = LoraTarget::ALL.into_iter().filter(is_meant).collect();
-    if !meant.is_empty() {
-        return Ok(meant);
+    // `gate_proj` of a shared expert follows from the model: see `LoraTargets::of_model`.
+    for among in [LoraTargets::ALL.iter().collect(), LoraTarget::ALL.to_vec()] {
+        let meant: Vec<LoraTarget> = among.into_iter().filter(is_meant).collect();
+        if !meant.is_empty() {
+            return Ok(meant);
+        }
     }
     let refused = |what: &str| {
         let message = format!("`lora.targets`: \"{}\" {what}", shown(name));

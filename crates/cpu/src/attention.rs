@@ -65,7 +65,7 @@ impl Dims {
         let a = q.len() / (rows * d);
         assert!(
             d.is_multiple_of(LANES) && d <= HEAD_DIM_MAX,
-            "head dimension {d}: a multiple of 16 up to 256"
+            "head dimension {d}: a multiple of 16 up to {HEAD_DIM_MAX}"
         );
         assert_eq!(q.len(), rows * a * d, "q of [{rows}, {a} x {d}]");
         assert!(a >= k && a.is_multiple_of(k), "{a} heads over {k} key-value heads");

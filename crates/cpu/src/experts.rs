@@ -3,17 +3,22 @@
 //! Legend: M rows, E experts of which each row has k, P = M k pairs, f feed-forward width of an expert. A row or pair
 //! depends on its own numbers only; just the order of pairs is made for all rows together, from integers.
 
+use super::delta::shared::sigmoid;
 use super::elementwise::split;
 use super::gate::{gated, slopes};
 use super::lanes::{LANES, Lanes, by_dtype, exp_in_place, simd_fn};
+use super::router::{RowShares, SigmoidRouter};
 use super::{CpuDevice, Real, Shared};
 use plimsoll_arch::{EXPERTS_MAX, Gate};
-use plimsoll_device::{Balance, GluExpertsBackward, RouteBackward, Routes, Routing, SEGMENT_FIELDS};
+use plimsoll_device::{
+    Balance, GluExpertsBackward, GluSharedBackward, RouteBackward, Routes, Routing, SEGMENT_FIELDS,
+};
 use plimsoll_memory::Buf;
 use std::ops::Range;
 
-pub(super) fn route(dev: &CpuDevice, logits: Buf<'_>, how: Routing, to: Routes<'_>) {
-    let (rows, Routing { experts: count, chosen, normalizes }) = (check(&how, logits, &to), how);
+pub(super) fn route(dev: &CpuDevice, logits: Buf<'_>, how: Routing<'_>, to: Routes<'_>) {
+    let (rows, Routing { experts: count, chosen, normalizes, .. }) = (check(&how, logits, &to), how);
+    let router = SigmoidRouter::of(dev, &how);
     let logits = dev.read::<f32>(logits);
     let (experts, weights) = (dev.write::<u32>(to.experts), dev.write::<f32>(to.weights));
     split(dev, rows, count, &|part| {
@@ -22,8 +27,12 @@ pub(super) fn route(dev: &CpuDevice, logits: Buf<'_>, how: Routing, to: Routes<'
             let (experts, weights) =
                 unsafe { (experts.range(m * chosen, chosen), weights.range(m * chosen, chosen)) };
             let logits = &logits[m * count..][..count];
-            choose(logits, experts);
-            weigh(dev, logits, experts, normalizes, weights);
+            if let Some(router) = &router {
+                router.route(dev, logits, (experts, weights), choose);
+            } else {
+                choose(logits, experts);
+                weigh(dev, logits, experts, normalizes, weights);
+            }
         }
     });
     let whole = |buf: Buf<'_>| dev.write::<u32>(buf);
@@ -36,9 +45,10 @@ pub(super) fn route(dev: &CpuDevice, logits: Buf<'_>, how: Routing, to: Routes<'
 }
 
 /// Checks the operands of routing, and returns M.
-fn check(how: &Routing, logits: Buf<'_>, routes: &Routes<'_>) -> usize {
+fn check(how: &Routing<'_>, logits: Buf<'_>, routes: &Routes<'_>) -> usize {
     let Routing { experts, chosen, .. } = *how;
     assert!((1..=experts).contains(&chosen) && experts <= EXPERTS_MAX, "{chosen} of {experts} experts");
+    how.check_sigmoid();
     let rows = logits.len() / experts;
     assert_eq!(logits.len(), rows * experts, "logits [{rows}, {experts}]");
     for (buf, len) in [
@@ -178,6 +188,60 @@ simd_fn! {
     }
 }
 
+pub(super) fn glu_shared(
+    dev: &CpuDevice,
+    how: Gate,
+    gate_up: Buf<'_>,
+    f: usize,
+    logits: Buf<'_>,
+    out: Buf<'_>,
+) {
+    let rows = logits.len();
+    assert_eq!((out.len(), gate_up.len()), (rows * f, rows * 2 * f), "{rows} rows of {f}");
+    let logits = dev.read::<f32>(logits);
+    by_dtype!(out, T => {
+        let (x, out) = (dev.read::<T>(gate_up), dev.write::<T>(out));
+        split(dev, rows, 2 * f, &|part| {
+            for m in part {
+                // SAFETY: ranges of rows are disjoint, and each is one task's.
+                let out = unsafe { out.range(m * f, f) };
+                let weight = share::<T>(dev.isa(), logits[m]);
+                glu_row::<T>(dev.isa(), how, &x[m * 2 * f..][..2 * f], weight, out);
+            }
+        });
+    });
+}
+
+pub(super) fn glu_shared_backward(dev: &CpuDevice, args: GluSharedBackward<'_>) {
+    let GluSharedBackward { how, gate_up, f, logits, dout, d_logits } = args;
+    let rows = logits.len();
+    assert_eq!((dout.len(), gate_up.len()), (rows * f, rows * 2 * f), "{rows} rows of {f}");
+    assert_eq!(d_logits.len(), rows, "a derivative for each row");
+    let logits = dev.read::<f32>(logits);
+    by_dtype!(dout, T => {
+        let (x, d, d_logits) = (dev.write::<T>(gate_up), dev.write::<T>(dout), dev.write::<T>(d_logits));
+        split(dev, rows, 2 * f, &|part| {
+            for m in part {
+                // SAFETY: ranges of rows are disjoint, and each is one task's.
+                let (x, d, d_logit) =
+                    unsafe { (x.range(m * 2 * f, 2 * f), d.range(m * f, f), d_logits.range(m, 1)) };
+                let [weight, other] = [logits[m], -logits[m]].map(|logit| share::<T>(dev.isa(), logit));
+                let slope = glu_backward_row::<T>(dev.isa(), how, x, d, weight);
+                d_logit[0] = T::from_f32(weight * other * slope);
+            }
+        });
+    });
+}
+
+simd_fn! {
+    /// Returns 1 / (1 + e^-x).
+    fn share[T: Lanes](s: S, x: f32) -> f32 {
+        let mut lanes = [0.0; LANES];
+        f32::store(s, &mut lanes, sigmoid(s, s.splat(x)));
+        lanes[0]
+    }
+}
+
 pub(super) fn combine(dev: &CpuDevice, y: Buf<'_>, routes: Routes<'_>, resid: Option<Buf<'_>>, out: Buf<'_>) {
     let count = routes.pairs();
     if count == 0 {
@@ -235,6 +299,7 @@ pub(super) fn route_backward(dev: &CpuDevice, args: RouteBackward<'_>) {
         let of = LogitGradient::<T> {
             dev,
             how: args.how,
+            router: SigmoidRouter::of(dev, &args.how),
             logits: dev.read(args.logits),
             experts: dev.read(args.routes.experts),
             weights: dev.read(args.routes.weights),
@@ -252,7 +317,8 @@ pub(super) fn route_backward(dev: &CpuDevice, args: RouteBackward<'_>) {
 /// The gradient of routing by its logits.
 struct LogitGradient<'a, T> {
     dev: &'a CpuDevice,
-    how: Routing,
+    how: Routing<'a>,
+    router: Option<SigmoidRouter>,
     logits: &'a [f32],
     experts: &'a [u32],
     weights: &'a [f32],
@@ -301,6 +367,9 @@ impl<T: Real> LogitGradient<'_, T> {
     fn row(&self, m: usize, shares: Option<Shares<'_>>) {
         let Routing { experts: count, normalizes, .. } = self.how;
         let chosen = self.chosen(m);
+        if let Some(router) = &self.router {
+            return self.sigmoid_row(router, m, shares);
+        }
         let (experts, weights) = (&self.experts[chosen.clone()], &self.weights[chosen.clone()]);
         let d_weight = |j: usize| self.d_weights[self.places[chosen.start + j] as usize];
         let (mut space, mut d) = ([0.0; EXPERTS_MAX], [0.0; EXPERTS_MAX]);
@@ -326,8 +395,29 @@ impl<T: Real> LogitGradient<'_, T> {
             let to = unsafe { rows.range(m, 1) };
             to[0] = times * mean;
         }
+        self.write(m, d);
+    }
+
+    /// Computes row m of a router of sigmoids.
+    fn sigmoid_row(&self, router: &SigmoidRouter, m: usize, shares: Option<Shares<'_>>) {
+        let (count, chosen) = (self.how.experts, self.chosen(m));
+        let d_weight = |j: usize| self.d_weights[self.places[chosen.start + j] as usize];
+        let (logits, experts) = (&self.logits[m * count..][..count], &self.experts[chosen.clone()]);
+        let mut d = [0.0; EXPERTS_MAX];
+        let of_row = shares.map(|Shares { of, factor, .. }| RowShares { of, factor });
+        let mean = router.backward(self.dev, logits, experts, d_weight, of_row, &mut d[..count]);
+        if let Some(Shares { times, rows, .. }) = shares {
+            // SAFETY: row m is this task's.
+            let to = unsafe { rows.range(m, 1) };
+            to[0] = times * mean;
+        }
+        self.write(m, &d[..count]);
+    }
+
+    /// Writes the derivatives of row m.
+    fn write(&self, m: usize, d: &[f32]) {
         // SAFETY: row m is this task's.
-        let out = unsafe { self.out.range(m * count, count) };
-        out.iter_mut().zip(&*d).for_each(|(out, d)| *out = T::from_f32(*d));
+        let out = unsafe { self.out.range(m * d.len(), d.len()) };
+        out.iter_mut().zip(d).for_each(|(out, d)| *out = T::from_f32(*d));
     }
 }

@@ -2,8 +2,8 @@
 
 use crate::cpu_device::CpuDevice;
 use crate::{
-    activation, adamw, adamw8, attention, attention_backward, blocks, delta, elementwise, experts, gate,
-    head, head_divergence, head_gates, head_listed, lanes, matmul, muon, norm, peak, rope, sample,
+    activation, adamw, adamw8, attention, attention_backward, blocks, columns, delta, elementwise, experts,
+    gate, head, head_divergence, head_gates, head_listed, lanes, matmul, muon, norm, peak, rope, sample,
 };
 use plimsoll_arch::{ModelSpec, ParamKind, Product, Site, products};
 use plimsoll_base::{DType, PhaseSet, Result};
@@ -46,7 +46,8 @@ impl CpuDevice {
         threads: usize,
         rank: u64,
     ) -> Result<Layout> {
-        let adapters = linear(spec).flat_map(|(n, k)| [(n, rank), (ADAPTER_BLOCKS_MAX as u64 * rank, k)]);
+        let most = if spec.has_states() { ADAPTER_BLOCKS_MAX } else { 3 } as u64;
+        let adapters = linear(spec).flat_map(|(n, k)| [(n, rank), (most * rank, k)]);
         let each = adapters.map(|(n, k)| matmul::transpose_elements(n, k, weights));
         // Gradients of rows are gathered while the B of an expert's down is transposed.
         let h = u64::from(spec.hidden);
@@ -254,6 +255,8 @@ static OPERATIONS: Functions<CpuDevice> = Functions {
     gate_heads_backward: head_gates::backward,
     join_gates: head_gates::join_gates,
 
+    move_columns: columns::move_columns,
+
     delta_inputs: delta::inputs::forward,
     delta_rule: delta::rule::forward,
     norm_gated: delta::norm::forward,
@@ -267,6 +270,7 @@ static OPERATIONS: Functions<CpuDevice> = Functions {
     },
     adapt_experts: matmul::experts::adapt,
     glu_experts: experts::glu,
+    glu_shared: experts::glu_shared,
     combine: experts::combine,
     matmul_experts_dx: |dev, dy, has, w, routes, out| {
         matmul::experts::product(dev, (dy, has), w, routes, out, true)
@@ -275,5 +279,6 @@ static OPERATIONS: Functions<CpuDevice> = Functions {
     adapt_experts_dx: matmul::experts::adapt_dx,
     adapt_experts_dw: matmul::experts::adapt_dw,
     glu_experts_backward: experts::glu_backward,
+    glu_shared_backward: experts::glu_shared_backward,
     route_backward: experts::route_backward,
 };

@@ -11,8 +11,8 @@ use plimsoll_arch::QkNorms;
 use plimsoll_device::{Batch, Heads, KV_BLOCK, Kv, QkNorm, RopeBackward, Rotation};
 use plimsoll_memory::Buf;
 
-/// Largest head dimension: the size of arrays on the stack.
-pub(super) const HEAD_DIM_MAX: usize = 256;
+/// Largest head dimension, that of keys of latent attention: the size of arrays on the stack.
+pub(super) const HEAD_DIM_MAX: usize = 576;
 
 pub(super) fn forward(
     dev: &CpuDevice,

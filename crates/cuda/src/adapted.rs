@@ -8,11 +8,13 @@ use super::launch::TensorMap;
 use super::matmul::rows;
 use super::{Arg, CudaDevice, Launch, count};
 use plimsoll_base::DType;
-use plimsoll_device::{ADAPTER_BLOCKS_MAX, Adapted, Adapter};
+use plimsoll_device::{Adapted, Adapter};
 use plimsoll_memory::Buf;
 
 /// Elements of a step, and bytes of a row of one in shared memory.
 pub(super) const STEP: usize = 64;
+/// Blocks of an adapter that the kernels take; the four of linear attention are products of their own.
+pub(super) const BLOCKS_MAX: usize = 3;
 pub(super) const STEP_BYTES: usize = 2 * STEP;
 /// Rows of a tile of few rows, or of u; and of a wide one.
 pub(super) const FEW_ROWS: usize = 64;
@@ -30,6 +32,7 @@ pub(super) fn takes(dev: &CudaDevice, adapter: &Adapter<'_>, n: usize, operands:
     let whole = |b: Buf<'_>| b.dtype() == DType::Bf16 && dev.address(b).is_multiple_of(16);
     let eights = |x: usize| x.is_multiple_of(8);
     dev.info().capability == (9, 0)
+        && adapter.blocks().count() <= BLOCKS_MAX
         && [adapter.rank(), adapter.a.k, n].into_iter().all(eights)
         && adapter.blocks().all(|(_, of)| eights(of.first) && eights(of.b.n) && whole(of.b.buf))
         && whole(adapter.a.buf)
@@ -44,7 +47,7 @@ pub(super) fn layer(
     (rank, blocks): (usize, &[(usize, usize)]),
 ) -> Vec<Arg> {
     let mut args = [m, cols, depth.div_ceil(STEP), rank, blocks.len()].map(count).to_vec();
-    for i in 0..ADAPTER_BLOCKS_MAX {
+    for i in 0..BLOCKS_MAX {
         let (first, width) = blocks.get(i).copied().unwrap_or_default();
         args.extend([first, width].map(count));
     }
@@ -58,7 +61,7 @@ pub(super) fn blocks_of(adapter: &Adapter<'_>) -> Vec<(usize, usize)> {
 /// Returns three maps, of which as many are read as there are blocks.
 pub(super) fn three(maps: Vec<TensorMap>) -> impl Iterator<Item = Arg> {
     let first = maps[0];
-    (0..ADAPTER_BLOCKS_MAX).map(move |i| Arg::Map(maps.get(i).copied().unwrap_or(first)))
+    (0..BLOCKS_MAX).map(move |i| Arg::Map(maps.get(i).copied().unwrap_or(first)))
 }
 
 /// Computes u and the layer's outputs, adapters included. False if the kernels do not take the shapes.

@@ -5,6 +5,7 @@
 //! narrow or shallow products, whose bits do not depend on M and which round a sum once. The first runs on a second
 //! stream, in parallel to the layer's own product. Gradients have `adapter_gradients.cu`; odd sizes go to `sgemm.cu`.
 
+use super::adapted::BLOCKS_MAX;
 use super::lt::{Op, Shape, Strides};
 use super::matmul::{Product, by_library, product, rows};
 use super::sgemm::{self, Columns, Sum};
@@ -108,7 +109,8 @@ fn up(dev: &CudaDevice, u: Buf<'_>, adapter: Adapter<'_>, out: Buf<'_>) {
     let whole = adapter.blocks().all(|(_, block)| {
         by_library(dev, &[block.b.buf], &[block.first, block.b.n]) && dev.address(out).is_multiple_of(16)
     });
-    if !whole || !by_library(dev, &[u], &[sr, r, width]) {
+    let is_few = adapter.blocks().count() <= BLOCKS_MAX;
+    if !is_few || !whole || !by_library(dev, &[u], &[sr, r, width]) {
         for (i, block) in adapter.blocks() {
             let (from, to) = (Columns::of(u, sr, i * r), Columns::of(out, width, block.first));
             sgemm::forward_columns(dev, m, from, block.b, None, to, Sum { scale: 1.0, add: true });
@@ -194,6 +196,7 @@ pub(crate) fn merge(dev: &CudaDevice, w: Matrix<'_>, adapter: Adapter<'_>, out: 
     assert_eq!([w.layout, out.layout, a.layout], [MatrixLayout::Rows; 3]);
     adapter.check_width(w.n);
     let whole = w.k.is_multiple_of(8)
+        && adapter.blocks().count() <= BLOCKS_MAX
         && r.is_multiple_of(8)
         && by_library(dev, &[w.buf, out.buf, a.buf], &[w.k])
         && adapter.blocks().all(|(_, block)| by_library(dev, &[block.b.buf], &[]));
@@ -226,7 +229,7 @@ pub(crate) fn merge(dev: &CudaDevice, w: Matrix<'_>, adapter: Adapter<'_>, out: 
 /// Returns each block's B, first output and number of outputs, as kernel parameters; and the tiles of all blocks.
 fn block_args(dev: &CudaDevice, adapter: &Adapter<'_>) -> (Vec<Arg>, usize) {
     let (mut args, mut tiles) = (Vec::new(), 0);
-    for block in adapter.blocks {
+    for block in adapter.blocks.into_iter().take(BLOCKS_MAX) {
         let (b, first, n) = block.map_or((Arg::Ptr(0), 0, 0), |of| (dev.arg(of.b.buf), of.first, of.b.n));
         args.extend([b, count(first), count(n)]);
         tiles += n.div_ceil(UP_TILE);

@@ -2,10 +2,11 @@
 //!
 //! Legend: M rows, N outputs and K inputs of the layer, S blocks of rank r.
 
+use super::adapted::BLOCKS_MAX;
 use super::boxes::{ring, tensor_map};
 use super::matmul::by_library;
 use super::{Arg, CudaDevice, Launch, count};
-use plimsoll_arch::{LoraShape, LoraTarget, ModelSpec};
+use plimsoll_arch::{LoraShape, ModelSpec, Site};
 use plimsoll_base::DType;
 use plimsoll_device::{AdaptBackward, Adapter};
 use plimsoll_memory::Buf;
@@ -57,19 +58,19 @@ fn runs(tiles: usize, m: usize) -> (usize, usize) {
 
 /// Returns the bytes of scratch for the gradients of a model's adapters.
 pub(crate) fn scratch_bytes(spec: &ModelSpec, lora: LoraShape) -> u64 {
-    use LoraTarget::{Down, Gate, K, O, Q, Up, V};
-    // Experts' gradients need none.
-    let is_dense = |layer: &u32| Gate.row(spec, *layer).is_some_and(|row| row.experts.is_none());
-    let dense = (0..spec.layers.len()).find(is_dense);
-    let of = |(targets, layer): (&[LoraTarget], Option<u32>)| {
-        let Some(layer) = layer else { return 0 };
-        let there = || targets.iter().filter(|target| lora.targets.contains(**target));
-        let outputs = there().map(|target| target.widths(spec, layer).1 as usize);
-        let (k, _) = targets[0].widths(spec, layer);
-        if there().next().is_none() { 0 } else { TILE.count(outputs, k as usize, lora.rank as usize) }
+    let of = |(layer, site): (u32, Site)| {
+        let row = site.target(spec, layer).and_then(|target| target.row(spec, layer));
+        // Experts' gradients need none.
+        let Some(row) = row.filter(|row| row.experts.is_none()) else { return 0 };
+        let outputs =
+            site.targets(spec, lora, layer).map(|(target, _)| target.widths(spec, layer).1 as usize);
+        if site.targets(spec, lora, layer).next().is_none() {
+            return 0;
+        }
+        TILE.count(outputs, row.cols as usize, lora.rank as usize)
     };
-    let sites = [(&[Q, K, V][..], Some(0)), (&[O], Some(0)), (&[Gate, Up], dense), (&[Down], dense)];
-    let most = sites.into_iter().map(of).max().unwrap_or(0);
+    let all = (0..spec.layers.len()).flat_map(|layer| Site::ALL.map(|site| (layer, site)));
+    let most = all.map(of).max().unwrap_or(0);
     (most.max(BLOCKS) * TILE.wide * TILE.narrow) as u64 * DType::F32.bytes()
 }
 
@@ -80,7 +81,8 @@ pub(crate) fn run(dev: &CudaDevice, args: &AdaptBackward<'_>, m: usize, width: u
     let (sr, r) = (a.n, grads.rank());
     let aligned = |buf| dev.address(buf).is_multiple_of(16);
     let takes = |first: usize, n: usize| first.is_multiple_of(8) && n.is_multiple_of(8);
-    let whole = by_library(dev, &[x, u, dy, du], &[sr, r, a.k, width])
+    let whole = grads.blocks().count() <= BLOCKS_MAX
+        && by_library(dev, &[x, u, dy, du], &[sr, r, a.k, width])
         && grads.blocks().all(|(_, block)| takes(block.first, block.b.n) && aligned(block.b.buf))
         && aligned(a.buf);
     if !whole || m == 0 {
@@ -96,12 +98,13 @@ pub(crate) fn run(dev: &CudaDevice, args: &AdaptBackward<'_>, m: usize, width: u
 
 /// Returns the blocks' first outputs and numbers of outputs, as kernel parameters.
 fn outputs(grads: &Adapter<'_>) -> impl Iterator<Item = Arg> {
-    grads.blocks.into_iter().flat_map(|block| block.map_or([0, 0], |of| [of.first, of.b.n]).map(count))
+    let blocks = grads.blocks.into_iter().take(BLOCKS_MAX);
+    blocks.flat_map(|block| block.map_or([0, 0], |of| [of.first, of.b.n]).map(count))
 }
 
 /// Returns the gradients' addresses: B of three blocks, then A.
 fn places(dev: &CudaDevice, grads: &Adapter<'_>) -> [Arg; 4] {
-    let [b0, b1, b2] = grads.blocks.map(|block| block.map_or(Arg::Ptr(0), |of| dev.arg(of.b.buf)));
+    let [b0, b1, b2, _] = grads.blocks.map(|block| block.map_or(Arg::Ptr(0), |of| dev.arg(of.b.buf)));
     [b0, b1, b2, dev.arg(grads.a.buf)]
 }
 

@@ -30,6 +30,11 @@ const SHARED_MAX: usize = 99 << 10;
 /// Largest head dimension of the plain kernels.
 const HEAD_DIM_MAX: usize = WIDE;
 
+/// True if attention takes heads of `head_dim` elements: whole tiles, up to the widest of its kernels.
+pub fn takes_head_dim(head_dim: usize) -> bool {
+    head_dim.is_multiple_of(16) && head_dim <= HEAD_DIM_MAX
+}
+
 /// The arguments of all attention kernels.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {

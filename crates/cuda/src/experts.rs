@@ -10,7 +10,9 @@ use super::sgemm::{Columns, Sum};
 use super::{CudaDevice, Launch, count, experts_plain};
 use plimsoll_arch::Gate;
 use plimsoll_base::DType;
-use plimsoll_device::{Experts, ExpertsBackward, GluExpertsBackward, MatrixLayout, Routes, RowsOf};
+use plimsoll_device::{
+    Experts, ExpertsBackward, GluExpertsBackward, GluSharedBackward, MatrixLayout, Routes, RowsOf,
+};
 use plimsoll_memory::Buf;
 
 /// A block's tile: pairs, columns, threads and buffers.
@@ -182,6 +184,37 @@ pub(crate) fn glu_backward(dev: &CudaDevice, args: GluExpertsBackward<'_>) {
     assert!(!f.is_multiple_of(8) || wide(dev, f, 8, &[gate_up, dout]), "rows at aligned addresses");
     let args = args![dev, gate_up, dout, routes.pairs, routes.weights, d_weights, f, pairs, is_gelu(how)];
     dev.launch("experts_rows", typed!("glu_experts_backward", dout), blocks(pairs, 8, 256), &args);
+}
+
+/// Computes out[m] = sigmoid of the row's logit * activation(gate) * up.
+pub(crate) fn glu_shared(
+    dev: &CudaDevice,
+    how: Gate,
+    gate_up: Buf<'_>,
+    f: usize,
+    logits: Buf<'_>,
+    out: Buf<'_>,
+) {
+    let rows = logits.len();
+    assert_eq!((out.len(), gate_up.len()), (rows * f, rows * 2 * f), "[{rows}, 2 x {f}] and [{rows}, {f}]");
+    assert_eq!((gate_up.dtype(), logits.dtype()), (out.dtype(), DType::F32));
+    let wide = wide(dev, f, 8, &[gate_up, out]);
+    let items = if wide { out.len() / 8 } else { out.len() };
+    let args = args![dev, gate_up, logits, out, f, items, wide, is_gelu(how)];
+    dev.launch("experts_rows", typed!("glu_shared", out), blocks(items, 256, 256), &args);
+}
+
+/// Overwrites gate and up by their gradient and the output's gradient by the output; writes the logits' gradients.
+pub(crate) fn glu_shared_backward(dev: &CudaDevice, args: GluSharedBackward<'_>) {
+    let GluSharedBackward { how, gate_up, f, logits, dout, d_logits } = args;
+    let rows = logits.len();
+    assert_eq!((dout.len(), gate_up.len()), (rows * f, rows * 2 * f), "[{rows}, 2 x {f}] and [{rows}, {f}]");
+    assert_eq!((d_logits.len(), d_logits.dtype()), (rows, dout.dtype()), "a derivative for each row");
+    assert_eq!((gate_up.dtype(), logits.dtype()), (dout.dtype(), DType::F32));
+    // Otherwise the order of the sums would depend on the address.
+    assert!(!f.is_multiple_of(8) || wide(dev, f, 8, &[gate_up, dout]), "rows at aligned addresses");
+    let args = args![dev, gate_up, dout, logits, d_logits, f, rows, is_gelu(how)];
+    dev.launch("experts_rows", typed!("glu_shared_backward", dout), blocks(rows, 8, 256), &args);
 }
 
 /// Computes out[m] = resid[m] + the sum of y over the row's pairs, in the order of their experts.

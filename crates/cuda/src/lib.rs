@@ -22,6 +22,7 @@ mod card_link;
 mod cards;
 mod chain;
 mod checked;
+mod columns;
 mod compile;
 mod cuda_device;
 mod delta;
@@ -71,7 +72,7 @@ mod transfer;
 mod transfers;
 mod trial;
 
-pub use attention::attention_scratch_bytes;
+pub use attention::{attention_scratch_bytes, takes_head_dim};
 pub use attention_backward::attention_backward_scratch_bytes;
 pub use bindings::NcclId;
 pub use card_link::CardLink;

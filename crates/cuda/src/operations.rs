@@ -6,9 +6,9 @@ use crate::attention_backward::attention_backward_scratch_bytes;
 use crate::cuda_device::{CudaDevice, WORKSPACE_BYTES};
 use crate::driver::Pinned;
 use crate::{
-    adapter, adapter_gradients, attention, attention_backward, blocks, chain, checked, delta, delta_rows,
-    driver, experts, experts_adapter, head, head_divergence, head_gates, head_listed, matmul, memory, muon,
-    optimizer, pipeline, rotation, route, rows, sample, transfer,
+    adapter, adapter_gradients, attention, attention_backward, blocks, chain, checked, columns, delta,
+    delta_rows, driver, experts, experts_adapter, head, head_divergence, head_gates, head_listed, matmul,
+    memory, muon, optimizer, pipeline, rotation, route, rows, sample, transfer,
 };
 use plimsoll_arch::{AttentionSpec, ModelSpec};
 use plimsoll_base::{DType, Phase, PhaseSet, Result, slugs};
@@ -282,6 +282,8 @@ static OPERATIONS: Functions<CudaDevice> = Functions {
     gate_heads_backward: head_gates::backward,
     join_gates: head_gates::join,
 
+    move_columns: columns::move_columns,
+
     delta_inputs: delta_rows::inputs,
     delta_rule: delta::rule,
     norm_gated: delta_rows::norm,
@@ -293,11 +295,13 @@ static OPERATIONS: Functions<CudaDevice> = Functions {
     matmul_experts: |dev, x, has, w, routes, out| experts::product(dev, (x, has), w, routes, out, false),
     adapt_experts: experts_adapter::forward,
     glu_experts: experts::glu,
+    glu_shared: experts::glu_shared,
     combine: experts::combine,
     matmul_experts_dx: |dev, dy, has, w, routes, out| experts::product(dev, (dy, has), w, routes, out, true),
     matmul_experts_dw: experts::backward_w,
     adapt_experts_dx: experts_adapter::backward_x,
     adapt_experts_dw: experts_adapter::backward_w,
     glu_experts_backward: experts::glu_backward,
+    glu_shared_backward: experts::glu_shared_backward,
     route_backward: route::backward,
 };

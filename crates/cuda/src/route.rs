@@ -3,9 +3,9 @@
 use super::experts_plain::check_routes;
 use super::rows::{blocks, typed};
 use super::{Arg, CudaDevice, Launch, count};
-use plimsoll_arch::{EXPERTS_CHOSEN_MAX, EXPERTS_MAX};
+use plimsoll_arch::{EXPERT_GROUPS_MAX, EXPERTS_CHOSEN_MAX, EXPERTS_MAX};
 use plimsoll_base::DType;
-use plimsoll_device::{Balance, RouteBackward, Routes, Routing, SEGMENT_FIELDS};
+use plimsoll_device::{Balance, RouteBackward, Routes, Routing, SEGMENT_FIELDS, Sigmoid};
 use plimsoll_memory::Buf;
 
 /// Experts that a warp's lanes have room for, four or sixteen each.
@@ -16,7 +16,7 @@ const FEW_ROWS: usize = 64;
 const BALANCED_BLOCKS: usize = 512;
 const BALANCED_ROWS: usize = 64;
 
-fn check(how: Routing, rows: usize, logits: Buf<'_>, routes: Routes<'_>) {
+fn check(how: Routing<'_>, rows: usize, logits: Buf<'_>, routes: Routes<'_>) {
     let Routing { experts, chosen, .. } = how;
     assert!(experts <= EXPERTS_MAX, "{experts} experts: the kernels have room for {EXPERTS_MAX}");
     assert!(
@@ -24,30 +24,55 @@ fn check(how: Routing, rows: usize, logits: Buf<'_>, routes: Routes<'_>) {
         "{chosen} experts of a row: the kernels have room for {EXPERTS_CHOSEN_MAX}"
     );
     assert!(0 < chosen && chosen <= experts, "{chosen} of {experts} experts");
+    how.check_sigmoid();
+    let groups = how.sigmoid.map_or(0, |sigmoid| sigmoid.groups);
+    assert!(groups <= EXPERT_GROUPS_MAX, "{groups} groups: the kernels have room for {EXPERT_GROUPS_MAX}");
     check_routes(routes);
     assert_eq!((routes.count(), routes.pairs()), (experts, rows * chosen), "{rows} rows");
     assert_eq!((logits.len(), logits.dtype()), (rows * experts, DType::F32), "[{rows}, {experts}] of logits");
 }
 
-fn how_args(how: Routing, rows: usize) -> [Arg; 4] {
+fn how_args(how: Routing<'_>, rows: usize) -> [Arg; 4] {
     [count(how.experts), count(how.chosen), Arg::U32(how.normalizes.into()), count(rows)]
 }
 
+/// Returns the name of a kernel for a number of experts and for the dtype of a buffer.
+macro_rules! kernel {
+    ($name:literal, $how:expr, $buf:expr) => {
+        if $how.experts <= EXPERTS_NARROW {
+            typed!(concat!($name, "_4"), $buf)
+        } else {
+            typed!(concat!($name, "_16"), $buf)
+        }
+    };
+}
+
 /// Chooses experts and puts pairs in order: one launch for few rows, else two.
-pub(crate) fn forward(dev: &CudaDevice, logits: Buf<'_>, how: Routing, to: Routes<'_>) {
+pub(crate) fn forward(dev: &CudaDevice, logits: Buf<'_>, how: Routing<'_>, to: Routes<'_>) {
     let rows = logits.len() / how.experts;
     check(how, rows, logits, to);
     let is_narrow = how.experts <= EXPERTS_NARROW;
     let mut args = vec![dev.arg(logits)];
     args.extend(how_args(how, rows));
+    if let Some(Sigmoid { correction, groups, groups_chosen, factor }) = how.sigmoid {
+        args.extend([dev.arg(correction), Arg::F32(factor), count(groups), count(groups_chosen)]);
+    }
     args.extend([to.experts, to.weights].map(|b| dev.arg(b)));
     let order = [to.pairs, to.places, to.starts].map(|b| dev.arg(b));
     if rows <= FEW_ROWS {
         args.extend(order);
-        let kernel = if is_narrow { "route_few_4" } else { "route_few_16" };
+        let kernel = match how.sigmoid {
+            Some(Sigmoid { correction, .. }) => kernel!("route_sigmoid_few", how, correction),
+            None if is_narrow => "route_few_4",
+            None => "route_few_16",
+        };
         return dev.launch("experts_route", kernel, Launch { grid: [1; 3], block: 1024, shared: 0 }, &args);
     }
-    let kernel = if is_narrow { "route_rows_4" } else { "route_rows_16" };
+    let kernel = match how.sigmoid {
+        Some(Sigmoid { correction, .. }) => kernel!("route_sigmoid_rows", how, correction),
+        None if is_narrow => "route_rows_4",
+        None => "route_rows_16",
+    };
     dev.launch("experts_route", kernel, blocks(rows, 4, 128), &args);
     let mut args = vec![dev.arg(to.experts), count(rows), count(how.chosen)];
     args.extend(order);
@@ -65,15 +90,14 @@ pub(crate) fn backward(dev: &CudaDevice, args: RouteBackward<'_>) {
         "a derivative for each pair"
     );
     assert_eq!(d_logits.len(), logits.len(), "derivatives by {rows} rows of logits");
-    let is_narrow = how.experts <= EXPERTS_NARROW;
     let mut operands = [logits, d_weights, routes.experts, routes.places].map(|b| dev.arg(b)).to_vec();
     operands.extend(how_args(how, rows));
+    operands.extend(how.sigmoid.map(|sigmoid| Arg::F32(sigmoid.factor)));
     let Some(Balance { segments, factor, rows: sums }) = balance else {
         operands.push(dev.arg(d_logits));
-        let kernel = if is_narrow {
-            typed!("route_backward_4", d_logits)
-        } else {
-            typed!("route_backward_16", d_logits)
+        let kernel = match how.sigmoid {
+            Some(_) => kernel!("route_sigmoid_backward", how, d_logits),
+            None => kernel!("route_backward", how, d_logits),
         };
         return dev.launch("experts_route", kernel, blocks(rows, 8, 256), &operands);
     };
@@ -85,10 +109,9 @@ pub(crate) fn backward(dev: &CudaDevice, args: RouteBackward<'_>) {
     operands.extend(args![dev, segments, factor, sums, d_logits]);
     // Each block counts its whole segment, so more of them gain nothing.
     let parts = (BALANCED_BLOCKS / segments_count).clamp(1, rows.div_ceil(BALANCED_ROWS).max(1));
-    let kernel = if is_narrow {
-        typed!("route_backward_balanced_4", d_logits)
-    } else {
-        typed!("route_backward_balanced_16", d_logits)
+    let kernel = match how.sigmoid {
+        Some(_) => kernel!("route_sigmoid_backward_balanced", how, d_logits),
+        None => kernel!("route_backward_balanced", how, d_logits),
     };
     let grid = [segments_count as u32, parts as u32, 1];
     dev.launch("experts_route", kernel, Launch { grid, block: 256, shared: 0 }, &operands);

@@ -295,8 +295,8 @@ pub struct QkNormBackward<'a> {
     pub dk_weight: Option<Buf<'a>>,
 }
 
-/// Maximum blocks of an adapter: q, k and v are one linear layer.
-pub const ADAPTER_BLOCKS_MAX: usize = 3;
+/// Maximum blocks of an adapter: the inputs of linear attention are four linear layers in one, q, k and v three.
+pub const ADAPTER_BLOCKS_MAX: usize = 4;
 
 /// Outputs of a linear layer that a low-rank adapter adds to.
 #[derive(Clone, Copy, Debug)]

@@ -8,17 +8,56 @@ use crate::{Matrix, MatrixLayout};
 use plimsoll_arch::Gate;
 use plimsoll_memory::Buf;
 
-/// A router: chooses the k largest of E <= `EXPERTS_MAX` logits, ties by the lower number, NaN first to keep it.
+/// A router: chooses k of E <= `EXPERTS_MAX` experts by their logits, ties by the lower number, NaN first to keep it.
 ///
-/// Weights are the probabilities of a softmax over the E logits, in f32, whatever the dtype of the model.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Routing {
+/// Scores and weights are f32, whatever the dtype of the model. A softmax over the E logits chooses the largest of
+/// them; its weights are the probabilities.
+#[derive(Clone, Copy, Debug)]
+pub struct Routing<'a> {
     /// E.
     pub experts: usize,
     /// k.
     pub chosen: usize,
     /// True if a row's weights are divided by their sum.
     pub normalizes: bool,
+    /// The scores, if they are sigmoids and no softmax.
+    pub sigmoid: Option<Sigmoid<'a>>,
+}
+
+/// A router whose scores are the sigmoids of single logits: it chooses the largest sums of score and correction, and
+/// the weights are the scores without it. Source: arXiv 2412.19437 (DeepSeek-V3), section 2.1.2.
+///
+/// Its probabilities, for the balance of experts, are the shares of scores in the sum of all E.
+#[derive(Clone, Copy, Debug)]
+pub struct Sigmoid<'a> {
+    /// [3, E] e: three terms of each correction, whose sum is the number in f32.
+    pub correction: Buf<'a>,
+    /// Groups of neighbouring experts, of the same size: a row chooses in some of them alone.
+    pub groups: usize,
+    /// Groups that a row chooses in, those with the largest sums of their two best; `groups` if all count.
+    pub groups_chosen: usize,
+    /// Factor on weights, after they are divided.
+    pub factor: f32,
+}
+
+/// Terms of a correction: three of bf16 hold any f32.
+pub const CORRECTION_TERMS: usize = 3;
+
+/// Added to a sum of sigmoids before weights are divided by it, as in the reference.
+pub const SIGMOID_SUM_MIN: f32 = 1e-20;
+
+impl Routing<'_> {
+    /// Panics unless a sigmoid's numbers fit those of the router.
+    pub fn check_sigmoid(&self) {
+        let Some(Sigmoid { correction, groups, groups_chosen, .. }) = self.sigmoid else { return };
+        let (experts, chosen) = (self.experts, self.chosen);
+        assert_eq!(correction.len(), CORRECTION_TERMS * experts, "corrections of {experts} experts");
+        assert!((1..=groups).contains(&groups_chosen), "{groups_chosen} of {groups} groups");
+        assert!(experts.is_multiple_of(groups), "{experts} experts in {groups} groups");
+        let size = experts / groups;
+        assert!(groups == groups_chosen || size > 1, "groups of one expert have no two best");
+        assert!(chosen <= groups_chosen * size, "{chosen} experts of {groups_chosen} groups of {size}");
+    }
 }
 
 /// The experts that compute each row, and their order.
@@ -120,7 +159,7 @@ pub struct Balance<'a> {
 pub struct RouteBackward<'a> {
     /// [M, E] f32: from the forward pass.
     pub logits: Buf<'a>,
-    pub how: Routing,
+    pub how: Routing<'a>,
     pub routes: Routes<'a>,
     /// [P] f32, in the order of `Routes::pairs`: derivatives of the loss by weights.
     pub d_weights: Buf<'a>,
@@ -141,6 +180,21 @@ pub struct GluExpertsBackward<'a> {
     pub dout: Buf<'a>,
     /// [P] f32, written: derivatives by the weights of pairs, each a sum in an order that depends on f alone.
     pub d_weights: Buf<'a>,
+}
+
+/// The gradient of `glu_shared`.
+#[derive(Clone, Copy, Debug)]
+pub struct GluSharedBackward<'a> {
+    pub how: Gate,
+    /// [M, 2f] e: from the forward pass; overwritten by its gradient.
+    pub gate_up: Buf<'a>,
+    pub f: usize,
+    /// [M] f32: from the forward pass.
+    pub logits: Buf<'a>,
+    /// [M, f] e: gradient of the output; overwritten by the bits that `glu_shared` gave.
+    pub dout: Buf<'a>,
+    /// [M] e, written: derivatives by the logits, each a sum in an order that depends on f alone.
+    pub d_logits: Buf<'a>,
 }
 
 /// The gradient of a product of experts by its weights: for each expert dy^T x over its pairs, rows ascending.

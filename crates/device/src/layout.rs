@@ -92,6 +92,15 @@ impl<'a> Matrix<'a> {
         assert_eq!(buf.len() as u64, layout.elements(n as u64, k as u64), "matrix [{n}, {k}] {layout:?}");
         Matrix { buf, n, k, layout }
     }
+
+    /// Returns rows `first..first + n`, which begin and end panels where rows are in panels.
+    pub fn rows(&self, first: usize, n: usize) -> Matrix<'a> {
+        let elements = |n: usize| self.layout.elements(n as u64, self.k as u64) as usize;
+        let is_whole =
+            self.layout == MatrixLayout::Rows || (first.is_multiple_of(PANEL) && n.is_multiple_of(PANEL));
+        assert!(is_whole && first + n <= self.n, "rows {first} to {} of {}", first + n, self.n);
+        Matrix { buf: self.buf.slice(elements(first), elements(n)), n, ..*self }
+    }
 }
 
 /// Returns the elements of a matrix of weights `[n, k]` of a dtype on a kind of device, padding included.

@@ -16,6 +16,7 @@ mod backend;
 mod blocks;
 pub mod claims;
 pub mod codes;
+mod columns;
 mod delta;
 mod experts;
 mod experts_adapter;
@@ -41,12 +42,14 @@ pub use backend::{Aside, Backend, Checked, HostBytes, Network, Pipeline, Trade, 
 pub use blocks::{BLOCK_PARTS_MAX, Blocks, Codes, block_elements};
 pub use claims::{Away, Claim, Claims};
 pub use codes::{CODE_BLOCK, Coded};
+pub use columns::{ColumnOrder, Columns, MoveColumns};
 pub use delta::{
     CONV_TAPS, DELTA_HEAD_MAX, DELTA_HEAD_STEP, DeltaHeads, DeltaInputs, DeltaInputsBackward, DeltaRule,
     DeltaRuleBackward, DeltaWeights, NO_STATE, NormGated, NormGatedBackward, Places, STATE_CHUNK, edges,
 };
 pub use experts::{
-    Balance, Experts, ExpertsBackward, GluExpertsBackward, RouteBackward, Routes, Routing, RowsOf,
+    Balance, CORRECTION_TERMS, Experts, ExpertsBackward, GluExpertsBackward, GluSharedBackward,
+    RouteBackward, Routes, Routing, RowsOf, SIGMOID_SUM_MIN, Sigmoid,
 };
 pub use experts_adapter::{AdaptExpertsBackward, EXPERTS_BLOCKS_MAX, ExpertsAdapter};
 pub use head::{DivergenceBackward, HeadBackward, HeadDivergence, HeadSide, Measure};

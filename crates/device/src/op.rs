@@ -7,9 +7,10 @@ use crate::{
     Activation, AdamW, AdamWBufs, AdaptBackward, AdaptExpertsBackward, Adapted, Adapter, Arrange,
     AttentionBackward, Backend, Batch, Blocks, Checked, Coded, Codes, DeltaInputs, DeltaInputsBackward,
     DeltaRule, DeltaRuleBackward, Descent, Experts, ExpertsAdapter, ExpertsBackward, GateHeadsBackward,
-    GluExpertsBackward, HeadBackward, HeadDivergence, HeadOut, HeadSide, Heads, Kv, ListedTokens, Logits,
-    Matrix, MatrixLayout, Momentum, Norm, NormGated, NormGatedBackward, NormGrads, OwnedRun, QkNorm,
-    RopeBackward, Rotation, RouteBackward, Routes, Routing, RowsOf, Run, Sample, Scores, Slots, Transfer,
+    GluExpertsBackward, GluSharedBackward, HeadBackward, HeadDivergence, HeadOut, HeadSide, Heads, Kv,
+    ListedTokens, Logits, Matrix, MatrixLayout, Momentum, MoveColumns, Norm, NormGated, NormGatedBackward,
+    NormGrads, OwnedRun, QkNorm, RopeBackward, Rotation, RouteBackward, Routes, Routing, RowsOf, Run, Sample,
+    Scores, Slots, Transfer,
 };
 use plimsoll_arch::Gate;
 use plimsoll_base::Encoding;
@@ -256,6 +257,8 @@ operations! {
     fn gate_heads_backward(args: Read GateHeadsBackward<'a>) = GateHeadsBackward;
     /// The gradient of `split_gates`, into q, k, v of `dx`. `d_qkv`: [M, (a + 2k) d] e; `dx`: [M, 2 (a + k) d] e.
     fn join_gates(d_qkv: Read Buf<'a>, heads: Read Heads, dx: WriteAny Buf<'a>) = JoinGates;
+    /// Copies blocks of columns of each head and row.
+    fn move_columns(args: Read MoveColumns<'a>) = MoveColumns;
 
     // Linear attention, and its gradients.
 
@@ -276,7 +279,7 @@ operations! {
 
     /// Chooses the experts of each row and orders their pairs. `logits`: [M, E] f32, finite or not: a row of NaN
     /// goes to the first experts, with weights of NaN.
-    fn route(logits: Read Buf<'a>, how: Read Routing, to: Write Routes<'a>) = Route;
+    fn route(logits: Read Buf<'a>, how: Read Routing<'a>, to: Write Routes<'a>) = Route;
     /// out[p] = x W^T by the pair's expert. `x`: [M, K] or [P, K] e (`x_has`); `out`: [P, N] e or f32.
     fn matmul_experts(
         x: Read Buf<'a>, x_has: Read RowsOf, w: Read Experts<'a>, routes: Read Routes<'a>, out: Write Buf<'a>
@@ -291,6 +294,11 @@ operations! {
     fn glu_experts(
         how: Read Gate, gate_up: Read Buf<'a>, f: Read usize, routes: Read Routes<'a>, out: Write Buf<'a>
     ) = GluExperts;
+    /// out[m] = sigmoid(logit) * activation(gate) * up, rounded once. `gate_up`: [M, 2f] e, gate first;
+    /// `logits`: [M] f32; `out`: [M, f] e.
+    fn glu_shared(
+        how: Read Gate, gate_up: Read Buf<'a>, f: Read usize, logits: Read Buf<'a>, out: Write Buf<'a>
+    ) = GluShared;
     /// out[m] = resid[m] + the sum of y over the row's pairs, in the order of their experts: in f32, rounded once.
     /// `y`: [P, h] f32; `resid`: [M, h] f32, zero if none; `out`: [M, h] f32 or e.
     fn combine(y: Read Buf<'a>, routes: Read Routes<'a>, resid: Read Option<Buf<'a>>, out: Write Buf<'a>) = Combine,
@@ -311,6 +319,8 @@ operations! {
     fn adapt_experts_dw(args: Read AdaptExpertsBackward<'a>) = AdaptExpertsDw;
     /// The gradient of `glu_experts`.
     fn glu_experts_backward(args: Read GluExpertsBackward<'a>) = GluExpertsBackward;
+    /// The gradient of `glu_shared`.
+    fn glu_shared_backward(args: Read GluSharedBackward<'a>) = GluSharedBackward;
     /// The gradient of `route`.
     fn route_backward(args: Read RouteBackward<'a>) = RouteBackward;
 

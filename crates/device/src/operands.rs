@@ -3,12 +3,13 @@
 use crate::claims::{Access, Each, Operand};
 use crate::{
     Activation, AdamW, AdamWBufs, AdaptBackward, AdaptExpertsBackward, Adapted, Adapter, AdapterBlock,
-    Arrange, AttentionBackward, Balance, Batch, Blocks, Coded, Codes, DeltaHeads, DeltaInputs,
-    DeltaInputsBackward, DeltaRule, DeltaRuleBackward, DeltaWeights, Descent, DivergenceBackward, Experts,
-    ExpertsAdapter, ExpertsBackward, GateHeadsBackward, GluExpertsBackward, HeadBackward, HeadDivergence,
-    HeadOut, HeadSide, Heads, Kv, ListedBackward, ListedTokens, Logits, Matrix, MatrixLayout, Measure,
-    Momentum, Norm, NormGated, NormGatedBackward, NormGrads, OwnedRun, Places, QkNorm, QkNormBackward,
-    RopeBackward, Rotation, RouteBackward, Routes, Routing, RowsOf, Sample, Sampling, Scores, Slots,
+    Arrange, AttentionBackward, Balance, Batch, Blocks, Coded, Codes, ColumnOrder, Columns, DeltaHeads,
+    DeltaInputs, DeltaInputsBackward, DeltaRule, DeltaRuleBackward, DeltaWeights, Descent,
+    DivergenceBackward, Experts, ExpertsAdapter, ExpertsBackward, GateHeadsBackward, GluExpertsBackward,
+    GluSharedBackward, HeadBackward, HeadDivergence, HeadOut, HeadSide, Heads, Kv, ListedBackward,
+    ListedTokens, Logits, Matrix, MatrixLayout, Measure, Momentum, MoveColumns, Norm, NormGated,
+    NormGatedBackward, NormGrads, OwnedRun, Places, QkNorm, QkNormBackward, RopeBackward, Rotation,
+    RouteBackward, Routes, Routing, RowsOf, Sample, Sampling, Scores, Sigmoid, Slots,
 };
 use plimsoll_arch::{Gate, QkNorms};
 use plimsoll_base::Encoding;
@@ -64,13 +65,18 @@ operands! {
     }
     Routes { experts: whole, weights: whole, pairs: whole, places: whole, starts: whole }
     Experts { buf: whole, count: Read, n: Read, k: Read, layout: Read }
+    Routing { experts: Read, chosen: Read, normalizes: Read, sigmoid: whole }
+    Sigmoid { correction: whole, groups: Read, groups_chosen: Read, factor: Read }
     Balance { segments: Read, factor: Read, rows: Write }
     RouteBackward { logits: Read, how: Read, routes: Read, d_weights: Read, balance: Write, d_logits: Write }
     GluExpertsBackward { how: Read, gate_up: Write, f: Read, routes: Read, dout: Write, d_weights: Write }
+    GluSharedBackward { how: Read, gate_up: Write, f: Read, logits: Read, dout: Write, d_logits: Write }
     ExpertsBackward {
         dy: Read, dy_has: Read, x: Read, x_has: Read, routes: Read, grad: Write, add: Read, pack: WriteAny
     }
     GateHeadsBackward { heads: Read, x: Read, attn: Read, d: Write, dx: WriteAny, out: Write }
+    Columns { buf: whole, first: Read, row: Read, head: Read }
+    MoveColumns { from: Read, to: WriteAny, rows: Read, heads: Read, columns: Read, order: Read, add: Read }
     Places { places: whole, segments: whole, has_parents: Read }
     DeltaWeights { conv: whole, decay: whole, bias: whole }
     DeltaInputs { heads: Read, x: Read, weights: Read, places: Read, tails: WriteAny, qkv: Write, gates: Write }
@@ -128,10 +134,10 @@ operands_without_buffers!(
     Descent,
     MatrixLayout,
     &[OwnedRun],
-    Routing,
     RowsOf,
     Heads,
     DeltaHeads,
+    ColumnOrder,
     Sampling,
     QkNorms,
     Encoding

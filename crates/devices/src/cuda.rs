@@ -32,7 +32,7 @@ pub(crate) static CUDA: DeviceRow = DeviceRow {
     free_memory: || cuda::free_memory().map(|(bytes, source)| Limit { bytes, source }),
     rates: |_| rates_here(),
     peak: |_, _, _| None,
-    takes_head_dim: |_| true,
+    takes_head_dim: plimsoll_cuda::takes_head_dim,
     scratch: CudaDevice::scratch_layout,
     held: |are_own, hidden| known(Modules::of(are_own, hidden)),
     note: |held, are_own, hidden| note(held, Modules::of(are_own, hidden)),

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use plimsoll_arch::ModelSpec;
-use plimsoll_base::{Error, Result, slugs};
+use plimsoll_arch::{ModelSpec, is_kept_in_f32};
+use plimsoll_base::{Encoding, Error, Result, slugs};
 
 use crate::Head;
 use crate::open::OpenModel;
@@ -32,7 +32,7 @@ pub fn check_against(model: &OpenModel) -> Result<()> {
     let mut unexpected = Vec::new();
     for tensor in &model.tensors {
         match wanted.remove(&tensor.name) {
-            Some(shape) if shape == tensor.shape => {}
+            Some(shape) if shape == tensor.shape => check_exact(model, tensor)?,
             Some(shape) => return Err(bad_shape(model, tensor, &shape)),
             None if is_ignorable(&tensor.name, &model.spec) => {}
             None if model.head == Head::Score && tensor.name == SCORE => {
@@ -125,9 +125,31 @@ fn check_score(model: &OpenModel) -> Result<()> {
 
 /// Returns true for tensors that add nothing to the spec.
 fn is_ignorable(name: &str, spec: &ModelSpec) -> bool {
-    name.ends_with("rotary_emb.inv_freq")
-        || (name == HEAD && spec.tied)
-        || (name.starts_with("mtp.") && spec.architecture().has_delta)
+    name.ends_with("rotary_emb.inv_freq") || (name == HEAD && spec.tied) || is_of_further_tokens(name, spec)
+}
+
+/// Returns true for tensors of multi-token prediction, which is neither trained nor written: `mtp.*`, or layers after
+/// the decoder's last.
+pub fn is_of_further_tokens(name: &str, spec: &ModelSpec) -> bool {
+    let layer =
+        name.strip_prefix("model.layers.").and_then(|rest| rest.split_once('.')?.0.parse::<u32>().ok());
+    if spec.architecture().has_sigmoid_router {
+        layer.is_some_and(|layer| layer >= spec.layers.len())
+    } else {
+        name.starts_with("mtp.") && spec.architecture().has_delta
+    }
+}
+
+/// Requires that a tensor that is never trained is in f32: in bf16 a router's corrections choose other experts.
+fn check_exact(model: &OpenModel, tensor: &TensorInfo) -> Result<()> {
+    if !is_kept_in_f32(&tensor.name) || tensor.encoding == Encoding::F32 {
+        return Ok(());
+    }
+    let (name, encoding) = (&tensor.name, tensor.encoding.name());
+    let message = format!("{}: tensor `{name}` is in {encoding}, built is f32", model.source);
+    Err(Error::new("model-unsupported", message)
+        .fact("it is added to scores that differ by less than bf16 can tell apart: other experts would be chosen")
+        .hint("fetch the model again in its published dtypes, or convert it with this tensor in f32"))
 }
 
 fn bad_shape(model: &OpenModel, tensor: &TensorInfo, expect: &[u64]) -> Error {

@@ -5,15 +5,17 @@ pub(crate) mod defaults;
 mod delta;
 mod experts;
 mod keys;
+mod latent;
 mod layers;
 mod rope;
+mod sigmoid;
 
 use crate::wrapped;
 use keys::{
     Config, FFN_MAX, HEADS_MAX, LAYERS_MAX, LOGIT_CAP, POSITIONS_MAX, SCORE_CAP, WIDTH_MAX, out_of_range,
 };
 pub(crate) use keys::{either, short, unsupported, unsupported_family};
-use plimsoll_arch::{ARCHITECTURES, Architecture, FileShape, Gate, ModelSpec, Multipliers};
+use plimsoll_arch::{ARCHITECTURES, Architecture, FileShape, Gate, ModelSpec, Multipliers, QkNorms};
 use plimsoll_base::{DType, Error, Result};
 use serde_json::{Map, Value, json};
 
@@ -81,8 +83,13 @@ pub(crate) fn model_from_config(config: &Value, file: &str) -> Result<(ModelSpec
     config.refuse_what_is_not_built(architecture)?;
     let hidden = config.size("hidden_size", WIDTH_MAX)?;
     let heads = config.size("num_attention_heads", HEADS_MAX)?;
-    let kv_heads = config.size_or("num_key_value_heads", HEADS_MAX, heads)?;
+    let kv_heads = if architecture.has_latent {
+        heads // All have one key, whatever the file says.
+    } else {
+        config.size_or("num_key_value_heads", HEADS_MAX, heads)?
+    };
     let head_dim = match config.present("head_dim") {
+        _ if architecture.has_latent => config.size(latent::ROTATED, WIDTH_MAX)?,
         Some(_) => config.size("head_dim", WIDTH_MAX)?,
         None => config.divide("hidden_size", hidden, "num_attention_heads", heads)?,
     };
@@ -98,21 +105,22 @@ pub(crate) fn model_from_config(config: &Value, file: &str) -> Result<(ModelSpec
         heads,
         kv_heads,
         head_dim,
-        ffn: config.size("intermediate_size", FFN_MAX)?,
+        ffn: config.dense_width(architecture)?,
         rms_eps: config.required_positive("rms_norm_eps")? as f32,
         rope_theta: rope.theta,
         rope_scaling: rope.scaling,
         tied: config.flag("tie_word_embeddings")?,
         qkv_bias: architecture.qkv_bias || biases.attention,
-        output_bias: biases.attention,
+        output_bias: biases.attention && !architecture.has_plain_output,
         mlp_bias: biases.mlp,
-        qk_norms: architecture.qk_norms,
+        qk_norms: config.qk_norms(architecture)?,
         max_positions,
         attention: config.attention(architecture, layers, max_positions, &rope)?,
         experts: config.experts(architecture, layers)?,
         multipliers: config.multipliers(architecture)?,
         is_wrapped: text.is_some(),
         delta: config.delta(architecture, layers)?,
+        latent: config.latent(architecture, heads, &rope)?,
     };
     check_shape(&shape, file)?;
     Ok((shape.spec(), head))
@@ -156,6 +164,7 @@ pub(crate) fn check_shape(shape: &FileShape, file: &str) -> Result<()> {
         return Err(Error::new("model-config-invalid", message));
     }
     delta::check(shape, file)?;
+    latent::check(shape, file)?;
     experts::check(shape, file)
 }
 
@@ -204,7 +213,11 @@ pub fn config_json(spec: &ModelSpec, dtype: DType, ids: &TokenIds) -> Value {
         map.insert((*key).into(), value.map_or(Value::Null, Value::Bool));
     }
     if architecture.reads_attention_bias {
-        map.insert("attention_bias".into(), shape.output_bias.into());
+        let has_bias = if architecture.has_plain_output { shape.qkv_bias } else { shape.output_bias };
+        map.insert("attention_bias".into(), has_bias.into());
+    }
+    if let Some(key) = architecture.qk_norms_key {
+        map.insert(key.into(), shape.qk_norms.is_some().into());
     }
     if architecture.reads_mlp_bias {
         map.insert("mlp_bias".into(), shape.mlp_bias.into());
@@ -213,6 +226,7 @@ pub fn config_json(spec: &ModelSpec, dtype: DType, ids: &TokenIds) -> Value {
     experts::write(shape, map);
     delta::write(shape, map);
     rope::write(shape, map);
+    latent::write(shape, map);
     insert_ids(map, ids);
     // Without the key transformers pads with a token of the family's, which a text may have.
     map.entry("pad_token_id").or_insert(Value::Null);
@@ -288,6 +302,12 @@ impl Config<'_> {
         })
     }
 
+    /// Returns how q and k are normalised: as in the family, unless its key says that they are not.
+    fn qk_norms(&self, architecture: &Architecture) -> Result<Option<QkNorms>> {
+        let is_on = architecture.qk_norms_key.map_or(Ok(true), |key| self.flag(key))?;
+        Ok(architecture.qk_norms.filter(|_| is_on))
+    }
+
     /// Returns which projections have a bias by the file's keys.
     fn biases(&self, architecture: &Architecture) -> Result<Biases> {
         let read = |key: &str, is_read: bool| match (is_read, self.present(key)) {
@@ -304,7 +324,14 @@ impl Config<'_> {
     }
 
     fn refuse_what_is_not_built(&self, architecture: &Architecture) -> Result<()> {
-        let of_experts = |key: &str| experts::COUNT.contains(&key) || key == "moe_intermediate_size";
+        let is_count = |key: &str| {
+            if architecture.has_sigmoid_router {
+                key == sigmoid::ROUTED
+            } else {
+                experts::COUNT.contains(&key)
+            }
+        };
+        let of_experts = |key: &str| is_count(key) || key == "moe_intermediate_size";
         let is_built = |key: &str| architecture.has_experts && of_experts(key);
         for key in ["num_experts", "num_local_experts", "n_routed_experts", "moe_intermediate_size"] {
             if let Some(value) = self.present(key).filter(|v| v.as_u64() != Some(0) && !is_built(key)) {

@@ -40,7 +40,7 @@ pub use adapter::{
     adapter_base_of, adapter_config_json, adapter_quantization, adapter_tensor_name, adapter_tensors,
 };
 pub use ahead::ReadAhead;
-pub use check::check_against;
+pub use check::{check_against, is_of_further_tokens};
 pub use config::{
     Head, TokenIds, config_json, generation_config_json, score_config_json, spec_from_config, token_ids,
 };

@@ -155,7 +155,8 @@ impl OpenModel {
         Ok(())
     }
 
-    /// Reads whole rows of a matrix stored in `encoding`, as they are, into `out`, which has exactly their bytes.
+    /// Reads whole rows of a matrix stored in `encoding`, or of the matrices of all experts, as they are, into `out`,
+    /// which has exactly their bytes.
     pub fn read_blocks(
         &self,
         name: &str,
@@ -165,7 +166,8 @@ impl OpenModel {
     ) -> Result<()> {
         let tensor = self.named(name)?;
         assert_eq!(tensor.encoding, encoding, "{name}");
-        let row_bytes = tensor.bytes / tensor.shape[0];
+        let matrices: u64 = tensor.shape[1..tensor.shape.len() - 1].iter().product();
+        let row_bytes = tensor.bytes / (tensor.shape[0] * matrices);
         assert_eq!(
             out.len() as u64,
             (rows.end - rows.start) * row_bytes,
@@ -292,11 +294,25 @@ fn open_directory(source: &str, dir: &Path) -> Result<OpenModel> {
     let (spec, head) = model_from_config(&config, &config_path.display().to_string())?;
     let (files, tensors) = safetensors_dir::open_directory(dir)?;
     let tensors = if spec.is_wrapped { wrapped::text_tensors(tensors)? } else { tensors };
+    let spec = with_experts_of_file(spec, &tensors);
     let tokenizer = tokenizer_of(dir)?;
     let ids = token_ids(&config, generation.as_ref());
     let path = Some(dir.to_path_buf());
     let parts = Parts { spec, head, files, tensors, tokenizer, ids, path, encodings: None };
     Ok(OpenModel::assemble(source, parts))
+}
+
+/// Returns the shape with experts in the form that the file has: the tensors of each apart, or those of all in one.
+fn with_experts_of_file(spec: ModelSpec, tensors: &[TensorInfo]) -> ModelSpec {
+    if !spec.has_experts() {
+        return spec;
+    }
+    let is_whole = |tensor: &TensorInfo| tensor.name.ends_with(".mlp.experts.gate_up_proj");
+    let mut shape = spec.file_shape();
+    if let Some(experts) = &mut shape.experts {
+        experts.each.is_fused = tensors.iter().any(is_whole);
+    }
+    shape.spec()
 }
 
 /// Adds special tokens that only `special_tokens_map.json` names, as transformers does.
@@ -444,8 +460,9 @@ fn builtin_tokenizer(builtin: &builtin::Builtin) -> Result<TokenizerFiles> {
 
 fn open_random(source: &str, preset: &str) -> Result<OpenModel> {
     let spec = ModelSpec::preset(preset).expect("Source::parse knows the presets");
-    // 256 bytes, then bos, eos and pad; a preset with a smaller vocabulary has nano's shape and characters.
-    let (tokenizer, ids) = match builtin::find(preset) {
+    // 256 bytes, then bos, eos and pad; a preset with a smaller vocabulary has nano's characters, and a name like it.
+    let of_nano = preset.split('-').next().unwrap_or(preset);
+    let (tokenizer, ids) = match builtin::find(of_nano) {
         Some(builtin) => {
             let config = parse_json("builtin config.json", builtin.config)?;
             (builtin_tokenizer(builtin)?, token_ids(&config, None))

@@ -14,8 +14,9 @@ use std::path::{Component, Path};
 const HEADER_BYTES_MAX: u64 = 100_000_000; // the format's own limit
 const INDEX_BYTES_MAX: u64 = 64 << 20;
 const SHARDS_MAX: usize = 4096;
-/// Most tensors of a file or index; the largest models have 92,000. An entry takes up to five times its text in memory.
-pub(crate) const TENSORS_MAX: usize = 1 << 17;
+/// Most tensors of a file or index; the largest models have 92,000, and a run saves three sets of states of 75,000 at
+/// most. An entry takes up to five times its text in memory.
+pub(crate) const TENSORS_MAX: usize = 1 << 18;
 /// Most axes of a tensor: a decoder's have one to four, those for images and films five.
 const AXES_MAX: usize = 8;
 /// Element types of the format that no weight here has.

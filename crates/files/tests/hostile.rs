@@ -55,7 +55,7 @@ fn headers_of_safetensors() {
         ("a long dtype", entry("a", &long, "[1]"), "xxx... (100000 bytes); F32"),
         ("a long shape", entry("a", "F32", &zeros(90 << 20)), "shape [0, 0, 0, 0, 0, 0, 0, 0, 0]"),
         ("a long field", entry("a", "F32", &format!("[1],\"x\":{}", zeros(90 << 20))), ""),
-        ("many tensors", format!("{{{}}}", many.join(",")), "more than 131072 tensors"),
+        ("many tensors", format!("{{{}}}", many.join(",")), "more than 262144 tensors"),
         ("a list", zeros(90 << 20), "not valid"),
         ("one name", format!("{{\"{}", "x".repeat(90 << 20)), "not valid"),
     ] {
@@ -69,14 +69,14 @@ fn headers_of_safetensors() {
 
 fn files_next_to_the_weights() {
     let objects = |bytes: usize| format!("[{}0]", "{\"\":0},".repeat(bytes / 7));
-    let weights: Vec<String> = (0..200_000).map(|i| format!("\"{i}\":\"a.safetensors\"")).collect();
+    let weights: Vec<String> = (0..300_000).map(|i| format!("\"{i}\":\"a.safetensors\"")).collect();
     let index = format!("{{\"weight_map\":{{{}}}}}", weights.join(","));
     for (file, text, slug, words) in [
         ("config.json", objects(4 << 20), "model-file-corrupt", "the limit is 4194304"),
         ("config.json", objects((4 << 20) - 64), "model-config-invalid", "expected a JSON object"),
         ("tokenizer_config.json", objects(5 << 20), "model-file-corrupt", "the limit is 4194304"),
         ("tokenizer.json", " ".repeat((64 << 20) + 1), "model-file-corrupt", "the limit is 67108864"),
-        ("model.safetensors.index.json", index, "model-file-corrupt", "more than 131072 tensors"),
+        ("model.safetensors.index.json", index, "model-file-corrupt", "more than 262144 tensors"),
     ] {
         let dir = tempfile::tempdir().unwrap();
         let path = directory(dir.path(), &valid_safetensors());

@@ -91,6 +91,10 @@ pub fn check_codes(
         )));
     }
     let spec = &model.spec;
+    if how.is_some() && spec.each_layer().any(|layer| layer.latent().is_some()) {
+        let message = format!("{key}: products of latent attention are not built in codes");
+        return Err(Error::usage(slug, message).hint(format!("remove {key}")));
+    }
     if how == Some(Quantization::Gguf) && spec.has_states() {
         let message =
             format!("{key} = \"gguf\": files of models with linear attention have columns in another order");

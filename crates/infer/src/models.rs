@@ -151,7 +151,9 @@ fn tokenizer_json(path: &Path) -> Result<Vec<u8>> {
 }
 
 fn check_head_dim(model: &OpenModel) -> Result<()> {
-    let mut all = model.spec.attentions().map(|attention| attention.head_dim);
+    // Keys of latent attention are for the device to take, which is not known here.
+    let plain = model.spec.each_layer().filter(|layer| layer.latent().is_none());
+    let mut all = plain.filter_map(|layer| layer.attention()).map(|attention| attention.head_dim);
     let is_refused = |head_dim: &u32| !plimsoll_devices::takes_head_dim(*head_dim as usize);
     let Some(head_dim) = all.find(is_refused) else { return Ok(()) };
     let message =

@@ -33,9 +33,12 @@ const MIXED: Rows = Rows { life: Life::Kept, width: |of, layer| of.spec.layer(la
 const GATE_UP: Rows =
     Rows { life: Life::Kept, width: |of, layer| 2 * of.spec.layer(layer).ffn.product_width() };
 
-/// Returns the outputs of input projections; kept if the backward pass reads them: qk-norms, gates, linear attention.
+/// Returns the outputs of input projections; kept if the backward pass reads them: qk-norms, gates,
+/// linear and latent attention.
 fn first(spec: &ModelSpec) -> Rows {
-    let of = |layer: LayerSpec| layer.attention().is_none_or(|of| of.qk_norms.is_some() || of.gated);
+    let of = |layer: LayerSpec| {
+        layer.latent().is_some() || layer.attention().is_none_or(|of| of.qk_norms.is_some() || of.gated)
+    };
     let is_read = spec.each_layer().any(of);
     let life = if is_read { Life::Kept } else { Life::Layer };
     Rows { life, width: |of, layer| of.spec.layer(layer).mixer.input_width() }

@@ -11,7 +11,6 @@ use crate::layer_backward::{LayerBackward, LayerGrads, MixerGradients, Product};
 use crate::parts;
 use crate::pass::Pass;
 use crate::weights::Params;
-use plimsoll_arch::Site;
 use plimsoll_device::{Device, HeadBackward, ListedBackward, Matrix, NormGrads};
 use plimsoll_memory::Buf;
 
@@ -299,7 +298,7 @@ fn mixer(step: &LayerBackward<'_, '_, '_>, is_needed: bool) {
         step.layer.part_input(bufs.resid, w.attn_norm, bufs.norm_attn);
     }
     step.post_norm_backward(bufs.attn_out, |w| w.attn_post_norm);
-    let output = Product { site: Site::Output, x: bufs.mixed, dy: step.d_out };
+    let output = Product { site: step.layer.output(), x: bufs.mixed, dy: step.d_out };
     step.output_gradients(output);
     let d_input = is_needed.then_some(d_norm);
     parts::mix_backward(step, MixerGradients { output, d_mixed, d_first, d_input });

@@ -78,11 +78,22 @@ impl LayerPass<'_, '_, '_> {
         self.dev.rms_norm_add(out, norm, from, to);
     }
 
+    /// Returns the output projection of the layer's mixer.
+    pub(crate) fn output(&self) -> Site {
+        self.spec().layer(self.index).mixer.output()
+    }
+
     /// Computes the residual after attention.
     pub(crate) fn add_output(&self) {
         let Self { w, bufs, .. } = *self;
         let norm = w.attn_post_norm.map(|norm| self.decoder.norm(norm)).zip(bufs.attn_out);
-        self.add_product(Site::Output, bufs.mixed, norm, bufs.resid, bufs.mid);
+        self.add_product(self.output(), bufs.mixed, norm, bufs.resid, bufs.mid);
+    }
+
+    /// Adds the down projection of the shared expert to the residual after the layer.
+    pub(crate) fn add_shared(&self, product: Buf<'_>) {
+        let next = self.bufs.next;
+        self.linear(Site::SharedDown, product, None, Some(next), next);
     }
 
     /// Computes the residual after a feed-forward part without experts.

@@ -22,6 +22,7 @@ mod quantized;
 pub mod rope;
 mod save;
 mod streamed;
+mod terms;
 mod weights;
 mod whole;
 

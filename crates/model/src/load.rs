@@ -1,6 +1,7 @@
 //! Loads weights into the arena: from files through fixed buffers, or from a seed.
 
 use crate::params::{Param, ParamTable, Part};
+use crate::terms;
 use crate::weights::Params;
 use half::bf16;
 use plimsoll_arch::{ModelSpec, ParamKind};
@@ -73,6 +74,11 @@ pub fn load(
                 continue;
             }
         };
+        if param.is_fixed() {
+            load_terms(dev, model, (param, params.all), &mut staging)?;
+            ahead.passed(bytes_of(model, &param.parts[0], param.parts[0].rows as usize));
+            continue;
+        }
         let width = param.k.max(1) as usize;
         let chunk_rows = staging.values.len() / width;
         assert!(chunk_rows > 0, "staging of {} values for rows of {width}", staging.values.len());
@@ -102,6 +108,26 @@ pub fn load(
             above += part.rows as usize;
         }
     }
+    Ok(())
+}
+
+/// Reads numbers that a model has in f32, and writes their terms; those of a random model are 0.
+fn load_terms(
+    dev: &dyn Device,
+    model: &OpenModel,
+    (param, all): (&Param, Buf<'_>),
+    Staging { stored, values }: &mut Staging,
+) -> Result<()> {
+    let (name, values) = (&param.parts[0].name, &mut values[..param.n as usize]);
+    let numbers = &mut values[..param.parts[0].rows as usize];
+    if model.random {
+        numbers.fill(0.0);
+    } else {
+        model.read_elements(name, 0, stored, numbers)?;
+    }
+    check_finite(name, 0, numbers)?;
+    terms::split(values);
+    dev.write_f32(all.slice(param.offset as usize, param.elements as usize), 0, values);
     Ok(())
 }
 
@@ -135,12 +161,20 @@ impl RandomWeights {
         RandomWeights { spec: *spec, seed, table, places }
     }
 
-    /// Fills `out` with rows of a tensor, starting at row `first`.
+    /// Fills `out` with rows of a tensor, starting at row `first`; a row is everything after the first axis.
     pub fn rows(&self, name: &str, first: u64, out: &mut [f32]) {
         let (index, above) = self.places[name];
         let param = &self.table.params[index];
-        let row = above + first as usize;
-        random_values(param, &self.spec, self.seed, row * param.k.max(1) as usize, out);
+        let (k, part) = (param.k.max(1) as usize, param.parts.iter().find(|part| part.name == name));
+        let part = part.expect("a place is of a part");
+        let width: u64 = if param.is_vector() { 1 } else { part.shape[1..].iter().product() };
+        let (mut stored, mut left) = ((first * width) as usize / k, out);
+        while !left.is_empty() {
+            let (row, run) = part.run_of_stored(stored);
+            let (rows, rest) = left.split_at_mut((run * k).min(left.len()));
+            random_values(param, &self.spec, self.seed, (above + row) * k, rows);
+            (stored, left) = (stored + run, rest);
+        }
     }
 }
 
@@ -156,8 +190,20 @@ fn read(
     if param.is_vector() {
         return model.read_elements(&part.name, first as u64, stored, out);
     }
-    let end = first + out.len() / param.k as usize;
-    model.read_rows(&part.name, first as u64..end as u64, stored, out)
+    let k = param.k as usize;
+    let (mut row, mut left) = (first, out);
+    while !left.is_empty() {
+        let (at, run) = part.stored_run(row);
+        let run = run.min(left.len() / k);
+        let (rows, rest) = left.split_at_mut(run * k);
+        if part.shape.len() == 2 {
+            model.read_rows(&part.name, at as u64..(at + run) as u64, stored, rows)?;
+        } else {
+            model.read_elements(&part.name, (at * k) as u64, stored, rows)?;
+        }
+        (row, left) = (row + run, rest);
+    }
+    Ok(())
 }
 
 /// Values worth a thread: about a millisecond of reading.
@@ -242,7 +288,7 @@ impl<'a> Target<'_, 'a> {
     fn is_as_stored(&self, part: &Part, model: &OpenModel) -> bool {
         let is_bf16 = model.tensor(&part.name).is_some_and(|tensor| {
             let is_plain = tensor.row_order == RowOrder::Stored && tensor.added == 0.0;
-            is_plain && tensor.encoding == Encoding::Bf16
+            is_plain && part.groups.is_none() && tensor.encoding == Encoding::Bf16
         });
         is_bf16
             && self.codes.is_none()
@@ -307,7 +353,7 @@ fn random_values(param: &Param, spec: &ModelSpec, seed: u64, first: usize, out: 
         | ParamKind::KNorm => {
             return out.fill(1.0 - spec.architecture().norm_offset);
         }
-        ParamKind::Bias(_) => return out.fill(0.0),
+        ParamKind::Bias(_) | ParamKind::RouterCorrection => return out.fill(0.0),
         ParamKind::DeltaNorm => return out.fill(1.0),
         ParamKind::DeltaDecay => return out.fill(RANDOM_DECAY),
         ParamKind::DeltaBias => return out.fill(1.0),

@@ -4,7 +4,7 @@
 //! q, k and v are one matrix, gate and up another, so that a product reads its input once. The buffer is flat, so that
 //! the optimizer is one element-wise pass over all parameters.
 
-use plimsoll_arch::{ModelSpec, ParamKind, TensorRow, layer_tensors};
+use plimsoll_arch::{KeyGroups, ModelSpec, ParamKind, TensorRow, layer_tensors};
 use plimsoll_base::{DType, Encoding};
 use plimsoll_device::{CODE_BLOCK, Layouts, Run, matrix_elements};
 
@@ -18,8 +18,42 @@ pub struct Part {
     pub name: String,
     /// Rows (elements of a vector) in it.
     pub rows: u32,
+    /// Its shape on disk.
+    pub shape: Vec<u64>,
+    /// The order of its rows on disk, if it is not that of the parameter.
+    pub groups: Option<KeyGroups>,
     /// The encoding of its rows, if they are stored in codes.
     pub encoding: Option<Encoding>,
+}
+
+impl Part {
+    /// Returns a tensor of rows of `k` elements, or of a vector if that is 0.
+    pub(crate) fn new(name: String, rows: u32, k: u32) -> Part {
+        let shape = if k == 0 { vec![rows.into()] } else { vec![rows.into(), k.into()] };
+        Part { name, rows, shape, groups: None, encoding: None }
+    }
+
+    /// Returns where the file has row `row`, and how many rows from there on are neighbours in both.
+    pub(crate) fn stored_run(&self, row: usize) -> (usize, usize) {
+        match self.groups {
+            Some(groups) => {
+                let (at, run) = groups.run(row as u32);
+                (at as usize, run as usize)
+            }
+            None => (row, self.rows as usize - row),
+        }
+    }
+
+    /// Returns which row the file has at `stored`, and how many rows from there on are neighbours in both.
+    pub(crate) fn run_of_stored(&self, stored: usize) -> (usize, usize) {
+        match self.groups {
+            Some(groups) => {
+                let (row, run) = groups.stored_run(stored as u32);
+                (row as usize, run as usize)
+            }
+            None => (stored, self.rows as usize - stored),
+        }
+    }
 }
 
 /// Offsets of a quantized matrix.
@@ -58,9 +92,46 @@ impl Param {
         self.k == 0
     }
 
-    /// True if it holds matrices of a layer's experts.
+    /// True if it holds matrices of a layer's experts, each in tensors of its own.
     pub(crate) fn is_of_experts(&self) -> bool {
-        self.kind.site().is_some_and(|site| self.parts.len() > site.layers().len())
+        self.kind.site().is_some_and(|site| site.is_of_experts() && self.parts.len() > site.layers().len())
+    }
+
+    /// True if no training changes it; files then have its numbers in f32, whatever the dtype of the model.
+    pub fn is_fixed(&self) -> bool {
+        self.kind.is_fixed()
+    }
+
+    /// Returns the dtype of its tensors in files whose dtype is `dtype`.
+    pub(crate) fn stored(&self, dtype: DType) -> DType {
+        if self.is_fixed() { DType::F32 } else { dtype }
+    }
+
+    /// True if the rows of a tensor on disk are in another order.
+    pub(crate) fn is_grouped(&self) -> bool {
+        self.parts.iter().any(|part| part.groups.is_some())
+    }
+
+    /// Calls `each` with runs of `rows` rows from `first` on that are neighbours on disk too: the number of rows before
+    /// the run, its first row on disk, counted over all tensors, and its rows.
+    pub(crate) fn each_stored_run<E>(
+        &self,
+        (first, rows): (usize, usize),
+        mut each: impl FnMut(usize, usize, usize) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let (mut above, end) = (0, first + rows);
+        for part in &self.parts {
+            let below = above + part.rows as usize;
+            let mut row = first.max(above);
+            while row < end.min(below) {
+                let (at, run) = part.stored_run(row - above);
+                let run = run.min(end.min(below) - row);
+                each(row - first, above + at, run)?;
+                row += run;
+            }
+            above = below;
+        }
+        Ok(())
     }
 
     /// True unless it is outside of layers: the embedding, the final norm or the head.
@@ -106,25 +177,26 @@ impl ParamTable {
         ParamTable { device, params: Vec::new(), elements: 0, codes: CodesAt { word: 0, scale: 0 } }
     }
 
-    fn body(spec: &ModelSpec, kind: &'static Layouts, weights: DType) -> ParamTable {
-        let mut table = ParamTable::empty(kind);
+    fn body(spec: &ModelSpec, of_device: &'static Layouts, weights: DType) -> ParamTable {
+        let mut table = ParamTable::empty(of_device);
         let (v, h) = (spec.vocab, spec.hidden);
-        let mut add = |kind_of: ParamKind, layer: u32, k: u32, parts: Vec<(String, u32)>| {
-            table.add(kind, weights, kind_of, layer, k, parts);
-        };
-        add(ParamKind::Embed, 0, h, vec![("model.embed_tokens.weight".into(), v)]);
+        let embedding = vec![("model.embed_tokens.weight".into(), v)];
+        table.add(of_device, weights, ParamKind::Embed, 0, h, embedding);
         for layer in 0..spec.layers.len() {
             for tensors in layer_tensors(spec, layer).chunk_by(|(a, _), (b, _)| a.kind == b.kind) {
                 let (TensorRow { kind, cols, .. }, _) = tensors[0];
                 // What does not multiply rows is a vector.
                 let (k, each) = if kind.is_product() { (cols, 1) } else { (0, cols.max(1)) };
                 let part = |(row, expert): &(TensorRow, Option<u32>)| {
-                    (format!("model.layers.{layer}.{}", row.name(*expert)), row.rows * each)
+                    let name = format!("model.layers.{layer}.{}", row.name(*expert));
+                    let all = if row.is_of_all_experts { row.experts.unwrap_or(1) } else { 1 };
+                    let part = Part::new(name, row.rows * each * all, k);
+                    Part { shape: row.shape(), groups: row.groups, ..part }
                 };
-                add(kind, layer, k, tensors.iter().map(part).collect());
+                table.add_parts(of_device, weights, kind, layer, k, tensors.iter().map(part).collect());
             }
         }
-        add(ParamKind::FinalNorm, 0, 0, vec![("model.norm.weight".into(), h)]);
+        table.add(of_device, weights, ParamKind::FinalNorm, 0, 0, vec![("model.norm.weight".into(), h)]);
         table
     }
 
@@ -137,12 +209,24 @@ impl ParamTable {
         k: u32,
         parts: Vec<(String, u32)>,
     ) {
-        let n: u32 = parts.iter().map(|(_, rows)| rows).sum();
+        let parts = parts.into_iter().map(|(name, rows)| Part::new(name, rows, k)).collect();
+        self.add_parts(kind, weights, param, layer, k, parts);
+    }
+
+    pub(crate) fn add_parts(
+        &mut self,
+        kind: &'static Layouts,
+        weights: DType,
+        param: ParamKind,
+        layer: u32,
+        k: u32,
+        parts: Vec<Part>,
+    ) {
+        let n = param.terms() * parts.iter().map(|part| part.rows).sum::<u32>();
         let elements = match k {
             0 => u64::from(n),
             k => matrix_elements(kind, u64::from(n), u64::from(k), weights),
         };
-        let parts = parts.into_iter().map(|(name, rows)| Part { name, rows, encoding: None }).collect();
         let (offset, key) = (self.elements, self.elements);
         self.push(Param { kind: param, layer, n, k, offset, elements, codes: None, key, parts });
     }
@@ -211,7 +295,16 @@ mod tests {
 
     #[test]
     fn the_table_holds_every_parameter_once() {
-        for name in ["smollm2-135m", "qwen2.5-7b", "qwen3-0.6b", "nano", "phi-4-mini", "qwen3-30b-a3b"] {
+        for name in [
+            "smollm2-135m",
+            "qwen2.5-7b",
+            "qwen3-0.6b",
+            "nano",
+            "phi-4-mini",
+            "qwen3-30b-a3b",
+            "qwen3.5-35b-a3b",
+            "qwen3-next-80b-a3b",
+        ] {
             let spec = ModelSpec::preset(name).unwrap();
             let table = ParamTable::new(&spec, &plimsoll_cpu::LAYOUTS, DType::Bf16);
             let count: u64 = table.params.iter().map(|p| u64::from(p.n) * u64::from(p.k.max(1))).sum();

@@ -3,9 +3,10 @@
 
 use crate::load::Staging;
 use crate::params::{Param, ParamTable};
-use crate::save::{check_tensor, for_chunks, open_for_restore, part_shape, tensor_decls};
+use crate::save::{check_tensor, for_chunks, open_for_restore, tensor_decls};
+use crate::terms;
 use plimsoll_base::{Bytes, DType, PhaseSet, Result};
-use plimsoll_device::{CODE_BLOCK, Coded, Device, Matrix, MatrixLayout, PANEL, Run};
+use plimsoll_device::{CODE_BLOCK, Coded, Device, HostBytes, Matrix, MatrixLayout, PANEL, Run};
 use plimsoll_files::{FileRecord, SharedWriter, TensorFile};
 use plimsoll_memory::{Buf, Layout, Pool};
 use std::path::Path;
@@ -115,7 +116,9 @@ fn pieces<'t>(table: &'t ParamTable, most: usize, dtypes: impl IntoIterator<Item
                 let run = Run { start, elements: step.elements.min(end - start) };
                 let rows = step.rows.min(param.n - first);
                 out.push(Piece { set, param, first, rows, run, at });
-                at += u64::from(rows) * u64::from(param.k.max(1)) * dtype.bytes();
+                // Terms of a number are one in a file; they are few, and pass at once.
+                let numbers = u64::from(rows / param.kind.terms()) * u64::from(param.k.max(1));
+                at += numbers * param.stored(dtype).bytes();
             }
         }
     }
@@ -136,6 +139,22 @@ impl Piece<'_> {
             let len = (end - start) as usize;
             let to = passage.slice((start - self.run.start) as usize, len);
             each(place.slice((start - run.start) as usize, len), to);
+        }
+    }
+
+    /// Returns the elements of a row.
+    fn width(&self) -> usize {
+        self.param.k.max(1) as usize
+    }
+
+    /// Returns the rows that can be summed once it is written: its own, or, where files have the rows in another order,
+    /// all of the parameter after its last piece, and none before. The other ranks' are written by then: a rank sums at
+    /// its turn, after the exchanges of those before it.
+    fn summed_rows(&self) -> u64 {
+        match self.first + self.rows == self.param.n {
+            _ if !self.param.is_grouped() => self.rows.into(),
+            true => self.param.n.into(),
+            false => 0,
         }
     }
 
@@ -189,18 +208,15 @@ pub fn save_together(
         if let Some(piece) = round.get(rank) {
             let set = &sets[piece.set];
             bring(dev, piece, &set.places, passage);
-            let (matrix, mut next) = (piece.matrix(passage, layout), piece.at);
-            piece.each_rows(&mut values, |first, rows| {
-                match matrix {
-                    Some(matrix) => dev.read_rows(matrix, first, rows),
-                    None => dev.read_f32(passage, first, rows),
-                }
-                next = writer.put_f32_as(next, set.dtype, rows, &mut stored)?;
-                Ok(())
-            })?;
+            own_bytes = if piece.param.is_fixed() {
+                let values = &mut values[..piece.rows as usize];
+                dev.read_f32(passage, 0, values);
+                writer.put_f32_as(piece.at, DType::F32, terms::join(values), &mut stored)? - piece.at
+            } else {
+                put_rows(dev, piece, (passage, layout), (&mut writer, set.dtype), (&mut stored, &mut values))?
+            };
             // Values from a failed device must not be summed.
             dev.check()?;
-            own_bytes = next - piece.at;
         }
         for turn in 0..round.len() {
             if turn == rank {
@@ -213,6 +229,32 @@ pub fn save_together(
     }
     // The last exchange ensures that the other ranks' pieces are written.
     if rank == 0 { writer.finish().map(Some) } else { Ok(None) }
+}
+
+/// Writes the rows of a piece that is in the passage, and returns the bytes that can be summed.
+fn put_rows(
+    dev: &dyn Device,
+    piece: &Piece<'_>,
+    (passage, layout): (Buf<'_>, MatrixLayout),
+    (writer, dtype): (&mut SharedWriter, DType),
+    (stored, values): (&mut HostBytes, &mut [f32]),
+) -> Result<u64> {
+    let matrix = piece.matrix(passage, layout);
+    let (width, row_bytes) = (piece.width(), piece.width() as u64 * dtype.bytes());
+    let start = piece.at - u64::from(piece.first) * row_bytes;
+    piece.each_rows(values, |first, rows| {
+        match matrix {
+            Some(matrix) => dev.read_rows(matrix, first, rows),
+            None => dev.read_f32(passage, first, rows),
+        }
+        let of = (piece.first as usize + first, rows.len() / width);
+        piece.param.each_stored_run(of, |before, stored_row, run| {
+            let rows = &rows[before * width..][..run * width];
+            writer.put_f32_as(start + stored_row as u64 * row_bytes, dtype, rows, stored)?;
+            Ok(())
+        })
+    })?;
+    Ok(piece.summed_rows() * row_bytes)
 }
 
 /// Copies a piece from its places into the passage, as numbers.
@@ -243,7 +285,7 @@ pub fn restore_own(dev: &dyn Device, of: SpreadFile<'_, '_>, passage: Buf<'_>) -
         if piece.first == 0 {
             for part in &param.parts {
                 let name = format!("{}{}", set.prefix, part.name);
-                check_tensor(&file, &name, set.dtype, &part_shape(param, part.rows), path)?;
+                check_tensor(&file, &name, param.stored(set.dtype), &part.shape, path)?;
             }
         }
         let mut has_some = false;
@@ -254,7 +296,13 @@ pub fn restore_own(dev: &dyn Device, of: SpreadFile<'_, '_>, passage: Buf<'_>) -
         dev.zero(passage);
         let matrix = piece.matrix(passage, layout);
         piece.each_rows(&mut values, |first, rows| {
-            read_rows_of(&file, set.prefix, param, piece.first as usize + first, &mut stored, rows)?;
+            if param.is_fixed() {
+                let name = format!("{}{}", set.prefix, param.parts[0].name);
+                file.read(&name, 0, &mut stored, &mut rows[..param.parts[0].rows as usize])?;
+                terms::split(rows);
+            } else {
+                read_rows_of(&file, set.prefix, param, piece.first as usize + first, &mut stored, rows)?;
+            }
             match matrix {
                 Some(matrix) => dev.write_rows(matrix, first, rows),
                 None => dev.write_f32(passage, first, rows),
@@ -284,10 +332,13 @@ fn read_rows_of(
     for part in &param.parts {
         let below = above + part.rows as usize;
         let (from, to) = (first.max(above), end.min(below));
-        if from < to {
-            let name = format!("{prefix}{}", part.name);
-            let out = &mut rows[(from - first) * width..(to - first) * width];
-            file.read(&name, ((from - above) * width) as u64, stored, out)?;
+        let (name, mut row) = (format!("{prefix}{}", part.name), from);
+        while row < to {
+            let (at, run) = part.stored_run(row - above);
+            let end = to.min(row + run);
+            let out = &mut rows[(row - first) * width..(end - first) * width];
+            file.read(&name, (at * width) as u64, stored, out)?;
+            row = end;
         }
         above = below;
     }

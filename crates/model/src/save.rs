@@ -3,10 +3,10 @@
 //! mean the same on every machine.
 
 use crate::load::Staging;
-use crate::params::{Param, ParamTable};
-use plimsoll_arch::ParamKind;
+use crate::params::{Param, ParamTable, Part};
+use crate::terms;
 use plimsoll_base::{Bytes, DType, Encoding, Error, Result};
-use plimsoll_device::{CONV_TAPS, Coded, Device, Matrix, MatrixLayout};
+use plimsoll_device::{Coded, Device, Matrix, MatrixLayout};
 use plimsoll_files::{FileRecord, SafetensorsWriter, TensorDecl, TensorFile};
 use plimsoll_memory::Buf;
 use std::path::Path;
@@ -91,10 +91,29 @@ pub fn save(
     let Staging { mut stored, mut values } = Staging::new(dev, staging);
     for set in sets {
         for param in &table.params {
-            for_chunks(param, param.n, &mut values, |first, rows| {
-                set.read(dev, param, layout, first, rows);
-                writer.write_f32_as(set.dtype(), rows, &mut stored)
-            })?;
+            if param.is_fixed() {
+                let values = &mut values[..param.n as usize];
+                set.read(dev, param, layout, 0, values);
+                writer.write_f32_as(DType::F32, terms::join(values), &mut stored)?;
+                continue;
+            }
+            if !param.is_grouped() {
+                for_chunks(param, param.n, &mut values, |first, rows| {
+                    set.read(dev, param, layout, first, rows);
+                    writer.write_f32_as(set.dtype(), rows, &mut stored)
+                })?;
+                continue;
+            }
+            let mut above = 0;
+            for part in &param.parts {
+                for_chunks(param, part.rows, &mut values, |first, rows| {
+                    each_run(part, param, first, rows, |row, rows| {
+                        set.read(dev, param, layout, above + row, rows);
+                    });
+                    writer.write_f32_as(set.dtype(), rows, &mut stored)
+                })?;
+                above += part.rows as usize;
+            }
         }
     }
     // Values from a failed device are no checkpoint.
@@ -127,11 +146,20 @@ pub fn restore(
             let mut above = 0;
             for part in &param.parts {
                 let name = set.name(&part.name);
-                check_tensor(&file, &name, set.dtype(), &part_shape(param, part.rows), path)?;
+                check_tensor(&file, &name, param.stored(set.dtype()), &part.shape, path)?;
+                if param.is_fixed() {
+                    let values = &mut values[..param.n as usize];
+                    file.read(&name, 0, &mut stored, &mut values[..part.rows as usize])?;
+                    terms::split(values);
+                    write(dev, into, param, layout, 0, values);
+                    continue;
+                }
                 let width = u64::from(param.k.max(1));
                 for_chunks(param, part.rows, &mut values, |first, rows| {
                     file.read(&name, first as u64 * width, &mut stored, rows)?;
-                    write(dev, into, param, layout, above + first, rows);
+                    each_run(part, param, first, rows, |row, rows| {
+                        write(dev, into, param, layout, above + row, rows);
+                    });
                     Ok(())
                 })?;
                 above += part.rows as usize;
@@ -144,6 +172,25 @@ pub fn restore(
     Ok(())
 }
 
+/// Calls `each` with the rows of a tensor on disk from `first` on, in runs of rows that are neighbours in the parameter
+/// too: the first one's index among the part's rows, and the run.
+fn each_run(
+    part: &Part,
+    param: &Param,
+    first: usize,
+    rows: &mut [f32],
+    mut each: impl FnMut(usize, &mut [f32]),
+) {
+    let width = param.k.max(1) as usize;
+    let (mut stored, mut left) = (first, rows);
+    while !left.is_empty() {
+        let (row, run) = part.run_of_stored(stored);
+        let (run, rest) = left.split_at_mut((run * width).min(left.len()));
+        each(row, run);
+        (stored, left) = (stored + run.len() / width, rest);
+    }
+}
+
 /// Returns the declarations of a set's tensors.
 pub(crate) fn tensor_decls<'t>(
     prefix: &'t str,
@@ -152,8 +199,8 @@ pub(crate) fn tensor_decls<'t>(
 ) -> impl Iterator<Item = TensorDecl> + 't {
     table.params.iter().flat_map(move |param| {
         param.parts.iter().map(move |part| {
-            let (name, shape) = (format!("{prefix}{}", part.name), part_shape(param, part.rows));
-            TensorDecl { name, dtype, shape }
+            let (name, dtype) = (format!("{prefix}{}", part.name), param.stored(dtype));
+            TensorDecl { name, dtype, shape: part.shape.clone() }
         })
     })
 }
@@ -185,17 +232,6 @@ pub(crate) fn for_chunks(
         first += n;
     }
     Ok(())
-}
-
-pub(crate) fn part_shape(param: &Param, rows: u32) -> Vec<u64> {
-    if !param.is_vector() {
-        vec![u64::from(rows), u64::from(param.k)]
-    } else if param.kind == ParamKind::DeltaConv {
-        // [channels, 1, taps], as for a convolution.
-        vec![u64::from(rows) / CONV_TAPS as u64, 1, CONV_TAPS as u64]
-    } else {
-        vec![u64::from(rows)]
-    }
 }
 
 pub(crate) fn check_tensor(

@@ -23,6 +23,10 @@ pub struct LayerParams<'a> {
     pub ffn_norm: Option<Buf<'a>>,
     /// [E, h], in a layer with experts
     pub router: Option<Matrix<'a>>,
+    /// [1, h], in a layer with a shared expert
+    pub shared_gate: Option<Matrix<'a>>,
+    /// [3, E], in a layer whose router scores by sigmoids
+    pub router_correction: Option<Buf<'a>>,
     /// [h], after the feed-forward part
     pub ffn_post_norm: Option<Buf<'a>>,
     /// The products, those of all experts one after the other.
@@ -193,6 +197,8 @@ impl<'a> LayerParams<'a> {
             attn_post_norm: vector(ParamKind::AttnPostNorm),
             ffn_norm: vector(ParamKind::FfnNorm),
             router: table.find(ParamKind::Router, l).map(of),
+            shared_gate: table.find(ParamKind::SharedGate, l).map(of),
+            router_correction: vector(ParamKind::RouterCorrection),
             ffn_post_norm: vector(ParamKind::FfnPostNorm),
             products: SiteMap::of(|site| {
                 let w = table.find(ParamKind::Weight(site), l).map(of)?;

@@ -86,8 +86,11 @@ impl Facts {
     /// True if no product of the run uses a library. `merge`: it computes with adapters merged into its weights.
     pub(crate) fn are_own(&self, run: &RunSpec, merge: bool) -> bool {
         // Layers without the target compute as before.
-        let has_all =
-            |lora: &LoraSpec| lora.targets == LoraTargets::ALL && lora.targets.unfit(&self.spec).is_none();
+        let has_all = |lora: &LoraSpec| {
+            lora.targets == LoraTargets::ALL
+                && lora.targets.unfit(&self.spec).is_none()
+                && !self.spec.has_states()
+        };
         let adapts = run.lora.as_ref().is_some_and(has_all) && !merge;
         // Each of these computes with weights that have no adapters.
         let others = run.has_reference() || run.critic().is_some() || self.models.values().next().is_some();

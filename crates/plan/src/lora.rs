@@ -1,6 +1,6 @@
 //! Adapters in the plan: of the trained model, of its critic, and of reward models.
 
-use plimsoll_arch::{LoraShape, Quantization};
+use plimsoll_arch::{LoraShape, ModelSpec, Quantization};
 use plimsoll_config::{Auto, LoraSpec, RunSpec};
 
 /// Adapters of a model whose weights are frozen.
@@ -28,9 +28,9 @@ pub struct CriticAdapter {
 impl CriticAdapter {
     /// Returns what the critic of a run trains, unless that is all of its weights. Its adapters are never merged:
     /// nothing is sampled from it, and a merged copy would be a second model.
-    pub(crate) fn of(run: &RunSpec) -> Option<CriticAdapter> {
+    pub(crate) fn of(run: &RunSpec, model: &ModelSpec) -> Option<CriticAdapter> {
         let own = run.lora.as_ref().filter(|_| run.adapts_critic())?;
-        Some(CriticAdapter { lora: lora(own, false), shares: run.critic_is_of_actor() })
+        Some(CriticAdapter { lora: lora(own, model, false), shares: run.critic_is_of_actor() })
     }
 }
 
@@ -45,9 +45,9 @@ pub(crate) fn merges(run: &RunSpec) -> Vec<bool> {
     }
 }
 
-/// Returns the plan's view of a run file's adapters.
-pub(crate) fn lora(spec: &LoraSpec, merge: bool) -> Lora {
+/// Returns the plan's view of a run file's adapters of a model.
+pub(crate) fn lora(spec: &LoraSpec, model: &ModelSpec, merge: bool) -> Lora {
     let LoraSpec { rank, targets, alpha, rslora, quantize, .. } = *spec;
-    let shape = LoraShape { rank, targets };
+    let shape = LoraShape { rank, targets: targets.of_model(model) };
     Lora { shape, scale: spec.scale() as f32, alpha, rslora, merge, quantize }
 }

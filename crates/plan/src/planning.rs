@@ -10,9 +10,10 @@ use crate::search::Candidate;
 use crate::shape::RunShape;
 use crate::work::work;
 use crate::{devices, hints, tables};
+use plimsoll_arch::ModelSpec;
 use plimsoll_base::{DType, Error, Result};
 use plimsoll_config::{Auto, Positions, RunSpec, SamplerSpec};
-use plimsoll_devices::Rates;
+use plimsoll_devices::{DeviceRow, Rates};
 use plimsoll_memory::{Limits, Plan, Pool, host::Host};
 use plimsoll_reward::{RewardMemory, RewardSpec};
 use plimsoll_train::OptimizerDType;
@@ -144,6 +145,7 @@ pub(crate) fn with_planner<T>(
 ) -> Result<T> {
     let cores = Host::this().threads();
     let row = devices::row_of(run, limits);
+    check_keys(facts, row)?;
     // How many processors stand next to a card of another machine, this one does not know.
     let auto = if row.has_own_memory() && is_elsewhere(limits) { THREADS_ELSEWHERE } else { cores };
     let threads = run.run.threads.value().map_or(auto, |n| n.max(1) as usize);
@@ -172,6 +174,22 @@ pub(crate) fn report(planner: &Planner, run: &RunSpec) -> Result<PlanReport> {
     let report = bare(planner, run)?;
     let hints = if report.fits { Vec::new() } else { hints::of(planner, run)? };
     Ok(PlanReport { hints, ..report })
+}
+
+/// Requires that the device has attention over keys as wide as those of every model.
+///
+/// Errors: `model-unsupported`.
+fn check_keys(facts: &Facts, row: &DeviceRow) -> Result<()> {
+    let all = std::iter::once(&facts.spec).chain(facts.models.values());
+    let mut widths = all.flat_map(ModelSpec::attentions).map(|attention| attention.head_dim);
+    let Some(width) = widths.find(|width| !(row.takes_head_dim)(*width as usize)) else { return Ok(()) };
+    let message = format!(
+        "attention over keys of {width} elements is not built for run.device = \"{}\"",
+        row.kind.name
+    );
+    Err(Error::usage("model-unsupported", message)
+        .fact("latents of keys and values are as wide")
+        .hint("set run.device = \"cpu\""))
 }
 
 /// Returns the plan without changes that would make the run fit.

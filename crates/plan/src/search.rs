@@ -238,7 +238,10 @@ impl Planner<'_> {
             recompute: knobs.recompute,
             reference: *reference,
             critic: self.facts.models.get(RoleName::Critic).copied(),
-            critic_adapter: CriticAdapter::of(run),
+            critic_adapter: CriticAdapter::of(
+                run,
+                self.facts.models.get(RoleName::Critic).unwrap_or(&self.facts.spec),
+            ),
             teacher: TeacherShape::of(run, self.facts),
             offload: knobs.offload,
             prompts: run.rollout.prompts_per_step as usize,
@@ -290,7 +293,7 @@ impl Planner<'_> {
             spec: self.facts.spec,
             head: if run.trains_scores() { Head::Score } else { Head::Vocabulary },
             weights,
-            lora: run.lora.as_ref().map(|of| lora(of, knobs.merges())),
+            lora: run.lora.as_ref().map(|of| lora(of, &self.facts.spec, knobs.merges())),
             encodings: self.facts.encodings,
             // The run's own model may be no file, where another one is.
             keeps_blocks: run.keeps_blocks() && self.facts.encodings.get(RoleName::Actor).is_some(),

@@ -187,8 +187,16 @@ pub(crate) fn refusal(file: &str, title: &str, found: &[(Unbuilt, &Setting, bool
 
 /// Returns the unbuilt feature in a model's published name: `Mixtral-8x7B` has other experts, `...-AWQ` has 4 bits.
 pub(crate) fn of_model(name: &str) -> Option<Unbuilt> {
-    const BUILT: [&str; 4] =
-        ["qwen3-30b-a3b", "qwen3-235b-a22b", "qwen3-coder-30b-a3b", "qwen3-coder-480b-a35b"];
+    const BUILT: [&str; 8] = [
+        "qwen3-30b-a3b",
+        "qwen3-235b-a22b",
+        "qwen3-coder-30b-a3b",
+        "qwen3-coder-480b-a35b",
+        "qwen3.5-35b-a3b",
+        "qwen3.5-122b-a10b",
+        "qwen3.6-35b-a3b",
+        "qwen3-next",
+    ];
     const QUANTISED: [&str; 10] =
         ["awq", "gptq", "bnb", "4bit", "8bit", "int4", "int8", "nf4", "fp8", "w4a16"];
     let last = last_of(name);
@@ -273,7 +281,10 @@ mod tests {
             ("Qwen/Qwen3-30B-A3B-GGUF:Q4_K_M", experts),
             ("/models/Qwen3-30B-A3B-Q4_K_M.gguf", experts),
             ("Qwen/Qwen3-8B-GGUF", None),
-            ("Qwen/Qwen3-Next-80B-A3B-Instruct", experts),
+            ("Qwen/Qwen3-Next-80B-A3B-Instruct", None),
+            ("Qwen/Qwen3.5-35B-A3B", None),
+            ("Qwen/Qwen3.5-397B-A17B", experts),
+            ("Qwen/Qwen3.5-35B-A3B-FP8", bits),
             ("Qwen/Qwen3-VL-30B-A3B-Instruct", experts),
             ("Qwen/Qwen2.5-VL-7B-Instruct", Some(Unbuilt::Images)),
             ("$ROOT/models/Qwen3-VL-2B-Instruct", Some(Unbuilt::Images)),

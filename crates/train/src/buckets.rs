@@ -1,7 +1,8 @@
 //! The cut of a model's flat buffer into buckets.
 
 use plimsoll_device::{BUCKET_ELEMENTS_MAX, CODE_BLOCK, Run};
-use plimsoll_model::ParamTable;
+use plimsoll_model::{Param, ParamTable};
+use std::iter::once;
 
 /// Returns buckets that cover the whole buffer, in order: small neighbours together, a large parameter in equal parts.
 pub(crate) fn buckets(table: &ParamTable) -> Vec<Run> {
@@ -25,16 +26,33 @@ fn parts(start: u64, elements: u64) -> impl Iterator<Item = Run> {
 }
 
 /// Returns what a backward pass may leave unwritten: padding of parameters to whole blocks, and, whole, matrices with
-/// padding within. The optimizer and the norm read it.
+/// padding within; and parameters that no training changes. The optimizer and the norm read it.
 pub(crate) fn padding(table: &ParamTable) -> Vec<Run> {
     let mut out = Vec::new();
     let starts = table.params.iter().map(|param| param.offset);
     for (param, next) in table.params.iter().zip(starts.skip(1).chain([table.elements])) {
-        let is_padded = param.elements != u64::from(param.n) * u64::from(param.k.max(1));
+        let is_padded = param.is_fixed() || param.elements != u64::from(param.n) * u64::from(param.k.max(1));
         let start = param.offset + if is_padded { 0 } else { param.elements };
         out.extend((start < next).then_some(Run { start, elements: next - start }));
     }
     out
+}
+
+/// Returns the elements of parameters that no training changes, in whole blocks, ascending.
+pub(crate) fn fixed(table: &ParamTable) -> Vec<Run> {
+    let of = |param: &Param| Run {
+        start: param.offset,
+        elements: param.elements.next_multiple_of(CODE_BLOCK as u64),
+    };
+    table.params.iter().filter(|param| param.is_fixed()).map(of).collect()
+}
+
+/// Returns the parts of `run` outside of `fixed` runs.
+pub(crate) fn outside(fixed: &[Run], run: Run) -> impl Iterator<Item = Run> + '_ {
+    let starts = once(run.start).chain(fixed.iter().map(move |fixed| fixed.end().max(run.start)));
+    let ends = fixed.iter().map(move |fixed| fixed.start.min(run.end())).chain(once(run.end()));
+    let parts = starts.zip(ends).filter(|(start, end)| start < end);
+    parts.map(|(start, end)| Run { start, elements: end - start })
 }
 
 #[cfg(test)]

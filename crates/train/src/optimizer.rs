@@ -1,6 +1,6 @@
 //! Gradients and AdamW states: flat buffers in the order of the weights, one element-wise pass a step.
 
-use crate::buckets::{buckets, padding};
+use crate::buckets::{buckets, fixed, outside, padding};
 use crate::levels;
 use crate::matrices::Matrices;
 use crate::partial::{self, Partial};
@@ -196,6 +196,8 @@ pub struct Optimizer<'a> {
     owned: Vec<RankRuns>,
     buckets: Vec<Run>,
     padding: Vec<Run>,
+    /// Elements that no step changes.
+    fixed: Vec<Run>,
     /// True if the weights too are the shard's alone.
     pub(crate) weights_are_shard: bool,
     /// The matrices that Muon updates, if any.
@@ -246,8 +248,18 @@ impl<'a> Optimizer<'a> {
                 copy_elements(dev, weights.slice(from as usize, len), master.slice(*at as usize, len));
             }
         }
-        let (buckets, padding) = (buckets(table), padding(table));
-        Optimizer { states, share, owned, buckets, padding, weights_are_shard, matrices: None, step: 0 }
+        let (buckets, padding, fixed) = (buckets(table), padding(table), fixed(table));
+        Optimizer {
+            states,
+            share,
+            owned,
+            buckets,
+            padding,
+            fixed,
+            weights_are_shard,
+            matrices: None,
+            step: 0,
+        }
     }
 
     /// Leaves the matrices of layers to Muon. `weights`: their dtype. States are f32 and in the arena.
@@ -441,12 +453,14 @@ impl<'a> Optimizer<'a> {
     /// Updates the rank's elements in `within` that are AdamW's; its states are in the arena.
     fn apply_within(&self, dev: &dyn Device, weights: Buf<'_>, grads: Buf<'_>, how: AdamW, within: Run) {
         let owned = self.matrices.as_ref().map_or(self.owned(), |matrices| &matrices.rest);
-        for OwnedRun { run, at } in owned.iter().filter_map(|owned| owned.inside(within)) {
-            let (at, len) = (at as usize, run.elements as usize);
-            let how = AdamW { first_element: run.start, ..how };
-            let (states, grads) = (self.states.slice(at, len), grads.slice(at, len));
-            let from = if self.weights_are_shard { at } else { run.start as usize };
-            dev.adamw(how, bufs(weights.slice(from, len), grads, states));
+        for OwnedRun { run: owned, at } in owned.iter().filter_map(|owned| owned.inside(within)) {
+            for run in outside(&self.fixed, owned) {
+                let (at, len) = ((at + run.start - owned.start) as usize, run.elements as usize);
+                let how = AdamW { first_element: run.start, ..how };
+                let (states, grads) = (self.states.slice(at, len), grads.slice(at, len));
+                let from = if self.weights_are_shard { at } else { run.start as usize };
+                dev.adamw(how, bufs(weights.slice(from, len), grads, states));
+            }
         }
     }
 
@@ -480,9 +494,13 @@ impl<'a> Optimizer<'a> {
         for start in starts.clone() {
             let (index, states) = slot(start);
             dev.offload_wait(index);
-            let how = AdamW { first_element: start as u64, ..how };
-            let len = states.m.len();
-            dev.adamw(how, bufs(weights.slice(start, len), grads.slice(start, len), states));
+            let all = Run { start: start as u64, elements: states.m.len() as u64 };
+            for run in outside(&self.fixed, all) {
+                let (from, len) = (run.start as usize, run.elements as usize);
+                let how = AdamW { first_element: run.start, ..how };
+                let states = states.slice(from - start, len);
+                dev.adamw(how, bufs(weights.slice(from, len), grads.slice(from, len), states));
+            }
             dev.offload_out(index, &mut states.bufs().zip(host(start).bufs()));
             let next = start + ahead * chunk;
             if next < weights.len() {

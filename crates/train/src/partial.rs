@@ -6,9 +6,13 @@ use plimsoll_arch::{LayerSet, ModelSpec, ParamKind};
 use plimsoll_base::{DType, PhaseSet, Result};
 use plimsoll_memory::{Buf, InPhase, Layout, Pool};
 use plimsoll_model::{Param, ParamTable, Params};
+use std::collections::BTreeSet;
 
 /// Slots of layers: one is written while the contents of the other are summed.
 pub const LAYER_SLOTS: usize = 2;
+
+/// Sizes of layers in one model.
+const SIZES_MAX: usize = 4;
 
 /// The regions of all parameters' gradients for one of several ranks: `ROLE.grads` for the last norm, the head, and an
 /// embedding that is the head or has no head like it; and `ROLE.layer_grads`.
@@ -33,11 +37,10 @@ struct Layers {
     before: u64,
     /// First element of a head that is not the embedding.
     head: Option<u64>,
-    /// Elements of the largest layers: those with experts, or all.
+    /// Elements of the largest layers.
     widest: u64,
-    /// Elements of the other layers.
-    narrow: u64,
-    wide: LayerSet,
+    /// The layers of each size: with and without experts, and with attention of either kind.
+    sizes: [(LayerSet, u64); SIZES_MAX],
     /// True if padding differs between layers.
     differ: bool,
 }
@@ -50,29 +53,33 @@ impl Layers {
         let layers = table.params.iter().map(|param| param.layer + 1).max().unwrap_or(0);
         let elements = |layer| table.layer_run(layer).elements;
         let widest = (0..layers).map(elements).max().unwrap_or(0);
-        let wide = LayerSet::of(layers, |layer| elements(layer) == widest);
-        let narrow = (0..layers).map(elements).min().unwrap_or(0);
-        assert!((0..layers).all(|layer| [narrow, widest].contains(&elements(layer))), "layers of two sizes");
+        let mut sizes = [(LayerSet::default(), 0); SIZES_MAX];
+        let found: BTreeSet<u64> = (0..layers).map(elements).collect();
+        assert!(found.len() <= SIZES_MAX, "layers of at most {SIZES_MAX} sizes");
+        for (of_size, size) in sizes.iter_mut().zip(found) {
+            *of_size = (LayerSet::of(layers, |layer| elements(layer) == size), size);
+        }
         let ends = |layer: u32| {
             let start = table.layer_run(layer).start;
             let params = table.params.iter().filter(move |param| param.is_of_layer() && param.layer == layer);
             params.map(move |param| (param.offset - start, param.elements))
         };
         let differ = (1..layers).any(|layer| !ends(layer).eq(ends(0)));
-        Layers { start: first.start, end, before, head, widest, narrow, wide, differ }
+        Layers { start: first.start, end, before, head, widest, sizes, differ }
     }
 
     /// Returns where a layer begins.
     fn start_of(&self, layer: u32) -> u64 {
-        let wide = u64::from(self.wide.before(layer));
-        self.start + wide * self.widest + (u64::from(layer) - wide) * self.narrow
+        let before = |&(layers, size): &(LayerSet, u64)| u64::from(layers.before(layer)) * size;
+        self.start + self.sizes.iter().map(before).sum::<u64>()
     }
 
     /// Returns the layer that holds an element, and where it begins.
     fn layer_at(&self, element: u64) -> (u32, u64) {
         let (mut layer, mut start) = (0, self.start);
         loop {
-            let next = start + if self.wide.contains(layer) { self.widest } else { self.narrow };
+            let of_layer = self.sizes.iter().find(|(layers, _)| layers.contains(layer));
+            let next = start + of_layer.expect("a layer").1;
             if element < next {
                 return (layer, start);
             }

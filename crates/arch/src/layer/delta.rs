@@ -1,8 +1,8 @@
 //! Layers with linear attention: Gated DeltaNet, instead of attention over keys.
 
-use crate::Site;
 use crate::param::ParamKind as Kind;
-use crate::tensor_row::{TensorRow, matrix, vector};
+use crate::tensor_row::{KeyGroups, TensorRow, matrix, vector};
+use crate::{LoraTarget, Site};
 
 /// Inputs that the convolution of queries, keys and values reads: its own row and the three before it.
 pub const CONV_TAPS: u32 = 4;
@@ -55,21 +55,32 @@ impl DeltaSpec {
         8 * u64::from(self.state())
     }
 
-    /// Calls `add` with each tensor.
-    pub(super) fn rows(&self, h: u32, add: &mut impl FnMut(TensorRow)) {
+    /// Calls `add` with each tensor; `is_grouped`: files have the input rows by key heads, in two tensors.
+    pub(super) fn rows(&self, h: u32, is_grouped: bool, add: &mut impl FnMut(TensorRow)) {
         let (conv, v, heads) = (self.conv_width(), self.value_width(), self.value_heads);
-        for (module, gguf, rows) in [
-            ("linear_attn.in_proj_qkv", "attn_qkv", conv),
-            ("linear_attn.in_proj_z", "attn_gate", v),
-            ("linear_attn.in_proj_b", "ssm_beta", heads),
-            ("linear_attn.in_proj_a", "ssm_alpha", heads),
-        ] {
-            add(matrix(Kind::Weight(Site::Qkv), (module, gguf), [rows, h]));
+        let input = |of, names, rows| matrix(Kind::Weight(Site::Delta), names, [rows, h]).of(of);
+        if is_grouped {
+            let (d, each) = (self.key_dim, heads / self.key_heads.max(1));
+            let of_heads = [d, d, each * self.value_dim, each * self.value_dim];
+            let grouped = |row: TensorRow, kinds| {
+                let groups = Some(KeyGroups { heads: self.key_heads, kinds });
+                TensorRow { groups, ..row }
+            };
+            let qkvz = ("linear_attn.in_proj_qkvz", "ssm_in");
+            add(grouped(input(LoraTarget::DeltaQkvz, qkvz, conv + v), of_heads));
+            let ba = ("linear_attn.in_proj_ba", "ssm_ba");
+            add(grouped(input(LoraTarget::DeltaBa, ba, 2 * heads), [each, each, 0, 0]));
+        } else {
+            add(input(LoraTarget::DeltaQkv, ("linear_attn.in_proj_qkv", "attn_qkv"), conv));
+            add(input(LoraTarget::DeltaZ, ("linear_attn.in_proj_z", "attn_gate"), v));
+            add(input(LoraTarget::DeltaB, ("linear_attn.in_proj_b", "ssm_beta"), heads));
+            add(input(LoraTarget::DeltaA, ("linear_attn.in_proj_a", "ssm_alpha"), heads));
         }
         add(matrix(Kind::DeltaConv, ("linear_attn.conv1d", "ssm_conv1d"), [conv, CONV_TAPS]));
         add(vector(Kind::DeltaDecay, ("linear_attn.A_log", "ssm_a", ""), heads));
         add(vector(Kind::DeltaBias, ("linear_attn.dt_bias", "ssm_dt.bias", ""), heads));
         add(vector(Kind::DeltaNorm, ("linear_attn.norm", "ssm_norm", "weight"), self.value_dim));
-        add(matrix(Kind::Weight(Site::Output), ("linear_attn.out_proj", "ssm_out"), [h, v]));
+        let out = ("linear_attn.out_proj", "ssm_out");
+        add(matrix(Kind::Weight(Site::DeltaOutput), out, [h, v]).of(LoraTarget::DeltaOut));
     }
 }

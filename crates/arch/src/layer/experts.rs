@@ -1,13 +1,15 @@
-//! Mixture of experts: how many experts there are, how many a row goes to, and which layers have them.
+//! Mixture of experts: how many experts there are, how many a row goes to, and the shared expert next to them.
 
 use crate::param::ParamKind as Kind;
-use crate::tensor_row::{TensorRow, matrix};
+use crate::tensor_row::{TensorRow, matrix, vector};
 use crate::{LoraTarget, Site};
 
 /// Maximum experts per layer, the most in published models.
 pub const EXPERTS_MAX: usize = 512;
 /// Maximum experts per row: the router's gradient on GPUs has one lane for each.
 pub const EXPERTS_CHOSEN_MAX: usize = 32;
+/// Maximum groups of experts: the router on GPUs has one lane for each.
+pub const EXPERT_GROUPS_MAX: usize = 32;
 
 /// The experts of a layer.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -20,8 +22,27 @@ pub struct ExpertsSpec {
     pub ffn: u32,
     /// True if the weights of a row's experts are divided by their sum.
     pub normalizes: bool,
+    /// How experts are scored, if by sigmoids and not by a softmax.
+    pub sigmoid: Option<SigmoidSpec>,
     /// Coefficient of the load balancing loss, as the file has it; runs use it only if asked to.
     pub balance: f32,
+    /// Feed-forward width of the shared expert, if there is one: it computes every row.
+    pub shared: Option<u32>,
+    /// True if what the shared expert gives is multiplied by the sigmoid of a product of the row.
+    pub gates_shared: bool,
+    /// True if one tensor of a file holds the gates and ups of all experts of a layer, and another their downs.
+    pub is_fused: bool,
+}
+
+/// A router that scores each expert by a sigmoid of its own, and chooses by scores with corrections.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SigmoidSpec {
+    /// Groups of neighbouring experts.
+    pub groups: u32,
+    /// Groups that a row chooses its experts in.
+    pub groups_chosen: u32,
+    /// Factor on the weights of a row's experts.
+    pub factor: f32,
 }
 
 impl ExpertsSpec {
@@ -35,6 +56,10 @@ impl ExpertsSpec {
         let f = self.ffn;
         let each = |row: TensorRow| TensorRow { experts: Some(self.count), ..row };
         add(matrix(Kind::Router, ("mlp.gate", "ffn_gate_inp"), [self.count, h]));
+        if self.sigmoid.is_some() {
+            let correction = ("mlp.gate.e_score_correction_bias", "exp_probs_b", "");
+            add(vector(Kind::RouterCorrection, correction, self.count));
+        }
         add(each(
             matrix(Kind::Weight(Site::GateUp), ("gate_proj", "ffn_gate_exps"), [f, h]).of(LoraTarget::Gate),
         ));
@@ -42,5 +67,34 @@ impl ExpertsSpec {
         add(each(
             matrix(Kind::Weight(Site::Down), ("down_proj", "ffn_down_exps"), [h, f]).of(LoraTarget::Down),
         ));
+        let Some(f) = self.shared else { return };
+        // Files of families without a gate have the plural, for several experts side by side, without adapters.
+        let of = [
+            (
+                LoraTarget::SharedGate,
+                "mlp.shared_experts.gate_proj",
+                "ffn_gate_shexp",
+                Site::SharedGateUp,
+                [f, h],
+            ),
+            (LoraTarget::SharedUp, "mlp.shared_experts.up_proj", "ffn_up_shexp", Site::SharedGateUp, [f, h]),
+            (
+                LoraTarget::SharedDown,
+                "mlp.shared_experts.down_proj",
+                "ffn_down_shexp",
+                Site::SharedDown,
+                [h, f],
+            ),
+        ];
+        for (target, plural, gguf, site, shape) in of {
+            add(if self.gates_shared {
+                matrix(Kind::Weight(site), (target.module(), gguf), shape).of(target)
+            } else {
+                matrix(Kind::Weight(site), (plural, gguf), shape)
+            });
+        }
+        if self.gates_shared {
+            add(matrix(Kind::SharedGate, ("mlp.shared_expert_gate", "ffn_gate_inp_shexp"), [1, h]));
+        }
     }
 }

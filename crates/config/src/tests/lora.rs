@@ -48,13 +48,17 @@ fn names_of_peft_are_taken() {
 #[test]
 fn targets_are_matched_as_in_peft() {
     use LoraTarget::{Down, Gate, Q, V};
+    let all: Vec<LoraTarget> = LoraTargets::ALL.iter().collect();
     for (text, expect) in [
-        ("all-linear", &LoraTarget::ALL[..]),
-        ("[\"all-linear\"]", &LoraTarget::ALL),
+        ("all-linear", &all[..]),
+        ("[\"all-linear\"]", &all),
         ("q_proj", &[Q]),
         ("[\"v_proj\", \"q_proj\", \"q_proj\"]", &[Q, V]),
         ("[\"self_attn.q_proj\", \"mlp.down_proj\", \"gate_proj\"]", &[Q, Gate, Down]),
-        (".*_proj", &LoraTarget::ALL),
+        (".*_proj", &all),
+        ("[\"in_proj_qkv\", \"linear_attn.out_proj\"]", &[LoraTarget::DeltaQkv, LoraTarget::DeltaOut]),
+        (".*linear_attn.in_proj_ba", &[LoraTarget::DeltaBa]),
+        ("shared_expert.up_proj", &[LoraTarget::SharedUp]),
         ("model\\.layers\\.\\d+\\.self_attn\\.(q|v)_proj", &[Q, V]),
         (".*(gate|down)_proj$", &[Gate, Down]),
     ] {

@@ -1,9 +1,9 @@
 //! Experts against f64, for every path of the machine, and bits that must not depend on other rows or on threads.
 
-use crate::both::experts::{
-    CASES, Case, check_backward, check_forward, check_route_backward, check_routing, check_rows_are_their_own,
-};
+use crate::both::experts::{CASES, Case, check_backward, check_forward, check_rows_are_their_own};
 use crate::both::experts_adapter::{self, Adapted, check_pairs_are_their_own};
+use crate::both::experts_route::{check_route_backward, check_routing};
+use crate::both::experts_shared::check_shared;
 use crate::both::{Rig, bits, paths};
 use plimsoll_base::DType::{self, Bf16, F32};
 use plimsoll_cpu::Isa;
@@ -34,6 +34,11 @@ fn rows_go_to_the_experts_with_the_largest_logits() {
 #[test]
 fn experts_agree_with_f64_on_every_path() {
     each(check_forward);
+}
+
+#[test]
+fn shared_experts_agree_with_f64_on_every_path() {
+    each(check_shared);
 }
 
 #[test]

@@ -1,15 +1,16 @@
-// Row operations of experts besides products: gates weighted by pair, their gradients, and sums over a row's pairs.
+// Row operations of experts besides products: gates weighted by pair, or by a row's sigmoid for the shared expert, their
+// gradients, and sums over a row's pairs.
 //
 // Legend: M rows, k experts a row, P = M k pairs in the order of `pairs`, f the width of a gate, h that of a row.
 
-/// out[p] = weight activation(gate) up; a thread has eight elements (`wide`), or one.
-template <class T>
-__device__ __forceinline__ void glu_experts(const T* __restrict__ gate_up, const u32* __restrict__ pairs, const float* __restrict__ weights,
-                                            T* __restrict__ out, u32 f, u32 items, u32 wide, u32 gelu) {
+/// out[p] = weight activation(gate) up; a thread has eight elements (`wide`), or one. `weight_of`: the weight of p.
+template <class T, class Weight>
+__device__ __forceinline__ void glu_experts(const T* __restrict__ gate_up, Weight weight_of, T* __restrict__ out, u32 f, u32 items, u32 wide,
+                                            u32 gelu) {
     const u32 i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= items) return;
     const u32 width = wide ? f / 8 : f, p = i / width, c = i - p * width;
-    const float weight = weights[pairs[p]];
+    const float weight = weight_of(p);
     const T* gate = gate_up + (u64)p * 2 * f;
     T* to = out + (u64)p * f;
     if (!wide) {
@@ -24,14 +25,13 @@ __device__ __forceinline__ void glu_experts(const T* __restrict__ gate_up, const
     store8(to + c * 8, g);
 }
 
-/// Overwrites gate and up with their gradient and the product's gradient with the product, and writes the weight's
+/// Overwrites gate and up with their gradient and the product's gradient with the product, and hands `write` the weight's
 /// gradient: a sum over the lanes' elements, each lane's ascending. A warp has a pair.
-template <class T>
-__device__ __forceinline__ void glu_experts_backward(T* gate_up, T* dout, const u32* __restrict__ pairs, const float* __restrict__ weights,
-                                                     float* __restrict__ d_weights, u32 f, u32 count, u32 gelu) {
+template <class T, class Weight, class Write>
+__device__ __forceinline__ void glu_experts_backward(T* gate_up, T* dout, Weight weight_of, Write write, u32 f, u32 count, u32 gelu) {
     const u32 p = blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP, lane = threadIdx.x % WARP;
     if (p >= count) return;
-    const float weight = weights[pairs[p]];
+    const float weight = weight_of(p);
     T *gate = gate_up + (u64)p * 2 * f, *dy = dout + (u64)p * f;
     float sum = 0.0f;
     if (f % 8 == 0) {
@@ -63,7 +63,7 @@ __device__ __forceinline__ void glu_experts_backward(T* gate_up, T* dout, const 
         }
     }
     sum = warp_sum(sum);
-    if (lane == 0) d_weights[p] = sum;
+    if (lane == 0) write(p, sum);
 }
 
 /// Pairs whose parts of a row are read before they are added.
@@ -116,13 +116,31 @@ __device__ __forceinline__ void combine(const float* __restrict__ y, const u32* 
     extern "C" __global__ void __launch_bounds__(256)                                                                              \
     glu_experts_##T(const T* gate_up, const u32* pairs, const float* weights, T* out, u32 f, u32 items, u32 wide, u32 gelu) {      \
         begin();                                                                                                                   \
-        glu_experts(gate_up, pairs, weights, out, f, items, wide, gelu);                                                           \
+        const auto weight = [=](u32 p) { return weights[pairs[p]]; };                                                              \
+        glu_experts(gate_up, weight, out, f, items, wide, gelu);                                                                   \
+    }                                                                                                                              \
+    extern "C" __global__ void __launch_bounds__(256)                                                                              \
+    glu_shared_##T(const T* gate_up, const float* logits, T* out, u32 f, u32 items, u32 wide, u32 gelu) {                          \
+        begin();                                                                                                                   \
+        const auto weight = [=](u32 m) { return sigmoid<T>(logits[m]); };                                                          \
+        glu_experts(gate_up, weight, out, f, items, wide, gelu);                                                                   \
+    }                                                                                                                              \
+    extern "C" __global__ void __launch_bounds__(256)                                                                              \
+    glu_shared_backward_##T(T* gate_up, T* dout, const float* logits, T* d_logits, u32 f, u32 count, u32 gelu) {                   \
+        begin();                                                                                                                   \
+        const auto weight = [=](u32 m) { return sigmoid<T>(logits[m]); };                                                          \
+        const auto write = [=](u32 m, float d) {                                                                                   \
+            d_logits[m] = from_f32<T>(sigmoid<T>(logits[m]) * sigmoid<T>(-logits[m]) * d);                                         \
+        };                                                                                                                         \
+        glu_experts_backward(gate_up, dout, weight, write, f, count, gelu);                                                        \
     }                                                                                                                              \
     extern "C" __global__ void __launch_bounds__(256)                                                                              \
     glu_experts_backward_##T(T* gate_up, T* dout, const u32* pairs, const float* weights, float* d_weights, u32 f, u32 count,      \
                              u32 gelu) {                                                                                           \
         begin();                                                                                                                   \
-        glu_experts_backward(gate_up, dout, pairs, weights, d_weights, f, count, gelu);                                            \
+        const auto weight = [=](u32 p) { return weights[pairs[p]]; };                                                              \
+        const auto write = [=](u32 p, float d) { d_weights[p] = d; };                                                              \
+        glu_experts_backward(gate_up, dout, weight, write, f, count, gelu);                                                        \
     }                                                                                                                              \
     extern "C" __global__ void __launch_bounds__(256)                                                                              \
     combine_##T(const float* y, const u32* places, const float* resid, T* out, u32 h, u32 chosen, u32 limit, u32 wide) {           \

@@ -1,17 +1,16 @@
 //! Experts on a card against f64, and bits that must not depend on how many pairs there are.
 
 use crate::both::bits;
-use crate::both::experts::{
-    CASES, Case, Load, check_backward, check_forward, check_route_backward, check_routing,
-    check_rows_are_their_own,
-};
+use crate::both::experts::{CASES, Case, Load, check_backward, check_forward, check_rows_are_their_own};
 use crate::both::experts_adapter::{self, Adapted, check_pairs_are_their_own};
+use crate::both::experts_route::{check_route_backward, check_routing};
+use crate::both::experts_shared::check_shared;
 use crate::rig::{Card, on_card};
 use plimsoll_base::DType::{self, Bf16, F32};
 use plimsoll_device::{Device, RowsOf};
 
 const fn case(m: usize, h: usize, f: usize, [experts, chosen]: [usize; 2], load: Load) -> Case {
-    Case { m, h, f, experts, chosen, normalizes: true, load }
+    Case { m, h, f, experts, chosen, normalizes: true, load, sigmoid: None }
 }
 
 /// Tiles of each kernel, full and with few pairs; widths of several tiles, and odd ones; more steps than buffers.
@@ -22,6 +21,8 @@ const WIDE: &[Case] = &[
     case(500, 264, 72, [4, 2], Load::Skewed),
     Case { normalizes: false, ..case(90, 72, 40, [300, 4], Load::Even) },
     case(40, 50, 27, [6, 2], Load::Even),
+    Case { sigmoid: Some([1, 1]), ..case(300, 72, 40, [384, 8], Load::Even) },
+    Case { sigmoid: Some([32, 4]), ..case(90, 72, 40, [512, 8], Load::Skewed) },
 ];
 
 fn open(case: &Case, e: DType, g: DType) -> Option<Card> {
@@ -57,6 +58,11 @@ fn every_number_of_rows_and_experts_is_routed() {
 #[test]
 fn experts_agree_with_f64() {
     each(check_forward);
+}
+
+#[test]
+fn shared_experts_agree_with_f64() {
+    each(check_shared);
 }
 
 #[test]

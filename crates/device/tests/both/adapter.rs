@@ -26,10 +26,12 @@ pub const CASES: &[Case] = &[
     Case { m: 9, n: 40, k: 17, r: 5, blocks: &[(1, 3), (10, 7), (30, 10)] },
     Case { m: 65, n: 100, k: 50, r: 8, blocks: &[(0, 33), (40, 31)] },
     Case { m: 70, n: 112, k: 83, r: 32, blocks: &[(0, 48), (48, 16), (80, 31)] },
+    Case { m: 33, n: 72, k: 40, r: 8, blocks: &[(0, 40), (40, 24), (64, 4), (68, 4)] },
+    Case { m: 20, n: 160, k: 64, r: 16, blocks: &[(0, 96), (96, 32), (128, 16), (144, 16)] },
 ];
 const SCALE: f32 = 1.7;
-pub const B: [&str; 3] = ["b0", "b1", "b2"];
-pub const DB: [&str; 3] = ["db0", "db1", "db2"];
+pub const B: [&str; ADAPTER_BLOCKS_MAX] = ["b0", "b1", "b2", "b3"];
+pub const DB: [&str; ADAPTER_BLOCKS_MAX] = ["db0", "db1", "db2", "db3"];
 
 impl Case {
     pub fn sr(&self) -> usize {
@@ -102,7 +104,13 @@ impl Case {
     }
 
     /// The adapter, or its gradient.
-    pub fn adapter<D: Machine>(&self, rig: &Rig<D>, a: &str, b: &[&str; 3], e: DType) -> Adapter<'static> {
+    pub fn adapter<D: Machine>(
+        &self,
+        rig: &Rig<D>,
+        a: &str,
+        b: &[&str; ADAPTER_BLOCKS_MAX],
+        e: DType,
+    ) -> Adapter<'static> {
         let mut blocks = [None; ADAPTER_BLOCKS_MAX];
         for (i, &(first, n)) in self.blocks.iter().enumerate() {
             blocks[i] = Some(AdapterBlock { b: rig.matrix(b[i], n, self.r, e), first });

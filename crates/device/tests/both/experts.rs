@@ -1,12 +1,13 @@
 //! Experts over the rows of a pass: shapes, buffers, and checks against f64.
 #![allow(dead_code)] // Each binary uses its part.
 
+use super::experts_route::set_corrections;
 use super::{Machine, Rig, Sized, bits, check_close, check_norm, f64s, normal, round};
 use plimsoll_arch::Gate;
 use plimsoll_base::DType::{self, Bf16, F32, U32};
 use plimsoll_device::{
-    Balance, Experts, ExpertsBackward, GluExpertsBackward, Layouts, MatrixLayout, NO_PARENT, RouteBackward,
-    Routes, Routing, RowsOf, SEGMENT_FIELDS, matrix_elements,
+    Balance, CORRECTION_TERMS, Experts, ExpertsBackward, GluExpertsBackward, Layouts, MatrixLayout,
+    NO_PARENT, RouteBackward, Routes, Routing, RowsOf, SEGMENT_FIELDS, Sigmoid, matrix_elements,
 };
 use std::ops::Range;
 
@@ -20,7 +21,12 @@ pub struct Case {
     pub chosen: usize,
     pub normalizes: bool,
     pub load: Load,
+    /// The groups, and those that a row chooses in, of a router whose scores are sigmoids.
+    pub sigmoid: Option<[usize; 2]>,
 }
+
+/// The factor of routers whose scores are sigmoids.
+pub const FACTOR: f32 = 2.5;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Load {
@@ -31,11 +37,11 @@ pub enum Load {
 }
 
 const fn case(m: usize, h: usize, f: usize, [experts, chosen]: [usize; 2], load: Load) -> Case {
-    Case { m, h, f, experts, chosen, normalizes: true, load }
+    Case { m, h, f, experts, chosen, normalizes: true, load, sigmoid: None }
 }
 
 /// Single rows and more rows than a block, one expert and all of them, widths of half a tile and more than one, and
-/// loads of all rows and of none.
+/// loads of all rows and of none; sigmoids in one group and in several.
 pub const CASES: &[Case] = &[
     case(1, 32, 16, [4, 2], Load::Even),
     Case { normalizes: false, ..case(7, 64, 48, [6, 2], Load::Skewed) },
@@ -43,6 +49,11 @@ pub const CASES: &[Case] = &[
     case(150, 96, 80, [5, 3], Load::Skewed),
     Case { normalizes: false, ..case(40, 32, 16, [20, 20], Load::Even) },
     case(33, 48, 32, [128, 8], Load::Skewed),
+    Case { sigmoid: Some([1, 1]), ..case(67, 32, 16, [6, 2], Load::Even) },
+    Case { sigmoid: Some([1, 1]), normalizes: false, ..case(9, 32, 16, [5, 3], Load::Skewed) },
+    Case { sigmoid: Some([4, 2]), ..case(70, 32, 16, [8, 3], Load::Even) },
+    Case { sigmoid: Some([8, 4]), ..case(40, 32, 16, [256, 8], Load::Even) },
+    Case { sigmoid: Some([10, 3]), ..case(33, 32, 16, [130, 6], Load::Skewed) },
 ];
 
 /// The parent of a segment: the first one, of all others.
@@ -51,7 +62,7 @@ fn parent(first: usize) -> u32 {
 }
 
 /// Segments of a pass: the first row and the rows of each.
-fn segments(m: usize) -> Vec<(usize, usize)> {
+pub fn segments(m: usize) -> Vec<(usize, usize)> {
     let cuts = [0, m / 4, m / 4 + m / 2, m];
     cuts.windows(2).filter(|ends| ends[0] < ends[1]).map(|ends| (ends[0], ends[1] - ends[0])).collect()
 }
@@ -62,8 +73,25 @@ impl Case {
         self.m * self.chosen
     }
 
-    pub fn routing(&self) -> Routing {
-        Routing { experts: self.experts, chosen: self.chosen, normalizes: self.normalizes }
+    pub fn routing<D: Machine>(&self, rig: &Rig<D>) -> Routing<'static> {
+        let of = |[groups, groups_chosen]: [usize; 2]| Sigmoid {
+            correction: rig.buf("correction"),
+            groups,
+            groups_chosen,
+            factor: FACTOR,
+        };
+        let Case { experts, chosen, normalizes, .. } = *self;
+        Routing { experts, chosen, normalizes, sigmoid: self.sigmoid.map(of) }
+    }
+
+    /// Gives the router its corrections.
+    pub fn correct<D: Machine>(&self, rig: &Rig<D>) {
+        set_corrections(rig, &self.corrections());
+    }
+
+    /// The corrections of a router's choice.
+    pub fn corrections(&self) -> Vec<f32> {
+        normal(10, self.experts, 0.3, F32)
     }
 
     /// The buffers; `g` is the dtype of the gradients of weights.
@@ -74,6 +102,7 @@ impl Case {
         let pack = |n: usize, k: usize| (kind.pack)(m as u64, n as u64, k as u64, e) as usize;
         vec![
             ("logits", F32, m * experts),
+            ("correction", e, CORRECTION_TERMS * experts),
             ("experts", U32, p),
             ("weights", F32, p),
             ("pairs", U32, p),
@@ -109,6 +138,7 @@ impl Case {
         let &Case { m, h, f, experts, .. } = self;
         let g = rig.buf("dw1").dtype();
         rig.set("logits", &self.logits());
+        self.correct(rig);
         rig.set("x", &normal(1, m * h, 1.0, e));
         rig.set("resid", &normal(2, m * h, 1.0, F32));
         rig.set("dy", &normal(3, m * h, 1.0, e));
@@ -167,7 +197,7 @@ impl Case {
         let p = m * self.chosen;
         let part = |name: &str, len: usize| rig.buf(name).slice(0, len);
         let routes = self.routes(rig, m);
-        rig.dev.route(part("logits", m * experts), self.routing(), routes);
+        rig.dev.route(part("logits", m * experts), self.routing(rig), routes);
         let (gate_up, product) = (part("gate_up", p * 2 * f), part("product", p * f));
         rig.dev.matmul_experts(part("x", m * h), RowsOf::Rows, self.all(rig, "w1", e), routes, gate_up);
         rig.dev.glu_experts(Gate::Silu, gate_up, f, routes, product);
@@ -216,7 +246,7 @@ impl Case {
     pub fn args<D: Machine>(&self, rig: &Rig<D>, to: &str, balance: Option<f32>) -> RouteBackward<'static> {
         RouteBackward {
             logits: rig.buf("logits"),
-            how: self.routing(),
+            how: self.routing(rig),
             routes: self.routes(rig, self.m),
             d_weights: rig.buf("d_weights"),
             balance: balance.map(|factor| Balance {
@@ -227,88 +257,6 @@ impl Case {
             d_logits: rig.buf(to),
         }
     }
-}
-
-/// The tables that a router should make: experts of each row, pairs, places and starts.
-fn tables(case: &Case, logits: &[f32]) -> [Vec<u32>; 4] {
-    let rank = |x: f32| if x.is_nan() { f32::INFINITY } else { x };
-    let mut experts = vec![];
-    for row in logits.chunks(case.experts) {
-        let mut all: Vec<u32> = (0..case.experts as u32).collect();
-        // A stable sort: ties keep their order.
-        all.sort_by(|&a, &b| rank(row[b as usize]).total_cmp(&rank(row[a as usize])));
-        all.truncate(case.chosen);
-        all.sort_unstable();
-        experts.extend(all);
-    }
-    let mut pairs: Vec<u32> = (0..experts.len() as u32).collect();
-    pairs.sort_by_key(|&pair| experts[pair as usize]);
-    let mut places = vec![0; pairs.len()];
-    pairs.iter().enumerate().for_each(|(place, &pair)| places[pair as usize] = place as u32);
-    let starts = (0..=case.experts as u32)
-        .map(|e| experts.iter().filter(|&&expert| expert < e).count() as u32)
-        .collect();
-    [experts, pairs, places, starts]
-}
-
-fn probabilities(row: &[f32]) -> Vec<f64> {
-    let largest = row.iter().copied().fold(f32::MIN, f32::max);
-    let exps: Vec<f64> = row.iter().map(|&x| (f64::from(x) - f64::from(largest)).exp()).collect();
-    let sum: f64 = exps.iter().sum();
-    exps.iter().map(|x| x / sum).collect()
-}
-
-/// The weights of all pairs in f64, in the order of `experts`.
-fn weights(case: &Case, logits: &[f32], experts: &[u32]) -> Vec<f64> {
-    let of_row = |(row, chosen): (&[f32], &[u32])| {
-        let p = probabilities(row);
-        let all: Vec<f64> = chosen.iter().map(|&e| p[e as usize]).collect();
-        let sum: f64 = if case.normalizes { all.iter().sum() } else { 1.0 };
-        all.into_iter().map(move |w| w / sum).collect::<Vec<_>>()
-    };
-    logits.chunks(case.experts).zip(experts.chunks(case.chosen)).flat_map(of_row).collect()
-}
-
-fn check_tables<D: Machine>(case: &Case, rig: &Rig<D>, logits: &[f32], what: &str) {
-    let names = ["experts", "pairs", "places", "starts"];
-    for (want, name) in tables(case, logits).iter().zip(names) {
-        assert_eq!(&rig.get_u32(name), want, "{name} of {what}");
-    }
-}
-
-/// Panics unless rows go to the experts with the largest logits, ties and NaN included, with the weights of f64.
-pub fn check_routing<D: Machine>(case: &Case, rig: &mut Rig<D>, e: DType, how: &str) {
-    let what = format!("{case:?}, {how}");
-    case.fill(rig, e);
-    let mut logits = case.logits();
-    let routes = case.routes(rig, case.m);
-    rig.dev.route(rig.buf("logits"), case.routing(), routes);
-    check_tables(case, rig, &logits, &what);
-    let want = weights(case, &logits, &rig.get_u32("experts"));
-    check_close(&rig.get("weights"), &want, &want, 2e-6, &format!("weights of {what}"));
-    // A row that is all ties, one of NaN, one with a NaN, and one of which one logit is left.
-    for (m, row) in logits.chunks_mut(case.experts).enumerate() {
-        match m % 4 {
-            0 => row.fill(0.25),
-            1 => row.fill(f32::NAN),
-            2 => row[case.experts / 2] = f32::NAN,
-            _ => row[1..].fill(-1e30),
-        }
-    }
-    rig.set("logits", &logits);
-    rig.dev.route(rig.buf("logits"), case.routing(), routes);
-    check_tables(case, rig, &logits, &format!("rows of ties and NaN, {what}"));
-    for (m, weights) in rig.get("weights").chunks(case.chosen).enumerate() {
-        let share = 1.0 / if case.normalizes { case.chosen } else { case.experts } as f32;
-        match m % 4 {
-            0 => assert!(weights.iter().all(|w| (w - share).abs() < 1e-6), "{weights:?} of {what}"),
-            3 => {
-                assert!(weights[0] == 1.0 && weights[1..].iter().all(|&w| w == 0.0), "{weights:?} of {what}")
-            }
-            _ => assert!(weights.iter().all(|w| w.is_nan()), "{weights:?} of {what}"),
-        }
-    }
-    rig.check_guards();
 }
 
 /// Rows of a pair's operand: `[_, width]`.
@@ -331,7 +279,7 @@ fn dot(a: &[f32], b: impl Fn(usize) -> f32) -> f64 {
 }
 
 /// A relative error (2-norms) that roundings to the dtype explain, and chains of f32.
-fn tolerance(dtype: DType) -> f64 {
+pub fn tolerance(dtype: DType) -> f64 {
     if dtype == Bf16 { 4e-3 } else { 2e-6 }
 }
 
@@ -530,71 +478,4 @@ fn check_weights<D: Machine>(
         let is_kept = got.iter().zip(before).all(|(&x, &was)| x == if add { was } else { 0.0 });
         assert!(is_kept, "{} of expert {expert}, which got no pair", what(name));
     }
-}
-
-/// Panics unless the gradient by the logits is that of f64, with and without the loss of balance.
-pub fn check_route_backward<D: Machine>(case: &Case, rig: &mut Rig<D>, e: DType, how: &str) {
-    let &Case { m, experts, chosen, .. } = case;
-    let what = |of: &str| format!("{of} of {case:?}, {}, {how}", e.name());
-    case.fill(rig, e);
-    rig.dev.route(rig.buf("logits"), case.routing(), case.routes(rig, m));
-    let d_weights = normal(9, case.pairs(), 1.0, F32);
-    rig.set("d_weights", &d_weights);
-    let (logits, of, places) = (case.logits(), rig.get_u32("experts"), rig.get_u32("places"));
-    let share = |first: usize, n: usize, expert: usize| {
-        let chosen = &of[first * chosen..(first + n) * chosen];
-        chosen.iter().filter(|&&e| e as usize == expert).count() as f64 / n as f64
-    };
-    for balance in [None, Some(0.7), Some(0.0)] {
-        let (mut want, mut rows) = (vec![0.0; m * experts], vec![0.0; m]);
-        // The parent is in as many sequences as it has children.
-        let children = |first: usize| if first == 0 { segments(m).len().max(2) - 1 } else { 1 };
-        for (first, n) in segments(m) {
-            let shares: Vec<f64> = (0..experts).map(|expert| share(first, n, expert)).collect();
-            for row in first..first + n {
-                let p = probabilities(&logits[row * experts..][..experts]);
-                let mut dp = vec![0.0; experts];
-                let mine = row * chosen..(row + 1) * chosen;
-                let sum: f64 = of[mine.clone()].iter().map(|&e| p[e as usize]).sum();
-                let d = |j: usize| f64::from(d_weights[places[j] as usize]);
-                let mean: f64 = mine.clone().map(|j| d(j) * p[of[j] as usize] / sum).sum();
-                for j in mine {
-                    dp[of[j] as usize] += if case.normalizes { (d(j) - mean) / sum } else { d(j) };
-                }
-                if let Some(factor) = balance {
-                    let factor = f64::from(factor) * children(first) as f64;
-                    dp.iter_mut().zip(&shares).for_each(|(dp, share)| *dp += factor * share);
-                    let sum: f64 = p.iter().zip(&shares).map(|(p, share)| p * share).sum();
-                    rows[row] = children(first) as f64 * sum;
-                }
-                let mean: f64 = p.iter().zip(&dp).map(|(p, dp)| p * dp).sum();
-                let to = &mut want[row * experts..][..experts];
-                to.iter_mut().zip(&p).zip(&dp).for_each(|((to, p), dp)| *to = p * (dp - mean));
-            }
-        }
-        rig.dev.route_backward(case.args(rig, "d_logits", balance.map(|b: f32| b)));
-        let name = what(&format!("d logits with {balance:?}"));
-        close_enough(&rig.get("d_logits"), &want, &name);
-        if balance.is_some() {
-            let sizes: Vec<f64> = rows.iter().map(|row| row.max(1.0)).collect();
-            check_close(&rig.get("rows"), &rows, &sizes, 2e-6, &what("balance of rows"));
-        }
-        let exact = rig.get("d_logits");
-        if case.normalizes && balance.is_none() {
-            for (row, of) in of.chunks_exact(chosen).enumerate() {
-                let mut others = (0..experts).filter(|&expert| !of.contains(&(expert as u32)));
-                let is_zero = others.all(|expert| exact[row * experts + expert] == 0.0);
-                assert!(is_zero, "{}: row {row} has some that no weight depends on", what("d logits"));
-            }
-        }
-        rig.dev.route_backward(case.args(rig, "d_logits_e", balance));
-        let rounded: Vec<f32> = exact.iter().map(|&x| round(x, e)).collect();
-        assert_eq!(bits(&rig.get("d_logits_e")), bits(&rounded), "{}", what("d logits, rounded"));
-    }
-    rig.check_guards();
-}
-
-/// Within what f32 loses where derivatives cancel.
-fn close_enough(got: &[f32], want: &[f64], what: &str) {
-    check_close(got, want, &vec![1.0; want.len()], 3e-6, what);
 }

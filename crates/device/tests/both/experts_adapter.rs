@@ -5,7 +5,8 @@ use super::experts::Case;
 use super::{Machine, Rig, Sized, bits, check_norm, normal};
 use plimsoll_base::DType::{self, Bf16, F32, U32};
 use plimsoll_device::{
-    AdaptExpertsBackward, Experts, ExpertsAdapter, Layouts, MatrixLayout, Routes, RowsOf, matrix_elements,
+    AdaptExpertsBackward, CORRECTION_TERMS, Experts, ExpertsAdapter, Layouts, MatrixLayout, Routes, RowsOf,
+    matrix_elements,
 };
 use plimsoll_memory::Buf;
 
@@ -85,6 +86,7 @@ impl Adapted<'_> {
         let pack = pack.max().unwrap_or(0).max(1) as usize;
         let mut all = vec![
             ("logits".to_string(), F32, m * experts),
+            ("correction".into(), e, CORRECTION_TERMS * experts),
             ("experts".into(), U32, p),
             ("weights".into(), F32, p),
             ("pairs".into(), U32, p),
@@ -126,7 +128,8 @@ impl Adapted<'_> {
     /// Gives inputs, matrices and their gradients numbers, and routes all rows.
     fn fill<D: Machine>(&self, rig: &Rig<D>, e: DType) {
         rig.set("logits", &self.case.logits());
-        rig.dev.route(rig.buf("logits"), self.case.routing(), self.case.routes(rig, self.case.m));
+        self.case.correct(rig);
+        rig.dev.route(rig.buf("logits"), self.case.routing(rig), self.case.routes(rig, self.case.m));
         for (seed, name) in (30..).zip(["x", "dy", "out", "dx"]) {
             let buf = rig.buf(name);
             rig.set(name, &normal(seed, buf.len(), 1.0, buf.dtype()));
@@ -148,7 +151,7 @@ impl Adapted<'_> {
     fn run<D: Machine>(&self, rig: &Rig<D>, e: DType, m: usize, adds: bool) {
         let (n, k) = self.widths();
         let (routes, adapter) = (self.case.routes(rig, m), self.adapter(rig, e, ""));
-        rig.dev.route(rig.buf("logits").slice(0, m * self.case.experts), self.case.routing(), routes);
+        rig.dev.route(rig.buf("logits").slice(0, m * self.case.experts), self.case.routing(rig), routes);
         let part = |name: &str, rows: usize, width: usize| rig.buf(name).slice(0, rows * width);
         let p = m * self.case.chosen;
         let x = part("x", self.rows(self.x_has(), m), k);

@@ -7,6 +7,8 @@ pub mod blocks;
 pub mod delta;
 pub mod experts;
 pub mod experts_adapter;
+pub mod experts_route;
+pub mod experts_shared;
 pub mod head;
 pub mod head_gates;
 pub mod muon;

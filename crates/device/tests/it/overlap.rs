@@ -146,7 +146,7 @@ fn adapted(b: &mut Named<'_>) -> Adapted<'static> {
 
 fn adapter(b: &mut Named<'_>, [a, first, second]: [&'static str; 3]) -> Adapter<'static> {
     let block = |b, first| Some(AdapterBlock { b: matrix(b), first });
-    let blocks = [block(b(first), 0), block(b(second), 16), None];
+    let blocks = [block(b(first), 0), block(b(second), 16), None, None];
     Adapter { a: matrix(b(a)), blocks, scale: 1.0 }
 }
 
@@ -159,12 +159,16 @@ fn of_experts(b: &mut Named<'_>, [a, first, second]: [&'static str; 3]) -> Exper
     ExpertsAdapter { a: experts(b(a)), blocks, n: 32, scale: 1.0 }
 }
 
+fn routing(b: &mut Named<'_>) -> Routing<'static> {
+    let sigmoid = Sigmoid { correction: b("correction"), groups: 2, groups_chosen: 1, factor: 1.0 };
+    Routing { experts: 4, chosen: 2, normalizes: true, sigmoid: Some(sigmoid) }
+}
+
 fn routes(b: &mut Named<'_>) -> Routes<'static> {
     let [experts, weights] = [b("experts"), b("weights")];
     Routes { experts, weights, pairs: b("pairs"), places: b("places"), starts: b("starts") }
 }
 
-const ROUTING: Routing = Routing { experts: 4, chosen: 2, normalizes: true };
 const SAMPLING: Sampling = Sampling { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 1 };
 const ADAMW: AdamW = AdamW {
     lr: 0.1,
@@ -200,7 +204,7 @@ const CASES: &[Case] = &[
     (|b| Op::Glu { how: Gate::Silu, gate_up: b("gate_up"), f: 16, out: b("out") }, "out", ""),
     (|b| Op::Activate { how: Activation::Tanh, x: b("x"), out: b("out") }, "out", "x out"),
     (|b| Op::GatherRows { x: b("x"), rows: b("rows"), out: b("out") }, "out", ""),
-    (|b| Op::Route { logits: b("logits"), how: ROUTING, to: routes(b) }, "experts weights pairs places starts", ""),
+    (|b| Op::Route { logits: b("logits"), how: routing(b), to: routes(b) }, "experts weights pairs places starts", ""),
     (|b| Op::MatmulExperts { x: b("x"), x_has: RowsOf::Rows, w: experts(b("w")), routes: routes(b), out: b("out") }, "out", ""),
     (|b| Op::GluExperts { how: Gate::Silu, gate_up: b("gate_up"), f: 16, routes: routes(b), out: b("out") }, "out", ""),
     (|b| Op::Combine { y: b("y"), routes: routes(b), resid: Some(b("resid")), out: b("out") }, "out", "resid out"),
@@ -248,7 +252,9 @@ const CASES: &[Case] = &[
         du: b("du"), routes: routes(b), grads: of_experts(b, ["da", "db0", "db1"]), add: false, pack: b("pack") } }, "pack da db0 db1", ""),
     (|b| Op::GluExpertsBackward { args: GluExpertsBackward { how: Gate::Silu, gate_up: b("gate_up"), f: 16, routes: routes(b), dout: b("dout"),
         d_weights: b("d_weights") } }, "gate_up dout d_weights", ""),
-    (|b| Op::RouteBackward { args: RouteBackward { logits: b("logits"), how: ROUTING, routes: routes(b), d_weights: b("d_weights"),
+    (|b| Op::GluSharedBackward { args: GluSharedBackward { how: Gate::Silu, gate_up: b("gate_up"), f: 16, logits: b("logits"), dout: b("dout"),
+        d_logits: b("d_logits") } }, "gate_up dout d_logits", ""),
+    (|b| Op::RouteBackward { args: RouteBackward { logits: b("logits"), how: routing(b), routes: routes(b), d_weights: b("d_weights"),
         balance: Some(Balance { segments: b("segments"), factor: 1.0, rows: b("rows") }), d_logits: b("d_logits") } }, "rows d_logits", ""),
     (|b| Op::ActivateBackward { how: Activation::Relu, y: b("y"), dy: b("dy"), dx: b("dx") }, "dx", "dy dx"),
     (|b| Op::ScatterAddRows { src: b("src"), rows: b("rows"), dst: b("dst") }, "dst", ""),
@@ -267,6 +273,8 @@ const CASES: &[Case] = &[
     (|b| Op::Arrange { src: matrix(b("src")), dst: matrix(b("dst")), what: Arrange::whole(16, true) }, "dst", ""),
     (|b| Op::Descend { how: Descent { keep: 1.0, rate: 0.1 }, direction: b("direction"), weights: b("weights"), master: Some(b("master")) },
         "weights master", ""),
+    (|b| Op::MoveColumns { args: MoveColumns { from: Columns::of_rows(b("from"), 0, 16), to: Columns::of_rows(b("to"), 0, 16), rows: 1, heads: 1,
+        columns: 16, order: ColumnOrder::Same, add: false } }, "to", ""),
     (|b| Op::Zero { dst: b("dst") }, "dst", ""),
 ];
 

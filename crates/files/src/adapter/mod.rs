@@ -35,11 +35,14 @@ pub struct Adapter {
     file: TensorFile,
 }
 
-/// Requires that each target is its own tensor in every layer of the base; otherwise a merge has no weight to add to.
+/// Requires that each target is its own tensor in the layers of the base; otherwise a merge has no weight to add to.
 fn check_fused(path: &Path, targets: LoraTargets, model: &ModelSpec) -> Result<()> {
     let (targets, why) = match targets.unfit(model) {
         None => return Ok(()),
-        Some(Unfit::NotInEveryLayer(targets)) => (targets, "whose layers do not all have these"),
+        Some(Unfit::InNoLayer(targets)) => (targets, "whose layers do not have these"),
+        Some(Unfit::OtherInPeft(targets)) => {
+            (targets, "where peft reads these as adapters of all experts in one")
+        }
         Some(Unfit::Fused(targets)) => (targets, "where these are part of `qkv_proj` and `gate_up_proj`"),
     };
     let (path, names) = (path.display(), targets.names().join(", "));
@@ -85,10 +88,18 @@ impl Adapter {
         // Before the layers are compared: in a family without these, not all layers have them.
         check_fused(&path, found.any_targets(&tensors)?, model)?;
         let targets = found.targets(&tensors)?;
+        if targets.of_model(model) != targets {
+            let message = format!(
+                "{}: adapters of {targets} without those of the shared expert, on a {} model",
+                path.display(),
+                model.family
+            );
+            return Err(unsupported(message));
+        }
         found.check(targets, &tensors)?;
         found.check_score(&file, read.head)?;
         if let Modules::Names(said) = read.modules
-            && said != targets
+            && said.present_in(model) != Some(targets)
         {
             let message =
                 format!("{}: target_modules are {said}, and the weights have {targets}", path.display());
@@ -211,6 +222,12 @@ impl Found<'_> {
             }
             let known = place.2.of_experts(self.model, place.0);
             if !known.into_iter().any(|expert| expert == place.1) {
+                if place.2.row(self.model, place.0).is_none() {
+                    let (name, layer) = (&tensor.name, place.0);
+                    return Err(self.other_base(format!(
+                        "tensor `{name}` is of a linear layer that layer {layer} of the model does not have"
+                    )));
+                }
                 return Err(self.other_base(match self.model.layer(place.0).experts() {
                     Some(experts) => {
                         format!(
@@ -235,7 +252,11 @@ impl Found<'_> {
     /// Returns the targets that have tensors; every layer must have all of them.
     fn targets(&self, tensors: &Tensors) -> Result<LoraTargets> {
         let targets = self.any_targets(tensors)?;
-        let layers = tensors.keys().next_back().map_or(0, |&(layer, ..)| layer + 1);
+        let ends = tensors.keys().next_back().map_or(0, |&(layer, ..)| layer + 1);
+        // Layers without any of them need none.
+        let is_bare = |layer: u32| targets.iter().all(|target| target.row(self.model, layer).is_none());
+        let rest = (ends..self.model.layers.len()).take_while(|layer| is_bare(*layer)).count() as u32;
+        let layers = ends + rest;
         for layer in 0..layers {
             let of_target =
                 |target: LoraTarget| target.of_experts(self.model, layer).map(move |e| (e, target));

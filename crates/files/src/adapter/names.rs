@@ -9,8 +9,9 @@ const LAYERS: [&str; 3] = ["model.layers.", "model.language_model.layers.", "lan
 /// The head of a reward model, which is trained in full next to its adapters.
 pub const ADAPTER_SCORE: &str = "base_model.model.score.weight";
 
-/// Most tensors of a trainable adapter: a run saves three sets of their states in one file.
-pub const ADAPTER_TENSORS_MAX: usize = TENSORS_MAX / 3;
+/// Most tensors of a trainable adapter: a run saves three sets of their states in one file, which has half as many at
+/// most as a file of weights, since names of adapters are longer.
+pub const ADAPTER_TENSORS_MAX: usize = TENSORS_MAX / 2 / 3;
 
 /// One of the two matrices of an adapter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -84,7 +85,7 @@ pub(super) enum Name {
 }
 
 pub(super) fn parse(name: &str) -> Name {
-    let words: [(&str, &str); 11] = [
+    let words: [(&str, &str); 14] = [
         ("lora_magnitude_vector", "DoRA"),
         ("lora_embedding_", "an adapter of an embedding"),
         ("embed_tokens.", "an adapter of an embedding"),
@@ -93,7 +94,10 @@ pub(super) fn parse(name: &str) -> Name {
         ("modules_to_save", "a module that was trained in full"),
         (".lora_A.bias", "a bias in A"),
         (".lora_B.bias", "a bias in B"),
-        (".linear_attn.", "an adapter of linear attention"),
+        (".mlp.shared_expert_gate.", "an adapter of a shared expert's gate"),
+        (".mlp.experts.lora_", "an adapter of all experts in one"),
+        (".mlp.experts.base_layer.", "an adapter of all experts in one"),
+        (".linear_attn.", "an adapter of linear attention by other names"),
         (".qkv_proj.", "an adapter of q, k and v in one"),
         (".gate_up_proj.", "an adapter of gate and up in one"),
     ];

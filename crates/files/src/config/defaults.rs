@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 /// Keys that must be present although transformers has a default: a file without them is damaged. Only the
 /// `text_config` of a model of text and images may omit them.
-pub(crate) const WRITTEN: [&str; 8] = [
+pub(crate) const WRITTEN: [&str; 11] = [
     "vocab_size",
     "hidden_size",
     "intermediate_size",
@@ -14,13 +14,17 @@ pub(crate) const WRITTEN: [&str; 8] = [
     "num_attention_heads",
     "num_experts",
     "num_experts_per_tok",
+    "n_routed_experts",
+    "n_shared_experts",
     "moe_intermediate_size",
+    "shared_expert_intermediate_size",
 ];
 
 /// Keys with a meaningful null: no window, no cap, or a value that follows from other keys.
-pub(super) const NULL_IS_A_VALUE: [&str; 5] = [
+pub(super) const NULL_IS_A_VALUE: [&str; 6] = [
     "num_key_value_heads",
     "head_dim",
+    "q_lora_rank",
     "sliding_window",
     "attn_logit_softcapping",
     "final_logit_softcapping",

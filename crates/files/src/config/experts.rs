@@ -1,6 +1,7 @@
 //! Experts: their number, how many compute a row, and the layers that have them.
 
 use super::keys::{Config, FFN_MAX, POSITIONS_MAX, brief, out_of_range, short, unsupported};
+use super::sigmoid::{self, check_groups};
 use crate::safetensors_dir::TENSORS_MAX;
 use plimsoll_arch::expected_tensors;
 use plimsoll_arch::{
@@ -11,6 +12,8 @@ use serde_json::{Map, Value, json};
 
 /// Names of the number of experts.
 pub(super) const COUNT: [&str; 2] = ["num_experts", "num_local_experts"];
+/// The width of the shared expert.
+pub(super) const SHARED: &str = "shared_expert_intermediate_size";
 /// Tensors in a run's optimizer file per tensor of the model: m, v and a master copy.
 const OPTIMIZER_SETS: usize = 3;
 /// Widths are multiples of this: an expert's matrices are contiguous, and each begins a panel.
@@ -26,19 +29,53 @@ impl Config<'_> {
         if !architecture.has_experts {
             return Ok(None);
         }
+        if architecture.has_sigmoid_router {
+            return self.sigmoid_experts(layers).map(Some);
+        }
         let count = self.count_of_experts()?;
         let chosen = self.size("num_experts_per_tok", EXPERTS_MAX as u64)?;
-        let step = self.size("decoder_sparse_step", POSITIONS_MAX)?;
-        let dense = self.dense_layers(layers)?;
-        let layers = LayerSet::of(layers, |layer| (layer + 1) % step == 0 && !dense.contains(layer));
+        let (is_alone, has_shared) = (architecture.has_experts_alone, architecture.has_shared_expert);
         let each = ExpertsSpec {
             count,
             chosen,
             ffn: self.size("moe_intermediate_size", FFN_MAX)?,
-            normalizes: self.flag("norm_topk_prob")?,
+            normalizes: is_alone || self.flag("norm_topk_prob")?,
+            sigmoid: None,
             balance: self.balance()?,
+            shared: has_shared.then(|| self.size(SHARED, FFN_MAX)).transpose()?,
+            gates_shared: true,
+            // As published; a file may have the tensors of each expert apart.
+            is_fused: is_alone,
         };
+        if is_alone {
+            self.refuse_dense_layers(&each)?;
+            return Ok(Some(LayersWith { layers: LayerSet::of(layers, |_| true), each }));
+        }
+        let step = self.size("decoder_sparse_step", POSITIONS_MAX)?;
+        let dense = self.dense_layers(layers)?;
+        let layers = LayerSet::of(layers, |layer| (layer + 1) % step == 0 && !dense.contains(layer));
         Ok(Some(LayersWith { layers, each }))
+    }
+
+    /// Returns the width of layers without experts.
+    pub(super) fn dense_width(&self, architecture: &Architecture) -> Result<u32> {
+        let key = if architecture.has_experts_alone { "moe_intermediate_size" } else { "intermediate_size" };
+        self.size(key, FFN_MAX)
+    }
+
+    /// Refuses keys that the family does not have, where they say something else.
+    fn refuse_dense_layers(&self, each: &ExpertsSpec) -> Result<()> {
+        debug_assert!(each.normalizes, "such a family always divides weights by their sum");
+        for (key, built) in [
+            ("mlp_only_layers", json!([])),
+            ("decoder_sparse_step", json!(1)),
+            ("norm_topk_prob", json!(true)),
+        ] {
+            if let Some(value) = self.present(key).filter(|value| **value != built) {
+                return Err(unsupported(self.file, key, value, &brief(&built)));
+            }
+        }
+        Ok(())
     }
 
     /// Reads the experts per layer: `num_local_experts` in transformers 5, else `num_experts`.
@@ -92,6 +129,10 @@ pub(super) fn check(shape: &FileShape, file: &str) -> Result<()> {
             return Err(out_of_range(file, key, value.into(), limit));
         }
     }
+    check_groups(&experts, file)?;
+    if let Some(width) = experts.shared.filter(|width| *width == 0 || u64::from(*width) > FFN_MAX) {
+        return Err(out_of_range(file, SHARED, width.into(), FFN_MAX));
+    }
     for (key, value) in [("moe_intermediate_size", experts.ffn), ("hidden_size", shape.hidden)] {
         if !value.is_multiple_of(PANEL) {
             return Err(unsupported(file, key, &json!(value), "a multiple of 16 where there are experts"));
@@ -124,8 +165,12 @@ pub(super) fn check(shape: &FileShape, file: &str) -> Result<()> {
 
 /// Requires that a run can read the states it saves: each expert is three tensors, and a file has a limit on them.
 fn check_tensors(shape: &FileShape, (layers, count): (usize, usize), file: &str) -> Result<()> {
-    // A router and experts instead of gate, up and down.
-    let others = expected_tensors(&FileShape { experts: None, ..*shape }.spec()).len() - 2 * layers;
+    let Some(LayersWith { layers: set, each }) = shape.experts.filter(|experts| !experts.each.is_fused)
+    else {
+        return Ok(());
+    };
+    let one = LayersWith { layers: set, each: ExpertsSpec { count: 1, chosen: 1, ..each } };
+    let others = expected_tensors(&FileShape { experts: Some(one), ..*shape }.spec()).len() - 3 * layers;
     let room = (TENSORS_MAX / OPTIMIZER_SETS).saturating_sub(others);
     let count_max = room / (3 * layers);
     if count <= count_max {
@@ -146,13 +191,27 @@ fn check_tensors(shape: &FileShape, (layers, count): (usize, usize), file: &str)
 /// Writes the keys that `experts` reads.
 pub(super) fn write(shape: &FileShape, map: &mut Map<String, Value>) {
     let Some(LayersWith { layers, each: experts }) = shape.experts else { return };
+    if experts.sigmoid.is_some() {
+        return sigmoid::write(shape, map);
+    }
     let dense: Vec<u32> = (0..shape.layers).filter(|&layer| !layers.contains(layer)).collect();
     for (key, value) in [
         ("num_experts", experts.count.into()),
         ("num_experts_per_tok", experts.chosen.into()),
         ("moe_intermediate_size", experts.ffn.into()),
-        ("norm_topk_prob", experts.normalizes.into()),
         ("router_aux_loss_coef", short(experts.balance).into()),
+    ] {
+        map.insert(key.into(), value);
+    }
+    if let Some(width) = experts.shared {
+        map.insert(SHARED.into(), width.into());
+    }
+    if shape.architecture().has_experts_alone {
+        map.remove("intermediate_size");
+        return;
+    }
+    for (key, value) in [
+        ("norm_topk_prob", experts.normalizes.into()),
         ("decoder_sparse_step", 1.into()),
         ("mlp_only_layers", dense.into()),
     ] {
@@ -193,14 +252,19 @@ mod tests {
             FileShape { layers, experts: Some(experts), ..large() }
         };
         assert_eq!(check(&large(), "config.json").map_err(|error| error.to_string()), Ok(()));
+        // The largest that is published has 512 experts in each of 48 layers.
+        assert_eq!(check(&with(512, 48), "config.json").map_err(|error| error.to_string()), Ok(()));
+        let mut fused = with(512, 256);
+        fused.experts.as_mut().expect("experts").each.is_fused = true;
+        assert_eq!(check(&fused, "config.json").map_err(|error| error.to_string()), Ok(()));
         let error = check(&with(512, 256), "config.json").unwrap_err();
         assert_eq!(error.slug, "model-unsupported");
         let text = error.to_string();
-        assert!(text.contains("num_experts = 512, built is at most 53 in each of 256 layers"), "{text}");
+        assert!(text.contains("num_experts = 512, built is at most 110 in each of 256 layers"), "{text}");
         let tensors = expected_tensors(&with(512, 256).spec()).len();
-        assert!(text.contains(&format!("{tensors} tensors")) && text.contains("131072 at most"), "{text}");
+        assert!(text.contains(&format!("{tensors} tensors")) && text.contains("262144 at most"), "{text}");
         // The limit is the largest number whose states a file has room for.
-        for (count, fits) in [(53, true), (54, false)] {
+        for (count, fits) in [(110, true), (111, false)] {
             let shape = with(count, 256);
             assert_eq!(check(&shape, "config.json").is_ok(), fits, "{count}");
             assert_eq!(

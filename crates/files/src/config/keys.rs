@@ -114,7 +114,7 @@ pub(crate) fn unsupported_family(file: &str, key: &str, value: &Value, built: &s
     }
 }
 
-/// Returns the family with the longest prefix in common, at least three letters: qwen3 for `Qwen3NextForCausalLM`.
+/// Returns the family with the longest prefix in common, at least three letters: qwen3 for `Qwen3OmniMoe`.
 fn closest_family(name: &str) -> Option<&'static str> {
     let letters = |name: &str| name.to_ascii_lowercase().replace(['_', '-'], "");
     let wanted = letters(name);
@@ -161,9 +161,9 @@ mod tests {
     #[test]
     fn a_family_that_is_not_built_has_a_closest_one_by_the_letters_it_begins_with() {
         for (name, expect) in [
-            ("qwen3_next", Some("qwen3")),
-            ("Qwen3_5MoeForConditionalGeneration", Some("qwen3_5_text")),
-            ("qwen3_5_moe", Some("qwen3_5_text")),
+            ("qwen4_exp", Some("qwen3")),
+            ("Qwen3_5MoeForConditionalGeneration", Some("qwen3_5_moe_text")),
+            ("qwen3_5_moe", Some("qwen3_5_moe_text")),
             ("Qwen2MoeForCausalLM", Some("qwen2")),
             ("gemma3n_text", Some("gemma3_text")),
             ("llama4_text", Some("llama")),
@@ -172,14 +172,13 @@ mod tests {
             ("olmoe", Some("olmo3")),
             ("mixtral", None),
             ("gpt_oss", None),
-            ("deepseek_v3", None),
+            ("deepseek_v2", Some("deepseek_v3")),
             ("", None),
         ] {
             assert_eq!(closest_family(name), expect, "{name}");
         }
-        let error =
-            unsupported_family("config.json", "model_type", &serde_json::json!("qwen3_next"), "llama");
-        assert!(error.to_string().contains("qwen3_next"), "{error}");
+        let error = unsupported_family("config.json", "model_type", &serde_json::json!("qwen4_exp"), "llama");
+        assert!(error.to_string().contains("qwen4_exp"), "{error}");
         assert!(error.hints.iter().any(|hint| hint.contains("qwen3 is closest")), "{:?}", error.hints);
     }
 }

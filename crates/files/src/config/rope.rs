@@ -13,6 +13,8 @@ pub(super) struct Rope {
     pub(super) local_theta: Option<f64>,
     /// Elements of a head that are rotated, if not all.
     pub(super) rotated: Option<u32>,
+    /// `mscale_all_dim` of YaRN; 0 if absent.
+    pub(super) stretch: f64,
 }
 
 /// The context in which a rule is read.
@@ -35,6 +37,9 @@ pub(super) const LOCAL_BASE: &str = "rope_local_base_freq";
 /// The base that transformers 5 gives OLMo's layers with windows for a file with one base, whatever that is.
 const OLMO3_BASE: f64 = 500_000.0;
 
+/// How far YaRN stretches scores of latent attention.
+pub(super) const STRETCH: &str = "mscale_all_dim";
+
 /// The share of a head that is rotated.
 const ROTARY_FACTOR: &str = "partial_rotary_factor";
 
@@ -54,7 +59,7 @@ impl Config<'_> {
         let own_rope = architecture.has_own_rope();
         let factor = self.rotary_factor(architecture)?;
         let rotated = self.rotated(factor, head_dim)?;
-        let mut rope = Rope { theta, scaling: RopeScaling::None, local_theta: None, rotated };
+        let mut rope = Rope { theta, scaling: RopeScaling::None, local_theta: None, rotated, stretch: 0.0 };
         if let Some(nested) = nested {
             let nested = self.nested(key, nested)?;
             rope.rotated = self.rotated(nested.rotary_factor(architecture)?.or(factor), head_dim)?;
@@ -82,6 +87,7 @@ impl Config<'_> {
             };
             rule.rotary_factor(architecture)?;
             (rope.theta, rope.scaling) = rule.rule(theta, shape)?;
+            rope.stretch = rule.present(STRETCH).and_then(Value::as_f64).unwrap_or(0.0);
         }
         if own_rope && rope.local_theta.is_none() {
             rope.local_theta = Some(self.local_theta(rope.theta)?);
@@ -104,7 +110,10 @@ impl Config<'_> {
         let Some(value) = self.present(ROTARY_FACTOR) else { return Ok(None) };
         match value.as_f64() {
             Some(1.0) => Ok(Some(1.0)),
-            _ if !(architecture.has_longrope || architecture.has_delta) => {
+            _ if !(architecture.has_longrope
+                || architecture.has_delta
+                || architecture.has_partial_rotary) =>
+            {
                 Err(unsupported(self.file, ROTARY_FACTOR, value, "1"))
             }
             Some(factor) if factor > 0.0 && factor < 1.0 => Ok(Some(factor)),
@@ -217,11 +226,11 @@ impl Config<'_> {
             return Err(self.invalid(format!("beta_fast = {beta_fast} is not above beta_slow = {beta_slow}")));
         }
         let scale = |mscale: f64| if factor > 1.0 { 0.1 * mscale * math::ln(factor) + 1.0 } else { 1.0 };
-        let named = [self.present("mscale"), self.present("mscale_all_dim")];
+        let named = [self.present("mscale"), self.present(STRETCH)];
         let attention_factor = match self.present("attention_factor") {
             Some(_) => self.required_positive("attention_factor")?,
             None if named.iter().all(Option::is_some) => {
-                scale(self.required_positive("mscale")?) / scale(self.required_positive("mscale_all_dim")?)
+                scale(self.required_positive("mscale")?) / scale(self.required_positive(STRETCH)?)
             }
             None => scale(1.0),
         };
@@ -252,7 +261,7 @@ pub(super) fn write(shape: &FileShape, map: &mut Map<String, Value>) {
         rule.insert(ROTARY_FACTOR.into(), rotary_factor(shape).into());
         map.insert("rope_parameters".into(), rule.into());
     }
-    if !architecture.has_longrope {
+    if !(architecture.has_longrope || architecture.has_partial_rotary) {
         return;
     }
     map.insert(ROTARY_FACTOR.into(), rotary_factor(shape).into());

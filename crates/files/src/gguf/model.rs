@@ -227,7 +227,17 @@ impl Meta<'_> {
         let ffn = self.size(key::EXPERT_FFN)?;
         let balance =
             defaults::of(shape.architecture())["router_aux_loss_coef"].as_f64().unwrap_or_default() as f32;
-        let each = ExpertsSpec { count, chosen, ffn, normalizes: true, balance };
+        let each = ExpertsSpec {
+            count,
+            chosen,
+            ffn,
+            normalizes: true,
+            sigmoid: None,
+            balance,
+            shared: None,
+            gates_shared: true,
+            is_fused: false,
+        };
         Ok(Some(LayersWith { layers, each }))
     }
 

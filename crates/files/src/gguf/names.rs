@@ -227,7 +227,17 @@ mod tests {
         let mut shape = ModelSpec::preset("qwen2.5-0.5b").expect("a preset").file_shape();
         (shape.qk_norms, shape.tied) = (Some(QkNorms::Heads), false);
         let layers = LayerSet::of(shape.layers, |_| true);
-        let each = ExpertsSpec { count: 3, chosen: 2, ffn: 16, normalizes: true, balance: 0.0 };
+        let each = ExpertsSpec {
+            count: 3,
+            chosen: 2,
+            ffn: 16,
+            normalizes: true,
+            sigmoid: None,
+            balance: 0.0,
+            shared: None,
+            gates_shared: true,
+            is_fused: false,
+        };
         let of = LayersWith { layers, each };
         for family in Family::ALL.into_iter().filter(|family| family.architecture().gguf.is_some()) {
             let row = family.architecture();

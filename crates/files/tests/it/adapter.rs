@@ -195,7 +195,6 @@ fn other_kinds_of_adapter_are_refused_by_key_and_value() {
         "base_model.model.model.embed_tokens.lora_embedding_A",
         "base_model.model.lm_head.lora_A.weight",
         "base_model.model.lm_head.modules_to_save.weight",
-        "base_model.model.model.layers.0.linear_attn.in_proj_qkv.lora_A.weight",
         "base_model.model.model.layers.0.self_attn.qkv_proj.lora_A.weight",
     ] {
         let error = refusal(|_, tensors| tensors.push((name.into(), vec![1, 1])));
@@ -396,6 +395,14 @@ fn files_of_peft_are_read() {
         ("qwen3", "qwen3", "all-linear", false),
         ("qwen3_moe", "qwen3_moe", "all-linear", false),
         ("qwen3_moe_mixed", "qwen3_moe_mixed", "v_proj, gate_proj, down_proj", false),
+        (
+            "qwen3_5_moe",
+            "qwen3_5_moe",
+            "q_proj, k_proj, v_proj, o_proj, in_proj_qkv, in_proj_z, in_proj_b, in_proj_a, out_proj, \
+             shared_expert.gate_proj, shared_expert.up_proj, shared_expert.down_proj",
+            false,
+        ),
+        ("qwen3_next", "qwen3_next", "q_proj, v_proj, o_proj, in_proj_qkvz, in_proj_ba, out_proj", false),
     ] {
         let config = std::fs::read(golden.join(model).join("config.json")).unwrap();
         let spec = spec_from_config(&serde_json::from_slice(&config).unwrap(), "config.json").unwrap();
@@ -420,6 +427,11 @@ fn files_of_peft_are_read() {
     let spec = spec_from_config(&serde_json::from_slice(&config).unwrap(), "config.json").unwrap();
     let error = Adapter::open(&golden.join("lora/llama"), &spec).unwrap_err();
     assert_eq!(error.slug, "adapter-other-base", "{error}");
+    // Of linear attention, where the base has none.
+    let error = Adapter::open(&golden.join("lora/qwen3_5_moe"), &spec).unwrap_err();
+    assert_eq!(error.slug, "adapter-other-base", "{error}");
+    let words = "is of a linear layer that layer 0 of the model does not have";
+    assert!(error.message.contains(words), "{error}");
     // The same widths where q, k and v are one tensor: a merge would not find them.
     let config = std::fs::read(golden.join("llama/config.json")).unwrap();
     let spec = spec_from_config(&serde_json::from_slice(&config).unwrap(), "config.json").unwrap();

@@ -8,7 +8,7 @@ use plimsoll_base::DType;
 use plimsoll_files::{TokenIds, config_json, generation_config_json, spec_from_config, token_ids};
 use serde_json::{Value, json};
 
-pub const GOLDEN: [(&str, &str); 23] = [
+pub const GOLDEN: [(&str, &str); 27] = [
     ("llama", include_str!("../configs/llama.json")),
     ("qwen2", include_str!("../configs/qwen2.json")),
     ("qwen3", include_str!("../configs/qwen3.json")),
@@ -32,6 +32,10 @@ pub const GOLDEN: [(&str, &str); 23] = [
     ("qwen3_moe_mixed", include_str!("../configs/qwen3_moe_mixed.json")),
     ("qwen3_5", include_str!("../configs/qwen3_5.json")),
     ("qwen3_5_wide", include_str!("../configs/qwen3_5_wide.json")),
+    ("qwen3_5_moe", include_str!("../configs/qwen3_5_moe.json")),
+    ("qwen3_next", include_str!("../configs/qwen3_next.json")),
+    ("glm4_moe", include_str!("../configs/glm4_moe.json")),
+    ("glm4_moe_groups", include_str!("../configs/glm4_moe_groups.json")),
 ];
 
 pub fn golden(name: &str) -> Value {
@@ -121,7 +125,14 @@ fn a_key_that_is_left_out_is_what_the_table_says() {
     let table: Value = serde_json::from_str(include_str!("../../src/config/defaults.json")).unwrap();
     let written =
         ["vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"];
-    let experts = ["num_experts", "num_experts_per_tok", "moe_intermediate_size"];
+    let experts = [
+        "num_experts",
+        "num_experts_per_tok",
+        "n_routed_experts",
+        "n_shared_experts",
+        "moe_intermediate_size",
+        "shared_expert_intermediate_size",
+    ];
     for (name, _) in GOLDEN {
         let family = spec(&golden(name)).unwrap().family;
         for (key, value) in table[family.name()].as_object().unwrap() {
@@ -170,7 +181,17 @@ fn experts_are_read_with_the_layers_that_have_them() {
     let mixed = of(json!({}));
     let expect = LayersWith {
         layers: LayerSet::every(2, 4),
-        each: ExpertsSpec { count: 5, chosen: 3, ffn: 16, normalizes: false, balance: 0.001 },
+        each: ExpertsSpec {
+            count: 5,
+            chosen: 3,
+            ffn: 16,
+            normalizes: false,
+            sigmoid: None,
+            balance: 0.001,
+            shared: None,
+            gates_shared: true,
+            is_fused: false,
+        },
     };
     assert_eq!(mixed, expect);
     let dense = |layers: &[u32]| LayerSet::of(4, |layer| !layers.contains(&layer));

@@ -142,7 +142,7 @@ fn what_is_not_built_next_to_linear_attention_is_refused_by_key_and_value() {
         (json!({ "use_sliding_window": true }), UNSUPPORTED, "use_sliding_window = true"),
         (json!({ "num_experts": 256 }), UNSUPPORTED, "num_experts = 256"),
         (json!({ "hidden_act": "gelu" }), UNSUPPORTED, "hidden_act"),
-        (json!({ "model_type": "qwen3_5_moe_text", "architectures": null }), UNSUPPORTED, "qwen3_5_moe_text"),
+        (json!({ "model_type": "qwen4_exp_text", "architectures": null }), UNSUPPORTED, "qwen4_exp_text"),
         (json!({ "model_type": "qwen3_5_moe", "architectures": null }), UNSUPPORTED, "qwen3_5_moe"),
         (json!({ "rope_parameters": { "rope_type": "longrope" } }), UNSUPPORTED, "rope_type = \"longrope\""),
         (json!({ "rope_parameters": 3 }), UNSUPPORTED, "rope_parameters = 3"),
@@ -154,9 +154,13 @@ fn what_is_not_built_next_to_linear_attention_is_refused_by_key_and_value() {
         (factor(json!(0.3)), INVALID, "rotates 9 of 32"),
         (json!({ "head_dim": 20 }), INVALID, "rotates 5 of 20"),
     ]);
-    let moe = json!({ "model_type": "qwen3_5_moe", "text_config": golden("qwen3_5") });
+    let moe = json!({ "model_type": "qwen3_5_omni", "text_config": golden("qwen3_5") });
     let error = spec_from_config(&moe, "config.json").unwrap_err();
     assert!(error.hints.iter().any(|hint| hint.contains("qwen3_5_text is closest")), "{error}");
+    // The text of a model with experts inside one without.
+    let mixed = json!({ "model_type": "qwen3_5_moe", "text_config": golden("qwen3_5") });
+    let error = spec_from_config(&mixed, "config.json").unwrap_err();
+    assert!(error.message.contains("text_config.model_type = \"qwen3_5_text\""), "{error}");
 }
 
 #[test]
@@ -221,5 +225,84 @@ fn published_configurations_give_their_presets() {
         );
         let written = config_json(&preset, DType::Bf16, &TokenIds::default());
         assert_eq!(spec(&written).unwrap(), preset, "{name}");
+    }
+}
+
+#[test]
+fn published_configurations_with_experts_give_their_presets() {
+    let text = |spec: &FileShape| {
+        let (delta, experts) = (spec.delta.unwrap().each, spec.experts.unwrap().each);
+        json!({
+            "attention_bias": false,
+            "full_attention_interval": 4,
+            "head_dim": 256,
+            "hidden_act": "silu",
+            "hidden_size": spec.hidden,
+            "linear_conv_kernel_dim": 4,
+            "linear_key_head_dim": 128,
+            "linear_num_key_heads": 16,
+            "linear_num_value_heads": delta.value_heads,
+            "linear_value_head_dim": 128,
+            "max_position_embeddings": 262_144,
+            "moe_intermediate_size": experts.ffn,
+            "num_attention_heads": spec.heads,
+            "num_experts": experts.count,
+            "num_experts_per_tok": experts.chosen,
+            "num_hidden_layers": spec.layers,
+            "num_key_value_heads": spec.kv_heads,
+            "output_router_logits": false,
+            "rms_norm_eps": 1e-6,
+            "router_aux_loss_coef": 0.001,
+            "shared_expert_intermediate_size": experts.shared,
+            "vocab_size": spec.vocab,
+        })
+    };
+    let and = |one: Value, more: Value| {
+        let mut all = one.as_object().unwrap().clone();
+        all.extend(more.as_object().unwrap().clone());
+        Value::Object(all)
+    };
+    for name in ["qwen3.5-35b-a3b", "qwen3.5-122b-a10b", "qwen3-next-80b-a3b"] {
+        let preset = ModelSpec::preset(name).unwrap();
+        let (shape, is_wrapped) = (preset.file_shape(), preset.family == Family::Qwen35Moe);
+        let config = if is_wrapped {
+            let rule = json!({ "mrope_interleaved": true, "mrope_section": [11, 11, 10], "partial_rotary_factor": 0.25,
+                "rope_theta": 10_000_000, "rope_type": "default" });
+            let own = json!({ "model_type": "qwen3_5_moe_text", "rope_parameters": rule, "mamba_ssm_dtype": "float32",
+                "mtp_num_hidden_layers": 1, "attn_output_gate": true });
+            json!({ "architectures": ["Qwen3_5MoeForConditionalGeneration"], "model_type": "qwen3_5_moe",
+                "text_config": and(text(&shape), own), "tie_word_embeddings": false, "vision_config": { "depth": 27 } })
+        } else {
+            let own = json!({ "architectures": ["Qwen3NextForCausalLM"], "model_type": "qwen3_next",
+                "decoder_sparse_step": 1, "intermediate_size": 5120, "mlp_only_layers": [], "norm_topk_prob": true,
+                "partial_rotary_factor": 0.25, "rope_scaling": null, "rope_theta": 10_000_000 });
+            and(text(&shape), own)
+        };
+        assert_eq!(spec(&config).unwrap(), ModelSpec { is_wrapped, ..preset }, "{name}");
+        let written = config_json(&preset, DType::Bf16, &TokenIds::default());
+        assert_eq!(spec(&written).unwrap(), preset, "{name}");
+        assert_eq!(written.get("intermediate_size").is_none(), is_wrapped, "{name}");
+    }
+}
+
+#[test]
+fn keys_that_a_family_with_experts_alone_does_not_have_are_refused_where_they_differ() {
+    let of = |change| spec(&with("qwen3_5_moe", change));
+    let plain = of(json!({})).unwrap();
+    assert!(plain.file_shape().experts.unwrap().each.normalizes);
+    assert_eq!(
+        of(json!({ "norm_topk_prob": true, "mlp_only_layers": [], "intermediate_size": 7 })).unwrap(),
+        plain
+    );
+    for (change, slug, words) in [
+        (json!({ "norm_topk_prob": false }), UNSUPPORTED, "norm_topk_prob = false, built is true"),
+        (json!({ "mlp_only_layers": [1] }), UNSUPPORTED, "mlp_only_layers = [1], built is []"),
+        (json!({ "decoder_sparse_step": 2 }), UNSUPPORTED, "decoder_sparse_step = 2, built is 1"),
+        (json!({ "shared_expert_intermediate_size": 0 }), INVALID, "shared_expert_intermediate_size = 0"),
+        (json!({ "shared_expert_intermediate_size": "remove" }), INVALID, "shared_expert_intermediate_size"),
+        (json!({ "attention_bias": true }), UNSUPPORTED, "attention_bias = true"),
+    ] {
+        let (found, message) = of(change.clone()).unwrap_err();
+        assert!(found == slug && message.contains(words), "{change}: {message}");
     }
 }

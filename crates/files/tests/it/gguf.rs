@@ -3,7 +3,7 @@
 use crate::common;
 
 use common::*;
-use plimsoll_arch::{Family, LoraTarget, RopeScaling};
+use plimsoll_arch::{Family, LoraTarget, LoraTargets, RopeScaling};
 use plimsoll_base::Encoding::{Q4K, Q5K, Q6K, Q8_0};
 use plimsoll_base::blocks;
 use plimsoll_files::{OpenModel, check_against};
@@ -100,9 +100,10 @@ fn rows_are_read_as_they_are_stored() {
     let model = open(&coded_gguf(&MIXED)).unwrap();
     let encodings = model.encodings.expect("a GGUF file");
     for (layer, expect) in (0..).zip(MIXED) {
-        let targets = LoraTarget::ALL.map(|target| encodings.get(layer, target));
+        let all = || LoraTargets::ALL.iter();
+        let targets: Vec<_> = all().map(|target| encodings.get(layer, target)).collect();
         assert_eq!(targets, expect, "layer {layer}");
-        for (target, encoding) in LoraTarget::ALL.into_iter().zip(expect) {
+        for (target, encoding) in all().zip(expect) {
             let name = format!("model.layers.{layer}.{}.weight", target.module());
             let tensor = model.tensor(&name).unwrap();
             let (rows, k) = (tensor.shape[0], tensor.shape[1]);

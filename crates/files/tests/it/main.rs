@@ -7,6 +7,7 @@ mod delta;
 mod gguf;
 mod gguf_write;
 mod safetensors;
+mod sigmoid;
 mod sources;
 mod wrapped;
 mod written_configs;

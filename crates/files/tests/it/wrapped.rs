@@ -37,6 +37,13 @@ const QWEN: Wrapper = Wrapper {
     ],
 };
 
+const QWEN_MOE: Wrapper = Wrapper {
+    golden: "qwen3_5_moe",
+    model_type: "qwen3_5_moe",
+    architecture: "Qwen3_5MoeForConditionalGeneration",
+    others: QWEN.others,
+};
+
 fn golden(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/golden").join(name)
 }
@@ -92,7 +99,7 @@ fn open(folder: &tempfile::TempDir) -> Result<OpenModel> {
 
 #[test]
 fn both_spellings_of_the_tensors_are_read() {
-    for wrapper in [GEMMA, QWEN] {
+    for wrapper in [GEMMA, QWEN, QWEN_MOE] {
         let alone = OpenModel::open(golden(wrapper.golden).to_str().unwrap(), None, false).unwrap();
         for prefix in ["language_model.", "model.language_model."] {
             let rename = |name: &str| match prefix {
@@ -105,7 +112,8 @@ fn both_spellings_of_the_tensors_are_read() {
             assert_eq!(model.token_ids().eos, [1, 106]);
             let read = |of: &OpenModel| {
                 let (mut staging, mut out) = (vec![0; 4096], vec![0.0; 64]);
-                of.read_rows("model.layers.1.mlp.up_proj.weight", 3..4, &mut staging, &mut out).unwrap();
+                of.read_rows("model.layers.1.post_attention_layernorm.weight", 0..64, &mut staging, &mut out)
+                    .unwrap();
                 out
             };
             assert_eq!(read(&model), read(&alone), "{prefix}");
@@ -171,6 +179,8 @@ fn what_predicts_further_tokens_is_left_alone_in_a_language_models_own_files() {
         ("qwen3_5", "mtp.layers.0.mlp.up_proj.weight", None),
         ("qwen3_5", "model.visual.merger.norm.weight", Some("model-tensor-unexpected")),
         ("qwen3_moe", "mtp.layers.0.mlp.up_proj.weight", Some("model-tensor-unexpected")),
+        ("qwen3_5_moe", "mtp.layers.0.mlp.shared_expert.up_proj.weight", None),
+        ("qwen3_next", "mtp.layers.0.mlp.experts.0.up_proj.weight", None),
     ] {
         let folder = tempfile::tempdir().unwrap();
         std::fs::copy(golden(name).join("config.json"), folder.path().join("config.json")).unwrap();

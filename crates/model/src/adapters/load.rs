@@ -89,7 +89,10 @@ pub fn load_adapters(
                 match (from.matrices(), param.kind) {
                     (_, ParamKind::ValueHead) => from.read_score(param, &mut stored, out)?,
                     (AdaptersFrom::Files(files), _) => {
-                        files.read(&part.name, (first * width) as u64, &mut stored, out)?;
+                        param.each_stored_run((above + first, rows), |before, stored_row, run| {
+                            let at = ((stored_row - above) * width) as u64;
+                            files.read(&part.name, at, &mut stored, &mut out[before * width..][..run * width])
+                        })?;
                         check_finite(&part.name, first * width, out)?;
                     }
                     (AdaptersFrom::Seed(_), ParamKind::AdapterB(_)) => out.fill(0.0),

@@ -42,7 +42,8 @@ pub fn layout(
         // One expert at a time; no row goes to one twice.
         let of = |n: u32, k: u32| (target.kind.pack)(rows as u64, n.into(), k.into(), weights);
         for layer in (0..spec.layers.len()).filter(|layer| spec.layer(*layer).has(site)) {
-            pack = pack.max(of(width as u32, site.layers()[0].widths(spec, layer).0));
+            let inputs = site.target(spec, layer).map_or(0, |target| target.widths(spec, layer).0);
+            pack = pack.max(of(width as u32, inputs));
             for (target, _) in site.targets(spec, lora, layer) {
                 pack = pack.max(of(target.widths(spec, layer).1, lora.rank));
             }

@@ -8,11 +8,16 @@ pub(super) fn region_of(site: Site) -> String {
     format!("adapt.{site}")
 }
 
-/// Returns one for each layer that computes a product without experts. The last product's u is never recomputed.
+/// Returns one for each layer that computes a product without experts. The u of what a feed-forward part ends in is
+/// never recomputed.
 pub(super) fn layers_with(site: Site) -> Rows<impl Fn(&PassShape<'_>, u32) -> u32 + Copy> {
     let width = move |of: &PassShape<'_>, layer: u32| {
         let layer = of.spec.layer(layer);
         u32::from(layer.has(site) && !(site.is_of_experts() && layer.experts().is_some()))
     };
-    Rows { life: if site == Site::Down { Life::Always } else { Life::Kept }, width }
+    Rows { life: if is_last(site) { Life::Always } else { Life::Kept }, width }
+}
+
+fn is_last(site: Site) -> bool {
+    matches!(site, Site::Down | Site::SharedDown)
 }

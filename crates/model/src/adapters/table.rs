@@ -1,6 +1,6 @@
 //! The table of adapters: their tensors, by peft's names, and the offset of each in their flat buffer.
 
-use crate::params::{Param, ParamTable};
+use crate::params::{Param, ParamTable, Part};
 use plimsoll_arch::{LoraShape, ModelSpec, ParamKind};
 use plimsoll_base::DType;
 use plimsoll_device::Layouts;
@@ -13,9 +13,10 @@ impl ParamTable {
         let mut table = ParamTable::empty(kind);
         for layer in 0..spec.layers.len() {
             for site in spec.layer(layer).sites().filter(|site| site.width(lora) > 0) {
-                let experts = || site.layers()[0].of_experts(spec, layer);
+                let Some(one) = site.target(spec, layer) else { continue };
+                let experts = || one.of_experts(spec, layer);
                 let name = |expert, target, part| adapter_tensor_name(spec, (layer, expert), target, part);
-                let inputs = site.layers()[0].widths(spec, layer).0;
+                let inputs = one.widths(spec, layer).0;
                 for expert in experts() {
                     let down = site.targets(spec, lora, layer);
                     let down =
@@ -23,9 +24,18 @@ impl ParamTable {
                     table.add(kind, weights, ParamKind::AdapterA(site), layer, inputs, down);
                 }
                 for (target, _) in site.targets(spec, lora, layer) {
+                    let groups = target.row(spec, layer).and_then(|row| row.groups);
                     for expert in experts() {
-                        let up = vec![(name(expert, target, LoraPart::B), target.widths(spec, layer).1)];
-                        table.add(kind, weights, ParamKind::AdapterB(target), layer, lora.rank, up);
+                        let (name, rows) = (name(expert, target, LoraPart::B), target.widths(spec, layer).1);
+                        let up = Part { groups, ..Part::new(name, rows, lora.rank) };
+                        table.add_parts(
+                            kind,
+                            weights,
+                            ParamKind::AdapterB(target),
+                            layer,
+                            lora.rank,
+                            vec![up],
+                        );
                     }
                 }
             }

@@ -1,4 +1,4 @@
-//! The parts of a layer: a mixer, softmax or linear attention, and a feed-forward part, dense or of experts.
+//! The parts of a layer: a mixer, of softmax, linear or latent attention, and a feed-forward part, dense or of experts.
 //!
 //! Each part owns its regions and how long they are kept, their handles, its forward pass and its gradients. A new kind
 //! adds its folder, and its arms here and in `regions`. What passes from one product of a layer to the next belongs to
@@ -8,7 +8,9 @@ pub(crate) mod attention;
 pub(crate) mod delta;
 mod dense;
 pub(crate) mod experts;
+mod latent;
 pub(crate) mod regions;
+mod shared;
 
 use crate::layer::LayerPass;
 use crate::layer_backward::{LayerBackward, MixerGradients};
@@ -20,6 +22,7 @@ pub(crate) fn mix(layer: &LayerPass<'_, '_, '_>) {
     match &layer.bufs.mixer {
         MixerBufs::Attention(of) => attention::forward(layer, of),
         MixerBufs::Delta(of) => delta::forward(layer, of),
+        MixerBufs::Latent(of) => latent::forward(layer, of),
     }
 }
 
@@ -27,7 +30,7 @@ pub(crate) fn mix(layer: &LayerPass<'_, '_, '_>) {
 pub(crate) fn mix_again(layer: &LayerPass<'_, '_, '_>) {
     match &layer.bufs.mixer {
         MixerBufs::Attention(of) => attention::gate(layer, of),
-        MixerBufs::Delta(_) => {}
+        MixerBufs::Delta(_) | MixerBufs::Latent(_) => {}
     }
 }
 
@@ -36,6 +39,7 @@ pub(crate) fn mix_backward(step: &LayerBackward<'_, '_, '_>, of: MixerGradients<
     match &step.layer.bufs.mixer {
         MixerBufs::Attention(bufs) => attention::backward(step, bufs, of),
         MixerBufs::Delta(bufs) => delta::backward(step, bufs, of),
+        MixerBufs::Latent(bufs) => latent::backward(step, bufs, of),
     }
 }
 

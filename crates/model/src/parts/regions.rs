@@ -5,6 +5,7 @@
 use super::attention::regions::{self as attention, AttentionBufs, AttentionRegions};
 use super::delta::regions::{self as delta, DeltaBufs, DeltaRegions};
 use super::experts::regions::{self as experts, ExpertBufs, ExpertRegions};
+use super::latent::regions::{self as latent, LatentBufs, LatentRegions};
 use crate::activations::shape::{PassShape, Regions};
 use plimsoll_arch::{DenseSpec, Ffn, Mixer};
 use plimsoll_base::Result;
@@ -15,14 +16,17 @@ use plimsoll_memory::Buf;
 pub(crate) struct PartRegions<'p> {
     pub(crate) attention: Option<AttentionRegions<'p>>,
     pub(crate) delta: Option<DeltaRegions<'p>>,
+    pub(crate) latent: Option<LatentRegions<'p>>,
     pub(crate) experts: Option<ExpertRegions<'p>>,
 }
 
 /// Buffers that only this kind of mixer has.
 #[derive(Clone, Copy, Debug)]
+#[allow(clippy::large_enum_variant)] // One a layer, on the stack.
 pub(crate) enum MixerBufs<'p> {
     Attention(AttentionBufs<'p>),
     Delta(DeltaBufs<'p>),
+    Latent(LatentBufs<'p>),
 }
 
 /// A feed-forward part with the buffers that only its kind has.
@@ -33,13 +37,14 @@ pub(crate) enum FfnBufs<'p> {
     Experts(ExpertBufs<'p>),
 }
 
-/// Adds the regions of experts, of heads with output gates and of linear attention.
+/// Adds the regions of experts, of heads with output gates, of linear and of latent attention.
 ///
 /// Errors: `size-overflow`.
 pub(crate) fn add(to: &mut Regions<'_>) -> Result<()> {
     experts::add_regions(to)?;
     attention::add_gates(to)?;
-    delta::add_regions(to)
+    delta::add_regions(to)?;
+    latent::add_regions(to)
 }
 
 impl<'p> PartRegions<'p> {
@@ -47,6 +52,7 @@ impl<'p> PartRegions<'p> {
         PartRegions {
             attention: AttentionRegions::bind(get),
             delta: DeltaRegions::bind(get),
+            latent: LatentRegions::bind(get),
             experts: ExpertRegions::bind(get),
         }
     }
@@ -57,6 +63,12 @@ impl<'p> PartRegions<'p> {
             Mixer::Attention(attention) => {
                 let regions = self.attention.expect("regions of attention");
                 MixerBufs::Attention(regions.layer(of, attention, layer, m))
+            }
+            Mixer::Latent(latent) => {
+                let regions = self.attention.expect("regions of attention over latents");
+                let attention = regions.layer(of, latent.over_latents(), layer, m);
+                let regions = self.latent.expect("regions of latent attention");
+                MixerBufs::Latent(regions.layer(of, (latent, attention), layer, m))
             }
             Mixer::Delta(delta) => {
                 let regions = self.delta.expect("regions of linear attention");
@@ -82,7 +94,7 @@ impl<'p> MixerBufs<'p> {
     pub(crate) fn gated(&self) -> Option<Buf<'p>> {
         match self {
             MixerBufs::Attention(of) => of.gates.map(|gates| gates.out),
-            MixerBufs::Delta(_) => None,
+            MixerBufs::Delta(_) | MixerBufs::Latent(_) => None,
         }
     }
 }

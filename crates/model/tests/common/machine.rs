@@ -10,7 +10,7 @@ use plimsoll_model::{PassLimits, Target};
 use std::path::PathBuf;
 
 /// The tiny models with numbers of transformers.
-pub const GOLDEN: [&str; 23] = [
+pub const GOLDEN: [&str; 30] = [
     "llama",
     "llama3_rope",
     "qwen2",
@@ -34,6 +34,13 @@ pub const GOLDEN: [&str; 23] = [
     "qwen3_moe_mixed",
     "qwen3_5",
     "qwen3_5_wide",
+    "qwen3_5_moe",
+    "qwen3_next",
+    "deepseek_v3",
+    "moonlight",
+    "glm4_moe_lite",
+    "glm4_moe",
+    "glm4_moe_groups",
 ];
 
 /// Positions of a tiny model's rotary table: at most `most`; `phi4_mini` was generated with its short factors, for 64.

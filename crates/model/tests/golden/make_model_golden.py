@@ -159,6 +159,151 @@ QWEN3_5 = {key: value for key, value in COMMON.items() if key not in ("rope_thet
     "num_hidden_layers": 4,
 }
 
+# As published: no width of a dense part, and the experts of a layer in two tensors.
+QWEN3_5_MOE = {key: value for key, value in QWEN3_5.items() if key not in ("intermediate_size", "mlp_only_layers")} | {
+    "architectures": ["Qwen3_5MoeForCausalLM"],
+    "model_type": "qwen3_5_moe_text",
+    "head_dim": 16,
+    "layer_types": ["linear_attention", "full_attention"],
+    "linear_key_head_dim": 32,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_value_head_dim": 16,
+    "moe_intermediate_size": 32,
+    "num_experts": 6,
+    "num_experts_per_tok": 2,
+    "num_hidden_layers": 2,
+    "output_router_logits": False,
+    "router_aux_loss_coef": 0.001,
+    "shared_expert_intermediate_size": 48,
+    "tie_word_embeddings": False,
+}
+
+QWEN3_NEXT = {key: value for key, value in COMMON.items() if key != "torch_dtype"} | {
+    "architectures": ["Qwen3NextForCausalLM"],
+    "model_type": "qwen3_next",
+    "attention_bias": False,
+    "decoder_sparse_step": 1,
+    "dtype": "float32",
+    "full_attention_interval": 2,
+    "head_dim": 32,
+    "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 16,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 6,
+    "linear_value_head_dim": 32,
+    "mlp_only_layers": [2],
+    "moe_intermediate_size": 16,
+    "norm_topk_prob": True,
+    "num_experts": 5,
+    "num_experts_per_tok": 3,
+    "num_hidden_layers": 4,
+    "output_router_logits": False,
+    "partial_rotary_factor": 0.25,
+    "rope_scaling": None,
+    "router_aux_loss_coef": 0.001,
+    "shared_expert_intermediate_size": 32,
+    "tie_word_embeddings": False,
+}
+
+GLM4_MOE = {key: value for key, value in COMMON.items() if key not in ("torch_dtype", "rms_norm_eps")} | {
+    "architectures": ["Glm4MoeForCausalLM"],
+    "model_type": "glm4_moe",
+    "attention_bias": True,
+    "dtype": "float32",
+    "first_k_dense_replace": 1,
+    "head_dim": 32,
+    "moe_intermediate_size": 32,
+    "n_group": 1,
+    "n_routed_experts": 6,
+    "n_shared_experts": 1,
+    "norm_topk_prob": True,
+    "num_experts_per_tok": 2,
+    "num_nextn_predict_layers": 0,
+    "partial_rotary_factor": 0.5,
+    "rms_norm_eps": 1e-5,
+    "rope_scaling": None,
+    "rope_theta": 1000000,
+    "routed_scaling_factor": 1.0,
+    "tie_word_embeddings": False,
+    "topk_group": 1,
+    "use_qk_norm": False,
+}
+
+# The form of transformers 5, and what GLM-4.5-Air does not have: norms of heads, groups, a factor, wide shared experts.
+GLM4_MOE_GROUPS = {k: v for k, v in GLM4_MOE.items() if not k.startswith(("rope_", "partial_"))} | {
+    "first_k_dense_replace": 2,
+    "moe_intermediate_size": 16,
+    "n_group": 4,
+    "n_routed_experts": 8,
+    "n_shared_experts": 2,
+    "num_experts_per_tok": 3,
+    "num_hidden_layers": 4,
+    "rope_parameters": {"partial_rotary_factor": 0.25, "rope_theta": 10000.0, "rope_type": "default"},
+    "routed_scaling_factor": 2.5,
+    "topk_group": 2,
+    "use_qk_norm": True,
+}
+
+# Latent attention: a latent of 40 elements and 8 that are rotated, whose keys are 48 wide; queries from a latent of 24.
+DEEPSEEK_V3 = {k: v for k, v in COMMON.items() if k not in ("rope_theta", "torch_dtype", "rms_norm_eps")} | {
+    "architectures": ["DeepseekV3ForCausalLM"],
+    "model_type": "deepseek_v3",
+    "attention_bias": False,
+    "dtype": "float32",
+    "first_k_dense_replace": 1,
+    "kv_lora_rank": 40,
+    "moe_intermediate_size": 16,
+    "n_group": 4,
+    "n_routed_experts": 8,
+    "n_shared_experts": 1,
+    "norm_topk_prob": True,
+    "num_experts_per_tok": 2,
+    "num_key_value_heads": 4,
+    "num_nextn_predict_layers": 0,
+    "q_lora_rank": 24,
+    "qk_nope_head_dim": 32,
+    "qk_rope_head_dim": 8,
+    "rms_norm_eps": 1e-5,
+    "rope_interleave": True,
+    "rope_parameters": {
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "factor": 8.0,
+        "mscale": 1.0,
+        "mscale_all_dim": 1.0,
+        "original_max_position_embeddings": 32,
+        "rope_theta": 10000.0,
+        "rope_type": "yarn",
+    },
+    "routed_scaling_factor": 2.5,
+    "tie_word_embeddings": False,
+    "topk_group": 2,
+    "v_head_dim": 16,
+}
+
+MOONLIGHT = DEEPSEEK_V3 | {
+    "n_group": 1,
+    "n_routed_experts": 5,
+    "n_shared_experts": 2,
+    "q_lora_rank": None,
+    "rope_parameters": {"rope_theta": 50000.0, "rope_type": "default"},
+    "routed_scaling_factor": 2.446,
+    "topk_group": 1,
+}
+
+GLM4_MOE_LITE = {k: v for k, v in MOONLIGHT.items() if k not in ("first_k_dense_replace", "num_nextn_predict_layers")} | {
+    "architectures": ["Glm4MoeLiteForCausalLM"],
+    "model_type": "glm4_moe_lite",
+    "mlp_layer_types": ["dense", "sparse"],
+    "n_shared_experts": 1,
+    "q_lora_rank": 24,
+    "qk_nope_head_dim": 16,
+    "rope_parameters": {"rope_theta": 1000000.0, "rope_type": "default"},
+    "routed_scaling_factor": 1.8,
+    "v_head_dim": 32,
+}
+
 MODELS = {
     "qwen3_yarn": {**QWEN3, "rope_theta": 10.0, "rope_scaling": DEFAULT_YARN},
     "qwen2_yarn": {**QWEN2, "rope_theta": 100.0, "rope_scaling": EXPLICIT_YARN},
@@ -294,15 +439,33 @@ MODELS = {
         "rope_parameters": {"rope_theta": 100.0, "rope_type": "default"},
         "tie_word_embeddings": False,
     },
+    "qwen3_5_moe": {
+        **QWEN3_5_MOE,
+        "rope_parameters": {
+            "mrope_interleaved": True,
+            "mrope_section": [2, 1, 1],
+            "partial_rotary_factor": 0.5,
+            "rope_theta": 10000,
+            "rope_type": "default",
+        },
+    },
+    "qwen3_next": QWEN3_NEXT,
+    "glm4_moe": GLM4_MOE,
+    "glm4_moe_groups": GLM4_MOE_GROUPS,
+    "deepseek_v3": DEEPSEEK_V3,
+    "moonlight": MOONLIGHT,
+    "glm4_moe_lite": GLM4_MOE_LITE,
 }
 
 # Models that 4.57 does not know. The others are of 4.57: later versions read some of their keys in another way.
-OF_5 = ["qwen3_5", "qwen3_5_wide"]
+OF_5 = ["qwen3_5", "qwen3_5_wide", "qwen3_5_moe", "qwen3_next", "glm4_moe", "glm4_moe_groups",
+         "deepseek_v3", "moonlight", "glm4_moe_lite"]
 
 # The first keeps to the short factors, the second to the long ones, greedy continuations included.
 OTHER_LENGTHS = {"phi4_mini": [7, 20, 31], "phi4_mini_long": [40, 50, 64]}
 # On both sides of a chunk of 64 and of two.
 OTHER_LENGTHS |= {"qwen3_5": [63, 64, 129], "qwen3_5_wide": [65, 127, 128]}
+OTHER_LENGTHS |= {"qwen3_5_moe": [5, 64, 67], "qwen3_next": [23, 65, 7]}
 
 # The standard deviation of the embedding and the mean of the final norm's factor. A tied model whose stream is mostly the
 # embedding predicts the token that it just read, so models that multiply the embedding have a small one and a large norm.
@@ -311,7 +474,7 @@ DEFAULT_SIZES = (0.25, 1.0)
 
 # A model's seed is its place in MODELS, except where that gave a greedy margin below LEAST_MARGIN, or a head of linear
 # attention some token's output of almost 0, whose norm makes large differences of rounding.
-OTHER_SEEDS = {"gemma3": 100, "qwen3_5": 20, "qwen3_5_wide": 35}
+OTHER_SEEDS = {"gemma3": 100, "qwen3_5": 20, "qwen3_5_wide": 35, "qwen3_next": 25}
 
 
 def main():
@@ -355,9 +518,12 @@ def make_model(directory, name, seed):
     sequences = [torch.randint(COMMON["vocab_size"], (length,), generator=generator) for length in lengths]
     # named_parameters leaves lm_head out when it is tied to the embedding, as published checkpoints do.
     weights = {key: value.detach().clone() for key, value in model.named_parameters()}
-    safetensors.torch.save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
+    # Buffers that files have: what routers add to scores for their choice.
+    weights |= {key: value.clone() for key, value in model.named_buffers() if key.endswith(CORRECTION)}
+    stored = in_files(model, weights)
+    safetensors.torch.save_file(stored, directory / "model.safetensors", metadata={"format": "pt"})
 
-    check_names(model, weights)
+    check_names(model, stored)
     check_reload(directory, model, sequences[0])
     reference = compute_reference(model, sequences)
     safetensors.torch.save_file(reference, directory / "reference.safetensors")
@@ -365,7 +531,28 @@ def make_model(directory, name, seed):
     exact_model = new_model(directory).double()
     loaded = exact_model.load_state_dict({key: value.double() for key, value in weights.items()}, strict=False)
     assert set(loaded.missing_keys) <= {"lm_head.weight"} and not loaded.unexpected_keys, (name, loaded)
-    return summary(name, weights, reference, compute_reference(exact_model, sequences))
+    return summary(name, stored, reference, compute_reference(exact_model, sequences))
+
+
+def in_files(model, tensors):
+    """The tensors of memory as files have them: those of all experts of a layer apart, but in Qwen3.5."""
+    if model.config.model_type not in ("qwen3_next", "glm4_moe", "deepseek_v3", "glm4_moe_lite"):
+        return tensors
+    return split_experts(tensors)
+
+
+def split_experts(tensors):
+    found = {}
+    for name, tensor in tensors.items():
+        layer, _, part = name.rpartition(".experts.")
+        for expert, matrix in enumerate(tensor) if layer and tensor.dim() == 3 else []:
+            halves = matrix.chunk(2) if part == "gate_up_proj" else [matrix]
+            names = ["gate_proj", "up_proj"] if part == "gate_up_proj" else [part]
+            for half, of in zip(halves, names):
+                found[f"{layer}.experts.{expert}.{of}.weight"] = half.contiguous()
+        if not layer or tensor.dim() != 3:
+            found[name] = tensor
+    return found
 
 
 def new_model(directory):
@@ -373,14 +560,25 @@ def new_model(directory):
     config._attn_implementation = "eager"
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     assert model.get_input_embeddings().padding_idx is None, directory
+    one_expert_at_a_time(model)
     return model
+
+
+def one_expert_at_a_time(model):
+    """Lets transformers 5 add experts in ascending order, in the model's dtype."""
+    if hasattr(model, "set_experts_implementation"):
+        model.set_experts_implementation("eager")
+
+
+CORRECTION = "e_score_correction_bias"
 
 
 def randomize(model, generator, embedding_size, final_norm):
     """Weights large enough that attention, norms and biases all change the logits."""
-    zero_centered = model.config.model_type.startswith(("gemma", "qwen3_5"))  # they multiply by 1 + w
+    zero_centered = model.config.model_type.startswith(("gemma", "qwen3_5", "qwen3_next"))  # they multiply by 1 + w
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
+        corrections = [(name, buffer) for name, buffer in model.named_buffers() if name.endswith(CORRECTION)]
+        for name, parameter in [*model.named_parameters(), *corrections]:
             noise = torch.randn(parameter.shape, generator=generator)
             if name.endswith("norm.weight"):
                 factor = final_norm if name == "model.norm.weight" else 1.0
@@ -410,13 +608,18 @@ def check_names(model, weights):
     with tempfile.TemporaryDirectory() as scratch:
         model.save_pretrained(scratch)
         saved = safetensors.torch.load_file(Path(scratch) / "model.safetensors")
+    # A new Qwen3.5 with experts is saved with each expert apart, published ones are not; both are read.
+    saved, weights = split_experts(saved), split_experts(weights)
     assert saved.keys() == weights.keys(), saved.keys() ^ weights.keys()
 
 
 def check_reload(directory, model, input_ids):
     loaded = transformers.AutoModelForCausalLM.from_pretrained(directory, attn_implementation="eager").eval()
+    one_expert_at_a_time(loaded)
     with torch.no_grad():
-        assert torch.equal(compute_logits(loaded, input_ids), compute_logits(model, input_ids)), directory
+        # Where weights lie in memory may change the last bit of a product of a few rows.
+        difference = (compute_logits(loaded, input_ids) - compute_logits(model, input_ids)).abs().max()
+    assert difference < 1e-5, (directory, difference)
 
 
 def compute_logits(model, input_ids):
@@ -447,14 +650,15 @@ def compute_reference(model, sequences):
     for parameter in model.parameters():
         if parameter.grad is None:  # an expert that no token went to
             parameter.grad = torch.zeros_like(parameter)
-    gradients = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+    gradients = in_files(model, {name: parameter.grad.clone() for name, parameter in model.named_parameters()})
     reference["loss"] = loss.detach().reshape(1)
     squares = [gradient.double().square().sum() for gradient in gradients.values()]
     reference["grad_norm"] = torch.stack(squares).sum().sqrt().to(loss.dtype).reshape(1)
     reference.update({f"grad.{name}": gradient for name, gradient in gradients.items()})
 
     torch.optim.AdamW(model.parameters(), **ADAMW).step()
-    reference.update({f"adamw.{name}": parameter.detach().clone() for name, parameter in model.named_parameters()})
+    stepped = in_files(model, {name: parameter.detach().clone() for name, parameter in model.named_parameters()})
+    reference.update({f"adamw.{name}": parameter for name, parameter in stepped.items()})
     return reference
 
 
@@ -474,7 +678,7 @@ def summary(name, weights, reference, exact):
         keys = [key for key in reference if key.startswith(prefix) and key.endswith(suffix)]
         return max((reference[key].double() - exact[key].double()).abs().max().item() for key in keys)
 
-    gradients = [reference[f"grad.{key}"] for key in weights]
+    gradients = [reference[f"grad.{key}"] for key in weights if not key.endswith(CORRECTION)]
     small = sum(int((gradient.abs() < SMALL_GRADIENT).sum()) for gradient in gradients)
     margin = min(reference[f"seq{i}.greedy_margin"].min().item() for i in range(3))
     assert margin > LEAST_MARGIN, f"{name}: greedy margin {margin}, choose another seed"
@@ -511,7 +715,7 @@ README = """# Tiny models with reference numbers
 
 Random models, and what Hugging Face transformers computes from them in float32 on CPU, eager attention, no cache.
 Weights are random with a fixed seed; nothing is trained. Those of this list are made by `make_model_golden.py` with
-{of_4}, and `qwen3_5` and `qwen3_5_wide` with
+{of_4}, and those of Qwen3.5, Qwen3-Next and GLM with
 {of_5}. The folders `llama`, `llama3_rope`, `qwen2`, `qwen3` and `mistral` are older, have the same
 tensors with a vocab of 260, and come from another script.
 
@@ -539,6 +743,15 @@ tensors with a vocab of 260, and come from another script.
   gates and 8 rotated dimensions. T = 63, 64, 129: transformers computes linear attention by chunks of 64 tokens.
 - `qwen3_5_wide`: 4 layers, of which the second and the last have linear attention, with 2 heads of 16 for q and k and 4 heads of 32
   for v. 8 of the 16 dimensions of a head of the others rotate. Untied. T = 65, 127, 128.
+- `qwen3_5_moe`: a layer with linear attention and a full one, each with 6 experts of 32, 2 of them for a token, and a shared expert of 48. The
+  tensors of experts are those of all experts of a layer, as published. Untied. T = 5, 64, 67.
+- `qwen3_next`: 4 layers, of which the second and the last are full; the third is dense, the others have 5 experts of 16, 3 for a token, and a
+  shared expert of 32. The input rows of linear attention are grouped by the 2 heads of 16 for q and k, with 3 heads of 32 for v each.
+  Untied. T = 23, 65, 7.
+- `glm4_moe`: a dense layer and one with 6 experts of 32, 2 of them for a token by sigmoids with corrections, and a shared expert of 32. Bias on q, k
+  and v; half of a head of 32 rotates. `config.json` has the keys of transformers 4. Untied.
+- `glm4_moe_groups`: 4 layers, of which the first two are dense, with 8 experts of 16 in 4 groups: a token chooses 3 in 2 groups. Factor 2.5 on
+  weights; a shared expert of 2 x 16; norms of heads, a quarter of which rotates. Untied.
 
 All have hidden 64, 2 layers unless it says 4, 4 query heads, 2 key-value heads, feed-forward 96, vocab 96.
 Each folder holds `config.json`, `model.safetensors` (f32, Hugging Face names; a tied model has no `lm_head.weight`)

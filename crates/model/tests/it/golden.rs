@@ -155,19 +155,29 @@ fn every_gradient_agrees_with_transformers_at_every_recompute_level() {
                     } else {
                         rows(dev, Matrix::new(buf, param.n as usize, width, grads.embed.layout))
                     };
+                    if param.is_fixed() {
+                        assert!(ours.iter().all(|&d| d == 0.0), "{name}: {:?}", param.parts);
+                        continue;
+                    }
                     let mut at = 0;
                     for part in &param.parts {
                         let n = part.rows as usize * width;
-                        let theirs = reference.f32s(&format!("grad.{}", part.name));
+                        let stored = reference.f32s(&format!("grad.{}", part.name));
+                        let row = |row: u32| part.groups.map_or(row, |groups| groups.run(row).0) as usize;
+                        let theirs: Vec<f32> = (0..part.rows)
+                            .flat_map(|of| stored[row(of) * width..][..width].iter().copied())
+                            .collect();
                         let d = largest_difference(&ours[at..at + n], &theirs);
                         println!("golden {name}: gradients differ by at most {d:e}");
-                        // Of the two families that multiply embeddings gradients are five times as large.
+                        // Of the two families that multiply embeddings gradients are five times as large, and of this
+                        // Qwen3-Next three times, where transformers itself is off by 3.6e-6.
                         // Decay and bias gradients sum differences over rows: the reference is off by half of 1.5e-6.
                         let is_sum = part.name.ends_with("A_log")
                             || part.name.ends_with("dt_bias") && dev.kind() == &plimsoll_cuda::LAYOUTS;
                         let bound = match name {
                             _ if is_sum => 4e-6,
                             "gemma3" | "granite" => 6e-6,
+                            "qwen3_next" => 1.5e-5,
                             _ => 1.5e-6,
                         };
                         assert!(d < bound, "{name} {recompute:?} {}: gradients differ by {d}", part.name);
@@ -194,7 +204,7 @@ fn the_first_pass_of_a_step_writes_what_adding_to_zeros_gives() {
             let table = f.table.clone();
             run(&mut f, Recompute::Cheap, &sequences, |dev, decoder, grads, pass| {
                 let added = read(dev, grads.all);
-                for param in &table.params {
+                for param in table.params.iter().filter(|param| !param.is_fixed()) {
                     let buf = grads.all.slice(param.offset as usize, param.elements as usize);
                     dev.write_f32(buf, 0, &vec![f32::NAN; buf.len()]);
                 }

@@ -9,8 +9,10 @@ static KIND: &Layouts = &plimsoll_cuda::LAYOUTS;
 const BF16: DType = DType::Bf16;
 
 /// Numbers of a table, without what pads them.
+/// Numbers of a table without those that nothing trains, which do not count as parameters.
 fn numbers(table: &ParamTable) -> u64 {
-    table.params.iter().map(|param| u64::from(param.n) * u64::from(param.k.max(1))).sum()
+    let trained = table.params.iter().filter(|param| !param.kind.is_fixed());
+    trained.map(|param| u64::from(param.n) * u64::from(param.k.max(1))).sum()
 }
 
 fn spec(preset: &str) -> ModelSpec {

@@ -132,7 +132,7 @@ fn text(found: &Exported, to: &Path, format: Format) -> String {
     };
     if *left_out > 0 {
         text += &format!(
-            "left out: `mtp.*` ({left_out} tensors), which predicts further tokens and is not trained\n"
+            "left out: {left_out} tensors that predict further tokens (`mtp.*`, or layers after the last), which is not trained\n"
         );
     }
     if format == Format::Gguf {

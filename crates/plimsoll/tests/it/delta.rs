@@ -89,21 +89,64 @@ fn every_method_trains_linear_attention() {
     }
 }
 
+/// All that adapters may change in such a model.
+const ALL: [&str; 2] = [
+    "lora.rank=4",
+    "lora.targets=[\"q_proj\", \"k_proj\", \"v_proj\", \"o_proj\", \"gate_proj\", \"up_proj\", \"down_proj\", \"in_proj_qkv\", \
+     \"in_proj_z\", \"in_proj_b\", \"in_proj_a\", \"out_proj\"]",
+];
+
 #[test]
-fn adapters_of_the_feed_forward_part_are_built_and_others_refused() {
+fn adapters_are_trained_in_every_form_in_layers_of_both_kinds() {
     let folder = run_of_delta();
-    let refused = [
-        "error[lora-unsupported]: q_proj, k_proj, v_proj, o_proj of a qwen3_5_text model are in some layers alone",
-        "hint: set lora.targets = [\"gate_proj\", \"up_proj\", \"down_proj\"]",
-    ];
-    folder.train_refused("all", &["lora.rank=4"], 2, &refused);
-    for more in ["lora.rank=4", "lora.quantize=nf4"] {
-        folder.train(more, &[FFN[0], FFN[1], more, "train.steps=2"]);
-        for step in folder.metrics(more) {
-            assert_eq!(number(&step, "rollout/logprob_mismatch_max"), 0.0, "{more}: {step}");
-            assert!(number(&step, "grad_norm") > 0.0, "{more}: {step}");
+    for (name, sets) in [
+        ("ffn", &FFN[..]),
+        ("seven", &["lora.rank=4"]),
+        ("all", &ALL),
+        ("merged", &[ALL[0], ALL[1], "lora.merge=true"]),
+        ("in codes", &[ALL[0], ALL[1], "lora.quantize=nf4"]),
+        ("bf16", &[ALL[0], ALL[1], "model_options.dtype=bf16", "train.recompute=layer"]),
+        ("linear alone", &["lora.rank=4", "lora.targets=[\"in_proj_b\", \"out_proj\"]"]),
+    ] {
+        folder.train(name, &[sets, &["train.steps=2"]].concat());
+        for step in folder.metrics(name) {
+            assert_eq!(number(&step, "rollout/logprob_mismatch_max"), 0.0, "{name}: {step}");
+            assert!(number(&step, "grad_norm") > 0.0, "{name}: {step}");
         }
     }
+    folder.train_refused(
+        "absent",
+        &["lora.rank=4", "lora.targets=[\"q_proj\", \"in_proj_ba\"]"],
+        2,
+        &[
+            "error[lora-unsupported]: in_proj_ba of a qwen3_5_text model are in none of its layers",
+            "hint: set lora.targets = \"all-linear\"",
+        ],
+    );
+}
+
+#[test]
+fn adapters_of_both_kinds_go_on_and_are_exported_and_merged() {
+    let folder = run_of_delta();
+    let sets = |more: &[&'static str]| [&ALL[..], &["train.learning_rate=1e-2"], more].concat();
+    folder.train("whole", &sets(&[]));
+    folder.train("cut", &sets(&["train.steps=2"]));
+    folder.train("cut", &sets(&["train.steps=3", "--resume"]));
+    assert_eq!(left(&folder, "whole"), left(&folder, "cut"));
+    let (run, adapter, merged) =
+        (folder.text_path("whole"), folder.text_path("adapter"), folder.text_path("merged"));
+    let said = plimsoll(&["checkpoint", "export", &run, "--to", &adapter]);
+    assert!(said.status.success(), "{said:?}");
+    let bytes = folder.read("adapter/adapter_model.safetensors");
+    let names = String::from_utf8_lossy(&bytes);
+    // Two layers with five linear layers of linear attention, one with four of attention, and three in each.
+    assert_eq!(names.matches(".lora_").count(), 2 * (2 * 5 + 4 + 3 * 3));
+    assert!(names.contains("base_model.model.model.layers.1.linear_attn.in_proj_a.lora_B.weight"));
+    let on = format!("lora.adapter={adapter}");
+    folder.train("on", &[&ALL[..], &["train.learning_rate=1e-2", &on, "train.steps=1"]].concat());
+    let said = plimsoll(&["checkpoint", "export", &run, "--merge", "--to", &merged]);
+    assert!(said.status.success(), "{said:?}");
+    folder.train("after", &[&format!("model={merged}"), "train.steps=1"]);
 }
 
 /// Multi-token prediction was trained with the old layers, and a checkpoint's config.json has no key of it.
@@ -121,7 +164,10 @@ fn a_merged_model_has_nothing_that_predicts_further_tokens_of_other_layers() {
     folder.train("run", &[FFN[0], FFN[1], "train.steps=1"]);
     let (run, merged) = (folder.text_path("run"), folder.text_path("merged"));
     let said = plimsoll(&["checkpoint", "export", &run, "--merge", "--to", &merged]);
-    assert!(text(&said.stdout).contains("left out: `mtp.*` (1 tensors), which predicts further"), "{said:?}");
+    assert!(
+        text(&said.stdout).contains("left out: 1 tensors that predict further tokens (`mtp.*`"),
+        "{said:?}"
+    );
     let written = std::fs::read(folder.path("merged/model.safetensors")).expect("a file");
     assert!(!written.windows(4).any(|part| part == b"mtp."));
     folder.train("again", &[&format!("model={merged}"), "train.steps=1"]);

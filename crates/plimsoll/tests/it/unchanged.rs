@@ -34,7 +34,8 @@ fn families() -> Vec<(&'static str, Value)> {
         "long_factor": (1..=24).map(|i| 1.0 + 0.25 * f64::from(i)).collect::<Vec<_>>(),
     });
     let gelu = "gelu_pytorch_tanh";
-    vec![
+    let mut all = with_experts();
+    all.extend(vec![
         (
             "llama",
             json!({ "architectures": ["LlamaForCausalLM"], "rope_scaling": llama3, "attention_bias": true,
@@ -48,18 +49,6 @@ fn families() -> Vec<(&'static str, Value)> {
         (
             "qwen3",
             json!({ "architectures": ["Qwen3ForCausalLM"], "tie_word_embeddings": false, "attention_bias": true }),
-        ),
-        (
-            "qwen3_moe",
-            json!({ "architectures": ["Qwen3MoeForCausalLM"], "num_experts": 6, "num_experts_per_tok": 2,
-            "moe_intermediate_size": 64, "norm_topk_prob": false, "mlp_only_layers": [1] }),
-        ),
-        (
-            "qwen3_5_text",
-            json!({ "architectures": ["Qwen3_5ForCausalLM"], "head_dim": 32, "partial_rotary_factor": 0.5,
-            "layer_types": ["linear_attention", "linear_attention", "full_attention", "linear_attention"],
-            "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 16,
-            "linear_value_head_dim": 16, "linear_conv_kernel_dim": 4 }),
         ),
         ("mistral", json!({ "architectures": ["MistralForCausalLM"], "sliding_window": 8 })),
         ("smollm3", json!({ "architectures": ["SmolLM3ForCausalLM"], "no_rope_layers": [1, 0, 1, 1] })),
@@ -88,6 +77,31 @@ fn families() -> Vec<(&'static str, Value)> {
             "phi3",
             json!({ "architectures": ["Phi3ForCausalLM"], "partial_rotary_factor": 0.75, "rope_scaling": longrope,
             "original_max_position_embeddings": 16, "sliding_window": null }),
+        ),
+    ]);
+    all
+}
+
+/// Those with experts or linear attention.
+fn with_experts() -> Vec<(&'static str, Value)> {
+    vec![
+        (
+            "qwen3_moe",
+            json!({ "architectures": ["Qwen3MoeForCausalLM"], "num_experts": 6, "num_experts_per_tok": 2,
+            "moe_intermediate_size": 64, "norm_topk_prob": false, "mlp_only_layers": [1] }),
+        ),
+        (
+            "qwen3_5_text",
+            json!({ "architectures": ["Qwen3_5ForCausalLM"], "head_dim": 32, "partial_rotary_factor": 0.5,
+            "layer_types": ["linear_attention", "linear_attention", "full_attention", "linear_attention"],
+            "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 16,
+            "linear_value_head_dim": 16, "linear_conv_kernel_dim": 4 }),
+        ),
+        (
+            "glm4_moe",
+            json!({ "architectures": ["Glm4MoeForCausalLM"], "attention_bias": true, "partial_rotary_factor": 0.5,
+            "n_routed_experts": 6, "n_shared_experts": 1, "num_experts_per_tok": 2, "moe_intermediate_size": 64,
+            "n_group": 3, "topk_group": 2, "routed_scaling_factor": 1.5, "first_k_dense_replace": 2 }),
         ),
     ]
 }

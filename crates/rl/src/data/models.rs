@@ -151,7 +151,8 @@ fn with_adapter(run: &RunSpec, mut model: OpenModel) -> Result<OpenModel> {
                 "to train all weights: `plimsoll checkpoint export --merge`, and set `model` to the result",
             ));
     };
-    let same = (lora.rank, lora.alpha, lora.rslora, lora.targets) == (*rank, *alpha, *rslora, *targets);
+    let own = lora.targets.of_model(&model.spec);
+    let same = (lora.rank, lora.alpha, lora.rslora, own) == (*rank, *alpha, *rslora, *targets);
     if same {
         Ok(model)
     } else {
@@ -166,11 +167,16 @@ fn with_adapter(run: &RunSpec, mut model: OpenModel) -> Result<OpenModel> {
 /// Errors: `lora-unsupported`.
 fn check_rank(run: &RunSpec, spec: &ModelSpec) -> Result<()> {
     let Some(LoraSpec { rank, targets, .. }) = run.lora.as_ref() else { return Ok(()) };
+    let targets = &targets.of_model(spec);
     check_targets(*targets, spec)?;
     check_tensors(LoraShape { rank: *rank, targets: *targets }, spec)?;
     let most = |target: &LoraTarget| {
         let (inputs, outputs) = target.narrowest(spec);
-        inputs.min(outputs)
+        match target {
+            // A few numbers of each row: adapters of the others' rank may be wider.
+            LoraTarget::DeltaA | LoraTarget::DeltaB | LoraTarget::DeltaBa => inputs,
+            _ => inputs.min(outputs),
+        }
     };
     let (wide, narrow): (Vec<LoraTarget>, Vec<LoraTarget>) =
         targets.iter().partition(|target| most(target) >= *rank);
@@ -190,22 +196,22 @@ fn check_rank(run: &RunSpec, spec: &ModelSpec) -> Result<()> {
     })
 }
 
-/// Requires that each target is a tensor of its own in every layer. peft names adapters by the tensors in files, and
-/// most layers of a model with linear attention have no q, k, v and o products.
+/// Requires that each target is a tensor of its own in some layer. peft names adapters by the tensors in files, and
+/// leaves out in silence a name that no layer has.
 ///
 /// Errors: `lora-unsupported`.
 fn check_targets(targets: LoraTargets, spec: &ModelSpec) -> Result<()> {
     let Some(unfit) = targets.unfit(spec) else { return Ok(()) };
-    let (Unfit::Fused(which) | Unfit::NotInEveryLayer(which)) = unfit;
+    let (Unfit::Fused(which) | Unfit::InNoLayer(which) | Unfit::OtherInPeft(which)) = unfit;
     let (names, built) = (which.names().join(", "), LoraTargets::built_for(spec).in_toml());
     let of = format!("{names} of a {} model", spec.family);
     let error = |why: &str| Error::usage("lora-unsupported", format!("{of} are {why}"));
     Err(match unfit {
         Unfit::Fused(_) => error("part of `qkv_proj` and `gate_up_proj`, whose adapters are not built")
             .hint(format!("set lora.targets = {built}, or remove [lora]")),
-        Unfit::NotInEveryLayer(_) => {
-            error("in some layers alone, and the others have linear attention: their adapters are not built")
-                .fact("attention stays frozen under adapters of the feed-forward part")
+        Unfit::InNoLayer(_) => error("in none of its layers").hint(format!("set lora.targets = {built}")),
+        Unfit::OtherInPeft(_) => {
+            error("what peft turns into adapters of all routed experts in one, which are not built")
                 .hint(format!("set lora.targets = {built}"))
         }
     })

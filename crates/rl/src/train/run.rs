@@ -83,6 +83,9 @@ impl<'r> LanguageRun<'r> {
         if let Some(words) = rope::words(&shape.spec, shape.positions) {
             lead.note(words);
         }
+        if let Some(words) = shape.lora.and_then(|lora| lora.shape.reach(&shape.spec)) {
+            lead.note(words);
+        }
         if self.player.episodes().is_some() {
             return Ok(());
         }

@@ -67,7 +67,7 @@ impl Ask {
     }
 
     fn has_states(&self) -> bool {
-        self.source.starts_with("qwen3_5")
+        self.source.starts_with("qwen3_5") || self.source == "qwen3_next"
     }
 
     fn samples(&self) -> usize {
@@ -321,20 +321,17 @@ fn layers_that_differ() {
 /// A row's experts, and their bits, do not depend on what else is in a pass.
 #[test]
 fn experts() {
-    for (source, dtype) in [
-        ("qwen3_moe", DType::F32),
-        ("qwen3_moe", DType::Bf16),
-        ("qwen3_moe_mixed", DType::F32),
-        ("qwen3_moe_mixed", DType::Bf16),
-    ] {
-        check_model(source, dtype);
+    let sources = ["qwen3_moe", "qwen3_moe_mixed", "glm4_moe", "glm4_moe_groups"];
+    for source in sources.into_iter().chain(["deepseek_v3", "moonlight", "glm4_moe_lite"]) {
+        check_model(source, DType::F32);
+        check_model(source, DType::Bf16);
     }
 }
 
 /// States of linear attention go on from pass to pass, over the edges of the chunks that the backward pass takes.
 #[test]
 fn linear_attention() {
-    for source in ["qwen3_5", "qwen3_5_wide"] {
+    for source in ["qwen3_5", "qwen3_5_wide", "qwen3_5_moe", "qwen3_next"] {
         check_model(source, DType::F32);
         check_model(source, DType::Bf16);
     }

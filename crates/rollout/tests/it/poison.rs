@@ -7,8 +7,8 @@
 use crate::common::harness::{Harness, Machine, Numbers, Setup, dtypes, resident_gradients};
 use crate::common::{World, sampling};
 use plimsoll_arch::{
-    Attention, Cache, DeltaSpec, ExpertsSpec, Family, FileShape, LayerSet, LayersWith, ModelSpec, Window,
-    Windows,
+    Attention, Cache, DeltaSpec, ExpertsSpec, Family, FileShape, LayerSet, LayersWith, ModelSpec,
+    SigmoidSpec, Window, Windows,
 };
 use plimsoll_base::{Bytes, DType, Phase, PhaseSet};
 use plimsoll_device::Sampling;
@@ -33,6 +33,9 @@ const NEW_TOKENS: usize = 34;
 const CHILDREN: usize = 5;
 const RESPONSE: usize = 66;
 const ROWS: usize = PROMPT + CHILDREN * (RESPONSE - 1);
+
+/// A router of sigmoids in groups, which chooses all experts.
+const SIGMOID: SigmoidSpec = SigmoidSpec { groups: 1, groups_chosen: 1, factor: 1.5 };
 
 fn spec(family: Family) -> ModelSpec {
     let shape = FileShape {
@@ -70,7 +73,17 @@ fn spec(family: Family) -> ModelSpec {
         // The first layer is dense and narrower than the experts of the others, each of which gets all rows.
         experts: family.architecture().has_experts.then_some(LayersWith {
             layers: LayerSet::of(3, |layer| layer > 0),
-            each: ExpertsSpec { count: 3, chosen: 3, ffn: 48, normalizes: true, balance: 0.001 },
+            each: ExpertsSpec {
+                count: 3,
+                chosen: 3,
+                ffn: 48,
+                normalizes: true,
+                sigmoid: family.architecture().has_sigmoid_router.then_some(SIGMOID),
+                balance: 0.001,
+                shared: family.architecture().has_shared_expert.then_some(32),
+                gates_shared: !family.architecture().has_sigmoid_router,
+                is_fused: false,
+            },
         }),
         ..ModelSpec::preset("nano").unwrap().file_shape()
     };
@@ -316,6 +329,7 @@ fn f32_uses_every_region_to_its_end() {
     check(Family::Granite, DType::F32, Recompute::Cheap, false);
     check(Family::Qwen35, DType::F32, Recompute::Cheap, false);
     check(Family::Qwen35, DType::F32, Recompute::None, true);
+    check(Family::Glm4Moe, DType::F32, Recompute::Cheap, false);
 }
 
 #[test]
@@ -336,6 +350,7 @@ fn bf16_uses_every_region_to_its_end() {
     check(Family::Granite, DType::Bf16, Recompute::Layer, true);
     check(Family::Qwen35, DType::Bf16, Recompute::Layer, false);
     check(Family::Qwen35, DType::Bf16, Recompute::None, false);
+    check(Family::Glm4Moe, DType::Bf16, Recompute::Layer, false);
 }
 
 /// Several threads write no further than one.

@@ -3,7 +3,7 @@
 
 use super::gguf::{check_name, write_gguf};
 use super::merge::{Merged, is_left_out, merged, nothing_to_merge, open_adapted, tensors_of};
-use super::weights::{Dtypes, Made, Progress, Sums, each_rows};
+use super::weights::{Dtypes, Made, Progress, Sums, dtype_of, each_rows};
 use super::{MANIFEST, Manifest, RUN_FILE, STATE, verbs};
 use plimsoll_arch::expected_tensors;
 use plimsoll_base::{Bytes, DType, Error, Result, read_small_text};
@@ -43,7 +43,7 @@ pub struct Exported {
     pub bytes: u64,
     pub sha256: String,
     pub merged: Option<Merged>,
-    /// Tensors not written: those of multi-token prediction (`mtp.*`).
+    /// Tensors not written: those of multi-token prediction.
     pub left_out: usize,
 }
 
@@ -105,7 +105,7 @@ fn export_opened(
         bytes: record.bytes,
         sha256: record.sha256,
         merged: ask.merge.then(|| merged(PathBuf::from(from), model, dtypes, sums)),
-        left_out: model.tensors.iter().filter(|tensor| is_left_out(tensor)).count(),
+        left_out: model.tensors.iter().filter(|tensor| is_left_out(tensor, model)).count(),
     })
 }
 
@@ -137,11 +137,14 @@ fn write_folder(
         for (name, bytes) in &files {
             write_new(&part.join(name), bytes)?;
         }
-        let declared = tensors.iter().cloned().map(|(name, shape)| TensorDecl { name, dtype, shape });
+        let declared = tensors.iter().cloned().map(|(name, shape)| {
+            let dtype = dtype_of(&name, dtype);
+            TensorDecl { name, dtype, shape }
+        });
         let declared: Vec<TensorDecl> = declared.collect();
         let mut writer = SafetensorsWriter::create(&part.join(super::WEIGHTS), &declared, &[])?;
-        let sums = each_rows(model, made, dtypes, &tensors, progress, |_, values, scratch| {
-            writer.write_f32_as(dtype, values, scratch)
+        let sums = each_rows(model, made, dtypes, &tensors, progress, |name, values, scratch| {
+            writer.write_f32_as(dtype_of(name, dtype), values, scratch)
         })?;
         Ok((writer.finish()?, sums))
     })

@@ -4,7 +4,7 @@ use super::weights::{Dtypes, Sums, is_packed};
 use super::{MANIFEST, Manifest, STATE, verbs};
 use plimsoll_arch::Quantization;
 use plimsoll_base::{Error, Result};
-use plimsoll_files::{ADAPTER_CONFIG, Head, OpenModel, SCORE, TensorInfo};
+use plimsoll_files::{ADAPTER_CONFIG, Head, OpenModel, SCORE, TensorInfo, is_of_further_tokens};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
@@ -28,20 +28,20 @@ pub struct Merged {
     pub rounding_max: f32,
     /// Largest change of an element by the adapter, before rounding.
     pub change_max: f32,
-    /// Tensors of the base not written: multi-token prediction (`mtp.*`) reads outputs of the layers before the merge.
+    /// Tensors of the base not written: multi-token prediction reads outputs of the layers before the merge.
     pub left_out: usize,
 }
 
 /// Returns true for multi-token prediction, which is neither trained nor merged.
-pub(super) fn is_left_out(tensor: &TensorInfo) -> bool {
-    tensor.name.starts_with("mtp.")
+pub(super) fn is_left_out(tensor: &TensorInfo, model: &OpenModel) -> bool {
+    is_of_further_tokens(&tensor.name, &model.spec)
 }
 
 /// Returns names and shapes of the tensors to write. A reward model has its score head in place of the vocabulary's.
 pub(super) fn tensors_of(model: &OpenModel) -> Vec<(String, Vec<u64>)> {
     let is_scored = model.head == Head::Score;
     let is_head = |t: &TensorInfo| is_scored && [SCORE, "lm_head.weight"].contains(&t.name.as_str());
-    let stays = |t: &&TensorInfo| !is_left_out(t) && !is_head(t);
+    let stays = |t: &&TensorInfo| !is_left_out(t, model) && !is_head(t);
     let body = model.tensors.iter().filter(stays).map(|t| (t.name.clone(), t.shape.clone()));
     let score = is_scored.then(|| (SCORE.to_string(), vec![1, u64::from(model.spec.hidden)]));
     body.chain(score).collect()
@@ -84,7 +84,7 @@ pub(super) fn merged(from: PathBuf, model: &OpenModel, dtypes: Dtypes, sums: Sum
     let quantize = config.and_then(|config| config.quantize);
     let decoded = (quantize.is_none() && is_packed(model)).then(|| dtypes.base.name());
     let Sums { tensors, elements, undone, rounding_max, change_max } = sums;
-    let left_out = model.tensors.iter().filter(|tensor| is_left_out(tensor)).count();
+    let left_out = model.tensors.iter().filter(|tensor| is_left_out(tensor, model)).count();
     Merged { from, base, quantize, decoded, tensors, elements, undone, rounding_max, change_max, left_out }
 }
 

@@ -1,7 +1,7 @@
 //! Streams weights into a file: rows as f32, in bounded memory, with an adapter added. W + scale B A is computed in f32
 //! and rounded once, to the file's dtype; W is decoded, in the run's dtype. Rounding may undo changes: it is counted.
 
-use plimsoll_arch::{LoraTarget, Quantization};
+use plimsoll_arch::{LoraTarget, Quantization, is_kept_in_f32};
 use plimsoll_base::nf4::{CODES_OF_WORD, NF4_BLOCK, decode, encode};
 use plimsoll_base::{Bytes, DType, Encoding, Error, Result};
 use plimsoll_files::{
@@ -17,6 +17,11 @@ const PIECE: usize = 1 << 12;
 
 /// Reports the progress of an export: bytes done, bytes in all.
 pub type Progress<'a> = &'a mut dyn FnMut(Bytes, Bytes);
+
+/// Returns the dtype of a tensor in a file of weights in `dtype`.
+pub(super) fn dtype_of(name: &str, dtype: DType) -> DType {
+    if is_kept_in_f32(name) { DType::F32 } else { dtype }
+}
 
 /// Statistics of adding an adapter.
 #[derive(Clone, Copy, Debug, Default)]
@@ -48,7 +53,8 @@ impl Dtypes {
     ///
     /// Errors: `merge-refused` for an adapter of a random base.
     pub(super) fn of(model: &OpenModel, trained: Option<DType>, asked: Option<DType>) -> Result<Dtypes> {
-        let is_bf16 = model.tensors.iter().all(|tensor| tensor.encoding == Encoding::Bf16);
+        let is_bf16 = (model.tensors.iter().filter(|tensor| !is_kept_in_f32(&tensor.name)))
+            .all(|tensor| tensor.encoding == Encoding::Bf16);
         if model.tensors.is_empty() && model.adapter.is_some() {
             let message = "the base model is random: it has no files to add to";
             return Err(
@@ -116,6 +122,7 @@ pub(super) fn each_rows(
                 Some(Quantization::Nf4) => through_codes(out, base),
                 // A reward model's head is the adapter's own.
                 None if name == SCORE => {}
+                _ if is_kept_in_f32(name) => {}
                 // Decoded blocks, which a run rounds.
                 _ => round(out, base),
             }
@@ -155,13 +162,6 @@ fn read_rows(
 fn is_linear(tensor: &str) -> bool {
     // Several layers in one tensor, as in Phi-3.
     const FUSED: [&str; 2] = ["self_attn.qkv_proj", "mlp.gate_up_proj"];
-    const DELTA: [&str; 5] = [
-        "linear_attn.in_proj_qkv",
-        "linear_attn.in_proj_z",
-        "linear_attn.in_proj_b",
-        "linear_attn.in_proj_a",
-        "linear_attn.out_proj",
-    ];
     let module = tensor.strip_suffix(".weight").unwrap_or_default();
     let is_of_layer = |linear: &str| module.strip_suffix(linear).is_some_and(|rest| rest.ends_with('.'));
     let is_of_expert = |linear: &str| {
@@ -170,7 +170,11 @@ fn is_linear(tensor: &str) -> bool {
             .and_then(|matrix| module.strip_suffix(matrix)?.strip_suffix('.')?.rsplit_once(".mlp.experts."));
         number.is_some_and(|(_, number)| number.parse::<u32>().is_ok())
     };
-    let mut modules = LoraTarget::ALL.iter().map(|target| target.module()).chain(FUSED).chain(DELTA);
+    // All experts of a layer in one tensor, as in Qwen3.5.
+    if ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"].iter().any(|all| tensor.ends_with(all)) {
+        return true;
+    }
+    let mut modules = LoraTarget::ALL.iter().map(|target| target.module()).chain(FUSED);
     modules.any(|linear| is_of_layer(linear) || is_of_expert(linear))
 }
 

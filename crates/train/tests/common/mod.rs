@@ -414,10 +414,10 @@ pub fn read(dev: &dyn Device, buf: Buf<'_>) -> Vec<f32> {
     out
 }
 
-/// Each tensor under its Hugging Face name, row-major, out of a flat buffer in the order of `table`.
+/// Each tensor that is trained under its Hugging Face name, row-major, out of a flat buffer in the order of `table`.
 pub fn tensors(dev: &dyn Device, table: &ParamTable, all: &Params<'_>) -> Vec<(String, Vec<f32>)> {
     let mut out = Vec::new();
-    for param in &table.params {
+    for param in table.params.iter().filter(|param| !param.is_fixed()) {
         let buf = all.all.slice(param.offset as usize, param.elements as usize);
         let width = param.k.max(1) as usize;
         let mut values = vec![0.0; param.n as usize * width];
@@ -429,7 +429,13 @@ pub fn tensors(dev: &dyn Device, table: &ParamTable, all: &Params<'_>) -> Vec<(S
         let mut at = 0;
         for part in &param.parts {
             let n = part.rows as usize * width;
-            out.push((part.name.clone(), values[at..at + n].to_vec()));
+            // Files may have rows in another order.
+            let mut of_file = vec![0.0; n];
+            for row in 0..part.rows {
+                let to = part.groups.map_or(row, |groups| groups.run(row).0) as usize;
+                of_file[to * width..][..width].copy_from_slice(&values[at + row as usize * width..][..width]);
+            }
+            out.push((part.name.clone(), of_file));
             at += n;
         }
     }

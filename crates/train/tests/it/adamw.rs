@@ -28,14 +28,14 @@ const HOW: UpdateOptions = UpdateOptions {
     seed: 0,
 };
 
-/// Writes tensors under their Hugging Face names into a flat buffer.
+/// Writes the tensors that are trained, under their Hugging Face names into a flat buffer.
 pub fn write(
     dev: &dyn Device,
     table: &plimsoll_model::ParamTable,
     all: &Params<'_>,
     value: impl Fn(&str) -> Vec<f32>,
 ) {
-    for param in &table.params {
+    for param in table.params.iter().filter(|param| !param.is_fixed()) {
         let buf = all.all.slice(param.offset as usize, param.elements as usize);
         let mut row = 0;
         for part in &param.parts {
@@ -44,7 +44,11 @@ pub fn write(
                 dev.write_f32(buf, row, &values)
             } else {
                 let matrix = Matrix::new(buf, param.n as usize, param.k as usize, all.embed.layout);
-                dev.write_rows(matrix, row, &values);
+                // Files may have rows in another order.
+                for of in 0..part.rows {
+                    let from = part.groups.map_or(of, |groups| groups.run(of).0) as usize * matrix.k;
+                    dev.write_rows(matrix, row + of as usize, &values[from..][..matrix.k]);
+                }
             }
             row += part.rows as usize;
         }
@@ -121,8 +125,13 @@ fn a_step_from_our_own_gradients_is_pytorch_s_where_the_gradient_has_a_sign() {
         for (tensor, ours) in &ours {
             let theirs = reference.f32s(&format!("grad.{tensor}"));
             let d = ours.iter().zip(&theirs).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-            // Of the two families that multiply embeddings gradients are five times as large.
-            let bound = if matches!(name, "gemma3" | "granite") { 6e-6 } else { 1.5e-6 };
+            // Of the two families that multiply embeddings gradients are five times as large. About four times the
+            // difference of transformers in f32 from itself in f64, which README.md of the goldens has.
+            let bound = match name {
+                "gemma3" | "granite" => 6e-6,
+                "qwen3_next" => 1.5e-5,
+                _ => 1.5e-6,
+            };
             assert!(d < bound, "{name} {tensor}: gradients differ by {d}");
         }
         let norm = optimizer.grad_norm(parts.dev, parts.grads.all);

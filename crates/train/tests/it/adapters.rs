@@ -6,7 +6,7 @@
 //! the bounds are about four times these.
 
 use crate::common::{Harness, Machine, Reference, Setup, golden_dir, read, same_bits};
-use plimsoll_arch::Caches;
+use plimsoll_arch::{Cache, Caches};
 use plimsoll_base::{Bytes, DType};
 use plimsoll_device::Matrix;
 use plimsoll_files::Adapter;
@@ -17,13 +17,15 @@ use plimsoll_model::{
 use plimsoll_train::{Optimizer, PackLimits, Sequence, Share, UpdateOptions};
 
 /// An adapter with the model that it is of.
-const GOLDEN: [(&str, &str); 6] = [
+const GOLDEN: [(&str, &str); 8] = [
     ("llama", "llama"),
     ("llama_qv_rslora", "llama"),
     ("qwen2", "qwen2"),
     ("qwen3", "qwen3"),
     ("qwen3_moe", "qwen3_moe"),
     ("qwen3_moe_mixed", "qwen3_moe_mixed"),
+    ("qwen3_5_moe", "qwen3_5_moe"),
+    ("qwen3_next", "qwen3_next"),
 ];
 const PASS: PassLimits = PassLimits {
     rows: 154,
@@ -33,7 +35,7 @@ const PASS: PassLimits = PassLimits {
     segments: 6,
     table_entries: 32,
     copies: 3,
-    caches: Caches::paged(16),
+    caches: Caches::paged(16).and(Cache::State, 12),
 };
 const HOW: UpdateOptions = UpdateOptions {
     muon: None,
@@ -95,6 +97,11 @@ fn gradients(h: &mut Harness, table: &ParamTable, sequences: &[Sequence<'_>], ad
         .unwrap();
 }
 
+/// Returns where a file has a row of a tensor.
+fn stored(part: &plimsoll_model::Part, row: u32) -> usize {
+    part.groups.map_or(row, |groups| groups.run(row).0) as usize
+}
+
 /// Each tensor under peft's name, row-major.
 fn tensors(h: &mut Harness, table: &ParamTable, region: &str) -> Vec<(String, Vec<f32>)> {
     let parts = h.parts();
@@ -105,7 +112,10 @@ fn tensors(h: &mut Harness, table: &ParamTable, region: &str) -> Vec<(String, Ve
         let mut row = 0;
         for part in &param.parts {
             let mut values = vec![0.0; part.rows as usize * matrix.k];
-            parts.dev.read_rows(matrix, row, &mut values);
+            for of in 0..part.rows {
+                let to = stored(part, of) * matrix.k;
+                parts.dev.read_rows(matrix, row + of as usize, &mut values[to..][..matrix.k]);
+            }
             row += part.rows as usize;
             out.push((part.name.clone(), values));
         }
@@ -136,12 +146,22 @@ fn log_probs_and_gradients_agree_with_peft() {
             for (i, ours) in logprobs.iter().enumerate() {
                 let theirs = reference.f32s(&format!("seq{i}.log_probs"));
                 let d = largest_difference(ours, &theirs);
-                assert!(d < 3e-5, "{name} {machine:?} seq{i}, merged {merge}: log-probs differ by {d}");
+                assert!(
+                    d < if name == "qwen3_next" { 6e-5 } else { 3e-5 },
+                    "{name} {machine:?} seq{i}, merged {merge}: log-probs differ by {d}"
+                );
             }
             gradients(&mut h, &table, &sequences(&ids), false);
             for (tensor, ours) in tensors(&mut h, &table, "lora.grads") {
                 let d = largest_difference(&ours, &reference.f32s(&format!("grad.{tensor}")));
-                assert!(d < 3e-6, "{name} {machine:?} {tensor}, merged {merge}: gradients differ by {d}");
+                // The largest of this Qwen3-Next is seven times as large. There, transformers in f32 is off from itself
+                // in f64 by 6.2e-6, and by 1.6e-4 with its adapters merged.
+                let bound = match (name, merge) {
+                    ("qwen3_next", true) => 3e-4,
+                    ("qwen3_next", false) => 4e-5,
+                    _ => 3e-6,
+                };
+                assert!(d < bound, "{name} {machine:?} {tensor}, merged {merge}: gradients differ by {d}");
             }
         }
     }
@@ -162,7 +182,11 @@ fn a_step_from_the_stored_gradients_is_pytorch_s() {
                 let mut row = 0;
                 for part in &param.parts {
                     let values = reference.f32s(&format!("grad.{}", part.name));
-                    parts.dev.write_rows(matrix(grads, param, layout), row, &values);
+                    let to = matrix(grads, param, layout);
+                    for of in 0..part.rows {
+                        let from = stored(part, of) * to.k;
+                        parts.dev.write_rows(to, row + of as usize, &values[from..][..to.k]);
+                    }
                     row += part.rows as usize;
                 }
             }
@@ -189,11 +213,13 @@ fn recomputation_and_the_first_write_change_no_bit() {
         for (dtype, merge) in
             [(DType::F32, false), (DType::Bf16, false), (DType::F32, true), (DType::Bf16, true)]
         {
+            let has_states = matches!(model, "qwen3_5_moe" | "qwen3_next");
+            let caches = Caches::paged(0);
             let pack = PackLimits {
                 micro_batch_tokens: 70,
                 prompt_tokens: 8,
                 segments: 8,
-                caches: Caches::paged(0),
+                caches: if has_states { caches.and(Cache::State, 0) } else { caches },
             }
             .pass();
             let mut first: Option<Vec<f32>> = None;

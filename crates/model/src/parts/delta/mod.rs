@@ -14,7 +14,7 @@ use regions::{DeltaBufs, DeltaRegions, GradientRegions};
 
 /// Computes the input of the output projection.
 pub(super) fn forward(layer: &LayerPass<'_, '_, '_>, bufs: &DeltaBufs<'_>) {
-    layer.product(Site::Qkv, layer.bufs.norm_attn, layer.bufs.qkv);
+    layer.product(Site::Delta, layer.bufs.norm_attn, layer.bufs.qkv);
     to_out(layer, bufs);
     let (heads, o, w, eps) = (bufs.heads, bufs.regions.out, weights(layer).norm, layer.spec().rms_eps);
     layer.dev.norm_gated(NormGated { heads, o, x: layer.bufs.qkv, w, eps, y: layer.bufs.attn });
@@ -59,7 +59,7 @@ pub(super) fn backward(step: &LayerBackward<'_, '_, '_>, bufs: &DeltaBufs<'_>, o
     let (weights, grads) = (w.inputs, grads.map(|grads| grads.inputs));
     let backward = DeltaInputsBackward { heads, x, weights, segments, d_qkv, d_gates, dx, grads, add };
     layer.dev.delta_inputs_backward(backward);
-    let qkv = Product { site: Site::Qkv, x: layer.bufs.norm_attn, dy: dx };
+    let qkv = Product { site: Site::Delta, x: layer.bufs.norm_attn, dy: dx };
     step.product_gradients(qkv, of.d_input);
 }
 

@@ -7,11 +7,12 @@ pub(crate) mod regions;
 
 use crate::layer::LayerPass;
 use crate::layer_backward::{LayerBackward, LayerGrads};
+use crate::parts::shared;
 use crate::weights::LayerParams;
-use plimsoll_arch::{ExpertsSpec, Site};
+use plimsoll_arch::{ExpertsSpec, SigmoidSpec, Site};
 use plimsoll_device::{
     AdaptExpertsBackward, Balance, Experts, ExpertsAdapter, ExpertsBackward, GluExpertsBackward, Matrix,
-    RouteBackward, Routing, RowsOf,
+    RouteBackward, Routing, RowsOf, Sigmoid,
 };
 use plimsoll_memory::Buf;
 use regions::{ExpertBufs, GradientRegions};
@@ -20,9 +21,10 @@ use regions::{ExpertBufs, GradientRegions};
 pub(crate) fn to_gates(layer: &LayerPass<'_, '_, '_>, of: &ExpertBufs<'_>) {
     let (LayerPass { dev, w, bufs, .. }, x) = (*layer, layer.bufs.norm_ffn);
     dev.matmul(x, router(w), None, of.logits, false);
-    dev.route(of.logits, routing(of), of.routes);
+    dev.route(of.logits, routing(of, w), of.routes);
     dev.matmul_experts(x, RowsOf::Rows, all(layer, of, Site::GateUp), of.routes, bufs.gate_up);
     adapt(layer, of, Site::GateUp, x, RowsOf::Rows, bufs.gate_up);
+    of.shared.iter().for_each(|of| shared::to_gates(layer, of));
 }
 
 /// Computes the residual after the part, after `to_gates`.
@@ -33,6 +35,7 @@ pub(crate) fn add_product(layer: &LayerPass<'_, '_, '_>, of: &ExpertBufs<'_>) {
     dev.matmul_experts(bufs.product, RowsOf::Pairs, all(layer, of, Site::Down), of.routes, y);
     adapt(layer, of, Site::Down, bufs.product, RowsOf::Pairs, y);
     dev.combine(y, of.routes, Some(bufs.mid), bufs.next);
+    of.shared.iter().for_each(|of| shared::add_product(layer, of));
 }
 
 /// Computes the gradients, after `to_gates` of the same pass; recomputes the products on the way.
@@ -51,12 +54,15 @@ pub(crate) fn backward(step: &LayerBackward<'_, '_, '_>, of: &ExpertBufs<'_>, d_
     dev.combine(out, routes, None, d_input);
     // The load balancing loss is reported even if its coefficient is 0.
     let balance = Some(Balance { segments: pass.batch.segments, factor: pass.balance, rows });
-    let how = routing(of);
+    let how = routing(of, w);
     dev.route_backward(RouteBackward { logits, how, routes, d_weights, balance, d_logits });
     if let Some(grads) = step.weights() {
         dev.matmul_dw(d_logits, input, router(grads), step.add, step.back.pack);
     }
     dev.matmul_dx(d_logits, router(w), d_input, true);
+    // The experts' outputs are no longer needed.
+    let d_x = out.slice(0, d_input.len());
+    of.shared.iter().for_each(|of| shared::backward(step, of, d_x, d_input));
 }
 
 /// Adds the adapters' output to a product, unless they are merged into its weights.
@@ -126,9 +132,15 @@ fn u<'p>(layer: &LayerPass<'_, '_, 'p>, of: &ExpertBufs<'_>, adapter: &ExpertsAd
     room.slice(0, of.routes.pairs() * adapter.a.n)
 }
 
-fn routing(of: &ExpertBufs<'_>) -> Routing {
-    let ExpertsSpec { count, chosen, normalizes, .. } = of.experts;
-    Routing { experts: count as usize, chosen: chosen as usize, normalizes }
+fn routing<'w>(of: &ExpertBufs<'_>, w: &LayerParams<'w>) -> Routing<'w> {
+    let ExpertsSpec { count, chosen, normalizes, sigmoid, .. } = of.experts;
+    let sigmoid = sigmoid.map(|SigmoidSpec { groups, groups_chosen, factor }| Sigmoid {
+        correction: w.router_correction.expect("a router of sigmoids has corrections"),
+        groups: groups as usize,
+        groups_chosen: groups_chosen as usize,
+        factor,
+    });
+    Routing { experts: count as usize, chosen: chosen as usize, normalizes, sigmoid }
 }
 
 fn router<'w>(of: &LayerParams<'w>) -> Matrix<'w> {

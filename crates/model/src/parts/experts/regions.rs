@@ -3,6 +3,7 @@
 //! Legend: M rows, E experts of which each row uses k, P = M k pairs, h hidden, L layers with experts.
 
 use crate::activations::shape::{Life, PassShape, Regions, Rows};
+use crate::parts::shared::regions::{self as shared, SharedBufs, SharedRegions};
 use plimsoll_arch::ExpertsSpec;
 use plimsoll_base::{DType, Result};
 use plimsoll_device::Routes;
@@ -32,6 +33,7 @@ pub(crate) struct ExpertRegions<'p> {
     /// [P, h] f32: the experts' output per pair, and the gradient of their input.
     out: Buf<'p>,
     pub(super) gradients: Option<GradientRegions<'p>>,
+    shared: Option<SharedRegions<'p>>,
 }
 
 /// Handles that only passes with gradients have.
@@ -52,6 +54,7 @@ pub(crate) struct ExpertBufs<'p> {
     pub(super) routes: Routes<'p>,
     pub(super) out: Buf<'p>,
     pub(super) gradients: Option<GradientRegions<'p>>,
+    pub(super) shared: Option<SharedBufs<'p>>,
 }
 
 /// Adds the regions.
@@ -74,7 +77,7 @@ pub(crate) fn add_regions(to: &mut Regions<'_>) -> Result<()> {
         to.add(Life::Layer, "experts.d_logits", &[m, e], weights)?;
         to.add(Life::Always, "experts.balance", &[all, m], DType::F32)?;
     }
-    Ok(())
+    shared::add_regions(to)
 }
 
 impl<'p> ExpertRegions<'p> {
@@ -94,6 +97,7 @@ impl<'p> ExpertRegions<'p> {
                 d_logits: buf("d_logits").expect("gradients of logits"),
                 balance: buf("balance").expect("a number for each row of each layer"),
             }),
+            shared: SharedRegions::bind(get),
         })
     }
 
@@ -124,6 +128,7 @@ impl<'p> ExpertRegions<'p> {
                 d_logits: grads.d_logits.slice(0, m * e),
                 balance: grads.balance.slice(index * all, m),
             }),
+            shared: self.shared.and_then(|shared| shared.layer(of, layer, m)),
         }
     }
 }

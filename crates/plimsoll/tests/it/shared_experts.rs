@@ -1,0 +1,161 @@
+//! Shared experts next to routed ones, in layers with linear attention too, from outside: any number of ranks,
+//! resuming, adapters, and files in the order and the form in which they were read.
+
+use crate::common::{every_nth, plimsoll};
+use crate::ranks::left;
+use crate::run::{Run, number};
+use crate::tiny;
+use serde_json::{Map, Value, json};
+
+/// A run of a tiny model of a family, and the tokenizer of nano: linear attention in two layers, then attention over
+/// keys in one, and in Qwen3-Next a dense layer.
+fn run_of(family: &str) -> Run {
+    let folder = Run::new("");
+    let mut keys = json!({
+        "model_type": family, "hidden_size": 64, "num_hidden_layers": 3, "head_dim": 32, "partial_rotary_factor": 0.5,
+        "layer_types": ["linear_attention", "linear_attention", "full_attention"],
+        "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 16,
+        "linear_conv_kernel_dim": 4, "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 64,
+        "shared_expert_intermediate_size": 64, "router_aux_loss_coef": 0.001,
+    });
+    if family == "qwen3_next" {
+        let own = json!({ "architectures": ["Qwen3NextForCausalLM"], "intermediate_size": 128, "mlp_only_layers": [0] });
+        keys.as_object_mut().expect("keys").extend(own.as_object().expect("keys").clone());
+    } else {
+        keys["architectures"] = json!(["Qwen3_5MoeForCausalLM"]);
+    }
+    tiny::write(&folder.path("model"), &keys);
+    folder.write("run.toml", &tiny::run_of(&folder.text_path("model")));
+    folder.file("run.toml")
+}
+
+const FAMILIES: [&str; 2] = ["qwen3_5_moe_text", "qwen3_next"];
+
+#[test]
+fn the_number_of_ranks_changes_no_bit_of_shared_experts() {
+    for family in FAMILIES {
+        let folder = run_of(family);
+        for (index, (name, sets)) in every_nth(
+            2,
+            [
+                ("full", &["train.optimizer_dtype=int8", "train.grad_dtype=bf16"][..]),
+                ("spread", &["loss.kl_coef=0.05", "run.zero_stage=3", "train.recompute=layer"]),
+                ("f32", &["model_options.dtype=f32", "train.recompute=none", "train.mini_batch=4"]),
+                ("balance", &["loss.balance_coef=0.1", "run.zero_stage=2", "train.recompute=cheap"]),
+            ],
+        ) {
+            tiny::check_ranks(&folder, index, name, sets);
+        }
+    }
+}
+
+#[test]
+fn a_run_of_shared_experts_goes_on_and_its_weights_may_be_elsewhere() {
+    for family in FAMILIES {
+        let folder = run_of(family);
+        folder.train("whole", &[]);
+        folder.train("cut", &["train.steps=2"]);
+        folder.train("cut", &["train.steps=3", "--resume"]);
+        assert_eq!(left(&folder, "whole"), left(&folder, "cut"), "{family}");
+        folder.train("away", &["memory.offload=[\"optimizer\"]"]);
+        folder.train("kept", &["train.recompute=none"]);
+        for other in ["away", "kept"] {
+            assert_eq!(folder.weights("whole"), folder.weights(other), "{family} {other}");
+        }
+        folder.train("near", &["loss.kl_coef=0.05"]);
+        folder.train("far", &["loss.kl_coef=0.05", "memory.offload=[\"reference\"]"]);
+        assert_eq!(left(&folder, "near"), left(&folder, "far"), "{family}");
+    }
+}
+
+/// Returns the tensors of a file: name, shape and bytes.
+pub fn tensors(file: &[u8]) -> Vec<(String, Value, Vec<u8>)> {
+    let (length, rest) = file.split_first_chunk::<8>().expect("a length");
+    let (header, data) = rest.split_at(u64::from_le_bytes(*length) as usize);
+    let header: Map<String, Value> = serde_json::from_slice(header).expect("JSON");
+    let entries = header.into_iter().filter(|(name, _)| name != "__metadata__");
+    let mut all: Vec<_> = entries
+        .map(|(name, entry)| {
+            let at = |i: usize| entry["data_offsets"][i].as_u64().expect("an offset") as usize;
+            (name, entry["shape"].clone(), data[at(0)..at(1)].to_vec())
+        })
+        .collect();
+    all.sort_by(|one, other| one.0.cmp(&other.0));
+    all
+}
+
+#[test]
+fn a_checkpoint_at_a_learning_rate_of_0_is_the_model() {
+    for family in FAMILIES {
+        let folder = run_of(family);
+        let sets = ["train.learning_rate=0", "model_options.dtype=f32", "train.steps=1"];
+        folder.train("same", &sets);
+        folder.train("spread", &[&sets[..], &["--ranks=2", "run.zero_stage=3"]].concat());
+        let model = tensors(&folder.read("model/model.safetensors"));
+        assert!(model.len() > 30);
+        for run in ["same", "spread"] {
+            let saved = format!("{run}/checkpoints/latest");
+            assert!(tensors(&folder.read(&format!("{saved}/model.safetensors"))) == model, "{family} {run}");
+            // What it says of itself is the model's again, and so is what an export of it writes.
+            let again = format!("model={}", folder.text_path(&saved));
+            folder.train(&format!("{run} again"), &[&sets[..], &[&*again]].concat());
+            let file = format!("{run} again/checkpoints/latest/model.safetensors");
+            assert!(tensors(&folder.read(&file)) == model, "{family} {run}");
+        }
+    }
+}
+
+const MOE: [&str; 2] = [
+    "lora.rank=4",
+    "lora.targets=[\"q_proj\", \"v_proj\", \"o_proj\", \"gate_proj\", \"up_proj\", \"down_proj\", \"in_proj_qkv\", \"in_proj_z\", \
+     \"in_proj_b\", \"in_proj_a\", \"out_proj\"]",
+];
+const NEXT: [&str; 2] = [
+    "lora.rank=4",
+    "lora.targets=[\"q_proj\", \"k_proj\", \"v_proj\", \"o_proj\", \"in_proj_qkvz\", \"in_proj_ba\", \"out_proj\"]",
+];
+
+#[test]
+fn adapters_of_shared_experts_and_grouped_rows_are_trained_in_every_form() {
+    for (family, own) in FAMILIES.into_iter().zip([MOE, NEXT]) {
+        let folder = run_of(family);
+        for (name, more) in [
+            ("apart", &["train.recompute=layer"][..]),
+            ("merged", &["lora.merge=true"]),
+            ("in codes", &["lora.quantize=nf4"]),
+            ("bf16", &["model_options.dtype=bf16", "loss.kl_coef=0.05"]),
+        ] {
+            folder.train(name, &[&own[..], more, &["train.steps=2"]].concat());
+            for step in folder.metrics(name) {
+                assert_eq!(number(&step, "rollout/logprob_mismatch_max"), 0.0, "{family} {name}: {step}");
+                assert!(number(&step, "grad_norm") > 0.0, "{family} {name}: {step}");
+            }
+        }
+        for (index, (name, more)) in every_nth(
+            2,
+            [("two", &["run.zero_stage=3"][..]), ("two merged", &["lora.merge=true", "run.zero_stage=2"])],
+        ) {
+            tiny::check_ranks(&folder, index, name, &[&own[..], more].concat());
+        }
+        let rate = "train.learning_rate=1e-2";
+        folder.train("whole", &[own[0], own[1], rate]);
+        folder.train("cut", &[own[0], own[1], rate, "train.steps=2"]);
+        folder.train("cut", &[own[0], own[1], rate, "--resume"]);
+        assert_eq!(left(&folder, "whole"), left(&folder, "cut"), "{family}");
+        let (run, merged) = (folder.text_path("whole"), folder.text_path("merged model"));
+        let said = plimsoll(&["checkpoint", "export", &run, "--merge", "--to", &merged]);
+        assert!(said.status.success(), "{family}: {said:?}");
+        folder.train("after", &[&format!("model={merged}"), "train.steps=1"]);
+    }
+}
+
+#[test]
+fn names_that_peft_takes_for_other_layers_are_refused() {
+    let folder = run_of("qwen3_next");
+    let refused = [
+        "error[lora-unsupported]: gate_proj, up_proj, down_proj, shared_expert.gate_proj",
+        "what peft turns into adapters of all routed experts in one",
+        "hint: set lora.targets = [\"q_proj\", \"k_proj\", \"v_proj\", \"o_proj\", \"in_proj_qkvz\"",
+    ];
+    folder.train_refused("seven", &["lora.rank=4"], 2, &refused);
+}
