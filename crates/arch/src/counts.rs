@@ -17,6 +17,11 @@ impl ModelSpec {
         self.parameters_with(|experts| experts.chosen)
     }
 
+    /// Returns the number of parameters of all experts that routers choose among.
+    pub fn expert_parameters(&self) -> u64 {
+        self.parameters() - self.parameters_with(|_| 0)
+    }
+
     /// Returns the number of parameters, with `of_layer` experts in each layer that has experts.
     fn parameters_with(&self, of_layer: impl Fn(&ExpertsSpec) -> u32) -> u64 {
         let (v, h) = (u64::from(self.vocab), u64::from(self.hidden));

@@ -135,6 +135,7 @@ pub fn rollout(options: &BenchOptions, size: RolloutSize) -> Result<Value> {
         flops,
         rollout_flops: flops,
         rollout_passes: passes,
+        rollout_tokens: (sequences * new) as u64,
         ..Progress::default()
     };
     let mut result = bench.rates(&*dev, &times[1..], (sequences * new) as f64, &work);

@@ -158,6 +158,7 @@ impl Steps {
             flops: sum.flops / steps,
             rollout_flops: sum.rollout_flops / steps,
             rollout_passes: sum.rollout_passes / self.times.len() as u64,
+            rollout_tokens: (self.trained_tokens / steps) as u64,
             updates: sum.updates / self.times.len() as u64,
             ..Progress::default()
         }

@@ -18,6 +18,7 @@ use crate::supply;
 use crate::supply::apart::{self, Apart, ApartRanks, share_of_trainers};
 use crate::supply::in_flight::WeightArrivals;
 use crate::teachers;
+use plimsoll_arch::ExpertsSpec;
 use plimsoll_base::{Bytes, Result};
 use plimsoll_config::{Loaded, RunSpec};
 use plimsoll_device::{Device, Sampling};
@@ -125,11 +126,14 @@ pub fn roofline(report: &PlanReport, dev: &dyn Device) -> Roofline {
     let embedding = if spec.tied { 0 } else { u64::from(spec.vocab) * u64::from(spec.hidden) };
     let has_codes = shape.lora.as_ref().is_some_and(|lora| lora.quantize.is_some());
     let bytes = if has_codes { 0 } else { shape.weights.bytes() };
-    let weight_bytes = ((spec.active_parameters() - embedding) * bytes) as f64;
+    let weight_bytes = ((spec.parameters() - embedding) * bytes) as f64;
+    let share = |experts: ExpertsSpec| f64::from(experts.chosen) / f64::from(experts.count);
+    let share = spec.each_layer().find_map(|layer| layer.experts()).map_or(0.0, share);
+    let experts = ((spec.expert_parameters() * bytes) as f64, share);
     // Weights are read forward and backward. Updates of a critic, which has another shape, are in the same count.
     let has_critic = shape.training.as_ref().is_some_and(|training| training.critic.is_some());
     let update_bytes = if has_critic { 0.0 } else { 2.0 * weight_bytes + least_optimizer_bytes(shape) };
-    Roofline { bandwidth: rates(dev.threads()).bandwidth, weight_bytes, update_bytes }
+    Roofline { bandwidth: rates(dev.threads()).bandwidth, weight_bytes, experts, update_bytes }
 }
 
 fn title(run: &RunSpec, report: &PlanReport, dev: &dyn Device) -> String {

@@ -12,8 +12,10 @@ const BOUND: f64 = 0.4;
 pub struct Roofline {
     /// Bytes per second of the memory that weights are in.
     pub bandwidth: f64,
-    /// Bytes of the weights that a token computes with.
+    /// Bytes of the weights that tokens compute with.
     pub weight_bytes: f64,
+    /// Those of them that are of experts, and the share of experts that a token uses.
+    pub experts: (f64, f64),
     /// Bytes that one update reads and writes at least.
     pub update_bytes: f64,
 }
@@ -22,19 +24,27 @@ impl Roofline {
     /// Returns operations, bytes and seconds of rollouts and updates, the least that these take on this device, and
     /// which of the two a phase is bound by; the seconds of all else.
     ///
-    /// `peak_flops`: FLOP/s of products. A pass of a rollout reads each weight once that a token computes with; an
-    /// update reads them twice, and moves gradients and states once. Further experts, further micro-batches, keys,
-    /// activations and recomputation do not count.
+    /// `peak_flops`: FLOP/s of products. A pass of a rollout reads each weight once, of experts those that its tokens
+    /// choose if they choose evenly: of E experts E (1 - (1 - k/E)^n) for n tokens with k each. An update reads them
+    /// twice, and moves gradients and states once. Further micro-batches, keys, activations and recomputation do not
+    /// count, and neither do the tokens of prompts.
     pub fn of(&self, progress: &Progress, peak_flops: f64) -> Value {
         let Progress { rollout_s, update_s, step_s, flops, rollout_flops, rollout_passes, updates, .. } =
             *progress;
+        let tokens = progress.rollout_tokens as f64 / rollout_passes.max(1) as f64;
         let other = (step_s - rollout_s - update_s).max(0.0);
-        let [read, moved] = [(rollout_passes, self.weight_bytes), (updates, self.update_bytes)]
+        let [read, moved] = [(rollout_passes, self.read_bytes(tokens)), (updates, self.update_bytes)]
             .map(|(n, bytes)| n as f64 * bytes);
         let rollout = self.phase(rollout_s, rollout_flops, read, peak_flops);
         let update = self.phase(update_s, flops - rollout_flops, moved, peak_flops);
         let share = if step_s > 0.0 { json!(other / step_s) } else { Value::Null };
         json!({ "rollout": rollout, "update": update, "other": { "seconds": other, "share": share } })
+    }
+
+    /// Returns the bytes of the weights that a pass of `tokens` tokens reads.
+    fn read_bytes(&self, tokens: f64) -> f64 {
+        let (bytes, share) = self.experts;
+        self.weight_bytes - bytes * (1.0 - share).powf(tokens)
     }
 
     fn phase(&self, seconds: f64, flops: f64, bytes: f64, peak_flops: f64) -> Value {
@@ -62,7 +72,8 @@ mod tests {
 
     #[test]
     fn a_phase_is_bound_by_the_larger_of_its_limits() {
-        let roofline = Roofline { bandwidth: 1e11, weight_bytes: 1e9, update_bytes: 4e9 };
+        let roofline =
+            Roofline { bandwidth: 1e11, weight_bytes: 1e9, experts: (0.0, 0.0), update_bytes: 4e9 };
         let progress = Progress {
             rollout_s: 2.0,
             update_s: 4.0,
@@ -88,5 +99,15 @@ mod tests {
         let slow = roofline.of(&Progress { rollout_s: 20.0, ..progress }, 1e12);
         assert_eq!(slow["rollout"]["bound_by"], "latency");
         assert_eq!(roofline.of(&Progress::default(), 1e12)["rollout"], Value::Null);
+    }
+
+    #[test]
+    fn a_pass_reads_the_experts_that_its_tokens_choose() {
+        let of = |experts| Roofline { bandwidth: 1e11, weight_bytes: 1e9, experts, update_bytes: 4e9 };
+        // An eighth of 800 MB, then what two tokens choose of it: 1 - 49/64.
+        assert_eq!(of((8e8, 0.125)).read_bytes(1.0), 3e8);
+        assert_eq!(of((8e8, 0.125)).read_bytes(2.0), 1e9 - 8e8 * 49.0 / 64.0);
+        assert_eq!(of((8e8, 0.125)).read_bytes(1e4), 1e9);
+        assert_eq!(of((0.0, 0.0)).read_bytes(3.0), 1e9);
     }
 }
