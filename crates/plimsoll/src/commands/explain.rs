@@ -1,7 +1,9 @@
 //! `explain NAME` prints the page of an error, a doctor class or a check, or what there is to say about a key of the
-//! run file; `explain conflicts` prints which settings do not go together; other forms list pages or search them.
+//! run file; `explain conflicts` prints which settings do not go together, `explain models` the families of models;
+//! other forms list pages or search them.
 
 use crate::{output, pages, pages::Group};
+use plimsoll_arch::{Family, FamilyPage};
 use plimsoll_base::{Error, Result};
 use plimsoll_config::{ConflictPage, KeyPage};
 use serde_json::{Value, json};
@@ -15,6 +17,7 @@ Examples:
   plimsoll explain chat template                         the pages that hold both words
   plimsoll explain rollout                               the keys of a section
   plimsoll explain conflicts                             settings that do not go together
+  plimsoll explain models                                the families of models
   plimsoll explain --search dev/shm docker")]
 pub struct Args {
     /// The name in the brackets of `error[...]`, one that `doctor` printed, or a key of the run file; several words are
@@ -38,6 +41,7 @@ pub struct Args {
 pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
     match &args.slug[..] {
         [slug] if slug == "conflicts" => conflicts(args.json),
+        [slug] if slug == "models" => models(args.json),
         [slug] => page(slug, args.json),
         [] if args.list => list(args.json),
         [] if args.keys => output::text(&(plimsoll_config::keys().join("\n") + "\n")),
@@ -82,6 +86,26 @@ fn conflicts(as_json: bool) -> Result<()> {
         format!("{name}\n{}\n", rows.iter().map(line).collect::<String>())
     };
     output::text(&table.iter().map(section).collect::<String>())
+}
+
+/// Prints the table of families.
+fn models(as_json: bool) -> Result<()> {
+    let table = Family::ALL.map(FamilyPage::of);
+    if as_json {
+        let row = |page: &FamilyPage| {
+            json!({
+                "family": page.family.name(), "model_types": page.model_types(), "models": page.models,
+                "cards": page.is_on_cards(), "gguf": page.has_gguf(), "beyond": page.beyond,
+            })
+        };
+        return output::json(&json!({ "models": table.iter().map(row).collect::<Vec<Value>>() }));
+    }
+    let row = |page: &FamilyPage| {
+        let on = if page.is_on_cards() { "CPU and cards" } else { "CPU" };
+        let gguf = if page.has_gguf() { ", GGUF" } else { "" };
+        format!("{}\n  {} ({on}{gguf})\n", page.models, page.model_types().join(", "))
+    };
+    output::text(&table.iter().map(row).collect::<String>())
 }
 
 /// Lists the keys of a section, each with the first sentence of what it means.

@@ -17,6 +17,9 @@ use std::process::Command;
 /// The page of the table of settings that do not go together; a test of `config` compares it.
 const CONFLICTS: &str = "docs/details/conflicts.md";
 
+/// The page of the families; a test of `arch` compares its table.
+const MODELS: &str = "docs/models.md";
+
 /// A page: its path from the root, and its text.
 type Page = (String, String);
 
@@ -142,6 +145,16 @@ fn pages_are_written() {
     let page = read(CONFLICTS);
     let introduction = page.split("\n## ").next().expect("a page begins");
     fs::write(path, format!("{}\n{table}", introduction.trim_end())).expect("a page that can be written");
+    write_models();
+}
+
+/// Writes the table of families.
+fn write_models() {
+    let page = read(MODELS);
+    let (before, rest) = page.split_once("\n| family |").expect("a page with the table");
+    let (_, after) = rest.split_once("|\n\n").expect("a page goes on after the table");
+    let page = format!("{before}\n{}\n{after}", plimsoll_arch::families_in_markdown());
+    fs::write(repository().join(MODELS), page).expect("a page that can be written");
 }
 
 /// Returns the output of a page's blocks whose numbers vary.
