@@ -163,6 +163,15 @@ const DEEPSEEK_ROPE: RopeScaling = RopeScaling::Yarn {
     truncate: true,
 };
 
+const KIMI_K2_ROPE: RopeScaling = RopeScaling::Yarn {
+    factor: 32.0,
+    original_max_position_embeddings: 4096,
+    beta_fast: 1.0,
+    beta_slow: 1.0,
+    attention_factor: 1.0,
+    truncate: true,
+};
+
 /// Returns `shape` with linear attention in all layers but every fourth: heads of 128, of which 16 are of keys. A
 /// quarter of each head of the other layers is rotated.
 const fn with_delta(shape: FileShape, value_heads: u32) -> FileShape {
@@ -248,6 +257,7 @@ pub static PRESETS: &[(&str, ModelSpec)] = &[
     ("moonlight-16b-a3b", with_latent(shape(Family::DeepSeekV3, 163840, 2048, 27, 16, 16, 64, 11264, 1e-5, 5e4, false, 8192), latent(16, 128, 128, None, 0.072_168_78, 0.0), sigmoid_experts(27, 1, [64, 6, 1408, 2], ungrouped(2.446))).spec()),
     ("glm-4.7-flash", with_latent(shape(Family::Glm4MoeLite, 154880, 2048, 47, 20, 20, 64, 10240, 1e-5, 1e6, false, 202752), latent(20, 192, 256, Some(768), 0.0625, 0.0), sigmoid_experts(47, 1, [64, 4, 1536, 1], ungrouped(1.8))).spec()),
     ("deepseek-v3", with_latent(FileShape { rope_scaling: DEEPSEEK_ROPE, ..shape(Family::DeepSeekV3, 129280, 7168, 61, 128, 128, 64, 18432, 1e-6, 1e4, false, 163840) }, latent(128, 128, 128, Some(1536), 0.135_233_82, 1.0), sigmoid_experts(61, 3, [256, 8, 2048, 1], SigmoidSpec { groups: 8, groups_chosen: 4, factor: 2.5 })).spec()),
+    ("kimi-k2", with_latent(FileShape { rope_scaling: KIMI_K2_ROPE, ..shape(Family::DeepSeekV3, 163840, 7168, 61, 64, 64, 64, 18432, 1e-6, 5e4, false, 131072) }, latent(64, 128, 128, Some(1536), 0.130_860_79, 1.0), sigmoid_experts(61, 1, [384, 8, 2048, 1], ungrouped(2.827))).spec()),
     ("llama-2-7b", shape(Family::Llama, 32000, 4096, 32, 32, 32, 128, 11008, 1e-5, 1e4, false, 4096).spec()),
     ("llama-2-13b", shape(Family::Llama, 32000, 5120, 40, 40, 40, 128, 13824, 1e-5, 1e4, false, 4096).spec()),
     ("llama-2-70b", shape(Family::Llama, 32000, 8192, 80, 64, 8, 128, 28672, 1e-5, 1e4, false, 4096).spec()),
@@ -349,6 +359,7 @@ mod tests {
             ("moonlight-16b-a3b", 15_960_108_544),
             ("glm-4.7-flash", 29_943_390_976),
             ("deepseek-v3", 671_026_404_352),
+            ("kimi-k2", 1_026_408_209_408),
             ("glm-4.5-air", 106_852_245_504),
             ("glm-4.5", 352_797_814_784),
         ] {

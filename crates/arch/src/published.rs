@@ -12,7 +12,7 @@ pub fn preset_of(name: &str) -> Option<(&'static str, ModelSpec)> {
         base = shorter;
     }
     // (prefix of a published name, prefix of the preset); shapes are those of the published config.json.
-    const KIN: [(&str, &str); 23] = [
+    const KIN: [(&str, &str); 30] = [
         ("qwen2.5-math-", "qwen2.5-"),
         ("qwen2.5-coder-", "qwen2.5-"),
         ("deepseek-r1-distill-qwen-7b", "qwen2.5-7b"),
@@ -24,6 +24,13 @@ pub fn preset_of(name: &str) -> Option<(&'static str, ModelSpec)> {
         ("qwen3.6-35b-a3b", "qwen3.5-35b-a3b"),
         ("qwen3.8-35b-a3b", "qwen3.5-35b-a3b"),
         ("glm-4.6", "glm-4.5"),
+        ("glm-4.7-flash", "glm-4.7-flash"),
+        ("glm-4.7", "glm-4.5"),
+        ("deepseek-r1-0528", "deepseek-v3"),
+        ("deepseek-r1", "deepseek-v3"),
+        ("deepseek-v3-0324", "deepseek-v3"),
+        ("deepseek-v3.1", "deepseek-v3"),
+        ("kimi-k2-0905", "kimi-k2"),
         ("llama-3.3-70b", "llama-3.1-70b"),
         ("mistral-7b-v0.3", "mistral-7b"),
         ("mixtral-8x7b-v0.1", "mixtral-8x7b"),
@@ -98,7 +105,14 @@ mod tests {
             ("hf:zai-org/GLM-4.5-Air-Base", Some("glm-4.5-air")),
             ("zai-org/GLM-4.5", Some("glm-4.5")),
             ("zai-org/GLM-4.6", Some("glm-4.5")),
-            ("zai-org/GLM-4.7-Flash", None),
+            ("zai-org/GLM-4.7", Some("glm-4.5")),
+            ("zai-org/GLM-4.7-Flash", Some("glm-4.7-flash")),
+            ("deepseek-ai/DeepSeek-V3.1", Some("deepseek-v3")),
+            ("deepseek-ai/DeepSeek-V3.2", None),
+            ("deepseek-ai/DeepSeek-R1-0528", Some("deepseek-v3")),
+            ("deepseek-ai/DeepSeek-R1-0528-Qwen3-8B", None),
+            ("moonshotai/Kimi-K2-Instruct-0905", Some("kimi-k2")),
+            ("moonshotai/Moonlight-16B-A3B-Instruct", Some("moonlight-16b-a3b")),
             ("hf:Qwen/Qwen2.5-7B-Instruct-AWQ", None),
             ("baichuan-inc/Baichuan-13B-Base", Some("baichuan-13b")),
             ("/models/Qwen2.5-0.5B/", Some("qwen2.5-0.5b")),

@@ -23,6 +23,8 @@ fn unwritten(family: Family) -> Map<String, Value> {
 
 /// Prefixes of the language model's tensors, and their replacements.
 const TEXT: [(&str, &str); 2] = [("model.language_model.", "model."), ("language_model.", "")];
+/// The prefix of what predicts further tokens, of which a run says that it is left out.
+const FURTHER: &str = "mtp.";
 /// Prefixes of tensors that are ignored: vision and multi-token prediction.
 const OTHERS: [&str; 7] = [
     "vision_tower.",
@@ -31,7 +33,7 @@ const OTHERS: [&str; 7] = [
     "model.multi_modal_projector.",
     "visual.",
     "model.visual.",
-    "mtp.",
+    FURTHER,
 ];
 
 /// Returns the configuration of the language model, if `config` wraps a known one.
@@ -63,7 +65,7 @@ pub(crate) fn is_of_other_part(name: &str) -> bool {
 /// Errors: `model-file-corrupt` for two of one name.
 pub(crate) fn text_tensors(tensors: Vec<TensorInfo>) -> Result<Vec<TensorInfo>> {
     let mut seen = HashSet::new();
-    let is_text = |tensor: &TensorInfo| !is_of_other_part(&tensor.name);
+    let is_text = |tensor: &TensorInfo| !is_of_other_part(&tensor.name) || tensor.name.starts_with(FURTHER);
     let named = tensors.into_iter().filter(is_text).map(|mut tensor| {
         let own =
             TEXT.iter().find_map(|(prefix, to)| Some(format!("{to}{}", tensor.name.strip_prefix(prefix)?)));

@@ -88,7 +88,7 @@ impl Unbuilt {
             }
             Unbuilt::Quantisation => "weights are bf16 or f32 here, or 4 bits under adapters",
             Unbuilt::Experts => {
-                "of models with experts Qwen3-MoE alone is built, and not from GGUF files: name one of these, or a dense model"
+                "of models with experts Qwen3-MoE, Qwen3.5-MoE, Qwen3-Next, GLM-4.5 to 4.7, Moonlight and DeepSeek-V3 are built, and not from GGUF files: name one of these, or a dense model"
             }
             Unbuilt::Optimizer => {
                 "the optimizer is AdamW or Muon here, for which another one's learning rate is not meant"
@@ -187,21 +187,29 @@ pub(crate) fn refusal(file: &str, title: &str, found: &[(Unbuilt, &Setting, bool
 
 /// Returns the unbuilt feature in a model's published name: `Mixtral-8x7B` has other experts, `...-AWQ` has 4 bits.
 pub(crate) fn of_model(name: &str) -> Option<Unbuilt> {
-    const BUILT: [&str; 8] = [
+    const BUILT: [&str; 13] = [
         "qwen3-30b-a3b",
         "qwen3-235b-a22b",
         "qwen3-coder-30b-a3b",
         "qwen3-coder-480b-a35b",
         "qwen3.5-35b-a3b",
         "qwen3.5-122b-a10b",
+        "qwen3.5-397b-a17b",
         "qwen3.6-35b-a3b",
         "qwen3-next",
+        "glm-4.5",
+        "glm-4.6",
+        "glm-4.7",
+        "moonlight-16b-a3b",
     ];
     const QUANTISED: [&str; 10] =
         ["awq", "gptq", "bnb", "4bit", "8bit", "int4", "int8", "nf4", "fp8", "w4a16"];
     let last = last_of(name);
     let parts = parts_of(&last);
     let is_built = BUILT.iter().any(|name| last.starts_with(name)) && !parts.contains(&"gguf");
+    // Published in 8 bits, whatever their names say; V3.2 has other attention.
+    let is_v3 =
+        is_deepseek_r1(&last) || last.starts_with("deepseek-v3") && !last.starts_with("deepseek-v3.2");
     const OF_PICTURES: [&str; 15] = [
         "vl", "vlm", "vision", "omni", "llava", "smolvlm", "smolvlm2", "pixtral", "internvl", "idefics",
         "idefics2", "idefics3", "audio", "janus", "emu3",
@@ -209,6 +217,9 @@ pub(crate) fn of_model(name: &str) -> Option<Unbuilt> {
     // Convolutions next to attention, and layers of Mamba.
     const OTHER_LAYERS: [&str; 2] = ["lfm2", "granite-4"];
     match () {
+        () if is_v3 && !parts.contains(&"gguf") => {
+            (!parts.contains(&"bf16")).then_some(Unbuilt::Quantisation)
+        }
         () if has_experts(name) && !is_built => Some(Unbuilt::Experts),
         () if OTHER_LAYERS.iter().any(|family| last.starts_with(family)) => Some(Unbuilt::Family),
         () if parts.iter().any(|part| OF_PICTURES.contains(part)) => Some(Unbuilt::Images),
@@ -238,7 +249,7 @@ pub(crate) fn has_experts(name: &str) -> bool {
             .and_then(|rest| rest.split_once('x'))
             .is_some_and(|(a, b)| is_count(a) && is_count(b))
     };
-    const EXPERTS: [&str; 16] = [
+    const EXPERTS: [&str; 18] = [
         "mixtral",
         "dbrx",
         "grok",
@@ -253,16 +264,22 @@ pub(crate) fn has_experts(name: &str) -> bool {
         "gpt-oss",
         "kimi-k2",
         "glm-4.5",
+        "glm-4.6",
+        "glm-4.7",
         "llama-4",
         "qwen3-next",
     ];
-    // `DeepSeek-R1-0528-Qwen3-8B` is a distilled one, without experts.
-    let is_dated = last.starts_with("deepseek-r1-0") && !last.contains("-qwen");
-    let is_deepseek = last == "deepseek-r1" || is_dated || last == "deepseek-r1-zero";
     parts.iter().any(active)
         || parts.iter().any(times)
         || EXPERTS.iter().any(|name| last.starts_with(name) || parts.contains(name))
-        || is_deepseek
+        || is_deepseek_r1(&last)
+}
+
+/// Returns true for the models of DeepSeek V3's shape, not for those that were distilled from them.
+fn is_deepseek_r1(last: &str) -> bool {
+    // `DeepSeek-R1-0528-Qwen3-8B` is a distilled one, without experts.
+    let is_dated = last.starts_with("deepseek-r1-0") && !last.contains("-qwen");
+    is_dated || ["deepseek-r1", "deepseek-r1-zero", "deepseek-r1-bf16"].contains(&last)
 }
 
 #[cfg(test)]
@@ -283,7 +300,15 @@ mod tests {
             ("Qwen/Qwen3-8B-GGUF", None),
             ("Qwen/Qwen3-Next-80B-A3B-Instruct", None),
             ("Qwen/Qwen3.5-35B-A3B", None),
-            ("Qwen/Qwen3.5-397B-A17B", experts),
+            ("Qwen/Qwen3.5-397B-A17B", None),
+            ("zai-org/GLM-4.5-Air", None),
+            ("zai-org/GLM-4.7-Flash", None),
+            ("zai-org/GLM-4.6-FP8", bits),
+            ("zai-org/GLM-5", experts),
+            ("moonshotai/Moonlight-16B-A3B-Instruct", None),
+            ("moonshotai/Kimi-K2-Instruct", experts),
+            ("unsloth/DeepSeek-V3-0324-BF16", None),
+            ("deepseek-ai/DeepSeek-V3.2", experts),
             ("Qwen/Qwen3.5-35B-A3B-FP8", bits),
             ("Qwen/Qwen3-VL-30B-A3B-Instruct", experts),
             ("Qwen/Qwen2.5-VL-7B-Instruct", Some(Unbuilt::Images)),
@@ -292,14 +317,14 @@ mod tests {
             ("Qwen/Qwen2-Audio-7B-Instruct", Some(Unbuilt::Images)),
             ("Qwen/Qwen1.5-MoE-A2.7B", experts),
             ("mistralai/Mixtral-8x7B-v0.1", experts),
-            ("deepseek-ai/DeepSeek-V3-0324", experts),
-            ("deepseek-ai/DeepSeek-R1", experts),
+            ("deepseek-ai/DeepSeek-V3-0324", bits),
+            ("deepseek-ai/DeepSeek-R1", bits),
             ("openai/gpt-oss-20b", experts),
             ("/models/Qwen3-30B-A3B/", None),
             ("unsloth/Qwen2.5-7B-Instruct-bnb-4bit", bits),
             ("Qwen/Qwen2.5-7B-Instruct-AWQ", bits),
             ("Qwen/Qwen2.5-7B-Instruct-GPTQ-Int4", bits),
-            ("deepseek-ai/DeepSeek-R1-0528", experts),
+            ("deepseek-ai/DeepSeek-R1-0528", bits),
             ("unsloth/DeepSeek-R1-0528-Qwen3-8B", None),
             ("deepseek-ai/DeepSeek-R1-Distill-Qwen-7B", None),
             ("LiquidAI/LFM2-1.2B", Some(Unbuilt::Family)),

@@ -161,7 +161,11 @@ fn a_merged_model_has_nothing_that_predicts_further_tokens_of_other_layers() {
     let offsets = [data.len(), data.len() + 16];
     header["mtp.fc.weight"] = json!({ "dtype": "F32", "shape": [2, 2], "data_offsets": offsets });
     std::fs::write(&path, safetensors(&header.to_string(), &[data, &[0; 16]].concat())).expect("written");
-    folder.train("run", &[FFN[0], FFN[1], "train.steps=1"]);
+    let stderr = folder.train("run", &[FFN[0], FFN[1], "train.steps=1"]);
+    assert!(
+        stderr.contains("1 tensors of the model predict further tokens (MTP): nothing trains"),
+        "{stderr}"
+    );
     let (run, merged) = (folder.text_path("run"), folder.text_path("merged"));
     let said = plimsoll(&["checkpoint", "export", &run, "--merge", "--to", &merged]);
     assert!(

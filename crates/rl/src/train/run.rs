@@ -14,6 +14,7 @@ use crate::supply::restored::Restored;
 use crate::supply::{Supply, in_flight};
 use plimsoll_base::{Error, Result};
 use plimsoll_config::{LearnsFrom, Objective, RunSpec};
+use plimsoll_files::{OpenModel, TensorInfo, is_of_further_tokens};
 use plimsoll_infer::responder::Responder;
 use plimsoll_infer::responses::response_text;
 use plimsoll_model::rope;
@@ -74,13 +75,16 @@ impl<'r> LanguageRun<'r> {
         if let Some(words) = self.session.ending_words(self.run) {
             lead.note(words);
         }
-        let Session { data, text, facts, .. } = &mut self.session;
+        let Session { model, data, text, facts, .. } = &mut self.session;
         let (longest, known) = (longest_sequence(self.run, facts), facts.spec.max_positions);
         if longest > known as usize {
             lead.note(format!("sequences reach {longest} positions; the model was trained for {known}"));
         }
         let shape = self.trainer.sampler.shape;
         if let Some(words) = rope::words(&shape.spec, shape.positions) {
+            lead.note(words);
+        }
+        if let Some(words) = further_words(model) {
             lead.note(words);
         }
         if let Some(words) = shape.lora.and_then(|lora| lora.shape.reach(&shape.spec)) {
@@ -102,6 +106,19 @@ impl<'r> LanguageRun<'r> {
         words.into_iter().for_each(|words| lead.note(words));
         Ok(())
     }
+}
+
+/// Returns what a run says of tensors that predict further tokens, if a model's files have any: after training they
+/// would be those of another model.
+fn further_words(model: &OpenModel) -> Option<String> {
+    let is_further = |tensor: &&TensorInfo| is_of_further_tokens(&tensor.name, &model.spec);
+    let count = model.tensors.iter().filter(is_further).count();
+    (count > 0).then(|| {
+        format!(
+            "{count} tensors of the model predict further tokens (MTP): nothing trains them, and checkpoints and \
+             exports leave them out with their key"
+        )
+    })
 }
 
 impl<'r: 'scope, 'scope> Job<'scope> for LanguageRun<'r> {
