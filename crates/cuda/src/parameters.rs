@@ -239,7 +239,9 @@ plain(float x) { give(1); }
         };
         let none = vec![String::new()];
         let (one, two) = (with(&none), with(&with(&none)));
-        let endings = [none, one, two.clone(), with(&two)].concat();
+        // Of routers, by the number of experts.
+        let experts = with(&["_4", "_16"].map(str::to_string));
+        let endings = [none, one, two.clone(), with(&two), experts].concat();
         let kernels: HashSet<String> =
             SOURCES.iter().flat_map(|source| read(source.text).into_keys()).collect();
         let mut named = HashSet::new();
