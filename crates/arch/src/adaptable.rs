@@ -5,8 +5,15 @@ use crate::tensor_row::TensorRow;
 use crate::{LoraShape, LoraTarget, LoraTargets, ModelSpec, Quantization, Site};
 
 impl LoraTarget {
-    /// Returns this target's row of a layer's table; `None` if the layer has no such linear layer.
+    /// Returns this target's row of a layer's table; `None` if the layer has no such linear layer. Of all experts in
+    /// one, it is that of one expert.
     pub fn row(self, model: &ModelSpec, layer: u32) -> Option<TensorRow> {
+        if let [first, rest @ ..] = self.spans() {
+            let first = first.row(model, layer).filter(|row| row.experts.is_some())?;
+            let rest = rest.iter().filter_map(|target| target.row(model, layer)).map(|row| row.rows);
+            let rows = first.rows + rest.sum::<u32>();
+            return Some(TensorRow { rows, target: Some(self), ..first });
+        }
         let mut found = None;
         each_row(model, layer, |row| {
             if row.target == Some(self) {
@@ -47,6 +54,8 @@ pub enum Unfit {
     InNoLayer(LoraTargets),
     /// peft turns these names into adapters of other parameters: those of all routed experts in one.
     OtherInPeft(LoraTargets),
+    /// These change the same weights as others of the targets.
+    Twice(LoraTargets),
 }
 
 impl LoraTargets {
@@ -59,11 +68,19 @@ impl LoraTargets {
         // Of Qwen3-Next peft converts every name of a feed-forward part, that of a shared expert too.
         let row = model.architecture();
         let converts = row.has_shared_expert && !row.has_experts_alone;
-        let ffn = |target: &LoraTarget| LoraTargets::FFN.contains(*target) || target.name().contains('.');
+        let ffn = |target: &LoraTarget| {
+            LoraTargets::FFN.contains(*target) || target.name().contains('.') && !target.is_of_all_experts()
+        };
         let other = || self.iter().filter(|target| converts && ffn(target));
         let fused = LoraTargets::new(fused).map(Unfit::Fused);
         let absent = fused.or_else(|| LoraTargets::new(absent()).map(Unfit::InNoLayer));
-        absent.or_else(|| LoraTargets::new(other()).map(Unfit::OtherInPeft))
+        let other = absent.or_else(|| LoraTargets::new(other()).map(Unfit::OtherInPeft));
+        other.or_else(|| LoraTargets::new(self.iter().filter(|target| self.spans(*target))).map(Unfit::Twice))
+    }
+
+    /// Returns whether one of these is all experts' of another one.
+    fn spans(self, target: LoraTarget) -> bool {
+        self.iter().any(|whole| whole.spans().contains(&target))
     }
 
     /// Returns what these targets of a run file reach in a model. As in peft, a name is that of each linear layer whose
@@ -128,12 +145,15 @@ impl LoraShape {
             let (layers, each) = rows.fold((0, ""), |(count, each), row| {
                 (count + 1, if row.experts.is_some() { "each expert's " } else { each })
             });
+            let each = if target.is_of_all_experts() { "" } else { each };
             (layers > 0).then(|| format!("{each}{target} ({layers} layers)"))
         };
         let of = |is_in: bool| {
-            let targets =
-                LoraTarget::ALL.into_iter().filter(|target| self.targets.contains(*target) == is_in);
-            targets.filter_map(words).collect::<Vec<_>>().join(", ")
+            let is_one = |target: &LoraTarget| {
+                let is_named = self.targets.spans(*target) || target.is_of_all_experts();
+                self.targets.contains(*target) == is_in && (is_in || !is_named)
+            };
+            LoraTarget::ALL.into_iter().filter(is_one).filter_map(words).collect::<Vec<_>>().join(", ")
         };
         let frozen = of(false);
         let frozen = if frozen.is_empty() { String::new() } else { format!("; frozen: {frozen}") };
@@ -168,6 +188,8 @@ impl Site {
         lora: LoraShape,
         layer: u32,
     ) -> impl Iterator<Item = (LoraTarget, usize)> {
+        let whole = self.of_all_experts().filter(|target| lora.targets.contains(*target));
+        let whole = whole.filter(|target| target.row(spec, layer).is_some()).map(|target| (target, 0));
         let mut first = 0;
         let each = self.layers().iter().map(move |&target| {
             let (start, width) = (first, target.widths(spec, layer).1 as usize);
@@ -175,7 +197,12 @@ impl Site {
             (target, start, width)
         });
         let there = each.filter(move |(target, _, width)| *width > 0 && lora.targets.contains(*target));
-        there.map(|(target, start, _)| (target, start))
+        whole.into_iter().chain(there.map(|(target, start, _)| (target, start)))
+    }
+
+    /// Returns whether adapters change the product in a layer.
+    pub fn has_adapter(self, spec: &ModelSpec, lora: LoraShape, layer: u32) -> bool {
+        self.targets(spec, lora, layer).next().is_some()
     }
 
     /// Returns a linear layer of the product that a layer of the model has; the others have its inputs and its experts.

@@ -35,6 +35,8 @@ const fn shift(target: LoraTarget) -> Option<u32> {
         LoraTarget::Up => 6,
         LoraTarget::Down => 7,
         LoraTarget::SharedGate | LoraTarget::SharedUp | LoraTarget::SharedDown => return None,
+        // What they span has bits of its own.
+        LoraTarget::ExpertsGateUp | LoraTarget::ExpertsDown => return None,
     };
     Some(place * ENCODING_BITS)
 }
@@ -65,6 +67,8 @@ impl LayerEncodings {
             let row = u64::from(inputs) / encoding.block_values() * encoding.block_bytes();
             target.of_experts(model, layer).count() as u64 * u64::from(outputs) * row
         };
-        (0..model.layers.len()).flat_map(|layer| LoraTarget::ALL.map(|target| of(layer, target))).sum()
+        let own = LoraTarget::ALL.into_iter().filter(|target| !target.is_of_all_experts());
+        let each = |layer| own.clone().map(move |target| of(layer, target));
+        (0..model.layers.len()).flat_map(each).sum()
     }
 }

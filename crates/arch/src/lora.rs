@@ -44,6 +44,10 @@ plimsoll_base::names! {
         SharedUp = "shared_expert.up_proj",
         /// Output of the shared expert.
         SharedDown = "shared_expert.down_proj",
+        /// Gates and ups of all experts as one parameter: one A for both in each expert.
+        ExpertsGateUp = "experts.gate_up_proj",
+        /// Outputs of all experts as one parameter.
+        ExpertsDown = "experts.down_proj",
     }
 }
 
@@ -73,7 +77,24 @@ impl LoraTarget {
             LoraTarget::SharedGate => "mlp.shared_expert.gate_proj",
             LoraTarget::SharedUp => "mlp.shared_expert.up_proj",
             LoraTarget::SharedDown => "mlp.shared_expert.down_proj",
+            LoraTarget::ExpertsGateUp => "mlp.experts.gate_up_proj",
+            LoraTarget::ExpertsDown => "mlp.experts.down_proj",
         }
+    }
+
+    /// Returns the linear layers of each expert that it changes in one, if it is a parameter with all experts of a
+    /// layer: an entry of peft's `target_parameters`. Others are modules of their own, and change none but themselves.
+    pub const fn spans(self) -> &'static [LoraTarget] {
+        match self {
+            LoraTarget::ExpertsGateUp => &[LoraTarget::Gate, LoraTarget::Up],
+            LoraTarget::ExpertsDown => &[LoraTarget::Down],
+            _ => &[],
+        }
+    }
+
+    /// Returns whether it is a parameter with all experts of a layer.
+    pub const fn is_of_all_experts(self) -> bool {
+        !self.spans().is_empty()
     }
 
     /// Returns its path in a decoder layer, or in one of the layer's experts: `mlp.experts.7.gate_proj`.
@@ -222,7 +243,8 @@ mod tests {
         assert_eq!(built("qwen3.5-35b-a3b"), LoraTargets::ALL);
         assert_eq!(
             built("qwen3-next-80b-a3b").to_string(),
-            "q_proj, k_proj, v_proj, o_proj, in_proj_qkvz, in_proj_ba, out_proj"
+            "q_proj, k_proj, v_proj, o_proj, in_proj_qkvz, in_proj_ba, out_proj, experts.gate_up_proj, \
+             experts.down_proj"
         );
         assert_eq!(LoraTargets::ATTENTION.names(), ["q_proj", "k_proj", "v_proj", "o_proj"]);
         assert_eq!(LoraTarget::of_name("down_proj"), Some(LoraTarget::Down));

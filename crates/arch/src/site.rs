@@ -57,6 +57,15 @@ impl Site {
         }
     }
 
+    /// Returns what peft calls the whole product of all experts of a layer, if it can be one of experts.
+    pub const fn of_all_experts(self) -> Option<LoraTarget> {
+        match self {
+            Site::GateUp => Some(LoraTarget::ExpertsGateUp),
+            Site::Down => Some(LoraTarget::ExpertsDown),
+            _ => None,
+        }
+    }
+
     /// Returns whether each expert of a layer has its own.
     pub const fn is_of_experts(self) -> bool {
         matches!(self, Site::GateUp | Site::Down)
@@ -64,7 +73,8 @@ impl Site {
 
     /// Returns S r, the width of A x; 0 without an adapter. The targets are those that the model has.
     pub fn width(self, lora: LoraShape) -> usize {
-        self.layers().iter().filter(|target| lora.targets.contains(**target)).count() * lora.rank as usize
+        let own = self.layers().iter().copied().chain(self.of_all_experts());
+        own.filter(|target| lora.targets.contains(*target)).count() * lora.rank as usize
     }
 }
 
@@ -107,7 +117,8 @@ mod tests {
             assert_eq!((weight.site(), weight.is_product()), (Some(site), true));
             assert_eq!((bias.site(), bias.is_product()), (None, false), "{site}");
         }
-        let mut targets: Vec<LoraTarget> = Site::ALL.iter().flat_map(|site| site.layers()).copied().collect();
+        let each = |site: Site| site.layers().iter().copied().chain(site.of_all_experts());
+        let mut targets: Vec<LoraTarget> = Site::ALL.into_iter().flat_map(each).collect();
         assert_eq!(targets.len(), LoraTarget::ALL.len());
         targets.sort_unstable();
         targets.dedup();

@@ -149,7 +149,8 @@ fn targets_of_pattern(pattern: &str, origin: &Origin, source: &Source) -> Result
     };
     let common: Vec<LoraTarget> = LoraTargets::ALL.iter().collect();
     // Those that all families have stand for what other families have of their names.
-    let among = if is_any(&common) { common } else { LoraTarget::ALL.to_vec() };
+    let modules = || LoraTarget::ALL.into_iter().filter(|target| !target.is_of_all_experts());
+    let among = if is_any(&common) { common } else { modules().collect() };
     for target in among {
         let count = (0..LAYERS_TRIED).filter(|&layer| regex.is_match(&path_of(layer, target))).count();
         match count {
@@ -177,8 +178,11 @@ fn targets_of_name(name: &str, origin: &Origin, source: &Source) -> Result<Vec<L
     if name == ALL_LINEAR {
         return Ok(LoraTargets::ALL.iter().collect());
     }
-    let is_meant =
-        |target: &LoraTarget| target.module() == name || target.module().ends_with(&format!(".{name}"));
+    let is_meant = |target: &LoraTarget| {
+        // `gate_up_proj` alone is a module of other families, and `down_proj` one of each expert.
+        let is_short = target.is_of_all_experts() && !name.contains('.');
+        !is_short && (target.module() == name || target.module().ends_with(&format!(".{name}")))
+    };
     // `gate_proj` of a shared expert follows from the model: see `LoraTargets::of_model`.
     for among in [LoraTargets::ALL.iter().collect(), LoraTarget::ALL.to_vec()] {
         let meant: Vec<LoraTarget> = among.into_iter().filter(is_meant).collect();

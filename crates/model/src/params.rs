@@ -265,6 +265,12 @@ impl ParamTable {
         Run { start, elements: self.elements - start }
     }
 
+    /// Iterates over the parameters, in runs whose tensors on disk are the same: all experts' of an adapter that peft
+    /// has as one parameter, else one.
+    pub(crate) fn by_tensor(&self) -> impl Iterator<Item = &[Param]> {
+        self.params.chunk_by(|a, b| a.parts[0].name == b.parts[0].name)
+    }
+
     pub fn find(&self, kind: ParamKind, layer: u32) -> Option<&Param> {
         self.params.iter().find(|p| p.kind == kind && p.layer == layer)
     }

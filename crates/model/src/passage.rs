@@ -1,6 +1,7 @@
 //! Saves and restores tensors that are split over ranks, piece by piece through one small buffer of the phase, the
 //! passage. Ranks take a file's pieces in turn; the file equals the one that a single rank writes.
 
+use crate::adapters::Woven;
 use crate::load::Staging;
 use crate::params::{Param, ParamTable};
 use crate::save::{check_tensor, for_chunks, open_for_restore, tensor_decls};
@@ -100,25 +101,32 @@ struct Piece<'t> {
     rows: u32,
     /// Its elements, including the parameter's padding after the last row.
     run: Run,
-    /// Offset of its first byte in the file's data.
+    /// Offset of its first byte in the file's data; of columns of a tensor, that of the tensor's first byte.
     at: u64,
+    /// Its number among the parameters that have the same tensor, and all of these; one alone if its tensors are its
+    /// own.
+    of: (usize, &'t [Param]),
 }
 
 /// Returns the pieces of a file in its order, for a passage of `most` elements.
 fn pieces<'t>(table: &'t ParamTable, most: usize, dtypes: impl IntoIterator<Item = DType>) -> Vec<Piece<'t>> {
     let (mut out, mut at) = (Vec::new(), 0);
     for (set, dtype) in dtypes.into_iter().enumerate() {
-        for param in &table.params {
-            let step = Step::of(param, table, most as u64);
-            let end = param.offset + param.elements.next_multiple_of(CODE_BLOCK as u64);
-            for first in (0..param.n).step_by(step.rows as usize) {
-                let start = param.offset + u64::from(first / step.rows) * step.elements;
-                let run = Run { start, elements: step.elements.min(end - start) };
-                let rows = step.rows.min(param.n - first);
-                out.push(Piece { set, param, first, rows, run, at });
-                // Terms of a number are one in a file; they are few, and pass at once.
-                let numbers = u64::from(rows / param.kind.terms()) * u64::from(param.k.max(1));
-                at += numbers * param.stored(dtype).bytes();
+        for params in table.by_tensor() {
+            let (is_woven, start_of_tensor) = (Woven::of(params).is_some(), at);
+            for (number, param) in params.iter().enumerate() {
+                let step = Step::of(param, table, most as u64);
+                let end = param.offset + param.elements.next_multiple_of(CODE_BLOCK as u64);
+                for first in (0..param.n).step_by(step.rows as usize) {
+                    let start = param.offset + u64::from(first / step.rows) * step.elements;
+                    let run = Run { start, elements: step.elements.min(end - start) };
+                    let rows = step.rows.min(param.n - first);
+                    let begin = if is_woven { start_of_tensor } else { at };
+                    out.push(Piece { set, param, first, rows, run, at: begin, of: (number, params) });
+                    // Terms of a number are one in a file; they are few, and pass at once.
+                    let numbers = u64::from(rows / param.kind.terms()) * u64::from(param.k.max(1));
+                    at += numbers * param.stored(dtype).bytes();
+                }
             }
         }
     }
@@ -151,7 +159,13 @@ impl Piece<'_> {
     /// all of the parameter after its last piece, and none before. The other ranks' are written by then: a rank sums at
     /// its turn, after the exchanges of those before it.
     fn summed_rows(&self) -> u64 {
-        match self.first + self.rows == self.param.n {
+        let is_last = self.first + self.rows == self.param.n;
+        if Woven::of(self.of.1).is_some() {
+            // A file has no value of one expert next to another of it: all are summed after those of the last.
+            let all = u64::from(self.param.n) * self.of.1.len() as u64;
+            return if is_last && self.of.0 + 1 == self.of.1.len() { all } else { 0 };
+        }
+        match is_last {
             _ if !self.param.is_grouped() => self.rows.into(),
             true => self.param.n.into(),
             false => 0,
@@ -241,11 +255,20 @@ fn put_rows(
 ) -> Result<u64> {
     let matrix = piece.matrix(passage, layout);
     let (width, row_bytes) = (piece.width(), piece.width() as u64 * dtype.bytes());
-    let start = piece.at - u64::from(piece.first) * row_bytes;
+    let woven = Woven::of(piece.of.1);
+    let start = piece.at - if woven.is_some() { 0 } else { u64::from(piece.first) * row_bytes };
     piece.each_rows(values, |first, rows| {
         match matrix {
             Some(matrix) => dev.read_rows(matrix, first, rows),
             None => dev.read_f32(passage, first, rows),
+        }
+        if let Some(woven) = woven {
+            let before = (piece.first as usize + first) * width;
+            for (index, value) in rows.iter().enumerate() {
+                let at = ((before + index) * woven.params.len() + piece.of.0) as u64 * dtype.bytes();
+                writer.put_f32_as(start + at, dtype, std::slice::from_ref(value), stored)?;
+            }
+            return Ok(());
         }
         let of = (piece.first as usize + first, rows.len() / width);
         piece.param.each_stored_run(of, |before, stored_row, run| {
@@ -282,7 +305,7 @@ pub fn restore_own(dev: &dyn Device, of: SpreadFile<'_, '_>, passage: Buf<'_>) -
     let Staging { mut stored, mut values } = Staging::new(dev, staging);
     for piece in pieces(table, passage.len(), sets.iter().map(|set| set.dtype)) {
         let (set, param) = (&sets[piece.set], piece.param);
-        if piece.first == 0 {
+        if piece.first == 0 && piece.of.0 == 0 {
             for part in &param.parts {
                 let name = format!("{}{}", set.prefix, part.name);
                 check_tensor(&file, &name, param.stored(set.dtype), &part.shape, path)?;
@@ -295,19 +318,9 @@ pub fn restore_own(dev: &dyn Device, of: SpreadFile<'_, '_>, passage: Buf<'_>) -
         }
         dev.zero(passage);
         let matrix = piece.matrix(passage, layout);
-        piece.each_rows(&mut values, |first, rows| {
-            if param.is_fixed() {
-                let name = format!("{}{}", set.prefix, param.parts[0].name);
-                file.read(&name, 0, &mut stored, &mut rows[..param.parts[0].rows as usize])?;
-                terms::split(rows);
-            } else {
-                read_rows_of(&file, set.prefix, param, piece.first as usize + first, &mut stored, rows)?;
-            }
-            match matrix {
-                Some(matrix) => dev.write_rows(matrix, first, rows),
-                None => dev.write_f32(passage, first, rows),
-            }
-            Ok(())
+        read_piece(&file, set.prefix, &piece, (&mut stored, &mut values), |first, rows| match matrix {
+            Some(matrix) => dev.write_rows(matrix, first, rows),
+            None => dev.write_f32(passage, first, rows),
         })?;
         piece.each_place(&set.places, passage, |place, from| match place {
             Place::Numbers(to) => dev.accumulate(from, to, false),
@@ -318,11 +331,48 @@ pub fn restore_own(dev: &dyn Device, of: SpreadFile<'_, '_>, passage: Buf<'_>) -
     dev.check()
 }
 
-/// Reads rows of a parameter from `first` on, which may span several tensors.
+/// Calls `each` with chunks of a piece's rows from a file: the index of the first row in the piece, and the rows.
+fn read_piece(
+    file: &TensorFile,
+    prefix: &str,
+    piece: &Piece<'_>,
+    (stored, values): (&mut HostBytes, &mut [f32]),
+    mut each: impl FnMut(usize, &[f32]),
+) -> Result<()> {
+    let ((number, params), param) = (piece.of, piece.param);
+    let begin = piece.first as usize;
+    if let Some(woven) = Woven::of(params) {
+        // Picked from whole rows.
+        let (name, width) = (format!("{prefix}{}", woven.name()), woven.width());
+        let room = values.len() / (width + piece.width());
+        let (whole, own) = values.split_at_mut(room * width);
+        return piece.each_rows(&mut own[..room * piece.width()], |first, rows| {
+            let whole = &mut whole[..rows.len() / piece.width() * width];
+            file.read(&name, ((begin + first) * width) as u64, stored, whole)?;
+            woven.pick(number, whole, rows);
+            each(first, rows);
+            Ok(())
+        });
+    }
+    piece.each_rows(values, |first, rows| {
+        if param.is_fixed() {
+            let name = format!("{prefix}{}", param.parts[0].name);
+            file.read(&name, 0, stored, &mut rows[..param.parts[0].rows as usize])?;
+            terms::split(rows);
+        } else {
+            read_rows_of(file, prefix, (param, number), begin + first, stored, rows)?;
+        }
+        each(first, rows);
+        Ok(())
+    })
+}
+
+/// Reads rows of a parameter from `first` on, which may span several tensors; of a tensor that has those of all
+/// experts, some are `before` it.
 fn read_rows_of(
     file: &TensorFile,
     prefix: &str,
-    param: &Param,
+    (param, before): (&Param, usize),
     first: usize,
     stored: &mut [u8],
     rows: &mut [f32],
@@ -337,7 +387,8 @@ fn read_rows_of(
             let (at, run) = part.stored_run(row - above);
             let end = to.min(row + run);
             let out = &mut rows[(row - first) * width..(end - first) * width];
-            file.read(&name, (at * width) as u64, stored, out)?;
+            let start = before * part.rows as usize;
+            file.read(&name, ((start + at) * width) as u64, stored, out)?;
             row = end;
         }
         above = below;

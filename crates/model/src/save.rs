@@ -2,11 +2,12 @@
 //! optimizer states with a prefix before each name. Files hold logical rows, never a device's element order, so they
 //! mean the same on every machine.
 
+use crate::adapters::Woven;
 use crate::load::Staging;
 use crate::params::{Param, ParamTable, Part};
 use crate::terms;
 use plimsoll_base::{Bytes, DType, Encoding, Error, Result};
-use plimsoll_device::{Coded, Device, Matrix, MatrixLayout};
+use plimsoll_device::{Coded, Device, HostBytes, Matrix, MatrixLayout};
 use plimsoll_files::{FileRecord, SafetensorsWriter, TensorDecl, TensorFile};
 use plimsoll_memory::Buf;
 use std::path::Path;
@@ -90,35 +91,56 @@ pub fn save(
     let mut writer = SafetensorsWriter::create(path, &declared, &[])?;
     let Staging { mut stored, mut values } = Staging::new(dev, staging);
     for set in sets {
-        for param in &table.params {
-            if param.is_fixed() {
-                let values = &mut values[..param.n as usize];
-                set.read(dev, param, layout, 0, values);
-                writer.write_f32_as(DType::F32, terms::join(values), &mut stored)?;
-                continue;
-            }
-            if !param.is_grouped() {
-                for_chunks(param, param.n, &mut values, |first, rows| {
-                    set.read(dev, param, layout, first, rows);
+        for params in table.by_tensor() {
+            if let Some(woven) = Woven::of(params) {
+                woven.each_chunk(&mut values, |first, rows, own| {
+                    for (expert, param) in params.iter().enumerate() {
+                        set.read(dev, param, layout, first, own);
+                        woven.put(expert, own, rows);
+                    }
                     writer.write_f32_as(set.dtype(), rows, &mut stored)
                 })?;
                 continue;
             }
-            let mut above = 0;
-            for part in &param.parts {
-                for_chunks(param, part.rows, &mut values, |first, rows| {
-                    each_run(part, param, first, rows, |row, rows| {
-                        set.read(dev, param, layout, above + row, rows);
-                    });
-                    writer.write_f32_as(set.dtype(), rows, &mut stored)
-                })?;
-                above += part.rows as usize;
+            for param in params {
+                save_param(dev, (set, param, layout), &mut writer, (&mut stored, &mut values))?;
             }
         }
     }
     // Values from a failed device are no checkpoint.
     dev.check()?;
     writer.finish()
+}
+
+/// Writes the tensors of a parameter, or what follows in the one that has those of all experts.
+fn save_param(
+    dev: &dyn Device,
+    (set, param, layout): (&FlatTensors<'_>, &Param, MatrixLayout),
+    writer: &mut SafetensorsWriter,
+    (stored, values): (&mut HostBytes, &mut [f32]),
+) -> Result<()> {
+    if param.is_fixed() {
+        let values = &mut values[..param.n as usize];
+        set.read(dev, param, layout, 0, values);
+        return writer.write_f32_as(DType::F32, terms::join(values), stored);
+    }
+    if !param.is_grouped() {
+        return for_chunks(param, param.n, values, |first, rows| {
+            set.read(dev, param, layout, first, rows);
+            writer.write_f32_as(set.dtype(), rows, stored)
+        });
+    }
+    let mut above = 0;
+    for part in &param.parts {
+        for_chunks(param, part.rows, values, |first, rows| {
+            each_run(part, param, first, rows, |row, rows| {
+                set.read(dev, param, layout, above + row, rows);
+            });
+            writer.write_f32_as(set.dtype(), rows, stored)
+        })?;
+        above += part.rows as usize;
+    }
+    Ok(())
 }
 
 /// Fills the buffers from a file that `save` wrote, bit for bit: codes keep their values, however they were coded.
@@ -142,32 +164,62 @@ pub fn restore(
             None => set.buf,
         };
         dev.zero(into);
-        for param in &table.params {
-            let mut above = 0;
-            for part in &param.parts {
-                let name = set.name(&part.name);
-                check_tensor(&file, &name, param.stored(set.dtype()), &part.shape, path)?;
-                if param.is_fixed() {
-                    let values = &mut values[..param.n as usize];
-                    file.read(&name, 0, &mut stored, &mut values[..part.rows as usize])?;
-                    terms::split(values);
-                    write(dev, into, param, layout, 0, values);
-                    continue;
-                }
-                let width = u64::from(param.k.max(1));
-                for_chunks(param, part.rows, &mut values, |first, rows| {
-                    file.read(&name, first as u64 * width, &mut stored, rows)?;
-                    each_run(part, param, first, rows, |row, rows| {
-                        write(dev, into, param, layout, above + row, rows);
-                    });
+        for params in table.by_tensor() {
+            for part in &params[0].parts {
+                let dtype = params[0].stored(set.dtype());
+                check_tensor(&file, &set.name(&part.name), dtype, &part.shape, path)?;
+            }
+            if let Some(woven) = Woven::of(params) {
+                let (name, width) = (set.name(woven.name()), woven.width());
+                woven.each_chunk(&mut values, |first, rows, own| {
+                    file.read(&name, (first * width) as u64, &mut stored, rows)?;
+                    for (expert, param) in params.iter().enumerate() {
+                        woven.pick(expert, rows, own);
+                        write(dev, into, param, layout, first, own);
+                    }
                     Ok(())
                 })?;
-                above += part.rows as usize;
+                continue;
+            }
+            for (before, param) in params.iter().enumerate() {
+                let of = (set, param, layout, before);
+                restore_param(dev, into, of, &file, (&mut stored, &mut values))?;
             }
         }
         if let Some(scales) = set.scales {
             dev.write_codes(into, Coded { codes: set.buf, scales });
         }
+    }
+    Ok(())
+}
+
+/// Fills a parameter from its tensors, or from one that has those of all experts, of which some are `before` it.
+fn restore_param(
+    dev: &dyn Device,
+    into: Buf<'_>,
+    (set, param, layout, before): (&FlatTensors<'_>, &Param, MatrixLayout, usize),
+    file: &TensorFile,
+    (stored, values): (&mut HostBytes, &mut [f32]),
+) -> Result<()> {
+    let mut above = 0;
+    for part in &param.parts {
+        let name = set.name(&part.name);
+        if param.is_fixed() {
+            let values = &mut values[..param.n as usize];
+            file.read(&name, 0, stored, &mut values[..part.rows as usize])?;
+            terms::split(values);
+            write(dev, into, param, layout, 0, values);
+            continue;
+        }
+        let (width, start) = (param.k.max(1) as usize, before * part.rows as usize);
+        for_chunks(param, part.rows, values, |first, rows| {
+            file.read(&name, ((start + first) * width) as u64, stored, rows)?;
+            each_run(part, param, first, rows, |row, rows| {
+                write(dev, into, param, layout, above + row, rows);
+            });
+            Ok(())
+        })?;
+        above += part.rows as usize;
     }
     Ok(())
 }
@@ -197,7 +249,7 @@ pub(crate) fn tensor_decls<'t>(
     dtype: DType,
     table: &'t ParamTable,
 ) -> impl Iterator<Item = TensorDecl> + 't {
-    table.params.iter().flat_map(move |param| {
+    table.by_tensor().map(|params| &params[0]).flat_map(move |param| {
         param.parts.iter().map(move |part| {
             let (name, dtype) = (format!("{prefix}{}", part.name), param.stored(dtype));
             TensorDecl { name, dtype, shape: part.shape.clone() }
@@ -208,7 +260,7 @@ pub(crate) fn tensor_decls<'t>(
 /// Opens a file that must hold exactly the tensors of `sets` sets.
 pub(crate) fn open_for_restore(path: &Path, table: &ParamTable, sets: usize) -> Result<TensorFile> {
     let file = TensorFile::open(path)?;
-    let wanted = sets * table.params.iter().map(|p| p.parts.len()).sum::<usize>();
+    let wanted = sets * table.by_tensor().map(|params| params[0].parts.len()).sum::<usize>();
     if file.num_tensors() != wanted {
         return Err(other_run(path, &format!("{} tensors, this run has {wanted}", file.num_tensors())));
     }

@@ -3,7 +3,7 @@
 use super::refusal::{damaged, unsupported};
 use crate::Head;
 use crate::storage::read_small;
-use plimsoll_arch::{LoraShape, LoraTarget, LoraTargets, Quantization};
+use plimsoll_arch::{LoraShape, LoraTarget, LoraTargets, ModelSpec, Quantization};
 use plimsoll_base::{Result, shown, shown_number};
 use serde_json::{Map, Value, json};
 use std::path::Path;
@@ -16,6 +16,8 @@ const HEADS: [&str; 2] = ["score", "classifier"];
 /// The key of `AdapterConfig::quantize`.
 const QUANTIZATION: &str = "base_quantization";
 const CONFIG_BYTES_MAX: u64 = 1 << 20;
+/// The key of targets that are parameters of all experts and no modules.
+const PARAMETERS: &str = "target_parameters";
 /// Most names in `target_modules`: seven per layer of a large model.
 const MODULES_MAX: usize = 1 << 14;
 
@@ -54,6 +56,8 @@ impl AdapterConfig {
 /// Returns an `adapter_config.json` for peft and vLLM.
 pub fn adapter_config_json(config: &AdapterConfig) -> Value {
     let is_scored = config.head == Head::Score;
+    let (parameters, modules): (Vec<LoraTarget>, Vec<LoraTarget>) =
+        config.targets.iter().partition(|target| target.is_of_all_experts());
     let mut value = json!({
         "alpha_pattern": {},
         "auto_mapping": null,
@@ -71,11 +75,14 @@ pub fn adapter_config_json(config: &AdapterConfig) -> Value {
         "r": config.rank,
         "rank_pattern": {},
         "revision": null,
-        "target_modules": config.targets.iter().map(LoraTarget::name).collect::<Vec<_>>(),
+        "target_modules": modules.iter().map(|target| target.name()).collect::<Vec<_>>(),
         "task_type": if is_scored { SCORES } else { PREDICTS },
         "use_dora": false,
         "use_rslora": config.rslora,
     });
+    if !parameters.is_empty() {
+        value[PARAMETERS] = parameters.iter().map(|target| target.module()).collect::<Vec<_>>().into();
+    }
     if let Some(how) = config.quantize {
         value[QUANTIZATION] = how.name().into();
     }
@@ -91,6 +98,8 @@ fn number(value: f64) -> Value {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Modules {
     Names(LoraTargets),
+    /// None: all targets are parameters.
+    None,
     /// A regular expression or `all-linear`: the tensors show its targets.
     Pattern,
 }
@@ -102,12 +111,45 @@ pub(super) struct Read {
     alpha: f64,
     rslora: bool,
     pub modules: Modules,
+    /// Targets that are parameters of all experts.
+    pub parameters: Option<LoraTargets>,
     pub base: Option<String>,
     pub head: Head,
     pub quantize: Option<Quantization>,
 }
 
 impl Read {
+    /// Returns the parameter of all experts that peft wrapped last: it has the outer name.
+    pub fn last_of_all_experts(&self) -> LoraTarget {
+        let has_down = self.parameters.is_some_and(|of| of.contains(LoraTarget::ExpertsDown));
+        if has_down { LoraTarget::ExpertsDown } else { LoraTarget::ExpertsGateUp }
+    }
+
+    /// Requires that the targets are those of the weights.
+    ///
+    /// Errors: `adapter-damaged`.
+    pub fn check_targets(&self, found: LoraTargets, model: &ModelSpec, path: &Path) -> Result<()> {
+        let (whole, modules): (Vec<LoraTarget>, Vec<LoraTarget>) =
+            found.iter().partition(|target| target.is_of_all_experts());
+        let differ = |key: &str, said: String, found: Option<LoraTargets>| {
+            let found = found.map_or("none".to_string(), |found| found.to_string());
+            Err(damaged(format!("{}: {key} are {said}, and the weights have {found}", path.display())))
+        };
+        let (whole, modules) = (LoraTargets::new(whole), LoraTargets::new(modules));
+        match self.modules {
+            Modules::Names(said) if said.present_in(model) != modules => {
+                return differ("target_modules", said.to_string(), modules);
+            }
+            Modules::None if modules.is_some() => return differ("target_modules", "none".into(), modules),
+            _ => {}
+        }
+        if self.parameters != whole {
+            let said = self.parameters.map_or("none".to_string(), |said| said.to_string());
+            return differ(PARAMETERS, said, whole);
+        }
+        Ok(())
+    }
+
     pub fn with(self, targets: LoraTargets) -> AdapterConfig {
         let Read { rank, alpha, rslora, base, head, quantize, .. } = self;
         AdapterConfig { rank, alpha, rslora, targets, base, head, quantize }
@@ -115,7 +157,7 @@ impl Read {
 }
 
 /// Keys that change the model other than by A and B, unless they are null, false or empty.
-const NOT_BUILT: [(&str, &str); 20] = [
+const NOT_BUILT: [(&str, &str); 19] = [
     ("use_dora", "DoRA"),
     ("modules_to_save", "modules that were trained in full"),
     ("rank_pattern", "a rank of its own for some of the layers"),
@@ -126,7 +168,6 @@ const NOT_BUILT: [(&str, &str); 20] = [
     ("layers_pattern", "an adapter in some of the layers only"),
     ("layer_replication", "layers that are repeated"),
     ("exclude_modules", "exceptions from the targets"),
-    ("target_parameters", "adapters of parameters that are no linear layer"),
     ("trainable_token_indices", "trained tokens of the embedding"),
     ("alora_invocation_tokens", "an adapter that some tokens switch on"),
     ("use_qalora", "QALoRA"),
@@ -139,7 +180,7 @@ const NOT_BUILT: [(&str, &str); 20] = [
 ];
 
 /// The other keys that peft writes: those that are read, and those that do not affect the computation.
-const KNOWN: [&str; 24] = [
+const KNOWN: [&str; 25] = [
     "peft_type",
     "task_type",
     "bias",
@@ -149,6 +190,7 @@ const KNOWN: [&str; 24] = [
     "lora_alpha",
     "use_rslora",
     "target_modules",
+    PARAMETERS,
     QUANTIZATION,
     "auto_mapping",
     "peft_version",
@@ -186,6 +228,7 @@ pub(super) fn read(path: &Path) -> Result<Read> {
         alpha: config.alpha()?,
         rslora: config.flag("use_rslora")?,
         modules: config.modules()?,
+        parameters: config.parameters()?,
         base: base.filter(|base| !base.is_empty()).map(str::to_string),
         head: config.head(),
         quantize: config.quantize()?,
@@ -293,30 +336,50 @@ impl Config {
         let list = match self.present(key) {
             Some(Value::String(_)) => return Ok(Modules::Pattern),
             Some(Value::Array(list)) if !list.is_empty() && list.len() <= MODULES_MAX => list,
+            found if self.has_parameters() && found.is_none_or(is_off) => return Ok(Modules::None),
             Some(value) => return Err(self.wrong(key, value, "a list of names")),
             None => return Err(damaged(format!("{}: `{key}` is absent", self.file))),
         };
         let mut targets = Vec::new();
         for item in list {
             let name = item.as_str().ok_or_else(|| self.wrong(key, item, "a list of names"))?;
-            targets.extend(self.targets_of(name)?);
+            targets.extend(self.targets_of(key, name)?);
         }
         Ok(Modules::Names(LoraTargets::new(targets).expect("the list has names, and each has targets")))
     }
 
-    /// Returns the layers that a name refers to; the path of one layer counts by its last part.
-    fn targets_of(&self, name: &str) -> Result<Vec<LoraTarget>> {
+    fn has_parameters(&self) -> bool {
+        self.present(PARAMETERS).is_some_and(|value| !is_off(value))
+    }
+
+    /// Reads `target_parameters`, whose names match as those of modules.
+    fn parameters(&self) -> Result<Option<LoraTargets>> {
+        let Some(value) = self.present(PARAMETERS).filter(|_| self.has_parameters()) else { return Ok(None) };
+        let list = value.as_array().filter(|list| list.len() <= MODULES_MAX);
+        let list = list.ok_or_else(|| self.wrong(PARAMETERS, value, "a list of names"))?;
+        let mut targets = Vec::new();
+        for item in list {
+            let name = item.as_str().ok_or_else(|| self.wrong(PARAMETERS, item, "a list of names"))?;
+            targets.extend(self.targets_of(PARAMETERS, name)?);
+        }
+        Ok(LoraTargets::new(targets))
+    }
+
+    /// Returns the layers that a name of `key` refers to; the path of one layer counts by its last part.
+    fn targets_of(&self, key: &str, name: &str) -> Result<Vec<LoraTarget>> {
+        let is_of_key = |target: &LoraTarget| target.is_of_all_experts() == (key == PARAMETERS);
         let is_meant = |target: &LoraTarget| {
             let ends = |long: &str, end: &str| long == end || long.ends_with(&format!(".{end}"));
             ends(target.module(), name) || ends(name, target.module())
         };
-        let meant: Vec<LoraTarget> = LoraTarget::ALL.into_iter().filter(is_meant).collect();
+        let built = || LoraTarget::ALL.into_iter().filter(is_of_key);
+        let meant: Vec<LoraTarget> = built().filter(is_meant).collect();
         if !meant.is_empty() {
             return Ok(meant);
         }
-        let names = LoraTarget::ALL.map(LoraTarget::name).join(", ");
+        let names = built().map(LoraTarget::name).collect::<Vec<_>>().join(", ");
         Err(unsupported(format!(
-            "{}: target_modules has \"{}\"; adapters of {names} are built",
+            "{}: {key} has \"{}\"; adapters of {names} are built",
             self.file,
             shown(name)
         )))

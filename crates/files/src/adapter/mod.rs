@@ -13,7 +13,6 @@ use crate::source::{ADAPTER_CONFIG, is_repo, of_run};
 use crate::storage::Storage;
 use crate::tensor_file::TensorFile;
 use crate::tensors::TensorInfo;
-use config::Modules;
 use names::{Name, Part};
 use plimsoll_arch::{LoraShape, LoraTarget, LoraTargets, ModelSpec, Quantization, Unfit};
 use plimsoll_base::{Error, Result, shown};
@@ -43,6 +42,7 @@ fn check_fused(path: &Path, targets: LoraTargets, model: &ModelSpec) -> Result<(
         Some(Unfit::OtherInPeft(targets)) => {
             (targets, "where peft reads these as adapters of all experts in one")
         }
+        Some(Unfit::Twice(targets)) => (targets, "whose experts have others of the same weights"),
         Some(Unfit::Fused(targets)) => (targets, "where these are part of `qkv_proj` and `gate_up_proj`"),
     };
     let (path, names) = (path.display(), targets.names().join(", "));
@@ -76,14 +76,17 @@ impl Adapter {
             return Err(damaged(message));
         }
         let weights = folder.join(ADAPTER_WEIGHTS);
-        let own_name = |name: &str| match names::parse(name) {
+        // The names of both parameters of all experts in one are unique whatever the other targets are.
+        let last = read.last_of_all_experts();
+        let of_names = read.parameters.unwrap_or(LoraTargets::ALL);
+        let own_name = |name: &str| match names::parse(name, last) {
             Name::Of(Part { layer, expert, target, part }) => {
-                adapter_tensor_name(model, (layer, expert), target, part)
+                adapter_tensor_name(model, of_names, (layer, expert), target, part)
             }
             _ => name.to_string(),
         };
         let file = TensorFile::open(&weights)?.renamed(own_name)?;
-        let found = Found { weights, model, rank: read.rank, base: read.base.as_deref() };
+        let found = Found { weights, model, rank: read.rank, base: read.base.as_deref(), last };
         let tensors = found.collect(&file)?;
         // Before the layers are compared: in a family without these, not all layers have them.
         check_fused(&path, found.any_targets(&tensors)?, model)?;
@@ -98,13 +101,7 @@ impl Adapter {
         }
         found.check(targets, &tensors)?;
         found.check_score(&file, read.head)?;
-        if let Modules::Names(said) = read.modules
-            && said.present_in(model) != Some(targets)
-        {
-            let message =
-                format!("{}: target_modules are {said}, and the weights have {targets}", path.display());
-            return Err(damaged(message));
-        }
+        read.check_targets(targets, model, &path)?;
         Ok(Adapter { config: read.with(targets), file })
     }
 
@@ -185,6 +182,8 @@ struct Found<'a> {
     model: &'a ModelSpec,
     rank: u32,
     base: Option<&'a str>,
+    /// The parameter of all experts that has the outer name.
+    last: LoraTarget,
 }
 
 impl Found<'_> {
@@ -194,7 +193,7 @@ impl Found<'_> {
         let mut listed: Vec<&TensorInfo> = file.tensors().collect();
         listed.sort_by(|a, b| a.name.cmp(&b.name));
         for tensor in listed {
-            let place = match names::parse(&tensor.name) {
+            let place = match names::parse(&tensor.name, self.last) {
                 Name::Of(Part { layer, expert, target, part }) => (layer, expert, target, part),
                 Name::Score => continue,
                 Name::NotBuilt(what) => {
@@ -220,8 +219,8 @@ impl Found<'_> {
                     self.model.layers.len()
                 )));
             }
-            let known = place.2.of_experts(self.model, place.0);
-            if !known.into_iter().any(|expert| expert == place.1) {
+            let mut known = names::places(place.2, self.model, place.0);
+            if !known.any(|expert| expert == place.1) {
                 if place.2.row(self.model, place.0).is_none() {
                     let (name, layer) = (&tensor.name, place.0);
                     return Err(self.other_base(format!(
@@ -259,13 +258,13 @@ impl Found<'_> {
         let layers = ends + rest;
         for layer in 0..layers {
             let of_target =
-                |target: LoraTarget| target.of_experts(self.model, layer).map(move |e| (e, target));
+                |target: LoraTarget| names::places(target, self.model, layer).map(move |e| (e, target));
             let places = targets.iter().flat_map(of_target);
             for (expert, target, part) in
                 places.flat_map(|(e, target)| LoraPart::ALL.map(|part| (e, target, part)))
             {
                 if !tensors.contains_key(&(layer, expert, target, part)) {
-                    let name = adapter_tensor_name(self.model, (layer, expert), target, part);
+                    let name = adapter_tensor_name(self.model, targets, (layer, expert), target, part);
                     let message = format!("{}: no tensor `{name}`", self.weights.display());
                     return Err(damaged(message)
                         .fact(format!("other layers have an adapter in {targets}, and every layer must")));
@@ -284,9 +283,8 @@ impl Found<'_> {
     fn check(&self, targets: LoraTargets, tensors: &Tensors) -> Result<()> {
         let shape = LoraShape { rank: self.rank, targets };
         for (&(layer, _, target, part), (name, found)) in tensors {
-            let (a, b) = shape.shapes(target, self.model, layer);
+            let [a, b] = names::shapes(shape, target, self.model, layer);
             let (expect, axis) = if part == LoraPart::A { (a, 0) } else { (b, 1) };
-            let expect = expect.map(u64::from);
             if *found == expect {
                 continue;
             }

@@ -1,7 +1,7 @@
 //! Names of an adapter's tensors, as peft saves them.
 
 use crate::safetensors_dir::TENSORS_MAX;
-use plimsoll_arch::{LoraShape, LoraTarget, ModelSpec};
+use plimsoll_arch::{LoraShape, LoraTarget, LoraTargets, ModelSpec};
 
 const PREFIX: &str = "base_model.model.";
 /// Prefixes of a layer's number: of a plain model, of one with images, and of the latter before transformers 4.52.
@@ -34,18 +34,47 @@ impl LoraPart {
     }
 }
 
+/// The module that peft wraps once for each parameter of all experts: the last one wraps the others.
+const ALL_EXPERTS: &str = "mlp.experts";
+/// Its first parameter, if it has adapters of both.
+const ALL_EXPERTS_BASE: &str = "mlp.experts.base_layer";
+
 /// Returns a tensor's name in peft's file: `base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight`.
 ///
 /// peft and vLLM open a model of text and images whole, and find its language model's adapter by this name alone.
-/// `expert` is the index of the expert, if the target is an expert's matrix.
+/// `expert` is the index of the expert, if the target is an expert's matrix; `targets` are all of the adapter: a name
+/// of all experts in one does not say which of the two parameters it is of.
 pub fn adapter_tensor_name(
     model: &ModelSpec,
+    targets: LoraTargets,
     (layer, expert): (u32, Option<u32>),
     target: LoraTarget,
     part: LoraPart,
 ) -> String {
     let layers = LAYERS[usize::from(model.is_wrapped)];
-    format!("{PREFIX}{layers}{layer}.{}.{}.weight", target.path(expert), part.name())
+    let path = match target {
+        LoraTarget::ExpertsGateUp if targets.contains(LoraTarget::ExpertsDown) => ALL_EXPERTS_BASE.into(),
+        LoraTarget::ExpertsGateUp | LoraTarget::ExpertsDown => ALL_EXPERTS.into(),
+        _ => target.path(expert),
+    };
+    format!("{PREFIX}{layers}{layer}.{path}.{}.weight", part.name())
+}
+
+/// Returns the places of a target's tensors in a layer: an expert's index, or none if a tensor is of the whole layer.
+pub(super) fn places(target: LoraTarget, model: &ModelSpec, layer: u32) -> impl Iterator<Item = Option<u32>> {
+    let is_one = target.is_of_all_experts();
+    let each = target.of_experts(model, layer).take(if is_one { 1 } else { usize::MAX });
+    each.map(move |expert| expert.filter(|_| !is_one))
+}
+
+/// Returns the shapes of A and B in files: those of all experts have A one after the other, and columns of B by rank,
+/// of a rank those of each expert.
+pub(super) fn shapes(shape: LoraShape, target: LoraTarget, model: &ModelSpec, layer: u32) -> [[u64; 2]; 2] {
+    let (a, b) = shape.shapes(target, model, layer);
+    let is_one = target.is_of_all_experts();
+    let experts = if is_one { target.of_experts(model, layer).count() as u64 } else { 1 };
+    let ([a, b], [inputs, outputs]) = ([a[0], b[1]].map(u64::from), [a[1], b[0]].map(u64::from));
+    [[a * experts, inputs], [outputs, b * experts]]
 }
 
 /// Returns names and shapes of an adapter's tensors, in the order in which they are saved.
@@ -53,11 +82,10 @@ pub fn adapter_tensors(shape: LoraShape, model: &ModelSpec) -> Vec<(String, Vec<
     let mut list = Vec::new();
     for layer in 0..model.layers.len() {
         for target in shape.targets.iter() {
-            let (a, b) = shape.shapes(target, model, layer);
-            for expert in target.of_experts(model, layer) {
-                for (part, axes) in LoraPart::ALL.into_iter().zip([a, b]) {
-                    let name = adapter_tensor_name(model, (layer, expert), target, part);
-                    list.push((name, axes.map(u64::from).to_vec()));
+            for expert in places(target, model, layer) {
+                for (part, axes) in LoraPart::ALL.into_iter().zip(shapes(shape, target, model, layer)) {
+                    let name = adapter_tensor_name(model, shape.targets, (layer, expert), target, part);
+                    list.push((name, axes.to_vec()));
                 }
             }
         }
@@ -84,8 +112,9 @@ pub(super) enum Name {
     Unknown,
 }
 
-pub(super) fn parse(name: &str) -> Name {
-    let words: [(&str, &str); 14] = [
+/// Parses a name; `last` is the parameter of all experts that peft wrapped last.
+pub(super) fn parse(name: &str, last: LoraTarget) -> Name {
+    let words: [(&str, &str); 12] = [
         ("lora_magnitude_vector", "DoRA"),
         ("lora_embedding_", "an adapter of an embedding"),
         ("embed_tokens.", "an adapter of an embedding"),
@@ -95,8 +124,6 @@ pub(super) fn parse(name: &str) -> Name {
         (".lora_A.bias", "a bias in A"),
         (".lora_B.bias", "a bias in B"),
         (".mlp.shared_expert_gate.", "an adapter of a shared expert's gate"),
-        (".mlp.experts.lora_", "an adapter of all experts in one"),
-        (".mlp.experts.base_layer.", "an adapter of all experts in one"),
         (".linear_attn.", "an adapter of linear attention by other names"),
         (".qkv_proj.", "an adapter of q, k and v in one"),
         (".gate_up_proj.", "an adapter of gate and up in one"),
@@ -104,7 +131,7 @@ pub(super) fn parse(name: &str) -> Name {
     if name == ADAPTER_SCORE {
         return Name::Score;
     }
-    if let Some(part) = parse_part(name) {
+    if let Some(part) = parse_part(name, last) {
         return Name::Of(part);
     }
     match words.into_iter().find(|(word, _)| name.contains(word)) {
@@ -113,17 +140,25 @@ pub(super) fn parse(name: &str) -> Name {
     }
 }
 
-fn parse_part(name: &str) -> Option<Part> {
+fn parse_part(name: &str, last: LoraTarget) -> Option<Part> {
     let own = name.strip_prefix(PREFIX)?;
     let (layer, rest) = LAYERS.iter().find_map(|layers| own.strip_prefix(layers))?.split_once('.')?;
     let (module, part) = rest.strip_suffix(".weight")?.rsplit_once('.')?;
-    let of_expert = module.strip_prefix("mlp.experts.").and_then(|rest| rest.split('.').next());
-    let expert = of_expert.map(str::parse).transpose().ok()?;
+    let (expert, target) = match module {
+        ALL_EXPERTS => (None, last),
+        ALL_EXPERTS_BASE => (None, LoraTarget::ExpertsGateUp),
+        _ => {
+            let of_expert = module.strip_prefix("mlp.experts.").and_then(|rest| rest.split('.').next());
+            let expert = of_expert.map(str::parse).transpose().ok()?;
+            // Compares the whole path: `07` is not an expert's number.
+            let is_one = |target: &LoraTarget| target.path(expert) == module && !target.is_of_all_experts();
+            (expert, LoraTarget::ALL.into_iter().find(is_one)?)
+        }
+    };
     let found = Part {
         layer: layer.parse().ok()?,
         expert,
-        // Compares the whole path: `07` is not an expert's number.
-        target: LoraTarget::ALL.into_iter().find(|target| target.path(expert) == module)?,
+        target,
         part: LoraPart::ALL.into_iter().find(|known| known.name() == part)?,
     };
     // `01` and `+1` parse as numbers, but are not names of layers.

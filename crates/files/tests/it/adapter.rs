@@ -63,7 +63,7 @@ fn refusal(change: impl FnOnce(&mut Value, &mut Tensors)) -> plimsoll_base::Erro
 
 #[test]
 fn names_are_those_of_peft() {
-    let name = adapter_tensor_name(&model(), (11, None), LoraTarget::Gate, LoraPart::B);
+    let name = adapter_tensor_name(&model(), shape().targets, (11, None), LoraTarget::Gate, LoraPart::B);
     assert_eq!(name, "base_model.model.model.layers.11.mlp.gate_proj.lora_B.weight");
     let tensors = adapter_tensors(shape(), &model());
     assert_eq!(tensors.len(), 2 * 2 * 2);
@@ -88,7 +88,7 @@ fn an_adapter_is_read_value_by_value() {
         let mut staging = vec![0; staging_bytes];
         adapter
             .read(
-                &adapter_tensor_name(&model(), (1, None), LoraTarget::Q, LoraPart::B),
+                &adapter_tensor_name(&model(), shape().targets, (1, None), LoraTarget::Q, LoraPart::B),
                 first,
                 &mut staging,
                 &mut out,
@@ -103,7 +103,9 @@ fn an_adapter_is_read_value_by_value() {
 #[test]
 fn names_follow_what_the_base_is_part_of() {
     let wrapped = ModelSpec { is_wrapped: true, ..model() };
-    let name = |model: &ModelSpec| adapter_tensor_name(model, (1, None), LoraTarget::Q, LoraPart::B);
+    let name = |model: &ModelSpec| {
+        adapter_tensor_name(model, shape().targets, (1, None), LoraTarget::Q, LoraPart::B)
+    };
     assert_eq!(
         name(&wrapped),
         "base_model.model.model.language_model.layers.1.self_attn.q_proj.lora_B.weight"
@@ -173,6 +175,7 @@ fn other_kinds_of_adapter_are_refused_by_key_and_value() {
         ("layer_replication", json!([[0, 1], [0, 1]])),
         ("trainable_token_indices", json!([1, 2])),
         ("target_parameters", json!(["experts"])),
+        ("target_parameters", json!(["mlp.experts.gate.weight"])),
         ("init_lora_weights", json!("pissa_niter_4")),
         ("init_lora_weights", json!("OLoRA")),
         ("init_lora_weights", json!("lora_ga")),
@@ -403,6 +406,13 @@ fn files_of_peft_are_read() {
             false,
         ),
         ("qwen3_next", "qwen3_next", "q_proj, v_proj, o_proj, in_proj_qkvz, in_proj_ba, out_proj", false),
+        (
+            "qwen3_5_moe_experts",
+            "qwen3_5_moe",
+            "q_proj, in_proj_z, experts.gate_up_proj, experts.down_proj",
+            false,
+        ),
+        ("glm4_moe_experts", "glm4_moe", "v_proj, experts.gate_up_proj", false),
     ] {
         let config = std::fs::read(golden.join(model).join("config.json")).unwrap();
         let spec = spec_from_config(&serde_json::from_slice(&config).unwrap(), "config.json").unwrap();
@@ -410,16 +420,11 @@ fn files_of_peft_are_read() {
         let found = &adapter.config;
         assert_eq!((found.rank, found.alpha, found.rslora), (4, 8.0, rslora), "{name}");
         assert_eq!((found.targets.to_string().as_str(), found.base.as_deref()), (targets, Some(model)));
-        let (_, width) = LoraTarget::V.widths(&spec, 1);
+        let target = found.targets.iter().next().unwrap();
+        let (_, width) = target.widths(&spec, 1);
         let mut out = vec![0.0; (width * found.rank) as usize];
-        adapter
-            .read(
-                &adapter_tensor_name(&spec, (1, None), LoraTarget::V, LoraPart::B),
-                0,
-                &mut [0; 4096],
-                &mut out,
-            )
-            .unwrap();
+        let tensor = adapter_tensor_name(&spec, found.targets, (1, None), target, LoraPart::B);
+        adapter.read(&tensor, 0, &mut [0; 4096], &mut out).unwrap();
         assert!(out.iter().all(|value| value.is_finite() && *value != 0.0), "{name}: B is random");
     }
     // Of the same widths in some of the layers, and not in all.

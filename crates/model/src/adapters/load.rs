@@ -1,5 +1,6 @@
 //! Loads adapters into the arena: from files through fixed buffers, or from a seed.
 
+use super::Woven;
 use crate::load::{Staging, check_finite, uniform, value_head_values};
 use crate::params::{Param, ParamTable};
 use plimsoll_arch::ParamKind;
@@ -78,36 +79,76 @@ pub fn load_adapters(
 ) -> Result<()> {
     sets.iter().for_each(|buf| dev.zero(*buf));
     let Staging { mut stored, mut values } = Staging::new(dev, staging);
-    for param in &table.params {
-        let width = param.k as usize;
-        let chunk = values.len() / width;
-        let mut above = 0;
-        for part in &param.parts {
-            for first in (0..part.rows as usize).step_by(chunk) {
-                let rows = chunk.min(part.rows as usize - first);
-                let out = &mut values[..rows * width];
-                match (from.matrices(), param.kind) {
-                    (_, ParamKind::ValueHead) => from.read_score(param, &mut stored, out)?,
-                    (AdaptersFrom::Files(files), _) => {
-                        param.each_stored_run((above + first, rows), |before, stored_row, run| {
-                            let at = ((stored_row - above) * width) as u64;
-                            files.read(&part.name, at, &mut stored, &mut out[before * width..][..run * width])
-                        })?;
-                        check_finite(&part.name, first * width, out)?;
-                    }
-                    (AdaptersFrom::Seed(_), ParamKind::AdapterB(_)) => out.fill(0.0),
-                    (AdaptersFrom::Seed(seed) | AdaptersFrom::Random(seed), _) => {
-                        uniform(param, 1.0 / (width as f32).sqrt(), seed, (above + first) * width, out);
-                    }
-                    (AdaptersFrom::Start { .. }, _) => unreachable!("matrices are of files or of a seed"),
+    for params in table.by_tensor() {
+        if let (AdaptersFrom::Files(files), Some(woven)) = (from.matrices(), Woven::of(params)) {
+            woven.each_chunk(&mut values, |first, rows, own| {
+                let at = first * woven.width();
+                files.read(woven.name(), at as u64, &mut stored, rows)?;
+                check_finite(woven.name(), at, rows)?;
+                for (expert, param) in params.iter().enumerate() {
+                    woven.pick(expert, rows, own);
+                    write(dev, param, (layout, sets), first, own);
                 }
-                for buf in sets {
-                    let buf = buf.slice(param.offset as usize, param.elements as usize);
-                    dev.write_rows(Matrix::new(buf, param.n as usize, width, layout), above + first, out);
-                }
-            }
-            above += part.rows as usize;
+                Ok(())
+            })?;
+            continue;
         }
+        for (before, param) in params.iter().enumerate() {
+            let filled = |first, rows: &mut [f32]| write(dev, param, (layout, sets), first, rows);
+            fill((param, before), from, (&mut stored, &mut values), filled)?;
+        }
+    }
+    Ok(())
+}
+
+/// Writes rows of a parameter from `first` on into each buffer.
+fn write(
+    dev: &dyn Device,
+    param: &Param,
+    (layout, sets): (MatrixLayout, &[Buf<'_>]),
+    first: usize,
+    rows: &[f32],
+) {
+    for buf in sets {
+        let buf = buf.slice(param.offset as usize, param.elements as usize);
+        dev.write_rows(Matrix::new(buf, param.n as usize, param.k as usize, layout), first, rows);
+    }
+}
+
+/// Calls `filled` with chunks of a parameter's rows: the first one's index, and the rows. Of a tensor that has those of
+/// all experts, some are `before` it.
+fn fill(
+    (param, before): (&Param, usize),
+    from: AdaptersFrom<'_>,
+    (stored, values): (&mut [u8], &mut [f32]),
+    mut filled: impl FnMut(usize, &mut [f32]),
+) -> Result<()> {
+    let width = param.k as usize;
+    let chunk = values.len() / width;
+    let mut above = 0;
+    for part in &param.parts {
+        let start = before * part.rows as usize;
+        for first in (0..part.rows as usize).step_by(chunk) {
+            let rows = chunk.min(part.rows as usize - first);
+            let out = &mut values[..rows * width];
+            match (from.matrices(), param.kind) {
+                (_, ParamKind::ValueHead) => from.read_score(param, stored, out)?,
+                (AdaptersFrom::Files(files), _) => {
+                    param.each_stored_run((above + first, rows), |before, stored_row, run| {
+                        let at = ((start + stored_row - above) * width) as u64;
+                        files.read(&part.name, at, stored, &mut out[before * width..][..run * width])
+                    })?;
+                    check_finite(&part.name, (start + first) * width, out)?;
+                }
+                (AdaptersFrom::Seed(_), ParamKind::AdapterB(_)) => out.fill(0.0),
+                (AdaptersFrom::Seed(seed) | AdaptersFrom::Random(seed), _) => {
+                    uniform(param, 1.0 / (width as f32).sqrt(), seed, (above + first) * width, out);
+                }
+                (AdaptersFrom::Start { .. }, _) => unreachable!("matrices are of files or of a seed"),
+            }
+            filled(above + first, out);
+        }
+        above += part.rows as usize;
     }
     Ok(())
 }

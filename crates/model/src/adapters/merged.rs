@@ -3,7 +3,7 @@
 //! The frozen weights are kept. Merged ones are computed from them after each update, so no rounding accumulates.
 
 use super::handles::Adapters;
-use crate::params::ParamTable;
+use crate::params::{Param, ParamTable};
 use crate::parts::experts;
 use crate::weights::Params;
 use plimsoll_arch::{LoraShape, ModelSpec, Site, SiteMap};
@@ -16,8 +16,9 @@ impl ParamTable {
     pub fn merged(spec: &ModelSpec, kind: &'static Layouts, weights: DType, lora: LoraShape) -> ParamTable {
         let all = ParamTable::new(spec, kind, weights);
         let mut table = ParamTable::empty(kind);
-        let has_adapter = |site: Site| site.width(lora) > 0;
-        for param in all.params.into_iter().filter(|param| param.kind.site().is_some_and(has_adapter)) {
+        let has_adapter =
+            |param: &Param| param.kind.site().is_some_and(|site| site.has_adapter(spec, lora, param.layer));
+        for param in all.params.into_iter().filter(has_adapter) {
             let parts = param.parts.into_iter().map(|part| (part.name, part.rows)).collect();
             table.add(kind, weights, param.kind, param.layer, param.k, parts);
         }

@@ -13,9 +13,11 @@ mod merged;
 mod regions;
 mod site;
 mod table;
+mod woven;
 
 pub(crate) use bufs::AdaptBufs;
 pub use handles::{Adapters, LayerAdapters};
 pub use load::{AdaptersFrom, load_adapters};
 pub use merged::Merged;
 pub use regions::layout;
+pub(crate) use woven::Woven;

@@ -1,7 +1,7 @@
 //! The table of adapters: their tensors, by peft's names, and the offset of each in their flat buffer.
 
 use crate::params::{Param, ParamTable, Part};
-use plimsoll_arch::{LoraShape, ModelSpec, ParamKind};
+use plimsoll_arch::{LoraShape, LoraTarget, ModelSpec, ParamKind};
 use plimsoll_base::DType;
 use plimsoll_device::Layouts;
 use plimsoll_files::{ADAPTER_SCORE, LoraPart, adapter_tensor_name};
@@ -12,22 +12,30 @@ impl ParamTable {
     pub fn adapters(spec: &ModelSpec, kind: &'static Layouts, weights: DType, lora: LoraShape) -> ParamTable {
         let mut table = ParamTable::empty(kind);
         for layer in 0..spec.layers.len() {
-            for site in spec.layer(layer).sites().filter(|site| site.width(lora) > 0) {
+            for site in spec.layer(layer).sites().filter(|site| site.has_adapter(spec, lora, layer)) {
                 let Some(one) = site.target(spec, layer) else { continue };
                 let experts = || one.of_experts(spec, layer);
-                let name = |expert, target, part| adapter_tensor_name(spec, (layer, expert), target, part);
-                let inputs = one.widths(spec, layer).0;
+                let name = |expert, target, part| {
+                    adapter_tensor_name(spec, lora.targets, (layer, expert), target, part)
+                };
+                let (inputs, count) = (one.widths(spec, layer).0, experts().count() as u64);
+                // A tensor of all experts has their A one after the other, and the columns of their B.
+                let whole = |part: Part, target: LoraTarget, axis: usize| {
+                    let mut shape = part.shape.clone();
+                    shape[axis] *= if target.is_of_all_experts() { count } else { 1 };
+                    Part { shape, ..part }
+                };
                 for expert in experts() {
+                    let a = |target| Part::new(name(expert, target, LoraPart::A), lora.rank, inputs);
                     let down = site.targets(spec, lora, layer);
-                    let down =
-                        down.map(|(target, _)| (name(expert, target, LoraPart::A), lora.rank)).collect();
-                    table.add(kind, weights, ParamKind::AdapterA(site), layer, inputs, down);
+                    let down = down.map(|(target, _)| whole(a(target), target, 0)).collect();
+                    table.add_parts(kind, weights, ParamKind::AdapterA(site), layer, inputs, down);
                 }
                 for (target, _) in site.targets(spec, lora, layer) {
                     let groups = target.row(spec, layer).and_then(|row| row.groups);
                     for expert in experts() {
                         let (name, rows) = (name(expert, target, LoraPart::B), target.widths(spec, layer).1);
-                        let up = Part { groups, ..Part::new(name, rows, lora.rank) };
+                        let up = whole(Part { groups, ..Part::new(name, rows, lora.rank) }, target, 1);
                         table.add_parts(
                             kind,
                             weights,

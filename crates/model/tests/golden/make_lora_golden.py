@@ -47,9 +47,18 @@ ADAPTERS = {
         targets=["q_proj", "v_proj", "o_proj", "in_proj_qkvz", "in_proj_ba", "out_proj"],
         rslora=False,
     ),
+    "qwen3_5_moe_experts": dict(
+        model="qwen3_5_moe",
+        targets=["q_proj", "in_proj_z"],
+        parameters=["mlp.experts.down_proj", "mlp.experts.gate_up_proj"],
+        rslora=False,
+    ),
+    "glm4_moe_experts": dict(
+        model="glm4_moe", targets=["v_proj"], parameters=["experts.gate_up_proj"], rslora=False
+    ),
 }
 # Those that transformers 4.57 does not know.
-OF_5 = ["qwen3_5_moe", "qwen3_next"]
+OF_5 = ["qwen3_5_moe", "qwen3_next", "qwen3_5_moe_experts", "glm4_moe_experts"]
 RANK, ALPHA = 4, 8
 
 
@@ -98,6 +107,7 @@ def new_model(base, adapter):
         lora_alpha=ALPHA,
         lora_dropout=0.0,
         target_modules=adapter["targets"],
+        target_parameters=adapter.get("parameters"),
         use_rslora=adapter["rslora"],
         task_type="CAUSAL_LM",
     )

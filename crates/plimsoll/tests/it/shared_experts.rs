@@ -108,11 +108,12 @@ fn a_checkpoint_at_a_learning_rate_of_0_is_the_model() {
 const MOE: [&str; 2] = [
     "lora.rank=4",
     "lora.targets=[\"q_proj\", \"v_proj\", \"o_proj\", \"gate_proj\", \"up_proj\", \"down_proj\", \"in_proj_qkv\", \"in_proj_z\", \
-     \"in_proj_b\", \"in_proj_a\", \"out_proj\"]",
+     \"in_proj_b\", \"in_proj_a\", \"out_proj\", \"experts.down_proj\"]",
 ];
 const NEXT: [&str; 2] = [
     "lora.rank=4",
-    "lora.targets=[\"q_proj\", \"k_proj\", \"v_proj\", \"o_proj\", \"in_proj_qkvz\", \"in_proj_ba\", \"out_proj\"]",
+    "lora.targets=[\"q_proj\", \"k_proj\", \"v_proj\", \"o_proj\", \"in_proj_qkvz\", \"in_proj_ba\", \"out_proj\", \
+     \"experts.gate_up_proj\", \"experts.down_proj\"]",
 ];
 
 #[test]

@@ -202,7 +202,8 @@ fn check_rank(run: &RunSpec, spec: &ModelSpec) -> Result<()> {
 /// Errors: `lora-unsupported`.
 fn check_targets(targets: LoraTargets, spec: &ModelSpec) -> Result<()> {
     let Some(unfit) = targets.unfit(spec) else { return Ok(()) };
-    let (Unfit::Fused(which) | Unfit::InNoLayer(which) | Unfit::OtherInPeft(which)) = unfit;
+    let (Unfit::Fused(which) | Unfit::InNoLayer(which) | Unfit::OtherInPeft(which) | Unfit::Twice(which)) =
+        unfit;
     let (names, built) = (which.names().join(", "), LoraTargets::built_for(spec).in_toml());
     let of = format!("{names} of a {} model", spec.family);
     let error = |why: &str| Error::usage("lora-unsupported", format!("{of} are {why}"));
@@ -210,10 +211,10 @@ fn check_targets(targets: LoraTargets, spec: &ModelSpec) -> Result<()> {
         Unfit::Fused(_) => error("part of `qkv_proj` and `gate_up_proj`, whose adapters are not built")
             .hint(format!("set lora.targets = {built}, or remove [lora]")),
         Unfit::InNoLayer(_) => error("in none of its layers").hint(format!("set lora.targets = {built}")),
-        Unfit::OtherInPeft(_) => {
-            error("what peft turns into adapters of all routed experts in one, which are not built")
-                .hint(format!("set lora.targets = {built}"))
-        }
+        Unfit::OtherInPeft(_) => error("what peft turns into adapters of all routed experts in one")
+            .hint(format!("set lora.targets = {built}")),
+        Unfit::Twice(_) => error("also those of all experts in one, which are targets too")
+            .hint(format!("remove {names} from lora.targets")),
     })
 }
 

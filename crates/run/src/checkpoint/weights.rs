@@ -1,7 +1,7 @@
 //! Streams weights into a file: rows as f32, in bounded memory, with an adapter added. W + scale B A is computed in f32
 //! and rounded once, to the file's dtype; W is decoded, in the run's dtype. Rounding may undo changes: it is counted.
 
-use plimsoll_arch::{LoraTarget, Quantization, is_kept_in_f32};
+use plimsoll_arch::{LoraTarget, LoraTargets, Quantization, is_kept_in_f32};
 use plimsoll_base::nf4::{CODES_OF_WORD, NF4_BLOCK, decode, encode};
 use plimsoll_base::{Bytes, DType, Encoding, Error, Result};
 use plimsoll_files::{
@@ -174,7 +174,8 @@ fn is_linear(tensor: &str) -> bool {
     if ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"].iter().any(|all| tensor.ends_with(all)) {
         return true;
     }
-    let mut modules = LoraTarget::ALL.iter().map(|target| target.module()).chain(FUSED);
+    let own = LoraTarget::ALL.iter().filter(|target| !target.is_of_all_experts());
+    let mut modules = own.map(|target| target.module()).chain(FUSED);
     modules.any(|linear| is_of_layer(linear) || is_of_expert(linear))
 }
 
@@ -194,54 +195,98 @@ fn round(values: &mut [f32], dtype: DType) {
     values.iter_mut().for_each(|x| *x = stored(dtype, *x));
 }
 
-/// The factors A and scale B of one linear layer.
+/// The factors A and scale B of the linear layers in one tensor: one, or that of each expert.
 struct Factors {
-    /// [r, K].
+    /// [r, K] of each expert.
     a: Vec<f32>,
-    /// [N, r], multiplied by the scale.
+    /// [N, r] of each expert, multiplied by the scale.
     b: Vec<f32>,
     rank: usize,
+    /// N: rows of an expert in the tensor.
+    outputs: usize,
+    /// Rows in an element of the tensor's first axis: N if that counts experts, else 1.
+    rows_each: usize,
+}
+
+/// What a tensor has of a target.
+struct Of {
+    layer: u32,
+    target: LoraTarget,
+    /// None for a linear layer that is no expert's.
+    expert: Option<u32>,
+    /// The rows of the target's product in an expert.
+    rows: Range<u32>,
+    /// True if it has those of all experts.
+    has_all: bool,
+}
+
+impl Of {
+    /// Returns what a weight has of an adapter's targets; `None` if the adapter does not change it.
+    fn weight(weight: &str, targets: LoraTargets, model: &OpenModel) -> Option<Of> {
+        let (layer, module) = weight.strip_prefix("model.layers.")?.split_once('.')?;
+        let (layer, module) = (layer.parse().ok()?, module.strip_suffix(".weight").unwrap_or(module));
+        let expert = module.strip_prefix("mlp.experts.").and_then(|rest| rest.split('.').next());
+        let expert: Option<u32> = expert.and_then(|expert| expert.parse().ok());
+        let rows = |target: LoraTarget| target.widths(&model.spec, layer).1;
+        let of = |target: LoraTarget| {
+            let all = Of { layer, target, expert, rows: 0..rows(target), has_all: false };
+            if module == target.path(expert) {
+                return Some(Of { has_all: target.is_of_all_experts(), ..all });
+            }
+            let mut first = 0;
+            for span in expert.map_or(&[][..], |_| target.spans()) {
+                let rows = first..first + rows(*span);
+                if module == span.path(expert) {
+                    return Some(Of { rows, ..all });
+                }
+                first = rows.end;
+            }
+            None
+        };
+        targets.iter().find_map(of)
+    }
 }
 
 impl Factors {
     /// Reads the factors of a weight; `None` if the adapter does not change it.
     fn of(model: &OpenModel, adapter: &Adapter, weight: &str) -> Result<Option<Factors>> {
         let AdapterConfig { rank, targets, .. } = adapter.config;
-        let place = |target: LoraTarget| {
-            let layer = weight.strip_prefix("model.layers.")?.strip_suffix(".weight")?;
-            let (layer, module) = layer.split_once('.')?;
-            let expert = module.strip_prefix("mlp.experts.").and_then(|rest| rest.split('.').next());
-            let expert = expert.and_then(|expert| expert.parse().ok());
-            (module == target.path(expert)).then(|| Some((layer.parse::<u32>().ok()?, expert))).flatten()
-        };
-        let found = targets.iter().find_map(|target| Some((place(target)?, target)));
-        let Some(((layer, expert), target)) = found else { return Ok(None) };
-        let (inputs, outputs) = target.widths(&model.spec, layer);
-        let read = |part, elements: u32| -> Result<Vec<f32>> {
+        let Some(of) = Of::weight(weight, targets, model) else { return Ok(None) };
+        let (inputs, outputs) = of.target.widths(&model.spec, of.layer);
+        let is_whole = of.target.is_of_all_experts();
+        let count = if is_whole { of.target.of_experts(&model.spec, of.layer).count() as u32 } else { 1 };
+        let experts = if of.has_all || !is_whole { 0..count } else { of.expert.map_or(0..0, |e| e..e + 1) };
+        let read = |part, first: u32, elements: u32| -> Result<Vec<f32>> {
             let mut out = vec![0.0; elements as usize * rank as usize];
-            let mut staging = vec![0; 1 << 16];
-            adapter.read(
-                &adapter_tensor_name(&model.spec, (layer, expert), target, part),
-                0,
-                &mut staging,
-                &mut out,
-            )?;
+            let place = (of.layer, of.expert);
+            let name = adapter_tensor_name(&model.spec, targets, place, of.target, part);
+            adapter.read(&name, u64::from(first * rank), &mut vec![0; 1 << 16], &mut out)?;
             Ok(out)
         };
-        let (a, mut b) = (read(LoraPart::A, inputs)?, read(LoraPart::B, outputs)?);
-        let scale = adapter.config.scale() as f32;
-        b.iter_mut().for_each(|value| *value *= scale);
-        Ok(Some(Factors { a, b, rank: rank as usize }))
+        let a = read(LoraPart::A, experts.start * inputs, experts.len() as u32 * inputs)?;
+        // Of all experts in one, a row has the columns of a rank side by side.
+        let columns = read(LoraPart::B, 0, outputs * count)?;
+        let (rank, scale) = (rank as usize, adapter.config.scale() as f32);
+        let of_rows = |expert: u32| of.rows.clone().map(move |row| (expert as usize, row as usize * rank));
+        let at = |(expert, row): (usize, usize)| {
+            (row..row + rank).map(move |column| column * count as usize + expert)
+        };
+        let b = experts.flat_map(of_rows).flat_map(at).map(|index| columns[index] * scale).collect();
+        let rows_each = if of.has_all { outputs as usize } else { 1 };
+        Ok(Some(Factors { a, b, rank, outputs: of.rows.len(), rows_each }))
     }
 
     /// Adds rows `first..` of the product to `rows`, and counts the effects of rounding.
     fn add(&self, first: usize, rows: &mut [f32], dtype: DType, sums: &mut Sums) {
-        let width = self.a.len() / self.rank;
+        let experts = self.b.len() / (self.outputs * self.rank);
+        let width = self.a.len() / (experts * self.rank);
         let mut change = vec![0.0f32; width];
         for (index, row) in rows.chunks_exact_mut(width).enumerate() {
             change.fill(0.0);
-            let b = &self.b[(first + index) * self.rank..][..self.rank];
-            for (b, a) in b.iter().zip(self.a.chunks_exact(width)) {
+            let index = first * self.rows_each + index;
+            let b = &self.b[index * self.rank..][..self.rank];
+            let a = &self.a[index / self.outputs * self.rank * width..][..self.rank * width];
+            for (b, a) in b.iter().zip(a.chunks_exact(width)) {
                 change.iter_mut().zip(a).for_each(|(sum, a)| *sum += b * a);
             }
             for (weight, change) in row.iter_mut().zip(&change) {

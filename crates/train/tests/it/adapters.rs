@@ -17,7 +17,7 @@ use plimsoll_model::{
 use plimsoll_train::{Optimizer, PackLimits, Sequence, Share, UpdateOptions};
 
 /// An adapter with the model that it is of.
-const GOLDEN: [(&str, &str); 8] = [
+const GOLDEN: [(&str, &str); 10] = [
     ("llama", "llama"),
     ("llama_qv_rslora", "llama"),
     ("qwen2", "qwen2"),
@@ -26,6 +26,8 @@ const GOLDEN: [(&str, &str); 8] = [
     ("qwen3_moe_mixed", "qwen3_moe_mixed"),
     ("qwen3_5_moe", "qwen3_5_moe"),
     ("qwen3_next", "qwen3_next"),
+    ("qwen3_5_moe_experts", "qwen3_5_moe"),
+    ("glm4_moe_experts", "glm4_moe"),
 ];
 const PASS: PassLimits = PassLimits {
     rows: 154,
@@ -97,27 +99,60 @@ fn gradients(h: &mut Harness, table: &ParamTable, sequences: &[Sequence<'_>], ad
         .unwrap();
 }
 
-/// Returns where a file has a row of a tensor.
-fn stored(part: &plimsoll_model::Part, row: u32) -> usize {
-    part.groups.map_or(row, |groups| groups.run(row).0) as usize
+/// The rows of a parameter that one tensor of a file holds.
+struct Piece<'t> {
+    param: &'t plimsoll_model::Param,
+    part: &'t plimsoll_model::Part,
+    /// The first one's row in the parameter.
+    first: usize,
+    /// Number among the parameters of the tensor, one for each expert, and their count.
+    of: (usize, usize),
+}
+
+impl Piece<'_> {
+    /// Returns where the tensor has the value of a row and a column.
+    fn at(&self, row: u32, column: usize) -> usize {
+        let row = self.part.groups.map_or(row, |groups| groups.run(row).0) as usize;
+        let (width, (number, count)) = (self.param.k as usize, self.of);
+        if self.part.name.ends_with("lora_B.weight") {
+            return (row * width + column) * count + number;
+        }
+        (number * self.part.rows as usize + row) * width + column
+    }
+
+    fn len(&self) -> usize {
+        self.part.rows as usize * self.param.k as usize * self.of.1
+    }
+}
+
+fn pieces(table: &ParamTable) -> impl Iterator<Item = Piece<'_>> {
+    let runs = table.params.chunk_by(|a, b| a.parts[0].name == b.parts[0].name);
+    let params = runs.flat_map(|run| run.iter().enumerate().map(move |(i, param)| (param, (i, run.len()))));
+    params.flat_map(|(param, of)| {
+        let mut first = 0;
+        param.parts.iter().map(move |part| {
+            let piece = Piece { param, part, first, of };
+            first += part.rows as usize;
+            piece
+        })
+    })
 }
 
 /// Each tensor under peft's name, row-major.
 fn tensors(h: &mut Harness, table: &ParamTable, region: &str) -> Vec<(String, Vec<f32>)> {
     let parts = h.parts();
     let (layout, all) = (parts.decoder.params.embed.layout, parts.resident.buf(region));
-    let mut out = Vec::new();
-    for param in &table.params {
-        let matrix = matrix(all, param, layout);
-        let mut row = 0;
-        for part in &param.parts {
-            let mut values = vec![0.0; part.rows as usize * matrix.k];
-            for of in 0..part.rows {
-                let to = stored(part, of) * matrix.k;
-                parts.dev.read_rows(matrix, row + of as usize, &mut values[to..][..matrix.k]);
-            }
-            row += part.rows as usize;
-            out.push((part.name.clone(), values));
+    let mut out: Vec<(String, Vec<f32>)> = Vec::new();
+    for piece in pieces(table) {
+        if piece.of.0 == 0 {
+            out.push((piece.part.name.clone(), vec![0.0; piece.len()]));
+        }
+        let (_, values) = out.last_mut().expect("the tensor of the piece");
+        let matrix = matrix(all, piece.param, layout);
+        let mut of_row = vec![0.0; matrix.k];
+        for row in 0..piece.part.rows {
+            parts.dev.read_rows(matrix, piece.first + row as usize, &mut of_row);
+            of_row.iter().enumerate().for_each(|(column, value)| values[piece.at(row, column)] = *value);
         }
     }
     out
@@ -178,16 +213,12 @@ fn a_step_from_the_stored_gradients_is_pytorch_s() {
             let (layout, all) = (parts.decoder.params.embed.layout, parts.resident.buf("lora"));
             let grads = parts.resident.buf("lora.grads");
             parts.dev.zero(grads);
-            for param in &table.params {
-                let mut row = 0;
-                for part in &param.parts {
-                    let values = reference.f32s(&format!("grad.{}", part.name));
-                    let to = matrix(grads, param, layout);
-                    for of in 0..part.rows {
-                        let from = stored(part, of) * to.k;
-                        parts.dev.write_rows(to, row + of as usize, &values[from..][..to.k]);
-                    }
-                    row += part.rows as usize;
+            for piece in pieces(&table) {
+                let values = reference.f32s(&format!("grad.{}", piece.part.name));
+                let to = matrix(grads, piece.param, layout);
+                for row in 0..piece.part.rows {
+                    let of_row: Vec<f32> = (0..to.k).map(|column| values[piece.at(row, column)]).collect();
+                    parts.dev.write_rows(to, piece.first + row as usize, &of_row);
                 }
             }
             let mut optimizer = Optimizer::new(parts.dev, &table, all, parts.resident, "lora", Share::WHOLE);
