@@ -1,10 +1,12 @@
-//! Parses tool calls in a response. Models write one of three forms, which their chat templates teach: Qwen and Hermes
+//! Parses tool calls in a response. Models write one of four forms, which their chat templates teach: Qwen and Hermes
 //! `<tool_call>{"name": ..., "arguments": ...}</tool_call>`; Qwen3-Coder and Qwen3.5 tags for the function and its
-//! parameters within `<tool_call>` (`calls_xml`); Llama 3 the whole response as `{"name": ..., "parameters": ...}`.
+//! parameters within `<tool_call>` (`calls_xml`); GLM-4.5 and later the name, and tags for keys and values, within it
+//! (`calls_keys`); Llama 3 the whole response as `{"name": ..., "parameters": ...}`.
 //! Text that looks like a call but is not one stays text.
 
 use crate::ChatTemplate;
 use crate::call_end::{CLOSE, CallEnd};
+use crate::calls_keys;
 use crate::calls_xml::{self, Tool};
 use plimsoll_base::{has_mark, json_marked, json_unmarked};
 use serde_json::{Map, Value};
@@ -38,8 +40,9 @@ pub enum Calls {
 impl Calls {
     /// Looks for calls of these functions, in the form that the template teaches.
     pub fn new(template: Option<&ChatTemplate>, tools: Vec<Tool>) -> Calls {
-        if template.is_some_and(|template| template.mentions(OPEN)) {
-            Calls::Tagged(Tagged { tools, ..Tagged::default() })
+        let mentions = |tag| template.is_some_and(|template| template.mentions(tag));
+        if mentions(OPEN) {
+            Calls::Tagged(Tagged { tools, has_keys: mentions(calls_keys::KEY), ..Tagged::default() })
         } else {
             Calls::BareCalls(BareCalls { tools, ..BareCalls::default() })
         }
@@ -84,6 +87,8 @@ impl Calls {
 #[derive(Clone, Debug, Default)]
 pub struct Tagged {
     tools: Vec<Tool>,
+    /// True if the template teaches tags for keys and values.
+    has_keys: bool,
     /// White space after the last text: it separates a call, or belongs to the next text.
     gap: String,
     /// The possible beginning of a tag; or an open tag and the text after it.
@@ -124,7 +129,7 @@ impl Tagged {
     fn finish(&mut self, said: &mut Vec<Said>) {
         while self.again < AGAIN_MAX && self.inside.take().is_some() {
             let held = std::mem::take(&mut self.held);
-            if let Some(call) = tagged_call(&held[OPEN.len()..], &self.tools) {
+            if let Some(call) = self.tagged_call(&held[OPEN.len()..]) {
                 self.gap.clear();
                 said.push(call);
                 return;
@@ -156,7 +161,7 @@ impl Tagged {
     fn call(&mut self, whole: &str, said: &mut Vec<Said>) -> usize {
         self.inside = None;
         let gap = std::mem::take(&mut self.gap);
-        match tagged_call(&whole[OPEN.len()..whole.len() - CLOSE.len()], &self.tools) {
+        match self.tagged_call(&whole[OPEN.len()..whole.len() - CLOSE.len()]) {
             Some(call) => {
                 said.push(call);
                 whole.len()
@@ -169,6 +174,22 @@ impl Tagged {
                 first
             }
         }
+    }
+}
+
+impl Tagged {
+    /// Reads a call between two tags. Numbers in it keep their digits.
+    fn tagged_call(&self, text: &str) -> Option<Said> {
+        let written =
+            |arguments: &Value| if has_mark(text) { arguments.to_string() } else { json_unmarked(arguments) };
+        let by_keys = || calls_keys::call(text, &self.tools).filter(|_| self.has_keys);
+        if let Some((name, arguments)) = calls_xml::call(text, &self.tools).or_else(by_keys) {
+            return Some(Said::Call { name, arguments: written(&Value::Object(arguments)) });
+        }
+        let Value::Object(mut call) = json_marked(text).ok()? else { return None };
+        let name = call.remove("name")?.as_str().filter(|name| !name.is_empty())?.to_string();
+        let arguments = arguments_of(&mut call)?;
+        arguments.is_object().then(|| Said::Call { name, arguments: written(&arguments) })
     }
 }
 
@@ -261,19 +282,6 @@ fn push_text(said: &mut Vec<Said>, text: &str) {
     }
 }
 
-/// Reads a call between two tags. Numbers in it keep their digits.
-fn tagged_call(text: &str, tools: &[Tool]) -> Option<Said> {
-    let written =
-        |arguments: &Value| if has_mark(text) { arguments.to_string() } else { json_unmarked(arguments) };
-    if let Some((name, arguments)) = calls_xml::call(text, tools) {
-        return Some(Said::Call { name, arguments: written(&Value::Object(arguments)) });
-    }
-    let Value::Object(mut call) = json_marked(text).ok()? else { return None };
-    let name = call.remove("name")?.as_str().filter(|name| !name.is_empty())?.to_string();
-    let arguments = arguments_of(&mut call)?;
-    arguments.is_object().then(|| Said::Call { name, arguments: written(&arguments) })
-}
-
 /// Takes the arguments of a call, under either name, of which one may be empty. A call of nothing has none; one that
 /// has them under another name is no call.
 fn arguments_of(call: &mut Map<String, Value>) -> Option<Value> {
@@ -305,6 +313,7 @@ mod tests {
     use super::*;
 
     const TAGGED: &str = "{% if tools %}<tool_call>{% endif %}";
+    const KEYS: &str = "{% if tools %}<tool_call>{name}<arg_key>{k}</arg_key>{% endif %}";
     const WHOLE: &str = "{% if tools %}{\"name\": 1, \"parameters\": 2}{% endif %}{{ messages }}";
 
     /// Returns what a response parses to in pieces of `size` bytes, with text joined.
@@ -334,6 +343,15 @@ mod tests {
 
     fn call(name: &str, arguments: &str) -> Said {
         Said::Call { name: name.into(), arguments: arguments.into() }
+    }
+
+    #[test]
+    fn calls_with_tags_for_keys_are_found_where_the_template_has_them() {
+        let text = "So:\n<tool_call>add\n<arg_key>a</arg_key>\n<arg_value>[1, 2]</arg_value>\n</tool_call>\n<tool_call>now</tool_call>";
+        check(KEYS, text, &[words("So:"), call("add", "{\"a\":[1,2]}"), call("now", "{}")]);
+        check(KEYS, "<tool_call>later</tool_call>", &[words("<tool_call>later</tool_call>")]);
+        check(KEYS, "<tool_call>add\n<arg_key>a</arg_key>", &[words("<tool_call>add\n<arg_key>a</arg_key>")]);
+        check(TAGGED, "<tool_call>now</tool_call>", &[words("<tool_call>now</tool_call>")]);
     }
 
     #[test]

@@ -51,6 +51,11 @@ impl Tool {
         };
         tools.iter().filter_map(tool).collect()
     }
+
+    /// Returns the type of a parameter, if it has one.
+    pub(crate) fn type_of(&self, key: &str) -> Option<&str> {
+        self.types.get(key).map(String::as_str)
+    }
 }
 
 /// Returns the one type of a parameter besides null: `integer` of `["integer", "null"]`, of the forms of `anyOf` and of
@@ -124,14 +129,14 @@ pub(crate) fn call(text: &str, tools: &[Tool]) -> Option<(String, Map<String, Va
         let (end, _) = after.match_indices('<').find(is_end)?;
         let words = after[..end].strip_prefix('\n').unwrap_or(&after[..end]);
         let words = words.strip_suffix('\n').unwrap_or(words);
-        let kind = tool.types.get(key.trim()).map(String::as_str);
-        arguments.insert(key.trim().to_string(), value(words, kind, tool));
+        let kind = tool.type_of(key.trim());
+        arguments.insert(key.trim().to_string(), value(words, kind, tool.is_described));
         rest = after[end..].strip_prefix(PARAMETER_END).unwrap_or(&after[end..]);
     }
 }
 
-/// Returns the value of a parameter's text.
-fn value(words: &str, kind: Option<&str>, tool: &Tool) -> Value {
+/// Returns the value of a parameter's text. Without a type it is JSON if `reads_json` and it reads as such.
+pub(crate) fn value(words: &str, kind: Option<&str>, reads_json: bool) -> Value {
     let text = || Value::from(words);
     if words.eq_ignore_ascii_case("null") {
         return Value::Null;
@@ -140,7 +145,7 @@ fn value(words: &str, kind: Option<&str>, tool: &Tool) -> Value {
     let number = |wanted: fn(&Value) -> bool| json().filter(wanted).unwrap_or_else(text);
     match kind {
         // The function or the parameter is not described, so the text stays text.
-        None if !tool.is_described => text(),
+        None if !reads_json => text(),
         Some(kind) if ["string", "str", "text", "varchar", "char", "enum"].contains(&kind) => text(),
         Some(kind) if ["int", "uint", "long", "short", "unsigned"].iter().any(|of| kind.starts_with(of)) => {
             number(|value| value.is_i64() || value.is_u64() || marked_digits(value).is_some_and(is_whole))

@@ -6,6 +6,7 @@
 mod answered;
 mod call_end;
 pub mod calls;
+mod calls_keys;
 pub mod calls_xml;
 mod chat;
 mod data;
