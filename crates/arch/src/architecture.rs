@@ -342,6 +342,7 @@ pub const ARCHITECTURES: [Architecture; Family::ALL.len()] = [
         reads_attention_bias: false,
         reads_mlp_bias: false,
         windows: Windows::All,
+        wrapper: Some("mistral3"),
         config_keys: &[("sliding_window", None)],
         ..LLAMA
     },

@@ -282,6 +282,8 @@ pub static PRESETS: &[(&str, ModelSpec)] = &[
     ("mixtral-8x7b", mixtral(shape(Family::Qwen3Moe, 32000, 4096, 32, 32, 8, 128, 14336, 1e-5, 1e6, false, 32768), 8, 2).spec()),
     ("mixtral-8x22b", mixtral(shape(Family::Qwen3Moe, 32000, 6144, 56, 48, 8, 128, 16384, 1e-5, 1e6, false, 65536), 8, 2).spec()),
     ("olmoe-1b-7b", FileShape { qk_norms: Some(QkNorms::Rows), ..with_experts(shape(Family::Qwen3Moe, 50304, 2048, 16, 16, 16, 128, 1024, 1e-5, 1e4, false, 4096), 64, 8, 1024) }.spec()),
+    ("mistral-small-24b", shape(Family::Mistral, 131072, 5120, 40, 32, 8, 128, 32768, 1e-5, 1e8, false, 32768).spec()),
+    ("mistral-small-3.1-24b", shape(Family::Mistral, 131072, 5120, 40, 32, 8, 128, 32768, 1e-5, 1e9, false, 131072).spec()),
     ("mistral-7b", shape(Family::Mistral, 32768, 4096, 32, 32, 8, 128, 14336, 1e-5, 1e6, false, 32768).spec()),
 ];
 
@@ -362,6 +364,8 @@ mod tests {
             ("kimi-k2", 1_026_408_209_408),
             ("glm-4.5-air", 106_852_245_504),
             ("glm-4.5", 352_797_814_784),
+            ("mistral-small-24b", 23_572_403_200),
+            ("mistral-small-3.1-24b", 23_572_403_200),
         ] {
             assert_eq!(ModelSpec::preset(name).unwrap().parameters(), expect, "{name}");
         }

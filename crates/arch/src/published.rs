@@ -12,7 +12,7 @@ pub fn preset_of(name: &str) -> Option<(&'static str, ModelSpec)> {
         base = shorter;
     }
     // (prefix of a published name, prefix of the preset); shapes are those of the published config.json.
-    const KIN: [(&str, &str); 30] = [
+    const KIN: [(&str, &str); 32] = [
         ("qwen2.5-math-", "qwen2.5-"),
         ("qwen2.5-coder-", "qwen2.5-"),
         ("deepseek-r1-distill-qwen-7b", "qwen2.5-7b"),
@@ -33,6 +33,8 @@ pub fn preset_of(name: &str) -> Option<(&'static str, ModelSpec)> {
         ("kimi-k2-0905", "kimi-k2"),
         ("llama-3.3-70b", "llama-3.1-70b"),
         ("mistral-7b-v0.3", "mistral-7b"),
+        ("mistral-small-3.2-24b", "mistral-small-3.1-24b"),
+        ("magistral-small", "mistral-small-3.1-24b"),
         ("mixtral-8x7b-v0.1", "mixtral-8x7b"),
         ("mixtral-8x7b-instruct-v0.1", "mixtral-8x7b"),
         ("mixtral-8x22b-v0.1", "mixtral-8x22b"),
@@ -47,7 +49,7 @@ pub fn preset_of(name: &str) -> Option<(&'static str, ModelSpec)> {
     let kin = KIN.iter().find_map(|(from, to)| base.strip_prefix(from).map(|rest| format!("{to}{rest}")));
     let wanted = kin.as_deref().unwrap_or(base);
     // Mistral 7B before v0.3 has another vocabulary.
-    if wanted.starts_with("mistral") && kin.is_none() {
+    if wanted.starts_with("mistral-7b") && kin.is_none() {
         return None;
     }
     PRESETS.iter().find(|(preset, _)| *preset == wanted).copied()
@@ -119,6 +121,11 @@ mod tests {
             ("Qwen/Qwen3-8B-Base", Some("qwen3-8b")),
             ("mistralai/Mistral-7B-v0.3", Some("mistral-7b")),
             ("mistralai/Mistral-7B-v0.1", None),
+            ("mistralai/Mistral-Small-24B-Instruct-2501", Some("mistral-small-24b")),
+            ("mistralai/Mistral-Small-24B-Base-2501", Some("mistral-small-24b")),
+            ("mistralai/Mistral-Small-3.1-24B-Base-2503", Some("mistral-small-3.1-24b")),
+            ("hf:mistralai/Mistral-Small-3.2-24B-Instruct-2506", Some("mistral-small-3.1-24b")),
+            ("mistralai/Magistral-Small-2509", Some("mistral-small-3.1-24b")),
             ("hf:mistralai/Mixtral-8x7B-Instruct-v0.1", Some("mixtral-8x7b")),
             ("mistralai/Mixtral-8x22B-v0.1", Some("mixtral-8x22b")),
             ("allenai/OLMoE-1B-7B-0125-Instruct", Some("olmoe-1b-7b")),

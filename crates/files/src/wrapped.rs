@@ -1,15 +1,15 @@
 //! Language models inside models of text and images: their part of `config.json`, and their tensors. Ignores the rest.
 
-use crate::config::{defaults, unsupported};
+use crate::config::{defaults, either, unsupported};
 use crate::tensors::TensorInfo;
 use plimsoll_arch::{ARCHITECTURES, Family};
 use plimsoll_base::{Error, Result, shown};
 use serde_json::{Map, Value};
 use std::collections::HashSet;
 
-/// Returns the family of the language model in models of a `model_type`, if it is supported.
-fn text_family(model_type: &str) -> Option<Family> {
-    ARCHITECTURES.iter().find(|row| row.wrapper == Some(model_type)).map(|row| row.family)
+/// Returns the families of language models in models of a `model_type`. The first is that of a file that names none.
+fn text_families(model_type: &str) -> Vec<Family> {
+    ARCHITECTURES.iter().filter(|row| row.wrapper == Some(model_type)).map(|row| row.family).collect()
 }
 
 /// Returns the defaults of a `text_config`: its family, and sizes that other files must contain.
@@ -38,16 +38,20 @@ const OTHERS: [&str; 7] = [
 
 /// Returns the configuration of the language model, if `config` wraps a known one.
 ///
-/// Errors: `model-unsupported` if its family differs from the whole model's.
+/// Errors: `model-unsupported` if its family is none of the whole model's.
 pub(crate) fn text_config(config: &Value, file: &str) -> Result<Option<Value>> {
     let of_text = config.get("text_config").and_then(Value::as_object);
-    let of_whole = config.get("model_type").and_then(Value::as_str).and_then(text_family);
-    let (Some(of_text), Some(family)) = (of_text, of_whole) else { return Ok(None) };
-    let mut whole = unwritten(family);
+    let families = config.get("model_type").and_then(Value::as_str).map(text_families).unwrap_or_default();
+    let (Some(of_text), Some(first)) = (of_text, families.first()) else { return Ok(None) };
+    let family = match of_text.get("model_type") {
+        None => first,
+        Some(name) => families.iter().find(|family| name == family.name()).ok_or_else(|| {
+            let built = either(families.iter().map(|family| family.name()));
+            unsupported(file, "text_config.model_type", name, &built)
+        })?,
+    };
+    let mut whole = unwritten(*family);
     whole.extend(of_text.iter().map(|(key, value)| (key.clone(), value.clone())));
-    if whole["model_type"] != family.name() {
-        return Err(unsupported(file, "text_config.model_type", &whole["model_type"], family.name()));
-    }
     // The outer value takes precedence.
     for key in ["tie_word_embeddings", "quantization_config"] {
         whole.extend(config.get(key).map(|value| (key.to_string(), value.clone())));

@@ -6,6 +6,7 @@ mod configs;
 mod delta;
 mod gguf;
 mod gguf_write;
+mod mistral;
 mod safetensors;
 mod sigmoid;
 mod sources;

@@ -44,6 +44,20 @@ const QWEN_MOE: Wrapper = Wrapper {
     others: QWEN.others,
 };
 
+/// Mistral Small 3.1, 3.2 and Magistral.
+const MISTRAL: Wrapper = Wrapper {
+    golden: "mistral_window",
+    model_type: "mistral3",
+    architecture: "Mistral3ForConditionalGeneration",
+    others: &[
+        "vision_tower.patch_conv.weight",
+        "vision_tower.transformer.layers.0.attention.q_proj.weight",
+        "multi_modal_projector.linear_1.weight",
+        "model.vision_tower.ln_pre.weight",
+        "model.multi_modal_projector.patch_merger.merging_layer.weight",
+    ],
+};
+
 fn golden(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/golden").join(name)
 }
@@ -99,7 +113,7 @@ fn open(folder: &tempfile::TempDir) -> Result<OpenModel> {
 
 #[test]
 fn both_spellings_of_the_tensors_are_read() {
-    for wrapper in [GEMMA, QWEN, QWEN_MOE] {
+    for wrapper in [GEMMA, QWEN, QWEN_MOE, MISTRAL] {
         let alone = OpenModel::open(golden(wrapper.golden).to_str().unwrap(), None, false).unwrap();
         for prefix in ["language_model.", "model.language_model."] {
             let rename = |name: &str| match prefix {
@@ -157,6 +171,8 @@ fn contradictions_are_refused() {
         (QWEN, json!({ "model_type": "qwen3" }), "model-unsupported"),
         (QWEN, json!({ "model_type": "qwen3_5_moe_text" }), "model-unsupported"),
         (QWEN, json!({ "architectures": ["Qwen3ForCausalLM"] }), "model-unsupported"),
+        (MISTRAL, json!({ "model_type": "mistral4" }), "model-unsupported"),
+        (MISTRAL, json!({ "model_type": 3 }), "model-unsupported"),
     ] {
         let error = open(&wrapped(&wrapper, &change, |name| format!("language_model.{name}"))).unwrap_err();
         assert_eq!(error.slug, slug, "{change}: {error}");
