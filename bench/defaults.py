@@ -28,6 +28,7 @@ CLASSES = {
     "qwen3_next": "Qwen3NextConfig",
     "glm4_moe": "Glm4MoeConfig",
     "mistral": "MistralConfig",
+    "ministral3": "Ministral3Config",
     "smollm3": "SmolLM3Config",
     "olmo2": "Olmo2Config",
     "olmo3": "Olmo3Config",

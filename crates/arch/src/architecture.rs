@@ -21,6 +21,8 @@ plimsoll_base::names! {
         Glm4Moe = "glm4_moe",
         /// Mistral.
         Mistral = "mistral",
+        /// Ministral 3.
+        Ministral3 = "ministral3",
         /// SmolLM3.
         SmolLm3 = "smollm3",
         /// OLMo 2.
@@ -115,6 +117,8 @@ pub struct Architecture {
     pub has_partial_rotary: bool,
     /// True if part of a head may be rotated; `longrope` is then the only rope scaling.
     pub has_longrope: bool,
+    /// True if queries grow with their position, by a key of YaRN's rule, which is then the only one.
+    pub grows_queries: bool,
     /// True if embeddings are multiplied by the square root of their width.
     pub scales_embedding: bool,
     /// True if `attn_logit_softcapping` and `final_logit_softcapping` are read.
@@ -213,6 +217,7 @@ const LLAMA: Architecture = Architecture {
     has_sigmoid_router: false,
     has_partial_rotary: false,
     has_longrope: false,
+    grows_queries: false,
     scales_embedding: false,
     has_soft_caps: false,
     has_multipliers: false,
@@ -339,6 +344,20 @@ pub const ARCHITECTURES: [Architecture; Family::ALL.len()] = [
         causal_lm: "MistralForCausalLM",
         classifier: "MistralForSequenceClassification",
         gguf_rope_pairs: false,
+        reads_attention_bias: false,
+        reads_mlp_bias: false,
+        windows: Windows::All,
+        wrapper: Some("mistral3"),
+        config_keys: &[("sliding_window", None)],
+        ..LLAMA
+    },
+    Architecture {
+        family: Family::Ministral3,
+        causal_lm: "Ministral3ForCausalLM",
+        classifier: "Ministral3ForSequenceClassification",
+        gguf: None,
+        gguf_rope_pairs: false,
+        grows_queries: true,
         reads_attention_bias: false,
         reads_mlp_bias: false,
         windows: Windows::All,

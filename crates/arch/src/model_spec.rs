@@ -44,6 +44,9 @@ pub enum RopeScaling {
         attention_factor: f64,
         /// True if the ends of the ramp are rounded to whole pairs.
         truncate: bool,
+        /// b: queries at position p are multiplied by 1 + b ln(1 + floor(p / `original_max_position_embeddings`)); 0 in
+        /// most families.
+        query_growth: f64,
     },
     /// The base grows once a sequence is longer than `max_positions`; shorter ones are not scaled.
     Dynamic {

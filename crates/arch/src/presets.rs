@@ -37,6 +37,7 @@ const OLMO_3_ROPE: RopeScaling = RopeScaling::Yarn {
     beta_slow: 1.0,
     attention_factor: 1.207_944_154_167_983_6,
     truncate: true,
+    query_growth: 0.0,
 };
 
 #[rustfmt::skip]
@@ -50,6 +51,39 @@ const PHI_4_MINI_ROPE: RopeScaling = RopeScaling::LongRope {
     ]),
     original_max_position_embeddings: 4096,
 };
+
+/// YaRN of Ministral 3, whose attention factor is 1.
+const MINISTRAL_3_ROPE: RopeScaling = RopeScaling::Yarn {
+    factor: 16.0,
+    original_max_position_embeddings: 16384,
+    beta_fast: 32.0,
+    beta_slow: 1.0,
+    attention_factor: 1.0,
+    truncate: true,
+    query_growth: 0.1,
+};
+
+/// Returns a Ministral 3 of nano's size and vocabulary, whose queries grow from the fifth token on.
+const fn nano_ministral() -> FileShape {
+    let rope_scaling = RopeScaling::Yarn {
+        factor: 16.0,
+        original_max_position_embeddings: 4,
+        beta_fast: 32.0,
+        beta_slow: 1.0,
+        attention_factor: 1.0,
+        truncate: true,
+        query_growth: 0.1,
+    };
+    let plain = shape(Family::Ministral3, 15, 128, 4, 2, 1, 64, 384, 1e-5, 1e3, true, 64);
+    FileShape { rope_scaling, ..plain }
+}
+
+/// Returns a Ministral 3.
+const fn ministral(hidden: u32, layers: u32, ffn: u32, theta: f64, tied: bool) -> ModelSpec {
+    let plain =
+        shape(Family::Ministral3, 131_072, hidden, layers, 32, 8, 128, ffn, 1e-5, theta, tied, 262_144);
+    FileShape { rope_scaling: MINISTRAL_3_ROPE, ..plain }.spec()
+}
 
 /// Returns `shape` with soft caps of scores and logits.
 const fn capped(shape: FileShape, scores: f32, logits: f32) -> FileShape {
@@ -161,6 +195,7 @@ const DEEPSEEK_ROPE: RopeScaling = RopeScaling::Yarn {
     beta_slow: 1.0,
     attention_factor: 1.0,
     truncate: true,
+    query_growth: 0.0,
 };
 
 const KIMI_K2_ROPE: RopeScaling = RopeScaling::Yarn {
@@ -226,6 +261,7 @@ pub static PRESETS: &[(&str, ModelSpec)] = &[
     ("nano", shape(Family::Llama, 15, 128, 4, 2, 2, 64, 384, 1e-6, 1e3, true, 64).spec()),
     ("nano-qwen3.5-moe", nano_with_both(Family::Qwen35Moe).spec()),
     ("nano-qwen3-next", nano_with_both(Family::Qwen3Next).spec()),
+    ("nano-ministral-3", nano_ministral().spec()),
     ("smollm2-135m", shape(Family::Llama, 49152, 576, 30, 9, 3, 64, 1536, 1e-5, 1e5, true, 8192).spec()),
     ("smollm2-360m", shape(Family::Llama, 49152, 960, 32, 15, 5, 64, 2560, 1e-5, 1e5, true, 8192).spec()),
     ("smollm2-1.7b", shape(Family::Llama, 49152, 2048, 24, 32, 32, 64, 8192, 1e-5, 1.3e5, true, 8192).spec()),
@@ -284,6 +320,9 @@ pub static PRESETS: &[(&str, ModelSpec)] = &[
     ("olmoe-1b-7b", FileShape { qk_norms: Some(QkNorms::Rows), ..with_experts(shape(Family::Qwen3Moe, 50304, 2048, 16, 16, 16, 128, 1024, 1e-5, 1e4, false, 4096), 64, 8, 1024) }.spec()),
     ("mistral-small-24b", shape(Family::Mistral, 131072, 5120, 40, 32, 8, 128, 32768, 1e-5, 1e8, false, 32768).spec()),
     ("mistral-small-3.1-24b", shape(Family::Mistral, 131072, 5120, 40, 32, 8, 128, 32768, 1e-5, 1e9, false, 131072).spec()),
+    ("ministral-3-3b", ministral(3072, 26, 9216, 1e6, true)),
+    ("ministral-3-8b", ministral(4096, 34, 14336, 1e6, false)),
+    ("ministral-3-14b", ministral(5120, 40, 16384, 1e9, false)),
     ("mistral-7b", shape(Family::Mistral, 32768, 4096, 32, 32, 8, 128, 14336, 1e-5, 1e6, false, 32768).spec()),
 ];
 
@@ -366,6 +405,9 @@ mod tests {
             ("glm-4.5", 352_797_814_784),
             ("mistral-small-24b", 23_572_403_200),
             ("mistral-small-3.1-24b", 23_572_403_200),
+            ("ministral-3-3b", 3_429_006_336),
+            ("ministral-3-8b", 8_489_553_920),
+            ("ministral-3-14b", 13_506_073_600),
         ] {
             assert_eq!(ModelSpec::preset(name).unwrap().parameters(), expect, "{name}");
         }

@@ -75,7 +75,8 @@ fn last_part(name: &str) -> Option<String> {
 fn without_suffix(name: &str) -> Option<&str> {
     let (base, last) = name.rsplit_once('-')?;
     let is_date = last.len() == 4 && last.bytes().all(|byte| byte.is_ascii_digit());
-    let of_training = ["hf", "chat", "instruct", "base", "it", "pt", "thinking", "sft", "dpo", "rlvr"];
+    let of_training =
+        ["hf", "chat", "instruct", "base", "it", "pt", "thinking", "reasoning", "bf16", "sft", "dpo", "rlvr"];
     (is_date || of_training.contains(&last)).then_some(base)
 }
 
@@ -125,6 +126,9 @@ mod tests {
             ("mistralai/Mistral-Small-24B-Base-2501", Some("mistral-small-24b")),
             ("mistralai/Mistral-Small-3.1-24B-Base-2503", Some("mistral-small-3.1-24b")),
             ("hf:mistralai/Mistral-Small-3.2-24B-Instruct-2506", Some("mistral-small-3.1-24b")),
+            ("mistralai/Ministral-3-3B-Base-2512", Some("ministral-3-3b")),
+            ("mistralai/Ministral-3-8B-Instruct-2512-BF16", Some("ministral-3-8b")),
+            ("hf:mistralai/Ministral-3-14B-Reasoning-2512", Some("ministral-3-14b")),
             ("mistralai/Magistral-Small-2509", Some("mistral-small-3.1-24b")),
             ("hf:mistralai/Mixtral-8x7B-Instruct-v0.1", Some("mixtral-8x7b")),
             ("mistralai/Mixtral-8x22B-v0.1", Some("mixtral-8x22b")),

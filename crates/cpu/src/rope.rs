@@ -48,7 +48,7 @@ pub(super) fn forward(
                 let turn = angles.at(positions[m]);
                 // SAFETY: ranges of rows are disjoint, and each is one task's.
                 let q = unsafe { q_out.range(m * a * d, a * d) };
-                rotate_heads::<T>(dev.isa(), &x[..a * d], (&x[..a * d], 0), q_norm, turn, rotation.q_scale, q);
+                rotate_heads::<T>(dev.isa(), &x[..a * d], (&x[..a * d], 0), q_norm, turn, turn.q_scale, q);
                 let mut rotated = [T::from_f32(0.0); HEAD_DIM_MAX];
                 for head in 0..k {
                     let (key, to) = (&x[(a + head) * d..][..d], &mut rotated[..d]);
@@ -67,6 +67,9 @@ struct Angles<'a> {
     d: usize,
     /// Rotated elements of a head.
     width: usize,
+    q_scale: f32,
+    /// [positions]: further factors on q.
+    q_factors: Option<&'a [f32]>,
 }
 
 /// Angles of one position.
@@ -75,6 +78,8 @@ struct Turn<'a> {
     /// [r/2, 2] cosine and sine.
     table: &'a [f32],
     d: usize,
+    /// Factor on q.
+    q_scale: f32,
 }
 
 /// Table for heads that are not rotated: cosines of 1 and sines of 0.
@@ -90,7 +95,9 @@ const NO_ANGLE: [f32; HEAD_DIM_MAX] = {
 impl<'a> Angles<'a> {
     fn new(dev: &'a CpuDevice, rotation: Rotation<'_>, d: usize) -> Angles<'a> {
         let table = rotation.angles.map(|table| dev.read::<f32>(table));
-        Angles { table, d, width: rotation.width_of(d) }
+        let q_factors = rotation.q_factors.map(|factors| dev.read::<f32>(factors));
+        assert!(q_factors.is_none() || table.is_some(), "factors by position of heads that are rotated");
+        Angles { table, d, width: rotation.width_of(d), q_scale: rotation.q_scale, q_factors }
     }
 
     #[inline(always)]
@@ -99,7 +106,9 @@ impl<'a> Angles<'a> {
             Some(table) => &table[position as usize * self.width..][..self.width],
             None => &NO_ANGLE[..self.width],
         };
-        Turn { table, d: self.d }
+        let q_scale =
+            self.q_factors.map_or(self.q_scale, |factors| self.q_scale * factors[position as usize]);
+        Turn { table, d: self.d, q_scale }
     }
 }
 
@@ -262,15 +271,15 @@ pub(super) fn backward(dev: &CpuDevice, args: RopeBackward<'_>) {
                 let x = x.map(|x| x[m * width..][..(a + k) * d].split_at(a * d));
                 let (xq, xk) = x.unzip();
                 let dq = &dq[m * a * d..][..a * d];
-                unrotate_heads::<T>(dev.isa(), dq, xq.zip(q_norm), turn, rotation.q_scale, q);
+                unrotate_heads::<T>(dev.isa(), dq, xq.zip(q_norm), turn, turn.q_scale, q);
                 unrotate_heads::<T>(dev.isa(), dk, xk.zip(k_norm), turn, 1.0, key);
                 super::elementwise::convert::<f32, T>(dev.isa(), dv, value);
             }
         });
         if let Some(n) = norms {
             let x = dev.read::<T>(n.qkv);
-            let q = HeadRows { d, count: a, x_offset: 0, x_width: width, dy_width: a * d, scale: rotation.q_scale };
-            let key = HeadRows { count: k, x_offset: a * d, dy_width: 2 * k * d, scale: 1.0, ..q };
+            let q = HeadRows { d, count: a, x_offset: 0, x_width: width, dy_width: a * d, is_q: true };
+            let key = HeadRows { count: k, x_offset: a * d, dy_width: 2 * k * d, is_q: false, ..q };
             let of_q = (dq, n.dq_weight, q, q_norm);
             for (grads, weight, heads, norm) in [of_q, (dkv, n.dk_weight, key, k_norm)] {
                 let (Some(weight), Some(norm)) = (weight, norm) else { continue };
@@ -378,8 +387,8 @@ struct HeadRows {
     x_width: usize,
     /// Elements from row to row of the gradients, whose rows begin with the heads.
     dy_width: usize,
-    /// Factor on the heads after their rotation.
-    scale: f32,
+    /// True if they have q's factor after their rotation.
+    is_q: bool,
 }
 
 simd_fn! {
@@ -398,11 +407,12 @@ simd_fn! {
                 let turn = angles.at(position);
                 let pairs = turn.table.len() / 2;
                 let (cos, sin) = deinterleave(turn.table);
+                let scale = s.splat(if heads.is_q { turn.q_scale } else { 1.0 });
                 let row = &x[m * heads.x_width + heads.x_offset..][..heads.count * d];
                 for head in own.clone() {
                     let dy = &dy[m * heads.dy_width + head * d..][..d];
                     let x = &row[head * d..][..d];
-                    unrotate(s, dy, &cos[..pairs], &sin[..pairs], s.splat(heads.scale), &mut grad[..d]);
+                    unrotate(s, dy, &cos[..pairs], &sin[..pairs], scale, &mut grad[..d]);
                     let r = s.splat(norm.reciprocal(s, x, row));
                     for at in (0..d).step_by(LANES) {
                         let end = (at + LANES).min(d);

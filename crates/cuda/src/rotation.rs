@@ -75,7 +75,8 @@ pub(crate) fn forward(
     check_aligned(dev, team, rotation.angles.as_slice());
     let [q_norm, k_norm] = norm_weights(dev, norms, qkv.dtype(), [a, k, d], team);
     let (eps, offset) = norms.map_or((0.0, 0.0), |n| (n.eps, n.offset));
-    let before = args![dev, qkv, q_norm, k_norm, eps, offset, angles, rotation.q_scale];
+    let q_factors = q_factors(dev, rotation, width);
+    let before = args![dev, qkv, q_norm, k_norm, eps, offset, angles, rotation.q_scale, q_factors];
     let bufs = args![dev, batch.positions, batch.slots, q_out, kv.keys, kv.values];
     let sizes = args![dev, rows, a, k, d, width, num_positions, kv.keys.len() / (k * d)];
     let args = [&before[..], &bufs, &sizes].concat();
@@ -97,6 +98,18 @@ fn angles(dev: &CudaDevice, rotation: Rotation<'_>, width: usize) -> (Arg, Arg) 
         "angles of {width} elements a position"
     );
     (dev.arg(table), count(table.len() / width))
+}
+
+/// Returns the address of the factors on q by position, or none.
+fn q_factors(dev: &CudaDevice, rotation: Rotation<'_>, width: usize) -> Arg {
+    let Some(factors) = rotation.q_factors else { return Arg::Ptr(0) };
+    let positions = rotation.angles.map(|table| table.len() / width);
+    assert_eq!(
+        (factors.dtype(), Some(factors.len())),
+        (DType::F32, positions),
+        "a factor for each position of the angles"
+    );
+    dev.arg(factors)
 }
 
 /// Returns the addresses of q's and k's weights, or none.
@@ -158,10 +171,9 @@ pub(crate) fn backward(dev: &CudaDevice, args: RopeBackward<'_>) {
     check_aligned(dev, team, rotation.angles.as_slice());
     let chunk_rows = rows.div_ceil(CHUNKS_MAX).max(CHUNK_ROWS);
     let chunks = rows.div_ceil(chunk_rows);
-    let scale = rotation.q_scale;
-    let args =
-        args![dev, dq, dkv, angles, scale, positions, dqkv, rows, chunk_rows, a, k, d, width, num_positions];
-    let mut args = args.to_vec();
+    let before = args![dev, dq, dkv, angles, rotation.q_scale, q_factors(dev, rotation, width)];
+    let sizes = args![dev, positions, dqkv, rows, chunk_rows, a, k, d, width, num_positions];
+    let mut args = [&before[..], &sizes].concat();
     let how = blocks(chunks, 1, THREADS as u32);
     let Some(n) = norms else {
         let kernel = match team {

@@ -212,12 +212,14 @@ pub struct Rotation<'a> {
     pub width: Option<usize>,
     /// Factor on q after its rotation.
     pub q_scale: f32,
+    /// [positions] f32: a further factor on q by its position, for heads that are rotated.
+    pub q_factors: Option<Buf<'a>>,
 }
 
 impl<'a> Rotation<'a> {
     /// Returns a rotation of whole heads by `angles`, with q unscaled.
     pub fn new(angles: Buf<'a>) -> Rotation<'a> {
-        Rotation { angles: Some(angles), width: None, q_scale: 1.0 }
+        Rotation { angles: Some(angles), width: None, q_scale: 1.0, q_factors: None }
     }
 
     /// Returns r for heads of `d` elements; d if there are no angles.

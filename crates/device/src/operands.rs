@@ -43,7 +43,7 @@ operands! {
     DivergenceBackward { teacher: Read, how: Read, means: Read, d: Read }
     Norm { w: whole, eps: Read, offset: Read }
     QkNorm { q: Read, k: Read, eps: Read, offset: Read, of: Read }
-    Rotation { angles: Read, width: Read, q_scale: Read }
+    Rotation { angles: Read, width: Read, q_scale: Read, q_factors: Read }
     NormGrads { dx: Write, rounded: Write, dw: Write, add: Read, rstd: WriteAny }
     QkNormBackward { norm: Read, qkv: Read, dq_weight: Write, dk_weight: Write }
     AdamWBufs { weights: Write, grad: Read, m: Write, v: Write, scales: Write, master: Write }

@@ -108,6 +108,8 @@ impl<'a> Decoder<'a> {
         // Attention divides scores by sqrt(d).
         let q_scale = of.scale.map_or(1.0, |scale| scale * (of.head_dim as f32).sqrt());
         let width = of.rotated.map(|width| width as usize);
-        Rotation { angles: rope::of_layer(&self.spec, self.rope, layer), width, q_scale }
+        let angles = rope::of_layer(&self.spec, self.rope, layer);
+        let q_factors = angles.and(rope::query_factors(&self.spec, self.rope));
+        Rotation { angles, width, q_scale, q_factors }
     }
 }

@@ -7,7 +7,8 @@ use plimsoll_device::Device;
 use plimsoll_memory::{Buf, Layout, Pool};
 
 /// Returns the region `rope.table`: [T, positions, r/2, 2] f32, resident; r: rotated elements of a head. T is 2 if some
-/// layers have their own rope, else that axis is absent.
+/// layers have their own rope, else that axis is absent. If queries grow, it is [positions, T r + 1] f32: the same, and
+/// then a factor on the queries of each position.
 ///
 /// Errors: `size-overflow`.
 pub fn layout(spec: &ModelSpec, positions: usize, pool: Pool) -> Result<Layout> {
@@ -31,7 +32,12 @@ pub fn same(a: &ModelSpec, b: &ModelSpec) -> bool {
 pub fn layout_as(name: &str, spec: &ModelSpec, positions: usize, pool: Pool) -> Result<Layout> {
     let mut layout = Layout::new();
     let shape = [tables(spec) as u64, positions as u64, u64::from(spec.rotary_width()) / 2, 2];
-    let shape = if shape[0] == 1 { &shape[1..] } else { &shape[..] };
+    let grown = [positions as u64, tables(spec) as u64 * u64::from(spec.rotary_width()) + 1];
+    let shape = match shape {
+        _ if query_growth(spec).is_some() => &grown[..],
+        [1, ..] => &shape[1..],
+        _ => &shape[..],
+    };
     layout.arena(name, "model", pool, PhaseSet::RESIDENT, shape, DType::F32)?;
     Ok(layout)
 }
@@ -45,16 +51,44 @@ fn tables(spec: &ModelSpec) -> usize {
     1 + usize::from(local_theta(spec).is_some())
 }
 
+/// Returns b, and the positions of a step, of the rule by which queries grow, if they do.
+fn query_growth(spec: &ModelSpec) -> Option<(f64, u32)> {
+    match spec.rope_scaling {
+        RopeScaling::Yarn { query_growth, original_max_position_embeddings, .. } if query_growth > 0.0 => {
+            Some((query_growth, original_max_position_embeddings))
+        }
+        _ => None,
+    }
+}
+
+/// Returns the elements of a table, and the positions that it has.
+fn table_size(spec: &ModelSpec, region: Buf<'_>) -> (usize, usize) {
+    let width = spec.rotary_width() as usize;
+    let positions = region.len() / (tables(spec) * width + usize::from(query_growth(spec).is_some()));
+    (positions * width, positions)
+}
+
+/// Returns the factors on queries by position, if they grow: [positions] f32 after the tables.
+pub(crate) fn query_factors<'a>(spec: &ModelSpec, region: Buf<'a>) -> Option<Buf<'a>> {
+    query_growth(spec)?;
+    let (len, positions) = table_size(spec, region);
+    Some(region.slice(tables(spec) * len, positions))
+}
+
 /// Returns a layer's part of the region; none if its heads are not rotated.
 pub(crate) fn of_layer<'a>(spec: &ModelSpec, region: Buf<'a>, layer: u32) -> Option<Buf<'a>> {
     let attention = spec.layer(layer).attention().filter(|attention| attention.is_rotated)?;
-    let len = region.len() / tables(spec);
+    let (len, _) = table_size(spec, region);
     Some(region.slice(if attention.own_theta.is_some() { len } else { 0 }, len))
 }
 
 pub fn fill(dev: &dyn Device, spec: &ModelSpec, region: Buf<'_>) {
-    let len = region.len() / tables(spec);
+    let (len, positions) = table_size(spec, region);
     fill_table(dev, spec, region.slice(0, len));
+    if let (Some((growth, step)), Some(factors)) = (query_growth(spec), query_factors(spec, region)) {
+        let factor = |position: usize| (1.0 + growth * ln((1 + position / step as usize) as f64)) as f32;
+        dev.write_f32(factors, 0, &(0..positions).map(factor).collect::<Vec<_>>());
+    }
     if let Some(theta) = local_theta(spec) {
         let local = ModelSpec { rope_theta: theta, rope_scaling: RopeScaling::None, ..*spec };
         fill_table(dev, &local, region.slice(len, len));

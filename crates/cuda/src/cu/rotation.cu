@@ -22,6 +22,13 @@ struct Shape {
     __device__ __forceinline__ u32 other(u32 pair) const { return pair < width / 2 ? pair + width / 2 : pair + d / 2; }
 };
 
+/// Factor on q: one of all rows, times one of the row's position where queries grow.
+struct QScale {
+    float all;
+    const float* factors;  // [positions], only next to angles; or null
+    __device__ __forceinline__ float at(u32 position) const { return factors ? all * factors[position] : all; }
+};
+
 /// Sum over the threads of a team, a power of two of them; every thread gets it.
 __device__ __forceinline__ float team_sum(float x, u32 team) {
     for (u32 step = team / 2; step > 0; step >>= 1) x = x + __shfl_xor_sync(ALL_LANES, x, step);
@@ -65,7 +72,7 @@ __device__ __forceinline__ T* head_target(Shape s, u32 row, u32 head, const u32*
 template <class T>
 __device__ __forceinline__ void rope(const T* __restrict__ qkv, const T* __restrict__ q_norm,
                                      const T* __restrict__ k_norm, float eps, float offset,
-                                     const float* __restrict__ table, float q_scale,
+                                     const float* __restrict__ table, QScale q_scale,
                                      const u32* __restrict__ positions, const u32* __restrict__ slots, T* q_out,
                                      T* keys, T* values, u32 rows, Shape s, u32 num_positions, u32 num_slots) {
     u32 item = blockIdx.x * blockDim.x + threadIdx.x;
@@ -94,9 +101,11 @@ __device__ __forceinline__ void rope(const T* __restrict__ qkv, const T* __restr
     if (!inside) return;
     T* to = head_target(s, row, head, slots, num_slots, q_out, keys, values);
     if (!to) return;
+    float scale = q_scale.all;
     if (rotated && table) {
         u32 position = positions[row];
         if (!index_ok(BAD_POSITION, position, num_positions)) return;
+        scale = q_scale.at(position);
         float cos[8], sin[8];
         load_angles(table + (u64)position * s.d + t * 16, cos, sin);
 #pragma unroll
@@ -109,8 +118,8 @@ __device__ __forceinline__ void rope(const T* __restrict__ qkv, const T* __restr
     if (head < s.a) {
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-            x1[i] = x1[i] * q_scale;
-            x2[i] = x2[i] * q_scale;
+            x1[i] = x1[i] * scale;
+            x2[i] = x2[i] * scale;
         }
     }
     store8(to + t * 8, x1);
@@ -121,7 +130,7 @@ __device__ __forceinline__ void rope(const T* __restrict__ qkv, const T* __restr
 template <class T>
 __device__ __forceinline__ void rope_plain(const T* __restrict__ qkv, const T* __restrict__ q_norm,
                                            const T* __restrict__ k_norm, float eps, float offset,
-                                     const float* __restrict__ table, float q_scale,
+                                     const float* __restrict__ table, QScale q_scale,
                                            const u32* __restrict__ positions, const u32* __restrict__ slots, T* q_out,
                                            T* keys, T* values, u32 rows, Shape s, u32 num_positions, u32 num_slots) {
     u32 unit = (blockIdx.x * blockDim.x + threadIdx.x) / WARP, lane = threadIdx.x % WARP;
@@ -137,7 +146,7 @@ __device__ __forceinline__ void rope_plain(const T* __restrict__ qkv, const T* _
     u32 position = table ? positions[row] : 0;
     if (table && !index_ok(BAD_POSITION, position, num_positions)) return;
     const float* angles = table + (u64)position * s.width;
-    const float scale = head < s.a ? q_scale : 1.0f;
+    const float scale = head < s.a ? q_scale.at(position) : 1.0f;
     const T* w = head < s.a ? q_norm : k_norm;
     float r = 1.0f;
     if (w) {
@@ -183,7 +192,7 @@ template <class T> __device__ __forceinline__ float block_reciprocal(const T* x,
 template <class T>
 __device__ __forceinline__ void rope_rows(const T* __restrict__ qkv, const T* __restrict__ q_norm,
                                           const T* __restrict__ k_norm, float eps, float offset,
-                                          const float* __restrict__ table, float q_scale,
+                                          const float* __restrict__ table, QScale q_scale,
                                           const u32* __restrict__ positions, const u32* __restrict__ slots, T* q_out,
                                           T* keys, T* values, u32 rows, Shape s, u32 num_positions, u32 num_slots) {
     const u32 row = blockIdx.x, half = s.d / 2;
@@ -204,7 +213,7 @@ __device__ __forceinline__ void rope_rows(const T* __restrict__ qkv, const T* __
         }
         const bool is_q = head < s.a;
         const T* w = is_q ? q_norm + head * s.d : k_norm + (head - s.a) * s.d;
-        const float r = is_q ? r_q : r_k, scale = is_q ? q_scale : 1.0f;
+        const float r = is_q ? r_q : r_k, scale = is_q ? q_scale.at(position) : 1.0f;
         const float x1 = to_f32(from[i]) * r * (to_f32(w[i]) + offset);
         const float x2 = to_f32(from[i + half]) * r * (to_f32(w[i + half]) + offset);
         const float cos = table ? angles[2 * i] : 1.0f, sin = table ? angles[2 * i + 1] : 0.0f;
@@ -216,11 +225,11 @@ __device__ __forceinline__ void rope_rows(const T* __restrict__ qkv, const T* __
 #define ROPE(T, WAY)                                                                                                 \
     extern "C" __global__ void __launch_bounds__(ROTATION_THREADS)                                                   \
         WAY##_##T(const T* qkv, const T* q_norm, const T* k_norm, float eps, float offset, const float* table,       \
-                  float q_scale, const u32* positions, const u32* slots, T* q_out, T* keys, T* values, u32 rows,     \
-                  u32 a, u32 k, u32 d, u32 width, u32 num_positions, u32 num_slots) {                                \
+                  float q_scale, const float* q_factors, const u32* positions, const u32* slots, T* q_out, T* keys,  \
+                  T* values, u32 rows, u32 a, u32 k, u32 d, u32 width, u32 num_positions, u32 num_slots) {           \
         begin();                                                                                                     \
-        WAY<T>(qkv, q_norm, k_norm, eps, offset, table, q_scale, positions, slots, q_out, keys, values, rows,        \
-               Shape{a, k, d, width}, num_positions, num_slots);                                                     \
+        WAY<T>(qkv, q_norm, k_norm, eps, offset, table, QScale{q_scale, q_factors}, positions, slots, q_out, keys,   \
+               values, rows, Shape{a, k, d, width}, num_positions, num_slots);                                       \
     }
 ROPE(float, rope_rows)
 ROPE(bf16, rope_rows)
@@ -263,7 +272,7 @@ template <class T> struct RopeGrad {
     const T *qkv, *q_norm, *k_norm;  // null without norms
     float eps, offset;
     const float* table;  // null where heads are not rotated
-    float q_scale;
+    QScale q_scale;
     const u32* positions;
     T* dqkv;
     float* partials;  // [chunks, 2, d], of rows [chunks, (a + k) d]: sums for the norms' weights; null of frozen ones
@@ -290,24 +299,24 @@ template <class T, bool NORMS> __device__ __forceinline__ void rope_backward(con
             load8(d, d1);
             load8(d + s.d / 2, d2);
         }
+        u32 position = inside && rotated && g.table ? g.positions[row] : 0;
+        bool turns = inside && rotated && g.table && index_ok(BAD_POSITION, position, g.num_positions);
         if (inside && head < s.a) {
+            const float scale = turns ? g.q_scale.at(position) : g.q_scale.all;
 #pragma unroll
             for (int i = 0; i < 8; i++) {
-                d1[i] = d1[i] * g.q_scale;
-                d2[i] = d2[i] * g.q_scale;
+                d1[i] = d1[i] * scale;
+                d2[i] = d2[i] * scale;
             }
         }
-        if (inside && rotated && g.table) {
-            u32 position = g.positions[row];
-            if (index_ok(BAD_POSITION, position, g.num_positions)) {
-                float cos[8], sin[8];
-                load_angles(g.table + (u64)position * s.d + t * 16, cos, sin);
+        if (turns) {
+            float cos[8], sin[8];
+            load_angles(g.table + (u64)position * s.d + t * 16, cos, sin);
 #pragma unroll
-                for (int i = 0; i < 8; i++) {
-                    float a = d1[i] * cos[i] + d2[i] * sin[i];
-                    d2[i] = d2[i] * cos[i] - d1[i] * sin[i];
-                    d1[i] = a;
-                }
+            for (int i = 0; i < 8; i++) {
+                float a = d1[i] * cos[i] + d2[i] * sin[i];
+                d2[i] = d2[i] * cos[i] - d1[i] * sin[i];
+                d1[i] = a;
             }
         }
         if constexpr (NORMS) {
@@ -390,7 +399,7 @@ template <class T, bool NORMS> __device__ __forceinline__ void rope_backward_pla
         u32 position = g.table ? g.positions[row] : 0;
         if (g.table && !index_ok(BAD_POSITION, position, g.num_positions)) continue;
         const float* angles = g.table + (u64)position * s.width;
-        const float scale = head < s.a ? g.q_scale : 1.0f;
+        const float scale = head < s.a ? g.q_scale.at(position) : 1.0f;
         const T* x = NORMS ? g.qkv + ((u64)row * s.heads() + head) * s.d : nullptr;
         const T* w = head < s.a ? g.q_norm : g.k_norm;
         float grad[PLAIN_PAIRS][2], square = 0.0f, dot = 0.0f;
@@ -474,7 +483,8 @@ template <class T, bool NORMS> __device__ __forceinline__ void rope_backward_row
         // The gradients of a pair before its rotation.
         auto unrotated = [&](u32 head, u32 i, float& d1, float& d2) {
             const float* d = head_grad(g, s, row, head);
-            const float scale = head < s.a ? g.q_scale : 1.0f, a = d[i] * scale, b = d[i + half] * scale;
+            const float scale = head < s.a ? g.q_scale.at(position) : 1.0f;
+            const float a = d[i] * scale, b = d[i + half] * scale;
             const float cos = g.table ? angles[2 * i] : 1.0f, sin = g.table ? angles[2 * i + 1] : 0.0f;
             d1 = a * cos + b * sin;
             d2 = b * cos - a * sin;
@@ -519,21 +529,22 @@ template <class T, bool NORMS> __device__ __forceinline__ void rope_backward_row
 
 #define ROPE_BACKWARD(T, WAY)                                                                                        \
     extern "C" __global__ void __launch_bounds__(ROTATION_THREADS)                                                   \
-        WAY##_##T(const float* dq, const float* dkv, const float* table, float q_scale, const u32* positions,        \
-                  T* dqkv, u32 rows, u32 chunk_rows, u32 a, u32 k, u32 d, u32 width, u32 num_positions) {            \
+        WAY##_##T(const float* dq, const float* dkv, const float* table, float q_scale, const float* q_factors,      \
+                  const u32* positions, T* dqkv, u32 rows, u32 chunk_rows, u32 a, u32 k, u32 d, u32 width,           \
+                  u32 num_positions) {                                                                               \
         begin();                                                                                                     \
-        RopeGrad<T> g = {dq, dkv, nullptr, nullptr, nullptr, 0.0f, 0.0f, table, q_scale, positions, dqkv, nullptr,   \
-                         rows, chunk_rows, num_positions};                                                           \
+        RopeGrad<T> g = {dq, dkv, nullptr, nullptr, nullptr, 0.0f, 0.0f, table, {q_scale, q_factors}, positions,     \
+                         dqkv, nullptr, rows, chunk_rows, num_positions};                                            \
         WAY<T, false>(g, Shape{a, k, d, width});                                                                     \
     }
 #define ROPE_BACKWARD_NORMS(T, WAY)                                                                                  \
     extern "C" __global__ void __launch_bounds__(ROTATION_THREADS) WAY##_norms_##T(                                  \
-        const float* dq, const float* dkv, const float* table, float q_scale, const u32* positions, T* dqkv,         \
-        u32 rows, u32 chunk_rows, u32 a, u32 k, u32 d, u32 width, u32 num_positions, const T* qkv, const T* q_norm,  \
-        const T* k_norm, float eps, float offset, float* partials) {                                                 \
+        const float* dq, const float* dkv, const float* table, float q_scale, const float* q_factors,                \
+        const u32* positions, T* dqkv, u32 rows, u32 chunk_rows, u32 a, u32 k, u32 d, u32 width, u32 num_positions,  \
+        const T* qkv, const T* q_norm, const T* k_norm, float eps, float offset, float* partials) {                  \
         begin();                                                                                                     \
-        RopeGrad<T> g = {dq, dkv, qkv, q_norm, k_norm, eps, offset, table, q_scale, positions, dqkv, partials,       \
-                         rows, chunk_rows, num_positions};                                                           \
+        RopeGrad<T> g = {dq, dkv, qkv, q_norm, k_norm, eps, offset, table, {q_scale, q_factors}, positions, dqkv,    \
+                         partials, rows, chunk_rows, num_positions};                                                 \
         WAY<T, true>(g, Shape{a, k, d, width});                                                                      \
     }
 ROPE_BACKWARD(float, rope_backward)

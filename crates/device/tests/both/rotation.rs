@@ -26,6 +26,8 @@ pub struct Case {
     /// Elements that are rotated, if not all.
     pub width: Option<usize>,
     pub q_scale: f32,
+    /// True if q has a further factor by its position.
+    pub grows: bool,
 }
 
 pub fn cases() -> Vec<Case> {
@@ -33,7 +35,16 @@ pub fn cases() -> Vec<Case> {
     for e in [F32, Bf16] {
         for head_dim in DIMS {
             let heads = Heads { heads: 6, kv_heads: 2, head_dim };
-            let plain = Case { e, heads, norms: None, offset: 0.0, rotated: true, width: None, q_scale: 1.0 };
+            let plain = Case {
+                e,
+                heads,
+                norms: None,
+                offset: 0.0,
+                rotated: true,
+                width: None,
+                q_scale: 1.0,
+                grows: false,
+            };
             let with = |of: QkNorms| Case { norms: Some(of), ..plain };
             let (of_heads, of_rows) = (with(QkNorms::Heads), with(QkNorms::Rows));
             cases.extend([plain, of_heads, of_rows]);
@@ -43,6 +54,8 @@ pub fn cases() -> Vec<Case> {
             cases.push(Case { width: part, q_scale: 0.7, ..plain });
             cases.push(Case { width: part, q_scale: 1.3, ..of_heads });
             cases.push(Case { offset: 1.0, rotated: false, q_scale: 0.5, ..of_rows });
+            cases.extend([plain, of_heads, of_rows].map(|case| Case { grows: true, q_scale: 1.3, ..case }));
+            cases.push(Case { grows: true, width: part, ..plain });
         }
     }
     cases
@@ -67,6 +80,11 @@ fn angles(d: usize) -> Vec<f32> {
     (0..POSITIONS * d)
         .map(|i| if i % 2 == 0 { angle(i).cos() as f32 } else { angle(i).sin() as f32 })
         .collect()
+}
+
+/// Factors on q by position: steps, as of a model whose queries grow.
+fn q_factors() -> Vec<f32> {
+    (0..POSITIONS).map(|position| 1.0 + 0.3 * (position / 8) as f32).collect()
 }
 
 impl Case {
@@ -98,6 +116,7 @@ impl Case {
             ("q_norm", self.e, of_q),
             ("k_norm", self.e, of_k),
             ("rope", F32, POSITIONS * d),
+            ("q_factors", F32, POSITIONS),
             ("positions", U32, ROWS),
             ("slots", U32, ROWS),
             ("segments", U32, 5),
@@ -132,7 +151,13 @@ impl Case {
 
     fn rotation<D: Machine>(&self, rig: &Rig<D>) -> Rotation<'static> {
         let angles = rig.buf("rope").slice(0, POSITIONS * self.turned());
-        Rotation { angles: self.rotated.then_some(angles), width: self.width, q_scale: self.q_scale }
+        let q_factors = self.grows.then_some(rig.buf("q_factors"));
+        Rotation {
+            angles: self.rotated.then_some(angles),
+            width: self.width,
+            q_scale: self.q_scale,
+            q_factors,
+        }
     }
 
     fn kv<D: Machine>(&self, rig: &Rig<D>) -> Kv<'static> {
@@ -178,6 +203,7 @@ impl Inputs {
         }
         let rest = rig.buf("rope").len() - self.angles.len();
         rig.set("rope", &[&self.angles[..], &vec![0.0; rest]].concat());
+        rig.set("q_factors", &q_factors());
         rig.set_u32("positions", &positions());
         rig.set_u32("slots", &slots());
     }
@@ -218,7 +244,9 @@ impl Inputs {
         };
         let weight = |&w: &f32| f64::from(w + case.offset);
         let weights = case.norms.map(|_| self.weights[kind].iter().map(weight).collect());
-        Part { d: case.heads.head_dim, weights, turn, scale: [case.q_scale.into(), 1.0][kind] }
+        let factor = if case.grows { f64::from(q_factors()[position]) } else { 1.0 };
+        let scale = [factor * f64::from(case.q_scale), 1.0][kind];
+        Part { d: case.heads.head_dim, weights, turn, scale }
     }
 
     /// q and k of all rows in f64, each [rows, heads, d]; and what `backward` returns.

@@ -26,6 +26,8 @@ struct Shape {
     original: Option<u32>,
     /// For a family with `longrope`: rotated pairs of a head.
     longrope: Option<u32>,
+    /// True if queries grow with their position.
+    grows: bool,
 }
 
 /// The context length before scaling.
@@ -39,6 +41,9 @@ const OLMO3_BASE: f64 = 500_000.0;
 
 /// How far YaRN stretches scores of latent attention.
 pub(super) const STRETCH: &str = "mscale_all_dim";
+
+/// How fast queries grow with their position.
+const GROWTH: &str = "llama_4_scaling_beta";
 
 /// The share of a head that is rotated.
 const ROTARY_FACTOR: &str = "partial_rotary_factor";
@@ -68,7 +73,7 @@ impl Config<'_> {
             let original = self.present(ORIGINAL).filter(|_| !own_rope);
             let original = original.map(|_| self.size(ORIGINAL, POSITIONS_MAX)).transpose()?;
             let longrope = architecture.has_longrope.then_some(width / 2);
-            let shape = Shape { max_positions, original, longrope };
+            let shape = Shape { max_positions, original, longrope, grows: architecture.grows_queries };
             // One rule per layer type; a common rule contains no objects.
             let full = nested.present("full_attention").filter(|_| own_rope);
             if let Some(local) = nested.present("sliding_attention").filter(|_| full.is_some()) {
@@ -88,6 +93,12 @@ impl Config<'_> {
             rule.rotary_factor(architecture)?;
             (rope.theta, rope.scaling) = rule.rule(theta, shape)?;
             rope.stretch = rule.present(STRETCH).and_then(Value::as_f64).unwrap_or(0.0);
+        }
+        let has_base = |map: &Map<String, Value>| map.contains_key("rope_theta");
+        if architecture.grows_queries
+            && !nested.is_some_and(|nested| has_base(self.map) || nested.as_object().is_some_and(has_base))
+        {
+            return Err(self.invalid(format!("`rope_theta` of {key} is absent")));
         }
         if own_rope && rope.local_theta.is_none() {
             rope.local_theta = Some(self.local_theta(rope.theta)?);
@@ -151,6 +162,10 @@ impl Config<'_> {
         let theta = self.positive("rope_theta", theta)?;
         let kind = self.present("rope_type").or_else(|| self.present("type"));
         let scaling = match kind.map(|k| (k, k.as_str())) {
+            kind if shape.grows && !matches!(kind, Some((_, Some("yarn")))) => {
+                let value = kind.map_or(&Value::Null, |(value, _)| value);
+                return Err(unsupported(self.file, "rope_type", value, "yarn"));
+            }
             None if self.map.values().any(Value::is_object) => {
                 let value = Value::Object(self.map.clone());
                 return Err(unsupported(self.file, "rope_parameters", &value, "one rule for all layers"));
@@ -225,6 +240,12 @@ impl Config<'_> {
         if beta_fast <= beta_slow {
             return Err(self.invalid(format!("beta_fast = {beta_fast} is not above beta_slow = {beta_slow}")));
         }
+        let query_growth = match self.present(GROWTH) {
+            _ if shape.grows => self.required_positive(GROWTH)?,
+            // The reference does not read it; a file that has it is of another model.
+            Some(value) => return Err(unsupported(self.file, GROWTH, value, "none")),
+            None => 0.0,
+        };
         let scale = |mscale: f64| if factor > 1.0 { 0.1 * mscale * math::ln(factor) + 1.0 } else { 1.0 };
         let named = [self.present("mscale"), self.present(STRETCH)];
         let attention_factor = match self.present("attention_factor") {
@@ -241,6 +262,7 @@ impl Config<'_> {
             beta_slow,
             attention_factor,
             truncate: self.flag_or("truncate", true)?,
+            query_growth,
         })
     }
 }
@@ -250,7 +272,7 @@ impl Config<'_> {
 pub(super) fn write(shape: &FileShape, map: &mut Map<String, Value>) {
     let architecture = shape.architecture();
     write_by_type(shape, map);
-    if architecture.has_delta {
+    if architecture.has_delta || architecture.grows_queries {
         // The reference has no other place for these.
         let (scaling, theta) = (map.shift_remove("rope_scaling"), map.shift_remove("rope_theta"));
         let mut rule = match scaling {
@@ -258,7 +280,17 @@ pub(super) fn write(shape: &FileShape, map: &mut Map<String, Value>) {
             _ => Map::from_iter([("rope_type".to_string(), "default".into())]),
         };
         rule.extend(theta.map(|theta| ("rope_theta".to_string(), theta)));
-        rule.insert(ROTARY_FACTOR.into(), rotary_factor(shape).into());
+        if architecture.has_delta {
+            rule.insert(ROTARY_FACTOR.into(), rotary_factor(shape).into());
+        }
+        if let RopeScaling::Yarn { query_growth, attention_factor, .. } = shape.rope_scaling
+            && architecture.grows_queries
+        {
+            rule.insert(GROWTH.into(), query_growth.into());
+            // As published, for readers that do not know the factor's own key.
+            let keys = ["mscale", STRETCH].into_iter().filter(|_| attention_factor == 1.0);
+            rule.extend(keys.map(|key| (key.to_string(), json!(1.0))));
+        }
         map.insert("rope_parameters".into(), rule.into());
     }
     if !(architecture.has_longrope || architecture.has_partial_rotary) {
@@ -327,6 +359,7 @@ pub(super) fn json(scaling: &RopeScaling) -> Value {
             beta_slow,
             attention_factor,
             truncate,
+            query_growth: _, // Written with the base.
         } => json!({
             "rope_type": "yarn",
             "factor": factor,

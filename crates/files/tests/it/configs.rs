@@ -8,7 +8,7 @@ use plimsoll_base::DType;
 use plimsoll_files::{TokenIds, config_json, generation_config_json, spec_from_config, token_ids};
 use serde_json::{Value, json};
 
-pub const GOLDEN: [(&str, &str); 27] = [
+pub const GOLDEN: [(&str, &str); 29] = [
     ("llama", include_str!("../configs/llama.json")),
     ("qwen2", include_str!("../configs/qwen2.json")),
     ("qwen3", include_str!("../configs/qwen3.json")),
@@ -36,6 +36,8 @@ pub const GOLDEN: [(&str, &str); 27] = [
     ("qwen3_next", include_str!("../configs/qwen3_next.json")),
     ("glm4_moe", include_str!("../configs/glm4_moe.json")),
     ("glm4_moe_groups", include_str!("../configs/glm4_moe_groups.json")),
+    ("ministral3", include_str!("../configs/ministral3.json")),
+    ("ministral3_window", include_str!("../configs/ministral3_window.json")),
 ];
 
 pub fn golden(name: &str) -> Value {

@@ -58,6 +58,9 @@ const MISTRAL: Wrapper = Wrapper {
     ],
 };
 
+/// Ministral 3, in the same wrapper.
+const MINISTRAL: Wrapper = Wrapper { golden: "ministral3", ..MISTRAL };
+
 fn golden(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/golden").join(name)
 }
@@ -113,7 +116,7 @@ fn open(folder: &tempfile::TempDir) -> Result<OpenModel> {
 
 #[test]
 fn both_spellings_of_the_tensors_are_read() {
-    for wrapper in [GEMMA, QWEN, QWEN_MOE, MISTRAL] {
+    for wrapper in [GEMMA, QWEN, QWEN_MOE, MISTRAL, MINISTRAL] {
         let alone = OpenModel::open(golden(wrapper.golden).to_str().unwrap(), None, false).unwrap();
         for prefix in ["language_model.", "model.language_model."] {
             let rename = |name: &str| match prefix {
@@ -173,6 +176,9 @@ fn contradictions_are_refused() {
         (QWEN, json!({ "architectures": ["Qwen3ForCausalLM"] }), "model-unsupported"),
         (MISTRAL, json!({ "model_type": "mistral4" }), "model-unsupported"),
         (MISTRAL, json!({ "model_type": 3 }), "model-unsupported"),
+        // Its rule of rotation is another family's.
+        (MINISTRAL, json!({ "model_type": "mistral" }), "model-unsupported"),
+        (MINISTRAL, json!({ "model_type": "remove" }), "model-unsupported"),
     ] {
         let error = open(&wrapped(&wrapper, &change, |name| format!("language_model.{name}"))).unwrap_err();
         assert_eq!(error.slug, slug, "{change}: {error}");

@@ -10,7 +10,7 @@ use plimsoll_model::{PassLimits, Target};
 use std::path::PathBuf;
 
 /// The tiny models with numbers of transformers.
-pub const GOLDEN: [&str; 30] = [
+pub const GOLDEN: [&str; 32] = [
     "llama",
     "llama3_rope",
     "qwen2",
@@ -41,6 +41,8 @@ pub const GOLDEN: [&str; 30] = [
     "glm4_moe_lite",
     "glm4_moe",
     "glm4_moe_groups",
+    "ministral3",
+    "ministral3_window",
 ];
 
 /// Positions of a tiny model's rotary table: at most `most`; `phi4_mini` was generated with its short factors, for 64.

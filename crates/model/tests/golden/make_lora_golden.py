@@ -56,9 +56,10 @@ ADAPTERS = {
     "glm4_moe_experts": dict(
         model="glm4_moe", targets=["v_proj"], parameters=["experts.gate_up_proj"], rslora=False
     ),
+    "ministral3": dict(model="ministral3", targets=ALL_LINEAR, rslora=False),
 }
 # Those that transformers 4.57 does not know.
-OF_5 = ["qwen3_5_moe", "qwen3_next", "qwen3_5_moe_experts", "glm4_moe_experts"]
+OF_5 = ["qwen3_5_moe", "qwen3_next", "qwen3_5_moe_experts", "glm4_moe_experts", "ministral3"]
 RANK, ALPHA = 4, 8
 
 

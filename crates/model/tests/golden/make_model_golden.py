@@ -304,6 +304,48 @@ GLM4_MOE_LITE = {k: v for k, v in MOONLIGHT.items() if k not in ("first_k_dense_
     "v_head_dim": 32,
 }
 
+# As published, but for sizes. With d = 32, theta = 100 and 16 original positions the ramp of yarn goes from 0 to
+# ceil(3.2) = 4, and queries at positions 48 to 63 are multiplied by 1 + 0.4 ln 4.
+MINISTRAL3 = {key: value for key, value in COMMON.items() if key not in ("rope_theta", "torch_dtype", "rms_norm_eps")} | {
+    "architectures": ["Ministral3ForCausalLM"],
+    "model_type": "ministral3",
+    "dtype": "float32",
+    "head_dim": 32,
+    "rms_norm_eps": 1e-5,
+    "rope_parameters": {
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "factor": 16.0,
+        "llama_4_scaling_beta": 0.4,
+        "max_position_embeddings": 256,
+        "mscale": 1.0,
+        "mscale_all_dim": 1.0,
+        "original_max_position_embeddings": 16,
+        "rope_theta": 100.0,
+        "rope_type": "yarn",
+    },
+    "sliding_window": None,
+    "tie_word_embeddings": False,
+}
+
+# The older form: the rule under another name, and its type; tied, and with a window.
+MINISTRAL3_WINDOW = {key: value for key, value in MINISTRAL3.items() if key != "rope_parameters"} | {
+    "head_dim": 16,
+    "rope_scaling": {
+        "beta_fast": 4.0,
+        "beta_slow": 1.0,
+        "factor": 4.0,
+        "llama_4_scaling_beta": 0.3,
+        "mscale": 1.0,
+        "mscale_all_dim": 1.0,
+        "original_max_position_embeddings": 24,
+        "rope_theta": 10000.0,
+        "type": "yarn",
+    },
+    "sliding_window": 16,
+    "tie_word_embeddings": True,
+}
+
 MODELS = {
     "qwen3_yarn": {**QWEN3, "rope_theta": 10.0, "rope_scaling": DEFAULT_YARN},
     "qwen2_yarn": {**QWEN2, "rope_theta": 100.0, "rope_scaling": EXPLICIT_YARN},
@@ -455,11 +497,13 @@ MODELS = {
     "deepseek_v3": DEEPSEEK_V3,
     "moonlight": MOONLIGHT,
     "glm4_moe_lite": GLM4_MOE_LITE,
+    "ministral3": MINISTRAL3,
+    "ministral3_window": MINISTRAL3_WINDOW,
 }
 
 # Models that 4.57 does not know. The others are of 4.57: later versions read some of their keys in another way.
 OF_5 = ["qwen3_5", "qwen3_5_wide", "qwen3_5_moe", "qwen3_next", "glm4_moe", "glm4_moe_groups",
-         "deepseek_v3", "moonlight", "glm4_moe_lite"]
+         "deepseek_v3", "moonlight", "glm4_moe_lite", "ministral3", "ministral3_window"]
 
 # The first keeps to the short factors, the second to the long ones, greedy continuations included.
 OTHER_LENGTHS = {"phi4_mini": [7, 20, 31], "phi4_mini_long": [40, 50, 64]}
@@ -715,7 +759,7 @@ README = """# Tiny models with reference numbers
 
 Random models, and what Hugging Face transformers computes from them in float32 on CPU, eager attention, no cache.
 Weights are random with a fixed seed; nothing is trained. Those of this list are made by `make_model_golden.py` with
-{of_4}, and those of Qwen3.5, Qwen3-Next and GLM with
+{of_4}, and those of Qwen3.5, Qwen3-Next, GLM, DeepSeek and Ministral 3 with
 {of_5}. The folders `llama`, `llama3_rope`, `qwen2`, `qwen3` and `mistral` are older, have the same
 tensors with a vocab of 260, and come from another script.
 
@@ -752,6 +796,9 @@ tensors with a vocab of 260, and come from another script.
   and v; half of a head of 32 rotates. `config.json` has the keys of transformers 4. Untied.
 - `glm4_moe_groups`: 4 layers, of which the first two are dense, with 8 experts of 16 in 4 groups: a token chooses 3 in 2 groups. Factor 2.5 on
   weights; a shared expert of 2 x 16; norms of heads, a quarter of which rotates. Untied.
+- `ministral3`: yarn with an attention factor of 1; 16 original positions, after each of which queries grow: by 1 + 0.4 ln 4 at the last. Heads of 32,
+  where 64 / 4 is 16. Untied.
+- `ministral3_window`: the same in the older form, with 24 original positions, growth 0.3, a window of 16, tied.
 
 All have hidden 64, 2 layers unless it says 4, 4 query heads, 2 key-value heads, feed-forward 96, vocab 96.
 Each folder holds `config.json`, `model.safetensors` (f32, Hugging Face names; a tied model has no `lm_head.weight`)

@@ -25,6 +25,10 @@ learning_rate = 0
 /// Keys of a tiny model of each family, in the older form.
 fn families() -> Vec<(&'static str, Value)> {
     let yarn = json!({ "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16 });
+    let grown = json!({
+        "type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4, "mscale": 1.0, "mscale_all_dim": 1.0,
+        "llama_4_scaling_beta": 0.25,
+    });
     let llama3 = json!({
         "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
         "original_max_position_embeddings": 16,
@@ -51,6 +55,10 @@ fn families() -> Vec<(&'static str, Value)> {
             json!({ "architectures": ["Qwen3ForCausalLM"], "tie_word_embeddings": false, "attention_bias": true }),
         ),
         ("mistral", json!({ "architectures": ["MistralForCausalLM"], "sliding_window": 8 })),
+        (
+            "ministral3",
+            json!({ "architectures": ["Ministral3ForCausalLM"], "rope_scaling": grown, "tie_word_embeddings": false }),
+        ),
         ("smollm3", json!({ "architectures": ["SmolLM3ForCausalLM"], "no_rope_layers": [1, 0, 1, 1] })),
         ("olmo2", json!({ "architectures": ["Olmo2ForCausalLM"], "rms_norm_eps": 1e-5 })),
         (

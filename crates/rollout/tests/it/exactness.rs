@@ -298,10 +298,11 @@ fn llama_bf16() {
     check_model("llama", DType::Bf16);
 }
 
-/// Windows, layers that are not rotated, a second rotary rule, norms after parts and of rows, factors.
+/// Windows, layers that are not rotated, a second rule, norms after parts and of rows, factors, queries that grow.
 #[test]
 fn layers_that_differ() {
     check_model("olmo3", DType::F32);
+    check_model("ministral3", DType::F32);
     for source in [
         "mistral_window",
         "smollm3",
@@ -313,6 +314,8 @@ fn layers_that_differ() {
         "llama_bias",
         "phi3",
         "phi4_mini_long",
+        "ministral3",
+        "ministral3_window",
     ] {
         check_model(source, DType::Bf16);
     }
