@@ -34,6 +34,7 @@ CLASSES = {
     "olmo3": "Olmo3Config",
     "gemma2": "Gemma2Config",
     "gemma3_text": "Gemma3TextConfig",
+    "gemma4_text": "Gemma4TextConfig",
     "granite": "GraniteConfig",
     "phi3": "Phi3Config",
     "deepseek_v3": "DeepseekV3Config",

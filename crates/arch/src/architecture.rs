@@ -33,6 +33,8 @@ plimsoll_base::names! {
         Gemma2 = "gemma2",
         /// Gemma 3, text.
         Gemma3 = "gemma3_text",
+        /// Gemma 4, dense, text: without per-layer inputs and layers that share keys.
+        Gemma4 = "gemma4_text",
         /// Granite 3, dense.
         Granite = "granite",
         /// Phi-3 and Phi-4 mini.
@@ -123,6 +125,12 @@ pub struct Architecture {
     pub scales_embedding: bool,
     /// True if `attn_logit_softcapping` and `final_logit_softcapping` are read.
     pub has_soft_caps: bool,
+    /// True if `final_logit_softcapping` is read, and no other cap.
+    pub caps_logits: bool,
+    /// True if layers without windows have heads of their own, which may have keys for values, and values are normalised.
+    pub has_global_heads: bool,
+    /// True if what a layer gives is multiplied by a number of the layer, which nothing trains.
+    pub scales_layers: bool,
     /// True if constant factors of embeddings, residual additions, scores and logits are read.
     pub has_multipliers: bool,
     /// True if `attention_bias` in `config.json` adds a bias to q, k, v and o.
@@ -170,6 +178,8 @@ pub enum Windows {
 pub enum ScoreScale {
     /// The elements of a head: 1/sqrt(d).
     HeadDim,
+    /// None: the factor is 1.
+    One,
     /// A key of `config.json` that is the factor.
     Factor(&'static str),
     /// A key of `config.json` with a number x: the factor is 1/sqrt(x).
@@ -220,6 +230,9 @@ const LLAMA: Architecture = Architecture {
     grows_queries: false,
     scales_embedding: false,
     has_soft_caps: false,
+    caps_logits: false,
+    has_global_heads: false,
+    scales_layers: false,
     has_multipliers: false,
     reads_attention_bias: true,
     has_plain_output: false,
@@ -434,6 +447,30 @@ pub const ARCHITECTURES: [Architecture; Family::ALL.len()] = [
         windows: Windows::AllButEvery { n: 6, own_rope: true },
         has_local_base: true,
         wrapper: Some("gemma3"),
+        ..LLAMA
+    },
+    Architecture {
+        family: Family::Gemma4,
+        causal_lm: "Gemma4ForCausalLM",
+        classifier: "Gemma4TextForSequenceClassification",
+        gguf: None,
+        gguf_rope_pairs: false,
+        qk_norms: Some(QkNorms::Heads),
+        norms: Norms {
+            before: Some(["input_layernorm", "pre_feedforward_layernorm"]),
+            after: POST_NORMS.after,
+        },
+        gate: Gate::GeluTanh,
+        scales_embedding: true,
+        caps_logits: true,
+        has_global_heads: true,
+        scales_layers: true,
+        reads_attention_bias: false,
+        reads_mlp_bias: false,
+        score_scale: ScoreScale::One,
+        windows: Windows::AllButEvery { n: 6, own_rope: true },
+        wrapper: Some("gemma4"),
+        config_keys: &[("enable_moe_block", Some(false)), ("use_double_wide_mlp", Some(false))],
         ..LLAMA
     },
     Architecture {

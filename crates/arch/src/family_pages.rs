@@ -28,7 +28,8 @@ impl FamilyPage {
 
     /// Returns whether a card computes it.
     pub const fn is_on_cards(&self) -> bool {
-        !self.family.architecture().has_latent
+        let row = self.family.architecture();
+        !row.has_latent && !row.has_global_heads
     }
 
     /// Returns whether GGUF files of it are read and written.
@@ -84,8 +85,14 @@ const PAGES: [FamilyPage; Family::ALL.len()] = [
     },
     FamilyPage {
         family: Family::Mistral,
-        models: "Mistral",
+        models: "Mistral 7B, Mistral Small 3; text of Small 3.1, 3.2 and Magistral",
         beyond: "a window in every layer, if `sliding_window` is set and shorter than the context",
+    },
+    FamilyPage {
+        family: Family::Ministral3,
+        models: "Ministral 3, text: 3B, 8B, 14B",
+        beyond: "YaRN with `llama_4_scaling_beta`: [queries grow with their \
+                 position](details/models.md#queries-that-grow); windows as Mistral",
     },
     FamilyPage {
         family: Family::SmolLm3,
@@ -119,6 +126,14 @@ const PAGES: [FamilyPage; Family::ALL.len()] = [
         beyond: "norms before and after, with weights stored from 1; GeGLU; embeddings times the root of \
                  their width; windows in five layers of six, with a rotary base of their own; \
                  `query_pre_attn_scalar`",
+    },
+    FamilyPage {
+        family: Family::Gemma4,
+        models: "Gemma 4 31B, text",
+        beyond: "[heads of two kinds](decisions/0120-gemma-4-has-heads-of-two-kinds.md), in layers with windows and \
+                 without; normalised values, which are keys in the latter if `attention_k_eq_v`; `proportional` \
+                 rotation; a number that multiplies what a layer gives; GeGLU; embeddings times the root of their \
+                 width; soft-cap of logits",
     },
     FamilyPage {
         family: Family::Granite,

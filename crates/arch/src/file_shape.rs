@@ -7,8 +7,8 @@
 
 use crate::architecture::{Architecture, QkNorms};
 use crate::{
-    Attention, AttentionSpec, DeltaSpec, DenseSpec, ExpertsSpec, Family, Ffn, LatentSpec, LayerList,
-    LayerSet, LayerSpec, LayersWith, Mixer, ModelSpec, Multipliers, RopeScaling, Window,
+    Attention, AttentionSpec, DeltaSpec, DenseSpec, ExpertsSpec, Family, Ffn, GlobalHeads, LatentSpec,
+    LayerList, LayerSet, LayerSpec, LayersWith, Mixer, ModelSpec, Multipliers, RopeScaling, Values, Window,
 };
 
 /// The shape of one decoder in the words of `config.json`.
@@ -131,10 +131,18 @@ impl FileShape {
             (_, Some(latent)) => (5, Mixer::Latent(latent)),
             (Some(delta), _) if delta.layers.contains(layer) => (4, Mixer::Delta(delta.each)),
             _ => {
+                let global = match (self.attention.global, window) {
+                    (Some(global), None) => global,
+                    _ => GlobalHeads {
+                        kv_heads: self.kv_heads,
+                        head_dim: self.head_dim,
+                        keys_are_values: false,
+                    },
+                };
                 let attention = AttentionSpec {
                     heads: self.heads,
-                    kv_heads: self.kv_heads,
-                    head_dim: self.head_dim,
+                    kv_heads: global.kv_heads,
+                    head_dim: global.head_dim,
                     qkv_bias: self.qkv_bias,
                     output_bias: self.output_bias,
                     qk_norms: self.qk_norms,
@@ -151,6 +159,11 @@ impl FileShape {
                     scale: self.attention.scale,
                     score_cap: self.attention.score_cap,
                     gated: self.attention.gated,
+                    values: match (self.architecture().has_global_heads, global.keys_are_values) {
+                        (false, _) => Values::Own,
+                        (true, false) => Values::Normed,
+                        (true, true) => Values::OfKeys,
+                    },
                 };
                 (window.is_some() as usize + 2 * is_rotated as usize, Mixer::Attention(attention))
             }
@@ -185,8 +198,20 @@ impl ModelSpec {
             LayerSet::of(self.layers.len(), |layer| is(self.layers.get(layer)))
         };
         let latent = self.each_layer().find_map(|layer| layer.latent());
-        let attention = self.attentions().next().filter(|_| latent.is_none());
         let windowed = self.attentions().find(|attention| attention.window.is_some());
+        let first = self.attentions().next().filter(|_| latent.is_none());
+        let (global, attention) = if self.architecture().has_global_heads {
+            // The sizes of a file are those of the layers with windows.
+            let global = self.attentions().find(|attention| attention.window.is_none());
+            let global = global.map(|of| GlobalHeads {
+                kv_heads: of.kv_heads,
+                head_dim: of.head_dim,
+                keys_are_values: of.values == Values::OfKeys,
+            });
+            (global, windowed.or(first))
+        } else {
+            (None, first)
+        };
         let is_windowed = |layer: &LayerSpec| layer.attention().is_some_and(|of| of.window.is_some());
         let is_unrotated = |layer: &LayerSpec| layer.attention().is_some_and(|of| !of.is_rotated);
         let (delta, experts) = (
@@ -223,6 +248,7 @@ impl ModelSpec {
                 rotated: attention.and_then(|of| of.rotated),
                 score_cap: attention.and_then(|of| of.score_cap),
                 gated: is(|of| of.gated),
+                global,
             },
             multipliers: self.multipliers,
             is_wrapped: self.is_wrapped,

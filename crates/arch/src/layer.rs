@@ -11,7 +11,7 @@ mod latent;
 use crate::architecture::{Architecture, Norms};
 use crate::tensor_row::TensorRow;
 use crate::{Cache, Site};
-pub use attention::AttentionSpec;
+pub use attention::{AttentionSpec, Values};
 pub use delta::{CONV_TAPS, DELTA_HEAD_MAX, DELTA_HEAD_STEP, DeltaSpec};
 pub use dense::DenseSpec;
 pub use experts::{EXPERT_GROUPS_MAX, EXPERTS_CHOSEN_MAX, EXPERTS_MAX, ExpertsSpec, SigmoidSpec};

@@ -108,7 +108,7 @@ mod tests {
         assert_ne!(list.iter().take(25).copied().collect::<LayerList>(), list);
     }
 
-    /// No file that is read has such layers yet: heads and dense parts of two widths.
+    /// Heads and dense parts of two widths.
     #[test]
     fn layers_may_differ_in_every_width() {
         let nano = ModelSpec::preset("nano").unwrap();

@@ -108,6 +108,17 @@ pub struct Window {
     pub rope_theta: Option<f64>,
 }
 
+/// Heads of the layers without a window, where those with one have others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GlobalHeads {
+    /// Key-value heads.
+    pub kv_heads: u32,
+    /// Elements of a head.
+    pub head_dim: u32,
+    /// True if values are keys before their norm.
+    pub keys_are_values: bool,
+}
+
 /// How attention differs from plain causal attention over rotated heads.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Attention {
@@ -123,6 +134,8 @@ pub struct Attention {
     pub score_cap: Option<f32>,
     /// True if each head has an output gate, computed by the query projection.
     pub gated: bool,
+    /// Heads of the layers without a window, if they have others.
+    pub global: Option<GlobalHeads>,
 }
 
 impl Attention {
@@ -134,6 +147,7 @@ impl Attention {
         rotated: None,
         score_cap: None,
         gated: false,
+        global: None,
     };
 }
 

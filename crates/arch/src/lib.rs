@@ -33,7 +33,7 @@ pub use family_pages::{FamilyPage, families_in_markdown};
 pub use file_shape::FileShape;
 pub use layer::*;
 pub use layer_list::{LAYER_KINDS_MAX, LayerList};
-pub use layers::{Attention, LAYERS_MAX, LayerSet, LayersWith, Multipliers, Window};
+pub use layers::{Attention, GlobalHeads, LAYERS_MAX, LayerSet, LayersWith, Multipliers, Window};
 pub use lora::{LoraShape, LoraTarget, LoraTargets, Quantization};
 pub use model_spec::{LISTED_MAX, ModelSpec, RopeScaling};
 pub use param::ParamKind;

@@ -53,6 +53,13 @@ pub enum RopeScaling {
         /// How fast the base grows.
         factor: f64,
     },
+    /// Of each head only the pairs that turn fastest are rotated, at the speeds that they have in the whole head.
+    Proportional {
+        /// The share of the pairs.
+        share: f64,
+        /// Divisor of their frequencies.
+        factor: f64,
+    },
     /// One divisor per frequency; cosines and sines are multiplied by a factor computed from the model's positions.
     LongRope {
         /// Divisors for sequences of up to `original_max_position_embeddings` tokens.

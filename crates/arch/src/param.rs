@@ -37,6 +37,8 @@ pub enum ParamKind {
     RouterCorrection,
     /// [h]: after the feed-forward part
     FfnPostNorm,
+    /// [1]: multiplies what the layer gives; never trained
+    LayerScale,
     /// [h]
     FinalNorm,
     /// [V, h], untied models only
@@ -75,7 +77,7 @@ impl ParamKind {
 
     /// Returns whether no training changes this parameter.
     pub fn is_fixed(self) -> bool {
-        self == ParamKind::RouterCorrection
+        matches!(self, ParamKind::RouterCorrection | ParamKind::LayerScale)
     }
 
     /// Returns whether a layer multiplies rows by this parameter.

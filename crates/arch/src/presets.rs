@@ -1,8 +1,8 @@
 //! Shapes of published models, for plans and for `random:PRESET`.
 
 use crate::{
-    Attention, DeltaSpec, ExpertsSpec, Family, FileShape, LatentSpec, LayerSet, LayersWith, ModelSpec,
-    Multipliers, QkNorms, RopeFactors, RopeScaling, SigmoidSpec, Window,
+    Attention, DeltaSpec, ExpertsSpec, Family, FileShape, GlobalHeads, LatentSpec, LayerSet, LayersWith,
+    ModelSpec, Multipliers, QkNorms, RopeFactors, RopeScaling, SigmoidSpec, Window,
 };
 
 #[rustfmt::skip]
@@ -205,6 +205,7 @@ const KIMI_K2_ROPE: RopeScaling = RopeScaling::Yarn {
     beta_slow: 1.0,
     attention_factor: 1.0,
     truncate: true,
+    query_growth: 0.0,
 };
 
 /// Returns `shape` with linear attention in all layers but every fourth: heads of 128, of which 16 are of keys. A
@@ -230,6 +231,18 @@ const fn nano_with_both(family: Family) -> FileShape {
 const fn with_windows(shape: FileShape, keys: u32, n: u32, rope_theta: Option<f64>) -> FileShape {
     let window = Window { keys, layers: LayerSet::all_but_every(n, shape.layers), rope_theta };
     FileShape { attention: Attention { window: Some(window), ..shape.attention }, ..shape }
+}
+
+/// Returns `shape` with Gemma 4's heads in every sixth layer: keys that are values, a quarter of whose pairs turns.
+const fn gemma_4(shape: FileShape, keys: u32, kv_heads: u32, head_dim: u32) -> FileShape {
+    let windowed = with_windows(shape, keys, 6, Some(1e4));
+    let global = Some(GlobalHeads { kv_heads, head_dim, keys_are_values: true });
+    FileShape {
+        attention: Attention { global, scale: Some(1.0), ..windowed.attention },
+        multipliers: Multipliers { logit_cap: Some(30.0), ..windowed.multipliers },
+        rope_scaling: RopeScaling::Proportional { share: 0.25, factor: 1.0 },
+        ..windowed
+    }
 }
 
 const LLAMA_3_2_ROPE: RopeScaling = RopeScaling::Llama3 {
@@ -312,6 +325,7 @@ pub static PRESETS: &[(&str, ModelSpec)] = &[
     ("gemma-2-9b", with_windows(capped(scaled(shape(Family::Gemma2, 256000, 3584, 42, 16, 8, 256, 14336, 1e-6, 1e4, true, 8192), 0.0625, ONES), 50.0, 30.0), 4096, 2, None).spec()),
     ("gemma-3-1b", with_windows(scaled(shape(Family::Gemma3, 262144, 1152, 26, 4, 1, 256, 6912, 1e-6, 1e6, true, 32768), 0.0625, ONES), 512, 6, Some(1e4)).spec()),
     ("gemma-3-4b", with_windows(FileShape { rope_scaling: RopeScaling::Linear { factor: 8.0 }, ..scaled(shape(Family::Gemma3, 262208, 2560, 34, 8, 4, 256, 10240, 1e-6, 1e6, true, 131072), 0.0625, ONES) }, 1024, 6, Some(1e4)).spec()),
+    ("gemma-4-31b", gemma_4(shape(Family::Gemma4, 262144, 5376, 60, 32, 16, 256, 21504, 1e-6, 1e6, true, 262144), 1024, 4, 512).spec()),
     ("granite-3.3-2b", scaled(shape(Family::Granite, 49159, 2048, 40, 32, 8, 64, 8192, 1e-5, 1e7, true, 131072), 0.015625, [12.0, 0.22, 8.0]).spec()),
     ("granite-3.3-8b", scaled(shape(Family::Granite, 49159, 4096, 40, 32, 8, 128, 12800, 1e-5, 1e7, true, 131072), 0.0078125, [12.0, 0.22, 16.0]).spec()),
     ("phi-4-mini", FileShape { rope_scaling: PHI_4_MINI_ROPE, attention: Attention { rotated: Some(96), ..Attention::PLAIN }, ..shape(Family::Phi3, 200064, 3072, 32, 24, 8, 128, 8192, 1e-5, 1e4, true, 131072) }.spec()),
@@ -377,6 +391,7 @@ mod tests {
             ("gemma-2-2b", 2_614_341_888),
             ("gemma-2-9b", 9_241_705_984),
             ("gemma-3-1b", 999_885_952),
+            ("gemma-4-31b", 30_697_345_280),
             ("smollm3-3b", 3_075_098_624),
             ("olmo-2-1b", 1_484_916_736),
             ("olmo-2-7b", 7_298_617_344),

@@ -34,6 +34,9 @@ pub(crate) fn each_row(spec: &ModelSpec, layer: u32, mut add: impl FnMut(TensorR
     norm(Kind::FfnNorm, norms.before, 1, second).into_iter().for_each(&mut add);
     ffn.rows(h, is_fused, &mut add);
     norm(Kind::FfnPostNorm, norms.after, 1, "post_ffw_norm").into_iter().for_each(&mut add);
+    if spec.architecture().scales_layers {
+        add(vector(Kind::LayerScale, ("layer_scalar", "layer_output_scale", ""), 1));
+    }
 }
 
 /// Returns the tensors of a layer.

@@ -417,6 +417,13 @@ pub(super) fn scale(dev: &CpuDevice, x: Buf<'_>, by: f32) {
     });
 }
 
+/// Writes x = by x, where `by` is a number of the device.
+pub(super) fn scale_by(dev: &CpuDevice, x: Buf<'_>, by: Buf<'_>) {
+    assert_eq!(by.len(), 1, "a number");
+    let factor = by_dtype!(by, T => Real::to_f32(dev.read::<T>(by)[0]));
+    scale(dev, x, factor);
+}
+
 /// Adds the bias to each row.
 pub(super) fn add_bias(dev: &CpuDevice, x: Buf<'_>, bias: Buf<'_>) {
     let n = bias.len();

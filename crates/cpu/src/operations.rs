@@ -194,6 +194,7 @@ impl Backend for CpuDevice {
 static OPERATIONS: Functions<CpuDevice> = Functions {
     embed: elementwise::embed,
     scale: elementwise::scale,
+    scale_by: elementwise::scale_by,
     rms_norm: norm::rms_norm,
     rms_norm_add: norm::rms_norm_add,
     matmul: matmul::forward,

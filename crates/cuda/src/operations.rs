@@ -221,6 +221,7 @@ impl Backend for CudaDevice {
 static OPERATIONS: Functions<CudaDevice> = Functions {
     embed: rows::embed,
     scale: rows::scale,
+    scale_by: rows::scale_by,
     rms_norm: rows::rms_norm,
     rms_norm_add: rows::rms_norm_add,
     matmul: matmul::forward,

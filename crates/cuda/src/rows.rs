@@ -98,6 +98,13 @@ pub(crate) fn scale(dev: &CudaDevice, x: Buf<'_>, by: f32) {
     dev.launch("rows", "scale", blocks(x.len(), 256, 256), &args);
 }
 
+/// Computes x = by x, where `by` is a number of the device.
+pub(crate) fn scale_by(dev: &CudaDevice, x: Buf<'_>, by: Buf<'_>) {
+    assert_eq!((x.dtype(), by.len()), (DType::F32, 1), "f32 by a number");
+    let args = args![dev, x, by, x.len() as u64];
+    dev.launch("rows", typed!("scale_by", by), blocks(x.len(), 256, 256), &args);
+}
+
 /// Computes x[m] += bias.
 pub(crate) fn add_bias(dev: &CudaDevice, x: Buf<'_>, bias: Buf<'_>) {
     assert_eq!((x.dtype(), x.len() % bias.len()), (DType::F32, 0), "rows of {} f32", bias.len());

@@ -93,6 +93,8 @@ operations! {
     fn embed(table: Read Matrix<'a>, ids: Read Buf<'a>, out: Write Buf<'a>) = Embed;
     /// x = by x. `x`: f32.
     fn scale(x: Write Buf<'a>, by: Read f32) = Scale;
+    /// x = by x. `x`: f32; `by`: [1].
+    fn scale_by(x: Write Buf<'a>, by: Read Buf<'a>) = ScaleBy;
     /// out = x / sqrt(mean(x^2) + eps) * w over each row. `x`: [M, h] f32; `w`: [h]; `out`: [M, h] e.
     fn rms_norm(x: Read Buf<'a>, norm: Read Norm<'a>, out: Write Buf<'a>) = RmsNorm;
     /// out = resid + `rms_norm` of x. `x`, `resid`, `out`: [M, h] f32; `out` may be `resid` itself.

@@ -4,6 +4,7 @@
 pub(crate) mod defaults;
 mod delta;
 mod experts;
+mod gemma4;
 mod keys;
 mod latent;
 mod layers;
@@ -115,7 +116,7 @@ pub(crate) fn model_from_config(config: &Value, file: &str) -> Result<(ModelSpec
         mlp_bias: biases.mlp,
         qk_norms: config.qk_norms(architecture)?,
         max_positions,
-        attention: config.attention(architecture, layers, max_positions, &rope)?,
+        attention: config.attention(architecture, (layers, kv_heads, head_dim), max_positions, &rope)?,
         experts: config.experts(architecture, layers)?,
         multipliers: config.multipliers(architecture)?,
         is_wrapped: text.is_some(),
@@ -164,6 +165,7 @@ pub(crate) fn check_shape(shape: &FileShape, file: &str) -> Result<()> {
         return Err(Error::new("model-config-invalid", message));
     }
     delta::check(shape, file)?;
+    gemma4::check(shape, file)?;
     latent::check(shape, file)?;
     experts::check(shape, file)
 }
@@ -226,6 +228,7 @@ pub fn config_json(spec: &ModelSpec, dtype: DType, ids: &TokenIds) -> Value {
     experts::write(shape, map);
     delta::write(shape, map);
     rope::write(shape, map);
+    gemma4::write(shape, map);
     latent::write(shape, map);
     insert_ids(map, ids);
     // Without the key transformers pads with a token of the family's, which a text may have.
@@ -284,7 +287,8 @@ impl Config<'_> {
 
     /// Reads c of c tanh(x / c): a missing key means the family's, null means none.
     fn cap(&self, architecture: &Architecture, key: &str) -> Result<Option<f32>> {
-        let is_read = architecture.has_soft_caps && self.present(key).is_some();
+        let is_read = architecture.has_soft_caps || (architecture.caps_logits && key == LOGIT_CAP);
+        let is_read = is_read && self.present(key).is_some();
         is_read.then(|| self.required_positive(key).map(|cap| cap as f32)).transpose()
     }
 
@@ -338,6 +342,7 @@ impl Config<'_> {
                 return Err(unsupported(self.file, key, value, "a dense model"));
             }
         }
+        self.refuse_what_gemma4_lacks(architecture)?;
         if let Some(value) = self.present("quantization_config").filter(|v| **v != Value::Bool(false)) {
             return Err(unsupported(self.file, "quantization_config", value, "none"));
         }
@@ -350,10 +355,18 @@ impl Config<'_> {
             }
         }
         for key in [SCORE_CAP, LOGIT_CAP, "use_bidirectional_attention"] {
-            if architecture.has_soft_caps && key != "use_bidirectional_attention" {
+            let is_bidirectional = key == "use_bidirectional_attention";
+            if (architecture.has_soft_caps && !is_bidirectional)
+                || (architecture.caps_logits && key == LOGIT_CAP)
+            {
                 continue;
             }
-            if let Some(value) = self.present(key).filter(|v| **v != Value::Bool(false)) {
+            // Rows of images alone see those after them.
+            let is_built = |v: &Value| {
+                *v == Value::Bool(false)
+                    || (is_bidirectional && architecture.has_global_heads && *v == "vision")
+            };
+            if let Some(value) = self.present(key).filter(|v| !is_built(v)) {
                 return Err(unsupported(self.file, key, value, "none"));
             }
         }

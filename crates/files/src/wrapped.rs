@@ -25,14 +25,20 @@ fn unwritten(family: Family) -> Map<String, Value> {
 const TEXT: [(&str, &str); 2] = [("model.language_model.", "model."), ("language_model.", "")];
 /// The prefix of what predicts further tokens, of which a run says that it is left out.
 const FURTHER: &str = "mtp.";
-/// Prefixes of tensors that are ignored: vision and multi-token prediction.
-const OTHERS: [&str; 7] = [
+/// Prefixes of tensors that are ignored: vision, sound and multi-token prediction.
+const OTHERS: [&str; 13] = [
     "vision_tower.",
     "multi_modal_projector.",
     "model.vision_tower.",
     "model.multi_modal_projector.",
     "visual.",
     "model.visual.",
+    "embed_vision.",
+    "model.embed_vision.",
+    "audio_tower.",
+    "model.audio_tower.",
+    "embed_audio.",
+    "model.embed_audio.",
     FURTHER,
 ];
 

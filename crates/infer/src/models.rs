@@ -1,7 +1,7 @@
 //! Opening models to sample from and to score with, each with the tokens of the model that is sampled.
 
 use crate::codes::base_quantize;
-use plimsoll_arch::LayerEncodings;
+use plimsoll_arch::{LayerEncodings, Values};
 use plimsoll_base::{Error, Result, open_regular, slugs};
 use plimsoll_config::{Auto, LoraSpec, ModelOptions, ModelReward, SamplerSpec};
 use plimsoll_files::{AdapterConfig, Head, OpenModel, TokenizerFiles};
@@ -151,9 +151,10 @@ fn tokenizer_json(path: &Path) -> Result<Vec<u8>> {
 }
 
 fn check_head_dim(model: &OpenModel) -> Result<()> {
-    // Keys of latent attention are for the device to take, which is not known here.
+    // Keys of latent attention, and wide heads, are for the device to take, which is not known here.
     let plain = model.spec.each_layer().filter(|layer| layer.latent().is_none());
-    let mut all = plain.filter_map(|layer| layer.attention()).map(|attention| attention.head_dim);
+    let plain = plain.filter_map(|layer| layer.attention()).filter(|of| of.values == Values::Own);
+    let mut all = plain.map(|attention| attention.head_dim);
     let is_refused = |head_dim: &u32| !plimsoll_devices::takes_head_dim(*head_dim as usize);
     let Some(head_dim) = all.find(is_refused) else { return Ok(()) };
     let message =

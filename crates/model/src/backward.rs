@@ -166,6 +166,10 @@ pub fn backward_part<'x, 'a: 'x, 'p>(
             Gradients::Weights(params) => LayerGrads::Weights(&params.layers[l]),
             Gradients::Adapters(adapters) => LayerGrads::Adapters(&adapters.layers[l]),
         };
+        if let Some(scale) = layer.w.scale {
+            dev.scale_by(d_resid, scale);
+            dev.cast(d_resid, d_out);
+        }
         let step = LayerBackward { layer: &layer, grads, add, back: &back, d_resid, d_out };
         ffn(&step);
         // Nothing needs the gradient of the first layer's input if embeddings are frozen.

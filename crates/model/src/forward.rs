@@ -31,6 +31,9 @@ pub fn layers(dev: &dyn Device, from: &dyn Layers<'_>, pass: &Pass<'_>) {
 fn layer(layer: &LayerPass<'_, '_, '_>) {
     layer_to_gates(layer);
     parts::add_ffn(layer);
+    if let Some(scale) = layer.w.scale {
+        layer.dev.scale_by(layer.bufs.next, scale);
+    }
 }
 
 /// Computes a layer up to `bufs.gate_up`, where the backward pass continues: it makes the product with its gradient.

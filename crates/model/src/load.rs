@@ -74,7 +74,7 @@ pub fn load(
                 continue;
             }
         };
-        if param.is_fixed() {
+        if param.has_terms() {
             load_terms(dev, model, (param, params.all), &mut staging)?;
             ahead.passed(bytes_of(model, &param.parts[0], param.parts[0].rows as usize));
             continue;
@@ -354,7 +354,7 @@ fn random_values(param: &Param, spec: &ModelSpec, seed: u64, first: usize, out: 
             return out.fill(1.0 - spec.architecture().norm_offset);
         }
         ParamKind::Bias(_) | ParamKind::RouterCorrection => return out.fill(0.0),
-        ParamKind::DeltaNorm => return out.fill(1.0),
+        ParamKind::DeltaNorm | ParamKind::LayerScale => return out.fill(1.0),
         ParamKind::DeltaDecay => return out.fill(RANDOM_DECAY),
         ParamKind::DeltaBias => return out.fill(1.0),
         ParamKind::DeltaConv => return uniform(param, RANDOM_TAP, seed, first, out),

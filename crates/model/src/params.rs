@@ -97,14 +97,19 @@ impl Param {
         self.kind.site().is_some_and(|site| site.is_of_experts() && self.parts.len() > site.layers().len())
     }
 
-    /// True if no training changes it; files then have its numbers in f32, whatever the dtype of the model.
+    /// True if no training changes it.
     pub fn is_fixed(&self) -> bool {
         self.kind.is_fixed()
     }
 
+    /// True if its numbers are sums of terms; files then have them in f32, whatever the dtype of the model.
+    pub(crate) fn has_terms(&self) -> bool {
+        self.kind.terms() > 1
+    }
+
     /// Returns the dtype of its tensors in files whose dtype is `dtype`.
     pub(crate) fn stored(&self, dtype: DType) -> DType {
-        if self.is_fixed() { DType::F32 } else { dtype }
+        if self.has_terms() { DType::F32 } else { dtype }
     }
 
     /// True if the rows of a tensor on disk are in another order.

@@ -222,7 +222,7 @@ pub fn save_together(
         if let Some(piece) = round.get(rank) {
             let set = &sets[piece.set];
             bring(dev, piece, &set.places, passage);
-            own_bytes = if piece.param.is_fixed() {
+            own_bytes = if piece.param.has_terms() {
                 let values = &mut values[..piece.rows as usize];
                 dev.read_f32(passage, 0, values);
                 writer.put_f32_as(piece.at, DType::F32, terms::join(values), &mut stored)? - piece.at
@@ -355,7 +355,7 @@ fn read_piece(
         });
     }
     piece.each_rows(values, |first, rows| {
-        if param.is_fixed() {
+        if param.has_terms() {
             let name = format!("{prefix}{}", param.parts[0].name);
             file.read(&name, 0, stored, &mut rows[..param.parts[0].rows as usize])?;
             terms::split(rows);

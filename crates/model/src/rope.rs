@@ -7,8 +7,9 @@ use plimsoll_device::Device;
 use plimsoll_memory::{Buf, Layout, Pool};
 
 /// Returns the region `rope.table`: [T, positions, r/2, 2] f32, resident; r: rotated elements of a head. T is 2 if some
-/// layers have their own rope, else that axis is absent. If queries grow, it is [positions, T r + 1] f32: the same, and
-/// then a factor on the queries of each position.
+/// layers have their own rope, else that axis is absent. If the heads of these are rotated in another width, it is
+/// [positions, r + r'] f32, and if queries grow, [positions, T r + 1] f32: the tables one after the other, and then a
+/// factor on the queries of each position.
 ///
 /// Errors: `size-overflow`.
 pub fn layout(spec: &ModelSpec, positions: usize, pool: Pool) -> Result<Layout> {
@@ -21,7 +22,7 @@ pub fn same(a: &ModelSpec, b: &ModelSpec) -> bool {
     let of = |spec: &ModelSpec| {
         let by_length = matches!(spec.rope_scaling, Dynamic { .. } | LongRope { .. });
         let known = by_length.then_some(spec.max_positions);
-        (spec.rotary_width(), spec.rope_theta, spec.rope_scaling, local_theta(spec), known)
+        (widths(spec), spec.rope_theta, spec.rope_scaling, local_theta(spec), known)
     };
     of(a) == of(b)
 }
@@ -31,10 +32,11 @@ pub fn same(a: &ModelSpec, b: &ModelSpec) -> bool {
 /// Errors: `size-overflow`.
 pub fn layout_as(name: &str, spec: &ModelSpec, positions: usize, pool: Pool) -> Result<Layout> {
     let mut layout = Layout::new();
-    let shape = [tables(spec) as u64, positions as u64, u64::from(spec.rotary_width()) / 2, 2];
-    let grown = [positions as u64, tables(spec) as u64 * u64::from(spec.rotary_width()) + 1];
+    let (width, local) = widths(spec);
+    let shape = [1 + local.is_some() as u64, positions as u64, width as u64 / 2, 2];
+    let of_position = [positions as u64, elements(spec) as u64];
     let shape = match shape {
-        _ if query_growth(spec).is_some() => &grown[..],
+        _ if query_growth(spec).is_some() || local.is_some_and(|local| local != width) => &of_position[..],
         [1, ..] => &shape[1..],
         _ => &shape[..],
     };
@@ -47,8 +49,19 @@ fn local_theta(spec: &ModelSpec) -> Option<f64> {
     spec.attentions().find_map(|attention| attention.own_theta)
 }
 
-fn tables(spec: &ModelSpec) -> usize {
-    1 + usize::from(local_theta(spec).is_some())
+/// Returns the rotated elements of a head, and of those of the layers that have their own rope.
+fn widths(spec: &ModelSpec) -> (usize, Option<usize>) {
+    let of = |is_local: bool| {
+        let those = spec.attentions().filter(|attention| attention.own_theta.is_some() == is_local);
+        those.map(|attention| attention.rotary_width() as usize).max()
+    };
+    (of(false).unwrap_or(spec.rotary_width() as usize), of(true))
+}
+
+/// Returns the elements of the region for each position.
+fn elements(spec: &ModelSpec) -> usize {
+    let (width, local) = widths(spec);
+    width + local.unwrap_or(0) + usize::from(query_growth(spec).is_some())
 }
 
 /// Returns b, and the positions of a step, of the rule by which queries grow, if they do.
@@ -61,46 +74,59 @@ fn query_growth(spec: &ModelSpec) -> Option<(f64, u32)> {
     }
 }
 
-/// Returns the elements of a table, and the positions that it has.
-fn table_size(spec: &ModelSpec, region: Buf<'_>) -> (usize, usize) {
-    let width = spec.rotary_width() as usize;
-    let positions = region.len() / (tables(spec) * width + usize::from(query_growth(spec).is_some()));
-    (positions * width, positions)
+/// The parts of the region.
+struct Tables<'a> {
+    /// That of the model's rope.
+    whole: Buf<'a>,
+    /// That of the layers that have their own.
+    local: Option<Buf<'a>>,
+    /// The factors on queries by position.
+    factors: Option<Buf<'a>>,
 }
 
-/// Returns the factors on queries by position, if they grow: [positions] f32 after the tables.
+impl<'a> Tables<'a> {
+    fn of(spec: &ModelSpec, region: Buf<'a>) -> Tables<'a> {
+        let ((width, local), positions) = (widths(spec), region.len() / elements(spec));
+        let end = width + local.unwrap_or(0);
+        Tables {
+            whole: region.slice(0, positions * width),
+            local: local.map(|local| region.slice(positions * width, positions * local)),
+            factors: query_growth(spec).map(|_| region.slice(positions * end, positions)),
+        }
+    }
+}
+
+/// Returns the factors on queries by position, if they grow: [positions] f32.
 pub(crate) fn query_factors<'a>(spec: &ModelSpec, region: Buf<'a>) -> Option<Buf<'a>> {
-    query_growth(spec)?;
-    let (len, positions) = table_size(spec, region);
-    Some(region.slice(tables(spec) * len, positions))
+    Tables::of(spec, region).factors
 }
 
 /// Returns a layer's part of the region; none if its heads are not rotated.
 pub(crate) fn of_layer<'a>(spec: &ModelSpec, region: Buf<'a>, layer: u32) -> Option<Buf<'a>> {
     let attention = spec.layer(layer).attention().filter(|attention| attention.is_rotated)?;
-    let (len, _) = table_size(spec, region);
-    Some(region.slice(if attention.own_theta.is_some() { len } else { 0 }, len))
+    let tables = Tables::of(spec, region);
+    if attention.own_theta.is_some() { tables.local } else { Some(tables.whole) }
 }
 
 pub fn fill(dev: &dyn Device, spec: &ModelSpec, region: Buf<'_>) {
-    let (len, positions) = table_size(spec, region);
-    fill_table(dev, spec, region.slice(0, len));
-    if let (Some((growth, step)), Some(factors)) = (query_growth(spec), query_factors(spec, region)) {
-        let factor = |position: usize| (1.0 + growth * ln((1 + position / step as usize) as f64)) as f32;
-        dev.write_f32(factors, 0, &(0..positions).map(factor).collect::<Vec<_>>());
-    }
-    if let Some(theta) = local_theta(spec) {
+    let (tables, (width, local)) = (Tables::of(spec, region), widths(spec));
+    fill_table(dev, spec, width, tables.whole);
+    if let Some(((table, width), theta)) = tables.local.zip(local).zip(local_theta(spec)) {
         let local = ModelSpec { rope_theta: theta, rope_scaling: RopeScaling::None, ..*spec };
-        fill_table(dev, &local, region.slice(len, len));
+        fill_table(dev, &local, width, table);
+    }
+    if let Some((factors, (growth, step))) = tables.factors.zip(query_growth(spec)) {
+        let factor = |position: usize| (1.0 + growth * ln((1 + position / step as usize) as f64)) as f32;
+        dev.write_f32(factors, 0, &(0..factors.len()).map(factor).collect::<Vec<_>>());
     }
 }
 
-fn fill_table(dev: &dyn Device, spec: &ModelSpec, table: Buf<'_>) {
-    let half = spec.rotary_width() as usize / 2;
-    let positions = table.len() / (half * 2);
-    let frequencies: Vec<f64> = (0..half).map(|i| frequency(spec, positions, i)).collect();
+fn fill_table(dev: &dyn Device, spec: &ModelSpec, width: usize, table: Buf<'_>) {
+    let half = width / 2;
+    let positions = table.len() / width;
+    let frequencies: Vec<f64> = (0..half).map(|i| frequency(spec, width, positions, i)).collect();
     let factor = attention_factor(spec) as f32;
-    let mut row = vec![0.0f32; half * 2];
+    let mut row = vec![0.0f32; width];
     for position in 0..positions {
         for (i, &frequency) in frequencies.iter().enumerate() {
             // The angle is rounded to f32 first, as in the reference: the tables then agree to the last place.
@@ -108,7 +134,7 @@ fn fill_table(dev: &dyn Device, spec: &ModelSpec, table: Buf<'_>) {
             let (s, c) = sin_cos(f64::from(angle));
             (row[2 * i], row[2 * i + 1]) = (c as f32 * factor, s as f32 * factor);
         }
-        dev.write_f32(table, position * half * 2, &row);
+        dev.write_f32(table, position * width, &row);
     }
 }
 
@@ -140,11 +166,11 @@ fn attention_factor(spec: &ModelSpec) -> f64 {
     }
 }
 
-/// Returns the radians per position of pair `i`. Length-dependent rules use the table's `positions` as the length: the
+/// Returns the radians per position of pair `i` of a head of `width` rotated elements. Length-dependent rules use the table's `positions` as the length: the
 /// reference uses each sequence's own, and would have to rotate cached keys again as a sequence grows.
-/// Source: transformers `modeling_rope_utils.py` (default, linear, dynamic, llama3, yarn, longrope).
-fn frequency(spec: &ModelSpec, positions: usize, i: usize) -> f64 {
-    let width = f64::from(spec.rotary_width());
+/// Source: transformers `modeling_rope_utils.py` (default, linear, dynamic, llama3, yarn, longrope, proportional).
+fn frequency(spec: &ModelSpec, width: usize, positions: usize, i: usize) -> f64 {
+    let width = width as f64;
     let of = |theta: f64| 1.0 / pow(theta, 2.0 * i as f64 / width);
     let base = of(spec.rope_theta);
     match spec.rope_scaling {
@@ -160,6 +186,9 @@ fn frequency(spec: &ModelSpec, positions: usize, i: usize) -> f64 {
             base / if is_short { short_factor } else { long_factor }.as_slice()[i]
         }
         RopeScaling::Linear { factor } => base / factor,
+        // The others are not rotated: cosines of 1.
+        RopeScaling::Proportional { share, .. } if i as f64 >= (share * width / 2.0).floor() => 0.0,
+        RopeScaling::Proportional { factor, .. } => base / factor,
         RopeScaling::Llama3 {
             factor,
             low_freq_factor,
@@ -178,21 +207,21 @@ fn frequency(spec: &ModelSpec, positions: usize, i: usize) -> f64 {
             }
         }
         RopeScaling::Yarn { factor, .. } => {
-            let (low, high) = yarn_ramp(spec);
+            let (low, high) = yarn_ramp(spec, width);
             let divided = ((i as f64 - low) / (high - low)).clamp(0.0, 1.0);
             base / factor * divided + base * (1.0 - divided)
         }
     }
 }
 
-/// Returns the pairs between which YaRN's ramp rises.
-fn yarn_ramp(spec: &ModelSpec) -> (f64, f64) {
+/// Returns the pairs of a head of `d` rotated elements between which YaRN's ramp rises.
+fn yarn_ramp(spec: &ModelSpec, d: f64) -> (f64, f64) {
     let RopeScaling::Yarn { original_max_position_embeddings, beta_fast, beta_slow, truncate, .. } =
         spec.rope_scaling
     else {
         panic!("a rule of YaRN");
     };
-    let (d, context) = (f64::from(spec.rotary_width()), f64::from(original_max_position_embeddings));
+    let context = f64::from(original_max_position_embeddings);
     // The pair that makes this many turns within the original context.
     let pair = |turns: f64| d * ln(context / (turns * std::f64::consts::TAU)) / (2.0 * ln(spec.rope_theta));
     let (low, high) = (pair(beta_fast), pair(beta_slow));
@@ -210,7 +239,7 @@ mod tests {
     /// Numbers of transformers 4.57.6, in f32.
     fn check(spec: &ModelSpec, positions: usize, pairs: &[(usize, f64)]) {
         for &(i, theirs) in pairs {
-            let ours = frequency(spec, positions, i);
+            let ours = frequency(spec, spec.rotary_width() as usize, positions, i);
             assert!(
                 (ours / theirs - 1.0).abs() < 3e-7,
                 "pair {i} of {positions}: {ours}, reference {theirs}"
@@ -226,13 +255,13 @@ mod tests {
         let spec = of(16).spec();
         let plain = ModelSpec { rope_scaling: RopeScaling::None, ..spec };
         for i in 0..8 {
-            let (ours, theirs) = (frequency(&spec, 64, i), frequency(&plain, 64, i));
+            let (ours, theirs) = (frequency(&spec, 16, 64, i), frequency(&plain, 16, 64, i));
             assert_eq!(ours.to_bits(), theirs.to_bits(), "the bits of plain frequencies");
         }
         check(&spec, 100, &[(0, 1.0), (1, 2.839451432e-1), (2, 8.062484115e-2), (7, 1.488130656e-4)]);
         check(&spec, 200, &[(1, 2.495284677e-1), (3, 1.553675346e-2), (7, 6.023386231e-5)]);
         let narrow = of(2).spec();
-        assert_eq!(frequency(&narrow, 200, 0), 1.0);
+        assert_eq!(frequency(&narrow, 2, 200, 0), 1.0);
         assert!(!same(&spec, &ModelSpec { max_positions: 65, ..spec }));
         assert!(same(&plain, &ModelSpec { max_positions: 65, ..plain }));
     }

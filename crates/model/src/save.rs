@@ -119,7 +119,7 @@ fn save_param(
     writer: &mut SafetensorsWriter,
     (stored, values): (&mut HostBytes, &mut [f32]),
 ) -> Result<()> {
-    if param.is_fixed() {
+    if param.has_terms() {
         let values = &mut values[..param.n as usize];
         set.read(dev, param, layout, 0, values);
         return writer.write_f32_as(DType::F32, terms::join(values), stored);
@@ -204,7 +204,7 @@ fn restore_param(
     let mut above = 0;
     for part in &param.parts {
         let name = set.name(&part.name);
-        if param.is_fixed() {
+        if param.has_terms() {
             let values = &mut values[..param.n as usize];
             file.read(&name, 0, stored, &mut values[..part.rows as usize])?;
             terms::split(values);

@@ -29,6 +29,8 @@ pub struct LayerParams<'a> {
     pub router_correction: Option<Buf<'a>>,
     /// [h], after the feed-forward part
     pub ffn_post_norm: Option<Buf<'a>>,
+    /// [1]: multiplies what the layer gives
+    pub scale: Option<Buf<'a>>,
     /// The products, those of all experts one after the other.
     pub products: SiteMap<LayerProduct<'a>>,
     /// Adapters of the products
@@ -200,6 +202,7 @@ impl<'a> LayerParams<'a> {
             shared_gate: table.find(ParamKind::SharedGate, l).map(of),
             router_correction: vector(ParamKind::RouterCorrection),
             ffn_post_norm: vector(ParamKind::FfnPostNorm),
+            scale: vector(ParamKind::LayerScale),
             products: SiteMap::of(|site| {
                 let w = table.find(ParamKind::Weight(site), l).map(of)?;
                 Some(LayerProduct { w, bias: vector(ParamKind::Bias(site)), codes: None })

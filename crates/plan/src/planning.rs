@@ -188,7 +188,7 @@ fn check_keys(facts: &Facts, row: &DeviceRow) -> Result<()> {
         row.kind.name
     );
     Err(Error::usage("model-unsupported", message)
-        .fact("latents of keys and values are as wide")
+        .fact("heads, or latents of keys and values, are as wide")
         .hint("set run.device = \"cpu\""))
 }
 

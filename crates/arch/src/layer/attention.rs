@@ -5,6 +5,17 @@ use crate::param::ParamKind as Kind;
 use crate::tensor_row::{TensorRow, matrix, vector};
 use crate::{Cache, LoraTarget, Site};
 
+/// Where the values of a layer come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Values {
+    /// A product of the layer's input.
+    Own,
+    /// A product of the layer's input; each head is divided by the root of its mean square.
+    Normed,
+    /// Keys before their norm; each head is divided by the root of its mean square.
+    OfKeys,
+}
+
 /// Softmax attention of a layer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionSpec {
@@ -34,6 +45,8 @@ pub struct AttentionSpec {
     pub score_cap: Option<f32>,
     /// True if each head has an output gate, computed by the query projection.
     pub gated: bool,
+    /// Where values come from.
+    pub values: Values,
 }
 
 impl AttentionSpec {
@@ -52,9 +65,10 @@ impl AttentionSpec {
         self.q_width() + 2 * self.kv_width()
     }
 
-    /// Returns the outputs of the input projection: q, k, v, and output gates if heads have them.
+    /// Returns the outputs of the input projection: q, k, v if it is not of keys, and output gates if heads have them.
     pub const fn input_width(&self) -> u32 {
-        self.qkv_width() + if self.gated { self.q_width() } else { 0 }
+        let values = if matches!(self.values, Values::OfKeys) { 0 } else { self.kv_width() };
+        self.q_width() + self.kv_width() + values + if self.gated { self.q_width() } else { 0 }
     }
 
     /// Returns the number of rotated elements of a head.
@@ -84,12 +98,13 @@ impl AttentionSpec {
             (LoraTarget::K, "self_attn.k_proj", "attn_k", kv),
             (LoraTarget::V, "self_attn.v_proj", "attn_v", kv),
         ];
-        for (target, module, gguf, rows) in parts {
+        let parts = &parts[..if self.values == Values::OfKeys { 2 } else { 3 }];
+        for &(target, module, gguf, rows) in parts {
             let row = matrix(Kind::Weight(Site::Qkv), (module, gguf), [rows, h]).of(target);
             add(row.fused(is_fused, "self_attn.qkv_proj", "attn_qkv"));
         }
         if self.qkv_bias {
-            for (_, module, gguf, rows) in parts {
+            for &(_, module, gguf, rows) in parts {
                 let row = vector(Kind::Bias(Site::Qkv), (module, gguf, "bias"), rows);
                 add(row.fused(is_fused, "self_attn.qkv_proj", "attn_qkv"));
             }

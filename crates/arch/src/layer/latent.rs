@@ -4,7 +4,7 @@
 //! head's query goes through the transposed key rows and meets latents; the sum of latents goes through the value rows.
 //! Rollout, scoring and training compute this form, and no other.
 
-use super::AttentionSpec;
+use super::{AttentionSpec, Values};
 use crate::param::ParamKind as Kind;
 use crate::tensor_row::{TensorRow, matrix, vector};
 use crate::{Cache, LoraTarget, Site};
@@ -80,6 +80,7 @@ impl LatentSpec {
             scale: Some(self.scale),
             score_cap: None,
             gated: false,
+            values: Values::Own,
         }
     }
 

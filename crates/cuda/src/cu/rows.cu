@@ -62,6 +62,16 @@ extern "C" __global__ void __launch_bounds__(256) scale(float* x, float by, u64 
     if (i < n) x[i] = x[i] * by;
 }
 
+/// x = by x, of a number of the device.
+#define SCALE_BY(T)                                                                                                  \
+    extern "C" __global__ void __launch_bounds__(256) scale_by_##T(float* x, const T* by, u64 n) {                   \
+        begin();                                                                                                     \
+        u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x;                                                          \
+        if (i < n) x[i] = x[i] * to_f32(*by);                                                                        \
+    }
+SCALE_BY(float)
+SCALE_BY(bf16)
+
 /// x[m] += bias, rows of n.
 #define ADD_BIAS(T)                                                                                                  \
     extern "C" __global__ void __launch_bounds__(256) add_bias_##T(float* x, const T* bias, u64 count, u32 n) {      \

@@ -56,6 +56,9 @@ pub fn norms_are_added_to_the_residual_also_in_place<D: Machine>(open: Open<D>) 
                 rig.dev.scale(rig.buf("x"), 0.3);
                 let scaled: Vec<f32> = x.iter().map(|x| x * 0.3).collect();
                 assert_eq!(bits(&rig.get("x")), bits(&scaled), "{h}: scaled");
+                rig.dev.scale_by(rig.buf("x"), rig.buf("w").slice(1, 1));
+                let scaled: Vec<f32> = scaled.iter().map(|x| x * w[1]).collect();
+                assert_eq!(bits(&rig.get("x")), bits(&scaled), "{e:?} {h}: scaled by a number of the device");
                 rig.check_guards();
             }
         }

@@ -188,6 +188,7 @@ const HEADS: Heads = Heads { heads: 1, kv_heads: 1, head_dim: 16 };
 const CASES: &[Case] = &[
     (|b| Op::Embed { table: matrix(b("table")), ids: b("ids"), out: b("out") }, "out", ""),
     (|b| Op::Scale { x: b("x"), by: 2.0 }, "x", ""),
+    (|b| Op::ScaleBy { x: b("x"), by: b("by") }, "x", ""),
     (|b| Op::AddBias { x: b("x"), bias: b("bias") }, "x", ""),
     (|b| Op::RmsNorm { x: b("x"), norm: norm(b), out: b("out") }, "out", ""),
     (|b| Op::RmsNormAdd { x: b("x"), norm: norm(b), resid: b("resid"), out: b("out") }, "out", "resid out"),

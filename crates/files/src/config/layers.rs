@@ -6,19 +6,20 @@ use plimsoll_arch::{Architecture, Attention, FileShape, LayerSet, ScoreScale, Wi
 use plimsoll_base::Result;
 use serde_json::{Map, Value, json};
 
-const SLIDING: &str = "sliding_attention";
+pub(super) const SLIDING: &str = "sliding_attention";
 
 impl Config<'_> {
     /// Reads the attention of a decoder of `layers` layers.
     pub(super) fn attention(
         &self,
         architecture: &Architecture,
-        layers: u32,
+        (layers, kv_heads, head_dim): (u32, u32, u32),
         max_positions: u32,
         rope: &Rope,
     ) -> Result<Attention> {
         let window = self.window(architecture, layers, max_positions)?;
         let window = window.map(|(keys, layers)| Window { keys, layers, rope_theta: rope.local_theta });
+        let global = self.global_heads(architecture, (layers, kv_heads, head_dim), window.as_ref())?;
         Ok(Attention {
             window,
             unrotated: self.unrotated(architecture, layers)?,
@@ -26,6 +27,7 @@ impl Config<'_> {
             rotated: rope.rotated,
             score_cap: self.cap(architecture, SCORE_CAP)?,
             gated: architecture.has_delta,
+            global,
         })
     }
 
@@ -117,6 +119,7 @@ impl Config<'_> {
     fn scale(&self, architecture: &Architecture) -> Result<Option<f32>> {
         Ok(match architecture.score_scale {
             ScoreScale::HeadDim => None,
+            ScoreScale::One => Some(1.0),
             ScoreScale::Factor(key) => Some(self.required_positive(key)? as f32),
             ScoreScale::Root { key, .. } => Some(1.0 / (self.required_positive(key)? as f32).sqrt()),
         })
@@ -159,6 +162,9 @@ pub(super) fn write(shape: &FileShape, map: &mut Map<String, Value>) {
         caps.into_iter()
             .for_each(|(key, cap)| drop(put(key, cap.map_or(Value::Null, |cap| short(cap).into()))));
     }
+    if architecture.caps_logits {
+        put(LOGIT_CAP, shape.multipliers.logit_cap.map_or(Value::Null, |cap| short(cap).into()));
+    }
     if architecture.unrotated_every.is_some() {
         let is_rotated = |layer| u32::from(!shape.attention.unrotated.contains(layer));
         put("no_rope_layers", (0..shape.layers).map(is_rotated).collect::<Vec<_>>().into());
@@ -174,6 +180,6 @@ pub(super) fn write(shape: &FileShape, map: &mut Map<String, Value>) {
         (ScoreScale::Root { key, .. }, Some(scale)) => {
             drop(put(key, ((1.0 / scale.powi(2)).round() as u64).into()));
         }
-        (ScoreScale::HeadDim, _) | (_, None) => {}
+        (ScoreScale::HeadDim | ScoreScale::One, _) | (_, None) => {}
     }
 }

@@ -46,7 +46,7 @@ pub(super) const STRETCH: &str = "mscale_all_dim";
 const GROWTH: &str = "llama_4_scaling_beta";
 
 /// The share of a head that is rotated.
-const ROTARY_FACTOR: &str = "partial_rotary_factor";
+pub(super) const ROTARY_FACTOR: &str = "partial_rotary_factor";
 
 impl Config<'_> {
     /// Reads RoPE settings. transformers 5 nests them in `rope_parameters`, per layer type if they differ.
@@ -56,6 +56,9 @@ impl Config<'_> {
         head_dim: u32,
         max_positions: u32,
     ) -> Result<Rope> {
+        if architecture.has_global_heads {
+            return self.global_rope();
+        }
         let (key, nested) = match self.present("rope_parameters") {
             Some(value) => ("rope_parameters", Some(value)),
             None => ("rope_scaling", self.present("rope_scaling")),
@@ -111,7 +114,7 @@ impl Config<'_> {
         self.positive(LOCAL_BASE, theta)
     }
 
-    fn nested<'a>(&'a self, key: &str, value: &'a Value) -> Result<Config<'a>> {
+    pub(super) fn nested<'a>(&'a self, key: &str, value: &'a Value) -> Result<Config<'a>> {
         let map = value.as_object().ok_or_else(|| unsupported(self.file, key, value, "an object"))?;
         Ok(Config::bare(map, self.file))
     }
@@ -271,6 +274,9 @@ impl Config<'_> {
 /// rotated heads.
 pub(super) fn write(shape: &FileShape, map: &mut Map<String, Value>) {
     let architecture = shape.architecture();
+    if architecture.has_global_heads {
+        return; // Each kind of heads has a rule, which are written together.
+    }
     write_by_type(shape, map);
     if architecture.has_delta || architecture.grows_queries {
         // The reference has no other place for these.
@@ -334,6 +340,11 @@ pub(super) fn json(scaling: &RopeScaling) -> Value {
         RopeScaling::None => Value::Null,
         RopeScaling::Linear { factor } => json!({ "rope_type": "linear", "factor": factor }),
         RopeScaling::Dynamic { factor } => json!({ "rope_type": "dynamic", "factor": factor }),
+        RopeScaling::Proportional { share, factor } => json!({
+            "rope_type": "proportional",
+            ROTARY_FACTOR: share,
+            "factor": factor,
+        }),
         // The reference accepts these three keys and no others.
         RopeScaling::LongRope { short_factor, long_factor, .. } => json!({
             "type": "longrope",

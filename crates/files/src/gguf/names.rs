@@ -166,7 +166,7 @@ pub(crate) fn attention(shape: &FileShape, said: Attention) -> Attention {
     let scale = match row.score_scale {
         ScoreScale::Root { gguf_wide, .. } if shape.layers == gguf_wide => root(shape.hidden / shape.heads),
         ScoreScale::Root { .. } => root(shape.head_dim),
-        ScoreScale::HeadDim | ScoreScale::Factor(_) => said.scale,
+        ScoreScale::HeadDim | ScoreScale::One | ScoreScale::Factor(_) => said.scale,
     };
     let unrotated = row.unrotated_every.map_or_else(LayerSet::default, |n| LayerSet::every(n, shape.layers));
     let gated = row.has_delta;
@@ -177,6 +177,7 @@ pub(crate) fn attention(shape: &FileShape, said: Attention) -> Attention {
         rotated: said.rotated.filter(|_| gated),
         score_cap: said.score_cap,
         gated,
+        global: None,
     }
 }
 

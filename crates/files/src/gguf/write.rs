@@ -221,8 +221,8 @@ impl GgufDecl<'_> {
             }
             RopeScaling::Llama3 { .. } => drop(self.divisors()?),
             RopeScaling::Yarn { .. } => return Err(refused("YaRN has no GGUF form here".into())),
-            RopeScaling::Dynamic { .. } | RopeScaling::LongRope { .. } => {
-                return Err(refused("dynamic and longrope have no GGUF form here".into()));
+            RopeScaling::Dynamic { .. } | RopeScaling::LongRope { .. } | RopeScaling::Proportional { .. } => {
+                return Err(refused("dynamic, longrope and proportional have no GGUF form here".into()));
             }
         }
         self.describe_tokenizer(meta)

@@ -8,7 +8,7 @@ use plimsoll_base::DType;
 use plimsoll_files::{TokenIds, config_json, generation_config_json, spec_from_config, token_ids};
 use serde_json::{Value, json};
 
-pub const GOLDEN: [(&str, &str); 29] = [
+pub const GOLDEN: [(&str, &str); 31] = [
     ("llama", include_str!("../configs/llama.json")),
     ("qwen2", include_str!("../configs/qwen2.json")),
     ("qwen3", include_str!("../configs/qwen3.json")),
@@ -38,6 +38,8 @@ pub const GOLDEN: [(&str, &str); 29] = [
     ("glm4_moe_groups", include_str!("../configs/glm4_moe_groups.json")),
     ("ministral3", include_str!("../configs/ministral3.json")),
     ("ministral3_window", include_str!("../configs/ministral3_window.json")),
+    ("gemma4", include_str!("../configs/gemma4.json")),
+    ("gemma4_own", include_str!("../configs/gemma4_own.json")),
 ];
 
 pub fn golden(name: &str) -> Value {

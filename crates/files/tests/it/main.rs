@@ -4,6 +4,7 @@ mod adapter;
 mod common;
 mod configs;
 mod delta;
+mod gemma4;
 mod gguf;
 mod gguf_write;
 mod mistral;

@@ -61,6 +61,18 @@ const MISTRAL: Wrapper = Wrapper {
 /// Ministral 3, in the same wrapper.
 const MINISTRAL: Wrapper = Wrapper { golden: "ministral3", ..MISTRAL };
 
+const GEMMA_4: Wrapper = Wrapper {
+    golden: "gemma4",
+    model_type: "gemma4",
+    architecture: "Gemma4ForConditionalGeneration",
+    others: &[
+        "model.vision_tower.patch_embedder.input_proj.weight",
+        "model.embed_vision.embedding_projection.weight",
+        "model.audio_tower.layers.0.norm_out.weight",
+        "model.embed_audio.embedding_projection.weight",
+    ],
+};
+
 fn golden(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/golden").join(name)
 }
@@ -116,7 +128,7 @@ fn open(folder: &tempfile::TempDir) -> Result<OpenModel> {
 
 #[test]
 fn both_spellings_of_the_tensors_are_read() {
-    for wrapper in [GEMMA, QWEN, QWEN_MOE, MISTRAL, MINISTRAL] {
+    for wrapper in [GEMMA, QWEN, QWEN_MOE, MISTRAL, MINISTRAL, GEMMA_4] {
         let alone = OpenModel::open(golden(wrapper.golden).to_str().unwrap(), None, false).unwrap();
         for prefix in ["language_model.", "model.language_model."] {
             let rename = |name: &str| match prefix {

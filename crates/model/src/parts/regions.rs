@@ -3,6 +3,7 @@
 //! Attention's keys, log-sum-exps and gradients are added by name, since other regions lie between them.
 
 use super::attention::regions::{self as attention, AttentionBufs, AttentionRegions};
+use super::attention::values;
 use super::delta::regions::{self as delta, DeltaBufs, DeltaRegions};
 use super::experts::regions::{self as experts, ExpertBufs, ExpertRegions};
 use super::latent::regions::{self as latent, LatentBufs, LatentRegions};
@@ -43,6 +44,7 @@ pub(crate) enum FfnBufs<'p> {
 pub(crate) fn add(to: &mut Regions<'_>) -> Result<()> {
     experts::add_regions(to)?;
     attention::add_gates(to)?;
+    values::add_regions(to)?;
     delta::add_regions(to)?;
     latent::add_regions(to)
 }

@@ -10,7 +10,7 @@ use plimsoll_model::{PassLimits, Target};
 use std::path::PathBuf;
 
 /// The tiny models with numbers of transformers.
-pub const GOLDEN: [&str; 32] = [
+pub const GOLDEN: [&str; 34] = [
     "llama",
     "llama3_rope",
     "qwen2",
@@ -43,6 +43,8 @@ pub const GOLDEN: [&str; 32] = [
     "glm4_moe_groups",
     "ministral3",
     "ministral3_window",
+    "gemma4",
+    "gemma4_own",
 ];
 
 /// Positions of a tiny model's rotary table: at most `most`; `phi4_mini` was generated with its short factors, for 64.

@@ -57,9 +57,10 @@ ADAPTERS = {
         model="glm4_moe", targets=["v_proj"], parameters=["experts.gate_up_proj"], rslora=False
     ),
     "ministral3": dict(model="ministral3", targets=ALL_LINEAR, rslora=False),
+    "gemma4": dict(model="gemma4", targets=ALL_LINEAR, rslora=False),
 }
 # Those that transformers 4.57 does not know.
-OF_5 = ["qwen3_5_moe", "qwen3_next", "qwen3_5_moe_experts", "glm4_moe_experts", "ministral3"]
+OF_5 = ["qwen3_5_moe", "qwen3_next", "qwen3_5_moe_experts", "glm4_moe_experts", "ministral3", "gemma4"]
 RANK, ALPHA = 4, 8
 
 

@@ -346,6 +346,50 @@ MINISTRAL3_WINDOW = {key: value for key, value in MINISTRAL3.items() if key != "
     "tie_word_embeddings": True,
 }
 
+# As published for 31B, but for sizes: heads of 32 with one key, which is the value before its norm, in full layers, half
+# of whose pairs turn; 4 heads of 16 with two keys in those with windows.
+GEMMA4 = {k: v for k, v in COMMON.items() if k not in ("rope_theta", "torch_dtype", "hidden_act")} | {
+    "architectures": ["Gemma4ForCausalLM"],
+    "model_type": "gemma4_text",
+    "attention_bias": False,
+    "attention_k_eq_v": True,
+    "dtype": "float32",
+    "enable_moe_block": False,
+    "final_logit_softcapping": 3.0,
+    "global_head_dim": 32,
+    "head_dim": 16,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "hidden_size_per_layer_input": 0,
+    "layer_types": ["sliding_attention", "sliding_attention", "full_attention", "full_attention"],
+    "moe_intermediate_size": None,
+    "num_experts": None,
+    "num_global_key_value_heads": 1,
+    "num_hidden_layers": 4,
+    "num_kv_shared_layers": 0,
+    "rope_parameters": {
+        "full_attention": {"partial_rotary_factor": 0.5, "rope_theta": 10000.0, "rope_type": "proportional"},
+        "sliding_attention": {"rope_theta": 100.0, "rope_type": "default"},
+    },
+    "sliding_window": 16,
+    "tie_word_embeddings": True,
+    "top_k_experts": None,
+    "use_bidirectional_attention": "vision",
+    "use_double_wide_mlp": False,
+    "vocab_size_per_layer_input": 262144,
+}
+
+# As transformers writes it, with the numbers by layer; values are products of their own, no cap, rules of rotation that are
+# not said, and a head that is not the embedding.
+GEMMA4_OWN = {k: v for k, v in GEMMA4.items() if not k.startswith(("global_", "num_global_", "rope_"))} | {
+    "attention_k_eq_v": False,
+    "final_logit_softcapping": None,
+    "layer_types": ["sliding_attention", "full_attention"],
+    "num_hidden_layers": 2,
+    "per_layer_config": {"1": {"head_dim": 48}},
+    "tie_word_embeddings": False,
+    "use_bidirectional_attention": None,
+}
+
 MODELS = {
     "qwen3_yarn": {**QWEN3, "rope_theta": 10.0, "rope_scaling": DEFAULT_YARN},
     "qwen2_yarn": {**QWEN2, "rope_theta": 100.0, "rope_scaling": EXPLICIT_YARN},
@@ -499,11 +543,14 @@ MODELS = {
     "glm4_moe_lite": GLM4_MOE_LITE,
     "ministral3": MINISTRAL3,
     "ministral3_window": MINISTRAL3_WINDOW,
+    "gemma4": GEMMA4,
+    "gemma4_own": GEMMA4_OWN,
 }
 
 # Models that 4.57 does not know. The others are of 4.57: later versions read some of their keys in another way.
 OF_5 = ["qwen3_5", "qwen3_5_wide", "qwen3_5_moe", "qwen3_next", "glm4_moe", "glm4_moe_groups",
-         "deepseek_v3", "moonlight", "glm4_moe_lite", "ministral3", "ministral3_window"]
+         "deepseek_v3", "moonlight", "glm4_moe_lite", "ministral3", "ministral3_window",
+         "gemma4", "gemma4_own"]
 
 # The first keeps to the short factors, the second to the long ones, greedy continuations included.
 OTHER_LENGTHS = {"phi4_mini": [7, 20, 31], "phi4_mini_long": [40, 50, 64]}
@@ -513,7 +560,7 @@ OTHER_LENGTHS |= {"qwen3_5_moe": [5, 64, 67], "qwen3_next": [23, 65, 7]}
 
 # The standard deviation of the embedding and the mean of the final norm's factor. A tied model whose stream is mostly the
 # embedding predicts the token that it just read, so models that multiply the embedding have a small one and a large norm.
-SIZES = {"gemma2": (0.03, 8.0), "gemma3": (0.03, 8.0), "granite": (0.05, 10.0)}
+SIZES = {"gemma2": (0.03, 8.0), "gemma3": (0.03, 8.0), "gemma4": (0.06, 4.0), "granite": (0.05, 10.0)}
 DEFAULT_SIZES = (0.25, 1.0)
 
 # A model's seed is its place in MODELS, except where that gave a greedy margin below LEAST_MARGIN, or a head of linear
@@ -562,8 +609,8 @@ def make_model(directory, name, seed):
     sequences = [torch.randint(COMMON["vocab_size"], (length,), generator=generator) for length in lengths]
     # named_parameters leaves lm_head out when it is tied to the embedding, as published checkpoints do.
     weights = {key: value.detach().clone() for key, value in model.named_parameters()}
-    # Buffers that files have: what routers add to scores for their choice.
-    weights |= {key: value.clone() for key, value in model.named_buffers() if key.endswith(CORRECTION)}
+    # Buffers that files have: what routers add to scores for their choice, and what layers multiply by.
+    weights |= {key: value.clone() for key, value in model.named_buffers() if key.endswith(FIXED)}
     stored = in_files(model, weights)
     safetensors.torch.save_file(stored, directory / "model.safetensors", metadata={"format": "pt"})
 
@@ -614,17 +661,24 @@ def one_expert_at_a_time(model):
         model.set_experts_implementation("eager")
 
 
-CORRECTION = "e_score_correction_bias"
+# Buffers that files have, and that nothing trains.
+FIXED = ("e_score_correction_bias", "layer_scalar")
 
 
 def randomize(model, generator, embedding_size, final_norm):
     """Weights large enough that attention, norms and biases all change the logits."""
-    zero_centered = model.config.model_type.startswith(("gemma", "qwen3_5", "qwen3_next"))  # they multiply by 1 + w
+    # They multiply by 1 + w.
+    zero_centered = model.config.model_type.startswith(("gemma2", "gemma3", "qwen3_5", "qwen3_next"))
     with torch.no_grad():
-        corrections = [(name, buffer) for name, buffer in model.named_buffers() if name.endswith(CORRECTION)]
-        for name, parameter in [*model.named_parameters(), *corrections]:
+        fixed = [(name, buffer) for name, buffer in model.named_buffers() if name.endswith(FIXED)]
+        for name, parameter in [*model.named_parameters(), *fixed]:
             noise = torch.randn(parameter.shape, generator=generator)
-            if name.endswith("norm.weight"):
+            if name.endswith("layer_scalar"):
+                parameter.copy_(1.0 + 0.2 * noise)
+            elif model.config.model_type == "gemma4_text" and name.endswith(("q_norm.weight", "k_norm.weight")):
+                # Scores have no factor but these.
+                parameter.copy_(0.5 + 0.1 * noise)
+            elif name.endswith("norm.weight"):
                 factor = final_norm if name == "model.norm.weight" else 1.0
                 # The norm of what linear attention gives multiplies by w.
                 offset = 1.0 if zero_centered and "linear_attn" not in name else 0.0
@@ -722,7 +776,7 @@ def summary(name, weights, reference, exact):
         keys = [key for key in reference if key.startswith(prefix) and key.endswith(suffix)]
         return max((reference[key].double() - exact[key].double()).abs().max().item() for key in keys)
 
-    gradients = [reference[f"grad.{key}"] for key in weights if not key.endswith(CORRECTION)]
+    gradients = [reference[f"grad.{key}"] for key in weights if not key.endswith(FIXED)]
     small = sum(int((gradient.abs() < SMALL_GRADIENT).sum()) for gradient in gradients)
     margin = min(reference[f"seq{i}.greedy_margin"].min().item() for i in range(3))
     assert margin > LEAST_MARGIN, f"{name}: greedy margin {margin}, choose another seed"
@@ -759,7 +813,7 @@ README = """# Tiny models with reference numbers
 
 Random models, and what Hugging Face transformers computes from them in float32 on CPU, eager attention, no cache.
 Weights are random with a fixed seed; nothing is trained. Those of this list are made by `make_model_golden.py` with
-{of_4}, and those of Qwen3.5, Qwen3-Next, GLM, DeepSeek and Ministral 3 with
+{of_4}, and those of Qwen3.5, Qwen3-Next, GLM, DeepSeek, Ministral 3 and Gemma 4 with
 {of_5}. The folders `llama`, `llama3_rope`, `qwen2`, `qwen3` and `mistral` are older, have the same
 tensors with a vocab of 260, and come from another script.
 
@@ -799,6 +853,10 @@ tensors with a vocab of 260, and come from another script.
 - `ministral3`: yarn with an attention factor of 1; 16 original positions, after each of which queries grow: by 1 + 0.4 ln 4 at the last. Heads of 32,
   where 64 / 4 is 16. Untied.
 - `ministral3_window`: the same in the older form, with 24 original positions, growth 0.3, a window of 16, tied.
+- `gemma4`: 4 layers, two with a window of 16 and heads of 16, then two full ones with heads of 32 and one key, which is the value before its norm; half of
+  their pairs turn. A number multiplies what each layer gives; logits are capped at 3.
+- `gemma4_own`: a window layer and a full one with heads of 48, whose values are products of their own; no cap, no rules of rotation in `config.json`, which has
+  heads by layer. Untied.
 
 All have hidden 64, 2 layers unless it says 4, 4 query heads, 2 key-value heads, feed-forward 96, vocab 96.
 Each folder holds `config.json`, `model.safetensors` (f32, Hugging Face names; a tied model has no `lm_head.weight`)

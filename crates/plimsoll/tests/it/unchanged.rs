@@ -77,6 +77,13 @@ fn families() -> Vec<(&'static str, Value)> {
             "rope_scaling": { "rope_type": "linear", "factor": 2.0 } }),
         ),
         (
+            "gemma4_text",
+            json!({ "architectures": ["Gemma4ForCausalLM"], "hidden_act": gelu, "sliding_window": 8,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+            "attention_k_eq_v": true, "num_global_key_value_heads": 1, "global_head_dim": 128,
+            "hidden_size_per_layer_input": 0, "final_logit_softcapping": 20.0 }),
+        ),
+        (
             "granite",
             json!({ "architectures": ["GraniteForCausalLM"], "embedding_multiplier": 3.0,
             "residual_multiplier": 0.4, "logits_scaling": 2.0, "attention_multiplier": 0.15625 }),
@@ -126,6 +133,10 @@ fn newer(family: &str, keys: &Value) -> Value {
     }
     let local = keys.get("rope_local_base_freq").cloned().unwrap_or(json!(1000.0));
     let rules = match family {
+        "gemma4_text" => json!({
+            "full_attention": { "rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6 },
+            "sliding_attention": { "rope_type": "default", "rope_theta": 1e4 },
+        }),
         "olmo3" | "gemma3_text" => json!({
             "full_attention": rule, "sliding_attention": { "rope_type": "default", "rope_theta": local },
         }),

@@ -310,12 +310,11 @@ fn layers_that_differ() {
         "gemma2",
         "gemma3",
         "granite",
-        "qwen3_yarn",
         "llama_bias",
         "phi3",
         "phi4_mini_long",
         "ministral3",
-        "ministral3_window",
+        "gemma4",
     ] {
         check_model(source, DType::Bf16);
     }
@@ -363,6 +362,7 @@ fn windows_in_a_cache_of_their_own() {
         ("gemma3", DType::F32),
         ("gemma3", DType::Bf16),
         ("gemma2", DType::Bf16),
+        ("gemma4", DType::F32),
     ] {
         let caches = Caches::paged(0);
         let pack = PackLimits { micro_batch_tokens: 64, prompt_tokens: 1, segments: 2, caches };

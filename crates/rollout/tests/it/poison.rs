@@ -7,8 +7,8 @@
 use crate::common::harness::{Harness, Machine, Numbers, Setup, dtypes, resident_gradients};
 use crate::common::{World, sampling};
 use plimsoll_arch::{
-    Attention, Cache, DeltaSpec, ExpertsSpec, Family, FileShape, LayerSet, LayersWith, ModelSpec,
-    SigmoidSpec, Window, Windows,
+    Attention, Cache, DeltaSpec, ExpertsSpec, Family, FileShape, GlobalHeads, LayerSet, LayersWith,
+    ModelSpec, SigmoidSpec, Window, Windows,
 };
 use plimsoll_base::{Bytes, DType, Phase, PhaseSet};
 use plimsoll_device::Sampling;
@@ -57,7 +57,10 @@ fn spec(family: Family) -> ModelSpec {
             Windows::AllButEvery { .. } => {
                 let window =
                     Window { keys: 64, layers: LayerSet::all_but_every(3, 3), rope_theta: Some(1e4) };
-                Attention { window: Some(window), ..Attention::default() }
+                let has_global = family.architecture().has_global_heads;
+                let global = GlobalHeads { kv_heads: 1, head_dim: 64, keys_are_values: true };
+                let global = has_global.then_some(global);
+                Attention { window: Some(window), global, ..Attention::default() }
             }
             _ if family == Family::Qwen35 => {
                 Attention { rotated: Some(16), gated: true, ..Attention::default() }
@@ -330,6 +333,7 @@ fn f32_uses_every_region_to_its_end() {
     check(Family::Qwen35, DType::F32, Recompute::Cheap, false);
     check(Family::Qwen35, DType::F32, Recompute::None, true);
     check(Family::Glm4Moe, DType::F32, Recompute::Cheap, false);
+    check(Family::Gemma4, DType::F32, Recompute::Cheap, false);
 }
 
 #[test]
@@ -351,6 +355,7 @@ fn bf16_uses_every_region_to_its_end() {
     check(Family::Qwen35, DType::Bf16, Recompute::Layer, false);
     check(Family::Qwen35, DType::Bf16, Recompute::None, false);
     check(Family::Glm4Moe, DType::Bf16, Recompute::Layer, false);
+    check(Family::Gemma4, DType::Bf16, Recompute::Layer, false);
 }
 
 /// Several threads write no further than one.

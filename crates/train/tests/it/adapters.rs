@@ -17,7 +17,7 @@ use plimsoll_model::{
 use plimsoll_train::{Optimizer, PackLimits, Sequence, Share, UpdateOptions};
 
 /// An adapter with the model that it is of.
-const GOLDEN: [(&str, &str); 11] = [
+const GOLDEN: [(&str, &str); 12] = [
     ("llama", "llama"),
     ("llama_qv_rslora", "llama"),
     ("qwen2", "qwen2"),
@@ -29,6 +29,7 @@ const GOLDEN: [(&str, &str); 11] = [
     ("qwen3_5_moe_experts", "qwen3_5_moe"),
     ("glm4_moe_experts", "glm4_moe"),
     ("ministral3", "ministral3"),
+    ("gemma4", "gemma4"),
 ];
 const PASS: PassLimits = PassLimits {
     rows: 154,

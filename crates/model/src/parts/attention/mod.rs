@@ -1,7 +1,8 @@
-//! Softmax attention of a layer, with or without output gates: from its input to that of its output projection, and
-//! back.
+//! Softmax attention of a layer, with or without output gates or norms of values: from its input to that of its output
+//! projection, and back.
 
 pub(crate) mod regions;
+pub(crate) mod values;
 
 use crate::cache_index::Place;
 use crate::layer::LayerPass;
@@ -34,6 +35,10 @@ pub(super) fn attend(layer: &LayerPass<'_, '_, '_>, bufs: &AttentionBufs<'_>, qk
 
 /// Returns adjacent queries, keys and values.
 fn qkv<'p>(layer: &LayerPass<'_, '_, 'p>, bufs: &AttentionBufs<'p>) -> Buf<'p> {
+    if let Some(values) = &bufs.values {
+        values::normalise(layer, &bufs.spec, values);
+        return values.qkv;
+    }
     let Some(gates) = bufs.gates else { return layer.bufs.qkv };
     layer.dev.split_gates(layer.bufs.qkv, heads(&bufs.spec), gates.qkv);
     gates.qkv
@@ -67,11 +72,11 @@ pub(super) fn backward(step: &LayerBackward<'_, '_, '_>, bufs: &AttentionBufs<'_
     let (scores, out, dout) = (scores(&bufs.spec), layer.attn, of.d_mixed);
     dev.attention_backward(AttentionBackward { q, kv, batch, scores, out, lse, dout, dq, dkv });
     let (rotation, positions) = (decoder.rotation(&bufs.spec, index), batch.positions);
-    let (norms, dqkv) = (
-        norm_gradients(step, bufs),
-        bufs.gates.map_or(of.d_first, |gates| gates.d_qkv.expect("an update of gates")),
-    );
+    let (norms, dqkv) = (norm_gradients(step, bufs), bufs.d_qkv().unwrap_or(of.d_first));
     dev.rope_backward(RopeBackward { dq, dkv, rotation, positions, heads, norms, dqkv });
+    if let Some(values) = &bufs.values {
+        values::backward(step, &bufs.spec, values, of.d_first);
+    }
     if bufs.gates.is_some() {
         dev.join_gates(dqkv, heads, of.d_first);
     }

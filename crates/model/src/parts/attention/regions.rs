@@ -1,8 +1,9 @@
 //! The regions of softmax attention in a pass: queries, the cache of keys and values, output gates; and their handles.
 
+use super::values::ValueBufs;
 use crate::activations::shape::{Life, PassShape, Regions, Rows};
 use crate::cache_index::CacheRegions;
-use plimsoll_arch::{AttentionSpec, Cache, LayerSpec};
+use plimsoll_arch::{AttentionSpec, Cache, LayerSpec, Values};
 use plimsoll_base::{DType, Result};
 use plimsoll_device::{KV_BLOCK, Kv};
 use plimsoll_memory::Buf;
@@ -16,6 +17,7 @@ pub(crate) struct AttentionRegions<'p> {
     kv: Option<[Buf<'p>; 2]>,
     pub(crate) window: Option<WindowRegions<'p>>,
     gates: Option<GateBufs<'p>>,
+    values: Option<ValueBufs<'p>>,
     /// [M, a d] and [M, 2 k d] f32: the gradients of `q`, and of keys and values.
     gradients: Option<[Buf<'p>; 2]>,
 }
@@ -46,6 +48,8 @@ pub(crate) struct AttentionBufs<'p> {
     pub(crate) kv: Kv<'p>,
     /// Present if heads have output gates.
     pub(crate) gates: Option<GateBufs<'p>>,
+    /// Present if values are normalised.
+    pub(crate) values: Option<ValueBufs<'p>>,
     /// [M, a d] and [M, 2 k d] f32: the gradients of `q`, and of keys and values.
     pub(crate) gradients: Option<[Buf<'p>; 2]>,
 }
@@ -152,6 +156,14 @@ pub(crate) fn add_gradients(to: &mut Regions<'_>) -> Result<()> {
     to.add(Life::Layer, "d_kv", &[m, 2 * kv], DType::F32)
 }
 
+impl<'p> AttentionBufs<'p> {
+    /// Returns where the gradient of adjacent queries, keys and values goes, if they are not those of the product.
+    pub(super) fn d_qkv(&self) -> Option<Buf<'p>> {
+        let of_gates = self.gates.map(|gates| gates.d_qkv.expect("an update of gates"));
+        of_gates.or(self.values.map(|values| values.gradients.expect("an update of values").qkv))
+    }
+}
+
 impl<'p> AttentionRegions<'p> {
     /// Resolves the handles, if the pass has such regions.
     pub(crate) fn bind(get: &impl Fn(&str) -> Option<Buf<'p>>) -> Option<AttentionRegions<'p>> {
@@ -164,6 +176,7 @@ impl<'p> AttentionRegions<'p> {
             kv: pair(["keys", "values"]),
             window: window.map(|(at, kv)| WindowRegions { at, kv }),
             gates: gates.map(|[qkv, out]| GateBufs { qkv, out, d_qkv: get("gates.d_qkv") }),
+            values: ValueBufs::bind(get),
             gradients: pair(["d_q", "d_kv"]),
         })
     }
@@ -187,6 +200,7 @@ impl<'p> AttentionRegions<'p> {
                 out: gates.out.slice(0, m * q),
                 d_qkv: gates.d_qkv.map(|d_qkv| d_qkv.slice(0, m * qkv)),
             }),
+            values: self.values.filter(|_| spec.values != Values::Own).map(|values| values.layer(&spec, m)),
             gradients: self.gradients.map(|[d_q, d_kv]| [d_q.slice(0, m * q), d_kv.slice(0, m * 2 * kv)]),
         }
     }
