@@ -39,6 +39,7 @@ CLASSES = {
     "phi3": "Phi3Config",
     "deepseek_v3": "DeepseekV3Config",
     "glm4_moe_lite": "Glm4MoeLiteConfig",
+    "gpt_oss": "GptOssConfig",
 }
 
 # Keys that the reader reads, but for lists of layers and rotary rules, which have no defaults of their own.

@@ -43,6 +43,8 @@ plimsoll_base::names! {
         DeepSeekV3 = "deepseek_v3",
         /// GLM-4.7-Flash.
         Glm4MoeLite = "glm4_moe_lite",
+        /// gpt-oss.
+        GptOss = "gpt_oss",
     }
 }
 
@@ -71,7 +73,14 @@ pub enum Gate {
     Silu,
     /// g (1 + tanh(sqrt(2/pi) (g + 0.044715 g^3))) / 2.
     GeluTanh,
+    /// g / (1 + e^(-1.702 g)) (u + 1), with g at most 7 and u from -7 to 7. Gates and ups of a row alternate.
+    ClampedSilu,
 }
+
+/// The limit of gates and ups of `Gate::ClampedSilu`.
+pub const GATE_LIMIT: f32 = 7.0;
+/// The factor on a gate in its sigmoid in `Gate::ClampedSilu`.
+pub const GATE_ALPHA: f32 = 1.702;
 
 /// One architecture: a row of the table.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -107,6 +116,10 @@ pub struct Architecture {
     /// True if all layers have experts, whose weights are always divided by their sum: files have no keys for that, nor
     /// for the width of a dense part.
     pub has_experts_alone: bool,
+    /// True if experts and their router have biases, and files hold the matrices of all experts of a layer transposed.
+    pub has_biased_experts: bool,
+    /// True if the softmax of each query head has a sink: a logit that takes part in its sum, and has no value.
+    pub has_sinks: bool,
     /// True if a shared expert computes every row, next to those that a router chooses.
     pub has_shared_expert: bool,
     /// True if layers may have linear attention; the heads of the other layers then have output gates.
@@ -127,7 +140,8 @@ pub struct Architecture {
     pub has_soft_caps: bool,
     /// True if `final_logit_softcapping` is read, and no other cap.
     pub caps_logits: bool,
-    /// True if layers without windows have heads of their own, which may have keys for values, and values are normalised.
+    /// True if layers without windows have heads of their own, which may have keys for values, and values are
+    /// normalised.
     pub has_global_heads: bool,
     /// True if what a layer gives is multiplied by a number of the layer, which nothing trains.
     pub scales_layers: bool,
@@ -220,6 +234,8 @@ const LLAMA: Architecture = Architecture {
     is_fused: false,
     has_experts: false,
     has_experts_alone: false,
+    has_biased_experts: false,
+    has_sinks: false,
     has_shared_expert: false,
     has_delta: false,
     groups_delta: false,
@@ -522,6 +538,22 @@ pub const ARCHITECTURES: [Architecture; Family::ALL.len()] = [
         has_latent: true,
         reads_attention_bias: false,
         reads_mlp_bias: false,
+        ..LLAMA
+    },
+    Architecture {
+        family: Family::GptOss,
+        causal_lm: "GptOssForCausalLM",
+        classifier: "GptOssForSequenceClassification",
+        gguf: None,
+        gguf_rope_pairs: false,
+        gate: Gate::ClampedSilu,
+        has_experts: true,
+        has_experts_alone: true,
+        has_biased_experts: true,
+        has_sinks: true,
+        reads_mlp_bias: false,
+        windows: Windows::AllButEvery { n: 2, own_rope: false },
+        config_keys: &[("output_router_logits", Some(false))],
         ..LLAMA
     },
 ];

@@ -29,7 +29,7 @@ impl FamilyPage {
     /// Returns whether a card computes it.
     pub const fn is_on_cards(&self) -> bool {
         let row = self.family.architecture();
-        !row.has_latent && !row.has_global_heads
+        !row.has_latent && !row.has_global_heads && !row.has_sinks
     }
 
     /// Returns whether GGUF files of it are read and written.
@@ -159,6 +159,13 @@ const PAGES: [FamilyPage; Family::ALL.len()] = [
         family: Family::Glm4MoeLite,
         models: "GLM-4.7-Flash",
         beyond: "as DeepSeek-V3; the layers with experts are those that `mlp_layer_types` says",
+    },
+    FamilyPage {
+        family: Family::GptOss,
+        models: "gpt-oss: 20b, 120b",
+        beyond: "[sinks](decisions/0121-a-sink-begins-every-softmax.md); windows in every second layer, or those that \
+                 `layer_types` names; biases on q, k, v, o, routers and experts; clamped gates; experts in plain \
+                 numbers or MXFP4",
     },
 ];
 

@@ -164,6 +164,7 @@ impl FileShape {
                         (true, false) => Values::Normed,
                         (true, true) => Values::OfKeys,
                     },
+                    sinks: self.attention.sinks,
                 };
                 (window.is_some() as usize + 2 * is_rotated as usize, Mixer::Attention(attention))
             }
@@ -249,6 +250,7 @@ impl ModelSpec {
                 score_cap: attention.and_then(|of| of.score_cap),
                 gated: is(|of| of.gated),
                 global,
+                sinks: is(|of| of.sinks),
             },
             multipliers: self.multipliers,
             is_wrapped: self.is_wrapped,

@@ -136,6 +136,8 @@ pub struct Attention {
     pub gated: bool,
     /// Heads of the layers without a window, if they have others.
     pub global: Option<GlobalHeads>,
+    /// True if the softmax of each query head has a sink.
+    pub sinks: bool,
 }
 
 impl Attention {
@@ -148,6 +150,7 @@ impl Attention {
         score_cap: None,
         gated: false,
         global: None,
+        sinks: false,
     };
 }
 

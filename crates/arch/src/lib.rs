@@ -26,7 +26,9 @@ mod table;
 mod tensor_row;
 
 pub use adaptable::Unfit;
-pub use architecture::{ARCHITECTURES, Architecture, Family, Gate, Norms, QkNorms, ScoreScale, Windows};
+pub use architecture::{
+    ARCHITECTURES, Architecture, Family, GATE_ALPHA, GATE_LIMIT, Gate, Norms, QkNorms, ScoreScale, Windows,
+};
 pub use cache::{CACHES, Cache, CacheSpec, Caches, Extent, KV_BLOCK};
 pub use encodings::LayerEncodings;
 pub use family_pages::{FamilyPage, families_in_markdown};

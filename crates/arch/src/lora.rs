@@ -202,6 +202,8 @@ plimsoll_base::names! {
         Nf4 = "nf4",
         /// The blocks of the model's GGUF file.
         Gguf = "gguf",
+        /// The blocks of experts in the model's file, where other weights are plain numbers.
+        Mxfp4 = "mxfp4",
     }
 }
 
@@ -209,11 +211,12 @@ impl Quantization {
     /// Elements of a row that share an NF4 scale.
     pub const BLOCK: u32 = Encoding::Nf4.block_values() as u32;
 
-    /// Returns the encoding that all linear layers get; none if they keep those of their file.
+    /// Returns the encoding that linear layers get, in MXFP4 those of experts; none if they keep those of their file.
     pub const fn encoding(self) -> Option<Encoding> {
         match self {
             Quantization::Nf4 => Some(Encoding::Nf4),
             Quantization::Gguf => None,
+            Quantization::Mxfp4 => Some(Encoding::Mxfp4),
         }
     }
 }

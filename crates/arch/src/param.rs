@@ -11,8 +11,10 @@ pub enum ParamKind {
     AttnNorm,
     /// [n, k]: the weights of a product, or [E n, k]: those of all experts, one after the other
     Weight(Site),
-    /// [n]: the bias of a product
+    /// [n]: the bias of a product, or [E n]: those of all experts, one after the other
     Bias(Site),
+    /// [a]: logits that take part in the softmax of heads, and have no value
+    Sinks,
     /// [d], or [a d] if the norm is over rows
     QNorm,
     /// [d], or [k d] if the norm is over rows
@@ -31,6 +33,8 @@ pub enum ParamKind {
     FfnNorm,
     /// [E, h]: scores the experts
     Router,
+    /// [E]: the bias of a router
+    RouterBias,
     /// [1, h]: scores what the shared expert of a layer adds
     SharedGate,
     /// [3, E], routers of sigmoids only: added to scores for the choice, in three terms each; never trained

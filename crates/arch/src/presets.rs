@@ -107,8 +107,9 @@ const fn with_experts(shape: FileShape, count: u32, chosen: u32, ffn: u32) -> Fi
         sigmoid: None,
         balance: 0.001,
         shared: if architecture.has_shared_expert { Some(ffn) } else { None },
-        gates_shared: true,
+        gates_shared: !architecture.has_biased_experts,
         is_fused: architecture.has_experts_alone,
+        biased: architecture.has_biased_experts,
     };
     FileShape { experts: Some(LayersWith { layers, each }), ..shape }
 }
@@ -128,6 +129,7 @@ const fn with_sigmoid_experts(shape: FileShape, count: u32, ffn: u32, dense: u32
         shared: Some(ffn),
         gates_shared: false,
         is_fused: false,
+        biased: false,
     };
     let attention = Attention { rotated: Some(shape.head_dim / 2), ..shape.attention };
     FileShape { qkv_bias: true, attention, experts: Some(LayersWith { layers, each }), ..shape }
@@ -178,6 +180,7 @@ const fn sigmoid_experts(
         shared: Some(shared * ffn),
         gates_shared: false,
         is_fused: false,
+        biased: false,
     };
     LayersWith { layers: LayerSet::onwards(dense, layers), each }
 }
@@ -225,6 +228,36 @@ const fn nano_with_both(family: Family) -> FileShape {
     let layers = LayerSet::all_but_every(4, plain.layers);
     let plain = FileShape { attention, delta: Some(LayersWith { layers, each }), ..plain };
     with_experts(plain, 8, 2, 64)
+}
+
+const GPT_OSS_ROPE: RopeScaling = RopeScaling::Yarn {
+    factor: 32.0,
+    original_max_position_embeddings: 4096,
+    beta_fast: 32.0,
+    beta_slow: 1.0,
+    attention_factor: 1.346_573_590_279_972_7,
+    truncate: false,
+    query_growth: 0.0,
+};
+
+/// Returns gpt-oss with `layers` layers of `count` experts: windows in every second layer, sinks, biases everywhere.
+const fn gpt_oss(layers: u32, count: u32) -> FileShape {
+    let plain = shape(Family::GptOss, 201_088, 2880, layers, 64, 8, 64, 2880, 1e-5, 1.5e5, false, 131_072);
+    let plain = with_sinks(plain, 128);
+    with_experts(FileShape { rope_scaling: GPT_OSS_ROPE, ..plain }, count, 4, 2880)
+}
+
+/// Returns a decoder of nano's size and vocabulary with sinks, and experts that have biases.
+const fn nano_with_sinks() -> FileShape {
+    let plain = shape(Family::GptOss, 15, 128, 4, 2, 1, 64, 64, 1e-5, 1e3, false, 64);
+    with_experts(with_sinks(plain, 16), 8, 2, 64)
+}
+
+/// Returns `shape` with sinks, biases of all projections of attention, and windows in every second layer.
+const fn with_sinks(shape: FileShape, keys: u32) -> FileShape {
+    let shape = with_windows(shape, keys, 2, None);
+    let attention = Attention { sinks: true, ..shape.attention };
+    FileShape { attention, qkv_bias: true, output_bias: true, ..shape }
 }
 
 /// Returns `shape` with windows in all layers but every n-th.
@@ -275,6 +308,7 @@ pub static PRESETS: &[(&str, ModelSpec)] = &[
     ("nano-qwen3.5-moe", nano_with_both(Family::Qwen35Moe).spec()),
     ("nano-qwen3-next", nano_with_both(Family::Qwen3Next).spec()),
     ("nano-ministral-3", nano_ministral().spec()),
+    ("nano-gpt-oss", nano_with_sinks().spec()),
     ("smollm2-135m", shape(Family::Llama, 49152, 576, 30, 9, 3, 64, 1536, 1e-5, 1e5, true, 8192).spec()),
     ("smollm2-360m", shape(Family::Llama, 49152, 960, 32, 15, 5, 64, 2560, 1e-5, 1e5, true, 8192).spec()),
     ("smollm2-1.7b", shape(Family::Llama, 49152, 2048, 24, 32, 32, 64, 8192, 1e-5, 1.3e5, true, 8192).spec()),
@@ -307,6 +341,8 @@ pub static PRESETS: &[(&str, ModelSpec)] = &[
     ("glm-4.7-flash", with_latent(shape(Family::Glm4MoeLite, 154880, 2048, 47, 20, 20, 64, 10240, 1e-5, 1e6, false, 202752), latent(20, 192, 256, Some(768), 0.0625, 0.0), sigmoid_experts(47, 1, [64, 4, 1536, 1], ungrouped(1.8))).spec()),
     ("deepseek-v3", with_latent(FileShape { rope_scaling: DEEPSEEK_ROPE, ..shape(Family::DeepSeekV3, 129280, 7168, 61, 128, 128, 64, 18432, 1e-6, 1e4, false, 163840) }, latent(128, 128, 128, Some(1536), 0.135_233_82, 1.0), sigmoid_experts(61, 3, [256, 8, 2048, 1], SigmoidSpec { groups: 8, groups_chosen: 4, factor: 2.5 })).spec()),
     ("kimi-k2", with_latent(FileShape { rope_scaling: KIMI_K2_ROPE, ..shape(Family::DeepSeekV3, 163840, 7168, 61, 64, 64, 64, 18432, 1e-6, 5e4, false, 131072) }, latent(64, 128, 128, Some(1536), 0.130_860_79, 1.0), sigmoid_experts(61, 1, [384, 8, 2048, 1], ungrouped(2.827))).spec()),
+    ("gpt-oss-20b", gpt_oss(24, 32).spec()),
+    ("gpt-oss-120b", gpt_oss(36, 128).spec()),
     ("llama-2-7b", shape(Family::Llama, 32000, 4096, 32, 32, 32, 128, 11008, 1e-5, 1e4, false, 4096).spec()),
     ("llama-2-13b", shape(Family::Llama, 32000, 5120, 40, 40, 40, 128, 13824, 1e-5, 1e4, false, 4096).spec()),
     ("llama-2-70b", shape(Family::Llama, 32000, 8192, 80, 64, 8, 128, 28672, 1e-5, 1e4, false, 4096).spec()),
@@ -423,6 +459,8 @@ mod tests {
             ("ministral-3-3b", 3_429_006_336),
             ("ministral-3-8b", 8_489_553_920),
             ("ministral-3-14b", 13_506_073_600),
+            ("gpt-oss-20b", 20_914_757_184),
+            ("gpt-oss-120b", 116_829_156_672),
         ] {
             assert_eq!(ModelSpec::preset(name).unwrap().parameters(), expect, "{name}");
         }

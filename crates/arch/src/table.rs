@@ -65,6 +65,7 @@ pub fn layer_tensors(spec: &ModelSpec, layer: u32) -> Vec<(TensorRow, Option<u32
     let is_whole = spec.layer(layer).experts().is_some_and(|experts| experts.is_fused);
     for rows in file_rows(spec, layer).chunk_by(|a, b| a.kind == b.kind) {
         match rows[0].experts {
+            Some(_) if rows[0].is_of_all_experts => tensors.push((rows[0], None)),
             Some(_) if is_whole => tensors.push((of_all_experts(rows), None)),
             Some(count) => {
                 tensors

@@ -26,6 +26,8 @@ pub struct TensorRow {
     pub is_fused: bool,
     /// True if this tensor of a file holds the rows of all experts.
     pub is_of_all_experts: bool,
+    /// True if files hold its matrices with inputs as rows.
+    pub is_transposed: bool,
     /// The order of its rows in files, if they are not in the model's.
     pub groups: Option<KeyGroups>,
 }
@@ -94,6 +96,8 @@ impl TensorRow {
     pub fn shape(&self) -> Vec<u64> {
         let (rows, cols) = (self.rows.into(), self.cols.into());
         match (self.kind, self.cols) {
+            (_, 0) if self.is_of_all_experts => vec![self.experts.unwrap_or(1).into(), rows],
+            _ if self.is_transposed => vec![self.experts.unwrap_or(1).into(), cols, rows],
             _ if self.is_of_all_experts => vec![self.experts.unwrap_or(1).into(), rows, cols],
             // A depthwise convolution: one group per channel.
             (Kind::DeltaConv, _) => vec![rows, 1, cols],
@@ -135,6 +139,7 @@ pub(crate) fn vector(
         experts: None,
         is_fused: false,
         is_of_all_experts: false,
+        is_transposed: false,
         groups: None,
     }
 }

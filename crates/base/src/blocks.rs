@@ -120,6 +120,9 @@ encodings! {
     Q6K = "q6_k": 256 in 210 whole, Some(14), q6_k;
     /// 64 values: 4-bit codes, with a scale apart. Files hold none: weights are rounded to it as they are loaded.
     Nf4 = "nf4": 64 in 32 apart, None, nf4::block;
+    /// 32 values: scale 2^(byte - 127), 32 nibbles of a sign and a number of 4 bits: two neighbours in a byte, the
+    /// first in the lower half. Files of gpt-oss have them; the block of that name in GGUF files has another order.
+    Mxfp4 = "mxfp4": 32 in 17 whole, None, mxfp4;
 }
 
 impl Encoding {
@@ -171,6 +174,28 @@ fn half(bits: u16) -> f32 {
         _ => (exponent + 127 - 15) << 23 | mantissa << 13,
     };
     f32::from_bits(sign | size)
+}
+
+/// The numbers of four bits: sign, two of exponent and one of mantissa (OCP Microscaling Formats, E2M1).
+const E2M1: [f32; 16] =
+    [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0];
+
+/// Returns 2^(byte - 127); NaN of 255.
+#[inline(always)]
+fn e8m0(byte: u8) -> f32 {
+    match byte {
+        0 => f32::from_bits(1 << 22),
+        255 => f32::NAN,
+        _ => f32::from_bits(u32::from(byte) << 23),
+    }
+}
+
+#[inline(always)]
+fn mxfp4(b: &[u8], y: &mut [f32]) {
+    let scale = e8m0(b[0]);
+    for (pair, q) in y.as_chunks_mut::<2>().0.iter_mut().zip(first::<16, _>(&b[1..])) {
+        *pair = [E2M1[usize::from(q & 15)] * scale, E2M1[usize::from(q >> 4)] * scale];
+    }
 }
 
 #[inline(always)]

@@ -70,7 +70,9 @@ fn value(encoding: Encoding, b: &[u8], i: usize) -> f32 {
             let scale = b[192 + i / 16] as i8;
             f16_of(b, 208) * f32::from(scale) * ((low + 16 * high) as f32 - 32.0)
         }
-        Encoding::F32 | Encoding::F16 | Encoding::Bf16 | Encoding::Nf4 => unreachable!("not in the list"),
+        Encoding::F32 | Encoding::F16 | Encoding::Bf16 | Encoding::Nf4 | Encoding::Mxfp4 => {
+            unreachable!("not in the list")
+        }
     }
 }
 
@@ -90,6 +92,31 @@ proptest! {
         for (i, &found) in out.iter().enumerate() {
             let expect = value(encoding, &bytes[i / values * block..][..block], i % values);
             prop_assert_eq!(found.to_bits(), expect.to_bits(), "{} value {}: {} {}", encoding.name(), i, found, expect);
+        }
+    }
+}
+
+#[test]
+fn numbers_of_four_bits_are_exact_in_bf16_and_a_scale_of_255_is_none() {
+    for scale in 0..=u8::MAX {
+        let block: Vec<u8> = std::iter::once(scale).chain((0..16).map(|i| i | (15 - i) << 4)).collect();
+        let mut out = [0.0; 32];
+        decode(Encoding::Mxfp4, &block, &[], &mut out);
+        for (i, &x) in out.iter().enumerate() {
+            let code = if i % 2 == 0 { i / 2 } else { 15 - i / 2 };
+            let (exponent, mantissa) = (code >> 1 & 3, (code & 1) as f64);
+            let size = if exponent == 0 {
+                mantissa / 2.0
+            } else {
+                (1.0 + mantissa / 2.0) * 2f64.powi(exponent as i32 - 1)
+            };
+            let want = size * 2f64.powi(i32::from(scale) - 127) * if code >= 8 { -1.0 } else { 1.0 };
+            if scale == 255 {
+                assert!(x.is_nan());
+            } else if want.abs() < f64::from(f32::MAX) {
+                assert_eq!((f64::from(x), x.is_sign_negative()), (want, code >= 8), "{scale} {code}");
+                assert_eq!(half::bf16::from_f32(x).to_f32().to_bits(), x.to_bits(), "{scale} {code}");
+            }
         }
     }
 }

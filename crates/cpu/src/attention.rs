@@ -8,6 +8,7 @@
 
 #![allow(clippy::needless_range_loop)] // Indices run over several arrays, which stay in registers.
 
+mod softmax;
 pub(super) mod tiles;
 
 use super::activation::capped;
@@ -18,6 +19,7 @@ use super::{CpuDevice, Shared};
 use plimsoll_base::math;
 use plimsoll_device::{ATTENTION_CHUNK, Batch, KV_BLOCK, Kv, SEGMENT_FIELDS, Scores};
 use plimsoll_memory::Buf;
+use softmax::{Seen, Softmax, merge, softmax};
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use tiles::{STRIDE, dot_tile, sum_tile, tile_of};
@@ -85,7 +87,7 @@ pub(super) fn forward(
     q: Buf<'_>,
     kv: Kv<'_>,
     batch: Batch<'_>,
-    scores: Scores,
+    scores: Scores<'_>,
     out: Buf<'_>,
     lse: Option<Buf<'_>>,
 ) {
@@ -98,6 +100,7 @@ pub(super) fn forward(
     let dims = Dims::new(rows, q, kv);
     assert_eq!(out.len(), q.len(), "out and q");
     assert_eq!(lse.map_or(rows * dims.a, |b| b.len()), rows * dims.a, "lse of [{rows}, {}]", dims.a);
+    assert!(scores.sinks.is_none_or(|sinks| sinks.len() == dims.a), "a sink of each of {} heads", dims.a);
     let (fields, tables) = (dev.read::<u32>(batch.segments), dev.read::<u32>(batch.tables));
     let cut = Cut::new(dims);
     by_dtype!(q, T => {
@@ -105,6 +108,7 @@ pub(super) fn forward(
             dims,
             window,
             cap: scores.cap,
+            sinks: scores.sinks.map(|sinks| dev.read(sinks)),
             q: dev.read(q),
             keys: dev.read(kv.keys),
             values: dev.read(kv.values),
@@ -173,6 +177,8 @@ struct Call<'a, T> {
     window: usize,
     /// Soft cap on scores.
     cap: Option<f32>,
+    /// A score of each head that every softmax begins with.
+    sinks: Option<&'a [T]>,
     q: &'a [T],
     keys: &'a [T],
     values: &'a [T],
@@ -211,32 +217,6 @@ scratch! {
     }
 }
 
-/// Keys of a chunk that a query sees: from `from` on, below `upto`.
-#[derive(Clone, Copy, Debug, Default)]
-struct Seen {
-    from: usize,
-    upto: usize,
-}
-
-impl Seen {
-    /// Returns the keys of the chunk at `chunk` that a row sees: of its `keys` keys, those in its window.
-    fn of(keys: usize, window: usize, chunk: usize) -> Seen {
-        let within = |key: usize| key.saturating_sub(chunk).min(ATTENTION_CHUNK);
-        Seen { from: within(keys.saturating_sub(window)), upto: within(keys) }
-    }
-
-    fn is_empty(self) -> bool {
-        self.from >= self.upto
-    }
-}
-
-/// Largest score and sum of exponentials of a query.
-#[derive(Clone, Copy, Default)]
-struct Softmax {
-    max: f32,
-    sum: f32,
-}
-
 simd_fn! {
     fn attend[T: Lanes](s: S, call: &Call<'_, T>, segment: &Segment, table: &[u32], item: &Item) {
         let Dims { a, d, .. } = call.dims;
@@ -254,8 +234,15 @@ simd_fn! {
         let values = Blocks { data: call.values, ..blocks };
         let first_keys = segment.first_position + item.rows.start + 1;
         let keys_max = first_keys + item.rows.len() - 1;
-        // `None` for a query whose window begins in a later chunk.
+        // `None` for a query whose window begins in a later chunk, if no sink comes before it.
         let mut soft = [None; QUERIES_MAX];
+        if let Some(sinks) = call.sinks {
+            for i in 0..n {
+                soft[i] = Some(Softmax { max: sinks[item.heads.start + i % heads].to_f32(), sum: 1.0 });
+                // SAFETY: row i of the scratch, which this task borrows mutably.
+                unsafe { std::slice::from_raw_parts_mut(total.add(i * STRIDE), d) }.fill(0.0);
+            }
+        }
         let first_chunk = first_keys.saturating_sub(call.window) / ATTENTION_CHUNK * ATTENTION_CHUNK;
         for chunk in (first_chunk..keys_max).step_by(ATTENTION_CHUNK) {
             // Keys of this chunk that each query sees.
@@ -275,7 +262,7 @@ simd_fn! {
                 for i in 0..n {
                     fresh[i] = softmax(s, scores.add(i * SCORES_STRIDE), seen[i]);
                 }
-                let to = if chunk == first_chunk { total } else { out };
+                let to = if chunk == first_chunk && call.sinks.is_none() { total } else { out };
                 chunk_values(s, values, block, seen, scores, to);
                 for i in (0..n).filter(|&i| !seen[i].is_empty()) {
                     let (total, out) = (total.add(i * STRIDE), out.add(i * STRIDE));
@@ -407,38 +394,6 @@ unsafe fn cap_scores<S: Simd>(s: S, seen: &[Seen], cap: f32, scores: *mut f32) {
     }
 }
 
-/// Turns the scores that are seen into e^(score - max); the rest of the first and of the last block becomes 0.
-///
-/// # Safety
-/// `scores` has `seen.upto` elements, rounded up to 16.
-#[inline(always)]
-unsafe fn softmax<S: Simd>(s: S, scores: *mut f32, seen: Seen) -> Softmax {
-    if seen.is_empty() {
-        return Softmax::default();
-    }
-    let minus = s.splat(f32::NEG_INFINITY);
-    let (first, last, rest) = (seen.from / LANES, (seen.upto - 1) / LANES, (seen.upto - 1) % LANES + 1);
-    // SAFETY: block `last` is the last of the elements, and `first` is not after it.
-    unsafe {
-        let begin = s.first(seen.from % LANES, minus, s.load(scores.add(first * LANES)));
-        s.store(scores.add(first * LANES), begin);
-        let end = s.first(rest, s.load(scores.add(last * LANES)), minus);
-        s.store(scores.add(last * LANES), end);
-        let mut largest = minus;
-        for i in first..=last {
-            largest = s.max(s.load(scores.add(i * LANES)), largest);
-        }
-        let max = s.largest(largest);
-        let (mut sums, shift) = (s.splat(0.0), s.splat(max));
-        for i in first..=last {
-            let e = s.exp(s.sub(s.load(scores.add(i * LANES)), shift));
-            sums = s.add(sums, e);
-            s.store(scores.add(i * LANES), e);
-        }
-        Softmax { max, sum: s.sum(sums) }
-    }
-}
-
 /// Sets out[query] to the sum over the keys that it sees of weight times value.
 ///
 /// # Safety
@@ -558,35 +513,6 @@ unsafe fn some_keys<S: Simd, T: Lanes, const Q: usize, const W: usize>(
                     }
                 }
             }
-        }
-    }
-}
-
-/// Merges a chunk into the total of the chunks before it.
-///
-/// # Safety
-/// `total` and `out` have `d` elements.
-#[inline(always)]
-unsafe fn merge<S: Simd>(
-    s: S,
-    d: usize,
-    soft: &mut Softmax,
-    total: *mut f32,
-    fresh: Softmax,
-    out: *const f32,
-) {
-    let max = if fresh.max > soft.max { fresh.max } else { soft.max };
-    let mut factors = [0.0; LANES];
-    (factors[0], factors[1]) = (soft.max - max, fresh.max - max);
-    let e = s.exp(f32::load(s, &factors));
-    f32::store(s, &mut factors, e);
-    let (old, new) = (factors[0], factors[1]);
-    *soft = Softmax { max, sum: soft.sum * old + fresh.sum * new };
-    for at in (0..d).step_by(LANES) {
-        // SAFETY: `total` and `out` have d elements as the caller promises, a multiple of 16.
-        unsafe {
-            let x = s.mul(s.load(total.add(at)), s.splat(old));
-            s.store(total.add(at), s.fma(s.load(out.add(at)), s.splat(new), x));
         }
     }
 }

@@ -6,16 +6,17 @@
 
 #![allow(clippy::needless_range_loop)] // Indices run over several arrays, which stay in registers.
 
-use super::CpuDevice;
 use super::activation::{capped, capped_slope};
 use super::attention::tiles::{STRIDE, dot_tile, sum_tile, tile_of};
 use super::attention::{Blocks, Dims, Segment, segments};
-use super::elementwise::{convert_row, zero};
+use super::elementwise::{begin_sum, convert_row, split, zero};
 use super::lanes::{LANES, Lanes, Simd, by_dtype, simd_fn};
 use super::norm::dot;
 use super::rope::HEAD_DIM_MAX;
 use super::view::Shared;
-use plimsoll_device::{AttentionBackward, KV_BLOCK, NO_PARENT, Scores};
+use super::{CpuDevice, Real};
+use plimsoll_base::math;
+use plimsoll_device::{AttentionBackward, KV_BLOCK, NO_PARENT, Scores, SinkBackward};
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
@@ -61,6 +62,41 @@ pub(super) fn backward(dev: &CpuDevice, args: AttentionBackward<'_>) {
     });
 }
 
+/// Adds the gradients of sinks, one head a task, rows ascending.
+pub(super) fn sinks(dev: &CpuDevice, args: SinkBackward<'_>) {
+    let SinkBackward { sinks, out, lse, dout, grad, add } = args;
+    let a = sinks.len();
+    let rows = lse.len() / a;
+    let d = out.len() / (rows * a).max(1);
+    assert_eq!((lse.len(), grad.len()), (rows * a, a), "lse of [{rows}, {a}]");
+    assert_eq!([out.len(), dout.len()], [rows * a * d; 2], "out and dout of [{rows}, {a} x {d}]");
+    begin_sum(dev, grad, add);
+    by_dtype!(out, T => by_dtype!(grad, G => {
+        let (sinks, lse, grad) = (dev.read::<T>(sinks), dev.read::<f32>(lse), dev.write::<G>(grad));
+        let (out, dout) = (dev.read::<T>(out), dev.read::<T>(dout));
+        split(dev, a, rows * d, &|part| {
+            for head in part {
+                let mut sum = 0.0f64;
+                for at in (head..rows * a).step_by(a) {
+                    let share = math::exp(f64::from(sinks[head].to_f32()) - f64::from(lse[at]));
+                    let delta = products::<T>(dev.isa(), &dout[at * d..][..d], &out[at * d..][..d]);
+                    sum -= share * f64::from(delta);
+                }
+                // SAFETY: heads are disjoint, and each is one task's.
+                let to = unsafe { grad.range(head, 1) };
+                to[0] = G::from_f32(to[0].to_f32() + sum as f32);
+            }
+        });
+    }));
+}
+
+simd_fn! {
+    /// Returns the sum of products of elements.
+    fn products[T: Lanes](s: S, x: &[T], y: &[T]) -> f32 {
+        dot(s, x, y)
+    }
+}
+
 /// True for the root itself and its children.
 fn in_group(segment: &Segment, root: &Segment) -> bool {
     let first = if segment.parent == NO_PARENT { segment.first_row } else { segment.parent as usize };
@@ -78,7 +114,7 @@ fn key_row(segment: &Segment, position: usize) -> usize {
 
 struct Call<'a, T> {
     dims: Dims,
-    scores: Scores,
+    scores: Scores<'a>,
     q: &'a [T],
     keys: &'a [T],
     values: &'a [T],
@@ -109,7 +145,7 @@ scratch! {
 struct Queries<'a> {
     segment: &'a Segment,
     dims: Dims,
-    scores: Scores,
+    scores: Scores<'a>,
     kv_head: usize,
     rows: Range<usize>,
     heads: Range<usize>,

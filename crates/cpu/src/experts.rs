@@ -5,11 +5,11 @@
 
 use super::delta::shared::sigmoid;
 use super::elementwise::split;
-use super::gate::{gated, slopes};
-use super::lanes::{LANES, Lanes, by_dtype, exp_in_place, simd_fn};
+use super::gate::{clamped, gated, slopes};
+use super::lanes::{LANES, Lanes, Simd, by_dtype, exp_in_place, simd_fn};
 use super::router::{RowShares, SigmoidRouter};
 use super::{CpuDevice, Real, Shared};
-use plimsoll_arch::{EXPERTS_MAX, Gate};
+use plimsoll_arch::{EXPERTS_MAX, GATE_LIMIT, Gate};
 use plimsoll_device::{
     Balance, GluExpertsBackward, GluSharedBackward, RouteBackward, Routes, Routing, SEGMENT_FIELDS,
 };
@@ -138,6 +138,15 @@ pub(super) fn glu(dev: &CpuDevice, how: Gate, gate_up: Buf<'_>, f: usize, routes
 
 simd_fn! {
     fn glu_row[T: Lanes](s: S, how: Gate, gate_up: &[T], weight: f32, out: &mut [T]) {
+        if how == Gate::ClampedSilu {
+            let weight = s.splat(weight);
+            for (x, out) in gate_up.chunks(2 * LANES).zip(out.chunks_mut(LANES)) {
+                let [g, u] = apart(x);
+                let (g, u) = clamped(s, f32::load(s, &g), f32::load(s, &u));
+                T::store_part(s, out, s.mul(weight, gated(s, how, g, u)));
+            }
+            return;
+        }
         let (gate, up) = gate_up.split_at(out.len());
         let ((gate, gate_rest), (up, up_rest)) = (gate.as_chunks::<LANES>(), up.as_chunks::<LANES>());
         let ((out, out_rest), weight) = (out.as_chunks_mut::<LANES>(), s.splat(weight));
@@ -172,6 +181,9 @@ pub(super) fn glu_backward(dev: &CpuDevice, args: GluExpertsBackward<'_>) {
 simd_fn! {
     /// Overwrites gate and up by their gradient and `d` by the forward output; returns the derivative by the weight.
     fn glu_backward_row[T: Lanes](s: S, how: Gate, gate_up: &mut [T], d: &mut [T], weight: f32) -> f32 {
+        if how == Gate::ClampedSilu {
+            return clamped_backward_row(s, gate_up, d, weight);
+        }
         let (gate, up) = gate_up.split_at_mut(d.len());
         let (weight, mut sum) = (s.splat(weight), s.splat(0.0));
         for ((gate, up), d) in gate.chunks_mut(LANES).zip(up.chunks_mut(LANES)).zip(d.chunks_mut(LANES)) {
@@ -186,6 +198,41 @@ simd_fn! {
         }
         s.sum(sum)
     }
+}
+
+/// Returns up to 16 gates and ups that alternate; those beyond are 0.
+#[inline(always)]
+fn apart<T: Real>(x: &[T]) -> [[f32; LANES]; 2] {
+    let mut both = [[0.0; LANES]; 2];
+    for (i, pair) in x.chunks_exact(2).enumerate() {
+        (both[0][i], both[1][i]) = (pair[0].to_f32(), pair[1].to_f32());
+    }
+    both
+}
+
+/// Computes a row of `Gate::ClampedSilu` as `glu_backward_row` says. What was clamped has a gradient of 0.
+#[inline(always)]
+fn clamped_backward_row<S: Simd, T: Lanes>(s: S, gate_up: &mut [T], d: &mut [T], weight: f32) -> f32 {
+    let (how, weight, mut sum) = (Gate::ClampedSilu, s.splat(weight), s.splat(0.0));
+    for (x, d) in gate_up.chunks_mut(2 * LANES).zip(d.chunks_mut(LANES)) {
+        let [gate, up] = apart(x);
+        // The lanes beyond the row are 0, and add 0.
+        let dout = T::load_part(s, d);
+        let (g, u) = clamped(s, f32::load(s, &gate), f32::load(s, &up));
+        let product = gated(s, how, g, u);
+        sum = s.fma(dout, product, sum);
+        let (dg, du) = slopes(s, how, g, u, s.mul(weight, dout));
+        let [mut of_gate, mut of_up] = [[0.0; LANES]; 2];
+        f32::store(s, &mut of_gate, dg);
+        f32::store(s, &mut of_up, du);
+        for (i, pair) in x.chunks_exact_mut(2).enumerate() {
+            let is_open = [gate[i] <= GATE_LIMIT, up[i].abs() <= GATE_LIMIT];
+            pair[0] = T::from_f32(if is_open[0] { of_gate[i] } else { 0.0 });
+            pair[1] = T::from_f32(if is_open[1] { of_up[i] } else { 0.0 });
+        }
+        T::store_part(s, d, s.mul(weight, product));
+    }
+    s.sum(sum)
 }
 
 pub(super) fn glu_shared(

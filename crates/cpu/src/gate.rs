@@ -3,7 +3,7 @@
 use super::CpuDevice;
 use super::elementwise::split;
 use super::lanes::{LANES, Lanes, Simd, by_dtype, simd_fn};
-use plimsoll_arch::Gate;
+use plimsoll_arch::{GATE_ALPHA, GATE_LIMIT, Gate};
 use plimsoll_memory::Buf;
 
 /// sqrt(2/pi), and the weight of the cube: Hendrycks and Gimpel's approximation of GELU.
@@ -13,6 +13,7 @@ const CUBE: f32 = 0.044_715;
 const STRAIGHT: f32 = 20.0;
 
 pub(super) fn glu(dev: &CpuDevice, how: Gate, gate_up: Buf<'_>, f: usize, out: Buf<'_>) {
+    assert!(how != Gate::ClampedSilu, "gates and ups that alternate are of experts");
     let rows = out.len() / f;
     assert_eq!((out.len(), gate_up.len()), (rows * f, rows * 2 * f), "[{rows}, 2 x {f}] and [{rows}, {f}]");
     by_dtype!(out, T => {
@@ -47,6 +48,7 @@ pub(super) fn glu_backward(
     d_gate_up: Buf<'_>,
     again: Option<Buf<'_>>,
 ) {
+    assert!(how != Gate::ClampedSilu, "gates and ups that alternate are of experts");
     let rows = dout.len() / f;
     assert_eq!((dout.len(), gate_up.len()), (rows * f, rows * 2 * f), "[{rows}, 2 x {f}] and [{rows}, {f}]");
     assert_eq!(gate_up.len(), d_gate_up.len(), "gate and up, and their gradients");
@@ -68,6 +70,14 @@ pub(super) fn glu_backward(
     });
 }
 
+/// Returns a gate and an up as `Gate::ClampedSilu` has them: clamped, and the up plus 1. NaN stays NaN.
+#[inline(always)]
+pub(crate) fn clamped<S: Simd>(s: S, g: S::F, u: S::F) -> (S::F, S::F) {
+    let limit = s.splat(GATE_LIMIT);
+    let u = s.max(s.splat(-GATE_LIMIT), s.min(limit, u));
+    (s.min(limit, g), s.add(u, s.splat(1.0)))
+}
+
 /// Returns activation(g) u.
 #[inline(always)]
 pub(crate) fn gated<S: Simd>(s: S, how: Gate, g: S::F, u: S::F) -> S::F {
@@ -79,6 +89,7 @@ pub(crate) fn gated<S: Simd>(s: S, how: Gate, g: S::F, u: S::F) -> S::F {
 fn exponent<S: Simd>(s: S, how: Gate, g: S::F) -> S::F {
     match how {
         Gate::Silu => g,
+        Gate::ClampedSilu => s.mul(s.splat(GATE_ALPHA), g),
         Gate::GeluTanh => {
             s.mul(s.mul(s.splat(2.0 * ROOT_2_PI), g), s.fma(s.splat(CUBE), s.mul(g, g), s.splat(1.0)))
         }
@@ -92,6 +103,7 @@ pub(crate) fn slopes<S: Simd>(s: S, how: Gate, g: S::F, u: S::F, d: S::F) -> (S:
     let sig = s.div(one, s.add(one, s.exp(s.sub(s.splat(0.0), exponent(s, how, g)))));
     let grown = match how {
         Gate::Silu => g,
+        Gate::ClampedSilu => s.mul(s.splat(GATE_ALPHA), g),
         Gate::GeluTanh => {
             // Far out the activation is a straight line, and the cube of g may overflow f32.
             let near = s.min(s.max(g, s.splat(-STRAIGHT)), s.splat(STRAIGHT));

@@ -16,6 +16,7 @@ mod columns;
 mod cpu_device;
 mod delta;
 mod elementwise;
+mod expert_bias;
 mod experts;
 mod gate;
 mod head;

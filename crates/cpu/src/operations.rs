@@ -2,8 +2,9 @@
 
 use crate::cpu_device::CpuDevice;
 use crate::{
-    activation, adamw, adamw8, attention, attention_backward, blocks, columns, delta, elementwise, experts,
-    gate, head, head_divergence, head_gates, head_listed, lanes, matmul, muon, norm, peak, rope, sample,
+    activation, adamw, adamw8, attention, attention_backward, blocks, columns, delta, elementwise,
+    expert_bias, experts, gate, head, head_divergence, head_gates, head_listed, lanes, matmul, muon, norm,
+    peak, rope, sample,
 };
 use plimsoll_arch::{ModelSpec, ParamKind, Product, Site, products};
 use plimsoll_base::{DType, PhaseSet, Result};
@@ -231,6 +232,7 @@ static OPERATIONS: Functions<CpuDevice> = Functions {
     bias_backward: norm::bias_backward,
     rms_norm_backward: norm::rms_norm_backward,
     attention_backward: attention_backward::backward,
+    sink_backward: attention_backward::sinks,
     rope_backward: rope::backward,
     glu_backward: gate::glu_backward,
     activate_backward: activation::activate_backward,
@@ -270,6 +272,7 @@ static OPERATIONS: Functions<CpuDevice> = Functions {
         matmul::experts::product(dev, (x, has), w, routes, out, false)
     },
     adapt_experts: matmul::experts::adapt,
+    add_expert_bias: expert_bias::add,
     glu_experts: experts::glu,
     glu_shared: experts::glu_shared,
     combine: experts::combine,
@@ -279,6 +282,8 @@ static OPERATIONS: Functions<CpuDevice> = Functions {
     matmul_experts_dw: matmul::experts::backward_w,
     adapt_experts_dx: matmul::experts::adapt_dx,
     adapt_experts_dw: matmul::experts::adapt_dw,
+    expert_bias_backward: expert_bias::backward,
+    bias_weights_backward: expert_bias::weights_backward,
     glu_experts_backward: experts::glu_backward,
     glu_shared_backward: experts::glu_shared_backward,
     route_backward: experts::route_backward,

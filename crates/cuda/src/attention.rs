@@ -58,8 +58,9 @@ pub(super) struct Shape {
 
 impl Shape {
     /// Checks q and the cache against the batch, which has at least one row.
-    pub(super) fn new(q: Buf<'_>, kv: Kv<'_>, batch: Batch<'_>, scores: Scores) -> Shape {
-        let Scores { window, cap } = scores;
+    pub(super) fn new(q: Buf<'_>, kv: Kv<'_>, batch: Batch<'_>, scores: Scores<'_>) -> Shape {
+        let Scores { window, cap, sinks } = scores;
+        assert!(sinks.is_none(), "plans for cards refuse sinks");
         assert!(window > 0, "a row sees itself");
         let (rows, k, d) = (batch.positions.len(), kv.kv_heads, kv.head_dim);
         let a = q.len() / (rows * d);
@@ -183,7 +184,7 @@ pub(crate) fn forward(
     q: Buf<'_>,
     kv: Kv<'_>,
     batch: Batch<'_>,
-    scores: Scores,
+    scores: Scores<'_>,
     out: Buf<'_>,
     lse: Option<Buf<'_>>,
 ) {

@@ -132,6 +132,7 @@ pub(crate) fn glu(dev: &CudaDevice, how: Gate, gate_up: Buf<'_>, f: usize, out: 
 }
 
 pub(super) fn is_gelu(how: Gate) -> Arg {
+    assert!(how != Gate::ClampedSilu, "plans for cards refuse clamped gates");
     Arg::U32((how == Gate::GeluTanh).into())
 }
 

@@ -233,20 +233,40 @@ impl<'a> Rotation<'a> {
 /// The window of a layer in which a row sees all keys that come before it.
 pub const ALL_KEYS: usize = usize::MAX;
 
-/// Which keys a row attends to, and the soft cap on their scores.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Scores {
+/// Which keys a row attends to, the soft cap on their scores, and the sinks of heads.
+#[derive(Clone, Copy, Debug)]
+pub struct Scores<'a> {
     /// Maximum keys that a row sees.
     pub window: usize,
     /// c: soft cap; a scaled score x becomes c tanh(x / c).
     pub cap: Option<f32>,
+    /// [a] e: a score of each query head that takes part in the softmax of its rows, and has no value. A softmax begins
+    /// with it: its largest score is the sink, its sum 1, and its output 0.
+    pub sinks: Option<Buf<'a>>,
 }
 
-impl Scores {
+impl Scores<'_> {
     /// Returns uncapped scores of the last `window` keys.
-    pub const fn of(window: usize) -> Scores {
-        Scores { window, cap: None }
+    pub const fn of(window: usize) -> Scores<'static> {
+        Scores { window, cap: None, sinks: None }
     }
+}
+
+/// The gradient of sinks: minus the sum over rows of a sink's share of the softmax times the product of output and
+/// gradient.
+#[derive(Clone, Copy, Debug)]
+pub struct SinkBackward<'a> {
+    /// [a] e.
+    pub sinks: Buf<'a>,
+    /// [M, a d] e: from the forward pass.
+    pub out: Buf<'a>,
+    /// [M, a] f32: from the forward pass, with the sinks in their sums.
+    pub lse: Buf<'a>,
+    /// [M, a d] e: gradient of `out`.
+    pub dout: Buf<'a>,
+    /// [a], written, or added to when `add`; f32 or bf16.
+    pub grad: Buf<'a>,
+    pub add: bool,
 }
 
 /// Soft cap and factor on logits before their log-softmax.
@@ -420,7 +440,7 @@ pub struct AttentionBackward<'a> {
     pub q: Buf<'a>,
     pub kv: Kv<'a>,
     pub batch: Batch<'a>,
-    pub scores: Scores,
+    pub scores: Scores<'a>,
     /// [M, a d] e: from the forward pass.
     pub out: Buf<'a>,
     /// [M, a] f32: from the forward pass.

@@ -35,7 +35,7 @@ impl<'a> Blocks<'a> {
         Blocks { encoding, words, scales, n, k }
     }
 
-    /// Returns the bytes of a row, an even number.
+    /// Returns the bytes of a row.
     pub fn row_bytes(&self) -> usize {
         self.k / self.encoding.block_values() as usize * self.encoding.block_bytes() as usize
     }

@@ -182,6 +182,20 @@ pub struct GluExpertsBackward<'a> {
     pub d_weights: Buf<'a>,
 }
 
+/// The gradient of biases of experts: for each expert the sum of dy over its pairs, rows ascending.
+#[derive(Clone, Copy, Debug)]
+pub struct ExpertBiasBackward<'a> {
+    /// [M, N] or [P, N] e.
+    pub dy: Buf<'a>,
+    pub dy_has: RowsOf,
+    pub routes: Routes<'a>,
+    /// True if each pair counts by its weight.
+    pub weighs: bool,
+    /// [E, N], written, or added to when `add`; f32 or bf16.
+    pub grad: Buf<'a>,
+    pub add: bool,
+}
+
 /// The gradient of `glu_shared`.
 #[derive(Clone, Copy, Debug)]
 pub struct GluSharedBackward<'a> {

@@ -36,7 +36,8 @@ mod work;
 pub use args::{
     ADAPTER_BLOCKS_MAX, ALL_KEYS, Activation, AdamW, AdamWBufs, AdaptBackward, Adapted, Adapter,
     AdapterBlock, AttentionBackward, Batch, GateHeadsBackward, HeadOut, Heads, ListedBackward, ListedTokens,
-    Logits, Norm, NormGrads, QkNorm, QkNormBackward, RopeBackward, Rotation, Sample, Sampling, Scores, Slots,
+    Logits, Norm, NormGrads, QkNorm, QkNormBackward, RopeBackward, Rotation, Sample, Sampling, Scores,
+    SinkBackward, Slots,
 };
 pub use backend::{Aside, Backend, Checked, HostBytes, Network, Pipeline, Trade, Transfer};
 pub use blocks::{BLOCK_PARTS_MAX, Blocks, Codes, block_elements};
@@ -48,8 +49,8 @@ pub use delta::{
     DeltaRuleBackward, DeltaWeights, NO_STATE, NormGated, NormGatedBackward, Places, STATE_CHUNK, edges,
 };
 pub use experts::{
-    Balance, CORRECTION_TERMS, Experts, ExpertsBackward, GluExpertsBackward, GluSharedBackward,
-    RouteBackward, Routes, Routing, RowsOf, SIGMOID_SUM_MIN, Sigmoid,
+    Balance, CORRECTION_TERMS, ExpertBiasBackward, Experts, ExpertsBackward, GluExpertsBackward,
+    GluSharedBackward, RouteBackward, Routes, Routing, RowsOf, SIGMOID_SUM_MIN, Sigmoid,
 };
 pub use experts_adapter::{AdaptExpertsBackward, EXPERTS_BLOCKS_MAX, ExpertsAdapter};
 pub use head::{DivergenceBackward, HeadBackward, HeadDivergence, HeadSide, Measure};

@@ -6,11 +6,11 @@ use crate::pieces::portions;
 use crate::{
     Activation, AdamW, AdamWBufs, AdaptBackward, AdaptExpertsBackward, Adapted, Adapter, Arrange,
     AttentionBackward, Backend, Batch, Blocks, Checked, Coded, Codes, DeltaInputs, DeltaInputsBackward,
-    DeltaRule, DeltaRuleBackward, Descent, Experts, ExpertsAdapter, ExpertsBackward, GateHeadsBackward,
-    GluExpertsBackward, GluSharedBackward, HeadBackward, HeadDivergence, HeadOut, HeadSide, Heads, Kv,
-    ListedTokens, Logits, Matrix, MatrixLayout, Momentum, MoveColumns, Norm, NormGated, NormGatedBackward,
-    NormGrads, OwnedRun, QkNorm, RopeBackward, Rotation, RouteBackward, Routes, Routing, RowsOf, Run, Sample,
-    Scores, Slots, Transfer,
+    DeltaRule, DeltaRuleBackward, Descent, ExpertBiasBackward, Experts, ExpertsAdapter, ExpertsBackward,
+    GateHeadsBackward, GluExpertsBackward, GluSharedBackward, HeadBackward, HeadDivergence, HeadOut,
+    HeadSide, Heads, Kv, ListedTokens, Logits, Matrix, MatrixLayout, Momentum, MoveColumns, Norm, NormGated,
+    NormGatedBackward, NormGrads, OwnedRun, QkNorm, RopeBackward, Rotation, RouteBackward, Routes, Routing,
+    RowsOf, Run, Sample, Scores, SinkBackward, Slots, Transfer,
 };
 use plimsoll_arch::Gate;
 use plimsoll_base::Encoding;
@@ -129,7 +129,7 @@ operations! {
     /// Causal attention with scale 1/sqrt(d) over the keys that `scores` allows. `q`, `out`: [M, a d] e; `lse`:
     /// [M, a] f32, log-sum-exp of the scores.
     fn attention(
-        q: Read Buf<'a>, kv: Read Kv<'a>, batch: Read Batch<'a>, scores: Read Scores, out: Write Buf<'a>, lse: Write Option<Buf<'a>>
+        q: Read Buf<'a>, kv: Read Kv<'a>, batch: Read Batch<'a>, scores: Read Scores<'a>, out: Write Buf<'a>, lse: Write Option<Buf<'a>>
     ) = Attention;
     /// out = activation(gate) * up: SwiGLU or GeGLU. `gate_up`: [M, 2f] e, gate first; `out`: [M, f] e.
     fn glu(how: Read Gate, gate_up: Read Buf<'a>, f: Read usize, out: Write Buf<'a>) = Glu;
@@ -201,6 +201,8 @@ operations! {
     ) = RmsNormBackward;
     /// The gradient of attention.
     fn attention_backward(args: Read AttentionBackward<'a>) = AttentionBackward;
+    /// The gradient of the sinks of attention.
+    fn sink_backward(args: Read SinkBackward<'a>) = SinkBackward;
     /// The gradient through rotation and head norms.
     fn rope_backward(args: Read RopeBackward<'a>) = RopeBackward;
     /// The gradient of `glu`. `gate_up`: [M, 2f] e of the forward pass; `dout`: [M, f] e; `d_gate_up`: [M, 2f] e,
@@ -292,7 +294,13 @@ operations! {
         x: Read Buf<'a>, x_has: Read RowsOf, adapter: Read ExpertsAdapter<'a>, routes: Read Routes<'a>, u: Write Buf<'a>,
         out: Write Option<Buf<'a>>
     ) = AdaptExperts;
-    /// out[p] = weight * activation(gate) * up, rounded once. `gate_up`: [P, 2f] e, gate first; `out`: [P, f] e.
+    /// out[p] += bias of the pair's expert, times the pair's weight if `weighs`. `bias`: [E, N]; `out`: [P, N], e or
+    /// f32.
+    fn add_expert_bias(
+        out: Write Buf<'a>, bias: Read Buf<'a>, routes: Read Routes<'a>, weighs: Read bool
+    ) = AddExpertBias;
+    /// out[p] = weight * activation(gate) * up, rounded once. `gate_up`: [P, 2f] e, gate first, or alternating where
+    /// the activation says so; `out`: [P, f] e.
     fn glu_experts(
         how: Read Gate, gate_up: Read Buf<'a>, f: Read usize, routes: Read Routes<'a>, out: Write Buf<'a>
     ) = GluExperts;
@@ -319,6 +327,13 @@ operations! {
     ) = AdaptExpertsDx;
     /// The gradients of `adapt_experts` by A and B.
     fn adapt_experts_dw(args: Read AdaptExpertsBackward<'a>) = AdaptExpertsDw;
+    /// The gradient of `add_expert_bias` by the biases.
+    fn expert_bias_backward(args: Read ExpertBiasBackward<'a>) = ExpertBiasBackward;
+    /// The gradient of `add_expert_bias` by the weights of pairs: d_weights[p] += dy of the pair's row times the bias.
+    /// `dy`: [M, N] e; `bias`: [E, N]; `d_weights`: [P] f32.
+    fn bias_weights_backward(
+        dy: Read Buf<'a>, bias: Read Buf<'a>, routes: Read Routes<'a>, d_weights: Write Buf<'a>
+    ) = BiasWeightsBackward;
     /// The gradient of `glu_experts`.
     fn glu_experts_backward(args: Read GluExpertsBackward<'a>) = GluExpertsBackward;
     /// The gradient of `glu_shared`.

@@ -5,11 +5,11 @@ use crate::{
     Activation, AdamW, AdamWBufs, AdaptBackward, AdaptExpertsBackward, Adapted, Adapter, AdapterBlock,
     Arrange, AttentionBackward, Balance, Batch, Blocks, Coded, Codes, ColumnOrder, Columns, DeltaHeads,
     DeltaInputs, DeltaInputsBackward, DeltaRule, DeltaRuleBackward, DeltaWeights, Descent,
-    DivergenceBackward, Experts, ExpertsAdapter, ExpertsBackward, GateHeadsBackward, GluExpertsBackward,
-    GluSharedBackward, HeadBackward, HeadDivergence, HeadOut, HeadSide, Heads, Kv, ListedBackward,
-    ListedTokens, Logits, Matrix, MatrixLayout, Measure, Momentum, MoveColumns, Norm, NormGated,
-    NormGatedBackward, NormGrads, OwnedRun, Places, QkNorm, QkNormBackward, RopeBackward, Rotation,
-    RouteBackward, Routes, Routing, RowsOf, Sample, Sampling, Scores, Sigmoid, Slots,
+    DivergenceBackward, ExpertBiasBackward, Experts, ExpertsAdapter, ExpertsBackward, GateHeadsBackward,
+    GluExpertsBackward, GluSharedBackward, HeadBackward, HeadDivergence, HeadOut, HeadSide, Heads, Kv,
+    ListedBackward, ListedTokens, Logits, Matrix, MatrixLayout, Measure, Momentum, MoveColumns, Norm,
+    NormGated, NormGatedBackward, NormGrads, OwnedRun, Places, QkNorm, QkNormBackward, RopeBackward,
+    Rotation, RouteBackward, Routes, Routing, RowsOf, Sample, Sampling, Scores, Sigmoid, SinkBackward, Slots,
 };
 use plimsoll_arch::{Gate, QkNorms};
 use plimsoll_base::Encoding;
@@ -51,6 +51,9 @@ operands! {
     AttentionBackward {
         q: Read, kv: Read, batch: Read, scores: Read, out: Read, lse: Read, dout: Read, dq: Write, dkv: Write
     }
+    Scores { window: Read, cap: Read, sinks: Read }
+    SinkBackward { sinks: Read, out: Read, lse: Read, dout: Read, grad: Write, add: Read }
+    ExpertBiasBackward { dy: Read, dy_has: Read, routes: Read, weighs: Read, grad: Write, add: Read }
     RopeBackward { dq: Read, dkv: Read, rotation: Read, positions: Read, heads: Read, norms: Read, dqkv: Write }
     HeadBackward {
         x: Read, w: Read, targets: Read, logits: Read, head_out: Read, dlogprobs: Read, dentropy: Read,
@@ -123,7 +126,6 @@ operands_without_buffers!(
     f32,
     bool,
     usize,
-    Scores,
     Logits,
     Measure,
     Activation,

@@ -1,6 +1,7 @@
 //! Converts Hugging Face's `config.json` to a `ModelSpec` and back. Refuses what is not computed here by key and value:
 //! ignoring experts or soft-caps of a family without them, or another activation, would give wrong numbers.
 
+mod biased;
 pub(crate) mod defaults;
 mod delta;
 mod experts;
@@ -25,7 +26,7 @@ const VOCAB_MAX: u64 = 1 << 22;
 /// Returns the name of the gates' activation.
 fn activation(architecture: &Architecture) -> &'static str {
     match architecture.gate {
-        Gate::Silu => "silu",
+        Gate::Silu | Gate::ClampedSilu => "silu",
         Gate::GeluTanh => "gelu_pytorch_tanh",
     }
 }
@@ -33,7 +34,7 @@ fn activation(architecture: &Architecture) -> &'static str {
 /// Returns the key of the activation's name.
 fn activation_key(architecture: &Architecture) -> &'static str {
     match architecture.gate {
-        Gate::Silu => "hidden_act",
+        Gate::Silu | Gate::ClampedSilu => "hidden_act",
         Gate::GeluTanh => "hidden_activation",
     }
 }
@@ -343,9 +344,13 @@ impl Config<'_> {
             }
         }
         self.refuse_what_gemma4_lacks(architecture)?;
-        if let Some(value) = self.present("quantization_config").filter(|v| **v != Value::Bool(false)) {
+        let is_built = |value: &Value| {
+            *value == Value::Bool(false) || (architecture.has_biased_experts && says_mxfp4(value))
+        };
+        if let Some(value) = self.present("quantization_config").filter(|value| !is_built(value)) {
             return Err(unsupported(self.file, "quantization_config", value, "none"));
         }
+        self.refuse_other_clamps(architecture)?;
         for key in ["hidden_act", "hidden_activation"] {
             let is_built = |v: &Value| {
                 v == activation(architecture) || (v == "swish" && activation(architecture) == "silu")
@@ -372,6 +377,15 @@ impl Config<'_> {
         }
         Ok(())
     }
+}
+
+/// Returns whether a configuration says that experts are in MXFP4.
+pub(crate) fn is_in_mxfp4(config: &Value) -> bool {
+    config.get("quantization_config").is_some_and(says_mxfp4)
+}
+
+fn says_mxfp4(value: &Value) -> bool {
+    value.get("quant_method").and_then(Value::as_str) == Some("mxfp4")
 }
 
 fn insert_ids(map: &mut Map<String, Value>, ids: &TokenIds) {

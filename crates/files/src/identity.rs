@@ -1,5 +1,6 @@
 //! Tells models with other weights apart without reading all of them: ranks that train one model compare it.
 
+use crate::mxfp4;
 use crate::open::OpenModel;
 use crate::storage::Storage;
 use crate::tensors::TensorInfo;
@@ -28,6 +29,14 @@ impl OpenModel {
         tensors.sort_by(|one, other| one.name.cmp(&other.name));
         for tensor in tensors {
             add(&mut hash, &self.files[tensor.file], tensor, part)?;
+            if let Some((file, offset, bytes)) = mxfp4::scales(tensor) {
+                add(
+                    &mut hash,
+                    &self.files[file],
+                    &TensorInfo { file, offset, bytes, ..tensor.clone() },
+                    part,
+                )?;
+            }
         }
         if let Some(adapter) = &self.adapter {
             let (storage, mut tensors) = adapter.stored();

@@ -2,13 +2,13 @@
 //! headers only. Rows pass through the caller's buffer, so memory does not grow with the model.
 
 use crate::adapter::{self, Adapter};
-use crate::config::{Head, TokenIds, model_from_config, spec_from_config, token_ids};
+use crate::config::{Head, TokenIds, is_in_mxfp4, model_from_config, spec_from_config, token_ids};
 use crate::gguf::header::Gguf;
 use crate::gguf::model::{self, GgufTokenizer};
 use crate::source::{ADAPTER_CONFIG, Local, is_repo, of_run, resolve};
 use crate::storage::{Storage, read_small, read_small_if_present};
 use crate::tensors::{RowOrder, TensorInfo};
-use crate::{builtin, safetensors_dir, wrapped};
+use crate::{builtin, mxfp4, safetensors_dir, wrapped};
 use plimsoll_arch::{LayerEncodings, ModelSpec, Quantization};
 use plimsoll_base::{Encoding, Error, Result, blocks};
 use serde_json::Value;
@@ -104,6 +104,11 @@ impl OpenModel {
             .ok_or_else(|| Error::new("model-tensor-missing", format!("{}: no tensor `{name}`", self.source)))
     }
 
+    /// Returns whether its experts are in MXFP4.
+    pub fn has_mxfp4(&self) -> bool {
+        self.tensors.iter().any(|tensor| tensor.encoding == Encoding::Mxfp4)
+    }
+
     /// Returns the special token ids, for `config_json`.
     pub fn token_ids(&self) -> TokenIds {
         TokenIds { eos: self.eos_token_ids.clone(), bos: self.bos_token_id, pad: self.pad_token_id }
@@ -126,6 +131,9 @@ impl OpenModel {
         if tensor.row_order == RowOrder::Stored {
             return self.read_values(tensor, rows.start * row_values, staging, out);
         }
+        if let Some(read) = mxfp4::read_experts(&self.files, tensor, rows.clone(), out) {
+            return read;
+        }
         for (row, out) in rows.zip(out.chunks_exact_mut(row_values as usize)) {
             self.read_values(tensor, tensor.row_order.stored_row(row) * row_values, staging, out)?;
             tensor.row_order.read(out);
@@ -140,6 +148,7 @@ impl OpenModel {
         let tensor = self.named(name)?;
         let elements: u64 = tensor.shape.iter().product(); // checked with the header
         assert!(first + out.len() as u64 <= elements, "{} from {first} of {:?}", out.len(), tensor.shape);
+        assert!(mxfp4::scales(tensor).is_none(), "elements of blocks are read by rows");
         if tensor.row_order == RowOrder::Stored {
             return self.read_values(tensor, first, staging, out);
         }
@@ -166,6 +175,9 @@ impl OpenModel {
     ) -> Result<()> {
         let tensor = self.named(name)?;
         assert_eq!(tensor.encoding, encoding, "{name}");
+        if let Some(read) = mxfp4::read(&self.files, tensor, rows.clone(), out) {
+            return read;
+        }
         let matrices: u64 = tensor.shape[1..tensor.shape.len() - 1].iter().product();
         let row_bytes = tensor.bytes / (tensor.shape[0] * matrices);
         assert_eq!(
@@ -294,6 +306,7 @@ fn open_directory(source: &str, dir: &Path) -> Result<OpenModel> {
     let (spec, head) = model_from_config(&config, &config_path.display().to_string())?;
     let (files, tensors) = safetensors_dir::open_directory(dir)?;
     let tensors = if spec.is_wrapped { wrapped::text_tensors(tensors)? } else { tensors };
+    let tensors = mxfp4::joined(tensors, is_in_mxfp4(&config), dir)?;
     let spec = with_experts_of_file(spec, &tensors);
     let tokenizer = tokenizer_of(dir)?;
     let ids = token_ids(&config, generation.as_ref());
@@ -378,6 +391,16 @@ fn adapted(source: &str, folder: &Path, model: OpenModel) -> Result<OpenModel> {
                 "name the file that it was trained on in base_model_name_or_path of its adapter_config.json",
             )
             .hint("or remove base_quantization there, to add it to weights that it was not trained on"));
+    }
+    if adapter.config.quantize == Some(Quantization::Mxfp4) && !model.has_mxfp4() {
+        let message = format!(
+            "{}: base_quantization is mxfp4, and {} has no experts in MXFP4",
+            folder.display(),
+            model.source
+        );
+        return Err(Error::new("adapter-other-base", message).hint(
+            "name the model that it was trained on in base_model_name_or_path of its adapter_config.json",
+        ));
     }
     let eos_token_ids = adapter_ends(folder, &model.eos_token_ids)?;
     let own = tokenizer_of(folder)?;

@@ -1,6 +1,7 @@
 //! A directory of safetensors: one file, or shards with an index. Reads headers only. Checks every offset, size, shape
 //! and dtype against the file's length; tensors fill the file without hole or overlap.
 
+use crate::mxfp4;
 use crate::storage::{Storage, read_small};
 use crate::tensors::{RowOrder, TensorInfo};
 use crate::wrapped::is_of_other_part;
@@ -208,6 +209,8 @@ fn check_entry(name: &str, entry: &Entry) -> std::result::Result<TensorInfo, Str
     let name = shown(name);
     let (start, end) = entry.data_offsets;
     let encoding = match entry.dtype.as_str() {
+        // Half of a tensor in blocks, which is read if the configuration says that there are some.
+        "U8" if mxfp4::is_half(&name) => Encoding::Mxfp4,
         "F32" => Encoding::F32,
         "F16" => Encoding::F16,
         "BF16" => Encoding::Bf16,
@@ -222,7 +225,11 @@ fn check_entry(name: &str, entry: &Entry) -> std::result::Result<TensorInfo, Str
             "tensor `{name}` has shape {shape:?}; one to {AXES_MAX} axes, none of them 0, are read"
         ));
     }
-    match encoding.tensor_bytes(shape) {
+    let bytes = match encoding {
+        Encoding::Mxfp4 => shape.iter().try_fold(1u64, |all, axis| all.checked_mul(*axis)),
+        _ => encoding.tensor_bytes(shape),
+    };
+    match bytes {
         Some(bytes) if bytes == end - start => Ok(TensorInfo {
             name: String::new(),
             shape: shape.clone(),

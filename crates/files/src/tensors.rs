@@ -22,6 +22,13 @@ pub enum RowOrder {
     ValueColumns(ValueHeads),
     /// The order of `ValueHeads` for numbers x, each stored as -e^x.
     Decays(ValueHeads),
+    /// Matrices of experts in MXFP4, which are read as blocks of rows or expert by expert; their scales lie apart.
+    Mxfp4 {
+        /// Index of the file with the scales.
+        scales_file: usize,
+        /// First byte of the scales within that file.
+        scales_offset: u64,
+    },
 }
 
 /// Value heads that share key heads.
@@ -48,7 +55,7 @@ impl RowOrder {
     /// Returns where the file keeps row `row`.
     pub(crate) fn stored_row(self, row: u64) -> u64 {
         match self {
-            RowOrder::Stored | RowOrder::ValueColumns(_) => row,
+            RowOrder::Stored | RowOrder::ValueColumns(_) | RowOrder::Mxfp4 { .. } => row,
             RowOrder::ValueHeads { from, heads } => match row.checked_sub(from.into()) {
                 Some(row) => u64::from(from) + heads.stored(row),
                 None => row,

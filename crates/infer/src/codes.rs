@@ -91,6 +91,12 @@ pub fn check_codes(
         )));
     }
     let spec = &model.spec;
+    if how == Some(Quantization::Mxfp4) && !model.has_mxfp4() {
+        let message = format!("{key} = \"mxfp4\": {} has no experts in MXFP4", model.source);
+        return Err(Error::usage(slug, message)
+            .fact("weights are not rounded to it: they stay in the blocks that the model's file has")
+            .hint(format!("{}remove {key}", nf4(key))));
+    }
     if how.is_some() && spec.each_layer().any(|layer| layer.latent().is_some()) {
         let message = format!("{key}: products of latent attention are not built in codes");
         return Err(Error::usage(slug, message).hint(format!("remove {key}")));

@@ -48,6 +48,8 @@ impl LayerPass<'_, '_, '_> {
         match (w.adapters.added(site), resid) {
             (Some(adapter), _) => {
                 let u = self.bufs.u.get(site).expect("a pass with adapters has their u");
+                // A layer may have fewer of the product's linear layers than others.
+                let u = u.slice(0, self.pass.rows * adapter.a.n);
                 dev.adapted(x, w.adapted(site, bias, adapter), resid, u, out);
             }
             (None, resid) => match (w.codes(site), resid) {

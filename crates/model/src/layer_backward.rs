@@ -108,7 +108,8 @@ impl<'x, 'a, 'p> LayerBackward<'x, 'a, 'p> {
         let adapter = w.adapters.at(site)?;
         let len = pass.rows * adapter.a.n;
         let once = || bufs.u_once.expect("an update of adapters").slice(0, len);
-        Some((adapter, bufs.u.get(site).unwrap_or_else(once), self.room().0.slice(0, len)))
+        let u = bufs.u.get(site).map_or_else(once, |u| u.slice(0, len));
+        Some((adapter, u, self.room().0.slice(0, len)))
     }
 
     /// Returns scratch for the gradient of u and for packing, for adapters.

@@ -23,6 +23,7 @@ pub mod rope;
 mod save;
 mod streamed;
 mod terms;
+mod transposed;
 mod weights;
 mod whole;
 

@@ -168,6 +168,11 @@ impl RandomWeights {
         let (k, part) = (param.k.max(1) as usize, param.parts.iter().find(|part| part.name == name));
         let part = part.expect("a place is of a part");
         let width: u64 = if param.is_vector() { 1 } else { part.shape[1..].iter().product() };
+        if let Some(of) = part.transposed() {
+            return of.stored_rows((first as usize) * k, out, &mut vec![0.0; k], |row, values| {
+                random_values(param, &self.spec, self.seed, (above + row) * k, values);
+            });
+        }
         let (mut stored, mut left) = ((first * width) as usize / k, out);
         while !left.is_empty() {
             let (row, run) = part.run_of_stored(stored);
@@ -190,6 +195,18 @@ fn read(
     if param.is_vector() {
         return model.read_elements(&part.name, first as u64, stored, out);
     }
+    if let Some(of) = part.transposed() {
+        let (encoding, rows) = (Encoding::Mxfp4, out.len() / param.k as usize);
+        if model.tensor(&part.name).is_some_and(|tensor| tensor.encoding == encoding) {
+            // Blocks are those of rows.
+            let row_bytes = u64::from(param.k) / encoding.block_values() * encoding.block_bytes();
+            let bytes = &mut stored[..rows * row_bytes as usize];
+            model.read_blocks(&part.name, encoding, first as u64..(first + rows) as u64, bytes)?;
+            decode(encoding, bytes, &[], out);
+            return Ok(());
+        }
+        return of.read(first, out, |at, out| model.read_elements(&part.name, at, stored, out));
+    }
     let k = param.k as usize;
     let (mut row, mut left) = (first, out);
     while !left.is_empty() {
@@ -206,10 +223,12 @@ fn read(
     Ok(())
 }
 
+/// Rows of blocks that are whole words, whatever the bytes of one.
+const WORD_ROWS: usize = 4;
 /// Values worth a thread: about a millisecond of reading.
 const THREAD_VALUES: usize = 1 << 18;
 
-/// Splits `rows` rows of `width` values of the staging among threads, in runs of an even number; a vector is one run.
+/// Splits `rows` rows of `width` values of the staging among threads, in runs of whole words; a vector is one run.
 /// `fill` gets a run's first row, four bytes per value, and the values. Returns the first run's error, if any.
 fn by_threads(
     rows: usize,
@@ -219,7 +238,7 @@ fn by_threads(
     fill: impl Fn(usize, &mut [u8], &mut [f32]) -> Result<()> + Sync,
 ) -> Result<()> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let run = rows.div_ceil(threads).max(THREAD_VALUES.div_ceil(width)).next_multiple_of(2);
+    let run = rows.div_ceil(threads).max(THREAD_VALUES.div_ceil(width)).next_multiple_of(WORD_ROWS);
     let Staging { stored, values } = staging;
     let values = &mut values[..rows * width];
     if is_vector || run >= rows {
@@ -247,9 +266,8 @@ fn load_blocks(
     staging: &mut Staging,
 ) -> Result<()> {
     let (row_bytes, k) = (blocks.row_bytes(), blocks.k);
-    // Two rows are whole words.
-    let rows_max = staging.values.len() / k / 2 * 2;
-    assert!(rows_max > 0, "staging of {} values for two rows of {k}", staging.values.len());
+    let rows_max = staging.values.len() / k / WORD_ROWS * WORD_ROWS;
+    assert!(rows_max > 0, "staging of {} values for {WORD_ROWS} rows of {k}", staging.values.len());
     let all = *all as usize;
     for done in (0..all).step_by(rows_max) {
         let rows = rows_max.min(all - done);
@@ -288,7 +306,7 @@ impl<'a> Target<'_, 'a> {
     fn is_as_stored(&self, part: &Part, model: &OpenModel) -> bool {
         let is_bf16 = model.tensor(&part.name).is_some_and(|tensor| {
             let is_plain = tensor.row_order == RowOrder::Stored && tensor.added == 0.0;
-            is_plain && part.groups.is_none() && tensor.encoding == Encoding::Bf16
+            is_plain && part.groups.is_none() && !part.is_transposed && tensor.encoding == Encoding::Bf16
         });
         is_bf16
             && self.codes.is_none()
@@ -353,7 +371,7 @@ fn random_values(param: &Param, spec: &ModelSpec, seed: u64, first: usize, out: 
         | ParamKind::KNorm => {
             return out.fill(1.0 - spec.architecture().norm_offset);
         }
-        ParamKind::Bias(_) | ParamKind::RouterCorrection => return out.fill(0.0),
+        ParamKind::Bias(_) | ParamKind::RouterBias | ParamKind::RouterCorrection => return out.fill(0.0),
         ParamKind::DeltaNorm | ParamKind::LayerScale => return out.fill(1.0),
         ParamKind::DeltaDecay => return out.fill(RANDOM_DECAY),
         ParamKind::DeltaBias => return out.fill(1.0),

@@ -4,6 +4,7 @@
 //! q, k and v are one matrix, gate and up another, so that a product reads its input once. The buffer is flat, so that
 //! the optimizer is one element-wise pass over all parameters.
 
+use crate::transposed::Transposed;
 use plimsoll_arch::{KeyGroups, ModelSpec, ParamKind, TensorRow, layer_tensors};
 use plimsoll_base::{DType, Encoding};
 use plimsoll_device::{CODE_BLOCK, Layouts, Run, matrix_elements};
@@ -22,6 +23,8 @@ pub struct Part {
     pub shape: Vec<u64>,
     /// The order of its rows on disk, if it is not that of the parameter.
     pub groups: Option<KeyGroups>,
+    /// True if it has the matrices of all experts with inputs as rows.
+    pub is_transposed: bool,
     /// The encoding of its rows, if they are stored in codes.
     pub encoding: Option<Encoding>,
 }
@@ -30,7 +33,12 @@ impl Part {
     /// Returns a tensor of rows of `k` elements, or of a vector if that is 0.
     pub(crate) fn new(name: String, rows: u32, k: u32) -> Part {
         let shape = if k == 0 { vec![rows.into()] } else { vec![rows.into(), k.into()] };
-        Part { name, rows, shape, groups: None, encoding: None }
+        Part { name, rows, shape, groups: None, is_transposed: false, encoding: None }
+    }
+
+    /// Returns its sizes, if files have it transposed.
+    pub(crate) fn transposed(&self) -> Option<Transposed> {
+        self.is_transposed.then(|| Transposed::of(&self.shape))
     }
 
     /// Returns where the file has row `row`, and how many rows from there on are neighbours in both.
@@ -112,9 +120,14 @@ impl Param {
         if self.has_terms() { DType::F32 } else { dtype }
     }
 
-    /// True if the rows of a tensor on disk are in another order.
+    /// True if the rows of a tensor on disk are in another order, or are its columns.
     pub(crate) fn is_grouped(&self) -> bool {
-        self.parts.iter().any(|part| part.groups.is_some())
+        self.parts.iter().any(|part| part.groups.is_some() || part.is_transposed)
+    }
+
+    /// Returns the sizes of its one tensor on disk, if that is transposed.
+    pub(crate) fn transposed(&self) -> Option<Transposed> {
+        self.parts.first().and_then(Part::transposed)
     }
 
     /// Calls `each` with runs of `rows` rows from `first` on that are neighbours on disk too: the number of rows before
@@ -196,7 +209,7 @@ impl ParamTable {
                     let name = format!("model.layers.{layer}.{}", row.name(*expert));
                     let all = if row.is_of_all_experts { row.experts.unwrap_or(1) } else { 1 };
                     let part = Part::new(name, row.rows * each * all, k);
-                    Part { shape: row.shape(), groups: row.groups, ..part }
+                    Part { shape: row.shape(), groups: row.groups, is_transposed: row.is_transposed, ..part }
                 };
                 table.add_parts(of_device, weights, kind, layer, k, tensors.iter().map(part).collect());
             }

@@ -270,6 +270,11 @@ fn put_rows(
             }
             return Ok(());
         }
+        if let Some(of) = piece.param.transposed() {
+            return of.write(piece.first as usize + first, rows, |at, column| {
+                writer.put_f32_as(start + at * dtype.bytes(), dtype, column, stored).map(drop)
+            });
+        }
         let of = (piece.first as usize + first, rows.len() / width);
         piece.param.each_stored_run(of, |before, stored_row, run| {
             let rows = &rows[before * width..][..run * width];
@@ -377,6 +382,10 @@ fn read_rows_of(
     stored: &mut [u8],
     rows: &mut [f32],
 ) -> Result<()> {
+    if let Some(of) = param.transposed() {
+        let name = format!("{prefix}{}", param.parts[0].name);
+        return of.read(first, rows, |at, column| file.read(&name, at, stored, column));
+    }
     let width = param.k.max(1) as usize;
     let (mut above, end) = (0, first + rows.len() / width);
     for part in &param.parts {

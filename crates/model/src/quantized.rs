@@ -4,7 +4,7 @@
 
 use crate::params::{CodesAt, Param, ParamTable, Part};
 use crate::weights::{CodeBufs, LayerParams, Params};
-use plimsoll_arch::{LayerEncodings, ModelSpec, Site};
+use plimsoll_arch::{LayerEncodings, ModelSpec, Quantization, Site};
 use plimsoll_base::{DType, Encoding};
 use plimsoll_device::{BLOCK_PARTS_MAX, Blocks, Codes, Device, Matrix, block_elements, matrix_elements};
 use plimsoll_memory::Buf;
@@ -17,6 +17,24 @@ pub enum Coding {
     All(Encoding),
     /// Each matrix in its encoding in the model's file.
     File(LayerEncodings),
+    /// Those of experts in one encoding, and the others in full.
+    Experts(Encoding),
+}
+
+impl Coding {
+    /// Returns the coding of a kind of quantization; `of_file`: the encodings of the model's file.
+    pub fn of(how: Quantization, of_file: impl FnOnce() -> LayerEncodings) -> Coding {
+        match (how, how.encoding()) {
+            (Quantization::Mxfp4, Some(encoding)) => Coding::Experts(encoding),
+            (_, Some(encoding)) => Coding::All(encoding),
+            (_, None) => Coding::File(of_file()),
+        }
+    }
+
+    /// Returns whether a product's weights are stored in codes.
+    fn has(&self, site: Site) -> bool {
+        !matches!(self, Coding::Experts(_)) || site.is_of_experts()
+    }
 }
 
 impl ParamTable {
@@ -25,13 +43,13 @@ impl ParamTable {
         let mut table = ParamTable::empty(self.device);
         for mut param in self.params {
             let key = param.offset;
-            let Some(site) = param.kind.site() else {
+            let Some(site) = param.kind.site().filter(|site| coding.has(*site)) else {
                 table.push(Param { key, ..param });
                 continue;
             };
             let (at, k) = (table.codes, u64::from(param.k));
             match coding {
-                Coding::All(encoding) => {
+                Coding::All(encoding) | Coding::Experts(encoding) => {
                     param.parts.iter_mut().for_each(|part| part.encoding = Some(*encoding))
                 }
                 // Experts share a tensor of the file, and gates and ups one encoding.

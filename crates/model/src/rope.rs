@@ -166,8 +166,9 @@ fn attention_factor(spec: &ModelSpec) -> f64 {
     }
 }
 
-/// Returns the radians per position of pair `i` of a head of `width` rotated elements. Length-dependent rules use the table's `positions` as the length: the
-/// reference uses each sequence's own, and would have to rotate cached keys again as a sequence grows.
+/// Returns the radians per position of pair `i` of a head of `width` rotated elements. Length-dependent rules use the
+/// table's `positions` as the length: the reference uses each sequence's own, and would have to rotate cached keys
+/// again as a sequence grows.
 /// Source: transformers `modeling_rope_utils.py` (default, linear, dynamic, llama3, yarn, longrope, proportional).
 fn frequency(spec: &ModelSpec, width: usize, positions: usize, i: usize) -> f64 {
     let width = width as f64;

@@ -124,6 +124,19 @@ fn save_param(
         set.read(dev, param, layout, 0, values);
         return writer.write_f32_as(DType::F32, terms::join(values), stored);
     }
+    if let Some(of) = param.transposed() {
+        let half = values.len() / 2;
+        let (tile, through) = values.split_at_mut(half);
+        let (count, width) = of.stored();
+        let at_once = tile.len() / width;
+        assert!(at_once > 0, "staging of {half} values for rows of {width}");
+        for first in (0..count).step_by(at_once) {
+            let tile = &mut tile[..at_once.min(count - first) * width];
+            of.stored_rows(first, tile, through, |row, rows| set.read(dev, param, layout, row, rows));
+            writer.write_f32_as(set.dtype(), tile, stored)?;
+        }
+        return Ok(());
+    }
     if !param.is_grouped() {
         return for_chunks(param, param.n, values, |first, rows| {
             set.read(dev, param, layout, first, rows);
@@ -213,6 +226,11 @@ fn restore_param(
         }
         let (width, start) = (param.k.max(1) as usize, before * part.rows as usize);
         for_chunks(param, part.rows, values, |first, rows| {
+            if let Some(of) = part.transposed() {
+                of.read(first, rows, |at, out| file.read(&name, at, stored, out))?;
+                write(dev, into, param, layout, first, rows);
+                return Ok(());
+            }
             file.read(&name, ((start + first) * width) as u64, stored, rows)?;
             each_run(part, param, first, rows, |row, rows| {
                 write(dev, into, param, layout, above + row, rows);

@@ -13,6 +13,8 @@ use std::ops::Range;
 pub struct LayerParams<'a> {
     /// [h], before attention
     pub attn_norm: Option<Buf<'a>>,
+    /// [a], in a layer whose softmaxes have sinks
+    pub sinks: Option<Buf<'a>>,
     pub q_norm: Option<Buf<'a>>,
     pub k_norm: Option<Buf<'a>>,
     /// Linear attention layers only
@@ -23,6 +25,8 @@ pub struct LayerParams<'a> {
     pub ffn_norm: Option<Buf<'a>>,
     /// [E, h], in a layer with experts
     pub router: Option<Matrix<'a>>,
+    /// [E], where experts have biases
+    pub router_bias: Option<Buf<'a>>,
     /// [1, h], in a layer with a shared expert
     pub shared_gate: Option<Matrix<'a>>,
     /// [3, E], in a layer whose router scores by sigmoids
@@ -42,7 +46,7 @@ pub struct LayerParams<'a> {
 pub struct LayerProduct<'a> {
     /// [n, k], or [E n, k] of all experts
     pub w: Matrix<'a>,
-    /// [n]
+    /// [n], or [E n] of all experts
     pub bias: Option<Buf<'a>>,
     /// The codes of `w`, if quantized
     pub(crate) codes: Option<Codes<'a>>,
@@ -189,6 +193,7 @@ impl<'a> LayerParams<'a> {
         let of = |p: &Param| Matrix::new(slice(p), p.n as usize, p.k as usize, layout);
         LayerParams {
             attn_norm: vector(ParamKind::AttnNorm),
+            sinks: vector(ParamKind::Sinks),
             q_norm: vector(ParamKind::QNorm),
             k_norm: vector(ParamKind::KNorm),
             delta: vector(ParamKind::DeltaConv).map(|conv| {
@@ -199,6 +204,7 @@ impl<'a> LayerParams<'a> {
             attn_post_norm: vector(ParamKind::AttnPostNorm),
             ffn_norm: vector(ParamKind::FfnNorm),
             router: table.find(ParamKind::Router, l).map(of),
+            router_bias: vector(ParamKind::RouterBias),
             shared_gate: table.find(ParamKind::SharedGate, l).map(of),
             router_correction: vector(ParamKind::RouterCorrection),
             ffn_post_norm: vector(ParamKind::FfnPostNorm),

@@ -464,8 +464,8 @@ impl RunShape {
 
     /// Returns how the products of a role's model are stored; `RoleName::Actor` is the run's own model, in any role.
     fn coding(&self, role: RoleName, how: Option<Quantization>) -> Option<Coding> {
-        let of_file = || Coding::File(*self.encodings.get(role).expect("opening requires a GGUF file"));
-        how.map(|how| how.encoding().map_or_else(of_file, Coding::All))
+        let of_file = || *self.encodings.get(role).expect("opening requires a GGUF file");
+        how.map(|how| Coding::of(how, of_file))
     }
 
     /// Returns how the run's own model is stored in a role that neither trains nor adapts it.

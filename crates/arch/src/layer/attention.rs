@@ -47,6 +47,8 @@ pub struct AttentionSpec {
     pub gated: bool,
     /// Where values come from.
     pub values: Values,
+    /// True if the softmax of each query head has a sink: a logit that takes part in its sum, and has no value.
+    pub sinks: bool,
 }
 
 impl AttentionSpec {
@@ -113,6 +115,9 @@ impl AttentionSpec {
             let [q, k] = if norms == QkNorms::Rows { [q, kv] } else { [d, d] };
             add(vector(Kind::QNorm, ("self_attn.q_norm", "attn_q_norm", "weight"), q));
             add(vector(Kind::KNorm, ("self_attn.k_norm", "attn_k_norm", "weight"), k));
+        }
+        if self.sinks {
+            add(vector(Kind::Sinks, ("self_attn.sinks", "attn_sinks", ""), self.heads));
         }
         add(matrix(Kind::Weight(Site::Output), ("self_attn.o_proj", "attn_output"), [h, q]).of(LoraTarget::O));
         if self.output_bias {

@@ -32,6 +32,8 @@ pub struct ExpertsSpec {
     pub gates_shared: bool,
     /// True if one tensor of a file holds the gates and ups of all experts of a layer, and another their downs.
     pub is_fused: bool,
+    /// True if the router and the experts have biases, gates and ups alternate, and files hold matrices transposed.
+    pub biased: bool,
 }
 
 /// A router that scores each expert by a sigmoid of its own, and chooses by scores with corrections.
@@ -53,6 +55,9 @@ impl ExpertsSpec {
 
     /// Calls `add` with each tensor: a router's, and those of its experts.
     pub(super) fn rows(&self, h: u32, add: &mut impl FnMut(TensorRow)) {
+        if self.biased {
+            return self.biased_rows(h, add);
+        }
         let f = self.ffn;
         let each = |row: TensorRow| TensorRow { experts: Some(self.count), ..row };
         add(matrix(Kind::Router, ("mlp.gate", "ffn_gate_inp"), [self.count, h]));
@@ -95,6 +100,28 @@ impl ExpertsSpec {
         }
         if self.gates_shared {
             add(matrix(Kind::SharedGate, ("mlp.shared_expert_gate", "ffn_gate_inp_shexp"), [1, h]));
+        }
+    }
+
+    /// Calls `add` with each tensor of a router and of experts that have biases.
+    fn biased_rows(&self, h: u32, add: &mut impl FnMut(TensorRow)) {
+        let f = self.ffn;
+        add(matrix(Kind::Router, ("mlp.router", "ffn_gate_inp"), [self.count, h]));
+        add(vector(Kind::RouterBias, ("mlp.router", "ffn_gate_inp", "bias"), self.count));
+        for (site, names, of_bias, [rows, cols]) in [
+            (
+                Site::GateUp,
+                ("mlp.experts.gate_up_proj", "ffn_gate_up_exps"),
+                "mlp.experts.gate_up_proj_bias",
+                [2 * f, h],
+            ),
+            (Site::Down, ("mlp.experts.down_proj", "ffn_down_exps"), "mlp.experts.down_proj_bias", [h, f]),
+        ] {
+            let each =
+                |row: TensorRow| TensorRow { experts: Some(self.count), is_of_all_experts: true, ..row };
+            let weights = matrix(Kind::Weight(site), names, [rows, cols]);
+            add(each(TensorRow { is_transposed: true, leaf: "", ..weights }));
+            add(each(vector(Kind::Bias(site), (of_bias, names.1, ""), rows)));
         }
     }
 }

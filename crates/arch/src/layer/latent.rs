@@ -81,6 +81,7 @@ impl LatentSpec {
             score_cap: None,
             gated: false,
             values: Values::Own,
+            sinks: false,
         }
     }
 

@@ -29,7 +29,7 @@ section! {
         /// memory. `auto` has one where it fits and is predicted to be faster.
         merge: Auto<bool> = Auto::Value(false) => [STORED],
         /// How the frozen weights of linear layers are stored: `nf4` has 4 bits and a scale for each 64, `gguf` the
-        /// blocks of the GGUF file that the model is; in full if absent.
+        /// blocks of the GGUF file that the model is, `mxfp4` the blocks of a file's experts; in full if absent.
         #[serde(skip_serializing_if = "Option::is_none")]
         #[schemars(schema_with = "quantize_schema")]
         quantize: Option<Quantization> = None,

@@ -20,11 +20,14 @@ pub struct Shape {
     pub window: usize,
     /// The soft cap on scores.
     pub cap: Option<f32>,
+    /// True if heads have sinks.
+    pub sunk: bool,
 }
 
 impl Shape {
-    pub fn scores(self) -> Scores {
-        Scores { window: self.window, cap: self.cap }
+    /// Sinks below the largest scores and above them.
+    pub fn sinks(self) -> Option<Vec<f32>> {
+        self.sunk.then(|| normal(98, self.a, 3.0, self.e))
     }
 
     /// A score as `scores` says, and its slope.
@@ -34,7 +37,7 @@ impl Shape {
 }
 
 pub const fn shape(a: usize, k: usize, d: usize, e: DType) -> Shape {
-    Shape { a, k, d, e, window: ALL_KEYS, cap: None }
+    Shape { a, k, d, e, window: ALL_KEYS, cap: None, sunk: false }
 }
 
 pub const fn windowed(window: usize, s: Shape) -> Shape {
@@ -43,6 +46,10 @@ pub const fn windowed(window: usize, s: Shape) -> Shape {
 
 pub const fn capped(cap: f32, s: Shape) -> Shape {
     Shape { cap: Some(cap), ..s }
+}
+
+pub const fn sunk(s: Shape) -> Shape {
+    Shape { sunk: true, ..s }
 }
 
 /// Groups of 1, 2, 3, 6, 7, 8 and 20 heads, on a card on tensor cores; then shapes of its plain kernels, then windows,
@@ -193,6 +200,8 @@ impl Pass {
             ("tables", U32, self.tables.len()),
             ("dq", F32, self.q.len()),
             ("dkv", F32, self.rows * 2 * k * self.s.d),
+            ("sinks", e, a),
+            ("d_sinks", F32, a),
         ]
     }
 
@@ -208,6 +217,12 @@ impl Pass {
         rig.set("values", &self.values);
         rig.set_u32("segments", &self.segments);
         rig.set_u32("tables", &self.tables);
+        rig.set("sinks", &self.s.sinks().unwrap_or(vec![f32::NAN; self.s.a]));
+    }
+
+    fn scores<D: Machine>(&self, rig: &Rig<D>) -> Scores<'static> {
+        let sinks = self.s.sunk.then(|| rig.buf("sinks"));
+        Scores { window: self.s.window, cap: self.s.cap, sinks }
     }
 
     fn batch<D: Machine>(&self, rig: &Rig<D>) -> Batch<'static> {
@@ -221,7 +236,7 @@ impl Pass {
 
     pub fn attend<D: Machine>(&self, rig: &Rig<D>, lse: Option<Buf<'static>>) {
         let (kv, batch) = (self.kv(rig), self.batch(rig));
-        rig.dev.attention(rig.buf("q"), kv, batch, self.s.scores(), rig.buf("out"), lse);
+        rig.dev.attention(rig.buf("q"), kv, batch, self.scores(rig), rig.buf("out"), lse);
     }
 
     pub fn attend_backward<D: Machine>(&self, rig: &Rig<D>) {
@@ -229,7 +244,7 @@ impl Pass {
             q: rig.buf("q"),
             kv: self.kv(rig),
             batch: self.batch(rig),
-            scores: self.s.scores(),
+            scores: self.scores(rig),
             out: rig.buf("out"),
             lse: rig.buf("lse"),
             dout: rig.buf("dout"),

@@ -3,7 +3,9 @@
 
 use super::{Machine, Rig, Sized, bits, round};
 use plimsoll_base::DType::{self, U32};
-use plimsoll_base::Encoding::{self, Bf16, F16, F32, Nf4, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
+use plimsoll_base::Encoding::{
+    self, Bf16, F16, F32, Mxfp4, Nf4, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0,
+};
 use plimsoll_base::blocks::decode;
 use plimsoll_base::rng::{Stream, philox};
 use plimsoll_device::{BLOCK_PARTS_MAX, Blocks, Codes, Layouts, block_elements, matrix_elements};
@@ -41,6 +43,7 @@ fn some_bytes(seed: u64, encoding: Encoding, len: usize) -> Vec<u8> {
         Q4_1 | Q5_1 | Q4K | Q5K => &[1, 3],
         Q6K => &[209],
         Nf4 => &[],
+        Mxfp4 => &[0],
     };
     for block in bytes.chunks_exact_mut(encoding.block_bytes() as usize) {
         tops.iter().for_each(|&top| block[top] &= 0xbf); // an exponent below the middle
@@ -75,7 +78,7 @@ pub fn check<D: Machine>(rig: &mut Rig<D>, (parts, k): Case, e: DType, how: &str
     for (index, (&(encoding, n), name)) in parts.iter().zip(["first", "second", "third"]).enumerate() {
         let blocks = Blocks::new(encoding, (rig.buf(name), None), n, k);
         let bytes = some_bytes(index as u64, encoding, n * blocks.row_bytes());
-        let rows = n / 2 / 2 * 2;
+        let rows = if blocks.row_bytes().is_multiple_of(2) { n / 2 / 2 * 2 } else { n / 2 / 4 * 4 };
         let (head, tail) = bytes.split_at(rows * blocks.row_bytes());
         rig.dev.write_blocks(blocks, rows, tail);
         rig.dev.write_blocks(blocks, 0, head);

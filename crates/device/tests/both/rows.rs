@@ -194,6 +194,7 @@ fn bent(how: Gate, g: f64) -> (f64, f64) {
             let inner_slope = root * (1.0 + 3.0 * 0.044_715 * g * g);
             (0.5 * g * (1.0 + t), 0.5 * (1.0 + t) + 0.5 * g * (1.0 - t * t) * inner_slope)
         }
+        Gate::ClampedSilu => unreachable!("clamped gates are of experts, which have cases of their own"),
     }
 }
 

@@ -122,6 +122,10 @@ fn batch(b: &mut Named<'_>) -> Batch<'static> {
     Batch { positions, slots, segments: b("segments"), tables: b("tables"), keys_max: 16 }
 }
 
+fn scores(b: &mut Named<'_>) -> Scores<'static> {
+    Scores { sinks: Some(b("sinks")), ..Scores::of(ALL_KEYS) }
+}
+
 fn coded(b: &mut Named<'_>) -> Coded<'static> {
     Coded { codes: b("codes"), scales: b("scales") }
 }
@@ -201,7 +205,7 @@ const CASES: &[Case] = &[
     (|b| Op::Rope { qkv: b("qkv"), norms: Some(qk_norm(b)), rotation: Rotation::new(b("rope")), batch: batch(b), kv: kv(b), q_out: b("q_out") },
         "keys values q_out", ""),
     (|b| Op::CopyKv { kv: kv(b), copies: b("copies") }, "keys values", ""),
-    (|b| Op::Attention { q: b("q"), kv: kv(b), batch: batch(b), scores: Scores::of(ALL_KEYS), out: b("out"), lse: Some(b("lse")) }, "out lse", ""),
+    (|b| Op::Attention { q: b("q"), kv: kv(b), batch: batch(b), scores: scores(b), out: b("out"), lse: Some(b("lse")) }, "out lse", ""),
     (|b| Op::Glu { how: Gate::Silu, gate_up: b("gate_up"), f: 16, out: b("out") }, "out", ""),
     (|b| Op::Activate { how: Activation::Tanh, x: b("x"), out: b("out") }, "out", "x out"),
     (|b| Op::GatherRows { x: b("x"), rows: b("rows"), out: b("out") }, "out", ""),
@@ -235,8 +239,14 @@ const CASES: &[Case] = &[
     (|b| Op::BiasBackward { dy: b("dy"), grad: b("grad"), add: false }, "grad", ""),
     (|b| Op::RmsNormBackward { x: b("x"), norm: norm(b), dy: b("dy"), to: NormGrads { dx: b("dx"),
         rounded: Some(b("rounded")), dw: Some(b("dw")), add: false, rstd: b("rstd") } }, "dx rounded dw rstd", ""),
-    (|b| Op::AttentionBackward { args: AttentionBackward { q: b("q"), kv: kv(b), batch: batch(b), scores: Scores::of(ALL_KEYS), out: b("out"),
+    (|b| Op::AttentionBackward { args: AttentionBackward { q: b("q"), kv: kv(b), batch: batch(b), scores: scores(b), out: b("out"),
         lse: b("lse"), dout: b("dout"), dq: b("dq"), dkv: b("dkv") } }, "dq dkv", ""),
+    (|b| Op::SinkBackward { args: SinkBackward { sinks: b("sinks"), out: b("out"), lse: b("lse"), dout: b("dout"), grad: b("grad"),
+        add: false } }, "grad", ""),
+    (|b| Op::AddExpertBias { out: b("out"), bias: b("bias"), routes: routes(b), weighs: true }, "out", ""),
+    (|b| Op::ExpertBiasBackward { args: ExpertBiasBackward { dy: b("dy"), dy_has: RowsOf::Pairs, routes: routes(b), weighs: true,
+        grad: b("grad"), add: false } }, "grad", ""),
+    (|b| Op::BiasWeightsBackward { dy: b("dy"), bias: b("bias"), routes: routes(b), d_weights: b("d_weights") }, "d_weights", ""),
     (|b| Op::RopeBackward { args: RopeBackward { dq: b("dq"), dkv: b("dkv"), rotation: Rotation::new(b("rope")), positions: b("positions"),
         heads: HEADS, norms: Some(QkNormBackward { norm: qk_norm(b), qkv: b("qkv"), dq_weight: Some(b("dq_weight")),
         dk_weight: Some(b("dk_weight")) }), dqkv: b("dqkv") } }, "dq_weight dk_weight dqkv", ""),

@@ -319,7 +319,7 @@ impl Config {
     fn quantize(&self) -> Result<Option<Quantization>> {
         let Some(value) = self.present(QUANTIZATION) else { return Ok(None) };
         let found = Quantization::ALL.into_iter().find(|how| *value == how.name());
-        found.map(Some).ok_or_else(|| self.wrong(QUANTIZATION, value, "\"nf4\" or \"gguf\""))
+        found.map(Some).ok_or_else(|| self.wrong(QUANTIZATION, value, "\"nf4\", \"gguf\" or \"mxfp4\""))
     }
 
     fn flag(&self, key: &str) -> Result<bool> {

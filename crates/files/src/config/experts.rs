@@ -1,6 +1,7 @@
 //! Experts: their number, how many compute a row, and the layers that have them.
 
-use super::keys::{Config, FFN_MAX, POSITIONS_MAX, brief, out_of_range, short, unsupported};
+use super::biased;
+use super::keys::{Config, EXPERT_WIDTH, FFN_MAX, POSITIONS_MAX, brief, out_of_range, short, unsupported};
 use super::sigmoid::{self, check_groups};
 use crate::safetensors_dir::TENSORS_MAX;
 use plimsoll_arch::expected_tensors;
@@ -33,12 +34,15 @@ impl Config<'_> {
             return self.sigmoid_experts(layers).map(Some);
         }
         let count = self.count_of_experts()?;
+        if architecture.has_biased_experts {
+            return self.biased_experts(count, layers).map(Some);
+        }
         let chosen = self.size("num_experts_per_tok", EXPERTS_MAX as u64)?;
         let (is_alone, has_shared) = (architecture.has_experts_alone, architecture.has_shared_expert);
         let each = ExpertsSpec {
             count,
             chosen,
-            ffn: self.size("moe_intermediate_size", FFN_MAX)?,
+            ffn: self.size(EXPERT_WIDTH, FFN_MAX)?,
             normalizes: is_alone || self.flag("norm_topk_prob")?,
             sigmoid: None,
             balance: self.balance()?,
@@ -46,6 +50,7 @@ impl Config<'_> {
             gates_shared: true,
             // As published; a file may have the tensors of each expert apart.
             is_fused: is_alone,
+            biased: false,
         };
         if is_alone {
             self.refuse_dense_layers(&each)?;
@@ -59,12 +64,13 @@ impl Config<'_> {
 
     /// Returns the width of layers without experts.
     pub(super) fn dense_width(&self, architecture: &Architecture) -> Result<u32> {
-        let key = if architecture.has_experts_alone { "moe_intermediate_size" } else { "intermediate_size" };
+        let is_named_apart = architecture.has_experts_alone && !architecture.has_biased_experts;
+        let key = if is_named_apart { EXPERT_WIDTH } else { "intermediate_size" };
         self.size(key, FFN_MAX)
     }
 
     /// Refuses keys that the family does not have, where they say something else.
-    fn refuse_dense_layers(&self, each: &ExpertsSpec) -> Result<()> {
+    pub(super) fn refuse_dense_layers(&self, each: &ExpertsSpec) -> Result<()> {
         debug_assert!(each.normalizes, "such a family always divides weights by their sum");
         for (key, built) in [
             ("mlp_only_layers", json!([])),
@@ -104,7 +110,8 @@ impl Config<'_> {
         })
     }
 
-    fn balance(&self) -> Result<f32> {
+    /// Reads the coefficient of the loss that keeps experts equally loaded.
+    pub(super) fn balance(&self) -> Result<f32> {
         let value = self.present("router_aux_loss_coef").unwrap_or(&Value::Null);
         let number = value.as_f64().map(|n| n as f32).filter(|n| n.is_finite() && *n >= 0.0);
         number.ok_or_else(|| {
@@ -193,6 +200,9 @@ pub(super) fn write(shape: &FileShape, map: &mut Map<String, Value>) {
     let Some(LayersWith { layers, each: experts }) = shape.experts else { return };
     if experts.sigmoid.is_some() {
         return sigmoid::write(shape, map);
+    }
+    if experts.biased {
+        return biased::write(shape, map);
     }
     let dense: Vec<u32> = (0..shape.layers).filter(|&layer| !layers.contains(layer)).collect();
     for (key, value) in [

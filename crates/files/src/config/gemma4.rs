@@ -1,4 +1,4 @@
-//! Gemma 4: two kinds of heads, each with a rotary rule of its own. Refuses what its smaller models and its experts have.
+//! Gemma 4: two kinds of heads, each with a rotary rule of its own. Refuses what its smaller models and experts have.
 
 use super::keys::{Config, FULL, HEADS_MAX, WIDTH_MAX, brief, out_of_range, unsupported};
 use super::layers::SLIDING;

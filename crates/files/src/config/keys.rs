@@ -8,6 +8,8 @@ use serde_json::{Map, Value};
 /// Keys of caps: of scores, and of logits.
 pub(super) const SCORE_CAP: &str = "attn_logit_softcapping";
 pub(super) const LOGIT_CAP: &str = "final_logit_softcapping";
+/// The key of an expert's width, in families that name it apart.
+pub(super) const EXPERT_WIDTH: &str = "moe_intermediate_size";
 /// The name in `layer_types` of a layer with full attention.
 pub(super) const FULL: &str = "full_attention";
 pub(super) const LAYERS_MAX: u64 = plimsoll_arch::LAYERS_MAX as u64;
@@ -171,7 +173,8 @@ mod tests {
             ("granitemoe", Some("granite")),
             ("olmoe", Some("olmo3")),
             ("mixtral", None),
-            ("gpt_oss", None),
+            ("gpt_oss", Some("gpt_oss")),
+            ("gptj", Some("gpt_oss")),
             ("deepseek_v2", Some("deepseek_v3")),
             ("", None),
         ] {

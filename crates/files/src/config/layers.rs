@@ -28,6 +28,7 @@ impl Config<'_> {
             score_cap: self.cap(architecture, SCORE_CAP)?,
             gated: architecture.has_delta,
             global,
+            sinks: architecture.has_sinks,
         })
     }
 

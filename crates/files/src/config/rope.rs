@@ -64,6 +64,10 @@ impl Config<'_> {
             None => ("rope_scaling", self.present("rope_scaling")),
         };
         let theta = self.required_positive("rope_theta")?;
+        if nested.is_none() && architecture.has_sinks {
+            // The reference then has a rule of its own, YaRN.
+            return Err(self.invalid("`rope_parameters` and `rope_scaling` are absent".into()));
+        }
         let own_rope = architecture.has_own_rope();
         let factor = self.rotary_factor(architecture)?;
         let rotated = self.rotated(factor, head_dim)?;
@@ -278,8 +282,8 @@ pub(super) fn write(shape: &FileShape, map: &mut Map<String, Value>) {
         return; // Each kind of heads has a rule, which are written together.
     }
     write_by_type(shape, map);
-    if architecture.has_delta || architecture.grows_queries {
-        // The reference has no other place for these.
+    if architecture.has_delta || architecture.grows_queries || architecture.has_sinks {
+        // The reference has no other place for these, or another rule where there is none.
         let (scaling, theta) = (map.shift_remove("rope_scaling"), map.shift_remove("rope_theta"));
         let mut rule = match scaling {
             Some(Value::Object(rule)) => rule,

@@ -45,6 +45,7 @@ impl Config<'_> {
             shared: Some(shared.saturating_mul(ffn)),
             gates_shared: false,
             is_fused: false,
+            biased: false,
         };
         check_groups(&each, self.file)?;
         let dense = self.dense_first(layers)?;

@@ -237,6 +237,7 @@ impl Meta<'_> {
             shared: None,
             gates_shared: true,
             is_fused: false,
+            biased: false,
         };
         Ok(Some(LayersWith { layers, each }))
     }

@@ -178,6 +178,7 @@ pub(crate) fn attention(shape: &FileShape, said: Attention) -> Attention {
         score_cap: said.score_cap,
         gated,
         global: None,
+        sinks: row.has_sinks,
     }
 }
 
@@ -238,6 +239,7 @@ mod tests {
             shared: None,
             gates_shared: true,
             is_fused: false,
+            biased: false,
         };
         let of = LayersWith { layers, each };
         for family in Family::ALL.into_iter().filter(|family| family.architecture().gguf.is_some()) {

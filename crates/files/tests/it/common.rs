@@ -342,7 +342,7 @@ fn kind_of(encoding: Encoding) -> u32 {
         Q5K => 13,
         Q6K => 14,
         Bf16 => 30,
-        Nf4 => panic!("files hold none"),
+        Nf4 | Encoding::Mxfp4 => panic!("files hold none"),
     }
 }
 
@@ -354,7 +354,7 @@ fn blocks(encoding: Encoding, values: u64, state: &mut u32) -> Vec<u8> {
     };
     // Scales and minima with their places; a 16-bit number not below 2^-14 is an f32 without its lowest 13 bits.
     let halves: &[(usize, f32)] = match encoding {
-        F32 | F16 | Bf16 | Nf4 => &[],
+        F32 | F16 | Bf16 | Nf4 | Encoding::Mxfp4 => &[],
         Q8_0 => &[(0, 3e-4)],
         Q4_0 => &[(0, 4e-3)],
         Q4_1 => &[(0, 4e-3), (2, -0.03)],

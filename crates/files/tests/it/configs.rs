@@ -8,7 +8,7 @@ use plimsoll_base::DType;
 use plimsoll_files::{TokenIds, config_json, generation_config_json, spec_from_config, token_ids};
 use serde_json::{Value, json};
 
-pub const GOLDEN: [(&str, &str); 31] = [
+pub const GOLDEN: [(&str, &str); 32] = [
     ("llama", include_str!("../configs/llama.json")),
     ("qwen2", include_str!("../configs/qwen2.json")),
     ("qwen3", include_str!("../configs/qwen3.json")),
@@ -40,6 +40,7 @@ pub const GOLDEN: [(&str, &str); 31] = [
     ("ministral3_window", include_str!("../configs/ministral3_window.json")),
     ("gemma4", include_str!("../configs/gemma4.json")),
     ("gemma4_own", include_str!("../configs/gemma4_own.json")),
+    ("gpt_oss", include_str!("../configs/gpt_oss.json")),
 ];
 
 pub fn golden(name: &str) -> Value {
@@ -195,6 +196,7 @@ fn experts_are_read_with_the_layers_that_have_them() {
             shared: None,
             gates_shared: true,
             is_fused: false,
+            biased: false,
         },
     };
     assert_eq!(mixed, expect);

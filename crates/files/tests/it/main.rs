@@ -1,6 +1,7 @@
 //! Model files, read as they are and as hostile bytes.
 
 mod adapter;
+mod biased;
 mod common;
 mod configs;
 mod delta;
@@ -8,6 +9,7 @@ mod gemma4;
 mod gguf;
 mod gguf_write;
 mod mistral;
+mod mxfp4;
 mod safetensors;
 mod sigmoid;
 mod sources;

@@ -3,7 +3,7 @@
 //! Attention's keys, log-sum-exps and gradients are added by name, since other regions lie between them.
 
 use super::attention::regions::{self as attention, AttentionBufs, AttentionRegions};
-use super::attention::values;
+use super::attention::value_regions as values;
 use super::delta::regions::{self as delta, DeltaBufs, DeltaRegions};
 use super::experts::regions::{self as experts, ExpertBufs, ExpertRegions};
 use super::latent::regions::{self as latent, LatentBufs, LatentRegions};

@@ -10,7 +10,7 @@ use plimsoll_model::{PassLimits, Target};
 use std::path::PathBuf;
 
 /// The tiny models with numbers of transformers.
-pub const GOLDEN: [&str; 34] = [
+pub const GOLDEN: [&str; 35] = [
     "llama",
     "llama3_rope",
     "qwen2",
@@ -45,6 +45,7 @@ pub const GOLDEN: [&str; 34] = [
     "ministral3_window",
     "gemma4",
     "gemma4_own",
+    "gpt_oss",
 ];
 
 /// Positions of a tiny model's rotary table: at most `most`; `phi4_mini` was generated with its short factors, for 64.

@@ -388,6 +388,35 @@ GEMMA4_OWN = {k: v for k, v in GEMMA4.items() if not k.startswith(("global_", "n
     "per_layer_config": {"1": {"head_dim": 48}},
     "tie_word_embeddings": False,
     "use_bidirectional_attention": None,
+# With the keys of published files, old and new. With d = 16, theta = 1000 and 64 original positions the ramp of yarn goes
+# from 1.08 to 2.69: its ends are not rounded.
+GPT_OSS = {key: value for key, value in COMMON.items() if key not in ("torch_dtype", "rms_norm_eps")} | {
+    "architectures": ["GptOssForCausalLM"],
+    "model_type": "gpt_oss",
+    "attention_bias": True,
+    "dtype": "float32",
+    "experts_per_token": 2,
+    "head_dim": 16,
+    "initial_context_length": 64,
+    "intermediate_size": 32,
+    "layer_types": ["sliding_attention", "full_attention"],
+    "num_experts_per_tok": 2,
+    "num_local_experts": 5,
+    "output_router_logits": False,
+    "rms_norm_eps": 1e-5,
+    "rope_scaling": {
+        "beta_fast": 4.0,
+        "beta_slow": 1.0,
+        "factor": 8.0,
+        "original_max_position_embeddings": 64,
+        "rope_type": "yarn",
+        "truncate": False,
+    },
+    "rope_theta": 1000,
+    "router_aux_loss_coef": 0.9,
+    "sliding_window": 16,
+    "swiglu_limit": 7.0,
+    "tie_word_embeddings": False,
 }
 
 MODELS = {
@@ -545,12 +574,14 @@ MODELS = {
     "ministral3_window": MINISTRAL3_WINDOW,
     "gemma4": GEMMA4,
     "gemma4_own": GEMMA4_OWN,
+    "gpt_oss": GPT_OSS,
 }
 
 # Models that 4.57 does not know. The others are of 4.57: later versions read some of their keys in another way.
 OF_5 = ["qwen3_5", "qwen3_5_wide", "qwen3_5_moe", "qwen3_next", "glm4_moe", "glm4_moe_groups",
          "deepseek_v3", "moonlight", "glm4_moe_lite", "ministral3", "ministral3_window",
          "gemma4", "gemma4_own"]
+         "deepseek_v3", "moonlight", "glm4_moe_lite", "gpt_oss"]
 
 # The first keeps to the short factors, the second to the long ones, greedy continuations included.
 OTHER_LENGTHS = {"phi4_mini": [7, 20, 31], "phi4_mini_long": [40, 50, 64]}
@@ -582,6 +613,8 @@ def main():
         print(rows[-1], flush=True)
     if not only:
         write_readme(rows)
+    if not only and is_5:
+        make_mxfp4(HERE / "gpt_oss_mxfp4")
 
 
 def write_readme(rows):
@@ -623,6 +656,40 @@ def make_model(directory, name, seed):
     loaded = exact_model.load_state_dict({key: value.double() for key, value in weights.items()}, strict=False)
     assert set(loaded.missing_keys) <= {"lm_head.weight"} and not loaded.unexpected_keys, (name, loaded)
     return summary(name, stored, reference, compute_reference(exact_model, sequences))
+
+
+def make_mxfp4(directory):
+    """gpt_oss with experts in blocks of MXFP4, as published, and what transformers makes of them: no gradients."""
+    directory.mkdir(parents=True, exist_ok=True)
+    generator = torch.Generator().manual_seed(77)
+    source = HERE / "gpt_oss"
+    weights = safetensors.torch.load_file(source / "model.safetensors")
+    experts = [name for name in weights if name.endswith(("experts.gate_up_proj", "experts.down_proj"))]
+    for name in experts:
+        count, inputs, outputs = weights.pop(name).shape
+        shape, scale = (count, outputs, inputs // 32), 124 if "gate" in name else 122
+        weights[f"{name}_blocks"] = torch.randint(0, 256, (*shape, 16), generator=generator, dtype=torch.uint8)
+        weights[f"{name}_scales"] = torch.randint(scale - 1, scale + 2, shape, generator=generator, dtype=torch.uint8)
+    safetensors.torch.save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
+    plain = ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]
+    config = json.loads((source / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": plain}
+    (directory / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+
+    how = transformers.Mxfp4Config(dequantize=True)
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        directory, attn_implementation="eager", dtype=torch.float32, quantization_config=how
+    ).eval()
+    one_expert_at_a_time(model)
+    old = safetensors.torch.load_file(source / "reference.safetensors")
+    # The numbers of all blocks, in the order of plain files.
+    reference = {f"value.{name}": dict(model.named_parameters())[name].detach().contiguous() for name in experts}
+    for index in range(3):
+        input_ids = old[f"seq{index}.input_ids"]
+        logits = compute_logits(model, input_ids).detach()
+        log_probs = torch.log_softmax(logits, dim=-1)[:-1].gather(1, input_ids[1:, None])[:, 0]
+        reference |= {f"seq{index}.input_ids": input_ids, f"seq{index}.log_probs": log_probs}
+    safetensors.torch.save_file(reference, directory / "reference.safetensors")
 
 
 def in_files(model, tensors):
@@ -695,6 +762,11 @@ def randomize(model, generator, embedding_size, final_norm):
                 parameter.copy_(0.6 * noise / math.sqrt(parameter.shape[1]))
             elif name.endswith("bias"):
                 parameter.copy_(0.2 * noise)
+            elif name.endswith("sinks"):
+                parameter.copy_(noise)
+            elif model.config.model_type == "gpt_oss" and name.endswith("gate_up_proj"):
+                # So large that some gates and ups are clamped.
+                parameter.copy_(4.0 * noise / math.sqrt(parameter.shape[1]))
             elif "embed_tokens" in name or "lm_head" in name:
                 parameter.copy_(embedding_size * noise)
             else:
@@ -814,6 +886,7 @@ README = """# Tiny models with reference numbers
 Random models, and what Hugging Face transformers computes from them in float32 on CPU, eager attention, no cache.
 Weights are random with a fixed seed; nothing is trained. Those of this list are made by `make_model_golden.py` with
 {of_4}, and those of Qwen3.5, Qwen3-Next, GLM, DeepSeek, Ministral 3 and Gemma 4 with
+{of_4}, and those of Qwen3.5, Qwen3-Next, GLM and gpt-oss with
 {of_5}. The folders `llama`, `llama3_rope`, `qwen2`, `qwen3` and `mistral` are older, have the same
 tensors with a vocab of 260, and come from another script.
 
@@ -857,6 +930,10 @@ tensors with a vocab of 260, and come from another script.
   their pairs turn. A number multiplies what each layer gives; logits are capped at 3.
 - `gemma4_own`: a window layer and a full one with heads of 48, whose values are products of their own; no cap, no rules of rotation in `config.json`, which has
   heads by layer. Untied.
+- `gpt_oss`: sinks, biases everywhere, 5 experts of 32 with clamped gates, 2 of them for a token; layer 0 has a window of 16. `yarn` with
+  `truncate` false. The tensors of experts are those of all experts of a layer, transposed. Untied.
+- `gpt_oss_mxfp4`: the same with experts in blocks of MXFP4, as published. `reference.safetensors` has the log-probs, and the numbers of the
+  blocks as `value.NAME`, in the order of plain files; it has no gradients.
 
 All have hidden 64, 2 layers unless it says 4, 4 query heads, 2 key-value heads, feed-forward 96, vocab 96.
 Each folder holds `config.json`, `model.safetensors` (f32, Hugging Face names; a tied model has no `lm_head.weight`)

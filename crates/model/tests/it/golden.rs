@@ -133,6 +133,50 @@ fn log_probs_entropies_and_loss_agree_with_transformers() {
     }
 }
 
+/// Experts in MXFP4 that are decoded as they are loaded.
+#[test]
+fn log_probs_of_blocks_agree_with_transformers() {
+    let reference = Reference::open("gpt_oss_mxfp4");
+    let ids: Vec<Vec<u32>> = (0..3).map(|i| reference.ids(&format!("seq{i}.input_ids"))).collect();
+    let sequences: Vec<&[u32]> = ids.iter().map(Vec::as_slice).collect();
+    for machine in Machine::all().into_iter().filter(|machine| *machine != Machine::Cuda) {
+        let mut f = open("gpt_oss_mxfp4", DType::F32, Recompute::None, machine);
+        run(&mut f, Recompute::None, &sequences, |dev, _, _, pass| {
+            let (logprobs, mut at) = (read(dev, pass.head_out().logprobs), 0);
+            for (i, ids) in ids.iter().enumerate() {
+                let theirs = reference.f32s(&format!("seq{i}.log_probs"));
+                let d = largest_difference(&logprobs[at..at + ids.len() - 1], &theirs);
+                assert!(d < 3e-5, "{machine:?} seq{i}: log-probs differ by {d}");
+                at += ids.len();
+            }
+        });
+    }
+}
+
+/// A scale of 255 is no number: the tensor is named.
+#[test]
+fn a_scale_that_is_no_number_is_refused_by_name() {
+    let (folder, from) = (tempfile::tempdir().unwrap(), golden_dir("gpt_oss_mxfp4"));
+    std::fs::copy(from.join("config.json"), folder.path().join("config.json")).unwrap();
+    let mut bytes = std::fs::read(from.join("model.safetensors")).unwrap();
+    let name = "model.layers.1.mlp.experts.down_proj";
+    let at = {
+        let file = SafeTensors::deserialize(&bytes).unwrap();
+        let data = file.tensor(&format!("{name}_scales")).unwrap().data();
+        data.as_ptr() as usize - bytes.as_ptr() as usize
+    };
+    bytes[at + 100] = 255;
+    std::fs::write(folder.path().join("model.safetensors"), bytes).unwrap();
+    let source = folder.path().to_str().unwrap();
+    let mut f =
+        fixture(source, DType::F32, Recompute::None, 2, Machine::path(plimsoll_cpu::Isa::Scalar), LIMITS);
+    let params = Params::bind(&f.spec, &f.table, f.dtype, f.arena.split().0.buf("actor.weights"));
+    let error =
+        load(f.dev.as_dyn(), &f.model, &f.table, &params, 0, plimsoll_base::Bytes::mib(1)).unwrap_err();
+    assert_eq!(error.slug, "model-weight-not-finite", "{error}");
+    assert!(error.message.contains(&format!("tensor `{name}` holds NaN")), "{error}");
+}
+
 #[test]
 fn every_gradient_agrees_with_transformers_at_every_recompute_level() {
     for name in GOLDEN {
@@ -164,9 +208,14 @@ fn every_gradient_agrees_with_transformers_at_every_recompute_level() {
                         let n = part.rows as usize * width;
                         let stored = reference.f32s(&format!("grad.{}", part.name));
                         let row = |row: u32| part.groups.map_or(row, |groups| groups.run(row).0) as usize;
-                        let theirs: Vec<f32> = (0..part.rows)
-                            .flat_map(|of| stored[row(of) * width..][..width].iter().copied())
-                            .collect();
+                        let place = |i: usize| {
+                            if part.is_transposed {
+                                let (row, n) = (i / width, part.shape[2] as usize);
+                                return (row / n * width + i % width) * n + row % n;
+                            }
+                            row((i / width) as u32) * width + i % width
+                        };
+                        let theirs: Vec<f32> = (0..n).map(|i| stored[place(i)]).collect();
                         let d = largest_difference(&ours[at..at + n], &theirs);
                         println!("golden {name}: gradients differ by at most {d:e}");
                         // Of the two families that multiply embeddings gradients are five times as large, and of this

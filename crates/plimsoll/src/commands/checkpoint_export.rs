@@ -147,6 +147,7 @@ fn merged_text(merged: &Merged, to: &Path, dtype: &str) -> String {
     let codes = match (quantize, decoded) {
         (Some(Quantization::Nf4), _) => ", whose linear layers are what nf4 makes of them".to_string(),
         (Some(Quantization::Gguf), _) => ", whose linear layers are what its blocks stand for".to_string(),
+        (Some(Quantization::Mxfp4), _) => ", whose experts are what their blocks stand for".to_string(),
         (None, Some(decoded)) => format!(", whose blocks are decoded to {decoded}, as the run had them"),
         (None, None) => String::new(),
     };

@@ -45,6 +45,7 @@ mod gguf;
 mod gguf_base;
 mod gguf_frozen;
 mod glm;
+mod gpt_oss;
 mod grade;
 mod hostile;
 mod hosts;

@@ -39,6 +39,7 @@ fn families() -> Vec<(&'static str, Value)> {
     });
     let gelu = "gelu_pytorch_tanh";
     let mut all = with_experts();
+    all.push(gemma4());
     all.extend(vec![
         (
             "llama",
@@ -77,13 +78,6 @@ fn families() -> Vec<(&'static str, Value)> {
             "rope_scaling": { "rope_type": "linear", "factor": 2.0 } }),
         ),
         (
-            "gemma4_text",
-            json!({ "architectures": ["Gemma4ForCausalLM"], "hidden_act": gelu, "sliding_window": 8,
-            "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
-            "attention_k_eq_v": true, "num_global_key_value_heads": 1, "global_head_dim": 128,
-            "hidden_size_per_layer_input": 0, "final_logit_softcapping": 20.0 }),
-        ),
-        (
             "granite",
             json!({ "architectures": ["GraniteForCausalLM"], "embedding_multiplier": 3.0,
             "residual_multiplier": 0.4, "logits_scaling": 2.0, "attention_multiplier": 0.15625 }),
@@ -95,6 +89,16 @@ fn families() -> Vec<(&'static str, Value)> {
         ),
     ]);
     all
+}
+
+fn gemma4() -> (&'static str, Value) {
+    (
+        "gemma4_text",
+        json!({ "architectures": ["Gemma4ForCausalLM"], "hidden_act": "gelu_pytorch_tanh", "sliding_window": 8,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+            "attention_k_eq_v": true, "num_global_key_value_heads": 1, "global_head_dim": 128,
+            "hidden_size_per_layer_input": 0, "final_logit_softcapping": 20.0 }),
+    )
 }
 
 /// Those with experts or linear attention.

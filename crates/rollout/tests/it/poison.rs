@@ -48,8 +48,8 @@ fn spec(family: Family) -> ModelSpec {
         kv_heads: 2,
         head_dim: 32,
         ffn: 96,
-        qkv_bias: matches!(family, Family::Qwen2 | Family::Granite),
-        output_bias: family == Family::Granite,
+        qkv_bias: matches!(family, Family::Qwen2 | Family::Granite | Family::GptOss),
+        output_bias: matches!(family, Family::Granite | Family::GptOss),
         mlp_bias: family == Family::Granite,
         qk_norms: family.architecture().qk_norms,
         tied: family != Family::Qwen2,
@@ -60,7 +60,8 @@ fn spec(family: Family) -> ModelSpec {
                 let has_global = family.architecture().has_global_heads;
                 let global = GlobalHeads { kv_heads: 1, head_dim: 64, keys_are_values: true };
                 let global = has_global.then_some(global);
-                Attention { window: Some(window), global, ..Attention::default() }
+                let sinks = family.architecture().has_sinks;
+                Attention { window: Some(window), global, sinks, ..Attention::default() }
             }
             _ if family == Family::Qwen35 => {
                 Attention { rotated: Some(16), gated: true, ..Attention::default() }
@@ -75,7 +76,7 @@ fn spec(family: Family) -> ModelSpec {
         }),
         // The first layer is dense and narrower than the experts of the others, each of which gets all rows.
         experts: family.architecture().has_experts.then_some(LayersWith {
-            layers: LayerSet::of(3, |layer| layer > 0),
+            layers: LayerSet::of(3, |layer| layer > 0 || family == Family::GptOss),
             each: ExpertsSpec {
                 count: 3,
                 chosen: 3,
@@ -85,7 +86,8 @@ fn spec(family: Family) -> ModelSpec {
                 balance: 0.001,
                 shared: family.architecture().has_shared_expert.then_some(32),
                 gates_shared: !family.architecture().has_sigmoid_router,
-                is_fused: false,
+                is_fused: family == Family::GptOss,
+                biased: family.architecture().has_biased_experts,
             },
         }),
         ..ModelSpec::preset("nano").unwrap().file_shape()
@@ -334,6 +336,7 @@ fn f32_uses_every_region_to_its_end() {
     check(Family::Qwen35, DType::F32, Recompute::None, true);
     check(Family::Glm4Moe, DType::F32, Recompute::Cheap, false);
     check(Family::Gemma4, DType::F32, Recompute::Cheap, false);
+    check(Family::GptOss, DType::F32, Recompute::Cheap, false);
 }
 
 #[test]
@@ -356,6 +359,7 @@ fn bf16_uses_every_region_to_its_end() {
     check(Family::Qwen35, DType::Bf16, Recompute::None, false);
     check(Family::Glm4Moe, DType::Bf16, Recompute::Layer, false);
     check(Family::Gemma4, DType::Bf16, Recompute::Layer, false);
+    check(Family::GptOss, DType::Bf16, Recompute::Layer, false);
 }
 
 /// Several threads write no further than one.

@@ -108,7 +108,8 @@ pub(super) fn each_rows(
         };
         sums.tensors += usize::from(factors.is_some());
         let width = elements(&shape[1..]) as usize;
-        let head = u64::from(model.spec.file_shape().head_dim);
+        // All matrices of a layer's experts are rows that no head is in.
+        let head = if shape.len() > 2 { 1 } else { u64::from(model.spec.file_shape().head_dim) };
         let rows_max = ((values.len() / width.max(1)) as u64 / head).max(1) * head;
         values.resize(values.len().max(rows_max as usize * width), 0.0);
         for first in (0..shape[0]).step_by(rows_max as usize) {

@@ -11,8 +11,8 @@ use plimsoll_files::OpenModel;
 use plimsoll_memory::{Arena, ArenaMap, Buf, Layout, Overlay, Resident};
 use plimsoll_model::{
     Activations, Adapters, AdaptersFrom, CodeBufs, Coding, Decoder, Derivatives, Merged, Mode, ParamTable,
-    Params, Pass, PassLimits, Recompute, Target, activations_layout, adapters_layout, backward, head, layers,
-    load, load_adapters, rope,
+    Params, Part, Pass, PassLimits, Recompute, Target, activations_layout, adapters_layout, backward, head,
+    layers, load, load_adapters, rope,
 };
 use plimsoll_train::{
     Optimizer, OptimizerDType, Packer, Sequence, Share, StateDTypes, Summing, UpdateOptions, optimizer_layout,
@@ -101,10 +101,7 @@ impl Setup {
         let table = ParamTable::new(&model.spec, self.machine.kind(), self.dtype);
         match self.quantize {
             None => table,
-            Some(how) => {
-                let of_file = || Coding::File(model.encodings.expect("a GGUF file"));
-                table.coded(&how.encoding().map_or_else(of_file, Coding::All))
-            }
+            Some(how) => table.coded(&Coding::of(how, || model.encodings.expect("a GGUF file"))),
         }
     }
 
@@ -414,6 +411,16 @@ pub fn read(dev: &dyn Device, buf: Buf<'_>) -> Vec<f32> {
     out
 }
 
+/// Returns where a file has element `i` of a part with rows of `width`: in rows of another order, or transposed.
+pub fn place_in_file(part: &Part, width: usize, i: usize) -> usize {
+    let (row, column) = (i / width, i % width);
+    if part.is_transposed {
+        let n = part.shape[2] as usize;
+        return (row / n * width + column) * n + row % n;
+    }
+    part.groups.map_or(row, |groups| groups.run(row as u32).0 as usize) * width + column
+}
+
 /// Each tensor that is trained under its Hugging Face name, row-major, out of a flat buffer in the order of `table`.
 pub fn tensors(dev: &dyn Device, table: &ParamTable, all: &Params<'_>) -> Vec<(String, Vec<f32>)> {
     let mut out = Vec::new();
@@ -429,11 +436,9 @@ pub fn tensors(dev: &dyn Device, table: &ParamTable, all: &Params<'_>) -> Vec<(S
         let mut at = 0;
         for part in &param.parts {
             let n = part.rows as usize * width;
-            // Files may have rows in another order.
             let mut of_file = vec![0.0; n];
-            for row in 0..part.rows {
-                let to = part.groups.map_or(row, |groups| groups.run(row).0) as usize;
-                of_file[to * width..][..width].copy_from_slice(&values[at + row as usize * width..][..width]);
+            for (i, x) in values[at..at + n].iter().enumerate() {
+                of_file[place_in_file(part, width, i)] = *x;
             }
             out.push((part.name.clone(), of_file));
             at += n;

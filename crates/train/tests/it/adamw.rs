@@ -1,6 +1,6 @@
 //! One AdamW step against PyTorch's, from the stored gradients and from our own.
 
-use crate::common::{GOLDEN, Harness, Machine, Reference, Setup, dtypes, tensors};
+use crate::common::{GOLDEN, Harness, Machine, Reference, Setup, dtypes, place_in_file, tensors};
 use plimsoll_arch::{Cache, Caches};
 use plimsoll_base::{Bytes, DType, Phase};
 use plimsoll_device::{Device, Matrix};
@@ -39,7 +39,10 @@ pub fn write(
         let buf = all.all.slice(param.offset as usize, param.elements as usize);
         let mut row = 0;
         for part in &param.parts {
-            let values = value(&part.name);
+            let of_file = value(&part.name);
+            let width = param.k.max(1) as usize;
+            let values: Vec<f32> =
+                (0..of_file.len()).map(|i| of_file[place_in_file(part, width, i)]).collect();
             if param.is_vector() {
                 dev.write_f32(buf, row, &values)
             } else {

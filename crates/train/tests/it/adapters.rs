@@ -196,6 +196,8 @@ fn log_probs_and_gradients_agree_with_peft() {
                 let bound = match (name, merge) {
                     ("qwen3_next", true) => 3e-4,
                     ("qwen3_next", false) => 4e-5,
+                    // There, transformers in f32 is off by 1.8e-6.
+                    ("ministral3", _) => 6e-6,
                     _ => 3e-6,
                 };
                 assert!(d < bound, "{name} {machine:?} {tensor}, merged {merge}: gradients differ by {d}");

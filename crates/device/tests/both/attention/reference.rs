@@ -12,8 +12,9 @@ pub fn row(s: Shape, x: &Sequence, p: usize, head: usize) -> (Vec<f64>, Vec<f64>
     let dot = |x: &[f32], y: &[f32]| x.iter().zip(y).map(|(&x, &y)| f64::from(x) * f64::from(y)).sum::<f64>();
     let first = (p + 1).saturating_sub(s.window);
     let scores: Vec<f64> = (first..=p).map(|j| s.bend(dot(q, &row(&x.k, j)) / (d as f64).sqrt()).0).collect();
-    let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let sum: f64 = scores.iter().map(|s| (s - max).exp()).sum();
+    let sink = s.sinks().map(|sinks| f64::from(sinks[head]));
+    let max = scores.iter().copied().chain(sink).fold(f64::NEG_INFINITY, f64::max);
+    let sum: f64 = scores.iter().copied().chain(sink).map(|s| (s - max).exp()).sum();
     // Of keys before the window too, for the gradients.
     let seen = scores.iter().map(|s| (s - max).exp() / sum);
     let weights: Vec<f64> = std::iter::repeat_n(0.0, first).chain(seen).collect();
@@ -60,6 +61,25 @@ pub fn gradients(s: Shape, x: &[Sequence], dout: &[f32]) -> (Vec<f64>, Vec<f64>)
         }
     }
     (dq, dkv)
+}
+
+/// Returns the gradients of sinks, over whole sequences, and the sums of sizes of their terms.
+pub fn sink_gradients(s: Shape, x: &[Sequence], dout: &[f32]) -> [Vec<f64>; 2] {
+    let (sinks, mut of_row) = (s.sinks().expect("sinks"), 0);
+    let mut sums = [vec![0.0; s.a], vec![0.0; s.a]];
+    for x in x {
+        for p in x.prefix..x.len {
+            for (head, sink) in sinks.iter().enumerate() {
+                let (_, out, lse) = row(s, x, p, head);
+                let g = &dout[(of_row * s.a + head) * s.d..][..s.d];
+                let delta: f64 = out.iter().zip(g).map(|(o, &g)| o * f64::from(g)).sum();
+                let term = (f64::from(*sink) - lse).exp() * delta;
+                (sums[0][head], sums[1][head]) = (sums[0][head] - term, sums[1][head] + term.abs());
+            }
+            of_row += 1;
+        }
+    }
+    sums
 }
 
 /// Panics unless some of the gradients are slopes of the loss.

@@ -2,14 +2,17 @@
 //! projection, and back.
 
 pub(crate) mod regions;
-pub(crate) mod values;
+pub(crate) mod value_regions;
+mod values;
 
 use crate::cache_index::Place;
 use crate::layer::LayerPass;
 use crate::layer_backward::{LayerBackward, MixerGradients, Product};
+use crate::weights::LayerParams;
 use plimsoll_arch::{AttentionSpec, Site};
 use plimsoll_device::{
     ALL_KEYS, AttentionBackward, GateHeadsBackward, Heads, QkNorm, QkNormBackward, RopeBackward, Scores,
+    SinkBackward,
 };
 use plimsoll_memory::Buf;
 use regions::AttentionBufs;
@@ -24,7 +27,7 @@ pub(super) fn forward(layer: &LayerPass<'_, '_, '_>, bufs: &AttentionBufs<'_>) {
 /// Rotates adjacent queries, keys and values, adds keys and values to the cache, and computes heads into `out`.
 pub(super) fn attend(layer: &LayerPass<'_, '_, '_>, bufs: &AttentionBufs<'_>, qkv: Buf<'_>, out: Buf<'_>) {
     let LayerPass { dev, decoder, index, .. } = *layer;
-    let scores = scores(&bufs.spec);
+    let scores = scores(&bufs.spec, layer.w);
     let Place { batch, copies } = layer.pass.place(scores.window);
     dev.rope(qkv, qk_norm(layer, &bufs.spec), decoder.rotation(&bufs.spec, index), batch, bufs.kv, bufs.q);
     if let Some(copies) = copies {
@@ -69,8 +72,11 @@ pub(super) fn backward(step: &LayerBackward<'_, '_, '_>, bufs: &AttentionBufs<'_
     }
     let [dq, dkv] = bufs.gradients.expect("an update");
     let (q, kv, lse) = (bufs.q, bufs.kv, bufs.lse.expect("the update keeps log-sum-exps"));
-    let (scores, out, dout) = (scores(&bufs.spec), layer.attn, of.d_mixed);
+    let (scores, out, dout) = (scores(&bufs.spec, step.layer.w), layer.attn, of.d_mixed);
     dev.attention_backward(AttentionBackward { q, kv, batch, scores, out, lse, dout, dq, dkv });
+    if let Some((sinks, grad)) = scores.sinks.zip(step.weights().and_then(|grads| grads.sinks)) {
+        dev.sink_backward(SinkBackward { sinks, out, lse, dout, grad, add: step.add });
+    }
     let (rotation, positions) = (decoder.rotation(&bufs.spec, index), batch.positions);
     let (norms, dqkv) = (norm_gradients(step, bufs), bufs.d_qkv().unwrap_or(of.d_first));
     dev.rope_backward(RopeBackward { dq, dkv, rotation, positions, heads, norms, dqkv });
@@ -107,7 +113,8 @@ fn heads(of: &AttentionSpec) -> Heads {
     Heads { heads: of.heads as usize, kv_heads: of.kv_heads as usize, head_dim: of.head_dim as usize }
 }
 
-/// Returns the window and the soft cap of scores.
-fn scores(of: &AttentionSpec) -> Scores {
-    Scores { window: of.window.map_or(ALL_KEYS, |keys| keys as usize), cap: of.score_cap }
+/// Returns the window, the soft cap and the sinks of scores.
+fn scores<'w>(of: &AttentionSpec, w: &LayerParams<'w>) -> Scores<'w> {
+    let window = of.window.map_or(ALL_KEYS, |keys| keys as usize);
+    Scores { window, cap: of.score_cap, sinks: w.sinks }
 }

@@ -1,6 +1,6 @@
 //! The regions of softmax attention in a pass: queries, the cache of keys and values, output gates; and their handles.
 
-use super::values::ValueBufs;
+use super::value_regions::ValueBufs;
 use crate::activations::shape::{Life, PassShape, Regions, Rows};
 use crate::cache_index::CacheRegions;
 use plimsoll_arch::{AttentionSpec, Cache, LayerSpec, Values};

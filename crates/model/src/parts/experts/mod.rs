@@ -11,8 +11,8 @@ use crate::parts::shared;
 use crate::weights::LayerParams;
 use plimsoll_arch::{ExpertsSpec, SigmoidSpec, Site};
 use plimsoll_device::{
-    AdaptExpertsBackward, Balance, Experts, ExpertsAdapter, ExpertsBackward, GluExpertsBackward, Matrix,
-    RouteBackward, Routing, RowsOf, Sigmoid,
+    AdaptExpertsBackward, Balance, ExpertBiasBackward, Experts, ExpertsAdapter, ExpertsBackward,
+    GluExpertsBackward, Matrix, RouteBackward, Routing, RowsOf, Sigmoid,
 };
 use plimsoll_memory::Buf;
 use regions::{ExpertBufs, GradientRegions};
@@ -20,10 +20,11 @@ use regions::{ExpertBufs, GradientRegions};
 /// Routes the rows, and computes gates and ups of their pairs.
 pub(crate) fn to_gates(layer: &LayerPass<'_, '_, '_>, of: &ExpertBufs<'_>) {
     let (LayerPass { dev, w, bufs, .. }, x) = (*layer, layer.bufs.norm_ffn);
-    dev.matmul(x, router(w), None, of.logits, false);
+    dev.matmul(x, router(w), w.router_bias, of.logits, false);
     dev.route(of.logits, routing(of, w), of.routes);
     dev.matmul_experts(x, RowsOf::Rows, all(layer, of, Site::GateUp), of.routes, bufs.gate_up);
     adapt(layer, of, Site::GateUp, x, RowsOf::Rows, bufs.gate_up);
+    add_bias(layer, of, Site::GateUp, bufs.gate_up, false);
     of.shared.iter().for_each(|of| shared::to_gates(layer, of));
 }
 
@@ -34,6 +35,7 @@ pub(crate) fn add_product(layer: &LayerPass<'_, '_, '_>, of: &ExpertBufs<'_>) {
     dev.glu_experts(gate, bufs.gate_up, of.experts.ffn as usize, of.routes, bufs.product);
     dev.matmul_experts(bufs.product, RowsOf::Pairs, all(layer, of, Site::Down), of.routes, y);
     adapt(layer, of, Site::Down, bufs.product, RowsOf::Pairs, y);
+    add_bias(layer, of, Site::Down, y, true);
     dev.combine(y, of.routes, Some(bufs.mid), bufs.next);
     of.shared.iter().for_each(|of| shared::add_product(layer, of));
 }
@@ -48,7 +50,12 @@ pub(crate) fn backward(step: &LayerBackward<'_, '_, '_>, of: &ExpertBufs<'_>, d_
     input_gradient(step, of, Site::Down, step.d_out, RowsOf::Rows, product);
     let (how, f) = (step.layer.spec().architecture().gate, of.experts.ffn as usize);
     dev.glu_experts_backward(GluExpertsBackward { how, gate_up, f, routes, dout: product, d_weights });
+    if let Some(bias) = w.bias(Site::Down) {
+        dev.bias_weights_backward(step.d_out, bias, routes, d_weights);
+    }
+    bias_gradient(step, of, Site::Down, (step.d_out, RowsOf::Rows), true);
     weight_gradient(step, of, Site::Down, step.d_out, RowsOf::Rows, product, RowsOf::Pairs);
+    bias_gradient(step, of, Site::GateUp, (gate_up, RowsOf::Pairs), false);
     input_gradient(step, of, Site::GateUp, gate_up, RowsOf::Pairs, out);
     weight_gradient(step, of, Site::GateUp, gate_up, RowsOf::Pairs, input, RowsOf::Rows);
     dev.combine(out, routes, None, d_input);
@@ -58,6 +65,7 @@ pub(crate) fn backward(step: &LayerBackward<'_, '_, '_>, of: &ExpertBufs<'_>, d_
     dev.route_backward(RouteBackward { logits, how, routes, d_weights, balance, d_logits });
     if let Some(grads) = step.weights() {
         dev.matmul_dw(d_logits, input, router(grads), step.add, step.back.pack);
+        grads.router_bias.into_iter().for_each(|grad| dev.bias_backward(d_logits, grad, step.add));
     }
     dev.matmul_dx(d_logits, router(w), d_input, true);
     // The experts' outputs are no longer needed.
@@ -77,6 +85,27 @@ fn adapt(
     let adapters = layer.w.adapters;
     if let Some(adapter) = adapters.of_experts(site).filter(|_| !adapters.are_merged) {
         layer.dev.adapt_experts(x, x_has, adapter, of.routes, u(layer, of, &adapter), Some(out));
+    }
+}
+
+/// Adds the biases of a product, if it has them, each times the pair's weight if `weighs`.
+fn add_bias(layer: &LayerPass<'_, '_, '_>, of: &ExpertBufs<'_>, site: Site, out: Buf<'_>, weighs: bool) {
+    if let Some(bias) = layer.w.bias(site) {
+        layer.dev.add_expert_bias(out, bias, of.routes, weighs);
+    }
+}
+
+/// Computes the gradient of a product's biases, if they are trained.
+fn bias_gradient(
+    step: &LayerBackward<'_, '_, '_>,
+    of: &ExpertBufs<'_>,
+    site: Site,
+    (dy, dy_has): (Buf<'_>, RowsOf),
+    weighs: bool,
+) {
+    if let Some(grad) = step.weights().and_then(|grads| grads.bias(site)) {
+        let (routes, add) = (of.routes, step.add);
+        step.layer.dev.expert_bias_backward(ExpertBiasBackward { dy, dy_has, routes, weighs, grad, add });
     }
 }
 

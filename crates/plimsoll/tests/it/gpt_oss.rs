@@ -1,0 +1,101 @@
+//! Sinks, and experts with biases and clamped gates, from outside: ranks, resuming, files, and what is refused.
+
+use crate::common::{check_refused, every_nth};
+use crate::ranks::left;
+use crate::run::{Run, export, number};
+use crate::shared_experts::tensors;
+use crate::tiny;
+use serde_json::json;
+
+/// A run of a tiny model with windows in every second layer, and the tokenizer of nano.
+fn run_of_gpt_oss() -> Run {
+    let folder = Run::new("");
+    tiny::write(
+        &folder.path("model"),
+        &json!({
+            "architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", "hidden_size": 64, "num_hidden_layers": 3,
+            "head_dim": 32, "intermediate_size": 64, "attention_bias": true, "sliding_window": 16,
+            "num_local_experts": 6, "num_experts_per_tok": 2, "tie_word_embeddings": false, "swiglu_limit": 7.0,
+            "rope_scaling": { "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16,
+                "truncate": false },
+        }),
+    );
+    folder.write("run.toml", &tiny::run_of(&folder.text_path("model")));
+    folder.file("run.toml")
+}
+
+#[test]
+fn the_number_of_ranks_changes_no_bit_of_sinks_and_of_biased_experts() {
+    let folder = run_of_gpt_oss();
+    for (index, (name, sets)) in every_nth(
+        2,
+        [
+            ("full", &["train.optimizer_dtype=int8", "train.grad_dtype=bf16"][..]),
+            ("spread", &["loss.kl_coef=0.05", "run.zero_stage=3", "train.recompute=layer"]),
+            ("balance", &["loss.balance_coef=0.1", "train.mini_batch=4"]),
+            ("adapters", &["lora.rank=4", "loss.kl_coef=0.05"]),
+        ],
+    ) {
+        tiny::check_ranks(&folder, index, name, sets);
+    }
+}
+
+#[test]
+fn a_run_goes_on_and_trains_sinks_and_biases_but_not_under_adapters() {
+    let folder = run_of_gpt_oss();
+    let model = tensors(&folder.read("model/model.safetensors"));
+    folder.train("whole", &[]);
+    folder.train("cut", &["train.steps=2"]);
+    folder.train("cut", &["train.steps=3", "--resume"]);
+    assert_eq!(left(&folder, "whole"), left(&folder, "cut"));
+    folder.train("away", &["memory.offload=[\"optimizer\"]"]);
+    assert_eq!(folder.weights("whole"), folder.weights("away"));
+    folder.train("muon", &["train.optimizer=muon"]);
+    for run in ["whole", "away", "muon"] {
+        let saved = tensors(&folder.read(&format!("{run}/checkpoints/latest/model.safetensors")));
+        for ((name, ..), (_, old)) in saved.iter().zip(model.iter().map(|(name, _, bytes)| (name, bytes))) {
+            let new = saved.iter().find(|(of, ..)| of == name).map(|(.., bytes)| bytes);
+            let trained = ["sinks", "_bias", "router.bias"].iter().any(|end| name.ends_with(end));
+            assert!(!trained || new != Some(old), "{run}: {name} is as it was");
+        }
+        for step in folder.metrics(run) {
+            assert_eq!(number(&step, "rollout/logprob_mismatch_max"), 0.0, "{run}: {step}");
+        }
+    }
+    folder.train("adapters", &["lora.rank=4"]);
+    for step in folder.metrics("adapters") {
+        assert_eq!(number(&step, "rollout/logprob_mismatch_max"), 0.0, "{step}");
+    }
+}
+
+#[test]
+fn a_checkpoint_of_experts_in_one_tensor_at_a_learning_rate_of_0_is_the_model() {
+    let folder = run_of_gpt_oss();
+    let sets = ["train.learning_rate=0", "model_options.dtype=f32", "train.steps=1"];
+    folder.train("same", &sets);
+    folder.train("spread", &[&sets[..], &["--ranks=2", "run.zero_stage=3"]].concat());
+    let model = tensors(&folder.read("model/model.safetensors"));
+    for run in ["same", "spread"] {
+        let saved = format!("{run}/checkpoints/latest");
+        assert!(tensors(&folder.read(&format!("{saved}/model.safetensors"))) == model, "{run}");
+        let again = format!("model={}", folder.text_path(&saved));
+        folder.train(&format!("{run} again"), &[&sets[..], &[&*again]].concat());
+        let file = format!("{run} again/checkpoints/latest/model.safetensors");
+        assert!(tensors(&folder.read(&file)) == model, "{run}");
+    }
+}
+
+#[test]
+fn what_is_not_built_for_sinks_is_refused_by_name() {
+    let folder = run_of_gpt_oss();
+    folder.train("whole", &["train.steps=1"]);
+    let plain = folder.text_path("plain");
+    export(&folder, "whole", &plain);
+    folder.train("plain on", &[&*format!("model={plain}"), "train.steps=1"]);
+    let [whole, to] = ["whole", "model.gguf"].map(|name| folder.text_path(name));
+    let said = ["error[model-unsupported]: ", "GptOssForCausalLM has no GGUF form here"];
+    check_refused(&["checkpoint", "export", &whole, "--format", "gguf", "--to", &to], 1, &said);
+    let run = folder.text_path("run.toml");
+    let said = ["error[model-unsupported]: ", "attention with sinks is not built for run.device = \"cuda\""];
+    check_refused(&["plan", &run, "--set", "run.device=cuda"], 2, &said);
+}
