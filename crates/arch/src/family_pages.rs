@@ -28,8 +28,7 @@ impl FamilyPage {
 
     /// Returns whether a card computes it.
     pub const fn is_on_cards(&self) -> bool {
-        let row = self.family.architecture();
-        !row.has_latent && !row.has_global_heads && !row.has_sinks
+        !self.family.architecture().has_sinks
     }
 
     /// Returns whether GGUF files of it are read and written.

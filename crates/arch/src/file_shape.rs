@@ -165,6 +165,7 @@ impl FileShape {
                         (true, true) => Values::OfKeys,
                     },
                     sinks: self.attention.sinks,
+                    over_latents: false,
                 };
                 (window.is_some() as usize + 2 * is_rotated as usize, Mixer::Attention(attention))
             }

@@ -2,10 +2,11 @@
 //!
 //! The scratch holds each row's delta, the plan of which tile of keys meets which queries in which pieces, and the
 //! results of all pieces but a tile's first. Pieces are as long as their results fit: [12288, 2 k d] at most, or
-//! [M, 2 k d] where M is larger, or [8 M, 2 k d] where it is smaller.
+//! [M, 2 k d] where M is larger, or [8 M, 2 k d] where it is smaller. Attention over latents has pieces of its own rule
+//! (attention_backward_latent.cu), whose results are [M a / 16, 2 d] at most.
 
-use super::attention::{Shape, THREADS, UNIT, panel_bytes, scale};
-use super::{Arg, CudaDevice, Launch};
+use super::attention_shape::{Gradients, Shape, THREADS, UNIT, panel_bytes, scale};
+use super::{Arg, CudaDevice, Launch, attention_latent};
 use plimsoll_base::DType;
 use plimsoll_device::AttentionBackward;
 
@@ -33,7 +34,10 @@ struct Scratch {
 }
 
 /// Returns the maximum rows of pieces' results; it decides how long the plan's pieces are.
-fn part_rows(rows: usize) -> usize {
+fn part_rows(rows: usize, [a, k, d]: [usize; 3]) -> usize {
+    if attention_latent::is_planned(k, d) {
+        return attention_latent::part_rows(rows, a);
+    }
     rows.max(PART_ROWS.min(PARTS_OF_ROW * rows)).next_multiple_of(UNIT)
 }
 
@@ -43,13 +47,13 @@ fn tiles_max(rows: usize, segments: usize) -> usize {
 }
 
 /// Returns the maximum number of items: each tile's first piece, and those whose results are in the scratch.
-fn items_max(rows: usize, segments: usize) -> usize {
-    tiles_max(rows, segments) + part_rows(rows) / UNIT
+fn items_max(rows: usize, segments: usize, part_rows: usize) -> usize {
+    tiles_max(rows, segments) + part_rows / UNIT
 }
 
 impl Scratch {
     fn new(rows: usize, segments: usize, a: usize, k: usize, d: usize) -> Scratch {
-        let mut end = 0;
+        let (mut end, part_rows) = (0, part_rows(rows, [a, k, d]));
         let mut region = |words: usize| {
             let begin = end;
             end += (words as u64 * 4).next_multiple_of(ALIGN);
@@ -61,8 +65,8 @@ impl Scratch {
             of_row: region(rows),
             firsts: region(segments),
             tiles: region(tiles_max(rows, segments) * 4),
-            items: region(items_max(rows, segments) * 2),
-            parts: region(part_rows(rows) * 2 * k * d),
+            items: region(items_max(rows, segments, part_rows) * 2),
+            parts: region(part_rows * 2 * k * d),
             end: region(0),
         }
     }
@@ -130,42 +134,78 @@ pub(crate) fn backward(dev: &CudaDevice, args: AttentionBackward<'_>) {
     let region = |offset: u64| Arg::Ptr(scratch + offset);
     let [delta, counts, of_row, firsts, tiles, items, parts] =
         [at.delta, at.counts, at.of_row, at.firsts, at.tiles, at.items, at.parts].map(region);
-    let sizes = [part_rows(rows), ITEMS_AT_ONCE[usize::from(d > 64) + usize::from(shape.is_wide())]]
+    let part_rows = part_rows(rows, [a, k, d]);
+    let sizes = [part_rows, ITEMS_AT_ONCE[usize::from(d > 64) + usize::from(shape.is_wide())]]
         .map(|n| Arg::U32(n as u32));
     let plan = [&[counts, of_row, firsts, tiles, items][..], &sizes].concat();
     let [q, keys, values, segs, tables] =
         [q, kv.keys, kv.values, batch.segments, batch.tables].map(|b| dev.arg(b));
     let [out, lse, dout, dq, dkv] = [out, lse, dout, dq, dkv].map(|b| dev.arg(b));
-    let launch_of = |module, kernel, how, parts: &[&[Arg]]| dev.launch(module, kernel, how, &parts.concat());
-    let launch = |kernel, how, parts: &[&[Arg]]| launch_of("attention_backward", kernel, how, parts);
-
+    let items_max = items_max(rows, segments, part_rows);
     let inputs = [q, keys, values, segs, tables];
-    let last = Arg::F32(scale(d));
-    if !shape.is_fast() {
-        let one_block = Launch { grid: [1, 1, 1], block: PLAN_THREADS, shared: 0 };
-        launch("attention_backward_plan", one_block, &[&[segs], &plan, &shape.args()]);
-        let last = shape.plain_args(1.0);
-        let kernel =
-            shape.plain("attention_backward_plain_queries_bf16", "attention_backward_plain_queries_float");
-        let own = [out, lse, dout, of_row, delta, dq];
-        launch(kernel, shape.warps(rows * a), &[&inputs, &own, &shape.args(), &last]);
-        let kernel = shape.plain("attention_backward_plain_keys_bf16", "attention_backward_plain_keys_float");
-        let own = [lse, dout, of_row, delta, dkv];
-        return launch(kernel, shape.warps(rows * k), &[&inputs, &own, &shape.args(), &last]);
+    let all = Gradients {
+        inputs,
+        out,
+        lse,
+        dout,
+        dq,
+        dkv,
+        delta,
+        counts,
+        of_row,
+        firsts,
+        tiles,
+        items,
+        parts,
+        items_max,
+    };
+    if attention_latent::takes_backward(dev, &shape) {
+        return attention_latent::backward(dev, &shape, &all);
     }
+    if !shape.is_fast() {
+        return plain(dev, &shape, &all, &plan);
+    }
+    let launch = |module, kernel, how, parts: &[&[Arg]]| dev.launch(module, kernel, how, &parts.concat());
+    let last = Arg::F32(scale(d));
     let [module, queries_kernel, keys_kernel] = fast_kernels(dev, &shape);
     let [queries_shared, keys_shared] = shared_bytes(dev, &shape);
     // One more block makes the plan.
     let mut how = shape.tiles(queries_shared);
     how.grid[0] += 1;
     let own = [out, lse, dout, delta, dq];
-    launch_of(module, queries_kernel, how, &[&inputs, &own, &plan, &shape.args(), &[last]]);
+    launch(module, queries_kernel, how, &[&inputs, &own, &plan, &shape.args(), &[last]]);
     // Wide heads have a block for keys and one for values.
-    let blocks = items_max(rows, segments) * k * if shape.is_wide() { 2 } else { 1 };
+    let blocks = items_max * k * if shape.is_wide() { 2 } else { 1 };
     let how = Launch { grid: [blocks as u32, 1, 1], block: THREADS as u32, shared: keys_shared as u32 };
     let own = [lse, dout, delta, counts, tiles, items, parts, dkv];
-    launch_of(module, keys_kernel, how, &[&inputs, &own, &shape.args(), &[last]]);
+    launch(module, keys_kernel, how, &[&inputs, &own, &shape.args(), &[last]]);
     let widths = [rows, a * d, 2 * k * d].map(|n| Arg::U32(n as u32));
     let own = [segs, counts, of_row, firsts, tiles, parts, dq, dkv];
-    launch("attention_backward_join", shape.warps(rows), &[&own, &widths]);
+    launch("attention_backward", "attention_backward_join", shape.warps(rows), &[&own, &widths]);
+}
+
+/// Computes the gradients with the plain kernels. `plan`: the plan's arguments.
+fn plain(dev: &CudaDevice, shape: &Shape, all: &Gradients, plan: &[Arg]) {
+    let launch =
+        |kernel, how, parts: &[&[Arg]]| dev.launch("attention_backward", kernel, how, &parts.concat());
+    let one_block = Launch { grid: [1, 1, 1], block: PLAN_THREADS, shared: 0 };
+    let Gradients { inputs, out, lse, dout, dq, dkv, delta, of_row, .. } = *all;
+    launch("attention_backward_plan", one_block, &[&[inputs[3]], plan, &shape.args()]);
+    let last = shape.plain_args(1.0);
+    let kernel = shape.plain([
+        "attention_backward_plain_queries_bf16",
+        "attention_backward_plain_queries_float",
+        "attention_backward_plain_wide_queries_bf16",
+        "attention_backward_plain_wide_queries_float",
+    ]);
+    let own = [out, lse, dout, of_row, delta, dq];
+    launch(kernel, shape.warps(shape.rows * shape.a), &[&inputs, &own, &shape.args(), &last]);
+    let kernel = shape.plain([
+        "attention_backward_plain_keys_bf16",
+        "attention_backward_plain_keys_float",
+        "attention_backward_plain_wide_keys_bf16",
+        "attention_backward_plain_wide_keys_float",
+    ]);
+    let own = [lse, dout, of_row, delta, dkv];
+    launch(kernel, shape.warps(shape.rows * shape.k), &[&inputs, &own, &shape.args(), &last]);
 }

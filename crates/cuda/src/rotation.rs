@@ -7,8 +7,9 @@ use plimsoll_base::DType;
 use plimsoll_device::{Batch, Heads, KV_BLOCK, Kv, QkNorm, RopeBackward, Rotation};
 use plimsoll_memory::Buf;
 
-/// Largest head dimension: the size of arrays in the kernels.
-const HEAD_DIM_MAX: usize = 256;
+/// Largest head dimension, and that of the plain backward kernels for narrower heads: sizes of arrays in them.
+const HEAD_DIM_MAX: usize = 576;
+const NARROW: usize = 256;
 /// Threads of a block of the rotation's kernels.
 const THREADS: usize = 256;
 /// Maximum chunks of rows of the backward pass.
@@ -178,6 +179,7 @@ pub(crate) fn backward(dev: &CudaDevice, args: RopeBackward<'_>) {
     let Some(n) = norms else {
         let kernel = match team {
             Team::Sixteenths(_) => typed!("rope_backward", dqkv),
+            Team::Warp if d > NARROW => typed!("rope_backward_wide", dqkv),
             Team::Warp | Team::Block => typed!("rope_backward_plain", dqkv),
         };
         return dev.launch("rotation", kernel, how, &args);
@@ -193,6 +195,7 @@ pub(crate) fn backward(dev: &CudaDevice, args: RopeBackward<'_>) {
     args.extend([dev.arg(n.qkv), q_norm, k_norm, eps, offset, Arg::Ptr(partials)]);
     let kernel = match team {
         Team::Sixteenths(_) => typed!("rope_backward_norms", dqkv),
+        Team::Warp if d > NARROW => typed!("rope_backward_wide_norms", dqkv),
         Team::Warp => typed!("rope_backward_plain_norms", dqkv),
         Team::Block => typed!("rope_backward_rows_norms", dqkv),
     };

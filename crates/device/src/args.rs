@@ -233,7 +233,7 @@ impl<'a> Rotation<'a> {
 /// The window of a layer in which a row sees all keys that come before it.
 pub const ALL_KEYS: usize = usize::MAX;
 
-/// Which keys a row attends to, the soft cap on their scores, and the sinks of heads.
+/// Which keys a row attends to, the soft cap on their scores, the sinks of heads, and whether keys are values too.
 #[derive(Clone, Copy, Debug)]
 pub struct Scores<'a> {
     /// Maximum keys that a row sees.
@@ -243,12 +243,16 @@ pub struct Scores<'a> {
     /// [a] e: a score of each query head that takes part in the softmax of its rows, and has no value. A softmax begins
     /// with it: its largest score is the sink, its sum 1, and its output 0.
     pub sinks: Option<Buf<'a>>,
+    /// R: each key is stored as its value too, and nothing reads the first R columns of outputs, whose gradients are
+    /// zeros; a device may leave these columns, and those of the values' gradients, zeros. None if values are their
+    /// own.
+    pub latent: Option<usize>,
 }
 
 impl Scores<'_> {
-    /// Returns uncapped scores of the last `window` keys.
+    /// Returns uncapped scores of the last `window` keys, with values of their own.
     pub const fn of(window: usize) -> Scores<'static> {
-        Scores { window, cap: None, sinks: None }
+        Scores { window, cap: None, sinks: None, latent: None }
     }
 }
 

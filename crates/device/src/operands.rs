@@ -51,7 +51,7 @@ operands! {
     AttentionBackward {
         q: Read, kv: Read, batch: Read, scores: Read, out: Read, lse: Read, dout: Read, dq: Write, dkv: Write
     }
-    Scores { window: Read, cap: Read, sinks: Read }
+    Scores { window: Read, cap: Read, sinks: Read, latent: Read }
     SinkBackward { sinks: Read, out: Read, lse: Read, dout: Read, grad: Write, add: Read }
     ExpertBiasBackward { dy: Read, dy_has: Read, routes: Read, weighs: Read, grad: Write, add: Read }
     RopeBackward { dq: Read, dkv: Read, rotation: Read, positions: Read, heads: Read, norms: Read, dqkv: Write }

@@ -158,7 +158,7 @@ fn check_head_dim(model: &OpenModel) -> Result<()> {
     let is_refused = |head_dim: &u32| !plimsoll_devices::takes_head_dim(*head_dim as usize);
     let Some(head_dim) = all.find(is_refused) else { return Ok(()) };
     let message =
-        format!("{}: head_dim = {head_dim}, this build has multiples of 16 up to 256", model.source);
+        format!("{}: head_dim = {head_dim}, this build has multiples of 16 up to 576", model.source);
     Err(Error::new("model-unsupported", message)
         .hint("choose a model with heads of such a size, 64 and 128 are common"))
 }

@@ -49,6 +49,8 @@ pub struct AttentionSpec {
     pub values: Values,
     /// True if the softmax of each query head has a sink: a logit that takes part in its sum, and has no value.
     pub sinks: bool,
+    /// True if values are the keys' rows without what is rotated: attention over latents.
+    pub over_latents: bool,
 }
 
 impl AttentionSpec {

@@ -82,6 +82,7 @@ impl LatentSpec {
             gated: false,
             values: Values::Own,
             sinks: false,
+            over_latents: true,
         }
     }
 

@@ -82,7 +82,7 @@ fn gradients_with_sinks_and_of_sinks_agree_with_f64() {
         let (want, [of_sinks, sizes]) =
             (reference::gradients(s, &x, &dout), reference::sink_gradients(s, &x, &dout));
         for isa in paths() {
-            let mut run = |threads, add| {
+            let run = |threads, add| {
                 let mut rig = Rig::new(isa, threads, &pass.buffers());
                 let [_, dq, dkv] = pass.backward(&mut rig, &dout);
                 rig.set("d_sinks", &vec![1.5; s.a]);

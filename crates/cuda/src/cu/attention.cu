@@ -399,9 +399,10 @@ ATTENTION_KERNELS(128, 2, 2)
 
 // ---- the plain kernel -----------------------------------------------------------------------------------------------
 
-/// A warp takes one row and its keys, 32 at a time; a lane has the scores of one key and eight elements of the output.
+/// A warp takes one row and its keys, 32 at a time; a lane has the scores of one key and EIGHTS times eight elements of
+/// the output.
 /// A row has no tile mates here, so any fixed order will do.
-template <class T>
+template <class T, int EIGHTS>
 __device__ __forceinline__ void plain(const T* q, const T* keys, const T* values, const u32* segments,
                                       const u32* tables, T* out, float* lse, const Shape& shape, u32 d, float scale,
                                       float cap) {
@@ -415,7 +416,7 @@ __device__ __forceinline__ void plain(const T* q, const T* keys, const T* values
     if (!segment_ok(segment, shape)) return;
     const u32 num_keys = segment.first_position + row - segment.first_row + 1;
     const u32 first_key = shape.from(num_keys);
-    float o[PLAIN_PART] = {};
+    float o[8 * EIGHTS] = {};
     Sum sum = {MINUS_INFINITY, 0.0f};
     for (u32 base = first_key / WARP * WARP; base < num_keys; base += WARP) {
         const u32 key = base + lane;
@@ -429,30 +430,31 @@ __device__ __forceinline__ void plain(const T* q, const T* keys, const T* values
         const float keep = exp2_fast(sum.max - max), weight = sees ? exp2_fast(score - max) : 0.0f;
         sum = {max, fma(sum.sum, keep, warp_sum(weight))};
 #pragma unroll
-        for (u32 i = 0; i < PLAIN_PART; i++) o[i] = o[i] * keep;
+        for (u32 i = 0; i < 8 * EIGHTS; i++) o[i] = o[i] * keep;
         for (u32 j = base < first_key ? first_key - base : 0; j < min(num_keys - base, (u32)WARP); j++) {
-            float value[PLAIN_PART];
-            read_eight(value, values + __shfl_sync(ALL_LANES, at, j), d);
+            float value[8 * EIGHTS];
+            read_eights<EIGHTS>(value, values + __shfl_sync(ALL_LANES, at, j), d);
             const float w = __shfl_sync(ALL_LANES, weight, j);
 #pragma unroll
-            for (u32 i = 0; i < PLAIN_PART; i++) o[i] = fma(w, value[i], o[i]);
+            for (u32 i = 0; i < 8 * EIGHTS; i++) o[i] = fma(w, value[i], o[i]);
         }
     }
     const float inverse = 1.0f / sum.sum;
 #pragma unroll
-    for (u32 i = 0; i < PLAIN_PART; i++) {
-        u32 at = lane * PLAIN_PART + i;
-        if (at < d) out[place * d + at] = from_f32<T>(o[i] * inverse);
+    for (u32 i = 0; i < 8 * EIGHTS; i++) {
+        if (plain_at(i) < d) out[place * d + plain_at(i)] = from_f32<T>(o[i] * inverse);
     }
     if (lse && lane == 0) lse[place] = log_sum_exp(sum);
 }
 
-#define PLAIN_KERNEL(T)                                                                                                  \
+#define PLAIN_KERNEL(NAME, T, EIGHTS)                                                                                    \
     extern "C" __global__ void __launch_bounds__(128)                                                                    \
-        attention_plain_##T(const T* q, const T* keys, const T* values, const u32* segments, const u32* tables, T* out,  \
-                            float* lse, ATTENTION_SHAPE, u32 d, float scale, float cap) {                                \
+        NAME##_##T(const T* q, const T* keys, const T* values, const u32* segments, const u32* tables, T* out,           \
+                   float* lse, ATTENTION_SHAPE, u32 d, float scale, float cap) {                                         \
         begin();                                                                                                         \
-        plain<T>(q, keys, values, segments, tables, out, lse, SHAPE, d, scale, cap);                                     \
+        plain<T, EIGHTS>(q, keys, values, segments, tables, out, lse, SHAPE, d, scale, cap);                             \
     }
-PLAIN_KERNEL(bf16)
-PLAIN_KERNEL(float)
+PLAIN_KERNEL(attention_plain, bf16, NARROW)
+PLAIN_KERNEL(attention_plain, float, NARROW)
+PLAIN_KERNEL(attention_plain_wide, bf16, PLAIN_WIDE)
+PLAIN_KERNEL(attention_plain_wide, float, PLAIN_WIDE)

@@ -312,7 +312,7 @@ BACKWARD_KERNELS(128, false, 2)
 // ---- the plain kernels ----------------------------------------------------------------------------------------------
 
 /// A warp takes a row: delta and dQ. `of_row` is the plan's.
-template <class T>
+template <class T, int EIGHTS>
 __device__ __forceinline__ void plain_queries(const T* q, const T* keys, const T* values, const u32* segments,
                                               const u32* tables, const T* out, const float* lse, const T* dout,
                                               const u32* of_row, float* delta, float* dq, const Shape& shape, u32 d,
@@ -321,12 +321,12 @@ __device__ __forceinline__ void plain_queries(const T* q, const T* keys, const T
     const u64 place = (u64)blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP;
     if (place >= (u64)shape.rows * shape.heads) return;
     const u32 row = place / shape.heads, kv_head = place % shape.heads / shape.group();
-    float x[PLAIN_PART], y[PLAIN_PART], sum[PLAIN_PART] = {};
-    read_part(x, out + place * d, d);
-    read_part(y, dout + place * d, d);
+    float x[8 * EIGHTS], y[8 * EIGHTS], sum[8 * EIGHTS] = {};
+    read_part<EIGHTS>(x, out + place * d, d);
+    read_part<EIGHTS>(y, dout + place * d, d);
     float mine = 0.0f;
 #pragma unroll
-    for (u32 i = 0; i < PLAIN_PART; i++) mine = fma(x[i], y[i], mine);
+    for (u32 i = 0; i < 8 * EIGHTS; i++) mine = fma(x[i], y[i], mine);
     const float own_delta = warp_sum(mine);
     if (lane == 0) delta[place] = own_delta;
     const Segment segment = of_row[row] ? segment_at(segments, of_row[row] - 1) : Segment{row, 0, 0, 0, 0};
@@ -347,19 +347,19 @@ __device__ __forceinline__ void plain_queries(const T* q, const T* keys, const T
             if (cap > 0.0f) ds = ds * capped_slope(score, cap);
         }
         for (u32 j = base < first_key ? first_key - base : 0; j < min(num_keys - base, (u32)WARP); j++) {
-            read_eight(x, keys + __shfl_sync(ALL_LANES, at, j), d);
+            read_eights<EIGHTS>(x, keys + __shfl_sync(ALL_LANES, at, j), d);
             const float w = __shfl_sync(ALL_LANES, ds, j);
 #pragma unroll
-            for (u32 i = 0; i < PLAIN_PART; i++) sum[i] = fma(w, x[i], sum[i]);
+            for (u32 i = 0; i < 8 * EIGHTS; i++) sum[i] = fma(w, x[i], sum[i]);
         }
     }
 #pragma unroll
-    for (u32 i = 0; i < PLAIN_PART; i++)
-        if (lane * PLAIN_PART + i < d) dq[place * d + lane * PLAIN_PART + i] = sum[i];
+    for (u32 i = 0; i < 8 * EIGHTS; i++)
+        if (plain_at(i) < d) dq[place * d + plain_at(i)] = sum[i];
 }
 
 /// A warp takes a key of a row's own: the queries of its segment, then of the children, in order.
-template <class T>
+template <class T, int EIGHTS>
 __device__ __forceinline__ void plain_keys(const T* q, const T* keys, const T* values, const u32* segments,
                                            const u32* tables, const float* lse, const T* dout, const u32* of_row,
                                            const float* delta, float* dkv, const Shape& shape, u32 d, float scale, float cap) {
@@ -367,7 +367,7 @@ __device__ __forceinline__ void plain_keys(const T* q, const T* keys, const T* v
     const u64 item = (u64)blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP;
     if (item >= (u64)shape.rows * shape.kv_heads) return;
     const u32 row = item / shape.kv_heads, kv_head = item % shape.kv_heads;
-    float dk[PLAIN_PART] = {}, dv[PLAIN_PART] = {};
+    float dk[8 * EIGHTS] = {}, dv[8 * EIGHTS] = {};
     const Segment own = of_row[row] ? segment_at(segments, of_row[row] - 1) : Segment{row, 0, 0, 0, 0};
     const u32 position = own.first_position + row - own.first_row;
     const u32 entry = of_row[row] ? tables[own.table + position / KV_BLOCK] : 0;
@@ -390,13 +390,13 @@ __device__ __forceinline__ void plain_keys(const T* q, const T* keys, const T* v
             for (u32 j = 0; j < WARP && base + j < end * group; j++) {
                 const u64 from = __shfl_sync(ALL_LANES, place, j) * d;
                 const float w = __shfl_sync(ALL_LANES, weight, j), s = __shfl_sync(ALL_LANES, ds, j);
-                float x[PLAIN_PART];
-                read_eight(x, q + from, d);
+                float x[8 * EIGHTS];
+                read_eights<EIGHTS>(x, q + from, d);
 #pragma unroll
-                for (u32 e = 0; e < PLAIN_PART; e++) dk[e] = fma(s, x[e], dk[e]);
-                read_eight(x, dout + from, d);
+                for (u32 e = 0; e < 8 * EIGHTS; e++) dk[e] = fma(s, x[e], dk[e]);
+                read_eights<EIGHTS>(x, dout + from, d);
 #pragma unroll
-                for (u32 e = 0; e < PLAIN_PART; e++) dv[e] = fma(w, x[e], dv[e]);
+                for (u32 e = 0; e < 8 * EIGHTS; e++) dv[e] = fma(w, x[e], dv[e]);
             }
         }
     };
@@ -408,8 +408,8 @@ __device__ __forceinline__ void plain_keys(const T* q, const T* keys, const T* v
     }
     float* to = dkv + ((u64)row * 2 * shape.kv_heads + kv_head) * d;
 #pragma unroll
-    for (u32 e = 0; e < PLAIN_PART; e++) {
-        const u32 i = lane * PLAIN_PART + e;
+    for (u32 e = 0; e < 8 * EIGHTS; e++) {
+        const u32 i = plain_at(e);
         if (i < d) {
             to[i] = dk[e];
             to[shape.kv_heads * d + i] = dv[e];
@@ -417,20 +417,23 @@ __device__ __forceinline__ void plain_keys(const T* q, const T* keys, const T* v
     }
 }
 
-#define PLAIN_KERNELS(T)                                                                                                 \
-    extern "C" __global__ void __launch_bounds__(128) attention_backward_plain_queries_##T(                              \
+#define PLAIN_KERNELS(NAME, T, EIGHTS)                                                                                   \
+    extern "C" __global__ void __launch_bounds__(128) NAME##_queries_##T(                                                \
         const T* q, const T* keys, const T* values, const u32* segments, const u32* tables, const T* out,                \
         const float* lse, const T* dout, const u32* of_row, float* delta, float* dq, ATTENTION_SHAPE, u32 d,             \
         float scale, float cap) {                                                                                        \
         begin();                                                                                                         \
-        plain_queries<T>(q, keys, values, segments, tables, out, lse, dout, of_row, delta, dq, SHAPE, d, scale, cap);    \
+        plain_queries<T, EIGHTS>(q, keys, values, segments, tables, out, lse, dout, of_row, delta, dq, SHAPE, d, scale,  \
+                                 cap);                                                                                   \
     }                                                                                                                    \
-    extern "C" __global__ void __launch_bounds__(128) attention_backward_plain_keys_##T(                                 \
+    extern "C" __global__ void __launch_bounds__(128) NAME##_keys_##T(                                                   \
         const T* q, const T* keys, const T* values, const u32* segments, const u32* tables, const float* lse,            \
         const T* dout, const u32* of_row, const float* delta, float* dkv, ATTENTION_SHAPE, u32 d, float scale,           \
         float cap) {                                                                                                     \
         begin();                                                                                                         \
-        plain_keys<T>(q, keys, values, segments, tables, lse, dout, of_row, delta, dkv, SHAPE, d, scale, cap);           \
+        plain_keys<T, EIGHTS>(q, keys, values, segments, tables, lse, dout, of_row, delta, dkv, SHAPE, d, scale, cap);   \
     }
-PLAIN_KERNELS(bf16)
-PLAIN_KERNELS(float)
+PLAIN_KERNELS(attention_backward_plain, bf16, NARROW)
+PLAIN_KERNELS(attention_backward_plain, float, NARROW)
+PLAIN_KERNELS(attention_backward_plain_wide, bf16, PLAIN_WIDE)
+PLAIN_KERNELS(attention_backward_plain_wide, float, PLAIN_WIDE)

@@ -360,25 +360,34 @@ template <int D, int WARPS, bool PANELS = false> struct KeyStream {
 #define SHAPE \
     Shape { rows, num_segments, table_entries, blocks, max_keys, heads, kv_heads, window }
 
-// ---- the plain kernels: any multiple of 16 up to 256 ----------------------------------------------------------------
+// ---- the plain kernels: any multiple of 16 up to 576 ----------------------------------------------------------------
 
-/// Maximum elements of a head.
-#define PLAIN_DIM 256
-/// Elements of a lane: eight neighbours, or every 32nd.
-#define PLAIN_PART (PLAIN_DIM / WARP)
+/// Elements of a head that a warp's lanes hold in eights; a head has up to EIGHTS such groups.
+#define PLAIN_WIDTH (8 * WARP)
+/// Eights of a lane for heads of up to 256 elements, and up to 576.
+#define NARROW 1
+#define PLAIN_WIDE 3
 
-/// A lane's eight neighbours of a row of d; zeros beyond it.
-template <class T> __device__ __forceinline__ void read_eight(float (&to)[PLAIN_PART], const T* from, u32 d) {
-    const u32 at = threadIdx.x % WARP * PLAIN_PART;
-    if (at < d) return load8(from + at, to);
+/// Element of the head that is a lane's i-th.
+__device__ __forceinline__ u32 plain_at(u32 i) { return i / 8 * PLAIN_WIDTH + threadIdx.x % WARP * 8 + i % 8; }
+
+/// A lane's eights of a row of d; zeros beyond it.
+template <int EIGHTS, class T>
+__device__ __forceinline__ void read_eights(float (&to)[8 * EIGHTS], const T* from, u32 d) {
 #pragma unroll
-    for (u32 i = 0; i < PLAIN_PART; i++) to[i] = 0.0f;
+    for (u32 i = 0; i < EIGHTS; i++) {
+        float eight[8] = {};
+        if (plain_at(8 * i) < d) load8(from + plain_at(8 * i), eight);
+#pragma unroll
+        for (u32 j = 0; j < 8; j++) to[8 * i + j] = eight[j];
+    }
 }
 
 /// Every 32nd element of a row of d; zeros beyond it.
-template <class T> __device__ __forceinline__ void read_part(float (&to)[PLAIN_PART], const T* from, u32 d) {
+template <int EIGHTS, class T>
+__device__ __forceinline__ void read_part(float (&to)[8 * EIGHTS], const T* from, u32 d) {
 #pragma unroll
-    for (u32 i = 0; i < PLAIN_PART; i++) {
+    for (u32 i = 0; i < 8 * EIGHTS; i++) {
         u32 at = threadIdx.x % WARP + i * WARP;
         to[i] = at < d ? to_f32(from[at]) : 0.0f;
     }

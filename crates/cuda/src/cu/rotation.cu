@@ -7,10 +7,10 @@
 // other. Head dimensions for which d / 16 is no power of two, and heads of which only the first elements are rotated,
 // take the plain kernels, a warp a head.
 
-#define HEAD_DIM_MAX 256
+/// Largest head dimension, and that of the plain backward kernels for narrower heads.
+#define HEAD_DIM_MAX 576
+#define NARROW 256
 #define ROTATION_THREADS 256
-/// Maximum pairs of elements that a lane of the plain kernels has of a head.
-#define PLAIN_PAIRS (HEAD_DIM_MAX / 2 / WARP)
 
 /// Shape of a row of qkv.
 struct Shape {
@@ -373,21 +373,23 @@ template <class T, bool NORMS> __device__ __forceinline__ void rope_backward(con
             store8(&shared[mine * s.d + t * 8], sums[kind][0]);
             store8(&shared[mine * s.d + t * 8 + s.d / 2], sums[kind][1]);
             __syncthreads();
-            if (threadIdx.x < s.d) {
-                float sum = shared[threadIdx.x];
-                for (u32 i = 1; i < teams; i++) sum = sum + shared[i * s.d + threadIdx.x];
-                g.partials[((u64)blockIdx.x * 2 + kind) * s.d + threadIdx.x] = sum;
+            for (u32 at = threadIdx.x; at < s.d; at += ROTATION_THREADS) {
+                float sum = shared[at];
+                for (u32 i = 1; i < teams; i++) sum = sum + shared[i * s.d + at];
+                g.partials[((u64)blockIdx.x * 2 + kind) * s.d + at] = sum;
             }
         }
     }
 }
 
-/// Form of `rope_backward` for any even head dimension: a warp has a head, a lane the pairs lane, lane + 32, ..
-template <class T, bool NORMS> __device__ __forceinline__ void rope_backward_plain(const RopeGrad<T>& g, Shape s) {
+/// Form of `rope_backward` for any even head dimension up to MAX: a warp has a head, a lane the pairs lane, lane + 32, ..
+template <class T, bool NORMS, int MAX>
+__device__ __forceinline__ void rope_backward_heads(const RopeGrad<T>& g, Shape s) {
     const u32 warps = ROTATION_THREADS / WARP;
+    constexpr int PAIRS = MAX / 2 / WARP; // of a lane, at most
     u32 warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, half = s.d / 2;
     u32 first = blockIdx.x * g.chunk_rows, end = min(first + g.chunk_rows, g.rows), units = (end - first) * s.heads();
-    float sums[2][PLAIN_PAIRS][2] = {};
+    float sums[2][PAIRS][2] = {};
     for (u32 unit = warp; unit < units; unit += warps) {
         u32 row = first + unit / s.heads(), head = unit % s.heads();
         const float* d = head_grad(g, s, row, head);
@@ -402,9 +404,9 @@ template <class T, bool NORMS> __device__ __forceinline__ void rope_backward_pla
         const float scale = head < s.a ? g.q_scale.at(position) : 1.0f;
         const T* x = NORMS ? g.qkv + ((u64)row * s.heads() + head) * s.d : nullptr;
         const T* w = head < s.a ? g.q_norm : g.k_norm;
-        float grad[PLAIN_PAIRS][2], square = 0.0f, dot = 0.0f;
+        float grad[PAIRS][2], square = 0.0f, dot = 0.0f;
 #pragma unroll
-        for (int j = 0; j < PLAIN_PAIRS; j++) {
+        for (int j = 0; j < PAIRS; j++) {
             u32 i = lane + j * WARP;
             grad[j][0] = grad[j][1] = 0.0f;
             if (i >= half) continue;
@@ -429,7 +431,7 @@ template <class T, bool NORMS> __device__ __forceinline__ void rope_backward_pla
             slope = -warp_sum(dot) * r * r / (float)s.d;
         }
 #pragma unroll
-        for (int j = 0; j < PLAIN_PAIRS; j++) {
+        for (int j = 0; j < PAIRS; j++) {
             u32 i = lane + j * WARP;
             if (i >= half) continue;
             const u32 at[2] = {s.one(i), s.other(i)};
@@ -448,26 +450,33 @@ template <class T, bool NORMS> __device__ __forceinline__ void rope_backward_pla
     }
     if constexpr (NORMS) {
         if (!g.partials) return;  // of frozen weights
-        __shared__ float shared[warps][HEAD_DIM_MAX];
+        __shared__ float shared[warps][MAX];
 #pragma unroll
         for (int kind = 0; kind < 2; kind++) {
             __syncthreads();
 #pragma unroll
-            for (int j = 0; j < PLAIN_PAIRS; j++) {
+            for (int j = 0; j < PAIRS; j++) {
                 u32 i = lane + j * WARP;
                 if (i >= half) continue;
                 shared[warp][s.one(i)] = sums[kind][j][0];
                 shared[warp][s.other(i)] = sums[kind][j][1];
             }
             __syncthreads();
-            if (threadIdx.x < s.d) {
-                float sum = shared[0][threadIdx.x];
+            for (u32 at = threadIdx.x; at < s.d; at += ROTATION_THREADS) {
+                float sum = shared[0][at];
 #pragma unroll
-                for (int i = 1; i < warps; i++) sum = sum + shared[i][threadIdx.x];
-                g.partials[((u64)blockIdx.x * 2 + kind) * s.d + threadIdx.x] = sum;
+                for (int i = 1; i < warps; i++) sum = sum + shared[i][at];
+                g.partials[((u64)blockIdx.x * 2 + kind) * s.d + at] = sum;
             }
         }
     }
+}
+
+template <class T, bool NORMS> __device__ __forceinline__ void rope_backward_plain(const RopeGrad<T>& g, Shape s) {
+    rope_backward_heads<T, NORMS, NARROW>(g, s);
+}
+template <class T, bool NORMS> __device__ __forceinline__ void rope_backward_wide(const RopeGrad<T>& g, Shape s) {
+    rope_backward_heads<T, NORMS, HEAD_DIM_MAX>(g, s);
 }
 
 /// Form of `rope_backward` where the heads of a row were normalised together: a block has a chunk of rows, in order.
@@ -549,11 +558,15 @@ template <class T, bool NORMS> __device__ __forceinline__ void rope_backward_row
     }
 ROPE_BACKWARD(float, rope_backward)
 ROPE_BACKWARD(float, rope_backward_plain)
+ROPE_BACKWARD(float, rope_backward_wide)
 ROPE_BACKWARD(bf16, rope_backward)
 ROPE_BACKWARD(bf16, rope_backward_plain)
+ROPE_BACKWARD(bf16, rope_backward_wide)
 ROPE_BACKWARD_NORMS(float, rope_backward)
 ROPE_BACKWARD_NORMS(float, rope_backward_plain)
+ROPE_BACKWARD_NORMS(float, rope_backward_wide)
 ROPE_BACKWARD_NORMS(float, rope_backward_rows)
 ROPE_BACKWARD_NORMS(bf16, rope_backward)
 ROPE_BACKWARD_NORMS(bf16, rope_backward_plain)
+ROPE_BACKWARD_NORMS(bf16, rope_backward_wide)
 ROPE_BACKWARD_NORMS(bf16, rope_backward_rows)

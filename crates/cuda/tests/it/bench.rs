@@ -1,16 +1,18 @@
 //! Speed of attention: `cargo test --release -p plimsoll-cuda --test it -- --ignored --nocapture bench_attention`.
 
-use crate::both::attention::{Shape, shape};
+use crate::both::attention::{Shape, latent, shape};
 use crate::rig::{Card, on_card};
 use plimsoll_base::DType::{Bf16, F32, U32};
-use plimsoll_device::{ALL_KEYS, AttentionBackward, Backend, Batch, Device, KV_BLOCK, Kv, NO_PARENT, Scores};
+use plimsoll_device::{AttentionBackward, Backend, Batch, Device, KV_BLOCK, Kv, NO_PARENT, Scores};
 use std::time::Instant;
 
-const MODELS: [(&str, Shape); 4] = [
+const MODELS: [(&str, Shape); 6] = [
     ("135M", shape(9, 3, 64, Bf16)),
     ("0.5B", shape(14, 2, 64, Bf16)),
     ("1.5B", shape(12, 2, 128, Bf16)),
     ("7B", shape(28, 4, 128, Bf16)),
+    ("16 latents", latent(16, 64, 576, Bf16)),
+    ("20 latents", latent(20, 64, 576, Bf16)),
 ];
 /// Bytes of cache that calls go through in turn, so that the second-level cache does not hold them.
 const COLD_BYTES: usize = 256 << 20;
@@ -56,6 +58,10 @@ impl Speed {
         Some(Speed { gpu, s, rows, len, layers })
     }
 
+    fn scores(&self) -> Scores<'static> {
+        Scores { window: self.s.window, cap: self.s.cap, sinks: None, latent: self.s.latent }
+    }
+
     /// Microseconds of a call, replayed from a graph.
     fn time(&self, key: u64, backward: bool) -> f64 {
         let b = |name: &str| self.gpu.buf(name);
@@ -73,7 +79,7 @@ impl Speed {
                         q: b("q"),
                         kv,
                         batch,
-                        scores: Scores::of(ALL_KEYS),
+                        scores: self.scores(),
                         out,
                         lse,
                         dout,
@@ -81,7 +87,7 @@ impl Speed {
                         dkv: b("dkv"),
                     });
                 } else {
-                    self.gpu.dev.attention(b("q"), kv, batch, Scores::of(ALL_KEYS), b("out"), Some(b("lse")));
+                    self.gpu.dev.attention(b("q"), kv, batch, self.scores(), b("out"), Some(b("lse")));
                 }
             }
         };
@@ -107,7 +113,9 @@ fn bench_attention() {
             for len in [320, 2048] {
                 let Some(speed) = Speed::new(s, num, len - 1, len, false) else { return };
                 let us = speed.time(0, false);
-                let bytes = (num * len * s.k * s.d * 4) as f64;
+                // Latents are read once.
+                let copies = if s.latent.is_some() { 1 } else { 2 };
+                let bytes = (num * len * s.k * s.d * 2 * copies) as f64;
                 println!("{name} decode B = {num}, {len} keys: {us:.1} us, {:.2} TB/s", bytes / us / 1e6);
             }
         }

@@ -22,12 +22,19 @@ pub struct Shape {
     pub cap: Option<f32>,
     /// True if heads have sinks.
     pub sunk: bool,
+    /// First columns of outputs that nothing reads, if values are the keys.
+    pub latent: Option<usize>,
 }
 
 impl Shape {
     /// Sinks below the largest scores and above them.
     pub fn sinks(self) -> Option<Vec<f32>> {
         self.sunk.then(|| normal(98, self.a, 3.0, self.e))
+    }
+
+    /// First columns of outputs that nothing reads.
+    pub fn unused(self) -> usize {
+        self.latent.unwrap_or(0)
     }
 
     /// A score as `scores` says, and its slope.
@@ -37,7 +44,7 @@ impl Shape {
 }
 
 pub const fn shape(a: usize, k: usize, d: usize, e: DType) -> Shape {
-    Shape { a, k, d, e, window: ALL_KEYS, cap: None, sunk: false }
+    Shape { a, k, d, e, window: ALL_KEYS, cap: None, sunk: false, latent: None }
 }
 
 pub const fn windowed(window: usize, s: Shape) -> Shape {
@@ -52,9 +59,14 @@ pub const fn sunk(s: Shape) -> Shape {
     Shape { sunk: true, ..s }
 }
 
+/// Attention of `a` heads over latents of d elements, the first `unused` of which are no values.
+pub const fn latent(a: usize, unused: usize, d: usize, e: DType) -> Shape {
+    Shape { latent: Some(unused), ..shape(a, 1, d, e) }
+}
+
 /// Groups of 1, 2, 3, 6, 7, 8 and 20 heads, on a card on tensor cores; then shapes of its plain kernels, then windows,
-/// then caps, then groups of 4 and 20 heads of 256.
-pub const SHAPES: [Shape; 28] = [
+/// then caps, then groups of 4 and 20 heads of 256, then wider heads, then latents.
+pub const SHAPES: [Shape; 36] = [
     shape(2, 2, 64, Bf16),
     shape(4, 2, 128, Bf16),
     shape(9, 3, 64, Bf16),
@@ -83,6 +95,14 @@ pub const SHAPES: [Shape; 28] = [
     capped(2.0, shape(4, 2, 128, Bf16)),
     shape(8, 2, 256, Bf16),
     shape(20, 1, 256, Bf16),
+    shape(3, 1, 304, Bf16),
+    shape(2, 2, 304, F32),
+    shape(2, 1, 576, Bf16),
+    windowed(130, shape(2, 1, 576, F32)),
+    latent(3, 16, 48, Bf16),
+    latent(4, 64, 576, Bf16),
+    latent(20, 64, 576, Bf16),
+    latent(2, 64, 576, F32),
 ];
 
 /// A sequence: its parent, the positions that it begins with of it, and how many it has besides.
@@ -111,7 +131,8 @@ impl Sequence {
         // In descending order, so that no two neighbours of a table are neighbours in the cache.
         let table = (0..len.div_ceil(KV_BLOCK) as u32).rev().map(|b| first_block + b).collect();
         let of = |n: u64, width: usize, size: f32| normal(10 * seed + n, len * width, size, e);
-        let (q, keys, values) = (of(0, a * d, 1.5), of(1, k * d, 0.8), of(2, k * d, 0.5));
+        let (q, keys) = (of(0, a * d, 1.5), of(1, k * d, 0.8));
+        let values = if s.latent.is_some() { keys.clone() } else { of(2, k * d, 0.5) };
         Sequence { q, k: keys, v: values, table, parent: None, prefix: 0, len }
     }
 }
@@ -207,7 +228,9 @@ impl Pass {
 
     /// The gradients of outputs that checks take.
     pub fn dout(&self) -> Vec<f32> {
-        normal(99, self.q.len(), 0.5, self.s.e)
+        let mut dout = normal(99, self.q.len(), 0.5, self.s.e);
+        dout.chunks_mut(self.s.d).for_each(|of_head| of_head[..self.s.unused()].fill(0.0));
+        dout
     }
 
     /// Writes the inputs; outputs are poisoned.
@@ -222,7 +245,7 @@ impl Pass {
 
     fn scores<D: Machine>(&self, rig: &Rig<D>) -> Scores<'static> {
         let sinks = self.s.sunk.then(|| rig.buf("sinks"));
-        Scores { window: self.s.window, cap: self.s.cap, sinks }
+        Scores { window: self.s.window, cap: self.s.cap, sinks, latent: self.s.latent }
     }
 
     fn batch<D: Machine>(&self, rig: &Rig<D>) -> Batch<'static> {

@@ -11,7 +11,7 @@ const POSITIONS: usize = 90;
 const BLOCKS: usize = 9;
 const EPS: f32 = 1e-6;
 /// On a card: head dimensions of the fast way, and of the plain one.
-const DIMS: [usize; 7] = [16, 32, 64, 128, 24, 48, 96];
+const DIMS: [usize; 10] = [16, 32, 64, 128, 512, 24, 48, 96, 304, 576];
 /// Lists what the backward pass writes.
 pub const GRADIENTS: [&str; 3] = ["dqkv", "dq_weight", "dk_weight"];
 

@@ -61,8 +61,8 @@ fn a_device_is_found_by_its_name_and_its_layouts_and_the_host_is_the_last() {
 #[test]
 fn heads_are_taken_if_every_device_takes_them() {
     let taken: Vec<usize> =
-        [24, 64, 72, 80, 128, 256, 272].into_iter().filter(|d| takes_head_dim(*d)).collect();
-    assert_eq!(taken, [64, 80, 128, 256]);
+        [24, 64, 72, 80, 128, 256, 576, 592].into_iter().filter(|d| takes_head_dim(*d)).collect();
+    assert_eq!(taken, [64, 80, 128, 256, 576]);
 }
 
 #[test]

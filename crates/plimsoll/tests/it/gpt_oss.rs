@@ -97,5 +97,6 @@ fn what_is_not_built_for_sinks_is_refused_by_name() {
     check_refused(&["checkpoint", "export", &whole, "--format", "gguf", "--to", &to], 1, &said);
     let run = folder.text_path("run.toml");
     let said = ["error[model-unsupported]: ", "attention with sinks is not built for run.device = \"cuda\""];
-    check_refused(&["plan", &run, "--set", "run.device=cuda"], 2, &said);
+    let limit = "--limit=device=80GiB,host=64GiB,disk=1TiB";
+    check_refused(&["plan", &run, "--set", "run.device=cuda", limit], 2, &said);
 }

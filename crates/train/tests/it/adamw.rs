@@ -47,11 +47,7 @@ pub fn write(
                 dev.write_f32(buf, row, &values)
             } else {
                 let matrix = Matrix::new(buf, param.n as usize, param.k as usize, all.embed.layout);
-                // Files may have rows in another order.
-                for of in 0..part.rows {
-                    let from = part.groups.map_or(of, |groups| groups.run(of).0) as usize * matrix.k;
-                    dev.write_rows(matrix, row + of as usize, &values[from..][..matrix.k]);
-                }
+                dev.write_rows(matrix, row, &values);
             }
             row += part.rows as usize;
         }

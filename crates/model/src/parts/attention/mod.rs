@@ -113,8 +113,9 @@ fn heads(of: &AttentionSpec) -> Heads {
     Heads { heads: of.heads as usize, kv_heads: of.kv_heads as usize, head_dim: of.head_dim as usize }
 }
 
-/// Returns the window, the soft cap and the sinks of scores.
-fn scores<'w>(of: &AttentionSpec, w: &LayerParams<'w>) -> Scores<'w> {
+/// Returns the window, the soft cap and the sinks of scores, and what values have of keys.
+pub(super) fn scores<'w>(of: &AttentionSpec, w: &LayerParams<'w>) -> Scores<'w> {
     let window = of.window.map_or(ALL_KEYS, |keys| keys as usize);
-    Scores { window, cap: of.score_cap, sinks: w.sinks }
+    let latent = of.rotated.filter(|_| of.over_latents).map(|columns| columns as usize);
+    Scores { window, cap: of.score_cap, sinks: w.sinks, latent }
 }

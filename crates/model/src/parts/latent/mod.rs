@@ -8,13 +8,12 @@
 
 pub(crate) mod regions;
 
-use super::attention::attend;
+use super::attention::{attend, scores};
 use crate::layer::LayerPass;
 use crate::layer_backward::{LayerBackward, MixerGradients, Product};
 use plimsoll_arch::Site;
 use plimsoll_device::{
-    ALL_KEYS, AttentionBackward, ColumnOrder, Columns, Heads, Matrix, MoveColumns, Norm, NormGrads,
-    RopeBackward, Scores,
+    AttentionBackward, ColumnOrder, Columns, Heads, Matrix, MoveColumns, Norm, NormGrads, RopeBackward,
 };
 use plimsoll_memory::Buf;
 use regions::{GradientBufs, LatentBufs};
@@ -74,7 +73,7 @@ pub(super) fn backward(step: &LayerBackward<'_, '_, '_>, bufs: &LatentBufs<'_>, 
     values_backward(step, bufs, &d, of.d_mixed);
     let [dq, dkv] = bufs.attention.gradients.expect("an update");
     let lse = bufs.attention.lse.expect("the update keeps log-sum-exps");
-    let (batch, scores) = (layer.pass.batch, Scores::of(ALL_KEYS));
+    let (batch, scores) = (layer.pass.batch, scores(&bufs.attention.spec, layer.w));
     let (q, kv, out, dout) = (bufs.attention.q, bufs.attention.kv, bufs.out, d.out);
     dev.attention_backward(AttentionBackward { q, kv, batch, scores, out, lse, dout, dq, dkv });
     let rotation = layer.decoder.rotation(&bufs.attention.spec, layer.index);
