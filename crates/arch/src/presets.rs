@@ -190,6 +190,33 @@ const fn ungrouped(factor: f32) -> SigmoidSpec {
     SigmoidSpec { groups: 1, groups_chosen: 1, factor }
 }
 
+/// Returns a GLM-4.5 of nano's size and vocabulary: a dense layer, then eight experts of which two compute a row.
+const fn nano_glm() -> FileShape {
+    let plain = shape(Family::Glm4Moe, 15, 128, 4, 2, 1, 64, 256, 1e-5, 1e3, false, 64);
+    let experts = sigmoid_experts(4, 1, [8, 2, 64, 1], ungrouped(1.0));
+    let attention = Attention { rotated: Some(32), ..plain.attention };
+    FileShape { qkv_bias: true, qk_norms: None, attention, experts: Some(experts), ..plain }
+}
+
+/// Returns a DeepSeek V3 of nano's size and vocabulary: latents of 64 elements, and experts in groups.
+const fn nano_deepseek() -> FileShape {
+    let plain = shape(Family::DeepSeekV3, 15, 128, 4, 4, 4, 16, 256, 1e-6, 1e3, false, 64);
+    let sigmoid = SigmoidSpec { groups: 4, groups_chosen: 2, factor: 1.5 };
+    let latent = LatentSpec {
+        heads: 4,
+        key_dim: 32,
+        rotated: 16,
+        value_dim: 32,
+        latent: 64,
+        query_latent: Some(48),
+        eps: 1e-6,
+        // 1 / sqrt(32 + 16)
+        scale: 0.144_337_57,
+        stretch: 0.0,
+    };
+    with_latent(plain, latent, sigmoid_experts(4, 1, [8, 2, 64, 1], sigmoid))
+}
+
 /// YaRN of DeepSeek V3, as published; scores are multiplied by the square of 0.1 ln(40) + 1.
 const DEEPSEEK_ROPE: RopeScaling = RopeScaling::Yarn {
     factor: 40.0,
@@ -309,6 +336,9 @@ pub static PRESETS: &[(&str, ModelSpec)] = &[
     ("nano-qwen3-next", nano_with_both(Family::Qwen3Next).spec()),
     ("nano-ministral-3", nano_ministral().spec()),
     ("nano-gpt-oss", nano_with_sinks().spec()),
+    ("nano-glm-4.5", nano_glm().spec()),
+    ("nano-deepseek-v3", nano_deepseek().spec()),
+    ("nano-gemma-4", gemma_4(shape(Family::Gemma4, 15, 128, 6, 2, 1, 32, 256, 1e-6, 1e3, true, 64), 8, 1, 64).spec()),
     ("smollm2-135m", shape(Family::Llama, 49152, 576, 30, 9, 3, 64, 1536, 1e-5, 1e5, true, 8192).spec()),
     ("smollm2-360m", shape(Family::Llama, 49152, 960, 32, 15, 5, 64, 2560, 1e-5, 1e5, true, 8192).spec()),
     ("smollm2-1.7b", shape(Family::Llama, 49152, 2048, 24, 32, 32, 64, 8192, 1e-5, 1.3e5, true, 8192).spec()),
