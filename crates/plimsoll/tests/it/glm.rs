@@ -47,7 +47,7 @@ fn the_number_of_ranks_changes_no_bit_of_a_router_of_sigmoids() {
             ("full", &["train.optimizer_dtype=int8", "train.grad_dtype=bf16"][..]),
             ("spread", &["loss.kl_coef=0.05", "run.zero_stage=3", "train.recompute=layer"]),
             ("balance", &["loss.balance_coef=0.1", "train.mini_batch=4"]),
-            ("adapters", &["lora.rank=4", "loss.kl_coef=0.05"]),
+            ("adapters", &["lora.rank=4", "lora.targets=[\"q_proj\", \"o_proj\", \"experts.gate_up_proj\"]"]),
         ],
     ) {
         tiny::check_ranks(&folder, index, name, sets);
