@@ -3,8 +3,7 @@
 use crate::common::{check_refused, every_nth};
 use crate::ranks::left;
 use crate::run::{Run, export, json as json_of, number};
-use crate::shared_experts::tensors;
-use crate::tiny;
+use crate::tiny::{self, tensors};
 use serde_json::json;
 
 /// A run of a tiny model: a dense layer, two with 8 experts in 4 groups, of which a token has 3 in 2 groups, and a
@@ -82,18 +81,7 @@ fn no_step_changes_a_correction_and_a_run_goes_on() {
 #[test]
 fn a_checkpoint_at_a_learning_rate_of_0_is_the_model() {
     let folder = run_of_glm();
-    let sets = ["train.learning_rate=0", "model_options.dtype=f32", "train.steps=1"];
-    folder.train("same", &sets);
-    folder.train("spread", &[&sets[..], &["--ranks=2", "run.zero_stage=3"]].concat());
-    let model = tensors(&folder.read("model/model.safetensors"));
-    for run in ["same", "spread"] {
-        let saved = format!("{run}/checkpoints/latest");
-        assert!(tensors(&folder.read(&format!("{saved}/model.safetensors"))) == model, "{run}");
-        let again = format!("model={}", folder.text_path(&saved));
-        folder.train(&format!("{run} again"), &[&sets[..], &[&*again]].concat());
-        let file = format!("{run} again/checkpoints/latest/model.safetensors");
-        assert!(tensors(&folder.read(&file)) == model, "{run}");
-    }
+    tiny::check_unchanged(&folder);
 }
 
 #[test]

@@ -3,8 +3,7 @@
 use crate::common::{check_refused, every_nth};
 use crate::ranks::left;
 use crate::run::{Run, export, number};
-use crate::shared_experts::tensors;
-use crate::tiny;
+use crate::tiny::{self, tensors};
 use serde_json::json;
 
 /// A run of a tiny model with windows in every second layer, and the tokenizer of nano.
@@ -53,10 +52,10 @@ fn a_run_goes_on_and_trains_sinks_and_biases_but_not_under_adapters() {
     folder.train("muon", &["train.optimizer=muon"]);
     for run in ["whole", "away", "muon"] {
         let saved = tensors(&folder.read(&format!("{run}/checkpoints/latest/model.safetensors")));
-        for ((name, ..), (_, old)) in saved.iter().zip(model.iter().map(|(name, _, bytes)| (name, bytes))) {
-            let new = saved.iter().find(|(of, ..)| of == name).map(|(.., bytes)| bytes);
-            let trained = ["sinks", "_bias", "router.bias"].iter().any(|end| name.ends_with(end));
-            assert!(!trained || new != Some(old), "{run}: {name} is as it was");
+        for ((name, _, new), (of, _, old)) in saved.iter().zip(&model) {
+            assert_eq!(name, of, "{run}");
+            let is_trained = ["sinks", "_bias", "router.bias"].iter().any(|end| name.ends_with(end));
+            assert!(!is_trained || new != old, "{run}: {name} is as it was");
         }
         for step in folder.metrics(run) {
             assert_eq!(number(&step, "rollout/logprob_mismatch_max"), 0.0, "{run}: {step}");
@@ -71,18 +70,7 @@ fn a_run_goes_on_and_trains_sinks_and_biases_but_not_under_adapters() {
 #[test]
 fn a_checkpoint_of_experts_in_one_tensor_at_a_learning_rate_of_0_is_the_model() {
     let folder = run_of_gpt_oss();
-    let sets = ["train.learning_rate=0", "model_options.dtype=f32", "train.steps=1"];
-    folder.train("same", &sets);
-    folder.train("spread", &[&sets[..], &["--ranks=2", "run.zero_stage=3"]].concat());
-    let model = tensors(&folder.read("model/model.safetensors"));
-    for run in ["same", "spread"] {
-        let saved = format!("{run}/checkpoints/latest");
-        assert!(tensors(&folder.read(&format!("{saved}/model.safetensors"))) == model, "{run}");
-        let again = format!("model={}", folder.text_path(&saved));
-        folder.train(&format!("{run} again"), &[&sets[..], &[&*again]].concat());
-        let file = format!("{run} again/checkpoints/latest/model.safetensors");
-        assert!(tensors(&folder.read(&file)) == model, "{run}");
-    }
+    tiny::check_unchanged(&folder);
 }
 
 #[test]

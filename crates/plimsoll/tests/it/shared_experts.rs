@@ -5,7 +5,7 @@ use crate::common::{every_nth, plimsoll};
 use crate::ranks::left;
 use crate::run::{Run, number};
 use crate::tiny;
-use serde_json::{Map, Value, json};
+use serde_json::json;
 
 /// A run of a tiny model of a family, and the tokenizer of nano: linear attention in two layers, then attention over
 /// keys in one, and in Qwen3-Next a dense layer.
@@ -68,40 +68,11 @@ fn a_run_of_shared_experts_goes_on_and_its_weights_may_be_elsewhere() {
     }
 }
 
-/// Returns the tensors of a file: name, shape and bytes.
-pub fn tensors(file: &[u8]) -> Vec<(String, Value, Vec<u8>)> {
-    let (length, rest) = file.split_first_chunk::<8>().expect("a length");
-    let (header, data) = rest.split_at(u64::from_le_bytes(*length) as usize);
-    let header: Map<String, Value> = serde_json::from_slice(header).expect("JSON");
-    let entries = header.into_iter().filter(|(name, _)| name != "__metadata__");
-    let mut all: Vec<_> = entries
-        .map(|(name, entry)| {
-            let at = |i: usize| entry["data_offsets"][i].as_u64().expect("an offset") as usize;
-            (name, entry["shape"].clone(), data[at(0)..at(1)].to_vec())
-        })
-        .collect();
-    all.sort_by(|one, other| one.0.cmp(&other.0));
-    all
-}
-
 #[test]
 fn a_checkpoint_at_a_learning_rate_of_0_is_the_model() {
     for family in FAMILIES {
         let folder = run_of(family);
-        let sets = ["train.learning_rate=0", "model_options.dtype=f32", "train.steps=1"];
-        folder.train("same", &sets);
-        folder.train("spread", &[&sets[..], &["--ranks=2", "run.zero_stage=3"]].concat());
-        let model = tensors(&folder.read("model/model.safetensors"));
-        assert!(model.len() > 30);
-        for run in ["same", "spread"] {
-            let saved = format!("{run}/checkpoints/latest");
-            assert!(tensors(&folder.read(&format!("{saved}/model.safetensors"))) == model, "{family} {run}");
-            // What it says of itself is the model's again, and so is what an export of it writes.
-            let again = format!("model={}", folder.text_path(&saved));
-            folder.train(&format!("{run} again"), &[&sets[..], &[&*again]].concat());
-            let file = format!("{run} again/checkpoints/latest/model.safetensors");
-            assert!(tensors(&folder.read(&file)) == model, "{family} {run}");
-        }
+        tiny::check_unchanged(&folder);
     }
 }
 

@@ -6,7 +6,7 @@ use crate::ranks::{ended, left};
 use crate::run::{Run, SMALL, number};
 use plimsoll_arch::expected_tensors;
 use plimsoll_files::spec_from_config;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use std::fs;
 use std::path::Path;
 
@@ -56,4 +56,38 @@ pub fn check_ranks(folder: &Run, index: usize, name: &str, sets: &[&str]) {
             assert_eq!(number(&step, "rollout/logprob_mismatch_max"), 0.0, "{name} on {ranks}: {step}");
         }
     }
+}
+
+/// Trains at a learning rate of 0, on one rank and on two: checkpoints are the model, and so are those of runs of them,
+/// because what a checkpoint says of itself is the model's again.
+pub fn check_unchanged(folder: &Run) {
+    let sets = ["train.learning_rate=0", "model_options.dtype=f32", "train.steps=1"];
+    folder.train("same", &sets);
+    folder.train("spread", &[&sets[..], &["--ranks=2", "run.zero_stage=3"]].concat());
+    let model = tensors(&folder.read("model/model.safetensors"));
+    assert!(model.len() > 30);
+    for run in ["same", "spread"] {
+        let saved = format!("{run}/checkpoints/latest");
+        assert!(tensors(&folder.read(&format!("{saved}/model.safetensors"))) == model, "{run}");
+        let again = format!("model={}", folder.text_path(&saved));
+        folder.train(&format!("{run} again"), &[&sets[..], &[&*again]].concat());
+        let file = format!("{run} again/checkpoints/latest/model.safetensors");
+        assert!(tensors(&folder.read(&file)) == model, "{run}");
+    }
+}
+
+/// Returns the tensors of a file: name, shape and bytes.
+pub fn tensors(file: &[u8]) -> Vec<(String, Value, Vec<u8>)> {
+    let (length, rest) = file.split_first_chunk::<8>().expect("a length");
+    let (header, data) = rest.split_at(u64::from_le_bytes(*length) as usize);
+    let header: Map<String, Value> = serde_json::from_slice(header).expect("JSON");
+    let entries = header.into_iter().filter(|(name, _)| name != "__metadata__");
+    let mut all: Vec<_> = entries
+        .map(|(name, entry)| {
+            let at = |i: usize| entry["data_offsets"][i].as_u64().expect("an offset") as usize;
+            (name, entry["shape"].clone(), data[at(0)..at(1)].to_vec())
+        })
+        .collect();
+    all.sort_by(|one, other| one.0.cmp(&other.0));
+    all
 }

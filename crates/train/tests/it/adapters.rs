@@ -12,7 +12,8 @@ use plimsoll_device::Matrix;
 use plimsoll_files::Adapter;
 use plimsoll_memory::{Buf, Layout};
 use plimsoll_model::{
-    Adapters, AdaptersFrom, Derivatives, ParamTable, PassLimits, Recompute, backward, head, load_adapters,
+    Adapters, AdaptersFrom, Derivatives, FlatTensors, ParamTable, PassLimits, Recompute, backward, head,
+    load_adapters, save,
 };
 use plimsoll_train::{Optimizer, PackLimits, Sequence, Share, UpdateOptions};
 
@@ -202,6 +203,28 @@ fn log_probs_and_gradients_agree_with_peft() {
                 };
                 assert!(d < bound, "{name} {machine:?} {tensor}, merged {merge}: gradients differ by {d}");
             }
+        }
+    }
+}
+
+/// Shows that files are peft's to the value, those of all experts in one too.
+#[test]
+fn what_is_saved_is_what_peft_saved() {
+    for (name, model) in GOLDEN {
+        let (mut h, table) = harness(name, model, Setup::new(model, DType::F32, PASS));
+        let parts = h.parts();
+        let (layout, all) = (parts.decoder.params.embed.layout, parts.resident.buf("lora"));
+        let folder = tempfile::tempdir().unwrap();
+        let saved = folder.path().join("adapter_model.safetensors");
+        save(parts.dev, &table, layout, &[FlatTensors::weights(all)], &saved, Bytes::mib(1)).unwrap();
+        let theirs = golden_dir(&format!("lora/{name}")).join("adapter_model.safetensors");
+        let [ours, theirs] = [saved, theirs].map(|path| std::fs::read(path).unwrap());
+        let [ours, theirs] =
+            [&ours, &theirs].map(|file| safetensors::SafeTensors::deserialize(file).unwrap());
+        assert_eq!(ours.len(), theirs.len(), "{name}");
+        for (tensor, theirs) in theirs.tensors() {
+            let ours = ours.tensor(&tensor).unwrap_or_else(|err| panic!("{name} {tensor}: {err}"));
+            assert_eq!((ours.shape(), ours.data()), (theirs.shape(), theirs.data()), "{name} {tensor}");
         }
     }
 }
