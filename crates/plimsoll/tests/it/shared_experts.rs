@@ -4,8 +4,8 @@
 use crate::common::{every_nth, plimsoll};
 use crate::ranks::left;
 use crate::run::{Run, number};
-use crate::tiny;
-use serde_json::json;
+use crate::tiny::{self, tensors};
+use serde_json::{Value, json};
 
 /// A run of a tiny model of a family, and the tokenizer of nano: linear attention in two layers, then attention over
 /// keys in one, and in Qwen3-Next a dense layer.
@@ -76,6 +76,46 @@ fn a_checkpoint_at_a_learning_rate_of_0_is_the_model() {
     }
 }
 
+/// Requires that each expert's output projection in the merged model is W + scale B A of that expert.
+fn check_merged(folder: &Run, family: &str) {
+    const LAYER: &str = "model.layers.1.mlp.experts.";
+    let all = |file: &str| tensors(&folder.read(file));
+    let [model, merged, adapter] = [
+        "model/model.safetensors",
+        "merged model/model.safetensors",
+        "whole/checkpoints/latest/adapter_model.safetensors",
+    ]
+    .map(all);
+    let values = |of: &[(String, Value, Vec<u8>)], name: &str| -> Vec<f32> {
+        let (.., bytes) = of.iter().find(|(found, ..)| found.ends_with(name)).expect(name);
+        bytes.chunks_exact(4).map(|x| f32::from_le_bytes(x.try_into().expect("four"))).collect()
+    };
+    let of_experts = |of: &[(String, Value, Vec<u8>)]| -> Vec<f32> {
+        let is_one = of.iter().any(|(name, ..)| name.ends_with("layers.1.mlp.experts.down_proj"));
+        let each = |expert| values(of, &format!("{LAYER}{expert}.down_proj.weight"));
+        if is_one { values(of, &format!("{LAYER}down_proj")) } else { (0..6).flat_map(each).collect() }
+    };
+    let [old, new] = [of_experts(&model), of_experts(&merged)];
+    let [a, b] = ["A", "B"].map(|part| values(&adapter, &format!("layers.1.mlp.experts.lora_{part}.weight")));
+    let said = folder.read_json("whole/checkpoints/latest/adapter_config.json");
+    let scale = said["lora_alpha"].as_f64().expect("alpha") / said["r"].as_f64().expect("r");
+    let (experts, rank, width, rows) = (6, 4, 64, 64);
+    let mut largest = 0f64;
+    for (at, (old, new)) in old.iter().zip(&new).enumerate() {
+        let (expert, row, column) = (at / (rows * width), at / width % rows, at % width);
+        let term = |j: usize| {
+            f64::from(b[(row * rank + j) * experts + expert])
+                * f64::from(a[(expert * rank + j) * width + column])
+        };
+        let change = scale * (0..rank).map(term).sum::<f64>();
+        largest = largest.max(change.abs());
+        let d = f64::from(*new) - f64::from(*old) - change;
+        // One rounding of a weight below 1.
+        assert!(d.abs() < 1e-6, "{family}: expert {expert}, row {row}, column {column}: off by {d}");
+    }
+    assert!(largest > 1e-4, "{family}: the adapters changed by {largest}");
+}
+
 const MOE: [&str; 2] = [
     "lora.rank=4",
     "lora.targets=[\"q_proj\", \"v_proj\", \"o_proj\", \"gate_proj\", \"up_proj\", \"down_proj\", \"in_proj_qkv\", \"in_proj_z\", \
@@ -117,6 +157,7 @@ fn adapters_of_shared_experts_and_grouped_rows_are_trained_in_every_form() {
         let (run, merged) = (folder.text_path("whole"), folder.text_path("merged model"));
         let said = plimsoll(&["checkpoint", "export", &run, "--merge", "--to", &merged]);
         assert!(said.status.success(), "{family}: {said:?}");
+        check_merged(&folder, family);
         folder.train("after", &[&format!("model={merged}"), "train.steps=1"]);
     }
 }
