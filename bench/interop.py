@@ -7,6 +7,7 @@ Of every family, and of the models of text and images, a tiny random model is
 
 * saved by transformers and answered by `plimsoll serve`,
 * trained for a step by Plimsoll, and its checkpoint opened by transformers,
+* trained at learning rate 0, after which transformers computes the same numbers, bit by bit, and saves the same tensors,
 * given an adapter by peft and served; given one by Plimsoll and opened by peft.
 
 Compared are greedy tokens with transformers' own choice after the same tokens, and log-probabilities in f32. Needs torch,
@@ -56,8 +57,28 @@ DELTA = dict(
 EXPERTS = dict(num_experts=6, num_experts_per_tok=2, moe_intermediate_size=32, head_dim=16, norm_topk_prob=True)
 PLAIN = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 OF_DELTA = ["in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj"]
+OF_EXPERTS = ["experts.gate_up_proj", "experts.down_proj"]
 OF_SHARED = ["shared_expert.gate_proj", "shared_expert.up_proj", "shared_expert.down_proj"]
 MOE = dict(num_experts=6, num_experts_per_tok=2, moe_intermediate_size=32, shared_expert_intermediate_size=48, **DELTA)
+# Experts behind dense layers, scored by a sigmoid; then attention over latents.
+OF_GLM = dict(
+    n_routed_experts=6, n_shared_experts=1, num_experts_per_tok=2, moe_intermediate_size=32, n_group=3, topk_group=2,
+    routed_scaling_factor=1.5, norm_topk_prob=True, num_hidden_layers=3,
+)
+LATENT = dict(
+    num_key_value_heads=4, q_lora_rank=None, kv_lora_rank=32, qk_nope_head_dim=16, qk_rope_head_dim=16, v_head_dim=32,
+    **OF_GLM,
+)
+GROWN = {**YARN, "original_max_position_embeddings": 16, "llama_4_scaling_beta": 0.25, "mscale": 1.0, "mscale_all_dim": 1.0}
+OF_GPT_OSS = dict(
+    num_local_experts=6, num_experts_per_tok=2, head_dim=16, sliding_window=20, intermediate_size=32,
+    rope_parameters={**YARN, "truncate": False},
+)
+TWO_KINDS = dict(
+    num_hidden_layers=4, head_dim=16, global_head_dim=32, num_global_key_value_heads=1, attention_k_eq_v=True, sliding_window=16,
+    layer_types=["sliding_attention", "full_attention"] * 2, hidden_size_per_layer_input=0, num_kv_shared_layers=0,
+    enable_moe_block=False, use_double_wide_mlp=False, vocab_size_per_layer_input=VOCAB,
+)
 VISION = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=2, image_size=28, patch_size=14)
 QWEN_VISION = dict(
     depth=1, hidden_size=32, intermediate_size=48, num_heads=2, out_hidden_size=64, patch_size=14, spatial_merge_size=1,
@@ -71,8 +92,9 @@ CASES = {
     "qwen2": ("Qwen2Config", dict(use_sliding_window=True, sliding_window=20, max_window_layers=1), PLAIN),
     "qwen3": ("Qwen3Config", dict(head_dim=32, tie_word_embeddings=True), PLAIN),
     "qwen3-moe": ("Qwen3MoeConfig", EXPERTS, PLAIN[:4]),
+    "qwen3-moe-experts": ("Qwen3MoeConfig", EXPERTS, PLAIN[:4] + OF_EXPERTS),
     "qwen3.5": ("Qwen3_5TextConfig", DELTA, PLAIN + OF_DELTA),
-    "qwen3.5-moe": ("Qwen3_5MoeTextConfig", MOE, PLAIN[:4] + OF_DELTA + OF_SHARED),
+    "qwen3.5-moe": ("Qwen3_5MoeTextConfig", MOE, PLAIN[:4] + OF_DELTA + OF_SHARED + OF_EXPERTS),
     "qwen3-next": (
         "Qwen3NextConfig",
         dict(norm_topk_prob=True, mlp_only_layers=[1], **MOE),
@@ -92,8 +114,18 @@ CASES = {
         PLAIN,
     ),
     "phi3": ("Phi3Config", dict(), ["o_proj", "down_proj"]),
+    "glm4-moe": ("Glm4MoeConfig", dict(head_dim=16, attention_bias=True, first_k_dense_replace=1, **OF_GLM), PLAIN[:4] + OF_EXPERTS),
+    "deepseek-v3": ("DeepseekV3Config", dict(first_k_dense_replace=1, **{**LATENT, "q_lora_rank": 48}), ["o_proj"]),
+    "moonlight": ("DeepseekV3Config", dict(first_k_dense_replace=1, rope_interleave=True, **LATENT), ["o_proj"]),
+    "glm4-moe-lite": (
+        "Glm4MoeLiteConfig", dict(mlp_layer_types=["dense", "sparse", "sparse"], **{**LATENT, "q_lora_rank": 48}), ["o_proj"]
+    ),
+    "ministral3": ("Ministral3Config", dict(head_dim=16, rope_parameters=GROWN), PLAIN),
+    "gemma4": ("Gemma4TextConfig", TWO_KINDS, PLAIN),
+    "gpt-oss": ("GptOssConfig", OF_GPT_OSS, PLAIN[:4]),
     "gemma3-images": ("Gemma3Config", dict(), PLAIN),
     "gemma3-images-published": ("Gemma3Config", dict(), PLAIN),
+    "mistral3-images": ("Mistral3Config", dict(), PLAIN),
     "qwen3.5-images": ("Qwen3_5Config", dict(), PLAIN + OF_DELTA),
     "qwen3.5-moe-images": ("Qwen3_5MoeConfig", dict(), PLAIN[:4] + OF_DELTA + OF_SHARED),
 }
@@ -113,6 +145,10 @@ def model_of(case):
             boi_token_index=6, eoi_token_index=7,
         )
         model = transformers.Gemma3ForConditionalGeneration(config)
+    elif case == "mistral3-images":
+        tower = transformers.PixtralVisionConfig(head_dim=16, **VISION)
+        config = transformers.Mistral3Config(text_config=text_config("ministral3").to_dict(), vision_config=tower, image_token_index=5)
+        model = transformers.Mistral3ForConditionalGeneration(config)
     elif case in ("qwen3.5-images", "qwen3.5-moe-images"):
         name = CASES[case][0]
         config = getattr(transformers, name)(
@@ -224,14 +260,28 @@ def run(binary, *args):
         raise RuntimeError(ended.stderr.strip()[-600:])
 
 
-def train(binary, base, folder, lora):
-    """Trains one step of SFT."""
+@torch.no_grad()
+def compare_bits(base, kept):
+    """Returns what differs between two folders as transformers opens them: none, or a sentence. Of a model of text and images the text is kept."""
+    before, after = load(base), load(kept)
+    theirs, ours = before.state_dict(), after.state_dict()
+    if type(before) is not type(after) and not type(before).__name__.endswith("ForConditionalGeneration"):
+        return f"a {type(before).__name__} became a {type(after).__name__}"
+    if type(before) is type(after) and (other := [name for name, tensor in theirs.items() if not torch.equal(tensor, ours[name])]):
+        return f"{len(other)} tensors differ, the first is {other[0]}"
+    ids = torch.arange(70, 134).reshape(1, -1)
+    off = (before(input_ids=ids, use_cache=False).logits - after(input_ids=ids, use_cache=False).logits).abs().max().item()
+    return f"logits of the same tensors differ by {off:.1e}" if off else None
+
+
+def train(binary, base, folder, lora, rate=1e-2):
+    """Trains two steps of SFT."""
     folder.mkdir()
     pairs = [{"prompt": prompt, "completion": " of a run"} for prompt in ("The plan", "Adapters")]
     (folder / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
     (folder / "run.toml").write_text(
         f'method = "sft"\nmodel = "{base}"\n[model_options]\ndtype = "f32"\n[data]\nprompts = "{folder}/pairs.jsonl"\n'
-        f'chat_template = "none"\n[rollout]\nprompts_per_step = 2\n{lora}[train]\nsteps = 2\nlearning_rate = 1e-2\n'
+        f'chat_template = "none"\n[rollout]\nprompts_per_step = 2\n{lora}[train]\nsteps = 2\nlearning_rate = {rate}\n'
         f'[run]\ndir = "{folder}/out"\ndevice = "cpu"\n'
     )
     run(binary, "train", folder / "run.toml")
@@ -241,7 +291,11 @@ def train(binary, base, folder, lora):
 def with_peft(base, folder, targets):
     """Saves a random adapter of `targets` with peft, and returns the model with it."""
     inner = ".*language_model.*\\.(" if "ForConditionalGeneration" in (base / "config.json").read_text() else ".*\\.("
-    config = peft.LoraConfig(r=4, lora_alpha=6, target_modules=inner + "|".join(targets) + ")", init_lora_weights=False)
+    layers = [target for target in targets if target not in OF_EXPERTS]
+    config = peft.LoraConfig(
+        r=4, lora_alpha=6, target_modules=inner + "|".join(layers) + ")", init_lora_weights=False,
+        target_parameters=[f"mlp.{target}" for target in targets if target in OF_EXPERTS],
+    )
     model = peft.get_peft_model(load(base), config)
     torch.manual_seed(5)
     with torch.no_grad():
@@ -264,6 +318,8 @@ def steps(binary, case, work):
     targets = CASES[case][2]
     trained = train(binary, base, work / "sft", "") / "checkpoints/latest"
     yield "Plimsoll to transformers", compare(binary, trained, load(trained))
+    kept = train(binary, base, work / "kept", "", rate=0) / "checkpoints/latest"
+    yield "kept at learning rate 0", compare_bits(base, kept)
     adapted = with_peft(base, work / "peft", targets)
     yield "peft to Plimsoll", compare(binary, work / "peft", adapted)
     lora = f"[lora]\nrank = 4\ntargets = {json.dumps(targets)}\n"

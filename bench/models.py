@@ -3,19 +3,26 @@
 
     bench/models.py BINARY golden                   # runs the tests against transformers: needs cargo and a checkout
     bench/models.py BINARY exact [--device cuda]    # bench exactness of every tiny model, with and without --perturb
+    bench/models.py BINARY greedy                   # 300 greedy tokens of every tiny model, here and in transformers
     bench/models.py BINARY speed [--device cuda]    # rollout and training of published shapes with random weights
 
 Each part adds its rows to bench/results/models.json (rows of other parts and devices stay) and renders models.md next to it. --results
-names another folder, --only some models.
+names another folder, --only some models. `greedy` runs in an environment with torch (see environments.py), installed if necessary.
 """
 
 import argparse
+import importlib.util
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
+
+import environments
 
 ROOT = Path(__file__).resolve().parent.parent
 GOLDEN = ROOT / "crates/model/tests/golden"
@@ -44,6 +51,19 @@ TINY = {
     "phi3": "Phi-3",
     "phi4_mini": "Phi-4 mini",
     "phi4_mini_long": "Phi-4 mini, long factors",
+    "qwen3_5_moe": "Qwen3.5-MoE",
+    "qwen3_next": "Qwen3-Next",
+    "glm4_moe": "GLM-4.5",
+    "glm4_moe_groups": "GLM-4.5 with groups of experts",
+    "deepseek_v3": "DeepSeek V3, Kimi K2",
+    "moonlight": "Moonlight",
+    "glm4_moe_lite": "GLM-4.7-Flash",
+    "ministral3": "Ministral 3",
+    "ministral3_window": "Ministral 3 with a window",
+    "gemma4": "Gemma 4 31B",
+    "gemma4_own": "Gemma 4, values of their own",
+    "gpt_oss": "gpt-oss",
+    "gpt_oss_mxfp4": "gpt-oss with experts in MXFP4",
 }
 # Shapes on a card; the first ones are what the others are compared with.
 CARD_SHAPES = ["qwen3-0.6b", "qwen3-1.7b", "qwen3-4b", "qwen3.5-0.8b", "qwen3.5-4b", "olmo-2-1b", "gemma-3-1b", "granite-3.3-2b", "smollm3-3b", "gemma-3-4b", "olmo-3-7b",
@@ -56,18 +76,23 @@ CPU_SHAPES = ["smollm2-135m"]
 CARD_WORK = ((64, 64, 256), (4, 1024))
 CPU_WORK = ((8, 64, 64), (2, 256))
 
+GREEDY_PROMPTS, GREEDY_TOKENS = ["w3 w5 w7", "w40 w41 w42 w43 w44 w45", "w1"], 300
+
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("binary")
-    parser.add_argument("part", choices=["golden", "exact", "speed"])
+    parser.add_argument("part", choices=["golden", "exact", "greedy", "speed"])
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--only", default="", help="names, with commas")
     parser.add_argument("--results", type=Path, default=ROOT / "bench/results")
     parser.add_argument("--commit", default="")
     args = parser.parse_args()
     names = [name for name in args.only.split(",") if name]
-    part = {"golden": golden, "exact": exact, "speed": speed}[args.part]
+    if args.part == "greedy" and importlib.util.find_spec("transformers") is None:
+        interpreter = str(environments.python("torch"))
+        os.execv(interpreter, [interpreter, __file__, *sys.argv[1:]])
+    part = {"golden": golden, "exact": exact, "greedy": greedy, "speed": speed}[args.part]
     stamp = {"commit": args.commit or commit(), "date": time.strftime("%Y-%m-%d"), "device": device_name(args.device)}
     for row in part(args.binary, args.device, names):
         keep({**row, "part": args.part, **stamp}, args.results)
@@ -108,6 +133,48 @@ def exact(binary, device, names):
             found, perturbed = (ask(run + more) for more in ([], ["--perturb"]))
             yield {"name": name, "dtype": dtype, "tokens": found["tokens"], "mismatches": found["mismatches"],
                    "perturbed_mismatches": perturbed["mismatches"]}
+
+
+def greedy(binary, device, names):
+    """Tokens until the first that differs. A margin of logits under `hf_check.NEAR_TIE` there is a near tie: the order of sums decides it."""
+    import hf_check
+
+    for name in names or TINY:
+        with tempfile.TemporaryDirectory() as folder:
+            of = argparse.Namespace(directory=with_words(name, Path(folder) / name), raw=True, new_tokens=GREEDY_TOKENS, binary=binary)
+            theirs = theirs_of_words(of)
+            rows = [hf_check.check(of, theirs, prompt) for prompt in GREEDY_PROMPTS]
+            equal = min(row.get("first_difference", GREEDY_TOKENS) for row in rows)
+            yield {"name": name, "tokens": GREEDY_TOKENS, "equal": equal, "near_tie": all(row.get("near_tie", True) for row in rows)}
+
+
+def theirs_of_words(of):
+    """Loads a model of `with_words` in transformers, whose tokenizer of some families reads no words."""
+    import hf_check
+
+    class OfWords(hf_check.Transformers):
+        def prompt_ids(self, prompt):
+            return [int(word[1:]) for word in prompt.split()]
+
+    return OfWords(of)
+
+
+def with_words(name, folder):
+    """Copies a tiny model, gives it a word for each token, and takes its end away, so that a response has all tokens asked for."""
+    shutil.copytree(GOLDEN / name, folder)
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    inner = config.get("text_config", config)
+    for keys in (config, inner):
+        for key in ("bos_token_id", "eos_token_id", "pad_token_id"):
+            keys[key] = None
+    inner["max_position_embeddings"] = max(inner["max_position_embeddings"], 2 * GREEDY_TOKENS)
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    words = {f"w{token}": token for token in range(inner["vocab_size"])}
+    tokenizer = {"version": "1.0", "added_tokens": [], "pre_tokenizer": {"type": "WhitespaceSplit"},
+                 "model": {"type": "WordLevel", "vocab": words, "unk_token": "w0"}}
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}', encoding="utf-8")
+    return folder
 
 
 def speed(binary, device, names):
@@ -154,6 +221,11 @@ def render(results):
     for row in of("golden"):
         numbers = " | ".join(f"{row[what]:.1e}" for what in ["logprobs", "entropies", "gradients"])
         lines.append(f"| {row['name']} | {TINY[row['name']]} | {numbers} | {row['device']} | {row['commit']} |")
+    lines += ["", "## Greedy tokens", "", "Three prompts, float32: tokens until the first that differs from transformers; a near tie is a margin of logits under 0.001.", "",
+              "| tiny model | tokens | equal | near tie | commit |", "|---|---|---|---|---|"]
+    for row in of("greedy"):
+        tie = "" if row["equal"] == row["tokens"] else ["no", "yes"][row["near_tie"]]
+        lines.append(f"| {row['name']} | {row['tokens']} | {row['equal']} | {tie} | {row['commit']} |")
     lines += ["", "## Rollout and update, bit by bit", "", "`bench exactness`: log-probabilities of the rollout that differ from the trainer's; and with one order of sums changed on purpose.", "",
               "| tiny model | dtype | on | tokens | mismatches | perturbed | commit |", "|---|---|---|---|---|---|---|"]
     for row in of("exact"):
