@@ -168,6 +168,11 @@ def with_words(name, folder):
         for key in ("bos_token_id", "eos_token_id", "pad_token_id"):
             keys[key] = None
     inner["max_position_embeddings"] = max(inner["max_position_embeddings"], 2 * GREEDY_TOKENS)
+    if inner["model_type"] == "olmo3":
+        # transformers 5 takes 500,000 as the base of window layers where the older form is read, whatever it says.
+        rule, base = inner.pop("rope_scaling"), inner.pop("rope_theta")
+        inner["rope_parameters"] = {"full_attention": {**rule, "rope_theta": base},
+                                    "sliding_attention": {"rope_type": "default", "rope_theta": base}}
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     words = {f"w{token}": token for token in range(inner["vocab_size"])}
     tokenizer = {"version": "1.0", "added_tokens": [], "pre_tokenizer": {"type": "WhitespaceSplit"},

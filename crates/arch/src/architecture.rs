@@ -93,6 +93,8 @@ pub struct Architecture {
     pub classifier: &'static str,
     /// `general.architecture` of a GGUF file; families may share one. None if GGUF files of the family are not read.
     pub gguf: Option<&'static str>,
+    /// The name of the norm before a feed-forward part in a GGUF file.
+    pub gguf_ffn_norm: &'static str,
     /// True if a GGUF file holds the rows of q and k as rotated pairs.
     pub gguf_rope_pairs: bool,
     /// True if q, k and v always have a bias, whatever `config.json` says.
@@ -219,11 +221,15 @@ const PRE_NORMS: Norms = Norms { before: Some(["input_layernorm", "post_attentio
 const POST_NORMS: Norms =
     Norms { before: None, after: Some(["post_attention_layernorm", "post_feedforward_layernorm"]) };
 
+/// What llama.cpp calls the norm before a feed-forward part in newer families.
+const AFTER_ATTENTION: &str = "post_attention_norm";
+
 const LLAMA: Architecture = Architecture {
     family: Family::Llama,
     causal_lm: "LlamaForCausalLM",
     classifier: "LlamaForSequenceClassification",
     gguf: Some("llama"),
+    gguf_ffn_norm: "ffn_norm",
     gguf_rope_pairs: true,
     qkv_bias: false,
     qk_norms: None,
@@ -307,6 +313,7 @@ pub const ARCHITECTURES: [Architecture; Family::ALL.len()] = [
         causal_lm: "Qwen3_5ForCausalLM",
         classifier: "Qwen3_5TextForSequenceClassification",
         gguf: Some("qwen35"),
+        gguf_ffn_norm: AFTER_ATTENTION,
         gguf_rope_pairs: false,
         qk_norms: Some(QkNorms::Heads),
         norm_offset: 1.0,
@@ -320,7 +327,8 @@ pub const ARCHITECTURES: [Architecture; Family::ALL.len()] = [
         family: Family::Qwen35Moe,
         causal_lm: "Qwen3_5MoeForCausalLM",
         classifier: "Qwen3_5MoeForSequenceClassification",
-        gguf: None,
+        gguf: Some("qwen35moe"),
+        gguf_ffn_norm: AFTER_ATTENTION,
         gguf_rope_pairs: false,
         qk_norms: Some(QkNorms::Heads),
         norm_offset: 1.0,
@@ -355,7 +363,8 @@ pub const ARCHITECTURES: [Architecture; Family::ALL.len()] = [
         family: Family::Glm4Moe,
         causal_lm: "Glm4MoeForCausalLM",
         classifier: "Glm4MoeForSequenceClassification",
-        gguf: None,
+        gguf: Some("glm4moe"),
+        gguf_ffn_norm: AFTER_ATTENTION,
         gguf_rope_pairs: false,
         qk_norms: Some(QkNorms::Heads),
         qk_norms_key: Some("use_qk_norm"),

@@ -43,5 +43,5 @@ pub use presets::{PLAN_ONLY, PRESETS};
 pub use published::{nearest_preset, preset_of};
 pub use rope_factors::RopeFactors;
 pub use site::{Site, SiteMap};
-pub use table::{Product, expected_tensors, file_rows, layer_rows, layer_tensors, products};
+pub use table::{Product, expected_tensors, gguf_rows, layer_rows, layer_tensors, products};
 pub use tensor_row::{KeyGroups, TensorRow, is_kept_in_f32};

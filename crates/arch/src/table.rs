@@ -26,8 +26,7 @@ pub(crate) fn each_row(spec: &ModelSpec, layer: u32, mut add: impl FnMut(TensorR
     let norm = |kind, names: Option<[&'static str; 2]>, part: usize, gguf| {
         names.map(|names| vector(kind, (names[part], gguf, "weight"), h))
     };
-    // llama.cpp names the second norm after its place in families with linear attention.
-    let second = if spec.architecture().has_delta { "post_attention_norm" } else { "ffn_norm" };
+    let second = spec.architecture().gguf_ffn_norm;
     norm(Kind::AttnNorm, norms.before, 0, "attn_norm").into_iter().for_each(&mut add);
     mixer.rows(h, spec.architecture(), &mut add);
     norm(Kind::AttnPostNorm, norms.after, 0, "post_attention_norm").into_iter().for_each(&mut add);
@@ -47,7 +46,7 @@ pub fn layer_rows(spec: &ModelSpec, layer: u32) -> Vec<TensorRow> {
 }
 
 /// Returns the tensors of a layer as files hold them, fused rows as one.
-pub fn file_rows(spec: &ModelSpec, layer: u32) -> Vec<TensorRow> {
+fn file_rows(spec: &ModelSpec, layer: u32) -> Vec<TensorRow> {
     let mut rows = layer_rows(spec, layer);
     rows.dedup_by(|next, row| {
         let is_one = row.is_fused && (row.kind, row.module) == (next.kind, next.module);
@@ -57,6 +56,20 @@ pub fn file_rows(spec: &ModelSpec, layer: u32) -> Vec<TensorRow> {
         is_one
     });
     rows
+}
+
+/// Returns the tensors of a layer as GGUF files hold them: gates and ups of all experts are one where the model's own
+/// files have them so.
+pub fn gguf_rows(spec: &ModelSpec, layer: u32) -> Vec<TensorRow> {
+    let is_whole = spec.layer(layer).experts().is_some_and(|experts| experts.is_fused && !experts.biased);
+    let mut stored = Vec::with_capacity(20);
+    for rows in file_rows(spec, layer).chunk_by(|a, b| a.kind == b.kind) {
+        match rows[0].experts {
+            Some(_) if is_whole => stored.push(of_all_experts(rows)),
+            _ => stored.extend(rows),
+        }
+    }
+    stored
 }
 
 /// Returns the tensors of a layer as safetensors hold them, once per expert, grouped by expert, or once for all.
@@ -79,8 +92,13 @@ pub fn layer_tensors(spec: &ModelSpec, layer: u32) -> Vec<(TensorRow, Option<u32
 
 /// Returns the tensor that holds these rows of all experts.
 fn of_all_experts(rows: &[TensorRow]) -> TensorRow {
+    let (module, gguf) = match rows {
+        [_] => ("mlp.experts.down_proj", "ffn_down_exps.weight"),
+        _ => ("mlp.experts.gate_up_proj", "ffn_gate_up_exps.weight"),
+    };
     TensorRow {
-        module: if rows.len() > 1 { "mlp.experts.gate_up_proj" } else { "mlp.experts.down_proj" },
+        module,
+        gguf,
         leaf: "",
         rows: rows.iter().map(|row| row.rows).sum(),
         is_of_all_experts: true,

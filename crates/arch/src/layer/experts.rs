@@ -62,7 +62,7 @@ impl ExpertsSpec {
         let each = |row: TensorRow| TensorRow { experts: Some(self.count), ..row };
         add(matrix(Kind::Router, ("mlp.gate", "ffn_gate_inp"), [self.count, h]));
         if self.sigmoid.is_some() {
-            let correction = ("mlp.gate.e_score_correction_bias", "exp_probs_b", "");
+            let correction = ("mlp.gate.e_score_correction_bias", "exp_probs_b.bias", "");
             add(vector(Kind::RouterCorrection, correction, self.count));
         }
         add(each(

@@ -1,14 +1,14 @@
 //! A GGUF file's model: shape, Hugging Face names, tokenizer tables. Mistral and SmolLM2 are stored as `llama`.
 
-use crate::config::{TokenIds, check_shape, defaults, either, short, unsupported, unsupported_family};
+use crate::config::{TokenIds, check_shape, either, short, unsupported, unsupported_family};
 use crate::gguf::header::{Gguf, GgufTensor, GgufValue};
 use crate::gguf::names::{EMBEDDING, HEAD, ROPE_FREQS, Stored, added, attention, key, row_order, stored};
 use crate::gguf::rope;
 use crate::storage::Storage;
 use crate::tensors::{RowOrder, TensorInfo};
 use plimsoll_arch::{
-    ARCHITECTURES, Architecture, Attention, CONV_TAPS, DeltaSpec, ExpertsSpec, FileShape, LayerEncodings,
-    LayerSet, LayersWith, ModelSpec, Multipliers, ParamKind, RopeScaling, Window, Windows,
+    ARCHITECTURES, Architecture, Attention, CONV_TAPS, DeltaSpec, FileShape, LayerEncodings, LayerSet,
+    LayersWith, ModelSpec, Multipliers, ParamKind, RopeScaling, Window, Windows,
 };
 use plimsoll_base::{Encoding, Error, Result, blocks};
 use serde_json::json;
@@ -87,8 +87,8 @@ pub(crate) fn read(mut gguf: Gguf, storage: &Storage) -> Result<GgufModel> {
     Ok(GgufModel { spec, tensors, tokenizer, ids, encodings })
 }
 
-struct Meta<'a> {
-    gguf: &'a Gguf,
+pub(super) struct Meta<'a> {
+    pub(super) gguf: &'a Gguf,
     arch: String,
 }
 
@@ -110,13 +110,14 @@ impl Meta<'_> {
             Some(_) => self.size(key::KEY_LENGTH)?,
             None => hidden / heads,
         };
-        let is_rotated_in_part = architecture.has_delta;
+        let is_rotated_in_part = is_rotated_in_part(architecture);
         for key in [key::VALUE_LENGTH, key::ROPE_DIM].into_iter().take(2 - usize::from(is_rotated_in_part)) {
             if let Some(n) = self.int(key).filter(|n| *n != i64::from(head_dim)) {
                 let built = format!("{head_dim}, the length of a key");
                 return Err(unsupported(file, &self.key(key), &json!(n), &built));
             }
         }
+        let is_there = |name| self.gguf.tensor(name).is_ok();
         Ok(FileShape {
             family: architecture.family,
             vocab: u32::try_from(embedding.shape[0]).unwrap_or(u32::MAX), // check_shape refuses it
@@ -128,13 +129,18 @@ impl Meta<'_> {
                 None => heads,
             },
             head_dim,
-            ffn: self.size(key::FFN)?,
+            ffn: match self.int(key::FFN) {
+                None if architecture.has_experts_alone => self.size(key::EXPERT_FFN)?,
+                _ => self.size(key::FFN)?,
+            },
             rms_eps: self.positive(key::RMS_EPS)?.unwrap_or(1e-5) as f32,
             rope_theta: short(self.positive(key::ROPE_BASE)?.unwrap_or(10_000.0) as f32),
             rope_scaling: self.rope_scaling()?,
             tied: self.gguf.tensor(HEAD).is_err(),
-            qkv_bias: architecture.qkv_bias,
-            qk_norms: architecture.qk_norms,
+            qkv_bias: architecture.qkv_bias || architecture.has_plain_output && is_there("blk.0.attn_q.bias"),
+            qk_norms: architecture
+                .qk_norms
+                .filter(|_| architecture.qk_norms_key.is_none() || is_there("blk.0.attn_q_norm.weight")),
             max_positions: self.size(key::CONTEXT)?,
             ..FileShape::PLAIN
         })
@@ -142,7 +148,7 @@ impl Meta<'_> {
 
     /// Returns the number of layers without those for multi-token prediction, which are not read.
     fn layers(&self, row: &Architecture) -> Result<u32> {
-        let (all, next) = (self.size(key::LAYERS)?, self.int(key::NEXT_LAYERS).filter(|_| row.has_delta));
+        let (all, next) = (self.size(key::LAYERS)?, self.int(key::NEXT_LAYERS).filter(|_| has_further(row)));
         match u32::try_from(next.unwrap_or(0)) {
             Ok(next) if next < all => Ok(all - next),
             _ => {
@@ -175,7 +181,7 @@ impl Meta<'_> {
 
     /// Returns the rotated elements of a head, if it may be a part.
     fn rotated(&self, shape: &FileShape) -> Result<Option<u32>> {
-        if !shape.architecture().has_delta {
+        if !is_rotated_in_part(shape.architecture()) {
             return Ok(None);
         }
         let width = self.size(key::ROPE_DIM)?;
@@ -183,7 +189,8 @@ impl Meta<'_> {
             let built = format!("an even number up to {}", shape.head_dim);
             return Err(unsupported(&self.gguf.file, &self.key(key::ROPE_DIM), &json!(width), &built));
         }
-        Ok(Some(width))
+        let is_part = shape.architecture().has_delta || width < shape.head_dim;
+        Ok(Some(width).filter(|_| is_part))
     }
 
     /// Reads a file's attention by the rules of its architecture.
@@ -217,32 +224,7 @@ impl Meta<'_> {
         })
     }
 
-    /// Returns the experts of all layers, with normalized weights, as in llama.cpp's code.
-    fn experts(&self, shape: &FileShape) -> Result<Option<LayersWith<ExpertsSpec>>> {
-        if !shape.architecture().has_experts {
-            return Ok(None);
-        }
-        let layers = LayerSet::of(shape.layers, |_| true);
-        let (count, chosen) = (self.size(key::EXPERTS)?, self.size(key::EXPERTS_USED)?);
-        let ffn = self.size(key::EXPERT_FFN)?;
-        let balance =
-            defaults::of(shape.architecture())["router_aux_loss_coef"].as_f64().unwrap_or_default() as f32;
-        let each = ExpertsSpec {
-            count,
-            chosen,
-            ffn,
-            normalizes: true,
-            sigmoid: None,
-            balance,
-            shared: None,
-            gates_shared: true,
-            is_fused: false,
-            biased: false,
-        };
-        Ok(Some(LayersWith { layers, each }))
-    }
-
-    fn factor(&self, key: &str) -> Result<Option<f32>> {
+    pub(super) fn factor(&self, key: &str) -> Result<Option<f32>> {
         Ok(self.positive(key)?.map(|factor| factor as f32))
     }
 
@@ -270,18 +252,7 @@ impl Meta<'_> {
         if let Some(n) = self.int(key::EXPERTS).filter(|n| *n != 0 && !row.has_experts) {
             return Err(unsupported(file, &self.key(key::EXPERTS), &json!(n), "a dense model"));
         }
-        // Settings of other models: shared experts, expert groups, weights not from softmax or not normalized.
-        for (key, built) in [
-            ("expert_shared_count", GgufValue::Int(0)),
-            ("expert_group_count", GgufValue::Int(0)),
-            ("expert_gating_func", GgufValue::Int(1)),
-            ("expert_weights_norm", GgufValue::Bool(true)),
-            ("expert_weights_scale", GgufValue::Float(1.0)),
-        ] {
-            if let Some(value) = self.gguf.metadata.get(&self.key(key)).filter(|value| **value != built) {
-                return Err(unsupported(file, &self.key(key), &json!(value.to_string()), &built.to_string()));
-            }
-        }
+        self.refuse_other_experts(row)?;
         let context = self.int(key::CONTEXT).unwrap_or(0);
         let has_rule = matches!(row.windows, Windows::AllButEvery { .. });
         if let Some(n) = self.int(key::WINDOW).filter(|n| !has_rule && *n != 0 && *n < context) {
@@ -330,18 +301,18 @@ impl Meta<'_> {
         rope::rule_of(shape, &stored).ok_or_else(refuse)
     }
 
-    fn key(&self, key: &str) -> String {
+    pub(super) fn key(&self, key: &str) -> String {
         format!("{}.{key}", self.arch)
     }
 
-    fn int(&self, key: &str) -> Option<i64> {
+    pub(super) fn int(&self, key: &str) -> Option<i64> {
         match self.gguf.metadata.get(&self.key(key)) {
             Some(GgufValue::Int(n)) => Some(*n),
             _ => None,
         }
     }
 
-    fn size(&self, key: &str) -> Result<u32> {
+    pub(super) fn size(&self, key: &str) -> Result<u32> {
         let found = self.gguf.metadata.get(&self.key(key));
         match found {
             Some(GgufValue::Int(n)) if *n > 0 && *n <= i64::from(i32::MAX) => Ok(*n as u32),
@@ -357,7 +328,7 @@ impl Meta<'_> {
         }
     }
 
-    fn positive(&self, key: &str) -> Result<Option<f64>> {
+    pub(super) fn positive(&self, key: &str) -> Result<Option<f64>> {
         match self.gguf.metadata.get(&self.key(key)) {
             None => Ok(None),
             Some(GgufValue::Float(x)) if *x > 0.0 && (*x as f32).is_finite() => Ok(Some(*x)),
@@ -445,6 +416,15 @@ impl Gguf {
     }
 }
 
+/// Returns whether a family's files may hold layers after the last that predict further tokens; they are not read.
+fn has_further(row: &Architecture) -> bool {
+    row.has_delta || row.has_sigmoid_router
+}
+
+fn is_rotated_in_part(row: &Architecture) -> bool {
+    row.has_delta || row.has_partial_rotary
+}
+
 /// Returns a layer's expert matrices, which are contiguous, without their names.
 fn of_experts(
     gguf: &Gguf,
@@ -502,7 +482,7 @@ fn hf_tensors(gguf: &Gguf, shape: &FileShape) -> Result<Vec<TensorInfo>> {
         // Multi-token prediction comes after the layers, and is not read.
         let layer =
             tensor.name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')?.0.parse::<u32>().ok());
-        let is_next = shape.delta.is_some() && layer.is_some_and(|layer| layer >= shape.layers);
+        let is_next = has_further(shape.architecture()) && layer.is_some_and(|layer| layer >= shape.layers);
         let name = if is_next { format!("mtp.{}", tensor.name) } else { name };
         let row_order = row_order(shape, &name);
         let is_pairs = matches!(row_order, RowOrder::RopePairs { .. });

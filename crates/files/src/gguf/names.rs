@@ -3,7 +3,7 @@
 use crate::tensors::{RowOrder, ValueHeads};
 use plimsoll_arch::{
     ARCHITECTURES, Architecture, Attention, DeltaSpec, Family, FileShape, LayerSet, ModelSpec, ParamKind,
-    ScoreScale, Window, Windows, file_rows,
+    ScoreScale, Window, Windows, gguf_rows,
 };
 
 /// The first bytes of a file.
@@ -35,6 +35,18 @@ pub(crate) mod key {
     pub(crate) const EXPERTS: &str = "expert_count";
     pub(crate) const EXPERTS_USED: &str = "expert_used_count";
     pub(crate) const EXPERT_FFN: &str = "expert_feed_forward_length";
+    /// The width of the shared expert, or how many experts of a layer's width it is as wide as.
+    pub(crate) const SHARED_FFN: &str = "expert_shared_feed_forward_length";
+    pub(crate) const SHARED: &str = "expert_shared_count";
+    /// Layers without experts, which come first.
+    pub(crate) const DENSE: &str = "leading_dense_block_count";
+    /// How experts are scored, whether their weights are divided by their sum, and the factor on them.
+    pub(crate) const GATING: &str = "expert_gating_func";
+    pub(crate) const NORMALIZES: &str = "expert_weights_norm";
+    pub(crate) const EXPERT_SCALE: &str = "expert_weights_scale";
+    /// Groups of neighbouring experts, and those that a token chooses in.
+    pub(crate) const GROUPS: &str = "expert_group_count";
+    pub(crate) const GROUPS_USED: &str = "expert_group_used_count";
     pub(crate) const HEADS: &str = "attention.head_count";
     pub(crate) const KV_HEADS: &str = "attention.head_count_kv";
     pub(crate) const KEY_LENGTH: &str = "attention.key_length";
@@ -93,7 +105,7 @@ pub(crate) const HEAD: &str = "output.weight";
 #[derive(Clone, Debug)]
 pub(crate) struct Stored {
     pub(crate) gguf: String,
-    /// Hugging Face names of its parts: a matrix per expert, or one.
+    /// Hugging Face names of its parts: a matrix per expert, or one for all.
     pub(crate) parts: Vec<String>,
     /// Shape of one part, slowest axis first.
     pub(crate) shape: Vec<u64>,
@@ -110,17 +122,17 @@ pub(crate) fn stored(spec: &ModelSpec) -> Vec<Stored> {
     };
     let mut all = vec![end(ParamKind::Embed, EMBEDDING, "model.embed_tokens.weight", &[v, h])];
     for layer in 0..spec.layers.len() {
-        all.extend(file_rows(spec, layer).into_iter().map(|row| {
+        all.extend(gguf_rows(spec, layer).into_iter().map(|row| {
             let name = |expert| format!("model.layers.{layer}.{}", row.name(expert));
             Stored {
                 gguf: format!("blk.{layer}.{}", row.gguf_name()),
-                parts: match row.experts {
+                parts: match row.experts.filter(|_| !row.is_of_all_experts) {
                     Some(count) => (0..count).map(|expert| name(Some(expert))).collect(),
                     None => vec![name(None)],
                 },
                 shape: row.shape(),
                 kind: row.kind,
-                has_experts: row.experts.is_some(),
+                has_experts: row.experts.is_some() && !row.is_of_all_experts,
             }
         }));
     }
@@ -169,14 +181,13 @@ pub(crate) fn attention(shape: &FileShape, said: Attention) -> Attention {
         ScoreScale::HeadDim | ScoreScale::One | ScoreScale::Factor(_) => said.scale,
     };
     let unrotated = row.unrotated_every.map_or_else(LayerSet::default, |n| LayerSet::every(n, shape.layers));
-    let gated = row.has_delta;
     Attention {
         window,
         unrotated,
         scale,
-        rotated: said.rotated.filter(|_| gated),
+        rotated: said.rotated.filter(|_| row.has_delta || row.has_partial_rotary),
         score_cap: said.score_cap,
-        gated,
+        gated: row.has_delta,
         global: None,
         sinks: row.has_sinks,
     }
@@ -222,7 +233,7 @@ pub(crate) fn interval(shape: &FileShape) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use plimsoll_arch::{ExpertsSpec, LayersWith, QkNorms, expected_tensors};
+    use plimsoll_arch::{ExpertsSpec, LayersWith, QkNorms, SigmoidSpec, expected_tensors};
 
     #[test]
     fn every_tensor_has_a_name_of_its_own() {
@@ -241,12 +252,23 @@ mod tests {
             is_fused: false,
             biased: false,
         };
-        let of = LayersWith { layers, each };
         for family in Family::ALL.into_iter().filter(|family| family.architecture().gguf.is_some()) {
             let row = family.architecture();
             let delta =
                 ModelSpec::preset("qwen3.5-0.8b").unwrap().file_shape().delta.filter(|_| row.has_delta);
-            let spec = FileShape { family, delta, experts: row.has_experts.then_some(of), ..shape }.spec();
+            let own = ExpertsSpec {
+                sigmoid: row.has_sigmoid_router.then_some(SigmoidSpec {
+                    groups: 1,
+                    groups_chosen: 1,
+                    factor: 1.0,
+                }),
+                shared: row.has_shared_expert.then_some(16),
+                gates_shared: !row.has_sigmoid_router,
+                is_fused: row.has_experts_alone,
+                ..each
+            };
+            let experts = row.has_experts.then_some(LayersWith { layers, each: own });
+            let spec = FileShape { family, delta, experts, ..shape }.spec();
             let mut names: Vec<String> = stored(&spec).into_iter().map(|tensor| tensor.gguf).collect();
             let count = names.len();
             names.sort_unstable();

@@ -10,7 +10,7 @@ use crate::gguf::names::{
     ALIGNMENT, MAGIC, ROPE_FREQS, Stored, VERSION, added, attention, interval, key, kind, row_order, stored,
     stored_as,
 };
-use crate::gguf::rope;
+use crate::gguf::{experts, rope};
 use crate::pieces::FileRecord;
 use crate::stream::{Stream, each_stored};
 use crate::tensors::RowOrder;
@@ -110,7 +110,8 @@ impl GgufDecl<'_> {
         }
         for Stored { gguf, parts, mut shape, kind, has_experts } in stored(self.spec) {
             // As in llama.cpp: its kernels add biases, multiply by norms and choose experts in f32.
-            let is_f32 = shape.len() == 1 || matches!(kind, ParamKind::Router | ParamKind::DeltaConv);
+            let is_f32 = shape.len() == 1
+                || matches!(kind, ParamKind::Router | ParamKind::SharedGate | ParamKind::DeltaConv);
             let dtype = if is_f32 { DType::F32 } else { self.dtype };
             if has_experts {
                 shape.insert(0, parts.len() as u64);
@@ -141,10 +142,11 @@ impl GgufDecl<'_> {
             return Err(refused(format!("a {arch} without windows has no GGUF form")));
         }
         let of_all = LayerSet::of(shape.layers, |_| true);
-        if shape.experts.is_some_and(|experts| experts.layers != of_all) {
+        let by_softmax = shape.experts.filter(|experts| experts.each.sigmoid.is_none());
+        if by_softmax.is_some_and(|experts| experts.layers != of_all) {
             return Err(refused(format!("a {arch} with layers without experts has no GGUF form")));
         }
-        if shape.experts.is_some_and(|experts| !experts.each.normalizes) {
+        if by_softmax.is_some_and(|experts| !experts.each.normalizes) {
             let message = "has no GGUF form: llama.cpp divides the weights of a token's experts by their sum";
             return Err(refused(format!("a {arch} with norm_topk_prob = false {message}")));
         }
@@ -242,10 +244,10 @@ impl GgufDecl<'_> {
             let sections = [third, third, half - 2 * third, 0].map(u32::to_le_bytes).concat();
             meta.array(&of(key::ROPE_SECTIONS), kind::I32, 4, sections);
         }
-        if let Some(LayersWith { each: experts, .. }) = shape.experts {
-            meta.u32(&of(key::EXPERTS), experts.count);
-            meta.u32(&of(key::EXPERTS_USED), experts.chosen);
-            meta.u32(&of(key::EXPERT_FFN), experts.ffn);
+        experts::numbers(shape).into_iter().for_each(|(key, number)| meta.u32(&of(key), number));
+        if let Some((sigmoid, each)) = shape.experts.and_then(|of| Some((of.each.sigmoid?, of.each))) {
+            meta.f32(&of(key::EXPERT_SCALE), sigmoid.factor);
+            meta.bool(&of(key::NORMALIZES), each.normalizes);
         }
     }
 

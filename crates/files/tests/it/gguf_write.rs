@@ -88,6 +88,8 @@ fn every_family_comes_back_bit_for_bit() {
         "qwen2",
         "qwen3",
         "qwen3_moe",
+        "glm4_moe",
+        "glm4_moe_groups",
         "smollm3",
         "olmo2",
         "granite",
@@ -137,6 +139,18 @@ fn names_and_keys_are_those_of_llama_cpp() {
             "qwen3moe",
             &["ffn_gate_inp", "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps", "attn_q_norm"],
             &["expert_count", "expert_used_count", "expert_feed_forward_length"],
+        ),
+        (
+            "glm4_moe",
+            "glm4moe",
+            &["post_attention_norm", "ffn_gate_inp", "ffn_gate_exps", "ffn_down_shexp"],
+            &[
+                "expert_shared_count",
+                "leading_dense_block_count",
+                "expert_gating_func",
+                "expert_weights_norm",
+                "expert_weights_scale",
+            ],
         ),
         ("phi3", "phi3", &["attn_norm", "attn_qkv", "attn_output", "ffn_norm", "ffn_up", "ffn_down"], &[]),
         (
@@ -366,7 +380,15 @@ fn write_made(spec: &ModelSpec, dtype: DType, path: &Path) -> Result<(), plimsol
 fn linear_attention_lies_as_the_converter_of_llama_cpp_lays_it_and_comes_back() {
     let (spec, dir) = (qwen35().spec(), tempfile::tempdir().unwrap());
     let path = dir.path().join("m.gguf");
-    for dtype in [DType::F32, DType::Bf16] {
+    // The same layers with experts, of all in one or each apart: Qwen3_5MoeTextModel.
+    let mut sparse = golden("qwen3_5_moe").spec.file_shape();
+    sparse.delta =
+        Some(LayersWith { layers: LayerSet::all_but_every(2, sparse.layers), ..sparse.delta.unwrap() });
+    let mut apart = sparse;
+    apart.experts.as_mut().unwrap().each.is_fused = !sparse.experts.unwrap().each.is_fused;
+    let cases =
+        [(spec, DType::F32), (spec, DType::Bf16), (sparse.spec(), DType::F32), (apart.spec(), DType::Bf16)];
+    for (spec, dtype) in cases {
         write_made(&spec, dtype, &path).unwrap();
         let again = OpenModel::open(path.to_str().unwrap(), None, false).unwrap();
         check_against(&again).unwrap();
