@@ -1,8 +1,8 @@
 //! Shapes of published models, for plans and for `random:PRESET`.
 
 use crate::{
-    Attention, DeltaSpec, ExpertsSpec, Family, FileShape, GlobalHeads, LatentSpec, LayerSet, LayersWith,
-    ModelSpec, Multipliers, QkNorms, RopeFactors, RopeScaling, SigmoidSpec, Window,
+    Attention, DeltaSpec, ExpertsSpec, Family, FileShape, GlobalHeads, LatentSpec, LayerSet,
+    LayersWith, ModelSpec, Multipliers, QkNorms, RopeFactors, RopeScaling, SigmoidSpec, Window,
 };
 
 #[rustfmt::skip]
@@ -185,6 +185,12 @@ const fn sigmoid_experts(
     LayersWith { layers: LayerSet::onwards(dense, layers), each }
 }
 
+/// Returns DeepSeek V2's experts: those of a softmax, whose weights are not divided.
+const fn softmax_experts(layers: u32, dense: u32, sizes: [u32; 4]) -> LayersWith<ExpertsSpec> {
+    let LayersWith { layers, each } = sigmoid_experts(layers, dense, sizes, ungrouped(1.0));
+    LayersWith { layers, each: ExpertsSpec { sigmoid: None, normalizes: false, ..each } }
+}
+
 /// Returns a router of sigmoids without groups.
 const fn ungrouped(factor: f32) -> SigmoidSpec {
     SigmoidSpec { groups: 1, groups_chosen: 1, factor }
@@ -228,6 +234,7 @@ const DEEPSEEK_ROPE: RopeScaling = RopeScaling::Yarn {
     query_growth: 0.0,
 };
 
+/// YaRN of Kimi-K2.
 const KIMI_K2_ROPE: RopeScaling = RopeScaling::Yarn {
     factor: 32.0,
     original_max_position_embeddings: 4096,
@@ -367,10 +374,11 @@ pub static PRESETS: &[(&str, ModelSpec)] = &[
     ("qwen3-next-80b-a3b", with_experts(with_delta(shape(Family::Qwen3Next, 151936, 2048, 48, 16, 2, 256, 5120, 1e-6, 1e7, false, 262144), 32), 512, 10, 512).spec()),
     ("glm-4.5-air", with_sigmoid_experts(FileShape { qk_norms: None, ..shape(Family::Glm4Moe, 151552, 4096, 46, 96, 8, 128, 10944, 1e-5, 1e6, false, 131072) }, 128, 1408, 1, 1.0).spec()),
     ("glm-4.5", with_sigmoid_experts(shape(Family::Glm4Moe, 151552, 5120, 92, 96, 8, 128, 12288, 1e-5, 1e6, false, 131072), 160, 1536, 3, 2.5).spec()),
+    ("deepseek-v2-lite", with_latent(FileShape { rope_scaling: DEEPSEEK_ROPE, ..shape(Family::DeepSeekV2, 102400, 2048, 27, 16, 16, 64, 10944, 1e-6, 1e4, false, 163840) }, latent(16, 128, 128, None, 0.114_721_39, 0.707), softmax_experts(27, 1, [64, 6, 1408, 2])).spec()),
     ("moonlight-16b-a3b", with_latent(shape(Family::DeepSeekV3, 163840, 2048, 27, 16, 16, 64, 11264, 1e-5, 5e4, false, 8192), latent(16, 128, 128, None, 0.072_168_78, 0.0), sigmoid_experts(27, 1, [64, 6, 1408, 2], ungrouped(2.446))).spec()),
     ("glm-4.7-flash", with_latent(shape(Family::Glm4MoeLite, 154880, 2048, 47, 20, 20, 64, 10240, 1e-5, 1e6, false, 202752), latent(20, 192, 256, Some(768), 0.0625, 0.0), sigmoid_experts(47, 1, [64, 4, 1536, 1], ungrouped(1.8))).spec()),
-    ("deepseek-v3", with_latent(FileShape { rope_scaling: DEEPSEEK_ROPE, ..shape(Family::DeepSeekV3, 129280, 7168, 61, 128, 128, 64, 18432, 1e-6, 1e4, false, 163840) }, latent(128, 128, 128, Some(1536), 0.135_233_82, 1.0), sigmoid_experts(61, 3, [256, 8, 2048, 1], SigmoidSpec { groups: 8, groups_chosen: 4, factor: 2.5 })).spec()),
-    ("kimi-k2", with_latent(FileShape { rope_scaling: KIMI_K2_ROPE, ..shape(Family::DeepSeekV3, 163840, 7168, 61, 64, 64, 64, 18432, 1e-6, 5e4, false, 131072) }, latent(64, 128, 128, Some(1536), 0.130_860_79, 1.0), sigmoid_experts(61, 1, [384, 8, 2048, 1], ungrouped(2.827))).spec()),
+    ("deepseek-v3", with_latent(FileShape { rope_scaling: DEEPSEEK_ROPE, ..shape(Family::DeepSeekV3, 129280, 7168, 61, 128, 128, 64, 18432, 1e-6, 1e4, false, 163840) }, latent(128, 128, 128, Some(1536), 0.135_233_77, 1.0), sigmoid_experts(61, 3, [256, 8, 2048, 1], SigmoidSpec { groups: 8, groups_chosen: 4, factor: 2.5 })).spec()),
+    ("kimi-k2", with_latent(FileShape { rope_scaling: KIMI_K2_ROPE, ..shape(Family::DeepSeekV3, 163840, 7168, 61, 64, 64, 64, 18432, 1e-6, 5e4, false, 131072) }, latent(64, 128, 128, Some(1536), 0.130_860_8, 1.0), sigmoid_experts(61, 1, [384, 8, 2048, 1], ungrouped(2.827))).spec()),
     ("gpt-oss-20b", gpt_oss(24, 32).spec()),
     ("gpt-oss-120b", gpt_oss(36, 128).spec()),
     ("llama-2-7b", shape(Family::Llama, 32000, 4096, 32, 32, 32, 128, 11008, 1e-5, 1e4, false, 4096).spec()),
@@ -478,6 +486,7 @@ mod tests {
             ("qwen3.5-35b-a3b", 34_660_610_688),
             ("qwen3.5-122b-a10b", 122_111_526_912),
             ("qwen3-next-80b-a3b", 79_674_391_296),
+            ("deepseek-v2-lite", 15_706_484_224),
             ("moonlight-16b-a3b", 15_960_108_544),
             ("glm-4.7-flash", 29_943_390_976),
             ("deepseek-v3", 671_026_404_352),

@@ -111,6 +111,7 @@ mod tests {
             ("zai-org/GLM-4.7", Some("glm-4.5")),
             ("zai-org/GLM-4.7-Flash", Some("glm-4.7-flash")),
             ("deepseek-ai/DeepSeek-V3.1", Some("deepseek-v3")),
+            ("deepseek-ai/DeepSeek-V2-Lite-Chat", Some("deepseek-v2-lite")),
             ("deepseek-ai/DeepSeek-V3.2", None),
             ("deepseek-ai/DeepSeek-R1-0528", Some("deepseek-v3")),
             ("deepseek-ai/DeepSeek-R1-0528-Qwen3-8B", None),

@@ -175,7 +175,7 @@ mod tests {
             ("mixtral", None),
             ("gpt_oss", Some("gpt_oss")),
             ("gptj", Some("gpt_oss")),
-            ("deepseek_v2", Some("deepseek_v3")),
+            ("deepseek_v4", Some("deepseek_v3")),
             ("", None),
         ] {
             assert_eq!(closest_family(name), expect, "{name}");
