@@ -111,18 +111,26 @@ impl LatentSpec {
         let (queries, keys) = (self.query_width(), self.key_width());
         match self.query_latent {
             Some(width) => {
-                add(matrix(Kind::Weight(Site::Qkv), ("self_attn.q_a_proj", "attn_q_a"), [width, h]));
+                let down = matrix(Kind::Weight(Site::Qkv), ("self_attn.q_a_proj", "attn_q_a"), [width, h]);
+                add(down.of(LoraTarget::QueryDown));
             }
-            None => add(matrix(Kind::Weight(Site::Qkv), ("self_attn.q_proj", "attn_q"), [queries, h])),
+            None => {
+                let product = matrix(Kind::Weight(Site::Qkv), ("self_attn.q_proj", "attn_q"), [queries, h]);
+                add(product.of(LoraTarget::Q));
+            }
         }
-        add(matrix(Kind::Weight(Site::Qkv), ("self_attn.kv_a_proj_with_mqa", "attn_kv_a_mqa"), [keys, h]));
+        let down = ("self_attn.kv_a_proj_with_mqa", "attn_kv_a_mqa");
+        add(matrix(Kind::Weight(Site::Qkv), down, [keys, h]).of(LoraTarget::LatentDown));
         if let Some(width) = self.query_latent {
             add(vector(Kind::QNorm, ("self_attn.q_a_layernorm", "attn_q_a_norm", "weight"), width));
-            add(matrix(Kind::Weight(Site::QueryUp), ("self_attn.q_b_proj", "attn_q_b"), [queries, width]));
+            let up =
+                matrix(Kind::Weight(Site::QueryUp), ("self_attn.q_b_proj", "attn_q_b"), [queries, width]);
+            add(up.of(LoraTarget::QueryUp));
         }
         add(vector(Kind::KNorm, ("self_attn.kv_a_layernorm", "attn_kv_a_norm", "weight"), self.latent));
         let up = [self.heads * (self.key_dim + self.value_dim), self.latent];
-        add(matrix(Kind::Weight(Site::LatentUp), ("self_attn.kv_b_proj", "attn_kv_b"), up));
+        let up = matrix(Kind::Weight(Site::LatentUp), ("self_attn.kv_b_proj", "attn_kv_b"), up);
+        add(up.of(LoraTarget::LatentUp));
         let output =
             matrix(Kind::Weight(Site::Output), ("self_attn.o_proj", "attn_output"), [h, self.value_width()]);
         add(output.of(LoraTarget::O));
