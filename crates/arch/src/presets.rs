@@ -225,6 +225,15 @@ const fn nano_deepseek() -> FileShape {
     with_latent(plain, latent, sigmoid_experts(4, 1, [8, 2, 64, 1], sigmoid))
 }
 
+/// Returns a DeepSeek V2 of nano's size and vocabulary: queries are products of the input, and experts of a softmax.
+const fn nano_deepseek_v2() -> FileShape {
+    let v3 = nano_deepseek();
+    let Some(latent) = v3.latent else { unreachable!() };
+    let latent = Some(LatentSpec { query_latent: None, ..latent });
+    let experts = Some(softmax_experts(4, 1, [8, 2, 64, 2]));
+    FileShape { family: Family::DeepSeekV2, latent, experts, ..v3 }
+}
+
 /// Returns `latent` whose rows see the 2,048 keys that 32 or 64 heads of 128 elements choose.
 const fn indexed(latent: LatentSpec, heads: u32) -> LatentSpec {
     LatentSpec { index: Some(IndexSpec { heads, width: 128, keys: 2048 }), ..latent }
@@ -372,6 +381,7 @@ pub static PRESETS: &[(&str, ModelSpec)] = &[
     ("nano-ministral-3", nano_ministral().spec()),
     ("nano-gpt-oss", nano_with_sinks().spec()),
     ("nano-glm-4.5", nano_glm().spec()),
+    ("nano-deepseek-v2", nano_deepseek_v2().spec()),
     ("nano-deepseek-v3", nano_deepseek().spec()),
     ("nano-gemma-4", gemma_4(shape(Family::Gemma4, 15, 128, 6, 2, 1, 32, 256, 1e-6, 1e3, true, 64), 8, 1, 64).spec()),
     ("smollm2-135m", shape(Family::Llama, 49152, 576, 30, 9, 3, 64, 1536, 1e-5, 1e5, true, 8192).spec()),
